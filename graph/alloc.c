@@ -1,0 +1,303 @@
+/* Memory and errors: every byte of the library passes through here.
+ *
+ * A zfi_memory is an allocator with a sticky failure: after one refused request `failed` stays set, later requests are
+ * still served, and the owner reports ZF_ERR_NOMEM once instead of after every line.
+ *
+ * Growing arrays and name maps are those of stb_ds. It knows no failed allocation and no context, so this file gives it
+ * both: arrays grow through zfi_grow, which stb_ds then finds roomy enough; a map grows its hash index inside
+ * zfi_map_put alone, where a thread-local pointer names the allocator and a refusal leaves by longjmp before stb_ds has
+ * changed anything. Blocks of stb_ds carry their size in front:
+ *
+ *     | size (16 bytes) | stbds_array_header | elements ... |
+ */
+#include <float.h>
+#include <limits.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__GNUC__)
+#define ZFI_PRINTF(string, first) __attribute__((format(printf, string, first)))
+#define ZFI_INLINE static inline __attribute__((always_inline, unused))
+#define ZFI_UNUSED __attribute__((unused))
+#else
+#define ZFI_PRINTF(string, first)
+#define ZFI_INLINE static inline
+#define ZFI_UNUSED
+#endif
+
+#define ZFI_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
+
+ZF_API const char *zf_status_name(zf_status status)
+{
+    static const char *const names[] = {
+        "ok",         "out of memory",   "invalid argument", "shapes do not match", "dtypes do not match",
+        "wrong stage", "parse error",     "verification failed", "does not fit",      "input/output error",
+        "bad format", "state mismatch", "backend error",
+    };
+    return (unsigned)status < (unsigned)ZFI_COUNT(names) ? names[status] : "unknown status";
+}
+
+/* Records `status` and the text, unless an error is recorded already (the first one tells the cause). `error` may be
+ * NULL. Returns `status`. */
+ZFI_PRINTF(3, 4)
+static zf_status zfi_fail(zf_error *error, zf_status status, const char *format, ...)
+{
+    if (error && !error->status) {
+        va_list args;
+        va_start(args, format);
+        error->status = status;
+        vsnprintf(error->text, sizeof error->text, format, args);
+        va_end(args);
+    }
+    return status;
+}
+
+static zf_status zfi_nomem(zf_error *error)
+{
+    return zfi_fail(error, ZF_ERR_NOMEM, "out of memory");
+}
+
+/* a * b, a + b into *out; false when they do not fit. */
+static bool zfi_mul_size(size_t a, size_t b, size_t *out)
+{
+    if (b && a > SIZE_MAX / b) return false;
+    *out = a * b;
+    return true;
+}
+
+static bool zfi_add_size(size_t a, size_t b, size_t *out)
+{
+    if (a > SIZE_MAX - b) return false;
+    *out = a + b;
+    return true;
+}
+
+typedef struct zfi_memory {
+    zf_allocator allocator;
+    bool failed; /* a request was refused */
+} zfi_memory;
+
+static void *zfi_default_allocator(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    (void)user, (void)old_size;
+    if (new_size) return realloc(ptr, new_size);
+    free(ptr);
+    return NULL;
+}
+
+/* A memory over `allocator`, or over the C library's when that is NULL or empty. */
+static zfi_memory zfi_memory_of(const zf_allocator *allocator)
+{
+    zfi_memory memory = {{zfi_default_allocator, NULL}, false};
+    if (allocator && allocator->fn) memory.allocator = *allocator;
+    return memory;
+}
+
+/* Resizes `ptr` (NULL: allocates). On failure returns NULL, sets `failed`, and `ptr` stays as it was. */
+static void *zfi_realloc(zfi_memory *memory, void *ptr, size_t old_size, size_t new_size)
+{
+    void *block = memory->allocator.fn(memory->allocator.user, ptr, old_size, new_size);
+    if (!block && new_size) memory->failed = true;
+    return block;
+}
+
+static void zfi_free(zfi_memory *memory, void *ptr, size_t size)
+{
+    if (ptr) memory->allocator.fn(memory->allocator.user, ptr, size, 0);
+}
+
+/* `count` zeroed elements, or NULL. Free with zfi_free(memory, ptr, count * size). */
+static void *zfi_calloc(zfi_memory *memory, size_t count, size_t size)
+{
+    size_t bytes;
+    void *block = NULL;
+    if (!zfi_mul_size(count, size, &bytes))
+        memory->failed = true;
+    else if ((block = zfi_realloc(memory, NULL, 0, bytes ? bytes : 1)))
+        memset(block, 0, bytes);
+    return block;
+}
+
+/* ------------------------------------------------------------------------------------------------ stb_ds, contained */
+
+typedef struct zfi_stb_scope {
+    zfi_memory *memory;
+    jmp_buf refused;
+} zfi_stb_scope;
+
+/* Set for the duration of one zfi_map_put; stb_ds hands no context to its allocator. */
+static _Thread_local zfi_stb_scope *zfi_stb;
+
+enum { ZFI_STB_FRONT = 16 };
+
+static void *zfi_block_resize(zfi_memory *memory, void *ptr, size_t size)
+{
+    char *front = ptr ? (char *)ptr - ZFI_STB_FRONT : NULL;
+    size_t total, old = 0;
+    if (front) memcpy(&old, front, sizeof old);
+    if (!zfi_add_size(size, ZFI_STB_FRONT, &total)) {
+        memory->failed = true;
+        return NULL;
+    }
+    front = zfi_realloc(memory, front, old, total);
+    if (!front) return NULL;
+    memcpy(front, &total, sizeof total);
+    return front + ZFI_STB_FRONT;
+}
+
+static void zfi_block_free(zfi_memory *memory, void *ptr)
+{
+    size_t total;
+    if (!ptr) return;
+    memcpy(&total, (char *)ptr - ZFI_STB_FRONT, sizeof total);
+    zfi_free(memory, (char *)ptr - ZFI_STB_FRONT, total);
+}
+
+static void *zfi_stb_realloc(void *ptr, size_t size)
+{
+    void *block = zfi_block_resize(zfi_stb->memory, ptr, size);
+    if (!block) longjmp(zfi_stb->refused, 1);
+    return block;
+}
+
+static void zfi_stb_free(void *ptr) { zfi_block_free(zfi_stb->memory, ptr); }
+
+/* stb_ds's functions under names of our own, so that a program may link its own copy as well. */
+#define STBDS_NO_SHORT_NAMES
+#define STBDS_REALLOC(context, ptr, size) zfi_stb_realloc(ptr, size)
+#define STBDS_FREE(context, ptr)          zfi_stb_free(ptr)
+#define stbds_rand_seed      zfi_stbds_rand_seed
+#define stbds_hash_bytes     zfi_stbds_hash_bytes
+#define stbds_hash_string    zfi_stbds_hash_string
+#define stbds_stralloc       zfi_stbds_stralloc
+#define stbds_strreset       zfi_stbds_strreset
+#define stbds_unit_tests     zfi_stbds_unit_tests
+#define stbds_arrgrowf       zfi_stbds_arrgrowf
+#define stbds_arrfreef       zfi_stbds_arrfreef
+#define stbds_hmfree_func    zfi_stbds_hmfree_func
+#define stbds_hmget_key      zfi_stbds_hmget_key
+#define stbds_hmget_key_ts   zfi_stbds_hmget_key_ts
+#define stbds_hmput_default  zfi_stbds_hmput_default
+#define stbds_hmput_key      zfi_stbds_hmput_key
+#define stbds_hmdel_key      zfi_stbds_hmdel_key
+#define stbds_shmode_func    zfi_stbds_shmode_func
+#define STB_DS_IMPLEMENTATION
+#include <stb/stb_ds.h>
+#undef STB_DS_IMPLEMENTATION
+
+#define zfi_len(array) ((int32_t)stbds_arrlen(array))
+
+/* Room for `more` elements behind the array's length. Returns the array, moved perhaps; on failure the old one, and
+ * memory->failed is set. Call it as `a = zfi_grow(memory, a, sizeof *a, n)`. */
+static void *zfi_grow(zfi_memory *memory, void *array, size_t element, size_t more)
+{
+    size_t length = array ? stbds_header(array)->length : 0, capacity = array ? stbds_header(array)->capacity : 0;
+    size_t need, bytes;
+    stbds_array_header *header;
+    if (!zfi_add_size(length, more, &need)) goto refuse;
+    if (need <= capacity) return array;
+    if (need < 2 * capacity) need = 2 * capacity;
+    if (need < 8) need = 8;
+    if (!zfi_mul_size(need, element, &bytes) || !zfi_add_size(bytes, sizeof *header, &bytes)) goto refuse;
+    header = zfi_block_resize(memory, array ? stbds_header(array) : NULL, bytes);
+    if (!header) return array;
+    if (!array) *header = (stbds_array_header){0, 0, NULL, 0};
+    header->capacity = need;
+    return header + 1;
+refuse:
+    memory->failed = true;
+    return array;
+}
+
+/* Appends `value` to the growing array; false (and memory->failed) when there is no room. */
+#define zfi_push(memory, array, value)                                                                                 \
+    ((array) = zfi_grow((memory), (array), sizeof *(array), 1),                                                        \
+     stbds_arrcap(array) > stbds_arrlenu(array) ? ((array)[stbds_header(array)->length++] = (value), true) : false)
+
+#define zfi_array_free(memory, array) (zfi_block_free((memory), (array) ? stbds_header(array) : NULL), (array) = NULL)
+
+/* A map from names to numbers. Keys are borrowed: they must outlive the map. */
+typedef struct zfi_name {
+    char *key;
+    int32_t value;
+} zfi_name;
+
+/* The number under `key`, or `missing`. */
+static int32_t zfi_map_get(zfi_name *map, const char *key, int32_t missing)
+{
+    ptrdiff_t at = -1;
+    if (!map) return missing;
+    stbds_hmget_key_ts(map, sizeof *map, (void *)(uintptr_t)key, sizeof map->key, &at, STBDS_HM_STRING);
+    return at < 0 ? missing : map[at].value;
+}
+
+/* Sets key -> value and returns the map, moved perhaps; on failure the map as it was, and memory->failed is set. */
+static zfi_name *zfi_map_put(zfi_memory *memory, zfi_name *map, const char *key, int32_t value)
+{
+    zfi_stb_scope scope = {.memory = memory};
+    zfi_name *elements = map ? map - 1 : NULL; /* stb_ds keeps a default element in front */
+    zfi_name *grown = zfi_grow(memory, elements, sizeof *map, map ? 1 : 2);
+    if (stbds_arrcap(grown) < stbds_arrlenu(grown) + (map ? 1 : 2)) return map;
+    if (!map) {
+        stbds_header(grown)->length = 1;
+        grown[0] = (zfi_name){NULL, 0};
+    }
+    map = grown + 1;
+    zfi_stb = &scope;
+    if (!setjmp(scope.refused)) {
+        (void)stbds_hmput_key(map, sizeof *map, (void *)(uintptr_t)key, sizeof map->key, STBDS_HM_STRING);
+        map[stbds_temp(map - 1)].value = value;
+    }
+    zfi_stb = NULL;
+    return map;
+}
+
+static void zfi_map_free(zfi_memory *memory, zfi_name *map)
+{
+    if (!map) return;
+    zfi_block_free(memory, stbds_header(map - 1)->hash_table);
+    zfi_block_free(memory, stbds_header(map - 1));
+}
+
+/* ------------------------------------------------------------------------------------------------------------ strings */
+
+/* Text that lives as long as its owner: chunks of a bump allocator. */
+typedef struct zfi_chunk {
+    struct zfi_chunk *next;
+    size_t used, size;
+} zfi_chunk;
+
+typedef struct zfi_text {
+    zfi_chunk *chunks;
+} zfi_text;
+
+/* A terminated copy of text[0..bytes), or NULL. */
+static char *zfi_text_copy(zfi_memory *memory, zfi_text *text, const char *string, size_t bytes)
+{
+    zfi_chunk *chunk = text->chunks;
+    char *copy;
+    if (!chunk || chunk->size - chunk->used <= bytes) {
+        size_t size = bytes + 1 > 4000 ? bytes + 1 : 4000;
+        chunk = zfi_realloc(memory, NULL, 0, sizeof *chunk + size);
+        if (!chunk) return NULL;
+        *chunk = (zfi_chunk){text->chunks, 0, size};
+        text->chunks = chunk;
+    }
+    copy = (char *)(chunk + 1) + chunk->used;
+    memcpy(copy, string, bytes);
+    copy[bytes] = '\0';
+    chunk->used += bytes + 1;
+    return copy;
+}
+
+static void zfi_text_free(zfi_memory *memory, zfi_text *text)
+{
+    while (text->chunks) {
+        zfi_chunk *next = text->chunks->next;
+        zfi_free(memory, text->chunks, sizeof *text->chunks + text->chunks->size);
+        text->chunks = next;
+    }
+}

@@ -1,0 +1,4 @@
+/* Tests of private functions: one translation unit with the implementation. */
+#define ZEROFLOW_IMPLEMENTATION
+#include "test.h"
+

@@ -1,0 +1,135 @@
+/* The runner: build/tests [--oom] [--list] [SUBSTRING ...]; its last line is "N passed, N failed". */
+#include "test.h"
+
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static test_case *cases;
+
+/* Sorted by file, then by order of registration, so that a run reads like the folder. */
+void test_register(test_case *self)
+{
+    test_case **at = &cases;
+    while (*at && strcmp((*at)->file, self->file) <= 0) at = &(*at)->next;
+    self->next = *at;
+    *at = self;
+}
+
+void test_fail(test *t, const char *file, int line, const char *what, const char *text)
+{
+    if (t->refused) return;
+    t->failed = true;
+    printf("  %s:%d: %s\n", file, line, what);
+    if (text && *text) printf("    %s\n", text);
+}
+
+bool test_unwind(test *t, const char *file, int line, const char *what, zf_status status, const char *text)
+{
+    if (t->refused && status == ZF_ERR_NOMEM) return true;
+    if (t->refused) printf("  an allocation was refused, but this is no ZF_ERR_NOMEM:\n");
+    t->refused = false;
+    test_fail(t, file, line, what, text && *text ? text : zf_status_name(status));
+    return false;
+}
+
+void test_defer(test *t, test_cleanup *run, void *object)
+{
+    if (t->deferred_count == (int)(sizeof t->deferred / sizeof t->deferred[0])) abort();
+    t->deferred[t->deferred_count].run = run;
+    t->deferred[t->deferred_count++].object = object;
+}
+
+const char *test_path(const char *name)
+{
+    static char paths[8][256];
+    static unsigned turn;
+    char *path = paths[turn++ % 8];
+    snprintf(path, sizeof paths[0], "/tmp/zeroflow-test-%ld", (long)getpid());
+    mkdir(path, 0700);
+    snprintf(path, sizeof paths[0], "/tmp/zeroflow-test-%ld/%s", (long)getpid(), name);
+    return path;
+}
+
+/* Blocks carry nothing extra: what is freed must name its size, so the sums must come out even. */
+static void *counting_allocator(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    test *t = user;
+    void *block;
+    if (!new_size) {
+        if (ptr) t->live_blocks--, t->live_bytes -= (long)old_size;
+        free(ptr);
+        return NULL;
+    }
+    if (t->allocations++ == t->refuse_at) {
+        t->refused = true;
+        return NULL;
+    }
+    block = realloc(ptr, new_size);
+    if (!block) return NULL;
+    if (!ptr) t->live_blocks++;
+    t->live_bytes += (long)new_size - (long)(ptr ? old_size : 0);
+    if (t->live_bytes > t->peak_bytes) t->peak_bytes = t->live_bytes;
+    return block;
+}
+
+/* Runs the body with allocation `refuse_at` refused (-1: none); true when it passed. */
+static bool run(const test_case *c, long refuse_at, test *t)
+{
+    *t = (test){.refuse_at = refuse_at};
+    t->allocator = (zf_allocator){counting_allocator, t};
+    c->body(t);
+    while (t->deferred_count) {
+        t->deferred_count--;
+        t->deferred[t->deferred_count].run(t->deferred[t->deferred_count].object);
+    }
+    if (t->live_blocks || t->live_bytes) {
+        t->refused = false;
+        test_fail(t, c->file, 0, "left allocated", "");
+        printf("    %ld blocks, %ld bytes\n", t->live_blocks, t->live_bytes);
+    }
+    return !t->failed;
+}
+
+/* Every allocation in turn, or 400 of them evenly spread where there are more; then once more in good health. */
+static bool run_out_of_memory(const test_case *c)
+{
+    test t;
+    long total, step;
+    if (!run(c, -1, &t)) return false;
+    total = t.allocations;
+    step = total > 400 ? total / 400 : 1;
+    for (long k = 0; k < total; k += step)
+        if (!run(c, k, &t)) {
+            printf("    with allocation %ld of %ld refused\n", k, total);
+            return false;
+        }
+    return run(c, -1, &t);
+}
+
+int main(int argc, char **argv)
+{
+    bool out_of_memory = false, list = false;
+    int passed = 0, failed = 0, filters = 0;
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    for (int i = 1; i < argc; i++) {
+        if (!strcmp(argv[i], "--oom")) out_of_memory = true;
+        else if (!strcmp(argv[i], "--list")) list = true;
+        else argv[1 + filters++] = argv[i];
+    }
+    for (const test_case *c = cases; c; c = c->next) {
+        bool wanted = !filters, good;
+        test t;
+        for (int i = 1; i <= filters; i++) wanted |= strstr(c->name, argv[i]) || strstr(c->file, argv[i]);
+        if (!wanted || (out_of_memory && c->once)) continue;
+        if (list) {
+            printf("%s (%s)\n", c->name, c->file);
+            continue;
+        }
+        good = out_of_memory ? run_out_of_memory(c) : run(c, -1, &t);
+        if (!good) printf("FAILED %s (%s)\n", c->name, c->file);
+        good ? passed++ : failed++;
+    }
+    if (!list) printf("%d passed, %d failed\n", passed, failed);
+    return failed != 0;
+}

@@ -192,5 +192,10 @@ typedef union zf_attribute {
 #if defined(ZEROFLOW_IMPLEMENTATION) && !defined(ZEROFLOW_IMPLEMENTED)
 #define ZEROFLOW_IMPLEMENTED
 #include "graph/alloc.c"
+#include "cpu/isa.c"
+#include "cpu/threads.c"
+#include "cpu/random.c"
+#include "cpu/vmath.c"
+#include "cpu/matmul.c"
 #include "graph/shape.c"
 #endif

@@ -1,0 +1,168 @@
+/* Instruction sets, and one source for kernels of all of them.
+ *
+ * The library is compiled without machine flags and chooses at run time. A kernel is written once, as an inlined body of
+ * plain loops that takes the instruction set first; ZFI_KERNEL compiles it for each set, where the compiler vectorises
+ * it, and makes a function that dispatches on the value:
+ *
+ *     ZFI_BODY void zfi_scale_body(zfi_isa isa, float *y, const float *x, float by, int64_t n)
+ *     {
+ *         (void)isa;
+ *         ZFI_VECTOR
+ *         for (int64_t i = 0; i < n; i++) y[i] = x[i] * by;
+ *     }
+ *     ZFI_KERNEL(zfi_scale, (float *y, const float *x, float by, int64_t n), (y, x, by, n))
+ *
+ * makes `void zfi_scale(zfi_isa, float *y, const float *x, float by, int64_t n)`. ZFI_KERNEL_OF gives a kernel with a
+ * result. What a body calls in its loops must be a body (or a macro) as well.
+ *
+ * - ZFI_VECTOR before a loop promises that iterations are independent (y may be x itself, not x shifted); without it
+ *   the compiler tests for overlap and runs y == x one element at a time.
+ * - zfi_fma(isa, a, b, c) is a * b + c in one rounding where the set has it and in two where not. Written with it, an
+ *   element has the same value in the vectorised part of a loop and in the rest, hence for any cut among threads.
+ * - Nothing is reassociated: a sum is vectorised only when it is written as ZFI_LANES running sums that are folded at
+ *   the end (zfi_fold_sum), whose order depends on the length alone.
+ */
+typedef enum zfi_isa { ZFI_ISA_PORTABLE, ZFI_ISA_AVX2, ZFI_ISA_AVX512, ZFI_ISA_NEON } zfi_isa;
+
+#if defined(__GNUC__) && defined(__x86_64__)
+#define ZFI_X86 1
+#include <immintrin.h>
+#else
+#define ZFI_X86 0
+#endif
+#if defined(__GNUC__) && defined(__aarch64__)
+#define ZFI_NEON 1
+#include <arm_neon.h>
+#else
+#define ZFI_NEON 0
+#endif
+
+#define ZFI_BODY ZFI_INLINE
+
+#if defined(__clang__)
+#pragma clang diagnostic ignored "-Wpass-failed" /* a loop that stays scalar is no defect */
+#define ZFI_VECTOR _Pragma("clang loop vectorize(assume_safety) interleave(assume_safety)")
+#define ZFI_OPTIMIZE
+#elif defined(__GNUC__)
+#define ZFI_VECTOR _Pragma("GCC ivdep")
+#define ZFI_OPTIMIZE                                                                               \
+    __attribute__((optimize("O3", "no-math-errno", "no-trapping-math", "fp-contract=off")))
+#else
+#define ZFI_VECTOR
+#define ZFI_OPTIMIZE
+#endif
+
+#if ZFI_X86
+#define ZFI_TARGET_AVX2 __attribute__((target("avx2,fma")))
+#if defined(__clang__)
+#define ZFI_TARGET_AVX512                                                                          \
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma"), min_vector_width(512)))
+#else
+#define ZFI_TARGET_AVX512                                                                          \
+    __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,avx2,fma,prefer-vector-width=512")))
+#endif
+#endif
+
+/* The best instruction set of this machine; those below it run too. */
+ZFI_UNUSED static zfi_isa zfi_isa_best(void)
+{
+#if ZFI_X86
+    __builtin_cpu_init();
+    if (!__builtin_cpu_supports("avx2") || !__builtin_cpu_supports("fma")) return ZFI_ISA_PORTABLE;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+        __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        return ZFI_ISA_AVX512;
+    return ZFI_ISA_AVX2;
+#elif ZFI_NEON
+    return ZFI_ISA_NEON;
+#else
+    return ZFI_ISA_PORTABLE;
+#endif
+}
+
+ZFI_UNUSED static const char *zfi_isa_name(zfi_isa isa)
+{
+    static const char *const names[] = {"portable", "avx2", "avx512", "neon"};
+    return names[isa];
+}
+
+#define ZFI_STRIP(...) __VA_ARGS__
+
+#define ZFI_INSTANCE(attributes, isa, suffix, type, give, name, params, args)                      \
+    attributes ZFI_OPTIMIZE ZFI_UNUSED static type name##suffix params                             \
+    {                                                                                              \
+        give name##_body(isa, ZFI_STRIP args);                                                     \
+    }
+#if ZFI_X86
+#define ZFI_INSTANCES(type, give, name, params, args)                                              \
+    ZFI_INSTANCE(, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)                    \
+    ZFI_INSTANCE(ZFI_TARGET_AVX2, ZFI_ISA_AVX2, _avx2, type, give, name, params, args)             \
+    ZFI_INSTANCE(ZFI_TARGET_AVX512, ZFI_ISA_AVX512, _avx512, type, give, name, params, args)
+#define ZFI_DISPATCH(give, name, args)                                                             \
+    if (isa == ZFI_ISA_AVX512) give name##_avx512 args;                                            \
+    else if (isa == ZFI_ISA_AVX2) give name##_avx2 args;                                           \
+    else give name##_portable args;
+#elif ZFI_NEON
+#define ZFI_INSTANCES(type, give, name, params, args)                                              \
+    ZFI_INSTANCE(, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)                    \
+    ZFI_INSTANCE(, ZFI_ISA_NEON, _neon, type, give, name, params, args)
+#define ZFI_DISPATCH(give, name, args)                                                             \
+    if (isa == ZFI_ISA_NEON) give name##_neon args;                                                \
+    else give name##_portable args;
+#else
+#define ZFI_INSTANCES(type, give, name, params, args)                                              \
+    ZFI_INSTANCE(, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)
+#define ZFI_DISPATCH(give, name, args)                                                             \
+    (void)isa;                                                                                     \
+    give name##_portable args;
+#endif
+
+#define ZFI_KERNEL(name, params, args)                                                             \
+    ZFI_INSTANCES(void, , name, params, args)                                                      \
+    ZFI_UNUSED static void name(zfi_isa isa, ZFI_STRIP params) { ZFI_DISPATCH(, name, args) }
+
+#define ZFI_KERNEL_OF(type, name, params, args)                                                    \
+    ZFI_INSTANCES(type, return, name, params, args)                                                \
+    ZFI_UNUSED static type name(zfi_isa isa, ZFI_STRIP params) { ZFI_DISPATCH(return, name, args) }
+
+/* a * b + c: one rounding where the instruction set fuses, two where it does not. */
+ZFI_BODY float zfi_fma(zfi_isa isa, float a, float b, float c)
+{
+#if defined(__GNUC__)
+    if (isa != ZFI_ISA_PORTABLE) return __builtin_fmaf(a, b, c);
+#endif
+    return a * b + c;
+}
+
+/* Bits of a float, and back. */
+ZFI_BODY int32_t zfi_bits_of(float x)
+{
+    int32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+ZFI_BODY float zfi_float_of(int32_t bits)
+{
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+/* Running sums are kept in this many lanes: element i of a row goes to lane i % ZFI_LANES. */
+enum { ZFI_LANES = 64 };
+
+/* Folds lanes in a fixed tree: l += l + half, for half = 32, 16, ... 1. Overwrites them. */
+ZFI_BODY float zfi_fold_sum(float lane[ZFI_LANES])
+{
+    for (int half = ZFI_LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; l++) lane[l] += lane[l + half];
+    return lane[0];
+}
+
+ZFI_BODY float zfi_fold_max(float lane[ZFI_LANES])
+{
+    for (int half = ZFI_LANES / 2; half; half /= 2)
+        for (int l = 0; l < half; l++) lane[l] = lane[l] < lane[l + half] ? lane[l + half] : lane[l];
+    return lane[0];
+}

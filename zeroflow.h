@@ -184,6 +184,347 @@ typedef union zf_attribute {
     } list;
 } zf_attribute;
 
+/* ---------------------------------------------------------------------------- 4 GRAPHS */
+
+typedef struct zf_graph zf_graph;
+
+/* A value of a graph. {0} (ZF_NONE) is "no tensor", where a builder documents one as optional. A tensor of a graph with
+ * id 0 is invalid: a builder failed, the graph holds the error, and every builder passes it on. */
+typedef struct zf_tensor {
+    zf_graph *graph;
+    int32_t id;
+} zf_tensor;
+
+#define ZF_NONE ((zf_tensor){NULL, 0})
+
+typedef struct zf_graph_desc {
+    zf_allocator allocator; /* {0}: the C library's */
+} zf_graph_desc;
+
+/* An empty graph, or NULL when there is no memory. desc NULL: defaults. */
+ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc);
+ZF_API void zf_graph_free(zf_graph *graph); /* NULL: nothing */
+
+/* The first error of the graph: ZF_OK and "" while there is none. The text lives as long as the graph. */
+ZF_API zf_status zf_graph_status(const zf_graph *graph);
+ZF_API const char *zf_graph_error(const zf_graph *graph);
+
+/* Writes the graph as text, one node per line. */
+ZF_API zf_status zf_graph_print(const zf_graph *graph, FILE *file);
+/* The same into text[0..size), terminated when size > 0; returns the length that the whole text has. */
+ZF_API size_t zf_graph_text(const zf_graph *graph, char *text, size_t size);
+/* The graph that `text` describes, or NULL with *error (which may be NULL) naming line and column. */
+ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_desc *desc, zf_error *error);
+/* A 64-bit hash of the text: equal graphs have equal hashes on every machine. */
+ZF_API uint64_t zf_graph_hash(const zf_graph *graph);
+
+/* The input, param, state or output of that name, or the invalid tensor, without making it an error. */
+ZF_API zf_tensor zf_graph_find(zf_graph *graph, const char *name);
+/* The parameters in the order of their declaration: 0 <= index < zf_param_count; an index outside gives the invalid
+ * tensor, without making it an error. */
+ZF_API int32_t zf_param_count(const zf_graph *graph);
+ZF_API zf_tensor zf_param_at(zf_graph *graph, int32_t index);
+
+ZF_API bool zf_valid(zf_tensor tensor);
+ZF_API zf_dtype zf_tensor_dtype(zf_tensor tensor); /* ZF_F32 for an invalid one */
+ZF_API zf_shape zf_tensor_shape(zf_tensor tensor); /* rank -1 for an invalid one */
+ZF_API size_t zf_tensor_bytes(zf_tensor tensor);   /* 0 for an invalid one */
+ZF_API const char *zf_tensor_name(zf_tensor tensor); /* of an input, param or state; "" for any other */
+
+/* Scopes name what is built inside them: zf_push(g, "layer.%d", i) ... zf_pop(g); names are joined by dots. */
+ZF_API void zf_push(zf_graph *graph, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+ZF_API void zf_pop(zf_graph *graph);
+
+/* -------------------------------------------------------------------------- 5 BUILDERS
+ *
+ * Every builder returns the new tensor, or the invalid tensor after recording the graph's first error. f32, bf16, f16
+ * and f64 are "float"; operands of one operator have one dtype unless the comment says otherwise. "Broadcasting" is
+ * numpy's: shapes are aligned at the last dimension, a dimension 1 is repeated. An axis counts from 0, or from -1
+ * backwards. Saved: what the gradient keeps alive. */
+
+/* Values that the program writes before a step (zf_write); they stay until written again. */
+ZF_API zf_tensor zf_input(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
+
+typedef enum zf_init { ZF_ZEROS, ZF_ONES, ZF_FILL, ZF_NORMAL, ZF_TRUNCATED_NORMAL, ZF_UNIFORM } zf_init;
+
+typedef struct zf_param_desc {
+    zf_dtype dtype; /* float */
+    zf_init init;
+    double mean, std; /* ZF_NORMAL; ZF_TRUNCATED_NORMAL draws within mean +- 2 std */
+    double low, high; /* ZF_UNIFORM: [low, high) */
+    double value;     /* ZF_FILL */
+    bool frozen;      /* no gradient, no update */
+} zf_param_desc;
+
+/* A trained tensor. Its first value depends on seed, name and the element's index alone, so that it is the same however
+ * the tensor is cut. desc NULL: f32 zeros. */
+ZF_API zf_tensor zf_param(zf_graph *graph, const char *name, zf_shape shape, const zf_param_desc *desc);
+/* A tensor that steps change and checkpoints hold, but that is not trained: counters, moments. Starts as `value`. */
+ZF_API zf_tensor zf_state(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape, double value);
+ZF_API zf_tensor zf_constant(zf_graph *graph, zf_dtype dtype, zf_shape shape, double value); /* one value everywhere */
+/* values[0..zf_shape_count(shape)) are copied. */
+ZF_API zf_tensor zf_values(zf_graph *graph, zf_dtype dtype, zf_shape shape, const double *values);
+
+/* Elementwise, broadcasting. add sub mul div maximum minimum: float or integer; equal less: any -> bool. */
+ZF_API zf_tensor zf_add(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_sub(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_mul(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_div(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_maximum(zf_tensor a, zf_tensor b); /* at a tie the gradient goes to a */
+ZF_API zf_tensor zf_minimum(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_equal(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_less(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_where(zf_tensor condition, zf_tensor a, zf_tensor b); /* condition: bool or u8, a and b: any */
+
+/* Elementwise, float. */
+ZF_API zf_tensor zf_neg(zf_tensor x);
+ZF_API zf_tensor zf_scale(zf_tensor x, double by);
+ZF_API zf_tensor zf_exp(zf_tensor x);
+ZF_API zf_tensor zf_log(zf_tensor x);
+ZF_API zf_tensor zf_sqrt(zf_tensor x);
+ZF_API zf_tensor zf_rsqrt(zf_tensor x); /* 1 / sqrt(x) */
+ZF_API zf_tensor zf_tanh(zf_tensor x);
+ZF_API zf_tensor zf_sigmoid(zf_tensor x);
+ZF_API zf_tensor zf_relu(zf_tensor x);
+ZF_API zf_tensor zf_gelu(zf_tensor x);      /* x Phi(x), by erf (Hendrycks & Gimpel 2016) */
+ZF_API zf_tensor zf_gelu_tanh(zf_tensor x); /* its tanh approximation (ibid., section 2) */
+ZF_API zf_tensor zf_silu(zf_tensor x);      /* x sigmoid(x) */
+ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to); /* any to any; rounds to nearest even, float to integer truncates */
+/* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). The mask is a function of seed,
+ * step, this node and the element's global index (Philox4x32-10, Salmon et al. 2011): it is computed again for the
+ * gradient and never stored. A program compiled with `.evaluate` passes x through. p = 0 gives x itself. */
+ZF_API zf_tensor zf_dropout(zf_tensor x, double p);
+
+/* Shape. */
+ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape); /* one dimension may be -1: what remains */
+ZF_API zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b);
+ZF_API zf_tensor zf_permute(zf_tensor x, const int32_t *order); /* out.dims[i] = x.dims[order[i]], rank entries */
+ZF_API zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop); /* x[start..stop) */
+ZF_API zf_tensor zf_pad(zf_tensor x, int32_t axis, int64_t before, int64_t after); /* with zeros */
+ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis);
+ZF_API zf_tensor zf_broadcast(zf_tensor x, zf_shape shape);
+ZF_API zf_tensor zf_sum_to(zf_tensor x, zf_shape shape); /* the transpose of broadcast: sums what was repeated */
+
+typedef struct zf_matmul_desc {
+    bool transpose_a, transpose_b; /* of the last two dimensions */
+} zf_matmul_desc;
+
+/* out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]; float, ranks >= 2, leading dimensions broadcast; accumulates in
+ * f32 (f64 for f64). */
+ZF_API zf_tensor zf_matmul(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *desc);
+
+typedef struct zf_reduce_desc {
+    int32_t axis;
+    bool keep; /* keep the axis as a dimension 1 */
+} zf_reduce_desc;
+
+/* Reductions over every element, to a scalar; _ex over one axis. Float. The order of additions is fixed. */
+ZF_API zf_tensor zf_sum(zf_tensor x);
+ZF_API zf_tensor zf_sum_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_API zf_tensor zf_mean(zf_tensor x);
+ZF_API zf_tensor zf_mean_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_API zf_tensor zf_max(zf_tensor x); /* equal maxima share the gradient */
+ZF_API zf_tensor zf_max_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_API zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *desc); /* i32, the first of equal ones; no gradient */
+
+/* Over the last dimension, float. */
+ZF_API zf_tensor zf_softmax(zf_tensor x);     /* saved: the output alone */
+ZF_API zf_tensor zf_logsumexp(zf_tensor x);   /* drops the dimension */
+ZF_API zf_tensor zf_log_softmax(zf_tensor x);
+/* gamma (x - mean) / sqrt(var + eps) + beta; gamma, beta [n] (Ba et al. 2016). */
+ZF_API zf_tensor zf_layer_norm(zf_tensor x, zf_tensor gamma, zf_tensor beta, double eps);
+/* gamma x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019). */
+ZF_API zf_tensor zf_rms_norm(zf_tensor x, zf_tensor gamma, double eps);
+
+/* out[i...,:] = table[index[i...],:]; table [rows,n] float, index i32 or i64 of any shape. An index outside 0..rows-1
+ * is an error of the step. The gradient adds in the order of the index: deterministic. */
+ZF_API zf_tensor zf_gather_rows(zf_tensor table, zf_tensor index);
+ZF_API zf_tensor zf_embedding(zf_tensor table, zf_tensor ids); /* the same, by its usual name */
+
+/* weight * sum over rows of -log softmax(logits)[label]; rows whose label is -100 count nothing. logits [n,classes]
+ * float, labels [n] i32 or i64, weight a scalar f32: 1 / (labelled rows of the global batch) makes the loss, however
+ * the batch is cut, the mean over all labelled rows. weight ZF_NONE: 1 / max(1, labelled rows of these labels). */
+ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
+
+/* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
+ZF_API zf_tensor zf_output(zf_tensor x, const char *name);
+
+/* Used by the macros at the end of this header: they note where a builder was called, for error messages. */
+ZF_API zf_tensor zf_at(zf_tensor x, const char *file, int line);
+ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);
+
+/* ---------------------------------------------------------------------------- 6 PASSES
+ *
+ * A pass rewrites the graph, checks that it comes at its turn, and verifies what it made. Node ids are never renumbered.
+ * All return ZF_OK or the graph's first error. */
+
+/* Appends the gradient of `loss` (a scalar) with respect to every parameter that is not frozen and that it depends on,
+ * one `gradient param, value` node each, and an output "loss". Requires: not run before. */
+ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
+/* After zf_autograd: the gradient of a parameter as the passes so far have made it, or the invalid tensor where it has
+ * none, without making it an error. */
+ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
+
+/* Removes what nothing needs, merges equal nodes, folds what is known, and undoes what undoes itself. */
+ZF_API zf_status zf_simplify(zf_graph *graph);
+
+/* Scales every gradient by 1 / max(1, (norm + 1e-6) / max_norm), norm over all of them, and adds an output "grad_norm"
+ * (before the scaling). max_norm <= 0 or infinite: the output alone. Requires: zf_autograd; no optimizer yet. */
+ZF_API zf_status zf_clip(zf_graph *graph, double max_norm);
+
+/* Optimizers: one update per parameter that has a gradient. `lr` is a scalar f32. Weight decay is decoupled (added to
+ * the update; for SGD to the gradient) and applies to parameters of rank >= 2, so not to biases and norms, unless
+ * decay_all. Requires: zf_autograd; one optimizer per graph. desc NULL: defaults. */
+typedef struct zf_sgd_desc {
+    double momentum; /* 0 */
+    bool nesterov;
+    double weight_decay; /* 0 */
+    bool decay_all;
+} zf_sgd_desc;
+ZF_API zf_status zf_sgd(zf_graph *graph, zf_tensor lr, const zf_sgd_desc *desc);
+
+/* AdamW (Loshchilov & Hutter 2019), with bias correction. A field of 0 means its default. */
+typedef struct zf_adamw_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-8 */
+    double weight_decay; /* 0 */
+    bool decay_all;
+} zf_adamw_desc;
+ZF_API zf_status zf_adamw(zf_graph *graph, zf_tensor lr, const zf_adamw_desc *desc);
+
+/* LAMB (You et al. 2020): u = m^/(sqrt(v^) + eps) + wd p; r = |p| / |u|, clamped, 1 where a norm is 0; p -= lr r u. */
+typedef struct zf_lamb_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-6 */
+    double weight_decay; /* 0 */
+    double min_coeff; /* 0.01 */
+    double max_coeff; /* 10 */
+    bool decay_all;
+} zf_lamb_desc;
+ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc);
+
+/* -------------------------------------------------------------------------- 7 BACKENDS
+ *
+ * What a device must offer. The core is handed a table of functions and knows no device by name. */
+
+/* A tensor in memory. */
+typedef struct zf_array {
+    void *data;
+    zf_dtype dtype;
+    zf_shape shape;
+} zf_array;
+
+/* What changes from step to step and is no tensor. */
+typedef struct zf_run {
+    uint64_t seed;
+    int64_t step;  /* 1, 2, ... */
+    int64_t slot;  /* which part of the global batch this is: counts micro-batches over all ranks */
+    bool evaluate; /* dropout passes through */
+} zf_run;
+
+/* One node, ready to run. Operands of MUTATES operators are written through their data pointers. */
+typedef struct zf_launch {
+    zf_op op;
+    int32_t node; /* its id, for messages */
+    int32_t arg_count;
+    const zf_array *args;
+    zf_array out; /* data NULL for an effect */
+    const zf_attribute *attributes;
+    void *scratch; /* as many bytes as backend->scratch asked for */
+    const zf_run *run;
+    void *backend; /* zf_backend.self */
+    zf_error *error;
+} zf_launch;
+
+typedef enum zf_copy { ZF_HOST_TO_DEVICE, ZF_DEVICE_TO_HOST, ZF_DEVICE_TO_DEVICE } zf_copy;
+
+typedef struct zf_backend {
+    const char *name;
+    void *self;
+    /* 64-byte aligned, or NULL with *error. */
+    void *(*allocate)(void *self, size_t bytes, zf_error *error);
+    void (*release)(void *self, void *memory, size_t bytes);
+    zf_status (*copy)(void *self, void *to, const void *from, size_t bytes, zf_copy kind, zf_error *error);
+    /* Bytes of scratch that this node needs while it runs; data pointers are not set. */
+    size_t (*scratch)(void *self, const zf_launch *launch);
+    zf_status (*launch)(void *self, const zf_launch *launch);
+    zf_status (*synchronize)(void *self, zf_error *error);
+    void (*destroy)(void *self);
+} zf_backend;
+
+ZF_API void zf_backend_free(zf_backend *backend); /* NULL: nothing */
+
+typedef struct zf_cpu_desc {
+    int32_t threads; /* workers, the calling thread among them; 0: 1 */
+    bool reference;  /* run the reference kernels (slow, in double precision) instead of the fast ones */
+    const char *isa; /* "portable", "avx2", "avx512", "neon": no better than that; NULL: the best there is */
+    zf_allocator allocator;
+} zf_cpu_desc;
+
+/* The built-in CPU backend. NULL with *error (which may be NULL) for lack of memory or threads. */
+ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error);
+
+/* -------------------------------------------------------------------------- 8 PROGRAMS */
+
+typedef struct zf_program zf_program;
+
+typedef struct zf_memory_desc {
+    zf_backend *backend; /* whose scratch is counted; NULL: none */
+    bool no_reuse;       /* every value its own bytes */
+} zf_memory_desc;
+
+/* Gives every value its place: an offset in one arena, first what outlives a step (parameters, state, inputs,
+ * constants), then what does not. zf_compile runs it when it has not been run. desc NULL: defaults. */
+ZF_API zf_status zf_memory(zf_graph *graph, const zf_memory_desc *desc);
+
+typedef struct zf_compile_desc {
+    zf_backend *backend;  /* NULL: a single-threaded CPU backend of the program's own */
+    uint64_t seed;        /* of parameters and dropout */
+    size_t memory_limit;  /* bytes; 0: none. A plan over it is ZF_ERR_LIMIT, saying by how much and where */
+    zf_program *share;    /* parameters and state are those of this program, matched by name; it must outlive this one */
+    bool evaluate;        /* dropout passes through */
+    bool no_reuse;        /* as zf_memory_desc.no_reuse */
+    bool poison;          /* fill bytes whose value died with NaN: finds reads of the dead; slow */
+} zf_compile_desc;
+
+/* A program that runs the graph, or NULL: the graph has the error. It borrows graph, backend and share, and the graph
+ * must not change while it lives. desc NULL: defaults. */
+ZF_API zf_program *zf_compile(zf_graph *graph, const zf_compile_desc *desc);
+ZF_API void zf_program_free(zf_program *program); /* NULL: nothing */
+
+/* The last call's error; "" when it was good. */
+ZF_API const char *zf_program_error(const zf_program *program);
+
+/* Copies `bytes` (exactly the tensor's) into an input, param or state; out of a param, state, input or output. */
+ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
+ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
+
+/* Runs the graph once: one training step where it has an optimizer. After an error (an index out of range, say) the
+ * values of this step are undefined; parameters and state are untouched if it arose before the update section. */
+ZF_API zf_status zf_step(zf_program *program);
+
+/* Steps done: 0 at first, kept by checkpoints. */
+ZF_API int64_t zf_program_step(const zf_program *program);
+
+typedef struct zf_program_info {
+    size_t peak_bytes;      /* predicted: the arena's size */
+    size_t allocated_bytes; /* what the backend was asked for */
+    size_t param_bytes, state_bytes, input_bytes, constant_bytes, work_bytes;
+    size_t live_bytes;      /* the largest sum of bytes alive at one time */
+    int32_t peak_node;      /* where that is, as the text numbers nodes */
+    int64_t param_count;    /* elements of parameters */
+    double flops;           /* of the matrix products of a step, a multiply-add being two */
+    int32_t nodes;
+} zf_program_info;
+ZF_API zf_program_info zf_program_info_of(const zf_program *program);
+
 #ifdef __cplusplus
 }
 #endif
@@ -192,10 +533,24 @@ typedef union zf_attribute {
 #if defined(ZEROFLOW_IMPLEMENTATION) && !defined(ZEROFLOW_IMPLEMENTED)
 #define ZEROFLOW_IMPLEMENTED
 #include "graph/alloc.c"
+#include "graph/shape.c"
 #include "cpu/isa.c"
 #include "cpu/threads.c"
 #include "cpu/random.c"
 #include "cpu/vmath.c"
 #include "cpu/matmul.c"
-#include "graph/shape.c"
+#include "graph/graph.c"
+#include "graph/build.c"
+#include "ops/kernel.c"
+#include "ops/leaf.c"
+#include "ops/binary.c"
+#include "ops/unary.c"
+#include "ops/move.c"
+#include "ops/matmul.c"
+#include "ops/reduce.c"
+#include "ops/rows.c"
+#include "ops/norm.c"
+#include "ops/loss.c"
+#include "ops/update.c"
+#include "ops/table.c"
 #endif

@@ -274,22 +274,41 @@ typedef struct zfi_text {
     zfi_chunk *chunks;
 } zfi_text;
 
-/* A terminated copy of text[0..bytes), or NULL. */
-static char *zfi_text_copy(zfi_memory *memory, zfi_text *text, const char *string, size_t bytes)
+/* Room for `bytes`, 8-byte aligned, or NULL. */
+static void *zfi_text_room(zfi_memory *memory, zfi_text *text, size_t bytes)
 {
     zfi_chunk *chunk = text->chunks;
-    char *copy;
-    if (!chunk || chunk->size - chunk->used <= bytes) {
-        size_t size = bytes + 1 > 4000 ? bytes + 1 : 4000;
-        chunk = zfi_realloc(memory, NULL, 0, sizeof *chunk + size);
+    size_t room = bytes / 8 * 8 + 8, size = room > 4000 ? room : 4000, total;
+    if (!chunk || chunk->size - chunk->used < room) {
+        if (room < bytes || !zfi_add_size(size, sizeof *chunk, &total)) {
+            memory->failed = true;
+            return NULL;
+        }
+        chunk = zfi_realloc(memory, NULL, 0, total);
         if (!chunk) return NULL;
         *chunk = (zfi_chunk){text->chunks, 0, size};
         text->chunks = chunk;
     }
-    copy = (char *)(chunk + 1) + chunk->used;
-    memcpy(copy, string, bytes);
-    copy[bytes] = '\0';
-    chunk->used += bytes + 1;
+    chunk->used += room;
+    return (char *)(chunk + 1) + chunk->used - room;
+}
+
+/* A copy of data[0..bytes), or NULL. */
+static void *zfi_bytes_copy(zfi_memory *memory, zfi_text *text, const void *data, size_t bytes)
+{
+    void *copy = zfi_text_room(memory, text, bytes);
+    if (copy && bytes) memcpy(copy, data, bytes);
+    return copy;
+}
+
+/* A terminated copy of string[0..length), or NULL. */
+static char *zfi_text_copy(zfi_memory *memory, zfi_text *text, const char *string, size_t length)
+{
+    char *copy = zfi_text_room(memory, text, length + 1);
+    if (copy) {
+        memcpy(copy, string, length);
+        copy[length] = '\0';
+    }
     return copy;
 }
 

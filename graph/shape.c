@@ -64,7 +64,7 @@ static bool zfi_same_shape(const zf_shape *a, const zf_shape *b)
 /* The last dimension, 1 for a scalar; and how many rows of it there are. */
 static int64_t zfi_last(const zf_shape *shape) { return shape->rank ? shape->dims[shape->rank - 1] : 1; }
 
-static int64_t zfi_rows(const zf_shape *shape) { return zfi_span(shape, 0, shape->rank ? shape->rank - 1 : 0); }
+static int64_t zfi_row_count(const zf_shape *shape) { return zfi_span(shape, 0, shape->rank ? shape->rank - 1 : 0); }
 
 static zf_shape zfi_without_axis(zf_shape shape, int axis, bool keep)
 {

@@ -1,0 +1,412 @@
+/* Builders: the public functions that append nodes. Each packs its arguments into one row's operands and attributes;
+ * what fits and what does not is decided by the row's infer. Composites (mean, log_softmax, ...) are built of rows. */
+
+ZF_API zf_status zf_graph_status(const zf_graph *g) { return g ? g->error.status : ZF_ERR_ARGUMENT; }
+ZF_API const char *zf_graph_error(const zf_graph *g) { return g ? g->error.text : "there is no graph"; }
+
+ZF_API bool zf_valid(zf_tensor x) { return x.graph && x.id > 0 && x.id < zfi_len(x.graph->nodes); }
+
+ZF_API zf_dtype zf_tensor_dtype(zf_tensor x) { return zf_valid(x) ? x.graph->nodes[x.id].dtype : ZF_F32; }
+
+ZF_API zf_shape zf_tensor_shape(zf_tensor x)
+{
+    return zf_valid(x) ? x.graph->nodes[x.id].shape : (zf_shape){-1, {0}};
+}
+
+ZF_API size_t zf_tensor_bytes(zf_tensor x) { return zf_valid(x) ? zfi_node_bytes(&x.graph->nodes[x.id]) : 0; }
+
+ZF_API const char *zf_tensor_name(zf_tensor x)
+{
+    const char *name = zf_valid(x) ? x.graph->nodes[x.id].name : NULL;
+    return name ? name : "";
+}
+
+ZF_API zf_tensor zf_graph_find(zf_graph *g, const char *name)
+{
+    int32_t id = g && name ? zfi_map_get(g->names, name, 0) : 0;
+    if (id && g->nodes[id].op == ZF_OP_output) id = g->nodes[id].args[0];
+    return (zf_tensor){g, id};
+}
+
+ZF_API int32_t zf_param_count(const zf_graph *g) { return g ? zfi_len(g->params) : 0; }
+
+ZF_API zf_tensor zf_param_at(zf_graph *g, int32_t index)
+{
+    return (zf_tensor){g, index >= 0 && index < zf_param_count(g) ? g->params[index] : 0};
+}
+
+/* Notes where the user's call stands; the macros at the end of the header wrap every builder in it. */
+ZF_API zf_tensor zf_at(zf_tensor x, const char *file, int line)
+{
+    if (x.graph) x.graph->file = file, x.graph->line = line;
+    return x;
+}
+
+ZF_API zf_graph *zf_graph_at(zf_graph *g, const char *file, int line)
+{
+    if (g) g->file = file, g->line = line;
+    return g;
+}
+
+/* ----------------------------------------------------------------------------- scopes */
+
+ZF_API void zf_push(zf_graph *g, const char *format, ...)
+{
+    char name[512];
+    size_t length = 0;
+    int written;
+    va_list args;
+    if (!g || g->error.status) return;
+    if (*g->scope) length = (size_t)snprintf(name, sizeof name, "%s.", g->scope);
+    va_start(args, format);
+    written = vsnprintf(name + length, sizeof name - length, format, args);
+    va_end(args);
+    if (written <= 0 || length + (size_t)written > 200 || !zfi_valid_name(name)) {
+        zfi_graph_fail(g, ZF_ERR_ARGUMENT, "zf_push",
+                       "a scope's whole name has 1 to 200 characters, none of them \", \\ or a control character");
+        return;
+    }
+    if (zfi_push(&g->memory, g->scopes, g->scope)) {
+        const char *copy = zfi_text_copy(&g->memory, &g->text, name, length + (size_t)written);
+        if (copy) g->scope = copy;
+    }
+    if (g->memory.failed) zfi_graph_nomem(g);
+}
+
+ZF_API void zf_pop(zf_graph *g)
+{
+    if (!g || g->error.status) return;
+    if (!zfi_len(g->scopes)) zfi_graph_fail(g, ZF_ERR_ARGUMENT, "zf_pop", "no scope is open");
+    else g->scope = stbds_arrpop(g->scopes);
+}
+
+/* ----------------------------------------------------------------------------- leaves */
+
+static zf_tensor zfi_leaf(zf_graph *g, zfi_new leaf, const char *name)
+{
+    char full[512];
+    if (!g) return ZF_NONE;
+    if (name) {
+        snprintf(full, sizeof full, "%s%s%.300s", g->scope, *g->scope ? "." : "", name);
+        leaf.name = *name ? full : "";
+    }
+    return (zf_tensor){g, zfi_append(g, &leaf)};
+}
+
+ZF_API zf_tensor zf_input(zf_graph *g, const char *name, zf_dtype dtype, zf_shape shape)
+{
+    return zfi_leaf(g, (zfi_new){.op = ZF_OP_input, .dtype = dtype, .shape = shape}, name ? name : "");
+}
+
+ZF_API zf_tensor zf_param(zf_graph *g, const char *name, zf_shape shape, const zf_param_desc *desc)
+{
+    zf_param_desc d = desc ? *desc : (zf_param_desc){.dtype = ZF_F32};
+    zfi_new leaf = {.op = ZF_OP_param, .dtype = d.dtype, .shape = shape};
+    leaf.attributes[0].i = d.init;
+    leaf.attributes[1].f = d.init == ZF_UNIFORM ? d.low : d.init == ZF_FILL ? d.value : d.mean;
+    leaf.attributes[2].f = d.init == ZF_UNIFORM ? d.high : d.std;
+    leaf.attributes[3].i = d.frozen;
+    return zfi_leaf(g, leaf, name ? name : "");
+}
+
+ZF_API zf_tensor zf_state(zf_graph *g, const char *name, zf_dtype dtype, zf_shape shape, double value)
+{
+    zfi_new leaf = {.op = ZF_OP_state, .dtype = dtype, .shape = shape, .attributes = {{.f = value}}};
+    return zfi_leaf(g, leaf, name ? name : "");
+}
+
+ZF_API zf_tensor zf_constant(zf_graph *g, zf_dtype dtype, zf_shape shape, double value)
+{
+    zfi_new leaf = {.op = ZF_OP_constant, .dtype = dtype, .shape = shape};
+    leaf.attributes[0].list.data = &value;
+    leaf.attributes[0].list.count = 1;
+    return zfi_leaf(g, leaf, NULL);
+}
+
+ZF_API zf_tensor zf_values(zf_graph *g, zf_dtype dtype, zf_shape shape, const double *values)
+{
+    zfi_new leaf = {.op = ZF_OP_constant, .dtype = dtype, .shape = shape};
+    leaf.attributes[0].list.data = values;
+    leaf.attributes[0].list.count = values && zf_shape_count(shape) >= 0 ? zf_shape_count(shape) : -1;
+    return zfi_leaf(g, leaf, NULL);
+}
+
+/* ------------------------------------------------------------------ operators in general */
+
+/* Appends `op` over x[0..count). An invalid operand gives an invalid result; a missing one or one of another graph is
+ * the caller's mistake. */
+static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x, const zf_attribute *attributes)
+{
+    zf_graph *g = NULL;
+    int32_t few[8], *args = few;
+    zfi_new n = {.op = op, .arg_count = count};
+    zf_tensor out = ZF_NONE;
+    for (int32_t k = 0; k < count && !g; k++) g = x[k].graph;
+    if (!g) return ZF_NONE;
+    out.graph = g;
+    if (g->error.status) return out;
+    for (int32_t k = 0; k < count; k++)
+        if (x[k].graph != g || !zf_valid(x[k])) {
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, g->rows[op].name, "operand %d is %s", (int)k,
+                           !x[k].graph       ? "missing (ZF_NONE)"
+                           : x[k].graph != g ? "a tensor of another graph"
+                                             : "no tensor of this graph");
+            return out;
+        }
+    if (count > ZFI_COUNT(few) && !(args = zfi_calloc(&g->memory, (size_t)count, sizeof *args))) {
+        zfi_graph_nomem(g);
+        return out;
+    }
+    for (int32_t k = 0; k < count; k++) args[k] = x[k].id;
+    if (attributes) memcpy(n.attributes, attributes, sizeof n.attributes);
+    n.args = args;
+    out.id = zfi_append(g, &n);
+    if (args != few) zfi_free(&g->memory, args, (size_t)count * sizeof *args);
+    return out;
+}
+
+/* zfi_op(add, NULL, a, b) */
+#define zfi_op(name, attributes, ...)                                                              \
+    zfi_build(ZF_OP_##name, (int32_t)ZFI_COUNT(((zf_tensor[]){__VA_ARGS__})),                      \
+              (zf_tensor[]){__VA_ARGS__}, (attributes))
+
+/* Attributes of one builder: zfi_with({.i = 1}, {.f = 2}) */
+#define zfi_with(...) ((const zf_attribute[ZF_MAX_ATTRIBUTES]){__VA_ARGS__})
+
+/* A list attribute over an array that lives until the builder returns. */
+#define zfi_listed(array, n) {.list = {(array), (n)}}
+
+/* Records the misuse of a builder that is found before its row is. */
+#define zfi_misuse(x, status, what, ...)                                                           \
+    (zfi_graph_fail((x).graph, (status), (what), __VA_ARGS__), (zf_tensor){(x).graph, 0})
+
+/* axis in 0..rank-1 or -rank..-1, made positive; -1 when it is neither. */
+static int32_t zfi_axis(zf_tensor x, int32_t axis)
+{
+    int32_t rank = zf_tensor_shape(x).rank;
+    if (axis < 0) axis += rank;
+    return axis >= 0 && axis < rank ? axis : -1;
+}
+
+#define ZFI_UNARY(name)                                                                            \
+    ZF_API zf_tensor zf_##name(zf_tensor x) { return zfi_op(name, NULL, x); }
+#define ZFI_BINARY(name)                                                                           \
+    ZF_API zf_tensor zf_##name(zf_tensor a, zf_tensor b) { return zfi_op(name, NULL, a, b); }
+ZFI_BINARY(add)
+ZFI_BINARY(sub)
+ZFI_BINARY(mul)
+ZFI_BINARY(div)
+ZFI_BINARY(maximum)
+ZFI_BINARY(minimum)
+ZFI_BINARY(equal)
+ZFI_BINARY(less)
+ZFI_BINARY(gather_rows)
+ZFI_UNARY(neg)
+ZFI_UNARY(exp)
+ZFI_UNARY(log)
+ZFI_UNARY(sqrt)
+ZFI_UNARY(rsqrt)
+ZFI_UNARY(tanh)
+ZFI_UNARY(sigmoid)
+ZFI_UNARY(relu)
+ZFI_UNARY(gelu)
+ZFI_UNARY(silu)
+ZFI_UNARY(softmax)
+ZFI_UNARY(logsumexp)
+#undef ZFI_UNARY
+#undef ZFI_BINARY
+
+ZF_API zf_tensor zf_where(zf_tensor condition, zf_tensor a, zf_tensor b)
+{
+    return zfi_op(where, NULL, condition, a, b);
+}
+
+ZF_API zf_tensor zf_scale(zf_tensor x, double by) { return zfi_op(scale, zfi_with({.f = by}), x); }
+
+ZF_API zf_tensor zf_gelu_tanh(zf_tensor x) { return zfi_op(gelu, zfi_with({.i = 1}), x); }
+
+ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to)
+{
+    if (zf_valid(x) && zf_tensor_dtype(x) == to) return x;
+    return zfi_op(cast, zfi_with({.i = to}), x);
+}
+
+ZF_API zf_tensor zf_dropout(zf_tensor x, double p)
+{
+    if (!zf_valid(x) || p == 0.0) return x;
+    return zfi_op(dropout, zfi_with({.f = p}, {.i = x.graph->random_streams++}), x);
+}
+
+/* ------------------------------------------------------------------------------ shapes */
+
+ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape)
+{
+    zf_shape from = zf_tensor_shape(x);
+    int32_t open = -1;
+    if (!zf_valid(x)) return x;
+    for (int32_t axis = 0; axis < shape.rank && axis < ZF_MAX_RANK; axis++)
+        if (shape.dims[axis] == -1) {
+            if (open >= 0) return zfi_misuse(x, ZF_ERR_SHAPE, "reshape", "two dimensions are -1");
+            open = axis;
+        }
+    if (open >= 0) {
+        int64_t rest, count = zf_shape_count(from);
+        shape.dims[open] = 1;
+        rest = zf_shape_count(shape);
+        if (rest > 0 && count % rest == 0) shape.dims[open] = count / rest;
+    }
+    if (zfi_same_shape(&from, &shape)) return x;
+    return zfi_op(reshape, zfi_with(zfi_listed(shape.dims, shape.rank)), x);
+}
+
+ZF_API zf_tensor zf_permute(zf_tensor x, const int32_t *order)
+{
+    int64_t list[ZF_MAX_RANK] = {0};
+    int32_t rank = zf_tensor_shape(x).rank;
+    if (!zf_valid(x)) return x;
+    if (!order) return zfi_misuse(x, ZF_ERR_ARGUMENT, "transpose", "the order is NULL");
+    for (int32_t axis = 0; axis < rank; axis++) list[axis] = order[axis];
+    return zfi_op(transpose, zfi_with(zfi_listed(list, rank)), x);
+}
+
+ZF_API zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b)
+{
+    int32_t order[ZF_MAX_RANK], a = zfi_axis(x, axis_a), b = zfi_axis(x, axis_b);
+    if (!zf_valid(x)) return x;
+    if (a < 0 || b < 0)
+        return zfi_misuse(x, ZF_ERR_ARGUMENT, "transpose", "axes %d and %d of a tensor of rank %d", (int)axis_a,
+                          (int)axis_b, (int)zf_tensor_shape(x).rank);
+    for (int32_t axis = 0; axis < ZF_MAX_RANK; axis++) order[axis] = axis == a ? b : axis == b ? a : axis;
+    return zf_permute(x, order);
+}
+
+#define zfi_bad_axis(x, what, axis)                                                                \
+    zfi_misuse(x, ZF_ERR_ARGUMENT, what, "axis %d of a tensor of rank %d", (int)(axis),            \
+               (int)zf_tensor_shape(x).rank)
+
+ZF_API zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop)
+{
+    int32_t a = zfi_axis(x, axis);
+    if (!zf_valid(x)) return x;
+    if (a < 0) return zfi_bad_axis(x, "slice", axis);
+    if (start == 0 && stop == zf_tensor_shape(x).dims[a]) return x;
+    return zfi_op(slice, zfi_with({.i = a}, {.i = start}, {.i = stop}), x);
+}
+
+ZF_API zf_tensor zf_pad(zf_tensor x, int32_t axis, int64_t before, int64_t after)
+{
+    int32_t a = zfi_axis(x, axis);
+    if (!zf_valid(x)) return x;
+    if (a < 0) return zfi_bad_axis(x, "pad", axis);
+    if (before == 0 && after == 0) return x;
+    return zfi_op(pad, zfi_with({.i = a}, {.i = before}, {.i = after}), x);
+}
+
+ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis)
+{
+    int32_t a;
+    if (!tensors || count < 1) return ZF_NONE;
+    a = zfi_axis(tensors[0], axis);
+    if (zf_valid(tensors[0]) && a < 0) return zfi_bad_axis(tensors[0], "concat", axis);
+    return zfi_build(ZF_OP_concat, count, tensors, zfi_with({.i = a}));
+}
+
+ZF_API zf_tensor zf_broadcast(zf_tensor x, zf_shape shape)
+{
+    zf_shape from = zf_tensor_shape(x);
+    if (!zf_valid(x) || zfi_same_shape(&from, &shape)) return x;
+    return zfi_op(broadcast, zfi_with(zfi_listed(shape.dims, shape.rank)), x);
+}
+
+ZF_API zf_tensor zf_sum_to(zf_tensor x, zf_shape shape)
+{
+    zf_shape from = zf_tensor_shape(x);
+    if (!zf_valid(x) || zfi_same_shape(&from, &shape)) return x;
+    return zfi_op(sum_to, zfi_with(zfi_listed(shape.dims, shape.rank)), x);
+}
+
+/* -------------------------------------------------------------- products and reductions */
+
+ZF_API zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *desc)
+{
+    zf_matmul_desc d = desc ? *desc : (zf_matmul_desc){false, false};
+    return zfi_op(matmul, zfi_with({.i = d.transpose_a}, {.i = d.transpose_b}), a, b);
+}
+
+ZF_API zf_tensor zf_matmul(zf_tensor a, zf_tensor b) { return zf_matmul_ex(a, b, NULL); }
+
+static zf_tensor zfi_flat(zf_tensor x) { return zf_reshape(x, (zf_shape){1, {-1}}); }
+
+static zf_tensor zfi_reduce(zf_op op, zf_tensor x, const zf_reduce_desc *desc)
+{
+    zf_reduce_desc d = desc ? *desc : (zf_reduce_desc){0, false};
+    int32_t axis = zfi_axis(x, d.axis);
+    if (!zf_valid(x)) return x;
+    if (axis < 0) return zfi_bad_axis(x, x.graph->rows[op].name, d.axis);
+    return zfi_build(op, 1, &x, zfi_with({.i = axis}, {.i = d.keep}));
+}
+
+ZF_API zf_tensor zf_sum_ex(zf_tensor x, const zf_reduce_desc *d) { return zfi_reduce(ZF_OP_sum, x, d); }
+ZF_API zf_tensor zf_max_ex(zf_tensor x, const zf_reduce_desc *d) { return zfi_reduce(ZF_OP_max, x, d); }
+ZF_API zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *d) { return zfi_reduce(ZF_OP_argmax, x, d); }
+
+ZF_API zf_tensor zf_sum(zf_tensor x) { return zf_sum_ex(zfi_flat(x), NULL); }
+ZF_API zf_tensor zf_max(zf_tensor x) { return zf_max_ex(zfi_flat(x), NULL); }
+
+ZF_API zf_tensor zf_mean_ex(zf_tensor x, const zf_reduce_desc *desc)
+{
+    zf_tensor sum = zf_sum_ex(x, desc);
+    int64_t n = zf_valid(sum) ? zf_tensor_shape(x).dims[zfi_axis(x, desc ? desc->axis : 0)] : 1;
+    return zf_scale(sum, 1.0 / (double)n);
+}
+
+ZF_API zf_tensor zf_mean(zf_tensor x) { return zf_mean_ex(zfi_flat(x), NULL); }
+
+/* -------------------------------------------------------------------------------- rows */
+
+/* x with a dimension 1 behind its last. */
+static zf_tensor zfi_column(zf_tensor x)
+{
+    zf_shape shape = zf_tensor_shape(x);
+    if (!zf_valid(x) || shape.rank == ZF_MAX_RANK) return x;
+    shape.dims[shape.rank++] = 1;
+    return zf_reshape(x, shape);
+}
+
+ZF_API zf_tensor zf_log_softmax(zf_tensor x) { return zf_sub(x, zfi_column(zf_logsumexp(x))); }
+
+ZF_API zf_tensor zf_layer_norm(zf_tensor x, zf_tensor gamma, zf_tensor beta, double eps)
+{
+    return zfi_op(layer_norm, NULL, x, zfi_op(moments, zfi_with({.f = eps}), x), gamma, beta);
+}
+
+ZF_API zf_tensor zf_rms_norm(zf_tensor x, zf_tensor gamma, double eps)
+{
+    return zfi_op(rms_norm, NULL, x, zfi_op(rms, zfi_with({.f = eps}), x), gamma);
+}
+
+ZF_API zf_tensor zf_embedding(zf_tensor table, zf_tensor ids) { return zf_gather_rows(table, ids); }
+
+enum { ZFI_IGNORED_LABEL = -100 };
+
+ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight)
+{
+    zf_tensor rows = zfi_op(cross_entropy, zfi_with({.i = ZFI_IGNORED_LABEL}), logits, zf_logsumexp(logits), labels);
+    if (!zf_valid(rows)) return rows;
+    if (!weight.graph) {
+        zf_graph *g = rows.graph;
+        zf_dtype dtype = zf_tensor_dtype(logits);
+        zf_tensor ignored = zf_equal(labels, zf_constant(g, zf_tensor_dtype(labels), ZF_SCALAR, ZFI_IGNORED_LABEL));
+        zf_tensor one = zf_constant(g, dtype, ZF_SCALAR, 1);
+        zf_tensor labelled = zf_sum(zf_where(ignored, zf_constant(g, dtype, ZF_SCALAR, 0), one));
+        weight = zf_div(one, zf_maximum(labelled, one));
+    }
+    return zf_mul(zf_sum(rows), weight);
+}
+
+ZF_API zf_tensor zf_output(zf_tensor x, const char *name)
+{
+    zfi_new n = {.op = ZF_OP_output, .args = &x.id, .arg_count = 1, .name = name};
+    if (zf_valid(x) && !x.graph->error.status) zfi_append(x.graph, &n);
+    return x.graph && x.graph->error.status ? (zf_tensor){x.graph, 0} : x;
+}

@@ -1,0 +1,280 @@
+/* Nodes: what a graph is made of, and the one way to append to it.
+ *
+ *     nodes[id]   what node id is; id 0 is invalid, an id is never used for anything else
+ *     order[i]    the ids as they run; `update` of them from the end belong to the update section
+ *     params[i]   the parameters as they were declared
+ *     names       input, param, state and output names -> id
+ *
+ * Text, operands and lists lie in the graph's text arena: they never move.
+ */
+
+typedef struct zfi_node {
+    zf_op op;
+    zf_dtype dtype;
+    zf_shape shape;
+    int32_t *args; /* operands, by id */
+    int32_t arg_count;
+    bool update; /* runs once per step, not once per micro-batch */
+    zf_attribute attributes[ZF_MAX_ATTRIBUTES];
+    const char *name;  /* of a NAMED operator, else NULL */
+    const char *scope; /* where it was built, "" at the top */
+    const char *file;  /* the user's source, NULL where unknown */
+    int line;
+    bool placed; /* the memory pass has given it bytes: */
+    int64_t offset, bytes;
+} zfi_node;
+
+typedef struct zfi_infer zfi_infer;
+typedef struct zfi_grad zfi_grad;
+
+typedef struct zfi_row {
+    const char *name;
+    int32_t least, most;
+    const char *attributes;
+    uint32_t flags;
+    zf_status (*infer)(zfi_infer *);
+    void (*grad)(zfi_grad *);
+    zf_status (*cpu)(const zf_launch *);
+} zfi_row;
+
+/* What passes have been over the graph: each requires some of these and ensures others. */
+enum {
+    ZFI_STAGE_GRADIENTS = 1, /* autograd */
+    ZFI_STAGE_UPDATES = 2,   /* an optimizer */
+    ZFI_STAGE_CLIPPED = 4,   /* clip */
+    ZFI_STAGE_PLACED = 8     /* memory */
+};
+
+struct zf_graph {
+    zfi_memory memory;
+    zf_error error;
+    const zfi_row *rows; /* by zf_op */
+    zfi_text text;
+    zfi_node *nodes;
+    int32_t *order, *params;
+    zfi_name *names;
+    const char *scope;
+    const char **scopes; /* the enclosing ones */
+    const char *file;      /* of the call under way */
+    int line;
+    bool in_update;        /* new nodes belong to the update section */
+    int32_t random_streams;
+    uint32_t stages;
+    int64_t peak;         /* bytes, once placed */
+    int32_t peak_node;
+};
+
+struct zfi_infer {
+    zf_graph *graph;
+    const zfi_row *row;
+    const zfi_node *const *args;
+    int32_t arg_count;
+    const zf_attribute *attributes;
+    zf_dtype dtype; /* in for leaves, out */
+    zf_shape shape;
+};
+
+/* Appends the gradient of one node. For every operand k with need[k], grad sets dx[k] to the tensor whose shape and
+ * dtype are those of x[k], or leaves ZF_NONE where it is zero. */
+struct zfi_grad {
+    zf_graph *graph;
+    const zf_attribute *attributes;
+    zf_tensor y, dy;
+    int32_t count;
+    const zf_tensor *x;
+    const bool *need;
+    zf_tensor *dx;
+};
+
+static const zfi_row *zfi_row_of(const zf_graph *g, int32_t id) { return &g->rows[g->nodes[id].op]; }
+
+static bool zfi_has(const zf_graph *g, int32_t id, uint32_t flag)
+{
+    return (zfi_row_of(g, id)->flags & flag) != 0;
+}
+
+static int64_t zfi_node_count(const zfi_node *node) { return zf_shape_count(node->shape); }
+
+static size_t zfi_node_bytes(const zfi_node *node)
+{
+    return (size_t)zfi_node_count(node) * zf_dtype_size(node->dtype);
+}
+
+/* ----------------------------------------------------------------------------- errors */
+
+/* "bert.encoder (model.c:41)", as much of it as is known. */
+static const char *zfi_where(char *text, size_t size, const char *scope, const char *file, int line)
+{
+    const char *base = file ? strrchr(file, '/') : NULL;
+    char at[160] = "";
+    if (file) snprintf(at, sizeof at, " (%.120s:%d)", base ? base + 1 : file, line);
+    snprintf(text, size, "%s%.120s%s", *scope ? " in " : "", scope, at);
+    return text;
+}
+
+/* Records an error of the call under way: "what in scope (file:line): message". */
+ZFI_PRINTF(4, 5)
+static zf_status zfi_graph_fail(zf_graph *g, zf_status status, const char *what, const char *format, ...)
+{
+    char where[320], text[512];
+    va_list args;
+    if (g->error.status) return g->error.status;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    zfi_where(where, sizeof where, g->scope, g->file, g->line);
+    return zfi_fail(&g->error, status, "%s%s: %s", what, where, text);
+}
+
+static zf_status zfi_graph_nomem(zf_graph *g) { return zfi_nomem(&g->error); }
+
+/* Records an error of shape inference: the message, then the operands in IR syntax. */
+ZFI_PRINTF(3, 4)
+static zf_status zfi_infer_fail(const zfi_infer *c, zf_status status, const char *format, ...)
+{
+    char text[256], operands[512] = "", type[ZFI_TYPE_TEXT];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    for (int32_t k = 0, at = 0; k < c->arg_count && k < 4 && at < (int32_t)sizeof operands - 200; k++)
+        at += snprintf(operands + at, sizeof operands - (size_t)at, "%s%%%d = %s", k ? ", " : "; ",
+                       (int)(c->args[k] - c->graph->nodes),
+                       zfi_type_text(type, c->args[k]->dtype, &c->args[k]->shape));
+    return zfi_graph_fail(c->graph, status, c->row->name, "%s%s", text, operands);
+}
+
+/* -------------------------------------------------------------------------- attributes */
+
+/* One attribute of a row, as its text says: "name:kind" or "name:e(a|b)". */
+typedef struct zfi_field {
+    const char *name;
+    int name_length;
+    char kind;
+    const char *choices; /* behind "(" for kind e */
+} zfi_field;
+
+/* Reads the next field of a row's attribute text; false at its end. */
+static bool zfi_next_field(const char **text, zfi_field *field)
+{
+    const char *at = *text;
+    while (*at == ' ') at++;
+    if (!*at) return false;
+    field->name = at;
+    while (*at != ':') at++;
+    field->name_length = (int)(at - field->name);
+    field->kind = at[1];
+    field->choices = at[1] == 'e' ? at + 3 : NULL;
+    while (*at && *at != ' ') at++;
+    *text = at;
+    return true;
+}
+
+/* The index-th name of "a|b|c)" and its length; NULL behind the last. */
+static const char *zfi_choice(const char *choices, int64_t index, int *length)
+{
+    for (; index >= 0; index--) {
+        *length = (int)strcspn(choices, "|)");
+        if (index == 0) return choices;
+        choices += *length;
+        if (*choices == ')') break;
+        choices++;
+    }
+    return NULL;
+}
+
+/* --------------------------------------------------------------------------- appending */
+
+static bool zfi_valid_name(const char *name)
+{
+    size_t length = strlen(name);
+    if (length == 0 || length > 255) return false;
+    for (size_t i = 0; i < length; i++)
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f || name[i] == '"' || name[i] == '\\') return false;
+    return true;
+}
+
+typedef struct zfi_new {
+    zf_op op;
+    const int32_t *args;
+    int32_t arg_count;
+    zf_attribute attributes[ZF_MAX_ATTRIBUTES];
+    const char *name;
+    zf_dtype dtype; /* of a leaf */
+    zf_shape shape;
+    int32_t id; /* 0: the next one */
+} zfi_new;
+
+/* Appends a node after checking operands, attributes, name and shapes. Returns its id, or 0 with the graph's error. */
+static int32_t zfi_append(zf_graph *g, const zfi_new *n)
+{
+    const zfi_row *row = &g->rows[n->op];
+    zfi_node node = {.op = n->op, .dtype = n->dtype, .shape = n->shape, .arg_count = n->arg_count};
+    const zfi_node *few[8], **args = few;
+    zfi_infer infer = {g, row, NULL, n->arg_count, n->attributes, n->dtype, n->shape};
+    int32_t id = n->id ? n->id : zfi_len(g->nodes);
+    const char *fields = row->attributes;
+    zfi_field field;
+    zf_status status;
+
+    if (g->error.status) return 0;
+    if (n->arg_count < row->least || n->arg_count > row->most) {
+        zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "%d operands, but it takes %d%s", n->arg_count, row->least,
+                       row->least == row->most ? "" : " or more");
+        return 0;
+    }
+    if (row->flags & ZF_OP_NAMED) {
+        if (!n->name || !zfi_valid_name(n->name)) {
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name,
+                           "a name has 1 to 255 characters, none of them \", \\ or a control character");
+            return 0;
+        }
+        if (zfi_map_get(g->names, n->name, 0)) {
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "the name \"%s\" is taken by %%%d", n->name,
+                           zfi_map_get(g->names, n->name, 0));
+            return 0;
+        }
+    }
+    if (n->arg_count > ZFI_COUNT(few) &&
+        !(args = zfi_calloc(&g->memory, (size_t)n->arg_count, sizeof *args)))
+        return zfi_graph_nomem(g), 0;
+    for (int32_t k = 0; k < n->arg_count; k++) args[k] = &g->nodes[n->args[k]];
+    infer.args = args;
+    for (int32_t k = 0; k < n->arg_count && !g->error.status; k++)
+        if (g->rows[args[k]->op].flags & ZF_OP_EFFECT)
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "operand %d, %s, has no value", k, g->rows[args[k]->op].name);
+    status = g->error.status ? g->error.status : row->infer(&infer);
+    if (args != few) zfi_free(&g->memory, args, (size_t)n->arg_count * sizeof *args);
+    if (status) return 0;
+    node.dtype = infer.dtype;
+    node.shape = infer.shape;
+    if (!(row->flags & ZF_OP_EFFECT)) {
+        int64_t count = zf_shape_count(node.shape);
+        if (count < 0 || count > INT64_MAX / 8) {
+            zfi_graph_fail(g, ZF_ERR_SHAPE, row->name, "the result has a negative dimension or over 2^60 elements");
+            return 0;
+        }
+    }
+
+    node.update = g->in_update;
+    node.scope = g->scope;
+    node.file = g->file;
+    node.line = g->line;
+    memcpy(node.attributes, n->attributes, sizeof node.attributes);
+    node.args = zfi_bytes_copy(&g->memory, &g->text, n->args, (size_t)n->arg_count * sizeof *n->args);
+    if (row->flags & ZF_OP_NAMED) node.name = zfi_text_copy(&g->memory, &g->text, n->name, strlen(n->name));
+    for (int k = 0; zfi_next_field(&fields, &field); k++)
+        if (field.kind == 'l' || field.kind == 'v')
+            node.attributes[k].list.data =
+                zfi_bytes_copy(&g->memory, &g->text, n->attributes[k].list.data,
+                               (size_t)n->attributes[k].list.count * 8);
+    if (g->memory.failed) return zfi_graph_nomem(g), 0;
+
+    if (id == zfi_len(g->nodes)) zfi_push(&g->memory, g->nodes, node);
+    else g->nodes[id] = node;
+    if (!g->memory.failed) zfi_push(&g->memory, g->order, id);
+    if (n->op == ZF_OP_param && !g->memory.failed) zfi_push(&g->memory, g->params, id);
+    if (node.name && !g->memory.failed) g->names = zfi_map_put(&g->memory, g->names, node.name, id);
+    if (g->memory.failed) return zfi_graph_nomem(g), 0;
+    return id;
+}

@@ -1,0 +1,229 @@
+/* What kernels share: elements of any dtype, strides of broadcasting, work split over threads.
+ *
+ * A reference kernel reads and writes one element at a time in double (or int64) through zfi_get and zfi_set and defines
+ * the operator for every dtype. A fast kernel handles f32 and must agree with it within rounding. Work is cut into
+ * pieces of fixed size, whatever the number of threads, so that the order of additions never depends on it.
+ */
+
+static double zfi_bf16_to_f64(uint16_t bits)
+{
+    uint32_t word = (uint32_t)bits << 16;
+    float value;
+    memcpy(&value, &word, sizeof value);
+    return value;
+}
+
+/* A float's bits rounded to the nearest bf16, ties to even; NaN stays NaN. */
+static uint16_t zfi_f32_to_bf16(float value)
+{
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+static double zfi_f16_to_f64(uint16_t bits)
+{
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    double value = exponent == 31  ? (fraction ? NAN : INFINITY)
+                   : exponent == 0 ? ldexp(fraction, -24)
+                                   : ldexp(fraction + 1024, exponent - 25);
+    return bits & 0x8000 ? -value : value;
+}
+
+/* The nearest f16, ties to even, overflow to infinity. */
+static uint16_t zfi_f64_to_f16(double value)
+{
+    uint16_t sign = signbit(value) ? 0x8000 : 0;
+    double magnitude = fabs(value), unit;
+    int exponent;
+    if (isnan(value)) return (uint16_t)(sign | 0x7e00);
+    if (magnitude >= 65520.0) return (uint16_t)(sign | 0x7c00);
+    (void)frexp(magnitude, &exponent);
+    if (exponent < -13) exponent = -13; /* subnormal: the unit of the smallest normal */
+    unit = nearbyint(ldexp(magnitude, 11 - exponent)); /* 1024..2048 when normal, so a carry moves the exponent */
+    return (uint16_t)(sign | (magnitude == 0.0 ? 0 : (unsigned)((exponent + 13) * 1024 + (int)unit)));
+}
+
+/* Rounds double -> float -> bf16 in one step: the float is rounded to odd, so the second rounding sees no false tie. */
+static uint16_t zfi_f64_to_bf16(double value)
+{
+    float near = (float)value;
+    if (isfinite(near) && (double)near != value) {
+        uint32_t bits;
+        float toward = near;
+        if (fabs((double)near) > fabs(value)) toward = nextafterf(near, 0.0f);
+        memcpy(&bits, &toward, sizeof bits);
+        bits |= 1;
+        memcpy(&near, &bits, sizeof near);
+    }
+    return zfi_f32_to_bf16(near);
+}
+
+/* Element i as a double; exact but for i64 beyond 2^53. */
+static double zfi_get(const zf_array *a, int64_t i)
+{
+    switch (a->dtype) {
+    case ZF_F32: return ((const float *)a->data)[i];
+    case ZF_F64: return ((const double *)a->data)[i];
+    case ZF_BF16: return zfi_bf16_to_f64(((const uint16_t *)a->data)[i]);
+    case ZF_F16: return zfi_f16_to_f64(((const uint16_t *)a->data)[i]);
+    case ZF_I32: return ((const int32_t *)a->data)[i];
+    case ZF_I64: return (double)((const int64_t *)a->data)[i];
+    case ZF_U8:
+    case ZF_BOOL: return ((const uint8_t *)a->data)[i];
+    }
+    return 0;
+}
+
+/* value truncated towards zero and clamped to [low, high]; NaN gives 0. */
+static int64_t zfi_to_integer(double value, int64_t low, int64_t high)
+{
+    if (isnan(value)) return 0;
+    return value <= (double)low ? low : value >= (double)high ? high : (int64_t)value;
+}
+
+/* Element i as an integer; floats are truncated. */
+static int64_t zfi_get_integer(const zf_array *a, int64_t i)
+{
+    if (a->dtype == ZF_I64) return ((const int64_t *)a->data)[i];
+    if (a->dtype == ZF_I32) return ((const int32_t *)a->data)[i];
+    return zfi_to_integer(zfi_get(a, i), INT64_MIN, INT64_MAX);
+}
+
+/* Sets element i, rounding to nearest even; integers truncate and saturate; bool is value != 0. */
+static void zfi_set(const zf_array *a, int64_t i, double value)
+{
+    switch (a->dtype) {
+    case ZF_F32: ((float *)a->data)[i] = (float)value; break;
+    case ZF_F64: ((double *)a->data)[i] = value; break;
+    case ZF_BF16: ((uint16_t *)a->data)[i] = zfi_f64_to_bf16(value); break;
+    case ZF_F16: ((uint16_t *)a->data)[i] = zfi_f64_to_f16(value); break;
+    case ZF_I32: ((int32_t *)a->data)[i] = (int32_t)zfi_to_integer(value, INT32_MIN, INT32_MAX); break;
+    case ZF_I64: ((int64_t *)a->data)[i] = zfi_to_integer(value, INT64_MIN, INT64_MAX); break;
+    case ZF_U8: ((uint8_t *)a->data)[i] = (uint8_t)zfi_to_integer(value, 0, 255); break;
+    case ZF_BOOL: ((uint8_t *)a->data)[i] = value != 0.0; break;
+    }
+}
+
+/* Sets element i to an integer, exactly where the dtype is i64 or i32 and holds it. */
+static void zfi_set_integer(const zf_array *a, int64_t i, int64_t value)
+{
+    if (a->dtype == ZF_I64) ((int64_t *)a->data)[i] = value;
+    else if (a->dtype == ZF_I32) ((int32_t *)a->data)[i] = (int32_t)value;
+    else zfi_set(a, i, (double)value);
+}
+
+static int64_t zfi_count(const zf_array *a) { return zf_shape_count(a->shape); }
+
+/* Element strides of `operand` when it is broadcast to `out`: 0 along what is repeated. */
+static void zfi_broadcast_strides(const zf_shape *operand, const zf_shape *out, int64_t strides[ZF_MAX_RANK])
+{
+    int64_t stride = 1;
+    int shift = out->rank - operand->rank;
+    for (int axis = out->rank - 1; axis >= 0; axis--) {
+        int64_t extent = axis >= shift ? operand->dims[axis - shift] : 1;
+        strides[axis] = extent == 1 ? 0 : stride;
+        stride *= extent;
+    }
+}
+
+/* The offset under `strides` of the element that is number i of `shape` in row-major order. */
+static int64_t zfi_offset(int64_t i, const zf_shape *shape, const int64_t strides[ZF_MAX_RANK])
+{
+    int64_t offset = 0;
+    for (int axis = shape->rank - 1; axis >= 0; axis--) {
+        offset += i % shape->dims[axis] * strides[axis];
+        i /= shape->dims[axis];
+    }
+    return offset;
+}
+
+/* ------------------------------------------------------------------------- the CPU backend, seen from a kernel */
+
+typedef struct zfi_cpu {
+    zf_backend backend;
+    zfi_memory memory;
+    zfi_pool *pool;
+    zfi_isa isa;
+    bool reference;
+} zfi_cpu;
+
+static const zfi_cpu *zfi_cpu_of(const zf_launch *l) { return l->backend; }
+
+/* The fast kernel may run: it was not switched off, and out and all float operands are f32. */
+static bool zfi_fast(const zf_launch *l)
+{
+    if (zfi_cpu_of(l)->reference || (l->out.data && zfi_is_float(l->out.dtype) && l->out.dtype != ZF_F32)) return false;
+    for (int32_t k = 0; k < l->arg_count; k++)
+        if (zfi_is_float(l->args[k].dtype) && l->args[k].dtype != ZF_F32) return false;
+    return true;
+}
+
+/* Runs task(launch, first, last) over [0, count) in pieces of `grain`, on all workers. */
+typedef void zfi_range_task(const zf_launch *l, int64_t first, int64_t last);
+
+typedef struct zfi_range {
+    const zf_launch *launch;
+    zfi_range_task *task;
+    int64_t count, grain;
+} zfi_range;
+
+static void zfi_range_piece(void *context, int64_t index, int worker)
+{
+    const zfi_range *r = context;
+    int64_t first = index * r->grain, last = first + r->grain < r->count ? first + r->grain : r->count;
+    (void)worker;
+    r->task(r->launch, first, last);
+}
+
+static void zfi_split(const zf_launch *l, int64_t count, int64_t grain, zfi_range_task *task)
+{
+    zfi_range range = {l, task, count, grain};
+    if (count <= 0) return;
+    if (count <= grain) task(l, 0, count);
+    else zfi_pool_run(zfi_cpu_of(l)->pool, (count + grain - 1) / grain, zfi_range_piece, &range);
+}
+
+/* Rows of `length` elements that make a piece of about 16 thousand elements. */
+static int64_t zfi_row_grain(int64_t length)
+{
+    int64_t rows = 16384 / (length > 0 ? length : 1);
+    return rows > 1 ? rows : 1;
+}
+
+/* Work of an elementwise kernel, in elements. */
+enum { ZFI_GRAIN = 16384 };
+
+/* ----------------------------------------------------------------- what infer functions share */
+
+static zf_status zfi_infer_like(zfi_infer *c, int k)
+{
+    c->dtype = c->args[k]->dtype;
+    c->shape = c->args[k]->shape;
+    return ZF_OK;
+}
+
+/* All operands have operand 0's dtype; `floats`: and that is a float. */
+static zf_status zfi_infer_dtypes(const zfi_infer *c, bool floats)
+{
+    for (int32_t k = 1; k < c->arg_count; k++)
+        if (c->args[k]->dtype != c->args[0]->dtype)
+            return zfi_infer_fail(c, ZF_ERR_DTYPE, "the operands must have one dtype (zf_cast converts)");
+    if (floats && !zfi_is_float(c->args[0]->dtype))
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "the operand must be float: f32, bf16, f16 or f64");
+    return ZF_OK;
+}
+
+/* All operands are float, of one dtype and one shape, and so is the result. */
+static zf_status zfi_infer_alike(zfi_infer *c)
+{
+    zf_status status = zfi_infer_dtypes(c, true);
+    for (int32_t k = 1; k < c->arg_count && !status; k++)
+        if (!zfi_same_shape(&c->args[k]->shape, &c->args[0]->shape))
+            status = zfi_infer_fail(c, ZF_ERR_SHAPE, "the operands must have one shape");
+    return status ? status : zfi_infer_like(c, 0);
+}
+
+/* The gradient of an operator that has none: every dx stays ZF_NONE. */
+static void zfi_grad_none(zfi_grad *c) { (void)c; }

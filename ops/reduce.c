@@ -1,0 +1,16 @@
+/* Skeleton. */
+#define zfi_infer_sum zfi_infer_pending
+#define zfi_grad_sum zfi_grad_none
+#define zfi_cpu_sum zfi_cpu_pending
+#define zfi_infer_max zfi_infer_pending
+#define zfi_grad_max zfi_grad_none
+#define zfi_cpu_max zfi_cpu_pending
+#define zfi_infer_argmax zfi_infer_pending
+#define zfi_grad_argmax zfi_grad_none
+#define zfi_cpu_argmax zfi_cpu_pending
+#define zfi_infer_square_sums zfi_infer_pending
+#define zfi_grad_square_sums zfi_grad_none
+#define zfi_cpu_square_sums zfi_cpu_pending
+#define zfi_infer_total zfi_infer_pending
+#define zfi_grad_total zfi_grad_none
+#define zfi_cpu_total zfi_cpu_pending

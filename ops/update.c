@@ -1,0 +1,13 @@
+/* Skeleton. */
+#define zfi_infer_sgd zfi_infer_pending
+#define zfi_grad_sgd zfi_grad_none
+#define zfi_cpu_sgd zfi_cpu_pending
+#define zfi_infer_adamw zfi_infer_pending
+#define zfi_grad_adamw zfi_grad_none
+#define zfi_cpu_adamw zfi_cpu_pending
+#define zfi_infer_lamb_update zfi_infer_pending
+#define zfi_grad_lamb_update zfi_grad_none
+#define zfi_cpu_lamb_update zfi_cpu_pending
+#define zfi_infer_lamb_apply zfi_infer_pending
+#define zfi_grad_lamb_apply zfi_grad_none
+#define zfi_cpu_lamb_apply zfi_cpu_pending

@@ -435,7 +435,7 @@ static void flush_entry(cutter *c, bool quotation)
         while (skip < n && !starts(s + skip, n - skip, " -- {")) skip++;
     s += skip;
     n -= skip;
-    if (s[0] == '{') { /* derived words set on lines of their own */
+    if (n && s[0] == '{') { /* derived words set on lines of their own */
         size_t end = matching(s, n);
         if (end < n && (memchr(s, '"', end) || part_of_speech(s + end + 1, n - end - 1))) return;
     }
@@ -540,13 +540,14 @@ static void prose(cutter *c, const char *text, size_t size)
     size_t before = 0;
     for (size_t at = 0, next; at < size; at = next) {
         const char *s = text + at, *newline = memchr(s, '\n', size - at);
-        size_t n = newline ? (size_t)(newline - s) : size - at, mark = 0, indent;
+        size_t n = newline ? (size_t)(newline - s) : size - at, mark = 0, indent, digits;
         next = at + n + 1;
         while (n && (is_blank(s[n - 1]) || s[n - 1] == '\f')) n--;
         while (mark < n && (is_blank(s[mark]) || has("#/*;%", s[mark]))) mark++;
         indent = mark;
         if (mark + 1 < n && has("-+o", s[mark]) && s[mark + 1] == ' ') mark += 2;
-        while (mark < n && (is_digit(s[mark]) || (mark > indent && has(".)", s[mark])))) mark++;
+        for (digits = mark; digits < n && is_digit(s[digits]);) digits++;
+        if (digits > mark && digits < n && has(".)", s[digits])) mark = digits + 1;
         if (mark == indent && mark + 2 < n && s[mark] == '(' && s[mark + 2] == ')') mark += 3;
         if (mark == n || (n - mark == 1 && s[mark] == '.')) {
             flush_prose(c);
@@ -554,7 +555,8 @@ static void prose(cutter *c, const char *text, size_t size)
             continue;
         }
         if (mark > indent || (before && indent > before)) flush_prose(c);
-        before = indent;
+        while (is_blank(s[mark])) mark++;
+        before = mark;
         join(c, s + mark, n - mark);
     }
     flush_prose(c);

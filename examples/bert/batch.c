@@ -1,0 +1,502 @@
+/* From tokenised documents to batches.
+ *
+ *     document  s0 s1 s2 s3 s4 s5 s6 s7 s8      sentences
+ *     windows   |--------|--------|             whole sentences that fill a sequence; the last one
+ *                              |-----------|    reaches back until it is full as well
+ *     example   [CLS] s3 [SEP] s4 s5 [SEP]      a window cut in two at random, or
+ *               [CLS] s3 s4 [SEP] x7 x8 [SEP]   its first part and a piece of another document x
+ *
+ * The recipe is that of the original BERT: a target of T - 3 tokens, 10% of the examples shorter,
+ * a random cut, the longer part trimmed at a random end, 15% of the words chosen, of these 80%
+ * masked, 10% replaced, 10% kept. It differs where an example has to be a function of its number:
+ *
+ * - The original walks a document and draws as it goes, so that an example depends on all before
+ *   it. Here the windows are fixed when the examples are made, and epoch e visits each of them once
+ *   in an order given by a keyed permutation; everything else is drawn afresh at every visit.
+ * - The original hands sentences that a random second segment displaced to the next example. Here
+ *   they wait for the next visit of their window.
+ * - The original lets the last window of a document be as short as it comes, and takes a window of
+ *   one sentence as a reason for a random second segment, so that these are more than half. Here a
+ *   last window overlaps the one before it, and one sentence is joined by its neighbour; only a
+ *   document of one sentence always gives a random pair.
+ * - The original stores ten maskings of each text. Here every visit has its own.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "batch.h"
+
+#include <pthread.h>
+#include <string.h>
+
+enum {
+    specials = 3, /* [CLS], [SEP], [SEP] */
+    least_sequence = 8,
+    most_sequence = 65536,
+    most_ahead = 64,
+    masked_percent = 15,
+};
+
+static const int64_t most_first = INT64_MAX / 2;
+
+typedef struct window {
+    int64_t start, end; /* sentences */
+    int64_t document;   /* index within the split */
+} window;
+
+struct bert_examples {
+    bert_examples_desc desc;
+    const bert_split *split;
+    window *windows;
+    int64_t count, room;
+    uint64_t key;
+};
+
+/* ---------- random numbers ---------- */
+
+/* Draw n of a stream is a function of its key and n. */
+typedef struct draws {
+    uint64_t state;
+} draws;
+
+static const uint64_t golden = 0x9E3779B97F4A7C15u;
+
+/* The key of one of the streams that belong to a key. */
+static uint64_t key_of(uint64_t key, uint64_t number)
+{
+    return bert_mix(bert_mix(key) + number * golden);
+}
+
+static uint64_t draw(draws *d) { return bert_mix(d->state += golden); }
+
+/* Uniform in [0, n), n at most 2^32. */
+static int64_t below(draws *d, int64_t n)
+{
+    return (int64_t)(((draw(d) >> 32) * (uint64_t)n) >> 32);
+}
+
+/* The place of x in a permutation of [0, n) that the key chooses: a Feistel network on the next
+ * even number of bits, gone through again until the result is below n. */
+static int64_t permute(uint64_t key, int64_t n, int64_t x)
+{
+    unsigned half = 1;
+    uint64_t mask, left, right;
+    while (half < 31 && (int64_t)1 << 2 * half < n) half++;
+    mask = ((uint64_t)1 << half) - 1;
+    do {
+        left = (uint64_t)x >> half;
+        right = (uint64_t)x & mask;
+        for (uint64_t round = 0; round < 6; round++) {
+            uint64_t next = left ^ (key_of(key + round, right) & mask);
+            left = right;
+            right = next;
+        }
+        x = (int64_t)(left << half | right);
+    } while (x >= n);
+    return x;
+}
+
+/* ---------- windows ---------- */
+
+static int64_t tokens_of(const bert_corpus *c, int64_t start, int64_t end)
+{
+    return c->sentence[end] - c->sentence[start];
+}
+
+/* Joins a neighbour to a single sentence, if its document [first, last) has one. */
+static void pair_up(int64_t first, int64_t last, int64_t *start, int64_t *end)
+{
+    if (*end - *start > 1) return;
+    if (*end < last) ++*end;
+    else if (*start > first) --*start;
+}
+
+static bool add_window(bert_examples *x, window w)
+{
+    if (x->count == x->room) {
+        int64_t room = x->room ? 2 * x->room : 256;
+        window *grown = bert_resize(&x->desc.allocator, x->windows, (size_t)x->room * sizeof *grown,
+                                    (size_t)room * sizeof *grown);
+        if (!grown) return false;
+        x->windows = grown;
+        x->room = room;
+    }
+    x->windows[x->count++] = w;
+    return true;
+}
+
+/* How many of n words are chosen: 15%, rounded, and one at least. */
+static int64_t wanted_labels(int64_t n)
+{
+    int64_t wanted = (n * masked_percent + 50) / 100;
+    return wanted ? wanted : 1;
+}
+
+static bool cut_windows(bert_examples *x)
+{
+    const bert_corpus *c = x->desc.corpus;
+    int64_t target = x->desc.sequence - specials;
+    for (int64_t d = 0; d < x->split->count; d++) {
+        const int64_t *document = c->document + x->split->documents[d];
+        int64_t first = document[0], last = document[1];
+        for (int64_t start = first, end; start < last; start = end) {
+            window w;
+            end = start + 1;
+            while (end < last && tokens_of(c, start, end) < target) end++;
+            w = (window){start, end, d};
+            while (w.start > first && tokens_of(c, w.start, end) < target) w.start--;
+            pair_up(first, last, &w.start, &w.end);
+            if (!add_window(x, w)) return false;
+        }
+    }
+    return true;
+}
+
+bert_examples *bert_examples_new(const bert_examples_desc *desc, char *err, size_t err_size)
+{
+    const bert_corpus *c = desc->corpus;
+    const bert_split *split = desc->held_out ? &c->held_out : &c->train;
+    const int32_t ids[] = {desc->pad, desc->unk, desc->cls, desc->sep, desc->mask};
+    bert_examples *x;
+    if (desc->sequence < least_sequence || desc->sequence > most_sequence) {
+        bert_fail(err, err_size, "a sequence of %d tokens; %d to %d are possible", desc->sequence,
+                  least_sequence, most_sequence);
+        return NULL;
+    }
+    if (desc->max_predictions < 0 || desc->max_predictions > desc->sequence - specials) {
+        bert_fail(err, err_size, "at most %d predictions in a sequence of %d; 1 to %d are possible",
+                  desc->max_predictions, desc->sequence, desc->sequence - specials);
+        return NULL;
+    }
+    if (split->count < 2) {
+        bert_fail(err, err_size, "the split has %lld documents; next-sentence pairs take two",
+                  (long long)split->count);
+        return NULL;
+    }
+    for (int k = 0; k < 5; k++)
+        if (ids[k] < 0 || ids[k] >= c->vocab_size) {
+            bert_fail(err, err_size, "the id %d of %s is outside the vocabulary of %d tokens",
+                      ids[k],
+                      (const char *const[]){"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"}[k],
+                      c->vocab_size);
+            return NULL;
+        }
+    if (c->vocab_size < 6) {
+        bert_fail(err, err_size, "a vocabulary of %d tokens has no word besides the special tokens",
+                  c->vocab_size);
+        return NULL;
+    }
+    if (c->sentences > UINT32_MAX) { /* what below() can draw from */
+        bert_fail(err, err_size, "the corpus has more than %lld sentences", (long long)UINT32_MAX);
+        return NULL;
+    }
+    x = bert_resize(&desc->allocator, NULL, 0, sizeof *x);
+    if (x) {
+        *x = (bert_examples){.desc = *desc, .split = split};
+        x->key = desc->held_out ? 0 : bert_mix(desc->seed + golden);
+        if (!desc->max_predictions)
+            x->desc.max_predictions = (int32_t)wanted_labels(desc->sequence - specials);
+        if (cut_windows(x)) return x;
+        bert_examples_free(x);
+    }
+    bert_fail(err, err_size, "out of memory");
+    return NULL;
+}
+
+void bert_examples_free(bert_examples *x)
+{
+    zf_allocator a;
+    if (!x) return;
+    a = x->desc.allocator;
+    bert_resize(&a, x->windows, (size_t)x->room * sizeof *x->windows, 0);
+    bert_resize(&a, x, sizeof *x, 0);
+}
+
+int64_t bert_examples_epoch(const bert_examples *x) { return x->count; }
+
+/* ---------- batches ---------- */
+
+/* The arrays lie behind the struct in one block: five of int32, then the mask. */
+static size_t batch_bytes(const bert_batch *b)
+{
+    size_t cells = (size_t)b->examples * (size_t)b->sequence;
+    size_t words = 2 * cells + 2 * (size_t)b->predictions + (size_t)b->examples;
+    return sizeof *b + words * sizeof(int32_t) + cells;
+}
+
+bert_batch *bert_batch_new(const bert_examples *x, int32_t examples, char *err, size_t err_size)
+{
+    int32_t sequence = x->desc.sequence;
+    bert_batch shape = {.examples = examples, .sequence = sequence, .allocator = x->desc.allocator};
+    bert_batch *b;
+    int32_t *words;
+    size_t cells;
+    if (examples < 1 || examples > INT32_MAX / sequence) {
+        bert_fail(err, err_size, "a batch of %d sequences of %d tokens; 1 to %d are possible",
+                  examples, sequence, INT32_MAX / sequence);
+        return NULL;
+    }
+    shape.predictions = examples * x->desc.max_predictions;
+    b = bert_resize(&shape.allocator, NULL, 0, batch_bytes(&shape));
+    if (!b) {
+        bert_fail(err, err_size, "out of memory");
+        return NULL;
+    }
+    *b = shape;
+    words = (int32_t *)(b + 1);
+    cells = (size_t)examples * (size_t)sequence;
+    b->input_ids = words;
+    b->token_type_ids = words + cells;
+    b->positions = words + 2 * cells;
+    b->labels = b->positions + b->predictions;
+    b->next_sentence_label = b->labels + b->predictions;
+    b->attention_mask = (uint8_t *)(b->next_sentence_label + examples);
+    return b;
+}
+
+void bert_batch_free(bert_batch *b)
+{
+    zf_allocator a;
+    if (!b) return;
+    a = b->allocator;
+    bert_resize(&a, b, batch_bytes(b), 0);
+}
+
+/* A stretch of the corpus' tokens. */
+typedef struct segment {
+    int64_t start, end;
+} segment;
+
+static int64_t length(segment s) { return s.end - s.start; }
+
+/* Draws the two segments of a visit to window w; returns the next-sentence label. */
+static int32_t draw_pair(const bert_examples *x, const window *w, draws *d, segment *a, segment *b)
+{
+    const bert_corpus *c = x->desc.corpus;
+    const int64_t *document = c->document + x->split->documents[w->document];
+    int64_t most = x->desc.sequence - specials, target = most, start = w->start, end = w->end, cut;
+    int32_t elsewhere;
+    if (below(d, 10) == 0) { /* shorter, so that the model knows such sequences too */
+        target = 2 + below(d, most - 1);
+        start += below(d, end - start);
+        end = start + 1;
+        while (end < document[1] && tokens_of(c, start, end) < target) end++;
+        pair_up(document[0], document[1], &start, &end);
+    }
+    elsewhere = below(d, 2) == 1;
+    if (end - start < 2) {
+        cut = end;
+        elsewhere = 1;
+    } else {
+        cut = start + 1 + below(d, end - start - 1);
+    }
+    if (elsewhere) {
+        int64_t others = x->split->count - 1;
+        int64_t other = (w->document + 1 + below(d, others)) % x->split->count, from;
+        *a = (segment){c->sentence[start], c->sentence[cut]};
+        document = c->document + x->split->documents[other];
+        from = document[0] + below(d, document[1] - document[0]);
+        end = from + 1;
+        while (end < document[1] && tokens_of(c, from, end) < target - length(*a)) end++;
+        *b = (segment){c->sentence[from], c->sentence[end]};
+    } else {
+        *a = (segment){c->sentence[start], c->sentence[cut]};
+        *b = (segment){c->sentence[cut], c->sentence[end]};
+    }
+    for (uint64_t coins = 0; length(*a) + length(*b) > most; coins >>= 1) {
+        segment *longer = length(*a) > length(*b) ? a : b;
+        if (coins < 2) coins = draw(d) | (uint64_t)1 << 63; /* the top bit marks the end */
+        if (coins & 1) longer->start++;
+        else longer->end--;
+    }
+    return elsewhere;
+}
+
+static bool is_special(const bert_examples_desc *desc, int32_t id)
+{
+    return id == desc->pad || id == desc->unk || id == desc->cls || id == desc->sep ||
+           id == desc->mask;
+}
+
+/* Chooses words of row b and hides them. Going through the places in order, each is taken with the
+ * chance (still wanted) / (still left), which gives every set of places the same chance. */
+static void hide(bert_batch *batch, int32_t row, int64_t in_a, int64_t in_b,
+                 const bert_examples_desc *desc, draws *d)
+{
+    int32_t *ids = batch->input_ids + (int64_t)row * batch->sequence;
+    int64_t left = in_a + in_b, wanted = wanted_labels(left);
+    if (wanted > desc->max_predictions) wanted = desc->max_predictions;
+    for (int32_t t = 1; wanted; t++) {
+        int64_t kind;
+        if (t == 1 + in_a) t++; /* [SEP] */
+        if (below(d, left--) >= wanted) continue;
+        wanted--;
+        batch->positions[batch->labelled] = row * batch->sequence + t;
+        batch->labels[batch->labelled++] = ids[t];
+        kind = below(d, 10);
+        if (kind < 8) {
+            ids[t] = desc->mask;
+        } else if (kind < 9) {
+            do ids[t] = (int32_t)below(d, desc->corpus->vocab_size);
+            while (is_special(desc, ids[t]));
+        }
+    }
+}
+
+void bert_batch_fill(bert_batch *batch, const bert_examples *x, int64_t first)
+{
+    const bert_examples_desc *desc = &x->desc;
+    const bert_corpus *c = desc->corpus;
+    int32_t sequence = batch->sequence;
+    batch->first = first;
+    batch->labelled = 0;
+    batch->tokens = 0;
+    for (int32_t row = 0; row < batch->examples; row++) {
+        int64_t number = first + row, epoch = number / x->count;
+        uint64_t epoch_key = key_of(x->key ^ golden, (uint64_t)epoch);
+        const window *w = &x->windows[permute(epoch_key, x->count, number % x->count)];
+        draws d = {key_of(x->key, (uint64_t)number)};
+        int32_t *ids = batch->input_ids + (int64_t)row * sequence, t = 0, used;
+        int32_t *types = batch->token_type_ids + (int64_t)row * sequence;
+        uint8_t *mask = batch->attention_mask + (int64_t)row * sequence;
+        segment a, b;
+        batch->next_sentence_label[row] = draw_pair(x, w, &d, &a, &b);
+        ids[t++] = desc->cls;
+        for (int64_t i = a.start; i < a.end; i++) ids[t++] = bert_corpus_id(c, i);
+        ids[t++] = desc->sep;
+        for (int64_t i = b.start; i < b.end; i++) ids[t++] = bert_corpus_id(c, i);
+        ids[t++] = desc->sep;
+        used = t;
+        for (; t < sequence; t++) ids[t] = desc->pad;
+        for (t = 0; t < sequence; t++) {
+            types[t] = t > length(a) + 1 && t < used;
+            mask[t] = t < used;
+        }
+        batch->tokens += used;
+        hide(batch, row, length(a), length(b), desc, &d);
+    }
+    for (int32_t p = batch->labelled; p < batch->predictions; p++) {
+        batch->positions[p] = 0;
+        batch->labels[p] = -100;
+    }
+}
+
+/* ---------- the feeder ---------- */
+
+/* A ring of ahead + 1 batches: `made` counts those that the thread has filled, `taken` those that
+ * the user has asked for, of which the last is still the user's. */
+struct bert_feeder {
+    bert_feeder_desc desc;
+    zf_allocator allocator;
+    pthread_t thread;
+    pthread_mutex_t lock;
+    pthread_cond_t changed; /* either side waits for the other only */
+    int64_t made, taken, waits;
+    bool stop;
+    bert_batch *ring[most_ahead + 1];
+};
+
+static void *feed(void *argument)
+{
+    bert_feeder *f = argument;
+    int slots = f->desc.ahead + 1;
+    pthread_mutex_lock(&f->lock);
+    for (;;) {
+        int64_t given_back = f->taken ? f->taken - 1 : 0, k = f->made;
+        if (f->stop) break;
+        if (k - given_back >= slots) {
+            pthread_cond_wait(&f->changed, &f->lock);
+            continue;
+        }
+        pthread_mutex_unlock(&f->lock);
+        bert_batch_fill(f->ring[k % slots], f->desc.examples, f->desc.first + k * f->desc.stride);
+        pthread_mutex_lock(&f->lock);
+        f->made++;
+        pthread_cond_signal(&f->changed);
+    }
+    pthread_mutex_unlock(&f->lock);
+    return NULL;
+}
+
+static void free_feeder(bert_feeder *f)
+{
+    zf_allocator a = f->allocator;
+    for (int k = 0; k <= f->desc.ahead; k++) bert_batch_free(f->ring[k]);
+    bert_resize(&a, f, sizeof *f, 0);
+}
+
+bert_feeder *bert_feeder_start(const bert_feeder_desc *desc, char *err, size_t err_size)
+{
+    zf_allocator a = desc->examples->desc.allocator;
+    bert_feeder *f;
+    if (desc->ahead < 0 || desc->ahead > most_ahead) {
+        bert_fail(err, err_size, "%d batches ahead; 1 to %d are possible", desc->ahead, most_ahead);
+        return NULL;
+    }
+    /* Far from where the number of an example would overflow. */
+    if (desc->first < 0 || desc->first > most_first || desc->stride < 0 ||
+        desc->stride > UINT32_MAX) {
+        bert_fail(err, err_size,
+                  "batches from example %lld on, %lld apart; 0 to %lld and 0 to %lld are possible",
+                  (long long)desc->first, (long long)desc->stride, (long long)most_first,
+                  (long long)UINT32_MAX);
+        return NULL;
+    }
+    f = bert_resize(&a, NULL, 0, sizeof *f);
+    if (!f) {
+        bert_fail(err, err_size, "out of memory");
+        return NULL;
+    }
+    *f = (bert_feeder){.desc = *desc, .allocator = a};
+    if (!desc->ahead) f->desc.ahead = 2;
+    if (!desc->stride) f->desc.stride = desc->batch;
+    for (int k = 0; k <= f->desc.ahead; k++) {
+        f->ring[k] = bert_batch_new(desc->examples, desc->batch, err, err_size);
+        if (!f->ring[k]) {
+            free_feeder(f);
+            return NULL;
+        }
+    }
+    if (pthread_mutex_init(&f->lock, NULL)) goto no_lock;
+    if (pthread_cond_init(&f->changed, NULL)) goto no_condition;
+    if (!pthread_create(&f->thread, NULL, feed, f)) return f;
+    pthread_cond_destroy(&f->changed);
+no_condition:
+    pthread_mutex_destroy(&f->lock);
+no_lock:
+    free_feeder(f);
+    bert_fail(err, err_size, "the system gives no thread for the batches");
+    return NULL;
+}
+
+const bert_batch *bert_feeder_next(bert_feeder *f)
+{
+    const bert_batch *batch;
+    pthread_mutex_lock(&f->lock);
+    if (f->made == f->taken) f->waits++;
+    while (f->made == f->taken) pthread_cond_wait(&f->changed, &f->lock);
+    batch = f->ring[f->taken++ % (f->desc.ahead + 1)];
+    pthread_cond_signal(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    return batch;
+}
+
+int64_t bert_feeder_waits(bert_feeder *f)
+{
+    int64_t waits;
+    pthread_mutex_lock(&f->lock);
+    waits = f->waits;
+    pthread_mutex_unlock(&f->lock);
+    return waits;
+}
+
+void bert_feeder_stop(bert_feeder *f)
+{
+    if (!f) return;
+    pthread_mutex_lock(&f->lock);
+    f->stop = true;
+    pthread_cond_signal(&f->changed);
+    pthread_mutex_unlock(&f->lock);
+    pthread_join(f->thread, NULL);
+    pthread_cond_destroy(&f->changed);
+    pthread_mutex_destroy(&f->lock);
+    free_feeder(f);
+}

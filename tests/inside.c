@@ -2,3 +2,4 @@
 #define ZEROFLOW_IMPLEMENTATION
 #include "test.h"
 
+#include "inside/matmul.c"

@@ -1,0 +1,226 @@
+/* The matrix product against a sum in double precision: shapes, strides, instruction sets, threads. */
+
+typedef struct matmul_random {
+    uint64_t state;
+} matmul_random;
+
+static uint32_t matmul_next(matmul_random *random)
+{
+    random->state = random->state * 6364136223846793005u + 1442695040888963407u;
+    return (uint32_t)(random->state >> 33);
+}
+
+static int64_t matmul_below(matmul_random *random, int64_t n) { return (int64_t)(matmul_next(random) % (uint64_t)n); }
+
+static float matmul_value(matmul_random *random) { return (float)matmul_next(random) * 0x1p-30f - 1.0f; }
+
+enum { MATMUL_POOLS = 4 };
+
+typedef struct matmul_bench {
+    zfi_memory memory;
+    zfi_pool *pools[MATMUL_POOLS]; /* of 1, 2, 3 and 4 threads */
+    float *a, *b, *c, *before, *first, *scratch;
+    int32_t *seen; /* of each element of C, how often the epilogue saw it */
+    size_t a_size, b_size, c_size, scratch_size;
+    const zfi_matmul_desc *d;
+} matmul_bench;
+
+static void matmul_close(void *object)
+{
+    matmul_bench *bench = object;
+    for (int i = 0; i < MATMUL_POOLS; i++) zfi_pool_free(bench->pools[i]);
+    free(bench->a), free(bench->b), free(bench->c), free(bench->before), free(bench->first);
+    free(bench->scratch), free(bench->seen);
+}
+
+static bool matmul_open(test *t, matmul_bench *bench, size_t elements, size_t scratch)
+{
+    zf_error error = {0};
+    *bench = (matmul_bench){.memory = zfi_memory_of(&t->allocator)};
+    test_defer(t, matmul_close, bench);
+    bench->a = malloc(elements * sizeof *bench->a);
+    bench->b = malloc(elements * sizeof *bench->b);
+    bench->c = malloc(elements * sizeof *bench->c);
+    bench->before = malloc(elements * sizeof *bench->before);
+    bench->first = malloc(elements * sizeof *bench->first);
+    bench->seen = malloc(elements * sizeof *bench->seen);
+    bench->scratch = aligned_alloc(64, scratch);
+    bench->a_size = bench->b_size = bench->c_size = elements;
+    bench->scratch_size = scratch;
+    for (int i = 0; i < MATMUL_POOLS; i++) {
+        bench->pools[i] = zfi_pool_new(&bench->memory, i + 1, &error);
+        if (!bench->pools[i]) return test_unwind(t, __FILE__, __LINE__, "pool", error.status, error.text) && false;
+    }
+    return bench->a && bench->b && bench->c && bench->before && bench->first && bench->seen && bench->scratch;
+}
+
+/* Counts every element and changes it so that a second visit or one too early would show. */
+static void matmul_epilogue(void *context, float *c, int64_t c_row, int64_t row, int64_t col, int64_t rows,
+                            int64_t cols)
+{
+    matmul_bench *bench = context;
+    const zfi_matmul_desc *d = bench->d;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t l = 0; l < cols; l++) {
+            int64_t at = (row + r) / d->m * d->c_batch + (row + r) % d->m * d->c_row + col + l;
+            if (c_row == d->c_row && c + r * c_row + l == d->c + at) bench->seen[at]++;
+            c[r * c_row + l] = 0.5f * c[r * c_row + l] + 3.0f;
+        }
+}
+
+/* One product on all pools with one instruction set; false (and a report) when something is wrong. */
+static bool matmul_check(test *t, matmul_bench *bench, zfi_isa isa, zfi_matmul_desc *d, const char **what)
+{
+    (void)t;
+    bench->d = d;
+    for (int pool = 0; pool < MATMUL_POOLS; pool++) {
+        size_t scratch = zfi_matmul_scratch(isa, pool + 1, d), words = scratch / sizeof(float);
+        *what = "scratch too large for the test";
+        if (scratch + 64 > bench->scratch_size) return false;
+        memcpy(bench->c, bench->before, bench->c_size * sizeof(float));
+        memset(bench->seen, 0, bench->c_size * sizeof *bench->seen);
+        for (int i = 0; i < 16; i++) bench->scratch[words + (size_t)i] = 12345.0f + (float)i;
+        zfi_matmul(isa, bench->pools[pool], d, bench->scratch);
+        *what = "wrote behind the scratch";
+        for (int i = 0; i < 16; i++)
+            if (bench->scratch[words + (size_t)i] != 12345.0f + (float)i) return false;
+        *what = "bits differ between numbers of threads";
+        if (pool && memcmp(bench->c, bench->first, bench->c_size * sizeof(float))) return false;
+        memcpy(bench->first, bench->c, bench->c_size * sizeof(float));
+    }
+    for (int64_t b = 0; b < d->batch; b++)
+        for (int64_t m = 0; m < d->m; m++)
+            for (int64_t n = 0; n < d->n; n++) {
+                int64_t at = b * d->c_batch + m * d->c_row + n;
+                const float *old = &bench->before[d->c - bench->c + at];
+                double sum = d->accumulate ? *old : 0.0, size = fabs(sum), got = d->c[at];
+                for (int64_t k = 0; k < d->k; k++) {
+                    double term = (double)d->a[b * d->a_batch + m * d->a_row + k * d->a_col] *
+                                  d->b[b * d->b_batch + k * d->b_row + n * d->b_col];
+                    sum += term;
+                    size += fabs(term);
+                }
+                if (d->epilogue) got = (got - 3.0) * 2.0;
+                /* k products and k additions, a rounding of 2^-24 each; the epilogue's rounding of up to |c| / 2 + 3 */
+                *what = "the sum is wrong";
+                if (!(fabs(got - sum) <= (double)(2 * d->k + 2) * 0x1p-24 * size + (d->epilogue ? (size + 6) * 0x1p-22 : 0)))
+                    return false;
+                *what = "the epilogue did not see an element once";
+                if (bench->seen[at] != (d->epilogue ? 1 : 0)) return false;
+                d->c[at] = *old; /* so that what is left differs only outside of C */
+            }
+    *what = "wrote outside of C";
+    return !memcmp(bench->c, bench->before, bench->c_size * sizeof(float));
+}
+
+static zfi_isa matmul_isa(int i)
+{
+    zfi_isa best = zfi_isa_best();
+    if (best == ZFI_ISA_NEON) return i % 2 ? ZFI_ISA_NEON : ZFI_ISA_PORTABLE;
+    return (zfi_isa)(i % ((int)best + 1));
+}
+
+#define MATMUL_CHECK(t, bench, isa, d)                                                                        \
+    do {                                                                                                      \
+        const char *what_;                                                                                    \
+        char text_[512];                                                                                      \
+        if (!matmul_check((t), (bench), (isa), (d), &what_)) {                                                \
+            snprintf(text_, sizeof text_, "%s: %s m %d n %d k %d batch %d, a %d %d %d, b %d %d %d, c %d %d, add %d", \
+                     what_, zfi_isa_name(isa), (int)(d)->m, (int)(d)->n, (int)(d)->k, (int)(d)->batch,        \
+                     (int)(d)->a_row, (int)(d)->a_col, (int)(d)->a_batch, (int)(d)->b_row, (int)(d)->b_col,   \
+                     (int)(d)->b_batch, (int)(d)->c_row, (int)(d)->c_batch, (d)->accumulate);                 \
+            test_fail((t), __FILE__, __LINE__, "matmul", text_);                                              \
+            return;                                                                                           \
+        }                                                                                                     \
+    } while (0)
+
+TEST_ONCE(matmul_random_shapes)
+{
+    static const int64_t sizes[] = {0, 1, 2, 3, 5, 6, 7, 8, 13, 14, 15, 16, 17, 28, 31, 32, 33, 47, 57, 64, 65, 100, 128, 129, 200, 257};
+    matmul_random random = {1};
+    static matmul_bench bench;
+    if (!matmul_open(t, &bench, 1 << 20, 16 << 20)) return;
+    for (size_t i = 0; i < bench.c_size; i++) {
+        bench.a[i] = matmul_value(&random);
+        bench.b[i] = matmul_value(&random);
+        bench.before[i] = matmul_value(&random);
+    }
+    for (int round = 0; round < 1500; round++) {
+        zfi_matmul_desc d = {.accumulate = round % 3 == 0, .epilogue = round % 4 ? NULL : matmul_epilogue};
+        int64_t gap = matmul_below(&random, 3) * matmul_below(&random, 20), step = matmul_below(&random, 8) ? 1 : 3;
+        d.epilogue_context = &bench;
+        d.m = sizes[matmul_below(&random, ZFI_COUNT(sizes))];
+        d.n = sizes[matmul_below(&random, ZFI_COUNT(sizes))];
+        d.k = matmul_below(&random, 4) ? sizes[matmul_below(&random, ZFI_COUNT(sizes))] : matmul_below(&random, 600);
+        d.batch = matmul_below(&random, 3) ? 1 : matmul_below(&random, 9);
+        if (d.m * d.n * d.k * d.batch > 6000000) d.batch = 1;
+        /* rows, columns, or neither are neighbours; sometimes one operand for the whole batch, or one row repeated */
+        if (matmul_below(&random, 2)) d.a_col = step, d.a_row = d.k * step + gap, d.a_batch = d.m * d.a_row;
+        else d.a_row = step, d.a_col = d.m * step + gap, d.a_batch = d.k * d.a_col;
+        if (matmul_below(&random, 2)) d.b_col = step, d.b_row = d.n * step + gap, d.b_batch = d.k * d.b_row;
+        else d.b_row = step, d.b_col = d.k * step + gap, d.b_batch = d.n * d.b_col;
+        if (!matmul_below(&random, 8)) d.a_batch = 0;
+        if (!matmul_below(&random, 8)) d.b_batch = 0;
+        if (!matmul_below(&random, 16)) d.a_row = 0;
+        if (!matmul_below(&random, 16)) d.b_col = 0;
+        d.c_row = d.n + gap;
+        d.c_batch = d.m * d.c_row + gap;
+        if (d.batch * d.m * d.k * 3 + 100000 > (int64_t)bench.a_size || d.batch * d.k * d.n * 3 + 100000 > (int64_t)bench.a_size)
+            d.batch = 1;
+        d.a = bench.a + 7, d.b = bench.b + 5, d.c = bench.c + 11;
+        bench.c_size = (size_t)(d.batch * d.c_batch + 64);
+        if (bench.c_size > 1 << 20) continue;
+        MATMUL_CHECK(t, &bench, matmul_isa(round), &d);
+    }
+}
+
+/* Large enough for several chunks of B and several blocks of k, in each direction. */
+TEST_ONCE(matmul_chunks)
+{
+    static const int64_t shapes[][3] = {{90, 1100, 1000}, {61, 70, 9000}, {75, 5000, 300}, {5, 3000, 700}, {700, 3, 900}, {1, 1500, 1500}};
+    matmul_random random = {2};
+    static matmul_bench bench;
+    if (!matmul_open(t, &bench, 3 << 20, 32 << 20)) return;
+    for (size_t i = 0; i < bench.c_size; i++) {
+        bench.a[i] = matmul_value(&random);
+        bench.b[i] = matmul_value(&random);
+        bench.before[i] = matmul_value(&random);
+    }
+    for (int shape = 0; shape < ZFI_COUNT(shapes); shape++)
+        for (int form = 0; form < 4; form++) {
+            zfi_matmul_desc d = {shapes[shape][0], shapes[shape][1], shapes[shape][2], 1, .c_row = shapes[shape][1]};
+            d.a = bench.a, d.b = bench.b, d.c = bench.c;
+            d.a_row = form & 1 ? 1 : d.k, d.a_col = form & 1 ? d.m : 1;
+            d.b_row = form & 2 ? 1 : d.n, d.b_col = form & 2 ? d.k : 1;
+            d.accumulate = form == 1;
+            d.epilogue = form == 2 ? matmul_epilogue : NULL;
+            d.epilogue_context = &bench;
+            bench.c_size = (size_t)(d.m * d.n + 16);
+            MATMUL_CHECK(t, &bench, matmul_isa(shape + 2 * form), &d);
+        }
+}
+
+/* Infinities and NaN reach exactly the elements whose sums hold them. */
+TEST_ONCE(matmul_not_finite)
+{
+    enum { M = 40, N = 70, K = 300 };
+    static float a[M * K], b[K * N], c[M * N];
+    float *scratch = malloc(64 + (8 << 20));
+    NEED(t, scratch, NULL);
+    test_defer(t, free, scratch);
+    for (int i = 0; i < M * K; i++) a[i] = 1.0f;
+    for (int i = 0; i < K * N; i++) b[i] = 1.0f;
+    a[3 * K + 299] = INFINITY;
+    b[150 * N + 69] = NAN;
+    for (int i = 0; i < 3; i++) {
+        zfi_matmul_desc d = {M, N, K, 1, a, b, c, K, 1, 0, N, 1, 0, N, 0, false, NULL, NULL};
+        CHECK(t, zfi_matmul_scratch(matmul_isa(i), 1, &d) <= 8 << 20);
+        zfi_matmul(matmul_isa(i), NULL, &d, (void *)(((uintptr_t)scratch + 63) / 64 * 64));
+        for (int m = 0; m < M; m++)
+            for (int n = 0; n < N; n++) {
+                if (n == 69) CHECK(t, isnan(c[m * N + n]));
+                else if (m == 3) CHECK(t, c[m * N + n] == INFINITY);
+                else CHECK(t, c[m * N + n] == K);
+            }
+    }
+}

@@ -7,7 +7,7 @@
  * NaN, and at a tie the gradient goes to a.
  */
 
-static zf_status zfi_infer_broadcast(zfi_infer *c, int32_t first)
+static zf_status zfi_infer_elementwise(zfi_infer *c, int32_t first)
 {
     c->shape = c->args[0]->shape;
     c->dtype = c->args[first]->dtype;
@@ -28,7 +28,7 @@ static zf_status zfi_infer_arithmetic(zfi_infer *c)
 {
     if (c->args[0]->dtype == ZF_U8 || c->args[0]->dtype == ZF_BOOL)
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "the operands must be float or integer");
-    return zfi_infer_broadcast(c, 0);
+    return zfi_infer_elementwise(c, 0);
 }
 
 #define zfi_infer_add     zfi_infer_arithmetic
@@ -40,7 +40,7 @@ static zf_status zfi_infer_arithmetic(zfi_infer *c)
 
 static zf_status zfi_infer_compare(zfi_infer *c)
 {
-    zf_status status = zfi_infer_broadcast(c, 0);
+    zf_status status = zfi_infer_elementwise(c, 0);
     c->dtype = ZF_BOOL;
     return status;
 }
@@ -52,7 +52,7 @@ static zf_status zfi_infer_where(zfi_infer *c)
 {
     if (c->args[0]->dtype != ZF_BOOL && c->args[0]->dtype != ZF_U8)
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "the condition must be bool or u8");
-    return zfi_infer_broadcast(c, 1);
+    return zfi_infer_elementwise(c, 1);
 }
 
 /* --------------------------------------------------------------------------- gradients */
@@ -154,74 +154,132 @@ static void zfi_binary_reference(const zf_launch *l, int64_t first, int64_t last
     }
 }
 
-/* One run of n elements; an operand with step 0 is one repeated value. */
+/* Positions in up to three arrays while an index runs over dims[0..rank) in row-major order. */
+typedef struct zfi_walk {
+    int rank, arrays;
+    int64_t dims[ZF_MAX_RANK], strides[3][ZF_MAX_RANK]; /* in elements */
+    int64_t index[ZF_MAX_RANK], at[3];
+} zfi_walk;
+
+/* Goes to position number `position`; all dims are positive. */
+static void zfi_walk_seek(zfi_walk *w, int64_t position)
+{
+    for (int k = 0; k < w->arrays; k++) w->at[k] = 0;
+    for (int axis = w->rank - 1; axis >= 0; axis--) {
+        w->index[axis] = position % w->dims[axis];
+        position /= w->dims[axis];
+        for (int k = 0; k < w->arrays; k++) w->at[k] += w->index[axis] * w->strides[k][axis];
+    }
+}
+
+/* Goes to the next position; from the last to the first. */
+static void zfi_walk_next(zfi_walk *w)
+{
+    for (int axis = w->rank - 1; axis >= 0; axis--) {
+        bool carry = ++w->index[axis] == w->dims[axis];
+        for (int k = 0; k < w->arrays; k++)
+            w->at[k] += w->strides[k][axis] - (carry ? w->dims[axis] * w->strides[k][axis] : 0);
+        if (!carry) return;
+        w->index[axis] = 0;
+    }
+}
+
+/* One run of n elements: p of a, q of b; an operand without a step is one repeated value. */
 #define ZFI_RUN(expression)                                                                        \
-    if (step_a && step_b) {                                                                        \
-        ZFI_VECTOR                                                                                 \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            float p = a[i], q = b[i];                                                              \
-            y[i] = expression;                                                                     \
+    {                                                                                              \
+        if (step_a && step_b) {                                                                    \
+            ZFI_VECTOR                                                                             \
+            for (int64_t i = 0; i < n; i++) {                                                      \
+                float p = a[i], q = b[i];                                                          \
+                y[i] = expression;                                                                 \
+            }                                                                                      \
+        } else if (step_a) {                                                                       \
+            float q = b[0];                                                                        \
+            ZFI_VECTOR                                                                             \
+            for (int64_t i = 0; i < n; i++) {                                                      \
+                float p = a[i];                                                                    \
+                y[i] = expression;                                                                 \
+            }                                                                                      \
+        } else if (step_b) {                                                                       \
+            float p = a[0];                                                                        \
+            ZFI_VECTOR                                                                             \
+            for (int64_t i = 0; i < n; i++) {                                                      \
+                float q = b[i];                                                                    \
+                y[i] = expression;                                                                 \
+            }                                                                                      \
+        } else {                                                                                   \
+            float p = a[0], q = b[0];                                                              \
+            ZFI_VECTOR                                                                             \
+            for (int64_t i = 0; i < n; i++) y[i] = expression;                                     \
         }                                                                                          \
-    } else if (step_a) {                                                                           \
-        float q = b[0];                                                                            \
-        ZFI_VECTOR                                                                                 \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            float p = a[i];                                                                        \
-            y[i] = expression;                                                                     \
-        }                                                                                          \
-    } else if (step_b) {                                                                           \
-        float p = a[0];                                                                            \
-        ZFI_VECTOR                                                                                 \
-        for (int64_t i = 0; i < n; i++) {                                                          \
-            float q = b[i];                                                                        \
-            y[i] = expression;                                                                     \
-        }                                                                                          \
-    } else {                                                                                       \
-        float p = a[0], q = b[0], value = expression;                                              \
-        for (int64_t i = 0; i < n; i++) y[i] = value;                                              \
-    }                                                                                              \
-    break
+    }
 
 ZFI_BODY void zfi_binary_run_body(zfi_isa isa, zf_op op, float *y, const float *a, const float *b, bool step_a,
                                   bool step_b, int64_t n)
 {
     (void)isa;
-    switch (op) {
-    case ZF_OP_add: ZFI_RUN(p + q);
-    case ZF_OP_sub: ZFI_RUN(p - q);
-    case ZF_OP_mul: ZFI_RUN(p * q);
-    case ZF_OP_div: ZFI_RUN(p / q);
-    case ZF_OP_maximum: ZFI_RUN(p > q ? p : q);
-    default: ZFI_RUN(p < q ? p : q);
-    }
+    if (op == ZF_OP_add) ZFI_RUN(p + q)
+    else if (op == ZF_OP_sub) ZFI_RUN(p - q)
+    else if (op == ZF_OP_mul) ZFI_RUN(p * q)
+    else if (op == ZF_OP_div) ZFI_RUN(p / q)
+    else if (op == ZF_OP_maximum) ZFI_RUN(p > q ? p : q)
+    else ZFI_RUN(p < q ? p : q)
 }
 ZFI_KERNEL(zfi_binary_run,
            (zf_op op, float *y, const float *a, const float *b, bool step_a, bool step_b, int64_t n),
            (op, y, a, b, step_a, step_b, n))
 
-/* The trailing dimensions over which each operand is either whole or one value: a run. Runs are split over threads. */
-typedef struct zfi_runs {
-    int64_t length, strides[2][ZF_MAX_RANK];
-    zf_shape outer; /* the dimensions in front of a run */
-    bool step[2];
-} zfi_runs;
-
-static zfi_runs zfi_runs_of(const zf_launch *l)
+ZFI_BODY void zfi_compare_run_body(zfi_isa isa, zf_op op, uint8_t *y, const float *a, const float *b, bool step_a,
+                                   bool step_b, int64_t n)
 {
-    zfi_runs r = {.length = 1, .outer = l->out.shape, .step = {true, true}};
-    bool decided[2] = {false, false};
-    for (int k = 0; k < 2; k++) zfi_broadcast_strides(&l->args[k].shape, &l->out.shape, r.strides[k]);
-    while (r.outer.rank > 0) {
-        int axis = r.outer.rank - 1;
+    (void)isa;
+    if (op == ZF_OP_equal) ZFI_RUN(p == q)
+    else ZFI_RUN(p < q)
+}
+ZFI_KERNEL(zfi_compare_run,
+           (zf_op op, uint8_t *y, const float *a, const float *b, bool step_a, bool step_b, int64_t n),
+           (op, y, a, b, step_a, step_b, n))
+
+ZFI_BODY void zfi_where_run_body(zfi_isa isa, float *y, const uint8_t *c, const float *a, const float *b, bool step_c,
+                                 bool step_a, bool step_b, int64_t n)
+{
+    bool all = c[0] != 0;
+    (void)isa;
+    if (step_c) ZFI_RUN(c[i] ? p : q)
+    else ZFI_RUN(all ? p : q)
+}
+ZFI_KERNEL(zfi_where_run,
+           (float *y, const uint8_t *c, const float *a, const float *b, bool step_c, bool step_a, bool step_b,
+            int64_t n),
+           (y, c, a, b, step_c, step_a, step_b, n))
+
+/* The trailing dimensions over which each operand is either whole or one value are a run; `outer` walks the runs. */
+typedef struct zfi_elementwise {
+    int64_t length;
+    zfi_walk outer;
+    bool step[3];
+} zfi_elementwise;
+
+static zfi_elementwise zfi_elementwise_of(const zf_launch *l)
+{
+    zfi_elementwise r = {.length = 1, .outer = {.rank = l->out.shape.rank, .arrays = l->arg_count}};
+    zfi_walk *w = &r.outer;
+    bool decided = false;
+    memcpy(w->dims, l->out.shape.dims, sizeof w->dims);
+    for (int k = 0; k < w->arrays; k++)
+        zfi_broadcast_strides(&l->args[k].shape, &l->out.shape, w->strides[k]);
+    for (; w->rank > 0; w->rank--) {
+        int axis = w->rank - 1;
         bool fits = true;
-        if (r.outer.dims[axis] != 1) {
-            for (int k = 0; k < 2; k++)
-                if (decided[k] && r.step[k] != (r.strides[k][axis] != 0)) fits = false;
-            if (!fits) break;
-            for (int k = 0; k < 2; k++) r.step[k] = r.strides[k][axis] != 0, decided[k] = true;
+        if (w->dims[axis] == 1) continue;
+        for (int k = 0; k < w->arrays; k++) {
+            bool steps = w->strides[k][axis] != 0;
+            if (decided && steps != r.step[k]) fits = false;
+            else r.step[k] = steps;
         }
-        r.length *= r.outer.dims[axis];
-        r.outer.rank--;
+        if (!fits) break;
+        decided = true;
+        r.length *= w->dims[axis];
     }
     return r;
 }
@@ -229,38 +287,39 @@ static zfi_runs zfi_runs_of(const zf_launch *l)
 /* Elements [first, last) of the output, cut at the ends of runs. */
 static void zfi_binary_fast(const zf_launch *l, int64_t first, int64_t last)
 {
-    zfi_runs r = zfi_runs_of(l);
-    const float *a = l->args[0].data, *b = l->args[1].data;
-    float *y = l->out.data;
-    while (first < last) {
-        int64_t run = first / r.length, inside = first % r.length;
-        int64_t n = r.length - inside < last - first ? r.length - inside : last - first;
-        int64_t at_a = zfi_offset(run, &r.outer, r.strides[0]), at_b = zfi_offset(run, &r.outer, r.strides[1]);
-        zfi_binary_run(zfi_cpu_of(l)->isa, l->op, y + first, a + at_a + (r.step[0] ? inside : 0),
-                       b + at_b + (r.step[1] ? inside : 0), r.step[0], r.step[1], n);
+    zfi_isa isa = zfi_cpu_of(l)->isa;
+    zfi_elementwise r = zfi_elementwise_of(l);
+    bool choose = l->op == ZF_OP_where;
+    const float *a = l->args[choose].data, *b = l->args[1 + choose].data;
+    int64_t inside = first % r.length;
+    zfi_walk_seek(&r.outer, first / r.length);
+    for (; first < last; inside = 0, zfi_walk_next(&r.outer)) {
+        int64_t n = r.length - inside < last - first ? r.length - inside : last - first, at[3];
+        for (int k = 0; k < r.outer.arrays; k++) at[k] = r.outer.at[k] + (r.step[k] ? inside : 0);
+        if (choose)
+            zfi_where_run(isa, (float *)l->out.data + first, (const uint8_t *)l->args[0].data + at[0], a + at[1],
+                          b + at[2], r.step[0], r.step[1], r.step[2], n);
+        else if (l->out.dtype == ZF_BOOL)
+            zfi_compare_run(isa, l->op, (uint8_t *)l->out.data + first, a + at[0], b + at[1], r.step[0], r.step[1], n);
+        else
+            zfi_binary_run(isa, l->op, (float *)l->out.data + first, a + at[0], b + at[1], r.step[0], r.step[1], n);
         first += n;
     }
 }
 
-static zf_status zfi_cpu_arithmetic(const zf_launch *l)
+static zf_status zfi_cpu_binary(const zf_launch *l)
 {
-    bool fast = zfi_fast(l) && l->out.dtype == ZF_F32;
+    bool fast = zfi_fast(l) && l->args[l->arg_count - 1].dtype == ZF_F32;
     zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, fast ? zfi_binary_fast : zfi_binary_reference);
     return ZF_OK;
 }
 
-static zf_status zfi_cpu_plain_binary(const zf_launch *l)
-{
-    zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_binary_reference);
-    return ZF_OK;
-}
-
-#define zfi_cpu_add     zfi_cpu_arithmetic
-#define zfi_cpu_sub     zfi_cpu_arithmetic
-#define zfi_cpu_mul     zfi_cpu_arithmetic
-#define zfi_cpu_div     zfi_cpu_arithmetic
-#define zfi_cpu_maximum zfi_cpu_arithmetic
-#define zfi_cpu_minimum zfi_cpu_arithmetic
-#define zfi_cpu_equal   zfi_cpu_plain_binary
-#define zfi_cpu_less    zfi_cpu_plain_binary
-#define zfi_cpu_where   zfi_cpu_plain_binary
+#define zfi_cpu_add     zfi_cpu_binary
+#define zfi_cpu_sub     zfi_cpu_binary
+#define zfi_cpu_mul     zfi_cpu_binary
+#define zfi_cpu_div     zfi_cpu_binary
+#define zfi_cpu_maximum zfi_cpu_binary
+#define zfi_cpu_minimum zfi_cpu_binary
+#define zfi_cpu_equal   zfi_cpu_binary
+#define zfi_cpu_less    zfi_cpu_binary
+#define zfi_cpu_where   zfi_cpu_binary

@@ -1,16 +1,201 @@
-/* Skeleton. */
-#define zfi_infer_sum zfi_infer_pending
-#define zfi_grad_sum zfi_grad_none
-#define zfi_cpu_sum zfi_cpu_pending
-#define zfi_infer_max zfi_infer_pending
-#define zfi_grad_max zfi_grad_none
-#define zfi_cpu_max zfi_cpu_pending
-#define zfi_infer_argmax zfi_infer_pending
-#define zfi_grad_argmax zfi_grad_none
-#define zfi_cpu_argmax zfi_cpu_pending
-#define zfi_infer_square_sums zfi_infer_pending
-#define zfi_grad_square_sums zfi_grad_none
-#define zfi_cpu_square_sums zfi_cpu_pending
-#define zfi_infer_total zfi_infer_pending
-#define zfi_grad_total zfi_grad_none
-#define zfi_cpu_total zfi_cpu_pending
+/* Reductions: sum max argmax over one axis; square_sums and total, of which norms are made.
+ *
+ *     %2 = sum %1 {axis=1 keep=true} : f32[4,1]   y[o,i] = sum over n of x[o,n,i]   dx = broadcast(dy)
+ *     %2 = max %1 {axis=1} : f32[4]               the largest; NaN where one is NaN, -inf of none
+ *                                                 dx = dy / ties where x = y, else 0; saved: x, y
+ *     %2 = argmax %1 {axis=1} : i32[4]            the first index of the largest; NaN counts as the largest
+ *     %2 = square_sums %1 : f32[3]                y[b] = sum of x[i]^2 over 1024 b <= i < 1024 (b + 1), x taken flat
+ *     %3 = total %1, %2 : f32[]                   the sum of every element of every operand   dx = broadcast(dy)
+ *
+ * The order of additions is fixed: for sum it is that of sum_to (move.c); square_sums adds in f32 within its block (f64
+ * for f64), so that cutting a tensor at a multiple of 1024 changes none of them; total adds operand by operand, element
+ * by element, in double, and rounds once.
+ */
+
+static zf_status zfi_infer_reduce(zfi_infer *c)
+{
+    zf_status status = zfi_infer_dtypes(c, true);
+    if (!status) status = zfi_infer_axis(c, c->attributes[0].i);
+    if (status) return status;
+    c->dtype = c->args[0]->dtype;
+    c->shape = zfi_without_axis(c->args[0]->shape, (int)c->attributes[0].i, c->attributes[1].i != 0);
+    return ZF_OK;
+}
+
+#define zfi_infer_sum zfi_infer_reduce
+#define zfi_infer_max zfi_infer_reduce
+
+static zf_status zfi_infer_argmax(zfi_infer *c)
+{
+    zf_status status = zfi_infer_reduce(c);
+    int64_t n = status ? 0 : c->args[0]->shape.dims[c->attributes[0].i];
+    if (!status && (n < 1 || n > INT32_MAX))
+        status = zfi_infer_fail(c, ZF_ERR_SHAPE, "the axis has %lld elements; 1 to 2^31 - 1 is possible", (long long)n);
+    c->dtype = ZF_I32;
+    return status;
+}
+
+enum { ZFI_NORM_BLOCK = 1024 };
+
+static zf_status zfi_infer_square_sums(zfi_infer *c)
+{
+    zf_status status = zfi_infer_dtypes(c, true);
+    int64_t count = zfi_node_count(c->args[0]);
+    c->dtype = c->args[0]->dtype == ZF_F64 ? ZF_F64 : ZF_F32;
+    c->shape = ZF_SHAPE(count / ZFI_NORM_BLOCK + (count % ZFI_NORM_BLOCK != 0));
+    return status;
+}
+
+static zf_status zfi_infer_total(zfi_infer *c)
+{
+    c->dtype = c->args[0]->dtype;
+    c->shape = ZF_SCALAR;
+    return zfi_infer_dtypes(c, true);
+}
+
+/* --------------------------------------------------------------------------- gradients */
+
+/* x with the reduced axis as a dimension 1. */
+static zf_tensor zfi_kept_axis(const zfi_grad *c, zf_tensor x)
+{
+    return zf_reshape(x, zfi_without_axis(zf_tensor_shape(c->x[0]), (int)c->attributes[0].i, true));
+}
+
+static void zfi_grad_sum(zfi_grad *c)
+{
+    c->dx[0] = zf_broadcast(zfi_kept_axis(c, c->dy), zf_tensor_shape(c->x[0]));
+}
+
+static void zfi_grad_max(zfi_grad *c)
+{
+    zf_dtype dtype = zf_tensor_dtype(c->y);
+    zf_tensor one = zf_constant(c->graph, dtype, ZF_SCALAR, 1), zero = zf_constant(c->graph, dtype, ZF_SCALAR, 0);
+    zf_tensor largest = zf_equal(c->x[0], zfi_kept_axis(c, c->y));
+    zf_tensor ties = zf_sum_ex(zf_where(largest, one, zero), &(zf_reduce_desc){(int32_t)c->attributes[0].i, true});
+    c->dx[0] = zf_where(largest, zf_div(zfi_kept_axis(c, c->dy), ties), zero);
+}
+
+static void zfi_grad_total(zfi_grad *c)
+{
+    for (int32_t k = 0; k < c->count; k++)
+        if (c->need[k]) c->dx[k] = zf_broadcast(c->dy, zf_tensor_shape(c->x[k]));
+}
+
+#define zfi_grad_argmax      zfi_grad_none
+#define zfi_grad_square_sums zfi_grad_refuse
+
+/* ------------------------------------------------------------------------------ kernels */
+
+#define zfi_scratch_sum zfi_scratch_sum_to
+#define zfi_cpu_sum     zfi_cpu_sum_to
+
+/* out[o,i] over x[o,n,i] */
+typedef struct zfi_axis_of {
+    int64_t n, inner;
+} zfi_axis_of;
+
+static zfi_axis_of zfi_reduced_axis(const zf_launch *l)
+{
+    const zf_shape *x = &l->args[0].shape;
+    int axis = (int)l->attributes[0].i;
+    return (zfi_axis_of){x->dims[axis], zfi_span(x, axis + 1, x->rank)};
+}
+
+/* max and argmax: elements [first, last) of out. */
+static void zfi_max_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    zfi_axis_of a = zfi_reduced_axis(l);
+    for (int64_t i = first; i < last; i++) {
+        int64_t start = i / a.inner * a.n * a.inner + i % a.inner, at = 0;
+        double most = -INFINITY;
+        for (int64_t n = 0; n < a.n; n++) {
+            double x = zfi_get(&l->args[0], start + n * a.inner);
+            if (x > most || (isnan(x) && !isnan(most))) most = x, at = n;
+        }
+        zfi_set(&l->out, i, l->op == ZF_OP_max ? most : (double)at);
+    }
+}
+
+/* y[i] = the larger of y[i] and x[i], NaN where one is. */
+ZFI_BODY void zfi_larger_body(zfi_isa isa, float *y, const float *x, int64_t n)
+{
+    (void)isa;
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n; i++) y[i] = x[i] > y[i] || x[i] != x[i] ? x[i] : y[i];
+}
+ZFI_KERNEL(zfi_larger, (float *y, const float *x, int64_t n), (y, x, n))
+
+static void zfi_max_fast(const zf_launch *l, int64_t first, int64_t last)
+{
+    zfi_isa isa = zfi_cpu_of(l)->isa;
+    zfi_axis_of a = zfi_reduced_axis(l);
+    const float *x = l->args[0].data;
+    for (int64_t i = first; i < last;) {
+        int64_t o = i / a.inner, from = i % a.inner, n = a.inner - from < last - i ? a.inner - from : last - i;
+        if (a.inner == 1) {
+            float most = zfi_vmax(isa, x + i * a.n, a.n);
+            if (l->op == ZF_OP_max) {
+                ((float *)l->out.data)[i] = most;
+            } else {
+                const float *row = x + i * a.n;
+                int32_t at = 0;
+                while (most == most ? row[at] != most : row[at] == row[at]) at++;
+                ((int32_t *)l->out.data)[i] = at;
+            }
+        } else {
+            float *y = (float *)l->out.data + i;
+            for (int64_t c = 0; c < n; c++) y[c] = -INFINITY;
+            for (int64_t r = 0; r < a.n; r++) zfi_larger(isa, y, x + (o * a.n + r) * a.inner + from, n);
+        }
+        i += n;
+    }
+}
+
+static zf_status zfi_cpu_max(const zf_launch *l)
+{
+    zfi_axis_of a = zfi_reduced_axis(l);
+    bool fast = zfi_fast(l) && (l->op == ZF_OP_max || a.inner == 1);
+    zfi_split(l, zfi_count(&l->out), zfi_row_grain(a.n), fast ? zfi_max_fast : zfi_max_reference);
+    return ZF_OK;
+}
+
+#define zfi_cpu_argmax zfi_cpu_max
+
+/* Blocks [first, last). */
+static void zfi_square_sums_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    int64_t count = zfi_count(&l->args[0]);
+    for (int64_t block = first; block < last; block++) {
+        double sum = 0;
+        for (int64_t i = block * ZFI_NORM_BLOCK; i < count && i < (block + 1) * ZFI_NORM_BLOCK; i++) {
+            double x = zfi_get(&l->args[0], i);
+            sum += x * x;
+        }
+        zfi_set(&l->out, block, sum);
+    }
+}
+
+static void zfi_square_sums_fast(const zf_launch *l, int64_t first, int64_t last)
+{
+    int64_t count = zfi_count(&l->args[0]);
+    for (int64_t block = first; block < last; block++) {
+        int64_t i = block * ZFI_NORM_BLOCK, n = count - i < ZFI_NORM_BLOCK ? count - i : ZFI_NORM_BLOCK;
+        ((float *)l->out.data)[block] = zfi_vsumsq(zfi_cpu_of(l)->isa, (const float *)l->args[0].data + i, n);
+    }
+}
+
+static zf_status zfi_cpu_square_sums(const zf_launch *l)
+{
+    zfi_split(l, zfi_count(&l->out), ZFI_GRAIN / ZFI_NORM_BLOCK,
+              zfi_fast(l) ? zfi_square_sums_fast : zfi_square_sums_reference);
+    return ZF_OK;
+}
+
+static zf_status zfi_cpu_total(const zf_launch *l)
+{
+    double sum = 0;
+    for (int32_t k = 0; k < l->arg_count; k++)
+        for (int64_t i = 0, count = zfi_count(&l->args[k]); i < count; i++) sum += zfi_get(&l->args[k], i);
+    zfi_set(&l->out, 0, sum);
+    return ZF_OK;
+}

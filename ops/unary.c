@@ -1,57 +1,312 @@
-/* Skeleton. */
+/* Elementwise over one operand: neg scale exp log sqrt rsqrt tanh sigmoid relu gelu silu cast dropout, and the
+ * gradients that are not made of other rows: tanh_grad sigmoid_grad relu_grad gelu_grad silu_grad.
+ *
+ *     %2 = neg %1 : f32[4,8]                     y = -x                     dx = -dy
+ *     %2 = scale %1 {by=0.5} : f32[4,8]          y = by x                   dx = by dy
+ *     %2 = exp %1 : f32[4,8]                     y = e^x                    dx = dy y             saved: y
+ *     %2 = log %1 : f32[4,8]                     y = ln x                   dx = dy / x           saved: x
+ *     %2 = sqrt %1 : f32[4,8]                    y = x^(1/2)                dx = dy / (2 y)       saved: y
+ *     %2 = rsqrt %1 : f32[4,8]                   y = x^(-1/2)               dx = -dy y^3 / 2      saved: y
+ *     %2 = tanh %1 : f32[4,8]                    y = tanh x                 dx = dy (1 - y^2)     saved: y
+ *     %2 = sigmoid %1 : f32[4,8]                 y = 1 / (1 + e^-x)         dx = dy y (1 - y)     saved: y
+ *     %2 = relu %1 : f32[4,8]                    y = max(x, 0)              dx = y > 0 ? dy : 0   saved: y
+ *     %2 = gelu %1 {form=erf} : f32[4,8]         y = x Phi(x)               dx = dy (Phi(x) + x phi(x))
+ *     %2 = gelu %1 {form=tanh} : f32[4,8]        y = x (1 + tanh u) / 2, u = sqrt(2/pi) (x + 0.044715 x^3)
+ *     %2 = silu %1 : f32[4,8]                    y = x s, s = sigmoid x     dx = dy s (1 + x (1 - s))
+ *     %4 = tanh_grad %3, %2 : f32[4,8]           dx of tanh from (dy, y); sigmoid_grad and relu_grad likewise
+ *     %4 = gelu_grad %3, %1 {form=erf} : f32[4,8]   dx of gelu from (dy, x); silu_grad likewise
+ *     %2 = cast %1 {to=bf16} : bf16[4,8]         dx = dy cast back, between floats; none through integers
+ *     %2 = dropout %1 {p=0.1 stream=3} : f32[4,8]   dx = dropout of dy, the same attributes; saved: nothing
+ *
+ * gelu and silu save x (Hendrycks & Gimpel 2016). NaN passes through all of them.
+ *
+ * cast rounds floats to nearest even, truncates a float that becomes an integer, and saturates at the ends of the new
+ * type's range (NaN becomes 0); bool is x != 0.
+ *
+ * dropout keeps element e where word < (1-p) 2^32, the bound rounded to an integer and at most 2^32 - 1, and gives
+ * x / (1-p) there, 0 elsewhere. The word is that of cpu/random.c for element slot * count + e of `stream` in the low
+ * 32 bits of the step under the run's seed. When the run evaluates, y = x.
+ */
+
 static zf_status zfi_infer_pending(zfi_infer *c) { return zfi_infer_fail(c, ZF_ERR_BACKEND, "pending"); }
 static zf_status zfi_cpu_pending(const zf_launch *l) { (void)l; return ZF_ERR_BACKEND; }
-#define zfi_infer_neg zfi_infer_pending
-#define zfi_grad_neg zfi_grad_none
-#define zfi_cpu_neg zfi_cpu_pending
-#define zfi_infer_scale zfi_infer_pending
-#define zfi_grad_scale zfi_grad_none
-#define zfi_cpu_scale zfi_cpu_pending
-#define zfi_infer_exp zfi_infer_pending
-#define zfi_grad_exp zfi_grad_none
-#define zfi_cpu_exp zfi_cpu_pending
-#define zfi_infer_log zfi_infer_pending
-#define zfi_grad_log zfi_grad_none
-#define zfi_cpu_log zfi_cpu_pending
-#define zfi_infer_sqrt zfi_infer_pending
-#define zfi_grad_sqrt zfi_grad_none
-#define zfi_cpu_sqrt zfi_cpu_pending
-#define zfi_infer_rsqrt zfi_infer_pending
-#define zfi_grad_rsqrt zfi_grad_none
-#define zfi_cpu_rsqrt zfi_cpu_pending
-#define zfi_infer_tanh zfi_infer_pending
-#define zfi_grad_tanh zfi_grad_none
-#define zfi_cpu_tanh zfi_cpu_pending
-#define zfi_infer_tanh_grad zfi_infer_pending
-#define zfi_grad_tanh_grad zfi_grad_none
-#define zfi_cpu_tanh_grad zfi_cpu_pending
-#define zfi_infer_sigmoid zfi_infer_pending
-#define zfi_grad_sigmoid zfi_grad_none
-#define zfi_cpu_sigmoid zfi_cpu_pending
-#define zfi_infer_sigmoid_grad zfi_infer_pending
-#define zfi_grad_sigmoid_grad zfi_grad_none
-#define zfi_cpu_sigmoid_grad zfi_cpu_pending
-#define zfi_infer_relu zfi_infer_pending
-#define zfi_grad_relu zfi_grad_none
-#define zfi_cpu_relu zfi_cpu_pending
-#define zfi_infer_relu_grad zfi_infer_pending
-#define zfi_grad_relu_grad zfi_grad_none
-#define zfi_cpu_relu_grad zfi_cpu_pending
-#define zfi_infer_gelu zfi_infer_pending
-#define zfi_grad_gelu zfi_grad_none
-#define zfi_cpu_gelu zfi_cpu_pending
-#define zfi_infer_gelu_grad zfi_infer_pending
-#define zfi_grad_gelu_grad zfi_grad_none
-#define zfi_cpu_gelu_grad zfi_cpu_pending
-#define zfi_infer_silu zfi_infer_pending
-#define zfi_grad_silu zfi_grad_none
-#define zfi_cpu_silu zfi_cpu_pending
-#define zfi_infer_silu_grad zfi_infer_pending
-#define zfi_grad_silu_grad zfi_grad_none
-#define zfi_cpu_silu_grad zfi_cpu_pending
-#define zfi_infer_cast zfi_infer_pending
-#define zfi_grad_cast zfi_grad_none
-#define zfi_cpu_cast zfi_cpu_pending
-#define zfi_infer_dropout zfi_infer_pending
-#define zfi_grad_dropout zfi_grad_none
-#define zfi_cpu_dropout zfi_cpu_pending
+
+#define zfi_infer_neg          zfi_infer_alike
+#define zfi_infer_scale        zfi_infer_alike
+#define zfi_infer_exp          zfi_infer_alike
+#define zfi_infer_log          zfi_infer_alike
+#define zfi_infer_sqrt         zfi_infer_alike
+#define zfi_infer_rsqrt        zfi_infer_alike
+#define zfi_infer_tanh         zfi_infer_alike
+#define zfi_infer_tanh_grad    zfi_infer_alike
+#define zfi_infer_sigmoid      zfi_infer_alike
+#define zfi_infer_sigmoid_grad zfi_infer_alike
+#define zfi_infer_relu         zfi_infer_alike
+#define zfi_infer_relu_grad    zfi_infer_alike
+#define zfi_infer_silu         zfi_infer_alike
+#define zfi_infer_silu_grad    zfi_infer_alike
+
+static zf_status zfi_infer_gelu(zfi_infer *c)
+{
+    int64_t form = c->attributes[0].i;
+    if (form != 0 && form != 1)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "form %lld is neither erf (0) nor tanh (1)", (long long)form);
+    return zfi_infer_alike(c);
+}
+
+#define zfi_infer_gelu_grad zfi_infer_gelu
+
+static zf_status zfi_infer_cast(zfi_infer *c)
+{
+    int64_t to = c->attributes[0].i;
+    if (to < 0 || to > INT_MAX || !zf_dtype_size((zf_dtype)to))
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "%lld is no dtype", (long long)to);
+    zfi_infer_like(c, 0);
+    c->dtype = (zf_dtype)to;
+    return ZF_OK;
+}
+
+static zf_status zfi_infer_dropout(zfi_infer *c)
+{
+    double p = c->attributes[0].f;
+    int64_t stream = c->attributes[1].i;
+    if (!(p >= 0 && p < 1))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "p = %g must be at least 0 and below 1", p);
+    if (stream < 0 || stream > UINT32_MAX)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "stream %lld must be 0 to 2^32 - 1", (long long)stream);
+    return zfi_infer_alike(c);
+}
+
+/* --------------------------------------------------------------------------- gradients */
+
+static void zfi_grad_neg(zfi_grad *c) { c->dx[0] = zf_neg(c->dy); }
+static void zfi_grad_scale(zfi_grad *c) { c->dx[0] = zf_scale(c->dy, c->attributes[0].f); }
+static void zfi_grad_exp(zfi_grad *c) { c->dx[0] = zf_mul(c->dy, c->y); }
+static void zfi_grad_log(zfi_grad *c) { c->dx[0] = zf_div(c->dy, c->x[0]); }
+static void zfi_grad_sqrt(zfi_grad *c) { c->dx[0] = zf_scale(zf_div(c->dy, c->y), 0.5); }
+
+static void zfi_grad_rsqrt(zfi_grad *c)
+{
+    c->dx[0] = zf_scale(zf_mul(c->dy, zf_mul(c->y, zf_mul(c->y, c->y))), -0.5);
+}
+
+static void zfi_grad_tanh(zfi_grad *c) { c->dx[0] = zfi_op(tanh_grad, NULL, c->dy, c->y); }
+static void zfi_grad_sigmoid(zfi_grad *c) { c->dx[0] = zfi_op(sigmoid_grad, NULL, c->dy, c->y); }
+static void zfi_grad_relu(zfi_grad *c) { c->dx[0] = zfi_op(relu_grad, NULL, c->dy, c->y); }
+static void zfi_grad_gelu(zfi_grad *c) { c->dx[0] = zfi_op(gelu_grad, c->attributes, c->dy, c->x[0]); }
+static void zfi_grad_silu(zfi_grad *c) { c->dx[0] = zfi_op(silu_grad, NULL, c->dy, c->x[0]); }
+static void zfi_grad_dropout(zfi_grad *c) { c->dx[0] = zfi_op(dropout, c->attributes, c->dy); }
+
+static void zfi_grad_cast(zfi_grad *c)
+{
+    zf_dtype from = zf_tensor_dtype(c->x[0]);
+    if (zfi_is_float(from) && zfi_is_float(zf_tensor_dtype(c->y))) c->dx[0] = zf_cast(c->dy, from);
+}
+
+/* Rows that only gradients are made of: a zero would be wrong, so to differentiate one is an error. */
+static void zfi_grad_refuse(zfi_grad *c)
+{
+    const char *name = zfi_row_of(c->graph, c->y.id)->name;
+    zfi_graph_fail(c->graph, ZF_ERR_ARGUMENT, "autograd", "%%%d = %s has no gradient of its own", (int)c->y.id, name);
+}
+
+#define zfi_grad_tanh_grad    zfi_grad_refuse
+#define zfi_grad_sigmoid_grad zfi_grad_refuse
+#define zfi_grad_relu_grad    zfi_grad_refuse
+#define zfi_grad_gelu_grad    zfi_grad_refuse
+#define zfi_grad_silu_grad    zfi_grad_refuse
+
+/* --------------------------------------------------------------- the reference kernels */
+
+static double zfi_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
+
+static double zfi_gelu_f64(double x, bool by_tanh)
+{
+    if (by_tanh) return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+    return 0.5 * x * erfc(-0.70710678118654752440 * x);
+}
+
+static double zfi_gelu_grad_f64(double x, bool by_tanh)
+{
+    double t;
+    if (!by_tanh)
+        return 0.5 * erfc(-0.70710678118654752440 * x) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
+    t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
+    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.79788456080286535588 * (1.0 + 0.134145 * x * x);
+}
+
+static double zfi_silu_grad_f64(double x)
+{
+    double s = zfi_sigmoid_f64(x);
+    return s * (1.0 + x * (1.0 - s));
+}
+
+/* x is the first operand; v the second one's, y or x, for the gradients. */
+static double zfi_unary_value(const zf_launch *l, double x, double v)
+{
+    switch (l->op) {
+    case ZF_OP_neg: return -x;
+    case ZF_OP_scale: return x * l->attributes[0].f;
+    case ZF_OP_exp: return exp(x);
+    case ZF_OP_log: return log(x);
+    case ZF_OP_sqrt: return sqrt(x);
+    case ZF_OP_rsqrt: return 1.0 / sqrt(x);
+    case ZF_OP_tanh: return tanh(x);
+    case ZF_OP_tanh_grad: return x * (1.0 - v * v);
+    case ZF_OP_sigmoid: return zfi_sigmoid_f64(x);
+    case ZF_OP_sigmoid_grad: return x * v * (1.0 - v);
+    case ZF_OP_relu: return x <= 0 ? 0 : x;
+    case ZF_OP_relu_grad: return v <= 0 ? 0 : x;
+    case ZF_OP_gelu: return zfi_gelu_f64(x, l->attributes[0].i);
+    case ZF_OP_gelu_grad: return x * zfi_gelu_grad_f64(v, l->attributes[0].i);
+    case ZF_OP_silu: return x * zfi_sigmoid_f64(x);
+    case ZF_OP_silu_grad: return x * zfi_silu_grad_f64(v);
+    default: return 0;
+    }
+}
+
+static void zfi_unary_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zf_array *x = &l->args[0], *v = &l->args[l->arg_count - 1];
+    for (int64_t i = first; i < last; i++) zfi_set(&l->out, i, zfi_unary_value(l, zfi_get(x, i), zfi_get(v, i)));
+}
+
+/* An i64 as the nearest double, or, when a narrower float is to come of it, rounded to odd, so that the second rounding
+ * sees no false tie. */
+static double zfi_integer_to_f64(int64_t value, zf_dtype to)
+{
+    uint64_t magnitude = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
+    if (to == ZF_F64 || magnitude < (uint64_t)1 << 53) return (double)value;
+    magnitude = (magnitude >> 11 | ((magnitude & 2047) != 0)) << 11;
+    return value < 0 ? -(double)magnitude : (double)magnitude;
+}
+
+static void zfi_cast_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zf_array *x = &l->args[0];
+    for (int64_t i = first; i < last; i++)
+        if (l->out.dtype == ZF_I64) zfi_set_integer(&l->out, i, zfi_get_integer(x, i));
+        else if (x->dtype == ZF_I64) zfi_set(&l->out, i, zfi_integer_to_f64(zfi_get_integer(x, i), l->out.dtype));
+        else zfi_set(&l->out, i, zfi_get(x, i));
+}
+
+/* What dropout is told by its attributes and the run. */
+typedef struct zfi_drop {
+    uint64_t element, seed; /* of the tensor's first element */
+    uint32_t threshold, stream, step;
+    double scale;
+} zfi_drop;
+
+static zfi_drop zfi_drop_of(const zf_launch *l)
+{
+    double keep = 1.0 - l->attributes[0].f, bound = nearbyint(keep * 0x1p32);
+    zfi_drop d = {(uint64_t)l->run->slot * (uint64_t)zfi_count(&l->out), l->run->seed, UINT32_MAX,
+                  (uint32_t)l->attributes[1].i, (uint32_t)l->run->step, 1.0 / keep};
+    if (bound < 0x1p32) d.threshold = (uint32_t)bound;
+    return d;
+}
+
+static void zfi_dropout_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    zfi_drop d = zfi_drop_of(l);
+    for (int64_t i = first; i < last; i++) {
+        bool keep = zfi_random_word(d.element + (uint64_t)i, d.stream, d.step, d.seed) < d.threshold;
+        zfi_set(&l->out, i, keep ? zfi_get(&l->args[0], i) * d.scale : 0.0);
+    }
+}
+
+/* -------------------------------------------------------------------- the fast kernels */
+
+#define ZFI_UNARY_RUN(name, expression)                                                            \
+    ZFI_BODY void zfi_##name##_run_body(zfi_isa isa, float *y, const float *x, const float *v,     \
+                                        float by, int64_t n)                                       \
+    {                                                                                              \
+        (void)isa, (void)v, (void)by;                                                              \
+        ZFI_VECTOR                                                                                 \
+        for (int64_t i = 0; i < n; i++) y[i] = expression;                                         \
+    }                                                                                              \
+    ZFI_KERNEL(zfi_##name##_run, (float *y, const float *x, const float *v, float by, int64_t n),  \
+               (y, x, v, by, n))
+
+ZFI_UNARY_RUN(neg, -x[i])
+ZFI_UNARY_RUN(scale, x[i] * by)
+ZFI_UNARY_RUN(sqrt, sqrtf(x[i]))
+ZFI_UNARY_RUN(rsqrt, 1.0f / sqrtf(x[i]))
+ZFI_UNARY_RUN(relu, x[i] <= 0 ? 0 : x[i])
+ZFI_UNARY_RUN(tanh_grad, x[i] * ((1.0f - v[i]) * (1.0f + v[i]))) /* exact near |v| = 1, unlike 1 - v^2 */
+ZFI_UNARY_RUN(sigmoid_grad, x[i] * (v[i] * (1.0f - v[i])))
+ZFI_UNARY_RUN(relu_grad, v[i] <= 0 ? 0 : x[i])
+
+static void zfi_unary_fast(const zf_launch *l, int64_t first, int64_t last)
+{
+    zfi_isa isa = zfi_cpu_of(l)->isa;
+    const float *x = (const float *)l->args[0].data + first, *v = (const float *)l->args[l->arg_count - 1].data + first;
+    float *y = (float *)l->out.data + first;
+    int64_t n = last - first;
+    bool by_tanh = l->attributes[0].i != 0;
+    switch (l->op) {
+    case ZF_OP_neg: zfi_neg_run(isa, y, x, v, 0, n); break;
+    case ZF_OP_scale: zfi_scale_run(isa, y, x, v, (float)l->attributes[0].f, n); break;
+    case ZF_OP_exp: zfi_vexp(isa, y, x, n); break;
+    case ZF_OP_log: zfi_vlog(isa, y, x, n); break;
+    case ZF_OP_sqrt: zfi_sqrt_run(isa, y, x, v, 0, n); break;
+    case ZF_OP_rsqrt: zfi_rsqrt_run(isa, y, x, v, 0, n); break;
+    case ZF_OP_tanh: zfi_vtanh(isa, y, x, n); break;
+    case ZF_OP_tanh_grad: zfi_tanh_grad_run(isa, y, x, v, 0, n); break;
+    case ZF_OP_sigmoid: zfi_vsigmoid(isa, y, x, n); break;
+    case ZF_OP_sigmoid_grad: zfi_sigmoid_grad_run(isa, y, x, v, 0, n); break;
+    case ZF_OP_relu: zfi_relu_run(isa, y, x, v, 0, n); break;
+    case ZF_OP_relu_grad: zfi_relu_grad_run(isa, y, x, v, 0, n); break;
+    case ZF_OP_gelu: by_tanh ? zfi_vgelu_tanh(isa, y, x, n) : zfi_vgelu(isa, y, x, n); break;
+    case ZF_OP_gelu_grad: by_tanh ? zfi_vgelu_tanh_grad(isa, y, x, v, n) : zfi_vgelu_grad(isa, y, x, v, n); break;
+    case ZF_OP_silu: zfi_vsilu(isa, y, x, n); break;
+    case ZF_OP_silu_grad: zfi_vsilu_grad(isa, y, x, v, n); break;
+    default: break;
+    }
+}
+
+static zf_status zfi_cpu_unary(const zf_launch *l)
+{
+    zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_fast(l) ? zfi_unary_fast : zfi_unary_reference);
+    return ZF_OK;
+}
+
+#define zfi_cpu_neg          zfi_cpu_unary
+#define zfi_cpu_scale        zfi_cpu_unary
+#define zfi_cpu_exp          zfi_cpu_unary
+#define zfi_cpu_log          zfi_cpu_unary
+#define zfi_cpu_sqrt         zfi_cpu_unary
+#define zfi_cpu_rsqrt        zfi_cpu_unary
+#define zfi_cpu_tanh         zfi_cpu_unary
+#define zfi_cpu_tanh_grad    zfi_cpu_unary
+#define zfi_cpu_sigmoid      zfi_cpu_unary
+#define zfi_cpu_sigmoid_grad zfi_cpu_unary
+#define zfi_cpu_relu         zfi_cpu_unary
+#define zfi_cpu_relu_grad    zfi_cpu_unary
+#define zfi_cpu_gelu         zfi_cpu_unary
+#define zfi_cpu_gelu_grad    zfi_cpu_unary
+#define zfi_cpu_silu         zfi_cpu_unary
+#define zfi_cpu_silu_grad    zfi_cpu_unary
+
+static zf_status zfi_cpu_cast(const zf_launch *l)
+{
+    zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_cast_reference);
+    return ZF_OK;
+}
+
+static void zfi_dropout_fast(const zf_launch *l, int64_t first, int64_t last)
+{
+    zfi_drop d = zfi_drop_of(l);
+    zfi_dropout(zfi_cpu_of(l)->isa, (float *)l->out.data + first, (const float *)l->args[0].data + first,
+                d.element + (uint64_t)first, last - first, d.threshold, (float)d.scale, d.stream, d.step, d.seed);
+}
+
+static zf_status zfi_cpu_dropout(const zf_launch *l)
+{
+    int64_t count = zfi_count(&l->out);
+    if (!l->run->evaluate)
+        zfi_split(l, count, ZFI_GRAIN, zfi_fast(l) ? zfi_dropout_fast : zfi_dropout_reference);
+    else if (count && l->out.data != l->args[0].data)
+        memcpy(l->out.data, l->args[0].data, (size_t)count * zf_dtype_size(l->out.dtype));
+    return ZF_OK;
+}

@@ -478,6 +478,7 @@ typedef struct zf_program zf_program;
 typedef struct zf_memory_desc {
     zf_backend *backend; /* whose scratch is counted; NULL: none */
     bool no_reuse;       /* every value its own bytes */
+    bool share;          /* parameters and states lie in another program's arena */
 } zf_memory_desc;
 
 /* Gives every value its place: an offset in one arena, first what outlives a step (parameters, state, inputs,
@@ -525,6 +526,163 @@ typedef struct zf_program_info {
 } zf_program_info;
 ZF_API zf_program_info zf_program_info_of(const zf_program *program);
 
+/* ------------------------------------------------------------------------------------- 9 FILES
+ *
+ * JSON and safetensors, read strictly and written so that others read them. A file appears under its name when it is
+ * complete and on the disk, or not at all.
+ *
+ * JSON (RFC 8259) is read into a tree that does not change. Whatever asks a value accepts NULL, "no such value", so
+ * look-ups nest; the zf_json_to_ functions leave *out alone then, so a default stays. They and all that takes an error
+ * keep the first one, which names file, line, column, the path of the value, what it must be and what it is:
+ *
+ *     int64_t hidden = 0, heads = 12;
+ *     double dropout = 0.1;
+ *     zf_error error = {0};
+ *     zf_json *config = zf_json_read("config.json", NULL, &error);
+ *     const zf_json *v = zf_json_member(config, "num_attention_heads");
+ *     zf_json_to_int(zf_json_require(config, "hidden_size", &error), 1, INT64_MAX, &hidden, &error);
+ *     zf_json_to_int(v, 1, 1024, &heads, &error);
+ *     zf_json_to_double(zf_json_member(config, "hidden_dropout_prob"), 0, 1, &dropout, &error);
+ *     if (!error.status && hidden % heads)
+ *         zf_json_expected(v, &error, "a divisor of hidden_size (%lld)", (long long)hidden);
+ *     if (error.status) fprintf(stderr, "bert: %s\n", error.text);
+ *     zf_json_free(config);
+ *
+ *     bert: config.json:12:7: hidden_size must be a positive integer, not "768"
+ *     bert: config.json:4:26: num_attention_heads must be a divisor of hidden_size (768), not 11
+ *     bert: config.json:1:1: the top value lacks "hidden_size"
+ */
+
+typedef enum zf_json_type {
+    ZF_JSON_MISSING, /* of NULL */
+    ZF_JSON_NULL,
+    ZF_JSON_BOOL,
+    ZF_JSON_NUMBER,
+    ZF_JSON_STRING,
+    ZF_JSON_ARRAY,
+    ZF_JSON_OBJECT
+} zf_json_type;
+
+typedef struct zf_json zf_json; /* a value; the one at the top owns the tree */
+
+/* The tree of text[0..bytes), which is not needed afterwards, or NULL with *error (which may be NULL). Refused are, as
+ * by the RFC, trailing commas, comments, NaN, lone surrogates, bytes that are not UTF-8 and control characters in strings;
+ * and also two members of one name, numbers beyond a double, more than 128 levels, and 2^31 bytes or more. Takes time
+ * in proportion to the text. */
+ZF_API zf_json *zf_json_parse(const char *text, size_t bytes, const zf_allocator *allocator, zf_error *error);
+/* The same of a file of at most 64 MiB, whose name then stands in messages. */
+ZF_API zf_json *zf_json_read(const char *path, const zf_allocator *allocator, zf_error *error);
+ZF_API void zf_json_free(zf_json *top); /* what zf_json_parse or zf_json_read returned; NULL: nothing */
+
+ZF_API zf_json_type zf_json_type_of(const zf_json *value);
+/* Elements of an array, members of an object, bytes of a string; 0 of anything else. */
+ZF_API int64_t zf_json_length(const zf_json *value);
+/* Where it begins: both count from 1, columns in characters; 0 for NULL. */
+ZF_API void zf_json_where(const zf_json *value, int64_t *line, int64_t *column);
+
+ZF_API const zf_json *zf_json_member(const zf_json *object, const char *key); /* NULL when there is none */
+/* The same; that an object lacks it is an error. Nothing is required of NULL. */
+ZF_API const zf_json *zf_json_require(const zf_json *object, const char *key, zf_error *error);
+/* An element, 0 <= index < length, or NULL. Takes time in proportion to index in an array of arrays or objects. */
+ZF_API const zf_json *zf_json_element(const zf_json *array, int64_t index);
+/* for (v = zf_json_first(c); v; v = zf_json_next(v)): the elements or members in the order of the text. */
+ZF_API const zf_json *zf_json_first(const zf_json *container);
+ZF_API const zf_json *zf_json_next(const zf_json *value);
+/* The key of a member; NULL for an element and for the top. It is terminated, and lives as long as the tree; *bytes
+ * (which may be NULL) is its length. zf_json_string likewise: the value of a string, NULL for anything else. */
+ZF_API const char *zf_json_key(const zf_json *value, size_t *bytes);
+ZF_API const char *zf_json_string(const zf_json *value, size_t *bytes);
+
+/* *out, when the value is of that type and least <= value <= most; else ZF_ERR_FORMAT. An integer may be written as
+ * 5e8 or 1.0: it is the exact value that counts. A string with a zero byte in it is refused: ask zf_json_string. */
+ZF_API zf_status zf_json_to_bool(const zf_json *value, bool *out, zf_error *error);
+ZF_API zf_status zf_json_to_int(const zf_json *value, int64_t least, int64_t most, int64_t *out, zf_error *error);
+ZF_API zf_status zf_json_to_double(const zf_json *value, double least, double most, double *out, zf_error *error);
+ZF_API zf_status zf_json_to_string(const zf_json *value, const char **out, zf_error *error);
+
+/* Records "FILE:LINE:COLUMN: PATH " and the text, and returns ZF_ERR_FORMAT: for rules of the caller's own.
+ * zf_json_expected writes "must be TEXT, not VALUE". */
+ZF_API zf_status zf_json_fail(const zf_json *value, zf_error *error, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 3, 4)))
+#endif
+    ;
+ZF_API zf_status zf_json_expected(const zf_json *value, zf_error *error, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 3, 4)))
+#endif
+    ;
+
+/* Writes JSON: commas, nesting and escapes are the writer's business. The first mistake or lack of memory sticks, and
+ * zf_json_text or zf_json_save reports it. That no two members of an object have one name is up to the caller. */
+typedef struct zf_json_writer zf_json_writer;
+
+/* indent: spaces per level; 0: all on one line. NULL when there is no memory, and everything below accepts that. */
+ZF_API zf_json_writer *zf_json_writer_new(int32_t indent, const zf_allocator *allocator);
+ZF_API void zf_json_writer_free(zf_json_writer *writer);
+ZF_API void zf_json_begin_object(zf_json_writer *writer);
+ZF_API void zf_json_begin_array(zf_json_writer *writer);
+ZF_API void zf_json_end(zf_json_writer *writer); /* of the innermost object or array */
+ZF_API void zf_json_put_key(zf_json_writer *writer, const char *key); /* then its value; UTF-8 */
+ZF_API void zf_json_put_string(zf_json_writer *writer, const char *string); /* UTF-8; NULL: null */
+ZF_API void zf_json_put_int(zf_json_writer *writer, int64_t value);
+/* The shortest digits that read back as the same double; NaN and the infinities, which JSON lacks, are null. */
+ZF_API void zf_json_put_double(zf_json_writer *writer, double value);
+ZF_API void zf_json_put_bool(zf_json_writer *writer, bool value);
+ZF_API void zf_json_put_null(zf_json_writer *writer);
+/* The whole text, terminated, *bytes long (which may be NULL); it lives until the next call on the writer. NULL with
+ * *error when it is not complete. */
+ZF_API const char *zf_json_text(zf_json_writer *writer, size_t *bytes, zf_error *error);
+/* Writes the text and a line end to a file, which replaces what `path` names. */
+ZF_API zf_status zf_json_save(zf_json_writer *writer, const char *path, zf_error *error);
+
+/* Safetensors: named tensors in one file. Reading checks every rule of the format and believes no number of the file;
+ * the data are read when asked for, by any threads at the same time, and a file that shrinks meanwhile is an error. */
+typedef struct zf_safetensors zf_safetensors;
+
+typedef struct zf_safetensors_entry {
+    const char *name;       /* UTF-8, terminated; lives as long as the file is open */
+    const char *dtype_name; /* as the file says it: "F32" */
+    zf_dtype dtype;
+    bool readable; /* false: an element type that this library lacks (F8_E4M3, U16, ...); dtype means nothing then */
+    zf_shape shape;
+    size_t bytes;
+} zf_safetensors_entry;
+
+/* NULL with *error (which may be NULL) when it cannot be read or breaks a rule. */
+ZF_API zf_safetensors *zf_safetensors_open(const char *path, const zf_allocator *allocator, zf_error *error);
+/* The same of bytes in memory, which must stay until it is closed. */
+ZF_API zf_safetensors *zf_safetensors_parse(const void *data, size_t bytes, const zf_allocator *allocator,
+                                            zf_error *error);
+ZF_API void zf_safetensors_close(zf_safetensors *file); /* NULL: nothing */
+
+ZF_API int32_t zf_safetensors_count(const zf_safetensors *file);
+/* 0 <= index < count, in the order of the data; NULL outside. */
+ZF_API const zf_safetensors_entry *zf_safetensors_at(const zf_safetensors *file, int32_t index);
+ZF_API int32_t zf_safetensors_find(const zf_safetensors *file, const char *name); /* its index, or -1 */
+/* The file's metadata, an object of strings; NULL when it has none. Lives as long as the file is open. */
+ZF_API const zf_json *zf_safetensors_metadata(const zf_safetensors *file);
+/* Copies a tensor's data, `bytes` being its size; or `bytes` of them from `offset` on. */
+ZF_API zf_status zf_safetensors_read(zf_safetensors *file, int32_t index, void *out, size_t bytes, zf_error *error);
+ZF_API zf_status zf_safetensors_read_range(zf_safetensors *file, int32_t index, size_t offset, void *out, size_t bytes,
+                                           zf_error *error);
+
+/* Writes a file: declare every tensor, write the data of each (in any order, each in as many pieces as one likes), finish.
+ * Until then, and after any error, what `path` names stays as it was. The first error sticks. Data are stored with wide
+ * element types first, so that all are aligned, else in the order of declaration. The metadata "format" is "pt", which
+ * transformers asks for. */
+typedef struct zf_safetensors_writer zf_safetensors_writer;
+
+ZF_API zf_safetensors_writer *zf_safetensors_writer_new(const char *path, const zf_allocator *allocator,
+                                                        zf_error *error);
+ZF_API zf_status zf_safetensors_put_metadata(zf_safetensors_writer *writer, const char *key, const char *value);
+/* The tensors have the indices 0, 1, ... in the order of these calls. */
+ZF_API zf_status zf_safetensors_declare(zf_safetensors_writer *writer, const char *name, zf_dtype dtype,
+                                        zf_shape shape);
+ZF_API zf_status zf_safetensors_write(zf_safetensors_writer *writer, int32_t index, const void *data, size_t bytes);
+ZF_API zf_status zf_safetensors_finish(zf_safetensors_writer *writer, zf_error *error);
+ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer); /* unfinished: leaves no trace; NULL: nothing */
+
 #ifdef __cplusplus
 }
 #endif
@@ -532,7 +690,63 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *program);
 
 #if defined(ZEROFLOW_IMPLEMENTATION) && !defined(ZEROFLOW_IMPLEMENTED)
 #define ZEROFLOW_IMPLEMENTED
+#ifdef zf_add /* the header was included before: its line macros would expand in the functions below */
+#undef zf_neg
+#undef zf_exp
+#undef zf_log
+#undef zf_sqrt
+#undef zf_rsqrt
+#undef zf_tanh
+#undef zf_sigmoid
+#undef zf_relu
+#undef zf_gelu
+#undef zf_gelu_tanh
+#undef zf_silu
+#undef zf_sum
+#undef zf_mean
+#undef zf_max
+#undef zf_softmax
+#undef zf_logsumexp
+#undef zf_log_softmax
+#undef zf_add
+#undef zf_sub
+#undef zf_mul
+#undef zf_div
+#undef zf_maximum
+#undef zf_minimum
+#undef zf_equal
+#undef zf_less
+#undef zf_where
+#undef zf_scale
+#undef zf_cast
+#undef zf_dropout
+#undef zf_reshape
+#undef zf_transpose
+#undef zf_permute
+#undef zf_slice
+#undef zf_pad
+#undef zf_broadcast
+#undef zf_sum_to
+#undef zf_matmul
+#undef zf_matmul_ex
+#undef zf_sum_ex
+#undef zf_mean_ex
+#undef zf_max_ex
+#undef zf_argmax_ex
+#undef zf_layer_norm
+#undef zf_rms_norm
+#undef zf_gather_rows
+#undef zf_embedding
+#undef zf_cross_entropy
+#undef zf_output
+#undef zf_input
+#undef zf_param
+#undef zf_state
+#undef zf_constant
+#undef zf_values
+#endif
 #include "graph/alloc.c"
+#include "graph/number.c"
 #include "graph/shape.c"
 #include "cpu/isa.c"
 #include "cpu/threads.c"
@@ -553,4 +767,76 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *program);
 #include "ops/loss.c"
 #include "ops/update.c"
 #include "ops/table.c"
+#include "ir/print.c"
+#include "ir/verify.c"
+#include "ir/plan.c"
+#include "ir/parse.c"
+#include "passes/autograd.c"
+#include "passes/simplify.c"
+#include "passes/clip.c"
+#include "passes/optimizer.c"
+#include "passes/memory.c"
+#include "run/cpu.c"
+#include "run/init.c"
+#include "run/program.c"
+#include "run/crc32c.c"
+#include "run/files.c"
+#endif
+
+/* Every builder notes the line that calls it, so that an error names it. A macro is not expanded within itself: the name
+ * on the right is the function. */
+#ifndef ZF_NO_LINES
+#define zf_neg(x) zf_neg(zf_at((x), __FILE__, __LINE__))
+#define zf_exp(x) zf_exp(zf_at((x), __FILE__, __LINE__))
+#define zf_log(x) zf_log(zf_at((x), __FILE__, __LINE__))
+#define zf_sqrt(x) zf_sqrt(zf_at((x), __FILE__, __LINE__))
+#define zf_rsqrt(x) zf_rsqrt(zf_at((x), __FILE__, __LINE__))
+#define zf_tanh(x) zf_tanh(zf_at((x), __FILE__, __LINE__))
+#define zf_sigmoid(x) zf_sigmoid(zf_at((x), __FILE__, __LINE__))
+#define zf_relu(x) zf_relu(zf_at((x), __FILE__, __LINE__))
+#define zf_gelu(x) zf_gelu(zf_at((x), __FILE__, __LINE__))
+#define zf_gelu_tanh(x) zf_gelu_tanh(zf_at((x), __FILE__, __LINE__))
+#define zf_silu(x) zf_silu(zf_at((x), __FILE__, __LINE__))
+#define zf_sum(x) zf_sum(zf_at((x), __FILE__, __LINE__))
+#define zf_mean(x) zf_mean(zf_at((x), __FILE__, __LINE__))
+#define zf_max(x) zf_max(zf_at((x), __FILE__, __LINE__))
+#define zf_softmax(x) zf_softmax(zf_at((x), __FILE__, __LINE__))
+#define zf_logsumexp(x) zf_logsumexp(zf_at((x), __FILE__, __LINE__))
+#define zf_log_softmax(x) zf_log_softmax(zf_at((x), __FILE__, __LINE__))
+#define zf_add(x, ...) zf_add(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_sub(x, ...) zf_sub(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_mul(x, ...) zf_mul(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_div(x, ...) zf_div(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_maximum(x, ...) zf_maximum(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_minimum(x, ...) zf_minimum(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_equal(x, ...) zf_equal(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_less(x, ...) zf_less(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_where(x, ...) zf_where(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_scale(x, ...) zf_scale(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_cast(x, ...) zf_cast(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_dropout(x, ...) zf_dropout(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_reshape(x, ...) zf_reshape(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_transpose(x, ...) zf_transpose(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_permute(x, ...) zf_permute(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_slice(x, ...) zf_slice(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_pad(x, ...) zf_pad(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_broadcast(x, ...) zf_broadcast(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_sum_to(x, ...) zf_sum_to(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_matmul(x, ...) zf_matmul(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_matmul_ex(x, ...) zf_matmul_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_sum_ex(x, ...) zf_sum_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_mean_ex(x, ...) zf_mean_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_max_ex(x, ...) zf_max_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_argmax_ex(x, ...) zf_argmax_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_layer_norm(x, ...) zf_layer_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_rms_norm(x, ...) zf_rms_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_gather_rows(x, ...) zf_gather_rows(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_embedding(x, ...) zf_embedding(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_cross_entropy(x, ...) zf_cross_entropy(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_output(x, ...) zf_output(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_input(g, ...) zf_input(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_param(g, ...) zf_param(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_state(g, ...) zf_state(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_constant(g, ...) zf_constant(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_values(g, ...) zf_values(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #endif

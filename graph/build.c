@@ -4,20 +4,27 @@
 ZF_API zf_status zf_graph_status(const zf_graph *g) { return g ? g->error.status : ZF_ERR_ARGUMENT; }
 ZF_API const char *zf_graph_error(const zf_graph *g) { return g ? g->error.text : "there is no graph"; }
 
-ZF_API bool zf_valid(zf_tensor x) { return x.graph && x.id > 0 && x.id < zfi_len(x.graph->nodes); }
+/* The node of a valid tensor, NULL for any other. */
+static const zfi_node *zfi_node_of(zf_tensor x)
+{
+    int32_t id = x.graph ? zfi_resolve(x.graph, x.id) : 0;
+    return id ? &x.graph->nodes[id] : NULL;
+}
 
-ZF_API zf_dtype zf_tensor_dtype(zf_tensor x) { return zf_valid(x) ? x.graph->nodes[x.id].dtype : ZF_F32; }
+ZF_API bool zf_valid(zf_tensor x) { return zfi_node_of(x) != NULL; }
+
+ZF_API zf_dtype zf_tensor_dtype(zf_tensor x) { return zf_valid(x) ? zfi_node_of(x)->dtype : ZF_F32; }
 
 ZF_API zf_shape zf_tensor_shape(zf_tensor x)
 {
-    return zf_valid(x) ? x.graph->nodes[x.id].shape : (zf_shape){-1, {0}};
+    return zf_valid(x) ? zfi_node_of(x)->shape : (zf_shape){-1, {0}};
 }
 
-ZF_API size_t zf_tensor_bytes(zf_tensor x) { return zf_valid(x) ? zfi_node_bytes(&x.graph->nodes[x.id]) : 0; }
+ZF_API size_t zf_tensor_bytes(zf_tensor x) { return zf_valid(x) ? zfi_node_bytes(zfi_node_of(x)) : 0; }
 
 ZF_API const char *zf_tensor_name(zf_tensor x)
 {
-    const char *name = zf_valid(x) ? x.graph->nodes[x.id].name : NULL;
+    const char *name = zf_valid(x) ? zfi_node_of(x)->name : NULL;
     return name ? name : "";
 }
 
@@ -157,7 +164,7 @@ static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x, const zf
         zfi_graph_nomem(g);
         return out;
     }
-    for (int32_t k = 0; k < count; k++) args[k] = x[k].id;
+    for (int32_t k = 0; k < count; k++) args[k] = zfi_resolve(g, x[k].id);
     if (attributes) memcpy(n.attributes, attributes, sizeof n.attributes);
     n.args = args;
     out.id = zfi_append(g, &n);
@@ -234,7 +241,7 @@ ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to)
 ZF_API zf_tensor zf_dropout(zf_tensor x, double p)
 {
     if (!zf_valid(x) || p == 0.0) return x;
-    return zfi_op(dropout, zfi_with({.f = p}, {.i = x.graph->random_streams++}), x);
+    return zfi_op(dropout, zfi_with({.f = p}, {.i = x.graph->random_streams}), x);
 }
 
 /* ------------------------------------------------------------------------------ shapes */
@@ -406,7 +413,8 @@ ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor 
 
 ZF_API zf_tensor zf_output(zf_tensor x, const char *name)
 {
-    zfi_new n = {.op = ZF_OP_output, .args = &x.id, .arg_count = 1, .name = name};
-    if (zf_valid(x) && !x.graph->error.status) zfi_append(x.graph, &n);
+    int32_t id = x.graph ? zfi_resolve(x.graph, x.id) : 0;
+    zfi_new n = {.op = ZF_OP_output, .args = &id, .arg_count = 1, .name = name};
+    if (id && !x.graph->error.status) zfi_append(x.graph, &n);
     return x.graph && x.graph->error.status ? (zf_tensor){x.graph, 0} : x;
 }

@@ -20,8 +20,10 @@ typedef struct zfi_node {
     const char *scope; /* where it was built, "" at the top */
     const char *file;  /* the user's source, NULL where unknown */
     int line;
-    bool placed; /* the memory pass has given it bytes: */
+    int32_t same_as; /* op none: a pass put this node in its place; 0 where it is gone */
+    bool placed;     /* the memory pass has given it bytes: */
     int64_t offset, bytes;
+    int64_t scratch_offset, scratch_bytes; /* while it runs */
 } zfi_node;
 
 typedef struct zfi_infer zfi_infer;
@@ -58,10 +60,10 @@ struct zf_graph {
     const char *file;      /* of the call under way */
     int line;
     bool in_update;        /* new nodes belong to the update section */
-    int32_t random_streams;
+    int32_t random_streams; /* the next dropout's */
     uint32_t stages;
-    int64_t peak;         /* bytes, once placed */
-    int32_t peak_node;
+    int64_t peak, live; /* once placed: bytes of the arena, and the largest sum of bytes alive */
+    int32_t peak_node;  /* where that sum is */
 };
 
 struct zfi_infer {
@@ -98,6 +100,14 @@ static int64_t zfi_node_count(const zfi_node *node) { return zf_shape_count(node
 static size_t zfi_node_bytes(const zfi_node *node)
 {
     return (size_t)zfi_node_count(node) * zf_dtype_size(node->dtype);
+}
+
+/* The node that stands for `id` after rewrites; 0 where there is none. */
+static int32_t zfi_resolve(const zf_graph *g, int32_t id)
+{
+    if (id <= 0 || id >= zfi_len(g->nodes)) return 0;
+    while (id && g->nodes[id].op == ZF_OP_none) id = g->nodes[id].same_as;
+    return id;
 }
 
 /* ----------------------------------------------------------------------------- errors */
@@ -276,5 +286,6 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     if (n->op == ZF_OP_param && !g->memory.failed) zfi_push(&g->memory, g->params, id);
     if (node.name && !g->memory.failed) g->names = zfi_map_put(&g->memory, g->names, node.name, id);
     if (g->memory.failed) return zfi_graph_nomem(g), 0;
+    if (n->op == ZF_OP_dropout && n->attributes[1].i >= g->random_streams) g->random_streams = (int32_t)n->attributes[1].i + 1;
     return id;
 }

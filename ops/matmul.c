@@ -1,4 +1,162 @@
-/* Skeleton. */
-#define zfi_infer_matmul zfi_infer_pending
-#define zfi_grad_matmul zfi_grad_none
-#define zfi_cpu_matmul zfi_cpu_pending
+/* Products: matmul.
+ *
+ *     %3 = matmul %1, %2 {transpose_b=true} : f32[4,8,32]
+ *
+ *     out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]      (a or b transposed in its last two dimensions first)
+ *     da = dy b^T, db = a^T dy, summed over the dimensions along which an operand was repeated
+ *
+ * Leading dimensions broadcast. Saved: both operands. f32 sums in f32, in an order that depends on the shape alone
+ * (cpu/matmul.c); the reference sums in double, k ascending.
+ */
+
+static zf_status zfi_infer_matmul(zfi_infer *c)
+{
+    zf_status status = zfi_infer_dtypes(c, true);
+    zf_shape a, b, lead_a, lead_b;
+    int64_t m, n, ka, kb;
+    if (status) return status;
+    a = c->args[0]->shape, b = c->args[1]->shape;
+    if (a.rank < 2 || b.rank < 2)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "both operands need two dimensions or more");
+    m = a.dims[a.rank - 2], ka = a.dims[a.rank - 1], kb = b.dims[b.rank - 2], n = b.dims[b.rank - 1];
+    if (c->attributes[0].i) ka = a.dims[a.rank - 2], m = a.dims[a.rank - 1];
+    if (c->attributes[1].i) kb = b.dims[b.rank - 1], n = b.dims[b.rank - 2];
+    if (ka != kb)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "the inner dimensions differ: %lld of a%s, %lld of b%s; they must be equal", (long long)ka,
+                              c->attributes[0].i ? " transposed" : "", (long long)kb,
+                              c->attributes[1].i ? " transposed" : "");
+    lead_a = a, lead_b = b;
+    lead_a.rank -= 2, lead_b.rank -= 2;
+    if (!zfi_broadcast_shape(&lead_a, &lead_b, &c->shape))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the leading dimensions do not broadcast: equal or 1 is needed");
+    c->shape.dims[c->shape.rank++] = m;
+    c->shape.dims[c->shape.rank++] = n;
+    c->dtype = c->args[0]->dtype;
+    return ZF_OK;
+}
+
+static zf_tensor zfi_matmul_of(zf_tensor a, bool transpose_a, zf_tensor b, bool transpose_b)
+{
+    return zf_matmul_ex(a, b, &(zf_matmul_desc){transpose_a, transpose_b});
+}
+
+/* x as a matrix: its leading dimensions folded into the rows. A view. */
+static zf_tensor zfi_matrix(zf_tensor x)
+{
+    zf_shape shape = zf_tensor_shape(x);
+    return shape.rank <= 2 ? x : zf_reshape(x, ZF_SHAPE(-1, zfi_last(&shape)));
+}
+
+static void zfi_grad_matmul(zfi_grad *c)
+{
+    bool ta = c->attributes[0].i != 0, tb = c->attributes[1].i != 0;
+    zf_tensor a = c->x[0], b = c->x[1], dy = c->dy, dx;
+    /* One matrix for a whole batch (a weight): the batch is a taller matrix, and db needs no sum over it. */
+    if (!ta && zf_tensor_shape(b).rank == 2) {
+        a = zfi_matrix(a);
+        dy = zfi_matrix(dy);
+    }
+    if (c->need[0]) {
+        dx = ta ? zfi_matmul_of(b, tb, dy, true) : zfi_matmul_of(dy, false, b, !tb);
+        c->dx[0] = zf_reshape(zfi_sum_like(dx, a), zf_tensor_shape(c->x[0]));
+    }
+    if (c->need[1]) {
+        dx = tb ? zfi_matmul_of(dy, true, a, ta) : zfi_matmul_of(a, !ta, dy, false);
+        c->dx[1] = zfi_sum_like(dx, b);
+    }
+}
+
+/* ------------------------------------------------------------------------------ kernels */
+
+/* The product as a loop over matrices: how far apart they lie in a, b and out for every leading dimension. */
+typedef struct zfi_product {
+    zfi_matmul_desc matrix;
+    zf_shape lead; /* leading dimensions that are not in matrix.batch */
+    int64_t step_a[ZF_MAX_RANK], step_b[ZF_MAX_RANK], step_c[ZF_MAX_RANK];
+} zfi_product;
+
+static zfi_product zfi_product_of(const zf_launch *l)
+{
+    const zf_shape *a = &l->args[0].shape, *b = &l->args[1].shape, *out = &l->out.shape;
+    bool ta = l->attributes[0].i != 0, tb = l->attributes[1].i != 0;
+    int64_t rows_a = a->dims[a->rank - 2], cols_a = a->dims[a->rank - 1];
+    int64_t rows_b = b->dims[b->rank - 2], cols_b = b->dims[b->rank - 1];
+    zfi_product p = {.lead = *out};
+    zf_shape lead_a = *a, lead_b = *b;
+    zfi_matmul_desc *d = &p.matrix;
+
+    d->m = out->dims[out->rank - 2], d->n = out->dims[out->rank - 1], d->k = ta ? rows_a : cols_a;
+    d->a_row = ta ? 1 : cols_a, d->a_col = ta ? cols_a : 1;
+    d->b_row = tb ? 1 : cols_b, d->b_col = tb ? cols_b : 1;
+    d->c_row = d->n;
+    d->batch = 1;
+    p.lead.rank -= 2, lead_a.rank -= 2, lead_b.rank -= 2;
+    zfi_broadcast_strides(&lead_a, &p.lead, p.step_a);
+    zfi_broadcast_strides(&lead_b, &p.lead, p.step_b);
+    zfi_broadcast_strides(&p.lead, &p.lead, p.step_c);
+    for (int axis = 0; axis < p.lead.rank; axis++) {
+        p.step_a[axis] *= rows_a * cols_a;
+        p.step_b[axis] *= rows_b * cols_b;
+        p.step_c[axis] *= d->m * d->n;
+    }
+    /* One b for every a: fold the batch into the rows. */
+    if (!ta && zfi_span(b, 0, b->rank - 2) == 1) {
+        d->m *= zfi_span(&p.lead, 0, p.lead.rank);
+        p.lead.rank = 0;
+    }
+    /* Inner dimensions that are evenly spaced in all three become the batch of one call. */
+    while (p.lead.rank) {
+        int axis = p.lead.rank - 1;
+        if (d->batch > 1 && (p.step_a[axis] != d->a_batch * d->batch || p.step_b[axis] != d->b_batch * d->batch ||
+                             p.step_c[axis] != d->c_batch * d->batch))
+            break;
+        if (d->batch == 1) d->a_batch = p.step_a[axis], d->b_batch = p.step_b[axis], d->c_batch = p.step_c[axis];
+        d->batch *= p.lead.dims[axis];
+        p.lead.rank--;
+    }
+    return p;
+}
+
+static size_t zfi_scratch_matmul(const zf_launch *l)
+{
+    zfi_product p = zfi_product_of(l);
+    return !zfi_fast(l) ? 0 : zfi_matmul_scratch(zfi_cpu_of(l)->isa, zfi_pool_threads(zfi_cpu_of(l)->pool), &p.matrix);
+}
+
+/* Rows [first, last) of all matrices of out. */
+static void zfi_matmul_plain(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zfi_product p = zfi_product_of(l);
+    const zfi_matmul_desc *d = &p.matrix;
+    for (int64_t row = first; row < last; row++) {
+        int64_t m = row % d->m, batch = row / d->m % d->batch, outer = row / d->m / d->batch;
+        int64_t at_a = zfi_offset(outer, &p.lead, p.step_a) + batch * d->a_batch + m * d->a_row;
+        int64_t at_b = zfi_offset(outer, &p.lead, p.step_b) + batch * d->b_batch;
+        for (int64_t n = 0; n < d->n; n++) {
+            double sum = 0;
+            for (int64_t k = 0; k < d->k; k++)
+                sum += zfi_get(&l->args[0], at_a + k * d->a_col) *
+                       zfi_get(&l->args[1], at_b + k * d->b_row + n * d->b_col);
+            zfi_set(&l->out, row * d->n + n, sum);
+        }
+    }
+}
+
+static zf_status zfi_cpu_matmul(const zf_launch *l)
+{
+    zfi_product p = zfi_product_of(l);
+    if (!zfi_count(&l->out)) return ZF_OK;
+    if (!zfi_fast(l)) {
+        zfi_split(l, zfi_count(&l->out) / p.matrix.n, 1, zfi_matmul_plain);
+        return ZF_OK;
+    }
+    for (int64_t outer = 0, count = zfi_span(&p.lead, 0, p.lead.rank); outer < count; outer++) {
+        zfi_matmul_desc d = p.matrix;
+        d.a = (const float *)l->args[0].data + zfi_offset(outer, &p.lead, p.step_a);
+        d.b = (const float *)l->args[1].data + zfi_offset(outer, &p.lead, p.step_b);
+        d.c = (float *)l->out.data + zfi_offset(outer, &p.lead, p.step_c);
+        zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
+    }
+    return ZF_OK;
+}

@@ -1,0 +1,390 @@
+/* Reads the text that print.c writes. Generic over the table; blank lines and comments (# to the end of the line) are
+ * skipped. Every node goes through zfi_append, so that text meets the same checks as calls do. */
+
+typedef struct zfi_parser {
+    zf_graph *graph;
+    const char *line_start, *at, *end; /* of the line under way */
+    int32_t line;
+    int32_t *args; /* growing array */
+    union {
+        int64_t *integers;
+        double *doubles;
+    } lists[ZF_MAX_ATTRIBUTES]; /* growing arrays */
+    char *name;                 /* growing array */
+} zfi_parser;
+
+ZFI_PRINTF(2, 3)
+static bool zfi_parse_fail(zfi_parser *p, const char *format, ...)
+{
+    char text[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    zfi_fail(&p->graph->error, ZF_ERR_PARSE, "%d:%d: %s", (int)p->line, (int)(p->at - p->line_start + 1), text);
+    return false;
+}
+
+static void zfi_skip_space(zfi_parser *p)
+{
+    while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\r')) p->at++;
+}
+
+/* Takes `text` after white space, if it is there. */
+static bool zfi_take(zfi_parser *p, const char *text)
+{
+    size_t length = strlen(text);
+    zfi_skip_space(p);
+    if ((size_t)(p->end - p->at) < length || memcmp(p->at, text, length)) return false;
+    p->at += length;
+    return true;
+}
+
+static bool zfi_need(zfi_parser *p, const char *text)
+{
+    return zfi_take(p, text) || zfi_parse_fail(p, "expected '%s'", text);
+}
+
+static bool zfi_is_word(char c)
+{
+    return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
+}
+
+/* The word after white space; its length is 0 where there is none. */
+static const char *zfi_word(zfi_parser *p, int *length)
+{
+    const char *start;
+    zfi_skip_space(p);
+    start = p->at;
+    while (p->at < p->end && zfi_is_word(*p->at)) p->at++;
+    *length = (int)(p->at - start);
+    return start;
+}
+
+static bool zfi_integer(zfi_parser *p, int64_t *value)
+{
+    bool negative, any = false;
+    uint64_t magnitude = 0;
+    zfi_skip_space(p);
+    negative = p->at < p->end && *p->at == '-';
+    if (negative) p->at++;
+    for (; p->at < p->end && *p->at >= '0' && *p->at <= '9'; p->at++, any = true) {
+        uint64_t digit = (uint64_t)(*p->at - '0');
+        if (magnitude > ((uint64_t)INT64_MAX - digit) / 10) return zfi_parse_fail(p, "the integer is too large");
+        magnitude = magnitude * 10 + digit;
+    }
+    if (!any) return zfi_parse_fail(p, "expected an integer");
+    *value = negative ? -(int64_t)magnitude : (int64_t)magnitude;
+    return true;
+}
+
+static bool zfi_double(zfi_parser *p, double *value)
+{
+    const char *next;
+    zfi_skip_space(p);
+    next = zfi_double_read(p->at, p->end, value);
+    if (!next) return zfi_parse_fail(p, "expected a number");
+    p->at = next;
+    return true;
+}
+
+static bool zfi_parse_id(zfi_parser *p, int64_t *id)
+{
+    return zfi_need(p, "%") && zfi_integer(p, id);
+}
+
+static bool zfi_parse_dtype(zfi_parser *p, zf_dtype *dtype)
+{
+    int length;
+    const char *word = zfi_word(p, &length);
+    for (int d = 0; d < ZFI_COUNT(zfi_dtypes); d++)
+        if ((int)strlen(zfi_dtypes[d].name) == length && !memcmp(zfi_dtypes[d].name, word, (size_t)length)) {
+            *dtype = (zf_dtype)d;
+            return true;
+        }
+    return zfi_parse_fail(p, "expected a dtype: f32, bf16, f16, f64, i32, i64, u8 or bool");
+}
+
+static bool zfi_parse_type(zfi_parser *p, zf_dtype *dtype, zf_shape *shape)
+{
+    shape->rank = 0;
+    if (!zfi_parse_dtype(p, dtype) || !zfi_need(p, "[")) return false;
+    if (zfi_take(p, "]")) return true;
+    do {
+        if (shape->rank == ZF_MAX_RANK) return zfi_parse_fail(p, "more than %d dimensions", ZF_MAX_RANK);
+        if (!zfi_integer(p, &shape->dims[shape->rank++])) return false;
+    } while (zfi_take(p, ","));
+    return zfi_need(p, "]");
+}
+
+/* The value behind "name=" of attribute k. */
+static bool zfi_parse_value(zfi_parser *p, int k, const zfi_field *field, zf_attribute *a)
+{
+    zf_dtype dtype;
+    const char *word, *choice;
+    int length, chosen;
+    switch (field->kind) {
+    case 'i': return zfi_integer(p, &a->i);
+    case 'f': return zfi_double(p, &a->f);
+    case 'b':
+        a->i = zfi_take(p, "true");
+        return a->i || zfi_take(p, "false") || zfi_parse_fail(p, "expected true or false");
+    case 'd':
+        if (!zfi_parse_dtype(p, &dtype)) return false;
+        a->i = dtype;
+        return true;
+    case 'e':
+        word = zfi_word(p, &length);
+        for (a->i = 0; (choice = zfi_choice(field->choices, a->i, &chosen)); a->i++)
+            if (chosen == length && !memcmp(choice, word, (size_t)length)) return true;
+        return zfi_parse_fail(p, "expected one of (%s", field->choices);
+    default: break;
+    }
+    if (!zfi_need(p, "[")) return false;
+    if (zfi_take(p, "]")) return true;
+    do {
+        int64_t integer;
+        double number;
+        if (field->kind == 'l') {
+            if (!zfi_integer(p, &integer)) return false;
+            if (!zfi_push(&p->graph->memory, p->lists[k].integers, integer)) return false;
+            a->list.data = p->lists[k].integers;
+        } else {
+            if (!zfi_double(p, &number)) return false;
+            if (!zfi_push(&p->graph->memory, p->lists[k].doubles, number)) return false;
+            a->list.data = p->lists[k].doubles;
+        }
+        a->list.count++;
+    } while (zfi_take(p, ","));
+    return zfi_need(p, "]");
+}
+
+static bool zfi_parse_attributes(zfi_parser *p, const zfi_row *row, zf_attribute *attributes)
+{
+    uint32_t given = 0;
+    for (int k = 0; k < ZF_MAX_ATTRIBUTES; k++)
+        if (p->lists[k].integers) stbds_header(p->lists[k].integers)->length = 0;
+    while (!zfi_take(p, "}")) {
+        const char *fields = row->attributes, *word;
+        zfi_field field;
+        int k = 0, length;
+        bool known = false;
+        if (zfi_take(p, ",")) continue;
+        word = zfi_word(p, &length);
+        for (; zfi_next_field(&fields, &field); k++)
+            if (field.name_length == length && !memcmp(field.name, word, (size_t)length)) {
+                known = true;
+                break;
+            }
+        if (!known)
+            return *row->attributes ? zfi_parse_fail(p, "%s has these attributes: %s", row->name, row->attributes)
+                                    : zfi_parse_fail(p, "%s has no attributes", row->name);
+        if (given >> k & 1) return zfi_parse_fail(p, "%.*s is given twice", length, word);
+        given |= 1u << k;
+        if (!zfi_need(p, "=") || !zfi_parse_value(p, k, &field, &attributes[k])) return false;
+    }
+    return true;
+}
+
+static bool zfi_parse_name(zfi_parser *p)
+{
+    const char *start = p->at;
+    if (p->name) stbds_header(p->name)->length = 0;
+    while (p->at < p->end && *p->at != '"') p->at++;
+    if (p->at == p->end) return zfi_parse_fail(p, "the name has no closing quote");
+    for (; start < p->at; start++)
+        if (!*start) return zfi_parse_fail(p, "a NUL in a name");
+        else if (!zfi_push(&p->graph->memory, p->name, *start)) return false;
+    p->at++;
+    return zfi_push(&p->graph->memory, p->name, '\0');
+}
+
+/* offset+bytes */
+static bool zfi_parse_place(zfi_parser *p, int64_t place[2])
+{
+    if (!zfi_integer(p, &place[0]) || !zfi_need(p, "+") || !zfi_integer(p, &place[1])) return false;
+    if (place[0] < 0 || place[1] < 0) return zfi_parse_fail(p, "a place is not negative");
+    return true;
+}
+
+/* The node behind "%id =" (id 0: an effect, which takes `fresh`). */
+static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
+{
+    zf_graph *g = p->graph;
+    zfi_new n = {.id = id ? id : fresh};
+    const zfi_row *row = NULL;
+    zf_dtype dtype = ZF_F32;
+    zf_shape shape = ZF_SCALAR;
+    int64_t value, place[2] = {0, 0}, scratch[2] = {0, 0};
+    const char *start, *word;
+    bool placed = false;
+    int length;
+
+    word = zfi_word(p, &length);
+    start = word;
+    for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT && !row; op++)
+        if ((int)strlen(g->rows[op].name) == length && !memcmp(g->rows[op].name, word, (size_t)length)) {
+            n.op = (zf_op)op;
+            row = &g->rows[op];
+        }
+    if (!row) return p->at = start, zfi_parse_fail(p, "expected an operator, not '%.*s'", length < 40 ? length : 40, word);
+    if ((id == 0) != ((row->flags & ZF_OP_EFFECT) != 0))
+        return p->at = start, zfi_parse_fail(p, id ? "%s has no value, so no id" : "%s needs an id: %%n = %s ...", row->name,
+                                             row->name);
+    if (p->args) stbds_header(p->args)->length = 0;
+    zfi_skip_space(p);
+    if (p->at < p->end && *p->at == '%') {
+        do {
+            if (!zfi_parse_id(p, &value)) return false;
+            if (value <= 0 || value >= zfi_len(g->nodes) || g->nodes[value].op == ZF_OP_none)
+                return zfi_parse_fail(p, "%%%lld is not defined above", (long long)value);
+            if (!zfi_push(&g->memory, p->args, (int32_t)value)) return false;
+        } while (zfi_take(p, ","));
+    }
+    n.args = p->args;
+    n.arg_count = zfi_len(p->args);
+    if (zfi_take(p, "\"")) {
+        if (!(row->flags & ZF_OP_NAMED)) return zfi_parse_fail(p, "%s takes no name", row->name);
+        if (!zfi_parse_name(p)) return false;
+        n.name = p->name;
+    }
+    if (zfi_take(p, "{") && !zfi_parse_attributes(p, row, n.attributes)) return false;
+    if (!(row->flags & ZF_OP_EFFECT)) {
+        if (!zfi_need(p, ":") || !zfi_parse_type(p, &dtype, &shape)) return false;
+        n.dtype = dtype, n.shape = shape;
+    }
+    if (zfi_take(p, "@")) {
+        placed = true;
+        if (!zfi_parse_place(p, place)) return false;
+    }
+    if (zfi_take(p, "scratch=") && !zfi_parse_place(p, scratch)) return false;
+    zfi_skip_space(p);
+    if (p->at < p->end) return zfi_parse_fail(p, "expected the end of the line");
+
+    id = zfi_append(g, &n);
+    if (!id) return false;
+    if (!(row->flags & ZF_OP_EFFECT) &&
+        (g->nodes[id].dtype != dtype || !zfi_same_shape(&g->nodes[id].shape, &shape))) {
+        char text[ZFI_TYPE_TEXT];
+        return p->at = start, zfi_parse_fail(p, "the operands of %s give %s", row->name,
+                                             zfi_type_text(text, g->nodes[id].dtype, &g->nodes[id].shape));
+    }
+    g->nodes[id].placed = placed;
+    g->nodes[id].offset = place[0], g->nodes[id].bytes = place[1];
+    g->nodes[id].scratch_offset = scratch[0], g->nodes[id].scratch_bytes = scratch[1];
+    return true;
+}
+
+static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
+{
+    zf_graph *g = p->graph;
+    int64_t id = 0;
+    zfi_skip_space(p);
+    if (p->at == p->end) return true;
+    if (zfi_take(p, "update:")) {
+        g->in_update = true;
+    } else if (zfi_take(p, "peak ")) {
+        if (!zfi_integer(p, &g->peak) || !zfi_parse_id(p, &id)) return false;
+        if (g->peak < 0 || id < 0 || id >= zfi_len(g->nodes)) return zfi_parse_fail(p, "no such node");
+        g->peak_node = (int32_t)id;
+        g->stages |= ZFI_STAGE_PLACED;
+    } else {
+        if (*p->at == '%') {
+            if (!zfi_parse_id(p, &id)) return false;
+            if (id <= 0 || id >= zfi_len(g->nodes)) return zfi_parse_fail(p, "%%%lld is no id", (long long)id);
+            if (g->nodes[id].op != ZF_OP_none) return zfi_parse_fail(p, "%%%lld is defined already", (long long)id);
+            if (!zfi_need(p, "=")) return false;
+        }
+        return zfi_parse_node(p, (int32_t)id, *fresh) && (id || ++*fresh);
+    }
+    zfi_skip_space(p);
+    return p->at == p->end || zfi_parse_fail(p, "expected the end of the line");
+}
+
+/* The end of the line that starts at `at`, without its comment; *next is the start of the next one. */
+static const char *zfi_line_end(const char *at, const char *end, const char **next)
+{
+    const char *newline = memchr(at, '\n', (size_t)(end - at));
+    bool quoted = false;
+    *next = newline ? newline + 1 : end;
+    if (newline) end = newline;
+    for (const char *c = at; c < end; c++) {
+        if (*c == '"') quoted = !quoted;
+        if (*c == '#' && !quoted) return c;
+    }
+    return end;
+}
+
+/* Makes room for every id that the text defines, so that effects, which have none in the text, come behind them. Ids
+ * are bounded by the number of lines, so that a short text cannot ask for much memory. */
+static bool zfi_parse_ids(zfi_parser *p, const char *text, const char *end)
+{
+    int64_t lines = 0, most = 0;
+    const char *where = text;
+    for (const char *at = text, *next; at < end; at = next, lines++) {
+        int64_t id = 0;
+        zfi_line_end(at, end, &next);
+        while (at < next && (*at == ' ' || *at == '\t')) at++;
+        if (*at != '%') continue;
+        for (const char *digit = at + 1; digit < next && *digit >= '0' && *digit <= '9' && id < 1 << 26; digit++)
+            id = id * 10 + (*digit - '0');
+        if (id > most) most = id, where = at, p->line = (int32_t)lines + 1;
+    }
+    if (most > 65536 + 256 * lines) {
+        p->line_start = p->at = where;
+        return zfi_parse_fail(p, "%%%lld is too large an id for a text of %lld lines", (long long)most, (long long)lines);
+    }
+    for (int64_t id = 1; id <= most; id++)
+        if (!zfi_push(&p->graph->memory, p->graph->nodes, ((zfi_node){.op = ZF_OP_none}))) return false;
+    return true;
+}
+
+/* What passes the nodes show. */
+static uint32_t zfi_stages_of(const zf_graph *g)
+{
+    uint32_t stages = g->stages;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op == ZF_OP_gradient) stages |= ZFI_STAGE_GRADIENTS;
+        if (zfi_updates_param(node->op)) stages |= ZFI_STAGE_UPDATES;
+        if (node->op == ZF_OP_output && !strcmp(node->name, "grad_norm")) stages |= ZFI_STAGE_CLIPPED;
+    }
+    return stages;
+}
+
+ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_desc *desc, zf_error *error)
+{
+    zfi_parser p = {.graph = zf_graph_new(desc)};
+    zf_graph *g = p.graph;
+    zf_error ignored = {ZF_OK, ""};
+    const char *end, *next;
+    int32_t fresh;
+    if (!error) error = &ignored;
+    if (!g) return zfi_nomem(error), NULL;
+    if (!text) text = "", bytes = 0;
+    end = text + bytes;
+    if (zfi_parse_ids(&p, text, end)) {
+        fresh = zfi_len(g->nodes);
+        p.line = 1;
+        for (const char *line = text; line < end; line = next, p.line++) {
+            p.line_start = p.at = line;
+            p.end = zfi_line_end(line, end, &next);
+            if (!zfi_parse_line(&p, &fresh)) break;
+        }
+    }
+    zfi_array_free(&g->memory, p.args);
+    zfi_array_free(&g->memory, p.name);
+    for (int k = 0; k < ZF_MAX_ATTRIBUTES; k++) zfi_array_free(&g->memory, p.lists[k].integers);
+    if (g->memory.failed) zfi_graph_nomem(g);
+    if (!g->error.status) {
+        g->stages = zfi_stages_of(g);
+        g->in_update = false;
+        if (!zfi_verify(g) && (g->stages & ZFI_STAGE_PLACED)) zfi_verify_plan(g);
+    }
+    if (!g->error.status) return g;
+    if (g->error.status == ZF_ERR_PARSE || g->error.status == ZF_ERR_NOMEM || g->error.status == ZF_ERR_VERIFY)
+        zfi_fail(error, g->error.status, "%s", g->error.text);
+    else zfi_fail(error, ZF_ERR_PARSE, "%d: %.480s", (int)p.line, g->error.text);
+    zf_graph_free(g);
+    return NULL;
+}

@@ -1,0 +1,146 @@
+/* The verifier of placements, written without the lives that passes/memory.c computes: it plays the plan on a map of
+ * who wrote which bytes last.
+ *
+ *     bytes   0        64            192      256
+ *     owner   | %1     | %4          | scratch | %7 ...
+ *
+ * Every value must find its own bytes intact when it is read, and every output at the end. A view owns what its operand
+ * owns. What is written belongs to the writer; scratch belongs to nobody afterwards.
+ */
+
+/* [start, next segment's start) belongs to `owner`; 0: nobody. */
+typedef struct zfi_segment {
+    int64_t start;
+    int32_t owner;
+} zfi_segment;
+
+/* The index of the segment that holds byte `at`. */
+static int32_t zfi_segment_of(const zfi_segment *map, int64_t at)
+{
+    int32_t low = 0, high = zfi_len(map) - 1;
+    while (low < high) {
+        int32_t middle = (low + high + 1) / 2;
+        if (map[middle].start <= at) low = middle;
+        else high = middle - 1;
+    }
+    return low;
+}
+
+/* Bytes [start, stop) belong to `owner` from now on. */
+static zfi_segment *zfi_own(zfi_memory *memory, zfi_segment *map, int64_t start, int64_t stop, int32_t owner)
+{
+    zfi_segment insert[3];
+    int32_t from, to, after, n = 0, removed;
+    if (start == stop) return map;
+    map = zfi_grow(memory, map, sizeof *map, 2);
+    if (memory->failed) return map;
+    from = zfi_segment_of(map, start);
+    to = zfi_segment_of(map, stop - 1);
+    after = to + 1;
+    if (map[from].start < start) insert[n++] = map[from];
+    insert[n++] = (zfi_segment){start, owner};
+    if (after == zfi_len(map) ? true : map[after].start > stop) insert[n++] = (zfi_segment){stop, map[to].owner};
+    removed = after - from;
+    memmove(map + from + n, map + after, (size_t)(zfi_len(map) - after) * sizeof *map);
+    stbds_header(map)->length += (size_t)n;
+    stbds_header(map)->length -= (size_t)removed;
+    memcpy(map + from, insert, (size_t)n * sizeof *insert);
+    return map;
+}
+
+/* The owner of some byte of [start, stop) that is not `owner`, or `owner` when it owns all of them. */
+static int32_t zfi_intruder(const zfi_segment *map, int64_t start, int64_t stop, int32_t owner)
+{
+    if (start == stop) return owner;
+    for (int32_t s = zfi_segment_of(map, start); s < zfi_len(map) && map[s].start < stop; s++)
+        if (map[s].owner != owner) return map[s].owner;
+    return owner;
+}
+
+typedef struct zfi_play {
+    zf_graph *graph;
+    zfi_segment *map; /* growing array */
+    int32_t *owner;   /* by node: whose bytes its value is, its own or those of what it is a view of */
+} zfi_play;
+
+static bool zfi_overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes)
+{
+    return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
+}
+
+/* Leaves own their bytes from the start and may not lie on one another. */
+static void zfi_play_leaf(zfi_play *p, int32_t id)
+{
+    zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    int32_t other;
+    if (!node->placed || !zfi_has(g, id, ZF_OP_LEAF)) return;
+    other = zfi_intruder(p->map, node->offset, node->offset + node->bytes, 0);
+    if (other) zfi_verify_fail(g, id, "it lies on %%%d, which is there all the time", (int)other);
+    p->owner[id] = id;
+    p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
+}
+
+/* The operands of a node, or what an output names, are intact. */
+static void zfi_play_reads(zfi_play *p, int32_t id)
+{
+    zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_node *x = &g->nodes[node->args[k]];
+        int32_t owner = p->owner[node->args[k]], found;
+        if (!x->placed) continue;
+        found = zfi_intruder(p->map, x->offset, x->offset + x->bytes, owner);
+        if (found != owner)
+            zfi_verify_fail(g, id, found ? "the bytes of %%%d belong to %%%d" : "the bytes of %%%d are gone",
+                            (int)node->args[k], (int)found);
+    }
+}
+
+static void zfi_play_node(zfi_play *p, int32_t id)
+{
+    zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id], *x = node->arg_count ? &g->nodes[node->args[0]] : NULL;
+    bool view = zfi_has(g, id, ZF_OP_VIEW) && x->placed && node->offset >= x->offset &&
+                node->offset + node->bytes <= x->offset + x->bytes;
+    if (node->scratch_bytes)
+        p->map = zfi_own(&g->memory, p->map, node->scratch_offset, node->scratch_offset + node->scratch_bytes, 0);
+    if (g->memory.failed) return;
+    zfi_play_reads(p, id);
+    if (!node->placed || zfi_has(g, id, ZF_OP_LEAF)) return;
+    if (zfi_overlap(node->offset, node->bytes, node->scratch_offset, node->scratch_bytes))
+        zfi_verify_fail(g, id, "its result lies on its scratch");
+    for (int32_t k = 0; k < node->arg_count && !view; k++) {
+        const zfi_node *arg = &g->nodes[node->args[k]];
+        if (arg->placed && zfi_overlap(node->offset, node->bytes, arg->offset, arg->bytes) &&
+            !(zfi_has(g, id, ZF_OP_INPLACE) && arg->offset == node->offset && arg->bytes == node->bytes))
+            zfi_verify_fail(g, id, "its result lies on %%%d, which it still reads", (int)node->args[k]);
+    }
+    p->owner[id] = view ? p->owner[node->args[0]] : id;
+    if (!view) p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
+}
+
+/* Checks the placement of a graph whose nodes have been verified. */
+static zf_status zfi_verify_plan(zf_graph *g)
+{
+    size_t count = (size_t)zfi_len(g->nodes);
+    zfi_play p = {g, NULL, zfi_calloc(&g->memory, count, sizeof *p.owner)};
+    int32_t end = zfi_len(g->order);
+    if (p.owner && zfi_push(&g->memory, p.map, ((zfi_segment){0, 0}))) {
+        for (int32_t i = 0; i < end && !g->error.status; i++) {
+            const zfi_node *node = &g->nodes[g->order[i]];
+            if (node->placed && (node->bytes != (int64_t)zfi_node_bytes(node) || node->offset > g->peak - node->bytes))
+                zfi_verify_fail(g, g->order[i], "its bytes do not fit its type or the arena of %lld", (long long)g->peak);
+            if (node->scratch_bytes && node->scratch_offset > g->peak - node->scratch_bytes)
+                zfi_verify_fail(g, g->order[i], "its scratch does not fit the arena of %lld", (long long)g->peak);
+        }
+        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++) zfi_play_leaf(&p, g->order[i]);
+        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++) zfi_play_node(&p, g->order[i]);
+        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
+            if (g->nodes[g->order[i]].op == ZF_OP_output) zfi_play_reads(&p, g->order[i]);
+    }
+    zfi_free(&g->memory, p.owner, count * sizeof *p.owner);
+    zfi_array_free(&g->memory, p.map);
+    if (g->memory.failed) return zfi_graph_nomem(g);
+    return g->error.status;
+}

@@ -1,0 +1,146 @@
+/* The text of a graph, one node per line, generic over the table:
+ *
+ *     %4  = matmul %1, %2 {transpose_b=true} : f32[4,32] @4096+512
+ *     %9  = param "h0.fc1.w" {init=normal b=0.02} : f32[8,32]
+ *           gradient %9, %31
+ *     update:
+ *           adamw %9, %31, %40, %41, %7, %42 {beta1=0.9 beta2=0.999 eps=1e-08}
+ *     peak 8192 %4
+ *
+ * Attributes that are 0, false, the first choice or empty are left out. Effects have no id. Behind the type stands where
+ * the memory pass has put the value, @offset+bytes, and its scratch; the last line names the largest sum of live bytes and its node.
+ */
+
+/* Where text goes: a file, a buffer, or nowhere; it counts and hashes in any case. */
+typedef struct zfi_writer {
+    FILE *file;
+    char *text;
+    size_t size, length;
+    uint64_t hash;
+    bool failed;
+} zfi_writer;
+
+static zfi_writer zfi_writer_of(FILE *file, char *text, size_t size)
+{
+    return (zfi_writer){.file = file, .text = text, .size = size, .hash = 0xcbf29ce484222325u};
+}
+
+/* FNV-1a (Fowler, Noll, Vo). */
+static uint64_t zfi_hash_bytes(uint64_t hash, const char *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+ZFI_PRINTF(2, 3)
+static void zfi_print(zfi_writer *w, const char *format, ...)
+{
+    char line[640];
+    size_t length;
+    int written;
+    va_list args;
+    va_start(args, format);
+    written = vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    length = written < 0 ? 0 : (size_t)written < sizeof line ? (size_t)written : sizeof line - 1;
+    w->hash = zfi_hash_bytes(w->hash, line, length);
+    if (w->file && fwrite(line, 1, length, w->file) != length) w->failed = true;
+    for (size_t i = 0; i < length && w->length + i + 1 < w->size; i++) w->text[w->length + i] = line[i];
+    w->length += length;
+}
+
+static void zfi_print_attribute(zfi_writer *w, const zfi_field *field, const zf_attribute *a)
+{
+    char number[ZFI_NUMBER_TEXT];
+    int length = 0;
+    const char *choice;
+    zfi_print(w, "%.*s=", field->name_length, field->name);
+    switch (field->kind) {
+    case 'i': zfi_print(w, "%lld", (long long)a->i); break;
+    case 'f': zfi_print(w, "%s", zfi_double_text(number, a->f)); break;
+    case 'b': zfi_print(w, "%s", a->i ? "true" : "false"); break;
+    case 'd': zfi_print(w, "%s", zf_dtype_name((zf_dtype)a->i)); break;
+    case 'e':
+        choice = zfi_choice(field->choices, a->i, &length);
+        zfi_print(w, "%.*s", length, choice ? choice : "");
+        break;
+    default:
+        zfi_print(w, "[");
+        for (int64_t i = 0; i < a->list.count; i++) {
+            if (field->kind == 'l') zfi_print(w, i ? ",%lld" : "%lld", (long long)((const int64_t *)a->list.data)[i]);
+            else zfi_print(w, i ? ",%s" : "%s", zfi_double_text(number, ((const double *)a->list.data)[i]));
+        }
+        zfi_print(w, "]");
+    }
+}
+
+static bool zfi_attribute_absent(char kind, const zf_attribute *a)
+{
+    if (kind == 'l' || kind == 'v') return a->list.count == 0;
+    return kind == 'f' ? a->f == 0 && !signbit(a->f) : a->i == 0;
+}
+
+/* `width`: of the ids; 0 prints the node alone, for messages. */
+static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int width)
+{
+    const zfi_node *node = &g->nodes[id];
+    const zfi_row *row = &g->rows[node->op];
+    const char *fields = row->attributes, *open = " {";
+    char type[ZFI_TYPE_TEXT];
+    zfi_field field;
+
+    if (!(row->flags & ZF_OP_EFFECT)) zfi_print(w, "%%%-*d = ", width, (int)id);
+    else if (width) zfi_print(w, "%*s", width + 4, "");
+    zfi_print(w, "%s", row->name);
+    for (int32_t k = 0; k < node->arg_count; k++) zfi_print(w, k ? ", %%%d" : " %%%d", (int)node->args[k]);
+    if (node->name) zfi_print(w, " \"%s\"", node->name);
+    for (int k = 0; zfi_next_field(&fields, &field); k++) {
+        if (zfi_attribute_absent(field.kind, &node->attributes[k])) continue;
+        zfi_print(w, "%s", open);
+        zfi_print_attribute(w, &field, &node->attributes[k]);
+        open = " ";
+    }
+    if (open[1] == '\0') zfi_print(w, "}");
+    if (!(row->flags & ZF_OP_EFFECT)) zfi_print(w, " : %s", zfi_type_text(type, node->dtype, &node->shape));
+    if (node->placed) zfi_print(w, " @%lld+%lld", (long long)node->offset, (long long)node->bytes);
+    if (node->scratch_bytes)
+        zfi_print(w, " scratch=%lld+%lld", (long long)node->scratch_offset, (long long)node->scratch_bytes);
+}
+
+static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
+{
+    bool update = false;
+    int width = snprintf(NULL, 0, "%d", (int)(zfi_len(g->nodes) - 1));
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i];
+        if (g->nodes[id].update && !update) zfi_print(w, "update:\n");
+        update = g->nodes[id].update;
+        zfi_print_node(w, g, id, width);
+        zfi_print(w, "\n");
+    }
+    if (g->stages & ZFI_STAGE_PLACED) zfi_print(w, "peak %lld %%%d\n", (long long)g->peak, (int)g->peak_node);
+}
+
+ZF_API zf_status zf_graph_print(const zf_graph *g, FILE *file)
+{
+    zfi_writer w = zfi_writer_of(file, NULL, 0);
+    if (!g || !file) return ZF_ERR_ARGUMENT;
+    zfi_print_graph(&w, g);
+    return w.failed ? ZF_ERR_IO : ZF_OK;
+}
+
+ZF_API size_t zf_graph_text(const zf_graph *g, char *text, size_t size)
+{
+    zfi_writer w = zfi_writer_of(NULL, text, text ? size : 0);
+    if (!g) return 0;
+    zfi_print_graph(&w, g);
+    if (w.size) w.text[w.length < w.size ? w.length : w.size - 1] = '\0';
+    return w.length;
+}
+
+ZF_API uint64_t zf_graph_hash(const zf_graph *g)
+{
+    zfi_writer w = zfi_writer_of(NULL, NULL, 0);
+    if (g) zfi_print_graph(&w, g);
+    return w.hash;
+}

@@ -1,0 +1,135 @@
+/* The rules that every graph keeps, checked from the nodes alone, and the gate of passes.
+ *
+ *   - operands are defined above their use; effects are never operands; each node runs once
+ *   - dtype and shape are those that the row infers
+ *   - what the update section defines is not used in the micro section, which comes first
+ *   - operands that an operator writes are leaves: params or states
+ *   - a parameter has one gradient and one update at most
+ */
+
+ZFI_PRINTF(3, 4)
+static zf_status zfi_verify_fail(zf_graph *g, int32_t id, const char *format, ...)
+{
+    char line[256], message[160];
+    zfi_writer w = zfi_writer_of(NULL, line, sizeof line);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(message, sizeof message, format, args);
+    va_end(args);
+    zfi_print_node(&w, g, id, 0);
+    line[w.length < sizeof line ? w.length : sizeof line - 1] = '\0';
+    return zfi_fail(&g->error, ZF_ERR_VERIFY, "verify: %s: %s", line, message);
+}
+
+/* Which operands the node writes, as a mask. */
+static uint32_t zfi_written_args(zf_op op)
+{
+    switch (op) {
+    case ZF_OP_advance: return 1;
+    case ZF_OP_sgd: return 1 | 8;
+    case ZF_OP_adamw: return 1 | 4 | 8;
+    case ZF_OP_lamb_update: return 4 | 8;
+    case ZF_OP_lamb_apply: return 1;
+    default: return 0;
+    }
+}
+
+static bool zfi_updates_param(zf_op op) { return op == ZF_OP_sgd || op == ZF_OP_adamw || op == ZF_OP_lamb_apply; }
+
+static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined)
+{
+    const zfi_node *node = &g->nodes[id];
+    const zfi_row *row = &g->rows[node->op];
+    const zfi_node **args = zfi_calloc(&g->memory, (size_t)node->arg_count + 1, sizeof *args);
+    zfi_infer infer = {g, row, args, node->arg_count, node->attributes, node->dtype, node->shape};
+    zf_status status = ZF_OK;
+    if (!args) return zfi_graph_nomem(g);
+    for (int32_t k = 0; k < node->arg_count && !status; k++) {
+        int32_t arg = node->args[k];
+        if (arg <= 0 || arg >= zfi_len(g->nodes) || !defined[arg])
+            status = zfi_verify_fail(g, id, "%%%d is not defined above it", (int)arg);
+        else if (zfi_has(g, arg, ZF_OP_EFFECT))
+            status = zfi_verify_fail(g, id, "%%%d has no value", (int)arg);
+        else if ((zfi_written_args(node->op) >> (k < 31 ? k : 31) & 1) && g->nodes[arg].op != ZF_OP_param &&
+                 g->nodes[arg].op != ZF_OP_state)
+            status = zfi_verify_fail(g, id, "it writes %%%d, which is neither param nor state", (int)arg);
+        else args[k] = &g->nodes[arg];
+    }
+    if (!status) status = row->infer(&infer);
+    if (!status && !(row->flags & ZF_OP_EFFECT) &&
+        (infer.dtype != node->dtype || !zfi_same_shape(&infer.shape, &node->shape))) {
+        char type[ZFI_TYPE_TEXT];
+        status = zfi_verify_fail(g, id, "its operands give %s", zfi_type_text(type, infer.dtype, &infer.shape));
+    }
+    zfi_free(&g->memory, args, ((size_t)node->arg_count + 1) * sizeof *args);
+    return status;
+}
+
+/* Checks the whole graph; the first broken rule becomes the graph's error. */
+static zf_status zfi_verify(zf_graph *g)
+{
+    enum { DEFINED = 1, HAS_GRADIENT = 2, IS_UPDATED = 4 };
+    size_t count = (size_t)zfi_len(g->nodes);
+    uint8_t *seen;
+    bool update = false;
+    if (g->error.status) return g->error.status;
+    seen = zfi_calloc(&g->memory, count, 1);
+    if (!seen) return zfi_graph_nomem(g);
+    for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++) {
+        int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        if (seen[id] & DEFINED) zfi_verify_fail(g, id, "it stands twice in the order");
+        if (update && !node->update) zfi_verify_fail(g, id, "it belongs to the micro section but stands below 'update:'");
+        update |= node->update;
+        if (g->error.status || zfi_verify_node(g, id, seen)) break;
+        seen[id] |= DEFINED;
+        if (node->op == ZF_OP_gradient || zfi_updates_param(node->op)) {
+            uint8_t mark = node->op == ZF_OP_gradient ? HAS_GRADIENT : IS_UPDATED;
+            if (seen[node->args[0]] & mark)
+                zfi_verify_fail(g, id, "%%%d has %s already", (int)node->args[0],
+                                mark == HAS_GRADIENT ? "a gradient" : "an update");
+            seen[node->args[0]] |= mark;
+        }
+    }
+    zfi_free(&g->memory, seen, count);
+    return g->error.status;
+}
+
+/* ------------------------------------------------------------------ the gate of a pass */
+
+static const char *zfi_stage_advice(uint32_t stage)
+{
+    switch (stage) {
+    case ZFI_STAGE_GRADIENTS: return "zf_autograd";
+    case ZFI_STAGE_UPDATES: return "an optimizer (zf_sgd, zf_adamw, zf_lamb)";
+    case ZFI_STAGE_CLIPPED: return "zf_clip";
+    default: return "zf_memory";
+    }
+}
+
+/* Enters pass `name`: every stage of `needs` has been reached and none of `forbids`. */
+static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32_t forbids)
+{
+    if (!g) return ZF_ERR_ARGUMENT;
+    if (g->error.status) return g->error.status;
+    g->file = NULL;
+    for (uint32_t stage = 1; stage <= ZFI_STAGE_PLACED; stage <<= 1) {
+        if ((needs & stage) && !(g->stages & stage))
+            return zfi_fail(&g->error, ZF_ERR_STAGE, "%s: needs %s before it", name, zfi_stage_advice(stage));
+        if ((forbids & stage) && (g->stages & stage))
+            return zfi_fail(&g->error, ZF_ERR_STAGE, "%s: must come before %s, which has been run", name,
+                            zfi_stage_advice(stage));
+    }
+    return ZF_OK;
+}
+
+/* Leaves a pass that ensures `stages`. */
+static zf_status zfi_leave(zf_graph *g, uint32_t stages)
+{
+    zf_status status;
+    g->in_update = false;
+    g->file = NULL;
+    status = zfi_verify(g);
+    if (!status) g->stages |= stages;
+    return status;
+}

@@ -1,0 +1,113 @@
+/* autograd: appends the gradient of the loss, as nodes.
+ *
+ * requires: no gradients yet; the loss is a scalar float
+ * ensures:  one `gradient param, value` per parameter that is not frozen and that the loss depends on, in the order of
+ *           declaration; an output "loss"
+ * before:   %2 = param "w" : f32[8,1]     %3 = matmul %1, %2 : f32[4,1]     ... %5 = sum %4 : f32[]
+ * after:    ...  %9 = matmul %1, %8 {transpose_a=true} : f32[8,1]
+ *           gradient %2, %9
+ *
+ * Reverse accumulation: nodes are visited from the loss upwards, each hands dy to its operands (its row's grad), and
+ * what reaches a node from several uses is added in that order, so the sum's order is the graph's. Only nodes between a
+ * trained parameter and the loss are visited.
+ */
+
+/* needs[id]: a trained parameter flows into it. */
+static void zfi_mark_trained(const zf_graph *g, bool *needs)
+{
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        if (node->op == ZF_OP_param) needs[id] = !node->attributes[3].i;
+        for (int32_t k = 0; k < node->arg_count && !zfi_has(g, id, ZF_OP_EFFECT); k++)
+            if (needs[node->args[k]] && zfi_is_float(node->dtype)) needs[id] = true;
+    }
+}
+
+/* Hands dy of node id to its operands. `few` bounds the operands of all rows but concat and total. */
+static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_t *gradients)
+{
+    const zfi_node node = g->nodes[id]; /* a copy: appending moves the nodes */
+    size_t n = (size_t)node.arg_count;
+    zf_tensor *x = zfi_calloc(&g->memory, 2 * n, sizeof *x), *dx = x + n;
+    bool *need = zfi_calloc(&g->memory, n, sizeof *need);
+    zfi_grad c = {g, node.attributes, {g, id}, {g, gradients[id]}, node.arg_count, x, need, dx};
+    if (x && need) {
+        for (size_t k = 0; k < n; k++) {
+            x[k] = (zf_tensor){g, node.args[k]};
+            need[k] = needs[node.args[k]];
+        }
+        g->scope = node.scope, g->file = node.file, g->line = node.line;
+        g->rows[node.op].grad(&c);
+        for (size_t k = 0; k < n && !g->error.status; k++) {
+            int32_t *sum = &gradients[node.args[k]];
+            if (!need[k] || !dx[k].graph) continue;
+            *sum = *sum ? zf_add((zf_tensor){g, *sum}, dx[k]).id : dx[k].id;
+        }
+    } else {
+        zfi_graph_nomem(g);
+    }
+    zfi_free(&g->memory, x, 2 * n * sizeof *x);
+    zfi_free(&g->memory, need, n * sizeof *need);
+}
+
+ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
+{
+    zf_status status = zfi_enter(g, "zf_autograd", 0, ZFI_STAGE_GRADIENTS | ZFI_STAGE_PLACED);
+    const char *scope;
+    int32_t *gradients, count;
+    bool *needs;
+    if (status) return status;
+    loss.id = zfi_resolve(g, loss.id);
+    if (loss.graph != g || !zf_valid(loss))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_autograd: the loss is no tensor of this graph");
+    count = zfi_len(g->nodes);
+    if (!zfi_is_float(zf_tensor_dtype(loss)) || zf_shape_count(zf_tensor_shape(loss)) != 1) {
+        char type[ZFI_TYPE_TEXT];
+        zfi_type_text(type, g->nodes[loss.id].dtype, &g->nodes[loss.id].shape);
+        return zfi_fail(&g->error, ZF_ERR_SHAPE,
+                        "zf_autograd: the loss %%%d is %s; it must be one float (zf_sum or zf_mean give one)",
+                        (int)loss.id, type);
+    }
+    scope = g->scope;
+    gradients = zfi_calloc(&g->memory, (size_t)count, sizeof *gradients);
+    needs = zfi_calloc(&g->memory, (size_t)count, sizeof *needs);
+    if (gradients && needs) {
+        int32_t last = zfi_len(g->order);
+        zfi_mark_trained(g, needs);
+        if (!needs[loss.id])
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_autograd: the loss %%%d depends on no trained parameter",
+                     (int)loss.id);
+        gradients[loss.id] = zf_constant(g, zf_tensor_dtype(loss), zf_tensor_shape(loss), 1).id;
+        for (int32_t i = last - 1; i >= 0 && !g->error.status; i--)
+            if (gradients[g->order[i]] && needs[g->order[i]] && g->nodes[g->order[i]].arg_count)
+                zfi_differentiate(g, g->order[i], needs, gradients);
+        g->scope = scope, g->file = NULL;
+        for (int32_t i = 0; i < zfi_len(g->params) && !g->error.status; i++) {
+            int32_t pair[2] = {g->params[i], gradients[g->params[i]]};
+            if (pair[1] && needs[pair[0]])
+                zfi_append(g, &(zfi_new){.op = ZF_OP_gradient, .args = pair, .arg_count = 2});
+        }
+        if (!zfi_map_get(g->names, "loss", 0)) zf_output(loss, "loss");
+    } else {
+        zfi_graph_nomem(g);
+    }
+    g->scope = scope;
+    zfi_free(&g->memory, gradients, (size_t)count * sizeof *gradients);
+    zfi_free(&g->memory, needs, (size_t)count * sizeof *needs);
+    return zfi_leave(g, ZFI_STAGE_GRADIENTS);
+}
+
+/* The `gradient` node of a parameter, 0 where it has none. */
+static int32_t zfi_gradient_node(const zf_graph *g, int32_t param)
+{
+    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--)
+        if (g->nodes[g->order[i]].op == ZF_OP_gradient && g->nodes[g->order[i]].args[0] == param) return g->order[i];
+    return 0;
+}
+
+ZF_API zf_tensor zf_gradient(zf_graph *g, zf_tensor param)
+{
+    int32_t node = g && zf_valid(param) && param.graph == g ? zfi_gradient_node(g, param.id) : 0;
+    return (zf_tensor){g, node ? g->nodes[node].args[1] : 0};
+}

@@ -1,0 +1,341 @@
+/* memory: gives every value its place in one arena.
+ *
+ * requires: nothing; run once, last
+ * ensures:  every value has offset and bytes; the arena's size is exactly what a run allocates; no two live values
+ *           overlap, which ir/plan.c checks again in its own way
+ * before:   %4 = matmul %1, %2 : f32[4,32]
+ * after:    %4 = matmul %1, %2 : f32[4,32] @4096+512      ...      peak 8192 %4
+ *
+ *     | inputs, parameters, states, constants | work: values that live within a step                |
+ *     0                                   persistent                                             arena
+ *
+ * A buffer is the storage of a value and of all that share it: views (reshape, a slice of leading rows), and results
+ * written over an operand that dies there. Its life runs from the first definition to the last use. Placing buffers is
+ * packing rectangles (life x size); two greedy orders are tried - by size, after Pisarchyk & Lee 2020, and by time with the
+ * best fit - and the smaller arena is kept.
+ */
+
+enum { ZFI_ALIGN = 64 };
+
+typedef struct zfi_buffer {
+    int64_t size, offset; /* aligned */
+    int32_t first, last;  /* positions in the order between which it lives, both included */
+    int32_t node;         /* of its first definition */
+    int32_t rank;         /* its index, to break ties */
+    bool persistent, scratch;
+    bool external; /* a parameter or state of another program: no place in this arena */
+} zfi_buffer;
+
+typedef struct zfi_placement {
+    zf_graph *graph;
+    zfi_buffer *buffers; /* growing array */
+    size_t nodes;
+    int32_t *buffer_of; /* by node; -1: none */
+    int64_t *inside;    /* by node: bytes from its buffer's start */
+    int32_t *last_use;  /* by node: position of the last reader, through views too; behind the end for an output */
+} zfi_placement;
+
+static int64_t zfi_aligned(int64_t bytes) { return (bytes + ZFI_ALIGN - 1) / ZFI_ALIGN * ZFI_ALIGN; }
+
+static bool zfi_is_persistent(zf_op op)
+{
+    return op == ZF_OP_input || op == ZF_OP_param || op == ZF_OP_state || op == ZF_OP_constant;
+}
+
+/* The node is the same bytes as its operand, `*at` bytes from its start. */
+static bool zfi_is_view(const zf_graph *g, const zfi_node *node, int64_t *at)
+{
+    const zfi_node *x;
+    int axis;
+    *at = 0;
+    if (node->op == ZF_OP_reshape) return true;
+    if (node->op != ZF_OP_slice) return false;
+    x = &g->nodes[node->args[0]];
+    axis = (int)node->attributes[0].i;
+    *at = node->attributes[1].i * zfi_span(&x->shape, axis + 1, x->shape.rank) * (int64_t)zf_dtype_size(x->dtype);
+    return zfi_span(&x->shape, 0, axis) == 1;
+}
+
+/* A node as a backend sees it, data pointers unset. `args` has room for its operands. */
+static zf_launch zfi_launch_of(const zf_graph *g, int32_t id, zf_array *args)
+{
+    const zfi_node *node = &g->nodes[id];
+    zf_launch l = {.op = node->op, .node = id, .arg_count = node->arg_count, .args = args,
+                   .out = {NULL, node->dtype, node->shape}, .attributes = node->attributes};
+    for (int32_t k = 0; k < node->arg_count; k++)
+        args[k] = (zf_array){NULL, g->nodes[node->args[k]].dtype, g->nodes[node->args[k]].shape};
+    return l;
+}
+
+/* Positions of last uses. A view's readers read its operand. */
+static void zfi_find_last_uses(zfi_placement *p)
+{
+    const zf_graph *g = p->graph;
+    int32_t end = zfi_len(g->order);
+    int64_t at;
+    for (int32_t i = end - 1; i >= 0; i--) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        int32_t until = node->op == ZF_OP_output ? end : i;
+        if (p->last_use[g->order[i]] < i) p->last_use[g->order[i]] = i;
+        if (zfi_is_view(g, node, &at)) until = p->last_use[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count; k++)
+            if (p->last_use[node->args[k]] < until) p->last_use[node->args[k]] = until;
+    }
+}
+
+/* The operand over which the node at `position` may write its result, -1: none. Its buffer ends here and holds nothing
+ * else, and no other operand is another part of it. */
+static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t position)
+{
+    const zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    if (!zfi_has(g, id, ZF_OP_INPLACE)) return -1;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_node *x = &g->nodes[node->args[k]];
+        int32_t b = p->buffer_of[node->args[k]];
+        bool good = b >= 0 && !p->buffers[b].persistent && p->buffers[b].last == position &&
+                    zf_dtype_size(x->dtype) == zf_dtype_size(node->dtype) && zfi_same_shape(&x->shape, &node->shape) &&
+                    zfi_aligned((int64_t)zfi_node_bytes(x)) == p->buffers[b].size && p->inside[node->args[k]] == 0;
+        for (int32_t other = 0; other < node->arg_count && good; other++)
+            good = p->buffer_of[node->args[other]] != b ||
+                   zfi_same_shape(&g->nodes[node->args[other]].shape, &node->shape);
+        if (good) return k;
+    }
+    return -1;
+}
+
+/* Adds a buffer; its index. */
+static int32_t zfi_add_buffer(zfi_placement *p, zfi_buffer buffer)
+{
+    buffer.rank = zfi_len(p->buffers);
+    return zfi_push(&p->graph->memory, p->buffers, buffer) ? buffer.rank : -1;
+}
+
+/* Follows every value to its buffer, and asks the backend for scratch. */
+static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array *args)
+{
+    zf_graph *g = p->graph;
+    int32_t end = zfi_len(g->order);
+    for (int32_t i = 0; i < end && !g->memory.failed; i++) {
+        int32_t id = g->order[i], over;
+        zfi_node *node = &g->nodes[id];
+        int64_t at;
+        if (d->backend && !zfi_is_persistent(node->op) && !zfi_is_view(g, node, &at)) {
+            zf_launch l = zfi_launch_of(g, id, args);
+            l.backend = d->backend->self;
+            node->scratch_bytes = (int64_t)d->backend->scratch(d->backend->self, &l);
+            if (node->scratch_bytes > 0)
+                zfi_add_buffer(p, (zfi_buffer){.size = zfi_aligned(node->scratch_bytes), .first = i, .last = i,
+                                               .node = id, .scratch = true});
+        }
+        if (zfi_has(g, id, ZF_OP_EFFECT)) continue;
+        if (zfi_is_view(g, node, &at) && !d->no_reuse) {
+            p->buffer_of[id] = p->buffer_of[node->args[0]];
+            p->inside[id] = p->inside[node->args[0]] + at;
+        } else if ((over = d->no_reuse ? -1 : zfi_overwrites(p, id, i)) >= 0) {
+            p->buffer_of[id] = p->buffer_of[node->args[over]];
+            p->buffers[p->buffer_of[id]].last = p->last_use[id];
+        } else {
+            zfi_buffer b = {.size = zfi_aligned((int64_t)zfi_node_bytes(node)), .first = i,
+                            .last = p->last_use[id], .node = id, .persistent = zfi_is_persistent(node->op)};
+            b.external = d->share && (node->op == ZF_OP_param || node->op == ZF_OP_state);
+            if (b.persistent) b.first = 0, b.last = end;
+            p->buffer_of[id] = zfi_add_buffer(p, b);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------ packing */
+
+static int zfi_by_size(const void *left, const void *right)
+{
+    const zfi_buffer *a = left, *b = right;
+    if (a->size != b->size) return a->size < b->size ? 1 : -1;
+    return a->rank < b->rank ? -1 : 1;
+}
+
+static int zfi_by_rank(const void *left, const void *right)
+{
+    const zfi_buffer *a = left, *b = right;
+    return a->rank < b->rank ? -1 : 1;
+}
+
+static bool zfi_lives_with(const zfi_buffer *a, const zfi_buffer *b) { return a->first <= b->last && b->first <= a->last; }
+
+/* Largest first, each into the smallest gap that holds it among those already placed that live with it. `sorted` is by
+ * size, `placed` has room for all. Sets offsets from 0; returns the arena's size. Quadratic. */
+static int64_t zfi_pack_by_size(zfi_buffer *sorted, int32_t count, zfi_buffer **placed)
+{
+    int64_t arena = 0;
+    for (int32_t n = 0; n < count; n++) {
+        zfi_buffer *b = &sorted[n];
+        int64_t gap_start = 0, best = -1, best_size = INT64_MAX;
+        int32_t at;
+        for (int32_t k = 0; k < n; k++) { /* placed[] is in the order of offsets */
+            if (!zfi_lives_with(b, placed[k])) continue;
+            if (placed[k]->offset - gap_start >= b->size && placed[k]->offset - gap_start < best_size)
+                best = gap_start, best_size = placed[k]->offset - gap_start;
+            if (placed[k]->offset + placed[k]->size > gap_start) gap_start = placed[k]->offset + placed[k]->size;
+        }
+        b->offset = best >= 0 ? best : gap_start;
+        if (b->offset + b->size > arena) arena = b->offset + b->size;
+        for (at = n; at > 0 && placed[at - 1]->offset > b->offset; at--) placed[at] = placed[at - 1];
+        placed[at] = b;
+    }
+    return arena;
+}
+
+/* In the order of first definitions, each into the smallest gap among those alive. `alive` has room for all. */
+static int64_t zfi_pack_by_time(zfi_buffer *buffers, int32_t count, zfi_buffer **alive)
+{
+    int64_t arena = 0;
+    int32_t living = 0;
+    for (int32_t n = 0; n < count; n++) {
+        zfi_buffer *b = &buffers[n];
+        int64_t gap_start = 0, best = -1, best_size = INT64_MAX;
+        int32_t kept = 0, at;
+        for (int32_t k = 0; k < living; k++)
+            if (alive[k]->last >= b->first) alive[kept++] = alive[k];
+        living = kept;
+        for (int32_t k = 0; k < living; k++) {
+            if (alive[k]->offset - gap_start >= b->size && alive[k]->offset - gap_start < best_size)
+                best = gap_start, best_size = alive[k]->offset - gap_start;
+            if (alive[k]->offset + alive[k]->size > gap_start) gap_start = alive[k]->offset + alive[k]->size;
+        }
+        b->offset = best >= 0 ? best : gap_start;
+        if (b->offset + b->size > arena) arena = b->offset + b->size;
+        for (at = living++; at > 0 && alive[at - 1]->offset > b->offset; at--) alive[at] = alive[at - 1];
+        alive[at] = b;
+    }
+    return arena;
+}
+
+static int64_t zfi_pack_apart(zfi_buffer *buffers, int32_t count)
+{
+    int64_t arena = 0;
+    for (int32_t n = 0; n < count; n++) buffers[n].offset = arena, arena += buffers[n].size;
+    return arena;
+}
+
+enum { ZFI_QUADRATIC = 8192 }; /* as many buffers as the packing by size is worth its time for */
+
+/* Packs the buffers that live within a step; returns the size of their part of the arena. */
+static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d)
+{
+    zfi_memory *memory = &p->graph->memory;
+    int32_t count = 0, all = zfi_len(p->buffers);
+    size_t room = (size_t)all + 1;
+    zfi_buffer *work = zfi_calloc(memory, room, sizeof *work), *again = zfi_calloc(memory, room, sizeof *again);
+    zfi_buffer **list = zfi_calloc(memory, room, sizeof *list);
+    int64_t arena = 0;
+    if (work && again && list) {
+        for (int32_t n = 0; n < all; n++)
+            if (!p->buffers[n].persistent) work[count++] = p->buffers[n];
+        arena = d->no_reuse ? zfi_pack_apart(work, count) : zfi_pack_by_time(work, count, list);
+        if (!d->no_reuse && count <= ZFI_QUADRATIC) {
+            int64_t other;
+            memcpy(again, work, (size_t)count * sizeof *again);
+            qsort(again, (size_t)count, sizeof *again, zfi_by_size);
+            other = zfi_pack_by_size(again, count, list);
+            if (other < arena) {
+                arena = other;
+                qsort(again, (size_t)count, sizeof *again, zfi_by_rank);
+                memcpy(work, again, (size_t)count * sizeof *again);
+            }
+        }
+        for (int32_t n = 0; n < count; n++) p->buffers[work[n].rank].offset = work[n].offset;
+    }
+    zfi_free(memory, work, room * sizeof *work);
+    zfi_free(memory, again, room * sizeof *again);
+    zfi_free(memory, list, room * sizeof *list);
+    return arena;
+}
+
+/* The largest sum of live work bytes, and the node at whose position it is. */
+static int64_t zfi_largest_sum(zfi_placement *p, int32_t *node)
+{
+    zf_graph *g = p->graph;
+    size_t positions = (size_t)zfi_len(g->order) + 2;
+    int64_t *change = zfi_calloc(&g->memory, positions, sizeof *change), sum = 0, most = 0;
+    if (!change) return 0;
+    for (int32_t n = 0; n < zfi_len(p->buffers); n++)
+        if (!p->buffers[n].persistent) {
+            change[p->buffers[n].first] += p->buffers[n].size;
+            change[p->buffers[n].last + 1] -= p->buffers[n].size;
+        }
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        sum += change[i];
+        if (sum > most) most = sum, *node = g->order[i];
+    }
+    zfi_free(&g->memory, change, positions * sizeof *change);
+    return most;
+}
+
+/* Inputs, parameters, states, constants, each kind in the order of its nodes. Returns the end of the last one. */
+static int64_t zfi_place_persistent(zfi_placement *p)
+{
+    static const zf_op kinds[] = {ZF_OP_input, ZF_OP_param, ZF_OP_state, ZF_OP_constant};
+    int64_t at = 0;
+    for (int k = 0; k < ZFI_COUNT(kinds); k++)
+        for (int32_t n = 0; n < zfi_len(p->buffers); n++) {
+            zfi_buffer *b = &p->buffers[n];
+            if (!b->persistent || b->external || p->graph->nodes[b->node].op != kinds[k]) continue;
+            b->offset = at;
+            at += b->size;
+        }
+    return at;
+}
+
+static void zfi_place(zfi_placement *p, const zf_memory_desc *d)
+{
+    zf_graph *g = p->graph;
+    int64_t persistent = zfi_place_persistent(p), work = zfi_pack_work(p, d);
+    g->peak = persistent + work;
+    g->peak_node = 0;
+    g->live = persistent + zfi_largest_sum(p, &g->peak_node);
+    for (int32_t n = 0; n < zfi_len(p->buffers); n++) {
+        zfi_buffer *b = &p->buffers[n];
+        if (!b->persistent) b->offset += persistent;
+        if (b->scratch) g->nodes[b->node].scratch_offset = b->offset;
+    }
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i], b = p->buffer_of[id];
+        if (b < 0 || p->buffers[b].external) continue;
+        g->nodes[id].placed = true;
+        g->nodes[id].offset = p->buffers[b].offset + p->inside[id];
+        g->nodes[id].bytes = (int64_t)zfi_node_bytes(&g->nodes[id]);
+    }
+}
+
+ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
+{
+    zf_memory_desc d = desc ? *desc : (zf_memory_desc){.backend = NULL};
+    zf_status status = zfi_enter(g, "zf_memory", 0, ZFI_STAGE_PLACED);
+    zfi_placement p = {.graph = g};
+    zf_array *args;
+    int32_t most = 1;
+    if (status) return status;
+    if (zfi_len(g->scopes))
+        return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_memory: the scope \"%s\" is still open (zf_pop closes it)", g->scope);
+    p.nodes = (size_t)zfi_len(g->nodes);
+    p.buffer_of = zfi_calloc(&g->memory, p.nodes, sizeof *p.buffer_of);
+    p.inside = zfi_calloc(&g->memory, p.nodes, sizeof *p.inside);
+    p.last_use = zfi_calloc(&g->memory, p.nodes, sizeof *p.last_use);
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (g->nodes[g->order[i]].arg_count > most) most = g->nodes[g->order[i]].arg_count;
+    args = zfi_calloc(&g->memory, (size_t)most, sizeof *args);
+    if (p.buffer_of && p.inside && p.last_use && args) {
+        for (size_t n = 0; n < p.nodes; n++) p.buffer_of[n] = p.last_use[n] = -1;
+        zfi_find_last_uses(&p);
+        zfi_make_buffers(&p, &d, args);
+        if (!g->memory.failed) zfi_place(&p, &d);
+    }
+    zfi_free(&g->memory, p.buffer_of, p.nodes * sizeof *p.buffer_of);
+    zfi_free(&g->memory, p.inside, p.nodes * sizeof *p.inside);
+    zfi_free(&g->memory, p.last_use, p.nodes * sizeof *p.last_use);
+    zfi_free(&g->memory, args, (size_t)most * sizeof *args);
+    zfi_array_free(&g->memory, p.buffers);
+    if (g->memory.failed) return zfi_graph_nomem(g);
+    status = zfi_leave(g, ZFI_STAGE_PLACED);
+    return status ? status : zfi_verify_plan(g);
+}

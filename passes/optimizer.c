@@ -1,0 +1,132 @@
+/* sgd, adamw, lamb: append one update per parameter that has a gradient.
+ *
+ * requires: gradients; no optimizer yet
+ * ensures:  the parameter and its states are written in the update section; states are named "adamw.m/PARAM"
+ * before:   gradient %2, %9
+ * after:    update:
+ *           advance %30
+ *           adamw %2, %9, %31, %32, %7, %30 {beta1=0.9 beta2=0.999 eps=1e-08}
+ */
+
+typedef struct zfi_optimizer {
+    const char *name;
+    zf_tensor lr, step; /* step: how many updates there were; ZF_NONE where the rule has no use for it */
+    double weight_decay;
+    bool decay_all;
+    const void *desc;
+    void (*update)(zf_graph *, const struct zfi_optimizer *, zf_tensor param, zf_tensor gradient, double decay);
+} zfi_optimizer;
+
+/* A state of zeros beside a parameter: f32, or f64 for an f64 parameter. */
+static zf_tensor zfi_moment(zf_graph *g, const char *kind, zf_tensor param)
+{
+    char name[400];
+    zf_dtype dtype = zf_tensor_dtype(param) == ZF_F64 ? ZF_F64 : ZF_F32;
+    snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
+    return zf_state(g, name, dtype, zf_tensor_shape(param), 0);
+}
+
+static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, bool counts)
+{
+    zf_status status = zfi_enter(g, o->name, ZFI_STAGE_GRADIENTS, ZFI_STAGE_UPDATES | ZFI_STAGE_PLACED);
+    const char *scope;
+    int32_t *marks;
+    if (status) return status;
+    if (o->lr.graph != g || !zf_valid(o->lr) || zf_shape_count(zf_tensor_shape(o->lr)) != 1 ||
+        !zfi_is_float(zf_tensor_dtype(o->lr)))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "%s: lr must be a float scalar of this graph, an input for example",
+                        o->name);
+    marks = zfi_gradient_nodes(g);
+    scope = g->scope;
+    g->scope = "";
+    g->in_update = true;
+    if (counts) {
+        char name[32];
+        snprintf(name, sizeof name, "%s.step", o->name + 3);
+        o->step = zf_state(g, name, ZF_I64, ZF_SCALAR, 0);
+        (void)zfi_op(advance, NULL, o->step);
+    }
+    for (int32_t k = 0; k < zfi_len(marks) && !g->error.status; k++) {
+        zf_tensor param = {g, g->nodes[marks[k]].args[0]}, gradient = {g, g->nodes[marks[k]].args[1]};
+        bool decays = o->decay_all || zf_tensor_shape(param).rank >= 2;
+        o->update(g, o, param, gradient, decays ? o->weight_decay : 0);
+    }
+    g->scope = scope;
+    zfi_array_free(&g->memory, marks);
+    return zfi_leave(g, ZFI_STAGE_UPDATES);
+}
+
+/* Records a value that is outside its range; false then. */
+static bool zfi_in_range(zf_graph *g, const char *pass, const char *field, double value, double low, double high)
+{
+    if (!g || (value >= low && value < high)) return true;
+    zfi_fail(&g->error, ZF_ERR_ARGUMENT, "%s: %s is %g; it must be in [%g, %g)", pass, field, value, low, high);
+    return false;
+}
+
+static double zfi_or(double value, double otherwise) { return value == 0 ? otherwise : value; }
+
+static void zfi_update_sgd(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp, double decay)
+{
+    const zf_sgd_desc *d = o->desc;
+    const zf_attribute *with = zfi_with({.f = d->momentum}, {.i = d->nesterov}, {.f = decay});
+    if (d->momentum == 0) (void)zfi_op(sgd, with, p, dp, o->lr);
+    else (void)zfi_op(sgd, with, p, dp, o->lr, zfi_moment(g, "sgd.momentum", p));
+}
+
+ZF_API zf_status zf_sgd(zf_graph *g, zf_tensor lr, const zf_sgd_desc *desc)
+{
+    zf_sgd_desc d = desc ? *desc : (zf_sgd_desc){.momentum = 0};
+    zfi_optimizer o = {"zf_sgd", lr, ZF_NONE, d.weight_decay, d.decay_all, &d, zfi_update_sgd};
+    if (!zfi_in_range(g, o.name, "momentum", d.momentum, 0, 1) ||
+        !zfi_in_range(g, o.name, "weight_decay", d.weight_decay, 0, INFINITY))
+        return g->error.status;
+    if (g && d.nesterov && d.momentum == 0)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_sgd: nesterov needs a momentum above 0");
+    return zfi_optimize(g, &o, false);
+}
+
+static void zfi_update_adamw(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp, double decay)
+{
+    const zf_adamw_desc *d = o->desc;
+    (void)zfi_op(adamw, zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}), p, dp,
+                 zfi_moment(g, "adamw.m", p), zfi_moment(g, "adamw.v", p), o->lr, o->step);
+}
+
+static bool zfi_moments_in_range(zf_graph *g, const char *pass, double beta1, double beta2, double eps, double decay)
+{
+    return zfi_in_range(g, pass, "beta1", beta1, 0, 1) && zfi_in_range(g, pass, "beta2", beta2, 0, 1) &&
+           zfi_in_range(g, pass, "eps", eps, 0, INFINITY) && zfi_in_range(g, pass, "weight_decay", decay, 0, INFINITY);
+}
+
+ZF_API zf_status zf_adamw(zf_graph *g, zf_tensor lr, const zf_adamw_desc *desc)
+{
+    zf_adamw_desc d = desc ? *desc : (zf_adamw_desc){.beta1 = 0};
+    zfi_optimizer o = {"zf_adamw", lr, ZF_NONE, d.weight_decay, d.decay_all, &d, zfi_update_adamw};
+    d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-8);
+    if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay)) return g->error.status;
+    return zfi_optimize(g, &o, true);
+}
+
+static void zfi_update_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp, double decay)
+{
+    const zf_lamb_desc *d = o->desc;
+    zf_tensor u = zfi_op(lamb_update, zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}), p, dp,
+                         zfi_moment(g, "lamb.m", p), zfi_moment(g, "lamb.v", p), o->step);
+    zf_tensor pp = zfi_op(total, NULL, zfi_op(square_sums, NULL, p));
+    zf_tensor uu = zfi_op(total, NULL, zfi_op(square_sums, NULL, u));
+    (void)zfi_op(lamb_apply, zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}), p, u, o->lr, pp, uu);
+}
+
+ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)
+{
+    zf_lamb_desc d = desc ? *desc : (zf_lamb_desc){.beta1 = 0};
+    zfi_optimizer o = {"zf_lamb", lr, ZF_NONE, d.weight_decay, d.decay_all, &d, zfi_update_lamb};
+    d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-6);
+    d.min_coeff = zfi_or(d.min_coeff, 0.01), d.max_coeff = zfi_or(d.max_coeff, 10);
+    if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||
+        !zfi_in_range(g, o.name, "min_coeff", d.min_coeff, 0, d.max_coeff + 1e-300) ||
+        !zfi_in_range(g, o.name, "max_coeff", d.max_coeff, 0, INFINITY))
+        return g->error.status;
+    return zfi_optimize(g, &o, true);
+}

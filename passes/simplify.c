@@ -1,0 +1,186 @@
+/* simplify: removes what nothing needs, merges what is equal, folds what is known.
+ *
+ * requires: no placement yet
+ * ensures:  numbers are unchanged to the last bit; a tensor that was merged into another still names it
+ *
+ *     fold      add sub mul div maximum minimum neg scale sqrt of one-valued constants; the result is a constant
+ *     identity  x * 1, x / 1, x - 0, scale by 1, neg neg x, reshape of reshape, transpose undone, cast to itself
+ *     merge     equal operator, operands and attributes: one node (not leaves, not in the update section what reads a
+ *               parameter or state there, since updates change them)
+ *     dead      no effect depends on it; inputs, parameters and states stay
+ *
+ * before:   %4 = constant {values=[1]} : f32[]    %5 = mul %3, %4 : f32[8]    %6 = exp %5 : f32[8]
+ * after:    %6 = exp %3 : f32[8]
+ */
+
+/* The one value of a constant. */
+static bool zfi_splat(const zfi_node *node, double *value)
+{
+    if (node->op != ZF_OP_constant || node->attributes[0].list.count != 1) return false;
+    *value = *(const double *)node->attributes[0].list.data;
+    return true;
+}
+
+static bool zfi_foldable(zf_op op)
+{
+    switch (op) {
+    case ZF_OP_add:
+    case ZF_OP_sub:
+    case ZF_OP_mul:
+    case ZF_OP_div:
+    case ZF_OP_maximum:
+    case ZF_OP_minimum:
+    case ZF_OP_neg:
+    case ZF_OP_scale:
+    case ZF_OP_sqrt: return true;
+    default: return false;
+    }
+}
+
+/* Turns a node over one-valued constants into a constant, by running its reference kernel on one element. In f32 and
+ * f64 these operators are rounded once, so this is what the step would have computed. */
+static void zfi_fold(zf_graph *g, int32_t id)
+{
+    zfi_node *node = &g->nodes[id];
+    zfi_cpu cpu = {.reference = true};
+    double in[2] = {0, 0}, out = 0;
+    zf_array args[2];
+    zf_launch launch = {.op = node->op, .node = id, .arg_count = node->arg_count, .args = args,
+                        .attributes = node->attributes, .backend = &cpu};
+    if (!zfi_foldable(node->op) || (node->dtype != ZF_F32 && node->dtype != ZF_F64)) return;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        double value;
+        if (!zfi_splat(&g->nodes[node->args[k]], &value)) return;
+        args[k] = (zf_array){&in[k], node->dtype, ZF_SCALAR};
+        zfi_set(&args[k], 0, value);
+    }
+    launch.out = (zf_array){&out, node->dtype, ZF_SCALAR};
+    if (g->rows[node->op].cpu(&launch)) return;
+    in[0] = zfi_get(&launch.out, 0);
+    memset(node->attributes, 0, sizeof node->attributes);
+    node->attributes[0].list.data = zfi_bytes_copy(&g->memory, &g->text, in, sizeof in[0]);
+    node->attributes[0].list.count = 1;
+    node->op = ZF_OP_constant;
+    node->arg_count = 0;
+}
+
+/* The node that has the value of `id` already, or `id`. Operands are resolved. */
+static int32_t zfi_identity(zf_graph *g, int32_t id)
+{
+    zfi_node *node = &g->nodes[id];
+    const zfi_node *first = node->arg_count ? &g->nodes[node->args[0]] : NULL;
+    bool same_type = first && first->dtype == node->dtype && zfi_same_shape(&first->shape, &node->shape);
+    double value;
+    switch (node->op) {
+    case ZF_OP_mul:
+        for (int k = 0; k < 2; k++) {
+            const zfi_node *other = &g->nodes[node->args[k]];
+            if (zfi_splat(&g->nodes[node->args[1 - k]], &value) && value == 1 &&
+                zfi_same_shape(&other->shape, &node->shape))
+                return node->args[k];
+        }
+        return id;
+    case ZF_OP_div:
+    case ZF_OP_sub:
+        if (same_type && zfi_splat(&g->nodes[node->args[1]], &value) && value == (node->op == ZF_OP_div) &&
+            !signbit(value))
+            return node->args[0];
+        return id;
+    case ZF_OP_scale: return node->attributes[0].f == 1 ? node->args[0] : id;
+    case ZF_OP_neg: return first->op == ZF_OP_neg ? first->args[0] : id;
+    case ZF_OP_cast: return same_type ? node->args[0] : id;
+    case ZF_OP_reshape:
+        if (first->op == ZF_OP_reshape) node->args[0] = first->args[0], first = &g->nodes[node->args[0]];
+        return zfi_same_shape(&first->shape, &node->shape) ? node->args[0] : id;
+    case ZF_OP_transpose:
+        if (first->op == ZF_OP_transpose) {
+            const int64_t *outer = node->attributes[0].list.data, *inner = first->attributes[0].list.data;
+            for (int32_t axis = 0; axis < node->shape.rank; axis++)
+                if (inner[outer[axis]] != axis) return id;
+            return first->args[0];
+        }
+        return id;
+    default: return id;
+    }
+}
+
+/* May be replaced by an equal node. */
+static bool zfi_mergeable(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    if (node->op != ZF_OP_constant && zfi_has(g, id, ZF_OP_LEAF)) return false;
+    if (zfi_has(g, id, ZF_OP_EFFECT | ZF_OP_MUTATES)) return false;
+    for (int32_t k = 0; k < node->arg_count && node->update; k++) {
+        zf_op op = g->nodes[node->args[k]].op;
+        if (op == ZF_OP_param || op == ZF_OP_state) return false;
+    }
+    return true;
+}
+
+/* The node's text without its id, as the key under which an equal one is found; NULL when it is too long to be worth
+ * it. */
+static const char *zfi_node_key(zf_graph *g, int32_t id, zfi_text *keys)
+{
+    char text[512];
+    zfi_writer w = zfi_writer_of(NULL, text, sizeof text);
+    const char *key;
+    zfi_print_node(&w, g, id, 0);
+    if (w.length >= sizeof text) return NULL;
+    text[w.length] = '\0';
+    key = strchr(text, '=');
+    return key ? zfi_text_copy(&g->memory, keys, key, strlen(key)) : NULL;
+}
+
+static void zfi_replace(zf_graph *g, int32_t id, int32_t by)
+{
+    g->nodes[id].op = ZF_OP_none;
+    g->nodes[id].same_as = by;
+}
+
+static void zfi_remove_dead(zf_graph *g)
+{
+    size_t count = (size_t)zfi_len(g->nodes);
+    bool *live = zfi_calloc(&g->memory, count, sizeof *live);
+    int32_t kept = 0;
+    if (!live) return;
+    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op == ZF_OP_none) continue;
+        if (zfi_has(g, g->order[i], ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_NAMED)) live[g->order[i]] = true;
+        for (int32_t k = 0; k < node->arg_count && live[g->order[i]]; k++) live[node->args[k]] = true;
+    }
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i];
+        if (live[id]) g->order[kept++] = id;
+        else if (g->nodes[id].op != ZF_OP_none) zfi_replace(g, id, 0);
+    }
+    if (g->order) stbds_header(g->order)->length = (size_t)kept;
+    zfi_free(&g->memory, live, count * sizeof *live);
+}
+
+ZF_API zf_status zf_simplify(zf_graph *g)
+{
+    zf_status status = zfi_enter(g, "zf_simplify", 0, ZFI_STAGE_PLACED);
+    zfi_name *seen = NULL;
+    zfi_text keys = {NULL};
+    if (status) return status;
+    for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++) {
+        int32_t id = g->order[i], same;
+        const char *key;
+        for (int32_t k = 0; k < g->nodes[id].arg_count; k++)
+            g->nodes[id].args[k] = zfi_resolve(g, g->nodes[id].args[k]);
+        if (!zfi_mergeable(g, id)) continue;
+        zfi_fold(g, id);
+        same = zfi_identity(g, id);
+        if (same == id && (key = zfi_node_key(g, id, &keys))) {
+            same = zfi_map_get(seen, key, id);
+            if (same == id) seen = zfi_map_put(&g->memory, seen, key, id);
+        }
+        if (same != id) zfi_replace(g, id, same);
+    }
+    zfi_map_free(&g->memory, seen);
+    zfi_text_free(&g->memory, &keys);
+    if (!g->memory.failed) zfi_remove_dead(g);
+    if (g->memory.failed) return zfi_graph_nomem(g);
+    return zfi_leave(g, 0);
+}

@@ -1,0 +1,110 @@
+/* The CPU backend: memory from its allocator, copies by memcpy, nodes by their row's kernel on its own workers. */
+
+static void *zfi_cpu_allocate(void *self, size_t bytes, zf_error *error)
+{
+    zfi_cpu *cpu = self;
+    size_t total;
+    char *block, *aligned;
+    if (!zfi_add_size(bytes, ZFI_ALIGN + sizeof block, &total) ||
+        !(block = zfi_realloc(&cpu->memory, NULL, 0, total))) {
+        zfi_fail(error, ZF_ERR_NOMEM, "out of memory: the arena takes %zu bytes", bytes);
+        return NULL;
+    }
+    aligned = block + sizeof block;
+    aligned += (ZFI_ALIGN - (uintptr_t)aligned % ZFI_ALIGN) % ZFI_ALIGN;
+    memcpy(aligned - sizeof block, &block, sizeof block); /* where the block starts, in front of what is handed out */
+    return aligned;
+}
+
+static void zfi_cpu_release(void *self, void *memory, size_t bytes)
+{
+    char *block;
+    if (!memory) return;
+    memcpy(&block, (char *)memory - sizeof block, sizeof block);
+    zfi_free(&((zfi_cpu *)self)->memory, block, bytes + ZFI_ALIGN + sizeof block);
+}
+
+static zf_status zfi_cpu_copy(void *self, void *to, const void *from, size_t bytes, zf_copy kind, zf_error *error)
+{
+    (void)self, (void)kind, (void)error;
+    if (bytes) memmove(to, from, bytes);
+    return ZF_OK;
+}
+
+static size_t zfi_cpu_scratch(void *self, const zf_launch *l)
+{
+    (void)self;
+    switch (l->op) {
+    case ZF_OP_matmul: return zfi_scratch_matmul(l);
+    default: return 0;
+    }
+}
+
+static zf_status zfi_cpu_launch(void *self, const zf_launch *l)
+{
+    (void)self;
+    return zfi_rows[l->op].cpu(l);
+}
+
+static zf_status zfi_cpu_synchronize(void *self, zf_error *error)
+{
+    (void)self, (void)error;
+    return ZF_OK;
+}
+
+static void zfi_cpu_destroy(void *self)
+{
+    zfi_cpu *cpu = self;
+    zfi_memory memory = cpu->memory;
+    zfi_pool_free(cpu->pool);
+    zfi_free(&memory, cpu, sizeof *cpu);
+}
+
+/* The set called `name`, if this machine has it; false with *error otherwise. */
+static bool zfi_isa_named(const char *name, zfi_isa *isa, zf_error *error)
+{
+    zfi_isa best = zfi_isa_best();
+    *isa = best;
+    if (!name) return true;
+    for (int i = ZFI_ISA_PORTABLE; i <= ZFI_ISA_NEON; i++) {
+        if (strcmp(name, zfi_isa_name((zfi_isa)i))) continue;
+        *isa = (zfi_isa)i;
+        if (i == ZFI_ISA_PORTABLE || (best == ZFI_ISA_NEON ? i == ZFI_ISA_NEON : i <= (int)best)) return true;
+        zfi_fail(error, ZF_ERR_BACKEND, "zf_cpu_backend: this machine has no %s; its best is %s", name,
+                 zfi_isa_name(best));
+        return false;
+    }
+    zfi_fail(error, ZF_ERR_ARGUMENT, "zf_cpu_backend: isa \"%.40s\" is none of portable, avx2, avx512, neon", name);
+    return false;
+}
+
+ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error)
+{
+    zf_cpu_desc d = desc ? *desc : (zf_cpu_desc){.threads = 0};
+    zfi_memory memory = zfi_memory_of(&d.allocator);
+    zfi_cpu *cpu;
+    zfi_isa isa;
+    if (d.threads == 0) d.threads = 1;
+    if (d.threads < 1 || d.threads > 1024) {
+        zfi_fail(error, ZF_ERR_ARGUMENT, "zf_cpu_backend: threads is %d; it must be 1 to 1024", (int)d.threads);
+        return NULL;
+    }
+    if (!zfi_isa_named(d.isa, &isa, error)) return NULL;
+    cpu = zfi_calloc(&memory, 1, sizeof *cpu);
+    if (!cpu) return zfi_nomem(error), NULL;
+    cpu->memory = memory;
+    cpu->isa = isa;
+    cpu->reference = d.reference;
+    cpu->backend = (zf_backend){"cpu", cpu, zfi_cpu_allocate, zfi_cpu_release, zfi_cpu_copy,
+                                zfi_cpu_scratch, zfi_cpu_launch, zfi_cpu_synchronize, zfi_cpu_destroy};
+    if (d.threads > 1 && !(cpu->pool = zfi_pool_new(&cpu->memory, d.threads, error))) {
+        zfi_cpu_destroy(cpu);
+        return NULL;
+    }
+    return &cpu->backend;
+}
+
+ZF_API void zf_backend_free(zf_backend *backend)
+{
+    if (backend) backend->destroy(backend->self);
+}

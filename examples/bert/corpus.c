@@ -291,9 +291,10 @@ static bool measure_unigrams(loader *l)
 {
     bert_corpus *c = l->corpus;
     size_t vocab = (size_t)c->vocab_size, bytes = 2 * vocab * sizeof(int64_t);
-    int64_t *train = bert_resize(&l->desc->allocator, NULL, 0, bytes), *held_out = train + vocab;
+    int64_t *train = bert_resize(&l->desc->allocator, NULL, 0, bytes), *held_out;
     double sum = 0, all = (double)(c->train.tokens + c->vocab_size);
     if (!train) return out_of_memory(l);
+    held_out = train + vocab;
     memset(train, 0, bytes);
     count(c, &c->train, train);
     count(c, &c->held_out, held_out);
@@ -375,7 +376,6 @@ bert_corpus *bert_corpus_parse(const char *text, size_t bytes, const char *name,
     bool good = false;
     l.threads = desc->threads ? desc->threads : 1;
     l.id_size = desc->vocab_size <= 65536 ? sizeof(uint16_t) : sizeof(int32_t);
-    jobs_size = (size_t)l.threads * sizeof *l.jobs;
     if (!desc->encode || desc->vocab_size <= 0) {
         bert_fail(err, err_size,
                   "corpus '%s': a tokenizer and the size of its vocabulary are needed", name);
@@ -386,6 +386,7 @@ bert_corpus *bert_corpus_parse(const char *text, size_t bytes, const char *name,
                   most_threads);
         return NULL;
     }
+    jobs_size = (size_t)l.threads * sizeof *l.jobs;
     l.corpus = bert_resize(a, NULL, 0, sizeof *l.corpus);
     l.jobs = bert_resize(a, NULL, 0, jobs_size);
     if (l.jobs) memset(l.jobs, 0, jobs_size);

@@ -354,6 +354,13 @@ ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor 
 /* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
 ZF_API zf_tensor zf_output(zf_tensor x, const char *name);
 
+/* For layers of one's own: records a misuse as the graph's error, with scope and line; returns the invalid tensor. */
+ZF_API zf_tensor zf_fail(zf_tensor x, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+
 /* Used by the macros at the end of this header: they note where a builder was called, for error messages. */
 ZF_API zf_tensor zf_at(zf_tensor x, const char *file, int line);
 ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);
@@ -683,6 +690,73 @@ ZF_API zf_status zf_safetensors_write(zf_safetensors_writer *writer, int32_t ind
 ZF_API zf_status zf_safetensors_finish(zf_safetensors_writer *writer, zf_error *error);
 ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer); /* unfinished: leaves no trace; NULL: nothing */
 
+/* ---------------------------------------------------------------------------- 10 LAYERS
+ *
+ * Conveniences, written with the calls above alone (nn/), to be used or copied. Parameters have the names and shapes
+ * that PyTorch and Hugging Face give them, inside the scopes that are open. */
+
+typedef struct zf_nn_linear_desc {
+    double std; /* of the weight's truncated normal; 0: 0.02 */
+    bool no_bias;
+} zf_nn_linear_desc;
+
+/* x [..., in] -> [..., out]: x weight^T + bias; parameters NAME.weight [out, in] and NAME.bias [out]. */
+ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out, const zf_nn_linear_desc *desc);
+/* Parameters NAME.weight (ones) and NAME.bias (zeros), [n] for x [..., n]. */
+ZF_API zf_tensor zf_nn_layer_norm(zf_tensor x, const char *name, double eps);
+/* The f32 parameter NAME.weight [rows, width], truncated normal (std 0: 0.02), for zf_embedding. */
+ZF_API zf_tensor zf_nn_embedding_table(zf_graph *graph, const char *name, int64_t rows, int64_t width, double std);
+/* softmax(q k^T / sqrt(d) + bias) v, dropout on the softmax; q [..., m, d], k and v [..., n, d]; bias broadcasts to
+ * [..., m, n] and may be ZF_NONE (Vaswani et al. 2017). */
+ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tensor bias, double dropout);
+
+typedef struct zf_nn_encoder_desc {
+    int64_t heads;        /* 0: one for every 64 of hidden */
+    int64_t intermediate; /* 0: 4 hidden */
+    double dropout, attention_dropout;
+    double eps; /* of LayerNorm; 0: 1e-12 */
+    double std; /* of the weights; 0: 0.02 */
+    bool pre_norm; /* LayerNorm in front of each half and not behind it; a model then ends with one of its own */
+} zf_nn_encoder_desc;
+
+/* One transformer encoder block, x [batch, tokens, hidden] -> the same; parameters named as in BERT's encoder.layer.{i}
+ * (attention.self.query.weight, ...). bias: as in zf_nn_attention, over [batch, heads, tokens, tokens]. */
+ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_encoder_desc *desc);
+
+typedef enum zf_schedule_kind {
+    ZF_CONSTANT,
+    ZF_LINEAR,      /* from peak to end at `steps` */
+    ZF_COSINE,      /* the same along half a cosine */
+    ZF_POLYNOMIAL,  /* the same along (1 - t)^power */
+    ZF_EXPONENTIAL, /* peak * rate^floor(steps after the warm-up / every), not below end */
+    ZF_ONE_CYCLE    /* up from peak/25 during the warm-up (0: 30% of steps), down to end, both as cosines */
+} zf_schedule_kind;
+
+/* The learning rate of step 1, 2, ...: all but ZF_ONE_CYCLE rise linearly, step/warmup of peak, for `warmup` steps. */
+typedef struct zf_schedule {
+    zf_schedule_kind kind;
+    double peak, end;
+    int64_t warmup, steps;
+    double power; /* 0: 1 */
+    double rate;  /* 0: 0.9 */
+    int64_t every; /* 0: 1 */
+} zf_schedule;
+ZF_API double zf_schedule_at(const zf_schedule *schedule, int64_t step);
+ZF_API const char *zf_schedule_name(zf_schedule_kind kind); /* "constant", ...; NULL behind the last */
+
+typedef struct zf_nn_train_desc {
+    zf_program *program;
+    int64_t steps; /* trains until zf_program_step is this */
+    zf_tensor lr;  /* written before each step; ZF_NONE: not */
+    zf_schedule schedule;
+    void *user;
+    /* Writes the inputs of step `step` (0, 1, ...); may be NULL. A bad status ends the training with it. */
+    zf_status (*feed)(void *user, zf_program *program, int64_t step);
+    /* After `done` steps; false ends the training. May be NULL. */
+    bool (*report)(void *user, zf_program *program, int64_t done, double lr);
+} zf_nn_train_desc;
+ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
+
 #ifdef __cplusplus
 }
 #endif
@@ -781,6 +855,9 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer); /* unfini
 #include "run/program.c"
 #include "run/crc32c.c"
 #include "run/files.c"
+#include "nn/schedule.c"
+#include "nn/layers.c"
+#include "nn/train.c"
 #endif
 
 /* Every builder notes the line that calls it, so that an error names it. A macro is not expanded within itself: the name

@@ -55,6 +55,18 @@ ZF_API zf_graph *zf_graph_at(zf_graph *g, const char *file, int line)
     return g;
 }
 
+ZF_API zf_tensor zf_fail(zf_tensor x, const char *format, ...)
+{
+    char text[400];
+    va_list args;
+    if (!x.graph) return ZF_NONE;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    zfi_graph_fail(x.graph, ZF_ERR_ARGUMENT, "build", "%s", text);
+    return (zf_tensor){x.graph, 0};
+}
+
 /* ----------------------------------------------------------------------------- scopes */
 
 ZF_API void zf_push(zf_graph *g, const char *format, ...)

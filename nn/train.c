@@ -1,0 +1,16 @@
+/* A training loop: feed, set the learning rate, step, report. Copy it when yours needs more. */
+
+ZF_API zf_status zf_nn_train(const zf_nn_train_desc *d)
+{
+    while (zf_program_step(d->program) < d->steps) {
+        int64_t step = zf_program_step(d->program);
+        float lr = (float)zf_schedule_at(&d->schedule, step + 1);
+        zf_status status = ZF_OK;
+        if (d->feed && (status = d->feed(d->user, d->program, step))) return status;
+        if (d->lr.graph) status = zf_write(d->program, d->lr, &lr, sizeof lr);
+        if (!status) status = zf_step(d->program);
+        if (status) return status;
+        if (d->report && !d->report(d->user, d->program, step + 1, lr)) break;
+    }
+    return ZF_OK;
+}

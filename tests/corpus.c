@@ -510,9 +510,10 @@ TEST_ONCE(corpus_script_without_the_package)
 
     CHECK(t, run_script(folder, root, said, sizeof said) == 1);
     CHECK_TEXT(t, said,
+               "corpus: fetching the Debian package dict-gcide (15 MB)\n"
                "corpus: the package dict-gcide cannot be had (no network); taking the English text "
                "of this machine\n"
-               "corpus: this machine has 2 bytes of English text, and 200000 are needed: name a "
+               "corpus: this machine has 0 bytes of English text, and 200000 are needed: name a "
                "text with CORPUS=file (one sentence per line, a blank line between documents)\n");
     snprintf(path, sizeof path, "%s/corpus.txt", folder);
     CHECK(t, access(path, F_OK) != 0);
@@ -527,6 +528,7 @@ TEST_ONCE(corpus_script_without_the_package)
     CHECK(t, run_script(folder, root, said, sizeof said) == 0);
     snprintf(
         expected, sizeof expected,
+        "corpus: fetching the Debian package dict-gcide (15 MB)\n"
         "corpus: the package dict-gcide cannot be had (no network); taking the English text "
         "of this machine\n"
         "corpus: licences, documentation and manual pages of this machine: 0.3 MB, 50000 words "

@@ -65,7 +65,7 @@ unpack() {
 }
 
 apt() {
-    (cd "$work" && timeout 300 apt-get -q -o APT::Sandbox::User="$(id -un)" \
+    (cd "$work" && timeout 180 apt-get -q -o APT::Sandbox::User="$(id -un)" \
         -o Acquire::Retries=1 -o Acquire::http::Timeout=20 -o Acquire::https::Timeout=20 "$@") \
         >> "$work/apt.log" 2>&1
 }
@@ -82,12 +82,16 @@ package() {
         return 1
     fi
     unpack && return 0
+    say "fetching the Debian package dict-gcide (15 MB)"
     apt download dict-gcide && unpack && return 0
     own update && own download dict-gcide && unpack
 }
 
-# Cuts standard input in the given mode and appends to the part; an empty input adds nothing.
-cut_into() { "$work/sentences" "$1" >> "$part" && echo >> "$part"; }
+# Cuts standard input in the given mode and appends to the part, with a document's end.
+cut_into() {
+    "$work/sentences" "$1" >> "$part"
+    [ ! -s "$part" ] || echo >> "$part"
+}
 
 long_enough() { [ "$(wc -c < "$part")" -ge $least ]; }
 

@@ -113,22 +113,20 @@ static void *tokenise(void *argument)
         const char *newline = memchr(s, '\n', (size_t)(end - s));
         size_t n = (size_t)((newline ? newline : end) - s);
         int64_t got = line_blank;
+        bool bad;
         if (n && s[n - 1] == '\r') n--;
         if (!is_blank(s, n)) {
             /* One id for each byte at most, so there is room for the rest of the chunk. */
             got = j->desc->encode(j->desc->user, s, n, j->ids + used, (int64_t)(j->bytes - used));
-            j->too_many = got > (int64_t)n || got < 0;
-            for (int64_t i = 0; i < got && !j->too_many; i++) {
-                int32_t id = j->ids[used + (size_t)i];
-                if (id >= 0 && id < j->desc->vocab_size) continue;
-                j->bad_id = id;
-                j->bad_line = j->lines;
-                return NULL;
+            bad = j->too_many = got < 0 || got > (int64_t)n;
+            j->bad_id = got;
+            for (int64_t i = 0; !bad && i < got; i++) {
+                j->bad_id = j->ids[used + (size_t)i];
+                bad = j->bad_id < 0 || j->bad_id >= j->desc->vocab_size;
             }
-            if (j->too_many) {
-                j->bad_id = got;
+            if (bad) {
                 j->bad_line = j->lines;
-                return NULL;
+                break;
             }
             used += (size_t)got;
         }

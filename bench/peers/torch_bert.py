@@ -18,12 +18,12 @@ input_ids, token_type_ids, attention_mask, labels [S,B,T] or [B,T], next_sentenc
 flops_per_step counts matrix products, 2 per multiply-add, backward as twice the forward:
 6 (tokens L (4 h^2 + 2 h I) + labels (h^2 + h V) + B (h^2 + 2 h)) + 12 L tokens T h.
 
-tuned.py says what --malloc and --mkl change, and that matters most. Of the other choices:
+tuned.py says what --malloc and --mkl change; the second matters most. Of the other choices:
   --attention  sdpa, or the same written out; with dropout sdpa decomposes into products and a
                softmax as well, since the fused CPU kernel knows no dropout.
   --optimizer  fused AdamW is one pass over all tensors.
   --mode       compile fuses the elementwise work into C++ loops (needs g++), dropout's random
-               numbers among them: which mode is faster depends on the dropout.
+               numbers among them: faster without dropout, slower with it.
 Threads are OpenMP's, one pool for products and elementwise work; denormals are flushed.
 """
 import argparse

@@ -1,13 +1,317 @@
-/* Skeleton. */
-#define zfi_infer_sgd zfi_infer_pending
-#define zfi_grad_sgd zfi_grad_none
-#define zfi_cpu_sgd zfi_cpu_pending
-#define zfi_infer_adamw zfi_infer_pending
-#define zfi_grad_adamw zfi_grad_none
-#define zfi_cpu_adamw zfi_cpu_pending
-#define zfi_infer_lamb_update zfi_infer_pending
-#define zfi_grad_lamb_update zfi_grad_none
-#define zfi_cpu_lamb_update zfi_cpu_pending
-#define zfi_infer_lamb_apply zfi_infer_pending
-#define zfi_grad_lamb_apply zfi_grad_none
-#define zfi_cpu_lamb_apply zfi_cpu_pending
+/* Optimizers: sgd, adamw (Loshchilov & Hutter 2019), lamb_update and lamb_apply (You et al. 2020). They write parameters
+ * and states in place, have no gradient, and run in the update section.
+ *
+ *          sgd %p, %g, %lr {weight_decay=0.1}                      p -= lr d, d = g + wd p
+ *          sgd %p, %g, %lr, %buf {momentum=0.9 nesterov=true}      buf = momentum buf + d, p -= lr buf, or with nesterov
+ *                                                                  p -= lr (d + momentum buf)
+ *          adamw %p, %g, %m, %v, %lr, %t {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01}
+ *                                                                  m = beta1 m + (1 - beta1) g
+ *                                                                  v = beta2 v + (1 - beta2) g^2
+ *                                                                  p -= lr wd p
+ *                                                                  p -= lr m^ / (sqrt(v^) + eps)
+ *     %u = lamb_update %p, %g, %m, %v, %t {beta1=0.9 ...} : f32[8] m, v as above; u = m^ / (sqrt(v^) + eps) + wd p
+ *          lamb_apply %p, %u, %lr, %pp, %uu {least=0.01 most=10}   p -= lr r u, r = sqrt(pp / uu) in [least, most]
+ *
+ * m^ = m / (1 - beta1^t), v^ = v / (1 - beta2^t); t is a state i64[] that counts updates from 1, advanced before. r is 1
+ * where pp or uu, the sums of squares of p and u, is 0. m, v, buf and u are f32, f64 for an f64 parameter. lr, pp and uu
+ * are floats of one element.
+ *
+ * What all elements share (corrections, rates) is computed in double and rounded once; an element then depends on
+ * nothing else, so a tensor may be cut anywhere.
+ */
+
+/* ------------------------------------------------------------------------------- infer */
+
+/* Operand 0 is a parameter. */
+static zf_status zfi_infer_target(zfi_infer *c)
+{
+    if (c->args[0]->op != ZF_OP_param)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a param, not the result of %s",
+                              c->graph->rows[c->args[0]->op].name);
+    return zfi_infer_like(c, 0);
+}
+
+/* Operand k, called `what`, has the shape of the parameter and the given dtype; `state`: and is a state. */
+static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *what, zf_dtype dtype, bool state)
+{
+    char type[ZFI_TYPE_TEXT];
+    zfi_type_text(type, dtype, &c->args[0]->shape);
+    if (state && c->args[k]->op != ZF_OP_state)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, %s, must be a state %s", (int)k, what, type);
+    if (c->args[k]->dtype != dtype)
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand %d, %s, must be %s", (int)k, what, type);
+    if (!zfi_same_shape(&c->args[k]->shape, &c->args[0]->shape))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d, %s, must be %s", (int)k, what, type);
+    return ZF_OK;
+}
+
+/* Operand k is a float of one element. */
+static zf_status zfi_infer_number(const zfi_infer *c, int32_t k, const char *what)
+{
+    if (zfi_is_float(c->args[k]->dtype) && zf_shape_count(c->args[k]->shape) == 1) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d, %s, must be one float", (int)k, what);
+}
+
+/* An attribute called `what` is in [least, most). */
+static zf_status zfi_infer_within(const zfi_infer *c, const char *what, double value, double least, double most)
+{
+    if (value >= least && value < most) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%s = %g must be at least %g and below %g", what, value, least, most);
+}
+
+static zf_status zfi_infer_sgd(zfi_infer *c)
+{
+    double momentum = c->attributes[0].f;
+    zf_status status = zfi_infer_target(c);
+    if (!status) status = zfi_infer_beside(c, 1, "the gradient", c->args[0]->dtype, false);
+    if (!status) status = zfi_infer_number(c, 2, "the learning rate");
+    if (!status && c->arg_count > 3)
+        status = zfi_infer_beside(c, 3, "the momentum buffer", zfi_wide(c->args[0]->dtype), true);
+    if (!status) status = zfi_infer_within(c, "momentum", momentum, 0, INFINITY);
+    if (!status) status = zfi_infer_within(c, "weight_decay", c->attributes[2].f, 0, INFINITY);
+    if (!status && momentum != 0 && c->arg_count < 4)
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "momentum = %g needs a buffer, a state, as operand 3", momentum);
+    if (!status && momentum == 0 && c->attributes[1].i)
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "nesterov needs a momentum above 0");
+    return status;
+}
+
+/* What adamw and lamb_update share: operands 0 to 3, operand `step`, and the attributes. */
+static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
+{
+    zf_dtype wide = zfi_wide(c->args[0]->dtype);
+    zf_status status = zfi_infer_target(c);
+    if (!status) status = zfi_infer_beside(c, 1, "the gradient", c->args[0]->dtype, false);
+    if (!status) status = zfi_infer_beside(c, 2, "the mean", wide, true);
+    if (!status) status = zfi_infer_beside(c, 3, "the variance", wide, true);
+    if (!status && c->args[2] == c->args[3])
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operands 2 and 3, mean and variance, must be two states");
+    if (!status && (c->args[step]->op != ZF_OP_state || c->args[step]->dtype != ZF_I64 || c->args[step]->shape.rank))
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, the step, must be a state i64[]", (int)step);
+    if (!status) status = zfi_infer_within(c, "beta1", c->attributes[0].f, 0, 1);
+    if (!status) status = zfi_infer_within(c, "beta2", c->attributes[1].f, 0, 1);
+    if (!status) status = zfi_infer_within(c, "eps", c->attributes[2].f, 0, INFINITY);
+    if (!status) status = zfi_infer_within(c, "weight_decay", c->attributes[3].f, 0, INFINITY);
+    return status;
+}
+
+static zf_status zfi_infer_adamw(zfi_infer *c)
+{
+    zf_status status = zfi_infer_adam(c, 5);
+    return status ? status : zfi_infer_number(c, 4, "the learning rate");
+}
+
+static zf_status zfi_infer_lamb_update(zfi_infer *c)
+{
+    zf_status status = zfi_infer_adam(c, 4);
+    c->dtype = zfi_wide(c->args[0]->dtype);
+    return status;
+}
+
+static zf_status zfi_infer_lamb_apply(zfi_infer *c)
+{
+    double least = c->attributes[0].f, most = c->attributes[1].f;
+    zf_status status = zfi_infer_target(c);
+    if (!status) status = zfi_infer_beside(c, 1, "the update", zfi_wide(c->args[0]->dtype), false);
+    if (!status) status = zfi_infer_number(c, 2, "the learning rate");
+    if (!status) status = zfi_infer_number(c, 3, "the parameter's sum of squares");
+    if (!status) status = zfi_infer_number(c, 4, "the update's sum of squares");
+    if (!status && !(least >= 0 && least <= most))
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "the ratio's bounds, %g and %g, must be 0 <= least <= most", least,
+                                most);
+    return status;
+}
+
+#define zfi_grad_sgd         zfi_grad_none
+#define zfi_grad_adamw       zfi_grad_none
+#define zfi_grad_lamb_update zfi_grad_refuse
+#define zfi_grad_lamb_apply  zfi_grad_none
+
+/* --------------------------------------------------------------------------------- sgd */
+
+static void zfi_sgd_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zf_array *p = &l->args[0], *g = &l->args[1], *buf = l->arg_count > 3 ? &l->args[3] : NULL;
+    double lr = zfi_get(&l->args[2], 0), momentum = l->attributes[0].f, decay = l->attributes[2].f;
+    for (int64_t i = first; i < last; i++) {
+        double d = zfi_get(g, i) + decay * zfi_get(p, i);
+        if (buf) {
+            double b = momentum * zfi_get(buf, i) + d;
+            zfi_set(buf, i, b);
+            d = l->attributes[1].i ? d + momentum * b : b;
+        }
+        zfi_set(p, i, zfi_get(p, i) - lr * d);
+    }
+}
+
+ZFI_BODY void zfi_sgd_run_body(zfi_isa isa, float *p, const float *g, float *buf, float lr, float momentum,
+                               bool nesterov, float decay, int64_t n)
+{
+    if (!buf) {
+        ZFI_VECTOR
+        for (int64_t i = 0; i < n; i++) p[i] = zfi_fma(isa, -lr, zfi_fma(isa, decay, p[i], g[i]), p[i]);
+    } else {
+        float of_buf = nesterov ? momentum : 1, of_d = nesterov ? 1 : 0;
+        ZFI_VECTOR
+        for (int64_t i = 0; i < n; i++) {
+            float d = zfi_fma(isa, decay, p[i], g[i]), b = zfi_fma(isa, momentum, buf[i], d);
+            buf[i] = b;
+            p[i] = zfi_fma(isa, -lr, zfi_fma(isa, of_buf, b, of_d * d), p[i]);
+        }
+    }
+}
+ZFI_KERNEL(zfi_sgd_run,
+           (float *p, const float *g, float *buf, float lr, float momentum, bool nesterov, float decay, int64_t n),
+           (p, g, buf, lr, momentum, nesterov, decay, n))
+
+static void zfi_sgd_fast(const zf_launch *l, int64_t first, int64_t last)
+{
+    float *p = l->args[0].data, *buf = l->arg_count > 3 ? l->args[3].data : NULL;
+    const float *g = l->args[1].data;
+    zfi_sgd_run(zfi_cpu_of(l)->isa, p + first, g + first, buf ? buf + first : NULL, (float)zfi_get(&l->args[2], 0),
+                (float)l->attributes[0].f, l->attributes[1].i, (float)l->attributes[2].f, last - first);
+}
+
+static zf_status zfi_cpu_sgd(const zf_launch *l)
+{
+    zfi_split(l, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast(l) ? zfi_sgd_fast : zfi_sgd_reference);
+    return ZF_OK;
+}
+
+/* -------------------------------------------------------------------- adamw, lamb_update */
+
+#if defined(__clang__)
+float sqrtf(float) __attribute__((const)); /* errno is of no interest: clang makes vectors of it then */
+#endif
+
+/* m^ = m * of_m, sqrt(v^) = sqrt(v) * of_root; the rest are the attributes. */
+typedef struct zfi_adam {
+    double beta1, beta2, eps, decay, of_m, of_root;
+} zfi_adam;
+
+static zfi_adam zfi_adam_of(const zf_launch *l)
+{
+    const zf_attribute *a = l->attributes;
+    double t = zfi_get(&l->args[l->arg_count - 1], 0);
+    return (zfi_adam){a[0].f, a[1].f, a[2].f, a[3].f, 1 / (1 - pow(a[0].f, t)), 1 / sqrt(1 - pow(a[1].f, t))};
+}
+
+/* Moves m and v on by the gradient's element i and returns m^ / (sqrt(v^) + eps). */
+static double zfi_adam_reference(const zf_launch *l, const zfi_adam *a, int64_t i)
+{
+    const zf_array *m = &l->args[2], *v = &l->args[3];
+    double g = zfi_get(&l->args[1], i);
+    double mean = a->beta1 * zfi_get(m, i) + (1 - a->beta1) * g;
+    double variance = a->beta2 * zfi_get(v, i) + (1 - a->beta2) * g * g;
+    zfi_set(m, i, mean);
+    zfi_set(v, i, variance);
+    return mean * a->of_m / (sqrt(variance) * a->of_root + a->eps);
+}
+
+static void zfi_adamw_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zf_array *p = &l->args[0];
+    zfi_adam a = zfi_adam_of(l);
+    double lr = zfi_get(&l->args[4], 0);
+    for (int64_t i = first; i < last; i++) {
+        double old = zfi_get(p, i);
+        zfi_set(p, i, old - lr * a.decay * old - lr * zfi_adam_reference(l, &a, i));
+    }
+}
+
+static void zfi_lamb_update_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    zfi_adam a = zfi_adam_of(l);
+    for (int64_t i = first; i < last; i++)
+        zfi_set(&l->out, i, zfi_adam_reference(l, &a, i) + a.decay * zfi_get(&l->args[0], i));
+}
+
+/* u == NULL: p = keep p - rate m / (sqrt(v) of_root + eps); else u = keep p + rate m / (sqrt(v) of_root + eps). */
+ZFI_BODY void zfi_adam_run_body(zfi_isa isa, float *u, float *p, const float *g, float *m, float *v, float beta1,
+                                float rest1, float beta2, float rest2, float of_root, float eps, float keep, float rate,
+                                int64_t n)
+{
+#define ZFI_ADAM(to, sign)                                                                         \
+    ZFI_VECTOR                                                                                     \
+    for (int64_t i = 0; i < n; i++) {                                                              \
+        float mean = zfi_fma(isa, beta1, m[i], rest1 * g[i]);                                      \
+        float variance = zfi_fma(isa, beta2, v[i], rest2 * g[i] * g[i]);                           \
+        m[i] = mean;                                                                               \
+        v[i] = variance;                                                                           \
+        to[i] = zfi_fma(isa, keep, p[i], sign rate * (mean / zfi_fma(isa, sqrtf(variance), of_root, eps))); \
+    }
+    if (u) {
+        ZFI_ADAM(u, +)
+    } else {
+        ZFI_ADAM(p, -)
+    }
+#undef ZFI_ADAM
+}
+ZFI_KERNEL(zfi_adam_run,
+           (float *u, float *p, const float *g, float *m, float *v, float beta1, float rest1, float beta2, float rest2,
+            float of_root, float eps, float keep, float rate, int64_t n),
+           (u, p, g, m, v, beta1, rest1, beta2, rest2, of_root, eps, keep, rate, n))
+
+static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
+{
+    float *p = l->args[0].data, *m = l->args[2].data, *v = l->args[3].data, *u = l->out.data;
+    const float *g = l->args[1].data;
+    zfi_adam a = zfi_adam_of(l);
+    double keep = a.decay, rate = a.of_m;
+    if (l->op == ZF_OP_adamw) {
+        double lr = zfi_get(&l->args[4], 0);
+        u = NULL;
+        keep = 1 - lr * a.decay;
+        rate = lr * a.of_m;
+    }
+    zfi_adam_run(zfi_cpu_of(l)->isa, u ? u + first : NULL, p + first, g + first, m + first, v + first, (float)a.beta1,
+                 (float)(1 - a.beta1), (float)a.beta2, (float)(1 - a.beta2), (float)a.of_root, (float)a.eps, (float)keep,
+                 (float)rate, last - first);
+}
+
+/* The step, the last operand, has been advanced. */
+static zf_status zfi_cpu_adam(const zf_launch *l, zfi_range_task *reference)
+{
+    int64_t t = zfi_get_integer(&l->args[l->arg_count - 1], 0);
+    if (t < 1)
+        return zfi_fail(l->error, ZF_ERR_ARGUMENT, "%%%d, an update: its step is %lld; it counts from 1, so it must be "
+                                                   "advanced before", (int)l->node, (long long)t);
+    zfi_split(l, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast(l) ? zfi_adam_fast : reference);
+    return ZF_OK;
+}
+
+static zf_status zfi_cpu_adamw(const zf_launch *l) { return zfi_cpu_adam(l, zfi_adamw_reference); }
+static zf_status zfi_cpu_lamb_update(const zf_launch *l) { return zfi_cpu_adam(l, zfi_lamb_update_reference); }
+
+/* -------------------------------------------------------------------------- lamb_apply */
+
+/* lr r. A NaN among the norms is kept. */
+static double zfi_lamb_rate(const zf_launch *l)
+{
+    double pp = zfi_get(&l->args[3], 0), uu = zfi_get(&l->args[4], 0), ratio = sqrt(pp) / sqrt(uu);
+    if (ratio < l->attributes[0].f) ratio = l->attributes[0].f;
+    if (ratio > l->attributes[1].f) ratio = l->attributes[1].f;
+    if (pp == 0 || uu == 0) ratio = 1;
+    return zfi_get(&l->args[2], 0) * ratio;
+}
+
+static void zfi_lamb_apply_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zf_array *p = &l->args[0], *u = &l->args[1];
+    double rate = zfi_lamb_rate(l);
+    for (int64_t i = first; i < last; i++) zfi_set(p, i, zfi_get(p, i) - rate * zfi_get(u, i));
+}
+
+/* p -= rate u is sgd's step. */
+static void zfi_lamb_apply_fast(const zf_launch *l, int64_t first, int64_t last)
+{
+    float *p = l->args[0].data;
+    const float *u = l->args[1].data;
+    zfi_sgd_run(zfi_cpu_of(l)->isa, p + first, u + first, NULL, (float)zfi_lamb_rate(l), 0, false, 0, last - first);
+}
+
+static zf_status zfi_cpu_lamb_apply(const zf_launch *l)
+{
+    zfi_split(l, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast(l) ? zfi_lamb_apply_fast : zfi_lamb_apply_reference);
+    return ZF_OK;
+}

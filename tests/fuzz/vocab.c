@@ -1,0 +1,93 @@
+/* Fuzzes the BERT tokenizer: the input is a vocabulary file, a text, and sometimes a corpus.
+ *
+ *     clang -g -O1 -fsanitize=fuzzer,address,undefined tests/fuzz/vocab.c \
+ *         examples/bert/tokenizer.c examples/bert/vocab.c -o build/fuzz-vocab
+ *     build/fuzz-vocab -runs=1000000
+ *
+ * As a vocabulary it is read twice: as it is, and behind the five special tokens, with which it
+ * passes far more often. What passes then encodes the input itself.
+ */
+#include "../../examples/bert/tokenizer.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define REQUIRE(condition) ((condition) ? (void)0 : __builtin_trap())
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* The ids of a text are in range, as many as announced, and the same whatever the room for them. */
+static void encode(const bert_vocab *v, const char *text, size_t bytes, unsigned flags)
+{
+    int64_t n = bert_encode(v, text, bytes, flags, NULL, 0);
+    int32_t *all, *half;
+    REQUIRE(n >= 0 && (uint64_t)n <= bytes); /* no character gives more ids than it has bytes */
+    all = malloc((size_t)n * sizeof *all);
+    half = malloc((size_t)(n / 2) * sizeof *half);
+    if (n && all && half) {
+        REQUIRE(bert_encode(v, text, bytes, flags, all, n) == n);
+        REQUIRE(bert_encode(v, text, bytes, flags, half, n / 2) == n);
+        REQUIRE(!memcmp(all, half, (size_t)(n / 2) * sizeof *half));
+        for (int64_t i = 0; i < n; i++) REQUIRE(all[i] >= 0 && all[i] < bert_vocab_size(v));
+    }
+    free(all);
+    free(half);
+}
+
+/* Refused with a message, or every token has its id and the subject encodes. */
+static void read_vocab(const char *text, size_t bytes, const char *subject, size_t subject_bytes)
+{
+    char err[200] = "";
+    for (int lower_case = 0; lower_case < 2; lower_case++) {
+        bert_vocab *v = bert_vocab_parse(text, bytes, "fuzz", lower_case, err, sizeof err);
+        REQUIRE(v || !strncmp(err, "fuzz:", 5));
+        if (!v) continue;
+        for (int32_t id = 0; id < bert_vocab_size(v); id++)
+            REQUIRE(bert_vocab_id(v, bert_vocab_token(v, id)) == id);
+        encode(v, subject, subject_bytes, 0);
+        encode(v, subject, subject_bytes, BERT_SPECIAL_TOKENS);
+        bert_vocab_free(v);
+    }
+}
+
+/* Training fails for a reason or writes what can be read. */
+static void train(const char *text, size_t bytes)
+{
+    char corpus[64], out[64], err[200] = "";
+    int32_t n = -1;
+    FILE *f;
+    snprintf(corpus, sizeof corpus, "/tmp/zeroflow-fuzz-%ld.txt", (long)getpid());
+    snprintf(out, sizeof out, "/tmp/zeroflow-fuzz-%ld.vocab", (long)getpid());
+    f = fopen(corpus, "wb");
+    if (!f) return;
+    fwrite(text, 1, bytes, f);
+    fclose(f);
+    n = bert_vocab_train(corpus, 5 + (int32_t)(bytes % 300), true, out, err, sizeof err);
+    REQUIRE(n > 0 || !strncmp(err, corpus, strlen(corpus)));
+    if (n > 0) {
+        bert_vocab *v = bert_vocab_load(out, true, err, sizeof err);
+        REQUIRE(v && bert_vocab_size(v) == n && n <= 5 + (int32_t)(bytes % 300));
+        encode(v, text, bytes, 0);
+        bert_vocab_free(v);
+    }
+    remove(corpus);
+    remove(out);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static const char five[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n";
+    const size_t head = sizeof five - 1;
+    const char *text = (const char *)data;
+    char *behind = malloc(head + size);
+    if (!behind) return 0;
+    memcpy(behind, five, head);
+    if (size) memcpy(behind + head, data, size);
+    read_vocab(text, size, text, size);
+    read_vocab(behind, head + size, text, size);
+    free(behind);
+    if (size % 16 == 1 && data[0] == 'T') train(text + 1, size - 1); /* slow, so seldom */
+    return 0;
+}

@@ -184,6 +184,9 @@ typedef union zf_attribute {
     } list;
 } zf_attribute;
 
+/* Converts count elements as zf_cast does: to nearest even, float to integer truncated and saturated. */
+ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype from_dtype, size_t count);
+
 /* ---------------------------------------------------------------------------- 4 GRAPHS */
 
 typedef struct zf_graph zf_graph;
@@ -520,6 +523,42 @@ ZF_API zf_status zf_step(zf_program *program);
 
 /* Steps done: 0 at first, kept by checkpoints. */
 ZF_API int64_t zf_program_step(const zf_program *program);
+
+/* Checkpoints: a directory with safetensors files (parameters, states), manifest.json with step, seed, a checksum of every
+ * tensor and the caller's notes, and the caller's files. It is written aside and renamed: a crash leaves the old one or
+ * the new one whole. */
+typedef struct zf_note {
+    const char *key, *value;
+} zf_note;
+
+typedef struct zf_attachment {
+    const char *name; /* of the file in the checkpoint: letters, digits, '.', '-', '_' */
+    const void *data;
+    size_t bytes;
+} zf_attachment;
+
+typedef struct zf_save_desc {
+    const zf_note *notes;
+    int32_t note_count;
+    const zf_attachment *attachments;
+    int32_t attachment_count;
+} zf_save_desc;
+
+/* Saves parameters, states, step and seed. desc NULL: nothing else. An error leaves what `path` held as it was. */
+ZF_API zf_status zf_save(zf_program *program, const char *path, const zf_save_desc *desc);
+
+typedef struct zf_load_desc {
+    bool params_only; /* states are neither needed nor touched, and step and seed stay: for evaluation */
+} zf_load_desc;
+
+/* Restores them, so that training goes on with the same bits. Every tensor of the program must be there with its dtype
+ * and shape (ZF_ERR_MISMATCH names the first that is not), and every checksum must fit (ZF_ERR_FORMAT names file and
+ * tensor); all is checked before anything is changed. desc NULL: all. */
+ZF_API zf_status zf_load(zf_program *program, const char *path, const zf_load_desc *desc);
+
+/* Reads one note of a checkpoint into value[0..size), terminated. ZF_ERR_ARGUMENT when there is none of that key, or it
+ * does not fit. */
+ZF_API zf_status zf_checkpoint_note(const char *path, const char *key, char *value, size_t size, zf_error *error);
 
 typedef struct zf_program_info {
     size_t peak_bytes;      /* predicted: the arena's size */

@@ -116,6 +116,15 @@ static void zfi_set_integer(const zf_array *a, int64_t i, int64_t value)
 
 static int64_t zfi_count(const zf_array *a) { return zf_shape_count(a->shape); }
 
+ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype from_dtype, size_t count)
+{
+    zf_array out = {to, to_dtype, {0, {0}}}, in = {(void *)(uintptr_t)from, from_dtype, {0, {0}}};
+    for (int64_t i = 0; i < (int64_t)count; i++) {
+        if (zfi_is_integer(from_dtype)) zfi_set_integer(&out, i, zfi_get_integer(&in, i));
+        else zfi_set(&out, i, zfi_get(&in, i));
+    }
+}
+
 /* Element strides of `operand` when it is broadcast to `out`: 0 along what is repeated. */
 static void zfi_broadcast_strides(const zf_shape *operand, const zf_shape *out, int64_t strides[ZF_MAX_RANK])
 {

@@ -207,34 +207,6 @@ static int32_t find_tensor(zf_safetensors *file, const char *name)
     return at;
 }
 
-static double half_to_double(uint16_t bits)
-{
-    uint32_t exponent = bits >> 10 & 31, fraction = bits & 1023, word;
-    float value;
-    if (exponent == 0) value = (float)fraction * 0x1p-24f, memcpy(&word, &value, 4);
-    else word = (exponent == 31 ? 255 : exponent + 112) << 23 | fraction << 13;
-    word |= (uint32_t)(bits & 0x8000) << 16;
-    memcpy(&value, &word, sizeof value);
-    return value;
-}
-
-/* Element i of data of a float dtype. */
-static float element(const void *data, zf_dtype dtype, size_t i)
-{
-    const uint16_t *half = data;
-    uint32_t word;
-    float value;
-    switch (dtype) {
-    case ZF_F32: return ((const float *)data)[i];
-    case ZF_F64: return (float)((const double *)data)[i];
-    case ZF_F16: return (float)half_to_double(half[i]);
-    default:
-        word = (uint32_t)half[i] << 16;
-        memcpy(&value, &word, sizeof value);
-        return value;
-    }
-}
-
 static zf_status import_tensor(zf_program *p, zf_safetensors *file, int32_t at, zf_tensor param, const char *path,
                                zf_error *error)
 {
@@ -257,7 +229,7 @@ static zf_status import_tensor(zf_program *p, zf_safetensors *file, int32_t at, 
     values = malloc((count + 1) * sizeof *values);
     status = data && values ? zf_safetensors_read(file, at, data, e->bytes, error)
                             : fail(error, ZF_ERR_NOMEM, "out of memory");
-    for (size_t i = 0; i < count && !status; i++) values[i] = element(data, e->dtype, i);
+    if (!status) zf_convert(values, ZF_F32, data, e->dtype, count);
     if (!status && (status = zf_write(p, param, values, count * sizeof *values)))
         fail(error, status, "%s", zf_program_error(p));
     free(data);

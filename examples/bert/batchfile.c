@@ -1,0 +1,156 @@
+#include "batchfile.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { IDS, TYPES, MASK, LABELS, NEXT, TENSORS };
+static const char *const names[TENSORS] = {"input_ids", "token_type_ids", "attention_mask", "labels",
+                                           "next_sentence_label"};
+
+/* The tensor's values, or NULL with *error; its shape must be `rank` or one more. */
+static int64_t *load(zf_safetensors *file, const char *path, int which, int rank, zf_shape *shape, zf_error *error)
+{
+    int32_t at = zf_safetensors_find(file, names[which]);
+    const zf_safetensors_entry *e = at < 0 ? NULL : zf_safetensors_at(file, at);
+    int64_t *values;
+    if (!e || !e->readable || e->dtype != ZF_I64 || e->shape.rank < rank || e->shape.rank > rank + 1) {
+        error->status = ZF_ERR_FORMAT;
+        snprintf(error->text, sizeof error->text, "%s: %s must be an I64 tensor %s%s", path, names[which],
+                 which == NEXT ? "[S,B] or [B]" : "[S,B,T] or [B,T]", e ? "" : ", and is missing");
+        return NULL;
+    }
+    *shape = e->shape;
+    if (shape->rank == rank) {
+        memmove(shape->dims + 1, shape->dims, (size_t)rank * sizeof *shape->dims);
+        shape->dims[0] = 1;
+        shape->rank++;
+    }
+    values = malloc(e->bytes + 1);
+    if (!values) {
+        error->status = ZF_ERR_NOMEM;
+        snprintf(error->text, sizeof error->text, "out of memory");
+    } else if (zf_safetensors_read(file, at, values, e->bytes, error)) {
+        free(values);
+        values = NULL;
+    }
+    return values;
+}
+
+static bool in_range(const char *path, int which, const int64_t *values, int64_t count, int64_t least, int64_t most,
+                     zf_error *error)
+{
+    for (int64_t i = 0; i < count; i++) {
+        if (values[i] >= least && values[i] < most) continue;
+        if ((which == LABELS || which == NEXT) && values[i] == -100) continue;
+        error->status = ZF_ERR_FORMAT;
+        snprintf(error->text, sizeof error->text, "%s: %s: element %lld is %lld; it must be in [%lld, %lld)", path,
+                 names[which], (long long)i, (long long)values[i], (long long)least, (long long)most);
+        return false;
+    }
+    return true;
+}
+
+/* Fills entry `s` from the file's arrays; its label arrays have room for file->predictions. */
+static void fill(bert_batch_file *f, int64_t s, int64_t *const data[TENSORS])
+{
+    bert_batch *b = &f->batch[s];
+    int64_t tokens = f->examples * f->sequence;
+    for (int64_t i = 0; i < tokens; i++) {
+        int64_t label = data[LABELS][s * tokens + i];
+        b->input_ids[i] = (int32_t)data[IDS][s * tokens + i];
+        b->token_type_ids[i] = (int32_t)data[TYPES][s * tokens + i];
+        b->attention_mask[i] = (uint8_t)data[MASK][s * tokens + i];
+        b->tokens += b->attention_mask[i];
+        if (label == -100) continue;
+        b->positions[b->labelled] = (int32_t)i;
+        b->labels[b->labelled++] = (int32_t)label;
+    }
+    for (int64_t p = b->labelled; p < f->predictions; p++) b->positions[p] = 0, b->labels[p] = -100;
+    for (int64_t e = 0; e < f->examples; e++)
+        b->next_sentence_label[e] = (int32_t)data[NEXT][s * f->examples + e];
+}
+
+static bool allocate(bert_batch_file *f)
+{
+    size_t tokens = (size_t)(f->examples * f->sequence), rows = (size_t)f->predictions;
+    f->batch = calloc((size_t)f->entries, sizeof *f->batch);
+    for (int64_t s = 0; s < f->entries && f->batch; s++) {
+        bert_batch *b = &f->batch[s];
+        b->input_ids = calloc(tokens, sizeof *b->input_ids);
+        b->token_type_ids = calloc(tokens, sizeof *b->token_type_ids);
+        b->attention_mask = calloc(tokens, sizeof *b->attention_mask);
+        b->positions = calloc(rows, sizeof *b->positions);
+        b->labels = calloc(rows, sizeof *b->labels);
+        b->next_sentence_label = calloc((size_t)f->examples, sizeof *b->next_sentence_label);
+        if (!b->input_ids || !b->token_type_ids || !b->attention_mask || !b->positions || !b->labels ||
+            !b->next_sentence_label)
+            return false;
+    }
+    return f->batch != NULL;
+}
+
+/* The sizes, from shapes that must agree; false with *error. */
+static bool measure(bert_batch_file *f, const char *path, const zf_shape shape[TENSORS], const int64_t *labels,
+                    zf_error *error)
+{
+    f->entries = shape[IDS].dims[0], f->examples = shape[IDS].dims[1], f->sequence = shape[IDS].dims[2];
+    for (int which = 0; which < TENSORS; which++)
+        for (int axis = 0; axis < shape[which].rank; axis++)
+            if (shape[which].dims[axis] != shape[IDS].dims[axis] || shape[which].dims[axis] < 1) {
+                error->status = ZF_ERR_FORMAT;
+                snprintf(error->text, sizeof error->text, "%s: %s does not have the sizes of input_ids, or is empty",
+                         path, names[which]);
+                return false;
+            }
+    f->predictions = 1;
+    for (int64_t s = 0, tokens = f->examples * f->sequence; s < f->entries; s++) {
+        int64_t labelled = 0;
+        for (int64_t i = 0; i < tokens; i++) labelled += labels[s * tokens + i] != -100;
+        if (labelled > f->predictions) f->predictions = labelled;
+    }
+    return true;
+}
+
+bert_batch_file *bert_batch_file_load(const char *path, int64_t vocab, int64_t types, zf_error *error)
+{
+    zf_safetensors *file = zf_safetensors_open(path, NULL, error);
+    const int64_t limits[TENSORS] = {vocab, types, 2, vocab, 2};
+    int64_t *data[TENSORS] = {NULL};
+    zf_shape shape[TENSORS];
+    bert_batch_file *f = NULL;
+    bool good = file != NULL;
+    for (int which = 0; which < TENSORS && good; which++) {
+        data[which] = load(file, path, which, which == NEXT ? 1 : 2, &shape[which], error);
+        good = data[which] && in_range(path, which, data[which], zf_shape_count(shape[which]), 0, limits[which], error);
+    }
+    if (good && (f = calloc(1, sizeof *f))) {
+        good = measure(f, path, shape, data[LABELS], error) && allocate(f);
+        for (int64_t s = 0; good && s < f->entries; s++) fill(f, s, data);
+    }
+    if (!good || !f) {
+        if (!error->status) {
+            error->status = ZF_ERR_NOMEM;
+            snprintf(error->text, sizeof error->text, "out of memory");
+        }
+        bert_batch_file_free(f);
+        f = NULL;
+    }
+    for (int which = 0; which < TENSORS; which++) free(data[which]);
+    zf_safetensors_close(file);
+    return f;
+}
+
+void bert_batch_file_free(bert_batch_file *f)
+{
+    if (!f) return;
+    for (int64_t s = 0; s < f->entries && f->batch; s++) {
+        free(f->batch[s].input_ids);
+        free(f->batch[s].token_type_ids);
+        free(f->batch[s].attention_mask);
+        free(f->batch[s].positions);
+        free(f->batch[s].labels);
+        free(f->batch[s].next_sentence_label);
+    }
+    free(f->batch);
+    free(f);
+}

@@ -1,0 +1,45 @@
+/* The commands of the program: each reads its own options and returns an exit status: 0 good, 1 failed, 2 bad usage. */
+#ifndef BERT_COMMANDS_H
+#define BERT_COMMANDS_H
+
+#include "options.h"
+#include "session.h"
+
+enum { EXIT_GOOD, EXIT_FAILED, EXIT_USAGE };
+
+int bert_command_pretrain(int argc, char **argv);
+int bert_command_vocab(int argc, char **argv);
+int bert_command_eval(int argc, char **argv);
+int bert_command_fill(int argc, char **argv);
+int bert_command_export(int argc, char **argv);
+
+/* Reads a command's options; true when it may go on, else *status is what to return. `rest` has room for one argument. */
+bool bert_options(int argc, char **argv, const char *usage, const option_row *rows, const char **rest, int *status);
+
+/* Prints "bert: ..." to the standard error; returns EXIT_FAILED. */
+__attribute__((format(printf, 1, 2))) int bert_error(const char *format, ...);
+
+/* The text and its split, and examples of one of the splits. */
+typedef struct bert_text {
+    bert_vocab *vocab;
+    bert_corpus *corpus;
+    bert_examples *train, *held_out;
+} bert_text;
+
+/* False after printing why. */
+bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased, int64_t sequence, uint64_t seed,
+                    int64_t threads);
+void bert_text_close(bert_text *t);
+
+/* Prints sentences of the held-out split, one word masked in each, with the best guesses. `with` holds the parameters. */
+bool bert_show_guesses(bert_session *with, const bert_config *config, const bert_text *text, int64_t sequence, int count,
+                       zf_error *error);
+/* The guesses for every [MASK] of one text; false with *error. */
+bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vocab *vocab, int64_t sequence,
+                    const char *text, const char *truth, zf_error *error);
+
+/* A checkpoint that `bert pretrain --save` wrote: its model (config.json) and its vocabulary (vocab.txt). */
+bool bert_open_checkpoint(bert_session *s, const char *path, bert_config *config, bert_vocab **vocab, int64_t batch,
+                          int64_t sequence, int64_t predictions, bool keep_logits, int64_t threads, zf_error *error);
+
+#endif

@@ -1,0 +1,185 @@
+#include "log.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char header[] = "step,loss,mlm_loss,nsp_loss,lr,grad_norm,tokens_per_s\n";
+
+static bool io_error(zf_error *error, const char *path)
+{
+    error->status = ZF_ERR_IO;
+    snprintf(error->text, sizeof error->text, "%s: %s", path, strerror(errno));
+    return false;
+}
+
+static bool keep(bert_log *log, const bert_log_row *row)
+{
+    if (log->count == log->room) {
+        int64_t room = log->room ? 2 * log->room : 256;
+        bert_log_row *rows = realloc(log->rows, (size_t)room * sizeof *rows);
+        if (!rows) return false;
+        log->rows = rows, log->room = room;
+    }
+    log->rows[log->count++] = *row;
+    return true;
+}
+
+static void print_row(FILE *file, const bert_log_row *r)
+{
+    fprintf(file, "%lld,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g\n", (long long)r->step, r->loss, r->mlm_loss, r->nsp_loss, r->lr,
+            r->grad_norm, r->tokens_per_s);
+}
+
+/* The rows of an earlier part of the run. A file that is not there, or not ours, has none. */
+static bool read_rows(bert_log *log, int64_t step)
+{
+    FILE *file = fopen(log->path, "r");
+    char line[512];
+    bool good = true;
+    if (!file) return true;
+    if (fgets(line, sizeof line, file) && !strcmp(line, header))
+        while (good && fgets(line, sizeof line, file)) {
+            bert_log_row r;
+            long long at;
+            if (sscanf(line, "%lld,%lf,%lf,%lf,%lf,%lf,%lf", &at, &r.loss, &r.mlm_loss, &r.nsp_loss, &r.lr, &r.grad_norm,
+                       &r.tokens_per_s) != 7)
+                break;
+            r.step = at;
+            if (r.step <= step) good = keep(log, &r);
+        }
+    fclose(file);
+    return good;
+}
+
+bool bert_log_open(bert_log *log, const char *path, int64_t step, zf_error *error)
+{
+    *log = (bert_log){.path = path};
+    if (!path) return true;
+    if (step > 0 && !read_rows(log, step)) {
+        error->status = ZF_ERR_NOMEM;
+        snprintf(error->text, sizeof error->text, "out of memory");
+        return false;
+    }
+    log->file = fopen(path, "w");
+    if (!log->file) return io_error(error, path);
+    fputs(header, log->file);
+    for (int64_t i = 0; i < log->count; i++) print_row(log->file, &log->rows[i]);
+    return fflush(log->file) == 0 || io_error(error, path);
+}
+
+bool bert_log_add(bert_log *log, const bert_log_row *row, zf_error *error)
+{
+    if (!keep(log, row)) {
+        error->status = ZF_ERR_NOMEM;
+        snprintf(error->text, sizeof error->text, "out of memory");
+        return false;
+    }
+    if (!log->file) return true;
+    print_row(log->file, row);
+    return fflush(log->file) == 0 || io_error(error, log->path);
+}
+
+bool bert_log_close(bert_log *log, zf_error *error)
+{
+    bool good = !log->file || fclose(log->file) == 0;
+    free(log->rows);
+    if (!good) io_error(error, log->path);
+    *log = (bert_log){NULL, NULL, NULL, 0, 0};
+    return good;
+}
+
+/* --------------------------------------------------------------------------------------- SVG */
+
+enum { WIDTH = 800, HEIGHT = 480, LEFT = 64, RIGHT = 24, TOP = 40, BOTTOM = 48 };
+
+typedef struct frame {
+    double first, last, low, high;
+} frame;
+
+static double x_of(const frame *f, double step)
+{
+    return LEFT + (step - f->first) / (f->last > f->first ? f->last - f->first : 1) * (WIDTH - LEFT - RIGHT);
+}
+
+static double y_of(const frame *f, double loss)
+{
+    return HEIGHT - BOTTOM - (loss - f->low) / (f->high - f->low) * (HEIGHT - TOP - BOTTOM);
+}
+
+/* A round distance between ticks, for about five of them. */
+static double tick(double span)
+{
+    double unit = pow(10, floor(log10(span > 0 ? span / 5 : 1)));
+    double n = span / 5 / unit;
+    return unit * (n > 5 ? 10 : n > 2 ? 5 : n > 1 ? 2 : 1);
+}
+
+static void axes(FILE *out, const frame *f)
+{
+    double dx = tick(f->last - f->first), dy = tick(f->high - f->low);
+    for (double y = ceil(f->low / dy) * dy; y <= f->high; y += dy)
+        fprintf(out,
+                "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' stroke='#ddd'/><text x='%d' y='%.1f' text-anchor='end'>%g"
+                "</text>\n",
+                LEFT, WIDTH - RIGHT, y_of(f, y), y_of(f, y), LEFT - 8, y_of(f, y) + 4, y);
+    for (double x = ceil(f->first / dx) * dx; x <= f->last; x += dx)
+        fprintf(out, "<text x='%.1f' y='%d' text-anchor='middle'>%g</text>\n", x_of(f, x), HEIGHT - BOTTOM + 20, x);
+    fprintf(out, "<text x='%d' y='%d' text-anchor='middle'>step</text>\n", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8);
+}
+
+/* At most about 2000 points: each the mean of as many rows as make one, or an exponential mean over 50 rows. */
+static void curve(FILE *out, const bert_log *log, const frame *f, bool smooth, const char *style)
+{
+    int64_t stride = log->count / 2000 + 1;
+    double mean = log->rows[0].mlm_loss;
+    fprintf(out, "<polyline fill='none' %s points='", style);
+    for (int64_t i = 0; i < log->count; i++) {
+        double loss = log->rows[i].mlm_loss;
+        mean += (loss - mean) * (smooth ? 0.04 : 1);
+        if (i % stride == 0 || i == log->count - 1)
+            fprintf(out, "%.1f,%.1f ", x_of(f, (double)log->rows[i].step), y_of(f, mean));
+    }
+    fprintf(out, "'/>\n");
+}
+
+static void level_line(FILE *out, const frame *f, double level, const char *name, const char *colour)
+{
+    fprintf(out,
+            "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' stroke='%s' stroke-dasharray='6 4'/><text x='%d' y='%.1f' "
+            "text-anchor='end' fill='%s'>%s %.3f</text>\n",
+            LEFT, WIDTH - RIGHT, y_of(f, level), y_of(f, level), colour, WIDTH - RIGHT, y_of(f, level) - 5, colour, name,
+            level);
+}
+
+bool bert_log_plot(const bert_log *log, const char *path, double level, const char *level_name, double held_out,
+                   zf_error *error)
+{
+    frame f = {0, 1, level > 0 ? level : INFINITY, level};
+    FILE *out;
+    if (!log->count) return true;
+    f.first = (double)log->rows[0].step, f.last = (double)log->rows[log->count - 1].step;
+    for (int64_t i = 0; i < log->count; i++) {
+        double loss = log->rows[i].mlm_loss;
+        if (loss < f.low) f.low = loss;
+        if (loss > f.high) f.high = loss;
+    }
+    if (held_out > 0 && held_out < f.low) f.low = held_out;
+    if (!(f.high > f.low)) f.high = f.low + 1;
+    f.low -= 0.05 * (f.high - f.low), f.high += 0.05 * (f.high - f.low);
+    out = fopen(path, "w");
+    if (!out) return io_error(error, path);
+    fprintf(out,
+            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' font-family='sans-serif' font-size='13'>\n"
+            "<rect width='100%%' height='100%%' fill='white'/>\n<text x='%d' y='24' font-size='15'>masked-language loss "
+            "(nats)</text>\n",
+            WIDTH, HEIGHT, LEFT);
+    axes(out, &f);
+    curve(out, log, &f, false, "stroke='#9ecae1' stroke-width='0.8'");
+    curve(out, log, &f, true, "stroke='#08519c' stroke-width='2'");
+    if (level > 0) level_line(out, &f, level, level_name, "#888");
+    if (held_out > 0) level_line(out, &f, held_out, "held out", "#d94801");
+    fprintf(out, "</svg>\n");
+    return fclose(out) == 0 || io_error(error, path);
+}

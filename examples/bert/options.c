@@ -1,0 +1,131 @@
+#include "options.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* The row called name[0..length): exactly, or the only one that begins so. */
+static const option_row *find(const option_row *rows, const char *name, size_t length, bool *ambiguous)
+{
+    const option_row *found = NULL;
+    *ambiguous = false;
+    for (; rows->name; rows++) {
+        if (strncmp(rows->name, name, length)) continue;
+        if (!rows->name[length]) {
+            *ambiguous = false;
+            return rows;
+        }
+        if (found) *ambiguous = true;
+        found = rows;
+    }
+    return *ambiguous ? NULL : found;
+}
+
+/* The index of `text` among "a|b|c", -1 when it is none of them. */
+static int64_t choice(const char *choices, const char *text)
+{
+    size_t length = strlen(text);
+    for (int64_t index = 0; *choices; index++) {
+        size_t n = strcspn(choices, "|");
+        if (n == length && !strncmp(choices, text, n)) return index;
+        choices += n + (choices[n] == '|');
+    }
+    return -1;
+}
+
+static bool set(const option_row *row, const char *text, char *error, int size)
+{
+    char *end;
+    double number;
+    if (row->kind == OPTION_TEXT) {
+        *(const char **)row->to = text;
+        return true;
+    }
+    if (row->kind == OPTION_CHOICE) {
+        int64_t index = choice(row->value, text);
+        if (index >= 0) *(int64_t *)row->to = index;
+        else snprintf(error, (size_t)size, "--%s is one of %s, not '%.100s'", row->name, row->value, text);
+        return index >= 0;
+    }
+    errno = 0;
+    number = strtod(text, &end);
+    if (end == text || *end || !isfinite(number) || number < row->least || number > row->most ||
+        (row->kind == OPTION_COUNT && number != floor(number))) {
+        if (isfinite(row->most))
+            snprintf(error, (size_t)size, "--%s takes %s from %g to %g, not '%.100s'", row->name,
+                     row->kind == OPTION_COUNT ? "a whole number" : "a number", row->least, row->most, text);
+        else
+            snprintf(error, (size_t)size, "--%s takes %s of %g or more, not '%.100s'", row->name,
+                     row->kind == OPTION_COUNT ? "a whole number" : "a number", row->least, text);
+        return false;
+    }
+    if (row->kind == OPTION_COUNT) *(int64_t *)row->to = (int64_t)number;
+    else *(double *)row->to = number;
+    return true;
+}
+
+options_result options_parse(int argc, char **argv, const option_row *rows, const char **rest, int room,
+                             int *rest_count, char *error, int size)
+{
+    bool only_rest = false, ambiguous;
+    *rest_count = 0;
+    for (int i = 1; i < argc; i++) {
+        const char *name = argv[i] + 2, *equals, *value;
+        const option_row *row;
+        if (!only_rest && !strcmp(argv[i], "--")) {
+            only_rest = true;
+            continue;
+        }
+        if (!only_rest && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))) return OPTIONS_HELP;
+        if (only_rest || argv[i][0] != '-' || !argv[i][1]) {
+            if (*rest_count == room) {
+                snprintf(error, (size_t)size, "'%.100s' is one argument too many", argv[i]);
+                return OPTIONS_BAD;
+            }
+            rest[(*rest_count)++] = argv[i];
+            continue;
+        }
+        equals = strchr(argv[i], '=');
+        row = argv[i][1] == '-' ? find(rows, name, equals ? (size_t)(equals - name) : strlen(name), &ambiguous) : NULL;
+        if (!row) {
+            snprintf(error, (size_t)size, "there is no option '%.100s'", argv[i]);
+            return OPTIONS_BAD;
+        }
+        if (row->kind == OPTION_FLAG) {
+            if (equals) {
+                snprintf(error, (size_t)size, "--%s takes no value", row->name);
+                return OPTIONS_BAD;
+            }
+            *(bool *)row->to = true;
+            continue;
+        }
+        value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
+        if (!value) {
+            snprintf(error, (size_t)size, "--%s needs a value: --%s %s", row->name, row->name, row->value);
+            return OPTIONS_BAD;
+        }
+        if (!set(row, value, error, size)) return OPTIONS_BAD;
+    }
+    return OPTIONS_GOOD;
+}
+
+void options_print(const option_row *rows)
+{
+    for (; rows->name; rows++) {
+        char left[80];
+        snprintf(left, sizeof left, "--%s%s%s", rows->name, rows->kind == OPTION_FLAG ? "" : " ",
+                 rows->kind == OPTION_FLAG ? "" : rows->value);
+        printf("  %-34s%s%s", left, strlen(left) > 33 ? "\n                                    " : "", rows->help);
+        if (rows->kind == OPTION_TEXT && *(const char **)rows->to) printf(" [%s]", *(const char **)rows->to);
+        if (rows->kind == OPTION_COUNT) printf(" [%lld]", (long long)*(int64_t *)rows->to);
+        if (rows->kind == OPTION_NUMBER) printf(" [%g]", *(double *)rows->to);
+        if (rows->kind == OPTION_CHOICE) {
+            const char *at = rows->value;
+            for (int64_t n = *(int64_t *)rows->to; n > 0; n--) at += strcspn(at, "|") + 1;
+            printf(" [%.*s]", (int)strcspn(at, "|"), at);
+        }
+        printf("\n");
+    }
+}

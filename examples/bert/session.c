@@ -1,0 +1,161 @@
+#include "session.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool copy_error(zf_error *error, zf_status status, const char *text)
+{
+    error->status = status;
+    snprintf(error->text, sizeof error->text, "%s", text);
+    return false;
+}
+
+/* The passes of training, each a visible line. */
+static void train_passes(bert_session *s, const bert_session_desc *d)
+{
+    zf_graph *g = s->graph;
+    zf_autograd(g, s->model.loss);
+    zf_simplify(g);
+    for (int32_t i = 0; i < zf_param_count(g) && d->keep_gradients; i++) {
+        char name[300];
+        snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(zf_param_at(g, i)));
+        zf_output(zf_gradient(g, zf_param_at(g, i)), name);
+    }
+    zf_clip(g, d->clip);
+    if (d->optimizer == BERT_ADAMW) zf_adamw(g, s->model.lr, &(zf_adamw_desc){.weight_decay = d->weight_decay});
+    if (d->optimizer == BERT_LAMB) zf_lamb(g, s->model.lr, &(zf_lamb_desc){.weight_decay = d->weight_decay});
+    if (d->optimizer == BERT_SGD)
+        zf_sgd(g, s->model.lr, &(zf_sgd_desc){.momentum = 0.9, .weight_decay = d->weight_decay});
+}
+
+bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *error)
+{
+    *s = (bert_session){.shape = d->shape};
+    s->graph = zf_graph_new(NULL);
+    if (!s->graph) return copy_error(error, ZF_ERR_NOMEM, "out of memory");
+    if (!d->share && !(s->backend = zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)d->threads}, error))) {
+        bert_session_close(s);
+        return false;
+    }
+    s->model = bert_build(s->graph, &d->config, &d->shape, d->keep_logits);
+    if (d->train) train_passes(s, d);
+    else zf_simplify(s->graph);
+    s->program = zf_compile(s->graph, &(zf_compile_desc){.backend = d->share ? d->share->backend : s->backend,
+                                                         .seed = d->seed,
+                                                         .share = d->share ? d->share->program : NULL,
+                                                         .evaluate = !d->train});
+    if (s->program) return true;
+    copy_error(error, zf_graph_status(s->graph), zf_graph_error(s->graph));
+    bert_session_close(s);
+    return false;
+}
+
+void bert_session_close(bert_session *s)
+{
+    zf_program_free(s->program);
+    zf_backend_free(s->backend);
+    zf_graph_free(s->graph);
+    *s = (bert_session){NULL, NULL, NULL, {ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE,
+                                           ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE}, {0, 0, 0}};
+}
+
+zf_status bert_session_feed(bert_session *s, const bert_batch *b, double labelled, double pairs)
+{
+    const bert_model *m = &s->model;
+    size_t tokens = (size_t)(s->shape.batch * s->shape.sequence), rows = (size_t)s->shape.predictions;
+    float mlm = (float)(1 / (labelled > 1 ? labelled : 1)), nsp = (float)(1 / (pairs > 1 ? pairs : 1));
+    zf_status status = zf_write(s->program, m->input_ids, b->input_ids, tokens * 4);
+    if (!status) status = zf_write(s->program, m->token_type_ids, b->token_type_ids, tokens * 4);
+    if (!status) status = zf_write(s->program, m->attention_mask, b->attention_mask, tokens);
+    if (!status) status = zf_write(s->program, m->positions, b->positions, rows * 4);
+    if (!status) status = zf_write(s->program, m->labels, b->labels, rows * 4);
+    if (!status)
+        status = zf_write(s->program, m->next_sentence_label, b->next_sentence_label, (size_t)s->shape.batch * 4);
+    if (!status) status = zf_write(s->program, m->mlm_weight, &mlm, sizeof mlm);
+    if (!status) status = zf_write(s->program, m->nsp_weight, &nsp, sizeof nsp);
+    return status;
+}
+
+double bert_session_scalar(bert_session *s, zf_tensor output)
+{
+    float value = NAN;
+    (void)zf_read(s->program, output, &value, sizeof value);
+    return value;
+}
+
+bool bert_session_score(bert_session *s, const bert_examples *held_out, int64_t batches, bert_score *score,
+                        zf_error *error)
+{
+    double mlm = 0, nsp = 0, correct = 0;
+    char text[256] = "";
+    bert_batch *batch = bert_batch_new(held_out, (int32_t)s->shape.batch, text, sizeof text);
+    zf_status status = ZF_OK;
+    *score = (bert_score){0, 0, 0, 0};
+    if (!batch) return copy_error(error, ZF_ERR_NOMEM, text);
+    for (int64_t k = 0; k < batches && !status; k++) {
+        bert_batch_fill(batch, held_out, k * s->shape.batch);
+        status = bert_session_feed(s, batch, 1, 1); /* weights of 1: the losses are sums */
+        if (!status) status = zf_step(s->program);
+        mlm += bert_session_scalar(s, s->model.mlm_loss);
+        nsp += bert_session_scalar(s, s->model.nsp_loss);
+        correct += bert_session_scalar(s, s->model.mlm_correct);
+        score->labelled += batch->labelled;
+    }
+    bert_batch_free(batch);
+    if (status) return copy_error(error, status, zf_program_error(s->program));
+    score->mlm_loss = mlm / (double)(score->labelled ? score->labelled : 1);
+    score->mlm_accuracy = correct / (double)(score->labelled ? score->labelled : 1);
+    score->nsp_loss = nsp / (double)(batches * s->shape.batch);
+    return true;
+}
+
+bool bert_session_guess(bert_session *s, int64_t positions, bert_guess *guesses, zf_error *error)
+{
+    zf_shape shape = zf_tensor_shape(s->model.mlm_logits);
+    int64_t vocab = shape.dims[1];
+    size_t bytes = zf_tensor_bytes(s->model.mlm_logits);
+    float *logits = malloc(bytes);
+    zf_status status;
+    if (!logits) return copy_error(error, ZF_ERR_NOMEM, "out of memory");
+    status = zf_step(s->program);
+    if (!status) status = zf_read(s->program, s->model.mlm_logits, logits, bytes);
+    for (int64_t row = 0; row < positions && !status; row++) {
+        const float *x = logits + row * vocab;
+        double most = -INFINITY, sum = 0;
+        for (int64_t v = 0; v < vocab; v++) most = x[v] > most ? x[v] : most;
+        for (int64_t v = 0; v < vocab; v++) sum += exp(x[v] - most);
+        for (int n = 0; n < BERT_GUESSES; n++) {
+            int32_t best = -1;
+            for (int64_t v = 0; v < vocab; v++) {
+                bool taken = false;
+                for (int k = 0; k < n; k++) taken |= guesses[row].token[k] == v;
+                if (!taken && (best < 0 || x[v] > x[best])) best = (int32_t)v;
+            }
+            guesses[row].token[n] = best;
+            guesses[row].probability[n] = exp(x[best] - most) / sum;
+        }
+    }
+    free(logits);
+    return status ? copy_error(error, status, zf_program_error(s->program)) : true;
+}
+
+int64_t bert_fill_batch(bert_batch *b, const bert_vocab *vocab, const char *text)
+{
+    int32_t cls = bert_vocab_id(vocab, "[CLS]"), sep = bert_vocab_id(vocab, "[SEP]"), mask = bert_vocab_id(vocab, "[MASK]");
+    int64_t room = b->sequence - 2, masks = 0;
+    int64_t n = bert_encode(vocab, text, strlen(text), BERT_SPECIAL_TOKENS, b->input_ids + 1, room);
+    if (n > room) return -1;
+    memset(b->token_type_ids, 0, (size_t)b->sequence * sizeof *b->token_type_ids);
+    for (int32_t t = 0; t < b->sequence; t++) {
+        if (t == 0) b->input_ids[t] = cls;
+        if (t == n + 1) b->input_ids[t] = sep;
+        if (t > n + 1) b->input_ids[t] = bert_vocab_id(vocab, "[PAD]");
+        b->attention_mask[t] = t <= n + 1;
+    }
+    for (int32_t p = 0; p < b->predictions; p++) b->positions[p] = 0, b->labels[p] = -100;
+    for (int32_t t = 0; t < n + 2 && masks < b->predictions; t++)
+        if (b->input_ids[t] == mask) b->positions[masks] = t, b->labels[masks++] = 0;
+    b->next_sentence_label[0] = 0;
+    return masks;
+}

@@ -1,0 +1,63 @@
+/* A BERT in memory: its graph, its program, its inputs; what training, evaluation and filling in share. */
+#ifndef BERT_SESSION_H
+#define BERT_SESSION_H
+
+#include "batch.h"
+#include "model.h"
+#include "tokenizer.h"
+
+typedef enum bert_optimizer { BERT_ADAMW, BERT_LAMB, BERT_SGD } bert_optimizer;
+
+typedef struct bert_session_desc {
+    bert_config config;
+    bert_shape shape;
+    int64_t threads;
+    uint64_t seed;
+    bool train; /* else: forward only */
+    bert_optimizer optimizer;
+    double weight_decay, clip;
+    bool keep_gradients, keep_logits;
+    struct bert_session *share; /* parameters are this session's; forward only, no dropout */
+} bert_session_desc;
+
+typedef struct bert_session {
+    zf_graph *graph;
+    zf_backend *backend; /* of its own, NULL when shared */
+    zf_program *program;
+    bert_model model;
+    bert_shape shape;
+} bert_session;
+
+/* False with *error, and then there is nothing to close. */
+bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *error);
+void bert_session_close(bert_session *s);
+
+/* Writes a batch into the inputs. labelled, pairs: counts of the global batch, whose mean the losses are. */
+zf_status bert_session_feed(bert_session *s, const bert_batch *batch, double labelled, double pairs);
+
+/* One of the scalar outputs after a step. */
+double bert_session_scalar(bert_session *s, zf_tensor output);
+
+/* Losses of batches[0..count) of held-out examples: means over all labelled positions and pairs. */
+typedef struct bert_score {
+    double mlm_loss, mlm_accuracy, nsp_loss;
+    int64_t labelled;
+} bert_score;
+bool bert_session_score(bert_session *s, const bert_examples *held_out, int64_t batches, bert_score *score,
+                        zf_error *error);
+
+/* The five best guesses for one [MASK]. */
+enum { BERT_GUESSES = 5 };
+typedef struct bert_guess {
+    int32_t token[BERT_GUESSES];
+    double probability[BERT_GUESSES];
+} bert_guess;
+
+/* Guesses for the labelled positions of the batch that has been fed; s was opened with keep_logits. */
+bool bert_session_guess(bert_session *s, int64_t positions, bert_guess *guesses, zf_error *error);
+
+/* Puts ids (with [CLS], [SEP]) into batch row 0, the [MASK] positions labelled 0. Returns how many there are, -1 when the
+ * text is too long. */
+int64_t bert_fill_batch(bert_batch *batch, const bert_vocab *vocab, const char *text);
+
+#endif

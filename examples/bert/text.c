@@ -1,0 +1,141 @@
+/* Text for the commands: vocabulary, corpus, examples; sentences with a masked word. */
+#include "commands.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t encode(const void *user, const char *text, size_t bytes, int32_t *ids, int64_t cap)
+{
+    return bert_encode(user, text, bytes, 0, ids, cap);
+}
+
+static bool examples(bert_examples **out, const bert_text *t, bool held_out, int64_t sequence, uint64_t seed, char *err,
+                     size_t size)
+{
+    bert_examples_desc d = {.corpus = t->corpus, .held_out = held_out, .seed = seed, .sequence = (int32_t)sequence};
+    d.pad = bert_vocab_id(t->vocab, "[PAD]"), d.unk = bert_vocab_id(t->vocab, "[UNK]");
+    d.cls = bert_vocab_id(t->vocab, "[CLS]"), d.sep = bert_vocab_id(t->vocab, "[SEP]");
+    d.mask = bert_vocab_id(t->vocab, "[MASK]");
+    return (*out = bert_examples_new(&d, err, size)) != NULL;
+}
+
+bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased, int64_t sequence, uint64_t seed,
+                    int64_t threads)
+{
+    char err[512] = "out of memory";
+    bool good;
+    *t = (bert_text){NULL, NULL, NULL, NULL};
+    good = (t->vocab = bert_vocab_load(vocab, !cased, err, sizeof err)) != NULL;
+    if (good) {
+        bert_corpus_desc d = {.encode = encode, .user = t->vocab, .vocab_size = bert_vocab_size(t->vocab),
+                              .threads = (int)threads};
+        good = (t->corpus = bert_corpus_load(corpus, &d, err, sizeof err)) != NULL;
+    }
+    good = good && examples(&t->train, t, false, sequence, seed, err, sizeof err) &&
+           examples(&t->held_out, t, true, sequence, seed, err, sizeof err);
+    if (good) return true;
+    bert_error("%s", err);
+    bert_text_close(t);
+    return false;
+}
+
+void bert_text_close(bert_text *t)
+{
+    bert_examples_free(t->train);
+    bert_examples_free(t->held_out);
+    bert_corpus_free(t->corpus);
+    bert_vocab_free(t->vocab);
+    *t = (bert_text){NULL, NULL, NULL, NULL};
+}
+
+/* Appends a token to a line of text, after a space unless it continues a word. */
+static void append_token(char *line, size_t size, const char *token)
+{
+    size_t at = strlen(line);
+    bool continues = !strncmp(token, "##", 2);
+    snprintf(line + at, size - at, "%s%s", at && !continues ? " " : "", continues ? token + 2 : token);
+}
+
+bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vocab *vocab, int64_t sequence,
+                    const char *text, const char *truth, zf_error *error)
+{
+    enum { MASKS = 16 };
+    bert_session_desc d = {.config = *config, .shape = {1, sequence, MASKS}, .keep_logits = true, .share = with};
+    bert_guess guesses[MASKS];
+    bert_session s;
+    int64_t masks = 0;
+    bert_batch batch = {.examples = 1, .sequence = (int32_t)sequence, .predictions = MASKS};
+    int32_t positions[MASKS], labels[MASKS], next[1];
+    bool good;
+    if (!bert_session_open(&s, &d, error)) return false;
+    batch.input_ids = calloc((size_t)sequence, sizeof *batch.input_ids);
+    batch.token_type_ids = calloc((size_t)sequence, sizeof *batch.token_type_ids);
+    batch.attention_mask = calloc((size_t)sequence, sizeof *batch.attention_mask);
+    batch.positions = positions, batch.labels = labels, batch.next_sentence_label = next;
+    good = batch.input_ids && batch.token_type_ids && batch.attention_mask;
+    if (!good) {
+        error->status = ZF_ERR_NOMEM;
+        snprintf(error->text, sizeof error->text, "out of memory");
+    } else if ((masks = bert_fill_batch(&batch, vocab, text)) <= 0) {
+        error->status = ZF_ERR_ARGUMENT;
+        snprintf(error->text, sizeof error->text,
+                 masks < 0 ? "the text has more than %lld tokens" : "the text has no [MASK] to fill in (of %lld tokens)",
+                 (long long)sequence - 2);
+        good = false;
+    } else {
+        good = !bert_session_feed(&s, &batch, 1, 1) && bert_session_guess(&s, masks, guesses, error);
+    }
+    if (good) printf("  %s\n", text);
+    for (int64_t m = 0; m < masks && good; m++) {
+        printf("    %s", masks > 1 ? "-> " : "");
+        for (int n = 0; n < BERT_GUESSES; n++)
+            printf("%s%s %.0f%%", n ? ", " : "", bert_vocab_token(vocab, guesses[m].token[n]),
+                   100 * guesses[m].probability[n]);
+        printf("%s%s%s\n", truth ? "   (was: " : "", truth ? truth : "", truth ? ")" : "");
+    }
+    free(batch.input_ids);
+    free(batch.token_type_ids);
+    free(batch.attention_mask);
+    bert_session_close(&s);
+    return good;
+}
+
+/* The sentence's longest whole word of letters, as an index into its tokens; -1 when it has none. */
+static int64_t word_to_mask(const bert_text *t, int64_t first, int64_t last)
+{
+    int64_t best = -1;
+    size_t length = 3;
+    for (int64_t i = first; i < last; i++) {
+        const char *token = bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, i));
+        bool ends = i + 1 == last || bert_vocab_starts_word(t->vocab, bert_corpus_id(t->corpus, i + 1));
+        if (!bert_vocab_starts_word(t->vocab, bert_corpus_id(t->corpus, i)) || !ends) continue;
+        if (strlen(token) > length && strspn(token, "abcdefghijklmnopqrstuvwxyz") == strlen(token))
+            best = i, length = strlen(token);
+    }
+    return best;
+}
+
+bool bert_show_guesses(bert_session *with, const bert_config *config, const bert_text *t, int64_t sequence, int count,
+                       zf_error *error)
+{
+    const bert_split *split = &t->corpus->held_out;
+    int64_t shown = 0;
+    for (int64_t d = 0; d < split->count && shown < count; d++) {
+        int64_t document = split->documents[d];
+        for (int64_t s = t->corpus->document[document]; s < t->corpus->document[document + 1]; s++) {
+            int64_t first = t->corpus->sentence[s], last = t->corpus->sentence[s + 1], mask;
+            char line[2048] = "";
+            if (last - first < 10 || last - first > 24 || last - first > sequence - 2) continue;
+            if ((mask = word_to_mask(t, first, last)) < 0) continue;
+            for (int64_t i = first; i < last; i++)
+                append_token(line, sizeof line,
+                             i == mask ? "[MASK]" : bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, i)));
+            if (!bert_fill_text(with, config, t->vocab, sequence, line,
+                                bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, mask)), error))
+                return false;
+            shown++;
+            break; /* one sentence of a document */
+        }
+    }
+    return true;
+}

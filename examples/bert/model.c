@@ -56,10 +56,9 @@ bool bert_config_load(const char *name, bert_config *c, zf_error *error)
     return !error->status;
 }
 
-zf_status bert_config_save(const bert_config *c, const char *path, zf_error *error)
+zf_json_writer *bert_config_json(const bert_config *c)
 {
     zf_json_writer *w = zf_json_writer_new(2, NULL);
-    zf_status status;
     zf_json_begin_object(w);
     zf_json_put_key(w, "architectures");
     zf_json_begin_array(w);
@@ -79,9 +78,7 @@ zf_status bert_config_save(const bert_config *c, const char *path, zf_error *err
     zf_json_put_key(w, "attention_probs_dropout_prob"), zf_json_put_double(w, c->attention_dropout);
     zf_json_put_key(w, "initializer_range"), zf_json_put_double(w, c->std);
     zf_json_end(w);
-    status = zf_json_save(w, path, error);
-    zf_json_writer_free(w);
-    return status;
+    return w;
 }
 
 /* -------------------------------------------------------------------------------------- graph */

@@ -11,8 +11,8 @@ typedef struct bert_config {
 
 /* One of tiny, mini, small, medium, base, large, or the path of a Hugging Face config.json. False with *error. */
 bool bert_config_load(const char *name_or_path, bert_config *config, zf_error *error);
-/* The same as a config.json in the Hugging Face form. */
-zf_status bert_config_save(const bert_config *config, const char *path, zf_error *error);
+/* The same as a config.json in the Hugging Face form: a writer whose text it is, to be freed; NULL out of memory. */
+zf_json_writer *bert_config_json(const bert_config *config);
 
 /* What a graph is built for. */
 typedef struct bert_shape {

@@ -105,29 +105,23 @@ static char *load_file(const char *path, size_t *bytes)
 
 static bool save(run *r)
 {
-    char text[SETTING_NOTES][SETTING_TEXT], scratch[64];
+    char text[SETTING_NOTES][SETTING_TEXT];
     zf_note notes[SETTING_NOTES];
     zf_attachment attachments[2] = {{"config.json", NULL, 0}, {"vocab.txt", NULL, 0}};
-    char *config = NULL, *vocab = NULL;
+    zf_json_writer *config = bert_config_json(&r->config);
+    char *vocab = r->o.vocab ? load_file(r->o.vocab, &attachments[1].bytes) : NULL;
     zf_save_desc d = {notes, setting_notes(r, notes, text), attachments, r->o.vocab ? 2 : 1};
-    zf_status status;
-    snprintf(scratch, sizeof scratch, "/tmp/bert-config-%ld.json", (long)getpid());
-    if (bert_config_save(&r->config, scratch, &r->error)) return false;
-    config = load_file(scratch, &attachments[0].bytes);
-    remove(scratch);
-    if (r->o.vocab) vocab = load_file(r->o.vocab, &attachments[1].bytes);
-    attachments[0].data = config, attachments[1].data = vocab;
-    if (!config || (r->o.vocab && !vocab)) {
+    attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
+    attachments[1].data = vocab;
+    if (r->o.vocab && !vocab) {
         r->error.status = ZF_ERR_IO;
-        snprintf(r->error.text, sizeof r->error.text, "cannot read what the checkpoint takes along");
-        status = ZF_ERR_IO;
-    } else if ((status = zf_save(r->session.program, r->o.save, &d))) {
-        r->error.status = status;
+        snprintf(r->error.text, sizeof r->error.text, "%s: cannot be read again", r->o.vocab);
+    } else if (attachments[0].data && (r->error.status = zf_save(r->session.program, r->o.save, &d))) {
         snprintf(r->error.text, sizeof r->error.text, "%s", zf_program_error(r->session.program));
     }
-    free(config);
+    zf_json_writer_free(config);
     free(vocab);
-    return !status;
+    return !r->error.status;
 }
 
 /* Restores a checkpoint after checking that this run is the one it belongs to. */

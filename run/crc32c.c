@@ -1,0 +1,85 @@
+/* CRC-32C (Castagnoli: polynomial 0x1edc6f41, reflected 0x82f63b78), the checksum of stored
+ * tensors.
+ *
+ * Three ways to one result: the processor's instruction; eight bytes at a time by tables, for long
+ * data; four bits at a time, for short data and for making those tables, which live on the stack.
+ */
+#if defined(__ARM_FEATURE_CRC32)
+#include <arm_acle.h>
+#endif
+
+static uint32_t zfi_crc32c_short(uint32_t state, const uint8_t *data, size_t bytes)
+{
+    static const uint32_t step[16] = {
+        0x00000000u, 0x105ec76fu, 0x20bd8edeu, 0x30e349b1u, 0x417b1dbcu, 0x5125dad3u,
+        0x61c69362u, 0x7198540du, 0x82f63b78u, 0x92a8fc17u, 0xa24bb5a6u, 0xb21572c9u,
+        0xc38d26c4u, 0xd3d3e1abu, 0xe330a81au, 0xf36e6f75u,
+    };
+    for (size_t i = 0; i < bytes; i++) {
+        state ^= data[i];
+        state = state >> 4 ^ step[state & 15];
+        state = state >> 4 ^ step[state & 15];
+    }
+    return state;
+}
+
+static uint32_t zfi_crc32c_long(uint32_t state, const uint8_t *data, size_t bytes)
+{
+    uint32_t table[8][256]; /* [k][byte]: that byte and k zero bytes behind it */
+    for (int byte = 0; byte < 256; byte++) {
+        uint8_t one = (uint8_t)byte;
+        table[0][byte] = zfi_crc32c_short(0, &one, 1);
+    }
+    for (int k = 1; k < 8; k++)
+        for (int byte = 0; byte < 256; byte++)
+            table[k][byte] = table[k - 1][byte] >> 8 ^ table[0][table[k - 1][byte] & 255];
+    for (; bytes >= 8; bytes -= 8, data += 8) {
+        state ^= (uint32_t)data[0] | (uint32_t)data[1] << 8 | (uint32_t)data[2] << 16 |
+                 (uint32_t)data[3] << 24;
+        state = table[7][state & 255] ^ table[6][state >> 8 & 255] ^ table[5][state >> 16 & 255] ^
+                table[4][state >> 24] ^ table[3][data[4]] ^ table[2][data[5]] ^ table[1][data[6]] ^
+                table[0][data[7]];
+    }
+    return zfi_crc32c_short(state, data, bytes);
+}
+
+#if ZFI_X86
+__attribute__((target("sse4.2"))) static uint32_t zfi_crc32c_sse(uint32_t state,
+                                                                 const uint8_t *data, size_t bytes)
+{
+    uint64_t wide = state, word;
+    for (; bytes >= 8; bytes -= 8, data += 8) {
+        memcpy(&word, data, sizeof word);
+        wide = _mm_crc32_u64(wide, word);
+    }
+    for (; bytes; bytes--) wide = _mm_crc32_u8((uint32_t)wide, *data++);
+    return (uint32_t)wide;
+}
+#endif
+
+#if defined(__ARM_FEATURE_CRC32)
+static uint32_t zfi_crc32c_arm(uint32_t state, const uint8_t *data, size_t bytes)
+{
+    uint64_t word;
+    for (; bytes >= 8; bytes -= 8, data += 8) {
+        memcpy(&word, data, sizeof word);
+        state = __crc32cd(state, word);
+    }
+    for (; bytes; bytes--) state = __crc32cb(state, *data++);
+    return state;
+}
+#endif
+
+/* The checksum of what `crc` covers (0: nothing) and data[0..bytes) behind it: data may come in any
+ * pieces. */
+static uint32_t zfi_crc32c(uint32_t crc, const void *data, size_t bytes)
+{
+#if defined(__ARM_FEATURE_CRC32)
+    return ~zfi_crc32c_arm(~crc, data, bytes);
+#endif
+#if ZFI_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("sse4.2")) return ~zfi_crc32c_sse(~crc, data, bytes);
+#endif
+    return ~(bytes < 16384 ? zfi_crc32c_short : zfi_crc32c_long)(~crc, data, bytes);
+}

@@ -180,8 +180,8 @@ static zf_status zfi_cpu_sgd(const zf_launch *l)
 
 /* -------------------------------------------------------------------- adamw, lamb_update */
 
-#if defined(__clang__)
-float sqrtf(float) __attribute__((const)); /* errno is of no interest: clang makes vectors of it then */
+#if defined(__GNUC__)
+float sqrtf(float) __attribute__((const)); /* errno is of no interest; compilers make vectors of it then */
 #endif
 
 /* m^ = m * of_m, sqrt(v^) = sqrt(v) * of_root; the rest are the attributes. */

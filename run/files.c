@@ -312,7 +312,7 @@ static zf_status zfi_directory_check(const char *path, const char *mark, zf_erro
             marked = true;
             continue;
         }
-        snprintf(other, sizeof other, "%s", name);
+        snprintf(other, sizeof other, "%.60s", name);
         nested = !zfi_path_join(entry, path, name) ||
                  (stat(entry, &about) == 0 && S_ISDIR(about.st_mode));
     }

@@ -3,3 +3,4 @@
 #include "test.h"
 
 #include "inside/matmul.c"
+#include "inside/files.c"

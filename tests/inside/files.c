@@ -1,0 +1,285 @@
+/* Checksums, and directories that are replaced as a whole. */
+
+/* One bit at a time: the definition. */
+static uint32_t crc32c_plain(uint32_t crc, const uint8_t *data, size_t bytes)
+{
+    crc = ~crc;
+    for (size_t i = 0; i < bytes; i++) {
+        crc ^= data[i];
+        for (int bit = 0; bit < 8; bit++) crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
+    }
+    return ~crc;
+}
+
+TEST(crc32c_known_answers)
+{
+    uint8_t zeros[32] = {0}, ones[32];
+    memset(ones, 0xff, sizeof ones);
+    CHECK(t, zfi_crc32c(0, "123456789", 9) == 0xe3069283u);
+    CHECK(t, zfi_crc32c(0, zeros, 32) == 0x8a9136aau); /* RFC 3720, B.4 */
+    CHECK(t, zfi_crc32c(0, ones, 32) == 0x62a8ab43u);
+    CHECK(t, zfi_crc32c(0, NULL, 0) == 0);
+    CHECK(t, zfi_crc32c(zfi_crc32c(0, "1234", 4), "56789", 5) == 0xe3069283u);
+    CHECK(t, ~zfi_crc32c_short(~0u, (const uint8_t *)"123456789", 9) == 0xe3069283u);
+    CHECK(t, ~zfi_crc32c_long(~0u, (const uint8_t *)"123456789", 9) == 0xe3069283u);
+}
+
+TEST_ONCE(crc32c_every_way_is_the_same)
+{
+    enum { SIZE = 40000 };
+    static uint8_t data[SIZE];
+    uint32_t state = 1;
+    for (int i = 0; i < SIZE; i++)
+        data[i] = (uint8_t)((state = state * 1664525u + 1013904223u) >> 24);
+    for (size_t bytes = 0; bytes < SIZE; bytes += bytes < 80 ? 1 : 3989)
+        for (size_t from = 0; from < 9 && from + bytes <= SIZE; from++) {
+            uint32_t expected = crc32c_plain(from, data + from, bytes);
+            CHECK(t, zfi_crc32c((uint32_t)from, data + from, bytes) == expected);
+            CHECK(t, ~zfi_crc32c_short(~(uint32_t)from, data + from, bytes) == expected);
+            CHECK(t, ~zfi_crc32c_long(~(uint32_t)from, data + from, bytes) == expected);
+        }
+}
+
+TEST(checksums_of_tensors)
+{
+    enum { SIZE = 700001 };
+    static uint8_t data[SIZE], back[SIZE];
+    const char *path = test_path("sums.safetensors");
+    zf_error error = {0};
+    zf_safetensors_writer *writer = zf_safetensors_writer_new(path, &t->allocator, &error);
+    zf_safetensors *file;
+    uint32_t crc = 0, expected;
+    NEED(t, writer, &error);
+    test_defer(t, (test_cleanup *)zf_safetensors_writer_free, writer);
+    for (int i = 0; i < SIZE; i++) data[i] = (uint8_t)(i * 7 ^ i >> 8);
+    expected = zfi_crc32c(0, data, SIZE);
+    writer->checksums = true;
+    OK(t, zf_safetensors_declare(writer, "a", ZF_U8, ZF_SHAPE(SIZE)), NULL);
+    OK(t, zf_safetensors_write(writer, 0, data, 5), NULL);
+    OK(t, zf_safetensors_write(writer, 0, data + 5, SIZE - 5), NULL);
+    OK(t, zf_safetensors_finish(writer, &error), error.text);
+    CHECK(t, writer->tensors[0].crc == expected);
+    file = zf_safetensors_open(path, &t->allocator, &error);
+    NEED(t, file, &error);
+    test_defer(t, (test_cleanup *)zf_safetensors_close, file);
+    OK(t, zfi_safetensors_fetch(file, 0, 0, back, SIZE, &crc, &error), error.text);
+    CHECK(t, crc == expected && !memcmp(back, data, SIZE));
+}
+
+/* ----------------------------------------------------------------------------- directories */
+
+static bool put_file(const char *directory, const char *name, const char *text)
+{
+    char path[512];
+    FILE *file;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    file = fopen(path, "w");
+    return file && fputs(text, file) >= 0 && fclose(file) == 0;
+}
+
+/* The text of a file, "-" when there is none. */
+static const char *get_file(const char *directory, const char *name)
+{
+    static char text[64];
+    char path[512];
+    FILE *file;
+    size_t bytes;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    if (!(file = fopen(path, "r"))) return "-";
+    bytes = fread(text, 1, sizeof text - 1, file);
+    text[bytes] = '\0';
+    fclose(file);
+    return text;
+}
+
+static bool exists(const char *path, const char *suffix)
+{
+    char whole[512];
+    snprintf(whole, sizeof whole, "%s%s", path, suffix);
+    return access(whole, F_OK) == 0;
+}
+
+/* A directory as a checkpoint has it. */
+static bool put_directory(const char *path, const char *suffix, const char *text)
+{
+    char whole[512];
+    snprintf(whole, sizeof whole, "%s%s", path, suffix);
+    return mkdir(whole, 0700) == 0 && put_file(whole, "mark", text) &&
+           put_file(whole, "other", text);
+}
+
+TEST_ONCE(directory_is_made_and_replaced)
+{
+    const char *path = test_path("made");
+    char aside[ZFI_ASIDE_MAX], slashed[512];
+    zf_error error = {0};
+    for (int round = 0; round < 3; round++) {
+        char text[8];
+        snprintf(text, sizeof text, "%d", round);
+        snprintf(slashed, sizeof slashed, "%s%s", path, round == 1 ? "//" : "");
+        OK(t, zfi_directory_begin(slashed, "mark", aside, &error), error.text);
+        CHECK(t, strlen(aside) > 7 && !strcmp(aside + strlen(aside) - 7, ".zf-new"));
+        CHECK(t, put_file(aside, "mark", text) && (round || put_file(aside, "first", "x")));
+        if (round) {
+            char before[8];
+            snprintf(before, sizeof before, "%d", round - 1);
+            CHECK_TEXT(t, get_file(path, "mark"), before);
+        }
+        OK(t, zfi_directory_commit(aside, &error), error.text);
+        CHECK_TEXT(t, get_file(path, "mark"), text);
+        CHECK_TEXT(t, get_file(path, "first"), round ? "-" : "x");
+        CHECK(t, !exists(path, ".zf-new") && !exists(path, ".zf-old"));
+    }
+    OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
+    CHECK(t, put_file(aside, "mark", "never"));
+    zfi_directory_abandon(aside);
+    CHECK_TEXT(t, get_file(path, "mark"), "2");
+    CHECK(t, !exists(path, ".zf-new") && !exists(path, ".zf-old"));
+}
+
+/* Where names cannot be exchanged at once. */
+TEST_ONCE(directory_swap_without_exchange)
+{
+    const char *path = test_path("swapped");
+    char aside[ZFI_ASIDE_MAX], old[ZFI_ASIDE_MAX];
+    zf_error error = {0};
+    CHECK(t, put_directory(path, "", "old"));
+    OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
+    CHECK(t, put_file(aside, "mark", "new"));
+    OK(t, zfi_directory_swap(aside, path, false, old, &error), error.text);
+    CHECK_TEXT(t, get_file(path, "mark"), "new");
+    CHECK_TEXT(t, get_file(old, "mark"), "old");
+    CHECK_TEXT(t, old + strlen(path), ".zf-old");
+    CHECK(t, !exists(path, ".zf-new"));
+    /* The machine stops here; the next one cleans up. */
+    OK(t, zfi_directory_recover(path, &error), error.text);
+    CHECK_TEXT(t, get_file(path, "mark"), "new");
+    OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
+    CHECK(t, !exists(path, ".zf-old") && exists(path, ".zf-new"));
+    zfi_directory_abandon(aside);
+}
+
+/* Every state that a stopped machine can leave. */
+TEST_ONCE(directory_recovers)
+{
+    const char *path;
+    char aside[ZFI_ASIDE_MAX];
+    zf_error error = {0};
+
+    path = test_path("filling"); /* while the new one was filled */
+    CHECK(t, put_directory(path, "", "old") && put_directory(path, ".zf-new", "half"));
+    OK(t, zfi_directory_recover(path, &error), error.text);
+    CHECK_TEXT(t, get_file(path, "mark"), "old");
+    OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
+    CHECK_TEXT(t, get_file(aside, "mark"), "-");
+    zfi_directory_abandon(aside);
+
+    path = test_path("exchanged"); /* after the exchange: the old one has the other name */
+    CHECK(t, put_directory(path, "", "new") && put_directory(path, ".zf-new", "old"));
+    OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
+    CHECK_TEXT(t, get_file(path, "mark"), "new");
+    zfi_directory_abandon(aside);
+
+    path = test_path("between"); /* between the two renames */
+    CHECK(t, put_directory(path, ".zf-old", "old") && put_directory(path, ".zf-new", "new"));
+    OK(t, zfi_directory_recover(path, &error), error.text);
+    CHECK_TEXT(t, get_file(path, "mark"), "old");
+    CHECK(t, !exists(path, ".zf-old"));
+
+    path = test_path("emptied"); /* the same, and somebody made the directory anew */
+    CHECK(t, put_directory(path, ".zf-old", "old") && mkdir(path, 0700) == 0);
+    OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
+    CHECK_TEXT(t, get_file(path, "mark"), "old");
+    CHECK(t, put_file(aside, "mark", "new"));
+    OK(t, zfi_directory_commit(aside, &error), error.text);
+    CHECK_TEXT(t, get_file(path, "mark"), "new");
+
+    path = test_path("nothing"); /* nothing at all */
+    OK(t, zfi_directory_recover(path, &error), error.text);
+    CHECK(t, !exists(path, ""));
+}
+
+TEST_ONCE(directory_refuses_what_is_not_ours)
+{
+    const char *path = test_path("home");
+    char aside[ZFI_ASIDE_MAX], inner[512], expected[1024];
+    zf_error error = {0};
+    CHECK(t, mkdir(path, 0700) == 0 && put_file(path, "letter.txt", "x"));
+    CHECK(t, zfi_directory_begin(path, "mark", aside, &error) == ZF_ERR_IO);
+    snprintf(expected, sizeof expected,
+             "%s is not replaced: it holds files (letter.txt) but no mark; name another place",
+             path);
+    CHECK_TEXT(t, error.text, expected);
+    error = (zf_error){0};
+    snprintf(inner, sizeof inner, "%s/mark", path);
+    CHECK(t, put_file(path, "mark", "x") && remove(inner) == 0);
+    snprintf(inner, sizeof inner, "%s/letter.txt", path);
+    CHECK(t, remove(inner) == 0);
+    snprintf(inner, sizeof inner, "%s/pictures", path);
+    CHECK(t, mkdir(inner, 0700) == 0 && put_file(path, "mark", "x"));
+    CHECK(t, zfi_directory_begin(path, "mark", aside, &error) == ZF_ERR_IO);
+    snprintf(expected, sizeof expected,
+             "%s is not replaced: it holds a directory (pictures); name another place", path);
+    CHECK_TEXT(t, error.text, expected);
+    CHECK(t, exists(inner, "") && !exists(path, ".zf-new"));
+    error = (zf_error){0};
+    snprintf(inner, sizeof inner, "%s/mark", path);
+    CHECK(t, zfi_directory_begin(inner, "mark", aside, &error) == ZF_ERR_IO);
+    snprintf(expected, sizeof expected, "%s exists and is not a directory", inner);
+    CHECK_TEXT(t, error.text, expected);
+    error = (zf_error){0};
+    snprintf(inner, sizeof inner, "%s/no/where", path);
+    CHECK(t, zfi_directory_begin(inner, "mark", aside, &error) == ZF_ERR_IO);
+    snprintf(expected, sizeof expected, "cannot create %s.zf-new: No such file or directory",
+             inner);
+    CHECK_TEXT(t, error.text, expected);
+    error = (zf_error){0};
+    CHECK(t, zfi_directory_begin("", "mark", aside, &error) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, error.text, "an empty path");
+}
+
+/* What stands in the place of a directory when it is committed, and did not when it was begun. */
+TEST_ONCE(directory_commit_that_fails_leaves_no_trace)
+{
+    const char *path = test_path("taken");
+    char aside[ZFI_ASIDE_MAX], expected[512];
+    zf_error error = {0};
+    FILE *file;
+    OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
+    CHECK(t, put_file(aside, "mark", "x"));
+    file = fopen(path, "w");
+    CHECK(t, file && fclose(file) == 0);
+    CHECK(t, zfi_directory_commit(aside, &error) == ZF_ERR_IO);
+    snprintf(expected, sizeof expected, "cannot replace %s: Not a directory", path);
+    CHECK_TEXT(t, error.text, expected);
+    CHECK(t, exists(path, "") && !exists(path, ".zf-new"));
+}
+
+TEST_ONCE(file_too_long_a_path)
+{
+    static char path[5000];
+    zf_error error = {0};
+    memset(path, 'a', sizeof path - 1);
+    CHECK(t, zfi_file_save(path, "", 0, &error) == ZF_ERR_ARGUMENT);
+    CHECK(t, strstr(error.text, "aaa: a path of 4999 bytes, at most 4095 are possible"));
+}
+
+TEST_ONCE(utf8_accepts_all_and_only_what_it_is)
+{
+    unsigned char bytes[4];
+    int good = 0;
+    for (uint32_t code = 0; code <= 0x10ffff; code++) {
+        int length = zfi_utf8_encode(bytes, code);
+        bool surrogate = code >= 0xd800 && code < 0xe000;
+        CHECK(t, zfi_utf8_bytes(bytes, (size_t)length) == (surrogate ? 0 : length));
+        CHECK(t, length == 1 || !zfi_utf8_bytes(bytes, (size_t)length - 1));
+    }
+    /* Of all the combinations of three bytes exactly the encodings of three bytes are characters of
+     * that length. */
+    for (uint32_t all = 0; all < 1u << 24; all++) {
+        unsigned char three[3] = {(unsigned char)(all >> 16), (unsigned char)(all >> 8),
+                                  (unsigned char)all};
+        good += zfi_utf8_bytes(three, 3) == 3;
+    }
+    CHECK(t, good == 0x10000 - 0x800 - 0x800);
+}

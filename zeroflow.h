@@ -1,4 +1,76 @@
-/* zeroflow.h - train transformers from C: a static autograd graph, rewritten by passes, run as one plan. */
+/* zeroflow.h - train transformers from C.
+ *
+ * WHAT IT IS
+ *
+ * A program builds a static graph with zf_ operators. Passes rewrite that graph until it is one complete training step:
+ * forward, backward, clipping, optimizer, with every byte placed. Then it runs. There is one kind of thing, a list of
+ * nodes, and one text for it, which can be printed after any pass, read back, compared and tested.
+ *
+ * SIX LINES
+ *
+ *     zf_graph *g = zf_graph_new(NULL);
+ *     zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(32, 2)), y = zf_input(g, "y", ZF_I32, ZF_SHAPE(32));
+ *     zf_tensor lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR), h = zf_relu(zf_nn_linear(x, "hidden", 64, NULL));
+ *     zf_tensor loss = zf_cross_entropy(zf_nn_linear(h, "out", 2, NULL), y, ZF_NONE);
+ *     zf_autograd(g, loss), zf_adamw(g, lr, NULL);
+ *     zf_program *p = zf_compile(g, NULL);              then zf_write(p, x, ...), zf_step(p), zf_read(p, loss, ...)
+ *
+ * USE
+ *
+ * In one C file, and in as many others without the first line:
+ *
+ *     #define ZEROFLOW_IMPLEMENTATION
+ *     #include "zeroflow.h"
+ *
+ * C11 with gcc or clang, -lm -lpthread, on a POSIX system; the declarations are C++17 as well. dist/zeroflow.h (`make
+ * dist`) is this header as one file. The header of the source tree includes the files beside it, and stb_ds (Debian:
+ * libstb-dev). No machine flags are needed: AVX-512, AVX2 or NEON is chosen when it runs. Options, by #define before the
+ * implementation: ZF_API (decorates the functions; `static` makes them private), ZEROFLOW_CBLAS (products by a linked
+ * BLAS), ZF_NO_LINES (builders do not note the line that calls them).
+ *
+ * WHAT IT DOES NOT DO (YET)
+ *
+ * It runs on the CPU, in f32 (f64, bf16 and f16 by slow reference kernels), on one rank. There are no convolutions, no
+ * dynamic shapes, and no control flow in a graph: another shape is another graph over the same parameters
+ * (zf_compile_desc.share).
+ *
+ * CONTENTS
+ *
+ *     1 status, memory    2 dtypes and shapes    3 operators    4 graphs    5 builders    6 passes
+ *     7 backends          8 programs             9 files       10 layers
+ *
+ * STEP BY STEP
+ *
+ * Build. Each builder checks its operands and returns a tensor, a small value. On a mistake the graph keeps the first
+ * error, which names operator, scope, source line and operands, and the invalid tensor flows through all later calls:
+ * nothing needs checking until zf_compile returns NULL. Then zf_graph_error says why:
+ *
+ *     matmul in bert.pooler (model.c:41): the inner dimensions differ: 32 of a, 16 of b; they must be equal; %4 =
+ *     f32[4,32], %7 = f32[16,8]
+ *
+ * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
+ *
+ * Rewrite. Passes in their order: zf_autograd; zf_simplify; zf_clip; one of zf_sgd, zf_adamw, zf_lamb. zf_graph_print
+ * shows the graph between any two of them, one node per line:
+ *
+ *     %7  = matmul %1, %4 : f32[16,32]
+ *           gradient %4, %45
+ *     update:
+ *           adamw %4, %45, %53, %54, %3, %51 {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01}
+ *
+ * What stands above `update:` runs once per micro-batch, what stands below once per step.
+ *
+ * Compile. zf_compile places every value in one arena (zf_memory), allocates exactly those bytes, draws the first values
+ * of the parameters, and returns a program. Its peak is known before (zf_program_info_of), and a plan over
+ * zf_compile_desc.memory_limit is an error that says by how much and where.
+ *
+ * Run. zf_write the inputs, zf_step, zf_read what zf_output keeps. A step allocates nothing. The same seed gives the same
+ * bits on any number of threads, and after zf_save and zf_load. Between instruction sets, bits differ by rounding.
+ *
+ * Own. A graph owns its nodes; a program borrows graph and backend; free in the reverse order of making: program, backend,
+ * graph. NULL may be freed. One graph and its programs belong to one thread at a time; different graphs are independent.
+ * No function prints, exits, aborts or reads the environment, and there are no global variables.
+ */
 #ifndef ZEROFLOW_H
 #define ZEROFLOW_H
 

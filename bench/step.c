@@ -1,0 +1,147 @@
+/* One training step of BERT on made-up tokens: tokens per second, GFLOP/s, and where the time goes.
+ *
+ *     build/bench/step --model mini --vocab 8192 --batch 16 --seq 128 --threads 2 --steps 30 [--profile] [--json]
+ *
+ * The shapes and counts are those of bench/peers/torch_bert.py: 19 labelled positions in each 128 tokens, AdamW,
+ * dropout 0.1. Times are medians. --profile wraps the backend's launch with a clock and adds up by operator. */
+#define _POSIX_C_SOURCE 200809L
+#include "../examples/bert/options.h"
+#include "../examples/bert/session.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static const char *const op_names[] = {
+    "none",
+#define X(name, least, most, attributes, flags) #name,
+    ZF_OPS(X)
+#undef X
+};
+
+static double seconds[ZF_OP_COUNT];
+static zf_status (*plain_launch)(void *self, const zf_launch *launch);
+
+static zf_status timed_launch(void *self, const zf_launch *launch)
+{
+    double start = now();
+    zf_status status = plain_launch(self, launch);
+    seconds[launch->op] += now() - start;
+    return status;
+}
+
+static bert_batch *random_batch(const bert_shape *s, int64_t vocab)
+{
+    bert_batch *b = calloc(1, sizeof *b);
+    size_t tokens = (size_t)(s->batch * s->sequence);
+    uint64_t state = 1;
+    if (!b) return NULL;
+    b->input_ids = calloc(tokens, 4), b->token_type_ids = calloc(tokens, 4), b->attention_mask = malloc(tokens);
+    b->positions = calloc((size_t)s->predictions, 4), b->labels = calloc((size_t)s->predictions, 4);
+    b->next_sentence_label = calloc((size_t)s->batch, 4);
+    b->labelled = (int32_t)s->predictions;
+    for (size_t i = 0; i < tokens; i++) b->input_ids[i] = (int32_t)(bert_mix(state++) % (uint64_t)vocab);
+    memset(b->attention_mask, 1, tokens);
+    for (int64_t p = 0; p < s->predictions; p++) {
+        int64_t each = s->predictions / s->batch;
+        b->positions[p] = (int32_t)(p / each * s->sequence + p % each * s->sequence / each);
+        b->labels[p] = (int32_t)(bert_mix(state++) % (uint64_t)vocab);
+    }
+    return b;
+}
+
+static void print_profile(int64_t steps)
+{
+    double total = 0;
+    for (int op = 0; op < ZF_OP_COUNT; op++) total += seconds[op];
+    for (;;) {
+        int most = 0;
+        for (int op = 1; op < ZF_OP_COUNT; op++)
+            if (seconds[op] > seconds[most]) most = op;
+        if (seconds[most] <= 0.001 * total) break;
+        printf("%-20s %8.3f ms %5.1f%%\n", op_names[most], 1e3 * seconds[most] / (double)steps,
+               100 * seconds[most] / total);
+        seconds[most] = 0;
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const char *model = "mini", *rest;
+    int64_t vocab = 8192, threads = 2, steps = 30, optimizer = BERT_ADAMW;
+    bool profile = false, json = false;
+    bert_session_desc d = {.train = true, .weight_decay = 0.01, .clip = 1, .seed = 1, .shape = {16, 128, 0}};
+    const option_row rows[] = {
+        {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as bert pretrain"},
+        {"vocab", OPTION_COUNT, "N", &vocab, 8, 1e9, "tokens of the vocabulary"},
+        {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},
+        {"seq", OPTION_COUNT, "T", &d.shape.sequence, 8, 65536, "tokens of an example"},
+        {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
+        {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
+        {"optimizer", OPTION_CHOICE, "adamw|lamb|sgd", &optimizer, 0, 0, "the update"},
+        {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator"},
+        {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
+        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    };
+    char text[512];
+    int count;
+    zf_error error = {ZF_OK, ""};
+    zf_program_info info;
+    bert_session s;
+    bert_batch *batch;
+    double *times, tokens, median;
+    options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
+    if (result != OPTIONS_GOOD || count) {
+        if (result == OPTIONS_BAD) fprintf(stderr, "step: %s\n", text);
+        options_print(rows);
+        return result == OPTIONS_HELP ? 0 : 2;
+    }
+    d.optimizer = (bert_optimizer)optimizer;
+    d.threads = threads;
+    d.shape.predictions = d.shape.batch * (int64_t)(0.15 * (double)(d.shape.sequence - 3) + 0.5);
+    if (bert_config_load(model, &d.config, &error)) d.config.vocab = vocab;
+    if (error.status || !bert_session_open(&s, &d, &error)) return fprintf(stderr, "step: %s\n", error.text), 1;
+    batch = random_batch(&d.shape, vocab);
+    times = calloc((size_t)steps, sizeof *times);
+    if (!batch || !times) return 1;
+    if (profile) plain_launch = s.backend->launch, s.backend->launch = timed_launch;
+    for (int64_t n = -3; n < steps; n++) {
+        float lr = 1e-4f;
+        double start = now();
+        if (n == 0) memset(seconds, 0, sizeof seconds);
+        if (bert_session_feed(&s, batch, batch->labelled, (double)d.shape.batch) ||
+            zf_write(s.program, s.model.lr, &lr, sizeof lr) || zf_step(s.program))
+            return fprintf(stderr, "step: %s\n", zf_program_error(s.program)), 1;
+        if (n >= 0) times[n] = now() - start;
+    }
+    qsort(times, (size_t)steps, sizeof *times, by_value);
+    median = times[steps / 2];
+    tokens = (double)(d.shape.batch * d.shape.sequence);
+    info = zf_program_info_of(s.program);
+    if (json)
+        printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, \"gflops\": %.1f, "
+               "\"step_ms\": %.3f, \"peak_bytes\": %zu}\n",
+               model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median, info.peak_bytes);
+    else
+        printf("BERT-%s, batch %lld x %lld, %lld threads: %.0f tokens/s (best %.0f), %.1f GFLOP/s, %.2f ms, %.1f GFLOP a "
+               "step, %.1f MiB\n",
+               model, (long long)d.shape.batch, (long long)d.shape.sequence, (long long)threads, tokens / median,
+               tokens / times[0], 1e-9 * info.flops / median, 1e3 * median, 1e-9 * info.flops,
+               (double)info.peak_bytes / 1048576);
+    if (profile) print_profile(steps);
+    bert_session_close(&s);
+    return 0;
+}

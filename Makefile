@@ -1,0 +1,198 @@
+# zeroflow: train transformers from C.
+#
+#     make pretrain      pretrains a BERT on English text: about three minutes, results in build/pretrain/
+#     make test          builds and runs every test
+#     make help          lists the rest
+#
+# There is no configure step. What is made lies in build/ and dist/. Packages that are missing are
+# installed (by root) or named (tools/needs.sh).
+
+VERSION = 0.1.0
+
+# -------------------------------------------------------------------------------------- settings
+# Each can be given on the command line: make CC=clang, make pretrain STEPS=2000 THREADS=4.
+
+ifeq ($(origin CC),default)
+CC = gcc
+endif
+CFLAGS  = -O2
+LDFLAGS =
+LDLIBS  = -lm -lpthread
+WERROR  = -Werror
+PREFIX  = /usr/local
+DESTDIR =
+
+# Of make pretrain; tools/pretrain.sh has the defaults.
+export STEPS MODEL THREADS CORPUS SEQ BATCH SEED VOCAB
+# Of make fuzz: inputs for each target.
+FUZZ_RUNS = 1000000
+
+# -------------------------------------------------------------------------------------- sources
+
+LIBRARY  = zeroflow.h $(wildcard graph/*.c cpu/*.c ops/*.c ir/*.c passes/*.c run/*.c nn/*.c)
+TESTS    = $(wildcard tests/*.c)
+FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
+TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
+EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
+BENCHES  = $(patsubst %.c,%,$(wildcard bench/*.c))
+# What programs and tests share: the sample BERT without its main, the passes by name of zf-opt.
+PARTS    = $(filter-out %/main.c %/sentences.c,$(wildcard examples/bert/*.c)) $(wildcard tools/pass.c)
+
+all: build/bert $(TOOLS:%=build/%) $(EXAMPLES:%=build/%) ## build the programs (the default)
+
+# ------------------------------------------------------------------------------------- variants
+# A variant is a folder under build/ where the same sources are built in another way.
+
+VARIANTS = build build/clang build/dist build/asan build/ubsan build/tsan build/blas build/fuzz \
+           build/coverage
+
+build/clang/%:    private override CC = clang
+build/asan/%:     private MODE = -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
+build/ubsan/%:    private MODE = -O1 -g -fsanitize=undefined -fno-sanitize-recover=all
+build/tsan/%:     private MODE = -O1 -g -fsanitize=thread
+build/blas/%:     private MODE = -DZEROFLOW_CBLAS
+build/blas/%:     private BLAS = -lopenblas
+build/fuzz/%:     private MODE = -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+build/fuzz/%:     private override CC = clang
+build/coverage/%: private MODE = -O0 -g --coverage
+
+STRICT  = -std=c11 -Wall -Wextra -pedantic -Wshadow $(WERROR)
+COMPILE = @mkdir -p $(@D); $(if $V,set -x;,echo "  compile  $@";) \
+          $(CC) $(STRICT) $(CFLAGS) $(MODE) -MMD -MP -c -o $@
+LINK    = @mkdir -p $(@D); $(if $V,set -x;,echo "  link     $@";) \
+          $(CC) $(CFLAGS) $(MODE) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(BLAS) $(LDLIBS)
+ARCHIVE = @rm -f $@; ar -crs $@ $^
+
+# $1: the folder of a variant. $2: where its sources stand, "" for here.
+# The tests carry the implementation in inside.c; everything else links the library.
+define variant
+$1/obj/%.o: $2%.c Makefile | build/.needs-build
+	$$(COMPILE) $$<
+$1/obj/zeroflow.o: $2zeroflow.h Makefile | build/.needs-build
+	$$(COMPILE) -DZEROFLOW_IMPLEMENTATION -x c $$<
+$1/libzeroflow.a: $1/obj/zeroflow.o
+	$$(ARCHIVE)
+$1/libparts.a: $(PARTS:%.c=$1/obj/%.o)
+	$$(ARCHIVE)
+$1/tests: $(TESTS:%.c=$1/obj/%.o) $1/libparts.a
+	$$(LINK)
+$1/bert: $1/obj/examples/bert/main.o $1/libparts.a $1/libzeroflow.a
+	$$(LINK)
+$(TOOLS:%=$1/%): $1/%: $1/obj/tools/%.o $1/libparts.a $1/libzeroflow.a
+	$$(LINK)
+$(EXAMPLES:%=$1/%): $1/%: $1/obj/examples/%.o $1/libzeroflow.a
+	$$(LINK)
+$(BENCHES:%=$1/%): $1/%: $1/obj/%.o $1/libparts.a $1/libzeroflow.a
+	$$(LINK)
+endef
+
+$(foreach v,$(filter-out build/dist,$(VARIANTS)),$(eval $(call variant,$v,)))
+$(eval $(call variant,build/dist,build/dist/tree/))
+
+$(FUZZ:%=build/fuzz/%): build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/libparts.a \
+                                      build/fuzz/libzeroflow.a
+	$(LINK) -fsanitize=fuzzer
+
+-include $(shell find $(wildcard $(VARIANTS:%=%/obj)) /dev/null -name '*.d')
+
+# The need for packages is looked into once.
+build/.needs-%: tools/needs.sh
+	@CC='$(CC)' sh tools/needs.sh $*
+	@mkdir -p build && touch $@
+
+# ------------------------------------------------------------------------------- the single file
+
+dist: dist/zeroflow.h ## write dist/zeroflow.h, the library in one file
+
+STB_DS = $(firstword $(wildcard /usr/include/stb/stb_ds.h /usr/local/include/stb/stb_ds.h))
+
+dist/zeroflow.h: $(LIBRARY) LICENSE build/amalgamate
+	@mkdir -p dist
+	@echo "  write    $@"; build/amalgamate $(VERSION) LICENSE zeroflow.h stb/stb_ds.h=$(STB_DS) > $@.part
+	@mv $@.part $@
+
+build/amalgamate: build/obj/tools/amalgamate.o
+	$(LINK)
+
+# The variant build/dist is built from a tree in which that file is all there is of the library.
+build/dist/tree/zeroflow.h: dist/zeroflow.h
+	@mkdir -p $(@D); cp $< $@
+build/dist/tree/%: %
+	@mkdir -p $(@D); cp $< $@
+$(patsubst %.c,build/dist/obj/%.o,$(TESTS) $(PARTS)): | build/dist/tree/zeroflow.h \
+    $(addprefix build/dist/tree/,$(wildcard tests/*.h tests/inside/*.c examples/bert/*.[ch] tools/*.h))
+
+# ------------------------------------------------------------------------------------ pretraining
+
+pretrain: build/bert ## pretrain a BERT (STEPS, MODEL, THREADS, CORPUS, SEQ, BATCH, SEED, VOCAB)
+	@sh tools/pretrain.sh
+
+# ------------------------------------------------------------------------------------------ tests
+
+test: build/.needs-test ## build and run every test
+	+@sh tests/run.sh
+
+# Each group of tests: what it needs built, then tests/run.sh runs it.
+GROUPS = unit clang dist oom asan oom-asan tsan blas examples bert consumers fuzz neon
+
+test-unit test-oom: build/tests
+test-clang:         build/clang/tests
+test-dist:          build/dist/tests
+test-asan:          build/asan/tests
+test-oom-asan:      build/asan/tests
+test-ubsan:         build/ubsan/tests
+test-tsan:          build/tsan/tests
+test-blas:          build/blas/tests
+test-examples:      all
+test-bert:          build/bert
+test-consumers:     dist
+test-fuzz:          $(FUZZ:%=build/fuzz/%)
+
+$(GROUPS:%=test-%) test-ubsan: build/.needs-test
+	@CC='$(CC)' sh tests/run.sh $(@:test-%=%)
+
+oom asan ubsan tsan: %: test-% ## the tests under out-of-memory, or a sanitizer
+
+bless: build/tests ## rewrite the expectations in tests/passes/ (then read the diff)
+	build/tests --bless passes
+
+fuzz: $(FUZZ:%=fuzz-%) ## feed FUZZ_RUNS inputs to each fuzz target
+
+$(FUZZ:%=fuzz-%): fuzz-%: build/fuzz/%
+	@mkdir -p build/fuzz/found/$*
+	build/fuzz/$* -runs=$(FUZZ_RUNS) -print_final_stats=1 -artifact_prefix=build/fuzz/$*- \
+	    build/fuzz/found/$* $(wildcard tests/fuzz/seeds/$*)
+
+coverage: build/coverage/tests ## lines of the library that the tests run
+	@find build/coverage -name '*.gcda' -delete
+	@build/coverage/tests | tail -n 1
+	@cd build/coverage && gcov -n -o obj/tests ../../tests/inside.c | sh ../../tools/coverage.sh
+
+tidy: ## what clang-tidy and cppcheck have to say, where they are installed
+	sh tools/tidy.sh
+
+# ---------------------------------------------------------------------------------------- the rest
+
+bench: $(BENCHES:%=build/%) ## build the benchmarks; the head of each bench/*.c says how to run it
+	@printf '%s\n' $^
+
+SHARE = $(DESTDIR)$(PREFIX)/share
+
+install: dist ## install the header, a pkg-config file and a CMake package (PREFIX, DESTDIR)
+	install -d $(DESTDIR)$(PREFIX)/include $(SHARE)/pkgconfig $(SHARE)/cmake/zeroflow
+	install -m 644 dist/zeroflow.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 tools/install/zeroflow-config.cmake $(SHARE)/cmake/zeroflow
+	sed 's/@VERSION@/$(VERSION)/' tools/install/zeroflow-config-version.cmake \
+	    > $(SHARE)/cmake/zeroflow/zeroflow-config-version.cmake
+	sed 's/@VERSION@/$(VERSION)/' tools/install/zeroflow.pc > $(SHARE)/pkgconfig/zeroflow.pc
+
+clean: ## remove build/ and dist/
+	rm -rf build dist
+
+help: ## list the targets
+	@sed -n 's/^\([a-z][a-z ]*\):.* ## /\1: /p' Makefile | awk -F ': ' '{ printf "%-22s%s\n", $$1, $$2 }'
+
+.PHONY: all dist pretrain test oom asan ubsan tsan bless fuzz coverage tidy bench install clean help \
+        $(GROUPS:%=test-%) test-ubsan $(FUZZ:%=fuzz-%)
+.SECONDARY:
+.DELETE_ON_ERROR:

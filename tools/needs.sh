@@ -1,0 +1,94 @@
+#!/bin/sh
+# Sees to what a target needs: sh tools/needs.sh build|test
+#
+# A need is tried out, not looked up by its package, so a compiler of one's own counts. What is
+# missing is installed where the rights are there (root, apt-get), else named, and the status is 1.
+# What a target can do without (a wish) is installed as well, but never asked for. CC: the compiler.
+set -eu
+
+target=${1:-}
+case $target in
+build | test) ;;
+*)
+    echo "usage: sh tools/needs.sh build|test" >&2
+    exit 2
+    ;;
+esac
+cc=${CC:-gcc}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+# need PACKAGE COMMAND...: the package is needed where the command fails; wish likewise.
+need() {
+    package=$1
+    shift
+    "$@" > /dev/null 2>&1 || needed="$needed $package"
+}
+wish() {
+    package=$1
+    shift
+    "$@" > /dev/null 2>&1 || wished="$wished $package"
+}
+
+# compiles COMPILER HEADER [FLAGS]: a program that includes the header compiles and links.
+compiles() {
+    compiler=$1
+    printf '#include <%s>\nint main(void) { return 0; }\n' "$2" > "$scratch/program.c"
+    shift 2
+    # The compiler may be a command with options.
+    # shellcheck disable=SC2086
+    $compiler "$scratch/program.c" -o "$scratch/program" "$@"
+}
+
+fuzzes() {
+    echo 'int LLVMFuzzerTestOneInput(void) { return 0; }' > "$scratch/fuzz.c"
+    clang -fsanitize=fuzzer,address,undefined "$scratch/fuzz.c" -o "$scratch/fuzz"
+}
+
+# Sets needed and wished to what is missing now.
+examine() {
+    needed=
+    wished=
+    case $cc in
+    *clang*) package=clang ;;
+    *) package=build-essential ;;
+    esac
+    need "$package" compiles "$cc" pthread.h -lm -lpthread
+    need make command -v make
+    need libstb-dev compiles "$cc" stb/stb_ds.h
+    if [ "$target" = test ]; then
+        need build-essential compiles gcc stdio.h
+        need build-essential command -v g++
+        need clang compiles clang stdio.h
+        need libclang-rt-dev fuzzes
+        need cmake command -v cmake
+        need pkg-config command -v pkg-config
+        wish libopenblas-dev compiles "$cc" cblas.h -lopenblas
+        wish 'gcc-aarch64-linux-gnu libc6-dev-arm64-cross' compiles aarch64-linux-gnu-gcc stdio.h
+    fi
+    needed=$(once $needed)
+    wished=$(once $wished)
+}
+once() { [ $# = 0 ] || printf '%s\n' "$@" | sort -u | paste -s -d ' '; }
+
+# Lists are split into words on purpose below.
+# shellcheck disable=SC2086
+install() {
+    [ -n "$needed$wished" ] || return 0
+    [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null || return 0
+    echo "installing the packages $needed $wished"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get -q update
+    [ -z "$needed" ] || apt-get -q install -y --no-install-recommends $needed
+    [ -z "$wished" ] || apt-get -q install -y --no-install-recommends $wished ||
+        echo "going on without $wished"
+    examine
+}
+
+examine
+install
+[ -z "$needed" ] || {
+    echo "Something is missing (the compiler is '$cc'). On Debian, as root:" >&2
+    echo "    apt-get install $needed" >&2
+    exit 1
+}

@@ -1,0 +1,41 @@
+#!/bin/sh
+# Pretrains a BERT from nothing (make pretrain): text, vocabulary, training. Results: build/pretrain/.
+#
+# Taken from the environment: STEPS MODEL THREADS CORPUS SEQ BATCH SEED VOCAB (its size). CORPUS is
+# a file with one sentence a line and a blank line between documents. Interrupted (Ctrl-C), the
+# training saves a checkpoint and prints the command that continues it.
+set -eu
+
+bert=build/bert
+out=build/pretrain
+corpus=${CORPUS:-$out/corpus.txt}
+vocab=$out/vocab.txt
+size=${VOCAB:-8192}
+
+mkdir -p "$out"
+if [ -z "${CORPUS:-}" ]; then
+    sh examples/bert/corpus.sh "$corpus" "$out/work"
+elif [ ! -r "$corpus" ]; then
+    echo "CORPUS=$corpus cannot be read" >&2
+    exit 1
+fi
+
+# The vocabulary is kept for the next run on the same text.
+made_from="$size $(cksum < "$corpus")"
+if [ ! -s "$vocab" ] || [ "$(cat "$vocab.from" 2> /dev/null)" != "$made_from" ]; then
+    $bert vocab --corpus "$corpus" --vocab "$vocab" --size "$size"
+    echo "$made_from" > "$vocab.from"
+fi
+
+# Ctrl-C reaches this shell and make as well. Both wait for the program to save; the status is then
+# good, because make ends by the signal itself and has nothing to add.
+interrupted=
+trap 'interrupted=yes' INT
+status=0
+$bert pretrain --model "${MODEL:-mini}" --corpus "$corpus" --vocab "$vocab" \
+    --seq "${SEQ:-128}" --batch "${BATCH:-16}" --steps "${STEPS:-500}" --seed "${SEED:-1}" \
+    --threads "${THREADS:-$(getconf _NPROCESSORS_ONLN)}" --save "$out/checkpoint" \
+    --log "$out/log.csv" --svg "$out/loss.svg" --report "$out/report.json" || status=$?
+[ -z "$interrupted" ] || exit 0
+[ $status != 0 ] || echo "results: $out/ (log.csv, loss.svg, report.json, checkpoint/)"
+exit $status

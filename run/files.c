@@ -87,10 +87,7 @@ static zf_status zfi_parent_sync(const char *path, zf_error *error)
     char parent[ZFI_ASIDE_MAX];
     const char *slash = strrchr(path, '/');
     size_t length = slash ? (size_t)(slash - path) : 0;
-    if (length >= sizeof parent)
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: too long", zfi_path_tail(path));
-    memcpy(parent, path, length);
-    parent[length] = '\0';
+    snprintf(parent, sizeof parent, "%.*s", (int)length, path);
     return zfi_path_sync(length ? parent : slash ? "/" : ".", error);
 }
 

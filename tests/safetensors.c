@@ -683,6 +683,28 @@ TEST(safetensors_writer_reports_the_system)
     CHECK_TEXT(t, error.text, "cannot replace /dev/null: it is not a regular file");
 }
 
+TEST_ONCE(safetensors_writer_limits_the_header)
+{
+    enum { SIZE = 100000000 };
+    const char *path = test_path("header.safetensors");
+    zf_error error = {0};
+    zf_safetensors_writer *writer = writer_of(t, path, &error);
+    char *value = malloc(SIZE + 1), expected[512];
+    zf_status status;
+    CHECK(t, value);
+    test_defer(t, free, value);
+    NEED(t, writer, &error);
+    memset(value, 'a', SIZE);
+    value[SIZE] = '\0';
+    status = zf_safetensors_put_metadata(writer, "long", value);
+    CHECK(t, status == ZF_OK && zf_safetensors_finish(writer, &error) == ZF_ERR_LIMIT);
+    snprintf(expected, sizeof expected,
+             "%s: names and shapes make a header of 100000048 bytes, at most 100000000 are allowed",
+             path);
+    CHECK_TEXT(t, error.text, expected);
+    CHECK(t, clean(path));
+}
+
 /* Two writers of one file: the later one wins, the earlier one says so, and nothing is mixed. */
 TEST(safetensors_writers_do_not_mix)
 {

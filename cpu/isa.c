@@ -1,8 +1,9 @@
 /* Instruction sets, and one source for kernels of all of them.
  *
- * The library is compiled without machine flags and chooses at run time. A kernel is written once, as an inlined body of
- * plain loops that takes the instruction set first; ZFI_KERNEL compiles it for each set, where the compiler vectorises
- * it, and makes a function that dispatches on the value:
+ * The library is compiled without machine flags and chooses at run time. A kernel is written once,
+ * as an inlined body of plain loops that takes the instruction set first; ZFI_KERNEL compiles it
+ * for each set, where the compiler vectorises it, and makes a function that dispatches on the
+ * value:
  *
  *     ZFI_BODY void zfi_scale_body(zfi_isa isa, float *y, const float *x, float by, int64_t n)
  *     {
@@ -12,15 +13,16 @@
  *     }
  *     ZFI_KERNEL(zfi_scale, (float *y, const float *x, float by, int64_t n), (y, x, by, n))
  *
- * makes `void zfi_scale(zfi_isa, float *y, const float *x, float by, int64_t n)`. ZFI_KERNEL_OF gives a kernel with a
- * result. What a body calls in its loops must be a body (or a macro) as well.
+ * makes `void zfi_scale(zfi_isa, float *y, const float *x, float by, int64_t n)`. ZFI_KERNEL_OF
+ * gives a kernel with a result. What a body calls in its loops must be a body (or a macro) as well.
  *
- * - ZFI_VECTOR before a loop promises that iterations are independent (y may be x itself, not x shifted); without it
- *   the compiler tests for overlap and runs y == x one element at a time.
- * - zfi_fma(isa, a, b, c) is a * b + c in one rounding where the set has it and in two where not. Written with it, an
- *   element has the same value in the vectorised part of a loop and in the rest, hence for any cut among threads.
- * - Nothing is reassociated: a sum is vectorised only when it is written as ZFI_LANES running sums that are folded at
- *   the end (zfi_fold_sum), whose order depends on the length alone.
+ * - ZFI_VECTOR before a loop promises that iterations are independent (y may be x itself, not x
+ * shifted); without it the compiler tests for overlap and runs y == x one element at a time.
+ * - zfi_fma(isa, a, b, c) is a * b + c in one rounding where the set has it and in two where not.
+ * Written with it, an element has the same value in the vectorised part of a loop and in the rest,
+ * hence for any cut among threads.
+ * - Nothing is reassociated: a sum is vectorised only when it is written as ZFI_LANES running sums
+ * that are folded at the end (zfi_fold_sum), whose order depends on the length alone.
  */
 typedef enum zfi_isa { ZFI_ISA_PORTABLE, ZFI_ISA_AVX2, ZFI_ISA_AVX512, ZFI_ISA_NEON } zfi_isa;
 
@@ -99,16 +101,21 @@ ZFI_UNUSED static const char *zfi_isa_name(zfi_isa isa)
     ZFI_INSTANCE(ZFI_TARGET_AVX2, ZFI_ISA_AVX2, _avx2, type, give, name, params, args)             \
     ZFI_INSTANCE(ZFI_TARGET_AVX512, ZFI_ISA_AVX512, _avx512, type, give, name, params, args)
 #define ZFI_DISPATCH(give, name, args)                                                             \
-    if (isa == ZFI_ISA_AVX512) give name##_avx512 args;                                            \
-    else if (isa == ZFI_ISA_AVX2) give name##_avx2 args;                                           \
-    else give name##_portable args;
+    if (isa == ZFI_ISA_AVX512)                                                                     \
+        give name##_avx512 args;                                                                   \
+    else if (isa == ZFI_ISA_AVX2)                                                                  \
+        give name##_avx2 args;                                                                     \
+    else                                                                                           \
+        give name##_portable args;
 #elif ZFI_NEON
 #define ZFI_INSTANCES(type, give, name, params, args)                                              \
     ZFI_INSTANCE(, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)                    \
     ZFI_INSTANCE(, ZFI_ISA_NEON, _neon, type, give, name, params, args)
 #define ZFI_DISPATCH(give, name, args)                                                             \
-    if (isa == ZFI_ISA_NEON) give name##_neon args;                                                \
-    else give name##_portable args;
+    if (isa == ZFI_ISA_NEON)                                                                       \
+        give name##_neon args;                                                                     \
+    else                                                                                           \
+        give name##_portable args;
 #else
 #define ZFI_INSTANCES(type, give, name, params, args)                                              \
     ZFI_INSTANCE(, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)
@@ -163,6 +170,7 @@ ZFI_BODY float zfi_fold_sum(float lane[ZFI_LANES])
 ZFI_BODY float zfi_fold_max(float lane[ZFI_LANES])
 {
     for (int half = ZFI_LANES / 2; half; half /= 2)
-        for (int l = 0; l < half; l++) lane[l] = lane[l] < lane[l + half] ? lane[l + half] : lane[l];
+        for (int l = 0; l < half; l++)
+            lane[l] = lane[l] < lane[l + half] ? lane[l + half] : lane[l];
     return lane[0];
 }

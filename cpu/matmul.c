@@ -1,75 +1,103 @@
 /* The f32 matrix product: C[b,m,n] = sum over k of A[b,m,k] B[b,k,n].
  *
- * Packed and tiled (Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication, 2008). A tile of C, `rows` x
- * `columns` elements, stays in registers while a block of k runs over a panel of A and a panel of B:
+ * Tiled (Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication, 2008). A tile of C
+ * stays in registers while a block of k runs over a panel of A and a panel of B:
  *
- *            B, packed: panel j is [k][columns]                   |  k is cut into equal blocks, which depend on its
- *                 +-----+-----+-----+                             |  length alone. A tile sums a block from zero and adds
- *              k  |  0  |  1  |  2  |                             |  it to C; blocks are added in their order. So the
- *                 +-----+-----+-----+                             |  bits are the same for any number of threads, which
- *          k                                                      |  share m and n only.
- *       +-----+   +-----+-----+-----+                             |
- *     0 |     |   |     | C   |     |   A, packed: panel i is     |
- *       +-----+   +-----+-----+-----+   [k][rows of the panel]    |
- *     1 |     |   |     |     |     |                             |
- *       +-----+   +-----+-----+-----+                             |
+ *                 +-----+-----+-----+     packed, a panel of B is [k][columns of a tile] and one of
+ * A k    |  0  |  1  |  2  |     [k][rows of a tile]. What lies well already is read in place:
+ *                 +-----+-----+-----+     A with k along memory, either one with short rows.
+ *          k
+ *       +-----+   +-----+-----+-----+     k is cut into equal blocks, which depend on its length
+ * alone. A tile 0 |     |   |     | C   |     |     sums a block from zero and adds it to C, block
+ * after block: the bits
+ *       +-----+   +-----+-----+-----+     are the same for any number of threads, which share m and
+ * n only, 1 |     |   |     |     |     |     and for any way of packing.
+ *       +-----+   +-----+-----+-----+
  *
- * A large product goes by chunks of B: all threads pack a chunk, then take groups of panels of A, which each packs for
- * itself. Of a small one (few rows, or a batch of little matrices) each task packs the part of B that it alone uses.
+ * A B that needs packing is packed by chunks, all threads together, before all take panels of A in
+ * turn; where it is used little (few rows, or a batch of small matrices) by the task that uses it.
  */
 
-/* Called once on every finished block of C while it is in cache: c points to its first element, `rows` x `cols` are its
- * extent, and `row` counts through the batch: row = b * m + (row within C[b]). */
+/* Called once on every finished block of C while it is in cache: c points to its first element,
+ * rows x cols are its extent, and `row` counts through the batches: row = (matrix of the batch) * m
+ * + (row of the matrix). */
 typedef void zfi_epilogue(void *context, float *c, int64_t c_row_stride, int64_t row, int64_t col,
                           int64_t rows, int64_t cols);
 
-/* Strides are in elements and may be anything for A and B (0 repeats); columns of C are neighbours. */
+/* Strides are in elements and may be anything for A and B (0 repeats); columns of C are neighbours.
+ * The batch may be two nested ones: matrix i of it is b = i % batch of o = i / batch < outer. */
 typedef struct zfi_matmul_desc {
     int64_t m, n, k, batch;
     const float *a, *b;
     float *c;
-    int64_t a_row, a_col, a_batch; /* A[b,m,k] is a[b * a_batch + m * a_row + k * a_col] */
-    int64_t b_row, b_col, b_batch; /* B[b,k,n] is b[b * b_batch + k * b_row + n * b_col] */
-    int64_t c_row, c_batch;        /* C[b,m,n] is c[b * c_batch + m * c_row + n] */
-    bool accumulate;               /* C += A B rather than C = A B */
-    zfi_epilogue *epilogue;        /* or NULL */
+    int64_t a_row, a_col,
+        a_batch; /* A[o,b,m,k] is a[o * a_outer + b * a_batch + m * a_row + k * a_col] */
+    int64_t b_row, b_col,
+        b_batch;            /* B[o,b,k,n] is b[o * b_outer + b * b_batch + k * b_row + n * b_col] */
+    int64_t c_row, c_batch; /* C[o,b,m,n] is c[o * c_outer + b * c_batch + m * c_row + n] */
+    bool accumulate;        /* C += A B rather than C = A B */
+    zfi_epilogue *epilogue; /* or NULL */
     void *epilogue_context;
+    int64_t outer, a_outer, b_outer, c_outer; /* outer 0 means 1 */
 } zfi_matmul_desc;
+
+/* Matrix i of the batch of each. */
+static void zfi_matmul_at(const zfi_matmul_desc *d, int64_t i, const float **a, const float **b,
+                          float **c)
+{
+    int64_t outer = i / d->batch, inner = i % d->batch;
+    *a = d->a + outer * d->a_outer + inner * d->a_batch;
+    *b = d->b + outer * d->b_outer + inner * d->b_batch;
+    *c = d->c + outer * d->c_outer + inner * d->c_batch;
+}
+
+static int64_t zfi_matmul_count(const zfi_matmul_desc *d)
+{
+    return d->batch * (d->outer ? d->outer : 1);
+}
 
 /* The product in double precision, and no faster than it is plain. */
 ZFI_UNUSED static void zfi_matmul_reference(const zfi_matmul_desc *d)
 {
-    for (int64_t b = 0; b < d->batch; b++)
+    for (int64_t i = 0; i < zfi_matmul_count(d); i++)
         for (int64_t m = 0; m < d->m; m++) {
-            float *c = d->c + b * d->c_batch + m * d->c_row;
+            const float *a, *b;
+            float *c;
+            zfi_matmul_at(d, i, &a, &b, &c);
+            c += m * d->c_row;
             for (int64_t n = 0; n < d->n; n++) {
                 double sum = d->accumulate ? c[n] : 0.0;
                 for (int64_t k = 0; k < d->k; k++)
-                    sum += (double)d->a[b * d->a_batch + m * d->a_row + k * d->a_col] *
-                           d->b[b * d->b_batch + k * d->b_row + n * d->b_col];
+                    sum += (double)a[m * d->a_row + k * d->a_col] * b[k * d->b_row + n * d->b_col];
                 c[n] = (float)sum;
             }
             if (d->epilogue && d->n)
-                d->epilogue(d->epilogue_context, c, d->c_row, b * d->m + m, 0, 1, d->n);
+                d->epilogue(d->epilogue_context, c, d->c_row, i * d->m + m, 0, 1, d->n);
         }
 }
 
 /* ----------------------------------------------------------------------------- register tiles */
 
-/* One tile over one block of k: c[i,:] (+)= sum over p of a[i * a_row + p * a_col] * b[p * b_row + :]; whole vectors of
- * columns only. */
+ZFI_INLINE int64_t zfi_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+ZFI_INLINE int64_t zfi_min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+ZFI_INLINE int64_t zfi_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* One tile over one block of k: c[i,:] (+)= sum over p of a[i * a_row + p * a_col] * b[p * b_row +
+ * :]; whole vectors of columns only. */
 typedef void zfi_micro(int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
                        int64_t b_row, float *c, int64_t c_row, bool add);
 
-/* dst[p * width + l] = src[l * lane_stride + p * k_stride] for l < lanes, p < k. Lanes between `lanes` and `width` get
- * any finite or infinite number; up to 16 elements behind the last may be overwritten. */
+/* Packs lanes into panels of `width`, one behind the other: dst[(i * k + p) * width + l] = element
+ * p of lane i * width + l. In a last panel that is not full the rest gets some number. */
 typedef void zfi_pack(float *dst, int64_t width, const float *src, int64_t lane_stride,
                       int64_t k_stride, int64_t lanes, int64_t k);
 
 enum { ZFI_TILE_ROWS = 14, ZFI_TILE_COLUMNS = 32 }; /* of the largest tile */
 
 typedef struct zfi_tile {
-    int rows, lanes; /* tiles are at most rows x (2 * lanes) */
+    int rows, lanes;                    /* tiles are at most rows x (2 * lanes) */
     zfi_micro *micro[ZFI_TILE_ROWS][2]; /* [rows - 1][vectors - 1] */
     zfi_pack *pack;
 } zfi_tile;
@@ -83,39 +111,43 @@ typedef struct zfi_tile {
 #endif
 
 #if defined(__GNUC__)
+#define ZFI_PREFETCH(p)       __builtin_prefetch((p), 0)
 #define ZFI_PREFETCH_WRITE(p) __builtin_prefetch((p), 1)
 #else
+#define ZFI_PREFETCH(p)       (void)0
 #define ZFI_PREFETCH_WRITE(p) (void)0
 #endif
 
-/* The tile in terms of one instruction set's vector: rows and vectors are constants where it is called, so that `sum`
- * becomes registers. */
+/* The tile in terms of one instruction set's vector: rows and vectors are constants where it is
+ * called, so that `sum` becomes registers. */
 #define ZFI_MICRO_BODY(name, attributes, vector, lanes, set1, load, store, fma, plus)              \
     attributes ZFI_BODY void name(const int rows, const int vectors, int64_t k, const float *a,    \
                                   int64_t a_row, int64_t a_col, const float *b, int64_t b_row,     \
                                   float *c, int64_t c_row, bool add)                               \
     {                                                                                              \
         vector sum[ZFI_TILE_ROWS][2], row[2];                                                      \
-        ZFI_UNROLL for (int i = 0; i < rows; i++)                                                  \
-        {                                                                                          \
-            ZFI_UNROLL for (int j = 0; j < vectors; j++)                                           \
-            {                                                                                      \
+        ZFI_UNROLL                                                                                 \
+        for (int i = 0; i < rows; i++) {                                                           \
+            ZFI_UNROLL                                                                             \
+            for (int j = 0; j < vectors; j++) {                                                    \
                 ZFI_PREFETCH_WRITE(c + i * c_row + j * lanes);                                     \
                 sum[i][j] = set1(0.0f);                                                            \
             }                                                                                      \
         }                                                                                          \
         for (int64_t p = 0; p < k; p++, a += a_col, b += b_row) {                                  \
-            ZFI_UNROLL for (int j = 0; j < vectors; j++) row[j] = load(b + j * lanes);             \
-            ZFI_UNROLL for (int i = 0; i < rows; i++)                                              \
-            {                                                                                      \
+            ZFI_UNROLL                                                                             \
+            for (int j = 0; j < vectors; j++) row[j] = load(b + j * lanes);                        \
+            ZFI_UNROLL                                                                             \
+            for (int i = 0; i < rows; i++) {                                                       \
                 vector of_a = set1(a[i * a_row]);                                                  \
-                ZFI_UNROLL for (int j = 0; j < vectors; j++) sum[i][j] = fma(of_a, row[j], sum[i][j]); \
+                ZFI_UNROLL                                                                         \
+                for (int j = 0; j < vectors; j++) sum[i][j] = fma(of_a, row[j], sum[i][j]);        \
             }                                                                                      \
         }                                                                                          \
-        ZFI_UNROLL for (int i = 0; i < rows; i++)                                                  \
-        {                                                                                          \
-            ZFI_UNROLL for (int j = 0; j < vectors; j++)                                           \
-            {                                                                                      \
+        ZFI_UNROLL                                                                                 \
+        for (int i = 0; i < rows; i++) {                                                           \
+            ZFI_UNROLL                                                                             \
+            for (int j = 0; j < vectors; j++) {                                                    \
                 float *at = c + i * c_row + j * lanes;                                             \
                 store(at, add ? plus(load(at), sum[i][j]) : sum[i][j]);                            \
             }                                                                                      \
@@ -129,7 +161,10 @@ typedef struct zfi_tile {
     {                                                                                              \
         name##_body(rows, vectors, k, a, a_row, a_col, b, b_row, c, c_row, add);                   \
     }
-#define ZFI_MICRO_ROW(name, rows) {name##_##rows##x1, name##_##rows##x2}
+#define ZFI_MICRO_ROW(name, rows)                                                                  \
+    {                                                                                              \
+        name##_##rows##x1, name##_##rows##x2                                                       \
+    }
 #define ZFI_MICROS(name, attributes, rows)                                                         \
     ZFI_MICRO(name, attributes, rows, 1) ZFI_MICRO(name, attributes, rows, 2)
 
@@ -137,13 +172,11 @@ typedef struct zfi_tile {
 ZFI_BODY void zfi_pack_plain(float *restrict dst, int64_t width, const float *restrict src,
                              int64_t lane_stride, int64_t k_stride, int64_t lanes, int64_t k)
 {
-    for (int64_t p = 0; p < k; p++, dst += width, src += k_stride) {
-        if (lane_stride == 1)
-            for (int64_t l = 0; l < lanes; l++) dst[l] = src[l];
-        else
-            for (int64_t l = 0; l < lanes; l++) dst[l] = src[l * lane_stride];
-        for (int64_t l = lanes; l < width; l++) dst[l] = 0.0f;
-    }
+    for (int64_t l = 0; l < lanes; l += width, dst += width * k)
+        for (int64_t p = 0; p < k; p++)
+            for (int64_t i = 0; i < width; i++)
+                dst[p * width + i] =
+                    l + i < lanes ? src[(l + i) * lane_stride + p * k_stride] : 0.0f;
 }
 
 #if defined(__GNUC__)
@@ -166,8 +199,8 @@ enum { ZFI_PORTABLE_LANES = 1 };
 #endif
 #define ZFI_F4_FMA(a, b, c) ((a) * (b) + (c))
 #define ZFI_F4_ADD(a, b)    ((a) + (b))
-ZFI_MICRO_BODY(zfi_micro_portable_body, , zfi_f4, ZFI_PORTABLE_LANES, zfi_f4_set1, zfi_f4_load, zfi_f4_store,
-               ZFI_F4_FMA, ZFI_F4_ADD)
+ZFI_MICRO_BODY(zfi_micro_portable_body, , zfi_f4, ZFI_PORTABLE_LANES, zfi_f4_set1, zfi_f4_load,
+               zfi_f4_store, ZFI_F4_FMA, ZFI_F4_ADD)
 ZFI_MICROS(zfi_micro_portable, , 1)
 ZFI_MICROS(zfi_micro_portable, , 2)
 ZFI_MICROS(zfi_micro_portable, , 3)
@@ -175,14 +208,16 @@ ZFI_MICROS(zfi_micro_portable, , 4)
 ZFI_MICROS(zfi_micro_portable, , 5)
 ZFI_MICROS(zfi_micro_portable, , 6)
 
-ZFI_OPTIMIZE static void zfi_pack_portable(float *dst, int64_t width, const float *src, int64_t lane_stride,
-                              int64_t k_stride, int64_t lanes, int64_t k)
+ZFI_OPTIMIZE static void zfi_pack_portable(float *dst, int64_t width, const float *src,
+                                           int64_t lane_stride, int64_t k_stride, int64_t lanes,
+                                           int64_t k)
 {
     zfi_pack_plain(dst, width, src, lane_stride, k_stride, lanes, k);
 }
 
 static const zfi_tile zfi_tile_portable = {
-    6, ZFI_PORTABLE_LANES,
+    6,
+    ZFI_PORTABLE_LANES,
     {ZFI_MICRO_ROW(zfi_micro_portable, 1), ZFI_MICRO_ROW(zfi_micro_portable, 2),
      ZFI_MICRO_ROW(zfi_micro_portable, 3), ZFI_MICRO_ROW(zfi_micro_portable, 4),
      ZFI_MICRO_ROW(zfi_micro_portable, 5), ZFI_MICRO_ROW(zfi_micro_portable, 6)},
@@ -198,52 +233,87 @@ ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 4)
 ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 5)
 ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 6)
 
-/* Blocks of 8 lanes x 8 k are transposed in registers where k runs along memory. */
+/* Lanes that are neighbours are copied, one k after the other. Where k runs along memory, blocks of
+ * 8 lanes x 8 k are transposed in registers. Either way what comes next is far from what came last:
+ * it is fetched ahead. */
 ZFI_TARGET_AVX2 ZFI_OPTIMIZE static void zfi_pack_avx2(float *dst, int64_t width, const float *src,
                                                        int64_t lane_stride, int64_t k_stride,
                                                        int64_t lanes, int64_t k)
 {
-    if (k_stride != 1 || lane_stride == 1) {
+    if (lane_stride == 1 && width >= 4) {
+        for (int64_t p = 0; p < k; p++) {
+            const float *row = src + p * k_stride;
+            float *to = dst + p * width;
+            int64_t l = 0;
+            for (; l + width <= lanes; l += width, to += width * k) {
+                ZFI_PREFETCH(row + 8 * k_stride + l);
+                if (width == 16) {
+                    _mm256_storeu_ps(to, _mm256_loadu_ps(row + l));
+                    _mm256_storeu_ps(to + 8, _mm256_loadu_ps(row + l + 8));
+                } else { /* 4 to 8 of them */
+                    __m128 head = _mm_loadu_ps(row + l), tail = _mm_loadu_ps(row + l + width - 4);
+                    _mm_storeu_ps(to, head);
+                    _mm_storeu_ps(to + width - 4, tail);
+                }
+            }
+            for (int64_t i = 0; l < lanes && i < width; i++)
+                to[i] = l + i < lanes ? row[l + i] : 0.0f;
+        }
+        return;
+    }
+    if (k_stride != 1) {
         zfi_pack_plain(dst, width, src, lane_stride, k_stride, lanes, k);
         return;
     }
-    for (int64_t l = 0; l < width; l += 8) {
-        int64_t p = 0, more = lanes - l;
-        for (; p + 8 <= k; p += 8) {
-            __m256 r[8], t[8];
-            ZFI_UNROLL for (int i = 0; i < 8; i++)
-                r[i] = _mm256_loadu_ps(src + (i < more ? l + i : 0) * lane_stride + p);
-            ZFI_UNROLL for (int i = 0; i < 8; i += 2)
-            {
-                t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-                t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+    for (int64_t panel = 0; panel < lanes; panel += width, dst += width * k)
+        for (int64_t l = 0; l < width; l += 8) {
+            const float *row[8];
+            int64_t p = 0;
+            for (int64_t i = 0; i < 8; i++)
+                row[i] = src + zfi_min(panel + l + i, lanes - 1) * lane_stride;
+            for (; p + 8 <= k; p += 8) {
+                __m256 r[8], t[8];
+                ZFI_UNROLL
+                for (int i = 0; i < 8; i++) {
+                    r[i] = _mm256_loadu_ps(row[i] + p);
+                    ZFI_PREFETCH(row[i] + 8 * lane_stride + p);
+                }
+                ZFI_UNROLL
+                for (int i = 0; i < 8; i += 2) {
+                    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+                    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+                }
+                ZFI_UNROLL
+                for (int i = 0; i < 8; i += 4) {
+                    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+                    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+                    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+                    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+                }
+                ZFI_UNROLL
+                for (int i = 0; i < 4; i++)
+                    _mm256_storeu_ps(dst + (p + i) * width + l,
+                                     _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+                ZFI_UNROLL
+                for (int i = 0; i < 4; i++)
+                    _mm256_storeu_ps(dst + (p + 4 + i) * width + l,
+                                     _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
             }
-            ZFI_UNROLL for (int i = 0; i < 8; i += 4)
-            {
-                r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-                r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-                r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-                r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-            }
-            ZFI_UNROLL for (int i = 0; i < 4; i++)
-                _mm256_storeu_ps(dst + (p + i) * width + l, _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-            ZFI_UNROLL for (int i = 0; i < 4; i++)
-                _mm256_storeu_ps(dst + (p + 4 + i) * width + l, _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+            for (; p < k; p++)
+                for (int64_t i = 0; i < 8 && l + i < width; i++) dst[p * width + l + i] = row[i][p];
         }
-        for (; p < k; p++)
-            for (int64_t i = 0; i < 8 && l + i < width; i++)
-                dst[p * width + l + i] = src[(i < more ? l + i : 0) * lane_stride + p];
-    }
 }
 
 static const zfi_tile zfi_tile_avx2 = {
-    6, 8,
-    {ZFI_MICRO_ROW(zfi_micro_avx2, 1), ZFI_MICRO_ROW(zfi_micro_avx2, 2), ZFI_MICRO_ROW(zfi_micro_avx2, 3),
-     ZFI_MICRO_ROW(zfi_micro_avx2, 4), ZFI_MICRO_ROW(zfi_micro_avx2, 5), ZFI_MICRO_ROW(zfi_micro_avx2, 6)},
+    6,
+    8,
+    {ZFI_MICRO_ROW(zfi_micro_avx2, 1), ZFI_MICRO_ROW(zfi_micro_avx2, 2),
+     ZFI_MICRO_ROW(zfi_micro_avx2, 3), ZFI_MICRO_ROW(zfi_micro_avx2, 4),
+     ZFI_MICRO_ROW(zfi_micro_avx2, 5), ZFI_MICRO_ROW(zfi_micro_avx2, 6)},
     zfi_pack_avx2};
 
-ZFI_MICRO_BODY(zfi_micro_avx512_body, ZFI_TARGET_AVX512, __m512, 16, _mm512_set1_ps, _mm512_loadu_ps,
-               _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_add_ps)
+ZFI_MICRO_BODY(zfi_micro_avx512_body, ZFI_TARGET_AVX512, __m512, 16, _mm512_set1_ps,
+               _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_add_ps)
 ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 1)
 ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 2)
 ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 3)
@@ -259,38 +329,64 @@ ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 12)
 ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 13)
 ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 14)
 
-/* Blocks of 16 lanes x 16 k, transposed in registers: pairs, quadruples, then quarters of vectors. Vectors that are
- * wider than the panel run into the next row of it, which is written after. */
-ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_avx512(float *dst, int64_t width, const float *src,
-                                                           int64_t lane_stride, int64_t k_stride,
-                                                           int64_t lanes, int64_t k)
+/* The same with 16 lanes and 16 k. */
+ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_avx512(float *dst, int64_t width,
+                                                           const float *src, int64_t lane_stride,
+                                                           int64_t k_stride, int64_t lanes,
+                                                           int64_t k)
 {
-    for (int64_t l = 0; l < width; l += 16) {
-        int64_t more = lanes - l;
-        if (lane_stride == 1) {
-            __mmask16 mask = (__mmask16)(more >= 16 ? 0xffff : more > 0 ? (1 << more) - 1 : 0);
-            for (int64_t p = 0; p < k; p++)
-                _mm512_storeu_ps(dst + p * width + l, _mm512_maskz_loadu_ps(mask, src + p * k_stride + l));
-        } else if (k_stride == 1) {
+    if (lane_stride == 1 && (width == 32 || width < 16)) {
+        __mmask16 low = (__mmask16)(width == 32 ? 0xffff : (1 << width) - 1);
+        for (int64_t p = 0; p < k; p++) {
+            const float *row = src + p * k_stride;
+            float *to = dst + p * width;
+            int64_t l = 0;
+            for (; l + width <= lanes; l += width, to += width * k) {
+                ZFI_PREFETCH(row + 8 * k_stride + l);
+                ZFI_PREFETCH(row + 8 * k_stride + l + width / 2);
+                _mm512_mask_storeu_ps(to, low, _mm512_maskz_loadu_ps(low, row + l));
+                if (width == 32) _mm512_storeu_ps(to + 16, _mm512_loadu_ps(row + l + 16));
+            }
+            for (int64_t i = 0; l < lanes && i < width; i += 16) {
+                int64_t more = zfi_max(0, zfi_min(16, lanes - l - i));
+                __m512 v = _mm512_maskz_loadu_ps((__mmask16)((1 << more) - 1), row + l + i);
+                _mm512_mask_storeu_ps(to + i, low, v);
+            }
+        }
+        return;
+    }
+    if (k_stride != 1) {
+        zfi_pack_plain(dst, width, src, lane_stride, k_stride, lanes, k);
+        return;
+    }
+    for (int64_t panel = 0; panel < lanes; panel += width, dst += width * k)
+        for (int64_t l = 0; l < width; l += 16) {
+            const float *row[16];
+            for (int64_t i = 0; i < 16; i++)
+                row[i] = src + zfi_min(panel + l + i, lanes - 1) * lane_stride;
+            __mmask16 store = (__mmask16)(width - l >= 16 ? 0xffff : (1 << (width - l)) - 1);
             for (int64_t p = 0; p < k; p += 16) {
                 __mmask16 mask = (__mmask16)(k - p >= 16 ? 0xffff : (1 << (k - p)) - 1);
                 __m512 r[16], t[16];
-                ZFI_UNROLL for (int i = 0; i < 16; i++)
-                    r[i] = _mm512_maskz_loadu_ps(mask, src + (i < more ? l + i : 0) * lane_stride + p);
-                ZFI_UNROLL for (int i = 0; i < 16; i += 2)
-                {
+                ZFI_UNROLL
+                for (int i = 0; i < 16; i++) {
+                    r[i] = _mm512_maskz_loadu_ps(mask, row[i] + p);
+                    ZFI_PREFETCH(row[i] + 16 * lane_stride + p);
+                }
+                ZFI_UNROLL
+                for (int i = 0; i < 16; i += 2) {
                     t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
                     t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
                 }
-                ZFI_UNROLL for (int i = 0; i < 16; i += 4)
-                {
+                ZFI_UNROLL
+                for (int i = 0; i < 16; i += 4) {
                     r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
                     r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
                     r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
                     r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
                 }
-                ZFI_UNROLL for (int i = 0; i < 4; i++)
-                {
+                ZFI_UNROLL
+                for (int i = 0; i < 4; i++) {
                     __m512 even01 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
                     __m512 odd01 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
                     __m512 even23 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
@@ -300,18 +396,16 @@ ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_avx512(float *dst, int64_t w
                     t[i + 8] = _mm512_shuffle_f32x4(even01, even23, 0xdd);
                     t[i + 12] = _mm512_shuffle_f32x4(odd01, odd23, 0xdd);
                 }
-                ZFI_UNROLL for (int i = 0; i < 16; i++)
-                    if (i < k - p) _mm512_storeu_ps(dst + (p + i) * width + l, t[i]);
+                ZFI_UNROLL
+                for (int i = 0; i < 16; i++)
+                    if (i < k - p) _mm512_mask_storeu_ps(dst + (p + i) * width + l, store, t[i]);
             }
-        } else {
-            zfi_pack_plain(dst, width, src, lane_stride, k_stride, lanes, k);
-            return;
         }
-    }
 }
 
 static const zfi_tile zfi_tile_avx512 = {
-    14, 16,
+    14,
+    16,
     {ZFI_MICRO_ROW(zfi_micro_avx512, 1), ZFI_MICRO_ROW(zfi_micro_avx512, 2),
      ZFI_MICRO_ROW(zfi_micro_avx512, 3), ZFI_MICRO_ROW(zfi_micro_avx512, 4),
      ZFI_MICRO_ROW(zfi_micro_avx512, 5), ZFI_MICRO_ROW(zfi_micro_avx512, 6),
@@ -324,7 +418,8 @@ static const zfi_tile zfi_tile_avx512 = {
 
 #if ZFI_NEON
 #define ZFI_NEON_FMA(a, b, c) vfmaq_f32((c), (a), (b))
-ZFI_MICRO_BODY(zfi_micro_neon_body, , float32x4_t, 4, vdupq_n_f32, vld1q_f32, vst1q_f32, ZFI_NEON_FMA, vaddq_f32)
+ZFI_MICRO_BODY(zfi_micro_neon_body, , float32x4_t, 4, vdupq_n_f32, vld1q_f32, vst1q_f32,
+               ZFI_NEON_FMA, vaddq_f32)
 ZFI_MICROS(zfi_micro_neon, , 1)
 ZFI_MICROS(zfi_micro_neon, , 2)
 ZFI_MICROS(zfi_micro_neon, , 3)
@@ -339,12 +434,14 @@ ZFI_MICROS(zfi_micro_neon, , 11)
 ZFI_MICROS(zfi_micro_neon, , 12)
 
 static const zfi_tile zfi_tile_neon = {
-    12, 4,
-    {ZFI_MICRO_ROW(zfi_micro_neon, 1), ZFI_MICRO_ROW(zfi_micro_neon, 2), ZFI_MICRO_ROW(zfi_micro_neon, 3),
-     ZFI_MICRO_ROW(zfi_micro_neon, 4), ZFI_MICRO_ROW(zfi_micro_neon, 5), ZFI_MICRO_ROW(zfi_micro_neon, 6),
-     ZFI_MICRO_ROW(zfi_micro_neon, 7), ZFI_MICRO_ROW(zfi_micro_neon, 8), ZFI_MICRO_ROW(zfi_micro_neon, 9),
-     ZFI_MICRO_ROW(zfi_micro_neon, 10), ZFI_MICRO_ROW(zfi_micro_neon, 11),
-     ZFI_MICRO_ROW(zfi_micro_neon, 12)},
+    12,
+    4,
+    {ZFI_MICRO_ROW(zfi_micro_neon, 1), ZFI_MICRO_ROW(zfi_micro_neon, 2),
+     ZFI_MICRO_ROW(zfi_micro_neon, 3), ZFI_MICRO_ROW(zfi_micro_neon, 4),
+     ZFI_MICRO_ROW(zfi_micro_neon, 5), ZFI_MICRO_ROW(zfi_micro_neon, 6),
+     ZFI_MICRO_ROW(zfi_micro_neon, 7), ZFI_MICRO_ROW(zfi_micro_neon, 8),
+     ZFI_MICRO_ROW(zfi_micro_neon, 9), ZFI_MICRO_ROW(zfi_micro_neon, 10),
+     ZFI_MICRO_ROW(zfi_micro_neon, 11), ZFI_MICRO_ROW(zfi_micro_neon, 12)},
     zfi_pack_portable};
 #endif
 
@@ -363,55 +460,86 @@ static const zfi_tile *zfi_tile_of(zfi_isa isa)
 /* -------------------------------------------------------------------------------------- blocks */
 
 enum {
-    ZFI_K_BLOCK = 256,         /* k of a block at most: a panel of B is 32 KiB */
-    ZFI_CHUNK = 1 << 20,       /* elements of B that are packed at a time for all threads: 4 MiB */
-    ZFI_SPAN = 256,            /* columns of a block that is finished at once */
+    ZFI_K_BLOCK = 512,   /* k of a block at most */
+    ZFI_CHUNK = 1 << 20, /* elements of B that are packed at a time for all threads: 4 MiB */
+    ZFI_SPAN = 256,      /* columns of a finished block */
+    ZFI_GROUP = 84,      /* rows that go over a panel of B before the next one */
 };
 
-/* How a product is cut: a function of its shape, the instruction set and the number of threads. Only k_block has a say
- * in the result. */
+/* How a product is cut: by its shape and strides, the instruction set and the number of threads. Of
+ * all this only k_block has a say in the result. */
 typedef struct zfi_matmul_plan {
     const zfi_tile *tile;
-    int64_t columns;          /* of a tile */
-    int64_t panels;           /* of A: rows / panels each, one more in the first rows % panels */
+    int64_t columns;      /* of a tile */
+    int64_t rows, panels; /* rows of a panel of A (but the last), and how many there are */
     int64_t k_block;
-    int64_t group;            /* panels of A that are packed together */
-    bool shared;              /* all threads pack B, by chunks of chunk_k x chunk_n */
-    int64_t chunk_k, chunk_n; /* where it is not shared, chunk_n are the columns of a task */
-    size_t a_size, b_size;    /* elements of scratch: of A for each worker, of B for all or for each worker */
+    int64_t group;           /* panels of A that go together, and are packed together */
+    bool direct_a, direct_b; /* read where it lies */
+    bool shared;             /* B is packed for all, chunk_k x chunk_n at a time */
+    int64_t chunk_k, chunk_n;
+    int64_t span, task,
+        single; /* a task has `span` columns of `task` panels; at the end, of one panel */
+    size_t a_size, b_size, bytes; /* elements of scratch for a worker's A, and B; all of it */
 } zfi_matmul_plan;
 
-static int64_t zfi_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-static int64_t zfi_min(int64_t a, int64_t b) { return a < b ? a : b; }
-
-static int64_t zfi_max(int64_t a, int64_t b) { return a > b ? a : b; }
+/* Rows at this distance do not crowd into few sets of a cache (a way of the first level has 4 KiB),
+ * nor lie on a page each. */
+static bool zfi_stride_is_good(int64_t stride)
+{
+    return stride > 0 && stride < 1024 && stride % 512;
+}
 
 static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_matmul_desc *d)
 {
     zfi_matmul_plan plan = {.tile = zfi_tile_of(isa)};
-    int64_t rows = plan.tile->rows, columns = 2 * plan.tile->lanes, n = zfi_div_up(d->n, columns) * columns;
+    int64_t columns = 2 * plan.tile->lanes, n = zfi_div_up(d->n, columns) * columns;
+    int64_t matrices = zfi_matmul_count(d), spans;
+    bool few_rows;
     plan.columns = columns;
-    plan.panels = zfi_div_up(d->m, rows);
-    plan.k_block = zfi_max(1, zfi_div_up(d->k, zfi_max(1, zfi_div_up(d->k, ZFI_K_BLOCK))));
-    plan.shared = plan.panels > 4 && (d->batch < 2 * threads || d->k * d->n > 128 * 1024);
-    plan.group = zfi_min(3, plan.panels);
+    plan.rows = zfi_div_up(d->m, zfi_div_up(d->m, plan.tile->rows));
+    plan.panels = zfi_div_up(d->m, plan.rows);
+    plan.k_block = zfi_div_up(d->k, zfi_div_up(d->k, ZFI_K_BLOCK));
+    plan.group = zfi_min(ZFI_GROUP / plan.tile->rows, plan.panels);
+    few_rows = plan.panels <= 4;
+
+    plan.direct_a = d->a_col == 1 || (d->a_row == 1 && zfi_stride_is_good(d->a_col));
+    plan.direct_b =
+        d->b_col == 1 && d->n % plan.tile->lanes == 0 &&
+        (plan.panels == 1 || (zfi_stride_is_good(d->b_row) && d->k * d->n <= ZFI_CHUNK));
+    plan.shared =
+        !plan.direct_b && !few_rows && (matrices < 2 * threads || d->k * d->n > ZFI_CHUNK / 8);
+    plan.chunk_k = d->k;
+    plan.chunk_n = n;
     if (plan.shared) {
-        /* a whole row of B if it leaves room for a thousand k, otherwise all k if it leaves ... */
-        int64_t n_of_all_k = ZFI_CHUNK / d->k / columns * columns;
-        plan.chunk_n = zfi_min(n, zfi_max(n_of_all_k, 1024));
+        matrices = 1;
+        /* all of n, unless that leaves no thousand of k */
+        plan.chunk_n = zfi_min(n, zfi_max(ZFI_CHUNK / d->k, 1024));
         plan.chunk_n = zfi_div_up(zfi_div_up(n, zfi_div_up(n, plan.chunk_n)), columns) * columns;
         plan.chunk_k = zfi_max(1, ZFI_CHUNK / plan.chunk_n / plan.k_block) * plan.k_block;
         plan.chunk_k = zfi_min(plan.chunk_k, zfi_div_up(d->k, plan.k_block) * plan.k_block);
-        plan.b_size = (size_t)(plan.chunk_k * plan.chunk_n) + 16;
-    } else {
-        plan.chunk_n = zfi_min(n, ZFI_SPAN);
-        plan.chunk_k = plan.k_block;
-        plan.b_size = (size_t)(plan.k_block * plan.chunk_n) + 16;
     }
-    plan.a_size = (size_t)(plan.group * rows * plan.k_block) + 16;
-    plan.a_size = (plan.a_size + 15) / 16 * 16;
-    plan.b_size = (plan.b_size + 15) / 16 * 16;
+
+    /* Eight tasks for each thread: first by rows, then by columns. */
+    plan.task = plan.panels;
+    spans = zfi_div_up(plan.chunk_n, plan.direct_b || plan.shared ? plan.chunk_n : ZFI_SPAN);
+    if (plan.direct_b || plan.shared) {
+        plan.task = zfi_min(plan.group, zfi_max(1, plan.panels * matrices * spans / (8 * threads)));
+        plan.single = zfi_min(plan.panels, 2 * threads);
+    }
+    spans = zfi_max(spans, zfi_div_up(8 * threads, matrices * zfi_div_up(plan.panels, plan.task)));
+    plan.span = zfi_div_up(zfi_div_up(plan.chunk_n, spans), columns) * columns;
+    if (!plan.direct_a && (plan.direct_b || plan.shared))
+        plan.span = zfi_max(plan.span, zfi_min(ZFI_SPAN, plan.chunk_n));
+
+    if (!plan.direct_a)
+        plan.a_size = (size_t)(plan.group * plan.rows * plan.k_block + 15) / 16 * 16;
+    if (plan.shared)
+        plan.b_size = (size_t)(plan.chunk_k * plan.chunk_n + 15) / 16 * 16;
+    else if (!plan.direct_b)
+        plan.b_size = (size_t)(plan.k_block * plan.span + 15) / 16 * 16;
+    plan.bytes =
+        ((size_t)threads * plan.a_size + (plan.shared ? 1 : (size_t)threads) * plan.b_size) *
+        sizeof(float);
     return plan;
 }
 
@@ -419,110 +547,133 @@ typedef struct zfi_matmul_run {
     zfi_matmul_plan plan;
     const zfi_matmul_desc *d;
     float *scratch_a, *scratch_b;
-    int64_t batch, k0, n0; /* of the chunk */
+    int64_t matrix, k0, n0; /* of the chunk */
 } zfi_matmul_run;
 
-/* Packs columns n0..n0+n-1 (n0 a multiple of a tile's) of k0..k0+k-1: panel after panel. */
-static void zfi_matmul_pack_b(const zfi_matmul_run *run, float *dst, int64_t batch, int64_t k0,
-                              int64_t k, int64_t n0, int64_t n)
+/* c[0..rows,0..columns) (+)= one block of k; a tile that is not whole goes by a whole one aside. */
+static void zfi_matmul_tile(const zfi_matmul_plan *plan, int64_t rows, int64_t columns, int64_t k,
+                            const float *a, int64_t a_row, int64_t a_col, const float *b,
+                            int64_t b_row, float *c, int64_t c_row, bool add)
 {
-    const zfi_matmul_desc *d = run->d;
-    int64_t columns = run->plan.columns;
-    const float *b = d->b + batch * d->b_batch + k0 * d->b_row + n0 * d->b_col;
-    for (int64_t j = 0; j < n; j += columns)
-        run->plan.tile->pack(dst + j * k, columns, b + j * d->b_col, d->b_col, d->b_row,
-                             zfi_min(columns, d->n - n0 - j), k);
+    int vectors = columns > plan->tile->lanes ? 2 : 1;
+    zfi_micro *micro = plan->tile->micro[rows - 1][vectors - 1];
+    float aside[ZFI_TILE_ROWS * ZFI_TILE_COLUMNS];
+    if (columns == vectors * plan->tile->lanes) {
+        micro(k, a, a_row, a_col, b, b_row, c, c_row, add);
+        return;
+    }
+    micro(k, a, a_row, a_col, b, b_row, aside, plan->columns, false);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < columns; j++) {
+            float value = aside[i * plan->columns + j];
+            c[i * c_row + j] = add ? c[i * c_row + j] + value : value;
+        }
 }
 
-static int64_t zfi_panel_row(const zfi_matmul_run *run, int64_t panel)
-{
-    int64_t rows = run->d->m / run->plan.panels, more = run->d->m % run->plan.panels;
-    return panel * rows + zfi_min(panel, more);
-}
-
-/* C of panels [panel, panel_end) and columns n0..n0+n-1, for one block of k, from a packed block of B. */
-static void zfi_matmul_group(const zfi_matmul_run *run, int worker, int64_t batch, int64_t panel, int64_t panel_end,
-                             const float *b, int64_t k0, int64_t k, int64_t n0, int64_t n)
+/* Panels [panel, panel_end) of A against columns n0..n0+n-1 of one block of k of B: in place, or
+ * packed at `packed`. */
+static void zfi_matmul_block(const zfi_matmul_run *run, int worker, int64_t matrix, int64_t panel,
+                             int64_t panel_end, const float *packed, int64_t k0, int64_t k,
+                             int64_t n0, int64_t n)
 {
     const zfi_matmul_desc *d = run->d;
     const zfi_matmul_plan *plan = &run->plan;
-    const zfi_tile *tile = plan->tile;
-    float *packed = run->scratch_a + (size_t)worker * plan->a_size;
-    const float *a = d->a + batch * d->a_batch + k0 * d->a_col;
-    bool add = d->accumulate || k0 > 0, last = k0 + k >= d->k;
-    int64_t row0 = zfi_panel_row(run, panel), row_end = zfi_panel_row(run, panel_end);
-    for (int64_t i = panel; i < panel_end; i++) {
-        int64_t row = zfi_panel_row(run, i), rows = zfi_panel_row(run, i + 1) - row;
-        tile->pack(packed + (row - row0) * k, rows, a + row * d->a_row, d->a_row, d->a_col, rows, k);
-    }
-    for (int64_t span = 0; span < n; span += ZFI_SPAN) {
-        int64_t span_end = zfi_min(span + ZFI_SPAN, n);
-        for (int64_t j = span; j < span_end; j += plan->columns)
-            for (int64_t i = panel; i < panel_end; i++) {
-                int64_t row = zfi_panel_row(run, i), rows = zfi_panel_row(run, i + 1) - row;
-                int64_t columns = zfi_min(plan->columns, n - j);
-                int vectors = columns > tile->lanes ? 2 : 1;
-                float *c = d->c + batch * d->c_batch + row * d->c_row + n0 + j;
-                if (columns == vectors * tile->lanes) {
-                    tile->micro[rows - 1][vectors - 1](k, packed + (row - row0) * k, 1, rows, b + j * k,
-                                                       plan->columns, c, d->c_row, add);
-                } else {
-                    float edge[ZFI_TILE_ROWS * ZFI_TILE_COLUMNS];
-                    tile->micro[rows - 1][vectors - 1](k, packed + (row - row0) * k, 1, rows, b + j * k,
-                                                       plan->columns, edge, plan->columns, false);
-                    for (int64_t r = 0; r < rows; r++)
-                        for (int64_t l = 0; l < columns; l++) {
-                            float *at = &c[r * d->c_row + l], value = edge[r * plan->columns + l];
-                            *at = add ? *at + value : value;
-                        }
-                }
-            }
-        if (last && d->epilogue)
-            d->epilogue(d->epilogue_context, d->c + batch * d->c_batch + row0 * d->c_row + n0 + span, d->c_row,
-                        batch * d->m + row0, n0 + span, row_end - row0, span_end - span);
+    float *packed_a = run->scratch_a + (size_t)worker * plan->a_size, *c;
+    int64_t row_end = zfi_min(panel_end * plan->rows, d->m), group = plan->group * plan->rows;
+    int64_t b_row = packed ? plan->columns : d->b_row, b_step = packed ? k : 1;
+    int64_t a_row = plan->direct_a ? d->a_row : 1, a_col = plan->direct_a ? d->a_col : plan->rows;
+    bool add = d->accumulate || k0 > 0, last = k0 + k == d->k;
+    const float *a, *b;
+    zfi_matmul_at(d, matrix, &a, &b, &c);
+    a += k0 * d->a_col;
+    b = packed ? packed : b + k0 * d->b_row + n0;
+    c += n0;
+    for (int64_t row0 = panel * plan->rows; row0 < row_end; row0 += group) {
+        int64_t rows = zfi_min(group, row_end - row0);
+        const float *from = a + row0 * d->a_row;
+        if (!plan->direct_a) {
+            plan->tile->pack(packed_a, plan->rows, from, d->a_row, d->a_col, rows, k);
+            from = packed_a;
+        }
+        for (int64_t span = 0; span < n; span += ZFI_SPAN) {
+            int64_t span_end = zfi_min(span + ZFI_SPAN, n);
+            for (int64_t j = span; j < span_end; j += plan->columns)
+                for (int64_t i = 0; i < rows; i += plan->rows)
+                    zfi_matmul_tile(
+                        plan, zfi_min(plan->rows, rows - i), zfi_min(plan->columns, n - j), k,
+                        from + i * (plan->direct_a ? d->a_row : k), a_row, a_col, b + j * b_step,
+                        b_row, c + (row0 + i) * d->c_row + j, d->c_row, add);
+            if (last && d->epilogue)
+                d->epilogue(d->epilogue_context, c + row0 * d->c_row + span, d->c_row,
+                            matrix * d->m + row0, n0 + span, rows, span_end - span);
+        }
     }
 }
 
-/* Shared: packs one panel of the chunk, all its k. */
+/* Packs columns n0..n0+n-1 of k0..k0+k-1. */
+static void zfi_matmul_pack(const zfi_matmul_run *run, float *dst, int64_t matrix, int64_t k0,
+                            int64_t k, int64_t n0, int64_t n)
+{
+    const zfi_matmul_desc *d = run->d;
+    const float *a, *b;
+    float *c;
+    zfi_matmul_at(d, matrix, &a, &b, &c);
+    run->plan.tile->pack(dst, run->plan.columns, b + k0 * d->b_row + n0 * d->b_col, d->b_col,
+                         d->b_row, n, k);
+}
+
+/* Packs a span of the chunk, one block of k. */
 static void zfi_matmul_pack_task(void *context, int64_t index, int worker)
 {
     const zfi_matmul_run *run = context;
     const zfi_matmul_plan *plan = &run->plan;
-    int64_t k_end = zfi_min(run->k0 + plan->chunk_k, run->d->k), n = run->n0 + index * plan->columns;
+    int64_t width = zfi_min(plan->chunk_n, run->d->n - run->n0),
+            spans = zfi_div_up(width, ZFI_SPAN);
+    int64_t n = index % spans * ZFI_SPAN, k0 = index / spans * plan->k_block;
+    int64_t k = zfi_min(plan->k_block, run->d->k - run->k0 - k0);
     (void)worker;
+    zfi_matmul_pack(run, run->scratch_b + k0 * plan->chunk_n + n * k, run->matrix, run->k0 + k0, k,
+                    run->n0 + n, zfi_min(ZFI_SPAN, width - n));
+}
+
+/* How many tasks `panels` make: groups of plan->task, in the last span with single ones at the end.
+ */
+static int64_t zfi_matmul_tasks(const zfi_matmul_plan *plan, int64_t spans)
+{
+    int64_t groups = (plan->panels - plan->single) / plan->task;
+    return (spans - 1) * zfi_div_up(plan->panels, plan->task) +
+           (plan->single ? groups + plan->panels - groups * plan->task
+                         : zfi_div_up(plan->panels, plan->task));
+}
+
+/* Some panels of A against a span of the chunk. */
+static void zfi_matmul_task(void *context, int64_t index, int worker)
+{
+    const zfi_matmul_run *run = context;
+    const zfi_matmul_plan *plan = &run->plan;
+    const zfi_matmul_desc *d = run->d;
+    int64_t width = zfi_min(plan->chunk_n, d->n - run->n0), spans = zfi_div_up(width, plan->span);
+    int64_t all = plan->shared ? spans : spans * zfi_matmul_count(d),
+            groups = zfi_div_up(plan->panels, plan->task);
+    int64_t at = zfi_min(index / groups, all - 1), panel = (index - at * groups) * plan->task,
+            panels = plan->task;
+    int64_t matrix = run->matrix + at / spans, n0 = run->n0 + at % spans * plan->span;
+    int64_t n = zfi_min(plan->span, run->n0 + width - n0),
+            k_end = zfi_min(run->k0 + plan->chunk_k, d->k);
+    float *own = run->scratch_b + (size_t)worker * plan->b_size;
+    if (plan->single && at == all - 1) {
+        int64_t whole = (plan->panels - plan->single) / plan->task, i = index - at * groups;
+        if (i >= whole) panel = whole * plan->task + i - whole, panels = 1;
+    }
     for (int64_t k0 = run->k0; k0 < k_end; k0 += plan->k_block) {
         int64_t k = zfi_min(plan->k_block, k_end - k0);
-        float *block = run->scratch_b + (k0 - run->k0) * plan->chunk_n;
-        zfi_matmul_pack_b(run, block + index * plan->columns * k, run->batch, k0, k, n, plan->columns);
-    }
-}
-
-/* Shared: one group of panels against the chunk. */
-static void zfi_matmul_chunk_task(void *context, int64_t index, int worker)
-{
-    const zfi_matmul_run *run = context;
-    const zfi_matmul_plan *plan = &run->plan;
-    int64_t k_end = zfi_min(run->k0 + plan->chunk_k, run->d->k), n = zfi_min(plan->chunk_n, run->d->n - run->n0);
-    for (int64_t k0 = run->k0; k0 < k_end; k0 += plan->k_block)
-        zfi_matmul_group(run, worker, run->batch, index * plan->group,
-                         zfi_min((index + 1) * plan->group, plan->panels),
-                         run->scratch_b + (k0 - run->k0) * plan->chunk_n, k0, zfi_min(plan->k_block, k_end - k0),
-                         run->n0, n);
-}
-
-/* Not shared: all rows of some columns of a matrix of the batch. */
-static void zfi_matmul_columns_task(void *context, int64_t index, int worker)
-{
-    const zfi_matmul_run *run = context;
-    const zfi_matmul_plan *plan = &run->plan;
-    int64_t spans = zfi_div_up(run->d->n, plan->chunk_n), batch = index / spans;
-    int64_t n0 = index % spans * plan->chunk_n, n = zfi_min(plan->chunk_n, run->d->n - n0);
-    float *b = run->scratch_b + (size_t)worker * plan->b_size;
-    for (int64_t k0 = 0; k0 < run->d->k; k0 += plan->k_block) {
-        int64_t k = zfi_min(plan->k_block, run->d->k - k0);
-        zfi_matmul_pack_b(run, b, batch, k0, k, n0, n);
-        for (int64_t panel = 0; panel < plan->panels; panel += plan->group)
-            zfi_matmul_group(run, worker, batch, panel, zfi_min(panel + plan->group, plan->panels), b, k0, k, n0, n);
+        const float *packed = NULL;
+        if (plan->shared)
+            packed = run->scratch_b + (k0 - run->k0) * plan->chunk_n + (n0 - run->n0) * k;
+        else if (!plan->direct_b)
+            zfi_matmul_pack(run, own, matrix, k0, k, n0, n), packed = own;
+        zfi_matmul_block(run, worker, matrix, panel, zfi_min(panel + panels, plan->panels), packed,
+                         k0, k, n0, n);
     }
 }
 
@@ -530,45 +681,54 @@ static void zfi_matmul_columns_task(void *context, int64_t index, int worker)
 static void zfi_matmul_nothing_task(void *context, int64_t index, int worker)
 {
     const zfi_matmul_desc *d = ((const zfi_matmul_run *)context)->d;
-    int64_t b = index / d->m, m = index % d->m;
-    float *c = d->c + b * d->c_batch + m * d->c_row;
+    const float *a, *b;
+    float *c;
     (void)worker;
-    if (!d->accumulate) memset(c, 0, (size_t)d->n * sizeof *c);
-    if (d->epilogue) d->epilogue(d->epilogue_context, c, d->c_row, b * d->m + m, 0, 1, d->n);
+    zfi_matmul_at(d, index, &a, &b, &c);
+    for (int64_t m = 0; m < d->m && !d->accumulate; m++)
+        memset(c + m * d->c_row, 0, (size_t)d->n * sizeof *c);
+    if (d->epilogue) d->epilogue(d->epilogue_context, c, d->c_row, index * d->m, 0, d->m, d->n);
 }
 
-/* Bytes of scratch that zfi_matmul needs on a pool of `threads`; pointers and strides do not matter. */
+/* Bytes of scratch that zfi_matmul needs on a pool of `threads`: a function of all of *d but the
+ * pointers. */
 ZFI_UNUSED static size_t zfi_matmul_scratch(zfi_isa isa, int threads, const zfi_matmul_desc *d)
 {
-    zfi_matmul_plan plan;
-    if (!d->m || !d->n || !d->k || !d->batch) return 0;
-    plan = zfi_matmul_plan_of(isa, threads, d);
-    return ((size_t)threads * plan.a_size + (plan.shared ? 1 : (size_t)threads) * plan.b_size) * sizeof(float);
+    if (!d->m || !d->n || !d->k || !zfi_matmul_count(d)) return 0;
+    return zfi_matmul_plan_of(isa, threads, d).bytes;
 }
 
-/* C = A B, or C += A B, on the pool's threads. `scratch` has zfi_matmul_scratch(isa, threads of the pool, d) bytes
- * aligned to 64. The result does not depend on the number of threads. */
-ZFI_UNUSED static void zfi_matmul(zfi_isa isa, zfi_pool *pool, const zfi_matmul_desc *d, void *scratch)
+/* C = A B, or C += A B, on the pool's threads. `scratch` has zfi_matmul_scratch(isa, threads of the
+ * pool, d) bytes aligned to 64. The result does not depend on the number of threads. */
+ZFI_UNUSED static void zfi_matmul(zfi_isa isa, zfi_pool *pool, const zfi_matmul_desc *d,
+                                  void *scratch)
 {
-    int threads = zfi_pool_threads(pool);
+    int64_t matrices = zfi_matmul_count(d);
     zfi_matmul_run run = {.d = d};
-    if (!d->m || !d->n || !d->batch) return;
+    zfi_matmul_plan *plan = &run.plan;
+    if (!d->m || !d->n || !matrices) return;
     if (!d->k) {
-        zfi_pool_run(pool, d->batch * d->m, zfi_matmul_nothing_task, &run);
+        zfi_pool_run(pool, matrices, zfi_matmul_nothing_task, &run);
         return;
     }
-    run.plan = zfi_matmul_plan_of(isa, threads, d);
+    *plan = zfi_matmul_plan_of(isa, zfi_pool_threads(pool), d);
     run.scratch_a = scratch;
-    run.scratch_b = run.scratch_a + (size_t)threads * run.plan.a_size;
-    if (!run.plan.shared) {
-        zfi_pool_run(pool, d->batch * zfi_div_up(d->n, run.plan.chunk_n), zfi_matmul_columns_task, &run);
+    run.scratch_b = run.scratch_a + (size_t)zfi_pool_threads(pool) * plan->a_size;
+    if (!plan->shared) {
+        if (matrices * d->m * d->n * d->k < 1 << 17)
+            pool = NULL; /* less than it takes to wake a thread */
+        zfi_pool_run(pool, zfi_matmul_tasks(plan, matrices * zfi_div_up(d->n, plan->span)),
+                     zfi_matmul_task, &run);
         return;
     }
-    for (run.batch = 0; run.batch < d->batch; run.batch++)
-        for (run.n0 = 0; run.n0 < d->n; run.n0 += run.plan.chunk_n)
-            for (run.k0 = 0; run.k0 < d->k; run.k0 += run.plan.chunk_k) {
-                int64_t n = zfi_min(run.plan.chunk_n, d->n - run.n0);
-                zfi_pool_run(pool, zfi_div_up(n, run.plan.columns), zfi_matmul_pack_task, &run);
-                zfi_pool_run(pool, zfi_div_up(run.plan.panels, run.plan.group), zfi_matmul_chunk_task, &run);
+    for (run.matrix = 0; run.matrix < matrices; run.matrix++)
+        for (run.n0 = 0; run.n0 < d->n; run.n0 += plan->chunk_n)
+            for (run.k0 = 0; run.k0 < d->k; run.k0 += plan->chunk_k) {
+                int64_t n = zfi_min(plan->chunk_n, d->n - run.n0),
+                        k = zfi_min(plan->chunk_k, d->k - run.k0);
+                zfi_pool_run(pool, zfi_div_up(n, ZFI_SPAN) * zfi_div_up(k, plan->k_block),
+                             zfi_matmul_pack_task, &run);
+                zfi_pool_run(pool, zfi_matmul_tasks(plan, zfi_div_up(n, plan->span)),
+                             zfi_matmul_task, &run);
             }
 }

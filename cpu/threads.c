@@ -1,12 +1,14 @@
 /* Worker threads that share the tasks of one call at a time.
  *
- * A run publishes its job by opening the gate, takes part in it, and closes the gate when no task is left to hand out.
- * A worker counts itself in at an open gate and out when it finds no more tasks; the run ends when the count is 0. One
- * that comes late (its core was busy with something else) finds the gate closed and is not waited for.
+ * A run publishes its job by opening the gate, takes part in it, and closes the gate when no task
+ * is left to hand out. A worker counts itself in at an open gate and out when it finds no more
+ * tasks; the run ends when the count is 0. One that comes late (its core was busy with something
+ * else) finds the gate closed and is not waited for.
  *
  *     gate   | job number (32) | ... | open (bit 16) | workers inside (16) |
  *
- * Who waits spins for a short time, giving the core away now and then, and then sleeps on a condition variable.
+ * Who waits spins for a short time, giving the core away now and then, and then sleeps on a
+ * condition variable.
  */
 #include <pthread.h>
 #include <sched.h>
@@ -35,13 +37,15 @@ struct zfi_pool {
 
     _Alignas(128) _Atomic int64_t next; /* the task to hand out next */
     _Alignas(128) _Atomic uint64_t gate;
-    _Alignas(128) _Atomic int sleeping; /* workers (and perhaps the caller) on a condition variable */
+    _Alignas(
+        128) _Atomic int sleeping; /* workers (and perhaps the caller) on a condition variable */
     _Atomic bool stop;
     pthread_mutex_t mutex;
     pthread_cond_t opened, left;
 };
 
-static const uint64_t zfi_gate_open = 1u << 16, zfi_gate_inside = 0xffff, zfi_gate_job = (uint64_t)1 << 32;
+static const uint64_t zfi_gate_open = 1u << 16, zfi_gate_inside = 0xffff,
+                      zfi_gate_job = (uint64_t)1 << 32;
 
 ZFI_INLINE void zfi_pause(void)
 {
@@ -52,7 +56,8 @@ ZFI_INLINE void zfi_pause(void)
 #endif
 }
 
-/* Spins until the gate has changed in a way that `ready` likes, for about 100 microseconds at most; true when it has. */
+/* Spins until the gate has changed in a way that `ready` likes, for about 100 microseconds at most;
+ * true when it has. */
 static bool zfi_pool_spin(zfi_pool *pool, bool (*ready)(zfi_pool *, uint64_t), uint64_t seen)
 {
     for (int round = 0; round < 200; round++) {
@@ -99,7 +104,8 @@ static void zfi_pool_wake(zfi_pool *pool, pthread_cond_t *condition)
 static void zfi_pool_work(zfi_pool *pool, int worker)
 {
     int64_t tasks = pool->tasks, index;
-    while ((index = atomic_fetch_add(&pool->next, 1)) < tasks) pool->task(pool->context, index, worker);
+    while ((index = atomic_fetch_add(&pool->next, 1)) < tasks)
+        pool->task(pool->context, index, worker);
 }
 
 static void *zfi_worker_main(void *argument)
@@ -119,7 +125,8 @@ static void *zfi_worker_main(void *argument)
         seen = gate / zfi_gate_job;
         zfi_pool_work(pool, self->index);
         gate = atomic_fetch_sub(&pool->gate, 1);
-        if (!(gate & zfi_gate_open) && (gate & zfi_gate_inside) == 1) zfi_pool_wake(pool, &pool->left);
+        if (!(gate & zfi_gate_open) && (gate & zfi_gate_inside) == 1)
+            zfi_pool_wake(pool, &pool->left);
     }
 }
 
@@ -143,12 +150,14 @@ static void zfi_pool_free(zfi_pool *pool)
 
 enum { ZFI_MAX_THREADS = 1024 };
 
-/* A pool of `threads` threads, the caller of zfi_pool_run being one. On failure NULL, and `error` says why. */
+/* A pool of `threads` threads, the caller of zfi_pool_run being one. On failure NULL, and `error`
+ * says why. */
 static zfi_pool *zfi_pool_new(zfi_memory *memory, int threads, zf_error *error)
 {
     zfi_pool *pool;
     if (threads < 1 || threads > ZFI_MAX_THREADS) {
-        zfi_fail(error, ZF_ERR_ARGUMENT, "a pool of %d threads: want 1 to %d", threads, ZFI_MAX_THREADS);
+        zfi_fail(error, ZF_ERR_ARGUMENT, "a pool of %d threads: want 1 to %d", threads,
+                 ZFI_MAX_THREADS);
         return NULL;
     }
     pool = zfi_calloc(memory, 1, sizeof *pool);
@@ -161,7 +170,8 @@ static zfi_pool *zfi_pool_new(zfi_memory *memory, int threads, zf_error *error)
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->opened, NULL);
     pthread_cond_init(&pool->left, NULL);
-    pool->workers = threads > 1 ? zfi_calloc(memory, (size_t)threads - 1, sizeof *pool->workers) : NULL;
+    pool->workers =
+        threads > 1 ? zfi_calloc(memory, (size_t)threads - 1, sizeof *pool->workers) : NULL;
     if (threads > 1 && !pool->workers) zfi_nomem(error);
     for (int i = 0; pool->workers && i < threads - 1; i++) {
         zfi_worker *worker = &pool->workers[i];
@@ -180,9 +190,9 @@ static zfi_pool *zfi_pool_new(zfi_memory *memory, int threads, zf_error *error)
 /* How many threads a run uses; a NULL pool has one. */
 ZFI_UNUSED static int zfi_pool_threads(const zfi_pool *pool) { return pool ? pool->threads : 1; }
 
-/* Calls task(context, index, worker) once for every index in 0..tasks-1, on the caller (worker 0) and the workers, in
- * any order, and returns when all have returned. No two calls at a time have the same `worker`. A task must not call
- * this function on the same pool. */
+/* Calls task(context, index, worker) once for every index in 0..tasks-1, on the caller (worker 0)
+ * and the workers, in any order, and returns when all have returned. No two calls at a time have
+ * the same `worker`. A task must not call this function on the same pool. */
 static void zfi_pool_run(zfi_pool *pool, int64_t tasks, zfi_task *task, void *context)
 {
     if (!pool || pool->threads == 1 || tasks <= 1) {
@@ -193,9 +203,11 @@ static void zfi_pool_run(zfi_pool *pool, int64_t tasks, zfi_task *task, void *co
     pool->context = context;
     pool->tasks = tasks;
     atomic_store(&pool->next, 0);
-    atomic_store(&pool->gate, (atomic_load(&pool->gate) & ~(zfi_gate_job - 1)) + zfi_gate_job + zfi_gate_open);
+    atomic_store(&pool->gate,
+                 (atomic_load(&pool->gate) & ~(zfi_gate_job - 1)) + zfi_gate_job + zfi_gate_open);
     zfi_pool_wake(pool, &pool->opened);
     zfi_pool_work(pool, 0);
     atomic_fetch_and(&pool->gate, ~zfi_gate_open);
-    if (!zfi_pool_spin(pool, zfi_pool_empty, 0)) zfi_pool_sleep(pool, zfi_pool_empty, 0, &pool->left);
+    if (!zfi_pool_spin(pool, zfi_pool_empty, 0))
+        zfi_pool_sleep(pool, zfi_pool_empty, 0, &pool->left);
 }

@@ -1,5 +1,5 @@
-/* Vector mathematics: functions of single numbers for use inside kernels (zfi_exp1, ...), functions of arrays
- * (zfi_vexp, ...), and reductions of rows in a fixed order. */
+/* Vector mathematics: functions of single numbers for use inside kernels (zfi_exp1, ...), functions
+ * of arrays (zfi_vexp, ...), and reductions of rows in a fixed order. */
 
 ZFI_BODY float zfi_exp1(zfi_isa isa, float x)
 {
@@ -28,7 +28,10 @@ ZFI_BODY float zfi_silu_grad1(zfi_isa isa, float x)
     float s = zfi_sigmoid1(isa, x);
     return s * (1.0f + x * (1.0f - s));
 }
-ZFI_BODY float zfi_gelu1(zfi_isa isa, float x) { return 0.5f * x * (1.0f + zfi_erf1(isa, x * 0.70710678f)); }
+ZFI_BODY float zfi_gelu1(zfi_isa isa, float x)
+{
+    return 0.5f * x * (1.0f + zfi_erf1(isa, x * 0.70710678f));
+}
 ZFI_BODY float zfi_gelu_grad1(zfi_isa isa, float x)
 {
     return 0.5f * (1.0f + zfi_erf1(isa, x * 0.70710678f)) +
@@ -98,7 +101,10 @@ ZFI_BODY float zfi_vdot_body(zfi_isa isa, const float *x, const float *y, int64_
 }
 ZFI_KERNEL_OF(float, zfi_vdot, (const float *x, const float *y, int64_t n), (x, y, n))
 
-ZFI_BODY float zfi_vsumsq_body(zfi_isa isa, const float *x, int64_t n) { return zfi_vdot_body(isa, x, x, n); }
+ZFI_BODY float zfi_vsumsq_body(zfi_isa isa, const float *x, int64_t n)
+{
+    return zfi_vdot_body(isa, x, x, n);
+}
 ZFI_KERNEL_OF(float, zfi_vsumsq, (const float *x, int64_t n), (x, n))
 
 /* The largest of x; -inf when n is 0, NaN when one is NaN. */

@@ -1,4 +1,5 @@
-/* The matrix product against a sum in double precision: shapes, strides, instruction sets, threads. */
+/* The matrix product against a sum in double precision: shapes, strides, instruction sets, threads.
+ */
 
 typedef struct matmul_random {
     uint64_t state;
@@ -10,9 +11,15 @@ static uint32_t matmul_next(matmul_random *random)
     return (uint32_t)(random->state >> 33);
 }
 
-static int64_t matmul_below(matmul_random *random, int64_t n) { return (int64_t)(matmul_next(random) % (uint64_t)n); }
+static int64_t matmul_below(matmul_random *random, int64_t n)
+{
+    return (int64_t)(matmul_next(random) % (uint64_t)n);
+}
 
-static float matmul_value(matmul_random *random) { return (float)matmul_next(random) * 0x1p-30f - 1.0f; }
+static float matmul_value(matmul_random *random)
+{
+    return (float)matmul_next(random) * 0x1p-30f - 1.0f;
+}
 
 enum { MATMUL_POOLS = 4 };
 
@@ -49,29 +56,38 @@ static bool matmul_open(test *t, matmul_bench *bench, size_t elements, size_t sc
     bench->scratch_size = scratch;
     for (int i = 0; i < MATMUL_POOLS; i++) {
         bench->pools[i] = zfi_pool_new(&bench->memory, i + 1, &error);
-        if (!bench->pools[i]) return test_unwind(t, __FILE__, __LINE__, "pool", error.status, error.text) && false;
+        if (!bench->pools[i])
+            return test_unwind(t, __FILE__, __LINE__, "pool", error.status, error.text) && false;
     }
-    return bench->a && bench->b && bench->c && bench->before && bench->first && bench->seen && bench->scratch;
+    return bench->a && bench->b && bench->c && bench->before && bench->first && bench->seen &&
+           bench->scratch;
+}
+
+/* Where matrix `i` of the batch begins. */
+static int64_t matmul_at(const zfi_matmul_desc *d, int64_t i, int64_t outer, int64_t batch)
+{
+    return i / d->batch * outer + i % d->batch * batch;
 }
 
 /* Counts every element and changes it so that a second visit or one too early would show. */
-static void matmul_epilogue(void *context, float *c, int64_t c_row, int64_t row, int64_t col, int64_t rows,
-                            int64_t cols)
+static void matmul_epilogue(void *context, float *c, int64_t c_row, int64_t row, int64_t col,
+                            int64_t rows, int64_t cols)
 {
     matmul_bench *bench = context;
     const zfi_matmul_desc *d = bench->d;
     for (int64_t r = 0; r < rows; r++)
         for (int64_t l = 0; l < cols; l++) {
-            int64_t at = (row + r) / d->m * d->c_batch + (row + r) % d->m * d->c_row + col + l;
+            int64_t at = matmul_at(d, (row + r) / d->m, d->c_outer, d->c_batch) +
+                         (row + r) % d->m * d->c_row + col + l;
             if (c_row == d->c_row && c + r * c_row + l == d->c + at) bench->seen[at]++;
             c[r * c_row + l] = 0.5f * c[r * c_row + l] + 3.0f;
         }
 }
 
-/* One product on all pools with one instruction set; false (and a report) when something is wrong. */
-static bool matmul_check(test *t, matmul_bench *bench, zfi_isa isa, zfi_matmul_desc *d, const char **what)
+/* One product on all pools with one instruction set; false (and a report) when something is wrong.
+ */
+static bool matmul_check(matmul_bench *bench, zfi_isa isa, zfi_matmul_desc *d, const char **what)
 {
-    (void)t;
     bench->d = d;
     for (int pool = 0; pool < MATMUL_POOLS; pool++) {
         size_t scratch = zfi_matmul_scratch(isa, pool + 1, d), words = scratch / sizeof(float);
@@ -88,22 +104,25 @@ static bool matmul_check(test *t, matmul_bench *bench, zfi_isa isa, zfi_matmul_d
         if (pool && memcmp(bench->c, bench->first, bench->c_size * sizeof(float))) return false;
         memcpy(bench->first, bench->c, bench->c_size * sizeof(float));
     }
-    for (int64_t b = 0; b < d->batch; b++)
+    for (int64_t i = 0; i < d->batch * (d->outer ? d->outer : 1); i++)
         for (int64_t m = 0; m < d->m; m++)
             for (int64_t n = 0; n < d->n; n++) {
-                int64_t at = b * d->c_batch + m * d->c_row + n;
+                int64_t at = matmul_at(d, i, d->c_outer, d->c_batch) + m * d->c_row + n;
+                const float *a = d->a + matmul_at(d, i, d->a_outer, d->a_batch) + m * d->a_row;
+                const float *b = d->b + matmul_at(d, i, d->b_outer, d->b_batch) + n * d->b_col;
                 const float *old = &bench->before[d->c - bench->c + at];
                 double sum = d->accumulate ? *old : 0.0, size = fabs(sum), got = d->c[at];
                 for (int64_t k = 0; k < d->k; k++) {
-                    double term = (double)d->a[b * d->a_batch + m * d->a_row + k * d->a_col] *
-                                  d->b[b * d->b_batch + k * d->b_row + n * d->b_col];
+                    double term = (double)a[k * d->a_col] * b[k * d->b_row];
                     sum += term;
                     size += fabs(term);
                 }
                 if (d->epilogue) got = (got - 3.0) * 2.0;
-                /* k products and k additions, a rounding of 2^-24 each; the epilogue's rounding of up to |c| / 2 + 3 */
+                /* k products and k additions, a rounding of 2^-24 each; the epilogue's rounding of
+                 * up to |c| / 2 + 3 */
                 *what = "the sum is wrong";
-                if (!(fabs(got - sum) <= (double)(2 * d->k + 2) * 0x1p-24 * size + (d->epilogue ? (size + 6) * 0x1p-22 : 0)))
+                if (!(fabs(got - sum) <= (double)(2 * d->k + 2) * 0x1p-24 * size +
+                                             (d->epilogue ? (size + 6) * 0x1p-22 : 0)))
                     return false;
                 *what = "the epilogue did not see an element once";
                 if (bench->seen[at] != (d->epilogue ? 1 : 0)) return false;
@@ -120,23 +139,33 @@ static zfi_isa matmul_isa(int i)
     return (zfi_isa)(i % ((int)best + 1));
 }
 
-#define MATMUL_CHECK(t, bench, isa, d)                                                                        \
-    do {                                                                                                      \
-        const char *what_;                                                                                    \
-        char text_[512];                                                                                      \
-        if (!matmul_check((t), (bench), (isa), (d), &what_)) {                                                \
-            snprintf(text_, sizeof text_, "%s: %s m %d n %d k %d batch %d, a %d %d %d, b %d %d %d, c %d %d, add %d", \
-                     what_, zfi_isa_name(isa), (int)(d)->m, (int)(d)->n, (int)(d)->k, (int)(d)->batch,        \
-                     (int)(d)->a_row, (int)(d)->a_col, (int)(d)->a_batch, (int)(d)->b_row, (int)(d)->b_col,   \
-                     (int)(d)->b_batch, (int)(d)->c_row, (int)(d)->c_batch, (d)->accumulate);                 \
-            test_fail((t), __FILE__, __LINE__, "matmul", text_);                                              \
-            return;                                                                                           \
-        }                                                                                                     \
+/* "what: isa m ... " into text[256]. */
+static const char *matmul_text(char *text, const char *what, zfi_isa isa, const zfi_matmul_desc *d)
+{
+    snprintf(text, 256,
+             "%s: %s m %lld n %lld k %lld batch %lld of %lld, a %lld %lld, b %lld %lld, c %lld%s",
+             what, zfi_isa_name(isa), (long long)d->m, (long long)d->n, (long long)d->k,
+             (long long)d->batch, (long long)d->outer, (long long)d->a_row, (long long)d->a_col,
+             (long long)d->b_row, (long long)d->b_col, (long long)d->c_row,
+             d->accumulate ? " accumulate" : "");
+    return text;
+}
+
+#define MATMUL_CHECK(t, bench, isa, d)                                                             \
+    do {                                                                                           \
+        const char *what_;                                                                         \
+        char text_[256];                                                                           \
+        if (!matmul_check((bench), (isa), (d), &what_)) {                                          \
+            matmul_text(text_, what_, (isa), (d));                                                 \
+            test_fail((t), __FILE__, __LINE__, "matmul", text_);                                   \
+            return;                                                                                \
+        }                                                                                          \
     } while (0)
 
 TEST_ONCE(matmul_random_shapes)
 {
-    static const int64_t sizes[] = {0, 1, 2, 3, 5, 6, 7, 8, 13, 14, 15, 16, 17, 28, 31, 32, 33, 47, 57, 64, 65, 100, 128, 129, 200, 257};
+    static const int64_t sizes[] = {0,  1,  2,  3,  5,  6,  7,  8,  13,  14,  15,  16,  17,
+                                    28, 31, 32, 33, 47, 57, 64, 65, 100, 128, 129, 200, 257};
     matmul_random random = {1};
     static matmul_bench bench;
     if (!matmul_open(t, &bench, 1 << 20, 16 << 20)) return;
@@ -146,30 +175,43 @@ TEST_ONCE(matmul_random_shapes)
         bench.before[i] = matmul_value(&random);
     }
     for (int round = 0; round < 1500; round++) {
-        zfi_matmul_desc d = {.accumulate = round % 3 == 0, .epilogue = round % 4 ? NULL : matmul_epilogue};
-        int64_t gap = matmul_below(&random, 3) * matmul_below(&random, 20), step = matmul_below(&random, 8) ? 1 : 3;
+        zfi_matmul_desc d = {.accumulate = round % 3 == 0,
+                             .epilogue = round % 4 ? NULL : matmul_epilogue};
+        int64_t gap = matmul_below(&random, 3) * matmul_below(&random, 20),
+                step = matmul_below(&random, 8) ? 1 : 3;
         d.epilogue_context = &bench;
         d.m = sizes[matmul_below(&random, ZFI_COUNT(sizes))];
         d.n = sizes[matmul_below(&random, ZFI_COUNT(sizes))];
-        d.k = matmul_below(&random, 4) ? sizes[matmul_below(&random, ZFI_COUNT(sizes))] : matmul_below(&random, 600);
+        d.k = matmul_below(&random, 4) ? sizes[matmul_below(&random, ZFI_COUNT(sizes))]
+                                       : matmul_below(&random, 600);
         d.batch = matmul_below(&random, 3) ? 1 : matmul_below(&random, 9);
-        if (d.m * d.n * d.k * d.batch > 6000000) d.batch = 1;
-        /* rows, columns, or neither are neighbours; sometimes one operand for the whole batch, or one row repeated */
-        if (matmul_below(&random, 2)) d.a_col = step, d.a_row = d.k * step + gap, d.a_batch = d.m * d.a_row;
-        else d.a_row = step, d.a_col = d.m * step + gap, d.a_batch = d.k * d.a_col;
-        if (matmul_below(&random, 2)) d.b_col = step, d.b_row = d.n * step + gap, d.b_batch = d.k * d.b_row;
-        else d.b_row = step, d.b_col = d.k * step + gap, d.b_batch = d.n * d.b_col;
+        d.outer = matmul_below(&random, 6) ? 0 : 1 + matmul_below(&random, 3);
+        if (d.m * d.n * d.k * d.batch > 3000000) d.batch = 1, d.outer = 0;
+        /* rows, columns, or neither are neighbours; sometimes one operand for the whole batch, or
+         * one row repeated */
+        if (matmul_below(&random, 2))
+            d.a_col = step, d.a_row = d.k * step + gap, d.a_batch = d.m * d.a_row;
+        else
+            d.a_row = step, d.a_col = d.m * step + gap, d.a_batch = d.k * d.a_col;
+        if (matmul_below(&random, 2))
+            d.b_col = step, d.b_row = d.n * step + gap, d.b_batch = d.k * d.b_row;
+        else
+            d.b_row = step, d.b_col = d.k * step + gap, d.b_batch = d.n * d.b_col;
         if (!matmul_below(&random, 8)) d.a_batch = 0;
         if (!matmul_below(&random, 8)) d.b_batch = 0;
         if (!matmul_below(&random, 16)) d.a_row = 0;
         if (!matmul_below(&random, 16)) d.b_col = 0;
         d.c_row = d.n + gap;
         d.c_batch = d.m * d.c_row + gap;
-        if (d.batch * d.m * d.k * 3 + 100000 > (int64_t)bench.a_size || d.batch * d.k * d.n * 3 + 100000 > (int64_t)bench.a_size)
-            d.batch = 1;
+        d.a_outer = d.batch * d.a_batch, d.b_outer = d.batch * d.b_batch,
+        d.c_outer = d.batch * d.c_batch;
+        if (!matmul_below(&random, 4)) d.a_outer = 0;
+        if (zfi_max(d.a_batch, d.b_batch) * d.batch * zfi_max(d.outer, 1) + 200000 >
+            (int64_t)bench.a_size)
+            continue;
         d.a = bench.a + 7, d.b = bench.b + 5, d.c = bench.c + 11;
-        bench.c_size = (size_t)(d.batch * d.c_batch + 64);
-        if (bench.c_size > 1 << 20) continue;
+        bench.c_size = (size_t)(zfi_max(d.outer, 1) * d.batch * d.c_batch + 64);
+        if (bench.c_size > bench.a_size) continue;
         MATMUL_CHECK(t, &bench, matmul_isa(round), &d);
     }
 }
@@ -177,7 +219,8 @@ TEST_ONCE(matmul_random_shapes)
 /* Large enough for several chunks of B and several blocks of k, in each direction. */
 TEST_ONCE(matmul_chunks)
 {
-    static const int64_t shapes[][3] = {{90, 1100, 1000}, {61, 70, 9000}, {75, 5000, 300}, {5, 3000, 700}, {700, 3, 900}, {1, 1500, 1500}};
+    static const int64_t shapes[][3] = {{90, 1100, 1000}, {61, 70, 9000}, {75, 5000, 300},
+                                        {5, 3000, 700},   {700, 3, 900},  {1, 1500, 1500}};
     matmul_random random = {2};
     static matmul_bench bench;
     if (!matmul_open(t, &bench, 3 << 20, 32 << 20)) return;
@@ -188,7 +231,8 @@ TEST_ONCE(matmul_chunks)
     }
     for (int shape = 0; shape < ZFI_COUNT(shapes); shape++)
         for (int form = 0; form < 4; form++) {
-            zfi_matmul_desc d = {shapes[shape][0], shapes[shape][1], shapes[shape][2], 1, .c_row = shapes[shape][1]};
+            zfi_matmul_desc d = {shapes[shape][0], shapes[shape][1], shapes[shape][2], 1,
+                                 .c_row = shapes[shape][1]};
             d.a = bench.a, d.b = bench.b, d.c = bench.c;
             d.a_row = form & 1 ? 1 : d.k, d.a_col = form & 1 ? d.m : 1;
             d.b_row = form & 2 ? 1 : d.n, d.b_col = form & 2 ? d.k : 1;
@@ -213,14 +257,18 @@ TEST_ONCE(matmul_not_finite)
     a[3 * K + 299] = INFINITY;
     b[150 * N + 69] = NAN;
     for (int i = 0; i < 3; i++) {
-        zfi_matmul_desc d = {M, N, K, 1, a, b, c, K, 1, 0, N, 1, 0, N, 0, false, NULL, NULL};
+        zfi_matmul_desc d = {M, N, K, 1, a, b, c, .a_row = K, .a_col = 1, .b_row = N, .b_col = 1};
+        d.c_row = N;
         CHECK(t, zfi_matmul_scratch(matmul_isa(i), 1, &d) <= 8 << 20);
         zfi_matmul(matmul_isa(i), NULL, &d, (void *)(((uintptr_t)scratch + 63) / 64 * 64));
         for (int m = 0; m < M; m++)
             for (int n = 0; n < N; n++) {
-                if (n == 69) CHECK(t, isnan(c[m * N + n]));
-                else if (m == 3) CHECK(t, c[m * N + n] == INFINITY);
-                else CHECK(t, c[m * N + n] == K);
+                if (n == 69)
+                    CHECK(t, isnan(c[m * N + n]));
+                else if (m == 3)
+                    CHECK(t, c[m * N + n] == INFINITY);
+                else
+                    CHECK(t, c[m * N + n] == K);
             }
     }
 }

@@ -104,9 +104,10 @@ static void *zfi_realloc(zfi_memory *memory, void *ptr, size_t old_size, size_t 
     return block;
 }
 
+/* `size` as it was asked for; 0 was served as 1 byte. */
 static void zfi_free(zfi_memory *memory, void *ptr, size_t size)
 {
-    if (ptr) memory->allocator.fn(memory->allocator.user, ptr, size, 0);
+    if (ptr) memory->allocator.fn(memory->allocator.user, ptr, size ? size : 1, 0);
 }
 
 /* `count` zeroed elements, or NULL. Free with zfi_free(memory, ptr, count * size). */
@@ -234,25 +235,32 @@ static int32_t zfi_map_get(zfi_name *map, const char *key, int32_t missing)
     return at < 0 ? missing : map[at].value;
 }
 
+/* A map that has room for one more element, moved perhaps; NULL when there is none, and memory->failed is set. */
+static zfi_name *zfi_map_grow(zfi_memory *memory, zfi_name *map)
+{
+    zfi_name *elements = map ? map - 1 : NULL; /* stb_ds keeps a default element in front */
+    elements = zfi_grow(memory, elements, sizeof *map, map ? 1 : 2);
+    if (stbds_arrcap(elements) < stbds_arrlenu(elements) + (map ? 1 : 2)) return NULL;
+    if (!map) {
+        stbds_header(elements)->length = 1;
+        elements[0] = (zfi_name){NULL, 0};
+    }
+    return elements + 1;
+}
+
 /* Sets key -> value and returns the map, moved perhaps; on failure the map as it was, and memory->failed is set. */
 static zfi_name *zfi_map_put(zfi_memory *memory, zfi_name *map, const char *key, int32_t value)
 {
     zfi_stb_scope scope = {.memory = memory};
-    zfi_name *elements = map ? map - 1 : NULL; /* stb_ds keeps a default element in front */
-    zfi_name *grown = zfi_grow(memory, elements, sizeof *map, map ? 1 : 2);
-    if (stbds_arrcap(grown) < stbds_arrlenu(grown) + (map ? 1 : 2)) return map;
-    if (!map) {
-        stbds_header(grown)->length = 1;
-        grown[0] = (zfi_name){NULL, 0};
-    }
-    map = grown + 1;
+    zfi_name *const roomy = zfi_map_grow(memory, map);
+    if (!roomy) return map;
     zfi_stb = &scope;
     if (!setjmp(scope.refused)) {
-        (void)stbds_hmput_key(map, sizeof *map, (void *)(uintptr_t)key, sizeof map->key, STBDS_HM_STRING);
-        map[stbds_temp(map - 1)].value = value;
+        (void)stbds_hmput_key(roomy, sizeof *roomy, (void *)(uintptr_t)key, sizeof roomy->key, STBDS_HM_STRING);
+        roomy[stbds_temp(roomy - 1)].value = value;
     }
     zfi_stb = NULL;
-    return map;
+    return roomy;
 }
 
 static void zfi_map_free(zfi_memory *memory, zfi_name *map)

@@ -42,6 +42,14 @@ ZF_API zf_tensor zf_param_at(zf_graph *g, int32_t index)
     return (zf_tensor){g, index >= 0 && index < zf_param_count(g) ? g->params[index] : 0};
 }
 
+/* Passes on what is no tensor; that the graph has no error yet is the caller's mistake. */
+static zf_tensor zfi_invalid(zf_tensor x, const char *what)
+{
+    if (!x.graph) return ZF_NONE;
+    zfi_graph_fail(x.graph, ZF_ERR_ARGUMENT, what, "operand 0 is no tensor of this graph");
+    return (zf_tensor){x.graph, 0};
+}
+
 /* Notes where the user's call stands; the macros at the end of the header wrap every builder in it. */
 ZF_API zf_tensor zf_at(zf_tensor x, const char *file, int line)
 {
@@ -252,7 +260,8 @@ ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to)
 
 ZF_API zf_tensor zf_dropout(zf_tensor x, double p)
 {
-    if (!zf_valid(x) || p == 0.0) return x;
+    if (!zf_valid(x)) return zfi_invalid(x, "dropout");
+    if (p == 0.0) return x;
     return zfi_op(dropout, zfi_with({.f = p}, {.i = x.graph->random_streams}), x);
 }
 
@@ -262,7 +271,7 @@ ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape)
 {
     zf_shape from = zf_tensor_shape(x);
     int32_t open = -1;
-    if (!zf_valid(x)) return x;
+    if (!zf_valid(x)) return zfi_invalid(x, "reshape");
     for (int32_t axis = 0; axis < shape.rank && axis < ZF_MAX_RANK; axis++)
         if (shape.dims[axis] == -1) {
             if (open >= 0) return zfi_misuse(x, ZF_ERR_SHAPE, "reshape", "two dimensions are -1");
@@ -282,7 +291,7 @@ ZF_API zf_tensor zf_permute(zf_tensor x, const int32_t *order)
 {
     int64_t list[ZF_MAX_RANK] = {0};
     int32_t rank = zf_tensor_shape(x).rank;
-    if (!zf_valid(x)) return x;
+    if (!zf_valid(x)) return zfi_invalid(x, "transpose");
     if (!order) return zfi_misuse(x, ZF_ERR_ARGUMENT, "transpose", "the order is NULL");
     for (int32_t axis = 0; axis < rank; axis++) list[axis] = order[axis];
     return zfi_op(transpose, zfi_with(zfi_listed(list, rank)), x);
@@ -291,7 +300,7 @@ ZF_API zf_tensor zf_permute(zf_tensor x, const int32_t *order)
 ZF_API zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b)
 {
     int32_t order[ZF_MAX_RANK], a = zfi_axis(x, axis_a), b = zfi_axis(x, axis_b);
-    if (!zf_valid(x)) return x;
+    if (!zf_valid(x)) return zfi_invalid(x, "transpose");
     if (a < 0 || b < 0)
         return zfi_misuse(x, ZF_ERR_ARGUMENT, "transpose", "axes %d and %d of a tensor of rank %d", (int)axis_a,
                           (int)axis_b, (int)zf_tensor_shape(x).rank);
@@ -306,7 +315,7 @@ ZF_API zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b)
 ZF_API zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop)
 {
     int32_t a = zfi_axis(x, axis);
-    if (!zf_valid(x)) return x;
+    if (!zf_valid(x)) return zfi_invalid(x, "slice");
     if (a < 0) return zfi_bad_axis(x, "slice", axis);
     if (start == 0 && stop == zf_tensor_shape(x).dims[a]) return x;
     return zfi_op(slice, zfi_with({.i = a}, {.i = start}, {.i = stop}), x);
@@ -315,7 +324,7 @@ ZF_API zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop
 ZF_API zf_tensor zf_pad(zf_tensor x, int32_t axis, int64_t before, int64_t after)
 {
     int32_t a = zfi_axis(x, axis);
-    if (!zf_valid(x)) return x;
+    if (!zf_valid(x)) return zfi_invalid(x, "pad");
     if (a < 0) return zfi_bad_axis(x, "pad", axis);
     if (before == 0 && after == 0) return x;
     return zfi_op(pad, zfi_with({.i = a}, {.i = before}, {.i = after}), x);
@@ -325,6 +334,7 @@ ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis
 {
     int32_t a;
     if (!tensors || count < 1) return ZF_NONE;
+    if (tensors[0].graph) tensors[0].graph->file = NULL; /* its caller is not known */
     a = zfi_axis(tensors[0], axis);
     if (zf_valid(tensors[0]) && a < 0) return zfi_bad_axis(tensors[0], "concat", axis);
     return zfi_build(ZF_OP_concat, count, tensors, zfi_with({.i = a}));
@@ -333,14 +343,16 @@ ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis
 ZF_API zf_tensor zf_broadcast(zf_tensor x, zf_shape shape)
 {
     zf_shape from = zf_tensor_shape(x);
-    if (!zf_valid(x) || zfi_same_shape(&from, &shape)) return x;
+    if (!zf_valid(x)) return zfi_invalid(x, "broadcast");
+    if (zfi_same_shape(&from, &shape)) return x;
     return zfi_op(broadcast, zfi_with(zfi_listed(shape.dims, shape.rank)), x);
 }
 
 ZF_API zf_tensor zf_sum_to(zf_tensor x, zf_shape shape)
 {
     zf_shape from = zf_tensor_shape(x);
-    if (!zf_valid(x) || zfi_same_shape(&from, &shape)) return x;
+    if (!zf_valid(x)) return zfi_invalid(x, "sum_to");
+    if (zfi_same_shape(&from, &shape)) return x;
     return zfi_op(sum_to, zfi_with(zfi_listed(shape.dims, shape.rank)), x);
 }
 
@@ -360,7 +372,7 @@ static zf_tensor zfi_reduce(zf_op op, zf_tensor x, const zf_reduce_desc *desc)
 {
     zf_reduce_desc d = desc ? *desc : (zf_reduce_desc){0, false};
     int32_t axis = zfi_axis(x, d.axis);
-    if (!zf_valid(x)) return x;
+    if (!zf_valid(x)) return x.graph ? zfi_invalid(x, x.graph->rows[op].name) : ZF_NONE;
     if (axis < 0) return zfi_bad_axis(x, x.graph->rows[op].name, d.axis);
     return zfi_build(op, 1, &x, zfi_with({.i = axis}, {.i = d.keep}));
 }
@@ -427,6 +439,7 @@ ZF_API zf_tensor zf_output(zf_tensor x, const char *name)
 {
     int32_t id = x.graph ? zfi_resolve(x.graph, x.id) : 0;
     zfi_new n = {.op = ZF_OP_output, .args = &id, .arg_count = 1, .name = name};
-    if (id && !x.graph->error.status) zfi_append(x.graph, &n);
-    return x.graph && x.graph->error.status ? (zf_tensor){x.graph, 0} : x;
+    if (!id) return zfi_invalid(x, "output");
+    zfi_append(x.graph, &n);
+    return x.graph->error.status ? (zf_tensor){x.graph, 0} : x;
 }

@@ -1,7 +1,7 @@
 /* Nodes: what a graph is made of, and the one way to append to it.
  *
  *     nodes[id]   what node id is; id 0 is invalid, an id is never used for anything else
- *     order[i]    the ids as they run; `update` of them from the end belong to the update section
+ *     order[i]    the ids as they run; from the first that is marked `update` on, all are
  *     params[i]   the parameters as they were declared
  *     names       input, param, state and output names -> id
  *
@@ -59,8 +59,8 @@ struct zf_graph {
     const char **scopes; /* the enclosing ones */
     const char *file;      /* of the call under way */
     int line;
-    bool in_update;        /* new nodes belong to the update section */
-    int32_t random_streams; /* the next dropout's */
+    bool in_update;        /* new nodes belong to the update section; once there are some, all do */
+    int64_t random_streams; /* the next dropout's */
     uint32_t stages;
     int64_t peak, live; /* once placed: bytes of the arena, and the largest sum of bytes alive */
     int32_t peak_node;  /* where that sum is */
@@ -195,6 +195,15 @@ static const char *zfi_choice(const char *choices, int64_t index, int *length)
 
 /* --------------------------------------------------------------------------- appending */
 
+/* Every stride in bytes fits int64, along dimensions of 0 as well. */
+static bool zfi_addressable(const zf_shape *shape)
+{
+    zf_shape ones = *shape;
+    for (int axis = 0; axis < shape->rank && axis < ZF_MAX_RANK; axis++)
+        if (!ones.dims[axis]) ones.dims[axis] = 1;
+    return zf_shape_count(ones) >= 0 && zf_shape_count(ones) <= INT64_MAX / 8;
+}
+
 static bool zfi_valid_name(const char *name)
 {
     size_t length = strlen(name);
@@ -228,9 +237,15 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     zf_status status;
 
     if (g->error.status) return 0;
+    if (g->stages & ZFI_STAGE_PLACED) {
+        zfi_graph_fail(g, ZF_ERR_STAGE, row->name, "every value has its place in memory already: nothing can be added");
+        return 0;
+    }
     if (n->arg_count < row->least || n->arg_count > row->most) {
-        zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "%d operands, but it takes %d%s", n->arg_count, row->least,
-                       row->least == row->most ? "" : " or more");
+        char range[32] = "";
+        if (row->most > row->least) snprintf(range, sizeof range, " to %d", (int)row->most);
+        zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "%d operands, but it takes %d%s", (int)n->arg_count,
+                       (int)row->least, range);
         return 0;
     }
     if (row->flags & ZF_OP_NAMED) {
@@ -258,15 +273,12 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     if (status) return 0;
     node.dtype = infer.dtype;
     node.shape = infer.shape;
-    if (!(row->flags & ZF_OP_EFFECT)) {
-        int64_t count = zf_shape_count(node.shape);
-        if (count < 0 || count > INT64_MAX / 8) {
-            zfi_graph_fail(g, ZF_ERR_SHAPE, row->name, "the result has a negative dimension or over 2^60 elements");
-            return 0;
-        }
+    if (!(row->flags & ZF_OP_EFFECT) && !zfi_addressable(&node.shape)) {
+        zfi_graph_fail(g, ZF_ERR_SHAPE, row->name, "the result has a negative dimension, or 2^60 elements or more");
+        return 0;
     }
 
-    node.update = g->in_update;
+    node.update = g->in_update || (zfi_len(g->order) && g->nodes[stbds_arrlast(g->order)].update);
     node.scope = g->scope;
     node.file = g->file;
     node.line = g->line;
@@ -286,6 +298,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     if (n->op == ZF_OP_param && !g->memory.failed) zfi_push(&g->memory, g->params, id);
     if (node.name && !g->memory.failed) g->names = zfi_map_put(&g->memory, g->names, node.name, id);
     if (g->memory.failed) return zfi_graph_nomem(g), 0;
-    if (n->op == ZF_OP_dropout && n->attributes[1].i >= g->random_streams) g->random_streams = (int32_t)n->attributes[1].i + 1;
+    if (n->op == ZF_OP_dropout && n->attributes[1].i >= g->random_streams)
+        g->random_streams = n->attributes[1].i + 1;
     return id;
 }

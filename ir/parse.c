@@ -4,7 +4,7 @@
 typedef struct zfi_parser {
     zf_graph *graph;
     const char *line_start, *at, *end; /* of the line under way */
-    int32_t line;
+    int32_t line, place_line; /* the last line that says where its value lies; 0: none */
     int32_t *args; /* growing array */
     union {
         int64_t *integers;
@@ -137,7 +137,7 @@ static bool zfi_parse_value(zfi_parser *p, int k, const zfi_field *field, zf_att
         word = zfi_word(p, &length);
         for (a->i = 0; (choice = zfi_choice(field->choices, a->i, &chosen)); a->i++)
             if (chosen == length && !memcmp(choice, word, (size_t)length)) return true;
-        return zfi_parse_fail(p, "expected one of (%s", field->choices);
+        return zfi_parse_fail(p, "expected one of (%.*s)", (int)strcspn(field->choices, ")"), field->choices);
     default: break;
     }
     if (!zfi_need(p, "[")) return false;
@@ -253,7 +253,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
         if (!zfi_need(p, ":") || !zfi_parse_type(p, &dtype, &shape)) return false;
         n.dtype = dtype, n.shape = shape;
     }
-    if (zfi_take(p, "@")) {
+    if (!(row->flags & ZF_OP_EFFECT) && zfi_take(p, "@")) {
         placed = true;
         if (!zfi_parse_place(p, place)) return false;
     }
@@ -269,6 +269,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
         return p->at = start, zfi_parse_fail(p, "the operands of %s give %s", row->name,
                                              zfi_type_text(text, g->nodes[id].dtype, &g->nodes[id].shape));
     }
+    if (placed || scratch[1]) p->place_line = p->line;
     g->nodes[id].placed = placed;
     g->nodes[id].offset = place[0], g->nodes[id].bytes = place[1];
     g->nodes[id].scratch_offset = scratch[0], g->nodes[id].scratch_bytes = scratch[1];
@@ -285,9 +286,13 @@ static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
         g->in_update = true;
     } else if (zfi_take(p, "peak ")) {
         if (!zfi_integer(p, &g->peak) || !zfi_parse_id(p, &id)) return false;
-        if (g->peak < 0 || id < 0 || id >= zfi_len(g->nodes)) return zfi_parse_fail(p, "no such node");
+        g->live = g->peak;
+        if (id < 0 || id >= zfi_len(g->nodes) || (id && (g->nodes[id].op == ZF_OP_none || zfi_has(g, (int32_t)id, ZF_OP_EFFECT))))
+            return zfi_parse_fail(p, "%%%lld is not defined above", (long long)id);
+        if (zfi_take(p, "live=") && !zfi_integer(p, &g->live)) return false;
+        if (g->live < 0 || g->peak < g->live) return zfi_parse_fail(p, "expected 0 <= live <= peak");
         g->peak_node = (int32_t)id;
-        g->stages |= ZFI_STAGE_PLACED;
+        g->stages |= ZFI_STAGE_PLACED; /* nothing can come behind it */
     } else {
         if (*p->at == '%') {
             if (!zfi_parse_id(p, &id)) return false;
@@ -325,7 +330,7 @@ static bool zfi_parse_ids(zfi_parser *p, const char *text, const char *end)
         int64_t id = 0;
         zfi_line_end(at, end, &next);
         while (at < next && (*at == ' ' || *at == '\t')) at++;
-        if (*at != '%') continue;
+        if (at == next || *at != '%') continue;
         for (const char *digit = at + 1; digit < next && *digit >= '0' && *digit <= '9' && id < 1 << 26; digit++)
             id = id * 10 + (*digit - '0');
         if (id > most) most = id, where = at, p->line = (int32_t)lines + 1;
@@ -376,6 +381,9 @@ ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_d
     zfi_array_free(&g->memory, p.name);
     for (int k = 0; k < ZF_MAX_ATTRIBUTES; k++) zfi_array_free(&g->memory, p.lists[k].integers);
     if (g->memory.failed) zfi_graph_nomem(g);
+    if (p.place_line && !(g->stages & ZFI_STAGE_PLACED))
+        zfi_fail(&g->error, ZF_ERR_PARSE, "%d: values have places, but the last line, 'peak', is missing",
+                 (int)p.place_line);
     if (!g->error.status) {
         g->stages = zfi_stages_of(g);
         g->in_update = false;

@@ -5,8 +5,12 @@
  *     owner   | %1     | %4          | scratch | %7 ...
  *
  * Every value must find its own bytes intact when it is read, and every output at the end. A view owns what its operand
- * owns. What is written belongs to the writer; scratch belongs to nobody afterwards.
+ * owns, and must not be read once a param or state that it shows has been written: where values are apart it would
+ * still be the old one. What is written belongs to the writer; scratch belongs to nobody afterwards. Only params and
+ * states, which may be those of another program, and their views have no place.
  */
+
+enum { ZFI_ALIGN = 64 }; /* of every place but that of a view */
 
 /* [start, next segment's start) belongs to `owner`; 0: nobody. */
 typedef struct zfi_segment {
@@ -61,11 +65,36 @@ typedef struct zfi_play {
     zf_graph *graph;
     zfi_segment *map; /* growing array */
     int32_t *owner;   /* by node: whose bytes its value is, its own or those of what it is a view of */
+    int32_t *made;    /* by node: the position that made the value; of a leaf, the last one that wrote it */
 } zfi_play;
 
 static bool zfi_overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes)
 {
     return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
+}
+
+/* The node's place is that of its bytes in its operand. */
+static bool zfi_lies_in_operand(const zf_graph *g, const zfi_node *node)
+{
+    int64_t at;
+    const zfi_node *x = node->arg_count ? &g->nodes[node->args[0]] : NULL;
+    if (!zfi_is_view(g, node, &at) || node->placed != x->placed) return false;
+    return !node->placed || node->offset == x->offset + at;
+}
+
+/* The place is one: within the arena, as large as the value, aligned. */
+static void zfi_play_place(zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    bool view = zfi_lies_in_operand(g, node);
+    if (node->placed && (node->bytes != (int64_t)zfi_node_bytes(node) || node->offset > g->peak - node->bytes))
+        zfi_verify_fail(g, id, "its bytes do not fit its type or the arena of %lld", (long long)g->peak);
+    if (!node->placed && !view && !zfi_is_written(node->op) && !zfi_has(g, id, ZF_OP_EFFECT))
+        zfi_verify_fail(g, id, "it has no place");
+    if (node->scratch_bytes && node->scratch_offset > g->peak - node->scratch_bytes)
+        zfi_verify_fail(g, id, "its scratch does not fit the arena of %lld", (long long)g->peak);
+    if ((node->placed && !view && node->offset % ZFI_ALIGN) || node->scratch_offset % ZFI_ALIGN)
+        zfi_verify_fail(g, id, "places are multiples of %d", ZFI_ALIGN);
 }
 
 /* Leaves own their bytes from the start and may not lie on one another. */
@@ -74,10 +103,11 @@ static void zfi_play_leaf(zfi_play *p, int32_t id)
     zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
     int32_t other;
-    if (!node->placed || !zfi_has(g, id, ZF_OP_LEAF)) return;
+    if (!zfi_has(g, id, ZF_OP_LEAF)) return;
+    p->owner[id] = id;
+    if (!node->placed) return;
     other = zfi_intruder(p->map, node->offset, node->offset + node->bytes, 0);
     if (other) zfi_verify_fail(g, id, "it lies on %%%d, which is there all the time", (int)other);
-    p->owner[id] = id;
     p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
 }
 
@@ -87,59 +117,61 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
     zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
     for (int32_t k = 0; k < node->arg_count; k++) {
-        const zfi_node *x = &g->nodes[node->args[k]];
-        int32_t owner = p->owner[node->args[k]], found;
-        if (!x->placed) continue;
-        found = zfi_intruder(p->map, x->offset, x->offset + x->bytes, owner);
+        int32_t arg = node->args[k], owner = p->owner[arg], found = owner;
+        const zfi_node *x = &g->nodes[arg];
+        if (x->placed) found = zfi_intruder(p->map, x->offset, x->offset + x->bytes, owner);
         if (found != owner)
-            zfi_verify_fail(g, id, found ? "the bytes of %%%d belong to %%%d" : "the bytes of %%%d are gone",
-                            (int)node->args[k], (int)found);
+            zfi_verify_fail(g, id, found ? "the bytes of %%%d belong to %%%d" : "the bytes of %%%d are gone", (int)arg,
+                            (int)found);
+        if (owner != arg && zfi_is_written(g->nodes[owner].op) && p->made[owner] > p->made[arg])
+            zfi_verify_fail(g, id, "%%%d shows %%%d, which has been written since", (int)arg, (int)owner);
     }
 }
 
-static void zfi_play_node(zfi_play *p, int32_t id)
+static void zfi_play_node(zfi_play *p, int32_t position)
 {
     zf_graph *g = p->graph;
-    const zfi_node *node = &g->nodes[id], *x = node->arg_count ? &g->nodes[node->args[0]] : NULL;
-    bool view = zfi_has(g, id, ZF_OP_VIEW) && x->placed && node->offset >= x->offset &&
-                node->offset + node->bytes <= x->offset + x->bytes;
+    int32_t id = g->order[position];
+    const zfi_node *node = &g->nodes[id];
+    bool view = zfi_lies_in_operand(g, node);
     if (node->scratch_bytes)
         p->map = zfi_own(&g->memory, p->map, node->scratch_offset, node->scratch_offset + node->scratch_bytes, 0);
     if (g->memory.failed) return;
+    for (int32_t k = 0; k < node->arg_count && k < 31; k++)
+        if (zfi_written_args(node->op) >> k & 1) p->made[node->args[k]] = position;
     zfi_play_reads(p, id);
-    if (!node->placed || zfi_has(g, id, ZF_OP_LEAF)) return;
+    if (zfi_has(g, id, ZF_OP_LEAF | ZF_OP_EFFECT)) return;
+    p->owner[id] = view ? p->owner[node->args[0]] : id;
+    p->made[id] = position;
     if (zfi_overlap(node->offset, node->bytes, node->scratch_offset, node->scratch_bytes))
         zfi_verify_fail(g, id, "its result lies on its scratch");
-    for (int32_t k = 0; k < node->arg_count && !view; k++) {
-        const zfi_node *arg = &g->nodes[node->args[k]];
-        if (arg->placed && zfi_overlap(node->offset, node->bytes, arg->offset, arg->bytes) &&
-            !(zfi_has(g, id, ZF_OP_INPLACE) && arg->offset == node->offset && arg->bytes == node->bytes))
+    if (view) return;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_node *x = &g->nodes[node->args[k]];
+        bool over = zfi_has(g, id, ZF_OP_INPLACE) && x->offset == node->offset && zfi_same_shape(&x->shape, &node->shape) &&
+                    x->bytes == node->bytes;
+        if (x->placed && !over && zfi_overlap(node->offset, node->bytes, x->offset, x->bytes))
             zfi_verify_fail(g, id, "its result lies on %%%d, which it still reads", (int)node->args[k]);
     }
-    p->owner[id] = view ? p->owner[node->args[0]] : id;
-    if (!view) p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
+    p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
 }
 
 /* Checks the placement of a graph whose nodes have been verified. */
 static zf_status zfi_verify_plan(zf_graph *g)
 {
     size_t count = (size_t)zfi_len(g->nodes);
-    zfi_play p = {g, NULL, zfi_calloc(&g->memory, count, sizeof *p.owner)};
+    zfi_play p = {g, NULL, zfi_calloc(&g->memory, 2 * count, sizeof *p.owner), NULL};
     int32_t end = zfi_len(g->order);
     if (p.owner && zfi_push(&g->memory, p.map, ((zfi_segment){0, 0}))) {
-        for (int32_t i = 0; i < end && !g->error.status; i++) {
-            const zfi_node *node = &g->nodes[g->order[i]];
-            if (node->placed && (node->bytes != (int64_t)zfi_node_bytes(node) || node->offset > g->peak - node->bytes))
-                zfi_verify_fail(g, g->order[i], "its bytes do not fit its type or the arena of %lld", (long long)g->peak);
-            if (node->scratch_bytes && node->scratch_offset > g->peak - node->scratch_bytes)
-                zfi_verify_fail(g, g->order[i], "its scratch does not fit the arena of %lld", (long long)g->peak);
-        }
+        p.made = p.owner + count;
+        for (size_t n = 0; n < count; n++) p.made[n] = -1;
+        for (int32_t i = 0; i < end && !g->error.status; i++) zfi_play_place(g, g->order[i]);
         for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++) zfi_play_leaf(&p, g->order[i]);
-        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++) zfi_play_node(&p, g->order[i]);
+        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++) zfi_play_node(&p, i);
         for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
             if (g->nodes[g->order[i]].op == ZF_OP_output) zfi_play_reads(&p, g->order[i]);
     }
-    zfi_free(&g->memory, p.owner, count * sizeof *p.owner);
+    zfi_free(&g->memory, p.owner, 2 * count * sizeof *p.owner);
     zfi_array_free(&g->memory, p.map);
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status;

@@ -5,10 +5,11 @@
  *           gradient %9, %31
  *     update:
  *           adamw %9, %31, %40, %41, %7, %42 {beta1=0.9 beta2=0.999 eps=1e-08}
- *     peak 8192 %4
+ *     peak 8192 %4 live=8064
  *
  * Attributes that are 0, false, the first choice or empty are left out. Effects have no id. Behind the type stands where
- * the memory pass has put the value, @offset+bytes, and its scratch; the last line names the largest sum of live bytes and its node.
+ * the memory pass has put the value, @offset+bytes, and its scratch; the last line says how large the arena is, at which
+ * node most is alive, and how much, where that is less.
  */
 
 /* Where text goes: a file, a buffer, or nowhere; it counts and hashes in any case. */
@@ -110,7 +111,11 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
 static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
 {
     bool update = false;
-    int width = snprintf(NULL, 0, "%d", (int)(zfi_len(g->nodes) - 1));
+    int32_t last = 0; /* of the ids that show */
+    int width;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (!zfi_has(g, g->order[i], ZF_OP_EFFECT) && g->order[i] > last) last = g->order[i];
+    width = snprintf(NULL, 0, "%d", (int)last);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         if (g->nodes[id].update && !update) zfi_print(w, "update:\n");
@@ -118,7 +123,10 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
         zfi_print_node(w, g, id, width);
         zfi_print(w, "\n");
     }
-    if (g->stages & ZFI_STAGE_PLACED) zfi_print(w, "peak %lld %%%d\n", (long long)g->peak, (int)g->peak_node);
+    if (!(g->stages & ZFI_STAGE_PLACED)) return;
+    zfi_print(w, "peak %lld %%%d", (long long)g->peak, (int)g->peak_node);
+    if (g->live != g->peak) zfi_print(w, " live=%lld", (long long)g->live);
+    zfi_print(w, "\n");
 }
 
 ZF_API zf_status zf_graph_print(const zf_graph *g, FILE *file)

@@ -4,7 +4,8 @@
  *   - dtype and shape are those that the row infers
  *   - what the update section defines is not used in the micro section, which comes first
  *   - operands that an operator writes are leaves: params or states
- *   - a parameter has one gradient and one update at most
+ *   - a parameter has one gradient and one update at most; a gradient is a value of its own and no param or state, which
+ *     an update could change before the gradient is read
  */
 
 ZFI_PRINTF(3, 4)
@@ -34,7 +35,25 @@ static uint32_t zfi_written_args(zf_op op)
     }
 }
 
+/* Steps may write the leaf. */
+static bool zfi_is_written(zf_op op) { return op == ZF_OP_param || op == ZF_OP_state; }
+
 static bool zfi_updates_param(zf_op op) { return op == ZF_OP_sgd || op == ZF_OP_adamw || op == ZF_OP_lamb_apply; }
+
+/* The node is the same bytes as its operand, `*at` bytes from its start. */
+static bool zfi_is_view(const zf_graph *g, const zfi_node *node, int64_t *at)
+{
+    const zfi_node *x;
+    int axis;
+    *at = 0;
+    if (node->op == ZF_OP_reshape) return true;
+    if (node->op != ZF_OP_slice) return false;
+    x = &g->nodes[node->args[0]];
+    axis = (int)node->attributes[0].i;
+    if (zfi_span(&x->shape, 0, axis) != 1) return false;
+    *at = node->attributes[1].i * zfi_span(&x->shape, axis + 1, x->shape.rank) * (int64_t)zf_dtype_size(x->dtype);
+    return true;
+}
 
 static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined)
 {
@@ -50,11 +69,13 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
             status = zfi_verify_fail(g, id, "%%%d is not defined above it", (int)arg);
         else if (zfi_has(g, arg, ZF_OP_EFFECT))
             status = zfi_verify_fail(g, id, "%%%d has no value", (int)arg);
-        else if ((zfi_written_args(node->op) >> (k < 31 ? k : 31) & 1) && g->nodes[arg].op != ZF_OP_param &&
-                 g->nodes[arg].op != ZF_OP_state)
+        else if ((zfi_written_args(node->op) >> (k < 31 ? k : 31) & 1) && !zfi_is_written(g->nodes[arg].op))
             status = zfi_verify_fail(g, id, "it writes %%%d, which is neither param nor state", (int)arg);
         else args[k] = &g->nodes[arg];
     }
+    if (!status && node->op == ZF_OP_gradient && zfi_is_written(args[1]->op))
+        status = zfi_verify_fail(g, id, "%%%d is a %s, which updates change", (int)node->args[1],
+                                 g->rows[args[1]->op].name);
     if (!status) status = row->infer(&infer);
     if (!status && !(row->flags & ZF_OP_EFFECT) &&
         (infer.dtype != node->dtype || !zfi_same_shape(&infer.shape, &node->shape))) {

@@ -10,12 +10,11 @@
  *     0                                   persistent                                             arena
  *
  * A buffer is the storage of a value and of all that share it: views (reshape, a slice of leading rows), and results
- * written over an operand that dies there. Its life runs from the first definition to the last use. Placing buffers is
+ * written over an operand that dies there. Its life runs from the first definition to the last use. What would be a view
+ * of a parameter or state and is still read when that is written is a copy instead. Placing buffers is
  * packing rectangles (life x size); two greedy orders are tried - by size, after Pisarchyk & Lee 2020, and by time with the
  * best fit - and the smaller arena is kept.
  */
-
-enum { ZFI_ALIGN = 64 };
 
 typedef struct zfi_buffer {
     int64_t size, offset; /* aligned */
@@ -33,6 +32,8 @@ typedef struct zfi_placement {
     int32_t *buffer_of; /* by node; -1: none */
     int64_t *inside;    /* by node: bytes from its buffer's start */
     int32_t *last_use;  /* by node: position of the last reader, through views too; behind the end for an output */
+    int32_t *written;   /* by node: position of the first node that writes it; behind the end for none */
+    int64_t total;      /* bytes of all buffers */
 } zfi_placement;
 
 static int64_t zfi_aligned(int64_t bytes) { return (bytes + ZFI_ALIGN - 1) / ZFI_ALIGN * ZFI_ALIGN; }
@@ -40,20 +41,6 @@ static int64_t zfi_aligned(int64_t bytes) { return (bytes + ZFI_ALIGN - 1) / ZFI
 static bool zfi_is_persistent(zf_op op)
 {
     return op == ZF_OP_input || op == ZF_OP_param || op == ZF_OP_state || op == ZF_OP_constant;
-}
-
-/* The node is the same bytes as its operand, `*at` bytes from its start. */
-static bool zfi_is_view(const zf_graph *g, const zfi_node *node, int64_t *at)
-{
-    const zfi_node *x;
-    int axis;
-    *at = 0;
-    if (node->op == ZF_OP_reshape) return true;
-    if (node->op != ZF_OP_slice) return false;
-    x = &g->nodes[node->args[0]];
-    axis = (int)node->attributes[0].i;
-    *at = node->attributes[1].i * zfi_span(&x->shape, axis + 1, x->shape.rank) * (int64_t)zf_dtype_size(x->dtype);
-    return zfi_span(&x->shape, 0, axis) == 1;
 }
 
 /* A node as a backend sees it, data pointers unset. `args` has room for its operands. */
@@ -67,24 +54,37 @@ static zf_launch zfi_launch_of(const zf_graph *g, int32_t id, zf_array *args)
     return l;
 }
 
-/* Positions of last uses. A view's readers read its operand. */
-static void zfi_find_last_uses(zfi_placement *p)
+/* Positions of last uses and first writes. A view's readers read its operand. */
+static void zfi_find_uses(zfi_placement *p)
 {
     const zf_graph *g = p->graph;
     int32_t end = zfi_len(g->order);
     int64_t at;
+    for (size_t n = 0; n < p->nodes; n++) p->last_use[n] = -1, p->written[n] = end + 1;
     for (int32_t i = end - 1; i >= 0; i--) {
         const zfi_node *node = &g->nodes[g->order[i]];
         int32_t until = node->op == ZF_OP_output ? end : i;
         if (p->last_use[g->order[i]] < i) p->last_use[g->order[i]] = i;
         if (zfi_is_view(g, node, &at)) until = p->last_use[g->order[i]];
-        for (int32_t k = 0; k < node->arg_count; k++)
+        for (int32_t k = 0; k < node->arg_count; k++) {
             if (p->last_use[node->args[k]] < until) p->last_use[node->args[k]] = until;
+            if (k < 31 && zfi_written_args(node->op) >> k & 1) p->written[node->args[k]] = i;
+        }
     }
 }
 
+/* The node shares the bytes of its operand: it is a view, and no reader would find a parameter or state changed. */
+static bool zfi_shares_operand(const zfi_placement *p, int32_t id, int64_t *at)
+{
+    const zf_graph *g = p->graph;
+    int32_t buffer;
+    if (!zfi_is_view(g, &g->nodes[id], at)) return false;
+    buffer = p->buffer_of[g->nodes[id].args[0]];
+    return buffer < 0 || p->written[p->buffers[buffer].node] > p->last_use[id];
+}
+
 /* The operand over which the node at `position` may write its result, -1: none. Its buffer ends here and holds nothing
- * else, and no other operand is another part of it. */
+ * else, and an operand that lies in it as well is the same bytes. */
 static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t position)
 {
     const zf_graph *g = p->graph;
@@ -98,16 +98,24 @@ static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t positi
                     zfi_aligned((int64_t)zfi_node_bytes(x)) == p->buffers[b].size && p->inside[node->args[k]] == 0;
         for (int32_t other = 0; other < node->arg_count && good; other++)
             good = p->buffer_of[node->args[other]] != b ||
-                   zfi_same_shape(&g->nodes[node->args[other]].shape, &node->shape);
+                   (p->inside[node->args[other]] == 0 &&
+                    zfi_same_shape(&g->nodes[node->args[other]].shape, &node->shape));
         if (good) return k;
     }
     return -1;
 }
 
-/* Adds a buffer; its index. */
-static int32_t zfi_add_buffer(zfi_placement *p, zfi_buffer buffer)
+/* Adds a buffer of `bytes`; its index. That all of them together fit int64 is what keeps every offset from overflowing. */
+static int32_t zfi_add_buffer(zfi_placement *p, zfi_buffer buffer, int64_t bytes)
 {
+    if (bytes < 0 || bytes > INT64_MAX - ZFI_ALIGN - p->total) {
+        zfi_fail(&p->graph->error, ZF_ERR_LIMIT, "zf_memory: the values up to %%%d take 2^63 bytes or more",
+                 (int)buffer.node);
+        return -1;
+    }
+    buffer.size = zfi_aligned(bytes);
     buffer.rank = zfi_len(p->buffers);
+    p->total += buffer.size;
     return zfi_push(&p->graph->memory, p->buffers, buffer) ? buffer.rank : -1;
 }
 
@@ -116,31 +124,30 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
 {
     zf_graph *g = p->graph;
     int32_t end = zfi_len(g->order);
-    for (int32_t i = 0; i < end && !g->memory.failed; i++) {
+    for (int32_t i = 0; i < end && !g->memory.failed && !g->error.status; i++) {
         int32_t id = g->order[i], over;
         zfi_node *node = &g->nodes[id];
         int64_t at;
-        if (d->backend && !zfi_is_persistent(node->op) && !zfi_is_view(g, node, &at)) {
+        bool view = !d->no_reuse && zfi_shares_operand(p, id, &at);
+        if (d->backend && !zfi_is_persistent(node->op) && !view) {
             zf_launch l = zfi_launch_of(g, id, args);
             l.backend = d->backend->self;
             node->scratch_bytes = (int64_t)d->backend->scratch(d->backend->self, &l);
-            if (node->scratch_bytes > 0)
-                zfi_add_buffer(p, (zfi_buffer){.size = zfi_aligned(node->scratch_bytes), .first = i, .last = i,
-                                               .node = id, .scratch = true});
+            if (node->scratch_bytes)
+                zfi_add_buffer(p, (zfi_buffer){.first = i, .last = i, .node = id, .scratch = true}, node->scratch_bytes);
         }
         if (zfi_has(g, id, ZF_OP_EFFECT)) continue;
-        if (zfi_is_view(g, node, &at) && !d->no_reuse) {
+        if (view) {
             p->buffer_of[id] = p->buffer_of[node->args[0]];
             p->inside[id] = p->inside[node->args[0]] + at;
         } else if ((over = d->no_reuse ? -1 : zfi_overwrites(p, id, i)) >= 0) {
             p->buffer_of[id] = p->buffer_of[node->args[over]];
             p->buffers[p->buffer_of[id]].last = p->last_use[id];
         } else {
-            zfi_buffer b = {.size = zfi_aligned((int64_t)zfi_node_bytes(node)), .first = i,
-                            .last = p->last_use[id], .node = id, .persistent = zfi_is_persistent(node->op)};
-            b.external = d->share && (node->op == ZF_OP_param || node->op == ZF_OP_state);
+            zfi_buffer b = {.first = i, .last = p->last_use[id], .node = id, .persistent = zfi_is_persistent(node->op)};
+            b.external = d->share && zfi_is_written(node->op);
             if (b.persistent) b.first = 0, b.last = end;
-            p->buffer_of[id] = zfi_add_buffer(p, b);
+            p->buffer_of[id] = zfi_add_buffer(p, b, (int64_t)zfi_node_bytes(node));
         }
     }
 }
@@ -251,7 +258,8 @@ static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d)
     return arena;
 }
 
-/* The largest sum of live work bytes, and the node at whose position it is. */
+/* The largest sum of live work bytes, and the node at whose position it is; for an effect, which has no id in the text,
+ * its first operand. */
 static int64_t zfi_largest_sum(zfi_placement *p, int32_t *node)
 {
     zf_graph *g = p->graph;
@@ -267,6 +275,7 @@ static int64_t zfi_largest_sum(zfi_placement *p, int32_t *node)
         sum += change[i];
         if (sum > most) most = sum, *node = g->order[i];
     }
+    if (*node && zfi_has(g, *node, ZF_OP_EFFECT)) *node = g->nodes[*node].args[0];
     zfi_free(&g->memory, change, positions * sizeof *change);
     return most;
 }
@@ -321,18 +330,20 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     p.buffer_of = zfi_calloc(&g->memory, p.nodes, sizeof *p.buffer_of);
     p.inside = zfi_calloc(&g->memory, p.nodes, sizeof *p.inside);
     p.last_use = zfi_calloc(&g->memory, p.nodes, sizeof *p.last_use);
+    p.written = zfi_calloc(&g->memory, p.nodes, sizeof *p.written);
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         if (g->nodes[g->order[i]].arg_count > most) most = g->nodes[g->order[i]].arg_count;
     args = zfi_calloc(&g->memory, (size_t)most, sizeof *args);
-    if (p.buffer_of && p.inside && p.last_use && args) {
-        for (size_t n = 0; n < p.nodes; n++) p.buffer_of[n] = p.last_use[n] = -1;
-        zfi_find_last_uses(&p);
+    if (p.buffer_of && p.inside && p.last_use && p.written && args) {
+        for (size_t n = 0; n < p.nodes; n++) p.buffer_of[n] = -1;
+        zfi_find_uses(&p);
         zfi_make_buffers(&p, &d, args);
-        if (!g->memory.failed) zfi_place(&p, &d);
+        if (!g->memory.failed && !g->error.status) zfi_place(&p, &d);
     }
     zfi_free(&g->memory, p.buffer_of, p.nodes * sizeof *p.buffer_of);
     zfi_free(&g->memory, p.inside, p.nodes * sizeof *p.inside);
     zfi_free(&g->memory, p.last_use, p.nodes * sizeof *p.last_use);
+    zfi_free(&g->memory, p.written, p.nodes * sizeof *p.written);
     zfi_free(&g->memory, args, (size_t)most * sizeof *args);
     zfi_array_free(&g->memory, p.buffers);
     if (g->memory.failed) return zfi_graph_nomem(g);

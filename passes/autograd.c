@@ -24,15 +24,15 @@ static void zfi_mark_trained(const zf_graph *g, bool *needs)
     }
 }
 
-/* Hands dy of node id to its operands. `few` bounds the operands of all rows but concat and total. */
+/* Hands dy of node id to its operands. */
 static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_t *gradients)
 {
     const zfi_node node = g->nodes[id]; /* a copy: appending moves the nodes */
     size_t n = (size_t)node.arg_count;
-    zf_tensor *x = zfi_calloc(&g->memory, 2 * n, sizeof *x), *dx = x + n;
+    zf_tensor *x = zfi_calloc(&g->memory, n, sizeof *x), *dx = zfi_calloc(&g->memory, n, sizeof *dx);
     bool *need = zfi_calloc(&g->memory, n, sizeof *need);
     zfi_grad c = {g, node.attributes, {g, id}, {g, gradients[id]}, node.arg_count, x, need, dx};
-    if (x && need) {
+    if (x && dx && need) {
         for (size_t k = 0; k < n; k++) {
             x[k] = (zf_tensor){g, node.args[k]};
             need[k] = needs[node.args[k]];
@@ -47,7 +47,8 @@ static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_
     } else {
         zfi_graph_nomem(g);
     }
-    zfi_free(&g->memory, x, 2 * n * sizeof *x);
+    zfi_free(&g->memory, x, n * sizeof *x);
+    zfi_free(&g->memory, dx, n * sizeof *dx);
     zfi_free(&g->memory, need, n * sizeof *need);
 }
 
@@ -58,6 +59,10 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
     int32_t *gradients, count;
     bool *needs;
     if (status) return status;
+    if (loss.graph == g && loss.id > 0 && loss.id < zfi_len(g->nodes) && !zf_valid(loss))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_autograd: the loss %%%d was removed, since nothing needed it: zf_simplify comes after "
+                        "zf_autograd, or zf_output keeps the value", (int)loss.id);
     loss.id = zfi_resolve(g, loss.id);
     if (loss.graph != g || !zf_valid(loss))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_autograd: the loss is no tensor of this graph");

@@ -49,6 +49,7 @@ ZF_API zf_status zf_clip(zf_graph *g, double max_norm)
     bool *drop;
     zf_tensor norm, factor = ZF_NONE;
     if (status) return status;
+    if (isnan(max_norm)) return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_clip: max_norm is not a number");
     marks = zfi_gradient_nodes(g);
     count = zfi_len(marks);
     for (int32_t k = 0; k < count; k++) zfi_push(&g->memory, values, g->nodes[marks[k]].args[1]);
@@ -63,7 +64,8 @@ ZF_API zf_status zf_clip(zf_graph *g, double max_norm)
             zf_tensor one = zf_constant(g, dtype, ZF_SCALAR, 1), tiny = zf_constant(g, dtype, ZF_SCALAR, 1e-6);
             factor = zf_div(one, zf_maximum(zf_scale(zf_add(norm, tiny), 1 / max_norm), one));
             for (int32_t k = 0; k < count && !g->error.status; k++) {
-                int32_t pair[2] = {g->nodes[marks[k]].args[0], zf_mul((zf_tensor){g, values[k]}, factor).id};
+                zf_tensor value = {g, values[k]};
+                int32_t pair[2] = {g->nodes[marks[k]].args[0], zf_mul(value, zf_cast(factor, zf_tensor_dtype(value))).id};
                 drop[marks[k]] = true;
                 zfi_append(g, &(zfi_new){.op = ZF_OP_gradient, .args = pair, .arg_count = 2});
             }

@@ -4,9 +4,10 @@
  * ensures:  numbers are unchanged to the last bit; a tensor that was merged into another still names it
  *
  *     fold      add sub mul div maximum minimum neg scale sqrt of one-valued constants; the result is a constant
- *     identity  x * 1, x / 1, x - 0, scale by 1, neg neg x, reshape of reshape, transpose undone, cast to itself
- *     merge     equal operator, operands and attributes: one node (not leaves, not in the update section what reads a
- *               parameter or state there, since updates change them)
+ *     identity  x * 1, x / 1, x - 0, scale by 1, neg neg x, reshape of reshape, transpose undone, cast to itself; not
+ *               where x is a parameter or state, which may change before the result is read
+ *     merge     equal operator, operands and attributes: one node (not leaves, and not what reads a parameter or state
+ *               below a node that writes)
  *     dead      no effect depends on it; inputs, parameters and states stay
  *
  * before:   %4 = constant {values=[1]} : f32[]    %5 = mul %3, %4 : f32[8]    %6 = exp %5 : f32[8]
@@ -38,34 +39,40 @@ static bool zfi_foldable(zf_op op)
 }
 
 /* Turns a node over one-valued constants into a constant, by running its reference kernel on one element. In f32 and
- * f64 these operators are rounded once, so this is what the step would have computed. */
+ * f64 these operators are rounded once, so this is what the step would have computed. (scale by what is no float: a fast
+ * kernel rounds that first.) */
 static void zfi_fold(zf_graph *g, int32_t id)
 {
     zfi_node *node = &g->nodes[id];
     zfi_cpu cpu = {.reference = true};
     double in[2] = {0, 0}, out = 0;
+    const double *value;
     zf_array args[2];
     zf_launch launch = {.op = node->op, .node = id, .arg_count = node->arg_count, .args = args,
                         .attributes = node->attributes, .backend = &cpu};
     if (!zfi_foldable(node->op) || (node->dtype != ZF_F32 && node->dtype != ZF_F64)) return;
+    if (node->op == ZF_OP_scale && node->dtype == ZF_F32 && node->attributes[0].f != (float)node->attributes[0].f) return;
     for (int32_t k = 0; k < node->arg_count; k++) {
-        double value;
-        if (!zfi_splat(&g->nodes[node->args[k]], &value)) return;
+        double splat;
+        if (!zfi_splat(&g->nodes[node->args[k]], &splat)) return;
         args[k] = (zf_array){&in[k], node->dtype, ZF_SCALAR};
-        zfi_set(&args[k], 0, value);
+        zfi_set(&args[k], 0, splat);
     }
     launch.out = (zf_array){&out, node->dtype, ZF_SCALAR};
     if (g->rows[node->op].cpu(&launch)) return;
     in[0] = zfi_get(&launch.out, 0);
+    value = zfi_bytes_copy(&g->memory, &g->text, in, sizeof in[0]);
+    if (!value) return;
     memset(node->attributes, 0, sizeof node->attributes);
-    node->attributes[0].list.data = zfi_bytes_copy(&g->memory, &g->text, in, sizeof in[0]);
+    node->attributes[0].list.data = value;
     node->attributes[0].list.count = 1;
     node->op = ZF_OP_constant;
     node->arg_count = 0;
 }
 
-/* The node that has the value of `id` already, or `id`. Operands are resolved. */
-static int32_t zfi_identity(zf_graph *g, int32_t id)
+/* The node that has the value of `id` already, or `id`. Operands are resolved. `written`: a node above it writes
+ * params or states, so that those may have other values here than where they were read before. */
+static int32_t zfi_same_value(zf_graph *g, int32_t id, bool written)
 {
     zfi_node *node = &g->nodes[id];
     const zfi_node *first = node->arg_count ? &g->nodes[node->args[0]] : NULL;
@@ -90,7 +97,8 @@ static int32_t zfi_identity(zf_graph *g, int32_t id)
     case ZF_OP_neg: return first->op == ZF_OP_neg ? first->args[0] : id;
     case ZF_OP_cast: return same_type ? node->args[0] : id;
     case ZF_OP_reshape:
-        if (first->op == ZF_OP_reshape) node->args[0] = first->args[0], first = &g->nodes[node->args[0]];
+        if (first->op == ZF_OP_reshape && !(written && zfi_is_written(g->nodes[first->args[0]].op)))
+            node->args[0] = first->args[0], first = &g->nodes[node->args[0]];
         return zfi_same_shape(&first->shape, &node->shape) ? node->args[0] : id;
     case ZF_OP_transpose:
         if (first->op == ZF_OP_transpose) {
@@ -104,16 +112,21 @@ static int32_t zfi_identity(zf_graph *g, int32_t id)
     }
 }
 
-/* May be replaced by an equal node. */
-static bool zfi_mergeable(const zf_graph *g, int32_t id)
+/* The same, unless that is a param or state: a step may write it between here and where the value is read. */
+static int32_t zfi_identity(zf_graph *g, int32_t id, bool written)
+{
+    int32_t same = zfi_same_value(g, id, written);
+    return zfi_is_written(g->nodes[same].op) ? id : same;
+}
+
+/* May be replaced by an equal node above it. */
+static bool zfi_mergeable(const zf_graph *g, int32_t id, bool written)
 {
     const zfi_node *node = &g->nodes[id];
     if (node->op != ZF_OP_constant && zfi_has(g, id, ZF_OP_LEAF)) return false;
     if (zfi_has(g, id, ZF_OP_EFFECT | ZF_OP_MUTATES)) return false;
-    for (int32_t k = 0; k < node->arg_count && node->update; k++) {
-        zf_op op = g->nodes[node->args[k]].op;
-        if (op == ZF_OP_param || op == ZF_OP_state) return false;
-    }
+    for (int32_t k = 0; k < node->arg_count && written; k++)
+        if (zfi_is_written(g->nodes[node->args[k]].op)) return false;
     return true;
 }
 
@@ -163,15 +176,17 @@ ZF_API zf_status zf_simplify(zf_graph *g)
     zf_status status = zfi_enter(g, "zf_simplify", 0, ZFI_STAGE_PLACED);
     zfi_name *seen = NULL;
     zfi_text keys = {NULL};
+    bool written = false;
     if (status) return status;
     for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++) {
         int32_t id = g->order[i], same;
         const char *key;
         for (int32_t k = 0; k < g->nodes[id].arg_count; k++)
             g->nodes[id].args[k] = zfi_resolve(g, g->nodes[id].args[k]);
-        if (!zfi_mergeable(g, id)) continue;
+        written |= zfi_has(g, id, ZF_OP_MUTATES);
+        if (!zfi_mergeable(g, id, written)) continue;
         zfi_fold(g, id);
-        same = zfi_identity(g, id);
+        same = zfi_identity(g, id, written);
         if (same == id && (key = zfi_node_key(g, id, &keys))) {
             same = zfi_map_get(seen, key, id);
             if (same == id) seen = zfi_map_put(&g->memory, seen, key, id);

@@ -29,35 +29,43 @@ static void zfi_clear_error(zf_program *p) { p->error = (zf_error){ZF_OK, ""}; }
 
 /* --------------------------------------------------------------------------- compiling */
 
-/* Where each node's value lies. A parameter or state of a shared program is found there by name. */
+/* Finds a parameter or state of the shared program by name. */
+static zf_status zfi_bind_shared(zf_program *p, int32_t id)
+{
+    zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id], *other;
+    int32_t there = zfi_map_get(p->share->graph->names, node->name, 0);
+    char here[ZFI_TYPE_TEXT], theirs[ZFI_TYPE_TEXT];
+    other = &p->share->graph->nodes[there];
+    if (!there || other->op != node->op)
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH, "zf_compile: the shared program has no %s \"%s\"",
+                        g->rows[node->op].name, node->name);
+    if (other->dtype != node->dtype || !zfi_same_shape(&other->shape, &node->shape))
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH, "zf_compile: \"%s\" is %s here and %s in the shared program",
+                        node->name, zfi_type_text(here, node->dtype, &node->shape),
+                        zfi_type_text(theirs, other->dtype, &other->shape));
+    p->data[id] = p->share->data[there];
+    return ZF_OK;
+}
+
+/* Where each node's value lies: at its place, in the shared program, or, a view, in its operand. */
 static zf_status zfi_bind(zf_program *p)
 {
     zf_graph *g = p->graph;
-    for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        int32_t id = g->order[i], there;
-        const zfi_node *node = &g->nodes[id], *other;
+    zf_status status = ZF_OK;
+    for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
+        int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
         int64_t at;
-        if (node->placed) {
-            p->data[id] = (char *)p->arena + node->offset;
-        } else if (p->share && (node->op == ZF_OP_param || node->op == ZF_OP_state)) {
-            there = zfi_map_get(p->share->graph->names, node->name, 0);
-            other = &p->share->graph->nodes[there];
-            if (!there || other->op != node->op)
-                return zfi_fail(&g->error, ZF_ERR_MISMATCH, "zf_compile: the shared program has no %s \"%s\"",
-                                g->rows[node->op].name, node->name);
-            if (other->dtype != node->dtype || !zfi_same_shape(&other->shape, &node->shape)) {
-                char here[ZFI_TYPE_TEXT], theirs[ZFI_TYPE_TEXT];
-                return zfi_fail(&g->error, ZF_ERR_MISMATCH,
-                                "zf_compile: \"%s\" is %s here and %s in the shared program", node->name,
-                                zfi_type_text(here, node->dtype, &node->shape),
-                                zfi_type_text(theirs, other->dtype, &other->shape));
-            }
-            p->data[id] = p->share->data[there];
-        } else if (zfi_is_view(g, node, &at) && p->data[node->args[0]]) {
-            p->data[id] = (char *)p->data[node->args[0]] + at;
-        }
+        if (zfi_is_written(node->op) && node->placed == (p->share != NULL))
+            return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_compile: zf_memory gave %%%d \"%s\" %s", (int)id, node->name,
+                            p->share ? "a place of its own, so it cannot be that of another program (zf_memory_desc.share)"
+                                     : "no place, so it needs a program to share with (zf_compile_desc.share)");
+        if (node->placed) p->data[id] = p->arena ? (char *)p->arena + node->offset : (void *)p; /* of 0 bytes */
+        else if (zfi_is_written(node->op)) status = zfi_bind_shared(p, id);
+        else if (zfi_is_view(g, node, &at)) p->data[id] = (char *)p->data[node->args[0]] + at;
     }
-    return ZF_OK;
+    return status;
 }
 
 /* The node has work to do when its turn comes. */
@@ -69,7 +77,7 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
     return !(zfi_is_view(g, node, &at) && (char *)p->data[node->args[0]] + at == (char *)p->data[id]);
 }
 
-static bool zfi_make_launches(zf_program *p)
+static zf_status zfi_make_launches(zf_program *p)
 {
     zf_graph *g = p->graph;
     zf_array *args;
@@ -77,22 +85,29 @@ static bool zfi_make_launches(zf_program *p)
     p->launch_room = zfi_len(g->order);
     p->launches = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->launches);
     args = p->args = zfi_calloc(&p->memory, (size_t)p->arg_count, sizeof *p->args);
-    if (!p->launches || !args) return false;
+    if (!p->launches || !args) return zfi_graph_nomem(g);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         zf_launch l;
+        size_t scratch;
         if (!zfi_runs(g, p, id)) continue;
         l = zfi_launch_of(g, id, args);
+        l.backend = p->backend->self;
+        scratch = p->backend->scratch(p->backend->self, &l);
+        if (scratch > (size_t)g->nodes[id].scratch_bytes)
+            return zfi_fail(&g->error, ZF_ERR_STAGE,
+                            "zf_compile: %%%d %s needs %zu bytes of scratch on this backend, and zf_memory gave it %lld "
+                            "(zf_memory_desc.backend)", (int)id, g->rows[l.op].name, scratch,
+                            (long long)g->nodes[id].scratch_bytes);
         for (int32_t k = 0; k < l.arg_count; k++) args[k].data = p->data[g->nodes[id].args[k]];
         args += l.arg_count;
         l.out.data = p->data[id];
         l.scratch = g->nodes[id].scratch_bytes ? (char *)p->arena + g->nodes[id].scratch_offset : NULL;
         l.run = &p->run;
-        l.backend = p->backend->self;
         l.error = &p->error;
         p->launches[p->launch_count++] = l;
     }
-    return true;
+    return ZF_OK;
 }
 
 /* Writes the first values of everything persistent, a piece at a time. */
@@ -120,31 +135,56 @@ static zf_status zfi_fill(zf_program *p)
     return status;
 }
 
+/* What is there at the peak: what lies all the time, and what was made by then and is read there or later. Views are
+ * left out: their bytes are those of their operands. */
+static void zfi_mark_peak(const zf_graph *g, bool *there)
+{
+    int32_t end = zfi_len(g->order), peak = end - 1;
+    int64_t at;
+    for (int32_t i = 0; i < end; i++)
+        if (g->order[i] == g->peak_node && !zfi_is_persistent(g->nodes[g->peak_node].op)) peak = i;
+    for (int32_t i = 0; i < end; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count && (i >= peak || node->op == ZF_OP_output); k++) {
+            int32_t x = node->args[k];
+            while (zfi_is_view(g, &g->nodes[x], &at)) x = g->nodes[x].args[0];
+            there[x] = true;
+        }
+    }
+    there[g->peak_node] = true;
+    for (int32_t i = 0; i < end; i++) {
+        int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        there[id] = node->placed && (zfi_is_persistent(node->op) || (there[id] && i <= peak));
+    }
+}
+
 /* A plan over the limit: says by how much, at which node, and which tensors make the peak. */
 static zf_status zfi_check_limit(zf_graph *g, size_t limit)
 {
-    char largest[256] = "";
-    int64_t below = INT64_MAX;
-    size_t at = 0;
+    char largest[256] = "", where[64] = "";
+    size_t count = (size_t)zfi_len(g->nodes), at = 0;
+    bool *there;
     if (!limit || (uint64_t)g->peak <= limit) return ZF_OK;
-    for (int n = 0; n < 3; n++) { /* the next smaller of all values */
+    if (!(there = zfi_calloc(&g->memory, count, sizeof *there))) return zfi_graph_nomem(g);
+    zfi_mark_peak(g, there);
+    for (int n = 0; n < 3; n++) {
         int32_t best = 0;
-        for (int32_t i = 0; i < zfi_len(g->order); i++) {
-            const zfi_node *node = &g->nodes[g->order[i]];
-            if (node->placed && node->bytes < below && (!best || node->bytes > g->nodes[best].bytes))
-                best = g->order[i];
-        }
+        for (int32_t i = 0; i < zfi_len(g->order); i++)
+            if (there[g->order[i]] && (!best || g->nodes[g->order[i]].bytes > g->nodes[best].bytes)) best = g->order[i];
         if (!best) break;
-        below = g->nodes[best].bytes;
+        there[best] = false;
         at += (size_t)snprintf(largest + at, sizeof largest - at, "%s%%%d %.40s with %lld", n ? ", " : "", (int)best,
                                g->nodes[best].name ? g->nodes[best].name : g->rows[g->nodes[best].op].name,
-                               (long long)below);
+                               (long long)g->nodes[best].bytes);
     }
+    if (g->peak_node)
+        snprintf(where, sizeof where, "; most is alive at %%%d %s", (int)g->peak_node,
+                 g->rows[g->nodes[g->peak_node].op].name);
+    zfi_free(&g->memory, there, count * sizeof *there);
     return zfi_fail(&g->error, ZF_ERR_LIMIT,
-                    "zf_compile: the plan takes %lld bytes, %lld more than the limit of %zu; most at %%%d %s; the largest "
-                    "are %s",
-                    (long long)g->peak, (long long)(g->peak - (int64_t)limit), limit, (int)g->peak_node,
-                    g->rows[g->nodes[g->peak_node].op].name, largest);
+                    "zf_compile: the plan takes %lld bytes, %lld more than the limit of %zu%s; the largest there are %s",
+                    (long long)g->peak, (long long)(g->peak - (int64_t)limit), limit, where, largest);
 }
 
 static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
@@ -167,8 +207,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     p->nodes = (size_t)zfi_len(g->nodes);
     p->data = zfi_calloc(&p->memory, p->nodes, sizeof *p->data);
     if (!p->data) return zfi_graph_nomem(g);
-    if ((status = zfi_bind(p))) return status;
-    if (!zfi_make_launches(p)) return zfi_graph_nomem(g);
+    if ((status = zfi_bind(p)) || (status = zfi_make_launches(p))) return status;
     p->poison = d->poison;
     return zfi_fill(p);
 }
@@ -237,6 +276,7 @@ ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t b
     if (!p) return ZF_ERR_ARGUMENT;
     id = zfi_accessible(p, x, bytes, "zf_write", true);
     if (!id) return p->error.status;
+    if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
     return p->backend->copy(p->backend->self, p->data[id], data, bytes, ZF_HOST_TO_DEVICE, &p->error);
 }
 
@@ -245,7 +285,9 @@ ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
     int32_t id;
     if (!p) return ZF_ERR_ARGUMENT;
     id = zfi_accessible(p, x, bytes, "zf_read", false);
-    if (!id || p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
+    if (!id) return p->error.status;
+    if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_read: data is NULL");
+    if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
     return p->backend->copy(p->backend->self, data, p->data[id], bytes, ZF_DEVICE_TO_HOST, &p->error);
 }
 

@@ -1,0 +1,282 @@
+/* The passes by name: a table that runs "NAME ARGUMENTS; NAME ARGUMENTS" and documents itself. */
+#include "pass.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* One pass of the line, and what was found out about it. */
+typedef struct call {
+    zf_graph *graph;
+    const char *name;
+    char *words[16]; /* behind the name */
+    int count;
+    FILE *out;
+    char *message;
+    size_t size;
+    pass_result result;
+} call;
+
+typedef struct pass {
+    const char *name, *arguments, *text;
+    void (*run)(call *);
+} pass;
+
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+static void
+complain(call *c, pass_result result, const char *format, ...)
+{
+    va_list args;
+    if (c->result) return;
+    c->result = result;
+    va_start(args, format);
+    vsnprintf(c->message, c->size, format, args);
+    va_end(args);
+}
+
+/* The status of a pass; the graph has the message. */
+static void ran(call *c, zf_status status)
+{
+    if (status) complain(c, PASS_FAILED, "%s", zf_graph_error(c->graph));
+}
+
+/* --------------------------------------------------------------------------------- arguments */
+
+/* The next word that is not key=value, or NULL after a complaint that `what` is missing. */
+static const char *take_word(call *c, const char *what)
+{
+    for (int k = 0; k < c->count; k++) {
+        char *word = c->words[k];
+        if (!word || strchr(word, '=')) continue;
+        c->words[k] = NULL;
+        return word;
+    }
+    complain(c, PASS_MISUSED, "%s: %s is missing", c->name, what);
+    return NULL;
+}
+
+/* The text behind "key=", or NULL when it is not given. */
+static const char *take_value(call *c, const char *key)
+{
+    size_t length = strlen(key);
+    for (int k = 0; k < c->count; k++) {
+        char *word = c->words[k];
+        if (!word || strncmp(word, key, length) || word[length] != '=') continue;
+        c->words[k] = NULL;
+        return word + length + 1;
+    }
+    return NULL;
+}
+
+/* True when the word `name` stands alone. */
+static bool take_flag(call *c, const char *name)
+{
+    for (int k = 0; k < c->count; k++) {
+        if (!c->words[k] || strcmp(c->words[k], name)) continue;
+        c->words[k] = NULL;
+        return true;
+    }
+    return false;
+}
+
+static double number_of(call *c, const char *what, const char *text)
+{
+    char *end = NULL;
+    double value = text ? strtod(text, &end) : 0;
+    if (text && (end == text || *end))
+        complain(c, PASS_MISUSED, "%s: %s must be a number, not '%s'", c->name, what, text);
+    return value;
+}
+
+/* key=NUMBER; 0, which stands for the default, when it is not given. */
+static double take_number(call *c, const char *key) { return number_of(c, key, take_value(c, key)); }
+
+/* A value: %id, or the name of an input, param, state or output. */
+static zf_tensor take_tensor(call *c, const char *what)
+{
+    const char *word = take_word(c, what);
+    zf_tensor x = {c->graph, 0};
+    if (!word) return x;
+    if (*word == '%') {
+        char *end;
+        long id = strtol(word + 1, &end, 10);
+        if (!word[1] || *end || id < 1 || id > INT32_MAX) id = 0;
+        x.id = (int32_t)id;
+    } else {
+        x = zf_graph_find(c->graph, word);
+    }
+    if (!zf_valid(x)) complain(c, PASS_FAILED, "%s: the graph has no %s", c->name, word);
+    return x;
+}
+
+/* All words have been taken, so the pass may run. */
+static bool ready(call *c)
+{
+    for (int k = 0; k < c->count; k++)
+        if (c->words[k]) complain(c, PASS_MISUSED, "%s: '%s' is none of its arguments", c->name, c->words[k]);
+    return c->result == PASS_DONE;
+}
+
+/* ------------------------------------------------------------------------------------ passes */
+
+static void run_autograd(call *c)
+{
+    zf_tensor loss = take_tensor(c, "the loss");
+    if (ready(c)) ran(c, zf_autograd(c->graph, loss));
+}
+
+static void run_simplify(call *c)
+{
+    if (ready(c)) ran(c, zf_simplify(c->graph));
+}
+
+static void run_clip(call *c)
+{
+    double most = number_of(c, "the norm", take_word(c, "the norm"));
+    if (ready(c)) ran(c, zf_clip(c->graph, most));
+}
+
+static void run_sgd(call *c)
+{
+    zf_tensor lr = take_tensor(c, "the learning rate");
+    zf_sgd_desc d = {.momentum = take_number(c, "momentum"), .weight_decay = take_number(c, "weight_decay")};
+    d.nesterov = take_flag(c, "nesterov");
+    d.decay_all = take_flag(c, "decay_all");
+    if (ready(c)) ran(c, zf_sgd(c->graph, lr, &d));
+}
+
+static void run_adamw(call *c)
+{
+    zf_tensor lr = take_tensor(c, "the learning rate");
+    zf_adamw_desc d = {.beta1 = take_number(c, "beta1"), .beta2 = take_number(c, "beta2"), .eps = take_number(c, "eps"),
+                       .weight_decay = take_number(c, "weight_decay")};
+    d.decay_all = take_flag(c, "decay_all");
+    if (ready(c)) ran(c, zf_adamw(c->graph, lr, &d));
+}
+
+static void run_lamb(call *c)
+{
+    zf_tensor lr = take_tensor(c, "the learning rate");
+    zf_lamb_desc d = {.beta1 = take_number(c, "beta1"), .beta2 = take_number(c, "beta2"), .eps = take_number(c, "eps"),
+                      .weight_decay = take_number(c, "weight_decay"), .min_coeff = take_number(c, "min_coeff"),
+                      .max_coeff = take_number(c, "max_coeff")};
+    d.decay_all = take_flag(c, "decay_all");
+    if (ready(c)) ran(c, zf_lamb(c->graph, lr, &d));
+}
+
+/* With isa= or threads=, the scratch of that CPU backend is part of the plan. */
+static void run_memory(call *c)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_memory_desc d = {.no_reuse = take_flag(c, "no_reuse"), .share = take_flag(c, "share")};
+    const char *isa = take_value(c, "isa");
+    double threads = take_number(c, "threads");
+    if (!(threads >= 0 && threads <= 1024))
+        complain(c, PASS_MISUSED, "%s: threads must be 1 to 1024", c->name);
+    if (!ready(c)) return;
+    if (isa || threads > 0) {
+        d.backend = zf_cpu_backend(&(zf_cpu_desc){.isa = isa, .threads = (int32_t)threads}, &error);
+        if (!d.backend) complain(c, PASS_FAILED, "%s", error.text);
+    }
+    if (!c->result) ran(c, zf_memory(c->graph, &d));
+    zf_backend_free(d.backend);
+}
+
+/* The graph's text, to be freed, or NULL after a complaint. */
+static char *text_of(call *c)
+{
+    size_t length = zf_graph_text(c->graph, NULL, 0);
+    char *text = malloc(length + 1);
+    if (text) zf_graph_text(c->graph, text, length + 1);
+    else complain(c, PASS_FAILED, "%s: out of memory", c->name);
+    return text;
+}
+
+/* Every rule is checked when text is read; that it reads back as the same graph is one more. */
+static void run_verify(call *c)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_graph *again;
+    char *text = ready(c) ? text_of(c) : NULL;
+    if (!text) return;
+    again = zf_graph_parse(text, strlen(text), NULL, &error);
+    if (!again) complain(c, PASS_FAILED, "verify: %s", error.text);
+    else if (zf_graph_hash(again) != zf_graph_hash(c->graph))
+        complain(c, PASS_FAILED, "verify: the text does not read back as the same graph");
+    zf_graph_free(again);
+    free(text);
+}
+
+static void run_hash(call *c)
+{
+    if (ready(c) && c->out) fprintf(c->out, "# hash %016" PRIx64 "\n", zf_graph_hash(c->graph));
+}
+
+static const pass passes[] = {
+    {"autograd", "LOSS", "append the gradient of LOSS for every trained parameter", run_autograd},
+    {"simplify", "", "remove what nothing needs, merge what is equal, fold constants", run_simplify},
+    {"clip", "NORM", "scale all gradients so that their global norm is at most NORM", run_clip},
+    {"sgd", "LR [momentum=X] [nesterov] [weight_decay=X] [decay_all]", "append one update per parameter", run_sgd},
+    {"adamw", "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [decay_all]", "the same, AdamW", run_adamw},
+    {"lamb", "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [min_coeff=X] [max_coeff=X] [decay_all]", "the same, LAMB",
+     run_lamb},
+    {"memory", "[no_reuse] [share] [isa=NAME] [threads=N]",
+     "give every value its place, and scratch as the CPU backend wants it if isa or threads are given", run_memory},
+    {"verify", "", "check every rule of the graph, and that its text reads back", run_verify},
+    {"hash", "", "print the graph's hash, as a comment", run_hash},
+};
+
+enum { PASSES = sizeof passes / sizeof passes[0] };
+
+void pass_list(FILE *out)
+{
+    for (int k = 0; k < PASSES; k++)
+        fprintf(out, "  %s%s%s\n        %s\n", passes[k].name, *passes[k].arguments ? " " : "", passes[k].arguments,
+                passes[k].text);
+}
+
+/* One "NAME ARGUMENTS"; `text` is cut into words. */
+static void run_one(call *c, char *text)
+{
+    const pass *found = NULL;
+    c->name = NULL;
+    c->count = 0;
+    for (char *at = text; *at;) {
+        size_t length;
+        at += strspn(at, " \t\r\n");
+        if (!*at) break;
+        length = strcspn(at, " \t\r\n");
+        if (!c->name) c->name = at;
+        else if (c->count < (int)(sizeof c->words / sizeof c->words[0])) c->words[c->count++] = at;
+        else complain(c, PASS_MISUSED, "%s: too many arguments", c->name);
+        at += length;
+        if (*at) *at++ = '\0';
+    }
+    if (!c->name || c->result) return;
+    for (int k = 0; k < PASSES; k++)
+        if (!strcmp(c->name, passes[k].name)) found = &passes[k];
+    if (found) found->run(c);
+    else complain(c, PASS_MISUSED, "'%s' is no pass", c->name);
+}
+
+pass_result pass_run(zf_graph *graph, const char *line, FILE *out, char *message, size_t size)
+{
+    call c = {.graph = graph, .out = out, .message = message, .size = size};
+    size_t length = strlen(line);
+    char *copy = malloc(length + 1);
+    if (!copy) {
+        complain(&c, PASS_FAILED, "out of memory");
+        return c.result;
+    }
+    memcpy(copy, line, length + 1);
+    for (char *at = copy, *end; at && c.result == PASS_DONE; at = end) {
+        end = strchr(at, ';');
+        if (end) *end++ = '\0';
+        run_one(&c, at);
+    }
+    free(copy);
+    return c.result;
+}

@@ -1,0 +1,132 @@
+/* zf-opt: reads a graph as text, runs passes over it, prints what became of it.
+ *
+ *     build/zf-opt 'autograd %8; clip 1; adamw lr weight_decay=0.01; simplify; memory' < in.zf > out.zf
+ */
+#define _GNU_SOURCE /* getopt_long */
+#include "pass.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { GOOD, BAD, MISUSED }; /* exit status */
+
+static void usage(FILE *out)
+{
+    fputs("Usage: zf-opt [OPTION]... PASSES [FILE]\n"
+          "  or:  zf-opt [OPTION]... --check [FILE]\n"
+          "Read a graph from FILE, or from standard input, run PASSES over it, and print it.\n"
+          "PASSES is one argument, names with their arguments and ';' between them:\n"
+          "  zf-opt 'autograd %8; clip 1; adamw lr weight_decay=0.01; simplify; memory' < in.zf\n"
+          "\n"
+          "  -c, --check        run no passes: read, verify and print\n"
+          "  -q, --quiet        do not print the graph\n"
+          "  -o, --output=FILE  print to FILE\n"
+          "      --help         print this and exit\n"
+          "\n"
+          "Passes (a value is %ID or the name of an input, param, state or output):\n",
+          out);
+    pass_list(out);
+    fputs("\nThe exit status is 0 if all went well, 1 for a bad graph or pass, 2 for bad usage.\n", out);
+}
+
+/* All of the file, terminated, or NULL with errno. */
+static char *read_all(FILE *file, size_t *bytes)
+{
+    char *text = NULL, *more;
+    size_t room = 0;
+    *bytes = 0;
+    do {
+        if (*bytes + 1 >= room) {
+            room = room ? 2 * room : 65536;
+            more = realloc(text, room);
+            if (!more) break;
+            text = more;
+        }
+        *bytes += fread(text + *bytes, 1, room - 1 - *bytes, file);
+        text[*bytes] = '\0';
+        if (feof(file)) return text;
+    } while (!ferror(file));
+    free(text);
+    return NULL;
+}
+
+/* Runs the passes (NULL: none) over the text and prints the graph to `out` (NULL: nowhere). */
+static int optimize(const char *name, const char *text, size_t bytes, const char *line, FILE *out)
+{
+    zf_error error = {ZF_OK, ""};
+    char message[600] = "";
+    zf_graph *graph = zf_graph_parse(text, bytes, NULL, &error);
+    pass_result result = PASS_DONE;
+    zf_status status = ZF_OK;
+    if (!graph) {
+        fprintf(stderr, "zf-opt: %s:%s\n", name, error.text);
+        return BAD;
+    }
+    if (line) result = pass_run(graph, line, stdout, message, sizeof message);
+    if (result) fprintf(stderr, "zf-opt: %s\n", message);
+    else if (out) status = zf_graph_print(graph, out);
+    zf_graph_free(graph);
+    if (status) fprintf(stderr, "zf-opt: cannot write: %s\n", strerror(errno));
+    return result == PASS_MISUSED ? MISUSED : result || status ? BAD : GOOD;
+}
+
+static int file_error(const char *name)
+{
+    fprintf(stderr, "zf-opt: %s: %s\n", name, strerror(errno));
+    return BAD;
+}
+
+static int misuse(const char *what)
+{
+    fprintf(stderr, "zf-opt: %s\nTry 'zf-opt --help'.\n", what);
+    return MISUSED;
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"check", no_argument, NULL, 'c'},
+        {"quiet", no_argument, NULL, 'q'},
+        {"output", required_argument, NULL, 'o'},
+        {"help", no_argument, NULL, 'h'},
+        {NULL, 0, NULL, 0},
+    };
+    const char *output = NULL, *line = NULL, *name = "standard input";
+    bool check = false, quiet = false;
+    FILE *in = stdin, *out = stdout;
+    char *text;
+    size_t bytes;
+    int option, result;
+    while ((option = getopt_long(argc, argv, "cqo:", options, NULL)) != -1) {
+        switch (option) {
+        case 'c': check = true; break;
+        case 'q': quiet = true; break;
+        case 'o': output = optarg; break;
+        case 'h': usage(stdout); return GOOD;
+        default: fputs("Try 'zf-opt --help'.\n", stderr); return MISUSED;
+        }
+    }
+    if (!check) {
+        if (optind == argc) return misuse("which passes?");
+        line = argv[optind++];
+    }
+    if (argc - optind > 1) return misuse("more than one file");
+    if (optind < argc && strcmp(argv[optind], "-")) {
+        name = argv[optind];
+        in = fopen(name, "rb");
+        if (!in) return file_error(name);
+    }
+    text = read_all(in, &bytes);
+    if (!text) return file_error(name);
+    if (in != stdin) fclose(in);
+    if (output && !quiet && !(out = fopen(output, "w"))) {
+        free(text);
+        return file_error(output);
+    }
+    result = optimize(name, text, bytes, line, quiet ? NULL : out);
+    free(text);
+    if (fclose(out) && !result) return file_error(output ? output : "standard output");
+    return result;
+}

@@ -411,7 +411,8 @@ enum { ZFI_GAMMA_ROWS = 64 };
 
 static int64_t zfi_gamma_blocks(const zf_launch *l)
 {
-    return (zfi_row_count(&l->args[0].shape) + ZFI_GAMMA_ROWS - 1) / ZFI_GAMMA_ROWS;
+    int64_t rows = zfi_row_count(&l->args[0].shape);
+    return rows / ZFI_GAMMA_ROWS + (rows % ZFI_GAMMA_ROWS != 0);
 }
 
 static size_t zfi_scratch_norm_gamma_grad(const zf_launch *l)

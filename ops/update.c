@@ -52,11 +52,12 @@ static zf_status zfi_infer_number(const zfi_infer *c, int32_t k, const char *wha
     return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d, %s, must be one float", (int)k, what);
 }
 
-/* An attribute called `what` is in [least, most). */
-static zf_status zfi_infer_within(const zfi_infer *c, const char *what, double value, double least, double most)
+/* An attribute called `what` is at least 0, and finite and below `most`. */
+static zf_status zfi_infer_below(const zfi_infer *c, const char *what, double value, double most)
 {
-    if (value >= least && value < most) return ZF_OK;
-    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%s = %g must be at least %g and below %g", what, value, least, most);
+    if (value >= 0 && value < most) return ZF_OK;
+    if (isinf(most)) return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%s = %g must be finite and not negative", what, value);
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%s = %g must be at least 0 and below %g", what, value, most);
 }
 
 static zf_status zfi_infer_sgd(zfi_infer *c)
@@ -67,8 +68,8 @@ static zf_status zfi_infer_sgd(zfi_infer *c)
     if (!status) status = zfi_infer_number(c, 2, "the learning rate");
     if (!status && c->arg_count > 3)
         status = zfi_infer_beside(c, 3, "the momentum buffer", zfi_wide(c->args[0]->dtype), true);
-    if (!status) status = zfi_infer_within(c, "momentum", momentum, 0, INFINITY);
-    if (!status) status = zfi_infer_within(c, "weight_decay", c->attributes[2].f, 0, INFINITY);
+    if (!status) status = zfi_infer_below(c, "momentum", momentum, INFINITY);
+    if (!status) status = zfi_infer_below(c, "weight_decay", c->attributes[2].f, INFINITY);
     if (!status && momentum != 0 && c->arg_count < 4)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "momentum = %g needs a buffer, a state, as operand 3", momentum);
     if (!status && momentum == 0 && c->attributes[1].i)
@@ -88,10 +89,10 @@ static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operands 2 and 3, mean and variance, must be two states");
     if (!status && (c->args[step]->op != ZF_OP_state || c->args[step]->dtype != ZF_I64 || c->args[step]->shape.rank))
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, the step, must be a state i64[]", (int)step);
-    if (!status) status = zfi_infer_within(c, "beta1", c->attributes[0].f, 0, 1);
-    if (!status) status = zfi_infer_within(c, "beta2", c->attributes[1].f, 0, 1);
-    if (!status) status = zfi_infer_within(c, "eps", c->attributes[2].f, 0, INFINITY);
-    if (!status) status = zfi_infer_within(c, "weight_decay", c->attributes[3].f, 0, INFINITY);
+    if (!status) status = zfi_infer_below(c, "beta1", c->attributes[0].f, 1);
+    if (!status) status = zfi_infer_below(c, "beta2", c->attributes[1].f, 1);
+    if (!status) status = zfi_infer_below(c, "eps", c->attributes[2].f, INFINITY);
+    if (!status) status = zfi_infer_below(c, "weight_decay", c->attributes[3].f, INFINITY);
     return status;
 }
 
@@ -269,19 +270,24 @@ static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
                  (float)rate, last - first);
 }
 
-/* The step, the last operand, has been advanced. */
-static zf_status zfi_cpu_adam(const zf_launch *l, zfi_range_task *reference)
+/* The step, the last operand, must have been advanced. */
+static zf_status zfi_cpu_adam(const zf_launch *l, const char *name, zfi_range_task *reference)
 {
     int64_t t = zfi_get_integer(&l->args[l->arg_count - 1], 0);
     if (t < 1)
-        return zfi_fail(l->error, ZF_ERR_ARGUMENT, "%%%d, an update: its step is %lld; it counts from 1, so it must be "
-                                                   "advanced before", (int)l->node, (long long)t);
+        return zfi_fail(l->error, ZF_ERR_ARGUMENT,
+                        "%s: the step, its last operand, is %lld; it counts updates from 1, so it must be advanced before",
+                        name, (long long)t);
     zfi_split(l, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast(l) ? zfi_adam_fast : reference);
     return ZF_OK;
 }
 
-static zf_status zfi_cpu_adamw(const zf_launch *l) { return zfi_cpu_adam(l, zfi_adamw_reference); }
-static zf_status zfi_cpu_lamb_update(const zf_launch *l) { return zfi_cpu_adam(l, zfi_lamb_update_reference); }
+static zf_status zfi_cpu_adamw(const zf_launch *l) { return zfi_cpu_adam(l, "adamw", zfi_adamw_reference); }
+
+static zf_status zfi_cpu_lamb_update(const zf_launch *l)
+{
+    return zfi_cpu_adam(l, "lamb_update", zfi_lamb_update_reference);
+}
 
 /* -------------------------------------------------------------------------- lamb_apply */
 

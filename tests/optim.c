@@ -1,0 +1,376 @@
+/* The optimizer passes: their numbers against PyTorch's and timm's (tests/golden/optim/make.py says which and how the
+ * files are laid out), clipping, what decays, and what their misuse is told. */
+#include "test.h"
+
+enum { TENSORS = 6, STEPS = 10, MOST = 4096 };
+
+typedef struct bench {
+    zf_safetensors *golden;
+    zf_graph *graph;
+    zf_backend *cpu;
+    zf_program *program;
+    zf_tensor p[TENSORS], g[TENSORS], lr;
+    zf_error error;
+} bench;
+
+static void close_program(bench *b)
+{
+    zf_program_free(b->program);
+    zf_backend_free(b->cpu);
+    zf_graph_free(b->graph);
+    b->program = NULL, b->cpu = NULL, b->graph = NULL;
+}
+
+static void close_bench(void *object)
+{
+    bench *b = object;
+    close_program(b);
+    zf_safetensors_close(b->golden);
+}
+
+/* Opens golden/optim/NAME.safetensors. */
+static zf_status open_golden(test *t, bench *b, const char *name)
+{
+    char path[64];
+    *b = (bench){.golden = NULL};
+    test_defer(t, close_bench, b);
+    snprintf(path, sizeof path, "tests/golden/optim/%s.safetensors", name);
+    b->golden = zf_safetensors_open(path, &t->allocator, &b->error);
+    return b->error.status;
+}
+
+/* The golden tensor called PREFIX NAME K (K < 0: without a number) as doubles. */
+static zf_status golden(bench *b, const char *prefix, const char *name, int k, double out[MOST])
+{
+    static float narrow[MOST];
+    char full[64], number[16] = "";
+    const zf_safetensors_entry *entry;
+    int32_t index;
+    if (k >= 0) snprintf(number, sizeof number, "%d", k);
+    snprintf(full, sizeof full, "%s%s%s", prefix, name, number);
+    index = zf_safetensors_find(b->golden, full);
+    entry = zf_safetensors_at(b->golden, index);
+    if (!entry || zf_shape_count(entry->shape) > MOST) {
+        snprintf(b->error.text, sizeof b->error.text, "no golden tensor \"%s\"", full);
+        return b->error.status = ZF_ERR_FORMAT;
+    }
+    if (entry->dtype == ZF_F64) return zf_safetensors_read(b->golden, index, out, entry->bytes, &b->error);
+    if (zf_safetensors_read(b->golden, index, narrow, entry->bytes, &b->error)) return b->error.status;
+    for (int64_t i = 0; i < zf_shape_count(entry->shape); i++) out[i] = narrow[i];
+    return ZF_OK;
+}
+
+typedef struct rule {
+    const char *file; /* "sgd", "adamw" or "lamb" */
+    double hyper[8];  /* as in the golden file */
+    bool decay_all;
+    double clip; /* NAN: no pass */
+} rule;
+
+static zf_status apply(zf_graph *g, zf_tensor lr, const rule *r)
+{
+    const double *h = r->hyper;
+    if (!strcmp(r->file, "sgd"))
+        return zf_sgd(g, lr, &(zf_sgd_desc){.momentum = h[0], .nesterov = h[1] != 0, .weight_decay = h[2],
+                                            .decay_all = r->decay_all});
+    if (!strcmp(r->file, "adamw"))
+        return zf_adamw(g, lr, &(zf_adamw_desc){.beta1 = h[0], .beta2 = h[1], .eps = h[2], .weight_decay = h[3],
+                                                .decay_all = r->decay_all});
+    return zf_lamb(g, lr, &(zf_lamb_desc){.beta1 = h[0], .beta2 = h[1], .eps = h[2], .weight_decay = h[3],
+                                          .min_coeff = h[4], .max_coeff = h[5], .decay_all = r->decay_all});
+}
+
+/* Records what a program call or the graph says. */
+static zf_status note(bench *b, zf_status status)
+{
+    if (status && !b->error.status) {
+        bool of_graph = zf_graph_status(b->graph) != ZF_OK;
+        b->error.status = status;
+        snprintf(b->error.text, sizeof b->error.text, "%s",
+                 of_graph ? zf_graph_error(b->graph) : zf_program_error(b->program));
+    }
+    return b->error.status;
+}
+
+static zf_status put(bench *b, zf_tensor to, const double *x)
+{
+    static float narrow[MOST];
+    bool wide = zf_tensor_dtype(to) == ZF_F64;
+    for (int64_t i = 0; i < zf_shape_count(zf_tensor_shape(to)); i++) narrow[i] = (float)x[i];
+    return note(b, zf_write(b->program, to, wide ? (const void *)x : narrow, zf_tensor_bytes(to)));
+}
+
+static zf_status get(bench *b, zf_tensor from, double *x)
+{
+    static float narrow[MOST];
+    bool wide = zf_tensor_dtype(from) == ZF_F64;
+    zf_status status = note(b, zf_read(b->program, from, wide ? (void *)x : narrow, zf_tensor_bytes(from)));
+    for (int64_t i = 0; i < zf_shape_count(zf_tensor_shape(from)) && !wide; i++) x[i] = narrow[i];
+    return status;
+}
+
+/* A program whose parameters p have the inputs g as gradients, for the loss is their scalar product. */
+static zf_status build(test *t, bench *b, zf_dtype dtype, const rule *r)
+{
+    zf_tensor loss = ZF_NONE;
+    double first[MOST];
+    b->graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    if (!b->graph) return b->error.status = ZF_ERR_NOMEM;
+    b->lr = zf_input(b->graph, "lr", ZF_F32, ZF_SCALAR);
+    for (int k = 0; k < TENSORS; k++) {
+        const zf_safetensors_entry *entry;
+        char name[16];
+        snprintf(name, sizeof name, "p0.%d", k);
+        entry = zf_safetensors_at(b->golden, zf_safetensors_find(b->golden, name));
+        if (!entry) return b->error.status = ZF_ERR_FORMAT;
+        b->p[k] = zf_param(b->graph, name, entry->shape, &(zf_param_desc){.dtype = dtype});
+        snprintf(name, sizeof name, "g.%d", k);
+        b->g[k] = zf_input(b->graph, name, dtype, entry->shape);
+        loss = k ? zf_add(loss, zf_sum(zf_mul(b->p[k], b->g[k]))) : zf_sum(zf_mul(b->p[k], b->g[k]));
+    }
+    if (zf_autograd(b->graph, loss) || (!isnan(r->clip) && zf_clip(b->graph, r->clip)) || apply(b->graph, b->lr, r))
+        return note(b, zf_graph_status(b->graph));
+    b->cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = 2, .allocator = t->allocator}, &b->error);
+    if (!b->cpu) return b->error.status;
+    b->program = zf_compile(b->graph, &(zf_compile_desc){.backend = b->cpu});
+    if (!b->program) return note(b, zf_graph_status(b->graph));
+    for (int k = 0; k < TENSORS && !b->error.status; k++)
+        if (!golden(b, "", "p0.", k, first)) put(b, b->p[k], first);
+    return b->error.status;
+}
+
+/* Step s with the golden gradients times `factor`. */
+static zf_status step(bench *b, int s, double lr, double factor)
+{
+    double g[MOST];
+    float rate = (float)lr;
+    for (int k = 0; k < TENSORS; k++) {
+        int64_t count = zf_shape_count(zf_tensor_shape(b->g[k]));
+        if (golden(b, "", "g.", k, g)) return b->error.status;
+        for (int64_t i = s * count; i < (s + 1) * count; i++) g[i] *= factor;
+        if (put(b, b->g[k], g + s * count)) return b->error.status;
+    }
+    return note(b, zf_write(b->program, b->lr, &rate, sizeof rate)) ? b->error.status : note(b, zf_step(b->program));
+}
+
+/* The largest |x - y| over the largest |y|, or over 1 where that is less; NaN counts as infinite. */
+static double difference(const double *x, const double *y, int64_t count)
+{
+    double most = 0, scale = 1;
+    for (int64_t i = 0; i < count; i++) {
+        if (fabs(y[i]) > scale) scale = fabs(y[i]);
+        if (!(fabs(x[i] - y[i]) <= most)) most = isnan(x[i]) || isnan(y[i]) ? INFINITY : fabs(x[i] - y[i]);
+    }
+    return most / scale;
+}
+
+/* -------------------------------------------------------------------- published numbers */
+
+/* Runs `with` on the golden steps of `name` and compares every tensor, of rank >= 2 with `name` and of rank 1 with
+ * `vector_name`, after every step. */
+static zf_status follow(test *t, bench *b, zf_dtype dtype, const rule *with, const char *name, const char *vector_name)
+{
+    /* Eight roundings of the largest element, in ten steps. */
+    double bound = dtype == ZF_F64 ? 0x1p-50 : 0x1p-21, lr[MOST], got[MOST], want[MOST];
+    if (build(t, b, dtype, with) || golden(b, name, ".lr", -1, lr)) return b->error.status;
+    for (int s = 0; s < STEPS; s++) {
+        if (step(b, s, lr[s], 1)) return b->error.status;
+        for (int k = 0; k < TENSORS; k++) {
+            int64_t count = zf_shape_count(zf_tensor_shape(b->p[k]));
+            bool vector = zf_tensor_shape(b->p[k]).rank < 2;
+            double error;
+            if (golden(b, vector ? vector_name : name, ".p.", k, want) || get(b, b->p[k], got)) return b->error.status;
+            error = difference(got, want + s * count, count);
+            if (!(error <= bound)) {
+                char text[128];
+                snprintf(text, sizeof text, "%s %s %s: tensor %d is off by %.3g after step %d", with->file, name,
+                         zf_dtype_name(dtype), k, error, s + 1);
+                test_fail(t, __FILE__, __LINE__, "follow", text);
+                return ZF_OK;
+            }
+        }
+    }
+    close_program(b);
+    return ZF_OK;
+}
+
+static void check_published(test *t, const char *file, const char *const *names, int count)
+{
+    static bench b;
+    OK(t, open_golden(t, &b, file), b.error.text);
+    for (int n = 0; n < count; n++)
+        for (int wide = 0; wide < 2; wide++) {
+            rule with = {.file = file, .decay_all = true, .clip = n % 2 ? 1e30 : (double)NAN};
+            double hyper[MOST];
+            OK(t, golden(&b, names[n], ".hyper", -1, hyper), b.error.text);
+            memcpy(with.hyper, hyper, sizeof with.hyper);
+            OK(t, follow(t, &b, wide ? ZF_F64 : ZF_F32, &with, names[n], names[n]), b.error.text);
+        }
+}
+
+TEST(optim_sgd_is_pytorchs)
+{
+    check_published(t, "sgd", (const char *[]){"plain", "decay", "momentum", "momentum_decay", "nesterov_decay"}, 5);
+}
+
+TEST(optim_adamw_is_pytorchs)
+{
+    check_published(t, "adamw", (const char *[]){"default", "no_decay", "large_eps"}, 3);
+}
+
+TEST(optim_lamb_is_timms)
+{
+    check_published(t, "lamb", (const char *[]){"unbounded", "default", "no_decay", "narrow"}, 4);
+}
+
+/* Weight decay leaves tensors of rank 1 alone: they follow the numbers without it. */
+TEST(optim_decay_spares_vectors)
+{
+    static bench b;
+    rule with = {.file = "adamw", .clip = (double)NAN};
+    double hyper[MOST];
+    OK(t, open_golden(t, &b, "adamw"), b.error.text);
+    OK(t, golden(&b, "default", ".hyper", -1, hyper), b.error.text);
+    memcpy(with.hyper, hyper, sizeof with.hyper);
+    OK(t, follow(t, &b, ZF_F64, &with, "default", "no_decay"), b.error.text);
+}
+
+/* ----------------------------------------------------------------------------- clipping */
+
+/* Clipped steps are those of gradients that were scaled beforehand, and grad_norm is the norm before. */
+TEST(optim_clip_scales_gradients)
+{
+    static bench clipped, scaled;
+    static const double limit = 3;
+    const rule plain = {.file = "sgd", .hyper = {0.9, 0, 0.1}, .clip = (double)NAN};
+    rule with = plain;
+    bool small = false, large = false;
+    with.clip = limit;
+    OK(t, open_golden(t, &clipped, "sgd"), clipped.error.text);
+    OK(t, open_golden(t, &scaled, "sgd"), scaled.error.text);
+    OK(t, build(t, &clipped, ZF_F64, &with), clipped.error.text);
+    OK(t, build(t, &scaled, ZF_F64, &plain), scaled.error.text);
+    for (int s = 0; s < STEPS; s++) {
+        double squares = 0, norm, got, want, lr = 0.125, before = s % 2 ? 1 : 0.125, x[MOST], y[MOST];
+        for (int k = 0; k < TENSORS; k++) {
+            int64_t count = zf_shape_count(zf_tensor_shape(clipped.g[k]));
+            OK(t, golden(&clipped, "", "g.", k, x), clipped.error.text);
+            for (int64_t i = s * count; i < (s + 1) * count; i++) squares += before * x[i] * before * x[i];
+        }
+        want = sqrt(squares);
+        norm = (want + 1e-6) / limit;
+        *(norm > 1 ? &large : &small) = true;
+        OK(t, step(&clipped, s, lr, before), clipped.error.text);
+        OK(t, step(&scaled, s, lr, before / (norm > 1 ? norm : 1)), scaled.error.text);
+        OK(t, get(&clipped, zf_graph_find(clipped.graph, "grad_norm"), &got), clipped.error.text);
+        CHECK_NEAR(t, got, want, 1e-14 * want);
+        for (int k = 0; k < TENSORS; k++) {
+            OK(t, get(&clipped, clipped.p[k], x), clipped.error.text);
+            OK(t, get(&scaled, scaled.p[k], y), scaled.error.text);
+            CHECK_NEAR(t, difference(x, y, zf_shape_count(zf_tensor_shape(clipped.p[k]))), 0, 1e-14);
+        }
+    }
+    CHECK(t, small && large); /* both sides of the limit were met */
+}
+
+/* -------------------------------------------------------------------------------- misuse */
+
+#define OPERANDS                                                                                                       \
+    "%1 = param \"p\" : f32[2,3]\n%2 = input \"g\" : f32[2,3]\n%3 = input \"lr\" : f32[]\n"                            \
+    "%4 = state \"m\" : f32[2,3]\n%5 = state \"v\" : f32[2,3]\n%6 = state \"t\" : i64[]\n"                             \
+    "%7 = input \"w\" : f32[3]\n%8 = state \"d\" : f64[2,3]\nupdate:\n"
+
+/* An operator as IR, and what it is told, up to the operands. */
+static const char *const mistakes[][2] = {
+    {"sgd %2, %2, %3", "operand 0 must be a param, not the result of input"},
+    {"sgd %1, %7, %3", "operand 1, the gradient, must be f32[2,3]"},
+    {"sgd %1, %8, %3", "operand 1, the gradient, must be f32[2,3]"},
+    {"sgd %1, %2, %7", "operand 2, the learning rate, must be one float"},
+    {"sgd %1, %2, %6", "operand 2, the learning rate, must be one float"},
+    {"sgd %1, %2, %3, %2 {momentum=0.9}", "operand 3, the momentum buffer, must be a state f32[2,3]"},
+    {"sgd %1, %2, %3 {momentum=0.9}", "momentum = 0.9 needs a buffer, a state, as operand 3"},
+    {"sgd %1, %2, %3 {nesterov=true}", "nesterov needs a momentum above 0"},
+    {"sgd %1, %2, %3, %4 {momentum=-1}", "momentum = -1 must be finite and not negative"},
+    {"sgd %1, %2, %3 {weight_decay=inf}", "weight_decay = inf must be finite and not negative"},
+    {"adamw %1, %2, %4, %8, %3, %6", "operand 3, the variance, must be f32[2,3]"},
+    {"adamw %1, %2, %4, %4, %3, %6", "operands 2 and 3, mean and variance, must be two states"},
+    {"adamw %1, %2, %4, %5, %3, %4", "operand 5, the step, must be a state i64[]"},
+    {"adamw %1, %2, %4, %5, %7, %6", "operand 4, the learning rate, must be one float"},
+    {"adamw %1, %2, %4, %5, %3, %6 {beta1=1}", "beta1 = 1 must be at least 0 and below 1"},
+    {"adamw %1, %2, %4, %5, %3, %6 {beta2=nan}", "beta2 = nan must be at least 0 and below 1"},
+    {"adamw %1, %2, %4, %5, %3, %6 {eps=-1}", "eps = -1 must be finite and not negative"},
+    {"%9 = lamb_update %1, %2, %4, %5, %6 {weight_decay=-0.5} : f32[2,3]",
+     "weight_decay = -0.5 must be finite and not negative"},
+    {"lamb_apply %1, %8, %3, %3, %3 {most=1}", "operand 1, the update, must be f32[2,3]"},
+    {"lamb_apply %1, %2, %3, %3, %7 {most=1}", "operand 4, the update's sum of squares, must be one float"},
+    {"lamb_apply %1, %2, %3, %3, %3 {least=2 most=1}", "the ratio's bounds, 2 and 1, must be 0 <= least <= most"},
+};
+
+TEST(optim_mistakes_in_a_graph)
+{
+    for (size_t n = 0; n < sizeof mistakes / sizeof mistakes[0]; n++) {
+        char text[1024];
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g;
+        snprintf(text, sizeof text, "%s%s\n", OPERANDS, mistakes[n][0]);
+        g = zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
+        zf_graph_free(g);
+        CHECK(t, !g);
+        if (t->refused && error.status == ZF_ERR_NOMEM) return;
+        if (!strstr(error.text, mistakes[n][1])) CHECK_TEXT(t, error.text, mistakes[n][1]);
+    }
+}
+
+/* An update whose step nobody advances says so when it runs. */
+TEST(optim_needs_an_advanced_step)
+{
+    static bench b;
+    static const char text[] = OPERANDS "adamw %1, %2, %4, %5, %3, %6 {beta1=0.9 beta2=0.999 eps=1e-08}\n";
+    b = (bench){.golden = NULL};
+    test_defer(t, close_bench, &b);
+    b.graph = zf_graph_parse(text, sizeof text - 1, &(zf_graph_desc){.allocator = t->allocator}, &b.error);
+    NEED(t, b.graph, &b.error);
+    b.program = zf_compile(b.graph, NULL);
+    if (!b.program) OK(t, zf_graph_status(b.graph), zf_graph_error(b.graph));
+    CHECK(t, zf_step(b.program) == ZF_ERR_ARGUMENT);
+    CHECK(t, zf_program_step(b.program) == 0);
+    CHECK_TEXT(t, zf_program_error(b.program), 
+               "adamw: the step, its last operand, is 0; it counts updates from 1, so it must be advanced before");
+}
+
+/* Passes out of order and out of range. */
+TEST(optim_mistakes_in_passes)
+{
+    static const struct {
+        rule with;
+        int calls; /* of the optimizer pass */
+        bool early; /* before zf_autograd */
+        const char *expected;
+    } some[] = {
+        {{"sgd", {0.9, 0, 0}, false, NAN}, 1, true, "zf_sgd: needs zf_autograd before it"},
+        {{"sgd", {0, 1, 0}, false, NAN}, 1, false, "zf_sgd: nesterov needs a momentum above 0"},
+        {{"sgd", {1, 0, 0}, false, NAN}, 1, false, "zf_sgd: momentum is 1; it must be in [0, 1)"},
+        {{"sgd", {0, 0, -1}, false, NAN}, 1, false, "zf_sgd: weight_decay is -1; it must be in [0, inf)"},
+        {{"adamw", {1, 0, 0, 0}, false, NAN}, 1, false, "zf_adamw: beta1 is 1; it must be in [0, 1)"},
+        {{"adamw", {0, 0, 0, 0}, false, NAN}, 2, false,
+         "zf_adamw: must come before an optimizer (zf_sgd, zf_adamw, zf_lamb), which has been run"},
+        {{"lamb", {0, 0, 0, 0, 2, 1}, false, NAN}, 1, false, "zf_lamb: min_coeff is 2; it must be in [0, 1)"},
+        {{"adamw", {0}, false, 1}, 1, true, "zf_clip: needs zf_autograd before it"},
+    };
+    for (size_t n = 0; n < sizeof some / sizeof some[0]; n++) {
+        static bench b;
+        zf_tensor p, lr;
+        b = (bench){.golden = NULL};
+        if (n == 0) test_defer(t, close_bench, &b);
+        b.graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        NEED(t, b.graph, NULL);
+        p = zf_param(b.graph, "p", ZF_SHAPE(2), NULL);
+        lr = zf_input(b.graph, "lr", ZF_F32, ZF_SCALAR);
+        if (!some[n].early) zf_autograd(b.graph, zf_sum(p));
+        if (!isnan(some[n].with.clip)) zf_clip(b.graph, some[n].with.clip);
+        for (int k = 0; k < some[n].calls; k++) apply(b.graph, lr, &some[n].with);
+        if (t->refused && zf_graph_status(b.graph) == ZF_ERR_NOMEM) return;
+        CHECK_TEXT(t, zf_graph_error(b.graph), some[n].expected);
+        close_bench(&b);
+    }
+}

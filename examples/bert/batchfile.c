@@ -41,7 +41,7 @@ static bool in_range(const char *path, int which, const int64_t *values, int64_t
 {
     for (int64_t i = 0; i < count; i++) {
         if (values[i] >= least && values[i] < most) continue;
-        if ((which == LABELS || which == NEXT) && values[i] == -100) continue;
+        if (which == LABELS && values[i] == -100) continue;
         error->status = ZF_ERR_FORMAT;
         snprintf(error->text, sizeof error->text, "%s: %s: element %lld is %lld; it must be in [%lld, %lld)", path,
                  names[which], (long long)i, (long long)values[i], (long long)least, (long long)most);

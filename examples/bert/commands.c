@@ -4,38 +4,35 @@
 #include <stdio.h>
 #include <string.h>
 
-bool bert_open_checkpoint(bert_session *s, const char *path, bert_config *config, bert_vocab **vocab, int64_t batch,
-                          int64_t sequence, int64_t predictions, bool keep_logits, int64_t threads, zf_error *error)
+bool bert_checkpoint_open(bert_session *s, const char *path, bert_config *config, const bert_shape *shape,
+                          int64_t threads, zf_error *error)
 {
-    char file[1024], err[512];
-    bert_session_desc d = {.shape = {batch, sequence, predictions}, .keep_logits = keep_logits, .threads = threads};
+    char file[1024];
+    bert_session_desc d = {.shape = *shape, .threads = threads};
     zf_status status;
     snprintf(file, sizeof file, "%s/config.json", path);
     if (!bert_config_load(file, config, error)) return false;
-    if (vocab) {
-        snprintf(file, sizeof file, "%s/vocab.txt", path);
-        *vocab = bert_vocab_load(file, true, err, sizeof err);
-        if (!*vocab) {
-            error->status = ZF_ERR_IO;
-            snprintf(error->text, sizeof error->text, "%s", err);
-            return false;
-        }
-    }
     d.config = *config;
-    if (bert_session_open(s, &d, error)) {
-        status = zf_load(s->program, path, &(zf_load_desc){.params_only = true});
-        if (!status) return true;
-        error->status = status;
-        snprintf(error->text, sizeof error->text, "%s", zf_program_error(s->program));
-        bert_session_close(s);
-    }
-    if (vocab) bert_vocab_free(*vocab);
+    if (!bert_session_open(s, &d, error)) return false;
+    status = zf_load(s->program, path, &(zf_load_desc){.params_only = true});
+    if (!status) return true;
+    error->status = status;
+    snprintf(error->text, sizeof error->text, "%s", zf_program_error(s->program));
+    bert_session_close(s);
     return false;
+}
+
+bool bert_checkpoint_cased(const char *path, bool *cased, zf_error *error)
+{
+    char note[8];
+    if (zf_checkpoint_note(path, "cased", note, sizeof note, error)) return false;
+    *cased = !strcmp(note, "yes");
+    return true;
 }
 
 int bert_command_vocab(int argc, char **argv)
 {
-    const char *corpus = NULL, *out = NULL, *rest;
+    const char *corpus = NULL, *out = NULL;
     int64_t size = 8192;
     bool cased = false;
     char err[512];
@@ -48,8 +45,9 @@ int bert_command_vocab(int argc, char **argv)
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     int32_t tokens;
-    if (!bert_options(argc, argv, "vocab --corpus FILE --vocab FILE [OPTIONS]", rows, &rest, &status)) return status;
-    if (rest || !corpus || !out) return bert_error("vocab: it needs --corpus and --vocab"), EXIT_USAGE;
+    if (!bert_options(argc, argv, "vocab --corpus FILE --vocab FILE [OPTIONS]", rows, NULL, &status)) return status;
+    if (!corpus) return bert_usage_error(argv, "a text is needed: --corpus FILE");
+    if (!out) return bert_usage_error(argv, "a file to write is needed: --vocab FILE");
     tokens = bert_vocab_train(corpus, (int32_t)size, !cased, out, err, sizeof err);
     if (tokens < 0) return bert_error("%s", err);
     printf("%s: %d tokens\n", out, (int)tokens);
@@ -58,7 +56,7 @@ int bert_command_vocab(int argc, char **argv)
 
 int bert_command_eval(int argc, char **argv)
 {
-    const char *load = NULL, *corpus = NULL, *rest;
+    const char *load = NULL, *corpus = NULL;
     int64_t seq = 128, batch = 16, batches = 16, threads = 1;
     char vocab[1024];
     const option_row rows[] = {
@@ -76,13 +74,15 @@ int bert_command_eval(int argc, char **argv)
     bert_score score;
     zf_error error = {ZF_OK, ""};
     int status;
-    bool good;
-    if (!bert_options(argc, argv, "eval --load DIR --corpus FILE [OPTIONS]", rows, &rest, &status)) return status;
-    if (rest || !load || !corpus) return bert_error("eval: it needs --load and --corpus"), EXIT_USAGE;
+    bool good, cased;
+    if (!bert_options(argc, argv, "eval --load DIR --corpus FILE [OPTIONS]", rows, NULL, &status)) return status;
+    if (!load) return bert_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!corpus) return bert_usage_error(argv, "a text is needed: --corpus FILE");
+    if (!bert_checkpoint_cased(load, &cased, &error)) return bert_error("%s", error.text);
     snprintf(vocab, sizeof vocab, "%s/vocab.txt", load);
-    if (!bert_text_open(&text, corpus, vocab, false, seq, 1, threads)) return EXIT_FAILED;
-    good = bert_open_checkpoint(&s, load, &config, NULL, batch, seq, batch * (int64_t)(0.15 * (double)(seq - 3) + 0.5),
-                                false, threads, &error);
+    if (!bert_text_open(&text, corpus, vocab, cased, seq, 1, threads)) return EXIT_FAILED;
+    good = bert_checkpoint_open(&s, load, &config, &(bert_shape){batch, seq, bert_predictions(batch, seq)}, threads,
+                                &error);
     if (good) {
         good = bert_session_score(&s, text.held_out, batches, &score, &error);
         bert_session_close(&s);
@@ -110,17 +110,23 @@ int bert_command_fill(int argc, char **argv)
     bert_config config;
     bert_vocab *vocab;
     zf_error error = {ZF_OK, ""};
+    char file[1024], err[512];
     int status;
-    bool good;
+    bool good, cased;
     if (!bert_options(argc, argv, "fill --load DIR \"Paris is the [MASK] of France .\"", rows, &text, &status))
         return status;
-    if (!text || !load) return bert_error("fill: it needs --load and a text with [MASK] in it"), EXIT_USAGE;
-    good = bert_open_checkpoint(&s, load, &config, &vocab, 1, seq, 1, false, threads, &error);
+    if (!load) return bert_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!text) return bert_usage_error(argv, "a text with [MASK] in it is needed");
+    if (!bert_checkpoint_cased(load, &cased, &error)) return bert_error("%s", error.text);
+    snprintf(file, sizeof file, "%s/vocab.txt", load);
+    if (!(vocab = bert_vocab_load(file, !cased, err, sizeof err))) return bert_error("%s", err);
+    good = bert_checkpoint_open(&s, load, &config, &(bert_shape){1, 8, 1}, threads, &error);
     if (good) {
+        if (seq > config.positions) seq = config.positions;
         good = bert_fill_text(&s, &config, vocab, seq, text, NULL, &error);
         bert_session_close(&s);
-        bert_vocab_free(vocab);
     }
+    bert_vocab_free(vocab);
     return good ? EXIT_GOOD : bert_error("%s", error.text);
 }
 
@@ -137,8 +143,9 @@ int bert_command_export(int argc, char **argv)
     int status;
     bool good;
     if (!bert_options(argc, argv, "export --load DIR FILE.safetensors", rows, &out, &status)) return status;
-    if (!out || !load) return bert_error("export: it needs --load and a file to write"), EXIT_USAGE;
-    good = bert_open_checkpoint(&s, load, &config, NULL, 1, 8, 1, false, 1, &error);
+    if (!load) return bert_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!out) return bert_usage_error(argv, "a file to write is needed");
+    good = bert_checkpoint_open(&s, load, &config, &(bert_shape){1, 8, 1}, 1, &error);
     if (good) {
         good = !bert_export(s.program, s.graph, out, false, &error);
         bert_session_close(&s);

@@ -118,7 +118,7 @@ static double tick(double span)
 
 static void axes(FILE *out, const frame *f)
 {
-    double dx = tick(f->last - f->first), dy = tick(f->high - f->low);
+    double dx = fmax(1, tick(f->last - f->first)), dy = tick(f->high - f->low);
     for (double y = ceil(f->low / dy) * dy; y <= f->high; y += dy)
         fprintf(out,
                 "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' stroke='#ddd'/><text x='%d' y='%.1f' text-anchor='end'>%g"

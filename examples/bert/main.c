@@ -27,12 +27,18 @@ int bert_error(const char *format, ...)
     return EXIT_FAILED;
 }
 
+int bert_usage_error(char **argv, const char *text)
+{
+    bert_error("%s: %s; 'bert %s --help' lists the options", argv[1], text, argv[1]);
+    return EXIT_USAGE;
+}
+
 bool bert_options(int argc, char **argv, const char *usage, const option_row *rows, const char **rest, int *status)
 {
     char error[512];
     int count;
-    *rest = NULL;
-    switch (options_parse(argc, argv, rows, rest, 1, &count, error, sizeof error)) {
+    if (rest) *rest = NULL;
+    switch (options_parse(argc - 1, argv + 1, rows, rest, rest ? 1 : 0, &count, error, sizeof error)) {
     case OPTIONS_GOOD: return true;
     case OPTIONS_HELP:
         printf("usage: bert %s\n\n", usage);
@@ -40,8 +46,7 @@ bool bert_options(int argc, char **argv, const char *usage, const option_row *ro
         *status = EXIT_GOOD;
         return false;
     default:
-        bert_error("%s: %s; 'bert %s --help' lists the options", argv[0], error, argv[0]);
-        *status = EXIT_USAGE;
+        *status = bert_usage_error(argv, error);
         return false;
     }
 }
@@ -65,7 +70,7 @@ int main(int argc, char **argv)
         return EXIT_GOOD;
     }
     for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++)
-        if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc - 1, argv + 1);
+        if (!strcmp(argv[1], commands[i].name)) return commands[i].run(argc, argv);
     bert_error("there is no command '%s'; 'bert --help' lists them", argv[1]);
     return EXIT_USAGE;
 }

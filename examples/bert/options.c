@@ -6,21 +6,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The row called name[0..length): exactly, or the only one that begins so. */
-static const option_row *find(const option_row *rows, const char *name, size_t length, bool *ambiguous)
+/* The row called name[0..length): exactly, or the only one that begins so. *second: another one that begins so, or NULL. */
+static const option_row *find(const option_row *rows, const char *name, size_t length, const option_row **second)
 {
     const option_row *found = NULL;
-    *ambiguous = false;
-    for (; rows->name; rows++) {
+    *second = NULL;
+    for (; rows->name && length; rows++) {
         if (strncmp(rows->name, name, length)) continue;
         if (!rows->name[length]) {
-            *ambiguous = false;
+            *second = NULL;
             return rows;
         }
-        if (found) *ambiguous = true;
-        found = rows;
+        if (!found) found = rows;
+        else if (!*second) *second = rows;
     }
-    return *ambiguous ? NULL : found;
+    return found;
 }
 
 /* The index of `text` among "a|b|c", -1 when it is none of them. */
@@ -54,10 +54,10 @@ static bool set(const option_row *row, const char *text, char *error, int size)
     if (end == text || *end || !isfinite(number) || number < row->least || number > row->most ||
         (row->kind == OPTION_COUNT && number != floor(number))) {
         if (isfinite(row->most))
-            snprintf(error, (size_t)size, "--%s takes %s from %g to %g, not '%.100s'", row->name,
+            snprintf(error, (size_t)size, "--%s takes %s from %.10g to %.10g, not '%.100s'", row->name,
                      row->kind == OPTION_COUNT ? "a whole number" : "a number", row->least, row->most, text);
         else
-            snprintf(error, (size_t)size, "--%s takes %s of %g or more, not '%.100s'", row->name,
+            snprintf(error, (size_t)size, "--%s takes %s of %.10g or more, not '%.100s'", row->name,
                      row->kind == OPTION_COUNT ? "a whole number" : "a number", row->least, text);
         return false;
     }
@@ -69,11 +69,11 @@ static bool set(const option_row *row, const char *text, char *error, int size)
 options_result options_parse(int argc, char **argv, const option_row *rows, const char **rest, int room,
                              int *rest_count, char *error, int size)
 {
-    bool only_rest = false, ambiguous;
+    bool only_rest = false;
     *rest_count = 0;
     for (int i = 1; i < argc; i++) {
         const char *name = argv[i] + 2, *equals, *value;
-        const option_row *row;
+        const option_row *row, *second = NULL;
         if (!only_rest && !strcmp(argv[i], "--")) {
             only_rest = true;
             continue;
@@ -88,9 +88,13 @@ options_result options_parse(int argc, char **argv, const option_row *rows, cons
             continue;
         }
         equals = strchr(argv[i], '=');
-        row = argv[i][1] == '-' ? find(rows, name, equals ? (size_t)(equals - name) : strlen(name), &ambiguous) : NULL;
+        row = argv[i][1] == '-' ? find(rows, name, equals ? (size_t)(equals - name) : strlen(name), &second) : NULL;
         if (!row) {
             snprintf(error, (size_t)size, "there is no option '%.100s'", argv[i]);
+            return OPTIONS_BAD;
+        }
+        if (second) {
+            snprintf(error, (size_t)size, "'%.100s' is ambiguous: --%s or --%s", argv[i], row->name, second->name);
             return OPTIONS_BAD;
         }
         if (row->kind == OPTION_FLAG) {

@@ -32,8 +32,7 @@ typedef struct run {
     bert_log log;
     zf_error error;
     const bert_batch *batch; /* of the step under way */
-    double *step_seconds;    /* [steps of this part of the run] */
-    int64_t first_step, timed;
+    int64_t first_step;
     double started, last_step, last_line;
     double shown_loss, shown_correct, shown_labelled; /* sums since the last line */
     int64_t shown_steps;
@@ -68,26 +67,40 @@ static double peak_mib(void)
 
 /* ------------------------------------------------------------------------------- checkpoints */
 
-enum { SETTING_NOTES = 11, SETTING_TEXT = 64 };
+static const char *const optimizer_names[] = {"adamw", "lamb", "sgd"}; /* by bert_optimizer */
 
-/* What must be equal for a run to go on with the same bits. */
-static int setting_notes(const run *r, zf_note notes[SETTING_NOTES], char text[SETTING_NOTES][SETTING_TEXT])
+enum { SETTINGS = 13, SETTING_TEXT = 64 };
+
+/* The settings that must be equal for a run to go on with the same bits, as notes of its checkpoint. `text` holds the
+ * values. */
+static void setting_notes(const run *r, zf_note notes[SETTINGS], char text[SETTINGS][SETTING_TEXT])
 {
     const settings *o = &r->o;
     const struct {
-        const char *name;
-        double value;
-    } all[SETTING_NOTES] = {
-        {"seq", (double)o->seq},           {"batch", (double)o->batch},       {"optimizer", (double)o->optimizer},
-        {"schedule", (double)o->schedule}, {"warmup", (double)o->warmup},     {"seed", (double)o->seed},
-        {"lr", o->lr},                     {"end-lr", o->end_lr},             {"weight-decay", o->weight_decay},
-        {"clip", o->clip},                 {"dropout", r->config.dropout},
+        const char *name, *text; /* text NULL: the number */
+        double number;
+    } all[SETTINGS] = {
+        {"cased", o->cased ? "yes" : "no", 0},
+        {"seq", NULL, (double)o->seq},
+        {"batch", NULL, (double)o->batch},
+        {"optimizer", optimizer_names[o->optimizer], 0},
+        {"schedule", zf_schedule_name((zf_schedule_kind)o->schedule), 0},
+        {"warmup", NULL, (double)o->warmup},
+        {"seed", NULL, (double)o->seed},
+        {"lr", NULL, o->lr},
+        {"end-lr", NULL, o->end_lr},
+        {"weight-decay", NULL, o->weight_decay},
+        {"clip", NULL, o->clip},
+        {"dropout", NULL, r->config.dropout},
+        {"corpus", r->text.corpus ? NULL : "none", r->text.corpus ? (double)r->text.corpus->tokens : 0},
     };
-    for (int i = 0; i < SETTING_NOTES; i++) {
-        snprintf(text[i], SETTING_TEXT, "%.17g", all[i].value);
+    for (int i = 0; i < SETTINGS; i++) {
+        int digits = 6; /* as few as read back the same */
+        do snprintf(text[i], SETTING_TEXT, "%.*g", digits, all[i].number);
+        while (strtod(text[i], NULL) != all[i].number && ++digits <= 17);
+        if (all[i].text) snprintf(text[i], SETTING_TEXT, "%s", all[i].text);
         notes[i] = (zf_note){all[i].name, text[i]};
     }
-    return SETTING_NOTES;
 }
 
 /* A whole small file, or NULL; *bytes is its size. */
@@ -105,12 +118,13 @@ static char *load_file(const char *path, size_t *bytes)
 
 static bool save(run *r)
 {
-    char text[SETTING_NOTES][SETTING_TEXT];
-    zf_note notes[SETTING_NOTES];
+    char text[SETTINGS][SETTING_TEXT];
+    zf_note notes[SETTINGS];
     zf_attachment attachments[2] = {{"config.json", NULL, 0}, {"vocab.txt", NULL, 0}};
     zf_json_writer *config = bert_config_json(&r->config);
     char *vocab = r->o.vocab ? load_file(r->o.vocab, &attachments[1].bytes) : NULL;
-    zf_save_desc d = {notes, setting_notes(r, notes, text), attachments, r->o.vocab ? 2 : 1};
+    zf_save_desc d = {notes, SETTINGS, attachments, r->o.vocab ? 2 : 1};
+    setting_notes(r, notes, text);
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
     attachments[1].data = vocab;
     if (r->o.vocab && !vocab) {
@@ -127,16 +141,27 @@ static bool save(run *r)
 /* Restores a checkpoint after checking that this run is the one it belongs to. */
 static bool resume(run *r)
 {
-    char text[SETTING_NOTES][SETTING_TEXT], saved[SETTING_TEXT];
-    zf_note notes[SETTING_NOTES];
-    int count = setting_notes(r, notes, text);
-    for (int i = 0; i < count; i++) {
+    char text[SETTINGS][SETTING_TEXT], saved[SETTING_TEXT], path[1024];
+    zf_note notes[SETTINGS];
+    bert_config config;
+    setting_notes(r, notes, text);
+    for (int i = 0; i < SETTINGS; i++) {
         if (zf_checkpoint_note(r->o.load, notes[i].key, saved, sizeof saved, &r->error)) return false;
         if (!strcmp(saved, notes[i].value)) continue;
         r->error.status = ZF_ERR_MISMATCH;
         snprintf(r->error.text, sizeof r->error.text,
-                 "%s was trained with --%s %s, not %s; give the same, or start anew from its weights with --init %s/params.safetensors",
-                 r->o.load, notes[i].key, saved, notes[i].value, r->o.load);
+                 "%s was trained with %s = %s%s, not %s: give the same --%s, or start anew from its weights with --init "
+                 "%s/params.safetensors",
+                 r->o.load, notes[i].key, saved, strcmp(notes[i].key, "corpus") ? "" : " tokens", notes[i].value,
+                 notes[i].key, r->o.load);
+        return false;
+    }
+    snprintf(path, sizeof path, "%s/config.json", r->o.load);
+    if (!bert_config_load(path, &config, &r->error)) return false;
+    if (memcmp(&config, &r->config, sizeof config)) {
+        r->error.status = ZF_ERR_MISMATCH;
+        snprintf(r->error.text, sizeof r->error.text, "%s was trained with another model than --model %s: give the same",
+                 r->o.load, r->o.model);
         return false;
     }
     r->error.status = zf_load(r->session.program, r->o.load, NULL);
@@ -193,7 +218,6 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
                         .grad_norm = bert_session_scalar(s, zf_graph_find(s->graph, "grad_norm")),
                         .tokens_per_s = tokens / (t - r->last_step)};
     (void)program;
-    r->step_seconds[r->timed++] = t - r->last_step;
     r->shown_loss += row.loss, r->shown_steps++;
     r->shown_correct += bert_session_scalar(s, m->mlm_correct), r->shown_labelled += r->batch->labelled;
     if (!bert_log_add(&r->log, &row, &r->error)) return false;
@@ -219,18 +243,24 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-/* Tokens per second of the median step. */
-static double speed(run *r)
+/* Tokens per second of the median step of this part of the run; 0 without a step. */
+static double speed(const run *r)
 {
-    double tokens = (double)(r->session.shape.batch * r->session.shape.sequence);
-    if (!r->timed) return 0;
-    qsort(r->step_seconds, (size_t)r->timed, sizeof *r->step_seconds, by_value);
-    return tokens / r->step_seconds[r->timed / 2];
+    double *speeds = malloc((size_t)(r->log.count + 1) * sizeof *speeds), median = 0;
+    int64_t count = 0;
+    for (int64_t i = 0; i < r->log.count && speeds; i++)
+        if (r->log.rows[i].step > r->first_step) speeds[count++] = r->log.rows[i].tokens_per_s;
+    if (count) {
+        qsort(speeds, (size_t)count, sizeof *speeds, by_value);
+        median = speeds[count / 2];
+    }
+    free(speeds);
+    return median;
 }
 
 static bool train(run *r)
 {
-    struct sigaction action = {.sa_handler = on_interrupt};
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     bert_session *s = &r->session;
     char err[256];
     zf_nn_train_desc d = {.program = s->program, .steps = r->o.steps, .lr = s->model.lr, .user = r, .feed = feed,
@@ -245,8 +275,6 @@ static bool train(run *r)
         if (!(r->feeder = bert_feeder_start(&f, err, sizeof err))) return bert_error("%s", err), false;
     }
     if (!bert_log_open(&r->log, r->o.log, r->first_step, &r->error)) return false;
-    r->step_seconds = calloc((size_t)(r->o.steps > r->first_step ? r->o.steps - r->first_step : 1), sizeof *r->step_seconds);
-    if (!r->step_seconds) return bert_error("out of memory"), false;
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
     r->started = r->last_step = r->last_line = now();
@@ -337,17 +365,27 @@ static bool write_report(run *r)
     return !status;
 }
 
-/* The command that takes the run up again. */
+/* An argument for a shell: in quotes where it has a character that means something there. */
+static void print_argument(const char *text)
+{
+    static const char plain[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=:,./@%";
+    bool quote = !*text || text[strspn(text, plain)];
+    printf(quote ? " '" : " ");
+    for (; *text; text++) printf(*text == '\'' ? "'\\''" : "%c", *text);
+    if (quote) printf("'");
+}
+
+/* The command that takes the run up again: of two --load the last one counts. */
 static void print_continue(const run *r)
 {
     printf("interrupted after step %lld; the checkpoint is in %s. To continue:\n ",
            (long long)zf_program_step(r->session.program), r->o.save);
-    printf(" %s", "bert");
-    for (int i = 0; i < r->argc; i++) {
-        if (!strcmp(r->argv[i], "--load")) i++;
-        else if (strncmp(r->argv[i], "--load=", 7)) printf(" %s", r->argv[i]);
+    for (int i = 0; i < r->argc; i++) print_argument(r->argv[i]);
+    if (!r->o.load || strcmp(r->o.load, r->o.save)) {
+        printf(" --load");
+        print_argument(r->o.save);
     }
-    printf(" --load %s\n", r->o.save);
+    printf("\n");
 }
 
 static bool finish(run *r)
@@ -398,7 +436,7 @@ static bool open_data(run *r, bert_shape *shape)
     if (r->config.vocab < bert_vocab_size(r->text.vocab))
         return bert_error("%s: vocab_size is %lld, but %s has %d tokens", o->model, (long long)r->config.vocab, o->vocab,
                           (int)bert_vocab_size(r->text.vocab)), false;
-    *shape = (bert_shape){o->batch, o->seq, o->batch * (int64_t)(0.15 * (double)(o->seq - 3) + 0.5)};
+    *shape = (bert_shape){o->batch, o->seq, bert_predictions(o->batch, o->seq)};
     return true;
 }
 
@@ -411,20 +449,22 @@ static bool begin(run *r)
     int fresh;
     zf_program_info info;
     if (!bert_config_load(o->model, &r->config, &r->error) || !open_data(r, &d.shape)) return false;
-    if (o->seq > r->config.positions)
-        return bert_error("--seq %lld is more than the model's %lld positions", (long long)o->seq,
-                          (long long)r->config.positions), false;
     if (o->dropout >= 0) r->config.dropout = r->config.attention_dropout = o->dropout;
+    if (o->warmup < 0 && o->load) {
+        char warmup[SETTING_TEXT];
+        if (zf_checkpoint_note(o->load, "warmup", warmup, sizeof warmup, &r->error)) return false;
+        o->warmup = strtoll(warmup, NULL, 10);
+    }
     if (o->warmup < 0) o->warmup = o->steps / 10;
     d.config = r->config;
     if (!bert_session_open(&r->session, &d, &r->error)) return false;
-    if (o->init) {
+    if (o->init && !o->load) {
         if (bert_import(r->session.program, r->session.graph, o->init, &fresh, &r->error)) return false;
         if (fresh) printf("%s lacks %d tensors of the heads; they start anew\n", o->init, fresh);
     }
     if (o->load && !resume(r)) return false;
     info = zf_program_info_of(r->session.program);
-    printf("BERT %s: %.1f million parameters, batch %lld x %lld tokens, %.1f GFLOP a step, plan %.1f MiB\n", o->model,
+    printf("BERT %s: %.3g million parameters, batch %lld x %lld tokens, %.3g GFLOP a step, plan %.3g MiB\n", o->model,
            1e-6 * (double)info.param_count, (long long)o->batch, (long long)o->seq, 1e-9 * info.flops,
            (double)info.peak_bytes / 1048576);
     if (r->text.corpus)
@@ -442,17 +482,18 @@ static void end(run *r)
     bert_session_close(&r->session);
     bert_text_close(&r->text);
     bert_batch_file_free(r->batches);
-    free(r->step_seconds);
 }
 
-/* What the options lack for each other; NULL when they are complete. */
-static const char *incomplete(const settings *o)
+/* What is wrong with the options as a whole, or NULL. */
+static const char *contradiction(const settings *o)
 {
-    if (!o->batch_file && (!o->corpus || !o->vocab)) return "needs --corpus and --vocab, or --batch-file";
-    if (o->batch_file && o->corpus) return "takes --corpus or --batch-file, not both";
-    if (o->save_every && !o->save) return "--save-every needs --save";
-    if (o->init && o->load) return "takes --init or --load, not both";
-    if (o->dump_grads && !o->steps) return "--dump-grads needs a step";
+    if (!o->corpus && !o->batch_file) return "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE";
+    if (o->corpus && o->batch_file) return "--corpus and --batch-file exclude each other";
+    if (o->corpus && !o->vocab) return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
+    if (o->save_every && !o->save) return "--save-every needs a place for its checkpoints: --save DIR";
+    if (o->dump_grads && !o->steps) return "--dump-grads needs a step, and --steps 0 makes none";
+    if (o->corpus && !o->steps && !o->eval_batches)
+        return "--steps 0 only evaluates, and --eval-batches 0 leaves nothing to evaluate";
     return NULL;
 }
 
@@ -482,7 +523,7 @@ int bert_command_pretrain(int argc, char **argv)
         {"dropout", OPTION_NUMBER, "P", &o->dropout, -1, 0.999, "-1: as the model says"},
         {"seed", OPTION_COUNT, "K", &o->seed, 0, 9e15, "of parameters, dropout, masks and pairs"},
         {"threads", OPTION_COUNT, "N", &o->threads, 1, 1024, "workers"},
-        {"init", OPTION_TEXT, "FILE", &o->init, 0, 0, "start from the weights of a safetensors file"},
+        {"init", OPTION_TEXT, "FILE", &o->init, 0, 0, "start from the weights of a safetensors file (not with --load)"},
         {"save", OPTION_TEXT, "DIR", &o->save, 0, 0, "write a checkpoint at the end, and when interrupted"},
         {"save-every", OPTION_COUNT, "N", &o->save_every, 0, 1e12, "and every N steps"},
         {"load", OPTION_TEXT, "DIR", &o->load, 0, 0, "go on from a checkpoint"},
@@ -496,15 +537,11 @@ int bert_command_pretrain(int argc, char **argv)
         {"quiet", OPTION_FLAG, NULL, &o->quiet, 0, 0, "no line while it runs"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
-    const char *rest, *lacking;
+    const char *wrong;
     int status;
     bool good;
-    if (!bert_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, &rest, &status)) return status;
-    if (rest || (lacking = incomplete(o))) {
-        if (rest) bert_error("pretrain: '%s' is no option", rest);
-        else bert_error("pretrain: it %s%s", strncmp(lacking, "--", 2) ? "" : "needs more: ", lacking);
-        return EXIT_USAGE;
-    }
+    if (!bert_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL, &status)) return status;
+    if ((wrong = contradiction(o))) return bert_usage_error(argv, wrong);
     r.terminal = isatty(STDOUT_FILENO) != 0;
     good = begin(&r);
     if (good) good = o->steps ? train(&r) && finish(&r) : only_evaluate(&r);

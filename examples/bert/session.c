@@ -32,6 +32,12 @@ static void train_passes(bert_session *s, const bert_session_desc *d)
 bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *error)
 {
     *s = (bert_session){.shape = d->shape};
+    if (d->shape.sequence > d->config.positions) {
+        error->status = ZF_ERR_ARGUMENT;
+        snprintf(error->text, sizeof error->text, "sequences of %lld tokens are too long for the model's %lld positions",
+                 (long long)d->shape.sequence, (long long)d->config.positions);
+        return false;
+    }
     s->graph = zf_graph_new(NULL);
     if (!s->graph) return copy_error(error, ZF_ERR_NOMEM, "out of memory");
     if (!d->share && !(s->backend = zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)d->threads}, error))) {
@@ -56,8 +62,7 @@ void bert_session_close(bert_session *s)
     zf_program_free(s->program);
     zf_backend_free(s->backend);
     zf_graph_free(s->graph);
-    *s = (bert_session){NULL, NULL, NULL, {ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE,
-                                           ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE, ZF_NONE}, {0, 0, 0}};
+    *s = (bert_session){.graph = NULL};
 }
 
 zf_status bert_session_feed(bert_session *s, const bert_batch *b, double labelled, double pairs)

@@ -9,6 +9,11 @@ static int64_t encode(const void *user, const char *text, size_t bytes, int32_t 
     return bert_encode(user, text, bytes, 0, ids, cap);
 }
 
+int64_t bert_predictions(int64_t batch, int64_t sequence)
+{
+    return batch * (int64_t)(0.15 * (double)(sequence - 3) + 0.5); /* as bert_examples_desc.max_predictions 0 */
+}
+
 static bool examples(bert_examples **out, const bert_text *t, bool held_out, int64_t sequence, uint64_t seed, char *err,
                      size_t size)
 {

@@ -596,11 +596,12 @@ ZF_API zf_status zf_step(zf_program *program);
 /* Steps done: 0 at first, kept by checkpoints. */
 ZF_API int64_t zf_program_step(const zf_program *program);
 
-/* Checkpoints: a directory with safetensors files (parameters, states), manifest.json with step, seed, a checksum of every
- * tensor and the caller's notes, and the caller's files. It is written aside and renamed: a crash leaves the old one or
- * the new one whole. */
+/* Checkpoints: a directory with params.safetensors, state.safetensors, manifest.json (step, seed,
+ * the caller's notes, and checksums that together cover every byte) and the caller's files. It is
+ * written aside and renamed: a crash leaves the old one or the new one whole. A program compiled
+ * with `.share` has none: the program that owns the parameters saves and loads them. */
 typedef struct zf_note {
-    const char *key, *value;
+    const char *key, *value; /* UTF-8 */
 } zf_note;
 
 typedef struct zf_attachment {
@@ -616,21 +617,27 @@ typedef struct zf_save_desc {
     int32_t attachment_count;
 } zf_save_desc;
 
-/* Saves parameters, states, step and seed. desc NULL: nothing else. An error leaves what `path` held as it was. */
+/* Saves parameters, states, step and seed. desc NULL: nothing else. An error leaves what `path`
+ * held as it was. One save at a time to a path, and no load from it meanwhile. */
 ZF_API zf_status zf_save(zf_program *program, const char *path, const zf_save_desc *desc);
 
 typedef struct zf_load_desc {
-    bool params_only; /* states are neither needed nor touched, and step and seed stay: for evaluation */
+    /* For evaluation: states are neither needed nor touched, step and seed stay, and the checkpoint
+     * may have parameters that the program has not. */
+    bool params_only;
 } zf_load_desc;
 
-/* Restores them, so that training goes on with the same bits. Every tensor of the program must be there with its dtype
- * and shape (ZF_ERR_MISMATCH names the first that is not), and every checksum must fit (ZF_ERR_FORMAT names file and
- * tensor); all is checked before anything is changed. desc NULL: all. */
+/* Restores them, so that training goes on with the same bits. The checkpoint must have the tensors
+ * of the program, neither fewer nor more, each with its dtype and shape (ZF_ERR_MISMATCH names the
+ * first that is not so), and every checksum must fit (ZF_ERR_FORMAT names file and tensor); all is
+ * checked before anything is changed. Only if a device fails or a file changes after that are the
+ * program's parameters and states undefined, and the error says so. desc NULL: all. */
 ZF_API zf_status zf_load(zf_program *program, const char *path, const zf_load_desc *desc);
 
-/* Reads one note of a checkpoint into value[0..size), terminated. ZF_ERR_ARGUMENT when there is none of that key, or it
- * does not fit. */
-ZF_API zf_status zf_checkpoint_note(const char *path, const char *key, char *value, size_t size, zf_error *error);
+/* Reads one note of a checkpoint into value[0..size), terminated. ZF_ERR_ARGUMENT when there is
+ * none of that key, or it does not fit; on an error value stays as it was. */
+ZF_API zf_status zf_checkpoint_note(const char *path, const char *key, char *value, size_t size,
+                                    zf_error *error);
 
 typedef struct zf_program_info {
     size_t peak_bytes;      /* predicted: the arena's size */

@@ -15,9 +15,10 @@
  *       "crc32c": "62a8ab43"
  *     }
  *
- * Every byte is under a CRC-32C: the data of a tensor under that of its entry, what stands in front of the data under
- * "headers", and the manifest under its last member, which covers all that stands before its own value. Tensors are a
- * list, not an object by name, so that a later format can list a tensor in parts.
+ * Every byte is under a CRC-32C: the data of a tensor under that of its entry, what stands in front
+ * of the data under "headers", and the manifest under its last member, which covers all that stands
+ * before its own value. Tensors are a list, not an object by name, so that a later format can list
+ * a tensor in parts.
  *
  *     saving    device -> piece -> PATH.zf-new/FILE for every file, then PATH.zf-new becomes PATH
  *     loading   FILE -> piece for everything, to check it; then again FILE -> piece -> device
@@ -27,9 +28,8 @@ enum { ZFI_PIECE = 4 << 20, ZFI_CHECKPOINT_FORMAT = 1 };
 static const char zfi_manifest_name[] = "manifest.json";
 
 static const struct {
-    zf_op op;
     const char *name, *file;
-} zfi_kinds[2] = {{ZF_OP_param, "param", "params.safetensors"}, {ZF_OP_state, "state", "state.safetensors"}};
+} zfi_kinds[2] = {{"param", "params.safetensors"}, {"state", "state.safetensors"}};
 
 /* The kind of a node: an index into zfi_kinds, or -1 when checkpoints do not hold it. */
 static int zfi_kind_of(const zfi_node *node)
@@ -44,7 +44,8 @@ static const char *zfi_sum_text(char out[12], uint32_t crc)
 }
 
 /* The checksum of the first `bytes` of a file, UINT64_MAX: of all of it. piece: ZFI_PIECE bytes. */
-static zf_status zfi_file_sum(const char *path, uint64_t bytes, void *piece, uint32_t *crc, zf_error *error)
+static zf_status zfi_file_sum(const char *path, uint64_t bytes, void *piece, uint32_t *crc,
+                              zf_error *error)
 {
     uint64_t size;
     zf_status status = ZF_OK;
@@ -61,8 +62,8 @@ static zf_status zfi_file_sum(const char *path, uint64_t bytes, void *piece, uin
     return status;
 }
 
-/* May the caller's file have that name? It must be none of the checkpoint's own, none that a file being written has, and
- * must not lead out of the directory. */
+/* May the caller's file have that name? It must be none of the checkpoint's own, none that a file
+ * being written has, and must not lead out of the directory. */
 static bool zfi_is_attachment(const char *name)
 {
     size_t length = strlen(name);
@@ -70,7 +71,8 @@ static bool zfi_is_attachment(const char *name)
     for (size_t i = 0; i < length; i++)
         if (!zfi_is_word((unsigned char)name[i]) && name[i] != '.' && name[i] != '-') return false;
     if (length > 7 && !strcmp(name + length - 7, ".zf-new")) return false;
-    return strcmp(name, zfi_manifest_name) && strcmp(name, zfi_kinds[0].file) && strcmp(name, zfi_kinds[1].file);
+    return strcmp(name, zfi_manifest_name) && strcmp(name, zfi_kinds[0].file) &&
+           strcmp(name, zfi_kinds[1].file);
 }
 
 /* ---------------------------------------------------------------------------------- saving */
@@ -89,16 +91,18 @@ static zf_status zfi_check_save(const zf_save_desc *d, zf_error *error)
     char quoted[ZFI_QUOTE];
     if (d->note_count < 0 || (d->note_count && !d->notes) || d->attachment_count < 0 ||
         (d->attachment_count && !d->attachments))
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: %d notes and %d attachments, but not where they are",
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "zf_save: %d notes and %d attachments, but not where they are",
                         (int)d->note_count, (int)d->attachment_count);
     for (int32_t i = 0; i < d->note_count; i++) {
         const zf_note *note = &d->notes[i];
         if (!note->key || !note->value)
-            return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: note %d has no %s", (int)i, note->key ? "value" : "key");
+            return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: note %d has no %s", (int)i,
+                            note->key ? "value" : "key");
         for (int32_t k = 0; k < i; k++)
             if (!strcmp(d->notes[k].key, note->key))
-                return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: notes %d and %d have one key, %s", (int)k, (int)i,
-                                zfi_quote(quoted, note->key, strlen(note->key)));
+                return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: notes %d and %d have one key, %s",
+                                (int)k, (int)i, zfi_quote(quoted, note->key, strlen(note->key)));
     }
     for (int32_t i = 0; i < d->attachment_count; i++) {
         const zf_attachment *file = &d->attachments[i];
@@ -108,18 +112,20 @@ static zf_status zfi_check_save(const zf_save_desc *d, zf_error *error)
         zfi_quote(quoted, file->name, strlen(file->name));
         if (!zfi_is_attachment(file->name))
             return zfi_fail(error, ZF_ERR_ARGUMENT,
-                            "zf_save: no attachment can be named %s: a name has 1 to 200 letters, digits, '.', '-' and "
+                            "zf_save: no attachment can be named %s: a name has 1 to 200 letters, "
+                            "digits, '.', '-' and "
                             "'_', does not begin with '.', and is not %s, %s, %s or *.zf-new",
                             quoted, zfi_manifest_name, zfi_kinds[0].file, zfi_kinds[1].file);
         for (int32_t k = 0; k < i; k++)
             if (!strcmp(d->attachments[k].name, file->name))
-                return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: attachments %d and %d have one name, %s", (int)k,
-                                (int)i, quoted);
+                return zfi_fail(error, ZF_ERR_ARGUMENT,
+                                "zf_save: attachments %d and %d have one name, %s", (int)k, (int)i,
+                                quoted);
     }
     return ZF_OK;
 }
 
-/* The file of one kind of tensors; none where there are only states to be without. */
+/* The file of one kind of tensors. Without any, parameters have an empty one and states none. */
 static zf_status zfi_save_tensors(zfi_saving *s, int kind)
 {
     zf_program *p = s->program;
@@ -128,7 +134,8 @@ static zf_status zfi_save_tensors(zfi_saving *s, int kind)
     zf_safetensors_writer *file;
     zf_status status = ZF_OK;
     int32_t count = 0;
-    for (int32_t i = 0; i < zfi_len(g->order); i++) count += zfi_kind_of(&g->nodes[g->order[i]]) == kind;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        count += zfi_kind_of(&g->nodes[g->order[i]]) == kind;
     if (!count && kind) return ZF_OK;
     if (!zfi_path_join(path, s->aside, zfi_kinds[kind].file))
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "%s: too long a path", zfi_path_tail(s->aside));
@@ -137,7 +144,8 @@ static zf_status zfi_save_tensors(zfi_saving *s, int kind)
     file->checksums = true;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (zfi_kind_of(node) == kind) zf_safetensors_declare(file, node->name, node->dtype, node->shape);
+        if (zfi_kind_of(node) == kind)
+            zf_safetensors_declare(file, node->name, node->dtype, node->shape);
     }
     for (int32_t i = 0, n = 0; i < zfi_len(g->order) && !file->error.status; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
@@ -146,14 +154,17 @@ static zf_status zfi_save_tensors(zfi_saving *s, int kind)
         if (zfi_kind_of(node) != kind) continue;
         for (size_t at = 0; at < bytes && !file->error.status; at += part) {
             part = bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE;
-            status = p->backend->copy(p->backend->self, s->piece, data + at, part, ZF_DEVICE_TO_HOST, &p->error);
-            if (status) return zfi_fail(&p->error, status, "zf_save: %s cannot be read", node->name);
+            status = p->backend->copy(p->backend->self, s->piece, data + at, part,
+                                      ZF_DEVICE_TO_HOST, &p->error);
+            if (status)
+                return zfi_fail(&p->error, status, "zf_save: %s cannot be read", node->name);
             zf_safetensors_write(file, n, s->piece, part);
         }
         n++;
     }
     status = zf_safetensors_finish(file, &p->error);
-    return status ? status : zfi_file_sum(path, file->start, s->piece, &s->headers[kind], &p->error);
+    return status ? status
+                  : zfi_file_sum(path, file->start, s->piece, &s->headers[kind], &p->error);
 }
 
 static zf_status zfi_save_attachments(zfi_saving *s, const zf_save_desc *d)
@@ -181,7 +192,8 @@ static void zfi_put_tensor(zf_json_writer *json, const zfi_safetensors_output *t
     zf_json_put_string(json, zf_dtype_name(tensor->dtype));
     zf_json_put_key(json, "shape");
     zf_json_begin_array(json);
-    for (int axis = 0; axis < tensor->shape.rank; axis++) zf_json_put_int(json, tensor->shape.dims[axis]);
+    for (int axis = 0; axis < tensor->shape.rank; axis++)
+        zf_json_put_int(json, tensor->shape.dims[axis]);
     zf_json_end(json);
     zf_json_put_key(json, "file");
     zf_json_put_string(json, zfi_kinds[kind].file);
@@ -200,7 +212,8 @@ static void zfi_put_manifest(const zfi_saving *s, const zf_save_desc *d, zf_json
     zf_json_put_int(json, ZFI_CHECKPOINT_FORMAT);
     zf_json_put_key(json, "step");
     zf_json_put_int(json, s->program->steps);
-    zf_json_put_key(json, "seed"); /* 64 bits without a sign are more than JSON's readers promise to keep */
+    zf_json_put_key(
+        json, "seed"); /* 64 bits without a sign are more than JSON's readers promise to keep */
     snprintf(text, sizeof text, "%llu", (unsigned long long)s->program->run.seed);
     zf_json_put_string(json, text);
     zf_json_put_key(json, "notes");
@@ -214,8 +227,8 @@ static void zfi_put_manifest(const zfi_saving *s, const zf_save_desc *d, zf_json
     zf_json_begin_object(json);
     for (int32_t i = 0; i < d->attachment_count; i++) {
         zf_json_put_key(json, d->attachments[i].name);
-        zf_json_put_string(json,
-                           zfi_sum_text(sum, zfi_crc32c(0, d->attachments[i].data, d->attachments[i].bytes)));
+        zf_json_put_string(json, zfi_sum_text(sum, zfi_crc32c(0, d->attachments[i].data,
+                                                              d->attachments[i].bytes)));
     }
     zf_json_end(json);
     zf_json_put_key(json, "headers");
@@ -244,14 +257,18 @@ static zf_status zfi_save_manifest(zfi_saving *s, const zf_save_desc *d)
     if (!json) return zfi_nomem(error);
     zfi_put_manifest(s, d, json);
     if (!json->error.status)
-        zf_json_put_string(json, zfi_sum_text(sum, zfi_crc32c(0, json->text, stbds_arrlenu(json->text))));
+        zf_json_put_string(json,
+                           zfi_sum_text(sum, zfi_crc32c(0, json->text, stbds_arrlenu(json->text))));
     zf_json_end(json);
     if (stbds_arrlenu(json->text) >= ZFI_JSON_FILE_LIMIT)
-        status = zfi_fail(error, ZF_ERR_LIMIT, "zf_save: notes and names make a manifest of %zu bytes; it must be under %d",
-                          stbds_arrlenu(json->text), ZFI_JSON_FILE_LIMIT);
+        status =
+            zfi_fail(error, ZF_ERR_LIMIT,
+                     "zf_save: notes and names make a manifest of %zu bytes; it must be under %d",
+                     stbds_arrlenu(json->text), ZFI_JSON_FILE_LIMIT);
     else if (!zfi_path_join(path, s->aside, zfi_manifest_name))
         status = zfi_fail(error, ZF_ERR_ARGUMENT, "%s: too long a path", zfi_path_tail(s->aside));
-    else status = zf_json_save(json, path, error);
+    else
+        status = zf_json_save(json, path, error);
     zf_json_writer_free(json);
     return status;
 }
@@ -265,8 +282,9 @@ ZF_API zf_status zf_save(zf_program *p, const char *path, const zf_save_desc *de
     zfi_clear_error(p);
     if (!path) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_save: no path");
     if (p->share)
-        return zfi_fail(&p->error, ZF_ERR_STAGE,
-                        "zf_save: the parameters are those of the program that this one shares: save that one");
+        return zfi_fail(
+            &p->error, ZF_ERR_STAGE,
+            "zf_save: the parameters are those of the program that this one shares: save that one");
     if ((status = zfi_check_save(&d, &p->error))) return status;
     status = p->backend->synchronize(p->backend->self, &p->error);
     if (status) return zfi_fail(&p->error, status, "zf_save: the backend failed");
@@ -281,8 +299,10 @@ ZF_API zf_status zf_save(zf_program *p, const char *path, const zf_save_desc *de
         if (!status) status = zfi_save_manifest(&s, &d);
         zf_safetensors_writer_free(s.files[0]);
         zf_safetensors_writer_free(s.files[1]);
-        if (status) zfi_directory_abandon(s.aside);
-        else status = zfi_directory_commit(s.aside, &p->error);
+        if (status)
+            zfi_directory_abandon(s.aside);
+        else
+            status = zfi_directory_commit(s.aside, &p->error);
     }
     zfi_free(&s.memory, s.piece, ZFI_PIECE);
     return status;
@@ -305,19 +325,24 @@ static zf_status zfi_json_to_sum(const zf_json *value, uint32_t *out, zf_error *
     uint32_t crc = 0;
     if (!value) return ZF_OK;
     for (size_t i = 0; i < bytes && i < 8; i++) {
-        int digit = text[i] >= '0' && text[i] <= '9' ? text[i] - '0' : text[i] >= 'a' && text[i] <= 'f' ? text[i] - 'a' + 10 : -1;
+        int digit = text[i] >= '0' && text[i] <= '9'   ? text[i] - '0'
+                    : text[i] >= 'a' && text[i] <= 'f' ? text[i] - 'a' + 10
+                                                       : -1;
         if (digit < 0) bytes = 0;
         crc = crc << 4 | (uint32_t)(digit & 15);
     }
-    if (bytes != 8) return zf_json_expected(value, error, "a checksum: eight of the digits 0-9 and a-f");
+    if (bytes != 8)
+        return zf_json_expected(value, error, "a checksum: eight of the digits 0-9 and a-f");
     *out = crc;
     return ZF_OK;
 }
 
-static zf_status zfi_sum_fail(zf_error *error, const char *file, const char *what, uint32_t crc, uint32_t expected)
+static zf_status zfi_sum_fail(zf_error *error, const char *file, const char *what, uint32_t crc,
+                              uint32_t expected)
 {
-    return zfi_fail(error, ZF_ERR_FORMAT, "%s: %s%schecksum %08x, the manifest says %08x; the file is damaged",
-                    zfi_path_tail(file), what, *what ? ": " : "", (unsigned)crc, (unsigned)expected);
+    return zfi_fail(
+        error, ZF_ERR_FORMAT, "%s: %s%schecksum %08x, the manifest says %08x; the file is damaged",
+        zfi_path_tail(file), what, *what ? ": " : "", (unsigned)crc, (unsigned)expected);
 }
 
 /* Where the manifest is; puts back first what a stopped commit left aside. */
@@ -334,10 +359,11 @@ static zf_status zfi_manifest_find(const char *path, char out[ZFI_ASIDE_MAX], zf
     if (stat(out, &about) == 0) return ZF_OK;
     if (stat(path, &about)) return zfi_io_fail(error, "open", path);
     if (!S_ISDIR(about.st_mode))
-        return zfi_fail(error, ZF_ERR_FORMAT, "%s is no checkpoint: it is not a directory", zfi_path_tail(path));
+        return zfi_fail(error, ZF_ERR_FORMAT, "%s is no checkpoint: it is not a directory",
+                        zfi_path_tail(path));
     if (missing)
-        return zfi_fail(error, ZF_ERR_FORMAT, "%s is no checkpoint: it has no %s", zfi_path_tail(path),
-                        zfi_manifest_name);
+        return zfi_fail(error, ZF_ERR_FORMAT, "%s is no checkpoint: it has no %s",
+                        zfi_path_tail(path), zfi_manifest_name);
     return ZF_OK; /* opening it will tell */
 }
 
@@ -351,7 +377,8 @@ static zf_status zfi_manifest_check(const zfi_manifest *m, zf_error *error)
     uint32_t expected = 0, crc;
     size_t at;
     if (!library || strcmp(library, "zeroflow"))
-        return zfi_fail(error, ZF_ERR_FORMAT, "%s is not the manifest of a zeroflow checkpoint", zfi_path_tail(m->path));
+        return zfi_fail(error, ZF_ERR_FORMAT, "%s is not the manifest of a zeroflow checkpoint",
+                        zfi_path_tail(m->path));
     format = zf_json_require(m->json, "format", error);
     if (!format || zf_json_to_int(format, 1, INT64_MAX, &version, error)) return ZF_ERR_FORMAT;
     if (version != ZFI_CHECKPOINT_FORMAT)
@@ -374,7 +401,8 @@ static void zfi_manifest_free(zfi_manifest *m)
 }
 
 /* On failure there is nothing to free. */
-static zf_status zfi_manifest_read(zfi_manifest *m, const char *path, const zf_allocator *allocator, zf_error *error)
+static zf_status zfi_manifest_read(zfi_manifest *m, const char *path, const zf_allocator *allocator,
+                                   zf_error *error)
 {
     zf_error failed = {ZF_OK, ""};
     *m = (zfi_manifest){.memory = zfi_memory_of(allocator)};
@@ -408,7 +436,8 @@ typedef struct zfi_loading {
     uint64_t seed;
 } zfi_loading;
 
-/* Opens the file of a kind of tensors, if there is one, and checks what stands in front of their data. */
+/* Opens the file of a kind of tensors, if there is one, and checks what stands in front of their
+ * data. */
 static zf_status zfi_load_header(zfi_loading *l, int kind)
 {
     zf_error *error = &l->program->error;
@@ -417,7 +446,8 @@ static zf_status zfi_load_header(zfi_loading *l, int kind)
     uint32_t crc = 0, expected = 0;
     zf_status status;
     if (!headers) return error->status;
-    sum = kind ? zf_json_member(headers, zfi_kinds[kind].file) : zf_json_require(headers, zfi_kinds[kind].file, error);
+    sum = kind ? zf_json_member(headers, zfi_kinds[kind].file)
+               : zf_json_require(headers, zfi_kinds[kind].file, error);
     if (!sum || zfi_json_to_sum(sum, &expected, error)) return error->status;
     if (!zfi_path_join(path, l->path, zfi_kinds[kind].file))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: too long a path", zfi_path_tail(l->path));
@@ -446,60 +476,76 @@ static zf_status zfi_load_seed(zfi_loading *l)
     return ZF_OK;
 }
 
-/* One entry of "tensors": agrees with its file and with the program. */
-static zf_status zfi_load_entry(zfi_loading *l, const zf_json *entry)
+/* One of "tensors". */
+typedef struct zfi_entry {
+    const zf_json *json;
+    const char *name;
+    int kind;
+    zf_dtype dtype;
+    zf_shape shape;
+    uint32_t crc;
+} zfi_entry;
+
+static zf_status zfi_entry_read(const zf_json *json, zfi_entry *entry, zf_error *error)
+{
+    static const char *const members[6] = {"name", "kind", "dtype", "file", "shape", "crc32c"};
+    const zf_json *values[6];
+    const char *text[4] = {"", "", "", ""};
+    *entry = (zfi_entry){.json = json};
+    for (int i = 0; i < 6; i++)
+        if (!(values[i] = zf_json_require(json, members[i], error))) return error->status;
+    for (int i = 0; i < 4; i++)
+        if (zf_json_to_string(values[i], &text[i], error)) return error->status;
+    entry->name = text[0];
+    if (!zfi_valid_name(entry->name))
+        return zf_json_expected(values[0], error,
+                                "1 to 255 characters, none of them \", \\ or a control character");
+    while (entry->kind < 2 && strcmp(text[1], zfi_kinds[entry->kind].name)) entry->kind++;
+    if (entry->kind == 2) return zf_json_expected(values[1], error, "\"param\" or \"state\"");
+    while (zf_dtype_size(entry->dtype) && strcmp(text[2], zf_dtype_name(entry->dtype)))
+        entry->dtype = (zf_dtype)(entry->dtype + 1);
+    if (!zf_dtype_size(entry->dtype))
+        return zf_json_expected(values[2], error, "a dtype such as \"f32\"");
+    if (strcmp(text[3], zfi_kinds[entry->kind].file))
+        return zf_json_expected(values[3], error, "\"%s\"", zfi_kinds[entry->kind].file);
+    if (zfi_safetensors_shape(values[4], &entry->shape, error)) return error->status;
+    return zfi_json_to_sum(values[5], &entry->crc, error);
+}
+
+/* The file has the tensor, and so has the program, each with that dtype and shape. */
+static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
 {
     zf_program *p = l->program;
-    zf_error *error = &p->error;
-    const zf_json *json[6];
-    static const char *const members[6] = {"name", "kind", "dtype", "file", "shape", "crc32c"};
-    const char *text[4] = {"", "", "", ""}, *name, *file;
-    zf_shape shape = {0, {0}};
-    zf_dtype dtype = ZF_F32;
-    uint32_t crc = 0;
-    int kind = 0;
-    int32_t id, index;
-    const zfi_node *node;
-    const zf_safetensors_entry *there;
-    char here[ZFI_TYPE_TEXT], theirs[ZFI_TYPE_TEXT];
-    for (int i = 0; i < 6; i++)
-        if (!(json[i] = zf_json_require(entry, members[i], error))) return error->status;
-    for (int i = 0; i < 4; i++)
-        if (zf_json_to_string(json[i], &text[i], error)) return error->status;
-    name = text[0];
-    if (!zfi_valid_name(name))
-        return zf_json_expected(json[0], error, "1 to 255 characters, none of them \", \\ or a control character");
-    while (kind < 2 && strcmp(text[1], zfi_kinds[kind].name)) kind++;
-    if (kind == 2) return zf_json_expected(json[1], error, "\"param\" or \"state\"");
-    while (zf_dtype_size(dtype) && strcmp(text[2], zf_dtype_name(dtype))) dtype = (zf_dtype)(dtype + 1);
-    if (!zf_dtype_size(dtype)) return zf_json_expected(json[2], error, "a dtype such as \"f32\"");
-    if (strcmp(text[3], zfi_kinds[kind].file)) return zf_json_expected(json[3], error, "\"%s\"", zfi_kinds[kind].file);
-    if (zfi_safetensors_shape(json[4], &shape, error) || zfi_json_to_sum(json[5], &crc, error)) return error->status;
-    if (kind && l->params_only) return ZF_OK;
-
-    l->listed[kind]++;
-    index = zf_safetensors_find(l->files[kind], name);
-    file = l->files[kind] ? l->files[kind]->path : zfi_kinds[kind].file;
-    if (index < 0)
-        return zfi_fail(error, ZF_ERR_FORMAT, "%s: %s is in the manifest, but not in the file", file, name);
-    there = zf_safetensors_at(l->files[kind], index);
-    if (!there->readable || there->dtype != dtype || !zfi_same_shape(&there->shape, &shape))
-        return zfi_fail(error, ZF_ERR_FORMAT, "%s: %s is %s[...], the manifest says %s", file, name, there->dtype_name,
-                        zfi_type_text(theirs, dtype, &shape));
-
-    id = zfi_map_get(p->graph->names, name, 0);
-    node = &p->graph->nodes[id];
-    if (!id || zfi_kind_of(node) != kind || !p->data[id]) {
+    const zf_safetensors *file = l->files[entry->kind];
+    const char *name = entry->name, *path = file ? file->path : zfi_kinds[entry->kind].file;
+    int32_t index = zf_safetensors_find(file, name);
+    const zf_safetensors_entry *there = zf_safetensors_at(file, index);
+    int32_t id = zfi_map_get(p->graph->names, name, 0);
+    const zfi_node *node = &p->graph->nodes[id];
+    char type[ZFI_TYPE_TEXT], other[ZFI_TYPE_TEXT];
+    zfi_type_text(type, entry->dtype, &entry->shape);
+    if (!there)
+        return zfi_fail(&p->error, ZF_ERR_FORMAT, "%s: %s is in the manifest, but not in the file",
+                        path, name);
+    if (!there->readable || there->dtype != entry->dtype ||
+        !zfi_same_shape(&there->shape, &entry->shape))
+        return zfi_fail(&p->error, ZF_ERR_FORMAT, "%s: %s is %s, the manifest says %s", path, name,
+                        there->readable ? zfi_type_text(other, there->dtype, &there->shape)
+                                        : there->dtype_name,
+                        type);
+    if (!id || zfi_kind_of(node) != entry->kind || !p->data[id]) {
         if (l->params_only) return ZF_OK;
-        return zfi_fail(error, ZF_ERR_MISMATCH,
-                        "%s: the program has no %s \"%s\": the checkpoint is of another model%s", file,
-                        zfi_kinds[kind].name, name, kind ? " or optimizer" : "");
+        return zfi_fail(&p->error, ZF_ERR_MISMATCH,
+                        "%s: the program has no %s \"%s\": the checkpoint is of another model%s",
+                        path, zfi_kinds[entry->kind].name, name,
+                        entry->kind ? " or optimizer" : "");
     }
-    if (node->dtype != dtype || !zfi_same_shape(&node->shape, &shape))
-        return zfi_fail(error, ZF_ERR_MISMATCH, "%s: %s is %s, but %s in the program", file, name,
-                        zfi_type_text(theirs, dtype, &shape), zfi_type_text(here, node->dtype, &node->shape));
-    if (l->stored[id].there) return zf_json_fail(json[0], error, "is there already: \"%s\"", name);
-    l->stored[id] = (zfi_stored){true, index, crc};
+    if (node->dtype != entry->dtype || !zfi_same_shape(&node->shape, &entry->shape))
+        return zfi_fail(&p->error, ZF_ERR_MISMATCH, "%s: %s is %s, but %s in the program", path,
+                        name, type, zfi_type_text(other, node->dtype, &node->shape));
+    if (l->stored[id].there)
+        return zf_json_fail(entry->json, &p->error, "lists \"%s\" again", name);
+    l->stored[id] = (zfi_stored){true, index, entry->crc};
     return ZF_OK;
 }
 
@@ -513,25 +559,34 @@ static zf_status zfi_load_manifest(zfi_loading *l)
     zf_status status;
     if (!tensors) return error->status;
     /* Half of the range leaves room to go on counting. */
-    status = zf_json_to_int(zf_json_require(l->manifest.json, "step", error), 0, INT64_MAX / 2, &l->step, error);
+    status = zf_json_to_int(zf_json_require(l->manifest.json, "step", error), 0, INT64_MAX / 2,
+                            &l->step, error);
     if (!status) status = error->status;
     if (!status) status = zfi_load_seed(l);
     if (!status) status = zfi_load_header(l, 0);
     if (!status && !l->params_only) status = zfi_load_header(l, 1);
     if (status) return status;
-    if (zf_json_type_of(tensors) != ZF_JSON_ARRAY) return zf_json_expected(tensors, error, "an array");
-    for (const zf_json *entry = zf_json_first(tensors); entry; entry = zf_json_next(entry))
-        if ((status = zfi_load_entry(l, entry))) return status;
+    if (zf_json_type_of(tensors) != ZF_JSON_ARRAY)
+        return zf_json_expected(tensors, error, "an array");
+    for (const zf_json *json = zf_json_first(tensors); json; json = zf_json_next(json)) {
+        zfi_entry entry;
+        if ((status = zfi_entry_read(json, &entry, error))) return status;
+        if (entry.kind && l->params_only) continue;
+        l->listed[entry.kind]++;
+        if ((status = zfi_load_entry(l, &entry))) return status;
+    }
     for (int kind = 0; kind < 2; kind++)
         if (l->files[kind] && l->files[kind]->count != l->listed[kind])
-            return zfi_fail(error, ZF_ERR_FORMAT, "%s: %d tensors, the manifest says %d", l->files[kind]->path,
-                            (int)l->files[kind]->count, (int)l->listed[kind]);
+            return zfi_fail(error, ZF_ERR_FORMAT, "%s: %d tensors, the manifest says %d",
+                            l->files[kind]->path, (int)l->files[kind]->count, (int)l->listed[kind]);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         int kind = zfi_kind_of(node);
         if (kind < 0 || (kind && l->params_only) || l->stored[g->order[i]].there) continue;
-        return zfi_fail(error, ZF_ERR_MISMATCH, "%s: the checkpoint lacks the %s \"%s\": it is of another model%s",
-                        zfi_path_tail(l->path), zfi_kinds[kind].name, node->name, kind ? " or optimizer" : "");
+        return zfi_fail(error, ZF_ERR_MISMATCH,
+                        "%s: the checkpoint lacks the %s \"%s\": it is of another model%s",
+                        zfi_path_tail(l->path), zfi_kinds[kind].name, node->name,
+                        kind ? " or optimizer" : "");
     }
     return ZF_OK;
 }
@@ -542,14 +597,17 @@ static zf_status zfi_load_attachments(zfi_loading *l)
     const zf_json *files = zf_json_require(l->manifest.json, "attachments", error);
     char path[ZFI_ASIDE_MAX];
     if (!files) return error->status;
-    if (zf_json_type_of(files) != ZF_JSON_OBJECT) return zf_json_expected(files, error, "an object");
+    if (zf_json_type_of(files) != ZF_JSON_OBJECT)
+        return zf_json_expected(files, error, "an object");
     for (const zf_json *sum = zf_json_first(files); sum; sum = zf_json_next(sum)) {
         size_t bytes = 0;
         const char *name = zf_json_key(sum, &bytes);
         uint32_t crc = 0, expected = 0;
-        if (strlen(name) != bytes || !zfi_is_attachment(name) || !zfi_path_join(path, l->path, name))
+        if (strlen(name) != bytes || !zfi_is_attachment(name) ||
+            !zfi_path_join(path, l->path, name))
             return zf_json_fail(sum, error, "is not the name of a file in a checkpoint");
-        if (zfi_json_to_sum(sum, &expected, error) || zfi_file_sum(path, UINT64_MAX, l->piece, &crc, error))
+        if (zfi_json_to_sum(sum, &expected, error) ||
+            zfi_file_sum(path, UINT64_MAX, l->piece, &crc, error))
             return error->status;
         if (crc != expected) return zfi_sum_fail(error, path, "", crc, expected);
     }
@@ -573,12 +631,19 @@ static zf_status zfi_load_tensors(zfi_loading *l, bool write)
         file = l->files[zfi_kind_of(node)];
         for (size_t at = 0; at < bytes; at += part) {
             part = bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE;
-            status = zfi_safetensors_fetch(file, stored->index, at, l->piece, part, &crc, &p->error);
+            status =
+                zfi_safetensors_fetch(file, stored->index, at, l->piece, part, &crc, &p->error);
             if (!status && write)
-                status = p->backend->copy(p->backend->self, data + at, l->piece, part, ZF_HOST_TO_DEVICE, &p->error);
-            if (status) return zfi_fail(&p->error, status, "zf_load: %s cannot be written", node->name);
+                status = p->backend->copy(p->backend->self, data + at, l->piece, part,
+                                          ZF_HOST_TO_DEVICE, &p->error);
+            if (status)
+                return zfi_fail(&p->error, status, "zf_load: %s cannot be written", node->name);
         }
-        if (crc != stored->crc) return zfi_sum_fail(&p->error, file->path, node->name, crc, stored->crc);
+        if (crc != stored->crc && write)
+            return zfi_fail(&p->error, ZF_ERR_FORMAT, "%s: %s changed while it was loaded",
+                            file->path, node->name);
+        if (crc != stored->crc)
+            return zfi_sum_fail(&p->error, file->path, node->name, crc, stored->crc);
     }
     return write ? p->backend->synchronize(p->backend->self, &p->error) : ZF_OK;
 }
@@ -596,7 +661,7 @@ static zf_status zfi_load(zfi_loading *l)
     if (!status && (status = zfi_load_tensors(l, true))) {
         size_t length = strlen(p->error.text);
         snprintf(p->error.text + length, sizeof p->error.text - length,
-                 "; it happened behind the check: parameters and states are now undefined");
+                 "; parameters and states are now undefined");
     }
     zf_safetensors_close(l->files[0]);
     zf_safetensors_close(l->files[1]);
@@ -614,7 +679,8 @@ ZF_API zf_status zf_load(zf_program *p, const char *path, const zf_load_desc *de
     zfi_clear_error(p);
     if (p->share)
         return zfi_fail(&p->error, ZF_ERR_STAGE,
-                        "zf_load: the parameters are those of the program that this one shares: load into that one");
+                        "zf_load: the parameters are those of the program that this one shares: "
+                        "load into that one");
     l.memory = zfi_memory_of(&p->memory.allocator);
     status = p->backend->synchronize(p->backend->self, &p->error);
     if (status) return zfi_fail(&p->error, status, "zf_load: the backend failed");
@@ -626,22 +692,26 @@ ZF_API zf_status zf_load(zf_program *p, const char *path, const zf_load_desc *de
     return ZF_OK;
 }
 
-ZF_API zf_status zf_checkpoint_note(const char *path, const char *key, char *value, size_t size, zf_error *error)
+ZF_API zf_status zf_checkpoint_note(const char *path, const char *key, char *value, size_t size,
+                                    zf_error *error)
 {
     zf_error failed = {ZF_OK, ""};
     char quoted[ZFI_QUOTE];
     zfi_manifest m;
     const zf_json *note;
     const char *text = NULL;
-    if (!key || !value) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_checkpoint_note: no %s", key ? "value" : "key");
-    if (zfi_manifest_read(&m, path, NULL, &failed)) return zfi_fail(error, failed.status, "%s", failed.text);
+    if (!key || !value)
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_checkpoint_note: no %s", key ? "value" : "key");
+    if (zfi_manifest_read(&m, path, NULL, &failed))
+        return zfi_fail(error, failed.status, "%s", failed.text);
     zfi_quote(quoted, key, strlen(key));
     note = zf_json_member(zf_json_require(m.json, "notes", &failed), key);
     if (!failed.status && !note)
         zfi_fail(&failed, ZF_ERR_ARGUMENT, "%s has no note %s", zfi_path_tail(m.path), quoted);
     zf_json_to_string(note, &text, &failed);
     if (text && strlen(text) >= size)
-        zfi_fail(&failed, ZF_ERR_ARGUMENT, "%s: the note %s takes %zu bytes, but there is room for %zu",
+        zfi_fail(&failed, ZF_ERR_ARGUMENT,
+                 "%s: the note %s takes %zu bytes, but there is room for %zu",
                  zfi_path_tail(m.path), quoted, strlen(text) + 1, size);
     if (!failed.status) memcpy(value, text, strlen(text) + 1);
     zfi_manifest_free(&m);

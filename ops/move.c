@@ -587,7 +587,7 @@ static zf_status zfi_cpu_sum_to(const zf_launch *l)
     double sum = 0;
     if (!terms && count) {
         memset(l->out.data, 0, (size_t)count * zf_dtype_size(l->out.dtype));
-    } else if (blocks) {
+    } else if (blocks && l->scratch) { /* without it one worker makes the same sum below */
         zfi_split(l, blocks, ZFI_GRAIN / ZFI_SUM_BLOCK, zfi_sum_row);
         for (int64_t block = 0; block < blocks; block++) sum += ((const float *)l->scratch)[block];
         *(float *)l->out.data = (float)sum;

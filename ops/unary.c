@@ -28,9 +28,6 @@
  * 32 bits of the step under the run's seed. When the run evaluates, y = x.
  */
 
-static zf_status zfi_infer_pending(zfi_infer *c) { return zfi_infer_fail(c, ZF_ERR_BACKEND, "pending"); }
-static zf_status zfi_cpu_pending(const zf_launch *l) { (void)l; return ZF_ERR_BACKEND; }
-
 #define zfi_infer_neg          zfi_infer_alike
 #define zfi_infer_scale        zfi_infer_alike
 #define zfi_infer_exp          zfi_infer_alike

@@ -84,13 +84,21 @@ static void zfi_logsumexp_reference(const zf_launch *l, int64_t first, int64_t l
     }
 }
 
+enum { ZFI_CLASS_BLOCK = 4096 }; /* sums of so many classes are added in double: there may be 100,000 */
+
 ZFI_BODY void zfi_logsumexp_rows_body(zfi_isa isa, float *y, const float *x, int64_t rows, int64_t n)
 {
     for (; rows > 0; rows--, y++, x += n) {
-        float most = zfi_vmax_body(isa, x, n), lane[ZFI_LANES] = {0};
+        float most = zfi_vmax_body(isa, x, n);
+        double sum = 0;
         if (most == INFINITY || most == -INFINITY) most = 0;
-        ZFI_LANED(i, l, n, lane[l] += zfi_exp1(isa, x[i] - most));
-        y[0] = (float)(most + log((double)zfi_fold_sum(lane)));
+        for (int64_t at = 0; at < n; at += ZFI_CLASS_BLOCK) {
+            int64_t count = n - at < ZFI_CLASS_BLOCK ? n - at : ZFI_CLASS_BLOCK;
+            float lane[ZFI_LANES] = {0};
+            ZFI_LANED(i, l, count, lane[l] += zfi_exp1(isa, x[at + i] - most));
+            sum += zfi_fold_sum(lane);
+        }
+        y[0] = (float)(most + log(sum));
     }
 }
 ZFI_KERNEL(zfi_logsumexp_rows, (float *y, const float *x, int64_t rows, int64_t n), (y, x, rows, n))

@@ -49,6 +49,7 @@ VARIANTS = build build/clang build/dist build/asan build/ubsan build/tsan build/
 build/clang/%:    private override CC = clang
 build/asan/%:     private MODE = -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
 build/ubsan/%:    private MODE = -O1 -g -fsanitize=undefined -fno-sanitize-recover=all
+build/ubsan/%:    private override CC = clang
 build/tsan/%:     private MODE = -O1 -g -fsanitize=thread
 build/blas/%:     private MODE = -DZEROFLOW_CBLAS
 build/blas/%:     private BLAS = -lopenblas
@@ -56,18 +57,21 @@ build/fuzz/%:     private MODE = -O1 -g -fsanitize=fuzzer-no-link,address,undefi
 build/fuzz/%:     private override CC = clang
 build/coverage/%: private MODE = -O0 -g --coverage
 
+# make V=1 shows the commands.
+say     = $(if $V,,@$(if $(QUIET),,printf '  %-8s %s\n' $1 $@;))
+
 STRICT  = -std=c11 -Wall -Wextra -pedantic -Wshadow $(WERROR)
-COMPILE = @mkdir -p $(@D); $(if $V,set -x;,echo "  compile  $@";) \
+COMPILE = $(call say,compile) mkdir -p $(@D); \
           $(CC) $(STRICT) $(CFLAGS) $(MODE) -MMD -MP -c -o $@
-LINK    = @mkdir -p $(@D); $(if $V,set -x;,echo "  link     $@";) \
+LINK    = $(call say,link) mkdir -p $(@D); \
           $(CC) $(CFLAGS) $(MODE) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(BLAS) $(LDLIBS)
-ARCHIVE = @rm -f $@; ar -crs $@ $^
+ARCHIVE = $(if $V,,@)rm -f $@; ar -crs $@ $^
 
 # $1: the folder of a variant. $2: where its sources stand, "" for here.
 # The tests carry the implementation in inside.c; everything else links the library.
 define variant
 $1/obj/%.o: $2%.c Makefile | build/.needs-build
-	$$(COMPILE) $$<
+	$$(COMPILE) -I$(or $2,.) $$<
 $1/obj/zeroflow.o: $2zeroflow.h Makefile | build/.needs-build
 	$$(COMPILE) -DZEROFLOW_IMPLEMENTATION -x c $$<
 $1/libzeroflow.a: $1/obj/zeroflow.o
@@ -108,7 +112,7 @@ STB_DS = $(firstword $(wildcard /usr/include/stb/stb_ds.h /usr/local/include/stb
 
 dist/zeroflow.h: $(LIBRARY) LICENSE build/amalgamate
 	@mkdir -p dist
-	@echo "  write    $@"; build/amalgamate $(VERSION) LICENSE zeroflow.h stb/stb_ds.h=$(STB_DS) > $@.part
+	$(call say,write) build/amalgamate $(VERSION) LICENSE zeroflow.h stb/stb_ds.h=$(STB_DS) > $@.part
 	@mv $@.part $@
 
 build/amalgamate: build/obj/tools/amalgamate.o
@@ -120,7 +124,8 @@ build/dist/tree/zeroflow.h: dist/zeroflow.h
 build/dist/tree/%: %
 	@mkdir -p $(@D); cp $< $@
 $(patsubst %.c,build/dist/obj/%.o,$(TESTS) $(PARTS)): | build/dist/tree/zeroflow.h \
-    $(addprefix build/dist/tree/,$(wildcard tests/*.h tests/inside/*.c examples/bert/*.[ch] tools/*.h))
+        $(addprefix build/dist/tree/,$(wildcard tests/*.h tests/inside/*.c examples/bert/*.[ch] \
+                                       tools/*.h))
 
 # ------------------------------------------------------------------------------------ pretraining
 
@@ -130,10 +135,10 @@ pretrain: build/bert ## pretrain a BERT (STEPS, MODEL, THREADS, CORPUS, SEQ, BAT
 # ------------------------------------------------------------------------------------------ tests
 
 test: build/.needs-test ## build and run every test
-	+@sh tests/run.sh
+	+@MAKE='$(MAKE)' sh tests/run.sh
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
-GROUPS = unit clang dist oom asan oom-asan tsan blas examples bert consumers fuzz neon
+GROUPS = unit oom clang dist asan oom-asan ubsan tsan blas examples opt bert consumers fuzz neon
 
 test-unit test-oom: build/tests
 test-clang:         build/clang/tests
@@ -142,13 +147,15 @@ test-asan:          build/asan/tests
 test-oom-asan:      build/asan/tests
 test-ubsan:         build/ubsan/tests
 test-tsan:          build/tsan/tests
-test-blas:          build/blas/tests
-test-examples:      all
+test-blas:          $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h),build/blas/tests)
+test-examples:      $(EXAMPLES:%=build/%)
+test-opt:           build/zf-opt
 test-bert:          build/bert
 test-consumers:     dist
+test-neon:          dist
 test-fuzz:          $(FUZZ:%=build/fuzz/%)
 
-$(GROUPS:%=test-%) test-ubsan: build/.needs-test
+$(GROUPS:%=test-%): build/.needs-test
 	@CC='$(CC)' sh tests/run.sh $(@:test-%=%)
 
 oom asan ubsan tsan: %: test-% ## the tests under out-of-memory, or a sanitizer
@@ -193,6 +200,6 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z ]*\):.* ## /\1: /p' Makefile | awk -F ': ' '{ printf "%-22s%s\n", $$1, $$2 }'
 
 .PHONY: all dist pretrain test oom asan ubsan tsan bless fuzz coverage tidy bench install clean help \
-        $(GROUPS:%=test-%) test-ubsan $(FUZZ:%=fuzz-%)
+        $(GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

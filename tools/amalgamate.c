@@ -76,12 +76,18 @@ static void copy_file(const char *path, int depth)
         } else if (sscanf(line, "#include <%1000[^>]>", name) == 1 &&
                    (file_of_name = find_foreign(name))) {
             printf("\n/* ==== <%s>, whose licence stands at its end */\n"
-                   "#if defined(__GNUC__)\n#pragma GCC diagnostic push\n"
+                   "#if defined(__GNUC__)\n"
+                   "#pragma GCC diagnostic push\n"
                    "#pragma GCC diagnostic ignored \"-Wconversion\"\n"
-                   "#pragma GCC diagnostic ignored \"-Wsign-conversion\"\n#endif\n",
+                   "#pragma GCC diagnostic ignored \"-Wsign-conversion\"\n"
+                   "#endif\n",
                    name);
             copy_file(file_of_name, depth + 1);
-            printf("#if defined(__GNUC__)\n#pragma GCC diagnostic pop\n#endif\n/* ==== back */\n\n");
+            fputs("#if defined(__GNUC__)\n"
+                  "#pragma GCC diagnostic pop\n"
+                  "#endif\n"
+                  "/* ==== back */\n\n",
+                  stdout);
         } else {
             puts(line);
         }

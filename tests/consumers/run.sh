@@ -1,0 +1,66 @@
+# The ways to use the library, each built and run. Part of tests/run.sh: $work is a scratch folder.
+# Warnings are errors everywhere.
+
+strict='-std=c11 -Wall -Wextra -pedantic -Wshadow -Werror'
+strict_cxx='-std=c++17 -Wall -Wextra -pedantic -Wshadow -Werror'
+here=tests/consumers
+own=-DZEROFLOW_IMPLEMENTATION
+link='-lm -lpthread'
+
+# builds COMMAND...: compiles to $work/app and runs that.
+builds() {
+    rm -f "$work/app"
+    echo "$* -o $work/app $link"
+    # shellcheck disable=SC2086
+    "$@" -o "$work/app" $link && "$work/app"
+}
+
+installs() {
+    MAKEFLAGS='' make -s --no-print-directory install DESTDIR="$work/root" PREFIX=/usr
+}
+
+with_pkg_config() {
+    PKG_CONFIG_PATH=$root/usr/share/pkgconfig
+    export PKG_CONFIG_PATH
+    flags=$(pkg-config --cflags --libs 'zeroflow >= 0.1') && echo "flags: $flags" &&
+        link=$flags builds gcc $strict $own $here/app.c
+}
+
+with_cmake() {
+    cmake -S $here/cmake -B "$work/cmake" -DCMAKE_PREFIX_PATH="$root/usr" &&
+        cmake --build "$work/cmake" && "$work/cmake/app"
+}
+
+# Every file that was installed, and nothing else.
+installed_files() {
+    (cd "$root" && find . -type f | sort) | tee "$work/files"
+    printf './usr/%s\n' include/zeroflow.h share/cmake/zeroflow/zeroflow-config-version.cmake \
+        share/cmake/zeroflow/zeroflow-config.cmake share/pkgconfig/zeroflow.pc |
+        cmp - "$work/files"
+}
+
+root=$work/root
+check 'make install' installs
+check 'what it installs' installed_files
+check 'pkg-config' with_pkg_config
+check 'CMake package' with_cmake
+
+# The installed header alone, dropped into a program.
+for cc in gcc clang; do
+    check "dropped in, $cc" builds $cc $strict -O0 -I"$root/usr/include" $own $here/app.c
+    check "declarations as C++17, $cc" $cc -x c++ $strict_cxx -fsyntax-only dist/zeroflow.h
+done
+check 'the header first, the implementation later' \
+    builds gcc $strict -O0 -I"$root/usr/include" $here/late.c
+check 'private to a file' \
+    builds gcc $strict -Wno-unused-function -O0 -I"$root/usr/include" -DZF_API=static $own $here/app.c
+check 'the implementation in a file of its own' \
+    gcc $strict -O0 -I"$root/usr/include" -c $here/unit.c -o "$work/unit.o"
+check 'two files of one program' \
+    builds gcc $strict -I"$root/usr/include" $here/app.c "$work/unit.o"
+check 'C++17, g++' \
+    builds g++ $strict_cxx -I"$root/usr/include" $here/app.cpp "$work/unit.o"
+check 'C++17, clang++' \
+    builds clang++ $strict_cxx -I"$root/usr/include" $here/app.cpp "$work/unit.o"
+check 'beside a program with its own stb_ds' \
+    builds gcc -std=gnu11 -Wall -I"$root/usr/include" $here/stb.c "$work/unit.o"

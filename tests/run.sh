@@ -1,0 +1,191 @@
+#!/bin/sh
+# Runs the tests (make test): sh tests/run.sh [GROUP]
+#
+# Without a group: has make build and run every group, on every core, and adds up; the last line is
+# "N passed, N failed", the status 1 when anything failed. A group is what `make test-GROUP` runs
+# once its programs are built: it prints one line, and the output of what failed. All that it said
+# is in build/test/GROUP.log.
+set -u
+export LC_ALL=C
+
+logs=build/test
+mkdir -p "$logs"
+
+# In an order that keeps two cores busy to the end: what takes longest goes first.
+groups='oom-asan tsan asan oom unit dist clang blas bert consumers fuzz examples opt neon'
+
+run_all() {
+    rm -f "$logs"/*.counts
+    targets=
+    for group in $groups; do targets="$targets test-$group"; done
+    jobs=$(getconf _NPROCESSORS_ONLN)
+    echo "building and running $(echo "$groups" | wc -w) groups of tests on $jobs cores; logs: $logs/"
+    case ${MAKEFLAGS:-} in
+    *jobserver*) jobs= ;; # make -j was asked for, and says how many
+    *) jobs=-j$jobs ;;
+    esac
+    # shellcheck disable=SC2086
+    QUIET=yes ALL_GROUPS=yes ${MAKE:-make} --no-print-directory -s -k -O $jobs $targets 2>&1 |
+        grep -v '^make: '
+    passed=0
+    failed=0
+    for group in $groups; do
+        p=0
+        f=1
+        if [ -s "$logs/$group.counts" ]; then read -r p f < "$logs/$group.counts"
+        else echo "$group: FAILED, it could not be built or run"; fi
+        passed=$((passed + p))
+        failed=$((failed + f))
+    done
+    echo "$passed passed, $failed failed"
+    [ $failed = 0 ]
+}
+
+# ------------------------------------------------------------------------- what groups are made of
+
+# suite COMMAND...: a test program, which prints "N passed, N failed". One that crashes, hangs, or
+# has a sanitizer complain at its end counts as one more failure.
+suite() {
+    timeout 1200 "$@" >> "$log" 2>&1
+    status=$?
+    counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log" | tail -n 1)
+    p=${counts% *}
+    f=${counts#* }
+    passed=$((passed + ${p:-0}))
+    failed=$((failed + ${f:-0}))
+    if [ -z "$counts" ] || { [ $status != 0 ] && [ "$f" = 0 ]; }; then
+        echo "FAILED $* (exit status $status)" >> "$log"
+        failed=$((failed + 1))
+    fi
+}
+
+# check NAME COMMAND...: the command succeeds.
+check() {
+    name=$1
+    shift
+    echo "--- $name" >> "$log"
+    "$@" >> "$log" 2>&1 < /dev/null
+    status=$?
+    if [ $status = 0 ]; then
+        passed=$((passed + 1))
+    else
+        echo "FAILED $name (exit status $status)" >> "$log"
+        failed=$((failed + 1))
+    fi
+}
+
+# gives STATUS PATTERN COMMAND...: for check: the command ends with that status, and a line of what
+# it prints matches the pattern (an extended regular expression).
+gives() {
+    wanted=$1
+    pattern=$2
+    shift 2
+    output=$("$@" 2>&1)
+    status=$?
+    printf '%s\n' "$output"
+    [ $status = "$wanted" ] || {
+        echo "'$*' ended with status $status, not $wanted"
+        return 1
+    }
+    printf '%s\n' "$output" | grep -Eq -e "$pattern" || {
+        echo "'$*' printed no line like '$pattern'"
+        return 1
+    }
+}
+
+# ------------------------------------------------------------------------------------- the groups
+
+run_unit() { suite build/tests; }
+run_oom() { suite build/tests --oom; }
+run_dist() { suite build/dist/tests; }
+run_clang() { suite build/clang/tests; }
+run_asan() { suite build/asan/tests; }
+run_oom_asan() { suite build/asan/tests --oom; }
+run_ubsan() { suite build/ubsan/tests; }
+
+# Before version 14, gcc's ThreadSanitizer cannot live with all the randomness of newer kernels.
+run_tsan() {
+    fixed="setarch $(uname -m) -R"
+    # shellcheck disable=SC2086
+    if $fixed true 2> /dev/null; then suite $fixed build/tsan/tests
+    else suite build/tsan/tests; fi
+}
+
+run_blas() {
+    if [ -x build/blas/tests ]; then suite build/blas/tests
+    else note='skipped: there is no cblas.h (libopenblas-dev)'; fi
+}
+
+run_neon() {
+    cross=aarch64-linux-gnu-gcc
+    if command -v $cross > /dev/null; then
+        for level in -O0 -O2; do
+            check "compiles for Arm, $level" $cross -std=c11 -Wall -Wextra -pedantic -Wshadow -Werror \
+                $level -DZEROFLOW_IMPLEMENTATION -x c -c dist/zeroflow.h -o "$work/neon.o"
+        done
+    else
+        note="skipped: there is no $cross (gcc-aarch64-linux-gnu)"
+    fi
+}
+
+run_fuzz() {
+    for source in tests/fuzz/*.c; do
+        target=$(basename "$source" .c)
+        seeds=tests/fuzz/seeds/$target
+        [ -d "$seeds" ] || seeds=
+        mkdir "$work/$target"
+        # shellcheck disable=SC2086
+        check "$target" timeout 600 "build/fuzz/$target" -runs=5000 -seed=1 \
+            -artifact_prefix="$logs/fuzz-$target-" "$work/$target" $seeds
+    done
+}
+
+run_examples() {
+    check 'hello finds the line' gives 0 '^y = 2.000 x \+ 1.000, ' build/hello
+    check 'hello prints its graph' gives 0 '^ +sgd %3, %[0-9]+, %[0-9]+$' build/hello
+    check 'mlp learns the spirals' gives 0 '^(9[5-9]|100)\.[0-9]% of 500 unseen points' build/mlp
+}
+
+run_opt() {
+    printf '%%1 = param "w" : f32[4]\n%%2 = mul %%1, %%1 : f32[4]\n%%3 = sum %%2 : f32[]\n' \
+        > "$work/graph.zf"
+    check 'runs passes' gives 0 '^ +gradient %1, %[0-9]+' \
+        build/zf-opt 'autograd %3; simplify' "$work/graph.zf"
+    check 'prints the plan' gives 0 '^peak [0-9]+' build/zf-opt 'autograd %3; memory' "$work/graph.zf"
+    check 'a graph is its own text' build/zf-opt --check -o "$work/again.zf" "$work/graph.zf"
+    check 'which is equal' cmp "$work/graph.zf" "$work/again.zf"
+    check 'a bad graph is named' gives 1 '^zf-opt: standard input:4:6: expected an operator' \
+        sh -c 'echo "%4 = nonesuch %1 : f32[4]" | cat "$0" - | build/zf-opt --check' "$work/graph.zf"
+    check 'an unknown pass' gives 2 nonesuch build/zf-opt nonesuch "$work/graph.zf"
+    check 'a missing file' gives 1 'none.zf: No such file' build/zf-opt simplify "$work/none.zf"
+    check 'an unknown option' gives 2 nonesuch build/zf-opt --nonesuch
+    check 'help' gives 0 '^Usage: zf-opt' build/zf-opt --help
+}
+
+run_consumers() { . tests/consumers/run.sh; }
+run_bert() { . tests/bert.sh; }
+
+# ------------------------------------------------------------------------------------ one of them
+
+run_group() {
+    log=$logs/$1.log
+    passed=0
+    failed=0
+    note=
+    work=$(mktemp -d)
+    trap 'rm -rf "$work"' EXIT
+    trap 'exit 1' HUP INT TERM
+    started=$(date +%s)
+    : > "$log"
+    "run_$(echo "$1" | tr - _)"
+    if [ $failed != 0 ]; then
+        # A test says what is wrong before its line FAILED.
+        tail -n 200 "$log" | sed 's/^/    /'
+    fi
+    printf '%-10s %4d passed, %d failed  %4d s  %s\n' "$1" $passed $failed \
+        $(($(date +%s) - started)) "$note"
+    echo "$passed $failed" > "$logs/$1.counts"
+    [ $failed = 0 ] || [ -n "${ALL_GROUPS:-}" ]
+}
+
+if [ $# = 0 ]; then run_all; else run_group "$1"; fi

@@ -353,7 +353,7 @@ TEST(optim_mistakes_in_passes)
         {{"sgd", {0, 0, -1}, false, NAN}, 1, false, "zf_sgd: weight_decay is -1; it must be in [0, inf)"},
         {{"adamw", {1, 0, 0, 0}, false, NAN}, 1, false, "zf_adamw: beta1 is 1; it must be in [0, 1)"},
         {{"adamw", {0, 0, 0, 0}, false, NAN}, 2, false,
-         "zf_adamw: must come before an optimizer (zf_sgd, zf_adamw, zf_lamb), which has been run"},
+         "zf_adamw: an optimizer (zf_sgd, zf_adamw, zf_lamb) has been run already"},
         {{"lamb", {0, 0, 0, 0, 2, 1}, false, NAN}, 1, false, "zf_lamb: min_coeff is 2; it must be in [0, 1)"},
         {{"adamw", {0}, false, 1}, 1, true, "zf_clip: needs zf_autograd before it"},
     };

@@ -354,7 +354,7 @@ TEST(optim_mistakes_in_passes)
         {{"adamw", {1, 0, 0, 0}, false, NAN}, 1, false, "zf_adamw: beta1 is 1; it must be in [0, 1)"},
         {{"adamw", {0, 0, 0, 0}, false, NAN}, 2, false,
          "zf_adamw: an optimizer (zf_sgd, zf_adamw, zf_lamb) has been run already"},
-        {{"lamb", {0, 0, 0, 0, 2, 1}, false, NAN}, 1, false, "zf_lamb: min_coeff is 2; it must be in [0, 1)"},
+        {{"lamb", {0, 0, 0, 0, 2, 1}, false, NAN}, 1, false, "zf_lamb: min_coeff is 2, above max_coeff, 1"},
         {{"adamw", {0}, false, 1}, 1, true, "zf_clip: needs zf_autograd before it"},
     };
     for (size_t n = 0; n < sizeof some / sizeof some[0]; n++) {

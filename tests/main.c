@@ -1,10 +1,11 @@
-/* The runner: build/tests [--oom] [--list] [SUBSTRING ...]; its last line is "N passed, N failed". */
+/* The runner: build/tests [--oom] [--bless] [--list] [SUBSTRING ...]; its last line is "N passed, N failed". */
 #include "test.h"
 
 #include <stdio.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+bool test_bless;
 static test_case *cases;
 
 /* Sorted by file, then by order of registration, so that a run reads like the folder. */
@@ -76,7 +77,7 @@ static void *counting_allocator(void *user, void *ptr, size_t old_size, size_t n
 /* Runs the body with allocation `refuse_at` refused (-1: none); true when it passed. */
 static bool run(const test_case *c, long refuse_at, test *t)
 {
-    *t = (test){.refuse_at = refuse_at};
+    *t = (test){.self = c, .refuse_at = refuse_at};
     t->allocator = (zf_allocator){counting_allocator, t};
     c->body(t);
     while (t->deferred_count) {
@@ -114,6 +115,7 @@ int main(int argc, char **argv)
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--oom")) out_of_memory = true;
+        else if (!strcmp(argv[i], "--bless")) test_bless = true;
         else if (!strcmp(argv[i], "--list")) list = true;
         else argv[1 + filters++] = argv[i];
     }

@@ -26,7 +26,10 @@
 
 typedef void test_cleanup(void *);
 
+typedef struct test_case test_case;
+
 typedef struct test {
+    const test_case *self;
     zf_allocator allocator; /* counts, checks sizes, and refuses on demand */
     long allocations, refuse_at, live_blocks, live_bytes, peak_bytes;
     bool refused, failed;
@@ -37,12 +40,14 @@ typedef struct test {
     int deferred_count;
 } test;
 
-typedef struct test_case {
+struct test_case {
     const char *name, *file;
     void (*body)(test *);
     bool once;
     struct test_case *next;
-} test_case;
+};
+
+extern bool test_bless; /* --bless: what a test makes becomes what it expects, where that is a file */
 
 void test_register(test_case *);
 /* Reports a failure; `text` may be "" . */

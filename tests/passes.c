@@ -1,0 +1,368 @@
+/* Passes over text: every file of tests/passes is a test.
+ *
+ *     # A sentence that says what is shown.
+ *     %1 = input "x" : f32[4]                  the graph
+ *     --> simplify                             passes, as tools/zf-opt takes them
+ *     ...                                      the graph after them, or
+ *     error: zf_clip: needs ...                why not; the next line of passes starts from the graph before
+ *
+ * `tests --bless` rewrites what is expected. Golden text shows shape, not truth, so each graph is also run before and
+ * after on the same values. What both have must be equal to the last bit: outputs, parameters and states after one step
+ * and after three, gradients. New gradients must be those of finite differences (in f64), clipped ones scaled by the
+ * rule, and updates must change every parameter with a gradient and no other. A plan must hold with values apart, and
+ * with dead bytes poisoned.
+ */
+#define _POSIX_C_SOURCE 200809L /* opendir */
+#include "../tools/pass.h"
+#include "numbers.h"
+
+#include <dirent.h>
+
+/* ------------------------------------------------------------------------------------- files */
+
+static void run_file(test *t);
+
+static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+__attribute__((constructor)) static void register_files(void)
+{
+    static test_case cases[256];
+    static char names[256][96], *sorted[256];
+    int count = 0;
+    DIR *folder = opendir("tests/passes");
+    for (struct dirent *entry; folder && (entry = readdir(folder)) && count < 256;) {
+        size_t length = strlen(entry->d_name);
+        if (length < 4 || length > 80 || strcmp(entry->d_name + length - 3, ".zf")) continue;
+        snprintf(names[count], sizeof names[0], "tests/passes/%.80s", entry->d_name);
+        sorted[count] = names[count];
+        count++;
+    }
+    if (folder) closedir(folder);
+    qsort(sorted, (size_t)count, sizeof *sorted, by_name);
+    for (int k = 0; k < count; k++) {
+        cases[k] = (test_case){sorted[k], __FILE__, run_file, false, NULL};
+        test_register(&cases[k]);
+    }
+}
+
+TEST_ONCE(passes_have_files)
+{
+    DIR *folder = opendir("tests/passes");
+    if (folder) closedir(folder);
+    CHECK(t, folder && "tests run from the root of the source");
+}
+
+/* Text that grows. */
+typedef struct text {
+    char *data;
+    size_t length, room;
+} text;
+
+static void append(text *to, const char *data, size_t length)
+{
+    if (to->length + length + 1 > to->room) {
+        to->room = 2 * (to->length + length + 1);
+        to->data = realloc(to->data, to->room);
+        if (!to->data) abort();
+    }
+    memcpy(to->data + to->length, data, length);
+    to->data[to->length += length] = '\0';
+}
+
+static text read_file(const char *path)
+{
+    text all = {0};
+    char piece[4096];
+    size_t n;
+    FILE *file = fopen(path, "rb");
+    append(&all, "", 0);
+    while (file && (n = fread(piece, 1, sizeof piece, file)) > 0) append(&all, piece, n);
+    if (file) fclose(file);
+    return all;
+}
+
+/* The part up to the next line that begins with "-->", or to the end. */
+static const char *part_end(const char *at)
+{
+    while (*at && strncmp(at, "-->", 3)) {
+        at += strcspn(at, "\n");
+        at += *at == '\n';
+    }
+    return at;
+}
+
+/* ----------------------------------------------------------------------------------- numbers */
+
+/* Whether the line runs the pass; *arguments is what stands behind its name. */
+static bool runs(const char *line, const char *pass, const char **arguments)
+{
+    size_t length = strlen(pass);
+    for (const char *at = line; at; at = strchr(at, ';')) {
+        at += strspn(at, "; ");
+        if (strncmp(at, pass, length) || (at[length] && !strchr(" ;", at[length]))) continue;
+        if (arguments) *arguments = at + length;
+        return true;
+    }
+    return false;
+}
+
+static bool updates(const char *line)
+{
+    return runs(line, "sgd", NULL) || runs(line, "adamw", NULL) || runs(line, "lamb", NULL);
+}
+
+/* Every f32 becomes an f64, also in "cast %1 : f32[4]", which leaves {to=f32} out. */
+static text in_f64(const char *graph)
+{
+    text out = {0};
+    for (; *graph; graph++) {
+        if (!strncmp(graph, " cast %", 7) && strcspn(graph, "{") > strcspn(graph, "\n")) {
+            size_t operand = strcspn(graph, ":");
+            append(&out, graph, operand);
+            append(&out, "{to=f64} ", 9);
+            graph += operand;
+        }
+        append(&out, strncmp(graph, "f32", 3) ? graph : "f64", strncmp(graph, "f32", 3) ? 1 : 3);
+        graph += strncmp(graph, "f32", 3) ? 0 : 2;
+    }
+    return out;
+}
+
+/* The line that declares the parameter says that it is not trained. */
+static bool is_frozen(const char *graph, const char *name)
+{
+    char declared[300];
+    const char *at;
+    snprintf(declared, sizeof declared, " = param \"%.255s\"", name);
+    at = strstr(graph, declared);
+    return at && strstr(at, "frozen=true") && strstr(at, "frozen=true") < at + strcspn(at, "\n");
+}
+
+/* The loss with element i of a parameter moved by `by`. */
+static bool loss_at(zf_program *p, zf_tensor param, zf_tensor loss, double *values, int64_t i, double by, double *out)
+{
+    double kept = values[i];
+    bool good;
+    values[i] = kept + by;
+    good = !zf_write(p, param, values, zf_tensor_bytes(param)) && !zf_step(p) && !zf_read(p, loss, out, sizeof *out);
+    values[i] = kept;
+    return good;
+}
+
+/* The gradients of the graph are those of central differences of its loss, in f64, at up to 24 elements of each. */
+static bool check_differences(const char *graph, char *why, size_t size)
+{
+    text wide = in_f64(graph);
+    zf_error error = {ZF_OK, ""};
+    numbers n = {0};
+    zf_graph *g = zf_graph_parse(wide.data, wide.length, NULL, &error);
+    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.reference = true}, NULL);
+    zf_tensor loss = zf_graph_find(g, "loss"), x;
+    zf_program *p = g ? zf_compile(g, &(zf_compile_desc){.backend = cpu, .evaluate = true}) : NULL;
+    bool good = p && numbers_of(&n, wide.data, &(numbers_desc){.evaluate = true}, &error);
+    if (!good) snprintf(why, size, "in f64: %s", *error.text || !g ? error.text : zf_graph_error(g));
+    for (const char *at = wide.data; good && (at = strstr(at, "= input \"")); at++) {
+        char name[256];
+        snprintf(name, sizeof name, "%.*s", (int)strcspn(at + 9, "\""), at + 9);
+        good = !write_seeded(p, zf_graph_find(g, name));
+    }
+    for (int32_t k = 0; good && k < zf_param_count(g); k++) good = !write_seeded(p, x = zf_param_at(g, k));
+    for (int32_t k = 0; good && k < zf_param_count(g); k++) {
+        const number *gradient;
+        double values[4096], high, low;
+        int64_t count;
+        char name[300];
+        x = zf_param_at(g, k);
+        if (is_frozen(graph, zf_tensor_name(x))) continue;
+        count = zf_shape_count(zf_tensor_shape(x));
+        snprintf(name, sizeof name, "1 gradient %.255s", zf_tensor_name(x));
+        gradient = numbers_find(&n, name);
+        good = count <= 4096 && !zf_read(p, x, values, (size_t)count * sizeof *values);
+        for (int64_t i = 0; good && i < count; i += count / 24 + 1) {
+            double h = 1e-5, expected, got = gradient ? number_at(gradient, i) : 0;
+            good = loss_at(p, x, loss, values, i, h, &high) && loss_at(p, x, loss, values, i, -h, &low);
+            expected = (high - low) / (2 * h);
+            if (good && fabs(expected - got) <= 1e-7 * (1 + fabs(expected))) continue;
+            snprintf(why, size, "%s: element %lld is %.9g, by differences %.9g", name, (long long)i, got, expected);
+            good = false;
+        }
+        if (good && zf_write(p, x, values, (size_t)count * sizeof *values)) good = false;
+    }
+    zf_program_free(p);
+    zf_graph_free(g);
+    zf_backend_free(cpu);
+    numbers_free(&n);
+    free(wide.data);
+    return good;
+}
+
+/* Gradients are scaled by 1 / max(1, (norm + 1e-6) / most); a bf16 one by that, rounded twice. */
+static bool check_clip(const numbers *before, const numbers *after, double most, char *why, size_t size)
+{
+    double squares = 0, factor = 1;
+    const number *norm = numbers_find(after, "1 output grad_norm");
+    for (int k = 0; k < before->count; k++)
+        for (int64_t i = 0; !strncmp(before->list[k].name, "1 gradient", 10) && i < number_count(&before->list[k]); i++)
+            squares += number_at(&before->list[k], i) * number_at(&before->list[k], i);
+    if (most > 0 && (sqrt(squares) + 1e-6) / most > 1) factor = most / (sqrt(squares) + 1e-6);
+    if (!norm || fabs(number_at(norm, 0) - sqrt(squares)) > 1e-6 * sqrt(squares)) {
+        snprintf(why, size, "grad_norm is not %.9g", sqrt(squares));
+        return false;
+    }
+    for (int k = 0; k < before->count; k++) {
+        const number *x = &before->list[k], *y = numbers_find(after, x->name);
+        double rounding = x->dtype == ZF_BF16 ? 0x1p-7 : 1e-6;
+        if (strncmp(x->name, "1 gradient", 10)) continue;
+        for (int64_t i = 0; i < number_count(x); i++) {
+            double expected = number_at(x, i) * factor;
+            if (y && fabs(number_at(y, i) - expected) <= rounding * fabs(expected)) continue;
+            snprintf(why, size, "%s: element %lld is not %.9g", x->name, (long long)i, expected);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* A parameter has changed where its gradient is not zero throughout, and is as it was where it has none. */
+static bool check_updates(const numbers *before, const numbers *after, char *why, size_t size)
+{
+    for (int k = 0; k < before->count; k++) {
+        const number *x = &before->list[k], *y = numbers_find(after, x->name), *gradient;
+        char name[300];
+        bool pulled = false;
+        if (strncmp(x->name, "1 param ", 8)) continue;
+        snprintf(name, sizeof name, "1 gradient %.255s", x->name + 8);
+        gradient = numbers_find(before, name);
+        for (int64_t i = 0; gradient && i < number_count(gradient); i++) pulled |= number_at(gradient, i) != 0;
+        if (y && (memcmp(x->data, y->data, x->bytes) != 0) == pulled) continue;
+        snprintf(why, size, "%s %s", x->name, pulled ? "has not changed" : "has changed");
+        return false;
+    }
+    return true;
+}
+
+/* The numbers of the graphs before and after the passes of `line` are as they must be. */
+static bool check_numbers(const char *line, const char *before, const char *after, bool fast, char *why, size_t size)
+{
+    zf_error error = {ZF_OK, ""};
+    numbers_desc d = {.steps = updates(line) ? 1 : 3, .fast = fast}, of_after = d;
+    numbers x = {0}, y = {0}, z = {0};
+    const char *most = NULL;
+    bool placed = strstr(after, "\npeak ") != NULL, good;
+    if (runs(line, "memory", &most) && strstr(most, "share")) of_after.donor = before;
+    good = numbers_of(&x, before, &d, &error) && numbers_of(&y, after, &of_after, &error);
+    if (!good && fast && placed && error.status == ZF_ERR_STAGE) { /* a plan without scratch */
+        numbers_free(&x);
+        return true;
+    }
+    if (!good) snprintf(why, size, "%s", error.text);
+    else good = numbers_compare(&x, &y, "output", why, size) >= 0;
+    if (good && !updates(line))
+        good = numbers_compare(&x, &y, "param", why, size) >= 0 && numbers_compare(&x, &y, "state", why, size) >= 0;
+    if (good && runs(line, "clip", &most) && !runs(line, "autograd", NULL))
+        good = check_clip(&x, &y, strtod(most, NULL), why, size);
+    else if (good)
+        good = numbers_compare(&x, &y, "gradient", why, size) >= 0;
+    if (good && updates(line) && !runs(line, "autograd", NULL) && !runs(line, "clip", NULL))
+        good = check_updates(&x, &y, why, size);
+    if (good && placed) {
+        of_after.poison = true;
+        good = numbers_of(&z, after, &of_after, &error) && numbers_compare(&y, &z, "", why, size) >= 0;
+        if (error.status) snprintf(why, size, "poisoned: %s", error.text);
+    } else if (good) {
+        of_after.no_reuse = true;
+        good = numbers_of(&z, after, &of_after, &error) && numbers_compare(&y, &z, "", why, size) >= 0;
+        if (error.status) snprintf(why, size, "without reuse: %s", error.text);
+    }
+    numbers_free(&x);
+    numbers_free(&y);
+    numbers_free(&z);
+    return good;
+}
+
+/* ------------------------------------------------------------------------------------ the run */
+
+/* Reports the first line of the file, as it is and as it would be, in which the two differ. */
+static void report_difference(test *t, const char *is, const char *would_be)
+{
+    char why[700];
+    int line = 1;
+    for (; *is == *would_be; is++, would_be++) line += *is == '\n';
+    for (; line > 0 && is[-1] != '\n'; is--, would_be--) {}
+    snprintf(why, sizeof why, "expected %.*s\n    got      %.*s", (int)strcspn(is, "\n"), is,
+             (int)strcspn(would_be, "\n"), would_be);
+    test_fail(t, t->self->name, line, "other text (--bless accepts it)", why);
+}
+
+/* Runs one line of passes over the graph whose text is `before`; `after` becomes the text that it gives. False when the
+ * body must end. */
+static bool run_line(test *t, int line, const char *passes, const char *before, text *after, bool *failed)
+{
+    static const bool fast[] = {false, true};
+    zf_error error = {ZF_OK, ""};
+    char message[600] = "", why[600] = "";
+    zf_graph *g = zf_graph_parse(before, strlen(before), &(zf_graph_desc){.allocator = t->allocator}, &error);
+    pass_result result = g ? pass_run(g, passes, NULL, message, sizeof message) : PASS_FAILED;
+    bool good = true;
+    *after = (text){0};
+    *failed = result != PASS_DONE;
+    if (!g || zf_graph_status(g) == ZF_ERR_NOMEM) {
+        test_unwind(t, t->self->name, line, "the passes", g ? ZF_ERR_NOMEM : error.status, g ? message : error.text);
+        good = false;
+    } else if (result == PASS_DONE) {
+        char *printed = text_of(g);
+        append(after, printed, strlen(printed));
+        free(printed);
+    } else {
+        append(after, "error: ", 7);
+        append(after, message, strlen(message));
+        append(after, "\n", 1);
+    }
+    zf_graph_free(g);
+    for (int k = 0; k < 2 && good && !*failed && t->refuse_at < 0; k++) {
+        good = check_numbers(passes, before, after->data, fast[k], why, sizeof why);
+        if (!good) test_fail(t, t->self->name, line, fast[k] ? "other numbers" : "other numbers (reference)", why);
+    }
+    if (good && !*failed && t->refuse_at < 0 && runs(passes, "autograd", NULL) && !updates(passes) &&
+        !runs(passes, "clip", NULL) && !strstr(before, "f16") && !(good = check_differences(after->data, why, sizeof why)))
+        test_fail(t, t->self->name, line, "gradients", why);
+    return good;
+}
+
+static void run_file(test *t)
+{
+    text file = read_file(t->self->name), made = {0}, before = {0}, after = {0};
+    const char *at = part_end(file.data);
+    bool good = true, failed = false;
+    append(&before, file.data, (size_t)(at - file.data));
+    append(&made, file.data, (size_t)(at - file.data));
+    if (*file.data != '#' || !*at) test_fail(t, t->self->name, 1, "a file has a comment, a graph and passes", "");
+    while (*at && good) {
+        char passes[300];
+        int line = 1;
+        size_t length = strcspn(at, "\n");
+        for (const char *c = file.data; c < at; c++) line += *c == '\n';
+        snprintf(passes, sizeof passes, "%.*s", (int)(length - 3), at + 3);
+        append(&made, at, length + (at[length] == '\n'));
+        good = run_line(t, line, passes, before.data, &after, &failed);
+        if (good) append(&made, after.data, after.length);
+        if (failed || !good) {
+            free(after.data);
+        } else {
+            free(before.data);
+            before = after;
+        }
+        at = part_end(at + length);
+    }
+    if (good && test_bless && strcmp(file.data, made.data)) {
+        FILE *out = fopen(t->self->name, "wb");
+        if (out) fwrite(made.data, 1, made.length, out);
+        if (out) fclose(out);
+        printf("  %s: rewritten\n", t->self->name);
+    } else if (good && strcmp(file.data, made.data)) {
+        report_difference(t, file.data, made.data);
+    }
+    free(file.data);
+    free(made.data);
+    free(before.data);
+}

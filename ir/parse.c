@@ -227,7 +227,8 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
             n.op = (zf_op)op;
             row = &g->rows[op];
         }
-    if (!row) return p->at = start, zfi_parse_fail(p, "expected an operator, not '%.*s'", length < 40 ? length : 40, word);
+    if (!row && !length) return zfi_parse_fail(p, "expected an operator");
+    if (!row) return p->at = start, zfi_parse_fail(p, "'%.*s' is no operator", length < 40 ? length : 40, word);
     if ((id == 0) != ((row->flags & ZF_OP_EFFECT) != 0))
         return p->at = start, zfi_parse_fail(p, id ? "%s has no value, so no id" : "%s needs an id: %%n = %s ...", row->name,
                                              row->name);

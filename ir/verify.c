@@ -138,8 +138,10 @@ static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32
         if ((needs & stage) && !(g->stages & stage))
             return zfi_fail(&g->error, ZF_ERR_STAGE, "%s: needs %s before it", name, zfi_stage_advice(stage));
         if ((forbids & stage) && (g->stages & stage))
-            return zfi_fail(&g->error, ZF_ERR_STAGE, "%s: must come before %s, which has been run", name,
-                            zfi_stage_advice(stage));
+            return zfi_fail(&g->error, ZF_ERR_STAGE,
+                            strstr(zfi_stage_advice(stage), name) ? "%s: %s has been run already"
+                                                                  : "%s: must come before %s, which has been run",
+                            name, zfi_stage_advice(stage));
     }
     return ZF_OK;
 }

@@ -45,7 +45,7 @@ ZF_API zf_status zf_clip(zf_graph *g, double max_norm)
 {
     zf_status status = zfi_enter(g, "zf_clip", ZFI_STAGE_GRADIENTS,
                                  ZFI_STAGE_CLIPPED | ZFI_STAGE_UPDATES | ZFI_STAGE_PLACED);
-    int32_t *marks, *values = NULL, count;
+    int32_t *marks, *values = NULL, count, known;
     bool *drop;
     zf_tensor norm, factor = ZF_NONE;
     if (status) return status;
@@ -53,10 +53,9 @@ ZF_API zf_status zf_clip(zf_graph *g, double max_norm)
     marks = zfi_gradient_nodes(g);
     count = zfi_len(marks);
     for (int32_t k = 0; k < count; k++) zfi_push(&g->memory, values, g->nodes[marks[k]].args[1]);
-    drop = zfi_calloc(&g->memory, (size_t)zfi_len(g->nodes), sizeof *drop);
+    known = zfi_len(g->nodes);
+    drop = zfi_calloc(&g->memory, (size_t)known, sizeof *drop);
     if (drop && !g->memory.failed) {
-        int32_t known = zfi_len(g->nodes);
-        size_t size = (size_t)known * sizeof *drop;
         g->in_update = true;
         norm = zf_output(zfi_global_norm(g, values, count), "grad_norm");
         if (max_norm > 0 && isfinite(max_norm) && zf_valid(norm)) {
@@ -71,10 +70,10 @@ ZF_API zf_status zf_clip(zf_graph *g, double max_norm)
             }
             zfi_drop_marked(g, drop, known);
         }
-        zfi_free(&g->memory, drop, size);
     } else {
         zfi_graph_nomem(g);
     }
+    zfi_free(&g->memory, drop, (size_t)known * sizeof *drop);
     zfi_array_free(&g->memory, marks);
     zfi_array_free(&g->memory, values);
     return zfi_leave(g, ZFI_STAGE_CLIPPED);

@@ -125,8 +125,10 @@ ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)
     d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-6);
     d.min_coeff = zfi_or(d.min_coeff, 0.01), d.max_coeff = zfi_or(d.max_coeff, 10);
     if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||
-        !zfi_in_range(g, o.name, "max_coeff", d.max_coeff, 0, INFINITY) ||
-        !zfi_in_range(g, o.name, "min_coeff", d.min_coeff, 0, nextafter(d.max_coeff, INFINITY)))
+        !zfi_in_range(g, o.name, "min_coeff", d.min_coeff, 0, INFINITY) ||
+        !zfi_in_range(g, o.name, "max_coeff", d.max_coeff, 0, INFINITY))
         return g->error.status;
+    if (g && d.min_coeff > d.max_coeff)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_lamb: min_coeff is %g, above max_coeff, %g", d.min_coeff, d.max_coeff);
     return zfi_optimize(g, &o, true);
 }

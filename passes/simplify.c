@@ -4,8 +4,9 @@
  * ensures:  numbers are unchanged to the last bit; a tensor that was merged into another still names it
  *
  *     fold      add sub mul div maximum minimum neg scale sqrt of one-valued constants; the result is a constant
- *     identity  x * 1, x / 1, x - 0, scale by 1, neg neg x, reshape of reshape, transpose undone, cast to itself; not
- *               where x is a parameter or state, which may change before the result is read
+ *     identity  x * 1, x / 1, x - 0 (the constant perhaps reshaped or broadcast), scale by 1, neg neg x, reshape of
+ *               reshape, transpose undone, cast to itself; not where x is a parameter or state, which may change before
+ *               the result is read
  *     merge     equal operator, operands and attributes: one node (not leaves, and not what reads a parameter or state
  *               below a node that writes)
  *     dead      no effect depends on it; inputs, parameters and states stay
@@ -20,6 +21,13 @@ static bool zfi_splat(const zfi_node *node, double *value)
     if (node->op != ZF_OP_constant || node->attributes[0].list.count != 1) return false;
     *value = *(const double *)node->attributes[0].list.data;
     return true;
+}
+
+/* The one value that all elements have, seen through reshape and broadcast. */
+static bool zfi_uniform(const zf_graph *g, int32_t id, double *value)
+{
+    while (g->nodes[id].op == ZF_OP_reshape || g->nodes[id].op == ZF_OP_broadcast) id = g->nodes[id].args[0];
+    return zfi_splat(&g->nodes[id], value);
 }
 
 static bool zfi_foldable(zf_op op)
@@ -82,14 +90,14 @@ static int32_t zfi_same_value(zf_graph *g, int32_t id, bool written)
     case ZF_OP_mul:
         for (int k = 0; k < 2; k++) {
             const zfi_node *other = &g->nodes[node->args[k]];
-            if (zfi_splat(&g->nodes[node->args[1 - k]], &value) && value == 1 &&
+            if (zfi_uniform(g, node->args[1 - k], &value) && value == 1 &&
                 zfi_same_shape(&other->shape, &node->shape))
                 return node->args[k];
         }
         return id;
     case ZF_OP_div:
     case ZF_OP_sub:
-        if (same_type && zfi_splat(&g->nodes[node->args[1]], &value) && value == (node->op == ZF_OP_div) &&
+        if (same_type && zfi_uniform(g, node->args[1], &value) && value == (node->op == ZF_OP_div) &&
             !signbit(value))
             return node->args[0];
         return id;

@@ -94,7 +94,7 @@ static double number_of(call *c, const char *what, const char *text)
 /* key=NUMBER; 0, which stands for the default, when it is not given. */
 static double take_number(call *c, const char *key) { return number_of(c, key, take_value(c, key)); }
 
-/* A value: %id, or the name of an input, param, state or output. */
+/* A value: %id, or the name of an input, param, state or output. Whether an id is one is for the pass to say. */
 static zf_tensor take_tensor(call *c, const char *what)
 {
     const char *word = take_word(c, what);
@@ -103,12 +103,12 @@ static zf_tensor take_tensor(call *c, const char *what)
     if (*word == '%') {
         char *end;
         long id = strtol(word + 1, &end, 10);
-        if (!word[1] || *end || id < 1 || id > INT32_MAX) id = 0;
-        x.id = (int32_t)id;
+        if (!word[1] || *end || id < 1 || id > INT32_MAX) complain(c, PASS_MISUSED, "%s: '%s' is no id", c->name, word);
+        else x.id = (int32_t)id;
     } else {
         x = zf_graph_find(c->graph, word);
+        if (!zf_valid(x)) complain(c, PASS_FAILED, "%s: nothing is called '%s'", c->name, word);
     }
-    if (!zf_valid(x)) complain(c, PASS_FAILED, "%s: the graph has no %s", c->name, word);
     return x;
 }
 

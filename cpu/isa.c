@@ -48,7 +48,8 @@ typedef enum zfi_isa { ZFI_ISA_PORTABLE, ZFI_ISA_AVX2, ZFI_ISA_AVX512, ZFI_ISA_N
 #elif defined(__GNUC__)
 #define ZFI_VECTOR _Pragma("GCC ivdep")
 #define ZFI_OPTIMIZE                                                                               \
-    __attribute__((optimize("O3", "no-math-errno", "no-trapping-math", "fp-contract=off")))
+    __attribute__((optimize("O3", "no-math-errno", "no-trapping-math", "no-thread-jumps",          \
+                            "fp-contract=off")))
 #else
 #define ZFI_VECTOR
 #define ZFI_OPTIMIZE
@@ -156,21 +157,55 @@ ZFI_BODY float zfi_float_of(int32_t bits)
     return x;
 }
 
+/* condition ? a : b, without a branch that a compiler could split a loop over. */
+ZFI_BODY float zfi_pick(zfi_isa isa, bool condition, float a, float b)
+{
+    if (isa == ZFI_ISA_AVX512) return condition ? a : b; /* has masks */
+    int32_t mask = -(int32_t)condition;
+    return zfi_float_of((zfi_bits_of(a) & mask) | (zfi_bits_of(b) & ~mask));
+}
+
+/* x between least and most; NaN stays NaN. */
+ZFI_BODY float zfi_clamp(zfi_isa isa, float x, float least, float most)
+{
+    x = zfi_pick(isa, most < x, most, x);
+    return zfi_pick(isa, least > x, least, x);
+}
+
+/* |x|, and x with the sign of `sign` (which is not looked at otherwise). x is not negative. */
+ZFI_BODY float zfi_abs(float x) { return zfi_float_of(zfi_bits_of(x) & INT32_MAX); }
+
+ZFI_BODY float zfi_with_sign(float x, float sign)
+{
+    return zfi_float_of(zfi_bits_of(x) | (zfi_bits_of(sign) & INT32_MIN));
+}
+
 /* Running sums are kept in this many lanes: element i of a row goes to lane i % ZFI_LANES. */
 enum { ZFI_LANES = 64 };
 
-/* Folds lanes in a fixed tree: l += l + half, for half = 32, 16, ... 1. Overwrites them. */
+/* Folds lanes in a fixed tree: lane l takes lane l + 32, then + 16, + 8, + 4, + 2, + 1. Overwrites
+ * them. */
 ZFI_BODY float zfi_fold_sum(float lane[ZFI_LANES])
 {
-    for (int half = ZFI_LANES / 2; half; half /= 2)
-        for (int l = 0; l < half; l++) lane[l] += lane[l + half];
-    return lane[0];
+    for (int l = 0; l < 32; l++) lane[l] += lane[l + 32];
+    for (int l = 0; l < 16; l++) lane[l] += lane[l + 16];
+    for (int l = 0; l < 8; l++) lane[l] += lane[l + 8];
+    for (int l = 0; l < 4; l++) lane[l] += lane[l + 4];
+    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
-ZFI_BODY float zfi_fold_max(float lane[ZFI_LANES])
+/* The greater of two; NaN when one is NaN. */
+ZFI_BODY float zfi_max1(zfi_isa isa, float a, float b)
 {
-    for (int half = ZFI_LANES / 2; half; half /= 2)
-        for (int l = 0; l < half; l++)
-            lane[l] = lane[l] < lane[l + half] ? lane[l + half] : lane[l];
-    return lane[0];
+    a = zfi_pick(isa, a < b, b, a);
+    return zfi_pick(isa, b != b, b, a);
+}
+
+ZFI_BODY float zfi_fold_max(zfi_isa isa, float lane[ZFI_LANES])
+{
+    for (int l = 0; l < 32; l++) lane[l] = zfi_max1(isa, lane[l], lane[l + 32]);
+    for (int l = 0; l < 16; l++) lane[l] = zfi_max1(isa, lane[l], lane[l + 16]);
+    for (int l = 0; l < 8; l++) lane[l] = zfi_max1(isa, lane[l], lane[l + 8]);
+    for (int l = 0; l < 4; l++) lane[l] = zfi_max1(isa, lane[l], lane[l + 4]);
+    return zfi_max1(isa, zfi_max1(isa, lane[0], lane[2]), zfi_max1(isa, lane[1], lane[3]));
 }

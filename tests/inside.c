@@ -4,3 +4,4 @@
 
 #include "inside/matmul.c"
 #include "inside/files.c"
+#include "inside/vmath.c"

@@ -18,7 +18,7 @@ bool bert_config_load(const char *name, bert_config *c, zf_error *error)
 {
     const zf_json *v;
     zf_json *json;
-    const char *act = NULL;
+    const char *act = NULL, *position = NULL;
     *c = (bert_config){.vocab = 30522, .positions = 512, .types = 2, .eps = 1e-12, .dropout = 0.1,
                        .attention_dropout = 0.1, .std = 0.02};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
@@ -52,6 +52,9 @@ bool bert_config_load(const char *name, bert_config *c, zf_error *error)
     v = zf_json_member(json, "hidden_act");
     zf_json_to_string(v, &act, error);
     if (!error->status && act && strcmp(act, "gelu")) zf_json_expected(v, error, "\"gelu\"");
+    v = zf_json_member(json, "position_embedding_type");
+    zf_json_to_string(v, &position, error);
+    if (!error->status && position && strcmp(position, "absolute")) zf_json_expected(v, error, "\"absolute\"");
     zf_json_free(json);
     return !error->status;
 }
@@ -204,6 +207,16 @@ static int32_t find_tensor(zf_safetensors *file, const char *name)
     return at;
 }
 
+enum { SHAPE_TEXT = 21 * ZF_MAX_RANK + 2 };
+
+static void shape_text(char text[SHAPE_TEXT], zf_shape shape)
+{
+    int at = snprintf(text, SHAPE_TEXT, "[");
+    for (int axis = 0; axis < shape.rank; axis++)
+        at += snprintf(text + at, (size_t)(SHAPE_TEXT - at), "%s%lld", axis ? "," : "", (long long)shape.dims[axis]);
+    snprintf(text + at, (size_t)(SHAPE_TEXT - at), "]");
+}
+
 static zf_status import_tensor(zf_program *p, zf_safetensors *file, int32_t at, zf_tensor param, const char *path,
                                zf_error *error)
 {
@@ -213,13 +226,11 @@ static zf_status import_tensor(zf_program *p, zf_safetensors *file, int32_t at, 
     void *data;
     float *values;
     zf_status status;
-    bool same = e->shape.rank == want.rank;
-    for (int axis = 0; axis < want.rank && same; axis++) same = e->shape.dims[axis] == want.dims[axis];
-    if (!same)
-        return fail(error, ZF_ERR_MISMATCH, "%s: %s has %lld elements in %d dimensions, the model's %s has %zu in %d; do "
-                                            "the sizes of --model fit?",
-                    path, e->name, (long long)zf_shape_count(e->shape), e->shape.rank, zf_tensor_name(param), count,
-                    want.rank);
+    char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    shape_text(here, e->shape), shape_text(wanted, want);
+    if (strcmp(here, wanted))
+        return fail(error, ZF_ERR_MISMATCH, "%s: %s is %s, the model's is %s; do the sizes of --model fit?", path, e->name,
+                    here, wanted);
     if (!e->readable || e->dtype > ZF_F64)
         return fail(error, ZF_ERR_DTYPE, "%s: %s is %s; F32, F64, BF16 or F16 is needed", path, e->name, e->dtype_name);
     data = malloc(e->bytes + 1);

@@ -1,0 +1,784 @@
+/* BERT against PyTorch (tests/golden/bert/make.py says how the files are made), its memory, and its
+ * weights as Hugging Face files. */
+#include "test.h"
+
+#include "../examples/bert/batchfile.h"
+#include "../examples/bert/session.h"
+
+#define GOLDEN "tests/golden/bert/"
+
+enum { STEPS = 20, ENTRIES = 4 };
+
+/* ------------------------------------------------------------------------------------ files */
+
+/* A tensor of a file as doubles, to be freed; *count elements. NULL when there is none. */
+static double *values_of(zf_safetensors *file, const char *name, int64_t *count)
+{
+    zf_error error;
+    int32_t at = zf_safetensors_find(file, name);
+    const zf_safetensors_entry *e = zf_safetensors_at(file, at);
+    void *data = e ? malloc(e->bytes + 1) : NULL;
+    double *values = e ? malloc(((size_t)zf_shape_count(e->shape) + 1) * sizeof *values) : NULL;
+    if (data && values && !zf_safetensors_read(file, at, data, e->bytes, &error)) {
+        *count = zf_shape_count(e->shape);
+        zf_convert(values, ZF_F64, data, e->dtype, (size_t)*count);
+    } else {
+        free(values);
+        values = NULL;
+    }
+    free(data);
+    return values;
+}
+
+static double square_sum(const double *x, int64_t count)
+{
+    double sum = 0;
+    for (int64_t i = 0; i < count; i++) sum += x[i] * x[i];
+    return sum;
+}
+
+/* Mean squared error of a tensor over the mean square of the golden one; infinite when it is not
+ * there or has another size. */
+static double error_of(zf_safetensors *file, zf_safetensors *golden, const char *name)
+{
+    int64_t count = 0, golden_count = 0;
+    double *x = values_of(file, name, &count), *y = values_of(golden, name, &golden_count);
+    double result = INFINITY, size;
+    if (x && y && count == golden_count) {
+        size = square_sum(y, count);
+        for (int64_t i = 0; i < count; i++) x[i] -= y[i];
+        result = square_sum(x, count) / (size > 0 ? size : 1);
+    }
+    free(x);
+    free(y);
+    return result;
+}
+
+/* The gradient of a key's bias is 0: it adds one number to all scores of a query. What a program
+ * computes is rounding, which optimizers make steps of. */
+static bool is_key_bias(const char *name) { return strstr(name, ".key.bias") != NULL; }
+
+static void close_file(void *file) { zf_safetensors_close(file); }
+
+static zf_safetensors *open_file(test *t, const char *path)
+{
+    zf_error error;
+    zf_safetensors *file = zf_safetensors_open(path, NULL, &error);
+    if (!file) test_fail(t, __FILE__, __LINE__, "a file can be opened", error.text);
+    else test_defer(t, close_file, file);
+    return file;
+}
+
+/* A whole file; NULL when it cannot be read. */
+static char *bytes_of(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    char *data = malloc(1 << 22);
+    *bytes = file && data ? fread(data, 1, 1 << 22, file) : 0;
+    if (file) fclose(file);
+    return data;
+}
+
+static bool same_files(const char *a, const char *b)
+{
+    size_t a_bytes, b_bytes;
+    char *x = bytes_of(a, &a_bytes), *y = bytes_of(b, &b_bytes);
+    bool same = x && y && a_bytes && a_bytes == b_bytes && !memcmp(x, y, a_bytes);
+    free(x);
+    free(y);
+    return same;
+}
+
+static void free_json(void *json) { zf_json_free(json); }
+
+/* --------------------------------------------------------------------------------- sessions */
+
+/* What the goldens were made with. */
+typedef struct recipe {
+    const char *curve, *params; /* the golden files; params NULL: none */
+    bert_optimizer optimizer;
+    double lr, clip;
+} recipe;
+
+static const recipe adamw = {GOLDEN "adamw20.json", GOLDEN "adamw20_params.safetensors", BERT_ADAMW,
+                             1e-3, 1};
+static const recipe lamb = {GOLDEN "lamb20.json", NULL, BERT_LAMB, 1e-2, 5};
+
+static void close_session(void *s) { bert_session_close(s); }
+static void free_batches(void *batches) { bert_batch_file_free(batches); }
+
+static bert_batch_file *open_batches(test *t)
+{
+    zf_error error;
+    bert_batch_file *f = bert_batch_file_load(GOLDEN "batch.safetensors", 197, 2, &error);
+    if (!f) test_fail(t, __FILE__, __LINE__, "the batches can be opened", error.text);
+    else test_defer(t, free_batches, f);
+    return f;
+}
+
+/* The golden model with its first parameters, ready to train. */
+static bool open_session(test *t, bert_session *s, const bert_batch_file *batches, const recipe *r,
+                         int64_t threads, uint64_t seed)
+{
+    bert_session_desc d = {.shape = {batches->examples, batches->sequence, batches->predictions},
+                           .threads = threads,
+                           .seed = seed,
+                           .train = true,
+                           .optimizer = r->optimizer,
+                           .weight_decay = 0.01,
+                           .clip = r->clip,
+                           .keep_gradients = true};
+    zf_error error = {ZF_OK, ""};
+    int fresh = -1;
+    bool good = bert_config_load(GOLDEN "config.json", &d.config, &error) &&
+                bert_session_open(s, &d, &error);
+    if (good) {
+        test_defer(t, close_session, s);
+        good = !bert_import(s->program, s->graph, GOLDEN "init.safetensors", &fresh, &error) &&
+               fresh == 0;
+    }
+    if (!good) test_fail(t, __FILE__, __LINE__, "a session can be opened", error.text);
+    return good;
+}
+
+static zf_status train_step(bert_session *s, const bert_batch_file *batches, int64_t step,
+                            double lr)
+{
+    const bert_batch *b = &batches->batch[step % batches->entries];
+    float rate = (float)lr;
+    zf_status status = bert_session_feed(s, b, b->labelled, (double)s->shape.batch);
+    if (!status) status = zf_write(s->program, s->model.lr, &rate, sizeof rate);
+    return status ? status : zf_step(s->program);
+}
+
+static bool export_params(test *t, bert_session *s, const char *path)
+{
+    zf_error error;
+    zf_status status = bert_export(s->program, s->graph, path, false, &error);
+    if (status) test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
+    return !status;
+}
+
+/* --------------------------------------------------------------------------------- training */
+
+TEST_ONCE(bert_loss_and_gradients_are_pytorchs)
+{
+    const char *path = test_path("gradients.safetensors");
+    bert_batch_file *batches = open_batches(t);
+    zf_safetensors *golden = open_file(t, GOLDEN "step0.safetensors"), *own;
+    zf_error error = {ZF_OK, ""};
+    bert_session s;
+    int compared = 0;
+    CHECK(t, batches && golden && open_session(t, &s, batches, &adamw, 1, 1));
+    OK(t, train_step(&s, batches, 0, adamw.lr), zf_program_error(s.program));
+    for (int i = 0; i < 3; i++) {
+        const char *const names[] = {"loss", "mlm_loss", "nsp_loss"};
+        const zf_tensor outputs[] = {s.model.loss, s.model.mlm_loss, s.model.nsp_loss};
+        int64_t count;
+        double *value = values_of(golden, names[i], &count), expected = value ? *value : NAN;
+        free(value);
+        CHECK_NEAR(t, bert_session_scalar(&s, outputs[i]), expected, 1e-5 * expected);
+    }
+    OK(t, bert_export(s.program, s.graph, path, true, &error), error.text);
+    own = open_file(t, path);
+    CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
+    for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
+        const char *name = zf_safetensors_at(golden, i)->name;
+        if (strstr(name, "loss")) continue;
+        compared++;
+        if (is_key_bias(name)) {
+            char query[128];
+            int64_t n = 0, m = 0;
+            double *key, *other;
+            snprintf(query, sizeof query, "%.*squery.bias", (int)(strstr(name, "key.bias") - name),
+                     name);
+            key = values_of(own, name, &n), other = values_of(golden, query, &m);
+            if (!key || !other || !(square_sum(key, n) <= 1e-8 * square_sum(other, m)))
+                test_fail(t, __FILE__, __LINE__, "the gradient of a key's bias is rounding", name);
+            free(key);
+            free(other);
+        } else if (!(error_of(own, golden, name) <= 1e-10)) {
+            char text[200];
+            snprintf(text, sizeof text, "%s is off by %g", name, error_of(own, golden, name));
+            test_fail(t, __FILE__, __LINE__, "a gradient is PyTorch's", text);
+        }
+    }
+    CHECK(t, compared == zf_param_count(s.graph));
+}
+
+/* What twenty steps leave: losses and gradient norms, parameters in a file. */
+typedef struct course {
+    double loss[STEPS + 1], mlm[STEPS], nsp[STEPS], norm[STEPS];
+    const char *params;
+} course;
+
+/* loss[STEPS] is the one of entry 0 after the last update. */
+static bool run_course(test *t, course *c, const recipe *r, int64_t threads, const char *params)
+{
+    static bert_session s; /* outlives what the test defers */
+    bert_batch_file *batches = open_batches(t);
+    zf_status status = ZF_OK;
+    if (!batches || !open_session(t, &s, batches, r, threads, 1)) return false;
+    for (int k = 0; k < STEPS && !status; k++) {
+        status = train_step(&s, batches, k, r->lr);
+        c->loss[k] = bert_session_scalar(&s, s.model.loss);
+        c->mlm[k] = bert_session_scalar(&s, s.model.mlm_loss);
+        c->nsp[k] = bert_session_scalar(&s, s.model.nsp_loss);
+        c->norm[k] = bert_session_scalar(&s, zf_graph_find(s.graph, "grad_norm"));
+    }
+    c->params = params;
+    if (!status && !export_params(t, &s, params)) return false;
+    if (!status) status = train_step(&s, batches, 0, 0);
+    c->loss[STEPS] = bert_session_scalar(&s, s.model.loss);
+    if (status) test_fail(t, __FILE__, __LINE__, "twenty steps", zf_program_error(s.program));
+    bert_session_close(&s); /* nothing is left to do when the test closes it again */
+    return !status;
+}
+
+/* Twenty steps equal PyTorch's in double precision but for the rounding of single precision, and
+ * are equal to the last bit on any number of threads. */
+static void compare_courses(test *t, const recipe *r)
+{
+    const char *const names[] = {"loss", "mlm_loss", "nsp_loss", "grad_norm"};
+    zf_error error = {ZF_OK, ""};
+    zf_json *golden = zf_json_read(r->curve, NULL, &error);
+    course one, other;
+    const double *const own[] = {one.loss, one.mlm, one.nsp, one.norm};
+    zf_safetensors *params, *golden_params;
+    double after = NAN;
+    NEED(t, golden, &error);
+    test_defer(t, free_json, golden);
+    CHECK(t, run_course(t, &one, r, 1, test_path("one.safetensors")));
+    for (int which = 0; which < 4; which++)
+        for (int k = 0; k < STEPS; k++) {
+            double expected = NAN;
+            const zf_json *v = zf_json_element(zf_json_require(golden, names[which], &error), k);
+            OK(t, zf_json_to_double(v, 0, 1e3, &expected, &error), error.text);
+            CHECK_NEAR(t, own[which][k], expected, 1e-5 * (which < 3 ? one.loss[k] : expected));
+        }
+    OK(t, zf_json_to_double(zf_json_require(golden, "loss_after", &error), 0, 1e3, &after, &error),
+       error.text);
+    CHECK_NEAR(t, one.loss[STEPS], after, 1e-5 * after);
+    if (r->params) {
+        params = open_file(t, one.params), golden_params = open_file(t, r->params);
+        CHECK(t, params && golden_params);
+        for (int32_t i = 0; i < zf_safetensors_count(golden_params); i++) {
+            const char *name = zf_safetensors_at(golden_params, i)->name;
+            if (is_key_bias(name) || error_of(params, golden_params, name) <= 1e-10) continue;
+            test_fail(t, __FILE__, __LINE__, "a parameter is PyTorch's after twenty steps", name);
+        }
+    }
+    for (int64_t threads = 2; threads <= 3; threads++) {
+        CHECK(t, run_course(t, &other, r, threads, test_path("other.safetensors")));
+        CHECK(t, !memcmp(one.loss, other.loss, sizeof one.loss));
+        CHECK(t, !memcmp(one.norm, other.norm, sizeof one.norm));
+        CHECK(t, same_files(one.params, other.params));
+    }
+}
+
+TEST_ONCE(bert_twenty_adamw_steps_are_pytorchs) { compare_courses(t, &adamw); }
+TEST_ONCE(bert_twenty_lamb_steps_are_pytorchs) { compare_courses(t, &lamb); }
+
+/* ----------------------------------------------------------------------------------- memory */
+
+static void free_graph(void *g) { zf_graph_free(g); }
+static void free_program(void *p) { zf_program_free(p); }
+static void free_backend(void *b) { zf_backend_free(b); }
+
+/* A training graph, as a session makes it, in a graph of the test. */
+static zf_graph *training_graph(test *t, const bert_config *config, const bert_shape *shape,
+                                bert_model *m)
+{
+    zf_graph *g = zf_graph_new(NULL);
+    if (!g) return NULL;
+    test_defer(t, free_graph, g);
+    *m = bert_build(g, config, shape, false);
+    zf_autograd(g, m->loss);
+    zf_simplify(g);
+    zf_clip(g, 1);
+    zf_adamw(g, m->lr, &(zf_adamw_desc){.weight_decay = 0.01});
+    return g;
+}
+
+static size_t asked_bytes;
+static int asked_times;
+static void *(*allocate_of_cpu)(void *self, size_t bytes, zf_error *error);
+
+static void *count_allocation(void *self, size_t bytes, zf_error *error)
+{
+    asked_times++;
+    asked_bytes += bytes;
+    return allocate_of_cpu(self, bytes, error);
+}
+
+/* So that a large model's arena is never touched, and takes no memory of the machine. */
+static zf_status copy_nothing(void *self, void *to, const void *from, size_t bytes, zf_copy kind,
+                              zf_error *error)
+{
+    (void)self, (void)to, (void)from, (void)bytes, (void)kind, (void)error;
+    return ZF_OK;
+}
+
+/* A training step's plan is what is allocated, to the byte, and hardly more than what lives. */
+static void check_plan(test *t, const char *model, int64_t batch)
+{
+    static zf_backend counting; /* outlives what the test defers */
+    zf_backend *cpu = zf_cpu_backend(NULL, NULL);
+    bert_shape shape = {batch, 128, batch * 19};
+    zf_error error = {ZF_OK, ""};
+    bert_config config;
+    bert_model m;
+    zf_graph *g;
+    zf_program *p;
+    zf_program_info info;
+    CHECK(t, cpu && bert_config_load(model, &config, &error));
+    test_defer(t, free_backend, cpu);
+    counting = *cpu;
+    counting.allocate = count_allocation, counting.copy = copy_nothing;
+    allocate_of_cpu = cpu->allocate;
+    asked_bytes = 0, asked_times = 0;
+    g = training_graph(t, &config, &shape, &m);
+    p = zf_compile(g, &(zf_compile_desc){.backend = &counting});
+    if (!p) test_fail(t, __FILE__, __LINE__, model, zf_graph_error(g));
+    if (!p) return;
+    test_defer(t, free_program, p);
+    info = zf_program_info_of(p);
+    CHECK(t, asked_times == 1 && info.allocated_bytes == asked_bytes &&
+                 info.peak_bytes == asked_bytes);
+    CHECK(t, info.live_bytes <= info.peak_bytes &&
+                 (double)info.peak_bytes <= 1.05 * (double)info.live_bytes);
+    CHECK(t, info.param_bytes >= 4 * (size_t)info.param_count);
+    CHECK(t, info.peak_bytes == info.param_bytes + info.state_bytes + info.input_bytes +
+                                    info.constant_bytes + info.work_bytes);
+}
+
+TEST_ONCE(bert_plan_tiny) { check_plan(t, "tiny", 8), check_plan(t, "tiny", 16); }
+TEST_ONCE(bert_plan_mini) { check_plan(t, "mini", 8), check_plan(t, "mini", 16); }
+TEST_ONCE(bert_plan_small) { check_plan(t, "small", 8); }
+TEST_ONCE(bert_plan_medium) { check_plan(t, "medium", 16); }
+TEST_ONCE(bert_plan_base) { check_plan(t, "base", 8); }
+
+/* Three steps with dropout: the loss of the last one and the sum of all parameters' bits. */
+static bool run_plainly(test *t, const bert_batch_file *batches, const zf_compile_desc *d,
+                        double *loss, uint64_t *sum)
+{
+    bert_session s = {.shape = {batches->examples, batches->sequence, batches->predictions}};
+    zf_error error = {ZF_OK, ""};
+    zf_status status = ZF_OK;
+    bert_config config;
+    if (!bert_config_load(GOLDEN "config.json", &config, &error)) return false;
+    config.dropout = config.attention_dropout = 0.1;
+    s.graph = training_graph(t, &config, &s.shape, &s.model);
+    s.program = zf_compile(s.graph, d);
+    if (!s.program)
+        return test_fail(t, __FILE__, __LINE__, "zf_compile", zf_graph_error(s.graph)), false;
+    test_defer(t, free_program, s.program);
+    for (int k = 0; k < 3 && !status; k++) status = train_step(&s, batches, k, 1e-3);
+    *loss = bert_session_scalar(&s, s.model.loss);
+    *sum = 0;
+    for (int32_t i = 0; i < zf_param_count(s.graph) && !status; i++) {
+        size_t bytes = zf_tensor_bytes(zf_param_at(s.graph, i));
+        unsigned char *data = malloc(bytes);
+        status = data ? zf_read(s.program, zf_param_at(s.graph, i), data, bytes) : ZF_ERR_NOMEM;
+        for (size_t b = 0; b < bytes && !status; b++) *sum = *sum * 31 + data[b];
+        free(data);
+    }
+    if (status) test_fail(t, __FILE__, __LINE__, "three steps", zf_program_error(s.program));
+    return !status;
+}
+
+/* The plan's reuse of bytes shows nowhere: not against a plan without any, nor when what is dead is
+ * overwritten with NaN. */
+TEST_ONCE(bert_reuse_of_memory_changes_nothing)
+{
+    bert_batch_file *batches = open_batches(t);
+    double loss, other;
+    uint64_t sum, other_sum;
+    CHECK(t, batches && run_plainly(t, batches, &(zf_compile_desc){.seed = 3}, &loss, &sum));
+    CHECK(t, isfinite(loss));
+    CHECK(t, run_plainly(t, batches, &(zf_compile_desc){.seed = 3, .no_reuse = true}, &other,
+                         &other_sum));
+    CHECK(t, loss == other && sum == other_sum);
+    CHECK(t, run_plainly(t, batches, &(zf_compile_desc){.seed = 3, .poison = true}, &other,
+                         &other_sum));
+    CHECK(t, loss == other && sum == other_sum);
+    CHECK(t, run_plainly(t, batches, &(zf_compile_desc){.seed = 4}, &other, &other_sum));
+    CHECK(t, loss != other && sum != other_sum);
+}
+
+/* ---------------------------------------------------------------------- Hugging Face weights */
+
+TEST_ONCE(bert_export_and_import_keep_the_bits)
+{
+    const char *first = test_path("first.safetensors"), *second = test_path("second.safetensors");
+    bert_batch_file *batches = open_batches(t);
+    bert_session a, b;
+    zf_error error = {ZF_OK, ""};
+    int fresh = -1;
+    double loss;
+    CHECK(t, batches && open_session(t, &a, batches, &adamw, 1, 1));
+    OK(t, train_step(&a, batches, 0, 1e-3), zf_program_error(a.program));
+    CHECK(t, export_params(t, &a, first));
+    CHECK(t, !same_files(first, GOLDEN "init.safetensors"));
+    CHECK(t, open_session(t, &b, batches, &adamw, 1, 2));
+    OK(t, bert_import(b.program, b.graph, first, &fresh, &error), error.text);
+    CHECK(t, fresh == 0 && export_params(t, &b, second) && same_files(first, second));
+    OK(t, train_step(&a, batches, 1, 1e-3), zf_program_error(a.program));
+    loss = bert_session_scalar(&a, a.model.loss);
+    OK(t, train_step(&b, batches, 1, 1e-3), zf_program_error(b.program));
+    CHECK(t, bert_session_scalar(&b, b.model.loss) == loss);
+}
+
+/* What is different in a file that is else golden/bert/init.safetensors. */
+typedef struct variant {
+    bool old_norms;      /* LayerNorm.gamma and .beta */
+    bool bare;           /* without "bert." */
+    bool decoder;        /* with the tied decoder's weight and bias as well */
+    bool decoder_alone;  /* with these instead of the ones they are tied to */
+    bool headless;       /* without "cls." and the pooler */
+    const char *without; /* this one left out */
+    const char *flat;    /* this one in one dimension */
+    const char *integer; /* this one as I64 */
+    zf_dtype dtype;
+} variant;
+
+static bool wanted(const variant *v, const char *name)
+{
+    if (v->headless && (!strncmp(name, "cls.", 4) || strstr(name, ".pooler."))) return false;
+    return !v->without || strcmp(name, v->without) != 0;
+}
+
+static void renamed(const variant *v, const char *name, char out[128])
+{
+    const char *norm = strstr(name, "LayerNorm.");
+    if (v->bare && !strncmp(name, "bert.", 5)) name += 5;
+    if (v->decoder_alone && !strcmp(name, "cls.predictions.bias"))
+        name = "cls.predictions.decoder.bias";
+    if (v->decoder_alone && strstr(name, ".word_embeddings."))
+        name = "cls.predictions.decoder.weight";
+    if (v->old_norms && norm)
+        snprintf(out, 128, "%.*s%s", (int)(norm + 10 - name), name,
+                 strcmp(norm + 10, "weight") ? "beta" : "gamma");
+    else snprintf(out, 128, "%s", name);
+}
+
+/* A tensor of the variant: declares it, or writes it as number *index. */
+static void put_tensor(zf_safetensors_writer *w, zf_safetensors *file, int32_t at, const variant *v,
+                       const char *name, bool writing, int32_t *index)
+{
+    const zf_safetensors_entry *e = zf_safetensors_at(file, at);
+    zf_dtype dtype = v->integer && !strcmp(e->name, v->integer) ? ZF_I64 : v->dtype;
+    int64_t count = zf_shape_count(e->shape);
+    zf_error error;
+    if (writing) {
+        float *x = malloc(e->bytes);
+        void *y = malloc(8 * (size_t)count);
+        if (x && y && !zf_safetensors_read(file, at, x, e->bytes, &error)) {
+            zf_convert(y, dtype, x, ZF_F32, (size_t)count);
+            zf_safetensors_write(w, (*index)++, y, (size_t)count * zf_dtype_size(dtype));
+        }
+        free(x);
+        free(y);
+    } else {
+        zf_safetensors_declare(w, name, dtype,
+                               v->flat && !strcmp(e->name, v->flat) ? ZF_SHAPE(count) : e->shape);
+    }
+}
+
+static bool write_variant(test *t, const variant *v, const char *path)
+{
+    zf_safetensors *file = open_file(t, GOLDEN "init.safetensors");
+    zf_error error = {ZF_OK, ""};
+    zf_safetensors_writer *w = zf_safetensors_writer_new(path, NULL, &error);
+    int32_t index = 0;
+    zf_status status;
+    for (int writing = 0; writing < 2 && file && w; writing++)
+        for (int32_t i = 0; i < zf_safetensors_count(file); i++) {
+            const char *name = zf_safetensors_at(file, i)->name;
+            char out[128];
+            if (!wanted(v, name)) continue;
+            renamed(v, name, out);
+            put_tensor(w, file, i, v, out, writing, &index);
+            if (v->decoder && !strcmp(name, "bert.embeddings.word_embeddings.weight"))
+                put_tensor(w, file, i, v, "cls.predictions.decoder.weight", writing, &index);
+            if (v->decoder && !strcmp(name, "cls.predictions.bias"))
+                put_tensor(w, file, i, v, "cls.predictions.decoder.bias", writing, &index);
+        }
+    status = w ? zf_safetensors_finish(w, &error) : error.status;
+    zf_safetensors_writer_free(w);
+    if (status) test_fail(t, __FILE__, __LINE__, "a variant can be written", error.text);
+    return file && !status;
+}
+
+/* The parameter is the file's, rounded to `dtype`, where the variant has it; else what it was. */
+static bool is_imported(bert_session *s, zf_safetensors *init, zf_safetensors *before,
+                        zf_tensor param, const variant *v)
+{
+    const char *name = zf_tensor_name(param);
+    zf_safetensors *from = wanted(v, name) ? init : before;
+    int32_t at = zf_safetensors_find(from, name);
+    size_t bytes = zf_tensor_bytes(param), count = bytes / sizeof(float);
+    float *own = malloc(bytes), *expected = malloc(bytes);
+    void *narrow = malloc(2 * bytes);
+    zf_error error;
+    bool same = own && expected && narrow && at >= 0 && !zf_read(s->program, param, own, bytes) &&
+                !zf_safetensors_read(from, at, expected, bytes, &error);
+    if (same && from == init) {
+        zf_convert(narrow, v->dtype, expected, ZF_F32, count);
+        zf_convert(expected, ZF_F32, narrow, v->dtype, count);
+    }
+    same = same && !memcmp(own, expected, bytes);
+    free(own);
+    free(expected);
+    free(narrow);
+    return same;
+}
+
+/* Imports the variant into a model with other first values. problem: how the error goes on behind
+ * the path, or NULL. */
+static void check_import(test *t, const variant *v, int expected_fresh, const char *problem)
+{
+    static bert_session s; /* outlives what the test defers */
+    const char *path = test_path("variant.safetensors"), *start = test_path("before.safetensors");
+    bert_session_desc d = {.shape = {1, 8, 1}, .threads = 1, .seed = 5};
+    zf_safetensors *init, *before;
+    zf_error error = {ZF_OK, ""};
+    zf_status status;
+    int fresh = -1;
+    OK(t, bert_config_load(GOLDEN "config.json", &d.config, &error) ? ZF_OK : error.status,
+       error.text);
+    OK(t, bert_session_open(&s, &d, &error) ? ZF_OK : error.status, error.text);
+    test_defer(t, close_session, &s);
+    CHECK(t, write_variant(t, v, path) && export_params(t, &s, start));
+    init = open_file(t, GOLDEN "init.safetensors"), before = open_file(t, start);
+    CHECK(t, init && before);
+    status = bert_import(s.program, s.graph, path, &fresh, &error);
+    CHECK(t, status == error.status);
+    if (problem) {
+        CHECK(t, status && !strncmp(error.text, path, strlen(path)));
+        CHECK_TEXT(t, error.text + strlen(path), problem);
+        return;
+    }
+    OK(t, status, error.text);
+    CHECK(t, fresh == expected_fresh);
+    for (int32_t i = 0; i < zf_param_count(s.graph); i++)
+        if (!is_imported(&s, init, before, zf_param_at(s.graph, i), v))
+            test_fail(t, __FILE__, __LINE__, "a parameter is the file's",
+                      zf_tensor_name(zf_param_at(s.graph, i)));
+}
+
+#define IMPORTS(name, fresh, problem, ...)                                                         \
+    TEST_ONCE(bert_import_##name) { check_import(t, &(variant){__VA_ARGS__}, fresh, problem); }
+
+IMPORTS(of_gamma_and_beta, 0, NULL, .old_norms = true)
+IMPORTS(without_prefix, 0, NULL, .bare = true)
+IMPORTS(without_prefix_of_gamma_and_beta, 0, NULL, .bare = true, .old_norms = true)
+IMPORTS(with_decoder, 0, NULL, .decoder = true)
+IMPORTS(with_decoder_alone, 0, NULL, .decoder_alone = true)
+IMPORTS(without_heads, 9, NULL, .headless = true)
+IMPORTS(without_one_of_a_head, 1, NULL, .without = "cls.seq_relationship.bias")
+IMPORTS(of_half_precision, 0, NULL, .dtype = ZF_F16)
+IMPORTS(of_bfloat16, 0, NULL, .dtype = ZF_BF16)
+IMPORTS(of_double_precision, 0, NULL, .dtype = ZF_F64)
+IMPORTS(lacks_a_tensor, 0, ": there is no tensor bert.encoder.layer.1.output.dense.bias",
+        .without = "bert.encoder.layer.1.output.dense.bias")
+IMPORTS(
+    finds_another_shape, 0,
+    ": bert.pooler.dense.weight is [4096], the model's is [64,64]; do the sizes of --model fit?",
+    .flat = "bert.pooler.dense.weight")
+IMPORTS(finds_integers, 0, ": cls.predictions.bias is I64; F32, F64, BF16 or F16 is needed",
+        .integer = "cls.predictions.bias")
+
+/* ------------------------------------------------------------------------------ configuration */
+
+TEST_ONCE(bert_configurations_by_name)
+{
+    static const struct {
+        const char *name;
+        int64_t layers, hidden, heads, intermediate;
+    } expected[] = {{"tiny", 2, 128, 2, 512},    {"mini", 4, 256, 4, 1024},
+                    {"small", 4, 512, 8, 2048},  {"medium", 8, 512, 8, 2048},
+                    {"base", 12, 768, 12, 3072}, {"large", 24, 1024, 16, 4096}};
+    for (size_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+        bert_config c;
+        zf_error error = {ZF_OK, ""};
+        CHECK(t, bert_config_load(expected[i].name, &c, &error));
+        CHECK(t, c.layers == expected[i].layers && c.hidden == expected[i].hidden &&
+                     c.heads == expected[i].heads);
+        CHECK(t,
+              c.intermediate == expected[i].intermediate && c.vocab == 30522 && c.positions == 512);
+        CHECK(t, c.types == 2 && c.eps == 1e-12 && c.dropout == 0.1 && c.attention_dropout == 0.1 &&
+                     c.std == 0.02);
+    }
+}
+
+/* Writes a config.json and loads it; false with *error, whose text then lacks the path. */
+static bool load_config(const char *text, bert_config *config, zf_error *error)
+{
+    const char *path = test_path("config.json");
+    FILE *file = fopen(path, "w");
+    bool good = file && fputs(text, file) >= 0;
+    if (file) fclose(file);
+    *error = (zf_error){ZF_OK, ""};
+    good = good && bert_config_load(path, config, error);
+    if (!strncmp(error->text, path, strlen(path)))
+        memmove(error->text, error->text + strlen(path), strlen(error->text + strlen(path)) + 1);
+    return good;
+}
+
+TEST_ONCE(bert_configuration_of_a_file_and_back)
+{
+    bert_config c, again;
+    zf_error error;
+    zf_json_writer *w;
+    const char *text;
+    CHECK(t, load_config(
+                 "{\"vocab_size\": 99, \"hidden_size\": 6, \"num_hidden_layers\": 1, "
+                 "\"num_attention_heads\": 3, \"intermediate_size\": 7, "
+                 "\"max_position_embeddings\": 40, "
+                 "\"type_vocab_size\": 4, \"layer_norm_eps\": 1e-6, \"hidden_dropout_prob\": 0.25, "
+                 "\"attention_probs_dropout_prob\": 0, \"initializer_range\": 0.3}",
+                 &c, &error));
+    CHECK(t,
+          c.vocab == 99 && c.hidden == 6 && c.layers == 1 && c.heads == 3 && c.intermediate == 7);
+    CHECK(t, c.positions == 40 && c.types == 4 && c.eps == 1e-6 && c.dropout == 0.25);
+    CHECK(t, c.attention_dropout == 0 && c.std == 0.3);
+    w = bert_config_json(&c);
+    text = zf_json_text(w, NULL, &error);
+    CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));
+    zf_json_writer_free(w);
+}
+
+TEST_ONCE(bert_configurations_that_are_refused)
+{
+    static const struct {
+        const char *text, *problem;
+    } bad[] = {
+#define SIZES(hidden, heads)                                                                       \
+    "{\"vocab_size\": 99, \"hidden_size\": " hidden ", \"num_hidden_layers\": 1,\n"                \
+    "\"intermediate_size\": 7, \"num_attention_heads\": " heads
+        {SIZES("\"6\"", "3") "}",
+         ":1:35: hidden_size must be an integer from 1 to 1048576, not \"6\""},
+        {SIZES("6", "4") "}",
+         ":2:48: num_attention_heads must be a divisor of hidden_size (6), not 4"},
+        {SIZES("6", "0") "}",
+         ":2:48: num_attention_heads must be an integer from 1 to 65536, not 0"},
+        {SIZES("6", "3") ", \"hidden_act\": \"relu\"}",
+         ":2:65: hidden_act must be \"gelu\", not \"relu\""},
+        {SIZES("6", "3") ", \"position_embedding_type\": \"relative_key\"}",
+         ":2:78: position_embedding_type must be \"absolute\", not \"relative_key\""},
+        {SIZES("6", "3") ", \"hidden_dropout_prob\": 1}",
+         ":2:74: hidden_dropout_prob must be a number from 0.0 to 0.999, not 1"},
+        {"{\"vocab_size\": 99}", ":1:1: the top value lacks \"hidden_size\""},
+        {"{", ":1:2: expected a key in double quotes or '}', found the end of the text"},
+#undef SIZES
+    };
+    bert_config c;
+    zf_error error;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        CHECK(t, !load_config(bad[i].text, &c, &error));
+        CHECK_TEXT(t, error.text, bad[i].problem);
+    }
+    error = (zf_error){ZF_OK, ""};
+    CHECK(t, !bert_config_load("huge", &c, &error));
+    CHECK_TEXT(
+        t, error.text,
+        "model \"huge\" is none of tiny, mini, small, medium, base, large, and no config.json");
+    error = (zf_error){ZF_OK, ""};
+    CHECK(t, !bert_config_load("nowhere/config.json", &c, &error));
+    CHECK_TEXT(t, error.text, "cannot open nowhere/config.json: No such file or directory");
+}
+
+/* --------------------------------------------------------------------------------- sessions */
+
+TEST_ONCE(bert_evaluation_shares_parameters)
+{
+    bert_batch_file *batches = open_batches(t);
+    bert_session_desc d = {.keep_logits = true};
+    bert_session s, forward;
+    zf_error error = {ZF_OK, ""};
+    const bert_batch *b;
+    bert_guess guesses[8];
+    double before;
+    float *logits;
+    int64_t vocab = 197;
+    CHECK(t, batches && open_session(t, &s, batches, &adamw, 2, 1));
+    b = &batches->batch[0];
+    d.shape = s.shape, d.share = &s;
+    CHECK(t, bert_config_load(GOLDEN "config.json", &d.config, &error));
+    CHECK(t, bert_session_open(&forward, &d, &error));
+    test_defer(t, close_session, &forward);
+    OK(t, bert_session_feed(&forward, b, b->labelled, batches->examples),
+       zf_program_error(forward.program));
+    OK(t, zf_step(forward.program), zf_program_error(forward.program));
+    before = bert_session_scalar(&forward, forward.model.loss);
+    OK(t, train_step(&s, batches, 0, 1e-3), zf_program_error(s.program));
+    CHECK_NEAR(t, before, bert_session_scalar(&s, s.model.loss), 1e-6 * before);
+    CHECK(t, bert_session_guess(&forward, 8, guesses, &error));
+    CHECK(t, bert_session_scalar(&forward, forward.model.loss) <
+                 before); /* of the updated parameters */
+    logits = malloc(zf_tensor_bytes(forward.model.mlm_logits));
+    CHECK(t, logits);
+    test_defer(t, free, logits);
+    OK(t,
+       zf_read(forward.program, forward.model.mlm_logits, logits,
+               zf_tensor_bytes(forward.model.mlm_logits)),
+       zf_program_error(forward.program));
+    for (int row = 0; row < 8; row++) {
+        const float *x = logits + row * vocab;
+        double sum = 0;
+        for (int64_t v = 0; v < vocab; v++) sum += exp(x[v]);
+        for (int n = 0; n < BERT_GUESSES; n++) {
+            int64_t better = 0;
+            for (int64_t v = 0; v < vocab; v++) better += x[v] > x[guesses[row].token[n]];
+            CHECK(t, better == n);
+            CHECK_NEAR(t, guesses[row].probability[n], exp(x[guesses[row].token[n]]) / sum, 1e-6);
+        }
+    }
+}
+
+TEST_ONCE(bert_sessions_that_cannot_be)
+{
+    bert_session_desc d = {.shape = {1, 65, 1}, .threads = 1};
+    zf_error error = {ZF_OK, ""};
+    bert_session s;
+    CHECK(t, bert_config_load(GOLDEN "config.json", &d.config, &error));
+    CHECK(t, !bert_session_open(&s, &d, &error));
+    CHECK_TEXT(t, error.text, "sequences of 65 tokens are too long for the model's 64 positions");
+    d.shape.sequence = 64, d.threads = 2000, error = (zf_error){ZF_OK, ""};
+    CHECK(t, !bert_session_open(&s, &d, &error));
+    CHECK_TEXT(t, error.text, "zf_cpu_backend: threads is 2000; it must be 1 to 1024");
+}
+
+static void free_vocab(void *vocab) { bert_vocab_free(vocab); }
+
+TEST_ONCE(bert_text_with_masks_becomes_a_batch)
+{
+    static const char tokens[] = "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nparis\nis\n.\n";
+    enum { T = 8, P = 2 };
+    int32_t ids[T], types[T], positions[P], labels[P], next[1];
+    uint8_t mask[T];
+    bert_batch b = {.examples = 1,
+                    .sequence = T,
+                    .predictions = P,
+                    .input_ids = ids,
+                    .token_type_ids = types,
+                    .attention_mask = mask,
+                    .positions = positions,
+                    .labels = labels,
+                    .next_sentence_label = next};
+    bert_vocab *vocab = bert_vocab_parse(tokens, sizeof tokens - 1, "v", true, NULL, 0);
+    CHECK(t, vocab);
+    test_defer(t, free_vocab, vocab);
+    CHECK(t, bert_fill_batch(&b, vocab, "Paris is [MASK] .") == 1);
+    CHECK(t, !memcmp(ids, (int32_t[]){2, 5, 6, 4, 7, 3, 0, 0}, sizeof ids));
+    CHECK(t, !memcmp(types, (int32_t[T]){0}, sizeof types));
+    CHECK(t, !memcmp(mask, (uint8_t[]){1, 1, 1, 1, 1, 1, 0, 0}, sizeof mask));
+    CHECK(t, positions[0] == 3 && labels[0] == 0 && positions[1] == 0 && labels[1] == -100);
+    CHECK(t, bert_fill_batch(&b, vocab, "paris is paris is [MASK] [MASK]") == 2);
+    CHECK(t, ids[7] == 3 && mask[7] == 1 && positions[0] == 5 && positions[1] == 6);
+    CHECK(t, bert_fill_batch(&b, vocab, "[MASK] [MASK] [MASK]") ==
+                 P); /* no more than there is room for */
+    CHECK(t, bert_fill_batch(&b, vocab, "Paris is Rome .") == 0);
+    CHECK(t, bert_fill_batch(&b, vocab, "paris is paris is paris is .") == -1);
+}

@@ -267,8 +267,7 @@ static zf_status zfi_save_manifest(zfi_saving *s, const zf_save_desc *d)
                      stbds_arrlenu(json->text), ZFI_JSON_FILE_LIMIT);
     else if (!zfi_path_join(path, s->aside, zfi_manifest_name))
         status = zfi_fail(error, ZF_ERR_ARGUMENT, "%s: too long a path", zfi_path_tail(s->aside));
-    else
-        status = zf_json_save(json, path, error);
+    else status = zf_json_save(json, path, error);
     zf_json_writer_free(json);
     return status;
 }
@@ -299,10 +298,8 @@ ZF_API zf_status zf_save(zf_program *p, const char *path, const zf_save_desc *de
         if (!status) status = zfi_save_manifest(&s, &d);
         zf_safetensors_writer_free(s.files[0]);
         zf_safetensors_writer_free(s.files[1]);
-        if (status)
-            zfi_directory_abandon(s.aside);
-        else
-            status = zfi_directory_commit(s.aside, &p->error);
+        if (status) zfi_directory_abandon(s.aside);
+        else status = zfi_directory_commit(s.aside, &p->error);
     }
     zfi_free(&s.memory, s.piece, ZFI_PIECE);
     return status;
@@ -517,32 +514,35 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
 {
     zf_program *p = l->program;
     const zf_safetensors *file = l->files[entry->kind];
-    const char *name = entry->name, *path = file ? file->path : zfi_kinds[entry->kind].file;
+    const char *name = entry->name;
     int32_t index = zf_safetensors_find(file, name);
     const zf_safetensors_entry *there = zf_safetensors_at(file, index);
     int32_t id = zfi_map_get(p->graph->names, name, 0);
     const zfi_node *node = &p->graph->nodes[id];
     char type[ZFI_TYPE_TEXT], other[ZFI_TYPE_TEXT];
     zfi_type_text(type, entry->dtype, &entry->shape);
+    if (!file)
+        return zf_json_fail(entry->json, &p->error, "is in %s, which \"headers\" lacks",
+                            zfi_kinds[entry->kind].file);
     if (!there)
         return zfi_fail(&p->error, ZF_ERR_FORMAT, "%s: %s is in the manifest, but not in the file",
-                        path, name);
+                        file->path, name);
     if (!there->readable || there->dtype != entry->dtype ||
         !zfi_same_shape(&there->shape, &entry->shape))
-        return zfi_fail(&p->error, ZF_ERR_FORMAT, "%s: %s is %s, the manifest says %s", path, name,
-                        there->readable ? zfi_type_text(other, there->dtype, &there->shape)
-                                        : there->dtype_name,
-                        type);
+        return zfi_fail(
+            &p->error, ZF_ERR_FORMAT, "%s: %s is %s, the manifest says %s", file->path, name,
+            there->readable ? zfi_type_text(other, there->dtype, &there->shape) : there->dtype_name,
+            type);
     if (!id || zfi_kind_of(node) != entry->kind || !p->data[id]) {
         if (l->params_only) return ZF_OK;
         return zfi_fail(&p->error, ZF_ERR_MISMATCH,
                         "%s: the program has no %s \"%s\": the checkpoint is of another model%s",
-                        path, zfi_kinds[entry->kind].name, name,
+                        file->path, zfi_kinds[entry->kind].name, name,
                         entry->kind ? " or optimizer" : "");
     }
     if (node->dtype != entry->dtype || !zfi_same_shape(&node->shape, &entry->shape))
-        return zfi_fail(&p->error, ZF_ERR_MISMATCH, "%s: %s is %s, but %s in the program", path,
-                        name, type, zfi_type_text(other, node->dtype, &node->shape));
+        return zfi_fail(&p->error, ZF_ERR_MISMATCH, "%s: %s is %s, but %s in the program",
+                        file->path, name, type, zfi_type_text(other, node->dtype, &node->shape));
     if (l->stored[id].there)
         return zf_json_fail(entry->json, &p->error, "lists \"%s\" again", name);
     l->stored[id] = (zfi_stored){true, index, entry->crc};

@@ -1,10 +1,11 @@
-/* Elementwise over two or three operands, broadcasting: add sub mul div maximum minimum equal less where.
+/* Elementwise over two or three operands, broadcasting: add sub mul div maximum minimum equal less
+ * where.
  *
  *     %3 = add %1, %2 : f32[4,8]          out[i] = a[i] + b[i];   da = sum_to(dy), db = sum_to(dy)
  *     %5 = where %c, %a, %b : f32[4,8]    out[i] = c[i] ? a[i] : b[i]
  *
- * Nothing but the operands is saved. Division by zero and NaN follow IEEE 754; maximum and minimum give b where a is
- * NaN, and at a tie the gradient goes to a.
+ * Nothing but the operands is saved. Division by zero and NaN follow IEEE 754; maximum and minimum
+ * give b where a is NaN, and at a tie the gradient goes to a.
  */
 
 static zf_status zfi_infer_elementwise(zfi_infer *c, int32_t first)
@@ -13,12 +14,14 @@ static zf_status zfi_infer_elementwise(zfi_infer *c, int32_t first)
     c->dtype = c->args[first]->dtype;
     for (int32_t k = first; k < c->arg_count; k++)
         if (c->args[k]->dtype != c->dtype)
-            return zfi_infer_fail(c, ZF_ERR_DTYPE, "the operands must have one dtype (zf_cast converts)");
+            return zfi_infer_fail(c, ZF_ERR_DTYPE,
+                                  "the operands must have one dtype (zf_cast converts)");
     for (int32_t k = 1; k < c->arg_count; k++) {
         zf_shape both;
         if (!zfi_broadcast_shape(&c->shape, &c->args[k]->shape, &both))
-            return zfi_infer_fail(c, ZF_ERR_SHAPE, "the shapes do not broadcast: dimensions, aligned at the last, "
-                                                   "must be equal or 1");
+            return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                                  "the shapes do not broadcast: dimensions, aligned at the last, "
+                                  "must be equal or 1");
         c->shape = both;
     }
     return ZF_OK;
@@ -57,7 +60,10 @@ static zf_status zfi_infer_where(zfi_infer *c)
 
 /* --------------------------------------------------------------------------- gradients */
 
-static zf_tensor zfi_sum_like(zf_tensor dy, zf_tensor x) { return zf_sum_to(dy, zf_tensor_shape(x)); }
+static zf_tensor zfi_sum_like(zf_tensor dy, zf_tensor x)
+{
+    return zf_sum_to(dy, zf_tensor_shape(x));
+}
 
 static void zfi_grad_add(zfi_grad *c)
 {
@@ -94,8 +100,14 @@ static void zfi_grad_choice(zfi_grad *c, zf_tensor second, const int operand[2])
         c->dx[operand[1]] = zfi_sum_like(zf_where(second, c->dy, zero), c->x[operand[1]]);
 }
 
-static void zfi_grad_maximum(zfi_grad *c) { zfi_grad_choice(c, zf_less(c->x[0], c->x[1]), (int[]){0, 1}); }
-static void zfi_grad_minimum(zfi_grad *c) { zfi_grad_choice(c, zf_less(c->x[1], c->x[0]), (int[]){0, 1}); }
+static void zfi_grad_maximum(zfi_grad *c)
+{
+    zfi_grad_choice(c, zf_less(c->x[0], c->x[1]), (int[]){0, 1});
+}
+static void zfi_grad_minimum(zfi_grad *c)
+{
+    zfi_grad_choice(c, zf_less(c->x[1], c->x[0]), (int[]){0, 1});
+}
 static void zfi_grad_where(zfi_grad *c) { zfi_grad_choice(c, c->x[0], (int[]){2, 1}); }
 
 #define zfi_grad_equal zfi_grad_none
@@ -138,18 +150,22 @@ static void zfi_binary_reference(const zf_launch *l, int64_t first, int64_t last
 {
     const zf_array *x = l->args;
     int64_t strides[3][ZF_MAX_RANK], at[3];
-    for (int32_t k = 0; k < l->arg_count; k++) zfi_broadcast_strides(&x[k].shape, &l->out.shape, strides[k]);
+    for (int32_t k = 0; k < l->arg_count; k++)
+        zfi_broadcast_strides(&x[k].shape, &l->out.shape, strides[k]);
     for (int64_t i = first; i < last; i++) {
         for (int32_t k = 0; k < l->arg_count; k++) at[k] = zfi_offset(i, &l->out.shape, strides[k]);
         if (l->op == ZF_OP_where) {
             int k = zfi_get(&x[0], at[0]) != 0.0 ? 1 : 2;
-            if (zfi_is_integer(x[k].dtype)) zfi_set_integer(&l->out, i, zfi_get_integer(&x[k], at[k]));
+            if (zfi_is_integer(x[k].dtype))
+                zfi_set_integer(&l->out, i, zfi_get_integer(&x[k], at[k]));
             else zfi_set(&l->out, i, zfi_get(&x[k], at[k]));
         } else if (zfi_is_integer(x[0].dtype)) {
             zfi_set_integer(&l->out, i,
-                            zfi_binary_integer(l->op, zfi_get_integer(&x[0], at[0]), zfi_get_integer(&x[1], at[1])));
+                            zfi_binary_integer(l->op, zfi_get_integer(&x[0], at[0]),
+                                               zfi_get_integer(&x[1], at[1])));
         } else {
-            zfi_set(&l->out, i, zfi_binary_value(l->op, zfi_get(&x[0], at[0]), zfi_get(&x[1], at[1])));
+            zfi_set(&l->out, i,
+                    zfi_binary_value(l->op, zfi_get(&x[0], at[0]), zfi_get(&x[1], at[1])));
         }
     }
 }
@@ -214,8 +230,8 @@ static void zfi_walk_next(zfi_walk *w)
         }                                                                                          \
     }
 
-ZFI_BODY void zfi_binary_run_body(zfi_isa isa, zf_op op, float *y, const float *a, const float *b, bool step_a,
-                                  bool step_b, int64_t n)
+ZFI_BODY void zfi_binary_run_body(zfi_isa isa, zf_op op, float *y, const float *a, const float *b,
+                                  bool step_a, bool step_b, int64_t n)
 {
     (void)isa;
     if (op == ZF_OP_add) ZFI_RUN(p + q)
@@ -226,22 +242,24 @@ ZFI_BODY void zfi_binary_run_body(zfi_isa isa, zf_op op, float *y, const float *
     else ZFI_RUN(p < q ? p : q)
 }
 ZFI_KERNEL(zfi_binary_run,
-           (zf_op op, float *y, const float *a, const float *b, bool step_a, bool step_b, int64_t n),
+           (zf_op op, float *y, const float *a, const float *b, bool step_a, bool step_b,
+            int64_t n),
            (op, y, a, b, step_a, step_b, n))
 
-ZFI_BODY void zfi_compare_run_body(zfi_isa isa, zf_op op, uint8_t *y, const float *a, const float *b, bool step_a,
-                                   bool step_b, int64_t n)
+ZFI_BODY void zfi_compare_run_body(zfi_isa isa, zf_op op, uint8_t *y, const float *a,
+                                   const float *b, bool step_a, bool step_b, int64_t n)
 {
     (void)isa;
     if (op == ZF_OP_equal) ZFI_RUN(p == q)
     else ZFI_RUN(p < q)
 }
 ZFI_KERNEL(zfi_compare_run,
-           (zf_op op, uint8_t *y, const float *a, const float *b, bool step_a, bool step_b, int64_t n),
+           (zf_op op, uint8_t *y, const float *a, const float *b, bool step_a, bool step_b,
+            int64_t n),
            (op, y, a, b, step_a, step_b, n))
 
-ZFI_BODY void zfi_where_run_body(zfi_isa isa, float *y, const uint8_t *c, const float *a, const float *b, bool step_c,
-                                 bool step_a, bool step_b, int64_t n)
+ZFI_BODY void zfi_where_run_body(zfi_isa isa, float *y, const uint8_t *c, const float *a,
+                                 const float *b, bool step_c, bool step_a, bool step_b, int64_t n)
 {
     bool all = c[0] != 0;
     (void)isa;
@@ -249,11 +267,12 @@ ZFI_BODY void zfi_where_run_body(zfi_isa isa, float *y, const uint8_t *c, const 
     else ZFI_RUN(all ? p : q)
 }
 ZFI_KERNEL(zfi_where_run,
-           (float *y, const uint8_t *c, const float *a, const float *b, bool step_c, bool step_a, bool step_b,
-            int64_t n),
+           (float *y, const uint8_t *c, const float *a, const float *b, bool step_c, bool step_a,
+            bool step_b, int64_t n),
            (y, c, a, b, step_c, step_a, step_b, n))
 
-/* The trailing dimensions over which each operand is either whole or one value are a run; `outer` walks the runs. */
+/* The trailing dimensions over which each operand is either whole or one value are a run; `outer`
+ * walks the runs. */
 typedef struct zfi_elementwise {
     int64_t length;
     zfi_walk outer;
@@ -297,12 +316,15 @@ static void zfi_binary_fast(const zf_launch *l, int64_t first, int64_t last)
         int64_t n = r.length - inside < last - first ? r.length - inside : last - first, at[3];
         for (int k = 0; k < r.outer.arrays; k++) at[k] = r.outer.at[k] + (r.step[k] ? inside : 0);
         if (choose)
-            zfi_where_run(isa, (float *)l->out.data + first, (const uint8_t *)l->args[0].data + at[0], a + at[1],
-                          b + at[2], r.step[0], r.step[1], r.step[2], n);
+            zfi_where_run(isa, (float *)l->out.data + first,
+                          (const uint8_t *)l->args[0].data + at[0], a + at[1], b + at[2], r.step[0],
+                          r.step[1], r.step[2], n);
         else if (l->out.dtype == ZF_BOOL)
-            zfi_compare_run(isa, l->op, (uint8_t *)l->out.data + first, a + at[0], b + at[1], r.step[0], r.step[1], n);
+            zfi_compare_run(isa, l->op, (uint8_t *)l->out.data + first, a + at[0], b + at[1],
+                            r.step[0], r.step[1], n);
         else
-            zfi_binary_run(isa, l->op, (float *)l->out.data + first, a + at[0], b + at[1], r.step[0], r.step[1], n);
+            zfi_binary_run(isa, l->op, (float *)l->out.data + first, a + at[0], b + at[1],
+                           r.step[0], r.step[1], n);
         first += n;
     }
 }

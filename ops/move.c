@@ -1,21 +1,23 @@
-/* Shape: reshape slice pad transpose concat broadcast, which move elements of any dtype, and sum_to, which adds them.
+/* Shape: reshape slice pad transpose concat broadcast, which move elements of any dtype, and
+ * sum_to, which adds them.
  *
- *     %2 = reshape %1 {shape=[2,16]} : f32[2,16]           the same elements;         dx = reshape(dy)
- *     %2 = slice %1 {axis=1 start=2 stop=5} : f32[4,3]     x[:,2..5)                  dx = pad(dy)
- *     %2 = pad %1 {axis=1 before=2 after=3} : f32[4,8]     zeros around x             dx = slice(dy)
- *     %2 = transpose %1 {order=[0,2,1,3]} : f32[2,4,8,16]  y.dims[i] = x.dims[order[i]]; dx: the inverse order
- *     %3 = concat %1, %2 {axis=0} : f32[9,8]               one behind the other       dx[k] = slice(dy)
- *     %2 = broadcast %1 {shape=[4,8]} : f32[4,8]           repeats dimensions 1       dx = sum_to(dy)
- *     %2 = sum_to %1 {shape=[8]} : f32[8]                  sums what was repeated     dx = broadcast(dy)
+ *     %2 = reshape %1 {shape=[2,16]} : f32[2,16]        the same elements      dx = reshape(dy)
+ *     %2 = slice %1 {axis=1 start=2 stop=5} : f32[4,3]  x[:,2..5)              dx = pad(dy)
+ *     %2 = pad %1 {axis=1 before=2 after=3} : f32[4,8]  zeros around x         dx = slice(dy)
+ *     %2 = transpose %1 {order=[2,0,1]} : f32[8,2,4]    y.dims[i] = x.dims[order[i]]
+ *                                                       dx = transpose(dy), the inverse order
+ *     %3 = concat %1, %2 {axis=0} : f32[9,8]            one behind the other   dx[k] = slice(dy)
+ *     %2 = broadcast %1 {shape=[4,8]} : f32[4,8]        repeats dimensions 1   dx = sum_to(dy)
+ *     %2 = sum_to %1 {shape=[8]} : f32[8]               sums what was repeated dx = broadcast(dy)
  *
- * Nothing is saved. reshape, and slice when all dimensions in front of its axis are 1, are views: their kernels do
- * nothing where the plan has put them onto their operand.
+ * Nothing is saved. reshape, and slice when all dimensions in front of its axis are 1, are views:
+ * their kernels do nothing where the plan has put them onto their operand.
  *
  * All moves are one: a box of elements, copied from strides to strides.
  *
- * Order of additions in f32 (sum_to here and sum in reduce.c): runs of neighbours are cut into blocks of 1024 elements,
- * each summed in f32 (zfi_vsum); blocks, and rows of columns, are added in double in index order; the sum is rounded
- * once. It depends on the shapes alone.
+ * Order of additions in f32 (sum_to here and sum in reduce.c): runs of neighbours are cut into
+ * blocks of 1024 elements, each summed in f32 (zfi_vsum); blocks, and rows of columns, are added in
+ * double in index order; the sum is rounded once. It depends on the shapes alone.
  */
 
 /* The shape that a list of dimensions gives; false when it is none. */
@@ -31,8 +33,9 @@ static zf_status zfi_infer_shape(zfi_infer *c)
 {
     c->dtype = c->args[0]->dtype;
     if (zfi_listed_shape(&c->attributes[0], &c->shape)) return ZF_OK;
-    return zfi_infer_fail(c, ZF_ERR_SHAPE,
-                          "a shape has 0 to %d dimensions, none negative, and fewer than 2^63 elements", ZF_MAX_RANK);
+    return zfi_infer_fail(
+        c, ZF_ERR_SHAPE,
+        "a shape has 0 to %d dimensions, none negative, and fewer than 2^63 elements", ZF_MAX_RANK);
 }
 
 static zf_status zfi_infer_axis(const zfi_infer *c, int64_t axis)
@@ -40,7 +43,8 @@ static zf_status zfi_infer_axis(const zfi_infer *c, int64_t axis)
     int rank = c->args[0]->shape.rank;
     if (axis >= 0 && axis < rank) return ZF_OK;
     if (!rank) return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "a scalar has no axis");
-    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "axis %lld of a tensor of rank %d; 0 to %d is possible", (long long)axis,
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                          "axis %lld of a tensor of rank %d; 0 to %d is possible", (long long)axis,
                           rank, rank - 1);
 }
 
@@ -51,7 +55,8 @@ static zf_status zfi_infer_reshape(zfi_infer *c)
     char type[ZFI_TYPE_TEXT];
     if (!status && from != to)
         status = zfi_infer_fail(c, ZF_ERR_SHAPE, "%s has %lld elements, the operand %lld",
-                                zfi_type_text(type, c->dtype, &c->shape), (long long)to, (long long)from);
+                                zfi_type_text(type, c->dtype, &c->shape), (long long)to,
+                                (long long)from);
     return status;
 }
 
@@ -62,7 +67,8 @@ static zf_status zfi_infer_slice(zfi_infer *c)
     if (status) return status;
     zfi_infer_like(c, 0);
     if (start < 0 || stop < start || stop > c->shape.dims[axis])
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "start %lld and stop %lld; 0 <= start <= stop <= %lld is possible",
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "start %lld and stop %lld; 0 <= start <= stop <= %lld is possible",
                               (long long)start, (long long)stop, (long long)c->shape.dims[axis]);
     c->shape.dims[axis] = stop - start;
     return ZF_OK;
@@ -76,9 +82,10 @@ static zf_status zfi_infer_pad(zfi_infer *c)
     zfi_infer_like(c, 0);
     if (before < 0 || after < 0 || before > INT64_MAX - c->shape.dims[axis] ||
         after > INT64_MAX - c->shape.dims[axis] - before)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%lld before and %lld after; neither may be negative, nor their sum "
-                              "with %lld over 2^63 - 1", (long long)before, (long long)after,
-                              (long long)c->shape.dims[axis]);
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "%lld before and %lld after; neither may be negative, nor their sum "
+                              "with %lld over 2^63 - 1",
+                              (long long)before, (long long)after, (long long)c->shape.dims[axis]);
     c->shape.dims[axis] += before + after;
     return ZF_OK;
 }
@@ -89,12 +96,14 @@ static zf_status zfi_infer_transpose(zfi_infer *c)
     const int64_t *order = c->attributes[0].list.data;
     bool seen[ZF_MAX_RANK] = {false};
     if (c->attributes[0].list.count != from->rank)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "the order has %lld entries, the operand %d dimensions",
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "the order has %lld entries, the operand %d dimensions",
                               (long long)c->attributes[0].list.count, (int)from->rank);
     zfi_infer_like(c, 0);
     for (int axis = 0; axis < from->rank; axis++) {
         if (order[axis] < 0 || order[axis] >= from->rank || seen[order[axis]])
-            return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "the order must name each of the axes 0 to %d once",
+            return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                                  "the order must name each of the axes 0 to %d once",
                                   (int)from->rank - 1);
         seen[order[axis]] = true;
         c->shape.dims[axis] = from->dims[order[axis]];
@@ -115,9 +124,10 @@ static zf_status zfi_infer_concat(zfi_infer *c)
         char type[ZFI_TYPE_TEXT];
         if (axis < other.rank) other.dims[axis] = c->shape.dims[axis];
         if (!zfi_same_shape(&other, &c->shape) || more > INT64_MAX - c->shape.dims[axis])
-            return zfi_infer_fail(c, ZF_ERR_SHAPE,
-                                  "operand %d, %s, must have operand 0's dimensions but for axis %lld", (int)k,
-                                  zfi_type_text(type, c->dtype, &c->args[k]->shape), (long long)axis);
+            return zfi_infer_fail(
+                c, ZF_ERR_SHAPE,
+                "operand %d, %s, must have operand 0's dimensions but for axis %lld", (int)k,
+                zfi_type_text(type, c->dtype, &c->args[k]->shape), (long long)axis);
         c->shape.dims[axis] += more;
     }
     return ZF_OK;
@@ -128,9 +138,11 @@ static zf_status zfi_infer_broadcast(zfi_infer *c)
     zf_status status = zfi_infer_shape(c);
     char type[ZFI_TYPE_TEXT];
     if (!status && !zfi_broadcasts_to(&c->args[0]->shape, &c->shape))
-        status = zfi_infer_fail(c, ZF_ERR_SHAPE,
-                                "the operand does not broadcast to %s: aligned at the last, each dimension must be "
-                                "equal or 1", zfi_type_text(type, c->dtype, &c->shape));
+        status = zfi_infer_fail(
+            c, ZF_ERR_SHAPE,
+            "the operand does not broadcast to %s: aligned at the last, each dimension must be "
+            "equal or 1",
+            zfi_type_text(type, c->dtype, &c->shape));
     return status;
 }
 
@@ -140,17 +152,28 @@ static zf_status zfi_infer_sum_to(zfi_infer *c)
     char type[ZFI_TYPE_TEXT];
     if (!status) status = zfi_infer_shape(c);
     if (!status && !zfi_broadcasts_to(&c->shape, &c->args[0]->shape))
-        status = zfi_infer_fail(c, ZF_ERR_SHAPE,
-                                "%s does not broadcast to the operand's shape: aligned at the last, each dimension "
-                                "must be equal or 1", zfi_type_text(type, c->dtype, &c->shape));
+        status = zfi_infer_fail(
+            c, ZF_ERR_SHAPE,
+            "%s does not broadcast to the operand's shape: aligned at the last, each dimension "
+            "must be equal or 1",
+            zfi_type_text(type, c->dtype, &c->shape));
     return status;
 }
 
 /* --------------------------------------------------------------------------- gradients */
 
-static void zfi_grad_reshape(zfi_grad *c) { c->dx[0] = zf_reshape(c->dy, zf_tensor_shape(c->x[0])); }
-static void zfi_grad_broadcast(zfi_grad *c) { c->dx[0] = zf_sum_to(c->dy, zf_tensor_shape(c->x[0])); }
-static void zfi_grad_sum_to(zfi_grad *c) { c->dx[0] = zf_broadcast(c->dy, zf_tensor_shape(c->x[0])); }
+static void zfi_grad_reshape(zfi_grad *c)
+{
+    c->dx[0] = zf_reshape(c->dy, zf_tensor_shape(c->x[0]));
+}
+static void zfi_grad_broadcast(zfi_grad *c)
+{
+    c->dx[0] = zf_sum_to(c->dy, zf_tensor_shape(c->x[0]));
+}
+static void zfi_grad_sum_to(zfi_grad *c)
+{
+    c->dx[0] = zf_broadcast(c->dy, zf_tensor_shape(c->x[0]));
+}
 
 static void zfi_grad_slice(zfi_grad *c)
 {
@@ -189,7 +212,7 @@ typedef struct zfi_box {
     zfi_walk walk;
     const char *from;
     char *to;
-    size_t size; /* of an element: 1, 2, 4 or 8 */
+    size_t size;          /* of an element: 1, 2, 4 or 8 */
     int64_t count, grain; /* elements, or bands of tiles, in all and of a task */
 } zfi_box;
 
@@ -203,25 +226,32 @@ static void zfi_box_plain(const zfi_box *b)
 }
 
 /* n elements of a fixed size, steps apart. */
-ZFI_INLINE void zfi_copy_steps_of(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n,
-                                  const int64_t size)
+ZFI_INLINE void zfi_copy_steps_of(char *to, int64_t to_step, const char *from, int64_t from_step,
+                                  int64_t n, const int64_t size)
 {
-    if (from_step == 0) {
-        char value[8];
-        memcpy(value, from, (size_t)size);
-        for (int64_t i = 0; i < n; i++) memcpy(to + i * to_step * size, value, (size_t)size);
-    } else {
-        for (int64_t i = 0; i < n; i++) memcpy(to + i * to_step * size, from + i * from_step * size, (size_t)size);
-    }
+    for (int64_t i = 0; i < n; i++)
+        memcpy(to + i * to_step * size, from + i * from_step * size, (size_t)size);
 }
 
-static void zfi_copy_steps(char *to, int64_t to_step, const char *from, int64_t from_step, int64_t n, size_t size)
+/* n elements of 1, 2, 4 or 8 bytes. */
+static void zfi_copy_steps(char *to, int64_t to_step, const char *from, int64_t from_step,
+                           int64_t n, int64_t size)
 {
-    if (to_step == 1 && from_step == 1) memcpy(to, from, (size_t)n * size);
-    else if (size == 4) zfi_copy_steps_of(to, to_step, from, from_step, n, 4);
-    else if (size == 8) zfi_copy_steps_of(to, to_step, from, from_step, n, 8);
-    else if (size == 2) zfi_copy_steps_of(to, to_step, from, from_step, n, 2);
-    else zfi_copy_steps_of(to, to_step, from, from_step, n, 1);
+    int64_t filled = n < 64 ? n : 64;
+    if (to_step == 1 && from_step == 1) {
+        memcpy(to, from, (size_t)(n * size));
+        return;
+    }
+    if (to_step != 1 || from_step != 0) filled = n;
+    if (size == 4) zfi_copy_steps_of(to, to_step, from, from_step, filled, 4);
+    else if (size == 8) zfi_copy_steps_of(to, to_step, from, from_step, filled, 8);
+    else if (size == 2) zfi_copy_steps_of(to, to_step, from, from_step, filled, 2);
+    else zfi_copy_steps_of(to, to_step, from, from_step, filled, 1);
+    /* One value into neighbours: what is filled is copied behind itself, as much each time. */
+    for (int64_t more; filled < n; filled += more) {
+        more = filled < n - filled ? filled : n - filled;
+        memcpy(to + filled * size, to, (size_t)(more * size));
+    }
 }
 
 /* Task: elements [index * grain, ...), run by run along the last axis. */
@@ -229,7 +259,8 @@ static void zfi_box_runs(void *context, int64_t index, int worker)
 {
     const zfi_box *b = context;
     zfi_walk w = b->walk;
-    int64_t size = (int64_t)b->size, first = index * b->grain, length = w.dims[--w.rank], inside = first % length;
+    int64_t size = (int64_t)b->size, first = index * b->grain, length = w.dims[--w.rank],
+            inside = first % length;
     int64_t last = b->count - first > b->grain ? first + b->grain : b->count;
     int64_t from_step = w.strides[0][w.rank], to_step = w.strides[1][w.rank];
     (void)worker;
@@ -237,7 +268,7 @@ static void zfi_box_runs(void *context, int64_t index, int worker)
     for (; first < last; inside = 0, zfi_walk_next(&w)) {
         int64_t n = length - inside < last - first ? length - inside : last - first;
         zfi_copy_steps(b->to + (w.at[1] + inside * to_step) * size, to_step,
-                       b->from + (w.at[0] + inside * from_step) * size, from_step, n, b->size);
+                       b->from + (w.at[0] + inside * from_step) * size, from_step, n, size);
         first += n;
     }
 }
@@ -245,18 +276,19 @@ static void zfi_box_runs(void *context, int64_t index, int worker)
 enum { ZFI_TILE = 32 };
 
 /* One tile, to[r,c] = from[c,r], through a buffer: both ends are touched in whole cache lines. */
-ZFI_INLINE void zfi_box_tile(char *to, int64_t to_row, const char *from, int64_t from_row, int64_t rows, int64_t columns,
-                             const int64_t size)
+ZFI_INLINE void zfi_box_tile(char *to, int64_t to_row, const char *from, int64_t from_row,
+                             int64_t rows, int64_t columns, const int64_t size)
 {
     char tile[ZFI_TILE][(ZFI_TILE + 1) * 8];
-    for (int64_t c = 0; c < columns; c++) memcpy(tile[c], from + c * from_row * size, (size_t)(rows * size));
+    for (int64_t c = 0; c < columns; c++)
+        memcpy(tile[c], from + c * from_row * size, (size_t)(rows * size));
     for (int64_t r = 0; r < rows; r++)
         for (int64_t c = 0; c < columns; c++)
             memcpy(to + (r * to_row + c) * size, tile[c] + r * size, (size_t)size);
 }
 
-/* Task: tiles of the bands [index * grain, ...), a band being ZFI_TILE rows. The last axis has a step of 1 at `to`, the
- * one before it at `from`. */
+/* Task: tiles of the bands [index * grain, ...), a band being ZFI_TILE rows. The last axis has a
+ * step of 1 at `to`, the one before it at `from`. */
 static void zfi_box_tiles(void *context, int64_t index, int worker)
 {
     const zfi_box *b = context;
@@ -264,18 +296,19 @@ static void zfi_box_tiles(void *context, int64_t index, int worker)
     int64_t size = (int64_t)b->size, columns = w.dims[w.rank - 1], rows = w.dims[w.rank - 2];
     int64_t from_row = w.strides[0][w.rank - 1], to_row = w.strides[1][w.rank - 2];
     int64_t bands = (rows + ZFI_TILE - 1) / ZFI_TILE, first = index * b->grain;
-    int64_t last = b->count - first > b->grain ? first + b->grain : b->count, r = first % bands * ZFI_TILE;
+    int64_t last = b->count - first > b->grain ? first + b->grain : b->count,
+            r = first % bands * ZFI_TILE;
     (void)worker;
     w.rank -= 2;
     zfi_walk_seek(&w, first / bands);
     for (; first < last; first++, r += ZFI_TILE) {
-        int64_t high, wide;
+        int64_t high;
         if (r >= rows) r = 0, zfi_walk_next(&w);
         high = rows - r < ZFI_TILE ? rows - r : ZFI_TILE;
         for (int64_t c = 0; c < columns; c += ZFI_TILE) {
             char *to = b->to + (w.at[1] + r * to_row + c) * size;
             const char *from = b->from + (w.at[0] + c * from_row + r) * size;
-            wide = columns - c < ZFI_TILE ? columns - c : ZFI_TILE;
+            int64_t wide = columns - c < ZFI_TILE ? columns - c : ZFI_TILE;
             if (size == 4) zfi_box_tile(to, to_row, from, from_row, high, wide, 4);
             else if (size == 8) zfi_box_tile(to, to_row, from, from_row, high, wide, 8);
             else if (size == 2) zfi_box_tile(to, to_row, from, from_row, high, wide, 2);
@@ -284,14 +317,16 @@ static void zfi_box_tiles(void *context, int64_t index, int worker)
     }
 }
 
-/* Drops dimensions 1 and merges neighbours that both ends walk through in one step. One axis is left at least. */
+/* Drops dimensions 1 and merges neighbours that both ends walk through in one step. One axis is
+ * left at least. */
 static void zfi_box_merge(zfi_walk *w)
 {
     int rank = 0;
     for (int axis = 0; axis < w->rank; axis++) {
         int64_t n = w->dims[axis], from = w->strides[0][axis], to = w->strides[1][axis];
         if (n == 1) continue;
-        if (rank && w->strides[0][rank - 1] == n * from && w->strides[1][rank - 1] == n * to) n *= w->dims[--rank];
+        if (rank && w->strides[0][rank - 1] == n * from && w->strides[1][rank - 1] == n * to)
+            n *= w->dims[--rank];
         w->dims[rank] = n, w->strides[0][rank] = from, w->strides[1][rank] = to;
         rank++;
     }
@@ -299,7 +334,8 @@ static void zfi_box_merge(zfi_walk *w)
     w->rank = rank;
 }
 
-/* Moves the axis with a step of 1 at `from` to the last but one; false when there is none or no need. */
+/* Moves the axis with a step of 1 at `from` to the last but one; false when there is none or no
+ * need. */
 static bool zfi_box_turn(zfi_walk *w)
 {
     int last = w->rank - 1, axis = last - 1;
@@ -348,9 +384,10 @@ static void zfi_strides_of(const zf_shape *shape, int64_t strides[ZF_MAX_RANK])
     for (int axis = shape->rank - 1; axis >= 0; step *= shape->dims[axis--]) strides[axis] = step;
 }
 
-/* A box of `shape` that is x[...] at x_axis = x_start and further, into out[...] at axis = start and further. */
-static zfi_box zfi_box_at(const zf_launch *l, const zf_array *x, zf_shape shape, int axis, int64_t x_start,
-                          int64_t start)
+/* A box of `shape` that is x[...] at x_axis = x_start and further, into out[...] at axis = start
+ * and further. */
+static zfi_box zfi_box_at(const zf_launch *l, const zf_array *x, zf_shape shape, int axis,
+                          int64_t x_start, int64_t start)
 {
     zfi_box b = {.walk = {.rank = shape.rank}};
     int64_t size = (int64_t)zf_dtype_size(l->out.dtype);
@@ -372,7 +409,8 @@ static zf_status zfi_cpu_reshape(const zf_launch *l)
 
 static zf_status zfi_cpu_slice(const zf_launch *l)
 {
-    zfi_box b = zfi_box_at(l, &l->args[0], l->out.shape, (int)l->attributes[0].i, l->attributes[1].i, 0);
+    zfi_box b =
+        zfi_box_at(l, &l->args[0], l->out.shape, (int)l->attributes[0].i, l->attributes[1].i, 0);
     if (b.from != b.to) zfi_box_copy(l, b); /* equal: the plan made it a view */
     return ZF_OK;
 }
@@ -381,7 +419,8 @@ static zf_status zfi_cpu_pad(const zf_launch *l)
 {
     static const char zero[8];
     int axis = (int)l->attributes[0].i;
-    int64_t before = l->attributes[1].i, after = l->attributes[2].i, n = l->args[0].shape.dims[axis];
+    int64_t before = l->attributes[1].i, after = l->attributes[2].i,
+            n = l->args[0].shape.dims[axis];
     zf_shape edge = l->out.shape;
     zfi_box_copy(l, zfi_box_at(l, &l->args[0], l->args[0].shape, axis, 0, before));
     for (int side = 0; side < 2; side++) {
@@ -433,9 +472,10 @@ static zf_status zfi_cpu_broadcast(const zf_launch *l)
 
 /* x as sums see it: dimensions 1 dropped, neighbours merged that are kept, or summed, alike.
  *
- *     out[kept...,c] = sum over reduced..., r of x[kept...,reduced...,r,c]       (kept and reduced interleave)
+ *     out[kept...,c] = sum over reduced..., r of x[kept...,reduced...,r,c]
  *
- * `columns` counts c: neighbours in x and in out; 1 when x's last dimension is summed. */
+ * where kept and reduced dimensions interleave. `columns` counts c: neighbours in x and in out; 1
+ * when x's last dimension is summed. */
 typedef struct zfi_sums {
     zfi_walk kept, reduced;     /* steps in x */
     int64_t rows, row, columns; /* how many r, and their step */
@@ -445,6 +485,7 @@ typedef struct zfi_sums {
 
 enum { ZFI_SUM_BLOCK = 1024, ZFI_STRIP = 1024 };
 
+/* Puts a dimension in front of those that a walk has. */
 static void zfi_walk_push(zfi_walk *w, int64_t *count, int64_t n, int64_t step)
 {
     for (int axis = w->rank++; axis > 0; axis--) {
@@ -456,6 +497,7 @@ static void zfi_walk_push(zfi_walk *w, int64_t *count, int64_t n, int64_t step)
     *count *= n;
 }
 
+/* Of a sum_to or a sum. */
 static zfi_sums zfi_sums_of(const zf_launch *l)
 {
     const zf_shape *x = &l->args[0].shape, *out = &l->out.shape;
@@ -468,7 +510,8 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
         /* The next group: n elements, `from` apart. */
         for (n = 1, keep = false; axis >= 0; axis--) {
             bool kept = l->op == ZF_OP_sum ? axis != l->attributes[0].i
-                                           : axis >= x->rank - out->rank && out->dims[axis - x->rank + out->rank] != 1;
+                                           : axis >= x->rank - out->rank &&
+                                                 out->dims[axis - x->rank + out->rank] != 1;
             if (x->dims[axis] == 1) continue;
             if (!group && kept != keep) break;
             group = false;
@@ -484,7 +527,7 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
         inner = false;
     }
     /* Sixteen tasks or more, none below 16 thousand elements, a whole number of cache lines. */
-    strip = s.columns / 16 > 16384 / (s.rows + 1) ? s.columns / 16 : 16384 / (s.rows + 1);
+    strip = zfi_row_grain(s.rows) > s.columns / 16 ? zfi_row_grain(s.rows) : s.columns / 16;
     strip = (strip + 15) / 16 * 16;
     s.strip = strip < 16 ? 16 : strip < ZFI_STRIP ? strip : ZFI_STRIP;
     return s;
@@ -500,13 +543,15 @@ static void zfi_sums_reference(const zf_launch *l, int64_t first, int64_t last)
         if (s.reduced_count) zfi_walk_seek(&s.reduced, 0);
         for (int64_t k = 0; k < s.reduced_count; k++, zfi_walk_next(&s.reduced))
             for (int64_t r = 0; r < s.rows; r++)
-                sum += zfi_get(&l->args[0], s.kept.at[0] + s.reduced.at[0] + r * s.row + i % s.columns);
+                sum += zfi_get(&l->args[0],
+                               s.kept.at[0] + s.reduced.at[0] + r * s.row + i % s.columns);
         zfi_set(&l->out, i, sum);
     }
 }
 
 /* sum[c] += x[r,c], over the rows r in order, four at a time. */
-ZFI_BODY void zfi_add_rows_body(zfi_isa isa, double *sum, const float *x, int64_t rows, int64_t row, int64_t columns)
+ZFI_BODY void zfi_add_rows_body(zfi_isa isa, double *sum, const float *x, int64_t rows, int64_t row,
+                                int64_t columns)
 {
     int64_t r = 0;
     (void)isa;
@@ -540,7 +585,8 @@ static void zfi_sums_fast(const zf_launch *l, int64_t first, int64_t last)
     zfi_sums s = zfi_sums_of(l);
     int64_t strips = (s.columns + s.strip - 1) / s.strip;
     for (int64_t task = first; task < last; task++) {
-        int64_t kept = task / strips, c = task % strips * s.strip, n = s.columns - c < s.strip ? s.columns - c : s.strip;
+        int64_t kept = task / strips, c = task % strips * s.strip,
+                n = s.columns - c < s.strip ? s.columns - c : s.strip;
         const float *x = (const float *)l->args[0].data + c;
         float *y = (float *)l->out.data + kept * s.columns + c;
         double sum[ZFI_STRIP];
@@ -562,8 +608,9 @@ static void zfi_sum_row(const zf_launch *l, int64_t first, int64_t last)
     int64_t n = zfi_count(&l->args[0]);
     for (int64_t block = first; block < last; block++) {
         int64_t i = block * ZFI_SUM_BLOCK;
-        ((float *)l->scratch)[block] = zfi_vsum(zfi_cpu_of(l)->isa, (const float *)l->args[0].data + i,
-                                                n - i < ZFI_SUM_BLOCK ? n - i : ZFI_SUM_BLOCK);
+        ((float *)l->scratch)[block] =
+            zfi_vsum(zfi_cpu_of(l)->isa, (const float *)l->args[0].data + i,
+                     n - i < ZFI_SUM_BLOCK ? n - i : ZFI_SUM_BLOCK);
     }
 }
 
@@ -583,7 +630,8 @@ static size_t zfi_scratch_sum_to(const zf_launch *l)
 static zf_status zfi_cpu_sum_to(const zf_launch *l)
 {
     zfi_sums s = zfi_sums_of(l);
-    int64_t count = zfi_count(&l->out), blocks = zfi_sum_row_blocks(l, &s), terms = s.rows * s.reduced_count;
+    int64_t count = zfi_count(&l->out), blocks = zfi_sum_row_blocks(l, &s),
+            terms = s.rows * s.reduced_count;
     double sum = 0;
     if (!terms && count) {
         memset(l->out.data, 0, (size_t)count * zf_dtype_size(l->out.dtype));
@@ -592,7 +640,8 @@ static zf_status zfi_cpu_sum_to(const zf_launch *l)
         for (int64_t block = 0; block < blocks; block++) sum += ((const float *)l->scratch)[block];
         *(float *)l->out.data = (float)sum;
     } else if (zfi_fast(l) && count) {
-        int64_t strips = (s.columns + s.strip - 1) / s.strip, wide = s.columns < s.strip ? s.columns : s.strip;
+        int64_t strips = (s.columns + s.strip - 1) / s.strip,
+                wide = s.columns < s.strip ? s.columns : s.strip;
         zfi_split(l, s.kept_count * strips, zfi_row_grain(terms * wide), zfi_sums_fast);
     } else {
         zfi_split(l, count, zfi_row_grain(terms), zfi_sums_reference);

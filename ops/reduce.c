@@ -1,15 +1,18 @@
 /* Reductions: sum max argmax over one axis; square_sums and total, of which norms are made.
  *
- *     %2 = sum %1 {axis=1 keep=true} : f32[4,1]   y[o,i] = sum over n of x[o,n,i]   dx = broadcast(dy)
- *     %2 = max %1 {axis=1} : f32[4]               the largest; NaN where one is NaN, -inf of none
- *                                                 dx = dy / ties where x = y, else 0; saved: x, y
- *     %2 = argmax %1 {axis=1} : i32[4]            the first index of the largest; NaN counts as the largest
- *     %2 = square_sums %1 : f32[3]                y[b] = sum of x[i]^2 over 1024 b <= i < 1024 (b + 1), x taken flat
- *     %3 = total %1, %2 : f32[]                   the sum of every element of every operand   dx = broadcast(dy)
+ *     %2 = sum %1 {axis=1 keep=true} : f32[4,1]  y[o,i] = sum over n of x[o,n,i]
+ *                                                dx = broadcast(dy)
+ *     %2 = max %1 {axis=1} : f32[4]              the largest; NaN where one is NaN, -inf of none
+ *                                                dx = dy / ties where x = y, else 0; saved: x, y
+ *     %2 = argmax %1 {axis=1} : i32[4]           the first index of the largest; NaN is the largest
+ *     %2 = square_sums %1 : f32[3]               y[b] = sum of x[i]^2, 1024 b <= i < 1024 (b + 1),
+ *                                                x taken flat
+ *     %3 = total %1, %2 : f32[]                  the sum of every element of every operand
+ *                                                dx = broadcast(dy)
  *
- * The order of additions is fixed: for sum it is that of sum_to (move.c); square_sums adds in f32 within its block (f64
- * for f64), so that cutting a tensor at a multiple of 1024 changes none of them; total adds operand by operand, element
- * by element, in double, and rounds once.
+ * The order of additions is fixed: for sum it is that of sum_to (move.c); square_sums adds in f32
+ * within its block (f64 for f64), so that cutting a tensor at a multiple of 1024 changes none of
+ * them; total adds operand by operand, element by element, in double, and rounds once.
  */
 
 static zf_status zfi_infer_reduce(zfi_infer *c)
@@ -18,7 +21,8 @@ static zf_status zfi_infer_reduce(zfi_infer *c)
     if (!status) status = zfi_infer_axis(c, c->attributes[0].i);
     if (status) return status;
     c->dtype = c->args[0]->dtype;
-    c->shape = zfi_without_axis(c->args[0]->shape, (int)c->attributes[0].i, c->attributes[1].i != 0);
+    c->shape =
+        zfi_without_axis(c->args[0]->shape, (int)c->attributes[0].i, c->attributes[1].i != 0);
     return ZF_OK;
 }
 
@@ -30,7 +34,8 @@ static zf_status zfi_infer_argmax(zfi_infer *c)
     zf_status status = zfi_infer_reduce(c);
     int64_t n = status ? 0 : c->args[0]->shape.dims[c->attributes[0].i];
     if (!status && (n < 1 || n > INT32_MAX))
-        status = zfi_infer_fail(c, ZF_ERR_SHAPE, "the axis has %lld elements; 1 to 2^31 - 1 is possible", (long long)n);
+        status = zfi_infer_fail(
+            c, ZF_ERR_SHAPE, "the axis has %lld elements; 1 to 2^31 - 1 is possible", (long long)n);
     c->dtype = ZF_I32;
     return status;
 }
@@ -69,9 +74,11 @@ static void zfi_grad_sum(zfi_grad *c)
 static void zfi_grad_max(zfi_grad *c)
 {
     zf_dtype dtype = zf_tensor_dtype(c->y);
-    zf_tensor one = zf_constant(c->graph, dtype, ZF_SCALAR, 1), zero = zf_constant(c->graph, dtype, ZF_SCALAR, 0);
+    zf_tensor one = zf_constant(c->graph, dtype, ZF_SCALAR, 1),
+              zero = zf_constant(c->graph, dtype, ZF_SCALAR, 0);
     zf_tensor largest = zf_equal(c->x[0], zfi_kept_axis(c, c->y));
-    zf_tensor ties = zf_sum_ex(zf_where(largest, one, zero), &(zf_reduce_desc){(int32_t)c->attributes[0].i, true});
+    zf_tensor ties = zf_sum_ex(zf_where(largest, one, zero),
+                               &(zf_reduce_desc){(int32_t)c->attributes[0].i, true});
     c->dx[0] = zf_where(largest, zf_div(zfi_kept_axis(c, c->dy), ties), zero);
 }
 
@@ -131,7 +138,8 @@ static void zfi_max_fast(const zf_launch *l, int64_t first, int64_t last)
     zfi_axis_of a = zfi_reduced_axis(l);
     const float *x = l->args[0].data;
     for (int64_t i = first; i < last;) {
-        int64_t o = i / a.inner, from = i % a.inner, n = a.inner - from < last - i ? a.inner - from : last - i;
+        int64_t o = i / a.inner, from = i % a.inner,
+                n = a.inner - from < last - i ? a.inner - from : last - i;
         if (a.inner == 1) {
             float most = zfi_vmax(isa, x + i * a.n, a.n);
             if (l->op == ZF_OP_max) {
@@ -145,7 +153,8 @@ static void zfi_max_fast(const zf_launch *l, int64_t first, int64_t last)
         } else {
             float *y = (float *)l->out.data + i;
             for (int64_t c = 0; c < n; c++) y[c] = -INFINITY;
-            for (int64_t r = 0; r < a.n; r++) zfi_larger(isa, y, x + (o * a.n + r) * a.inner + from, n);
+            for (int64_t r = 0; r < a.n; r++)
+                zfi_larger(isa, y, x + (o * a.n + r) * a.inner + from, n);
         }
         i += n;
     }
@@ -167,7 +176,8 @@ static void zfi_square_sums_reference(const zf_launch *l, int64_t first, int64_t
     int64_t count = zfi_count(&l->args[0]);
     for (int64_t block = first; block < last; block++) {
         double sum = 0;
-        for (int64_t i = block * ZFI_NORM_BLOCK; i < count && i < (block + 1) * ZFI_NORM_BLOCK; i++) {
+        for (int64_t i = block * ZFI_NORM_BLOCK; i < count && i < (block + 1) * ZFI_NORM_BLOCK;
+             i++) {
             double x = zfi_get(&l->args[0], i);
             sum += x * x;
         }
@@ -179,8 +189,10 @@ static void zfi_square_sums_fast(const zf_launch *l, int64_t first, int64_t last
 {
     int64_t count = zfi_count(&l->args[0]);
     for (int64_t block = first; block < last; block++) {
-        int64_t i = block * ZFI_NORM_BLOCK, n = count - i < ZFI_NORM_BLOCK ? count - i : ZFI_NORM_BLOCK;
-        ((float *)l->out.data)[block] = zfi_vsumsq(zfi_cpu_of(l)->isa, (const float *)l->args[0].data + i, n);
+        int64_t i = block * ZFI_NORM_BLOCK,
+                n = count - i < ZFI_NORM_BLOCK ? count - i : ZFI_NORM_BLOCK;
+        ((float *)l->out.data)[block] =
+            zfi_vsumsq(zfi_cpu_of(l)->isa, (const float *)l->args[0].data + i, n);
     }
 }
 
@@ -195,7 +207,8 @@ static zf_status zfi_cpu_total(const zf_launch *l)
 {
     double sum = 0;
     for (int32_t k = 0; k < l->arg_count; k++)
-        for (int64_t i = 0, count = zfi_count(&l->args[k]); i < count; i++) sum += zfi_get(&l->args[k], i);
+        for (int64_t i = 0, count = zfi_count(&l->args[k]); i < count; i++)
+            sum += zfi_get(&l->args[k], i);
     zfi_set(&l->out, 0, sum);
     return ZF_OK;
 }

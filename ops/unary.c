@@ -1,31 +1,34 @@
-/* Elementwise over one operand: neg scale exp log sqrt rsqrt tanh sigmoid relu gelu silu cast dropout, and the
- * gradients that are not made of other rows: tanh_grad sigmoid_grad relu_grad gelu_grad silu_grad.
+/* Elementwise over one operand: neg scale exp log sqrt rsqrt tanh sigmoid relu gelu silu cast
+ * dropout, and the gradients that are not made of other rows: tanh_grad sigmoid_grad relu_grad
+ * gelu_grad silu_grad.
  *
- *     %2 = neg %1 : f32[4,8]                     y = -x                     dx = -dy
- *     %2 = scale %1 {by=0.5} : f32[4,8]          y = by x                   dx = by dy
- *     %2 = exp %1 : f32[4,8]                     y = e^x                    dx = dy y             saved: y
- *     %2 = log %1 : f32[4,8]                     y = ln x                   dx = dy / x           saved: x
- *     %2 = sqrt %1 : f32[4,8]                    y = x^(1/2)                dx = dy / (2 y)       saved: y
- *     %2 = rsqrt %1 : f32[4,8]                   y = x^(-1/2)               dx = -dy y^3 / 2      saved: y
- *     %2 = tanh %1 : f32[4,8]                    y = tanh x                 dx = dy (1 - y^2)     saved: y
- *     %2 = sigmoid %1 : f32[4,8]                 y = 1 / (1 + e^-x)         dx = dy y (1 - y)     saved: y
- *     %2 = relu %1 : f32[4,8]                    y = max(x, 0)              dx = y > 0 ? dy : 0   saved: y
- *     %2 = gelu %1 {form=erf} : f32[4,8]         y = x Phi(x)               dx = dy (Phi(x) + x phi(x))
- *     %2 = gelu %1 {form=tanh} : f32[4,8]        y = x (1 + tanh u) / 2, u = sqrt(2/pi) (x + 0.044715 x^3)
- *     %2 = silu %1 : f32[4,8]                    y = x s, s = sigmoid x     dx = dy s (1 + x (1 - s))
- *     %4 = tanh_grad %3, %2 : f32[4,8]           dx of tanh from (dy, y); sigmoid_grad and relu_grad likewise
- *     %4 = gelu_grad %3, %1 {form=erf} : f32[4,8]   dx of gelu from (dy, x); silu_grad likewise
- *     %2 = cast %1 {to=bf16} : bf16[4,8]         dx = dy cast back, between floats; none through integers
- *     %2 = dropout %1 {p=0.1 stream=3} : f32[4,8]   dx = dropout of dy, the same attributes; saved: nothing
+ *     %2 = neg %1 : f32[4,8]              y = -x                 dx = -dy
+ *     %2 = scale %1 {by=0.5} : f32[4,8]   y = by x               dx = by dy
+ *     %2 = exp %1 : f32[4,8]              y = e^x                dx = dy y              saved: y
+ *     %2 = log %1 : f32[4,8]              y = ln x               dx = dy / x            saved: x
+ *     %2 = sqrt %1 : f32[4,8]             y = x^(1/2)            dx = dy / (2 y)        saved: y
+ *     %2 = rsqrt %1 : f32[4,8]            y = x^(-1/2)           dx = -dy y^3 / 2       saved: y
+ *     %2 = tanh %1 : f32[4,8]             y = tanh x             dx = dy (1 - y^2)      saved: y
+ *     %2 = sigmoid %1 : f32[4,8]          y = 1 / (1 + e^-x)     dx = dy y (1 - y)      saved: y
+ *     %2 = relu %1 : f32[4,8]             y = max(x, 0)          dx = y > 0 ? dy : 0    saved: y
+ *     %2 = gelu %1 {form=erf} : f32[4,8]  y = x Phi(x)           dx = dy (Phi(x) + x phi(x))
+ *     %2 = gelu %1 {form=tanh} : f32[4,8] y = x (1 + tanh u) / 2, u = sqrt(2/pi) (x + 0.044715 x^3)
+ *     %2 = silu %1 : f32[4,8]             y = x s, s = sigmoid x dx = dy s (1 + x (1 - s))
+ *     %4 = tanh_grad %3, %2 : f32[4,8]    dx of tanh from (dy, y); so sigmoid_grad, relu_grad
+ *     %4 = gelu_grad %3, %1 : f32[4,8]    dx of gelu from (dy, x); so silu_grad
+ *     %2 = cast %1 {to=bf16} : bf16[4,8]  dx = dy cast back, between floats; none through integers
+ *     %2 = dropout %1 {p=0.1 stream=3} : f32[4,8]   dx = dropout of dy, the same attributes; saved:
+ *                                                   nothing
  *
  * gelu and silu save x (Hendrycks & Gimpel 2016). NaN passes through all of them.
  *
- * cast rounds floats to nearest even, truncates a float that becomes an integer, and saturates at the ends of the new
- * type's range (NaN becomes 0); bool is x != 0.
+ * cast rounds floats to nearest even, truncates a float that becomes an integer, and saturates at
+ * the ends of the new type's range (NaN becomes 0); bool is x != 0.
  *
- * dropout keeps element e where word < (1-p) 2^32, the bound rounded to an integer and at most 2^32 - 1, and gives
- * x / (1-p) there, 0 elsewhere. The word is that of cpu/random.c for element slot * count + e of `stream` in the low
- * 32 bits of the step under the run's seed. When the run evaluates, y = x.
+ * dropout keeps element e where word < (1-p) 2^32, the bound rounded to an integer and at most 2^32
+ * - 1, and gives x / (1-p) there, 0 elsewhere. The word is that of cpu/random.c for element slot *
+ * count + e of `stream` in the low 32 bits of the step under the run's seed. When the run
+ * evaluates, y = x.
  */
 
 #define zfi_infer_neg          zfi_infer_alike
@@ -47,7 +50,8 @@ static zf_status zfi_infer_gelu(zfi_infer *c)
 {
     int64_t form = c->attributes[0].i;
     if (form != 0 && form != 1)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "form %lld is neither erf (0) nor tanh (1)", (long long)form);
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "form %lld is neither erf (0) nor tanh (1)",
+                              (long long)form);
     return zfi_infer_alike(c);
 }
 
@@ -70,7 +74,8 @@ static zf_status zfi_infer_dropout(zfi_infer *c)
     if (!(p >= 0 && p < 1))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "p = %g must be at least 0 and below 1", p);
     if (stream < 0 || stream > UINT32_MAX)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "stream %lld must be 0 to 2^32 - 1", (long long)stream);
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "stream %lld must be 0 to 2^32 - 1",
+                              (long long)stream);
     return zfi_infer_alike(c);
 }
 
@@ -90,7 +95,10 @@ static void zfi_grad_rsqrt(zfi_grad *c)
 static void zfi_grad_tanh(zfi_grad *c) { c->dx[0] = zfi_op(tanh_grad, NULL, c->dy, c->y); }
 static void zfi_grad_sigmoid(zfi_grad *c) { c->dx[0] = zfi_op(sigmoid_grad, NULL, c->dy, c->y); }
 static void zfi_grad_relu(zfi_grad *c) { c->dx[0] = zfi_op(relu_grad, NULL, c->dy, c->y); }
-static void zfi_grad_gelu(zfi_grad *c) { c->dx[0] = zfi_op(gelu_grad, c->attributes, c->dy, c->x[0]); }
+static void zfi_grad_gelu(zfi_grad *c)
+{
+    c->dx[0] = zfi_op(gelu_grad, c->attributes, c->dy, c->x[0]);
+}
 static void zfi_grad_silu(zfi_grad *c) { c->dx[0] = zfi_op(silu_grad, NULL, c->dy, c->x[0]); }
 static void zfi_grad_dropout(zfi_grad *c) { c->dx[0] = zfi_op(dropout, c->attributes, c->dy); }
 
@@ -100,11 +108,13 @@ static void zfi_grad_cast(zfi_grad *c)
     if (zfi_is_float(from) && zfi_is_float(zf_tensor_dtype(c->y))) c->dx[0] = zf_cast(c->dy, from);
 }
 
-/* Rows that only gradients are made of: a zero would be wrong, so to differentiate one is an error. */
+/* Rows that only gradients are made of: a zero would be wrong, so to differentiate one is an
+ * error. */
 static void zfi_grad_refuse(zfi_grad *c)
 {
     const char *name = zfi_row_of(c->graph, c->y.id)->name;
-    zfi_graph_fail(c->graph, ZF_ERR_ARGUMENT, "autograd", "%%%d = %s has no gradient of its own", (int)c->y.id, name);
+    zfi_graph_fail(c->graph, ZF_ERR_ARGUMENT, "autograd", "%%%d = %s has no gradient of its own",
+                   (int)c->y.id, name);
 }
 
 #define zfi_grad_tanh_grad    zfi_grad_refuse
@@ -117,19 +127,24 @@ static void zfi_grad_refuse(zfi_grad *c)
 
 static double zfi_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 
+/* The tanh form's u; (1 + tanh u) / 2 is sigmoid(2 u), which keeps its digits below 0. */
+static double zfi_gelu_u(double x) { return 0.79788456080286535588 * (x + 0.044715 * x * x * x); }
+
 static double zfi_gelu_f64(double x, bool by_tanh)
 {
-    if (by_tanh) return 0.5 * x * (1.0 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
-    return 0.5 * x * erfc(-0.70710678118654752440 * x);
+    return x * (by_tanh ? zfi_sigmoid_f64(2.0 * zfi_gelu_u(x))
+                        : 0.5 * erfc(-0.70710678118654752440 * x));
 }
 
 static double zfi_gelu_grad_f64(double x, bool by_tanh)
 {
-    double t;
+    double s, slope;
     if (!by_tanh)
-        return 0.5 * erfc(-0.70710678118654752440 * x) + x * 0.39894228040143267794 * exp(-0.5 * x * x);
-    t = tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x));
-    return 0.5 * (1.0 + t) + 0.5 * x * (1.0 - t * t) * 0.79788456080286535588 * (1.0 + 0.134145 * x * x);
+        return 0.5 * erfc(-0.70710678118654752440 * x) +
+               x * 0.39894228040143267794 * exp(-0.5 * x * x);
+    s = zfi_sigmoid_f64(2.0 * zfi_gelu_u(x));
+    slope = 2.0 * 0.79788456080286535588 * (1.0 + 0.134145 * x * x);
+    return s + x * slope * s * zfi_sigmoid_f64(-2.0 * zfi_gelu_u(x));
 }
 
 static double zfi_silu_grad_f64(double x)
@@ -165,11 +180,12 @@ static double zfi_unary_value(const zf_launch *l, double x, double v)
 static void zfi_unary_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *x = &l->args[0], *v = &l->args[l->arg_count - 1];
-    for (int64_t i = first; i < last; i++) zfi_set(&l->out, i, zfi_unary_value(l, zfi_get(x, i), zfi_get(v, i)));
+    for (int64_t i = first; i < last; i++)
+        zfi_set(&l->out, i, zfi_unary_value(l, zfi_get(x, i), zfi_get(v, i)));
 }
 
-/* An i64 as the nearest double, or, when a narrower float is to come of it, rounded to odd, so that the second rounding
- * sees no false tie. */
+/* An i64 as the nearest double, or, when a narrower float is to come of it, rounded to odd, so that
+ * the second rounding sees no false tie. */
 static double zfi_integer_to_f64(int64_t value, zf_dtype to)
 {
     uint64_t magnitude = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
@@ -183,7 +199,8 @@ static void zfi_cast_reference(const zf_launch *l, int64_t first, int64_t last)
     const zf_array *x = &l->args[0];
     for (int64_t i = first; i < last; i++)
         if (l->out.dtype == ZF_I64) zfi_set_integer(&l->out, i, zfi_get_integer(x, i));
-        else if (x->dtype == ZF_I64) zfi_set(&l->out, i, zfi_integer_to_f64(zfi_get_integer(x, i), l->out.dtype));
+        else if (x->dtype == ZF_I64)
+            zfi_set(&l->out, i, zfi_integer_to_f64(zfi_get_integer(x, i), l->out.dtype));
         else zfi_set(&l->out, i, zfi_get(x, i));
 }
 
@@ -197,8 +214,12 @@ typedef struct zfi_drop {
 static zfi_drop zfi_drop_of(const zf_launch *l)
 {
     double keep = 1.0 - l->attributes[0].f, bound = nearbyint(keep * 0x1p32);
-    zfi_drop d = {(uint64_t)l->run->slot * (uint64_t)zfi_count(&l->out), l->run->seed, UINT32_MAX,
-                  (uint32_t)l->attributes[1].i, (uint32_t)l->run->step, 1.0 / keep};
+    zfi_drop d = {(uint64_t)l->run->slot * (uint64_t)zfi_count(&l->out),
+                  l->run->seed,
+                  UINT32_MAX,
+                  (uint32_t)l->attributes[1].i,
+                  (uint32_t)l->run->step,
+                  1.0 / keep};
     if (bound < 0x1p32) d.threshold = (uint32_t)bound;
     return d;
 }
@@ -207,7 +228,8 @@ static void zfi_dropout_reference(const zf_launch *l, int64_t first, int64_t las
 {
     zfi_drop d = zfi_drop_of(l);
     for (int64_t i = first; i < last; i++) {
-        bool keep = zfi_random_word(d.element + (uint64_t)i, d.stream, d.step, d.seed) < d.threshold;
+        bool keep =
+            zfi_random_word(d.element + (uint64_t)i, d.stream, d.step, d.seed) < d.threshold;
         zfi_set(&l->out, i, keep ? zfi_get(&l->args[0], i) * d.scale : 0.0);
     }
 }
@@ -230,14 +252,16 @@ ZFI_UNARY_RUN(scale, x[i] * by)
 ZFI_UNARY_RUN(sqrt, sqrtf(x[i]))
 ZFI_UNARY_RUN(rsqrt, 1.0f / sqrtf(x[i]))
 ZFI_UNARY_RUN(relu, x[i] <= 0 ? 0 : x[i])
-ZFI_UNARY_RUN(tanh_grad, x[i] * ((1.0f - v[i]) * (1.0f + v[i]))) /* exact near |v| = 1, unlike 1 - v^2 */
+ZFI_UNARY_RUN(tanh_grad,
+              x[i] * ((1.0f - v[i]) * (1.0f + v[i]))) /* exact near |v| = 1, unlike 1 - v^2 */
 ZFI_UNARY_RUN(sigmoid_grad, x[i] * (v[i] * (1.0f - v[i])))
 ZFI_UNARY_RUN(relu_grad, v[i] <= 0 ? 0 : x[i])
 
 static void zfi_unary_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     zfi_isa isa = zfi_cpu_of(l)->isa;
-    const float *x = (const float *)l->args[0].data + first, *v = (const float *)l->args[l->arg_count - 1].data + first;
+    const float *x = (const float *)l->args[0].data + first,
+                *v = (const float *)l->args[l->arg_count - 1].data + first;
     float *y = (float *)l->out.data + first;
     int64_t n = last - first;
     bool by_tanh = l->attributes[0].i != 0;
@@ -255,7 +279,9 @@ static void zfi_unary_fast(const zf_launch *l, int64_t first, int64_t last)
     case ZF_OP_relu: zfi_relu_run(isa, y, x, v, 0, n); break;
     case ZF_OP_relu_grad: zfi_relu_grad_run(isa, y, x, v, 0, n); break;
     case ZF_OP_gelu: by_tanh ? zfi_vgelu_tanh(isa, y, x, n) : zfi_vgelu(isa, y, x, n); break;
-    case ZF_OP_gelu_grad: by_tanh ? zfi_vgelu_tanh_grad(isa, y, x, v, n) : zfi_vgelu_grad(isa, y, x, v, n); break;
+    case ZF_OP_gelu_grad:
+        by_tanh ? zfi_vgelu_tanh_grad(isa, y, x, v, n) : zfi_vgelu_grad(isa, y, x, v, n);
+        break;
     case ZF_OP_silu: zfi_vsilu(isa, y, x, n); break;
     case ZF_OP_silu_grad: zfi_vsilu_grad(isa, y, x, v, n); break;
     default: break;
@@ -294,8 +320,9 @@ static zf_status zfi_cpu_cast(const zf_launch *l)
 static void zfi_dropout_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     zfi_drop d = zfi_drop_of(l);
-    zfi_dropout(zfi_cpu_of(l)->isa, (float *)l->out.data + first, (const float *)l->args[0].data + first,
-                d.element + (uint64_t)first, last - first, d.threshold, (float)d.scale, d.stream, d.step, d.seed);
+    zfi_dropout(zfi_cpu_of(l)->isa, (float *)l->out.data + first,
+                (const float *)l->args[0].data + first, d.element + (uint64_t)first, last - first,
+                d.threshold, (float)d.scale, d.stream, d.step, d.seed);
 }
 
 static zf_status zfi_cpu_dropout(const zf_launch *l)

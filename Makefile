@@ -47,15 +47,19 @@ VARIANTS = build build/clang build/dist build/asan build/ubsan build/tsan build/
            build/coverage
 
 build/clang/%:    private override CC = clang
-build/asan/%:     private MODE = -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=all
-build/ubsan/%:    private MODE = -O1 -g -fsanitize=undefined -fno-sanitize-recover=all
+build/asan/%:     private MODE = -O1 -g -fsanitize=address,undefined $(SANITIZED)
+build/ubsan/%:    private MODE = -O1 -g -fsanitize=undefined $(SANITIZED)
 build/ubsan/%:    private override CC = clang
-build/tsan/%:     private MODE = -O1 -g -fsanitize=thread
+build/tsan/%:     private MODE = -O1 -g -fsanitize=thread $(SANITIZED)
 build/blas/%:     private MODE = -DZEROFLOW_CBLAS
 build/blas/%:     private BLAS = -lopenblas
-build/fuzz/%:     private MODE = -O1 -g -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all
+build/fuzz/%:     private MODE = -O1 -g -fsanitize=fuzzer-no-link,address,undefined $(SANITIZED)
 build/fuzz/%:     private override CC = clang
 build/coverage/%: private MODE = -O0 -g --coverage
+
+# Stop at the first fault; and what gcc warns of in sanitized code is often not there.
+SANITIZED = -fno-sanitize-recover=all -Wno-unknown-warning-option -Wno-format-truncation \
+            -Wno-maybe-uninitialized
 
 # make V=1 shows the commands.
 say     = $(if $V,,@$(if $(QUIET),,printf '  %-8s %s\n' $1 $@;))

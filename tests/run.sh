@@ -26,7 +26,7 @@ run_all() {
     esac
     # shellcheck disable=SC2086
     QUIET=yes ALL_GROUPS=yes ${MAKE:-make} --no-print-directory -s -k -O $jobs $targets 2>&1 |
-        grep -v '^make: '
+        grep -Ev '^make(\[[0-9]+\])?: (\*\*\* \[.*\] Error|Target .* not remade)'
     passed=0
     failed=0
     for group in $groups; do
@@ -37,7 +37,7 @@ run_all() {
         passed=$((passed + p))
         failed=$((failed + f))
     done
-    echo "$passed passed, $failed failed"
+    echo "$passed passed, $failed failed" | tee "$logs/total"
     [ $failed = 0 ]
 }
 
@@ -179,8 +179,7 @@ run_group() {
     : > "$log"
     "run_$(echo "$1" | tr - _)"
     if [ $failed != 0 ]; then
-        # A test says what is wrong before its line FAILED.
-        tail -n 200 "$log" | sed 's/^/    /'
+        tail -n 100 "$log" | sed 's/^/    /'
     fi
     printf '%-10s %4d passed, %d failed  %4d s  %s\n' "$1" $passed $failed \
         $(($(date +%s) - started)) "$note"

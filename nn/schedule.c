@@ -12,7 +12,7 @@ static double zfi_fraction(double at, double of) { return of <= 0 || at >= of ? 
 ZF_API double zf_schedule_at(const zf_schedule *s, int64_t step)
 {
     const double pi = 3.14159265358979323846;
-    double peak = s->peak, end = s->end, power = s->power == 0 ? 1 : s->power, after = (double)(step - s->warmup), way;
+    double peak = s->peak, end = s->end, power = s->power > 0 ? s->power : 1, after = (double)(step - s->warmup), way;
     if (s->kind == ZF_ONE_CYCLE) { /* Smith & Topin 2018, with cosine flanks */
         double top = s->warmup > 0 ? (double)s->warmup : 0.3 * (double)s->steps, start = peak / 25;
         if ((double)step < top) return start + (peak - start) * (1 - cos(pi * zfi_fraction((double)step, top))) / 2;
@@ -26,7 +26,7 @@ ZF_API double zf_schedule_at(const zf_schedule *s, int64_t step)
     case ZF_COSINE: return end + (peak - end) * (1 + cos(pi * way)) / 2;
     case ZF_POLYNOMIAL: return end + (peak - end) * pow(1 - way, power);
     case ZF_EXPONENTIAL: {
-        double decayed = peak * pow(s->rate == 0 ? 0.9 : s->rate, floor(after / (s->every > 0 ? (double)s->every : 1)));
+        double decayed = peak * pow(s->rate > 0 ? s->rate : 0.9, floor(after / (s->every > 0 ? (double)s->every : 1)));
         return decayed > end ? decayed : end;
     }
     default: return peak;

@@ -44,14 +44,17 @@ typedef enum zfi_isa { ZFI_ISA_PORTABLE, ZFI_ISA_AVX2, ZFI_ISA_AVX512, ZFI_ISA_N
 #if defined(__clang__)
 #pragma clang diagnostic ignored "-Wpass-failed" /* a loop that stays scalar is no defect */
 #define ZFI_VECTOR _Pragma("clang loop vectorize(assume_safety) interleave(assume_safety)")
+#define ZFI_UNROLL _Pragma("clang loop unroll(full)")
 #define ZFI_OPTIMIZE
 #elif defined(__GNUC__)
 #define ZFI_VECTOR _Pragma("GCC ivdep")
+#define ZFI_UNROLL _Pragma("GCC unroll 16")
 #define ZFI_OPTIMIZE                                                                               \
     __attribute__((optimize("O3", "no-math-errno", "no-trapping-math", "no-thread-jumps",          \
                             "fp-contract=off")))
 #else
 #define ZFI_VECTOR
+#define ZFI_UNROLL
 #define ZFI_OPTIMIZE
 #endif
 

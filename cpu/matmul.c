@@ -102,14 +102,6 @@ typedef struct zfi_tile {
     zfi_pack *pack;
 } zfi_tile;
 
-#if defined(__clang__)
-#define ZFI_UNROLL _Pragma("clang loop unroll(full)")
-#elif defined(__GNUC__)
-#define ZFI_UNROLL _Pragma("GCC unroll 16")
-#else
-#define ZFI_UNROLL
-#endif
-
 #if defined(__GNUC__)
 #define ZFI_PREFETCH(p)       __builtin_prefetch((p), 0)
 #define ZFI_PREFETCH_WRITE(p) __builtin_prefetch((p), 1)

@@ -33,184 +33,129 @@ ZFI_BODY uint32_t zfi_random_word(uint64_t element, uint32_t stream, uint32_t st
     return out[element % 4];
 }
 
-/* Words of the blocks block..block+blocks-1, four each. */
-typedef void zfi_philox_blocks(uint32_t *out, uint64_t block, int64_t blocks, uint32_t stream,
-                               uint32_t step, uint64_t seed);
-
-static void zfi_philox_portable(uint32_t *out, uint64_t block, int64_t blocks, uint32_t stream,
-                                uint32_t step, uint64_t seed)
-{
-    const uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-    for (int64_t n = 0; n < blocks; n++) {
-        uint64_t at = block + (uint64_t)n;
-        const uint32_t counter[4] = {(uint32_t)at, (uint32_t)(at >> 32), stream, step};
-        zfi_philox(out + 4 * n, counter, key);
+/* `count` vectors (an even number) of blocks from number `block` on, 4 * lanes words each, as
+ * vectors of 64-bit lanes. A lane holds one word of one block in its lower half, where a
+ * multiplication looks for it; what gathers in the upper half is never looked at. Two vectors go
+ * side by side, since a round waits for its products.
+ *
+ * For the end, when words 0 and 1 of a block are joined into one lane and 2 and 3 into another,
+ * lanes 0, 2, 4, ... hold the first half of the blocks and lanes 1, 3, 5, ... the second:
+ * interleaving then gives the blocks in order.
+ */
+#define ZFI_PHILOX(name, attributes, vector, lanes, order, set1, multiply, right, left, add, xor3, \
+                   join, low, high, store)                                                         \
+    attributes ZFI_OPTIMIZE static void name(uint32_t *out, uint64_t block, int64_t count,         \
+                                             uint32_t stream, uint32_t step, uint64_t seed)        \
+    {                                                                                              \
+        const vector in_block = order, m0 = set1(0xD2511F53), m1 = set1(0xCD9E8D57);               \
+        for (; count > 0; count -= 2, block += 2 * lanes) {                                        \
+            vector c0[2], c1[2], c2[2], c3[2];                                                     \
+            uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);                             \
+            ZFI_UNROLL                                                                             \
+            for (int i = 0; i < 2; i++) {                                                          \
+                c0[i] = add(set1((long long)(block + (uint64_t)(i * lanes))), in_block);           \
+                c1[i] = right(c0[i], 32);                                                          \
+                c2[i] = set1(stream);                                                              \
+                c3[i] = set1(step);                                                                \
+            }                                                                                      \
+            ZFI_UNROLL                                                                             \
+            for (int round = 0; round < 10; round++) {                                             \
+                ZFI_UNROLL                                                                         \
+                for (int i = 0; i < 2; i++) {                                                      \
+                    vector a = multiply(c0[i], m0), b = multiply(c2[i], m1);                       \
+                    c0[i] = xor3(right(b, 32), c1[i], set1(k0));                                   \
+                    c2[i] = xor3(right(a, 32), c3[i], set1(k1));                                   \
+                    c1[i] = b;                                                                     \
+                    c3[i] = a;                                                                     \
+                }                                                                                  \
+                k0 += 0x9E3779B9u;                                                                 \
+                k1 += 0xBB67AE85u;                                                                 \
+            }                                                                                      \
+            ZFI_UNROLL                                                                             \
+            for (int i = 0; i < 2; i++) {                                                          \
+                vector c01 = join(c0[i], left(c1[i], 32)), c23 = join(c2[i], left(c3[i], 32));     \
+                store(out, low(c01, c23));                                                         \
+                store(out + 2 * lanes, high(c01, c23));                                            \
+                out += 4 * lanes;                                                                  \
+            }                                                                                      \
+        }                                                                                          \
     }
-}
 
 #if ZFI_X86
-/* A block per 64-bit lane, its words in the lanes' low halves; what is in the high halves is never
- * looked at, as the widening product ignores it. At the end words 0, 1 and 2, 3 are paired, and the
- * pairs of each block put side by side.
- *
- *     c0 = 0 . 4 . 8 .   c1 = 1 . 5 . 9 .   ->   0 1 4 5 8 9,   2 3 6 7 10 11   ->   0 1 2 3 4 5 6 7
- */
-ZFI_TARGET_AVX512 static void zfi_philox_avx512(uint32_t *out, uint64_t block, int64_t blocks,
-                                                uint32_t stream, uint32_t step, uint64_t seed)
-{
-    const __m512i m0 = _mm512_set1_epi64(0xD2511F53), m1 = _mm512_set1_epi64(0xCD9E8D57);
-    const __m512i lanes = _mm512_set_epi64(7, 6, 5, 4, 3, 2, 1, 0);
-    const __m512i low = _mm512_set_epi64(11, 3, 10, 2, 9, 1, 8, 0);
-    const __m512i high = _mm512_set_epi64(15, 7, 14, 6, 13, 5, 12, 4);
-    int64_t n = 0;
-    for (; n + 8 <= blocks; n += 8) {
-        __m512i c0 = _mm512_add_epi64(_mm512_set1_epi64((long long)(block + (uint64_t)n)), lanes);
-        __m512i c1 = _mm512_srli_epi64(c0, 32);
-        __m512i c2 = _mm512_set1_epi64(stream), c3 = _mm512_set1_epi64(step);
-        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-        for (int round = 0; round < 10; round++) {
-            __m512i a = _mm512_mul_epu32(m0, c0), b = _mm512_mul_epu32(m1, c2);
-            c0 = _mm512_xor_si512(_mm512_srli_epi64(b, 32), c1);
-            c0 = _mm512_xor_si512(c0, _mm512_set1_epi64(k0));
-            c2 = _mm512_xor_si512(_mm512_srli_epi64(a, 32), c3);
-            c2 = _mm512_xor_si512(c2, _mm512_set1_epi64(k1));
-            c1 = b, c3 = a;
-            k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
-        }
-        c0 = _mm512_mask_blend_epi32(0xaaaa, c0, _mm512_slli_epi64(c1, 32));
-        c2 = _mm512_mask_blend_epi32(0xaaaa, c2, _mm512_slli_epi64(c3, 32));
-        _mm512_storeu_si512(out + 4 * n, _mm512_permutex2var_epi64(c0, low, c2));
-        _mm512_storeu_si512(out + 4 * n + 16, _mm512_permutex2var_epi64(c0, high, c2));
-    }
-    zfi_philox_portable(out + 4 * n, block + (uint64_t)n, blocks - n, stream, step, seed);
-}
-
-ZFI_TARGET_AVX2 static void zfi_philox_avx2(uint32_t *out, uint64_t block, int64_t blocks,
-                                            uint32_t stream, uint32_t step, uint64_t seed)
-{
-    const __m256i m0 = _mm256_set1_epi64x(0xD2511F53), m1 = _mm256_set1_epi64x(0xCD9E8D57);
-    const __m256i lanes = _mm256_set_epi64x(3, 2, 1, 0);
-    int64_t n = 0;
-    for (; n + 4 <= blocks; n += 4) {
-        __m256i c0 = _mm256_add_epi64(_mm256_set1_epi64x((long long)(block + (uint64_t)n)), lanes);
-        __m256i c1 = _mm256_srli_epi64(c0, 32), even, odd;
-        __m256i c2 = _mm256_set1_epi64x(stream), c3 = _mm256_set1_epi64x(step);
-        uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
-        for (int round = 0; round < 10; round++) {
-            __m256i a = _mm256_mul_epu32(m0, c0), b = _mm256_mul_epu32(m1, c2);
-            c0 = _mm256_xor_si256(_mm256_srli_epi64(b, 32), c1);
-            c0 = _mm256_xor_si256(c0, _mm256_set1_epi64x(k0));
-            c2 = _mm256_xor_si256(_mm256_srli_epi64(a, 32), c3);
-            c2 = _mm256_xor_si256(c2, _mm256_set1_epi64x(k1));
-            c1 = b, c3 = a;
-            k0 += 0x9E3779B9u, k1 += 0xBB67AE85u;
-        }
-        c0 = _mm256_blend_epi32(c0, _mm256_slli_epi64(c1, 32), 0xaa);
-        c2 = _mm256_blend_epi32(c2, _mm256_slli_epi64(c3, 32), 0xaa);
-        even = _mm256_unpacklo_epi64(c0, c2), odd = _mm256_unpackhi_epi64(c0, c2);
-        _mm256_storeu_si256((__m256i *)(void *)(out + 4 * n),
-                            _mm256_permute2x128_si256(even, odd, 0x20));
-        _mm256_storeu_si256((__m256i *)(void *)(out + 4 * n + 8),
-                            _mm256_permute2x128_si256(even, odd, 0x31));
-    }
-    zfi_philox_portable(out + 4 * n, block + (uint64_t)n, blocks - n, stream, step, seed);
-}
+#define ZFI_STORE256(p, v)  _mm256_storeu_si256((__m256i *)(void *)(p), (v))
+#define ZFI_XOR256(a, b, c) _mm256_xor_si256(_mm256_xor_si256((a), (b)), (c))
+#define ZFI_JOIN256(a, b)   _mm256_blend_epi32((a), (b), 0xaa)
+#define ZFI_STORE512(p, v)  _mm512_storeu_si512((void *)(p), (v))
+#define ZFI_XOR512(a, b, c) _mm512_ternarylogic_epi32((a), (b), (c), 0x96)
+#define ZFI_JOIN512(a, b)   _mm512_mask_blend_epi32(0xaaaa, (a), (b))
+ZFI_PHILOX(zfi_philox_avx2, ZFI_TARGET_AVX2, __m256i, 4, _mm256_setr_epi64x(0, 2, 1, 3),
+           _mm256_set1_epi64x, _mm256_mul_epu32, _mm256_srli_epi64, _mm256_slli_epi64,
+           _mm256_add_epi64, ZFI_XOR256, ZFI_JOIN256, _mm256_unpacklo_epi64, _mm256_unpackhi_epi64,
+           ZFI_STORE256)
+ZFI_PHILOX(zfi_philox_avx512, ZFI_TARGET_AVX512, __m512i, 8,
+           _mm512_setr_epi64(0, 4, 1, 5, 2, 6, 3, 7), _mm512_set1_epi64, _mm512_mul_epu32,
+           _mm512_srli_epi64, _mm512_slli_epi64, _mm512_add_epi64, ZFI_XOR512, ZFI_JOIN512,
+           _mm512_unpacklo_epi64, _mm512_unpackhi_epi64, ZFI_STORE512)
 #endif
+
+/* Blocks block..block+count-1, count a multiple of 16. */
+static void zfi_random_blocks(zfi_isa isa, uint32_t *out, uint64_t block, int64_t count,
+                              uint32_t stream, uint32_t step, uint64_t seed)
+{
+#if ZFI_X86
+    if (isa == ZFI_ISA_AVX512) {
+        zfi_philox_avx512(out, block, count / 8, stream, step, seed);
+        return;
+    }
+    if (isa == ZFI_ISA_AVX2) {
+        zfi_philox_avx2(out, block, count / 4, stream, step, seed);
+        return;
+    }
+#endif
+    (void)isa;
+    for (int64_t i = 0; i < count; i++, block++) {
+        uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), stream, step};
+        uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
+        zfi_philox(out + 4 * i, counter, key);
+    }
+}
 
 /* Words of elements first..first+n-1. */
 ZFI_UNUSED static void zfi_random_bits(zfi_isa isa, uint32_t *out, uint64_t first, int64_t n,
                                        uint32_t stream, uint32_t step, uint64_t seed)
 {
-    zfi_philox_blocks *blocks = zfi_philox_portable;
-    int64_t i = 0, whole;
-#if ZFI_X86
-    if (isa == ZFI_ISA_AVX512) blocks = zfi_philox_avx512;
-    if (isa == ZFI_ISA_AVX2) blocks = zfi_philox_avx2;
-#endif
-    (void)isa;
-    for (; i < n && (first + (uint64_t)i) % 4; i++)
-        out[i] = zfi_random_word(first + (uint64_t)i, stream, step, seed);
-    whole = (n - i) / 4;
-    blocks(out + i, (first + (uint64_t)i) / 4, whole, stream, step, seed);
-    for (i += 4 * whole; i < n; i++)
-        out[i] = zfi_random_word(first + (uint64_t)i, stream, step, seed);
-}
-
-/* A ratio of two polynomials of degree 7 in x, coefficients from the constant up. */
-static double zfi_ratio7(const double above[8], const double below[8], double x)
-{
-    double p = above[7], q = below[7];
-    for (int k = 6; k >= 0; k--) p = p * x + above[k], q = q * x + below[k];
-    return p / q;
-}
-
-/* The inverse of the normal distribution function, p in (0, 1), to about 1e-16 (Wichura, Algorithm
- * AS 241, Applied Statistics 37, 1988: PPND16). */
-static double zfi_normal_quantile(double p)
-{
-    static const double a[8] = {3.3871328727963666080,   1.3314166789178437745e2,
-                                1.9715909503065514427e3, 1.3731693765509461125e4,
-                                4.5921953931549871457e4, 6.7265770927008700853e4,
-                                3.3430575583588128105e4, 2.5090809287301226727e3};
-    static const double b[8] = {1,                       4.2313330701600911252e1,
-                                6.8718700749205790830e2, 5.3941960214247511077e3,
-                                2.1213794301586595867e4, 3.9307895800092710610e4,
-                                2.8729085735721942674e4, 5.2264952788528545610e3};
-    static const double c[8] = {1.42343711074968357734,    4.63033784615654529590,
-                                5.76949722146069140550,    3.64784832476320460504,
-                                1.27045825245236838258,    2.41780725177450611770e-1,
-                                2.27238449892691845833e-2, 7.74545014278341407640e-4};
-    static const double d[8] = {1,                         2.05319162663775882187,
-                                1.67638483018380384940,    6.89767334985100004550e-1,
-                                1.48103976427480074590e-1, 1.51986665636164571966e-2,
-                                5.47593808499534494600e-4, 1.05075007164441684324e-9};
-    static const double e[8] = {6.65790464350110377720,    5.46378491116411436990,
-                                1.78482653991729133580,    2.96560571828504891230e-1,
-                                2.65321895265761230930e-2, 1.24266094738807843860e-3,
-                                2.71155556874348757815e-5, 2.01033439929228813265e-7};
-    static const double f[8] = {1,                         5.99832206555887937690e-1,
-                                1.36929880922735805310e-1, 1.48753612908506148525e-2,
-                                7.86869131145613259100e-4, 1.84631831751005468180e-5,
-                                1.42151175831644588870e-7, 2.04426310338993978564e-15};
-    double q = p - 0.5, r, x;
-    if (fabs(q) <= 0.425) return q * zfi_ratio7(a, b, 0.180625 - q * q);
-    r = sqrt(-log(q < 0 ? p : 1 - p));
-    x = r <= 5 ? zfi_ratio7(c, d, r - 1.6) : zfi_ratio7(e, f, r - 5);
-    return q < 0 ? -x : x;
-}
-
-/* Words are made in pieces of this many, which stay in the first-level cache. */
-enum { ZFI_WORDS = 512 };
-
-/* y = mean + deviation * a standard normal number, an element each; truncated: the distribution
- * within two deviations of the mean. */
-ZFI_UNUSED static void zfi_random_normal(zfi_isa isa, float *y, uint64_t first, int64_t n,
-                                         float mean, float deviation, bool truncated,
-                                         uint32_t stream, uint32_t step, uint64_t seed)
-{
-    const double low = truncated ? 0.022750131948179207 : 0.0; /* as many lie below -2 */
-    uint32_t words[ZFI_WORDS];
-    for (int64_t at = 0; at < n; at += ZFI_WORDS) {
-        int64_t count = n - at < ZFI_WORDS ? n - at : ZFI_WORDS;
-        zfi_random_bits(isa, words, first + (uint64_t)at, count, stream, step, seed);
-        for (int64_t i = 0; i < count; i++) {
-            double u = (words[i] + 0.5) * 0x1p-32;
-            y[at + i] = (float)(mean + deviation * zfi_normal_quantile(low + (1.0 - 2.0 * low) * u));
+    while (n > 0) {
+        int64_t whole = n / 64 * 64;
+        if (first % 4 || !whole) { /* by way of a piece that begins and ends with whole blocks */
+            uint32_t piece[64];
+            int64_t skip = (int64_t)(first % 4);
+            whole = n < 64 - skip ? n : 64 - skip;
+            zfi_random_blocks(isa, piece, first / 4, 16, stream, step, seed);
+            memcpy(out, piece + skip, (size_t)whole * sizeof *out);
+        } else {
+            zfi_random_blocks(isa, out, first / 4, whole / 4, stream, step, seed);
         }
+        out += whole;
+        first += (uint64_t)whole;
+        n -= whole;
     }
 }
 
-/* y = a uniform number in [0, 1) on a grid of 2^-24, an element each. */
+enum { ZFI_RANDOM_PIECE = 512 }; /* words at a time, in the first-level cache */
+
+/* A uniform number in [0, 1) on a grid of 2^-24. */
+ZFI_BODY float zfi_uniform1(uint32_t word) { return (float)(int32_t)(word >> 8) * 0x1p-24f; }
+
+/* y = a uniform number in [0, 1), an element each. */
 ZFI_BODY void zfi_random_uniform_body(zfi_isa isa, float *y, uint64_t first, int64_t n,
                                       uint32_t stream, uint32_t step, uint64_t seed)
 {
-    uint32_t words[ZFI_WORDS];
-    for (int64_t at = 0; at < n; at += ZFI_WORDS) {
-        int64_t count = n - at < ZFI_WORDS ? n - at : ZFI_WORDS;
-        float *to = y + at;
-        zfi_random_bits(isa, words, first + (uint64_t)at, count, stream, step, seed);
+    uint32_t word[ZFI_RANDOM_PIECE];
+    for (int64_t i = 0; i < n; i += ZFI_RANDOM_PIECE) {
+        int64_t count = n - i < ZFI_RANDOM_PIECE ? n - i : ZFI_RANDOM_PIECE;
+        zfi_random_bits(isa, word, first + (uint64_t)i, count, stream, step, seed);
         ZFI_VECTOR
-        for (int64_t i = 0; i < count; i++) to[i] = (float)(words[i] >> 8) * 0x1p-24f;
+        for (int64_t j = 0; j < count; j++) y[i + j] = zfi_uniform1(word[j]);
     }
 }
 ZFI_KERNEL(zfi_random_uniform,
@@ -222,17 +167,78 @@ ZFI_BODY void zfi_dropout_body(zfi_isa isa, float *y, const float *x, uint64_t f
                                uint32_t threshold, float scale, uint32_t stream, uint32_t step,
                                uint64_t seed)
 {
-    uint32_t words[ZFI_WORDS];
-    for (int64_t at = 0; at < n; at += ZFI_WORDS) {
-        int64_t count = n - at < ZFI_WORDS ? n - at : ZFI_WORDS;
-        const float *from = x + at;
-        float *to = y + at;
-        zfi_random_bits(isa, words, first + (uint64_t)at, count, stream, step, seed);
+    uint32_t word[ZFI_RANDOM_PIECE];
+    for (int64_t i = 0; i < n; i += ZFI_RANDOM_PIECE) {
+        int64_t count = n - i < ZFI_RANDOM_PIECE ? n - i : ZFI_RANDOM_PIECE;
+        zfi_random_bits(isa, word, first + (uint64_t)i, count, stream, step, seed);
         ZFI_VECTOR
-        for (int64_t i = 0; i < count; i++) to[i] = words[i] < threshold ? from[i] * scale : 0.0f;
+        for (int64_t j = 0; j < count; j++)
+            y[i + j] = zfi_pick(isa, word[j] < threshold, x[i + j] * scale, 0.0f);
     }
 }
 ZFI_KERNEL(zfi_dropout,
            (float *y, const float *x, uint64_t first, int64_t n, uint32_t threshold, float scale,
             uint32_t stream, uint32_t step, uint64_t seed),
            (y, x, first, n, threshold, scale, stream, step, seed))
+
+/* numerator(x) / denominator(x), eight coefficients each, that of x^0 first. */
+static double zfi_ratio(double x, const double numerator[8], const double denominator[8])
+{
+    double top = numerator[7], bottom = denominator[7];
+    for (int i = 6; i >= 0; i--) {
+        top = top * x + numerator[i];
+        bottom = bottom * x + denominator[i];
+    }
+    return top / bottom;
+}
+
+/* The x below which a standard normal number lies with probability p, 0 < p < 1; relative error
+ * about 10^-16. The rational approximations are those of Wichura, Algorithm AS 241, Applied
+ * Statistics 37 (1988): one for the middle, and two in the root of -log of the tail. */
+static double zfi_normal_quantile(double p)
+{
+    static const double middle[2][8] = {
+        {3.3871328727963666080, 133.14166789178437745, 1971.5909503065514427, 13731.693765509461125,
+         45921.953931549871457, 67265.770927008700853, 33430.575583588128105,
+         2509.0809287301226727},
+        {1.0, 42.313330701600911252, 687.1870074920579083, 5394.1960214247511077,
+         21213.794301586595867, 39307.89580009271061, 28729.085735721942674, 5226.495278852545925}};
+    static const double near_tail[2][8] = {
+        {1.42343711074968357734, 4.6303378461565452959, 5.7694972214606914055,
+         3.64784832476320460504, 1.27045825245236838258, 0.24178072517745061177,
+         0.0227238449892691845833, 7.7454501427834140764e-4},
+        {1.0, 2.05319162663775882187, 1.6763848301838038494, 0.68976733498510000455,
+         0.14810397642748007459, 0.0151986665636164571966, 5.475938084995344946e-4,
+         1.05075007164441684324e-9}};
+    static const double far_tail[2][8] = {
+        {6.6579046435011037772, 5.4637849111641143699, 1.7848265399172913358,
+         0.29656057182850489123, 0.026532189526576123093, 0.0012426609473880784386,
+         2.71155556874348757815e-5, 2.01033439929228813265e-7},
+        {1.0, 0.59983220655588793769, 0.13692988092273580531, 0.0148753612908506148525,
+         7.868691311456132591e-4, 1.8463183175100546818e-5, 1.4215117583164458887e-7,
+         2.04426310338993978564e-15}};
+    double q = p - 0.5, r, x;
+    if (fabs(q) <= 0.425) return q * zfi_ratio(0.180625 - q * q, middle[0], middle[1]);
+    r = sqrt(-log(q < 0.0 ? p : 1.0 - p));
+    x = r <= 5.0 ? zfi_ratio(r - 1.6, near_tail[0], near_tail[1])
+                 : zfi_ratio(r - 5.0, far_tail[0], far_tail[1]);
+    return q < 0.0 ? -x : x;
+}
+
+/* y = mean + deviation * a standard normal number, an element each; truncated: the distribution
+ * within two deviations of the mean. */
+ZFI_UNUSED static void zfi_random_normal(zfi_isa isa, float *y, uint64_t first, int64_t n,
+                                         float mean, float deviation, bool truncated,
+                                         uint32_t stream, uint32_t step, uint64_t seed)
+{
+    const double below = truncated ? 0.022750131948179207 : 0.0; /* how many are under -2 */
+    uint32_t word[ZFI_RANDOM_PIECE];
+    for (int64_t i = 0; i < n; i += ZFI_RANDOM_PIECE) {
+        int64_t count = n - i < ZFI_RANDOM_PIECE ? n - i : ZFI_RANDOM_PIECE;
+        zfi_random_bits(isa, word, first + (uint64_t)i, count, stream, step, seed);
+        for (int64_t j = 0; j < count; j++) {
+            double p = below + (1.0 - 2.0 * below) * ((word[j] + 0.5) * 0x1p-32);
+            y[i + j] = (float)(mean + deviation * zfi_normal_quantile(p));
+        }
+    }
+}

@@ -5,3 +5,4 @@
 #include "inside/matmul.c"
 #include "inside/files.c"
 #include "inside/vmath.c"
+#include "inside/random.c"

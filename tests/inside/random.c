@@ -1,0 +1,134 @@
+/* Random counters: published vectors, the same element from everywhere, distributions. */
+
+/* The three vectors that Random123 publishes for philox4x32-10. */
+TEST_ONCE(random_published_vectors)
+{
+    static const uint32_t vectors[][10] = {
+        /* counter, key, result */
+        {0, 0, 0, 0, 0, 0, 0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8},
+        {0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff, 0x408f276d,
+         0x41c83b0e, 0xa20bc7c6, 0x6d5451fd},
+        {0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344, 0xa4093822, 0x299f31d0, 0xd16cfe09,
+         0x94fdcceb, 0x5001e420, 0x24126ea1},
+    };
+    for (int i = 0; i < ZFI_COUNT(vectors); i++) {
+        const uint32_t *v = vectors[i];
+        uint32_t out[4], word[4];
+        uint64_t element = 4 * ((uint64_t)(v[1] & 0x3fffffff) << 32 | v[0]);
+        zfi_philox(out, v, v + 4);
+        CHECK(t, !memcmp(out, v + 6, sizeof out));
+        if (v[1] > 0x3fffffff) continue; /* its elements are beyond 2^64 */
+        for (int isa = 0; isa < 3; isa++) {
+            zfi_random_bits(matmul_isa(isa), word, element, 4, v[2], v[3],
+                            (uint64_t)v[5] << 32 | v[4]);
+            CHECK(t, !memcmp(word, v + 6, sizeof word));
+        }
+    }
+}
+
+/* Any piece of a stream holds the same numbers as the definition gives, also where the block number
+ * needs 33 bits. */
+TEST_ONCE(random_any_cut_same_bits)
+{
+    enum { MOST = 400 };
+    matmul_random random = {5};
+    uint32_t word[MOST + 2];
+    for (int round = 0; round < 600; round++) {
+        zfi_isa isa = matmul_isa(round);
+        int64_t n = matmul_below(&random, MOST);
+        uint64_t first = (uint64_t)matmul_below(&random, 1000),
+                 seed = matmul_next(&random) * (uint64_t)0x100000003;
+        uint32_t stream = matmul_next(&random), step = matmul_next(&random);
+        if (round % 3 == 1) first += ((uint64_t)1 << 34) - 500;
+        if (round % 3 == 2) first += (uint64_t)1 << 61;
+        word[n] = 0x12345678;
+        zfi_random_bits(isa, word, first, n, stream, step, seed);
+        CHECK(t, word[n] == 0x12345678);
+        for (int64_t i = 0; i < n; i++)
+            CHECK(t, word[i] == zfi_random_word(first + (uint64_t)i, stream, step, seed));
+    }
+}
+
+TEST_ONCE(random_uniform)
+{
+    enum { N = 200000 };
+    static float y[N];
+    double sum = 0, squares = 0;
+    float least = 1, most = 0;
+    zfi_random_uniform(zfi_isa_best(), y, 0, N, 1, 0, 7);
+    for (int i = 0; i < N; i++) {
+        CHECK(t, y[i] >= 0 && y[i] < 1);
+        CHECK(t, y[i] == (float)(zfi_random_word((uint64_t)i, 1, 0, 7) >> 8) / 16777216.0f);
+        sum += y[i], squares += (double)y[i] * y[i];
+        least = fminf(least, y[i]), most = fmaxf(most, y[i]);
+    }
+    CHECK_NEAR(t, sum / N, 0.5, 5 * 0.2887 / sqrt(N)); /* five deviations of the mean */
+    CHECK_NEAR(t, squares / N, 1.0 / 3, 5 * 0.2982 / sqrt(N));
+    CHECK(t, least < 1e-4f && most > 0.9999f);
+}
+
+/* The quantile is the inverse of the distribution function. */
+TEST_ONCE(random_normal_quantile)
+{
+    for (int i = 1; i < 2000; i++) {
+        double p = i / 2000.0, x = zfi_normal_quantile(p);
+        CHECK_NEAR(t, 0.5 * erfc(-x * 0.70710678118654752440), p, 1e-15);
+        CHECK_NEAR(t, zfi_normal_quantile(1 - p), -x, 1e-13);
+    }
+    for (double p = 0.05; p > 1e-11; p *= 0.7) {
+        double x = zfi_normal_quantile(p);
+        CHECK_NEAR(t, 0.5 * erfc(-x * 0.70710678118654752440) / p, 1, 1e-13);
+    }
+}
+
+TEST_ONCE(random_normal)
+{
+    enum { N = 200000 };
+    static float y[N], piece[100];
+    for (int truncated = 0; truncated < 2; truncated++) {
+        /* of the distribution cut at two deviations: 1 - 2 * 2 phi(2) / (1 - 2 Phi(-2)) */
+        double variance = truncated ? 0.7737413035499235 : 1, sum = 0, squares = 0;
+        int within = 0;
+        zfi_random_normal(zfi_isa_best(), y, 40, N, 3.0f, 2.0f, truncated, 1, 0, 7);
+        zfi_random_normal(ZFI_ISA_PORTABLE, piece, 1040, 100, 3.0f, 2.0f, truncated, 1, 0, 7);
+        CHECK(t, !memcmp(piece, y + 1000, sizeof piece));
+        for (int i = 0; i < N; i++) {
+            double z = ((double)y[i] - 3) / 2;
+            CHECK(t, fabs(z) <= (truncated ? 2.0000003 : 6.4));
+            sum += z, squares += z * z;
+            within += fabs(z) < 1;
+        }
+        CHECK_NEAR(t, sum / N, 0, 5 / sqrt(N));
+        CHECK_NEAR(t, squares / N, variance, 5 * 1.415 / sqrt(N));
+        CHECK_NEAR(t, (double)within / N, truncated ? 0.6826894921 / 0.9544997361 : 0.6826894921,
+                   5 * 0.5 / sqrt(N));
+    }
+}
+
+TEST_ONCE(random_dropout)
+{
+    enum { N = 100000 };
+    static float x[N], y[N];
+    const uint32_t threshold = 0xe6666666; /* 0.9 of all */
+    for (int i = 0; i < N; i++) x[i] = 1.0f + (float)i;
+    for (int i = 0; i < 3; i++) {
+        zfi_isa isa = matmul_isa(i);
+        int kept = 0;
+        zfi_dropout(isa, y, x, 1000003, N, threshold, 0.75f, 2, 3, 4);
+        for (int j = 0; j < N; j++) {
+            bool keep = zfi_random_word(1000003 + (uint64_t)j, 2, 3, 4) < threshold;
+            CHECK(t, y[j] == (keep ? x[j] * 0.75f : 0.0f));
+            kept += keep;
+        }
+        CHECK_NEAR(t, (double)kept / N, 0.9, 5 * 0.3 / sqrt(N));
+        memcpy(y, x, sizeof y);
+        zfi_dropout(isa, y, y, 1000003, N / 3, threshold, 0.75f, 2, 3,
+                    4); /* in place, in two pieces */
+        zfi_dropout(isa, y + N / 3, y + N / 3, 1000003 + N / 3, N - N / 3, threshold, 0.75f, 2, 3,
+                    4);
+        for (int j = 0; j < N; j++)
+            CHECK(t, y[j] == (zfi_random_word(1000003 + (uint64_t)j, 2, 3, 4) < threshold
+                                  ? x[j] * 0.75f
+                                  : 0.0f));
+    }
+}

@@ -42,7 +42,7 @@ bool bert_options(int argc, char **argv, const char *usage, const option_row *ro
     case OPTIONS_GOOD: return true;
     case OPTIONS_HELP:
         printf("usage: bert %s\n\n", usage);
-        options_print(rows);
+        options_print(stdout, rows);
         *status = EXIT_GOOD;
         return false;
     default:

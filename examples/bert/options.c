@@ -115,21 +115,21 @@ options_result options_parse(int argc, char **argv, const option_row *rows, cons
     return OPTIONS_GOOD;
 }
 
-void options_print(const option_row *rows)
+void options_print(FILE *out, const option_row *rows)
 {
     for (; rows->name; rows++) {
         char left[80];
         snprintf(left, sizeof left, "--%s%s%s", rows->name, rows->kind == OPTION_FLAG ? "" : " ",
                  rows->kind == OPTION_FLAG ? "" : rows->value);
-        printf("  %-34s%s%s", left, strlen(left) > 33 ? "\n                                    " : "", rows->help);
-        if (rows->kind == OPTION_TEXT && *(const char **)rows->to) printf(" [%s]", *(const char **)rows->to);
-        if (rows->kind == OPTION_COUNT) printf(" [%lld]", (long long)*(int64_t *)rows->to);
-        if (rows->kind == OPTION_NUMBER) printf(" [%g]", *(double *)rows->to);
+        fprintf(out, "  %-34s%s%s", left, strlen(left) > 33 ? "\n                                    " : "", rows->help);
+        if (rows->kind == OPTION_TEXT && *(const char **)rows->to) fprintf(out, " [%s]", *(const char **)rows->to);
+        if (rows->kind == OPTION_COUNT) fprintf(out, " [%lld]", (long long)*(int64_t *)rows->to);
+        if (rows->kind == OPTION_NUMBER) fprintf(out, " [%g]", *(double *)rows->to);
         if (rows->kind == OPTION_CHOICE) {
             const char *at = rows->value;
             for (int64_t n = *(int64_t *)rows->to; n > 0; n--) at += strcspn(at, "|") + 1;
-            printf(" [%.*s]", (int)strcspn(at, "|"), at);
+            fprintf(out, " [%.*s]", (int)strcspn(at, "|"), at);
         }
-        printf("\n");
+        fprintf(out, "\n");
     }
 }

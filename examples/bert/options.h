@@ -4,6 +4,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 typedef enum option_kind { OPTION_TEXT, OPTION_COUNT, OPTION_NUMBER, OPTION_FLAG, OPTION_CHOICE } option_kind;
 
@@ -25,6 +26,6 @@ options_result options_parse(int argc, char **argv, const option_row *rows, cons
                              int *rest_count, char *error, int error_size);
 
 /* Prints the table, values that are set as defaults. */
-void options_print(const option_row *rows);
+void options_print(FILE *out, const option_row *rows);
 
 #endif

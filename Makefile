@@ -55,11 +55,11 @@ build/blas/%:     private MODE = -DZEROFLOW_CBLAS
 build/blas/%:     private BLAS = -lopenblas
 build/fuzz/%:     private MODE = -O1 -g -fsanitize=fuzzer-no-link,address,undefined $(SANITIZED)
 build/fuzz/%:     private override CC = clang
-build/coverage/%: private MODE = -O0 -g --coverage
+build/coverage/%: private MODE = -O0 -g --coverage $(DOUBTFUL)
 
-# Stop at the first fault; and what gcc warns of in sanitized code is often not there.
-SANITIZED = -fno-sanitize-recover=all -Wno-unknown-warning-option -Wno-format-truncation \
-            -Wno-maybe-uninitialized
+# What gcc warns of there, and not at -O2, is often not so.
+DOUBTFUL  = -Wno-unknown-warning-option -Wno-format-truncation -Wno-maybe-uninitialized
+SANITIZED = -fno-sanitize-recover=all $(DOUBTFUL)
 
 # make V=1 shows the commands.
 say     = $(if $V,,@$(if $(QUIET),,printf '  %-8s %s\n' $1 $@;))
@@ -174,13 +174,19 @@ $(FUZZ:%=fuzz-%): fuzz-%: build/fuzz/%
 	build/fuzz/$* -runs=$(FUZZ_RUNS) -print_final_stats=1 -artifact_prefix=build/fuzz/$*- \
 	    build/fuzz/found/$* $(wildcard tests/fuzz/seeds/$*)
 
-coverage: build/coverage/tests ## lines of the library that the tests run
+coverage: build/coverage/tests ## lines that the unit tests run, by file
 	@find build/coverage -name '*.gcda' -delete
 	@build/coverage/tests | tail -n 1
-	@cd build/coverage && gcov -n -o obj/tests ../../tests/inside.c | sh ../../tools/coverage.sh
+	@gcov -n -r $$(find build/coverage -name '*.gcda') | awk -F "[':% ]+" ' \
+	    /^File/ { file = $$2 } \
+	    /^Lines/ && file ~ /\.c$$/ && file !~ /^tests/ { \
+	        printf "%6.1f%% of %5d  %s\n", $$3, $$5, file; run += $$3 * $$5 / 100; all += $$5 } \
+	    END { printf "%6.1f%% of %5d  all\n", 100 * run / all, all }' | sort -k 4
 
-tidy: ## what clang-tidy and cppcheck have to say, where they are installed
-	sh tools/tidy.sh
+tidy: ## what clang-tidy and cppcheck say of the library (Debian: clang-tidy cppcheck)
+	clang-tidy --quiet zeroflow.h -- -x c -std=c11 -DZEROFLOW_IMPLEMENTATION
+	cppcheck --std=c11 --quiet --enable=warning,portability --inline-suppr --error-exitcode=1 \
+	    -DZEROFLOW_IMPLEMENTATION --language=c zeroflow.h
 
 # ---------------------------------------------------------------------------------------- the rest
 

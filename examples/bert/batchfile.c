@@ -1,4 +1,5 @@
 #include "batchfile.h"
+#include "model.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -43,8 +44,9 @@ static bool in_range(const char *path, int which, const int64_t *values, int64_t
         if (values[i] >= least && values[i] < most) continue;
         if (which == LABELS && values[i] == -100) continue;
         error->status = ZF_ERR_FORMAT;
-        snprintf(error->text, sizeof error->text, "%s: %s: element %lld is %lld; it must be in [%lld, %lld)", path,
-                 names[which], (long long)i, (long long)values[i], (long long)least, (long long)most);
+        snprintf(error->text, sizeof error->text, "%s: %s: element %lld is %lld; it must be in [%lld, %lld)%s", path,
+                 names[which], (long long)i, (long long)values[i], (long long)least, (long long)most,
+                 which == LABELS ? ", or -100" : "");
         return false;
     }
     return true;
@@ -97,9 +99,12 @@ static bool measure(bert_batch_file *f, const char *path, const zf_shape shape[T
     for (int which = 0; which < TENSORS; which++)
         for (int axis = 0; axis < shape[which].rank; axis++)
             if (shape[which].dims[axis] != shape[IDS].dims[axis] || shape[which].dims[axis] < 1) {
+                char own[BERT_SHAPE_TEXT], other[BERT_SHAPE_TEXT];
+                bool empty = shape[which].dims[axis] < 1;
                 error->status = ZF_ERR_FORMAT;
-                snprintf(error->text, sizeof error->text, "%s: %s does not have the sizes of input_ids, or is empty",
-                         path, names[which]);
+                snprintf(error->text, sizeof error->text, "%s: %s is %s, which %s%s", path, names[which],
+                         bert_shape_text(own, shape[which]), empty ? "is empty" : "does not fit input_ids ",
+                         empty ? "" : bert_shape_text(other, shape[IDS]));
                 return false;
             }
     f->predictions = 1;

@@ -207,14 +207,14 @@ static int32_t find_tensor(zf_safetensors *file, const char *name)
     return at;
 }
 
-enum { SHAPE_TEXT = 21 * ZF_MAX_RANK + 2 };
-
-static void shape_text(char text[SHAPE_TEXT], zf_shape shape)
+const char *bert_shape_text(char text[BERT_SHAPE_TEXT], zf_shape shape)
 {
-    int at = snprintf(text, SHAPE_TEXT, "[");
+    int at = snprintf(text, BERT_SHAPE_TEXT, "[");
     for (int axis = 0; axis < shape.rank; axis++)
-        at += snprintf(text + at, (size_t)(SHAPE_TEXT - at), "%s%lld", axis ? "," : "", (long long)shape.dims[axis]);
-    snprintf(text + at, (size_t)(SHAPE_TEXT - at), "]");
+        at += snprintf(text + at, (size_t)(BERT_SHAPE_TEXT - at), "%s%lld", axis ? "," : "",
+                       (long long)shape.dims[axis]);
+    snprintf(text + at, (size_t)(BERT_SHAPE_TEXT - at), "]");
+    return text;
 }
 
 static zf_status import_tensor(zf_program *p, zf_safetensors *file, int32_t at, zf_tensor param, const char *path,
@@ -226,9 +226,8 @@ static zf_status import_tensor(zf_program *p, zf_safetensors *file, int32_t at, 
     void *data;
     float *values;
     zf_status status;
-    char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
-    shape_text(here, e->shape), shape_text(wanted, want);
-    if (strcmp(here, wanted))
+    char here[BERT_SHAPE_TEXT], wanted[BERT_SHAPE_TEXT];
+    if (strcmp(bert_shape_text(here, e->shape), bert_shape_text(wanted, want)))
         return fail(error, ZF_ERR_MISMATCH, "%s: %s is %s, the model's is %s; do the sizes of --model fit?", path, e->name,
                     here, wanted);
     if (!e->readable || e->dtype > ZF_F64)

@@ -40,6 +40,10 @@ bert_model bert_build(zf_graph *g, const bert_config *config, const bert_shape *
  * then keep their first values and are counted in *fresh) or of another shape is an error that names it. */
 zf_status bert_import(zf_program *program, zf_graph *g, const char *path, int *fresh, zf_error *error);
 
+/* A shape as "[2,3]"; returns text. */
+enum { BERT_SHAPE_TEXT = 21 * ZF_MAX_RANK + 2 };
+const char *bert_shape_text(char text[BERT_SHAPE_TEXT], zf_shape shape);
+
 /* Writes parameters under Hugging Face names. gradients: the values of zf_gradient instead, which must be kept. */
 zf_status bert_export(zf_program *program, zf_graph *g, const char *path, bool gradients, zf_error *error);
 

@@ -145,6 +145,11 @@ ZFI_BODY float zfi_fma(zfi_isa isa, float a, float b, float c)
     return a * b + c;
 }
 
+#if defined(__GNUC__)
+/* errno is of no interest: compilers make vectors of square roots then. */
+float sqrtf(float) __attribute__((const));
+#endif
+
 /* Bits of a float, and back. */
 ZFI_BODY int32_t zfi_bits_of(float x)
 {

@@ -35,10 +35,13 @@ struct zfi_pool {
     void *context;
     int64_t tasks;
 
-    _Alignas(128) _Atomic int64_t next; /* the task to hand out next */
-    _Alignas(128) _Atomic uint64_t gate;
-    _Alignas(
-        128) _Atomic int sleeping; /* workers (and perhaps the caller) on a condition variable */
+    /* What many write lies apart, a cache line and its neighbour from one to the next. */
+    char apart_from_job[128];
+    _Atomic int64_t next; /* the task to hand out next */
+    char apart_from_next[128];
+    _Atomic uint64_t gate;
+    char apart_from_gate[128];
+    _Atomic int sleeping; /* workers (and perhaps the caller) on a condition variable */
     _Atomic bool stop;
     pthread_mutex_t mutex;
     pthread_cond_t opened, left;

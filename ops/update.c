@@ -181,10 +181,6 @@ static zf_status zfi_cpu_sgd(const zf_launch *l)
 
 /* -------------------------------------------------------------------- adamw, lamb_update */
 
-#if defined(__GNUC__)
-float sqrtf(float) __attribute__((const)); /* errno is of no interest; compilers make vectors of it then */
-#endif
-
 /* m^ = m * of_m, sqrt(v^) = sqrt(v) * of_root; the rest are the attributes. */
 typedef struct zfi_adam {
     double beta1, beta2, eps, decay, of_m, of_root;

@@ -1,4 +1,5 @@
-/* Runs a graph's text and keeps its numbers. Names are found in the text, so that the public interface is enough. */
+/* Runs a graph's text and keeps its numbers. Names are found in the text, so that the public
+ * interface is enough. */
 #include "numbers.h"
 
 #include <stdio.h>
@@ -21,7 +22,8 @@ static uint16_t narrow(zf_dtype dtype, double value)
     uint32_t bits;
     memcpy(&bits, &single, sizeof bits);
     if (dtype == ZF_BF16) return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-    if (fabs(value) < 0.000061035156250) return value < 0 ? 0x8000 : 0; /* no subnormals needed here */
+    if (fabs(value) < 0.000061035156250)
+        return value < 0 ? 0x8000 : 0; /* no subnormals needed here */
     bits += 0xfff + (bits >> 13 & 1);
     return (uint16_t)((bits >> 16 & 0x8000) | ((bits & 0x7fffffff) - (112u << 23)) >> 13);
 }
@@ -121,8 +123,8 @@ static bool next_name(const char **at, const char *op, char name[256])
 
 /* ----------------------------------------------------------------------------------- running */
 
-static bool keep(numbers *out, zf_program *p, int step, const char *kind, const char *name, zf_tensor x,
-                 zf_error *error)
+static bool keep(numbers *out, zf_program *p, int step, const char *kind, const char *name,
+                 zf_tensor x, zf_error *error)
 {
     number *list = realloc(out->list, (size_t)(out->count + 1) * sizeof *list), *n;
     if (!list) return error->status = ZF_ERR_NOMEM, false;
@@ -138,7 +140,8 @@ static bool keep(numbers *out, zf_program *p, int step, const char *kind, const 
     return false;
 }
 
-static bool keep_all(numbers *out, zf_graph *g, zf_program *p, const char *text, int step, zf_error *error)
+static bool keep_all(numbers *out, zf_graph *g, zf_program *p, const char *text, int step,
+                     zf_error *error)
 {
     static const char *const kinds[] = {"output", "param", "state"};
     char name[256];
@@ -152,7 +155,8 @@ static bool keep_all(numbers *out, zf_graph *g, zf_program *p, const char *text,
     return true;
 }
 
-static bool step_all(numbers *out, zf_graph *g, zf_program *p, const char *text, int steps, zf_error *error)
+static bool step_all(numbers *out, zf_graph *g, zf_program *p, const char *text, int steps,
+                     zf_error *error)
 {
     char name[256];
     for (int k = 0; k < 2 && !error->status; k++)
@@ -162,7 +166,8 @@ static bool step_all(numbers *out, zf_graph *g, zf_program *p, const char *text,
         error->status = zf_step(p);
         if (!error->status && (step == 1 || step == steps)) keep_all(out, g, p, text, step, error);
     }
-    if (error->status && !*error->text) snprintf(error->text, sizeof error->text, "%s", zf_program_error(p));
+    if (error->status && !*error->text)
+        snprintf(error->text, sizeof error->text, "%s", zf_program_error(p));
     return !error->status;
 }
 
@@ -180,10 +185,15 @@ static void add_gradients(zf_graph *g)
 bool numbers_of(numbers *out, const char *text, const numbers_desc *desc, zf_error *error)
 {
     const numbers_desc none = {0}, *d = desc ? desc : &none;
-    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.reference = !d->fast, .threads = d->threads}, error);
+    zf_backend *cpu =
+        zf_cpu_backend(&(zf_cpu_desc){.reference = !d->fast, .threads = d->threads}, error);
     zf_graph *g = cpu ? zf_graph_parse(text, strlen(text), NULL, error) : NULL;
-    zf_graph *donor = g && d->donor ? zf_graph_parse(d->donor, strlen(d->donor), NULL, error) : NULL;
-    zf_compile_desc compile = {.backend = cpu, .seed = 7, .evaluate = d->evaluate, .no_reuse = d->no_reuse,
+    zf_graph *donor =
+        g && d->donor ? zf_graph_parse(d->donor, strlen(d->donor), NULL, error) : NULL;
+    zf_compile_desc compile = {.backend = cpu,
+                               .seed = 7,
+                               .evaluate = d->evaluate,
+                               .no_reuse = d->no_reuse,
                                .poison = d->poison};
     zf_program *p = NULL;
     char *full = NULL;
@@ -236,7 +246,8 @@ int numbers_compare(const numbers *a, const numbers *b, const char *prefix, char
         for (int64_t i = 0; i < number_count(x); i++) {
             size_t element = zf_dtype_size(x->dtype);
             double p = number_at(x, i), q = number_at(y, i);
-            if (!memcmp(x->data + (size_t)i * element, y->data + (size_t)i * element, element)) continue;
+            if (!memcmp(x->data + (size_t)i * element, y->data + (size_t)i * element, element))
+                continue;
             if (isnan(p) && isnan(q) && element >= 4) continue;
             snprintf(why, size, "%s: element %lld is %.9g and %.9g", x->name, (long long)i, p, q);
             return -1;

@@ -1,12 +1,13 @@
-/* What graphs compute: a graph's text is run on seeded values, and everything that it makes is kept under its name, so
- * that the numbers of two graphs can be compared. */
+/* What graphs compute: a graph's text is run on seeded values, and everything that it makes is kept
+ * under its name, so that the numbers of two graphs can be compared. */
 #ifndef NUMBERS_H
 #define NUMBERS_H
 
 #include "test.h"
 
 typedef struct number {
-    char name[300]; /* "STEP KIND NAME": "1 output loss", "3 param h0.w", "1 gradient h0.w", "1 state adamw.step" */
+    char name[300]; /* "STEP KIND NAME": "1 output loss", "3 param h0.w", "1 gradient h0.w", "1
+                       state adamw.step" */
     zf_dtype dtype;
     size_t bytes;
     unsigned char *data;
@@ -18,21 +19,22 @@ typedef struct numbers {
 } numbers;
 
 typedef struct numbers_desc {
-    int steps;           /* 0: 1; what is there is kept after the first and after the last */
-    bool fast;           /* the fast kernels instead of the reference */
-    int threads;         /* 0: 1 */
-    const char *donor;   /* text of a graph whose parameters and states are shared; NULL: none */
+    int steps;         /* 0: 1; what is there is kept after the first and after the last */
+    bool fast;         /* the fast kernels instead of the reference */
+    int threads;       /* 0: 1 */
+    const char *donor; /* text of a graph whose parameters and states are shared; NULL: none */
     bool evaluate, no_reuse, poison;
-    bool no_gradients;   /* do not add outputs for the gradients */
+    bool no_gradients; /* do not add outputs for the gradients */
 } numbers_desc;
 
-/* Runs the graph. Inputs and parameters get values that depend on their names: floats in [-1, 1], "lr" 0.01, integers
- * 0, 1 or 2, where "label" is in the name sometimes -100. False with *error. */
+/* Runs the graph. Inputs and parameters get values that depend on their names: floats in [-1, 1],
+ * "lr" 0.01, integers 0, 1 or 2, where "label" is in the name sometimes -100. False with *error. */
 bool numbers_of(numbers *out, const char *text, const numbers_desc *desc, zf_error *error);
 void numbers_free(numbers *numbers);
 const number *numbers_find(const numbers *numbers, const char *name);
 
-/* Compares, bit for bit (any NaN equals any other), what both have and whose name begins with `prefix` behind the step
+/* Compares, bit for bit (any NaN equals any other), what both have and whose name begins with
+ * `prefix` behind the step
  * ("" for all); returns how many that were, or -1 with why[0..size). */
 int numbers_compare(const numbers *a, const numbers *b, const char *prefix, char *why, size_t size);
 

@@ -4,13 +4,15 @@
  *     %1 = input "x" : f32[4]                  the graph
  *     --> simplify                             passes, as tools/zf-opt takes them
  *     ...                                      the graph after them, or
- *     error: zf_clip: needs ...                why not; the next line of passes starts from the graph before
+ *     error: zf_clip: needs ...                why not; the next line of passes starts from the
+ * graph before
  *
- * `tests --bless` rewrites what is expected. Golden text shows shape, not truth, so each graph is also run before and
- * after on the same values. What both have must be equal to the last bit: outputs, parameters and states after one step
- * and after three, gradients. New gradients must be those of finite differences (in f64), clipped ones scaled by the
- * rule, and updates must change every parameter with a gradient and no other. A plan must hold with values apart, and
- * with dead bytes poisoned.
+ * `tests --bless` rewrites what is expected. Golden text shows shape, not truth, so each graph is
+ * also run before and after on the same values. What both have must be equal to the last bit:
+ * outputs, parameters and states after one step and after three, gradients. New gradients must be
+ * those of finite differences (in f64), clipped ones scaled by the rule, and updates must change
+ * every parameter with a gradient and no other. A plan must hold with values apart, and with dead
+ * bytes poisoned.
  */
 #define _POSIX_C_SOURCE 200809L /* opendir */
 #include "../tools/pass.h"
@@ -22,7 +24,10 @@
 
 static void run_file(test *t);
 
-static int by_name(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
 __attribute__((constructor)) static void register_files(void)
 {
@@ -139,17 +144,20 @@ static bool is_frozen(const char *graph, const char *name)
 }
 
 /* The loss with element i of a parameter moved by `by`. */
-static bool loss_at(zf_program *p, zf_tensor param, zf_tensor loss, double *values, int64_t i, double by, double *out)
+static bool loss_at(zf_program *p, zf_tensor param, zf_tensor loss, double *values, int64_t i,
+                    double by, double *out)
 {
     double kept = values[i];
     bool good;
     values[i] = kept + by;
-    good = !zf_write(p, param, values, zf_tensor_bytes(param)) && !zf_step(p) && !zf_read(p, loss, out, sizeof *out);
+    good = !zf_write(p, param, values, zf_tensor_bytes(param)) && !zf_step(p) &&
+           !zf_read(p, loss, out, sizeof *out);
     values[i] = kept;
     return good;
 }
 
-/* The gradients of the graph are those of central differences of its loss, in f64, at up to 24 elements of each. */
+/* The gradients of the graph are those of central differences of its loss, in f64, at up to 24
+ * elements of each. */
 static bool check_differences(const char *graph, char *why, size_t size)
 {
     text wide = in_f64(graph);
@@ -160,13 +168,15 @@ static bool check_differences(const char *graph, char *why, size_t size)
     zf_tensor loss = zf_graph_find(g, "loss"), x;
     zf_program *p = g ? zf_compile(g, &(zf_compile_desc){.backend = cpu, .evaluate = true}) : NULL;
     bool good = p && numbers_of(&n, wide.data, &(numbers_desc){.evaluate = true}, &error);
-    if (!good) snprintf(why, size, "in f64: %s", *error.text || !g ? error.text : zf_graph_error(g));
+    if (!good)
+        snprintf(why, size, "in f64: %s", *error.text || !g ? error.text : zf_graph_error(g));
     for (const char *at = wide.data; good && (at = strstr(at, "= input \"")); at++) {
         char name[256];
         snprintf(name, sizeof name, "%.*s", (int)strcspn(at + 9, "\""), at + 9);
         good = !write_seeded(p, zf_graph_find(g, name));
     }
-    for (int32_t k = 0; good && k < zf_param_count(g); k++) good = !write_seeded(p, x = zf_param_at(g, k));
+    for (int32_t k = 0; good && k < zf_param_count(g); k++)
+        good = !write_seeded(p, x = zf_param_at(g, k));
     for (int32_t k = 0; good && k < zf_param_count(g); k++) {
         const number *gradient;
         double values[4096], high, low;
@@ -180,10 +190,12 @@ static bool check_differences(const char *graph, char *why, size_t size)
         good = count <= 4096 && !zf_read(p, x, values, (size_t)count * sizeof *values);
         for (int64_t i = 0; good && i < count; i += count / 24 + 1) {
             double h = 1e-5, expected, got = gradient ? number_at(gradient, i) : 0;
-            good = loss_at(p, x, loss, values, i, h, &high) && loss_at(p, x, loss, values, i, -h, &low);
+            good = loss_at(p, x, loss, values, i, h, &high) &&
+                   loss_at(p, x, loss, values, i, -h, &low);
             expected = (high - low) / (2 * h);
             if (good && fabs(expected - got) <= 1e-7 * (1 + fabs(expected))) continue;
-            snprintf(why, size, "%s: element %lld is %.9g, by differences %.9g", name, (long long)i, got, expected);
+            snprintf(why, size, "%s: element %lld is %.9g, by differences %.9g", name, (long long)i,
+                     got, expected);
             good = false;
         }
         if (good && zf_write(p, x, values, (size_t)count * sizeof *values)) good = false;
@@ -197,12 +209,15 @@ static bool check_differences(const char *graph, char *why, size_t size)
 }
 
 /* Gradients are scaled by 1 / max(1, (norm + 1e-6) / most); a bf16 one by that, rounded twice. */
-static bool check_clip(const numbers *before, const numbers *after, double most, char *why, size_t size)
+static bool check_clip(const numbers *before, const numbers *after, double most, char *why,
+                       size_t size)
 {
     double squares = 0, factor = 1;
     const number *norm = numbers_find(after, "1 output grad_norm");
     for (int k = 0; k < before->count; k++)
-        for (int64_t i = 0; !strncmp(before->list[k].name, "1 gradient", 10) && i < number_count(&before->list[k]); i++)
+        for (int64_t i = 0;
+             !strncmp(before->list[k].name, "1 gradient", 10) && i < number_count(&before->list[k]);
+             i++)
             squares += number_at(&before->list[k], i) * number_at(&before->list[k], i);
     if (most > 0 && (sqrt(squares) + 1e-6) / most > 1) factor = most / (sqrt(squares) + 1e-6);
     if (!norm || fabs(number_at(norm, 0) - sqrt(squares)) > 1e-6 * sqrt(squares)) {
@@ -223,7 +238,8 @@ static bool check_clip(const numbers *before, const numbers *after, double most,
     return true;
 }
 
-/* A parameter has changed where its gradient is not zero throughout, and is as it was where it has none. */
+/* A parameter has changed where its gradient is not zero throughout, and is as it was where it has
+ * none. */
 static bool check_updates(const numbers *before, const numbers *after, char *why, size_t size)
 {
     for (int k = 0; k < before->count; k++) {
@@ -233,7 +249,8 @@ static bool check_updates(const numbers *before, const numbers *after, char *why
         if (strncmp(x->name, "1 param ", 8)) continue;
         snprintf(name, sizeof name, "1 gradient %.255s", x->name + 8);
         gradient = numbers_find(before, name);
-        for (int64_t i = 0; gradient && i < number_count(gradient); i++) pulled |= number_at(gradient, i) != 0;
+        for (int64_t i = 0; gradient && i < number_count(gradient); i++)
+            pulled |= number_at(gradient, i) != 0;
         if (y && (memcmp(x->data, y->data, x->bytes) != 0) == pulled) continue;
         snprintf(why, size, "%s %s", x->name, pulled ? "has not changed" : "has changed");
         return false;
@@ -242,7 +259,8 @@ static bool check_updates(const numbers *before, const numbers *after, char *why
 }
 
 /* The numbers of the graphs before and after the passes of `line` are as they must be. */
-static bool check_numbers(const char *line, const char *before, const char *after, bool fast, char *why, size_t size)
+static bool check_numbers(const char *line, const char *before, const char *after, bool fast,
+                          char *why, size_t size)
 {
     zf_error error = {ZF_OK, ""};
     numbers_desc d = {.steps = updates(line) ? 1 : 3, .fast = fast}, of_after = d;
@@ -258,20 +276,22 @@ static bool check_numbers(const char *line, const char *before, const char *afte
     if (!good) snprintf(why, size, "%s", error.text);
     else good = numbers_compare(&x, &y, "output", why, size) >= 0;
     if (good && !updates(line))
-        good = numbers_compare(&x, &y, "param", why, size) >= 0 && numbers_compare(&x, &y, "state", why, size) >= 0;
+        good = numbers_compare(&x, &y, "param", why, size) >= 0 &&
+               numbers_compare(&x, &y, "state", why, size) >= 0;
     if (good && runs(line, "clip", &most) && !runs(line, "autograd", NULL))
         good = check_clip(&x, &y, strtod(most, NULL), why, size);
-    else if (good)
-        good = numbers_compare(&x, &y, "gradient", why, size) >= 0;
+    else if (good) good = numbers_compare(&x, &y, "gradient", why, size) >= 0;
     if (good && updates(line) && !runs(line, "autograd", NULL) && !runs(line, "clip", NULL))
         good = check_updates(&x, &y, why, size);
     if (good && placed) {
         of_after.poison = true;
-        good = numbers_of(&z, after, &of_after, &error) && numbers_compare(&y, &z, "", why, size) >= 0;
+        good =
+            numbers_of(&z, after, &of_after, &error) && numbers_compare(&y, &z, "", why, size) >= 0;
         if (error.status) snprintf(why, size, "poisoned: %s", error.text);
     } else if (good) {
         of_after.no_reuse = true;
-        good = numbers_of(&z, after, &of_after, &error) && numbers_compare(&y, &z, "", why, size) >= 0;
+        good =
+            numbers_of(&z, after, &of_after, &error) && numbers_compare(&y, &z, "", why, size) >= 0;
         if (error.status) snprintf(why, size, "without reuse: %s", error.text);
     }
     numbers_free(&x);
@@ -288,26 +308,30 @@ static void report_difference(test *t, const char *is, const char *would_be)
     char why[700];
     int line = 1;
     for (; *is == *would_be; is++, would_be++) line += *is == '\n';
-    for (; line > 0 && is[-1] != '\n'; is--, would_be--) {}
+    for (; line > 0 && is[-1] != '\n'; is--, would_be--) {
+    }
     snprintf(why, sizeof why, "expected %.*s\n    got      %.*s", (int)strcspn(is, "\n"), is,
              (int)strcspn(would_be, "\n"), would_be);
     test_fail(t, t->self->name, line, "other text (--bless accepts it)", why);
 }
 
-/* Runs one line of passes over the graph whose text is `before`; `after` becomes the text that it gives. False when the
- * body must end. */
-static bool run_line(test *t, int line, const char *passes, const char *before, text *after, bool *failed)
+/* Runs one line of passes over the graph whose text is `before`; `after` becomes the text that it
+ * gives. False when the body must end. */
+static bool run_line(test *t, int line, const char *passes, const char *before, text *after,
+                     bool *failed)
 {
     static const bool fast[] = {false, true};
     zf_error error = {ZF_OK, ""};
     char message[600] = "", why[600] = "";
-    zf_graph *g = zf_graph_parse(before, strlen(before), &(zf_graph_desc){.allocator = t->allocator}, &error);
+    zf_graph *g =
+        zf_graph_parse(before, strlen(before), &(zf_graph_desc){.allocator = t->allocator}, &error);
     pass_result result = g ? pass_run(g, passes, NULL, message, sizeof message) : PASS_FAILED;
     bool good = true;
     *after = (text){0};
     *failed = result != PASS_DONE;
     if (!g || zf_graph_status(g) == ZF_ERR_NOMEM) {
-        test_unwind(t, t->self->name, line, "the passes", g ? ZF_ERR_NOMEM : error.status, g ? message : error.text);
+        test_unwind(t, t->self->name, line, "the passes", g ? ZF_ERR_NOMEM : error.status,
+                    g ? message : error.text);
         good = false;
     } else if (result == PASS_DONE) {
         char *printed = text_of(g);
@@ -321,10 +345,13 @@ static bool run_line(test *t, int line, const char *passes, const char *before, 
     zf_graph_free(g);
     for (int k = 0; k < 2 && good && !*failed && t->refuse_at < 0; k++) {
         good = check_numbers(passes, before, after->data, fast[k], why, sizeof why);
-        if (!good) test_fail(t, t->self->name, line, fast[k] ? "other numbers" : "other numbers (reference)", why);
+        if (!good)
+            test_fail(t, t->self->name, line,
+                      fast[k] ? "other numbers" : "other numbers (reference)", why);
     }
-    if (good && !*failed && t->refuse_at < 0 && runs(passes, "autograd", NULL) && !updates(passes) &&
-        !runs(passes, "clip", NULL) && !strstr(before, "f16") && !(good = check_differences(after->data, why, sizeof why)))
+    if (good && !*failed && t->refuse_at < 0 && runs(passes, "autograd", NULL) &&
+        !updates(passes) && !runs(passes, "clip", NULL) && !strstr(before, "f16") &&
+        !(good = check_differences(after->data, why, sizeof why)))
         test_fail(t, t->self->name, line, "gradients", why);
     return good;
 }
@@ -336,7 +363,8 @@ static void run_file(test *t)
     bool good = true, failed = false;
     append(&before, file.data, (size_t)(at - file.data));
     append(&made, file.data, (size_t)(at - file.data));
-    if (*file.data != '#' || !*at) test_fail(t, t->self->name, 1, "a file has a comment, a graph and passes", "");
+    if (*file.data != '#' || !*at)
+        test_fail(t, t->self->name, 1, "a file has a comment, a graph and passes", "");
     while (*at && good) {
         char passes[300];
         int line = 1;

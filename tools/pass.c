@@ -92,9 +92,13 @@ static double number_of(call *c, const char *what, const char *text)
 }
 
 /* key=NUMBER; 0, which stands for the default, when it is not given. */
-static double take_number(call *c, const char *key) { return number_of(c, key, take_value(c, key)); }
+static double take_number(call *c, const char *key)
+{
+    return number_of(c, key, take_value(c, key));
+}
 
-/* A value: %id, or the name of an input, param, state or output. Whether an id is one is for the pass to say. */
+/* A value: %id, or the name of an input, param, state or output. Whether an id is one is for the
+ * pass to say. */
 static zf_tensor take_tensor(call *c, const char *what)
 {
     const char *word = take_word(c, what);
@@ -103,7 +107,8 @@ static zf_tensor take_tensor(call *c, const char *what)
     if (*word == '%') {
         char *end;
         long id = strtol(word + 1, &end, 10);
-        if (!word[1] || *end || id < 1 || id > INT32_MAX) complain(c, PASS_MISUSED, "%s: '%s' is no id", c->name, word);
+        if (!word[1] || *end || id < 1 || id > INT32_MAX)
+            complain(c, PASS_MISUSED, "%s: '%s' is no id", c->name, word);
         else x.id = (int32_t)id;
     } else {
         x = zf_graph_find(c->graph, word);
@@ -116,7 +121,8 @@ static zf_tensor take_tensor(call *c, const char *what)
 static bool ready(call *c)
 {
     for (int k = 0; k < c->count; k++)
-        if (c->words[k]) complain(c, PASS_MISUSED, "%s: '%s' is none of its arguments", c->name, c->words[k]);
+        if (c->words[k])
+            complain(c, PASS_MISUSED, "%s: '%s' is none of its arguments", c->name, c->words[k]);
     return c->result == PASS_DONE;
 }
 
@@ -142,7 +148,8 @@ static void run_clip(call *c)
 static void run_sgd(call *c)
 {
     zf_tensor lr = take_tensor(c, "the learning rate");
-    zf_sgd_desc d = {.momentum = take_number(c, "momentum"), .weight_decay = take_number(c, "weight_decay")};
+    zf_sgd_desc d = {.momentum = take_number(c, "momentum"),
+                     .weight_decay = take_number(c, "weight_decay")};
     d.nesterov = take_flag(c, "nesterov");
     d.decay_all = take_flag(c, "decay_all");
     if (ready(c)) ran(c, zf_sgd(c->graph, lr, &d));
@@ -151,7 +158,9 @@ static void run_sgd(call *c)
 static void run_adamw(call *c)
 {
     zf_tensor lr = take_tensor(c, "the learning rate");
-    zf_adamw_desc d = {.beta1 = take_number(c, "beta1"), .beta2 = take_number(c, "beta2"), .eps = take_number(c, "eps"),
+    zf_adamw_desc d = {.beta1 = take_number(c, "beta1"),
+                       .beta2 = take_number(c, "beta2"),
+                       .eps = take_number(c, "eps"),
                        .weight_decay = take_number(c, "weight_decay")};
     d.decay_all = take_flag(c, "decay_all");
     if (ready(c)) ran(c, zf_adamw(c->graph, lr, &d));
@@ -160,8 +169,11 @@ static void run_adamw(call *c)
 static void run_lamb(call *c)
 {
     zf_tensor lr = take_tensor(c, "the learning rate");
-    zf_lamb_desc d = {.beta1 = take_number(c, "beta1"), .beta2 = take_number(c, "beta2"), .eps = take_number(c, "eps"),
-                      .weight_decay = take_number(c, "weight_decay"), .min_coeff = take_number(c, "min_coeff"),
+    zf_lamb_desc d = {.beta1 = take_number(c, "beta1"),
+                      .beta2 = take_number(c, "beta2"),
+                      .eps = take_number(c, "eps"),
+                      .weight_decay = take_number(c, "weight_decay"),
+                      .min_coeff = take_number(c, "min_coeff"),
                       .max_coeff = take_number(c, "max_coeff")};
     d.decay_all = take_flag(c, "decay_all");
     if (ready(c)) ran(c, zf_lamb(c->graph, lr, &d));
@@ -217,14 +229,20 @@ static void run_hash(call *c)
 
 static const pass passes[] = {
     {"autograd", "LOSS", "append the gradient of LOSS for every trained parameter", run_autograd},
-    {"simplify", "", "remove what nothing needs, merge what is equal, fold constants", run_simplify},
+    {"simplify", "", "remove what nothing needs, merge what is equal, fold constants",
+     run_simplify},
     {"clip", "NORM", "scale all gradients so that their global norm is at most NORM", run_clip},
-    {"sgd", "LR [momentum=X] [nesterov] [weight_decay=X] [decay_all]", "append one update per parameter", run_sgd},
-    {"adamw", "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [decay_all]", "the same, AdamW", run_adamw},
-    {"lamb", "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [min_coeff=X] [max_coeff=X] [decay_all]", "the same, LAMB",
-     run_lamb},
+    {"sgd", "LR [momentum=X] [nesterov] [weight_decay=X] [decay_all]",
+     "append one update per parameter", run_sgd},
+    {"adamw", "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [decay_all]", "the same, AdamW",
+     run_adamw},
+    {"lamb",
+     "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [min_coeff=X] [max_coeff=X] [decay_all]",
+     "the same, LAMB", run_lamb},
     {"memory", "[no_reuse] [share] [isa=NAME] [threads=N]",
-     "give every value its place, and scratch as the CPU backend wants it if isa or threads are given", run_memory},
+     "give every value its place, and scratch as the CPU backend wants it if isa or threads are "
+     "given",
+     run_memory},
     {"verify", "", "check every rule of the graph, and that its text reads back", run_verify},
     {"hash", "", "print the graph's hash, as a comment", run_hash},
 };
@@ -234,8 +252,8 @@ enum { PASSES = sizeof passes / sizeof passes[0] };
 void pass_list(FILE *out)
 {
     for (int k = 0; k < PASSES; k++)
-        fprintf(out, "  %s%s%s\n        %s\n", passes[k].name, *passes[k].arguments ? " " : "", passes[k].arguments,
-                passes[k].text);
+        fprintf(out, "  %s%s%s\n        %s\n", passes[k].name, *passes[k].arguments ? " " : "",
+                passes[k].arguments, passes[k].text);
 }
 
 /* One "NAME ARGUMENTS"; `text` is cut into words. */

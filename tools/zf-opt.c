@@ -1,6 +1,7 @@
 /* zf-opt: reads a graph as text, runs passes over it, prints what became of it.
  *
- *     build/zf-opt 'autograd %8; clip 1; adamw lr weight_decay=0.01; simplify; memory' < in.zf > out.zf
+ *     build/zf-opt 'autograd %8; clip 1; adamw lr weight_decay=0.01; simplify; memory' < in.zf >
+ * out.zf
  */
 #define _GNU_SOURCE /* getopt_long */
 #include "pass.h"
@@ -28,7 +29,8 @@ static void usage(FILE *out)
           "Passes (a value is %ID or the name of an input, param, state or output):\n",
           out);
     pass_list(out);
-    fputs("\nThe exit status is 0 if all went well, 1 for a bad graph or pass, 2 for bad usage.\n", out);
+    fputs("\nThe exit status is 0 if all went well, 1 for a bad graph or pass, 2 for bad usage.\n",
+          out);
 }
 
 /* All of the file, terminated, or NULL with errno. */

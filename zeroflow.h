@@ -957,6 +957,9 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #undef zf_state
 #undef zf_constant
 #undef zf_values
+#undef zf_fail
+#undef zf_push
+#undef zf_pop
 #endif
 #include "graph/alloc.c"
 #include "graph/number.c"
@@ -1058,4 +1061,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #define zf_state(g, ...) zf_state(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_constant(g, ...) zf_constant(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_values(g, ...) zf_values(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_fail(x, ...) zf_fail(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_push(g, ...) zf_push(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_pop(g) zf_pop(zf_graph_at((g), __FILE__, __LINE__))
 #endif

@@ -154,7 +154,7 @@ ZF_API zf_tensor zf_values(zf_graph *g, zf_dtype dtype, zf_shape shape, const do
 {
     zfi_new leaf = {.op = ZF_OP_constant, .dtype = dtype, .shape = shape};
     leaf.attributes[0].list.data = values;
-    leaf.attributes[0].list.count = values && zf_shape_count(shape) >= 0 ? zf_shape_count(shape) : -1;
+    leaf.attributes[0].list.count = values && zf_shape_count(shape) >= 0 ? zf_shape_count(shape) : 0;
     return zfi_leaf(g, leaf, NULL);
 }
 
@@ -172,6 +172,7 @@ static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x, const zf
     if (!g) return ZF_NONE;
     out.graph = g;
     if (g->error.status) return out;
+    if (!x[0].graph) g->file = NULL; /* zf_at could not note the caller's line */
     for (int32_t k = 0; k < count; k++)
         if (x[k].graph != g || !zf_valid(x[k])) {
             zfi_graph_fail(g, ZF_ERR_ARGUMENT, g->rows[op].name, "operand %d is %s", (int)k,
@@ -281,7 +282,11 @@ ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape)
         int64_t rest, count = zf_shape_count(from);
         shape.dims[open] = 1;
         rest = zf_shape_count(shape);
-        if (rest > 0 && count % rest == 0) shape.dims[open] = count / rest;
+        if (rest == 0 || (rest > 0 && count % rest))
+            return zfi_misuse(x, ZF_ERR_SHAPE, "reshape",
+                              "%lld elements, but the dimensions that are not -1 take a multiple of %lld",
+                              (long long)count, (long long)rest);
+        if (rest > 0) shape.dims[open] = count / rest;
     }
     if (zfi_same_shape(&from, &shape)) return x;
     return zfi_op(reshape, zfi_with(zfi_listed(shape.dims, shape.rank)), x);
@@ -334,7 +339,8 @@ ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis
 {
     int32_t a;
     if (!tensors || count < 1) return ZF_NONE;
-    if (tensors[0].graph) tensors[0].graph->file = NULL; /* its caller is not known */
+    for (int32_t k = 0; k < count; k++)
+        if (tensors[k].graph) tensors[k].graph->file = NULL; /* the caller's line is not known */
     a = zfi_axis(tensors[0], axis);
     if (zf_valid(tensors[0]) && a < 0) return zfi_bad_axis(tensors[0], "concat", axis);
     return zfi_build(ZF_OP_concat, count, tensors, zfi_with({.i = a}));

@@ -45,7 +45,7 @@ static zf_tensor zfi_matmul_of(zf_tensor a, bool transpose_a, zf_tensor b, bool 
 static zf_tensor zfi_matrix(zf_tensor x)
 {
     zf_shape shape = zf_tensor_shape(x);
-    return shape.rank <= 2 ? x : zf_reshape(x, ZF_SHAPE(-1, zfi_last(&shape)));
+    return shape.rank <= 2 ? x : zf_reshape(x, ZF_SHAPE(zfi_row_count(&shape), zfi_last(&shape)));
 }
 
 static void zfi_grad_matmul(zfi_grad *c)

@@ -59,7 +59,11 @@ static zf_status zfi_infer_cross_entropy_grad(zfi_infer *c)
     return status ? status : zfi_infer_like(c, 1);
 }
 
-static void zfi_grad_logsumexp(zfi_grad *c) { c->dx[0] = zf_mul(zfi_column(c->dy), zf_softmax(c->x[0])); }
+static void zfi_grad_logsumexp(zfi_grad *c)
+{
+    zf_tensor y = zf_softmax(c->x[0]);
+    c->dx[0] = zf_mul(zfi_column(c->dy), y);
+}
 
 static void zfi_grad_cross_entropy(zfi_grad *c)
 {

@@ -89,8 +89,9 @@ ZF_API zf_status zf_sgd(zf_graph *g, zf_tensor lr, const zf_sgd_desc *desc)
 static void zfi_update_adamw(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp, double decay)
 {
     const zf_adamw_desc *d = o->desc;
-    (void)zfi_op(adamw, zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}), p, dp,
-                 zfi_moment(g, "adamw.m", p), zfi_moment(g, "adamw.v", p), o->lr, o->step);
+    zf_tensor m = zfi_moment(g, "adamw.m", p), v = zfi_moment(g, "adamw.v", p);
+    (void)zfi_op(adamw, zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}), p, dp, m, v, o->lr,
+                 o->step);
 }
 
 static bool zfi_moments_in_range(zf_graph *g, const char *pass, double beta1, double beta2, double eps, double decay)
@@ -111,8 +112,9 @@ ZF_API zf_status zf_adamw(zf_graph *g, zf_tensor lr, const zf_adamw_desc *desc)
 static void zfi_update_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp, double decay)
 {
     const zf_lamb_desc *d = o->desc;
+    zf_tensor m = zfi_moment(g, "lamb.m", p), v = zfi_moment(g, "lamb.v", p);
     zf_tensor u = zfi_op(lamb_update, zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}), p, dp,
-                         zfi_moment(g, "lamb.m", p), zfi_moment(g, "lamb.v", p), o->step);
+                         m, v, o->step);
     zf_tensor pp = zfi_op(total, NULL, zfi_op(square_sums, NULL, p));
     zf_tensor uu = zfi_op(total, NULL, zfi_op(square_sums, NULL, u));
     (void)zfi_op(lamb_apply, zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}), p, u, o->lr, pp, uu);

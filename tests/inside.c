@@ -2,6 +2,7 @@
 #define ZEROFLOW_IMPLEMENTATION
 #include "test.h"
 
+#include "inside/threads.c"
 #include "inside/matmul.c"
 #include "inside/files.c"
 #include "inside/vmath.c"

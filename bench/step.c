@@ -106,7 +106,7 @@ int main(int argc, char **argv)
     options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
     if (result != OPTIONS_GOOD || count) {
         if (result == OPTIONS_BAD) fprintf(stderr, "step: %s\n", text);
-        options_print(rows);
+        options_print(stdout, rows);
         return result == OPTIONS_HELP ? 0 : 2;
     }
     d.optimizer = (bert_optimizer)optimizer;

@@ -167,7 +167,7 @@ TEST_ONCE(bert_loss_and_gradients_are_pytorchs)
     bert_batch_file *batches = open_batches(t);
     zf_safetensors *golden = open_file(t, GOLDEN "step0.safetensors"), *own;
     zf_error error = {ZF_OK, ""};
-    bert_session s;
+    static bert_session s; /* outlives what the test defers */
     int compared = 0;
     CHECK(t, batches && golden && open_session(t, &s, batches, &adamw, 1, 1));
     OK(t, train_step(&s, batches, 0, adamw.lr), zf_program_error(s.program));
@@ -412,7 +412,7 @@ TEST_ONCE(bert_export_and_import_keep_the_bits)
 {
     const char *first = test_path("first.safetensors"), *second = test_path("second.safetensors");
     bert_batch_file *batches = open_batches(t);
-    bert_session a, b;
+    static bert_session a, b;
     zf_error error = {ZF_OK, ""};
     int fresh = -1;
     double loss;
@@ -695,7 +695,7 @@ TEST_ONCE(bert_evaluation_shares_parameters)
 {
     bert_batch_file *batches = open_batches(t);
     bert_session_desc d = {.keep_logits = true};
-    bert_session s, forward;
+    static bert_session s, forward;
     zf_error error = {ZF_OK, ""};
     const bert_batch *b;
     bert_guess guesses[8];

@@ -1,0 +1,234 @@
+/* What a run leaves behind: the CSV of its steps, continued or not, and the curve as SVG. */
+#include "test.h"
+
+#include "../examples/bert/log.h"
+
+#include <ctype.h>
+#include <sys/stat.h>
+
+#define HEADER "step,loss,mlm_loss,nsp_loss,lr,grad_norm,tokens_per_s\n"
+
+static void close_log(void *log)
+{
+    zf_error ignored;
+    bert_log_close(log, &ignored);
+}
+
+/* A whole file; "" when there is none. */
+static const char *text_of(const char *path)
+{
+    static char text[1 << 20];
+    FILE *file = fopen(path, "rb");
+    text[file ? fread(text, 1, sizeof text - 1, file) : 0] = 0;
+    if (file) fclose(file);
+    return text;
+}
+
+static bert_log_row row_of(int64_t step)
+{
+    double x = (double)step;
+    return (bert_log_row){step, 10 / x, 9 / x, 1 / x, 1e-3 * x, 1 + x, 1000 * x};
+}
+
+static bool add_rows(bert_log *log, int64_t first, int64_t last, zf_error *error)
+{
+    bool good = true;
+    for (int64_t step = first; step <= last && good; step++) {
+        bert_log_row row = row_of(step);
+        good = bert_log_add(log, &row, error);
+    }
+    return good;
+}
+
+TEST_ONCE(log_has_nine_digits)
+{
+    const char *path = test_path("log.csv");
+    zf_error error = {ZF_OK, ""};
+    static bert_log log; /* outlives what the test defers */
+    CHECK(t, bert_log_open(&log, path, 0, &error));
+    test_defer(t, close_log, &log);
+    CHECK(t,
+          bert_log_add(&log, &(bert_log_row){1, 1.0 / 3, (double)0.1f, 12345678.25, 1e-4, 0, 5e9},
+                       &error));
+    /* What is written is in the file at once: a run may end at any time. */
+    CHECK_TEXT(t, text_of(path), HEADER "1,0.333333333,0.100000001,12345678.2,0.0001,0,5e+09\n");
+    CHECK(t, bert_log_add(&log, &(bert_log_row){2, INFINITY, NAN, -1, 1, 1, 1}, &error));
+    CHECK(t, bert_log_close(&log, &error));
+    CHECK_TEXT(t, text_of(path),
+               HEADER "1,0.333333333,0.100000001,12345678.2,0.0001,0,5e+09\n2,inf,nan,-1,1,1,1\n");
+}
+
+/* Nine digits are a float to the bit. */
+TEST_ONCE(log_keeps_floats)
+{
+    const char *path = test_path("log.csv");
+    zf_error error = {ZF_OK, ""};
+    uint32_t bits = 1;
+    float x[100];
+    static bert_log log; /* outlives what the test defers */
+    CHECK(t, bert_log_open(&log, path, 0, &error));
+    test_defer(t, close_log, &log);
+    for (int i = 0; i < 100; i++) {
+        bits = bits * 1664525 + 1013904223;
+        x[i] = ldexpf((float)(bits >> 8), (int)(bits % 60) - 50);
+        CHECK(t, bert_log_add(&log, &(bert_log_row){i + 1, x[i], x[i], x[i], x[i], x[i], x[i]},
+                              &error));
+    }
+    CHECK(t, bert_log_close(&log, &error) && bert_log_open(&log, path, 100, &error));
+    CHECK(t, log.count == 100);
+    for (int i = 0; i < 100; i++)
+        CHECK(t, (float)log.rows[i].loss == x[i] && (float)log.rows[i].tokens_per_s == x[i]);
+}
+
+TEST_ONCE(log_that_continues_drops_later_rows)
+{
+    const char *path = test_path("log.csv");
+    static char whole[1 << 16];
+    zf_error error = {ZF_OK, ""};
+    static bert_log log; /* outlives what the test defers */
+    CHECK(t, bert_log_open(&log, path, 0, &error) && add_rows(&log, 1, 600, &error));
+    test_defer(t, close_log, &log);
+    CHECK(t, bert_log_close(&log, &error));
+    snprintf(whole, sizeof whole, "%s", text_of(path));
+    CHECK(t, bert_log_open(&log, path, 250, &error));
+    CHECK(t, log.count == 250 && log.rows[249].step == 250 && log.rows[249].lr == 0.25);
+    CHECK(t,
+          !strncmp(text_of(path), whole, strlen(text_of(path))) && strstr(text_of(path), "\n250,"));
+    CHECK(t, !strstr(text_of(path), "\n251,"));
+    CHECK(t, add_rows(&log, 251, 600, &error) && log.count == 600 && bert_log_close(&log, &error));
+    CHECK(t, !strcmp(text_of(path), whole));
+    CHECK(t, bert_log_open(&log, path, 0, &error)); /* a run from the beginning */
+    CHECK(t, log.count == 0);
+    CHECK_TEXT(t, text_of(path), HEADER);
+}
+
+/* A line that was cut off, a foreign file, none at all: what is whole stays. */
+TEST_ONCE(log_that_continues_a_damaged_one)
+{
+    static const struct {
+        const char *before;
+        int64_t rows;
+    } cases[] = {{HEADER "1,1,1,1,1,1,1\n2,1,1,1", 1}, {"time,loss\n1,2\n", 0}, {"", 0}, {NULL, 0}};
+    const char *path = test_path("log.csv");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        zf_error error = {ZF_OK, ""};
+        FILE *file = cases[i].before ? fopen(path, "w") : NULL;
+        static bert_log log;
+        if (file) fputs(cases[i].before, file), fclose(file);
+        else remove(path);
+        CHECK(t, bert_log_open(&log, path, 5, &error));
+        CHECK(t, log.count == cases[i].rows);
+        CHECK(t, bert_log_close(&log, &error));
+        CHECK_TEXT(t, text_of(path), cases[i].rows ? HEADER "1,1,1,1,1,1,1\n" : HEADER);
+    }
+}
+
+TEST_ONCE(log_without_a_file_keeps_rows)
+{
+    zf_error error = {ZF_OK, ""};
+    static bert_log log; /* outlives what the test defers */
+    CHECK(t, bert_log_open(&log, NULL, 0, &error) && add_rows(&log, 1, 3, &error));
+    test_defer(t, close_log, &log);
+    CHECK(t, log.count == 3 && log.rows[2].mlm_loss == 3 && bert_log_close(&log, &error));
+    CHECK(t, !bert_log_open(&log, "nowhere/log.csv", 0, &error));
+    CHECK_TEXT(t, error.text, "nowhere/log.csv: No such file or directory");
+}
+
+/* ---------------------------------------------------------------------------------------- SVG */
+
+/* Elements of the XML text, or -1: one root, tags closed in order, attributes named once and in
+ * quotes, no stray < or &. */
+static int count_elements(const char *s)
+{
+    char open[16][16];
+    int depth = 0, elements = 0;
+    while (*s) {
+        char name[16] = "", seen[512] = " ";
+        int n = 0;
+        if (*s != '<') {
+            if (*s == '&' || (!depth && !isspace((unsigned char)*s))) return -1;
+            s++;
+            continue;
+        }
+        if (s[1] == '/') {
+            size_t length = depth ? strlen(open[depth - 1]) : 0;
+            if (!depth || strncmp(s + 2, open[--depth], length) || s[2 + length] != '>') return -1;
+            s += 3 + length;
+            continue;
+        }
+        if (elements++ && !depth) return -1;
+        for (s++; isalpha((unsigned char)*s) && n < 15; s++) name[n++] = *s;
+        name[n] = 0;
+        while (*s == ' ') {
+            char attribute[64];
+            size_t length = strcspn(++s, "= <>/'\"");
+            if (!length || length > 60 || s[length] != '=' || s[length + 1] != '\'') return -1;
+            snprintf(attribute, sizeof attribute, " %.*s ", (int)length, s);
+            if (strstr(seen, attribute)) return -1;
+            strcat(seen, attribute + 1);
+            s += length + 2;
+            s += strcspn(s, "'<&");
+            if (*s++ != '\'') return -1;
+        }
+        if (*s == '/') s++;
+        else if (depth == 16) return -1;
+        else strcpy(open[depth++], name);
+        if (!n || *s++ != '>') return -1;
+    }
+    return depth ? -1 : elements;
+}
+
+TEST_ONCE(svg_checker_sees_what_is_wrong)
+{
+    CHECK(t, count_elements("<a><b x='1' y='2'/>text</a>\n") == 2);
+    CHECK(t, count_elements("<a>") == -1 && count_elements("<a></b>") == -1 &&
+                 count_elements("<a/><b/>") == -1);
+    CHECK(t, count_elements("<a x=1/>") == -1 && count_elements("<a x='1' x='2'/>") == -1);
+    CHECK(t, count_elements("<a>&</a>") == -1 && count_elements("a") == -1);
+}
+
+/* How many pairs the last polyline has; -1 when one of them is outside the picture. */
+static int count_points(const char *svg)
+{
+    const char *at = svg, *last = NULL;
+    int count = 0, used;
+    double x, y;
+    while ((at = strstr(at, "points='"))) last = at += 8;
+    for (; last && sscanf(last, "%lf,%lf %n", &x, &y, &used) == 2; last += used, count++)
+        if (!(x >= 64 && x <= 776 && y >= 40 && y <= 432)) return -1;
+    return count;
+}
+
+static void check_plot(test *t, int64_t rows, double level, double held_out, int points)
+{
+    const char *path = test_path("loss.svg"), *svg;
+    zf_error error = {ZF_OK, ""};
+    static bert_log log; /* outlives what the test defers */
+    CHECK(t, bert_log_open(&log, NULL, 0, &error) && add_rows(&log, 1, rows, &error));
+    remove(path);
+    CHECK(t, bert_log_plot(&log, path, level, "unigram entropy", held_out, &error));
+    CHECK(t, bert_log_close(&log, &error));
+    svg = text_of(path);
+    CHECK(t, count_elements(svg) > 8);
+    CHECK(t, !strstr(svg, "nan") && !strstr(svg, "inf"));
+    CHECK(t, count_points(svg) == points);
+    CHECK(t, !strstr(svg, "unigram entropy") == !level && !strstr(svg, "held out") == !held_out);
+}
+
+TEST_ONCE(svg_of_many_rows) { check_plot(t, 9000, 7.5, 0.25, 1801); }
+TEST_ONCE(svg_of_few_rows) { check_plot(t, 3, 20, 0, 3); }
+TEST_ONCE(svg_of_one_row) { check_plot(t, 1, 0, 0, 1); }
+
+TEST_ONCE(svg_of_no_rows_is_none)
+{
+    const char *path = test_path("none.svg");
+    zf_error error = {ZF_OK, ""};
+    static bert_log log; /* outlives what the test defers */
+    struct stat s;
+    CHECK(t, bert_log_open(&log, NULL, 0, &error));
+    CHECK(t, bert_log_plot(&log, path, 1, "level", 0, &error) && stat(path, &s) != 0);
+    CHECK(t, add_rows(&log, 1, 2, &error));
+    test_defer(t, close_log, &log);
+    CHECK(t, !bert_log_plot(&log, "nowhere/loss.svg", 1, "level", 0, &error));
+    CHECK_TEXT(t, error.text, "nowhere/loss.svg: No such file or directory");
+}

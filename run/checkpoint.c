@@ -37,6 +37,14 @@ static int zfi_kind_of(const zfi_node *node)
     return node->op == ZF_OP_param ? 0 : node->op == ZF_OP_state ? 1 : -1;
 }
 
+/* DIRECTORY/NAME into out. */
+static zf_status zfi_file_in(char out[ZFI_ASIDE_MAX], const char *directory, const char *name,
+                             zf_error *error)
+{
+    if (zfi_path_join(out, directory, name)) return ZF_OK;
+    return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: too long a path", zfi_path_tail(directory));
+}
+
 static const char *zfi_sum_text(char out[12], uint32_t crc)
 {
     snprintf(out, 12, "%08x", (unsigned)crc);
@@ -137,8 +145,7 @@ static zf_status zfi_save_tensors(zfi_saving *s, int kind)
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         count += zfi_kind_of(&g->nodes[g->order[i]]) == kind;
     if (!count && kind) return ZF_OK;
-    if (!zfi_path_join(path, s->aside, zfi_kinds[kind].file))
-        return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "%s: too long a path", zfi_path_tail(s->aside));
+    if (zfi_file_in(path, s->aside, zfi_kinds[kind].file, &p->error)) return p->error.status;
     file = s->files[kind] = zf_safetensors_writer_new(path, &s->memory.allocator, &p->error);
     if (!file) return p->error.status;
     file->checksums = true;
@@ -173,9 +180,9 @@ static zf_status zfi_save_attachments(zfi_saving *s, const zf_save_desc *d)
     char path[ZFI_ASIDE_MAX];
     for (int32_t i = 0; i < d->attachment_count; i++) {
         const zf_attachment *file = &d->attachments[i];
-        if (!zfi_path_join(path, s->aside, file->name))
-            return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: too long a path", zfi_path_tail(s->aside));
-        if (zfi_file_save(path, file->data, file->bytes, error)) return error->status;
+        if (zfi_file_in(path, s->aside, file->name, error) ||
+            zfi_file_save(path, file->data, file->bytes, error))
+            return error->status;
     }
     return ZF_OK;
 }
@@ -265,9 +272,8 @@ static zf_status zfi_save_manifest(zfi_saving *s, const zf_save_desc *d)
             zfi_fail(error, ZF_ERR_LIMIT,
                      "zf_save: notes and names make a manifest of %zu bytes; it must be under %d",
                      stbds_arrlenu(json->text), ZFI_JSON_FILE_LIMIT);
-    else if (!zfi_path_join(path, s->aside, zfi_manifest_name))
-        status = zfi_fail(error, ZF_ERR_ARGUMENT, "%s: too long a path", zfi_path_tail(s->aside));
-    else status = zf_json_save(json, path, error);
+    else if (!(status = zfi_file_in(path, s->aside, zfi_manifest_name, error)))
+        status = zf_json_save(json, path, error);
     zf_json_writer_free(json);
     return status;
 }
@@ -349,8 +355,7 @@ static zf_status zfi_manifest_find(const char *path, char out[ZFI_ASIDE_MAX], zf
     bool missing;
     zf_status status;
     if (!path || !*path) return zfi_fail(error, ZF_ERR_ARGUMENT, "an empty path");
-    if (!zfi_path_join(out, path, zfi_manifest_name))
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: too long a path", zfi_path_tail(path));
+    if ((status = zfi_file_in(out, path, zfi_manifest_name, error))) return status;
     missing = stat(out, &about) && errno == ENOENT;
     if (missing && (status = zfi_directory_recover(path, error))) return status;
     if (stat(out, &about) == 0) return ZF_OK;
@@ -446,8 +451,7 @@ static zf_status zfi_load_header(zfi_loading *l, int kind)
     sum = kind ? zf_json_member(headers, zfi_kinds[kind].file)
                : zf_json_require(headers, zfi_kinds[kind].file, error);
     if (!sum || zfi_json_to_sum(sum, &expected, error)) return error->status;
-    if (!zfi_path_join(path, l->path, zfi_kinds[kind].file))
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: too long a path", zfi_path_tail(l->path));
+    if ((status = zfi_file_in(path, l->path, zfi_kinds[kind].file, error))) return status;
     l->files[kind] = zf_safetensors_open(path, &l->memory.allocator, error);
     if (!l->files[kind]) return error->status;
     status = zfi_file_sum(path, l->files[kind]->start, l->piece, &crc, error);
@@ -603,10 +607,9 @@ static zf_status zfi_load_attachments(zfi_loading *l)
         size_t bytes = 0;
         const char *name = zf_json_key(sum, &bytes);
         uint32_t crc = 0, expected = 0;
-        if (strlen(name) != bytes || !zfi_is_attachment(name) ||
-            !zfi_path_join(path, l->path, name))
+        if (strlen(name) != bytes || !zfi_is_attachment(name))
             return zf_json_fail(sum, error, "is not the name of a file in a checkpoint");
-        if (zfi_json_to_sum(sum, &expected, error) ||
+        if (zfi_json_to_sum(sum, &expected, error) || zfi_file_in(path, l->path, name, error) ||
             zfi_file_sum(path, UINT64_MAX, l->piece, &crc, error))
             return error->status;
         if (crc != expected) return zfi_sum_fail(error, path, "", crc, expected);

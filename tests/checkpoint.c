@@ -433,6 +433,28 @@ TEST_ONCE(checkpoint_declines_to_save)
     OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
 }
 
+/* A manifest that no load would read is not written. */
+TEST_ONCE(checkpoint_declines_endless_notes)
+{
+    enum { ENDLESS = 64 << 20 };
+    const char *path = test_path("endless");
+    static model m;
+    char *value = malloc(ENDLESS + 1), expected[128];
+    zf_note note = {"k", value};
+    NEED(t, value, NULL);
+    test_defer(t, free, value);
+    memset(value, 'v', ENDLESS);
+    value[ENDLESS] = '\0';
+    test_defer(t, model_free, &m);
+    NEED(t, model_new(t, &m, &(model_desc){.rule = SGD, .seed = 1}), NULL);
+    CHECK(t, zf_save(m.program, path, &(zf_save_desc){.notes = &note, .note_count = 1}) ==
+                 ZF_ERR_LIMIT);
+    snprintf(expected, sizeof expected, "; it must be under %d", ENDLESS);
+    CHECK(t, strstr(zf_program_error(m.program), "notes and names make a manifest of 671") &&
+                 strstr(zf_program_error(m.program), expected));
+    CHECK(t, !exists(path, "") && !exists(path, ".zf-new"));
+}
+
 /* ----------------------------------------------------------------------- other programs */
 
 TEST(checkpoint_of_shared_parameters)
@@ -922,7 +944,7 @@ TEST_ONCE(checkpoint_places_that_are_none)
     const char *path = test_path("foreign"), *inside;
     static char longest[5000];
     static model m;
-    char value[8];
+    char value[8], loop[128];
     zf_error error = {ZF_OK, ""};
     test_defer(t, model_free, &m);
     NEED(t, model_new(t, &m, &(model_desc){.rule = ADAMW, .seed = 1}), NULL);
@@ -960,7 +982,10 @@ TEST_ONCE(checkpoint_places_that_are_none)
           put_file(path, "manifest.json", "{\"short_name\": \"app\"}", 21)); /* of another kind */
     refuses(t, &m, path, NULL, ZF_ERR_FORMAT,
             "PATH/manifest.json is not the manifest of a zeroflow checkpoint");
-    CHECK(t, exists(path, "letter.txt"));
+    CHECK(t, exists(path, "letter.txt") && remove(join(path, "manifest.json")) == 0);
+    CHECK(t, symlink("manifest.json", join(path, "manifest.json")) == 0); /* to itself */
+    snprintf(loop, sizeof loop, "cannot open PATH/manifest.json: %s", strerror(ELOOP));
+    refuses(t, &m, path, NULL, ZF_ERR_IO, loop);
     remove_all(path);
 
     inside = join(path, "in"); /* no parent */

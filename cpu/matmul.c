@@ -682,18 +682,19 @@ static void zfi_matmul_nothing_task(void *context, int64_t index, int worker)
     if (d->epilogue) d->epilogue(d->epilogue_context, c, d->c_row, index * d->m, 0, d->m, d->n);
 }
 
-/* Bytes of scratch that zfi_matmul needs on a pool of `threads`: a function of all of *d but the
- * pointers. */
-ZFI_UNUSED static size_t zfi_matmul_scratch(zfi_isa isa, int threads, const zfi_matmul_desc *d)
+/* Bytes of scratch that zfi_matmul_tiled needs on a pool of `threads`: a function of all of *d but
+ * the pointers. */
+ZFI_UNUSED static size_t zfi_matmul_tiled_scratch(zfi_isa isa, int threads,
+                                                  const zfi_matmul_desc *d)
 {
     if (!d->m || !d->n || !d->k || !zfi_matmul_count(d)) return 0;
     return zfi_matmul_plan_of(isa, threads, d).bytes;
 }
 
-/* C = A B, or C += A B, on the pool's threads. `scratch` has zfi_matmul_scratch(isa, threads of the
- * pool, d) bytes aligned to 64. The result does not depend on the number of threads. */
-ZFI_UNUSED static void zfi_matmul(zfi_isa isa, zfi_pool *pool, const zfi_matmul_desc *d,
-                                  void *scratch)
+/* C = A B, or C += A B, on the pool's threads. `scratch` has zfi_matmul_tiled_scratch(isa, threads
+ * of the pool, d) bytes aligned to 64. The result does not depend on the number of threads. */
+ZFI_UNUSED static void zfi_matmul_tiled(zfi_isa isa, zfi_pool *pool, const zfi_matmul_desc *d,
+                                        void *scratch)
 {
     int64_t matrices = zfi_matmul_count(d);
     zfi_matmul_run run = {.d = d};
@@ -707,8 +708,8 @@ ZFI_UNUSED static void zfi_matmul(zfi_isa isa, zfi_pool *pool, const zfi_matmul_
     run.scratch_a = scratch;
     run.scratch_b = run.scratch_a + (size_t)zfi_pool_threads(pool) * plan->a_size;
     if (!plan->shared) {
-        if (matrices * d->m * d->n * d->k < 1 << 17)
-            pool = NULL; /* less than it takes to wake a thread */
+        if ((double)matrices * (double)d->m * (double)d->n * (double)d->k < 0x1p17)
+            pool = NULL; /* less work than it takes to wake a thread */
         zfi_pool_run(pool, zfi_matmul_tasks(plan, matrices * zfi_div_up(d->n, plan->span)),
                      zfi_matmul_task, &run);
         return;
@@ -723,4 +724,88 @@ ZFI_UNUSED static void zfi_matmul(zfi_isa isa, zfi_pool *pool, const zfi_matmul_
                 zfi_pool_run(pool, zfi_matmul_tasks(plan, zfi_div_up(n, plan->span)),
                              zfi_matmul_task, &run);
             }
+}
+
+/* ------------------------------------------------------------------------------------- a BLAS */
+
+#if defined(ZEROFLOW_CBLAS)
+#include <cblas.h>
+
+/* How BLAS takes an operand with these strides: transposed or not, and its leading dimension in
+ * *ld; 0 when it cannot. */
+static CBLAS_TRANSPOSE zfi_matmul_blas_form(int64_t rows, int64_t columns, int64_t row,
+                                            int64_t column, int *ld)
+{
+    bool plain = (column == 1 || columns == 1) && (row >= columns || rows == 1);
+    bool turned = (row == 1 || rows == 1) && (column >= rows || columns == 1);
+    int64_t lead =
+        plain ? zfi_max(rows == 1 ? 1 : row, columns) : zfi_max(columns == 1 ? 1 : column, rows);
+    *ld = (int)lead;
+    if (lead > INT32_MAX || rows > INT32_MAX || columns > INT32_MAX) return (CBLAS_TRANSPOSE)0;
+    return plain ? CblasNoTrans : turned ? CblasTrans : (CBLAS_TRANSPOSE)0;
+}
+
+typedef struct zfi_matmul_blas {
+    CBLAS_TRANSPOSE a, b;
+    int a_ld, b_ld, c_ld;
+} zfi_matmul_blas;
+
+static bool zfi_matmul_blas_of(const zfi_matmul_desc *d, zfi_matmul_blas *blas)
+{
+    if (!d->m || !d->n || !d->k || !zfi_matmul_count(d)) return false;
+    blas->a = zfi_matmul_blas_form(d->m, d->k, d->a_row, d->a_col, &blas->a_ld);
+    blas->b = zfi_matmul_blas_form(d->k, d->n, d->b_row, d->b_col, &blas->b_ld);
+    return blas->a && blas->b &&
+           zfi_matmul_blas_form(d->m, d->n, d->c_row, 1, &blas->c_ld) == CblasNoTrans;
+}
+
+enum { ZFI_BLAS_ROWS = 64 };
+
+static void zfi_matmul_blas_epilogue(void *context, int64_t index, int worker)
+{
+    const zfi_matmul_desc *d = context;
+    int64_t groups = zfi_div_up(d->m, ZFI_BLAS_ROWS), m = index % groups * ZFI_BLAS_ROWS;
+    const float *a, *b;
+    float *c;
+    (void)worker;
+    zfi_matmul_at(d, index / groups, &a, &b, &c);
+    d->epilogue(d->epilogue_context, c + m * d->c_row, d->c_row, index / groups * d->m + m, 0,
+                zfi_min(ZFI_BLAS_ROWS, d->m - m), d->n);
+}
+#endif
+
+/* Bytes of scratch that zfi_matmul needs on a pool of `threads`: a function of all of *d but the
+ * pointers. */
+ZFI_UNUSED static size_t zfi_matmul_scratch(zfi_isa isa, int threads, const zfi_matmul_desc *d)
+{
+#if defined(ZEROFLOW_CBLAS)
+    zfi_matmul_blas blas;
+    if (zfi_matmul_blas_of(d, &blas)) return 0;
+#endif
+    return zfi_matmul_tiled_scratch(isa, threads, d);
+}
+
+/* zfi_matmul_tiled; with ZEROFLOW_CBLAS the linked BLAS where it can, on its own threads and with
+ * its own bits. */
+ZFI_UNUSED static void zfi_matmul(zfi_isa isa, zfi_pool *pool, const zfi_matmul_desc *d,
+                                  void *scratch)
+{
+#if defined(ZEROFLOW_CBLAS)
+    zfi_matmul_blas blas;
+    if (zfi_matmul_blas_of(d, &blas)) {
+        zfi_matmul_desc copy = *d;
+        for (int64_t i = 0; i < zfi_matmul_count(d); i++) {
+            const float *a, *b;
+            float *c;
+            zfi_matmul_at(d, i, &a, &b, &c);
+            cblas_sgemm(CblasRowMajor, blas.a, blas.b, (int)d->m, (int)d->n, (int)d->k, 1.0f, a,
+                        blas.a_ld, b, blas.b_ld, d->accumulate ? 1.0f : 0.0f, c, blas.c_ld);
+        }
+        if (d->epilogue)
+            zfi_pool_run(pool, zfi_matmul_count(d) * zfi_div_up(d->m, ZFI_BLAS_ROWS),
+                         zfi_matmul_blas_epilogue, &copy);
+        return;
+    }
+#endif
+    zfi_matmul_tiled(isa, pool, d, scratch);
 }

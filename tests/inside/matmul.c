@@ -90,13 +90,14 @@ static bool matmul_check(matmul_bench *bench, zfi_isa isa, zfi_matmul_desc *d, c
 {
     bench->d = d;
     for (int pool = 0; pool < MATMUL_POOLS; pool++) {
-        size_t scratch = zfi_matmul_scratch(isa, pool + 1, d), words = scratch / sizeof(float);
+        size_t scratch = zfi_matmul_tiled_scratch(isa, pool + 1, d),
+               words = scratch / sizeof(float);
         *what = "scratch too large for the test";
         if (scratch + 64 > bench->scratch_size) return false;
         memcpy(bench->c, bench->before, bench->c_size * sizeof(float));
         memset(bench->seen, 0, bench->c_size * sizeof *bench->seen);
         for (int i = 0; i < 16; i++) bench->scratch[words + (size_t)i] = 12345.0f + (float)i;
-        zfi_matmul(isa, bench->pools[pool], d, bench->scratch);
+        zfi_matmul_tiled(isa, bench->pools[pool], d, bench->scratch);
         *what = "wrote behind the scratch";
         for (int i = 0; i < 16; i++)
             if (bench->scratch[words + (size_t)i] != 12345.0f + (float)i) return false;
@@ -259,8 +260,8 @@ TEST_ONCE(matmul_not_finite)
     for (int i = 0; i < 3; i++) {
         zfi_matmul_desc d = {M, N, K, 1, a, b, c, .a_row = K, .a_col = 1, .b_row = N, .b_col = 1};
         d.c_row = N;
-        CHECK(t, zfi_matmul_scratch(matmul_isa(i), 1, &d) <= 8 << 20);
-        zfi_matmul(matmul_isa(i), NULL, &d, (void *)(((uintptr_t)scratch + 63) / 64 * 64));
+        CHECK(t, zfi_matmul_tiled_scratch(matmul_isa(i), 1, &d) <= 8 << 20);
+        zfi_matmul_tiled(matmul_isa(i), NULL, &d, (void *)(((uintptr_t)scratch + 63) / 64 * 64));
         for (int m = 0; m < M; m++)
             for (int n = 0; n < N; n++) {
                 if (n == 69)
@@ -271,4 +272,51 @@ TEST_ONCE(matmul_not_finite)
                     CHECK(t, c[m * N + n] == K);
             }
     }
+}
+
+/* zfi_matmul, which may be a BLAS, gives what the tiles give but for rounding, with the epilogue
+ * and what lies between rows of C alike. */
+TEST_ONCE(matmul_blas_and_tiles_agree)
+{
+    static const int64_t shapes[][3] = {{1, 1, 1},    {5, 40, 33},  {64, 64, 64},
+                                        {130, 1, 70}, {1, 200, 90}, {100, 96, 300}};
+    matmul_random random = {6};
+    static matmul_bench bench;
+    if (!matmul_open(t, &bench, 1 << 18, 16 << 20)) return;
+    for (size_t i = 0; i < bench.c_size; i++) {
+        bench.a[i] = matmul_value(&random);
+        bench.b[i] = matmul_value(&random);
+        bench.before[i] = matmul_value(&random);
+    }
+    for (int shape = 0; shape < ZFI_COUNT(shapes); shape++)
+        for (int form = 0; form < 16; form++) {
+            zfi_matmul_desc d = {shapes[shape][0], shapes[shape][1], shapes[shape][2],
+                                 .batch = 1 + form % 3};
+            size_t count;
+            bench.d = &d;
+            d.a = bench.a, d.b = bench.b, d.c = bench.c;
+            /* as they lie, transposed, and (form 12 and on) with a step in A that no BLAS takes */
+            d.a_row = form & 1 ? 1 : d.k, d.a_col = form & 1 ? d.m : 1;
+            d.b_row = form & 2 ? 1 : d.n, d.b_col = form & 2 ? d.k : 1;
+            if (form >= 12) d.a_row *= 2, d.a_col *= 2;
+            d.a_batch = form & 4 ? 17 : d.m * d.k, d.b_batch = d.k * d.n;
+            d.c_row = d.n + 3, d.c_batch = d.m * d.c_row;
+            d.accumulate = form & 8;
+            d.epilogue = form & 4 ? matmul_epilogue : NULL, d.epilogue_context = &bench;
+            count = (size_t)(d.batch * d.c_batch);
+            CHECK(t, zfi_matmul_scratch(zfi_isa_best(), 2, &d) <= bench.scratch_size);
+            memset(bench.seen, 0, count * sizeof *bench.seen);
+            memcpy(bench.c, bench.before, count * sizeof(float));
+            zfi_matmul_tiled(zfi_isa_best(), bench.pools[1], &d, bench.scratch);
+            memcpy(bench.first, bench.c, count * sizeof(float));
+            memcpy(bench.c, bench.before, count * sizeof(float));
+            zfi_matmul(zfi_isa_best(), bench.pools[1], &d, bench.scratch);
+            for (size_t i = 0; i < count; i++) {
+                bool inside = (int64_t)i % d.c_row < d.n;
+                /* sums of k products of numbers up to 1 */
+                CHECK_NEAR(t, bench.c[i], bench.first[i],
+                           inside ? (double)(2 * d.k + 4) * 0x1p-23 * (double)(d.k + 4) : 0);
+                CHECK(t, bench.seen[i] == (inside && d.epilogue ? 2 : 0));
+            }
+        }
 }

@@ -352,11 +352,15 @@ static void check_plan(test *t, const char *model, int64_t batch)
                                     info.constant_bytes + info.work_bytes);
 }
 
-TEST_ONCE(bert_plan_tiny) { check_plan(t, "tiny", 8), check_plan(t, "tiny", 16); }
-TEST_ONCE(bert_plan_mini) { check_plan(t, "mini", 8), check_plan(t, "mini", 16); }
-TEST_ONCE(bert_plan_small) { check_plan(t, "small", 8); }
-TEST_ONCE(bert_plan_medium) { check_plan(t, "medium", 16); }
-TEST_ONCE(bert_plan_base) { check_plan(t, "base", 8); }
+#define PLAN(model, batch)                                                                         \
+    TEST_ONCE(bert_plan_##model##_##batch) { check_plan(t, #model, batch); }
+PLAN(tiny, 8)
+PLAN(tiny, 16)
+PLAN(mini, 8)
+PLAN(mini, 16)
+PLAN(small, 8)
+PLAN(medium, 16)
+PLAN(base, 8)
 
 /* Three steps with dropout: the loss of the last one and the sum of all parameters' bits. */
 static bool run_plainly(test *t, const bert_batch_file *batches, const zf_compile_desc *d,

@@ -71,16 +71,23 @@ examine() {
 }
 once() { [ $# = 0 ] || printf '%s\n' "$@" | sort -u | paste -s -d ' '; }
 
-# Lists are split into words on purpose below.
+# apt ARGUMENTS...: apt-get, which is heard only when it fails.
+apt() {
+    DEBIAN_FRONTEND=noninteractive apt-get -qy "$@" > "$scratch/apt.log" 2>&1 || {
+        cat "$scratch/apt.log" >&2
+        return 1
+    }
+}
+
+# Lists are split into words on purpose.
 # shellcheck disable=SC2086
 install() {
     [ -n "$needed$wished" ] || return 0
     [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null || return 0
-    echo "installing the packages $needed $wished"
-    export DEBIAN_FRONTEND=noninteractive
-    apt-get -q update
-    [ -z "$needed" ] || apt-get -q install -y --no-install-recommends $needed
-    [ -z "$wished" ] || apt-get -q install -y --no-install-recommends $wished ||
+    echo "installing the packages" $needed $wished
+    apt update || return 0
+    [ -z "$needed" ] || apt install --no-install-recommends $needed || return 0
+    [ -z "$wished" ] || apt install --no-install-recommends $wished ||
         echo "going on without $wished"
     examine
 }

@@ -1,8 +1,10 @@
 # The command line of build/bert. Part of tests/run.sh: $work is a scratch folder.
+# shellcheck shell=sh disable=SC2154,SC2317
 
-bert='timeout 300 build/bert'
 text=$work/corpus.txt
 vocab=$work/vocab.txt
+
+bert() { timeout 300 build/bert "$@"; }
 
 # A small language: 60 documents of eight sentences in which the words of a place follow each other.
 awk 'BEGIN {
@@ -29,37 +31,37 @@ pretrain_with() {
     "$@" --model "$work/config.json" --corpus "$text" --vocab "$vocab" --seq 32 --batch 4 \
         --eval-batches 2 --quiet
 }
-pretrain() { pretrain_with $bert pretrain "$@"; }
+pretrain() { pretrain_with bert pretrain "$@"; }
 
 # ---------------------------------------------------------------------------------- bad and helpful
 
-check 'no command' gives 2 '^usage: bert COMMAND' $bert
-check 'help' gives 0 '^usage: bert COMMAND' $bert --help
+check 'no command' gives 2 '^usage: bert COMMAND' bert
+check 'help' gives 0 '^usage: bert COMMAND' bert --help
 for command in pretrain vocab eval fill export; do
-    check "help of $command" gives 0 "^usage: bert $command " $bert $command --help
+    check "help of $command" gives 0 "^usage: bert $command " bert "$command" --help
     check "an option that $command lacks" \
-        gives 2 "^bert: $command: there is no option '--nonesuch'" $bert $command --nonesuch
-    check "$command without what it needs" gives 2 "^bert: $command" $bert $command
+        gives 2 "^bert: $command: there is no option '--nonesuch'" bert "$command" --nonesuch
+    check "$command without what it needs" gives 2 "^bert: $command" bert "$command"
 done
-check 'an unknown command' gives 2 "^bert: there is no command 'prtrain'" $bert prtrain
+check 'an unknown command' gives 2 "^bert: there is no command 'prtrain'" bert prtrain
 check 'a number that is none' \
     gives 2 "^bert: pretrain: --steps takes a whole number from 0 .* not 'many'" \
-    $bert pretrain --steps many
+    bert pretrain --steps many
 check 'a number out of range' \
-    gives 2 "^bert: pretrain: --dropout takes a number .* not '2'" $bert pretrain --dropout 2
+    gives 2 "^bert: pretrain: --dropout takes a number .* not '2'" bert pretrain --dropout 2
 check 'an unknown choice' \
     gives 2 "^bert: pretrain: --optimizer is one of adamw\|lamb\|sgd, not 'adam'" \
-    $bert pretrain --optimizer adam
-check 'a value that is missing' gives 2 '^bert: vocab: --size needs a value' $bert vocab --size
+    bert pretrain --optimizer adam
+check 'a value that is missing' gives 2 '^bert: vocab: --size needs a value' bert vocab --size
 check 'a text that is not there' gives 1 '^bert: .*none.txt.*No such file' \
-    $bert vocab --corpus "$work/none.txt" --vocab "$vocab"
+    bert vocab --corpus "$work/none.txt" --vocab "$vocab"
 check 'an unknown model' gives 1 '^bert: .*huge' \
-    $bert pretrain --model huge --corpus "$text" --vocab "$text"
+    bert pretrain --model huge --corpus "$text" --vocab "$text"
 
 # ------------------------------------------------------------------------------------------ training
 
 check 'makes a vocabulary' gives 0 'vocab.txt: [0-9]+ tokens' \
-    $bert vocab --corpus "$text" --vocab "$vocab" --size 120
+    bert vocab --corpus "$text" --vocab "$vocab" --size 120
 
 trains() {
     pretrain --steps 20 --threads 2 --save "$work/twenty" --dump "$work/twenty.safetensors" \
@@ -104,8 +106,8 @@ check 'one thread, the same bits' on_one_thread
 
 # Interrupted at whatever step it has come to, continued for ten more: as if nothing had happened.
 interrupted() {
-    pretrain_with exec build/bert pretrain --steps 1000000 --schedule constant --warmup 0 --save "$work/part" --save-every 1 \
-        --threads 2 --log "$work/part.csv" > "$work/said" 2>&1 &
+    pretrain_with exec build/bert pretrain --steps 1000000 --schedule constant --warmup 0 \
+        --save "$work/part" --save-every 1 --threads 2 --log "$work/part.csv" > "$work/said" 2>&1 &
     while kill -0 $! 2> /dev/null && [ ! -e "$work/part/manifest.json" ]; do sleep 0.1; done
     kill -INT $!
     wait $!
@@ -130,10 +132,10 @@ check 'continued, it has the same bits' continued
 # ------------------------------------------------------------------------------------ what was saved
 
 check 'evaluates' gives 0 '^MLM loss [0-9.]+, accuracy [0-9.]+% of [0-9]+ masked words' \
-    $bert eval --load "$work/twenty" --corpus "$text" --seq 32 --batch 4 --batches 2
+    bert eval --load "$work/twenty" --corpus "$text" --seq 32 --batch 4 --batches 2
 check 'fills in' gives 0 '\[MASK\]|[0-9]%' \
-    $bert fill --load "$work/twenty" 'The cat [MASK] in the house.'
-check 'exports' $bert export --load "$work/twenty" "$work/exported.safetensors"
+    bert fill --load "$work/twenty" 'The cat [MASK] in the house.'
+check 'exports' bert export --load "$work/twenty" "$work/exported.safetensors"
 check 'which is what it had' cmp "$work/exported.safetensors" "$work/twenty.safetensors"
 check 'starts from exported weights' gives 0 '^held out: MLM loss' \
     pretrain --steps 0 --init "$work/exported.safetensors"
@@ -146,6 +148,6 @@ damaged() {
     file=$(find "$work/damaged" -name '*.safetensors' | sort | head -n 1)
     head -c 20000 "$file" > "$work/cut" && mv "$work/cut" "$file" &&
         gives 1 "^bert: .*damaged/$(basename "$file")" \
-            $bert eval --load "$work/damaged" --corpus "$text" --seq 32
+            bert eval --load "$work/damaged" --corpus "$text" --seq 32
 }
 check 'a checkpoint that was cut off is named' damaged

@@ -4,6 +4,9 @@
 # A need is tried out, not looked up by its package, so a compiler of one's own counts. What is
 # missing is installed where the rights are there (root, apt-get), else named, and the status is 1.
 # What a target can do without (a wish) is installed as well, but never asked for. CC: the compiler.
+#
+# Lists, and CC, are split into words on purpose.
+# shellcheck disable=SC2086
 set -eu
 
 target=${1:-}
@@ -35,8 +38,6 @@ compiles() {
     compiler=$1
     printf '#include <%s>\nint main(void) { return 0; }\n' "$2" > "$scratch/program.c"
     shift 2
-    # The compiler may be a command with options.
-    # shellcheck disable=SC2086
     $compiler "$scratch/program.c" -o "$scratch/program" "$@"
 }
 
@@ -79,8 +80,6 @@ apt() {
     }
 }
 
-# Lists are split into words on purpose.
-# shellcheck disable=SC2086
 install() {
     [ -n "$needed$wished" ] || return 0
     [ "$(id -u)" = 0 ] && command -v apt-get > /dev/null || return 0

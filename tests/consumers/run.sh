@@ -1,5 +1,6 @@
 # The ways to use the library, each built and run. Part of tests/run.sh: $work is a scratch folder.
-# Warnings are errors everywhere.
+# Warnings are errors everywhere. Lists of flags are split into words on purpose.
+# shellcheck shell=sh disable=SC2086,SC2154
 
 strict='-std=c11 -Wall -Wextra -pedantic -Wshadow -Werror'
 strict_cxx='-std=c++17 -Wall -Wextra -pedantic -Wshadow -Werror'
@@ -11,7 +12,6 @@ link='-lm -lpthread'
 builds() {
     rm -f "$work/app"
     echo "$* -o $work/app $link"
-    # shellcheck disable=SC2086
     "$@" -o "$work/app" $link && "$work/app"
 }
 

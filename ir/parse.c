@@ -171,6 +171,7 @@ static bool zfi_parse_attributes(zfi_parser *p, const zfi_row *row, zf_attribute
         bool known = false;
         if (zfi_take(p, ",")) continue;
         word = zfi_word(p, &length);
+        if (!length) return zfi_parse_fail(p, "expected an attribute or '}'");
         for (; zfi_next_field(&fields, &field); k++)
             if (field.name_length == length && !memcmp(field.name, word, (size_t)length)) {
                 known = true;

@@ -1,9 +1,11 @@
 /* Worker threads that share the tasks of one call at a time.
  *
  * A run publishes its job by opening the gate, takes part in it, and closes the gate when no task
- * is left to hand out. A worker counts itself in at an open gate and out when it finds no more
- * tasks; the run ends when the count is 0. One that comes late (its core was busy with something
- * else) finds the gate closed and is not waited for.
+ * is left to hand out. The tasks are dealt out in equal shares, of neighbours, so that who worked
+ * on some rows in one run has them in its cache for the next; who is done helps with the other
+ * shares. A worker counts itself in at an open gate and out when it finds no more tasks; the run
+ * ends when the count is 0. One that comes late (its core was busy with something else) finds the
+ * gate closed and is not waited for.
  *
  *     gate   | job number (32) | ... | open (bit 16) | workers inside (16) |
  *
@@ -19,26 +21,26 @@ typedef void zfi_task(void *context, int64_t index, int worker);
 
 typedef struct zfi_pool zfi_pool;
 
+/* One for each thread, the caller of a run being the first. */
 typedef struct zfi_worker {
+    _Atomic int64_t next; /* of its share of the tasks: the one to hand out next */
+    int64_t end;
     zfi_pool *pool;
     pthread_t thread;
     int index;
+    char apart[128]; /* what many write lies a cache line and its neighbour away from the rest */
 } zfi_worker;
 
 struct zfi_pool {
     zfi_memory *memory;
     int threads, started;
-    zfi_worker *workers; /* threads - 1 of them: the caller is worker 0 */
+    zfi_worker *workers;
 
-    /* The job. Written while the gate is closed and nobody is inside. */
+    /* The job: with the workers' shares written while the gate is closed and nobody is inside. */
     zfi_task *task;
     void *context;
-    int64_t tasks;
 
-    /* What many write lies apart, a cache line and its neighbour from one to the next. */
     char apart_from_job[128];
-    _Atomic int64_t next; /* the task to hand out next */
-    char apart_from_next[128];
     _Atomic uint64_t gate;
     char apart_from_gate[128];
     _Atomic int sleeping; /* workers (and perhaps the caller) on a condition variable */
@@ -104,11 +106,15 @@ static void zfi_pool_wake(zfi_pool *pool, pthread_cond_t *condition)
     pthread_mutex_unlock(&pool->mutex);
 }
 
+/* Takes the tasks of its own share, then what is left of the others'. */
 static void zfi_pool_work(zfi_pool *pool, int worker)
 {
-    int64_t tasks = pool->tasks, index;
-    while ((index = atomic_fetch_add(&pool->next, 1)) < tasks)
-        pool->task(pool->context, index, worker);
+    for (int i = 0; i < pool->threads; i++) {
+        zfi_worker *from = &pool->workers[(worker + i) % pool->threads];
+        int64_t end = from->end, index;
+        while (atomic_load(&from->next) < end && (index = atomic_fetch_add(&from->next, 1)) < end)
+            pool->task(pool->context, index, worker);
+    }
 }
 
 static void *zfi_worker_main(void *argument)
@@ -143,11 +149,11 @@ static void zfi_pool_free(zfi_pool *pool)
     pthread_mutex_lock(&pool->mutex);
     pthread_cond_broadcast(&pool->opened);
     pthread_mutex_unlock(&pool->mutex);
-    for (int i = 0; i < pool->started; i++) pthread_join(pool->workers[i].thread, NULL);
+    for (int i = 1; i <= pool->started; i++) pthread_join(pool->workers[i].thread, NULL);
     pthread_cond_destroy(&pool->opened);
     pthread_cond_destroy(&pool->left);
     pthread_mutex_destroy(&pool->mutex);
-    zfi_free(memory, pool->workers, (size_t)(pool->threads - 1) * sizeof *pool->workers);
+    zfi_free(memory, pool->workers, (size_t)pool->threads * sizeof *pool->workers);
     zfi_free(memory, pool, sizeof *pool);
 }
 
@@ -173,19 +179,19 @@ static zfi_pool *zfi_pool_new(zfi_memory *memory, int threads, zf_error *error)
     pthread_mutex_init(&pool->mutex, NULL);
     pthread_cond_init(&pool->opened, NULL);
     pthread_cond_init(&pool->left, NULL);
-    pool->workers =
-        threads > 1 ? zfi_calloc(memory, (size_t)threads - 1, sizeof *pool->workers) : NULL;
-    if (threads > 1 && !pool->workers) zfi_nomem(error);
-    for (int i = 0; pool->workers && i < threads - 1; i++) {
+    pool->workers = zfi_calloc(memory, (size_t)threads, sizeof *pool->workers);
+    if (!pool->workers) zfi_nomem(error);
+    for (int i = 1; pool->workers && i < threads; i++) {
         zfi_worker *worker = &pool->workers[i];
-        *worker = (zfi_worker){.pool = pool, .index = i + 1};
+        worker->pool = pool;
+        worker->index = i;
         if (pthread_create(&worker->thread, NULL, zfi_worker_main, worker)) {
-            zfi_fail(error, ZF_ERR_IO, "the system refused thread %d of %d", i + 2, threads);
+            zfi_fail(error, ZF_ERR_IO, "the system refused thread %d of %d", i + 1, threads);
             break;
         }
         pool->started++;
     }
-    if (pool->started == threads - 1) return pool;
+    if (pool->workers && pool->started == threads - 1) return pool;
     zfi_pool_free(pool);
     return NULL;
 }
@@ -204,8 +210,10 @@ static void zfi_pool_run(zfi_pool *pool, int64_t tasks, zfi_task *task, void *co
     }
     pool->task = task;
     pool->context = context;
-    pool->tasks = tasks;
-    atomic_store(&pool->next, 0);
+    for (int i = 0; i < pool->threads; i++) {
+        atomic_store(&pool->workers[i].next, tasks * i / pool->threads);
+        pool->workers[i].end = tasks * (i + 1) / pool->threads;
+    }
     atomic_store(&pool->gate,
                  (atomic_load(&pool->gate) & ~(zfi_gate_job - 1)) + zfi_gate_job + zfi_gate_open);
     zfi_pool_wake(pool, &pool->opened);

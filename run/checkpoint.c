@@ -94,6 +94,14 @@ typedef struct zfi_saving {
     char aside[ZFI_ASIDE_MAX];
 } zfi_saving;
 
+static bool zfi_is_utf8(const char *text)
+{
+    size_t left = strlen(text), bytes;
+    for (; left; text += bytes, left -= bytes)
+        if (!(bytes = (size_t)zfi_utf8_bytes((const unsigned char *)text, left))) return false;
+    return true;
+}
+
 static zf_status zfi_check_save(const zf_save_desc *d, zf_error *error)
 {
     char quoted[ZFI_QUOTE];
@@ -107,6 +115,9 @@ static zf_status zfi_check_save(const zf_save_desc *d, zf_error *error)
         if (!note->key || !note->value)
             return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: note %d has no %s", (int)i,
                             note->key ? "value" : "key");
+        if (!zfi_is_utf8(note->key) || !zfi_is_utf8(note->value))
+            return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: note %d, %s, is not UTF-8", (int)i,
+                            zfi_quote(quoted, note->key, strlen(note->key)));
         for (int32_t k = 0; k < i; k++)
             if (!strcmp(d->notes[k].key, note->key))
                 return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: notes %d and %d have one key, %s",
@@ -348,7 +359,18 @@ static zf_status zfi_sum_fail(zf_error *error, const char *file, const char *wha
         zfi_path_tail(file), what, *what ? ": " : "", (unsigned)crc, (unsigned)expected);
 }
 
-/* Where the manifest is; puts back first what a stopped commit left aside. */
+/* Puts back what a stopped commit left aside. Nothing is asked of the file system when there is
+ * nothing, so that a checkpoint may lie where nobody can write. */
+static zf_status zfi_checkpoint_recover(const char *path, zf_error *error)
+{
+    char place[ZFI_PATH_MAX], old[ZFI_ASIDE_MAX];
+    struct stat about;
+    zf_status status = zfi_path_resolve(path, place, error);
+    if (status) return status;
+    snprintf(old, sizeof old, "%s.zf-old", place);
+    return stat(old, &about) ? ZF_OK : zfi_directory_recover(path, error);
+}
+
 static zf_status zfi_manifest_find(const char *path, char out[ZFI_ASIDE_MAX], zf_error *error)
 {
     struct stat about;
@@ -357,7 +379,7 @@ static zf_status zfi_manifest_find(const char *path, char out[ZFI_ASIDE_MAX], zf
     if (!path || !*path) return zfi_fail(error, ZF_ERR_ARGUMENT, "an empty path");
     if ((status = zfi_file_in(out, path, zfi_manifest_name, error))) return status;
     missing = stat(out, &about) && errno == ENOENT;
-    if (missing && (status = zfi_directory_recover(path, error))) return status;
+    if (missing && (status = zfi_checkpoint_recover(path, error))) return status;
     if (stat(out, &about) == 0) return ZF_OK;
     if (stat(path, &about)) return zfi_io_fail(error, "open", path);
     if (!S_ISDIR(about.st_mode))

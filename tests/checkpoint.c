@@ -403,7 +403,7 @@ TEST_ONCE(checkpoint_declines_to_save)
              "zf_save: note 0 has no value");
     notes[0].value = "\xff";
     declines(t, &m, path, &(zf_save_desc){.notes = notes, .note_count = 1}, ZF_ERR_ARGUMENT,
-             "JSON text must be UTF-8, but byte 0 of \"?\" is 0xff");
+             "zf_save: note 0, \"a\", is not UTF-8");
     declines(t, &m, path, &(zf_save_desc){.attachments = files, .attachment_count = 3},
              ZF_ERR_ARGUMENT, "zf_save: attachments 0 and 2 have one name, \"a\"");
     files[1].data = NULL;

@@ -179,20 +179,22 @@ static void clock_text(char *text, size_t size, double seconds)
     else snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
 }
 
-static void show(run *r, int64_t done, double tokens_per_s)
+static void show(run *r, int64_t done)
 {
     char eta[32];
-    double n = (double)(r->shown_steps ? r->shown_steps : 1), spent = now() - r->started;
+    double n = (double)(r->shown_steps ? r->shown_steps : 1), t = now(), spent = t - r->started;
+    double tokens = n * (double)(r->session.shape.batch * r->session.shape.sequence);
     int64_t here = done - r->first_step;
     clock_text(eta, sizeof eta, here ? spent / (double)here * (double)(r->o.steps - done) : 0);
     printf("%sstep %lld/%lld  loss %.4f  MLM accuracy %.1f%%  %.0f tokens/s  %.0f MiB  ETA %s%s", r->terminal ? "\r\033[K" : "",
            (long long)done, (long long)r->o.steps, r->shown_loss / n,
-           100 * r->shown_correct / (r->shown_labelled > 0 ? r->shown_labelled : 1), tokens_per_s, peak_mib(), eta,
+           100 * r->shown_correct / (r->shown_labelled > 0 ? r->shown_labelled : 1), tokens / (t - r->last_line),
+           peak_mib(), eta,
            r->terminal ? "" : "\n");
     fflush(stdout);
     r->shown_loss = r->shown_correct = r->shown_labelled = 0;
     r->shown_steps = 0;
-    r->last_line = now();
+    r->last_line = t;
 }
 
 /* ------------------------------------------------------------------------------------ steps */
@@ -228,7 +230,7 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
                  (long long)done, row.loss, row.grad_norm);
         return false;
     }
-    if (!r->o.quiet && (t - r->last_line > (r->terminal ? 0.5 : 10) || done == r->o.steps)) show(r, done, row.tokens_per_s);
+    if (!r->o.quiet && (t - r->last_line > (r->terminal ? 0.5 : 10) || done == r->o.steps)) show(r, done);
     r->last_step = t;
     if (interrupts) {
         r->interrupted = true;
@@ -268,6 +270,8 @@ static bool train(run *r)
                           .schedule = {.kind = (zf_schedule_kind)r->o.schedule, .peak = r->o.lr, .end = r->o.end_lr,
                                        .warmup = r->o.warmup, .steps = r->o.steps}};
     zf_status status;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
     r->first_step = zf_program_step(s->program);
     if (!r->batches) {
         bert_feeder_desc f = {.examples = r->text.train, .batch = (int32_t)s->shape.batch,
@@ -275,8 +279,6 @@ static bool train(run *r)
         if (!(r->feeder = bert_feeder_start(&f, err, sizeof err))) return bert_error("%s", err), false;
     }
     if (!bert_log_open(&r->log, r->o.log, r->first_step, &r->error)) return false;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
     r->started = r->last_step = r->last_line = now();
     status = zf_nn_train(&d);
     if (r->terminal && !r->o.quiet) printf("\n");

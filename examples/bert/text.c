@@ -83,9 +83,9 @@ bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vo
         snprintf(error->text, sizeof error->text, "out of memory");
     } else if ((masks = bert_fill_batch(&batch, vocab, text)) <= 0) {
         error->status = ZF_ERR_ARGUMENT;
-        snprintf(error->text, sizeof error->text,
-                 masks < 0 ? "the text has more than %lld tokens" : "the text has no [MASK] to fill in (of %lld tokens)",
-                 (long long)sequence - 2);
+        if (masks < 0)
+            snprintf(error->text, sizeof error->text, "the text has more than %lld tokens", (long long)sequence - 2);
+        else snprintf(error->text, sizeof error->text, "the text has no [MASK] to fill in");
         good = false;
     } else {
         good = !bert_session_feed(&s, &batch, 1, 1) && bert_session_guess(&s, masks, guesses, error);

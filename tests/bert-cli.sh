@@ -1,0 +1,408 @@
+#!/bin/sh
+# The command line of the sample BERT to the letter: sh tests/bert-cli.sh [PROGRAM]
+#
+# What a mistake is told, what a run prints and leaves behind, and that a run which was interrupted
+# goes on with the same bits by the very command that it printed. One line per check, and
+# "N passed, N failed" at the end. Works in a folder whose name has a space in it.
+set -u
+export LC_ALL=C
+
+bert=${1:-build/bert}
+top=$(mktemp -d)
+work="$top/a b"
+mkdir "$work"
+trap 'rm -rf "$top"' EXIT
+trap 'exit 1' HUP INT TERM
+passed=0
+failed=0
+
+# result NAME: the status before it decides; what was printed is shown where that is bad.
+result() {
+    if [ $? = 0 ]; then
+        passed=$((passed + 1))
+        echo "ok      $1"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $1"
+        cat "$work/out" "$work/err" | tail -n 20 | sed 's/^/        /'
+    fi
+}
+
+# run COMMAND...: leaves what it prints in out and err, and its status in $status; is good itself.
+run() {
+    "$@" > "$work/out" 2> "$work/err" < /dev/null
+    status=$?
+    return 0
+}
+
+# check NAME COMMAND...: it succeeds. The commands of a check keep `run`'s output for `result`.
+check() {
+    name=$1
+    shift
+    "$@"
+    result "$name"
+}
+
+# fails STATUS TEXT COMMAND...: it ends so and prints nothing but that line, to the standard error.
+fails() {
+    wanted=$1
+    text=$2
+    shift 2
+    run "$@"
+    [ $status = "$wanted" ] && [ "$(cat "$work/err")" = "$text" ]
+}
+
+# misused TEXT COMMAND OPTIONS...: a bad command line.
+misused() {
+    text=$1
+    shift
+    fails 2 "bert: $1: $text; 'bert $1 --help' lists the options" "$bert" "$@" &&
+        [ ! -s "$work/out" ]
+}
+
+# ------------------------------------------------------------------------------ bad command lines
+
+no_command() { run "$bert" && [ $status = 2 ] && grep -q '^usage: bert COMMAND' "$work/err"; }
+check 'no command' no_command
+check 'unknown command' \
+    fails 2 "bert: there is no command 'train'; 'bert --help' lists them" "$bert" train
+check 'unknown option' misused "there is no option '--learning-rate=1'" pretrain --learning-rate=1
+check 'ambiguous option' misused "'--se' is ambiguous: --seq or --seed" pretrain --se 1
+check 'bad number' misused "--seq takes a whole number from 8 to 65536, not '7'" pretrain --seq 7
+check 'bad choice' misused "--optimizer is one of adamw|lamb|sgd, not 'adam'" \
+    pretrain --optimizer adam
+check 'no value' misused '--corpus needs a value: --corpus FILE' eval --corpus
+check 'stray argument' misused "'text' is one argument too many" pretrain text
+check 'second text to fill' misused "'b' is one argument too many" fill --load x a b
+check 'pretrain without a text' \
+    misused 'a text to train on is needed: --corpus FILE, or batches: --batch-file FILE' pretrain
+check 'pretrain with text and batches' misused '--corpus and --batch-file exclude each other' \
+    pretrain --corpus c --batch-file b
+check 'pretrain without a vocabulary' \
+    misused "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes" \
+    pretrain --corpus c
+check 'save-every without save' \
+    misused '--save-every needs a place for its checkpoints: --save DIR' \
+    pretrain --corpus c --vocab v --save-every 5
+check 'gradients without a step' misused '--dump-grads needs a step, and --steps 0 makes none' \
+    pretrain --corpus c --vocab v --steps 0 --dump-grads g
+check 'nothing to evaluate' \
+    misused '--steps 0 only evaluates, and --eval-batches 0 leaves nothing to evaluate' \
+    pretrain --corpus c --vocab v --steps 0 --eval-batches 0
+check 'vocab without a text' misused 'a text is needed: --corpus FILE' vocab
+check 'vocab without a file' misused 'a file to write is needed: --vocab FILE' vocab --corpus c
+check 'eval without a checkpoint' misused 'a checkpoint is needed: --load DIR' eval
+check 'eval without a text' misused 'a text is needed: --corpus FILE' eval --load x
+check 'fill without a checkpoint' misused 'a checkpoint is needed: --load DIR' fill '[MASK]'
+check 'fill without a text' misused 'a text with [MASK] in it is needed' fill --load x
+check 'export without a checkpoint' misused 'a checkpoint is needed: --load DIR' export f
+check 'export without a file' misused 'a file to write is needed' export --load x
+
+# ---------------------------------------------------------------------------------------- bad files
+
+corpus="$work/corpus.txt"
+vocab="$work/vocab.txt"
+config="$work/config.json"
+
+# 40 documents of six sentences, some with capitals.
+awk 'function draw(n) { seed = (seed * 16807) % 2147483647; return seed % n + 1 }
+    BEGIN {
+        split("cat Dog bird King ship", who); split("sees likes finds holds follows", does)
+        split("river house bread gold Sea", what); seed = 1
+        for (d = 0; d < 40; d++) {
+            for (s = 0; s < 6; s++)
+                printf "The %s %s the %s near the %s that the %s %s .\n", who[draw(5)],
+                    does[draw(5)], what[draw(5)], what[draw(5)], who[draw(5)], does[draw(5)]
+            print ""
+        }
+    }' > "$corpus"
+cat > "$config" << 'END'
+{"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
+ "intermediate_size": 64, "max_position_embeddings": 32}
+END
+"$bert" vocab --corpus "$corpus" --vocab "$vocab" --size 100 > "$work/out" 2>&1
+result 'makes a vocabulary'
+
+pretrain() {
+    run "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 --batch 4 \
+        "$@"
+}
+# spoils TEXT OPTIONS...: pretrain with these ends with that error.
+spoils() {
+    text=$1
+    shift
+    pretrain "$@"
+    [ $status = 1 ] && [ "$(cat "$work/err")" = "bert: $text" ]
+}
+
+form='a corpus has one sentence per line and a blank line between documents'
+check 'missing corpus' \
+    spoils "corpus 'none.txt': cannot open: No such file or directory; $form" --corpus none.txt
+: > "$work/empty"
+check 'empty corpus' spoils "corpus '$work/empty': the file is empty; $form" --corpus "$work/empty"
+printf 'text\nELF\000\001\n' > "$work/binary"
+check 'binary corpus' \
+    spoils "corpus '$work/binary', line 2: a NUL byte, so this is no text; $form" \
+    --corpus "$work/binary"
+sed '/^$/d' "$corpus" > "$work/single"
+check 'corpus of one document' \
+    spoils "corpus '$work/single': 1 document, and at least 4 are needed, two to train on and two\
+ held out: next-sentence pairs take their second segment from another document; $form" \
+    --corpus "$work/single"
+grep -v MASK "$vocab" > "$work/maskless"
+check 'vocabulary without [MASK]' \
+    spoils "$work/maskless: no [MASK]: [PAD], [UNK], [CLS], [SEP] and [MASK] must be there" \
+    --vocab "$work/maskless"
+{ cat "$vocab"; echo '[SEP]'; } > "$work/double"
+check 'vocabulary with a duplicate' \
+    spoils "$work/double:$(grep -c '' "$work/double"): the token [SEP] is on line 4 already" \
+    --vocab "$work/double"
+check 'missing vocabulary' spoils 'none.txt: No such file or directory' --vocab none.txt
+
+# config SED: the configuration, changed.
+change() { sed "$1" "$config" > "$work/changed.json"; }
+change 's/"hidden_size": 32/"hidden_size": "32"/'
+check 'size as a string' \
+    spoils "$work/changed.json:1:36: hidden_size must be an integer from 1 to 1048576, not \"32\"" \
+    --model "$work/changed.json"
+change 's/"num_attention_heads": 2/"num_attention_heads": 3/'
+check 'heads that do not divide' \
+    spoils "$work/changed.json:1:87: num_attention_heads must be a divisor of hidden_size (32),\
+ not 3" --model "$work/changed.json"
+change 's/"vocab_size": 100/"vocab_size": 20/'
+check 'vocabulary larger than the model' \
+    spoils "$work/changed.json: vocab_size is 20, but $vocab has $(grep -c '' "$vocab") tokens" \
+    --model "$work/changed.json"
+check 'unknown model' \
+    spoils 'model "huge" is none of tiny, mini, small, medium, base, large, and no config.json' \
+    --model huge
+check 'sequences too long' \
+    spoils "sequences of 64 tokens are too long for the model's 32 positions" --seq 64
+
+# ------------------------------------------------------------------------------------ a short run
+
+kept() { # a run of 30 steps that leaves everything
+    pretrain --steps 30 --save "$work/check point" --log "$work/log.csv" --svg "$work/loss.svg" \
+        --report "$work/report.json" --dump "$work/dump" --dump-grads "$work/grads"
+    [ $status = 0 ] && [ ! -s "$work/err" ]
+}
+check 'thirty steps' kept
+line='step 30/30  loss [0-9.]*  MLM accuracy [0-9.]*%  [0-9]* tokens/s  [0-9]* MiB  ETA 0:00'
+plain() { [ "$(grep -c "^$line\$" "$work/out")" = 1 ] && ! grep -q "$(printf '\r')" "$work/out"; }
+check 'plain lines' plain
+check 'sentences with guesses' \
+    awk '/^  [^ ].*\[MASK\]/ { n++ } /^    .* [0-9]+%.*\(was: [a-z]+\)$/ { m++ }
+        END { exit n < 1 || n > 5 || n != m }' "$work/out"
+grep '^held out: ' "$work/out" | sed 's/^held out: //' > "$work/held out"
+check 'CSV' awk -F, '
+    NR == 1 { good = $0 == "step,loss,mlm_loss,nsp_loss,lr,grad_norm,tokens_per_s" }
+    NR > 1 { good = good && NF == 7 && $1 == NR - 1 && $2 - $3 - $4 < 1e-6 && $4 + $3 - $2 < 1e-6 }
+    END { exit !(good && NR == 31) }' "$work/log.csv"
+check 'SVG' grep -q '</svg>' "$work/loss.svg"
+number() { sed -n "s/^  \"$1\": \([0-9.e+]*\),*\$/\1/p" "$work/report.json"; }
+reported() {
+    for key in predicted_peak_bytes allocated_peak_bytes tokens_per_s flops_per_step parameters; do
+        case $(number $key) in '' | 0 | 0.0) return 1 ;; esac
+    done
+    [ "$(number predicted_peak_bytes)" = "$(number allocated_peak_bytes)" ]
+}
+check 'report' reported
+check 'its vocabulary' cmp "$vocab" "$work/check point/vocab.txt"
+
+# The line is rewritten where there is a terminal.
+on_terminal() {
+    script -qec "'$bert' pretrain --model '$config' --corpus '$corpus' --vocab '$vocab' --seq 32 \
+        --batch 4 --steps 5" /dev/null > "$work/out" 2> "$work/err" < /dev/null &&
+        awk '/\r\033\[Kstep 5\/5  loss/ { n++ } END { exit n != 1 }' "$work/out"
+}
+check 'one line on a terminal' on_terminal
+quiet() { pretrain --steps 5 --quiet && [ $status = 0 ] && ! grep -q '^step' "$work/out"; }
+check 'no line when quiet' quiet
+
+# ---------------------------------------------------------------------------------- its checkpoint
+
+evaluated() {
+    run "$bert" eval --load "$work/check point" --corpus "$corpus" --seq 32 --batch 4 --batches 16 \
+        --threads 2
+    [ $status = 0 ] && cmp "$work/out" "$work/held out"
+}
+check 'evaluation is what the run said' evaluated
+filled() {
+    run "$bert" fill --load "$work/check point" "The [MASK] sees the [MASK] ."
+    [ $status = 0 ] && awk 'NR == 1 { good = $0 == "  The [MASK] sees the [MASK] ." }
+        NR > 1 { good = good && /^    -> / && gsub(/ [^ ]+ [0-9]+%/, "") == 5 }
+        END { exit !(good && NR == 3) }' "$work/out"
+}
+check 'fills two words' filled
+unfilled() { fails 1 "bert: $1" "$bert" fill --load "$work/check point" "$2"; }
+check 'no [MASK]' unfilled 'the text has no [MASK] to fill in' 'The cat sees the king .'
+check 'text too long' unfilled 'the text has more than 30 tokens' \
+    "$(printf 'the cat sees the king . %.0s' 1 2 3 4 5 6) [MASK]"
+exported() {
+    run "$bert" export --load "$work/check point" "$work/exported"
+    [ $status = 0 ] && cmp "$work/exported" "$work/dump"
+}
+check 'exports what was dumped' exported
+begun() {
+    pretrain --steps 0 --init "$work/exported" --report "$work/report.json"
+    [ $status = 0 ] && number held_out_mlm_loss | cat - "$work/held out" |
+        awk 'NR == 1 { loss = $1 } NR == 2 { off = loss - $3 }
+            END { exit !(NR == 2 && off < 1e-4 && off > -1e-4) }'
+}
+check 'starts from it, and evaluates alone' begun
+
+# refuses TEXT OPTIONS...: the checkpoint does not go on with these.
+refuses() {
+    text=$1
+    shift
+    spoils "$text" --steps 40 --load "$work/check point" "$@"
+}
+# differs NAME HAD HAS OPTIONS...: this setting of the checkpoint is another.
+differs() {
+    had="$work/check point was trained with $1 = $2, not $3: give the same --$1, or start anew from\
+ its weights with --init $work/check point/params.safetensors"
+    shift 3
+    refuses "$had" "$@"
+}
+check 'another learning rate' differs lr 0.001 0.01 --lr 0.01
+check 'another batch' differs batch 4 8 --batch 8
+check 'another sequence' differs seq 32 16 --seq 16
+check 'another optimizer' differs optimizer adamw lamb --optimizer lamb
+check 'another schedule' differs schedule linear cosine --schedule cosine
+check 'another seed' differs seed 1 2 --seed 2
+check 'another dropout' differs dropout 0.1 0 --dropout 0
+check 'other capitals' differs cased no yes --cased
+{ cat "$corpus"; echo 'The gold .'; } > "$work/longer"
+check 'another corpus' differs corpus '3120 tokens' 3123 --corpus "$work/longer"
+change 's/"num_attention_heads": 2/"num_attention_heads": 4/'
+check 'another model' \
+    refuses "$work/check point was trained with another model than --model $work/changed.json:\
+ give the same" --model "$work/changed.json"
+longer() {
+    pretrain --steps 40 --load "$work/check point"
+    [ $status = 0 ] && grep -q '^step 40/40' "$work/out"
+}
+check 'more steps' longer
+
+# damages FILE: cuts it; loading names it.
+damages() {
+    rm -rf "$work/damaged"
+    cp -r "$work/check point" "$work/damaged"
+    head -c 5000 "$work/check point/$1" > "$work/damaged/$1"
+    pretrain --steps 40 --load "$work/damaged"
+    [ $status = 1 ] && [ "$(grep -c '' "$work/err")" = 1 ] &&
+        grep -q "^bert: .*damaged/$1" "$work/err"
+}
+for file in params.safetensors state.safetensors manifest.json; do
+    check "checkpoint with $file cut off" damages $file
+done
+check 'no checkpoint' \
+    spoils "cannot open $work/none: No such file or directory" --load "$work/none"
+
+# -------------------------------------------------------------------------------- going on, exactly
+
+# Without a plan for its end: interrupted after any number of steps, it can be compared with a run
+# of a few more.
+endless='--schedule constant --warmup 5 --steps 100000'
+
+# begins FILE OPTIONS...: trains in the background, until FILE has more than six lines.
+begins() {
+    file=$1
+    shift
+    # shellcheck disable=SC2086
+    "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 --batch 4 \
+        $endless "$@" > "$work/out" 2> "$work/err" < /dev/null &
+    while kill -0 $! && ! [ "$(grep -c '' "$file")" -gt 6 ]; do sleep 0.1; done 2> /dev/null
+}
+interrupted() {
+    begins "$work/part.csv" --save "$work/part" --log "$work/part.csv"
+    kill -INT $!
+    wait $!
+    [ $? = 130 ] && [ ! -s "$work/err" ]
+}
+check 'interrupted' interrupted
+said="interrupted after step \([0-9]*\); the checkpoint is in .*/a b/part\. To continue:"
+steps=$(sed -n "s|^$said\$|\1|p" "$work/out")
+command=$(tail -n 1 "$work/out")
+check 'says where it is' test "${steps:-0}" -ge 6
+check 'says how to go on' \
+    test "$command" = "  $bert pretrain --model '$config' --corpus '$corpus' --vocab '$vocab'\
+ --seq 32 --batch 4 $endless --save '$work/part' --log '$work/part.csv' --load '$work/part'"
+check 'keeps a row for every step' test "$(grep -c '' "$work/part.csv")" = $((${steps:-0} + 1))
+
+# The command as it stands, but for an end in sight.
+total=$((${steps:-0} + 10))
+# whole STEPS: the same without a break.
+whole() {
+    pretrain --schedule constant --warmup 5 --steps "$1" --threads 2 --log "$work/whole.csv" \
+        --dump "$work/whole"
+    [ $status = 0 ]
+}
+continued() {
+    run eval "$command --steps $total --dump \"\$work/continued\""
+    [ $status = 0 ] && whole $total && cmp "$work/continued" "$work/whole"
+}
+check 'the same parameters' continued
+same_log() {
+    for log in part whole; do cut -d, -f1-6 "$work/$log.csv" > "$work/$log.cut"; done
+    cmp "$work/part.cut" "$work/whole.cut" && [ "$(grep -c '' "$work/part.cut")" = $((total + 1)) ]
+}
+check 'the same log' same_log
+
+# Killed without warning, it goes on from the last of the checkpoints that it wrote on the way.
+killed() {
+    begins "$work/way/manifest.json" --save "$work/way" --save-every 7
+    kill -KILL $!
+    wait $! 2> /dev/null
+    steps=$(sed -n 's/^  "step": \([0-9]*\),$/\1/p' "$work/way/manifest.json")
+    [ "${steps:-0}" -gt 0 ] && [ $((steps % 7)) = 0 ]
+}
+check 'saves on the way' killed
+# shellcheck disable=SC2086
+recovered() {
+    pretrain $endless --steps $((steps + 5)) --load "$work/way" --dump "$work/recovered"
+    [ $status = 0 ] && whole $((steps + 5)) && cmp "$work/recovered" "$work/whole"
+}
+check 'goes on from there' recovered
+
+complete() {
+    pretrain --steps 30 --load "$work/check point" --dump "$work/again"
+    [ $status = 0 ] && cmp "$work/dump" "$work/again" && grep -q '^held out' "$work/out"
+}
+check 'a run that is complete stays as it is' complete
+
+# ------------------------------------------------------------------------------ capitals, batches
+
+cased() {
+    run "$bert" vocab --cased --corpus "$corpus" --vocab "$vocab" --size 100
+    [ $status = 0 ] && grep -q '^The$' "$vocab" || return
+    pretrain --cased --steps 5 --save "$work/cased"
+    grep '^held out: ' "$work/out" | sed 's/^held out: //' > "$work/held out"
+    run "$bert" eval --load "$work/cased" --corpus "$corpus" --seq 32 --batch 4
+    [ $status = 0 ] && cmp "$work/out" "$work/held out"
+}
+check 'a vocabulary with capitals' cased
+
+golden=tests/golden/bert
+batches() {
+    run "$bert" pretrain --model $golden/config.json --init $golden/init.safetensors \
+        --batch-file $golden/batch.safetensors "$@"
+}
+evaluates() {
+    batches --steps 0
+    [ $status = 0 ] &&
+        grep -Eq '^loss 6\.3835[0-9]*  mlm_loss 5\.7922[0-9]*  nsp_loss 0\.5912[0-9]*$' "$work/out"
+}
+check 'the loss of a batch' evaluates
+trains() {
+    batches --steps 3 --schedule constant --warmup 0 --dump-grads "$work/grads" \
+        --log "$work/batch.csv"
+    [ $status = 0 ] && [ -s "$work/grads" ] && awk -F, '
+        NR == 2 { good = $2 > 6.3835 && $2 < 6.3836 }
+        NR == 3 { good = good && $2 > 6.3349 && $2 < 6.3351 }
+        END { exit !(good && NR == 4) }' "$work/batch.csv"
+}
+check 'steps on batches' trains
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

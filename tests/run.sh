@@ -48,17 +48,20 @@ run_all() {
 # suite COMMAND...: a test program, which prints "N passed, N failed". One that crashes, hangs, or
 # has a sanitizer complain at its end counts as one more failure.
 suite() {
-    timeout 1200 "$@" >> "$log" 2>&1
+    timeout 1200 "$@" > "$work/said" 2>&1
     status=$?
-    counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log" | tail -n 1)
+    counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$work/said" | tail -n 1)
     p=${counts% *}
     f=${counts#* }
     passed=$((passed + ${p:-0}))
     failed=$((failed + ${f:-0}))
     if [ -z "$counts" ] || { [ $status != 0 ] && [ "$f" = 0 ]; }; then
-        echo "FAILED $* (exit status $status)" >> "$log"
+        echo "FAILED $* (exit status $status)" >> "$work/said"
         failed=$((failed + 1))
+        f=1
     fi
+    cat "$work/said" >> "$log"
+    [ "$f" = 0 ] || grep -v '^ok ' "$work/said" >> "$work/failures"
 }
 
 # check NAME COMMAND...: the command succeeds.
@@ -66,12 +69,14 @@ check() {
     name=$1
     shift
     echo "--- $name" >> "$log"
-    "$@" >> "$log" 2>&1 < /dev/null
+    "$@" > "$work/said" 2>&1 < /dev/null
     status=$?
+    cat "$work/said" >> "$log"
     if [ $status = 0 ]; then
         passed=$((passed + 1))
     else
-        echo "FAILED $name (exit status $status)" >> "$log"
+        echo "FAILED $name (exit status $status)" | tee -a "$work/said" >> "$log"
+        cat "$work/said" >> "$work/failures"
         failed=$((failed + 1))
     fi
 }
@@ -146,6 +151,11 @@ run_examples() {
     check 'mlp learns the spirals' gives 0 '^(9[5-9]|100)\.[0-9]% of 500 unseen points' build/mlp
 }
 
+run_bert() {
+    suite sh tests/bert-cli.sh build/bert
+    check 'learns a small language' timeout 300 sh tests/learns.sh build/bert
+}
+
 run_opt() {
     printf '%%1 = param "w" : f32[4]\n%%2 = mul %%1, %%1 : f32[4]\n%%3 = sum %%2 : f32[]\n' \
         > "$work/graph.zf"
@@ -155,7 +165,7 @@ run_opt() {
     check 'a graph is its own text' build/zf-opt --check -o "$work/again.zf" "$work/graph.zf"
     check 'which is equal' cmp "$work/graph.zf" "$work/again.zf"
     { cat "$work/graph.zf"; echo '%4 = nonesuch %1 : f32[4]'; } > "$work/bad.zf"
-    check 'a bad graph is named' gives 1 'bad.zf:4:6: expected an operator' \
+    check 'a bad graph is named' gives 1 "bad.zf:4:6: 'nonesuch' is no operator" \
         build/zf-opt --check "$work/bad.zf"
     check 'an unknown pass' gives 2 nonesuch build/zf-opt nonesuch "$work/graph.zf"
     check 'a missing file' gives 1 'none.zf: No such file' build/zf-opt simplify "$work/none.zf"
@@ -164,7 +174,6 @@ run_opt() {
 }
 
 run_consumers() { . tests/consumers/run.sh; }
-run_bert() { . tests/bert.sh; }
 
 # ------------------------------------------------------------------------------------ one of them
 

@@ -4,6 +4,7 @@
 #include "commands.h"
 #include "log.h"
 
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -236,7 +237,10 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
         r->interrupted = true;
         return false;
     }
-    return !(r->o.save && r->o.save_every && done % r->o.save_every == 0 && done < r->o.steps) || save(r);
+    if (!r->o.save || !r->o.save_every || done % r->o.save_every || done == r->o.steps) return true;
+    if (!save(r)) return false;
+    r->last_step = now(); /* the next step's time begins here */
+    return true;
 }
 
 static int by_value(const void *a, const void *b)
@@ -411,6 +415,9 @@ static bool finish(run *r)
 
 static bool write_results(run *r)
 {
+    if (r->o.dump_grads && zf_program_step(r->session.program) == r->first_step)
+        return bert_error("--dump-grads %s: the checkpoint had all %lld steps, so there was none to take gradients of",
+                          r->o.dump_grads, (long long)r->o.steps), false;
     if (r->o.dump && bert_export(r->session.program, r->session.graph, r->o.dump, false, &r->error)) return false;
     if (r->o.dump_grads && bert_export(r->session.program, r->session.graph, r->o.dump_grads, true, &r->error))
         return false;
@@ -442,6 +449,18 @@ static bool open_data(run *r, bert_shape *shape)
     return true;
 }
 
+/* Whether a checkpoint can be put where --save says: a long run must not end with the news that it cannot. */
+static bool can_save(run *r)
+{
+    size_t end = strlen(r->o.save);
+    char parent[1024];
+    while (end > 1 && r->o.save[end - 1] == '/') end--;
+    while (end > 0 && r->o.save[end - 1] != '/') end--;
+    snprintf(parent, sizeof parent, "%.*s", end ? (int)end : 1, end ? r->o.save : ".");
+    if (!access(parent, W_OK | X_OK)) return true;
+    return bert_error("--save %s: %s: %s", r->o.save, parent, strerror(errno)), false;
+}
+
 static bool begin(run *r)
 {
     settings *o = &r->o;
@@ -450,7 +469,8 @@ static bool begin(run *r)
                            .keep_gradients = o->dump_grads != NULL};
     int fresh;
     zf_program_info info;
-    if (!bert_config_load(o->model, &r->config, &r->error) || !open_data(r, &d.shape)) return false;
+    if ((o->save && !can_save(r)) || !bert_config_load(o->model, &r->config, &r->error) || !open_data(r, &d.shape))
+        return false;
     if (o->dropout >= 0) r->config.dropout = r->config.attention_dropout = o->dropout;
     if (o->warmup < 0 && o->load) {
         char warmup[SETTING_TEXT];

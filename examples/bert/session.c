@@ -115,7 +115,7 @@ bool bert_session_score(bert_session *s, const bert_examples *held_out, int64_t 
     return true;
 }
 
-bool bert_session_guess(bert_session *s, int64_t positions, bert_guess *guesses, zf_error *error)
+bool bert_session_guess(bert_session *s, int64_t positions, int64_t tokens, bert_guess *guesses, zf_error *error)
 {
     zf_shape shape = zf_tensor_shape(s->model.mlm_logits);
     int64_t vocab = shape.dims[1];
@@ -132,7 +132,7 @@ bool bert_session_guess(bert_session *s, int64_t positions, bert_guess *guesses,
         for (int64_t v = 0; v < vocab; v++) sum += exp(x[v] - most);
         for (int n = 0; n < BERT_GUESSES; n++) {
             int32_t best = -1;
-            for (int64_t v = 0; v < vocab; v++) {
+            for (int64_t v = 0; v < tokens; v++) {
                 bool taken = false;
                 for (int k = 0; k < n; k++) taken |= guesses[row].token[k] == v;
                 if (!taken && (best < 0 || x[v] > x[best])) best = (int32_t)v;

@@ -53,8 +53,9 @@ typedef struct bert_guess {
     double probability[BERT_GUESSES];
 } bert_guess;
 
-/* Guesses for the labelled positions of the batch that has been fed; s was opened with keep_logits. */
-bool bert_session_guess(bert_session *s, int64_t positions, bert_guess *guesses, zf_error *error);
+/* Guesses for the labelled positions of the batch that has been fed, among the ids below `tokens` (a model may have room
+ * for more than its vocabulary holds); s was opened with keep_logits. */
+bool bert_session_guess(bert_session *s, int64_t positions, int64_t tokens, bert_guess *guesses, zf_error *error);
 
 /* Puts ids (with [CLS], [SEP]) into batch row 0, the [MASK] positions labelled 0. Returns how many there are, -1 when the
  * text is too long. */

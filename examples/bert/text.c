@@ -1,6 +1,7 @@
 /* Text for the commands: vocabulary, corpus, examples; sentences with a masked word. */
 #include "commands.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -88,7 +89,7 @@ bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vo
         else snprintf(error->text, sizeof error->text, "the text has no [MASK] to fill in");
         good = false;
     } else {
-        good = !bert_session_feed(&s, &batch, 1, 1) && bert_session_guess(&s, masks, guesses, error);
+        good = !bert_session_feed(&s, &batch, 1, 1) && bert_session_guess(&s, masks, bert_vocab_size(vocab), guesses, error);
     }
     if (good) printf("  %s\n", text);
     for (int64_t m = 0; m < masks && good; m++) {
@@ -105,7 +106,14 @@ bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vo
     return good;
 }
 
-/* The sentence's longest whole word of letters, as an index into its tokens; -1 when it has none. */
+static bool is_word(const char *token)
+{
+    for (; *token; token++)
+        if (!isalpha((unsigned char)*token) && (unsigned char)*token < 0x80) return false;
+    return true;
+}
+
+/* The sentence's longest whole word of letters, as an index into its tokens; -1 when it has none of four and more. */
 static int64_t word_to_mask(const bert_text *t, int64_t first, int64_t last)
 {
     int64_t best = -1;
@@ -114,32 +122,41 @@ static int64_t word_to_mask(const bert_text *t, int64_t first, int64_t last)
         const char *token = bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, i));
         bool ends = i + 1 == last || bert_vocab_starts_word(t->vocab, bert_corpus_id(t->corpus, i + 1));
         if (!bert_vocab_starts_word(t->vocab, bert_corpus_id(t->corpus, i)) || !ends) continue;
-        if (strlen(token) > length && strspn(token, "abcdefghijklmnopqrstuvwxyz") == strlen(token))
-            best = i, length = strlen(token);
+        if (strlen(token) > length && is_word(token)) best = i, length = strlen(token);
     }
     return best;
 }
 
+/* Shows sentence `s` with a word masked, if it is one to show; false with *error. */
+static bool show_sentence(bert_session *with, const bert_config *config, const bert_text *t, int64_t sequence, int64_t s,
+                          bool *shown, zf_error *error)
+{
+    int64_t first = t->corpus->sentence[s], last = t->corpus->sentence[s + 1], mask = -1;
+    char line[2048] = "";
+    if (last - first >= 6 && last - first <= 24 && last - first <= sequence - 2) mask = word_to_mask(t, first, last);
+    *shown = mask >= 0;
+    if (!*shown) return true;
+    for (int64_t i = first; i < last; i++)
+        append_token(line, sizeof line,
+                     i == mask ? "[MASK]" : bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, i)));
+    return bert_fill_text(with, config, t->vocab, sequence, line,
+                          bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, mask)), error);
+}
+
+/* The first sentence of every document, then the second, ... until there are enough. */
 bool bert_show_guesses(bert_session *with, const bert_config *config, const bert_text *t, int64_t sequence, int count,
                        zf_error *error)
 {
     const bert_split *split = &t->corpus->held_out;
-    int64_t shown = 0;
-    for (int64_t d = 0; d < split->count && shown < count; d++) {
-        int64_t document = split->documents[d];
-        for (int64_t s = t->corpus->document[document]; s < t->corpus->document[document + 1]; s++) {
-            int64_t first = t->corpus->sentence[s], last = t->corpus->sentence[s + 1], mask;
-            char line[2048] = "";
-            if (last - first < 10 || last - first > 24 || last - first > sequence - 2) continue;
-            if ((mask = word_to_mask(t, first, last)) < 0) continue;
-            for (int64_t i = first; i < last; i++)
-                append_token(line, sizeof line,
-                             i == mask ? "[MASK]" : bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, i)));
-            if (!bert_fill_text(with, config, t->vocab, sequence, line,
-                                bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, mask)), error))
-                return false;
-            shown++;
-            break; /* one sentence of a document */
+    bool more = true, shown;
+    for (int64_t n = 0; more && count > 0; n++) {
+        more = false;
+        for (int64_t d = 0; d < split->count && count > 0; d++) {
+            int64_t s = t->corpus->document[split->documents[d]] + n;
+            if (s >= t->corpus->document[split->documents[d] + 1]) continue;
+            more = true;
+            if (!show_sentence(with, config, t, sequence, s, &shown, error)) return false;
+            count -= shown;
         }
     }
     return true;

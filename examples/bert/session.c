@@ -123,6 +123,7 @@ bool bert_session_guess(bert_session *s, int64_t positions, int64_t tokens, bert
     float *logits = malloc(bytes);
     zf_status status;
     if (!logits) return copy_error(error, ZF_ERR_NOMEM, "out of memory");
+    if (tokens > vocab) tokens = vocab;
     status = zf_step(s->program);
     if (!status) status = zf_read(s->program, s->model.mlm_logits, logits, bytes);
     for (int64_t row = 0; row < positions && !status; row++) {

@@ -108,7 +108,7 @@ static void zfi_play_leaf(zfi_play *p, int32_t id)
     if (!node->placed) return;
     other = zfi_intruder(p->map, node->offset, node->offset + node->bytes, 0);
     if (other) zfi_verify_fail(g, id, "it lies on %%%d, which is there all the time", (int)other);
-    p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
+    else p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
 }
 
 /* The operands of a node, or what an output names, are intact. */
@@ -153,7 +153,7 @@ static void zfi_play_node(zfi_play *p, int32_t position)
         if (x->placed && !over && zfi_overlap(node->offset, node->bytes, x->offset, x->bytes))
             zfi_verify_fail(g, id, "its result lies on %%%d, which it still reads", (int)node->args[k]);
     }
-    p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
+    if (!g->error.status) p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
 }
 
 /* Checks the placement of a graph whose nodes have been verified. */

@@ -30,12 +30,16 @@ static int32_t *zfi_gradient_nodes(zf_graph *g)
     return list;
 }
 
-/* sqrt of the sum of squares of all of x[0..count). */
+/* sqrt of the sum of squares of all of x[0..count): f32, f64 if one of them is. */
 static zf_tensor zfi_global_norm(zf_graph *g, const int32_t *x, int32_t count)
 {
     zf_tensor *sums = zfi_calloc(&g->memory, (size_t)count, sizeof *sums), norm = {g, 0};
+    zf_dtype dtype = ZF_F32;
     if (!sums) return zfi_graph_nomem(g), norm;
-    for (int32_t k = 0; k < count; k++) sums[k] = zfi_op(square_sums, NULL, ((zf_tensor){g, x[k]}));
+    for (int32_t k = 0; k < count; k++)
+        if (g->nodes[x[k]].dtype == ZF_F64) dtype = ZF_F64;
+    for (int32_t k = 0; k < count; k++)
+        sums[k] = zf_cast(zfi_op(square_sums, NULL, ((zf_tensor){g, x[k]})), dtype);
     norm = zf_sqrt(zfi_build(ZF_OP_total, count, sums, NULL));
     zfi_free(&g->memory, sums, (size_t)count * sizeof *sums);
     return norm;

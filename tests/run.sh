@@ -28,7 +28,7 @@ run_all() {
     *) jobs=-j$jobs ;;
     esac
     QUIET=yes ALL_GROUPS=yes ${MAKE:-make} --no-print-directory -s -k -O $jobs $targets 2>&1 |
-        grep -Ev '^make(\[[0-9]+\])?: (\*\*\* \[.*\] Error|Target .* not remade)'
+        grep --line-buffered -Ev '^make(\[[0-9]+\])?: (\*\*\* \[.*\] Error|Target .* not remade)'
     passed=0
     failed=0
     for group in $groups; do

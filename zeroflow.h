@@ -2,18 +2,23 @@
  *
  * WHAT IT IS
  *
- * A program builds a static graph with zf_ operators. Passes rewrite that graph until it is one complete training step:
- * forward, backward, clipping, optimizer, with every byte placed. Then it runs. There is one kind of thing, a list of
- * nodes, and one text for it, which can be printed after any pass, read back, compared and tested.
+ * A program builds a static graph with zf_ operators. Passes rewrite that graph until it is one
+ * complete training step: forward, backward, clipping, optimizer, with every byte placed. Then it
+ * runs. There is one kind of thing, a list of nodes, and one text for it, which can be printed
+ * after any pass, read back, compared and tested.
  *
- * SIX LINES
+ * EIGHT LINES
  *
  *     zf_graph *g = zf_graph_new(NULL);
- *     zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(32, 2)), y = zf_input(g, "y", ZF_I32, ZF_SHAPE(32));
- *     zf_tensor lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR), h = zf_relu(zf_nn_linear(x, "hidden", 64, NULL));
+ *     zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(32, 2));
+ *     zf_tensor y = zf_input(g, "y", ZF_I32, ZF_SHAPE(32));
+ *     zf_tensor lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+ *     zf_tensor h = zf_relu(zf_nn_linear(x, "hidden", 64, NULL));
  *     zf_tensor loss = zf_cross_entropy(zf_nn_linear(h, "out", 2, NULL), y, ZF_NONE);
  *     zf_autograd(g, loss), zf_adamw(g, lr, NULL);
- *     zf_program *p = zf_compile(g, NULL);              then zf_write(p, x, ...), zf_step(p), zf_read(p, loss, ...)
+ *     zf_program *p = zf_compile(g, NULL);
+ *
+ * and then, for each step, zf_write(p, x, ...), zf_step(p), zf_read(p, loss, ...).
  *
  * USE
  *
@@ -22,17 +27,18 @@
  *     #define ZEROFLOW_IMPLEMENTATION
  *     #include "zeroflow.h"
  *
- * C11 with gcc or clang, -lm -lpthread, on a POSIX system; the declarations are C++17 as well. dist/zeroflow.h (`make
- * dist`) is this header as one file. The header of the source tree includes the files beside it, and stb_ds (Debian:
- * libstb-dev). No machine flags are needed: AVX-512, AVX2 or NEON is chosen when it runs. Options, by #define before the
- * implementation: ZF_API (decorates the functions; `static` makes them private), ZEROFLOW_CBLAS (products by a linked
- * BLAS), ZF_NO_LINES (builders do not note the line that calls them).
+ * C11 with gcc or clang, -lm -lpthread, on a POSIX system; the declarations are C++17 as well.
+ * dist/zeroflow.h (`make dist`) is this header as one file. The header of the source tree includes
+ * the files beside it, and stb_ds (Debian: libstb-dev). No machine flags are needed: AVX-512, AVX2
+ * or NEON is chosen when it runs. Options, by #define before the implementation: ZF_API (decorates
+ * the functions; `static` makes them private), ZEROFLOW_CBLAS (products by a linked BLAS),
+ * ZF_NO_LINES (builders do not note the line that calls them).
  *
  * WHAT IT DOES NOT DO (YET)
  *
- * It runs on the CPU, in f32 (f64, bf16 and f16 by slow reference kernels), on one rank. There are no convolutions, no
- * dynamic shapes, and no control flow in a graph: another shape is another graph over the same parameters
- * (zf_compile_desc.share).
+ * It runs on the CPU, in f32 (f64, bf16 and f16 by slow reference kernels), on one rank. There are
+ * no convolutions, no dynamic shapes, and no control flow in a graph: another shape is another
+ * graph over the same parameters (zf_compile_desc.share).
  *
  * CONTENTS
  *
@@ -41,17 +47,18 @@
  *
  * STEP BY STEP
  *
- * Build. Each builder checks its operands and returns a tensor, a small value. On a mistake the graph keeps the first
- * error, which names operator, scope, source line and operands, and the invalid tensor flows through all later calls:
- * nothing needs checking until zf_compile returns NULL. Then zf_graph_error says why:
+ * Build. Each builder checks its operands and returns a tensor, a small value. On a mistake the
+ * graph keeps the first error, which names operator, scope, source line and operands, and the
+ * invalid tensor flows through all later calls: nothing needs checking until zf_compile returns
+ * NULL. Then zf_graph_error says why:
  *
- *     matmul in bert.pooler (model.c:41): the inner dimensions differ: 32 of a, 16 of b; they must be equal; %4 =
- *     f32[4,32], %7 = f32[16,8]
+ *     matmul in bert.pooler (model.c:41): the inner dimensions differ: 32 of a, 16 of b; they must
+ *     be equal; %4 = f32[4,32], %7 = f32[16,8]
  *
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
- * Rewrite. Passes in their order: zf_autograd; zf_simplify; zf_clip; one of zf_sgd, zf_adamw, zf_lamb. zf_graph_print
- * shows the graph between any two of them, one node per line:
+ * Rewrite. Passes in their order: zf_autograd; zf_simplify; zf_clip; one of zf_sgd, zf_adamw,
+ * zf_lamb. zf_graph_print shows the graph between any two of them, one node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -60,16 +67,19 @@
  *
  * What stands above `update:` runs once per micro-batch, what stands below once per step.
  *
- * Compile. zf_compile places every value in one arena (zf_memory), allocates exactly those bytes, draws the first values
- * of the parameters, and returns a program. Its peak is known before (zf_program_info_of), and a plan over
- * zf_compile_desc.memory_limit is an error that says by how much and where.
+ * Compile. zf_compile places every value in one arena (zf_memory), allocates exactly those bytes,
+ * draws the first values of the parameters, and returns a program. Its peak is known before
+ * (zf_program_info_of), and a plan over zf_compile_desc.memory_limit is an error that says by how
+ * much and where.
  *
- * Run. zf_write the inputs, zf_step, zf_read what zf_output keeps. A step allocates nothing. The same seed gives the same
- * bits on any number of threads, and after zf_save and zf_load. Between instruction sets, bits differ by rounding.
+ * Run. zf_write the inputs, zf_step, zf_read what zf_output keeps. A step allocates nothing. The
+ * same seed gives the same bits on any number of threads, and after zf_save and zf_load. Between
+ * instruction sets, bits differ by rounding.
  *
- * Own. A graph owns its nodes; a program borrows graph and backend; free in the reverse order of making: program, backend,
- * graph. NULL may be freed. One graph and its programs belong to one thread at a time; different graphs are independent.
- * No function prints, exits, aborts or reads the environment, and there are no global variables.
+ * Own. A graph owns its nodes; a program borrows graph and backend; free in the reverse order of
+ * making: program, backend, graph. NULL may be freed. One graph and its programs belong to one
+ * thread at a time; different graphs are independent. No function prints, exits, aborts or reads
+ * the environment, and there are no global variables.
  */
 #ifndef ZEROFLOW_H
 #define ZEROFLOW_H
@@ -84,7 +94,7 @@ extern "C" {
 #endif
 
 #ifndef ZF_API
-#define ZF_API /* decorates every public function; -DZF_API=static makes the library private to one file */
+#define ZF_API /* decorates every public function; -DZF_API=static keeps the library in one file */
 #endif
 
 /* ----------------------------------------------------------------------- 1 STATUS, MEMORY */
@@ -108,14 +118,16 @@ typedef enum zf_status {
 /* The name of a status: "ok", "out of memory", ... Never NULL. */
 ZF_API const char *zf_status_name(zf_status status);
 
-/* What went wrong, for a person: `text` is one line, terminated, at most 511 bytes, "" when status is ZF_OK. */
+/* What went wrong, for a person: `text` is one line, terminated, at most 511 bytes, "" when status
+ * is ZF_OK. */
 typedef struct zf_error {
     zf_status status;
     char text[512];
 } zf_error;
 
-/* One function allocates, resizes and frees (new_size 0); it returns NULL when it cannot, and then `ptr` is still valid.
- * `fn` NULL means the C library's realloc and free. A graph and all that is made from it use the graph's allocator. */
+/* One function allocates, resizes and frees (new_size 0); it returns NULL when it cannot, and then
+ * `ptr` is still valid. `fn` NULL means the C library's realloc and free. A graph and all that is
+ * made from it use the graph's allocator. */
 typedef struct zf_allocator {
     void *(*fn)(void *user, void *ptr, size_t old_size, size_t new_size);
     void *user;
@@ -141,16 +153,18 @@ typedef struct zf_shape {
     ((zf_shape){(int32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
 #define ZF_SCALAR ((zf_shape){0, {0}})
 
-/* The same from an array, for C++ and for ranks known only at run time. A rank outside 0..ZF_MAX_RANK gives rank -1,
- * which every builder refuses. */
+/* The same from an array, for C++ and for ranks known only at run time. A rank outside
+ * 0..ZF_MAX_RANK gives rank -1, which every builder refuses. */
 ZF_API zf_shape zf_shape_of(int32_t rank, const int64_t *dims);
-ZF_API int64_t zf_shape_count(zf_shape shape); /* number of elements; -1 when it does not fit int64 */
+/* Number of elements; -1 when it does not fit int64 */
+ZF_API int64_t zf_shape_count(zf_shape shape);
 
 /* -------------------------------------------------------------------------- 3 OPERATORS */
 
-/* One row per operator: name, least and most operands, attributes, flags.
- * An attribute is name:kind, kind one of i (int64), f (double), b (bool), d (dtype), l (list of int64),
- * v (list of double) and e(names) (one of the names). One that is absent is 0, false, the first name or the empty list. */
+/* One row per operator: name, least and most operands, attributes, flags. An attribute is
+ * name:kind, kind one of i (int64), f (double), b (bool), d (dtype), l (list of int64), v (list of
+ * double) and e(names) (one of the names). One that is absent is 0, false, the first name or the
+ * empty list. */
 #define ZF_OPS(X)                                                                                  \
     /* leaves */                                                                                   \
     X(input, 0, 0, "", ZF_OP_LEAF | ZF_OP_NAMED)                                                   \
@@ -236,7 +250,7 @@ typedef enum zf_op_flags {
     ZF_OP_EFFECT = 4,   /* has no value, is never dead */
     ZF_OP_MUTATES = 8,  /* writes into its leaf operands */
     ZF_OP_VIEW = 16,    /* may be the same bytes as operand 0 */
-    ZF_OP_INPLACE = 32  /* may write over an operand of the same shape and element size that dies here */
+    ZF_OP_INPLACE = 32  /* may write over an operand of its shape and element size that dies here */
 } zf_op_flags;
 
 typedef enum zf_op {
@@ -256,15 +270,18 @@ typedef union zf_attribute {
     } list;
 } zf_attribute;
 
-/* Converts count elements as zf_cast does: to nearest even, float to integer truncated and saturated. */
-ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype from_dtype, size_t count);
+/* Converts count elements as zf_cast does: to nearest even, float to integer truncated and
+ * saturated. */
+ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype from_dtype,
+                       size_t count);
 
 /* ---------------------------------------------------------------------------- 4 GRAPHS */
 
 typedef struct zf_graph zf_graph;
 
-/* A value of a graph. {0} (ZF_NONE) is "no tensor", where a builder documents one as optional. A tensor of a graph with
- * id 0 is invalid: a builder failed, the graph holds the error, and every builder passes it on. */
+/* A value of a graph. {0} (ZF_NONE) is "no tensor", where a builder documents one as optional. A
+ * tensor of a graph with id 0 is invalid: a builder failed, the graph holds the error, and every
+ * builder passes it on. */
 typedef struct zf_tensor {
     zf_graph *graph;
     int32_t id;
@@ -280,23 +297,28 @@ typedef struct zf_graph_desc {
 ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc);
 ZF_API void zf_graph_free(zf_graph *graph); /* NULL: nothing */
 
-/* The first error of the graph: ZF_OK and "" while there is none. The text lives as long as the graph. */
+/* The first error of the graph: ZF_OK and "" while there is none. The text lives as long as the
+ * graph. */
 ZF_API zf_status zf_graph_status(const zf_graph *graph);
 ZF_API const char *zf_graph_error(const zf_graph *graph);
 
 /* Writes the graph as text, one node per line. */
 ZF_API zf_status zf_graph_print(const zf_graph *graph, FILE *file);
-/* The same into text[0..size), terminated when size > 0; returns the length that the whole text has. */
+/* The same into text[0..size), terminated when size > 0; returns the length that the whole text
+ * has. */
 ZF_API size_t zf_graph_text(const zf_graph *graph, char *text, size_t size);
-/* The graph that `text` describes, or NULL with *error (which may be NULL) naming line and column. */
-ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_desc *desc, zf_error *error);
+/* The graph that `text` describes, or NULL with *error (which may be NULL) naming line and column.
+ * */
+ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_desc *desc,
+                                zf_error *error);
 /* A 64-bit hash of the text: equal graphs have equal hashes on every machine. */
 ZF_API uint64_t zf_graph_hash(const zf_graph *graph);
 
-/* The input, param, state or output of that name, or the invalid tensor, without making it an error. */
+/* The input, param, state or output of that name, or the invalid tensor, without making it an
+ * error. */
 ZF_API zf_tensor zf_graph_find(zf_graph *graph, const char *name);
-/* The parameters in the order of their declaration: 0 <= index < zf_param_count; an index outside gives the invalid
- * tensor, without making it an error. */
+/* The parameters in the order of their declaration: 0 <= index < zf_param_count; an index outside
+ * gives the invalid tensor, without making it an error. */
 ZF_API int32_t zf_param_count(const zf_graph *graph);
 ZF_API zf_tensor zf_param_at(zf_graph *graph, int32_t index);
 
@@ -304,9 +326,11 @@ ZF_API bool zf_valid(zf_tensor tensor);
 ZF_API zf_dtype zf_tensor_dtype(zf_tensor tensor); /* ZF_F32 for an invalid one */
 ZF_API zf_shape zf_tensor_shape(zf_tensor tensor); /* rank -1 for an invalid one */
 ZF_API size_t zf_tensor_bytes(zf_tensor tensor);   /* 0 for an invalid one */
-ZF_API const char *zf_tensor_name(zf_tensor tensor); /* of an input, param or state; "" for any other */
+/* Of an input, param or state; "" for any other */
+ZF_API const char *zf_tensor_name(zf_tensor tensor);
 
-/* Scopes name what is built inside them: zf_push(g, "layer.%d", i) ... zf_pop(g); names are joined by dots. */
+/* Scopes name what is built inside them: zf_push(g, "layer.%d", i) ... zf_pop(g); names are joined
+ * by dots. */
 ZF_API void zf_push(zf_graph *graph, const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 2, 3)))
@@ -316,15 +340,23 @@ ZF_API void zf_pop(zf_graph *graph);
 
 /* -------------------------------------------------------------------------- 5 BUILDERS
  *
- * Every builder returns the new tensor, or the invalid tensor after recording the graph's first error. f32, bf16, f16
- * and f64 are "float"; operands of one operator have one dtype unless the comment says otherwise. "Broadcasting" is
- * numpy's: shapes are aligned at the last dimension, a dimension 1 is repeated. An axis counts from 0, or from -1
- * backwards. Saved: what the gradient keeps alive. */
+ * Every builder returns the new tensor, or the invalid tensor after recording the graph's first
+ * error. f32, bf16, f16 and f64 are "float"; operands of one operator have one dtype unless the
+ * comment says otherwise. "Broadcasting" is numpy's: shapes are aligned at the last dimension, a
+ * dimension 1 is repeated. An axis counts from 0, or from -1 backwards. Saved: what the gradient
+ * keeps alive. */
 
 /* Values that the program writes before a step (zf_write); they stay until written again. */
 ZF_API zf_tensor zf_input(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
 
-typedef enum zf_init { ZF_ZEROS, ZF_ONES, ZF_FILL, ZF_NORMAL, ZF_TRUNCATED_NORMAL, ZF_UNIFORM } zf_init;
+typedef enum zf_init {
+    ZF_ZEROS,
+    ZF_ONES,
+    ZF_FILL,
+    ZF_NORMAL,
+    ZF_TRUNCATED_NORMAL,
+    ZF_UNIFORM
+} zf_init;
 
 typedef struct zf_param_desc {
     zf_dtype dtype; /* float */
@@ -335,16 +367,21 @@ typedef struct zf_param_desc {
     bool frozen;      /* no gradient, no update */
 } zf_param_desc;
 
-/* A trained tensor. Its first value depends on seed, name and the element's index alone, so that it is the same however
- * the tensor is cut. desc NULL: f32 zeros. */
-ZF_API zf_tensor zf_param(zf_graph *graph, const char *name, zf_shape shape, const zf_param_desc *desc);
-/* A tensor that steps change and checkpoints hold, but that is not trained: counters, moments. Starts as `value`. */
-ZF_API zf_tensor zf_state(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape, double value);
-ZF_API zf_tensor zf_constant(zf_graph *graph, zf_dtype dtype, zf_shape shape, double value); /* one value everywhere */
+/* A trained tensor. Its first value depends on seed, name and the element's index alone, so that it
+ * is the same however the tensor is cut. desc NULL: f32 zeros. */
+ZF_API zf_tensor zf_param(zf_graph *graph, const char *name, zf_shape shape,
+                          const zf_param_desc *desc);
+/* A tensor that steps change and checkpoints hold, but that is not trained: counters, moments.
+ * Starts as `value`. */
+ZF_API zf_tensor zf_state(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape,
+                          double value);
+/* One value everywhere */
+ZF_API zf_tensor zf_constant(zf_graph *graph, zf_dtype dtype, zf_shape shape, double value);
 /* values[0..zf_shape_count(shape)) are copied. */
 ZF_API zf_tensor zf_values(zf_graph *graph, zf_dtype dtype, zf_shape shape, const double *values);
 
-/* Elementwise, broadcasting. add sub mul div maximum minimum: float or integer; equal less: any -> bool. */
+/* Elementwise, broadcasting. add sub mul div maximum minimum: float or integer; equal less: any ->
+ * bool. */
 ZF_API zf_tensor zf_add(zf_tensor a, zf_tensor b);
 ZF_API zf_tensor zf_sub(zf_tensor a, zf_tensor b);
 ZF_API zf_tensor zf_mul(zf_tensor a, zf_tensor b);
@@ -353,7 +390,8 @@ ZF_API zf_tensor zf_maximum(zf_tensor a, zf_tensor b); /* at a tie the gradient 
 ZF_API zf_tensor zf_minimum(zf_tensor a, zf_tensor b);
 ZF_API zf_tensor zf_equal(zf_tensor a, zf_tensor b);
 ZF_API zf_tensor zf_less(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_where(zf_tensor condition, zf_tensor a, zf_tensor b); /* condition: bool or u8, a and b: any */
+/* condition: bool or u8, a and b: any */
+ZF_API zf_tensor zf_where(zf_tensor condition, zf_tensor a, zf_tensor b);
 
 /* Elementwise, float. */
 ZF_API zf_tensor zf_neg(zf_tensor x);
@@ -368,28 +406,34 @@ ZF_API zf_tensor zf_relu(zf_tensor x);
 ZF_API zf_tensor zf_gelu(zf_tensor x);      /* x Phi(x), by erf (Hendrycks & Gimpel 2016) */
 ZF_API zf_tensor zf_gelu_tanh(zf_tensor x); /* its tanh approximation (ibid., section 2) */
 ZF_API zf_tensor zf_silu(zf_tensor x);      /* x sigmoid(x) */
-ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to); /* any to any; rounds to nearest even, float to integer truncates */
-/* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). The mask is a function of seed,
- * step, this node and the element's global index (Philox4x32-10, Salmon et al. 2011): it is computed again for the
- * gradient and never stored. A program compiled with `.evaluate` passes x through. p = 0 gives x itself. */
+/* Any to any; rounds to nearest even, float to integer truncates */
+ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to);
+/* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). The mask is
+ * a function of seed, step, this node and the element's global index (Philox4x32-10, Salmon et al.
+ * 2011): it is computed again for the gradient and never stored. A program compiled with
+ * `.evaluate` passes x through. p = 0 gives x itself. */
 ZF_API zf_tensor zf_dropout(zf_tensor x, double p);
 
 /* Shape. */
-ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape); /* one dimension may be -1: what remains */
+/* One dimension may be -1: what remains */
+ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape);
 ZF_API zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b);
-ZF_API zf_tensor zf_permute(zf_tensor x, const int32_t *order); /* out.dims[i] = x.dims[order[i]], rank entries */
-ZF_API zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop); /* x[start..stop) */
+/* out.dims[i] = x.dims[order[i]], rank entries */
+ZF_API zf_tensor zf_permute(zf_tensor x, const int32_t *order);
+/* x[start..stop) */
+ZF_API zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop);
 ZF_API zf_tensor zf_pad(zf_tensor x, int32_t axis, int64_t before, int64_t after); /* with zeros */
 ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis);
 ZF_API zf_tensor zf_broadcast(zf_tensor x, zf_shape shape);
-ZF_API zf_tensor zf_sum_to(zf_tensor x, zf_shape shape); /* the transpose of broadcast: sums what was repeated */
+/* The transpose of broadcast: sums what was repeated */
+ZF_API zf_tensor zf_sum_to(zf_tensor x, zf_shape shape);
 
 typedef struct zf_matmul_desc {
     bool transpose_a, transpose_b; /* of the last two dimensions */
 } zf_matmul_desc;
 
-/* out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]; float, ranks >= 2, leading dimensions broadcast; accumulates in
- * f32 (f64 for f64). */
+/* out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]; float, ranks >= 2, leading dimensions
+ * broadcast; accumulates in f32 (f64 for f64). */
 ZF_API zf_tensor zf_matmul(zf_tensor a, zf_tensor b);
 ZF_API zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *desc);
 
@@ -398,14 +442,16 @@ typedef struct zf_reduce_desc {
     bool keep; /* keep the axis as a dimension 1 */
 } zf_reduce_desc;
 
-/* Reductions over every element, to a scalar; _ex over one axis. Float. The order of additions is fixed. */
+/* Reductions over every element, to a scalar; _ex over one axis. Float. The order of additions is
+ * fixed. */
 ZF_API zf_tensor zf_sum(zf_tensor x);
 ZF_API zf_tensor zf_sum_ex(zf_tensor x, const zf_reduce_desc *desc);
 ZF_API zf_tensor zf_mean(zf_tensor x);
 ZF_API zf_tensor zf_mean_ex(zf_tensor x, const zf_reduce_desc *desc);
 ZF_API zf_tensor zf_max(zf_tensor x); /* equal maxima share the gradient */
 ZF_API zf_tensor zf_max_ex(zf_tensor x, const zf_reduce_desc *desc);
-ZF_API zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *desc); /* i32, the first of equal ones; no gradient */
+/* i32, the first of equal ones; no gradient */
+ZF_API zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *desc);
 
 /* Over the last dimension, float. */
 ZF_API zf_tensor zf_softmax(zf_tensor x);     /* saved: the output alone */
@@ -416,52 +462,60 @@ ZF_API zf_tensor zf_layer_norm(zf_tensor x, zf_tensor gamma, zf_tensor beta, dou
 /* gamma x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019). */
 ZF_API zf_tensor zf_rms_norm(zf_tensor x, zf_tensor gamma, double eps);
 
-/* out[i...,:] = table[index[i...],:]; table [rows,n] float, index i32 or i64 of any shape. An index outside 0..rows-1
- * is an error of the step. The gradient adds in the order of the index: deterministic. */
+/* out[i...,:] = table[index[i...],:]; table [rows,n] float, index i32 or i64 of any shape. An index
+ * outside 0..rows-1 is an error of the step. The gradient adds in the order of the index:
+ * deterministic. */
 ZF_API zf_tensor zf_gather_rows(zf_tensor table, zf_tensor index);
 ZF_API zf_tensor zf_embedding(zf_tensor table, zf_tensor ids); /* the same, by its usual name */
 
-/* weight * sum over rows of -log softmax(logits)[label]; rows whose label is -100 count nothing. logits [n,classes]
- * float, labels [n] i32 or i64, weight a scalar f32: 1 / (labelled rows of the global batch) makes the loss, however
- * the batch is cut, the mean over all labelled rows. weight ZF_NONE: 1 / max(1, labelled rows of these labels). */
+/* weight * sum over rows of -log softmax(logits)[label]; rows whose label is -100 count nothing.
+ * logits [n,classes] float, labels [n] i32 or i64, weight a scalar f32: 1 / (labelled rows of the
+ * global batch) makes the loss, however the batch is cut, the mean over all labelled rows. weight
+ * ZF_NONE: 1 / max(1, labelled rows of these labels). */
 ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
 
 /* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
 ZF_API zf_tensor zf_output(zf_tensor x, const char *name);
 
-/* For layers of one's own: records a misuse as the graph's error, with scope and line; returns the invalid tensor. */
+/* For layers of one's own: records a misuse as the graph's error, with scope and line; returns the
+ * invalid tensor. */
 ZF_API zf_tensor zf_fail(zf_tensor x, const char *format, ...)
 #if defined(__GNUC__)
     __attribute__((format(printf, 2, 3)))
 #endif
     ;
 
-/* Used by the macros at the end of this header: they note where a builder was called, for error messages. */
+/* Used by the macros at the end of this header: they note where a builder was called, for error
+ * messages. */
 ZF_API zf_tensor zf_at(zf_tensor x, const char *file, int line);
 ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);
 
 /* ---------------------------------------------------------------------------- 6 PASSES
  *
- * A pass rewrites the graph, checks that it comes at its turn, and verifies what it made. Node ids are never renumbered.
- * All return ZF_OK or the graph's first error. */
+ * A pass rewrites the graph, checks that it comes at its turn, and verifies what it made. Node ids
+ * are never renumbered. All return ZF_OK or the graph's first error. */
 
-/* Appends the gradient of `loss` (a scalar) with respect to every parameter that is not frozen and that it depends on,
- * one `gradient param, value` node each, and an output "loss". Requires: not run before. */
+/* Appends the gradient of `loss` (a scalar) with respect to every parameter that is not frozen and
+ * that it depends on, one `gradient param, value` node each, and an output "loss". Requires: not
+ * run before. */
 ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
-/* After zf_autograd: the gradient of a parameter as the passes so far have made it, or the invalid tensor where it has
- * none, without making it an error. */
+/* After zf_autograd: the gradient of a parameter as the passes so far have made it, or the invalid
+ * tensor where it has none, without making it an error. */
 ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
 
-/* Removes what nothing needs, merges equal nodes, folds what is known, and undoes what undoes itself. */
+/* Removes what nothing needs, merges equal nodes, folds what is known, and undoes what undoes
+ * itself. */
 ZF_API zf_status zf_simplify(zf_graph *graph);
 
-/* Scales every gradient by 1 / max(1, (norm + 1e-6) / max_norm), norm over all of them, and adds an output "grad_norm"
- * (before the scaling). max_norm <= 0 or infinite: the output alone. Requires: zf_autograd; no optimizer yet. */
+/* Scales every gradient by 1 / max(1, (norm + 1e-6) / max_norm), norm over all of them, and adds an
+ * output "grad_norm" (before the scaling). max_norm <= 0 or infinite: the output alone. Requires:
+ * zf_autograd; no optimizer yet. */
 ZF_API zf_status zf_clip(zf_graph *graph, double max_norm);
 
-/* Optimizers: one update per parameter that has a gradient. `lr` is a scalar f32. Weight decay is decoupled (added to
- * the update; for SGD to the gradient) and applies to parameters of rank >= 2, so not to biases and norms, unless
- * decay_all. Requires: zf_autograd; one optimizer per graph. desc NULL: defaults. */
+/* Optimizers: one update per parameter that has a gradient. `lr` is a scalar f32. Weight decay is
+ * decoupled (added to the update; for SGD to the gradient) and applies to parameters of rank >= 2,
+ * so not to biases and norms, unless decay_all. Requires: zf_autograd; one optimizer per graph.
+ * desc NULL: defaults. */
 typedef struct zf_sgd_desc {
     double momentum; /* 0 */
     bool nesterov;
@@ -480,7 +534,8 @@ typedef struct zf_adamw_desc {
 } zf_adamw_desc;
 ZF_API zf_status zf_adamw(zf_graph *graph, zf_tensor lr, const zf_adamw_desc *desc);
 
-/* LAMB (You et al. 2020): u = m^/(sqrt(v^) + eps) + wd p; r = |p| / |u|, clamped, 1 where a norm is 0; p -= lr r u. */
+/* LAMB (You et al. 2020): u = m^/(sqrt(v^) + eps) + wd p; r = |p| / |u|, clamped, 1 where a norm is
+ * 0; p -= lr r u. */
 typedef struct zf_lamb_desc {
     double beta1; /* 0.9 */
     double beta2; /* 0.999 */
@@ -533,7 +588,8 @@ typedef struct zf_backend {
     /* 64-byte aligned, or NULL with *error. */
     void *(*allocate)(void *self, size_t bytes, zf_error *error);
     void (*release)(void *self, void *memory, size_t bytes);
-    zf_status (*copy)(void *self, void *to, const void *from, size_t bytes, zf_copy kind, zf_error *error);
+    zf_status (*copy)(void *self, void *to, const void *from, size_t bytes, zf_copy kind,
+                      zf_error *error);
     /* Bytes of scratch that this node needs while it runs; data pointers are not set. */
     size_t (*scratch)(void *self, const zf_launch *launch);
     zf_status (*launch)(void *self, const zf_launch *launch);
@@ -545,8 +601,10 @@ ZF_API void zf_backend_free(zf_backend *backend); /* NULL: nothing */
 
 typedef struct zf_cpu_desc {
     int32_t threads; /* workers, the calling thread among them; 0: 1 */
-    bool reference;  /* run the reference kernels (slow, in double precision) instead of the fast ones */
-    const char *isa; /* "portable", "avx2", "avx512", "neon": no better than that; NULL: the best there is */
+    /* Run the reference kernels (slow, in double precision) instead of the fast ones */
+    bool reference;
+    /* "portable", "avx2", "avx512", "neon": no better than that; NULL: the best there is */
+    const char *isa;
     zf_allocator allocator;
 } zf_cpu_desc;
 
@@ -563,34 +621,39 @@ typedef struct zf_memory_desc {
     bool share;          /* parameters and states lie in another program's arena */
 } zf_memory_desc;
 
-/* Gives every value its place: an offset in one arena, first what outlives a step (parameters, state, inputs,
- * constants), then what does not. zf_compile runs it when it has not been run. desc NULL: defaults. */
+/* Gives every value its place: an offset in one arena, first what outlives a step (parameters,
+ * state, inputs, constants), then what does not. zf_compile runs it when it has not been run. desc
+ * NULL: defaults. */
 ZF_API zf_status zf_memory(zf_graph *graph, const zf_memory_desc *desc);
 
 typedef struct zf_compile_desc {
     zf_backend *backend;  /* NULL: a single-threaded CPU backend of the program's own */
     uint64_t seed;        /* of parameters and dropout */
-    size_t memory_limit;  /* bytes; 0: none. A plan over it is ZF_ERR_LIMIT, saying by how much and where */
-    zf_program *share;    /* parameters and state are those of this program, matched by name; it must outlive this one */
+    /* bytes; 0: none. A plan over it is ZF_ERR_LIMIT, saying by how much and where */
+    size_t memory_limit;
+    /* Parameters and state are those of this program, matched by name; it must outlive this one */
+    zf_program *share;
     bool evaluate;        /* dropout passes through */
     bool no_reuse;        /* as zf_memory_desc.no_reuse */
     bool poison;          /* fill bytes whose value died with NaN: finds reads of the dead; slow */
 } zf_compile_desc;
 
-/* A program that runs the graph, or NULL: the graph has the error. It borrows graph, backend and share, and the graph
- * must not change while it lives. desc NULL: defaults. */
+/* A program that runs the graph, or NULL: the graph has the error. It borrows graph, backend and
+ * share, and the graph must not change while it lives. desc NULL: defaults. */
 ZF_API zf_program *zf_compile(zf_graph *graph, const zf_compile_desc *desc);
 ZF_API void zf_program_free(zf_program *program); /* NULL: nothing */
 
 /* The last call's error; "" when it was good. */
 ZF_API const char *zf_program_error(const zf_program *program);
 
-/* Copies `bytes` (exactly the tensor's) into an input, param or state; out of a param, state, input or output. */
+/* Copies `bytes` (exactly the tensor's) into an input, param or state; out of a param, state, input
+ * or output. */
 ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
 ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
 
-/* Runs the graph once: one training step where it has an optimizer. After an error (an index out of range, say) the
- * values of this step are undefined; parameters and state are untouched if it arose before the update section. */
+/* Runs the graph once: one training step where it has an optimizer. After an error (an index out of
+ * range, say) the values of this step are undefined; parameters and state are untouched if it arose
+ * before the update section. */
 ZF_API zf_status zf_step(zf_program *program);
 
 /* Steps done: 0 at first, kept by checkpoints. */
@@ -784,7 +847,8 @@ typedef struct zf_safetensors_entry {
     const char *name;       /* UTF-8, terminated; lives as long as the file is open */
     const char *dtype_name; /* as the file says it: "F32" */
     zf_dtype dtype;
-    bool readable; /* false: this library lacks the element type (U16, F8_E4M3, ...); dtype is void */
+    /* false: this library lacks the element type (U16, F8_E4M3, ...); dtype is void */
+    bool readable;
     zf_shape shape;
     size_t bytes;
 } zf_safetensors_entry;
@@ -831,23 +895,27 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
 
 /* ---------------------------------------------------------------------------- 10 LAYERS
  *
- * Conveniences, written with the calls above alone (nn/), to be used or copied. Parameters have the names and shapes
- * that PyTorch and Hugging Face give them, inside the scopes that are open. */
+ * Conveniences, written with the calls above alone (nn/), to be used or copied. Parameters have the
+ * names and shapes that PyTorch and Hugging Face give them, inside the scopes that are open. */
 
 typedef struct zf_nn_linear_desc {
     double std; /* of the weight's truncated normal; 0: 0.02 */
     bool no_bias;
 } zf_nn_linear_desc;
 
-/* x [..., in] -> [..., out]: x weight^T + bias; parameters NAME.weight [out, in] and NAME.bias [out]. */
-ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out, const zf_nn_linear_desc *desc);
+/* x [..., in] -> [..., out]: x weight^T + bias; parameters NAME.weight [out, in] and NAME.bias
+ * [out]. */
+ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out,
+                              const zf_nn_linear_desc *desc);
 /* Parameters NAME.weight (ones) and NAME.bias (zeros), [n] for x [..., n]. */
 ZF_API zf_tensor zf_nn_layer_norm(zf_tensor x, const char *name, double eps);
 /* The f32 parameter NAME.weight [rows, width], truncated normal (std 0: 0.02), for zf_embedding. */
-ZF_API zf_tensor zf_nn_embedding_table(zf_graph *graph, const char *name, int64_t rows, int64_t width, double std);
-/* softmax(q k^T / sqrt(d) + bias) v, dropout on the softmax; q [..., m, d], k and v [..., n, d]; bias broadcasts to
- * [..., m, n] and may be ZF_NONE (Vaswani et al. 2017). */
-ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tensor bias, double dropout);
+ZF_API zf_tensor zf_nn_embedding_table(zf_graph *graph, const char *name, int64_t rows,
+                                       int64_t width, double std);
+/* softmax(q k^T / sqrt(d) + bias) v, dropout on the softmax; q [..., m, d], k and v [..., n, d];
+ * bias broadcasts to [..., m, n] and may be ZF_NONE (Vaswani et al. 2017). */
+ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tensor bias,
+                                 double dropout);
 
 typedef struct zf_nn_encoder_desc {
     int64_t heads;        /* 0: one for every 64 of hidden */
@@ -855,11 +923,13 @@ typedef struct zf_nn_encoder_desc {
     double dropout, attention_dropout;
     double eps; /* of LayerNorm; 0: 1e-12 */
     double std; /* of the weights; 0: 0.02 */
-    bool pre_norm; /* LayerNorm in front of each half and not behind it; a model then ends with one of its own */
+    /* LayerNorm in front of each half and not behind it; a model then ends with one of its own */
+    bool pre_norm;
 } zf_nn_encoder_desc;
 
-/* One transformer encoder block, x [batch, tokens, hidden] -> the same; parameters named as in BERT's encoder.layer.{i}
- * (attention.self.query.weight, ...). bias: as in zf_nn_attention, over [batch, heads, tokens, tokens]. */
+/* One transformer encoder block, x [batch, tokens, hidden] -> the same; parameters named as in
+ * BERT's encoder.layer.{i} (attention.self.query.weight, ...). bias: as in zf_nn_attention, over
+ * [batch, heads, tokens, tokens]. */
 ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_encoder_desc *desc);
 
 typedef enum zf_schedule_kind {
@@ -868,10 +938,11 @@ typedef enum zf_schedule_kind {
     ZF_COSINE,      /* the same along half a cosine */
     ZF_POLYNOMIAL,  /* the same along (1 - t)^power */
     ZF_EXPONENTIAL, /* peak * rate^floor(steps after the warm-up / every), not below end */
-    ZF_ONE_CYCLE    /* up from peak/25 during the warm-up (0: 30% of steps), down to end, both as cosines */
+    ZF_ONE_CYCLE    /* cosines: up from peak/25 in the warm-up (0: 30% of steps), down to end */
 } zf_schedule_kind;
 
-/* The learning rate of step 1, 2, ...: all but ZF_ONE_CYCLE rise linearly, step/warmup of peak, for `warmup` steps. */
+/* The learning rate of step 1, 2, ...: all but ZF_ONE_CYCLE rise linearly, step/warmup of peak, for
+ * `warmup` steps. */
 typedef struct zf_schedule {
     zf_schedule_kind kind;
     double peak, end;
@@ -881,7 +952,8 @@ typedef struct zf_schedule {
     int64_t every; /* 0: 1 */
 } zf_schedule;
 ZF_API double zf_schedule_at(const zf_schedule *schedule, int64_t step);
-ZF_API const char *zf_schedule_name(zf_schedule_kind kind); /* "constant", ...; NULL behind the last */
+/* "constant", ...; NULL behind the last */
+ZF_API const char *zf_schedule_name(zf_schedule_kind kind);
 
 typedef struct zf_nn_train_desc {
     zf_program *program;
@@ -889,7 +961,8 @@ typedef struct zf_nn_train_desc {
     zf_tensor lr;  /* written before each step; ZF_NONE: not */
     zf_schedule schedule;
     void *user;
-    /* Writes the inputs of step `step` (0, 1, ...); may be NULL. A bad status ends the training with it. */
+    /* Writes the inputs of step `step` (0, 1, ...); may be NULL. A bad status ends the training
+     * with it. */
     zf_status (*feed)(void *user, zf_program *program, int64_t step);
     /* After `done` steps; false ends the training. May be NULL. */
     bool (*report)(void *user, zf_program *program, int64_t done, double lr);
@@ -903,7 +976,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 
 #if defined(ZEROFLOW_IMPLEMENTATION) && !defined(ZEROFLOW_IMPLEMENTED)
 #define ZEROFLOW_IMPLEMENTED
-#ifdef zf_add /* the header was included before: its line macros would expand in the functions below */
+#ifdef zf_add /* the header was included before: its macros would expand in the functions below */
 #undef zf_neg
 #undef zf_exp
 #undef zf_log
@@ -1005,8 +1078,8 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "nn/train.c"
 #endif
 
-/* Every builder notes the line that calls it, so that an error names it. A macro is not expanded within itself: the name
- * on the right is the function. */
+/* Every builder notes the line that calls it, so that an error names it. A macro is not expanded
+ * within itself: the name on the right is the function. */
 #ifndef ZF_NO_LINES
 #define zf_neg(x) zf_neg(zf_at((x), __FILE__, __LINE__))
 #define zf_exp(x) zf_exp(zf_at((x), __FILE__, __LINE__))

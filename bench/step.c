@@ -1,9 +1,11 @@
 /* One training step of BERT on made-up tokens: tokens per second, GFLOP/s, and where the time goes.
  *
- *     build/bench/step --model mini --vocab 8192 --batch 16 --seq 128 --threads 2 --steps 30 [--profile] [--json]
+ *     build/bench/step --model mini --vocab 8192 --batch 16 --seq 128 --threads 2 --steps 30
+ *                      [--profile] [--json]
  *
- * The shapes and counts are those of bench/peers/torch_bert.py: 19 labelled positions in each 128 tokens, AdamW,
- * dropout 0.1. Times are medians. --profile wraps the backend's launch with a clock and adds up by operator. */
+ * The shapes and counts are those of bench/peers/torch_bert.py: 19 labelled positions in each 128
+ * tokens, AdamW, dropout 0.1. Times are medians. --profile wraps the backend's launch with a clock
+ * and adds up by operator. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/bert/options.h"
 #include "../examples/bert/session.h"
@@ -25,10 +27,9 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-static const char *const op_names[] = {
-    "none",
+static const char *const op_names[] = {"none",
 #define X(name, least, most, attributes, flags) #name,
-    ZF_OPS(X)
+                                       ZF_OPS(X)
 #undef X
 };
 
@@ -49,11 +50,13 @@ static bert_batch *random_batch(const bert_shape *s, int64_t vocab)
     size_t tokens = (size_t)(s->batch * s->sequence);
     uint64_t state = 1;
     if (!b) return NULL;
-    b->input_ids = calloc(tokens, 4), b->token_type_ids = calloc(tokens, 4), b->attention_mask = malloc(tokens);
+    b->input_ids = calloc(tokens, 4), b->token_type_ids = calloc(tokens, 4),
+    b->attention_mask = malloc(tokens);
     b->positions = calloc((size_t)s->predictions, 4), b->labels = calloc((size_t)s->predictions, 4);
     b->next_sentence_label = calloc((size_t)s->batch, 4);
     b->labelled = (int32_t)s->predictions;
-    for (size_t i = 0; i < tokens; i++) b->input_ids[i] = (int32_t)(bert_mix(state++) % (uint64_t)vocab);
+    for (size_t i = 0; i < tokens; i++)
+        b->input_ids[i] = (int32_t)(bert_mix(state++) % (uint64_t)vocab);
     memset(b->attention_mask, 1, tokens);
     for (int64_t p = 0; p < s->predictions; p++) {
         int64_t each = s->predictions / s->batch;
@@ -83,7 +86,8 @@ int main(int argc, char **argv)
     const char *model = "mini", *rest;
     int64_t vocab = 8192, threads = 2, steps = 30, optimizer = BERT_ADAMW;
     bool profile = false, json = false;
-    bert_session_desc d = {.train = true, .weight_decay = 0.01, .clip = 1, .seed = 1, .shape = {16, 128, 0}};
+    bert_session_desc d = {
+        .train = true, .weight_decay = 0.01, .clip = 1, .seed = 1, .shape = {16, 128, 0}};
     const option_row rows[] = {
         {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as bert pretrain"},
         {"vocab", OPTION_COUNT, "N", &vocab, 8, 1e9, "tokens of the vocabulary"},
@@ -113,7 +117,8 @@ int main(int argc, char **argv)
     d.threads = threads;
     d.shape.predictions = d.shape.batch * (int64_t)(0.15 * (double)(d.shape.sequence - 3) + 0.5);
     if (bert_config_load(model, &d.config, &error)) d.config.vocab = vocab;
-    if (error.status || !bert_session_open(&s, &d, &error)) return fprintf(stderr, "step: %s\n", error.text), 1;
+    if (error.status || !bert_session_open(&s, &d, &error))
+        return fprintf(stderr, "step: %s\n", error.text), 1;
     batch = random_batch(&d.shape, vocab);
     times = calloc((size_t)steps, sizeof *times);
     if (!batch || !times) return 1;
@@ -132,15 +137,18 @@ int main(int argc, char **argv)
     tokens = (double)(d.shape.batch * d.shape.sequence);
     info = zf_program_info_of(s.program);
     if (json)
-        printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, \"gflops\": %.1f, "
+        printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, "
+               "\"gflops\": %.1f, "
                "\"step_ms\": %.3f, \"peak_bytes\": %zu}\n",
-               model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median, info.peak_bytes);
+               model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
+               info.peak_bytes);
     else
-        printf("BERT-%s, batch %lld x %lld, %lld threads: %.0f tokens/s (best %.0f), %.1f GFLOP/s, %.2f ms, %.1f GFLOP a "
+        printf("BERT-%s, batch %lld x %lld, %lld threads: %.0f tokens/s (best %.0f), %.1f GFLOP/s, "
+               "%.2f ms, %.1f GFLOP a "
                "step, %.1f MiB\n",
-               model, (long long)d.shape.batch, (long long)d.shape.sequence, (long long)threads, tokens / median,
-               tokens / times[0], 1e-9 * info.flops / median, 1e3 * median, 1e-9 * info.flops,
-               (double)info.peak_bytes / 1048576);
+               model, (long long)d.shape.batch, (long long)d.shape.sequence, (long long)threads,
+               tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
+               1e-9 * info.flops, (double)info.peak_bytes / 1048576);
     if (profile) print_profile(steps);
     bert_session_close(&s);
     return 0;

@@ -105,21 +105,16 @@ ZFI_UNUSED static const char *zfi_isa_name(zfi_isa isa)
     ZFI_INSTANCE(ZFI_TARGET_AVX2, ZFI_ISA_AVX2, _avx2, type, give, name, params, args)             \
     ZFI_INSTANCE(ZFI_TARGET_AVX512, ZFI_ISA_AVX512, _avx512, type, give, name, params, args)
 #define ZFI_DISPATCH(give, name, args)                                                             \
-    if (isa == ZFI_ISA_AVX512)                                                                     \
-        give name##_avx512 args;                                                                   \
-    else if (isa == ZFI_ISA_AVX2)                                                                  \
-        give name##_avx2 args;                                                                     \
-    else                                                                                           \
-        give name##_portable args;
+    if (isa == ZFI_ISA_AVX512) give name##_avx512 args;                                            \
+    else if (isa == ZFI_ISA_AVX2) give name##_avx2 args;                                           \
+    else give name##_portable args;
 #elif ZFI_NEON
 #define ZFI_INSTANCES(type, give, name, params, args)                                              \
     ZFI_INSTANCE(, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)                    \
     ZFI_INSTANCE(, ZFI_ISA_NEON, _neon, type, give, name, params, args)
 #define ZFI_DISPATCH(give, name, args)                                                             \
-    if (isa == ZFI_ISA_NEON)                                                                       \
-        give name##_neon args;                                                                     \
-    else                                                                                           \
-        give name##_portable args;
+    if (isa == ZFI_ISA_NEON) give name##_neon args;                                                \
+    else give name##_portable args;
 #else
 #define ZFI_INSTANCES(type, give, name, params, args)                                              \
     ZFI_INSTANCE(, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)

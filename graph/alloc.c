@@ -1,12 +1,14 @@
 /* Memory and errors: every byte of the library passes through here.
  *
- * A zfi_memory is an allocator with a sticky failure: after one refused request `failed` stays set, later requests are
- * still served, and the owner reports ZF_ERR_NOMEM once instead of after every line.
+ * A zfi_memory is an allocator with a sticky failure: after one refused request `failed` stays set,
+ * later requests are still served, and the owner reports ZF_ERR_NOMEM once instead of after every
+ * line.
  *
- * Growing arrays and name maps are those of stb_ds. It knows no failed allocation and no context, so this file gives it
- * both: arrays grow through zfi_grow, which stb_ds then finds roomy enough; a map grows its hash index inside
- * zfi_map_put alone, where a thread-local pointer names the allocator and a refusal leaves by longjmp before stb_ds has
- * changed anything. Blocks of stb_ds carry their size in front:
+ * Growing arrays and name maps are those of stb_ds. It knows no failed allocation and no context,
+ * so this file gives it both: arrays grow through zfi_grow, which stb_ds then finds roomy enough; a
+ * map grows its hash index inside zfi_map_put alone, where a thread-local pointer names the
+ * allocator and a refusal leaves by longjmp before stb_ds has changed anything. Blocks of stb_ds
+ * carry their size in front:
  *
  *     | size (16 bytes) | stbds_array_header | elements ... |
  */
@@ -20,8 +22,8 @@
 
 #if defined(__GNUC__)
 #define ZFI_PRINTF(string, first) __attribute__((format(printf, string, first)))
-#define ZFI_INLINE static inline __attribute__((always_inline, unused))
-#define ZFI_UNUSED __attribute__((unused))
+#define ZFI_INLINE                static inline __attribute__((always_inline, unused))
+#define ZFI_UNUSED                __attribute__((unused))
 #else
 #define ZFI_PRINTF(string, first)
 #define ZFI_INLINE static inline
@@ -33,15 +35,25 @@
 ZF_API const char *zf_status_name(zf_status status)
 {
     static const char *const names[] = {
-        "ok",         "out of memory",   "invalid argument", "shapes do not match", "dtypes do not match",
-        "wrong stage", "parse error",     "verification failed", "does not fit",      "input/output error",
-        "bad format", "state mismatch", "backend error",
+        "ok",
+        "out of memory",
+        "invalid argument",
+        "shapes do not match",
+        "dtypes do not match",
+        "wrong stage",
+        "parse error",
+        "verification failed",
+        "does not fit",
+        "input/output error",
+        "bad format",
+        "state mismatch",
+        "backend error",
     };
     return (unsigned)status < (unsigned)ZFI_COUNT(names) ? names[status] : "unknown status";
 }
 
-/* Records `status` and the text, unless an error is recorded already (the first one tells the cause). `error` may be
- * NULL. Returns `status`. */
+/* Records `status` and the text, unless an error is recorded already (the first one tells the
+ * cause). `error` may be NULL. Returns `status`. */
 ZFI_PRINTF(3, 4)
 static zf_status zfi_fail(zf_error *error, zf_status status, const char *format, ...)
 {
@@ -96,7 +108,8 @@ static zfi_memory zfi_memory_of(const zf_allocator *allocator)
     return memory;
 }
 
-/* Resizes `ptr` (NULL: allocates). On failure returns NULL, sets `failed`, and `ptr` stays as it was. */
+/* Resizes `ptr` (NULL: allocates). On failure returns NULL, sets `failed`, and `ptr` stays as it
+ * was. */
 static void *zfi_realloc(zfi_memory *memory, void *ptr, size_t old_size, size_t new_size)
 {
     void *block = memory->allocator.fn(memory->allocator.user, ptr, old_size, new_size);
@@ -115,14 +128,12 @@ static void *zfi_calloc(zfi_memory *memory, size_t count, size_t size)
 {
     size_t bytes;
     void *block = NULL;
-    if (!zfi_mul_size(count, size, &bytes))
-        memory->failed = true;
-    else if ((block = zfi_realloc(memory, NULL, 0, bytes ? bytes : 1)))
-        memset(block, 0, bytes);
+    if (!zfi_mul_size(count, size, &bytes)) memory->failed = true;
+    else if ((block = zfi_realloc(memory, NULL, 0, bytes ? bytes : 1))) memset(block, 0, bytes);
     return block;
 }
 
-/* ------------------------------------------------------------------------------------------------ stb_ds, contained */
+/* ---------------------------------------------------------------------------- stb_ds, contained */
 
 typedef struct zfi_stb_scope {
     zfi_memory *memory;
@@ -170,39 +181,41 @@ static void zfi_stb_free(void *ptr) { zfi_block_free(zfi_stb->memory, ptr); }
 #define STBDS_NO_SHORT_NAMES
 #define STBDS_REALLOC(context, ptr, size) zfi_stb_realloc(ptr, size)
 #define STBDS_FREE(context, ptr)          zfi_stb_free(ptr)
-#define stbds_rand_seed      zfi_stbds_rand_seed
-#define stbds_hash_bytes     zfi_stbds_hash_bytes
-#define stbds_hash_string    zfi_stbds_hash_string
-#define stbds_stralloc       zfi_stbds_stralloc
-#define stbds_strreset       zfi_stbds_strreset
-#define stbds_unit_tests     zfi_stbds_unit_tests
-#define stbds_arrgrowf       zfi_stbds_arrgrowf
-#define stbds_arrfreef       zfi_stbds_arrfreef
-#define stbds_hmfree_func    zfi_stbds_hmfree_func
-#define stbds_hmget_key      zfi_stbds_hmget_key
-#define stbds_hmget_key_ts   zfi_stbds_hmget_key_ts
-#define stbds_hmput_default  zfi_stbds_hmput_default
-#define stbds_hmput_key      zfi_stbds_hmput_key
-#define stbds_hmdel_key      zfi_stbds_hmdel_key
-#define stbds_shmode_func    zfi_stbds_shmode_func
+#define stbds_rand_seed                   zfi_stbds_rand_seed
+#define stbds_hash_bytes                  zfi_stbds_hash_bytes
+#define stbds_hash_string                 zfi_stbds_hash_string
+#define stbds_stralloc                    zfi_stbds_stralloc
+#define stbds_strreset                    zfi_stbds_strreset
+#define stbds_unit_tests                  zfi_stbds_unit_tests
+#define stbds_arrgrowf                    zfi_stbds_arrgrowf
+#define stbds_arrfreef                    zfi_stbds_arrfreef
+#define stbds_hmfree_func                 zfi_stbds_hmfree_func
+#define stbds_hmget_key                   zfi_stbds_hmget_key
+#define stbds_hmget_key_ts                zfi_stbds_hmget_key_ts
+#define stbds_hmput_default               zfi_stbds_hmput_default
+#define stbds_hmput_key                   zfi_stbds_hmput_key
+#define stbds_hmdel_key                   zfi_stbds_hmdel_key
+#define stbds_shmode_func                 zfi_stbds_shmode_func
 #define STB_DS_IMPLEMENTATION
 #include <stb/stb_ds.h>
 #undef STB_DS_IMPLEMENTATION
 
 #define zfi_len(array) ((int32_t)stbds_arrlen(array))
 
-/* Room for `more` elements behind the array's length. Returns the array, moved perhaps; on failure the old one, and
- * memory->failed is set. Call it as `a = zfi_grow(memory, a, sizeof *a, n)`. */
+/* Room for `more` elements behind the array's length. Returns the array, moved perhaps; on failure
+ * the old one, and memory->failed is set. Call it as `a = zfi_grow(memory, a, sizeof *a, n)`. */
 static void *zfi_grow(zfi_memory *memory, void *array, size_t element, size_t more)
 {
-    size_t length = array ? stbds_header(array)->length : 0, capacity = array ? stbds_header(array)->capacity : 0;
+    size_t length = array ? stbds_header(array)->length : 0,
+           capacity = array ? stbds_header(array)->capacity : 0;
     size_t need, bytes;
     stbds_array_header *header;
     if (!zfi_add_size(length, more, &need)) goto refuse;
     if (need <= capacity) return array;
     if (need < 2 * capacity) need = 2 * capacity;
     if (need < 8) need = 8;
-    if (!zfi_mul_size(need, element, &bytes) || !zfi_add_size(bytes, sizeof *header, &bytes)) goto refuse;
+    if (!zfi_mul_size(need, element, &bytes) || !zfi_add_size(bytes, sizeof *header, &bytes))
+        goto refuse;
     header = zfi_block_resize(memory, array ? stbds_header(array) : NULL, bytes);
     if (!header) return array;
     if (!array) *header = (stbds_array_header){0, 0, NULL, 0};
@@ -214,11 +227,14 @@ refuse:
 }
 
 /* Appends `value` to the growing array; false (and memory->failed) when there is no room. */
-#define zfi_push(memory, array, value)                                                                                 \
-    ((array) = zfi_grow((memory), (array), sizeof *(array), 1),                                                        \
-     stbds_arrcap(array) > stbds_arrlenu(array) ? ((array)[stbds_header(array)->length++] = (value), true) : false)
+#define zfi_push(memory, array, value)                                                             \
+    ((array) = zfi_grow((memory), (array), sizeof *(array), 1),                                    \
+     stbds_arrcap(array) > stbds_arrlenu(array)                                                    \
+         ? ((array)[stbds_header(array)->length++] = (value), true)                                \
+         : false)
 
-#define zfi_array_free(memory, array) (zfi_block_free((memory), (array) ? stbds_header(array) : NULL), (array) = NULL)
+#define zfi_array_free(memory, array)                                                              \
+    (zfi_block_free((memory), (array) ? stbds_header(array) : NULL), (array) = NULL)
 
 /* A map from names to numbers. Keys are borrowed: they must outlive the map. */
 typedef struct zfi_name {
@@ -231,11 +247,13 @@ static int32_t zfi_map_get(zfi_name *map, const char *key, int32_t missing)
 {
     ptrdiff_t at = -1;
     if (!map) return missing;
-    stbds_hmget_key_ts(map, sizeof *map, (void *)(uintptr_t)key, sizeof map->key, &at, STBDS_HM_STRING);
+    stbds_hmget_key_ts(map, sizeof *map, (void *)(uintptr_t)key, sizeof map->key, &at,
+                       STBDS_HM_STRING);
     return at < 0 ? missing : map[at].value;
 }
 
-/* A map that has room for one more element, moved perhaps; NULL when there is none, and memory->failed is set. */
+/* A map that has room for one more element, moved perhaps; NULL when there is none, and
+ * memory->failed is set. */
 static zfi_name *zfi_map_grow(zfi_memory *memory, zfi_name *map)
 {
     zfi_name *elements = map ? map - 1 : NULL; /* stb_ds keeps a default element in front */
@@ -248,7 +266,8 @@ static zfi_name *zfi_map_grow(zfi_memory *memory, zfi_name *map)
     return elements + 1;
 }
 
-/* Sets key -> value and returns the map, moved perhaps; on failure the map as it was, and memory->failed is set. */
+/* Sets key -> value and returns the map, moved perhaps; on failure the map as it was, and
+ * memory->failed is set. */
 static zfi_name *zfi_map_put(zfi_memory *memory, zfi_name *map, const char *key, int32_t value)
 {
     zfi_stb_scope scope = {.memory = memory};
@@ -256,7 +275,8 @@ static zfi_name *zfi_map_put(zfi_memory *memory, zfi_name *map, const char *key,
     if (!roomy) return map;
     zfi_stb = &scope;
     if (!setjmp(scope.refused)) {
-        (void)stbds_hmput_key(roomy, sizeof *roomy, (void *)(uintptr_t)key, sizeof roomy->key, STBDS_HM_STRING);
+        (void)stbds_hmput_key(roomy, sizeof *roomy, (void *)(uintptr_t)key, sizeof roomy->key,
+                              STBDS_HM_STRING);
         roomy[stbds_temp(roomy - 1)].value = value;
     }
     zfi_stb = NULL;
@@ -270,7 +290,7 @@ static void zfi_map_free(zfi_memory *memory, zfi_name *map)
     zfi_block_free(memory, stbds_header(map - 1));
 }
 
-/* ------------------------------------------------------------------------------------------------------------ strings */
+/* -------------------------------------------------------------------------------------- strings */
 
 /* Text that lives as long as its owner: chunks of a bump allocator. */
 typedef struct zfi_chunk {

@@ -1,8 +1,15 @@
-/* Builders: the public functions that append nodes. Each packs its arguments into one row's operands and attributes;
- * what fits and what does not is decided by the row's infer. Composites (mean, log_softmax, ...) are built of rows. */
+/* Builders: the public functions that append nodes. Each packs its arguments into one row's
+ * operands and attributes; what fits and what does not is decided by the row's infer. Composites
+ * (mean, log_softmax, ...) are built of rows. */
 
-ZF_API zf_status zf_graph_status(const zf_graph *g) { return g ? g->error.status : ZF_ERR_ARGUMENT; }
-ZF_API const char *zf_graph_error(const zf_graph *g) { return g ? g->error.text : "there is no graph"; }
+ZF_API zf_status zf_graph_status(const zf_graph *g)
+{
+    return g ? g->error.status : ZF_ERR_ARGUMENT;
+}
+ZF_API const char *zf_graph_error(const zf_graph *g)
+{
+    return g ? g->error.text : "there is no graph";
+}
 
 /* The node of a valid tensor, NULL for any other. */
 static const zfi_node *zfi_node_of(zf_tensor x)
@@ -13,14 +20,20 @@ static const zfi_node *zfi_node_of(zf_tensor x)
 
 ZF_API bool zf_valid(zf_tensor x) { return zfi_node_of(x) != NULL; }
 
-ZF_API zf_dtype zf_tensor_dtype(zf_tensor x) { return zf_valid(x) ? zfi_node_of(x)->dtype : ZF_F32; }
+ZF_API zf_dtype zf_tensor_dtype(zf_tensor x)
+{
+    return zf_valid(x) ? zfi_node_of(x)->dtype : ZF_F32;
+}
 
 ZF_API zf_shape zf_tensor_shape(zf_tensor x)
 {
     return zf_valid(x) ? zfi_node_of(x)->shape : (zf_shape){-1, {0}};
 }
 
-ZF_API size_t zf_tensor_bytes(zf_tensor x) { return zf_valid(x) ? zfi_node_bytes(zfi_node_of(x)) : 0; }
+ZF_API size_t zf_tensor_bytes(zf_tensor x)
+{
+    return zf_valid(x) ? zfi_node_bytes(zfi_node_of(x)) : 0;
+}
 
 ZF_API const char *zf_tensor_name(zf_tensor x)
 {
@@ -50,7 +63,8 @@ static zf_tensor zfi_invalid(zf_tensor x, const char *what)
     return (zf_tensor){x.graph, 0};
 }
 
-/* Notes where the user's call stands; the macros at the end of the header wrap every builder in it. */
+/* Notes where the user's call stands; the macros at the end of the header wrap every builder in it.
+ * */
 ZF_API zf_tensor zf_at(zf_tensor x, const char *file, int line)
 {
     if (x.graph) x.graph->file = file, x.graph->line = line;
@@ -90,7 +104,8 @@ ZF_API void zf_push(zf_graph *g, const char *format, ...)
     va_end(args);
     if (written <= 0 || length + (size_t)written > 200 || !zfi_valid_name(name)) {
         zfi_graph_fail(g, ZF_ERR_ARGUMENT, "zf_push",
-                       "a scope's whole name has 1 to 200 characters, none of them \", \\ or a control character");
+                       "a scope's whole name has 1 to 200 characters, none of them \", \\ or a "
+                       "control character");
         return;
     }
     if (zfi_push(&g->memory, g->scopes, g->scope)) {
@@ -122,7 +137,8 @@ static zf_tensor zfi_leaf(zf_graph *g, zfi_new leaf, const char *name)
 
 ZF_API zf_tensor zf_input(zf_graph *g, const char *name, zf_dtype dtype, zf_shape shape)
 {
-    return zfi_leaf(g, (zfi_new){.op = ZF_OP_input, .dtype = dtype, .shape = shape}, name ? name : "");
+    return zfi_leaf(g, (zfi_new){.op = ZF_OP_input, .dtype = dtype, .shape = shape},
+                    name ? name : "");
 }
 
 ZF_API zf_tensor zf_param(zf_graph *g, const char *name, zf_shape shape, const zf_param_desc *desc)
@@ -136,9 +152,11 @@ ZF_API zf_tensor zf_param(zf_graph *g, const char *name, zf_shape shape, const z
     return zfi_leaf(g, leaf, name ? name : "");
 }
 
-ZF_API zf_tensor zf_state(zf_graph *g, const char *name, zf_dtype dtype, zf_shape shape, double value)
+ZF_API zf_tensor zf_state(zf_graph *g, const char *name, zf_dtype dtype, zf_shape shape,
+                          double value)
 {
-    zfi_new leaf = {.op = ZF_OP_state, .dtype = dtype, .shape = shape, .attributes = {{.f = value}}};
+    zfi_new leaf = {
+        .op = ZF_OP_state, .dtype = dtype, .shape = shape, .attributes = {{.f = value}}};
     return zfi_leaf(g, leaf, name ? name : "");
 }
 
@@ -154,15 +172,17 @@ ZF_API zf_tensor zf_values(zf_graph *g, zf_dtype dtype, zf_shape shape, const do
 {
     zfi_new leaf = {.op = ZF_OP_constant, .dtype = dtype, .shape = shape};
     leaf.attributes[0].list.data = values;
-    leaf.attributes[0].list.count = values && zf_shape_count(shape) >= 0 ? zf_shape_count(shape) : 0;
+    leaf.attributes[0].list.count =
+        values && zf_shape_count(shape) >= 0 ? zf_shape_count(shape) : 0;
     return zfi_leaf(g, leaf, NULL);
 }
 
 /* ------------------------------------------------------------------ operators in general */
 
-/* Appends `op` over x[0..count). An invalid operand gives an invalid result; a missing one or one of another graph is
- * the caller's mistake. */
-static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x, const zf_attribute *attributes)
+/* Appends `op` over x[0..count). An invalid operand gives an invalid result; a missing one or one
+ * of another graph is the caller's mistake. */
+static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x,
+                           const zf_attribute *attributes)
 {
     zf_graph *g = NULL;
     int32_t few[8], *args = few;
@@ -202,7 +222,10 @@ static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x, const zf
 #define zfi_with(...) ((const zf_attribute[ZF_MAX_ATTRIBUTES]){__VA_ARGS__})
 
 /* A list attribute over an array that lives until the builder returns. */
-#define zfi_listed(array, n) {.list = {(array), (n)}}
+#define zfi_listed(array, n)                                                                       \
+    {                                                                                              \
+        .list = {(array), (n) }                                                                    \
+    }
 
 /* Records the misuse of a builder that is found before its row is. */
 #define zfi_misuse(x, status, what, ...)                                                           \
@@ -283,9 +306,10 @@ ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape)
         shape.dims[open] = 1;
         rest = zf_shape_count(shape);
         if (rest == 0 || (rest > 0 && count % rest))
-            return zfi_misuse(x, ZF_ERR_SHAPE, "reshape",
-                              "%lld elements, but the dimensions that are not -1 take a multiple of %lld",
-                              (long long)count, (long long)rest);
+            return zfi_misuse(
+                x, ZF_ERR_SHAPE, "reshape",
+                "%lld elements, but the dimensions that are not -1 take a multiple of %lld",
+                (long long)count, (long long)rest);
         if (rest > 0) shape.dims[open] = count / rest;
     }
     if (zfi_same_shape(&from, &shape)) return x;
@@ -307,9 +331,10 @@ ZF_API zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b)
     int32_t order[ZF_MAX_RANK], a = zfi_axis(x, axis_a), b = zfi_axis(x, axis_b);
     if (!zf_valid(x)) return zfi_invalid(x, "transpose");
     if (a < 0 || b < 0)
-        return zfi_misuse(x, ZF_ERR_ARGUMENT, "transpose", "axes %d and %d of a tensor of rank %d", (int)axis_a,
-                          (int)axis_b, (int)zf_tensor_shape(x).rank);
-    for (int32_t axis = 0; axis < ZF_MAX_RANK; axis++) order[axis] = axis == a ? b : axis == b ? a : axis;
+        return zfi_misuse(x, ZF_ERR_ARGUMENT, "transpose", "axes %d and %d of a tensor of rank %d",
+                          (int)axis_a, (int)axis_b, (int)zf_tensor_shape(x).rank);
+    for (int32_t axis = 0; axis < ZF_MAX_RANK; axis++)
+        order[axis] = axis == a ? b : axis == b ? a : axis;
     return zf_permute(x, order);
 }
 
@@ -383,9 +408,18 @@ static zf_tensor zfi_reduce(zf_op op, zf_tensor x, const zf_reduce_desc *desc)
     return zfi_build(op, 1, &x, zfi_with({.i = axis}, {.i = d.keep}));
 }
 
-ZF_API zf_tensor zf_sum_ex(zf_tensor x, const zf_reduce_desc *d) { return zfi_reduce(ZF_OP_sum, x, d); }
-ZF_API zf_tensor zf_max_ex(zf_tensor x, const zf_reduce_desc *d) { return zfi_reduce(ZF_OP_max, x, d); }
-ZF_API zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *d) { return zfi_reduce(ZF_OP_argmax, x, d); }
+ZF_API zf_tensor zf_sum_ex(zf_tensor x, const zf_reduce_desc *d)
+{
+    return zfi_reduce(ZF_OP_sum, x, d);
+}
+ZF_API zf_tensor zf_max_ex(zf_tensor x, const zf_reduce_desc *d)
+{
+    return zfi_reduce(ZF_OP_max, x, d);
+}
+ZF_API zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *d)
+{
+    return zfi_reduce(ZF_OP_argmax, x, d);
+}
 
 ZF_API zf_tensor zf_sum(zf_tensor x) { return zf_sum_ex(zfi_flat(x), NULL); }
 ZF_API zf_tensor zf_max(zf_tensor x) { return zf_max_ex(zfi_flat(x), NULL); }
@@ -428,12 +462,14 @@ enum { ZFI_IGNORED_LABEL = -100 };
 
 ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight)
 {
-    zf_tensor rows = zfi_op(cross_entropy, zfi_with({.i = ZFI_IGNORED_LABEL}), logits, zf_logsumexp(logits), labels);
+    zf_tensor rows = zfi_op(cross_entropy, zfi_with({.i = ZFI_IGNORED_LABEL}), logits,
+                            zf_logsumexp(logits), labels);
     if (!zf_valid(rows)) return rows;
     if (!weight.graph) {
         zf_graph *g = rows.graph;
         zf_dtype dtype = zf_tensor_dtype(logits);
-        zf_tensor ignored = zf_equal(labels, zf_constant(g, zf_tensor_dtype(labels), ZF_SCALAR, ZFI_IGNORED_LABEL));
+        zf_tensor ignored =
+            zf_equal(labels, zf_constant(g, zf_tensor_dtype(labels), ZF_SCALAR, ZFI_IGNORED_LABEL));
         zf_tensor one = zf_constant(g, dtype, ZF_SCALAR, 1);
         zf_tensor labelled = zf_sum(zf_where(ignored, zf_constant(g, dtype, ZF_SCALAR, 0), one));
         weight = zf_div(one, zf_maximum(labelled, one));

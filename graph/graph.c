@@ -57,9 +57,9 @@ struct zf_graph {
     zfi_name *names;
     const char *scope;
     const char **scopes; /* the enclosing ones */
-    const char *file;      /* of the call under way */
+    const char *file;    /* of the call under way */
     int line;
-    bool in_update;        /* new nodes belong to the update section; once there are some, all do */
+    bool in_update; /* new nodes belong to the update section; once there are some, all do */
     int64_t random_streams; /* the next dropout's */
     uint32_t stages;
     int64_t peak, live; /* once placed: bytes of the arena, and the largest sum of bytes alive */
@@ -76,8 +76,8 @@ struct zfi_infer {
     zf_shape shape;
 };
 
-/* Appends the gradient of one node. For every operand k with need[k], grad sets dx[k] to the tensor whose shape and
- * dtype are those of x[k], or leaves ZF_NONE where it is zero. */
+/* Appends the gradient of one node. For every operand k with need[k], grad sets dx[k] to the tensor
+ * whose shape and dtype are those of x[k], or leaves ZF_NONE where it is zero. */
 struct zfi_grad {
     zf_graph *graph;
     const zf_attribute *attributes;
@@ -88,7 +88,10 @@ struct zfi_grad {
     zf_tensor *dx;
 };
 
-static const zfi_row *zfi_row_of(const zf_graph *g, int32_t id) { return &g->rows[g->nodes[id].op]; }
+static const zfi_row *zfi_row_of(const zf_graph *g, int32_t id)
+{
+    return &g->rows[g->nodes[id].op];
+}
 
 static bool zfi_has(const zf_graph *g, int32_t id, uint32_t flag)
 {
@@ -124,7 +127,8 @@ static const char *zfi_where(char *text, size_t size, const char *scope, const c
 
 /* Records an error of the call under way: "what in scope (file:line): message". */
 ZFI_PRINTF(4, 5)
-static zf_status zfi_graph_fail(zf_graph *g, zf_status status, const char *what, const char *format, ...)
+static zf_status zfi_graph_fail(zf_graph *g, zf_status status, const char *what, const char *format,
+                                ...)
 {
     char where[320], text[512];
     va_list args;
@@ -147,7 +151,8 @@ static zf_status zfi_infer_fail(const zfi_infer *c, zf_status status, const char
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    for (int32_t k = 0, at = 0; k < c->arg_count && k < 4 && at < (int32_t)sizeof operands - 200; k++)
+    for (int32_t k = 0, at = 0; k < c->arg_count && k < 4 && at < (int32_t)sizeof operands - 200;
+         k++)
         at += snprintf(operands + at, sizeof operands - (size_t)at, "%s%%%d = %s", k ? ", " : "; ",
                        (int)(c->args[k] - c->graph->nodes),
                        zfi_type_text(type, c->args[k]->dtype, &c->args[k]->shape));
@@ -209,7 +214,8 @@ static bool zfi_valid_name(const char *name)
     size_t length = strlen(name);
     if (length == 0 || length > 255) return false;
     for (size_t i = 0; i < length; i++)
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f || name[i] == '"' || name[i] == '\\') return false;
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f || name[i] == '"' || name[i] == '\\')
+            return false;
     return true;
 }
 
@@ -224,7 +230,8 @@ typedef struct zfi_new {
     int32_t id; /* 0: the next one */
 } zfi_new;
 
-/* Appends a node after checking operands, attributes, name and shapes. Returns its id, or 0 with the graph's error. */
+/* Appends a node after checking operands, attributes, name and shapes. Returns its id, or 0 with
+ * the graph's error. */
 static int32_t zfi_append(zf_graph *g, const zfi_new *n)
 {
     const zfi_row *row = &g->rows[n->op];
@@ -238,25 +245,27 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
 
     if (g->error.status) return 0;
     if (g->stages & ZFI_STAGE_PLACED) {
-        zfi_graph_fail(g, ZF_ERR_STAGE, row->name, "every value has its place in memory already: nothing can be added");
+        zfi_graph_fail(g, ZF_ERR_STAGE, row->name,
+                       "every value has its place in memory already: nothing can be added");
         return 0;
     }
     if (n->arg_count < row->least || n->arg_count > row->most) {
         char range[32] = "";
         if (row->most > row->least) snprintf(range, sizeof range, " to %d", (int)row->most);
-        zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "%d operands, but it takes %d%s", (int)n->arg_count,
-                       (int)row->least, range);
+        zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "%d operands, but it takes %d%s",
+                       (int)n->arg_count, (int)row->least, range);
         return 0;
     }
     if (row->flags & ZF_OP_NAMED) {
         if (!n->name || !zfi_valid_name(n->name)) {
-            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name,
-                           "a name has 1 to 255 characters, none of them \", \\ or a control character");
+            zfi_graph_fail(
+                g, ZF_ERR_ARGUMENT, row->name,
+                "a name has 1 to 255 characters, none of them \", \\ or a control character");
             return 0;
         }
         if (zfi_map_get(g->names, n->name, 0)) {
-            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "the name \"%s\" is taken by %%%d", n->name,
-                           zfi_map_get(g->names, n->name, 0));
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "the name \"%s\" is taken by %%%d",
+                           n->name, zfi_map_get(g->names, n->name, 0));
             return 0;
         }
     }
@@ -267,14 +276,16 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     infer.args = args;
     for (int32_t k = 0; k < n->arg_count && !g->error.status; k++)
         if (g->rows[args[k]->op].flags & ZF_OP_EFFECT)
-            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "operand %d, %s, has no value", k, g->rows[args[k]->op].name);
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "operand %d, %s, has no value", k,
+                           g->rows[args[k]->op].name);
     status = g->error.status ? g->error.status : row->infer(&infer);
     if (args != few) zfi_free(&g->memory, args, (size_t)n->arg_count * sizeof *args);
     if (status) return 0;
     node.dtype = infer.dtype;
     node.shape = infer.shape;
     if (!(row->flags & ZF_OP_EFFECT) && !zfi_addressable(&node.shape)) {
-        zfi_graph_fail(g, ZF_ERR_SHAPE, row->name, "the result has a negative dimension, or 2^60 elements or more");
+        zfi_graph_fail(g, ZF_ERR_SHAPE, row->name,
+                       "the result has a negative dimension, or 2^60 elements or more");
         return 0;
     }
 
@@ -283,8 +294,10 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     node.file = g->file;
     node.line = g->line;
     memcpy(node.attributes, n->attributes, sizeof node.attributes);
-    node.args = zfi_bytes_copy(&g->memory, &g->text, n->args, (size_t)n->arg_count * sizeof *n->args);
-    if (row->flags & ZF_OP_NAMED) node.name = zfi_text_copy(&g->memory, &g->text, n->name, strlen(n->name));
+    node.args =
+        zfi_bytes_copy(&g->memory, &g->text, n->args, (size_t)n->arg_count * sizeof *n->args);
+    if (row->flags & ZF_OP_NAMED)
+        node.name = zfi_text_copy(&g->memory, &g->text, n->name, strlen(n->name));
     for (int k = 0; zfi_next_field(&fields, &field); k++)
         if (field.kind == 'l' || field.kind == 'v')
             node.attributes[k].list.data =

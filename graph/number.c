@@ -3,7 +3,8 @@
 
 enum { ZFI_NUMBER_TEXT = 32 };
 
-/* The shortest of %.15g, %.16g, %.17g that reads back as `value`, with a point; "inf", "-inf", "nan". Returns text. */
+/* The shortest of %.15g, %.16g, %.17g that reads back as `value`, with a point; "inf", "-inf",
+ * "nan". Returns text. */
 static const char *zfi_double_text(char text[ZFI_NUMBER_TEXT], double value)
 {
     const char *point = localeconv()->decimal_point;
@@ -20,8 +21,8 @@ static const char *zfi_double_text(char text[ZFI_NUMBER_TEXT], double value)
     return text;
 }
 
-/* Reads [+-]digits[.digits][e[+-]digits], inf or nan at `at`, not beyond `end`. Returns what follows it, NULL when there
- * is no number. Rounded correctly; too large is infinite. */
+/* Reads [+-]digits[.digits][e[+-]digits], inf or nan at `at`, not beyond `end`. Returns what
+ * follows it, NULL when there is no number. Rounded correctly; too large is infinite. */
 static const char *zfi_double_read(const char *at, const char *end, double *value)
 {
     const char *point = localeconv()->decimal_point, *start = at;

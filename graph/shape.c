@@ -62,9 +62,15 @@ static bool zfi_same_shape(const zf_shape *a, const zf_shape *b)
 }
 
 /* The last dimension, 1 for a scalar; and how many rows of it there are. */
-static int64_t zfi_last(const zf_shape *shape) { return shape->rank ? shape->dims[shape->rank - 1] : 1; }
+static int64_t zfi_last(const zf_shape *shape)
+{
+    return shape->rank ? shape->dims[shape->rank - 1] : 1;
+}
 
-static int64_t zfi_row_count(const zf_shape *shape) { return zfi_span(shape, 0, shape->rank ? shape->rank - 1 : 0); }
+static int64_t zfi_row_count(const zf_shape *shape)
+{
+    return zfi_span(shape, 0, shape->rank ? shape->rank - 1 : 0);
+}
 
 static zf_shape zfi_without_axis(zf_shape shape, int axis, bool keep)
 {
@@ -82,7 +88,8 @@ static bool zfi_broadcast_shape(const zf_shape *a, const zf_shape *b, zf_shape *
 {
     out->rank = a->rank > b->rank ? a->rank : b->rank;
     for (int i = 1; i <= out->rank; i++) {
-        int64_t of_a = i <= a->rank ? a->dims[a->rank - i] : 1, of_b = i <= b->rank ? b->dims[b->rank - i] : 1;
+        int64_t of_a = i <= a->rank ? a->dims[a->rank - i] : 1,
+                of_b = i <= b->rank ? b->dims[b->rank - i] : 1;
         if (of_a != of_b && of_a != 1 && of_b != 1) return false;
         out->dims[out->rank - i] = of_a == 1 ? of_b : of_a;
     }
@@ -103,7 +110,8 @@ static const char *zfi_type_text(char *text, zf_dtype dtype, const zf_shape *sha
 {
     int at = snprintf(text, ZFI_TYPE_TEXT, "%s[", zf_dtype_name(dtype));
     for (int axis = 0; axis < shape->rank; axis++)
-        at += snprintf(text + at, (size_t)(ZFI_TYPE_TEXT - at), axis ? ",%lld" : "%lld", (long long)shape->dims[axis]);
+        at += snprintf(text + at, (size_t)(ZFI_TYPE_TEXT - at), axis ? ",%lld" : "%lld",
+                       (long long)shape->dims[axis]);
     snprintf(text + at, (size_t)(ZFI_TYPE_TEXT - at), "]");
     return text;
 }

@@ -1,11 +1,12 @@
-/* Reads the text that print.c writes. Generic over the table; blank lines and comments (# to the end of the line) are
- * skipped. Every node goes through zfi_append, so that text meets the same checks as calls do. */
+/* Reads the text that print.c writes. Generic over the table; blank lines and comments (# to the
+ * end of the line) are skipped. Every node goes through zfi_append, so that text meets the same
+ * checks as calls do. */
 
 typedef struct zfi_parser {
     zf_graph *graph;
     const char *line_start, *at, *end; /* of the line under way */
-    int32_t line, place_line; /* the last line that says where its value lies; 0: none */
-    int32_t *args; /* growing array */
+    int32_t line, place_line;          /* the last line that says where its value lies; 0: none */
+    int32_t *args;                     /* growing array */
     union {
         int64_t *integers;
         double *doubles;
@@ -21,7 +22,8 @@ static bool zfi_parse_fail(zfi_parser *p, const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    zfi_fail(&p->graph->error, ZF_ERR_PARSE, "%d:%d: %s", (int)p->line, (int)(p->at - p->line_start + 1), text);
+    zfi_fail(&p->graph->error, ZF_ERR_PARSE, "%d:%d: %s", (int)p->line,
+             (int)(p->at - p->line_start + 1), text);
     return false;
 }
 
@@ -70,7 +72,8 @@ static bool zfi_integer(zfi_parser *p, int64_t *value)
     if (negative) p->at++;
     for (; p->at < p->end && *p->at >= '0' && *p->at <= '9'; p->at++, any = true) {
         uint64_t digit = (uint64_t)(*p->at - '0');
-        if (magnitude > ((uint64_t)INT64_MAX - digit) / 10) return zfi_parse_fail(p, "the integer is too large");
+        if (magnitude > ((uint64_t)INT64_MAX - digit) / 10)
+            return zfi_parse_fail(p, "the integer is too large");
         magnitude = magnitude * 10 + digit;
     }
     if (!any) return zfi_parse_fail(p, "expected an integer");
@@ -98,7 +101,8 @@ static bool zfi_parse_dtype(zfi_parser *p, zf_dtype *dtype)
     int length;
     const char *word = zfi_word(p, &length);
     for (int d = 0; d < ZFI_COUNT(zfi_dtypes); d++)
-        if ((int)strlen(zfi_dtypes[d].name) == length && !memcmp(zfi_dtypes[d].name, word, (size_t)length)) {
+        if ((int)strlen(zfi_dtypes[d].name) == length &&
+            !memcmp(zfi_dtypes[d].name, word, (size_t)length)) {
             *dtype = (zf_dtype)d;
             return true;
         }
@@ -111,7 +115,8 @@ static bool zfi_parse_type(zfi_parser *p, zf_dtype *dtype, zf_shape *shape)
     if (!zfi_parse_dtype(p, dtype) || !zfi_need(p, "[")) return false;
     if (zfi_take(p, "]")) return true;
     do {
-        if (shape->rank == ZF_MAX_RANK) return zfi_parse_fail(p, "more than %d dimensions", ZF_MAX_RANK);
+        if (shape->rank == ZF_MAX_RANK)
+            return zfi_parse_fail(p, "more than %d dimensions", ZF_MAX_RANK);
         if (!zfi_integer(p, &shape->dims[shape->rank++])) return false;
     } while (zfi_take(p, ","));
     return zfi_need(p, "]");
@@ -137,7 +142,8 @@ static bool zfi_parse_value(zfi_parser *p, int k, const zfi_field *field, zf_att
         word = zfi_word(p, &length);
         for (a->i = 0; (choice = zfi_choice(field->choices, a->i, &chosen)); a->i++)
             if (chosen == length && !memcmp(choice, word, (size_t)length)) return true;
-        return zfi_parse_fail(p, "expected one of (%.*s)", (int)strcspn(field->choices, ")"), field->choices);
+        return zfi_parse_fail(p, "expected one of (%.*s)", (int)strcspn(field->choices, ")"),
+                              field->choices);
     default: break;
     }
     if (!zfi_need(p, "[")) return false;
@@ -178,7 +184,8 @@ static bool zfi_parse_attributes(zfi_parser *p, const zfi_row *row, zf_attribute
                 break;
             }
         if (!known)
-            return *row->attributes ? zfi_parse_fail(p, "%s has these attributes: %s", row->name, row->attributes)
+            return *row->attributes ? zfi_parse_fail(p, "%s has these attributes: %s", row->name,
+                                                     row->attributes)
                                     : zfi_parse_fail(p, "%s has no attributes", row->name);
         if (given >> k & 1) return zfi_parse_fail(p, "%.*s is given twice", length, word);
         given |= 1u << k;
@@ -224,15 +231,19 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     word = zfi_word(p, &length);
     start = word;
     for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT && !row; op++)
-        if ((int)strlen(g->rows[op].name) == length && !memcmp(g->rows[op].name, word, (size_t)length)) {
+        if ((int)strlen(g->rows[op].name) == length &&
+            !memcmp(g->rows[op].name, word, (size_t)length)) {
             n.op = (zf_op)op;
             row = &g->rows[op];
         }
     if (!row && !length) return zfi_parse_fail(p, "expected an operator");
-    if (!row) return p->at = start, zfi_parse_fail(p, "'%.*s' is no operator", length < 40 ? length : 40, word);
+    if (!row)
+        return p->at = start,
+               zfi_parse_fail(p, "'%.*s' is no operator", length < 40 ? length : 40, word);
     if ((id == 0) != ((row->flags & ZF_OP_EFFECT) != 0))
-        return p->at = start, zfi_parse_fail(p, id ? "%s has no value, so no id" : "%s needs an id: %%n = %s ...", row->name,
-                                             row->name);
+        return p->at = start,
+               zfi_parse_fail(p, id ? "%s has no value, so no id" : "%s needs an id: %%n = %s ...",
+                              row->name, row->name);
     if (p->args) stbds_header(p->args)->length = 0;
     zfi_skip_space(p);
     if (p->at < p->end && *p->at == '%') {
@@ -268,8 +279,9 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     if (!(row->flags & ZF_OP_EFFECT) &&
         (g->nodes[id].dtype != dtype || !zfi_same_shape(&g->nodes[id].shape, &shape))) {
         char text[ZFI_TYPE_TEXT];
-        return p->at = start, zfi_parse_fail(p, "the operands of %s give %s", row->name,
-                                             zfi_type_text(text, g->nodes[id].dtype, &g->nodes[id].shape));
+        return p->at = start,
+               zfi_parse_fail(p, "the operands of %s give %s", row->name,
+                              zfi_type_text(text, g->nodes[id].dtype, &g->nodes[id].shape));
     }
     if (placed || scratch[1]) p->place_line = p->line;
     g->nodes[id].placed = placed;
@@ -289,17 +301,21 @@ static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
     } else if (zfi_take(p, "peak ")) {
         if (!zfi_integer(p, &g->peak) || !zfi_parse_id(p, &id)) return false;
         g->live = g->peak;
-        if (id < 0 || id >= zfi_len(g->nodes) || (id && (g->nodes[id].op == ZF_OP_none || zfi_has(g, (int32_t)id, ZF_OP_EFFECT))))
+        if (id < 0 || id >= zfi_len(g->nodes) ||
+            (id && (g->nodes[id].op == ZF_OP_none || zfi_has(g, (int32_t)id, ZF_OP_EFFECT))))
             return zfi_parse_fail(p, "%%%lld is not defined above", (long long)id);
         if (zfi_take(p, "live=") && !zfi_integer(p, &g->live)) return false;
-        if (g->live < 0 || g->peak < g->live) return zfi_parse_fail(p, "expected 0 <= live <= peak");
+        if (g->live < 0 || g->peak < g->live)
+            return zfi_parse_fail(p, "expected 0 <= live <= peak");
         g->peak_node = (int32_t)id;
         g->stages |= ZFI_STAGE_PLACED; /* nothing can come behind it */
     } else {
         if (*p->at == '%') {
             if (!zfi_parse_id(p, &id)) return false;
-            if (id <= 0 || id >= zfi_len(g->nodes)) return zfi_parse_fail(p, "%%%lld is no id", (long long)id);
-            if (g->nodes[id].op != ZF_OP_none) return zfi_parse_fail(p, "%%%lld is defined already", (long long)id);
+            if (id <= 0 || id >= zfi_len(g->nodes))
+                return zfi_parse_fail(p, "%%%lld is no id", (long long)id);
+            if (g->nodes[id].op != ZF_OP_none)
+                return zfi_parse_fail(p, "%%%lld is defined already", (long long)id);
             if (!zfi_need(p, "=")) return false;
         }
         return zfi_parse_node(p, (int32_t)id, *fresh) && (id || ++*fresh);
@@ -308,7 +324,8 @@ static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
     return p->at == p->end || zfi_parse_fail(p, "expected the end of the line");
 }
 
-/* The end of the line that starts at `at`, without its comment; *next is the start of the next one. */
+/* The end of the line that starts at `at`, without its comment; *next is the start of the next one.
+ * */
 static const char *zfi_line_end(const char *at, const char *end, const char **next)
 {
     const char *newline = memchr(at, '\n', (size_t)(end - at));
@@ -322,8 +339,9 @@ static const char *zfi_line_end(const char *at, const char *end, const char **ne
     return end;
 }
 
-/* Makes room for every id that the text defines, so that effects, which have none in the text, come behind them. Ids
- * are bounded by the number of lines, so that a short text cannot ask for much memory. */
+/* Makes room for every id that the text defines, so that effects, which have none in the text, come
+ * behind them. Ids are bounded by the number of lines, so that a short text cannot ask for much
+ * memory. */
 static bool zfi_parse_ids(zfi_parser *p, const char *text, const char *end)
 {
     int64_t lines = 0, most = 0;
@@ -333,16 +351,19 @@ static bool zfi_parse_ids(zfi_parser *p, const char *text, const char *end)
         zfi_line_end(at, end, &next);
         while (at < next && (*at == ' ' || *at == '\t')) at++;
         if (at == next || *at != '%') continue;
-        for (const char *digit = at + 1; digit < next && *digit >= '0' && *digit <= '9' && id < 1 << 26; digit++)
+        for (const char *digit = at + 1;
+             digit < next && *digit >= '0' && *digit <= '9' && id < 1 << 26; digit++)
             id = id * 10 + (*digit - '0');
         if (id > most) most = id, where = at, p->line = (int32_t)lines + 1;
     }
     if (most > 65536 + 256 * lines) {
         p->line_start = p->at = where;
-        return zfi_parse_fail(p, "%%%lld is too large an id for a text of %lld lines", (long long)most, (long long)lines);
+        return zfi_parse_fail(p, "%%%lld is too large an id for a text of %lld lines",
+                              (long long)most, (long long)lines);
     }
     for (int64_t id = 1; id <= most; id++)
-        if (!zfi_push(&p->graph->memory, p->graph->nodes, ((zfi_node){.op = ZF_OP_none}))) return false;
+        if (!zfi_push(&p->graph->memory, p->graph->nodes, ((zfi_node){.op = ZF_OP_none})))
+            return false;
     return true;
 }
 
@@ -354,12 +375,14 @@ static uint32_t zfi_stages_of(const zf_graph *g)
         const zfi_node *node = &g->nodes[g->order[i]];
         if (node->op == ZF_OP_gradient) stages |= ZFI_STAGE_GRADIENTS;
         if (zfi_updates_param(node->op)) stages |= ZFI_STAGE_UPDATES;
-        if (node->op == ZF_OP_output && !strcmp(node->name, "grad_norm")) stages |= ZFI_STAGE_CLIPPED;
+        if (node->op == ZF_OP_output && !strcmp(node->name, "grad_norm"))
+            stages |= ZFI_STAGE_CLIPPED;
     }
     return stages;
 }
 
-ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_desc *desc, zf_error *error)
+ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_desc *desc,
+                                zf_error *error)
 {
     zfi_parser p = {.graph = zf_graph_new(desc)};
     zf_graph *g = p.graph;
@@ -384,7 +407,8 @@ ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_d
     for (int k = 0; k < ZF_MAX_ATTRIBUTES; k++) zfi_array_free(&g->memory, p.lists[k].integers);
     if (g->memory.failed) zfi_graph_nomem(g);
     if (p.place_line && !(g->stages & ZFI_STAGE_PLACED))
-        zfi_fail(&g->error, ZF_ERR_PARSE, "%d: values have places, but the last line, 'peak', is missing",
+        zfi_fail(&g->error, ZF_ERR_PARSE,
+                 "%d: values have places, but the last line, 'peak', is missing",
                  (int)p.place_line);
     if (!g->error.status) {
         g->stages = zfi_stages_of(g);
@@ -392,7 +416,8 @@ ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_d
         if (!zfi_verify(g) && (g->stages & ZFI_STAGE_PLACED)) zfi_verify_plan(g);
     }
     if (!g->error.status) return g;
-    if (g->error.status == ZF_ERR_PARSE || g->error.status == ZF_ERR_NOMEM || g->error.status == ZF_ERR_VERIFY)
+    if (g->error.status == ZF_ERR_PARSE || g->error.status == ZF_ERR_NOMEM ||
+        g->error.status == ZF_ERR_VERIFY)
         zfi_fail(error, g->error.status, "%s", g->error.text);
     else zfi_fail(error, ZF_ERR_PARSE, "%d: %.480s", (int)p.line, g->error.text);
     zf_graph_free(g);

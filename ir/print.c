@@ -7,9 +7,9 @@
  *           adamw %9, %31, %40, %41, %7, %42 {beta1=0.9 beta2=0.999 eps=1e-08}
  *     peak 8192 %4 live=8064
  *
- * Attributes that are 0, false, the first choice or empty are left out. Effects have no id. Behind the type stands where
- * the memory pass has put the value, @offset+bytes, and its scratch; the last line says how large the arena is, at which
- * node most is alive, and how much, where that is less.
+ * Attributes that are 0, false, the first choice or empty are left out. Effects have no id. Behind
+ * the type stands where the memory pass has put the value, @offset+bytes, and its scratch; the last
+ * line says how large the arena is, at which node most is alive, and how much, where that is less.
  */
 
 /* Where text goes: a file, a buffer, or nowhere; it counts and hashes in any case. */
@@ -46,7 +46,8 @@ static void zfi_print(zfi_writer *w, const char *format, ...)
     length = written < 0 ? 0 : (size_t)written < sizeof line ? (size_t)written : sizeof line - 1;
     w->hash = zfi_hash_bytes(w->hash, line, length);
     if (w->file && fwrite(line, 1, length, w->file) != length) w->failed = true;
-    for (size_t i = 0; i < length && w->length + i + 1 < w->size; i++) w->text[w->length + i] = line[i];
+    for (size_t i = 0; i < length && w->length + i + 1 < w->size; i++)
+        w->text[w->length + i] = line[i];
     w->length += length;
 }
 
@@ -68,8 +69,11 @@ static void zfi_print_attribute(zfi_writer *w, const zfi_field *field, const zf_
     default:
         zfi_print(w, "[");
         for (int64_t i = 0; i < a->list.count; i++) {
-            if (field->kind == 'l') zfi_print(w, i ? ",%lld" : "%lld", (long long)((const int64_t *)a->list.data)[i]);
-            else zfi_print(w, i ? ",%s" : "%s", zfi_double_text(number, ((const double *)a->list.data)[i]));
+            if (field->kind == 'l')
+                zfi_print(w, i ? ",%lld" : "%lld", (long long)((const int64_t *)a->list.data)[i]);
+            else
+                zfi_print(w, i ? ",%s" : "%s",
+                          zfi_double_text(number, ((const double *)a->list.data)[i]));
         }
         zfi_print(w, "]");
     }
@@ -93,7 +97,8 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
     if (!(row->flags & ZF_OP_EFFECT)) zfi_print(w, "%%%-*d = ", width, (int)id);
     else if (width) zfi_print(w, "%*s", width + 4, "");
     zfi_print(w, "%s", row->name);
-    for (int32_t k = 0; k < node->arg_count; k++) zfi_print(w, k ? ", %%%d" : " %%%d", (int)node->args[k]);
+    for (int32_t k = 0; k < node->arg_count; k++)
+        zfi_print(w, k ? ", %%%d" : " %%%d", (int)node->args[k]);
     if (node->name) zfi_print(w, " \"%s\"", node->name);
     for (int k = 0; zfi_next_field(&fields, &field); k++) {
         if (zfi_attribute_absent(field.kind, &node->attributes[k])) continue;
@@ -102,10 +107,12 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
         open = " ";
     }
     if (open[1] == '\0') zfi_print(w, "}");
-    if (!(row->flags & ZF_OP_EFFECT)) zfi_print(w, " : %s", zfi_type_text(type, node->dtype, &node->shape));
+    if (!(row->flags & ZF_OP_EFFECT))
+        zfi_print(w, " : %s", zfi_type_text(type, node->dtype, &node->shape));
     if (node->placed) zfi_print(w, " @%lld+%lld", (long long)node->offset, (long long)node->bytes);
     if (node->scratch_bytes)
-        zfi_print(w, " scratch=%lld+%lld", (long long)node->scratch_offset, (long long)node->scratch_bytes);
+        zfi_print(w, " scratch=%lld+%lld", (long long)node->scratch_offset,
+                  (long long)node->scratch_bytes);
 }
 
 static void zfi_print_graph(zfi_writer *w, const zf_graph *g)

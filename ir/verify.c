@@ -4,8 +4,8 @@
  *   - dtype and shape are those that the row infers
  *   - what the update section defines is not used in the micro section, which comes first
  *   - operands that an operator writes are leaves: params or states
- *   - a parameter has one gradient and one update at most; a gradient is a value of its own and no param or state, which
- *     an update could change before the gradient is read
+ *   - a parameter has one gradient and one update at most; a gradient is a value of its own and no
+ *     param or state, which an update could change before the gradient is read
  */
 
 ZFI_PRINTF(3, 4)
@@ -38,7 +38,10 @@ static uint32_t zfi_written_args(zf_op op)
 /* Steps may write the leaf. */
 static bool zfi_is_written(zf_op op) { return op == ZF_OP_param || op == ZF_OP_state; }
 
-static bool zfi_updates_param(zf_op op) { return op == ZF_OP_sgd || op == ZF_OP_adamw || op == ZF_OP_lamb_apply; }
+static bool zfi_updates_param(zf_op op)
+{
+    return op == ZF_OP_sgd || op == ZF_OP_adamw || op == ZF_OP_lamb_apply;
+}
 
 /* The node is the same bytes as its operand, `*at` bytes from its start. */
 static bool zfi_is_view(const zf_graph *g, const zfi_node *node, int64_t *at)
@@ -51,7 +54,8 @@ static bool zfi_is_view(const zf_graph *g, const zfi_node *node, int64_t *at)
     x = &g->nodes[node->args[0]];
     axis = (int)node->attributes[0].i;
     if (zfi_span(&x->shape, 0, axis) != 1) return false;
-    *at = node->attributes[1].i * zfi_span(&x->shape, axis + 1, x->shape.rank) * (int64_t)zf_dtype_size(x->dtype);
+    *at = node->attributes[1].i * zfi_span(&x->shape, axis + 1, x->shape.rank) *
+          (int64_t)zf_dtype_size(x->dtype);
     return true;
 }
 
@@ -69,8 +73,10 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
             status = zfi_verify_fail(g, id, "%%%d is not defined above it", (int)arg);
         else if (zfi_has(g, arg, ZF_OP_EFFECT))
             status = zfi_verify_fail(g, id, "%%%d has no value", (int)arg);
-        else if ((zfi_written_args(node->op) >> (k < 31 ? k : 31) & 1) && !zfi_is_written(g->nodes[arg].op))
-            status = zfi_verify_fail(g, id, "it writes %%%d, which is neither param nor state", (int)arg);
+        else if ((zfi_written_args(node->op) >> (k < 31 ? k : 31) & 1) &&
+                 !zfi_is_written(g->nodes[arg].op))
+            status = zfi_verify_fail(g, id, "it writes %%%d, which is neither param nor state",
+                                     (int)arg);
         else args[k] = &g->nodes[arg];
     }
     if (!status && node->op == ZF_OP_gradient && zfi_is_written(args[1]->op))
@@ -80,7 +86,8 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
     if (!status && !(row->flags & ZF_OP_EFFECT) &&
         (infer.dtype != node->dtype || !zfi_same_shape(&infer.shape, &node->shape))) {
         char type[ZFI_TYPE_TEXT];
-        status = zfi_verify_fail(g, id, "its operands give %s", zfi_type_text(type, infer.dtype, &infer.shape));
+        status = zfi_verify_fail(g, id, "its operands give %s",
+                                 zfi_type_text(type, infer.dtype, &infer.shape));
     }
     zfi_free(&g->memory, args, ((size_t)node->arg_count + 1) * sizeof *args);
     return status;
@@ -100,7 +107,8 @@ static zf_status zfi_verify(zf_graph *g)
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
         if (seen[id] & DEFINED) zfi_verify_fail(g, id, "it stands twice in the order");
-        if (update && !node->update) zfi_verify_fail(g, id, "it belongs to the micro section but stands below 'update:'");
+        if (update && !node->update)
+            zfi_verify_fail(g, id, "it belongs to the micro section but stands below 'update:'");
         update |= node->update;
         if (g->error.status || zfi_verify_node(g, id, seen)) break;
         seen[id] |= DEFINED;
@@ -136,11 +144,13 @@ static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32
     g->file = NULL;
     for (uint32_t stage = 1; stage <= ZFI_STAGE_PLACED; stage <<= 1) {
         if ((needs & stage) && !(g->stages & stage))
-            return zfi_fail(&g->error, ZF_ERR_STAGE, "%s: needs %s before it", name, zfi_stage_advice(stage));
+            return zfi_fail(&g->error, ZF_ERR_STAGE, "%s: needs %s before it", name,
+                            zfi_stage_advice(stage));
         if ((forbids & stage) && (g->stages & stage))
             return zfi_fail(&g->error, ZF_ERR_STAGE,
-                            strstr(zfi_stage_advice(stage), name) ? "%s: %s has been run already"
-                                                                  : "%s: must come before %s, which has been run",
+                            strstr(zfi_stage_advice(stage), name)
+                                ? "%s: %s has been run already"
+                                : "%s: must come before %s, which has been run",
                             name, zfi_stage_advice(stage));
     }
     return ZF_OK;

@@ -1,17 +1,21 @@
-/* Layers: a few lines of public calls each, meant to be read and copied. Parameters have PyTorch's names and shapes. */
+/* Layers: a few lines of public calls each, meant to be read and copied. Parameters have PyTorch's
+ * names and shapes. */
 
-ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out, const zf_nn_linear_desc *desc)
+ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out,
+                              const zf_nn_linear_desc *desc)
 {
     zf_nn_linear_desc d = desc ? *desc : (zf_nn_linear_desc){.std = 0};
     zf_graph *g = x.graph;
     zf_shape shape = zf_tensor_shape(x);
-    zf_param_desc weight = {.dtype = zf_tensor_dtype(x), .init = ZF_TRUNCATED_NORMAL, .std = d.std == 0 ? 0.02 : d.std};
+    zf_param_desc weight = {
+        .dtype = zf_tensor_dtype(x), .init = ZF_TRUNCATED_NORMAL, .std = d.std == 0 ? 0.02 : d.std};
     zf_tensor w, y;
     if (!zf_valid(x)) return x;
     zf_push(g, "%s", name);
     w = zf_param(g, "weight", ZF_SHAPE(out, shape.rank ? shape.dims[shape.rank - 1] : 1), &weight);
     y = zf_matmul_ex(x, w, &(zf_matmul_desc){.transpose_b = true});
-    if (!d.no_bias) y = zf_add(y, zf_param(g, "bias", ZF_SHAPE(out), &(zf_param_desc){.dtype = weight.dtype}));
+    if (!d.no_bias)
+        y = zf_add(y, zf_param(g, "bias", ZF_SHAPE(out), &(zf_param_desc){.dtype = weight.dtype}));
     zf_pop(g);
     return y;
 }
@@ -20,7 +24,8 @@ ZF_API zf_tensor zf_nn_layer_norm(zf_tensor x, const char *name, double eps)
 {
     zf_graph *g = x.graph;
     zf_shape shape = zf_tensor_shape(x);
-    zf_param_desc ones = {.dtype = zf_tensor_dtype(x), .init = ZF_ONES}, zeros = {.dtype = zf_tensor_dtype(x)};
+    zf_param_desc ones = {.dtype = zf_tensor_dtype(x), .init = ZF_ONES},
+                  zeros = {.dtype = zf_tensor_dtype(x)};
     zf_tensor gamma, beta;
     if (!zf_valid(x)) return x;
     zf_push(g, "%s", name);
@@ -30,7 +35,8 @@ ZF_API zf_tensor zf_nn_layer_norm(zf_tensor x, const char *name, double eps)
     return zf_layer_norm(x, gamma, beta, eps);
 }
 
-ZF_API zf_tensor zf_nn_embedding_table(zf_graph *g, const char *name, int64_t rows, int64_t width, double std)
+ZF_API zf_tensor zf_nn_embedding_table(zf_graph *g, const char *name, int64_t rows, int64_t width,
+                                       double std)
 {
     zf_tensor table;
     zf_push(g, "%s", name);
@@ -40,7 +46,8 @@ ZF_API zf_tensor zf_nn_embedding_table(zf_graph *g, const char *name, int64_t ro
     return table;
 }
 
-ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tensor bias, double dropout)
+ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tensor bias,
+                                 double dropout)
 {
     zf_shape shape = zf_tensor_shape(q);
     zf_tensor scores;
@@ -51,12 +58,15 @@ ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tenso
     return zf_matmul(zf_dropout(zf_softmax(scores), dropout), v);
 }
 
-/* x [batch, tokens, hidden] projected and cut into heads: [batch, heads, tokens, hidden / heads]. */
-static zf_tensor zfi_nn_heads(zf_tensor x, const char *name, int64_t heads, const zf_nn_linear_desc *linear)
+/* x [batch, tokens, hidden] projected and cut into heads: [batch, heads, tokens, hidden / heads].
+ * */
+static zf_tensor zfi_nn_heads(zf_tensor x, const char *name, int64_t heads,
+                              const zf_nn_linear_desc *linear)
 {
     zf_shape s = zf_tensor_shape(x);
     zf_tensor y = zf_nn_linear(x, name, s.dims[2], linear);
-    return zf_transpose(zf_reshape(y, ZF_SHAPE(s.dims[0], s.dims[1], heads, s.dims[2] / heads)), 1, 2);
+    return zf_transpose(zf_reshape(y, ZF_SHAPE(s.dims[0], s.dims[1], heads, s.dims[2] / heads)), 1,
+                        2);
 }
 
 ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_encoder_desc *desc)
@@ -71,7 +81,9 @@ ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_en
     if (!zf_valid(x)) return x;
     heads = d.heads ? d.heads : s.rank == 3 ? (s.dims[2] + 63) / 64 : 1;
     if (s.rank != 3 || heads < 1 || s.dims[2] % heads)
-        return zf_fail(x, "zf_nn_encoder_block: x must be [batch, tokens, hidden], hidden a multiple of the %lld heads",
+        return zf_fail(x,
+                       "zf_nn_encoder_block: x must be [batch, tokens, hidden], hidden a multiple "
+                       "of the %lld heads",
                        (long long)heads);
 
     in = d.pre_norm ? zf_nn_layer_norm(x, "attention.output.LayerNorm", eps) : x;
@@ -82,11 +94,13 @@ ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_en
     y = zf_nn_attention(q, k, v, bias, d.attention_dropout);
     zf_pop(g);
     y = zf_reshape(zf_transpose(y, 1, 2), s);
-    y = zf_add(x, zf_dropout(zf_nn_linear(y, "attention.output.dense", s.dims[2], &linear), d.dropout));
+    y = zf_add(
+        x, zf_dropout(zf_nn_linear(y, "attention.output.dense", s.dims[2], &linear), d.dropout));
     if (!d.pre_norm) y = zf_nn_layer_norm(y, "attention.output.LayerNorm", eps);
 
     in = d.pre_norm ? zf_nn_layer_norm(y, "output.LayerNorm", eps) : y;
-    in = zf_gelu(zf_nn_linear(in, "intermediate.dense", d.intermediate ? d.intermediate : 4 * s.dims[2], &linear));
+    in = zf_gelu(zf_nn_linear(in, "intermediate.dense",
+                              d.intermediate ? d.intermediate : 4 * s.dims[2], &linear));
     y = zf_add(y, zf_dropout(zf_nn_linear(in, "output.dense", s.dims[2], &linear), d.dropout));
     return d.pre_norm ? y : zf_nn_layer_norm(y, "output.LayerNorm", eps);
 }

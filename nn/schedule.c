@@ -1,21 +1,26 @@
 /* Learning rates as plain functions of the step.
  *
  *     lr
- *     peak    /\___            warm-up, then one of: constant, linear, cosine, polynomial, exponential; one_cycle has its
- *            /     \__         own rise and fall
+ *     peak    /\___            warm-up, then one of: constant, linear, cosine, polynomial,
+ *            /     \__         exponential; one_cycle has a rise and fall of its own
  *     end   /         \____
  *           0  warmup     steps
  */
 
-static double zfi_fraction(double at, double of) { return of <= 0 || at >= of ? 1 : at <= 0 ? 0 : at / of; }
+static double zfi_fraction(double at, double of)
+{
+    return of <= 0 || at >= of ? 1 : at <= 0 ? 0 : at / of;
+}
 
 ZF_API double zf_schedule_at(const zf_schedule *s, int64_t step)
 {
     const double pi = 3.14159265358979323846;
-    double peak = s->peak, end = s->end, power = s->power > 0 ? s->power : 1, after = (double)(step - s->warmup), way;
+    double peak = s->peak, end = s->end, power = s->power > 0 ? s->power : 1,
+           after = (double)(step - s->warmup), way;
     if (s->kind == ZF_ONE_CYCLE) { /* Smith & Topin 2018, with cosine flanks */
         double top = s->warmup > 0 ? (double)s->warmup : 0.3 * (double)s->steps, start = peak / 25;
-        if ((double)step < top) return start + (peak - start) * (1 - cos(pi * zfi_fraction((double)step, top))) / 2;
+        if ((double)step < top)
+            return start + (peak - start) * (1 - cos(pi * zfi_fraction((double)step, top))) / 2;
         way = zfi_fraction((double)step - top, (double)s->steps - top);
         return end + (peak - end) * (1 + cos(pi * way)) / 2;
     }
@@ -26,16 +31,19 @@ ZF_API double zf_schedule_at(const zf_schedule *s, int64_t step)
     case ZF_COSINE: return end + (peak - end) * (1 + cos(pi * way)) / 2;
     case ZF_POLYNOMIAL: return end + (peak - end) * pow(1 - way, power);
     case ZF_EXPONENTIAL: {
-        double decayed = peak * pow(s->rate > 0 ? s->rate : 0.9, floor(after / (s->every > 0 ? (double)s->every : 1)));
+        double decayed = peak * pow(s->rate > 0 ? s->rate : 0.9,
+                                    floor(after / (s->every > 0 ? (double)s->every : 1)));
         return decayed > end ? decayed : end;
     }
     default: return peak;
     }
 }
 
-static const char *const zfi_schedule_names[] = {"constant", "linear", "cosine", "polynomial", "exponential", "one_cycle"};
+static const char *const zfi_schedule_names[] = {"constant",   "linear",      "cosine",
+                                                 "polynomial", "exponential", "one_cycle"};
 
 ZF_API const char *zf_schedule_name(zf_schedule_kind kind)
 {
-    return (unsigned)kind < (unsigned)ZFI_COUNT(zfi_schedule_names) ? zfi_schedule_names[kind] : NULL;
+    return (unsigned)kind < (unsigned)ZFI_COUNT(zfi_schedule_names) ? zfi_schedule_names[kind]
+                                                                    : NULL;
 }

@@ -1,8 +1,9 @@
 /* What kernels share: elements of any dtype, strides of broadcasting, work split over threads.
  *
- * A reference kernel reads and writes one element at a time in double (or int64) through zfi_get and zfi_set and defines
- * the operator for every dtype. A fast kernel handles f32 and must agree with it within rounding. Work is cut into
- * pieces of fixed size, whatever the number of threads, so that the order of additions never depends on it.
+ * A reference kernel reads and writes one element at a time in double (or int64) through zfi_get
+ * and zfi_set and defines the operator for every dtype. A fast kernel handles f32 and must agree
+ * with it within rounding. Work is cut into pieces of fixed size, whatever the number of threads,
+ * so that the order of additions never depends on it.
  */
 
 static double zfi_bf16_to_f64(uint16_t bits)
@@ -41,11 +42,14 @@ static uint16_t zfi_f64_to_f16(double value)
     if (magnitude >= 65520.0) return (uint16_t)(sign | 0x7c00);
     (void)frexp(magnitude, &exponent);
     if (exponent < -13) exponent = -13; /* subnormal: the unit of the smallest normal */
-    unit = nearbyint(ldexp(magnitude, 11 - exponent)); /* 1024..2048 when normal, so a carry moves the exponent */
-    return (uint16_t)(sign | (magnitude == 0.0 ? 0 : (unsigned)((exponent + 13) * 1024 + (int)unit)));
+    /* 1024..2048 when normal, so a carry moves the exponent */
+    unit = nearbyint(ldexp(magnitude, 11 - exponent));
+    return (uint16_t)(sign |
+                      (magnitude == 0.0 ? 0 : (unsigned)((exponent + 13) * 1024 + (int)unit)));
 }
 
-/* Rounds double -> float -> bf16 in one step: the float is rounded to odd, so the second rounding sees no false tie. */
+/* Rounds double -> float -> bf16 in one step: the float is rounded to odd, so the second rounding
+ * sees no false tie. */
 static uint16_t zfi_f64_to_bf16(double value)
 {
     float near = (float)value;
@@ -99,7 +103,9 @@ static void zfi_set(const zf_array *a, int64_t i, double value)
     case ZF_F64: ((double *)a->data)[i] = value; break;
     case ZF_BF16: ((uint16_t *)a->data)[i] = zfi_f64_to_bf16(value); break;
     case ZF_F16: ((uint16_t *)a->data)[i] = zfi_f64_to_f16(value); break;
-    case ZF_I32: ((int32_t *)a->data)[i] = (int32_t)zfi_to_integer(value, INT32_MIN, INT32_MAX); break;
+    case ZF_I32:
+        ((int32_t *)a->data)[i] = (int32_t)zfi_to_integer(value, INT32_MIN, INT32_MAX);
+        break;
     case ZF_I64: ((int64_t *)a->data)[i] = zfi_to_integer(value, INT64_MIN, INT64_MAX); break;
     case ZF_U8: ((uint8_t *)a->data)[i] = (uint8_t)zfi_to_integer(value, 0, 255); break;
     case ZF_BOOL: ((uint8_t *)a->data)[i] = value != 0.0; break;
@@ -116,7 +122,8 @@ static void zfi_set_integer(const zf_array *a, int64_t i, int64_t value)
 
 static int64_t zfi_count(const zf_array *a) { return zf_shape_count(a->shape); }
 
-ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype from_dtype, size_t count)
+ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype from_dtype,
+                       size_t count)
 {
     zf_array out = {to, to_dtype, {0, {0}}}, in = {(void *)(uintptr_t)from, from_dtype, {0, {0}}};
     for (int64_t i = 0; i < (int64_t)count; i++) {
@@ -126,7 +133,8 @@ ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype f
 }
 
 /* Element strides of `operand` when it is broadcast to `out`: 0 along what is repeated. */
-static void zfi_broadcast_strides(const zf_shape *operand, const zf_shape *out, int64_t strides[ZF_MAX_RANK])
+static void zfi_broadcast_strides(const zf_shape *operand, const zf_shape *out,
+                                  int64_t strides[ZF_MAX_RANK])
 {
     int64_t stride = 1;
     int shift = out->rank - operand->rank;
@@ -148,7 +156,7 @@ static int64_t zfi_offset(int64_t i, const zf_shape *shape, const int64_t stride
     return offset;
 }
 
-/* ------------------------------------------------------------------------- the CPU backend, seen from a kernel */
+/* ---------------------------------------------------------- the CPU backend, seen from a kernel */
 
 typedef struct zfi_cpu {
     zf_backend backend;
@@ -163,7 +171,9 @@ static const zfi_cpu *zfi_cpu_of(const zf_launch *l) { return l->backend; }
 /* The fast kernel may run: it was not switched off, and out and all float operands are f32. */
 static bool zfi_fast(const zf_launch *l)
 {
-    if (zfi_cpu_of(l)->reference || (l->out.data && zfi_is_float(l->out.dtype) && l->out.dtype != ZF_F32)) return false;
+    if (zfi_cpu_of(l)->reference ||
+        (l->out.data && zfi_is_float(l->out.dtype) && l->out.dtype != ZF_F32))
+        return false;
     for (int32_t k = 0; k < l->arg_count; k++)
         if (zfi_is_float(l->args[k].dtype) && l->args[k].dtype != ZF_F32) return false;
     return true;
@@ -181,7 +191,8 @@ typedef struct zfi_range {
 static void zfi_range_piece(void *context, int64_t index, int worker)
 {
     const zfi_range *r = context;
-    int64_t first = index * r->grain, last = first + r->grain < r->count ? first + r->grain : r->count;
+    int64_t first = index * r->grain,
+            last = first + r->grain < r->count ? first + r->grain : r->count;
     (void)worker;
     r->task(r->launch, first, last);
 }
@@ -218,7 +229,8 @@ static zf_status zfi_infer_dtypes(const zfi_infer *c, bool floats)
 {
     for (int32_t k = 1; k < c->arg_count; k++)
         if (c->args[k]->dtype != c->args[0]->dtype)
-            return zfi_infer_fail(c, ZF_ERR_DTYPE, "the operands must have one dtype (zf_cast converts)");
+            return zfi_infer_fail(c, ZF_ERR_DTYPE,
+                                  "the operands must have one dtype (zf_cast converts)");
     if (floats && !zfi_is_float(c->args[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "the operand must be float: f32, bf16, f16 or f64");
     return ZF_OK;

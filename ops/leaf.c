@@ -1,9 +1,9 @@
 /* Leaves and marks: input, param, state, constant; output, gradient, advance.
  *
- *     %1 = input "x" : f32[4,8]                   written by the program before a step
+ *     %1 = input "x" : f32[4,8]               written by the program before a step
  *     %2 = param "w" {init=normal b=0.02} : f32[8,8]
- *     %3 = state "adamw.step" : i64[]             changed by steps, held by checkpoints
- *     %4 = constant {values=[1]} : f32[4]         one value everywhere, or as many values as elements
+ *     %3 = state "adamw.step" : i64[]         changed by steps, held by checkpoints
+ *     %4 = constant {values=[1]} : f32[4]     one value everywhere, or as many as elements
  *          output %9 "loss"                       %9 can be read after a step
  *          gradient %2, %8                        %8 is the gradient of the loss with respect to %2
  *          advance %3                             %3 += 1
@@ -11,11 +11,13 @@
 
 static zf_status zfi_infer_leaf(zfi_infer *c)
 {
-    if (zf_dtype_size(c->dtype) == 0) return zfi_infer_fail(c, ZF_ERR_DTYPE, "%d is no dtype", (int)c->dtype);
+    if (zf_dtype_size(c->dtype) == 0)
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "%d is no dtype", (int)c->dtype);
     if (zf_shape_count(c->shape) < 0)
-        return zfi_infer_fail(c, ZF_ERR_SHAPE,
-                              "a shape has 0 to %d dimensions, none negative, and fewer than 2^63 elements",
-                              ZF_MAX_RANK);
+        return zfi_infer_fail(
+            c, ZF_ERR_SHAPE,
+            "a shape has 0 to %d dimensions, none negative, and fewer than 2^63 elements",
+            ZF_MAX_RANK);
     return ZF_OK;
 }
 
@@ -29,12 +31,15 @@ static zf_status zfi_infer_param(zfi_infer *c)
     zf_status status = zfi_infer_leaf(c);
     if (status) return status;
     if (!zfi_is_float(c->dtype))
-        return zfi_infer_fail(c, ZF_ERR_DTYPE, "a parameter is f32, bf16, f16 or f64, not %s", zf_dtype_name(c->dtype));
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "a parameter is f32, bf16, f16 or f64, not %s",
+                              zf_dtype_name(c->dtype));
     if (init < ZF_ZEROS || init > ZF_UNIFORM)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "init %lld is none of zf_init", (long long)init);
-    if (!isfinite(a) || !isfinite(b) || ((init == ZF_NORMAL || init == ZF_TRUNCATED_NORMAL) && b < 0) ||
+    if (!isfinite(a) || !isfinite(b) ||
+        ((init == ZF_NORMAL || init == ZF_TRUNCATED_NORMAL) && b < 0) ||
         (init == ZF_UNIFORM && a > b))
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "init needs finite values, std >= 0 and low <= high");
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "init needs finite values, std >= 0 and low <= high");
     return ZF_OK;
 }
 
@@ -44,7 +49,8 @@ static zf_status zfi_infer_constant(zfi_infer *c)
     zf_status status = zfi_infer_leaf(c);
     if (status) return status;
     if (given != 1 && given != zf_shape_count(c->shape))
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "takes 1 value or as many as elements, %lld, not %lld",
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "takes 1 value or as many as elements, %lld, not %lld",
                               (long long)zf_shape_count(c->shape), (long long)given);
     return ZF_OK;
 }
@@ -53,13 +59,15 @@ static zf_status zfi_infer_output(zfi_infer *c) { return zfi_infer_like(c, 0); }
 
 static zf_status zfi_infer_gradient(zfi_infer *c)
 {
-    if (c->args[0]->op != ZF_OP_param) return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a param");
+    if (c->args[0]->op != ZF_OP_param)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a param");
     return zfi_infer_alike(c);
 }
 
 static zf_status zfi_infer_advance(zfi_infer *c)
 {
-    if (c->args[0]->op != ZF_OP_state || !zfi_is_integer(c->args[0]->dtype) || c->args[0]->shape.rank)
+    if (c->args[0]->op != ZF_OP_state || !zfi_is_integer(c->args[0]->dtype) ||
+        c->args[0]->shape.rank)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a state i64[] or i32[]");
     return zfi_infer_like(c, 0);
 }

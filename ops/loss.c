@@ -1,13 +1,16 @@
 /* Losses over rows of logits: logsumexp, cross_entropy, cross_entropy_grad.
  *
- *     %2 = logsumexp %1 : f32[4]                             y[r] = log sum over i of exp(x[r,i])
- *     %4 = cross_entropy %1, %2, %3 {ignore=-100} : f32[4]   y[r] = lse[r] - x[r,label[r]], 0 where label[r] = ignore
+ *     %2 = logsumexp %1 : f32[4]
+ *          y[r] = log sum over i of exp(x[r,i])
+ *     %4 = cross_entropy %1, %2, %3 {ignore=-100} : f32[4]
+ *          y[r] = lse[r] - x[r,label[r]], 0 where label[r] = ignore
  *     %6 = cross_entropy_grad %5, %1, %2, %3 {ignore=-100} : f32[4,8]
- *                                   dx[r,i] = dy[r] (exp(x[r,i] - lse[r]) - (i = label[r])), 0 where label[r] = ignore
+ *          dx[r,i] = dy[r] (exp(x[r,i] - lse[r]) - (i = label[r])), 0 where label[r] = ignore
  *
- * The gradient of logsumexp is dy softmax(x); saved: x. cross_entropy has the logits, their logsumexp and the labels,
- * i32 or i64, one for each row; saved: these three. Its gradient to the logits is all of it: the part that flows through
- * lse is in dx, so lse as an operand gets none. A label that is neither ignored nor a class is an error of the step.
+ * The gradient of logsumexp is dy softmax(x); saved: x. cross_entropy has the logits, their
+ * logsumexp and the labels, i32 or i64, one for each row; saved: these three. Its gradient to the
+ * logits is all of it: the part that flows through lse is in dx, so lse as an operand gets none. A
+ * label that is neither ignored nor a class is an error of the step.
  *
  * A row that is -inf throughout has logsumexp -inf and the gradient 0; one with +inf has +inf.
  */
@@ -22,12 +25,14 @@ static zf_status zfi_infer_logsumexp(zfi_infer *c)
 }
 
 /* Operand k, called `what`, has one element for each row of operand x. */
-static zf_status zfi_infer_row_values(const zfi_infer *c, int32_t x, int32_t k, const char *what, bool label)
+static zf_status zfi_infer_row_values(const zfi_infer *c, int32_t x, int32_t k, const char *what,
+                                      bool label)
 {
     zf_shape rows = zfi_without_axis(c->args[x]->shape, c->args[x]->shape.rank - 1, false);
     char type[ZFI_TYPE_TEXT];
     if (!zfi_same_shape(&c->args[k]->shape, &rows))
-        return zfi_infer_fail(c, ZF_ERR_SHAPE, "%s must have one element for each row of the logits", what);
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "%s must have one element for each row of the logits", what);
     if (label ? !zfi_is_integer(c->args[k]->dtype) : c->args[k]->dtype != c->args[x]->dtype)
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "%s must be %s", what,
                               label ? "i32 or i64" : zfi_type_text(type, c->args[x]->dtype, &rows));
@@ -41,7 +46,8 @@ static zf_status zfi_infer_logits(const zfi_infer *c, int32_t x)
     if (!zfi_is_float(c->args[x]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "the logits must be float: f32, bf16, f16 or f64");
     if (c->args[x]->shape.rank < 1)
-        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the logits need one dimension or more, the classes last");
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "the logits need one dimension or more, the classes last");
     if (x > 0) status = zfi_infer_row_values(c, x, 0, "dy", false);
     if (!status) status = zfi_infer_row_values(c, x, x + 1, "lse", false);
     return status ? status : zfi_infer_row_values(c, x, x + 2, "the labels", true);
@@ -67,7 +73,8 @@ static void zfi_grad_logsumexp(zfi_grad *c)
 
 static void zfi_grad_cross_entropy(zfi_grad *c)
 {
-    if (c->need[0]) c->dx[0] = zfi_op(cross_entropy_grad, c->attributes, c->dy, c->x[0], c->x[1], c->x[2]);
+    if (c->need[0])
+        c->dx[0] = zfi_op(cross_entropy_grad, c->attributes, c->dy, c->x[0], c->x[1], c->x[2]);
 }
 
 #define zfi_grad_cross_entropy_grad zfi_grad_refuse
@@ -88,9 +95,11 @@ static void zfi_logsumexp_reference(const zf_launch *l, int64_t first, int64_t l
     }
 }
 
-enum { ZFI_CLASS_BLOCK = 4096 }; /* sums of so many classes are added in double: there may be 100,000 */
+/* Sums of so many classes are added in double: there may be 100,000 */
+enum { ZFI_CLASS_BLOCK = 4096 };
 
-ZFI_BODY void zfi_logsumexp_rows_body(zfi_isa isa, float *y, const float *x, int64_t rows, int64_t n)
+ZFI_BODY void zfi_logsumexp_rows_body(zfi_isa isa, float *y, const float *x, int64_t rows,
+                                      int64_t n)
 {
     for (; rows > 0; rows--, y++, x += n) {
         float most = zfi_vmax_body(isa, x, n);
@@ -111,7 +120,8 @@ static void zfi_logsumexp_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     int64_t n = zfi_last(&l->args[0].shape);
     const float *x = l->args[0].data;
-    zfi_logsumexp_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + first, x + first * n, last - first, n);
+    zfi_logsumexp_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + first, x + first * n,
+                       last - first, n);
 }
 
 static zf_status zfi_cpu_logsumexp(const zf_launch *l)
@@ -130,9 +140,11 @@ static zf_status zfi_check_labels(const zf_launch *l, const char *name, const zf
         int64_t label = zfi_get_integer(labels, r);
         if (label != ignored && (label < 0 || label >= classes))
             return zfi_fail(l->error, ZF_ERR_ARGUMENT,
-                            "%s %%%d: the label of row %lld is %lld; it must be at least 0 and less than %lld, the "
-                            "number of classes, or %lld to be ignored", name, (int)l->node, (long long)r,
-                            (long long)label, (long long)classes, (long long)ignored);
+                            "%s %%%d: the label of row %lld is %lld; it must be at least 0 and "
+                            "less than %lld, the "
+                            "number of classes, or %lld to be ignored",
+                            name, (int)l->node, (long long)r, (long long)label, (long long)classes,
+                            (long long)ignored);
     }
     return ZF_OK;
 }
@@ -146,7 +158,8 @@ static zf_status zfi_cpu_cross_entropy(const zf_launch *l)
     for (int64_t r = 0; r < rows && !status; r++) {
         int64_t label = zfi_get_integer(labels, r);
         zfi_set(&l->out, r,
-                label == l->attributes[0].i ? 0 : zfi_get(lse, r) - zfi_get(x, r * classes + label));
+                label == l->attributes[0].i ? 0
+                                            : zfi_get(lse, r) - zfi_get(x, r * classes + label));
     }
     return status;
 }
@@ -158,22 +171,24 @@ static void zfi_cross_entropy_grad_reference(const zf_launch *l, int64_t first, 
     for (int64_t r = first; r < last; r++) {
         int64_t label = zfi_get_integer(labels, r);
         for (int64_t i = 0; i < classes; i++) {
-            double p = exp(zfi_get(x, r * classes + i) - zfi_get(lse, r)), dx = zfi_get(dy, r) * (p - (i == label));
+            double p = exp(zfi_get(x, r * classes + i) - zfi_get(lse, r)),
+                   dx = zfi_get(dy, r) * (p - (i == label));
             zfi_set(&l->out, r * classes + i, label == l->attributes[0].i ? 0 : dx);
         }
     }
 }
 
 /* One row; dx may be x. */
-ZFI_BODY void zfi_cross_entropy_row_body(zfi_isa isa, float *dx, const float *x, int64_t n, int64_t label, float lse,
-                                         float dy)
+ZFI_BODY void zfi_cross_entropy_row_body(zfi_isa isa, float *dx, const float *x, int64_t n,
+                                         int64_t label, float lse, float dy)
 {
     float of_label = dy * (zfi_exp1(isa, x[label] - lse) - 1);
     ZFI_VECTOR
     for (int64_t i = 0; i < n; i++) dx[i] = dy * zfi_exp1(isa, x[i] - lse);
     dx[label] = of_label;
 }
-ZFI_KERNEL(zfi_cross_entropy_row, (float *dx, const float *x, int64_t n, int64_t label, float lse, float dy),
+ZFI_KERNEL(zfi_cross_entropy_row,
+           (float *dx, const float *x, int64_t n, int64_t label, float lse, float dy),
            (dx, x, n, label, lse, dy))
 
 static void zfi_cross_entropy_grad_fast(const zf_launch *l, int64_t first, int64_t last)
@@ -184,7 +199,9 @@ static void zfi_cross_entropy_grad_fast(const zf_launch *l, int64_t first, int64
     for (int64_t r = first; r < last; r++) {
         int64_t label = zfi_get_integer(&l->args[3], r);
         if (label == l->attributes[0].i) memset(dx + r * n, 0, (size_t)n * sizeof *dx);
-        else zfi_cross_entropy_row(zfi_cpu_of(l)->isa, dx + r * n, x + r * n, n, label, lse[r], dy[r]);
+        else
+            zfi_cross_entropy_row(zfi_cpu_of(l)->isa, dx + r * n, x + r * n, n, label, lse[r],
+                                  dy[r]);
     }
 }
 

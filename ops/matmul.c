@@ -2,11 +2,13 @@
  *
  *     %3 = matmul %1, %2 {transpose_b=true} : f32[4,8,32]
  *
- *     out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]      (a or b transposed in its last two dimensions first)
+ *     out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]
  *     da = dy b^T, db = a^T dy, summed over the dimensions along which an operand was repeated
  *
- * Leading dimensions broadcast. Saved: both operands. f32 sums in f32, in an order that depends on the shape alone
- * (cpu/matmul.c); the reference sums in double, k ascending.
+ * where a or b is transposed in its last two dimensions first, if asked for.
+ *
+ * Leading dimensions broadcast. Saved: both operands. f32 sums in f32, in an order that depends on
+ * the shape alone (cpu/matmul.c); the reference sums in double, k ascending.
  */
 
 static zf_status zfi_infer_matmul(zfi_infer *c)
@@ -18,18 +20,21 @@ static zf_status zfi_infer_matmul(zfi_infer *c)
     a = c->args[0]->shape, b = c->args[1]->shape;
     if (a.rank < 2 || b.rank < 2)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "both operands need two dimensions or more");
-    m = a.dims[a.rank - 2], ka = a.dims[a.rank - 1], kb = b.dims[b.rank - 2], n = b.dims[b.rank - 1];
+    m = a.dims[a.rank - 2], ka = a.dims[a.rank - 1], kb = b.dims[b.rank - 2],
+    n = b.dims[b.rank - 1];
     if (c->attributes[0].i) ka = a.dims[a.rank - 2], m = a.dims[a.rank - 1];
     if (c->attributes[1].i) kb = b.dims[b.rank - 1], n = b.dims[b.rank - 2];
     if (ka != kb)
-        return zfi_infer_fail(c, ZF_ERR_SHAPE,
-                              "the inner dimensions differ: %lld of a%s, %lld of b%s; they must be equal", (long long)ka,
-                              c->attributes[0].i ? " transposed" : "", (long long)kb,
-                              c->attributes[1].i ? " transposed" : "");
+        return zfi_infer_fail(
+            c, ZF_ERR_SHAPE,
+            "the inner dimensions differ: %lld of a%s, %lld of b%s; they must be equal",
+            (long long)ka, c->attributes[0].i ? " transposed" : "", (long long)kb,
+            c->attributes[1].i ? " transposed" : "");
     lead_a = a, lead_b = b;
     lead_a.rank -= 2, lead_b.rank -= 2;
     if (!zfi_broadcast_shape(&lead_a, &lead_b, &c->shape))
-        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the leading dimensions do not broadcast: equal or 1 is needed");
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "the leading dimensions do not broadcast: equal or 1 is needed");
     c->shape.dims[c->shape.rank++] = m;
     c->shape.dims[c->shape.rank++] = n;
     c->dtype = c->args[0]->dtype;
@@ -52,7 +57,8 @@ static void zfi_grad_matmul(zfi_grad *c)
 {
     bool ta = c->attributes[0].i != 0, tb = c->attributes[1].i != 0;
     zf_tensor a = c->x[0], b = c->x[1], dy = c->dy, dx;
-    /* One matrix for a whole batch (a weight): the batch is a taller matrix, and db needs no sum over it. */
+    /* One matrix for a whole batch (a weight): the batch is a taller matrix, and db needs no sum
+     * over it. */
     if (!ta && zf_tensor_shape(b).rank == 2) {
         a = zfi_matrix(a);
         dy = zfi_matrix(dy);
@@ -69,7 +75,8 @@ static void zfi_grad_matmul(zfi_grad *c)
 
 /* ------------------------------------------------------------------------------ kernels */
 
-/* The product as a loop over matrices: how far apart they lie in a, b and out for every leading dimension. */
+/* The product as a loop over matrices: how far apart they lie in a, b and out for every leading
+ * dimension. */
 typedef struct zfi_product {
     zfi_matmul_desc matrix;
     zf_shape lead; /* leading dimensions that are not in matrix.batch */
@@ -108,10 +115,12 @@ static zfi_product zfi_product_of(const zf_launch *l)
     /* Inner dimensions that are evenly spaced in all three become the batch of one call. */
     while (p.lead.rank) {
         int axis = p.lead.rank - 1;
-        if (d->batch > 1 && (p.step_a[axis] != d->a_batch * d->batch || p.step_b[axis] != d->b_batch * d->batch ||
-                             p.step_c[axis] != d->c_batch * d->batch))
+        if (d->batch > 1 &&
+            (p.step_a[axis] != d->a_batch * d->batch || p.step_b[axis] != d->b_batch * d->batch ||
+             p.step_c[axis] != d->c_batch * d->batch))
             break;
-        if (d->batch == 1) d->a_batch = p.step_a[axis], d->b_batch = p.step_b[axis], d->c_batch = p.step_c[axis];
+        if (d->batch == 1)
+            d->a_batch = p.step_a[axis], d->b_batch = p.step_b[axis], d->c_batch = p.step_c[axis];
         d->batch *= p.lead.dims[axis];
         p.lead.rank--;
     }
@@ -121,7 +130,9 @@ static zfi_product zfi_product_of(const zf_launch *l)
 static size_t zfi_scratch_matmul(const zf_launch *l)
 {
     zfi_product p = zfi_product_of(l);
-    return !zfi_fast(l) ? 0 : zfi_matmul_scratch(zfi_cpu_of(l)->isa, zfi_pool_threads(zfi_cpu_of(l)->pool), &p.matrix);
+    return !zfi_fast(l) ? 0
+                        : zfi_matmul_scratch(zfi_cpu_of(l)->isa,
+                                             zfi_pool_threads(zfi_cpu_of(l)->pool), &p.matrix);
 }
 
 /* Rows [first, last) of all matrices of out. */

@@ -1,22 +1,33 @@
-/* Rows of the last dimension, n long: softmax; LayerNorm (Ba, Kiros & Hinton 2016); RMSNorm (Zhang & Sennrich 2019).
+/* Rows of the last dimension, n long: softmax; LayerNorm (Ba, Kiros & Hinton 2016); RMSNorm (Zhang
+ * & Sennrich 2019).
  *
- *     %2 = softmax %1 : f32[4,8]                     y = exp(x - max x) / sum exp(x - max x)          saved: y
- *     %4 = softmax_grad %3, %2 : f32[4,8]            dx = y (dy - sum dy y), of (dy, y)
- *     %2 = moments %1 {eps=1e-12} : f32[4,2]         mean, rstd = 1 / sqrt(mean (x - mean)^2 + eps)
- *     %5 = layer_norm %1, %2, %3, %4 : f32[4,8]      y = gamma xhat + beta, xhat = (x - mean) rstd    saved: x, moments
- *     %7 = layer_norm_grad %6, %1, %2, %3 : f32[4,8] dx = rstd (g - mean g - xhat mean(g xhat)), g = dy gamma
- *     %2 = rms %1 {eps=1e-06} : f32[4,2]             0, 1 / sqrt(mean x^2 + eps): moments about 0
- *     %4 = rms_norm %1, %2, %3 : f32[4,8]            y = gamma xhat                                   saved: x, rms
- *     %6 = rms_norm_grad %5, %1, %2, %3 : f32[4,8]   dx = rstd (g - xhat mean(g xhat)), g = dy gamma
- *     %8 = norm_gamma_grad %6, %1, %2 : f32[8]       dgamma = sum over rows of dy xhat, of either norm
+ *     %2 = softmax %1 : f32[4,8]
+ *          y = exp(x - max x) / sum exp(x - max x); saved: y
+ *     %4 = softmax_grad %3, %2 : f32[4,8]
+ *          dx = y (dy - sum dy y), of (dy, y)
+ *     %2 = moments %1 {eps=1e-12} : f32[4,2]
+ *          mean, rstd = 1 / sqrt(mean (x - mean)^2 + eps)
+ *     %5 = layer_norm %1, %2, %3, %4 : f32[4,8]
+ *          y = gamma xhat + beta, xhat = (x - mean) rstd; saved: x, moments
+ *     %7 = layer_norm_grad %6, %1, %2, %3 : f32[4,8]
+ *          dx = rstd (g - mean g - xhat mean(g xhat)), g = dy gamma
+ *     %2 = rms %1 {eps=1e-06} : f32[4,2]
+ *          0, 1 / sqrt(mean x^2 + eps): moments about 0
+ *     %4 = rms_norm %1, %2, %3 : f32[4,8]
+ *          y = gamma xhat; saved: x, rms
+ *     %6 = rms_norm_grad %5, %1, %2, %3 : f32[4,8]
+ *          dx = rstd (g - xhat mean(g xhat)), g = dy gamma
+ *     %8 = norm_gamma_grad %6, %1, %2 : f32[8]
+ *          dgamma = sum over rows of dy xhat, of either norm
  *
- * softmax: a row that is -inf throughout, fully masked, gives zeros rather than the NaN of 0 / 0. A row with a NaN or
- * +inf in it is NaN.
+ * softmax: a row that is -inf throughout, fully masked, gives zeros rather than the NaN of 0 / 0. A
+ * row with a NaN or +inf in it is NaN.
  *
- * Moments are f32, f64 for an f64 x. What x gets from a norm's gradient is all of it: the part that flows through the
- * moments is in dx, so the moments as an operand get none. dbeta is sum_to(dy).
+ * Moments are f32, f64 for an f64 x. What x gets from a norm's gradient is all of it: the part that
+ * flows through the moments is in dx, so the moments as an operand get none. dbeta is sum_to(dy).
  *
- * norm_gamma_grad adds over blocks of ZFI_GAMMA_ROWS rows, then over the blocks, both in order of the rows.
+ * norm_gamma_grad adds over blocks of ZFI_GAMMA_ROWS rows, then over the blocks, both in order of
+ * the rows.
  */
 
 /* Operand k has at least one dimension and, with operands 0..k, a float dtype in common. */
@@ -24,13 +35,16 @@ static zf_status zfi_infer_rows(const zfi_infer *c, int32_t k)
 {
     if (!zfi_is_float(c->args[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "the operand must be float: f32, bf16, f16 or f64");
-    if (c->args[0]->shape.rank < 1) return zfi_infer_fail(c, ZF_ERR_SHAPE, "needs one dimension or more");
+    if (c->args[0]->shape.rank < 1)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "needs one dimension or more");
     for (int32_t i = 1; i <= k; i++)
         if (c->args[i]->dtype != c->args[0]->dtype)
-            return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand %d must be %s, as operand 0 (zf_cast converts)", (int)i,
+            return zfi_infer_fail(c, ZF_ERR_DTYPE,
+                                  "operand %d must be %s, as operand 0 (zf_cast converts)", (int)i,
                                   zf_dtype_name(c->args[0]->dtype));
         else if (!zfi_same_shape(&c->args[i]->shape, &c->args[0]->shape))
-            return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d must have the shape of operand 0", (int)i);
+            return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d must have the shape of operand 0",
+                                  (int)i);
     return ZF_OK;
 }
 
@@ -43,7 +57,9 @@ static zf_status zfi_infer_moments_of(const zfi_infer *c, int32_t k)
     zf_shape shape = c->args[0]->shape;
     char type[ZFI_TYPE_TEXT];
     shape.dims[shape.rank - 1] = 2;
-    if (c->args[k]->dtype == zfi_wide(c->args[0]->dtype) && zfi_same_shape(&c->args[k]->shape, &shape)) return ZF_OK;
+    if (c->args[k]->dtype == zfi_wide(c->args[0]->dtype) &&
+        zfi_same_shape(&c->args[k]->shape, &shape))
+        return ZF_OK;
     return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d must be the moments, %s", (int)k,
                           zfi_type_text(type, zfi_wide(c->args[0]->dtype), &shape));
 }
@@ -53,7 +69,8 @@ static zf_status zfi_infer_vector(const zfi_infer *c, int32_t k, const char *wha
 {
     zf_shape shape = {1, {zfi_last(&c->args[0]->shape)}};
     char type[ZFI_TYPE_TEXT];
-    if (c->args[k]->dtype == c->args[0]->dtype && zfi_same_shape(&c->args[k]->shape, &shape)) return ZF_OK;
+    if (c->args[k]->dtype == c->args[0]->dtype && zfi_same_shape(&c->args[k]->shape, &shape))
+        return ZF_OK;
     return zfi_infer_fail(c, ZF_ERR_SHAPE, "%s must be %s", what,
                           zfi_type_text(type, c->args[0]->dtype, &shape));
 }
@@ -142,7 +159,8 @@ static void zfi_grad_rms_norm(zfi_grad *c)
 
 /* ----------------------------------------------------------------------------- softmax
  *
- * Tasks have rows [first, last). Those that may run in place read what they need of a row before they write to it. */
+ * Tasks have rows [first, last). Those that may run in place read what they need of a row before
+ * they write to it. */
 
 static void zfi_softmax_reference(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -178,7 +196,8 @@ static void zfi_softmax_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     int64_t n = zfi_last(&l->out.shape);
     const float *x = l->args[0].data;
-    zfi_softmax_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + first * n, x + first * n, last - first, n);
+    zfi_softmax_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + first * n, x + first * n,
+                     last - first, n);
 }
 
 static void zfi_softmax_grad_reference(const zf_launch *l, int64_t first, int64_t last)
@@ -188,12 +207,13 @@ static void zfi_softmax_grad_reference(const zf_launch *l, int64_t first, int64_
     for (int64_t r = first; r < last; r++) {
         double dot = 0;
         for (int64_t i = r * n; i < (r + 1) * n; i++) dot += zfi_get(dy, i) * zfi_get(y, i);
-        for (int64_t i = r * n; i < (r + 1) * n; i++) zfi_set(&l->out, i, zfi_get(y, i) * (zfi_get(dy, i) - dot));
+        for (int64_t i = r * n; i < (r + 1) * n; i++)
+            zfi_set(&l->out, i, zfi_get(y, i) * (zfi_get(dy, i) - dot));
     }
 }
 
-ZFI_BODY void zfi_softmax_grad_rows_body(zfi_isa isa, float *dx, const float *dy, const float *y, int64_t rows,
-                                         int64_t n)
+ZFI_BODY void zfi_softmax_grad_rows_body(zfi_isa isa, float *dx, const float *dy, const float *y,
+                                         int64_t rows, int64_t n)
 {
     for (; rows > 0; rows--, dx += n, dy += n, y += n) {
         float dot = zfi_vdot_body(isa, dy, y, n);
@@ -201,15 +221,16 @@ ZFI_BODY void zfi_softmax_grad_rows_body(zfi_isa isa, float *dx, const float *dy
         for (int64_t i = 0; i < n; i++) dx[i] = y[i] * (dy[i] - dot);
     }
 }
-ZFI_KERNEL(zfi_softmax_grad_rows, (float *dx, const float *dy, const float *y, int64_t rows, int64_t n),
+ZFI_KERNEL(zfi_softmax_grad_rows,
+           (float *dx, const float *dy, const float *y, int64_t rows, int64_t n),
            (dx, dy, y, rows, n))
 
 static void zfi_softmax_grad_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     int64_t n = zfi_last(&l->out.shape);
     const float *dy = l->args[0].data, *y = l->args[1].data;
-    zfi_softmax_grad_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + first * n, dy + first * n, y + first * n,
-                          last - first, n);
+    zfi_softmax_grad_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + first * n, dy + first * n,
+                          y + first * n, last - first, n);
 }
 
 /* Runs one of two tasks over the rows of operand 0. */
@@ -233,8 +254,8 @@ static zf_status zfi_cpu_softmax_grad(const zf_launch *l)
 
 /* ----------------------------------------------------------------------------- moments
  *
- * In two passes: the mean first, then the squares about it, so that a large mean costs no digits. A row of no elements
- * has mean 0 and variance 0. */
+ * In two passes: the mean first, then the squares about it, so that a large mean costs no digits. A
+ * row of no elements has mean 0 and variance 0. */
 
 static void zfi_moments_reference(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -243,16 +264,18 @@ static void zfi_moments_reference(const zf_launch *l, int64_t first, int64_t las
     double count = n ? (double)n : 1, eps = l->attributes[0].f;
     for (int64_t r = first; r < last; r++) {
         double mean = 0, squares = 0;
-        for (int64_t i = r * n; i < (r + 1) * n && l->op == ZF_OP_moments; i++) mean += zfi_get(x, i);
+        for (int64_t i = r * n; i < (r + 1) * n && l->op == ZF_OP_moments; i++)
+            mean += zfi_get(x, i);
         mean /= count;
-        for (int64_t i = r * n; i < (r + 1) * n; i++) squares += (zfi_get(x, i) - mean) * (zfi_get(x, i) - mean);
+        for (int64_t i = r * n; i < (r + 1) * n; i++)
+            squares += (zfi_get(x, i) - mean) * (zfi_get(x, i) - mean);
         zfi_set(&l->out, 2 * r, mean);
         zfi_set(&l->out, 2 * r + 1, 1 / sqrt(squares / count + eps));
     }
 }
 
-/* Runs `statement` for i = 0..n-1 with l = i % ZFI_LANES, ZFI_LANES at a time: the sums of a row that are not those of
- * cpu/vmath.c. */
+/* Runs `statement` for i = 0..n-1 with l = i % ZFI_LANES, ZFI_LANES at a time: the sums of a row
+ * that are not those of cpu/vmath.c. */
 #define ZFI_LANED(i, l, n, statement)                                                              \
     do {                                                                                           \
         int64_t laned_ = 0;                                                                        \
@@ -267,8 +290,8 @@ static void zfi_moments_reference(const zf_launch *l, int64_t first, int64_t las
         }                                                                                          \
     } while (0)
 
-ZFI_BODY void zfi_moments_rows_body(zfi_isa isa, float *out, const float *x, int64_t rows, int64_t n, bool centred,
-                                    double eps)
+ZFI_BODY void zfi_moments_rows_body(zfi_isa isa, float *out, const float *x, int64_t rows,
+                                    int64_t n, bool centred, double eps)
 {
     float count = n ? (float)n : 1;
     for (; rows > 0; rows--, out += 2, x += n) {
@@ -278,15 +301,16 @@ ZFI_BODY void zfi_moments_rows_body(zfi_isa isa, float *out, const float *x, int
         out[1] = (float)(1 / sqrt((double)(zfi_fold_sum(lane) / count) + eps));
     }
 }
-ZFI_KERNEL(zfi_moments_rows, (float *out, const float *x, int64_t rows, int64_t n, bool centred, double eps),
+ZFI_KERNEL(zfi_moments_rows,
+           (float *out, const float *x, int64_t rows, int64_t n, bool centred, double eps),
            (out, x, rows, n, centred, eps))
 
 static void zfi_moments_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     int64_t n = zfi_last(&l->args[0].shape);
     const float *x = l->args[0].data;
-    zfi_moments_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + 2 * first, x + first * n, last - first, n,
-                     l->op == ZF_OP_moments, l->attributes[0].f);
+    zfi_moments_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + 2 * first, x + first * n,
+                     last - first, n, l->op == ZF_OP_moments, l->attributes[0].f);
 }
 
 static zf_status zfi_cpu_moments(const zf_launch *l)
@@ -306,19 +330,21 @@ static void zfi_norm_reference(const zf_launch *l, int64_t first, int64_t last)
     for (int64_t r = first; r < last; r++) {
         double mean = zfi_get(moments, 2 * r), rstd = zfi_get(moments, 2 * r + 1);
         for (int64_t i = 0; i < n; i++)
-            zfi_set(&l->out, r * n + i, (zfi_get(x, r * n + i) - mean) * rstd * zfi_get(gamma, i) +
-                                            (beta ? zfi_get(beta, i) : 0));
+            zfi_set(&l->out, r * n + i,
+                    (zfi_get(x, r * n + i) - mean) * rstd * zfi_get(gamma, i) +
+                        (beta ? zfi_get(beta, i) : 0));
     }
 }
 
-ZFI_BODY void zfi_norm_rows_body(zfi_isa isa, float *y, const float *x, const float *moments, const float *gamma,
-                                 const float *beta, int64_t rows, int64_t n)
+ZFI_BODY void zfi_norm_rows_body(zfi_isa isa, float *y, const float *x, const float *moments,
+                                 const float *gamma, const float *beta, int64_t rows, int64_t n)
 {
     for (; rows > 0; rows--, y += n, x += n, moments += 2) {
         float mean = moments[0], rstd = moments[1];
         if (beta) {
             ZFI_VECTOR
-            for (int64_t i = 0; i < n; i++) y[i] = zfi_fma(isa, (x[i] - mean) * rstd, gamma[i], beta[i]);
+            for (int64_t i = 0; i < n; i++)
+                y[i] = zfi_fma(isa, (x[i] - mean) * rstd, gamma[i], beta[i]);
         } else {
             ZFI_VECTOR
             for (int64_t i = 0; i < n; i++) y[i] = (x[i] - mean) * rstd * gamma[i];
@@ -326,47 +352,56 @@ ZFI_BODY void zfi_norm_rows_body(zfi_isa isa, float *y, const float *x, const fl
     }
 }
 ZFI_KERNEL(zfi_norm_rows,
-           (float *y, const float *x, const float *moments, const float *gamma, const float *beta, int64_t rows,
-            int64_t n),
+           (float *y, const float *x, const float *moments, const float *gamma, const float *beta,
+            int64_t rows, int64_t n),
            (y, x, moments, gamma, beta, rows, n))
 
 static void zfi_norm_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     int64_t n = zfi_last(&l->out.shape);
     const float *x = l->args[0].data, *moments = l->args[1].data, *gamma = l->args[2].data;
-    zfi_norm_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + first * n, x + first * n, moments + 2 * first, gamma,
-                  l->arg_count > 3 ? l->args[3].data : NULL, last - first, n);
+    zfi_norm_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + first * n, x + first * n,
+                  moments + 2 * first, gamma, l->arg_count > 3 ? l->args[3].data : NULL,
+                  last - first, n);
 }
 
-static zf_status zfi_cpu_layer_norm(const zf_launch *l) { return zfi_cpu_rows(l, zfi_norm_fast, zfi_norm_reference); }
+static zf_status zfi_cpu_layer_norm(const zf_launch *l)
+{
+    return zfi_cpu_rows(l, zfi_norm_fast, zfi_norm_reference);
+}
 
 #define zfi_cpu_rms_norm zfi_cpu_layer_norm
 
 static void zfi_norm_grad_reference(const zf_launch *l, int64_t first, int64_t last)
 {
-    const zf_array *dy = &l->args[0], *x = &l->args[1], *moments = &l->args[2], *gamma = &l->args[3];
+    const zf_array *dy = &l->args[0], *x = &l->args[1], *moments = &l->args[2],
+                   *gamma = &l->args[3];
     int64_t n = zfi_last(&x->shape);
     for (int64_t r = first; r < last; r++) {
-        double mean = zfi_get(moments, 2 * r), rstd = zfi_get(moments, 2 * r + 1), mean_g = 0, mean_gx = 0;
+        double mean = zfi_get(moments, 2 * r), rstd = zfi_get(moments, 2 * r + 1), mean_g = 0,
+               mean_gx = 0;
         for (int64_t i = 0; i < n; i++) {
             double g = zfi_get(dy, r * n + i) * zfi_get(gamma, i);
             if (l->op == ZF_OP_layer_norm_grad) mean_g += g / (double)n;
             mean_gx += g * (zfi_get(x, r * n + i) - mean) * rstd / (double)n;
         }
         for (int64_t i = 0; i < n; i++) {
-            double g = zfi_get(dy, r * n + i) * zfi_get(gamma, i), xhat = (zfi_get(x, r * n + i) - mean) * rstd;
+            double g = zfi_get(dy, r * n + i) * zfi_get(gamma, i),
+                   xhat = (zfi_get(x, r * n + i) - mean) * rstd;
             zfi_set(&l->out, r * n + i, rstd * (g - mean_g - xhat * mean_gx));
         }
     }
 }
 
 /* centred: layer_norm, whose gradient has the term mean g; else rms_norm. */
-ZFI_BODY void zfi_norm_grad_rows_body(zfi_isa isa, float *dx, const float *dy, const float *x, const float *moments,
-                                      const float *gamma, bool centred, int64_t rows, int64_t n)
+ZFI_BODY void zfi_norm_grad_rows_body(zfi_isa isa, float *dx, const float *dy, const float *x,
+                                      const float *moments, const float *gamma, bool centred,
+                                      int64_t rows, int64_t n)
 {
     float count = n ? (float)n : 1;
     for (; rows > 0; rows--, dx += n, dy += n, x += n, moments += 2) {
-        float mean = moments[0], rstd = moments[1], mean_g = 0, mean_gx, sum_g[ZFI_LANES] = {0}, sum_gx[ZFI_LANES] = {0};
+        float mean = moments[0], rstd = moments[1], mean_g = 0, mean_gx, sum_g[ZFI_LANES] = {0},
+              sum_gx[ZFI_LANES] = {0};
         ZFI_LANED(i, l, n, {
             float g = dy[i] * gamma[i];
             sum_g[l] += g;
@@ -382,16 +417,18 @@ ZFI_BODY void zfi_norm_grad_rows_body(zfi_isa isa, float *dx, const float *dy, c
     }
 }
 ZFI_KERNEL(zfi_norm_grad_rows,
-           (float *dx, const float *dy, const float *x, const float *moments, const float *gamma, bool centred,
-            int64_t rows, int64_t n),
+           (float *dx, const float *dy, const float *x, const float *moments, const float *gamma,
+            bool centred, int64_t rows, int64_t n),
            (dx, dy, x, moments, gamma, centred, rows, n))
 
 static void zfi_norm_grad_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     int64_t n = zfi_last(&l->out.shape);
-    const float *dy = l->args[0].data, *x = l->args[1].data, *moments = l->args[2].data, *gamma = l->args[3].data;
-    zfi_norm_grad_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + first * n, dy + first * n, x + first * n,
-                       moments + 2 * first, gamma, l->op == ZF_OP_layer_norm_grad, last - first, n);
+    const float *dy = l->args[0].data, *x = l->args[1].data, *moments = l->args[2].data,
+                *gamma = l->args[3].data;
+    zfi_norm_grad_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + first * n, dy + first * n,
+                       x + first * n, moments + 2 * first, gamma, l->op == ZF_OP_layer_norm_grad,
+                       last - first, n);
 }
 
 static zf_status zfi_cpu_layer_norm_grad(const zf_launch *l)
@@ -403,7 +440,8 @@ static zf_status zfi_cpu_layer_norm_grad(const zf_launch *l)
 
 /* ------------------------------------------------------------------------ gamma's gradient
  *
- * The fast kernel's tasks have blocks of rows, which are read as they lie in memory; each leaves one row of sums:
+ * The fast kernel's tasks have blocks of rows, which are read as they lie in memory; each leaves
+ * one row of sums:
  *
  *     dy, x [rows,n] -> scratch [blocks,n] -> out [n]
  */
@@ -417,7 +455,8 @@ static int64_t zfi_gamma_blocks(const zf_launch *l)
 
 static size_t zfi_scratch_norm_gamma_grad(const zf_launch *l)
 {
-    return zfi_fast(l) ? (size_t)(zfi_gamma_blocks(l) * zfi_last(&l->out.shape)) * sizeof(float) : 0;
+    return zfi_fast(l) ? (size_t)(zfi_gamma_blocks(l) * zfi_last(&l->out.shape)) * sizeof(float)
+                       : 0;
 }
 
 /* Columns [first, last). */
@@ -435,13 +474,14 @@ static void zfi_gamma_reference(const zf_launch *l, int64_t first, int64_t last)
 }
 
 /* sum[:] = sum over rows of dy[r,:] xhat[r,:], four rows for each visit of a sum. */
-ZFI_BODY void zfi_gamma_rows_body(zfi_isa isa, float *sum, const float *dy, const float *x, const float *moments,
-                                  int64_t rows, int64_t n)
+ZFI_BODY void zfi_gamma_rows_body(zfi_isa isa, float *sum, const float *dy, const float *x,
+                                  const float *moments, int64_t rows, int64_t n)
 {
     int64_t r = 0;
     memset(sum, 0, (size_t)n * sizeof *sum);
     for (; r + 4 <= rows; r += 4, dy += 4 * n, x += 4 * n, moments += 8) {
-        const float *dy1 = dy + n, *dy2 = dy1 + n, *dy3 = dy2 + n, *x1 = x + n, *x2 = x1 + n, *x3 = x2 + n;
+        const float *dy1 = dy + n, *dy2 = dy1 + n, *dy3 = dy2 + n, *x1 = x + n, *x2 = x1 + n,
+                    *x3 = x2 + n;
         float mean = moments[0], rstd = moments[1], mean1 = moments[2], rstd1 = moments[3];
         float mean2 = moments[4], rstd2 = moments[5], mean3 = moments[6], rstd3 = moments[7];
         ZFI_VECTOR
@@ -459,7 +499,8 @@ ZFI_BODY void zfi_gamma_rows_body(zfi_isa isa, float *sum, const float *dy, cons
     }
 }
 ZFI_KERNEL(zfi_gamma_rows,
-           (float *sum, const float *dy, const float *x, const float *moments, int64_t rows, int64_t n),
+           (float *sum, const float *dy, const float *x, const float *moments, int64_t rows,
+            int64_t n),
            (sum, dy, x, moments, rows, n))
 
 /* Blocks [first, last). */
@@ -468,9 +509,10 @@ static void zfi_gamma_fast(const zf_launch *l, int64_t first, int64_t last)
     const float *dy = l->args[0].data, *x = l->args[1].data, *moments = l->args[2].data;
     int64_t n = zfi_last(&l->out.shape), rows = zfi_row_count(&l->args[0].shape);
     for (int64_t b = first; b < last; b++) {
-        int64_t r = b * ZFI_GAMMA_ROWS, count = rows - r < ZFI_GAMMA_ROWS ? rows - r : ZFI_GAMMA_ROWS;
-        zfi_gamma_rows(zfi_cpu_of(l)->isa, (float *)l->scratch + b * n, dy + r * n, x + r * n, moments + 2 * r, count,
-                       n);
+        int64_t r = b * ZFI_GAMMA_ROWS,
+                count = rows - r < ZFI_GAMMA_ROWS ? rows - r : ZFI_GAMMA_ROWS;
+        zfi_gamma_rows(zfi_cpu_of(l)->isa, (float *)l->scratch + b * n, dy + r * n, x + r * n,
+                       moments + 2 * r, count, n);
     }
 }
 

@@ -1,11 +1,14 @@
 /* Rows of a table by index: gather_rows, and scatter_rows that adds them back.
  *
- *     %3 = gather_rows %1, %2 : f32[4,8,256]             out[i...,:] = table[index[i...],:]
- *     %5 = scatter_rows %4, %2 {rows=1000} : f32[1000,256]   out[r,:] = sum of dy[i...,:] where index[i...] = r
+ *     %3 = gather_rows %1, %2 : f32[4,8,256]
+ *          out[i...,:] = table[index[i...],:]
+ *     %5 = scatter_rows %4, %2 {rows=1000} : f32[1000,256]
+ *          out[r,:] = sum of dy[i...,:] where index[i...] = r
  *
- * The table has rank 1 or more, the index is i32 or i64 of any shape. Each is the
- * other's gradient; saved: the index. An index outside the table is an error of the step. scatter_rows adds in the order
- * of the index, starting from 0, whatever the number of threads, because those share the columns and not the rows:
+ * The table has rank 1 or more, the index is i32 or i64 of any shape. Each is the other's gradient;
+ * saved: the index. An index outside the table is an error of the step. scatter_rows adds in the
+ * order of the index, starting from 0, whatever the number of threads, because those share the
+ * columns and not the rows:
  *
  *     index  3 1 3            out | worker 0 | worker 1 | ...
  *                               1 |   dy[1]  |   dy[1]  |
@@ -26,12 +29,15 @@ static zf_status zfi_infer_gather_rows(zfi_infer *c)
     if (status) return status;
     if (!zfi_is_float(c->args[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "the table must be float: f32, bf16, f16 or f64");
-    if (table->rank < 1) return zfi_infer_fail(c, ZF_ERR_SHAPE, "the table needs one dimension or more");
+    if (table->rank < 1)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the table needs one dimension or more");
     c->dtype = c->args[0]->dtype;
     c->shape = c->args[1]->shape;
     if (c->shape.rank + table->rank - 1 > ZF_MAX_RANK)
-        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the result has more than %d dimensions", ZF_MAX_RANK);
-    for (int axis = 1; axis < table->rank; axis++) c->shape.dims[c->shape.rank++] = table->dims[axis];
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the result has more than %d dimensions",
+                              ZF_MAX_RANK);
+    for (int axis = 1; axis < table->rank; axis++)
+        c->shape.dims[c->shape.rank++] = table->dims[axis];
     return ZF_OK;
 }
 
@@ -43,15 +49,20 @@ static zf_status zfi_infer_scatter_rows(zfi_infer *c)
     if (status) return status;
     if (!zfi_is_float(c->args[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand 0 must be float: f32, bf16, f16 or f64");
-    for (int axis = 0; axis < index->rank && fits; axis++) fits = dy->dims[axis] == index->dims[axis];
-    if (!fits) return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand 0 must have the index's dimensions first");
+    for (int axis = 0; axis < index->rank && fits; axis++)
+        fits = dy->dims[axis] == index->dims[axis];
+    if (!fits)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand 0 must have the index's dimensions first");
     if (dy->rank - index->rank + 1 > ZF_MAX_RANK)
-        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the result has more than %d dimensions", ZF_MAX_RANK);
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the result has more than %d dimensions",
+                              ZF_MAX_RANK);
     if (c->attributes[0].i < 0)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "rows = %lld must not be negative", (long long)c->attributes[0].i);
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "rows = %lld must not be negative",
+                              (long long)c->attributes[0].i);
     c->dtype = c->args[0]->dtype;
     c->shape = (zf_shape){1, {c->attributes[0].i}};
-    for (int axis = index->rank; axis < dy->rank; axis++) c->shape.dims[c->shape.rank++] = dy->dims[axis];
+    for (int axis = index->rank; axis < dy->rank; axis++)
+        c->shape.dims[c->shape.rank++] = dy->dims[axis];
     return ZF_OK;
 }
 
@@ -75,14 +86,19 @@ static zf_status zfi_check_index(const zf_launch *l, const char *name, const zf_
         int64_t row = zfi_get_integer(index, i);
         if (row < 0 || row >= rows)
             return zfi_fail(l->error, ZF_ERR_ARGUMENT,
-                            "%s %%%d: element %lld of the index is %lld; it must be at least 0 and less than %lld, the "
-                            "number of rows", name, (int)l->node, (long long)i, (long long)row, (long long)rows);
+                            "%s %%%d: element %lld of the index is %lld; it must be at least 0 and "
+                            "less than %lld, the "
+                            "number of rows",
+                            name, (int)l->node, (long long)i, (long long)row, (long long)rows);
     }
     return ZF_OK;
 }
 
 /* Elements of a row of a table. */
-static int64_t zfi_row_width(const zf_array *table) { return zfi_span(&table->shape, 1, table->shape.rank); }
+static int64_t zfi_row_width(const zf_array *table)
+{
+    return zfi_span(&table->shape, 1, table->shape.rank);
+}
 
 /* Bytes, whatever the dtype. */
 static void zfi_gather_range(const zf_launch *l, int64_t first, int64_t last)
@@ -91,14 +107,16 @@ static void zfi_gather_range(const zf_launch *l, int64_t first, int64_t last)
     char *out = l->out.data;
     size_t bytes = (size_t)zfi_row_width(&l->args[0]) * zf_dtype_size(l->out.dtype);
     for (int64_t i = first; i < last; i++)
-        memcpy(out + (size_t)i * bytes, table + (size_t)zfi_get_integer(&l->args[1], i) * bytes, bytes);
+        memcpy(out + (size_t)i * bytes, table + (size_t)zfi_get_integer(&l->args[1], i) * bytes,
+               bytes);
 }
 
 static zf_status zfi_cpu_gather_rows(const zf_launch *l)
 {
     zf_status status = zfi_check_index(l, "gather_rows", &l->args[0]);
     int64_t width = zfi_row_width(&l->args[0]);
-    if (!status && width) zfi_split(l, zfi_count(&l->args[1]), zfi_row_grain(width), zfi_gather_range);
+    if (!status && width)
+        zfi_split(l, zfi_count(&l->args[1]), zfi_row_grain(width), zfi_gather_range);
     return status;
 }
 
@@ -109,7 +127,8 @@ static void zfi_zero_range(const zf_launch *l, int64_t first, int64_t last)
     memset((char *)l->out.data + first, 0, (size_t)(last - first));
 }
 
-/* Columns [first, last), at most ZFI_SCATTER_GRAIN of them: for each row the sum in double, rounded once. */
+/* Columns [first, last), at most ZFI_SCATTER_GRAIN of them: for each row the sum in double, rounded
+ * once. */
 static void zfi_scatter_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *dy = &l->args[0], *index = &l->args[1];
@@ -133,7 +152,8 @@ static void zfi_scatter_fast(const zf_launch *l, int64_t first, int64_t last)
     int64_t count = zfi_count(&l->args[1]), width = zfi_row_width(&l->out);
     for (int64_t i = 0; i < count; i++) {
         float *to = out + zfi_get_integer(&l->args[1], i) * width + first;
-        zfi_binary_run(zfi_cpu_of(l)->isa, ZF_OP_add, to, to, dy + i * width + first, true, true, last - first);
+        zfi_binary_run(zfi_cpu_of(l)->isa, ZF_OP_add, to, to, dy + i * width + first, true, true,
+                       last - first);
     }
 }
 
@@ -142,7 +162,8 @@ static zf_status zfi_cpu_scatter_rows(const zf_launch *l)
     zf_status status = zfi_check_index(l, "scatter_rows", &l->out);
     int64_t width = zfi_row_width(&l->out);
     if (status || !zfi_count(&l->out)) return status;
-    zfi_split(l, zfi_count(&l->out) * (int64_t)zf_dtype_size(l->out.dtype), ZFI_ZERO_GRAIN, zfi_zero_range);
+    zfi_split(l, zfi_count(&l->out) * (int64_t)zf_dtype_size(l->out.dtype), ZFI_ZERO_GRAIN,
+              zfi_zero_range);
     if (zfi_fast(l)) zfi_split(l, width, ZFI_SCATTER_FAST_GRAIN, zfi_scatter_fast);
     else zfi_split(l, width, ZFI_SCATTER_GRAIN, zfi_scatter_reference);
     return ZF_OK;

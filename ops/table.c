@@ -1,10 +1,10 @@
-/* The table: every row of ZF_OPS with its three functions. Printer, parser, verifier and dispatch read nothing else of
- * an operator, and a row without its functions does not compile. */
+/* The table: every row of ZF_OPS with its three functions. Printer, parser, verifier and dispatch
+ * read nothing else of an operator, and a row without its functions does not compile. */
 
 static const zfi_row zfi_rows[ZF_OP_COUNT] = {
 #define X(name, least, most, attributes, flags)                                                    \
-    [ZF_OP_##name] = {#name, least, most, attributes, flags,                                       \
-                      zfi_infer_##name, zfi_grad_##name, zfi_cpu_##name},
+    [ZF_OP_##name] = {#name,           least,         most, attributes, flags, zfi_infer_##name,   \
+                      zfi_grad_##name, zfi_cpu_##name},
     ZF_OPS(X)
 #undef X
 };

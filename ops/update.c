@@ -1,23 +1,24 @@
-/* Optimizers: sgd, adamw (Loshchilov & Hutter 2019), lamb_update and lamb_apply (You et al. 2020). They write parameters
- * and states in place, have no gradient, and run in the update section.
+/* Optimizers: sgd, adamw (Loshchilov & Hutter 2019), lamb_update and lamb_apply (You et al. 2020).
+ * They write parameters and states in place, have no gradient, and run in the update section.
  *
- *          sgd %p, %g, %lr {weight_decay=0.1}                      p -= lr d, d = g + wd p
- *          sgd %p, %g, %lr, %buf {momentum=0.9 nesterov=true}      buf = momentum buf + d, p -= lr buf, or with nesterov
- *                                                                  p -= lr (d + momentum buf)
- *          adamw %p, %g, %m, %v, %lr, %t {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01}
- *                                                                  m = beta1 m + (1 - beta1) g
- *                                                                  v = beta2 v + (1 - beta2) g^2
- *                                                                  p -= lr wd p
- *                                                                  p -= lr m^ / (sqrt(v^) + eps)
- *     %u = lamb_update %p, %g, %m, %v, %t {beta1=0.9 ...} : f32[8] m, v as above; u = m^ / (sqrt(v^) + eps) + wd p
- *          lamb_apply %p, %u, %lr, %pp, %uu {least=0.01 most=10}   p -= lr r u, r = sqrt(pp / uu) in [least, most]
+ *     sgd %p, %g, %lr {weight_decay=0.1}
+ *         p -= lr d, d = g + wd p
+ *     sgd %p, %g, %lr, %buf {momentum=0.9 nesterov=true}
+ *         buf = momentum buf + d, p -= lr buf, or with nesterov p -= lr (d + momentum buf)
+ *     adamw %p, %g, %m, %v, %lr, %t {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01}
+ *         m = beta1 m + (1 - beta1) g, v = beta2 v + (1 - beta2) g^2,
+ *         p -= lr wd p, p -= lr m^ / (sqrt(v^) + eps)
+ *     %u = lamb_update %p, %g, %m, %v, %t {beta1=0.9 ...} : f32[8]
+ *         m, v as above; u = m^ / (sqrt(v^) + eps) + wd p
+ *     lamb_apply %p, %u, %lr, %pp, %uu {least=0.01 most=10}
+ *         p -= lr r u, r = sqrt(pp / uu) in [least, most]
  *
- * m^ = m / (1 - beta1^t), v^ = v / (1 - beta2^t); t is a state i64[] that counts updates from 1, advanced before. r is 1
- * where pp or uu, the sums of squares of p and u, is 0. m, v, buf and u are f32, f64 for an f64 parameter. lr, pp and uu
- * are floats of one element.
+ * m^ = m / (1 - beta1^t), v^ = v / (1 - beta2^t); t is a state i64[] that counts updates from 1,
+ * advanced before. r is 1 where pp or uu, the sums of squares of p and u, is 0. m, v, buf and u are
+ * f32, f64 for an f64 parameter. lr, pp and uu are floats of one element.
  *
- * What all elements share (corrections, rates) is computed in double and rounded once; an element then depends on
- * nothing else, so a tensor may be cut anywhere.
+ * What all elements share (corrections, rates) is computed in double and rounded once; an element
+ * then depends on nothing else, so a tensor may be cut anywhere.
  */
 
 /* ------------------------------------------------------------------------------- infer */
@@ -31,13 +32,16 @@ static zf_status zfi_infer_target(zfi_infer *c)
     return zfi_infer_like(c, 0);
 }
 
-/* Operand k, called `what`, has the shape of the parameter and the given dtype; `state`: and is a state. */
-static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *what, zf_dtype dtype, bool state)
+/* Operand k, called `what`, has the shape of the parameter and the given dtype; `state`: and is a
+ * state. */
+static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *what, zf_dtype dtype,
+                                  bool state)
 {
     char type[ZFI_TYPE_TEXT];
     zfi_type_text(type, dtype, &c->args[0]->shape);
     if (state && c->args[k]->op != ZF_OP_state)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, %s, must be a state %s", (int)k, what, type);
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, %s, must be a state %s", (int)k,
+                              what, type);
     if (c->args[k]->dtype != dtype)
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand %d, %s, must be %s", (int)k, what, type);
     if (!zfi_same_shape(&c->args[k]->shape, &c->args[0]->shape))
@@ -56,8 +60,11 @@ static zf_status zfi_infer_number(const zfi_infer *c, int32_t k, const char *wha
 static zf_status zfi_infer_below(const zfi_infer *c, const char *what, double value, double most)
 {
     if (value >= 0 && value < most) return ZF_OK;
-    if (isinf(most)) return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%s = %g must be finite and not negative", what, value);
-    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%s = %g must be at least 0 and below %g", what, value, most);
+    if (isinf(most))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%s = %g must be finite and not negative", what,
+                              value);
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%s = %g must be at least 0 and below %g", what,
+                          value, most);
 }
 
 static zf_status zfi_infer_sgd(zfi_infer *c)
@@ -71,7 +78,8 @@ static zf_status zfi_infer_sgd(zfi_infer *c)
     if (!status) status = zfi_infer_below(c, "momentum", momentum, INFINITY);
     if (!status) status = zfi_infer_below(c, "weight_decay", c->attributes[2].f, INFINITY);
     if (!status && momentum != 0 && c->arg_count < 4)
-        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "momentum = %g needs a buffer, a state, as operand 3", momentum);
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                                "momentum = %g needs a buffer, a state, as operand 3", momentum);
     if (!status && momentum == 0 && c->attributes[1].i)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "nesterov needs a momentum above 0");
     return status;
@@ -86,9 +94,12 @@ static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
     if (!status) status = zfi_infer_beside(c, 2, "the mean", wide, true);
     if (!status) status = zfi_infer_beside(c, 3, "the variance", wide, true);
     if (!status && c->args[2] == c->args[3])
-        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operands 2 and 3, mean and variance, must be two states");
-    if (!status && (c->args[step]->op != ZF_OP_state || c->args[step]->dtype != ZF_I64 || c->args[step]->shape.rank))
-        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, the step, must be a state i64[]", (int)step);
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                                "operands 2 and 3, mean and variance, must be two states");
+    if (!status && (c->args[step]->op != ZF_OP_state || c->args[step]->dtype != ZF_I64 ||
+                    c->args[step]->shape.rank))
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, the step, must be a state i64[]",
+                                (int)step);
     if (!status) status = zfi_infer_below(c, "beta1", c->attributes[0].f, 1);
     if (!status) status = zfi_infer_below(c, "beta2", c->attributes[1].f, 1);
     if (!status) status = zfi_infer_below(c, "eps", c->attributes[2].f, INFINITY);
@@ -118,7 +129,8 @@ static zf_status zfi_infer_lamb_apply(zfi_infer *c)
     if (!status) status = zfi_infer_number(c, 3, "the parameter's sum of squares");
     if (!status) status = zfi_infer_number(c, 4, "the update's sum of squares");
     if (!status && !(least >= 0 && least <= most))
-        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "the ratio's bounds, %g and %g, must be 0 <= least <= most", least,
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                                "the ratio's bounds, %g and %g, must be 0 <= least <= most", least,
                                 most);
     return status;
 }
@@ -145,12 +157,13 @@ static void zfi_sgd_reference(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-ZFI_BODY void zfi_sgd_run_body(zfi_isa isa, float *p, const float *g, float *buf, float lr, float momentum,
-                               bool nesterov, float decay, int64_t n)
+ZFI_BODY void zfi_sgd_run_body(zfi_isa isa, float *p, const float *g, float *buf, float lr,
+                               float momentum, bool nesterov, float decay, int64_t n)
 {
     if (!buf) {
         ZFI_VECTOR
-        for (int64_t i = 0; i < n; i++) p[i] = zfi_fma(isa, -lr, zfi_fma(isa, decay, p[i], g[i]), p[i]);
+        for (int64_t i = 0; i < n; i++)
+            p[i] = zfi_fma(isa, -lr, zfi_fma(isa, decay, p[i], g[i]), p[i]);
     } else {
         float of_buf = nesterov ? momentum : 1, of_d = nesterov ? 1 : 0;
         ZFI_VECTOR
@@ -162,15 +175,17 @@ ZFI_BODY void zfi_sgd_run_body(zfi_isa isa, float *p, const float *g, float *buf
     }
 }
 ZFI_KERNEL(zfi_sgd_run,
-           (float *p, const float *g, float *buf, float lr, float momentum, bool nesterov, float decay, int64_t n),
+           (float *p, const float *g, float *buf, float lr, float momentum, bool nesterov,
+            float decay, int64_t n),
            (p, g, buf, lr, momentum, nesterov, decay, n))
 
 static void zfi_sgd_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     float *p = l->args[0].data, *buf = l->arg_count > 3 ? l->args[3].data : NULL;
     const float *g = l->args[1].data;
-    zfi_sgd_run(zfi_cpu_of(l)->isa, p + first, g + first, buf ? buf + first : NULL, (float)zfi_get(&l->args[2], 0),
-                (float)l->attributes[0].f, l->attributes[1].i, (float)l->attributes[2].f, last - first);
+    zfi_sgd_run(zfi_cpu_of(l)->isa, p + first, g + first, buf ? buf + first : NULL,
+                (float)zfi_get(&l->args[2], 0), (float)l->attributes[0].f, l->attributes[1].i,
+                (float)l->attributes[2].f, last - first);
 }
 
 static zf_status zfi_cpu_sgd(const zf_launch *l)
@@ -190,7 +205,8 @@ static zfi_adam zfi_adam_of(const zf_launch *l)
 {
     const zf_attribute *a = l->attributes;
     double t = zfi_get(&l->args[l->arg_count - 1], 0);
-    return (zfi_adam){a[0].f, a[1].f, a[2].f, a[3].f, 1 / (1 - pow(a[0].f, t)), 1 / sqrt(1 - pow(a[1].f, t))};
+    return (zfi_adam){
+        a[0].f, a[1].f, a[2].f, a[3].f, 1 / (1 - pow(a[0].f, t)), 1 / sqrt(1 - pow(a[1].f, t))};
 }
 
 /* Moves m and v on by the gradient's element i and returns m^ / (sqrt(v^) + eps). */
@@ -223,10 +239,11 @@ static void zfi_lamb_update_reference(const zf_launch *l, int64_t first, int64_t
         zfi_set(&l->out, i, zfi_adam_reference(l, &a, i) + a.decay * zfi_get(&l->args[0], i));
 }
 
-/* u == NULL: p = keep p - rate m / (sqrt(v) of_root + eps); else u = keep p + rate m / (sqrt(v) of_root + eps). */
-ZFI_BODY void zfi_adam_run_body(zfi_isa isa, float *u, float *p, const float *g, float *m, float *v, float beta1,
-                                float rest1, float beta2, float rest2, float of_root, float eps, float keep, float rate,
-                                int64_t n)
+/* u == NULL: p = keep p - rate m / (sqrt(v) of_root + eps); else u = keep p + rate m / (sqrt(v)
+ * of_root + eps). */
+ZFI_BODY void zfi_adam_run_body(zfi_isa isa, float *u, float *p, const float *g, float *m, float *v,
+                                float beta1, float rest1, float beta2, float rest2, float of_root,
+                                float eps, float keep, float rate, int64_t n)
 {
 #define ZFI_ADAM(to, sign)                                                                         \
     ZFI_VECTOR                                                                                     \
@@ -235,7 +252,8 @@ ZFI_BODY void zfi_adam_run_body(zfi_isa isa, float *u, float *p, const float *g,
         float variance = zfi_fma(isa, beta2, v[i], rest2 * g[i] * g[i]);                           \
         m[i] = mean;                                                                               \
         v[i] = variance;                                                                           \
-        to[i] = zfi_fma(isa, keep, p[i], sign rate * (mean / zfi_fma(isa, sqrtf(variance), of_root, eps))); \
+        to[i] = zfi_fma(isa, keep, p[i],                                                           \
+                        sign rate * (mean / zfi_fma(isa, sqrtf(variance), of_root, eps)));         \
     }
     if (u) {
         ZFI_ADAM(u, +)
@@ -245,8 +263,8 @@ ZFI_BODY void zfi_adam_run_body(zfi_isa isa, float *u, float *p, const float *g,
 #undef ZFI_ADAM
 }
 ZFI_KERNEL(zfi_adam_run,
-           (float *u, float *p, const float *g, float *m, float *v, float beta1, float rest1, float beta2, float rest2,
-            float of_root, float eps, float keep, float rate, int64_t n),
+           (float *u, float *p, const float *g, float *m, float *v, float beta1, float rest1,
+            float beta2, float rest2, float of_root, float eps, float keep, float rate, int64_t n),
            (u, p, g, m, v, beta1, rest1, beta2, rest2, of_root, eps, keep, rate, n))
 
 static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
@@ -261,9 +279,10 @@ static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
         keep = 1 - lr * a.decay;
         rate = lr * a.of_m;
     }
-    zfi_adam_run(zfi_cpu_of(l)->isa, u ? u + first : NULL, p + first, g + first, m + first, v + first, (float)a.beta1,
-                 (float)(1 - a.beta1), (float)a.beta2, (float)(1 - a.beta2), (float)a.of_root, (float)a.eps, (float)keep,
-                 (float)rate, last - first);
+    zfi_adam_run(zfi_cpu_of(l)->isa, u ? u + first : NULL, p + first, g + first, m + first,
+                 v + first, (float)a.beta1, (float)(1 - a.beta1), (float)a.beta2,
+                 (float)(1 - a.beta2), (float)a.of_root, (float)a.eps, (float)keep, (float)rate,
+                 last - first);
 }
 
 /* The step, the last operand, must have been advanced. */
@@ -272,13 +291,17 @@ static zf_status zfi_cpu_adam(const zf_launch *l, const char *name, zfi_range_ta
     int64_t t = zfi_get_integer(&l->args[l->arg_count - 1], 0);
     if (t < 1)
         return zfi_fail(l->error, ZF_ERR_ARGUMENT,
-                        "%s: the step, its last operand, is %lld; it counts updates from 1, so it must be advanced before",
+                        "%s: the step, its last operand, is %lld; it counts updates from 1, so it "
+                        "must be advanced before",
                         name, (long long)t);
     zfi_split(l, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast(l) ? zfi_adam_fast : reference);
     return ZF_OK;
 }
 
-static zf_status zfi_cpu_adamw(const zf_launch *l) { return zfi_cpu_adam(l, "adamw", zfi_adamw_reference); }
+static zf_status zfi_cpu_adamw(const zf_launch *l)
+{
+    return zfi_cpu_adam(l, "adamw", zfi_adamw_reference);
+}
 
 static zf_status zfi_cpu_lamb_update(const zf_launch *l)
 {
@@ -309,11 +332,13 @@ static void zfi_lamb_apply_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     float *p = l->args[0].data;
     const float *u = l->args[1].data;
-    zfi_sgd_run(zfi_cpu_of(l)->isa, p + first, u + first, NULL, (float)zfi_lamb_rate(l), 0, false, 0, last - first);
+    zfi_sgd_run(zfi_cpu_of(l)->isa, p + first, u + first, NULL, (float)zfi_lamb_rate(l), 0, false,
+                0, last - first);
 }
 
 static zf_status zfi_cpu_lamb_apply(const zf_launch *l)
 {
-    zfi_split(l, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast(l) ? zfi_lamb_apply_fast : zfi_lamb_apply_reference);
+    zfi_split(l, zfi_count(&l->args[0]), ZFI_GRAIN,
+              zfi_fast(l) ? zfi_lamb_apply_fast : zfi_lamb_apply_reference);
     return ZF_OK;
 }

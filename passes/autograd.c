@@ -1,15 +1,15 @@
 /* autograd: appends the gradient of the loss, as nodes.
  *
  * requires: no gradients yet; the loss is a scalar float
- * ensures:  one `gradient param, value` per parameter that is not frozen and that the loss depends on, in the order of
- *           declaration; an output "loss"
+ * ensures:  one `gradient param, value` per parameter that is not frozen and that the loss depends
+ *           on, in the order of declaration; an output "loss"
  * before:   %2 = param "w" : f32[8,1]     %3 = matmul %1, %2 : f32[4,1]     ... %5 = sum %4 : f32[]
  * after:    ...  %9 = matmul %1, %8 {transpose_a=true} : f32[8,1]
  *           gradient %2, %9
  *
- * Reverse accumulation: nodes are visited from the loss upwards, each hands dy to its operands (its row's grad), and
- * what reaches a node from several uses is added in that order, so the sum's order is the graph's. Only nodes between a
- * trained parameter and the loss are visited.
+ * Reverse accumulation: nodes are visited from the loss upwards, each hands dy to its operands (its
+ * row's grad), and what reaches a node from several uses is added in that order, so the sum's order
+ * is the graph's. Only nodes between a trained parameter and the loss are visited.
  */
 
 /* needs[id]: a trained parameter flows into it. */
@@ -29,7 +29,8 @@ static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_
 {
     const zfi_node node = g->nodes[id]; /* a copy: appending moves the nodes */
     size_t n = (size_t)node.arg_count;
-    zf_tensor *x = zfi_calloc(&g->memory, n, sizeof *x), *dx = zfi_calloc(&g->memory, n, sizeof *dx);
+    zf_tensor *x = zfi_calloc(&g->memory, n, sizeof *x),
+              *dx = zfi_calloc(&g->memory, n, sizeof *dx);
     bool *need = zfi_calloc(&g->memory, n, sizeof *need);
     zfi_grad c = {g, node.attributes, {g, id}, {g, gradients[id]}, node.arg_count, x, need, dx};
     if (x && dx && need) {
@@ -61,18 +62,22 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
     if (status) return status;
     if (loss.graph == g && loss.id > 0 && loss.id < zfi_len(g->nodes) && !zf_valid(loss))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_autograd: the loss %%%d was removed, since nothing needed it: zf_simplify comes after "
-                        "zf_autograd, or zf_output keeps the value", (int)loss.id);
+                        "zf_autograd: the loss %%%d was removed, since nothing needed it: "
+                        "zf_simplify comes after "
+                        "zf_autograd, or zf_output keeps the value",
+                        (int)loss.id);
     loss.id = zfi_resolve(g, loss.id);
     if (loss.graph != g || !zf_valid(loss))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_autograd: the loss is no tensor of this graph");
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_autograd: the loss is no tensor of this graph");
     count = zfi_len(g->nodes);
     if (!zfi_is_float(zf_tensor_dtype(loss)) || zf_shape_count(zf_tensor_shape(loss)) != 1) {
         char type[ZFI_TYPE_TEXT];
         zfi_type_text(type, g->nodes[loss.id].dtype, &g->nodes[loss.id].shape);
-        return zfi_fail(&g->error, ZF_ERR_SHAPE,
-                        "zf_autograd: the loss %%%d is %s; it must be one float (zf_sum or zf_mean give one)",
-                        (int)loss.id, type);
+        return zfi_fail(
+            &g->error, ZF_ERR_SHAPE,
+            "zf_autograd: the loss %%%d is %s; it must be one float (zf_sum or zf_mean give one)",
+            (int)loss.id, type);
     }
     scope = g->scope;
     gradients = zfi_calloc(&g->memory, (size_t)count, sizeof *gradients);
@@ -81,8 +86,8 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
         int32_t last = zfi_len(g->order);
         zfi_mark_trained(g, needs);
         if (!needs[loss.id])
-            zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_autograd: the loss %%%d depends on no trained parameter",
-                     (int)loss.id);
+            zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                     "zf_autograd: the loss %%%d depends on no trained parameter", (int)loss.id);
         gradients[loss.id] = zf_constant(g, zf_tensor_dtype(loss), zf_tensor_shape(loss), 1).id;
         for (int32_t i = last - 1; i >= 0 && !g->error.status; i--)
             if (gradients[g->order[i]] && needs[g->order[i]] && g->nodes[g->order[i]].arg_count)
@@ -107,7 +112,8 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
 static int32_t zfi_gradient_node(const zf_graph *g, int32_t param)
 {
     for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--)
-        if (g->nodes[g->order[i]].op == ZF_OP_gradient && g->nodes[g->order[i]].args[0] == param) return g->order[i];
+        if (g->nodes[g->order[i]].op == ZF_OP_gradient && g->nodes[g->order[i]].args[0] == param)
+            return g->order[i];
     return 0;
 }
 

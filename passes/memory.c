@@ -1,19 +1,20 @@
 /* memory: gives every value its place in one arena.
  *
  * requires: nothing; run once, last
- * ensures:  every value has offset and bytes; the arena's size is exactly what a run allocates; no two live values
- *           overlap, which ir/plan.c checks again in its own way
+ * ensures:  every value has offset and bytes; the arena's size is exactly what a run allocates; no
+ *           two live values overlap, which ir/plan.c checks again in its own way
  * before:   %4 = matmul %1, %2 : f32[4,32]
  * after:    %4 = matmul %1, %2 : f32[4,32] @4096+512      ...      peak 8192 %4
  *
- *     | inputs, parameters, states, constants | work: values that live within a step                |
- *     0                                   persistent                                             arena
+ *     | inputs, parameters, states, constants | work: values that live within a step |
+ *     0                                   persistent                               arena
  *
- * A buffer is the storage of a value and of all that share it: views (reshape, a slice of leading rows), and results
- * written over an operand that dies there. Its life runs from the first definition to the last use. What would be a view
- * of a parameter or state and is still read when that is written is a copy instead. Placing buffers is
- * packing rectangles (life x size); two greedy orders are tried - by size, after Pisarchyk & Lee 2020, and by time with the
- * best fit - and the smaller arena is kept.
+ * A buffer is the storage of a value and of all that share it: views (reshape, a slice of leading
+ * rows), and results written over an operand that dies there. Its life runs from the first
+ * definition to the last use. What would be a view of a parameter or state and is still read when
+ * that is written is a copy instead. Placing buffers is packing rectangles (life x size); two
+ * greedy orders are tried - by size, after Pisarchyk & Lee 2020, and by time with the best fit -
+ * and the smaller arena is kept.
  */
 
 typedef struct zfi_buffer {
@@ -31,12 +32,17 @@ typedef struct zfi_placement {
     size_t nodes;
     int32_t *buffer_of; /* by node; -1: none */
     int64_t *inside;    /* by node: bytes from its buffer's start */
-    int32_t *last_use;  /* by node: position of the last reader, through views too; behind the end for an output */
-    int32_t *written;   /* by node: position of the first node that writes it; behind the end for none */
-    int64_t total;      /* bytes of all buffers */
+    /* By node: position of the last reader, through views too; behind the end for an output */
+    int32_t *last_use;
+    /* By node: position of the first node that writes it; behind the end for none */
+    int32_t *written;
+    int64_t total; /* bytes of all buffers */
 } zfi_placement;
 
-static int64_t zfi_aligned(int64_t bytes) { return (bytes + ZFI_ALIGN - 1) / ZFI_ALIGN * ZFI_ALIGN; }
+static int64_t zfi_aligned(int64_t bytes)
+{
+    return (bytes + ZFI_ALIGN - 1) / ZFI_ALIGN * ZFI_ALIGN;
+}
 
 static bool zfi_is_persistent(zf_op op)
 {
@@ -47,8 +53,12 @@ static bool zfi_is_persistent(zf_op op)
 static zf_launch zfi_launch_of(const zf_graph *g, int32_t id, zf_array *args)
 {
     const zfi_node *node = &g->nodes[id];
-    zf_launch l = {.op = node->op, .node = id, .arg_count = node->arg_count, .args = args,
-                   .out = {NULL, node->dtype, node->shape}, .attributes = node->attributes};
+    zf_launch l = {.op = node->op,
+                   .node = id,
+                   .arg_count = node->arg_count,
+                   .args = args,
+                   .out = {NULL, node->dtype, node->shape},
+                   .attributes = node->attributes};
     for (int32_t k = 0; k < node->arg_count; k++)
         args[k] = (zf_array){NULL, g->nodes[node->args[k]].dtype, g->nodes[node->args[k]].shape};
     return l;
@@ -73,7 +83,8 @@ static void zfi_find_uses(zfi_placement *p)
     }
 }
 
-/* The node shares the bytes of its operand: it is a view, and no reader would find a parameter or state changed. */
+/* The node shares the bytes of its operand: it is a view, and no reader would find a parameter or
+ * state changed. */
 static bool zfi_shares_operand(const zfi_placement *p, int32_t id, int64_t *at)
 {
     const zf_graph *g = p->graph;
@@ -83,8 +94,8 @@ static bool zfi_shares_operand(const zfi_placement *p, int32_t id, int64_t *at)
     return buffer < 0 || p->written[p->buffers[buffer].node] > p->last_use[id];
 }
 
-/* The operand over which the node at `position` may write its result, -1: none. Its buffer ends here and holds nothing
- * else, and an operand that lies in it as well is the same bytes. */
+/* The operand over which the node at `position` may write its result, -1: none. Its buffer ends
+ * here and holds nothing else, and an operand that lies in it as well is the same bytes. */
 static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t position)
 {
     const zf_graph *g = p->graph;
@@ -94,8 +105,10 @@ static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t positi
         const zfi_node *x = &g->nodes[node->args[k]];
         int32_t b = p->buffer_of[node->args[k]];
         bool good = b >= 0 && !p->buffers[b].persistent && p->buffers[b].last == position &&
-                    zf_dtype_size(x->dtype) == zf_dtype_size(node->dtype) && zfi_same_shape(&x->shape, &node->shape) &&
-                    zfi_aligned((int64_t)zfi_node_bytes(x)) == p->buffers[b].size && p->inside[node->args[k]] == 0;
+                    zf_dtype_size(x->dtype) == zf_dtype_size(node->dtype) &&
+                    zfi_same_shape(&x->shape, &node->shape) &&
+                    zfi_aligned((int64_t)zfi_node_bytes(x)) == p->buffers[b].size &&
+                    p->inside[node->args[k]] == 0;
         for (int32_t other = 0; other < node->arg_count && good; other++)
             good = p->buffer_of[node->args[other]] != b ||
                    (p->inside[node->args[other]] == 0 &&
@@ -105,12 +118,13 @@ static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t positi
     return -1;
 }
 
-/* Adds a buffer of `bytes`; its index. That all of them together fit int64 is what keeps every offset from overflowing. */
+/* Adds a buffer of `bytes`; its index. That all of them together fit int64 is what keeps every
+ * offset from overflowing. */
 static int32_t zfi_add_buffer(zfi_placement *p, zfi_buffer buffer, int64_t bytes)
 {
     if (bytes < 0 || bytes > INT64_MAX - ZFI_ALIGN - p->total) {
-        zfi_fail(&p->graph->error, ZF_ERR_LIMIT, "zf_memory: the values up to %%%d take 2^63 bytes or more",
-                 (int)buffer.node);
+        zfi_fail(&p->graph->error, ZF_ERR_LIMIT,
+                 "zf_memory: the values up to %%%d take 2^63 bytes or more", (int)buffer.node);
         return -1;
     }
     buffer.size = zfi_aligned(bytes);
@@ -134,7 +148,8 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
             l.backend = d->backend->self;
             node->scratch_bytes = (int64_t)d->backend->scratch(d->backend->self, &l);
             if (node->scratch_bytes)
-                zfi_add_buffer(p, (zfi_buffer){.first = i, .last = i, .node = id, .scratch = true}, node->scratch_bytes);
+                zfi_add_buffer(p, (zfi_buffer){.first = i, .last = i, .node = id, .scratch = true},
+                               node->scratch_bytes);
         }
         if (zfi_has(g, id, ZF_OP_EFFECT)) continue;
         if (view) {
@@ -144,7 +159,10 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
             p->buffer_of[id] = p->buffer_of[node->args[over]];
             p->buffers[p->buffer_of[id]].last = p->last_use[id];
         } else {
-            zfi_buffer b = {.first = i, .last = p->last_use[id], .node = id, .persistent = zfi_is_persistent(node->op)};
+            zfi_buffer b = {.first = i,
+                            .last = p->last_use[id],
+                            .node = id,
+                            .persistent = zfi_is_persistent(node->op)};
             b.external = d->share && zfi_is_written(node->op);
             if (b.persistent) b.first = 0, b.last = end;
             p->buffer_of[id] = zfi_add_buffer(p, b, (int64_t)zfi_node_bytes(node));
@@ -167,10 +185,14 @@ static int zfi_by_rank(const void *left, const void *right)
     return a->rank < b->rank ? -1 : 1;
 }
 
-static bool zfi_lives_with(const zfi_buffer *a, const zfi_buffer *b) { return a->first <= b->last && b->first <= a->last; }
+static bool zfi_lives_with(const zfi_buffer *a, const zfi_buffer *b)
+{
+    return a->first <= b->last && b->first <= a->last;
+}
 
-/* Largest first, each into the smallest gap that holds it among those already placed that live with it. `sorted` is by
- * size, `placed` has room for all. Sets offsets from 0; returns the arena's size. Quadratic. */
+/* Largest first, each into the smallest gap that holds it among those already placed that live with
+ * it. `sorted` is by size, `placed` has room for all. Sets offsets from 0; returns the arena's
+ * size. Quadratic. */
 static int64_t zfi_pack_by_size(zfi_buffer *sorted, int32_t count, zfi_buffer **placed)
 {
     int64_t arena = 0;
@@ -180,19 +202,23 @@ static int64_t zfi_pack_by_size(zfi_buffer *sorted, int32_t count, zfi_buffer **
         int32_t at;
         for (int32_t k = 0; k < n; k++) { /* placed[] is in the order of offsets */
             if (!zfi_lives_with(b, placed[k])) continue;
-            if (placed[k]->offset - gap_start >= b->size && placed[k]->offset - gap_start < best_size)
+            if (placed[k]->offset - gap_start >= b->size &&
+                placed[k]->offset - gap_start < best_size)
                 best = gap_start, best_size = placed[k]->offset - gap_start;
-            if (placed[k]->offset + placed[k]->size > gap_start) gap_start = placed[k]->offset + placed[k]->size;
+            if (placed[k]->offset + placed[k]->size > gap_start)
+                gap_start = placed[k]->offset + placed[k]->size;
         }
         b->offset = best >= 0 ? best : gap_start;
         if (b->offset + b->size > arena) arena = b->offset + b->size;
-        for (at = n; at > 0 && placed[at - 1]->offset > b->offset; at--) placed[at] = placed[at - 1];
+        for (at = n; at > 0 && placed[at - 1]->offset > b->offset; at--)
+            placed[at] = placed[at - 1];
         placed[at] = b;
     }
     return arena;
 }
 
-/* In the order of first definitions, each into the smallest gap among those alive. `alive` has room for all. */
+/* In the order of first definitions, each into the smallest gap among those alive. `alive` has room
+ * for all. */
 static int64_t zfi_pack_by_time(zfi_buffer *buffers, int32_t count, zfi_buffer **alive)
 {
     int64_t arena = 0;
@@ -207,11 +233,13 @@ static int64_t zfi_pack_by_time(zfi_buffer *buffers, int32_t count, zfi_buffer *
         for (int32_t k = 0; k < living; k++) {
             if (alive[k]->offset - gap_start >= b->size && alive[k]->offset - gap_start < best_size)
                 best = gap_start, best_size = alive[k]->offset - gap_start;
-            if (alive[k]->offset + alive[k]->size > gap_start) gap_start = alive[k]->offset + alive[k]->size;
+            if (alive[k]->offset + alive[k]->size > gap_start)
+                gap_start = alive[k]->offset + alive[k]->size;
         }
         b->offset = best >= 0 ? best : gap_start;
         if (b->offset + b->size > arena) arena = b->offset + b->size;
-        for (at = living++; at > 0 && alive[at - 1]->offset > b->offset; at--) alive[at] = alive[at - 1];
+        for (at = living++; at > 0 && alive[at - 1]->offset > b->offset; at--)
+            alive[at] = alive[at - 1];
         alive[at] = b;
     }
     return arena;
@@ -232,7 +260,8 @@ static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d)
     zfi_memory *memory = &p->graph->memory;
     int32_t count = 0, all = zfi_len(p->buffers);
     size_t room = (size_t)all + 1;
-    zfi_buffer *work = zfi_calloc(memory, room, sizeof *work), *again = zfi_calloc(memory, room, sizeof *again);
+    zfi_buffer *work = zfi_calloc(memory, room, sizeof *work),
+               *again = zfi_calloc(memory, room, sizeof *again);
     zfi_buffer **list = zfi_calloc(memory, room, sizeof *list);
     int64_t arena = 0;
     if (work && again && list) {
@@ -258,8 +287,8 @@ static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d)
     return arena;
 }
 
-/* The largest sum of live work bytes, and the node at whose position it is; for an effect, which has no id in the text,
- * its first operand. */
+/* The largest sum of live work bytes, and the node at whose position it is; for an effect, which
+ * has no id in the text, its first operand. */
 static int64_t zfi_largest_sum(zfi_placement *p, int32_t *node)
 {
     zf_graph *g = p->graph;
@@ -280,7 +309,8 @@ static int64_t zfi_largest_sum(zfi_placement *p, int32_t *node)
     return most;
 }
 
-/* Inputs, parameters, states, constants, each kind in the order of its nodes. Returns the end of the last one. */
+/* Inputs, parameters, states, constants, each kind in the order of its nodes. Returns the end of
+ * the last one. */
 static int64_t zfi_place_persistent(zfi_placement *p)
 {
     static const zf_op kinds[] = {ZF_OP_input, ZF_OP_param, ZF_OP_state, ZF_OP_constant};
@@ -325,7 +355,8 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     int32_t most = 1;
     if (status) return status;
     if (zfi_len(g->scopes))
-        return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_memory: the scope \"%s\" is still open (zf_pop closes it)", g->scope);
+        return zfi_fail(&g->error, ZF_ERR_STAGE,
+                        "zf_memory: the scope \"%s\" is still open (zf_pop closes it)", g->scope);
     p.nodes = (size_t)zfi_len(g->nodes);
     p.buffer_of = zfi_calloc(&g->memory, p.nodes, sizeof *p.buffer_of);
     p.inside = zfi_calloc(&g->memory, p.nodes, sizeof *p.inside);

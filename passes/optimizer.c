@@ -1,7 +1,8 @@
 /* sgd, adamw, lamb: append one update per parameter that has a gradient.
  *
  * requires: gradients; no optimizer yet
- * ensures:  the parameter and its states are written in the update section; states are named "adamw.m/PARAM"
+ * ensures:  the parameter and its states are written in the update section; states are named
+ *           "adamw.m/PARAM"
  * before:   gradient %2, %9
  * after:    update:
  *           advance %30
@@ -10,11 +11,13 @@
 
 typedef struct zfi_optimizer {
     const char *name;
-    zf_tensor lr, step; /* step: how many updates there were; ZF_NONE where the rule has no use for it */
+    /* step: how many updates there were; ZF_NONE where the rule has no use for it */
+    zf_tensor lr, step;
     double weight_decay;
     bool decay_all;
     const void *desc;
-    void (*update)(zf_graph *, const struct zfi_optimizer *, zf_tensor param, zf_tensor gradient, double decay);
+    void (*update)(zf_graph *, const struct zfi_optimizer *, zf_tensor param, zf_tensor gradient,
+                   double decay);
 } zfi_optimizer;
 
 /* A state of zeros beside a parameter: f32, or f64 for an f64 parameter. */
@@ -28,13 +31,15 @@ static zf_tensor zfi_moment(zf_graph *g, const char *kind, zf_tensor param)
 
 static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, bool counts)
 {
-    zf_status status = zfi_enter(g, o->name, ZFI_STAGE_GRADIENTS, ZFI_STAGE_UPDATES | ZFI_STAGE_PLACED);
+    zf_status status =
+        zfi_enter(g, o->name, ZFI_STAGE_GRADIENTS, ZFI_STAGE_UPDATES | ZFI_STAGE_PLACED);
     const char *scope;
     int32_t *marks;
     if (status) return status;
     if (o->lr.graph != g || !zf_valid(o->lr) || zf_shape_count(zf_tensor_shape(o->lr)) != 1 ||
         !zfi_is_float(zf_tensor_dtype(o->lr)))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "%s: lr must be a float scalar of this graph, an input for example",
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "%s: lr must be a float scalar of this graph, an input for example",
                         o->name);
     marks = zfi_gradient_nodes(g);
     scope = g->scope;
@@ -47,7 +52,8 @@ static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, bool counts)
         (void)zfi_op(advance, NULL, o->step);
     }
     for (int32_t k = 0; k < zfi_len(marks) && !g->error.status; k++) {
-        zf_tensor param = {g, g->nodes[marks[k]].args[0]}, gradient = {g, g->nodes[marks[k]].args[1]};
+        zf_tensor param = {g, g->nodes[marks[k]].args[0]},
+                  gradient = {g, g->nodes[marks[k]].args[1]};
         bool decays = o->decay_all || zf_tensor_shape(param).rank >= 2;
         o->update(g, o, param, gradient, decays ? o->weight_decay : 0);
     }
@@ -57,16 +63,19 @@ static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, bool counts)
 }
 
 /* Records a value that is outside its range; false then. */
-static bool zfi_in_range(zf_graph *g, const char *pass, const char *field, double value, double low, double high)
+static bool zfi_in_range(zf_graph *g, const char *pass, const char *field, double value, double low,
+                         double high)
 {
     if (!g || (value >= low && value < high)) return true;
-    zfi_fail(&g->error, ZF_ERR_ARGUMENT, "%s: %s is %g; it must be in [%g, %g)", pass, field, value, low, high);
+    zfi_fail(&g->error, ZF_ERR_ARGUMENT, "%s: %s is %g; it must be in [%g, %g)", pass, field, value,
+             low, high);
     return false;
 }
 
 static double zfi_or(double value, double otherwise) { return value == 0 ? otherwise : value; }
 
-static void zfi_update_sgd(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp, double decay)
+static void zfi_update_sgd(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
+                           double decay)
 {
     const zf_sgd_desc *d = o->desc;
     const zf_attribute *with = zfi_with({.f = d->momentum}, {.i = d->nesterov}, {.f = decay});
@@ -86,18 +95,22 @@ ZF_API zf_status zf_sgd(zf_graph *g, zf_tensor lr, const zf_sgd_desc *desc)
     return zfi_optimize(g, &o, false);
 }
 
-static void zfi_update_adamw(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp, double decay)
+static void zfi_update_adamw(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
+                             double decay)
 {
     const zf_adamw_desc *d = o->desc;
     zf_tensor m = zfi_moment(g, "adamw.m", p), v = zfi_moment(g, "adamw.v", p);
-    (void)zfi_op(adamw, zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}), p, dp, m, v, o->lr,
-                 o->step);
+    (void)zfi_op(adamw, zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}), p,
+                 dp, m, v, o->lr, o->step);
 }
 
-static bool zfi_moments_in_range(zf_graph *g, const char *pass, double beta1, double beta2, double eps, double decay)
+static bool zfi_moments_in_range(zf_graph *g, const char *pass, double beta1, double beta2,
+                                 double eps, double decay)
 {
-    return zfi_in_range(g, pass, "beta1", beta1, 0, 1) && zfi_in_range(g, pass, "beta2", beta2, 0, 1) &&
-           zfi_in_range(g, pass, "eps", eps, 0, INFINITY) && zfi_in_range(g, pass, "weight_decay", decay, 0, INFINITY);
+    return zfi_in_range(g, pass, "beta1", beta1, 0, 1) &&
+           zfi_in_range(g, pass, "beta2", beta2, 0, 1) &&
+           zfi_in_range(g, pass, "eps", eps, 0, INFINITY) &&
+           zfi_in_range(g, pass, "weight_decay", decay, 0, INFINITY);
 }
 
 ZF_API zf_status zf_adamw(zf_graph *g, zf_tensor lr, const zf_adamw_desc *desc)
@@ -105,19 +118,23 @@ ZF_API zf_status zf_adamw(zf_graph *g, zf_tensor lr, const zf_adamw_desc *desc)
     zf_adamw_desc d = desc ? *desc : (zf_adamw_desc){.beta1 = 0};
     zfi_optimizer o = {"zf_adamw", lr, ZF_NONE, d.weight_decay, d.decay_all, &d, zfi_update_adamw};
     d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-8);
-    if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay)) return g->error.status;
+    if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay))
+        return g->error.status;
     return zfi_optimize(g, &o, true);
 }
 
-static void zfi_update_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp, double decay)
+static void zfi_update_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
+                            double decay)
 {
     const zf_lamb_desc *d = o->desc;
     zf_tensor m = zfi_moment(g, "lamb.m", p), v = zfi_moment(g, "lamb.v", p);
-    zf_tensor u = zfi_op(lamb_update, zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}), p, dp,
-                         m, v, o->step);
+    zf_tensor u =
+        zfi_op(lamb_update, zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}),
+               p, dp, m, v, o->step);
     zf_tensor pp = zfi_op(total, NULL, zfi_op(square_sums, NULL, p));
     zf_tensor uu = zfi_op(total, NULL, zfi_op(square_sums, NULL, u));
-    (void)zfi_op(lamb_apply, zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}), p, u, o->lr, pp, uu);
+    (void)zfi_op(lamb_apply, zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}), p, u, o->lr, pp,
+                 uu);
 }
 
 ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)
@@ -131,6 +148,7 @@ ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)
         !zfi_in_range(g, o.name, "max_coeff", d.max_coeff, 0, INFINITY))
         return g->error.status;
     if (g && d.min_coeff > d.max_coeff)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_lamb: min_coeff is %g, above max_coeff, %g", d.min_coeff, d.max_coeff);
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_lamb: min_coeff is %g, above max_coeff, %g",
+                        d.min_coeff, d.max_coeff);
     return zfi_optimize(g, &o, true);
 }

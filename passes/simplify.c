@@ -1,14 +1,16 @@
 /* simplify: removes what nothing needs, merges what is equal, folds what is known.
  *
  * requires: no placement yet
- * ensures:  numbers are unchanged to the last bit; a tensor that was merged into another still names it
+ * ensures:  numbers are unchanged to the last bit; a tensor that was merged into another still names
+ *           that one
  *
- *     fold      add sub mul div maximum minimum neg scale sqrt of one-valued constants; the result is a constant
- *     identity  x * 1, x / 1, x - 0 (the constant perhaps reshaped or broadcast), scale by 1, neg neg x, reshape of
- *               reshape, transpose undone, cast to itself; not where x is a parameter or state, which may change before
- *               the result is read
- *     merge     equal operator, operands and attributes: one node (not leaves, and not what reads a parameter or state
- *               below a node that writes)
+ *     fold      add sub mul div maximum minimum neg scale sqrt of one-valued constants; the result
+ *               is a constant
+ *     identity  x * 1, x / 1, x - 0 (the constant perhaps reshaped or broadcast), scale by 1, neg
+ *               neg x, reshape of reshape, transpose undone, cast to itself; not where x is a
+ *               parameter or state, which may change before the result is read
+ *     merge     equal operator, operands and attributes: one node (not leaves, and not what reads a
+ *               parameter or state below a node that writes)
  *     dead      no effect depends on it; inputs, parameters and states stay
  *
  * before:   %4 = constant {values=[1]} : f32[]    %5 = mul %3, %4 : f32[8]    %6 = exp %5 : f32[8]
@@ -26,7 +28,8 @@ static bool zfi_splat(const zfi_node *node, double *value)
 /* The one value that all elements have, seen through reshape and broadcast. */
 static bool zfi_uniform(const zf_graph *g, int32_t id, double *value)
 {
-    while (g->nodes[id].op == ZF_OP_reshape || g->nodes[id].op == ZF_OP_broadcast) id = g->nodes[id].args[0];
+    while (g->nodes[id].op == ZF_OP_reshape || g->nodes[id].op == ZF_OP_broadcast)
+        id = g->nodes[id].args[0];
     return zfi_splat(&g->nodes[id], value);
 }
 
@@ -46,9 +49,9 @@ static bool zfi_foldable(zf_op op)
     }
 }
 
-/* Turns a node over one-valued constants into a constant, by running its reference kernel on one element. In f32 and
- * f64 these operators are rounded once, so this is what the step would have computed. (scale by what is no float: a fast
- * kernel rounds that first.) */
+/* Turns a node over one-valued constants into a constant, by running its reference kernel on one
+ * element. In f32 and f64 these operators are rounded once, so this is what the step would have
+ * computed. (scale by what is no float: a fast kernel rounds that first.) */
 static void zfi_fold(zf_graph *g, int32_t id)
 {
     zfi_node *node = &g->nodes[id];
@@ -56,10 +59,16 @@ static void zfi_fold(zf_graph *g, int32_t id)
     double in[2] = {0, 0}, out = 0;
     const double *value;
     zf_array args[2];
-    zf_launch launch = {.op = node->op, .node = id, .arg_count = node->arg_count, .args = args,
-                        .attributes = node->attributes, .backend = &cpu};
+    zf_launch launch = {.op = node->op,
+                        .node = id,
+                        .arg_count = node->arg_count,
+                        .args = args,
+                        .attributes = node->attributes,
+                        .backend = &cpu};
     if (!zfi_foldable(node->op) || (node->dtype != ZF_F32 && node->dtype != ZF_F64)) return;
-    if (node->op == ZF_OP_scale && node->dtype == ZF_F32 && node->attributes[0].f != (float)node->attributes[0].f) return;
+    if (node->op == ZF_OP_scale && node->dtype == ZF_F32 &&
+        node->attributes[0].f != (float)node->attributes[0].f)
+        return;
     for (int32_t k = 0; k < node->arg_count; k++) {
         double splat;
         if (!zfi_splat(&g->nodes[node->args[k]], &splat)) return;
@@ -78,13 +87,15 @@ static void zfi_fold(zf_graph *g, int32_t id)
     node->arg_count = 0;
 }
 
-/* The node that has the value of `id` already, or `id`. Operands are resolved. `written`: a node above it writes
- * params or states, so that those may have other values here than where they were read before. */
+/* The node that has the value of `id` already, or `id`. Operands are resolved. `written`: a node
+ * above it writes params or states, so that those may have other values here than where they were
+ * read before. */
 static int32_t zfi_same_value(zf_graph *g, int32_t id, bool written)
 {
     zfi_node *node = &g->nodes[id];
     const zfi_node *first = node->arg_count ? &g->nodes[node->args[0]] : NULL;
-    bool same_type = first && first->dtype == node->dtype && zfi_same_shape(&first->shape, &node->shape);
+    bool same_type =
+        first && first->dtype == node->dtype && zfi_same_shape(&first->shape, &node->shape);
     double value;
     switch (node->op) {
     case ZF_OP_mul:
@@ -97,8 +108,8 @@ static int32_t zfi_same_value(zf_graph *g, int32_t id, bool written)
         return id;
     case ZF_OP_div:
     case ZF_OP_sub:
-        if (same_type && zfi_uniform(g, node->args[1], &value) && value == (node->op == ZF_OP_div) &&
-            !signbit(value))
+        if (same_type && zfi_uniform(g, node->args[1], &value) &&
+            value == (node->op == ZF_OP_div) && !signbit(value))
             return node->args[0];
         return id;
     case ZF_OP_scale: return node->attributes[0].f == 1 ? node->args[0] : id;
@@ -110,7 +121,8 @@ static int32_t zfi_same_value(zf_graph *g, int32_t id, bool written)
         return zfi_same_shape(&first->shape, &node->shape) ? node->args[0] : id;
     case ZF_OP_transpose:
         if (first->op == ZF_OP_transpose) {
-            const int64_t *outer = node->attributes[0].list.data, *inner = first->attributes[0].list.data;
+            const int64_t *outer = node->attributes[0].list.data,
+                          *inner = first->attributes[0].list.data;
             for (int32_t axis = 0; axis < node->shape.rank; axis++)
                 if (inner[outer[axis]] != axis) return id;
             return first->args[0];
@@ -120,7 +132,8 @@ static int32_t zfi_same_value(zf_graph *g, int32_t id, bool written)
     }
 }
 
-/* The same, unless that is a param or state: a step may write it between here and where the value is read. */
+/* The same, unless that is a param or state: a step may write it between here and where the value
+ * is read. */
 static int32_t zfi_identity(zf_graph *g, int32_t id, bool written)
 {
     int32_t same = zfi_same_value(g, id, written);
@@ -138,8 +151,8 @@ static bool zfi_mergeable(const zf_graph *g, int32_t id, bool written)
     return true;
 }
 
-/* The node's text without its id, as the key under which an equal one is found; NULL when it is too long to be worth
- * it. */
+/* The node's text without its id, as the key under which an equal one is found; NULL when it is too
+ * long to be worth it. */
 static const char *zfi_node_key(zf_graph *g, int32_t id, zfi_text *keys)
 {
     char text[512];
@@ -167,8 +180,10 @@ static void zfi_remove_dead(zf_graph *g)
     for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
         const zfi_node *node = &g->nodes[g->order[i]];
         if (node->op == ZF_OP_none) continue;
-        if (zfi_has(g, g->order[i], ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_NAMED)) live[g->order[i]] = true;
-        for (int32_t k = 0; k < node->arg_count && live[g->order[i]]; k++) live[node->args[k]] = true;
+        if (zfi_has(g, g->order[i], ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_NAMED))
+            live[g->order[i]] = true;
+        for (int32_t k = 0; k < node->arg_count && live[g->order[i]]; k++)
+            live[node->args[k]] = true;
     }
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];

@@ -1,12 +1,13 @@
-/* The CPU backend: memory from its allocator, copies by memcpy, nodes by their row's kernel on its own workers. */
+/* The CPU backend: memory from its allocator, copies by memcpy, nodes by their row's kernel on its
+ * own workers. */
 
 #if defined(__linux__)
 #include <sys/mman.h>
 int madvise(void *, size_t, int); /* hidden by strict C11 */
 #endif
 
-/* Asks for 2 MiB pages under [memory, memory + bytes): a step then spends a third less time in memory-bound kernels. It
- * is a wish; without it all works. */
+/* Asks for 2 MiB pages under [memory, memory + bytes): a step then spends a third less time in
+ * memory-bound kernels. It is a wish; without it all works. */
 static void zfi_want_huge_pages(char *memory, size_t bytes)
 {
 #if defined(__linux__)
@@ -32,7 +33,8 @@ static void *zfi_cpu_allocate(void *self, size_t bytes, zf_error *error)
     aligned = block + sizeof block;
     aligned += (ZFI_ALIGN - (uintptr_t)aligned % ZFI_ALIGN) % ZFI_ALIGN;
     zfi_want_huge_pages(aligned, bytes);
-    memcpy(aligned - sizeof block, &block, sizeof block); /* where the block starts, in front of what is handed out */
+    /* Where the block starts, in front of what is handed out */
+    memcpy(aligned - sizeof block, &block, sizeof block);
     return aligned;
 }
 
@@ -44,7 +46,8 @@ static void zfi_cpu_release(void *self, void *memory, size_t bytes)
     zfi_free(&((zfi_cpu *)self)->memory, block, bytes + ZFI_ALIGN + sizeof block);
 }
 
-static zf_status zfi_cpu_copy(void *self, void *to, const void *from, size_t bytes, zf_copy kind, zf_error *error)
+static zf_status zfi_cpu_copy(void *self, void *to, const void *from, size_t bytes, zf_copy kind,
+                              zf_error *error)
 {
     (void)self, (void)kind, (void)error;
     if (bytes) memmove(to, from, bytes);
@@ -92,12 +95,14 @@ static bool zfi_isa_named(const char *name, zfi_isa *isa, zf_error *error)
     for (int i = ZFI_ISA_PORTABLE; i <= ZFI_ISA_NEON; i++) {
         if (strcmp(name, zfi_isa_name((zfi_isa)i))) continue;
         *isa = (zfi_isa)i;
-        if (i == ZFI_ISA_PORTABLE || (best == ZFI_ISA_NEON ? i == ZFI_ISA_NEON : i <= (int)best)) return true;
-        zfi_fail(error, ZF_ERR_BACKEND, "zf_cpu_backend: this machine has no %s; its best is %s", name,
-                 zfi_isa_name(best));
+        if (i == ZFI_ISA_PORTABLE || (best == ZFI_ISA_NEON ? i == ZFI_ISA_NEON : i <= (int)best))
+            return true;
+        zfi_fail(error, ZF_ERR_BACKEND, "zf_cpu_backend: this machine has no %s; its best is %s",
+                 name, zfi_isa_name(best));
         return false;
     }
-    zfi_fail(error, ZF_ERR_ARGUMENT, "zf_cpu_backend: isa \"%.40s\" is none of portable, avx2, avx512, neon", name);
+    zfi_fail(error, ZF_ERR_ARGUMENT,
+             "zf_cpu_backend: isa \"%.40s\" is none of portable, avx2, avx512, neon", name);
     return false;
 }
 
@@ -109,7 +114,8 @@ ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error)
     zfi_isa isa;
     if (d.threads == 0) d.threads = 1;
     if (d.threads < 1 || d.threads > 1024) {
-        zfi_fail(error, ZF_ERR_ARGUMENT, "zf_cpu_backend: threads is %d; it must be 1 to 1024", (int)d.threads);
+        zfi_fail(error, ZF_ERR_ARGUMENT, "zf_cpu_backend: threads is %d; it must be 1 to 1024",
+                 (int)d.threads);
         return NULL;
     }
     if (!zfi_isa_named(d.isa, &isa, error)) return NULL;
@@ -118,8 +124,15 @@ ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error)
     cpu->memory = memory;
     cpu->isa = isa;
     cpu->reference = d.reference;
-    cpu->backend = (zf_backend){"cpu", cpu, zfi_cpu_allocate, zfi_cpu_release, zfi_cpu_copy,
-                                zfi_cpu_scratch, zfi_cpu_launch, zfi_cpu_synchronize, zfi_cpu_destroy};
+    cpu->backend = (zf_backend){"cpu",
+                                cpu,
+                                zfi_cpu_allocate,
+                                zfi_cpu_release,
+                                zfi_cpu_copy,
+                                zfi_cpu_scratch,
+                                zfi_cpu_launch,
+                                zfi_cpu_synchronize,
+                                zfi_cpu_destroy};
     if (d.threads > 1 && !(cpu->pool = zfi_pool_new(&cpu->memory, d.threads, error))) {
         zfi_cpu_destroy(cpu);
         return NULL;

@@ -1,21 +1,26 @@
-/* First values of persistent tensors, as a function of seed, name and element alone: the same however a tensor is cut. */
+/* First values of persistent tensors, as a function of seed, name and element alone: the same
+ * however a tensor is cut. */
 
-/* The random stream of a name, apart from those of dropout by its step, which is 0 here and never there. */
+/* The random stream of a name, apart from those of dropout by its step, which is 0 here and never
+ * there. */
 static uint32_t zfi_stream_of(const char *name)
 {
     uint64_t hash = zfi_hash_bytes(0xcbf29ce484222325u, name, strlen(name));
     return (uint32_t)(hash ^ hash >> 32);
 }
 
-/* Elements [first, first + n) of a param, state or constant into out[0..n), in its dtype. work: n floats. */
-static void zfi_first_values(const zfi_node *node, uint64_t seed, int64_t first, int64_t n, float *work, void *out)
+/* Elements [first, first + n) of a param, state or constant into out[0..n), in its dtype. work: n
+ * floats. */
+static void zfi_first_values(const zfi_node *node, uint64_t seed, int64_t first, int64_t n,
+                             float *work, void *out)
 {
     const zf_attribute *a = node->attributes;
     zf_array to = {out, node->dtype, {1, {n}}};
     double value = 0;
     if (node->op == ZF_OP_constant) {
         const double *values = a[0].list.data;
-        for (int64_t i = 0; i < n; i++) zfi_set(&to, i, values[a[0].list.count == 1 ? 0 : first + i]);
+        for (int64_t i = 0; i < n; i++)
+            zfi_set(&to, i, values[a[0].list.count == 1 ? 0 : first + i]);
         return;
     }
     if (node->op == ZF_OP_param && (a[0].i == ZF_NORMAL || a[0].i == ZF_TRUNCATED_NORMAL)) {
@@ -25,7 +30,8 @@ static void zfi_first_values(const zfi_node *node, uint64_t seed, int64_t first,
         return;
     }
     if (node->op == ZF_OP_param && a[0].i == ZF_UNIFORM) {
-        zfi_random_uniform(zfi_isa_best(), work, (uint64_t)first, n, zfi_stream_of(node->name), 0, seed);
+        zfi_random_uniform(zfi_isa_best(), work, (uint64_t)first, n, zfi_stream_of(node->name), 0,
+                           seed);
         for (int64_t i = 0; i < n; i++) zfi_set(&to, i, a[1].f + (a[2].f - a[1].f) * work[i]);
         return;
     }

@@ -1,7 +1,7 @@
 /* Programs: a placed graph bound to memory, and the step that runs it.
  *
- * Compiling resolves every node to a zf_launch whose pointers are final, so that a step is a loop over launches and
- * allocates nothing. The arena is the only allocation from the backend.
+ * Compiling resolves every node to a zf_launch whose pointers are final, so that a step is a loop
+ * over launches and allocates nothing. The arena is the only allocation from the backend.
  */
 
 struct zf_program {
@@ -22,7 +22,10 @@ struct zf_program {
     zf_error error;
 };
 
-ZF_API const char *zf_program_error(const zf_program *p) { return p ? p->error.text : "there is no program"; }
+ZF_API const char *zf_program_error(const zf_program *p)
+{
+    return p ? p->error.text : "there is no program";
+}
 ZF_API int64_t zf_program_step(const zf_program *p) { return p ? p->steps : 0; }
 
 static void zfi_clear_error(zf_program *p) { p->error = (zf_error){ZF_OK, ""}; }
@@ -38,11 +41,13 @@ static zf_status zfi_bind_shared(zf_program *p, int32_t id)
     char here[ZFI_TYPE_TEXT], theirs[ZFI_TYPE_TEXT];
     other = &p->share->graph->nodes[there];
     if (!there || other->op != node->op)
-        return zfi_fail(&g->error, ZF_ERR_MISMATCH, "zf_compile: the shared program has no %s \"%s\"",
-                        g->rows[node->op].name, node->name);
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: the shared program has no %s \"%s\"", g->rows[node->op].name,
+                        node->name);
     if (other->dtype != node->dtype || !zfi_same_shape(&other->shape, &node->shape))
-        return zfi_fail(&g->error, ZF_ERR_MISMATCH, "zf_compile: \"%s\" is %s here and %s in the shared program",
-                        node->name, zfi_type_text(here, node->dtype, &node->shape),
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: \"%s\" is %s here and %s in the shared program", node->name,
+                        zfi_type_text(here, node->dtype, &node->shape),
                         zfi_type_text(theirs, other->dtype, &other->shape));
     p->data[id] = p->share->data[there];
     return ZF_OK;
@@ -58,10 +63,14 @@ static zf_status zfi_bind(zf_program *p)
         const zfi_node *node = &g->nodes[id];
         int64_t at;
         if (zfi_is_written(node->op) && node->placed == (p->share != NULL))
-            return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_compile: zf_memory gave %%%d \"%s\" %s", (int)id, node->name,
-                            p->share ? "a place of its own, so it cannot be that of another program (zf_memory_desc.share)"
-                                     : "no place, so it needs a program to share with (zf_compile_desc.share)");
-        if (node->placed) p->data[id] = p->arena ? (char *)p->arena + node->offset : (void *)p; /* of 0 bytes */
+            return zfi_fail(
+                &g->error, ZF_ERR_STAGE, "zf_compile: zf_memory gave %%%d \"%s\" %s", (int)id,
+                node->name,
+                p->share ? "a place of its own, so it cannot be that of another program "
+                           "(zf_memory_desc.share)"
+                         : "no place, so it needs a program to share with (zf_compile_desc.share)");
+        /* Of 0 bytes */
+        if (node->placed) p->data[id] = p->arena ? (char *)p->arena + node->offset : (void *)p;
         else if (zfi_is_written(node->op)) status = zfi_bind_shared(p, id);
         else if (zfi_is_view(g, node, &at)) p->data[id] = (char *)p->data[node->args[0]] + at;
     }
@@ -73,8 +82,10 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     int64_t at;
-    if (zfi_is_persistent(node->op) || node->op == ZF_OP_output || node->op == ZF_OP_gradient) return false;
-    return !(zfi_is_view(g, node, &at) && (char *)p->data[node->args[0]] + at == (char *)p->data[id]);
+    if (zfi_is_persistent(node->op) || node->op == ZF_OP_output || node->op == ZF_OP_gradient)
+        return false;
+    return !(zfi_is_view(g, node, &at) &&
+             (char *)p->data[node->args[0]] + at == (char *)p->data[id]);
 }
 
 static zf_status zfi_make_launches(zf_program *p)
@@ -96,13 +107,16 @@ static zf_status zfi_make_launches(zf_program *p)
         scratch = p->backend->scratch(p->backend->self, &l);
         if (scratch > (size_t)g->nodes[id].scratch_bytes)
             return zfi_fail(&g->error, ZF_ERR_STAGE,
-                            "zf_compile: %%%d %s needs %zu bytes of scratch on this backend, and zf_memory gave it %lld "
-                            "(zf_memory_desc.backend)", (int)id, g->rows[l.op].name, scratch,
+                            "zf_compile: %%%d %s needs %zu bytes of scratch on this backend, and "
+                            "zf_memory gave it %lld "
+                            "(zf_memory_desc.backend)",
+                            (int)id, g->rows[l.op].name, scratch,
                             (long long)g->nodes[id].scratch_bytes);
         for (int32_t k = 0; k < l.arg_count; k++) args[k].data = p->data[g->nodes[id].args[k]];
         args += l.arg_count;
         l.out.data = p->data[id];
-        l.scratch = g->nodes[id].scratch_bytes ? (char *)p->arena + g->nodes[id].scratch_offset : NULL;
+        l.scratch =
+            g->nodes[id].scratch_bytes ? (char *)p->arena + g->nodes[id].scratch_offset : NULL;
         l.run = &p->run;
         l.error = &p->error;
         p->launches[p->launch_count++] = l;
@@ -126,8 +140,8 @@ static zf_status zfi_fill(zf_program *p)
         for (int64_t at = 0; at < count && !status; at += PIECE) {
             int64_t n = count - at < PIECE ? count - at : PIECE;
             zfi_first_values(node, p->run.seed, at, n, work, piece);
-            status = p->backend->copy(p->backend->self, (char *)p->data[g->order[i]] + at * size, piece,
-                                      (size_t)(n * size), ZF_HOST_TO_DEVICE, &g->error);
+            status = p->backend->copy(p->backend->self, (char *)p->data[g->order[i]] + at * size,
+                                      piece, (size_t)(n * size), ZF_HOST_TO_DEVICE, &g->error);
         }
     }
     zfi_free(&p->memory, work, PIECE * sizeof *work);
@@ -135,8 +149,8 @@ static zf_status zfi_fill(zf_program *p)
     return status;
 }
 
-/* What is there at the peak: what lies all the time, and what was made by then and is read there or later. Views are
- * left out: their bytes are those of their operands. */
+/* What is there at the peak: what lies all the time, and what was made by then and is read there or
+ * later. Views are left out: their bytes are those of their operands. */
 static void zfi_mark_peak(const zf_graph *g, bool *there)
 {
     int32_t end = zfi_len(g->order), peak = end - 1;
@@ -171,20 +185,24 @@ static zf_status zfi_check_limit(zf_graph *g, size_t limit)
     for (int n = 0; n < 3; n++) {
         int32_t best = 0;
         for (int32_t i = 0; i < zfi_len(g->order); i++)
-            if (there[g->order[i]] && (!best || g->nodes[g->order[i]].bytes > g->nodes[best].bytes)) best = g->order[i];
+            if (there[g->order[i]] && (!best || g->nodes[g->order[i]].bytes > g->nodes[best].bytes))
+                best = g->order[i];
         if (!best) break;
         there[best] = false;
-        at += (size_t)snprintf(largest + at, sizeof largest - at, "%s%%%d %.40s with %lld", n ? ", " : "", (int)best,
-                               g->nodes[best].name ? g->nodes[best].name : g->rows[g->nodes[best].op].name,
-                               (long long)g->nodes[best].bytes);
+        at += (size_t)snprintf(
+            largest + at, sizeof largest - at, "%s%%%d %.40s with %lld", n ? ", " : "", (int)best,
+            g->nodes[best].name ? g->nodes[best].name : g->rows[g->nodes[best].op].name,
+            (long long)g->nodes[best].bytes);
     }
     if (g->peak_node)
         snprintf(where, sizeof where, "; most is alive at %%%d %s", (int)g->peak_node,
                  g->rows[g->nodes[g->peak_node].op].name);
     zfi_free(&g->memory, there, count * sizeof *there);
     return zfi_fail(&g->error, ZF_ERR_LIMIT,
-                    "zf_compile: the plan takes %lld bytes, %lld more than the limit of %zu%s; the largest there are %s",
-                    (long long)g->peak, (long long)(g->peak - (int64_t)limit), limit, where, largest);
+                    "zf_compile: the plan takes %lld bytes, %lld more than the limit of %zu%s; the "
+                    "largest there are %s",
+                    (long long)g->peak, (long long)(g->peak - (int64_t)limit), limit, where,
+                    largest);
 }
 
 static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
@@ -192,7 +210,8 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     zf_graph *g = p->graph;
     zf_status status = ZF_OK;
     if (!d->backend) {
-        p->own_backend = zf_cpu_backend(&(zf_cpu_desc){.allocator = g->memory.allocator}, &g->error);
+        p->own_backend =
+            zf_cpu_backend(&(zf_cpu_desc){.allocator = g->memory.allocator}, &g->error);
         if (!p->own_backend) return g->error.status;
     }
     p->backend = d->backend ? d->backend : p->own_backend;
@@ -247,7 +266,8 @@ ZF_API void zf_program_free(zf_program *p)
 /* ----------------------------------------------------------------------------- running */
 
 /* The node that `x` names, after checking that the program can hand out or take its bytes. */
-static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const char *call, bool writing)
+static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const char *call,
+                              bool writing)
 {
     zf_graph *g = p->graph;
     int32_t id = x.graph == g ? zfi_resolve(g, x.id) : 0;
@@ -255,18 +275,25 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
     char type[ZFI_TYPE_TEXT];
     bool known;
     zfi_clear_error(p);
-    if (!id) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "%s: the tensor is not one of the program's graph", call), 0;
+    if (!id)
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        "%s: the tensor is not one of the program's graph", call),
+               0;
     known = zfi_is_persistent(node->op) && !(writing && node->op == ZF_OP_constant);
     for (int32_t i = 0; i < zfi_len(g->order) && !known && !writing; i++)
         known = g->nodes[g->order[i]].op == ZF_OP_output && g->nodes[g->order[i]].args[0] == id;
     if (!known)
-        return zfi_fail(&p->error, ZF_ERR_ARGUMENT, writing ? "%s: %%%d %s is no input, param or state"
-                                                            : "%s: %%%d %s is not kept; zf_output keeps a value",
-                        call, (int)id, g->rows[node->op].name), 0;
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        writing ? "%s: %%%d %s is no input, param or state"
+                                : "%s: %%%d %s is not kept; zf_output keeps a value",
+                        call, (int)id, g->rows[node->op].name),
+               0;
     if (bytes != zfi_node_bytes(node))
-        return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "%s: %%%d %s is %s, %zu bytes, not %zu", call, (int)id,
-                        node->name ? node->name : g->rows[node->op].name,
-                        zfi_type_text(type, node->dtype, &node->shape), zfi_node_bytes(node), bytes), 0;
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "%s: %%%d %s is %s, %zu bytes, not %zu", call,
+                        (int)id, node->name ? node->name : g->rows[node->op].name,
+                        zfi_type_text(type, node->dtype, &node->shape), zfi_node_bytes(node),
+                        bytes),
+               0;
     return id;
 }
 
@@ -277,7 +304,8 @@ ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t b
     id = zfi_accessible(p, x, bytes, "zf_write", true);
     if (!id) return p->error.status;
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
-    return p->backend->copy(p->backend->self, p->data[id], data, bytes, ZF_HOST_TO_DEVICE, &p->error);
+    return p->backend->copy(p->backend->self, p->data[id], data, bytes, ZF_HOST_TO_DEVICE,
+                            &p->error);
 }
 
 ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
@@ -288,7 +316,8 @@ ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
     if (!id) return p->error.status;
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_read: data is NULL");
     if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
-    return p->backend->copy(p->backend->self, data, p->data[id], bytes, ZF_DEVICE_TO_HOST, &p->error);
+    return p->backend->copy(p->backend->self, data, p->data[id], bytes, ZF_DEVICE_TO_HOST,
+                            &p->error);
 }
 
 static bool zfi_share_bytes(const zf_array *a, const zf_array *b)
@@ -299,7 +328,8 @@ static bool zfi_share_bytes(const zf_array *a, const zf_array *b)
     return x && y && x < y + y_bytes && y < x + x_bytes;
 }
 
-/* Something still wants the bytes of `x` after launch n: a later launch, before they are written again, or an output. */
+/* Something still wants the bytes of `x` after launch n: a later launch, before they are written
+ * again, or an output. */
 static bool zfi_wanted(const zf_program *p, const zf_array *x, int32_t n)
 {
     const zf_graph *g = p->graph;
@@ -320,8 +350,9 @@ static bool zfi_wanted(const zf_program *p, const zf_array *x, int32_t n)
     return false;
 }
 
-/* Fills the operands of launch n that nothing wants any more with NaN, so that a read of the dead shows in the numbers.
- * Looks at bytes alone, not at the lives that placed them. Quadratic: for tests. */
+/* Fills the operands of launch n that nothing wants any more with NaN, so that a read of the dead
+ * shows in the numbers. Looks at bytes alone, not at the lives that placed them. Quadratic: for
+ * tests. */
 static void zfi_poison(zf_program *p, int32_t n)
 {
     unsigned char nan[4096];
@@ -332,7 +363,8 @@ static void zfi_poison(zf_program *p, int32_t n)
         if (zfi_wanted(p, x, n)) continue;
         for (size_t at = 0; at < bytes; at += sizeof nan)
             p->backend->copy(p->backend->self, (char *)x->data + at, nan,
-                             bytes - at < sizeof nan ? bytes - at : sizeof nan, ZF_HOST_TO_DEVICE, NULL);
+                             bytes - at < sizeof nan ? bytes - at : sizeof nan, ZF_HOST_TO_DEVICE,
+                             NULL);
     }
 }
 
@@ -368,7 +400,8 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
     for (int32_t i = 0; i < info.nodes; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         size_t bytes = node->placed ? (size_t)zfi_aligned(node->bytes) : 0;
-        if (node->op == ZF_OP_param) info.param_bytes += bytes, info.param_count += zfi_node_count(node);
+        if (node->op == ZF_OP_param)
+            info.param_bytes += bytes, info.param_count += zfi_node_count(node);
         if (node->op == ZF_OP_state) info.state_bytes += bytes;
         if (node->op == ZF_OP_input) info.input_bytes += bytes;
         if (node->op == ZF_OP_constant) info.constant_bytes += bytes;

@@ -1,4 +1,5 @@
-/* The runner: build/tests [--oom] [--bless] [--list] [SUBSTRING ...]; its last line is "N passed, N failed". */
+/* The runner: build/tests [--oom] [--bless] [--list] [SUBSTRING ...]; its last line is "N passed, N
+ * failed". */
 #include "test.h"
 
 #include <stdio.h>
@@ -25,7 +26,8 @@ void test_fail(test *t, const char *file, int line, const char *what, const char
     if (text && *text) printf("    %s\n", text);
 }
 
-bool test_unwind(test *t, const char *file, int line, const char *what, zf_status status, const char *text)
+bool test_unwind(test *t, const char *file, int line, const char *what, zf_status status,
+                 const char *text)
 {
     if (t->refused && status == ZF_ERR_NOMEM) return true;
     if (t->refused) printf("  an allocation was refused, but this is no ZF_ERR_NOMEM:\n");
@@ -92,7 +94,8 @@ static bool run(const test_case *c, long refuse_at, test *t)
     return !t->failed;
 }
 
-/* Every allocation in turn, or 400 of them evenly spread where there are more; then once more in good health. */
+/* Every allocation in turn, or 400 of them evenly spread where there are more; then once more in
+ * good health. */
 static bool run_out_of_memory(const test_case *c)
 {
     test t;
@@ -122,7 +125,8 @@ int main(int argc, char **argv)
     for (const test_case *c = cases; c; c = c->next) {
         bool wanted = !filters, good;
         test t;
-        for (int i = 1; i <= filters; i++) wanted |= strstr(c->name, argv[i]) || strstr(c->file, argv[i]);
+        for (int i = 1; i <= filters; i++)
+            wanted |= strstr(c->name, argv[i]) || strstr(c->file, argv[i]);
         if (!wanted || (out_of_memory && c->once)) continue;
         if (list) {
             printf("%s (%s)\n", c->name, c->file);

@@ -1,5 +1,5 @@
-/* The optimizer passes: their numbers against PyTorch's and timm's (tests/golden/optim/make.py says which and how the
- * files are laid out), clipping, what decays, and what their misuse is told. */
+/* The optimizer passes: their numbers against PyTorch's and timm's (tests/golden/optim/make.py says
+ * which and how the files are laid out), clipping, what decays, and what their misuse is told. */
 #include "test.h"
 
 enum { TENSORS = 6, STEPS = 10, MOST = 4096 };
@@ -54,8 +54,10 @@ static zf_status golden(bench *b, const char *prefix, const char *name, int k, d
         snprintf(b->error.text, sizeof b->error.text, "no golden tensor \"%s\"", full);
         return b->error.status = ZF_ERR_FORMAT;
     }
-    if (entry->dtype == ZF_F64) return zf_safetensors_read(b->golden, index, out, entry->bytes, &b->error);
-    if (zf_safetensors_read(b->golden, index, narrow, entry->bytes, &b->error)) return b->error.status;
+    if (entry->dtype == ZF_F64)
+        return zf_safetensors_read(b->golden, index, out, entry->bytes, &b->error);
+    if (zf_safetensors_read(b->golden, index, narrow, entry->bytes, &b->error))
+        return b->error.status;
     for (int64_t i = 0; i < zf_shape_count(entry->shape); i++) out[i] = narrow[i];
     return ZF_OK;
 }
@@ -71,13 +73,26 @@ static zf_status apply(zf_graph *g, zf_tensor lr, const rule *r)
 {
     const double *h = r->hyper;
     if (!strcmp(r->file, "sgd"))
-        return zf_sgd(g, lr, &(zf_sgd_desc){.momentum = h[0], .nesterov = h[1] != 0, .weight_decay = h[2],
-                                            .decay_all = r->decay_all});
+        return zf_sgd(g, lr,
+                      &(zf_sgd_desc){.momentum = h[0],
+                                     .nesterov = h[1] != 0,
+                                     .weight_decay = h[2],
+                                     .decay_all = r->decay_all});
     if (!strcmp(r->file, "adamw"))
-        return zf_adamw(g, lr, &(zf_adamw_desc){.beta1 = h[0], .beta2 = h[1], .eps = h[2], .weight_decay = h[3],
-                                                .decay_all = r->decay_all});
-    return zf_lamb(g, lr, &(zf_lamb_desc){.beta1 = h[0], .beta2 = h[1], .eps = h[2], .weight_decay = h[3],
-                                          .min_coeff = h[4], .max_coeff = h[5], .decay_all = r->decay_all});
+        return zf_adamw(g, lr,
+                        &(zf_adamw_desc){.beta1 = h[0],
+                                         .beta2 = h[1],
+                                         .eps = h[2],
+                                         .weight_decay = h[3],
+                                         .decay_all = r->decay_all});
+    return zf_lamb(g, lr,
+                   &(zf_lamb_desc){.beta1 = h[0],
+                                   .beta2 = h[1],
+                                   .eps = h[2],
+                                   .weight_decay = h[3],
+                                   .min_coeff = h[4],
+                                   .max_coeff = h[5],
+                                   .decay_all = r->decay_all});
 }
 
 /* Records what a program call or the graph says. */
@@ -104,12 +119,14 @@ static zf_status get(bench *b, zf_tensor from, double *x)
 {
     static float narrow[MOST];
     bool wide = zf_tensor_dtype(from) == ZF_F64;
-    zf_status status = note(b, zf_read(b->program, from, wide ? (void *)x : narrow, zf_tensor_bytes(from)));
+    zf_status status =
+        note(b, zf_read(b->program, from, wide ? (void *)x : narrow, zf_tensor_bytes(from)));
     for (int64_t i = 0; i < zf_shape_count(zf_tensor_shape(from)) && !wide; i++) x[i] = narrow[i];
     return status;
 }
 
-/* A program whose parameters p have the inputs g as gradients, for the loss is their scalar product. */
+/* A program whose parameters p have the inputs g as gradients, for the loss is their scalar
+ * product. */
 static zf_status build(test *t, bench *b, zf_dtype dtype, const rule *r)
 {
     zf_tensor loss = ZF_NONE;
@@ -126,9 +143,11 @@ static zf_status build(test *t, bench *b, zf_dtype dtype, const rule *r)
         b->p[k] = zf_param(b->graph, name, entry->shape, &(zf_param_desc){.dtype = dtype});
         snprintf(name, sizeof name, "g.%d", k);
         b->g[k] = zf_input(b->graph, name, dtype, entry->shape);
-        loss = k ? zf_add(loss, zf_sum(zf_mul(b->p[k], b->g[k]))) : zf_sum(zf_mul(b->p[k], b->g[k]));
+        loss =
+            k ? zf_add(loss, zf_sum(zf_mul(b->p[k], b->g[k]))) : zf_sum(zf_mul(b->p[k], b->g[k]));
     }
-    if (zf_autograd(b->graph, loss) || (!isnan(r->clip) && zf_clip(b->graph, r->clip)) || apply(b->graph, b->lr, r))
+    if (zf_autograd(b->graph, loss) || (!isnan(r->clip) && zf_clip(b->graph, r->clip)) ||
+        apply(b->graph, b->lr, r))
         return note(b, zf_graph_status(b->graph));
     b->cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = 2, .allocator = t->allocator}, &b->error);
     if (!b->cpu) return b->error.status;
@@ -150,25 +169,29 @@ static zf_status step(bench *b, int s, double lr, double factor)
         for (int64_t i = s * count; i < (s + 1) * count; i++) g[i] *= factor;
         if (put(b, b->g[k], g + s * count)) return b->error.status;
     }
-    return note(b, zf_write(b->program, b->lr, &rate, sizeof rate)) ? b->error.status : note(b, zf_step(b->program));
+    return note(b, zf_write(b->program, b->lr, &rate, sizeof rate)) ? b->error.status
+                                                                    : note(b, zf_step(b->program));
 }
 
-/* The largest |x - y| over the largest |y|, or over 1 where that is less; NaN counts as infinite. */
+/* The largest |x - y| over the largest |y|, or over 1 where that is less; NaN counts as infinite.
+ * */
 static double difference(const double *x, const double *y, int64_t count)
 {
     double most = 0, scale = 1;
     for (int64_t i = 0; i < count; i++) {
         if (fabs(y[i]) > scale) scale = fabs(y[i]);
-        if (!(fabs(x[i] - y[i]) <= most)) most = isnan(x[i]) || isnan(y[i]) ? INFINITY : fabs(x[i] - y[i]);
+        if (!(fabs(x[i] - y[i]) <= most))
+            most = isnan(x[i]) || isnan(y[i]) ? INFINITY : fabs(x[i] - y[i]);
     }
     return most / scale;
 }
 
 /* -------------------------------------------------------------------- published numbers */
 
-/* Runs `with` on the golden steps of `name` and compares every tensor, of rank >= 2 with `name` and of rank 1 with
- * `vector_name`, after every step. */
-static zf_status follow(test *t, bench *b, zf_dtype dtype, const rule *with, const char *name, const char *vector_name)
+/* Runs `with` on the golden steps of `name` and compares every tensor, of rank >= 2 with `name` and
+ * of rank 1 with `vector_name`, after every step. */
+static zf_status follow(test *t, bench *b, zf_dtype dtype, const rule *with, const char *name,
+                        const char *vector_name)
 {
     /* Eight roundings of the largest element, in ten steps. */
     double bound = dtype == ZF_F64 ? 0x1p-50 : 0x1p-21, lr[MOST], got[MOST], want[MOST];
@@ -179,12 +202,13 @@ static zf_status follow(test *t, bench *b, zf_dtype dtype, const rule *with, con
             int64_t count = zf_shape_count(zf_tensor_shape(b->p[k]));
             bool vector = zf_tensor_shape(b->p[k]).rank < 2;
             double error;
-            if (golden(b, vector ? vector_name : name, ".p.", k, want) || get(b, b->p[k], got)) return b->error.status;
+            if (golden(b, vector ? vector_name : name, ".p.", k, want) || get(b, b->p[k], got))
+                return b->error.status;
             error = difference(got, want + s * count, count);
             if (!(error <= bound)) {
                 char text[128];
-                snprintf(text, sizeof text, "%s %s %s: tensor %d is off by %.3g after step %d", with->file, name,
-                         zf_dtype_name(dtype), k, error, s + 1);
+                snprintf(text, sizeof text, "%s %s %s: tensor %d is off by %.3g after step %d",
+                         with->file, name, zf_dtype_name(dtype), k, error, s + 1);
                 test_fail(t, __FILE__, __LINE__, "follow", text);
                 return ZF_OK;
             }
@@ -210,7 +234,9 @@ static void check_published(test *t, const char *file, const char *const *names,
 
 TEST(optim_sgd_is_pytorchs)
 {
-    check_published(t, "sgd", (const char *[]){"plain", "decay", "momentum", "momentum_decay", "nesterov_decay"}, 5);
+    check_published(
+        t, "sgd",
+        (const char *[]){"plain", "decay", "momentum", "momentum_decay", "nesterov_decay"}, 5);
 }
 
 TEST(optim_adamw_is_pytorchs)
@@ -237,7 +263,8 @@ TEST(optim_decay_spares_vectors)
 
 /* ----------------------------------------------------------------------------- clipping */
 
-/* Clipped steps are those of gradients that were scaled beforehand, and grad_norm is the norm before. */
+/* Clipped steps are those of gradients that were scaled beforehand, and grad_norm is the norm
+ * before. */
 TEST(optim_clip_scales_gradients)
 {
     static bench clipped, scaled;
@@ -251,11 +278,13 @@ TEST(optim_clip_scales_gradients)
     OK(t, build(t, &clipped, ZF_F64, &with), clipped.error.text);
     OK(t, build(t, &scaled, ZF_F64, &plain), scaled.error.text);
     for (int s = 0; s < STEPS; s++) {
-        double squares = 0, norm, got, want, lr = 0.125, before = s % 2 ? 1 : 0.125, x[MOST], y[MOST];
+        double squares = 0, norm, got, want, lr = 0.125, before = s % 2 ? 1 : 0.125, x[MOST],
+               y[MOST];
         for (int k = 0; k < TENSORS; k++) {
             int64_t count = zf_shape_count(zf_tensor_shape(clipped.g[k]));
             OK(t, golden(&clipped, "", "g.", k, x), clipped.error.text);
-            for (int64_t i = s * count; i < (s + 1) * count; i++) squares += before * x[i] * before * x[i];
+            for (int64_t i = s * count; i < (s + 1) * count; i++)
+                squares += before * x[i] * before * x[i];
         }
         want = sqrt(squares);
         norm = (want + 1e-6) / limit;
@@ -267,7 +296,8 @@ TEST(optim_clip_scales_gradients)
         for (int k = 0; k < TENSORS; k++) {
             OK(t, get(&clipped, clipped.p[k], x), clipped.error.text);
             OK(t, get(&scaled, scaled.p[k], y), scaled.error.text);
-            CHECK_NEAR(t, difference(x, y, zf_shape_count(zf_tensor_shape(clipped.p[k]))), 0, 1e-14);
+            CHECK_NEAR(t, difference(x, y, zf_shape_count(zf_tensor_shape(clipped.p[k]))), 0,
+                       1e-14);
         }
     }
     CHECK(t, small && large); /* both sides of the limit were met */
@@ -275,9 +305,9 @@ TEST(optim_clip_scales_gradients)
 
 /* -------------------------------------------------------------------------------- misuse */
 
-#define OPERANDS                                                                                                       \
-    "%1 = param \"p\" : f32[2,3]\n%2 = input \"g\" : f32[2,3]\n%3 = input \"lr\" : f32[]\n"                            \
-    "%4 = state \"m\" : f32[2,3]\n%5 = state \"v\" : f32[2,3]\n%6 = state \"t\" : i64[]\n"                             \
+#define OPERANDS                                                                                   \
+    "%1 = param \"p\" : f32[2,3]\n%2 = input \"g\" : f32[2,3]\n%3 = input \"lr\" : f32[]\n"        \
+    "%4 = state \"m\" : f32[2,3]\n%5 = state \"v\" : f32[2,3]\n%6 = state \"t\" : i64[]\n"         \
     "%7 = input \"w\" : f32[3]\n%8 = state \"d\" : f64[2,3]\nupdate:\n"
 
 /* An operator as IR, and what it is told, up to the operands. */
@@ -287,7 +317,8 @@ static const char *const mistakes[][2] = {
     {"sgd %1, %8, %3", "operand 1, the gradient, must be f32[2,3]"},
     {"sgd %1, %2, %7", "operand 2, the learning rate, must be one float"},
     {"sgd %1, %2, %6", "operand 2, the learning rate, must be one float"},
-    {"sgd %1, %2, %3, %2 {momentum=0.9}", "operand 3, the momentum buffer, must be a state f32[2,3]"},
+    {"sgd %1, %2, %3, %2 {momentum=0.9}",
+     "operand 3, the momentum buffer, must be a state f32[2,3]"},
     {"sgd %1, %2, %3 {momentum=0.9}", "momentum = 0.9 needs a buffer, a state, as operand 3"},
     {"sgd %1, %2, %3 {nesterov=true}", "nesterov needs a momentum above 0"},
     {"sgd %1, %2, %3, %4 {momentum=-1}", "momentum = -1 must be finite and not negative"},
@@ -302,8 +333,10 @@ static const char *const mistakes[][2] = {
     {"%9 = lamb_update %1, %2, %4, %5, %6 {weight_decay=-0.5} : f32[2,3]",
      "weight_decay = -0.5 must be finite and not negative"},
     {"lamb_apply %1, %8, %3, %3, %3 {most=1}", "operand 1, the update, must be f32[2,3]"},
-    {"lamb_apply %1, %2, %3, %3, %7 {most=1}", "operand 4, the update's sum of squares, must be one float"},
-    {"lamb_apply %1, %2, %3, %3, %3 {least=2 most=1}", "the ratio's bounds, 2 and 1, must be 0 <= least <= most"},
+    {"lamb_apply %1, %2, %3, %3, %7 {most=1}",
+     "operand 4, the update's sum of squares, must be one float"},
+    {"lamb_apply %1, %2, %3, %3, %3 {least=2 most=1}",
+     "the ratio's bounds, 2 and 1, must be 0 <= least <= most"},
 };
 
 TEST(optim_mistakes_in_a_graph)
@@ -325,17 +358,20 @@ TEST(optim_mistakes_in_a_graph)
 TEST(optim_needs_an_advanced_step)
 {
     static bench b;
-    static const char text[] = OPERANDS "adamw %1, %2, %4, %5, %3, %6 {beta1=0.9 beta2=0.999 eps=1e-08}\n";
+    static const char text[] =
+        OPERANDS "adamw %1, %2, %4, %5, %3, %6 {beta1=0.9 beta2=0.999 eps=1e-08}\n";
     b = (bench){.golden = NULL};
     test_defer(t, close_bench, &b);
-    b.graph = zf_graph_parse(text, sizeof text - 1, &(zf_graph_desc){.allocator = t->allocator}, &b.error);
+    b.graph = zf_graph_parse(text, sizeof text - 1, &(zf_graph_desc){.allocator = t->allocator},
+                             &b.error);
     NEED(t, b.graph, &b.error);
     b.program = zf_compile(b.graph, NULL);
     if (!b.program) OK(t, zf_graph_status(b.graph), zf_graph_error(b.graph));
     CHECK(t, zf_step(b.program) == ZF_ERR_ARGUMENT);
     CHECK(t, zf_program_step(b.program) == 0);
-    CHECK_TEXT(t, zf_program_error(b.program), 
-               "adamw: the step, its last operand, is 0; it counts updates from 1, so it must be advanced before");
+    CHECK_TEXT(t, zf_program_error(b.program),
+               "adamw: the step, its last operand, is 0; it counts updates from 1, so it must be "
+               "advanced before");
 }
 
 /* Passes out of order and out of range. */
@@ -343,18 +379,29 @@ TEST(optim_mistakes_in_passes)
 {
     static const struct {
         rule with;
-        int calls; /* of the optimizer pass */
+        int calls;  /* of the optimizer pass */
         bool early; /* before zf_autograd */
         const char *expected;
     } some[] = {
         {{"sgd", {0.9, 0, 0}, false, NAN}, 1, true, "zf_sgd: needs zf_autograd before it"},
         {{"sgd", {0, 1, 0}, false, NAN}, 1, false, "zf_sgd: nesterov needs a momentum above 0"},
         {{"sgd", {1, 0, 0}, false, NAN}, 1, false, "zf_sgd: momentum is 1; it must be in [0, 1)"},
-        {{"sgd", {0, 0, -1}, false, NAN}, 1, false, "zf_sgd: weight_decay is -1; it must be in [0, inf)"},
-        {{"adamw", {1, 0, 0, 0}, false, NAN}, 1, false, "zf_adamw: beta1 is 1; it must be in [0, 1)"},
-        {{"adamw", {0, 0, 0, 0}, false, NAN}, 2, false,
+        {{"sgd", {0, 0, -1}, false, NAN},
+         1,
+         false,
+         "zf_sgd: weight_decay is -1; it must be in [0, inf)"},
+        {{"adamw", {1, 0, 0, 0}, false, NAN},
+         1,
+         false,
+         "zf_adamw: beta1 is 1; it must be in [0, 1)"},
+        {{"adamw", {0, 0, 0, 0}, false, NAN},
+         2,
+         false,
          "zf_adamw: an optimizer (zf_sgd, zf_adamw, zf_lamb) has been run already"},
-        {{"lamb", {0, 0, 0, 0, 2, 1}, false, NAN}, 1, false, "zf_lamb: min_coeff is 2, above max_coeff, 1"},
+        {{"lamb", {0, 0, 0, 0, 2, 1}, false, NAN},
+         1,
+         false,
+         "zf_lamb: min_coeff is 2, above max_coeff, 1"},
         {{"adamw", {0}, false, 1}, 1, true, "zf_clip: needs zf_autograd before it"},
     };
     for (size_t n = 0; n < sizeof some / sizeof some[0]; n++) {

@@ -1,5 +1,5 @@
-/* Rows by index and by label: what a step says of values that no check beforehand can know, and what is said of operands
- * that do not fit together. */
+/* Rows by index and by label: what a step says of values that no check beforehand can know, and
+ * what is said of operands that do not fit together. */
 #include "test.h"
 
 typedef struct bench {
@@ -23,36 +23,49 @@ typedef struct bad_step {
 } bad_step;
 
 static const bad_step steps[] = {
-    {"%1 = input \"i\" : i64[2,3]\n%2 = param \"table\" : f32[4,8]\n%3 = gather_rows %2, %1 : f32[2,3,8]\n"
+    {"%1 = input \"i\" : i64[2,3]\n%2 = param \"table\" : f32[4,8]\n%3 = gather_rows %2, %1 : "
+     "f32[2,3,8]\n"
      "output %3 \"y\"\n",
-     {0, 3, 1, 2, 2, 0}, ""},
-    {"%1 = input \"i\" : i64[2,3]\n%2 = param \"table\" : f32[4,8]\n%3 = gather_rows %2, %1 : f32[2,3,8]\n"
+     {0, 3, 1, 2, 2, 0},
+     ""},
+    {"%1 = input \"i\" : i64[2,3]\n%2 = param \"table\" : f32[4,8]\n%3 = gather_rows %2, %1 : "
+     "f32[2,3,8]\n"
      "output %3 \"y\"\n",
      {0, 3, 1, 2, 4, 0},
-     "gather_rows %3: element 4 of the index is 4; it must be at least 0 and less than 4, the number of rows"},
-    {"%1 = input \"i\" : i32[6]\n%2 = param \"table\" : f32[4]\n%3 = gather_rows %2, %1 : f32[6]\noutput %3 \"y\"\n",
+     "gather_rows %3: element 4 of the index is 4; it must be at least 0 and less than 4, the "
+     "number of rows"},
+    {"%1 = input \"i\" : i32[6]\n%2 = param \"table\" : f32[4]\n%3 = gather_rows %2, %1 : "
+     "f32[6]\noutput %3 \"y\"\n",
      {0, 3, -1, 2, 9, 0},
-     "gather_rows %3: element 2 of the index is -1; it must be at least 0 and less than 4, the number of rows"},
-    {"%1 = input \"i\" : i64[2,3]\n%2 = param \"table\" : f32[0,8]\n%3 = gather_rows %2, %1 : f32[2,3,8]\n"
+     "gather_rows %3: element 2 of the index is -1; it must be at least 0 and less than 4, the "
+     "number of rows"},
+    {"%1 = input \"i\" : i64[2,3]\n%2 = param \"table\" : f32[0,8]\n%3 = gather_rows %2, %1 : "
+     "f32[2,3,8]\n"
      "output %3 \"y\"\n",
      {0},
-     "gather_rows %3: element 0 of the index is 0; it must be at least 0 and less than 0, the number of rows"},
-    {"%1 = input \"i\" : i64[2,3]\n%2 = param \"x\" : f32[2,3,8]\n%3 = scatter_rows %2, %1 {rows=5} : f32[5,8]\n"
+     "gather_rows %3: element 0 of the index is 0; it must be at least 0 and less than 0, the "
+     "number of rows"},
+    {"%1 = input \"i\" : i64[2,3]\n%2 = param \"x\" : f32[2,3,8]\n%3 = scatter_rows %2, %1 "
+     "{rows=5} : f32[5,8]\n"
      "output %3 \"y\"\n",
      {4, 0, 4294967296, 0, 0, 0},
-     "scatter_rows %3: element 2 of the index is 4294967296; it must be at least 0 and less than 5, the number of rows"},
+     "scatter_rows %3: element 2 of the index is 4294967296; it must be at least 0 and less than "
+     "5, the number of rows"},
     {"%1 = input \"i\" : i32[6]\n%2 = param \"x\" : f32[6,8]\n%3 = logsumexp %2 : f32[6]\n"
      "%4 = cross_entropy %2, %3, %1 {ignore=-100} : f32[6]\noutput %4 \"y\"\n",
-     {7, -100, 0, 1, 2, 3}, ""},
+     {7, -100, 0, 1, 2, 3},
+     ""},
     {"%1 = input \"i\" : i32[6]\n%2 = param \"x\" : f32[6,8]\n%3 = logsumexp %2 : f32[6]\n"
      "%4 = cross_entropy %2, %3, %1 {ignore=-100} : f32[6]\noutput %4 \"y\"\n",
      {7, -100, 8, 1, 2, 3},
-     "cross_entropy %4: the label of row 2 is 8; it must be at least 0 and less than 8, the number of classes, or -100 to "
+     "cross_entropy %4: the label of row 2 is 8; it must be at least 0 and less than 8, the number "
+     "of classes, or -100 to "
      "be ignored"},
     {"%1 = input \"i\" : i32[6]\n%2 = param \"x\" : f32[6,8]\n%3 = param \"r\" : f32[6]\n"
      "%4 = cross_entropy_grad %3, %2, %3, %1 {ignore=9} : f32[6,8]\noutput %4 \"y\"\n",
      {7, 9, 0, 1, -100, 3},
-     "cross_entropy_grad %4: the label of row 4 is -100; it must be at least 0 and less than 8, the number of classes, "
+     "cross_entropy_grad %4: the label of row 4 is -100; it must be at least 0 and less than 8, "
+     "the number of classes, "
      "or 9 to be ignored"},
 };
 
@@ -65,14 +78,18 @@ TEST(rows_bad_indices_and_labels)
         int32_t narrow[6];
         zf_status status;
         if (n == 0) test_defer(t, close_bench, &b);
-        b.graph = zf_graph_parse(s->text, strlen(s->text), &(zf_graph_desc){.allocator = t->allocator}, &b.error);
+        b.graph = zf_graph_parse(s->text, strlen(s->text),
+                                 &(zf_graph_desc){.allocator = t->allocator}, &b.error);
         NEED(t, b.graph, &b.error);
         b.program = zf_compile(b.graph, NULL);
         if (!b.program) OK(t, zf_graph_status(b.graph), zf_graph_error(b.graph));
         index = zf_graph_find(b.graph, "i");
         for (int i = 0; i < 6; i++) narrow[i] = (int32_t)s->values[i];
-        OK(t, zf_write(b.program, index, zf_tensor_dtype(index) == ZF_I64 ? (const void *)s->values : narrow,
-                       zf_tensor_bytes(index)), zf_program_error(b.program));
+        OK(t,
+           zf_write(b.program, index,
+                    zf_tensor_dtype(index) == ZF_I64 ? (const void *)s->values : narrow,
+                    zf_tensor_bytes(index)),
+           zf_program_error(b.program));
         status = zf_step(b.program);
         CHECK(t, status == (*s->expected ? ZF_ERR_ARGUMENT : ZF_OK));
         CHECK_TEXT(t, zf_program_error(b.program), s->expected);
@@ -80,9 +97,11 @@ TEST(rows_bad_indices_and_labels)
     }
 }
 
-#define OPERANDS                                                                                                       \
-    "%1 = input \"x\" : f32[2,3]\n%2 = input \"s\" : f32[]\n%3 = input \"v\" : f32[3]\n%4 = input \"m\" : f32[2,2]\n"  \
-    "%5 = input \"i\" : i32[3]\n%6 = input \"d\" : f64[2,3]\n%7 = input \"j\" : i64[2]\n%8 = input \"r\" : f32[2]\n"   \
+#define OPERANDS                                                                                   \
+    "%1 = input \"x\" : f32[2,3]\n%2 = input \"s\" : f32[]\n%3 = input \"v\" : f32[3]\n%4 = "      \
+    "input \"m\" : f32[2,2]\n"                                                                     \
+    "%5 = input \"i\" : i32[3]\n%6 = input \"d\" : f64[2,3]\n%7 = input \"j\" : i64[2]\n%8 = "     \
+    "input \"r\" : f32[2]\n"                                                                       \
     "%9 = input \"w\" : f32[1,1,1,1,1,1]\n"
 
 /* A line of IR and what it is told, up to the operands. */
@@ -99,7 +118,8 @@ static const char *const mistakes[][2] = {
     {"layer_norm %1, %4, %2, %3 : f32[2,3]", "gamma must be f32[3]"},
     {"layer_norm %1, %4, %3, %1 : f32[2,3]", "beta must be f32[3]"},
     {"rms_norm %1, %4, %5 : f32[2,3]", "gamma must be f32[3]"},
-    {"rms_norm_grad %1, %6, %4, %3 : f32[2,3]", "operand 1 must be f32, as operand 0 (zf_cast converts)"},
+    {"rms_norm_grad %1, %6, %4, %3 : f32[2,3]",
+     "operand 1 must be f32, as operand 0 (zf_cast converts)"},
     {"norm_gamma_grad %1, %1, %3 : f32[3]", "operand 2 must be the moments, f32[2,2]"},
     {"gather_rows %1, %3 : f32[3,3]", "the index must be i32 or i64"},
     {"gather_rows %5, %5 : i32[3]", "the table must be float: f32, bf16, f16 or f64"},
@@ -108,11 +128,14 @@ static const char *const mistakes[][2] = {
     {"scatter_rows %1, %5 {rows=4} : f32[4]", "operand 0 must have the index's dimensions first"},
     {"logsumexp %2 : f32[]", "needs one dimension or more"},
     {"cross_entropy %1, %3, %7 : f32[2]", "lse must have one element for each row of the logits"},
-    {"cross_entropy %1, %8, %5 : f32[2]", "the labels must have one element for each row of the logits"},
+    {"cross_entropy %1, %8, %5 : f32[2]",
+     "the labels must have one element for each row of the logits"},
     {"cross_entropy %1, %8, %8 : f32[2]", "the labels must be i32 or i64"},
     {"cross_entropy %6, %8, %7 : f32[2]", "lse must be f64[2]"},
-    {"cross_entropy %2, %8, %7 : f32[2]", "the logits need one dimension or more, the classes last"},
-    {"cross_entropy_grad %3, %1, %8, %7 : f32[2,3]", "dy must have one element for each row of the logits"},
+    {"cross_entropy %2, %8, %7 : f32[2]",
+     "the logits need one dimension or more, the classes last"},
+    {"cross_entropy_grad %3, %1, %8, %7 : f32[2,3]",
+     "dy must have one element for each row of the logits"},
 };
 
 TEST(rows_mistakes_in_a_graph)
@@ -146,7 +169,8 @@ TEST(rows_mistakes_in_builders)
     if (t->refused && zf_graph_status(g) == ZF_ERR_NOMEM) return;
     snprintf(expected, sizeof expected,
              "gather_rows in embeddings (rows.c:%d): the result has more than 6 dimensions; "
-             "%%1 = f32[1,1,1,1,1,1], %%2 = i32[2,3]", line);
+             "%%1 = f32[1,1,1,1,1,1], %%2 = i32[2,3]",
+             line);
     CHECK_TEXT(t, zf_graph_error(g), expected);
     CHECK(t, !zf_valid(x));
 }

@@ -1,4 +1,5 @@
-/* The test runner: bodies register themselves, each may run again with every allocation failing in turn.
+/* The test runner: bodies register themselves, each may run again with every allocation failing in
+ * turn.
  *
  *     TEST(add_broadcasts)
  *     {
@@ -8,9 +9,10 @@
  *         CHECK(t, zf_rank(...) == 2);
  *     }
  *
- * A failed check ends the body; what was deferred is run in reverse order. In the out-of-memory run the allocation
- * number k of t->allocator is refused: OK and NEED then insist on ZF_ERR_NOMEM, CHECK merely ends the body, and nothing
- * may be left allocated. TEST_ONCE is for bodies that allocate nothing of interest or take long.
+ * A failed check ends the body; what was deferred is run in reverse order. In the out-of-memory run
+ * the allocation number k of t->allocator is refused: OK and NEED then insist on ZF_ERR_NOMEM,
+ * CHECK merely ends the body, and nothing may be left allocated. TEST_ONCE is for bodies that
+ * allocate nothing of interest or take long.
  */
 #ifndef TEST_H
 #define TEST_H
@@ -47,81 +49,84 @@ struct test_case {
     struct test_case *next;
 };
 
-extern bool test_bless; /* --bless: what a test makes becomes what it expects, where that is a file */
+/* --bless: what a test makes becomes what it expects, where that is a file */
+extern bool test_bless;
 
 void test_register(test_case *);
 /* Reports a failure; `text` may be "" . */
 void test_fail(test *, const char *file, int line, const char *what, const char *text);
 void test_defer(test *, test_cleanup *, void *object);
-/* True when `error` (NULL: not looked at) tells of the refused allocation; reports a failure otherwise. */
+/* True when `error` (NULL: not looked at) tells of the refused allocation; reports a failure
+ * otherwise. */
 bool test_unwind(test *, const char *file, int line, const char *what, zf_status, const char *text);
-/* A fresh path under the build folder for a file or folder of this test. The text lives until the next call with the
- * same name. */
+/* A fresh path under the build folder for a file or folder of this test. The text lives until the
+ * next call with the same name. */
 const char *test_path(const char *name);
 
-#define TEST_CASE(name, is_once)                                                                                       \
-    static void name(test *t);                                                                                         \
-    __attribute__((constructor)) static void name##_register(void)                                                     \
-    {                                                                                                                  \
-        static test_case self = {#name, __FILE__, name, is_once, NULL};                                                \
-        test_register(&self);                                                                                          \
-    }                                                                                                                  \
+#define TEST_CASE(name, is_once)                                                                   \
+    static void name(test *t);                                                                     \
+    __attribute__((constructor)) static void name##_register(void)                                 \
+    {                                                                                              \
+        static test_case self = {#name, __FILE__, name, is_once, NULL};                            \
+        test_register(&self);                                                                      \
+    }                                                                                              \
     static void name(test *t)
 
 #define TEST(name)      TEST_CASE(name, false)
 #define TEST_ONCE(name) TEST_CASE(name, true)
 
-#define CHECK(t, condition)                                                                                            \
-    do {                                                                                                               \
-        if (!(condition)) {                                                                                            \
-            test_fail((t), __FILE__, __LINE__, #condition, "");                                                        \
-            return;                                                                                                    \
-        }                                                                                                              \
+#define CHECK(t, condition)                                                                        \
+    do {                                                                                           \
+        if (!(condition)) {                                                                        \
+            test_fail((t), __FILE__, __LINE__, #condition, "");                                    \
+            return;                                                                                \
+        }                                                                                          \
     } while (0)
 
 /* |a - b| <= tolerance, both printed when it is not. */
-#define CHECK_NEAR(t, a, b, tolerance)                                                                                 \
-    do {                                                                                                               \
-        double near_a = (a), near_b = (b);                                                                             \
-        if (!(fabs(near_a - near_b) <= (tolerance))) {                                                                 \
-            char near_text[96];                                                                                        \
-            snprintf(near_text, sizeof near_text, "%.17g and %.17g", near_a, near_b);                                  \
-            test_fail((t), __FILE__, __LINE__, #a " ~ " #b, near_text);                                                \
-            return;                                                                                                    \
-        }                                                                                                              \
+#define CHECK_NEAR(t, a, b, tolerance)                                                             \
+    do {                                                                                           \
+        double near_a = (a), near_b = (b);                                                         \
+        if (!(fabs(near_a - near_b) <= (tolerance))) {                                             \
+            char near_text[96];                                                                    \
+            snprintf(near_text, sizeof near_text, "%.17g and %.17g", near_a, near_b);              \
+            test_fail((t), __FILE__, __LINE__, #a " ~ " #b, near_text);                            \
+            return;                                                                                \
+        }                                                                                          \
     } while (0)
 
 /* The texts are equal; both are printed when they are not. */
-#define CHECK_TEXT(t, a, b)                                                                                            \
-    do {                                                                                                               \
-        const char *text_a = (a), *text_b = (b);                                                                       \
-        if (strcmp(text_a, text_b)) {                                                                                  \
-            static char both[4096];                                                                                    \
-            snprintf(both, sizeof both, "got      %s\n    expected %s", text_a, text_b);                               \
-            test_fail((t), __FILE__, __LINE__, #a, both);                                                              \
-            return;                                                                                                    \
-        }                                                                                                              \
+#define CHECK_TEXT(t, a, b)                                                                        \
+    do {                                                                                           \
+        const char *text_a = (a), *text_b = (b);                                                   \
+        if (strcmp(text_a, text_b)) {                                                              \
+            static char both[4096];                                                                \
+            snprintf(both, sizeof both, "got      %s\n    expected %s", text_a, text_b);           \
+            test_fail((t), __FILE__, __LINE__, #a, both);                                          \
+            return;                                                                                \
+        }                                                                                          \
     } while (0)
 
 /* The status is ZF_OK (text: what to print if not, may be NULL). */
-#define OK(t, status_, text)                                                                                           \
-    do {                                                                                                               \
-        zf_status ok_status = (status_);                                                                               \
-        if (ok_status) {                                                                                               \
-            test_unwind((t), __FILE__, __LINE__, #status_, ok_status, (text));                                         \
-            return;                                                                                                    \
-        }                                                                                                              \
+#define OK(t, status_, text)                                                                       \
+    do {                                                                                           \
+        zf_status ok_status = (status_);                                                           \
+        if (ok_status) {                                                                           \
+            test_unwind((t), __FILE__, __LINE__, #status_, ok_status, (text));                     \
+            return;                                                                                \
+        }                                                                                          \
     } while (0)
 
 /* The pointer is not NULL; `error` is the zf_error (or NULL) that tells why it is. */
-#define NEED(t, pointer, error)                                                                                        \
-    do {                                                                                                               \
-        const zf_error *need_error = (error);                                                                          \
-        if (!(pointer)) {                                                                                              \
-            test_unwind((t), __FILE__, __LINE__, #pointer, need_error ? need_error->status : ZF_ERR_NOMEM,             \
-                        need_error ? need_error->text : NULL);                                                         \
-            return;                                                                                                    \
-        }                                                                                                              \
+#define NEED(t, pointer, error)                                                                    \
+    do {                                                                                           \
+        const zf_error *need_error = (error);                                                      \
+        if (!(pointer)) {                                                                          \
+            test_unwind((t), __FILE__, __LINE__, #pointer,                                         \
+                        need_error ? need_error->status : ZF_ERR_NOMEM,                            \
+                        need_error ? need_error->text : NULL);                                     \
+            return;                                                                                \
+        }                                                                                          \
     } while (0)
 
 #endif

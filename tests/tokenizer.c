@@ -8,10 +8,7 @@
 /* The sources once more, under other names, over an allocator that refuses request `refuse_at`. */
 static long refuse_at = -1, allocations, live;
 
-static bool refused(void)
-{
-    return allocations++ == refuse_at;
-}
+static bool refused(void) { return allocations++ == refuse_at; }
 
 static void *refusing_realloc(void *block, size_t bytes)
 {
@@ -20,10 +17,7 @@ static void *refusing_realloc(void *block, size_t bytes)
     return moved;
 }
 
-static void *refusing_malloc(size_t bytes)
-{
-    return refusing_realloc(NULL, bytes);
-}
+static void *refusing_malloc(size_t bytes) { return refusing_realloc(NULL, bytes); }
 
 static void *refusing_calloc(size_t n, size_t bytes)
 {
@@ -82,10 +76,7 @@ static bool write_file(const char *path, const char *text, size_t bytes)
     return f && !fclose(f) && ok;
 }
 
-static void free_vocab(void *v)
-{
-    bert_vocab_free(v);
-}
+static void free_vocab(void *v) { bert_vocab_free(v); }
 
 static bert_vocab *golden_vocab(test *t, bool lower_case)
 {
@@ -123,15 +114,9 @@ static void compare_ids(test *t, const char *golden, bool lower_case, unsigned f
     CHECK(t, !*expected);
 }
 
-TEST_ONCE(tokenizer_difficult_uncased)
-{
-    compare_ids(t, GOLDEN "ids-uncased.txt", true, 0);
-}
+TEST_ONCE(tokenizer_difficult_uncased) { compare_ids(t, GOLDEN "ids-uncased.txt", true, 0); }
 
-TEST_ONCE(tokenizer_difficult_cased)
-{
-    compare_ids(t, GOLDEN "ids-cased.txt", false, 0);
-}
+TEST_ONCE(tokenizer_difficult_cased) { compare_ids(t, GOLDEN "ids-cased.txt", false, 0); }
 
 TEST_ONCE(tokenizer_difficult_special_tokens)
 {
@@ -296,7 +281,7 @@ TEST_ONCE(vocab_mistakes)
  * bytes. */
 static size_t pseudo_corpus(char *out, const char *blank)
 {
-    static const char *const syllables[] = {"ka", "to", "mi", "Re", "su", "no", "é",  "la",
+    static const char *const syllables[] = {"ka", "to", "mi",  "Re", "su", "no", "é", "la",
                                             "po", "in", "ter", "ra", "ch", "un", "st"};
     uint64_t state = 1;
     size_t n = 0;
@@ -432,8 +417,8 @@ TEST_ONCE(vocab_training_mistakes)
     CHECK_TEXT(t, err, expected);
     CHECK(t, write_file(path, "ab cd ab\n", 9));
     CHECK(t, bert_vocab_train(path, 10, true, out, err, sizeof err) == -1);
-    snprintf(expected, sizeof expected,
-             "%s: 10 tokens are too few: its characters alone need 11", path);
+    snprintf(expected, sizeof expected, "%s: 10 tokens are too few: its characters alone need 11",
+             path);
     CHECK_TEXT(t, err, expected);
     CHECK(t, bert_vocab_train(path, -1, true, out, err, sizeof err) == -1);
     CHECK(t, bert_vocab_train(path, 11, true, out, err, sizeof err) == 11);

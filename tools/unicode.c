@@ -59,18 +59,17 @@ static int category(UChar32 c)
     }
 }
 
-static int combining(UChar32 c)
-{
-    return newer_than(c, 9) ? 0 : u_getCombiningClass(c);
-}
+static int combining(UChar32 c) { return newer_than(c, 9) ? 0 : u_getCombiningClass(c); }
 
 /* The lower case in Unicode 17. U+0130, the one that gives two, comes here decomposed only. */
 static UChar32 lower(UChar32 c)
 {
-    static const struct { UChar32 first, last, to; } later[] = {
-        {0x1C89, 0x1C89, 0x1C8A}, {0xA7CB, 0xA7CB, 0x0264}, {0xA7CC, 0xA7CC, 0xA7CD},
-        {0xA7CE, 0xA7CE, 0xA7CF}, {0xA7D2, 0xA7D2, 0xA7D3}, {0xA7D4, 0xA7D4, 0xA7D5},
-        {0xA7DA, 0xA7DA, 0xA7DB}, {0xA7DC, 0xA7DC, 0x019B}, {0x10D50, 0x10D65, 0x10D70},
+    static const struct {
+        UChar32 first, last, to;
+    } later[] = {
+        {0x1C89, 0x1C89, 0x1C8A},    {0xA7CB, 0xA7CB, 0x0264}, {0xA7CC, 0xA7CC, 0xA7CD},
+        {0xA7CE, 0xA7CE, 0xA7CF},    {0xA7D2, 0xA7D2, 0xA7D3}, {0xA7D4, 0xA7D4, 0xA7D5},
+        {0xA7DA, 0xA7DA, 0xA7DB},    {0xA7DC, 0xA7DC, 0x019B}, {0x10D50, 0x10D65, 0x10D70},
         {0x16EA0, 0x16EB8, 0x16EBB},
     };
     for (size_t i = 0; i < sizeof later / sizeof later[0]; i++)
@@ -249,11 +248,10 @@ static const char head[] =
     "/* first << 8 | rank << 3 | kind, for each stretch of characters of one class. */\n"
     "static const uint32_t uni_classes[] = {\n";
 
-static const char ascii[] =
-    "};\n"
-    "\n"
-    "/* The same for ASCII, the common case. */\n"
-    "static const uint8_t uni_ascii[128] = {\n";
+static const char ascii[] = "};\n"
+                            "\n"
+                            "/* The same for ASCII, the common case. */\n"
+                            "static const uint8_t uni_ascii[128] = {\n";
 
 static const char middle[] =
     "};\n"
@@ -265,11 +263,10 @@ static const char middle[] =
     "    uint16_t count, mode;\n"
     "} uni_runs[] = {\n";
 
-static const char between[] =
-    "};\n"
-    "\n"
-    "/* Folds of several characters: how many, then these. */\n"
-    "static const uint32_t uni_pool[] = {\n";
+static const char between[] = "};\n"
+                              "\n"
+                              "/* Folds of several characters: how many, then these. */\n"
+                              "static const uint32_t uni_pool[] = {\n";
 
 static const char tail[] =
     "};\n"

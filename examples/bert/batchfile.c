@@ -5,19 +5,22 @@
 #include <string.h>
 
 enum { IDS, TYPES, MASK, LABELS, NEXT, TENSORS };
-static const char *const names[TENSORS] = {"input_ids", "token_type_ids", "attention_mask", "labels",
-                                           "next_sentence_label"};
+static const char *const names[TENSORS] = {"input_ids", "token_type_ids", "attention_mask",
+                                           "labels", "next_sentence_label"};
 
 /* The tensor's values, or NULL with *error; its shape must be `rank` or one more. */
-static int64_t *load(zf_safetensors *file, const char *path, int which, int rank, zf_shape *shape, zf_error *error)
+static int64_t *load(zf_safetensors *file, const char *path, int which, int rank, zf_shape *shape,
+                     zf_error *error)
 {
     int32_t at = zf_safetensors_find(file, names[which]);
     const zf_safetensors_entry *e = at < 0 ? NULL : zf_safetensors_at(file, at);
     int64_t *values;
-    if (!e || !e->readable || e->dtype != ZF_I64 || e->shape.rank < rank || e->shape.rank > rank + 1) {
+    if (!e || !e->readable || e->dtype != ZF_I64 || e->shape.rank < rank ||
+        e->shape.rank > rank + 1) {
         error->status = ZF_ERR_FORMAT;
-        snprintf(error->text, sizeof error->text, "%s: %s must be an I64 tensor %s%s", path, names[which],
-                 which == NEXT ? "[S,B] or [B]" : "[S,B,T] or [B,T]", e ? "" : ", and is missing");
+        snprintf(error->text, sizeof error->text, "%s: %s must be an I64 tensor %s%s", path,
+                 names[which], which == NEXT ? "[S,B] or [B]" : "[S,B,T] or [B,T]",
+                 e ? "" : ", and is missing");
         return NULL;
     }
     *shape = e->shape;
@@ -37,15 +40,16 @@ static int64_t *load(zf_safetensors *file, const char *path, int which, int rank
     return values;
 }
 
-static bool in_range(const char *path, int which, const int64_t *values, int64_t count, int64_t least, int64_t most,
-                     zf_error *error)
+static bool in_range(const char *path, int which, const int64_t *values, int64_t count,
+                     int64_t least, int64_t most, zf_error *error)
 {
     for (int64_t i = 0; i < count; i++) {
         if (values[i] >= least && values[i] < most) continue;
         if (which == LABELS && values[i] == -100) continue;
         error->status = ZF_ERR_FORMAT;
-        snprintf(error->text, sizeof error->text, "%s: %s: element %lld is %lld; it must be in [%lld, %lld)%s", path,
-                 names[which], (long long)i, (long long)values[i], (long long)least, (long long)most,
+        snprintf(error->text, sizeof error->text,
+                 "%s: %s: element %lld is %lld; it must be in [%lld, %lld)%s", path, names[which],
+                 (long long)i, (long long)values[i], (long long)least, (long long)most,
                  which == LABELS ? ", or -100" : "");
         return false;
     }
@@ -84,26 +88,28 @@ static bool allocate(bert_batch_file *f)
         b->positions = calloc(rows, sizeof *b->positions);
         b->labels = calloc(rows, sizeof *b->labels);
         b->next_sentence_label = calloc((size_t)f->examples, sizeof *b->next_sentence_label);
-        if (!b->input_ids || !b->token_type_ids || !b->attention_mask || !b->positions || !b->labels ||
-            !b->next_sentence_label)
+        if (!b->input_ids || !b->token_type_ids || !b->attention_mask || !b->positions ||
+            !b->labels || !b->next_sentence_label)
             return false;
     }
     return f->batch != NULL;
 }
 
 /* The sizes, from shapes that must agree; false with *error. */
-static bool measure(bert_batch_file *f, const char *path, const zf_shape shape[TENSORS], const int64_t *labels,
-                    zf_error *error)
+static bool measure(bert_batch_file *f, const char *path, const zf_shape shape[TENSORS],
+                    const int64_t *labels, zf_error *error)
 {
-    f->entries = shape[IDS].dims[0], f->examples = shape[IDS].dims[1], f->sequence = shape[IDS].dims[2];
+    f->entries = shape[IDS].dims[0], f->examples = shape[IDS].dims[1],
+    f->sequence = shape[IDS].dims[2];
     for (int which = 0; which < TENSORS; which++)
         for (int axis = 0; axis < shape[which].rank; axis++)
             if (shape[which].dims[axis] != shape[IDS].dims[axis] || shape[which].dims[axis] < 1) {
                 char own[BERT_SHAPE_TEXT], other[BERT_SHAPE_TEXT];
                 bool empty = shape[which].dims[axis] < 1;
                 error->status = ZF_ERR_FORMAT;
-                snprintf(error->text, sizeof error->text, "%s: %s is %s, which %s%s", path, names[which],
-                         bert_shape_text(own, shape[which]), empty ? "is empty" : "does not fit input_ids ",
+                snprintf(error->text, sizeof error->text, "%s: %s is %s, which %s%s", path,
+                         names[which], bert_shape_text(own, shape[which]),
+                         empty ? "is empty" : "does not fit input_ids ",
                          empty ? "" : bert_shape_text(other, shape[IDS]));
                 return false;
             }
@@ -116,7 +122,8 @@ static bool measure(bert_batch_file *f, const char *path, const zf_shape shape[T
     return true;
 }
 
-bert_batch_file *bert_batch_file_load(const char *path, int64_t vocab, int64_t types, zf_error *error)
+bert_batch_file *bert_batch_file_load(const char *path, int64_t vocab, int64_t types,
+                                      zf_error *error)
 {
     zf_safetensors *file = zf_safetensors_open(path, NULL, error);
     const int64_t limits[TENSORS] = {vocab, types, 2, vocab, 2};
@@ -126,7 +133,8 @@ bert_batch_file *bert_batch_file_load(const char *path, int64_t vocab, int64_t t
     bool good = file != NULL;
     for (int which = 0; which < TENSORS && good; which++) {
         data[which] = load(file, path, which, which == NEXT ? 1 : 2, &shape[which], error);
-        good = data[which] && in_range(path, which, data[which], zf_shape_count(shape[which]), 0, limits[which], error);
+        good = data[which] && in_range(path, which, data[which], zf_shape_count(shape[which]), 0,
+                                       limits[which], error);
     }
     if (good && (f = calloc(1, sizeof *f))) {
         good = measure(f, path, shape, data[LABELS], error) && allocate(f);

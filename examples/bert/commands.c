@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-bool bert_checkpoint_open(bert_session *s, const char *path, bert_config *config, const bert_shape *shape,
-                          int64_t threads, zf_error *error)
+bool bert_checkpoint_open(bert_session *s, const char *path, bert_config *config,
+                          const bert_shape *shape, int64_t threads, zf_error *error)
 {
     char file[1024];
     bert_session_desc d = {.shape = *shape, .threads = threads};
@@ -45,7 +45,9 @@ int bert_command_vocab(int argc, char **argv)
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     int32_t tokens;
-    if (!bert_options(argc, argv, "vocab --corpus FILE --vocab FILE [OPTIONS]", rows, NULL, &status)) return status;
+    if (!bert_options(argc, argv, "vocab --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
+                      &status))
+        return status;
     if (!corpus) return bert_usage_error(argv, "a text is needed: --corpus FILE");
     if (!out) return bert_usage_error(argv, "a file to write is needed: --vocab FILE");
     tokens = bert_vocab_train(corpus, (int32_t)size, !cased, out, err, sizeof err);
@@ -75,20 +77,23 @@ int bert_command_eval(int argc, char **argv)
     zf_error error = {ZF_OK, ""};
     int status;
     bool good, cased;
-    if (!bert_options(argc, argv, "eval --load DIR --corpus FILE [OPTIONS]", rows, NULL, &status)) return status;
+    if (!bert_options(argc, argv, "eval --load DIR --corpus FILE [OPTIONS]", rows, NULL, &status))
+        return status;
     if (!load) return bert_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!corpus) return bert_usage_error(argv, "a text is needed: --corpus FILE");
     if (!bert_checkpoint_cased(load, &cased, &error)) return bert_error("%s", error.text);
     snprintf(vocab, sizeof vocab, "%s/vocab.txt", load);
     if (!bert_text_open(&text, corpus, vocab, cased, seq, 1, threads)) return EXIT_FAILED;
-    good = bert_checkpoint_open(&s, load, &config, &(bert_shape){batch, seq, bert_predictions(batch, seq)}, threads,
+    good = bert_checkpoint_open(&s, load, &config,
+                                &(bert_shape){batch, seq, bert_predictions(batch, seq)}, threads,
                                 &error);
     if (good) {
         good = bert_session_score(&s, text.held_out, batches, &score, &error);
         bert_session_close(&s);
     }
     if (good)
-        printf("MLM loss %.4f, accuracy %.1f%% of %lld masked words; NSP loss %.4f; unigram entropy %.4f\n",
+        printf("MLM loss %.4f, accuracy %.1f%% of %lld masked words; NSP loss %.4f; unigram "
+               "entropy %.4f\n",
                score.mlm_loss, 100 * score.mlm_accuracy, (long long)score.labelled, score.nsp_loss,
                text.corpus->unigram_nats);
     else bert_error("%s", error.text);
@@ -113,7 +118,8 @@ int bert_command_fill(int argc, char **argv)
     char file[1024], err[512];
     int status;
     bool good, cased;
-    if (!bert_options(argc, argv, "fill --load DIR \"Paris is the [MASK] of France .\"", rows, &text, &status))
+    if (!bert_options(argc, argv, "fill --load DIR \"Paris is the [MASK] of France .\"", rows,
+                      &text, &status))
         return status;
     if (!load) return bert_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!text) return bert_usage_error(argv, "a text with [MASK] in it is needed");
@@ -142,7 +148,8 @@ int bert_command_export(int argc, char **argv)
     zf_error error = {ZF_OK, ""};
     int status;
     bool good;
-    if (!bert_options(argc, argv, "export --load DIR FILE.safetensors", rows, &out, &status)) return status;
+    if (!bert_options(argc, argv, "export --load DIR FILE.safetensors", rows, &out, &status))
+        return status;
     if (!load) return bert_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!out) return bert_usage_error(argv, "a file to write is needed");
     good = bert_checkpoint_open(&s, load, &config, &(bert_shape){1, 8, 1}, 1, &error);

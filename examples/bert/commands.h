@@ -1,5 +1,5 @@
-/* The commands of the program: each takes the whole command line, reads its own options and returns an exit status: 0
- * good, 1 failed, 2 bad usage. */
+/* The commands of the program: each takes the whole command line, reads its own options and returns
+ * an exit status: 0 good, 1 failed, 2 bad usage. */
 #ifndef BERT_COMMANDS_H
 #define BERT_COMMANDS_H
 
@@ -14,9 +14,10 @@ int bert_command_eval(int argc, char **argv);
 int bert_command_fill(int argc, char **argv);
 int bert_command_export(int argc, char **argv);
 
-/* Reads a command's options; true when it may go on, else *status is what to return. *rest is the one argument that is no
- * option, or NULL; rest NULL: there must be none. */
-bool bert_options(int argc, char **argv, const char *usage, const option_row *rows, const char **rest, int *status);
+/* Reads a command's options; true when it may go on, else *status is what to return. *rest is the
+ * one argument that is no option, or NULL; rest NULL: there must be none. */
+bool bert_options(int argc, char **argv, const char *usage, const option_row *rows,
+                  const char **rest, int *status);
 
 /* Prints what is wrong with a command line; returns EXIT_USAGE. */
 int bert_usage_error(char **argv, const char *text);
@@ -32,23 +33,25 @@ typedef struct bert_text {
 } bert_text;
 
 /* False after printing why. */
-bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased, int64_t sequence, uint64_t seed,
-                    int64_t threads);
+bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased,
+                    int64_t sequence, uint64_t seed, int64_t threads);
 void bert_text_close(bert_text *t);
 
 /* Labelled positions of a batch of examples, at most. */
 int64_t bert_predictions(int64_t batch, int64_t sequence);
 
-/* Prints sentences of the held-out split, one word masked in each, with the best guesses. `with` holds the parameters. */
-bool bert_show_guesses(bert_session *with, const bert_config *config, const bert_text *text, int64_t sequence, int count,
-                       zf_error *error);
+/* Prints sentences of the held-out split, one word masked in each, with the best guesses. `with`
+ * holds the parameters. */
+bool bert_show_guesses(bert_session *with, const bert_config *config, const bert_text *text,
+                       int64_t sequence, int count, zf_error *error);
 /* The guesses for every [MASK] of one text; false with *error. */
-bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vocab *vocab, int64_t sequence,
-                    const char *text, const char *truth, zf_error *error);
+bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vocab *vocab,
+                    int64_t sequence, const char *text, const char *truth, zf_error *error);
 
-/* A checkpoint that `bert pretrain --save` wrote: the model of its config.json with its weights, forward only. */
-bool bert_checkpoint_open(bert_session *s, const char *path, bert_config *config, const bert_shape *shape,
-                          int64_t threads, zf_error *error);
+/* A checkpoint that `bert pretrain --save` wrote: the model of its config.json with its weights,
+ * forward only. */
+bool bert_checkpoint_open(bert_session *s, const char *path, bert_config *config,
+                          const bert_shape *shape, int64_t threads, zf_error *error);
 /* Whether its vocabulary tells capitals and accents apart. */
 bool bert_checkpoint_cased(const char *path, bool *cased, zf_error *error);
 

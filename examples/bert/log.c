@@ -28,8 +28,8 @@ static bool keep(bert_log *log, const bert_log_row *row)
 
 static void print_row(FILE *file, const bert_log_row *r)
 {
-    fprintf(file, "%lld,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g\n", (long long)r->step, r->loss, r->mlm_loss, r->nsp_loss, r->lr,
-            r->grad_norm, r->tokens_per_s);
+    fprintf(file, "%lld,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g\n", (long long)r->step, r->loss, r->mlm_loss,
+            r->nsp_loss, r->lr, r->grad_norm, r->tokens_per_s);
 }
 
 /* The rows of an earlier part of the run. A file that is not there, or not ours, has none. */
@@ -43,8 +43,8 @@ static bool read_rows(bert_log *log, int64_t step)
         while (good && fgets(line, sizeof line, file)) {
             bert_log_row r;
             long long at;
-            if (sscanf(line, "%lld,%lf,%lf,%lf,%lf,%lf,%lf", &at, &r.loss, &r.mlm_loss, &r.nsp_loss, &r.lr, &r.grad_norm,
-                       &r.tokens_per_s) != 7)
+            if (sscanf(line, "%lld,%lf,%lf,%lf,%lf,%lf,%lf", &at, &r.loss, &r.mlm_loss, &r.nsp_loss,
+                       &r.lr, &r.grad_norm, &r.tokens_per_s) != 7)
                 break;
             r.step = at;
             if (r.step <= step) good = keep(log, &r);
@@ -100,7 +100,8 @@ typedef struct frame {
 
 static double x_of(const frame *f, double step)
 {
-    return LEFT + (step - f->first) / (f->last > f->first ? f->last - f->first : 1) * (WIDTH - LEFT - RIGHT);
+    return LEFT + (step - f->first) / (f->last > f->first ? f->last - f->first : 1) *
+                      (WIDTH - LEFT - RIGHT);
 }
 
 static double y_of(const frame *f, double loss)
@@ -121,15 +122,19 @@ static void axes(FILE *out, const frame *f)
     double dx = fmax(1, tick(f->last - f->first)), dy = tick(f->high - f->low);
     for (double y = ceil(f->low / dy) * dy; y <= f->high; y += dy)
         fprintf(out,
-                "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' stroke='#ddd'/><text x='%d' y='%.1f' text-anchor='end'>%g"
+                "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' stroke='#ddd'/><text x='%d' y='%.1f' "
+                "text-anchor='end'>%g"
                 "</text>\n",
                 LEFT, WIDTH - RIGHT, y_of(f, y), y_of(f, y), LEFT - 8, y_of(f, y) + 4, y);
     for (double x = ceil(f->first / dx) * dx; x <= f->last; x += dx)
-        fprintf(out, "<text x='%.1f' y='%d' text-anchor='middle'>%g</text>\n", x_of(f, x), HEIGHT - BOTTOM + 20, x);
-    fprintf(out, "<text x='%d' y='%d' text-anchor='middle'>step</text>\n", (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8);
+        fprintf(out, "<text x='%.1f' y='%d' text-anchor='middle'>%g</text>\n", x_of(f, x),
+                HEIGHT - BOTTOM + 20, x);
+    fprintf(out, "<text x='%d' y='%d' text-anchor='middle'>step</text>\n",
+            (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8);
 }
 
-/* At most about 2000 points: each the mean of as many rows as make one, or an exponential mean over 50 rows. */
+/* At most about 2000 points: each the mean of as many rows as make one, or an exponential mean over
+ * 50 rows. */
 static void curve(FILE *out, const bert_log *log, const frame *f, bool smooth, const char *style)
 {
     int64_t stride = log->count / 2000 + 1;
@@ -144,17 +149,19 @@ static void curve(FILE *out, const bert_log *log, const frame *f, bool smooth, c
     fprintf(out, "'/>\n");
 }
 
-static void level_line(FILE *out, const frame *f, double level, const char *name, const char *colour)
+static void level_line(FILE *out, const frame *f, double level, const char *name,
+                       const char *colour)
 {
     fprintf(out,
-            "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' stroke='%s' stroke-dasharray='6 4'/><text x='%d' y='%.1f' "
+            "<line x1='%d' x2='%d' y1='%.1f' y2='%.1f' stroke='%s' stroke-dasharray='6 4'/><text "
+            "x='%d' y='%.1f' "
             "text-anchor='end' fill='%s'>%s %.3f</text>\n",
-            LEFT, WIDTH - RIGHT, y_of(f, level), y_of(f, level), colour, WIDTH - RIGHT, y_of(f, level) - 5, colour, name,
-            level);
+            LEFT, WIDTH - RIGHT, y_of(f, level), y_of(f, level), colour, WIDTH - RIGHT,
+            y_of(f, level) - 5, colour, name, level);
 }
 
-bool bert_log_plot(const bert_log *log, const char *path, double level, const char *level_name, double held_out,
-                   zf_error *error)
+bool bert_log_plot(const bert_log *log, const char *path, double level, const char *level_name,
+                   double held_out, zf_error *error)
 {
     frame f = {0, 1, level > 0 ? level : INFINITY, level};
     FILE *out;
@@ -171,8 +178,10 @@ bool bert_log_plot(const bert_log *log, const char *path, double level, const ch
     out = fopen(path, "w");
     if (!out) return io_error(error, path);
     fprintf(out,
-            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' font-family='sans-serif' font-size='13'>\n"
-            "<rect width='100%%' height='100%%' fill='white'/>\n<text x='%d' y='24' font-size='15'>masked-language loss "
+            "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' font-family='sans-serif' "
+            "font-size='13'>\n"
+            "<rect width='100%%' height='100%%' fill='white'/>\n<text x='%d' y='24' "
+            "font-size='15'>masked-language loss "
             "(nats)</text>\n",
             WIDTH, HEIGHT, LEFT);
     axes(out, &f);

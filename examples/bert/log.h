@@ -16,13 +16,15 @@ typedef struct bert_log {
     int64_t count, room;
 } bert_log;
 
-/* Opens the CSV. A run that continues after `step` steps keeps the rows up to that step, and drops what came later. */
+/* Opens the CSV. A run that continues after `step` steps keeps the rows up to that step, and drops
+ * what came later. */
 bool bert_log_open(bert_log *log, const char *path, int64_t step, zf_error *error);
 bool bert_log_add(bert_log *log, const bert_log_row *row, zf_error *error);
 bool bert_log_close(bert_log *log, zf_error *error); /* frees the rows, too */
 
-/* The loss curve: masked-language loss by step, smoothed over it, and a level to compare with (0: none). */
-bool bert_log_plot(const bert_log *log, const char *path, double level, const char *level_name, double held_out,
-                   zf_error *error);
+/* The loss curve: masked-language loss by step, smoothed over it, and a level to compare with (0:
+ * none). */
+bool bert_log_plot(const bert_log *log, const char *path, double level, const char *level_name,
+                   double held_out, zf_error *error);
 
 #endif

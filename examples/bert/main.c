@@ -33,21 +33,21 @@ int bert_usage_error(char **argv, const char *text)
     return EXIT_USAGE;
 }
 
-bool bert_options(int argc, char **argv, const char *usage, const option_row *rows, const char **rest, int *status)
+bool bert_options(int argc, char **argv, const char *usage, const option_row *rows,
+                  const char **rest, int *status)
 {
     char error[512];
     int count;
     if (rest) *rest = NULL;
-    switch (options_parse(argc - 1, argv + 1, rows, rest, rest ? 1 : 0, &count, error, sizeof error)) {
+    switch (
+        options_parse(argc - 1, argv + 1, rows, rest, rest ? 1 : 0, &count, error, sizeof error)) {
     case OPTIONS_GOOD: return true;
     case OPTIONS_HELP:
         printf("usage: bert %s\n\n", usage);
         options_print(stdout, rows);
         *status = EXIT_GOOD;
         return false;
-    default:
-        *status = bert_usage_error(argv, error);
-        return false;
+    default: *status = bert_usage_error(argv, error); return false;
     }
 }
 

@@ -19,8 +19,13 @@ bool bert_config_load(const char *name, bert_config *c, zf_error *error)
     const zf_json *v;
     zf_json *json;
     const char *act = NULL, *position = NULL;
-    *c = (bert_config){.vocab = 30522, .positions = 512, .types = 2, .eps = 1e-12, .dropout = 0.1,
-                       .attention_dropout = 0.1, .std = 0.02};
+    *c = (bert_config){.vocab = 30522,
+                       .positions = 512,
+                       .types = 2,
+                       .eps = 1e-12,
+                       .dropout = 0.1,
+                       .attention_dropout = 0.1,
+                       .std = 0.02};
     for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
         if (!strcmp(name, sizes[i].name)) {
             c->layers = sizes[i].layers, c->hidden = sizes[i].hidden, c->heads = sizes[i].heads;
@@ -30,31 +35,38 @@ bool bert_config_load(const char *name, bert_config *c, zf_error *error)
     if (!strchr(name, '.') && !strchr(name, '/')) {
         error->status = ZF_ERR_ARGUMENT;
         snprintf(error->text, sizeof error->text,
-                 "model \"%.100s\" is none of tiny, mini, small, medium, base, large, and no config.json", name);
+                 "model \"%.100s\" is none of tiny, mini, small, medium, base, large, and no "
+                 "config.json",
+                 name);
         return false;
     }
     json = zf_json_read(name, NULL, error);
     if (!json) return false;
     zf_json_to_int(zf_json_require(json, "vocab_size", error), 8, INT32_MAX, &c->vocab, error);
     zf_json_to_int(zf_json_require(json, "hidden_size", error), 1, 1 << 20, &c->hidden, error);
-    zf_json_to_int(zf_json_require(json, "num_hidden_layers", error), 1, 1 << 16, &c->layers, error);
+    zf_json_to_int(zf_json_require(json, "num_hidden_layers", error), 1, 1 << 16, &c->layers,
+                   error);
     v = zf_json_require(json, "num_attention_heads", error);
     zf_json_to_int(v, 1, 1 << 16, &c->heads, error);
     if (!error->status && c->hidden % c->heads)
         zf_json_expected(v, error, "a divisor of hidden_size (%lld)", (long long)c->hidden);
-    zf_json_to_int(zf_json_require(json, "intermediate_size", error), 1, 1 << 22, &c->intermediate, error);
-    zf_json_to_int(zf_json_member(json, "max_position_embeddings"), 8, 1 << 24, &c->positions, error);
+    zf_json_to_int(zf_json_require(json, "intermediate_size", error), 1, 1 << 22, &c->intermediate,
+                   error);
+    zf_json_to_int(zf_json_member(json, "max_position_embeddings"), 8, 1 << 24, &c->positions,
+                   error);
     zf_json_to_int(zf_json_member(json, "type_vocab_size"), 2, 1 << 16, &c->types, error);
     zf_json_to_double(zf_json_member(json, "layer_norm_eps"), 0, 1, &c->eps, error);
     zf_json_to_double(zf_json_member(json, "hidden_dropout_prob"), 0, 0.999, &c->dropout, error);
-    zf_json_to_double(zf_json_member(json, "attention_probs_dropout_prob"), 0, 0.999, &c->attention_dropout, error);
+    zf_json_to_double(zf_json_member(json, "attention_probs_dropout_prob"), 0, 0.999,
+                      &c->attention_dropout, error);
     zf_json_to_double(zf_json_member(json, "initializer_range"), 0, 10, &c->std, error);
     v = zf_json_member(json, "hidden_act");
     zf_json_to_string(v, &act, error);
     if (!error->status && act && strcmp(act, "gelu")) zf_json_expected(v, error, "\"gelu\"");
     v = zf_json_member(json, "position_embedding_type");
     zf_json_to_string(v, &position, error);
-    if (!error->status && position && strcmp(position, "absolute")) zf_json_expected(v, error, "\"absolute\"");
+    if (!error->status && position && strcmp(position, "absolute"))
+        zf_json_expected(v, error, "\"absolute\"");
     zf_json_free(json);
     return !error->status;
 }
@@ -87,7 +99,8 @@ zf_json_writer *bert_config_json(const bert_config *c)
 /* -------------------------------------------------------------------------------------- graph */
 
 /* Word, position and type embeddings, normalised: [B, T, H]. */
-static zf_tensor embed(zf_graph *g, const bert_config *c, const bert_shape *s, const bert_model *m, zf_tensor words)
+static zf_tensor embed(zf_graph *g, const bert_config *c, const bert_shape *s, const bert_model *m,
+                       zf_tensor words)
 {
     zf_tensor positions, types, x;
     zf_push(g, "embeddings");
@@ -100,38 +113,48 @@ static zf_tensor embed(zf_graph *g, const bert_config *c, const bert_shape *s, c
     return x;
 }
 
-/* Added to the scores: 0 where there is a token, so far below where there is none that its softmax is 0: [B, 1, 1, T]. */
+/* Added to the scores: 0 where there is a token, so far below where there is none that its softmax
+ * is 0: [B, 1, 1, T]. */
 static zf_tensor mask_bias(zf_graph *g, const bert_shape *s, const bert_model *m)
 {
     zf_tensor mask = zf_reshape(m->attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
-    return zf_where(mask, zf_constant(g, ZF_F32, ZF_SCALAR, 0), zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
+    return zf_where(mask, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
+                    zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
 }
 
-/* The masked-language head over the labelled positions: logits [P, vocab] by the tied word embedding. */
-static zf_tensor predict(zf_graph *g, const bert_config *c, const bert_shape *s, const bert_model *m, zf_tensor words,
-                         zf_tensor x)
+/* The masked-language head over the labelled positions: logits [P, vocab] by the tied word
+ * embedding. */
+static zf_tensor predict(zf_graph *g, const bert_config *c, const bert_shape *s,
+                         const bert_model *m, zf_tensor words, zf_tensor x)
 {
     zf_nn_linear_desc linear = {.std = c->std};
     zf_push(g, "cls.predictions");
     x = zf_gather_rows(zf_reshape(x, ZF_SHAPE(s->batch * s->sequence, c->hidden)), m->positions);
-    x = zf_nn_layer_norm(zf_gelu(zf_nn_linear(x, "transform.dense", c->hidden, &linear)), "transform.LayerNorm", c->eps);
+    x = zf_nn_layer_norm(zf_gelu(zf_nn_linear(x, "transform.dense", c->hidden, &linear)),
+                         "transform.LayerNorm", c->eps);
     x = zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
     x = zf_add(x, zf_param(g, "bias", ZF_SHAPE(c->vocab), NULL));
     zf_pop(g);
     return x;
 }
 
-/* Labelled positions whose best guess is the label. Ignored ones have the label -100, which no guess is. */
+/* Labelled positions whose best guess is the label. Ignored ones have the label -100, which no
+ * guess is. */
 static zf_tensor count_correct(zf_graph *g, zf_tensor logits, zf_tensor labels)
 {
     zf_tensor hit = zf_equal(zf_argmax_ex(logits, &(zf_reduce_desc){.axis = -1}), labels);
-    return zf_sum(zf_where(hit, zf_constant(g, ZF_F32, ZF_SCALAR, 1), zf_constant(g, ZF_F32, ZF_SCALAR, 0)));
+    return zf_sum(
+        zf_where(hit, zf_constant(g, ZF_F32, ZF_SCALAR, 1), zf_constant(g, ZF_F32, ZF_SCALAR, 0)));
 }
 
 bert_model bert_build(zf_graph *g, const bert_config *c, const bert_shape *s, bool keep_logits)
 {
-    zf_nn_encoder_desc block = {.heads = c->heads, .intermediate = c->intermediate, .dropout = c->dropout,
-                                .attention_dropout = c->attention_dropout, .eps = c->eps, .std = c->std};
+    zf_nn_encoder_desc block = {.heads = c->heads,
+                                .intermediate = c->intermediate,
+                                .dropout = c->dropout,
+                                .attention_dropout = c->attention_dropout,
+                                .eps = c->eps,
+                                .std = c->std};
     zf_nn_linear_desc linear = {.std = c->std};
     bert_model m = {
         .input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
@@ -164,7 +187,8 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const bert_shape *s, bo
     m.mlm_logits = predict(g, c, s, &m, words, x);
     nsp_logits = zf_nn_linear(first, "cls.seq_relationship", 2, &linear);
     m.mlm_loss = zf_output(zf_cross_entropy(m.mlm_logits, m.labels, m.mlm_weight), "mlm_loss");
-    m.nsp_loss = zf_output(zf_cross_entropy(nsp_logits, m.next_sentence_label, m.nsp_weight), "nsp_loss");
+    m.nsp_loss =
+        zf_output(zf_cross_entropy(nsp_logits, m.next_sentence_label, m.nsp_weight), "nsp_loss");
     m.loss = zf_output(zf_add(m.mlm_loss, m.nsp_loss), "loss");
     m.mlm_correct = zf_output(count_correct(g, m.mlm_logits, m.labels), "mlm_correct");
     if (keep_logits) zf_output(m.mlm_logits, "mlm_logits");
@@ -173,7 +197,8 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const bert_shape *s, bo
 
 /* ----------------------------------------------------------------------- Hugging Face weights */
 
-__attribute__((format(printf, 3, 4))) static zf_status fail(zf_error *error, zf_status status, const char *format, ...)
+__attribute__((format(printf, 3, 4))) static zf_status fail(zf_error *error, zf_status status,
+                                                            const char *format, ...)
 {
     va_list args;
     va_start(args, format);
@@ -183,12 +208,14 @@ __attribute__((format(printf, 3, 4))) static zf_status fail(zf_error *error, zf_
     return status;
 }
 
-/* `name` with its last word replaced: x.LayerNorm.weight -> x.LayerNorm.gamma. False when it has none of LayerNorm's. */
+/* `name` with its last word replaced: x.LayerNorm.weight -> x.LayerNorm.gamma. False when it has
+ * none of LayerNorm's. */
 static bool old_name(const char *name, char *old, size_t size)
 {
     const char *norm = strstr(name, "LayerNorm.");
     if (!norm) return false;
-    snprintf(old, size, "%.*s%s", (int)(norm - name) + 10, name, strcmp(norm + 10, "weight") ? "beta" : "gamma");
+    snprintf(old, size, "%.*s%s", (int)(norm - name) + 10, name,
+             strcmp(norm + 10, "weight") ? "beta" : "gamma");
     return true;
 }
 
@@ -201,7 +228,8 @@ static int32_t find_tensor(zf_safetensors *file, const char *name)
     if (at < 0 && bare) at = zf_safetensors_find(file, bare);
     if (at < 0 && old_name(name, old, sizeof old)) at = zf_safetensors_find(file, old);
     if (at < 0 && bare && old_name(bare, old, sizeof old)) at = zf_safetensors_find(file, old);
-    if (at < 0 && !strcmp(name, "cls.predictions.bias")) at = zf_safetensors_find(file, "cls.predictions.decoder.bias");
+    if (at < 0 && !strcmp(name, "cls.predictions.bias"))
+        at = zf_safetensors_find(file, "cls.predictions.decoder.bias");
     if (at < 0 && !strcmp(name, "bert.embeddings.word_embeddings.weight"))
         at = zf_safetensors_find(file, "cls.predictions.decoder.weight");
     return at;
@@ -217,8 +245,8 @@ const char *bert_shape_text(char text[BERT_SHAPE_TEXT], zf_shape shape)
     return text;
 }
 
-static zf_status import_tensor(zf_program *p, zf_safetensors *file, int32_t at, zf_tensor param, const char *path,
-                               zf_error *error)
+static zf_status import_tensor(zf_program *p, zf_safetensors *file, int32_t at, zf_tensor param,
+                               const char *path, zf_error *error)
 {
     const zf_safetensors_entry *e = zf_safetensors_at(file, at);
     zf_shape want = zf_tensor_shape(param);
@@ -228,10 +256,12 @@ static zf_status import_tensor(zf_program *p, zf_safetensors *file, int32_t at, 
     zf_status status;
     char here[BERT_SHAPE_TEXT], wanted[BERT_SHAPE_TEXT];
     if (strcmp(bert_shape_text(here, e->shape), bert_shape_text(wanted, want)))
-        return fail(error, ZF_ERR_MISMATCH, "%s: %s is %s, the model's is %s; do the sizes of --model fit?", path, e->name,
+        return fail(error, ZF_ERR_MISMATCH,
+                    "%s: %s is %s, the model's is %s; do the sizes of --model fit?", path, e->name,
                     here, wanted);
     if (!e->readable || e->dtype > ZF_F64)
-        return fail(error, ZF_ERR_DTYPE, "%s: %s is %s; F32, F64, BF16 or F16 is needed", path, e->name, e->dtype_name);
+        return fail(error, ZF_ERR_DTYPE, "%s: %s is %s; F32, F64, BF16 or F16 is needed", path,
+                    e->name, e->dtype_name);
     data = malloc(e->bytes + 1);
     values = malloc((count + 1) * sizeof *values);
     status = data && values ? zf_safetensors_read(file, at, data, e->bytes, error)
@@ -282,7 +312,8 @@ zf_status bert_export(zf_program *p, zf_graph *g, const char *path, bool gradien
         if (gradients && !zf_valid(t = zf_graph_find(g, name))) continue;
         data = malloc(bytes + 1);
         if (!data) status = fail(error, ZF_ERR_NOMEM, "out of memory");
-        else if ((status = zf_read(p, t, data, bytes))) fail(error, status, "%s", zf_program_error(p));
+        else if ((status = zf_read(p, t, data, bytes)))
+            fail(error, status, "%s", zf_program_error(p));
         else status = zf_safetensors_write(w, written++, data, bytes);
         free(data);
     }

@@ -6,8 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The row called name[0..length): exactly, or the only one that begins so. *second: another one that begins so, or NULL. */
-static const option_row *find(const option_row *rows, const char *name, size_t length, const option_row **second)
+/* The row called name[0..length): exactly, or the only one that begins so. *second: another one
+ * that begins so, or NULL. */
+static const option_row *find(const option_row *rows, const char *name, size_t length,
+                              const option_row **second)
 {
     const option_row *found = NULL;
     *second = NULL;
@@ -46,7 +48,9 @@ static bool set(const option_row *row, const char *text, char *error, int size)
     if (row->kind == OPTION_CHOICE) {
         int64_t index = choice(row->value, text);
         if (index >= 0) *(int64_t *)row->to = index;
-        else snprintf(error, (size_t)size, "--%s is one of %s, not '%.100s'", row->name, row->value, text);
+        else
+            snprintf(error, (size_t)size, "--%s is one of %s, not '%.100s'", row->name, row->value,
+                     text);
         return index >= 0;
     }
     errno = 0;
@@ -54,8 +58,9 @@ static bool set(const option_row *row, const char *text, char *error, int size)
     if (end == text || *end || !isfinite(number) || number < row->least || number > row->most ||
         (row->kind == OPTION_COUNT && number != floor(number))) {
         if (isfinite(row->most))
-            snprintf(error, (size_t)size, "--%s takes %s from %.10g to %.10g, not '%.100s'", row->name,
-                     row->kind == OPTION_COUNT ? "a whole number" : "a number", row->least, row->most, text);
+            snprintf(error, (size_t)size, "--%s takes %s from %.10g to %.10g, not '%.100s'",
+                     row->name, row->kind == OPTION_COUNT ? "a whole number" : "a number",
+                     row->least, row->most, text);
         else
             snprintf(error, (size_t)size, "--%s takes %s of %.10g or more, not '%.100s'", row->name,
                      row->kind == OPTION_COUNT ? "a whole number" : "a number", row->least, text);
@@ -66,8 +71,8 @@ static bool set(const option_row *row, const char *text, char *error, int size)
     return true;
 }
 
-options_result options_parse(int argc, char **argv, const option_row *rows, const char **rest, int room,
-                             int *rest_count, char *error, int size)
+options_result options_parse(int argc, char **argv, const option_row *rows, const char **rest,
+                             int room, int *rest_count, char *error, int size)
 {
     bool only_rest = false;
     *rest_count = 0;
@@ -78,7 +83,8 @@ options_result options_parse(int argc, char **argv, const option_row *rows, cons
             only_rest = true;
             continue;
         }
-        if (!only_rest && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h"))) return OPTIONS_HELP;
+        if (!only_rest && (!strcmp(argv[i], "--help") || !strcmp(argv[i], "-h")))
+            return OPTIONS_HELP;
         if (only_rest || argv[i][0] != '-' || !argv[i][1]) {
             if (*rest_count == room) {
                 snprintf(error, (size_t)size, "'%.100s' is one argument too many", argv[i]);
@@ -88,13 +94,16 @@ options_result options_parse(int argc, char **argv, const option_row *rows, cons
             continue;
         }
         equals = strchr(argv[i], '=');
-        row = argv[i][1] == '-' ? find(rows, name, equals ? (size_t)(equals - name) : strlen(name), &second) : NULL;
+        row = argv[i][1] == '-'
+                  ? find(rows, name, equals ? (size_t)(equals - name) : strlen(name), &second)
+                  : NULL;
         if (!row) {
             snprintf(error, (size_t)size, "there is no option '%.100s'", argv[i]);
             return OPTIONS_BAD;
         }
         if (second) {
-            snprintf(error, (size_t)size, "'%.100s' is ambiguous: --%s or --%s", argv[i], row->name, second->name);
+            snprintf(error, (size_t)size, "'%.100s' is ambiguous: --%s or --%s", argv[i], row->name,
+                     second->name);
             return OPTIONS_BAD;
         }
         if (row->kind == OPTION_FLAG) {
@@ -107,7 +116,8 @@ options_result options_parse(int argc, char **argv, const option_row *rows, cons
         }
         value = equals ? equals + 1 : i + 1 < argc ? argv[++i] : NULL;
         if (!value) {
-            snprintf(error, (size_t)size, "--%s needs a value: --%s %s", row->name, row->name, row->value);
+            snprintf(error, (size_t)size, "--%s needs a value: --%s %s", row->name, row->name,
+                     row->value);
             return OPTIONS_BAD;
         }
         if (!set(row, value, error, size)) return OPTIONS_BAD;
@@ -121,8 +131,10 @@ void options_print(FILE *out, const option_row *rows)
         char left[80];
         snprintf(left, sizeof left, "--%s%s%s", rows->name, rows->kind == OPTION_FLAG ? "" : " ",
                  rows->kind == OPTION_FLAG ? "" : rows->value);
-        fprintf(out, "  %-34s%s%s", left, strlen(left) > 33 ? "\n                                    " : "", rows->help);
-        if (rows->kind == OPTION_TEXT && *(const char **)rows->to) fprintf(out, " [%s]", *(const char **)rows->to);
+        fprintf(out, "  %-34s%s%s", left,
+                strlen(left) > 33 ? "\n                                    " : "", rows->help);
+        if (rows->kind == OPTION_TEXT && *(const char **)rows->to)
+            fprintf(out, " [%s]", *(const char **)rows->to);
         if (rows->kind == OPTION_COUNT) fprintf(out, " [%lld]", (long long)*(int64_t *)rows->to);
         if (rows->kind == OPTION_NUMBER) fprintf(out, " [%g]", *(double *)rows->to);
         if (rows->kind == OPTION_CHOICE) {

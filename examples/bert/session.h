@@ -1,4 +1,5 @@
-/* A BERT in memory: its graph, its program, its inputs; what training, evaluation and filling in share. */
+/* A BERT in memory: its graph, its program, its inputs; what training, evaluation and filling in
+ * share. */
 #ifndef BERT_SESSION_H
 #define BERT_SESSION_H
 
@@ -32,8 +33,10 @@ typedef struct bert_session {
 bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *error);
 void bert_session_close(bert_session *s);
 
-/* Writes a batch into the inputs. labelled, pairs: counts of the global batch, whose mean the losses are. */
-zf_status bert_session_feed(bert_session *s, const bert_batch *batch, double labelled, double pairs);
+/* Writes a batch into the inputs. labelled, pairs: counts of the global batch, whose mean the
+ * losses are. */
+zf_status bert_session_feed(bert_session *s, const bert_batch *batch, double labelled,
+                            double pairs);
 
 /* One of the scalar outputs after a step. */
 double bert_session_scalar(bert_session *s, zf_tensor output);
@@ -43,8 +46,8 @@ typedef struct bert_score {
     double mlm_loss, mlm_accuracy, nsp_loss;
     int64_t labelled;
 } bert_score;
-bool bert_session_score(bert_session *s, const bert_examples *held_out, int64_t batches, bert_score *score,
-                        zf_error *error);
+bool bert_session_score(bert_session *s, const bert_examples *held_out, int64_t batches,
+                        bert_score *score, zf_error *error);
 
 /* The five best guesses for one [MASK]. */
 enum { BERT_GUESSES = 5 };
@@ -53,12 +56,13 @@ typedef struct bert_guess {
     double probability[BERT_GUESSES];
 } bert_guess;
 
-/* Guesses for the labelled positions of the batch that has been fed, among the ids below `tokens` (a model may have room
- * for more than its vocabulary holds); s was opened with keep_logits. */
-bool bert_session_guess(bert_session *s, int64_t positions, int64_t tokens, bert_guess *guesses, zf_error *error);
+/* Guesses for the labelled positions of the batch that has been fed, among the ids below `tokens`
+ * (a model may have room for more than its vocabulary holds); s was opened with keep_logits. */
+bool bert_session_guess(bert_session *s, int64_t positions, int64_t tokens, bert_guess *guesses,
+                        zf_error *error);
 
-/* Puts ids (with [CLS], [SEP]) into batch row 0, the [MASK] positions labelled 0. Returns how many there are, -1 when the
- * text is too long. */
+/* Puts ids (with [CLS], [SEP]) into batch row 0, the [MASK] positions labelled 0. Returns how many
+ * there are, -1 when the text is too long. */
 int64_t bert_fill_batch(bert_batch *batch, const bert_vocab *vocab, const char *text);
 
 #endif

@@ -12,28 +12,32 @@ static int64_t encode(const void *user, const char *text, size_t bytes, int32_t 
 
 int64_t bert_predictions(int64_t batch, int64_t sequence)
 {
-    return batch * (int64_t)(0.15 * (double)(sequence - 3) + 0.5); /* as bert_examples_desc.max_predictions 0 */
+    /* As bert_examples_desc.max_predictions 0 */
+    return batch * (int64_t)(0.15 * (double)(sequence - 3) + 0.5);
 }
 
-static bool examples(bert_examples **out, const bert_text *t, bool held_out, int64_t sequence, uint64_t seed, char *err,
-                     size_t size)
+static bool examples(bert_examples **out, const bert_text *t, bool held_out, int64_t sequence,
+                     uint64_t seed, char *err, size_t size)
 {
-    bert_examples_desc d = {.corpus = t->corpus, .held_out = held_out, .seed = seed, .sequence = (int32_t)sequence};
+    bert_examples_desc d = {
+        .corpus = t->corpus, .held_out = held_out, .seed = seed, .sequence = (int32_t)sequence};
     d.pad = bert_vocab_id(t->vocab, "[PAD]"), d.unk = bert_vocab_id(t->vocab, "[UNK]");
     d.cls = bert_vocab_id(t->vocab, "[CLS]"), d.sep = bert_vocab_id(t->vocab, "[SEP]");
     d.mask = bert_vocab_id(t->vocab, "[MASK]");
     return (*out = bert_examples_new(&d, err, size)) != NULL;
 }
 
-bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased, int64_t sequence, uint64_t seed,
-                    int64_t threads)
+bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased,
+                    int64_t sequence, uint64_t seed, int64_t threads)
 {
     char err[512] = "out of memory";
     bool good;
     *t = (bert_text){NULL, NULL, NULL, NULL};
     good = (t->vocab = bert_vocab_load(vocab, !cased, err, sizeof err)) != NULL;
     if (good) {
-        bert_corpus_desc d = {.encode = encode, .user = t->vocab, .vocab_size = bert_vocab_size(t->vocab),
+        bert_corpus_desc d = {.encode = encode,
+                              .user = t->vocab,
+                              .vocab_size = bert_vocab_size(t->vocab),
                               .threads = (int)threads};
         good = (t->corpus = bert_corpus_load(corpus, &d, err, sizeof err)) != NULL;
     }
@@ -59,14 +63,16 @@ static void append_token(char *line, size_t size, const char *token)
 {
     size_t at = strlen(line);
     bool continues = !strncmp(token, "##", 2);
-    snprintf(line + at, size - at, "%s%s", at && !continues ? " " : "", continues ? token + 2 : token);
+    snprintf(line + at, size - at, "%s%s", at && !continues ? " " : "",
+             continues ? token + 2 : token);
 }
 
-bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vocab *vocab, int64_t sequence,
-                    const char *text, const char *truth, zf_error *error)
+bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vocab *vocab,
+                    int64_t sequence, const char *text, const char *truth, zf_error *error)
 {
     enum { MASKS = 16 };
-    bert_session_desc d = {.config = *config, .shape = {1, sequence, MASKS}, .keep_logits = true, .share = with};
+    bert_session_desc d = {
+        .config = *config, .shape = {1, sequence, MASKS}, .keep_logits = true, .share = with};
     bert_guess guesses[MASKS];
     bert_session s;
     int64_t masks = 0;
@@ -85,11 +91,13 @@ bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vo
     } else if ((masks = bert_fill_batch(&batch, vocab, text)) <= 0) {
         error->status = ZF_ERR_ARGUMENT;
         if (masks < 0)
-            snprintf(error->text, sizeof error->text, "the text has more than %lld tokens", (long long)sequence - 2);
+            snprintf(error->text, sizeof error->text, "the text has more than %lld tokens",
+                     (long long)sequence - 2);
         else snprintf(error->text, sizeof error->text, "the text has no [MASK] to fill in");
         good = false;
     } else {
-        good = !bert_session_feed(&s, &batch, 1, 1) && bert_session_guess(&s, masks, bert_vocab_size(vocab), guesses, error);
+        good = !bert_session_feed(&s, &batch, 1, 1) &&
+               bert_session_guess(&s, masks, bert_vocab_size(vocab), guesses, error);
     }
     if (good) printf("  %s\n", text);
     for (int64_t m = 0; m < masks && good; m++) {
@@ -113,14 +121,16 @@ static bool is_word(const char *token)
     return true;
 }
 
-/* The sentence's longest whole word of letters, as an index into its tokens; -1 when it has none of four and more. */
+/* The sentence's longest whole word of letters, as an index into its tokens; -1 when it has none of
+ * four and more. */
 static int64_t word_to_mask(const bert_text *t, int64_t first, int64_t last)
 {
     int64_t best = -1;
     size_t length = 3;
     for (int64_t i = first; i < last; i++) {
         const char *token = bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, i));
-        bool ends = i + 1 == last || bert_vocab_starts_word(t->vocab, bert_corpus_id(t->corpus, i + 1));
+        bool ends =
+            i + 1 == last || bert_vocab_starts_word(t->vocab, bert_corpus_id(t->corpus, i + 1));
         if (!bert_vocab_starts_word(t->vocab, bert_corpus_id(t->corpus, i)) || !ends) continue;
         if (strlen(token) > length && is_word(token)) best = i, length = strlen(token);
     }
@@ -128,24 +138,26 @@ static int64_t word_to_mask(const bert_text *t, int64_t first, int64_t last)
 }
 
 /* Shows sentence `s` with a word masked, if it is one to show; false with *error. */
-static bool show_sentence(bert_session *with, const bert_config *config, const bert_text *t, int64_t sequence, int64_t s,
-                          bool *shown, zf_error *error)
+static bool show_sentence(bert_session *with, const bert_config *config, const bert_text *t,
+                          int64_t sequence, int64_t s, bool *shown, zf_error *error)
 {
     int64_t first = t->corpus->sentence[s], last = t->corpus->sentence[s + 1], mask = -1;
     char line[2048] = "";
-    if (last - first >= 6 && last - first <= 24 && last - first <= sequence - 2) mask = word_to_mask(t, first, last);
+    if (last - first >= 6 && last - first <= 24 && last - first <= sequence - 2)
+        mask = word_to_mask(t, first, last);
     *shown = mask >= 0;
     if (!*shown) return true;
     for (int64_t i = first; i < last; i++)
         append_token(line, sizeof line,
-                     i == mask ? "[MASK]" : bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, i)));
+                     i == mask ? "[MASK]"
+                               : bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, i)));
     return bert_fill_text(with, config, t->vocab, sequence, line,
                           bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, mask)), error);
 }
 
 /* The first sentence of every document, then the second, ... until there are enough. */
-bool bert_show_guesses(bert_session *with, const bert_config *config, const bert_text *t, int64_t sequence, int count,
-                       zf_error *error)
+bool bert_show_guesses(bert_session *with, const bert_config *config, const bert_text *t,
+                       int64_t sequence, int count, zf_error *error)
 {
     const bert_split *split = &t->corpus->held_out;
     bool more = true, shown;

@@ -360,10 +360,7 @@ void bert_vocab_free(bert_vocab *v)
     free(v);
 }
 
-int32_t bert_vocab_size(const bert_vocab *v)
-{
-    return v->size;
-}
+int32_t bert_vocab_size(const bert_vocab *v) { return v->size; }
 
 const char *bert_vocab_token(const bert_vocab *v, int32_t id)
 {

@@ -1,5 +1,5 @@
-/* A program that uses the library as installed: draws a line through two points. Exit status 0: it learned to.
- * run.sh builds it in every way that the manual promises. */
+/* A program that uses the library as installed: draws a line through two points. Exit status 0: it
+ * learned to. run.sh builds it in every way that the manual promises. */
 #include <zeroflow.h>
 
 int main(void)

@@ -57,11 +57,8 @@ static bool copy(zf_json_writer *writer, const zf_json *value)
     zf_json_to_int(value, 3, 2, &whole, &error); /* an empty range: always an error */
     insist(error.status == ZF_ERR_FORMAT && strlen(error.text) < sizeof error.text - 1);
     switch (zf_json_type_of(value)) {
-    case ZF_JSON_MISSING:
-        abort();
-    case ZF_JSON_NULL:
-        zf_json_put_null(writer);
-        break;
+    case ZF_JSON_MISSING: abort();
+    case ZF_JSON_NULL: zf_json_put_null(writer); break;
     case ZF_JSON_BOOL:
         insist(!zf_json_to_bool(value, &yes, NULL));
         zf_json_put_bool(writer, yes);

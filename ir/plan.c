@@ -1,13 +1,14 @@
-/* The verifier of placements, written without the lives that passes/memory.c computes: it plays the plan on a map of
- * who wrote which bytes last.
+/* The verifier of placements, written without the lives that passes/memory.c computes: it plays the
+ * plan on a map of who wrote which bytes last.
  *
  *     bytes   0        64            192      256
  *     owner   | %1     | %4          | scratch | %7 ...
  *
- * Every value must find its own bytes intact when it is read, and every output at the end. A view owns what its operand
- * owns, and must not be read once a param or state that it shows has been written: where values are apart it would
- * still be the old one. What is written belongs to the writer; scratch belongs to nobody afterwards. Only params and
- * states, which may be those of another program, and their views have no place.
+ * Every value must find its own bytes intact when it is read, and every output at the end. A view
+ * owns what its operand owns, and must not be read once a param or state that it shows has been
+ * written: where values are apart it would still be the old one. What is written belongs to the
+ * writer; scratch belongs to nobody afterwards. Only params and states, which may be those of
+ * another program, and their views have no place.
  */
 
 enum { ZFI_ALIGN = 64 }; /* of every place but that of a view */
@@ -31,7 +32,8 @@ static int32_t zfi_segment_of(const zfi_segment *map, int64_t at)
 }
 
 /* Bytes [start, stop) belong to `owner` from now on. */
-static zfi_segment *zfi_own(zfi_memory *memory, zfi_segment *map, int64_t start, int64_t stop, int32_t owner)
+static zfi_segment *zfi_own(zfi_memory *memory, zfi_segment *map, int64_t start, int64_t stop,
+                            int32_t owner)
 {
     zfi_segment insert[3];
     int32_t from, to, after, n = 0, removed;
@@ -43,7 +45,8 @@ static zfi_segment *zfi_own(zfi_memory *memory, zfi_segment *map, int64_t start,
     after = to + 1;
     if (map[from].start < start) insert[n++] = map[from];
     insert[n++] = (zfi_segment){start, owner};
-    if (after == zfi_len(map) ? true : map[after].start > stop) insert[n++] = (zfi_segment){stop, map[to].owner};
+    if (after == zfi_len(map) ? true : map[after].start > stop)
+        insert[n++] = (zfi_segment){stop, map[to].owner};
     removed = after - from;
     memmove(map + from + n, map + after, (size_t)(zfi_len(map) - after) * sizeof *map);
     stbds_header(map)->length += (size_t)n;
@@ -52,7 +55,8 @@ static zfi_segment *zfi_own(zfi_memory *memory, zfi_segment *map, int64_t start,
     return map;
 }
 
-/* The owner of some byte of [start, stop) that is not `owner`, or `owner` when it owns all of them. */
+/* The owner of some byte of [start, stop) that is not `owner`, or `owner` when it owns all of them.
+ * */
 static int32_t zfi_intruder(const zfi_segment *map, int64_t start, int64_t stop, int32_t owner)
 {
     if (start == stop) return owner;
@@ -64,8 +68,10 @@ static int32_t zfi_intruder(const zfi_segment *map, int64_t start, int64_t stop,
 typedef struct zfi_play {
     zf_graph *graph;
     zfi_segment *map; /* growing array */
-    int32_t *owner;   /* by node: whose bytes its value is, its own or those of what it is a view of */
-    int32_t *made;    /* by node: the position that made the value; of a leaf, the last one that wrote it */
+    /* By node: whose bytes its value is, its own or those of what it is a view of */
+    int32_t *owner;
+    /* By node: the position that made the value; of a leaf, the last one that wrote it */
+    int32_t *made;
 } zfi_play;
 
 static bool zfi_overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes)
@@ -87,8 +93,10 @@ static void zfi_play_place(zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     bool view = zfi_lies_in_operand(g, node);
-    if (node->placed && (node->bytes != (int64_t)zfi_node_bytes(node) || node->offset > g->peak - node->bytes))
-        zfi_verify_fail(g, id, "its bytes do not fit its type or the arena of %lld", (long long)g->peak);
+    if (node->placed &&
+        (node->bytes != (int64_t)zfi_node_bytes(node) || node->offset > g->peak - node->bytes))
+        zfi_verify_fail(g, id, "its bytes do not fit its type or the arena of %lld",
+                        (long long)g->peak);
     if (!node->placed && !view && !zfi_is_written(node->op) && !zfi_has(g, id, ZF_OP_EFFECT))
         zfi_verify_fail(g, id, "it has no place");
     if (node->scratch_bytes && node->scratch_offset > g->peak - node->scratch_bytes)
@@ -121,10 +129,12 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
         const zfi_node *x = &g->nodes[arg];
         if (x->placed) found = zfi_intruder(p->map, x->offset, x->offset + x->bytes, owner);
         if (found != owner)
-            zfi_verify_fail(g, id, found ? "the bytes of %%%d belong to %%%d" : "the bytes of %%%d are gone", (int)arg,
-                            (int)found);
+            zfi_verify_fail(
+                g, id, found ? "the bytes of %%%d belong to %%%d" : "the bytes of %%%d are gone",
+                (int)arg, (int)found);
         if (owner != arg && zfi_is_written(g->nodes[owner].op) && p->made[owner] > p->made[arg])
-            zfi_verify_fail(g, id, "%%%d shows %%%d, which has been written since", (int)arg, (int)owner);
+            zfi_verify_fail(g, id, "%%%d shows %%%d, which has been written since", (int)arg,
+                            (int)owner);
     }
 }
 
@@ -135,7 +145,8 @@ static void zfi_play_node(zfi_play *p, int32_t position)
     const zfi_node *node = &g->nodes[id];
     bool view = zfi_lies_in_operand(g, node);
     if (node->scratch_bytes)
-        p->map = zfi_own(&g->memory, p->map, node->scratch_offset, node->scratch_offset + node->scratch_bytes, 0);
+        p->map = zfi_own(&g->memory, p->map, node->scratch_offset,
+                         node->scratch_offset + node->scratch_bytes, 0);
     if (g->memory.failed) return;
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
         if (zfi_written_args(node->op) >> k & 1) p->made[node->args[k]] = position;
@@ -148,12 +159,14 @@ static void zfi_play_node(zfi_play *p, int32_t position)
     if (view) return;
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
-        bool over = zfi_has(g, id, ZF_OP_INPLACE) && x->offset == node->offset && zfi_same_shape(&x->shape, &node->shape) &&
-                    x->bytes == node->bytes;
+        bool over = zfi_has(g, id, ZF_OP_INPLACE) && x->offset == node->offset &&
+                    zfi_same_shape(&x->shape, &node->shape) && x->bytes == node->bytes;
         if (x->placed && !over && zfi_overlap(node->offset, node->bytes, x->offset, x->bytes))
-            zfi_verify_fail(g, id, "its result lies on %%%d, which it still reads", (int)node->args[k]);
+            zfi_verify_fail(g, id, "its result lies on %%%d, which it still reads",
+                            (int)node->args[k]);
     }
-    if (!g->error.status) p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
+    if (!g->error.status)
+        p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
 }
 
 /* Checks the placement of a graph whose nodes have been verified. */
@@ -166,8 +179,10 @@ static zf_status zfi_verify_plan(zf_graph *g)
         p.made = p.owner + count;
         for (size_t n = 0; n < count; n++) p.made[n] = -1;
         for (int32_t i = 0; i < end && !g->error.status; i++) zfi_play_place(g, g->order[i]);
-        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++) zfi_play_leaf(&p, g->order[i]);
-        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++) zfi_play_node(&p, i);
+        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
+            zfi_play_leaf(&p, g->order[i]);
+        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
+            zfi_play_node(&p, i);
         for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
             if (g->nodes[g->order[i]].op == ZF_OP_output) zfi_play_reads(&p, g->order[i]);
     }

@@ -7,8 +7,9 @@
  *           %20 = square_sums %9      %21 = total %20, ... : f32[]      %22 = sqrt %21
  *           %28 = mul %9, %27         gradient %2, %28
  *
- * Source: Pascanu et al. 2013; the rule g / max(1, (norm + 1e-6) / max_norm) is the one that all ZeRO stages share. The
- * norm is a sum over blocks of 1024 elements in index order, so cutting a tensor at such a block cannot change it.
+ * Source: Pascanu et al. 2013; the rule g / max(1, (norm + 1e-6) / max_norm) is the one that all
+ * ZeRO stages share. The norm is a sum over blocks of 1024 elements in index order, so cutting a
+ * tensor at such a block cannot change it.
  */
 
 /* Removes the nodes marked in `drop` from the order. */
@@ -25,7 +26,8 @@ static int32_t *zfi_gradient_nodes(zf_graph *g)
 {
     int32_t *list = NULL;
     for (int32_t i = 0; i < zfi_len(g->order); i++)
-        if (g->nodes[g->order[i]].op == ZF_OP_gradient && !zfi_push(&g->memory, list, g->order[i])) break;
+        if (g->nodes[g->order[i]].op == ZF_OP_gradient && !zfi_push(&g->memory, list, g->order[i]))
+            break;
     if (g->memory.failed) zfi_graph_nomem(g);
     return list;
 }
@@ -53,7 +55,8 @@ ZF_API zf_status zf_clip(zf_graph *g, double max_norm)
     bool *drop;
     zf_tensor norm, factor = ZF_NONE;
     if (status) return status;
-    if (isnan(max_norm)) return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_clip: max_norm is not a number");
+    if (isnan(max_norm))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_clip: max_norm is not a number");
     marks = zfi_gradient_nodes(g);
     count = zfi_len(marks);
     for (int32_t k = 0; k < count; k++) zfi_push(&g->memory, values, g->nodes[marks[k]].args[1]);
@@ -64,11 +67,13 @@ ZF_API zf_status zf_clip(zf_graph *g, double max_norm)
         norm = zf_output(zfi_global_norm(g, values, count), "grad_norm");
         if (max_norm > 0 && isfinite(max_norm) && zf_valid(norm)) {
             zf_dtype dtype = zf_tensor_dtype(norm);
-            zf_tensor one = zf_constant(g, dtype, ZF_SCALAR, 1), tiny = zf_constant(g, dtype, ZF_SCALAR, 1e-6);
+            zf_tensor one = zf_constant(g, dtype, ZF_SCALAR, 1),
+                      tiny = zf_constant(g, dtype, ZF_SCALAR, 1e-6);
             factor = zf_div(one, zf_maximum(zf_scale(zf_add(norm, tiny), 1 / max_norm), one));
             for (int32_t k = 0; k < count && !g->error.status; k++) {
                 zf_tensor value = {g, values[k]};
-                int32_t pair[2] = {g->nodes[marks[k]].args[0], zf_mul(value, zf_cast(factor, zf_tensor_dtype(value))).id};
+                int32_t pair[2] = {g->nodes[marks[k]].args[0],
+                                   zf_mul(value, zf_cast(factor, zf_tensor_dtype(value))).id};
                 drop[marks[k]] = true;
                 zfi_append(g, &(zfi_new){.op = ZF_OP_gradient, .args = pair, .arg_count = 2});
             }

@@ -23,8 +23,10 @@ static void train_passes(bert_session *s, const bert_session_desc *d)
         zf_output(zf_gradient(g, zf_param_at(g, i)), name);
     }
     zf_clip(g, d->clip);
-    if (d->optimizer == BERT_ADAMW) zf_adamw(g, s->model.lr, &(zf_adamw_desc){.weight_decay = d->weight_decay});
-    if (d->optimizer == BERT_LAMB) zf_lamb(g, s->model.lr, &(zf_lamb_desc){.weight_decay = d->weight_decay});
+    if (d->optimizer == BERT_ADAMW)
+        zf_adamw(g, s->model.lr, &(zf_adamw_desc){.weight_decay = d->weight_decay});
+    if (d->optimizer == BERT_LAMB)
+        zf_lamb(g, s->model.lr, &(zf_lamb_desc){.weight_decay = d->weight_decay});
     if (d->optimizer == BERT_SGD)
         zf_sgd(g, s->model.lr, &(zf_sgd_desc){.momentum = 0.9, .weight_decay = d->weight_decay});
 }
@@ -34,23 +36,26 @@ bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *er
     *s = (bert_session){.shape = d->shape};
     if (d->shape.sequence > d->config.positions) {
         error->status = ZF_ERR_ARGUMENT;
-        snprintf(error->text, sizeof error->text, "sequences of %lld tokens are too long for the model's %lld positions",
+        snprintf(error->text, sizeof error->text,
+                 "sequences of %lld tokens are too long for the model's %lld positions",
                  (long long)d->shape.sequence, (long long)d->config.positions);
         return false;
     }
     s->graph = zf_graph_new(NULL);
     if (!s->graph) return copy_error(error, ZF_ERR_NOMEM, "out of memory");
-    if (!d->share && !(s->backend = zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)d->threads}, error))) {
+    if (!d->share &&
+        !(s->backend = zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)d->threads}, error))) {
         bert_session_close(s);
         return false;
     }
     s->model = bert_build(s->graph, &d->config, &d->shape, d->keep_logits);
     if (d->train) train_passes(s, d);
     else zf_simplify(s->graph);
-    s->program = zf_compile(s->graph, &(zf_compile_desc){.backend = d->share ? d->share->backend : s->backend,
-                                                         .seed = d->seed,
-                                                         .share = d->share ? d->share->program : NULL,
-                                                         .evaluate = !d->train});
+    s->program = zf_compile(s->graph,
+                            &(zf_compile_desc){.backend = d->share ? d->share->backend : s->backend,
+                                               .seed = d->seed,
+                                               .share = d->share ? d->share->program : NULL,
+                                               .evaluate = !d->train});
     if (s->program) return true;
     copy_error(error, zf_graph_status(s->graph), zf_graph_error(s->graph));
     bert_session_close(s);
@@ -68,15 +73,18 @@ void bert_session_close(bert_session *s)
 zf_status bert_session_feed(bert_session *s, const bert_batch *b, double labelled, double pairs)
 {
     const bert_model *m = &s->model;
-    size_t tokens = (size_t)(s->shape.batch * s->shape.sequence), rows = (size_t)s->shape.predictions;
-    float mlm = (float)(1 / (labelled > 1 ? labelled : 1)), nsp = (float)(1 / (pairs > 1 ? pairs : 1));
+    size_t tokens = (size_t)(s->shape.batch * s->shape.sequence),
+           rows = (size_t)s->shape.predictions;
+    float mlm = (float)(1 / (labelled > 1 ? labelled : 1)),
+          nsp = (float)(1 / (pairs > 1 ? pairs : 1));
     zf_status status = zf_write(s->program, m->input_ids, b->input_ids, tokens * 4);
     if (!status) status = zf_write(s->program, m->token_type_ids, b->token_type_ids, tokens * 4);
     if (!status) status = zf_write(s->program, m->attention_mask, b->attention_mask, tokens);
     if (!status) status = zf_write(s->program, m->positions, b->positions, rows * 4);
     if (!status) status = zf_write(s->program, m->labels, b->labels, rows * 4);
     if (!status)
-        status = zf_write(s->program, m->next_sentence_label, b->next_sentence_label, (size_t)s->shape.batch * 4);
+        status = zf_write(s->program, m->next_sentence_label, b->next_sentence_label,
+                          (size_t)s->shape.batch * 4);
     if (!status) status = zf_write(s->program, m->mlm_weight, &mlm, sizeof mlm);
     if (!status) status = zf_write(s->program, m->nsp_weight, &nsp, sizeof nsp);
     return status;
@@ -89,8 +97,8 @@ double bert_session_scalar(bert_session *s, zf_tensor output)
     return value;
 }
 
-bool bert_session_score(bert_session *s, const bert_examples *held_out, int64_t batches, bert_score *score,
-                        zf_error *error)
+bool bert_session_score(bert_session *s, const bert_examples *held_out, int64_t batches,
+                        bert_score *score, zf_error *error)
 {
     double mlm = 0, nsp = 0, correct = 0;
     char text[256] = "";
@@ -115,7 +123,8 @@ bool bert_session_score(bert_session *s, const bert_examples *held_out, int64_t 
     return true;
 }
 
-bool bert_session_guess(bert_session *s, int64_t positions, int64_t tokens, bert_guess *guesses, zf_error *error)
+bool bert_session_guess(bert_session *s, int64_t positions, int64_t tokens, bert_guess *guesses,
+                        zf_error *error)
 {
     zf_shape shape = zf_tensor_shape(s->model.mlm_logits);
     int64_t vocab = shape.dims[1];
@@ -148,7 +157,8 @@ bool bert_session_guess(bert_session *s, int64_t positions, int64_t tokens, bert
 
 int64_t bert_fill_batch(bert_batch *b, const bert_vocab *vocab, const char *text)
 {
-    int32_t cls = bert_vocab_id(vocab, "[CLS]"), sep = bert_vocab_id(vocab, "[SEP]"), mask = bert_vocab_id(vocab, "[MASK]");
+    int32_t cls = bert_vocab_id(vocab, "[CLS]"), sep = bert_vocab_id(vocab, "[SEP]"),
+            mask = bert_vocab_id(vocab, "[MASK]");
     int64_t room = b->sequence - 2, masks = 0;
     int64_t n = bert_encode(vocab, text, strlen(text), BERT_SPECIAL_TOKENS, b->input_ids + 1, room);
     if (n > room) return -1;

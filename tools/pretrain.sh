@@ -33,7 +33,7 @@ interrupted=
 trap 'interrupted=yes' INT
 status=0
 $bert pretrain --model "${MODEL:-mini}" --corpus "$corpus" --vocab "$vocab" \
-    --seq "${SEQ:-128}" --batch "${BATCH:-16}" --steps "${STEPS:-500}" --seed "${SEED:-1}" \
+    --seq "${SEQ:-128}" --batch "${BATCH:-16}" --steps "${STEPS:-1000}" --seed "${SEED:-1}" \
     --threads "${THREADS:-$(getconf _NPROCESSORS_ONLN)}" --save "$out/checkpoint" \
     --log "$out/log.csv" --svg "$out/loss.svg" --report "$out/report.json" || status=$?
 [ -z "$interrupted" ] || exit 0

@@ -17,6 +17,7 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,6 +143,9 @@ typedef struct zfi_stb_scope {
 
 /* Set for the duration of one zfi_map_put; stb_ds hands no context to its allocator. */
 static _Thread_local zfi_stb_scope *zfi_stb;
+
+/* Held while an index is made: stb_ds seeds it from a variable that all threads share. */
+static atomic_flag zfi_stb_seeding = ATOMIC_FLAG_INIT;
 
 enum { ZFI_STB_FRONT = 16 };
 
@@ -272,7 +276,9 @@ static zfi_name *zfi_map_put(zfi_memory *memory, zfi_name *map, const char *key,
 {
     zfi_stb_scope scope = {.memory = memory};
     zfi_name *const roomy = zfi_map_grow(memory, map);
+    const bool first = roomy && !stbds_header(roomy - 1)->hash_table;
     if (!roomy) return map;
+    while (first && atomic_flag_test_and_set(&zfi_stb_seeding)) {}
     zfi_stb = &scope;
     if (!setjmp(scope.refused)) {
         (void)stbds_hmput_key(roomy, sizeof *roomy, (void *)(uintptr_t)key, sizeof roomy->key,
@@ -280,6 +286,7 @@ static zfi_name *zfi_map_put(zfi_memory *memory, zfi_name *map, const char *key,
         roomy[stbds_temp(roomy - 1)].value = value;
     }
     zfi_stb = NULL;
+    if (first) atomic_flag_clear(&zfi_stb_seeding);
     return roomy;
 }
 

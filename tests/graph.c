@@ -2,6 +2,8 @@
  * file and line, and says what would be right. */
 #include "test.h"
 
+#include <pthread.h>
+
 /* Tensors of most kinds, in the scope "net". */
 typedef struct net {
     zf_graph *g;
@@ -732,6 +734,36 @@ TEST(graph_text_fits_what_it_is_given)
         for (size_t i = size; i < sizeof text; i++) CHECK(t, text[i] == '#');
     }
     CHECK(t, zf_graph_text(g, NULL, 10) == strlen(whole));
+}
+
+/* What one thread of graph_many_threads builds: true when all went well. */
+static void *build_one(void *good)
+{
+    zf_graph *g = zf_graph_new(NULL);
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(2, 3));
+    zf_tensor w = zf_param(g, "w", ZF_SHAPE(3, 4), NULL);
+    zf_tensor loss = zf_mean(zf_gelu(zf_matmul(x, w)));
+    zf_program *p = NULL;
+    if (!zf_autograd(g, loss) && !zf_simplify(g)) p = zf_compile(g, NULL);
+    *(bool *)good = p && !zf_step(p);
+    zf_program_free(p);
+    zf_graph_free(g);
+    return NULL;
+}
+
+/* Graphs of their own on threads of their own have nothing in common. */
+TEST_ONCE(graph_many_threads)
+{
+    enum { THREADS = 4 };
+    pthread_t threads[THREADS];
+    bool good[THREADS] = {false};
+    for (int round = 0; round < 10; round++) {
+        int made = 0;
+        while (made < THREADS && !pthread_create(&threads[made], NULL, build_one, &good[made]))
+            made++;
+        for (int k = 0; k < made; k++) pthread_join(threads[k], NULL);
+        for (int k = 0; k < THREADS; k++) CHECK(t, good[k]);
+    }
 }
 
 /* Many operands: the list is longer than any fixed one. */

@@ -340,7 +340,7 @@ static const char *zfi_line_end(const char *at, const char *end, const char **ne
 }
 
 /* Makes room for every id that the text defines, so that effects, which have none in the text, come
- * behind them. Ids are bounded by the number of lines, so that a short text cannot ask for much
+ * behind them. Ids are bounded by the length of the text, so that a short one cannot ask for much
  * memory. */
 static bool zfi_parse_ids(zfi_parser *p, const char *text, const char *end)
 {
@@ -356,10 +356,10 @@ static bool zfi_parse_ids(zfi_parser *p, const char *text, const char *end)
             id = id * 10 + (*digit - '0');
         if (id > most) most = id, where = at, p->line = (int32_t)lines + 1;
     }
-    if (most > 65536 + 256 * lines) {
+    if (most > 65536 + (end - text)) {
         p->line_start = p->at = where;
-        return zfi_parse_fail(p, "%%%lld is too large an id for a text of %lld lines",
-                              (long long)most, (long long)lines);
+        return zfi_parse_fail(p, "%%%lld is too large an id for a text of %lld bytes",
+                              (long long)most, (long long)(end - text));
     }
     for (int64_t id = 1; id <= most; id++)
         if (!zfi_push(&p->graph->memory, p->graph->nodes, ((zfi_node){.op = ZF_OP_none})))

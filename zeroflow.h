@@ -503,8 +503,8 @@ ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
  * tensor where it has none, without making it an error. */
 ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
 
-/* Removes what nothing needs, merges equal nodes, folds what is known, and undoes what undoes
- * itself. */
+/* Removes what nothing needs (no output, gradient or update: so it comes after zf_autograd, unless
+ * the loss is an output), merges equal nodes, folds what is known, and undoes what undoes itself. */
 ZF_API zf_status zf_simplify(zf_graph *graph);
 
 /* Scales every gradient by 1 / max(1, (norm + 1e-6) / max_norm), norm over all of them, and adds an
@@ -622,7 +622,9 @@ typedef struct zf_memory_desc {
 } zf_memory_desc;
 
 /* Gives every value its place: an offset in one arena, first what outlives a step (parameters,
- * state, inputs, constants), then what does not. zf_compile runs it when it has not been run. desc
+ * state, inputs, constants), then what does not. Nothing can be added to the graph afterwards.
+ * zf_compile runs it when it has not been run, and refuses a plan with less scratch than its backend
+ * needs, or one that was made for sharing where nothing is shared, and the other way round. desc
  * NULL: defaults. */
 ZF_API zf_status zf_memory(zf_graph *graph, const zf_memory_desc *desc);
 

@@ -3,38 +3,40 @@
  * Tiled (Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication, 2008). A tile of C
  * stays in registers while a block of k runs over a panel of A and a panel of B:
  *
- *                 +-----+-----+-----+     packed, a panel of B is [k][columns of a tile] and one of
- * A k    |  0  |  1  |  2  |     [k][rows of a tile]. What lies well already is read in place:
- *                 +-----+-----+-----+     A with k along memory, either one with short rows.
- *          k
- *       +-----+   +-----+-----+-----+     k is cut into equal blocks, which depend on its length
- * alone. A tile 0 |     |   |     | C   |     |     sums a block from zero and adds it to C, block
- * after block: the bits
- *       +-----+   +-----+-----+-----+     are the same for any number of threads, which share m and
- * n only, 1 |     |   |     |     |     |     and for any way of packing.
+ *                 +-----+-----+-----+   k is cut into equal blocks, which depend on its length alone.
+ *            k    |  0  |  1  |  2  |   A tile sums a block from zero and adds it to C, block after
+ *                 +-----+-----+-----+   block. So the bits are the same for any number of threads,
+ *          k                            which share m and n only, and for every way of reading.
+ *       +-----+   +-----+-----+-----+
+ *     0 |     |   |     | C   |     |   Packed, a panel of B is [k][columns of a tile], and one of A
+ *       +-----+   +-----+-----+-----+   [k][rows of a tile]. What lies well is read in place: A with
+ *     1 |     |   |     |     |     |   k along memory, either one with short rows.
  *       +-----+   +-----+-----+-----+
  *
- * A B that needs packing is packed by chunks, all threads together, before all take panels of A in
- * turn; where it is used little (few rows, or a batch of small matrices) by the task that uses it.
+ * A task has some panels of A and some columns. What it needs packed it packs for itself, a block
+ * of k at a time, into the cache next to it: another core's would cost more to fetch. Neighbouring
+ * tasks, which go to one thread, share rows.
  */
 
-/* Called once on every finished block of C while it is in cache: c points to its first element,
- * rows x cols are its extent, and `row` counts through the batches: row = (matrix of the batch) * m
- * + (row of the matrix). */
+/* Called once on every finished block of C while it is in cache: c points to its first element, its
+ * extent is rows x cols, and `row` counts through the batch: (matrix of it) * m + row of the matrix. */
 typedef void zfi_epilogue(void *context, float *c, int64_t c_row_stride, int64_t row, int64_t col,
                           int64_t rows, int64_t cols);
 
 /* Strides are in elements and may be anything for A and B (0 repeats); columns of C are neighbours.
- * The batch may be two nested ones: matrix i of it is b = i % batch of o = i / batch < outer. */
+ * The batch may be two nested ones: b < batch, o < outer.
+ *
+ *     A[o,b,m,k] is a[o * a_outer + b * a_batch + m * a_row + k * a_col]
+ *     B[o,b,k,n] is b[o * b_outer + b * b_batch + k * b_row + n * b_col]
+ *     C[o,b,m,n] is c[o * c_outer + b * c_batch + m * c_row + n]
+ */
 typedef struct zfi_matmul_desc {
     int64_t m, n, k, batch;
     const float *a, *b;
     float *c;
-    int64_t a_row, a_col,
-        a_batch; /* A[o,b,m,k] is a[o * a_outer + b * a_batch + m * a_row + k * a_col] */
-    int64_t b_row, b_col,
-        b_batch;            /* B[o,b,k,n] is b[o * b_outer + b * b_batch + k * b_row + n * b_col] */
-    int64_t c_row, c_batch; /* C[o,b,m,n] is c[o * c_outer + b * c_batch + m * c_row + n] */
+    int64_t a_row, a_col, a_batch;
+    int64_t b_row, b_col, b_batch;
+    int64_t c_row, c_batch;
     bool accumulate;        /* C += A B rather than C = A B */
     zfi_epilogue *epilogue; /* or NULL */
     void *epilogue_context;
@@ -452,26 +454,26 @@ static const zfi_tile *zfi_tile_of(zfi_isa isa)
 /* -------------------------------------------------------------------------------------- blocks */
 
 enum {
-    ZFI_K_BLOCK = 512,   /* k of a block at most */
-    ZFI_CHUNK = 1 << 20, /* elements of B that are packed at a time for all threads: 4 MiB */
-    ZFI_SPAN = 256,      /* columns of a finished block */
-    ZFI_GROUP = 84,      /* rows that go over a panel of B before the next one */
+    ZFI_K_BLOCK = 512, /* k of a block at most */
+    ZFI_IN_PLACE =
+        1 << 17,           /* elements of B that all tasks read in place before the next: 512 KiB */
+    ZFI_SPAN = 256,        /* columns of a finished block */
+    ZFI_GROUP = 84,        /* rows that go over a panel of B before the next panel */
+    ZFI_ROWS_TO_PACK = 192 /* rows that are worth to pack B for once more */
 };
 
 /* How a product is cut: by its shape and strides, the instruction set and the number of threads. Of
  * all this only k_block has a say in the result. */
 typedef struct zfi_matmul_plan {
     const zfi_tile *tile;
-    int64_t columns;      /* of a tile */
-    int64_t rows, panels; /* rows of a panel of A (but the last), and how many there are */
-    int64_t k_block;
-    int64_t group;           /* panels of A that go together, and are packed together */
-    bool direct_a, direct_b; /* read where it lies */
-    bool shared;             /* B is packed for all, chunk_k x chunk_n at a time */
-    int64_t chunk_k, chunk_n;
-    int64_t span, task,
-        single; /* a task has `span` columns of `task` panels; at the end, of one panel */
-    size_t a_size, b_size, bytes; /* elements of scratch for a worker's A, and B; all of it */
+    int64_t columns;              /* of a tile */
+    int64_t rows, panels;         /* rows of a panel of A (but the last), and how many there are */
+    int64_t k_block;              /* of each but the last */
+    int64_t group;                /* panels of A that go together, and are packed together */
+    bool direct_a, direct_b;      /* read where it lies */
+    int64_t chunk;                /* k that all tasks do before the next: a multiple of k_block */
+    int64_t task, span;           /* panels and columns of a task */
+    size_t a_size, b_size, bytes; /* scratch: elements of A and of B for a thread; all of it */
 } zfi_matmul_plan;
 
 /* Rows at this distance do not crowd into few sets of a cache (a way of the first level has 4 KiB),
@@ -481,65 +483,52 @@ static bool zfi_stride_is_good(int64_t stride)
     return stride > 0 && stride < 1024 && stride % 512;
 }
 
+static int64_t zfi_round_up(int64_t n, int64_t unit) { return zfi_div_up(n, unit) * unit; }
+
 static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_matmul_desc *d)
 {
     zfi_matmul_plan plan = {.tile = zfi_tile_of(isa)};
-    int64_t columns = 2 * plan.tile->lanes, n = zfi_div_up(d->n, columns) * columns;
-    int64_t matrices = zfi_matmul_count(d), spans;
-    bool few_rows;
+    int64_t columns = 2 * plan.tile->lanes, n = zfi_round_up(d->n, columns), spans, groups;
+    int64_t wanted = zfi_div_up(8 * (int64_t)threads, zfi_matmul_count(d)); /* tasks of a matrix */
     plan.columns = columns;
     plan.rows = zfi_div_up(d->m, zfi_div_up(d->m, plan.tile->rows));
     plan.panels = zfi_div_up(d->m, plan.rows);
     plan.k_block = zfi_div_up(d->k, zfi_div_up(d->k, ZFI_K_BLOCK));
     plan.group = zfi_min(ZFI_GROUP / plan.tile->rows, plan.panels);
-    few_rows = plan.panels <= 4;
-
     plan.direct_a = d->a_col == 1 || (d->a_row == 1 && zfi_stride_is_good(d->a_col));
-    plan.direct_b =
-        d->b_col == 1 && d->n % plan.tile->lanes == 0 &&
-        (plan.panels == 1 || (zfi_stride_is_good(d->b_row) && d->k * d->n <= ZFI_CHUNK));
-    plan.shared =
-        !plan.direct_b && !few_rows && (matrices < 2 * threads || d->k * d->n > ZFI_CHUNK / 8);
-    plan.chunk_k = d->k;
-    plan.chunk_n = n;
-    if (plan.shared) {
-        matrices = 1;
-        /* all of n, unless that leaves no thousand of k */
-        plan.chunk_n = zfi_min(n, zfi_max(ZFI_CHUNK / d->k, 1024));
-        plan.chunk_n = zfi_div_up(zfi_div_up(n, zfi_div_up(n, plan.chunk_n)), columns) * columns;
-        plan.chunk_k = zfi_max(1, ZFI_CHUNK / plan.chunk_n / plan.k_block) * plan.k_block;
-        plan.chunk_k = zfi_min(plan.chunk_k, zfi_div_up(d->k, plan.k_block) * plan.k_block);
+    plan.direct_b = d->b_col == 1 && d->n % plan.tile->lanes == 0 &&
+                    (plan.panels == 1 || zfi_stride_is_good(d->b_row));
+    plan.chunk = zfi_round_up(d->k, plan.k_block);
+    if (plan.panels <= plan.group) {
+        groups = 1;
+        spans = zfi_max(zfi_div_up(n, ZFI_SPAN), wanted);
+    } else if (plan.direct_b) {
+        plan.chunk = zfi_max(1, ZFI_IN_PLACE / n / plan.k_block) * plan.k_block;
+        groups = zfi_max(zfi_min(plan.panels, wanted), zfi_div_up(plan.panels, plan.group));
+        spans = zfi_div_up(wanted, groups);
+    } else {
+        groups = zfi_max(1, zfi_min(d->m / ZFI_ROWS_TO_PACK, zfi_div_up(wanted, 8)));
+        spans = zfi_max(zfi_div_up(n, ZFI_SPAN), zfi_div_up(wanted, groups));
     }
-
-    /* Eight tasks for each thread: first by rows, then by columns. */
-    plan.task = plan.panels;
-    spans = zfi_div_up(plan.chunk_n, plan.direct_b || plan.shared ? plan.chunk_n : ZFI_SPAN);
-    if (plan.direct_b || plan.shared) {
-        plan.task = zfi_min(plan.group, zfi_max(1, plan.panels * matrices * spans / (8 * threads)));
-        plan.single = zfi_min(plan.panels, 2 * threads);
+    if (!plan.direct_a && plan.panels > plan.group) { /* it is packed for each span */
+        spans = zfi_min(spans, zfi_div_up(n, ZFI_SPAN));
+        groups = zfi_max(groups,
+                         zfi_min(zfi_div_up(wanted, spans), zfi_div_up(plan.panels, plan.group)));
     }
-    spans = zfi_max(spans, zfi_div_up(8 * threads, matrices * zfi_div_up(plan.panels, plan.task)));
-    plan.span = zfi_div_up(zfi_div_up(plan.chunk_n, spans), columns) * columns;
-    if (!plan.direct_a && (plan.direct_b || plan.shared))
-        plan.span = zfi_max(plan.span, zfi_min(ZFI_SPAN, plan.chunk_n));
-
+    plan.task = plan.direct_b ? zfi_max(1, plan.panels / groups) : zfi_div_up(plan.panels, groups);
+    plan.span = zfi_round_up(zfi_div_up(n, spans), columns);
     if (!plan.direct_a)
-        plan.a_size = (size_t)(plan.group * plan.rows * plan.k_block + 15) / 16 * 16;
-    if (plan.shared)
-        plan.b_size = (size_t)(plan.chunk_k * plan.chunk_n + 15) / 16 * 16;
-    else if (!plan.direct_b)
-        plan.b_size = (size_t)(plan.k_block * plan.span + 15) / 16 * 16;
-    plan.bytes =
-        ((size_t)threads * plan.a_size + (plan.shared ? 1 : (size_t)threads) * plan.b_size) *
-        sizeof(float);
+        plan.a_size = (size_t)zfi_round_up(plan.group * plan.rows * plan.k_block, 16);
+    if (!plan.direct_b) plan.b_size = (size_t)zfi_round_up(plan.k_block * plan.span, 16);
+    plan.bytes = (size_t)threads * (plan.a_size + plan.b_size) * sizeof(float);
     return plan;
 }
 
 typedef struct zfi_matmul_run {
     zfi_matmul_plan plan;
     const zfi_matmul_desc *d;
-    float *scratch_a, *scratch_b;
-    int64_t matrix, k0, n0; /* of the chunk */
+    float *scratch;
+    int64_t chunk; /* of k: where it begins */
 } zfi_matmul_run;
 
 /* c[0..rows,0..columns) (+)= one block of k; a tile that is not whole goes by a whole one aside. */
@@ -562,110 +551,52 @@ static void zfi_matmul_tile(const zfi_matmul_plan *plan, int64_t rows, int64_t c
         }
 }
 
-/* Panels [panel, panel_end) of A against columns n0..n0+n-1 of one block of k of B: in place, or
- * packed at `packed`. */
-static void zfi_matmul_block(const zfi_matmul_run *run, int worker, int64_t matrix, int64_t panel,
-                             int64_t panel_end, const float *packed, int64_t k0, int64_t k,
-                             int64_t n0, int64_t n)
-{
-    const zfi_matmul_desc *d = run->d;
-    const zfi_matmul_plan *plan = &run->plan;
-    float *packed_a = run->scratch_a + (size_t)worker * plan->a_size, *c;
-    int64_t row_end = zfi_min(panel_end * plan->rows, d->m), group = plan->group * plan->rows;
-    int64_t b_row = packed ? plan->columns : d->b_row, b_step = packed ? k : 1;
-    int64_t a_row = plan->direct_a ? d->a_row : 1, a_col = plan->direct_a ? d->a_col : plan->rows;
-    bool add = d->accumulate || k0 > 0, last = k0 + k == d->k;
-    const float *a, *b;
-    zfi_matmul_at(d, matrix, &a, &b, &c);
-    a += k0 * d->a_col;
-    b = packed ? packed : b + k0 * d->b_row + n0;
-    c += n0;
-    for (int64_t row0 = panel * plan->rows; row0 < row_end; row0 += group) {
-        int64_t rows = zfi_min(group, row_end - row0);
-        const float *from = a + row0 * d->a_row;
-        if (!plan->direct_a) {
-            plan->tile->pack(packed_a, plan->rows, from, d->a_row, d->a_col, rows, k);
-            from = packed_a;
-        }
-        for (int64_t span = 0; span < n; span += ZFI_SPAN) {
-            int64_t span_end = zfi_min(span + ZFI_SPAN, n);
-            for (int64_t j = span; j < span_end; j += plan->columns)
-                for (int64_t i = 0; i < rows; i += plan->rows)
-                    zfi_matmul_tile(
-                        plan, zfi_min(plan->rows, rows - i), zfi_min(plan->columns, n - j), k,
-                        from + i * (plan->direct_a ? d->a_row : k), a_row, a_col, b + j * b_step,
-                        b_row, c + (row0 + i) * d->c_row + j, d->c_row, add);
-            if (last && d->epilogue)
-                d->epilogue(d->epilogue_context, c + row0 * d->c_row + span, d->c_row,
-                            matrix * d->m + row0, n0 + span, rows, span_end - span);
-        }
-    }
-}
-
-/* Packs columns n0..n0+n-1 of k0..k0+k-1. */
-static void zfi_matmul_pack(const zfi_matmul_run *run, float *dst, int64_t matrix, int64_t k0,
-                            int64_t k, int64_t n0, int64_t n)
-{
-    const zfi_matmul_desc *d = run->d;
-    const float *a, *b;
-    float *c;
-    zfi_matmul_at(d, matrix, &a, &b, &c);
-    run->plan.tile->pack(dst, run->plan.columns, b + k0 * d->b_row + n0 * d->b_col, d->b_col,
-                         d->b_row, n, k);
-}
-
-/* Packs a span of the chunk, one block of k. */
-static void zfi_matmul_pack_task(void *context, int64_t index, int worker)
-{
-    const zfi_matmul_run *run = context;
-    const zfi_matmul_plan *plan = &run->plan;
-    int64_t width = zfi_min(plan->chunk_n, run->d->n - run->n0),
-            spans = zfi_div_up(width, ZFI_SPAN);
-    int64_t n = index % spans * ZFI_SPAN, k0 = index / spans * plan->k_block;
-    int64_t k = zfi_min(plan->k_block, run->d->k - run->k0 - k0);
-    (void)worker;
-    zfi_matmul_pack(run, run->scratch_b + k0 * plan->chunk_n + n * k, run->matrix, run->k0 + k0, k,
-                    run->n0 + n, zfi_min(ZFI_SPAN, width - n));
-}
-
-/* How many tasks `panels` make: groups of plan->task, in the last span with single ones at the end.
- */
-static int64_t zfi_matmul_tasks(const zfi_matmul_plan *plan, int64_t spans)
-{
-    int64_t groups = (plan->panels - plan->single) / plan->task;
-    return (spans - 1) * zfi_div_up(plan->panels, plan->task) +
-           (plan->single ? groups + plan->panels - groups * plan->task
-                         : zfi_div_up(plan->panels, plan->task));
-}
-
-/* Some panels of A against a span of the chunk. */
+/* The work of one task: panels, columns n0..n0+n-1, k of the chunk. */
 static void zfi_matmul_task(void *context, int64_t index, int worker)
 {
     const zfi_matmul_run *run = context;
-    const zfi_matmul_plan *plan = &run->plan;
     const zfi_matmul_desc *d = run->d;
-    int64_t width = zfi_min(plan->chunk_n, d->n - run->n0), spans = zfi_div_up(width, plan->span);
-    int64_t all = plan->shared ? spans : spans * zfi_matmul_count(d),
-            groups = zfi_div_up(plan->panels, plan->task);
-    int64_t at = zfi_min(index / groups, all - 1), panel = (index - at * groups) * plan->task,
-            panels = plan->task;
-    int64_t matrix = run->matrix + at / spans, n0 = run->n0 + at % spans * plan->span;
-    int64_t n = zfi_min(plan->span, run->n0 + width - n0),
-            k_end = zfi_min(run->k0 + plan->chunk_k, d->k);
-    float *own = run->scratch_b + (size_t)worker * plan->b_size;
-    if (plan->single && at == all - 1) {
-        int64_t whole = (plan->panels - plan->single) / plan->task, i = index - at * groups;
-        if (i >= whole) panel = whole * plan->task + i - whole, panels = 1;
-    }
-    for (int64_t k0 = run->k0; k0 < k_end; k0 += plan->k_block) {
-        int64_t k = zfi_min(plan->k_block, k_end - k0);
-        const float *packed = NULL;
-        if (plan->shared)
-            packed = run->scratch_b + (k0 - run->k0) * plan->chunk_n + (n0 - run->n0) * k;
-        else if (!plan->direct_b)
-            zfi_matmul_pack(run, own, matrix, k0, k, n0, n), packed = own;
-        zfi_matmul_block(run, worker, matrix, panel, zfi_min(panel + panels, plan->panels), packed,
-                         k0, k, n0, n);
+    const zfi_matmul_plan *plan = &run->plan;
+    float *packed_a = run->scratch + (size_t)worker * (plan->a_size + plan->b_size), *c;
+    float *packed_b = packed_a + plan->a_size;
+    int64_t spans = zfi_div_up(d->n, plan->span), groups = zfi_div_up(plan->panels, plan->task);
+    int64_t matrix = index / spans / groups, group = plan->group * plan->rows;
+    int64_t m0 = index / spans % groups * plan->task * plan->rows, n0 = index % spans * plan->span;
+    int64_t m_end = zfi_min(m0 + plan->task * plan->rows, d->m), n = zfi_min(plan->span, d->n - n0);
+    int64_t k_end = zfi_min(run->chunk + plan->chunk, d->k), k;
+    const float *a, *b;
+    zfi_matmul_at(d, matrix, &a, &b, &c);
+    for (int64_t k0 = run->chunk; k0 < k_end; k0 += k) {
+        const float *from_b = b + k0 * d->b_row + n0 * d->b_col;
+        int64_t b_row = d->b_row, b_step = 1;
+        bool add = d->accumulate || k0 > 0;
+        k = zfi_min(plan->k_block, k_end - k0);
+        if (!plan->direct_b) {
+            plan->tile->pack(packed_b, plan->columns, from_b, d->b_col, d->b_row, n, k);
+            from_b = packed_b, b_row = plan->columns, b_step = k;
+        }
+        for (int64_t m = m0; m < m_end; m += group) {
+            int64_t rows = zfi_min(group, m_end - m);
+            const float *from_a = a + m * d->a_row + k0 * d->a_col;
+            int64_t a_row = d->a_row, a_col = d->a_col, a_step = d->a_row;
+            if (!plan->direct_a) {
+                plan->tile->pack(packed_a, plan->rows, from_a, d->a_row, d->a_col, rows, k);
+                from_a = packed_a, a_row = 1, a_col = plan->rows, a_step = k;
+            }
+            for (int64_t span = 0; span < n; span += ZFI_SPAN) {
+                int64_t span_end = zfi_min(span + ZFI_SPAN, n);
+                float *at = c + m * d->c_row + n0;
+                for (int64_t j = span; j < span_end; j += plan->columns)
+                    for (int64_t i = 0; i < rows; i += plan->rows)
+                        zfi_matmul_tile(plan, zfi_min(plan->rows, rows - i),
+                                        zfi_min(plan->columns, n - j), k, from_a + i * a_step,
+                                        a_row, a_col, from_b + j * b_step, b_row,
+                                        at + i * d->c_row + j, d->c_row, add);
+                if (k0 + k == d->k && d->epilogue)
+                    d->epilogue(d->epilogue_context, at + span, d->c_row, matrix * d->m + m,
+                                n0 + span, rows, span_end - span);
+            }
+        }
     }
 }
 
@@ -682,13 +613,28 @@ static void zfi_matmul_nothing_task(void *context, int64_t index, int worker)
     if (d->epilogue) d->epilogue(d->epilogue_context, c, d->c_row, index * d->m, 0, d->m, d->n);
 }
 
+/* A column is as good as a row, and a row of C goes by whole vectors: C^T = B^T A^T. */
+static zfi_matmul_desc zfi_matmul_turned(const zfi_matmul_desc *d)
+{
+    zfi_matmul_desc t = *d;
+    if (d->n != 1 || d->m == 1 || d->c_row != 1 || d->epilogue) return t;
+    t.m = 1, t.n = d->m;
+    t.a = d->b, t.a_row = d->b_col, t.a_col = d->b_row, t.a_batch = d->b_batch,
+    t.a_outer = d->b_outer;
+    t.b = d->a, t.b_row = d->a_col, t.b_col = d->a_row, t.b_batch = d->a_batch,
+    t.b_outer = d->a_outer;
+    t.c_row = t.n;
+    return t;
+}
+
 /* Bytes of scratch that zfi_matmul_tiled needs on a pool of `threads`: a function of all of *d but
  * the pointers. */
 ZFI_UNUSED static size_t zfi_matmul_tiled_scratch(zfi_isa isa, int threads,
                                                   const zfi_matmul_desc *d)
 {
+    zfi_matmul_desc turned = zfi_matmul_turned(d);
     if (!d->m || !d->n || !d->k || !zfi_matmul_count(d)) return 0;
-    return zfi_matmul_plan_of(isa, threads, d).bytes;
+    return zfi_matmul_plan_of(isa, threads, &turned).bytes;
 }
 
 /* C = A B, or C += A B, on the pool's threads. `scratch` has zfi_matmul_tiled_scratch(isa, threads
@@ -696,34 +642,21 @@ ZFI_UNUSED static size_t zfi_matmul_tiled_scratch(zfi_isa isa, int threads,
 ZFI_UNUSED static void zfi_matmul_tiled(zfi_isa isa, zfi_pool *pool, const zfi_matmul_desc *d,
                                         void *scratch)
 {
-    int64_t matrices = zfi_matmul_count(d);
-    zfi_matmul_run run = {.d = d};
-    zfi_matmul_plan *plan = &run.plan;
+    const zfi_matmul_desc turned = zfi_matmul_turned(d);
+    int64_t matrices = zfi_matmul_count(d), tasks;
+    zfi_matmul_run run = {.d = &turned, .scratch = scratch};
     if (!d->m || !d->n || !matrices) return;
     if (!d->k) {
         zfi_pool_run(pool, matrices, zfi_matmul_nothing_task, &run);
         return;
     }
-    *plan = zfi_matmul_plan_of(isa, zfi_pool_threads(pool), d);
-    run.scratch_a = scratch;
-    run.scratch_b = run.scratch_a + (size_t)zfi_pool_threads(pool) * plan->a_size;
-    if (!plan->shared) {
-        if ((double)matrices * (double)d->m * (double)d->n * (double)d->k < 0x1p17)
-            pool = NULL; /* less work than it takes to wake a thread */
-        zfi_pool_run(pool, zfi_matmul_tasks(plan, matrices * zfi_div_up(d->n, plan->span)),
-                     zfi_matmul_task, &run);
-        return;
-    }
-    for (run.matrix = 0; run.matrix < matrices; run.matrix++)
-        for (run.n0 = 0; run.n0 < d->n; run.n0 += plan->chunk_n)
-            for (run.k0 = 0; run.k0 < d->k; run.k0 += plan->chunk_k) {
-                int64_t n = zfi_min(plan->chunk_n, d->n - run.n0),
-                        k = zfi_min(plan->chunk_k, d->k - run.k0);
-                zfi_pool_run(pool, zfi_div_up(n, ZFI_SPAN) * zfi_div_up(k, plan->k_block),
-                             zfi_matmul_pack_task, &run);
-                zfi_pool_run(pool, zfi_matmul_tasks(plan, zfi_div_up(n, plan->span)),
-                             zfi_matmul_task, &run);
-            }
+    run.plan = zfi_matmul_plan_of(isa, zfi_pool_threads(pool), &turned);
+    tasks =
+        matrices * zfi_div_up(turned.n, run.plan.span) * zfi_div_up(run.plan.panels, run.plan.task);
+    if ((double)matrices * (double)d->m * (double)d->n * (double)d->k < 0x1p17)
+        pool = NULL; /* less work than it takes to wake a thread */
+    for (run.chunk = 0; run.chunk < d->k; run.chunk += run.plan.chunk)
+        zfi_pool_run(pool, tasks, zfi_matmul_task, &run);
 }
 
 /* ------------------------------------------------------------------------------------- a BLAS */

@@ -192,15 +192,18 @@ TEST_ONCE(matmul_random_shapes)
          * one row repeated */
         if (matmul_below(&random, 2))
             d.a_col = step, d.a_row = d.k * step + gap, d.a_batch = d.m * d.a_row;
-        else d.a_row = step, d.a_col = d.m * step + gap, d.a_batch = d.k * d.a_col;
+        else
+            d.a_row = step, d.a_col = d.m * step + gap, d.a_batch = d.k * d.a_col;
         if (matmul_below(&random, 2))
             d.b_col = step, d.b_row = d.n * step + gap, d.b_batch = d.k * d.b_row;
-        else d.b_row = step, d.b_col = d.k * step + gap, d.b_batch = d.n * d.b_col;
+        else
+            d.b_row = step, d.b_col = d.k * step + gap, d.b_batch = d.n * d.b_col;
         if (!matmul_below(&random, 8)) d.a_batch = 0;
         if (!matmul_below(&random, 8)) d.b_batch = 0;
         if (!matmul_below(&random, 16)) d.a_row = 0;
         if (!matmul_below(&random, 16)) d.b_col = 0;
         d.c_row = d.n + gap;
+        if (d.n == 1 && round % 2) d.c_row = 1;
         d.c_batch = d.m * d.c_row + gap;
         d.a_outer = d.batch * d.a_batch, d.b_outer = d.batch * d.b_batch,
         d.c_outer = d.batch * d.c_batch;
@@ -262,9 +265,12 @@ TEST_ONCE(matmul_not_finite)
         zfi_matmul_tiled(matmul_isa(i), NULL, &d, (void *)(((uintptr_t)scratch + 63) / 64 * 64));
         for (int m = 0; m < M; m++)
             for (int n = 0; n < N; n++) {
-                if (n == 69) CHECK(t, isnan(c[m * N + n]));
-                else if (m == 3) CHECK(t, c[m * N + n] == INFINITY);
-                else CHECK(t, c[m * N + n] == K);
+                if (n == 69)
+                    CHECK(t, isnan(c[m * N + n]));
+                else if (m == 3)
+                    CHECK(t, c[m * N + n] == INFINITY);
+                else
+                    CHECK(t, c[m * N + n] == K);
             }
     }
 }

@@ -180,8 +180,10 @@ coverage: build/coverage/tests ## lines that the unit tests run, by file
 	@gcov -n -r $$(find build/coverage -name '*.gcda') | awk -F "[':% ]+" ' \
 	    /^File/ { file = $$2 } \
 	    /^Lines/ && file ~ /\.c$$/ && file !~ /^tests/ { \
-	        printf "%6.1f%% of %5d  %s\n", $$3, $$5, file; run += $$3 * $$5 / 100; all += $$5 } \
-	    END { printf "%6.1f%% of %5d  all\n", 100 * run / all, all }' | sort -k 4
+	        printf "%6.1f%% of %5d  %s\n", $$3, $$5, file | "sort -k 4"; \
+	        run += $$3 * $$5 / 100; all += $$5 } \
+	    /^Lines/ { file = "" } \
+	    END { close("sort -k 4"); printf "%6.1f%% of %5d  all\n", 100 * run / all, all }'
 
 tidy: ## what clang-tidy and cppcheck say of the library (Debian: clang-tidy cppcheck)
 	clang-tidy --quiet zeroflow.h -- -x c -std=c11 -DZEROFLOW_IMPLEMENTATION

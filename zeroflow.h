@@ -1078,6 +1078,9 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "nn/schedule.c"
 #include "nn/layers.c"
 #include "nn/train.c"
+#if defined(__clang__)
+#pragma clang diagnostic pop /* cpu/isa.c */
+#endif
 #endif
 
 /* Every builder notes the line that calls it, so that an error names it. A macro is not expanded

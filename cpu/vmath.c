@@ -211,7 +211,7 @@ ZFI_BODY float zfi_vsum_body(zfi_isa isa, const float *x, int64_t n)
     (void)isa;
     for (; i + ZFI_LANES <= n; i += ZFI_LANES)
         for (int l = 0; l < ZFI_LANES; l++) lane[l] += x[i + l];
-    for (int l = 0; i < n; i++, l++) lane[l] += x[i];
+    for (int l = 0; l < n % ZFI_LANES; l++) lane[l] += x[i + l];
     return zfi_fold_sum(lane);
 }
 ZFI_KERNEL_OF(float, zfi_vsum, (const float *x, int64_t n), (x, n))
@@ -222,7 +222,7 @@ ZFI_BODY float zfi_vdot_body(zfi_isa isa, const float *x, const float *y, int64_
     int64_t i = 0;
     for (; i + ZFI_LANES <= n; i += ZFI_LANES)
         for (int l = 0; l < ZFI_LANES; l++) lane[l] = zfi_fma(isa, x[i + l], y[i + l], lane[l]);
-    for (int l = 0; i < n; i++, l++) lane[l] = zfi_fma(isa, x[i], y[i], lane[l]);
+    for (int l = 0; l < n % ZFI_LANES; l++) lane[l] = zfi_fma(isa, x[i + l], y[i + l], lane[l]);
     return zfi_fold_sum(lane);
 }
 ZFI_KERNEL_OF(float, zfi_vdot, (const float *x, const float *y, int64_t n), (x, y, n))
@@ -241,7 +241,7 @@ ZFI_BODY float zfi_vmax_body(zfi_isa isa, const float *x, int64_t n)
     for (int l = 0; l < ZFI_LANES; l++) lane[l] = -INFINITY;
     for (; i + ZFI_LANES <= n; i += ZFI_LANES)
         for (int l = 0; l < ZFI_LANES; l++) lane[l] = zfi_max1(isa, lane[l], x[i + l]);
-    for (int l = 0; i < n; i++, l++) lane[l] = zfi_max1(isa, lane[l], x[i]);
+    for (int l = 0; l < n % ZFI_LANES; l++) lane[l] = zfi_max1(isa, lane[l], x[i + l]);
     return zfi_fold_max(isa, lane);
 }
 ZFI_KERNEL_OF(float, zfi_vmax, (const float *x, int64_t n), (x, n))

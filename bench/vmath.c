@@ -1,0 +1,145 @@
+/* Nanoseconds per element of the vector functions, by instruction set, with the C library beside.
+ *
+ *     build/bench/vmath [--threads N] [--rounds N]
+ *
+ * A million elements in pieces of 16 Ki, shared among the threads; the least of the rounds. The last
+ * column is the C library's function, an element at a time on one thread. On a busy machine run it
+ * under `chrt -f 1`. */
+#define _POSIX_C_SOURCE 200809L
+#define ZEROFLOW_IMPLEMENTATION
+#include "../zeroflow.h"
+
+enum { COUNT = 1 << 20, PIECE = 1 << 14 };
+
+static float *x, *y, *ones;
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static float sum; /* so that reductions are not left out */
+
+#define FUNCTION(name)                                                                             \
+    static void do_##name(zfi_isa isa, int64_t at) { zfi_v##name(isa, y + at, x + at, PIECE); }
+#define GRADIENT(name)                                                                             \
+    static void do_##name(zfi_isa isa, int64_t at)                                                 \
+    {                                                                                              \
+        zfi_v##name(isa, y + at, ones + at, x + at, PIECE);                                        \
+    }
+FUNCTION(exp)
+FUNCTION(log)
+FUNCTION(tanh)
+FUNCTION(erf)
+FUNCTION(sigmoid)
+FUNCTION(silu)
+FUNCTION(gelu)
+FUNCTION(gelu_tanh)
+GRADIENT(silu_grad)
+GRADIENT(gelu_grad)
+GRADIENT(gelu_tanh_grad)
+static void do_sum(zfi_isa isa, int64_t at) { y[at] = zfi_vsum(isa, x + at, PIECE); }
+static void do_dot(zfi_isa isa, int64_t at) { y[at] = zfi_vdot(isa, x + at, ones + at, PIECE); }
+static void do_max(zfi_isa isa, int64_t at) { y[at] = zfi_vmax(isa, x + at, PIECE); }
+static void do_dropout(zfi_isa isa, int64_t at)
+{
+    zfi_dropout(isa, y + at, x + at, (uint64_t)at, PIECE, 0xe6666666, 1.0f / 0.9f, 1, 2, 3);
+}
+static void do_uniform(zfi_isa isa, int64_t at)
+{
+    zfi_random_uniform(isa, y + at, (uint64_t)at, PIECE, 1, 2, 3);
+}
+static void do_normal(zfi_isa isa, int64_t at)
+{
+    zfi_random_normal(isa, y + at, (uint64_t)at, PIECE, 0.0f, 1.0f, true, 1, 2, 3);
+}
+
+static const struct function {
+    const char *name;
+    void (*piece)(zfi_isa, int64_t at);
+    float (*library)(float);
+} functions[] = {
+    {"exp", do_exp, expf},
+    {"log", do_log, logf},
+    {"tanh", do_tanh, tanhf},
+    {"erf", do_erf, erff},
+    {"sigmoid", do_sigmoid, NULL},
+    {"silu", do_silu, NULL},
+    {"gelu", do_gelu, NULL},
+    {"gelu_tanh", do_gelu_tanh, NULL},
+    {"silu_grad", do_silu_grad, NULL},
+    {"gelu_grad", do_gelu_grad, NULL},
+    {"gelu_tanh_grad", do_gelu_tanh_grad, NULL},
+    {"sum", do_sum, NULL},
+    {"dot", do_dot, NULL},
+    {"max", do_max, NULL},
+    {"dropout", do_dropout, NULL},
+    {"uniform", do_uniform, NULL},
+    {"normal, truncated", do_normal, NULL},
+};
+
+typedef struct job {
+    const struct function *function;
+    zfi_isa isa;
+} job;
+
+static void task(void *context, int64_t index, int worker)
+{
+    const job *j = context;
+    (void)worker;
+    j->function->piece(j->isa, index * PIECE);
+}
+
+int main(int argc, char **argv)
+{
+    zfi_memory memory = zfi_memory_of(NULL);
+    zf_error error = {0};
+    int threads = 2, rounds = 20,
+        isas = zfi_isa_best() == ZFI_ISA_NEON ? 2 : (int)zfi_isa_best() + 1;
+    zfi_pool *pool;
+    for (int i = 1; i + 1 < argc; i += 2) {
+        if (!strcmp(argv[i], "--threads"))
+            threads = atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--rounds"))
+            rounds = atoi(argv[i + 1]);
+    }
+    pool = zfi_pool_new(&memory, threads, &error);
+    x = malloc(COUNT * sizeof *x), y = malloc(COUNT * sizeof *y),
+    ones = malloc(COUNT * sizeof *ones);
+    if (!pool || !x || !y || !ones) {
+        fprintf(stderr, "vmath: %s\n", pool ? "out of memory" : error.text);
+        return 1;
+    }
+    zfi_random_normal(zfi_isa_best(), x, 0, COUNT, 0.0f, 1.5f, false, 1, 1, 1);
+    for (int i = 0; i < COUNT; i++) y[i] = 0.0f, ones[i] = 1.0f;
+    printf("%d threads, ns per element\n%-18s", threads, "");
+    for (int i = 0; i < isas; i++)
+        printf(" %9s", zfi_isa_name(isas == 2 && i ? zfi_isa_best() : (zfi_isa)i));
+    printf("   C library\n");
+    for (int f = 0; f < ZFI_COUNT(functions); f++) {
+        printf("%-18s", functions[f].name);
+        for (int i = 0; i < isas; i++) {
+            job j = {&functions[f], isas == 2 && i ? zfi_isa_best() : (zfi_isa)i};
+            double least = 1;
+            for (int round = 0; round < rounds; round++) {
+                double start = now(), time;
+                zfi_pool_run(pool, COUNT / PIECE, task, &j);
+                time = now() - start;
+                if (time < least) least = time;
+            }
+            printf(" %9.3f", least / COUNT * 1e9);
+        }
+        if (functions[f].library) {
+            double start = now();
+            for (int i = 0; i < COUNT; i++) sum += functions[f].library(x[i]);
+            printf(" %11.3f", (now() - start) / COUNT * 1e9);
+        }
+        puts("");
+        fflush(stdout);
+    }
+    zfi_pool_free(pool);
+    free(x), free(y), free(ones);
+    return 0;
+}

@@ -129,10 +129,8 @@ run_blas() {
 run_neon() {
     cross=aarch64-linux-gnu-gcc
     if command -v $cross > /dev/null; then
-        for level in -O0 -O2; do
-            check "compiles for Arm, $level" $cross -std=c11 -Wall -Wextra -pedantic -Wshadow -Werror \
-                $level -DZEROFLOW_IMPLEMENTATION -x c -c dist/zeroflow.h -o "$work/neon.o"
-        done
+        check 'compiles for Arm' $cross -std=c11 -Wall -Wextra -pedantic -Wshadow -Werror -O2 \
+            -DZEROFLOW_IMPLEMENTATION -x c -c dist/zeroflow.h -o "$work/neon.o"
     else
         note="skipped: there is no $cross (gcc-aarch64-linux-gnu)"
     fi

@@ -736,6 +736,32 @@ TEST(graph_text_fits_what_it_is_given)
     CHECK(t, zf_graph_text(g, NULL, 10) == strlen(whole));
 }
 
+/* A file gets the same text, and one that cannot be written is an error. */
+TEST(graph_prints_to_a_file)
+{
+    const char *path = test_path("graph.zf");
+    char text[64] = "", expected[64];
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_status good, bad;
+    FILE *file;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    zf_input(g, "x", ZF_F32, ZF_SHAPE(2));
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    CHECK(t, (file = fopen(path, "w")) != NULL);
+    good = zf_graph_print(g, file);
+    fclose(file);
+    CHECK(t, (file = fopen(path, "r")) != NULL);
+    bad = zf_graph_print(g, file); /* it is open for reading */
+    rewind(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    fclose(file);
+    remove(path);
+    zf_graph_text(g, expected, sizeof expected);
+    CHECK(t, good == ZF_OK && bad == ZF_ERR_IO);
+    CHECK_TEXT(t, text, expected);
+}
+
 /* What one thread of graph_many_threads builds: true when all went well. */
 static void *build_one(void *good)
 {

@@ -479,7 +479,7 @@ typedef struct zfi_matmul_plan {
 /* Whether rows of a tile's width at this distance may stay where they lie: they do not crowd into
  * few sets of a cache (a way of the first level has 4 KiB) or are not needed again and again, and
  * there are several on a page. */
-static bool zfi_stride_is_good(int64_t stride, int64_t uses)
+static bool zfi_short_rows(int64_t stride, int64_t uses)
 {
     return stride > 0 && stride < 1024 && (stride % 512 || uses <= 4);
 }
@@ -496,9 +496,11 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
     plan.panels = zfi_div_up(d->m, plan.rows);
     plan.k_block = zfi_div_up(d->k, zfi_div_up(d->k, ZFI_K_BLOCK));
     plan.group = zfi_min(ZFI_GROUP / plan.tile->rows, plan.panels);
-    plan.direct_a = d->a_col == 1 || (d->a_row == 1 && zfi_stride_is_good(d->a_col, n / columns));
+    /* many rows along k at a distance of 4 KiB are all in one set, and too much for it */
+    plan.direct_a = (d->a_col == 1 && (d->a_row % 1024 || plan.rows <= 6)) ||
+                    (d->a_row == 1 && zfi_short_rows(d->a_col, n / columns));
     plan.direct_b = d->b_col == 1 && d->n % plan.tile->lanes == 0 &&
-                    (plan.panels == 1 || zfi_stride_is_good(d->b_row, plan.panels));
+                    (plan.panels == 1 || zfi_short_rows(d->b_row, plan.panels));
     plan.chunk = zfi_round_up(d->k, plan.k_block);
     if (plan.panels <= plan.group) {
         groups = 1;

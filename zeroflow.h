@@ -112,7 +112,9 @@ typedef enum zf_status {
     ZF_ERR_IO,       /* the operating system refused */
     ZF_ERR_FORMAT,   /* a damaged or foreign file */
     ZF_ERR_MISMATCH, /* state that belongs to another model, graph or plan */
-    ZF_ERR_BACKEND   /* a device or its library failed */
+    ZF_ERR_BACKEND,  /* a device or its library failed */
+    ZF_ERR_COMM,     /* ranks that do not come, or do not agree */
+    ZF_ERR_NAN       /* a loss that is not a finite number */
 } zf_status;
 
 /* The name of a status: "ok", "out of memory", ... Never NULL. */
@@ -232,17 +234,34 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(scatter_rows, 2, 2, "rows:i", 0)                                                             \
     X(cross_entropy, 3, 3, "ignore:i", 0)                                                          \
     X(cross_entropy_grad, 4, 4, "ignore:i", ZF_OP_INPLACE)                                         \
+    /* ranks: made by zf_zero */                                                                   \
+    X(unit, 1, ZF_MAX_OPERANDS, "at:l size:i world:i", ZF_OP_LEAF)                                 \
+    X(accumulator, 0, 0, "", ZF_OP_LEAF)                                                           \
+    X(view, 1, 1, "at:i shape:l", ZF_OP_VIEW)                                                      \
+    X(part, 1, 1, "world:i", ZF_OP_VIEW)                                                           \
+    X(pack, 1, ZF_MAX_OPERANDS, "at:l size:i", 0)                                                  \
+    X(totals, 1, 1, "blocks:l", 0)                                                                 \
+    X(all_gather, 1, 2, "world:i", ZF_OP_MUTATES | ZF_OP_COLLECTIVE)                               \
+    X(reduce_scatter, 1, 2, "world:i", ZF_OP_MUTATES | ZF_OP_COLLECTIVE)                           \
+    X(all_reduce, 1, 2, "world:i", ZF_OP_MUTATES | ZF_OP_COLLECTIVE | ZF_OP_INPLACE)               \
+    X(all_to_all, 1, 1, "world:i", ZF_OP_MUTATES | ZF_OP_COLLECTIVE)                               \
+    X(bcast, 1, 1, "world:i root:i", ZF_OP_MUTATES | ZF_OP_COLLECTIVE)                             \
     /* effects */                                                                                  \
     X(output, 1, 1, "", ZF_OP_EFFECT | ZF_OP_NAMED)                                                \
     X(gradient, 2, 2, "", ZF_OP_EFFECT)                                                            \
+    X(release, 1, 1, "", ZF_OP_EFFECT)                                                             \
+    X(wait, 1, 1, "", ZF_OP_EFFECT)                                                                \
     X(advance, 1, 1, "", ZF_OP_EFFECT | ZF_OP_MUTATES)                                             \
-    X(sgd, 3, 4, "momentum:f nesterov:b weight_decay:f", ZF_OP_EFFECT | ZF_OP_MUTATES)             \
-    X(adamw, 6, 6, "beta1:f beta2:f eps:f weight_decay:f", ZF_OP_EFFECT | ZF_OP_MUTATES)           \
-    X(lamb_update, 5, 5, "beta1:f beta2:f eps:f weight_decay:f", ZF_OP_MUTATES)                    \
-    X(lamb_apply, 5, 5, "least:f most:f", ZF_OP_EFFECT | ZF_OP_MUTATES)
+    X(sgd, 3, 4, "momentum:f nesterov:b weight_decay:f world:i blocks:l decays:v",                 \
+      ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
+    X(adamw, 6, 6, "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v",               \
+      ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
+    X(lamb_update, 5, 5, "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v",         \
+      ZF_OP_MUTATES)                                                                               \
+    X(lamb_apply, 5, 5, "least:f most:f world:i blocks:l", ZF_OP_EFFECT | ZF_OP_MUTATES)
 
 #define ZF_MAX_OPERANDS   65535
-#define ZF_MAX_ATTRIBUTES 6
+#define ZF_MAX_ATTRIBUTES 7
 
 typedef enum zf_op_flags {
     ZF_OP_LEAF = 1,     /* has storage of its own that outlives a step, or is known beforehand */
@@ -250,7 +269,8 @@ typedef enum zf_op_flags {
     ZF_OP_EFFECT = 4,   /* has no value, is never dead */
     ZF_OP_MUTATES = 8,  /* writes into its leaf operands */
     ZF_OP_VIEW = 16,    /* may be the same bytes as operand 0 */
-    ZF_OP_INPLACE = 32  /* may write over an operand of its shape and element size that dies here */
+    ZF_OP_INPLACE = 32, /* may write over an operand of its shape and element size that dies here */
+    ZF_OP_COLLECTIVE = 64 /* all ranks take part in it */
 } zf_op_flags;
 
 typedef enum zf_op {
@@ -547,6 +567,29 @@ typedef struct zf_lamb_desc {
 } zf_lamb_desc;
 ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc);
 
+/* ZeRO (Rajbhandari et al., SC'20): the step of one rank becomes that of each of `world` ranks, which
+ * share a global batch of world * micro_batches equal parts: rank r runs part k * world + r as its
+ * micro-batch k. Parameters and their optimizer states are cut into equal parts over the ranks:
+ *
+ *     stage 0   nothing is cut; gradients are summed over the ranks
+ *     stage 1   optimizer states
+ *     stage 2   and gradients
+ *     stage 3   and parameters, which are gathered for each run of uses
+ *
+ * Losses, gradients, parameters and states are those of stage 0 to the last bit, and those of any
+ * other world in which world * micro_batches is the same. Scalar floats that zf_output keeps of the
+ * micro section are sums over the global batch: weight a loss with 1 / (examples of the global
+ * batch). Requires: where there are gradients, an optimizer; not run before. desc NULL: one rank. */
+typedef struct zf_zero_desc {
+    int32_t stage; /* 0, 1, 2 or 3 */
+    int32_t world; /* ranks; 0: 1 */
+    int64_t micro_batches; /* of a step, on each rank; 0: 1 */
+    /* Parameters move in units of about this size, cut where scopes are; 0: that of the largest
+     * numbered scope ("layer.7"), from 1 to 256 MiB */
+    size_t bucket_bytes;
+} zf_zero_desc;
+ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
+
 /* -------------------------------------------------------------------------- 7 BACKENDS
  *
  * What a device must offer. The core is handed a table of functions and knows no device by name. */
@@ -562,9 +605,75 @@ typedef struct zf_array {
 typedef struct zf_run {
     uint64_t seed;
     int64_t step;  /* 1, 2, ... */
-    int64_t slot;  /* which part of the global batch this is: counts micro-batches over all ranks */
+    int64_t micro; /* micro-batch of the step: 0, 1, ... */
+    int64_t slot;  /* which part of the global batch this is: micro * world + rank */
+    int32_t rank, world;
     bool evaluate; /* dropout passes through */
 } zf_run;
+
+/* One collective of one rank. Elements of in and out: count and world * count of all_gather, world *
+ * count and count of reduce_scatter, world * count each of all_to_all, count each of all_reduce and
+ * bcast. out may be in where both have one length; they never overlap otherwise, except that in may
+ * be this rank's own part of all_gather's out. */
+typedef struct zf_collective {
+    zf_op op;
+    int32_t node;    /* its id, for messages */
+    int32_t channel; /* calls on one channel are in one order on all ranks; channels overlap */
+    zf_dtype dtype;
+    int64_t count;   /* elements, as above */
+    const void *in;
+    void *out;
+    bool add;     /* reductions: out += instead of out = */
+    int32_t root; /* bcast */
+    void *stream; /* the device queue to do it on; NULL: it is done when the call returns */
+} zf_collective;
+
+/* The ranks that run one plan, as one of them sees it. A reduction adds rank 0, 1, 2, ... in that
+ * order, to what `add` finds, in f32 (f64 of f64, integers of integers) and rounds once, so that
+ * the bits are the same on every communicator (zf_add_ranks). */
+typedef struct zf_comm {
+    void *self;
+    int32_t rank, world;
+    /* Blocks until this rank's part is done. ZF_ERR_COMM, naming node and rank, when another rank
+     * does not come within the deadline, asks for something else, or has given up; then all later
+     * calls fail as well. Calls on different channels may come from different threads. */
+    zf_status (*run)(void *self, const zf_collective *call, zf_error *error);
+    /* This rank will not come any more: the others' calls fail with that reason. */
+    void (*abort)(void *self, const char *reason);
+    void (*destroy)(void *self);
+} zf_comm;
+
+ZF_API void zf_comm_free(zf_comm *comm); /* NULL: nothing */
+
+/* Ranks within one process: communicators for as many threads. Each belongs to one rank; the group
+ * must outlive them and what uses them, and frees them. */
+typedef struct zf_local zf_local;
+
+typedef struct zf_local_desc {
+    int32_t world;           /* ranks; 0: 1 */
+    double deadline_seconds; /* that ranks wait for one another; 0: 60 */
+    zf_allocator allocator;
+} zf_local_desc;
+/* NULL with *error (which may be NULL) for a value out of range or lack of memory. */
+ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error);
+ZF_API void zf_local_free(zf_local *group); /* NULL: nothing */
+/* The communicator of rank 0 <= rank < world; NULL outside. It is the group's: not to be freed. */
+ZF_API zf_comm *zf_local_comm(zf_local *group, int32_t rank);
+
+/* Ranks in processes, by MPI: zeroflow_mpi.c, compiled with mpicc. */
+typedef struct zf_mpi_desc {
+    double deadline_seconds; /* that ranks wait for one another; 0: 60 */
+    const void *comm;        /* an MPI_Comm to duplicate; NULL: MPI_COMM_WORLD */
+} zf_mpi_desc;
+/* The calling process's communicator. MPI must have been initialised with MPI_THREAD_MULTIPLE, and
+ * all ranks must call. NULL with *error (which may be NULL). zf_comm_free frees it, before
+ * MPI_Finalize. */
+ZF_API zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error);
+
+/* out[i] = (add ? out[i] : 0) + parts[0][i] + parts[1][i] + ..., in that order; what communicators
+ * reduce with. out may be one of the parts. */
+ZF_API void zf_add_ranks(void *out, const void *const *parts, int32_t world, int64_t count,
+                         zf_dtype dtype, bool add);
 
 /* One node, ready to run. Operands of MUTATES operators are written through their data pointers. */
 typedef struct zf_launch {
@@ -577,6 +686,10 @@ typedef struct zf_launch {
     void *scratch; /* as many bytes as backend->scratch asked for */
     const zf_run *run;
     void *backend; /* zf_backend.self */
+    /* 0: the order of the list. Others run beside it, each in its own order, a launch after all
+     * that were launched on queue 0 before it. */
+    int32_t queue;
+    const zf_comm *comm; /* of a collective */
     zf_error *error;
 } zf_launch;
 
@@ -592,8 +705,13 @@ typedef struct zf_backend {
                       zf_error *error);
     /* Bytes of scratch that this node needs while it runs; data pointers are not set. */
     size_t (*scratch)(void *self, const zf_launch *launch);
+    /* Makes queues 1 to count - 1 ready; called before anything is launched on them. */
+    zf_status (*queues)(void *self, int32_t count, zf_error *error);
+    /* The launch must stay as it is until it is done. */
     zf_status (*launch)(void *self, const zf_launch *launch);
-    zf_status (*synchronize)(void *self, zf_error *error);
+    /* What is launched on queue 0 from now on comes after this launch of another queue. */
+    zf_status (*wait)(void *self, const zf_launch *launch);
+    zf_status (*synchronize)(void *self, zf_error *error); /* with every queue */
     void (*destroy)(void *self);
 } zf_backend;
 
@@ -638,6 +756,10 @@ typedef struct zf_compile_desc {
     bool evaluate;        /* dropout passes through */
     bool no_reuse;        /* as zf_memory_desc.no_reuse */
     bool poison;          /* fill bytes whose value died with NaN: finds reads of the dead; slow */
+    /* The ranks among which this program is one; NULL: there is one rank. It must outlive the
+     * program, and have as many as zf_zero was told. */
+    const zf_comm *comm;
+    bool allow_nan;       /* go on when a scalar output of the micro section is not finite */
 } zf_compile_desc;
 
 /* A program that runs the graph, or NULL: the graph has the error. It borrows graph, backend and
@@ -649,14 +771,20 @@ ZF_API void zf_program_free(zf_program *program); /* NULL: nothing */
 ZF_API const char *zf_program_error(const zf_program *program);
 
 /* Copies `bytes` (exactly the tensor's) into an input, param or state; out of a param, state, input
- * or output. */
+ * or output. Of a param or state that is cut over the ranks, a write takes what is this rank's, so
+ * that all must write the same, and a read is collective: all ranks must make it. */
 ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
 ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
 
 /* Runs the graph once: one training step where it has an optimizer. After an error (an index out of
  * range, say) the values of this step are undefined; parameters and state are untouched if it arose
- * before the update section. */
+ * before the update section. A scalar float output of the micro section (a loss) that is NaN or
+ * infinite is such an error, ZF_ERR_NAN. With several ranks an error of one is an error of all. */
 ZF_API zf_status zf_step(zf_program *program);
+
+/* Runs one micro-batch of a step of several (zf_zero_desc.micro_batches): for each but the last,
+ * zf_write and zf_micro; for the last, zf_write and zf_step. After an error the step starts anew. */
+ZF_API zf_status zf_micro(zf_program *program);
 
 /* Steps done: 0 at first, kept by checkpoints. */
 ZF_API int64_t zf_program_step(const zf_program *program);
@@ -698,6 +826,25 @@ typedef struct zf_load_desc {
  * checked before anything is changed. Only if a device fails or a file changes after that are the
  * program's parameters and states undefined, and the error says so. desc NULL: all. */
 ZF_API zf_status zf_load(zf_program *program, const char *path, const zf_load_desc *desc);
+
+/* zf_step and others for all ranks at once, on one thread, in lockstep: programs[r] is that of rank r, made
+ * with a communicator of that rank. Each runs up to its next collective, which must be the same on
+ * all; then it is done for all. A difference is an error that names both sides' nodes. For tests:
+ * launches of other queues are done as late as the plan allows, or, by `seed`, sooner. */
+typedef struct zf_lockstep_desc {
+    zf_program *const *programs;
+    int32_t count;
+    uint64_t seed; /* 0: at the wait for it */
+} zf_lockstep_desc;
+ZF_API zf_status zf_lockstep_step(const zf_lockstep_desc *desc, zf_error *error);
+ZF_API zf_status zf_lockstep_micro(const zf_lockstep_desc *desc, zf_error *error);
+/* zf_read of a param or state, by name, that may be cut over the ranks. */
+ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name, void *data,
+                                  size_t bytes, zf_error *error);
+ZF_API zf_status zf_lockstep_save(const zf_lockstep_desc *desc, const char *path,
+                                  const zf_save_desc *save, zf_error *error);
+ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path,
+                                  const zf_load_desc *load, zf_error *error);
 
 /* Reads one note of a checkpoint into value[0..size), terminated. ZF_ERR_ARGUMENT when there is
  * none of that key, or it does not fit; on an error value stays as it was. */
@@ -1056,6 +1203,8 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "ops/rows.c"
 #include "ops/norm.c"
 #include "ops/loss.c"
+#include "ops/unit.c"
+#include "ops/collective.c"
 #include "ops/update.c"
 #include "ops/table.c"
 #include "ir/print.c"
@@ -1066,11 +1215,14 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "passes/simplify.c"
 #include "passes/clip.c"
 #include "passes/optimizer.c"
+#include "passes/units.c"
+#include "passes/zero.c"
 #include "passes/memory.c"
 #include "run/crc32c.c"
 #include "run/files.c"
 #include "run/json.c"
 #include "run/safetensors.c"
+#include "run/queue.c"
 #include "run/cpu.c"
 #include "run/init.c"
 #include "run/program.c"

@@ -49,6 +49,8 @@ ZF_API const char *zf_status_name(zf_status status)
         "bad format",
         "state mismatch",
         "backend error",
+        "communication error",
+        "not a number",
     };
     return (unsigned)status < (unsigned)ZFI_COUNT(names) ? names[status] : "unknown status";
 }

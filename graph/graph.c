@@ -14,13 +14,15 @@ typedef struct zfi_node {
     zf_shape shape;
     int32_t *args; /* operands, by id */
     int32_t arg_count;
-    bool update; /* runs once per step, not once per micro-batch */
+    bool update;   /* runs once per step, not once per micro-batch */
+    uint8_t queue; /* on which it runs, an index into zfi_queue_names */
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     const char *name;  /* of a NAMED operator, else NULL */
     const char *scope; /* where it was built, "" at the top */
     const char *file;  /* the user's source, NULL where unknown */
     int line;
     int32_t same_as; /* op none: a pass put this node in its place; 0 where it is gone */
+    int32_t held;    /* the unit in which this leaf lies; 0: it has storage of its own */
     bool placed;     /* the memory pass has given it bytes: */
     int64_t offset, bytes;
     int64_t scratch_offset, scratch_bytes; /* while it runs */
@@ -44,8 +46,14 @@ enum {
     ZFI_STAGE_GRADIENTS = 1, /* autograd */
     ZFI_STAGE_UPDATES = 2,   /* an optimizer */
     ZFI_STAGE_CLIPPED = 4,   /* clip */
-    ZFI_STAGE_PLACED = 8     /* memory */
+    ZFI_STAGE_RANKS = 8,     /* zero */
+    ZFI_STAGE_OVERLAP = 16,  /* prefetch */
+    ZFI_STAGE_PLACED = 32    /* memory */
 };
+
+/* Queues run beside one another, each in the order of its nodes. */
+enum { ZFI_QUEUE_COMPUTE, ZFI_QUEUE_GATHER, ZFI_QUEUE_REDUCE, ZFI_QUEUES };
+static const char *const zfi_queue_names[ZFI_QUEUES] = {"compute", "gather", "reduce"};
 
 struct zf_graph {
     zfi_memory memory;
@@ -62,6 +70,8 @@ struct zf_graph {
     bool in_update; /* new nodes belong to the update section; once there are some, all do */
     int64_t random_streams; /* the next dropout's */
     uint32_t stages;
+    int32_t zero, world;   /* ZeRO stage and ranks; 0 and 1 without zf_zero */
+    int64_t micro_batches; /* of a step, on each rank: 1 without zf_zero */
     int64_t peak, live; /* once placed: bytes of the arena, and the largest sum of bytes alive */
     int32_t peak_node;  /* where that sum is */
 };
@@ -281,6 +291,12 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     status = g->error.status ? g->error.status : row->infer(&infer);
     if (args != few) zfi_free(&g->memory, args, (size_t)n->arg_count * sizeof *args);
     if (status) return 0;
+    for (int32_t k = 0; n->op == ZF_OP_unit && k < n->arg_count; k++)
+        if (g->nodes[n->args[k]].held) {
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "operand %d, \"%s\", lies in %%%d already",
+                           (int)k, g->nodes[n->args[k]].name, (int)g->nodes[n->args[k]].held);
+            return 0;
+        }
     node.dtype = infer.dtype;
     node.shape = infer.shape;
     if (!(row->flags & ZF_OP_EFFECT) && !zfi_addressable(&node.shape)) {
@@ -309,6 +325,8 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     else g->nodes[id] = node;
     if (!g->memory.failed) zfi_push(&g->memory, g->order, id);
     if (n->op == ZF_OP_param && !g->memory.failed) zfi_push(&g->memory, g->params, id);
+    for (int32_t k = 0; n->op == ZF_OP_unit && k < n->arg_count; k++)
+        g->nodes[n->args[k]].held = id;
     if (node.name && !g->memory.failed) g->names = zfi_map_put(&g->memory, g->names, node.name, id);
     if (g->memory.failed) return zfi_graph_nomem(g), 0;
     if (n->op == ZF_OP_dropout && n->attributes[1].i >= g->random_streams)

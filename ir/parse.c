@@ -215,6 +215,34 @@ static bool zfi_parse_place(zfi_parser *p, int64_t place[2])
     return true;
 }
 
+static bool zfi_parse_queue(zfi_parser *p, uint8_t *queue)
+{
+    int length;
+    const char *word = zfi_word(p, &length);
+    for (*queue = 0; *queue < ZFI_QUEUES; ++*queue)
+        if ((int)strlen(zfi_queue_names[*queue]) == length &&
+            !memcmp(zfi_queue_names[*queue], word, (size_t)length))
+            return true;
+    return zfi_parse_fail(p, "'%.*s' is none of the queues compute, gather, reduce",
+                          length < 40 ? length : 40, word);
+}
+
+/* "stage=3 world=4 micro_batches=2" */
+static bool zfi_parse_zero(zfi_parser *p)
+{
+    zf_graph *g = p->graph;
+    int64_t stage, world, micro;
+    if (!zfi_need(p, "stage=") || !zfi_integer(p, &stage) || !zfi_need(p, "world=") ||
+        !zfi_integer(p, &world) || !zfi_need(p, "micro_batches=") || !zfi_integer(p, &micro))
+        return false;
+    if (zfi_len(g->order) || stage < 0 || stage > 3 || world < 1 || world > INT32_MAX || micro < 1)
+        return zfi_parse_fail(
+            p, "the first line may be: zero stage=0..3 world=1.. micro_batches=1..");
+    g->zero = (int32_t)stage, g->world = (int32_t)world, g->micro_batches = micro;
+    g->stages |= ZFI_STAGE_RANKS;
+    return true;
+}
+
 /* The node behind "%id =" (id 0: an effect, which takes `fresh`). */
 static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
 {
@@ -226,6 +254,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     int64_t value, place[2] = {0, 0}, scratch[2] = {0, 0};
     const char *start, *word;
     bool placed = false;
+    uint8_t queue = ZFI_QUEUE_COMPUTE;
     int length;
 
     word = zfi_word(p, &length);
@@ -271,6 +300,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
         if (!zfi_parse_place(p, place)) return false;
     }
     if (zfi_take(p, "scratch=") && !zfi_parse_place(p, scratch)) return false;
+    if (zfi_take(p, "queue=") && !zfi_parse_queue(p, &queue)) return false;
     zfi_skip_space(p);
     if (p->at < p->end) return zfi_parse_fail(p, "expected the end of the line");
 
@@ -287,6 +317,8 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     g->nodes[id].placed = placed;
     g->nodes[id].offset = place[0], g->nodes[id].bytes = place[1];
     g->nodes[id].scratch_offset = scratch[0], g->nodes[id].scratch_bytes = scratch[1];
+    g->nodes[id].queue = queue;
+    if (queue) g->stages |= ZFI_STAGE_OVERLAP;
     return true;
 }
 
@@ -298,6 +330,8 @@ static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
     if (p->at == p->end) return true;
     if (zfi_take(p, "update:")) {
         g->in_update = true;
+    } else if (zfi_take(p, "zero ")) {
+        if (!zfi_parse_zero(p)) return false;
     } else if (zfi_take(p, "peak ")) {
         if (!zfi_integer(p, &g->peak) || !zfi_parse_id(p, &id)) return false;
         g->live = g->peak;

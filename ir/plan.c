@@ -83,8 +83,10 @@ static bool zfi_overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes)
 static bool zfi_lies_in_operand(const zf_graph *g, const zfi_node *node)
 {
     int64_t at;
-    const zfi_node *x = node->arg_count ? &g->nodes[node->args[0]] : NULL;
-    if (!zfi_is_view(g, node, &at) || node->placed != x->placed) return false;
+    int32_t k = zfi_viewed(g, node, &at);
+    const zfi_node *x = k < 0 ? NULL : &g->nodes[node->args[k]];
+    if (x && at < 0) return !node->placed;
+    if (!x || node->placed != x->placed) return false;
     return !node->placed || node->offset == x->offset + at;
 }
 
@@ -132,10 +134,20 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
             zfi_verify_fail(
                 g, id, found ? "the bytes of %%%d belong to %%%d" : "the bytes of %%%d are gone",
                 (int)arg, (int)found);
-        if (owner != arg && zfi_is_written(g->nodes[owner].op) && p->made[owner] > p->made[arg])
+        if (owner != arg && x->op != ZF_OP_part && zfi_is_written(g->nodes[owner].op) &&
+            p->made[owner] > p->made[arg])
             zfi_verify_fail(g, id, "%%%d shows %%%d, which has been written since", (int)arg,
                             (int)owner);
     }
+}
+
+/* Operand k of a pack lies where it belongs in it. */
+static bool zfi_packed_in_place(const zf_graph *g, const zfi_node *node, int32_t k)
+{
+    return node->op == ZF_OP_pack &&
+           g->nodes[node->args[k]].offset ==
+               node->offset + ((const int64_t *)node->attributes[0].list.data)[k] *
+                                  (int64_t)zf_dtype_size(node->dtype);
 }
 
 static void zfi_play_node(zfi_play *p, int32_t position)
@@ -144,23 +156,26 @@ static void zfi_play_node(zfi_play *p, int32_t position)
     int32_t id = g->order[position];
     const zfi_node *node = &g->nodes[id];
     bool view = zfi_lies_in_operand(g, node);
+    int64_t at;
     if (node->scratch_bytes)
         p->map = zfi_own(&g->memory, p->map, node->scratch_offset,
                          node->scratch_offset + node->scratch_bytes, 0);
     if (g->memory.failed) return;
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
-        if (zfi_written_args(node->op) >> k & 1) p->made[node->args[k]] = position;
+        if (zfi_written_args(node) >> k & 1)
+            p->made[node->args[k]] = p->made[zfi_written_leaf(g, node->args[k])] = position;
     zfi_play_reads(p, id);
     if (zfi_has(g, id, ZF_OP_LEAF | ZF_OP_EFFECT)) return;
-    p->owner[id] = view ? p->owner[node->args[0]] : id;
+    p->owner[id] = view ? p->owner[node->args[zfi_viewed(g, node, &at)]] : id;
     p->made[id] = position;
     if (zfi_overlap(node->offset, node->bytes, node->scratch_offset, node->scratch_bytes))
         zfi_verify_fail(g, id, "its result lies on its scratch");
     if (view) return;
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
-        bool over = zfi_has(g, id, ZF_OP_INPLACE) && x->offset == node->offset &&
-                    zfi_same_shape(&x->shape, &node->shape) && x->bytes == node->bytes;
+        bool over = (zfi_has(g, id, ZF_OP_INPLACE) && x->offset == node->offset &&
+                     zfi_same_shape(&x->shape, &node->shape) && x->bytes == node->bytes) ||
+                    zfi_packed_in_place(g, node, k);
         if (x->placed && !over && zfi_overlap(node->offset, node->bytes, x->offset, x->bytes))
             zfi_verify_fail(g, id, "its result lies on %%%d, which it still reads",
                             (int)node->args[k]);

@@ -8,8 +8,10 @@
  *     peak 8192 %4 live=8064
  *
  * Attributes that are 0, false, the first choice or empty are left out. Effects have no id. Behind
- * the type stands where the memory pass has put the value, @offset+bytes, and its scratch; the last
- * line says how large the arena is, at which node most is alive, and how much, where that is less.
+ * the type stands where the memory pass has put the value, @offset+bytes, and its scratch, and the
+ * queue, unless that is compute. After zf_zero the first line is "zero stage=3 world=4
+ * micro_batches=1". The last line says how large the arena is, at which node most is alive, and how
+ * much, where that is less.
  */
 
 /* Where text goes: a file, a buffer, or nowhere; it counts and hashes in any case. */
@@ -113,6 +115,7 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
     if (node->scratch_bytes)
         zfi_print(w, " scratch=%lld+%lld", (long long)node->scratch_offset,
                   (long long)node->scratch_bytes);
+    if (node->queue) zfi_print(w, " queue=%s", zfi_queue_names[node->queue]);
 }
 
 static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
@@ -123,6 +126,9 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         if (!zfi_has(g, g->order[i], ZF_OP_EFFECT) && g->order[i] > last) last = g->order[i];
     width = snprintf(NULL, 0, "%d", (int)last);
+    if (g->stages & ZFI_STAGE_RANKS)
+        zfi_print(w, "zero stage=%d world=%d micro_batches=%lld\n", (int)g->zero, (int)g->world,
+                  (long long)g->micro_batches);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         if (g->nodes[id].update && !update) zfi_print(w, "update:\n");

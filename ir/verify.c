@@ -23,40 +23,65 @@ static zf_status zfi_verify_fail(zf_graph *g, int32_t id, const char *format, ..
 }
 
 /* Which operands the node writes, as a mask. */
-static uint32_t zfi_written_args(zf_op op)
+static uint32_t zfi_written_args(const zfi_node *node)
 {
-    switch (op) {
+    switch (node->op) {
     case ZF_OP_advance: return 1;
     case ZF_OP_sgd: return 1 | 8;
     case ZF_OP_adamw: return 1 | 4 | 8;
     case ZF_OP_lamb_update: return 4 | 8;
     case ZF_OP_lamb_apply: return 1;
+    case ZF_OP_all_gather:
+    case ZF_OP_reduce_scatter:
+    case ZF_OP_all_reduce: return node->arg_count > 1 ? 2 : 0;
     default: return 0;
     }
 }
 
 /* Steps may write the leaf. */
-static bool zfi_is_written(zf_op op) { return op == ZF_OP_param || op == ZF_OP_state; }
+static bool zfi_is_written(zf_op op)
+{
+    return op == ZF_OP_param || op == ZF_OP_state || op == ZF_OP_unit || op == ZF_OP_accumulator;
+}
 
 static bool zfi_updates_param(zf_op op)
 {
     return op == ZF_OP_sgd || op == ZF_OP_adamw || op == ZF_OP_lamb_apply;
 }
 
-/* The node is the same bytes as its operand, `*at` bytes from its start. */
-static bool zfi_is_view(const zf_graph *g, const zfi_node *node, int64_t *at)
+/* The operand whose bytes the node is, from byte *at of it on; -1: they are its own. *at is -1
+ * where they begin depends on the rank. */
+static int32_t zfi_viewed(const zf_graph *g, const zfi_node *node, int64_t *at)
 {
     const zfi_node *x;
     int axis;
     *at = 0;
-    if (node->op == ZF_OP_reshape) return true;
-    if (node->op != ZF_OP_slice) return false;
+    switch (node->op) {
+    case ZF_OP_reshape: return 0;
+    case ZF_OP_view:
+        *at = node->attributes[0].i * (int64_t)zf_dtype_size(node->dtype);
+        return 0;
+    case ZF_OP_part:
+        *at = node->attributes[0].i > 1 ? -1 : 0;
+        return 0;
+    case ZF_OP_all_gather:
+    case ZF_OP_reduce_scatter:
+    case ZF_OP_all_reduce: return node->arg_count > 1 ? 1 : -1;
+    case ZF_OP_slice: break;
+    default: return -1;
+    }
     x = &g->nodes[node->args[0]];
     axis = (int)node->attributes[0].i;
-    if (zfi_span(&x->shape, 0, axis) != 1) return false;
+    if (zfi_span(&x->shape, 0, axis) != 1) return -1;
     *at = node->attributes[1].i * zfi_span(&x->shape, axis + 1, x->shape.rank) *
           (int64_t)zf_dtype_size(x->dtype);
-    return true;
+    return 0;
+}
+
+/* The leaf that is written through a node: itself, or the unit of which it is a part. */
+static int32_t zfi_written_leaf(const zf_graph *g, int32_t id)
+{
+    return g->nodes[id].op == ZF_OP_part ? g->nodes[id].args[0] : id;
 }
 
 static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined)
@@ -73,10 +98,13 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
             status = zfi_verify_fail(g, id, "%%%d is not defined above it", (int)arg);
         else if (zfi_has(g, arg, ZF_OP_EFFECT))
             status = zfi_verify_fail(g, id, "%%%d has no value", (int)arg);
-        else if ((zfi_written_args(node->op) >> (k < 31 ? k : 31) & 1) &&
-                 !zfi_is_written(g->nodes[arg].op))
+        else if ((zfi_written_args(node) >> (k < 31 ? k : 31) & 1) &&
+                 !zfi_is_written(g->nodes[zfi_written_leaf(g, arg)].op))
             status = zfi_verify_fail(g, id, "it writes %%%d, which is neither param nor state",
                                      (int)arg);
+        else if (g->nodes[arg].held && node->op != ZF_OP_unit)
+            status = zfi_verify_fail(g, id, "%%%d has no storage: it lies in the unit %%%d",
+                                     (int)arg, (int)g->nodes[arg].held);
         else args[k] = &g->nodes[arg];
     }
     if (!status && node->op == ZF_OP_gradient && zfi_is_written(args[1]->op))
@@ -114,10 +142,11 @@ static zf_status zfi_verify(zf_graph *g)
         seen[id] |= DEFINED;
         if (node->op == ZF_OP_gradient || zfi_updates_param(node->op)) {
             uint8_t mark = node->op == ZF_OP_gradient ? HAS_GRADIENT : IS_UPDATED;
-            if (seen[node->args[0]] & mark)
-                zfi_verify_fail(g, id, "%%%d has %s already", (int)node->args[0],
+            int32_t leaf = zfi_written_leaf(g, node->args[0]);
+            if (seen[leaf] & mark)
+                zfi_verify_fail(g, id, "%%%d has %s already", (int)leaf,
                                 mark == HAS_GRADIENT ? "a gradient" : "an update");
-            seen[node->args[0]] |= mark;
+            seen[leaf] |= mark;
         }
     }
     zfi_free(&g->memory, seen, count);
@@ -132,6 +161,8 @@ static const char *zfi_stage_advice(uint32_t stage)
     case ZFI_STAGE_GRADIENTS: return "zf_autograd";
     case ZFI_STAGE_UPDATES: return "an optimizer (zf_sgd, zf_adamw, zf_lamb)";
     case ZFI_STAGE_CLIPPED: return "zf_clip";
+    case ZFI_STAGE_RANKS: return "zf_zero";
+    case ZFI_STAGE_OVERLAP: return "zf_prefetch";
     default: return "zf_memory";
     }
 }

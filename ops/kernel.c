@@ -162,6 +162,7 @@ typedef struct zfi_cpu {
     zf_backend backend;
     zfi_memory memory;
     zfi_pool *pool;
+    struct zfi_queue *queues[ZFI_QUEUES]; /* those beside queue 0 that are in use */
     zfi_isa isa;
     bool reference;
 } zfi_cpu;

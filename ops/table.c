@@ -17,6 +17,8 @@ ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc)
     g->memory = memory;
     g->rows = zfi_rows;
     g->scope = "";
+    g->world = 1;
+    g->micro_batches = 1;
     zfi_push(&g->memory, g->nodes, ((zfi_node){.op = ZF_OP_none})); /* id 0 is invalid */
     if (g->memory.failed) {
         zf_graph_free(g);

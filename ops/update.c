@@ -17,29 +17,50 @@
  * advanced before. r is 1 where pp or uu, the sums of squares of p and u, is 0. m, v, buf and u are
  * f32, f64 for an f64 parameter. lr, pp and uu are floats of one element.
  *
+ * Of a unit (unit.c) or a part of one, blocks lists what is updated: ranges of blocks of 1024
+ * elements of the whole unit, each a parameter with its own weight decay (decays) and, in
+ * lamb_apply, its own element of pp and uu. With world=n the operands are this rank's n-th of the
+ * unit. Elements outside are left alone; u is 0 there.
+ *
  * What all elements share (corrections, rates) is computed in double and rounded once; an element
  * then depends on nothing else, so a tensor may be cut anywhere.
  */
 
 /* ------------------------------------------------------------------------------- infer */
 
-/* Operand 0 is a parameter. */
-static zf_status zfi_infer_target(zfi_infer *c)
+/* Operand 0 is a parameter, or a unit or a part of one; `first` is the index of the attributes
+ * world, blocks and, if there are any, decays. */
+static zf_status zfi_infer_target(zfi_infer *c, int first)
 {
-    if (c->args[0]->op != ZF_OP_param)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a param, not the result of %s",
-                              c->graph->rows[c->args[0]->op].name);
-    return zfi_infer_like(c, 0);
+    const zf_attribute *world = &c->attributes[first], *blocks = world + 1, *decays = blocks + 1;
+    zf_op op = c->args[0]->op;
+    int64_t count = zfi_node_count(c->args[0]), parts = world->i > 0 ? world->i : 1;
+    zf_status status;
+    if (op != ZF_OP_param && op != ZF_OP_unit && op != ZF_OP_part)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "operand 0 must be a param, a unit or a part of one, not the result "
+                              "of %s",
+                              c->graph->rows[op].name);
+    if (op != ZF_OP_param && !blocks->list.count)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "of a unit, blocks must list what is updated");
+    if (world->i < 0 || count > INT64_MAX / parts)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "world %lld is none", (long long)world->i);
+    status = zfi_infer_blocks(c, blocks, zfi_whole_blocks(count * parts));
+    if (!status && c->row->attributes[strlen(c->row->attributes) - 1] == 'v' &&
+        decays->list.count != blocks->list.count / 2)
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%lld decays for %lld ranges of blocks",
+                                (long long)decays->list.count, (long long)blocks->list.count / 2);
+    return status ? status : zfi_infer_like(c, 0);
 }
 
 /* Operand k, called `what`, has the shape of the parameter and the given dtype; `state`: and is a
- * state. */
+ * state, or a unit of them. */
 static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *what, zf_dtype dtype,
                                   bool state)
 {
     char type[ZFI_TYPE_TEXT];
     zfi_type_text(type, dtype, &c->args[0]->shape);
-    if (state && c->args[k]->op != ZF_OP_state)
+    if (state && c->args[k]->op != ZF_OP_state && c->args[k]->op != ZF_OP_unit)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, %s, must be a state %s", (int)k,
                               what, type);
     if (c->args[k]->dtype != dtype)
@@ -49,11 +70,19 @@ static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *wha
     return ZF_OK;
 }
 
-/* Operand k is a float of one element. */
+/* Operand k is a float of `count` elements. */
+static zf_status zfi_infer_numbers(const zfi_infer *c, int32_t k, const char *what, int64_t count)
+{
+    if (zfi_is_float(c->args[k]->dtype) && zfi_node_count(c->args[k]) == count) return ZF_OK;
+    if (count == 1)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d, %s, must be one float", (int)k, what);
+    return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d, %s, must be %lld floats", (int)k, what,
+                          (long long)count);
+}
+
 static zf_status zfi_infer_number(const zfi_infer *c, int32_t k, const char *what)
 {
-    if (zfi_is_float(c->args[k]->dtype) && zf_shape_count(c->args[k]->shape) == 1) return ZF_OK;
-    return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d, %s, must be one float", (int)k, what);
+    return zfi_infer_numbers(c, k, what, 1);
 }
 
 /* An attribute called `what` is at least 0, and finite and below `most`. */
@@ -70,7 +99,7 @@ static zf_status zfi_infer_below(const zfi_infer *c, const char *what, double va
 static zf_status zfi_infer_sgd(zfi_infer *c)
 {
     double momentum = c->attributes[0].f;
-    zf_status status = zfi_infer_target(c);
+    zf_status status = zfi_infer_target(c, 3);
     if (!status) status = zfi_infer_beside(c, 1, "the gradient", c->args[0]->dtype, false);
     if (!status) status = zfi_infer_number(c, 2, "the learning rate");
     if (!status && c->arg_count > 3)
@@ -89,7 +118,7 @@ static zf_status zfi_infer_sgd(zfi_infer *c)
 static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
 {
     zf_dtype wide = zfi_wide(c->args[0]->dtype);
-    zf_status status = zfi_infer_target(c);
+    zf_status status = zfi_infer_target(c, 4);
     if (!status) status = zfi_infer_beside(c, 1, "the gradient", c->args[0]->dtype, false);
     if (!status) status = zfi_infer_beside(c, 2, "the mean", wide, true);
     if (!status) status = zfi_infer_beside(c, 3, "the variance", wide, true);
@@ -123,11 +152,12 @@ static zf_status zfi_infer_lamb_update(zfi_infer *c)
 static zf_status zfi_infer_lamb_apply(zfi_infer *c)
 {
     double least = c->attributes[0].f, most = c->attributes[1].f;
-    zf_status status = zfi_infer_target(c);
+    int64_t norms = c->attributes[3].list.count ? c->attributes[3].list.count / 2 : 1;
+    zf_status status = zfi_infer_target(c, 2);
     if (!status) status = zfi_infer_beside(c, 1, "the update", zfi_wide(c->args[0]->dtype), false);
     if (!status) status = zfi_infer_number(c, 2, "the learning rate");
-    if (!status) status = zfi_infer_number(c, 3, "the parameter's sum of squares");
-    if (!status) status = zfi_infer_number(c, 4, "the update's sum of squares");
+    if (!status) status = zfi_infer_numbers(c, 3, "the parameter's sum of squares", norms);
+    if (!status) status = zfi_infer_numbers(c, 4, "the update's sum of squares", norms);
     if (!status && !(least >= 0 && least <= most))
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                                 "the ratio's bounds, %g and %g, must be 0 <= least <= most", least,
@@ -140,21 +170,69 @@ static zf_status zfi_infer_lamb_apply(zfi_infer *c)
 #define zfi_grad_lamb_update zfi_grad_refuse
 #define zfi_grad_lamb_apply  zfi_grad_none
 
+/* --------------------------------------------------------------------------- stretches */
+
+/* What of elements [from, until) is updated, one parameter at a time: */
+typedef struct zfi_stretch {
+    int64_t first, last; /* these elements */
+    int64_t index;       /* of the parameter among the ranges of blocks; 0 without any */
+    double decay;
+    int64_t from, until, next; /* next: the range to look at */
+} zfi_stretch;
+
+static zfi_stretch zfi_stretch_over(int64_t from, int64_t until)
+{
+    return (zfi_stretch){.from = from, .until = until};
+}
+
+/* Goes to the next one; false behind the last. `at`: the index of the attributes world, blocks,
+ * decays; decay: that of a whole tensor. */
+static bool zfi_next_stretch(const zf_launch *l, int at, double decay, zfi_stretch *s)
+{
+    const zf_attribute *world = &l->attributes[at], *blocks = world + 1, *decays = blocks + 1;
+    const int64_t *ends = blocks->list.data;
+    int64_t base = world->i > 1 ? l->run->rank * zfi_count(&l->args[0]) : 0,
+            count = blocks->list.count / 2;
+    if (!count) {
+        s->first = s->from, s->last = s->until, s->decay = decay;
+        return s->next++ == 0 && s->from < s->until;
+    }
+    if (s->next == 0) { /* the first range that ends behind `from` */
+        int64_t low = 0, high = count;
+        while (low < high) {
+            int64_t middle = (low + high) / 2;
+            if (ends[2 * middle + 1] * ZFI_NORM_BLOCK > base + s->from) high = middle;
+            else low = middle + 1;
+        }
+        s->next = low;
+    }
+    if (s->next >= count) return false;
+    s->index = s->next++;
+    s->first = ends[2 * s->index] * ZFI_NORM_BLOCK - base;
+    s->last = ends[2 * s->index + 1] * ZFI_NORM_BLOCK - base;
+    if (s->first < s->from) s->first = s->from;
+    if (s->last > s->until) s->last = s->until;
+    s->decay = l->op == ZF_OP_lamb_apply ? 0 : ((const double *)decays->list.data)[s->index];
+    return s->first < s->last;
+}
+
 /* --------------------------------------------------------------------------------- sgd */
 
 static void zfi_sgd_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *p = &l->args[0], *g = &l->args[1], *buf = l->arg_count > 3 ? &l->args[3] : NULL;
-    double lr = zfi_get(&l->args[2], 0), momentum = l->attributes[0].f, decay = l->attributes[2].f;
-    for (int64_t i = first; i < last; i++) {
-        double d = zfi_get(g, i) + decay * zfi_get(p, i);
-        if (buf) {
-            double b = momentum * zfi_get(buf, i) + d;
-            zfi_set(buf, i, b);
-            d = l->attributes[1].i ? d + momentum * b : b;
+    double lr = zfi_get(&l->args[2], 0), momentum = l->attributes[0].f;
+    zfi_stretch s = zfi_stretch_over(first, last);
+    while (zfi_next_stretch(l, 3, l->attributes[2].f, &s))
+        for (int64_t i = s.first; i < s.last; i++) {
+            double d = zfi_get(g, i) + s.decay * zfi_get(p, i);
+            if (buf) {
+                double b = momentum * zfi_get(buf, i) + d;
+                zfi_set(buf, i, b);
+                d = l->attributes[1].i ? d + momentum * b : b;
+            }
+            zfi_set(p, i, zfi_get(p, i) - lr * d);
         }
-        zfi_set(p, i, zfi_get(p, i) - lr * d);
-    }
 }
 
 ZFI_BODY void zfi_sgd_run_body(zfi_isa isa, float *p, const float *g, float *buf, float lr,
@@ -183,9 +261,11 @@ static void zfi_sgd_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     float *p = l->args[0].data, *buf = l->arg_count > 3 ? l->args[3].data : NULL;
     const float *g = l->args[1].data;
-    zfi_sgd_run(zfi_cpu_of(l)->isa, p + first, g + first, buf ? buf + first : NULL,
-                (float)zfi_get(&l->args[2], 0), (float)l->attributes[0].f, l->attributes[1].i,
-                (float)l->attributes[2].f, last - first);
+    zfi_stretch s = zfi_stretch_over(first, last);
+    while (zfi_next_stretch(l, 3, l->attributes[2].f, &s))
+        zfi_sgd_run(zfi_cpu_of(l)->isa, p + s.first, g + s.first, buf ? buf + s.first : NULL,
+                    (float)zfi_get(&l->args[2], 0), (float)l->attributes[0].f, l->attributes[1].i,
+                    (float)s.decay, s.last - s.first);
 }
 
 static zf_status zfi_cpu_sgd(const zf_launch *l)
@@ -198,15 +278,15 @@ static zf_status zfi_cpu_sgd(const zf_launch *l)
 
 /* m^ = m * of_m, sqrt(v^) = sqrt(v) * of_root; the rest are the attributes. */
 typedef struct zfi_adam {
-    double beta1, beta2, eps, decay, of_m, of_root;
+    double beta1, beta2, eps, of_m, of_root;
 } zfi_adam;
 
 static zfi_adam zfi_adam_of(const zf_launch *l)
 {
     const zf_attribute *a = l->attributes;
     double t = zfi_get(&l->args[l->arg_count - 1], 0);
-    return (zfi_adam){
-        a[0].f, a[1].f, a[2].f, a[3].f, 1 / (1 - pow(a[0].f, t)), 1 / sqrt(1 - pow(a[1].f, t))};
+    return (zfi_adam){a[0].f, a[1].f, a[2].f, 1 / (1 - pow(a[0].f, t)),
+                      1 / sqrt(1 - pow(a[1].f, t))};
 }
 
 /* Moves m and v on by the gradient's element i and returns m^ / (sqrt(v^) + eps). */
@@ -226,17 +306,30 @@ static void zfi_adamw_reference(const zf_launch *l, int64_t first, int64_t last)
     const zf_array *p = &l->args[0];
     zfi_adam a = zfi_adam_of(l);
     double lr = zfi_get(&l->args[4], 0);
-    for (int64_t i = first; i < last; i++) {
-        double old = zfi_get(p, i);
-        zfi_set(p, i, old - lr * a.decay * old - lr * zfi_adam_reference(l, &a, i));
-    }
+    zfi_stretch s = zfi_stretch_over(first, last);
+    while (zfi_next_stretch(l, 4, l->attributes[3].f, &s))
+        for (int64_t i = s.first; i < s.last; i++) {
+            double old = zfi_get(p, i);
+            zfi_set(p, i, old - lr * s.decay * old - lr * zfi_adam_reference(l, &a, i));
+        }
+}
+
+/* Elements of u that belong to no parameter are 0. */
+static void zfi_clear_update(const zf_launch *l, int64_t first, int64_t last)
+{
+    size_t size = zf_dtype_size(l->out.dtype);
+    if (l->op == ZF_OP_lamb_update && l->attributes[5].list.count)
+        memset((char *)l->out.data + (size_t)first * size, 0, (size_t)(last - first) * size);
 }
 
 static void zfi_lamb_update_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     zfi_adam a = zfi_adam_of(l);
-    for (int64_t i = first; i < last; i++)
-        zfi_set(&l->out, i, zfi_adam_reference(l, &a, i) + a.decay * zfi_get(&l->args[0], i));
+    zfi_stretch s = zfi_stretch_over(first, last);
+    zfi_clear_update(l, first, last);
+    while (zfi_next_stretch(l, 4, l->attributes[3].f, &s))
+        for (int64_t i = s.first; i < s.last; i++)
+            zfi_set(&l->out, i, zfi_adam_reference(l, &a, i) + s.decay * zfi_get(&l->args[0], i));
 }
 
 /* u == NULL: p = keep p - rate m / (sqrt(v) of_root + eps); else u = keep p + rate m / (sqrt(v)
@@ -272,17 +365,16 @@ static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
     float *p = l->args[0].data, *m = l->args[2].data, *v = l->args[3].data, *u = l->out.data;
     const float *g = l->args[1].data;
     zfi_adam a = zfi_adam_of(l);
-    double keep = a.decay, rate = a.of_m;
-    if (l->op == ZF_OP_adamw) {
-        double lr = zfi_get(&l->args[4], 0);
-        u = NULL;
-        keep = 1 - lr * a.decay;
-        rate = lr * a.of_m;
+    double lr = l->op == ZF_OP_adamw ? zfi_get(&l->args[4], 0) : 1;
+    zfi_stretch s = zfi_stretch_over(first, last);
+    zfi_clear_update(l, first, last);
+    while (zfi_next_stretch(l, 4, l->attributes[3].f, &s)) {
+        double keep = l->op == ZF_OP_adamw ? 1 - lr * s.decay : s.decay;
+        zfi_adam_run(zfi_cpu_of(l)->isa, l->op == ZF_OP_adamw ? NULL : u + s.first, p + s.first,
+                     g + s.first, m + s.first, v + s.first, (float)a.beta1, (float)(1 - a.beta1),
+                     (float)a.beta2, (float)(1 - a.beta2), (float)a.of_root, (float)a.eps,
+                     (float)keep, (float)(lr * a.of_m), s.last - s.first);
     }
-    zfi_adam_run(zfi_cpu_of(l)->isa, u ? u + first : NULL, p + first, g + first, m + first,
-                 v + first, (float)a.beta1, (float)(1 - a.beta1), (float)a.beta2,
-                 (float)(1 - a.beta2), (float)a.of_root, (float)a.eps, (float)keep, (float)rate,
-                 last - first);
 }
 
 /* The step, the last operand, must have been advanced. */
@@ -310,10 +402,11 @@ static zf_status zfi_cpu_lamb_update(const zf_launch *l)
 
 /* -------------------------------------------------------------------------- lamb_apply */
 
-/* lr r. A NaN among the norms is kept. */
-static double zfi_lamb_rate(const zf_launch *l)
+/* lr r of parameter `index`. A NaN among the norms is kept. */
+static double zfi_lamb_rate(const zf_launch *l, int64_t index)
 {
-    double pp = zfi_get(&l->args[3], 0), uu = zfi_get(&l->args[4], 0), ratio = sqrt(pp) / sqrt(uu);
+    double pp = zfi_get(&l->args[3], index), uu = zfi_get(&l->args[4], index),
+           ratio = sqrt(pp) / sqrt(uu);
     if (ratio < l->attributes[0].f) ratio = l->attributes[0].f;
     if (ratio > l->attributes[1].f) ratio = l->attributes[1].f;
     if (pp == 0 || uu == 0) ratio = 1;
@@ -323,8 +416,12 @@ static double zfi_lamb_rate(const zf_launch *l)
 static void zfi_lamb_apply_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *p = &l->args[0], *u = &l->args[1];
-    double rate = zfi_lamb_rate(l);
-    for (int64_t i = first; i < last; i++) zfi_set(p, i, zfi_get(p, i) - rate * zfi_get(u, i));
+    zfi_stretch s = zfi_stretch_over(first, last);
+    while (zfi_next_stretch(l, 2, 0, &s)) {
+        double rate = zfi_lamb_rate(l, s.index);
+        for (int64_t i = s.first; i < s.last; i++)
+            zfi_set(p, i, zfi_get(p, i) - rate * zfi_get(u, i));
+    }
 }
 
 /* p -= rate u is sgd's step. */
@@ -332,8 +429,10 @@ static void zfi_lamb_apply_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     float *p = l->args[0].data;
     const float *u = l->args[1].data;
-    zfi_sgd_run(zfi_cpu_of(l)->isa, p + first, u + first, NULL, (float)zfi_lamb_rate(l), 0, false,
-                0, last - first);
+    zfi_stretch s = zfi_stretch_over(first, last);
+    while (zfi_next_stretch(l, 2, 0, &s))
+        zfi_sgd_run(zfi_cpu_of(l)->isa, p + s.first, u + s.first, NULL,
+                    (float)zfi_lamb_rate(l, s.index), 0, false, 0, s.last - s.first);
 }
 
 static zf_status zfi_cpu_lamb_apply(const zf_launch *l)

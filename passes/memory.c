@@ -10,9 +10,11 @@
  *     0                                   persistent                               arena
  *
  * A buffer is the storage of a value and of all that share it: views (reshape, a slice of leading
- * rows), and results written over an operand that dies there. Its life runs from the first
- * definition to the last use. What would be a view of a parameter or state and is still read when
- * that is written is a copy instead. Placing buffers is packing rectangles (life x size); two
+ * rows), results written over an operand that dies there, and operands of a pack that die there,
+ * which are made where they belong. Its life runs from the first definition to the last use; what a
+ * node on a queue of its own reads and writes lives until that is waited for, and an accumulator
+ * from the start. What would be a view of a parameter or state and is still read when that is
+ * written is a copy instead. Placing buffers is packing rectangles (life x size); two
  * greedy orders are tried - by size, after Pisarchyk & Lee 2020, and by time with the best fit -
  * and the smaller arena is kept.
  */
@@ -22,8 +24,10 @@ typedef struct zfi_buffer {
     int32_t first, last;  /* positions in the order between which it lives, both included */
     int32_t node;         /* of its first definition */
     int32_t rank;         /* its index, to break ties */
-    bool persistent, scratch;
+    bool persistent, scratch, accumulates;
     bool external; /* a parameter or state of another program: no place in this arena */
+    int32_t host;  /* the buffer of a pack in which it lies, -1: none */
+    int64_t at;    /* where in it */
 } zfi_buffer;
 
 typedef struct zfi_placement {
@@ -31,11 +35,11 @@ typedef struct zfi_placement {
     zfi_buffer *buffers; /* growing array */
     size_t nodes;
     int32_t *buffer_of; /* by node; -1: none */
-    int64_t *inside;    /* by node: bytes from its buffer's start */
+    int64_t *inside;    /* by node: bytes from its buffer's start, -1: that depends on the rank */
     /* By node: position of the last reader, through views too; behind the end for an output */
     int32_t *last_use;
-    /* By node: position of the first node that writes it; behind the end for none */
-    int32_t *written;
+    /* By node: positions of the first and the last node that writes it; behind the end for none */
+    int32_t *written, *written_last;
     int64_t total; /* bytes of all buffers */
 } zfi_placement;
 
@@ -44,9 +48,11 @@ static int64_t zfi_aligned(int64_t bytes)
     return (bytes + ZFI_ALIGN - 1) / ZFI_ALIGN * ZFI_ALIGN;
 }
 
-static bool zfi_is_persistent(zf_op op)
+/* The node is storage that outlives a step. */
+static bool zfi_is_persistent(const zfi_node *node)
 {
-    return op == ZF_OP_input || op == ZF_OP_param || op == ZF_OP_state || op == ZF_OP_constant;
+    return node->op == ZF_OP_input || node->op == ZF_OP_constant || node->op == ZF_OP_unit ||
+           ((node->op == ZF_OP_param || node->op == ZF_OP_state) && !node->held);
 }
 
 /* A node as a backend sees it, data pointers unset. `args` has room for its operands. */
@@ -64,34 +70,52 @@ static zf_launch zfi_launch_of(const zf_graph *g, int32_t id, zf_array *args)
     return l;
 }
 
-/* Positions of last uses and first writes. A view's readers read its operand. */
+/* Positions of last uses and of writes. A view's readers read its operand; what is waited for has
+ * been reading its operands until then. */
 static void zfi_find_uses(zfi_placement *p)
 {
     const zf_graph *g = p->graph;
     int32_t end = zfi_len(g->order);
     int64_t at;
-    for (size_t n = 0; n < p->nodes; n++) p->last_use[n] = -1, p->written[n] = end + 1;
+    for (size_t n = 0; n < p->nodes; n++)
+        p->last_use[n] = -1, p->written[n] = p->written_last[n] = end + 1;
     for (int32_t i = end - 1; i >= 0; i--) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        int32_t until = node->op == ZF_OP_output ? end : i;
+        int32_t until = node->op == ZF_OP_output ? end : i, viewed = zfi_viewed(g, node, &at);
         if (p->last_use[g->order[i]] < i) p->last_use[g->order[i]] = i;
-        if (zfi_is_view(g, node, &at)) until = p->last_use[g->order[i]];
+        if (node->queue || node->op == ZF_OP_wait) until = p->last_use[g->order[i]];
         for (int32_t k = 0; k < node->arg_count; k++) {
-            if (p->last_use[node->args[k]] < until) p->last_use[node->args[k]] = until;
-            if (k < 31 && zfi_written_args(node->op) >> k & 1) p->written[node->args[k]] = i;
+            int32_t x = node->args[k], last = k == viewed ? p->last_use[g->order[i]] : until;
+            if (p->last_use[x] < last) p->last_use[x] = last;
+            if (k < 31 && zfi_written_args(node) >> k & 1) {
+                x = zfi_written_leaf(g, x);
+                p->written[x] = i;
+                if (p->written_last[x] > end) p->written_last[x] = i;
+            }
+        }
+        if (node->op == ZF_OP_wait) {
+            const zfi_node *made = &g->nodes[node->args[0]];
+            for (int32_t k = 0; k < made->arg_count; k++)
+                if (p->last_use[made->args[k]] < i) p->last_use[made->args[k]] = i;
         }
     }
 }
 
-/* The node shares the bytes of its operand: it is a view, and no reader would find a parameter or
- * state changed. */
-static bool zfi_shares_operand(const zfi_placement *p, int32_t id, int64_t *at)
+/* The node at `position` shares the bytes of an operand, whose index is *k: it is a view, and no
+ * reader would find a parameter or state changed since. What is written through always does. */
+static bool zfi_shares_operand(const zfi_placement *p, int32_t id, int32_t position, bool no_reuse,
+                               int32_t *k, int64_t *at)
 {
     const zf_graph *g = p->graph;
-    int32_t buffer;
-    if (!zfi_is_view(g, &g->nodes[id], at)) return false;
-    buffer = p->buffer_of[g->nodes[id].args[0]];
-    return buffer < 0 || p->written[p->buffers[buffer].node] > p->last_use[id];
+    int32_t viewed = zfi_viewed(g, &g->nodes[id], at), buffer, leaf;
+    *k = viewed;
+    if (viewed < 0) return false;
+    if (g->nodes[id].op == ZF_OP_part || zfi_has(g, id, ZF_OP_COLLECTIVE)) return true;
+    buffer = p->buffer_of[g->nodes[id].args[viewed]];
+    if (no_reuse || p->inside[g->nodes[id].args[viewed]] < 0) return false;
+    if (buffer < 0) return true;
+    leaf = p->buffers[buffer].node;
+    return p->written[leaf] > p->last_use[id] || p->written_last[leaf] <= position;
 }
 
 /* The operand over which the node at `position` may write its result, -1: none. Its buffer ends
@@ -104,7 +128,8 @@ static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t positi
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
         int32_t b = p->buffer_of[node->args[k]];
-        bool good = b >= 0 && !p->buffers[b].persistent && p->buffers[b].last == position &&
+        bool good = b >= 0 && !p->buffers[b].persistent && !p->buffers[b].accumulates &&
+                    p->buffers[b].host < 0 && p->buffers[b].last == position &&
                     zf_dtype_size(x->dtype) == zf_dtype_size(node->dtype) &&
                     zfi_same_shape(&x->shape, &node->shape) &&
                     zfi_aligned((int64_t)zfi_node_bytes(x)) == p->buffers[b].size &&
@@ -133,28 +158,55 @@ static int32_t zfi_add_buffer(zfi_placement *p, zfi_buffer buffer, int64_t bytes
     return zfi_push(&p->graph->memory, p->buffers, buffer) ? buffer.rank : -1;
 }
 
+/* Operands of a pack that end there, alone in their buffers, are made in its buffer. */
+static void zfi_host_operands(zfi_placement *p, int32_t id, int32_t position)
+{
+    const zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    const int64_t *places = node->attributes[0].list.data;
+    int32_t host = p->buffer_of[id];
+    for (int32_t k = 0; k < node->arg_count && host >= 0; k++) {
+        int32_t x = node->args[k], b = p->buffer_of[x];
+        int64_t at = places[k] * (int64_t)zf_dtype_size(node->dtype);
+        zfi_buffer *buffer = b < 0 ? NULL : &p->buffers[b];
+        if (!buffer || buffer->persistent || buffer->host >= 0 || buffer->last != position ||
+            buffer->accumulates || p->inside[x] != 0 || at % ZFI_ALIGN ||
+            zfi_aligned((int64_t)zfi_node_bytes(&g->nodes[x])) != buffer->size ||
+            at + buffer->size > p->buffers[host].size)
+            continue;
+        if (k + 1 < node->arg_count &&
+            at + buffer->size > places[k + 1] * (int64_t)zf_dtype_size(node->dtype))
+            continue;
+        buffer->host = host;
+        buffer->at = at;
+        if (buffer->first < p->buffers[host].first) p->buffers[host].first = buffer->first;
+    }
+}
+
 /* Follows every value to its buffer, and asks the backend for scratch. */
 static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array *args)
 {
     zf_graph *g = p->graph;
     int32_t end = zfi_len(g->order);
     for (int32_t i = 0; i < end && !g->memory.failed && !g->error.status; i++) {
-        int32_t id = g->order[i], over;
+        int32_t id = g->order[i], over, k;
         zfi_node *node = &g->nodes[id];
         int64_t at;
-        bool view = !d->no_reuse && zfi_shares_operand(p, id, &at);
-        if (d->backend && !zfi_is_persistent(node->op) && !view) {
+        bool view = zfi_shares_operand(p, id, i, d->no_reuse, &k, &at);
+        if (node->held) continue;
+        if (d->backend && !zfi_is_persistent(node) && !view) {
             zf_launch l = zfi_launch_of(g, id, args);
             l.backend = d->backend->self;
             node->scratch_bytes = (int64_t)d->backend->scratch(d->backend->self, &l);
             if (node->scratch_bytes)
-                zfi_add_buffer(p, (zfi_buffer){.first = i, .last = i, .node = id, .scratch = true},
-                               node->scratch_bytes);
+                zfi_add_buffer(
+                    p, (zfi_buffer){.first = i, .last = i, .node = id, .scratch = true, .host = -1},
+                    node->scratch_bytes);
         }
         if (zfi_has(g, id, ZF_OP_EFFECT)) continue;
         if (view) {
-            p->buffer_of[id] = p->buffer_of[node->args[0]];
-            p->inside[id] = p->inside[node->args[0]] + at;
+            p->buffer_of[id] = p->buffer_of[node->args[k]];
+            p->inside[id] = at < 0 ? -1 : p->inside[node->args[k]] + at;
         } else if ((over = d->no_reuse ? -1 : zfi_overwrites(p, id, i)) >= 0) {
             p->buffer_of[id] = p->buffer_of[node->args[over]];
             p->buffers[p->buffer_of[id]].last = p->last_use[id];
@@ -162,11 +214,15 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
             zfi_buffer b = {.first = i,
                             .last = p->last_use[id],
                             .node = id,
-                            .persistent = zfi_is_persistent(node->op)};
-            b.external = d->share && zfi_is_written(node->op);
+                            .persistent = zfi_is_persistent(node),
+                            .accumulates = node->op == ZF_OP_accumulator,
+                            .host = -1};
+            b.external = d->share && zfi_is_written(node->op) && b.persistent;
             if (b.persistent) b.first = 0, b.last = end;
+            if (b.accumulates) b.first = 0;
             p->buffer_of[id] = zfi_add_buffer(p, b, (int64_t)zfi_node_bytes(node));
         }
+        if (node->op == ZF_OP_pack && !d->no_reuse) zfi_host_operands(p, id, i);
     }
 }
 
@@ -179,9 +235,10 @@ static int zfi_by_size(const void *left, const void *right)
     return a->rank < b->rank ? -1 : 1;
 }
 
-static int zfi_by_rank(const void *left, const void *right)
+static int zfi_by_first(const void *left, const void *right)
 {
     const zfi_buffer *a = left, *b = right;
+    if (a->first != b->first) return a->first < b->first ? -1 : 1;
     return a->rank < b->rank ? -1 : 1;
 }
 
@@ -266,7 +323,8 @@ static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d)
     int64_t arena = 0;
     if (work && again && list) {
         for (int32_t n = 0; n < all; n++)
-            if (!p->buffers[n].persistent) work[count++] = p->buffers[n];
+            if (!p->buffers[n].persistent && p->buffers[n].host < 0) work[count++] = p->buffers[n];
+        qsort(work, (size_t)count, sizeof *work, zfi_by_first);
         arena = d->no_reuse ? zfi_pack_apart(work, count) : zfi_pack_by_time(work, count, list);
         if (!d->no_reuse && count <= ZFI_QUADRATIC) {
             int64_t other;
@@ -275,7 +333,6 @@ static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d)
             other = zfi_pack_by_size(again, count, list);
             if (other < arena) {
                 arena = other;
-                qsort(again, (size_t)count, sizeof *again, zfi_by_rank);
                 memcpy(work, again, (size_t)count * sizeof *again);
             }
         }
@@ -296,7 +353,7 @@ static int64_t zfi_largest_sum(zfi_placement *p, int32_t *node)
     int64_t *change = zfi_calloc(&g->memory, positions, sizeof *change), sum = 0, most = 0;
     if (!change) return 0;
     for (int32_t n = 0; n < zfi_len(p->buffers); n++)
-        if (!p->buffers[n].persistent) {
+        if (!p->buffers[n].persistent && p->buffers[n].host < 0) {
             change[p->buffers[n].first] += p->buffers[n].size;
             change[p->buffers[n].last + 1] -= p->buffers[n].size;
         }
@@ -309,11 +366,12 @@ static int64_t zfi_largest_sum(zfi_placement *p, int32_t *node)
     return most;
 }
 
-/* Inputs, parameters, states, constants, each kind in the order of its nodes. Returns the end of
- * the last one. */
+/* Inputs, units, parameters, states, constants, each kind in the order of its nodes. Returns the
+ * end of the last one. */
 static int64_t zfi_place_persistent(zfi_placement *p)
 {
-    static const zf_op kinds[] = {ZF_OP_input, ZF_OP_param, ZF_OP_state, ZF_OP_constant};
+    static const zf_op kinds[] = {ZF_OP_input, ZF_OP_unit, ZF_OP_param, ZF_OP_state,
+                                  ZF_OP_constant};
     int64_t at = 0;
     for (int k = 0; k < ZFI_COUNT(kinds); k++)
         for (int32_t n = 0; n < zfi_len(p->buffers); n++) {
@@ -337,9 +395,12 @@ static void zfi_place(zfi_placement *p, const zf_memory_desc *d)
         if (!b->persistent) b->offset += persistent;
         if (b->scratch) g->nodes[b->node].scratch_offset = b->offset;
     }
+    for (int32_t n = 0; n < zfi_len(p->buffers); n++)
+        if (p->buffers[n].host >= 0)
+            p->buffers[n].offset = p->buffers[p->buffers[n].host].offset + p->buffers[n].at;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i], b = p->buffer_of[id];
-        if (b < 0 || p->buffers[b].external) continue;
+        if (b < 0 || p->buffers[b].external || p->inside[id] < 0) continue;
         g->nodes[id].placed = true;
         g->nodes[id].offset = p->buffers[b].offset + p->inside[id];
         g->nodes[id].bytes = (int64_t)zfi_node_bytes(&g->nodes[id]);
@@ -361,11 +422,12 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     p.buffer_of = zfi_calloc(&g->memory, p.nodes, sizeof *p.buffer_of);
     p.inside = zfi_calloc(&g->memory, p.nodes, sizeof *p.inside);
     p.last_use = zfi_calloc(&g->memory, p.nodes, sizeof *p.last_use);
-    p.written = zfi_calloc(&g->memory, p.nodes, sizeof *p.written);
+    p.written = zfi_calloc(&g->memory, 2 * p.nodes, sizeof *p.written);
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         if (g->nodes[g->order[i]].arg_count > most) most = g->nodes[g->order[i]].arg_count;
     args = zfi_calloc(&g->memory, (size_t)most, sizeof *args);
     if (p.buffer_of && p.inside && p.last_use && p.written && args) {
+        p.written_last = p.written + p.nodes;
         for (size_t n = 0; n < p.nodes; n++) p.buffer_of[n] = -1;
         zfi_find_uses(&p);
         zfi_make_buffers(&p, &d, args);
@@ -374,7 +436,7 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     zfi_free(&g->memory, p.buffer_of, p.nodes * sizeof *p.buffer_of);
     zfi_free(&g->memory, p.inside, p.nodes * sizeof *p.inside);
     zfi_free(&g->memory, p.last_use, p.nodes * sizeof *p.last_use);
-    zfi_free(&g->memory, p.written, p.nodes * sizeof *p.written);
+    zfi_free(&g->memory, p.written, 2 * p.nodes * sizeof *p.written);
     zfi_free(&g->memory, args, (size_t)most * sizeof *args);
     zfi_array_free(&g->memory, p.buffers);
     if (g->memory.failed) return zfi_graph_nomem(g);

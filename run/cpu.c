@@ -38,7 +38,7 @@ static void *zfi_cpu_allocate(void *self, size_t bytes, zf_error *error)
     return aligned;
 }
 
-static void zfi_cpu_release(void *self, void *memory, size_t bytes)
+static void zfi_cpu_give_back(void *self, void *memory, size_t bytes)
 {
     char *block;
     if (!memory) return;
@@ -66,23 +66,50 @@ static size_t zfi_cpu_scratch(void *self, const zf_launch *l)
     }
 }
 
+static zf_status zfi_cpu_queues(void *self, int32_t count, zf_error *error)
+{
+    zfi_cpu *cpu = self;
+    for (int32_t k = 1; k < count && k < ZFI_QUEUES; k++)
+        if (!cpu->queues[k] && !(cpu->queues[k] = zfi_queue_new(&cpu->memory, error)))
+            return error->status;
+    return ZF_OK;
+}
+
 static zf_status zfi_cpu_launch(void *self, const zf_launch *l)
 {
-    (void)self;
-    return zfi_rows[l->op].cpu(l);
+    zfi_cpu *cpu = self;
+    if (l->queue <= 0 || l->queue >= ZFI_QUEUES || !cpu->queues[l->queue])
+        return zfi_rows[l->op].cpu(l);
+    zfi_queue_launch(cpu->queues[l->queue], l);
+    return ZF_OK;
+}
+
+static zf_status zfi_cpu_wait_for(void *self, const zf_launch *l)
+{
+    zfi_cpu *cpu = self;
+    zfi_queue *queue = l->queue > 0 && l->queue < ZFI_QUEUES ? cpu->queues[l->queue] : NULL;
+    return queue ? zfi_queue_wait(queue, l, l->error) : ZF_OK;
 }
 
 static zf_status zfi_cpu_synchronize(void *self, zf_error *error)
 {
-    (void)self, (void)error;
-    return ZF_OK;
+    zfi_cpu *cpu = self;
+    zf_status status = ZF_OK;
+    for (int k = 1; k < ZFI_QUEUES; k++)
+        if (cpu->queues[k]) {
+            zf_status of = zfi_queue_wait(cpu->queues[k], NULL, error);
+            if (!status) status = of;
+        }
+    return status;
 }
 
 static void zfi_cpu_destroy(void *self)
 {
     zfi_cpu *cpu = self;
-    zfi_memory memory = cpu->memory;
+    zfi_memory memory;
+    for (int k = 1; k < ZFI_QUEUES; k++) zfi_queue_free(cpu->queues[k]);
     zfi_pool_free(cpu->pool);
+    memory = cpu->memory;
     zfi_free(&memory, cpu, sizeof *cpu);
 }
 
@@ -127,10 +154,12 @@ ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error)
     cpu->backend = (zf_backend){"cpu",
                                 cpu,
                                 zfi_cpu_allocate,
-                                zfi_cpu_release,
+                                zfi_cpu_give_back,
                                 zfi_cpu_copy,
                                 zfi_cpu_scratch,
+                                zfi_cpu_queues,
                                 zfi_cpu_launch,
+                                zfi_cpu_wait_for,
                                 zfi_cpu_synchronize,
                                 zfi_cpu_destroy};
     if (d.threads > 1 && !(cpu->pool = zfi_pool_new(&cpu->memory, d.threads, error))) {

@@ -2,6 +2,9 @@
  *
  * Compiling resolves every node to a zf_launch whose pointers are final, so that a step is a loop
  * over launches and allocates nothing. The arena is the only allocation from the backend.
+ *
+ *     launches | micro section, once per micro-batch | update section, once per step |
+ *              0                                 micro_end                    launch_count
  */
 
 struct zf_program {
@@ -14,11 +17,16 @@ struct zf_program {
     void **data; /* by node */
     size_t nodes;
     zf_launch *launches;
-    int32_t launch_count, launch_room, arg_count;
+    int32_t *waits_for; /* by launch that is a `wait`: the launch it waits for; else -1 */
+    int32_t launch_count, launch_room, micro_end, arg_count;
     zf_array *args; /* of all launches */
+    const zf_comm *comm; /* NULL: one rank */
+    uint64_t *hashes;    /* of the plans, by rank; this rank's first */
+    bool agreed;         /* all ranks have the same plan */
     zf_run run;
     int64_t steps; /* done */
-    bool poison;
+    int64_t micro; /* micro-batches done of the step under way */
+    bool poison, allow_nan;
     zf_error error;
 };
 
@@ -30,15 +38,70 @@ ZF_API int64_t zf_program_step(const zf_program *p) { return p ? p->steps : 0; }
 
 static void zfi_clear_error(zf_program *p) { p->error = (zf_error){ZF_OK, ""}; }
 
+enum { ZFI_FILL_PIECE = 65536 };
+
+/* What this rank has of a leaf: elements [first, first + count), from element `at` of its part of
+ * the unit on. */
+typedef struct zfi_range_of {
+    int64_t first, count, at;
+} zfi_range_of;
+
+/* Of operand k of a unit. */
+static zfi_range_of zfi_local_range(const zf_program *p, const zfi_node *unit, int32_t k)
+{
+    int64_t part = zfi_node_count(unit), begin = unit->attributes[2].i > 1 ? part * p->run.rank : 0,
+            at = ((const int64_t *)unit->attributes[0].list.data)[k],
+            end = at + zfi_node_count(&p->graph->nodes[unit->args[k]]);
+    int64_t from = at > begin ? at : begin, until = end < begin + part ? end : begin + part;
+    return (zfi_range_of){from - at, until > from ? until - from : 0, from - begin};
+}
+
+/* The unit that holds the leaf, and which of its operands that is; NULL: it is not in one. */
+static const zfi_node *zfi_unit_of(const zf_graph *g, int32_t leaf, int32_t *operand)
+{
+    const zfi_node *unit = g->nodes[leaf].held ? &g->nodes[g->nodes[leaf].held] : NULL;
+    for (*operand = 0; unit && unit->args[*operand] != leaf; ++*operand)
+        ;
+    return unit;
+}
+
 /* --------------------------------------------------------------------------- compiling */
+
+/* A unit of the shared program that holds the same leaves at the same places. */
+static zf_status zfi_bind_shared_unit(zf_program *p, int32_t id)
+{
+    zf_graph *g = p->graph;
+    const zf_graph *share = p->share->graph;
+    const zfi_node *node = &g->nodes[id], *first = &g->nodes[node->args[0]], *other;
+    int32_t leaf = zfi_map_get(share->names, first->name, 0), there = share->nodes[leaf].held;
+    bool same;
+    other = &share->nodes[there];
+    same = there && other->arg_count == node->arg_count && other->dtype == node->dtype &&
+           zfi_same_shape(&other->shape, &node->shape) &&
+           !memcmp(other->attributes[0].list.data, node->attributes[0].list.data,
+                   (size_t)node->arg_count * sizeof(int64_t));
+    for (int32_t k = 0; same && k < node->arg_count; k++) {
+        const zfi_node *mine = &g->nodes[node->args[k]], *its = &share->nodes[other->args[k]];
+        same = !strcmp(mine->name, its->name) && zfi_same_shape(&mine->shape, &its->shape);
+    }
+    if (!same)
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: the shared program has no unit like %%%d, with \"%s\" and %d "
+                        "others: zf_zero must have been called with the same options",
+                        (int)id, first->name, (int)node->arg_count - 1);
+    p->data[id] = p->share->data[there];
+    return ZF_OK;
+}
 
 /* Finds a parameter or state of the shared program by name. */
 static zf_status zfi_bind_shared(zf_program *p, int32_t id)
 {
     zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id], *other;
-    int32_t there = zfi_map_get(p->share->graph->names, node->name, 0);
+    int32_t there;
     char here[ZFI_TYPE_TEXT], theirs[ZFI_TYPE_TEXT];
+    if (node->op == ZF_OP_unit) return zfi_bind_shared_unit(p, id);
+    there = zfi_map_get(p->share->graph->names, node->name, 0);
     other = &p->share->graph->nodes[there];
     if (!there || other->op != node->op)
         return zfi_fail(&g->error, ZF_ERR_MISMATCH,
@@ -53,26 +116,34 @@ static zf_status zfi_bind_shared(zf_program *p, int32_t id)
     return ZF_OK;
 }
 
-/* Where each node's value lies: at its place, in the shared program, or, a view, in its operand. */
+/* Where each node's value lies: at its place, in the shared program, in its operand if it is a
+ * view, in its unit if that is not cut; a leaf of a unit that is cut lies nowhere as a whole. */
 static zf_status zfi_bind(zf_program *p)
 {
     zf_graph *g = p->graph;
     zf_status status = ZF_OK;
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
-        int32_t id = g->order[i];
+        int32_t id = g->order[i], k;
         const zfi_node *node = &g->nodes[id];
+        bool outlives = zfi_is_persistent(node) && zfi_is_written(node->op);
         int64_t at;
-        if (zfi_is_written(node->op) && node->placed == (p->share != NULL))
+        if (outlives && node->placed == (p->share != NULL))
             return zfi_fail(
                 &g->error, ZF_ERR_STAGE, "zf_compile: zf_memory gave %%%d \"%s\" %s", (int)id,
-                node->name,
+                node->name ? node->name : "unit",
                 p->share ? "a place of its own, so it cannot be that of another program "
                            "(zf_memory_desc.share)"
                          : "no place, so it needs a program to share with (zf_compile_desc.share)");
         /* Of 0 bytes */
         if (node->placed) p->data[id] = p->arena ? (char *)p->arena + node->offset : (void *)p;
-        else if (zfi_is_written(node->op)) status = zfi_bind_shared(p, id);
-        else if (zfi_is_view(g, node, &at)) p->data[id] = (char *)p->data[node->args[0]] + at;
+        else if (outlives) status = zfi_bind_shared(p, id);
+        else if ((k = zfi_viewed(g, node, &at)) >= 0)
+            p->data[id] = (char *)p->data[node->args[k]] +
+                          (at < 0 ? (int64_t)zfi_node_bytes(node) * p->run.rank : at);
+        for (k = 0; node->op == ZF_OP_unit && node->attributes[2].i <= 1 && k < node->arg_count; k++)
+            p->data[node->args[k]] = (char *)p->data[id] +
+                                     ((const int64_t *)node->attributes[0].list.data)[k] *
+                                         (int64_t)zf_dtype_size(node->dtype);
     }
     return status;
 }
@@ -82,21 +153,32 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     int64_t at;
-    if (zfi_is_persistent(node->op) || node->op == ZF_OP_output || node->op == ZF_OP_gradient)
-        return false;
-    return !(zfi_is_view(g, node, &at) &&
-             (char *)p->data[node->args[0]] + at == (char *)p->data[id]);
+    int32_t k;
+    switch (node->op) {
+    case ZF_OP_output:
+    case ZF_OP_gradient:
+    case ZF_OP_release: return false;
+    case ZF_OP_wait: return true;
+    default: break;
+    }
+    if (zfi_has(g, id, ZF_OP_LEAF)) return false;
+    if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return true;
+    k = zfi_viewed(g, node, &at);
+    if (k < 0) return true;
+    if (at < 0) at = (int64_t)zfi_node_bytes(node) * p->run.rank;
+    return (char *)p->data[node->args[k]] + at != (char *)p->data[id];
 }
 
-static zf_status zfi_make_launches(zf_program *p)
+static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
 {
     zf_graph *g = p->graph;
     zf_array *args;
     for (int32_t i = 0; i < zfi_len(g->order); i++) p->arg_count += g->nodes[g->order[i]].arg_count;
     p->launch_room = zfi_len(g->order);
     p->launches = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->launches);
+    p->waits_for = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->waits_for);
     args = p->args = zfi_calloc(&p->memory, (size_t)p->arg_count, sizeof *p->args);
-    if (!p->launches || !args) return zfi_graph_nomem(g);
+    if (!p->launches || !args || !p->waits_for) return zfi_graph_nomem(g);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         zf_launch l;
@@ -119,33 +201,72 @@ static zf_status zfi_make_launches(zf_program *p)
             g->nodes[id].scratch_bytes ? (char *)p->arena + g->nodes[id].scratch_offset : NULL;
         l.run = &p->run;
         l.error = &p->error;
+        l.queue = g->nodes[id].queue;
+        l.comm = p->comm;
+        p->waits_for[p->launch_count] = l.op == ZF_OP_wait ? launch_of[g->nodes[id].args[0]] : -1;
+        launch_of[id] = p->launch_count;
+        if (!g->nodes[id].update) p->micro_end = p->launch_count + 1;
         p->launches[p->launch_count++] = l;
     }
     return ZF_OK;
 }
 
-/* Writes the first values of everything persistent, a piece at a time. */
+/* The leaf's elements [first, first + count) into memory at `to`, a piece at a time. */
+static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t count, char *to,
+                               float *work, double *piece)
+{
+    const zfi_node *node = &p->graph->nodes[id];
+    int64_t size = (int64_t)zf_dtype_size(node->dtype);
+    zf_status status = ZF_OK;
+    for (int64_t at = 0; at < count && !status; at += ZFI_FILL_PIECE) {
+        int64_t n = count - at < ZFI_FILL_PIECE ? count - at : ZFI_FILL_PIECE;
+        zfi_first_values(node, p->run.seed, first + at, n, work, piece);
+        status = p->backend->copy(p->backend->self, to + at * size, piece, (size_t)(n * size),
+                                  ZF_HOST_TO_DEVICE, &p->graph->error);
+    }
+    return status;
+}
+
+/* This rank's part of a unit: zeros, and the leaves' values where they are. */
+static zf_status zfi_fill_unit(zf_program *p, int32_t id, float *work, double *piece)
+{
+    const zfi_node *node = &p->graph->nodes[id];
+    size_t bytes = zfi_node_bytes(node), size = zf_dtype_size(node->dtype), n;
+    char *to = p->data[id];
+    zf_status status = ZF_OK;
+    memset(piece, 0, ZFI_FILL_PIECE * sizeof *piece);
+    for (size_t at = 0; at < bytes && !status; at += n) {
+        n = bytes - at < ZFI_FILL_PIECE * sizeof *piece ? bytes - at
+                                                         : ZFI_FILL_PIECE * sizeof *piece;
+        status = p->backend->copy(p->backend->self, to + at, piece, n, ZF_HOST_TO_DEVICE,
+                                  &p->graph->error);
+    }
+    for (int32_t k = 0; k < node->arg_count && !status; k++) {
+        zfi_range_of r = zfi_local_range(p, node, k);
+        if (r.count > 0)
+            status = zfi_fill_leaf(p, node->args[k], r.first, r.count,
+                                   to + (size_t)r.at * size, work, piece);
+    }
+    return status;
+}
+
+/* Writes the first values of everything persistent. */
 static zf_status zfi_fill(zf_program *p)
 {
-    enum { PIECE = 65536 };
     zf_graph *g = p->graph;
-    float *work = zfi_calloc(&p->memory, PIECE, sizeof *work);
-    double *piece = zfi_calloc(&p->memory, PIECE, sizeof *piece);
+    float *work = zfi_calloc(&p->memory, ZFI_FILL_PIECE, sizeof *work);
+    double *piece = zfi_calloc(&p->memory, ZFI_FILL_PIECE, sizeof *piece);
     zf_status status = ZF_OK;
     if (!work || !piece) status = zfi_graph_nomem(g);
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
-        const zfi_node *node = &g->nodes[g->order[i]];
-        int64_t count = zfi_node_count(node), size = (int64_t)zf_dtype_size(node->dtype);
-        if (!node->placed || !zfi_is_persistent(node->op)) continue;
-        for (int64_t at = 0; at < count && !status; at += PIECE) {
-            int64_t n = count - at < PIECE ? count - at : PIECE;
-            zfi_first_values(node, p->run.seed, at, n, work, piece);
-            status = p->backend->copy(p->backend->self, (char *)p->data[g->order[i]] + at * size,
-                                      piece, (size_t)(n * size), ZF_HOST_TO_DEVICE, &g->error);
-        }
+        int32_t id = g->order[i];
+        if (!g->nodes[id].placed || !zfi_is_persistent(&g->nodes[id])) continue;
+        if (g->nodes[id].op == ZF_OP_unit) status = zfi_fill_unit(p, id, work, piece);
+        else status = zfi_fill_leaf(p, id, 0, zfi_node_count(&g->nodes[id]), p->data[id], work,
+                                    piece);
     }
-    zfi_free(&p->memory, work, PIECE * sizeof *work);
-    zfi_free(&p->memory, piece, PIECE * sizeof *piece);
+    zfi_free(&p->memory, work, ZFI_FILL_PIECE * sizeof *work);
+    zfi_free(&p->memory, piece, ZFI_FILL_PIECE * sizeof *piece);
     return status;
 }
 
@@ -153,15 +274,15 @@ static zf_status zfi_fill(zf_program *p)
  * later. Views are left out: their bytes are those of their operands. */
 static void zfi_mark_peak(const zf_graph *g, bool *there)
 {
-    int32_t end = zfi_len(g->order), peak = end - 1;
+    int32_t end = zfi_len(g->order), peak = end - 1, view;
     int64_t at;
     for (int32_t i = 0; i < end; i++)
-        if (g->order[i] == g->peak_node && !zfi_is_persistent(g->nodes[g->peak_node].op)) peak = i;
+        if (g->order[i] == g->peak_node && !zfi_is_persistent(&g->nodes[g->peak_node])) peak = i;
     for (int32_t i = 0; i < end; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         for (int32_t k = 0; k < node->arg_count && (i >= peak || node->op == ZF_OP_output); k++) {
             int32_t x = node->args[k];
-            while (zfi_is_view(g, &g->nodes[x], &at)) x = g->nodes[x].args[0];
+            while ((view = zfi_viewed(g, &g->nodes[x], &at)) >= 0) x = g->nodes[x].args[view];
             there[x] = true;
         }
     }
@@ -169,7 +290,7 @@ static void zfi_mark_peak(const zf_graph *g, bool *there)
     for (int32_t i = 0; i < end; i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        there[id] = node->placed && (zfi_is_persistent(node->op) || (there[id] && i <= peak));
+        there[id] = node->placed && (zfi_is_persistent(node) || (there[id] && i <= peak));
     }
 }
 
@@ -205,10 +326,26 @@ static zf_status zfi_check_limit(zf_graph *g, size_t limit)
                     largest);
 }
 
+/* The communicator is one of as many ranks as the graph was cut for. */
+static zf_status zfi_check_comm(zf_graph *g, const zf_comm *comm)
+{
+    int32_t world = comm ? comm->world : 1;
+    if (comm && (comm->rank < 0 || comm->rank >= world))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_compile: rank %d of a world of %d",
+                        (int)comm->rank, (int)world);
+    if (world == g->world) return ZF_OK;
+    return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                    "zf_compile: the graph is for %d ranks (zf_zero_desc.world), the communicator "
+                    "(zf_compile_desc.comm) has %d",
+                    (int)g->world, (int)world);
+}
+
 static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
 {
     zf_graph *g = p->graph;
-    zf_status status = ZF_OK;
+    zf_status status = zfi_check_comm(g, d->comm);
+    int32_t *launch_of;
+    if (status) return status;
     if (!d->backend) {
         p->own_backend =
             zf_cpu_backend(&(zf_cpu_desc){.allocator = g->memory.allocator}, &g->error);
@@ -223,10 +360,23 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
         p->arena = p->backend->allocate(p->backend->self, p->arena_bytes, &g->error);
         if (!p->arena) return g->error.status;
     }
+    if (g->stages & ZFI_STAGE_OVERLAP &&
+        (status = p->backend->queues(p->backend->self, ZFI_QUEUES, &g->error)))
+        return status;
     p->nodes = (size_t)zfi_len(g->nodes);
     p->data = zfi_calloc(&p->memory, p->nodes, sizeof *p->data);
     if (!p->data) return zfi_graph_nomem(g);
-    if ((status = zfi_bind(p)) || (status = zfi_make_launches(p))) return status;
+    if ((status = zfi_bind(p))) return status;
+    launch_of = zfi_calloc(&p->memory, p->nodes, sizeof *launch_of);
+    if (!launch_of) return zfi_graph_nomem(g);
+    status = zfi_make_launches(p, launch_of);
+    zfi_free(&p->memory, launch_of, p->nodes * sizeof *launch_of);
+    if (status) return status;
+    if (p->comm) {
+        p->hashes = zfi_calloc(&p->memory, (size_t)g->world, sizeof *p->hashes);
+        if (!p->hashes) return zfi_graph_nomem(g);
+        p->hashes[p->run.rank] = zf_graph_hash(g);
+    }
     p->poison = d->poison;
     return zfi_fill(p);
 }
@@ -243,6 +393,10 @@ ZF_API zf_program *zf_compile(zf_graph *g, const zf_compile_desc *desc)
     p->share = d.share;
     p->run.seed = d.seed;
     p->run.evaluate = d.evaluate;
+    p->run.world = g->world;
+    p->comm = d.comm;
+    p->run.rank = d.comm ? d.comm->rank : 0;
+    p->allow_nan = d.allow_nan;
     if (zfi_compile(p, &d)) {
         zf_program_free(p);
         return NULL;
@@ -258,12 +412,14 @@ ZF_API void zf_program_free(zf_program *p)
     if (p->arena) p->backend->release(p->backend->self, p->arena, p->arena_bytes);
     zfi_free(&memory, p->data, p->nodes * sizeof *p->data);
     zfi_free(&memory, p->launches, (size_t)p->launch_room * sizeof *p->launches);
+    zfi_free(&memory, p->waits_for, (size_t)p->launch_room * sizeof *p->waits_for);
+    if (p->hashes) zfi_free(&memory, p->hashes, (size_t)p->run.world * sizeof *p->hashes);
     zfi_free(&memory, p->args, (size_t)p->arg_count * sizeof *p->args);
     zf_backend_free(p->own_backend);
     zfi_free(&memory, p, sizeof *p);
 }
 
-/* ----------------------------------------------------------------------------- running */
+/* --------------------------------------------------------------------- reading, writing */
 
 /* The node that `x` names, after checking that the program can hand out or take its bytes. */
 static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const char *call,
@@ -279,7 +435,8 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
                         "%s: the tensor is not one of the program's graph", call),
                0;
-    known = zfi_is_persistent(node->op) && !(writing && node->op == ZF_OP_constant);
+    known = (zfi_is_persistent(node) || node->held) && node->op != ZF_OP_unit &&
+            !(writing && node->op == ZF_OP_constant);
     for (int32_t i = 0; i < zfi_len(g->order) && !known && !writing; i++)
         known = g->nodes[g->order[i]].op == ZF_OP_output && g->nodes[g->order[i]].args[0] == id;
     if (!known)
@@ -297,15 +454,53 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
     return id;
 }
 
+/* The leaf is cut over the ranks. */
+static bool zfi_is_cut(const zf_graph *g, int32_t id)
+{
+    return g->nodes[id].held && g->nodes[g->nodes[id].held].attributes[2].i > 1;
+}
+
 ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t bytes)
 {
-    int32_t id;
+    int32_t id, k;
+    const char *from = data;
     if (!p) return ZF_ERR_ARGUMENT;
     id = zfi_accessible(p, x, bytes, "zf_write", true);
     if (!id) return p->error.status;
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
+    if (zfi_is_cut(p->graph, id)) {
+        const zfi_node *unit = zfi_unit_of(p->graph, id, &k);
+        int64_t size = (int64_t)zf_dtype_size(unit->dtype);
+        zfi_range_of r = zfi_local_range(p, unit, k);
+        return p->backend->copy(p->backend->self,
+                                (char *)p->data[p->graph->nodes[id].held] + r.at * size,
+                                from + r.first * size, (size_t)(r.count * size), ZF_HOST_TO_DEVICE,
+                                &p->error);
+    }
     return p->backend->copy(p->backend->self, p->data[id], data, bytes, ZF_HOST_TO_DEVICE,
                             &p->error);
+}
+
+/* A leaf that is cut: each rank in turn sends what it has of it. */
+static zf_status zfi_read_cut(zf_program *p, int32_t id, char *data)
+{
+    int32_t k;
+    const zfi_node *unit = zfi_unit_of(p->graph, id, &k);
+    int64_t size = (int64_t)zf_dtype_size(unit->dtype);
+    zf_program other = *p;
+    for (int32_t r = 0; r < p->run.world; r++) {
+        zfi_range_of range;
+        zf_collective c = {.op = ZF_OP_bcast, .node = id, .dtype = unit->dtype, .root = r};
+        other.run.rank = r;
+        range = zfi_local_range(&other, unit, k);
+        if (!range.count) continue;
+        c.count = range.count;
+        c.out = data + range.first * size;
+        c.in = r == p->run.rank ? (char *)p->data[p->graph->nodes[id].held] + range.at * size
+                                : c.out;
+        if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
+    }
+    return ZF_OK;
 }
 
 ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
@@ -316,9 +511,12 @@ ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
     if (!id) return p->error.status;
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_read: data is NULL");
     if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
+    if (zfi_is_cut(p->graph, id)) return zfi_read_cut(p, id, data);
     return p->backend->copy(p->backend->self, data, p->data[id], bytes, ZF_DEVICE_TO_HOST,
                             &p->error);
 }
+
+/* ------------------------------------------------------------------------------ running */
 
 static bool zfi_share_bytes(const zf_array *a, const zf_array *b)
 {
@@ -334,6 +532,13 @@ static bool zfi_wanted(const zf_program *p, const zf_array *x, int32_t n)
 {
     const zf_graph *g = p->graph;
     if (zfi_share_bytes(x, &p->launches[n].out)) return true;
+    for (int32_t m = 0; m < p->launch_count; m++) /* what is under way on another queue */
+        if (p->waits_for[m] >= 0 && p->waits_for[m] < n && m > n) {
+            const zf_launch *l = &p->launches[p->waits_for[m]];
+            if (zfi_share_bytes(x, &l->out)) return true;
+            for (int32_t k = 0; k < l->arg_count; k++)
+                if (zfi_share_bytes(x, &l->args[k])) return true;
+        }
     for (int32_t m = n + 1; m < p->launch_count; m++) {
         for (int32_t k = 0; k < p->launches[m].arg_count; k++)
             if (zfi_share_bytes(x, &p->launches[m].args[k])) return true;
@@ -342,7 +547,8 @@ static bool zfi_wanted(const zf_program *p, const zf_array *x, int32_t n)
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         zf_array value;
-        if (node->op != ZF_OP_output && !zfi_is_persistent(node->op)) continue;
+        if (node->op != ZF_OP_output && node->op != ZF_OP_accumulator && !zfi_is_persistent(node))
+            continue;
         if (node->op == ZF_OP_output) node = &g->nodes[node->args[0]];
         value = (zf_array){p->data[node - g->nodes], node->dtype, node->shape};
         if (zfi_share_bytes(x, &value)) return true;
@@ -368,20 +574,136 @@ static void zfi_poison(zf_program *p, int32_t n)
     }
 }
 
+/* Launches n, or waits for the one that it waits for. */
+static zf_status zfi_launch(zf_program *p, int32_t n)
+{
+    const zf_launch *l = &p->launches[n];
+    zf_status status;
+    if (l->op == ZF_OP_wait) {
+        n = p->waits_for[n];
+        status = p->backend->wait(p->backend->self, &p->launches[n]);
+    } else {
+        status = p->backend->launch(p->backend->self, l);
+        if (l->queue) return status; /* what it reads is wanted until it has been waited for */
+    }
+    if (!status && p->poison) zfi_poison(p, n);
+    return status;
+}
+
+static void zfi_begin_micro(zf_program *p)
+{
+    p->run.step = p->steps + 1;
+    p->run.micro = p->micro;
+    p->run.slot = p->micro * p->run.world + p->run.rank;
+}
+
+/* The first scalar output of the micro section that is not finite; NULL. */
+static const zfi_node *zfi_bad_output(zf_program *p)
+{
+    const zf_graph *g = p->graph;
+    for (int32_t i = 0; i < zfi_len(g->order) && !g->nodes[g->order[i]].update; i++) {
+        const zfi_node *mark = &g->nodes[g->order[i]], *node = &g->nodes[mark->args ? mark->args[0] : 0];
+        double number[1] = {0};
+        zf_array value = {number, node->dtype, ZF_SCALAR};
+        if (mark->op != ZF_OP_output || !zfi_is_float(node->dtype) || zfi_node_count(node) != 1)
+            continue;
+        if (p->backend->copy(p->backend->self, number, p->data[mark->args[0]],
+                             zf_dtype_size(node->dtype), ZF_DEVICE_TO_HOST, &p->error) ||
+            !isfinite(zfi_get(&value, 0)))
+            return mark;
+    }
+    return NULL;
+}
+
+/* Between the sections: the losses are numbers. All ranks see the same. */
+static zf_status zfi_check_outputs(zf_program *p)
+{
+    const zfi_node *bad;
+    if (p->allow_nan) return ZF_OK;
+    if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
+    bad = zfi_bad_output(p);
+    if (!bad || p->error.status) return p->error.status;
+    return zfi_fail(&p->error, ZF_ERR_NAN,
+                    "step %lld: the output \"%s\" is not a finite number; parameters and states "
+                    "are as they were before the step (zf_compile_desc.allow_nan)",
+                    (long long)p->run.step, bad->name);
+}
+
+/* A step that failed on this rank fails on all. */
+static zf_status zfi_step_failed(zf_program *p, zf_status status)
+{
+    p->micro = 0;
+    zfi_fail(&p->error, status, "the step failed");
+    if (p->comm && status != ZF_ERR_NAN && status != ZF_ERR_COMM && status != ZF_ERR_ARGUMENT)
+        p->comm->abort(p->comm->self, p->error.text);
+    return p->error.status;
+}
+
+/* All ranks have the same plan: a difference is an error on each of them, and not a hang. */
+static zf_status zfi_agree(zf_program *p)
+{
+    zf_collective c = {.op = ZF_OP_all_gather, .dtype = ZF_I64, .count = 1,
+                       .in = &p->hashes[p->run.rank], .out = p->hashes};
+    if (!p->comm || p->agreed) return ZF_OK;
+    if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
+    for (int32_t r = 0; r < p->run.world; r++)
+        if (p->hashes[r] != p->hashes[p->run.rank])
+            return zfi_fail(&p->error, ZF_ERR_MISMATCH,
+                            "the plans of ranks %d and %d differ (%016llx and %016llx): their "
+                            "graphs, or the options of the passes, are not the same",
+                            (int)p->run.rank, (int)r,
+                            (unsigned long long)p->hashes[p->run.rank],
+                            (unsigned long long)p->hashes[r]);
+    p->agreed = true;
+    return ZF_OK;
+}
+
+/* Runs the micro section. */
+static zf_status zfi_run_micro(zf_program *p)
+{
+    zf_status status = zfi_agree(p);
+    zfi_begin_micro(p);
+    for (int32_t n = 0; n < p->micro_end && !status; n++) status = zfi_launch(p, n);
+    return status;
+}
+
+static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
+{
+    int64_t all = p->graph->micro_batches;
+    zfi_clear_error(p);
+    if (last == (p->micro == all - 1)) return ZF_OK;
+    return zfi_fail(&p->error, ZF_ERR_STAGE,
+                    last ? "%s: %lld of the step's %lld micro-batches have been run; zf_micro runs "
+                           "each but the last"
+                         : "%s: %lld of the step's %lld micro-batches have been run; zf_step runs "
+                           "the last one and the update",
+                    call, (long long)p->micro, (long long)all);
+}
+
+ZF_API zf_status zf_micro(zf_program *p)
+{
+    zf_status status;
+    if (!p) return ZF_ERR_ARGUMENT;
+    if ((status = zfi_check_micro(p, "zf_micro", false))) return status;
+    status = zfi_run_micro(p);
+    if (!status) status = p->backend->synchronize(p->backend->self, &p->error);
+    if (status) return zfi_step_failed(p, status);
+    p->micro++;
+    return ZF_OK;
+}
+
 ZF_API zf_status zf_step(zf_program *p)
 {
-    zf_status status = ZF_OK;
+    zf_status status;
     if (!p) return ZF_ERR_ARGUMENT;
-    zfi_clear_error(p);
-    p->run.step = p->steps + 1;
-    for (int32_t n = 0; n < p->launch_count; n++) {
-        status = p->backend->launch(p->backend->self, &p->launches[n]);
-        if (status) break;
-        if (p->poison) zfi_poison(p, n);
-    }
+    if ((status = zfi_check_micro(p, "zf_step", true))) return status;
+    status = zfi_run_micro(p);
+    if (!status) status = zfi_check_outputs(p);
+    for (int32_t n = p->micro_end; n < p->launch_count && !status; n++) status = zfi_launch(p, n);
     if (!status) status = p->backend->synchronize(p->backend->self, &p->error);
-    if (status) return zfi_fail(&p->error, status, "the step failed");
+    if (status) return zfi_step_failed(p, status);
     p->steps++;
+    p->micro = 0;
     return ZF_OK;
 }
 
@@ -405,7 +727,7 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
         if (node->op == ZF_OP_state) info.state_bytes += bytes;
         if (node->op == ZF_OP_input) info.input_bytes += bytes;
         if (node->op == ZF_OP_constant) info.constant_bytes += bytes;
-        if (zfi_is_persistent(node->op)) persistent += (int64_t)bytes;
+        if (zfi_is_persistent(node)) persistent += (int64_t)bytes;
         if (node->op == ZF_OP_matmul) {
             const zfi_node *a = &g->nodes[node->args[0]];
             double k = (double)a->shape.dims[a->shape.rank - (node->attributes[0].i ? 2 : 1)];

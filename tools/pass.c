@@ -179,6 +179,15 @@ static void run_lamb(call *c)
     if (ready(c)) ran(c, zf_lamb(c->graph, lr, &d));
 }
 
+static void run_zero(call *c)
+{
+    zf_zero_desc d = {.stage = (int32_t)take_number(c, "stage"),
+                      .world = (int32_t)take_number(c, "world"),
+                      .micro_batches = (int64_t)take_number(c, "micro_batches"),
+                      .bucket_bytes = (size_t)take_number(c, "bucket")};
+    if (ready(c)) ran(c, zf_zero(c->graph, &d));
+}
+
 /* With isa= or threads=, the scratch of that CPU backend is part of the plan. */
 static void run_memory(call *c)
 {
@@ -239,6 +248,8 @@ static const pass passes[] = {
     {"lamb",
      "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [min_coeff=X] [max_coeff=X] [decay_all]",
      "the same, LAMB", run_lamb},
+    {"zero", "[stage=N] [world=N] [micro_batches=N] [bucket=BYTES]",
+     "the step of each of `world` ranks at a ZeRO stage", run_zero},
     {"memory", "[no_reuse] [share] [isa=NAME] [threads=N]",
      "give every value its place, and scratch as the CPU backend wants it if isa or threads are "
      "given",

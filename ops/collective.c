@@ -1,0 +1,209 @@
+/* Collectives, in which all ranks of a plan take part; release and wait.
+ *
+ *     %9 = all_gather %8 {world=4} : f32[4096]       y = the ranks' x, one behind the other
+ *     %9 = all_gather %8, %7 {world=4} : f32[4096]   the same into the unit %7; y is %7 then
+ *     %9 = reduce_scatter %8 {world=4} : f32[1024]   y = this rank's part of the ranks' sum of x
+ *     %9 = reduce_scatter %8, %7 {world=4} : f32[1024]   the same, added to the accumulator %7
+ *     %9 = all_reduce %8 {world=4} : f32[4096]       y = the ranks' sum of x; `, %7` likewise
+ *     %9 = all_to_all %8 {world=4} : f32[4096]       part s of y on rank r is part r of x on rank s
+ *     %9 = bcast %8 {world=4 root=1} : f32[4096]     y = x of rank 1
+ *          release %9      nothing reads %9 below
+ *          wait %9         %9, made on a queue of its own, is complete
+ *
+ * x is taken flat. Sums add rank 0, 1, 2, ... in that order, onto what the accumulator holds from
+ * the micro-batches before; so a step sums over the parts of the global batch in their order, and
+ * its bits do not depend on how many ranks share them. In a world of one no communicator is needed.
+ */
+
+static zf_status zfi_infer_collective(const zfi_infer *c)
+{
+    return zfi_infer_parts(c, zfi_node_count(c->args[0]), c->attributes[0].i);
+}
+
+/* Operand 1 is an `op` that the result, c->dtype and c->shape, can lie in. */
+static zf_status zfi_infer_into(const zfi_infer *c, zf_op op)
+{
+    char type[ZFI_TYPE_TEXT];
+    if (c->arg_count < 2 || (c->args[1]->op == op && c->args[1]->dtype == c->dtype &&
+                             zfi_same_shape(&c->args[1]->shape, &c->shape)))
+        return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 1 must be an %s of type %s",
+                          c->graph->rows[op].name, zfi_type_text(type, c->dtype, &c->shape));
+}
+
+static zf_status zfi_infer_all_gather(zfi_infer *c)
+{
+    int64_t count = zfi_node_count(c->args[0]), world = c->attributes[0].i;
+    c->dtype = c->args[0]->dtype;
+    if (world < 1 || world > INT32_MAX || (count && world > INT64_MAX / 8 / count))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "world is %lld; it must be 1 or more",
+                              (long long)world);
+    c->shape = ZF_SHAPE(count * world);
+    return zfi_infer_into(c, ZF_OP_unit);
+}
+
+static zf_status zfi_infer_reduce_scatter(zfi_infer *c)
+{
+    zf_status status = zfi_infer_collective(c);
+    if (status) return status;
+    c->dtype = c->args[0]->dtype;
+    c->shape = ZF_SHAPE(zfi_node_count(c->args[0]) / c->attributes[0].i);
+    return zfi_infer_into(c, ZF_OP_accumulator);
+}
+
+static zf_status zfi_infer_all_reduce(zfi_infer *c)
+{
+    if (c->attributes[0].i < 1 || c->attributes[0].i > INT32_MAX)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "world is %lld; it must be 1 or more",
+                              (long long)c->attributes[0].i);
+    zfi_infer_like(c, 0);
+    return zfi_infer_into(c, ZF_OP_accumulator);
+}
+
+static zf_status zfi_infer_all_to_all(zfi_infer *c)
+{
+    zf_status status = zfi_infer_collective(c);
+    return status ? status : zfi_infer_like(c, 0);
+}
+
+static zf_status zfi_infer_bcast(zfi_infer *c)
+{
+    int64_t world = c->attributes[0].i, root = c->attributes[1].i;
+    if (world < 1 || world > INT32_MAX || root < 0 || root >= world)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "root %lld is no rank of a world of %lld",
+                              (long long)root, (long long)world);
+    return zfi_infer_like(c, 0);
+}
+
+static zf_status zfi_infer_release(zfi_infer *c) { return zfi_infer_like(c, 0); }
+
+static zf_status zfi_infer_wait(zfi_infer *c)
+{
+    if (c->graph->rows[c->args[0]->op].flags & ZF_OP_COLLECTIVE) return zfi_infer_like(c, 0);
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a collective, not a %s",
+                          c->graph->rows[c->args[0]->op].name);
+}
+
+#define zfi_grad_all_gather     zfi_grad_refuse
+#define zfi_grad_reduce_scatter zfi_grad_refuse
+#define zfi_grad_all_reduce     zfi_grad_refuse
+#define zfi_grad_all_to_all     zfi_grad_refuse
+#define zfi_grad_bcast          zfi_grad_refuse
+#define zfi_grad_release        zfi_grad_none
+#define zfi_grad_wait           zfi_grad_none
+
+/* ------------------------------------------------------------------------------ kernels */
+
+/* sum[i] = (add ? sum[i] : 0) + part[i] */
+ZFI_BODY void zfi_add_part_body(zfi_isa isa, float *sum, const float *part, bool add, int64_t n)
+{
+    (void)isa;
+    if (add) {
+        ZFI_VECTOR
+        for (int64_t i = 0; i < n; i++) sum[i] += part[i];
+    } else {
+        memcpy(sum, part, (size_t)n * sizeof *sum);
+    }
+}
+ZFI_KERNEL(zfi_add_part, (float *sum, const float *part, bool add, int64_t n), (sum, part, add, n))
+
+enum { ZFI_ADD_TILE = 1024 }; /* elements whose sum stays in the first-level cache */
+
+static void zfi_add_floats(float *out, const void *const *parts, int32_t world, int64_t count,
+                           bool add)
+{
+    zfi_isa isa = zfi_isa_best();
+    float sum[ZFI_ADD_TILE];
+    for (int64_t i = 0; i < count; i += ZFI_ADD_TILE) {
+        int64_t n = count - i < ZFI_ADD_TILE ? count - i : ZFI_ADD_TILE;
+        if (add) memcpy(sum, out + i, (size_t)n * sizeof *sum);
+        for (int32_t r = 0; r < world; r++)
+            zfi_add_part(isa, sum, (const float *)parts[r] + i, add || r, n);
+        memcpy(out + i, sum, (size_t)n * sizeof *sum);
+    }
+}
+
+ZF_API void zf_add_ranks(void *out, const void *const *parts, int32_t world, int64_t count,
+                         zf_dtype dtype, bool add)
+{
+    zf_array to = {out, dtype, {0, {0}}};
+    if (dtype == ZF_F32) {
+        zfi_add_floats(out, parts, world, count, add);
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        if (zfi_is_integer(dtype)) {
+            uint64_t sum = add ? (uint64_t)zfi_get_integer(&to, i) : 0;
+            for (int32_t r = 0; r < world; r++) {
+                zf_array part = {(void *)(uintptr_t)parts[r], dtype, {0, {0}}};
+                sum += (uint64_t)zfi_get_integer(&part, i);
+            }
+            zfi_set_integer(&to, i, (int64_t)sum);
+        } else if (dtype == ZF_F64) {
+            double sum = add ? ((double *)out)[i] : ((const double *)parts[0])[i];
+            for (int32_t r = !add; r < world; r++) sum += ((const double *)parts[r])[i];
+            ((double *)out)[i] = sum;
+        } else {
+            float sum = add ? (float)zfi_get(&to, i) : 0;
+            for (int32_t r = 0; r < world; r++) {
+                zf_array part = {(void *)(uintptr_t)parts[r], dtype, {0, {0}}};
+                sum = add || r ? sum + (float)zfi_get(&part, i) : (float)zfi_get(&part, i);
+            }
+            zfi_set(&to, i, sum);
+        }
+    }
+}
+
+/* A piece of a sum over a world of one. */
+static void zfi_add_alone(const zf_launch *l, int64_t first, int64_t last)
+{
+    size_t size = zf_dtype_size(l->out.dtype);
+    const void *part = (const char *)l->args[0].data + (size_t)first * size;
+    zf_add_ranks((char *)l->out.data + (size_t)first * size, &part, 1, last - first, l->out.dtype,
+                 true);
+}
+
+/* What the node asks of the communicator. */
+static zf_collective zfi_collective_of(const zf_launch *l)
+{
+    int64_t world = l->attributes[0].i, count = zfi_count(&l->args[0]);
+    zf_collective c = {.op = l->op,
+                       .node = l->node,
+                       .channel = l->queue,
+                       .dtype = l->out.dtype,
+                       .count = count,
+                       .in = l->args[0].data,
+                       .out = l->out.data};
+    if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_to_all) c.count = count / world;
+    if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_reduce)
+        c.add = l->arg_count > 1 && l->run->micro > 0;
+    if (l->op == ZF_OP_bcast) c.root = (int32_t)l->attributes[1].i;
+    return c;
+}
+
+static zf_status zfi_cpu_collective(const zf_launch *l)
+{
+    zf_collective c;
+    if (l->attributes[0].i > 1 && !l->comm)
+        return zfi_fail(l->error, ZF_ERR_COMM,
+                        "%%%d: a plan for %lld ranks needs a communicator (zf_compile_desc.comm)",
+                        (int)l->node, (long long)l->attributes[0].i);
+    c = zfi_collective_of(l);
+    if (l->attributes[0].i > 1) return l->comm->run(l->comm->self, &c, l->error);
+    if (c.add) zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_add_alone);
+    else zfi_move_bytes(l, l->out.data, l->args[0].data, zfi_array_bytes(&l->out));
+    return ZF_OK;
+}
+
+#define zfi_cpu_all_gather     zfi_cpu_collective
+#define zfi_cpu_reduce_scatter zfi_cpu_collective
+#define zfi_cpu_all_reduce     zfi_cpu_collective
+#define zfi_cpu_all_to_all     zfi_cpu_collective
+#define zfi_cpu_bcast          zfi_cpu_collective
+#define zfi_cpu_release        zfi_cpu_nothing
+#define zfi_cpu_wait           zfi_cpu_nothing /* the program waits */
+
+ZF_API void zf_comm_free(zf_comm *comm)
+{
+    if (comm && comm->destroy) comm->destroy(comm->self);
+}

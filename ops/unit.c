@@ -1,0 +1,225 @@
+/* Units: the flat storage that zf_zero gives to parameters that are used together, and to their
+ * states; what fills and reads it.
+ *
+ *     %7 = unit %2, %4 {at=[0,1024] size=4096 world=4} : f32[1024]
+ *         storage of the leaves %2 and %4, which then have none of their own: element i of %4 is
+ *         element 1024 + i of the unit, the rest is zeros. With `world`, each rank holds one of
+ *         that many equal parts, rank r the r-th; without, all of it.
+ *     %8 = accumulator : f32[1024]     a sum over the micro-batches of a step; what it holds before
+ *                                      the first one counts as zeros
+ *     %9 = view %7 {at=1024 shape=[8,32]} : f32[8,32]    elements [1024, 1280) of %7, taken flat
+ *     %10 = part %7 {world=4} : f32[256]                 this rank's quarter of %7
+ *     %11 = pack %5, %6 {at=[0,1024] size=4096} : f32[4096]   y[at[k] + i] = x[k][i], else 0
+ *     %12 = totals %3 {blocks=[0,2,2,5]} : f32[2]        y[k] = sum of x[b], blocks[2k] <= b <
+ *                                                        blocks[2k+1], as `total` adds
+ *
+ *     | %2 ......... pad | %4 .... pad | pad to a multiple of world |
+ *     0                 1024          2048                         4096
+ *
+ * Every leaf starts at a multiple of 1024, and parts are multiples of 1024: so the blocks over which
+ * norms are summed (square_sums) are the same whole or cut, and none belongs to two leaves.
+ */
+
+static int64_t zfi_whole_blocks(int64_t count)
+{
+    return count / ZFI_NORM_BLOCK + (count % ZFI_NORM_BLOCK != 0);
+}
+
+/* at[k] are ascending multiples of `align`, and the operands, put there, do not overlap and end
+ * within `size`. */
+static zf_status zfi_infer_layout(const zfi_infer *c, int64_t align)
+{
+    const int64_t *at = c->attributes[0].list.data;
+    int64_t size = c->attributes[1].i, end = 0;
+    if (c->attributes[0].list.count != c->arg_count)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%lld places for %d operands",
+                              (long long)c->attributes[0].list.count, (int)c->arg_count);
+    for (int32_t k = 0; k < c->arg_count; k++) {
+        int64_t count = zfi_node_count(c->args[k]);
+        if (at[k] < end || at[k] % align || at[k] > size - count)
+            return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                                  "operand %d lies at %lld; it must be a multiple of %lld from %lld "
+                                  "on, and %lld elements must fit a size of %lld",
+                                  (int)k, (long long)at[k], (long long)align, (long long)end,
+                                  (long long)count, (long long)size);
+        end = at[k] + count;
+    }
+    return ZF_OK;
+}
+
+static zf_status zfi_infer_unit(zfi_infer *c)
+{
+    int64_t size = c->attributes[1].i, world = c->attributes[2].i, parts = world > 0 ? world : 1;
+    zf_status status = zfi_infer_dtypes(c, true);
+    if (!status) status = zfi_infer_layout(c, ZFI_NORM_BLOCK);
+    for (int32_t k = 0; k < c->arg_count && !status; k++)
+        if (c->args[k]->op != c->args[0]->op ||
+            (c->args[k]->op != ZF_OP_param && c->args[k]->op != ZF_OP_state))
+            status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                                    "operand %d is a %s; a unit holds params or states", (int)k,
+                                    c->graph->rows[c->args[k]->op].name);
+    if (status) return status;
+    if (world < 0 || size % ZFI_NORM_BLOCK || size / ZFI_NORM_BLOCK % parts)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "size %lld must be a multiple of %d for each of world %lld ranks",
+                              (long long)size, ZFI_NORM_BLOCK, (long long)world);
+    c->dtype = c->args[0]->dtype;
+    c->shape = ZF_SHAPE(size / parts);
+    return ZF_OK;
+}
+
+static zf_status zfi_infer_accumulator(zfi_infer *c) { return zfi_infer_leaf(c); }
+
+static zf_status zfi_infer_view(zfi_infer *c)
+{
+    int64_t at = c->attributes[0].i, all = zfi_node_count(c->args[0]), count;
+    c->dtype = c->args[0]->dtype;
+    if (!zfi_listed_shape(&c->attributes[1], &c->shape))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "a shape has 0 to %d dimensions, none negative",
+                              ZF_MAX_RANK);
+    count = zf_shape_count(c->shape);
+    if (at >= 0 && count <= all && at <= all - count) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_SHAPE, "%lld elements from %lld on are not in %lld",
+                          (long long)count, (long long)at, (long long)all);
+}
+
+/* `count` elements in `world` equal parts. */
+static zf_status zfi_infer_parts(const zfi_infer *c, int64_t count, int64_t world)
+{
+    if (world >= 1 && world <= INT32_MAX && count % world == 0) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                          "world is %lld; it must be 1 or more and divide the %lld elements",
+                          (long long)world, (long long)count);
+}
+
+static zf_status zfi_infer_part(zfi_infer *c)
+{
+    int64_t count = zfi_node_count(c->args[0]), world = c->attributes[0].i;
+    zf_status status = zfi_infer_parts(c, count, world);
+    c->dtype = c->args[0]->dtype;
+    if (!status) c->shape = ZF_SHAPE(count / world);
+    return status;
+}
+
+static zf_status zfi_infer_pack(zfi_infer *c)
+{
+    zf_status status = zfi_infer_dtypes(c, true);
+    if (!status) status = zfi_infer_layout(c, 1);
+    c->dtype = c->args[0]->dtype;
+    c->shape = ZF_SHAPE(c->attributes[1].i);
+    return status;
+}
+
+/* A list of block ranges: begin, end, begin, end, ..., ascending within [0, most). */
+static zf_status zfi_infer_blocks(const zfi_infer *c, const zf_attribute *blocks, int64_t most)
+{
+    const int64_t *at = blocks->list.data;
+    int64_t end = 0;
+    bool good = blocks->list.count % 2 == 0;
+    for (int64_t k = 0; good && k < blocks->list.count; k += 2) {
+        good = at[k] >= end && at[k + 1] > at[k] && at[k + 1] <= most;
+        end = at[k + 1];
+    }
+    if (good) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                          "blocks lists where ranges begin and end, ascending, none empty, within "
+                          "the %lld blocks",
+                          (long long)most);
+}
+
+static zf_status zfi_infer_totals(zfi_infer *c)
+{
+    zf_status status = zfi_infer_dtypes(c, true);
+    if (!status)
+        status = zfi_infer_blocks(c, &c->attributes[0], zfi_node_count(c->args[0]));
+    c->dtype = c->args[0]->dtype;
+    c->shape = ZF_SHAPE(c->attributes[0].list.count / 2);
+    return status;
+}
+
+#define zfi_grad_unit        zfi_grad_none
+#define zfi_grad_accumulator zfi_grad_none
+#define zfi_grad_view        zfi_grad_refuse
+#define zfi_grad_part        zfi_grad_refuse
+#define zfi_grad_pack        zfi_grad_refuse
+#define zfi_grad_totals      zfi_grad_refuse
+
+/* ------------------------------------------------------------------------------ kernels */
+
+#define zfi_cpu_unit        zfi_cpu_nothing
+#define zfi_cpu_accumulator zfi_cpu_nothing
+
+/* Copies bytes [first, last) of a contiguous move; l->scratch is not used. */
+typedef struct zfi_bytes_move {
+    char *to;
+    const char *from;
+    int64_t bytes;
+} zfi_bytes_move;
+
+enum { ZFI_MOVE_GRAIN = 1 << 18 };
+
+static void zfi_move_piece(void *context, int64_t index, int worker)
+{
+    const zfi_bytes_move *m = context;
+    int64_t at = index * ZFI_MOVE_GRAIN,
+            n = m->bytes - at < ZFI_MOVE_GRAIN ? m->bytes - at : ZFI_MOVE_GRAIN;
+    (void)worker;
+    memcpy(m->to + at, m->from + at, (size_t)n);
+}
+
+/* to[0..bytes) = from[0..bytes), on all workers; nothing where they are the same. */
+static void zfi_move_bytes(const zf_launch *l, void *to, const void *from, int64_t bytes)
+{
+    zfi_bytes_move m = {to, from, bytes};
+    if (to == from || bytes <= 0) return;
+    zfi_pool_run(zfi_cpu_of(l)->pool, (bytes + ZFI_MOVE_GRAIN - 1) / ZFI_MOVE_GRAIN, zfi_move_piece,
+                 &m);
+}
+
+static int64_t zfi_array_bytes(const zf_array *a)
+{
+    return zfi_count(a) * (int64_t)zf_dtype_size(a->dtype);
+}
+
+static zf_status zfi_cpu_view(const zf_launch *l)
+{
+    const char *from = l->args[0].data;
+    int64_t at = l->attributes[0].i * (int64_t)zf_dtype_size(l->out.dtype);
+    zfi_move_bytes(l, l->out.data, from + at, zfi_array_bytes(&l->out));
+    return ZF_OK;
+}
+
+static zf_status zfi_cpu_part(const zf_launch *l)
+{
+    const char *from = l->args[0].data;
+    int64_t bytes = zfi_array_bytes(&l->out);
+    zfi_move_bytes(l, l->out.data, from + l->run->rank * bytes, bytes);
+    return ZF_OK;
+}
+
+/* An operand that the plan has put where it belongs is not moved. */
+static zf_status zfi_cpu_pack(const zf_launch *l)
+{
+    const int64_t *at = l->attributes[0].list.data;
+    int64_t size = (int64_t)zf_dtype_size(l->out.dtype), end = 0, all = zfi_array_bytes(&l->out);
+    char *out = l->out.data;
+    for (int32_t k = 0; k <= l->arg_count; k++) {
+        int64_t next = k < l->arg_count ? at[k] * size : all;
+        memset(out + end, 0, (size_t)(next - end));
+        if (k == l->arg_count) break;
+        zfi_move_bytes(l, out + next, l->args[k].data, zfi_array_bytes(&l->args[k]));
+        end = next + zfi_array_bytes(&l->args[k]);
+    }
+    return ZF_OK;
+}
+
+static zf_status zfi_cpu_totals(const zf_launch *l)
+{
+    const int64_t *at = l->attributes[0].list.data;
+    for (int64_t k = 0; k < zfi_count(&l->out); k++) {
+        double sum = 0;
+        for (int64_t b = at[2 * k]; b < at[2 * k + 1]; b++) sum += zfi_get(&l->args[0], b);
+        zfi_set(&l->out, k, sum);
+    }
+    return ZF_OK;
+}

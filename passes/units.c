@@ -1,0 +1,192 @@
+/* Units: which parameters lie in one flat piece of storage, and where in it.
+ *
+ * The parameters' names are a tree (bert.encoder.layer.0...). A subtree of at most `bucket` bytes
+ * is an atom; so is a single tensor, whatever its size. Neighbouring atoms are joined while they fit
+ * the bucket. Only names, shapes and dtypes count, in the order of declaration, so that every graph
+ * over the same parameters has the same units. Frozen parameters are apart from trained ones.
+ *
+ *     embeddings.word | embeddings.position + .type + .LayerNorm | layer.0 | layer.1 | pooler + cls
+ *
+ * Within a unit, siblings of one shape stand side by side (query.weight, key.weight, value.weight),
+ * so that a product with all of them is one with a single matrix.
+ */
+
+typedef struct zfi_member {
+    int32_t param;
+    int64_t at, count; /* elements */
+} zfi_member;
+
+/* members[first .. first + count) in one unit of `size` elements, padding included. */
+typedef struct zfi_flat {
+    int32_t first, count;
+    int64_t size;
+    zf_dtype dtype;
+    bool frozen;
+} zfi_unit;
+
+typedef struct zfi_cutter {
+    zf_graph *graph;
+    int64_t bucket;
+    zfi_member *members; /* growing arrays */
+    zfi_unit *flats;
+    int32_t *atoms; /* where each begins, an index into members */
+} zfi_cutter;
+
+static const zfi_node *zfi_member_node(const zfi_cutter *c, int32_t m)
+{
+    return &c->graph->nodes[c->members[m].param];
+}
+
+static int64_t zfi_members_bytes(const zfi_cutter *c, int32_t from, int32_t until)
+{
+    int64_t bytes = 0;
+    for (int32_t m = from; m < until; m++)
+        bytes += (int64_t)zfi_node_bytes(zfi_member_node(c, m));
+    return bytes;
+}
+
+/* The length of the name's first `depth` components; all of it where it has no more. */
+static size_t zfi_prefix(const char *name, int depth)
+{
+    size_t at = 0;
+    for (; depth > 0 && name[at]; depth--) {
+        if (at) at++;
+        at += strcspn(name + at, ".");
+    }
+    return at;
+}
+
+/* Two that may be in one unit. */
+static bool zfi_same_kind(const zfi_node *a, const zfi_node *b)
+{
+    return a->dtype == b->dtype && !a->attributes[3].i == !b->attributes[3].i;
+}
+
+/* Cuts members [from, until), which share their first `depth` components, into atoms. */
+static void zfi_cut_atoms(zfi_cutter *c, int32_t from, int32_t until, int depth)
+{
+    if (until - from == 1 || zfi_members_bytes(c, from, until) <= c->bucket) {
+        zfi_push(&c->graph->memory, c->atoms, from);
+        return;
+    }
+    for (int32_t end; from < until; from = end) {
+        const char *name = zfi_member_node(c, from)->name;
+        size_t length = zfi_prefix(name, depth + 1);
+        for (end = from + 1; end < until; end++) {
+            const char *other = zfi_member_node(c, end)->name;
+            if (zfi_prefix(other, depth + 1) != length || memcmp(name, other, length)) break;
+        }
+        /* A name that ends here has no deeper level to cut at. */
+        if (!name[length]) end = from + 1;
+        zfi_cut_atoms(c, from, end, depth + 1);
+    }
+}
+
+/* Joins neighbouring atoms of [from, until) to units. */
+static void zfi_join_atoms(zfi_cutter *c, int32_t until)
+{
+    int32_t atoms = zfi_len(c->atoms);
+    for (int32_t a = 0, next; a < atoms; a = next) {
+        const zfi_node *node = zfi_member_node(c, c->atoms[a]);
+        zfi_unit flat = {.first = c->atoms[a], .dtype = node->dtype,
+                         .frozen = node->attributes[3].i != 0};
+        int32_t end = until;
+        for (next = a + 1; next < atoms; next++) {
+            end = next + 1 < atoms ? c->atoms[next + 1] : until;
+            if (zfi_members_bytes(c, flat.first, end) > c->bucket) break;
+        }
+        flat.count = (next < atoms ? c->atoms[next] : until) - flat.first;
+        zfi_push(&c->graph->memory, c->flats, flat);
+    }
+    if (c->atoms) stbds_header(c->atoms)->length = 0;
+}
+
+/* A.x.weight and A.y.weight of one shape. */
+static bool zfi_siblings(const zfi_node *a, const zfi_node *b)
+{
+    const char *tail_a = strrchr(a->name, '.'), *tail_b = strrchr(b->name, '.');
+    const char *mid_a = tail_a, *mid_b = tail_b;
+    if (!tail_a || !tail_b || strcmp(tail_a, tail_b) || !zfi_same_shape(&a->shape, &b->shape))
+        return false;
+    while (mid_a > a->name && mid_a[-1] != '.') mid_a--;
+    while (mid_b > b->name && mid_b[-1] != '.') mid_b--;
+    return mid_a > a->name && mid_a - a->name == mid_b - b->name &&
+           !memcmp(a->name, b->name, (size_t)(mid_a - a->name));
+}
+
+/* Puts siblings side by side and gives every member its place. */
+static void zfi_lay_out(zfi_cutter *c, zfi_unit *flat, int32_t world)
+{
+    zfi_member *m = c->members + flat->first;
+    int64_t at = 0, part = (int64_t)ZFI_NORM_BLOCK * world;
+    for (int32_t i = 0; i + 1 < flat->count; i++) {
+        int32_t behind = i + 1;
+        for (int32_t k = i + 1; k < flat->count; k++) {
+            zfi_member sibling = m[k];
+            if (!zfi_siblings(&c->graph->nodes[m[i].param], &c->graph->nodes[sibling.param]))
+                continue;
+            memmove(m + behind + 1, m + behind, (size_t)(k - behind) * sizeof *m);
+            m[behind++] = sibling;
+        }
+        i = behind - 1;
+    }
+    for (int32_t i = 0; i < flat->count; i++) {
+        m[i].at = at;
+        m[i].count = zfi_node_count(&c->graph->nodes[m[i].param]);
+        at += zfi_whole_blocks(m[i].count) * ZFI_NORM_BLOCK;
+    }
+    flat->size = (at + part - 1) / part * part;
+}
+
+/* The bytes of the largest run of parameters under one number ("layer.7."), at least 1 MiB and at
+ * most 256 MiB. */
+static int64_t zfi_default_bucket(const zfi_cutter *c)
+{
+    enum { LEAST = 1 << 20, MOST = 256 << 20 };
+    int64_t largest = LEAST, run = 0;
+    const char *last = NULL;
+    size_t last_length = 0;
+    for (int32_t m = 0; m < zfi_len(c->members); m++) {
+        const zfi_node *node = zfi_member_node(c, m);
+        const char *name = node->name, *at = name;
+        size_t length = 0;
+        while (*at && !length) {
+            size_t word = strcspn(at, ".");
+            if (word && strspn(at, "0123456789") >= word) length = (size_t)(at - name) + word;
+            at += word + (at[word] == '.');
+        }
+        if (!length || length != last_length || memcmp(name, last, length)) run = 0;
+        if (length) run += (int64_t)zfi_node_bytes(node);
+        last = name, last_length = length;
+        if (run > largest) largest = run;
+    }
+    return largest < MOST ? largest : MOST;
+}
+
+/* Cuts all parameters into units for `world` ranks; bucket 0: the default. On failure the graph has
+ * the error. The arrays are the caller's to free. */
+static void zfi_cut_units(zfi_cutter *c, int64_t bucket, int32_t world)
+{
+    zf_graph *g = c->graph;
+    int64_t all = 0;
+    int32_t until;
+    for (int32_t i = 0; i < zfi_len(g->params); i++) {
+        all += zfi_node_count(&g->nodes[g->params[i]]); /* each below 2^60 */
+        if (all >> 59) {
+            zfi_fail(&g->error, ZF_ERR_LIMIT, "zf_zero: the parameters have 2^59 elements or more");
+            return;
+        }
+        zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[i]}));
+    }
+    c->bucket = bucket ? bucket : zfi_default_bucket(c);
+    for (int32_t from = 0; from < zfi_len(c->members) && !g->memory.failed; from = until) {
+        const zfi_node *node = zfi_member_node(c, from);
+        for (until = from + 1; until < zfi_len(c->members); until++)
+            if (!zfi_same_kind(node, zfi_member_node(c, until))) break;
+        zfi_cut_atoms(c, from, until, 0);
+        if (!g->memory.failed) zfi_join_atoms(c, until);
+    }
+    for (int32_t f = 0; f < zfi_len(c->flats) && !g->memory.failed; f++)
+        zfi_lay_out(c, &c->flats[f], world);
+    if (g->memory.failed) zfi_graph_nomem(g);
+}

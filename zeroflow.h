@@ -759,7 +759,7 @@ typedef struct zf_compile_desc {
     /* The ranks among which this program is one; NULL: there is one rank. It must outlive the
      * program, and have as many as zf_zero was told. */
     const zf_comm *comm;
-    bool allow_nan;       /* go on when a scalar output of the micro section is not finite */
+    bool allow_nan;       /* update also when a scalar output of the micro section is not finite */
 } zf_compile_desc;
 
 /* A program that runs the graph, or NULL: the graph has the error. It borrows graph, backend and
@@ -778,8 +778,8 @@ ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size
 
 /* Runs the graph once: one training step where it has an optimizer. After an error (an index out of
  * range, say) the values of this step are undefined; parameters and state are untouched if it arose
- * before the update section. A scalar float output of the micro section (a loss) that is NaN or
- * infinite is such an error, ZF_ERR_NAN. With several ranks an error of one is an error of all. */
+ * before the update section. Where there is an optimizer, a scalar float output of the micro section
+ * (a loss) that is NaN or infinite is such an error, ZF_ERR_NAN. With several ranks an error of one is an error of all. */
 ZF_API zf_status zf_step(zf_program *program);
 
 /* Runs one micro-batch of a step of several (zf_zero_desc.micro_batches): for each but the last,
@@ -1226,6 +1226,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "run/cpu.c"
 #include "run/init.c"
 #include "run/program.c"
+#include "run/lockstep.c"
 #include "run/checkpoint.c"
 #include "nn/schedule.c"
 #include "nn/layers.c"

@@ -16,8 +16,8 @@
  *     | %2 ......... pad | %4 .... pad | pad to a multiple of world |
  *     0                 1024          2048                         4096
  *
- * Every leaf starts at a multiple of 1024, and parts are multiples of 1024: so the blocks over which
- * norms are summed (square_sums) are the same whole or cut, and none belongs to two leaves.
+ * Every leaf starts at a multiple of 1024, and parts are multiples of 1024: so the blocks over
+ * which norms are summed (square_sums) are the same whole or cut, and none belongs to two leaves.
  */
 
 static int64_t zfi_whole_blocks(int64_t count)
@@ -37,11 +37,12 @@ static zf_status zfi_infer_layout(const zfi_infer *c, int64_t align)
     for (int32_t k = 0; k < c->arg_count; k++) {
         int64_t count = zfi_node_count(c->args[k]);
         if (at[k] < end || at[k] % align || at[k] > size - count)
-            return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                                  "operand %d lies at %lld; it must be a multiple of %lld from %lld "
-                                  "on, and %lld elements must fit a size of %lld",
-                                  (int)k, (long long)at[k], (long long)align, (long long)end,
-                                  (long long)count, (long long)size);
+            return zfi_infer_fail(
+                c, ZF_ERR_ARGUMENT,
+                "operand %d lies at %lld; it must be a multiple of %lld from %lld "
+                "on, and %lld elements must fit a size of %lld",
+                (int)k, (long long)at[k], (long long)align, (long long)end, (long long)count,
+                (long long)size);
         end = at[k] + count;
     }
     return ZF_OK;
@@ -130,8 +131,7 @@ static zf_status zfi_infer_blocks(const zfi_infer *c, const zf_attribute *blocks
 static zf_status zfi_infer_totals(zfi_infer *c)
 {
     zf_status status = zfi_infer_dtypes(c, true);
-    if (!status)
-        status = zfi_infer_blocks(c, &c->attributes[0], zfi_node_count(c->args[0]));
+    if (!status) status = zfi_infer_blocks(c, &c->attributes[0], zfi_node_count(c->args[0]));
     c->dtype = c->args[0]->dtype;
     c->shape = ZF_SHAPE(c->attributes[0].list.count / 2);
     return status;

@@ -1,9 +1,9 @@
 /* Units: which parameters lie in one flat piece of storage, and where in it.
  *
  * The parameters' names are a tree (bert.encoder.layer.0...). A subtree of at most `bucket` bytes
- * is an atom; so is a single tensor, whatever its size. Neighbouring atoms are joined while they fit
- * the bucket. Only names, shapes and dtypes count, in the order of declaration, so that every graph
- * over the same parameters has the same units. Frozen parameters are apart from trained ones.
+ * is an atom; so is a single tensor, whatever its size. Neighbouring atoms are joined while they
+ * fit the bucket. Only names, shapes and dtypes count, in the order of declaration, so that every
+ * graph over the same parameters has the same units. Frozen parameters are apart from trained ones.
  *
  *     embeddings.word | embeddings.position + .type + .LayerNorm | layer.0 | layer.1 | pooler + cls
  *
@@ -40,8 +40,7 @@ static const zfi_node *zfi_member_node(const zfi_cutter *c, int32_t m)
 static int64_t zfi_members_bytes(const zfi_cutter *c, int32_t from, int32_t until)
 {
     int64_t bytes = 0;
-    for (int32_t m = from; m < until; m++)
-        bytes += (int64_t)zfi_node_bytes(zfi_member_node(c, m));
+    for (int32_t m = from; m < until; m++) bytes += (int64_t)zfi_node_bytes(zfi_member_node(c, m));
     return bytes;
 }
 
@@ -88,8 +87,8 @@ static void zfi_join_atoms(zfi_cutter *c, int32_t until)
     int32_t atoms = zfi_len(c->atoms);
     for (int32_t a = 0, next; a < atoms; a = next) {
         const zfi_node *node = zfi_member_node(c, c->atoms[a]);
-        zfi_unit flat = {.first = c->atoms[a], .dtype = node->dtype,
-                         .frozen = node->attributes[3].i != 0};
+        zfi_unit flat = {
+            .first = c->atoms[a], .dtype = node->dtype, .frozen = node->attributes[3].i != 0};
         int32_t end = until;
         for (next = a + 1; next < atoms; next++) {
             end = next + 1 < atoms ? c->atoms[next + 1] : until;

@@ -44,15 +44,15 @@ typedef struct zfi_lift {
 
 /* A unit as the pass goes along. */
 typedef struct zfi_unit_state {
-    int32_t unit;     /* nodes: the storage; */
-    int32_t part;     /* what an update writes: the unit, or this rank's part of it; 0: not yet */
-    int32_t pending;  /* gradients that are still to come */
+    int32_t unit;      /* nodes: the storage; */
+    int32_t part;      /* what an update writes: the unit, or this rank's part of it; 0: not yet */
+    int32_t pending;   /* gradients that are still to come */
     int32_t gradients; /* members that have one */
-    int32_t reduced;  /* its gradient, summed */
-    int32_t gathered; /* stage 3: all of it, while it is there */
-    int32_t updated;  /* members that have an update */
-    int32_t lifted;   /* the last of its lifted nodes, an index into `lifted` + 1 */
-    bool marked;      /* `gradient` has been put */
+    int32_t reduced;   /* its gradient, summed */
+    int32_t gathered;  /* stage 3: all of it, while it is there */
+    int32_t updated;   /* members that have an update */
+    int32_t lifted;    /* the last of its lifted nodes, an index into `lifted` + 1 */
+    bool marked;       /* `gradient` has been put */
 } zfi_unit_state;
 
 /* A node that an operator of the update section has become, for all parameters of a unit. */
@@ -74,17 +74,17 @@ typedef struct zfi_zero {
     zfi_unit_state *units; /* by flat; growing arrays: */
     zfi_use *uses;
     zfi_lifted *lifted;
-    int32_t *outputs; /* marks: scalars of the micro section to be summed */
-    int32_t *kept;    /* marks: gradients to be read */
-    int32_t *order;   /* as it was */
-    size_t nodes;     /* there were */
-    zfi_lift *lift;   /* by node */
+    int32_t *outputs;             /* marks: scalars of the micro section to be summed */
+    int32_t *kept;                /* marks: gradients to be read */
+    int32_t *order;               /* as it was */
+    size_t nodes;                 /* there were */
+    zfi_lift *lift;               /* by node */
     int32_t *flat_of, *member_of; /* by node: of a parameter; -1 */
-    int32_t *gradient;  /* by member: the value that autograd made, 0 */
-    int32_t *next_same; /* by member: another one with that value, -1 */
-    int32_t *first_same; /* by node: the first member with that gradient, -1 */
-    int32_t *view;       /* by member: the parameter as the micro section sees it, 0: not there */
-    bool *updated;       /* by member */
+    int32_t *gradient;            /* by member: the value that autograd made, 0 */
+    int32_t *next_same;           /* by member: another one with that value, -1 */
+    int32_t *first_same;          /* by node: the first member with that gradient, -1 */
+    int32_t *view; /* by member: the parameter as the micro section sees it, 0: not there */
+    bool *updated; /* by member */
 } zfi_zero;
 
 static int32_t zfi_zero_fail(zfi_zero *z, int32_t id, const char *why)
@@ -157,9 +157,9 @@ static int32_t zfi_append_unit(zfi_zero *z, const zfi_unit *flat, const int32_t 
         for (int32_t k = 0; k < flat->count; k++)
             if (leaves[k])
                 args[count] = leaves[k], at[count++] = z->cut.members[flat->first + k].at;
-        id = zfi_append_op(g, ZF_OP_unit, args, count,
-                           zfi_with(zfi_listed(at, count), {.i = flat->size},
-                                    {.i = sharded ? z->d.world : 0}));
+        id = zfi_append_op(
+            g, ZF_OP_unit, args, count,
+            zfi_with(zfi_listed(at, count), {.i = flat->size}, {.i = sharded ? z->d.world : 0}));
     }
     zfi_free(&g->memory, args, room * sizeof *args);
     zfi_free(&g->memory, at, room * sizeof *at);
@@ -236,8 +236,8 @@ static int32_t zfi_view_of_param(zfi_zero *z, int32_t m)
 
 static void zfi_open_run(zfi_zero *z, int32_t f)
 {
-    z->units[f].gathered = zfi_append_nodes(z->graph, all_gather, zfi_with({.i = z->d.world}),
-                                            z->units[f].unit);
+    z->units[f].gathered =
+        zfi_append_nodes(z->graph, all_gather, zfi_with({.i = z->d.world}), z->units[f].unit);
 }
 
 static void zfi_close_run(zfi_zero *z, int32_t f)
@@ -401,8 +401,8 @@ static int32_t zfi_plain_arg(zfi_zero *z, int32_t id)
         real = zfi_view_node(g, lift->value, m->at / ZFI_NORM_BLOCK,
                              ZF_SHAPE(zfi_whole_blocks(m->count)));
     if (lift->kind == ZFI_LIFT_TOTAL) {
-        for (int32_t k = z->cut.flats[zfi_flat_of_member(z, lift->member)].first;
-             k < lift->member; k++)
+        for (int32_t k = z->cut.flats[zfi_flat_of_member(z, lift->member)].first; k < lift->member;
+             k++)
             index += z->updated[k];
         real = zfi_view_node(g, lift->value, index, ZF_SCALAR);
     }
@@ -437,13 +437,11 @@ static int32_t zfi_lifted_node(zfi_zero *z, int32_t f, zf_op op, const int32_t *
         const zfi_node *node = &g->nodes[z->lifted[i - 1].node];
         if (node->op == op && node->arg_count == count &&
             !memcmp(node->args, args, (size_t)count * sizeof *args) &&
-            (op == ZF_OP_totals ||
-             !memcmp(node->attributes, attributes, sizeof node->attributes)))
+            (op == ZF_OP_totals || !memcmp(node->attributes, attributes, sizeof node->attributes)))
             return z->lifted[i - 1].node;
     }
     made.node = zfi_append_op(g, op, args, count, attributes);
-    if (made.node && zfi_push(&g->memory, z->lifted, made))
-        z->units[f].lifted = zfi_len(z->lifted);
+    if (made.node && zfi_push(&g->memory, z->lifted, made)) z->units[f].lifted = zfi_len(z->lifted);
     return made.node;
 }
 
@@ -500,8 +498,7 @@ static int64_t *zfi_updated_blocks(zfi_zero *z, int32_t f, int64_t *count)
 
 static void zfi_free_blocks(zfi_zero *z, int64_t *blocks, int32_t f)
 {
-    zfi_free(&z->graph->memory, blocks,
-             2 * (size_t)z->cut.flats[f].count * sizeof *blocks);
+    zfi_free(&z->graph->memory, blocks, 2 * (size_t)z->cut.flats[f].count * sizeof *blocks);
 }
 
 /* The total of one parameter's blocks: an element of its unit's totals. */
@@ -584,9 +581,8 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
     }
     if (blocks && decays && !g->error.status) {
         for (int32_t m = flat->first, n = 0; decaying && m < flat->first + flat->count; m++) {
-            int32_t other = z->updated[m]
-                                ? zfi_update_of(z, node.op, z->cut.members[m].param, position)
-                                : 0;
+            int32_t other =
+                z->updated[m] ? zfi_update_of(z, node.op, z->cut.members[m].param, position) : 0;
             if (other) decays[n++] = g->nodes[other].attributes[at - 1].f;
         }
         memcpy(attributes, node.attributes, sizeof attributes);
@@ -596,9 +592,8 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
         if (decaying) attributes[at + 2] = (zf_attribute)zfi_listed(decays, count / 2);
         made = zfi_append_op(g, node.op, args, node.arg_count, attributes);
         for (int32_t m = flat->first; made && m < flat->first + flat->count; m++) {
-            int32_t other = z->updated[m]
-                                ? zfi_update_of(z, node.op, z->cut.members[m].param, position)
-                                : 0;
+            int32_t other =
+                z->updated[m] ? zfi_update_of(z, node.op, z->cut.members[m].param, position) : 0;
             if (!other) continue;
             z->lift[other] = (zfi_lift){ZFI_LIFT_ELEMENTS, m, made};
         }
@@ -651,12 +646,12 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
     } else if (member >= 0 && node.op == ZF_OP_square_sums) {
         zfi_lift_blocks(z, id, member);
     } else if (member >= 0 && node.op == ZF_OP_output) {
-        g->nodes[id].args[0] =
-            zfi_whole_value(z, member, zfi_pull(z, id, member, node.args[0]));
+        g->nodes[id].args[0] = zfi_whole_value(z, member, zfi_pull(z, id, member, node.args[0]));
         zfi_keep(z, id);
     } else if (member >= 0) {
-        zfi_zero_fail(z, id, "it reads the elements of a parameter or gradient in a way that "
-                             "cannot be cut over ranks");
+        zfi_zero_fail(z, id,
+                      "it reads the elements of a parameter or gradient in a way that "
+                      "cannot be cut over ranks");
     } else if (node.op == ZF_OP_total && node.arg_count == 1 &&
                z->lift[node.args[0]].kind == ZFI_LIFT_BLOCKS &&
                z->updated[z->lift[node.args[0]].member]) {

@@ -19,7 +19,7 @@ struct zf_program {
     zf_launch *launches;
     int32_t *waits_for; /* by launch that is a `wait`: the launch it waits for; else -1 */
     int32_t launch_count, launch_room, micro_end, arg_count;
-    zf_array *args; /* of all launches */
+    zf_array *args;      /* of all launches */
     const zf_comm *comm; /* NULL: one rank */
     uint64_t *hashes;    /* of the plans, by rank; this rank's first */
     bool agreed;         /* all ranks have the same plan */
@@ -140,10 +140,11 @@ static zf_status zfi_bind(zf_program *p)
         else if ((k = zfi_viewed(g, node, &at)) >= 0)
             p->data[id] = (char *)p->data[node->args[k]] +
                           (at < 0 ? (int64_t)zfi_node_bytes(node) * p->run.rank : at);
-        for (k = 0; node->op == ZF_OP_unit && node->attributes[2].i <= 1 && k < node->arg_count; k++)
-            p->data[node->args[k]] = (char *)p->data[id] +
-                                     ((const int64_t *)node->attributes[0].list.data)[k] *
-                                         (int64_t)zf_dtype_size(node->dtype);
+        for (k = 0; node->op == ZF_OP_unit && node->attributes[2].i <= 1 && k < node->arg_count;
+             k++)
+            p->data[node->args[k]] =
+                (char *)p->data[id] + ((const int64_t *)node->attributes[0].list.data)[k] *
+                                          (int64_t)zf_dtype_size(node->dtype);
     }
     return status;
 }
@@ -237,15 +238,15 @@ static zf_status zfi_fill_unit(zf_program *p, int32_t id, float *work, double *p
     memset(piece, 0, ZFI_FILL_PIECE * sizeof *piece);
     for (size_t at = 0; at < bytes && !status; at += n) {
         n = bytes - at < ZFI_FILL_PIECE * sizeof *piece ? bytes - at
-                                                         : ZFI_FILL_PIECE * sizeof *piece;
+                                                        : ZFI_FILL_PIECE * sizeof *piece;
         status = p->backend->copy(p->backend->self, to + at, piece, n, ZF_HOST_TO_DEVICE,
                                   &p->graph->error);
     }
     for (int32_t k = 0; k < node->arg_count && !status; k++) {
         zfi_range_of r = zfi_local_range(p, node, k);
         if (r.count > 0)
-            status = zfi_fill_leaf(p, node->args[k], r.first, r.count,
-                                   to + (size_t)r.at * size, work, piece);
+            status = zfi_fill_leaf(p, node->args[k], r.first, r.count, to + (size_t)r.at * size,
+                                   work, piece);
     }
     return status;
 }
@@ -262,8 +263,9 @@ static zf_status zfi_fill(zf_program *p)
         int32_t id = g->order[i];
         if (!g->nodes[id].placed || !zfi_is_persistent(&g->nodes[id])) continue;
         if (g->nodes[id].op == ZF_OP_unit) status = zfi_fill_unit(p, id, work, piece);
-        else status = zfi_fill_leaf(p, id, 0, zfi_node_count(&g->nodes[id]), p->data[id], work,
-                                    piece);
+        else
+            status =
+                zfi_fill_leaf(p, id, 0, zfi_node_count(&g->nodes[id]), p->data[id], work, piece);
     }
     zfi_free(&p->memory, work, ZFI_FILL_PIECE * sizeof *work);
     zfi_free(&p->memory, piece, ZFI_FILL_PIECE * sizeof *piece);
@@ -472,10 +474,9 @@ ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t b
         const zfi_node *unit = zfi_unit_of(p->graph, id, &k);
         int64_t size = (int64_t)zf_dtype_size(unit->dtype);
         zfi_range_of r = zfi_local_range(p, unit, k);
-        return p->backend->copy(p->backend->self,
-                                (char *)p->data[p->graph->nodes[id].held] + r.at * size,
-                                from + r.first * size, (size_t)(r.count * size), ZF_HOST_TO_DEVICE,
-                                &p->error);
+        return p->backend->copy(
+            p->backend->self, (char *)p->data[p->graph->nodes[id].held] + r.at * size,
+            from + r.first * size, (size_t)(r.count * size), ZF_HOST_TO_DEVICE, &p->error);
     }
     return p->backend->copy(p->backend->self, p->data[id], data, bytes, ZF_HOST_TO_DEVICE,
                             &p->error);
@@ -496,8 +497,8 @@ static zf_status zfi_read_cut(zf_program *p, int32_t id, char *data)
         if (!range.count) continue;
         c.count = range.count;
         c.out = data + range.first * size;
-        c.in = r == p->run.rank ? (char *)p->data[p->graph->nodes[id].held] + range.at * size
-                                : c.out;
+        c.in =
+            r == p->run.rank ? (char *)p->data[p->graph->nodes[id].held] + range.at * size : c.out;
         if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
     }
     return ZF_OK;
@@ -602,11 +603,13 @@ static const zfi_node *zfi_bad_output(zf_program *p)
 {
     const zf_graph *g = p->graph;
     for (int32_t i = 0; i < zfi_len(g->order) && !g->nodes[g->order[i]].update; i++) {
-        const zfi_node *mark = &g->nodes[g->order[i]], *node = &g->nodes[mark->args ? mark->args[0] : 0];
+        const zfi_node *mark = &g->nodes[g->order[i]], *node;
         double number[1] = {0};
-        zf_array value = {number, node->dtype, ZF_SCALAR};
-        if (mark->op != ZF_OP_output || !zfi_is_float(node->dtype) || zfi_node_count(node) != 1)
-            continue;
+        zf_array value = {number, ZF_F64, ZF_SCALAR};
+        if (mark->op != ZF_OP_output) continue;
+        node = &g->nodes[mark->args[0]];
+        value.dtype = node->dtype;
+        if (!zfi_is_float(node->dtype) || zfi_node_count(node) != 1) continue;
         if (p->backend->copy(p->backend->self, number, p->data[mark->args[0]],
                              zf_dtype_size(node->dtype), ZF_DEVICE_TO_HOST, &p->error) ||
             !isfinite(zfi_get(&value, 0)))
@@ -619,7 +622,7 @@ static const zfi_node *zfi_bad_output(zf_program *p)
 static zf_status zfi_check_outputs(zf_program *p)
 {
     const zfi_node *bad;
-    if (p->allow_nan) return ZF_OK;
+    if (p->allow_nan || !(p->graph->stages & ZFI_STAGE_UPDATES)) return ZF_OK;
     if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
     bad = zfi_bad_output(p);
     if (!bad || p->error.status) return p->error.status;
@@ -642,8 +645,11 @@ static zf_status zfi_step_failed(zf_program *p, zf_status status)
 /* All ranks have the same plan: a difference is an error on each of them, and not a hang. */
 static zf_status zfi_agree(zf_program *p)
 {
-    zf_collective c = {.op = ZF_OP_all_gather, .dtype = ZF_I64, .count = 1,
-                       .in = &p->hashes[p->run.rank], .out = p->hashes};
+    zf_collective c = {.op = ZF_OP_all_gather,
+                       .dtype = ZF_I64,
+                       .count = 1,
+                       .in = &p->hashes[p->run.rank],
+                       .out = p->hashes};
     if (!p->comm || p->agreed) return ZF_OK;
     if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
     for (int32_t r = 0; r < p->run.world; r++)
@@ -651,8 +657,7 @@ static zf_status zfi_agree(zf_program *p)
             return zfi_fail(&p->error, ZF_ERR_MISMATCH,
                             "the plans of ranks %d and %d differ (%016llx and %016llx): their "
                             "graphs, or the options of the passes, are not the same",
-                            (int)p->run.rank, (int)r,
-                            (unsigned long long)p->hashes[p->run.rank],
+                            (int)p->run.rank, (int)r, (unsigned long long)p->hashes[p->run.rank],
                             (unsigned long long)p->hashes[r]);
     p->agreed = true;
     return ZF_OK;

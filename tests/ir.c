@@ -109,7 +109,8 @@ TEST(ir_refuses_bad_text)
            "%2 = neg %3 : f32[4]",
          "3: neg: operand 0, output, has no value"},
         {X "advance %1", "2: advance: operand 0 must be a state i64[] or i32[]; %1 = f32[4]"},
-        {X "gradient %1, %1", "2: gradient: operand 0 must be a param; %1 = f32[4], %1 = f32[4]"},
+        {X "gradient %1, %1",
+         "2: gradient: operand 0 must be a param or a unit; %1 = f32[4], %1 = f32[4]"},
         {X "%2 = scale %1 {by=} : f32[4]", "2:19: expected a number"},
         {X "%2 = scale %1 {by=two} : f32[4]", "2:19: expected a number"},
         {X "%2 = scale %1 {by=1.2.3} : f32[4]", "2:19: expected a number"},
@@ -172,7 +173,8 @@ TEST(ir_refuses_graphs_that_break_a_rule)
              "%4 = exp %2 : f32[4]\n"
              "update:\n"
              "sgd %4, %1, %3",
-         "6: sgd: operand 0 must be a param, not the result of exp; %4 = f32[4], %1 = f32[4], %3 = "
+         "6: sgd: operand 0 must be a param, a unit or a part of one, not the result of exp; %4 = "
+         "f32[4], %1 = f32[4], %3 = "
          "f32[]"},
         {X W "%3 = input \"lr\" : f32[]\n"
              "update:\n"
@@ -392,11 +394,12 @@ TEST(ir_planted_bugs_are_found)
          "verify: gradient %2, %11: %2 has a gradient already"},
         {{"sgd %2, %11", NULL},
          {"sgd %4, %11", NULL},
-         "16: sgd: operand 0 must be a param, not the result of mul; %4 = f32[4,16], %11 = "
+         "16: sgd: operand 0 must be a param, a unit or a part of one, not the result of mul; %4 = "
+         "f32[4,16], %11 = "
          "f32[4,16], %3 = f32[]"},
         {{"gradient %2, %11\n", NULL},
          {"gradient %4, %11\n", NULL},
-         "12: gradient: operand 0 must be a param; %4 = f32[4,16], %11 = f32[4,16]"},
+         "12: gradient: operand 0 must be a param or a unit; %4 = f32[4,16], %11 = f32[4,16]"},
         /* an arena that is too small */
         {{"peak 1152", NULL},
          {"peak 1088", NULL},

@@ -76,18 +76,23 @@ static double value_of(const char *name, zf_dtype dtype, int64_t i)
     return floor((x + 1) * 1.5);
 }
 
-zf_status write_seeded(zf_program *program, zf_tensor x)
+/* The seeded values of one slot of the global batch. */
+static zf_status write_slot(zf_program *program, zf_tensor x, int64_t slot)
 {
     size_t bytes = zf_tensor_bytes(x);
     unsigned char *data = malloc(bytes + 1);
+    int64_t count = (int64_t)(bytes / zf_dtype_size(zf_tensor_dtype(x)));
     zf_status status;
     if (!data) return ZF_ERR_NOMEM;
-    for (int64_t i = 0; i < (int64_t)(bytes / zf_dtype_size(zf_tensor_dtype(x))); i++)
-        set(data, zf_tensor_dtype(x), i, value_of(zf_tensor_name(x), zf_tensor_dtype(x), i));
+    for (int64_t i = 0; i < count; i++)
+        set(data, zf_tensor_dtype(x), i,
+            value_of(zf_tensor_name(x), zf_tensor_dtype(x), slot * count + i));
     status = zf_write(program, x, data, bytes);
     free(data);
     return status;
 }
+
+zf_status write_seeded(zf_program *program, zf_tensor x) { return write_slot(program, x, 0); }
 
 char *text_of(const zf_graph *graph)
 {
@@ -123,52 +128,31 @@ static bool next_name(const char **at, const char *op, char name[256])
 
 /* ----------------------------------------------------------------------------------- running */
 
-static bool keep(numbers *out, zf_program *p, int step, const char *kind, const char *name,
-                 zf_tensor x, zf_error *error)
+enum { MOST_RANKS = 8 };
+
+/* A graph on as many ranks as it is for, in lockstep. */
+typedef struct ranks {
+    int32_t world;
+    int64_t micro_batches;
+    zf_comm comms[MOST_RANKS]; /* say who is who; lockstep needs no more */
+    zf_graph *graphs[MOST_RANKS];
+    zf_program *programs[MOST_RANKS];
+    zf_lockstep_desc lockstep;
+} ranks;
+
+static bool failed(zf_error *error, zf_status status, const char *text)
 {
-    number *list = realloc(out->list, (size_t)(out->count + 1) * sizeof *list), *n;
-    if (!list) return error->status = ZF_ERR_NOMEM, false;
-    out->list = list;
-    n = &list[out->count++];
-    *n = (number){.dtype = zf_tensor_dtype(x), .bytes = zf_tensor_bytes(x)};
-    snprintf(n->name, sizeof n->name, "%d %s %.255s", step, kind, name);
-    n->data = malloc(n->bytes + 1);
-    if (!n->data) return error->status = ZF_ERR_NOMEM, false;
-    error->status = zf_read(p, x, n->data, n->bytes);
-    if (!error->status) return true;
-    snprintf(error->text, sizeof error->text, "%s", zf_program_error(p));
+    if (!error->status) {
+        error->status = status;
+        snprintf(error->text, sizeof error->text, "%s", text);
+    }
     return false;
 }
 
-static bool keep_all(numbers *out, zf_graph *g, zf_program *p, const char *text, int step,
-                     zf_error *error)
+static void close_ranks(ranks *r)
 {
-    static const char *const kinds[] = {"output", "param", "state"};
-    char name[256];
-    for (int k = 0; k < 3; k++)
-        for (const char *at = text; next_name(&at, kinds[k], name);) {
-            bool gradient = !strncmp(name, "gradient:", 9);
-            if (!keep(out, p, step, gradient ? "gradient" : kinds[k], gradient ? name + 9 : name,
-                      zf_graph_find(g, name), error))
-                return false;
-        }
-    return true;
-}
-
-static bool step_all(numbers *out, zf_graph *g, zf_program *p, const char *text, int steps,
-                     zf_error *error)
-{
-    char name[256];
-    for (int k = 0; k < 2 && !error->status; k++)
-        for (const char *at = text; next_name(&at, k ? "param" : "input", name) && !error->status;)
-            error->status = write_seeded(p, zf_graph_find(g, name));
-    for (int step = 1; step <= steps && !error->status; step++) {
-        error->status = zf_step(p);
-        if (!error->status && (step == 1 || step == steps)) keep_all(out, g, p, text, step, error);
-    }
-    if (error->status && !*error->text)
-        snprintf(error->text, sizeof error->text, "%s", zf_program_error(p));
-    return !error->status;
+    for (int32_t k = 0; k < MOST_RANKS; k++) zf_program_free(r->programs[k]);
+    for (int32_t k = 0; k < MOST_RANKS; k++) zf_graph_free(r->graphs[k]);
 }
 
 /* Makes every gradient readable as "gradient:PARAM". */
@@ -182,36 +166,140 @@ static void add_gradients(zf_graph *g)
     }
 }
 
+static bool open_ranks(ranks *r, const char *text, const numbers_desc *d,
+                       const zf_compile_desc *compile, zf_error *error)
+{
+    int world = 1;
+    long long micro = 1;
+    const char *line = strstr(text, "zero stage=");
+    *r = (ranks){.world = 1, .micro_batches = 1};
+    if (line) sscanf(line, "zero stage=%*d world=%d micro_batches=%lld", &world, &micro);
+    if (world < 1 || world > MOST_RANKS) return failed(error, ZF_ERR_LIMIT, "more than 8 ranks");
+    r->world = world, r->micro_batches = micro;
+    for (int32_t k = 0; k < world; k++) {
+        zf_graph *g = r->graphs[k] = zf_graph_parse(text, strlen(text), NULL, error);
+        zf_compile_desc c = *compile;
+        if (!g) return false;
+        if (!d->no_gradients && !line && !strstr(text, "\npeak ")) add_gradients(g);
+        if (!line && d->slots > 1) {
+            zf_zero(g, &(zf_zero_desc){.micro_batches = d->slots});
+            r->micro_batches = d->slots;
+        }
+        r->comms[k] = (zf_comm){.rank = k, .world = world};
+        if (world > 1) c.comm = &r->comms[k];
+        if (!(r->programs[k] = zf_compile(g, &c)))
+            return failed(error, zf_graph_status(g), zf_graph_error(g));
+    }
+    r->lockstep = (zf_lockstep_desc){r->programs, world, d->seed};
+    return true;
+}
+
+static bool keep(numbers *out, ranks *r, int step, const char *kind, const char *name,
+                 const char *kept, zf_error *error)
+{
+    zf_tensor x = zf_graph_find(r->graphs[0], name);
+    number *list = realloc(out->list, (size_t)(out->count + 1) * sizeof *list), *n;
+    if (!list) return error->status = ZF_ERR_NOMEM, false;
+    out->list = list;
+    n = &list[out->count++];
+    *n = (number){.dtype = zf_tensor_dtype(x), .bytes = zf_tensor_bytes(x)};
+    snprintf(n->name, sizeof n->name, "%d %s %.255s", step, kind, kept);
+    n->data = malloc(n->bytes + 1);
+    if (!n->data) return error->status = ZF_ERR_NOMEM, false;
+    if (strcmp(kind, "param") && strcmp(kind, "state")) {
+        error->status = zf_read(r->programs[0], x, n->data, n->bytes);
+        if (error->status)
+            snprintf(error->text, sizeof error->text, "%s", zf_program_error(r->programs[0]));
+    } else {
+        zf_lockstep_read(&r->lockstep, name, n->data, n->bytes, error);
+    }
+    return !error->status;
+}
+
+static bool keep_all(numbers *out, ranks *r, const char *text, int step, zf_error *error)
+{
+    static const char *const kinds[] = {"output", "param", "state"};
+    char name[256];
+    for (int k = 0; k < 3; k++)
+        for (const char *at = text; next_name(&at, kinds[k], name);) {
+            bool gradient = !strncmp(name, "gradient:", 9);
+            if (!keep(out, r, step, gradient ? "gradient" : kinds[k], name,
+                      gradient ? name + 9 : name, error))
+                return false;
+        }
+    return true;
+}
+
+/* What stands in `text` as `kind` gets the values of the slot that rank k runs as micro-batch m. */
+static bool write_all(ranks *r, const char *text, const char *kind, int32_t k, int64_t m,
+                      zf_error *error)
+{
+    char name[256];
+    bool input = !strcmp(kind, "input");
+    for (const char *at = text; next_name(&at, kind, name);) {
+        zf_status status = write_slot(r->programs[k], zf_graph_find(r->graphs[k], name),
+                                      input ? m * r->world + k : 0);
+        if (status) return failed(error, status, zf_program_error(r->programs[k]));
+    }
+    return true;
+}
+
+static bool one_step(ranks *r, const char *text, zf_error *error)
+{
+    for (int64_t m = 0; m < r->micro_batches; m++) {
+        bool last = m == r->micro_batches - 1;
+        zf_status status;
+        for (int32_t k = 0; k < r->world; k++)
+            if (!write_all(r, text, "input", k, m, error)) return false;
+        if (r->world > 1) {
+            status = last ? zf_lockstep_step(&r->lockstep, error)
+                          : zf_lockstep_micro(&r->lockstep, error);
+            if (status) return false;
+        } else {
+            status = last ? zf_step(r->programs[0]) : zf_micro(r->programs[0]);
+            if (status) return failed(error, status, zf_program_error(r->programs[0]));
+        }
+    }
+    return true;
+}
+
+static bool step_all(numbers *out, ranks *r, const char *text, int steps, zf_error *error)
+{
+    for (int32_t k = 0; k < r->world; k++)
+        if (!write_all(r, text, "param", k, 0, error)) return false;
+    for (int step = 1; step <= steps; step++) {
+        if (!one_step(r, text, error)) return false;
+        if ((step == 1 || step == steps) && !keep_all(out, r, text, step, error)) return false;
+    }
+    return true;
+}
+
 bool numbers_of(numbers *out, const char *text, const numbers_desc *desc, zf_error *error)
 {
     const numbers_desc none = {0}, *d = desc ? desc : &none;
     zf_backend *cpu =
         zf_cpu_backend(&(zf_cpu_desc){.reference = !d->fast, .threads = d->threads}, error);
-    zf_graph *g = cpu ? zf_graph_parse(text, strlen(text), NULL, error) : NULL;
     zf_graph *donor =
-        g && d->donor ? zf_graph_parse(d->donor, strlen(d->donor), NULL, error) : NULL;
+        cpu && d->donor ? zf_graph_parse(d->donor, strlen(d->donor), NULL, error) : NULL;
     zf_compile_desc compile = {.backend = cpu,
                                .seed = 7,
+                               .allow_nan = true, /* numbers are compared, not judged */
                                .evaluate = d->evaluate,
                                .no_reuse = d->no_reuse,
                                .poison = d->poison};
-    zf_program *p = NULL;
+    ranks r = {0};
     char *full = NULL;
     bool good = false;
     *out = (numbers){0};
     if (donor) compile.share = zf_compile(donor, &(zf_compile_desc){.backend = cpu, .seed = 7});
-    if (g && !d->no_gradients && !strstr(text, "\npeak ")) add_gradients(g);
-    if (g && (!d->donor || compile.share)) p = zf_compile(g, &compile);
-    if (p && (full = text_of(g))) good = step_all(out, g, p, full, d->steps ? d->steps : 1, error);
-    if (!good && !error->status) {
-        error->status = g ? zf_graph_status(g) : ZF_ERR_NOMEM;
-        if (g) snprintf(error->text, sizeof error->text, "%s", zf_graph_error(g));
-    }
+    if (cpu && (!d->donor || compile.share) && open_ranks(&r, text, d, &compile, error) &&
+        (full = text_of(r.graphs[0])))
+        good = step_all(out, &r, full, d->steps ? d->steps : 1, error);
+    if (!good && !error->status) error->status = ZF_ERR_NOMEM;
     free(full);
-    zf_program_free(p);
+    close_ranks(&r);
     zf_program_free(compile.share);
     zf_graph_free(donor);
-    zf_graph_free(g);
     zf_backend_free(cpu);
     if (!good) numbers_free(out);
     return good;

@@ -25,9 +25,12 @@ typedef struct numbers_desc {
     const char *donor; /* text of a graph whose parameters and states are shared; NULL: none */
     bool evaluate, no_reuse, poison;
     bool no_gradients; /* do not add outputs for the gradients */
+    /* Parts of the global batch: a graph that is not for ranks yet runs them as micro-batches */
+    int64_t slots;
+    uint64_t seed; /* of the lockstep run: when collectives of other queues are done */
 } numbers_desc;
 
-/* Runs the graph. Inputs and parameters get values that depend on their names: floats in [-1, 1],
+/* Runs the graph, on as many ranks as it is for. Inputs and parameters get values that depend on their names: floats in [-1, 1],
  * "lr" 0.01, integers 0, 1 or 2, where "label" is in the name sometimes -100. False with *error. */
 bool numbers_of(numbers *out, const char *text, const numbers_desc *desc, zf_error *error);
 void numbers_free(numbers *numbers);

@@ -312,7 +312,8 @@ TEST(optim_clip_scales_gradients)
 
 /* An operator as IR, and what it is told, up to the operands. */
 static const char *const mistakes[][2] = {
-    {"sgd %2, %2, %3", "operand 0 must be a param, not the result of input"},
+    {"sgd %2, %2, %3",
+     "operand 0 must be a param, a unit or a part of one, not the result of input"},
     {"sgd %1, %7, %3", "operand 1, the gradient, must be f32[2,3]"},
     {"sgd %1, %8, %3", "operand 1, the gradient, must be f32[2,3]"},
     {"sgd %1, %2, %7", "operand 2, the learning rate, must be one float"},

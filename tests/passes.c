@@ -258,12 +258,23 @@ static bool check_updates(const numbers *before, const numbers *after, char *why
     return true;
 }
 
+/* Parts of the global batch that a graph for ranks shares out. */
+static int64_t slots_of(const char *graph)
+{
+    int world = 1;
+    long long micro = 1;
+    const char *line = strstr(graph, "zero stage=");
+    if (line) sscanf(line, "zero stage=%*d world=%d micro_batches=%lld", &world, &micro);
+    return world * micro;
+}
+
 /* The numbers of the graphs before and after the passes of `line` are as they must be. */
 static bool check_numbers(const char *line, const char *before, const char *after, bool fast,
                           char *why, size_t size)
 {
     zf_error error = {ZF_OK, ""};
-    numbers_desc d = {.steps = updates(line) ? 1 : 3, .fast = fast}, of_after = d;
+    numbers_desc d = {.steps = updates(line) ? 1 : 3, .fast = fast, .slots = slots_of(after)};
+    numbers_desc of_after = d;
     numbers x = {0}, y = {0}, z = {0};
     const char *most = NULL;
     bool placed = strstr(after, "\npeak ") != NULL, good;

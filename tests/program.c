@@ -286,6 +286,16 @@ static zf_status counted_launch(void *self, const zf_launch *launch)
     return c->cpu->launch(c->cpu->self, &l);
 }
 
+static zf_status counted_queues(void *self, int32_t count, zf_error *error)
+{
+    return ((counted *)self)->cpu->queues(((counted *)self)->cpu->self, count, error);
+}
+
+static zf_status counted_wait(void *self, const zf_launch *launch)
+{
+    return ((counted *)self)->cpu->wait(((counted *)self)->cpu->self, launch);
+}
+
 static zf_status counted_synchronize(void *self, zf_error *error)
 {
     return ((counted *)self)->cpu->synchronize(((counted *)self)->cpu->self, error);
@@ -297,8 +307,8 @@ static counted counted_over(zf_backend *cpu)
 {
     return (counted){.cpu = cpu,
                      .backend = {"counted", NULL, counted_allocate, counted_release, counted_copy,
-                                 counted_scratch, counted_launch, counted_synchronize,
-                                 counted_destroy}};
+                                 counted_scratch, counted_queues, counted_launch, counted_wait,
+                                 counted_synchronize, counted_destroy}};
 }
 
 /* What was predicted is what is allocated, once, and a step allocates nothing. */

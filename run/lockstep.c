@@ -1,0 +1,281 @@
+/* Lockstep: the ranks of a plan in turns on one thread, for tests. A deadlock is a message.
+ *
+ *     rank 0   micro ... | all_gather %59 |   ...   | wait %59 | ...
+ *     rank 1   micro ... | all_gather %59 |   ...   | wait %59 | ...
+ *                        compared          done here, or sooner, if it has a queue of its own
+ */
+
+/* A collective that has been launched and not done. */
+typedef struct zfi_pending {
+    int32_t launch; /* of each program */
+    int32_t queue;
+} zfi_pending;
+
+typedef struct zfi_lockstep {
+    zfi_memory memory;
+    zf_program *const *programs;
+    int32_t count;
+    uint64_t random;      /* 0: collectives of other queues are done as late as can be */
+    zf_collective *calls; /* by rank */
+    const void **parts;
+    char *sum;
+    size_t sum_bytes;
+    zfi_pending pending[ZFI_QUEUE_ROOM];
+    int32_t pending_count;
+    zf_error *error;
+} zfi_lockstep;
+
+/* Every rank's call of the launch, in s->calls, after checking that they are one. */
+static zf_status zfi_lockstep_calls(zfi_lockstep *s, int32_t launch)
+{
+    for (int32_t r = 0; r < s->count; r++) {
+        const zf_collective *a = &s->calls[0], *b = &s->calls[r];
+        s->calls[r] = zfi_collective_of(&s->programs[r]->launches[launch]);
+        if (a->op != b->op || a->node != b->node || a->dtype != b->dtype || a->count != b->count ||
+            a->root != b->root || a->channel != b->channel)
+            return zfi_fail(s->error, ZF_ERR_MISMATCH,
+                            "rank 0 is at %s %%%d of %lld %s, rank %d at %s %%%d of %lld %s",
+                            zfi_rows[a->op].name, (int)a->node, (long long)a->count,
+                            zf_dtype_name(a->dtype), (int)r, zfi_rows[b->op].name, (int)b->node,
+                            (long long)b->count, zf_dtype_name(b->dtype));
+    }
+    return ZF_OK;
+}
+
+/* Room for `bytes` in s->sum. */
+static zf_status zfi_lockstep_room(zfi_lockstep *s, size_t bytes)
+{
+    char *more;
+    if (bytes <= s->sum_bytes) return ZF_OK;
+    more = zfi_realloc(&s->memory, s->sum, s->sum_bytes, bytes);
+    if (!more) return zfi_nomem(s->error);
+    s->sum = more;
+    s->sum_bytes = bytes;
+    return ZF_OK;
+}
+
+/* Does a collective for all ranks, by its definition. */
+static zf_status zfi_lockstep_do(zfi_lockstep *s, int32_t launch)
+{
+    zf_status status = zfi_lockstep_calls(s, launch);
+    const zf_collective *c = s->calls;
+    size_t size = zf_dtype_size(c->dtype), part = (size_t)c->count * size, world = (size_t)s->count;
+    if (status || (status = zfi_lockstep_room(s, part * world))) return status;
+    switch (c->op) {
+    case ZF_OP_all_gather:
+        for (size_t r = 0; r < world; r++) memcpy(s->sum + r * part, s->calls[r].in, part);
+        for (size_t r = 0; r < world; r++) memcpy(s->calls[r].out, s->sum, part * world);
+        break;
+    case ZF_OP_reduce_scatter: /* each rank's sum lands where no other reads */
+        for (size_t r = 0; r < world; r++) {
+            for (size_t from = 0; from < world; from++)
+                s->parts[from] = (const char *)s->calls[from].in + r * part;
+            memcpy(s->sum + r * part, s->calls[r].out, part);
+            zf_add_ranks(s->sum + r * part, s->parts, s->count, c->count, c->dtype, c->add);
+        }
+        for (size_t r = 0; r < world; r++) memcpy(s->calls[r].out, s->sum + r * part, part);
+        break;
+    case ZF_OP_all_reduce:
+        for (size_t from = 0; from < world; from++) s->parts[from] = s->calls[from].in;
+        for (size_t r = 0; r < world; r++) {
+            memcpy(s->sum + r * part, s->calls[r].out, part);
+            zf_add_ranks(s->sum + r * part, s->parts, s->count, c->count, c->dtype, c->add);
+        }
+        for (size_t r = 0; r < world; r++) memcpy(s->calls[r].out, s->sum + r * part, part);
+        break;
+    case ZF_OP_all_to_all:
+        if ((status = zfi_lockstep_room(s, part * world * world))) return status;
+        for (size_t r = 0; r < world; r++)
+            for (size_t from = 0; from < world; from++)
+                memcpy(s->sum + (r * world + from) * part,
+                       (const char *)s->calls[from].in + r * part, part);
+        for (size_t r = 0; r < world; r++)
+            memcpy(s->calls[r].out, s->sum + r * world * part, part * world);
+        break;
+    default: /* bcast */
+        memcpy(s->sum, s->calls[c->root].in, part);
+        for (size_t r = 0; r < world; r++) memcpy(s->calls[r].out, s->sum, part);
+    }
+    return ZF_OK;
+}
+
+/* Does the oldest pending collective of the queue. */
+static zf_status zfi_lockstep_oldest(zfi_lockstep *s, int32_t queue)
+{
+    for (int32_t k = 0; k < s->pending_count; k++) {
+        zfi_pending p = s->pending[k];
+        if (p.queue != queue) continue;
+        memmove(s->pending + k, s->pending + k + 1,
+                (size_t)(--s->pending_count - k) * sizeof *s->pending);
+        return zfi_lockstep_do(s, p.launch);
+    }
+    return ZF_OK;
+}
+
+static bool zfi_lockstep_is_pending(const zfi_lockstep *s, int32_t launch)
+{
+    for (int32_t k = 0; k < s->pending_count; k++)
+        if (s->pending[k].launch == launch) return true;
+    return false;
+}
+
+/* With a seed, does pending collectives now and then before they are waited for. */
+static zf_status zfi_lockstep_some(zfi_lockstep *s)
+{
+    zf_status status = ZF_OK;
+    while (s->random && s->pending_count && !status) {
+        s->random = s->random * 6364136223846793005u + 1442695040888963407u;
+        if (s->random >> 62) break;
+        status = zfi_lockstep_oldest(
+            s, s->pending[(s->random >> 32) % (uint64_t)s->pending_count].queue);
+    }
+    return status;
+}
+
+/* One launch of all programs. */
+static zf_status zfi_lockstep_launch(zfi_lockstep *s, int32_t n)
+{
+    const zf_launch *l = &s->programs[0]->launches[n];
+    zf_status status = zfi_lockstep_some(s);
+    if (status) return status;
+    if (l->op == ZF_OP_wait) {
+        int32_t of = s->programs[0]->waits_for[n];
+        while (!status && zfi_lockstep_is_pending(s, of))
+            status = zfi_lockstep_oldest(s, s->programs[0]->launches[of].queue);
+        for (int32_t r = 0; r < s->count && !status; r++)
+            if (s->programs[r]->poison) zfi_poison(s->programs[r], of);
+        return status;
+    }
+    if (zfi_rows[l->op].flags & ZF_OP_COLLECTIVE && l->attributes[0].i > 1) {
+        if ((status = zfi_lockstep_calls(s, n))) return status;
+        if (l->queue && s->pending_count < ZFI_QUEUE_ROOM) {
+            s->pending[s->pending_count++] = (zfi_pending){n, l->queue};
+            return ZF_OK;
+        }
+        status = zfi_lockstep_do(s, n);
+        for (int32_t r = 0; r < s->count && !status; r++)
+            if (s->programs[r]->poison) zfi_poison(s->programs[r], n);
+        return status;
+    }
+    for (int32_t r = 0; r < s->count && !status; r++) {
+        zf_program *p = s->programs[r];
+        status = zfi_launch(p, n);
+        if (status) zfi_fail(s->error, status, "rank %d: %s", (int)r, p->error.text);
+    }
+    return status;
+}
+
+static zf_status zfi_lockstep_range(zfi_lockstep *s, int32_t from, int32_t until)
+{
+    zf_status status = ZF_OK;
+    for (int32_t n = from; n < until && !status; n++) status = zfi_lockstep_launch(s, n);
+    while (s->pending_count && !status) status = zfi_lockstep_oldest(s, s->pending[0].queue);
+    return status;
+}
+
+/* The programs are the ranks of one plan, in order. */
+static zf_status zfi_lockstep_check(const zf_lockstep_desc *d, zf_error *error)
+{
+    if (!d || !d->programs || d->count < 1)
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "lockstep: no programs");
+    for (int32_t r = 0; r < d->count; r++) {
+        const zf_program *p = d->programs[r];
+        if (!p) return zfi_fail(error, ZF_ERR_ARGUMENT, "lockstep: program %d is NULL", (int)r);
+        if (p->run.world != d->count || p->run.rank != r)
+            return zfi_fail(error, ZF_ERR_ARGUMENT,
+                            "lockstep: program %d is rank %d of %d; it must be rank %d of %d",
+                            (int)r, (int)p->run.rank, (int)p->run.world, (int)r, (int)d->count);
+        if (p->hashes && p->hashes[r] != d->programs[0]->hashes[0])
+            return zfi_fail(error, ZF_ERR_MISMATCH,
+                            "the plans of ranks 0 and %d differ (%016llx and %016llx): their "
+                            "graphs, or the options of the passes, are not the same",
+                            (int)r, (unsigned long long)d->programs[0]->hashes[0],
+                            (unsigned long long)p->hashes[r]);
+        if (p->micro != d->programs[0]->micro || p->steps != d->programs[0]->steps)
+            return zfi_fail(error, ZF_ERR_STAGE,
+                            "lockstep: rank %d is at step %lld, micro-batch %lld, rank 0 at %lld, "
+                            "%lld",
+                            (int)r, (long long)p->steps, (long long)p->micro,
+                            (long long)d->programs[0]->steps, (long long)d->programs[0]->micro);
+    }
+    return ZF_OK;
+}
+
+/* One micro-batch, and if it is the step's last, the update. */
+static zf_status zfi_lockstep_run(const zf_lockstep_desc *d, const char *call, bool last,
+                                  zf_error *error)
+{
+    zf_error ignored = {ZF_OK, ""};
+    zf_status status = zfi_lockstep_check(d, error ? error : (error = &ignored));
+    zfi_lockstep s = {.error = error};
+    zf_program *first;
+    size_t world;
+    if (status) return status;
+    first = d->programs[0];
+    world = (size_t)d->count;
+    s.memory = zfi_memory_of(&first->memory.allocator);
+    s.programs = d->programs, s.count = d->count;
+    s.random = d->seed;
+    for (int32_t r = 0; r < d->count && !status; r++)
+        if ((status = zfi_check_micro(d->programs[r], call, last)))
+            zfi_fail(error, status, "rank %d: %s", (int)r, d->programs[r]->error.text);
+    if (status) return status;
+    s.calls = zfi_calloc(&s.memory, world, sizeof *s.calls);
+    s.parts = zfi_calloc(&s.memory, world, sizeof *s.parts);
+    if (!s.calls || !s.parts) status = zfi_nomem(error);
+    for (int32_t r = 0; r < d->count; r++) zfi_begin_micro(d->programs[r]);
+    if (!status) status = zfi_lockstep_range(&s, 0, first->micro_end);
+    for (int32_t r = 0; last && r < d->count && !status; r++)
+        if ((status = zfi_check_outputs(d->programs[r])))
+            zfi_fail(error, status, "%s", d->programs[r]->error.text);
+    if (last && !status) status = zfi_lockstep_range(&s, first->micro_end, first->launch_count);
+    for (int32_t r = 0; r < d->count; r++) {
+        zf_program *p = d->programs[r];
+        p->micro = status || last ? 0 : p->micro + 1;
+        if (!status && last) p->steps++;
+        if (status) zfi_fail(&p->error, status, "%s", error->text);
+    }
+    zfi_free(&s.memory, s.sum, s.sum_bytes);
+    zfi_free(&s.memory, s.calls, world * sizeof *s.calls);
+    zfi_free(&s.memory, s.parts, world * sizeof *s.parts);
+    return status;
+}
+
+ZF_API zf_status zf_lockstep_step(const zf_lockstep_desc *desc, zf_error *error)
+{
+    return zfi_lockstep_run(desc, "zf_lockstep_step", true, error);
+}
+
+ZF_API zf_status zf_lockstep_micro(const zf_lockstep_desc *desc, zf_error *error)
+{
+    return zfi_lockstep_run(desc, "zf_lockstep_micro", false, error);
+}
+
+ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name, void *data,
+                                  size_t bytes, zf_error *error)
+{
+    zf_status status = zfi_lockstep_check(desc, error);
+    zf_program *first;
+    int32_t id, k;
+    if (status) return status;
+    first = desc->programs[0];
+    id = name ? zfi_map_get(first->graph->names, name, 0) : 0;
+    id = zfi_accessible(first, (zf_tensor){first->graph, id}, bytes, "zf_lockstep_read", false);
+    if (!id) return zfi_fail(error, first->error.status, "%s", first->error.text);
+    if (!data && bytes) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_lockstep_read: data is NULL");
+    for (int32_t r = 0; r < desc->count && !status; r++) {
+        zf_program *p = desc->programs[r];
+        const zfi_node *unit = zfi_unit_of(p->graph, id, &k);
+        size_t size = unit ? zf_dtype_size(unit->dtype) : 0;
+        zfi_range_of range;
+        if (!zfi_is_cut(p->graph, id))
+            return p->backend->copy(p->backend->self, data, p->data[id], bytes, ZF_DEVICE_TO_HOST,
+                                    error);
+        range = zfi_local_range(p, unit, k);
+        status =
+            p->backend->copy(p->backend->self, (char *)data + (size_t)range.first * size,
+                             (char *)p->data[p->graph->nodes[id].held] + (size_t)range.at * size,
+                             (size_t)range.count * size, ZF_DEVICE_TO_HOST, error);
+    }
+    return status;
+}

@@ -590,6 +590,32 @@ typedef struct zf_zero_desc {
 } zf_zero_desc;
 ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
 
+typedef struct zf_backend zf_backend; /* section 7 */
+
+/* What a machine does in a second, for decisions between plans. */
+typedef struct zf_cost {
+    double flops_per_s;      /* of matrix products, on one rank */
+    double bytes_per_s;      /* of memory, by everything else */
+    double link_bytes_per_s; /* that a rank sends */
+    double link_latency_s;   /* of a collective */
+} zf_cost;
+ZF_API zf_cost zf_cost_default(void); /* of a small CPU and a 10 Gbit/s network */
+
+/* Overlaps communication with computation: gathers are issued ahead of their use, reductions waited
+ * for when their result is read, on queues of their own; small gathers are joined. Numbers stay as
+ * they are. The cost in memory is `bytes` at most for each direction. Requires: zf_zero. desc NULL:
+ * nothing overlaps. */
+typedef struct zf_prefetch_desc {
+    /* Of parameters gathered ahead, and of gradients waiting to be reduced; 0: no overlap */
+    size_t bytes;
+    /* Bytes: units stay gathered between forward and backward pass as far as the plan stays within
+     * it (stage 3), which saves their second gather; 0: none */
+    size_t memory_limit;
+    const zf_cost *cost;       /* NULL: as early as `bytes` allow; else no earlier than is of use */
+    zf_backend *backend;       /* whose scratch the plan counts against the limit; NULL: none */
+} zf_prefetch_desc;
+ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_prefetch_desc *desc);
+
 /* -------------------------------------------------------------------------- 7 BACKENDS
  *
  * What a device must offer. The core is handed a table of functions and knows no device by name. */
@@ -695,7 +721,7 @@ typedef struct zf_launch {
 
 typedef enum zf_copy { ZF_HOST_TO_DEVICE, ZF_DEVICE_TO_HOST, ZF_DEVICE_TO_DEVICE } zf_copy;
 
-typedef struct zf_backend {
+struct zf_backend {
     const char *name;
     void *self;
     /* 64-byte aligned, or NULL with *error. */
@@ -713,7 +739,7 @@ typedef struct zf_backend {
     zf_status (*wait)(void *self, const zf_launch *launch);
     zf_status (*synchronize)(void *self, zf_error *error); /* with every queue */
     void (*destroy)(void *self);
-} zf_backend;
+};
 
 ZF_API void zf_backend_free(zf_backend *backend); /* NULL: nothing */
 
@@ -745,6 +771,58 @@ typedef struct zf_memory_desc {
  * needs, or one that was made for sharing where nothing is shared, and the other way round. desc
  * NULL: defaults. */
 ZF_API zf_status zf_memory(zf_graph *graph, const zf_memory_desc *desc);
+
+/* What bytes of the arena hold: */
+typedef enum zf_kind {
+    ZF_PARAMETERS, /* and the units that hold them */
+    /* of parameters: as the micro section leaves them, packed, their sums over ranks and
+     * micro-batches; at stages 2 and 3 the sums alone, which are this rank's parts */
+    ZF_GRADIENTS,
+    ZF_OPTIMIZER,     /* states */
+    ZF_ACTIVATIONS,   /* what else the micro section makes */
+    ZF_COMMUNICATION, /* what is gathered; at stages 2 and 3 also what gradients are summed from */
+    ZF_WORKSPACE,     /* what else the update section makes, and scratch */
+    ZF_INPUTS,        /* and constants */
+    ZF_KINDS
+} zf_kind;
+/* "parameters", ...; NULL behind the last */
+ZF_API const char *zf_kind_name(zf_kind kind);
+
+/* Collectives of one step: how many, and the bytes that one rank of n sends for them, by a ring or
+ * directly: for a part of b bytes, (n-1) b of all_gather, reduce_scatter (of its result's) and
+ * all_to_all; 2 (n-1) b of all_reduce, b being 1/n of the buffer, rounded up to elements; the buffer
+ * of bcast, which goes along a chain. */
+typedef struct zf_moved {
+    int64_t calls;
+    size_t bytes;
+} zf_moved;
+
+typedef struct zf_traffic {
+    zf_moved all_gather, reduce_scatter, all_reduce, all_to_all, bcast;
+} zf_traffic;
+
+/* What a step of one rank takes. */
+typedef struct zf_plan {
+    size_t peak_bytes; /* the arena */
+    size_t live_bytes; /* the largest sum of bytes alive at one time */
+    /* where that is, as the text numbers nodes, its operator and scope; "" where there is none */
+    int32_t peak_node;
+    const char *peak_op, *peak_scope;
+    size_t most[ZF_KINDS];    /* the largest sum of each kind that is alive at one time */
+    size_t at_peak[ZF_KINDS]; /* what live_bytes are the sum of */
+    zf_traffic traffic;
+    double flops; /* of the matrix products of a step, a multiply-add being two */
+    int32_t nodes;
+    int64_t parameter_count; /* elements; */
+    int64_t padded_count;    /* with the padding of units */
+} zf_plan;
+
+/* The plan of the graph, of which no memory is known before zf_memory. The graph's error, if there
+ * is one. */
+ZF_API zf_status zf_graph_plan(zf_graph *graph, zf_plan *plan);
+/* ZF_ERR_LIMIT where the arena is larger than `limit` bytes (0: none), saying by how much, at which
+ * node, and what is there. Requires: zf_memory. */
+ZF_API zf_status zf_plan_fits(zf_graph *graph, size_t limit);
 
 typedef struct zf_compile_desc {
     zf_backend *backend;  /* NULL: a single-threaded CPU backend of the program's own */
@@ -860,6 +938,8 @@ typedef struct zf_program_info {
     int64_t param_count;    /* elements of parameters */
     double flops;           /* of the matrix products of a step, a multiply-add being two */
     int32_t nodes;
+    zf_plan plan;           /* predicted */
+    zf_traffic counted;     /* by the last step, or that under way; plan.traffic when it is done */
 } zf_program_info;
 ZF_API zf_program_info zf_program_info_of(const zf_program *program);
 
@@ -1218,13 +1298,16 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "passes/units.c"
 #include "passes/zero.c"
 #include "passes/memory.c"
+#include "passes/prefetch.c"
 #include "run/crc32c.c"
 #include "run/files.c"
 #include "run/json.c"
 #include "run/safetensors.c"
 #include "run/queue.c"
 #include "run/cpu.c"
+#include "run/local.c"
 #include "run/init.c"
+#include "run/account.c"
 #include "run/program.c"
 #include "run/lockstep.c"
 #include "run/checkpoint.c"

@@ -83,7 +83,6 @@ static void zfi_find_uses(zfi_placement *p)
         const zfi_node *node = &g->nodes[g->order[i]];
         int32_t until = node->op == ZF_OP_output ? end : i, viewed = zfi_viewed(g, node, &at);
         if (p->last_use[g->order[i]] < i) p->last_use[g->order[i]] = i;
-        if (node->queue || node->op == ZF_OP_wait) until = p->last_use[g->order[i]];
         for (int32_t k = 0; k < node->arg_count; k++) {
             int32_t x = node->args[k], last = k == viewed ? p->last_use[g->order[i]] : until;
             if (p->last_use[x] < last) p->last_use[x] = last;

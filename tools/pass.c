@@ -188,6 +188,13 @@ static void run_zero(call *c)
     if (ready(c)) ran(c, zf_zero(c->graph, &d));
 }
 
+static void run_prefetch(call *c)
+{
+    zf_prefetch_desc d = {.bytes = (size_t)take_number(c, "bytes"),
+                          .memory_limit = (size_t)take_number(c, "memory")};
+    if (ready(c)) ran(c, zf_prefetch(c->graph, &d));
+}
+
 /* With isa= or threads=, the scratch of that CPU backend is part of the plan. */
 static void run_memory(call *c)
 {
@@ -250,6 +257,8 @@ static const pass passes[] = {
      "the same, LAMB", run_lamb},
     {"zero", "[stage=N] [world=N] [micro_batches=N] [bucket=BYTES]",
      "the step of each of `world` ranks at a ZeRO stage", run_zero},
+    {"prefetch", "[bytes=N] [memory=N]",
+     "collectives beside the computation; units kept gathered within a memory limit", run_prefetch},
     {"memory", "[no_reuse] [share] [isa=NAME] [threads=N]",
      "give every value its place, and scratch as the CPU backend wants it if isa or threads are "
      "given",

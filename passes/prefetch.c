@@ -1,0 +1,505 @@
+/* prefetch: collectives run beside the computation, on queues of their own.
+ *
+ * requires: zf_zero
+ * ensures:  numbers are unchanged to the last bit. What waits for a collective is a `wait` node; its
+ *           operands and its result are its own from its line to there
+ *
+ *     gathers     of cut units are issued before their use, while at most `bytes` of gathered and
+ *                 not yet used parameters lie ready
+ *     reductions  are waited for where their result is read, or when more than `bytes` of
+ *                 gradients lie waiting to be reduced, or at the end of the section
+ *     updated     parameters are gathered into their units while the next ones are updated
+ *     small       gathers of the update section are joined to one
+ *     kept        with a memory limit, units stay gathered from the forward to the backward pass,
+ *                 as many as fit the exact plan; what is soonest needed again first
+ *
+ * before:   %20 = all_gather %18 ...    %4 = matmul %1, %21     release %20
+ *           %30 = all_gather %28 ...    %5 = matmul %4, %31     release %30
+ * after:    %20 = all_gather %18 ... queue=gather     %30 = all_gather %28 ... queue=gather
+ *           wait %20      %4 = matmul %1, %21     release %20
+ *           wait %30      %5 = matmul %4, %31     release %30
+ */
+
+enum { ZFI_SMALL_GATHER = 64 << 10 }; /* bytes of a result up to which gathers are joined */
+
+/* A gather of a cut unit in the micro section. */
+typedef struct zfi_ahead {
+    int32_t node;
+    int32_t use;   /* position where it stands: in front of its first use */
+    int32_t issue; /* position in front of which it is issued */
+    int64_t bytes;
+    double seconds; /* that it takes, by the cost table */
+} zfi_ahead;
+
+/* Two runs of uses of a unit that could be one. */
+typedef struct zfi_keepable {
+    int32_t first, second; /* gathers */
+    int32_t release;       /* of the first */
+    int32_t gap;           /* positions between */
+} zfi_keepable;
+
+typedef struct zfi_prefetch {
+    zf_graph *graph;
+    zf_prefetch_desc d;
+    zf_cost cost;
+    zfi_ahead *aheads; /* growing array, by position */
+    double *time;      /* by position of the micro section: seconds until then */
+    int32_t *order;    /* as it was */
+    int32_t *pending;  /* by node: the queued collective that reads or writes it; 0: none */
+    int32_t *waiting;  /* queued collectives that have not been waited for, oldest first */
+    int64_t reducing;  /* bytes of gradients among them */
+    size_t nodes;
+} zfi_prefetch;
+
+/* ------------------------------------------------------------------------------- the cost table */
+
+ZF_API zf_cost zf_cost_default(void)
+{
+    return (zf_cost){.flops_per_s = 1e11, .bytes_per_s = 1e10, .link_bytes_per_s = 1e9,
+                     .link_latency_s = 2e-5};
+}
+
+/* Of a product, a multiply-add being two; 0 of any other node. */
+static double zfi_node_flops(const zf_graph *g, const zfi_node *node)
+{
+    const zfi_node *a;
+    if (node->op != ZF_OP_matmul) return 0;
+    a = &g->nodes[node->args[0]];
+    return 2.0 * (double)zfi_node_count(node) *
+           (double)a->shape.dims[a->shape.rank - (node->attributes[0].i ? 2 : 1)];
+}
+
+/* Seconds that a node takes on queue compute. */
+static double zfi_node_seconds(const zf_graph *g, const zf_cost *cost, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    double bytes = 0;
+    int64_t at;
+    if (zfi_has(g, id, ZF_OP_LEAF | ZF_OP_COLLECTIVE) || zfi_viewed(g, node, &at) >= 0) return 0;
+    if (node->op == ZF_OP_output || node->op == ZF_OP_gradient || node->op == ZF_OP_release ||
+        node->op == ZF_OP_wait)
+        return 0;
+    if (!zfi_has(g, id, ZF_OP_EFFECT)) bytes = (double)zfi_node_bytes(node);
+    for (int32_t k = 0; k < node->arg_count; k++)
+        bytes += (double)zfi_node_bytes(&g->nodes[node->args[k]]);
+    return zfi_node_flops(g, node) / cost->flops_per_s + bytes / cost->bytes_per_s;
+}
+
+static double zfi_gather_seconds(const zf_cost *cost, int64_t bytes, int32_t world)
+{
+    return cost->link_latency_s +
+           (double)bytes * (world - 1) / world / cost->link_bytes_per_s;
+}
+
+/* -------------------------------------------------------------------------------- small gathers */
+
+/* A small gather of the update section, which may be joined with others. */
+static bool zfi_joinable(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    return node->op == ZF_OP_all_gather && node->arg_count == 1 && node->update &&
+           node->attributes[0].i > 1 && zfi_node_bytes(node) <= ZFI_SMALL_GATHER;
+}
+
+/* One gather for joined[0..count): what each would have given is cut out of its result. */
+static void zfi_join(zf_graph *g, const int32_t *joined, int32_t count)
+{
+    int64_t world = g->nodes[joined[0]].attributes[0].i, size = 0, *at;
+    int32_t *parts = zfi_calloc(&g->memory, (size_t)count, sizeof *parts), all = 0;
+    at = zfi_calloc(&g->memory, (size_t)count, sizeof *at);
+    for (int32_t k = 0; parts && at && k < count; k++) {
+        parts[k] = g->nodes[joined[k]].args[0];
+        at[k] = size;
+        size += zfi_node_count(&g->nodes[parts[k]]);
+    }
+    if (parts && at)
+        all = zfi_append_op(g, ZF_OP_pack, parts, count,
+                            zfi_with(zfi_listed(at, count), {.i = size}));
+    if (all) all = zfi_append_nodes(g, all_gather, zfi_with({.i = world}), all);
+    if (all)
+        all = zfi_append_nodes(g, view, zfi_with({.i = 0}, zfi_listed(((int64_t[]){world, size}), 2)),
+                               all);
+    for (int32_t k = 0; all && k < count; k++) {
+        int64_t n = zfi_node_count(&g->nodes[parts[k]]), flat = n * world;
+        int32_t piece = zfi_append_nodes(
+            g, slice, zfi_with({.i = 1}, {.i = at[k]}, {.i = at[k] + n}), all);
+        if (piece)
+            piece = zfi_append_nodes(g, reshape, zfi_with(zfi_listed(&flat, 1)), piece);
+        if (piece) zfi_replace(g, joined[k], piece);
+    }
+    zfi_free(&g->memory, parts, (size_t)count * sizeof *parts);
+    zfi_free(&g->memory, at, (size_t)count * sizeof *at);
+    if (g->memory.failed) zfi_graph_nomem(g);
+}
+
+/* Joins small gathers up to the first use of one of them. */
+static void zfi_join_small(zf_graph *g)
+{
+    int32_t *order = g->order, *joined = NULL, end = zfi_len(order);
+    size_t known = (size_t)zfi_len(g->nodes);
+    bool *open = zfi_calloc(&g->memory, known, sizeof *open);
+    g->order = NULL;
+    for (int32_t i = 0; i <= end && open && !g->memory.failed && !g->error.status; i++) {
+        int32_t id = i < end ? order[i] : 0;
+        bool used = i == end || (zfi_len(joined) && g->nodes[id].dtype != g->nodes[joined[0]].dtype &&
+                                 zfi_joinable(g, id));
+        for (int32_t k = 0; id && k < g->nodes[id].arg_count; k++) used |= open[g->nodes[id].args[k]];
+        if (used && zfi_len(joined)) {
+            if (zfi_len(joined) > 1) zfi_join(g, joined, zfi_len(joined));
+            else zfi_push(&g->memory, g->order, joined[0]);
+            for (int32_t k = 0; k < zfi_len(joined); k++) open[joined[k]] = false;
+            stbds_header(joined)->length = 0;
+        }
+        if (!id) break;
+        for (int32_t k = 0; k < g->nodes[id].arg_count; k++) {
+            int32_t arg = zfi_resolve(g, g->nodes[id].args[k]);
+            g->nodes[id].args[k] = arg;
+        }
+        if (zfi_joinable(g, id)) open[id] = true, zfi_push(&g->memory, joined, id);
+        else zfi_push(&g->memory, g->order, id);
+    }
+    zfi_free(&g->memory, open, known * sizeof *open);
+    zfi_array_free(&g->memory, joined);
+    zfi_array_free(&g->memory, order);
+    if (g->memory.failed) zfi_graph_nomem(g);
+}
+
+/* ------------------------------------------------------------------------- gathers ahead of use */
+
+static bool zfi_gathers_unit(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    return node->op == ZF_OP_all_gather && node->arg_count == 1 && !node->update &&
+           g->nodes[node->args[0]].op == ZF_OP_unit;
+}
+
+static void zfi_find_aheads(zfi_prefetch *p)
+{
+    const zf_graph *g = p->graph;
+    double seconds = 0;
+    for (int32_t i = 0; i < zfi_len(p->order) && !g->nodes[p->order[i]].update; i++) {
+        int32_t id = p->order[i];
+        p->time[i] = seconds;
+        seconds += zfi_node_seconds(g, &p->cost, id);
+        if (!zfi_gathers_unit(g, id)) continue;
+        zfi_push(&p->graph->memory, p->aheads,
+                 ((zfi_ahead){id, i, i, (int64_t)zfi_node_bytes(&g->nodes[id]), 0}));
+        if (!g->memory.failed)
+            stbds_arrlast(p->aheads).seconds = zfi_gather_seconds(
+                &p->cost, stbds_arrlast(p->aheads).bytes, (int32_t)g->nodes[id].attributes[0].i);
+    }
+}
+
+/* Each gather as early as the budget lets it, in the order of uses; with a cost table not much
+ * earlier than it takes. */
+static void zfi_place_aheads(zfi_prefetch *p)
+{
+    const zf_graph *g = p->graph;
+    int32_t start = 0, oldest = 0; /* of those issued and not used */
+    int64_t ready = 0;             /* bytes of them */
+    while (start < zfi_len(p->order) && zfi_has(g, p->order[start], ZF_OP_LEAF)) start++;
+    for (int32_t k = 0; k < zfi_len(p->aheads); k++) {
+        zfi_ahead *a = &p->aheads[k];
+        int32_t at = k && p->aheads[k - 1].issue > start ? p->aheads[k - 1].issue : start;
+        if (a->bytes > (int64_t)p->d.bytes) { /* it does not fit: none may pass it either */
+            oldest = k + 1, ready = 0;
+            continue;
+        }
+        while (oldest < k && (ready + a->bytes > (int64_t)p->d.bytes || p->aheads[oldest].use < at)) {
+            if (p->aheads[oldest].use + 1 > at) at = p->aheads[oldest].use + 1;
+            ready -= p->aheads[oldest++].bytes;
+        }
+        if (p->d.cost)
+            while (at < a->use && p->time[a->use] - p->time[at] > 2 * a->seconds) at++;
+        a->issue = at < a->use ? at : a->use;
+        ready += a->bytes;
+    }
+}
+
+/* --------------------------------------------------------------------------------------- waits */
+
+static void zfi_forget_pending(zfi_prefetch *p, int32_t id)
+{
+    const zfi_node *node = &p->graph->nodes[id];
+    p->pending[id] = 0;
+    for (int32_t k = 0; k < node->arg_count; k++)
+        if (p->pending[node->args[k]] == id) p->pending[node->args[k]] = 0;
+}
+
+/* Waits for everything of the collective's queue up to itself: a queue is in order. */
+static void zfi_put_wait(zfi_prefetch *p, int32_t id)
+{
+    zf_graph *g = p->graph;
+    int32_t kept = 0;
+    for (int32_t k = 0; k < zfi_len(p->waiting); k++) {
+        int32_t other = p->waiting[k];
+        if (other != id) {
+            p->waiting[kept++] = other;
+            continue;
+        }
+        zfi_append_nodes(g, wait, NULL, id);
+        if (g->nodes[id].queue == ZFI_QUEUE_REDUCE)
+            p->reducing -= (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
+        zfi_forget_pending(p, id);
+    }
+    stbds_header(p->waiting)->length = (size_t)kept;
+}
+
+static void zfi_wait_all(zfi_prefetch *p)
+{
+    while (zfi_len(p->waiting) && !p->graph->error.status && !p->graph->memory.failed)
+        zfi_put_wait(p, p->waiting[0]);
+}
+
+/* Which queue a collective goes to; compute where nothing is won. */
+static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
+{
+    const zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    int64_t bytes = (int64_t)zfi_node_bytes(node);
+    if (!p->d.bytes || !zfi_has(g, id, ZF_OP_COLLECTIVE) || node->attributes[0].i <= 1)
+        return ZFI_QUEUE_COMPUTE;
+    if (node->op == ZF_OP_all_gather) {
+        if (node->arg_count == 1 && bytes > (int64_t)p->d.bytes) return ZFI_QUEUE_COMPUTE;
+        return ZFI_QUEUE_GATHER;
+    }
+    bytes = (int64_t)zfi_node_bytes(&g->nodes[node->args[0]]);
+    if ((node->op != ZF_OP_reduce_scatter && node->op != ZF_OP_all_reduce) || node->update ||
+        bytes > (int64_t)p->d.bytes)
+        return ZFI_QUEUE_COMPUTE;
+    return ZFI_QUEUE_REDUCE;
+}
+
+/* Puts a node, behind the waits that it needs. */
+static void zfi_put(zfi_prefetch *p, int32_t id)
+{
+    zf_graph *g = p->graph;
+    uint8_t queue = zfi_queue_of(p, id);
+    for (int32_t k = 0; k < g->nodes[id].arg_count; k++) {
+        int32_t leaf = zfi_written_leaf(g, g->nodes[id].args[k]);
+        if (p->pending[g->nodes[id].args[k]]) zfi_put_wait(p, p->pending[g->nodes[id].args[k]]);
+        if (p->pending[leaf]) zfi_put_wait(p, p->pending[leaf]);
+    }
+    if (queue == ZFI_QUEUE_REDUCE) {
+        int64_t bytes = (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
+        for (int32_t k = 0; p->reducing + bytes > (int64_t)p->d.bytes && k < zfi_len(p->waiting);)
+            if (g->nodes[p->waiting[k]].queue == ZFI_QUEUE_REDUCE) zfi_put_wait(p, p->waiting[k]);
+            else k++;
+        p->reducing += bytes;
+    }
+    if (!g->memory.failed) zfi_push(&g->memory, g->order, id);
+    g->nodes[id].queue = queue;
+    if (!queue || g->memory.failed) return;
+    zfi_push(&g->memory, p->waiting, id);
+    p->pending[id] = id;
+    /* What it writes into is its own as well. */
+    if (g->nodes[id].arg_count > 1) p->pending[g->nodes[id].args[1]] = id;
+}
+
+/* Takes queues back where a wait stands right behind its collective. */
+static void zfi_drop_idle_waits(zf_graph *g)
+{
+    int32_t kept = 0;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i], before = kept ? g->order[kept - 1] : 0;
+        if (g->nodes[id].op == ZF_OP_wait && g->nodes[id].args[0] == before) {
+            g->nodes[before].queue = ZFI_QUEUE_COMPUTE;
+            zfi_replace(g, id, 0);
+            continue;
+        }
+        g->order[kept++] = id;
+    }
+    if (g->order) stbds_header(g->order)->length = (size_t)kept;
+}
+
+static void zfi_run_prefetch(zfi_prefetch *p)
+{
+    zf_graph *g = p->graph;
+    int32_t end = zfi_len(p->order), ahead = 0;
+    bool update = false;
+    zfi_find_aheads(p);
+    if (!g->memory.failed && p->d.bytes) zfi_place_aheads(p);
+    for (int32_t i = 0; i < end && !g->memory.failed && !g->error.status; i++) {
+        int32_t id = p->order[i];
+        if (g->nodes[id].update && !update) {
+            g->in_update = false;
+            zfi_wait_all(p); /* the micro section runs again */
+            update = g->in_update = true;
+        }
+        for (; ahead < zfi_len(p->aheads) && p->aheads[ahead].issue <= i; ahead++)
+            zfi_put(p, p->aheads[ahead].node);
+        if (!zfi_gathers_unit(g, id)) zfi_put(p, id);
+    }
+    zfi_wait_all(p);
+    zfi_drop_idle_waits(g);
+}
+
+/* ----------------------------------------------------------------------------- kept gathered */
+
+static int zfi_by_gap(const void *left, const void *right)
+{
+    const zfi_keepable *a = left, *b = right;
+    if (a->gap != b->gap) return a->gap < b->gap ? -1 : 1;
+    return a->first < b->first ? -1 : 1;
+}
+
+/* Gathers of a unit that is gathered again, those with the least between them first. */
+static zfi_keepable *zfi_find_keepable(zf_graph *g)
+{
+    zfi_keepable *list = NULL;
+    int32_t count = zfi_len(g->nodes);
+    int32_t *last = zfi_calloc(&g->memory, 2 * (size_t)count, sizeof *last); /* by unit: a gather; */
+    int32_t *released = last ? last + count : NULL; /* by gather: position of its release */
+    for (int32_t i = 0; last && i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i], unit;
+        const zfi_node *node = &g->nodes[id];
+        if (node->op == ZF_OP_release) released[node->args[0]] = i;
+        if (!zfi_gathers_unit(g, id)) continue;
+        unit = node->args[0];
+        if (last[unit] && released[last[unit]])
+            zfi_push(&g->memory, list,
+                     ((zfi_keepable){last[unit], id, g->order[released[last[unit]]],
+                                     i - released[last[unit]]}));
+        last[unit] = id;
+    }
+    zfi_free(&g->memory, last, 2 * (size_t)count * sizeof *last);
+    if (list) qsort(list, stbds_arrlenu(list), sizeof *list, zfi_by_gap);
+    return list;
+}
+
+/* Makes one gather of two, for keep[0..count). */
+static void zfi_keep_gathered(zf_graph *g, const zfi_keepable *keep, int32_t count)
+{
+    int32_t kept = 0;
+    for (int32_t k = 0; k < count; k++) zfi_replace(g, keep[k].second, keep[k].first);
+    for (int32_t k = 0; k < count; k++) zfi_replace(g, keep[k].release, 0);
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i];
+        if (g->nodes[id].op == ZF_OP_none) continue;
+        for (int32_t k = 0; k < g->nodes[id].arg_count; k++) {
+            int32_t arg = zfi_resolve(g, g->nodes[id].args[k]);
+            g->nodes[id].args[k] = arg;
+        }
+        g->order[kept++] = id;
+    }
+    if (g->order) stbds_header(g->order)->length = (size_t)kept;
+}
+
+/* A copy of the nodes alone, to try what a plan would take: names and texts are those of `g`. */
+static zf_graph *zfi_trial(const zf_graph *g, int32_t **args, size_t *arg_bytes)
+{
+    zfi_memory memory = zfi_memory_of(&g->memory.allocator);
+    zf_graph *copy = zfi_calloc(&memory, 1, sizeof *copy);
+    size_t count = 0, at = 0;
+    for (int32_t n = 0; n < zfi_len(g->nodes); n++) count += (size_t)g->nodes[n].arg_count;
+    *arg_bytes = count * sizeof **args;
+    *args = copy ? zfi_calloc(&memory, count, sizeof **args) : NULL;
+    if (!*args) {
+        zfi_free(&memory, copy, sizeof *copy);
+        return NULL;
+    }
+    *copy = *g;
+    copy->memory = memory;
+    copy->text = (zfi_text){NULL};
+    copy->names = NULL, copy->scopes = NULL, copy->params = NULL;
+    copy->nodes = NULL, copy->order = NULL;
+    for (int32_t n = 0; n < zfi_len(g->nodes) && !copy->memory.failed; n++) {
+        zfi_node node = g->nodes[n];
+        if (node.arg_count)
+            memcpy(*args + at, node.args, (size_t)node.arg_count * sizeof **args);
+        node.args = *args + at;
+        at += (size_t)node.arg_count;
+        zfi_push(&copy->memory, copy->nodes, node);
+    }
+    for (int32_t i = 0; i < zfi_len(g->order) && !copy->memory.failed; i++)
+        zfi_push(&copy->memory, copy->order, g->order[i]);
+    return copy;
+}
+
+static void zfi_end_trial(zf_graph *copy, int32_t *args, size_t arg_bytes)
+{
+    zfi_memory memory = copy->memory;
+    zfi_free(&memory, args, arg_bytes);
+    zf_graph_free(copy);
+}
+
+static zf_status zfi_lay_beside(zf_graph *g, const zf_prefetch_desc *d);
+
+/* Bytes of the plan with the first `count` kept gathered; INT64_MAX when there is none. */
+static int64_t zfi_try_keeping(const zf_graph *g, const zf_prefetch_desc *d,
+                               const zfi_keepable *keep, int32_t count)
+{
+    int32_t *args = NULL;
+    size_t arg_bytes = 0;
+    int64_t peak = INT64_MAX;
+    zf_graph *trial = zfi_trial(g, &args, &arg_bytes);
+    if (!trial) return peak;
+    if (!trial->memory.failed) {
+        zfi_keep_gathered(trial, keep, count);
+        if (!zfi_lay_beside(trial, d) && !zf_memory(trial, &(zf_memory_desc){.backend = d->backend}))
+            peak = trial->peak;
+    }
+    zfi_end_trial(trial, args, arg_bytes);
+    return peak;
+}
+
+/* Keeps as many units gathered as fit the memory limit. */
+static void zfi_choose_kept(zf_graph *g, const zf_prefetch_desc *d)
+{
+    zfi_keepable *keep = zfi_find_keepable(g);
+    int32_t fits = 0, over = zfi_len(keep) + 1; /* the first `fits` do, the first `over` do not */
+    if (g->memory.failed) {
+        zfi_graph_nomem(g);
+    } else {
+        while (over - fits > 1) {
+            int32_t middle = fits + (over - fits) / 2;
+            if (zfi_try_keeping(g, d, keep, middle) <= (int64_t)d->memory_limit) fits = middle;
+            else over = middle;
+        }
+        zfi_keep_gathered(g, keep, fits);
+    }
+    zfi_array_free(&g->memory, keep);
+}
+
+/* ------------------------------------------------------------------------------------ the pass */
+
+static zf_status zfi_lay_beside(zf_graph *g, const zf_prefetch_desc *d)
+{
+    zfi_prefetch p = {.graph = g, .d = *d, .cost = d->cost ? *d->cost : zf_cost_default()};
+    size_t positions;
+    if (d->bytes) zfi_join_small(g);
+    if (g->error.status) return g->error.status;
+    positions = (size_t)zfi_len(g->order);
+    /* `wait` nodes are added as it goes: one for each collective at most */
+    p.nodes = 2 * (size_t)zfi_len(g->nodes) + 1;
+    p.time = zfi_calloc(&g->memory, positions, sizeof *p.time);
+    p.pending = zfi_calloc(&g->memory, p.nodes, sizeof *p.pending);
+    if (p.time && p.pending) {
+        p.order = g->order;
+        g->order = NULL;
+        zfi_run_prefetch(&p);
+    }
+    zfi_free(&g->memory, p.time, positions * sizeof *p.time);
+    zfi_free(&g->memory, p.pending, p.nodes * sizeof *p.pending);
+    zfi_array_free(&g->memory, p.aheads);
+    zfi_array_free(&g->memory, p.waiting);
+    zfi_array_free(&g->memory, p.order);
+    if (g->memory.failed) return zfi_graph_nomem(g);
+    return zfi_leave(g, ZFI_STAGE_OVERLAP);
+}
+
+ZF_API zf_status zf_prefetch(zf_graph *g, const zf_prefetch_desc *desc)
+{
+    zf_prefetch_desc d = desc ? *desc : (zf_prefetch_desc){.bytes = 0};
+    zf_status status = zfi_enter(g, "zf_prefetch", ZFI_STAGE_RANKS,
+                                 ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
+    if (status) return status;
+    if (d.bytes > INT64_MAX / 2) d.bytes = INT64_MAX / 2;
+    if (d.memory_limit > INT64_MAX / 2) d.memory_limit = INT64_MAX / 2;
+    if (d.cost && !(d.cost->flops_per_s > 0 && d.cost->bytes_per_s > 0 &&
+                    d.cost->link_bytes_per_s > 0 && d.cost->link_latency_s >= 0))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_prefetch: the rates of the cost table must be above 0");
+    if (d.memory_limit) zfi_choose_kept(g, &d);
+    return g->error.status ? g->error.status : zfi_lay_beside(g, &d);
+}

@@ -148,6 +148,7 @@ static zf_status zfi_lockstep_launch(zfi_lockstep *s, int32_t n)
     }
     if (zfi_rows[l->op].flags & ZF_OP_COLLECTIVE && l->attributes[0].i > 1) {
         if ((status = zfi_lockstep_calls(s, n))) return status;
+        for (int32_t r = 0; r < s->count; r++) zfi_count_launch(s->programs[r], n);
         if (l->queue && s->pending_count < ZFI_QUEUE_ROOM) {
             s->pending[s->pending_count++] = (zfi_pending){n, l->queue};
             return ZF_OK;

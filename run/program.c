@@ -24,6 +24,8 @@ struct zf_program {
     uint64_t *hashes;    /* of the plans, by rank; this rank's first */
     bool agreed;         /* all ranks have the same plan */
     zf_run run;
+    zf_plan plan;
+    zf_traffic counted; /* of the step under way */
     int64_t steps; /* done */
     int64_t micro; /* micro-batches done of the step under way */
     bool poison, allow_nan;
@@ -272,62 +274,6 @@ static zf_status zfi_fill(zf_program *p)
     return status;
 }
 
-/* What is there at the peak: what lies all the time, and what was made by then and is read there or
- * later. Views are left out: their bytes are those of their operands. */
-static void zfi_mark_peak(const zf_graph *g, bool *there)
-{
-    int32_t end = zfi_len(g->order), peak = end - 1, view;
-    int64_t at;
-    for (int32_t i = 0; i < end; i++)
-        if (g->order[i] == g->peak_node && !zfi_is_persistent(&g->nodes[g->peak_node])) peak = i;
-    for (int32_t i = 0; i < end; i++) {
-        const zfi_node *node = &g->nodes[g->order[i]];
-        for (int32_t k = 0; k < node->arg_count && (i >= peak || node->op == ZF_OP_output); k++) {
-            int32_t x = node->args[k];
-            while ((view = zfi_viewed(g, &g->nodes[x], &at)) >= 0) x = g->nodes[x].args[view];
-            there[x] = true;
-        }
-    }
-    there[g->peak_node] = true;
-    for (int32_t i = 0; i < end; i++) {
-        int32_t id = g->order[i];
-        const zfi_node *node = &g->nodes[id];
-        there[id] = node->placed && (zfi_is_persistent(node) || (there[id] && i <= peak));
-    }
-}
-
-/* A plan over the limit: says by how much, at which node, and which tensors make the peak. */
-static zf_status zfi_check_limit(zf_graph *g, size_t limit)
-{
-    char largest[256] = "", where[64] = "";
-    size_t count = (size_t)zfi_len(g->nodes), at = 0;
-    bool *there;
-    if (!limit || (uint64_t)g->peak <= limit) return ZF_OK;
-    if (!(there = zfi_calloc(&g->memory, count, sizeof *there))) return zfi_graph_nomem(g);
-    zfi_mark_peak(g, there);
-    for (int n = 0; n < 3; n++) {
-        int32_t best = 0;
-        for (int32_t i = 0; i < zfi_len(g->order); i++)
-            if (there[g->order[i]] && (!best || g->nodes[g->order[i]].bytes > g->nodes[best].bytes))
-                best = g->order[i];
-        if (!best) break;
-        there[best] = false;
-        at += (size_t)snprintf(
-            largest + at, sizeof largest - at, "%s%%%d %.40s with %lld", n ? ", " : "", (int)best,
-            g->nodes[best].name ? g->nodes[best].name : g->rows[g->nodes[best].op].name,
-            (long long)g->nodes[best].bytes);
-    }
-    if (g->peak_node)
-        snprintf(where, sizeof where, "; most is alive at %%%d %s", (int)g->peak_node,
-                 g->rows[g->nodes[g->peak_node].op].name);
-    zfi_free(&g->memory, there, count * sizeof *there);
-    return zfi_fail(&g->error, ZF_ERR_LIMIT,
-                    "zf_compile: the plan takes %lld bytes, %lld more than the limit of %zu%s; the "
-                    "largest there are %s",
-                    (long long)g->peak, (long long)(g->peak - (int64_t)limit), limit, where,
-                    largest);
-}
-
 /* The communicator is one of as many ranks as the graph was cut for. */
 static zf_status zfi_check_comm(zf_graph *g, const zf_comm *comm)
 {
@@ -356,7 +302,8 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     p->backend = d->backend ? d->backend : p->own_backend;
     if (!(g->stages & ZFI_STAGE_PLACED))
         status = zf_memory(g, &(zf_memory_desc){p->backend, d->no_reuse, d->share != NULL});
-    if (status || (status = zfi_check_limit(g, d->memory_limit))) return status;
+    if (status || (status = zfi_check_limit(g, "zf_compile", d->memory_limit))) return status;
+    if ((status = zf_graph_plan(g, &p->plan))) return status;
     p->arena_bytes = (size_t)g->peak;
     if (p->arena_bytes) {
         p->arena = p->backend->allocate(p->backend->self, p->arena_bytes, &g->error);
@@ -575,6 +522,16 @@ static void zfi_poison(zf_program *p, int32_t n)
     }
 }
 
+/* Counts what launch n, if it is a collective, moves. */
+static void zfi_count_launch(zf_program *p, int32_t n)
+{
+    const zf_launch *l = &p->launches[n];
+    zf_collective c;
+    if (!(p->graph->rows[l->op].flags & ZF_OP_COLLECTIVE)) return;
+    c = zfi_collective_of(l);
+    zfi_count_calls(&p->counted, c.op, c.dtype, c.count, l->attributes[0].i, 1);
+}
+
 /* Launches n, or waits for the one that it waits for. */
 static zf_status zfi_launch(zf_program *p, int32_t n)
 {
@@ -584,6 +541,7 @@ static zf_status zfi_launch(zf_program *p, int32_t n)
         n = p->waits_for[n];
         status = p->backend->wait(p->backend->self, &p->launches[n]);
     } else {
+        zfi_count_launch(p, n);
         status = p->backend->launch(p->backend->self, l);
         if (l->queue) return status; /* what it reads is wanted until it has been waited for */
     }
@@ -596,6 +554,7 @@ static void zfi_begin_micro(zf_program *p)
     p->run.step = p->steps + 1;
     p->run.micro = p->micro;
     p->run.slot = p->micro * p->run.world + p->run.rank;
+    if (!p->micro) memset(&p->counted, 0, sizeof p->counted);
 }
 
 /* The first scalar output of the micro section that is not finite; NULL. */
@@ -721,23 +680,22 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
     g = p->graph;
     info.peak_bytes = (size_t)g->peak;
     info.allocated_bytes = p->arena_bytes;
+    info.plan = p->plan;
+    info.counted = p->counted;
     info.live_bytes = (size_t)g->live;
     info.peak_node = g->peak_node;
-    info.nodes = zfi_len(g->order);
+    info.nodes = p->plan.nodes;
+    info.flops = p->plan.flops;
+    info.param_count = p->plan.parameter_count;
     for (int32_t i = 0; i < info.nodes; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         size_t bytes = node->placed ? (size_t)zfi_aligned(node->bytes) : 0;
-        if (node->op == ZF_OP_param)
-            info.param_bytes += bytes, info.param_count += zfi_node_count(node);
-        if (node->op == ZF_OP_state) info.state_bytes += bytes;
+        const zfi_node *leaf = node->op == ZF_OP_unit ? &g->nodes[node->args[0]] : node;
+        if (leaf->op == ZF_OP_param) info.param_bytes += bytes;
+        if (leaf->op == ZF_OP_state) info.state_bytes += bytes;
         if (node->op == ZF_OP_input) info.input_bytes += bytes;
         if (node->op == ZF_OP_constant) info.constant_bytes += bytes;
         if (zfi_is_persistent(node)) persistent += (int64_t)bytes;
-        if (node->op == ZF_OP_matmul) {
-            const zfi_node *a = &g->nodes[node->args[0]];
-            double k = (double)a->shape.dims[a->shape.rank - (node->attributes[0].i ? 2 : 1)];
-            info.flops += 2.0 * (double)zfi_node_count(node) * k;
-        }
     }
     info.work_bytes = (size_t)(g->peak - persistent);
     return info;

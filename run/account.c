@@ -1,0 +1,357 @@
+/* Accounting: what a placed graph takes and moves, known before it runs.
+ *
+ *     lifetimes      %4 |====|            in place: %9 takes over the bytes of %4
+ *                    %9      |=======|
+ *                    pack |==========|    with the operands that are made in it
+ *     position       0  1  2  3  4  5     each is of one kind; the sums of a position, by kind
+ *
+ * A value lives as passes/memory.c says (zfi_find_uses); whose bytes it has is read off the places
+ * alone, so that a plan that was parsed is accounted for as well. A value made over an operand
+ * counts from then on as what it is itself.
+ */
+
+typedef struct zfi_lifetime {
+    int64_t bytes; /* aligned; 0: counted with the pack in which it lies */
+    int32_t first, last;
+    int32_t before; /* the one whose bytes it took over, an index; -1: none */
+    uint8_t kind;
+} zfi_lifetime;
+
+typedef struct zfi_account {
+    zf_graph *graph;
+    zfi_placement uses; /* last_use and written are set */
+    uint8_t *kind;      /* by node: zf_kind */
+    int32_t *life;      /* by node: of the bytes it has, an index; -1: none in this arena */
+    zfi_lifetime *lives; /* growing array */
+} zfi_account;
+
+/* ----------------------------------------------------------------------------------- kinds */
+
+static zf_kind zfi_holding_of(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    switch (node->op) {
+    case ZF_OP_param: return ZF_PARAMETERS;
+    case ZF_OP_state: return ZF_OPTIMIZER;
+    case ZF_OP_unit: return zfi_holding_of(g, node->args[0]);
+    case ZF_OP_input:
+    case ZF_OP_constant: return ZF_INPUTS;
+    case ZF_OP_accumulator: return ZF_COMMUNICATION;
+    default: break;
+    }
+    if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return ZF_COMMUNICATION;
+    return node->update ? ZF_WORKSPACE : ZF_ACTIVATIONS;
+}
+
+/* The value, whose bytes may be those of what it is a view of, is of this kind. Leaves stay what
+ * they are. */
+static void zfi_set_kind(zfi_account *a, int32_t id, zf_kind kind)
+{
+    const zf_graph *g = a->graph;
+    int64_t at;
+    for (int32_t k; (k = zfi_viewed(g, &g->nodes[id], &at)) >= 0; id = g->nodes[id].args[k])
+        a->kind[id] = (uint8_t)kind;
+    if (!zfi_has(g, id, ZF_OP_LEAF) || g->nodes[id].op == ZF_OP_accumulator)
+        a->kind[id] = (uint8_t)kind;
+}
+
+/* The value that passes have made of a parameter's or unit's gradient, back to what the micro
+ * section gives; and what that was reduced from: a gradient as well where it is whole until the
+ * update, else on its way. */
+static void zfi_set_gradient(zfi_account *a, int32_t value)
+{
+    const zf_graph *g = a->graph;
+    zf_kind from = g->zero < 2 ? ZF_GRADIENTS : ZF_COMMUNICATION;
+    const zfi_node *node;
+    value = zfi_raw_gradient(g, value);
+    zfi_set_kind(a, value, ZF_GRADIENTS);
+    node = &g->nodes[value];
+    if (zfi_has(g, value, ZF_OP_COLLECTIVE)) {
+        zfi_set_kind(a, node->args[0], from);
+        node = &g->nodes[node->args[0]];
+    } else {
+        from = ZF_GRADIENTS;
+    }
+    for (int32_t k = 0; node->op == ZF_OP_pack && k < node->arg_count; k++)
+        zfi_set_kind(a, node->args[k], from);
+}
+
+static void zfi_find_kinds(zfi_account *a)
+{
+    const zf_graph *g = a->graph;
+    int32_t end = zfi_len(g->order);
+    for (int32_t i = 0; i < end; i++) a->kind[g->order[i]] = (uint8_t)zfi_holding_of(g, g->order[i]);
+    for (int32_t i = 0; i < end; i++)
+        if (g->nodes[g->order[i]].op == ZF_OP_gradient)
+            zfi_set_gradient(a, g->nodes[g->order[i]].args[1]);
+}
+
+/* ------------------------------------------------------------------------------- lifetimes */
+
+/* The operand over which the node is made, -1: none. */
+static int32_t zfi_made_over(const zfi_account *a, int32_t id, int32_t position)
+{
+    const zf_graph *g = a->graph;
+    const zfi_node *node = &g->nodes[id];
+    for (int32_t k = 0; zfi_has(g, id, ZF_OP_INPLACE) && k < node->arg_count; k++) {
+        const zfi_node *x = &g->nodes[node->args[k]];
+        int32_t life = a->life[node->args[k]];
+        if (life >= 0 && x->placed && x->offset == node->offset && x->bytes == node->bytes &&
+            node->bytes && a->lives[life].last == position)
+            return k;
+    }
+    return -1;
+}
+
+/* Operands that lie in a pack are counted with it, from their beginning on. */
+static void zfi_count_with_pack(zfi_account *a, int32_t id, int32_t position)
+{
+    const zf_graph *g = a->graph;
+    const zfi_node *node = &g->nodes[id];
+    zfi_lifetime *pack = &a->lives[a->life[id]];
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        int32_t life = a->life[node->args[k]];
+        if (life < 0 || a->lives[life].last != position || !zfi_packed_in_place(g, node, k))
+            continue;
+        for (; life >= 0; life = a->lives[life].before) {
+            a->lives[life].bytes = 0;
+            if (a->lives[life].first < pack->first) pack->first = a->lives[life].first;
+        }
+    }
+}
+
+static void zfi_add_life(zfi_account *a, int32_t id, int32_t position)
+{
+    zf_graph *g = a->graph;
+    const zfi_node *node = &g->nodes[id];
+    zfi_lifetime life = {zfi_aligned(node->bytes), position, a->uses.last_use[id], -1, a->kind[id]};
+    int32_t over, end = zfi_len(g->order);
+    int64_t at;
+    if (node->scratch_bytes)
+        zfi_push(&g->memory, a->lives,
+                 ((zfi_lifetime){zfi_aligned(node->scratch_bytes), position, position, -1,
+                                 ZF_WORKSPACE}));
+    if (!node->placed || g->memory.failed) return;
+    if (zfi_lies_in_operand(g, node)) {
+        a->life[id] = a->life[node->args[zfi_viewed(g, node, &at)]];
+        return;
+    }
+    if ((over = zfi_made_over(a, id, position)) >= 0) {
+        life.before = a->life[node->args[over]];
+        a->lives[life.before].last = position - 1;
+    }
+    if (zfi_is_persistent(node)) life.first = 0, life.last = end;
+    if (node->op == ZF_OP_accumulator) life.first = 0;
+    if (!zfi_push(&g->memory, a->lives, life)) return;
+    a->life[id] = zfi_len(a->lives) - 1;
+    if (node->op == ZF_OP_pack) zfi_count_with_pack(a, id, position);
+}
+
+/* Sums the lifetimes by position and kind. */
+static void zfi_sum_lives(zfi_account *a, zf_plan *plan)
+{
+    zf_graph *g = a->graph;
+    int32_t end = zfi_len(g->order);
+    size_t room = ((size_t)end + 2) * ZF_KINDS;
+    int64_t *change = zfi_calloc(&g->memory, room, sizeof *change), sum[ZF_KINDS] = {0};
+    if (!change) return;
+    for (int32_t n = 0; n < zfi_len(a->lives); n++) {
+        const zfi_lifetime *life = &a->lives[n];
+        change[(size_t)life->first * ZF_KINDS + life->kind] += life->bytes;
+        change[((size_t)life->last + 1) * ZF_KINDS + life->kind] -= life->bytes;
+    }
+    for (int32_t i = 0; i < end; i++) {
+        size_t all = 0;
+        for (int k = 0; k < ZF_KINDS; k++) {
+            sum[k] += change[(size_t)i * ZF_KINDS + (size_t)k];
+            if ((size_t)sum[k] > plan->most[k]) plan->most[k] = (size_t)sum[k];
+            all += (size_t)sum[k];
+        }
+        if (all <= plan->live_bytes) continue;
+        plan->live_bytes = all;
+        for (int k = 0; k < ZF_KINDS; k++) plan->at_peak[k] = (size_t)sum[k];
+    }
+    zfi_free(&g->memory, change, room * sizeof *change);
+}
+
+static void zfi_account_memory(zf_graph *g, zf_plan *plan)
+{
+    size_t nodes = (size_t)zfi_len(g->nodes);
+    zfi_account a = {.graph = g, .uses = {.graph = g, .nodes = nodes}};
+    a.uses.last_use = zfi_calloc(&g->memory, nodes, sizeof *a.uses.last_use);
+    a.uses.written = zfi_calloc(&g->memory, 2 * nodes, sizeof *a.uses.written);
+    a.kind = zfi_calloc(&g->memory, nodes, sizeof *a.kind);
+    a.life = zfi_calloc(&g->memory, nodes, sizeof *a.life);
+    if (a.uses.last_use && a.uses.written && a.kind && a.life) {
+        a.uses.written_last = a.uses.written + nodes;
+        for (size_t n = 0; n < nodes; n++) a.life[n] = -1;
+        zfi_find_uses(&a.uses);
+        zfi_find_kinds(&a);
+        for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++)
+            zfi_add_life(&a, g->order[i], i);
+        zfi_sum_lives(&a, plan);
+    }
+    zfi_free(&g->memory, a.uses.last_use, nodes * sizeof *a.uses.last_use);
+    zfi_free(&g->memory, a.uses.written, 2 * nodes * sizeof *a.uses.written);
+    zfi_free(&g->memory, a.kind, nodes * sizeof *a.kind);
+    zfi_free(&g->memory, a.life, nodes * sizeof *a.life);
+    zfi_array_free(&g->memory, a.lives);
+}
+
+/* --------------------------------------------------------------------------------- traffic */
+
+/* Adds `times` calls of a collective: `count` elements as zf_collective counts them. */
+static void zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_t count, int64_t world,
+                            int64_t times)
+{
+    uint64_t bytes = (uint64_t)count * zf_dtype_size(dtype) * (uint64_t)(world - 1);
+    zf_moved *moved;
+    switch (op) {
+    case ZF_OP_all_gather: moved = &t->all_gather; break;
+    case ZF_OP_reduce_scatter: moved = &t->reduce_scatter; break;
+    case ZF_OP_all_to_all: moved = &t->all_to_all; break;
+    case ZF_OP_all_reduce: /* as a reduce_scatter and an all_gather of equal parts */
+        moved = &t->all_reduce;
+        bytes = 2 * (uint64_t)((count + world - 1) / world) * zf_dtype_size(dtype) *
+                (uint64_t)(world - 1);
+        break;
+    default: /* bcast: along a chain */
+        moved = &t->bcast;
+        bytes = world > 1 ? (uint64_t)count * zf_dtype_size(dtype) : 0;
+    }
+    moved->calls += times;
+    moved->bytes += (size_t)(bytes * (uint64_t)times);
+}
+
+static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
+{
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        int64_t world = node->attributes[0].i, count;
+        if (!zfi_has(g, g->order[i], ZF_OP_COLLECTIVE)) continue;
+        count = zfi_node_count(&g->nodes[node->args[0]]);
+        if (node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_to_all) count /= world;
+        zfi_count_calls(&plan->traffic, node->op, node->dtype, count, world,
+                        node->update ? 1 : g->micro_batches);
+    }
+}
+
+/* -------------------------------------------------------------------------------- the rest */
+
+/* 2 m n k of a product [m,k] [k,n]. */
+static double zfi_flops(const zf_graph *g, const zfi_node *node)
+{
+    const zfi_node *a;
+    if (node->op != ZF_OP_matmul) return 0;
+    a = &g->nodes[node->args[0]];
+    return 2.0 * (double)zfi_node_count(node) *
+           (double)a->shape.dims[a->shape.rank - (node->attributes[0].i ? 2 : 1)];
+}
+
+static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
+{
+    plan->nodes = zfi_len(g->order);
+    for (int32_t i = 0; i < plan->nodes; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        plan->flops += zfi_flops(g, node) * (double)(node->update ? 1 : g->micro_batches);
+        if (node->op == ZF_OP_unit && g->nodes[node->args[0]].op == ZF_OP_param)
+            plan->padded_count += node->attributes[1].i;
+        if (node->op != ZF_OP_param) continue;
+        plan->parameter_count += zfi_node_count(node);
+        if (!node->held) plan->padded_count += zfi_node_count(node);
+    }
+}
+
+ZF_API zf_status zf_graph_plan(zf_graph *g, zf_plan *plan)
+{
+    if (!g || !plan) return ZF_ERR_ARGUMENT;
+    *plan = (zf_plan){.peak_op = "", .peak_scope = ""};
+    if (g->error.status) return g->error.status;
+    zfi_account_traffic(g, plan);
+    zfi_account_counts(g, plan);
+    if (!(g->stages & ZFI_STAGE_PLACED)) return ZF_OK;
+    plan->peak_bytes = (size_t)g->peak;
+    plan->peak_node = g->peak_node;
+    if (g->peak_node) {
+        plan->peak_op = zfi_row_of(g, g->peak_node)->name;
+        plan->peak_scope = g->nodes[g->peak_node].scope;
+    }
+    zfi_account_memory(g, plan);
+    return g->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
+}
+
+ZF_API const char *zf_kind_name(zf_kind kind)
+{
+    static const char *const names[ZF_KINDS] = {"parameters",    "gradients", "optimizer", "activations",
+                                                "communication", "workspace", "inputs"};
+    return (unsigned)kind < ZF_KINDS ? names[kind] : NULL;
+}
+
+/* ------------------------------------------------------------------------------- the limit */
+
+/* What is there at the peak: what lies all the time, and what was made by then and is read there or
+ * later. Views are left out: their bytes are those of their operands. */
+static void zfi_mark_peak(const zf_graph *g, bool *there)
+{
+    int32_t end = zfi_len(g->order), peak = end - 1, view;
+    int64_t at;
+    for (int32_t i = 0; i < end; i++)
+        if (g->order[i] == g->peak_node && !zfi_is_persistent(&g->nodes[g->peak_node])) peak = i;
+    for (int32_t i = 0; i < end; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count && (i >= peak || node->op == ZF_OP_output); k++) {
+            int32_t x = node->args[k];
+            while ((view = zfi_viewed(g, &g->nodes[x], &at)) >= 0) x = g->nodes[x].args[view];
+            there[x] = true;
+        }
+    }
+    there[g->peak_node] = true;
+    for (int32_t i = 0; i < end; i++) {
+        int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        there[id] = node->placed && (zfi_is_persistent(node) || (there[id] && i <= peak));
+    }
+}
+
+/* A plan over the limit (0: none): says by how much, at which node, and which tensors make the peak;
+ * as function `call`. */
+static zf_status zfi_check_limit(zf_graph *g, const char *call, size_t limit)
+{
+    char largest[256] = "", where[64] = "";
+    size_t count = (size_t)zfi_len(g->nodes), at = 0;
+    bool *there;
+    if (!limit || (uint64_t)g->peak <= limit) return ZF_OK;
+    if (!(there = zfi_calloc(&g->memory, count, sizeof *there))) return zfi_graph_nomem(g);
+    zfi_mark_peak(g, there);
+    for (int n = 0; n < 3; n++) {
+        int32_t best = 0;
+        for (int32_t i = 0; i < zfi_len(g->order); i++)
+            if (there[g->order[i]] && (!best || g->nodes[g->order[i]].bytes > g->nodes[best].bytes))
+                best = g->order[i];
+        if (!best) break;
+        there[best] = false;
+        at += (size_t)snprintf(
+            largest + at, sizeof largest - at, "%s%%%d %.40s with %lld", n ? ", " : "", (int)best,
+            g->nodes[best].name ? g->nodes[best].name : g->rows[g->nodes[best].op].name,
+            (long long)g->nodes[best].bytes);
+    }
+    if (g->peak_node)
+        snprintf(where, sizeof where, "; most is alive at %%%d %s", (int)g->peak_node,
+                 g->rows[g->nodes[g->peak_node].op].name);
+    zfi_free(&g->memory, there, count * sizeof *there);
+    return zfi_fail(&g->error, ZF_ERR_LIMIT,
+                    "%s: the plan takes %lld bytes, %lld more than the limit of %zu%s; the largest "
+                    "there are %s",
+                    call, (long long)g->peak, (long long)(g->peak - (int64_t)limit), limit, where,
+                    largest);
+}
+
+ZF_API zf_status zf_plan_fits(zf_graph *g, size_t limit)
+{
+    if (!g) return ZF_ERR_ARGUMENT;
+    if (g->error.status) return g->error.status;
+    if (!(g->stages & ZFI_STAGE_PLACED))
+        return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_plan_fits: needs %s before it",
+                        zfi_stage_advice(ZFI_STAGE_PLACED));
+    return zfi_check_limit(g, "zf_plan_fits", limit);
+}

@@ -689,7 +689,7 @@ ZF_API zf_comm *zf_local_comm(zf_local *group, int32_t rank);
 /* Ranks in processes, by MPI: zeroflow_mpi.c, compiled with mpicc. */
 typedef struct zf_mpi_desc {
     double deadline_seconds; /* that ranks wait for one another; 0: 60 */
-    const void *comm;        /* an MPI_Comm to duplicate; NULL: MPI_COMM_WORLD */
+    const void *comm;        /* where the MPI_Comm to duplicate is; NULL: MPI_COMM_WORLD */
 } zf_mpi_desc;
 /* The calling process's communicator. MPI must have been initialised with MPI_THREAD_MULTIPLE, and
  * all ranks must call. NULL with *error (which may be NULL). zf_comm_free frees it, before

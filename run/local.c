@@ -1,0 +1,494 @@
+/* Ranks within one process: each is a thread, and what they move lies in memory that all of them
+ * see. A collective publishes where its data are, meets the others, and then each rank copies or
+ * adds its own part straight out of their buffers.
+ *
+ *     rank 0   call --.            .-- reads in[1], in[2] --.           .-- returns
+ *     rank 1   call ---- meeting ----- reads in[0], in[2] ---- meeting --- returns
+ *     rank 2   call --'            '-- reads in[0], in[1] --'           '-- returns
+ *
+ * The second meeting keeps a rank from returning while another reads its memory. all_reduce has one
+ * more: each rank adds up its part of the sum, then they gather the parts. What is small is copied
+ * to the meeting place beforehand, and every rank does all of its work from these copies: then one
+ * meeting is enough.
+ *
+ * A call fails at its first meeting or not at all. Once all have come, what is left is copying and
+ * adding, which ends; so the later meetings know neither deadline nor failure, and nothing is given
+ * back while it is read. The mutex orders the coming of ranks against failures: either a meeting
+ * takes place for all of them, or for none.
+ */
+#if defined(__linux__)
+enum { ZFI_CLOCK_MONOTONIC = 1 };
+/* Hidden by strict C11. */
+int clock_gettime(int, struct timespec *);
+int pthread_condattr_setclock(pthread_condattr_t *, int);
+#endif
+
+enum {
+    ZFI_LOCAL_WORLD = 4096,
+    ZFI_LOCAL_SMALL = 1024, /* bytes of `in` that are copied to the meeting place */
+    ZFI_LOCAL_TILE = 4096   /* bytes that two ranks exchange at a time */
+};
+
+/* A rank at a channel. */
+typedef struct zfi_seat {
+    zf_collective call;
+    int64_t came;      /* to how many meetings */
+    _Atomic bool busy; /* a call is under way */
+    /* Of small calls, used in turns: who comes to a meeting has done with the copies of the one
+     * before. */
+    double copies[2][ZFI_LOCAL_SMALL / sizeof(double)];
+} zfi_seat;
+
+typedef struct zfi_channel {
+    pthread_cond_t changed;
+    _Atomic int64_t meetings; /* that have taken place */
+    int32_t here;             /* ranks that have come to the next one */
+    int32_t first;            /* of these */
+    zfi_seat *seats;          /* by rank */
+} zfi_channel;
+
+typedef struct zfi_local_rank {
+    zf_comm comm;
+    zf_local *group;
+} zfi_local_rank;
+
+struct zf_local {
+    zfi_memory memory;
+    int32_t world;
+    double deadline;
+    pthread_mutex_t mutex; /* of all below but what is atomic; calls are read after a meeting */
+    zfi_channel channels[ZFI_QUEUES];
+    _Atomic bool failed;
+    zf_error error; /* the first; it does not change once `failed` is set */
+    zfi_local_rank *ranks;
+    zfi_seat *seats;
+};
+
+/* -------------------------------------------------------------------------------------- failing */
+
+/* "all_gather %59" */
+static const char *zfi_call_name(char text[64], const zf_collective *c)
+{
+    snprintf(text, 64, "%s %%%d", zfi_rows[c->op].name, (int)c->node);
+    return text;
+}
+
+/* "bcast %59 of 1024 f32 from rank 1" */
+static const char *zfi_call_text(char text[128], const zf_collective *c)
+{
+    char name[64], root[32] = "";
+    if (c->op == ZF_OP_bcast) snprintf(root, sizeof root, " from rank %d", (int)c->root);
+    snprintf(text, 128, "%s of %lld %s%s%s", zfi_call_name(name, c), (long long)c->count,
+             zf_dtype_name(c->dtype), root, c->add ? " added to out" : "");
+    return text;
+}
+
+/* Ends all calls that wait, and all later ones, with this reason or an earlier one. The mutex is
+ * held. */
+ZFI_PRINTF(2, 3)
+static void zfi_local_fail(zf_local *g, const char *format, ...)
+{
+    va_list args;
+    if (g->error.status) return;
+    va_start(args, format);
+    g->error.status = ZF_ERR_COMM;
+    vsnprintf(g->error.text, sizeof g->error.text, format, args);
+    va_end(args);
+    atomic_store(&g->failed, true);
+    for (int k = 0; k < ZFI_QUEUES; k++) pthread_cond_broadcast(&g->channels[k].changed);
+}
+
+static void zfi_local_abort(void *self, const char *reason)
+{
+    const zfi_local_rank *rank = self;
+    zf_local *g = rank->group;
+    pthread_mutex_lock(&g->mutex);
+    zfi_local_fail(g, "rank %d gave up%s%s", (int)rank->comm.rank, reason && *reason ? ": " : "",
+                   reason ? reason : "");
+    pthread_mutex_unlock(&g->mutex);
+}
+
+/* The deadline has passed: names those who have not come to the meeting after `meeting`. */
+static void zfi_local_missing(zf_local *g, const zfi_channel *channel, int64_t meeting,
+                              const zf_collective *c)
+{
+    enum { MOST = 16 };
+    char list[MOST * 16 + 32] = "", name[64];
+    size_t at = 0;
+    int32_t missing = 0;
+    for (int32_t r = 0; r < g->world; r++) {
+        if (channel->seats[r].came > meeting) continue;
+        if (missing++ < MOST)
+            at += (size_t)snprintf(list + at, sizeof list - at, "%s%d", missing > 1 ? ", " : "",
+                                   (int)r);
+    }
+    if (missing > MOST) snprintf(list + at, sizeof list - at, " and %d more", (int)missing - MOST);
+    zfi_local_fail(g, "%s: rank%s %s of %d did not come within %g s", zfi_call_name(name, c),
+                   missing > 1 ? "s" : "", list, (int)g->world, g->deadline);
+}
+
+/* -------------------------------------------------------------------------------------- meeting */
+
+/* The time in `seconds`, on the clock of the conditions. */
+static struct timespec zfi_local_time(double seconds)
+{
+    const double longest = 1e8; /* three years: no overflow of a time */
+    struct timespec t;
+    int64_t nanoseconds;
+#if defined(__linux__)
+    clock_gettime(ZFI_CLOCK_MONOTONIC, &t);
+#else
+    timespec_get(&t, TIME_UTC);
+#endif
+    if (seconds > longest) seconds = longest;
+    nanoseconds = (int64_t)((seconds - floor(seconds)) * 1e9) + t.tv_nsec;
+    t.tv_sec += (time_t)floor(seconds) + (time_t)(nanoseconds / 1000000000);
+    t.tv_nsec = (long)(nanoseconds % 1000000000);
+    return t;
+}
+
+static bool zfi_same_call(const zf_collective *a, const zf_collective *b)
+{
+    return a->op == b->op && a->node == b->node && a->dtype == b->dtype && a->count == b->count &&
+           a->add == b->add && (a->op != ZF_OP_bcast || a->root == b->root);
+}
+
+/* Takes the rank's place in the next meeting: false if the group has failed, or does so here
+ * because the call is not that of the others. */
+static bool zfi_local_come(zf_local *g, zfi_channel *channel, int32_t rank, const zf_collective *c)
+{
+    if (g->error.status) return false;
+    channel->seats[rank].call = *c;
+    if (!channel->here) channel->first = rank;
+    if (!zfi_same_call(c, &channel->seats[channel->first].call)) {
+        int32_t low = rank < channel->first ? rank : channel->first,
+                high = rank < channel->first ? channel->first : rank;
+        char ours[128], theirs[128];
+        zfi_local_fail(g, "rank %d is at %s, rank %d at %s", (int)low,
+                       zfi_call_text(ours, &channel->seats[low].call), (int)high,
+                       zfi_call_text(theirs, &channel->seats[high].call));
+        return false;
+    }
+    return true;
+}
+
+/* Spins for about 30 microseconds at most, until the meeting after `meeting` has taken place; true
+ * when it has. */
+static bool zfi_local_spin(const zf_local *g, const zfi_channel *channel, int64_t meeting)
+{
+    for (int round = 0; round < 64 && !atomic_load(&g->failed); round++) {
+        for (int i = 0; i < 8; i++) {
+            if (atomic_load(&channel->meetings) != meeting) return true;
+            zfi_pause();
+        }
+        sched_yield();
+    }
+    return false;
+}
+
+/* Waits for all ranks to come to the channel. With `first`, the first meeting of that call, it may
+ * fail, and then it takes place for no rank: false. */
+static bool zfi_local_meet(zf_local *g, zfi_channel *channel, int32_t rank,
+                           const zf_collective *first)
+{
+    /* None takes place without this rank. */
+    const int64_t meeting = atomic_load(&channel->meetings);
+    struct timespec until;
+    bool met;
+    pthread_mutex_lock(&g->mutex);
+    if (first && !zfi_local_come(g, channel, rank, first)) {
+        pthread_mutex_unlock(&g->mutex);
+        return false;
+    }
+    channel->seats[rank].came = meeting + 1;
+    if (++channel->here == g->world) {
+        channel->here = 0;
+        atomic_store(&channel->meetings, meeting + 1);
+        pthread_cond_broadcast(&channel->changed);
+        pthread_mutex_unlock(&g->mutex);
+        return true;
+    }
+    pthread_mutex_unlock(&g->mutex);
+    if (zfi_local_spin(g, channel, meeting)) return true;
+    if (first) until = zfi_local_time(g->deadline);
+    pthread_mutex_lock(&g->mutex);
+    while (!(met = atomic_load(&channel->meetings) != meeting) && !(first && g->error.status)) {
+        if (!first) pthread_cond_wait(&channel->changed, &g->mutex);
+        else if (pthread_cond_timedwait(&channel->changed, &g->mutex, &until) &&
+                 atomic_load(&channel->meetings) == meeting)
+            zfi_local_missing(g, channel, meeting, first);
+    }
+    pthread_mutex_unlock(&g->mutex);
+    return met;
+}
+
+/* ---------------------------------------------------------------------------------- collectives */
+
+/* One collective of one rank, after its first meeting. */
+typedef struct zfi_local_work {
+    zf_local *group;
+    zfi_channel *channel;
+    int32_t rank;
+    int turn; /* of the copies to work from; -1: the inputs themselves */
+} zfi_local_work;
+
+static const char *zfi_local_in(const zfi_local_work *w, int32_t rank)
+{
+    const zfi_seat *seat = &w->channel->seats[rank];
+    return w->turn < 0 ? seat->call.in : (const char *)seat->copies[w->turn];
+}
+
+static void zfi_local_copy(void *to, const void *from, size_t bytes)
+{
+    if (bytes && to != from) memcpy(to, from, bytes);
+}
+
+/* out[0..count) from elements [at, at + count) of all inputs. */
+static void zfi_local_add(const zfi_local_work *w, const zf_collective *c, int64_t at,
+                          int64_t count, void *out)
+{
+    const void *parts[ZFI_LOCAL_WORLD];
+    size_t skip = (size_t)at * zf_dtype_size(c->dtype);
+    if (!count) return;
+    for (int32_t s = 0; s < w->group->world; s++) parts[s] = zfi_local_in(w, s) + skip;
+    zf_add_ranks(out, parts, w->group->world, count, c->dtype, c->add);
+}
+
+/* Where part r of count elements begins, when `world` ranks share them. */
+static int64_t zfi_local_part(int64_t count, int32_t world, int32_t r)
+{
+    int64_t more = count % world;
+    return count / world * r + (r < more ? r : more);
+}
+
+/* Each rank adds up its part of the sum, where no other reads; then all gather the parts. To what
+ * `out` holds, if to `add`, which then is the same on all ranks. */
+static void zfi_local_all_reduce(const zfi_local_work *w, const zf_collective *c)
+{
+    const int32_t world = w->group->world;
+    const size_t size = zf_dtype_size(c->dtype);
+    int64_t from = zfi_local_part(c->count, world, w->rank),
+            until = zfi_local_part(c->count, world, w->rank + 1);
+    zfi_local_add(w, c, from, until - from, (char *)c->out + (size_t)from * size);
+    (void)zfi_local_meet(w->group, w->channel, w->rank, NULL);
+    for (int32_t k = 1; k < world; k++) {
+        int32_t s = (w->rank + k) % world;
+        from = zfi_local_part(c->count, world, s);
+        until = zfi_local_part(c->count, world, s + 1);
+        zfi_local_copy((char *)c->out + (size_t)from * size,
+                       (char *)w->channel->seats[s].call.out + (size_t)from * size,
+                       (size_t)(until - from) * size);
+    }
+}
+
+/* Between two ranks, of which one or both may write over their input: to_a = from_b, to_b = from_a,
+ * where to_a may be from_a and to_b from_b. */
+static void zfi_local_exchange(char *to_a, const char *from_a, char *to_b, const char *from_b,
+                               size_t bytes)
+{
+    char tile[ZFI_LOCAL_TILE];
+    for (size_t at = 0; at < bytes; at += sizeof tile) {
+        size_t n = bytes - at < sizeof tile ? bytes - at : sizeof tile;
+        memcpy(tile, from_b + at, n);
+        memcpy(to_b + at, from_a + at, n);
+        memcpy(to_a + at, tile, n);
+    }
+}
+
+/* Two ranks share their exchange: the lower does its first half, in both directions, the other the
+ * second. */
+static void zfi_local_all_to_all(const zfi_local_work *w, const zf_collective *c)
+{
+    const size_t bytes = (size_t)c->count * zf_dtype_size(c->dtype), mine = bytes * (size_t)w->rank;
+    char *out = c->out;
+    const char *in = c->in;
+    zfi_local_copy(out + mine, in + mine, bytes);
+    for (int32_t k = 1; k < w->group->world; k++) {
+        int32_t s = (w->rank + k) % w->group->world;
+        const zf_collective *other = &w->channel->seats[s].call;
+        size_t half = bytes / 2, here = bytes * (size_t)s, there = mine, n = half;
+        if (w->rank > s) here += half, there += half, n = bytes - half;
+        zfi_local_exchange(out + here, in + here, (char *)other->out + there,
+                           (const char *)other->in + there, n);
+    }
+}
+
+static void zfi_local_do(const zfi_local_work *w, const zf_collective *c)
+{
+    const int32_t world = w->group->world;
+    const size_t bytes = (size_t)c->count * zf_dtype_size(c->dtype);
+    const bool small = w->turn >= 0;
+    char *out = c->out;
+    switch (c->op) {
+    case ZF_OP_all_gather:
+        for (int32_t k = 0; k < world; k++) {
+            int32_t s = (w->rank + k) % world; /* not all at one rank's memory at once */
+            zfi_local_copy(out + bytes * (size_t)s, zfi_local_in(w, s), bytes);
+        }
+        break;
+    case ZF_OP_reduce_scatter: zfi_local_add(w, c, c->count * w->rank, c->count, out); break;
+    case ZF_OP_all_reduce:
+        if (small) zfi_local_add(w, c, 0, c->count, out);
+        else zfi_local_all_reduce(w, c);
+        break;
+    case ZF_OP_all_to_all:
+        for (int32_t s = 0; small && s < world; s++)
+            memcpy(out + bytes * (size_t)s, zfi_local_in(w, s) + bytes * (size_t)w->rank, bytes);
+        if (!small) zfi_local_all_to_all(w, c);
+        break;
+    default: zfi_local_copy(out, zfi_local_in(w, c->root), bytes); /* bcast */
+    }
+}
+
+/* Bytes of `in`. */
+static size_t zfi_local_in_bytes(const zf_collective *c, int32_t world)
+{
+    bool parts = c->op == ZF_OP_reduce_scatter || c->op == ZF_OP_all_to_all;
+    return (size_t)c->count * (parts ? (size_t)world : 1) * zf_dtype_size(c->dtype);
+}
+
+/* The call is one that can be done. */
+static zf_status zfi_local_check(const zfi_local_rank *rank, const zf_collective *c,
+                                 zf_error *error)
+{
+    const int32_t world = rank->comm.world;
+    char name[64];
+    if (!c || c->op <= ZF_OP_none || c->op >= ZF_OP_COUNT ||
+        !(zfi_rows[c->op].flags & ZF_OP_COLLECTIVE))
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "a communicator was called with no collective");
+    zfi_call_name(name, c);
+    if (c->channel < 0 || c->channel >= ZFI_QUEUES)
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: channel %d; it must be 0 to %d", name,
+                        (int)c->channel, ZFI_QUEUES - 1);
+    if (!zf_dtype_size(c->dtype))
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: %d is no dtype", name, (int)c->dtype);
+    if (c->count < 0 || (uint64_t)c->count > PTRDIFF_MAX / zf_dtype_size(c->dtype) / (size_t)world)
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: count is %lld; it must be 0 to %lld", name,
+                        (long long)c->count,
+                        (long long)(PTRDIFF_MAX / zf_dtype_size(c->dtype) / (size_t)world));
+    if (c->op == ZF_OP_bcast && (c->root < 0 || c->root >= world))
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: root %d is no rank of a world of %d", name,
+                        (int)c->root, (int)world);
+    if (c->count && (!c->out || (!c->in && !(c->op == ZF_OP_bcast && c->root != rank->comm.rank))))
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: %s is NULL", name, c->out ? "in" : "out");
+    if (c->stream)
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "%s: ranks of one process have no streams; stream must be NULL", name);
+    return ZF_OK;
+}
+
+static zf_status zfi_local_collective(zf_local *g, int32_t rank, const zf_collective *c,
+                                      zf_error *error)
+{
+    zfi_channel *channel = &g->channels[c->channel];
+    zfi_local_work work = {g, channel, rank, -1};
+    size_t bytes = zfi_local_in_bytes(c, g->world);
+    if (bytes <= ZFI_LOCAL_SMALL) {
+        work.turn = (int)(atomic_load(&channel->meetings) & 1);
+        if (bytes && (c->op != ZF_OP_bcast || c->root == rank))
+            memcpy(channel->seats[rank].copies[work.turn], c->in, bytes);
+    }
+    if (!zfi_local_meet(g, channel, rank, c))
+        return zfi_fail(error, g->error.status, "%s", g->error.text);
+    if (bytes) zfi_local_do(&work, c);
+    if (work.turn < 0) (void)zfi_local_meet(g, channel, rank, NULL);
+    return ZF_OK;
+}
+
+static zf_status zfi_local_run(void *self, const zf_collective *c, zf_error *error)
+{
+    const zfi_local_rank *rank = self;
+    zf_local *g = rank->group;
+    zf_error wrong = {ZF_OK, ""};
+    zf_status status;
+    zfi_seat *seat = NULL;
+    char name[64];
+    int cancel;
+    if (atomic_load(&g->failed)) return zfi_fail(error, g->error.status, "%s", g->error.text);
+    if (!zfi_local_check(rank, c, &wrong)) {
+        seat = &g->channels[c->channel].seats[rank->comm.rank];
+        if (atomic_exchange(&seat->busy, true))
+            zfi_fail(&wrong, ZF_ERR_ARGUMENT, "%s: another thread of rank %d is using channel %d",
+                     zfi_call_name(name, c), (int)rank->comm.rank, (int)c->channel);
+    }
+    if (wrong.status) {
+        zfi_local_abort(self, wrong.text);
+        return zfi_fail(error, wrong.status, "%s", wrong.text);
+    }
+    /* A thread that is cancelled as it waits would leave with the mutex locked. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    status = zfi_local_collective(g, rank->comm.rank, c, error);
+    atomic_store(&seat->busy, false);
+    pthread_setcancelstate(cancel, &cancel);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------ the group */
+
+ZF_API void zf_local_free(zf_local *g)
+{
+    zfi_memory memory;
+    if (!g) return;
+    memory = g->memory;
+    for (int k = 0; k < ZFI_QUEUES; k++) pthread_cond_destroy(&g->channels[k].changed);
+    pthread_mutex_destroy(&g->mutex);
+    zfi_free(&memory, g->seats, (size_t)g->world * ZFI_QUEUES * sizeof *g->seats);
+    zfi_free(&memory, g->ranks, (size_t)g->world * sizeof *g->ranks);
+    zfi_free(&memory, g, sizeof *g);
+}
+
+static void zfi_local_open(zf_local *g)
+{
+    pthread_condattr_t attributes;
+    pthread_mutex_init(&g->mutex, NULL);
+    pthread_condattr_init(&attributes);
+#if defined(__linux__)
+    pthread_condattr_setclock(&attributes, ZFI_CLOCK_MONOTONIC);
+#endif
+    for (int k = 0; k < ZFI_QUEUES; k++) pthread_cond_init(&g->channels[k].changed, &attributes);
+    pthread_condattr_destroy(&attributes);
+}
+
+ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error)
+{
+    zf_local_desc d = desc ? *desc : (zf_local_desc){.world = 1};
+    zfi_memory memory = zfi_memory_of(&d.allocator);
+    zf_local *g;
+    if (!d.world) d.world = 1;
+    if (d.deadline_seconds == 0) d.deadline_seconds = 60;
+    if (d.world < 1 || d.world > ZFI_LOCAL_WORLD) {
+        zfi_fail(error, ZF_ERR_ARGUMENT, "zf_local_new: world is %d; it must be 1 to %d",
+                 (int)d.world, ZFI_LOCAL_WORLD);
+        return NULL;
+    }
+    if (!(d.deadline_seconds > 0) || !isfinite(d.deadline_seconds)) {
+        zfi_fail(
+            error, ZF_ERR_ARGUMENT,
+            "zf_local_new: deadline_seconds is %g; it must be positive and finite, or 0 for 60",
+            d.deadline_seconds);
+        return NULL;
+    }
+    if (!(g = zfi_calloc(&memory, 1, sizeof *g))) return zfi_nomem(error), NULL;
+    g->memory = memory;
+    g->world = d.world;
+    g->deadline = d.deadline_seconds;
+    zfi_local_open(g);
+    g->ranks = zfi_calloc(&g->memory, (size_t)d.world, sizeof *g->ranks);
+    g->seats = zfi_calloc(&g->memory, (size_t)d.world * ZFI_QUEUES, sizeof *g->seats);
+    if (!g->ranks || !g->seats) {
+        zfi_nomem(error);
+        zf_local_free(g);
+        return NULL;
+    }
+    for (int k = 0; k < ZFI_QUEUES; k++)
+        g->channels[k].seats = g->seats + (size_t)k * (size_t)d.world;
+    for (int32_t r = 0; r < d.world; r++)
+        g->ranks[r] =
+            (zfi_local_rank){{&g->ranks[r], r, d.world, zfi_local_run, zfi_local_abort, NULL}, g};
+    return g;
+}
+
+ZF_API zf_comm *zf_local_comm(zf_local *g, int32_t rank)
+{
+    return g && rank >= 0 && rank < g->world ? &g->ranks[rank].comm : NULL;
+}

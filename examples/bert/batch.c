@@ -379,6 +379,30 @@ void bert_batch_fill(bert_batch *batch, const bert_examples *x, int64_t first)
     }
 }
 
+bert_batch bert_batch_part(const bert_batch *whole, int64_t part, int64_t parts, int32_t *positions,
+                           int32_t *labels, int32_t predictions)
+{
+    bert_batch b = *whole;
+    int64_t row, begin, end;
+    int32_t p = 0;
+    b.examples = (int32_t)(whole->examples / parts);
+    row = part * b.examples;
+    begin = row * b.sequence, end = begin + (int64_t)b.examples * b.sequence;
+    b.first += row;
+    b.input_ids += begin, b.token_type_ids += begin, b.attention_mask += begin;
+    b.next_sentence_label += row;
+    b.positions = positions, b.labels = labels;
+    b.predictions = predictions;
+    b.labelled = b.tokens = 0;
+    while (p < whole->labelled && whole->positions[p] < begin) p++;
+    for (; p < whole->labelled && whole->positions[p] < end; p++) {
+        positions[b.labelled] = whole->positions[p] - (int32_t)begin;
+        labels[b.labelled++] = whole->labels[p];
+    }
+    for (p = b.labelled; p < predictions; p++) positions[p] = 0, labels[p] = -100;
+    return b;
+}
+
 /* ---------- the feeder ---------- */
 
 /* A ring of ahead + 1 batches: `made` counts those that the thread has filled, `taken` those that

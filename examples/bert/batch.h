@@ -60,10 +60,14 @@ void bert_batch_free(bert_batch *);
 /* Makes the examples first, first + 1, ... (first >= 0). Cannot fail, allocates nothing. */
 void bert_batch_fill(bert_batch *, const bert_examples *, int64_t first);
 
+/* Part `part` of `parts` equal ones of a batch, whose examples they must divide. Its tokens are
+ * those of `whole`, not counted; positions and labels are copied, to arrays of `predictions`, which
+ * must not be fewer than the part has labels. */
+bert_batch bert_batch_part(const bert_batch *whole, int64_t part, int64_t parts, int32_t *positions,
+                           int32_t *labels, int32_t predictions);
+
 /* A thread that makes batches ahead of their use: batch k = 0, 1, ... begins with example
- * first + k * stride. With a global batch of G examples over W ranks, rank r takes first =
- * step * G + r * G / W, stride = G; with micro-batches of B on each rank, first = step * G + r * B
- * and stride = W * B, where W * B divides G. */
+ * first + k * stride. */
 typedef struct bert_feeder_desc {
     const bert_examples *examples; /* must outlive the feeder */
     int32_t batch;                 /* examples of a batch */

@@ -61,6 +61,8 @@ static void fill(bert_batch_file *f, int64_t s, int64_t *const data[TENSORS])
 {
     bert_batch *b = &f->batch[s];
     int64_t tokens = f->examples * f->sequence;
+    b->examples = (int32_t)f->examples, b->sequence = (int32_t)f->sequence;
+    b->predictions = (int32_t)f->predictions;
     for (int64_t i = 0; i < tokens; i++) {
         int64_t label = data[LABELS][s * tokens + i];
         b->input_ids[i] = (int32_t)data[IDS][s * tokens + i];
@@ -151,6 +153,20 @@ bert_batch_file *bert_batch_file_load(const char *path, int64_t vocab, int64_t t
     for (int which = 0; which < TENSORS; which++) free(data[which]);
     zf_safetensors_close(file);
     return f;
+}
+
+int64_t bert_batch_file_predictions(const bert_batch_file *f, int64_t parts)
+{
+    int64_t tokens = f->examples / parts * f->sequence, most = 1;
+    for (int64_t s = 0; s < f->entries; s++) {
+        const bert_batch *b = &f->batch[s];
+        for (int32_t first = 0, end; first < b->labelled; first = end) {
+            for (end = first; end < b->labelled; end++)
+                if (b->positions[end] / tokens != b->positions[first] / tokens) break;
+            if (end - first > most) most = end - first;
+        }
+    }
+    return most;
 }
 
 void bert_batch_file_free(bert_batch_file *f)

@@ -15,6 +15,9 @@ typedef struct bert_batch_file {
  * fit. ids are checked against `vocab` and `types`. */
 bert_batch_file *bert_batch_file_load(const char *path, int64_t vocab, int64_t types,
                                       zf_error *error);
+/* The most labels that a part of an entry has, 1 at least, when entries are cut into `parts` equal
+ * ones (bert_batch_part). */
+int64_t bert_batch_file_predictions(const bert_batch_file *file, int64_t parts);
 void bert_batch_file_free(bert_batch_file *file);
 
 #endif

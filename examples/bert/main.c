@@ -1,5 +1,6 @@
 /* bert: pretrains BERT on a text, evaluates it, fills in masked words, exports its weights. */
 #include "commands.h"
+#include "ranks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,9 +17,18 @@ static const struct {
     {"export", "write a checkpoint's weights under Hugging Face names", bert_command_export},
 };
 
+/* One of several processes that a launcher has started, and not the first: all make the same
+ * mistakes, which are told once. */
+static bool is_echo(void)
+{
+    int64_t rank, world;
+    return bert_launcher(&rank, &world) && rank > 0;
+}
+
 int bert_error(const char *format, ...)
 {
     va_list args;
+    if (is_echo()) return EXIT_FAILED;
     va_start(args, format);
     fputs("bert: ", stderr);
     vfprintf(stderr, format, args);

@@ -292,32 +292,38 @@ zf_status bert_import(zf_program *p, zf_graph *g, const char *path, int *fresh, 
     return status;
 }
 
+/* What is exported of the parameter: it, or the output that keeps its gradient, if any. */
+static zf_tensor exported(zf_graph *g, zf_tensor param, bool gradients)
+{
+    char name[300];
+    snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(param));
+    return gradients ? zf_graph_find(g, name) : param;
+}
+
 zf_status bert_export(zf_program *p, zf_graph *g, const char *path, bool gradients, zf_error *error)
 {
-    zf_safetensors_writer *w = zf_safetensors_writer_new(path, NULL, error);
+    zf_safetensors_writer *w = path ? zf_safetensors_writer_new(path, NULL, error) : NULL;
     zf_status status = ZF_OK;
     int32_t written = 0;
-    if (!w) return error->status;
-    for (int32_t i = 0; i < zf_param_count(g); i++) {
+    if (path && !w) return error->status;
+    for (int32_t i = 0; i < zf_param_count(g) && w; i++) {
         zf_tensor t = zf_param_at(g, i);
-        if (!gradients || zf_valid(zf_gradient(g, t)))
+        if (zf_valid(exported(g, t, gradients)))
             zf_safetensors_declare(w, zf_tensor_name(t), zf_tensor_dtype(t), zf_tensor_shape(t));
     }
     for (int32_t i = 0; i < zf_param_count(g) && !status; i++) {
-        zf_tensor t = zf_param_at(g, i);
+        zf_tensor t = exported(g, zf_param_at(g, i), gradients);
         size_t bytes = zf_tensor_bytes(t);
         void *data;
-        char name[300];
-        snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(t));
-        if (gradients && !zf_valid(t = zf_graph_find(g, name))) continue;
+        if (!zf_valid(t)) continue;
         data = malloc(bytes + 1);
         if (!data) status = fail(error, ZF_ERR_NOMEM, "out of memory");
         else if ((status = zf_read(p, t, data, bytes)))
             fail(error, status, "%s", zf_program_error(p));
-        else status = zf_safetensors_write(w, written++, data, bytes);
+        else if (w) status = zf_safetensors_write(w, written++, data, bytes);
         free(data);
     }
-    if (!status || !error->status) status = zf_safetensors_finish(w, error);
+    if (w && (!status || !error->status)) status = zf_safetensors_finish(w, error);
     zf_safetensors_writer_free(w);
     return status;
 }

@@ -52,8 +52,8 @@ zf_status bert_import(zf_program *program, zf_graph *g, const char *path, int *f
 enum { BERT_SHAPE_TEXT = 21 * ZF_MAX_RANK + 2 };
 const char *bert_shape_text(char text[BERT_SHAPE_TEXT], zf_shape shape);
 
-/* Writes parameters under Hugging Face names. gradients: the values of zf_gradient instead, which
- * must be kept. */
+/* Writes parameters under Hugging Face names. gradients: instead those gradients that outputs
+ * "gradient/NAME" keep. All ranks must call; path NULL: another one writes. */
 zf_status bert_export(zf_program *program, zf_graph *g, const char *path, bool gradients,
                       zf_error *error);
 

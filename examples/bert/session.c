@@ -31,9 +31,36 @@ static void train_passes(bert_session *s, const bert_session_desc *d)
         zf_sgd(g, s->model.lr, &(zf_sgd_desc){.momentum = 0.9, .weight_decay = d->weight_decay});
 }
 
+/* One rank's step becomes that of each. */
+static void sharing_passes(bert_session *s)
+{
+    const bert_sharing *sharing = &s->sharing;
+    zf_zero(s->graph, &(zf_zero_desc){.stage = (int32_t)sharing->stage,
+                                      .world = s->world,
+                                      .micro_batches = sharing->micro_batches,
+                                      .bucket_bytes = (size_t)sharing->bucket});
+    if (sharing->prefetch >= 0)
+        zf_prefetch(s->graph, &(zf_prefetch_desc){.bytes = (size_t)sharing->prefetch});
+}
+
+/* What is read after a step is now, where there are several parts, the sum over them. */
+static void find_outputs(bert_session *s)
+{
+    s->model.loss = zf_graph_find(s->graph, "loss");
+    s->model.mlm_loss = zf_graph_find(s->graph, "mlm_loss");
+    s->model.nsp_loss = zf_graph_find(s->graph, "nsp_loss");
+    s->model.mlm_correct = zf_graph_find(s->graph, "mlm_correct");
+}
+
 bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *error)
 {
-    *s = (bert_session){.shape = d->shape};
+    size_t rows = (size_t)d->shape.predictions;
+    *s = (bert_session){.shape = d->shape, .sharing = d->share ? d->share->sharing : d->sharing};
+    s->sharing.micro_batches = d->sharing.micro_batches ? d->sharing.micro_batches : 1;
+    s->rank = s->sharing.comm ? s->sharing.comm->rank : 0;
+    s->world = s->sharing.comm ? s->sharing.comm->world : 1;
+    s->units = d->share ? d->share->units
+                        : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1;
     if (d->shape.sequence > d->config.positions) {
         error->status = ZF_ERR_ARGUMENT;
         snprintf(error->text, sizeof error->text,
@@ -42,7 +69,12 @@ bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *er
         return false;
     }
     s->graph = zf_graph_new(NULL);
-    if (!s->graph) return copy_error(error, ZF_ERR_NOMEM, "out of memory");
+    s->positions = malloc(rows * sizeof *s->positions);
+    s->labels = malloc(rows * sizeof *s->labels);
+    if (!s->graph || !s->positions || !s->labels) {
+        bert_session_close(s);
+        return copy_error(error, ZF_ERR_NOMEM, "out of memory");
+    }
     if (!d->share &&
         !(s->backend = zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)d->threads}, error))) {
         bert_session_close(s);
@@ -51,10 +83,13 @@ bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *er
     s->model = bert_build(s->graph, &d->config, &d->shape, d->keep_logits);
     if (d->train) train_passes(s, d);
     else zf_simplify(s->graph);
+    if (s->units) sharing_passes(s);
+    find_outputs(s);
     s->program = zf_compile(s->graph,
                             &(zf_compile_desc){.backend = d->share ? d->share->backend : s->backend,
                                                .seed = d->seed,
                                                .share = d->share ? d->share->program : NULL,
+                                               .comm = s->sharing.comm,
                                                .evaluate = !d->train});
     if (s->program) return true;
     copy_error(error, zf_graph_status(s->graph), zf_graph_error(s->graph));
@@ -67,6 +102,8 @@ void bert_session_close(bert_session *s)
     zf_program_free(s->program);
     zf_backend_free(s->backend);
     zf_graph_free(s->graph);
+    free(s->positions);
+    free(s->labels);
     *s = (bert_session){.graph = NULL};
 }
 
@@ -90,6 +127,20 @@ zf_status bert_session_feed(bert_session *s, const bert_batch *b, double labelle
     return status;
 }
 
+zf_status bert_session_feed_parts(bert_session *s, const bert_batch *global, double labelled,
+                                  double pairs)
+{
+    int64_t parts = s->world * s->sharing.micro_batches;
+    zf_status status = ZF_OK;
+    for (int64_t micro = 0; micro < s->sharing.micro_batches && !status; micro++) {
+        bert_batch part = bert_batch_part(global, micro * s->world + s->rank, parts, s->positions,
+                                          s->labels, (int32_t)s->shape.predictions);
+        status = bert_session_feed(s, &part, labelled, pairs);
+        if (!status && micro + 1 < s->sharing.micro_batches) status = zf_micro(s->program);
+    }
+    return status;
+}
+
 double bert_session_scalar(bert_session *s, zf_tensor output)
 {
     float value = NAN;
@@ -102,13 +153,14 @@ bool bert_session_score(bert_session *s, const bert_examples *held_out, int64_t 
 {
     double mlm = 0, nsp = 0, correct = 0;
     char text[256] = "";
-    bert_batch *batch = bert_batch_new(held_out, (int32_t)s->shape.batch, text, sizeof text);
+    int64_t examples = s->shape.batch * s->world * s->sharing.micro_batches;
+    bert_batch *batch = bert_batch_new(held_out, (int32_t)examples, text, sizeof text);
     zf_status status = ZF_OK;
     *score = (bert_score){0, 0, 0, 0};
     if (!batch) return copy_error(error, ZF_ERR_NOMEM, text);
     for (int64_t k = 0; k < batches && !status; k++) {
-        bert_batch_fill(batch, held_out, k * s->shape.batch);
-        status = bert_session_feed(s, batch, 1, 1); /* weights of 1: the losses are sums */
+        bert_batch_fill(batch, held_out, k * examples);
+        status = bert_session_feed_parts(s, batch, 1, 1); /* weights of 1: the losses are sums */
         if (!status) status = zf_step(s->program);
         mlm += bert_session_scalar(s, s->model.mlm_loss);
         nsp += bert_session_scalar(s, s->model.nsp_loss);
@@ -119,7 +171,7 @@ bool bert_session_score(bert_session *s, const bert_examples *held_out, int64_t 
     if (status) return copy_error(error, status, zf_program_error(s->program));
     score->mlm_loss = mlm / (double)(score->labelled ? score->labelled : 1);
     score->mlm_accuracy = correct / (double)(score->labelled ? score->labelled : 1);
-    score->nsp_loss = nsp / (double)(batches * s->shape.batch);
+    score->nsp_loss = nsp / (double)(batches * examples);
     return true;
 }
 

@@ -9,16 +9,29 @@
 
 typedef enum bert_optimizer { BERT_ADAMW, BERT_LAMB, BERT_SGD } bert_optimizer;
 
+/* How ranks share a step: its global batch is cut into world * micro_batches parts, of which rank r
+ * runs part k * world + r as its micro-batch k. Each rank has a session of its own. */
+typedef struct bert_sharing {
+    const zf_comm *comm;   /* NULL: one rank */
+    int64_t micro_batches; /* of a step on each rank; 0: 1 */
+    int64_t stage;         /* of ZeRO */
+    int64_t bucket;        /* bytes of a unit of parameters; 0: the default */
+    int64_t prefetch;      /* bytes gathered ahead of their use; -1: nothing is */
+} bert_sharing;
+
 typedef struct bert_session_desc {
     bert_config config;
-    bert_shape shape;
+    bert_shape shape; /* of one part */
+    bert_sharing sharing;
     int64_t threads;
     uint64_t seed;
     bool train; /* else: forward only */
     bert_optimizer optimizer;
     double weight_decay, clip;
     bool keep_gradients, keep_logits;
-    struct bert_session *share; /* parameters are this session's; forward only, no dropout */
+    /* Parameters, and the sharing but for micro-batches, are this session's; forward only, no
+     * dropout */
+    struct bert_session *share;
 } bert_session_desc;
 
 typedef struct bert_session {
@@ -27,6 +40,10 @@ typedef struct bert_session {
     zf_program *program;
     bert_model model;
     bert_shape shape;
+    bert_sharing sharing;
+    int32_t rank, world;
+    bool units;                  /* parameters lie in units: zf_zero was run */
+    int32_t *positions, *labels; /* of the part under way, [shape.predictions] */
 } bert_session;
 
 /* False with *error, and then there is nothing to close. */
@@ -38,10 +55,15 @@ void bert_session_close(bert_session *s);
 zf_status bert_session_feed(bert_session *s, const bert_batch *batch, double labelled,
                             double pairs);
 
+/* This rank's parts of a global batch: runs all but the last, which it writes for zf_step. */
+zf_status bert_session_feed_parts(bert_session *s, const bert_batch *global, double labelled,
+                                  double pairs);
+
 /* One of the scalar outputs after a step. */
 double bert_session_scalar(bert_session *s, zf_tensor output);
 
-/* Losses of batches[0..count) of held-out examples: means over all labelled positions and pairs. */
+/* Losses of global batches 0, 1, ... of held-out examples: means over all labelled positions and
+ * pairs, the same on all ranks. */
 typedef struct bert_score {
     double mlm_loss, mlm_accuracy, nsp_loss;
     int64_t labelled;

@@ -96,11 +96,14 @@ bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vo
         else snprintf(error->text, sizeof error->text, "the text has no [MASK] to fill in");
         good = false;
     } else {
-        good = !bert_session_feed(&s, &batch, 1, 1) &&
+        error->status = bert_session_feed(&s, &batch, 1, 1);
+        if (error->status)
+            snprintf(error->text, sizeof error->text, "%s", zf_program_error(s.program));
+        good = !error->status &&
                bert_session_guess(&s, masks, bert_vocab_size(vocab), guesses, error);
     }
-    if (good) printf("  %s\n", text);
-    for (int64_t m = 0; m < masks && good; m++) {
+    if (good && s.rank == 0) printf("  %s\n", text);
+    for (int64_t m = 0; m < masks && good && s.rank == 0; m++) {
         printf("    %s", masks > 1 ? "-> " : "");
         for (int n = 0; n < BERT_GUESSES; n++)
             printf("%s%s %.0f%%", n ? ", " : "", bert_vocab_token(vocab, guesses[m].token[n]),

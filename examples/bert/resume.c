@@ -1,0 +1,120 @@
+/* Checkpoints of a run: what a run must have in common with the one that it continues. */
+#include "run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const char *const optimizer_names[] = {"adamw", "lamb", "sgd"}; /* by bert_optimizer */
+
+enum { SETTINGS = 13, NOTES, SETTING_TEXT = 64 };
+
+/* The settings that must be equal for a run to go on with the same bits, as notes of its
+ * checkpoint; behind them how many parts a global batch has, which may change. `text` holds the
+ * values. */
+static void setting_notes(const bert_run *r, zf_note notes[NOTES], char text[NOTES][SETTING_TEXT])
+{
+    const bert_job *job = r->job;
+    const bert_settings *o = &job->o;
+    const struct {
+        const char *name, *text; /* text NULL: the number */
+        double number;
+    } all[NOTES] = {
+        {"cased", o->cased ? "yes" : "no", 0},
+        {"seq", NULL, (double)o->seq},
+        {"batch", NULL, (double)o->batch},
+        {"optimizer", optimizer_names[o->optimizer], 0},
+        {"schedule", zf_schedule_name((zf_schedule_kind)o->schedule), 0},
+        {"warmup", NULL, (double)o->warmup},
+        {"seed", NULL, (double)o->seed},
+        {"lr", NULL, o->lr},
+        {"end-lr", NULL, o->end_lr},
+        {"weight-decay", NULL, o->weight_decay},
+        {"clip", NULL, o->clip},
+        {"dropout", NULL, job->config.dropout},
+        {"corpus", job->text.corpus ? NULL : "none",
+         job->text.corpus ? (double)job->text.corpus->tokens : 0},
+        {"parts", NULL, (double)bert_job_parts(job)},
+    };
+    for (int i = 0; i < NOTES; i++) {
+        int digits = 6; /* as few as read back the same */
+        do snprintf(text[i], SETTING_TEXT, "%.*g", digits, all[i].number);
+        while (strtod(text[i], NULL) != all[i].number && ++digits <= 17);
+        if (all[i].text) snprintf(text[i], SETTING_TEXT, "%s", all[i].text);
+        notes[i] = (zf_note){all[i].name, text[i]};
+    }
+}
+
+/* A whole small file, or NULL; *bytes is its size. */
+static char *load_file(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    char *data = NULL;
+    long size;
+    if (file && !fseek(file, 0, SEEK_END) && (size = ftell(file)) >= 0 &&
+        !fseek(file, 0, SEEK_SET) && (data = malloc((size_t)size + 1)) != NULL)
+        *bytes = fread(data, 1, (size_t)size, file);
+    if (file) fclose(file);
+    return data;
+}
+
+bool bert_run_save(bert_run *r)
+{
+    const bert_settings *o = &r->job->o;
+    char text[NOTES][SETTING_TEXT];
+    zf_note notes[NOTES];
+    zf_attachment attachments[2] = {{"config.json", NULL, 0}, {"vocab.txt", NULL, 0}};
+    zf_json_writer *config = bert_config_json(&r->job->config);
+    char *vocab = o->vocab ? load_file(o->vocab, &attachments[1].bytes) : NULL;
+    zf_save_desc d = {notes, NOTES, attachments, o->vocab ? 2 : 1};
+    zf_status status;
+    setting_notes(r, notes, text);
+    attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
+    attachments[1].data = vocab;
+    if (o->vocab && !vocab) bert_run_fail(r, ZF_ERR_IO, "%s: cannot be read again", o->vocab);
+    else if (attachments[0].data && (status = zf_save(r->session.program, o->save, &d)))
+        bert_run_fail(r, status, "%s", zf_program_error(r->session.program));
+    zf_json_writer_free(config);
+    free(vocab);
+    return !r->error.status;
+}
+
+/* Another number of parts goes on as well, but not with the same bits: sums are cut elsewhere. */
+static void compare_parts(const bert_run *r, const zf_note *parts)
+{
+    char saved[SETTING_TEXT] = "1";
+    zf_error none;
+    (void)zf_checkpoint_note(r->job->o.load, parts->key, saved, sizeof saved, &none);
+    if (r->leads && strcmp(saved, parts->value))
+        printf("%s was trained on batches in %s part%s (ranks times micro-batches), not %s: it "
+               "goes on, with other bits\n",
+               r->job->o.load, saved, strcmp(saved, "1") ? "s" : "", parts->value);
+}
+
+bool bert_run_resume(bert_run *r)
+{
+    const bert_settings *o = &r->job->o;
+    char text[NOTES][SETTING_TEXT], saved[SETTING_TEXT], path[1024];
+    zf_note notes[NOTES];
+    bert_config config;
+    zf_status status;
+    setting_notes(r, notes, text);
+    for (int i = 0; i < SETTINGS; i++) {
+        if (zf_checkpoint_note(o->load, notes[i].key, saved, sizeof saved, &r->error)) return false;
+        if (!strcmp(saved, notes[i].value)) continue;
+        return bert_run_fail(r, ZF_ERR_MISMATCH,
+                             "%s was trained with %s = %s%s, not %s: give the same --%s, or start "
+                             "anew from its weights with --init %s/params.safetensors",
+                             o->load, notes[i].key, saved,
+                             strcmp(notes[i].key, "corpus") ? "" : " tokens", notes[i].value,
+                             notes[i].key, o->load);
+    }
+    snprintf(path, sizeof path, "%s/config.json", o->load);
+    if (!bert_config_load(path, &config, &r->error)) return false;
+    if (memcmp(&config, &r->job->config, sizeof config))
+        return bert_run_fail(r, ZF_ERR_MISMATCH,
+                             "%s was trained with another model than --model %s: give the same",
+                             o->load, o->model);
+    compare_parts(r, &notes[SETTINGS]);
+    if (!(status = zf_load(r->session.program, o->load, NULL))) return true;
+    return bert_run_fail(r, status, "%s", zf_program_error(r->session.program));
+}

@@ -1,0 +1,71 @@
+/* A run of bert pretrain: what its ranks share, and what each has. */
+#ifndef BERT_RUN_H
+#define BERT_RUN_H
+
+#include "batchfile.h"
+#include "commands.h"
+#include "log.h"
+#include "ranks.h"
+
+typedef struct bert_settings {
+    const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
+        *dump, *dump_grads;
+    int64_t seq, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches, save_every;
+    int64_t ranks, zero, micro_batches, bucket, prefetch;
+    double lr, end_lr, weight_decay, clip, dropout, deadline;
+    bool cased, quiet;
+} bert_settings;
+
+/* The ranks of this process only read it while they run. */
+typedef struct bert_job {
+    bert_settings o;
+    int argc;
+    char **argv;
+    bert_ranks ranks;
+    bert_config config;
+    bert_shape shape;         /* of one part of a global batch */
+    bert_text text;           /* unless there is a batch file */
+    bert_batch_file *batches; /* or NULL */
+    bool interrupted;         /* at its end */
+} bert_job;
+
+/* One rank's run under way. What is printed or written is rank 0's business (leads). */
+typedef struct bert_run {
+    const bert_job *job;
+    const zf_comm *comm; /* NULL: one rank */
+    bool leads;
+    bert_session session;
+    bert_feeder *feeder;
+    bert_log log; /* of rank 0 */
+    zf_error error;
+    const bert_batch *batch; /* the global one of the step under way */
+    int64_t first_step;
+    double started, last_step, last_line;
+    double shown_loss, shown_correct, shown_labelled; /* sums since the last line */
+    int64_t shown_steps;
+    bool terminal, interrupted;
+    bert_score score;
+} bert_run;
+
+/* Sets r->error; returns false. */
+__attribute__((format(printf, 3, 4))) bool bert_run_fail(bert_run *r, zf_status status,
+                                                         const char *format, ...);
+
+/* How many parts the ranks and their micro-batches make of a global batch. */
+int64_t bert_job_parts(const bert_job *job);
+
+/* All that follows is for all ranks to call, and gives false with r->error. */
+
+/* Trains to the last step, or until a signal ends it on all ranks after the same step
+ * (r->interrupted). Leaves a live line and the log. */
+bool bert_run_train(bert_run *r);
+/* Tokens per second of the median step of this part of the run; 0 without a step. */
+double bert_run_speed(const bert_run *r);
+double bert_peak_mib(void); /* of memory that the process has used */
+
+/* Writes a checkpoint to --save. */
+bool bert_run_save(bert_run *r);
+/* Restores that of --load, after checking that this run is the one it belongs to. */
+bool bert_run_resume(bert_run *r);
+
+#endif

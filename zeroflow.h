@@ -172,7 +172,7 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(input, 0, 0, "", ZF_OP_LEAF | ZF_OP_NAMED)                                                   \
     X(param, 0, 0, "init:e(zeros|ones|constant|normal|truncated|uniform) a:f b:f frozen:b",        \
       ZF_OP_LEAF | ZF_OP_NAMED)                                                                    \
-    X(state, 0, 0, "value:f", ZF_OP_LEAF | ZF_OP_NAMED)                                            \
+    X(state, 0, 1, "value:f", ZF_OP_LEAF | ZF_OP_NAMED)                                            \
     X(constant, 0, 0, "values:v", ZF_OP_LEAF)                                                      \
     /* elementwise, broadcasting */                                                                \
     X(add, 2, 2, "", ZF_OP_INPLACE)                                                                \
@@ -254,11 +254,11 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(advance, 1, 1, "", ZF_OP_EFFECT | ZF_OP_MUTATES)                                             \
     X(sgd, 3, 4, "momentum:f nesterov:b weight_decay:f world:i blocks:l decays:v",                 \
       ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
-    X(adamw, 6, 6, "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v",               \
+    X(adamw, 6, 7, "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v",               \
       ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
-    X(lamb_update, 5, 5, "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v",         \
+    X(lamb_update, 5, 6, "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v",         \
       ZF_OP_MUTATES)                                                                               \
-    X(lamb_apply, 5, 5, "least:f most:f world:i blocks:l", ZF_OP_EFFECT | ZF_OP_MUTATES)
+    X(lamb_apply, 5, 6, "least:f most:f world:i blocks:l", ZF_OP_EFFECT | ZF_OP_MUTATES)
 
 #define ZF_MAX_OPERANDS   65535
 #define ZF_MAX_ATTRIBUTES 7
@@ -534,8 +534,10 @@ ZF_API zf_status zf_clip(zf_graph *graph, double max_norm);
 
 /* Optimizers: one update per parameter that has a gradient. `lr` is a scalar f32. Weight decay is
  * decoupled (added to the update; for SGD to the gradient) and applies to parameters of rank >= 2,
- * so not to biases and norms, unless decay_all. Requires: zf_autograd; one optimizer per graph.
- * desc NULL: defaults. */
+ * so not to biases and norms, unless decay_all. AdamW and LAMB update a bf16 or f16 parameter in
+ * f32: its master weights are a state that starts as the parameter before it is rounded, and whose
+ * rounded values the parameter has. Requires: zf_autograd; one optimizer per graph. desc NULL:
+ * defaults. */
 typedef struct zf_sgd_desc {
     double momentum; /* 0 */
     bool nesterov;
@@ -850,7 +852,8 @@ ZF_API const char *zf_program_error(const zf_program *program);
 
 /* Copies `bytes` (exactly the tensor's) into an input, param or state; out of a param, state, input
  * or output. Of a param or state that is cut over the ranks, a write takes what is this rank's, so
- * that all must write the same, and a read is collective: all ranks must make it. */
+ * that all must write the same, and a read is collective: all ranks must make it. Writing a
+ * parameter writes its master weights as well. */
 ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
 ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
 

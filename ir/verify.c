@@ -28,14 +28,22 @@ static uint32_t zfi_written_args(const zfi_node *node)
     switch (node->op) {
     case ZF_OP_advance: return 1;
     case ZF_OP_sgd: return 1 | 8;
-    case ZF_OP_adamw: return 1 | 4 | 8;
+    case ZF_OP_adamw: return 1 | 4 | 8 | (node->arg_count > 6 ? 64 : 0);
     case ZF_OP_lamb_update: return 4 | 8;
-    case ZF_OP_lamb_apply: return 1;
+    case ZF_OP_lamb_apply: return 1 | (node->arg_count > 5 ? 32 : 0);
     case ZF_OP_all_gather:
     case ZF_OP_reduce_scatter:
     case ZF_OP_all_reduce: return node->arg_count > 1 ? 2 : 0;
     default: return 0;
     }
+}
+
+/* The operand that holds an update's master weights; -1: none. */
+static int32_t zfi_master_arg(const zfi_node *node)
+{
+    int32_t k = node->op == ZF_OP_adamw ? 6 : 5;
+    bool may = k == 6 || node->op == ZF_OP_lamb_update || node->op == ZF_OP_lamb_apply;
+    return may && node->arg_count > k ? k : -1;
 }
 
 /* Steps may write the leaf. */
@@ -102,7 +110,7 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
                  !zfi_is_written(g->nodes[zfi_written_leaf(g, arg)].op))
             status = zfi_verify_fail(g, id, "it writes %%%d, which is neither param nor state",
                                      (int)arg);
-        else if (g->nodes[arg].held && node->op != ZF_OP_unit)
+        else if (g->nodes[arg].held && node->op != ZF_OP_unit && node->op != ZF_OP_state)
             status = zfi_verify_fail(g, id, "%%%d has no storage: it lies in the unit %%%d",
                                      (int)arg, (int)g->nodes[arg].held);
         else args[k] = &g->nodes[arg];

@@ -3,6 +3,7 @@
  *     %1 = input "x" : f32[4,8]               written by the program before a step
  *     %2 = param "w" {init=normal b=0.02} : f32[8,8]
  *     %3 = state "adamw.step" : i64[]         changed by steps, held by checkpoints
+ *     %9 = state %2 "adamw.master/w" : f32[8,8]   which starts as the parameter %2 does
  *     %4 = constant {values=[1]} : f32[4]     one value everywhere, or as many as elements
  *          output %9 "loss"                       %9 can be read after a step
  *          gradient %2, %8                        %8 is the gradient of the loss with respect to %2
@@ -22,7 +23,17 @@ static zf_status zfi_infer_leaf(zfi_infer *c)
 }
 
 static zf_status zfi_infer_input(zfi_infer *c) { return zfi_infer_leaf(c); }
-static zf_status zfi_infer_state(zfi_infer *c) { return zfi_infer_leaf(c); }
+
+static zf_status zfi_infer_state(zfi_infer *c)
+{
+    zf_status status = zfi_infer_leaf(c);
+    if (status || !c->arg_count ||
+        (c->args[0]->op == ZF_OP_param && zfi_is_float(c->dtype) &&
+         zfi_same_shape(&c->args[0]->shape, &c->shape)))
+        return status;
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                          "it can start as a param of its shape does, and must be float then");
+}
 
 static zf_status zfi_infer_param(zfi_infer *c)
 {

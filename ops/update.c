@@ -17,6 +17,9 @@
  * advanced before. r is 1 where pp or uu, the sums of squares of p and u, is 0. m, v, buf and u are
  * f32, f64 for an f64 parameter. lr, pp and uu are floats of one element.
  *
+ * A last operand of adamw (6), lamb_update and lamb_apply (5) are the master weights of a bf16 or
+ * f16 parameter, an f32 state: they are read and written in place of p, and p = master, rounded.
+ *
  * Of a unit (unit.c) or a part of one, blocks lists what is updated: ranges of blocks of 1024
  * elements of the whole unit, each a parameter with its own weight decay (decays) and, in
  * lamb_apply, its own element of pp and uu. With world=n the operands are this rank's n-th of the
@@ -114,7 +117,25 @@ static zf_status zfi_infer_sgd(zfi_infer *c)
     return status;
 }
 
-/* What adamw and lamb_update share: operands 0 to 3, operand `step`, and the attributes. */
+/* Operand k, if it is there, are the master weights of operand 0. */
+static zf_status zfi_infer_master(const zfi_infer *c, int32_t k)
+{
+    zf_dtype dtype = c->args[0]->dtype;
+    if (c->arg_count <= k) return ZF_OK;
+    if (dtype != ZF_BF16 && dtype != ZF_F16)
+        return zfi_infer_fail(c, ZF_ERR_DTYPE,
+                              "operand %d: a parameter with master weights is bf16 or f16, not %s",
+                              (int)k, zf_dtype_name(dtype));
+    for (int32_t other = 1; other < k; other++)
+        if (c->args[other] == c->args[k])
+            return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                                  "operands %d and %d, the master weights, must be two states",
+                                  (int)other, (int)k);
+    return zfi_infer_beside(c, k, "the master weights", ZF_F32, true);
+}
+
+/* What adamw and lamb_update share: operands 0 to 3, operand `step` and the one behind it, and the
+ * attributes. */
 static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
 {
     zf_dtype wide = zfi_wide(c->args[0]->dtype);
@@ -129,6 +150,7 @@ static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
                     c->args[step]->shape.rank))
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, the step, must be a state i64[]",
                                 (int)step);
+    if (!status) status = zfi_infer_master(c, step + 1);
     if (!status) status = zfi_infer_below(c, "beta1", c->attributes[0].f, 1);
     if (!status) status = zfi_infer_below(c, "beta2", c->attributes[1].f, 1);
     if (!status) status = zfi_infer_below(c, "eps", c->attributes[2].f, INFINITY);
@@ -158,6 +180,7 @@ static zf_status zfi_infer_lamb_apply(zfi_infer *c)
     if (!status) status = zfi_infer_number(c, 2, "the learning rate");
     if (!status) status = zfi_infer_numbers(c, 3, "the parameter's sum of squares", norms);
     if (!status) status = zfi_infer_numbers(c, 4, "the update's sum of squares", norms);
+    if (!status) status = zfi_infer_master(c, 5);
     if (!status && !(least >= 0 && least <= most))
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                                 "the ratio's bounds, %g and %g, must be 0 <= least <= most", least,
@@ -206,14 +229,17 @@ static bool zfi_next_stretch(const zf_launch *l, int at, double decay, zfi_stret
         }
         s->next = low;
     }
-    if (s->next >= count) return false;
-    s->index = s->next++;
-    s->first = ends[2 * s->index] * ZFI_NORM_BLOCK - base;
-    s->last = ends[2 * s->index + 1] * ZFI_NORM_BLOCK - base;
-    if (s->first < s->from) s->first = s->from;
-    if (s->last > s->until) s->last = s->until;
-    s->decay = l->op == ZF_OP_lamb_apply ? 0 : ((const double *)decays->list.data)[s->index];
-    return s->first < s->last;
+    while (s->next < count) { /* ranges may be empty */
+        s->index = s->next++;
+        s->first = ends[2 * s->index] * ZFI_NORM_BLOCK - base;
+        s->last = ends[2 * s->index + 1] * ZFI_NORM_BLOCK - base;
+        if (s->first < s->from) s->first = s->from;
+        if (s->last > s->until) s->last = s->until;
+        s->decay = l->op == ZF_OP_lamb_apply ? 0 : ((const double *)decays->list.data)[s->index];
+        if (s->first < s->last) return true;
+        if (s->first >= s->until) return false;
+    }
+    return false;
 }
 
 /* --------------------------------------------------------------------------------- sgd */
@@ -281,10 +307,16 @@ typedef struct zfi_adam {
     double beta1, beta2, eps, of_m, of_root;
 } zfi_adam;
 
+/* The step's operand; the master weights, if any, are behind it. */
+static const zf_array *zfi_adam_step(const zf_launch *l)
+{
+    return &l->args[l->op == ZF_OP_adamw ? 5 : 4];
+}
+
 static zfi_adam zfi_adam_of(const zf_launch *l)
 {
     const zf_attribute *a = l->attributes;
-    double t = zfi_get(&l->args[l->arg_count - 1], 0);
+    double t = zfi_get(zfi_adam_step(l), 0);
     return (zfi_adam){a[0].f, a[1].f, a[2].f, 1 / (1 - pow(a[0].f, t)),
                       1 / sqrt(1 - pow(a[1].f, t))};
 }
@@ -301,16 +333,29 @@ static double zfi_adam_reference(const zf_launch *l, const zfi_adam *a, int64_t 
     return mean * a->of_m / (sqrt(variance) * a->of_root + a->eps);
 }
 
+/* What is updated: the parameter, or operand k, its master weights. */
+static const zf_array *zfi_weights(const zf_launch *l, int32_t k)
+{
+    return &l->args[l->arg_count > k ? k : 0];
+}
+
+/* Element i of what is updated. The parameter has the master weight rounded. */
+static void zfi_set_weight(const zf_launch *l, const zf_array *weights, int64_t i, double value)
+{
+    zfi_set(weights, i, value);
+    if (weights != &l->args[0]) zfi_set(&l->args[0], i, zfi_get(weights, i));
+}
+
 static void zfi_adamw_reference(const zf_launch *l, int64_t first, int64_t last)
 {
-    const zf_array *p = &l->args[0];
+    const zf_array *p = zfi_weights(l, 6);
     zfi_adam a = zfi_adam_of(l);
     double lr = zfi_get(&l->args[4], 0);
     zfi_stretch s = zfi_stretch_over(first, last);
     while (zfi_next_stretch(l, 4, l->attributes[3].f, &s))
         for (int64_t i = s.first; i < s.last; i++) {
             double old = zfi_get(p, i);
-            zfi_set(p, i, old - lr * s.decay * old - lr * zfi_adam_reference(l, &a, i));
+            zfi_set_weight(l, p, i, old - lr * s.decay * old - lr * zfi_adam_reference(l, &a, i));
         }
 }
 
@@ -324,12 +369,13 @@ static void zfi_clear_update(const zf_launch *l, int64_t first, int64_t last)
 
 static void zfi_lamb_update_reference(const zf_launch *l, int64_t first, int64_t last)
 {
+    const zf_array *p = zfi_weights(l, 5);
     zfi_adam a = zfi_adam_of(l);
     zfi_stretch s = zfi_stretch_over(first, last);
     zfi_clear_update(l, first, last);
     while (zfi_next_stretch(l, 4, l->attributes[3].f, &s))
         for (int64_t i = s.first; i < s.last; i++)
-            zfi_set(&l->out, i, zfi_adam_reference(l, &a, i) + s.decay * zfi_get(&l->args[0], i));
+            zfi_set(&l->out, i, zfi_adam_reference(l, &a, i) + s.decay * zfi_get(p, i));
 }
 
 /* u == NULL: p = keep p - rate m / (sqrt(v) of_root + eps); else u = keep p + rate m / (sqrt(v)
@@ -377,15 +423,15 @@ static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-/* The step, the last operand, must have been advanced. */
+/* The step must have been advanced. */
 static zf_status zfi_cpu_adam(const zf_launch *l, const char *name, zfi_range_task *reference)
 {
-    int64_t t = zfi_get_integer(&l->args[l->arg_count - 1], 0);
+    int64_t t = zfi_get_integer(zfi_adam_step(l), 0);
     if (t < 1)
         return zfi_fail(l->error, ZF_ERR_ARGUMENT,
-                        "%s: the step, its last operand, is %lld; it counts updates from 1, so it "
+                        "%s: the step, operand %d, is %lld; it counts updates from 1, so it "
                         "must be advanced before",
-                        name, (long long)t);
+                        name, (int)(zfi_adam_step(l) - l->args), (long long)t);
     zfi_split(l, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast(l) ? zfi_adam_fast : reference);
     return ZF_OK;
 }
@@ -415,12 +461,12 @@ static double zfi_lamb_rate(const zf_launch *l, int64_t index)
 
 static void zfi_lamb_apply_reference(const zf_launch *l, int64_t first, int64_t last)
 {
-    const zf_array *p = &l->args[0], *u = &l->args[1];
+    const zf_array *p = zfi_weights(l, 5), *u = &l->args[1];
     zfi_stretch s = zfi_stretch_over(first, last);
     while (zfi_next_stretch(l, 2, 0, &s)) {
         double rate = zfi_lamb_rate(l, s.index);
         for (int64_t i = s.first; i < s.last; i++)
-            zfi_set(p, i, zfi_get(p, i) - rate * zfi_get(u, i));
+            zfi_set_weight(l, p, i, zfi_get(p, i) - rate * zfi_get(u, i));
     }
 }
 

@@ -2,7 +2,7 @@
  *
  * requires: gradients; no optimizer yet
  * ensures:  the parameter and its states are written in the update section; states are named
- *           "adamw.m/PARAM"
+ *           "adamw.m/PARAM"; bf16 and f16 parameters have master weights, "adamw.master/PARAM"
  * before:   gradient %2, %9
  * after:    update:
  *           advance %30
@@ -27,6 +27,22 @@ static zf_tensor zfi_moment(zf_graph *g, const char *kind, zf_tensor param)
     zf_dtype dtype = zf_tensor_dtype(param) == ZF_F64 ? ZF_F64 : ZF_F32;
     snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
     return zf_state(g, name, dtype, zf_tensor_shape(param), 0);
+}
+
+/* The master weights of a bf16 or f16 parameter, which start as it does; ZF_NONE of another. */
+static zf_tensor zfi_master(zf_graph *g, const char *kind, zf_tensor param)
+{
+    char name[400];
+    zf_dtype dtype = zf_tensor_dtype(param);
+    if (dtype != ZF_BF16 && dtype != ZF_F16) return ZF_NONE;
+    snprintf(name, sizeof name, "%s/%s", kind, zf_tensor_name(param));
+    return zfi_leaf(g,
+                    (zfi_new){.op = ZF_OP_state,
+                              .args = &param.id,
+                              .arg_count = 1,
+                              .dtype = ZF_F32,
+                              .shape = zf_tensor_shape(param)},
+                    name);
 }
 
 static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, bool counts)
@@ -100,8 +116,9 @@ static void zfi_update_adamw(zf_graph *g, const zfi_optimizer *o, zf_tensor p, z
 {
     const zf_adamw_desc *d = o->desc;
     zf_tensor m = zfi_moment(g, "adamw.m", p), v = zfi_moment(g, "adamw.v", p);
-    (void)zfi_op(adamw, zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}), p,
-                 dp, m, v, o->lr, o->step);
+    zf_tensor w = zfi_master(g, "adamw.master", p), args[] = {p, dp, m, v, o->lr, o->step, w};
+    (void)zfi_build(ZF_OP_adamw, ZFI_COUNT(args) - !w.graph, args,
+                    zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}));
 }
 
 static bool zfi_moments_in_range(zf_graph *g, const char *pass, double beta1, double beta2,
@@ -128,13 +145,15 @@ static void zfi_update_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf
 {
     const zf_lamb_desc *d = o->desc;
     zf_tensor m = zfi_moment(g, "lamb.m", p), v = zfi_moment(g, "lamb.v", p);
+    zf_tensor w = zfi_master(g, "lamb.master", p), args[] = {p, dp, m, v, o->step, w};
     zf_tensor u =
-        zfi_op(lamb_update, zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}),
-               p, dp, m, v, o->step);
-    zf_tensor pp = zfi_op(total, NULL, zfi_op(square_sums, NULL, p));
+        zfi_build(ZF_OP_lamb_update, ZFI_COUNT(args) - !w.graph, args,
+                  zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}));
+    zf_tensor pp = zfi_op(total, NULL, zfi_op(square_sums, NULL, w.graph ? w : p));
     zf_tensor uu = zfi_op(total, NULL, zfi_op(square_sums, NULL, u));
-    (void)zfi_op(lamb_apply, zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}), p, u, o->lr, pp,
-                 uu);
+    zf_tensor apply[] = {p, u, o->lr, pp, uu, w};
+    (void)zfi_build(ZF_OP_lamb_apply, ZFI_COUNT(apply) - !w.graph, apply,
+                    zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}));
 }
 
 ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)

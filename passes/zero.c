@@ -562,6 +562,8 @@ static int32_t zfi_states_unit(zfi_zero *z, int32_t f, int32_t position, int32_t
 static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
 {
     zf_graph *g = z->graph;
+    for (int32_t m = 0; m < flat->count; m++)
+        if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, flat->first + m, id};
     int32_t id = z->order[position], f = zfi_flat_of_member(z, member), args[8] = {0}, made;
     const zfi_unit *flat = &z->cut.flats[f];
     const zfi_node node = g->nodes[id];
@@ -575,7 +577,8 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
         const zfi_lift *lift = &z->lift[arg];
         if (lift->kind == ZFI_LIFT_TOTAL) args[k] = lift->value;
         else if (lift->kind == ZFI_LIFT_ELEMENTS) args[k] = zfi_pull(z, id, member, arg);
-        else if (g->nodes[arg].op == ZF_OP_state && (zfi_written_args(&node) >> k & 1))
+        else if (g->nodes[arg].op == ZF_OP_state &&
+                 ((zfi_written_args(&node) >> k & 1) || k == zfi_master_arg(&node)))
             args[k] = zfi_states_unit(z, f, position, k);
         else args[k] = zfi_plain_arg(z, arg);
     }

@@ -55,6 +55,15 @@ static void zfi_set_kind(zfi_account *a, int32_t id, zf_kind kind)
         a->kind[id] = (uint8_t)kind;
 }
 
+/* The same of what it is a cast of, which it returns. */
+static int32_t zfi_set_casts(zfi_account *a, int32_t id, zf_kind kind)
+{
+    zfi_set_kind(a, id, kind);
+    for (; a->graph->nodes[id].op == ZF_OP_cast; zfi_set_kind(a, id, kind))
+        id = a->graph->nodes[id].args[0];
+    return id;
+}
+
 /* The value that passes have made of a parameter's or unit's gradient, back to what the micro
  * section gives; and what that was reduced from: a gradient as well where it is whole until the
  * update, else on its way. */
@@ -63,15 +72,11 @@ static void zfi_set_gradient(zfi_account *a, int32_t value)
     const zf_graph *g = a->graph;
     zf_kind from = g->zero < 2 ? ZF_GRADIENTS : ZF_COMMUNICATION;
     const zfi_node *node;
-    value = zfi_raw_gradient(g, value);
-    zfi_set_kind(a, value, ZF_GRADIENTS);
+    value = zfi_set_casts(a, zfi_raw_gradient(g, value), ZF_GRADIENTS);
+    if (zfi_has(g, value, ZF_OP_COLLECTIVE))
+        value = zfi_set_casts(a, g->nodes[value].args[0], from);
+    else from = ZF_GRADIENTS;
     node = &g->nodes[value];
-    if (zfi_has(g, value, ZF_OP_COLLECTIVE)) {
-        zfi_set_kind(a, node->args[0], from);
-        node = &g->nodes[node->args[0]];
-    } else {
-        from = ZF_GRADIENTS;
-    }
     for (int32_t k = 0; node->op == ZF_OP_pack && k < node->arg_count; k++)
         zfi_set_kind(a, node->args[k], from);
 }

@@ -11,12 +11,14 @@ static uint32_t zfi_stream_of(const char *name)
 
 /* Elements [first, first + n) of a param, state or constant into out[0..n), in its dtype. work: n
  * floats. */
-static void zfi_first_values(const zfi_node *node, uint64_t seed, int64_t first, int64_t n,
-                             float *work, void *out)
+static void zfi_first_values(const zf_graph *g, const zfi_node *node, uint64_t seed, int64_t first,
+                             int64_t n, float *work, void *out)
 {
-    const zf_attribute *a = node->attributes;
     zf_array to = {out, node->dtype, {1, {n}}};
+    const zf_attribute *a;
     double value = 0;
+    if (node->op == ZF_OP_state && node->arg_count) node = &g->nodes[node->args[0]];
+    a = node->attributes;
     if (node->op == ZF_OP_constant) {
         const double *values = a[0].list.data;
         for (int64_t i = 0; i < n; i++)

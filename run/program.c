@@ -223,7 +223,7 @@ static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t
     zf_status status = ZF_OK;
     for (int64_t at = 0; at < count && !status; at += ZFI_FILL_PIECE) {
         int64_t n = count - at < ZFI_FILL_PIECE ? count - at : ZFI_FILL_PIECE;
-        zfi_first_values(node, p->run.seed, first + at, n, work, piece);
+        zfi_first_values(p->graph, node, p->run.seed, first + at, n, work, piece);
         status = p->backend->copy(p->backend->self, to + at * size, piece, (size_t)(n * size),
                                   ZF_HOST_TO_DEVICE, &p->graph->error);
     }
@@ -409,24 +409,52 @@ static bool zfi_is_cut(const zf_graph *g, int32_t id)
     return g->nodes[id].held && g->nodes[g->nodes[id].held].attributes[2].i > 1;
 }
 
+/* All of the tensor into what this rank has of it. */
+static zf_status zfi_write_node(zf_program *p, int32_t id, const char *from)
+{
+    const zfi_node *unit;
+    int32_t k;
+    int64_t size = (int64_t)zf_dtype_size(p->graph->nodes[id].dtype);
+    zfi_range_of r;
+    if (!zfi_is_cut(p->graph, id))
+        return p->backend->copy(p->backend->self, p->data[id], from,
+                                zfi_node_bytes(&p->graph->nodes[id]), ZF_HOST_TO_DEVICE, &p->error);
+    unit = zfi_unit_of(p->graph, id, &k);
+    r = zfi_local_range(p, unit, k);
+    return p->backend->copy(
+        p->backend->self, (char *)p->data[p->graph->nodes[id].held] + r.at * size,
+        from + r.first * size, (size_t)(r.count * size), ZF_HOST_TO_DEVICE, &p->error);
+}
+
+/* The states that start as the parameter does start anew as `from`. */
+static zf_status zfi_write_masters(zf_program *p, int32_t param, const void *from)
+{
+    const zf_graph *g = p->graph;
+    zf_status status = ZF_OK;
+    for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        size_t count = (size_t)zfi_node_count(node), size = zf_dtype_size(node->dtype);
+        void *wide;
+        if (node->op != ZF_OP_state || !node->arg_count || node->args[0] != param) continue;
+        if (!(wide = zfi_calloc(&p->memory, count, size))) return zfi_nomem(&p->error);
+        zf_convert(wide, node->dtype, from, g->nodes[param].dtype, count);
+        status = zfi_write_node(p, g->order[i], wide);
+        zfi_free(&p->memory, wide, count * size);
+    }
+    return status;
+}
+
 ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t bytes)
 {
-    int32_t id, k;
-    const char *from = data;
+    int32_t id;
+    zf_status status;
     if (!p) return ZF_ERR_ARGUMENT;
     id = zfi_accessible(p, x, bytes, "zf_write", true);
     if (!id) return p->error.status;
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
-    if (zfi_is_cut(p->graph, id)) {
-        const zfi_node *unit = zfi_unit_of(p->graph, id, &k);
-        int64_t size = (int64_t)zf_dtype_size(unit->dtype);
-        zfi_range_of r = zfi_local_range(p, unit, k);
-        return p->backend->copy(
-            p->backend->self, (char *)p->data[p->graph->nodes[id].held] + r.at * size,
-            from + r.first * size, (size_t)(r.count * size), ZF_HOST_TO_DEVICE, &p->error);
-    }
-    return p->backend->copy(p->backend->self, p->data[id], data, bytes, ZF_HOST_TO_DEVICE,
-                            &p->error);
+    status = zfi_write_node(p, id, data);
+    if (!status && p->graph->nodes[id].op == ZF_OP_param) status = zfi_write_masters(p, id, data);
+    return status;
 }
 
 /* A leaf that is cut: each rank in turn sends what it has of it. */

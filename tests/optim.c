@@ -371,7 +371,7 @@ TEST(optim_needs_an_advanced_step)
     CHECK(t, zf_step(b.program) == ZF_ERR_ARGUMENT);
     CHECK(t, zf_program_step(b.program) == 0);
     CHECK_TEXT(t, zf_program_error(b.program),
-               "adamw: the step, its last operand, is 0; it counts updates from 1, so it must be "
+               "adamw: the step, operand 5, is 0; it counts updates from 1, so it must be "
                "advanced before");
 }
 
@@ -420,5 +420,184 @@ TEST(optim_mistakes_in_passes)
         if (t->refused && zf_graph_status(b.graph) == ZF_ERR_NOMEM) return;
         CHECK_TEXT(t, zf_graph_error(b.graph), some[n].expected);
         close_bench(&b);
+    }
+}
+
+/* ------------------------------------------------------------------------ master weights */
+
+enum { MASTER_ROWS = 40, MASTER_WIDTH = 50, MASTER_COUNT = MASTER_ROWS * MASTER_WIDTH, MASTER_RANKS = 3 };
+
+/* Ranks of one plan with two parameters of `dtype`, whose gradients are inputs. */
+typedef struct masters {
+    int32_t world;
+    zf_backend *cpu;
+    zf_comm comms[MASTER_RANKS];
+    zf_graph *graphs[MASTER_RANKS];
+    zf_program *programs[MASTER_RANKS];
+    zf_error error;
+} masters;
+
+static void close_masters(void *object)
+{
+    masters *m = object;
+    for (int32_t r = 0; r < MASTER_RANKS; r++) zf_program_free(m->programs[r]);
+    for (int32_t r = 0; r < MASTER_RANKS; r++) zf_graph_free(m->graphs[r]);
+    zf_backend_free(m->cpu);
+}
+
+static zf_graph *masters_graph(test *t, zf_dtype dtype, bool lamb, const zf_zero_desc *zero)
+{
+    zf_param_desc init = {.dtype = dtype, .init = ZF_NORMAL, .std = 0.5};
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR), loss = ZF_NONE;
+    for (int k = 0; k < 2; k++) {
+        zf_shape shape = k ? ZF_SHAPE(MASTER_WIDTH) : ZF_SHAPE(MASTER_ROWS, MASTER_WIDTH);
+        zf_tensor p = zf_param(g, k ? "b" : "w", shape, &init),
+                  x = zf_input(g, k ? "x.b" : "x.w", dtype, shape), sum = zf_sum(zf_mul(p, x));
+        loss = k ? zf_add(loss, sum) : sum;
+    }
+    zf_autograd(g, loss);
+    if (lamb) zf_lamb(g, lr, &(zf_lamb_desc){.weight_decay = 0.1});
+    else zf_adamw(g, lr, &(zf_adamw_desc){.weight_decay = 0.1});
+    if (zero) zf_zero(g, zero);
+    return g;
+}
+
+static zf_status open_masters(test *t, masters *m, zf_dtype dtype, bool lamb, int32_t stage,
+                              int32_t world)
+{
+    *m = (masters){.world = world};
+    test_defer(t, close_masters, m);
+    m->cpu = zf_cpu_backend(&(zf_cpu_desc){.reference = true, .allocator = t->allocator}, &m->error);
+    if (!m->cpu) return m->error.status;
+    for (int32_t r = 0; r < world; r++) {
+        zf_graph *g = m->graphs[r] = masters_graph(t, dtype, lamb, &(zf_zero_desc){stage, world, 1, 1});
+        if (!g) return m->error.status = ZF_ERR_NOMEM;
+        m->comms[r] = (zf_comm){.rank = r, .world = world};
+        m->programs[r] = zf_compile(g, &(zf_compile_desc){.backend = m->cpu, .seed = 5,
+                                                          .comm = world > 1 ? &m->comms[r] : NULL});
+        if (m->programs[r]) continue;
+        snprintf(m->error.text, sizeof m->error.text, "%s", zf_graph_error(g));
+        return m->error.status = zf_graph_status(g);
+    }
+    return ZF_OK;
+}
+
+/* One step with gradients that bf16 can hold. */
+static zf_status step_masters(masters *m, int step)
+{
+    static float x[MASTER_COUNT];
+    static char narrow[MASTER_COUNT * 4];
+    const float lr = 0.01f;
+    for (int32_t r = 0; r < m->world && !m->error.status; r++)
+        for (int k = 0; k < 2 && !m->error.status; k++) {
+            zf_tensor to = zf_graph_find(m->graphs[r], k ? "x.b" : "x.w");
+            int count = k ? MASTER_WIDTH : MASTER_COUNT;
+            for (int i = 0; i < count; i++)
+                x[i] = (float)((i * 37 + step * 11 + r * 5) % 61 - 30) / 32;
+            zf_convert(narrow, zf_tensor_dtype(to), x, ZF_F32, (size_t)count);
+            m->error.status = zf_write(m->programs[r], to, narrow, zf_tensor_bytes(to));
+            if (!m->error.status)
+                m->error.status =
+                    zf_write(m->programs[r], zf_graph_find(m->graphs[r], "lr"), &lr, sizeof lr);
+        }
+    if (m->error.status) return m->error.status;
+    return zf_lockstep_step(&(zf_lockstep_desc){m->programs, m->world, 0}, &m->error);
+}
+
+static zf_status read_masters(masters *m, const char *name, void *data)
+{
+    return zf_lockstep_read(&(zf_lockstep_desc){m->programs, m->world, 0}, name, data,
+                            zf_tensor_bytes(zf_graph_find(m->graphs[0], name)), &m->error);
+}
+
+/* A bf16 parameter's master weights are the parameter of f32, bit for bit; the parameter is they,
+ * rounded. */
+static void check_masters(test *t, bool lamb)
+{
+    static masters narrow, wide;
+    static float want[MASTER_COUNT], got[MASTER_COUNT];
+    static uint16_t rounded[MASTER_COUNT], parameter[MASTER_COUNT];
+    OK(t, open_masters(t, &wide, ZF_F32, lamb, 0, 1), wide.error.text);
+    OK(t, open_masters(t, &narrow, ZF_BF16, lamb, 0, 1), narrow.error.text);
+    for (int step = 0; step < 4; step++) {
+        for (int k = 0; k < 2; k++) {
+            size_t count = k ? MASTER_WIDTH : MASTER_COUNT;
+            char master[32];
+            snprintf(master, sizeof master, "%s.master/%s", lamb ? "lamb" : "adamw", k ? "b" : "w");
+            OK(t, read_masters(&wide, k ? "b" : "w", want), wide.error.text);
+            OK(t, read_masters(&narrow, master, got), narrow.error.text);
+            OK(t, read_masters(&narrow, k ? "b" : "w", parameter), narrow.error.text);
+            zf_convert(rounded, ZF_BF16, want, ZF_F32, count);
+            CHECK(t, !memcmp(got, want, count * sizeof *want));
+            CHECK(t, !memcmp(parameter, rounded, count * sizeof *rounded));
+        }
+        OK(t, step_masters(&wide, step), wide.error.text);
+        OK(t, step_masters(&narrow, step), narrow.error.text);
+    }
+}
+
+TEST(optim_adamw_keeps_master_weights) { check_masters(t, false); }
+TEST(optim_lamb_keeps_master_weights) { check_masters(t, true); }
+
+/* Whatever the stage, the master weights and parameters have the same bits. */
+TEST_ONCE(optim_master_weights_are_cut)
+{
+    static masters m;
+    static float first[MASTER_COUNT], master[MASTER_COUNT];
+    static uint16_t parameter[MASTER_COUNT], rounded[MASTER_COUNT];
+    for (int lamb = 0; lamb < 2; lamb++)
+        for (int32_t stage = 0; stage < 4; stage++) {
+            OK(t, open_masters(t, &m, ZF_BF16, lamb, stage, MASTER_RANKS), m.error.text);
+            for (int step = 0; step < 3; step++) OK(t, step_masters(&m, step), m.error.text);
+            OK(t, read_masters(&m, lamb ? "lamb.master/w" : "adamw.master/w", stage ? master : first),
+               m.error.text);
+            OK(t, read_masters(&m, "w", parameter), m.error.text);
+            CHECK(t, !stage || !memcmp(first, master, sizeof first));
+            zf_convert(rounded, ZF_BF16, first, ZF_F32, MASTER_COUNT);
+            CHECK(t, !memcmp(parameter, rounded, sizeof rounded));
+            close_masters(&m);
+            t->deferred_count--;
+        }
+}
+
+/* What is written into a parameter is what its master weights start from. */
+TEST(optim_a_written_parameter_has_new_master_weights)
+{
+    static masters m;
+    static float x[MASTER_COUNT], got[MASTER_COUNT];
+    static uint16_t narrow[MASTER_COUNT];
+    OK(t, open_masters(t, &m, ZF_BF16, false, 3, 1), m.error.text);
+    for (int i = 0; i < MASTER_COUNT; i++) x[i] = (float)(i % 256);
+    zf_convert(narrow, ZF_BF16, x, ZF_F32, MASTER_COUNT);
+    OK(t, zf_write(m.programs[0], zf_graph_find(m.graphs[0], "w"), narrow, sizeof narrow),
+       zf_program_error(m.programs[0]));
+    OK(t, read_masters(&m, "adamw.master/w", got), m.error.text);
+    CHECK(t, !memcmp(got, x, sizeof x));
+}
+
+TEST(optim_master_weights_misused)
+{
+    static const struct {
+        const char *text, *error;
+    } rows[] = {
+        {"%1 = param \"w\" : f32[4]\n%2 = state %1 \"s\" : f32[5]\n",
+         "it can start as a param of its shape does"},
+        {"%1 = param \"w\" : f32[4]\n%2 = state %1 \"s\" : i32[4]\n", "and must be float then"},
+        {"%1 = param \"w\" : f32[4]\n%2 = input \"g\" : f32[4]\n%3 = state \"m\" : f32[4]\n"
+         "%4 = state \"v\" : f32[4]\n%5 = input \"lr\" : f32[]\n%6 = state \"t\" : i64[]\n"
+         "%7 = state %1 \"x\" : f32[4]\nupdate:\nadamw %1, %2, %3, %4, %5, %6, %7\n",
+         "operand 6: a parameter with master weights is bf16 or f16, not f32"},
+        {"%1 = param \"w\" : bf16[4]\n%2 = input \"g\" : bf16[4]\n%3 = state \"m\" : f32[4]\n"
+         "%4 = state \"v\" : f32[4]\n%5 = input \"lr\" : f32[]\n%6 = state \"t\" : i64[]\n"
+         "update:\nadamw %1, %2, %3, %4, %5, %6, %3\n",
+         "operands 2 and 6, the master weights, must be two states"},
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g = zf_graph_parse(rows[k].text, strlen(rows[k].text),
+                                     &(zf_graph_desc){.allocator = t->allocator}, &error);
+        zf_graph_free(g);
+        CHECK(t, !g && strstr(error.text, rows[k].error));
     }
 }

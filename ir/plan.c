@@ -7,8 +7,18 @@
  * Every value must find its own bytes intact when it is read, and every output at the end. A view
  * owns what its operand owns, and must not be read once a param or state that it shows has been
  * written: where values are apart it would still be the old one. What is written belongs to the
- * writer; scratch belongs to nobody afterwards. Only params and states, which may be those of
- * another program, and their views have no place.
+ * writer; scratch belongs to nobody afterwards. What outlives a step must be intact at the end of
+ * it, and an accumulator at the end of the micro section, which may run again.
+ *
+ *     queue 0   %5 = ...   %7 = all_gather %5 queue=gather   %8 = ...      wait %7
+ *     bytes     | %5       | %5, %7: nobody else may write   |             | as ever
+ *
+ * From the line of a collective on another queue to its wait, the bytes of whatever owns its
+ * operands or its result are not written for another value. (That no node reads or writes these
+ * values themselves is a rule of the nodes: queues.c.)
+ *
+ * Only params, states and their units, which may be those of another program, have no place, and
+ * what is a view of them, or a part, which lies where the rank says.
  */
 
 enum { ZFI_ALIGN = 64 }; /* of every place but that of a view */
@@ -72,6 +82,10 @@ typedef struct zfi_play {
     int32_t *owner;
     /* By node: the position that made the value; of a leaf, the last one that wrote it */
     int32_t *made;
+    /* By node: whose place its bytes are in, its own or that of what it is a part of */
+    int32_t *place;
+    /* By queue and owner: the last collective under way that uses the bytes; 0: none */
+    int32_t *held[ZFI_QUEUES];
 } zfi_play;
 
 static bool zfi_overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes)
@@ -99,8 +113,19 @@ static void zfi_play_place(zf_graph *g, int32_t id)
         (node->bytes != (int64_t)zfi_node_bytes(node) || node->offset > g->peak - node->bytes))
         zfi_verify_fail(g, id, "its bytes do not fit its type or the arena of %lld",
                         (long long)g->peak);
-    if (!node->placed && !view && !zfi_is_written(node->op) && !zfi_has(g, id, ZF_OP_EFFECT))
+    if (!node->placed && !view && !zfi_has(g, id, ZF_OP_EFFECT) &&
+        (!zfi_is_written(node->op) || node->op == ZF_OP_accumulator))
         zfi_verify_fail(g, id, "it has no place");
+    if (node->placed && node->held)
+        zfi_verify_fail(g, id, "it has a place, and lies in the unit %%%d", (int)node->held);
+    if (zfi_has(g, id, ZF_OP_COLLECTIVE) && node->arg_count > 1 && !view)
+        zfi_verify_fail(g, id, "its place must be that of %%%d, into which it writes",
+                        (int)node->args[1]);
+    for (int32_t k = 0; k < node->arg_count && k < 31; k++)
+        if ((zfi_written_args(node) >> k & 1) && g->nodes[node->args[k]].op == ZF_OP_part &&
+            !zfi_lies_in_operand(g, &g->nodes[node->args[k]]))
+            zfi_verify_fail(g, id, "it writes %%%d, which is a copy and no part of %%%d",
+                            (int)node->args[k], (int)g->nodes[node->args[k]].args[0]);
     if (node->scratch_bytes && node->scratch_offset > g->peak - node->scratch_bytes)
         zfi_verify_fail(g, id, "its scratch does not fit the arena of %lld", (long long)g->peak);
     if ((node->placed && !view && node->offset % ZFI_ALIGN) || node->scratch_offset % ZFI_ALIGN)
@@ -128,8 +153,9 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
     const zfi_node *node = &g->nodes[id];
     for (int32_t k = 0; k < node->arg_count; k++) {
         int32_t arg = node->args[k], owner = p->owner[arg], found = owner;
-        const zfi_node *x = &g->nodes[arg];
-        if (x->placed) found = zfi_intruder(p->map, x->offset, x->offset + x->bytes, owner);
+        const zfi_node *x = &g->nodes[arg], *place = &g->nodes[p->place[arg]];
+        if (place->placed)
+            found = zfi_intruder(p->map, place->offset, place->offset + place->bytes, owner);
         if (found != owner)
             zfi_verify_fail(
                 g, id, found ? "the bytes of %%%d belong to %%%d" : "the bytes of %%%d are gone",
@@ -141,13 +167,72 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
     }
 }
 
-/* Operand k of a pack lies where it belongs in it. */
+/* Operand k of a pack lies where it, or another one of the same bytes, belongs in it. */
 static bool zfi_packed_in_place(const zf_graph *g, const zfi_node *node, int32_t k)
 {
-    return node->op == ZF_OP_pack &&
-           g->nodes[node->args[k]].offset ==
-               node->offset + ((const int64_t *)node->attributes[0].list.data)[k] *
-                                  (int64_t)zf_dtype_size(node->dtype);
+    const zfi_node *x = &g->nodes[node->args[k]], *there;
+    int64_t size = (int64_t)zf_dtype_size(node->dtype), at = (x->offset - node->offset) / size;
+    const int64_t *places = node->attributes[0].list.data;
+    int32_t low = 0, high = node->arg_count - 1;
+    if (node->op != ZF_OP_pack || x->offset < node->offset) return false;
+    while (low < high) { /* the last that begins at `at` or before */
+        int32_t middle = (low + high + 1) / 2;
+        if (places[middle] <= at) low = middle;
+        else high = middle - 1;
+    }
+    there = &g->nodes[node->args[low]];
+    return there->placed && there->offset == x->offset && there->bytes == x->bytes &&
+           x->offset == node->offset + places[low] * size;
+}
+
+/* [start, start + bytes) belong to `owner` from now on, made by node `id`. What another queue is at
+ * is not written. */
+static void zfi_claim(zfi_play *p, int32_t id, int64_t start, int64_t bytes, int32_t owner)
+{
+    zf_graph *g = p->graph;
+    if (!bytes || g->memory.failed) return;
+    for (int32_t s = zfi_segment_of(p->map, start);
+         s < zfi_len(p->map) && p->map[s].start < start + bytes; s++)
+        for (int q = 1; q < ZFI_QUEUES; q++) {
+            int32_t other = p->held[q][p->map[s].owner];
+            if (!other || q == g->nodes[id].queue) continue;
+            zfi_verify_fail(g, id,
+                            owner ? "its result lies on %%%d, which %s %%%d on queue %s uses until "
+                                    "it is waited for"
+                                  : "its scratch lies on %%%d, which %s %%%d on queue %s uses "
+                                    "until it is waited for",
+                            (int)p->map[s].owner, zfi_row_of(g, other)->name, (int)other,
+                            zfi_queue_names[q]);
+        }
+    if (!g->error.status) p->map = zfi_own(&g->memory, p->map, start, start + bytes, owner);
+}
+
+/* A collective on another queue holds the bytes of its operands and its result, or lets them go. */
+static void zfi_hold(zfi_play *p, int32_t id, bool holds)
+{
+    const zfi_node *node = &p->graph->nodes[id];
+    int32_t *held = p->held[node->queue];
+    if (!node->queue) return;
+    for (int32_t k = -1; k < node->arg_count; k++) {
+        int32_t owner = p->owner[k < 0 ? id : node->args[k]];
+        if (holds) held[owner] = id;
+        else if (held[owner] == id) held[owner] = 0;
+    }
+}
+
+/* A leaf has its bytes at the end of a section. */
+static void zfi_play_end(zfi_play *p, int32_t id, const char *section)
+{
+    zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    int32_t found;
+    if (!zfi_has(g, id, ZF_OP_LEAF) || !node->placed) return;
+    found = zfi_intruder(p->map, node->offset, node->offset + node->bytes, id);
+    if (found != id)
+        zfi_verify_fail(g, id,
+                        found ? "at the end of the %s its bytes belong to %%%d"
+                              : "at the end of the %s its bytes are gone",
+                        section, (int)found);
 }
 
 static void zfi_play_node(zfi_play *p, int32_t position)
@@ -157,9 +242,8 @@ static void zfi_play_node(zfi_play *p, int32_t position)
     const zfi_node *node = &g->nodes[id];
     bool view = zfi_lies_in_operand(g, node);
     int64_t at;
-    if (node->scratch_bytes)
-        p->map = zfi_own(&g->memory, p->map, node->scratch_offset,
-                         node->scratch_offset + node->scratch_bytes, 0);
+    if (node->op == ZF_OP_wait) zfi_hold(p, node->args[0], false);
+    zfi_claim(p, id, node->scratch_offset, node->scratch_bytes, 0);
     if (g->memory.failed) return;
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
         if (zfi_written_args(node) >> k & 1)
@@ -167,11 +251,11 @@ static void zfi_play_node(zfi_play *p, int32_t position)
     zfi_play_reads(p, id);
     if (zfi_has(g, id, ZF_OP_LEAF | ZF_OP_EFFECT)) return;
     p->owner[id] = view ? p->owner[node->args[zfi_viewed(g, node, &at)]] : id;
+    p->place[id] = view && !node->placed ? p->place[node->args[zfi_viewed(g, node, &at)]] : id;
     p->made[id] = position;
     if (zfi_overlap(node->offset, node->bytes, node->scratch_offset, node->scratch_bytes))
         zfi_verify_fail(g, id, "its result lies on its scratch");
-    if (view) return;
-    for (int32_t k = 0; k < node->arg_count; k++) {
+    for (int32_t k = 0; k < node->arg_count && !view; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
         bool over = (zfi_has(g, id, ZF_OP_INPLACE) && x->offset == node->offset &&
                      zfi_same_shape(&x->shape, &node->shape) && x->bytes == node->bytes) ||
@@ -180,28 +264,40 @@ static void zfi_play_node(zfi_play *p, int32_t position)
             zfi_verify_fail(g, id, "its result lies on %%%d, which it still reads",
                             (int)node->args[k]);
     }
-    if (!g->error.status)
-        p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
+    if (!view && !g->error.status) zfi_claim(p, id, node->offset, node->bytes, id);
+    zfi_hold(p, id, true);
 }
 
-/* Checks the placement of a graph whose nodes have been verified. */
+/* Checks the placement of a graph whose nodes have been verified. O(n log n) in nodes and operands,
+ * but for moving what lies behind a segment of the map. */
 static zf_status zfi_verify_plan(zf_graph *g)
 {
+    enum { ARRAYS = 3 + ZFI_QUEUES };
     size_t count = (size_t)zfi_len(g->nodes);
-    zfi_play p = {g, NULL, zfi_calloc(&g->memory, 2 * count, sizeof *p.owner), NULL};
-    int32_t end = zfi_len(g->order);
-    if (p.owner && zfi_push(&g->memory, p.map, ((zfi_segment){0, 0}))) {
-        p.made = p.owner + count;
-        for (size_t n = 0; n < count; n++) p.made[n] = -1;
+    int32_t end = zfi_len(g->order), *arrays = zfi_calloc(&g->memory, ARRAYS * count, sizeof *arrays);
+    zfi_play p = {.graph = g, .owner = arrays};
+    if (arrays && zfi_push(&g->memory, p.map, ((zfi_segment){0, 0}))) {
+        p.made = arrays + count, p.place = arrays + 2 * count;
+        for (int q = 0; q < ZFI_QUEUES; q++) p.held[q] = arrays + (size_t)(3 + q) * count;
+        for (size_t n = 0; n < count; n++) p.made[n] = -1, p.place[n] = (int32_t)n;
         for (int32_t i = 0; i < end && !g->error.status; i++) zfi_play_place(g, g->order[i]);
         for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
             zfi_play_leaf(&p, g->order[i]);
-        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
+        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++) {
             zfi_play_node(&p, i);
-        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
+            if (i + 1 < end && g->nodes[g->order[i + 1]].update == g->nodes[g->order[i]].update)
+                continue;
+            for (int32_t k = 0; k < end && !g->nodes[g->order[i]].update && !g->error.status; k++)
+                if (g->nodes[g->order[k]].op == ZF_OP_accumulator)
+                    zfi_play_end(&p, g->order[k], "micro section");
+        }
+        for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++) {
             if (g->nodes[g->order[i]].op == ZF_OP_output) zfi_play_reads(&p, g->order[i]);
+            if (g->nodes[g->order[i]].op != ZF_OP_accumulator)
+                zfi_play_end(&p, g->order[i], "step");
+        }
     }
-    zfi_free(&g->memory, p.owner, 2 * count * sizeof *p.owner);
+    zfi_free(&g->memory, arrays, ARRAYS * count * sizeof *arrays);
     zfi_array_free(&g->memory, p.map);
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status;

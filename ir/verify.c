@@ -1,17 +1,17 @@
-/* The rules that every graph keeps, checked from the nodes alone, and the gate of passes.
+/* The rules that every node keeps, checked from the nodes alone.
  *
  *   - operands are defined above their use; effects are never operands; each node runs once
  *   - dtype and shape are those that the row infers
  *   - what the update section defines is not used in the micro section, which comes first
  *   - operands that an operator writes are leaves: params or states
- *   - a parameter has one gradient and one update at most; a gradient is a value of its own and no
- *     param or state, which an update could change before the gradient is read
+ *   - a parameter has one gradient at most, it and its states one update; a gradient is a value of
+ *     its own and no param or state, which an update could change before the gradient is read
  */
 
 ZFI_PRINTF(3, 4)
 static zf_status zfi_verify_fail(zf_graph *g, int32_t id, const char *format, ...)
 {
-    char line[256], message[160];
+    char line[256], message[240];
     zfi_writer w = zfi_writer_of(NULL, line, sizeof line);
     va_list args;
     va_start(args, format);
@@ -129,14 +129,13 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
     return status;
 }
 
-/* Checks the whole graph; the first broken rule becomes the graph's error. */
-static zf_status zfi_verify(zf_graph *g)
+/* Checks all nodes; the first broken rule becomes the graph's error. */
+static zf_status zfi_verify_nodes(zf_graph *g)
 {
     enum { DEFINED = 1, HAS_GRADIENT = 2, IS_UPDATED = 4 };
     size_t count = (size_t)zfi_len(g->nodes);
     uint8_t *seen;
     bool update = false;
-    if (g->error.status) return g->error.status;
     seen = zfi_calloc(&g->memory, count, 1);
     if (!seen) return zfi_graph_nomem(g);
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++) {
@@ -148,9 +147,11 @@ static zf_status zfi_verify(zf_graph *g)
         update |= node->update;
         if (g->error.status || zfi_verify_node(g, id, seen)) break;
         seen[id] |= DEFINED;
-        if (node->op == ZF_OP_gradient || zfi_updates_param(node->op)) {
+        for (int32_t k = 0; k < node->arg_count && k < 31; k++) {
             uint8_t mark = node->op == ZF_OP_gradient ? HAS_GRADIENT : IS_UPDATED;
-            int32_t leaf = zfi_written_leaf(g, node->args[0]);
+            int32_t leaf = zfi_written_leaf(g, node->args[k]);
+            if (node->op == ZF_OP_gradient ? k > 0 : !(zfi_written_args(node) >> k & 1)) continue;
+            if (node->op == ZF_OP_advance || zfi_has(g, id, ZF_OP_COLLECTIVE)) continue;
             if (seen[leaf] & mark)
                 zfi_verify_fail(g, id, "%%%d has %s already", (int)leaf,
                                 mark == HAS_GRADIENT ? "a gradient" : "an update");
@@ -159,49 +160,4 @@ static zf_status zfi_verify(zf_graph *g)
     }
     zfi_free(&g->memory, seen, count);
     return g->error.status;
-}
-
-/* ------------------------------------------------------------------ the gate of a pass */
-
-static const char *zfi_stage_advice(uint32_t stage)
-{
-    switch (stage) {
-    case ZFI_STAGE_GRADIENTS: return "zf_autograd";
-    case ZFI_STAGE_UPDATES: return "an optimizer (zf_sgd, zf_adamw, zf_lamb)";
-    case ZFI_STAGE_CLIPPED: return "zf_clip";
-    case ZFI_STAGE_RANKS: return "zf_zero";
-    case ZFI_STAGE_OVERLAP: return "zf_prefetch";
-    default: return "zf_memory";
-    }
-}
-
-/* Enters pass `name`: every stage of `needs` has been reached and none of `forbids`. */
-static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32_t forbids)
-{
-    if (!g) return ZF_ERR_ARGUMENT;
-    if (g->error.status) return g->error.status;
-    g->file = NULL;
-    for (uint32_t stage = 1; stage <= ZFI_STAGE_PLACED; stage <<= 1) {
-        if ((needs & stage) && !(g->stages & stage))
-            return zfi_fail(&g->error, ZF_ERR_STAGE, "%s: needs %s before it", name,
-                            zfi_stage_advice(stage));
-        if ((forbids & stage) && (g->stages & stage))
-            return zfi_fail(&g->error, ZF_ERR_STAGE,
-                            strstr(zfi_stage_advice(stage), name)
-                                ? "%s: %s has been run already"
-                                : "%s: must come before %s, which has been run",
-                            name, zfi_stage_advice(stage));
-    }
-    return ZF_OK;
-}
-
-/* Leaves a pass that ensures `stages`. */
-static zf_status zfi_leave(zf_graph *g, uint32_t stages)
-{
-    zf_status status;
-    g->in_update = false;
-    g->file = NULL;
-    status = zfi_verify(g);
-    if (!status) g->stages |= stages;
-    return status;
 }

@@ -1,0 +1,51 @@
+/* The gate of passes: each enters at its turn, and leaves a graph that keeps every rule. */
+
+/* Checks the whole graph; the first broken rule becomes the graph's error. */
+static zf_status zfi_verify(zf_graph *g)
+{
+    zf_status status = g->error.status;
+    if (!status) status = zfi_verify_nodes(g);
+    if (!status) status = zfi_verify_queues(g);
+    return status ? status : zfi_verify_ranks(g);
+}
+
+static const char *zfi_stage_advice(uint32_t stage)
+{
+    switch (stage) {
+    case ZFI_STAGE_GRADIENTS: return "zf_autograd";
+    case ZFI_STAGE_UPDATES: return "an optimizer (zf_sgd, zf_adamw, zf_lamb)";
+    case ZFI_STAGE_CLIPPED: return "zf_clip";
+    case ZFI_STAGE_RANKS: return "zf_zero";
+    case ZFI_STAGE_OVERLAP: return "zf_prefetch";
+    default: return "zf_memory";
+    }
+}
+
+/* Enters pass `name`: every stage of `needs` has been reached and none of `forbids`. */
+static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32_t forbids)
+{
+    if (!g) return ZF_ERR_ARGUMENT;
+    if (g->error.status) return g->error.status;
+    g->file = NULL;
+    for (uint32_t stage = 1; stage <= ZFI_STAGE_PLACED; stage <<= 1) {
+        if ((needs & stage) && !(g->stages & stage))
+            return zfi_fail(&g->error, ZF_ERR_STAGE, "%s: needs %s before it", name,
+                            zfi_stage_advice(stage));
+        if ((forbids & stage) && (g->stages & stage))
+            return zfi_fail(&g->error, ZF_ERR_STAGE,
+                            strstr(zfi_stage_advice(stage), name)
+                                ? "%s: %s has been run already"
+                                : "%s: must come before %s, which has been run",
+                            name, zfi_stage_advice(stage));
+    }
+    return ZF_OK;
+}
+
+/* Leaves a pass that ensures `stages`. */
+static zf_status zfi_leave(zf_graph *g, uint32_t stages)
+{
+    g->in_update = false;
+    g->file = NULL;
+    g->stages |= stages;
+    return zfi_verify(g);
+}

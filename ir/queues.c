@@ -1,0 +1,119 @@
+/* The rules of queues and of releases, checked from the nodes alone.
+ *
+ *     %20 = all_gather %18 ... queue=gather     issued: from here on nothing else writes %18, nor
+ *           ...                                 reads or writes %20, but what follows on its queue
+ *           wait %20                            complete
+ *     %4  = matmul %1, %20
+ *           release %20                         nothing below reads %20, nor what shows its bytes
+ *
+ *   - on a queue other than compute are collectives of several ranks alone; each is waited for
+ *     once, below it, within its section, which may run again
+ *   - what is released has been made by a step, is complete, and is no output
+ *
+ * A value and its views count as one: who reads a view may read the value's bytes. A queue is in
+ * order, so of its collectives that read one value, or write it, the last one tells of all.
+ */
+
+typedef struct zfi_traffic_of {
+    int32_t root;                              /* what it is a view of; itself */
+    int32_t read[ZFI_QUEUES], written[ZFI_QUEUES]; /* of a root: by the last one under way; 0 */
+    bool waited;                               /* of a collective */
+    bool released, kept;                       /* of a root */
+} zfi_traffic_of;
+
+/* Node `id` is about to use %arg: no other queue may be at it. */
+static void zfi_check_way(zf_graph *g, const zfi_traffic_of *t, int32_t id, int32_t arg,
+                          const char *verb, bool writes)
+{
+    const zfi_traffic_of *root = &t[t[arg].root];
+    for (int q = 1; q < ZFI_QUEUES; q++) {
+        int32_t other = root->written[q] ? root->written[q] : writes ? root->read[q] : 0;
+        if (!other || q == g->nodes[id].queue) continue;
+        zfi_verify_fail(g, id, "it %s %%%d while %s %%%d on queue %s %s it; wait %%%d must be above",
+                        verb, (int)arg, zfi_row_of(g, other)->name, (int)other, zfi_queue_names[q],
+                        root->written[q] ? "writes" : "reads", (int)other);
+        return;
+    }
+}
+
+/* From its line to its wait (`under_way`), or no more. */
+static void zfi_mark_way(const zf_graph *g, zfi_traffic_of *t, int32_t id, bool under_way)
+{
+    const zfi_node *node = &g->nodes[id];
+    int32_t *way = &t[t[id].root].written[node->queue];
+    if (under_way) *way = id;
+    else if (*way == id) *way = 0;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        way = &t[t[node->args[k]].root].read[node->queue];
+        if (under_way) *way = id;
+        else if (*way == id) *way = 0;
+    }
+}
+
+static void zfi_check_wait(zf_graph *g, zfi_traffic_of *t, int32_t id)
+{
+    int32_t made = g->nodes[id].args[0];
+    if (!g->nodes[made].queue)
+        zfi_verify_fail(g, id, "%%%d is on queue compute, where it is complete at once", (int)made);
+    else if (t[made].waited) zfi_verify_fail(g, id, "%%%d has been waited for", (int)made);
+    t[made].waited = true;
+    zfi_mark_way(g, t, made, false);
+}
+
+static void zfi_check_release(zf_graph *g, zfi_traffic_of *t, int32_t id)
+{
+    int32_t arg = g->nodes[id].args[0], root = t[arg].root;
+    if (zfi_has(g, root, ZF_OP_LEAF))
+        zfi_verify_fail(g, id, "%%%d is a %s, which stays", (int)root, zfi_row_of(g, root)->name);
+    else if (t[root].released) zfi_verify_fail(g, id, "%%%d has been released", (int)root);
+    else if (t[root].kept)
+        zfi_verify_fail(g, id, "%%%d is an output, which is read after the step", (int)root);
+    else zfi_check_way(g, t, id, arg, "releases", true);
+    t[root].released = true;
+}
+
+static void zfi_check_queue(zf_graph *g, zfi_traffic_of *t, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    int64_t at;
+    int32_t viewed = zfi_viewed(g, node, &at);
+    t[id].root = viewed < 0 ? id : t[node->args[viewed]].root;
+    if (node->queue && (!zfi_has(g, id, ZF_OP_COLLECTIVE) || node->attributes[0].i <= 1))
+        zfi_verify_fail(g, id, "on queue %s there are collectives of several ranks alone",
+                        zfi_queue_names[node->queue]);
+    if (node->op == ZF_OP_wait) zfi_check_wait(g, t, id);
+    if (node->op == ZF_OP_release) zfi_check_release(g, t, id);
+    if (node->op == ZF_OP_wait || node->op == ZF_OP_release) return;
+    if (node->op == ZF_OP_unit || node->op == ZF_OP_gradient) return; /* they read nothing */
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        bool writes = k < 31 && zfi_written_args(node) >> k & 1;
+        int32_t root = t[node->args[k]].root;
+        if (t[root].released)
+            zfi_verify_fail(g, id, "it reads %%%d, whose bytes have been released",
+                            (int)node->args[k]);
+        if (node->op == ZF_OP_output) t[root].kept = true; /* read after the step */
+        else zfi_check_way(g, t, id, node->args[k], writes ? "writes" : "reads", writes);
+    }
+    if (node->queue) zfi_mark_way(g, t, id, true);
+}
+
+/* Checks a graph whose nodes have been verified. */
+static zf_status zfi_verify_queues(zf_graph *g)
+{
+    size_t count = (size_t)zfi_len(g->nodes);
+    zfi_traffic_of *t = zfi_calloc(&g->memory, count, sizeof *t);
+    int32_t end = zfi_len(g->order), start = 0; /* of the section */
+    if (!t) return zfi_graph_nomem(g);
+    for (int32_t i = 0; i <= end && !g->error.status; i++) {
+        bool update = start < end && g->nodes[g->order[start]].update;
+        if (i == end || g->nodes[g->order[i]].update != update)
+            for (; start < i; start++)
+                if (g->nodes[g->order[start]].queue && !t[g->order[start]].waited)
+                    zfi_verify_fail(g, g->order[start],
+                                    "nothing waits for it before the end of the %s section",
+                                    update ? "update" : "micro");
+        if (i < end) zfi_check_queue(g, t, g->order[i]);
+    }
+    zfi_free(&g->memory, t, count * sizeof *t);
+    return g->error.status;
+}

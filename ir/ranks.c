@@ -1,0 +1,441 @@
+/* What values are to the ranks, checked from the nodes alone: every gradient is summed once over
+ * the global batch, and nothing can make the parameters of two ranks differ.
+ *
+ * Each value stands somewhere between the batch, of which every rank and micro-batch has its own
+ * share, and the parameters, which are one for all:
+ *
+ *     OTHER     ranks have different values: it depends on the batch, or on dropout
+ *     BATCH     it belongs to one micro-batch
+ *     PART      it is this rank's part of what all ranks have together
+ *     RANKS     its elements are sums over the ranks
+ *     BATCHES   its elements are sums over the micro-batches
+ *
+ *     stage 2, 4 ranks, 2 micro-batches     OTHER BATCH PART RANKS BATCHES
+ *     input "x", not of one element           x     x
+ *     unit, view                                                            stage 3: PART
+ *     matmul of both; pack of gradients       x     x
+ *     reduce_scatter onto an accumulator                  x    x     x
+ *     square_sums                                         x
+ *     all_gather, total, ...: a norm
+ *     mul of the sum and a norm                           x    x     x
+ *
+ * Inputs of one element (a learning rate, a loss weight) are the program's to give alike to all.
+ *
+ *   - collectives come with zf_zero; the ranks they are for, and those for which units, parts and
+ *     updates are cut, are the graph's; or one, which sums over micro-batches alone
+ *   - a sum takes what is whole and has not been summed over the same; in the micro section of
+ *     several micro-batches it goes onto an accumulator, which nothing else reads or writes
+ *   - an update reads a sum over all ranks and micro-batches of a pack of gradients that lie as
+ *     their parameters do in the unit, and of which no other unit was updated; all else that it
+ *     reads is one for all ranks, or cut as what it updates
+ *   - a unit that is whole and updated in parts is gathered before anything reads it, or the end
+ *   - floats of one element that the micro section puts out are sums over the global batch; nothing
+ *     that is put out is a part
+ */
+
+enum {
+    ZFI_OTHER = 1,
+    ZFI_BATCH = 2,
+    ZFI_PART = 4,
+    ZFI_RANKS = 8,
+    ZFI_BATCHES = 16,
+    ZFI_SUMMED = ZFI_RANKS | ZFI_BATCHES,
+    ZFI_MIXED = -1
+};
+
+typedef struct zfi_stand {
+    uint8_t bits;
+    int32_t pack;  /* whose elements, or their sums, these are; 0: none, ZFI_MIXED: several */
+    int32_t sum;   /* the node that made the sum; the pack where there is nothing to be summed */
+    int32_t cause; /* of OTHER and BATCH: a node from which they come */
+    int32_t torn;  /* of a whole unit: the update of this rank's part, not gathered yet; 0 */
+    int32_t used;  /* of an accumulator, a sum: by this node, of this unit */
+} zfi_stand;
+
+typedef struct zfi_ranks {
+    zf_graph *graph;
+    zfi_stand *at;  /* by node */
+    uint8_t shares; /* what differs: OTHER with several ranks, BATCH with several micro-batches */
+} zfi_ranks;
+
+/* The attribute called `name`, NULL where the operator has none. */
+static const zf_attribute *zfi_attribute_of(const zf_graph *g, const zfi_node *node,
+                                            const char *name)
+{
+    const char *fields = g->rows[node->op].attributes;
+    zfi_field field;
+    for (int k = 0; zfi_next_field(&fields, &field); k++)
+        if (strlen(name) == (size_t)field.name_length &&
+            !memcmp(name, field.name, (size_t)field.name_length))
+            return &node->attributes[k];
+    return NULL;
+}
+
+static bool zfi_reduces(zf_op op) { return op == ZF_OP_all_reduce || op == ZF_OP_reduce_scatter; }
+
+/* ------------------------------------------------------------------- where values stand */
+
+/* Element i of the result depends on elements i of the operands: the rows from add to cast. */
+static bool zfi_by_element(zf_op op) { return op >= ZF_OP_add && op <= ZF_OP_cast; }
+
+/* The sums of two operands, added, scaled or the like, are one if they come from one. */
+static void zfi_join_sums(zfi_stand *s, const zfi_stand *x)
+{
+    if (!x->pack && !(x->bits & ZFI_SUMMED)) return;
+    if (!s->pack && !(s->bits & ZFI_SUMMED)) s->pack = x->pack, s->sum = x->sum;
+    else if (s->pack != x->pack || s->sum != x->sum) s->pack = ZFI_MIXED;
+    s->bits |= x->bits & ZFI_SUMMED;
+}
+
+/* What any operator makes of its operands: it differs where one of them does; parts stay parts where
+ * all that has several elements is one. */
+static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
+{
+    const zf_graph *g = r->graph;
+    bool by_element = zfi_by_element(node->op), part = false, whole = false;
+    int64_t count = zfi_node_count(node);
+    zfi_stand s = {0};
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_stand *x = &r->at[node->args[k]];
+        int64_t size = zfi_node_count(&g->nodes[node->args[k]]);
+        if (x->bits & ~s.bits & (ZFI_OTHER | ZFI_BATCH)) s.cause = x->cause;
+        s.bits |= x->bits & (ZFI_OTHER | ZFI_BATCH);
+        if (x->bits & ZFI_PART) part = true;
+        else if (size != 1) whole = true;
+        if ((x->bits & ZFI_PART) && size != count) by_element = false;
+        if (zfi_by_element(node->op) && size == count) zfi_join_sums(&s, x);
+    }
+    if (part && by_element && !whole) s.bits |= ZFI_PART;
+    else if (part) s.bits |= ZFI_OTHER;
+    return s;
+}
+
+/* Elements of operand 0. */
+static zfi_stand zfi_stand_of_view(const zfi_ranks *r, const zfi_node *node)
+{
+    zfi_stand s = r->at[node->args[0]];
+    s.torn = s.used = 0;
+    if ((s.bits & ZFI_PART) && zfi_node_count(node) != zfi_node_count(&r->graph->nodes[node->args[0]]))
+        s.bits = (uint8_t)((s.bits & ~ZFI_PART) | ZFI_OTHER);
+    return s;
+}
+
+static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
+{
+    const zfi_node *node = &r->graph->nodes[id];
+    bool several = node->attributes[0].i > 1;
+    zfi_stand s = r->at[node->args[0]];
+    s.torn = s.used = 0;
+    if (several && node->op == ZF_OP_all_gather) {
+        if (!(s.bits & ZFI_PART)) s.pack = 0, s.bits &= ZFI_OTHER | ZFI_BATCH;
+        s.bits &= (uint8_t)~(ZFI_OTHER | ZFI_PART);
+    } else if (several && zfi_reduces(node->op)) {
+        s.bits = (uint8_t)((s.bits & ~ZFI_OTHER) | ZFI_RANKS);
+        if (node->op == ZF_OP_reduce_scatter) s.bits |= ZFI_PART;
+        s.sum = id;
+    } else if (several) { /* all_to_all, bcast */
+        s.bits = (uint8_t)((s.bits & ZFI_BATCH) | (node->op == ZF_OP_all_to_all ? ZFI_OTHER : 0));
+        s.pack = 0, s.cause = id;
+    }
+    if (zfi_reduces(node->op) && node->arg_count > 1) {
+        s.bits = (uint8_t)((s.bits & ~ZFI_BATCH) | ZFI_BATCHES);
+        s.sum = id;
+    }
+    return s;
+}
+
+static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
+{
+    const zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    bool own = r->shares & ZFI_OTHER;
+    zfi_stand s = {.cause = id};
+    switch (node->op) {
+    case ZF_OP_input:
+        if (zfi_node_count(node) != 1) s.bits = r->shares;
+        return s;
+    case ZF_OP_unit:
+        if (node->attributes[2].i > 1) s.bits = ZFI_PART;
+        return s;
+    case ZF_OP_view:
+    case ZF_OP_reshape: return zfi_stand_of_view(r, node);
+    case ZF_OP_part:
+        s = r->at[node->args[0]];
+        s.torn = s.used = 0;
+        if (node->attributes[0].i <= 1) return s;
+        if (s.bits & ZFI_PART) s.bits = (uint8_t)((s.bits & ~ZFI_PART) | ZFI_OTHER);
+        else if (own) s.bits |= ZFI_PART;
+        return s;
+    case ZF_OP_pack:
+        s = zfi_stand_of_args(r, node);
+        for (int32_t k = 0; k < node->arg_count; k++)
+            s.bits |= r->at[node->args[k]].bits & ZFI_SUMMED;
+        s.pack = s.sum = id;
+        return s;
+    case ZF_OP_dropout:
+        s = zfi_stand_of_args(r, node);
+        s.bits |= r->shares;
+        s.cause = id;
+        return s;
+    case ZF_OP_square_sums: /* a part is whole blocks */
+        s = zfi_stand_of_args(r, node);
+        if (r->at[node->args[0]].bits & ZFI_PART)
+            s.bits = r->at[node->args[0]].bits & (ZFI_OTHER | ZFI_BATCH | ZFI_PART);
+        return s;
+    case ZF_OP_lamb_update:
+        s = r->at[node->args[1]];
+        s.used = 0;
+        return s;
+    default: return zfi_has(g, id, ZF_OP_COLLECTIVE) ? zfi_stand_of_collective(r, id)
+                                                     : zfi_stand_of_args(r, node);
+    }
+}
+
+/* ----------------------------------------------------------------------------- collectives */
+
+/* Whom the node is for. */
+static void zfi_check_world(const zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zf_attribute *world = zfi_attribute_of(g, &g->nodes[id], "world");
+    if (zfi_has(g, id, ZF_OP_COLLECTIVE) && !(g->stages & ZFI_STAGE_RANKS))
+        zfi_verify_fail(g, id, "a collective comes with zf_zero, which has not been run");
+    if (world && world->i > 1 && world->i != g->world)
+        zfi_verify_fail(g, id, "it is for %lld ranks, and the graph for %d", (long long)world->i,
+                        (int)g->world);
+}
+
+static void zfi_check_sum(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const zfi_stand *x = &r->at[node->args[0]];
+    int32_t arg = node->args[0];
+    bool onto = node->arg_count > 1;
+    zfi_stand *to = onto ? &r->at[node->args[1]] : NULL;
+    if (x->bits & ZFI_PART)
+        zfi_verify_fail(g, id, "%%%d is this rank's part: ranks would add different elements",
+                        (int)arg);
+    else if (node->attributes[0].i > 1 && (x->bits & ZFI_RANKS))
+        zfi_verify_fail(g, id, "%%%d has been summed over the ranks already", (int)arg);
+    else if (onto && (x->bits & ZFI_BATCHES))
+        zfi_verify_fail(g, id, "%%%d has been summed over the micro-batches already", (int)arg);
+    else if (onto && node->update)
+        zfi_verify_fail(g, id, "the update section runs once, so nothing accumulates there");
+    else if (!onto && !node->update && g->micro_batches > 1)
+        zfi_verify_fail(g, id, "operand 1, an accumulator of the %lld micro-batches, is missing",
+                        (long long)g->micro_batches);
+    else if (node->update && (x->bits & ZFI_BATCH))
+        zfi_verify_fail(g, id, "%%%d is that of the last micro-batch alone", (int)arg);
+    else if (onto && to->used)
+        zfi_verify_fail(g, id, "%%%d accumulates %%%d already", (int)node->args[1], (int)to->used);
+    if (onto) to->used = id;
+}
+
+/* Writes all of a unit from the ranks' parts of it. */
+static void zfi_check_fill(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id], *x = &g->nodes[node->args[0]];
+    int32_t unit = node->args[1];
+    if (x->op != ZF_OP_part || x->args[0] != unit)
+        zfi_verify_fail(g, id, "operand 0 must be the part of %%%d, into which it gathers", (int)unit);
+    else if (!node->update)
+        zfi_verify_fail(g, id, "it writes %%%d in the micro section, which may run again",
+                        (int)unit);
+    r->at[unit].torn = 0;
+}
+
+/* --------------------------------------------------------------------------------- updates */
+
+/* `holder`, a unit or a pack, has something at each of the ranges of blocks that are updated;
+ * otherwise the first block of one that it has not, -1: all there. */
+static int64_t zfi_missing_block(const zf_graph *g, int32_t holder, const zf_attribute *blocks)
+{
+    const zfi_node *node = &g->nodes[holder];
+    const int64_t *at = node->attributes[0].list.data, *range = blocks->list.data;
+    int32_t k = 0;
+    for (int64_t b = 0; b < blocks->list.count; b += 2) {
+        while (k < node->arg_count && at[k] < range[b] * ZFI_NORM_BLOCK) k++;
+        if (k == node->arg_count || at[k] != range[b] * ZFI_NORM_BLOCK ||
+            zfi_whole_blocks(zfi_node_count(&g->nodes[node->args[k]])) != range[b + 1] - range[b])
+            return range[b];
+        k++;
+    }
+    return -1;
+}
+
+/* Operand 1 of an update, or of a mark (`blocks` NULL), is the gradient of `unit`, summed once. */
+static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t unit, const zf_attribute *blocks)
+{
+    zf_graph *g = r->graph;
+    int32_t arg = g->nodes[id].args[1];
+    const zfi_stand *x = &r->at[arg];
+    const zfi_node *pack = x->pack > 0 ? &g->nodes[x->pack] : NULL;
+    int64_t block;
+    int32_t *used;
+    if (x->pack == ZFI_MIXED)
+        zfi_verify_fail(g, id, "%%%d mixes gradients of several sums", (int)arg);
+    else if (r->shares & ZFI_OTHER && !(x->bits & ZFI_RANKS))
+        zfi_verify_fail(g, id, "%%%d is a gradient that was not summed over the %d ranks", (int)arg,
+                        (int)g->world);
+    else if (r->shares & ZFI_BATCH && !(x->bits & ZFI_BATCHES))
+        zfi_verify_fail(g, id,
+                        "%%%d is a gradient that was not summed over the %lld micro-batches",
+                        (int)arg, (long long)g->micro_batches);
+    else if (x->bits & (ZFI_OTHER | ZFI_BATCH))
+        zfi_verify_fail(g, id, "%%%d depends on %%%d, which is this rank's and micro-batch's alone",
+                        (int)arg, (int)x->cause);
+    if (g->nodes[unit].op != ZF_OP_unit || g->error.status) return;
+    if (!pack || pack->op != ZF_OP_pack)
+        zfi_verify_fail(g, id, "%%%d is no gradient: it has not the elements of a pack", (int)arg);
+    else if (pack->attributes[1].i != g->nodes[unit].attributes[1].i)
+        zfi_verify_fail(g, id, "the gradients packed in %%%d are not those of unit %%%d",
+                        (int)x->pack, (int)unit);
+    else if (blocks && (block = zfi_missing_block(g, x->pack, blocks)) >= 0)
+        zfi_verify_fail(g, id, "what lies at block %lld of unit %%%d has no gradient in %%%d",
+                        (long long)block, (int)unit, (int)x->pack);
+    if (g->error.status || !blocks) return;
+    used = &r->at[x->sum].used;
+    if (*used && *used != unit)
+        zfi_verify_fail(g, id, "%%%d has the gradients of unit %%%d, which they update above",
+                        (int)arg, (int)*used);
+    *used = unit;
+}
+
+/* Operand k is as whole, or as much a part, as what is updated. */
+static void zfi_check_cut(zfi_ranks *r, int32_t id, int32_t k)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    uint8_t mine = r->at[node->args[0]].bits & ZFI_PART, its = r->at[node->args[k]].bits & ZFI_PART;
+    if (mine == its) return;
+    zfi_verify_fail(g, id, "%%%d is %s, and %%%d is %s", (int)node->args[0],
+                    mine ? "this rank's part" : "whole", (int)node->args[k],
+                    its ? "this rank's part" : "whole");
+}
+
+/* Operand k, beside the gradient: a state cut as the parameters are, or one for all ranks. */
+static void zfi_check_beside(zfi_ranks *r, int32_t id, int32_t k, const zf_attribute *blocks)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    int32_t arg = node->args[k], unit = zfi_written_leaf(g, node->args[0]);
+    const zfi_stand *x = &r->at[arg];
+    int64_t block;
+    if (!(k < 31 && zfi_written_args(node) >> k & 1) && k != zfi_master_arg(node)) {
+        if (x->bits & (ZFI_OTHER | ZFI_BATCH))
+            zfi_verify_fail(g, id, "%%%d depends on %%%d, so ranks would update differently",
+                            (int)arg, (int)x->cause);
+        else if (x->bits & ZFI_PART)
+            zfi_verify_fail(g, id, "%%%d is this rank's part, so ranks would update differently",
+                            (int)arg);
+        return;
+    }
+    zfi_check_cut(r, id, k);
+    if (g->nodes[unit].op != ZF_OP_unit) return;
+    if (g->nodes[arg].op != ZF_OP_unit ||
+        g->nodes[arg].attributes[1].i != g->nodes[unit].attributes[1].i)
+        zfi_verify_fail(g, id, "%%%d is no unit of states like unit %%%d", (int)arg, (int)unit);
+    else if ((block = zfi_missing_block(g, arg, blocks)) >= 0)
+        zfi_verify_fail(g, id, "what lies at block %lld of unit %%%d has no state in %%%d",
+                        (long long)block, (int)unit, (int)arg);
+}
+
+static void zfi_check_update(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const zf_attribute *blocks = zfi_attribute_of(g, node, "blocks"),
+                       *world = zfi_attribute_of(g, node, "world");
+    int32_t unit = zfi_written_leaf(g, node->args[0]);
+    bool part = r->at[node->args[0]].bits & ZFI_PART;
+    int64_t block;
+    if (!node->update)
+        zfi_verify_fail(g, id, "it updates in the micro section, which may run again");
+    if (g->nodes[unit].op == ZF_OP_unit && (block = zfi_missing_block(g, unit, blocks)) >= 0)
+        zfi_verify_fail(g, id, "at block %lld of unit %%%d is no parameter like that",
+                        (long long)block, (int)unit);
+    if ((world->i > 1) != part)
+        zfi_verify_fail(g, id, part ? "%%%d is this rank's part: world must be %d"
+                                    : "%%%d is whole: world must not be given",
+                        (int)node->args[0], (int)g->world);
+    zfi_check_gradient(r, id, unit, blocks);
+    zfi_check_cut(r, id, 1);
+    for (int32_t k = 2; k < node->arg_count; k++) zfi_check_beside(r, id, k, blocks);
+    if (zfi_updates_param(node->op) && g->nodes[node->args[0]].op == ZF_OP_part && part)
+        r->at[unit].torn = id;
+}
+
+/* ------------------------------------------------------------------------------------ nodes */
+
+/* What the node reads has a value on this rank. */
+static void zfi_check_operands(const zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        int32_t arg = node->args[k];
+        if (g->nodes[arg].op == ZF_OP_accumulator && !(k == 1 && zfi_reduces(node->op)))
+            zfi_verify_fail(g, id, "%%%d is an accumulator: its value is that of the sum onto it",
+                            (int)arg);
+        else if (r->at[arg].torn && node->op != ZF_OP_part && node->op != ZF_OP_gradient &&
+                 !(k == 1 && node->op == ZF_OP_all_gather))
+            zfi_verify_fail(g, id,
+                            "only this rank's part of %%%d is updated: an all_gather into it must "
+                            "be above",
+                            (int)arg);
+    }
+}
+
+static void zfi_check_output(const zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id], *x = &g->nodes[node->args[0]];
+    uint8_t bits = r->at[node->args[0]].bits;
+    if (bits & ZFI_PART)
+        zfi_verify_fail(g, id, "%%%d is this rank's part alone", (int)node->args[0]);
+    if (node->update || !zfi_is_float(x->dtype) || zfi_node_count(x) != 1 ||
+        zfi_has(g, node->args[0], ZF_OP_LEAF))
+        return;
+    if ((r->shares & ZFI_OTHER && !(bits & ZFI_RANKS)) ||
+        (r->shares & ZFI_BATCH && !(bits & ZFI_BATCHES)) || bits & (ZFI_OTHER | ZFI_BATCH))
+        zfi_verify_fail(g, id, "%%%d is no sum over the global batch, of %d ranks and %lld "
+                               "micro-batches",
+                        (int)node->args[0], (int)g->world, (long long)g->micro_batches);
+}
+
+static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const zf_attribute *blocks = zfi_attribute_of(g, node, "blocks");
+    zfi_check_operands(r, id);
+    if (zfi_reduces(node->op)) zfi_check_sum(r, id);
+    if (node->op == ZF_OP_all_gather && node->arg_count > 1) zfi_check_fill(r, id);
+    if (blocks && node->op != ZF_OP_totals) zfi_check_update(r, id);
+    if (node->op == ZF_OP_gradient) zfi_check_gradient(r, id, node->args[0], NULL);
+    if (node->op == ZF_OP_output) zfi_check_output(r, id);
+    if (!zfi_has(g, id, ZF_OP_EFFECT)) r->at[id] = zfi_stand_of_node(r, id);
+}
+
+/* Checks a graph whose nodes have been verified. Linear in nodes and operands. */
+static zf_status zfi_verify_ranks(zf_graph *g)
+{
+    size_t count = (size_t)zfi_len(g->nodes);
+    zfi_ranks r = {.graph = g};
+    for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
+        zfi_check_world(&r, g->order[i]);
+    if (g->error.status || !(g->stages & ZFI_STAGE_RANKS)) return g->error.status;
+    if (!(r.at = zfi_calloc(&g->memory, count, sizeof *r.at))) return zfi_graph_nomem(g);
+    r.shares = (uint8_t)((g->world > 1 ? ZFI_OTHER : 0) | (g->micro_batches > 1 ? ZFI_BATCH : 0));
+    for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
+        zfi_check_rank_node(&r, g->order[i]);
+    for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
+        if (r.at[g->order[i]].torn)
+            zfi_verify_fail(g, r.at[g->order[i]].torn,
+                            "nothing gathers unit %%%d, of which it updates this rank's part",
+                            (int)g->order[i]);
+    zfi_free(&g->memory, r.at, count * sizeof *r.at);
+    return g->error.status;
+}

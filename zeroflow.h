@@ -840,6 +840,7 @@ typedef struct zf_compile_desc {
      * program, and have as many as zf_zero was told. */
     const zf_comm *comm;
     bool allow_nan;       /* update also when a scalar output of the micro section is not finite */
+    bool verify;          /* check the rules of the graph and of the plan once more: ZF_ERR_VERIFY */
 } zf_compile_desc;
 
 /* A program that runs the graph, or NULL: the graph has the error. It borrows graph, backend and

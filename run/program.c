@@ -302,6 +302,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     p->backend = d->backend ? d->backend : p->own_backend;
     if (!(g->stages & ZFI_STAGE_PLACED))
         status = zf_memory(g, &(zf_memory_desc){p->backend, d->no_reuse, d->share != NULL});
+    if (!status && d->verify && !(status = zfi_verify(g))) status = zfi_verify_plan(g);
     if (status || (status = zfi_check_limit(g, "zf_compile", d->memory_limit))) return status;
     if ((status = zf_graph_plan(g, &p->plan))) return status;
     p->arena_bytes = (size_t)g->peak;

@@ -1142,9 +1142,15 @@ ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out,
                               const zf_nn_linear_desc *desc);
 /* Parameters NAME.weight (ones) and NAME.bias (zeros), [n] for x [..., n]. */
 ZF_API zf_tensor zf_nn_layer_norm(zf_tensor x, const char *name, double eps);
-/* The f32 parameter NAME.weight [rows, width], truncated normal (std 0: 0.02), for zf_embedding. */
+
+typedef struct zf_nn_embedding_desc {
+    double std; /* of the truncated normal; 0: 0.02 */
+    zf_dtype dtype;
+} zf_nn_embedding_desc;
+
+/* The parameter NAME.weight [rows, width], for zf_embedding. */
 ZF_API zf_tensor zf_nn_embedding_table(zf_graph *graph, const char *name, int64_t rows,
-                                       int64_t width, double std);
+                                       int64_t width, const zf_nn_embedding_desc *desc);
 /* softmax(q k^T / sqrt(d) + bias) v, dropout on the softmax; q [..., m, d], k and v [..., n, d];
  * bias broadcasts to [..., m, n] and may be ZF_NONE (Vaswani et al. 2017). */
 ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tensor bias,

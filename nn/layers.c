@@ -36,12 +36,15 @@ ZF_API zf_tensor zf_nn_layer_norm(zf_tensor x, const char *name, double eps)
 }
 
 ZF_API zf_tensor zf_nn_embedding_table(zf_graph *g, const char *name, int64_t rows, int64_t width,
-                                       double std)
+                                       const zf_nn_embedding_desc *desc)
 {
+    zf_nn_embedding_desc d = desc ? *desc : (zf_nn_embedding_desc){.std = 0};
     zf_tensor table;
     zf_push(g, "%s", name);
     table = zf_param(g, "weight", ZF_SHAPE(rows, width),
-                     &(zf_param_desc){.init = ZF_TRUNCATED_NORMAL, .std = std == 0 ? 0.02 : std});
+                     &(zf_param_desc){.dtype = d.dtype,
+                                      .init = ZF_TRUNCATED_NORMAL,
+                                      .std = d.std == 0 ? 0.02 : d.std});
     zf_pop(g);
     return table;
 }

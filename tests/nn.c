@@ -137,7 +137,7 @@ TEST(layers_name_and_shape_their_parameters)
     x = zf_nn_linear(x, "fc", 5, NULL);
     x = zf_nn_linear(x, "bare", 2, &(zf_nn_linear_desc){.no_bias = true});
     x = zf_nn_layer_norm(x, "norm", 1e-5);
-    zf_nn_embedding_table(g, "table", 9, 4, 0);
+    zf_nn_embedding_table(g, "table", 9, 4, NULL);
     zf_pop(g);
     check_params(t, g, expected, 6);
     CHECK(t, zf_tensor_shape(x).rank == 3 && zf_tensor_shape(x).dims[0] == 7 &&

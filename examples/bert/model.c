@@ -102,10 +102,11 @@ zf_json_writer *bert_config_json(const bert_config *c)
 static zf_tensor embed(zf_graph *g, const bert_config *c, const bert_shape *s, const bert_model *m,
                        zf_tensor words)
 {
+    zf_nn_embedding_desc table = {.std = c->std, .dtype = c->dtype};
     zf_tensor positions, types, x;
     zf_push(g, "embeddings");
-    positions = zf_nn_embedding_table(g, "position_embeddings", c->positions, c->hidden, c->std);
-    types = zf_nn_embedding_table(g, "token_type_embeddings", c->types, c->hidden, c->std);
+    positions = zf_nn_embedding_table(g, "position_embeddings", c->positions, c->hidden, &table);
+    types = zf_nn_embedding_table(g, "token_type_embeddings", c->types, c->hidden, &table);
     x = zf_add(zf_embedding(words, m->input_ids), zf_embedding(types, m->token_type_ids));
     x = zf_add(x, zf_slice(positions, 0, 0, s->sequence));
     x = zf_dropout(zf_nn_layer_norm(x, "LayerNorm", c->eps), c->dropout);
@@ -115,11 +116,18 @@ static zf_tensor embed(zf_graph *g, const bert_config *c, const bert_shape *s, c
 
 /* Added to the scores: 0 where there is a token, so far below where there is none that its softmax
  * is 0: [B, 1, 1, T]. */
-static zf_tensor mask_bias(zf_graph *g, const bert_shape *s, const bert_model *m)
+static zf_tensor mask_bias(zf_graph *g, const bert_config *c, const bert_shape *s,
+                           const bert_model *m)
 {
     zf_tensor mask = zf_reshape(m->attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
-    return zf_where(mask, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
-                    zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
+    return zf_where(mask, zf_constant(g, c->dtype, ZF_SCALAR, 0),
+                    zf_constant(g, c->dtype, ZF_SCALAR, -1e9));
+}
+
+/* Losses are of f32. */
+static zf_tensor widened(zf_tensor x)
+{
+    return zf_tensor_dtype(x) == ZF_F32 ? x : zf_cast(x, ZF_F32);
 }
 
 /* The masked-language head over the labelled positions: logits [P, vocab] by the tied word
@@ -133,9 +141,9 @@ static zf_tensor predict(zf_graph *g, const bert_config *c, const bert_shape *s,
     x = zf_nn_layer_norm(zf_gelu(zf_nn_linear(x, "transform.dense", c->hidden, &linear)),
                          "transform.LayerNorm", c->eps);
     x = zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
-    x = zf_add(x, zf_param(g, "bias", ZF_SHAPE(c->vocab), NULL));
+    x = zf_add(x, zf_param(g, "bias", ZF_SHAPE(c->vocab), &(zf_param_desc){.dtype = c->dtype}));
     zf_pop(g);
-    return x;
+    return widened(x);
 }
 
 /* Labelled positions whose best guess is the label. Ignored ones have the label -100, which no
@@ -171,10 +179,11 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const bert_shape *s, bo
 
     zf_push(g, "bert");
     zf_push(g, "embeddings");
-    words = zf_nn_embedding_table(g, "word_embeddings", c->vocab, c->hidden, c->std);
+    words = zf_nn_embedding_table(g, "word_embeddings", c->vocab, c->hidden,
+                                  &(zf_nn_embedding_desc){.std = c->std, .dtype = c->dtype});
     zf_pop(g);
     x = embed(g, c, s, &m, words);
-    bias = mask_bias(g, s, &m);
+    bias = mask_bias(g, c, s, &m);
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "encoder.layer.%lld", (long long)i);
         x = zf_nn_encoder_block(x, bias, &block);
@@ -185,7 +194,7 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const bert_shape *s, bo
     zf_pop(g);
 
     m.mlm_logits = predict(g, c, s, &m, words, x);
-    nsp_logits = zf_nn_linear(first, "cls.seq_relationship", 2, &linear);
+    nsp_logits = widened(zf_nn_linear(first, "cls.seq_relationship", 2, &linear));
     m.mlm_loss = zf_output(zf_cross_entropy(m.mlm_logits, m.labels, m.mlm_weight), "mlm_loss");
     m.nsp_loss =
         zf_output(zf_cross_entropy(nsp_logits, m.next_sentence_label, m.nsp_weight), "nsp_loss");

@@ -8,6 +8,7 @@
 typedef struct bert_config {
     int64_t vocab, hidden, layers, heads, intermediate, positions, types;
     double eps, dropout, attention_dropout, std;
+    zf_dtype dtype; /* of parameters and activations; the losses are f32 */
 } bert_config;
 
 /* One of tiny, mini, small, medium, base, large, or the path of a Hugging Face config.json. False

@@ -1,0 +1,432 @@
+/* zf-plan: what training a BERT or a GPT takes on each of N ranks, before there is one of them.
+ *
+ *     build/zf-plan --model gpt --layers 36 --hidden 4096 --heads 32 --world 64 --zero 2 \
+ *                   --precision bf16 --memory 32G
+ *
+ * Builds the graph of one training step, runs the passes over it that a rank would run, and prints
+ * the plan: nothing is allocated but the graph.
+ */
+#define _GNU_SOURCE /* getopt_long, clock_gettime */
+#include "../examples/bert/model.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { GOOD, BAD, MISUSED }; /* exit status */
+
+typedef struct options {
+    bool gpt, lamb, json, prefetches;
+    int64_t layers, hidden, heads, vocab, seq, batch, world, zero, micro_batches;
+    int64_t prefetch, memory, bucket;
+    double clip;
+    zf_dtype dtype;
+} options;
+
+static void usage(FILE *out)
+{
+    fputs("Usage: zf-plan [OPTION]...\n"
+          "Print what a training step of a BERT or GPT takes on each of N ranks: bytes by kind, what\n"
+          "they send, and the work. Sizes that are not given are those of BERT-base or GPT-2 small.\n"
+          "\n"
+          "  --model=bert|gpt       the architecture (bert)\n"
+          "  --layers=N             blocks (12)\n"
+          "  --hidden=N             width (768)\n"
+          "  --heads=N              attention heads (12)\n"
+          "  --vocab=N              rows of the word embedding (30522, 50257)\n"
+          "  --seq=N                tokens of a sequence (128, 1024)\n"
+          "  --batch=N              sequences of a micro-batch on one rank (8)\n"
+          "  --micro-batches=N      of a step on each rank (1)\n"
+          "  --world=N              ranks (1)\n"
+          "  --zero=0|1|2|3         ZeRO stage (0)\n"
+          "  --precision=f32|bf16   of parameters, activations and gradients (f32)\n"
+          "  --optimizer=adamw|lamb (adamw)\n"
+          "  --clip=NORM            clip gradients by their global norm\n"
+          "  --bucket=BYTES         size of the units in which parameters move (that of a block)\n"
+          "  --prefetch=BYTES       of parameters gathered ahead and gradients reduced behind\n"
+          "  --memory=BYTES         of a rank: the status is 1 when the plan does not fit\n"
+          "  --json                 print JSON\n"
+          "  --help                 print this and exit\n"
+          "\n"
+          "BYTES may end in K, M, G or T: 2^10, 2^20, 2^30 or 2^40. The scratch of kernels, which\n"
+          "depends on the machine, is not in the plan.\n"
+          "The exit status is 0 if there is a plan, 1 if there is none, 2 for bad usage.\n",
+          out);
+}
+
+/* ---------------------------------------------------------------------------------- options */
+
+__attribute__((format(printf, 1, 2))) static int misuse(const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    fputs("zf-plan: ", stderr);
+    vfprintf(stderr, format, args);
+    fputs("\nTry 'zf-plan --help'.\n", stderr);
+    va_end(args);
+    return MISUSED;
+}
+
+/* A whole number in [least, most], with `units` perhaps K, M, G or T behind it. */
+static bool number(const char *name, const char *text, bool units, int64_t least, int64_t most,
+                   int64_t *out)
+{
+    static const char suffixes[] = "KMGT";
+    const char *suffix;
+    char *end;
+    long long value;
+    int shift = 0;
+    errno = 0;
+    value = strtoll(text, &end, 10);
+    if (units && *end && (suffix = strchr(suffixes, *end))) {
+        shift = 10 * (int)(suffix - suffixes + 1);
+        end++;
+    }
+    if (end == text || *end || errno || value > most >> shift || value << shift < least) {
+        misuse("--%s must be a whole number from %lld to %lld%s, not '%s'", name, (long long)least,
+               (long long)most, units ? ", in bytes" : "", text);
+        return false;
+    }
+    *out = value << shift;
+    return true;
+}
+
+/* The index of `text` among the two names. */
+static bool choice(const char *name, const char *text, const char *first, const char *second,
+                   bool *is_second)
+{
+    *is_second = !strcmp(text, second);
+    if (*is_second || !strcmp(text, first)) return true;
+    misuse("--%s must be %s or %s, not '%s'", name, first, second, text);
+    return false;
+}
+
+static bool norm(const char *text, double *out)
+{
+    char *end;
+    *out = strtod(text, &end);
+    if (end != text && !*end && *out > 0 && *out < 1e30) return true;
+    misuse("--clip must be a number above 0, not '%s'", text);
+    return false;
+}
+
+/* 0 where they are good; a status + 1 where the program ends. */
+static int read_options(int argc, char **argv, options *o)
+{
+    static const struct option names[] = {
+        {"model", required_argument, NULL, 'm'},    {"layers", required_argument, NULL, 'l'},
+        {"hidden", required_argument, NULL, 'h'},   {"heads", required_argument, NULL, 'a'},
+        {"vocab", required_argument, NULL, 'v'},    {"seq", required_argument, NULL, 's'},
+        {"batch", required_argument, NULL, 'b'},    {"micro-batches", required_argument, NULL, 'k'},
+        {"world", required_argument, NULL, 'n'},    {"zero", required_argument, NULL, 'z'},
+        {"precision", required_argument, NULL, 'p'}, {"optimizer", required_argument, NULL, 'o'},
+        {"clip", required_argument, NULL, 'c'},     {"bucket", required_argument, NULL, 'u'},
+        {"prefetch", required_argument, NULL, 'f'}, {"memory", required_argument, NULL, 'y'},
+        {"json", no_argument, NULL, 'j'},           {"help", no_argument, NULL, '?' + 1},
+        {NULL, 0, NULL, 0},
+    };
+    enum { MANY = 1 << 20 };
+    bool bf16 = false, good = true;
+    int option, index = 0;
+    *o = (options){.layers = 12, .hidden = 768, .heads = 12, .batch = 8, .world = 1,
+                   .micro_batches = 1};
+    while (good && (option = getopt_long(argc, argv, "", names, &index)) != -1) {
+        const char *name = names[index].name, *text = optarg;
+        switch (option) {
+        case 'm': good = choice(name, text, "bert", "gpt", &o->gpt); break;
+        case 'l': good = number(name, text, false, 1, 1 << 16, &o->layers); break;
+        case 'h': good = number(name, text, false, 1, MANY, &o->hidden); break;
+        case 'a': good = number(name, text, false, 1, 1 << 16, &o->heads); break;
+        case 'v': good = number(name, text, false, 2, 1 << 30, &o->vocab); break;
+        case 's': good = number(name, text, false, 1, MANY, &o->seq); break;
+        case 'b': good = number(name, text, false, 1, MANY, &o->batch); break;
+        case 'k': good = number(name, text, false, 1, MANY, &o->micro_batches); break;
+        case 'n': good = number(name, text, false, 1, MANY, &o->world); break;
+        case 'z': good = number(name, text, false, 0, 3, &o->zero); break;
+        case 'p': good = choice(name, text, "f32", "bf16", &bf16); break;
+        case 'o': good = choice(name, text, "adamw", "lamb", &o->lamb); break;
+        case 'c': good = norm(text, &o->clip); break;
+        case 'u': good = number(name, text, true, 1, INT64_MAX / 2, &o->bucket); break;
+        case 'f': good = o->prefetches = number(name, text, true, 0, INT64_MAX / 2, &o->prefetch);
+            break;
+        case 'y': good = number(name, text, true, 1, INT64_MAX / 2, &o->memory); break;
+        case 'j': o->json = true; break;
+        case '?' + 1: usage(stdout); return GOOD + 1;
+        default: fputs("Try 'zf-plan --help'.\n", stderr); return MISUSED + 1;
+        }
+    }
+    if (!good) return MISUSED + 1;
+    if (optind < argc) return misuse("'%s' is no option", argv[optind]) + 1;
+    if (o->hidden % o->heads)
+        return misuse("--heads must divide --hidden, %lld, not be %lld", (long long)o->hidden,
+                      (long long)o->heads) + 1;
+    if (bf16) o->dtype = ZF_BF16;
+    if (!o->vocab) o->vocab = o->gpt ? 50257 : 30522;
+    if (!o->seq) o->seq = o->gpt ? 1024 : 128;
+    return 0;
+}
+
+/* ----------------------------------------------------------------------------------- models */
+
+/* Added to the scores: 0 for keys up to the query, so far below for those behind it that their
+ * softmax is 0: [T, T]. */
+static zf_tensor causal_bias(zf_graph *g, int64_t tokens, zf_dtype dtype)
+{
+    double *at = malloc((size_t)tokens * sizeof *at);
+    zf_tensor query, key, bias;
+    if (!at) return ZF_NONE;
+    for (int64_t t = 0; t < tokens; t++) at[t] = (double)t;
+    query = zf_values(g, ZF_I32, ZF_SHAPE(tokens, 1), at);
+    key = zf_values(g, ZF_I32, ZF_SHAPE(1, tokens), at);
+    bias = zf_where(zf_less(query, key), zf_constant(g, dtype, ZF_SCALAR, -1e9),
+                    zf_constant(g, dtype, ZF_SCALAR, 0));
+    free(at);
+    return bias;
+}
+
+/* A GPT-2 (Radford et al. 2019): learned positions, blocks with LayerNorm in front, a tied head.
+ * Returns the loss. */
+static zf_tensor build_gpt(zf_graph *g, const options *o)
+{
+    const zf_nn_encoder_desc block = {.heads = o->heads, .dropout = 0.1, .attention_dropout = 0.1,
+                                      .eps = 1e-5, .pre_norm = true};
+    const zf_nn_embedding_desc table = {.dtype = o->dtype};
+    zf_shape shape = ZF_SHAPE(o->batch, o->seq);
+    zf_tensor ids = zf_input(g, "input_ids", ZF_I32, shape),
+              labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(o->batch * o->seq)),
+              weight = zf_input(g, "weight", ZF_F32, ZF_SCALAR);
+    zf_tensor words = zf_nn_embedding_table(g, "wte", o->vocab, o->hidden, &table),
+              places = zf_nn_embedding_table(g, "wpe", o->seq, o->hidden, &table);
+    zf_tensor x = zf_dropout(zf_add(zf_embedding(words, ids), places), 0.1),
+              bias = causal_bias(g, o->seq, o->dtype);
+    for (int64_t k = 0; k < o->layers; k++) {
+        zf_push(g, "h.%lld", (long long)k);
+        x = zf_nn_encoder_block(x, bias, &block);
+        zf_pop(g);
+    }
+    x = zf_reshape(zf_nn_layer_norm(x, "ln_f", 1e-5), ZF_SHAPE(o->batch * o->seq, o->hidden));
+    zf_push(g, "lm_head");
+    x = zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
+    x = zf_cross_entropy(o->dtype == ZF_F32 ? x : zf_cast(x, ZF_F32), labels, weight);
+    zf_pop(g);
+    return x;
+}
+
+static zf_tensor build_bert(zf_graph *g, const options *o)
+{
+    bert_config c = {.vocab = o->vocab, .hidden = o->hidden, .layers = o->layers, .heads = o->heads,
+                     .intermediate = 4 * o->hidden, .positions = o->seq > 512 ? o->seq : 512,
+                     .types = 2, .eps = 1e-12, .dropout = 0.1, .attention_dropout = 0.1,
+                     .std = 0.02, .dtype = o->dtype};
+    bert_shape s = {o->batch, o->seq, o->batch * ((o->seq * 20 + 127) / 128)};
+    return bert_build(g, &c, &s, false).loss;
+}
+
+/* ----------------------------------------------------------------------------------- the plan */
+
+typedef struct meter {
+    size_t bytes, peak; /* allocated now, at most */
+} meter;
+
+static void *metered(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    meter *m = user;
+    void *block = NULL;
+    if (!new_size) free(ptr);
+    else if (!(block = realloc(ptr, new_size))) return NULL;
+    m->bytes += new_size - old_size;
+    if (m->bytes > m->peak) m->peak = m->bytes;
+    return block;
+}
+
+typedef struct result {
+    zf_plan plan;
+    meter meter;
+    double plan_ms;
+} result;
+
+static double now_ms(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
+}
+
+/* From the loss to a plan that has been verified. */
+static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, result *r)
+{
+    double start = now_ms();
+    zf_tensor lr = zf_graph_find(g, "lr");
+    if (!lr.id) lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    zf_autograd(g, loss);
+    zf_simplify(g);
+    if (o->clip > 0) zf_clip(g, o->clip);
+    if (o->lamb) zf_lamb(g, lr, NULL);
+    else zf_adamw(g, lr, NULL);
+    zf_zero(g, &(zf_zero_desc){.stage = (int32_t)o->zero,
+                               .world = (int32_t)o->world,
+                               .micro_batches = o->micro_batches,
+                               .bucket_bytes = (size_t)o->bucket});
+    if (o->prefetches)
+        zf_prefetch(g, &(zf_prefetch_desc){.bytes = (size_t)o->prefetch,
+                                           .memory_limit = (size_t)o->memory});
+    zf_memory(g, NULL);
+    r->plan_ms = now_ms() - start;
+    return zf_graph_plan(g, &r->plan);
+}
+
+/* ----------------------------------------------------------------------------------- printing */
+
+enum { COLLECTIVES = 5 };
+
+static const struct {
+    const char *name;
+    size_t at; /* in zf_traffic */
+} collectives[COLLECTIVES] = {
+    {"all_gather", offsetof(zf_traffic, all_gather)},
+    {"reduce_scatter", offsetof(zf_traffic, reduce_scatter)},
+    {"all_reduce", offsetof(zf_traffic, all_reduce)},
+    {"all_to_all", offsetof(zf_traffic, all_to_all)},
+    {"broadcast", offsetof(zf_traffic, bcast)},
+};
+
+static zf_moved moved(const zf_plan *plan, int k)
+{
+    return *(const zf_moved *)(const void *)((const char *)&plan->traffic + collectives[k].at);
+}
+
+static const char *precision(const options *o) { return zf_dtype_name(o->dtype); }
+
+/* "12.34 GB" */
+static const char *human(char text[32], double bytes)
+{
+    static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
+    int unit = 0;
+    for (; bytes >= 999.5 && unit < 6; unit++) bytes /= 1000;
+    snprintf(text, 32, unit ? "%.2f %s" : "%.0f %s", bytes, units[unit]);
+    return text;
+}
+
+static void print_table(const options *o, const result *r)
+{
+    const zf_plan *plan = &r->plan;
+    char most[32], then[32];
+    printf("%s: %lld layers of %lld, %lld heads, vocabulary %lld, %lld x %lld tokens, %s, %s\n",
+           o->gpt ? "GPT" : "BERT", (long long)o->layers, (long long)o->hidden, (long long)o->heads,
+           (long long)o->vocab, (long long)o->batch, (long long)o->seq, precision(o),
+           o->lamb ? "LAMB" : "AdamW");
+    printf("%lld parameters, %lld with padding; stage %lld, %lld ranks, %lld micro-batches\n\n",
+           (long long)plan->parameter_count, (long long)plan->padded_count, (long long)o->zero,
+           (long long)o->world, (long long)o->micro_batches);
+    printf("%-16s%14s%14s\n", "bytes of a rank", "at most", "at the peak");
+    for (int k = 0; k < ZF_KINDS; k++)
+        printf("%-16s%14s%14s\n", zf_kind_name((zf_kind)k), human(most, (double)plan->most[k]),
+               human(then, (double)plan->at_peak[k]));
+    printf("%-16s%14s%14s   at %%%d %s%s%s\n", "peak", human(most, (double)plan->peak_bytes),
+           human(then, (double)plan->live_bytes), (int)plan->peak_node, plan->peak_op,
+           *plan->peak_scope ? " in " : "", plan->peak_scope);
+    printf("\n%-16s%14s%14s\n", "sent in a step", "calls", "bytes");
+    for (int k = 0; k < COLLECTIVES; k++) {
+        zf_moved m = moved(plan, k);
+        if (m.calls)
+            printf("%-16s%14lld%14s\n", collectives[k].name, (long long)m.calls,
+                   human(most, (double)m.bytes));
+    }
+    printf("\n%.4g FLOPs in a step, %d nodes, planned in %.1f ms and %s\n", plan->flops,
+           (int)plan->nodes, r->plan_ms, human(most, (double)r->meter.peak));
+}
+
+static void put_bytes(zf_json_writer *w, const char *key, size_t bytes)
+{
+    zf_json_put_key(w, key);
+    zf_json_put_int(w, (int64_t)bytes);
+}
+
+static void put_options(zf_json_writer *w, const options *o)
+{
+    const struct {
+        const char *key;
+        int64_t value;
+    } rows[] = {{"layers", o->layers},     {"hidden", o->hidden},
+                {"heads", o->heads},       {"vocab", o->vocab},
+                {"seq", o->seq},           {"batch", o->batch},
+                {"world", o->world},       {"zero", o->zero},
+                {"micro_batches", o->micro_batches}};
+    zf_json_put_key(w, "model"), zf_json_put_string(w, o->gpt ? "gpt" : "bert");
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
+        zf_json_put_key(w, rows[k].key), zf_json_put_int(w, rows[k].value);
+    zf_json_put_key(w, "precision"), zf_json_put_string(w, precision(o));
+    zf_json_put_key(w, "optimizer"), zf_json_put_string(w, o->lamb ? "lamb" : "adamw");
+}
+
+static int print_json(const options *o, const result *r)
+{
+    const zf_plan *plan = &r->plan;
+    zf_json_writer *w = zf_json_writer_new(2, NULL);
+    zf_error error = {ZF_OK, ""};
+    const char *text;
+    zf_json_begin_object(w);
+    put_options(w, o);
+    for (int k = 0; k < ZF_KINDS; k++) put_bytes(w, zf_kind_name((zf_kind)k), plan->most[k]);
+    put_bytes(w, "peak", plan->peak_bytes);
+    put_bytes(w, "live", plan->live_bytes);
+    zf_json_put_key(w, "at_peak");
+    zf_json_begin_object(w);
+    for (int k = 0; k < ZF_KINDS; k++) put_bytes(w, zf_kind_name((zf_kind)k), plan->at_peak[k]);
+    zf_json_put_key(w, "node"), zf_json_put_int(w, plan->peak_node);
+    zf_json_put_key(w, "operator"), zf_json_put_string(w, plan->peak_op);
+    zf_json_put_key(w, "scope"), zf_json_put_string(w, plan->peak_scope);
+    zf_json_end(w);
+    for (int calls = 0; calls < 2; calls++) {
+        zf_json_put_key(w, calls ? "calls" : "traffic");
+        zf_json_begin_object(w);
+        for (int k = 0; k < COLLECTIVES; k++)
+            put_bytes(w, collectives[k].name,
+                      calls ? (size_t)moved(plan, k).calls : moved(plan, k).bytes);
+        zf_json_end(w);
+    }
+    zf_json_put_key(w, "flops"), zf_json_put_double(w, plan->flops);
+    zf_json_put_key(w, "parameter_count"), zf_json_put_int(w, plan->parameter_count);
+    zf_json_put_key(w, "padded_count"), zf_json_put_int(w, plan->padded_count);
+    zf_json_put_key(w, "nodes"), zf_json_put_int(w, plan->nodes);
+    zf_json_put_key(w, "plan_ms"), zf_json_put_double(w, r->plan_ms);
+    put_bytes(w, "plan_peak_bytes", r->meter.peak);
+    zf_json_end(w);
+    if ((text = zf_json_text(w, NULL, &error))) puts(text);
+    else fprintf(stderr, "zf-plan: %s\n", error.text);
+    zf_json_writer_free(w);
+    return text ? GOOD : BAD;
+}
+
+int main(int argc, char **argv)
+{
+    options o;
+    result r = {.plan_ms = 0};
+    zf_graph *g;
+    zf_tensor loss;
+    int end = read_options(argc, argv, &o);
+    if (end) return end - 1;
+    g = zf_graph_new(&(zf_graph_desc){.allocator = {metered, &r.meter}});
+    loss = o.gpt ? build_gpt(g, &o) : build_bert(g, &o);
+    if (!g || run_passes(g, loss, &o, &r)) {
+        fprintf(stderr, "zf-plan: %s\n", g ? zf_graph_error(g) : "out of memory");
+        end = BAD;
+    } else {
+        if (o.json) end = print_json(&o, &r);
+        else print_table(&o, &r);
+        if (zf_plan_fits(g, (size_t)o.memory)) {
+            fflush(stdout);
+            fprintf(stderr, "zf-plan: %s\n", zf_graph_error(g));
+            end = BAD;
+        }
+    }
+    zf_graph_free(g);
+    if (fclose(stdout) && !end) {
+        fprintf(stderr, "zf-plan: cannot write: %s\n", strerror(errno));
+        end = BAD;
+    }
+    return end;
+}

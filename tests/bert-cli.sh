@@ -378,6 +378,96 @@ check 'but has no gradients' spoils "--dump-grads $work/none: the checkpoint had
  there was none to take gradients of" \
     --steps 30 --load "$work/check point" --dump-grads "$work/none"
 
+# ------------------------------------------------------------------------------------------ ranks
+
+# ranked NAME OPTIONS...: a short run with all that ranks could change; NAME says where its
+# parameters, its gradients, and its losses to the end are left.
+ranked() {
+    name=$1
+    shift
+    pretrain --batch 8 --steps 8 --dropout 0.2 --clip 0.5 --bucket 20000 --eval-batches 4 \
+        --dump "$work/$name.params" --dump-grads "$work/$name.grads" --log "$work/$name.csv" \
+        --report "$work/report.json" "$@"
+    [ $status = 0 ] && [ ! -s "$work/err" ] && {
+        cut -d, -f1-6 "$work/$name.csv"
+        grep '^held out: ' "$work/out"
+    } > "$work/$name.losses"
+}
+# like NAME OPTIONS...: another run leaves the same.
+like() {
+    model=$1
+    shift
+    ranked other "$@" || return
+    for what in params grads losses; do
+        cmp "$work/$model.$what" "$work/other.$what" || return
+    done
+}
+for optimizer in adamw lamb; do
+    check "four ranks, $optimizer" ranked $optimizer --optimizer $optimizer --ranks 4
+    for zero in 0 1 2 3; do
+        for split in '4 1' '2 2' '1 4'; do
+            ranks=${split% *}
+            micro=${split#* }
+            check "stage $zero, $ranks ranks x $micro micro-batches, $optimizer: the same bits" \
+                like $optimizer --optimizer $optimizer --zero $zero --ranks $ranks \
+                --micro-batches $micro
+        done
+    done
+done
+check 'another optimizer has others' eval '! cmp -s "$work/adamw.params" "$work/lamb.params"'
+for bytes in 0 20000 1000000000; do
+    check "gathered $bytes bytes ahead: the same bits" like adamw --zero 3 --ranks 4 \
+        --prefetch $bytes
+done
+check 'units of another size: the same bits' like adamw --zero 3 --ranks 4 --bucket 0
+check 'threads to share: the same bits' like adamw --zero 2 --ranks 4 --threads 8
+reports_ranks() {
+    like adamw --zero 2 --ranks 2 --micro-batches 2 && [ "$(number ranks)" = 2 ] &&
+        [ "$(number zero)" = 2 ] && [ "$(number micro_batches)" = 2 ]
+}
+check 'ranks in the report' reports_ranks
+evaluates_alone() {
+    pretrain --steps 0 --batch 8 --micro-batches 2 && grep '^held out' "$work/out" > "$work/alone" &&
+        pretrain --steps 0 --batch 8 --ranks 2 --zero 3 && grep '^held out' "$work/out" |
+        cmp - "$work/alone"
+}
+check 'ranks that only evaluate' evaluates_alone
+
+check 'a batch that cannot be cut' \
+    spoils "--batch 10 examples cannot be cut into 4 equal parts (ranks 2 x micro-batches 2); 8 or 12\
+ can" --batch 10 --ranks 2 --micro-batches 2
+check 'a batch that is too small' \
+    spoils '--batch 2 examples cannot be cut into 4 equal parts (ranks 4 x micro-batches 1); 4 can' \
+    --batch 2 --ranks 4
+check 'no such stage' misused "--zero takes a whole number from 0 to 3, not '4'" pretrain --zero 4
+check 'one rank fails, all end' spoils '/dev/full: No space left on device' --ranks 4 --zero 3 \
+    --steps 100 --log /dev/full
+diverges() {
+    pretrain --ranks 4 --zero 3 --steps 500 --lr 1000 --clip 0 --quiet
+    [ $status = 1 ] && [ "$(grep -c '' "$work/err")" = 1 ] &&
+        grep -q '^bert: step [0-9]*: the loss is not a finite number; the run has' "$work/err"
+}
+check 'all diverge, one says so' diverges
+
+# What launchers leave in the environment counts in pairs.
+launched() { run env "$@" "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" \
+    --seq 32 --batch 4 --steps 2 --quiet; }
+half() { launched WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=1 PMI_SIZE=4 && [ $status = 0 ]; }
+check 'half a launcher is none' half
+single() { launched RANK=0 WORLD_SIZE=1 && [ $status = 0 ]; }
+check 'nor is one of a single process' single
+foreign() {
+    launched RANK=0 WORLD_SIZE=4
+    [ $status = 1 ] && grep -q '^bert: torchrun started 4 processes, and ' "$work/err"
+}
+check 'a launcher that cannot be joined' foreign
+twice() {
+    run env RANK=0 WORLD_SIZE=4 "$bert" pretrain --corpus c --vocab v --ranks 4
+    said='torchrun started 4 processes, and --ranks 4 makes threads of one: start one process, or'
+    [ $status = 1 ] && [ "$(cat "$work/err")" = "bert: $said leave --ranks out" ]
+}
+check 'threads of several processes' twice
+
 # ------------------------------------------------------------------------------ capitals, batches
 
 cased() {
@@ -410,6 +500,16 @@ trains() {
         END { exit !(good && NR == 4) }' "$work/batch.csv"
 }
 check 'steps on batches' trains
+shared() {
+    batches --steps 3 --micro-batches 4 --dump "$work/four" && [ $status = 0 ] &&
+        batches --steps 3 --ranks 4 --zero 3 --dump "$work/ranks" && [ $status = 0 ] &&
+        cmp "$work/four" "$work/ranks"
+}
+check 'ranks share batches' shared
+check 'batches that cannot be cut' \
+    fails 1 "bert: $golden/batch.safetensors: 4 examples cannot be cut into 3 equal parts (ranks 3 x\
+ micro-batches 1); 3 or 6 can" "$bert" pretrain --model $golden/config.json \
+    --batch-file $golden/batch.safetensors --ranks 3
 
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -50,17 +50,35 @@ bool bert_mpi_open(bert_ranks *r, const char *launcher, int64_t expected, zf_err
     return false;
 }
 
-/* Where ranks are lost MPI_Finalize would wait for them: rank 0, which has said why, ends all. The
- * others give it the time to, and do it when it does not come. */
+/* Whether all processes come to their end within the deadline: MPI_Finalize would wait for one that
+ * is lost. */
+static bool all_come(double deadline)
+{
+    const struct timespec pause = {0, 1000000};
+    struct timespec start, t;
+    MPI_Request request;
+    int come = 0;
+    clock_gettime(CLOCK_MONOTONIC, &start);
+    if (MPI_Ibarrier(MPI_COMM_WORLD, &request)) return false;
+    for (;;) {
+        if (MPI_Test(&request, &come, MPI_STATUS_IGNORE)) return false;
+        if (come) return true;
+        clock_gettime(CLOCK_MONOTONIC, &t);
+        if ((double)(t.tv_sec - start.tv_sec) + 1e-9 * (double)(t.tv_nsec - start.tv_nsec) >
+            deadline)
+            return false;
+        nanosleep(&pause, NULL);
+    }
+}
+
 void bert_mpi_close(bert_ranks *r, const zf_error *error)
 {
-    struct timespec patience = {(time_t)r->deadline + 1, 0};
     if (!r->comm) return;
-    if (error && r->first > 0) {
-        nanosleep(&patience, NULL);
-        fprintf(stderr, "bert: rank %d: %s\n", (int)r->first, error->text);
+    /* Rank 0 has said why, and ends all; unless it is the one that is lost. */
+    if (error && !all_come(r->deadline + (r->first > 0 ? 3 : 0))) {
+        if (r->first == 1) fprintf(stderr, "bert: rank 1: %s\n", error->text);
+        MPI_Abort(MPI_COMM_WORLD, 1);
     }
-    if (error) MPI_Abort(MPI_COMM_WORLD, 1);
     zf_comm_free(r->comm);
     MPI_Finalize();
 }

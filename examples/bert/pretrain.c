@@ -355,7 +355,8 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     bert_job *job = user;
     bert_run r = {.job = job, .comm = comm, .leads = !comm || comm->rank == 0};
     bool good;
-    r.terminal = r.leads && isatty(STDOUT_FILENO) != 0;
+    /* mpirun gives its processes a terminal even where its own output goes to a file. */
+    r.terminal = r.leads && !job->ranks.comm && isatty(STDOUT_FILENO) != 0;
     good = begin(&r);
     if (good) good = job->o.steps ? bert_run_train(&r) && finish(&r) : only_evaluate(&r);
     if (good && !r.interrupted) good = write_results(&r);

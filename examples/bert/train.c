@@ -178,5 +178,10 @@ bool bert_run_train(bert_run *r)
     status = zf_nn_train(&d);
     if (r->terminal && !o->quiet) printf("\n");
     if (!status) return !r->error.status;
+    if (status == ZF_ERR_NAN)
+        return bert_run_fail(r, status,
+                             "step %lld: the loss is not a finite number; the run has diverged (a "
+                             "smaller --lr or a --clip may help)",
+                             (long long)zf_program_step(s->program) + 1);
     return bert_run_fail(r, status, "%s", zf_program_error(s->program));
 }

@@ -118,12 +118,12 @@ static zf_status zfi_infer_blocks(const zfi_infer *c, const zf_attribute *blocks
     int64_t end = 0;
     bool good = blocks->list.count % 2 == 0;
     for (int64_t k = 0; good && k < blocks->list.count; k += 2) {
-        good = at[k] >= end && at[k + 1] > at[k] && at[k + 1] <= most;
+        good = at[k] >= end && at[k + 1] >= at[k] && at[k + 1] <= most;
         end = at[k + 1];
     }
     if (good) return ZF_OK;
     return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                          "blocks lists where ranges begin and end, ascending, none empty, within "
+                          "blocks lists where ranges begin and end, ascending, within "
                           "the %lld blocks",
                           (long long)most);
 }

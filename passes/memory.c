@@ -186,7 +186,8 @@ static void zfi_host_operands(zfi_placement *p, int32_t id, int32_t position)
 static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array *args)
 {
     zf_graph *g = p->graph;
-    int32_t end = zfi_len(g->order);
+    int32_t end = zfi_len(g->order), micro_end = 0;
+    while (micro_end < end && !g->nodes[g->order[micro_end]].update) micro_end++;
     for (int32_t i = 0; i < end && !g->memory.failed && !g->error.status; i++) {
         int32_t id = g->order[i], over, k;
         zfi_node *node = &g->nodes[id];
@@ -218,7 +219,10 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
                             .host = -1};
             b.external = d->share && zfi_is_written(node->op) && b.persistent;
             if (b.persistent) b.first = 0, b.last = end;
-            if (b.accumulates) b.first = 0;
+            if (b.accumulates) { /* the micro section runs again */
+                b.first = 0;
+                if (b.last < micro_end) b.last = micro_end;
+            }
             p->buffer_of[id] = zfi_add_buffer(p, b, (int64_t)zfi_node_bytes(node));
         }
         if (node->op == ZF_OP_pack && !d->no_reuse) zfi_host_operands(p, id, i);

@@ -124,16 +124,28 @@ static int32_t zfi_accumulate(zfi_zero *z, zf_dtype dtype, int64_t count)
     return zfi_append(z->graph, &n);
 }
 
-/* A sum over ranks, and over micro-batches where there are several. */
+static int32_t zfi_cast_node(zf_graph *g, int32_t x, zf_dtype to)
+{
+    if (!x || g->nodes[x].dtype == to) return x;
+    return zfi_append_nodes(g, cast, zfi_with({.i = to}), x);
+}
+
+/* A sum over ranks, and over micro-batches where there are several: then of f32 at least, so that
+ * it is rounded once. */
 static int32_t zfi_reduce_ranks(zfi_zero *z, int32_t x, bool scatter)
 {
     zf_graph *g = z->graph;
+    zf_op op = scatter ? ZF_OP_reduce_scatter : ZF_OP_all_reduce;
     int64_t world = z->d.world, count = zfi_node_count(&g->nodes[x]) / (scatter ? world : 1);
-    int32_t args[2] = {x, 0};
-    if (world == 1 && z->d.micro_batches == 1) return x;
-    if (z->d.micro_batches > 1) args[1] = zfi_accumulate(z, g->nodes[x].dtype, count);
-    return zfi_append_op(g, scatter ? ZF_OP_reduce_scatter : ZF_OP_all_reduce, args,
-                         z->d.micro_batches > 1 ? 2 : 1, zfi_with({.i = world}));
+    zf_dtype dtype = g->nodes[x].dtype;
+    if (z->d.micro_batches == 1)
+        return world == 1 ? x : zfi_append_op(g, op, &x, 1, zfi_with({.i = world}));
+    x = zfi_cast_node(g, x, zfi_wide(dtype));
+    if (x)
+        x = zfi_append_op(g, op,
+                          (int32_t[]){x, zfi_accumulate(z, zfi_wide(dtype), count)}, 2,
+                          zfi_with({.i = world}));
+    return zfi_cast_node(g, x, dtype);
 }
 
 static int32_t zfi_view_node(zf_graph *g, int32_t of, int64_t at, zf_shape shape)
@@ -295,11 +307,7 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     if (output) {
         int32_t x = g->nodes[id].args[0];
         const zfi_node *value = &g->nodes[x];
-        if (value->op == ZF_OP_param) {
-            zfi_zero_fail(z, id, "a parameter is read by itself (zf_read), not as an output");
-            return;
-        }
-        if (z->first_same[x] >= 0) {
+        if (value->op == ZF_OP_param || z->first_same[x] >= 0) {
             zfi_push(&g->memory, z->kept, id);
             return;
         }
@@ -554,6 +562,8 @@ static int32_t zfi_states_unit(zfi_zero *z, int32_t f, int32_t position, int32_t
         leaves[m] = other ? g->nodes[other].args[k] : 0;
     }
     id = zfi_append_unit(z, flat, leaves, z->sharded);
+    for (int32_t m = 0; m < flat->count; m++)
+        if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, flat->first + m, id};
     zfi_free(&g->memory, leaves, (size_t)flat->count * sizeof *leaves);
     return id;
 }
@@ -562,8 +572,6 @@ static int32_t zfi_states_unit(zfi_zero *z, int32_t f, int32_t position, int32_t
 static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
 {
     zf_graph *g = z->graph;
-    for (int32_t m = 0; m < flat->count; m++)
-        if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, flat->first + m, id};
     int32_t id = z->order[position], f = zfi_flat_of_member(z, member), args[8] = {0}, made;
     const zfi_unit *flat = &z->cut.flats[f];
     const zfi_node node = g->nodes[id];
@@ -668,14 +676,20 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
     }
 }
 
-/* Gradients that the program reads: whole, as they were before clipping. */
-static void zfi_keep_gradients(zfi_zero *z)
+/* What the program reads, whole: gradients as they were before clipping, or, at the end, the
+ * parameters. */
+static void zfi_keep_outputs(zfi_zero *z, bool params)
 {
     zf_graph *g = z->graph;
     for (int32_t i = 0; i < zfi_len(z->kept) && !g->error.status; i++) {
-        int32_t mark = z->kept[i], m = z->first_same[g->nodes[mark].args[0]],
-                f = zfi_flat_of_member(z, m);
-        int32_t x = zfi_whole_value(z, m, z->units[f].reduced);
+        int32_t mark = z->kept[i], x = g->nodes[mark].args[0], m = z->member_of[x];
+        const zfi_unit_state *u;
+        if ((m >= 0) != params) continue;
+        if (m < 0) m = z->first_same[x];
+        u = &z->units[zfi_flat_of_member(z, m)];
+        if (!params) x = zfi_whole_value(z, m, u->reduced);
+        else if (z->d.stage == 3) x = zfi_whole_value(z, m, u->unit);
+        else x = zfi_view_node(g, u->unit, z->cut.members[m].at, g->nodes[x].shape);
         g->nodes[mark].args[0] = x;
         g->nodes[mark].update = true;
         zfi_keep(z, mark);
@@ -694,7 +708,7 @@ static void zfi_update_section(zfi_zero *z)
     }
     for (int32_t i = first; i < end; i++)
         if (zfi_has(g, z->order[i], ZF_OP_LEAF)) zfi_keep(z, z->order[i]);
-    zfi_keep_gradients(z);
+    zfi_keep_outputs(z, false);
     for (int32_t i = first; i < end && !g->error.status && !g->memory.failed; i++) {
         g->scope = g->nodes[z->order[i]].scope;
         if (!zfi_has(g, z->order[i], ZF_OP_LEAF)) zfi_update_node(z, i); /* leaves stand in front */
@@ -703,6 +717,7 @@ static void zfi_update_section(zfi_zero *z)
     /* Marks of the micro section: the sum is complete there, or in front of the updates. */
     for (int32_t m = 0; m < zfi_len(z->cut.members) && !g->error.status; m++)
         if (z->gradient[m]) zfi_mark_gradient(z, m, z->units[zfi_flat_of_member(z, m)].reduced);
+    zfi_keep_outputs(z, true);
 }
 
 /* -------------------------------------------------------------------------------- the pass */

@@ -353,6 +353,72 @@ static bool check_graph(test *t, uint64_t seed, const char *built)
     return good;
 }
 
+/* Leaves out what ranks do not share: outputs that are no scalar floats are those of a part of the
+ * global batch. */
+static void keep_shared(numbers *n)
+{
+    int kept = 0;
+    for (int k = 0; k < n->count; k++) {
+        const number *x = &n->list[k];
+        if (strstr(x->name, " output ") && (number_count(x) != 1 || x->dtype > ZF_F64))
+            free(x->data);
+        else n->list[kept++] = *x;
+    }
+    n->count = kept;
+}
+
+/* The graph, on ranks: random stage, world, micro-batches, bucket and prefetch give the numbers of
+ * one rank that runs all parts of the global batch. */
+static bool check_ranks(test *t, uint64_t seed, const char *built)
+{
+    static const char *const training[] = {"autograd loss; clip 0.5; adamw lr weight_decay=0.1",
+                                           "autograd loss; sgd lr momentum=0.9 nesterov",
+                                           "autograd loss; clip 0; lamb lr decay_all",
+                                           "autograd loss; simplify; clip 1; adamw lr"};
+    maker m = {.state = seed * 77 + 5};
+    char *text = after(t, seed, built, training[seed % 4]), *with = NULL, *cut = NULL, line[200];
+    int stage = pick(&m, 4), world = 1 + pick(&m, 5), micro = 1 + pick(&m, 3);
+    numbers_desc d = {.steps = 2,
+                      .fast = seed % 2,
+                      .slots = world * micro,
+                      .no_reuse = true,
+                      .no_gradients = true},
+                 e;
+    numbers expected = {0};
+    zf_error error = {ZF_OK, ""};
+    bool good = text != NULL;
+    if (good) { /* gradients are outputs, so that those after zf_zero can be compared */
+        zf_graph *g = zf_graph_parse(text, strlen(text), NULL, &error);
+        for (int32_t k = 0; g && k < zf_param_count(g); k++) {
+            char name[300];
+            zf_tensor p = zf_param_at(g, k);
+            snprintf(name, sizeof name, "gradient:%s", zf_tensor_name(p));
+            if (zf_valid(zf_gradient(g, p))) zf_output(zf_gradient(g, p), name);
+        }
+        with = g && !zf_graph_status(g) ? text_of(g) : NULL;
+        zf_graph_free(g);
+        good = with && numbers_of(&expected, with, &d, &error);
+        if (!good) test_fail(t, __FILE__, __LINE__, error.text, text);
+    }
+    if (good) keep_shared(&expected);
+    snprintf(line, sizeof line,
+             "%szero stage=%d world=%d micro_batches=%d bucket=%d; prefetch bytes=%d memory=%d; "
+             "memory threads=1; verify",
+             pick(&m, 2) ? "simplify; " : "", stage, world, micro, 1 << pick(&m, 16),
+             pick(&m, 3) ? 1 << pick(&m, 18) : 0, pick(&m, 2) ? 1 << pick(&m, 20) : 0);
+    if (good) cut = after(t, seed, with, line);
+    good = good && cut;
+    e = (numbers_desc){.steps = 2, .fast = d.fast, .seed = (uint64_t)pick(&m, 1000)};
+    good = good && same_numbers(t, seed, &expected, cut, e, line);
+    e.poison = true;
+    good = good && same_numbers(t, seed, &expected, cut, e, "poisoned ranks");
+    numbers_free(&expected);
+    free(text);
+    free(with);
+    free(cut);
+    return good;
+}
+
 #ifndef RANDOM_GRAPHS
 #define RANDOM_GRAPHS 300
 #endif
@@ -369,7 +435,7 @@ TEST_ONCE(random_graphs_keep_their_numbers)
         bool good = text && !zf_graph_status(g);
         if (text && !good) test_fail(t, __FILE__, __LINE__, zf_graph_error(g), text);
         zf_graph_free(g);
-        good = good && check_graph(t, seed, text);
+        good = good && check_graph(t, seed, text) && check_ranks(t, seed, text);
         free(text);
         CHECK(t, good);
     }

@@ -1,0 +1,600 @@
+/* Tests of zf_mpi_comm; tests/run.sh mpi builds and runs them:
+ *
+ *     mpirun -np 3 build/mpi/comm              every collective, and every way to fail but one:
+ *     mpirun --enable-recovery -np 3 build/mpi/comm killed
+ *     mpirun -np 2 build/mpi/comm large        more than 2^31 elements (9 GB of memory)
+ *
+ * Each process is a rank; a check holds when it holds on all of them. Rank 0 prints the last line,
+ * "N passed, N failed".
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "../../zeroflow.h"
+
+#include <math.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+static int rank, world, last;
+static long passed, failed;
+
+/* Counts a check, by all ranks. `more` says more of one that does not hold on this rank. */
+static void check(bool holds, const char *name, const char *more)
+{
+    int mine = holds, all = 0;
+    if (!holds) fprintf(stderr, "FAILED on rank %d of %d: %s: %s\n", rank, world, name, more);
+    MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
+    if (all) passed++;
+    else failed++;
+}
+
+/* The text contains `part`; says so. */
+static void check_text(zf_status status, zf_status wanted, const char *text, const char *part,
+                       const char *name)
+{
+    char more[1400];
+    snprintf(more, sizeof more, "'%s' (%s), not '%s' (%s)", text, zf_status_name(status), part,
+             zf_status_name(wanted));
+    check(status == wanted && strstr(text, part), name, more);
+}
+
+static void *memory(size_t bytes)
+{
+    void *p = calloc(1, bytes ? bytes : 1);
+    if (!p) MPI_Abort(MPI_COMM_WORLD, 1);
+    return p;
+}
+
+static zf_comm *open_comm(double deadline)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_comm *comm = zf_mpi_comm(&(zf_mpi_desc){.deadline_seconds = deadline}, &error);
+    if (comm) return comm;
+    fprintf(stderr, "zf_mpi_comm: %s\n", error.text);
+    MPI_Abort(MPI_COMM_WORLD, 1);
+    return NULL;
+}
+
+/* Closes a communicator whose calls have failed, once all ranks are through with theirs. */
+static void close_comm(zf_comm *comm)
+{
+    MPI_Barrier(MPI_COMM_WORLD);
+    zf_comm_free(comm);
+}
+
+static void pause_for(double seconds)
+{
+    nanosleep(&(struct timespec){(time_t)seconds, (long)(fmod(seconds, 1) * 1e9)}, NULL);
+}
+
+/* ---------------------------------------------------------------------------------------- values
+ */
+
+/* Element i of what rank `from` has, as any number of bits. */
+static uint64_t bits(int from, int64_t i)
+{
+    uint64_t x = ((uint64_t)from << 48) + (uint64_t)i + 1;
+    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+    return x ^ (x >> 31);
+}
+
+/* Floats of many magnitudes, so that the order of a sum shows; integers whose sums wrap, or in u8
+ * saturate. */
+static void fill(void *to, zf_dtype dtype, int from, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) {
+        uint64_t x = bits(from, i);
+        double d = ldexp((double)(int64_t)x, (int)(x % 24) - 70);
+        float f = (float)d;
+        if (dtype == ZF_F32) ((float *)to)[i] = f;
+        else if (dtype == ZF_F64) ((double *)to)[i] = d;
+        else if (dtype == ZF_BF16) zf_convert((uint16_t *)to + i, ZF_BF16, &f, ZF_F32, 1);
+        else memcpy((char *)to + (size_t)i * zf_dtype_size(dtype), &x, zf_dtype_size(dtype));
+    }
+}
+
+/* to = (add ? to : 0) + part 0 + part 1 ..., by definition; part r is elements [at, at + count) of
+ * what rank r has. */
+static void sum(void *to, zf_dtype dtype, int64_t at, int64_t count, bool add)
+{
+    const size_t size = zf_dtype_size(dtype), room = (size_t)(at + count) * size;
+    char **parts = memory((size_t)world * sizeof *parts);
+    for (int r = 0; r < world; r++) fill(parts[r] = memory(room), dtype, r, at + count);
+    for (int64_t i = 0; i < count; i++) {
+        char *out = (char *)to + (size_t)i * size;
+        uint64_t integer = 0;
+        double wide = 0;
+        float narrow = 0;
+        for (int r = add ? -1 : 0; r < world; r++) {
+            const char *part = r < 0 ? out : parts[r] + (size_t)(at + i) * size;
+            const bool first = r == (add ? -1 : 0);
+            uint64_t x = 0;
+            double d;
+            float f;
+            memcpy(&x, part, size);
+            memcpy(&d, &x, sizeof d);
+            if (dtype == ZF_BF16) zf_convert(&f, ZF_F32, part, ZF_BF16, 1);
+            else memcpy(&f, part, size < sizeof f ? size : sizeof f);
+            integer += x;
+            if (dtype == ZF_F64) wide = first ? d : wide + d;
+            else if (dtype == ZF_F32 || dtype == ZF_BF16) narrow = first ? f : narrow + f;
+        }
+        if (dtype == ZF_F64) memcpy(out, &wide, size);
+        else if (dtype == ZF_F32) memcpy(out, &narrow, size);
+        else if (dtype == ZF_BF16) zf_convert(out, ZF_BF16, &narrow, ZF_F32, 1);
+        else if (dtype == ZF_U8) *(uint8_t *)out = integer < 255 ? (uint8_t)integer : 255;
+        else memcpy(out, &integer, size);
+    }
+    for (int r = 0; r < world; r++) free(parts[r]);
+    free(parts);
+}
+
+/* What is in `out` afterwards; it holds what was there before. */
+static void expect(const zf_collective *c, char *out)
+{
+    const size_t size = zf_dtype_size(c->dtype), bytes = (size_t)c->count * size;
+    char *all;
+    switch (c->op) {
+    case ZF_OP_all_gather:
+        for (int r = 0; r < world; r++) fill(out + (size_t)r * bytes, c->dtype, r, c->count);
+        break;
+    case ZF_OP_reduce_scatter: sum(out, c->dtype, rank * c->count, c->count, c->add); break;
+    case ZF_OP_all_reduce: sum(out, c->dtype, 0, c->count, c->add); break;
+    case ZF_OP_all_to_all:
+        all = memory(bytes * (size_t)world);
+        for (int r = 0; r < world; r++) {
+            fill(all, c->dtype, r, c->count * world);
+            memcpy(out + (size_t)r * bytes, all + (size_t)rank * bytes, bytes);
+        }
+        free(all);
+        break;
+    default: fill(out, c->dtype, c->root, c->count); /* bcast */
+    }
+}
+
+/* ---------------------------------------------------------------------------------- collectives */
+
+enum { GUARD = 64 }; /* bytes before and behind `out` that nothing may touch */
+
+/* Runs the collective on made-up values; "" or what is wrong. `place`: out is in, or in is this
+ * rank's part of out. */
+static const char *try_collective(zf_comm *comm, zf_collective c, bool place, zf_error *error)
+{
+    const size_t size = zf_dtype_size(c.dtype);
+    const int64_t ins = c.op == ZF_OP_reduce_scatter || c.op == ZF_OP_all_to_all ? world : 1,
+                  outs = c.op == ZF_OP_all_gather || c.op == ZF_OP_all_to_all ? world : 1;
+    const size_t in_bytes = (size_t)(c.count * ins) * size,
+                 out_bytes = (size_t)(c.count * outs) * size;
+    char *in = memory(in_bytes), *kept = memory(in_bytes), *wanted = memory(out_bytes),
+         *room = memory(out_bytes + 2 * GUARD), *out = room + GUARD;
+    const char *wrong = "";
+    memset(room, 0x5a, out_bytes + 2 * GUARD);
+    fill(in, c.dtype, rank, c.count * ins);
+    memcpy(kept, in, in_bytes);
+    fill(out, c.dtype, 77, c.count * outs); /* what `add` finds: the same on all ranks */
+    c.in = in, c.out = out;
+    if (place) {
+        c.in = out + (c.op == ZF_OP_all_gather ? (size_t)rank * in_bytes : 0);
+        memcpy(out + ((const char *)c.in - out), in, in_bytes);
+    }
+    memcpy(wanted, out, out_bytes);
+    expect(&c, wanted);
+    error->status = ZF_OK;
+    if (comm->run(comm->self, &c, error)) wrong = error->text;
+    else if (memcmp(out, wanted, out_bytes)) wrong = "other bits";
+    else if (memcmp(in, kept, in_bytes)) wrong = "the input was written to";
+    for (int i = 0; i < GUARD; i++)
+        if (room[i] != 0x5a || out[out_bytes + (size_t)i] != 0x5a) wrong = "written beside out";
+    free(in), free(kept), free(wanted), free(room);
+    return wrong;
+}
+
+static void every_collective(void)
+{
+    static const struct {
+        zf_op op;
+        const char *name;
+        bool place, add;
+    } forms[] = {{ZF_OP_all_gather, "all_gather", false, false},
+                 {ZF_OP_all_gather, "all_gather, in place", true, false},
+                 {ZF_OP_reduce_scatter, "reduce_scatter", false, false},
+                 {ZF_OP_reduce_scatter, "reduce_scatter, added", false, true},
+                 {ZF_OP_all_reduce, "all_reduce", false, false},
+                 {ZF_OP_all_reduce, "all_reduce, in place", true, false},
+                 {ZF_OP_all_reduce, "all_reduce, added", false, true},
+                 {ZF_OP_all_to_all, "all_to_all", false, false},
+                 {ZF_OP_all_to_all, "all_to_all, in place", true, false},
+                 {ZF_OP_bcast, "bcast", false, false},
+                 {ZF_OP_bcast, "bcast, in place", true, false}};
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_F64, ZF_BF16, ZF_I32, ZF_I64, ZF_U8};
+    /* The last is of more pieces than are under way at once. */
+    static const int64_t counts[] = {0, 1, 7, 4099, 100003, 500009};
+    enum { FORMS = sizeof forms / sizeof *forms, COUNTS = sizeof counts / sizeof *counts };
+    zf_comm *comm = open_comm(0);
+    for (int f = 0; f < FORMS; f++)
+        for (int d = 0; d < (int)(sizeof dtypes / sizeof *dtypes); d++)
+            for (int k = 0; k < (d ? COUNTS - 1 : COUNTS); k++)
+                for (int root = 0; root < (forms[f].op == ZF_OP_bcast ? world : 1); root++) {
+                    zf_error error;
+                    char name[128];
+                    zf_collective c = {.op = forms[f].op,
+                                       .node = k,
+                                       .channel = k % 3,
+                                       .dtype = dtypes[d],
+                                       .count = counts[k],
+                                       .add = forms[f].add,
+                                       .root = root};
+                    const char *wrong = try_collective(comm, c, forms[f].place, &error);
+                    snprintf(name, sizeof name, "%s of %lld %s, root %d", forms[f].name,
+                             (long long)counts[k], zf_dtype_name(dtypes[d]), root);
+                    check(!*wrong, name, wrong);
+                }
+    zf_comm_free(comm);
+}
+
+/* A rank that is not the one of MPI_COMM_WORLD, and rounds in which it alone is late. */
+static void other_ranks(void)
+{
+    MPI_Comm backwards;
+    zf_error error = {ZF_OK, ""};
+    zf_comm *comm;
+    int32_t *out = memory((size_t)world * sizeof *out);
+    bool right = true;
+    MPI_Comm_split(MPI_COMM_WORLD, 0, -rank, &backwards);
+    comm = zf_mpi_comm(&(zf_mpi_desc){.comm = &backwards}, &error);
+    check(comm && comm->rank == last - rank && comm->world == world, "rank of a communicator",
+          error.text);
+    for (int turn = 0; comm && right && turn < 2 * world; turn++) {
+        int32_t in = rank;
+        zf_collective c = {
+            .op = ZF_OP_all_gather, .dtype = ZF_I32, .count = 1, .in = &in, .out = out};
+        if (turn % world == rank) pause_for(0.002);
+        right = !comm->run(comm->self, &c, &error);
+        for (int r = 0; r < world; r++) right = right && out[r] == last - r;
+    }
+    check(right, "all_gather in another order, with a late rank", error.text);
+    zf_comm_free(comm);
+    MPI_Comm_free(&backwards);
+    free(out);
+}
+
+/* --------------------------------------------------------------------------- channels at once */
+
+typedef struct lane {
+    zf_comm *comm;
+    int32_t channel;
+    char wrong[600];
+} lane;
+
+static void *drive(void *argument)
+{
+    static const zf_op ops[] = {ZF_OP_all_gather, ZF_OP_reduce_scatter, ZF_OP_all_reduce};
+    lane *l = argument;
+    for (int k = 0; k < 60 && !*l->wrong; k++) {
+        zf_error error;
+        zf_collective c = {.op = ops[(k + l->channel) % 3],
+                           .node = k,
+                           .channel = l->channel,
+                           .dtype = ZF_F32,
+                           .count = 1 + (int64_t)(bits(l->channel, k) % (k % 10 ? 300 : 100000))};
+        snprintf(l->wrong, sizeof l->wrong, "%s", try_collective(l->comm, c, false, &error));
+    }
+    return NULL;
+}
+
+static void channels_at_once(void)
+{
+    zf_comm *comm = open_comm(0);
+    lane lanes[3] = {{comm, 0, ""}, {comm, 1, ""}, {comm, 2, ""}};
+    pthread_t threads[3];
+    for (int k = 1; k < 3; k++)
+        if (pthread_create(&threads[k], NULL, drive, &lanes[k])) MPI_Abort(MPI_COMM_WORLD, 1);
+    drive(&lanes[0]);
+    for (int k = 1; k < 3; k++) pthread_join(threads[k], NULL);
+    for (int k = 0; k < 3; k++) check(!*lanes[k].wrong, "three channels at once", lanes[k].wrong);
+    zf_comm_free(comm);
+}
+
+/* --------------------------------------------------------------------------------------- failing
+ */
+
+/* A call on buffers of its own; its status, with the text. */
+static zf_status call(zf_comm *comm, zf_collective c, zf_error *error)
+{
+    size_t bytes = (size_t)c.count * (size_t)world * zf_dtype_size(c.dtype);
+    void *in = memory(bytes), *out = memory(bytes);
+    zf_status status;
+    c.in = in, c.out = out;
+    error->status = ZF_OK, *error->text = 0;
+    status = comm->run(comm->self, &c, error);
+    free(in), free(out);
+    return status;
+}
+
+static void different_calls(void)
+{
+    static const zf_collective ours = {
+        .op = ZF_OP_all_reduce, .node = 7, .dtype = ZF_F32, .count = 7};
+    static const struct {
+        zf_collective call; /* of the last rank */
+        const char *text;
+    } theirs[] = {{{.op = ZF_OP_all_gather, .node = 7, .dtype = ZF_F32, .count = 7},
+                   "all_gather %7 of 7 f32"},
+                  {{.op = ZF_OP_all_reduce, .node = 9, .dtype = ZF_F32, .count = 7},
+                   "all_reduce %9 of 7 f32"},
+                  {{.op = ZF_OP_all_reduce, .node = 7, .dtype = ZF_I32, .count = 7},
+                   "all_reduce %7 of 7 i32"},
+                  {{.op = ZF_OP_all_reduce, .node = 7, .dtype = ZF_F32, .count = 8},
+                   "all_reduce %7 of 8 f32"},
+                  {{.op = ZF_OP_all_reduce, .node = 7, .dtype = ZF_F32, .count = 700000},
+                   "all_reduce %7 of 700000 f32"},
+                  {{.op = ZF_OP_all_reduce, .node = 7, .dtype = ZF_F32, .count = 7, .add = true},
+                   "all_reduce %7 of 7 f32 added to out"},
+                  {{.op = ZF_OP_bcast, .node = 7, .dtype = ZF_F32, .count = 7, .root = 1},
+                   "bcast %7 of 7 f32 from rank 1"},
+                  {{.op = ZF_OP_bcast, .node = 7, .dtype = ZF_F32, .count = 0, .root = 0},
+                   "bcast %7 of 0 f32 from rank 0"}};
+    for (size_t k = 0; k < sizeof theirs / sizeof *theirs; k++) {
+        zf_comm *comm = open_comm(0);
+        zf_error error, again;
+        char part[200];
+        zf_status status = call(comm, rank == last ? theirs[k].call : ours, &error);
+        snprintf(part, sizeof part, "is at all_reduce %%7 of 7 f32, rank %d at %s", last,
+                 theirs[k].text);
+        check_text(status, ZF_ERR_COMM, error.text, part, "different calls");
+        status = call(comm, ours, &again);
+        check_text(status, ZF_ERR_COMM, again.text, error.text, "a later call");
+        close_comm(comm);
+    }
+}
+
+static void missing_rank(void)
+{
+    zf_comm *comm = open_comm(0.3);
+    zf_collective c = {.op = ZF_OP_all_reduce, .node = 11, .dtype = ZF_F32, .count = 5};
+    zf_error error = {ZF_OK, ""};
+    zf_status status = ZF_OK;
+    char part[200];
+    snprintf(part, sizeof part, "all_reduce %%11: rank %d of %d did not come within 0.3 s", last,
+             world);
+    if (rank != last) status = call(comm, c, &error);
+    MPI_Barrier(MPI_COMM_WORLD);
+    if (rank == last) status = call(comm, c, &error);
+    check_text(status, ZF_ERR_COMM, error.text, part, "a missing rank");
+    close_comm(comm);
+}
+
+/* Calls until one fails. */
+typedef struct runner {
+    zf_comm *comm;
+    zf_error error;
+    zf_status status;
+} runner;
+
+static void *run_long(void *argument)
+{
+    runner *r = argument;
+    zf_collective c = {
+        .op = ZF_OP_all_gather, .node = 12, .channel = 1, .dtype = ZF_U8, .count = 3 << 20};
+    do r->status = call(r->comm, c, &r->error);
+    while (!r->status);
+    return NULL;
+}
+
+static void *stop_soon(void *argument)
+{
+    (void)argument;
+    pause_for(0.02);
+    kill(getpid(), SIGSTOP);
+    return NULL;
+}
+
+/* The last rank stops in the middle of a collective, until the others have found out and have given
+ * their memory back. Then it goes on, and hears of it. */
+static void stopped_rank(void)
+{
+    runner r = {open_comm(0.3), {ZF_OK, ""}, ZF_OK};
+    pid_t process = getpid();
+    char part[100];
+    pthread_t thread;
+    snprintf(part, sizeof part, "all_gather %%12: rank %d of %d ", last, world);
+    MPI_Bcast(&process, sizeof process, MPI_BYTE, last, MPI_COMM_WORLD);
+    if (rank == last && pthread_create(&thread, NULL, stop_soon, NULL))
+        MPI_Abort(MPI_COMM_WORLD, 1);
+    run_long(&r);
+    if (rank == 0) kill(process, SIGCONT);
+    if (rank == last) pthread_join(thread, NULL);
+    check_text(r.status, ZF_ERR_COMM, r.error.text, part, "a rank that stops");
+    close_comm(r.comm);
+}
+
+static void rank_gives_up(void)
+{
+    zf_comm *comm = open_comm(0);
+    runner s = {comm, {ZF_OK, ""}, ZF_OK};
+    zf_collective c = {.op = ZF_OP_reduce_scatter, .node = 13, .dtype = ZF_F64, .count = 5};
+    zf_error error = {ZF_OK, ""};
+    zf_status status;
+    char part[100];
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, run_long, &s)) MPI_Abort(MPI_COMM_WORLD, 1);
+    snprintf(part, sizeof part, "rank %d gave up: out of paper", last);
+    if (rank == last) {
+        pause_for(0.02);
+        comm->abort(comm->self, "out of paper");
+    }
+    status = call(comm, c, &error);
+    pthread_join(thread, NULL);
+    check_text(status, ZF_ERR_COMM, error.text, part, "a rank that gives up");
+    check_text(s.status, ZF_ERR_COMM, s.error.text, part, "on another channel");
+    comm->abort(comm->self, "later");
+    call(comm, c, &error);
+    check_text(error.status, ZF_ERR_COMM, error.text, part, "the first reason stays");
+    close_comm(comm);
+}
+
+static void wrong_arguments(void)
+{
+    static float data[8];
+    static const struct {
+        zf_collective call;
+        const char *text;
+    } wrong[] = {
+        {{.op = ZF_OP_add}, "a communicator was called with no collective"},
+        {{.op = ZF_OP_all_gather, .node = 3, .channel = 3},
+         "all_gather %3: channel 3; it must be 0 to 2"},
+        {{.op = ZF_OP_all_gather, .node = 3, .dtype = (zf_dtype)99},
+         "all_gather %3: 99 is no dtype"},
+        {{.op = ZF_OP_all_gather, .node = 3, .count = -1}, "all_gather %3: count is -1"},
+        {{.op = ZF_OP_all_gather, .node = 3, .count = INT64_MAX / 2},
+         "all_gather %3: count is 4611686018427387903; it must be 0 to "},
+        {{.op = ZF_OP_bcast, .node = 3, .root = 99}, "bcast %3: root 99 is no rank of a world of "},
+        {{.op = ZF_OP_bcast, .node = 3, .count = 1, .out = data}, "bcast %3: in is NULL"},
+        {{.op = ZF_OP_bcast, .node = 3, .count = 1, .in = data}, "bcast %3: out is NULL"},
+        {{.op = ZF_OP_all_reduce, .node = 3, .count = 1, .in = data, .out = data, .stream = data},
+         "all_reduce %3: this communicator has no streams; stream must be NULL"}};
+    for (size_t k = 0; k < sizeof wrong / sizeof *wrong; k++) {
+        zf_comm *comm = open_comm(0);
+        zf_error error = {ZF_OK, ""};
+        zf_collective right = {.op = ZF_OP_all_reduce, .dtype = ZF_F32, .count = 1};
+        zf_status status =
+            rank ? call(comm, right, &error) : comm->run(comm->self, &wrong[k].call, &error);
+        check_text(status, rank ? ZF_ERR_COMM : ZF_ERR_ARGUMENT, error.text, wrong[k].text,
+                   "wrong arguments");
+        close_comm(comm);
+    }
+}
+
+static void no_communicator(void)
+{
+    const MPI_Comm none = MPI_COMM_NULL;
+    const double deadlines[] = {-1, NAN, INFINITY};
+    MPI_Comm some;
+    zf_error error;
+    zf_comm *comm;
+    for (int k = 0; k < 3; k++) {
+        error.status = ZF_OK;
+        comm = zf_mpi_comm(&(zf_mpi_desc){.deadline_seconds = deadlines[k]}, &error);
+        check(!comm, "a deadline", "taken");
+        check_text(error.status, ZF_ERR_ARGUMENT, error.text,
+                   "it must be positive and finite, or 0 for 60", "a deadline");
+    }
+    error.status = ZF_OK;
+    comm = zf_mpi_comm(&(zf_mpi_desc){.comm = &none}, &error);
+    check(!comm, "no communicator", "taken");
+    check_text(error.status, ZF_ERR_ARGUMENT, error.text, "comm is MPI_COMM_NULL",
+               "no communicator");
+    if (world == 1) return;
+    MPI_Comm_dup(MPI_COMM_WORLD, &some); /* stays: MPI waits in it for the last rank */
+    error.status = ZF_OK;
+    comm = rank == last
+               ? NULL
+               : zf_mpi_comm(&(zf_mpi_desc){.deadline_seconds = 0.2, .comm = &some}, &error);
+    check(!comm, "a rank that does not open its communicator", "opened");
+    check(rank == last || (error.status == ZF_ERR_COMM &&
+                           !strcmp(error.text, "zf_mpi_comm: not all ranks came within 0.2 s")),
+          "a rank that does not open its communicator", error.text);
+}
+
+/* --------------------------------------------------------------------------------------- killed */
+
+static void *killer(void *argument)
+{
+    (void)argument;
+    pause_for(0.05);
+    raise(SIGKILL);
+    return NULL;
+}
+
+/* The last rank is killed in the middle of a collective. The others, which cannot agree through
+ * collectives of MPI any more, tell rank 0. */
+static void killed(void)
+{
+    zf_comm *comm = open_comm(1);
+    zf_collective c = {.op = ZF_OP_reduce_scatter, .node = 21, .dtype = ZF_F32, .count = 1 << 20};
+    zf_error error;
+    char part[100];
+    pthread_t thread;
+    int right;
+    if (rank == last && pthread_create(&thread, NULL, killer, NULL)) MPI_Abort(MPI_COMM_WORLD, 1);
+    while (!call(comm, c, &error)) {
+    }
+    snprintf(part, sizeof part, "reduce_scatter %%21: rank %d of %d ", last, world);
+    right = strstr(error.text, part) && strstr(error.text, " within 1 s");
+    if (!right) fprintf(stderr, "FAILED on rank %d: '%s', not '%s'\n", rank, error.text, part);
+    zf_comm_free(comm);
+    for (int r = 1; r < last; r++) {
+        int theirs = 0;
+        if (rank == r) MPI_Send(&right, 1, MPI_INT, 0, 0, MPI_COMM_WORLD);
+        if (rank) continue;
+        MPI_Recv(&theirs, 1, MPI_INT, r, 0, MPI_COMM_WORLD, MPI_STATUS_IGNORE);
+        if (theirs) passed++;
+        else failed++;
+    }
+    if (right) passed++;
+    else failed++;
+}
+
+/* ---------------------------------------------------------------------------------------- large */
+
+static void large(void)
+{
+    const int64_t count = ((int64_t)1 << 31) + 7;
+    zf_comm *comm = open_comm(0);
+    uint8_t *data = memory((size_t)count);
+    int64_t wrong = 0;
+    zf_error error = {ZF_OK, ""};
+    zf_collective c = {.op = ZF_OP_all_reduce, .dtype = ZF_U8, .count = count};
+    c.in = c.out = data;
+    for (int64_t i = 0; i < count; i++) data[i] = (uint8_t)(i % 101 + rank);
+    check(!comm->run(comm->self, &c, &error), "all_reduce of 2^31 + 7", error.text);
+    for (int64_t i = 0; i < count; i++)
+        wrong += data[i] != (uint8_t)(i % 101 * world + world * last / 2);
+    check(!wrong, "all_reduce of 2^31 + 7", "other bits");
+    free(data);
+    zf_comm_free(comm);
+}
+
+int main(int argc, char **argv)
+{
+    zf_error before = {ZF_OK, ""}, after = {ZF_OK, ""};
+    const char *what = argc > 1 ? argv[1] : "all";
+    zf_comm *early = zf_mpi_comm(NULL, &before);
+    int threads;
+    MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &threads);
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &world);
+    last = world - 1;
+    check(threads == MPI_THREAD_MULTIPLE, "threads", "this MPI is not for threads");
+    check(!early, "before MPI_Init", "opened");
+    check_text(before.status, ZF_ERR_COMM, before.text,
+               "MPI has not been initialised; call it after MPI_Init_thread", "before MPI_Init");
+    if (!strcmp(what, "killed")) {
+        killed();
+    } else if (!strcmp(what, "large")) {
+        large();
+    } else {
+        every_collective();
+        other_ranks();
+        channels_at_once();
+        if (world > 1) {
+            different_calls();
+            missing_rank();
+            stopped_rank();
+            rank_gives_up();
+            wrong_arguments();
+        }
+        no_communicator();
+    }
+    MPI_Finalize();
+    if (zf_mpi_comm(NULL, &after) || !strstr(after.text, "MPI has been finalized")) failed++;
+    else passed++;
+    if (rank) return 0;
+    printf("%ld passed, %ld failed\n", passed, failed);
+    return failed != 0;
+}

@@ -1,0 +1,720 @@
+/* Ranks as processes: zf_mpi_comm over MPI.
+ *
+ *     mpicc -c zeroflow_mpi.c        beside zeroflow.h; link it with the rest
+ *     mpirun -np 4 program
+ *
+ * A collective is made of messages between any two ranks, none of them longer than a piece, so that
+ * neither the length of a buffer nor the memory for it is bounded by MPI. They go through staging
+ * memory of a fixed size; in round k piece k of what each rank has for each other:
+ *
+ *     in --copy--> staging ====> staging of rank 1 --copy, or add in the order of ranks--> out
+ *                          ====> staging of rank 2 --'
+ *
+ * While the pieces of one round are added, those of the next are under way. MPI sees none of the
+ * caller's memory: after a failure the caller may free its own, whatever MPI has not finished.
+ *
+ * A message says at its head which call it belongs to, and every two ranks exchange at least one in
+ * each call, be it empty: ranks that ask for different things find out there. A rank that fails
+ * tells the others, by a notice that who waits looks out for.
+ *
+ * A reduction sends each rank its part, which that rank adds up; all_reduce then gathers the sums.
+ * What is small, or is shared by two, is sent whole and added by each.
+ */
+#ifndef _POSIX_C_SOURCE
+#define _POSIX_C_SOURCE 200809L
+#endif
+#include "zeroflow.h"
+
+#include <math.h>
+#include <mpi.h>
+#include <pthread.h>
+#include <sched.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    ZFI_MPI_CHANNELS = 3,
+    ZFI_MPI_DEPTH = 2,             /* rounds under way */
+    ZFI_MPI_STAGING = 4 << 20,     /* bytes of a channel that pieces are cut to fit */
+    ZFI_MPI_LEAST_PIECE = 4 << 10, /* however many ranks there are */
+    ZFI_MPI_MOST_PIECE = 256 << 10,
+    ZFI_MPI_SMALL = 16 << 10, /* bytes up to which all_reduce sends its operand whole */
+    ZFI_MPI_NOTICE = ZFI_MPI_CHANNELS /* the tag of notices; those of messages are the channels */
+};
+
+/* The first bytes of a message. */
+typedef struct zfi_mpi_head {
+    int64_t count, at; /* of the call; first element of the piece */
+    int32_t op, node, dtype, root, add;
+    int32_t phase;
+    int32_t unused[6];
+} zfi_mpi_head;
+
+enum { ZFI_MPI_HEAD = sizeof(zfi_mpi_head) };
+
+/* Of every round under way, what comes from each rank and what goes to each: requests and slots of
+ * staging are numbered alike (zfi_mpi_index). */
+typedef struct zfi_mpi_channel {
+    atomic_bool busy; /* a call is under way */
+    bool left;        /* MPI has not finished with the staging of a call that failed */
+    char *staging;
+    MPI_Request *requests;
+    MPI_Status *statuses; /* [world], with indices: what MPI_Testsome tells */
+    int *indices;
+    const void **parts; /* [world], to add */
+} zfi_mpi_channel;
+
+typedef struct zfi_mpi {
+    zf_comm comm;
+    MPI_Comm mpi;
+    double deadline;
+    size_t piece, slot; /* bytes: payload of a message at most; with its head */
+    pthread_mutex_t mutex;
+    atomic_bool failed;
+    zf_error error;       /* the first; it does not change once `failed` is set */
+    zf_error notice;      /* what the others are told of it */
+    MPI_Request *notices; /* [world] */
+    bool left;            /* MPI has not finished with the notices */
+    zfi_mpi_channel channels[ZFI_MPI_CHANNELS];
+} zfi_mpi;
+
+#if defined(__GNUC__)
+#define ZFI_MPI_PRINTF(text, first) __attribute__((format(printf, text, first)))
+#else
+#define ZFI_MPI_PRINTF(text, first)
+#endif
+
+/* ------------------------------------------------------------------------------------- waiting */
+
+static double zfi_mpi_now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* A breath of who has waited for that long: none at first, then others may run, then a sleep that
+ * grows with the wait to half a millisecond. True when it is time to look for notices. */
+static bool zfi_mpi_breathe(double waited)
+{
+    double sleep = waited / 8;
+    if (waited < 10e-6) return false;
+    if (waited < 200e-6) {
+        sched_yield();
+    } else {
+        if (sleep > 500e-6) sleep = 500e-6;
+        nanosleep(&(struct timespec){0, (long)(sleep * 1e9)}, NULL);
+    }
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------- failing */
+
+/* Records the error unless there is one; returns status. `error` may be NULL. */
+ZFI_MPI_PRINTF(3, 4)
+static zf_status zfi_mpi_error(zf_error *error, zf_status status, const char *format, ...)
+{
+    if (error && !error->status) {
+        va_list args;
+        va_start(args, format);
+        error->status = status;
+        vsnprintf(error->text, sizeof error->text, format, args);
+        va_end(args);
+    }
+    return status;
+}
+
+/* "all_gather %59" */
+static const char *zfi_mpi_call_name(char text[64], const zf_collective *c)
+{
+    static const char *const names[] = {"none",
+#define X(name, least, most, attributes, flags) #name,
+                                        ZF_OPS(X)
+#undef X
+    };
+    snprintf(text, 64, "%s %%%d", (unsigned)c->op < ZF_OP_COUNT ? names[c->op] : "?", (int)c->node);
+    return text;
+}
+
+/* "bcast %59 of 1024 f32 from rank 1" */
+static const char *zfi_mpi_call_text(char text[128], const zfi_mpi_head *h)
+{
+    zf_collective c = {.op = (zf_op)h->op, .node = h->node};
+    char name[64], root[32] = "";
+    if (c.op == ZF_OP_bcast) snprintf(root, sizeof root, " from rank %d", (int)h->root);
+    snprintf(text, 128, "%s of %lld %s%s%s", zfi_mpi_call_name(name, &c), (long long)h->count,
+             zf_dtype_name((zf_dtype)h->dtype), root, h->add ? " added to out" : "");
+    return text;
+}
+
+/* Sends the notice to all others. What cannot be sent within a second is left to MPI. */
+static void zfi_mpi_tell(zfi_mpi *m)
+{
+    double start = zfi_mpi_now(), waited = 0, patience = m->deadline < 1 ? m->deadline : 1;
+    int all = 0;
+    for (int32_t r = 0; r < m->comm.world; r++)
+        if (r != m->comm.rank && MPI_Isend(&m->notice, sizeof m->notice, MPI_BYTE, r,
+                                           ZFI_MPI_NOTICE, m->mpi, &m->notices[r]))
+            m->notices[r] = MPI_REQUEST_NULL;
+    while (!MPI_Testall(m->comm.world, m->notices, &all, MPI_STATUSES_IGNORE) && !all &&
+           waited < patience) {
+        zfi_mpi_breathe(waited);
+        waited = zfi_mpi_now() - start;
+    }
+    for (int32_t r = 0; r < m->comm.world; r++)
+        if (m->notices[r] != MPI_REQUEST_NULL) {
+            MPI_Request_free(&m->notices[r]);
+            m->left = true;
+        }
+}
+
+/* From here on every call fails with this error, unless with an earlier one. The others are told
+ * `notice` if it is not NULL. Returns false. */
+static bool zfi_mpi_fail(zfi_mpi *m, const zf_error *error, const char *notice)
+{
+    bool first;
+    pthread_mutex_lock(&m->mutex);
+    first = !m->error.status;
+    if (first) m->error = *error;
+    atomic_store(&m->failed, true);
+    pthread_mutex_unlock(&m->mutex);
+    if (first && notice) {
+        zfi_mpi_error(&m->notice, ZF_ERR_COMM, "%s", notice);
+        zfi_mpi_tell(m);
+    }
+    return false;
+}
+
+/* Fails for a reason that this rank found out, and tells it. */
+ZFI_MPI_PRINTF(2, 3)
+static bool zfi_mpi_find(zfi_mpi *m, const char *format, ...)
+{
+    zf_error error = {ZF_ERR_COMM, ""};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(error.text, sizeof error.text, format, args);
+    va_end(args);
+    return zfi_mpi_fail(m, &error, error.text);
+}
+
+static bool zfi_mpi_find_code(zfi_mpi *m, const zf_collective *c, int code)
+{
+    char name[64], text[MPI_MAX_ERROR_STRING] = "";
+    int length = 0;
+    MPI_Error_string(code, text, &length);
+    return zfi_mpi_find(m, "%s: %s", zfi_mpi_call_name(name, c), text);
+}
+
+static void zfi_mpi_give_up(zfi_mpi *m, int32_t rank, const char *reason, const char *notice)
+{
+    zf_error error = {ZF_OK, ""};
+    zfi_mpi_error(&error, ZF_ERR_COMM, "rank %d gave up%s%s", (int)rank, *reason ? ": " : "",
+                  reason);
+    zfi_mpi_fail(m, &error, notice);
+}
+
+static void zfi_mpi_abort(void *self, const char *reason)
+{
+    zfi_mpi *m = self;
+    if (!reason) reason = "";
+    zfi_mpi_give_up(m, m->comm.rank, reason, reason);
+}
+
+/* Takes the notice of another rank, if there is one. */
+static void zfi_mpi_listen(zfi_mpi *m)
+{
+    MPI_Message message;
+    MPI_Status status;
+    zf_error notice = {ZF_OK, ""};
+    int there = 0;
+    if (atomic_load(&m->failed)) return;
+    if (MPI_Improbe(MPI_ANY_SOURCE, ZFI_MPI_NOTICE, m->mpi, &there, &message, &status) || !there)
+        return;
+    MPI_Mrecv(&notice, sizeof notice, MPI_BYTE, &message, &status);
+    notice.text[sizeof notice.text - 1] = 0;
+    zfi_mpi_give_up(m, status.MPI_SOURCE, notice.text, NULL);
+}
+
+/* -------------------------------------------------------------------------------------- rounds */
+
+/* What each rank sends each other, one segment of `total` elements or all of them, and what becomes
+ * of it. Segment r is the elements [r * segment, (r + 1) * segment), as far as there are that
+ * many. */
+typedef struct zfi_mpi_phase {
+    zfi_mpi *m;
+    zfi_mpi_channel *channel;
+    const zf_collective *call;
+    size_t size; /* bytes of an element */
+    const char *in;
+    char *out;
+    int64_t total, segment;
+    bool by_target; /* rank r is sent segment r of in; else what all are sent is at `in` */
+    bool by_source; /* rank r's goes to segment r of out; else to `out` */
+    bool sum;       /* the ranks' are added up; else they are copied */
+    int32_t root;   /* the only rank that sends more than a head; -1: all do */
+    int32_t number; /* of the phase */
+} zfi_mpi_phase;
+
+static int64_t zfi_mpi_clamp(int64_t x, int64_t least, int64_t most)
+{
+    return x < least ? least : x > most ? most : x;
+}
+
+/* Elements that rank `from` has for rank `to` */
+static int64_t zfi_mpi_elements(const zfi_mpi_phase *p, int32_t from, int32_t to)
+{
+    int64_t r = p->by_target ? to : from;
+    if (p->root >= 0 && from != p->root) return 0;
+    if (!p->by_target && !p->by_source) return p->total;
+    return zfi_mpi_clamp(p->total - r * p->segment, 0, p->segment);
+}
+
+/* Elements of a piece at most, and where that of a round begins. */
+static int64_t zfi_mpi_cut(const zfi_mpi_phase *p) { return (int64_t)(p->m->piece / p->size); }
+static int64_t zfi_mpi_at(const zfi_mpi_phase *p, int64_t round) { return round * zfi_mpi_cut(p); }
+
+/* Elements that pass from rank to rank in a round; -1: no message does. */
+static int64_t zfi_mpi_piece(const zfi_mpi_phase *p, int32_t from, int32_t to, int64_t round)
+{
+    int64_t left = zfi_mpi_elements(p, from, to) - zfi_mpi_at(p, round);
+    if (left <= 0 && round) return -1;
+    return zfi_mpi_clamp(left, 0, zfi_mpi_cut(p));
+}
+
+static int64_t zfi_mpi_rounds(const zfi_mpi_phase *p)
+{
+    int64_t most = p->by_target || p->by_source ? p->segment : p->total, cut = zfi_mpi_cut(p);
+    return most > cut ? (most - 1) / cut + 1 : 1;
+}
+
+/* The number of what comes from rank 0 in that round; what goes to rank 0 is `world` further. */
+static size_t zfi_mpi_index(const zfi_mpi_phase *p, int64_t round)
+{
+    return (size_t)(round % ZFI_MPI_DEPTH) * 2 * (size_t)p->m->comm.world;
+}
+
+static char *zfi_mpi_slot(const zfi_mpi_phase *p, size_t index)
+{
+    return p->channel->staging + index * p->m->slot;
+}
+
+static zfi_mpi_head zfi_mpi_head_of(const zfi_mpi_phase *p, int64_t round)
+{
+    const zf_collective *c = p->call;
+    return (zfi_mpi_head){.count = c->count,
+                          .at = zfi_mpi_at(p, round),
+                          .op = (int32_t)c->op,
+                          .node = c->node,
+                          .dtype = (int32_t)c->dtype,
+                          .root = c->op == ZF_OP_bcast ? c->root : 0,
+                          .add = c->add,
+                          .phase = p->number};
+}
+
+/* Where this rank's piece for `to` is. */
+static const char *zfi_mpi_source(const zfi_mpi_phase *p, int32_t to, int64_t round)
+{
+    int64_t first = zfi_mpi_at(p, round) + (p->by_target ? to * p->segment : 0);
+    return p->in + (size_t)first * p->size;
+}
+
+/* Starts what is received and sent in a round. */
+static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
+{
+    const int32_t world = p->m->comm.world, rank = p->m->comm.rank;
+    const size_t from = zfi_mpi_index(p, round), to = from + (size_t)world;
+    MPI_Request *requests = p->channel->requests;
+    const int tag = p->call->channel;
+    bool filled = false; /* the slot from which all are sent the same */
+    int code = MPI_SUCCESS;
+    for (int32_t r = 0; r < world && !code; r++)
+        if (r != rank && zfi_mpi_piece(p, r, rank, round) >= 0)
+            code = MPI_Irecv(zfi_mpi_slot(p, from + (size_t)r), (int)p->m->slot, MPI_BYTE, r, tag,
+                             p->m->mpi, &requests[from + (size_t)r]);
+    for (int32_t k = 1; k < world && !code; k++) {
+        const int32_t r = (int32_t)(((int64_t)rank + k) % world); /* not all to one rank at once */
+        const int64_t count = zfi_mpi_piece(p, rank, r, round);
+        char *slot = zfi_mpi_slot(p, to + (size_t)(p->by_target ? r : rank));
+        if (count < 0) continue;
+        if (!filled) {
+            zfi_mpi_head head = zfi_mpi_head_of(p, round);
+            memcpy(slot, &head, sizeof head);
+            if (count)
+                memcpy(slot + sizeof head, zfi_mpi_source(p, r, round), (size_t)count * p->size);
+            filled = !p->by_target;
+        }
+        code = MPI_Isend(slot, (int)(ZFI_MPI_HEAD + (size_t)count * p->size), MPI_BYTE, r, tag,
+                         p->m->mpi, &requests[to + (size_t)r]);
+    }
+    return code ? zfi_mpi_find_code(p->m, p->call, code) : true;
+}
+
+/* Looks at what has come from a rank: fails when it belongs to another call than ours. */
+static bool zfi_mpi_check_message(const zfi_mpi_phase *p, int64_t round, int32_t from,
+                                  const MPI_Status *status)
+{
+    const int32_t rank = p->m->comm.rank, first = rank < from ? rank : from,
+                  second = rank < from ? from : rank;
+    const int64_t count = zfi_mpi_piece(p, from, rank, round);
+    zfi_mpi_head ours = zfi_mpi_head_of(p, round), theirs = {.count = 0};
+    char low[128], high[128];
+    int bytes = 0;
+    MPI_Get_count(status, MPI_BYTE, &bytes);
+    if (bytes >= ZFI_MPI_HEAD)
+        memcpy(&theirs, zfi_mpi_slot(p, zfi_mpi_index(p, round) + (size_t)from), sizeof theirs);
+    if (!memcmp(&ours, &theirs, sizeof ours) &&
+        (size_t)bytes == ZFI_MPI_HEAD + (size_t)count * p->size)
+        return true;
+    zfi_mpi_call_text(first == rank ? low : high, &ours);
+    zfi_mpi_call_text(first == rank ? high : low, &theirs);
+    if (!strcmp(low, high))
+        return zfi_mpi_find(p->m,
+                            "%s: ranks %d and %d do not cut it into the same pieces; they must run "
+                            "the same version of zeroflow",
+                            low, (int)first, (int)second);
+    return zfi_mpi_find(p->m, "rank %d is at %s, rank %d at %s", (int)first, low, (int)second,
+                        high);
+}
+
+/* The deadline has passed: names the ranks of requests that are not done. */
+static bool zfi_mpi_missing(const zfi_mpi_phase *p, const MPI_Request *requests, const char *what)
+{
+    enum { MOST = 16 };
+    char list[MOST * 16 + 32] = "", name[64];
+    size_t at = 0;
+    int32_t missing = 0;
+    for (int32_t r = 0; r < p->m->comm.world; r++) {
+        if (requests[r] == MPI_REQUEST_NULL) continue;
+        if (missing++ < MOST)
+            at += (size_t)snprintf(list + at, sizeof list - at, "%s%d", missing > 1 ? ", " : "",
+                                   (int)r);
+    }
+    if (missing > MOST) snprintf(list + at, sizeof list - at, " and %d more", (int)missing - MOST);
+    return zfi_mpi_find(p->m, "%s: rank%s %s of %d %s within %g s",
+                        zfi_mpi_call_name(name, p->call), missing > 1 ? "s" : "", list,
+                        (int)p->m->comm.world, what, p->m->deadline);
+}
+
+/* Until all of the round has come, or has been sent. The deadline is for each message: who is slow,
+ * but comes, is waited for. */
+static bool zfi_mpi_wait(const zfi_mpi_phase *p, int64_t round, bool sent)
+{
+    zfi_mpi *m = p->m;
+    zfi_mpi_channel *ch = p->channel;
+    MPI_Request *requests =
+        ch->requests + zfi_mpi_index(p, round) + (size_t)(sent ? m->comm.world : 0);
+    double since = 0;
+    for (;;) {
+        int done = 0;
+        double now;
+        int code = MPI_Testsome(m->comm.world, requests, &done, ch->indices, ch->statuses);
+        if (code && code != MPI_ERR_IN_STATUS) return zfi_mpi_find_code(m, p->call, code);
+        if (done == MPI_UNDEFINED) return true;
+        for (int i = 0; i < done; i++) {
+            const MPI_Status *status = &ch->statuses[i];
+            if (code && status->MPI_ERROR && status->MPI_ERROR != MPI_ERR_PENDING)
+                return zfi_mpi_find_code(m, p->call, status->MPI_ERROR);
+            if (!sent && !zfi_mpi_check_message(p, round, ch->indices[i], status)) return false;
+        }
+        if (done) {
+            since = 0;
+            continue;
+        }
+        now = zfi_mpi_now();
+        if (since == 0) since = now;
+        if (zfi_mpi_breathe(now - since)) zfi_mpi_listen(m);
+        if (atomic_load(&m->failed)) return false;
+        if (now - since > m->deadline)
+            return zfi_mpi_missing(p, requests,
+                                   sent                ? "took nothing more"
+                                   : p->number + round ? "sent nothing more"
+                                                       : "did not come");
+    }
+}
+
+/* Adds up, or puts where it belongs, what has come in a round and this rank's own piece. */
+static void zfi_mpi_finish(const zfi_mpi_phase *p, int64_t round)
+{
+    const int32_t world = p->m->comm.world, rank = p->m->comm.rank;
+    const size_t index = zfi_mpi_index(p, round);
+    const int64_t at = zfi_mpi_at(p, round);
+    const void **parts = p->channel->parts;
+    for (int32_t r = 0; r < world; r++) {
+        const int64_t count = zfi_mpi_piece(p, r, rank, round);
+        char *to = p->out;
+        if (count <= 0) continue;
+        parts[r] = r == rank ? zfi_mpi_source(p, rank, round)
+                             : zfi_mpi_slot(p, index + (size_t)r) + ZFI_MPI_HEAD;
+        to += (size_t)(at + (p->by_source ? r * p->segment : 0)) * p->size;
+        if (!p->sum && to != parts[r]) memcpy(to, parts[r], (size_t)count * p->size);
+        if (p->sum && r == world - 1)
+            zf_add_ranks(to, parts, world, count, p->call->dtype, p->call->add);
+    }
+}
+
+/* After a failure: cancels what has not been received, and leaves what cannot be cancelled. */
+static void zfi_mpi_cancel(zfi_mpi *m, zfi_mpi_channel *ch)
+{
+    const size_t world = (size_t)m->comm.world;
+    for (size_t k = 0; k < 2 * world * ZFI_MPI_DEPTH; k++) {
+        int done = 0;
+        if (ch->requests[k] == MPI_REQUEST_NULL) continue;
+        if (k / world % 2 == 0) MPI_Cancel(&ch->requests[k]);
+        MPI_Test(&ch->requests[k], &done, MPI_STATUS_IGNORE);
+        if (ch->requests[k] == MPI_REQUEST_NULL) continue;
+        MPI_Request_free(&ch->requests[k]);
+        ch->left = true;
+    }
+}
+
+static bool zfi_mpi_run_phase(const zfi_mpi_phase *p)
+{
+    const int64_t rounds = zfi_mpi_rounds(p);
+    for (int64_t k = 0; k < rounds && k < ZFI_MPI_DEPTH; k++)
+        if (!zfi_mpi_begin(p, k)) return false;
+    for (int64_t k = 0; k < rounds; k++) {
+        if (!zfi_mpi_wait(p, k, false)) return false;
+        zfi_mpi_finish(p, k);
+        if (!zfi_mpi_wait(p, k, true)) return false;
+        if (k + ZFI_MPI_DEPTH < rounds && !zfi_mpi_begin(p, k + ZFI_MPI_DEPTH)) return false;
+    }
+    return true;
+}
+
+/* --------------------------------------------------------------------------------- collectives */
+
+/* Each rank adds up its part of the sum, to what `out` holds, if to `add`, which then is the same
+ * on all ranks; then all gather the parts. */
+static bool zfi_mpi_all_reduce(zfi_mpi_phase *p)
+{
+    const int64_t world = p->m->comm.world;
+    size_t mine;
+    p->sum = true;
+    if (world < 3 || (size_t)p->total * p->size <= ZFI_MPI_SMALL) return zfi_mpi_run_phase(p);
+    p->segment = (p->total - 1) / world + 1;
+    mine = (size_t)zfi_mpi_clamp(p->m->comm.rank * p->segment, 0, p->total) * p->size;
+    p->by_target = true;
+    p->out += mine;
+    if (!zfi_mpi_run_phase(p)) return false;
+    p->in = p->out, p->out -= mine;
+    p->by_target = p->sum = false, p->by_source = true;
+    p->number = 1;
+    return zfi_mpi_run_phase(p);
+}
+
+static bool zfi_mpi_collective(zfi_mpi *m, const zf_collective *c)
+{
+    zfi_mpi_phase p = {.m = m,
+                       .channel = &m->channels[c->channel],
+                       .call = c,
+                       .size = zf_dtype_size(c->dtype),
+                       .in = c->in,
+                       .out = c->out,
+                       .total = c->count * m->comm.world,
+                       .segment = c->count,
+                       .root = -1};
+    switch (c->op) {
+    case ZF_OP_all_gather: p.by_source = true; break;
+    case ZF_OP_reduce_scatter: p.by_target = p.sum = true; break;
+    case ZF_OP_all_to_all: p.by_target = p.by_source = true; break;
+    case ZF_OP_all_reduce: p.total = c->count; return zfi_mpi_all_reduce(&p);
+    default: /* bcast */
+        p.total = c->count;
+        p.root = c->root;
+    }
+    return zfi_mpi_run_phase(&p);
+}
+
+/* The call is one that can be done. */
+static zf_status zfi_mpi_check(const zfi_mpi *m, const zf_collective *c, zf_error *error)
+{
+    const int32_t world = m->comm.world;
+    size_t size;
+    char name[64];
+    if (!c || (c->op != ZF_OP_all_gather && c->op != ZF_OP_reduce_scatter &&
+               c->op != ZF_OP_all_reduce && c->op != ZF_OP_all_to_all && c->op != ZF_OP_bcast))
+        return zfi_mpi_error(error, ZF_ERR_ARGUMENT,
+                             "a communicator was called with no collective");
+    zfi_mpi_call_name(name, c);
+    if (c->channel < 0 || c->channel >= ZFI_MPI_CHANNELS)
+        return zfi_mpi_error(error, ZF_ERR_ARGUMENT, "%s: channel %d; it must be 0 to %d", name,
+                             (int)c->channel, ZFI_MPI_CHANNELS - 1);
+    if (!(size = zf_dtype_size(c->dtype)))
+        return zfi_mpi_error(error, ZF_ERR_ARGUMENT, "%s: %d is no dtype", name, (int)c->dtype);
+    if (c->count < 0 || (uint64_t)c->count > PTRDIFF_MAX / size / (size_t)world)
+        return zfi_mpi_error(error, ZF_ERR_ARGUMENT, "%s: count is %lld; it must be 0 to %lld",
+                             name, (long long)c->count,
+                             (long long)(PTRDIFF_MAX / size / (size_t)world));
+    if (c->op == ZF_OP_bcast && (c->root < 0 || c->root >= world))
+        return zfi_mpi_error(error, ZF_ERR_ARGUMENT, "%s: root %d is no rank of a world of %d",
+                             name, (int)c->root, (int)world);
+    if (c->count && (!c->out || (!c->in && (c->op != ZF_OP_bcast || c->root == m->comm.rank))))
+        return zfi_mpi_error(error, ZF_ERR_ARGUMENT, "%s: %s is NULL", name, c->out ? "in" : "out");
+    if (c->stream)
+        return zfi_mpi_error(error, ZF_ERR_ARGUMENT,
+                             "%s: this communicator has no streams; stream must be NULL", name);
+    return ZF_OK;
+}
+
+static zf_status zfi_mpi_run(void *self, const zf_collective *c, zf_error *error)
+{
+    zfi_mpi *m = self;
+    zf_error wrong = {ZF_OK, ""};
+    zfi_mpi_channel *ch;
+    char name[64];
+    bool done;
+    int cancel;
+    zfi_mpi_listen(m);
+    if (atomic_load(&m->failed)) return zfi_mpi_error(error, m->error.status, "%s", m->error.text);
+    if (!zfi_mpi_check(m, c, &wrong) && atomic_exchange(&m->channels[c->channel].busy, true))
+        zfi_mpi_error(&wrong, ZF_ERR_ARGUMENT, "%s: another thread of rank %d is using channel %d",
+                      zfi_mpi_call_name(name, c), (int)m->comm.rank, (int)c->channel);
+    if (wrong.status) {
+        zfi_mpi_abort(m, wrong.text);
+        return zfi_mpi_error(error, wrong.status, "%s", wrong.text);
+    }
+    ch = &m->channels[c->channel];
+    /* A thread that is cancelled inside of MPI would leave its locks behind. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    done = zfi_mpi_collective(m, c);
+    if (!done) zfi_mpi_cancel(m, ch);
+    atomic_store(&ch->busy, false);
+    pthread_setcancelstate(cancel, &cancel);
+    return done ? ZF_OK : zfi_mpi_error(error, m->error.status, "%s", m->error.text);
+}
+
+/* ---------------------------------------------------------------------------- the communicator */
+
+/* Frees it. What MPI has not finished with stays allocated, and so does a communicator in which
+ * something failed: MPI might wait for ranks that are gone. */
+static void zfi_mpi_destroy(void *self)
+{
+    zfi_mpi *m = self;
+    int finalized = 0;
+    MPI_Finalized(&finalized);
+    if (!atomic_load(&m->failed) && !finalized && m->mpi != MPI_COMM_NULL) MPI_Comm_free(&m->mpi);
+    for (int k = 0; k < ZFI_MPI_CHANNELS; k++) {
+        zfi_mpi_channel *ch = &m->channels[k];
+        if (!ch->left) free(ch->staging);
+        free(ch->requests);
+        free(ch->statuses);
+        free(ch->indices);
+        free(ch->parts);
+    }
+    free(m->notices);
+    pthread_mutex_destroy(&m->mutex);
+    if (!m->left) free(m);
+}
+
+/* Duplicates the communicator, with all ranks that come within the deadline. Where some do not, MPI
+ * still has the request and where it is to write: then `m->left` is set. */
+static zf_status zfi_mpi_duplicate(zfi_mpi *m, MPI_Comm parent, zf_error *error)
+{
+    MPI_Request request;
+    double start = zfi_mpi_now(), waited = 0;
+    int done = 0, rank, world, code = MPI_Comm_idup(parent, &m->mpi, &request);
+    while (!code && !(code = MPI_Test(&request, &done, MPI_STATUS_IGNORE)) && !done) {
+        if (waited > m->deadline) {
+            m->left = true;
+            return zfi_mpi_error(error, ZF_ERR_COMM, "zf_mpi_comm: not all ranks came within %g s",
+                                 m->deadline);
+        }
+        zfi_mpi_breathe(waited);
+        waited = zfi_mpi_now() - start;
+    }
+    if (!code) code = MPI_Comm_set_errhandler(m->mpi, MPI_ERRORS_RETURN);
+    if (!code) code = MPI_Comm_rank(m->mpi, &rank);
+    if (!code) code = MPI_Comm_size(m->mpi, &world);
+    if (code) {
+        char text[MPI_MAX_ERROR_STRING] = "";
+        int length = 0;
+        MPI_Error_string(code, text, &length);
+        return zfi_mpi_error(error, ZF_ERR_COMM, "zf_mpi_comm: %s", text);
+    }
+    m->comm = (zf_comm){m, rank, world, zfi_mpi_run, zfi_mpi_abort, zfi_mpi_destroy};
+    return ZF_OK;
+}
+
+/* The memory for all calls, by the size of the world. */
+static bool zfi_mpi_allocate(zfi_mpi *m)
+{
+    const size_t world = (size_t)m->comm.world, slots = 2 * ZFI_MPI_DEPTH * world;
+    m->piece = (size_t)zfi_mpi_clamp((int64_t)(ZFI_MPI_STAGING / slots), ZFI_MPI_LEAST_PIECE,
+                                     ZFI_MPI_MOST_PIECE) &
+               ~(size_t)63;
+    m->slot = ZFI_MPI_HEAD + m->piece;
+    if (!(m->notices = calloc(world, sizeof *m->notices))) return false;
+    for (size_t r = 0; r < world; r++) m->notices[r] = MPI_REQUEST_NULL;
+    if (slots > SIZE_MAX / m->slot) return false;
+    for (int k = 0; k < ZFI_MPI_CHANNELS; k++) {
+        zfi_mpi_channel *ch = &m->channels[k];
+        atomic_init(&ch->busy, false);
+        ch->staging = aligned_alloc(64, slots * m->slot);
+        ch->requests = calloc(slots, sizeof *ch->requests);
+        ch->statuses = calloc(world, sizeof *ch->statuses);
+        ch->indices = calloc(world, sizeof *ch->indices);
+        ch->parts = calloc(world, sizeof *ch->parts);
+        if (!ch->staging || !ch->requests || !ch->statuses || !ch->indices || !ch->parts)
+            return false;
+        for (size_t i = 0; i < slots; i++) ch->requests[i] = MPI_REQUEST_NULL;
+    }
+    return true;
+}
+
+/* MPI runs, and serves many threads; the communicator is one whose ranks are all alike. */
+static zf_status zfi_mpi_check_desc(const zf_mpi_desc *d, zf_error *error)
+{
+    int started = 0, ended = 0, threads = MPI_THREAD_SINGLE, inter = 0;
+    MPI_Comm mpi = d->comm ? *(const MPI_Comm *)d->comm : MPI_COMM_WORLD;
+    if (!(d->deadline_seconds > 0) || !isfinite(d->deadline_seconds))
+        return zfi_mpi_error(error, ZF_ERR_ARGUMENT,
+                             "zf_mpi_comm: deadline_seconds is %g; it must be positive and finite, "
+                             "or 0 for 60",
+                             d->deadline_seconds);
+    MPI_Initialized(&started);
+    if (started) MPI_Finalized(&ended);
+    if (!started || ended)
+        return zfi_mpi_error(error, ZF_ERR_COMM, "zf_mpi_comm: MPI %s; call it %s",
+                             ended ? "has been finalized" : "has not been initialised",
+                             ended ? "before MPI_Finalize" : "after MPI_Init_thread");
+    MPI_Query_thread(&threads);
+    if (threads < MPI_THREAD_MULTIPLE)
+        return zfi_mpi_error(error, ZF_ERR_COMM,
+                             "zf_mpi_comm: MPI was not initialised for several threads; call "
+                             "MPI_Init_thread with MPI_THREAD_MULTIPLE, and see what it provides");
+    if (mpi == MPI_COMM_NULL || MPI_Comm_test_inter(mpi, &inter) || inter)
+        return zfi_mpi_error(error, ZF_ERR_ARGUMENT, "zf_mpi_comm: comm is %s; it must be an %s",
+                             inter ? "an intercommunicator" : "MPI_COMM_NULL",
+                             "intracommunicator, or NULL for MPI_COMM_WORLD");
+    return ZF_OK;
+}
+
+ZF_API zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error)
+{
+    zf_mpi_desc d = desc ? *desc : (zf_mpi_desc){.deadline_seconds = 0};
+    zfi_mpi *m;
+    if (d.deadline_seconds == 0) d.deadline_seconds = 60;
+    if (zfi_mpi_check_desc(&d, error)) return NULL;
+    if (!(m = calloc(1, sizeof *m))) {
+        zfi_mpi_error(error, ZF_ERR_NOMEM, "out of memory");
+        return NULL;
+    }
+    m->mpi = MPI_COMM_NULL;
+    m->deadline = d.deadline_seconds;
+    atomic_init(&m->failed, false);
+    pthread_mutex_init(&m->mutex, NULL);
+    if (zfi_mpi_duplicate(m, d.comm ? *(const MPI_Comm *)d.comm : MPI_COMM_WORLD, error)) {
+        zfi_mpi_destroy(m);
+        return NULL;
+    }
+    if (!zfi_mpi_allocate(m)) {
+        zfi_mpi_error(error, ZF_ERR_NOMEM, "out of memory");
+        if (m->notices) zfi_mpi_abort(m, "out of memory");
+        zfi_mpi_destroy(m);
+        return NULL;
+    }
+    return &m->comm;
+}

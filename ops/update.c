@@ -62,15 +62,16 @@ static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *wha
                                   bool state)
 {
     char type[ZFI_TYPE_TEXT];
-    zfi_type_text(type, dtype, &c->args[0]->shape);
-    if (state && c->args[k]->op != ZF_OP_state && c->args[k]->op != ZF_OP_unit)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, %s, must be a state %s", (int)k,
-                              what, type);
-    if (c->args[k]->dtype != dtype)
-        return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand %d, %s, must be %s", (int)k, what, type);
-    if (!zfi_same_shape(&c->args[k]->shape, &c->args[0]->shape))
-        return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d, %s, must be %s", (int)k, what, type);
-    return ZF_OK;
+    const zfi_node *x = c->args[k];
+    bool stateless = state && x->op != ZF_OP_state && x->op != ZF_OP_unit;
+    zf_status status = stateless           ? ZF_ERR_ARGUMENT
+                       : x->dtype != dtype ? ZF_ERR_DTYPE
+                                           : ZF_ERR_SHAPE;
+    if (!stateless && x->dtype == dtype && zfi_same_shape(&x->shape, &c->args[0]->shape))
+        return ZF_OK;
+    return zfi_infer_fail(c, status, "operand %d, %s, must be %s%s", (int)k, what,
+                          stateless ? "a state " : "",
+                          zfi_type_text(type, dtype, &c->args[0]->shape));
 }
 
 /* Operand k is a float of `count` elements. */

@@ -516,6 +516,11 @@ static bool zfi_wanted(const zf_program *p, const zf_array *x, int32_t n)
             for (int32_t k = 0; k < l->arg_count; k++)
                 if (zfi_share_bytes(x, &l->args[k])) return true;
         }
+    for (int32_t i = 0; n < p->micro_end && i < zfi_len(g->order); i++) { /* the next micro-batch */
+        const zfi_node *node = &g->nodes[g->order[i]];
+        zf_array sum = {p->data[g->order[i]], node->dtype, node->shape};
+        if (node->op == ZF_OP_accumulator && zfi_share_bytes(x, &sum)) return true;
+    }
     for (int32_t m = n + 1; m < p->launch_count; m++) {
         for (int32_t k = 0; k < p->launches[m].arg_count; k++)
             if (zfi_share_bytes(x, &p->launches[m].args[k])) return true;
@@ -524,8 +529,7 @@ static bool zfi_wanted(const zf_program *p, const zf_array *x, int32_t n)
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         zf_array value;
-        if (node->op != ZF_OP_output && node->op != ZF_OP_accumulator && !zfi_is_persistent(node))
-            continue;
+        if (node->op != ZF_OP_output && !zfi_is_persistent(node)) continue;
         if (node->op == ZF_OP_output) node = &g->nodes[node->args[0]];
         value = (zf_array){p->data[node - g->nodes], node->dtype, node->shape};
         if (zfi_share_bytes(x, &value)) return true;

@@ -274,7 +274,8 @@ static zf_status zfi_verify_plan(zf_graph *g)
 {
     enum { ARRAYS = 3 + ZFI_QUEUES };
     size_t count = (size_t)zfi_len(g->nodes);
-    int32_t end = zfi_len(g->order), *arrays = zfi_calloc(&g->memory, ARRAYS * count, sizeof *arrays);
+    int32_t end = zfi_len(g->order),
+            *arrays = zfi_calloc(&g->memory, ARRAYS * count, sizeof *arrays);
     zfi_play p = {.graph = g, .owner = arrays};
     if (arrays && zfi_push(&g->memory, p.map, ((zfi_segment){0, 0}))) {
         p.made = arrays + count, p.place = arrays + 2 * count;

@@ -14,30 +14,31 @@
  * order, so of its collectives that read one value, or write it, the last one tells of all.
  */
 
-typedef struct zfi_traffic_of {
-    int32_t root;                              /* what it is a view of; itself */
+typedef struct zfi_lane {
+    int32_t root;                                  /* what it is a view of; itself */
     int32_t read[ZFI_QUEUES], written[ZFI_QUEUES]; /* of a root: by the last one under way; 0 */
-    bool waited;                               /* of a collective */
-    bool released, kept;                       /* of a root */
-} zfi_traffic_of;
+    bool waited;                                   /* of a collective */
+    bool released, kept;                           /* of a root */
+} zfi_lane;
 
 /* Node `id` is about to use %arg: no other queue may be at it. */
-static void zfi_check_way(zf_graph *g, const zfi_traffic_of *t, int32_t id, int32_t arg,
-                          const char *verb, bool writes)
+static void zfi_check_way(zf_graph *g, const zfi_lane *t, int32_t id, int32_t arg, const char *verb,
+                          bool writes)
 {
-    const zfi_traffic_of *root = &t[t[arg].root];
+    const zfi_lane *root = &t[t[arg].root];
     for (int q = 1; q < ZFI_QUEUES; q++) {
         int32_t other = root->written[q] ? root->written[q] : writes ? root->read[q] : 0;
         if (!other || q == g->nodes[id].queue) continue;
-        zfi_verify_fail(g, id, "it %s %%%d while %s %%%d on queue %s %s it; wait %%%d must be above",
-                        verb, (int)arg, zfi_row_of(g, other)->name, (int)other, zfi_queue_names[q],
+        zfi_verify_fail(g, id,
+                        "it %s %%%d while %s %%%d on queue %s %s it; wait %%%d must be above", verb,
+                        (int)arg, zfi_row_of(g, other)->name, (int)other, zfi_queue_names[q],
                         root->written[q] ? "writes" : "reads", (int)other);
         return;
     }
 }
 
 /* From its line to its wait (`under_way`), or no more. */
-static void zfi_mark_way(const zf_graph *g, zfi_traffic_of *t, int32_t id, bool under_way)
+static void zfi_mark_way(const zf_graph *g, zfi_lane *t, int32_t id, bool under_way)
 {
     const zfi_node *node = &g->nodes[id];
     int32_t *way = &t[t[id].root].written[node->queue];
@@ -50,7 +51,7 @@ static void zfi_mark_way(const zf_graph *g, zfi_traffic_of *t, int32_t id, bool 
     }
 }
 
-static void zfi_check_wait(zf_graph *g, zfi_traffic_of *t, int32_t id)
+static void zfi_check_wait(zf_graph *g, zfi_lane *t, int32_t id)
 {
     int32_t made = g->nodes[id].args[0];
     if (!g->nodes[made].queue)
@@ -60,7 +61,7 @@ static void zfi_check_wait(zf_graph *g, zfi_traffic_of *t, int32_t id)
     zfi_mark_way(g, t, made, false);
 }
 
-static void zfi_check_release(zf_graph *g, zfi_traffic_of *t, int32_t id)
+static void zfi_check_release(zf_graph *g, zfi_lane *t, int32_t id)
 {
     int32_t arg = g->nodes[id].args[0], root = t[arg].root;
     if (zfi_has(g, root, ZF_OP_LEAF))
@@ -72,7 +73,7 @@ static void zfi_check_release(zf_graph *g, zfi_traffic_of *t, int32_t id)
     t[root].released = true;
 }
 
-static void zfi_check_queue(zf_graph *g, zfi_traffic_of *t, int32_t id)
+static void zfi_check_queue(zf_graph *g, zfi_lane *t, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     int64_t at;
@@ -101,7 +102,7 @@ static void zfi_check_queue(zf_graph *g, zfi_traffic_of *t, int32_t id)
 static zf_status zfi_verify_queues(zf_graph *g)
 {
     size_t count = (size_t)zfi_len(g->nodes);
-    zfi_traffic_of *t = zfi_calloc(&g->memory, count, sizeof *t);
+    zfi_lane *t = zfi_calloc(&g->memory, count, sizeof *t);
     int32_t end = zfi_len(g->order), start = 0; /* of the section */
     if (!t) return zfi_graph_nomem(g);
     for (int32_t i = 0; i <= end && !g->error.status; i++) {

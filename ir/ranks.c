@@ -87,8 +87,8 @@ static void zfi_join_sums(zfi_stand *s, const zfi_stand *x)
     s->bits |= x->bits & ZFI_SUMMED;
 }
 
-/* What any operator makes of its operands: it differs where one of them does; parts stay parts where
- * all that has several elements is one. */
+/* What any operator makes of its operands: it differs where one of them does; parts stay parts
+ * where all that has several elements is one. */
 static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
 {
     const zf_graph *g = r->graph;
@@ -115,7 +115,8 @@ static zfi_stand zfi_stand_of_view(const zfi_ranks *r, const zfi_node *node)
 {
     zfi_stand s = r->at[node->args[0]];
     s.torn = s.used = 0;
-    if ((s.bits & ZFI_PART) && zfi_node_count(node) != zfi_node_count(&r->graph->nodes[node->args[0]]))
+    if ((s.bits & ZFI_PART) &&
+        zfi_node_count(node) != zfi_node_count(&r->graph->nodes[node->args[0]]))
         s.bits = (uint8_t)((s.bits & ~ZFI_PART) | ZFI_OTHER);
     return s;
 }
@@ -128,7 +129,7 @@ static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
     s.torn = s.used = 0;
     if (several && node->op == ZF_OP_all_gather) {
         if (!(s.bits & ZFI_PART)) s.pack = 0, s.bits &= ZFI_OTHER | ZFI_BATCH;
-        s.bits &= (uint8_t)~(ZFI_OTHER | ZFI_PART);
+        s.bits &= (uint8_t) ~(ZFI_OTHER | ZFI_PART);
     } else if (several && zfi_reduces(node->op)) {
         s.bits = (uint8_t)((s.bits & ~ZFI_OTHER) | ZFI_RANKS);
         if (node->op == ZF_OP_reduce_scatter) s.bits |= ZFI_PART;
@@ -186,8 +187,9 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
         s = r->at[node->args[1]];
         s.used = 0;
         return s;
-    default: return zfi_has(g, id, ZF_OP_COLLECTIVE) ? zfi_stand_of_collective(r, id)
-                                                     : zfi_stand_of_args(r, node);
+    default:
+        return zfi_has(g, id, ZF_OP_COLLECTIVE) ? zfi_stand_of_collective(r, id)
+                                                : zfi_stand_of_args(r, node);
     }
 }
 
@@ -239,7 +241,8 @@ static void zfi_check_fill(zfi_ranks *r, int32_t id)
     const zfi_node *node = &g->nodes[id], *x = &g->nodes[node->args[0]];
     int32_t unit = node->args[1];
     if (x->op != ZF_OP_part || x->args[0] != unit)
-        zfi_verify_fail(g, id, "operand 0 must be the part of %%%d, into which it gathers", (int)unit);
+        zfi_verify_fail(g, id, "operand 0 must be the part of %%%d, into which it gathers",
+                        (int)unit);
     else if (!node->update)
         zfi_verify_fail(g, id, "it writes %%%d in the micro section, which may run again",
                         (int)unit);
@@ -255,12 +258,13 @@ static int64_t zfi_missing_block(const zf_graph *g, int32_t holder, const zf_att
     const zfi_node *node = &g->nodes[holder];
     const int64_t *at = node->attributes[0].list.data, *range = blocks->list.data;
     int32_t k = 0;
-    for (int64_t b = 0; b < blocks->list.count; b += 2) {
-        while (k < node->arg_count && at[k] < range[b] * ZFI_NORM_BLOCK) k++;
-        if (k == node->arg_count || at[k] != range[b] * ZFI_NORM_BLOCK ||
-            zfi_whole_blocks(zfi_node_count(&g->nodes[node->args[k]])) != range[b + 1] - range[b])
-            return range[b];
-        k++;
+    for (int64_t b = 0; b < blocks->list.count; b += 2, k++) {
+        int64_t first = range[b] * ZFI_NORM_BLOCK, many = range[b + 1] - range[b];
+        while (
+            k < node->arg_count && at[k] <= first &&
+            !(at[k] == first && zfi_whole_blocks(zfi_node_count(&g->nodes[node->args[k]])) == many))
+            k++;
+        if (k == node->arg_count || at[k] != first) return range[b];
     }
     return -1;
 }
@@ -280,8 +284,7 @@ static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t unit, const zf_
         zfi_verify_fail(g, id, "%%%d is a gradient that was not summed over the %d ranks", (int)arg,
                         (int)g->world);
     else if (r->shares & ZFI_BATCH && !(x->bits & ZFI_BATCHES))
-        zfi_verify_fail(g, id,
-                        "%%%d is a gradient that was not summed over the %lld micro-batches",
+        zfi_verify_fail(g, id, "%%%d is a gradient that was not summed over the %lld micro-batches",
                         (int)arg, (long long)g->micro_batches);
     else if (x->bits & (ZFI_OTHER | ZFI_BATCH))
         zfi_verify_fail(g, id, "%%%d depends on %%%d, which is this rank's and micro-batch's alone",
@@ -357,8 +360,9 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
         zfi_verify_fail(g, id, "at block %lld of unit %%%d is no parameter like that",
                         (long long)block, (int)unit);
     if ((world->i > 1) != part)
-        zfi_verify_fail(g, id, part ? "%%%d is this rank's part: world must be %d"
-                                    : "%%%d is whole: world must not be given",
+        zfi_verify_fail(g, id,
+                        part ? "%%%d is this rank's part: world must be %d"
+                             : "%%%d is whole: world must not be given",
                         (int)node->args[0], (int)g->world);
     zfi_check_gradient(r, id, unit, blocks);
     zfi_check_cut(r, id, 1);
@@ -400,8 +404,9 @@ static void zfi_check_output(const zfi_ranks *r, int32_t id)
         return;
     if ((r->shares & ZFI_OTHER && !(bits & ZFI_RANKS)) ||
         (r->shares & ZFI_BATCH && !(bits & ZFI_BATCHES)) || bits & (ZFI_OTHER | ZFI_BATCH))
-        zfi_verify_fail(g, id, "%%%d is no sum over the global batch, of %d ranks and %lld "
-                               "micro-batches",
+        zfi_verify_fail(g, id,
+                        "%%%d is no sum over the global batch, of %d ranks and %lld "
+                        "micro-batches",
                         (int)node->args[0], (int)g->world, (long long)g->micro_batches);
 }
 

@@ -66,12 +66,8 @@ static int32_t zfi_viewed(const zf_graph *g, const zfi_node *node, int64_t *at)
     *at = 0;
     switch (node->op) {
     case ZF_OP_reshape: return 0;
-    case ZF_OP_view:
-        *at = node->attributes[0].i * (int64_t)zf_dtype_size(node->dtype);
-        return 0;
-    case ZF_OP_part:
-        *at = node->attributes[0].i > 1 ? -1 : 0;
-        return 0;
+    case ZF_OP_view: *at = node->attributes[0].i * (int64_t)zf_dtype_size(node->dtype); return 0;
+    case ZF_OP_part: *at = node->attributes[0].i > 1 ? -1 : 0; return 0;
     case ZF_OP_all_gather:
     case ZF_OP_reduce_scatter:
     case ZF_OP_all_reduce: return node->arg_count > 1 ? 1 : -1;

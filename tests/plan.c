@@ -1,0 +1,476 @@
+/* The verifier of plans on ranks and queues: each rule is broken once, by an edit of a good text,
+ * and the error names the nodes; and what random edits leave acceptable computes what it says.
+ */
+#include "../tools/pass.h"
+#include "numbers.h"
+
+/* ------------------------------------------------------------------------- planted mistakes */
+
+/* Stage 2, two ranks, two micro-batches, not placed. */
+static const char accumulating[] =
+    "zero stage=2 world=2 micro_batches=2\n"
+    "%2  = param \"a.w\" {init=normal b=0.3} : f32[8,8]\n"
+    "%3  = param \"b.w\" {init=normal b=0.3} : f32[8,8]\n"
+    "%42 = unit %2 {at=[0] size=2048} : f32[2048]\n"
+    "%43 = unit %3 {at=[0] size=2048} : f32[2048]\n"
+    "%1  = input \"x\" : f32[4,8]\n"
+    "%4  = input \"lr\" : f32[]\n"
+    "%44 = view %42 {shape=[8,8]} : f32[8,8]\n"
+    "%5  = matmul %1, %44 : f32[4,8]\n"
+    "%45 = view %43 {shape=[8,8]} : f32[8,8]\n"
+    "%6  = matmul %5, %45 : f32[4,8]\n"
+    "%7  = reshape %6 {shape=[32]} : f32[32]\n"
+    "%8  = sum %7 : f32[]\n"
+    "%9  = constant {values=[1]} : f32[]\n"
+    "%11 = broadcast %9 {shape=[4,8]} : f32[4,8]\n"
+    "%13 = matmul %11, %45 {transpose_b=true} : f32[4,8]\n"
+    "%14 = matmul %5, %11 {transpose_a=true} : f32[8,8]\n"
+    "%46 = pack %14 {at=[0] size=2048} : f32[2048]\n"
+    "%47 = accumulator : f32[1024]\n"
+    "%48 = reduce_scatter %46, %47 {world=2} : f32[1024]\n"
+    "%15 = matmul %1, %13 {transpose_a=true} : f32[8,8]\n"
+    "%49 = pack %15 {at=[0] size=2048} : f32[2048]\n"
+    "%50 = accumulator : f32[1024]\n"
+    "%51 = reduce_scatter %49, %50 {world=2} : f32[1024]\n"
+    "%52 = pack %8 {at=[0] size=1} : f32[1]\n"
+    "%53 = accumulator : f32[1]\n"
+    "%54 = all_reduce %52, %53 {world=2} : f32[1]\n"
+    "%55 = view %54 : f32[]\n"
+    "      output %55 \"loss\"\n"
+    "update:\n"
+    "%34 = state \"adamw.step\" : i64[]\n"
+    "%36 = state \"adamw.m/a.w\" : f32[8,8]\n"
+    "%37 = state \"adamw.v/a.w\" : f32[8,8]\n"
+    "%39 = state \"adamw.m/b.w\" : f32[8,8]\n"
+    "%40 = state \"adamw.v/b.w\" : f32[8,8]\n"
+    "%56 = square_sums %51 : f32[1]\n"
+    "%57 = all_gather %56 {world=2} : f32[2]\n"
+    "%58 = square_sums %48 : f32[1]\n"
+    "%59 = all_gather %58 {world=2} : f32[2]\n"
+    "%21 = total %57, %59 : f32[]\n"
+    "%22 = sqrt %21 : f32[]\n"
+    "      output %22 \"grad_norm\"\n"
+    "%28 = maximum %22, %9 : f32[]\n"
+    "%29 = div %9, %28 : f32[]\n"
+    "%62 = mul %51, %29 : f32[1024]\n"
+    "      gradient %42, %62\n"
+    "%64 = mul %48, %29 : f32[1024]\n"
+    "      gradient %43, %64\n"
+    "      advance %34\n"
+    "%66 = part %42 {world=2} : f32[1024]\n"
+    "%67 = unit %36 {at=[0] size=2048 world=2} : f32[1024]\n"
+    "%68 = unit %37 {at=[0] size=2048 world=2} : f32[1024]\n"
+    "      adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+    "blocks=[0,1] decays=[0]}\n"
+    "%70 = all_gather %66, %42 {world=2} : f32[2048]\n"
+    "%71 = part %43 {world=2} : f32[1024]\n"
+    "%72 = unit %39 {at=[0] size=2048 world=2} : f32[1024]\n"
+    "%73 = unit %40 {at=[0] size=2048 world=2} : f32[1024]\n"
+    "      adamw %71, %64, %72, %73, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+    "blocks=[0,1] decays=[0]}\n"
+    "%75 = all_gather %71, %43 {world=2} : f32[2048]\n";
+
+/* Stage 3, two ranks, with queues, placed. */
+static const char queued[] =
+    "zero stage=3 world=2 micro_batches=1\n"
+    "%2  = param \"a.w\" {init=normal b=0.3} : f32[8,8]\n"
+    "%3  = param \"b.w\" {init=normal b=0.3} : f32[8,8]\n"
+    "%42 = unit %2 {at=[0] size=2048 world=2} : f32[1024] @192+4096\n"
+    "%43 = unit %3 {at=[0] size=2048 world=2} : f32[1024] @4288+4096\n"
+    "%1  = input \"x\" : f32[4,8] @0+128\n"
+    "%4  = input \"lr\" : f32[] @128+4\n"
+    "%44 = all_gather %42 {world=2} : f32[2048] @8576+8192 queue=gather\n"
+    "%47 = all_gather %43 {world=2} : f32[2048] @16768+8192 queue=gather\n"
+    "      wait %44\n"
+    "%45 = view %44 {shape=[8,8]} : f32[8,8] @8576+256\n"
+    "%5  = matmul %1, %45 : f32[4,8] @24960+128\n"
+    "      release %44\n"
+    "      wait %47\n"
+    "%48 = view %47 {shape=[8,8]} : f32[8,8] @16768+256\n"
+    "%6  = matmul %5, %48 : f32[4,8] @8576+128\n"
+    "%7  = reshape %6 {shape=[32]} : f32[32] @8576+128\n"
+    "%8  = sum %7 : f32[] @33152+4\n"
+    "%9  = constant {values=[1]} : f32[] @8384+4\n"
+    "%11 = broadcast %9 {shape=[4,8]} : f32[4,8] @25088+128\n"
+    "%13 = matmul %11, %48 {transpose_b=true} : f32[4,8] @29056+128\n"
+    "      release %47\n"
+    "%14 = matmul %5, %11 {transpose_a=true} : f32[8,8] @8576+256\n"
+    "%50 = pack %14 {at=[0] size=2048} : f32[2048] @8576+8192\n"
+    "%51 = reduce_scatter %50 {world=2} : f32[1024] @24960+4096 queue=reduce\n"
+    "%15 = matmul %1, %13 {transpose_a=true} : f32[8,8] @16768+256\n"
+    "%52 = pack %15 {at=[0] size=2048} : f32[2048] @16768+8192\n"
+    "%53 = reduce_scatter %52 {world=2} : f32[1024] @29056+4096 queue=reduce\n"
+    "%54 = pack %8 {at=[0] size=1} : f32[1] @33152+4\n"
+    "%55 = all_reduce %54 {world=2} : f32[1] @33152+4\n"
+    "%56 = view %55 : f32[] @33152+4\n"
+    "      output %56 \"loss\"\n"
+    "      wait %51\n"
+    "      wait %53\n"
+    "update:\n"
+    "      sgd %42, %53, %4 {world=2 blocks=[0,1] decays=[0]}\n"
+    "      sgd %43, %51, %4 {world=2 blocks=[0,1] decays=[0]}\n"
+    "peak 33216 %53\n";
+
+/* Stage 1, two ranks, placed; updated parameters are gathered on a queue; accumulators. */
+static const char updating[] =
+    "zero stage=1 world=2 micro_batches=2\n"
+    "%2  = param \"w\" {init=normal b=0.3} : f32[8,8]\n"
+    "%42 = unit %2 {at=[0] size=2048} : f32[2048] @256+8192\n"
+    "%1  = input \"x\" : f32[8,8] @0+256\n"
+    "%4  = input \"lr\" : f32[] @8448+4\n"
+    "%44 = view %42 {shape=[8,8]} : f32[8,8] @256+256\n"
+    "%46 = pack %1 {at=[0] size=2048} : f32[2048] @8512+8192\n"
+    "%47 = accumulator : f32[1024] @16704+4096\n"
+    "%48 = reduce_scatter %46, %47 {world=2} : f32[1024] @16704+4096\n"
+    "%5  = matmul %1, %44 : f32[8,8] @8512+256\n"
+    "      output %5 \"y\"\n"
+    "update:\n"
+    "%6  = part %42 {world=2} : f32[1024]\n"
+    "      sgd %6, %48, %4 {world=2 blocks=[0,1] decays=[0]}\n"
+    "%7  = all_gather %6, %42 {world=2} : f32[2048] @256+8192 queue=gather\n"
+    "%8  = scale %4 {by=2} : f32[] @20800+4\n"
+    "      output %8 \"twice\"\n"
+    "      wait %7\n"
+    "peak 20864 %48\n";
+
+typedef struct mistake {
+    const char *text;
+    struct {
+        const char *from, *to;
+    } edits[2];
+    const char *error;
+} mistake;
+
+static void check_mistakes(test *t, const mistake *list, int count)
+{
+    for (int k = 0; k < count; k++) {
+        char text[6000], changed[6000];
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g;
+        snprintf(text, sizeof text, "%s", list[k].text);
+        for (int i = 0; i < 2 && list[k].edits[i].from; i++) {
+            char *at = strstr(text, list[k].edits[i].from);
+            if (!at) {
+                test_fail(t, __FILE__, __LINE__, "not in the text", list[k].edits[i].from);
+                return;
+            }
+            snprintf(changed, sizeof changed, "%.*s%s%s", (int)(at - text), text,
+                     list[k].edits[i].to, at + strlen(list[k].edits[i].from));
+            memcpy(text, changed, sizeof text);
+        }
+        g = zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
+        zf_graph_free(g);
+        if (g) test_fail(t, __FILE__, __LINE__, "no error; expected", list[k].error);
+        else if (error.status == ZF_ERR_NOMEM) {
+            test_unwind(t, __FILE__, __LINE__, "the text", error.status, error.text);
+            return;
+        } else CHECK_TEXT(t, error.text, list[k].error);
+    }
+}
+
+#define CHECK_MISTAKES(t, list) check_mistakes(t, list, (int)(sizeof(list) / sizeof *(list)))
+
+TEST(plan_texts_are_good)
+{
+    static const char *const texts[] = {accumulating, queued, updating};
+    for (int k = 0; k < 3; k++) {
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g = zf_graph_parse(texts[k], strlen(texts[k]),
+                                     &(zf_graph_desc){.allocator = t->allocator}, &error);
+        zf_graph_free(g);
+        NEED(t, g, &error);
+    }
+}
+
+TEST_ONCE(plan_waits_and_releases_are_checked)
+{
+    static const mistake list[] = {
+        {queued,
+         {{"      wait %44\n", ""}},
+         "verify: %45 = view %44 {shape=[8,8]} : f32[8,8] @8576+256: it reads %44 while all_gather "
+         "%44 on queue gather writes it; wait %44 must be above"},
+        {queued,
+         {{"      wait %44\n", ""},
+          {"%5  = matmul %1, %45 : f32[4,8] @24960+128\n",
+           "%5  = matmul %1, %45 : f32[4,8] @24960+128\n      wait %44\n"}},
+         "verify: %45 = view %44 {shape=[8,8]} : f32[8,8] @8576+256: it reads %44 while all_gather "
+         "%44 on queue gather writes it; wait %44 must be above"},
+        {queued,
+         {{"      wait %44\n", "      wait %44\n      wait %44\n"}},
+         "verify: wait %44: %44 has been waited for"},
+        {queued,
+         {{" @8576+8192 queue=gather", " @8576+8192"}},
+         "verify: wait %44: %44 is on queue compute, where it is complete at once"},
+        {queued,
+         {{"      wait %53\n", ""}, {"update:\n", "update:\n      wait %53\n"}},
+         "verify: %53 = reduce_scatter %52 {world=2} : f32[1024] @29056+4096 queue=reduce: nothing "
+         "waits for it before the end of the micro section"},
+        {queued,
+         {{"world=2} : f32[1] @33152+4", "world=2} : f32[1] @33152+4 queue=gather"},
+          {"%56 = view %55 : f32[] @33152+4\n",
+           "%60 = all_gather %55 {world=2} : f32[2] @33152+8 queue=reduce\n      wait %55\n      "
+           "wait %60\n%56 = view %55 : f32[] @33152+4\n"}},
+         "verify: %60 = all_gather %55 {world=2} : f32[2] @33152+8 queue=reduce: it reads %55 "
+         "while all_reduce %55 on queue gather writes it; wait %55 must be above"},
+        {queued,
+         {{"f32[4,8] @24960+128", "f32[4,8] @24960+128 queue=gather"}},
+         "verify: %5 = matmul %1, %45 : f32[4,8] @24960+128 queue=gather: on queue gather there "
+         "are collectives of several ranks alone"},
+        {queued,
+         {{"{world=2} : f32[2048] @8576+8192 queue=gather",
+           "{world=1} : f32[1024] @8576+8192 queue=gather"}},
+         "verify: %44 = all_gather %42 {world=1} : f32[1024] @8576+8192 queue=gather: on queue "
+         "gather there are collectives of several ranks alone"},
+        {queued,
+         {{"      wait %44\n", "      release %44\n"}},
+         "verify: release %44: it releases %44 while all_gather %44 on queue gather writes it; "
+         "wait %44 must be above"},
+        {queued,
+         {{"      wait %51\n", "      release %50\n      wait %51\n"}},
+         "verify: release %50: it releases %50 while reduce_scatter %51 on queue reduce reads it; "
+         "wait %51 must be above"},
+        {queued,
+         {{"      release %44\n", ""},
+          {"%5  = matmul %1, %45 : f32[4,8] @24960+128\n",
+           "      release %44\n%5  = matmul %1, %45 : f32[4,8] @24960+128\n"}},
+         "verify: %5 = matmul %1, %45 : f32[4,8] @24960+128: it reads %45, whose bytes have been "
+         "released"},
+        {queued,
+         {{"      release %44\n", "      release %44\n      release %44\n"}},
+         "verify: release %44: %44 has been released"},
+        {queued,
+         {{"      release %44\n", "      release %42\n"}},
+         "verify: release %42: %42 is a unit, which stays"},
+        {accumulating,
+         {{"%5  = matmul %1, %44 : f32[4,8]\n",
+           "%5  = matmul %1, %44 : f32[4,8]\n      release %44\n"}},
+         "verify: release %44: %42 is a unit, which stays"},
+        {queued,
+         {{"      wait %51\n", "      release %55\n      wait %51\n"}},
+         "verify: release %55: %55 is an output, which is read after the step"},
+        {queued,
+         {{"      output %56 \"loss\"\n", "      release %55\n      output %56 \"loss\"\n"}},
+         "verify: output %56 \"loss\": it reads %56, whose bytes have been released"},
+        {updating,
+         {{"%8  = scale %4 {by=2} : f32[] @20800+4\n",
+           "%9 = neg %44 : f32[8,8] @20864+256\n%8  = scale %4 {by=2} : f32[] @20800+4\n"}},
+         "verify: %9 = neg %44 : f32[8,8] @20864+256: it reads %44 while all_gather %7 on queue "
+         "gather writes it; wait %7 must be above"},
+    };
+    CHECK_MISTAKES(t, list);
+}
+
+TEST_ONCE(plan_gradients_are_summed_once)
+{
+    static const mistake list[] = {
+        {accumulating,
+         {{"all_reduce %52, %53 {world=2}", "all_reduce %52, %53 {world=4}"}},
+         "verify: %54 = all_reduce %52, %53 {world=4} : f32[1]: it is for 4 ranks, and the graph "
+         "for 2"},
+        {queued,
+         {{"unit %2 {at=[0] size=2048 world=2} : f32[1024] @192+4096",
+           "unit %2 {at=[0] size=4096 world=4} : f32[1024] @192+4096"}},
+         "verify: %42 = unit %2 {at=[0] size=4096 world=4} : f32[1024] @192+4096: it is for 4 "
+         "ranks, and the graph for 2"},
+        {accumulating,
+         {{"zero stage=2 world=2 micro_batches=2\n", ""}},
+         "verify: %48 = reduce_scatter %46, %47 {world=2} : f32[1024]: a collective comes with "
+         "zf_zero, which has not been run"},
+        {accumulating,
+         {{"all_reduce %52, %53 {", "all_reduce %52 {"}},
+         "verify: %54 = all_reduce %52 {world=2} : f32[1]: operand 1, an accumulator of the 2 "
+         "micro-batches, is missing"},
+        {accumulating,
+         {{"reduce_scatter %49, %50 {", "reduce_scatter %49, %47 {"}},
+         "verify: %51 = reduce_scatter %49, %47 {world=2} : f32[1024]: %47 accumulates %48 "
+         "already"},
+        {accumulating,
+         {{"mul %51, %29", "mul %50, %29"}},
+         "verify: %62 = mul %50, %29 : f32[1024]: %50 is an accumulator: its value is that of the "
+         "sum onto it"},
+        {accumulating,
+         {{"all_reduce %52, %53 {world=2}", "all_reduce %52, %53 {world=1}"}},
+         "verify: output %55 \"loss\": %55 is no sum over the global batch, of 2 ranks and 2 "
+         "micro-batches"},
+        {accumulating,
+         {{"%55 = view %54 : f32[]\n",
+           "%80 = accumulator : f32[1]\n%81 = all_reduce %54, %80 {world=2} : f32[1]\n%55 = view "
+           "%54 : f32[]\n"}},
+         "verify: %81 = all_reduce %54, %80 {world=2} : f32[1]: %54 has been summed over the ranks "
+         "already"},
+        {accumulating,
+         {{"%52 = pack %8 {at=[0] size=1} : f32[1]\n",
+           "%80 = accumulator : f32[2048]\n%81 = all_reduce %46, %80 {world=1} : f32[2048]\n%82 = "
+           "accumulator : f32[2048]\n%83 = all_reduce %81, %82 {world=1} : f32[2048]\n%52 = pack "
+           "%8 {at=[0] size=1} : f32[1]\n"}},
+         "verify: %83 = all_reduce %81, %82 {world=1} : f32[2048]: %81 has been summed over the "
+         "micro-batches already"},
+        {accumulating,
+         {{"%56 = square_sums %51 : f32[1]\n",
+           "%80 = all_reduce %46 {world=2} : f32[2048]\n%56 = square_sums %51 : f32[1]\n"}},
+         "verify: %80 = all_reduce %46 {world=2} : f32[2048]: %46 is that of the last micro-batch "
+         "alone"},
+        {accumulating,
+         {{"%62 = mul %51, %29 : f32[1024]",
+           "%80 = part %49 {world=2} : f32[1024]\n%62 = mul %80, %29 : f32[1024]"}},
+         "verify: gradient %42, %62: %62 is a gradient that was not summed over the 2 ranks"},
+        {accumulating,
+         {{"reduce_scatter %49, %50 {world=2} : f32[1024]\n",
+           "all_reduce %80, %50 {world=2} : f32[1024]\n"},
+          {"%50 = accumulator : f32[1024]\n",
+           "%50 = accumulator : f32[1024]\n%80 = view %49 {shape=[1024]} : f32[1024]\n"}},
+         "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+         "blocks=[0,1] decays=[0]}: %66 is this rank's part, and %62 is whole"},
+        {accumulating,
+         {{"adamw %66, %62", "adamw %66, %64"}},
+         "verify: adamw %71, %64, %72, %73, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+         "blocks=[0,1] decays=[0]}: %64 has the gradients of unit %42, which they update above"},
+        {accumulating,
+         {{"%62 = mul %51, %29", "%62 = add %51, %48"}},
+         "verify: gradient %42, %62: %62 mixes gradients of several sums"},
+        {accumulating,
+         {{"%62 = mul %51, %29", "%62 = mul %51, %8"}},
+         "verify: gradient %42, %62: %62 depends on %1, which is this rank's and micro-batch's "
+         "alone"},
+        {accumulating,
+         {{"%68, %4, %34", "%68, %8, %34"}},
+         "verify: adamw %66, %62, %67, %68, %8, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+         "blocks=[0,1] decays=[0]}: %8 depends on %1, so ranks would update differently"},
+        {accumulating,
+         {{"%68, %4, %34", "%68, %56, %34"}},
+         "verify: adamw %66, %62, %67, %68, %56, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+         "blocks=[0,1] decays=[0]}: %56 is this rank's part, so ranks would update differently"},
+        {accumulating,
+         {{"%49 = pack %15 {at=[0]", "%49 = pack %15 {at=[1024]"}},
+         "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+         "blocks=[0,1] decays=[0]}: what lies at block 0 of unit %42 has no gradient in %49"},
+        {accumulating,
+         {{"blocks=[0,1]", "blocks=[1,2]"}},
+         "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+         "blocks=[1,2] decays=[0]}: at block 1 of unit %42 is no parameter like that"},
+        {accumulating,
+         {{"%68 = unit %37 {at=[0]", "%68 = unit %37 {at=[1024]"}},
+         "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+         "blocks=[0,1] decays=[0]}: what lies at block 0 of unit %42 has no state in %68"},
+        {accumulating,
+         {{"%67 = unit %36 {at=[0] size=2048 world=2}", "%67 = unit %36 {at=[0] size=1024}"}},
+         "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+         "blocks=[0,1] decays=[0]}: %66 is this rank's part, and %67 is whole"},
+        {accumulating,
+         {{"adamw %71, %64, %72, %73", "adamw %71, %64, %67, %73"}},
+         "verify: adamw %71, %64, %67, %73, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+         "blocks=[0,1] decays=[0]}: %67 has an update already"},
+        {accumulating,
+         {{"%67 = unit %36 {at=[0] size=2048 world=2} : f32[1024]",
+           "%67 = state \"m\" : f32[1024]"}},
+         "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+         "blocks=[0,1] decays=[0]}: %66 is this rank's part, and %67 is whole"},
+        {accumulating,
+         {{"world=2 blocks", "blocks"}},
+         "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 blocks=[0,1] "
+         "decays=[0]}: %66 is this rank's part: world must be 2"},
+        {accumulating,
+         {{"%70 = all_gather %66, %42 {world=2} : f32[2048]\n", ""}},
+         "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+         "blocks=[0,1] decays=[0]}: nothing gathers unit %42, of which it updates this rank's "
+         "part"},
+        {accumulating,
+         {{"%70 = all_gather %66, %42 {world=2} : f32[2048]\n",
+           "%80 = view %42 {shape=[8,8]} : f32[8,8]\n      output %80 \"w\"\n%70 = all_gather %66, "
+           "%42 {world=2} : f32[2048]\n"}},
+         "verify: %80 = view %42 {shape=[8,8]} : f32[8,8]: only this rank's part of %42 is "
+         "updated: an all_gather into it must be above"},
+        {accumulating,
+         {{"%15 = matmul %1, %13 {transpose_a=true} : f32[8,8]\n",
+           "%80 = part %42 {world=2} : f32[1024]\n%81 = all_gather %80, %42 {world=2} : "
+           "f32[2048]\n%15 = matmul %1, %13 {transpose_a=true} : f32[8,8]\n"}},
+         "verify: %81 = all_gather %80, %42 {world=2} : f32[2048]: it writes %42 in the micro "
+         "section, which may run again"},
+        {queued,
+         {{"update:\n", ""}},
+         "verify: sgd %42, %53, %4 {world=2 blocks=[0,1] decays=[0]}: it updates in the micro "
+         "section, which may run again"},
+        {accumulating,
+         {{"%55 = view %54 : f32[]", "%55 = view %52 : f32[]"}},
+         "verify: output %55 \"loss\": %55 is no sum over the global batch, of 2 ranks and 2 "
+         "micro-batches"},
+        {accumulating,
+         {{"      advance %34\n", "      output %62 \"g\"\n      advance %34\n"}},
+         "verify: output %62 \"g\": %62 is this rank's part alone"},
+    };
+    CHECK_MISTAKES(t, list);
+}
+
+TEST_ONCE(plan_places_are_checked)
+{
+    static const mistake list[] = {
+        {queued,
+         {{"transpose_a=true} : f32[8,8] @16768", "transpose_a=true} : f32[8,8] @8576"}},
+         "verify: %15 = matmul %1, %13 {transpose_a=true} : f32[8,8] @8576+256: its result lies on "
+         "%50, which reduce_scatter %51 on queue reduce uses until it is waited for"},
+        {queued,
+         {{"%54 = pack %8 {at=[0] size=1} : f32[1] @33152",
+           "%54 = pack %8 {at=[0] size=1} : f32[1] @8576"}},
+         "verify: %54 = pack %8 {at=[0] size=1} : f32[1] @8576+4: its result lies on %50, which "
+         "reduce_scatter %51 on queue reduce uses until it is waited for"},
+        {queued,
+         {{"%54 = pack %8 {at=[0] size=1} : f32[1] @33152",
+           "%54 = pack %8 {at=[0] size=1} : f32[1] @24960"}},
+         "verify: %54 = pack %8 {at=[0] size=1} : f32[1] @24960+4: its result lies on %51, which "
+         "reduce_scatter %51 on queue reduce uses until it is waited for"},
+        {queued,
+         {{"%54 = pack %8 {at=[0] size=1} : f32[1] @33152+4",
+           "%54 = pack %8 {at=[0] size=1} : f32[1] @33152+4 scratch=24960+8"}},
+         "verify: %54 = pack %8 {at=[0] size=1} : f32[1] @33152+4 scratch=24960+8: its scratch "
+         "lies on %51, which reduce_scatter %51 on queue reduce uses until it is waited for"},
+        {queued,
+         {{"@16768+8192 queue=gather", "@8576+8192 queue=gather"}},
+         "verify: wait %44: the bytes of %44 belong to %47"},
+        {queued,
+         {{"@29056+4096 queue=reduce", "@24960+4096 queue=reduce"}},
+         "verify: wait %51: the bytes of %51 belong to %53"},
+        {queued,
+         {{"%5  = matmul %1, %45 : f32[4,8] @24960", "%5  = matmul %1, %45 : f32[4,8] @16768"}},
+         "verify: %5 = matmul %1, %45 : f32[4,8] @16768+128: its result lies on %47, which "
+         "all_gather %47 on queue gather uses until it is waited for"},
+        {updating,
+         {{"      output %5 \"y\"\n", ""},
+          {"%5  = matmul %1, %44 : f32[8,8] @8512+256",
+           "%5  = matmul %1, %44 : f32[8,8] @16704+256"}},
+         "verify: %47 = accumulator : f32[1024] @16704+4096: at the end of the micro section its "
+         "bytes belong to %5"},
+        {updating,
+         {{"%8  = scale %4 {by=2} : f32[] @20800", "%8  = scale %4 {by=2} : f32[] @8512"}},
+         "verify: output %5 \"y\": the bytes of %5 belong to %8"},
+        {updating,
+         {{"%8  = scale %4 {by=2} : f32[] @20800", "%8  = scale %4 {by=2} : f32[] @0"}},
+         "verify: %1 = input \"x\" : f32[8,8] @0+256: at the end of the step its bytes belong to "
+         "%8"},
+        {updating,
+         {{"%8  = scale %4 {by=2} : f32[] @20800+4",
+           "%8  = scale %4 {by=2} : f32[] @20800+4 scratch=0+8"}},
+         "verify: %1 = input \"x\" : f32[8,8] @0+256: at the end of the step its bytes are gone"},
+        {updating,
+         {{"{world=2} : f32[1024] @16704+4096", "{world=2} : f32[1024] @8512+4096"}},
+         "verify: %48 = reduce_scatter %46, %47 {world=2} : f32[1024] @8512+4096: its place must "
+         "be that of %47, into which it writes"},
+        {updating,
+         {{"%47 = accumulator : f32[1024] @16704+4096", "%47 = accumulator : f32[1024]"},
+          {"f32[1024] @16704+4096", "f32[1024]"}},
+         "verify: %47 = accumulator : f32[1024]: it has no place"},
+        {updating,
+         {{"%6  = part %42 {world=2} : f32[1024]",
+           "%6  = part %42 {world=2} : f32[1024] @8512+4096"}},
+         "verify: sgd %6, %48, %4 {world=2 blocks=[0,1] decays=[0]}: it writes %6, which is a copy "
+         "and no part of %42"},
+        {updating,
+         {{"b=0.3} : f32[8,8]", "b=0.3} : f32[8,8] @8512+256"}},
+         "verify: %2 = param \"w\" {init=normal b=0.3} : f32[8,8] @8512+256: it has a place, and "
+         "lies in the unit %42"},
+        {updating,
+         {{"f32[2048] @256+8192 queue", "f32[2048] @8512+8192 queue"}},
+         "verify: %7 = all_gather %6, %42 {world=2} : f32[2048] @8512+8192 queue=gather: its place "
+         "must be that of %42, into which it writes"},
+    };
+    CHECK_MISTAKES(t, list);
+}

@@ -61,6 +61,15 @@ build/coverage/%: private MODE = -O0 -g --coverage $(DOUBTFUL)
 DOUBTFUL  = -Wno-unknown-warning-option -Wno-format-truncation -Wno-maybe-uninitialized
 SANITIZED = -fno-sanitize-recover=all $(DOUBTFUL)
 
+# build/bert runs on processes as well where there is an MPI; make MPICC= does without.
+MPICC := $(shell command -v mpicc)
+ifneq ($(MPICC),)
+MPI = build/obj/mpi/examples/bert/mpi.o build/obj/mpi/zeroflow_mpi.o
+build/bert:      private override CC = $(MPICC)
+build/obj/mpi/%: private override CC = $(MPICC)
+build/obj/mpi/%: private MODE = -DBERT_MPI
+endif
+
 # make V=1 shows the commands.
 say       = $(if $V,,@$(if $(QUIET),,printf '  %-8s %s\n' $1 $@;))
 
@@ -85,7 +94,8 @@ $1/libparts.a: $(PARTS:%.c=$1/obj/%.o)
 	$$(ARCHIVE)
 $1/tests: $(TESTS:%.c=$1/obj/%.o) $1/libparts.a
 	$$(LINK)
-$1/bert: $1/obj/examples/bert/main.o $1/libparts.a $1/libzeroflow.a
+$1/bert: $1/obj/examples/bert/main.o $(if $(filter build,$1),$(MPI)) $1/libparts.a \
+         $1/libzeroflow.a
 	$$(LINK)
 $(TOOLS:%=$1/%): $1/%: $1/obj/tools/%.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)
@@ -97,6 +107,10 @@ endef
 
 $(foreach v,$(filter-out build/dist,$(VARIANTS)),$(eval $(call variant,$v,)))
 $(eval $(call variant,build/dist,build/dist/tree/))
+
+# What runs on processes is compiled by mpicc.
+build/obj/mpi/%.o: %.c Makefile | build/.needs-build
+	$(COMPILE) -I. $<
 
 $(FUZZ:%=build/fuzz/%): build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/libparts.a \
                                       build/fuzz/libzeroflow.a
@@ -143,7 +157,7 @@ test: build/.needs-test ## build and run every test
 	+@MAKE='$(MAKE)' sh tests/run.sh
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
-GROUPS = unit oom clang dist asan oom-asan ubsan tsan blas examples opt bert consumers fuzz neon
+GROUPS = unit oom clang dist asan oom-asan ubsan tsan blas examples opt plan bert consumers fuzz neon
 
 test-unit test-oom: build/tests
 test-clang:         build/clang/tests
@@ -155,6 +169,7 @@ test-tsan:          build/tsan/tests
 test-blas:          $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h),build/blas/tests)
 test-examples:      $(EXAMPLES:%=build/%)
 test-opt:           build/zf-opt
+test-plan:          build/zf-plan
 test-bert:          build/bert
 test-consumers:     dist
 test-neon:          dist

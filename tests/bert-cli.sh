@@ -123,8 +123,11 @@ END
 "$bert" vocab --corpus "$corpus" --vocab "$vocab" --size 100 > "$work/out" 2>&1
 result 'makes a vocabulary'
 
+# With the words in $launch in front.
+launch=
+# shellcheck disable=SC2086
 pretrain() {
-    run "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 --batch 4 \
+    run $launch "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 --batch 4 \
         "$@"
 }
 # spoils TEXT OPTIONS...: pretrain with these ends with that error.
@@ -380,20 +383,20 @@ check 'but has no gradients' spoils "--dump-grads $work/none: the checkpoint had
 
 # ------------------------------------------------------------------------------------------ ranks
 
-# ranked NAME OPTIONS...: a short run with all that ranks could change; NAME says where its
+# ranked RUN OPTIONS...: a short run with all that ranks could change; RUN says where its
 # parameters, its gradients, and its losses to the end are left.
 ranked() {
-    name=$1
+    leaves=$1
     shift
     pretrain --batch 8 --steps 8 --dropout 0.2 --clip 0.5 --bucket 20000 --eval-batches 4 \
-        --dump "$work/$name.params" --dump-grads "$work/$name.grads" --log "$work/$name.csv" \
+        --dump "$work/$leaves.params" --dump-grads "$work/$leaves.grads" --log "$work/$leaves.csv" \
         --report "$work/report.json" "$@"
     [ $status = 0 ] && [ ! -s "$work/err" ] && {
-        cut -d, -f1-6 "$work/$name.csv"
+        cut -d, -f1-6 "$work/$leaves.csv"
         grep '^held out: ' "$work/out"
-    } > "$work/$name.losses"
+    } > "$work/$leaves.losses"
 }
-# like NAME OPTIONS...: another run leaves the same.
+# like RUN OPTIONS...: another run leaves the same.
 like() {
     model=$1
     shift
@@ -461,12 +464,34 @@ foreign() {
     [ $status = 1 ] && grep -q '^bert: torchrun started 4 processes, and ' "$work/err"
 }
 check 'a launcher that cannot be joined' foreign
+mpi=$(command -v mpirun) && grep -q 'without MPI' "$work/err" && mpi=
 twice() {
     run env RANK=0 WORLD_SIZE=4 "$bert" pretrain --corpus c --vocab v --ranks 4
     said='torchrun started 4 processes, and --ranks 4 makes threads of one: start one process, or'
     [ $status = 1 ] && [ "$(cat "$work/err")" = "bert: $said leave --ranks out" ]
 }
 check 'threads of several processes' twice
+
+# Processes, where the program is built with MPI: on any number of cores, and for root as well.
+if [ -n "$mpi" ]; then
+    export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+    export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
+    launch='mpirun -np 4'
+    for zero in 0 1 2 3; do
+        check "stage $zero, four processes: the same bits" like adamw --zero $zero --prefetch 20000
+    done
+    check 'stage 3, four processes, lamb: the same bits' like lamb --optimizer lamb --zero 3
+    launch='mpirun -np 2'
+    check 'stage 3, two processes x 2 micro-batches: the same bits' \
+        like adamw --zero 3 --micro-batches 2
+    told_once() {
+        pretrain --steps 10 --log /dev/full
+        [ $status = 1 ] && [ "$(grep -c ^bert: "$work/err")" = 1 ] &&
+            grep -qx 'bert: /dev/full: No space left on device' "$work/err"
+    }
+    check 'one process fails, all end' told_once
+    launch=
+fi
 
 # ------------------------------------------------------------------------------ capitals, batches
 

@@ -15,7 +15,7 @@ logs=build/test
 mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
-groups='tsan oom-asan asan oom unit dist clang blas bert consumers fuzz examples opt neon'
+groups='tsan oom-asan asan oom unit dist clang blas bert consumers fuzz examples opt plan neon'
 
 run_all() {
     rm -f "$logs"/*.counts
@@ -174,6 +174,8 @@ run_opt() {
     check 'an unknown option' gives 2 nonesuch build/zf-opt --nonesuch
     check 'help' gives 0 '^Usage: zf-opt' build/zf-opt --help
 }
+
+run_plan() { suite sh tests/zfplan.sh build/zf-plan; }
 
 run_consumers() { . tests/consumers/run.sh; }
 

@@ -1,0 +1,172 @@
+#!/bin/sh
+# zf-plan: its numbers against the formulas of ZeRO (Rajbhandari et al. 2020, table 1), and what a
+# mistake is told: sh tests/zfplan.sh [PROGRAM]
+#
+# One line per check, and "N passed, N failed" at the end.
+set -u
+export LC_ALL=C
+
+plan=${1:-build/zf-plan}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+passed=0
+failed=0
+
+# is NAME GOT WANTED
+is() {
+    if [ "$2" = "$3" ]; then
+        passed=$((passed + 1))
+        echo "ok      $1"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $1: $2, not $3"
+    fi
+}
+
+# holds NAME CONDITION: arithmetic that is not 0
+holds() { is "$1" $(($2)) 1; }
+
+# of KEY: a whole number of the JSON in $work/json, at the top; of traffic KEY: what is sent
+of() { sed -n "s/^  \"$1\": \([0-9]*\),*\$/\1/p" "$work/json"; }
+sent() { sed -n "/\"traffic\"/,/}/s/^    \"$1\": \([0-9]*\),*\$/\1/p" "$work/json"; }
+calls() { sed -n "/\"calls\"/,/}/s/^    \"$1\": \([0-9]*\),*\$/\1/p" "$work/json"; }
+
+planned() { "$plan" --json "$@" > "$work/json" 2> "$work/err" || cat "$work/err"; }
+
+# gigabytes DIGITS: what parameters, gradients and optimizer take
+gigabytes() {
+    echo $(($(of parameters) + $(of gradients) + $(of optimizer))) |
+        awk -v digits="$1" '{ printf "%.*f", digits, $1 / 1e9 }'
+}
+
+# --------------------------------------------------------------------- 7.5e9 parameters, 64 ranks
+
+ranks=64
+hidden=4096
+vocab=59392
+layers=36
+seq=1024
+count=$((vocab * hidden + seq * hidden + layers * (12 * hidden * hidden + 13 * hidden) + 2 * hidden))
+gpt="--model gpt --layers $layers --hidden $hidden --heads 32 --vocab $vocab --seq $seq --batch 1
+     --world $ranks"
+
+# stage N PRECISION BYTES OPTIMIZER: of a parameter. All that is cut is cut into parts of 1024
+# elements or a multiple, so that the division is even.
+stage() {
+    what="stage $1 in $2"
+    planned $gpt --zero "$1" --precision "$2"
+    padded=$(of padded_count)
+    part=$((padded / ranks))
+    is "$what: parameters" "$(of parameter_count)" "$count"
+    case $1 in
+    0) p=$padded g=$padded o=$padded ;;
+    # The word embedding's sum comes first, when all gradients are there still.
+    1) p=$padded g=$((padded + vocab * hidden / ranks)) o=$part ;;
+    2) p=$padded g=$part o=$part ;;
+    *) p=$part g=$part o=$part ;;
+    esac
+    is "$what: bytes of parameters" "$(of parameters)" $((p * $3))
+    is "$what: bytes of gradients" "$(of gradients)" $((g * $3))
+    is "$what: bytes of the optimizer, and its clock" "$(of optimizer)" $((o * $4 + 64))
+    holds "$what: all of it, and the rest, is the peak" \
+        "$(of live) <= $(of peak) && $(of live) >= $(of parameters) + $(of optimizer)"
+
+    # One part is sent to each other rank; so is the sum of the losses, a float that is reduced.
+    all=$((part * (ranks - 1) * $3))
+    loss=$((2 * (ranks - 1) * 4))
+    if [ "$1" = 0 ]; then
+        is "$what: reduced" "$(sent all_reduce)" $((2 * all + loss))
+        is "$what: nothing else" "$(sent all_gather) $(sent reduce_scatter)" '0 0'
+    else
+        is "$what: scattered" "$(sent reduce_scatter)" $all
+        is "$what: the loss" "$(sent all_reduce)" $loss
+        # Padding is less than a block of each rank for each unit.
+        holds "$what: padding" "$padded - $count < $(calls reduce_scatter) * 1024 * $ranks"
+        [ "$1" = 3 ] || is "$what: gathered" "$(sent all_gather)" $all
+    fi
+    if [ "$1" = 3 ]; then
+        # Forward and backward, but for the positions, which the backward pass has no use for.
+        holds "$what: gathered twice" \
+            "$(sent all_gather) <= 2 * $all && $(sent all_gather) > 2 * $all - $all / 1000"
+    fi
+}
+
+for n in 0 1 2 3; do
+    stage $n f32 4 8
+    stage $n bf16 2 12
+    case $n in
+    0) is 'bf16, stage 0: the paper' "$(gigabytes 0)" 120 ;;
+    1) is 'bf16, stage 1: the paper' "$(gigabytes 1)" 31.4 ;;
+    2) is 'bf16, stage 2: the paper' "$(gigabytes 1)" 16.6 ;;
+    3) is 'bf16, stage 3: the paper' "$(gigabytes 1)" 1.9 ;;
+    esac
+done
+
+planned --model gpt --layers 128 --hidden 25600 --heads 160 --seq 2048 --batch 1 --precision bf16 \
+    --world 1024 --zero 3
+is '10^12 parameters' "$(of parameter_count)" $((50257 * 25600 + 2048 * 25600 + 2 * 25600 + 128 * (
+    12 * 25600 * 25600 + 13 * 25600)))
+is '10^12 parameters on 1024 ranks: the paper' "$(gigabytes 0)" 16
+
+# --------------------------------------------------------------------------------------- the rest
+
+planned
+is 'BERT-base by default' "$(of parameter_count) $(of layers) $(of world)" '110106428 12 1'
+is 'one rank sends nothing' "$(sent all_reduce)" 0
+planned --model bert --layers 24 --hidden 1024 --heads 16 --zero 2 --world 16 --micro-batches 4 \
+    --precision bf16 --optimizer lamb --clip 1 --prefetch 64M --bucket 32M
+is 'BERT-large, everything on' "$(of parameter_count) $(of micro_batches)" '336226108 4'
+holds 'a reduction of each micro-batch' "$(calls reduce_scatter) % 4 == 0"
+planned --model gpt
+is 'GPT-2 small' "$(of parameter_count)" 124439808
+holds 'FLOPs: six for each parameter and token, and more' \
+    "$(sed -n 's/^  "flops": \([0-9.e+]*\),$/\1/p' "$work/json" | awk '{ printf "%.0f", $1 }') >
+     6 * 8 * 1024 * $(of parameter_count)"
+
+"$plan" --model gpt --zero 3 --world 8 > "$work/table"
+is 'a table' "$(grep -Ec '^(parameters|gradients|optimizer|activations|communication|workspace|peak|all_gather) ' \
+    "$work/table")" 8
+
+# fails STATUS TEXT OPTIONS...
+fails() {
+    wanted=$1
+    text=$2
+    shift 2
+    said=$("$plan" "$@" 2>&1 > "$work/out")
+    is "zf-plan $*" "$?: $(echo "$said" | head -n 1)" "$wanted: $text"
+}
+
+misused() {
+    text=$1
+    shift
+    fails 2 "zf-plan: $text" "$@"
+}
+
+misused "--model must be bert or gpt, not 'elmo'" --model elmo
+misused "--layers must be a whole number from 1 to 65536, not '0'" --layers 0
+misused "--hidden must be a whole number from 1 to 1048576, not '12x'" --hidden 12x
+misused "--heads must divide --hidden, 768, not be 7" --heads 7
+misused "--zero must be a whole number from 0 to 3, not '4'" --zero 4
+misused "--world must be a whole number from 1 to 1048576, not '-1'" --world -1
+misused "--precision must be f32 or bf16, not 'f16'" --precision f16
+misused "--optimizer must be adamw or lamb, not 'sgd'" --optimizer sgd
+misused "--clip must be a number above 0, not 'nan'" --clip nan
+misused "--memory must be a whole number from 1 to 4611686018427387903, in bytes, not '1X'" --memory 1X
+misused "--memory must be a whole number from 1 to 4611686018427387903, in bytes, not '8388608T'" \
+    --memory 8388608T
+misused "'more' is no option" more
+fails 2 "$plan: unrecognized option '--nonesuch'" --nonesuch
+
+"$plan" --memory 1G > "$work/out" 2> "$work/err"
+is 'a plan that does not fit' "$?" 1
+is 'says by how much, where, and what is there' "$(grep -Ec \
+    '^zf-plan: .*the plan takes [0-9]+ bytes, [0-9]+ more than the limit of 1073741824; most is alive at %[0-9]+ [a-z_]+; the largest there are .*unit with [0-9]+' \
+    "$work/err")" 1
+"$plan" --memory 16G > /dev/null
+is 'a plan that fits' "$?" 0
+"$plan" --help | grep -q '^Usage: zf-plan'
+is 'help' "$?" 0
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

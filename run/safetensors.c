@@ -9,7 +9,7 @@
  */
 enum {
     ZFI_HEADER_LIMIT = 100000000,
-    ZFI_CHECK_CHUNK = 256 << 10 /* read, then summed while in cache */
+    ZFI_CHECK_CHUNK = 256 << 10 /* summed while in cache */
 };
 
 static const struct {
@@ -66,21 +66,12 @@ ZF_API void zf_safetensors_close(zf_safetensors *file)
     zfi_free(&memory, file, sizeof *file);
 }
 
-/* bytes from `offset` of the file, which has them. With `crc`, adds them to the checksum. */
+/* bytes from `offset` of the file, which has them. */
 static zf_status zfi_safetensors_copy(const zf_safetensors *file, uint64_t offset, void *out,
-                                      size_t bytes, uint32_t *crc, zf_error *error)
+                                      size_t bytes, zf_error *error)
 {
-    zf_status status;
-    while (bytes) {
-        size_t part = crc && bytes > ZFI_CHECK_CHUNK ? ZFI_CHECK_CHUNK : bytes;
-        if (file->data) memcpy(out, file->data + offset, part);
-        else if ((status = zfi_file_read(file->file, file->path, offset, out, part, error)))
-            return status;
-        if (crc) *crc = zfi_crc32c(*crc, out, part);
-        out = (char *)out + part;
-        offset += part;
-        bytes -= part;
-    }
+    if (!file->data) return zfi_file_read(file->file, file->path, offset, out, bytes, error);
+    if (bytes) memcpy(out, file->data + offset, bytes);
     return ZF_OK;
 }
 
@@ -249,7 +240,7 @@ static zf_status zfi_safetensors_header(zf_safetensors *file, zf_error *error)
     if (file->size < 8)
         return zfi_fail(error, ZF_ERR_FORMAT, "%s: %llu bytes, too short for a safetensors file",
                         file->path, (unsigned long long)file->size);
-    if ((status = zfi_safetensors_copy(file, 0, front, 8, NULL, error))) return status;
+    if ((status = zfi_safetensors_copy(file, 0, front, 8, error))) return status;
     for (int i = 7; i >= 0; i--) bytes = bytes << 8 | front[i];
     if (bytes > ZFI_HEADER_LIMIT)
         return zfi_fail(
@@ -264,7 +255,7 @@ static zf_status zfi_safetensors_header(zf_safetensors *file, zf_error *error)
     file->start = 8 + bytes;
     text = zfi_realloc(&file->memory, NULL, 0, (size_t)bytes + 1);
     if (!text) return zfi_nomem(error);
-    status = zfi_safetensors_copy(file, 8, text, (size_t)bytes, NULL, error);
+    status = zfi_safetensors_copy(file, 8, text, (size_t)bytes, error);
     if (!status && (!bytes || text[0] != '{'))
         status =
             zfi_fail(error, ZF_ERR_FORMAT, "%s: the header does not begin with '{'", file->path);
@@ -328,9 +319,8 @@ ZF_API int32_t zf_safetensors_find(const zf_safetensors *file, const char *name)
     return json && json != zf_safetensors_metadata(file) ? (int32_t)json->start : -1;
 }
 
-/* As zf_safetensors_read_range. With `crc` (first 0), adds what is read to the checksum. */
-static zf_status zfi_safetensors_fetch(const zf_safetensors *file, int32_t index, size_t offset,
-                                       void *out, size_t bytes, uint32_t *crc, zf_error *error)
+ZF_API zf_status zf_safetensors_read_range(zf_safetensors *file, int32_t index, size_t offset,
+                                           void *out, size_t bytes, zf_error *error)
 {
     const zf_safetensors_entry *entry = zf_safetensors_at(file, index);
     char quoted[ZFI_QUOTE];
@@ -347,13 +337,7 @@ static zf_status zfi_safetensors_fetch(const zf_safetensors *file, int32_t index
                         "%s: %zu bytes from %zu of the tensor %s, which has %zu", file->path, bytes,
                         offset, zfi_quote(quoted, entry->name, strlen(entry->name)), entry->bytes);
     return zfi_safetensors_copy(file, file->start + file->tensors[index].begin + offset, out, bytes,
-                                crc, error);
-}
-
-ZF_API zf_status zf_safetensors_read_range(zf_safetensors *file, int32_t index, size_t offset,
-                                           void *out, size_t bytes, zf_error *error)
-{
-    return zfi_safetensors_fetch(file, index, offset, out, bytes, NULL, error);
+                                error);
 }
 
 ZF_API zf_status zf_safetensors_read(zf_safetensors *file, int32_t index, void *out, size_t bytes,
@@ -365,7 +349,7 @@ ZF_API zf_status zf_safetensors_read(zf_safetensors *file, int32_t index, void *
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: the tensor %s has %zu bytes, not %zu",
                         file->path, zfi_quote(quoted, entry->name, strlen(entry->name)),
                         entry->bytes, bytes);
-    return zfi_safetensors_fetch(file, index, 0, out, bytes, NULL, error);
+    return zf_safetensors_read_range(file, index, 0, out, bytes, error);
 }
 
 /* --------------------------------------------------------------------------------- writing */

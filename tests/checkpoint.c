@@ -379,6 +379,9 @@ TEST_ONCE(checkpoint_declines_to_save)
                                             "manifest.json",
                                             "params.safetensors",
                                             "state.safetensors",
+                                            "rank-00000-of-00002.json",
+                                            "params.rank-1",
+                                            "state.rank-00000-of-00002.safetensors",
                                             "x.zf-new"};
     const char *path = test_path("declined");
     static char expected[512], name[202];
@@ -420,7 +423,8 @@ TEST_ONCE(checkpoint_declines_to_save)
         snprintf(expected, sizeof expected,
                  "zf_save: no attachment can be named \"%s\": a name has 1 to 200 letters, digits, "
                  "'.', '-' and '_', does not begin with '.', and is not manifest.json, "
-                 "params.safetensors, state.safetensors or *.zf-new",
+                 "params.safetensors, state.safetensors, rank-*, params.rank-*, state.rank-* or "
+                 "*.zf-new",
                  bad_names[i]);
         declines(t, &m, path, &(zf_save_desc){.attachments = files, .attachment_count = 1},
                  ZF_ERR_ARGUMENT, expected);
@@ -648,9 +652,13 @@ TEST_ONCE(checkpoint_manifest_is_checked)
          "PATH/manifest.json is not the manifest of a zeroflow checkpoint"},
         {"\"library\": \"zeroflow\"", "\"name\": \"app\"", ZF_ERR_FORMAT,
          "PATH/manifest.json is not the manifest of a zeroflow checkpoint"},
-        {"\"format\": 1", "\"format\": 2", ZF_ERR_FORMAT,
-         AT("3:13") "format must be 1, the format that this version of zeroflow reads, not 2"},
-        {"\"format\": 1", "\"format\": \"1\"", ZF_ERR_FORMAT,
+        {"\"format\": 2", "\"format\": 3", ZF_ERR_FORMAT,
+         AT("3:13") "format must be 1 to 2, the formats that this version of zeroflow reads, "
+                    "not 3"},
+        {"\"format\": 2", "\"format\": 1", ZF_ERR_FORMAT,
+         AT("23:17") "tensors[0].crc32c must be a checksum: eight of the digits 0-9 and a-f, not "
+                     "an array"},
+        {"\"format\": 2", "\"format\": \"1\"", ZF_ERR_FORMAT,
          AT("3:13") "format must be a positive integer, not \"1\""},
         {"\"format\"", "\"Format\"", ZF_ERR_FORMAT, AT("1:1") "the top value lacks \"format\""},
         {"\"step\": 2", "\"step\": \"2\"", ZF_ERR_FORMAT,
@@ -759,12 +767,18 @@ TEST_ONCE(checkpoint_manifest_is_checked)
          AT("22:15") "tensors[0].file must be \"params.safetensors\", not \"state.safetensors\""},
         {"\"file\": \"params.safetensors\"", "\"file\": null", ZF_ERR_FORMAT,
          AT("22:15") "tensors[0].file must be a string, not null"},
-        {"\"crc32c\": \"", "\"crc32c\": 0, \"x\": \"", ZF_ERR_FORMAT,
-         AT("23:17") "tensors[0].crc32c must be a checksum: eight of the digits 0-9 and a-f, not "
-                     "0"},
-        {"\"crc32c\": \"", "\"crc32c\": \"bad\", \"x\": \"", ZF_ERR_FORMAT,
-         AT("23:17") "tensors[0].crc32c must be a checksum: eight of the digits 0-9 and a-f, not "
-                     "\"bad\""},
+        {"\"crc32c\": [", "\"crc32c\": 0, \"x\": [", ZF_ERR_FORMAT,
+         AT("23:17") "tensors[0].crc32c must be an array of checksums, not 0"},
+        {"\"crc32c\": [", "\"crc32c\": [0, ", ZF_ERR_FORMAT,
+         AT("23:17") "tensors[0].crc32c has 2 checksums; 20 bytes have 1"},
+        {"\"crc32c\": [", "\"crc32c\": [], \"x\": [", ZF_ERR_FORMAT,
+         AT("23:17") "tensors[0].crc32c has 0 checksums; 20 bytes have 1"},
+        {"\"crc32c\": [", "\"crc32c\": [0], \"x\": [", ZF_ERR_FORMAT,
+         AT("23:18") "tensors[0].crc32c[0] must be a checksum: eight of the digits 0-9 and a-f, "
+                     "not 0"},
+        {"\"crc32c\": [", "\"crc32c\": [\"bad\"], \"x\": [", ZF_ERR_FORMAT,
+         AT("23:18") "tensors[0].crc32c[0] must be a checksum: eight of the digits 0-9 and a-f, "
+                     "not \"bad\""},
         {"\n  ],\n  \"crc32c\"", ",\n  {}],\n  \"crc32c\"", ZF_ERR_FORMAT,
          AT("97:3") "tensors[10] lacks \"name\""},
         {"\n  ],\n  \"crc32c\": \"", "],\n  \"sum\": \"", ZF_ERR_FORMAT,

@@ -1,0 +1,602 @@
+/* Loading a checkpoint, whatever the stage and the number of ranks that wrote it, in two phases, each
+ * of which all ranks end before any begins the next:
+ *
+ *     check     the manifest, the lists of the ranks, and FILE -> piece for all that this rank needs
+ *     write     again FILE -> piece -> device
+ *
+ * A rank that holds elements [first, first + count) of a tensor reads the pieces in which they are:
+ *
+ *     parts     | rank 0 of 2: piece, piece, ... | rank 1 of 2: piece, piece |
+ *     held      | rank 0 of 3        | rank 1 of 3        | rank 2 of 3      |
+ */
+
+/* What the checkpoint has for a node. */
+typedef struct zfi_stored {
+    bool wanted;  /* the program has it, and wants it */
+    bool there;   /* so has the checkpoint: */
+    int64_t upto; /* its first elements, so far */
+} zfi_stored;
+
+/* Elements [first, first + count) of a node, some of which this rank needs. */
+typedef struct zfi_part {
+    int32_t node;
+    int32_t rank; /* whose file; -1: that of what is whole */
+    int64_t first, count;
+    uint64_t at; /* byte of the file */
+    size_t sums; /* the checksums of its pieces are zfi_loading.sums[sums], ... */
+} zfi_part;
+
+typedef struct zfi_loading {
+    zf_program *program;
+    const char *path;
+    bool params_only;
+    zfi_memory memory;
+    zfi_manifest manifest;
+    int32_t world; /* ranks that have lists; 0: all is whole */
+    /* The list that is being read: of a rank; -1: that in the manifest */
+    int32_t rank;
+    const zf_json *headers;
+    zf_safetensors *files[2]; /* by kind; NULL: not opened */
+    int32_t listed[2];        /* tensors, by kind */
+    zfi_stored *stored;       /* by node */
+    zfi_part *parts;          /* growing arrays */
+    uint32_t *sums;
+    char *piece;
+    int64_t step;
+    uint64_t seed;
+} zfi_loading;
+
+/* One of "tensors". */
+typedef struct zfi_entry {
+    const zf_json *json;
+    const char *name;
+    int kind;
+    zf_dtype dtype;
+    zf_shape shape;
+    int64_t first, count;       /* elements; */
+    const zf_json *first_json;  /* what says so; NULL: it is all of them */
+    const zf_json *sums;
+} zfi_entry;
+
+/* --------------------------------------------------------------------------------- entries */
+
+/* "crc32c": one for all, in format 1; else a list, one for each piece. */
+static zf_status zfi_entry_sums(const zfi_loading *l, zfi_entry *entry, zf_error *error)
+{
+    size_t bytes, pieces;
+    if (!zfi_mul_size((size_t)entry->count, zf_dtype_size(entry->dtype), &bytes))
+        return zf_json_fail(entry->json, error, "has more bytes than 64 bits count");
+    if (l->manifest.format == 1) {
+        uint32_t crc = 0;
+        return zfi_json_to_sum(entry->sums, &crc, error);
+    }
+    pieces = bytes / ZFI_PIECE + (bytes % ZFI_PIECE != 0);
+    if (zf_json_type_of(entry->sums) != ZF_JSON_ARRAY)
+        return zf_json_expected(entry->sums, error, "an array of checksums");
+    if ((uint64_t)zf_json_length(entry->sums) == pieces) return ZF_OK;
+    return zf_json_fail(entry->sums, error, "has %lld checksums; %zu bytes have %zu",
+                        (long long)zf_json_length(entry->sums), bytes, pieces);
+}
+
+/* "first" and "count" of a part. */
+static zf_status zfi_entry_range(zfi_entry *entry, zf_error *error)
+{
+    const zf_json *count;
+    zf_status status;
+    if (!(entry->first_json = zf_json_require(entry->json, "first", error)) ||
+        !(count = zf_json_require(entry->json, "count", error)))
+        return ZF_ERR_FORMAT;
+    if (!entry->count) return zf_json_fail(entry->json, error, "is a part of no elements");
+    status = zf_json_to_int(entry->first_json, 0, entry->count - 1, &entry->first, error);
+    return status
+               ? status
+               : zf_json_to_int(count, 1, entry->count - entry->first, &entry->count, error);
+}
+
+static zf_status zfi_entry_read(const zfi_loading *l, const zf_json *json, zfi_entry *entry,
+                                zf_error *error)
+{
+    static const char *const members[6] = {"name", "kind", "dtype", "file", "shape", "crc32c"};
+    const zf_json *values[6];
+    const char *text[4] = {"", "", "", ""};
+    char file[ZFI_FILE_NAME];
+    *entry = (zfi_entry){.json = json};
+    for (int i = 0; i < 6; i++)
+        if (!(values[i] = zf_json_require(json, members[i], error))) return error->status;
+    for (int i = 0; i < 4; i++)
+        if (zf_json_to_string(values[i], &text[i], error)) return error->status;
+    entry->name = text[0];
+    if (!zfi_valid_name(entry->name))
+        return zf_json_expected(values[0], error,
+                                "1 to 255 characters, none of them \", \\ or a control character");
+    while (entry->kind < 2 && strcmp(text[1], zfi_kinds[entry->kind].name)) entry->kind++;
+    if (entry->kind == 2) return zf_json_expected(values[1], error, "\"param\" or \"state\"");
+    while (zf_dtype_size(entry->dtype) && strcmp(text[2], zf_dtype_name(entry->dtype)))
+        entry->dtype = (zf_dtype)(entry->dtype + 1);
+    if (!zf_dtype_size(entry->dtype))
+        return zf_json_expected(values[2], error, "a dtype such as \"f32\"");
+    zfi_tensor_file(file, entry->kind, l->rank, l->world);
+    if (strcmp(text[3], file)) return zf_json_expected(values[3], error, "\"%s\"", file);
+    if (zfi_safetensors_shape(values[4], &entry->shape, error)) return error->status;
+    entry->count = zf_shape_count(entry->shape);
+    if (l->rank >= 0 && zfi_entry_range(entry, error)) return error->status;
+    entry->sums = values[5];
+    return zfi_entry_sums(l, entry, error);
+}
+
+/* Opens the file of a kind of tensors, if the list has one, and checks what stands in front of
+ * their data. */
+static zf_status zfi_load_header(zfi_loading *l, int kind)
+{
+    zf_error *error = &l->program->error;
+    char name[ZFI_FILE_NAME], path[ZFI_ASIDE_MAX], who[ZFI_FILE_NAME];
+    const zf_json *sum =
+        zf_json_member(l->headers, zfi_tensor_file(name, kind, l->rank, l->world));
+    uint32_t crc = 0, expected = 0;
+    zf_status status;
+    if (!sum) return ZF_OK;
+    if ((status = zfi_json_to_sum(sum, &expected, error))) return status;
+    if ((status = zfi_file_in(path, l->path, name, error))) return status;
+    l->files[kind] = zf_safetensors_open(path, &l->memory.allocator, error);
+    if (!l->files[kind]) return error->status;
+    status = zfi_file_sum(path, l->files[kind]->start, l->piece, &crc, error);
+    if (status || crc == expected) return status;
+    return zfi_sum_fail(error, path, "header", crc,
+                        l->rank < 0 ? zfi_the_manifest : zfi_rank_file(who, l->rank, l->world),
+                        expected);
+}
+
+/* The entry's file has it, as the entry says, from byte *at on. */
+static zf_status zfi_load_look(zfi_loading *l, const zfi_entry *entry, uint64_t *at)
+{
+    zf_error *error = &l->program->error;
+    const zf_safetensors *file;
+    const zf_safetensors_entry *there;
+    int32_t index;
+    zf_shape shape = entry->first_json ? ZF_SHAPE(entry->count) : entry->shape;
+    char name[ZFI_PART_NAME], type[ZFI_TYPE_TEXT], other[ZFI_TYPE_TEXT], list[ZFI_FILE_NAME];
+    const char *who = l->rank < 0 ? zfi_the_manifest : zfi_rank_file(list, l->rank, l->world);
+    if (l->rank >= 0 && !l->files[entry->kind] && zfi_load_header(l, entry->kind))
+        return error->status;
+    if (!(file = l->files[entry->kind]))
+        return zf_json_fail(entry->json, error, "is in %s, which \"headers\" lacks",
+                            zfi_tensor_file(name, entry->kind, l->rank, l->world));
+    zfi_part_name(name, entry->name, l->rank, entry->first, entry->count);
+    if ((index = zf_safetensors_find(file, name)) < 0)
+        return zfi_fail(error, ZF_ERR_FORMAT, "%s: %s is in %s, but not in the file", file->path,
+                        name, who);
+    there = zf_safetensors_at(file, index);
+    *at = file->start + file->tensors[index].begin;
+    if (there->readable && there->dtype == entry->dtype && zfi_same_shape(&there->shape, &shape))
+        return ZF_OK;
+    return zfi_fail(
+        error, ZF_ERR_FORMAT, "%s: %s is %s, %s says %s", file->path, name,
+        there->readable ? zfi_type_text(other, there->dtype, &there->shape) : there->dtype_name,
+        who, zfi_type_text(type, entry->dtype, &shape));
+}
+
+/* The entry's elements follow those that are there. */
+static zf_status zfi_load_follows(zfi_stored *stored, const zfi_entry *entry, zf_error *error)
+{
+    if (!entry->first_json && stored->there)
+        return zf_json_fail(entry->json, error, "lists \"%s\" again", entry->name);
+    if (entry->first < stored->upto)
+        return zf_json_fail(entry->first_json, error,
+                            "is %lld, but the parts before end at element %lld of \"%s\": they "
+                            "overlap",
+                            (long long)entry->first, (long long)stored->upto, entry->name);
+    if (entry->first > stored->upto)
+        return zf_json_fail(entry->first_json, error,
+                            "is %lld, but the parts before end at element %lld of \"%s\": what is "
+                            "between is missing",
+                            (long long)entry->first, (long long)stored->upto, entry->name);
+    stored->there = true;
+    stored->upto = entry->first + entry->count;
+    return ZF_OK;
+}
+
+/* Notes that this rank needs some of the entry. */
+static zf_status zfi_load_later(zfi_loading *l, int32_t id, const zfi_entry *entry, uint64_t at)
+{
+    zf_error *error = &l->program->error;
+    zfi_part part = {id, l->rank, entry->first, entry->count, at, stbds_arrlenu(l->sums)};
+    const zf_json *sum = l->manifest.format == 1 ? entry->sums : zf_json_first(entry->sums);
+    while (sum) {
+        uint32_t crc = 0;
+        if (zfi_json_to_sum(sum, &crc, error)) return error->status;
+        if (!zfi_push(&l->memory, l->sums, crc)) return zfi_nomem(error);
+        sum = l->manifest.format == 1 ? NULL : zf_json_next(sum);
+    }
+    return zfi_push(&l->memory, l->parts, part) ? ZF_OK : zfi_nomem(error);
+}
+
+/* The program has the tensor, with that dtype and shape, and so has the file. */
+static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
+{
+    zf_program *p = l->program;
+    int32_t id = zfi_map_get(p->graph->names, entry->name, 0);
+    const zfi_node *node = &p->graph->nodes[id];
+    char type[ZFI_TYPE_TEXT], other[ZFI_TYPE_TEXT], path[ZFI_ASIDE_MAX], name[ZFI_FILE_NAME];
+    zfi_portion portion;
+    uint64_t at = 0;
+    zf_status status = ZF_OK;
+    if (l->rank < 0 && (status = zfi_load_look(l, entry, &at))) return status;
+    if ((status = zfi_file_in(path, l->path, zfi_tensor_file(name, entry->kind, l->rank, l->world),
+                              &p->error)))
+        return status;
+    if (!id || !l->stored[id].wanted || zfi_kind_of(node) != entry->kind) {
+        if (l->params_only) return ZF_OK;
+        return zfi_fail(&p->error, ZF_ERR_MISMATCH,
+                        "%s: the program has no %s \"%s\": the checkpoint is of another model%s",
+                        zfi_path_tail(path), zfi_kinds[entry->kind].name, entry->name,
+                        entry->kind ? " or optimizer" : "");
+    }
+    if (node->dtype != entry->dtype || !zfi_same_shape(&node->shape, &entry->shape))
+        return zfi_fail(&p->error, ZF_ERR_MISMATCH, "%s: %s is %s, but %s in the program",
+                        zfi_path_tail(path), entry->name,
+                        zfi_type_text(type, entry->dtype, &entry->shape),
+                        zfi_type_text(other, node->dtype, &node->shape));
+    if ((status = zfi_load_follows(&l->stored[id], entry, &p->error))) return status;
+    portion = zfi_portion_of(p, id);
+    if (portion.first >= entry->first + entry->count ||
+        entry->first >= portion.first + portion.count)
+        return ZF_OK;
+    if (l->rank >= 0 && (status = zfi_load_look(l, entry, &at))) return status;
+    return zfi_load_later(l, id, entry, at);
+}
+
+/* ----------------------------------------------------------------------------------- lists */
+
+/* The list in `json`, that of l->rank: its entries, and that its files have nothing else. */
+static zf_status zfi_load_entries(zfi_loading *l, const zf_json *json)
+{
+    zf_error *error = &l->program->error;
+    const zf_json *tensors = zf_json_require(json, "tensors", error), *at;
+    zf_status status = ZF_OK;
+    if (!tensors) return error->status;
+    if (!(l->headers = zf_json_require(json, "headers", error))) return error->status;
+    if (l->rank < 0 && !l->world && !zf_json_require(l->headers, zfi_kinds[0].file, error))
+        return error->status;
+    if (zf_json_type_of(l->headers) != ZF_JSON_OBJECT)
+        return zf_json_expected(l->headers, error, "an object");
+    for (int kind = 0; kind < 2 && !status && l->rank < 0; kind++)
+        if (!kind || !l->params_only) status = zfi_load_header(l, kind);
+    if (status) return status;
+    if (zf_json_type_of(tensors) != ZF_JSON_ARRAY)
+        return zf_json_expected(tensors, error, "an array");
+    l->listed[0] = l->listed[1] = 0;
+    for (at = zf_json_first(tensors); at && !status; at = zf_json_next(at)) {
+        zfi_entry entry;
+        if ((status = zfi_entry_read(l, at, &entry, error))) return status;
+        if (entry.kind && l->params_only) continue;
+        l->listed[entry.kind]++;
+        status = zfi_load_entry(l, &entry);
+    }
+    for (int kind = 0; kind < 2 && !status; kind++)
+        if (l->files[kind] && l->files[kind]->count != l->listed[kind]) {
+            char name[ZFI_FILE_NAME];
+            status = zfi_fail(
+                error, ZF_ERR_FORMAT, "%s: %d tensors, %s says %d", l->files[kind]->path,
+                (int)l->files[kind]->count,
+                l->rank < 0 ? zfi_the_manifest : zfi_rank_file(name, l->rank, l->world),
+                (int)l->listed[kind]);
+        }
+    return status;
+}
+
+static zf_status zfi_load_list(zfi_loading *l, const zf_json *json)
+{
+    zf_status status = zfi_load_entries(l, json);
+    for (int kind = 0; kind < 2; kind++) {
+        zf_safetensors_close(l->files[kind]);
+        l->files[kind] = NULL;
+    }
+    return status;
+}
+
+/* A rank's list, under its checksum. */
+static zf_status zfi_load_rank(zfi_loading *l, const char *name, const zf_json *sum)
+{
+    zf_error *error = &l->program->error;
+    char path[ZFI_ASIDE_MAX];
+    uint32_t crc, expected = 0;
+    size_t bytes = 0;
+    zf_json *json = NULL;
+    char *text;
+    zf_status status;
+    if ((status = zfi_json_to_sum(sum, &expected, error))) return status;
+    if ((status = zfi_file_in(path, l->path, name, error))) return status;
+    text = zfi_file_load(&l->memory, path, ZFI_JSON_FILE_LIMIT, &bytes, error);
+    if (!text) return error->status;
+    crc = zfi_crc32c(0, text, bytes);
+    if (crc != expected) zfi_sum_fail(error, path, "", crc, zfi_the_manifest, expected);
+    else json = zfi_json_parse(text, bytes, zfi_path_tail(path), &l->memory.allocator, error);
+    zfi_free(&l->memory, text, bytes + 1);
+    status = json ? zfi_load_list(l, json) : error->status;
+    zf_json_free(json);
+    return status;
+}
+
+/* The lists of the ranks, in their order. */
+static zf_status zfi_load_ranks(zfi_loading *l)
+{
+    zf_error *error = &l->program->error;
+    const zf_json *sum =
+        l->world ? zf_json_first(zf_json_member(l->manifest.json, "ranks")) : NULL;
+    zf_status status = ZF_OK;
+    for (l->rank = 0; sum && !status; l->rank++, sum = zf_json_next(sum)) {
+        char name[ZFI_FILE_NAME];
+        if (strcmp(zf_json_key(sum, NULL), zfi_rank_file(name, l->rank, l->world)))
+            return zf_json_fail(sum, error, "is not %s: rank %d of %d", name, (int)l->rank,
+                                (int)l->world);
+        status = zfi_load_rank(l, name, sum);
+    }
+    return status;
+}
+
+static zf_status zfi_load_seed(zfi_loading *l)
+{
+    zf_error *error = &l->program->error;
+    const zf_json *value = zf_json_require(l->manifest.json, "seed", error);
+    const char *text = NULL;
+    uint64_t seed = 0;
+    if (!value || zf_json_to_string(value, &text, error)) return error->status;
+    for (const char *at = text; *at; at++) {
+        uint64_t digit = (uint64_t)(*at - '0');
+        if (*at < '0' || *at > '9' || seed > (UINT64_MAX - digit) / 10)
+            return zf_json_expected(value, error, "an integer from 0 to 2^64 - 1 in quotes");
+        seed = seed * 10 + digit;
+    }
+    if (!*text) return zf_json_expected(value, error, "an integer from 0 to 2^64 - 1 in quotes");
+    l->seed = seed;
+    return ZF_OK;
+}
+
+/* Everything that the program wants is there, and all of it. */
+static zf_status zfi_load_complete(const zfi_loading *l)
+{
+    const zf_program *p = l->program;
+    const zf_graph *g = p->graph;
+    zf_error *error = &l->program->error;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        const zfi_stored *stored = &l->stored[g->order[i]];
+        int kind = zfi_kind_of(node);
+        if (!stored->wanted) continue;
+        if (!stored->there)
+            return zfi_fail(error, ZF_ERR_MISMATCH,
+                            "%s: the checkpoint lacks the %s \"%s\": it is of another model%s",
+                            zfi_path_tail(l->path), zfi_kinds[kind].name, node->name,
+                            kind ? " or optimizer" : "");
+        if (stored->upto < zfi_node_count(node))
+            return zfi_fail(error, ZF_ERR_FORMAT,
+                            "%s: the ranks' parts of \"%s\" end at element %lld of %lld",
+                            zfi_path_tail(l->path), node->name, (long long)stored->upto,
+                            (long long)zfi_node_count(node));
+    }
+    return ZF_OK;
+}
+
+/* Manifest, lists, files and program agree about step, seed and every tensor. */
+static zf_status zfi_load_manifest(zfi_loading *l)
+{
+    const zf_graph *g = l->program->graph;
+    zf_error *error = &l->program->error;
+    const zf_json *ranks =
+        l->manifest.format == 1 ? NULL : zf_json_member(l->manifest.json, "ranks");
+    zf_status status;
+    /* Half of the range leaves room to go on counting. */
+    status = zf_json_to_int(zf_json_require(l->manifest.json, "step", error), 0, INT64_MAX / 2,
+                            &l->step, error);
+    if (!status) status = error->status;
+    if (!status) status = zfi_load_seed(l);
+    if (status) return status;
+    if (ranks && zf_json_type_of(ranks) != ZF_JSON_OBJECT)
+        return zf_json_expected(ranks, error, "an object");
+    l->world = (int32_t)zf_json_length(ranks);
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int kind = zfi_kind_of(&g->nodes[g->order[i]]);
+        l->stored[g->order[i]].wanted = !kind || (kind == 1 && !l->params_only);
+    }
+    l->rank = -1;
+    if ((status = zfi_load_list(l, l->manifest.json)) || (status = zfi_load_ranks(l)))
+        return status;
+    return zfi_load_complete(l);
+}
+
+static zf_status zfi_load_attachments(zfi_loading *l)
+{
+    zf_error *error = &l->program->error;
+    const zf_json *files = zf_json_require(l->manifest.json, "attachments", error);
+    char path[ZFI_ASIDE_MAX];
+    if (!files) return error->status;
+    if (zf_json_type_of(files) != ZF_JSON_OBJECT)
+        return zf_json_expected(files, error, "an object");
+    for (const zf_json *sum = zf_json_first(files); sum; sum = zf_json_next(sum)) {
+        size_t bytes = 0;
+        const char *name = zf_json_key(sum, &bytes);
+        uint32_t crc = 0, expected = 0;
+        if (strlen(name) != bytes || !zfi_is_attachment(name))
+            return zf_json_fail(sum, error, "is not the name of a file in a checkpoint");
+        if (zfi_json_to_sum(sum, &expected, error) || zfi_file_in(path, l->path, name, error) ||
+            zfi_file_sum(path, UINT64_MAX, l->piece, &crc, error))
+            return error->status;
+        if (crc != expected)
+            return zfi_sum_fail(error, path, "", crc, zfi_the_manifest, expected);
+    }
+    return ZF_OK;
+}
+
+/* ------------------------------------------------------------------------------------ data */
+
+/* Elements [from, until) of a parameter, at `data`, into the states that begin as it does. */
+static zf_status zfi_load_masters(zfi_loading *l, int32_t param, int64_t from, int64_t until,
+                                  const char *data)
+{
+    enum { ROOM = 4096 };
+    double room[ROOM];
+    zf_program *p = l->program;
+    const zf_graph *g = p->graph;
+    zf_dtype narrow = g->nodes[param].dtype;
+    zf_status status = ZF_OK;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        int64_t at = from, end = until, n;
+        zfi_portion portion;
+        if (node->op != ZF_OP_state || !node->arg_count || node->args[0] != param) continue;
+        portion = zfi_portion_of(p, g->order[i]);
+        if (at < portion.first) at = portion.first;
+        if (end > portion.first + portion.count) end = portion.first + portion.count;
+        for (; at < end && !status; at += n) {
+            n = end - at < ROOM ? end - at : ROOM;
+            zf_convert(room, node->dtype, data + (size_t)(at - from) * zf_dtype_size(narrow),
+                       narrow, (size_t)n);
+            status = p->backend->copy(
+                p->backend->self,
+                portion.data + (size_t)(at - portion.first) * zf_dtype_size(node->dtype), room,
+                (size_t)n * zf_dtype_size(node->dtype), ZF_HOST_TO_DEVICE, &p->error);
+        }
+    }
+    return status;
+}
+
+/* Elements [from, until), at `data`, into what this rank holds, which has them all. */
+static zf_status zfi_load_store(zfi_loading *l, int32_t id, const zfi_portion *portion,
+                                int64_t from, int64_t until, const char *data)
+{
+    zf_program *p = l->program;
+    const zfi_node *node = &p->graph->nodes[id];
+    size_t size = zf_dtype_size(node->dtype);
+    zf_status status;
+    if (from >= until) return ZF_OK;
+    status = p->backend->copy(p->backend->self, portion->data + (size_t)(from - portion->first) * size,
+                              data, (size_t)(until - from) * size, ZF_HOST_TO_DEVICE, &p->error);
+    if (!status && l->params_only) status = zfi_load_masters(l, id, from, until, data);
+    return status ? zfi_fail(&p->error, status, "zf_load: %s cannot be written", node->name)
+                  : ZF_OK;
+}
+
+/* Reads and checks the pieces of a part that this rank needs, and writes them into the program or
+ * not. Allocates nothing. */
+static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, const char *path,
+                               bool write)
+{
+    zf_error *error = &l->program->error;
+    const zfi_node *node = &l->program->graph->nodes[part->node];
+    const zfi_portion portion = zfi_portion_of(l->program, part->node);
+    const int64_t size = (int64_t)zf_dtype_size(node->dtype), begin = portion.first,
+                  end = begin + portion.count;
+    /* Bytes of the part: all, those under one checksum, the first and the last that are needed */
+    const size_t bytes = (size_t)(part->count * size),
+                 span = l->manifest.format == 1 ? bytes : ZFI_PIECE,
+                 from = begin > part->first ? (size_t)((begin - part->first) * size) : 0,
+                 until = end < part->first + part->count ? (size_t)((end - part->first) * size)
+                                                         : bytes;
+    char name[ZFI_PART_NAME], list[ZFI_FILE_NAME];
+    const char *who =
+        part->rank < 0 ? zfi_the_manifest : zfi_rank_file(list, part->rank, l->world);
+    uint32_t crc = 0;
+    size_t n;
+    zfi_part_name(name, node->name, part->rank, part->first, part->count);
+    for (size_t at = from / span * span; at < until || (at < bytes && at % span); at += n) {
+        const uint32_t expected = l->sums[part->sums + at / span];
+        int64_t low = part->first + (int64_t)at / size, high;
+        n = bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE;
+        high = low + (int64_t)n / size;
+        if (at % span == 0) crc = 0;
+        if (zfi_file_piece(file, path, part->at + at, l->piece, n, &crc, error))
+            return error->status;
+        if (write) {
+            int64_t first = low > begin ? low : begin, last = high < end ? high : end;
+            zf_status status = zfi_load_store(l, part->node, &portion, first, last,
+                                              l->piece + (first - low) * size);
+            if (status) return status;
+        }
+        if (crc == expected || (at + n < bytes && (at + n) % span)) continue;
+        return write ? zfi_fail(error, ZF_ERR_FORMAT, "%s: %s changed while it was loaded",
+                                zfi_path_tail(path), name)
+                     : zfi_sum_fail(error, path, name, crc, who, expected);
+    }
+    return ZF_OK;
+}
+
+/* All parts, with one file open at a time. */
+static zf_status zfi_load_parts(zfi_loading *l, bool write)
+{
+    zf_program *p = l->program;
+    zf_status status = ZF_OK;
+    int32_t rank = 0;
+    int kind = -1, file = -1;
+    char path[ZFI_ASIDE_MAX];
+    for (size_t i = 0; i < stbds_arrlenu(l->parts) && !status; i++) {
+        const zfi_part *part = &l->parts[i];
+        int its = zfi_kind_of(&p->graph->nodes[part->node]);
+        if (its != kind || part->rank != rank) {
+            char name[ZFI_FILE_NAME];
+            uint64_t bytes;
+            kind = its, rank = part->rank;
+            if (file >= 0) close(file);
+            file = -1;
+            status = zfi_file_in(path, l->path, zfi_tensor_file(name, kind, rank, l->world),
+                                 &p->error);
+            if (!status && (file = zfi_file_open(path, &bytes, &p->error)) < 0)
+                status = p->error.status;
+        }
+        if (!status) status = zfi_load_part(l, part, file, path, write);
+    }
+    if (file >= 0) close(file);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------- phases */
+
+static zf_status zfi_load_check(zfi_loading *l)
+{
+    zf_program *p = l->program;
+    zf_status status;
+    if (p->share)
+        return zfi_fail(&p->error, ZF_ERR_STAGE,
+                        "zf_load: the parameters are those of the program that this one shares: "
+                        "load into that one");
+    l->memory = zfi_memory_of(&p->memory.allocator);
+    status = p->backend->synchronize(p->backend->self, &p->error);
+    if (status) return zfi_fail(&p->error, status, "zf_load: the backend failed");
+    status = zfi_manifest_read(&l->manifest, l->path, &l->memory.allocator, &p->error);
+    if (status) return status;
+    l->piece = zfi_realloc(&l->memory, NULL, 0, ZFI_PIECE);
+    l->stored = zfi_calloc(&l->memory, p->nodes, sizeof *l->stored);
+    if (l->memory.failed) return zfi_nomem(&p->error);
+    if ((status = zfi_load_manifest(l))) return status;
+    if (!p->run.rank && (status = zfi_load_attachments(l))) return status;
+    return zfi_load_parts(l, false);
+}
+
+static zf_status zfi_load_write(zfi_loading *l)
+{
+    zf_program *p = l->program;
+    zf_status status = zfi_load_parts(l, true);
+    if (!status) status = p->backend->synchronize(p->backend->self, &p->error);
+    if (!status) return ZF_OK;
+    zfi_fail(&p->error, status, "zf_load: the backend failed");
+    snprintf(p->error.text + strlen(p->error.text), sizeof p->error.text - strlen(p->error.text),
+             "; parameters and states are now undefined");
+    return status;
+}
+
+/* Takes step and seed over, when all ranks have been written. */
+static void zfi_load_end(zfi_loading *l, zf_status status)
+{
+    zf_program *p = l->program;
+    if (!status && !l->params_only) {
+        p->steps = l->step;
+        p->run.seed = l->seed;
+        p->micro = 0;
+    }
+    zfi_free(&l->memory, l->stored, p->nodes * sizeof *l->stored);
+    zfi_free(&l->memory, l->piece, ZFI_PIECE);
+    zfi_array_free(&l->memory, l->parts);
+    zfi_array_free(&l->memory, l->sums);
+    zfi_manifest_free(&l->manifest);
+}
+
+static zf_status (*const zfi_load_phases[])(zfi_loading *) = {zfi_load_check, zfi_load_write};

@@ -1,0 +1,389 @@
+/* Saving a checkpoint, in phases, each of which all ranks end before any begins the next:
+ *
+ *     begin     rank 0 makes PATH.zf-new
+ *     write     all: device -> piece -> PATH.zf-new/FILE; then the list of what was written
+ *     commit    rank 0: the manifest, and PATH.zf-new becomes PATH
+ */
+
+/* What one rank writes of the tensors: those that are whole (rank 0 does), or its parts of those
+ * that are cut. */
+typedef struct zfi_list {
+    int32_t rank;        /* of the files' names; -1: what is whole */
+    bool there[2];       /* by kind: there is such a file */
+    uint32_t headers[2]; /* the checksum of what stands in front of its data */
+    uint32_t *sums;      /* of every piece, tensor after tensor; a growing array */
+} zfi_list;
+
+typedef struct zfi_saving {
+    zf_program *program;
+    const char *path;
+    zf_save_desc d;
+    zfi_memory memory;
+    char *piece;
+    bool cut; /* something is */
+    zfi_list whole, parts;
+    char aside[ZFI_ASIDE_MAX]; /* "": not begun by this rank, or committed */
+} zfi_saving;
+
+static bool zfi_is_utf8(const char *text)
+{
+    size_t left = strlen(text), bytes;
+    for (; left; text += bytes, left -= bytes)
+        if (!(bytes = (size_t)zfi_utf8_bytes((const unsigned char *)text, left))) return false;
+    return true;
+}
+
+static zf_status zfi_check_save(const zf_save_desc *d, zf_error *error)
+{
+    char quoted[ZFI_QUOTE];
+    if (d->note_count < 0 || (d->note_count && !d->notes) || d->attachment_count < 0 ||
+        (d->attachment_count && !d->attachments))
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "zf_save: %d notes and %d attachments, but not where they are",
+                        (int)d->note_count, (int)d->attachment_count);
+    for (int32_t i = 0; i < d->note_count; i++) {
+        const zf_note *note = &d->notes[i];
+        if (!note->key || !note->value)
+            return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: note %d has no %s", (int)i,
+                            note->key ? "value" : "key");
+        if (!zfi_is_utf8(note->key) || !zfi_is_utf8(note->value))
+            return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: note %d, %s, is not UTF-8", (int)i,
+                            zfi_quote(quoted, note->key, strlen(note->key)));
+        for (int32_t k = 0; k < i; k++)
+            if (!strcmp(d->notes[k].key, note->key))
+                return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: notes %d and %d have one key, %s",
+                                (int)k, (int)i, zfi_quote(quoted, note->key, strlen(note->key)));
+    }
+    for (int32_t i = 0; i < d->attachment_count; i++) {
+        const zf_attachment *file = &d->attachments[i];
+        if (!file->name || (!file->data && file->bytes))
+            return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_save: attachment %d has no %s", (int)i,
+                            file->name ? "data" : "name");
+        zfi_quote(quoted, file->name, strlen(file->name));
+        if (!zfi_is_attachment(file->name))
+            return zfi_fail(
+                error, ZF_ERR_ARGUMENT,
+                "zf_save: no attachment can be named %s: a name has 1 to 200 letters, "
+                "digits, '.', '-' and '_', does not begin with '.', and is not %s, %s, %s, rank-*, "
+                "%s.rank-*, %s.rank-* or *.zf-new",
+                quoted, zfi_manifest_name, zfi_kinds[0].file, zfi_kinds[1].file, zfi_kinds[0].stem,
+                zfi_kinds[1].stem);
+        for (int32_t k = 0; k < i; k++)
+            if (!strcmp(d->attachments[k].name, file->name))
+                return zfi_fail(error, ZF_ERR_ARGUMENT,
+                                "zf_save: attachments %d and %d have one name, %s", (int)k, (int)i,
+                                quoted);
+    }
+    return ZF_OK;
+}
+
+/* --------------------------------------------------------------------------------- tensors */
+
+/* The list has something of this node; *portion is what. */
+static bool zfi_list_has(const zfi_saving *s, const zfi_list *list, int kind, int32_t id,
+                         zfi_portion *portion)
+{
+    if (zfi_kind_of(&s->program->graph->nodes[id]) != kind) return false;
+    *portion = zfi_portion_of(s->program, id);
+    return portion->cut == (list->rank >= 0) && (portion->count || !portion->cut);
+}
+
+static zf_status zfi_save_tensor(zfi_saving *s, zfi_list *list, zf_safetensors_writer *file,
+                                 int32_t index, const zfi_node *node, const zfi_portion *portion)
+{
+    const zf_backend *backend = s->program->backend;
+    zf_error *error = &s->program->error;
+    size_t bytes = (size_t)portion->count * zf_dtype_size(node->dtype), n;
+    zf_status status;
+    for (size_t at = 0; at < bytes; at += n) {
+        n = bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE;
+        status = backend->copy(backend->self, s->piece, portion->data + at, n, ZF_DEVICE_TO_HOST,
+                               error);
+        if (status) return zfi_fail(error, status, "zf_save: %s cannot be read", node->name);
+        if (zf_safetensors_write(file, index, s->piece, n)) return ZF_OK; /* finishing will tell */
+        if (!zfi_push(&s->memory, list->sums, file->tensors[index].crc)) return zfi_nomem(error);
+        file->tensors[index].crc = 0; /* the next piece has its own */
+    }
+    return ZF_OK;
+}
+
+/* The file of one kind of tensors, if it has any. A checkpoint without parameters has an empty file
+ * of them. */
+static zf_status zfi_save_file(zfi_saving *s, zfi_list *list, int kind)
+{
+    zf_program *p = s->program;
+    const zf_graph *g = p->graph;
+    char name[ZFI_FILE_NAME], path[ZFI_ASIDE_MAX], part[ZFI_PART_NAME];
+    zf_safetensors_writer *file;
+    zfi_portion portion;
+    zf_status status = ZF_OK;
+    int32_t count = 0, n = 0;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        count += zfi_list_has(s, list, kind, g->order[i], &portion);
+    if (!count && (kind || s->cut)) return ZF_OK;
+    zfi_tensor_file(name, kind, list->rank, p->run.world);
+    if (zfi_file_in(path, s->aside, name, &p->error)) return p->error.status;
+    file = zf_safetensors_writer_new(path, &s->memory.allocator, &p->error);
+    if (!file) return p->error.status;
+    file->checksums = true;
+    list->there[kind] = true;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (!zfi_list_has(s, list, kind, g->order[i], &portion)) continue;
+        zfi_part_name(part, node->name, list->rank, portion.first, portion.count);
+        zf_safetensors_declare(file, part, node->dtype,
+                               portion.cut ? ZF_SHAPE(portion.count) : node->shape);
+    }
+    for (int32_t i = 0; i < zfi_len(g->order) && !status && !file->error.status; i++)
+        if (zfi_list_has(s, list, kind, g->order[i], &portion))
+            status = zfi_save_tensor(s, list, file, n++, &g->nodes[g->order[i]], &portion);
+    if (!status) status = zf_safetensors_finish(file, &p->error);
+    if (!status)
+        status = zfi_file_sum(path, file->start, s->piece, &list->headers[kind], &p->error);
+    zf_safetensors_writer_free(file);
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------- lists */
+
+static void zfi_put_sum(zf_json_writer *json, const char *key, uint32_t crc)
+{
+    char sum[12];
+    zf_json_put_key(json, key);
+    zf_json_put_string(json, zfi_sum_text(sum, crc));
+}
+
+/* One of "tensors"; returns how many of the sums it has. */
+static size_t zfi_put_tensor(zf_json_writer *json, const zfi_node *node, const zfi_portion *portion,
+                             int kind, const char *file, const uint32_t *sums)
+{
+    size_t bytes = (size_t)portion->count * zf_dtype_size(node->dtype),
+           count = bytes / ZFI_PIECE + (bytes % ZFI_PIECE != 0);
+    char sum[12];
+    zf_json_begin_object(json);
+    zf_json_put_key(json, "name");
+    zf_json_put_string(json, node->name);
+    zf_json_put_key(json, "kind");
+    zf_json_put_string(json, zfi_kinds[kind].name);
+    zf_json_put_key(json, "dtype");
+    zf_json_put_string(json, zf_dtype_name(node->dtype));
+    zf_json_put_key(json, "shape");
+    zf_json_begin_array(json);
+    for (int axis = 0; axis < node->shape.rank; axis++)
+        zf_json_put_int(json, node->shape.dims[axis]);
+    zf_json_end(json);
+    if (portion->cut) {
+        zf_json_put_key(json, "first");
+        zf_json_put_int(json, portion->first);
+        zf_json_put_key(json, "count");
+        zf_json_put_int(json, portion->count);
+    }
+    zf_json_put_key(json, "file");
+    zf_json_put_string(json, file);
+    zf_json_put_key(json, "crc32c");
+    zf_json_begin_array(json);
+    for (size_t i = 0; i < count; i++) zf_json_put_string(json, zfi_sum_text(sum, sums[i]));
+    zf_json_end(json);
+    zf_json_end(json);
+    return count;
+}
+
+/* The members "headers" and "tensors". */
+static void zfi_put_list(const zfi_saving *s, const zfi_list *list, zf_json_writer *json)
+{
+    const zf_graph *g = s->program->graph;
+    const uint32_t *sums = list->sums;
+    char file[ZFI_FILE_NAME];
+    zfi_portion portion;
+    zf_json_put_key(json, "headers");
+    zf_json_begin_object(json);
+    for (int kind = 0; kind < 2; kind++)
+        if (list->there[kind])
+            zfi_put_sum(json, zfi_tensor_file(file, kind, list->rank, s->program->run.world),
+                        list->headers[kind]);
+    zf_json_end(json);
+    zf_json_put_key(json, "tensors");
+    zf_json_begin_array(json);
+    for (int kind = 0; kind < 2; kind++) {
+        zfi_tensor_file(file, kind, list->rank, s->program->run.world);
+        for (int32_t i = 0; i < zfi_len(g->order); i++)
+            if (zfi_list_has(s, list, kind, g->order[i], &portion))
+                sums += zfi_put_tensor(json, &g->nodes[g->order[i]], &portion, kind, file, sums);
+    }
+    zf_json_end(json);
+}
+
+/* Writes the text to a file of the checkpoint, and frees it. */
+static zf_status zfi_save_json(zfi_saving *s, zf_json_writer *json, const char *name)
+{
+    zf_error *error = &s->program->error;
+    char path[ZFI_ASIDE_MAX];
+    if (!json) return zfi_nomem(error);
+    if (stbds_arrlenu(json->text) >= ZFI_JSON_FILE_LIMIT)
+        zfi_fail(error, ZF_ERR_LIMIT, "zf_save: notes and names make a %s of %zu bytes; it must be "
+                                      "under %d",
+                 strcmp(name, zfi_manifest_name) ? name : "manifest", stbds_arrlenu(json->text),
+                 ZFI_JSON_FILE_LIMIT);
+    else if (!zfi_file_in(path, s->aside, name, error)) zf_json_save(json, path, error);
+    zf_json_writer_free(json);
+    return error->status;
+}
+
+/* The list of this rank's parts. */
+static zf_status zfi_save_parts(zfi_saving *s)
+{
+    char name[ZFI_FILE_NAME];
+    zf_json_writer *json = zf_json_writer_new(2, &s->memory.allocator);
+    zf_json_begin_object(json);
+    if (json) zfi_put_list(s, &s->parts, json);
+    zf_json_end(json);
+    return zfi_save_json(s, json, zfi_rank_file(name, s->parts.rank, s->program->run.world));
+}
+
+/* The member "ranks": the checksums of all ranks' lists, which are there. */
+static zf_status zfi_put_ranks(zfi_saving *s, zf_json_writer *json)
+{
+    zf_error *error = &s->program->error;
+    char name[ZFI_FILE_NAME], path[ZFI_ASIDE_MAX];
+    uint32_t crc = 0;
+    zf_json_put_key(json, "ranks");
+    zf_json_begin_object(json);
+    for (int32_t r = 0; r < s->program->run.world; r++) {
+        zfi_rank_file(name, r, s->program->run.world);
+        if (zfi_file_in(path, s->aside, name, error) ||
+            zfi_file_sum(path, UINT64_MAX, s->piece, &crc, error))
+            return error->status;
+        zfi_put_sum(json, name, crc);
+    }
+    zf_json_end(json);
+    return ZF_OK;
+}
+
+static zf_status zfi_put_manifest(zfi_saving *s, zf_json_writer *json)
+{
+    const zf_save_desc *d = &s->d;
+    char text[32];
+    zf_json_begin_object(json);
+    zf_json_put_key(json, "library");
+    zf_json_put_string(json, "zeroflow");
+    zf_json_put_key(json, "format");
+    zf_json_put_int(json, ZFI_CHECKPOINT_FORMAT);
+    zf_json_put_key(json, "step");
+    zf_json_put_int(json, s->program->steps);
+    zf_json_put_key(json, "seed");
+    /* 64 bits without a sign are more than JSON's readers promise to keep */
+    snprintf(text, sizeof text, "%llu", (unsigned long long)s->program->run.seed);
+    zf_json_put_string(json, text);
+    zf_json_put_key(json, "notes");
+    zf_json_begin_object(json);
+    for (int32_t i = 0; i < d->note_count; i++) {
+        zf_json_put_key(json, d->notes[i].key);
+        zf_json_put_string(json, d->notes[i].value);
+    }
+    zf_json_end(json);
+    zf_json_put_key(json, "attachments");
+    zf_json_begin_object(json);
+    for (int32_t i = 0; i < d->attachment_count; i++)
+        zfi_put_sum(json, d->attachments[i].name,
+                    zfi_crc32c(0, d->attachments[i].data, d->attachments[i].bytes));
+    zf_json_end(json);
+    if (s->cut && zfi_put_ranks(s, json)) return s->program->error.status;
+    zfi_put_list(s, &s->whole, json);
+    zf_json_put_key(json, "crc32c");
+    if (!json->error.status)
+        zf_json_put_string(json,
+                           zfi_sum_text(text, zfi_crc32c(0, json->text, stbds_arrlenu(json->text))));
+    zf_json_end(json);
+    return ZF_OK;
+}
+
+static zf_status zfi_save_manifest(zfi_saving *s)
+{
+    zf_json_writer *json = zf_json_writer_new(2, &s->memory.allocator);
+    if (!json) return zfi_nomem(&s->program->error);
+    if (!zfi_put_manifest(s, json)) return zfi_save_json(s, json, zfi_manifest_name);
+    zf_json_writer_free(json);
+    return s->program->error.status;
+}
+
+static zf_status zfi_save_attachments(zfi_saving *s)
+{
+    zf_error *error = &s->program->error;
+    char path[ZFI_ASIDE_MAX];
+    for (int32_t i = 0; i < s->d.attachment_count; i++) {
+        const zf_attachment *file = &s->d.attachments[i];
+        if (zfi_file_in(path, s->aside, file->name, error) ||
+            zfi_file_save(path, file->data, file->bytes, error))
+            return error->status;
+    }
+    return ZF_OK;
+}
+
+/* ---------------------------------------------------------------------------------- phases */
+
+static zf_status zfi_save_begin(zfi_saving *s)
+{
+    zf_program *p = s->program;
+    zf_status status;
+    if (!s->path) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_save: no path");
+    if (p->share)
+        return zfi_fail(
+            &p->error, ZF_ERR_STAGE,
+            "zf_save: the parameters are those of the program that this one shares: save that one");
+    if ((status = zfi_check_save(&s->d, &p->error))) return status;
+    status = p->backend->synchronize(p->backend->self, &p->error);
+    if (status) return zfi_fail(&p->error, status, "zf_save: the backend failed");
+    s->whole.rank = -1;
+    s->parts.rank = p->run.rank;
+    for (int32_t i = 0; i < zfi_len(p->graph->order); i++)
+        s->cut |= zfi_kind_of(&p->graph->nodes[p->graph->order[i]]) >= 0 &&
+                  zfi_portion_of(p, p->graph->order[i]).cut;
+    s->memory = zfi_memory_of(&p->memory.allocator);
+    s->piece = zfi_realloc(&s->memory, NULL, 0, ZFI_PIECE);
+    if (!s->piece) return zfi_nomem(&p->error);
+    if (p->run.rank) return ZF_OK;
+    status = zfi_directory_begin(s->path, zfi_manifest_name, s->aside, &p->error);
+    if (status) *s->aside = '\0';
+    return status;
+}
+
+static zf_status zfi_save_write(zfi_saving *s)
+{
+    zf_program *p = s->program;
+    zf_status status = ZF_OK;
+    if (p->run.rank) { /* where rank 0 has begun */
+        char place[ZFI_PATH_MAX];
+        if (!s->cut) return ZF_OK;
+        if ((status = zfi_path_resolve(s->path, place, &p->error))) return status;
+        snprintf(s->aside, sizeof s->aside, "%s.zf-new", place);
+    }
+    for (int kind = 0; kind < 2 && !status && !p->run.rank; kind++)
+        status = zfi_save_file(s, &s->whole, kind);
+    for (int kind = 0; kind < 2 && !status && s->cut; kind++)
+        status = zfi_save_file(s, &s->parts, kind);
+    if (!status && s->cut) status = zfi_save_parts(s);
+    if (!status && !p->run.rank) status = zfi_save_attachments(s);
+    return status;
+}
+
+static zf_status zfi_save_commit(zfi_saving *s)
+{
+    zf_status status;
+    if (s->program->run.rank) return ZF_OK;
+    if ((status = zfi_save_manifest(s))) return status;
+    status = zfi_directory_commit(s->aside, &s->program->error);
+    *s->aside = '\0';
+    return status;
+}
+
+/* Removes what was not committed. */
+static void zfi_save_end(zfi_saving *s)
+{
+    if (*s->aside && !s->program->run.rank) zfi_directory_abandon(s->aside);
+    zfi_array_free(&s->memory, s->whole.sums);
+    zfi_array_free(&s->memory, s->parts.sums);
+    zfi_free(&s->memory, s->piece, ZFI_PIECE);
+}
+
+static zf_status (*const zfi_save_phases[])(zfi_saving *) = {zfi_save_begin, zfi_save_write,
+                                                              zfi_save_commit};

@@ -874,7 +874,19 @@ ZF_API int64_t zf_program_step(const zf_program *program);
 /* Checkpoints: a directory with params.safetensors, state.safetensors, manifest.json (step, seed,
  * the caller's notes, and checksums that together cover every byte) and the caller's files. It is
  * written aside and renamed: a crash leaves the old one or the new one whole. A program compiled
- * with `.share` has none: the program that owns the parameters saves and loads them. */
+ * with `.share` has none: the program that owns the parameters saves and loads them.
+ *
+ * With several ranks both calls are collective: all ranks call, in one directory that all of them
+ * see, and what fails on one is the error of all, which names that rank. Of parameters and states
+ * that zf_zero has cut, each rank writes the elements that it has, to files of its own, and no rank
+ * holds more:
+ *
+ *     params.rank-00001-of-00004.safetensors, state.rank-00001-of-00004.safetensors
+ *     rank-00001-of-00004.json    what is in them: of which tensor, from which element on
+ *
+ * and the rest is as above. So at stage 0 a checkpoint is that of one rank, at stages 1 and 2
+ * params.safetensors is whole, and at stage 3 there is none. The stage and the world that load it,
+ * with or without zf_zero, may be any: a rank reads the pieces (of 4 MiB) with what it needs. */
 typedef struct zf_note {
     const char *key, *value; /* UTF-8 */
 } zf_note;
@@ -892,17 +904,19 @@ typedef struct zf_save_desc {
     int32_t attachment_count;
 } zf_save_desc;
 
-/* Saves parameters, states, step and seed. desc NULL: nothing else. An error leaves what `path`
- * held as it was. One save at a time to a path, and no load from it meanwhile. */
+/* Saves parameters, states, step and seed; notes and attachments are those of rank 0. desc NULL:
+ * nothing else. An error leaves what `path` held as it was. One save at a time to a path, and no
+ * load from it meanwhile. */
 ZF_API zf_status zf_save(zf_program *program, const char *path, const zf_save_desc *desc);
 
 typedef struct zf_load_desc {
-    /* For evaluation: states are neither needed nor touched, step and seed stay, and the checkpoint
-     * may have parameters that the program has not. */
+    /* For evaluation: states are neither needed nor touched (but master weights start anew from the
+     * parameters), step and seed stay, and the checkpoint may have parameters that the program has
+     * not. */
     bool params_only;
 } zf_load_desc;
 
-/* Restores them, so that training goes on with the same bits. The checkpoint must have the tensors
+/* Restores them, so that training goes on with the same bits, from the beginning of a step. The checkpoint must have the tensors
  * of the program, neither fewer nor more, each with its dtype and shape (ZF_ERR_MISMATCH names the
  * first that is not so), and every checksum must fit (ZF_ERR_FORMAT names file and tensor); all is
  * checked before anything is changed. Only if a device fails or a file changes after that are the
@@ -923,6 +937,7 @@ ZF_API zf_status zf_lockstep_micro(const zf_lockstep_desc *desc, zf_error *error
 /* zf_read of a param or state, by name, that may be cut over the ranks. */
 ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name, void *data,
                                   size_t bytes, zf_error *error);
+/* zf_save and zf_load of all ranks. */
 ZF_API zf_status zf_lockstep_save(const zf_lockstep_desc *desc, const char *path,
                                   const zf_save_desc *save, zf_error *error);
 ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path,

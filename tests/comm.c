@@ -1,0 +1,854 @@
+/* Communicators: sums in rank order; ranks that are threads of this process move what they should,
+ * in any world; and when one fails, all do, with one reason. */
+#include "test.h"
+
+#include <pthread.h>
+
+/* Same on every machine: what rank `rank` has as its element i, of case `seed`. Floats of many
+ * magnitudes, so that another order of additions has other bits; integers whose sums fit a byte. */
+static double element(uint64_t seed, int rank, int64_t i, zf_dtype dtype)
+{
+    uint64_t x = (seed + 1) * 0x9e3779b97f4a7c15u + (uint64_t)rank * 0xbf58476d1ce4e5b9u +
+                 (uint64_t)i * 0x94d049bb133111ebu;
+    x = (x ^ x >> 31) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 29) * 0x94d049bb133111ebu;
+    x ^= x >> 32;
+    switch (dtype) {
+    case ZF_I32:
+    case ZF_I64: return (double)(int64_t)(x % 2001) - 1000;
+    case ZF_U8: return (double)(x % 16);
+    case ZF_BOOL: return (double)(x % 8 == 0);
+    default: return ldexp((double)(int64_t)(x >> 12 | 1) - 0x1p51, (int)(x % 12) - 57);
+    }
+}
+
+static void set(void *data, zf_dtype dtype, int64_t i, double value)
+{
+    if (dtype == ZF_F32) ((float *)data)[i] = (float)value;
+    else if (dtype == ZF_F64) ((double *)data)[i] = value;
+    else zf_convert((char *)data + (size_t)i * zf_dtype_size(dtype), dtype, &value, ZF_F64, 1);
+}
+
+static double get(const void *data, zf_dtype dtype, int64_t i)
+{
+    double value;
+    if (dtype == ZF_F32) return ((const float *)data)[i];
+    if (dtype == ZF_F64) return ((const double *)data)[i];
+    zf_convert(&value, ZF_F64, (const char *)data + (size_t)i * zf_dtype_size(dtype), dtype, 1);
+    return value;
+}
+
+/* What a sum is by its definition: terms left to right, in f32 (f64 of f64, integers of integers),
+ * rounded once. */
+static double sum_of(zf_dtype dtype, const double *terms, int count)
+{
+    float single = (float)terms[0];
+    double sum = terms[0];
+    for (int k = 1; k < count; k++) sum += terms[k], single += (float)terms[k];
+    return dtype == ZF_F32 || dtype == ZF_BF16 || dtype == ZF_F16 ? single : sum;
+}
+
+/* ------------------------------------------------------------------------------------ additions */
+
+enum { MOST_PARTS = 8, MOST_COUNT = 2500 };
+
+/* Every dtype, length around the ends of vectors and tiles, out apart, added to, or one of the
+ * parts. */
+static void sums_are_in_rank_order(test *t, zf_dtype dtype, int64_t count, int world)
+{
+    static double room[MOST_PARTS + 2][MOST_COUNT];
+    const size_t size = zf_dtype_size(dtype);
+    for (int mode = -2; mode < world; mode++) { /* -2: apart, -1: added to, else out is a part */
+        const void *parts[MOST_PARTS];
+        void *out = mode < 0 ? room[world] : room[mode], *want = room[world + 1];
+        int orders = 0;
+        for (int r = 0; r <= world; r++)
+            for (int64_t i = 0; i < count; i++) set(room[r], dtype, i, element(1, r, i, dtype));
+        for (int r = 0; r < world; r++) parts[r] = room[r];
+        for (int64_t i = 0; i < count; i++) {
+            double terms[MOST_PARTS + 1], reversed[MOST_PARTS + 1];
+            int n = 0;
+            if (mode == -1) terms[n++] = get(room[world], dtype, i);
+            for (int r = 0; r < world; r++) terms[n++] = get(room[r], dtype, i);
+            for (int k = 0; k < n; k++) reversed[k] = terms[n - 1 - k];
+            set(want, dtype, i, sum_of(dtype, terms, n));
+            orders += sum_of(dtype, terms, n) != sum_of(dtype, reversed, n);
+        }
+        zf_add_ranks(out, parts, world, count, dtype, mode == -1);
+        CHECK(t, !memcmp(out, want, (size_t)count * size));
+        if ((dtype == ZF_F32 || dtype == ZF_F64) && world > 2 && count > 30) CHECK(t, orders > 0);
+    }
+}
+
+TEST_ONCE(comm_sums_are_in_rank_order)
+{
+    static const int64_t counts[] = {0, 1, 7, 8, 31, 1023, 1024, 1025, MOST_COUNT};
+    for (int dtype = ZF_F32; dtype <= ZF_BOOL && !t->failed; dtype++)
+        for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++)
+            for (int world = 1; world <= MOST_PARTS && !t->failed; world += world < 4 ? 1 : 4)
+                sums_are_in_rank_order(t, (zf_dtype)dtype, counts[k], world);
+}
+
+/* By hand: what order, precision and rounding make of a few numbers. */
+TEST(comm_sums_by_hand)
+{
+    static const struct {
+        zf_dtype dtype;
+        double terms[5], want;
+    } rows[] = {
+        {ZF_F32, {1e8, 1, -1e8, 1, 0}, 1}, /* 1e8 + 1 is 1e8; from the right it is 2 */
+        {ZF_F32, {1, -1e8, 1e8, 1, 0}, 1}, /* 1 - 1e8 is -1e8 */
+        {ZF_F32, {1, 1, -1e8, 1e8, 0}, 0},
+        {ZF_F64, {1e17, 1, -1e17, 1, 0}, 1},
+        {ZF_F64, {1, 0x1p-40, 0, 0, 0}, 1 + 0x1p-40},
+        {ZF_BF16, {1, 0x1p-9, 0x1p-9, 0x1p-9, 0x1p-9}, 1 + 0x1p-7}, /* rounded once */
+        {ZF_BF16, {0x1p30, 1, -0x1p30, 1, 0}, 1},
+        {ZF_F16, {1, 0x1p-12, 0x1p-12, 0x1p-12, 0x1p-12}, 1 + 0x1p-10},
+        {ZF_F16, {60000, 60000, -60000, 0, 0}, 60000}, /* no f16 in between */
+        {ZF_I32, {2147483647, -5, -1, 0, 0}, 2147483641},
+        {ZF_I64, {0x1p53, 2, -0x1p53, 0, 0}, 2},
+        {ZF_U8, {100, 100, 50, 5, 0}, 255},
+        {ZF_BOOL, {0, 1, 1, 0, 0}, 1},
+        {ZF_F32, {-0.0, -0.0, -0.0, -0.0, -0.0}, -0.0},
+        {ZF_F64, {-0.0, -0.0, -0.0, -0.0, -0.0}, -0.0},
+        {ZF_BF16, {-0.0, -0.0, -0.0, -0.0, -0.0}, -0.0},
+        {ZF_F16, {-0.0, -0.0, -0.0, -0.0, -0.0}, -0.0},
+        {ZF_F32, {-0.0, -0.0, 0.0, -0.0, -0.0}, 0.0},
+        {ZF_F32, {1, INFINITY, 1, -INFINITY, 1}, NAN},
+        {ZF_BF16, {1, NAN, 1, 1, 1}, NAN},
+        {ZF_F16, {1, NAN, 1, 1, 1}, NAN},
+        {ZF_F64, {1, 1, 1, 1, NAN}, NAN},
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
+        for (int add = 0; add < 2; add++) {
+            double terms[5], out = 0, got; /* of 8 bytes: room for any dtype */
+            const void *parts[5];
+            for (int r = 0; r < 5; r++) {
+                set(&terms[r], rows[k].dtype, 0, rows[k].terms[r]);
+                parts[r] = &terms[r];
+            }
+            if (add) set(&out, rows[k].dtype, 0, rows[k].terms[0]);
+            zf_add_ranks(&out, parts + add, 5 - add, 1, rows[k].dtype, add);
+            got = get(&out, rows[k].dtype, 0);
+            CHECK(t, isnan(rows[k].want) ? isnan(got) : got == rows[k].want);
+            CHECK(t, isnan(got) || signbit(got) == signbit(rows[k].want));
+        }
+}
+
+/* A NaN stays where it is, also in the middle of a vector. */
+TEST(comm_nan_stays_in_its_element)
+{
+    float a[40], b[40];
+    const void *parts[] = {a, b};
+    for (int at = 0; at < 40; at++) {
+        for (int i = 0; i < 40; i++) a[i] = (float)i, b[i] = 1;
+        b[at] = NAN;
+        zf_add_ranks(a, parts, 2, 40, ZF_F32, false);
+        for (int i = 0; i < 40; i++) CHECK(t, i == at ? isnan(a[i]) : a[i] == (float)(i + 1));
+    }
+}
+
+/* ---------------------------------------------------------------------------------- rank threads
+ */
+
+enum { MOST_RANKS = 8 };
+
+typedef struct member member;
+typedef void member_body(member *);
+
+/* One thread of one rank. What it finds wrong it leaves in `said`. */
+struct member {
+    zf_comm *comm;
+    int rank, world, channel;
+    void *context;
+    member_body *body;
+    pthread_t thread;
+    zf_error error; /* of the call that failed */
+    char said[600];
+    long done; /* calls that were well */
+};
+
+static void *member_main(void *m)
+{
+    ((member *)m)->body(m);
+    return NULL;
+}
+
+/* Runs the body on `count` threads, that of rank r having members[r]; with channels, on as many
+ * threads of each rank. */
+static void run_members(test *t, zf_local *group, int world, int channels, member_body *body,
+                        void *context, member *members)
+{
+    int started = 0;
+    for (; started < world * channels; started++) {
+        member *m = &members[started];
+        *m = (member){.comm = zf_local_comm(group, started % world),
+                      .rank = started % world,
+                      .world = world,
+                      .channel = started / world,
+                      .context = context,
+                      .body = body};
+        if (pthread_create(&m->thread, NULL, member_main, m)) break;
+    }
+    for (int k = 0; k < started; k++) pthread_join(members[k].thread, NULL);
+    CHECK(t, started == world * channels);
+}
+
+/* All threads were content. */
+static void check_members(test *t, const member *members, int count)
+{
+    for (int k = 0; k < count; k++) CHECK_TEXT(t, members[k].said, "");
+}
+
+static zf_status call(member *m, const zf_collective *c)
+{
+    zf_status status = m->comm->run(m->comm->self, c, &m->error);
+    if (!status) m->done++;
+    return status;
+}
+
+/* ----------------------------------------------------------------------------------- collectives
+ */
+
+typedef enum place { APART, IN_PLACE, ADDED, PLACES } place;
+
+typedef struct one_call {
+    zf_op op;
+    zf_dtype dtype;
+    int64_t count;
+    place place;
+    int root;
+    uint64_t seed;
+} one_call;
+
+static const zf_op ops[] = {ZF_OP_all_gather, ZF_OP_reduce_scatter, ZF_OP_all_reduce,
+                            ZF_OP_all_to_all, ZF_OP_bcast};
+
+/* The case can be: only sums are added to something, and only lengths that fit are in place. */
+static bool possible(const one_call *c)
+{
+    bool sums = c->op == ZF_OP_reduce_scatter || c->op == ZF_OP_all_reduce;
+    return c->place == APART || (c->place == ADDED ? sums : c->op != ZF_OP_reduce_scatter);
+}
+
+/* Element i of what rank `rank` must find in out. */
+static double expected(const one_call *c, int rank, int world, int64_t i)
+{
+    double terms[MOST_RANKS + 1], value;
+    int n = 0;
+    int64_t at = c->op == ZF_OP_reduce_scatter ? rank * c->count + i : i;
+    switch (c->op) {
+    case ZF_OP_all_gather: return element(c->seed, (int)(i / c->count), i % c->count, c->dtype);
+    case ZF_OP_all_to_all:
+        return element(c->seed, (int)(i / c->count), rank * c->count + i % c->count, c->dtype);
+    case ZF_OP_bcast: return element(c->seed, c->root, i, c->dtype);
+    default: break;
+    }
+    if (c->place == ADDED) terms[n++] = element(c->seed, 99, at, c->dtype);
+    for (int r = 0; r < world; r++) terms[n++] = element(c->seed, r, at, c->dtype);
+    for (int k = 0; k < n; k++) { /* as the dtype holds them */
+        set(&value, c->dtype, 0, terms[k]);
+        terms[k] = get(&value, c->dtype, 0);
+    }
+    return sum_of(c->dtype, terms, n);
+}
+
+/* Makes the call and compares with the definition; what lies around `out`, and `in` if it is apart,
+ * must stay. The buffers are given back at once, so that a rank that still read them would show. */
+static bool one(member *m, const one_call *c)
+{
+    enum { FENCE = 64 };
+    const int64_t world = m->world,
+                  in_count = c->op == ZF_OP_reduce_scatter || c->op == ZF_OP_all_to_all
+                                 ? world * c->count
+                                 : c->count,
+                  out_count = c->op == ZF_OP_all_gather || c->op == ZF_OP_all_to_all
+                                  ? world * c->count
+                                  : c->count;
+    const size_t size = zf_dtype_size(c->dtype), out_bytes = (size_t)out_count * size;
+    unsigned char *room = malloc(out_bytes + 2 * FENCE), *out = room + FENCE, *apart, *in;
+    bool good = true;
+    zf_collective k = {.op = c->op,
+                       .node = (int32_t)(c->seed % 1000),
+                       .channel = m->channel,
+                       .dtype = c->dtype,
+                       .count = c->count,
+                       .add = c->place == ADDED,
+                       .root = c->root};
+    in = apart = c->place == IN_PLACE ? NULL : malloc((size_t)in_count * size + 1);
+    if (c->place == IN_PLACE)
+        in = c->op == ZF_OP_all_gather ? out + (size_t)(m->rank * c->count) * size : out;
+    if (!room || !in) {
+        snprintf(m->said, sizeof m->said, "out of memory");
+        free(room), free(apart);
+        return false;
+    }
+    memset(room, 0x5a, out_bytes + 2 * FENCE);
+    for (int64_t i = 0; i < out_count && c->place == ADDED; i++)
+        set(out, c->dtype, i,
+            element(c->seed, 99, c->op == ZF_OP_reduce_scatter ? m->rank * c->count + i : i,
+                    c->dtype));
+    for (int64_t i = 0; i < in_count; i++)
+        set(in, c->dtype, i, element(c->seed, m->rank, i, c->dtype));
+    k.in = in, k.out = out;
+    if (call(m, &k)) good = false;
+    for (int64_t i = 0; i < out_count && good; i++) {
+        double want;
+        set(&want, c->dtype, 0, expected(c, m->rank, m->world, i));
+        good = !memcmp(out + (size_t)i * size, &want, size);
+    }
+    for (int64_t i = 0; i < in_count && good && apart; i++) {
+        double was;
+        set(&was, c->dtype, 0, element(c->seed, m->rank, i, c->dtype));
+        good = !memcmp(in + (size_t)i * size, &was, size);
+    }
+    for (size_t i = 0; i < FENCE && good; i++) good = room[i] == 0x5a && out[out_bytes + i] == 0x5a;
+    if (!good && !m->error.status) {
+        snprintf(m->said, sizeof m->said, "rank %d of %d: op %d %s count %lld place %d seed %llu",
+                 m->rank, m->world, (int)c->op, zf_dtype_name(c->dtype), (long long)c->count,
+                 (int)c->place, (unsigned long long)c->seed);
+        m->comm->abort(m->comm->self, "wrong numbers"); /* the others need not wait */
+    }
+    memset(room, 0xff, out_bytes + 2 * FENCE);
+    if (apart) memset(apart, 0xff, (size_t)in_count * size);
+    free(room), free(apart);
+    return good;
+}
+
+/* The same, where an error of the call is wrong as well. */
+static bool one_well(member *m, const one_call *c)
+{
+    bool good = one(m, c);
+    if (m->error.status && !*m->said) snprintf(m->said, sizeof m->said, "%s", m->error.text);
+    return good;
+}
+
+typedef struct sweep {
+    const int64_t *counts;
+    const zf_dtype *dtypes;
+    int count_count, dtype_count;
+} sweep;
+
+static void sweep_body(member *m)
+{
+    const sweep *s = m->context;
+    one_call c = {.seed = 0};
+    for (int d = 0; d < s->dtype_count; d++)
+        for (int n = 0; n < s->count_count; n++)
+            for (size_t op = 0; op < sizeof ops / sizeof ops[0]; op++)
+                for (int p = 0; p < PLACES; p++) {
+                    c.op = ops[op], c.dtype = s->dtypes[d], c.count = s->counts[n];
+                    c.place = (place)p, c.root = (int)(++c.seed % (uint64_t)m->world);
+                    if (possible(&c) && !one_well(m, &c)) return;
+                }
+}
+
+static const int worlds[] = {1, 2, 3, 4, 8};
+
+/* All worlds; and nothing is allocated but by zf_local_new. */
+static void run_sweep(test *t, sweep *s)
+{
+    for (size_t k = 0; k < sizeof worlds / sizeof worlds[0] && !t->failed; k++) {
+        zf_error error = {ZF_OK, ""};
+        member members[MOST_RANKS];
+        zf_local *group =
+            zf_local_new(&(zf_local_desc){.world = worlds[k], .allocator = t->allocator}, &error);
+        long allocations = t->allocations;
+        NEED(t, group, &error);
+        test_defer(t, (test_cleanup *)zf_local_free, group);
+        run_members(t, group, worlds[k], 1, sweep_body, s, members);
+        check_members(t, members, worlds[k]);
+        CHECK(t, t->allocations == allocations);
+    }
+}
+
+TEST(comm_local_collectives)
+{
+    static const int64_t counts[] = {0, 1, 7, 1024, 1025};
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16, ZF_F64,
+                                      ZF_I32, ZF_I64,  ZF_U8,  ZF_BOOL};
+    run_sweep(t, &(sweep){counts, dtypes, 5, 8});
+}
+
+TEST_ONCE(comm_local_large_collectives)
+{
+    static const int64_t counts[] = {100003};
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_F64};
+    run_sweep(t, &(sweep){counts, dtypes, 1, 2});
+}
+
+/* Any call after any other: of those that meet once, twice and three times. Each channel has its
+ * own order. */
+static void mixed_body(member *m)
+{
+    const long rounds = *(const long *)m->context;
+    uint64_t random = 77 + (uint64_t)m->channel;
+    for (long n = 0; n < rounds; n++) {
+        one_call c = {.seed = (uint64_t)n * 3 + (uint64_t)m->channel};
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        c.op = ops[(random >> 33) % 5];
+        c.dtype = (random >> 40) % 3 ? ZF_F32 : ZF_F64;
+        c.count = (int64_t)((random >> 43) % 300);
+        c.place = (place)((random >> 55) % PLACES);
+        c.root = (int)((random >> 58) % (uint64_t)m->world);
+        if (!possible(&c)) c.place = APART;
+        if (!one_well(m, &c)) return;
+    }
+}
+
+TEST(comm_local_many_rounds)
+{
+    for (int world = 2; world <= 4; world += 2) {
+        long rounds = 2000;
+        zf_error error = {ZF_OK, ""};
+        member members[MOST_RANKS];
+        zf_local *group =
+            zf_local_new(&(zf_local_desc){.world = world, .allocator = t->allocator}, &error);
+        NEED(t, group, &error);
+        test_defer(t, (test_cleanup *)zf_local_free, group);
+        run_members(t, group, world, 1, mixed_body, &rounds, members);
+        check_members(t, members, world);
+    }
+}
+
+TEST(comm_local_channels_at_once)
+{
+    for (int channels = 2; channels <= 3; channels++) {
+        long rounds = 500;
+        zf_error error = {ZF_OK, ""};
+        member members[3 * MOST_RANKS];
+        zf_local *group =
+            zf_local_new(&(zf_local_desc){.world = 3, .allocator = t->allocator}, &error);
+        NEED(t, group, &error);
+        test_defer(t, (test_cleanup *)zf_local_free, group);
+        run_members(t, group, 3, channels, mixed_body, &rounds, members);
+        check_members(t, members, 3 * channels);
+    }
+}
+
+/* Channels do not wait for one another: all that rank 1 does on channel 1 ends before it comes to
+ * channel 0, where rank 0 waits all the time. */
+static void apart_body(member *m)
+{
+    one_call c = {.op = ZF_OP_all_reduce, .count = 9, .seed = 5};
+    if (m->channel == 1)
+        for (int n = 0; n < 20; n++)
+            if (!one_well(m, &c)) return;
+    if (m->rank == 0 && m->channel == 0) one_well(m, &c);
+    if (m->rank == 1 && m->channel == 1) m->channel = 0, one_well(m, &c);
+}
+
+TEST(comm_local_channels_are_independent)
+{
+    zf_error error = {ZF_OK, ""};
+    member members[4];
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = 2, .allocator = t->allocator}, &error);
+    NEED(t, group, &error);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    run_members(t, group, 2, 2, apart_body, NULL, members);
+    check_members(t, members, 4);
+}
+
+/* ---------------------------------------------------------------------------------------- faults
+ */
+
+/* One call of 300 or 3 floats, to be made from any thread. */
+static zf_status simple(zf_comm *comm, zf_op op, int32_t node, int32_t channel, int64_t count,
+                        zf_error *error)
+{
+    float in[900], out[900];
+    zf_collective c = {.op = op, .node = node, .channel = channel, .count = count};
+    for (int i = 0; i < 900; i++) in[i] = 1, out[i] = 0;
+    c.in = in, c.out = out;
+    return comm->run(comm->self, &c, error);
+}
+
+/* Every rank but the last, after a call of all. */
+static void missing_body(member *m)
+{
+    if (simple(m->comm, ZF_OP_all_reduce, 58, 0, 1, &m->error)) return;
+    m->done++;
+    if (m->rank < m->world - 1) simple(m->comm, ZF_OP_all_gather, 59, 0, 300, &m->error);
+}
+
+/* Later calls fail at once, on any channel, on any rank, with the same text. */
+static void check_failed(test *t, zf_local *group, int world, const char *text)
+{
+    for (int r = 0; r < world; r++)
+        for (int channel = 0; channel < 3; channel++) {
+            zf_error error = {ZF_OK, ""};
+            zf_comm *comm = zf_local_comm(group, r);
+            CHECK(t, simple(comm, ZF_OP_all_reduce, 7, channel, 3, &error) == ZF_ERR_COMM);
+            CHECK(t, error.status == ZF_ERR_COMM);
+            CHECK_TEXT(t, error.text, text);
+            CHECK(t, simple(comm, ZF_OP_all_reduce, 7, channel, 3, NULL) == ZF_ERR_COMM);
+            comm->abort(comm->self, "another reason");
+        }
+}
+
+TEST_ONCE(comm_local_missing_rank)
+{
+    zf_error error = {ZF_OK, ""};
+    member members[3];
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = 3, .deadline_seconds = 2}, &error);
+    NEED(t, group, &error);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    run_members(t, group, 3, 1, missing_body, NULL, members);
+    for (int r = 0; r < 3; r++) CHECK(t, members[r].done == 1);
+    for (int r = 0; r < 2; r++) {
+        CHECK(t, members[r].error.status == ZF_ERR_COMM);
+        CHECK_TEXT(t, members[r].error.text, "all_gather %59: rank 2 of 3 did not come within 2 s");
+    }
+    CHECK(t, !members[2].error.status);
+    check_failed(t, group, 3, members[0].error.text);
+}
+
+/* One rank comes, with a large call, a small one, one of nothing. The list of those who did not is
+ * cut where it is long. */
+TEST(comm_local_many_missing_ranks)
+{
+    static const struct {
+        int world;
+        int64_t count;
+        const char *text;
+    } rows[] = {
+        {2, 300, "bcast %12: rank 1 of 2 did not come within 0.01 s"},
+        {4, 0, "bcast %12: ranks 1, 2, 3 of 4 did not come within 0.01 s"},
+        {4096, 3,
+         "bcast %12: ranks 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 and 4079 more of "
+         "4096 did not come within 0.01 s"},
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        zf_error error = {ZF_OK, ""};
+        zf_local_desc desc = {
+            .world = rows[k].world, .deadline_seconds = 0.01, .allocator = t->allocator};
+        zf_local *group = zf_local_new(&desc, &error);
+        NEED(t, group, &error);
+        test_defer(t, (test_cleanup *)zf_local_free, group);
+        CHECK(t, simple(zf_local_comm(group, 0), ZF_OP_bcast, 12, 2, rows[k].count, &error) ==
+                     ZF_ERR_COMM);
+        CHECK_TEXT(t, error.text, rows[k].text);
+        check_failed(t, group, 2, rows[k].text);
+    }
+}
+
+/* Each rank waits on a channel of its own: a deadlock is a message for both. */
+static void crossed_body(member *m)
+{
+    simple(m->comm, ZF_OP_all_reduce, 20 + m->rank, m->rank, 3, &m->error);
+}
+
+TEST(comm_local_crossed_channels)
+{
+    zf_error error = {ZF_OK, ""};
+    member members[2];
+    zf_local_desc desc = {.world = 2, .deadline_seconds = 0.05, .allocator = t->allocator};
+    zf_local *group = zf_local_new(&desc, &error);
+    NEED(t, group, &error);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    run_members(t, group, 2, 1, crossed_body, NULL, members);
+    CHECK_TEXT(t, members[0].error.text, members[1].error.text);
+    CHECK(t, !strcmp(members[0].error.text,
+                     "all_reduce %20: rank 1 of 2 did not come within 0.05 s") ||
+                 !strcmp(members[0].error.text,
+                         "all_reduce %21: rank 0 of 2 did not come within 0.05 s"));
+}
+
+typedef struct differing {
+    zf_collective calls[2]; /* of ranks 0 and 1; rank 2 does as rank 0 */
+    const char *text[2];    /* whether it is rank 0 or rank 2 that meets rank 1 */
+} differing;
+
+static void differing_body(member *m)
+{
+    const differing *d = m->context;
+    float in[900] = {0}, out[900];
+    zf_collective c = d->calls[m->rank == 1];
+    c.in = in, c.out = out;
+    call(m, &c);
+}
+
+TEST(comm_local_different_calls)
+{
+#define SUM    .op = ZF_OP_all_reduce, .node = 5
+#define CAST   .op = ZF_OP_bcast, .node = 5, .count = 3
+#define GATHER .op = ZF_OP_all_gather, .node = 5, .count = 3
+    static const differing rows[] = {
+        {{{SUM, .count = 3}, {GATHER}},
+         {"rank 0 is at all_reduce %5 of 3 f32, rank 1 at all_gather %5 of 3 f32",
+          "rank 1 is at all_gather %5 of 3 f32, rank 2 at all_reduce %5 of 3 f32"}},
+        {{{GATHER}, {.op = ZF_OP_all_gather, .node = 6, .count = 3}},
+         {"rank 0 is at all_gather %5 of 3 f32, rank 1 at all_gather %6 of 3 f32",
+          "rank 1 is at all_gather %6 of 3 f32, rank 2 at all_gather %5 of 3 f32"}},
+        {{{SUM, .count = 3}, {SUM, .count = 800}}, /* one small, one not */
+         {"rank 0 is at all_reduce %5 of 3 f32, rank 1 at all_reduce %5 of 800 f32",
+          "rank 1 is at all_reduce %5 of 800 f32, rank 2 at all_reduce %5 of 3 f32"}},
+        {{{SUM, .count = 3}, {SUM, .count = 3, .dtype = ZF_BF16}},
+         {"rank 0 is at all_reduce %5 of 3 f32, rank 1 at all_reduce %5 of 3 bf16",
+          "rank 1 is at all_reduce %5 of 3 bf16, rank 2 at all_reduce %5 of 3 f32"}},
+        {{{CAST, .root = 2}, {CAST, .root = 1}},
+         {"rank 0 is at bcast %5 of 3 f32 from rank 2, rank 1 at bcast %5 of 3 f32 from rank 1",
+          "rank 1 is at bcast %5 of 3 f32 from rank 1, rank 2 at bcast %5 of 3 f32 from rank 2"}},
+        {{{SUM, .count = 3}, {SUM, .count = 3, .add = true}},
+         {"rank 0 is at all_reduce %5 of 3 f32, rank 1 at all_reduce %5 of 3 f32 added to out",
+          "rank 1 is at all_reduce %5 of 3 f32 added to out, rank 2 at all_reduce %5 of 3 f32"}},
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        differing d = rows[k];
+        zf_error error = {ZF_OK, ""};
+        member members[3];
+        zf_local *group =
+            zf_local_new(&(zf_local_desc){.world = 3, .allocator = t->allocator}, &error);
+        NEED(t, group, &error);
+        test_defer(t, (test_cleanup *)zf_local_free, group);
+        run_members(t, group, 3, 1, differing_body, &d, members);
+        CHECK_TEXT(t, members[0].error.text,
+                   d.text[strncmp(members[0].error.text, "rank 0", 6) != 0]);
+        for (int r = 0; r < 3; r++) {
+            CHECK(t, members[r].error.status == ZF_ERR_COMM);
+            CHECK_TEXT(t, members[r].error.text, members[0].error.text);
+        }
+        check_failed(t, group, 3, members[0].error.text);
+    }
+}
+
+/* What only a bcast looks at may differ elsewhere, and what a rank sends that is not the root. */
+static void root_body(member *m)
+{
+    float x[2] = {(float)m->rank + 1, 0}, y[2] = {0, 0};
+    zf_collective sum = {
+        .op = ZF_OP_all_reduce, .count = 1, .in = x, .out = y, .root = m->rank * 1000};
+    zf_collective cast = {.op = ZF_OP_bcast, .count = 2, .in = m->rank ? NULL : x, .out = y};
+    if (call(m, &sum) || y[0] != 3) snprintf(m->said, sizeof m->said, "sum: %s", m->error.text);
+    if (call(m, &cast) || y[0] != 1) snprintf(m->said, sizeof m->said, "cast: %s", m->error.text);
+}
+
+TEST(comm_local_root_is_of_bcast)
+{
+    zf_error error = {ZF_OK, ""};
+    member members[2];
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = 2, .allocator = t->allocator}, &error);
+    NEED(t, group, &error);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    run_members(t, group, 2, 1, root_body, NULL, members);
+    check_members(t, members, 2);
+}
+
+TEST(comm_local_abort_before)
+{
+    static const char *const reasons[] = {"the disk is full", "", NULL};
+    for (int k = 0; k < 3; k++) {
+        char text[64];
+        zf_error error = {ZF_OK, ""};
+        zf_local *group =
+            zf_local_new(&(zf_local_desc){.world = 3, .allocator = t->allocator}, &error);
+        zf_comm *comm;
+        NEED(t, group, &error);
+        test_defer(t, (test_cleanup *)zf_local_free, group);
+        comm = zf_local_comm(group, 1);
+        comm->abort(comm->self, reasons[k]);
+        snprintf(text, sizeof text, "rank 1 gave up%s", k ? "" : ": the disk is full");
+        check_failed(t, group, 3, text);
+    }
+}
+
+/* A reason of any length is cut, not overrun. */
+TEST(comm_local_abort_with_much_to_say)
+{
+    char reason[2000], want[512];
+    zf_error error = {ZF_OK, ""};
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = 2, .allocator = t->allocator}, &error);
+    zf_comm *comm;
+    NEED(t, group, &error);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    memset(reason, 'x', sizeof reason - 1), reason[sizeof reason - 1] = '\0';
+    comm = zf_local_comm(group, 0);
+    comm->abort(comm->self, reason);
+    memset(want, 'x', sizeof want - 1), want[sizeof want - 1] = '\0';
+    memcpy(want, "rank 0 gave up: ", 16);
+    check_failed(t, group, 2, want);
+}
+
+/* Calls one after another until one fails: those before it are right, to the last byte. */
+static void until_body(member *m)
+{
+    one_call c = {.seed = 0};
+    for (; !m->error.status && !*m->said; c.seed++) {
+        if (m->rank == 1 && m->channel == 0 && m->done == 100) {
+            m->comm->abort(m->comm->self, "enough");
+            return;
+        }
+        c.op = ops[c.seed % 5], c.count = c.seed % 3 ? 700 : 2, c.place = (place)(c.seed % PLACES);
+        if (!possible(&c)) c.place = APART;
+        one(m, &c);
+    }
+}
+
+/* One rank gives up while the others wait for it, and while other threads of all ranks are in the
+ * middle of calls on other channels: each call takes place for all ranks or for none. */
+TEST(comm_local_abort_in_the_middle)
+{
+    zf_error error = {ZF_OK, ""};
+    member members[3 * 4];
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = 4, .allocator = t->allocator}, &error);
+    NEED(t, group, &error);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    run_members(t, group, 4, 3, until_body, NULL, members);
+    check_members(t, members, 12);
+    for (int k = 0; k < 12; k++) {
+        CHECK(t, members[k].done == members[k / 4 * 4].done);
+        if (k == 1) continue; /* it gave up itself */
+        CHECK(t, members[k].error.status == ZF_ERR_COMM);
+        CHECK_TEXT(t, members[k].error.text, "rank 1 gave up: enough");
+    }
+    CHECK(t, members[0].done == 100);
+    check_failed(t, group, 4, "rank 1 gave up: enough");
+}
+
+/* A call that cannot be done is refused, and the others need not wait for it. */
+TEST(comm_local_bad_calls)
+{
+    static float data[8];
+    static char stream;
+    static const struct {
+        zf_collective c;
+        const char *text;
+    } rows[] = {
+        {{.op = ZF_OP_none}, "a communicator was called with no collective"},
+        {{.op = ZF_OP_matmul, .count = 1}, "a communicator was called with no collective"},
+        {{.op = ZF_OP_COUNT}, "a communicator was called with no collective"},
+        {{.op = (zf_op)-1}, "a communicator was called with no collective"},
+        {{GATHER, .channel = 3}, "all_gather %5: channel 3; it must be 0 to 2"},
+        {{GATHER, .channel = -1}, "all_gather %5: channel -1; it must be 0 to 2"},
+        {{GATHER, .dtype = (zf_dtype)8}, "all_gather %5: 8 is no dtype"},
+        {{SUM, .count = -1}, "all_reduce %5: count is -1; it must be 0 to 1152921504606846975"},
+        {{SUM, .count = INT64_MAX / 4},
+         "all_reduce %5: count is 2305843009213693951; it must be 0 to 1152921504606846975"},
+        {{GATHER, .out = data}, "all_gather %5: in is NULL"},
+        {{GATHER, .in = data}, "all_gather %5: out is NULL"},
+        {{CAST, .out = data}, "bcast %5: in is NULL"},
+        {{CAST, .in = data, .out = data, .root = 2}, "bcast %5: root 2 is no rank of a world of 2"},
+        {{CAST, .in = data, .out = data, .root = -1},
+         "bcast %5: root -1 is no rank of a world of 2"},
+        {{GATHER, .in = data, .out = data, .stream = &stream},
+         "all_gather %5: ranks of one process have no streams; stream must be NULL"},
+    };
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0] + 1; k++) {
+        bool none = k == sizeof rows / sizeof rows[0];
+        const char *text = rows[none ? 0 : k].text;
+        char others[200];
+        zf_error error = {ZF_OK, ""};
+        zf_local *group =
+            zf_local_new(&(zf_local_desc){.world = 2, .allocator = t->allocator}, &error);
+        zf_comm *comm;
+        NEED(t, group, &error);
+        test_defer(t, (test_cleanup *)zf_local_free, group);
+        comm = zf_local_comm(group, 0);
+        CHECK(t, comm->run(comm->self, none ? NULL : &rows[k].c, &error) == ZF_ERR_ARGUMENT);
+        CHECK_TEXT(t, error.text, text);
+        snprintf(others, sizeof others, "rank 0 gave up: %s", text);
+        check_failed(t, group, 2, others);
+    }
+}
+#undef SUM
+#undef CAST
+#undef GATHER
+
+/* Two threads of one rank on one channel: the second to come is refused, the first need not wait.
+ */
+static void twice_body(member *m)
+{
+    simple(zf_local_comm(m->context, 0), ZF_OP_all_reduce, 5, 1, 3, &m->error);
+}
+
+TEST(comm_local_two_threads_on_a_channel)
+{
+    zf_error error = {ZF_OK, ""};
+    member members[2];
+    int second;
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = 2, .allocator = t->allocator}, &error);
+    NEED(t, group, &error);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    run_members(t, group, 2, 1, twice_body, group, members);
+    second = members[1].error.status == ZF_ERR_ARGUMENT;
+    CHECK_TEXT(t, members[second].error.text,
+               "all_reduce %5: another thread of rank 0 is using channel 1");
+    CHECK(t, members[!second].error.status == ZF_ERR_COMM);
+    CHECK_TEXT(t, members[!second].error.text,
+               "rank 0 gave up: all_reduce %5: another thread of rank 0 is using channel 1");
+}
+
+/* A thread that is cancelled while it waits leaves the group usable: the others get their error. */
+static void cancelled_body(member *m)
+{
+    crossed_body(m);
+    pthread_testcancel();
+    m->done = 1;
+}
+
+TEST(comm_local_cancelled_thread)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_local_desc desc = {.world = 2, .deadline_seconds = 0.05, .allocator = t->allocator};
+    zf_local *group = zf_local_new(&desc, &error);
+    member m = {.body = cancelled_body};
+    NEED(t, group, &error);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    m.comm = zf_local_comm(group, 0);
+    CHECK(t, !pthread_create(&m.thread, NULL, member_main, &m));
+    CHECK(t, !pthread_cancel(m.thread));
+    pthread_join(m.thread, NULL);
+    CHECK(t, !m.done);
+    check_failed(t, group, 2, "all_reduce %20: rank 1 of 2 did not come within 0.05 s");
+}
+
+/* --------------------------------------------------------------------------------------- the group
+ */
+
+TEST(comm_local_refuses_bad_values)
+{
+    static const struct {
+        zf_local_desc desc;
+        const char *text;
+    } rows[] = {
+        {{.world = -1}, "zf_local_new: world is -1; it must be 1 to 4096"},
+        {{.world = 4097}, "zf_local_new: world is 4097; it must be 1 to 4096"},
+        {{.deadline_seconds = -1},
+         "zf_local_new: deadline_seconds is -1; it must be positive and "
+         "finite, or 0 for 60"},
+        {{.deadline_seconds = INFINITY},
+         "zf_local_new: deadline_seconds is inf; it must be "
+         "positive and finite, or 0 for 60"},
+    };
+    zf_local_desc nan = {.deadline_seconds = NAN};
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        zf_error error = {ZF_OK, ""};
+        CHECK(t, !zf_local_new(&rows[k].desc, &error));
+        CHECK(t, error.status == ZF_ERR_ARGUMENT);
+        CHECK_TEXT(t, error.text, rows[k].text);
+        CHECK(t, !zf_local_new(&rows[k].desc, NULL));
+    }
+    CHECK(t, !zf_local_new(&nan, NULL));
+}
+
+TEST(comm_local_group)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_local *alone = zf_local_new(NULL, &error), *group;
+    zf_local_desc desc = {.world = 5, .deadline_seconds = 1e300, .allocator = t->allocator};
+    test_defer(t, (test_cleanup *)zf_local_free, alone);
+    CHECK(t, alone && zf_local_comm(alone, 0)->world == 1 && !zf_local_comm(alone, 1));
+    CHECK(t, !simple(zf_local_comm(alone, 0), ZF_OP_all_reduce, 1, 0, 300, &error));
+    group = zf_local_new(&desc, &error);
+    NEED(t, group, &error);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    for (int r = 0; r < 5; r++) {
+        zf_comm *comm = zf_local_comm(group, r);
+        CHECK(t, comm && comm->rank == r && comm->world == 5);
+        CHECK(t, comm == zf_local_comm(group, r));
+        zf_comm_free(comm); /* it is the group's: nothing happens */
+    }
+    CHECK(t, !zf_local_comm(group, -1) && !zf_local_comm(group, 5) && !zf_local_comm(NULL, 0));
+    zf_local_free(NULL);
+    zf_comm_free(NULL);
+}

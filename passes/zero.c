@@ -79,11 +79,14 @@ typedef struct zfi_zero {
     int32_t *order;               /* as it was */
     size_t nodes;                 /* there were */
     zfi_lift *lift;               /* by node */
-    int32_t *flat_of, *member_of; /* by node: of a parameter; -1 */
-    int32_t *gradient;            /* by member: the value that autograd made, 0 */
+    int32_t *flat_of;   /* by node: of a parameter and of its views; -1 */
+    int32_t *member_of; /* by node: of a parameter; -1 */
+    int32_t *seen_as;   /* by node that is a parameter or a view of one: its copy of now, 0 */
+    int32_t *seen_in;   /* by node: what that copy shows, the unit or a gather of it */
+    int32_t *gradient;  /* by member: the value that autograd made, 0 */
+    int32_t *packed;    /* by member: that value, or a copy where it is a view of a parameter */
     int32_t *next_same;           /* by member: another one with that value, -1 */
     int32_t *first_same;          /* by node: the first member with that gradient, -1 */
-    int32_t *view; /* by member: the parameter as the micro section sees it, 0: not there */
     bool *updated; /* by member */
 } zfi_zero;
 
@@ -207,7 +210,9 @@ static void zfi_find_runs(zfi_zero *z)
         const zfi_node *node = &g->nodes[z->order[i]];
         int32_t before = zfi_len(z->uses), position = recent[0], other = recent[1],
                 of = recent_flat[0];
-        if (node->op == ZF_OP_gradient) continue;
+        if (node->op == ZF_OP_gradient || (z->flat_of[z->order[i]] >= 0 &&
+                                           z->first_same[z->order[i]] < 0))
+            continue;
         for (int32_t k = 0; k < node->arg_count; k++) {
             int32_t f = z->flat_of[node->args[k]], between;
             bool known = false;
@@ -234,16 +239,22 @@ static void zfi_find_runs(zfi_zero *z)
     zfi_free(&g->memory, last, (size_t)flats * sizeof *last);
 }
 
-/* The parameter as the node that uses it now sees it. */
-static int32_t zfi_view_of_param(zfi_zero *z, int32_t m)
+/* A parameter, or a view of one, as the node that uses it now sees it. */
+static int32_t zfi_seen(zfi_zero *z, int32_t id)
 {
     zf_graph *g = z->graph;
-    const zfi_member *member = &z->cut.members[m];
-    zfi_unit_state *unit = &z->units[z->flat_of[member->param]];
-    if (!z->view[m])
-        z->view[m] = zfi_view_node(g, unit->gathered ? unit->gathered : unit->unit, member->at,
-                                   g->nodes[member->param].shape);
-    return z->view[m];
+    const zfi_unit_state *unit = &z->units[z->flat_of[id]];
+    int32_t in = unit->gathered ? unit->gathered : unit->unit, m = z->member_of[id], x;
+    const zfi_node node = g->nodes[id];
+    if (z->seen_in[id] == in) return z->seen_as[id];
+    if (m >= 0) {
+        x = zfi_view_node(g, in, z->cut.members[m].at, node.shape);
+    } else {
+        x = zfi_seen(z, node.args[0]);
+        x = zfi_append_op(g, node.op, &x, 1, node.attributes);
+    }
+    z->seen_in[id] = in;
+    return z->seen_as[id] = x;
 }
 
 static void zfi_open_run(zfi_zero *z, int32_t f)
@@ -254,10 +265,8 @@ static void zfi_open_run(zfi_zero *z, int32_t f)
 
 static void zfi_close_run(zfi_zero *z, int32_t f)
 {
-    const zfi_unit *flat = &z->cut.flats[f];
     zfi_append_nodes(z->graph, release, NULL, z->units[f].gathered);
     z->units[f].gathered = 0;
-    memset(z->view + flat->first, 0, (size_t)flat->count * sizeof *z->view);
 }
 
 /* All gradients of a unit, in their places. */
@@ -270,7 +279,7 @@ static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
     int64_t *at = zfi_calloc(&g->memory, room, sizeof *at);
     if (args && at) {
         for (int32_t m = flat->first; m < flat->first + flat->count; m++)
-            if (z->gradient[m]) args[count] = z->gradient[m], at[count++] = z->cut.members[m].at;
+            if (z->gradient[m]) args[count] = z->packed[m], at[count++] = z->cut.members[m].at;
         id = zfi_append_op(g, ZF_OP_pack, args, count,
                            zfi_with(zfi_listed(at, count), {.i = flat->size}));
     }
@@ -304,10 +313,17 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     zf_graph *g = z->graph;
     bool output = g->nodes[id].op == ZF_OP_output;
     if (g->nodes[id].op == ZF_OP_param || g->nodes[id].op == ZF_OP_gradient) return;
+    if (z->flat_of[id] >= 0) { /* a view of a parameter, made where it is used */
+        int32_t copy = z->first_same[id] < 0 ? 0 : zfi_seen(z, id);
+        if (copy) copy = zfi_append_nodes(g, scale, zfi_with({.f = 1}), copy);
+        for (int32_t m = z->first_same[id]; m >= 0; m = z->next_same[m]) z->packed[m] = copy;
+        if (copy) zfi_gradient_made(z, id);
+        return;
+    }
     if (output) {
         int32_t x = g->nodes[id].args[0];
         const zfi_node *value = &g->nodes[x];
-        if (value->op == ZF_OP_param || z->first_same[x] >= 0) {
+        if (z->flat_of[x] >= 0 || z->first_same[x] >= 0) {
             zfi_push(&g->memory, z->kept, id);
             return;
         }
@@ -319,8 +335,8 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     }
     for (int32_t k = 0; k < g->nodes[id].arg_count && !g->error.status; k++) {
         int32_t arg = g->nodes[id].args[k];
-        if (z->member_of[arg] < 0) continue;
-        arg = zfi_view_of_param(z, z->member_of[arg]);
+        if (z->flat_of[arg] < 0) continue;
+        arg = zfi_seen(z, arg);
         g->nodes[id].args[k] = arg;
     }
     zfi_keep(z, id);
@@ -676,18 +692,21 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
     }
 }
 
-/* What the program reads, whole: gradients as they were before clipping, or, at the end, the
- * parameters. */
+/* What the program reads, whole: gradients as they were before clipping and views of parameters,
+ * or, at the end, the parameters themselves. */
 static void zfi_keep_outputs(zfi_zero *z, bool params)
 {
     zf_graph *g = z->graph;
     for (int32_t i = 0; i < zfi_len(z->kept) && !g->error.status; i++) {
-        int32_t mark = z->kept[i], x = g->nodes[mark].args[0], m = z->member_of[x];
+        int32_t mark = z->kept[i], x = g->nodes[mark].args[0], m = z->member_of[x],
+                f = z->flat_of[x];
         const zfi_unit_state *u;
         if ((m >= 0) != params) continue;
-        if (m < 0) m = z->first_same[x];
-        u = &z->units[zfi_flat_of_member(z, m)];
-        if (!params) x = zfi_whole_value(z, m, u->reduced);
+        if (m < 0 && f < 0) m = z->first_same[x];
+        u = &z->units[m < 0 ? f : zfi_flat_of_member(z, m)];
+        if (m < 0 && z->sharded && z->d.stage == 3 && !u->gathered) zfi_open_run(z, f);
+        if (m < 0) x = zfi_seen(z, x);
+        else if (!params) x = zfi_whole_value(z, m, u->reduced);
         else if (z->d.stage == 3) x = zfi_whole_value(z, m, u->unit);
         else x = zfi_view_node(g, u->unit, z->cut.members[m].at, g->nodes[x].shape);
         g->nodes[mark].args[0] = x;
@@ -742,7 +761,7 @@ static void zfi_find_gradients(zfi_zero *z)
         if (node->op != ZF_OP_gradient || z->member_of[node->args[0]] < 0) continue;
         m = z->member_of[node->args[0]];
         value = zfi_raw_gradient(g, node->args[1]);
-        z->gradient[m] = value;
+        z->gradient[m] = z->packed[m] = value;
         z->next_same[m] = z->first_same[value];
         z->first_same[value] = m;
         z->units[z->flat_of[node->args[0]]].pending++;
@@ -775,6 +794,12 @@ static void zfi_run_zero(zfi_zero *z)
         }
     z->order = g->order;
     g->order = NULL;
+    for (int32_t i = 0; i < zfi_len(z->order); i++) { /* views of parameters */
+        const zfi_node *node = &g->nodes[z->order[i]];
+        int64_t at;
+        if (!node->update && zfi_viewed(g, node, &at) == 0 && z->flat_of[node->args[0]] >= 0)
+            z->flat_of[z->order[i]] = z->flat_of[node->args[0]];
+    }
     zfi_find_gradients(z);
     zfi_micro_section(z);
     if (!g->error.status && !g->memory.failed) zfi_update_section(z);
@@ -823,17 +848,18 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     flats = (size_t)zfi_len(z.cut.flats);
     z.units = zfi_calloc(&g->memory, flats, sizeof *z.units);
     z.lift = zfi_calloc(&g->memory, z.nodes, sizeof *z.lift);
-    z.flat_of = zfi_calloc(&g->memory, 3 * z.nodes, sizeof *z.flat_of);
+    z.flat_of = zfi_calloc(&g->memory, 5 * z.nodes, sizeof *z.flat_of);
     z.gradient = zfi_calloc(&g->memory, 3 * members, sizeof *z.gradient);
     z.updated = zfi_calloc(&g->memory, members, sizeof *z.updated);
     if (!g->error.status && z.units && z.lift && z.flat_of && z.gradient && z.updated) {
         z.member_of = z.flat_of + z.nodes, z.first_same = z.flat_of + 2 * z.nodes;
-        z.next_same = z.gradient + members, z.view = z.gradient + 2 * members;
+        z.seen_as = z.flat_of + 3 * z.nodes, z.seen_in = z.flat_of + 4 * z.nodes;
+        z.next_same = z.gradient + members, z.packed = z.gradient + 2 * members;
         zfi_run_zero(&z);
     }
     zfi_free(&g->memory, z.units, flats * sizeof *z.units);
     zfi_free(&g->memory, z.lift, z.nodes * sizeof *z.lift);
-    zfi_free(&g->memory, z.flat_of, 3 * z.nodes * sizeof *z.flat_of);
+    zfi_free(&g->memory, z.flat_of, 5 * z.nodes * sizeof *z.flat_of);
     zfi_free(&g->memory, z.gradient, 3 * members * sizeof *z.gradient);
     zfi_free(&g->memory, z.updated, members * sizeof *z.updated);
     zfi_array_free(&g->memory, z.cut.members);

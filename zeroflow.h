@@ -916,11 +916,12 @@ typedef struct zf_load_desc {
     bool params_only;
 } zf_load_desc;
 
-/* Restores them, so that training goes on with the same bits, from the beginning of a step. The checkpoint must have the tensors
- * of the program, neither fewer nor more, each with its dtype and shape (ZF_ERR_MISMATCH names the
- * first that is not so), and every checksum must fit (ZF_ERR_FORMAT names file and tensor); all is
- * checked before anything is changed. Only if a device fails or a file changes after that are the
- * program's parameters and states undefined, and the error says so. desc NULL: all. */
+/* Restores them, so that training goes on with the same bits, from the beginning of a step. The
+ * checkpoint must have the tensors of the program, neither fewer nor more, each with its dtype and
+ * shape (ZF_ERR_MISMATCH names the first that is not so), and every checksum must fit
+ * (ZF_ERR_FORMAT names file and tensor); all is checked before anything is changed. Only if a device
+ * fails or a file changes after that are the program's parameters and states undefined, and the
+ * error says so. desc NULL: all. */
 ZF_API zf_status zf_load(zf_program *program, const char *path, const zf_load_desc *desc);
 
 /* zf_step and others for all ranks at once, on one thread, in lockstep: programs[r] is that of rank r, made

@@ -15,7 +15,8 @@
  *
  * A message says at its head which call it belongs to, and every two ranks exchange at least one in
  * each call, be it empty: ranks that ask for different things find out there. A rank that fails
- * tells the others, by a notice that who waits looks out for.
+ * tells the others, by a notice that who waits looks out for. So does one that has waited for half
+ * of the deadline: then those that wait in vain themselves are not taken for the one that is lost.
  *
  * A reduction sends each rank its part, which that rank adds up; all_reduce then gathers the sums.
  * What is small, or is shared by two, is sent whole and added by each.
@@ -55,6 +56,17 @@ typedef struct zfi_mpi_head {
 
 enum { ZFI_MPI_HEAD = sizeof(zfi_mpi_head) };
 
+/* What a rank tells the others, and where MPI reads it while it is on its way. */
+typedef struct zfi_mpi_notice {
+    int32_t channel; /* where the rank waits like others; -1: it has given up */
+    char text[508];  /* why */
+} zfi_mpi_notice;
+
+typedef struct zfi_mpi_mail {
+    zfi_mpi_notice notice;
+    MPI_Request *requests; /* [world] */
+} zfi_mpi_mail;
+
 /* Of every round under way, what comes from each rank and what goes to each: requests and slots of
  * staging are numbered alike (zfi_mpi_index). */
 typedef struct zfi_mpi_channel {
@@ -65,6 +77,8 @@ typedef struct zfi_mpi_channel {
     MPI_Status *statuses; /* [world], with indices: what MPI_Testsome tells */
     int *indices;
     const void **parts; /* [world], to add */
+    zfi_mpi_mail mail;
+    double *alive; /* [world], when each last told that it waits here; by the mutex */
 } zfi_mpi_channel;
 
 typedef struct zfi_mpi {
@@ -74,10 +88,9 @@ typedef struct zfi_mpi {
     size_t piece, slot; /* bytes: payload of a message at most; with its head */
     pthread_mutex_t mutex;
     atomic_bool failed;
-    zf_error error;       /* the first; it does not change once `failed` is set */
-    zf_error notice;      /* what the others are told of it */
-    MPI_Request *notices; /* [world] */
-    bool left;            /* MPI has not finished with the notices */
+    zf_error error; /* the first; it does not change once `failed` is set */
+    zfi_mpi_mail mail;
+    bool left; /* MPI has not finished with this mail, or that of a channel */
     zfi_mpi_channel channels[ZFI_MPI_CHANNELS];
 } zfi_mpi;
 
@@ -150,25 +163,47 @@ static const char *zfi_mpi_call_text(char text[128], const zfi_mpi_head *h)
     return text;
 }
 
-/* Sends the notice to all others. What cannot be sent within a second is left to MPI. */
-static void zfi_mpi_tell(zfi_mpi *m)
+/* Sends the notice to all others, unless the one before is still on its way. */
+static void zfi_mpi_post(zfi_mpi *m, zfi_mpi_mail *mail)
+{
+    int all = 0;
+    if (MPI_Testall(m->comm.world, mail->requests, &all, MPI_STATUSES_IGNORE) || !all) return;
+    for (int32_t r = 0; r < m->comm.world; r++)
+        if (r != m->comm.rank && MPI_Isend(&mail->notice, sizeof mail->notice, MPI_BYTE, r,
+                                           ZFI_MPI_NOTICE, m->mpi, &mail->requests[r]))
+            mail->requests[r] = MPI_REQUEST_NULL;
+}
+
+/* Ends `count` requests, those to receive by cancelling; true if MPI has not finished with some. */
+static bool zfi_mpi_drop(MPI_Request *requests, size_t count, bool receive)
+{
+    bool left = false;
+    for (size_t k = 0; k < count; k++) {
+        int done = 0;
+        if (requests[k] == MPI_REQUEST_NULL) continue;
+        if (receive) MPI_Cancel(&requests[k]);
+        MPI_Test(&requests[k], &done, MPI_STATUS_IGNORE);
+        if (requests[k] == MPI_REQUEST_NULL) continue;
+        MPI_Request_free(&requests[k]);
+        left = true;
+    }
+    return left;
+}
+
+/* Tells all others why this rank gives up. What cannot be sent within a second is left to MPI. */
+static void zfi_mpi_tell(zfi_mpi *m, const char *reason)
 {
     double start = zfi_mpi_now(), waited = 0, patience = m->deadline < 1 ? m->deadline : 1;
     int all = 0;
-    for (int32_t r = 0; r < m->comm.world; r++)
-        if (r != m->comm.rank && MPI_Isend(&m->notice, sizeof m->notice, MPI_BYTE, r,
-                                           ZFI_MPI_NOTICE, m->mpi, &m->notices[r]))
-            m->notices[r] = MPI_REQUEST_NULL;
-    while (!MPI_Testall(m->comm.world, m->notices, &all, MPI_STATUSES_IGNORE) && !all &&
+    m->mail.notice.channel = -1;
+    snprintf(m->mail.notice.text, sizeof m->mail.notice.text, "%s", reason);
+    zfi_mpi_post(m, &m->mail);
+    while (!MPI_Testall(m->comm.world, m->mail.requests, &all, MPI_STATUSES_IGNORE) && !all &&
            waited < patience) {
         zfi_mpi_breathe(waited);
         waited = zfi_mpi_now() - start;
     }
-    for (int32_t r = 0; r < m->comm.world; r++)
-        if (m->notices[r] != MPI_REQUEST_NULL) {
-            MPI_Request_free(&m->notices[r]);
-            m->left = true;
-        }
+    m->left = zfi_mpi_drop(m->mail.requests, (size_t)m->comm.world, false);
 }
 
 /* From here on every call fails with this error, unless with an earlier one. The others are told
@@ -181,10 +216,7 @@ static bool zfi_mpi_fail(zfi_mpi *m, const zf_error *error, const char *notice)
     if (first) m->error = *error;
     atomic_store(&m->failed, true);
     pthread_mutex_unlock(&m->mutex);
-    if (first && notice) {
-        zfi_mpi_error(&m->notice, ZF_ERR_COMM, "%s", notice);
-        zfi_mpi_tell(m);
-    }
+    if (first && notice) zfi_mpi_tell(m, notice);
     return false;
 }
 
@@ -223,19 +255,27 @@ static void zfi_mpi_abort(void *self, const char *reason)
     zfi_mpi_give_up(m, m->comm.rank, reason, reason);
 }
 
-/* Takes the notice of another rank, if there is one. */
+/* Takes the notices of other ranks, if there are any. */
 static void zfi_mpi_listen(zfi_mpi *m)
 {
-    MPI_Message message;
-    MPI_Status status;
-    zf_error notice = {ZF_OK, ""};
-    int there = 0;
-    if (atomic_load(&m->failed)) return;
-    if (MPI_Improbe(MPI_ANY_SOURCE, ZFI_MPI_NOTICE, m->mpi, &there, &message, &status) || !there)
-        return;
-    MPI_Mrecv(&notice, sizeof notice, MPI_BYTE, &message, &status);
-    notice.text[sizeof notice.text - 1] = 0;
-    zfi_mpi_give_up(m, status.MPI_SOURCE, notice.text, NULL);
+    while (!atomic_load(&m->failed)) {
+        MPI_Message message;
+        MPI_Status status;
+        zfi_mpi_notice notice = {-1, ""};
+        int there = 0;
+        if (MPI_Improbe(MPI_ANY_SOURCE, ZFI_MPI_NOTICE, m->mpi, &there, &message, &status) ||
+            !there)
+            return;
+        MPI_Mrecv(&notice, sizeof notice, MPI_BYTE, &message, &status);
+        notice.text[sizeof notice.text - 1] = 0;
+        if (notice.channel < 0 || notice.channel >= ZFI_MPI_CHANNELS) {
+            zfi_mpi_give_up(m, status.MPI_SOURCE, notice.text, NULL);
+            return;
+        }
+        pthread_mutex_lock(&m->mutex);
+        m->channels[notice.channel].alive[status.MPI_SOURCE] = zfi_mpi_now();
+        pthread_mutex_unlock(&m->mutex);
+    }
 }
 
 /* -------------------------------------------------------------------------------------- rounds */
@@ -379,19 +419,25 @@ static bool zfi_mpi_check_message(const zfi_mpi_phase *p, int64_t round, int32_t
                         high);
 }
 
-/* The deadline has passed: names the ranks of requests that are not done. */
-static bool zfi_mpi_missing(const zfi_mpi_phase *p, const MPI_Request *requests, const char *what)
+/* The deadline has passed: names the ranks of requests that are not done. Those that have told
+ * after `since` that they wait as well are not meant, if there are others. */
+static bool zfi_mpi_missing(const zfi_mpi_phase *p, const MPI_Request *requests, const char *what,
+                            double since)
 {
     enum { MOST = 16 };
     char list[MOST * 16 + 32] = "", name[64];
     size_t at = 0;
-    int32_t missing = 0;
+    int32_t lost = 0, missing = 0;
+    pthread_mutex_lock(&p->m->mutex);
+    for (int32_t r = 0; r < p->m->comm.world; r++)
+        if (requests[r] != MPI_REQUEST_NULL && p->channel->alive[r] < since) lost++;
     for (int32_t r = 0; r < p->m->comm.world; r++) {
-        if (requests[r] == MPI_REQUEST_NULL) continue;
+        if (requests[r] == MPI_REQUEST_NULL || (lost && p->channel->alive[r] >= since)) continue;
         if (missing++ < MOST)
             at += (size_t)snprintf(list + at, sizeof list - at, "%s%d", missing > 1 ? ", " : "",
                                    (int)r);
     }
+    pthread_mutex_unlock(&p->m->mutex);
     if (missing > MOST) snprintf(list + at, sizeof list - at, " and %d more", (int)missing - MOST);
     return zfi_mpi_find(p->m, "%s: rank%s %s of %d %s within %g s",
                         zfi_mpi_call_name(name, p->call), missing > 1 ? "s" : "", list,
@@ -399,14 +445,16 @@ static bool zfi_mpi_missing(const zfi_mpi_phase *p, const MPI_Request *requests,
 }
 
 /* Until all of the round has come, or has been sent. The deadline is for each message: who is slow,
- * but comes, is waited for. */
+ * but comes, is waited for. Time in which this process itself was stopped hardly counts: what came
+ * meanwhile is looked at first. */
 static bool zfi_mpi_wait(const zfi_mpi_phase *p, int64_t round, bool sent)
 {
     zfi_mpi *m = p->m;
     zfi_mpi_channel *ch = p->channel;
     MPI_Request *requests =
         ch->requests + zfi_mpi_index(p, round) + (size_t)(sent ? m->comm.world : 0);
-    double since = 0;
+    double since = 0, before = 0, waited = 0;
+    bool told = false;
     for (;;) {
         int done = 0;
         double now;
@@ -424,14 +472,26 @@ static bool zfi_mpi_wait(const zfi_mpi_phase *p, int64_t round, bool sent)
             continue;
         }
         now = zfi_mpi_now();
-        if (since == 0) since = now;
-        if (zfi_mpi_breathe(now - since)) zfi_mpi_listen(m);
+        if (since == 0) {
+            since = before = now;
+            waited = 0;
+            told = false;
+        }
+        waited += fmin(now - before, m->deadline / 8);
+        before = now;
+        if (zfi_mpi_breathe(waited)) zfi_mpi_listen(m);
         if (atomic_load(&m->failed)) return false;
-        if (now - since > m->deadline)
+        if (!told && waited > m->deadline / 2) {
+            told = true;
+            ch->mail.notice.channel = p->call->channel;
+            zfi_mpi_post(m, &ch->mail);
+        }
+        if (waited > m->deadline)
             return zfi_mpi_missing(p, requests,
                                    sent                ? "took nothing more"
                                    : p->number + round ? "sent nothing more"
-                                                       : "did not come");
+                                                       : "did not come",
+                                   since);
     }
 }
 
@@ -455,19 +515,12 @@ static void zfi_mpi_finish(const zfi_mpi_phase *p, int64_t round)
     }
 }
 
-/* After a failure: cancels what has not been received, and leaves what cannot be cancelled. */
+/* After a failure: ends what is under way. */
 static void zfi_mpi_cancel(zfi_mpi *m, zfi_mpi_channel *ch)
 {
     const size_t world = (size_t)m->comm.world;
-    for (size_t k = 0; k < 2 * world * ZFI_MPI_DEPTH; k++) {
-        int done = 0;
-        if (ch->requests[k] == MPI_REQUEST_NULL) continue;
-        if (k / world % 2 == 0) MPI_Cancel(&ch->requests[k]);
-        MPI_Test(&ch->requests[k], &done, MPI_STATUS_IGNORE);
-        if (ch->requests[k] == MPI_REQUEST_NULL) continue;
-        MPI_Request_free(&ch->requests[k]);
-        ch->left = true;
-    }
+    for (size_t k = 0; k < 2 * ZFI_MPI_DEPTH; k++)
+        if (zfi_mpi_drop(ch->requests + k * world, world, k % 2 == 0)) ch->left = true;
 }
 
 static bool zfi_mpi_run_phase(const zfi_mpi_phase *p)
@@ -593,18 +646,23 @@ static zf_status zfi_mpi_run(void *self, const zf_collective *c, zf_error *error
 static void zfi_mpi_destroy(void *self)
 {
     zfi_mpi *m = self;
+    const size_t world = (size_t)m->comm.world;
     int finalized = 0;
     MPI_Finalized(&finalized);
-    if (!atomic_load(&m->failed) && !finalized && m->mpi != MPI_COMM_NULL) MPI_Comm_free(&m->mpi);
     for (int k = 0; k < ZFI_MPI_CHANNELS; k++) {
         zfi_mpi_channel *ch = &m->channels[k];
+        if (ch->mail.requests && !finalized && zfi_mpi_drop(ch->mail.requests, world, false))
+            m->left = true;
         if (!ch->left) free(ch->staging);
         free(ch->requests);
         free(ch->statuses);
         free(ch->indices);
         free(ch->parts);
+        free(ch->mail.requests);
+        free(ch->alive);
     }
-    free(m->notices);
+    if (!atomic_load(&m->failed) && !finalized && m->mpi != MPI_COMM_NULL) MPI_Comm_free(&m->mpi);
+    free(m->mail.requests);
     pthread_mutex_destroy(&m->mutex);
     if (!m->left) free(m);
 }
@@ -638,6 +696,13 @@ static zf_status zfi_mpi_duplicate(zfi_mpi *m, MPI_Comm parent, zf_error *error)
     return ZF_OK;
 }
 
+static MPI_Request *zfi_mpi_requests(size_t count)
+{
+    MPI_Request *requests = calloc(count, sizeof *requests);
+    for (size_t k = 0; requests && k < count; k++) requests[k] = MPI_REQUEST_NULL;
+    return requests;
+}
+
 /* The memory for all calls, by the size of the world. */
 static bool zfi_mpi_allocate(zfi_mpi *m)
 {
@@ -646,20 +711,21 @@ static bool zfi_mpi_allocate(zfi_mpi *m)
                                      ZFI_MPI_MOST_PIECE) &
                ~(size_t)63;
     m->slot = ZFI_MPI_HEAD + m->piece;
-    if (!(m->notices = calloc(world, sizeof *m->notices))) return false;
-    for (size_t r = 0; r < world; r++) m->notices[r] = MPI_REQUEST_NULL;
+    if (!(m->mail.requests = zfi_mpi_requests(world))) return false;
     if (slots > SIZE_MAX / m->slot) return false;
     for (int k = 0; k < ZFI_MPI_CHANNELS; k++) {
         zfi_mpi_channel *ch = &m->channels[k];
         atomic_init(&ch->busy, false);
         ch->staging = aligned_alloc(64, slots * m->slot);
-        ch->requests = calloc(slots, sizeof *ch->requests);
+        ch->requests = zfi_mpi_requests(slots);
         ch->statuses = calloc(world, sizeof *ch->statuses);
         ch->indices = calloc(world, sizeof *ch->indices);
         ch->parts = calloc(world, sizeof *ch->parts);
-        if (!ch->staging || !ch->requests || !ch->statuses || !ch->indices || !ch->parts)
+        ch->mail.requests = zfi_mpi_requests(world);
+        ch->alive = calloc(world, sizeof *ch->alive);
+        if (!ch->staging || !ch->requests || !ch->statuses || !ch->indices || !ch->parts ||
+            !ch->mail.requests || !ch->alive)
             return false;
-        for (size_t i = 0; i < slots; i++) ch->requests[i] = MPI_REQUEST_NULL;
     }
     return true;
 }
@@ -712,7 +778,7 @@ ZF_API zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error)
     }
     if (!zfi_mpi_allocate(m)) {
         zfi_mpi_error(error, ZF_ERR_NOMEM, "out of memory");
-        if (m->notices) zfi_mpi_abort(m, "out of memory");
+        if (m->mail.requests) zfi_mpi_abort(m, "out of memory");
         zfi_mpi_destroy(m);
         return NULL;
     }

@@ -474,3 +474,400 @@ TEST_ONCE(plan_places_are_checked)
     };
     CHECK_MISTAKES(t, list);
 }
+
+/* ---------------------------------------------------------------------------- random mistakes
+ *
+ * A plan of the passes is edited in one place at random. Mostly the verifier refuses the text. What
+ * it accepts must compute what its nodes say: the numbers of the same nodes without places, queues,
+ * waits and releases, whenever collectives are done, with the dead poisoned; and the ranks must
+ * have the same parameters. Where only places, queues, waits and releases were edited, these are
+ * the numbers of the plan as it was.
+ */
+
+static const char model[] = "%1 = input \"x\" : f32[4,8]\n"
+                            "%2 = param \"a.w\" {init=normal b=0.3} : f32[8,8]\n"
+                            "%3 = param \"a.b\" : f32[8]\n"
+                            "%4 = param \"b.w\" {init=normal b=0.3} : f32[8,8]\n"
+                            "%5 = input \"lr\" : f32[]\n"
+                            "%6 = matmul %1, %2 : f32[4,8]\n"
+                            "%7 = add %6, %3 : f32[4,8]\n"
+                            "%8 = tanh %7 : f32[4,8]\n"
+                            "%9 = dropout %8 {p=0.25} : f32[4,8]\n"
+                            "%10 = matmul %9, %4 : f32[4,8]\n"
+                            "%11 = matmul %10, %2 : f32[4,8]\n"
+                            "%12 = mul %11, %11 : f32[4,8]\n"
+                            "%13 = reshape %12 {shape=[32]} : f32[32]\n"
+                            "%14 = sum %13 : f32[]\n";
+
+typedef struct chance {
+    uint64_t state;
+} chance;
+
+static int pick(chance *c, int n)
+{
+    c->state = c->state * 6364136223846793005u + 1442695040888963407u;
+    return (int)((c->state >> 33) % (uint64_t)n);
+}
+
+/* A text as lines. */
+typedef struct lines {
+    const char *at[400];
+    int length[400], count;
+} lines;
+
+static lines lines_of(const char *text)
+{
+    lines l = {.count = 0};
+    while (*text && l.count < 400) {
+        l.at[l.count] = text;
+        l.length[l.count] = (int)strcspn(text, "\n");
+        text += l.length[l.count++];
+        text += *text == '\n';
+    }
+    return l;
+}
+
+static void join_lines(char *text, size_t size, const lines *l)
+{
+    size_t length = 0;
+    text[0] = '\0';
+    for (int k = 0; k < l->count; k++)
+        length += (size_t)snprintf(text + length, size - length, "%.*s\n", l->length[k], l->at[k]);
+}
+
+/* Line `from` comes to stand at `to`. */
+static void move_line(lines *l, int from, int to)
+{
+    const char *at = l->at[from];
+    int length = l->length[from], step = from < to ? 1 : -1;
+    for (int k = from; k != to; k += step) {
+        l->at[k] = l->at[k + step];
+        l->length[k] = l->length[k + step];
+    }
+    l->at[to] = at;
+    l->length[to] = length;
+}
+
+static bool line_has(const lines *l, int k, const char *what)
+{
+    const char *at = strstr(l->at[k], what);
+    return at && at < l->at[k] + l->length[k];
+}
+
+/* A random line in which `what` stands, -1 if there is none. */
+static int line_with(chance *c, const lines *l, const char *what)
+{
+    int found = -1, seen = 0;
+    for (int k = 0; k < l->count; k++)
+        if (line_has(l, k, what) && !pick(c, ++seen)) found = k;
+    return found;
+}
+
+/* The text behind " : " of the line that defines the id, without place and queue; "" if none. */
+static void type_of(const lines *l, int id, char type[64])
+{
+    type[0] = '\0';
+    for (int k = 0; k < l->count; k++) {
+        const char *colon;
+        if (l->at[k][0] != '%' || atoi(l->at[k] + 1) != id) continue;
+        colon = strstr(l->at[k], " : ");
+        snprintf(type, 64, "%.*s", (int)strcspn(colon + 3, " \n"), colon + 3);
+        return;
+    }
+}
+
+/* The kinds of edits. What the first five leave acceptable, which touch places, queues, waits and
+ * releases alone, has the numbers of before; so have the next two, where the verifier lets anything
+ * pass. */
+enum {
+    MOVE_MARK,
+    DROP_MARK,
+    OTHER_QUEUE,
+    OTHER_PLACE,
+    NEAR_PLACE,
+    ONE_RANK,
+    ONE_OPERAND,
+    DROP_LINE,
+    SWAP,
+    OPERAND,
+    KINDS
+};
+static const char *const kind_names[KINDS] = {"a wait or release moved",
+                                              "a wait or release dropped",
+                                              "another queue or none",
+                                              "the place of another value",
+                                              "a place nearby",
+                                              "a collective of one rank",
+                                              "a collective without its second operand",
+                                              "a line dropped",
+                                              "two lines swapped",
+                                              "another operand"};
+
+/* Line k with `length` characters at `at` replaced. */
+static void replace(lines *l, int k, const char *at, int length, const char *by, char *room)
+{
+    int before = (int)(at - l->at[k]);
+    snprintf(room, 1000, "%.*s%s%.*s", before, l->at[k], by, l->length[k] - before - length,
+             at + length);
+    l->at[k] = room;
+    l->length[k] = (int)strlen(room);
+}
+
+/* Makes one edit; false where the text has nothing for it. */
+static bool edit(chance *c, lines *l, int kind, char *room)
+{
+    static const char *const queues[] = {"", " queue=gather", " queue=reduce"};
+    int k = -1, other;
+    const char *at;
+    char by[64], type[64], its[64];
+    switch (kind) {
+    case MOVE_MARK:
+    case DROP_MARK:
+        k = line_with(c, l, pick(c, 3) ? "      wait %" : "      release %");
+        if (k < 0) return false;
+        move_line(l, k, kind == MOVE_MARK ? pick(c, l->count) : l->count - 1);
+        if (kind == DROP_MARK) l->count--;
+        return true;
+    case OTHER_QUEUE:
+        if (pick(c, 2) && (k = line_with(c, l, " queue=")) >= 0) {
+            at = strstr(l->at[k], " queue=");
+            replace(l, k, at, 13, queues[pick(c, 3)], room);
+            return true;
+        }
+        k = line_with(c, l, "{world=");
+        if (k < 0 || line_has(l, k, "queue=")) return false;
+        replace(l, k, l->at[k] + l->length[k], 0, queues[1 + pick(c, 2)], room);
+        return true;
+    case OTHER_PLACE:
+    case NEAR_PLACE:
+        k = line_with(c, l, " @");
+        other = line_with(c, l, " @");
+        if (k < 0 || k == other) return false;
+        at = strstr(l->at[k], " @") + 2;
+        snprintf(by, sizeof by, "%.*s", (int)strcspn(strstr(l->at[other], " @") + 2, "+"),
+                 strstr(l->at[other], " @") + 2);
+        if (kind == NEAR_PLACE)
+            snprintf(by, sizeof by, "%d",
+                     abs(atoi(at) + 64 * (1 + pick(c, 8)) * (pick(c, 2) * 2 - 1)));
+        replace(l, k, at, (int)strcspn(at, "+"), by, room);
+        return true;
+    case ONE_RANK:
+        k = line_with(c, l, "{world=");
+        if (k < 0) return false;
+        replace(l, k, strstr(l->at[k], "{world=") + 7, 1, "1", room);
+        return true;
+    case ONE_OPERAND:
+        k = line_with(c, l, "{world=");
+        at = k < 0 ? NULL : strstr(l->at[k], ", %");
+        if (!at || at > l->at[k] + l->length[k]) return false;
+        replace(l, k, at, (int)strcspn(at, "{") - 1, "", room);
+        return true;
+    case DROP_LINE:
+        move_line(l, pick(c, l->count), l->count - 1);
+        l->count--;
+        return true;
+    case SWAP:
+        k = pick(c, l->count);
+        other = pick(c, 2) ? k + 1 : pick(c, l->count);
+        if (other >= l->count || other == k) return false;
+        if (other < k) move_line(l, other, k), move_line(l, k - 1, other);
+        else move_line(l, k, other), move_line(l, other - 1, k);
+        return true;
+    default:
+        k = line_with(c, l, ", %");
+        if (k < 0) return false;
+        at = strstr(l->at[k], pick(c, 2) ? ", %" : " %");
+        at = strchr(at, '%') + 1;
+        type_of(l, atoi(at), type);
+        other = line_with(c, l, type);
+        if (!*type || other < 0 || l->at[other][0] != '%') return false;
+        type_of(l, atoi(l->at[other] + 1), its);
+        if (strcmp(type, its) || atoi(l->at[other] + 1) == atoi(at)) return false;
+        snprintf(by, sizeof by, "%d", atoi(l->at[other] + 1));
+        replace(l, k, at, (int)strspn(at, "0123456789"), by, room);
+        return true;
+    }
+}
+
+/* The nodes alone: without places, queues, waits, releases. */
+static void strip(char *text)
+{
+    char *to = text;
+    for (const char *line = text; *line;) {
+        size_t length = strcspn(line, "\n"), kept = length;
+        const char *next = line + length + (line[length] == '\n');
+        for (size_t k = 0; k < length && kept == length; k++)
+            if (!strncmp(line + k, " @", 2) || !strncmp(line + k, " queue=", 7) ||
+                !strncmp(line + k, " scratch=", 9))
+                kept = k;
+        if (strncmp(line, "peak ", 5) && strncmp(line + strspn(line, " "), "wait %", 6) &&
+            strncmp(line + strspn(line, " "), "release %", 9)) {
+            memmove(to, line, kept);
+            to += kept;
+            *to++ = '\n';
+        }
+        line = next;
+    }
+    *to = '\0';
+}
+
+/* After two steps every rank has the parameters that rank 0 has, those that are not cut. */
+static bool ranks_agree(const char *text, int world, char *why, size_t size)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_comm comms[4];
+    zf_graph *g[4] = {0};
+    zf_program *p[4] = {0};
+    zf_lockstep_desc d = {p, world, 0};
+    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.reference = true}, &error);
+    bool good = cpu != NULL;
+    for (int r = 0; r < world && good; r++) {
+        zf_compile_desc compile = {.backend = cpu, .comm = &comms[r], .allow_nan = true};
+        comms[r] = (zf_comm){.rank = r, .world = world};
+        g[r] = zf_graph_parse(text, strlen(text), NULL, &error);
+        p[r] = g[r] ? zf_compile(g[r], &compile) : NULL;
+        if (g[r] && !p[r]) snprintf(why, size, "%s", zf_graph_error(g[r]));
+        good = p[r] != NULL;
+    }
+    for (int run = 0; run < 4 && good; run++) {
+        bool last = !strstr(text, "micro_batches=2") || run % 2;
+        for (int r = 0; r < world; r++) {
+            float x[32], lr = 0.01f;
+            for (int i = 0; i < 32; i++) x[i] = (float)seeded("x", (run * 4 + r) * 32 + i);
+            zf_write(p[r], zf_graph_find(g[r], "x"), x, sizeof x);
+            zf_write(p[r], zf_graph_find(g[r], "lr"), &lr, sizeof lr);
+        }
+        good = !(last ? zf_lockstep_step(&d, &error) : zf_lockstep_micro(&d, &error));
+    }
+    for (int k = 0; good && k < zf_param_count(g[0]) && !strstr(text, "stage=3"); k++)
+        for (int r = 1; r < world && good; r++) {
+            float mine[64], others[64];
+            size_t bytes = zf_tensor_bytes(zf_param_at(g[0], k));
+            good = !zf_read(p[0], zf_param_at(g[0], k), mine, bytes) &&
+                   !zf_read(p[r], zf_param_at(g[r], k), others, bytes) &&
+                   !memcmp(mine, others, bytes);
+            if (!good)
+                snprintf(why, size, "ranks 0 and %d have another %s", r,
+                         zf_tensor_name(zf_param_at(g[0], k)));
+        }
+    if (!good && error.status) snprintf(why, size, "%s", error.text);
+    for (int r = 0; r < world; r++) zf_program_free(p[r]);
+    for (int r = 0; r < world; r++) zf_graph_free(g[r]);
+    zf_backend_free(cpu);
+    return good;
+}
+
+/* What becomes of an accepted text: false with why[0..size), unless it is sound. *ran: it runs. */
+static bool is_sound(const char *text, int world, const numbers *original, bool *ran, char *why,
+                     size_t size)
+{
+    static const numbers_desc runs[] = {{.steps = 2},
+                                        {.steps = 2, .seed = 1},
+                                        {.steps = 2, .seed = 2},
+                                        {.steps = 2, .poison = true},
+                                        {.steps = 2, .poison = true, .seed = 3}};
+    char nodes[20000];
+    numbers plain = {0}, n = {0};
+    zf_error error = {ZF_OK, ""};
+    bool good = true;
+    snprintf(nodes, sizeof nodes, "%s", text);
+    strip(nodes);
+    *ran = numbers_of(&plain, nodes, &(numbers_desc){.steps = 2, .no_reuse = true}, &error);
+    if (!*ran) { /* an error of the step, say a step that was not advanced */
+        snprintf(why, size, "%s", error.text);
+        return !original && error.status != ZF_ERR_PARSE && error.status != ZF_ERR_VERIFY;
+    }
+    if (original) good = numbers_compare(original, &plain, "", why, size) == original->count;
+    for (int k = 0; k < (int)(sizeof runs / sizeof *runs) && good; k++) {
+        *ran = numbers_of(&n, text, &runs[k], &error);
+        if (!*ran) snprintf(why, size, "%s", error.text);
+        good = *ran && numbers_compare(&plain, &n, "", why, size) == plain.count;
+        numbers_free(&n);
+        /* A leaf that its unit has lost, and that has no place */
+        if (!*ran && !original && error.status == ZF_ERR_STAGE) return numbers_free(&plain), true;
+    }
+    numbers_free(&plain);
+    return good && ranks_agree(text, world, why, size);
+}
+
+#ifndef MUTANTS
+#define MUTANTS 200
+#endif
+
+typedef struct tally {
+    int refused[KINDS], sound[KINDS], failed[KINDS];
+} tally;
+
+static void check_mutants(test *t, uint64_t seed, const char *passes, const char *plan, tally *n)
+{
+    zf_error error = {ZF_OK, ""};
+    numbers original = {0};
+    chance c = {seed};
+    char *text = malloc(20000), *room = malloc(1000), why[600] = "";
+    int world = 1;
+    if (!text || !room || !numbers_of(&original, plan, &(numbers_desc){.steps = 2}, &error))
+        test_fail(t, __FILE__, __LINE__, passes, error.text);
+    sscanf(plan, "zero stage=%*d world=%d", &world);
+    for (int m = 0; m < MUTANTS && !t->failed; m++) {
+        lines l = lines_of(plan);
+        int kind = m % KINDS;
+        zf_graph *g;
+        bool ran;
+        if (!edit(&c, &l, kind, room)) continue;
+        join_lines(text, 20000, &l);
+        if (!strcmp(text, plan)) continue;
+        g = zf_graph_parse(text, strlen(text), NULL, &error);
+        error = (zf_error){ZF_OK, ""};
+        if (!g) {
+            n->refused[kind]++;
+            continue;
+        }
+        zf_graph_free(g);
+        if (!is_sound(text, world, kind < DROP_LINE ? &original : NULL, &ran, why, sizeof why)) {
+            char what[1000];
+            snprintf(what, sizeof what, "%s, mutant %d, %s: %s", passes, m, kind_names[kind], why);
+            test_fail(t, __FILE__, __LINE__, what, text);
+        }
+        if (ran) n->sound[kind]++;
+        else n->failed[kind]++;
+    }
+    numbers_free(&original);
+    free(text);
+    free(room);
+}
+
+TEST_ONCE(plan_mutants_are_refused_or_sound)
+{
+    static const char *const plans[] = {
+        "adamw lr; zero stage=0 world=2 bucket=256; memory",
+        "clip 1; adamw lr; zero stage=1 world=2 bucket=256; memory",
+        "sgd lr; zero stage=1 world=3 bucket=512 micro_batches=2; prefetch bytes=100000; memory",
+        "clip 1; lamb lr; zero stage=2 world=2 bucket=256; prefetch bytes=100000; memory",
+        "adamw lr; zero stage=2 world=2 bucket=512 micro_batches=2; memory",
+        "clip 1; adamw lr; zero stage=3 world=2 bucket=256; prefetch bytes=100000; memory",
+        "sgd lr momentum=0.9; zero stage=3 world=3 bucket=256 micro_batches=2; prefetch "
+        "bytes=20000; memory",
+        "lamb lr; zero stage=0 world=1 micro_batches=2; memory",
+    };
+    tally n = {{0}, {0}, {0}};
+    for (int k = 0; k < (int)(sizeof plans / sizeof *plans) && !t->failed; k++) {
+        char line[300], message[600] = "", *plan;
+        zf_graph *g = zf_graph_parse(model, strlen(model), NULL, NULL);
+        snprintf(line, sizeof line, "autograd %%14; simplify; %s", plans[k]);
+        if (!g || pass_run(g, line, NULL, message, sizeof message)) {
+            test_fail(t, __FILE__, __LINE__, line, message);
+            zf_graph_free(g);
+            break;
+        }
+        plan = text_of(g);
+        zf_graph_free(g);
+        check_mutants(t, (uint64_t)k + 1, plans[k], plan, &n);
+        free(plan);
+    }
+    for (int k = 0; k < KINDS && !t->failed; k++) {
+        char what[200];
+        snprintf(what, sizeof what, "%s: %d refused, %d accepted and sound, %d fail when they run",
+                 kind_names[k], n.refused[k], n.sound[k], n.failed[k]);
+        if (!n.refused[k]) test_fail(t, __FILE__, __LINE__, "none was refused", what);
+    }
+}

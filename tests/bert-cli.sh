@@ -127,8 +127,8 @@ result 'makes a vocabulary'
 launch=
 # shellcheck disable=SC2086
 pretrain() {
-    run $launch "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 --batch 4 \
-        "$@"
+    run $launch "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 \
+        --batch 4 "$@"
 }
 # spoils TEXT OPTIONS...: pretrain with these ends with that error.
 spoils() {
@@ -430,18 +430,81 @@ reports_ranks() {
 }
 check 'ranks in the report' reports_ranks
 evaluates_alone() {
-    pretrain --steps 0 --batch 8 --micro-batches 2 && grep '^held out' "$work/out" > "$work/alone" &&
-        pretrain --steps 0 --batch 8 --ranks 2 --zero 3 && grep '^held out' "$work/out" |
-        cmp - "$work/alone"
+    pretrain --steps 0 --batch 8 --micro-batches 2
+    grep '^held out' "$work/out" > "$work/alone" || return
+    pretrain --steps 0 --batch 8 --ranks 2 --zero 3
+    grep '^held out' "$work/out" | cmp - "$work/alone"
 }
 check 'ranks that only evaluate' evaluates_alone
 
+# Saved by some, taken up by others.
+# steps TO RUN OPTIONS...: trains to that step; parameters and losses are left as above.
+steps() {
+    to=$1
+    leaves=$2
+    shift 2
+    pretrain --batch 8 --schedule constant --warmup 3 --eval-batches 4 --steps "$to" \
+        --dump "$work/$leaves.params" "$@"
+    [ $status = 0 ] && grep '^held out: ' "$work/out" > "$work/$leaves.losses"
+}
+saved_by() {
+    rm -rf "$work/parts"
+    steps 5 half --save "$work/parts" "$@" &&
+        "$bert" export --load "$work/parts" "$work/exported" &&
+        cmp "$work/exported" "$work/half.params"
+}
+goes_on() {
+    steps 9 other --load "$work/parts" "$@" && [ "$(grep -c 'other bits' "$work/out")" = 0 ] &&
+        cmp "$work/straight.params" "$work/other.params" &&
+        cmp "$work/straight.losses" "$work/other.losses"
+}
+check 'four parts without a break' steps 9 straight --micro-batches 4
+for options in '--ranks 4 --zero 3' '--ranks 2 --micro-batches 2 --zero 1' '--micro-batches 4'; do
+    # shellcheck disable=SC2086
+    check "saved by $options" saved_by $options
+    for zero in 0 3; do
+        check "then two ranks at stage $zero: the same bits" goes_on --ranks 2 --micro-batches 2 \
+            --zero $zero
+    done
+    check 'then four ranks: the same bits' goes_on --ranks 4 --zero 2
+    check 'then one: the same bits' goes_on --micro-batches 4
+done
+other_parts() {
+    steps 9 other --load "$work/parts" --ranks 2 &&
+        grep -qx "$work/parts was trained on batches in 4 parts (ranks times micro-batches), not 2:\
+ it goes on, with other bits" "$work/out"
+}
+check 'then in another number of parts' other_parts
+cut_weights() {
+    said="$work/parts was trained with lr = 0.001, not 0.01: give the same --lr, or start anew from"
+    said="$said its weights with --init FILE, which 'bert export --load $work/parts FILE' writes"
+    saved_by --ranks 2 --zero 3 && spoils "$said" --batch 8 --schedule constant --warmup 3 \
+        --steps 9 --lr 0.01 --load "$work/parts" --ranks 2
+}
+check 'another learning rate, and weights that are cut' cut_weights
+ranks_interrupted() {
+    rm -rf "$work/parts"
+    begins "$work/part.csv" --ranks 4 --zero 3 --save "$work/parts" --log "$work/part.csv"
+    kill -INT $!
+    wait $!
+    [ $? = 130 ] && [ ! -s "$work/err" ] && [ "$(grep -c ^interrupted "$work/out")" = 1 ]
+}
+rm -f "$work/part.csv"
+check 'ranks are interrupted together' ranks_interrupted
+ranks_continued() {
+    total=$(($(grep -c '' "$work/part.csv") + 5))
+    run eval "$(tail -n 1 "$work/out") --steps $total --dump \"\$work/continued\""
+    [ $status = 0 ] && pretrain --schedule constant --warmup 5 --steps $total --micro-batches 4 \
+        --dump "$work/whole" && [ $status = 0 ] && cmp "$work/continued" "$work/whole"
+}
+check 'and go on with the same bits' ranks_continued
+
 check 'a batch that cannot be cut' \
-    spoils "--batch 10 examples cannot be cut into 4 equal parts (ranks 2 x micro-batches 2); 8 or 12\
- can" --batch 10 --ranks 2 --micro-batches 2
+    spoils "--batch 10 examples cannot be cut into 4 equal parts (ranks 2 x micro-batches 2);\
+ 8 or 12 can" --batch 10 --ranks 2 --micro-batches 2
 check 'a batch that is too small' \
-    spoils '--batch 2 examples cannot be cut into 4 equal parts (ranks 4 x micro-batches 1); 4 can' \
-    --batch 2 --ranks 4
+    spoils "--batch 2 examples cannot be cut into 4 equal parts (ranks 4 x micro-batches 1);\
+ 4 can" --batch 2 --ranks 4
 check 'no such stage' misused "--zero takes a whole number from 0 to 3, not '4'" pretrain --zero 4
 check 'one rank fails, all end' spoils '/dev/full: No space left on device' --ranks 4 --zero 3 \
     --steps 100 --log /dev/full
@@ -490,6 +553,12 @@ if [ -n "$mpi" ]; then
             grep -qx 'bert: /dev/full: No space left on device' "$work/err"
     }
     check 'one process fails, all end' told_once
+    launch='mpirun -np 4'
+    check 'saved by four processes' saved_by --zero 3
+    launch='mpirun -np 2'
+    check 'then two processes: the same bits' goes_on --zero 1 --micro-batches 2
+    launch=
+    check 'then one: the same bits' goes_on --micro-batches 4
     launch=
 fi
 
@@ -532,8 +601,8 @@ shared() {
 }
 check 'ranks share batches' shared
 check 'batches that cannot be cut' \
-    fails 1 "bert: $golden/batch.safetensors: 4 examples cannot be cut into 3 equal parts (ranks 3 x\
- micro-batches 1); 3 or 6 can" "$bert" pretrain --model $golden/config.json \
+    fails 1 "bert: $golden/batch.safetensors: 4 examples cannot be cut into 3 equal parts\
+ (ranks 3 x micro-batches 1); 3 or 6 can" "$bert" pretrain --model $golden/config.json \
     --batch-file $golden/batch.safetensors --ranks 3
 
 echo "$passed passed, $failed failed"

@@ -1,8 +1,10 @@
 /* Checkpoints of a run: what a run must have in common with the one that it continues. */
+#define _POSIX_C_SOURCE 200809L
 #include "run.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char *const optimizer_names[] = {"adamw", "lamb", "sgd"}; /* by bert_optimizer */
 
@@ -90,6 +92,21 @@ static void compare_parts(const bert_run *r, const zf_note *parts)
                r->job->o.load, saved, strcmp(saved, "1") ? "s" : "", parts->value);
 }
 
+/* A setting of the checkpoint is another. Its weights are one file, unless ranks have cut them. */
+static bool refuse(bert_run *r, const zf_note *wanted, const char *saved)
+{
+    const char *load = r->job->o.load;
+    char path[1024], weights[2200];
+    snprintf(path, sizeof path, "%s/params.safetensors", load);
+    if (!access(path, R_OK)) snprintf(weights, sizeof weights, "%s", path);
+    else snprintf(weights, sizeof weights, "FILE, which 'bert export --load %s FILE' writes", load);
+    return bert_run_fail(r, ZF_ERR_MISMATCH,
+                         "%s was trained with %s = %s%s, not %s: give the same --%s, or start anew "
+                         "from its weights with --init %s",
+                         load, wanted->key, saved, strcmp(wanted->key, "corpus") ? "" : " tokens",
+                         wanted->value, wanted->key, weights);
+}
+
 bool bert_run_resume(bert_run *r)
 {
     const bert_settings *o = &r->job->o;
@@ -100,13 +117,7 @@ bool bert_run_resume(bert_run *r)
     setting_notes(r, notes, text);
     for (int i = 0; i < SETTINGS; i++) {
         if (zf_checkpoint_note(o->load, notes[i].key, saved, sizeof saved, &r->error)) return false;
-        if (!strcmp(saved, notes[i].value)) continue;
-        return bert_run_fail(r, ZF_ERR_MISMATCH,
-                             "%s was trained with %s = %s%s, not %s: give the same --%s, or start "
-                             "anew from its weights with --init %s/params.safetensors",
-                             o->load, notes[i].key, saved,
-                             strcmp(notes[i].key, "corpus") ? "" : " tokens", notes[i].value,
-                             notes[i].key, o->load);
+        if (strcmp(saved, notes[i].value)) return refuse(r, &notes[i], saved);
     }
     snprintf(path, sizeof path, "%s/config.json", o->load);
     if (!bert_config_load(path, &config, &r->error)) return false;

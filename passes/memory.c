@@ -277,30 +277,157 @@ static int64_t zfi_pack_by_size(zfi_buffer *sorted, int32_t count, zfi_buffer **
     return arena;
 }
 
-/* In the order of first definitions, each into the smallest gap among those alive. `alive` has room
- * for all. */
-static int64_t zfi_pack_by_time(zfi_buffer *buffers, int32_t count, zfi_buffer **alive)
+/* A piece of the arena, taken or free; neighbours by offset, free ones also in a tree by size. */
+typedef struct zfi_block {
+    int64_t offset, size;
+    int32_t before, after; /* neighbours; 0: none */
+    int32_t left, right;   /* of the tree: a treap, whose priorities are hashes of the index */
+    bool free;
+} zfi_block;
+
+typedef struct zfi_heap {
+    zfi_block *blocks; /* [0] is none */
+    int32_t used, root, last, spare; /* spare: a list by `after` of those no longer in use */
+} zfi_heap;
+
+static uint32_t zfi_priority(int32_t block) { return (uint32_t)block * 2654435769u; }
+
+static bool zfi_smaller(const zfi_heap *h, int32_t a, int32_t b)
 {
+    const zfi_block *x = &h->blocks[a], *y = &h->blocks[b];
+    return x->size != y->size ? x->size < y->size : x->offset < y->offset;
+}
+
+/* Splits the tree into what is smaller than `at` and the rest. */
+static void zfi_tree_split(zfi_heap *h, int32_t tree, int32_t at, int32_t *low, int32_t *high)
+{
+    while (tree) {
+        zfi_block *b = &h->blocks[tree];
+        if (zfi_smaller(h, tree, at)) {
+            *low = tree, low = &b->right, tree = b->right;
+        } else {
+            *high = tree, high = &b->left, tree = b->left;
+        }
+    }
+    *low = *high = 0;
+}
+
+static void zfi_tree_add(zfi_heap *h, int32_t block)
+{
+    int32_t *link = &h->root;
+    while (*link && zfi_priority(*link) > zfi_priority(block))
+        link = zfi_smaller(h, *link, block) ? &h->blocks[*link].right : &h->blocks[*link].left;
+    zfi_tree_split(h, *link, block, &h->blocks[block].left, &h->blocks[block].right);
+    *link = block;
+}
+
+static void zfi_tree_remove(zfi_heap *h, int32_t block)
+{
+    int32_t *link = &h->root, low = h->blocks[block].left, high = h->blocks[block].right;
+    while (*link != block)
+        link = zfi_smaller(h, *link, block) ? &h->blocks[*link].right : &h->blocks[*link].left;
+    while (low && high) {
+        bool of_low = zfi_priority(low) > zfi_priority(high);
+        int32_t top = of_low ? low : high;
+        *link = top;
+        link = of_low ? &h->blocks[top].right : &h->blocks[top].left;
+        if (of_low) low = *link;
+        else high = *link;
+    }
+    *link = low ? low : high;
+}
+
+/* A block behind `before`, in no tree. */
+static int32_t zfi_heap_insert(zfi_heap *h, int32_t before, int64_t offset, int64_t size)
+{
+    int32_t id = h->spare ? h->spare : ++h->used, after = before ? h->blocks[before].after : 0;
+    if (h->spare) h->spare = h->blocks[id].after;
+    h->blocks[id] = (zfi_block){.offset = offset, .size = size, .before = before, .after = after};
+    if (before) h->blocks[before].after = id;
+    if (after) h->blocks[after].before = id;
+    else h->last = id;
+    return id;
+}
+
+static void zfi_heap_drop(zfi_heap *h, int32_t id)
+{
+    zfi_block *b = &h->blocks[id];
+    if (b->before) h->blocks[b->before].after = b->after;
+    if (b->after) h->blocks[b->after].before = b->before;
+    else h->last = b->before;
+    b->after = h->spare;
+    h->spare = id;
+}
+
+/* Takes `size` bytes out of the smallest free block that holds them, or from the end. */
+static int32_t zfi_heap_take(zfi_heap *h, int64_t size)
+{
+    int32_t best = 0;
+    for (int32_t tree = h->root; tree;)
+        if (h->blocks[tree].size >= size) best = tree, tree = h->blocks[tree].left;
+        else tree = h->blocks[tree].right;
+    if (!best && h->last && h->blocks[h->last].free) { /* the end grows */
+        best = h->last;
+        zfi_tree_remove(h, best);
+        h->blocks[best].size = size;
+    } else if (best) {
+        zfi_tree_remove(h, best);
+    } else {
+        int64_t end = h->last ? h->blocks[h->last].offset + h->blocks[h->last].size : 0;
+        best = zfi_heap_insert(h, h->last, end, size);
+    }
+    h->blocks[best].free = false;
+    if (h->blocks[best].size > size) {
+        int32_t rest = zfi_heap_insert(h, best, h->blocks[best].offset + size,
+                                       h->blocks[best].size - size);
+        h->blocks[best].size = size;
+        h->blocks[rest].free = true;
+        zfi_tree_add(h, rest);
+    }
+    return best;
+}
+
+static void zfi_heap_give(zfi_heap *h, int32_t id)
+{
+    int32_t before = h->blocks[id].before, after = h->blocks[id].after;
+    if (before && h->blocks[before].free) {
+        zfi_tree_remove(h, before);
+        h->blocks[before].size += h->blocks[id].size;
+        zfi_heap_drop(h, id);
+        id = before;
+    }
+    if (after && h->blocks[after].free) {
+        zfi_tree_remove(h, after);
+        h->blocks[id].size += h->blocks[after].size;
+        zfi_heap_drop(h, after);
+    }
+    h->blocks[id].free = true;
+    zfi_tree_add(h, id);
+}
+
+/* In the order of first definitions, each into the smallest gap among those alive. `ending`: room
+ * for a number for each position and one more, then for each buffer two; `blocks`: room for two for
+ * each buffer, and one. Takes n log n. */
+static int64_t zfi_pack_by_time(zfi_buffer *buffers, int32_t count, int32_t positions,
+                                int32_t *ending, zfi_block *blocks)
+{
+    zfi_heap heap = {.blocks = blocks};
+    int32_t *next = ending + positions, *block = next + count, now = 0;
     int64_t arena = 0;
-    int32_t living = 0;
+    for (int32_t i = 0; i < positions; i++) ending[i] = -1;
+    for (int32_t n = 0; n < count; n++) { /* ending[i]: those whose life ends at position i */
+        next[n] = ending[buffers[n].last];
+        ending[buffers[n].last] = n;
+    }
     for (int32_t n = 0; n < count; n++) {
         zfi_buffer *b = &buffers[n];
-        int64_t gap_start = 0, best = -1, best_size = INT64_MAX;
-        int32_t kept = 0, at;
-        for (int32_t k = 0; k < living; k++)
-            if (alive[k]->last >= b->first) alive[kept++] = alive[k];
-        living = kept;
-        for (int32_t k = 0; k < living; k++) {
-            if (alive[k]->offset - gap_start >= b->size && alive[k]->offset - gap_start < best_size)
-                best = gap_start, best_size = alive[k]->offset - gap_start;
-            if (alive[k]->offset + alive[k]->size > gap_start)
-                gap_start = alive[k]->offset + alive[k]->size;
-        }
-        b->offset = best >= 0 ? best : gap_start;
+        for (; now < b->first; now++)
+            for (int32_t dead = ending[now]; dead >= 0; dead = next[dead])
+                if (buffers[dead].size) zfi_heap_give(&heap, block[dead]);
+        if (!b->size) continue;
+        block[n] = zfi_heap_take(&heap, b->size);
+        b->offset = blocks[block[n]].offset;
         if (b->offset + b->size > arena) arena = b->offset + b->size;
-        for (at = living++; at > 0 && alive[at - 1]->offset > b->offset; at--)
-            alive[at] = alive[at - 1];
-        alive[at] = b;
     }
     return arena;
 }
@@ -312,23 +439,27 @@ static int64_t zfi_pack_apart(zfi_buffer *buffers, int32_t count)
     return arena;
 }
 
-enum { ZFI_QUADRATIC = 8192 }; /* as many buffers as the packing by size is worth its time for */
+/* As many buffers as the packing by size, which is quadratic, is worth its time for */
+enum { ZFI_QUADRATIC = 1024 };
 
 /* Packs the buffers that live within a step; returns the size of their part of the arena. */
 static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d)
 {
     zfi_memory *memory = &p->graph->memory;
-    int32_t count = 0, all = zfi_len(p->buffers);
-    size_t room = (size_t)all + 1;
+    int32_t count = 0, all = zfi_len(p->buffers), positions = zfi_len(p->graph->order) + 1;
+    size_t room = (size_t)all + 1, numbers = (size_t)positions + 2 * room;
     zfi_buffer *work = zfi_calloc(memory, room, sizeof *work),
                *again = zfi_calloc(memory, room, sizeof *again);
     zfi_buffer **list = zfi_calloc(memory, room, sizeof *list);
+    int32_t *ending = zfi_calloc(memory, numbers, sizeof *ending);
+    zfi_block *blocks = zfi_calloc(memory, 2 * room, sizeof *blocks);
     int64_t arena = 0;
-    if (work && again && list) {
+    if (work && again && list && ending && blocks) {
         for (int32_t n = 0; n < all; n++)
             if (!p->buffers[n].persistent && p->buffers[n].host < 0) work[count++] = p->buffers[n];
         qsort(work, (size_t)count, sizeof *work, zfi_by_first);
-        arena = d->no_reuse ? zfi_pack_apart(work, count) : zfi_pack_by_time(work, count, list);
+        arena = d->no_reuse ? zfi_pack_apart(work, count)
+                            : zfi_pack_by_time(work, count, positions, ending, blocks);
         if (!d->no_reuse && count <= ZFI_QUADRATIC) {
             int64_t other;
             memcpy(again, work, (size_t)count * sizeof *again);
@@ -344,6 +475,8 @@ static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d)
     zfi_free(memory, work, room * sizeof *work);
     zfi_free(memory, again, room * sizeof *again);
     zfi_free(memory, list, room * sizeof *list);
+    zfi_free(memory, ending, numbers * sizeof *ending);
+    zfi_free(memory, blocks, 2 * room * sizeof *blocks);
     return arena;
 }
 

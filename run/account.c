@@ -19,9 +19,9 @@ typedef struct zfi_lifetime {
 
 typedef struct zfi_account {
     zf_graph *graph;
-    zfi_placement uses; /* last_use and written are set */
-    uint8_t *kind;      /* by node: zf_kind */
-    int32_t *life;      /* by node: of the bytes it has, an index; -1: none in this arena */
+    zfi_placement uses;  /* last_use and written are set */
+    uint8_t *kind;       /* by node: zf_kind */
+    int32_t *life;       /* by node: of the bytes it has, an index; -1: none in this arena */
     zfi_lifetime *lives; /* growing array */
 } zfi_account;
 
@@ -85,7 +85,8 @@ static void zfi_find_kinds(zfi_account *a)
 {
     const zf_graph *g = a->graph;
     int32_t end = zfi_len(g->order);
-    for (int32_t i = 0; i < end; i++) a->kind[g->order[i]] = (uint8_t)zfi_holding_of(g, g->order[i]);
+    for (int32_t i = 0; i < end; i++)
+        a->kind[g->order[i]] = (uint8_t)zfi_holding_of(g, g->order[i]);
     for (int32_t i = 0; i < end; i++)
         if (g->nodes[g->order[i]].op == ZF_OP_gradient)
             zfi_set_gradient(a, g->nodes[g->order[i]].args[1]);
@@ -287,8 +288,9 @@ ZF_API zf_status zf_graph_plan(zf_graph *g, zf_plan *plan)
 
 ZF_API const char *zf_kind_name(zf_kind kind)
 {
-    static const char *const names[ZF_KINDS] = {"parameters",    "gradients", "optimizer", "activations",
-                                                "communication", "workspace", "inputs"};
+    static const char *const names[ZF_KINDS] = {"parameters",  "gradients",     "optimizer",
+                                                "activations", "communication", "workspace",
+                                                "inputs"};
     return (unsigned)kind < ZF_KINDS ? names[kind] : NULL;
 }
 
@@ -318,8 +320,8 @@ static void zfi_mark_peak(const zf_graph *g, bool *there)
     }
 }
 
-/* A plan over the limit (0: none): says by how much, at which node, and which tensors make the peak;
- * as function `call`. */
+/* A plan over the limit (0: none): says by how much, at which node, and which tensors make the
+ * peak, as function `call`. */
 static zf_status zfi_check_limit(zf_graph *g, const char *call, size_t limit)
 {
     char largest[256] = "", where[64] = "";

@@ -74,8 +74,8 @@ TEST(account_knows_every_kind)
         CHECK(t, plan.traffic.all_reduce.bytes == (stage == 0 ? ALL : 0) + 8);
         CHECK(t, plan.traffic.reduce_scatter.calls == (stage ? 2 : 0));
         CHECK(t, plan.traffic.reduce_scatter.bytes == (stage ? ALL / 2 : 0));
-        /* What was updated; at stage 3 what is used, the second layer in one run, the first for the
-         * forward pass alone. And each rank's three of the six block sums of a unit, for the norm. */
+        /* What was updated; at stage 3 what is used, the second layer in one run, the first for
+         * the forward pass alone. And a rank's three of a unit's six block sums, for the norm. */
         CHECK(t, plan.traffic.all_gather.calls == (stage ? 4 : 0));
         CHECK(t, plan.traffic.all_gather.bytes == (stage ? ALL / 2 + 2 * 3 * 4 : 0));
         CHECK(t, plan.flops == 2.0 * 8 * 64 * 64 * 5);
@@ -117,7 +117,8 @@ TEST_ONCE(account_predicts_what_is_counted)
         zf_error error = {ZF_OK, ""};
         int32_t world = 1 << n / 4 % 3;
         test_defer(t, close_ranks, &r);
-        OK(t, open_ranks(t, &r, n % 4, world, 1 + n / 12 % 2 * 2, n / 24 % 2, n >= 48, &error), error.text);
+        OK(t, open_ranks(t, &r, n % 4, world, 1 + n / 12 % 2 * 2, n / 24 % 2, n >= 48, &error),
+           error.text);
         for (int step = 0; step < 2; step++) {
             OK(t, step_ranks(&r, &error), error.text);
             for (int32_t k = 0; k < world; k++) {

@@ -425,7 +425,12 @@ TEST(optim_mistakes_in_passes)
 
 /* ------------------------------------------------------------------------ master weights */
 
-enum { MASTER_ROWS = 40, MASTER_WIDTH = 50, MASTER_COUNT = MASTER_ROWS * MASTER_WIDTH, MASTER_RANKS = 3 };
+enum {
+    MASTER_ROWS = 40,
+    MASTER_WIDTH = 50,
+    MASTER_COUNT = MASTER_ROWS * MASTER_WIDTH,
+    MASTER_RANKS = 3
+};
 
 /* Ranks of one plan with two parameters of `dtype`, whose gradients are inputs. */
 typedef struct masters {
@@ -468,13 +473,16 @@ static zf_status open_masters(test *t, masters *m, zf_dtype dtype, bool lamb, in
 {
     *m = (masters){.world = world};
     test_defer(t, close_masters, m);
-    m->cpu = zf_cpu_backend(&(zf_cpu_desc){.reference = true, .allocator = t->allocator}, &m->error);
+    m->cpu =
+        zf_cpu_backend(&(zf_cpu_desc){.reference = true, .allocator = t->allocator}, &m->error);
     if (!m->cpu) return m->error.status;
     for (int32_t r = 0; r < world; r++) {
-        zf_graph *g = m->graphs[r] = masters_graph(t, dtype, lamb, &(zf_zero_desc){stage, world, 1, 1});
+        zf_graph *g = m->graphs[r] =
+            masters_graph(t, dtype, lamb, &(zf_zero_desc){stage, world, 1, 1});
         if (!g) return m->error.status = ZF_ERR_NOMEM;
         m->comms[r] = (zf_comm){.rank = r, .world = world};
-        m->programs[r] = zf_compile(g, &(zf_compile_desc){.backend = m->cpu, .seed = 5,
+        m->programs[r] = zf_compile(g, &(zf_compile_desc){.backend = m->cpu,
+                                                          .seed = 5,
                                                           .comm = world > 1 ? &m->comms[r] : NULL});
         if (m->programs[r]) continue;
         snprintf(m->error.text, sizeof m->error.text, "%s", zf_graph_error(g));
@@ -550,7 +558,8 @@ TEST_ONCE(optim_master_weights_are_cut)
         for (int32_t stage = 0; stage < 4; stage++) {
             OK(t, open_masters(t, &m, ZF_BF16, lamb, stage, MASTER_RANKS), m.error.text);
             for (int step = 0; step < 3; step++) OK(t, step_masters(&m, step), m.error.text);
-            OK(t, read_masters(&m, lamb ? "lamb.master/w" : "adamw.master/w", stage ? master : first),
+            OK(t,
+               read_masters(&m, lamb ? "lamb.master/w" : "adamw.master/w", stage ? master : first),
                m.error.text);
             OK(t, read_masters(&m, "w", parameter), m.error.text);
             CHECK(t, !stage || !memcmp(first, master, sizeof first));

@@ -47,12 +47,14 @@ hidden=4096
 vocab=59392
 layers=36
 seq=1024
-count=$((vocab * hidden + seq * hidden + layers * (12 * hidden * hidden + 13 * hidden) + 2 * hidden))
+block=$((12 * hidden * hidden + 13 * hidden))
+count=$((vocab * hidden + seq * hidden + layers * block + 2 * hidden))
 gpt="--model gpt --layers $layers --hidden $hidden --heads 32 --vocab $vocab --seq $seq --batch 1
      --world $ranks"
 
 # stage N PRECISION BYTES OPTIMIZER: of a parameter. All that is cut is cut into parts of 1024
 # elements or a multiple, so that the division is even.
+# shellcheck disable=SC2086 # a list of options
 stage() {
     what="stage $1 in $2"
     planned $gpt --zero "$1" --precision "$2"
@@ -125,8 +127,8 @@ holds 'FLOPs: six for each parameter and token, and more' \
      6 * 8 * 1024 * $(of parameter_count)"
 
 "$plan" --model gpt --zero 3 --world 8 > "$work/table"
-is 'a table' "$(grep -Ec '^(parameters|gradients|optimizer|activations|communication|workspace|peak|all_gather) ' \
-    "$work/table")" 8
+kinds='parameters|gradients|optimizer|activations|communication|workspace'
+is 'a table' "$(grep -Ec "^($kinds|peak|all_gather) " "$work/table")" 8
 
 # fails STATUS TEXT OPTIONS...
 fails() {
@@ -152,17 +154,18 @@ misused "--world must be a whole number from 1 to 1048576, not '-1'" --world -1
 misused "--precision must be f32 or bf16, not 'f16'" --precision f16
 misused "--optimizer must be adamw or lamb, not 'sgd'" --optimizer sgd
 misused "--clip must be a number above 0, not 'nan'" --clip nan
-misused "--memory must be a whole number from 1 to 4611686018427387903, in bytes, not '1X'" --memory 1X
-misused "--memory must be a whole number from 1 to 4611686018427387903, in bytes, not '8388608T'" \
-    --memory 8388608T
+most=4611686018427387903
+misused "--memory must be a whole number from 1 to $most, in bytes, not '1X'" --memory 1X
+misused "--memory must be a whole number from 1 to $most, in bytes, not '4194304T'" \
+    --memory 4194304T
 misused "'more' is no option" more
 fails 2 "$plan: unrecognized option '--nonesuch'" --nonesuch
 
 "$plan" --memory 1G > "$work/out" 2> "$work/err"
 is 'a plan that does not fit' "$?" 1
-is 'says by how much, where, and what is there' "$(grep -Ec \
-    '^zf-plan: .*the plan takes [0-9]+ bytes, [0-9]+ more than the limit of 1073741824; most is alive at %[0-9]+ [a-z_]+; the largest there are .*unit with [0-9]+' \
-    "$work/err")" 1
+what='the plan takes [0-9]+ bytes, [0-9]+ more than the limit of 1073741824; most is alive at'
+what="$what %[0-9]+ [a-z_]+; the largest there are .*unit with [0-9]+"
+is 'says by how much, where, and what is there' "$(grep -Ec "^zf-plan: .*$what" "$work/err")" 1
 "$plan" --memory 16G > /dev/null
 is 'a plan that fits' "$?" 0
 "$plan" --help | grep -q '^Usage: zf-plan'

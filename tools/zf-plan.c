@@ -29,8 +29,9 @@ typedef struct options {
 static void usage(FILE *out)
 {
     fputs("Usage: zf-plan [OPTION]...\n"
-          "Print what a training step of a BERT or GPT takes on each of N ranks: bytes by kind, what\n"
-          "they send, and the work. Sizes that are not given are those of BERT-base or GPT-2 small.\n"
+          "Print what a training step of a BERT or GPT takes on each of N ranks: bytes by kind,\n"
+          "what they send, and the work. Sizes that are not given are those of BERT-base or GPT-2\n"
+          "small.\n"
           "\n"
           "  --model=bert|gpt       the architecture (bert)\n"
           "  --layers=N             blocks (12)\n"
@@ -85,7 +86,8 @@ static bool number(const char *name, const char *text, bool units, int64_t least
         shift = 10 * (int)(suffix - suffixes + 1);
         end++;
     }
-    if (end == text || *end || errno || value > most >> shift || value << shift < least) {
+    if (end == text || *end || errno || value < 0 || value > most >> shift ||
+        value << shift < least) {
         misuse("--%s must be a whole number from %lld to %lld%s, not '%s'", name, (long long)least,
                (long long)most, units ? ", in bytes" : "", text);
         return false;
@@ -117,22 +119,31 @@ static bool norm(const char *text, double *out)
 static int read_options(int argc, char **argv, options *o)
 {
     static const struct option names[] = {
-        {"model", required_argument, NULL, 'm'},    {"layers", required_argument, NULL, 'l'},
-        {"hidden", required_argument, NULL, 'h'},   {"heads", required_argument, NULL, 'a'},
-        {"vocab", required_argument, NULL, 'v'},    {"seq", required_argument, NULL, 's'},
-        {"batch", required_argument, NULL, 'b'},    {"micro-batches", required_argument, NULL, 'k'},
-        {"world", required_argument, NULL, 'n'},    {"zero", required_argument, NULL, 'z'},
-        {"precision", required_argument, NULL, 'p'}, {"optimizer", required_argument, NULL, 'o'},
-        {"clip", required_argument, NULL, 'c'},     {"bucket", required_argument, NULL, 'u'},
-        {"prefetch", required_argument, NULL, 'f'}, {"memory", required_argument, NULL, 'y'},
-        {"json", no_argument, NULL, 'j'},           {"help", no_argument, NULL, '?' + 1},
+        {"model", required_argument, NULL, 'm'},
+        {"layers", required_argument, NULL, 'l'},
+        {"hidden", required_argument, NULL, 'h'},
+        {"heads", required_argument, NULL, 'a'},
+        {"vocab", required_argument, NULL, 'v'},
+        {"seq", required_argument, NULL, 's'},
+        {"batch", required_argument, NULL, 'b'},
+        {"micro-batches", required_argument, NULL, 'k'},
+        {"world", required_argument, NULL, 'n'},
+        {"zero", required_argument, NULL, 'z'},
+        {"precision", required_argument, NULL, 'p'},
+        {"optimizer", required_argument, NULL, 'o'},
+        {"clip", required_argument, NULL, 'c'},
+        {"bucket", required_argument, NULL, 'u'},
+        {"prefetch", required_argument, NULL, 'f'},
+        {"memory", required_argument, NULL, 'y'},
+        {"json", no_argument, NULL, 'j'},
+        {"help", no_argument, NULL, '?' + 1},
         {NULL, 0, NULL, 0},
     };
     enum { MANY = 1 << 20 };
     bool bf16 = false, good = true;
     int option, index = 0;
-    *o = (options){.layers = 12, .hidden = 768, .heads = 12, .batch = 8, .world = 1,
-                   .micro_batches = 1};
+    *o = (options){
+        .layers = 12, .hidden = 768, .heads = 12, .batch = 8, .world = 1, .micro_batches = 1};
     while (good && (option = getopt_long(argc, argv, "", names, &index)) != -1) {
         const char *name = names[index].name, *text = optarg;
         switch (option) {
@@ -150,7 +161,8 @@ static int read_options(int argc, char **argv, options *o)
         case 'o': good = choice(name, text, "adamw", "lamb", &o->lamb); break;
         case 'c': good = norm(text, &o->clip); break;
         case 'u': good = number(name, text, true, 1, INT64_MAX / 2, &o->bucket); break;
-        case 'f': good = o->prefetches = number(name, text, true, 0, INT64_MAX / 2, &o->prefetch);
+        case 'f':
+            good = o->prefetches = number(name, text, true, 0, INT64_MAX / 2, &o->prefetch);
             break;
         case 'y': good = number(name, text, true, 1, INT64_MAX / 2, &o->memory); break;
         case 'j': o->json = true; break;
@@ -162,7 +174,8 @@ static int read_options(int argc, char **argv, options *o)
     if (optind < argc) return misuse("'%s' is no option", argv[optind]) + 1;
     if (o->hidden % o->heads)
         return misuse("--heads must divide --hidden, %lld, not be %lld", (long long)o->hidden,
-                      (long long)o->heads) + 1;
+                      (long long)o->heads) +
+               1;
     if (bf16) o->dtype = ZF_BF16;
     if (!o->vocab) o->vocab = o->gpt ? 50257 : 30522;
     if (!o->seq) o->seq = o->gpt ? 1024 : 128;
@@ -191,8 +204,8 @@ static zf_tensor causal_bias(zf_graph *g, int64_t tokens, zf_dtype dtype)
  * Returns the loss. */
 static zf_tensor build_gpt(zf_graph *g, const options *o)
 {
-    const zf_nn_encoder_desc block = {.heads = o->heads, .dropout = 0.1, .attention_dropout = 0.1,
-                                      .eps = 1e-5, .pre_norm = true};
+    const zf_nn_encoder_desc block = {
+        .heads = o->heads, .dropout = 0.1, .attention_dropout = 0.1, .eps = 1e-5, .pre_norm = true};
     const zf_nn_embedding_desc table = {.dtype = o->dtype};
     zf_shape shape = ZF_SHAPE(o->batch, o->seq);
     zf_tensor ids = zf_input(g, "input_ids", ZF_I32, shape),
@@ -217,10 +230,18 @@ static zf_tensor build_gpt(zf_graph *g, const options *o)
 
 static zf_tensor build_bert(zf_graph *g, const options *o)
 {
-    bert_config c = {.vocab = o->vocab, .hidden = o->hidden, .layers = o->layers, .heads = o->heads,
-                     .intermediate = 4 * o->hidden, .positions = o->seq > 512 ? o->seq : 512,
-                     .types = 2, .eps = 1e-12, .dropout = 0.1, .attention_dropout = 0.1,
-                     .std = 0.02, .dtype = o->dtype};
+    bert_config c = {.vocab = o->vocab,
+                     .hidden = o->hidden,
+                     .layers = o->layers,
+                     .heads = o->heads,
+                     .intermediate = 4 * o->hidden,
+                     .positions = o->seq > 512 ? o->seq : 512,
+                     .types = 2,
+                     .eps = 1e-12,
+                     .dropout = 0.1,
+                     .attention_dropout = 0.1,
+                     .std = 0.02,
+                     .dtype = o->dtype};
     bert_shape s = {o->batch, o->seq, o->batch * ((o->seq * 20 + 127) / 128)};
     return bert_build(g, &c, &s, false).loss;
 }
@@ -350,11 +371,9 @@ static void put_options(zf_json_writer *w, const options *o)
     const struct {
         const char *key;
         int64_t value;
-    } rows[] = {{"layers", o->layers},     {"hidden", o->hidden},
-                {"heads", o->heads},       {"vocab", o->vocab},
-                {"seq", o->seq},           {"batch", o->batch},
-                {"world", o->world},       {"zero", o->zero},
-                {"micro_batches", o->micro_batches}};
+    } rows[] = {{"layers", o->layers}, {"hidden", o->hidden}, {"heads", o->heads},
+                {"vocab", o->vocab},   {"seq", o->seq},       {"batch", o->batch},
+                {"world", o->world},   {"zero", o->zero},     {"micro_batches", o->micro_batches}};
     zf_json_put_key(w, "model"), zf_json_put_string(w, o->gpt ? "gpt" : "bert");
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
         zf_json_put_key(w, rows[k].key), zf_json_put_int(w, rows[k].value);

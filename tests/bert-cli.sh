@@ -412,8 +412,8 @@ for optimizer in adamw lamb; do
             ranks=${split% *}
             micro=${split#* }
             check "stage $zero, $ranks ranks x $micro micro-batches, $optimizer: the same bits" \
-                like $optimizer --optimizer $optimizer --zero $zero --ranks $ranks \
-                --micro-batches $micro
+                like $optimizer --optimizer $optimizer --zero $zero --ranks "$ranks" \
+                --micro-batches "$micro"
         done
     done
 done

@@ -579,9 +579,9 @@ ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc
  *     stage 3   and parameters, which are gathered for each run of uses
  *
  * Losses, gradients, parameters and states are those of stage 0 to the last bit, and those of any
- * other world in which world * micro_batches is the same. Scalar floats that zf_output keeps of the
- * micro section are sums over the global batch: weight a loss with 1 / (examples of the global
- * batch). Requires: where there are gradients, an optimizer; not run before. desc NULL: one rank. */
+ * other world in which world * micro_batches is the same. Scalar floats that zf_output keeps of
+ * what the micro section computes are sums over the global batch: weight a loss with
+ * 1 / (examples of the global batch). Requires: where there are gradients, an optimizer; not run before. desc NULL: one rank. */
 typedef struct zf_zero_desc {
     int32_t stage; /* 0, 1, 2 or 3 */
     int32_t world; /* ranks; 0: 1 */

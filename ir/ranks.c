@@ -9,6 +9,7 @@
  *     PART      it is this rank's part of what all ranks have together
  *     RANKS     its elements are sums over the ranks
  *     BATCHES   its elements are sums over the micro-batches
+ *     KNOWN     it is made of constants alone
  *
  *     stage 2, 4 ranks, 2 micro-batches     OTHER BATCH PART RANKS BATCHES
  *     input "x", not of one element           x     x
@@ -29,7 +30,8 @@
  *     their parameters do in the unit, and of which no other unit was updated; all else that it
  *     reads is one for all ranks, or cut as what it updates
  *   - a unit that is whole and updated in parts is gathered before anything reads it, or the end
- *   - floats of one element that the micro section puts out are sums over the global batch; nothing
+ *   - floats of one element that the micro section computes and puts out are sums over the global
+ *     batch, unless they depend on constants alone; nothing
  *     that is put out is a part
  */
 
@@ -39,6 +41,7 @@ enum {
     ZFI_PART = 4,
     ZFI_RANKS = 8,
     ZFI_BATCHES = 16,
+    ZFI_KNOWN = 32,
     ZFI_SUMMED = ZFI_RANKS | ZFI_BATCHES,
     ZFI_MIXED = -1
 };
@@ -50,6 +53,7 @@ typedef struct zfi_stand {
     int32_t cause; /* of OTHER and BATCH: a node from which they come */
     int32_t torn;  /* of a whole unit: the update of this rank's part, not gathered yet; 0 */
     int32_t used;  /* of an accumulator, a sum: by this node, of this unit */
+    bool varies;   /* it depends on a leaf that is no constant, or on dropout */
 } zfi_stand;
 
 typedef struct zfi_ranks {
@@ -94,12 +98,13 @@ static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
     const zf_graph *g = r->graph;
     bool by_element = zfi_by_element(node->op), part = false, whole = false;
     int64_t count = zfi_node_count(node);
-    zfi_stand s = {0};
+    zfi_stand s = {.bits = ZFI_KNOWN};
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_stand *x = &r->at[node->args[k]];
         int64_t size = zfi_node_count(&g->nodes[node->args[k]]);
         if (x->bits & ~s.bits & (ZFI_OTHER | ZFI_BATCH)) s.cause = x->cause;
         s.bits |= x->bits & (ZFI_OTHER | ZFI_BATCH);
+        if (!(x->bits & ZFI_KNOWN)) s.bits &= (uint8_t)~ZFI_KNOWN;
         if (x->bits & ZFI_PART) part = true;
         else if (size != 1) whole = true;
         if ((x->bits & ZFI_PART) && size != count) by_element = false;
@@ -158,6 +163,10 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
     case ZF_OP_unit:
         if (node->attributes[2].i > 1) s.bits = ZFI_PART;
         return s;
+    case ZF_OP_constant: s.bits = ZFI_KNOWN; return s;
+    case ZF_OP_param:
+    case ZF_OP_state:
+    case ZF_OP_accumulator: return s;
     case ZF_OP_view:
     case ZF_OP_reshape: return zfi_stand_of_view(r, node);
     case ZF_OP_part:
@@ -175,7 +184,7 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
         return s;
     case ZF_OP_dropout:
         s = zfi_stand_of_args(r, node);
-        s.bits |= r->shares;
+        s.bits = (uint8_t)((s.bits | r->shares) & ~ZFI_KNOWN);
         s.cause = id;
         return s;
     case ZF_OP_square_sums: /* a part is whole blocks */
@@ -199,7 +208,8 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
 static void zfi_check_world(const zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
-    const zf_attribute *world = zfi_attribute_of(g, &g->nodes[id], "world");
+    const zf_attribute *world = NULL;
+    if (g->nodes[id].op >= ZF_OP_unit) world = zfi_attribute_of(g, &g->nodes[id], "world");
     if (zfi_has(g, id, ZF_OP_COLLECTIVE) && !(g->stages & ZFI_STAGE_RANKS))
         zfi_verify_fail(g, id, "a collective comes with zf_zero, which has not been run");
     if (world && world->i > 1 && world->i != g->world)
@@ -400,7 +410,7 @@ static void zfi_check_output(const zfi_ranks *r, int32_t id)
     if (bits & ZFI_PART)
         zfi_verify_fail(g, id, "%%%d is this rank's part alone", (int)node->args[0]);
     if (node->update || !zfi_is_float(x->dtype) || zfi_node_count(x) != 1 ||
-        zfi_has(g, node->args[0], ZF_OP_LEAF))
+        zfi_has(g, node->args[0], ZF_OP_LEAF) || !r->at[node->args[0]].varies)
         return;
     if ((r->shares & ZFI_OTHER && !(bits & ZFI_RANKS)) ||
         (r->shares & ZFI_BATCH && !(bits & ZFI_BATCHES)) || bits & (ZFI_OTHER | ZFI_BATCH))
@@ -414,14 +424,19 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
-    const zf_attribute *blocks = zfi_attribute_of(g, node, "blocks");
+    const zf_attribute *blocks = NULL;
+    if (node->op > ZF_OP_totals) blocks = zfi_attribute_of(g, node, "blocks");
     zfi_check_operands(r, id);
     if (zfi_reduces(node->op)) zfi_check_sum(r, id);
     if (node->op == ZF_OP_all_gather && node->arg_count > 1) zfi_check_fill(r, id);
-    if (blocks && node->op != ZF_OP_totals) zfi_check_update(r, id);
+    if (blocks) zfi_check_update(r, id);
     if (node->op == ZF_OP_gradient) zfi_check_gradient(r, id, node->args[0], NULL);
     if (node->op == ZF_OP_output) zfi_check_output(r, id);
-    if (!zfi_has(g, id, ZF_OP_EFFECT)) r->at[id] = zfi_stand_of_node(r, id);
+    if (zfi_has(g, id, ZF_OP_EFFECT)) return;
+    r->at[id] = zfi_stand_of_node(r, id);
+    r->at[id].varies =
+        node->op == ZF_OP_dropout || (zfi_has(g, id, ZF_OP_LEAF) && node->op != ZF_OP_constant);
+    for (int32_t k = 0; k < node->arg_count; k++) r->at[id].varies |= r->at[node->args[k]].varies;
 }
 
 /* Checks a graph whose nodes have been verified. Linear in nodes and operands. */

@@ -531,7 +531,7 @@ static void zfi_place(zfi_placement *p, const zf_memory_desc *d)
         if (!b->persistent) b->offset += persistent;
         if (b->scratch) g->nodes[b->node].scratch_offset = b->offset;
     }
-    for (int32_t n = 0; n < zfi_len(p->buffers); n++)
+    for (int32_t n = zfi_len(p->buffers) - 1; n >= 0; n--) /* a pack may lie in another, behind it */
         if (p->buffers[n].host >= 0)
             p->buffers[n].offset = p->buffers[p->buffers[n].host].offset + p->buffers[n].at;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {

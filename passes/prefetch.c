@@ -136,7 +136,7 @@ static void zfi_join(zf_graph *g, const int32_t *joined, int32_t count)
 static void zfi_join_small(zf_graph *g)
 {
     int32_t *order = g->order, *joined = NULL, end = zfi_len(order);
-    size_t known = (size_t)zfi_len(g->nodes);
+    size_t known = (size_t)zfi_len(g->nodes); /* those that are joined are among them */
     bool *open = zfi_calloc(&g->memory, known, sizeof *open);
     g->order = NULL;
     for (int32_t i = 0; i <= end && open && !g->memory.failed && !g->error.status; i++) {
@@ -155,7 +155,8 @@ static void zfi_join_small(zf_graph *g)
             int32_t arg = zfi_resolve(g, g->nodes[id].args[k]);
             g->nodes[id].args[k] = arg;
         }
-        if (zfi_joinable(g, id)) open[id] = true, zfi_push(&g->memory, joined, id);
+        open[id] = zfi_joinable(g, id);
+        if (open[id]) zfi_push(&g->memory, joined, id);
         else zfi_push(&g->memory, g->order, id);
     }
     zfi_free(&g->memory, open, known * sizeof *open);

@@ -29,7 +29,8 @@
  * elementwise operators and updates run once for a unit, on this rank's part from stage 1 on; block
  * sums of squares are gathered, and what is made of them is as before.
  *
- * Scalar float outputs that the micro section computes are summed over the global batch.
+ * Scalar float outputs that the micro section computes, and not of constants alone, are summed over
+ * the global batch.
  */
 
 /* What a node is to the update section: a value of its own; elements of a parameter; sums of their
@@ -52,6 +53,8 @@ typedef struct zfi_unit_state {
     int32_t gathered;  /* stage 3: all of it, while it is there */
     int32_t updated;   /* members that have an update */
     int32_t lifted;    /* the last of its lifted nodes, an index into `lifted` + 1 */
+    int32_t whole;    /* what the program reads, gathered from */
+    int32_t whole_of; /* this value */
     bool marked;       /* `gradient` has been put */
 } zfi_unit_state;
 
@@ -88,6 +91,7 @@ typedef struct zfi_zero {
     int32_t *next_same;           /* by member: another one with that value, -1 */
     int32_t *first_same;          /* by node: the first member with that gradient, -1 */
     bool *updated; /* by member */
+    bool *varies; /* by node: depends on a leaf that is no constant */
 } zfi_zero;
 
 static int32_t zfi_zero_fail(zfi_zero *z, int32_t id, const char *why)
@@ -328,7 +332,7 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
             return;
         }
         if (zfi_is_float(value->dtype) && zf_shape_count(value->shape) == 1 &&
-            !zfi_has(g, x, ZF_OP_LEAF) && z->d.world * z->d.micro_batches > 1) {
+            z->varies[x] && !zfi_has(g, x, ZF_OP_LEAF) && z->d.world * z->d.micro_batches > 1) {
             zfi_push(&g->memory, z->outputs, id);
             return;
         }
@@ -648,12 +652,16 @@ static void zfi_mark_gradient(zfi_zero *z, int32_t member, int32_t value)
     zfi_append_nodes(z->graph, gradient, NULL, u->unit, value);
 }
 
+static int32_t zfi_gather_parts(zfi_zero *z, int32_t value)
+{
+    return zfi_append_nodes(z->graph, all_gather, zfi_with({.i = z->d.world}), value);
+}
+
 /* Elements of a parameter, whole: of a value of its unit, of which each rank may have a part. */
 static int32_t zfi_whole_value(zfi_zero *z, int32_t member, int32_t value)
 {
     const zfi_member *m = &z->cut.members[member];
-    if (value && z->sharded)
-        value = zfi_append_nodes(z->graph, all_gather, zfi_with({.i = z->d.world}), value);
+    if (z->sharded) value = zfi_gather_parts(z, value);
     return value ? zfi_view_node(z->graph, value, m->at, z->graph->nodes[m->param].shape) : 0;
 }
 
@@ -794,11 +802,15 @@ static void zfi_run_zero(zfi_zero *z)
         }
     z->order = g->order;
     g->order = NULL;
-    for (int32_t i = 0; i < zfi_len(z->order); i++) { /* views of parameters */
+    for (int32_t i = 0; i < zfi_len(z->order); i++) {
         const zfi_node *node = &g->nodes[z->order[i]];
         int64_t at;
         if (!node->update && zfi_viewed(g, node, &at) == 0 && z->flat_of[node->args[0]] >= 0)
             z->flat_of[z->order[i]] = z->flat_of[node->args[0]];
+        z->varies[z->order[i]] = node->op == ZF_OP_dropout ||
+                                 (zfi_has(g, z->order[i], ZF_OP_LEAF) && node->op != ZF_OP_constant);
+        for (int32_t k = 0; k < node->arg_count; k++)
+            z->varies[z->order[i]] |= z->varies[node->args[k]];
     }
     zfi_find_gradients(z);
     zfi_micro_section(z);
@@ -851,7 +863,8 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     z.flat_of = zfi_calloc(&g->memory, 5 * z.nodes, sizeof *z.flat_of);
     z.gradient = zfi_calloc(&g->memory, 3 * members, sizeof *z.gradient);
     z.updated = zfi_calloc(&g->memory, members, sizeof *z.updated);
-    if (!g->error.status && z.units && z.lift && z.flat_of && z.gradient && z.updated) {
+    z.varies = zfi_calloc(&g->memory, z.nodes, sizeof *z.varies);
+    if (!g->error.status && z.units && z.lift && z.flat_of && z.gradient && z.updated && z.varies) {
         z.member_of = z.flat_of + z.nodes, z.first_same = z.flat_of + 2 * z.nodes;
         z.seen_as = z.flat_of + 3 * z.nodes, z.seen_in = z.flat_of + 4 * z.nodes;
         z.next_same = z.gradient + members, z.packed = z.gradient + 2 * members;
@@ -862,6 +875,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     zfi_free(&g->memory, z.flat_of, 5 * z.nodes * sizeof *z.flat_of);
     zfi_free(&g->memory, z.gradient, 3 * members * sizeof *z.gradient);
     zfi_free(&g->memory, z.updated, members * sizeof *z.updated);
+    zfi_free(&g->memory, z.varies, z.nodes * sizeof *z.varies);
     zfi_array_free(&g->memory, z.cut.members);
     zfi_array_free(&g->memory, z.cut.flats);
     zfi_array_free(&g->memory, z.cut.atoms);

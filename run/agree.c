@@ -7,8 +7,8 @@ static void zfi_rank_error(zf_error *error, int32_t rank, const zf_error *its)
     *error = named;
 }
 
-/* Collective: all ranks call it, each with its own error or none. Returns ZF_OK on all when there is
- * none; else all get the error of the lowest rank that has one, which the text names. Allocates
+/* Collective: all ranks call it, each with its own error or none. Returns ZF_OK on all when there
+ * is none; else all get the error of the lowest rank that has one, which the text names. Allocates
  * nothing. With one rank (comm NULL, too) the error stays as it is. If the communicator fails, that
  * is the error of a rank without one of its own. */
 static zf_status zfi_comm_agree(const zf_comm *comm, zf_error *error)

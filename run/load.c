@@ -1,10 +1,10 @@
-/* Loading a checkpoint, whatever the stage and the number of ranks that wrote it, in two phases, each
- * of which all ranks end before any begins the next:
+/* Loading a checkpoint, whatever the stage and the number of ranks that wrote it, in two phases,
+ * each of which all ranks end before any begins the next:
  *
- *     check     the manifest, the lists of the ranks, and FILE -> piece for all that this rank needs
+ *     check     manifest and lists, then FILE -> piece for all that this rank needs
  *     write     again FILE -> piece -> device
  *
- * A rank that holds elements [first, first + count) of a tensor reads the pieces in which they are:
+ * A rank that holds elements [first, first + count) of a tensor reads the pieces where they are:
  *
  *     parts     | rank 0 of 2: piece, piece, ... | rank 1 of 2: piece, piece |
  *     held      | rank 0 of 3        | rank 1 of 3        | rank 2 of 3      |
@@ -53,8 +53,8 @@ typedef struct zfi_entry {
     int kind;
     zf_dtype dtype;
     zf_shape shape;
-    int64_t first, count;       /* elements; */
-    const zf_json *first_json;  /* what says so; NULL: it is all of them */
+    int64_t first, count;      /* elements; */
+    const zf_json *first_json; /* what says so; NULL: it is all of them */
     const zf_json *sums;
 } zfi_entry;
 
@@ -88,9 +88,8 @@ static zf_status zfi_entry_range(zfi_entry *entry, zf_error *error)
         return ZF_ERR_FORMAT;
     if (!entry->count) return zf_json_fail(entry->json, error, "is a part of no elements");
     status = zf_json_to_int(entry->first_json, 0, entry->count - 1, &entry->first, error);
-    return status
-               ? status
-               : zf_json_to_int(count, 1, entry->count - entry->first, &entry->count, error);
+    return status ? status
+                  : zf_json_to_int(count, 1, entry->count - entry->first, &entry->count, error);
 }
 
 static zf_status zfi_entry_read(const zfi_loading *l, const zf_json *json, zfi_entry *entry,
@@ -130,8 +129,7 @@ static zf_status zfi_load_header(zfi_loading *l, int kind)
 {
     zf_error *error = &l->program->error;
     char name[ZFI_FILE_NAME], path[ZFI_ASIDE_MAX], who[ZFI_FILE_NAME];
-    const zf_json *sum =
-        zf_json_member(l->headers, zfi_tensor_file(name, kind, l->rank, l->world));
+    const zf_json *sum = zf_json_member(l->headers, zfi_tensor_file(name, kind, l->rank, l->world));
     uint32_t crc = 0, expected = 0;
     zf_status status;
     if (!sum) return ZF_OK;
@@ -169,10 +167,10 @@ static zf_status zfi_load_look(zfi_loading *l, const zfi_entry *entry, uint64_t 
     *at = file->start + file->tensors[index].begin;
     if (there->readable && there->dtype == entry->dtype && zfi_same_shape(&there->shape, &shape))
         return ZF_OK;
-    return zfi_fail(
-        error, ZF_ERR_FORMAT, "%s: %s is %s, %s says %s", file->path, name,
-        there->readable ? zfi_type_text(other, there->dtype, &there->shape) : there->dtype_name,
-        who, zfi_type_text(type, entry->dtype, &shape));
+    return zfi_fail(error, ZF_ERR_FORMAT, "%s: %s is %s, %s says %s", file->path, name,
+                    there->readable ? zfi_type_text(other, there->dtype, &there->shape)
+                                    : there->dtype_name,
+                    who, zfi_type_text(type, entry->dtype, &shape));
 }
 
 /* The entry's elements follow those that are there. */
@@ -275,11 +273,11 @@ static zf_status zfi_load_entries(zfi_loading *l, const zf_json *json)
     for (int kind = 0; kind < 2 && !status; kind++)
         if (l->files[kind] && l->files[kind]->count != l->listed[kind]) {
             char name[ZFI_FILE_NAME];
-            status = zfi_fail(
-                error, ZF_ERR_FORMAT, "%s: %d tensors, %s says %d", l->files[kind]->path,
-                (int)l->files[kind]->count,
-                l->rank < 0 ? zfi_the_manifest : zfi_rank_file(name, l->rank, l->world),
-                (int)l->listed[kind]);
+            status =
+                zfi_fail(error, ZF_ERR_FORMAT, "%s: %d tensors, %s says %d", l->files[kind]->path,
+                         (int)l->files[kind]->count,
+                         l->rank < 0 ? zfi_the_manifest : zfi_rank_file(name, l->rank, l->world),
+                         (int)l->listed[kind]);
         }
     return status;
 }
@@ -321,8 +319,7 @@ static zf_status zfi_load_rank(zfi_loading *l, const char *name, const zf_json *
 static zf_status zfi_load_ranks(zfi_loading *l)
 {
     zf_error *error = &l->program->error;
-    const zf_json *sum =
-        l->world ? zf_json_first(zf_json_member(l->manifest.json, "ranks")) : NULL;
+    const zf_json *sum = l->world ? zf_json_first(zf_json_member(l->manifest.json, "ranks")) : NULL;
     zf_status status = ZF_OK;
     for (l->rank = 0; sum && !status; l->rank++, sum = zf_json_next(sum)) {
         char name[ZFI_FILE_NAME];
@@ -421,8 +418,7 @@ static zf_status zfi_load_attachments(zfi_loading *l)
         if (zfi_json_to_sum(sum, &expected, error) || zfi_file_in(path, l->path, name, error) ||
             zfi_file_sum(path, UINT64_MAX, l->piece, &crc, error))
             return error->status;
-        if (crc != expected)
-            return zfi_sum_fail(error, path, "", crc, zfi_the_manifest, expected);
+        if (crc != expected) return zfi_sum_fail(error, path, "", crc, zfi_the_manifest, expected);
     }
     return ZF_OK;
 }
@@ -469,8 +465,9 @@ static zf_status zfi_load_store(zfi_loading *l, int32_t id, const zfi_portion *p
     size_t size = zf_dtype_size(node->dtype);
     zf_status status;
     if (from >= until) return ZF_OK;
-    status = p->backend->copy(p->backend->self, portion->data + (size_t)(from - portion->first) * size,
-                              data, (size_t)(until - from) * size, ZF_HOST_TO_DEVICE, &p->error);
+    status =
+        p->backend->copy(p->backend->self, portion->data + (size_t)(from - portion->first) * size,
+                         data, (size_t)(until - from) * size, ZF_HOST_TO_DEVICE, &p->error);
     if (!status && l->params_only) status = zfi_load_masters(l, id, from, until, data);
     return status ? zfi_fail(&p->error, status, "zf_load: %s cannot be written", node->name)
                   : ZF_OK;
@@ -490,11 +487,10 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
     const size_t bytes = (size_t)(part->count * size),
                  span = l->manifest.format == 1 ? bytes : ZFI_PIECE,
                  from = begin > part->first ? (size_t)((begin - part->first) * size) : 0,
-                 until = end < part->first + part->count ? (size_t)((end - part->first) * size)
-                                                         : bytes;
+                 until =
+                     end < part->first + part->count ? (size_t)((end - part->first) * size) : bytes;
     char name[ZFI_PART_NAME], list[ZFI_FILE_NAME];
-    const char *who =
-        part->rank < 0 ? zfi_the_manifest : zfi_rank_file(list, part->rank, l->world);
+    const char *who = part->rank < 0 ? zfi_the_manifest : zfi_rank_file(list, part->rank, l->world);
     uint32_t crc = 0;
     size_t n;
     zfi_part_name(name, node->name, part->rank, part->first, part->count);
@@ -537,8 +533,8 @@ static zf_status zfi_load_parts(zfi_loading *l, bool write)
             kind = its, rank = part->rank;
             if (file >= 0) close(file);
             file = -1;
-            status = zfi_file_in(path, l->path, zfi_tensor_file(name, kind, rank, l->world),
-                                 &p->error);
+            status =
+                zfi_file_in(path, l->path, zfi_tensor_file(name, kind, rank, l->world), &p->error);
             if (!status && (file = zfi_file_open(path, &bytes, &p->error)) < 0)
                 status = p->error.status;
         }

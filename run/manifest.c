@@ -15,8 +15,8 @@
  *       "crc32c": "62a8ab43"
  *     }
  *
- * What zf_zero has cut is not gathered: each rank writes its elements into files of its own, as flat
- * tensors named by what they are of, and lists them. Rank 1 of 4:
+ * What zf_zero has cut is not gathered: each rank writes its elements into files of its own, as
+ * flat tensors named by what they are of, and lists them. Rank 1 of 4:
  *
  *     PATH/params.rank-00001-of-00004.safetensors    "w[1024:2048]", ...
  *     PATH/state.rank-00001-of-00004.safetensors     "adamw.m/w[1024:2048]", ...
@@ -30,8 +30,8 @@
  *                   ...]
  *     }
  *
- * The parts of a tensor follow each other in the order of the ranks, without gap or overlap. What is
- * whole on all ranks is written by rank 0, as above, and the manifest then has a member "ranks":
+ * The parts of a tensor follow each other in the order of the ranks, without gap or overlap. What
+ * is whole on all ranks is written by rank 0, as above, and the manifest then has a member "ranks":
  * {"rank-00000-of-00004.json": "3c9d0e55", ...}. Where nothing is cut there is nothing of ranks,
  * however many there were.
  *
@@ -117,8 +117,8 @@ static bool zfi_is_attachment(const char *name)
     return strcmp(name, zfi_manifest_name) != 0;
 }
 
-/* What a rank has of a tensor: elements [first, first + count), at `data`; all of it, or a part that
- * is its own. */
+/* What a rank has of a tensor: elements [first, first + count), at `data`; all of it, or a part
+ * that is its own. */
 typedef struct zfi_portion {
     int64_t first, count;
     bool cut;

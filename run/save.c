@@ -97,8 +97,8 @@ static zf_status zfi_save_tensor(zfi_saving *s, zfi_list *list, zf_safetensors_w
     zf_status status;
     for (size_t at = 0; at < bytes; at += n) {
         n = bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE;
-        status = backend->copy(backend->self, s->piece, portion->data + at, n, ZF_DEVICE_TO_HOST,
-                               error);
+        status =
+            backend->copy(backend->self, s->piece, portion->data + at, n, ZF_DEVICE_TO_HOST, error);
         if (status) return zfi_fail(error, status, "zf_save: %s cannot be read", node->name);
         if (zf_safetensors_write(file, index, s->piece, n)) return ZF_OK; /* finishing will tell */
         if (!zfi_push(&s->memory, list->sums, file->tensors[index].crc)) return zfi_nomem(error);
@@ -220,8 +220,8 @@ static zf_status zfi_save_json(zfi_saving *s, zf_json_writer *json, const char *
     char path[ZFI_ASIDE_MAX];
     if (!json) return zfi_nomem(error);
     if (stbds_arrlenu(json->text) >= ZFI_JSON_FILE_LIMIT)
-        zfi_fail(error, ZF_ERR_LIMIT, "zf_save: notes and names make a %s of %zu bytes; it must be "
-                                      "under %d",
+        zfi_fail(error, ZF_ERR_LIMIT,
+                 "zf_save: notes and names make a %s of %zu bytes; it must be under %d",
                  strcmp(name, zfi_manifest_name) ? name : "manifest", stbds_arrlenu(json->text),
                  ZFI_JSON_FILE_LIMIT);
     else if (!zfi_file_in(path, s->aside, name, error)) zf_json_save(json, path, error);
@@ -291,8 +291,8 @@ static zf_status zfi_put_manifest(zfi_saving *s, zf_json_writer *json)
     zfi_put_list(s, &s->whole, json);
     zf_json_put_key(json, "crc32c");
     if (!json->error.status)
-        zf_json_put_string(json,
-                           zfi_sum_text(text, zfi_crc32c(0, json->text, stbds_arrlenu(json->text))));
+        zf_json_put_string(
+            json, zfi_sum_text(text, zfi_crc32c(0, json->text, stbds_arrlenu(json->text))));
     zf_json_end(json);
     return ZF_OK;
 }
@@ -386,4 +386,4 @@ static void zfi_save_end(zfi_saving *s)
 }
 
 static zf_status (*const zfi_save_phases[])(zfi_saving *) = {zfi_save_begin, zfi_save_write,
-                                                              zfi_save_commit};
+                                                             zfi_save_commit};

@@ -871,3 +871,24 @@ TEST_ONCE(plan_mutants_are_refused_or_sound)
         if (!n.refused[k]) test_fail(t, __FILE__, __LINE__, "none was refused", what);
     }
 }
+
+/* On demand, of a plan that was made before as well. */
+TEST(plan_is_verified_by_compile)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_comm comms[2] = {{.rank = 0, .world = 2}, {.rank = 1, .world = 2}};
+    zf_backend *cpu =
+        zf_cpu_backend(&(zf_cpu_desc){.reference = true, .allocator = t->allocator}, &error);
+    zf_graph *g;
+    zf_program *p;
+    NEED(t, cpu, &error);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    g = zf_graph_parse(updating, strlen(updating), &(zf_graph_desc){.allocator = t->allocator},
+                       &error);
+    NEED(t, g, &error);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    p = zf_compile(g, &(zf_compile_desc){.backend = cpu, .comm = &comms[1], .verify = true});
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    CHECK(t, p);
+    zf_program_free(p);
+}

@@ -845,8 +845,7 @@ TEST_ONCE(plan_mutants_are_refused_or_sound)
         "clip 1; lamb lr; zero stage=2 world=2 bucket=256; prefetch bytes=100000; memory",
         "adamw lr; zero stage=2 world=2 bucket=512 micro_batches=2; memory",
         "clip 1; adamw lr; zero stage=3 world=2 bucket=256; prefetch bytes=100000; memory",
-        "sgd lr momentum=0.9; zero stage=3 world=3 bucket=256 micro_batches=2; prefetch "
-        "bytes=20000; memory",
+        "sgd lr; zero stage=3 world=3 bucket=256 micro_batches=2; prefetch bytes=20000; memory",
         "lamb lr; zero stage=0 world=1 micro_batches=2; memory",
     };
     tally n = {{0}, {0}, {0}};

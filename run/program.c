@@ -637,12 +637,9 @@ static zf_status zfi_step_failed(zf_program *p, zf_status status)
 /* All ranks have the same plan: a difference is an error on each of them, and not a hang. */
 static zf_status zfi_agree(zf_program *p)
 {
-    zf_collective c = {.op = ZF_OP_all_gather,
-                       .dtype = ZF_I64,
-                       .count = 1,
-                       .in = &p->hashes[p->run.rank],
-                       .out = p->hashes};
+    zf_collective c = {.op = ZF_OP_all_gather, .dtype = ZF_I64, .count = 1, .out = p->hashes};
     if (!p->comm || p->agreed) return ZF_OK;
+    c.in = &p->hashes[p->run.rank];
     if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
     for (int32_t r = 0; r < p->run.world; r++)
         if (p->hashes[r] != p->hashes[p->run.rank])

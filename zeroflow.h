@@ -36,9 +36,9 @@
  *
  * WHAT IT DOES NOT DO (YET)
  *
- * It runs on the CPU, in f32 (f64, bf16 and f16 by slow reference kernels), on one rank. There are
- * no convolutions, no dynamic shapes, and no control flow in a graph: another shape is another
- * graph over the same parameters (zf_compile_desc.share).
+ * It runs on the CPU, in f32 (f64, bf16 and f16 by slow reference kernels). There are no
+ * convolutions, no dynamic shapes, and no control flow in a graph: another shape is another graph
+ * over the same parameters (zf_compile_desc.share).
  *
  * CONTENTS
  *
@@ -58,7 +58,8 @@
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
  * Rewrite. Passes in their order: zf_autograd; zf_simplify; zf_clip; one of zf_sgd, zf_adamw,
- * zf_lamb. zf_graph_print shows the graph between any two of them, one node per line:
+ * zf_lamb; zf_zero; zf_prefetch. zf_graph_print shows the graph between any two of them, one node
+ * per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -76,10 +77,26 @@
  * same seed gives the same bits on any number of threads, and after zf_save and zf_load. Between
  * instruction sets, bits differ by rounding.
  *
+ * Ranks. zf_zero turns the step of one rank into that of each of several, at a ZeRO stage, and
+ * zf_prefetch lays communication beside computation:
+ *
+ *     zf_zero(g, &(zf_zero_desc){.stage = 3, .world = comm->world});
+ *     zf_prefetch(g, &(zf_prefetch_desc){.bytes = 128 << 20});
+ *     zf_program *p = zf_compile(g, &(zf_compile_desc){.comm = comm, .seed = 1});
+ *
+ * comm is this rank's communicator: zf_local_comm for threads of one process, zf_mpi_comm
+ * (zeroflow_mpi.c) for processes, or a table of functions of one's own (zf_comm). Every rank builds
+ * the same graph; before the first step they compare the hashes of their plans. Each writes its part
+ * of the global batch (zf_zero_desc says which) and all call zf_step. Losses, gradients and
+ * parameters are the same to the last bit at every stage, with any prefetch, on any number of
+ * ranks that share the batch in as many parts, and after zf_save and zf_load at another stage and
+ * world. A rank that fails, or does not come, is an error of all.
+ *
  * Own. A graph owns its nodes; a program borrows graph and backend; free in the reverse order of
  * making: program, backend, graph. NULL may be freed. One graph and its programs belong to one
  * thread at a time; different graphs are independent. No function prints, exits, aborts or reads
- * the environment, and there are no global variables.
+ * the environment, and there are no global variables. Threads are those that a CPU backend is asked
+ * for, and one more for each queue that a plan with zf_prefetch uses.
  */
 #ifndef ZEROFLOW_H
 #define ZEROFLOW_H
@@ -1325,6 +1342,8 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "passes/clip.c"
 #include "passes/optimizer.c"
 #include "passes/units.c"
+#include "passes/zero_micro.c"
+#include "passes/zero_update.c"
 #include "passes/zero.c"
 #include "passes/memory.c"
 #include "passes/prefetch.c"

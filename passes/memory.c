@@ -286,7 +286,7 @@ typedef struct zfi_block {
 } zfi_block;
 
 typedef struct zfi_heap {
-    zfi_block *blocks; /* [0] is none */
+    zfi_block *blocks;               /* [0] is none */
     int32_t used, root, last, spare; /* spare: a list by `after` of those no longer in use */
 } zfi_heap;
 
@@ -378,8 +378,8 @@ static int32_t zfi_heap_take(zfi_heap *h, int64_t size)
     }
     h->blocks[best].free = false;
     if (h->blocks[best].size > size) {
-        int32_t rest = zfi_heap_insert(h, best, h->blocks[best].offset + size,
-                                       h->blocks[best].size - size);
+        int32_t rest =
+            zfi_heap_insert(h, best, h->blocks[best].offset + size, h->blocks[best].size - size);
         h->blocks[best].size = size;
         h->blocks[rest].free = true;
         zfi_tree_add(h, rest);
@@ -531,7 +531,8 @@ static void zfi_place(zfi_placement *p, const zf_memory_desc *d)
         if (!b->persistent) b->offset += persistent;
         if (b->scratch) g->nodes[b->node].scratch_offset = b->offset;
     }
-    for (int32_t n = zfi_len(p->buffers) - 1; n >= 0; n--) /* a pack may lie in another, behind it */
+    for (int32_t n = zfi_len(p->buffers) - 1; n >= 0;
+         n--) /* a pack may lie in another, behind it */
         if (p->buffers[n].host >= 0)
             p->buffers[n].offset = p->buffers[p->buffers[n].host].offset + p->buffers[n].at;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {

@@ -1,8 +1,8 @@
 /* prefetch: collectives run beside the computation, on queues of their own.
  *
  * requires: zf_zero
- * ensures:  numbers are unchanged to the last bit. What waits for a collective is a `wait` node; its
- *           operands and its result are its own from its line to there
+ * ensures:  numbers are unchanged to the last bit. What waits for a collective is a `wait` node;
+ * its operands and its result are its own from its line to there
  *
  *     gathers     of cut units are issued before their use, while at most `bytes` of gathered and
  *                 not yet used parameters lie ready
@@ -55,8 +55,8 @@ typedef struct zfi_prefetch {
 
 ZF_API zf_cost zf_cost_default(void)
 {
-    return (zf_cost){.flops_per_s = 1e11, .bytes_per_s = 1e10, .link_bytes_per_s = 1e9,
-                     .link_latency_s = 2e-5};
+    return (zf_cost){
+        .flops_per_s = 1e11, .bytes_per_s = 1e10, .link_bytes_per_s = 1e9, .link_latency_s = 2e-5};
 }
 
 /* Of a product, a multiply-add being two; 0 of any other node. */
@@ -87,8 +87,7 @@ static double zfi_node_seconds(const zf_graph *g, const zf_cost *cost, int32_t i
 
 static double zfi_gather_seconds(const zf_cost *cost, int64_t bytes, int32_t world)
 {
-    return cost->link_latency_s +
-           (double)bytes * (world - 1) / world / cost->link_bytes_per_s;
+    return cost->link_latency_s + (double)bytes * (world - 1) / world / cost->link_bytes_per_s;
 }
 
 /* -------------------------------------------------------------------------------- small gathers */
@@ -117,14 +116,13 @@ static void zfi_join(zf_graph *g, const int32_t *joined, int32_t count)
                             zfi_with(zfi_listed(at, count), {.i = size}));
     if (all) all = zfi_append_nodes(g, all_gather, zfi_with({.i = world}), all);
     if (all)
-        all = zfi_append_nodes(g, view, zfi_with({.i = 0}, zfi_listed(((int64_t[]){world, size}), 2)),
-                               all);
+        all = zfi_append_nodes(g, view,
+                               zfi_with({.i = 0}, zfi_listed(((int64_t[]){world, size}), 2)), all);
     for (int32_t k = 0; all && k < count; k++) {
         int64_t n = zfi_node_count(&g->nodes[parts[k]]), flat = n * world;
-        int32_t piece = zfi_append_nodes(
-            g, slice, zfi_with({.i = 1}, {.i = at[k]}, {.i = at[k] + n}), all);
-        if (piece)
-            piece = zfi_append_nodes(g, reshape, zfi_with(zfi_listed(&flat, 1)), piece);
+        int32_t piece =
+            zfi_append_nodes(g, slice, zfi_with({.i = 1}, {.i = at[k]}, {.i = at[k] + n}), all);
+        if (piece) piece = zfi_append_nodes(g, reshape, zfi_with(zfi_listed(&flat, 1)), piece);
         if (piece) zfi_replace(g, joined[k], piece);
     }
     zfi_free(&g->memory, parts, (size_t)count * sizeof *parts);
@@ -141,9 +139,11 @@ static void zfi_join_small(zf_graph *g)
     g->order = NULL;
     for (int32_t i = 0; i <= end && open && !g->memory.failed && !g->error.status; i++) {
         int32_t id = i < end ? order[i] : 0;
-        bool used = i == end || (zfi_len(joined) && g->nodes[id].dtype != g->nodes[joined[0]].dtype &&
-                                 zfi_joinable(g, id));
-        for (int32_t k = 0; id && k < g->nodes[id].arg_count; k++) used |= open[g->nodes[id].args[k]];
+        bool used =
+            i == end || (zfi_len(joined) && g->nodes[id].dtype != g->nodes[joined[0]].dtype &&
+                         zfi_joinable(g, id));
+        for (int32_t k = 0; id && k < g->nodes[id].arg_count; k++)
+            used |= open[g->nodes[id].args[k]];
         if (used && zfi_len(joined)) {
             if (zfi_len(joined) > 1) zfi_join(g, joined, zfi_len(joined));
             else zfi_push(&g->memory, g->order, joined[0]);
@@ -206,7 +206,8 @@ static void zfi_place_aheads(zfi_prefetch *p)
             oldest = k + 1, ready = 0;
             continue;
         }
-        while (oldest < k && (ready + a->bytes > (int64_t)p->d.bytes || p->aheads[oldest].use < at)) {
+        while (oldest < k &&
+               (ready + a->bytes > (int64_t)p->d.bytes || p->aheads[oldest].use < at)) {
             if (p->aheads[oldest].use + 1 > at) at = p->aheads[oldest].use + 1;
             ready -= p->aheads[oldest++].bytes;
         }
@@ -349,7 +350,8 @@ static zfi_keepable *zfi_find_keepable(zf_graph *g)
 {
     zfi_keepable *list = NULL;
     int32_t count = zfi_len(g->nodes);
-    int32_t *last = zfi_calloc(&g->memory, 2 * (size_t)count, sizeof *last); /* by unit: a gather; */
+    int32_t *last =
+        zfi_calloc(&g->memory, 2 * (size_t)count, sizeof *last); /* by unit: a gather; */
     int32_t *released = last ? last + count : NULL; /* by gather: position of its release */
     for (int32_t i = 0; last && i < zfi_len(g->order); i++) {
         int32_t id = g->order[i], unit;
@@ -406,8 +408,7 @@ static zf_graph *zfi_trial(const zf_graph *g, int32_t **args, size_t *arg_bytes)
     copy->nodes = NULL, copy->order = NULL;
     for (int32_t n = 0; n < zfi_len(g->nodes) && !copy->memory.failed; n++) {
         zfi_node node = g->nodes[n];
-        if (node.arg_count)
-            memcpy(*args + at, node.args, (size_t)node.arg_count * sizeof **args);
+        if (node.arg_count) memcpy(*args + at, node.args, (size_t)node.arg_count * sizeof **args);
         node.args = *args + at;
         at += (size_t)node.arg_count;
         zfi_push(&copy->memory, copy->nodes, node);
@@ -437,7 +438,8 @@ static int64_t zfi_try_keeping(const zf_graph *g, const zf_prefetch_desc *d,
     if (!trial) return peak;
     if (!trial->memory.failed) {
         zfi_keep_gathered(trial, keep, count);
-        if (!zfi_lay_beside(trial, d) && !zf_memory(trial, &(zf_memory_desc){.backend = d->backend}))
+        if (!zfi_lay_beside(trial, d) &&
+            !zf_memory(trial, &(zf_memory_desc){.backend = d->backend}))
             peak = trial->peak;
     }
     zfi_end_trial(trial, args, arg_bytes);
@@ -492,8 +494,8 @@ static zf_status zfi_lay_beside(zf_graph *g, const zf_prefetch_desc *d)
 ZF_API zf_status zf_prefetch(zf_graph *g, const zf_prefetch_desc *desc)
 {
     zf_prefetch_desc d = desc ? *desc : (zf_prefetch_desc){.bytes = 0};
-    zf_status status = zfi_enter(g, "zf_prefetch", ZFI_STAGE_RANKS,
-                                 ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
+    zf_status status =
+        zfi_enter(g, "zf_prefetch", ZFI_STAGE_RANKS, ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
     if (status) return status;
     if (d.bytes > INT64_MAX / 2) d.bytes = INT64_MAX / 2;
     if (d.memory_limit > INT64_MAX / 2) d.memory_limit = INT64_MAX / 2;

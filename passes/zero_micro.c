@@ -1,0 +1,372 @@
+/* zero, the micro section: units, gathers and views of what they hold, sums of gradients. See
+ * zero.c.
+ *
+ * What passes make of a parameter's uses: a run of uses of a cut unit lies between its all_gather
+ * and its release, and what shows a parameter (view, reshape, leading rows) is made anew in each
+ * run.
+ */
+
+/* What a node is to the update section: a value of its own; elements of a parameter; sums of their
+ * squares over blocks; the total of these. */
+enum { ZFI_LIFT_NONE, ZFI_LIFT_ELEMENTS, ZFI_LIFT_BLOCKS, ZFI_LIFT_TOTAL };
+
+typedef struct zfi_lift {
+    int32_t kind;
+    int32_t member; /* the parameter (of a value that several share, one of them), by member */
+    int32_t value;  /* of the unit: all block sums, all totals, what an update gives; else 0 */
+} zfi_lift;
+
+/* A unit as the pass goes along. */
+typedef struct zfi_unit_state {
+    int32_t unit;      /* nodes: the storage; */
+    int32_t part;      /* what an update writes: the unit, or this rank's part of it; 0: not yet */
+    int32_t pending;   /* gradients that are still to come */
+    int32_t gradients; /* members that have one */
+    int32_t reduced;   /* its gradient, summed */
+    int32_t gathered;  /* stage 3: all of it, while it is there */
+    int32_t updated;   /* members that have an update */
+    int32_t lifted;    /* the last of its lifted nodes, an index into `lifted` + 1 */
+    int32_t whole;     /* what the program reads, gathered from */
+    int32_t whole_of;  /* this value */
+    bool marked;       /* `gradient` has been put */
+} zfi_unit_state;
+
+/* A node that an operator of the update section has become, for all parameters of a unit. */
+typedef struct zfi_lifted {
+    int32_t node, before; /* the one before of that unit, an index + 1 */
+} zfi_lifted;
+
+/* A use of a unit by the node at `position` of the micro section. */
+typedef struct zfi_use {
+    int32_t position, flat;
+    bool opens, closes; /* the first, the last of a run */
+} zfi_use;
+
+typedef struct zfi_zero {
+    zf_graph *graph;
+    zf_zero_desc d;
+    bool sharded; /* optimizer states are: stage 1 and more, more than one rank */
+    zfi_cutter cut;
+    zfi_unit_state *units; /* by flat; growing arrays: */
+    zfi_use *uses;
+    zfi_lifted *lifted;
+    int32_t *outputs;    /* marks: scalars of the micro section to be summed */
+    int32_t *kept;       /* marks: gradients to be read */
+    int32_t *order;      /* as it was */
+    size_t nodes;        /* there were */
+    zfi_lift *lift;      /* by node */
+    int32_t *flat_of;    /* by node: of a parameter and of its views; -1 */
+    int32_t *member_of;  /* by node: of a parameter; -1 */
+    int32_t *seen_as;    /* by node that is a parameter or a view of one: its copy of now, 0 */
+    int32_t *seen_in;    /* by node: what that copy shows, the unit or a gather of it */
+    int32_t *gradient;   /* by member: the value that autograd made, 0 */
+    int32_t *packed;     /* by member: that value, or a copy where it is a view of a parameter */
+    int32_t *next_same;  /* by member: another one with that value, -1 */
+    int32_t *first_same; /* by node: the first member with that gradient, -1 */
+    bool *updated;       /* by member */
+    bool *varies;        /* by node: depends on a leaf that is no constant */
+} zfi_zero;
+
+static int32_t zfi_zero_fail(zfi_zero *z, int32_t id, const char *why)
+{
+    char line[256];
+    zfi_writer w = zfi_writer_of(NULL, line, sizeof line);
+    zfi_print_node(&w, z->graph, id, 0);
+    line[w.length < sizeof line ? w.length : sizeof line - 1] = '\0';
+    zfi_fail(&z->graph->error, ZF_ERR_ARGUMENT, "zf_zero: %s: %s", line, why);
+    return 0;
+}
+
+static int32_t zfi_append_op(zf_graph *g, zf_op op, const int32_t *args, int32_t count,
+                             const zf_attribute *attributes)
+{
+    zfi_new n = {.op = op, .args = args, .arg_count = count};
+    if (attributes) memcpy(n.attributes, attributes, sizeof n.attributes);
+    for (int32_t k = 0; k < count; k++)
+        if (!args[k]) return 0;
+    return zfi_append(g, &n);
+}
+
+/* op over the node ids that follow */
+#define zfi_append_nodes(g, op, attributes, ...)                                                   \
+    zfi_append_op(g, ZF_OP_##op, (int32_t[]){__VA_ARGS__},                                         \
+                  (int32_t)(sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t)), attributes)
+
+/* Puts a node of before into the new order. */
+static void zfi_keep(zfi_zero *z, int32_t id)
+{
+    if (!z->graph->memory.failed) zfi_push(&z->graph->memory, z->graph->order, id);
+}
+
+static int32_t zfi_accumulate(zfi_zero *z, zf_dtype dtype, int64_t count)
+{
+    zfi_new n = {.op = ZF_OP_accumulator, .dtype = dtype, .shape = ZF_SHAPE(count)};
+    return zfi_append(z->graph, &n);
+}
+
+static int32_t zfi_cast_node(zf_graph *g, int32_t x, zf_dtype to)
+{
+    if (!x || g->nodes[x].dtype == to) return x;
+    return zfi_append_nodes(g, cast, zfi_with({.i = to}), x);
+}
+
+/* A sum over ranks, and over micro-batches where there are several: then of f32 at least, so that
+ * it is rounded once. */
+static int32_t zfi_reduce_ranks(zfi_zero *z, int32_t x, bool scatter)
+{
+    zf_graph *g = z->graph;
+    zf_op op = scatter ? ZF_OP_reduce_scatter : ZF_OP_all_reduce;
+    int64_t world = z->d.world, count = zfi_node_count(&g->nodes[x]) / (scatter ? world : 1);
+    zf_dtype dtype = g->nodes[x].dtype;
+    if (z->d.micro_batches == 1)
+        return world == 1 ? x : zfi_append_op(g, op, &x, 1, zfi_with({.i = world}));
+    x = zfi_cast_node(g, x, zfi_wide(dtype));
+    if (x)
+        x = zfi_append_op(g, op, (int32_t[]){x, zfi_accumulate(z, zfi_wide(dtype), count)}, 2,
+                          zfi_with({.i = world}));
+    return zfi_cast_node(g, x, dtype);
+}
+
+static int32_t zfi_view_node(zf_graph *g, int32_t of, int64_t at, zf_shape shape)
+{
+    const zfi_node *x = &g->nodes[of];
+    if (!at && zfi_same_shape(&x->shape, &shape)) return of;
+    return zfi_append_nodes(g, view, zfi_with({.i = at}, zfi_listed(shape.dims, shape.rank)), of);
+}
+
+/* ------------------------------------------------------------------------------- units */
+
+/* Storage for members of a unit: their leaves, given by node, those that are 0 left out. */
+static int32_t zfi_append_unit(zfi_zero *z, const zfi_unit *flat, const int32_t *leaves,
+                               bool sharded)
+{
+    zf_graph *g = z->graph;
+    size_t room = (size_t)flat->count;
+    int32_t *args = zfi_calloc(&g->memory, room, sizeof *args), count = 0, id = 0;
+    int64_t *at = zfi_calloc(&g->memory, room, sizeof *at);
+    if (args && at) {
+        for (int32_t k = 0; k < flat->count; k++)
+            if (leaves[k])
+                args[count] = leaves[k], at[count++] = z->cut.members[flat->first + k].at;
+        id = zfi_append_op(
+            g, ZF_OP_unit, args, count,
+            zfi_with(zfi_listed(at, count), {.i = flat->size}, {.i = sharded ? z->d.world : 0}));
+    }
+    zfi_free(&g->memory, args, room * sizeof *args);
+    zfi_free(&g->memory, at, room * sizeof *at);
+    if (g->memory.failed) zfi_graph_nomem(g);
+    return id;
+}
+
+static void zfi_make_units(zfi_zero *z)
+{
+    zf_graph *g = z->graph;
+    for (int32_t i = 0; i < zfi_len(g->params); i++) zfi_keep(z, g->params[i]);
+    for (int32_t f = 0; f < zfi_len(z->cut.flats) && !g->error.status; f++) {
+        const zfi_unit *flat = &z->cut.flats[f];
+        int32_t *leaves = zfi_calloc(&g->memory, (size_t)flat->count, sizeof *leaves);
+        for (int32_t k = 0; leaves && k < flat->count; k++)
+            leaves[k] = z->cut.members[flat->first + k].param;
+        if (leaves)
+            z->units[f].unit = zfi_append_unit(z, flat, leaves, z->sharded && z->d.stage == 3);
+        zfi_free(&g->memory, leaves, (size_t)flat->count * sizeof *leaves);
+    }
+}
+
+/* Which nodes use which units, and where runs of uses begin and end: a run ends where another unit
+ * is used before the next use. */
+static void zfi_find_runs(zfi_zero *z)
+{
+    zf_graph *g = z->graph;
+    int32_t flats = zfi_len(z->cut.flats), end = zfi_len(z->order);
+    int32_t *last = zfi_calloc(&g->memory, (size_t)flats, sizeof *last); /* use of a unit, + 1 */
+    int32_t recent[2] = {-1, -1}, recent_flat[2] = {-1, -1}; /* last positions of two units */
+    if (!last) return;
+    for (int32_t i = 0; i < end && !g->nodes[z->order[i]].update; i++) {
+        const zfi_node *node = &g->nodes[z->order[i]];
+        int32_t before = zfi_len(z->uses), position = recent[0], other = recent[1],
+                of = recent_flat[0];
+        if (node->op == ZF_OP_gradient ||
+            (z->flat_of[z->order[i]] >= 0 && z->first_same[z->order[i]] < 0))
+            continue;
+        for (int32_t k = 0; k < node->arg_count; k++) {
+            int32_t f = z->flat_of[node->args[k]], between;
+            bool known = false;
+            if (f < 0) continue;
+            for (int32_t u = before; u < zfi_len(z->uses); u++) known |= z->uses[u].flat == f;
+            if (known) continue;
+            between = of == f ? other : position; /* where another unit was used last */
+            if (!zfi_push(&g->memory, z->uses, ((zfi_use){i, f, false, false}))) break;
+            if (!last[f] || z->uses[last[f] - 1].position < between) {
+                stbds_arrlast(z->uses).opens = true;
+                if (last[f]) z->uses[last[f] - 1].closes = true;
+            }
+            last[f] = zfi_len(z->uses);
+        }
+        for (int32_t u = before; u < zfi_len(z->uses); u++) {
+            int32_t f = z->uses[u].flat;
+            if (recent_flat[0] != f)
+                recent[1] = recent[0], recent_flat[1] = recent_flat[0], recent_flat[0] = f;
+            recent[0] = i;
+        }
+    }
+    for (int32_t f = 0; f < flats; f++)
+        if (last[f]) z->uses[last[f] - 1].closes = true;
+    zfi_free(&g->memory, last, (size_t)flats * sizeof *last);
+}
+
+/* A parameter, or a view of one, as the node that uses it now sees it. */
+static int32_t zfi_seen(zfi_zero *z, int32_t id)
+{
+    zf_graph *g = z->graph;
+    const zfi_unit_state *unit = &z->units[z->flat_of[id]];
+    int32_t in = unit->gathered ? unit->gathered : unit->unit, m = z->member_of[id], x;
+    const zfi_node node = g->nodes[id];
+    if (z->seen_in[id] == in) return z->seen_as[id];
+    if (m >= 0) {
+        x = zfi_view_node(g, in, z->cut.members[m].at, node.shape);
+    } else {
+        x = zfi_seen(z, node.args[0]);
+        x = zfi_append_op(g, node.op, &x, 1, node.attributes);
+    }
+    z->seen_in[id] = in;
+    return z->seen_as[id] = x;
+}
+
+static void zfi_open_run(zfi_zero *z, int32_t f)
+{
+    z->units[f].gathered =
+        zfi_append_nodes(z->graph, all_gather, zfi_with({.i = z->d.world}), z->units[f].unit);
+}
+
+static void zfi_close_run(zfi_zero *z, int32_t f)
+{
+    zfi_append_nodes(z->graph, release, NULL, z->units[f].gathered);
+    z->units[f].gathered = 0;
+}
+
+/* All gradients of a unit, in their places. */
+static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
+{
+    zf_graph *g = z->graph;
+    const zfi_unit *flat = &z->cut.flats[f];
+    size_t room = (size_t)flat->count;
+    int32_t *args = zfi_calloc(&g->memory, room, sizeof *args), count = 0, id = 0;
+    int64_t *at = zfi_calloc(&g->memory, room, sizeof *at);
+    if (args && at) {
+        for (int32_t m = flat->first; m < flat->first + flat->count; m++)
+            if (z->gradient[m]) args[count] = z->packed[m], at[count++] = z->cut.members[m].at;
+        id = zfi_append_op(g, ZF_OP_pack, args, count,
+                           zfi_with(zfi_listed(at, count), {.i = flat->size}));
+    }
+    zfi_free(&g->memory, args, room * sizeof *args);
+    zfi_free(&g->memory, at, room * sizeof *at);
+    if (g->memory.failed) zfi_graph_nomem(g);
+    return id;
+}
+
+/* Unit f's gradient is complete on this rank. */
+static void zfi_reduce_unit(zfi_zero *z, int32_t f)
+{
+    z->units[f].reduced = zfi_reduce_ranks(z, z->units[f].reduced, z->sharded);
+}
+
+/* The gradients that node id is: where one was the last of its unit, packs it, and reduces it
+ * unless that waits for all others. */
+static void zfi_gradient_made(zfi_zero *z, int32_t id)
+{
+    if ((size_t)id >= z->nodes) return;
+    for (int32_t m = z->first_same[id]; m >= 0 && !z->graph->error.status; m = z->next_same[m]) {
+        int32_t f = z->flat_of[z->cut.members[m].param];
+        if (--z->units[f].pending) continue;
+        z->units[f].reduced = zfi_pack_gradients(z, f);
+        if (!z->sharded || z->d.stage > 1) zfi_reduce_unit(z, f);
+    }
+}
+
+static void zfi_micro_node(zfi_zero *z, int32_t id)
+{
+    zf_graph *g = z->graph;
+    bool output = g->nodes[id].op == ZF_OP_output;
+    if (g->nodes[id].op == ZF_OP_param || g->nodes[id].op == ZF_OP_gradient) return;
+    if (z->flat_of[id] >= 0) { /* a view of a parameter, made where it is used */
+        int32_t copy = z->first_same[id] < 0 ? 0 : zfi_seen(z, id);
+        if (copy) copy = zfi_append_nodes(g, scale, zfi_with({.f = 1}), copy);
+        for (int32_t m = z->first_same[id]; m >= 0; m = z->next_same[m]) z->packed[m] = copy;
+        if (copy) zfi_gradient_made(z, id);
+        return;
+    }
+    if (output) {
+        int32_t x = g->nodes[id].args[0];
+        const zfi_node *value = &g->nodes[x];
+        if (z->flat_of[x] >= 0 || z->first_same[x] >= 0) {
+            zfi_push(&g->memory, z->kept, id);
+            return;
+        }
+        if (zfi_is_float(value->dtype) && zf_shape_count(value->shape) == 1 && z->varies[x] &&
+            !zfi_has(g, x, ZF_OP_LEAF) && z->d.world * z->d.micro_batches > 1) {
+            zfi_push(&g->memory, z->outputs, id);
+            return;
+        }
+    }
+    for (int32_t k = 0; k < g->nodes[id].arg_count && !g->error.status; k++) {
+        int32_t arg = g->nodes[id].args[k];
+        if (z->flat_of[arg] < 0) continue;
+        arg = zfi_seen(z, arg);
+        g->nodes[id].args[k] = arg;
+    }
+    zfi_keep(z, id);
+    zfi_gradient_made(z, id);
+}
+
+/* Sums the scalar outputs of one dtype, all of them by one collective. */
+static void zfi_sum_outputs(zfi_zero *z, zf_dtype dtype)
+{
+    zf_graph *g = z->graph;
+    int32_t *values = NULL, packed, sum;
+    int64_t *at = NULL, count = 0;
+    for (int32_t i = 0; i < zfi_len(z->outputs); i++) {
+        int32_t x = g->nodes[z->outputs[i]].args[0];
+        if (g->nodes[x].dtype != dtype) continue;
+        zfi_push(&g->memory, values, x);
+        zfi_push(&g->memory, at, count);
+        count++;
+    }
+    if (values && at && !g->memory.failed) {
+        packed = zfi_append_op(g, ZF_OP_pack, values, zfi_len(values),
+                               zfi_with(zfi_listed(at, count), {.i = count}));
+        sum = packed ? zfi_reduce_ranks(z, packed, false) : 0;
+        for (int32_t i = 0, n = 0; i < zfi_len(z->outputs) && sum && !g->error.status; i++) {
+            int32_t mark = z->outputs[i], x = g->nodes[mark].args[0];
+            if (g->nodes[x].dtype != dtype) continue;
+            x = zfi_view_node(g, sum, n++, g->nodes[x].shape);
+            g->nodes[mark].args[0] = x;
+            zfi_keep(z, mark);
+        }
+    }
+    zfi_array_free(&g->memory, values);
+    zfi_array_free(&g->memory, at);
+}
+
+static void zfi_micro_section(zfi_zero *z)
+{
+    zf_graph *g = z->graph;
+    bool gathers = z->sharded && z->d.stage == 3;
+    int32_t use = 0;
+    zfi_make_units(z);
+    if (gathers) zfi_find_runs(z);
+    for (int32_t i = 0; i < zfi_len(z->order) && !g->error.status && !g->memory.failed; i++) {
+        int32_t id = z->order[i];
+        if (g->nodes[id].update) break;
+        g->scope = g->nodes[id].scope;
+        for (int32_t u = use; u < zfi_len(z->uses) && z->uses[u].position == i; u++)
+            if (z->uses[u].opens) zfi_open_run(z, z->uses[u].flat);
+        zfi_micro_node(z, id);
+        for (; use < zfi_len(z->uses) && z->uses[use].position == i && !g->error.status; use++)
+            if (z->uses[use].closes) zfi_close_run(z, z->uses[use].flat);
+    }
+    g->scope = "";
+    for (int32_t f = 0; f < zfi_len(z->cut.flats) && !g->error.status; f++)
+        if (z->sharded && z->d.stage == 1 && z->units[f].gradients) zfi_reduce_unit(z, f);
+    for (int d = ZF_F32; d <= ZF_F64 && !g->error.status; d++) zfi_sum_outputs(z, (zf_dtype)d);
+}

@@ -1,0 +1,354 @@
+/* zero, the update section: values with one element per element of a parameter are lifted to its
+ * unit, so that elementwise operators and updates run once for a unit, on this rank's part from
+ * stage 1 on. See zero.c.
+ *
+ *     square_sums %9, square_sums %21     square_sums %31, all_gather: a view of it for each
+ *     mul %9, %27 / mul %21, %27          mul %31, %27
+ *     adamw %2, ... / adamw %4, ...       adamw %20, ... {blocks=[0,1,1,3]}, by ranges of blocks
+ */
+
+static int32_t zfi_flat_of_member(const zfi_zero *z, int32_t m)
+{
+    return z->flat_of[z->cut.members[m].param];
+}
+
+/* What an update of unit f writes. */
+static int32_t zfi_target(zfi_zero *z, int32_t f)
+{
+    zfi_unit_state *u = &z->units[f];
+    if (!u->part)
+        u->part = z->sharded && z->d.stage < 3
+                      ? zfi_append_nodes(z->graph, part, zfi_with({.i = z->d.world}), u->unit)
+                      : u->unit;
+    return u->part;
+}
+
+/* A node that is no elements, as an operand in the new graph: itself, or a view of its unit's. */
+static int32_t zfi_plain_arg(zfi_zero *z, int32_t id)
+{
+    zf_graph *g = z->graph;
+    zfi_lift *lift = &z->lift[id];
+    const zfi_member *m = &z->cut.members[lift->member];
+    int32_t real = 0, index = 0;
+    if (lift->kind == ZFI_LIFT_NONE) return zfi_resolve(g, id);
+    if (lift->kind == ZFI_LIFT_BLOCKS)
+        real = zfi_view_node(g, lift->value, m->at / ZFI_NORM_BLOCK,
+                             ZF_SHAPE(zfi_whole_blocks(m->count)));
+    if (lift->kind == ZFI_LIFT_TOTAL) {
+        for (int32_t k = z->cut.flats[zfi_flat_of_member(z, lift->member)].first; k < lift->member;
+             k++)
+            index += z->updated[k];
+        real = zfi_view_node(g, lift->value, index, ZF_SCALAR);
+    }
+    return real;
+}
+
+static bool zfi_is_elementwise(zf_op op)
+{
+    switch (op) {
+    case ZF_OP_add:
+    case ZF_OP_sub:
+    case ZF_OP_mul:
+    case ZF_OP_div:
+    case ZF_OP_maximum:
+    case ZF_OP_minimum:
+    case ZF_OP_neg:
+    case ZF_OP_scale:
+    case ZF_OP_sqrt:
+    case ZF_OP_rsqrt:
+    case ZF_OP_cast: return true;
+    default: return false;
+    }
+}
+
+/* The node of unit f over these operands that is there already, or a new one. */
+static int32_t zfi_lifted_node(zfi_zero *z, int32_t f, zf_op op, const int32_t *args, int32_t count,
+                               const zf_attribute *attributes)
+{
+    zf_graph *g = z->graph;
+    zfi_lifted made = {0, z->units[f].lifted};
+    for (int32_t i = made.before; i; i = z->lifted[i - 1].before) {
+        const zfi_node *node = &g->nodes[z->lifted[i - 1].node];
+        if (node->op == op && node->arg_count == count &&
+            !memcmp(node->args, args, (size_t)count * sizeof *args) &&
+            (op == ZF_OP_totals || !memcmp(node->attributes, attributes, sizeof node->attributes)))
+            return z->lifted[i - 1].node;
+    }
+    made.node = zfi_append_op(g, op, args, count, attributes);
+    if (made.node && zfi_push(&g->memory, z->lifted, made)) z->units[f].lifted = zfi_len(z->lifted);
+    return made.node;
+}
+
+/* The unit's value for `id`, elements of the parameter `member`, as node `reader` reads it. */
+static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
+{
+    zf_graph *g = z->graph;
+    const zfi_lift *lift = &z->lift[id];
+    int32_t f = zfi_flat_of_member(z, member), args[4] = {0};
+    const zfi_node node = g->nodes[id];
+    if (z->cut.members[member].param == id) return zfi_target(z, f);
+    if (z->gradient[member] == id) return z->units[f].reduced;
+    if (lift->value && lift->member == member) return lift->value;
+    if (!node.update || !zfi_is_elementwise(node.op) || node.arg_count > ZFI_COUNT(args))
+        return zfi_zero_fail(z, reader,
+                             "it mixes elements of two parameters, which may lie on two ranks");
+    for (int32_t k = 0; k < node.arg_count; k++) {
+        int32_t arg = node.args[k];
+        if (z->lift[arg].kind == ZFI_LIFT_ELEMENTS) args[k] = zfi_pull(z, id, member, arg);
+        else if (zfi_node_count(&g->nodes[arg]) == 1) args[k] = zfi_plain_arg(z, arg);
+        else zfi_zero_fail(z, id, "it mixes elements of a parameter with another tensor");
+        if (!args[k]) return 0;
+    }
+    return zfi_lifted_node(z, f, node.op, args, node.arg_count, node.attributes);
+}
+
+/* Sums of squares over blocks: those of all ranks. */
+static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
+{
+    int32_t value = zfi_pull(z, id, member, z->graph->nodes[id].args[0]), sums,
+            f = zfi_flat_of_member(z, member);
+    if (!value) return;
+    sums = zfi_lifted_node(z, f, ZF_OP_square_sums, &value, 1, z->graph->nodes[id].attributes);
+    if (sums && z->sharded)
+        sums = zfi_lifted_node(z, f, ZF_OP_all_gather, &sums, 1, zfi_with({.i = z->d.world}));
+    z->lift[id] = (zfi_lift){ZFI_LIFT_BLOCKS, member, sums};
+}
+
+/* The ranges of blocks of the members of unit f that are updated, to be freed; *count numbers. */
+static int64_t *zfi_updated_blocks(zfi_zero *z, int32_t f, int64_t *count)
+{
+    const zfi_unit *flat = &z->cut.flats[f];
+    int64_t *blocks = zfi_calloc(&z->graph->memory, 2 * (size_t)flat->count, sizeof *blocks);
+    *count = 0;
+    for (int32_t m = flat->first; blocks && m < flat->first + flat->count; m++) {
+        const zfi_member *member = &z->cut.members[m];
+        if (!z->updated[m]) continue;
+        blocks[(*count)++] = member->at / ZFI_NORM_BLOCK;
+        blocks[(*count)++] = member->at / ZFI_NORM_BLOCK + zfi_whole_blocks(member->count);
+    }
+    if (!blocks) zfi_graph_nomem(z->graph);
+    return blocks;
+}
+
+static void zfi_free_blocks(zfi_zero *z, int64_t *blocks, int32_t f)
+{
+    zfi_free(&z->graph->memory, blocks, 2 * (size_t)z->cut.flats[f].count * sizeof *blocks);
+}
+
+/* The total of one parameter's blocks: an element of its unit's totals. */
+static void zfi_lift_total(zfi_zero *z, int32_t id)
+{
+    zfi_lift from = z->lift[z->graph->nodes[id].args[0]];
+    int32_t f = zfi_flat_of_member(z, from.member);
+    int64_t count, *blocks = zfi_updated_blocks(z, f, &count);
+    if (blocks)
+        from.value = zfi_lifted_node(z, f, ZF_OP_totals, &from.value, 1,
+                                     zfi_with(zfi_listed(blocks, count)));
+    z->lift[id] = (zfi_lift){ZFI_LIFT_TOTAL, from.member, from.value};
+    zfi_free_blocks(z, blocks, f);
+}
+
+/* Where an update's attributes world, blocks, decays are; -1: it is no update. */
+static int zfi_update_attributes(zf_op op)
+{
+    switch (op) {
+    case ZF_OP_sgd: return 3;
+    case ZF_OP_adamw:
+    case ZF_OP_lamb_update: return 4;
+    case ZF_OP_lamb_apply: return 2;
+    default: return -1;
+    }
+}
+
+/* A node of the same operator over another parameter of the unit, in the update section of before:
+ * the m-th member's. */
+static int32_t zfi_update_of(const zfi_zero *z, zf_op op, int32_t param, int32_t from)
+{
+    const zf_graph *g = z->graph;
+    for (int32_t i = from; i < zfi_len(z->order); i++) {
+        const zfi_node *node = &g->nodes[z->order[i]];
+        if (node->op == op && node->args[0] == param) return z->order[i];
+    }
+    return 0;
+}
+
+/* The unit of the states that operand k is, of all updates of unit f like the one at `position`,
+ * and their decays. */
+static int32_t zfi_states_unit(zfi_zero *z, int32_t f, int32_t position, int32_t k)
+{
+    zf_graph *g = z->graph;
+    const zfi_unit *flat = &z->cut.flats[f];
+    int32_t *leaves = zfi_calloc(&g->memory, (size_t)flat->count, sizeof *leaves), id = 0;
+    if (!leaves) return zfi_graph_nomem(g), 0;
+    for (int32_t m = 0; m < flat->count; m++) {
+        int32_t other = !z->updated[flat->first + m]
+                            ? 0
+                            : zfi_update_of(z, g->nodes[z->order[position]].op,
+                                            z->cut.members[flat->first + m].param, position);
+        leaves[m] = other ? g->nodes[other].args[k] : 0;
+    }
+    id = zfi_append_unit(z, flat, leaves, z->sharded);
+    for (int32_t m = 0; m < flat->count; m++)
+        if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, flat->first + m, id};
+    zfi_free(&g->memory, leaves, (size_t)flat->count * sizeof *leaves);
+    return id;
+}
+
+/* The first update of a unit's parameters by this operator: the unit's, for all of them. */
+static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
+{
+    zf_graph *g = z->graph;
+    int32_t id = z->order[position], f = zfi_flat_of_member(z, member), args[8] = {0}, made;
+    const zfi_unit *flat = &z->cut.flats[f];
+    const zfi_node node = g->nodes[id];
+    int at = zfi_update_attributes(node.op);
+    zf_attribute attributes[ZF_MAX_ATTRIBUTES];
+    int64_t count = 0, *blocks = zfi_updated_blocks(z, f, &count);
+    double *decays = zfi_calloc(&g->memory, (size_t)flat->count, sizeof *decays);
+    bool decaying = at > 2;
+    for (int32_t k = 0; blocks && decays && k < node.arg_count && !g->error.status; k++) {
+        int32_t arg = node.args[k];
+        const zfi_lift *lift = &z->lift[arg];
+        if (lift->kind == ZFI_LIFT_TOTAL) args[k] = lift->value;
+        else if (lift->kind == ZFI_LIFT_ELEMENTS) args[k] = zfi_pull(z, id, member, arg);
+        else if (g->nodes[arg].op == ZF_OP_state &&
+                 ((zfi_written_args(&node) >> k & 1) || k == zfi_master_arg(&node)))
+            args[k] = zfi_states_unit(z, f, position, k);
+        else args[k] = zfi_plain_arg(z, arg);
+    }
+    if (blocks && decays && !g->error.status) {
+        for (int32_t m = flat->first, n = 0; decaying && m < flat->first + flat->count; m++) {
+            int32_t other =
+                z->updated[m] ? zfi_update_of(z, node.op, z->cut.members[m].param, position) : 0;
+            if (other) decays[n++] = g->nodes[other].attributes[at - 1].f;
+        }
+        memcpy(attributes, node.attributes, sizeof attributes);
+        if (decaying) attributes[at - 1].f = 0;
+        attributes[at].i = z->sharded ? z->d.world : 0;
+        attributes[at + 1] = (zf_attribute)zfi_listed(blocks, count);
+        if (decaying) attributes[at + 2] = (zf_attribute)zfi_listed(decays, count / 2);
+        made = zfi_append_op(g, node.op, args, node.arg_count, attributes);
+        for (int32_t m = flat->first; made && m < flat->first + flat->count; m++) {
+            int32_t other =
+                z->updated[m] ? zfi_update_of(z, node.op, z->cut.members[m].param, position) : 0;
+            if (!other) continue;
+            z->lift[other] = (zfi_lift){ZFI_LIFT_ELEMENTS, m, made};
+        }
+        if (made && zfi_updates_param(node.op) && z->sharded && z->d.stage < 3)
+            zfi_append_nodes(g, all_gather, zfi_with({.i = z->d.world}), zfi_target(z, f),
+                             z->units[f].unit);
+    }
+    zfi_free_blocks(z, blocks, f);
+    zfi_free(&g->memory, decays, (size_t)flat->count * sizeof *decays);
+}
+
+/* The member whose elements one of the operands has; -1. */
+static int32_t zfi_lifted_member(const zfi_zero *z, const zfi_node *node)
+{
+    for (int32_t k = 0; k < node->arg_count; k++)
+        if (z->lift[node->args[k]].kind == ZFI_LIFT_ELEMENTS) return z->lift[node->args[k]].member;
+    return -1;
+}
+
+static void zfi_mark_gradient(zfi_zero *z, int32_t member, int32_t value)
+{
+    zfi_unit_state *u = &z->units[zfi_flat_of_member(z, member)];
+    if (u->marked || !value) return;
+    u->marked = true;
+    zfi_append_nodes(z->graph, gradient, NULL, u->unit, value);
+}
+
+static int32_t zfi_gather_parts(zfi_zero *z, int32_t value)
+{
+    return zfi_append_nodes(z->graph, all_gather, zfi_with({.i = z->d.world}), value);
+}
+
+/* Elements of a parameter, whole: of a value of its unit, of which each rank may have a part. */
+static int32_t zfi_whole_value(zfi_zero *z, int32_t member, int32_t value)
+{
+    const zfi_member *m = &z->cut.members[member];
+    if (z->sharded) value = zfi_gather_parts(z, value);
+    return value ? zfi_view_node(z->graph, value, m->at, z->graph->nodes[m->param].shape) : 0;
+}
+
+static void zfi_update_node(zfi_zero *z, int32_t position)
+{
+    zf_graph *g = z->graph;
+    int32_t id = z->order[position];
+    const zfi_node node = g->nodes[id];
+    int32_t member = zfi_lifted_member(z, &node);
+    if (node.op == ZF_OP_gradient) {
+        member = z->member_of[node.args[0]];
+        if (member >= 0) zfi_mark_gradient(z, member, zfi_pull(z, id, member, node.args[1]));
+    } else if (member >= 0 && zfi_update_attributes(node.op) >= 0) {
+        if (z->lift[id].kind == ZFI_LIFT_NONE) zfi_lift_update(z, position, member);
+    } else if (member >= 0 && zfi_is_elementwise(node.op)) {
+        z->lift[id] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, 0};
+    } else if (member >= 0 && node.op == ZF_OP_square_sums) {
+        zfi_lift_blocks(z, id, member);
+    } else if (member >= 0 && node.op == ZF_OP_output) {
+        g->nodes[id].args[0] = zfi_whole_value(z, member, zfi_pull(z, id, member, node.args[0]));
+        zfi_keep(z, id);
+    } else if (member >= 0) {
+        zfi_zero_fail(z, id,
+                      "it reads the elements of a parameter or gradient in a way that "
+                      "cannot be cut over ranks");
+    } else if (node.op == ZF_OP_total && node.arg_count == 1 &&
+               z->lift[node.args[0]].kind == ZFI_LIFT_BLOCKS &&
+               z->updated[z->lift[node.args[0]].member]) {
+        zfi_lift_total(z, id);
+    } else {
+        for (int32_t k = 0; k < node.arg_count && !g->error.status; k++) {
+            int32_t arg = zfi_plain_arg(z, node.args[k]);
+            g->nodes[id].args[k] = arg;
+        }
+        zfi_keep(z, id);
+    }
+}
+
+/* What the program reads, whole: gradients as they were before clipping and views of parameters,
+ * or, at the end, the parameters themselves. */
+static void zfi_keep_outputs(zfi_zero *z, bool params)
+{
+    zf_graph *g = z->graph;
+    for (int32_t i = 0; i < zfi_len(z->kept) && !g->error.status; i++) {
+        int32_t mark = z->kept[i], x = g->nodes[mark].args[0], m = z->member_of[x],
+                f = z->flat_of[x];
+        const zfi_unit_state *u;
+        if ((m >= 0) != params) continue;
+        if (m < 0 && f < 0) m = z->first_same[x];
+        u = &z->units[m < 0 ? f : zfi_flat_of_member(z, m)];
+        if (m < 0 && z->sharded && z->d.stage == 3 && !u->gathered) zfi_open_run(z, f);
+        if (m < 0) x = zfi_seen(z, x);
+        else if (!params) x = zfi_whole_value(z, m, u->reduced);
+        else if (z->d.stage == 3) x = zfi_whole_value(z, m, u->unit);
+        else x = zfi_view_node(g, u->unit, z->cut.members[m].at, g->nodes[x].shape);
+        g->nodes[mark].args[0] = x;
+        g->nodes[mark].update = true;
+        zfi_keep(z, mark);
+    }
+}
+
+static void zfi_update_section(zfi_zero *z)
+{
+    zf_graph *g = z->graph;
+    int32_t first = 0, end = zfi_len(z->order);
+    while (first < end && !g->nodes[z->order[first]].update) first++;
+    g->in_update = first < end || zfi_len(z->kept) > 0;
+    for (int32_t m = 0; m < zfi_len(z->cut.members); m++) {
+        z->lift[z->cut.members[m].param] = (zfi_lift){ZFI_LIFT_ELEMENTS, m, 0};
+        if (z->gradient[m]) z->lift[z->gradient[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, m, 0};
+    }
+    for (int32_t i = first; i < end; i++)
+        if (zfi_has(g, z->order[i], ZF_OP_LEAF)) zfi_keep(z, z->order[i]);
+    zfi_keep_outputs(z, false);
+    for (int32_t i = first; i < end && !g->error.status && !g->memory.failed; i++) {
+        g->scope = g->nodes[z->order[i]].scope;
+        if (!zfi_has(g, z->order[i], ZF_OP_LEAF)) zfi_update_node(z, i); /* leaves stand in front */
+    }
+    g->scope = "";
+    /* Marks of the micro section: the sum is complete there, or in front of the updates. */
+    for (int32_t m = 0; m < zfi_len(z->cut.members) && !g->error.status; m++)
+        if (z->gradient[m]) zfi_mark_gradient(z, m, z->units[zfi_flat_of_member(z, m)].reduced);
+    zfi_keep_outputs(z, true);
+}

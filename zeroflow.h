@@ -86,11 +86,11 @@
  *
  * comm is this rank's communicator: zf_local_comm for threads of one process, zf_mpi_comm
  * (zeroflow_mpi.c) for processes, or a table of functions of one's own (zf_comm). Every rank builds
- * the same graph; before the first step they compare the hashes of their plans. Each writes its part
- * of the global batch (zf_zero_desc says which) and all call zf_step. Losses, gradients and
- * parameters are the same to the last bit at every stage, with any prefetch, on any number of
- * ranks that share the batch in as many parts, and after zf_save and zf_load at another stage and
- * world. A rank that fails, or does not come, is an error of all.
+ * the same graph; before the first step they compare the hashes of their plans. Each writes its
+ * part of the global batch (zf_zero_desc says which) and all call zf_step. Losses, gradients and
+ * parameters are the same to the last bit at every stage, with any prefetch, on any number of ranks
+ * that share the batch in as many parts, and after zf_save and zf_load at another stage and world.
+ * A rank that fails, or does not come, is an error of all.
  *
  * Own. A graph owns its nodes; a program borrows graph and backend; free in the reverse order of
  * making: program, backend, graph. NULL may be freed. One graph and its programs belong to one
@@ -541,7 +541,8 @@ ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
 ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
 
 /* Removes what nothing needs (no output, gradient or update: so it comes after zf_autograd, unless
- * the loss is an output), merges equal nodes, folds what is known, and undoes what undoes itself. */
+ * the loss is an output), merges equal nodes, folds what is known, and undoes what undoes itself.
+ */
 ZF_API zf_status zf_simplify(zf_graph *graph);
 
 /* Scales every gradient by 1 / max(1, (norm + 1e-6) / max_norm), norm over all of them, and adds an
@@ -586,9 +587,10 @@ typedef struct zf_lamb_desc {
 } zf_lamb_desc;
 ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc);
 
-/* ZeRO (Rajbhandari et al., SC'20): the step of one rank becomes that of each of `world` ranks, which
- * share a global batch of world * micro_batches equal parts: rank r runs part k * world + r as its
- * micro-batch k. Parameters and their optimizer states are cut into equal parts over the ranks:
+/* ZeRO (Rajbhandari et al., SC'20): the step of one rank becomes that of each of `world` ranks,
+ * which share a global batch of world * micro_batches equal parts: rank r runs part k * world + r
+ * as its micro-batch k. Parameters and their optimizer states are cut into equal parts over the
+ * ranks:
  *
  *     stage 0   nothing is cut; gradients are summed over the ranks
  *     stage 1   optimizer states
@@ -597,8 +599,9 @@ ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc
  *
  * Losses, gradients, parameters and states are those of stage 0 to the last bit, and those of any
  * other world in which world * micro_batches is the same. Scalar floats that zf_output keeps of
- * what the micro section computes are sums over the global batch: weight a loss with
- * 1 / (examples of the global batch). Requires: where there are gradients, an optimizer; not run before. desc NULL: one rank. */
+ * what the micro section computes are sums over the global batch: weight a loss with 1 / (examples
+ * of the global batch). Requires: where there are gradients, an optimizer; not run before. desc
+ * NULL: one rank. */
 typedef struct zf_zero_desc {
     int32_t stage; /* 0, 1, 2 or 3 */
     int32_t world; /* ranks; 0: 1 */
@@ -656,10 +659,10 @@ typedef struct zf_run {
     bool evaluate; /* dropout passes through */
 } zf_run;
 
-/* One collective of one rank. Elements of in and out: count and world * count of all_gather, world *
- * count and count of reduce_scatter, world * count each of all_to_all, count each of all_reduce and
- * bcast. out may be in where both have one length; they never overlap otherwise, except that in may
- * be this rank's own part of all_gather's out. */
+/* One collective of one rank. Elements of in and out, n ranks: count and n count of all_gather; n
+ * count and count of reduce_scatter; n count each of all_to_all; count each of all_reduce and bcast.
+ * out may be in where both have one length; they never overlap otherwise, except that in may be this
+ * rank's own part of all_gather's out. With add, all_reduce's out is the same on all ranks. */
 typedef struct zf_collective {
     zf_op op;
     int32_t node;    /* its id, for messages */
@@ -786,9 +789,9 @@ typedef struct zf_memory_desc {
 
 /* Gives every value its place: an offset in one arena, first what outlives a step (parameters,
  * state, inputs, constants), then what does not. Nothing can be added to the graph afterwards.
- * zf_compile runs it when it has not been run, and refuses a plan with less scratch than its backend
- * needs, or one that was made for sharing where nothing is shared, and the other way round. desc
- * NULL: defaults. */
+ * zf_compile runs it when it has not been run, and refuses a plan with less scratch than its
+ * backend needs, or one that was made for sharing where nothing is shared, and the other way round.
+ * desc NULL: defaults. */
 ZF_API zf_status zf_memory(zf_graph *graph, const zf_memory_desc *desc);
 
 /* What bytes of the arena hold: */
@@ -809,8 +812,8 @@ ZF_API const char *zf_kind_name(zf_kind kind);
 
 /* Collectives of one step: how many, and the bytes that one rank of n sends for them, by a ring or
  * directly: for a part of b bytes, (n-1) b of all_gather, reduce_scatter (of its result's) and
- * all_to_all; 2 (n-1) b of all_reduce, b being 1/n of the buffer, rounded up to elements; the buffer
- * of bcast, which goes along a chain. */
+ * all_to_all; 2 (n-1) b of all_reduce, b being 1/n of the buffer, rounded up to elements; the
+ * buffer of bcast, which goes along a chain. */
 typedef struct zf_moved {
     int64_t calls;
     size_t bytes;
@@ -857,7 +860,7 @@ typedef struct zf_compile_desc {
      * program, and have as many as zf_zero was told. */
     const zf_comm *comm;
     bool allow_nan;       /* update also when a scalar output of the micro section is not finite */
-    bool verify;          /* check the rules of the graph and of the plan once more: ZF_ERR_VERIFY */
+    bool verify;          /* check the rules of graph and plan once more: ZF_ERR_VERIFY */
 } zf_compile_desc;
 
 /* A program that runs the graph, or NULL: the graph has the error. It borrows graph, backend and
@@ -877,12 +880,14 @@ ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size
 
 /* Runs the graph once: one training step where it has an optimizer. After an error (an index out of
  * range, say) the values of this step are undefined; parameters and state are untouched if it arose
- * before the update section. Where there is an optimizer, a scalar float output of the micro section
- * (a loss) that is NaN or infinite is such an error, ZF_ERR_NAN. With several ranks an error of one is an error of all. */
+ * before the update section. Where there is an optimizer, a scalar float output of the micro
+ * section (a loss) that is NaN or infinite is such an error, ZF_ERR_NAN. With several ranks an
+ * error of one is an error of all. */
 ZF_API zf_status zf_step(zf_program *program);
 
 /* Runs one micro-batch of a step of several (zf_zero_desc.micro_batches): for each but the last,
- * zf_write and zf_micro; for the last, zf_write and zf_step. After an error the step starts anew. */
+ * zf_write and zf_micro; for the last, zf_write and zf_step. After an error the step starts anew.
+ */
 ZF_API zf_status zf_micro(zf_program *program);
 
 /* Steps done: 0 at first, kept by checkpoints. */
@@ -936,15 +941,15 @@ typedef struct zf_load_desc {
 /* Restores them, so that training goes on with the same bits, from the beginning of a step. The
  * checkpoint must have the tensors of the program, neither fewer nor more, each with its dtype and
  * shape (ZF_ERR_MISMATCH names the first that is not so), and every checksum must fit
- * (ZF_ERR_FORMAT names file and tensor); all is checked before anything is changed. Only if a device
- * fails or a file changes after that are the program's parameters and states undefined, and the
- * error says so. desc NULL: all. */
+ * (ZF_ERR_FORMAT names file and tensor); all is checked before anything is changed. Only if a
+ * device fails or a file changes after that are the program's parameters and states undefined, and
+ * the error says so. desc NULL: all. */
 ZF_API zf_status zf_load(zf_program *program, const char *path, const zf_load_desc *desc);
 
-/* zf_step and others for all ranks at once, on one thread, in lockstep: programs[r] is that of rank r, made
- * with a communicator of that rank. Each runs up to its next collective, which must be the same on
- * all; then it is done for all. A difference is an error that names both sides' nodes. For tests:
- * launches of other queues are done as late as the plan allows, or, by `seed`, sooner. */
+/* zf_step and others for all ranks at once, on one thread, in lockstep: programs[r] is that of rank
+ * r, made with a communicator of that rank. Each runs up to its next collective, which must be the
+ * same on all; then it is done for all. A difference is an error that names both sides' nodes. For
+ * tests: launches of other queues are done as late as the plan allows, or, by `seed`, sooner. */
 typedef struct zf_lockstep_desc {
     zf_program *const *programs;
     int32_t count;

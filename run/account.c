@@ -244,22 +244,12 @@ static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
 
 /* -------------------------------------------------------------------------------- the rest */
 
-/* 2 m n k of a product [m,k] [k,n]. */
-static double zfi_flops(const zf_graph *g, const zfi_node *node)
-{
-    const zfi_node *a;
-    if (node->op != ZF_OP_matmul) return 0;
-    a = &g->nodes[node->args[0]];
-    return 2.0 * (double)zfi_node_count(node) *
-           (double)a->shape.dims[a->shape.rank - (node->attributes[0].i ? 2 : 1)];
-}
-
 static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
 {
     plan->nodes = zfi_len(g->order);
     for (int32_t i = 0; i < plan->nodes; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        plan->flops += zfi_flops(g, node) * (double)(node->update ? 1 : g->micro_batches);
+        plan->flops += zfi_node_flops(g, node) * (double)(node->update ? 1 : g->micro_batches);
         if (node->op == ZF_OP_unit && g->nodes[node->args[0]].op == ZF_OP_param)
             plan->padded_count += node->attributes[1].i;
         if (node->op != ZF_OP_param) continue;

@@ -749,6 +749,7 @@ struct zf_backend {
     /* 64-byte aligned, or NULL with *error. */
     void *(*allocate)(void *self, size_t bytes, zf_error *error);
     void (*release)(void *self, void *memory, size_t bytes);
+    /* After what was launched on queue 0 before it; done when it returns. */
     zf_status (*copy)(void *self, void *to, const void *from, size_t bytes, zf_copy kind,
                       zf_error *error);
     /* Bytes of scratch that this node needs while it runs; data pointers are not set. */
@@ -882,7 +883,7 @@ ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size
  * range, say) the values of this step are undefined; parameters and state are untouched if it arose
  * before the update section. Where there is an optimizer, a scalar float output of the micro
  * section (a loss) that is NaN or infinite is such an error, ZF_ERR_NAN. With several ranks an
- * error of one is an error of all. */
+ * error of one is an error of all, which names that rank; after ZF_ERR_NAN they can go on. */
 ZF_API zf_status zf_step(zf_program *program);
 
 /* Runs one micro-batch of a step of several (zf_zero_desc.micro_batches): for each but the last,

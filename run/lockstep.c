@@ -148,7 +148,10 @@ static zf_status zfi_lockstep_launch(zfi_lockstep *s, int32_t n)
     }
     if (zfi_rows[l->op].flags & ZF_OP_COLLECTIVE && l->attributes[0].i > 1) {
         if ((status = zfi_lockstep_calls(s, n))) return status;
-        for (int32_t r = 0; r < s->count; r++) zfi_count_launch(s->programs[r], n);
+        for (int32_t r = 0; r < s->count && !status; r++)
+            if ((status = zfi_note_launch(s->programs[r], n)))
+                zfi_fail(s->error, status, "rank %d: %s", (int)r, s->programs[r]->error.text);
+        if (status) return status;
         if (l->queue && s->pending_count < ZFI_QUEUE_ROOM) {
             s->pending[s->pending_count++] = (zfi_pending){n, l->queue};
             return ZF_OK;
@@ -226,9 +229,12 @@ static zf_status zfi_lockstep_run(const zf_lockstep_desc *d, const char *call, b
     if (!s.calls || !s.parts) status = zfi_nomem(error);
     for (int32_t r = 0; r < d->count; r++) zfi_begin_micro(d->programs[r]);
     if (!status) status = zfi_lockstep_range(&s, 0, first->micro_end);
-    for (int32_t r = 0; last && r < d->count && !status; r++)
-        if ((status = zfi_check_outputs(d->programs[r])))
-            zfi_fail(error, status, "%s", d->programs[r]->error.text);
+    if (last && !status && (status = zfi_check_outputs(first))) {
+        for (int32_t r = d->count - 1; status == ZF_ERR_NAN && r >= 0; r--)
+            if (d->programs[r]->spoiled) zfi_rank_error(error, r, &first->error);
+        zfi_fail(error, status, "%s", first->error.text);
+        first->error = *error;
+    }
     if (last && !status) status = zfi_lockstep_range(&s, first->micro_end, first->launch_count);
     for (int32_t r = 0; r < d->count; r++) {
         zf_program *p = d->programs[r];

@@ -18,6 +18,7 @@ struct zf_program {
     size_t nodes;
     zf_launch *launches;
     int32_t *waits_for; /* by launch that is a `wait`: the launch it waits for; else -1 */
+    bool *sums_outputs; /* by launch: sums over the ranks what zfi_check_outputs looks at */
     int32_t launch_count, launch_room, micro_end, arg_count;
     zf_array *args;      /* of all launches */
     const zf_comm *comm; /* NULL: one rank */
@@ -29,6 +30,7 @@ struct zf_program {
     int64_t steps; /* done */
     int64_t micro; /* micro-batches done of the step under way */
     bool poison, allow_nan;
+    bool spoiled; /* of what this rank gave to these sums in this step not all was finite */
     zf_error error;
 };
 
@@ -172,6 +174,39 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
     return (char *)p->data[node->args[k]] + at != (char *)p->data[id];
 }
 
+/* The mark keeps a scalar float of the micro section. */
+static bool zfi_marks_loss(const zf_graph *g, const zfi_node *mark)
+{
+    const zfi_node *node = &g->nodes[mark->op == ZF_OP_output ? mark->args[0] : 0];
+    return mark->op == ZF_OP_output && !mark->update && zfi_is_float(node->dtype) &&
+           zfi_node_count(node) == 1;
+}
+
+/* The all_reduce whose sums the value is one of, seen through views and casts; 0: none. */
+static int32_t zfi_sum_behind(const zf_graph *g, int32_t id)
+{
+    while (g->nodes[id].op != ZF_OP_all_reduce) {
+        const zfi_node *node = &g->nodes[id];
+        int64_t at;
+        int32_t k = node->op == ZF_OP_cast ? 0 : zfi_viewed(g, node, &at);
+        if (k < 0) return 0;
+        id = node->args[k];
+    }
+    return id;
+}
+
+/* Finds the launches that sum losses over the ranks. */
+static void zfi_mark_sums(zf_program *p, const int32_t *launch_of)
+{
+    const zf_graph *g = p->graph;
+    if (p->allow_nan || !(g->stages & ZFI_STAGE_UPDATES) || g->world < 2) return;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *mark = &g->nodes[g->order[i]];
+        int32_t sum = zfi_marks_loss(g, mark) ? zfi_sum_behind(g, mark->args[0]) : 0;
+        if (sum) p->sums_outputs[launch_of[sum]] = true;
+    }
+}
+
 static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
 {
     zf_graph *g = p->graph;
@@ -180,8 +215,9 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
     p->launch_room = zfi_len(g->order);
     p->launches = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->launches);
     p->waits_for = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->waits_for);
+    p->sums_outputs = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->sums_outputs);
     args = p->args = zfi_calloc(&p->memory, (size_t)p->arg_count, sizeof *p->args);
-    if (!p->launches || !args || !p->waits_for) return zfi_graph_nomem(g);
+    if (!p->launches || !args || !p->waits_for || !p->sums_outputs) return zfi_graph_nomem(g);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         zf_launch l;
@@ -211,6 +247,7 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         if (!g->nodes[id].update) p->micro_end = p->launch_count + 1;
         p->launches[p->launch_count++] = l;
     }
+    zfi_mark_sums(p, launch_of);
     return ZF_OK;
 }
 
@@ -363,6 +400,7 @@ ZF_API void zf_program_free(zf_program *p)
     zfi_free(&memory, p->data, p->nodes * sizeof *p->data);
     zfi_free(&memory, p->launches, (size_t)p->launch_room * sizeof *p->launches);
     zfi_free(&memory, p->waits_for, (size_t)p->launch_room * sizeof *p->waits_for);
+    zfi_free(&memory, p->sums_outputs, (size_t)p->launch_room * sizeof *p->sums_outputs);
     if (p->hashes) zfi_free(&memory, p->hashes, (size_t)p->run.world * sizeof *p->hashes);
     zfi_free(&memory, p->args, (size_t)p->arg_count * sizeof *p->args);
     zf_backend_free(p->own_backend);
@@ -555,14 +593,31 @@ static void zfi_poison(zf_program *p, int32_t n)
     }
 }
 
-/* Counts what launch n, if it is a collective, moves. */
-static void zfi_count_launch(zf_program *p, int32_t n)
+/* Before launch n: counts what it moves if it is a collective, and if it sums losses over the ranks,
+ * notes whether those of this rank are numbers. */
+static zf_status zfi_note_launch(zf_program *p, int32_t n)
 {
+    enum { PIECE = 64 };
     const zf_launch *l = &p->launches[n];
+    const zf_array *x = l->args;
+    double room[PIECE];
+    zf_array piece = {.data = room};
     zf_collective c;
-    if (!(p->graph->rows[l->op].flags & ZF_OP_COLLECTIVE)) return;
+    if (!(p->graph->rows[l->op].flags & ZF_OP_COLLECTIVE)) return ZF_OK;
     c = zfi_collective_of(l);
     zfi_count_calls(&p->counted, c.op, c.dtype, c.count, l->attributes[0].i, 1);
+    if (!p->sums_outputs[n]) return ZF_OK;
+    piece.dtype = x->dtype;
+    for (int64_t at = 0; at < c.count && !p->spoiled; at += PIECE) {
+        int64_t size = (int64_t)zf_dtype_size(x->dtype),
+                m = c.count - at < PIECE ? c.count - at : PIECE;
+        zf_status status =
+            p->backend->copy(p->backend->self, room, (char *)x->data + at * size,
+                             (size_t)(m * size), ZF_DEVICE_TO_HOST, &p->error);
+        if (status) return status;
+        for (int64_t i = 0; i < m; i++) p->spoiled |= !isfinite(zfi_get(&piece, i));
+    }
+    return ZF_OK;
 }
 
 /* Launches n, or waits for the one that it waits for. */
@@ -574,7 +629,7 @@ static zf_status zfi_launch(zf_program *p, int32_t n)
         n = p->waits_for[n];
         status = p->backend->wait(p->backend->self, &p->launches[n]);
     } else {
-        zfi_count_launch(p, n);
+        if ((status = zfi_note_launch(p, n))) return status;
         status = p->backend->launch(p->backend->self, l);
         if (l->queue) return status; /* what it reads is wanted until it has been waited for */
     }
@@ -587,7 +642,9 @@ static void zfi_begin_micro(zf_program *p)
     p->run.step = p->steps + 1;
     p->run.micro = p->micro;
     p->run.slot = p->micro * p->run.world + p->run.rank;
-    if (!p->micro) memset(&p->counted, 0, sizeof p->counted);
+    if (p->micro) return;
+    memset(&p->counted, 0, sizeof p->counted);
+    p->spoiled = false;
 }
 
 /* The first scalar output of the micro section that is not finite; NULL. */
@@ -598,10 +655,9 @@ static const zfi_node *zfi_bad_output(zf_program *p)
         const zfi_node *mark = &g->nodes[g->order[i]], *node;
         double number[1] = {0};
         zf_array value = {number, ZF_F64, ZF_SCALAR};
-        if (mark->op != ZF_OP_output) continue;
+        if (!zfi_marks_loss(g, mark)) continue;
         node = &g->nodes[mark->args[0]];
         value.dtype = node->dtype;
-        if (!zfi_is_float(node->dtype) || zfi_node_count(node) != 1) continue;
         if (p->backend->copy(p->backend->self, number, p->data[mark->args[0]],
                              zf_dtype_size(node->dtype), ZF_DEVICE_TO_HOST, &p->error) ||
             !isfinite(zfi_get(&value, 0)))
@@ -624,13 +680,24 @@ static zf_status zfi_check_outputs(zf_program *p)
                     (long long)p->run.step, bad->name);
 }
 
-/* A step that failed on this rank fails on all. */
+/* All ranks have found a loss that is no number: names the first one whose own was none. Where there
+ * is no such rank, their sum has overflowed. */
+static zf_status zfi_name_spoiler(zf_program *p)
+{
+    zf_error mine = p->spoiled ? p->error : (zf_error){ZF_OK, ""};
+    if (zfi_comm_agree(p->comm, &mine)) p->error = mine;
+    return p->error.status;
+}
+
+/* A step that failed on this rank fails on all: unless they know, they are told. */
 static zf_status zfi_step_failed(zf_program *p, zf_status status)
 {
     p->micro = 0;
     zfi_fail(&p->error, status, "the step failed");
-    if (p->comm && status != ZF_ERR_NAN && status != ZF_ERR_COMM && status != ZF_ERR_ARGUMENT)
+    if (p->comm && status != ZF_ERR_NAN && status != ZF_ERR_COMM && status != ZF_ERR_MISMATCH)
         p->comm->abort(p->comm->self, p->error.text);
+    /* What is under way on other queues ends now: its memory is free to go. */
+    p->backend->synchronize(p->backend->self, NULL);
     return p->error.status;
 }
 
@@ -692,7 +759,7 @@ ZF_API zf_status zf_step(zf_program *p)
     if (!p) return ZF_ERR_ARGUMENT;
     if ((status = zfi_check_micro(p, "zf_step", true))) return status;
     status = zfi_run_micro(p);
-    if (!status) status = zfi_check_outputs(p);
+    if (!status && (status = zfi_check_outputs(p)) == ZF_ERR_NAN) status = zfi_name_spoiler(p);
     for (int32_t n = p->micro_end; n < p->launch_count && !status; n++) status = zfi_launch(p, n);
     if (!status) status = p->backend->synchronize(p->backend->self, &p->error);
     if (status) return zfi_step_failed(p, status);

@@ -312,17 +312,25 @@ static void zfi_keep_outputs(zfi_zero *z, bool params)
 {
     zf_graph *g = z->graph;
     for (int32_t i = 0; i < zfi_len(z->kept) && !g->error.status; i++) {
-        int32_t mark = z->kept[i], x = g->nodes[mark].args[0], m = z->member_of[x],
-                f = z->flat_of[x];
-        const zfi_unit_state *u;
+        int32_t mark = z->kept[i], x = g->nodes[mark].args[0], m, f;
+        zfi_unit_state *u;
+        if ((size_t)x >= z->nodes) continue; /* done */
+        m = z->member_of[x], f = z->flat_of[x];
         if ((m >= 0) != params) continue;
         if (m < 0 && f < 0) m = z->first_same[x];
         u = &z->units[m < 0 ? f : zfi_flat_of_member(z, m)];
-        if (m < 0 && z->sharded && z->d.stage == 3 && !u->gathered) zfi_open_run(z, f);
-        if (m < 0) x = zfi_seen(z, x);
-        else if (!params) x = zfi_whole_value(z, m, u->reduced);
-        else if (z->d.stage == 3) x = zfi_whole_value(z, m, u->unit);
-        else x = zfi_view_node(g, u->unit, z->cut.members[m].at, g->nodes[x].shape);
+        if (m < 0) {
+            if (z->sharded && z->d.stage == 3 && !u->gathered) zfi_open_run(z, f);
+            x = zfi_seen(z, x);
+        } else {
+            int32_t value = params ? u->unit : u->reduced;
+            if (u->whole_of != value) {
+                bool cut = z->sharded && (!params || z->d.stage == 3);
+                u->whole_of = value;
+                u->whole = cut ? zfi_gather_parts(z, value) : value;
+            }
+            x = u->whole ? zfi_view_node(g, u->whole, z->cut.members[m].at, g->nodes[x].shape) : 0;
+        }
         g->nodes[mark].args[0] = x;
         g->nodes[mark].update = true;
         zfi_keep(z, mark);

@@ -61,11 +61,13 @@ build/coverage/%: private MODE = -O0 -g --coverage $(DOUBTFUL)
 DOUBTFUL  = -Wno-unknown-warning-option -Wno-format-truncation -Wno-maybe-uninitialized
 SANITIZED = -fno-sanitize-recover=all $(DOUBTFUL)
 
-# build/bert runs on processes as well where there is an MPI; make MPICC= does without.
+# build/bert and build/bench/overlap run on processes as well where there is an MPI; make MPICC=
+# does without.
 MPICC := $(shell command -v mpicc)
 ifneq ($(MPICC),)
 MPI = build/obj/mpi/examples/bert/mpi.o build/obj/mpi/zeroflow_mpi.o
-build/bert:      private override CC = $(MPICC)
+build/bert build/bench/overlap: private override CC = $(MPICC)
+build/bench/overlap: $(MPI)
 build/obj/mpi/%: private override CC = $(MPICC)
 build/obj/mpi/%: private MODE = -DBERT_MPI
 endif
@@ -78,7 +80,8 @@ STRICT    = -std=c11 -Wall -Wextra -pedantic -Wshadow $(WERROR)
 COMPILE   = $(call say,compile) mkdir -p $(@D); \
             $(CC) $(STRICT) $(CFLAGS) $(MODE) -MMD -MP -c -o $@
 LINK      = $(call say,link) mkdir -p $(@D); \
-            $(CC) $(CFLAGS) $(MODE) $(LDFLAGS) -o $@ $(filter %.o %.a,$^) $(BLAS) $(LDLIBS)
+            $(CC) $(CFLAGS) $(MODE) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
+            $(BLAS) $(LDLIBS)
 ARCHIVE   = $(if $V,,@)rm -f $@; ar -crs $@ $^
 
 # $1: the folder of a variant. $2: where its sources stand, "" for here.

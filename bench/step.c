@@ -8,24 +8,7 @@
  * and adds up by operator. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/bert/options.h"
-#include "../examples/bert/session.h"
-
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
+#include "bench.h"
 
 static const char *const op_names[] = {"none",
 #define X(name, least, most, attributes, flags) #name,
@@ -38,32 +21,10 @@ static zf_status (*plain_launch)(void *self, const zf_launch *launch);
 
 static zf_status timed_launch(void *self, const zf_launch *launch)
 {
-    double start = now();
+    double start = bench_now();
     zf_status status = plain_launch(self, launch);
-    seconds[launch->op] += now() - start;
+    seconds[launch->op] += bench_now() - start;
     return status;
-}
-
-static bert_batch *random_batch(const bert_shape *s, int64_t vocab)
-{
-    bert_batch *b = calloc(1, sizeof *b);
-    size_t tokens = (size_t)(s->batch * s->sequence);
-    uint64_t state = 1;
-    if (!b) return NULL;
-    b->input_ids = calloc(tokens, 4), b->token_type_ids = calloc(tokens, 4),
-    b->attention_mask = malloc(tokens);
-    b->positions = calloc((size_t)s->predictions, 4), b->labels = calloc((size_t)s->predictions, 4);
-    b->next_sentence_label = calloc((size_t)s->batch, 4);
-    b->labelled = (int32_t)s->predictions;
-    for (size_t i = 0; i < tokens; i++)
-        b->input_ids[i] = (int32_t)(bert_mix(state++) % (uint64_t)vocab);
-    memset(b->attention_mask, 1, tokens);
-    for (int64_t p = 0; p < s->predictions; p++) {
-        int64_t each = s->predictions / s->batch;
-        b->positions[p] = (int32_t)(p / each * s->sequence + p % each * s->sequence / each);
-        b->labels[p] = (int32_t)(bert_mix(state++) % (uint64_t)vocab);
-    }
-    return b;
 }
 
 static void print_profile(int64_t steps)
@@ -115,25 +76,24 @@ int main(int argc, char **argv)
     }
     d.optimizer = (bert_optimizer)optimizer;
     d.threads = threads;
-    d.shape.predictions = d.shape.batch * (int64_t)(0.15 * (double)(d.shape.sequence - 3) + 0.5);
+    d.shape.predictions = bench_predictions(d.shape.batch, d.shape.sequence);
     if (bert_config_load(model, &d.config, &error)) d.config.vocab = vocab;
     if (error.status || !bert_session_open(&s, &d, &error))
         return fprintf(stderr, "step: %s\n", error.text), 1;
-    batch = random_batch(&d.shape, vocab);
+    batch = bench_batch(&d.shape, vocab, 0);
     times = calloc((size_t)steps, sizeof *times);
     if (!batch || !times) return 1;
     if (profile) plain_launch = s.backend->launch, s.backend->launch = timed_launch;
     for (int64_t n = -3; n < steps; n++) {
         float lr = 1e-4f;
-        double start = now();
+        double start = bench_now();
         if (n == 0) memset(seconds, 0, sizeof seconds);
         if (bert_session_feed(&s, batch, batch->labelled, (double)d.shape.batch) ||
             zf_write(s.program, s.model.lr, &lr, sizeof lr) || zf_step(s.program))
             return fprintf(stderr, "step: %s\n", zf_program_error(s.program)), 1;
-        if (n >= 0) times[n] = now() - start;
+        if (n >= 0) times[n] = bench_now() - start;
     }
-    qsort(times, (size_t)steps, sizeof *times, by_value);
-    median = times[steps / 2];
+    median = bench_median(times, steps);
     tokens = (double)(d.shape.batch * d.shape.sequence);
     info = zf_program_info_of(s.program);
     if (json)

@@ -1,9 +1,10 @@
 /* Fuzz target: any bytes in place of a checkpoint's file give an error that changes nothing, or
  * load what was saved.
  *
- * The first byte says which file they replace (bits 0-1: manifest, parameters, states, attachment),
- * whether the checksums around them are made right, so that inputs reach deep (bit 2), and whether
- * parameters alone are loaded (bit 3). The next two say which allocation fails (0: none). */
+ * The first byte says which file they replace (bits 0-1, below), whether the checksums around them
+ * are made right, so that inputs reach deep (bit 2), whether parameters alone are loaded (bit 3),
+ * and whether the checkpoint is of two ranks (bit 4). The next two say which allocation fails (0:
+ * none). */
 #if defined(__linux__)
 #define _GNU_SOURCE
 #else
@@ -15,19 +16,42 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { FILES = 4, TENSORS = 4, ROOM = 1 << 16, MANIFEST = 0, PARAMS = 1, STATES = 2 };
+enum { FILES = 4, TENSORS = 4, ROOM = 1 << 16, MANIFEST = 0, MOST = 4 * 1030 };
 
-static const char *const files[FILES] = {"manifest.json", "params.safetensors", "state.safetensors",
-                                         "a.txt"};
+/* A file that inputs replace: which of them has its checksum, over all of it or over the header. */
+typedef struct target {
+    const char *name;
+    int parent; /* -1: none that is made right */
+    bool header;
+} target;
 
-static struct {
+static const target targets[2][FILES] = {
+    {{"manifest.json", -1, false},
+     {"params.safetensors", MANIFEST, true},
+     {"state.safetensors", MANIFEST, true},
+     {"a.txt", -1, false}},
+    {{"manifest.json", -1, false},
+     {"params.rank-00001-of-00002.safetensors", 2, true},
+     {"rank-00001-of-00002.json", MANIFEST, false},
+     {"rank-00000-of-00002.json", MANIFEST, false}},
+};
+
+/* Of one rank: two parameters, two states; of two: a parameter cut in two, two states. */
+typedef struct checkpoint {
+    const target *targets;
     char path[64];
     zf_graph *graph;
-    zf_program *program;
-    zf_tensor tensors[TENSORS]; /* two parameters, two states */
-    unsigned char saved[TENSORS][64], other[TENSORS][64];
+    zf_program *program; /* of one rank, which loads it */
+    zf_tensor tensors[TENSORS];
+    int params, count;
+    unsigned char saved[TENSORS][MOST], other[TENSORS][MOST];
     unsigned char good[FILES][ROOM];
     size_t bytes[FILES];
+} checkpoint;
+
+static checkpoint checkpoints[2];
+
+static struct {
     long allocations, refuse_at, live;
     bool refused;
 } self;
@@ -66,33 +90,32 @@ static void *allocate(void *user, void *ptr, size_t old_size, size_t new_size)
     return ptr;
 }
 
-static const char *place(const char *name)
+static const char *place(const checkpoint *c, const char *name)
 {
-    static char path[128];
-    snprintf(path, sizeof path, "%s/%s", self.path, name);
+    static char path[160];
+    snprintf(path, sizeof path, "%s/%s", c->path, name);
     return path;
 }
 
-static void put_file(int which, const unsigned char *data, size_t bytes)
+static void put_file(const checkpoint *c, int which, const unsigned char *data, size_t bytes)
 {
-    FILE *file = fopen(place(files[which]), "wb");
+    FILE *file = fopen(place(c, c->targets[which].name), "wb");
     insist(file && fwrite(data, 1, bytes, file) == bytes && fclose(file) == 0);
 }
 
-static void write_tensors(unsigned char values[TENSORS][64])
+static void write_tensors(const checkpoint *c, unsigned char values[TENSORS][MOST])
 {
-    for (int i = 0; i < TENSORS; i++)
-        insist(
-            !zf_write(self.program, self.tensors[i], values[i], zf_tensor_bytes(self.tensors[i])));
+    for (int i = 0; i < c->count; i++)
+        insist(!zf_write(c->program, c->tensors[i], values[i], zf_tensor_bytes(c->tensors[i])));
 }
 
-static bool same_tensors(int from, int to, unsigned char values[TENSORS][64])
+static bool same_tensors(const checkpoint *c, int from, int to, unsigned char values[TENSORS][MOST])
 {
-    unsigned char data[64];
+    static unsigned char data[MOST];
     bool same = true;
     for (int i = from; i < to; i++) {
-        size_t bytes = zf_tensor_bytes(self.tensors[i]);
-        insist(!zf_read(self.program, self.tensors[i], data, bytes));
+        size_t bytes = zf_tensor_bytes(c->tensors[i]);
+        insist(!zf_read(c->program, c->tensors[i], data, bytes));
         same &= !memcmp(data, values[i], bytes);
     }
     return same;
@@ -100,43 +123,75 @@ static bool same_tensors(int from, int to, unsigned char values[TENSORS][64])
 
 static void clean_up(void)
 {
-    for (int i = 0; i < FILES; i++) unlink(place(files[i]));
-    rmdir(self.path);
-    zf_program_free(self.program);
-    zf_graph_free(self.graph);
+    static const char *const others[] = {"params.rank-00000-of-00002.safetensors",
+                                         "state.safetensors", "a.txt"};
+    for (int k = 0; k < 2; k++) {
+        checkpoint *c = &checkpoints[k];
+        for (int i = 0; i < FILES; i++) unlink(place(c, c->targets[i].name));
+        for (size_t i = 0; i < sizeof others / sizeof *others; i++) unlink(place(c, others[i]));
+        rmdir(c->path);
+        zf_program_free(c->program);
+        zf_graph_free(c->graph);
+    }
+}
+
+/* The graph of a checkpoint for one of `world` ranks. */
+static zf_graph *make_graph(checkpoint *c, int32_t world)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = {allocate, NULL}});
+    const bool cut = c == &checkpoints[1];
+    c->params = cut ? 1 : 2;
+    c->count = c->params + 2;
+    c->tensors[0] = zf_param(g, "w", cut ? ZF_SHAPE(1030) : ZF_SHAPE(3, 2), NULL);
+    if (!cut) c->tensors[1] = zf_param(g, "x.b", ZF_SHAPE(2), &(zf_param_desc){.dtype = ZF_BF16});
+    c->tensors[c->params] = zf_state(g, "step", ZF_I64, ZF_SCALAR, 0);
+    c->tensors[c->params + 1] = zf_state(g, "m/w", ZF_F32, ZF_SHAPE(3, 2), 0);
+    for (int i = 0; i < c->count; i++) zf_output(c->tensors[i], c->targets[i].name);
+    if (world > 1) zf_zero(g, &(zf_zero_desc){.stage = 3, .world = world});
+    return g;
 }
 
 /* The good checkpoint, in memory where the system has such a place. */
-static void set_up(void)
+static void set_up(checkpoint *c)
 {
     static const zf_attachment file = {"a.txt", "hello", 5};
     static const zf_note note = {"k", "v"};
-    zf_graph *g;
-    self.refuse_at = -1;
-    snprintf(self.path, sizeof self.path, "%s/zeroflow-fuzz-XXXXXX",
+    static const zf_save_desc save = {&note, 1, &file, 1};
+    c->targets = targets[c - checkpoints];
+    snprintf(c->path, sizeof c->path, "%s/zeroflow-fuzz-XXXXXX",
              access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
-    insist(mkdtemp(self.path) != NULL);
-    atexit(clean_up);
-    g = self.graph = zf_graph_new(&(zf_graph_desc){.allocator = {allocate, NULL}});
-    self.tensors[0] = zf_param(g, "w", ZF_SHAPE(3, 2), NULL);
-    self.tensors[1] = zf_param(g, "x.b", ZF_SHAPE(2), &(zf_param_desc){.dtype = ZF_BF16});
-    self.tensors[2] = zf_state(g, "step", ZF_I64, ZF_SCALAR, 0);
-    self.tensors[3] = zf_state(g, "m/w", ZF_F32, ZF_SHAPE(3, 2), 0);
-    for (int i = 0; i < TENSORS; i++) zf_output(self.tensors[i], files[i]);
-    self.program = zf_compile(g, &(zf_compile_desc){.seed = 7});
-    insist(self.program != NULL);
+    insist(mkdtemp(c->path) != NULL);
     for (int i = 0; i < TENSORS; i++)
-        for (int k = 0; k < 64; k++) {
-            self.saved[i][k] = (unsigned char)(i * 50 + k);
-            self.other[i][k] = (unsigned char)(i * 50 - k);
+        for (int k = 0; k < MOST; k++) {
+            c->saved[i][k] = (unsigned char)(i * 50 + k);
+            c->other[i][k] = (unsigned char)(i * 50 - k);
         }
-    write_tensors(self.saved);
-    insist(!zf_save(self.program, self.path, &(zf_save_desc){&note, 1, &file, 1}));
+    if (c == checkpoints) {
+        c->graph = make_graph(c, 1);
+        insist((c->program = zf_compile(c->graph, &(zf_compile_desc){.seed = 7})) != NULL);
+        write_tensors(c, c->saved);
+        insist(!zf_save(c->program, c->path, &save));
+    } else {
+        zf_comm comms[2] = {{.rank = 0, .world = 2}, {.rank = 1, .world = 2}};
+        zf_graph *graphs[2];
+        zf_program *programs[2];
+        for (int r = 0; r < 2; r++) {
+            graphs[r] = make_graph(c, 2);
+            programs[r] = c->program =
+                zf_compile(graphs[r], &(zf_compile_desc){.seed = 7, .comm = &comms[r]});
+            insist(c->program != NULL);
+            write_tensors(c, c->saved);
+        }
+        insist(!zf_lockstep_save(&(zf_lockstep_desc){programs, 2, 0}, c->path, &save, NULL));
+        for (int r = 0; r < 2; r++) zf_program_free(programs[r]), zf_graph_free(graphs[r]);
+        c->graph = make_graph(c, 1);
+        insist((c->program = zf_compile(c->graph, NULL)) != NULL);
+    }
     for (int i = 0; i < FILES; i++) {
-        FILE *in = fopen(place(files[i]), "rb");
+        FILE *in = fopen(place(c, c->targets[i].name), "rb");
         insist(in != NULL);
-        self.bytes[i] = fread(self.good[i], 1, ROOM, in);
-        insist(self.bytes[i] < ROOM && fclose(in) == 0);
+        c->bytes[i] = fread(c->good[i], 1, ROOM, in);
+        insist(c->bytes[i] < ROOM && fclose(in) == 0);
     }
 }
 
@@ -173,21 +228,35 @@ static void correct_manifest(unsigned char *text, size_t bytes)
     if (at) put_digits(at, crc32c(text, (size_t)(at - 1 - text)));
 }
 
-/* Makes the header end at the last '}' in front of the data that the good file has. */
-static void correct_header(unsigned char *data, size_t bytes, int which)
+/* Gives the files that have checksums of `which` the right one. */
+static void correct_parents(const checkpoint *c, int which, uint32_t crc)
 {
-    unsigned char *manifest = self.good[MANIFEST], copy[ROOM], *at;
-    char key[64];
-    size_t end = bytes;
-    while (end > 8 && data[end - 1] != '}' && data[end - 1] != ' ') end--;
-    for (int i = 0; i < 8; i++) data[i] = (unsigned char)((uint64_t)(end - 8) >> 8 * i);
-    memcpy(copy, manifest, self.bytes[MANIFEST]);
-    snprintf(key, sizeof key, "\"%s\": \"", files[which]);
-    at = digits_behind(copy, self.bytes[MANIFEST], key);
+    int parent = c->targets[which].parent;
+    unsigned char copy[ROOM], *at;
+    char key[80];
+    if (parent < 0) return;
+    memcpy(copy, c->good[parent], c->bytes[parent]);
+    snprintf(key, sizeof key, "\"%s\": \"", c->targets[which].name);
+    at = digits_behind(copy, c->bytes[parent], key);
     insist(at != NULL);
-    put_digits(at, crc32c(data, end));
-    correct_manifest(copy, self.bytes[MANIFEST]);
-    put_file(MANIFEST, copy, self.bytes[MANIFEST]);
+    put_digits(at, crc);
+    if (parent == MANIFEST) correct_manifest(copy, c->bytes[parent]);
+    put_file(c, parent, copy, c->bytes[parent]);
+    correct_parents(c, parent, crc32c(copy, c->bytes[parent]));
+}
+
+/* Makes the checksums around the input right; a header ends at the last '}' in front of the data
+ * that the good file has. */
+static void correct(const checkpoint *c, int which, unsigned char *data, size_t bytes)
+{
+    size_t end = bytes;
+    if (which == MANIFEST) correct_manifest(data, bytes);
+    if (c->targets[which].header) {
+        if (bytes <= 8) return;
+        while (end > 8 && data[end - 1] != '}' && data[end - 1] != ' ') end--;
+        for (int i = 0; i < 8; i++) data[i] = (unsigned char)((uint64_t)(end - 8) >> 8 * i);
+    }
+    correct_parents(c, which, crc32c(data, end));
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -195,43 +264,47 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     static unsigned char copy[ROOM];
+    checkpoint *c;
     zf_load_desc desc;
     zf_status status;
     zf_error error = {ZF_OK, ""};
     char value[8];
     int which;
     long live;
-    if (!self.program) set_up();
+    if (!checkpoints[0].program) {
+        self.refuse_at = -1;
+        atexit(clean_up);
+        set_up(&checkpoints[0]);
+        set_up(&checkpoints[1]);
+    }
     if (size < 3 || size - 3 > ROOM) return 0;
+    c = &checkpoints[(data[0] & 16) != 0];
     which = data[0] & 3;
     desc.params_only = data[0] & 8;
     memcpy(copy, data + 3, size - 3);
-    if (data[0] & 4 && which == MANIFEST) correct_manifest(copy, size - 3);
-    if (data[0] & 4 && (which == PARAMS || which == STATES) && size - 3 > 8)
-        correct_header(copy, size - 3, which);
-    put_file(which, copy, size - 3);
-    write_tensors(self.other);
+    if (data[0] & 4) correct(c, which, copy, size - 3);
+    put_file(c, which, copy, size - 3);
+    write_tensors(c, c->other);
     live = self.live;
     self.allocations = 0, self.refused = false;
     self.refuse_at = (data[1] | data[2] << 8) - 1L;
-    status = zf_load(self.program, self.path, &desc);
+    status = zf_load(c->program, c->path, &desc);
     self.refuse_at = -1;
     insist(self.live == live);
     if (status) {
-        size_t length = strlen(zf_program_error(self.program));
+        size_t length = strlen(zf_program_error(c->program));
         insist(self.refused
                    ? status == ZF_ERR_NOMEM
                    : status == ZF_ERR_FORMAT || status == ZF_ERR_MISMATCH || status == ZF_ERR_IO);
         insist(length > 3 && length < sizeof error.text - 1);
-        insist(same_tensors(0, TENSORS, self.other));
+        insist(same_tensors(c, 0, c->count, c->other));
     } else {
-        insist(!self.refused && same_tensors(0, 2, self.saved));
-        insist(same_tensors(2, TENSORS, desc.params_only ? self.other : self.saved));
+        insist(!self.refused && same_tensors(c, 0, c->params, c->saved));
+        insist(same_tensors(c, c->params, c->count, desc.params_only ? c->other : c->saved));
     }
     memset(value, 1, sizeof value);
-    if (zf_checkpoint_note(self.path, "k", value, sizeof value, &error)) insist(value[0] == 1);
+    if (zf_checkpoint_note(c->path, "k", value, sizeof value, &error)) insist(value[0] == 1);
     else insist(memchr(value, 0, sizeof value));
-    put_file(which, self.good[which], self.bytes[which]);
-    if (which != MANIFEST) put_file(MANIFEST, self.good[MANIFEST], self.bytes[MANIFEST]);
+    for (int i = which; i >= 0; i = c->targets[i].parent) put_file(c, i, c->good[i], c->bytes[i]);
     return 0;
 }

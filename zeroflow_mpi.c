@@ -30,6 +30,7 @@
 #include <mpi.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -89,8 +90,8 @@ typedef struct zfi_mpi {
     pthread_mutex_t mutex;
     atomic_bool failed;
     zf_error error; /* the first; it does not change once `failed` is set */
+    bool *lost;     /* [world], those that the error is about, until they are told of it */
     zfi_mpi_mail mail;
-    bool left; /* MPI has not finished with this mail, or that of a channel */
     zfi_mpi_channel channels[ZFI_MPI_CHANNELS];
 } zfi_mpi;
 
@@ -163,15 +164,13 @@ static const char *zfi_mpi_call_text(char text[128], const zfi_mpi_head *h)
     return text;
 }
 
-/* Sends the notice to all others, unless the one before is still on its way. */
-static void zfi_mpi_post(zfi_mpi *m, zfi_mpi_mail *mail)
+/* Starts to send the notice to another rank. */
+static void zfi_mpi_post(zfi_mpi *m, zfi_mpi_mail *mail, int32_t rank)
 {
-    int all = 0;
-    if (MPI_Testall(m->comm.world, mail->requests, &all, MPI_STATUSES_IGNORE) || !all) return;
-    for (int32_t r = 0; r < m->comm.world; r++)
-        if (r != m->comm.rank && MPI_Isend(&mail->notice, sizeof mail->notice, MPI_BYTE, r,
-                                           ZFI_MPI_NOTICE, m->mpi, &mail->requests[r]))
-            mail->requests[r] = MPI_REQUEST_NULL;
+    MPI_Request *request = &mail->requests[rank];
+    if (rank != m->comm.rank && MPI_Isend(&mail->notice, sizeof mail->notice, MPI_BYTE, rank,
+                                          ZFI_MPI_NOTICE, m->mpi, request))
+        *request = MPI_REQUEST_NULL;
 }
 
 /* Ends `count` requests, those to receive by cancelling; true if MPI has not finished with some. */
@@ -190,20 +189,33 @@ static bool zfi_mpi_drop(MPI_Request *requests, size_t count, bool receive)
     return left;
 }
 
-/* Tells all others why this rank gives up. What cannot be sent within a second is left to MPI. */
+/* Tells the others why this rank gives up, but for those that are lost. What cannot be sent within
+ * a second is left to MPI. */
 static void zfi_mpi_tell(zfi_mpi *m, const char *reason)
 {
     double start = zfi_mpi_now(), waited = 0, patience = m->deadline < 1 ? m->deadline : 1;
     int all = 0;
     m->mail.notice.channel = -1;
     snprintf(m->mail.notice.text, sizeof m->mail.notice.text, "%s", reason);
-    zfi_mpi_post(m, &m->mail);
+    for (int32_t r = 0; r < m->comm.world; r++)
+        if (!m->lost[r]) zfi_mpi_post(m, &m->mail, r);
     while (!MPI_Testall(m->comm.world, m->mail.requests, &all, MPI_STATUSES_IGNORE) && !all &&
            waited < patience) {
         zfi_mpi_breathe(waited);
         waited = zfi_mpi_now() - start;
     }
-    m->left = zfi_mpi_drop(m->mail.requests, (size_t)m->comm.world, false);
+}
+
+/* Tells those that are lost as well, should they only be late. Open MPI may not come back from a
+ * message to a process that is gone, when it tries to connect anew: so this is done last, and not
+ * looked at again. */
+static void zfi_mpi_tell_lost(zfi_mpi *m)
+{
+    pthread_mutex_lock(&m->mutex);
+    for (int32_t r = 0; r < m->comm.world; r++)
+        if (m->lost[r]) zfi_mpi_post(m, &m->mail, r);
+    memset(m->lost, 0, (size_t)m->comm.world * sizeof *m->lost);
+    pthread_mutex_unlock(&m->mutex);
 }
 
 /* From here on every call fails with this error, unless with an earlier one. The others are told
@@ -232,12 +244,14 @@ static bool zfi_mpi_find(zfi_mpi *m, const char *format, ...)
     return zfi_mpi_fail(m, &error, error.text);
 }
 
-static bool zfi_mpi_find_code(zfi_mpi *m, const zf_collective *c, int code)
+/* The same for an error of MPI, in what goes to or comes from a rank; -1: in anything. */
+static bool zfi_mpi_find_code(zfi_mpi *m, const zf_collective *c, int32_t rank, int code)
 {
-    char name[64], text[MPI_MAX_ERROR_STRING] = "";
+    char name[64], who[64] = "", text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
     MPI_Error_string(code, text, &length);
-    return zfi_mpi_find(m, "%s: %s", zfi_mpi_call_name(name, c), text);
+    if (rank >= 0) snprintf(who, sizeof who, "rank %d of %d: ", (int)rank, (int)m->comm.world);
+    return zfi_mpi_find(m, "%s: %s%s", zfi_mpi_call_name(name, c), who, text);
 }
 
 static void zfi_mpi_give_up(zfi_mpi *m, int32_t rank, const char *reason, const char *notice)
@@ -369,12 +383,14 @@ static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
     MPI_Request *requests = p->channel->requests;
     const int tag = p->call->channel;
     bool filled = false; /* the slot from which all are sent the same */
-    int code = MPI_SUCCESS;
-    for (int32_t r = 0; r < world && !code; r++)
-        if (r != rank && zfi_mpi_piece(p, r, rank, round) >= 0)
-            code = MPI_Irecv(zfi_mpi_slot(p, from + (size_t)r), (int)p->m->slot, MPI_BYTE, r, tag,
-                             p->m->mpi, &requests[from + (size_t)r]);
-    for (int32_t k = 1; k < world && !code; k++) {
+    int code;
+    for (int32_t r = 0; r < world; r++) {
+        if (r == rank || zfi_mpi_piece(p, r, rank, round) < 0) continue;
+        code = MPI_Irecv(zfi_mpi_slot(p, from + (size_t)r), (int)p->m->slot, MPI_BYTE, r, tag,
+                         p->m->mpi, &requests[from + (size_t)r]);
+        if (code) return zfi_mpi_find_code(p->m, p->call, r, code);
+    }
+    for (int32_t k = 1; k < world; k++) {
         const int32_t r = (int32_t)(((int64_t)rank + k) % world); /* not all to one rank at once */
         const int64_t count = zfi_mpi_piece(p, rank, r, round);
         char *slot = zfi_mpi_slot(p, to + (size_t)(p->by_target ? r : rank));
@@ -388,8 +404,9 @@ static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
         }
         code = MPI_Isend(slot, (int)(ZFI_MPI_HEAD + (size_t)count * p->size), MPI_BYTE, r, tag,
                          p->m->mpi, &requests[to + (size_t)r]);
+        if (code) return zfi_mpi_find_code(p->m, p->call, r, code);
     }
-    return code ? zfi_mpi_find_code(p->m, p->call, code) : true;
+    return true;
 }
 
 /* Looks at what has come from a rank: fails when it belongs to another call than ours. */
@@ -427,12 +444,13 @@ static bool zfi_mpi_missing(const zfi_mpi_phase *p, const MPI_Request *requests,
     enum { MOST = 16 };
     char list[MOST * 16 + 32] = "", name[64];
     size_t at = 0;
-    int32_t lost = 0, missing = 0;
+    int32_t silent = 0, missing = 0;
     pthread_mutex_lock(&p->m->mutex);
     for (int32_t r = 0; r < p->m->comm.world; r++)
-        if (requests[r] != MPI_REQUEST_NULL && p->channel->alive[r] < since) lost++;
+        if (requests[r] != MPI_REQUEST_NULL && p->channel->alive[r] < since) silent++;
     for (int32_t r = 0; r < p->m->comm.world; r++) {
-        if (requests[r] == MPI_REQUEST_NULL || (lost && p->channel->alive[r] >= since)) continue;
+        if (requests[r] == MPI_REQUEST_NULL || (silent && p->channel->alive[r] >= since)) continue;
+        if (!p->m->error.status) p->m->lost[r] = true;
         if (missing++ < MOST)
             at += (size_t)snprintf(list + at, sizeof list - at, "%s%d", missing > 1 ? ", " : "",
                                    (int)r);
@@ -442,6 +460,31 @@ static bool zfi_mpi_missing(const zfi_mpi_phase *p, const MPI_Request *requests,
     return zfi_mpi_find(p->m, "%s: rank%s %s of %d %s within %g s",
                         zfi_mpi_call_name(name, p->call), missing > 1 ? "s" : "", list,
                         (int)p->m->comm.world, what, p->m->deadline);
+}
+
+/* All that rank `from` was to send so far has come. */
+static bool zfi_mpi_is_ahead(const zfi_mpi_phase *p, int32_t from)
+{
+    for (int64_t k = 0; k < ZFI_MPI_DEPTH; k++) {
+        MPI_Request request = p->channel->requests[zfi_mpi_index(p, k) + (size_t)from];
+        int done = 1;
+        if (request == MPI_REQUEST_NULL) continue;
+        if (MPI_Request_get_status(request, &done, MPI_STATUS_IGNORE) || !done) return false;
+    }
+    return true;
+}
+
+/* Tells that this rank waits, unless what it told before is still on its way. Who waits for it is
+ * further on, and has sent all that it can receive; others, who may be gone, are not told. */
+static void zfi_mpi_tell_waiting(const zfi_mpi_phase *p)
+{
+    zfi_mpi_mail *mail = &p->channel->mail;
+    const int32_t world = p->m->comm.world;
+    int all = 0;
+    if (MPI_Testall(world, mail->requests, &all, MPI_STATUSES_IGNORE) || !all) return;
+    mail->notice.channel = p->call->channel;
+    for (int32_t r = 0; r < world; r++)
+        if (zfi_mpi_is_ahead(p, r)) zfi_mpi_post(p->m, mail, r);
 }
 
 /* Until all of the round has come, or has been sent. The deadline is for each message: who is slow,
@@ -459,12 +502,12 @@ static bool zfi_mpi_wait(const zfi_mpi_phase *p, int64_t round, bool sent)
         int done = 0;
         double now;
         int code = MPI_Testsome(m->comm.world, requests, &done, ch->indices, ch->statuses);
-        if (code && code != MPI_ERR_IN_STATUS) return zfi_mpi_find_code(m, p->call, code);
+        if (code && code != MPI_ERR_IN_STATUS) return zfi_mpi_find_code(m, p->call, -1, code);
         if (done == MPI_UNDEFINED) return true;
         for (int i = 0; i < done; i++) {
             const MPI_Status *status = &ch->statuses[i];
             if (code && status->MPI_ERROR && status->MPI_ERROR != MPI_ERR_PENDING)
-                return zfi_mpi_find_code(m, p->call, status->MPI_ERROR);
+                return zfi_mpi_find_code(m, p->call, ch->indices[i], status->MPI_ERROR);
             if (!sent && !zfi_mpi_check_message(p, round, ch->indices[i], status)) return false;
         }
         if (done) {
@@ -483,8 +526,7 @@ static bool zfi_mpi_wait(const zfi_mpi_phase *p, int64_t round, bool sent)
         if (atomic_load(&m->failed)) return false;
         if (!told && waited > m->deadline / 2) {
             told = true;
-            ch->mail.notice.channel = p->call->channel;
-            zfi_mpi_post(m, &ch->mail);
+            zfi_mpi_tell_waiting(p);
         }
         if (waited > m->deadline)
             return zfi_mpi_missing(p, requests,
@@ -612,15 +654,32 @@ static zf_status zfi_mpi_check(const zfi_mpi *m, const zf_collective *c, zf_erro
     return ZF_OK;
 }
 
+/* MPI writes to sockets whose other end may be gone: SIGPIPE, which would end the process, is kept
+ * from this thread. True if it was not blocked before. */
+static bool zfi_mpi_block_pipe(sigset_t *pipe)
+{
+    sigset_t before;
+    sigemptyset(pipe);
+    sigaddset(pipe, SIGPIPE);
+    return !pthread_sigmask(SIG_BLOCK, pipe, &before) && !sigismember(&before, SIGPIPE);
+}
+
+/* Takes back what zfi_mpi_block_pipe did, and with it the signal that may have come. */
+static void zfi_mpi_unblock_pipe(const sigset_t *pipe)
+{
+    sigtimedwait(pipe, NULL, &(struct timespec){0, 0});
+    pthread_sigmask(SIG_UNBLOCK, pipe, NULL);
+}
+
 static zf_status zfi_mpi_run(void *self, const zf_collective *c, zf_error *error)
 {
     zfi_mpi *m = self;
     zf_error wrong = {ZF_OK, ""};
     zfi_mpi_channel *ch;
     char name[64];
-    bool done;
+    sigset_t pipe;
+    bool done, unblock;
     int cancel;
-    zfi_mpi_listen(m);
     if (atomic_load(&m->failed)) return zfi_mpi_error(error, m->error.status, "%s", m->error.text);
     if (!zfi_mpi_check(m, c, &wrong) && atomic_exchange(&m->channels[c->channel].busy, true))
         zfi_mpi_error(&wrong, ZF_ERR_ARGUMENT, "%s: another thread of rank %d is using channel %d",
@@ -632,27 +691,33 @@ static zf_status zfi_mpi_run(void *self, const zf_collective *c, zf_error *error
     ch = &m->channels[c->channel];
     /* A thread that is cancelled inside of MPI would leave its locks behind. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    done = zfi_mpi_collective(m, c);
-    if (!done) zfi_mpi_cancel(m, ch);
+    unblock = zfi_mpi_block_pipe(&pipe);
+    zfi_mpi_listen(m);
+    done = !atomic_load(&m->failed) && zfi_mpi_collective(m, c);
+    if (!done) {
+        zfi_mpi_cancel(m, ch);
+        zfi_mpi_tell_lost(m);
+    }
     atomic_store(&ch->busy, false);
+    if (unblock) zfi_mpi_unblock_pipe(&pipe);
     pthread_setcancelstate(cancel, &cancel);
     return done ? ZF_OK : zfi_mpi_error(error, m->error.status, "%s", m->error.text);
 }
 
 /* ---------------------------------------------------------------------------- the communicator */
 
-/* Frees it. What MPI has not finished with stays allocated, and so does a communicator in which
- * something failed: MPI might wait for ranks that are gone. */
+/* Frees it. Once something has failed, MPI is not called again, which might wait for ranks that are
+ * gone: the communicator and the notices stay, and staging that is in use. */
 static void zfi_mpi_destroy(void *self)
 {
     zfi_mpi *m = self;
-    const size_t world = (size_t)m->comm.world;
-    int finalized = 0;
-    MPI_Finalized(&finalized);
+    bool failed = atomic_load(&m->failed);
+    int ended = 0;
     for (int k = 0; k < ZFI_MPI_CHANNELS; k++) {
         zfi_mpi_channel *ch = &m->channels[k];
-        if (ch->mail.requests && !finalized && zfi_mpi_drop(ch->mail.requests, world, false))
-            m->left = true;
+        if (ch->mail.requests && !failed &&
+            zfi_mpi_drop(ch->mail.requests, (size_t)m->comm.world, false))
+            failed = true;
         if (!ch->left) free(ch->staging);
         free(ch->requests);
         free(ch->statuses);
@@ -661,14 +726,17 @@ static void zfi_mpi_destroy(void *self)
         free(ch->mail.requests);
         free(ch->alive);
     }
-    if (!atomic_load(&m->failed) && !finalized && m->mpi != MPI_COMM_NULL) MPI_Comm_free(&m->mpi);
     free(m->mail.requests);
+    free(m->lost);
     pthread_mutex_destroy(&m->mutex);
-    if (!m->left) free(m);
+    if (failed) return;
+    MPI_Finalized(&ended);
+    if (!ended && m->mpi != MPI_COMM_NULL) MPI_Comm_free(&m->mpi);
+    free(m);
 }
 
 /* Duplicates the communicator, with all ranks that come within the deadline. Where some do not, MPI
- * still has the request and where it is to write: then `m->left` is set. */
+ * still has the request and where it is to write: then `m->failed` is set. */
 static zf_status zfi_mpi_duplicate(zfi_mpi *m, MPI_Comm parent, zf_error *error)
 {
     MPI_Request request;
@@ -676,7 +744,7 @@ static zf_status zfi_mpi_duplicate(zfi_mpi *m, MPI_Comm parent, zf_error *error)
     int done = 0, rank, world, code = MPI_Comm_idup(parent, &m->mpi, &request);
     while (!code && !(code = MPI_Test(&request, &done, MPI_STATUS_IGNORE)) && !done) {
         if (waited > m->deadline) {
-            m->left = true;
+            atomic_store(&m->failed, true);
             return zfi_mpi_error(error, ZF_ERR_COMM, "zf_mpi_comm: not all ranks came within %g s",
                                  m->deadline);
         }
@@ -711,7 +779,9 @@ static bool zfi_mpi_allocate(zfi_mpi *m)
                                      ZFI_MPI_MOST_PIECE) &
                ~(size_t)63;
     m->slot = ZFI_MPI_HEAD + m->piece;
-    if (!(m->mail.requests = zfi_mpi_requests(world))) return false;
+    m->mail.requests = zfi_mpi_requests(world);
+    m->lost = calloc(world, sizeof *m->lost);
+    if (!m->mail.requests || !m->lost) return false;
     if (slots > SIZE_MAX / m->slot) return false;
     for (int k = 0; k < ZFI_MPI_CHANNELS; k++) {
         zfi_mpi_channel *ch = &m->channels[k];
@@ -778,7 +848,7 @@ ZF_API zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error)
     }
     if (!zfi_mpi_allocate(m)) {
         zfi_mpi_error(error, ZF_ERR_NOMEM, "out of memory");
-        if (m->mail.requests) zfi_mpi_abort(m, "out of memory");
+        if (m->mail.requests && m->lost) zfi_mpi_abort(m, "out of memory");
         zfi_mpi_destroy(m);
         return NULL;
     }

@@ -622,6 +622,20 @@ typedef struct zf_cost {
     double link_latency_s;   /* of a collective */
 } zf_cost;
 ZF_API zf_cost zf_cost_default(void); /* of a small CPU and a 10 Gbit/s network */
+typedef struct zf_comm zf_comm; /* section 7 */
+/* Measures it, in a fraction of a second: products and sums of f32 on the backend (NULL: a CPU
+ * backend of one thread), all_gathers on the communicator (NULL: the link is the default). All ranks
+ * must call, and all get rank 0's values, so that the plans made with them are the same. On an error
+ * *cost stays as it was; what fails on one rank is the error of all. */
+ZF_API zf_status zf_calibrate(zf_backend *backend, const zf_comm *comm, zf_cost *cost,
+                              zf_error *error);
+/* A table as a JSON file: an object of the four members of zf_cost, none missing and no others, in
+ * their units; bytes and FLOPs from 1 to 1e24 per second, seconds from 0 to 1e6. On an error *cost,
+ * or what `path` names, stays as it was. allocator NULL: the C library's. */
+ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocator *allocator,
+                              zf_error *error);
+ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_allocator *allocator,
+                              zf_error *error);
 
 /* Overlaps communication with computation: gathers are issued ahead of their use, reductions waited
  * for when their result is read, on queues of their own; small gathers are joined. Numbers stay as
@@ -679,7 +693,7 @@ typedef struct zf_collective {
 /* The ranks that run one plan, as one of them sees it. A reduction adds rank 0, 1, 2, ... in that
  * order, to what `add` finds, in f32 (f64 of f64, integers of integers) and rounds once, so that
  * the bits are the same on every communicator (zf_add_ranks). */
-typedef struct zf_comm {
+struct zf_comm {
     void *self;
     int32_t rank, world;
     /* Blocks until this rank's part is done. ZF_ERR_COMM, naming node and rank, when another rank
@@ -689,7 +703,7 @@ typedef struct zf_comm {
     /* This rank will not come any more: the others' calls fail with that reason. */
     void (*abort)(void *self, const char *reason);
     void (*destroy)(void *self);
-} zf_comm;
+};
 
 ZF_API void zf_comm_free(zf_comm *comm); /* NULL: nothing */
 
@@ -1365,6 +1379,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "run/account.c"
 #include "run/program.c"
 #include "run/lockstep.c"
+#include "run/cost.c"
 #include "run/manifest.c"
 #include "run/save.c"
 #include "run/load.c"

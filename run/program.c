@@ -593,8 +593,8 @@ static void zfi_poison(zf_program *p, int32_t n)
     }
 }
 
-/* Before launch n: counts what it moves if it is a collective, and if it sums losses over the ranks,
- * notes whether those of this rank are numbers. */
+/* Before launch n: counts what it moves if it is a collective, and if it sums losses over the
+ * ranks, notes whether those of this rank are numbers. */
 static zf_status zfi_note_launch(zf_program *p, int32_t n)
 {
     enum { PIECE = 64 };
@@ -680,8 +680,8 @@ static zf_status zfi_check_outputs(zf_program *p)
                     (long long)p->run.step, bad->name);
 }
 
-/* All ranks have found a loss that is no number: names the first one whose own was none. Where there
- * is no such rank, their sum has overflowed. */
+/* All ranks have found a loss that is no number: names the first one whose own was none. Where
+ * there is no such rank, their sum has overflowed. */
 static zf_status zfi_name_spoiler(zf_program *p)
 {
     zf_error mine = p->spoiled ? p->error : (zf_error){ZF_OK, ""};

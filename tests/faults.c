@@ -1,7 +1,7 @@
-/* Faults of ranks: one that has another plan, does not come, dies in the middle, fails on its own, or
- * computes a NaN. Each is a clear error on all ranks within a deadline, in threads and in lockstep;
- * after a NaN all is as it was before the step, and training goes on. tests/mpi/faults.c has the
- * same over processes.
+/* Faults of ranks: one that has another plan, does not come, dies in the middle, fails on its own,
+ * or computes a NaN. Each is a clear error on all ranks within a deadline, in threads and in
+ * lockstep; after a NaN all is as it was before the step, and training goes on. tests/mpi/faults.c
+ * has the same over processes.
  */
 #include "test.h"
 
@@ -116,8 +116,9 @@ static team *team_new(test *t, int n, const setup *s)
         member *k = &m->members[r];
         zf_compile_desc d = {.seed = 3, .verify = true, .backend = r == 1 ? s->device : NULL};
         m->comms[r] = (zf_comm){.rank = r, .world = RANKS};
-        d.comm = !s->threads ? &m->comms[r] : r == 1 && s->comm ? s->comm
-                                                                : zf_local_comm(m->group, r);
+        d.comm = !s->threads         ? &m->comms[r]
+                 : r == 1 && s->comm ? s->comm
+                                     : zf_local_comm(m->group, r);
         k->team = m, k->rank = r;
         k->graph = build(s, r);
         k->program = m->programs[r] = zf_compile(k->graph, &d);
@@ -158,7 +159,8 @@ static zf_status one_step(member *k, int64_t step, bool fault)
     zf_status status = ZF_OK;
     for (int64_t micro = 0; micro < micro_batches && !status; micro++) {
         status = feed(k, step, micro, fault);
-        if (!status) status = micro < micro_batches - 1 ? zf_micro(k->program) : zf_step(k->program);
+        if (!status)
+            status = micro < micro_batches - 1 ? zf_micro(k->program) : zf_step(k->program);
     }
     return status;
 }
@@ -182,8 +184,8 @@ static zf_status all_step(team *m, int64_t step, bool fault)
 static bool image_of(member *k, unsigned char image[IMAGE])
 {
     static const char *const names[] = {
-        "table",           "first",         "second",         "adamw.step",    "adamw.m/table",
-        "adamw.m/first",   "adamw.m/second", "adamw.v/table", "adamw.v/first", "adamw.v/second"};
+        "table",         "first",          "second",        "adamw.step",    "adamw.m/table",
+        "adamw.m/first", "adamw.m/second", "adamw.v/table", "adamw.v/first", "adamw.v/second"};
     team *m = k->team;
     k->bytes = 0;
     for (size_t n = 0; n < sizeof names / sizeof *names; n++) {
@@ -211,8 +213,8 @@ static bool run_team(team *m, void (*body)(member *))
 {
     int started = 0;
     m->body = body;
-    while (started < RANKS && !pthread_create(&m->members[started].thread, NULL, member_main,
-                                              &m->members[started]))
+    while (started < RANKS &&
+           !pthread_create(&m->members[started].thread, NULL, member_main, &m->members[started]))
         started++;
     for (int r = 0; r < started; r++) pthread_join(m->members[r].thread, NULL);
     return started == RANKS;
@@ -252,8 +254,7 @@ static void step_body(member *k) { k->status = one_step(k, 0, true); }
 
 static void has_another_plan(test *t, const setup *s)
 {
-    static const char behind[] =
-        "): their graphs, or the options of the passes, are not the same";
+    static const char behind[] = "): their graphs, or the options of the passes, are not the same";
     team *m = team_new(t, 0, s);
     if (!m) return;
     if (s->threads) CHECK(t, run_team(m, step_body));
@@ -261,8 +262,8 @@ static void has_another_plan(test *t, const setup *s)
     for (int r = 0; r < RANKS; r++) {
         const char *text = s->threads ? error_of(m, r) : m->error.text, *end = strchr(text, ')');
         char before[64];
-        snprintf(before, sizeof before, "the plans of ranks %d and %d differ (",
-                 s->threads ? r : 0, s->threads && r == 1 ? 0 : 1);
+        snprintf(before, sizeof before, "the plans of ranks %d and %d differ (", s->threads ? r : 0,
+                 s->threads && r == 1 ? 0 : 1);
         CHECK(t, !s->threads || m->members[r].status == ZF_ERR_MISMATCH);
         CHECK(t, !strncmp(text, before, strlen(before)));
         CHECK_TEXT(t, end ? end : text, behind);
@@ -286,16 +287,18 @@ TEST_ONCE(faults_another_plan)
 static void late_body(member *k)
 {
     int32_t steps = k->rank == 1 ? k->team->word : 2;
-    for (int64_t step = 0; step < steps && !k->status; step++)
-        k->status = one_step(k, step, false);
+    for (int64_t step = 0; step < steps && !k->status; step++) k->status = one_step(k, step, false);
 }
 
 TEST_ONCE(faults_a_rank_that_does_not_come)
 {
     begin(t);
     for (int k = 0; k < 8; k++) {
-        const setup s = {.stage = k / 2 * 3 % 4, .micro_batches = 1, .prefetch = k > 3,
-                         .threads = true, .deadline = 0.5};
+        const setup s = {.stage = k / 2 * 3 % 4,
+                         .micro_batches = 1,
+                         .prefetch = k > 3,
+                         .threads = true,
+                         .deadline = 0.5};
         team *m = team_new(t, 0, &s);
         if (!m) return;
         m->word = k % 2; /* it comes to the first step, or to none */
@@ -305,7 +308,9 @@ TEST_ONCE(faults_a_rank_that_does_not_come)
             static const char more[] = "rank 1 of 3 did not come within 0.5 s";
             CHECK(t, m->members[r].status == ZF_ERR_COMM);
             if (k % 2) CHECK(t, names_node(m, error_of(m, r), more));
-            else CHECK_TEXT(t, error_of(m, r), "all_gather %0: rank 1 of 3 did not come within 0.5 s");
+            else
+                CHECK_TEXT(t, error_of(m, r),
+                           "all_gather %0: rank 1 of 3 did not come within 0.5 s");
             CHECK_TEXT(t, error_of(m, r), error_of(m, 0));
         }
         CHECK(t, one_step(&m->members[1], 1, false) == ZF_ERR_COMM);
@@ -330,7 +335,8 @@ TEST_ONCE(faults_a_rank_that_lockstep_lacks)
     CHECK_TEXT(t, error.text, "lockstep: program 1 is NULL");
 }
 
-/* ------------------------------------------------------------------------- who dies in the middle */
+/* ------------------------------------------------------------------------- who dies in the middle
+ */
 
 /* A communicator whose thread ends at one of its calls. */
 static struct {
@@ -373,7 +379,7 @@ TEST_ONCE(faults_a_rank_that_dies)
 
 /* A device that is lost after some launches. */
 static struct {
-    zf_backend *inner;
+    zf_backend *inner, wrapped;
     int launches;
 } device;
 
@@ -387,16 +393,18 @@ static zf_status device_launch(void *self, const zf_launch *l)
 TEST_ONCE(faults_a_device_that_is_lost)
 {
     zf_error error = {ZF_OK, ""};
-    zf_backend wrapped;
     device.inner = zf_cpu_backend(NULL, &error);
     NEED(t, device.inner, &error);
     test_defer(t, (test_cleanup *)zf_backend_free, device.inner);
     begin(t);
-    wrapped = *device.inner;
-    wrapped.launch = device_launch;
+    device.wrapped = *device.inner;
+    device.wrapped.launch = device_launch;
     for (int k = 0; k < 16; k++) {
-        const setup s = {.stage = k % 4, .micro_batches = 1, .prefetch = k & 4,
-                         .threads = k < 8, .device = &wrapped};
+        const setup s = {.stage = k % 4,
+                         .micro_batches = 1,
+                         .prefetch = k & 4,
+                         .threads = k < 8,
+                         .device = &device.wrapped};
         team *m;
         device.launches = 3 + 5 * (k % 4);
         if (!(m = team_new(t, 0, &s))) return;
@@ -407,8 +415,8 @@ TEST_ONCE(faults_a_device_that_is_lost)
             CHECK(t, run_team(m, step_body));
             for (int r = 0; r < RANKS; r++) {
                 CHECK(t, m->members[r].status == (r == 1 ? ZF_ERR_BACKEND : ZF_ERR_COMM));
-                CHECK_TEXT(t, error_of(m, r), r == 1 ? "the device is gone"
-                                                      : "rank 1 gave up: the device is gone");
+                CHECK_TEXT(t, error_of(m, r),
+                           r == 1 ? "the device is gone" : "rank 1 gave up: the device is gone");
             }
         }
     }
@@ -423,8 +431,8 @@ TEST_ONCE(faults_an_index_out_of_range)
 {
     begin(t);
     for (int k = 0; k < 8; k++) {
-        const setup s = {.stage = k % 4, .micro_batches = 1 + k % 2, .prefetch = k & 4,
-                         .threads = true};
+        const setup s = {
+            .stage = k % 4, .micro_batches = 1 + k % 2, .prefetch = k & 4, .threads = true};
         team *m = team_new(t, 0, &s);
         if (!m) return;
         m->word = 99;
@@ -512,8 +520,8 @@ static void has_nans(test *t, bool threads)
     };
     enum { FAULTS = sizeof faults / sizeof *faults };
     for (int k = 0; k < 4 * FAULTS && !t->failed; k++) {
-        const setup s = {.stage = k % 4, .micro_batches = 1 + k / 2 % 2, .prefetch = k % 3,
-                         .threads = threads};
+        const setup s = {
+            .stage = k % 4, .micro_batches = 1 + k / 2 % 2, .prefetch = k % 3, .threads = threads};
         has_nan(t, &s, &faults[k % FAULTS]);
     }
 }

@@ -1,0 +1,256 @@
+/* Cost tables: measured, the same on all ranks; as files, and what is wrong with those. Whether the
+ * rates are right is not for a test to say.
+ */
+#include "test.h"
+
+#include <float.h>
+#include <pthread.h>
+
+enum { RANKS = 3 };
+
+static bool is_table(const zf_cost *c)
+{
+    return c->flops_per_s >= 1 && c->bytes_per_s >= 1 && c->link_bytes_per_s >= 1 &&
+           c->link_latency_s > 0 && c->flops_per_s < DBL_MAX && c->bytes_per_s < DBL_MAX &&
+           c->link_bytes_per_s < DBL_MAX && c->link_latency_s < DBL_MAX;
+}
+
+static bool same(const zf_cost *a, const zf_cost *b) { return !memcmp(a, b, sizeof *a); }
+
+TEST_ONCE(cost_alone)
+{
+    zf_cost cost = {0}, plain = zf_cost_default();
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = 2}, &error);
+    NEED(t, cpu, &error);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    CHECK(t, is_table(&plain));
+    for (int k = 0; k < 2; k++) {
+        OK(t, zf_calibrate(k ? cpu : NULL, NULL, &cost, &error), error.text);
+        CHECK(t, is_table(&cost));
+        CHECK(t, cost.link_bytes_per_s == plain.link_bytes_per_s);
+        CHECK(t, cost.link_latency_s == plain.link_latency_s);
+        CHECK(t, cost.flops_per_s != plain.flops_per_s && cost.bytes_per_s != plain.bytes_per_s);
+    }
+    CHECK(t, zf_calibrate(NULL, NULL, NULL, &error) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, error.text, "zf_calibrate: cost is NULL");
+}
+
+/* ---------------------------------------------------------------------------------------- ranks
+ */
+
+typedef struct member {
+    const zf_comm *comm;
+    zf_backend *backend;
+    bool none; /* it has no room for the answer */
+    zf_cost cost;
+    zf_error error;
+    zf_status status;
+    pthread_t thread;
+} member;
+
+static void *member_main(void *object)
+{
+    member *m = object;
+    m->status = zf_calibrate(m->backend, m->comm, m->none ? NULL : &m->cost, &m->error);
+    return NULL;
+}
+
+/* All ranks measure. */
+static bool run(zf_local *group, member members[RANKS])
+{
+    int started = 0;
+    for (; started < RANKS; started++) {
+        members[started].comm = zf_local_comm(group, started);
+        if (pthread_create(&members[started].thread, NULL, member_main, &members[started])) break;
+    }
+    for (int r = 0; r < started; r++) pthread_join(members[r].thread, NULL);
+    return started == RANKS;
+}
+
+TEST_ONCE(cost_of_ranks)
+{
+    const zf_cost plain = zf_cost_default();
+    zf_error error = {ZF_OK, ""};
+    member members[RANKS] = {{.comm = NULL}};
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = RANKS}, &error);
+    NEED(t, group, &error);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    CHECK(t, run(group, members));
+    for (int r = 0; r < RANKS; r++) {
+        CHECK(t, !members[r].status && is_table(&members[r].cost));
+        CHECK(t, same(&members[r].cost, &members[0].cost));
+        CHECK(t, members[r].cost.link_bytes_per_s != plain.link_bytes_per_s);
+        CHECK(t, members[r].cost.link_latency_s != plain.link_latency_s);
+    }
+}
+
+static zf_status full_launch(void *self, const zf_launch *l)
+{
+    (void)self;
+    snprintf(l->error->text, sizeof l->error->text, "the device is gone");
+    return l->error->status = ZF_ERR_BACKEND;
+}
+
+static void *full_allocate(void *self, size_t bytes, zf_error *error)
+{
+    (void)self;
+    snprintf(error->text, sizeof error->text, "no %d bytes left", bytes > 0);
+    error->status = ZF_ERR_NOMEM;
+    return NULL;
+}
+
+/* What fails on a rank, at whatever point, fails on all; the table stays, and the ranks are good
+ * for another try. */
+TEST_ONCE(cost_that_cannot_be_measured)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cpu = zf_cpu_backend(NULL, &error), lost, full;
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = RANKS}, &error);
+    test_defer(t, (test_cleanup *)zf_backend_free, cpu);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    CHECK(t, cpu && group);
+    lost = full = *cpu;
+    lost.launch = full_launch;
+    full.allocate = full_allocate;
+    for (int k = 0; k < 4; k++) {
+        static const char *const texts[] = {"rank 1: zf_calibrate: the device is gone",
+                                            "rank 1: no 1 bytes left",
+                                            "rank 1: zf_calibrate: cost is NULL", ""};
+        static const zf_status statuses[] = {ZF_ERR_BACKEND, ZF_ERR_NOMEM, ZF_ERR_ARGUMENT, ZF_OK};
+        const zf_cost before = {1, 2, 3, 4};
+        member members[RANKS] = {{.comm = NULL}};
+        for (int r = 0; r < RANKS; r++) members[r].cost = before;
+        members[1].backend = k == 0 ? &lost : k == 1 ? &full : NULL;
+        members[1].none = k == 2;
+        CHECK(t, run(group, members));
+        for (int r = 0; r < RANKS; r++) {
+            CHECK(t, members[r].status == statuses[k]);
+            CHECK_TEXT(t, members[r].error.text, texts[k]);
+            CHECK(t, same(&members[r].cost, &before) == (k < 3));
+        }
+    }
+}
+
+/* ---------------------------------------------------------------------------------------- files
+ */
+
+static bool put(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    bool good = file && fputs(text, file) >= 0;
+    return file && !fclose(file) && good;
+}
+
+TEST(cost_files)
+{
+    const char *path = test_path("cost.json");
+    const zf_cost tables[] = {zf_cost_default(),
+                              {1, 1, 1, 0},
+                              {1e24, 1e24, 1e24, 1e6},
+                              {123456789.125, 1.0 / 3 + 1, 0x1.23456789abcdep40, 0x1p-60}};
+    for (size_t k = 0; k < sizeof tables / sizeof *tables; k++) {
+        zf_error error = {ZF_OK, ""};
+        zf_cost cost = {0};
+        OK(t, zf_cost_save(&tables[k], path, &t->allocator, &error), error.text);
+        OK(t, zf_cost_read(path, &cost, &t->allocator, &error), error.text);
+        CHECK(t, same(&cost, &tables[k]));
+    }
+    CHECK(t, put(path, "{\"link_latency_s\":0,\"flops_per_s\":2e9,\n\"link_bytes_per_s\":3,"
+                       "\"bytes_per_s\":4}"));
+    {
+        zf_error error = {ZF_OK, ""};
+        zf_cost cost = {0}, want = {2e9, 4, 3, 0};
+        OK(t, zf_cost_read(path, &cost, &t->allocator, &error), error.text);
+        CHECK(t, same(&cost, &want));
+    }
+}
+
+/* The text behind the path, which depends on the build. */
+static const char *behind(const char *text, const char *path)
+{
+    const char *at = strstr(text, path);
+    return at ? at + strlen(path) : text;
+}
+
+TEST_ONCE(cost_bad_files)
+{
+#define ALL "\"flops_per_s\":1,\"bytes_per_s\":1,\"link_bytes_per_s\":1,\"link_latency_s\":1"
+    static const struct {
+        const char *text, *error;
+    } rows[] = {
+        {"", ":1:1: expected a value, found the end of the text"},
+        {"[1, 2, 3, 4]", ":1:1: the top value must be an object of rates, not an array"},
+        {"1e9", ":1:1: the top value must be an object of rates, not 1e9"},
+        {"{" ALL,
+         ":1:73: expected ',' or '}' in the object that began on line 1, found the end of the "
+         "text"},
+        {"{" ALL ",\n \"flops\": 1}",
+         ":2:11: flops is no rate; there are flops_per_s, bytes_per_s, link_bytes_per_s and "
+         "link_latency_s"},
+        {"{" ALL ", \"flops_per_s\": 2}",
+         ":1:75: the key \"flops_per_s\" is already there, on line 1"},
+        {"{}", ":1:1: the top value lacks \"flops_per_s\""},
+        {"{\"flops_per_s\":1,\"bytes_per_s\":1,\"link_bytes_per_s\":1}",
+         ":1:1: the top value lacks \"link_latency_s\""},
+        {"{\"flops_per_s\": \"1\",\"bytes_per_s\":1,\"link_bytes_per_s\":1,\"link_latency_s\":1}",
+         ":1:17: flops_per_s must be a number from 1 to 1e+24, not \"1\""},
+        {"{\"flops_per_s\":1,\"bytes_per_s\":0,\"link_bytes_per_s\":1,\"link_latency_s\":1}",
+         ":1:33: bytes_per_s must be a number from 1 to 1e+24, not 0"},
+        {"{\"flops_per_s\":1,\"bytes_per_s\":1,\"link_bytes_per_s\":1e25,\"link_latency_s\":1}",
+         ":1:54: link_bytes_per_s must be a number from 1 to 1e+24, not 1e25"},
+        {"{\"flops_per_s\":1,\"bytes_per_s\":1,\"link_bytes_per_s\":1,\"link_latency_s\":-1}",
+         ":1:73: link_latency_s must be a number from 0 to 1000000, not -1"},
+    };
+#undef ALL
+    const char *path = test_path("bad-cost.json");
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        zf_error error = {ZF_OK, ""};
+        const zf_cost before = {1, 2, 3, 4};
+        zf_cost cost = before;
+        CHECK(t, put(path, rows[k].text));
+        CHECK(t, zf_cost_read(path, &cost, NULL, &error) == ZF_ERR_FORMAT);
+        CHECK_TEXT(t, behind(error.text, path), rows[k].error);
+        CHECK(t, same(&cost, &before));
+        CHECK(t, zf_cost_read(path, &cost, NULL, NULL) == ZF_ERR_FORMAT);
+    }
+}
+
+TEST_ONCE(cost_bad_calls)
+{
+    const zf_cost good = zf_cost_default();
+    const struct {
+        zf_cost cost;
+        const char *error;
+    } rows[] = {
+        {{0, 1, 1, 1}, "zf_cost_save: flops_per_s is 0; it must be from 1 to 1e+24"},
+        {{1, NAN, 1, 1}, "zf_cost_save: bytes_per_s is nan; it must be from 1 to 1e+24"},
+        {{1, 1, INFINITY, 1}, "zf_cost_save: link_bytes_per_s is inf; it must be from 1 to 1e+24"},
+        {{1, 1, 1, -1}, "zf_cost_save: link_latency_s is -1; it must be from 0 to 1e+06"},
+    };
+    char path[1000];
+    zf_cost cost = good;
+    zf_error error = {ZF_OK, ""};
+    snprintf(path, sizeof path, "%s", test_path("no-cost.json"));
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+        error.status = ZF_OK;
+        CHECK(t, zf_cost_save(&rows[k].cost, path, NULL, &error) == ZF_ERR_ARGUMENT);
+        CHECK_TEXT(t, error.text, rows[k].error);
+    }
+    error.status = ZF_OK;
+    CHECK(t, zf_cost_read(path, &cost, NULL, &error) == ZF_ERR_IO); /* none was written */
+    CHECK_TEXT(t, behind(error.text, path), ": No such file or directory");
+    error.status = ZF_OK;
+    CHECK(t, zf_cost_read(NULL, &cost, NULL, &error) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, error.text, "zf_cost_read: path is NULL");
+    error.status = ZF_OK;
+    CHECK(t, zf_cost_read(path, NULL, NULL, &error) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, error.text, "zf_cost_read: cost is NULL");
+    error.status = ZF_OK;
+    CHECK(t, zf_cost_save(NULL, path, NULL, &error) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, error.text, "zf_cost_save: cost is NULL");
+    error.status = ZF_OK;
+    CHECK(t, zf_cost_save(&good, NULL, NULL, &error) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, error.text, "zf_cost_save: path is NULL");
+    CHECK(t, same(&cost, &good));
+}

@@ -68,6 +68,7 @@ ifneq ($(MPICC),)
 MPI = build/obj/mpi/examples/bert/mpi.o build/obj/mpi/zeroflow_mpi.o
 build/bert build/bench/overlap: private override CC = $(MPICC)
 build/bench/overlap: $(MPI)
+build/mpi/%:     private override CC = $(MPICC)
 build/obj/mpi/%: private override CC = $(MPICC)
 build/obj/mpi/%: private MODE = -DBERT_MPI
 endif
@@ -114,6 +115,8 @@ $(eval $(call variant,build/dist,build/dist/tree/))
 # What runs on processes is compiled by mpicc.
 build/obj/mpi/%.o: %.c Makefile | build/.needs-build
 	$(COMPILE) -I. $<
+build/mpi/comm: build/obj/mpi/tests/mpi/comm.o build/obj/mpi/zeroflow_mpi.o build/libzeroflow.a
+	$(LINK)
 
 $(FUZZ:%=build/fuzz/%): build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/libparts.a \
                                       build/fuzz/libzeroflow.a
@@ -160,7 +163,8 @@ test: build/.needs-test ## build and run every test
 	+@MAKE='$(MAKE)' sh tests/run.sh
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
-GROUPS = unit oom clang dist asan oom-asan ubsan tsan blas examples opt plan bert consumers fuzz neon
+GROUPS = unit oom clang dist asan oom-asan ubsan tsan blas mpi examples opt plan bert consumers fuzz \
+         neon
 
 test-unit test-oom: build/tests
 test-clang:         build/clang/tests
@@ -170,6 +174,7 @@ test-oom-asan:      build/asan/tests
 test-ubsan:         build/ubsan/tests
 test-tsan:          build/tsan/tests
 test-blas:          $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h),build/blas/tests)
+test-mpi:           $(if $(MPICC),build/mpi/comm)
 test-examples:      $(EXAMPLES:%=build/%)
 test-opt:           build/zf-opt
 test-plan:          build/zf-plan

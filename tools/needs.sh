@@ -65,6 +65,8 @@ examine() {
         need cmake command -v cmake
         need pkg-config command -v pkg-config
         wish libopenblas-dev compiles "$cc" cblas.h -lopenblas
+        wish libopenmpi-dev compiles mpicc mpi.h
+        wish openmpi-bin command -v mpirun
         wish 'gcc-aarch64-linux-gnu libc6-dev-arm64-cross' compiles aarch64-linux-gnu-gcc stdio.h
     fi
     needed=$(once $needed)

@@ -20,6 +20,11 @@
  *
  * A reduction sends each rank its part, which that rank adds up; all_reduce then gathers the sums.
  * What is small, or is shared by two, is sent whole and added by each.
+ *
+ * mpirun ends all ranks when a process dies, unless it was started with --enable-recovery. Then the
+ * others get their error; but between hosts Open MPI 4.1 may not come back from a call to it once a
+ * connection has broken, unless OMPI_MCA_btl_tcp_progress_thread=1 is set. After an error, end with
+ * MPI_Abort: MPI_Finalize may wait for who is gone.
  */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -262,11 +267,31 @@ static void zfi_mpi_give_up(zfi_mpi *m, int32_t rank, const char *reason, const 
     zfi_mpi_fail(m, &error, notice);
 }
 
+/* MPI writes to sockets whose other end may be gone: SIGPIPE, which would end the process, is kept
+ * from this thread. True if it was not blocked before. */
+static bool zfi_mpi_block_pipe(sigset_t *pipe)
+{
+    sigset_t before;
+    sigemptyset(pipe);
+    sigaddset(pipe, SIGPIPE);
+    return !pthread_sigmask(SIG_BLOCK, pipe, &before) && !sigismember(&before, SIGPIPE);
+}
+
+/* Takes back what zfi_mpi_block_pipe did, and with it the signal that may have come. */
+static void zfi_mpi_unblock_pipe(const sigset_t *pipe)
+{
+    sigtimedwait(pipe, NULL, &(struct timespec){0, 0});
+    pthread_sigmask(SIG_UNBLOCK, pipe, NULL);
+}
+
 static void zfi_mpi_abort(void *self, const char *reason)
 {
     zfi_mpi *m = self;
+    sigset_t pipe;
+    bool unblock = zfi_mpi_block_pipe(&pipe);
     if (!reason) reason = "";
     zfi_mpi_give_up(m, m->comm.rank, reason, reason);
+    if (unblock) zfi_mpi_unblock_pipe(&pipe);
 }
 
 /* Takes the notices of other ranks, if there are any. */
@@ -652,23 +677,6 @@ static zf_status zfi_mpi_check(const zfi_mpi *m, const zf_collective *c, zf_erro
         return zfi_mpi_error(error, ZF_ERR_ARGUMENT,
                              "%s: this communicator has no streams; stream must be NULL", name);
     return ZF_OK;
-}
-
-/* MPI writes to sockets whose other end may be gone: SIGPIPE, which would end the process, is kept
- * from this thread. True if it was not blocked before. */
-static bool zfi_mpi_block_pipe(sigset_t *pipe)
-{
-    sigset_t before;
-    sigemptyset(pipe);
-    sigaddset(pipe, SIGPIPE);
-    return !pthread_sigmask(SIG_BLOCK, pipe, &before) && !sigismember(&before, SIGPIPE);
-}
-
-/* Takes back what zfi_mpi_block_pipe did, and with it the signal that may have come. */
-static void zfi_mpi_unblock_pipe(const sigset_t *pipe)
-{
-    sigtimedwait(pipe, NULL, &(struct timespec){0, 0});
-    pthread_sigmask(SIG_UNBLOCK, pipe, NULL);
 }
 
 static zf_status zfi_mpi_run(void *self, const zf_collective *c, zf_error *error)

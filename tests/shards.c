@@ -353,6 +353,9 @@ static void goes_on(test *t, bool lamb)
         has_files(t, path, d.stage, d.world);
         for (int n = 0; n < 4 * RANKS; n++) {
             model *m = &loaded[n / RANKS][n % RANKS];
+            for (int32_t r = 0; r < m->world; r++) /* a step that is not ended leaves nothing */
+                OK(t, feed(m, r, 7, 7), zf_program_error(m->programs[r]));
+            OK(t, zf_lockstep_micro(&m->lockstep, &error), error.text);
             OK(t, zf_lockstep_load(&m->lockstep, path, NULL, &error), error.text);
             for (int32_t r = 0; r < m->world; r++)
                 CHECK(t, zf_program_step(m->programs[r]) == SAVED);
@@ -447,6 +450,12 @@ TEST_ONCE(shards_take_little_memory)
     OK(t, zf_lockstep_read(&m[2].lockstep, "w", back, sizeof back, &error), error.text);
     CHECK(t, !memcmp(values, back, sizeof values));
     OK(t, zf_load(m[0].programs[0], path, NULL), zf_program_error(m[0].programs[0]));
+    /* The last piece is read by the rank that has it, and no other. */
+    file = fopen(join(path, "params.rank-00001-of-00002.safetensors"), "r+b");
+    CHECK(t, file && !fseek(file, -1, SEEK_END) && fputc(1, file) == 1 && !fclose(file));
+    CHECK(t, zf_lockstep_load(&m[2].lockstep, path, NULL, &error) == ZF_ERR_FORMAT);
+    CHECK(t, !strncmp(error.text, "rank 2: ", 8) && strstr(error.text, ": w[2500608:5000003]: "));
+    error = (zf_error){ZF_OK, ""};
     remove_all(path);
 
     OK(t, zf_save(m[0].programs[0], old, NULL), zf_program_error(m[0].programs[0]));

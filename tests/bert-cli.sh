@@ -84,6 +84,15 @@ check 'pretrain without a vocabulary' \
 check 'save-every without save' \
     misused '--save-every needs a place for its checkpoints: --save DIR' \
     pretrain --corpus c --vocab v --save-every 5
+check 'cost without prefetch' \
+    misused '--cost decides when --prefetch gathers: --prefetch BYTES' \
+    pretrain --corpus c --vocab v --cost measure
+check 'save-cost without a measurement' \
+    misused '--save-cost saves what --cost measure measures' \
+    pretrain --corpus c --vocab v --prefetch 1 --cost c --save-cost d
+check 'a table of costs that is not there' \
+    fails 1 'bert: cannot open none: No such file or directory' \
+    "$bert" pretrain --corpus c --vocab v --prefetch 1 --cost none
 check 'gradients without a step' misused '--dump-grads needs a step, and --steps 0 makes none' \
     pretrain --corpus c --vocab v --steps 0 --dump-grads g
 check 'nothing to evaluate' \
@@ -422,6 +431,14 @@ for bytes in 0 20000 1000000000; do
     check "gathered $bytes bytes ahead: the same bits" like adamw --zero 3 --ranks 4 \
         --prefetch $bytes
 done
+measures_cost() {
+    like adamw --zero 3 --ranks 4 --prefetch 1000000 --cost measure --save-cost "$work/cost" &&
+        [ "$(grep -Ec '^  "(flops|bytes|link_bytes)_per_s": |^  "link_latency_s": ' \
+            "$work/cost")" = 4 ]
+}
+check 'gathered by measured costs: the same bits' measures_cost
+check 'gathered by costs from a file: the same bits' like adamw --zero 3 --ranks 4 \
+    --prefetch 1000000 --cost "$work/cost"
 check 'units of another size: the same bits' like adamw --zero 3 --ranks 4 --bucket 0
 check 'threads to share: the same bits' like adamw --zero 2 --ranks 4 --threads 8
 reports_ranks() {

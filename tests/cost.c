@@ -194,13 +194,13 @@ TEST_ONCE(cost_bad_files)
         {"{\"flops_per_s\":1,\"bytes_per_s\":1,\"link_bytes_per_s\":1}",
          ":1:1: the top value lacks \"link_latency_s\""},
         {"{\"flops_per_s\": \"1\",\"bytes_per_s\":1,\"link_bytes_per_s\":1,\"link_latency_s\":1}",
-         ":1:17: flops_per_s must be a number from 1 to 1e+24, not \"1\""},
+         ":1:17: flops_per_s must be a number from 1.0 to 1e24, not \"1\""},
         {"{\"flops_per_s\":1,\"bytes_per_s\":0,\"link_bytes_per_s\":1,\"link_latency_s\":1}",
-         ":1:33: bytes_per_s must be a number from 1 to 1e+24, not 0"},
+         ":1:32: bytes_per_s must be a number from 1.0 to 1e24, not 0"},
         {"{\"flops_per_s\":1,\"bytes_per_s\":1,\"link_bytes_per_s\":1e25,\"link_latency_s\":1}",
-         ":1:54: link_bytes_per_s must be a number from 1 to 1e+24, not 1e25"},
+         ":1:53: link_bytes_per_s must be a number from 1.0 to 1e24, not 1e25"},
         {"{\"flops_per_s\":1,\"bytes_per_s\":1,\"link_bytes_per_s\":1,\"link_latency_s\":-1}",
-         ":1:73: link_latency_s must be a number from 0 to 1000000, not -1"},
+         ":1:72: link_latency_s must be a number from 0.0 to 1000000.0, not -1"},
     };
 #undef ALL
     const char *path = test_path("bad-cost.json");

@@ -161,6 +161,28 @@ misused "--memory must be a whole number from 1 to $most, in bytes, not '4194304
 misused "'more' is no option" more
 fails 2 "$plan: unrecognized option '--nonesuch'" --nonesuch
 
+# One link of 1 MB/s and 1 s of latency, 10^9 FLOPs a second.
+echo '{"flops_per_s": 1e9, "bytes_per_s": 1e9, "link_bytes_per_s": 1e6, "link_latency_s": 1}' \
+    > "$work/cost"
+guess() { sed -n "s/^    \"$1\": \([0-9.e+]*\),*\$/\1/p" "$work/json"; }
+planned --world 4 --zero 2 --prefetch 64M --cost "$work/cost"
+sum() { echo "$(sent all_gather) $(sent reduce_scatter) $(sent all_reduce)"; }
+all=$(($(sum | tr ' ' +)))
+times=$(($(calls all_gather) + $(calls reduce_scatter) + $(calls all_reduce)))
+is 'estimate: communication' "$(guess communication_ms | awk '{ printf "%.0f", $1 * 1000 }')" \
+    $((all + times * 1000000))
+is 'estimate: products' "$(guess products_ms | awk '{ printf "%.0f", $1 }')" \
+    "$(sed -n 's/^  "flops": \([0-9.e+]*\),$/\1/p' "$work/json" | awk '{ printf "%.0f", $1 / 1e6 }')"
+is 'estimate: in turn and overlapped' "$(guess in_turn_ms) $(guess overlapped_ms)" \
+    "$(echo "$(guess products_ms) $(guess communication_ms)" |
+        awk '{ printf "%.13g %.13g", $1 + $2, ($1 > $2 ? $1 : $2) }')"
+"$plan" --world 4 --zero 2 --cost "$work/cost" > "$work/table"
+is 'estimate: in the table' "$(grep -Ec '^estimate: .* of products, .* in turn, .* overlapped$' \
+    "$work/table")" 1
+echo '{"flops_per_s": 1}' > "$work/cost"
+fails 1 "zf-plan: $work/cost:1:1: the top value lacks \"bytes_per_s\"" --cost "$work/cost"
+fails 1 "zf-plan: cannot open $work/none: No such file or directory" --cost "$work/none"
+
 "$plan" --memory 1G > "$work/out" 2> "$work/err"
 is 'a plan that does not fit' "$?" 1
 what='the plan takes [0-9]+ bytes, [0-9]+ more than the limit of 1073741824; most is alive at'

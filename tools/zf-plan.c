@@ -24,6 +24,8 @@ typedef struct options {
     int64_t prefetch, memory, bucket;
     double clip;
     zf_dtype dtype;
+    const char *cost_file; /* or NULL; */
+    zf_cost cost;          /* what is in it */
 } options;
 
 static void usage(FILE *out)
@@ -48,6 +50,8 @@ static void usage(FILE *out)
           "  --clip=NORM            clip gradients by their global norm\n"
           "  --bucket=BYTES         size of the units in which parameters move (that of a block)\n"
           "  --prefetch=BYTES       of parameters gathered ahead and gradients reduced behind\n"
+          "  --cost=FILE            rates of a machine and its link (zf_cost_read): what a step\n"
+          "                         takes by them, and --prefetch goes by them\n"
           "  --memory=BYTES         of a rank: the status is 1 when the plan does not fit\n"
           "  --json                 print JSON\n"
           "  --help                 print this and exit\n"
@@ -135,6 +139,7 @@ static int read_options(int argc, char **argv, options *o)
         {"bucket", required_argument, NULL, 'u'},
         {"prefetch", required_argument, NULL, 'f'},
         {"memory", required_argument, NULL, 'y'},
+        {"cost", required_argument, NULL, 't'},
         {"json", no_argument, NULL, 'j'},
         {"help", no_argument, NULL, '?' + 1},
         {NULL, 0, NULL, 0},
@@ -165,6 +170,7 @@ static int read_options(int argc, char **argv, options *o)
             good = o->prefetches = number(name, text, true, 0, INT64_MAX / 2, &o->prefetch);
             break;
         case 'y': good = number(name, text, true, 1, INT64_MAX / 2, &o->memory); break;
+        case 't': o->cost_file = text; break;
         case 'j': o->json = true; break;
         case '?' + 1: usage(stdout); return GOOD + 1;
         default: fputs("Try 'zf-plan --help'.\n", stderr); return MISUSED + 1;
@@ -293,7 +299,8 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
                                .bucket_bytes = (size_t)o->bucket});
     if (o->prefetches)
         zf_prefetch(g, &(zf_prefetch_desc){.bytes = (size_t)o->prefetch,
-                                           .memory_limit = (size_t)o->memory});
+                                           .memory_limit = (size_t)o->memory,
+                                           .cost = o->cost_file ? &o->cost : NULL});
     zf_memory(g, NULL);
     r->plan_ms = now_ms() - start;
     return zf_graph_plan(g, &r->plan);
@@ -317,6 +324,26 @@ static const struct {
 static zf_moved moved(const zf_plan *plan, int k)
 {
     return *(const zf_moved *)(const void *)((const char *)&plan->traffic + collectives[k].at);
+}
+
+/* Milliseconds of a step by the cost table. What lies between the products is not in it. */
+typedef struct estimate {
+    double products_ms, communication_ms;
+    double in_turn_ms;    /* nothing overlaps; */
+    double overlapped_ms; /* all that can does */
+} estimate;
+
+static estimate estimate_of(const options *o, const zf_plan *plan)
+{
+    estimate e = {.products_ms = 1e3 * plan->flops / o->cost.flops_per_s};
+    for (int k = 0; k < COLLECTIVES; k++) {
+        zf_moved m = moved(plan, k);
+        e.communication_ms += 1e3 * ((double)m.bytes / o->cost.link_bytes_per_s +
+                                     (double)m.calls * o->cost.link_latency_s);
+    }
+    e.in_turn_ms = e.products_ms + e.communication_ms;
+    e.overlapped_ms = e.products_ms > e.communication_ms ? e.products_ms : e.communication_ms;
+    return e;
 }
 
 static const char *precision(const options *o) { return zf_dtype_name(o->dtype); }
@@ -355,6 +382,12 @@ static void print_table(const options *o, const result *r)
         if (m.calls)
             printf("%-16s%14lld%14s\n", collectives[k].name, (long long)m.calls,
                    human(most, (double)m.bytes));
+    }
+    if (o->cost_file) {
+        estimate e = estimate_of(o, plan);
+        printf("\nestimate: %.4g ms of products, %.4g ms of communication; a step takes %.4g ms in "
+               "turn, %.4g ms overlapped\n",
+               e.products_ms, e.communication_ms, e.in_turn_ms, e.overlapped_ms);
     }
     printf("\n%.4g FLOPs in a step, %d nodes, planned in %.1f ms and %s\n", plan->flops,
            (int)plan->nodes, r->plan_ms, human(most, (double)r->meter.peak));
@@ -408,6 +441,16 @@ static int print_json(const options *o, const result *r)
         zf_json_end(w);
     }
     zf_json_put_key(w, "flops"), zf_json_put_double(w, plan->flops);
+    if (o->cost_file) {
+        estimate e = estimate_of(o, plan);
+        zf_json_put_key(w, "estimate");
+        zf_json_begin_object(w);
+        zf_json_put_key(w, "products_ms"), zf_json_put_double(w, e.products_ms);
+        zf_json_put_key(w, "communication_ms"), zf_json_put_double(w, e.communication_ms);
+        zf_json_put_key(w, "in_turn_ms"), zf_json_put_double(w, e.in_turn_ms);
+        zf_json_put_key(w, "overlapped_ms"), zf_json_put_double(w, e.overlapped_ms);
+        zf_json_end(w);
+    }
     zf_json_put_key(w, "parameter_count"), zf_json_put_int(w, plan->parameter_count);
     zf_json_put_key(w, "padded_count"), zf_json_put_int(w, plan->padded_count);
     zf_json_put_key(w, "nodes"), zf_json_put_int(w, plan->nodes);
@@ -426,8 +469,13 @@ int main(int argc, char **argv)
     result r = {.plan_ms = 0};
     zf_graph *g;
     zf_tensor loss;
+    zf_error error = {ZF_OK, ""};
     int end = read_options(argc, argv, &o);
     if (end) return end - 1;
+    if (o.cost_file && zf_cost_read(o.cost_file, &o.cost, NULL, &error)) {
+        fprintf(stderr, "zf-plan: %s\n", error.text);
+        return BAD;
+    }
     g = zf_graph_new(&(zf_graph_desc){.allocator = {metered, &r.meter}});
     loss = o.gpt ? build_gpt(g, &o) : build_bert(g, &o);
     if (!g || run_passes(g, loss, &o, &r)) {

@@ -46,8 +46,8 @@ static bool evaluate(bert_run *r)
     bert_session s;
     bool good;
     if (!open_evaluation(r, &s)) return false;
-    good = bert_session_score(&s, r->job->text.held_out, r->job->o.eval_batches, &r->score,
-                              &r->error);
+    good =
+        bert_session_score(&s, r->job->text.held_out, r->job->o.eval_batches, &r->score, &r->error);
     bert_session_close(&s);
     return good;
 }
@@ -265,10 +265,13 @@ static bool can_save(const bert_settings *o)
     return bert_error("--save %s: %s: %s", o->save, parent, strerror(errno)), false;
 }
 
+static bool measures(const bert_settings *o) { return o->cost && !strcmp(o->cost, "measure"); }
+
 /* What the ranks of this process share. False after printing why, or with *error. */
 static bool open_job(bert_job *job, zf_error *error)
 {
     bert_settings *o = &job->o;
+    if (o->cost && !measures(o) && zf_cost_read(o->cost, &job->cost, NULL, error)) return false;
     if ((o->save && !can_save(o)) || !bert_config_load(o->model, &job->config, error) ||
         !open_data(job, error) || !cut_batch(job))
         return false;
@@ -302,6 +305,10 @@ static void print_beginning(const bert_run *r)
     if (job->ranks.world > 1)
         printf(" on each of %d ranks (ZeRO stage %d)", (int)job->ranks.world, (int)o->zero);
     printf("\n");
+    if (measures(o))
+        printf("measured: %.3g GFLOP/s, memory %.3g GB/s, link %.3g GB/s after %.3g us\n",
+               1e-9 * r->session.cost.flops_per_s, 1e-9 * r->session.cost.bytes_per_s,
+               1e-9 * r->session.cost.link_bytes_per_s, 1e6 * r->session.cost.link_latency_s);
     if (corpus)
         printf(
             "%s: %lld tokens in %lld documents, %lld of them held out; unigram entropy %.4f nats\n",
@@ -317,10 +324,12 @@ static bool begin(bert_run *r)
     bert_session_desc d = {.config = r->job->config,
                            .shape = r->job->shape,
                            .sharing = {.comm = r->comm,
-                                     .micro_batches = o->micro_batches,
-                                     .stage = o->zero,
-                                     .bucket = o->bucket,
-                                     .prefetch = o->prefetch},
+                                       .micro_batches = o->micro_batches,
+                                       .stage = o->zero,
+                                       .bucket = o->bucket,
+                                       .prefetch = o->prefetch,
+                                       .cost = o->cost ? &r->job->cost : NULL,
+                                       .measure = measures(o)},
                            .train = true,
                            .threads = workers > 1 ? workers : 1,
                            .seed = (uint64_t)o->seed,
@@ -330,6 +339,8 @@ static bool begin(bert_run *r)
                            .keep_gradients = o->dump_grads != NULL};
     int fresh;
     if (!bert_session_open(&r->session, &d, &r->error)) return false;
+    if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))
+        return false;
     if (o->init && !o->load) {
         if (bert_import(r->session.program, r->session.graph, o->init, &fresh, &r->error))
             return false;
@@ -378,6 +389,9 @@ static const char *contradiction(const bert_settings *o)
         return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";
+    if (o->cost && o->prefetch < 0)
+        return "--cost decides when --prefetch gathers: --prefetch BYTES";
+    if (o->save_cost && !measures(o)) return "--save-cost saves what --cost measure measures";
     if (o->dump_grads && !o->steps) return "--dump-grads needs a step, and --steps 0 makes none";
     if (o->corpus && !o->steps && !o->eval_batches)
         return "--steps 0 only evaluates, and --eval-batches 0 leaves nothing to evaluate";
@@ -440,6 +454,9 @@ int bert_command_pretrain(int argc, char **argv)
          "of parameters that move together; 0: those of a layer"},
         {"prefetch", OPTION_COUNT, "BYTES", &o->prefetch, -1, 1e15,
          "of parameters gathered ahead of their use; -1: none, nothing overlaps"},
+        {"cost", OPTION_TEXT, "FILE|measure", &o->cost, 0, 0,
+         "rates by which it is decided when to gather; measure: of this machine"},
+        {"save-cost", OPTION_TEXT, "FILE", &o->save_cost, 0, 0, "what --cost measure has measured"},
         {"deadline", OPTION_NUMBER, "SECONDS", &o->deadline, 0.001, 1e6,
          "that ranks wait for one another"},
         {"init", OPTION_TEXT, "FILE", &o->init, 0, 0,

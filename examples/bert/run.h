@@ -9,7 +9,7 @@
 
 typedef struct bert_settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
-        *dump, *dump_grads;
+        *dump, *dump_grads, *cost, *save_cost;
     int64_t seq, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches, save_every;
     int64_t ranks, zero, micro_batches, bucket, prefetch;
     double lr, end_lr, weight_decay, clip, dropout, deadline;
@@ -26,6 +26,7 @@ typedef struct bert_job {
     bert_shape shape;         /* of one part of a global batch */
     bert_text text;           /* unless there is a batch file */
     bert_batch_file *batches; /* or NULL */
+    zf_cost cost;             /* of --cost FILE */
     bool interrupted;         /* at its end */
 } bert_job;
 

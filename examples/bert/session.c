@@ -40,7 +40,9 @@ static void sharing_passes(bert_session *s)
                                       .micro_batches = sharing->micro_batches,
                                       .bucket_bytes = (size_t)sharing->bucket});
     if (sharing->prefetch >= 0)
-        zf_prefetch(s->graph, &(zf_prefetch_desc){.bytes = (size_t)sharing->prefetch});
+        zf_prefetch(s->graph,
+                    &(zf_prefetch_desc){.bytes = (size_t)sharing->prefetch,
+                                        .cost = sharing->measure ? &s->cost : sharing->cost});
 }
 
 /* What is read after a step is now, where there are several parts, the sum over them. */
@@ -75,8 +77,10 @@ bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *er
         bert_session_close(s);
         return copy_error(error, ZF_ERR_NOMEM, "out of memory");
     }
+    if (d->share) s->cost = d->share->cost;
     if (!d->share &&
-        !(s->backend = zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)d->threads}, error))) {
+        (!(s->backend = zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)d->threads}, error)) ||
+         (d->sharing.measure && zf_calibrate(s->backend, s->sharing.comm, &s->cost, error)))) {
         bert_session_close(s);
         return false;
     }

@@ -17,6 +17,8 @@ typedef struct bert_sharing {
     int64_t stage;         /* of ZeRO */
     int64_t bucket;        /* bytes of a unit of parameters; 0: the default */
     int64_t prefetch;      /* bytes gathered ahead of their use; -1: nothing is */
+    const zf_cost *cost;   /* by which it is decided when; NULL: as early as these bytes allow */
+    bool measure;          /* the session's own, measured */
 } bert_sharing;
 
 typedef struct bert_session_desc {
@@ -42,6 +44,7 @@ typedef struct bert_session {
     bert_shape shape;
     bert_sharing sharing;
     int32_t rank, world;
+    zf_cost cost;                /* measured */
     bool units;                  /* parameters lie in units: zf_zero was run */
     int32_t *positions, *labels; /* of the part under way, [shape.predictions] */
 } bert_session;

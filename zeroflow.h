@@ -638,11 +638,13 @@ ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_al
                               zf_error *error);
 
 /* Overlaps communication with computation: gathers are issued ahead of their use, reductions waited
- * for when their result is read, on queues of their own; small gathers are joined. Numbers stay as
- * they are. The cost in memory is `bytes` at most for each direction. Requires: zf_zero. desc NULL:
- * nothing overlaps. */
+ * for when their result is read, on queues of their own; the last large reduction, mostly of an
+ * embedding, goes ahead of gradients that are not needed for it; small gathers are joined. Numbers
+ * stay as they are. The cost in memory is `bytes` at most for each of the three. Requires: zf_zero.
+ * desc NULL: nothing overlaps. */
 typedef struct zf_prefetch_desc {
-    /* Of parameters gathered ahead, and of gradients waiting to be reduced; 0: no overlap */
+    /* Of parameters gathered ahead, of gradients waiting to be reduced, and of what gradients are
+     * made of that are put off; 0: no overlap */
     size_t bytes;
     /* Bytes: units stay gathered between forward and backward pass as far as the plan stays within
      * it (stage 3), which saves their second gather; 0: none */

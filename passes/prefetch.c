@@ -10,6 +10,8 @@
  *                 gradients lie waiting to be reduced, or at the end of the section
  *     updated     parameters are gathered into their units while the next ones are updated
  *     small       gathers of the update section are joined to one
+ *     put off     what the last large reduction does not need is computed beside it, as far as no
+ *                 more than `bytes` are kept for that
  *     kept        with a memory limit, units stay gathered from the forward to the backward pass,
  *                 as many as fit the exact plan; what is soonest needed again first
  *
@@ -162,6 +164,144 @@ static void zfi_join_small(zf_graph *g)
     zfi_free(&g->memory, open, known * sizeof *open);
     zfi_array_free(&g->memory, joined);
     zfi_array_free(&g->memory, order);
+    if (g->memory.failed) zfi_graph_nomem(g);
+}
+
+/* -------------------------------------------------------------------------------------- put off
+ *
+ * The gradient of an embedding is complete where the backward pass ends, and nothing is left to do
+ * while it is reduced, but for what can be put off: the last gradients of weights, of which only
+ * their own reductions are made.
+ *
+ * before:   dx   dw1   reduce w1   dx   dw0   reduce w0   table   reduce table |
+ * after:    dx   dw1   reduce w1   dx   table   reduce table   dw0   reduce w0 |
+ */
+
+typedef struct zfi_put_off {
+    const zf_graph *graph;
+    const zf_cost *cost;
+    int32_t end;   /* of the micro section */
+    int32_t begin; /* what is not needed from here on is put off; `end`: nothing is */
+    bool *needed;  /* by node */
+    bool *off;     /* by node: put off; kept for one that is */
+} zfi_put_off;
+
+static double zfi_reduction_seconds(const zfi_put_off *o, int32_t id, size_t most)
+{
+    const zfi_node *node = &o->graph->nodes[id];
+    int64_t bytes, world = node->attributes[0].i;
+    if ((node->op != ZF_OP_reduce_scatter && node->op != ZF_OP_all_reduce) || world <= 1) return 0;
+    bytes = (int64_t)zfi_node_bytes(&o->graph->nodes[node->args[0]]);
+    if ((uint64_t)bytes > most) return 0;
+    return zfi_gather_seconds(o->cost, node->op == ZF_OP_all_reduce ? 2 * bytes : bytes,
+                              (int32_t)world);
+}
+
+/* The node whose bytes these are, when they are a view of it. */
+static int32_t zfi_bytes_of(const zf_graph *g, int32_t id)
+{
+    int64_t at;
+    for (int32_t k; (k = zfi_viewed(g, &g->nodes[id], &at)) >= 0;) id = g->nodes[id].args[k];
+    return id;
+}
+
+/* The position of the reduction that most lacks something to be done beside it, and for how many
+ * seconds; `end` when none does. */
+static int32_t zfi_find_bare(const zfi_put_off *o, size_t bytes, double *seconds)
+{
+    const zf_graph *g = o->graph;
+    double behind = 0;
+    int32_t found = o->end;
+    *seconds = 0;
+    for (int32_t i = o->end - 1; i >= 0; i--) {
+        double bare = zfi_reduction_seconds(o, g->order[i], bytes) - behind;
+        if (bare > *seconds) *seconds = bare, found = i;
+        behind += zfi_node_seconds(g, o->cost, g->order[i]);
+    }
+    return found;
+}
+
+/* Whether the node can stand at the end of the section, all that use it being there. */
+static bool zfi_can_wait(const zfi_put_off *o, int32_t id)
+{
+    const zfi_node *node = &o->graph->nodes[id];
+    if (o->needed[id] || zfi_has(o->graph, id, ZF_OP_LEAF)) return false;
+    return node->arg_count < 2 || !zfi_has(o->graph, id, ZF_OP_COLLECTIVE) ||
+           !o->needed[node->args[1]];
+}
+
+/* Goes back from the reduction at position `bare` for what can be put off, as far as no more than
+ * `bytes` are kept for it: for four times `seconds`, since the cost table is not exact, and too
+ * much does no harm. A reduction that is put off must not be half as long itself. */
+static void zfi_find_put_off(zfi_put_off *o, int32_t bare, double seconds, size_t bytes)
+{
+    const zf_graph *g = o->graph;
+    double off = 0, last = 0;
+    int64_t kept = 0;
+    for (int32_t i = o->end - 1; i >= 0 && off < 4 * seconds; i--) {
+        int32_t id = g->order[i], arg_count = g->nodes[id].arg_count;
+        if (i >= bare) o->needed[id] = true;
+        if (zfi_can_wait(o, id)) {
+            if (g->nodes[id].op == ZF_OP_release) continue;
+            off += zfi_node_seconds(g, o->cost, id);
+            if (last <= 0) last = zfi_reduction_seconds(o, id, SIZE_MAX);
+            if (2 * last > seconds) return;
+            if (o->off[id]) kept -= (int64_t)zfi_node_bytes(&g->nodes[id]);
+            for (int32_t k = 0; k < arg_count; k++) {
+                int32_t x = zfi_bytes_of(g, g->nodes[id].args[k]);
+                if (o->off[x] || zfi_has(g, x, ZF_OP_LEAF)) continue;
+                o->off[x] = true;
+                kept += (int64_t)zfi_node_bytes(&g->nodes[x]);
+            }
+            if (kept <= (int64_t)bytes && off > 0) o->begin = i;
+        } else {
+            for (int32_t k = 0; k < arg_count; k++) o->needed[g->nodes[id].args[k]] = true;
+        }
+    }
+}
+
+/* Moves what is put off behind the last reduction of the section. */
+static void zfi_move_put_off(zf_graph *g, zfi_put_off *o)
+{
+    int32_t *moved = NULL, kept = o->begin, last = o->end - 1;
+    while (g->nodes[g->order[last]].op != ZF_OP_reduce_scatter &&
+           g->nodes[g->order[last]].op != ZF_OP_all_reduce)
+        last--;
+    memset(o->off, 0, (size_t)zfi_len(g->nodes) * sizeof *o->off);
+    for (int32_t i = o->begin; i <= last && !g->memory.failed; i++) {
+        int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        bool off = zfi_can_wait(o, id);
+        /* What is not used by what is put off can go where it went. */
+        if (off && node->op == ZF_OP_release) off = o->off[zfi_bytes_of(g, node->args[0])];
+        if (!off) {
+            g->order[kept++] = id;
+            continue;
+        }
+        for (int32_t k = 0; k < node->arg_count; k++)
+            o->off[zfi_bytes_of(g, node->args[k])] = true;
+        zfi_push(&g->memory, moved, id);
+    }
+    for (int32_t k = 0; k < zfi_len(moved) && !g->memory.failed; k++) g->order[kept++] = moved[k];
+    zfi_array_free(&g->memory, moved);
+}
+
+static void zfi_put_off_gradients(zf_graph *g, const zf_cost *cost, size_t bytes)
+{
+    size_t nodes = (size_t)zfi_len(g->nodes);
+    zfi_put_off o = {.graph = g, .cost = cost};
+    double seconds;
+    int32_t bare;
+    while (o.end < zfi_len(g->order) && !g->nodes[g->order[o.end]].update) o.end++;
+    o.begin = o.end;
+    bare = zfi_find_bare(&o, bytes, &seconds);
+    if (bare == o.end) return;
+    o.needed = zfi_calloc(&g->memory, nodes, sizeof *o.needed);
+    o.off = zfi_calloc(&g->memory, nodes, sizeof *o.off);
+    if (o.needed && o.off) zfi_find_put_off(&o, bare, seconds, bytes);
+    if (o.begin < o.end) zfi_move_put_off(g, &o);
+    zfi_free(&g->memory, o.needed, nodes * sizeof *o.needed);
+    zfi_free(&g->memory, o.off, nodes * sizeof *o.off);
     if (g->memory.failed) zfi_graph_nomem(g);
 }
 
@@ -471,6 +611,7 @@ static zf_status zfi_lay_beside(zf_graph *g, const zf_prefetch_desc *d)
     zfi_prefetch p = {.graph = g, .d = *d, .cost = d->cost ? *d->cost : zf_cost_default()};
     size_t positions;
     if (d->bytes) zfi_join_small(g);
+    if (d->bytes && !g->error.status) zfi_put_off_gradients(g, &p.cost, d->bytes);
     if (g->error.status) return g->error.status;
     positions = (size_t)zfi_len(g->order);
     /* `wait` nodes are added as it goes: one for each collective at most */

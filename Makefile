@@ -115,7 +115,7 @@ $(eval $(call variant,build/dist,build/dist/tree/))
 # What runs on processes is compiled by mpicc.
 build/obj/mpi/%.o: %.c Makefile | build/.needs-build
 	$(COMPILE) -I. $<
-build/mpi/comm: build/obj/mpi/tests/mpi/comm.o build/obj/mpi/zeroflow_mpi.o build/libzeroflow.a
+build/mpi/%: build/obj/mpi/tests/mpi/%.o build/obj/mpi/zeroflow_mpi.o build/libzeroflow.a
 	$(LINK)
 
 $(FUZZ:%=build/fuzz/%): build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/libparts.a \
@@ -174,7 +174,7 @@ test-oom-asan:      build/asan/tests
 test-ubsan:         build/ubsan/tests
 test-tsan:          build/tsan/tests
 test-blas:          $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h),build/blas/tests)
-test-mpi:           $(if $(MPICC),build/mpi/comm)
+test-mpi:           $(if $(MPICC),build/mpi/comm build/mpi/faults)
 test-examples:      $(EXAMPLES:%=build/%)
 test-opt:           build/zf-opt
 test-plan:          build/zf-plan

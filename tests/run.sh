@@ -138,10 +138,13 @@ run_mpi() {
     export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
     for world in 1 2 3 4; do suite mpirun -np $world build/mpi/comm < /dev/null; done
     for world in 2 3 4; do
+        suite mpirun -np $world build/mpi/faults < /dev/null
         suite mpirun --enable-recovery -np $world build/mpi/comm killed < /dev/null
+        suite mpirun --enable-recovery -np $world build/mpi/faults killed $((world - 1)) < /dev/null
     done
     export OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=lo
     suite mpirun -np 3 build/mpi/comm < /dev/null
+    suite mpirun -np 3 build/mpi/faults < /dev/null
     check 'compiles with clang' env OMPI_CC=clang mpicc -std=c11 -Wall -Wextra -pedantic -Wshadow \
         -Werror -O2 -c zeroflow_mpi.c -o "$work/mpi.o"
 }

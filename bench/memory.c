@@ -1,0 +1,176 @@
+/* Bytes of each rank by ZeRO stage and world, beside the formula.
+ *
+ *     build/bench/memory [--model base] [--batch 1] [--memory GIB] [--json]
+ *
+ * A plan is made for 1, 2, 4 and 8 ranks at each stage, AdamW in f32. Its parameters, gradients and
+ * optimizer states stand beside what the paper has for them (Rajbhandari et al. 2020), in bytes per
+ * parameter:
+ *
+ *     stage 0   4 + 4 + 8     stage 1   4 + 4 + 8/N     stage 2   4 + 4/N + 8/N     stage 3   16/N
+ *
+ * Where the ranks of a world fit --memory together, they are made as well, as threads, and run a
+ * step: `measured` is what each has allocated, all of it, which must be what was planned. */
+#define _POSIX_C_SOURCE 200809L
+#include "../examples/bert/options.h"
+#include "../examples/bert/ranks.h"
+#include "bench.h"
+
+typedef struct settings {
+    bert_session_desc session; /* but for comm */
+    bool json;
+} settings;
+
+typedef struct row {
+    int32_t world, stage;
+    zf_plan plan;
+    size_t measured[8]; /* by rank; 0: not made */
+} row;
+
+static bool failed(zf_error *error, zf_status status, const char *text)
+{
+    *error = (zf_error){.status = status};
+    snprintf(error->text, sizeof error->text, "%s", text);
+    return false;
+}
+
+/* The plan alone: the passes of bert_session_open. */
+static bool make_plan(const settings *set, row *r, zf_error *error)
+{
+    const bert_session_desc *d = &set->session;
+    zf_backend *backend = zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)d->threads}, error);
+    zf_graph *g = backend ? zf_graph_new(NULL) : NULL;
+    bert_model m;
+    bool good;
+    if (!g) {
+        zf_backend_free(backend);
+        return backend ? failed(error, ZF_ERR_NOMEM, "out of memory") : false;
+    }
+    m = bert_build(g, &d->config, &d->shape, false);
+    zf_autograd(g, m.loss), zf_simplify(g), zf_clip(g, d->clip);
+    zf_adamw(g, m.lr, &(zf_adamw_desc){.weight_decay = d->weight_decay});
+    if (r->world > 1 || r->stage)
+        zf_zero(g, &(zf_zero_desc){.stage = r->stage, .world = r->world, .micro_batches = 1});
+    zf_memory(g, &(zf_memory_desc){.backend = backend});
+    good = !zf_graph_plan(g, &r->plan);
+    if (!good) failed(error, zf_graph_status(g), zf_graph_error(g));
+    zf_graph_free(g);
+    zf_backend_free(backend);
+    return good;
+}
+
+typedef struct making {
+    const settings *set;
+    row *row;
+} making;
+
+/* A rank, for one step. */
+static bool make_rank(void *user, const zf_comm *comm, zf_error *error)
+{
+    const making *m = user;
+    bert_session_desc d = m->set->session;
+    bert_batch *batch = bench_batch(&d.shape, d.config.vocab, 1);
+    bert_session s;
+    float lr = 1e-4f;
+    bool good;
+    d.sharing = (bert_sharing){
+        .comm = comm, .micro_batches = 1, .stage = m->row->stage, .prefetch = -1};
+    if (!batch) return failed(error, ZF_ERR_NOMEM, "out of memory");
+    if (!bert_session_open(&s, &d, error)) return false;
+    good = !bert_session_feed(&s, batch, (double)batch->labelled * m->row->world,
+                              (double)d.shape.batch * m->row->world) &&
+           !zf_write(s.program, s.model.lr, &lr, sizeof lr) && !zf_step(s.program);
+    if (!good) failed(error, ZF_ERR_BACKEND, zf_program_error(s.program));
+    m->row->measured[s.rank] = zf_program_info_of(s.program).allocated_bytes;
+    bert_session_close(&s);
+    return good;
+}
+
+static double formula(const row *r)
+{
+    double n = r->world, bytes[] = {16, 8 + 8 / n, 4 + 12 / n, 16 / n};
+    return bytes[r->stage] * (double)r->plan.parameter_count;
+}
+
+static void print_row(const settings *set, const row *r)
+{
+    const size_t *most = r->plan.most;
+    double states = (double)(most[ZF_PARAMETERS] + most[ZF_GRADIENTS] + most[ZF_OPTIMIZER]);
+    size_t least = r->measured[0], largest = r->measured[0];
+    for (int32_t k = 1; k < r->world; k++) {
+        if (r->measured[k] < least) least = r->measured[k];
+        if (r->measured[k] > largest) largest = r->measured[k];
+    }
+    if (set->json) {
+        printf("{\"world\": %d, \"stage\": %d, \"parameters\": %zu, \"gradients\": %zu, "
+               "\"optimizer\": %zu, \"formula\": %.0f, \"planned\": %zu, \"measured_least\": %zu, "
+               "\"measured_most\": %zu}\n",
+               (int)r->world, (int)r->stage, most[ZF_PARAMETERS], most[ZF_GRADIENTS],
+               most[ZF_OPTIMIZER], formula(r), r->plan.peak_bytes, least, largest);
+    } else {
+        printf("%5d%7d%13.1f%11.1f%11.1f%11.1f%11.1f%9.2f%%%11.1f", (int)r->world, (int)r->stage,
+               1e-6 * (double)most[ZF_PARAMETERS], 1e-6 * (double)most[ZF_GRADIENTS],
+               1e-6 * (double)most[ZF_OPTIMIZER], 1e-6 * states, 1e-6 * formula(r),
+               100 * (states / formula(r) - 1), 1e-6 * (double)r->plan.peak_bytes);
+        if (!largest) printf("%11s\n", "-");
+        else if (least == r->plan.peak_bytes && largest == least)
+            printf("%11.1f\n", 1e-6 * (double)largest);
+        else printf("  %zu to %zu: not as planned\n", least, largest);
+    }
+    fflush(stdout);
+}
+
+static bool measure(const settings *set, row *r, double memory, zf_error *error)
+{
+    bert_ranks ranks;
+    making m = {set, r};
+    bool good;
+    if (!make_plan(set, r, error)) return false;
+    if ((double)r->plan.peak_bytes * r->world > memory) return true;
+    if (!bert_ranks_open(&ranks, r->world, 600, error)) return false;
+    good = bert_ranks_run(&ranks, make_rank, &m, error);
+    bert_ranks_close(&ranks, good ? NULL : error);
+    return good;
+}
+
+int main(int argc, char **argv)
+{
+    const char *model = "base", *rest;
+    settings set = {.session = {.train = true, .weight_decay = 0.01, .clip = 1, .seed = 1,
+                                .threads = 1, .shape = {1, 128, 0}}};
+    int64_t vocab = 0;
+    double memory = 12;
+    const option_row rows[] = {
+        {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as bert pretrain"},
+        {"vocab", OPTION_COUNT, "N", &vocab, 0, 1e9, "tokens of the vocabulary; 0: the model's"},
+        {"batch", OPTION_COUNT, "B", &set.session.shape.batch, 1, 1e6, "examples of each rank"},
+        {"seq", OPTION_COUNT, "T", &set.session.shape.sequence, 8, 65536, "tokens of an example"},
+        {"memory", OPTION_NUMBER, "GIB", &memory, 0, 1e6, "all that ranks may take together"},
+        {"json", OPTION_FLAG, NULL, &set.json, 0, 0, "one JSON object a row"},
+        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    };
+    char text[512];
+    int count;
+    zf_error error = {ZF_OK, ""};
+    options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
+    if (result != OPTIONS_GOOD || count) {
+        if (result == OPTIONS_BAD) fprintf(stderr, "memory: %s\n", text);
+        options_print(stdout, rows);
+        return result == OPTIONS_HELP ? 0 : 2;
+    }
+    set.session.shape.predictions =
+        bench_predictions(set.session.shape.batch, set.session.shape.sequence);
+    if (!bert_config_load(model, &set.session.config, &error))
+        return fprintf(stderr, "memory: %s\n", error.text), 1;
+    if (vocab) set.session.config.vocab = vocab;
+    if (!set.json)
+        printf("MB of a rank, BERT-%s, %lld x %lld\nranks  stage   parameters  gradients  optimizer"
+               "        sum    formula          planned   measured\n",
+               model, (long long)set.session.shape.batch, (long long)set.session.shape.sequence);
+    for (int32_t world = 1; world <= 8 && !error.status; world *= 2)
+        for (int32_t stage = 0; stage < 4 && !error.status; stage++) {
+            row r = {.world = world, .stage = stage};
+            if (measure(&set, &r, memory * 0x1p30, &error)) print_row(&set, &r);
+        }
+    if (error.status) fprintf(stderr, "memory: %s\n", error.text);
+    return error.status ? 1 : 0;
+}

@@ -624,9 +624,9 @@ typedef struct zf_cost {
 ZF_API zf_cost zf_cost_default(void); /* of a small CPU and a 10 Gbit/s network */
 typedef struct zf_comm zf_comm; /* section 7 */
 /* Measures it, in a fraction of a second: products and sums of f32 on the backend (NULL: a CPU
- * backend of one thread), all_gathers on the communicator (NULL: the link is the default). All ranks
- * must call, and all get rank 0's values, so that the plans made with them are the same. On an error
- * *cost stays as it was; what fails on one rank is the error of all. */
+ * backend of one thread), all_gathers on the communicator (NULL: the link is the default). All
+ * ranks must call, and all get rank 0's values, so that the plans made with them are the same. On
+ * an error *cost stays as it was; what fails on one rank is the error of all. */
 ZF_API zf_status zf_calibrate(zf_backend *backend, const zf_comm *comm, zf_cost *cost,
                               zf_error *error);
 /* A table as a JSON file: an object of the four members of zf_cost, none missing and no others, in

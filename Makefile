@@ -188,6 +188,9 @@ $(GROUPS:%=test-%): build/.needs-test
 
 oom asan ubsan tsan: %: test-% ## the tests under out-of-memory, or a sanitizer
 
+bits: build/bert ## the same bits at every stage, bucket, prefetch and split (some minutes)
+	sh tests/bits.sh build/bert
+
 bless: build/tests ## rewrite the expectations in tests/passes/ (then read the diff)
 	build/tests --bless passes
 
@@ -235,7 +238,7 @@ clean: ## remove build/ and dist/
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z ]*\):.* ## /\1: /p' Makefile | awk -F ': ' '{ printf "%-22s%s\n", $$1, $$2 }'
 
-.PHONY: all dist pretrain test oom asan ubsan tsan bless fuzz coverage tidy bench install clean help \
-        $(GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
+.PHONY: all dist pretrain test oom asan ubsan tsan bits bless fuzz coverage tidy bench install clean \
+        help $(GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

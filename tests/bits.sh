@@ -1,0 +1,74 @@
+#!/bin/sh
+# The same bits however a run is shared out: sh tests/bits.sh [PROGRAM]   (make bits; some minutes)
+#
+# Twenty steps of BERT-tiny and BERT-mini, dropout and clipping on, with AdamW and LAMB: four parts of
+# the global batch on one, two and four ranks, at every ZeRO stage, with five bucket sizes, with
+# and without prefetch, as threads and, where the program has MPI, as processes. Parameters after the
+# last step, its gradients and the log's losses are compared byte for byte with one rank's.
+set -u
+export LC_ALL=C OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
+program=${1:-build/bert}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT INT TERM
+passed=0
+failed=0
+
+# A text of its own, which is the same everywhere.
+awk 'BEGIN {
+    s = 1
+    for (d = 0; d < 60; d++) {
+        for (l = 0; l < 12; l++) {
+            line = ""
+            for (w = 0; w < 9; w++) { s = (s * 1103515245 + 12345) % 2147483648
+                                      line = line "w" int(s / 65536) % 300 " " }
+            print line "."
+        }
+        print ""
+    }
+}' > "$work/text"
+"$program" vocab --corpus "$work/text" --vocab "$work/vocab" --size 600 > /dev/null || exit 1
+
+# run NAME COMMAND...: leaves NAME.p, NAME.g and NAME.l
+run() {
+    name=$work/$1
+    shift
+    "$@" --corpus "$work/text" --vocab "$work/vocab" --seq 32 --batch 8 --steps 20 --clip 0.5 \
+        --eval-batches 0 --quiet --dump "$name.p" --dump-grads "$name.g" --log "$name.csv" \
+        > "$name.out" 2>&1 || { cat "$name.out"; return 1; }
+    cut -d, -f1-6 "$name.csv" > "$name.l"
+}
+
+same() {
+    what="$*"
+    if run other "$@" && cmp -s "$work/one.p" "$work/other.p" &&
+        cmp -s "$work/one.g" "$work/other.g" && cmp -s "$work/one.l" "$work/other.l"; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED $what"
+    fi
+}
+
+for model in tiny mini; do
+    for optimizer in adamw lamb; do
+        base="$program pretrain --model $model --optimizer $optimizer"
+        run one $base --micro-batches 4 || exit 1
+        for stage in 0 1 2 3; do
+            buckets='1 40000 300000 2000000 100000000'
+            [ $model = tiny ] || buckets='40000 4000000'
+            for bucket in $buckets; do
+                for prefetch in 0 10000000; do
+                    same $base --ranks 4 --zero $stage --bucket $bucket --prefetch $prefetch
+                done
+            done
+            same $base --ranks 2 --micro-batches 2 --zero $stage --prefetch 2000000
+            if [ -n "$(command -v mpirun)" ] && ldd "$program" | grep -q libmpi; then
+                same mpirun -np 4 $base --zero $stage --prefetch 2000000
+            fi
+        done
+        echo "$model $optimizer: $passed passed, $failed failed so far"
+    done
+done
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

@@ -390,7 +390,7 @@ TEST(shards_save_and_load)
 
 enum { LARGE = 5000003 }; /* floats: 20 MB, three pieces for each of two ranks */
 
-/* One parameter, at stage 3. */
+/* One parameter, at stage 3, and one without elements, of which no rank has a part. */
 static zf_status large_new(test *t, model *m, int32_t world, zf_error *error)
 {
     m->world = world;
@@ -399,6 +399,7 @@ static zf_status large_new(test *t, model *m, int32_t world, zf_error *error)
         zf_graph *g = m->graphs[r] = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
         if (!g) return told(error, ZF_ERR_NOMEM, "out of memory");
         zf_output(zf_sum(zf_param(g, "w", ZF_SHAPE(LARGE), NULL)), "sum");
+        zf_output(zf_sum(zf_param(g, "none", ZF_SHAPE(3, 0), NULL)), "nothing");
         zf_zero(g, &(zf_zero_desc){.stage = 3, .world = world});
         m->comms[r] = (zf_comm){.rank = r, .world = world};
         m->programs[r] = zf_compile(g, &(zf_compile_desc){.comm = world > 1 ? &m->comms[r] : NULL});
@@ -407,8 +408,8 @@ static zf_status large_new(test *t, model *m, int32_t world, zf_error *error)
     return ZF_OK;
 }
 
-/* Puts the list of checksums of the parameter of a checkpoint of one rank into the words of format
- * 1: one checksum for all. */
+/* Puts the lists of checksums of a checkpoint of one rank into the words of format 1: one checksum
+ * for each tensor. */
 static bool to_format_1(const char *path, const float *values)
 {
     static char text[TEXT];
@@ -419,6 +420,7 @@ static bool to_format_1(const char *path, const float *values)
     snprintf(sum, sizeof sum, "\"crc32c\": \"%08x\"",
              (unsigned)crc32c((const char *)values, LARGE * 4L));
     return edit(path, "manifest.json", list, sum) &&
+           edit(path, "manifest.json", "\"crc32c\": []", "\"crc32c\": \"00000000\"") &&
            edit(path, "manifest.json", "\"format\": 2", "\"format\": 1");
 }
 

@@ -242,7 +242,7 @@ static void *killer(void *argument)
  * more, tell rank 0 by shared memory; it waits for twenty times the deadline at most. */
 static void killed(int32_t stage)
 {
-    const setup s = {.stage = stage, .micro_batches = 1, .prefetch = true, .deadline = 1};
+    const setup s = {.stage = stage, .micro_batches = 1, .prefetch = true, .deadline = 6};
     runner k = open_runner(&s);
     MPI_Win window;
     MPI_Aint bytes;

@@ -42,10 +42,11 @@ static zf_status zfi_lockstep_calls(zfi_lockstep *s, int32_t launch)
     return ZF_OK;
 }
 
-/* Room for `bytes` in s->sum. */
+/* Room for `bytes`, and be it none, in s->sum. */
 static zf_status zfi_lockstep_room(zfi_lockstep *s, size_t bytes)
 {
     char *more;
+    if (!bytes) bytes = 1;
     if (bytes <= s->sum_bytes) return ZF_OK;
     more = zfi_realloc(&s->memory, s->sum, s->sum_bytes, bytes);
     if (!more) return zfi_nomem(s->error);

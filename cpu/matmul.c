@@ -560,8 +560,9 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
     const zfi_matmul_run *run = context;
     const zfi_matmul_desc *d = run->d;
     const zfi_matmul_plan *plan = &run->plan;
-    float *packed_a = run->scratch + (size_t)worker * (plan->a_size + plan->b_size), *c;
-    float *packed_b = packed_a + plan->a_size;
+    size_t sizes = plan->a_size + plan->b_size; /* 0 where nothing is packed */
+    float *packed_a = sizes ? run->scratch + (size_t)worker * sizes : NULL, *c;
+    float *packed_b = sizes ? packed_a + plan->a_size : NULL;
     int64_t spans = zfi_div_up(d->n, plan->span), groups = zfi_div_up(plan->panels, plan->task);
     int64_t matrix = index / spans / groups, group = plan->group * plan->rows;
     int64_t m0 = index / spans % groups * plan->task * plan->rows, n0 = index % spans * plan->span;

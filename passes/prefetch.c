@@ -186,6 +186,7 @@ typedef struct zfi_put_off {
     bool *off;     /* by node: put off; kept for one that is */
 } zfi_put_off;
 
+/* Of its bytes alone: the latency is paid wherever it stands. */
 static double zfi_reduction_seconds(const zfi_put_off *o, int32_t id, size_t most)
 {
     const zfi_node *node = &o->graph->nodes[id];
@@ -193,8 +194,8 @@ static double zfi_reduction_seconds(const zfi_put_off *o, int32_t id, size_t mos
     if ((node->op != ZF_OP_reduce_scatter && node->op != ZF_OP_all_reduce) || world <= 1) return 0;
     bytes = (int64_t)zfi_node_bytes(&o->graph->nodes[node->args[0]]);
     if ((uint64_t)bytes > most) return 0;
-    return zfi_gather_seconds(o->cost, node->op == ZF_OP_all_reduce ? 2 * bytes : bytes,
-                              (int32_t)world);
+    return (double)(node->op == ZF_OP_all_reduce ? 2 * bytes : bytes) * (double)(world - 1) /
+           (double)world / o->cost->link_bytes_per_s;
 }
 
 /* The node whose bytes these are, when they are a view of it. */

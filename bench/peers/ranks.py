@@ -73,6 +73,10 @@ def write_inputs(folder, o):
         save_file(own, folder / f"part{rank}.safetensors")
 
 
+class Late(BaseException):
+    """Time is up; no library takes it for an error of its own."""
+
+
 class Zeroflow:
     """Ranks as threads or as processes, started anew in each round."""
 
@@ -101,12 +105,13 @@ class Zeroflow:
         try:
             done = subprocess.run([str(word) for word in command], capture_output=True, text=True,
                                   env=env, stdin=subprocess.DEVNULL)
-        except OSError as e:
+        except FileNotFoundError as e:
             self.error = str(e)
             return
         if done.returncode:
-            said = done.stderr.splitlines() or [f"status {done.returncode}"]
-            self.error = next((line for line in said if line.startswith("bert: ")), said[-1])
+            said = [line for line in done.stderr.splitlines() if line.strip("-")]
+            said = [line for line in said if line.startswith("bert: ")] or said
+            self.error = said[0] if said else f"status {done.returncode}"
             return
         rows = list(csv.DictReader(log.open()))
         times = [o.batch * SEQ / float(row["tokens_per_s"]) for row in rows]
@@ -251,7 +256,7 @@ def main():
     o.steps = WARMUP + o.rounds * TURN
 
     def late(*_):
-        raise TimeoutError(f"not done after {o.limit} seconds")
+        raise Late
 
     signal.signal(signal.SIGALRM, late)
     signal.alarm(o.limit)
@@ -274,14 +279,15 @@ def main():
                         s.round(number)
                 print(f"round {number + 1} done after {time.monotonic() - start:.0f} s; "
                       f"load {os.getloadavg()[0]:.1f}", flush=True)
-        except TimeoutError as e:
-            print(e)
+        except Late:
+            print(f"not done after {o.limit} seconds")
         finally:
             signal.alarm(0)
             for s in systems.values():
                 if isinstance(s, Peer):
                     s.end()
-        report(systems, o)
+        if systems:
+            report(systems, o)
 
 
 if __name__ == "__main__":

@@ -251,6 +251,9 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(scatter_rows, 2, 2, "rows:i", 0)                                                             \
     X(cross_entropy, 3, 3, "ignore:i", 0)                                                          \
     X(cross_entropy_grad, 4, 4, "ignore:i", ZF_OP_INPLACE)                                         \
+    /* fused */                                                                                    \
+    X(saved, 1, 1, "index:i", 0)                                                                   \
+    X(linear, 2, 3, "activation:e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)", 0)                \
     /* ranks: made by zf_zero */                                                                   \
     X(unit, 1, ZF_MAX_OPERANDS, "at:l size:i world:i", ZF_OP_LEAF)                                 \
     X(accumulator, 0, 0, "", ZF_OP_LEAF)                                                           \
@@ -279,6 +282,7 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
 
 #define ZF_MAX_OPERANDS   65535
 #define ZF_MAX_ATTRIBUTES 7
+#define ZF_MAX_SAVED      4 /* values that a node leaves for its gradient, beside its result */
 
 typedef enum zf_op_flags {
     ZF_OP_LEAF = 1,     /* has storage of its own that outlives a step, or is known beforehand */
@@ -746,6 +750,8 @@ typedef struct zf_launch {
     int32_t arg_count;
     const zf_array *args;
     zf_array out; /* data NULL for an effect */
+    /* What it leaves for its gradient: data NULL where no `saved` node asks for it; NULL: none does */
+    const zf_array *saved;
     const zf_attribute *attributes;
     void *scratch; /* as many bytes as backend->scratch asked for */
     const zf_run *run;
@@ -1351,6 +1357,8 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "ops/unit.c"
 #include "ops/collective.c"
 #include "ops/update.c"
+#include "ops/linear.c"
+#include "ops/saved.c"
 #include "ops/table.c"
 #include "ir/print.c"
 #include "ir/verify.c"

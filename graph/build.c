@@ -239,6 +239,14 @@ static int32_t zfi_axis(zf_tensor x, int32_t axis)
     return axis >= 0 && axis < rank ? axis : -1;
 }
 
+/* What x leaves for its gradient under `index`: the node that stands for it, or a new one. */
+ZFI_UNUSED static zf_tensor zfi_saved(zf_tensor x, int64_t index)
+{
+    int32_t id = zf_valid(x) ? zfi_resolve(x.graph, x.id) : 0;
+    int32_t there = id ? x.graph->nodes[id].saved[index] : 0;
+    return there ? (zf_tensor){x.graph, there} : zfi_op(saved, zfi_with({.i = index}), x);
+}
+
 #define ZFI_UNARY(name)                                                                            \
     ZF_API zf_tensor zf_##name(zf_tensor x) { return zfi_op(name, NULL, x); }
 #define ZFI_BINARY(name)                                                                           \

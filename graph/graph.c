@@ -23,7 +23,8 @@ typedef struct zfi_node {
     int line;
     int32_t same_as; /* op none: a pass put this node in its place; 0 where it is gone */
     int32_t held;    /* the unit in which this leaf lies; 0: it has storage of its own */
-    bool placed;     /* the memory pass has given it bytes: */
+    int32_t saved[ZF_MAX_SAVED]; /* the nodes that are what it leaves for its gradient; 0: none */
+    bool placed;                 /* the memory pass has given it bytes: */
     int64_t offset, bytes;
     int64_t scratch_offset, scratch_bytes; /* while it runs */
 } zfi_node;
@@ -72,8 +73,8 @@ struct zf_graph {
     uint32_t stages;
     int32_t zero, world;   /* ZeRO stage and ranks; 0 and 1 without zf_zero */
     int64_t micro_batches; /* of a step, on each rank: 1 without zf_zero */
-    int64_t peak, live; /* once placed: bytes of the arena, and the largest sum of bytes alive */
-    int32_t peak_node;  /* where that sum is */
+    int64_t peak, live;    /* once placed: bytes of the arena, and the largest sum of bytes alive */
+    int32_t peak_node;     /* where that sum is */
 };
 
 struct zfi_infer {
@@ -293,8 +294,9 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     if (status) return 0;
     for (int32_t k = 0; n->op == ZF_OP_unit && k < n->arg_count; k++)
         if (g->nodes[n->args[k]].held) {
-            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "operand %d, \"%s\", lies in %%%d already",
-                           (int)k, g->nodes[n->args[k]].name, (int)g->nodes[n->args[k]].held);
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name,
+                           "operand %d, \"%s\", lies in %%%d already", (int)k,
+                           g->nodes[n->args[k]].name, (int)g->nodes[n->args[k]].held);
             return 0;
         }
     node.dtype = infer.dtype;
@@ -302,6 +304,12 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     if (!(row->flags & ZF_OP_EFFECT) && !zfi_addressable(&node.shape)) {
         zfi_graph_fail(g, ZF_ERR_SHAPE, row->name,
                        "the result has a negative dimension, or 2^60 elements or more");
+        return 0;
+    }
+
+    if (n->op == ZF_OP_saved && g->nodes[n->args[0]].saved[n->attributes[0].i]) {
+        zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "%%%d is that of %%%d already",
+                       (int)g->nodes[n->args[0]].saved[n->attributes[0].i], (int)n->args[0]);
         return 0;
     }
 
@@ -327,6 +335,8 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     if (n->op == ZF_OP_param && !g->memory.failed) zfi_push(&g->memory, g->params, id);
     for (int32_t k = 0; n->op == ZF_OP_unit && k < n->arg_count; k++)
         g->nodes[n->args[k]].held = id;
+    if (n->op == ZF_OP_saved && !g->memory.failed)
+        g->nodes[n->args[0]].saved[n->attributes[0].i] = id;
     if (node.name && !g->memory.failed) g->names = zfi_map_put(&g->memory, g->names, node.name, id);
     if (g->memory.failed) return zfi_graph_nomem(g), 0;
     if (n->op == ZF_OP_dropout && n->attributes[1].i >= g->random_streams)

@@ -41,11 +41,25 @@ static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32
     return ZF_OK;
 }
 
+/* Nodes learn which saved nodes they have now: of two that were merged, the one that is left. */
+static void zfi_link_saved(zf_graph *g)
+{
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        memset(g->nodes[g->order[i]].saved, 0, sizeof g->nodes->saved);
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        int32_t *link =
+            node->op == ZF_OP_saved ? &g->nodes[node->args[0]].saved[node->attributes[0].i] : NULL;
+        if (link && !*link) *link = g->order[i];
+    }
+}
+
 /* Leaves a pass that ensures `stages`. */
 static zf_status zfi_leave(zf_graph *g, uint32_t stages)
 {
     g->in_update = false;
     g->file = NULL;
     g->stages |= stages;
+    zfi_link_saved(g);
     return zfi_verify(g);
 }

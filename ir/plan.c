@@ -7,8 +7,9 @@
  * Every value must find its own bytes intact when it is read, and every output at the end. A view
  * owns what its operand owns, and must not be read once a param or state that it shows has been
  * written: where values are apart it would still be the old one. What is written belongs to the
- * writer; scratch belongs to nobody afterwards. What outlives a step must be intact at the end of
- * it, and an accumulator at the end of the micro section, which may run again.
+ * writer, and so does what a node saves, from that node on; scratch belongs to nobody afterwards.
+ * What outlives a step must be intact at the end of it, and an accumulator at the end of the micro
+ * section, which may run again.
  *
  *     queue 0   %5 = ...   %7 = all_gather %5 queue=gather   %8 = ...      wait %7
  *     bytes     | %5       | %5, %7: nobody else may write   |             | as ever
@@ -151,7 +152,7 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
 {
     zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
-    for (int32_t k = 0; k < node->arg_count; k++) {
+    for (int32_t k = 0; k < node->arg_count && node->op != ZF_OP_saved; k++) {
         int32_t arg = node->args[k], owner = p->owner[arg], found = owner;
         const zfi_node *x = &g->nodes[arg], *place = &g->nodes[p->place[arg]];
         if (place->placed)
@@ -235,6 +236,31 @@ static void zfi_play_end(zfi_play *p, int32_t id, const char *section)
                         section, (int)found);
 }
 
+/* Node `id` makes the value of `result`: itself, or a saved node of it. */
+static void zfi_play_result(zfi_play *p, int32_t id, int32_t result)
+{
+    zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id], *made = &g->nodes[result];
+    if (zfi_overlap(made->offset, made->bytes, node->scratch_offset, node->scratch_bytes))
+        zfi_verify_fail(g, result,
+                        result == id ? "its result lies on its scratch"
+                                     : "its result lies on the scratch of %%%d",
+                        (int)id);
+    if (result != id && zfi_overlap(made->offset, made->bytes, node->offset, node->bytes))
+        zfi_verify_fail(g, result, "its result lies on that of %%%d", (int)id);
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_node *x = &g->nodes[node->args[k]];
+        bool over =
+            result == id && ((zfi_has(g, id, ZF_OP_INPLACE) && x->offset == node->offset &&
+                              zfi_same_shape(&x->shape, &node->shape) && x->bytes == node->bytes) ||
+                             zfi_packed_in_place(g, node, k));
+        if (x->placed && !over && zfi_overlap(made->offset, made->bytes, x->offset, x->bytes))
+            zfi_verify_fail(g, result, "its result lies on %%%d, which %s still reads",
+                            (int)node->args[k], result == id ? "it" : "what saves it");
+    }
+    if (!g->error.status) zfi_claim(p, id, made->offset, made->bytes, result);
+}
+
 static void zfi_play_node(zfi_play *p, int32_t position)
 {
     zf_graph *g = p->graph;
@@ -253,18 +279,10 @@ static void zfi_play_node(zfi_play *p, int32_t position)
     p->owner[id] = view ? p->owner[node->args[zfi_viewed(g, node, &at)]] : id;
     p->place[id] = view && !node->placed ? p->place[node->args[zfi_viewed(g, node, &at)]] : id;
     p->made[id] = position;
-    if (zfi_overlap(node->offset, node->bytes, node->scratch_offset, node->scratch_bytes))
-        zfi_verify_fail(g, id, "its result lies on its scratch");
-    for (int32_t k = 0; k < node->arg_count && !view; k++) {
-        const zfi_node *x = &g->nodes[node->args[k]];
-        bool over = (zfi_has(g, id, ZF_OP_INPLACE) && x->offset == node->offset &&
-                     zfi_same_shape(&x->shape, &node->shape) && x->bytes == node->bytes) ||
-                    zfi_packed_in_place(g, node, k);
-        if (x->placed && !over && zfi_overlap(node->offset, node->bytes, x->offset, x->bytes))
-            zfi_verify_fail(g, id, "its result lies on %%%d, which it still reads",
-                            (int)node->args[k]);
-    }
-    if (!view && !g->error.status) zfi_claim(p, id, node->offset, node->bytes, id);
+    if (node->op == ZF_OP_saved) return; /* its bytes became its own where its operand was made */
+    if (!view) zfi_play_result(p, id, id);
+    for (int k = 0; k < ZF_MAX_SAVED; k++)
+        if (node->saved[k]) zfi_play_result(p, id, node->saved[k]);
     zfi_hold(p, id, true);
 }
 

@@ -111,6 +111,10 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
                                      (int)arg, (int)g->nodes[arg].held);
         else args[k] = &g->nodes[arg];
     }
+    if (!status && node->op == ZF_OP_saved && args[0]->saved[node->attributes[0].i] != id)
+        status = zfi_verify_fail(g, id, "%%%d does not know of it", (int)node->args[0]);
+    if (!status && node->op == ZF_OP_saved && args[0]->update != node->update)
+        status = zfi_verify_fail(g, id, "%%%d is made in the other section", (int)node->args[0]);
     if (!status && node->op == ZF_OP_gradient && zfi_is_written(args[1]->op))
         status = zfi_verify_fail(g, id, "%%%d is a %s, which updates change", (int)node->args[1],
                                  g->rows[args[1]->op].name);

@@ -12,11 +12,11 @@
  * A buffer is the storage of a value and of all that share it: views (reshape, a slice of leading
  * rows), results written over an operand that dies there, and operands of a pack that die there,
  * which are made where they belong. Its life runs from the first definition to the last use; what a
- * node on a queue of its own reads and writes lives until that is waited for, and an accumulator
- * from the start. What would be a view of a parameter or state and is still read when that is
- * written is a copy instead. Placing buffers is packing rectangles (life x size); two
- * greedy orders are tried - by size, after Pisarchyk & Lee 2020, and by time with the best fit -
- * and the smaller arena is kept.
+ * node on a queue of its own reads and writes lives until that is waited for, an accumulator from
+ * the start, and what a node saves from that node on. What would be a view of a parameter or state
+ * and is still read when that is written is a copy instead. Placing buffers is packing rectangles
+ * (life x size); two greedy orders are tried - by size, after Pisarchyk & Lee 2020, and by time
+ * with the best fit - and the smaller arena is kept.
  */
 
 typedef struct zfi_buffer {
@@ -40,7 +40,8 @@ typedef struct zfi_placement {
     int32_t *last_use;
     /* By node: positions of the first and the last node that writes it; behind the end for none */
     int32_t *written, *written_last;
-    int64_t total; /* bytes of all buffers */
+    int32_t *position; /* by node */
+    int64_t total;     /* bytes of all buffers */
 } zfi_placement;
 
 static int64_t zfi_aligned(int64_t bytes)
@@ -78,11 +79,13 @@ static void zfi_find_uses(zfi_placement *p)
     int32_t end = zfi_len(g->order);
     int64_t at;
     for (size_t n = 0; n < p->nodes; n++)
-        p->last_use[n] = -1, p->written[n] = p->written_last[n] = end + 1;
+        p->last_use[n] = -1, p->written[n] = p->written_last[n] = end + 1, p->position[n] = -1;
     for (int32_t i = end - 1; i >= 0; i--) {
         const zfi_node *node = &g->nodes[g->order[i]];
         int32_t until = node->op == ZF_OP_output ? end : i, viewed = zfi_viewed(g, node, &at);
+        p->position[g->order[i]] = i;
         if (p->last_use[g->order[i]] < i) p->last_use[g->order[i]] = i;
+        if (node->op == ZF_OP_saved) continue; /* made by its operand, which it does not read */
         for (int32_t k = 0; k < node->arg_count; k++) {
             int32_t x = node->args[k], last = k == viewed ? p->last_use[g->order[i]] : until;
             if (p->last_use[x] < last) p->last_use[x] = last;
@@ -211,7 +214,7 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
             p->buffer_of[id] = p->buffer_of[node->args[over]];
             p->buffers[p->buffer_of[id]].last = p->last_use[id];
         } else {
-            zfi_buffer b = {.first = i,
+            zfi_buffer b = {.first = node->op == ZF_OP_saved ? p->position[node->args[0]] : i,
                             .last = p->last_use[id],
                             .node = id,
                             .persistent = zfi_is_persistent(node),
@@ -559,12 +562,13 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     p.buffer_of = zfi_calloc(&g->memory, p.nodes, sizeof *p.buffer_of);
     p.inside = zfi_calloc(&g->memory, p.nodes, sizeof *p.inside);
     p.last_use = zfi_calloc(&g->memory, p.nodes, sizeof *p.last_use);
-    p.written = zfi_calloc(&g->memory, 2 * p.nodes, sizeof *p.written);
+    p.written = zfi_calloc(&g->memory, 3 * p.nodes, sizeof *p.written);
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         if (g->nodes[g->order[i]].arg_count > most) most = g->nodes[g->order[i]].arg_count;
     args = zfi_calloc(&g->memory, (size_t)most, sizeof *args);
     if (p.buffer_of && p.inside && p.last_use && p.written && args) {
         p.written_last = p.written + p.nodes;
+        p.position = p.written + 2 * p.nodes;
         for (size_t n = 0; n < p.nodes; n++) p.buffer_of[n] = -1;
         zfi_find_uses(&p);
         zfi_make_buffers(&p, &d, args);
@@ -573,7 +577,7 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     zfi_free(&g->memory, p.buffer_of, p.nodes * sizeof *p.buffer_of);
     zfi_free(&g->memory, p.inside, p.nodes * sizeof *p.inside);
     zfi_free(&g->memory, p.last_use, p.nodes * sizeof *p.last_use);
-    zfi_free(&g->memory, p.written, 2 * p.nodes * sizeof *p.written);
+    zfi_free(&g->memory, p.written, 3 * p.nodes * sizeof *p.written);
     zfi_free(&g->memory, args, (size_t)most * sizeof *args);
     zfi_array_free(&g->memory, p.buffers);
     if (g->memory.failed) return zfi_graph_nomem(g);

@@ -64,9 +64,10 @@ ZF_API zf_cost zf_cost_default(void)
 /* Of a product, a multiply-add being two; 0 of any other node. */
 static double zfi_node_flops(const zf_graph *g, const zfi_node *node)
 {
-    const zfi_node *a;
+    const zfi_node *a = node->arg_count ? &g->nodes[node->args[0]] : NULL;
+    if (node->op == ZF_OP_linear)
+        return 2.0 * (double)zfi_node_count(node) * (double)zfi_last(&a->shape);
     if (node->op != ZF_OP_matmul) return 0;
-    a = &g->nodes[node->args[0]];
     return 2.0 * (double)zfi_node_count(node) *
            (double)a->shape.dims[a->shape.rank - (node->attributes[0].i ? 2 : 1)];
 }
@@ -279,8 +280,7 @@ static void zfi_move_put_off(zf_graph *g, zfi_put_off *o)
             g->order[kept++] = id;
             continue;
         }
-        for (int32_t k = 0; k < node->arg_count; k++)
-            o->off[zfi_bytes_of(g, node->args[k])] = true;
+        for (int32_t k = 0; k < node->arg_count; k++) o->off[zfi_bytes_of(g, node->args[k])] = true;
         zfi_push(&g->memory, moved, id);
     }
     for (int32_t k = 0; k < zfi_len(moved) && !g->memory.failed; k++) g->order[kept++] = moved[k];

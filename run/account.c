@@ -146,6 +146,7 @@ static void zfi_add_life(zfi_account *a, int32_t id, int32_t position)
         life.before = a->life[node->args[over]];
         a->lives[life.before].last = position - 1;
     }
+    if (node->op == ZF_OP_saved) life.first = a->uses.position[node->args[0]];
     if (zfi_is_persistent(node)) life.first = 0, life.last = end;
     if (node->op == ZF_OP_accumulator) life.first = 0;
     if (!zfi_push(&g->memory, a->lives, life)) return;
@@ -185,11 +186,12 @@ static void zfi_account_memory(zf_graph *g, zf_plan *plan)
     size_t nodes = (size_t)zfi_len(g->nodes);
     zfi_account a = {.graph = g, .uses = {.graph = g, .nodes = nodes}};
     a.uses.last_use = zfi_calloc(&g->memory, nodes, sizeof *a.uses.last_use);
-    a.uses.written = zfi_calloc(&g->memory, 2 * nodes, sizeof *a.uses.written);
+    a.uses.written = zfi_calloc(&g->memory, 3 * nodes, sizeof *a.uses.written);
     a.kind = zfi_calloc(&g->memory, nodes, sizeof *a.kind);
     a.life = zfi_calloc(&g->memory, nodes, sizeof *a.life);
     if (a.uses.last_use && a.uses.written && a.kind && a.life) {
         a.uses.written_last = a.uses.written + nodes;
+        a.uses.position = a.uses.written + 2 * nodes;
         for (size_t n = 0; n < nodes; n++) a.life[n] = -1;
         zfi_find_uses(&a.uses);
         zfi_find_kinds(&a);
@@ -198,7 +200,7 @@ static void zfi_account_memory(zf_graph *g, zf_plan *plan)
         zfi_sum_lives(&a, plan);
     }
     zfi_free(&g->memory, a.uses.last_use, nodes * sizeof *a.uses.last_use);
-    zfi_free(&g->memory, a.uses.written, 2 * nodes * sizeof *a.uses.written);
+    zfi_free(&g->memory, a.uses.written, 3 * nodes * sizeof *a.uses.written);
     zfi_free(&g->memory, a.kind, nodes * sizeof *a.kind);
     zfi_free(&g->memory, a.life, nodes * sizeof *a.life);
     zfi_array_free(&g->memory, a.lives);

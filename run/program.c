@@ -27,8 +27,8 @@ struct zf_program {
     zf_run run;
     zf_plan plan;
     zf_traffic counted; /* of the step under way */
-    int64_t steps; /* done */
-    int64_t micro; /* micro-batches done of the step under way */
+    int64_t steps;      /* done */
+    int64_t micro;      /* micro-batches done of the step under way */
     bool poison, allow_nan;
     bool spoiled; /* of what this rank gave to these sums in this step not all was finite */
     zf_error error;
@@ -162,6 +162,7 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
     switch (node->op) {
     case ZF_OP_output:
     case ZF_OP_gradient:
+    case ZF_OP_saved:
     case ZF_OP_release: return false;
     case ZF_OP_wait: return true;
     default: break;
@@ -207,11 +208,21 @@ static void zfi_mark_sums(zf_program *p, const int32_t *launch_of)
     }
 }
 
+/* A saved node asks for something that the node leaves. */
+static bool zfi_saves(const zfi_node *node)
+{
+    for (int k = 0; k < ZF_MAX_SAVED; k++)
+        if (node->saved[k]) return true;
+    return false;
+}
+
 static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
 {
     zf_graph *g = p->graph;
     zf_array *args;
-    for (int32_t i = 0; i < zfi_len(g->order); i++) p->arg_count += g->nodes[g->order[i]].arg_count;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        p->arg_count += g->nodes[g->order[i]].arg_count +
+                        (zfi_saves(&g->nodes[g->order[i]]) ? ZF_MAX_SAVED : 0);
     p->launch_room = zfi_len(g->order);
     p->launches = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->launches);
     p->waits_for = zfi_calloc(&p->memory, (size_t)p->launch_room, sizeof *p->waits_for);
@@ -236,6 +247,15 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         for (int32_t k = 0; k < l.arg_count; k++) args[k].data = p->data[g->nodes[id].args[k]];
         args += l.arg_count;
         l.out.data = p->data[id];
+        if (zfi_saves(&g->nodes[id])) {
+            l.saved = args;
+            for (int k = 0; k < ZF_MAX_SAVED; k++, args++) {
+                int32_t saved = g->nodes[id].saved[k];
+                if (saved)
+                    *args =
+                        (zf_array){p->data[saved], g->nodes[saved].dtype, g->nodes[saved].shape};
+            }
+        }
         l.scratch =
             g->nodes[id].scratch_bytes ? (char *)p->arena + g->nodes[id].scratch_offset : NULL;
         l.run = &p->run;
@@ -541,12 +561,20 @@ static bool zfi_share_bytes(const zf_array *a, const zf_array *b)
     return x && y && x < y + y_bytes && y < x + x_bytes;
 }
 
+/* The launch makes some of the bytes of `x`. */
+static bool zfi_makes(const zf_launch *l, const zf_array *x)
+{
+    bool makes = zfi_share_bytes(x, &l->out);
+    for (int k = 0; l->saved && k < ZF_MAX_SAVED; k++) makes |= zfi_share_bytes(x, &l->saved[k]);
+    return makes;
+}
+
 /* Something still wants the bytes of `x` after launch n: a later launch, before they are written
  * again, or an output. */
 static bool zfi_wanted(const zf_program *p, const zf_array *x, int32_t n)
 {
     const zf_graph *g = p->graph;
-    if (zfi_share_bytes(x, &p->launches[n].out)) return true;
+    if (zfi_makes(&p->launches[n], x)) return true;
     for (int32_t m = 0; m < p->launch_count; m++) /* what is under way on another queue */
         if (p->waits_for[m] >= 0 && p->waits_for[m] < n && m > n) {
             const zf_launch *l = &p->launches[p->waits_for[m]];
@@ -562,7 +590,7 @@ static bool zfi_wanted(const zf_program *p, const zf_array *x, int32_t n)
     for (int32_t m = n + 1; m < p->launch_count; m++) {
         for (int32_t k = 0; k < p->launches[m].arg_count; k++)
             if (zfi_share_bytes(x, &p->launches[m].args[k])) return true;
-        if (zfi_share_bytes(x, &p->launches[m].out)) return false;
+        if (zfi_makes(&p->launches[m], x)) return false;
     }
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
@@ -611,9 +639,8 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
     for (int64_t at = 0; at < c.count && !p->spoiled; at += PIECE) {
         int64_t size = (int64_t)zf_dtype_size(x->dtype),
                 m = c.count - at < PIECE ? c.count - at : PIECE;
-        zf_status status =
-            p->backend->copy(p->backend->self, room, (char *)x->data + at * size,
-                             (size_t)(m * size), ZF_DEVICE_TO_HOST, &p->error);
+        zf_status status = p->backend->copy(p->backend->self, room, (char *)x->data + at * size,
+                                            (size_t)(m * size), ZF_DEVICE_TO_HOST, &p->error);
         if (status) return status;
         for (int64_t i = 0; i < m; i++) p->spoiled |= !isfinite(zfi_get(&piece, i));
     }

@@ -179,6 +179,20 @@ static const op_case cases[] = {
     {"matmul", "f[2,1,R,N] f[3,N,M]", "matmul %1, %2 : f[2,3,R,M]", TERMS, 1, 'N', 0},
     {"matmul", "f[2,3,N,R] f[2,3,M,N]",
      "matmul %1, %2 {transpose_a=true transpose_b=true} : f[2,3,R,M]", TERMS, 1, 'N', 0},
+    {"linear", "f[R,N] f[M,N]", "linear %1, %2 : f[R,M]", TERMS, 1, 'N', 0},
+    {"linear", "f[2,R,N] f[M,N] f[M]", "linear %1, %2, %3 : f[2,R,M]", TERMS, 2, 'N', 0},
+    {"linear", "f[N] f[M,N] f[M]", "linear %1, %2, %3 {activation=relu} : f[M]", TERMS, 2, 'N', 0},
+    {"linear", "f[R,N] f[M,N] f[M]", "linear %1, %2, %3 {activation=gelu} : f[R,M]", TERMS, 8, 'N',
+     0},
+    {"linear", "f[R,N] f[M,N] f[M]", "linear %1, %2, %3 {activation=gelu_tanh} : f[R,M]", TERMS, 8,
+     'N', 0},
+    {"linear", "f[R,N] f[M,N] f[M]", "linear %1, %2, %3 {activation=silu} : f[R,M]", TERMS, 8, 'N',
+     0},
+    {"linear", "f[R,N] f[M,N]", "linear %1, %2 {activation=tanh} : f[R,M]", TERMS, 8, 'N', 0},
+    {"linear", "f[R,N] f[M,N]", "linear %1, %2 {activation=sigmoid} : f[R,M]", TERMS, 8, 'N', 0},
+    {"saved", "f[R,N] f[M,N] f[M]",
+     "linear %1, %2, %3 {activation=gelu} : f[R,M]\nsaved %4 {index=0} : f[R,M]", TERMS, 2, 'N',
+     REFUSED},
 
     {"sum", "f[R,N]", "sum %1 {axis=1} : f[R]", TERMS, 23, 0, 0},
     {"sum", "f[R,N]", "sum %1 {axis=0 keep=true} : f[1,N]", TERMS, 1, 0, 0},
@@ -710,7 +724,7 @@ static double bound_of(const op_case *c, const sizes *z, zf_dtype dtype, bool re
                                                            : fabs(exact);
     if (strstr(c->text, ": g[")) dtype = ZF_F32;
     if (c->scale == EXACT) return 0;
-    if (dtype == ZF_BF16) return 0x1.01p-8 * fabs(exact);
+    if (dtype == ZF_BF16) return 0x1.01p-8 * fabs(exact) + 0x1p-134;
     if (dtype == ZF_F16) return 0x1.01p-11 * fabs(exact) + 0x1p-25;
     return (reference ? 0x1.01p-24 * fabs(exact) : units * 0x1p-24 * scale) + 0x1p-149;
 }

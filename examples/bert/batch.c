@@ -123,10 +123,10 @@ static bool add_window(bert_examples *x, window w)
     return true;
 }
 
-/* How many of n words are chosen: 15%, rounded, and one at least. */
-static int64_t wanted_labels(int64_t n)
+/* How many of n words are chosen: so many percent, rounded, and one at least. */
+static int64_t wanted_labels(const bert_examples_desc *desc, int64_t n)
 {
-    int64_t wanted = (n * masked_percent + 50) / 100;
+    int64_t wanted = (n * desc->masked_percent + 50) / 100;
     return wanted ? wanted : 1;
 }
 
@@ -161,6 +161,11 @@ bert_examples *bert_examples_new(const bert_examples_desc *desc, char *err, size
                   least_sequence, most_sequence);
         return NULL;
     }
+    if (desc->masked_percent < 0 || desc->masked_percent > 100) {
+        bert_fail(err, err_size, "%d%% of the words are to be masked; 1 to 100 are possible",
+                  desc->masked_percent);
+        return NULL;
+    }
     if (desc->max_predictions < 0 || desc->max_predictions > desc->sequence - specials) {
         bert_fail(err, err_size, "at most %d predictions in a sequence of %d; 1 to %d are possible",
                   desc->max_predictions, desc->sequence, desc->sequence - specials);
@@ -192,8 +197,9 @@ bert_examples *bert_examples_new(const bert_examples_desc *desc, char *err, size
     if (x) {
         *x = (bert_examples){.desc = *desc, .split = split};
         x->key = desc->held_out ? 0 : bert_mix(desc->seed + golden);
+        if (!desc->masked_percent) x->desc.masked_percent = masked_percent;
         if (!desc->max_predictions)
-            x->desc.max_predictions = (int32_t)wanted_labels(desc->sequence - specials);
+            x->desc.max_predictions = (int32_t)wanted_labels(&x->desc, desc->sequence - specials);
         if (cut_windows(x)) return x;
         bert_examples_free(x);
     }
@@ -322,7 +328,7 @@ static void hide(bert_batch *batch, int32_t row, int64_t in_a, int64_t in_b,
                  const bert_examples_desc *desc, draws *d)
 {
     int32_t *ids = batch->input_ids + (int64_t)row * batch->sequence;
-    int64_t left = in_a + in_b, wanted = wanted_labels(left);
+    int64_t left = in_a + in_b, wanted = wanted_labels(desc, left);
     if (wanted > desc->max_predictions) wanted = desc->max_predictions;
     for (int32_t t = 1; wanted; t++) {
         int64_t kind;

@@ -22,7 +22,8 @@ typedef struct bert_examples_desc {
                                 * run is judged by the same examples */
     uint64_t seed;
     int32_t sequence;        /* T, [CLS] and both [SEP] included: 8 to 65536 */
-    int32_t max_predictions; /* labels of one example at most; 0: all, 0.15 (T - 3) rounded */
+    int32_t masked_percent;  /* of the words, 1 to 100; 0: 15 */
+    int32_t max_predictions; /* labels of one example at most; 0: all: masked_percent of T - 3 */
     int32_t pad, unk, cls, sep, mask; /* ids; the masks' random words are none of them */
     zf_allocator allocator;           /* {0}: the C library's; for the feeder's batches as well */
 } bert_examples_desc;

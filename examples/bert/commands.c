@@ -83,9 +83,9 @@ int bert_command_eval(int argc, char **argv)
     if (!corpus) return bert_usage_error(argv, "a text is needed: --corpus FILE");
     if (!bert_checkpoint_cased(load, &cased, &error)) return bert_error("%s", error.text);
     snprintf(vocab, sizeof vocab, "%s/vocab.txt", load);
-    if (!bert_text_open(&text, corpus, vocab, cased, seq, 1, threads)) return EXIT_FAILED;
+    if (!bert_text_open(&text, corpus, vocab, cased, seq, 0, 1, threads)) return EXIT_FAILED;
     good = bert_checkpoint_open(&s, load, &config,
-                                &(bert_shape){batch, seq, bert_predictions(batch, seq)}, threads,
+                                &(bert_shape){batch, seq, bert_predictions(batch, seq, 0)}, threads,
                                 &error);
     if (good) {
         good = bert_session_score(&s, text.held_out, batches, &score, &error);

@@ -32,13 +32,14 @@ typedef struct bert_text {
     bert_examples *train, *held_out;
 } bert_text;
 
-/* False after printing why. */
+/* The training examples have that many percent of their words masked, 0 meaning 15; the held-out
+ * ones always 15. False after printing why. */
 bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased,
-                    int64_t sequence, uint64_t seed, int64_t threads);
+                    int64_t sequence, int64_t masked_percent, uint64_t seed, int64_t threads);
 void bert_text_close(bert_text *t);
 
-/* Labelled positions of a batch of examples, at most. */
-int64_t bert_predictions(int64_t batch, int64_t sequence);
+/* Labelled positions of a batch of examples, training or held out, at most. */
+int64_t bert_predictions(int64_t batch, int64_t sequence, int64_t masked_percent);
 
 /* Prints sentences of the held-out split, one word masked in each, with the best guesses. `with`
  * holds the parameters. */

@@ -225,7 +225,7 @@ static bool cut_batch(bert_job *job)
     }
     job->shape = (bert_shape){o->batch / parts, o->seq, 0};
     job->shape.predictions = job->batches ? bert_batch_file_predictions(job->batches, parts)
-                                          : bert_predictions(job->shape.batch, o->seq);
+                                          : bert_predictions(job->shape.batch, o->seq, o->masked);
     return true;
 }
 
@@ -240,8 +240,8 @@ static bool open_data(bert_job *job, zf_error *error)
         o->batch = job->batches->examples, o->seq = job->batches->sequence;
         return true;
     }
-    if (!bert_text_open(&job->text, o->corpus, o->vocab, o->cased, o->seq, (uint64_t)o->seed,
-                        o->threads))
+    if (!bert_text_open(&job->text, o->corpus, o->vocab, o->cased, o->seq, o->masked,
+                        (uint64_t)o->seed, o->threads))
         return false;
     if (strpbrk(o->model, "./") == NULL) job->config.vocab = bert_vocab_size(job->text.vocab);
     if (job->config.vocab < bert_vocab_size(job->text.vocab))
@@ -402,6 +402,7 @@ int bert_command_pretrain(int argc, char **argv)
 {
     bert_job job = {.o = {.model = "mini",
                           .seq = 128,
+                          .masked = 15,
                           .batch = 16,
                           .steps = 1000,
                           .optimizer = BERT_ADAMW,
@@ -429,6 +430,8 @@ int bert_command_pretrain(int argc, char **argv)
         {"cased", OPTION_FLAG, NULL, &o->cased, 0, 0,
          "the vocabulary tells capitals and accents apart"},
         {"seq", OPTION_COUNT, "T", &o->seq, 8, 65536, "tokens of an example"},
+        {"masked", OPTION_COUNT, "PERCENT", &o->masked, 1, 100,
+         "of the words of training examples; held-out ones have 15"},
         {"batch", OPTION_COUNT, "B", &o->batch, 1, 1 << 20, "examples of a step"},
         {"steps", OPTION_COUNT, "N", &o->steps, 0, 1e12, "steps in all; 0 only evaluates the loss"},
         {"optimizer", OPTION_CHOICE, "adamw|lamb|sgd", &o->optimizer, 0, 0, "the update"},

@@ -8,7 +8,7 @@
 
 static const char *const optimizer_names[] = {"adamw", "lamb", "sgd"}; /* by bert_optimizer */
 
-enum { SETTINGS = 13, NOTES, SETTING_TEXT = 64 };
+enum { SETTINGS = 14, NOTES, SETTING_TEXT = 64 };
 
 /* The settings that must be equal for a run to go on with the same bits, as notes of its
  * checkpoint; behind them how many parts a global batch has, which may change. `text` holds the
@@ -23,6 +23,7 @@ static void setting_notes(const bert_run *r, zf_note notes[NOTES], char text[NOT
     } all[NOTES] = {
         {"cased", o->cased ? "yes" : "no", 0},
         {"seq", NULL, (double)o->seq},
+        {"masked", NULL, (double)o->masked},
         {"batch", NULL, (double)o->batch},
         {"optimizer", optimizer_names[o->optimizer], 0},
         {"schedule", zf_schedule_name((zf_schedule_kind)o->schedule), 0},

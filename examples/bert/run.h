@@ -10,7 +10,8 @@
 typedef struct bert_settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
         *dump, *dump_grads, *cost, *save_cost;
-    int64_t seq, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches, save_every;
+    int64_t seq, masked, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
+        save_every;
     int64_t ranks, zero, micro_batches, bucket, prefetch;
     double lr, end_lr, weight_decay, clip, dropout, deadline;
     bool cased, quiet;

@@ -10,17 +10,20 @@ static int64_t encode(const void *user, const char *text, size_t bytes, int32_t 
     return bert_encode(user, text, bytes, 0, ids, cap);
 }
 
-int64_t bert_predictions(int64_t batch, int64_t sequence)
+int64_t bert_predictions(int64_t batch, int64_t sequence, int64_t masked_percent)
 {
-    /* As bert_examples_desc.max_predictions 0 */
-    return batch * (int64_t)(0.15 * (double)(sequence - 3) + 0.5);
+    int64_t percent = masked_percent > 15 ? masked_percent : 15;
+    return batch * (((sequence - 3) * percent + 50) / 100);
 }
 
 static bool examples(bert_examples **out, const bert_text *t, bool held_out, int64_t sequence,
-                     uint64_t seed, char *err, size_t size)
+                     int64_t masked_percent, uint64_t seed, char *err, size_t size)
 {
-    bert_examples_desc d = {
-        .corpus = t->corpus, .held_out = held_out, .seed = seed, .sequence = (int32_t)sequence};
+    bert_examples_desc d = {.corpus = t->corpus,
+                            .held_out = held_out,
+                            .seed = seed,
+                            .sequence = (int32_t)sequence,
+                            .masked_percent = (int32_t)masked_percent};
     d.pad = bert_vocab_id(t->vocab, "[PAD]"), d.unk = bert_vocab_id(t->vocab, "[UNK]");
     d.cls = bert_vocab_id(t->vocab, "[CLS]"), d.sep = bert_vocab_id(t->vocab, "[SEP]");
     d.mask = bert_vocab_id(t->vocab, "[MASK]");
@@ -28,7 +31,7 @@ static bool examples(bert_examples **out, const bert_text *t, bool held_out, int
 }
 
 bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased,
-                    int64_t sequence, uint64_t seed, int64_t threads)
+                    int64_t sequence, int64_t masked_percent, uint64_t seed, int64_t threads)
 {
     char err[512] = "out of memory";
     bool good;
@@ -41,8 +44,8 @@ bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool ca
                               .threads = (int)threads};
         good = (t->corpus = bert_corpus_load(corpus, &d, err, sizeof err)) != NULL;
     }
-    good = good && examples(&t->train, t, false, sequence, seed, err, sizeof err) &&
-           examples(&t->held_out, t, true, sequence, seed, err, sizeof err);
+    good = good && examples(&t->train, t, false, sequence, masked_percent, seed, err, sizeof err) &&
+           examples(&t->held_out, t, true, sequence, 0, seed, err, sizeof err);
     if (good) return true;
     bert_error("%s", err);
     bert_text_close(t);
@@ -99,8 +102,8 @@ bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vo
         error->status = bert_session_feed(&s, &batch, 1, 1);
         if (error->status)
             snprintf(error->text, sizeof error->text, "%s", zf_program_error(s.program));
-        good = !error->status &&
-               bert_session_guess(&s, masks, bert_vocab_size(vocab), guesses, error);
+        good =
+            !error->status && bert_session_guess(&s, masks, bert_vocab_size(vocab), guesses, error);
     }
     if (good && s.rank == 0) printf("  %s\n", text);
     for (int64_t m = 0; m < masks && good && s.rank == 0; m++) {

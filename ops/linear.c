@@ -1,0 +1,192 @@
+/* linear: a product with what follows it while the tile is in cache.
+ *
+ *     %4 = linear %1, %2, %3 {activation=gelu} : f32[4,8,32]
+ *
+ *     u = x w^T + b         x [...,k], w [n,k], b [n] or none
+ *     y = activation(u)
+ *     du = dy activation'   dx = du w   dw = du^T x   db = sum over rows of du
+ *
+ * saved 0: u, of gelu and silu, whose derivative is not a function of y. The others need y alone.
+ *
+ * f32: the bits are those of matmul, add and the activation one after the other.
+ */
+
+typedef enum zfi_activation {
+    ZFI_NO_ACTIVATION,
+    ZFI_GELU,
+    ZFI_GELU_TANH,
+    ZFI_RELU,
+    ZFI_SILU,
+    ZFI_TANH,
+    ZFI_SIGMOID
+} zfi_activation;
+
+static zf_status zfi_infer_linear(zfi_infer *c)
+{
+    zf_status status = zfi_infer_dtypes(c, true);
+    const zf_shape *x = &c->args[0]->shape, *w = &c->args[1]->shape;
+    if (status) return status;
+    if (x->rank < 1 || w->rank != 2 || zfi_last(x) != w->dims[1])
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "x [..., k] and w [n, k] are needed");
+    if (c->arg_count > 2 &&
+        (c->args[2]->shape.rank != 1 || c->args[2]->shape.dims[0] != w->dims[0]))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the bias must be [%lld]", (long long)w->dims[0]);
+    if (c->attributes[0].i < 0 || c->attributes[0].i > ZFI_SIGMOID)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "there is no activation %lld",
+                              (long long)c->attributes[0].i);
+    c->dtype = c->args[0]->dtype;
+    c->shape = *x;
+    c->shape.dims[x->rank - 1] = w->dims[0];
+    return ZF_OK;
+}
+
+static bool zfi_saved_linear(const zf_graph *g, const zfi_node *node, int64_t index,
+                             zf_dtype *dtype, zf_shape *shape)
+{
+    int64_t activation = node->attributes[0].i;
+    (void)g;
+    *dtype = node->dtype, *shape = node->shape;
+    return index == 0 &&
+           (activation == ZFI_GELU || activation == ZFI_GELU_TANH || activation == ZFI_SILU);
+}
+
+static void zfi_grad_linear(zfi_grad *c)
+{
+    zf_shape w = zf_tensor_shape(c->x[1]), y = zf_tensor_shape(c->y);
+    int64_t rows = y.rank == 1 ? 1 : zfi_row_count(&y);
+    zf_tensor du = c->dy, x;
+    switch (c->attributes[0].i) {
+    case ZFI_GELU: du = zfi_op(gelu_grad, NULL, du, zfi_saved(c->y, 0)); break;
+    case ZFI_GELU_TANH:
+        du = zfi_op(gelu_grad, zfi_with({.i = 1}), du, zfi_saved(c->y, 0));
+        break;
+    case ZFI_RELU: du = zfi_op(relu_grad, NULL, du, c->y); break;
+    case ZFI_SILU: du = zfi_op(silu_grad, NULL, du, zfi_saved(c->y, 0)); break;
+    case ZFI_TANH: du = zfi_op(tanh_grad, NULL, du, c->y); break;
+    case ZFI_SIGMOID: du = zfi_op(sigmoid_grad, NULL, du, c->y); break;
+    default: break;
+    }
+    du = zf_reshape(du, ZF_SHAPE(rows, w.dims[0]));
+    x = zf_reshape(c->x[0], ZF_SHAPE(rows, w.dims[1]));
+    if (c->need[0])
+        c->dx[0] = zf_reshape(zfi_matmul_of(du, false, c->x[1], false), zf_tensor_shape(c->x[0]));
+    if (c->need[1]) c->dx[1] = zfi_matmul_of(du, true, x, false);
+    if (c->count > 2 && c->need[2]) c->dx[2] = zfi_sum_like(du, c->x[2]);
+}
+
+/* ------------------------------------------------------------------------------ kernels */
+
+static double zfi_activate_f64(int64_t activation, double u)
+{
+    switch (activation) {
+    case ZFI_GELU: return zfi_gelu_f64(u, 0);
+    case ZFI_GELU_TANH: return zfi_gelu_f64(u, 1);
+    case ZFI_RELU: return u <= 0 ? 0 : u;
+    case ZFI_SILU: return u * zfi_sigmoid_f64(u);
+    case ZFI_TANH: return tanh(u);
+    case ZFI_SIGMOID: return zfi_sigmoid_f64(u);
+    default: return u;
+    }
+}
+
+static const zf_array *zfi_saved_out(const zf_launch *l, int index)
+{
+    return l->saved && l->saved[index].data ? &l->saved[index] : NULL;
+}
+
+static void zfi_linear_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zf_array *x = &l->args[0], *w = &l->args[1], *u = zfi_saved_out(l, 0);
+    int64_t k = w->shape.dims[1], n = w->shape.dims[0];
+    for (int64_t i = first; i < last; i++) { /* out[row,col] */
+        int64_t row = i / n, col = i % n;
+        double sum = 0;
+        for (int64_t p = 0; p < k; p++) sum += zfi_get(x, row * k + p) * zfi_get(w, col * k + p);
+        if (l->arg_count > 2) sum += zfi_get(&l->args[2], col);
+        if (u) zfi_set(u, i, sum);
+        zfi_set(&l->out, i, zfi_activate_f64(l->attributes[0].i, sum));
+    }
+}
+
+/* y = activation(u) of n numbers; y may be u. */
+static void zfi_activate(zfi_isa isa, int64_t activation, float *y, const float *u, int64_t n)
+{
+    switch (activation) {
+    case ZFI_GELU: zfi_vgelu(isa, y, u, n); break;
+    case ZFI_GELU_TANH: zfi_vgelu_tanh(isa, y, u, n); break;
+    case ZFI_RELU: zfi_relu_run(isa, y, u, u, 0, n); break;
+    case ZFI_SILU: zfi_vsilu(isa, y, u, n); break;
+    case ZFI_TANH: zfi_vtanh(isa, y, u, n); break;
+    case ZFI_SIGMOID: zfi_vsigmoid(isa, y, u, n); break;
+    default: break;
+    }
+}
+
+ZFI_BODY void zfi_add_run_body(zfi_isa isa, float *y, const float *x, int64_t n)
+{
+    (void)isa;
+    ZFI_VECTOR
+    for (int64_t i = 0; i < n; i++) y[i] += x[i];
+}
+ZFI_KERNEL(zfi_add_run, (float *y, const float *x, int64_t n), (y, x, n))
+
+typedef struct zfi_linear {
+    const zf_launch *launch;
+    const float *bias; /* or NULL */
+    float *u;          /* or NULL */
+} zfi_linear;
+
+/* Bias, activation and what is saved, on a block of the product. */
+static void zfi_linear_epilogue(void *context, float *c, int64_t c_row_stride, int64_t row,
+                                int64_t col, int64_t rows, int64_t cols)
+{
+    const zfi_linear *e = context;
+    zfi_isa isa = zfi_cpu_of(e->launch)->isa;
+    for (int64_t i = 0; i < rows; i++) {
+        float *y = c + i * c_row_stride;
+        if (e->bias) zfi_add_run(isa, y, e->bias + col, cols);
+        if (e->u) memcpy(e->u + (row + i) * c_row_stride + col, y, (size_t)cols * sizeof *y);
+        zfi_activate(isa, e->launch->attributes[0].i, y, y, cols);
+    }
+}
+
+static zfi_matmul_desc zfi_linear_product(const zf_launch *l)
+{
+    int64_t n = l->args[1].shape.dims[0], k = l->args[1].shape.dims[1];
+    return (zfi_matmul_desc){.m = n ? zfi_count(&l->out) / n : 0,
+                             .n = n,
+                             .k = k,
+                             .batch = 1,
+                             .a = l->args[0].data,
+                             .b = l->args[1].data,
+                             .c = l->out.data,
+                             .a_row = k,
+                             .a_col = 1,
+                             .b_row = 1,
+                             .b_col = k,
+                             .c_row = n};
+}
+
+static size_t zfi_scratch_linear(const zf_launch *l)
+{
+    zfi_matmul_desc d = zfi_linear_product(l);
+    d.epilogue = zfi_linear_epilogue;
+    if (!zfi_fast(l)) return 0;
+    return zfi_matmul_scratch(zfi_cpu_of(l)->isa, zfi_pool_threads(zfi_cpu_of(l)->pool), &d);
+}
+
+static zf_status zfi_cpu_linear(const zf_launch *l)
+{
+    zfi_matmul_desc d = zfi_linear_product(l);
+    const zf_array *u = zfi_saved_out(l, 0);
+    zfi_linear e = {l, l->arg_count > 2 ? l->args[2].data : NULL, u ? u->data : NULL};
+    if (!zfi_count(&l->out)) return ZF_OK;
+    if (!zfi_fast(l)) {
+        zfi_split(l, zfi_count(&l->out), 1, zfi_linear_reference);
+        return ZF_OK;
+    }
+    d.epilogue = zfi_linear_epilogue;
+    d.epilogue_context = &e;
+    zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
+    return ZF_OK;
+}

@@ -1,0 +1,32 @@
+/* saved: a value that a node leaves for its gradient, beside its result.
+ *
+ *     %9  = linear %1, %2, %3 {activation=gelu} : f32[4,32]
+ *     %12 = saved %9 {index=0} : f32[4,32]       x w^T + b, of which %9 is the gelu
+ *
+ * The node that is its operand makes it, and only where there is a saved node: a forward pass alone
+ * does without. It has bytes of its own, from its operand's turn to its last use, and takes no time
+ * itself. Which values there are, the file of each row says.
+ */
+
+/* Dtype and shape of saved value `index` of a node; false: it leaves none of that index. */
+static bool zfi_saved_type(const zf_graph *g, const zfi_node *node, int64_t index, zf_dtype *dtype,
+                           zf_shape *shape)
+{
+    switch (node->op) {
+    case ZF_OP_linear: return zfi_saved_linear(g, node, index, dtype, shape);
+    default: return false;
+    }
+}
+
+static zf_status zfi_infer_saved(zfi_infer *c)
+{
+    int64_t index = c->attributes[0].i;
+    if (index >= 0 && index < ZF_MAX_SAVED &&
+        zfi_saved_type(c->graph, c->args[0], index, &c->dtype, &c->shape))
+        return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%s leaves nothing under index %lld",
+                          c->graph->rows[c->args[0]->op].name, (long long)index);
+}
+
+#define zfi_grad_saved zfi_grad_refuse
+#define zfi_cpu_saved  zfi_cpu_nothing

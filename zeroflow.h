@@ -254,6 +254,10 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     /* fused */                                                                                    \
     X(saved, 1, 1, "index:i", 0)                                                                   \
     X(linear, 2, 3, "activation:e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)", 0)                \
+    X(residual_norm, 4, 5, "p:f stream:i eps:f", ZF_OP_INPLACE)                                    \
+    X(embed_norm, 7, 7, "p:f stream:i eps:f", 0)                                                   \
+    X(residual_norm_grad, 4, 4, "p:f stream:i", ZF_OP_INPLACE)                                     \
+    X(affine, 3, 3, "", ZF_OP_INPLACE)                                                             \
     /* ranks: made by zf_zero */                                                                   \
     X(unit, 1, ZF_MAX_OPERANDS, "at:l size:i world:i", ZF_OP_LEAF)                                 \
     X(accumulator, 0, 0, "", ZF_OP_LEAF)                                                           \
@@ -1358,6 +1362,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "ops/collective.c"
 #include "ops/update.c"
 #include "ops/linear.c"
+#include "ops/fused_norm.c"
 #include "ops/saved.c"
 #include "ops/table.c"
 #include "ir/print.c"

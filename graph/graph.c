@@ -109,6 +109,10 @@ static bool zfi_has(const zf_graph *g, int32_t id, uint32_t flag)
     return (zfi_row_of(g, id)->flags & flag) != 0;
 }
 
+/* The row draws random numbers: dropout, or an operator that has one in it. Its first attributes are
+ * p and stream then. */
+static bool zfi_draws(const zfi_row *row) { return !strncmp(row->attributes, "p:f stream:i", 12); }
+
 static int64_t zfi_node_count(const zfi_node *node) { return zf_shape_count(node->shape); }
 
 static size_t zfi_node_bytes(const zfi_node *node)
@@ -339,7 +343,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
         g->nodes[n->args[0]].saved[n->attributes[0].i] = id;
     if (node.name && !g->memory.failed) g->names = zfi_map_put(&g->memory, g->names, node.name, id);
     if (g->memory.failed) return zfi_graph_nomem(g), 0;
-    if (n->op == ZF_OP_dropout && n->attributes[1].i >= g->random_streams)
+    if (zfi_draws(row) && n->attributes[1].i >= g->random_streams)
         g->random_streams = n->attributes[1].i + 1;
     return id;
 }

@@ -156,6 +156,12 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
     const zfi_node *node = &g->nodes[id];
     bool own = r->shares & ZFI_OTHER;
     zfi_stand s = {.cause = id};
+    if (zfi_draws(zfi_row_of(g, id))) {
+        s = zfi_stand_of_args(r, node);
+        s.bits = (uint8_t)((s.bits | r->shares) & ~ZFI_KNOWN);
+        s.cause = id;
+        return s;
+    }
     switch (node->op) {
     case ZF_OP_input:
         if (zfi_node_count(node) != 1) s.bits = r->shares;
@@ -181,11 +187,6 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
         for (int32_t k = 0; k < node->arg_count; k++)
             s.bits |= r->at[node->args[k]].bits & ZFI_SUMMED;
         s.pack = s.sum = id;
-        return s;
-    case ZF_OP_dropout:
-        s = zfi_stand_of_args(r, node);
-        s.bits = (uint8_t)((s.bits | r->shares) & ~ZFI_KNOWN);
-        s.cause = id;
         return s;
     case ZF_OP_square_sums: /* a part is whole blocks */
         s = zfi_stand_of_args(r, node);
@@ -435,7 +436,7 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     if (zfi_has(g, id, ZF_OP_EFFECT)) return;
     r->at[id] = zfi_stand_of_node(r, id);
     r->at[id].varies =
-        node->op == ZF_OP_dropout || (zfi_has(g, id, ZF_OP_LEAF) && node->op != ZF_OP_constant);
+        zfi_draws(zfi_row_of(g, id)) || (zfi_has(g, id, ZF_OP_LEAF) && node->op != ZF_OP_constant);
     for (int32_t k = 0; k < node->arg_count; k++) r->at[id].varies |= r->at[node->args[k]].varies;
 }
 

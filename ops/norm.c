@@ -87,13 +87,19 @@ static zf_status zfi_infer_softmax_grad(zfi_infer *c)
     return status ? status : zfi_infer_like(c, 0);
 }
 
+/* Attribute k is the eps of a norm. */
+static zf_status zfi_infer_eps(const zfi_infer *c, int k)
+{
+    double eps = c->attributes[k].f;
+    if (eps >= 0 && !isinf(eps)) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "eps = %g must be finite and not negative", eps);
+}
+
 static zf_status zfi_infer_moments(zfi_infer *c)
 {
     zf_status status = zfi_infer_rows(c, 0);
-    double eps = c->attributes[0].f;
+    if (!status) status = zfi_infer_eps(c, 0);
     if (status) return status;
-    if (!(eps >= 0) || isinf(eps))
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "eps = %g must be finite and not negative", eps);
     c->dtype = zfi_wide(c->args[0]->dtype);
     c->shape = c->args[0]->shape;
     c->shape.dims[c->shape.rank - 1] = 2;

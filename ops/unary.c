@@ -67,7 +67,8 @@ static zf_status zfi_infer_cast(zfi_infer *c)
     return ZF_OK;
 }
 
-static zf_status zfi_infer_dropout(zfi_infer *c)
+/* Attributes 0 and 1 are p and stream of a dropout. */
+static zf_status zfi_infer_mask(const zfi_infer *c)
 {
     double p = c->attributes[0].f;
     int64_t stream = c->attributes[1].i;
@@ -76,7 +77,13 @@ static zf_status zfi_infer_dropout(zfi_infer *c)
     if (stream < 0 || stream > UINT32_MAX)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "stream %lld must be 0 to 2^32 - 1",
                               (long long)stream);
-    return zfi_infer_alike(c);
+    return ZF_OK;
+}
+
+static zf_status zfi_infer_dropout(zfi_infer *c)
+{
+    zf_status status = zfi_infer_mask(c);
+    return status ? status : zfi_infer_alike(c);
 }
 
 /* --------------------------------------------------------------------------- gradients */

@@ -60,6 +60,9 @@ static size_t zfi_cpu_scratch(void *self, const zf_launch *l)
     switch (l->op) {
     case ZF_OP_matmul: return zfi_scratch_matmul(l);
     case ZF_OP_linear: return zfi_scratch_linear(l);
+    case ZF_OP_residual_norm: return zfi_scratch_residual_norm(l);
+    case ZF_OP_embed_norm: return zfi_scratch_embed_norm(l);
+    case ZF_OP_residual_norm_grad: return zfi_scratch_residual_norm_grad(l);
     case ZF_OP_sum:
     case ZF_OP_sum_to: return zfi_scratch_sum_to(l);
     case ZF_OP_norm_gamma_grad: return zfi_scratch_norm_gamma_grad(l);

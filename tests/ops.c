@@ -229,6 +229,38 @@ static const op_case cases[] = {
     {"norm_gamma_grad", "f[R,N] f[R,N]",
      "moments %2 {eps=1e-05} : g[R,2]\nnorm_gamma_grad %1, %2, %3 : f[N]", NORM, 160, 'R',
      REFUSED | WIDE},
+    {"residual_norm", "f[R,N] f[R,N] f[N] f[N]",
+     "residual_norm %1, %2, %3, %4 {eps=1e-05} : f[R,N]", NORM, 96, 0, WIDE},
+    {"residual_norm", "f[2,R,N] f[2,R,N] f[N] f[N] f[N]",
+     "residual_norm %1, %2, %3, %4, %5 {p=0.25 stream=7 eps=1e-05} : f[2,R,N]", NORM, 96, 0,
+     WIDE | RANDOM},
+    {"residual_norm", "f[N] f[N] f[N] f[N] f[N]",
+     "residual_norm %1, %2, %3, %4, %5 {eps=1e-05} : f[N]", NORM, 96, 0, WIDE},
+    {"saved", "f[R,N] f[R,N] f[N] f[N]",
+     "residual_norm %1, %2, %3, %4 {eps=1e-05} : f[R,N]\nsaved %5 {index=0} : f[R,N]", NORM, 96, 0,
+     REFUSED | WIDE},
+    {"saved", "f[R,N] f[R,N] f[N] f[N]",
+     "residual_norm %1, %2, %3, %4 {eps=1e-05} : f[R,N]\nsaved %5 {index=1} : g[R]", NORM, 96, 0,
+     REFUSED | WIDE},
+    {"embed_norm", "f[N,K] x[R,3] f[N,K] y[R,3] f[3,K] f[K] f[K]",
+     "embed_norm %1, %2, %3, %4, %5, %6, %7 {p=0.25 stream=7 eps=1e-05} : f[R,3,K]", NORM, 96, 0,
+     NEEDS_N | RANDOM},
+    {"residual_norm_grad", "f[R,N] f[R,N] v[R] f[N]",
+     "residual_norm_grad %1, %2, %3, %4 {p=0.25 stream=7} : f[R,N]", NORM, 160, 0,
+     REFUSED | RANDOM},
+    {"saved", "f[R,N] f[R,N] v[R] f[N]",
+     "residual_norm_grad %1, %2, %3, %4 {p=0.25 stream=7} : f[R,N]\nsaved %5 {index=0} : f[R,N]",
+     NORM, 160, 0, REFUSED | RANDOM},
+    {"saved", "f[R,N] f[R,N] v[R] f[N]",
+     "residual_norm_grad %1, %2, %3, %4 : f[R,N]\nsaved %5 {index=1} : f[N]", TERMS, 1, 'R',
+     REFUSED},
+    {"saved", "f[R,N] f[R,N] v[R] f[N]",
+     "residual_norm_grad %1, %2, %3, %4 : f[R,N]\nsaved %5 {index=2} : f[N]", TERMS, 1, 'R',
+     REFUSED},
+    {"saved", "f[R,N] f[R,N] v[R] f[N]",
+     "residual_norm_grad %1, %2, %3, %4 {p=0.25 stream=7} : f[R,N]\nsaved %5 {index=3} : f[N]",
+     NORM, 160, 'R', REFUSED | RANDOM},
+    {"affine", "f[R,N] f[N] f[N]", "affine %1, %2, %3 : f[R,N]", TERMS, 2, 0, 0},
 
     {"gather_rows", "f[N,M] x[R]", "gather_rows %1, %2 : f[R,M]", EXACT, 0, 0, NEEDS_N},
     {"gather_rows", "f[N,M] y[R,2]", "gather_rows %1, %2 : f[R,2,M]", EXACT, 0, 0, NEEDS_N},
@@ -279,6 +311,7 @@ static int64_t size_of(char letter, const sizes *z)
     case 'F': return z->R - z->R / 4;
     case 'G': return z->R - z->R / 4 - z->R / 3;
     case 'H': return 2 * z->R;
+    case 'K': return z->M + 4;
     case 'P': return z->N + 5;
     case 'Q': return (z->R * z->N + 1023) / 1024;
     case 'S': return z->R * z->N;

@@ -225,9 +225,11 @@ bench: $(BENCHES:%=build/%) ## build the benchmarks; the head of each bench/*.c 
 
 SHARE = $(DESTDIR)$(PREFIX)/share
 
-install: dist ## install the header, a pkg-config file and a CMake package (PREFIX, DESTDIR)
-	install -d $(DESTDIR)$(PREFIX)/include $(SHARE)/pkgconfig $(SHARE)/cmake/zeroflow
+install: dist ## install the header, zeroflow_mpi.c, a pkg-config file and a CMake package (PREFIX, DESTDIR)
+	install -d $(DESTDIR)$(PREFIX)/include $(SHARE)/pkgconfig $(SHARE)/cmake/zeroflow \
+	    $(SHARE)/zeroflow
 	install -m 644 dist/zeroflow.h $(DESTDIR)$(PREFIX)/include
+	install -m 644 zeroflow_mpi.c $(SHARE)/zeroflow
 	install -m 644 tools/install/zeroflow-config.cmake $(SHARE)/cmake/zeroflow
 	sed 's/@VERSION@/$(VERSION)/' tools/install/zeroflow-config-version.cmake \
 	    > $(SHARE)/cmake/zeroflow/zeroflow-config-version.cmake

@@ -595,6 +595,17 @@ typedef struct zf_lamb_desc {
 } zf_lamb_desc;
 ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc);
 
+/* Merges nodes into ones that do their work at once, with less memory and traffic: before
+ * zf_autograd what the forward pass is made of, whose gradients then come with it; called once more
+ * behind the optimizer, what these have made. Each rewrite has a name and can be left out. desc
+ * NULL: all. */
+typedef struct zf_fuse_desc {
+    const char *without; /* names of rewrites not to be done, separated by commas; NULL: none */
+} zf_fuse_desc;
+ZF_API zf_status zf_fuse(zf_graph *graph, const zf_fuse_desc *desc);
+/* The name of a rewrite, 0 and up; NULL behind the last */
+ZF_API const char *zf_fuse_name(int32_t index);
+
 /* ZeRO (Rajbhandari et al., SC'20): the step of one rank becomes that of each of `world` ranks,
  * which share a global batch of world * micro_batches equal parts: rank r runs part k * world + r
  * as its micro-batch k. Parameters and their optimizer states are cut into equal parts over the
@@ -1380,6 +1391,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "passes/zero_micro.c"
 #include "passes/zero_update.c"
 #include "passes/zero.c"
+#include "passes/fuse.c"
 #include "passes/memory.c"
 #include "passes/prefetch.c"
 #include "run/crc32c.c"

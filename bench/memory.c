@@ -46,8 +46,7 @@ static bool make_plan(const settings *set, row *r, zf_error *error)
         return backend ? failed(error, ZF_ERR_NOMEM, "out of memory") : false;
     }
     m = bert_build(g, &d->config, &d->shape, false);
-    zf_autograd(g, m.loss), zf_simplify(g), zf_clip(g, d->clip);
-    zf_adamw(g, m.lr, &(zf_adamw_desc){.weight_decay = d->weight_decay});
+    bert_training_passes(g, &m, d);
     if (r->world > 1 || r->stage)
         zf_zero(g, &(zf_zero_desc){.stage = r->stage, .world = r->world, .micro_batches = 1});
     zf_memory(g, &(zf_memory_desc){.backend = backend});
@@ -72,8 +71,8 @@ static bool make_rank(void *user, const zf_comm *comm, zf_error *error)
     bert_session s;
     float lr = 1e-4f;
     bool good;
-    d.sharing = (bert_sharing){
-        .comm = comm, .micro_batches = 1, .stage = m->row->stage, .prefetch = -1};
+    d.sharing =
+        (bert_sharing){.comm = comm, .micro_batches = 1, .stage = m->row->stage, .prefetch = -1};
     if (!batch) return failed(error, ZF_ERR_NOMEM, "out of memory");
     if (!bert_session_open(&s, &d, error)) return false;
     good = !bert_session_feed(&s, batch, (double)batch->labelled * m->row->world,
@@ -135,8 +134,12 @@ static bool measure(const settings *set, row *r, double memory, zf_error *error)
 int main(int argc, char **argv)
 {
     const char *model = "base", *rest;
-    settings set = {.session = {.train = true, .weight_decay = 0.01, .clip = 1, .seed = 1,
-                                .threads = 1, .shape = {1, 128, 0}}};
+    settings set = {.session = {.train = true,
+                                .weight_decay = 0.01,
+                                .clip = 1,
+                                .seed = 1,
+                                .threads = 1,
+                                .shape = {1, 128, 0}}};
     int64_t vocab = 0;
     double memory = 12;
     const option_row rows[] = {

@@ -1,7 +1,7 @@
 /* One training step of BERT on made-up tokens: tokens per second, GFLOP/s, and where the time goes.
  *
  *     build/bench/step --model mini --vocab 8192 --batch 16 --seq 128 --threads 2 --steps 30
- *                      [--profile] [--json]
+ *                      [--no-fuse NAME,...] [--profile] [--json]
  *
  * The shapes and counts are those of bench/peers/torch_bert.py: 19 labelled positions in each 128
  * tokens, AdamW, dropout 0.1. Times are medians. --profile wraps the backend's launch with a clock
@@ -57,6 +57,7 @@ int main(int argc, char **argv)
         {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
         {"optimizer", OPTION_CHOICE, "adamw|lamb|sgd", &optimizer, 0, 0, "the update"},
+        {"no-fuse", OPTION_TEXT, "NAME,...", &d.no_fuse, 0, 0, "rewrites left out, or all"},
         {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},

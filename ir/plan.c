@@ -18,6 +18,9 @@
  * operands or its result are not written for another value. (That no node reads or writes these
  * values themselves is a rule of the nodes: queues.c.)
  *
+ * A concat of params that are neighbours may be where they are: it owns nothing, and to read it is
+ * to read them.
+ *
  * Only params, states and their units, which may be those of another program, have no place, and
  * what is a view of them, or a part, which lies where the rank says.
  */
@@ -94,6 +97,19 @@ static bool zfi_overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes)
     return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
 }
 
+/* The node is a concat of params that lie one behind the other, and is where they are. */
+static bool zfi_is_joined(const zf_graph *g, const zfi_node *node)
+{
+    int64_t at = node->offset;
+    if (node->op != ZF_OP_concat || !node->placed || node->attributes[0].i != 0) return false;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_node *x = &g->nodes[node->args[k]];
+        if (x->op != ZF_OP_param || !x->placed || x->offset != at) return false;
+        at += x->bytes;
+    }
+    return true;
+}
+
 /* The node's place is that of its bytes in its operand. */
 static bool zfi_lies_in_operand(const zf_graph *g, const zfi_node *node)
 {
@@ -147,13 +163,23 @@ static void zfi_play_leaf(zfi_play *p, int32_t id)
     else p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
 }
 
-/* The operands of a node, or what an output names, are intact. */
+/* The operands of a node, or what an output names, are intact; of a concat that is where its
+ * operands are, these. */
 static void zfi_play_reads(zfi_play *p, int32_t id)
 {
     zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
     for (int32_t k = 0; k < node->arg_count && node->op != ZF_OP_saved; k++) {
         int32_t arg = node->args[k], owner = p->owner[arg], found = owner;
+        if (zfi_is_joined(g, &g->nodes[arg])) {
+            const zfi_node *joined = &g->nodes[arg];
+            for (int32_t part = 0; part < joined->arg_count; part++)
+                if (p->made[joined->args[part]] > p->made[arg])
+                    zfi_verify_fail(g, id, "%%%d shows %%%d, which has been written since",
+                                    (int)arg, (int)joined->args[part]);
+            zfi_play_reads(p, arg);
+            continue;
+        }
         const zfi_node *x = &g->nodes[arg], *place = &g->nodes[p->place[arg]];
         if (place->placed)
             found = zfi_intruder(p->map, place->offset, place->offset + place->bytes, owner);
@@ -279,6 +305,7 @@ static void zfi_play_node(zfi_play *p, int32_t position)
     p->owner[id] = view ? p->owner[node->args[zfi_viewed(g, node, &at)]] : id;
     p->place[id] = view && !node->placed ? p->place[node->args[zfi_viewed(g, node, &at)]] : id;
     p->made[id] = position;
+    if (zfi_is_joined(g, node)) return;
     if (node->op == ZF_OP_saved) return; /* its bytes became its own where its operand was made */
     if (!view) zfi_play_result(p, id, id);
     for (int k = 0; k < ZF_MAX_SAVED; k++)

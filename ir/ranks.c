@@ -262,20 +262,24 @@ static void zfi_check_fill(zfi_ranks *r, int32_t id)
 
 /* --------------------------------------------------------------------------------- updates */
 
-/* `holder`, a unit or a pack, has something at each of the ranges of blocks that are updated;
- * otherwise the first block of one that it has not, -1: all there. */
+/* `holder`, a unit or a pack, has something at each of the ranges of blocks that are updated: one
+ * operand of that range or, of a pack, one that covers it. Otherwise the first block of one that it
+ * has not; -1: all there. */
 static int64_t zfi_missing_block(const zf_graph *g, int32_t holder, const zf_attribute *blocks)
 {
     const zfi_node *node = &g->nodes[holder];
     const int64_t *at = node->attributes[0].list.data, *range = blocks->list.data;
     int32_t k = 0;
-    for (int64_t b = 0; b < blocks->list.count; b += 2, k++) {
-        int64_t first = range[b] * ZFI_NORM_BLOCK, many = range[b + 1] - range[b];
-        while (
-            k < node->arg_count && at[k] <= first &&
-            !(at[k] == first && zfi_whole_blocks(zfi_node_count(&g->nodes[node->args[k]])) == many))
-            k++;
-        if (k == node->arg_count || at[k] != first) return range[b];
+    for (int64_t b = 0; b < blocks->list.count; b += 2) {
+        int64_t first = range[b], last = range[b + 1];
+        for (; k < node->arg_count; k++) {
+            int64_t begin = at[k] / ZFI_NORM_BLOCK,
+                    end = begin + zfi_whole_blocks(zfi_node_count(&g->nodes[node->args[k]]));
+            bool starts = at[k] % ZFI_NORM_BLOCK == 0;
+            if (starts && begin == first && end == last) break;
+            if (starts && node->op == ZF_OP_pack && begin <= first && last <= end) break;
+        }
+        if (k == node->arg_count) return first;
     }
     return -1;
 }

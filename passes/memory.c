@@ -11,12 +11,13 @@
  *
  * A buffer is the storage of a value and of all that share it: views (reshape, a slice of leading
  * rows), results written over an operand that dies there, and operands of a pack that die there,
- * which are made where they belong. Its life runs from the first definition to the last use; what a
- * node on a queue of its own reads and writes lives until that is waited for, an accumulator from
- * the start, and what a node saves from that node on. What would be a view of a parameter or state
- * and is still read when that is written is a copy instead. Placing buffers is packing rectangles
- * (life x size); two greedy orders are tried - by size, after Pisarchyk & Lee 2020, and by time
- * with the best fit - and the smaller arena is kept.
+ * which are made where they belong. Params of which a concat is made are put side by side, and it
+ * is a view of them. A buffer's life runs from the first definition to the last use; what a node on
+ * a queue of its own reads and writes lives until that is waited for, an accumulator from the
+ * start, and what a node saves from that node on. What would be a view of a parameter or state and
+ * is still read when that is written is a copy instead. Placing buffers is packing rectangles (life
+ * x size); two greedy orders are tried - by size, after Pisarchyk & Lee 2020, and by time with the
+ * best fit - and the smaller arena is kept.
  */
 
 typedef struct zfi_buffer {
@@ -28,6 +29,8 @@ typedef struct zfi_buffer {
     bool external; /* a parameter or state of another program: no place in this arena */
     int32_t host;  /* the buffer of a pack in which it lies, -1: none */
     int64_t at;    /* where in it */
+    int32_t next;  /* of a param: the buffer that must follow, whose concat is a view; -1: none */
+    bool follows;  /* it is such a one */
 } zfi_buffer;
 
 typedef struct zfi_placement {
@@ -103,14 +106,42 @@ static void zfi_find_uses(zfi_placement *p)
     }
 }
 
+/* The node at `position` is a concat of params that can be made neighbours: none of them is written
+ * before the last reader of the concat, and no other concat has any of them. Then they will be. */
+static bool zfi_joins_params(zfi_placement *p, int32_t id, int32_t position)
+{
+    const zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    if (node->op != ZF_OP_concat || node->attributes[0].i != 0) return false;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        int32_t x = node->args[k], b = p->buffer_of[x];
+        const zfi_buffer *buffer = b < 0 ? NULL : &p->buffers[b];
+        if (g->nodes[x].op != ZF_OP_param || !buffer || buffer->external || buffer->follows ||
+            buffer->next >= 0)
+            return false;
+        if (k + 1 < node->arg_count && (int64_t)zfi_node_bytes(&g->nodes[x]) != buffer->size)
+            return false;
+        if (p->written[x] <= p->last_use[id] && p->written_last[x] > position) return false;
+        for (int32_t other = 0; other < k; other++)
+            if (node->args[other] == x) return false;
+    }
+    for (int32_t k = 0; k + 1 < node->arg_count; k++) {
+        int32_t b = p->buffer_of[node->args[k]], next = p->buffer_of[node->args[k + 1]];
+        p->buffers[b].next = next;
+        p->buffers[next].follows = true;
+    }
+    return true;
+}
+
 /* The node at `position` shares the bytes of an operand, whose index is *k: it is a view, and no
  * reader would find a parameter or state changed since. What is written through always does. */
-static bool zfi_shares_operand(const zfi_placement *p, int32_t id, int32_t position, bool no_reuse,
+static bool zfi_shares_operand(zfi_placement *p, int32_t id, int32_t position, bool no_reuse,
                                int32_t *k, int64_t *at)
 {
     const zf_graph *g = p->graph;
     int32_t viewed = zfi_viewed(g, &g->nodes[id], at), buffer, leaf;
     *k = viewed;
+    if (!no_reuse && zfi_joins_params(p, id, position)) return *k = 0, true;
     if (viewed < 0) return false;
     if (g->nodes[id].op == ZF_OP_part || zfi_has(g, id, ZF_OP_COLLECTIVE)) return true;
     buffer = p->buffer_of[g->nodes[id].args[viewed]];
@@ -203,7 +234,9 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
             node->scratch_bytes = (int64_t)d->backend->scratch(d->backend->self, &l);
             if (node->scratch_bytes)
                 zfi_add_buffer(
-                    p, (zfi_buffer){.first = i, .last = i, .node = id, .scratch = true, .host = -1},
+                    p,
+                    (zfi_buffer){
+                        .first = i, .last = i, .node = id, .scratch = true, .host = -1, .next = -1},
                     node->scratch_bytes);
         }
         if (zfi_has(g, id, ZF_OP_EFFECT)) continue;
@@ -219,7 +252,8 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
                             .node = id,
                             .persistent = zfi_is_persistent(node),
                             .accumulates = node->op == ZF_OP_accumulator,
-                            .host = -1};
+                            .host = -1,
+                            .next = -1};
             b.external = d->share && zfi_is_written(node->op) && b.persistent;
             if (b.persistent) b.first = 0, b.last = end;
             if (b.accumulates) { /* the micro section runs again */
@@ -505,8 +539,8 @@ static int64_t zfi_largest_sum(zfi_placement *p, int32_t *node)
     return most;
 }
 
-/* Inputs, units, parameters, states, constants, each kind in the order of its nodes. Returns the
- * end of the last one. */
+/* Inputs, units, parameters, states, constants, each kind in the order of its nodes, but for params
+ * that are neighbours for a concat. Returns the end of the last one. */
 static int64_t zfi_place_persistent(zfi_placement *p)
 {
     static const zf_op kinds[] = {ZF_OP_input, ZF_OP_unit, ZF_OP_param, ZF_OP_state,
@@ -515,9 +549,14 @@ static int64_t zfi_place_persistent(zfi_placement *p)
     for (int k = 0; k < ZFI_COUNT(kinds); k++)
         for (int32_t n = 0; n < zfi_len(p->buffers); n++) {
             zfi_buffer *b = &p->buffers[n];
-            if (!b->persistent || b->external || p->graph->nodes[b->node].op != kinds[k]) continue;
-            b->offset = at;
-            at += b->size;
+            if (!b->persistent || b->external || b->follows ||
+                p->graph->nodes[b->node].op != kinds[k])
+                continue;
+            for (;; b = &p->buffers[b->next]) {
+                b->offset = at;
+                at += b->size;
+                if (b->next < 0) break;
+            }
         }
     return at;
 }

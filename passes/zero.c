@@ -89,7 +89,8 @@ static void zfi_run_zero(zfi_zero *z)
     for (int32_t i = 0; i < zfi_len(z->order); i++) {
         const zfi_node *node = &g->nodes[z->order[i]];
         int64_t at;
-        if (!node->update && zfi_viewed(g, node, &at) == 0 && z->flat_of[node->args[0]] >= 0)
+        if (!node->update && (zfi_viewed(g, node, &at) == 0 || zfi_joins_members(z, node)) &&
+            z->flat_of[node->args[0]] >= 0)
             z->flat_of[z->order[i]] = z->flat_of[node->args[0]];
         z->varies[z->order[i]] =
             node->op == ZF_OP_dropout ||

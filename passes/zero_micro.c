@@ -2,8 +2,8 @@
  * zero.c.
  *
  * What passes make of a parameter's uses: a run of uses of a cut unit lies between its all_gather
- * and its release, and what shows a parameter (view, reshape, leading rows) is made anew in each
- * run.
+ * and its release, and what shows parameters (view, reshape, leading rows, concat of neighbours) is
+ * made anew in each run.
  */
 
 /* What a node is to the update section: a value of its own; elements of a parameter; sums of their
@@ -215,7 +215,21 @@ static void zfi_find_runs(zfi_zero *z)
     zfi_free(&g->memory, last, (size_t)flats * sizeof *last);
 }
 
-/* A parameter, or a view of one, as the node that uses it now sees it. */
+/* The node is a concat of parameters that lie one behind the other in a unit. */
+static bool zfi_joins_members(const zfi_zero *z, const zfi_node *node)
+{
+    if (node->op != ZF_OP_concat || node->attributes[0].i != 0) return false;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        int32_t x = node->args[k], before = k ? z->member_of[node->args[k - 1]] : -1;
+        if (z->member_of[x] < 0 || z->flat_of[x] != z->flat_of[node->args[0]]) return false;
+        if (k && z->cut.members[z->member_of[x]].at !=
+                     z->cut.members[before].at + z->cut.members[before].count)
+            return false;
+    }
+    return true;
+}
+
+/* A parameter, or a view of some, as the node that uses it now sees it. */
 static int32_t zfi_seen(zfi_zero *z, int32_t id)
 {
     zf_graph *g = z->graph;
@@ -223,6 +237,7 @@ static int32_t zfi_seen(zfi_zero *z, int32_t id)
     int32_t in = unit->gathered ? unit->gathered : unit->unit, m = z->member_of[id], x;
     const zfi_node node = g->nodes[id];
     if (z->seen_in[id] == in) return z->seen_as[id];
+    if (node.op == ZF_OP_concat) m = z->member_of[node.args[0]];
     if (m >= 0) {
         x = zfi_view_node(g, in, z->cut.members[m].at, node.shape);
     } else {
@@ -245,6 +260,36 @@ static void zfi_close_run(zfi_zero *z, int32_t f)
     z->units[f].gathered = 0;
 }
 
+/* How many gradients of parameters that follow one another in a unit, from m on, are slices that
+ * follow one another in one value, the first being its first rows. */
+static int32_t zfi_pieces(const zfi_zero *z, int32_t m)
+{
+    const zf_graph *g = z->graph;
+    const zfi_unit *flat = &z->cut.flats[z->flat_of[z->cut.members[m].param]];
+    int32_t count = 0;
+    int64_t row = 0;
+    for (int32_t n = m; n < flat->first + flat->count && z->gradient[n]; n++, count++) {
+        const zfi_node *piece = &g->nodes[z->packed[n]];
+        if (piece->op != ZF_OP_slice || piece->attributes[0].i != 0 ||
+            piece->attributes[1].i != row || piece->args[0] != g->nodes[z->packed[m]].args[0])
+            break;
+        if (n > m && z->cut.members[n].at != z->cut.members[n - 1].at + z->cut.members[n - 1].count)
+            break;
+        row = piece->attributes[2].i;
+    }
+    return count;
+}
+
+/* The value that gradients from member m on are all the slices of; 0: there is none. */
+static int32_t zfi_sliced(const zfi_zero *z, int32_t m)
+{
+    const zf_graph *g = z->graph;
+    int32_t count = zfi_pieces(z, m);
+    const zfi_node *last = count ? &g->nodes[z->packed[m + count - 1]] : NULL;
+    return last && g->nodes[last->args[0]].shape.dims[0] == last->attributes[2].i ? last->args[0]
+                                                                                  : 0;
+}
+
 /* All gradients of a unit, in their places. */
 static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
 {
@@ -255,7 +300,11 @@ static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
     int64_t *at = zfi_calloc(&g->memory, room, sizeof *at);
     if (args && at) {
         for (int32_t m = flat->first; m < flat->first + flat->count; m++)
-            if (z->gradient[m]) args[count] = z->packed[m], at[count++] = z->cut.members[m].at;
+            if (z->gradient[m]) {
+                int32_t whole = zfi_sliced(z, m);
+                args[count] = whole ? whole : z->packed[m], at[count++] = z->cut.members[m].at;
+                if (whole) m += zfi_pieces(z, m) - 1;
+            }
         id = zfi_append_op(g, ZF_OP_pack, args, count,
                            zfi_with(zfi_listed(at, count), {.i = flat->size}));
     }

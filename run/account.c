@@ -138,6 +138,7 @@ static void zfi_add_life(zfi_account *a, int32_t id, int32_t position)
                  ((zfi_lifetime){zfi_aligned(node->scratch_bytes), position, position, -1,
                                  ZF_WORKSPACE}));
     if (!node->placed || g->memory.failed) return;
+    if (zfi_is_joined(g, node)) return;
     if (zfi_lies_in_operand(g, node)) {
         a->life[id] = a->life[node->args[zfi_viewed(g, node, &at)]];
         return;

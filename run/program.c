@@ -167,7 +167,7 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
     case ZF_OP_wait: return true;
     default: break;
     }
-    if (zfi_has(g, id, ZF_OP_LEAF)) return false;
+    if (zfi_has(g, id, ZF_OP_LEAF) || zfi_is_joined(g, node)) return false;
     if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return true;
     k = zfi_viewed(g, node, &at);
     if (k < 0) return true;

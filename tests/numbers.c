@@ -319,7 +319,20 @@ const number *numbers_find(const numbers *n, const char *name)
     return NULL;
 }
 
+static double largest(const number *x)
+{
+    double most = 0;
+    for (int64_t i = 0; i < number_count(x); i++) most = fmax(most, fabs(number_at(x, i)));
+    return most;
+}
+
 int numbers_compare(const numbers *a, const numbers *b, const char *prefix, char *why, size_t size)
+{
+    return numbers_compare_within(a, b, prefix, 0, why, size);
+}
+
+int numbers_compare_within(const numbers *a, const numbers *b, const char *prefix, double within,
+                           char *why, size_t size)
 {
     int compared = 0;
     for (int k = 0; k < a->count; k++) {
@@ -331,12 +344,14 @@ int numbers_compare(const numbers *a, const numbers *b, const char *prefix, char
             return -1;
         }
         if (!memcmp(x->data, y->data, x->bytes)) continue;
+        double bound = within > 0 ? within * largest(x) : 0;
         for (int64_t i = 0; i < number_count(x); i++) {
             size_t element = zf_dtype_size(x->dtype);
             double p = number_at(x, i), q = number_at(y, i);
             if (!memcmp(x->data + (size_t)i * element, y->data + (size_t)i * element, element))
                 continue;
             if (isnan(p) && isnan(q) && element >= 4) continue;
+            if (x->dtype <= ZF_F64 && fabs(p - q) <= bound && bound > 0) continue;
             snprintf(why, size, "%s: element %lld is %.9g and %.9g", x->name, (long long)i, p, q);
             return -1;
         }

@@ -40,6 +40,9 @@ const number *numbers_find(const numbers *numbers, const char *name);
  * `prefix` behind the step
  * ("" for all); returns how many that were, or -1 with why[0..size). */
 int numbers_compare(const numbers *a, const numbers *b, const char *prefix, char *why, size_t size);
+/* The same of floats but for differences of up to `within` of the largest element. */
+int numbers_compare_within(const numbers *a, const numbers *b, const char *prefix, double within,
+                           char *why, size_t size);
 
 /* Element i of something called `name`: in [-1, 1). */
 double seeded(const char *name, int64_t i);

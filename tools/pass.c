@@ -179,6 +179,12 @@ static void run_lamb(call *c)
     if (ready(c)) ran(c, zf_lamb(c->graph, lr, &d));
 }
 
+static void run_fuse(call *c)
+{
+    zf_fuse_desc d = {.without = take_value(c, "without")};
+    if (ready(c)) ran(c, zf_fuse(c->graph, &d));
+}
+
 static void run_zero(call *c)
 {
     zf_zero_desc d = {.stage = (int32_t)take_number(c, "stage"),
@@ -255,6 +261,7 @@ static const pass passes[] = {
     {"lamb",
      "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [min_coeff=X] [max_coeff=X] [decay_all]",
      "the same, LAMB", run_lamb},
+    {"fuse", "[without=NAME,...]", "merge nodes into ones that do their work at once", run_fuse},
     {"zero", "[stage=N] [world=N] [micro_batches=N] [bucket=BYTES]",
      "the step of each of `world` ranks at a ZeRO stage", run_zero},
     {"prefetch", "[bytes=N] [memory=N]",

@@ -24,6 +24,7 @@ typedef struct options {
     int64_t prefetch, memory, bucket;
     double clip;
     zf_dtype dtype;
+    const char *no_fuse;   /* zf_fuse_desc.without, or all; NULL: nothing */
     const char *cost_file; /* or NULL; */
     zf_cost cost;          /* what is in it */
 } options;
@@ -48,6 +49,7 @@ static void usage(FILE *out)
           "  --precision=f32|bf16   of parameters, activations and gradients (f32)\n"
           "  --optimizer=adamw|lamb (adamw)\n"
           "  --clip=NORM            clip gradients by their global norm\n"
+          "  --no-fuse=NAME,...     rewrites of zf_fuse that are left out, or all\n"
           "  --bucket=BYTES         size of the units in which parameters move (that of a block)\n"
           "  --prefetch=BYTES       of parameters gathered ahead and gradients reduced behind\n"
           "  --cost=FILE            rates of a machine and its link (zf_cost_read): what a step\n"
@@ -136,6 +138,7 @@ static int read_options(int argc, char **argv, options *o)
         {"precision", required_argument, NULL, 'p'},
         {"optimizer", required_argument, NULL, 'o'},
         {"clip", required_argument, NULL, 'c'},
+        {"no-fuse", required_argument, NULL, 'F'},
         {"bucket", required_argument, NULL, 'u'},
         {"prefetch", required_argument, NULL, 'f'},
         {"memory", required_argument, NULL, 'y'},
@@ -171,6 +174,7 @@ static int read_options(int argc, char **argv, options *o)
             break;
         case 'y': good = number(name, text, true, 1, INT64_MAX / 2, &o->memory); break;
         case 't': o->cost_file = text; break;
+        case 'F': o->no_fuse = text; break;
         case 'j': o->json = true; break;
         case '?' + 1: usage(stdout); return GOOD + 1;
         default: fputs("Try 'zf-plan --help'.\n", stderr); return MISUSED + 1;
@@ -282,17 +286,25 @@ static double now_ms(void)
     return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
 }
 
+static void fuse(zf_graph *g, const options *o)
+{
+    if (!o->no_fuse || strcmp(o->no_fuse, "all"))
+        zf_fuse(g, &(zf_fuse_desc){.without = o->no_fuse});
+}
+
 /* From the loss to a plan that has been verified. */
 static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, result *r)
 {
     double start = now_ms();
     zf_tensor lr = zf_graph_find(g, "lr");
     if (!lr.id) lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    fuse(g, o);
     zf_autograd(g, loss);
     zf_simplify(g);
     if (o->clip > 0) zf_clip(g, o->clip);
     if (o->lamb) zf_lamb(g, lr, NULL);
     else zf_adamw(g, lr, NULL);
+    fuse(g, o);
     zf_zero(g, &(zf_zero_desc){.stage = (int32_t)o->zero,
                                .world = (int32_t)o->world,
                                .micro_batches = o->micro_batches,

@@ -36,6 +36,7 @@ static bool open_evaluation(bert_run *r, bert_session *s)
     bert_session_desc d = {.config = r->job->config,
                            .shape = r->job->shape,
                            .sharing = {.micro_batches = r->job->o.micro_batches},
+                           .no_fuse = r->job->o.no_fuse,
                            .share = &r->session};
     return bert_session_open(s, &d, &r->error);
 }
@@ -316,6 +317,25 @@ static void print_beginning(const bert_run *r)
             (long long)corpus->held_out.count, corpus->unigram_nats);
 }
 
+/* r->error is of --init: if that is a checkpoint rather than a file of weights, says how to make
+ * one of it. */
+static bool advise_init(bert_run *r)
+{
+    const char *init = r->job->o.init, *slash = strrchr(init, '/');
+    char folder[512], manifest[544];
+    bool inside = slash && !strcmp(slash + 1, "params.safetensors");
+    snprintf(folder, sizeof folder, "%.*s", inside ? (int)(slash - init) : 500, init);
+    snprintf(manifest, sizeof manifest, "%s/manifest.json", folder);
+    if (!access(manifest, R_OK)) {
+        zf_error was = r->error;
+        bert_run_fail(r, was.status,
+                      "%.400s; of a checkpoint, 'bert export --load %.400s FILE' makes one file of "
+                      "weights",
+                      was.text, folder);
+    }
+    return false;
+}
+
 /* The session, with its first or its saved parameters. */
 static bool begin(bert_run *r)
 {
@@ -336,6 +356,7 @@ static bool begin(bert_run *r)
                            .optimizer = (bert_optimizer)o->optimizer,
                            .weight_decay = o->weight_decay,
                            .clip = o->clip,
+                           .no_fuse = o->no_fuse,
                            .keep_gradients = o->dump_grads != NULL};
     int fresh;
     if (!bert_session_open(&r->session, &d, &r->error)) return false;
@@ -343,7 +364,7 @@ static bool begin(bert_run *r)
         return false;
     if (o->init && !o->load) {
         if (bert_import(r->session.program, r->session.graph, o->init, &fresh, &r->error))
-            return false;
+            return advise_init(r);
         if (fresh && r->leads)
             printf("%s lacks %d tensors of the heads; they start anew\n", o->init, fresh);
     }
@@ -460,6 +481,8 @@ int bert_command_pretrain(int argc, char **argv)
         {"cost", OPTION_TEXT, "FILE|measure", &o->cost, 0, 0,
          "rates by which it is decided when to gather; measure: of this machine"},
         {"save-cost", OPTION_TEXT, "FILE", &o->save_cost, 0, 0, "what --cost measure has measured"},
+        {"no-fuse", OPTION_TEXT, "NAME,...", &o->no_fuse, 0, 0,
+         "rewrites of zf_fuse that are left out, or all"},
         {"deadline", OPTION_NUMBER, "SECONDS", &o->deadline, 0.001, 1e6,
          "that ranks wait for one another"},
         {"init", OPTION_TEXT, "FILE", &o->init, 0, 0,

@@ -11,11 +11,17 @@ static bool copy_error(zf_error *error, zf_status status, const char *text)
     return false;
 }
 
-/* The passes of training, each a visible line. */
-static void train_passes(bert_session *s, const bert_session_desc *d)
+/* Fusions, but for those that were not wanted. */
+static void fuse(zf_graph *g, const bert_session_desc *d)
 {
-    zf_graph *g = s->graph;
-    zf_autograd(g, s->model.loss);
+    if (!d->no_fuse || strcmp(d->no_fuse, "all"))
+        zf_fuse(g, &(zf_fuse_desc){.without = d->no_fuse});
+}
+
+void bert_training_passes(zf_graph *g, const bert_model *m, const bert_session_desc *d)
+{
+    fuse(g, d);
+    zf_autograd(g, m->loss);
     zf_simplify(g);
     for (int32_t i = 0; i < zf_param_count(g) && d->keep_gradients; i++) {
         char name[300];
@@ -24,11 +30,12 @@ static void train_passes(bert_session *s, const bert_session_desc *d)
     }
     zf_clip(g, d->clip);
     if (d->optimizer == BERT_ADAMW)
-        zf_adamw(g, s->model.lr, &(zf_adamw_desc){.weight_decay = d->weight_decay});
+        zf_adamw(g, m->lr, &(zf_adamw_desc){.weight_decay = d->weight_decay});
     if (d->optimizer == BERT_LAMB)
-        zf_lamb(g, s->model.lr, &(zf_lamb_desc){.weight_decay = d->weight_decay});
+        zf_lamb(g, m->lr, &(zf_lamb_desc){.weight_decay = d->weight_decay});
     if (d->optimizer == BERT_SGD)
-        zf_sgd(g, s->model.lr, &(zf_sgd_desc){.momentum = 0.9, .weight_decay = d->weight_decay});
+        zf_sgd(g, m->lr, &(zf_sgd_desc){.momentum = 0.9, .weight_decay = d->weight_decay});
+    fuse(g, d);
 }
 
 /* One rank's step becomes that of each. */
@@ -85,8 +92,11 @@ bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *er
         return false;
     }
     s->model = bert_build(s->graph, &d->config, &d->shape, d->keep_logits);
-    if (d->train) train_passes(s, d);
-    else zf_simplify(s->graph);
+    if (d->train) bert_training_passes(s->graph, &s->model, d);
+    else {
+        fuse(s->graph, d);
+        zf_simplify(s->graph);
+    }
     if (s->units) sharing_passes(s);
     find_outputs(s);
     s->program = zf_compile(s->graph,

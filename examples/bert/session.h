@@ -30,6 +30,7 @@ typedef struct bert_session_desc {
     bool train; /* else: forward only */
     bert_optimizer optimizer;
     double weight_decay, clip;
+    const char *no_fuse; /* zf_fuse_desc.without; "all": no fusion; NULL: all of them */
     bool keep_gradients, keep_logits;
     /* Parameters, and the sharing but for micro-batches, are this session's; forward only, no
      * dropout */
@@ -48,6 +49,9 @@ typedef struct bert_session {
     bool units;                  /* parameters lie in units: zf_zero was run */
     int32_t *positions, *labels; /* of the part under way, [shape.predictions] */
 } bert_session;
+
+/* The passes that make a training step of a model, each a visible line: up to the optimizer. */
+void bert_training_passes(zf_graph *g, const bert_model *m, const bert_session_desc *d);
 
 /* False with *error, and then there is nothing to close. */
 bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *error);

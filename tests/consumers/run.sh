@@ -35,8 +35,18 @@ with_cmake() {
 installed_files() {
     (cd "$root" && find . -type f | sort) | tee "$work/files"
     printf './usr/%s\n' include/zeroflow.h share/cmake/zeroflow/zeroflow-config-version.cmake \
-        share/cmake/zeroflow/zeroflow-config.cmake share/pkgconfig/zeroflow.pc |
+        share/cmake/zeroflow/zeroflow-config.cmake share/pkgconfig/zeroflow.pc \
+        share/zeroflow/zeroflow_mpi.c |
         cmp - "$work/files"
+}
+
+with_mpi() {
+    command -v mpicc > /dev/null || return 0
+    PKG_CONFIG_PATH=$root/usr/share/pkgconfig
+    export PKG_CONFIG_PATH
+    source=$(pkg-config --variable=mpi_source zeroflow) &&
+        mpicc $strict -I"$root/usr/include" -c "$source" -o "$work/mpi.o" &&
+        nm "$work/mpi.o" | grep -q ' T zf_mpi_comm'
 }
 
 root=$work/root
@@ -44,6 +54,7 @@ check 'make install' installs
 check 'what it installs' installed_files
 check 'pkg-config' with_pkg_config
 check 'CMake package' with_cmake
+check 'zeroflow_mpi.c beside the installed header' with_mpi
 
 # The installed header alone, dropped into a program.
 for cc in gcc clang; do

@@ -1,0 +1,302 @@
+/* fuse: merges nodes into ones that do their work at once. Each rewrite has a name, by which it can
+ * be left out.
+ *
+ * requires: nothing. Before zf_autograd it rewrites the forward pass, and the gradients then come
+ *           with it; afterwards what autograd and the optimizers have made.
+ * ensures:  the values that outputs, gradients and updates have, within what each rewrite says
+ *
+ * linear     a product, its bias and its activation
+ *            bits: equal
+ *   before:  %4 = matmul %1, %2 {transpose_b=true}   %5 = add %4, %3   %6 = gelu %5
+ *   after:   %7 = linear %1, %2, %3 {activation=gelu}
+ *
+ * qkv        products of one input with several weights of one shape. The weights are made
+ * neighbours in memory (passes/memory.c, passes/units.c), so that their concat is a view;
+ * parameters and checkpoints stay as they are. bits: equal forward; gradients of the input are
+ * summed within the product before:  %5 = linear %1, %2   %6 = linear %1, %3   %7 = linear %1, %4
+ *   after:   %8 = concat %2, %3, %4   %9 = linear %1, %8   %10 = slice %9 {axis=1 stop=8}  ...
+ */
+
+typedef struct zfi_fuser {
+    zf_graph *graph;
+    size_t nodes; /* there were at the beginning of the sweep */
+    /* By node of then: */
+    int32_t *uses;    /* how often it is an operand */
+    bool *placed;     /* it stands in the new order */
+    int32_t *becomes; /* what has been made of it already; 0: nothing */
+    int32_t *sibling; /* of a projection, the next one of the same input and shape; 0: none */
+    int32_t *last;    /* of an input, the last projection so far */
+} zfi_fuser;
+
+/* What the root of a pattern becomes: 0 where there is no pattern. New nodes are appended; the root
+ * is not in the order yet. */
+typedef int32_t zfi_rewrite(zfi_fuser *f, int32_t id);
+
+static const zfi_node *zfi_fuse_node(const zfi_fuser *f, int32_t id)
+{
+    return &f->graph->nodes[id];
+}
+
+/* The node is an `op` that is an operand once. */
+static bool zfi_used_once(const zfi_fuser *f, int32_t id, zf_op op)
+{
+    return f->graph->nodes[id].op == op && (size_t)id < f->nodes && f->uses[id] == 1;
+}
+
+/* A product x w^T with a matrix w. */
+static bool zfi_is_projection(const zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id);
+    return zfi_used_once(f, id, ZF_OP_matmul) && !node->attributes[0].i && node->attributes[1].i &&
+           zfi_fuse_node(f, node->args[1])->shape.rank == 2;
+}
+
+/* --------------------------------------------------------------------------------- linear */
+
+static int32_t zfi_fuse_bias(zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id), *bias;
+    int32_t product, k;
+    if (node->op != ZF_OP_add) return 0;
+    k = zfi_is_projection(f, node->args[0]) ? 0 : 1;
+    product = node->args[k];
+    bias = zfi_fuse_node(f, node->args[1 - k]);
+    if (!zfi_is_projection(f, product) || bias->shape.rank != 1 ||
+        bias->shape.dims[0] != zfi_last(&node->shape) ||
+        !zfi_same_shape(&node->shape, &zfi_fuse_node(f, product)->shape))
+        return 0;
+    return zfi_append_nodes(f->graph, linear, NULL, zfi_fuse_node(f, product)->args[0],
+                            zfi_fuse_node(f, product)->args[1], node->args[1 - k]);
+}
+
+static int32_t zfi_fuse_activation(zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id), *linear;
+    zfi_activation activation;
+    switch (node->op) {
+    case ZF_OP_gelu: activation = node->attributes[0].i ? ZFI_GELU_TANH : ZFI_GELU; break;
+    case ZF_OP_relu: activation = ZFI_RELU; break;
+    case ZF_OP_silu: activation = ZFI_SILU; break;
+    case ZF_OP_tanh: activation = ZFI_TANH; break;
+    case ZF_OP_sigmoid: activation = ZFI_SIGMOID; break;
+    default: return 0;
+    }
+    if (!zfi_used_once(f, node->args[0], ZF_OP_linear)) return 0;
+    linear = zfi_fuse_node(f, node->args[0]);
+    if (linear->attributes[0].i) return 0;
+    return zfi_append_op(f->graph, ZF_OP_linear, linear->args, linear->arg_count,
+                         zfi_with({.i = activation}));
+}
+
+/* ------------------------------------------------------------------------------------- qkv */
+
+/* A projection whose weight, and bias if it has one, are parameters of its own. */
+static bool zfi_can_join(const zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id);
+    if (node->op != ZF_OP_linear || node->attributes[0].i) return false;
+    for (int32_t k = 1; k < node->arg_count; k++)
+        if (!zfi_used_once(f, node->args[k], ZF_OP_param)) return false;
+    return true;
+}
+
+/* Finds the siblings of every projection. */
+static void zfi_find_siblings(zfi_fuser *f)
+{
+    const zf_graph *g = f->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i], x, before;
+        const zfi_node *node = &g->nodes[id], *other;
+        if (!zfi_can_join(f, id)) continue;
+        x = node->args[0], before = f->last[x];
+        f->last[x] = id;
+        if (!before) continue;
+        other = &g->nodes[before];
+        if (other->arg_count == node->arg_count &&
+            zfi_same_shape(&g->nodes[other->args[1]].shape, &g->nodes[node->args[1]].shape))
+            f->sibling[before] = id;
+    }
+}
+
+/* Operand k of all siblings, one behind the other. What is declared further down is moved up. */
+static int32_t zfi_join_operands(zfi_fuser *f, int32_t id, int32_t k)
+{
+    zf_graph *g = f->graph;
+    int32_t *all = NULL, joined = 0;
+    for (; id && !g->memory.failed; id = f->sibling[id]) {
+        int32_t x = g->nodes[id].args[k];
+        if (!f->placed[x]) {
+            zfi_push(&g->memory, g->order, x);
+            f->placed[x] = true;
+        }
+        zfi_push(&g->memory, all, x);
+    }
+    if (!g->memory.failed)
+        joined = zfi_append_op(g, ZF_OP_concat, all, zfi_len(all), zfi_with({.i = 0}));
+    zfi_array_free(&g->memory, all);
+    return joined;
+}
+
+static int32_t zfi_fuse_siblings(zfi_fuser *f, int32_t id)
+{
+    zf_graph *g = f->graph;
+    int32_t args[3] = {0}, count, joined, axis;
+    int64_t at = 0, n;
+    if (f->becomes[id]) return f->becomes[id];
+    if (!f->sibling[id]) return 0;
+    count = g->nodes[id].arg_count, axis = g->nodes[id].shape.rank - 1;
+    n = zfi_last(&g->nodes[id].shape);
+    args[0] = g->nodes[id].args[0];
+    for (int32_t k = 1; k < count; k++) args[k] = zfi_join_operands(f, id, k);
+    joined = zfi_append_op(g, ZF_OP_linear, args, count, NULL);
+    for (int32_t one = id; one && joined; one = f->sibling[one], at += n)
+        f->becomes[one] =
+            zfi_append_nodes(g, slice, zfi_with({.i = axis}, {.i = at}, {.i = at + n}), joined);
+    return f->becomes[id];
+}
+
+/* ---------------------------------------------------------------------------------- sweeps */
+
+enum { ZFI_FORWARD = 1, ZFI_BACKWARD = 2 };
+
+static const struct zfi_fusion {
+    const char *name;
+    int phases;
+    zfi_rewrite *rewrite;
+    void (*prepare)(zfi_fuser *); /* or NULL */
+} zfi_fusions[] = {
+    {"linear", ZFI_FORWARD, zfi_fuse_bias, NULL},
+    {"linear", ZFI_FORWARD, zfi_fuse_activation, NULL},
+    {"qkv", ZFI_FORWARD, zfi_fuse_siblings, zfi_find_siblings},
+};
+
+/* One name of a list that commas separate, and its length; NULL behind the last. */
+static const char *zfi_next_name(const char **list, size_t *length)
+{
+    const char *name = *list;
+    if (!name || !*name) return NULL;
+    *length = strcspn(name, ",");
+    *list = name + *length + (name[*length] == ',');
+    return name;
+}
+
+static bool zfi_names(const char *list, const char *name)
+{
+    size_t length;
+    for (const char *at; (at = zfi_next_name(&list, &length)) != NULL;)
+        if (strlen(name) == length && !memcmp(at, name, length)) return true;
+    return false;
+}
+
+ZF_API const char *zf_fuse_name(int32_t index)
+{
+    for (int32_t k = 0; k < ZFI_COUNT(zfi_fusions); k++) {
+        bool again = k > 0 && !strcmp(zfi_fusions[k].name, zfi_fusions[k - 1].name);
+        if (!again && index-- == 0) return zfi_fusions[k].name;
+    }
+    return NULL;
+}
+
+/* Every name of the list is one of a rewrite. */
+static zf_status zfi_check_names(zf_graph *g, const char *list)
+{
+    size_t length;
+    for (const char *at; (at = zfi_next_name(&list, &length)) != NULL;) {
+        bool known = false;
+        char names[256] = "";
+        for (int32_t k = 0; zf_fuse_name(k); k++) {
+            known |= strlen(zf_fuse_name(k)) == length && !memcmp(at, zf_fuse_name(k), length);
+            snprintf(names + strlen(names), sizeof names - strlen(names), "%s%s", k ? ", " : "",
+                     zf_fuse_name(k));
+        }
+        if (!known)
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                            "zf_fuse: \"%.*s\" is none of its rewrites: %s", (int)length, at,
+                            names);
+    }
+    return ZF_OK;
+}
+
+/* uses[] of the nodes in the order. */
+static void zfi_count_uses(const zf_graph *g, int32_t *uses)
+{
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count; k++) uses[node->args[k]]++;
+    }
+}
+
+/* Nodes that had readers, or are new, and have none, go. */
+static void zfi_drop_unused(zfi_fuser *f)
+{
+    zf_graph *g = f->graph;
+    size_t nodes = (size_t)zfi_len(g->nodes);
+    int32_t *uses = zfi_calloc(&g->memory, nodes, sizeof *uses), kept = 0;
+    if (!uses) return;
+    zfi_count_uses(g, uses);
+    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+        int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        bool had = (size_t)id >= f->nodes || f->uses[id];
+        if (uses[id] || !had || zfi_has(g, id, ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_NAMED))
+            continue;
+        for (int32_t k = 0; k < node->arg_count; k++) uses[node->args[k]]--;
+        zfi_replace(g, id, 0);
+    }
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (g->nodes[g->order[i]].op != ZF_OP_none) g->order[kept++] = g->order[i];
+    if (g->order) stbds_header(g->order)->length = (size_t)kept;
+    zfi_free(&g->memory, uses, nodes * sizeof *uses);
+}
+
+/* Tries one rewrite at every node, in their order. */
+static void zfi_fuse_nodes(zfi_fuser *f, const struct zfi_fusion *fusion)
+{
+    zf_graph *g = f->graph;
+    int32_t *order = g->order;
+    bool changed = false;
+    zfi_count_uses(g, f->uses);
+    if (fusion->prepare) fusion->prepare(f);
+    g->order = NULL;
+    for (int32_t i = 0; i < zfi_len(order) && !g->memory.failed; i++) {
+        int32_t id = order[i], by = 0;
+        zfi_node *node = &g->nodes[id];
+        for (int32_t k = 0; k < node->arg_count; k++) node->args[k] = zfi_resolve(g, node->args[k]);
+        g->scope = node->scope, g->file = node->file, g->line = node->line;
+        if (!g->error.status) by = fusion->rewrite(f, id);
+        if (by) zfi_replace(g, id, by), changed = true;
+        else if (!f->placed[id]) zfi_push(&g->memory, g->order, id), f->placed[id] = true;
+    }
+    zfi_array_free(&g->memory, order);
+    if (changed && !g->memory.failed) zfi_drop_unused(f);
+}
+
+static void zfi_fuse_sweep(zf_graph *g, const struct zfi_fusion *fusion)
+{
+    zfi_fuser f = {.graph = g, .nodes = (size_t)zfi_len(g->nodes)};
+    f.uses = zfi_calloc(&g->memory, 4 * f.nodes, sizeof *f.uses);
+    f.placed = zfi_calloc(&g->memory, f.nodes, sizeof *f.placed);
+    if (f.uses && f.placed) {
+        f.becomes = f.uses + f.nodes;
+        f.sibling = f.uses + 2 * f.nodes, f.last = f.uses + 3 * f.nodes;
+        zfi_fuse_nodes(&f, fusion);
+    }
+    zfi_free(&g->memory, f.uses, 4 * f.nodes * sizeof *f.uses);
+    zfi_free(&g->memory, f.placed, f.nodes * sizeof *f.placed);
+}
+
+ZF_API zf_status zf_fuse(zf_graph *g, const zf_fuse_desc *desc)
+{
+    zf_status status = zfi_enter(g, "zf_fuse", 0, ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
+    const char *without = desc ? desc->without : NULL, *scope;
+    int phase;
+    if (status || (status = zfi_check_names(g, without))) return status;
+    scope = g->scope;
+    phase = g->stages & ZFI_STAGE_GRADIENTS ? ZFI_BACKWARD : ZFI_FORWARD;
+    for (int32_t k = 0; k < ZFI_COUNT(zfi_fusions) && !g->error.status && !g->memory.failed; k++)
+        if ((zfi_fusions[k].phases & phase) && !zfi_names(without, zfi_fusions[k].name))
+            zfi_fuse_sweep(g, &zfi_fusions[k]);
+    g->scope = scope;
+    if (g->memory.failed) return zfi_graph_nomem(g);
+    return zfi_leave(g, 0);
+}

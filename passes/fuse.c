@@ -15,6 +15,18 @@
  * parameters and checkpoints stay as they are. bits: equal forward; gradients of the input are
  * summed within the product before:  %5 = linear %1, %2   %6 = linear %1, %3   %7 = linear %1, %4
  *   after:   %8 = concat %2, %3, %4   %9 = linear %1, %8   %10 = slice %9 {axis=1 stop=8}  ...
+ *
+ * norm       bias, dropout, residual and LayerNorm
+ *            bits: equal, but for the gradients of bias and beta, whose sums have another rounding
+ *            (ops/fused_norm.c)
+ *   before:  %5 = dropout %1   %6 = add %2, %5   %7 = moments %6   %8 = layer_norm %6, %7, %3, %4
+ *   after:   %9 = residual_norm %1, %2, %3, %4
+ *
+ * embedding  the sum of word, type and position embeddings, LayerNorm and dropout
+ *            bits: as norm
+ *   before:  %8 = gather_rows %1, %2   %9 = gather_rows %3, %4   %10 = add %8, %9
+ *            %11 = add %10, %5   %12 = moments %11   %13 = layer_norm %11, %12, %6, %7
+ *   after:   %14 = embed_norm %1, %2, %3, %4, %5, %6, %7
  */
 
 typedef struct zfi_fuser {
@@ -155,6 +167,89 @@ static int32_t zfi_fuse_siblings(zfi_fuser *f, int32_t id)
     return f->becomes[id];
 }
 
+/* ------------------------------------------------------------------------------ LayerNorm */
+
+/* The sum that a layer_norm normalises, where nothing else reads it or its moments: *a + *b, and
+ * the eps. */
+static bool zfi_is_norm_of_sum(const zfi_fuser *f, int32_t id, int32_t *a, int32_t *b, double *eps)
+{
+    const zfi_node *node = zfi_fuse_node(f, id), *sum;
+    if (node->op != ZF_OP_layer_norm || !zfi_used_once(f, node->args[1], ZF_OP_moments))
+        return false;
+    sum = zfi_fuse_node(f, node->args[0]);
+    if (sum->op != ZF_OP_add || (size_t)node->args[0] >= f->nodes || f->uses[node->args[0]] != 2 ||
+        zfi_fuse_node(f, node->args[1])->args[0] != node->args[0])
+        return false;
+    *a = sum->args[0], *b = sum->args[1];
+    *eps = zfi_fuse_node(f, node->args[1])->attributes[0].f;
+    return true;
+}
+
+static int32_t zfi_fuse_norm(zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id), *x;
+    int32_t args[5], count = 4, a, b;
+    double eps, p = 0;
+    int64_t stream = 0;
+    if (!zfi_is_norm_of_sum(f, id, &a, &b, &eps) ||
+        !zfi_same_shape(&zfi_fuse_node(f, a)->shape, &node->shape) ||
+        !zfi_same_shape(&zfi_fuse_node(f, b)->shape, &node->shape))
+        return 0;
+    if (zfi_used_once(f, a, ZF_OP_dropout)) { /* the branch; b is the residual */
+        int32_t swap = a;
+        a = b, b = swap;
+    }
+    if (zfi_used_once(f, b, ZF_OP_dropout)) {
+        p = zfi_fuse_node(f, b)->attributes[0].f, stream = zfi_fuse_node(f, b)->attributes[1].i;
+        b = zfi_fuse_node(f, b)->args[0];
+    }
+    x = zfi_fuse_node(f, b);
+    if (zfi_used_once(f, b, ZF_OP_add) && zfi_fuse_node(f, x->args[1])->shape.rank == 1 &&
+        zfi_fuse_node(f, x->args[1])->shape.dims[0] == zfi_last(&node->shape) &&
+        zfi_same_shape(&zfi_fuse_node(f, x->args[0])->shape, &node->shape))
+        b = x->args[0], args[4] = x->args[1], count = 5;
+    args[0] = b, args[1] = a, args[2] = node->args[2], args[3] = node->args[3];
+    return zfi_append_op(f->graph, ZF_OP_residual_norm, args, count,
+                         zfi_with({.f = p}, {.i = stream}, {.f = eps}));
+}
+
+/* gather_rows of a table by ids [B,T]. */
+static bool zfi_is_lookup(const zfi_fuser *f, int32_t id)
+{
+    return zfi_used_once(f, id, ZF_OP_gather_rows) && zfi_fuse_node(f, id)->shape.rank == 3;
+}
+
+static int32_t zfi_fuse_embedding(zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id), *sum, *words, *types;
+    int32_t args[7], two, positions;
+    double eps;
+    if (!zfi_is_norm_of_sum(f, id, &two, &positions, &eps) || !zfi_used_once(f, two, ZF_OP_add))
+        return 0;
+    sum = zfi_fuse_node(f, two);
+    if (!zfi_is_lookup(f, sum->args[0]) || !zfi_is_lookup(f, sum->args[1]) ||
+        zfi_fuse_node(f, positions)->shape.rank != 2 ||
+        zfi_fuse_node(f, positions)->shape.dims[0] != node->shape.dims[1])
+        return 0;
+    words = zfi_fuse_node(f, sum->args[0]), types = zfi_fuse_node(f, sum->args[1]);
+    args[0] = words->args[0], args[1] = words->args[1];
+    args[2] = types->args[0], args[3] = types->args[1];
+    args[4] = positions, args[5] = node->args[2], args[6] = node->args[3];
+    return zfi_append_op(f->graph, ZF_OP_embed_norm, args, 7,
+                         zfi_with({.f = 0}, {.i = 0}, {.f = eps}));
+}
+
+/* The dropout behind it. */
+static int32_t zfi_fuse_embedding_dropout(zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id), *norm;
+    if (node->op != ZF_OP_dropout || !zfi_used_once(f, node->args[0], ZF_OP_embed_norm)) return 0;
+    norm = zfi_fuse_node(f, node->args[0]);
+    if (norm->attributes[0].f > 0) return 0;
+    return zfi_append_op(f->graph, ZF_OP_embed_norm, norm->args, norm->arg_count,
+                         zfi_with(node->attributes[0], node->attributes[1], norm->attributes[2]));
+}
+
 /* ---------------------------------------------------------------------------------- sweeps */
 
 enum { ZFI_FORWARD = 1, ZFI_BACKWARD = 2 };
@@ -168,6 +263,9 @@ static const struct zfi_fusion {
     {"linear", ZFI_FORWARD, zfi_fuse_bias, NULL},
     {"linear", ZFI_FORWARD, zfi_fuse_activation, NULL},
     {"qkv", ZFI_FORWARD, zfi_fuse_siblings, zfi_find_siblings},
+    {"norm", ZFI_FORWARD, zfi_fuse_norm, NULL},
+    {"embedding", ZFI_FORWARD, zfi_fuse_embedding, NULL},
+    {"embedding", ZFI_FORWARD, zfi_fuse_embedding_dropout, NULL},
 };
 
 /* One name of a list that commas separate, and its length; NULL behind the last. */

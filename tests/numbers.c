@@ -102,6 +102,29 @@ char *text_of(const zf_graph *graph)
     return text;
 }
 
+/* Also in "cast %1 : f32[4]", which leaves {to=f32} out. */
+char *text_in_f64(const char *graph)
+{
+    size_t casts = 1;
+    char *out, *to;
+    for (const char *at = graph; (at = strstr(at, " cast %")) != NULL; at++) casts++;
+    out = to = malloc(strlen(graph) + 9 * casts + 1);
+    for (; out && *graph; graph++) {
+        if (!strncmp(graph, " cast %", 7) && strcspn(graph, "{") > strcspn(graph, "\n")) {
+            size_t operand = strcspn(graph, ":");
+            memcpy(to, graph, operand);
+            memcpy(to + operand, "{to=f64} ", 9);
+            to += operand + 9, graph += operand;
+        }
+        *to++ = *graph;
+        if (strncmp(graph, "f32", 3)) continue;
+        *to++ = '6', *to++ = '4';
+        graph += 2;
+    }
+    if (out) *to = '\0';
+    return out;
+}
+
 /* ------------------------------------------------------------------------------------- names */
 
 /* The next name in the text that stands on a line of `op`; *at moves behind it. */

@@ -119,23 +119,6 @@ static bool updates(const char *line)
     return runs(line, "sgd", NULL) || runs(line, "adamw", NULL) || runs(line, "lamb", NULL);
 }
 
-/* Every f32 becomes an f64, also in "cast %1 : f32[4]", which leaves {to=f32} out. */
-static text in_f64(const char *graph)
-{
-    text out = {0};
-    for (; *graph; graph++) {
-        if (!strncmp(graph, " cast %", 7) && strcspn(graph, "{") > strcspn(graph, "\n")) {
-            size_t operand = strcspn(graph, ":");
-            append(&out, graph, operand);
-            append(&out, "{to=f64} ", 9);
-            graph += operand;
-        }
-        append(&out, strncmp(graph, "f32", 3) ? graph : "f64", strncmp(graph, "f32", 3) ? 1 : 3);
-        graph += strncmp(graph, "f32", 3) ? 0 : 2;
-    }
-    return out;
-}
-
 /* The line that declares the parameter says that it is not trained. */
 static bool is_frozen(const char *graph, const char *name)
 {
@@ -163,17 +146,17 @@ static bool loss_at(zf_program *p, zf_tensor param, zf_tensor loss, double *valu
  * elements of each. */
 static bool check_differences(const char *graph, char *why, size_t size)
 {
-    text wide = in_f64(graph);
+    char *wide = text_in_f64(graph);
     zf_error error = {ZF_OK, ""};
     numbers n = {0};
-    zf_graph *g = zf_graph_parse(wide.data, wide.length, NULL, &error);
+    zf_graph *g = zf_graph_parse(wide, strlen(wide), NULL, &error);
     zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.reference = true}, NULL);
     zf_tensor loss = zf_graph_find(g, "loss"), x;
     zf_program *p = g ? zf_compile(g, &(zf_compile_desc){.backend = cpu, .evaluate = true}) : NULL;
-    bool good = p && numbers_of(&n, wide.data, &(numbers_desc){.evaluate = true}, &error);
+    bool good = p && numbers_of(&n, wide, &(numbers_desc){.evaluate = true}, &error);
     if (!good)
         snprintf(why, size, "in f64: %s", *error.text || !g ? error.text : zf_graph_error(g));
-    for (const char *at = wide.data; good && (at = strstr(at, "= input \"")); at++) {
+    for (const char *at = wide; good && (at = strstr(at, "= input \"")); at++) {
         char name[256];
         snprintf(name, sizeof name, "%.*s", (int)strcspn(at + 9, "\""), at + 9);
         good = !write_seeded(p, zf_graph_find(g, name));
@@ -207,7 +190,7 @@ static bool check_differences(const char *graph, char *why, size_t size)
     zf_graph_free(g);
     zf_backend_free(cpu);
     numbers_free(&n);
-    free(wide.data);
+    free(wide);
     return good;
 }
 

@@ -1,0 +1,151 @@
+/* Fusion: a BERT with each rewrite alone, with all, and with all but one computes what the plain
+ * one does, in f64 to the rounding of f64; what a rewrite names is there; without it, it is not. */
+#include "../examples/bert/model.h"
+#include "../tools/pass.h"
+#include "numbers.h"
+
+/* What a name puts into the graph, and what it takes out of it. */
+static const struct fusion {
+    const char *name, *makes, *replaces;
+} fusions[] = {
+    {"linear", "= linear ", " gelu %"},
+    {"qkv", "= concat ", NULL},
+    {"norm", "= residual_norm ", NULL},
+    {"embedding", "= embed_norm ", NULL},
+};
+
+enum { FUSIONS = sizeof fusions / sizeof fusions[0] };
+
+/* The text of a small BERT's forward pass, to be freed. */
+static char *bert_text(double dropout)
+{
+    zf_graph *g = zf_graph_new(NULL);
+    bert_config config = {.vocab = 11,
+                          .hidden = 16,
+                          .layers = 2,
+                          .heads = 2,
+                          .intermediate = 32,
+                          .positions = 12,
+                          .types = 3,
+                          .eps = 1e-12,
+                          .dropout = dropout,
+                          .attention_dropout = dropout,
+                          .std = 0.02};
+    char *text;
+    bert_build(g, &config, &(bert_shape){3, 8, 5}, false);
+    text = text_of(g);
+    zf_graph_free(g);
+    return text;
+}
+
+/* The text after the passes, to be freed; NULL with why. */
+static char *after(const char *text, const char *passes, char *why, size_t size)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = zf_graph_parse(text, strlen(text), NULL, &error);
+    char *result = NULL;
+    if (!g) snprintf(why, size, "%s", error.text);
+    else if (pass_run(g, passes, NULL, why, size) == PASS_DONE) result = text_of(g);
+    zf_graph_free(g);
+    return result;
+}
+
+#define TRAINING "autograd loss; simplify; clip 1; adamw lr weight_decay=0.01"
+
+/* The gradient of a key's bias is 0: it adds one number to all scores of a query. What a program
+ * computes is rounding, which AdamW makes steps of. */
+static void forget_key_biases(numbers *n)
+{
+    int kept = 0;
+    for (int k = 0; k < n->count; k++)
+        if (strstr(n->list[k].name, "key.bias")) free(n->list[k].data);
+        else n->list[kept++] = n->list[k];
+    n->count = kept;
+}
+
+/* Three steps of both have the same numbers but for `within` of the largest element. */
+static bool same_numbers(const char *a, const char *b, double within, bool fast, char *why,
+                         size_t size)
+{
+    zf_error error = {ZF_OK, ""};
+    numbers x = {0}, y = {0};
+    numbers_desc d = {.steps = 3, .fast = fast, .threads = 2};
+    bool good = numbers_of(&x, a, &d, &error) && numbers_of(&y, b, &d, &error);
+    forget_key_biases(&x);
+    if (!good) snprintf(why, size, "%s", error.text);
+    else good = numbers_compare_within(&x, &y, "", within, why, size) == x.count;
+    numbers_free(&x);
+    numbers_free(&y);
+    return good;
+}
+
+static void check_without(test *t, double dropout, const char *without)
+{
+    char passes[400], why[600] = "they have not the same values";
+    char *plain = bert_text(dropout), *wide = plain ? text_in_f64(plain) : NULL;
+    const char *texts[] = {plain, wide};
+    snprintf(passes, sizeof passes, "fuse%s%s; " TRAINING "; fuse%s%s", *without ? " without=" : "",
+             without, *without ? " without=" : "", without);
+    for (int k = 0; k < 2 && texts[k]; k++) {
+        char *before = after(texts[k], TRAINING, why, sizeof why);
+        char *fused = after(texts[k], passes, why, sizeof why);
+        if (!before || !fused ||
+            !same_numbers(before, fused, k ? 1e-11 : 3e-5, !k, why, sizeof why))
+            test_fail(t, __FILE__, __LINE__, passes, why);
+        free(before);
+        free(fused);
+    }
+    free(plain);
+    free(wide);
+}
+
+/* All names but that of `index`; -1: all of them. */
+static void names_but(char *names, size_t size, int index)
+{
+    *names = '\0';
+    for (int k = 0; zf_fuse_name(k); k++)
+        if (k != index)
+            snprintf(names + strlen(names), size - strlen(names), "%s%s", *names ? "," : "",
+                     zf_fuse_name(k));
+}
+
+TEST_ONCE(fuse_computes_the_same)
+{
+    char names[300];
+    check_without(t, 0, "");
+    check_without(t, 0.25, "");
+    for (int k = 0; zf_fuse_name(k); k++) {
+        names_but(names, sizeof names, k);
+        check_without(t, 0.25, names);           /* it alone */
+        check_without(t, 0.25, zf_fuse_name(k)); /* all the others */
+    }
+}
+
+TEST_ONCE(fuse_does_what_it_names)
+{
+    char why[600] = "";
+    char *plain = bert_text(0.25), *fused = after(plain, "fuse", why, sizeof why);
+    for (int k = 0; k < FUSIONS && fused; k++) {
+        char passes[64], *without;
+        snprintf(passes, sizeof passes, "fuse without=%s", fusions[k].name);
+        without = after(plain, passes, why, sizeof why);
+        if (!strstr(fused, fusions[k].makes) ||
+            (fusions[k].replaces && strstr(fused, fusions[k].replaces)))
+            test_fail(t, __FILE__, __LINE__, "fuse", fusions[k].name);
+        if (!without || strstr(without, fusions[k].makes))
+            test_fail(t, __FILE__, __LINE__, "fuse without", fusions[k].name);
+        free(without);
+    }
+    CHECK(t, fused);
+    free(plain);
+    free(fused);
+}
+
+TEST(fuse_refuses_unknown_names)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    NEED(t, g, NULL);
+    CHECK(t, zf_fuse(g, &(zf_fuse_desc){.without = "linear,lineer"}) == ZF_ERR_ARGUMENT);
+    CHECK(t, strstr(zf_graph_error(g), "zf_fuse: \"lineer\" is none of its rewrites: linear, qkv"));
+    zf_graph_free(g);
+}

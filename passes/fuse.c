@@ -27,6 +27,12 @@
  *   before:  %8 = gather_rows %1, %2   %9 = gather_rows %3, %4   %10 = add %8, %9
  *            %11 = add %10, %5   %12 = moments %11   %13 = layer_norm %11, %12, %6, %7
  *   after:   %14 = embed_norm %1, %2, %3, %4, %5, %6, %7
+ *
+ * invert     the backward pass makes again what it wants of a fused node from what that left for
+ * its gradient, instead of keeping both: LayerNorm's result from xhat, an activation from what it
+ * is of bits: equal in f32 and f64 before:  %20 = saved %9 {index=0}   ...   %30 = matmul %29, %9
+ * {transpose_a=true} after:   %20 = saved %9 {index=0}   ...   %31 = affine %20, %3, %4 %30 =
+ * matmul %29, %31 {transpose_a=true}
  */
 
 typedef struct zfi_fuser {
@@ -38,6 +44,7 @@ typedef struct zfi_fuser {
     int32_t *becomes; /* what has been made of it already; 0: nothing */
     int32_t *sibling; /* of a projection, the next one of the same input and shape; 0: none */
     int32_t *last;    /* of an input, the last projection so far */
+    bool *forward;    /* the loss depends on it */
 } zfi_fuser;
 
 /* What the root of a pattern becomes: 0 where there is no pattern. New nodes are appended; the root
@@ -250,6 +257,72 @@ static int32_t zfi_fuse_embedding_dropout(zfi_fuser *f, int32_t id)
                          zfi_with(node->attributes[0], node->attributes[1], norm->attributes[2]));
 }
 
+/* --------------------------------------------------------------------------------- invert */
+
+/* What the output "loss" depends on. */
+static void zfi_find_forward(zfi_fuser *f)
+{
+    const zf_graph *g = f->graph;
+    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        bool *forward = &f->forward[g->order[i]];
+        *forward |= node->op == ZF_OP_output && !strcmp(node->name, "loss");
+        for (int32_t k = 0; k < node->arg_count && *forward; k++) f->forward[node->args[k]] = true;
+    }
+}
+
+/* What node `id` leaves under index 0. A node for it that stands further down is moved up. */
+static int32_t zfi_saved_above(zfi_fuser *f, int32_t id)
+{
+    zf_graph *g = f->graph;
+    int32_t saved = zfi_saved((zf_tensor){g, id}, 0).id;
+    if (saved && (size_t)saved < f->nodes && !f->placed[saved]) {
+        zfi_push(&g->memory, g->order, saved);
+        f->placed[saved] = true;
+    }
+    return saved;
+}
+
+/* The value of node `id` made again, at this place; 0: that is not possible. */
+static int32_t zfi_made_again(zfi_fuser *f, int32_t id)
+{
+    zf_graph *g = f->graph;
+    const zfi_node node = g->nodes[id];
+    int32_t gamma = node.arg_count - 2, again;
+    switch (node.op) {
+    case ZF_OP_linear:
+        if (node.attributes[0].i == ZFI_GELU)
+            return zfi_append_nodes(g, gelu, NULL, zfi_saved_above(f, id));
+        if (node.attributes[0].i == ZFI_GELU_TANH)
+            return zfi_append_nodes(g, gelu, zfi_with({.i = 1}), zfi_saved_above(f, id));
+        if (node.attributes[0].i == ZFI_SILU)
+            return zfi_append_nodes(g, silu, NULL, zfi_saved_above(f, id));
+        return 0;
+    case ZF_OP_residual_norm: gamma = 2; /* fall through */
+    case ZF_OP_embed_norm:
+        again = zfi_append_nodes(g, affine, NULL, zfi_saved_above(f, id), node.args[gamma],
+                                 node.args[gamma + 1]);
+        if (node.op == ZF_OP_residual_norm || node.attributes[0].f == 0) return again;
+        return zfi_append_nodes(g, dropout, zfi_with(node.attributes[0], node.attributes[1]),
+                                again);
+    default: return 0;
+    }
+}
+
+/* Operands of a node of the backward pass that can be made again are. */
+static int32_t zfi_invert(zfi_fuser *f, int32_t id)
+{
+    zf_graph *g = f->graph;
+    if (f->forward[id] || g->nodes[id].op == ZF_OP_saved || zfi_has(g, id, ZF_OP_EFFECT)) return 0;
+    for (int32_t k = 0; k < g->nodes[id].arg_count; k++) {
+        int32_t x = g->nodes[id].args[k];
+        if ((size_t)x >= f->nodes || !f->forward[x]) continue;
+        if (!f->becomes[x]) f->becomes[x] = zfi_made_again(f, x);
+        if (f->becomes[x]) g->nodes[id].args[k] = f->becomes[x];
+    }
+    return 0;
+}
+
 /* ---------------------------------------------------------------------------------- sweeps */
 
 enum { ZFI_FORWARD = 1, ZFI_BACKWARD = 2 };
@@ -266,6 +339,7 @@ static const struct zfi_fusion {
     {"norm", ZFI_FORWARD, zfi_fuse_norm, NULL},
     {"embedding", ZFI_FORWARD, zfi_fuse_embedding, NULL},
     {"embedding", ZFI_FORWARD, zfi_fuse_embedding_dropout, NULL},
+    {"invert", ZFI_BACKWARD, zfi_invert, zfi_find_forward},
 };
 
 /* One name of a list that commas separate, and its length; NULL behind the last. */
@@ -373,14 +447,15 @@ static void zfi_fuse_sweep(zf_graph *g, const struct zfi_fusion *fusion)
 {
     zfi_fuser f = {.graph = g, .nodes = (size_t)zfi_len(g->nodes)};
     f.uses = zfi_calloc(&g->memory, 4 * f.nodes, sizeof *f.uses);
-    f.placed = zfi_calloc(&g->memory, f.nodes, sizeof *f.placed);
+    f.placed = zfi_calloc(&g->memory, 2 * f.nodes, sizeof *f.placed);
     if (f.uses && f.placed) {
+        f.forward = f.placed + f.nodes;
         f.becomes = f.uses + f.nodes;
         f.sibling = f.uses + 2 * f.nodes, f.last = f.uses + 3 * f.nodes;
         zfi_fuse_nodes(&f, fusion);
     }
     zfi_free(&g->memory, f.uses, 4 * f.nodes * sizeof *f.uses);
-    zfi_free(&g->memory, f.placed, f.nodes * sizeof *f.placed);
+    zfi_free(&g->memory, f.placed, 2 * f.nodes * sizeof *f.placed);
 }
 
 ZF_API zf_status zf_fuse(zf_graph *g, const zf_fuse_desc *desc)

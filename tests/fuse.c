@@ -8,10 +8,9 @@
 static const struct fusion {
     const char *name, *makes, *replaces;
 } fusions[] = {
-    {"linear", "= linear ", " gelu %"},
-    {"qkv", "= concat ", NULL},
-    {"norm", "= residual_norm ", NULL},
-    {"embedding", "= embed_norm ", NULL},
+    {"linear", "= linear ", " tanh %"}, {"qkv", "= concat ", NULL},
+    {"norm", "= residual_norm ", NULL}, {"embedding", "= embed_norm ", NULL},
+    {"invert", "= affine ", NULL},
 };
 
 enum { FUSIONS = sizeof fusions / sizeof fusions[0] };
@@ -124,10 +123,12 @@ TEST_ONCE(fuse_computes_the_same)
 TEST_ONCE(fuse_does_what_it_names)
 {
     char why[600] = "";
-    char *plain = bert_text(0.25), *fused = after(plain, "fuse", why, sizeof why);
+    char *plain = bert_text(0.25),
+         *fused = after(plain, "fuse; " TRAINING "; fuse", why, sizeof why);
     for (int k = 0; k < FUSIONS && fused; k++) {
-        char passes[64], *without;
-        snprintf(passes, sizeof passes, "fuse without=%s", fusions[k].name);
+        char passes[200], *without;
+        snprintf(passes, sizeof passes, "fuse without=%s; " TRAINING "; fuse without=%s",
+                 fusions[k].name, fusions[k].name);
         without = after(plain, passes, why, sizeof why);
         if (!strstr(fused, fusions[k].makes) ||
             (fusions[k].replaces && strstr(fused, fusions[k].replaces)))

@@ -23,7 +23,7 @@ PREFIX  = /usr/local
 DESTDIR =
 
 # Of make pretrain; tools/pretrain.sh has the defaults.
-export STEPS MODEL THREADS CORPUS SEQ BATCH SEED VOCAB
+export STEPS MODEL THREADS CORPUS SEQ BATCH MASKED DROPOUT SEED VOCAB
 # Of make fuzz: inputs for each target.
 FUZZ_RUNS = 1000000
 
@@ -155,7 +155,7 @@ $(patsubst %.c,build/dist/obj/%.o,$(TESTS) $(PARTS)): | build/dist/tree/zeroflow
 
 # ------------------------------------------------------------------------------------ pretraining
 
-pretrain: build/bert ## pretrain a BERT (STEPS, MODEL, THREADS, CORPUS, SEQ, BATCH, SEED, VOCAB)
+pretrain: build/bert ## pretrain a BERT (STEPS, MODEL, THREADS, CORPUS: tools/pretrain.sh)
 	@CC='$(CC)' sh tools/pretrain.sh
 
 # ------------------------------------------------------------------------------------------ tests

@@ -9,11 +9,9 @@
  *
  *     gate   | job number (32) | ... | open (bit 16) | workers inside (16) |
  *
- * Who waits spins for a short time, giving the core away now and then, and then sleeps on a
- * condition variable.
+ * Who waits spins for a short time, and then sleeps on a condition variable.
  */
 #include <pthread.h>
-#include <sched.h>
 #include <stdatomic.h>
 #include <time.h>
 
@@ -62,7 +60,8 @@ ZFI_INLINE void zfi_pause(void)
 }
 
 /* Spins until the gate has changed in a way that `ready` likes, for about 100 microseconds at most;
- * true when it has. */
+ * true when it has. It does not yield: beside a foreign process that would give away the rest of a
+ * time slice, milliseconds for a wait of microseconds. Who sleeps is woken at once. */
 static bool zfi_pool_spin(zfi_pool *pool, bool (*ready)(zfi_pool *, uint64_t), uint64_t seen)
 {
     for (int round = 0; round < 200; round++) {
@@ -70,7 +69,6 @@ static bool zfi_pool_spin(zfi_pool *pool, bool (*ready)(zfi_pool *, uint64_t), u
             if (ready(pool, seen)) return true;
             zfi_pause();
         }
-        if (round % 8 == 7) sched_yield();
     }
     return false;
 }

@@ -57,7 +57,7 @@
  *
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
- * Rewrite. Passes in their order: zf_autograd; zf_simplify; zf_clip; one of zf_sgd, zf_adamw,
+ * Rewrite. Passes in their order: zf_precision; zf_autograd; zf_simplify; zf_clip; one of zf_sgd, zf_adamw,
  * zf_lamb; zf_zero; zf_prefetch. zf_graph_print shows the graph between any two of them, one node
  * per line:
  *
@@ -275,17 +275,20 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(gradient, 2, 2, "", ZF_OP_EFFECT)                                                            \
     X(release, 1, 1, "", ZF_OP_EFFECT)                                                             \
     X(wait, 1, 1, "", ZF_OP_EFFECT)                                                                \
-    X(advance, 1, 1, "", ZF_OP_EFFECT | ZF_OP_MUTATES)                                             \
-    X(sgd, 3, 4, "momentum:f nesterov:b weight_decay:f world:i blocks:l decays:v",                 \
+    X(loss_scale, 5, 5, "factor:f window:i hysteresis:i least:f consecutive:b", ZF_OP_EFFECT)      \
+    X(loss_scale_update, 6, 6, "factor:f window:i hysteresis:i least:f consecutive:b",             \
       ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
-    X(adamw, 6, 7, "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v",               \
+    X(advance, 1, 2, "", ZF_OP_EFFECT | ZF_OP_MUTATES)                                             \
+    X(sgd, 3, 5, "momentum:f nesterov:b weight_decay:f world:i blocks:l decays:v scaled:b",        \
       ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
-    X(lamb_update, 5, 6, "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v",         \
-      ZF_OP_MUTATES)                                                                               \
+    X(adamw, 6, 8, "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v scaled:b",      \
+      ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
+    X(lamb_update, 5, 7,                                                                           \
+      "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v scaled:b", ZF_OP_MUTATES)                                                                               \
     X(lamb_apply, 5, 6, "least:f most:f world:i blocks:l", ZF_OP_EFFECT | ZF_OP_MUTATES)
 
 #define ZF_MAX_OPERANDS   65535
-#define ZF_MAX_ATTRIBUTES 7
+#define ZF_MAX_ATTRIBUTES 8
 #define ZF_MAX_SAVED      4 /* values that a node leaves for its gradient, beside its result */
 
 typedef enum zf_op_flags {
@@ -539,6 +542,32 @@ ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);
  *
  * A pass rewrites the graph, checks that it comes at its turn, and verifies what it made. Node ids
  * are never renumbered. All return ZF_OK or the graph's first error. */
+
+/* Mixed precision (Micikevicius et al. 2018): a graph of f32 computes in bf16 or f16. Parameters get
+ * that dtype, and optimizers update f32 master weights beside them; so do activations. Losses and
+ * their weights, statistics, and what the program writes and reads besides parameters stay f32.
+ * Products add in f32 in any case.
+ *
+ * With a loss scale, gradients are those of the loss times a number, which keeps small ones from
+ * being rounded to zero in f16. zf_clip and the optimizers take it out again, in f32. A step in
+ * which a gradient is not finite, on any rank, is skipped: parameters and optimizer states stay as
+ * they are. The scale is then divided by `factor`, but the first hysteresis - 1 times left alone; at
+ * min_scale it is the step's error, ZF_ERR_NAN. It is multiplied by `factor` when window steps
+ * behind the first since the last overflow have been good, which also restores the hysteresis.
+ * Outputs "loss_scale" and "skipped_steps" (i64) say what became of it; they are states, which
+ * checkpoints hold. Gradients that are read (zf_gradient) have the scale in them.
+ *
+ * Requires: zf_autograd not run yet; before or after zf_fuse. desc NULL: nothing. */
+typedef struct zf_precision_desc {
+    zf_dtype dtype;     /* ZF_BF16 or ZF_F16; ZF_F32: dtypes stay */
+    double scale;       /* the first loss scale; 0: 65536 of f16, none of any other */
+    double factor;      /* 0: 2; 1: the scale stays as it is, and steps are only skipped */
+    int64_t window;     /* 0: 1000 */
+    int32_t hysteresis; /* overflows that it takes to change the scale; 0: 2 */
+    double min_scale;   /* 0: 1 */
+    bool consecutive_hysteresis; /* any good step restores the hysteresis */
+} zf_precision_desc;
+ZF_API zf_status zf_precision(zf_graph *graph, const zf_precision_desc *desc);
 
 /* Appends the gradient of `loss` (a scalar) with respect to every parameter that is not frozen and
  * that it depends on, one `gradient param, value` node each, and an output "loss". Requires: not
@@ -1371,6 +1400,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "ops/loss.c"
 #include "ops/unit.c"
 #include "ops/collective.c"
+#include "ops/scaler.c"
 #include "ops/update.c"
 #include "ops/linear.c"
 #include "ops/fused_norm.c"
@@ -1387,6 +1417,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "passes/simplify.c"
 #include "passes/clip.c"
 #include "passes/optimizer.c"
+#include "passes/precision.c"
 #include "passes/units.c"
 #include "passes/zero_micro.c"
 #include "passes/zero_update.c"

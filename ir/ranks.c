@@ -425,6 +425,19 @@ static void zfi_check_output(const zfi_ranks *r, int32_t id)
                         (int)node->args[0], (int)g->world, (long long)g->micro_batches);
 }
 
+/* What says whether states move on must be one for all ranks. */
+static void zfi_check_moves(const zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zfi_stand *x = &r->at[node->args[k]];
+        if (x->bits & (ZFI_OTHER | ZFI_BATCH))
+            zfi_verify_fail(g, id, "%%%d depends on %%%d, so states of ranks would differ",
+                            (int)node->args[k], (int)x->cause);
+    }
+}
+
 static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
@@ -435,6 +448,7 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     if (zfi_reduces(node->op)) zfi_check_sum(r, id);
     if (node->op == ZF_OP_all_gather && node->arg_count > 1) zfi_check_fill(r, id);
     if (blocks) zfi_check_update(r, id);
+    if (node->op == ZF_OP_advance || node->op == ZF_OP_loss_scale_update) zfi_check_moves(r, id);
     if (node->op == ZF_OP_gradient) zfi_check_gradient(r, id, node->args[0], NULL);
     if (node->op == ZF_OP_output) zfi_check_output(r, id);
     if (zfi_has(g, id, ZF_OP_EFFECT)) return;

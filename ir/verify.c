@@ -22,13 +22,22 @@ static zf_status zfi_verify_fail(zf_graph *g, int32_t id, const char *format, ..
     return zfi_fail(&g->error, ZF_ERR_VERIFY, "verify: %s: %s", line, message);
 }
 
+/* Operands of an update, but for the scale behind them. */
+static int32_t zfi_update_args(const zfi_node *node)
+{
+    int scaled = node->op == ZF_OP_sgd ? 6 : 7;
+    bool has = node->op == ZF_OP_sgd || node->op == ZF_OP_adamw || node->op == ZF_OP_lamb_update;
+    return node->arg_count - (has && node->attributes[scaled].i);
+}
+
 /* Which operands the node writes, as a mask. */
 static uint32_t zfi_written_args(const zfi_node *node)
 {
     switch (node->op) {
     case ZF_OP_advance: return 1;
-    case ZF_OP_sgd: return 1 | 8;
-    case ZF_OP_adamw: return 1 | 4 | 8 | (node->arg_count > 6 ? 64 : 0);
+    case ZF_OP_loss_scale_update: return 1 | 2 | 4 | 8 | 16;
+    case ZF_OP_sgd: return 1 | (zfi_update_args(node) > 3 ? 8 : 0);
+    case ZF_OP_adamw: return 1 | 4 | 8 | (zfi_update_args(node) > 6 ? 64 : 0);
     case ZF_OP_lamb_update: return 4 | 8;
     case ZF_OP_lamb_apply: return 1 | (node->arg_count > 5 ? 32 : 0);
     case ZF_OP_all_gather:
@@ -43,7 +52,7 @@ static int32_t zfi_master_arg(const zfi_node *node)
 {
     int32_t k = node->op == ZF_OP_adamw ? 6 : 5;
     bool may = k == 6 || node->op == ZF_OP_lamb_update || node->op == ZF_OP_lamb_apply;
-    return may && node->arg_count > k ? k : -1;
+    return may && zfi_update_args(node) > k ? k : -1;
 }
 
 /* Steps may write the leaf. */

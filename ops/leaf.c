@@ -8,6 +8,7 @@
  *          output %9 "loss"                       %9 can be read after a step
  *          gradient %2, %8                        %8 is the gradient of the loss with respect to %2
  *          advance %3                             %3 += 1
+ *          advance %3, %8                         the same unless %8 < 0
  */
 
 static zf_status zfi_infer_leaf(zfi_infer *c)
@@ -81,6 +82,8 @@ static zf_status zfi_infer_advance(zfi_infer *c)
     if (c->args[0]->op != ZF_OP_state || !zfi_is_integer(c->args[0]->dtype) ||
         c->args[0]->shape.rank)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a state i64[] or i32[]");
+    if (c->arg_count > 1 && (!zfi_is_float(c->args[1]->dtype) || zfi_node_count(c->args[1]) != 1))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 1 must be one float");
     return zfi_infer_like(c, 0);
 }
 
@@ -108,6 +111,7 @@ static zf_status zfi_cpu_nothing(const zf_launch *l)
 
 static zf_status zfi_cpu_advance(const zf_launch *l)
 {
+    if (l->arg_count > 1 && zfi_get(&l->args[1], 0) < 0) return ZF_OK;
     zfi_set(&l->args[0], 0, zfi_get(&l->args[0], 0) + 1);
     return ZF_OK;
 }

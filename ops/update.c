@@ -20,6 +20,12 @@
  * A last operand of adamw (6), lamb_update and lamb_apply (5) are the master weights of a bf16 or
  * f16 parameter, an f32 state: they are read and written in place of p, and p = master, rounded.
  *
+ * With scaled=true the operand behind all others, one float, multiplies the gradient first: it
+ * clips it, or takes a loss scale out of it (scaler.c). One below 0 stands for a step that is
+ * skipped: parameter and states stay as they are, and u is 0.
+ *
+ *     adamw %p, %g, %m, %v, %lr, %t, %c {beta1=0.9 beta2=0.999 eps=1e-08 scaled=true}
+ *
  * Of a unit (unit.c) or a part of one, blocks lists what is updated: ranges of blocks of 1024
  * elements of the whole unit, each a parameter with its own weight decay (decays) and, in
  * lamb_apply, its own element of pp and uu. With world=n the operands are this rank's n-th of the
@@ -49,7 +55,7 @@ static zf_status zfi_infer_target(zfi_infer *c, int first)
     if (world->i < 0 || count > INT64_MAX / parts)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "world %lld is none", (long long)world->i);
     status = zfi_infer_blocks(c, blocks, zfi_whole_blocks(count * parts));
-    if (!status && c->row->attributes[strlen(c->row->attributes) - 1] == 'v' &&
+    if (!status && strstr(c->row->attributes, "decays:") &&
         decays->list.count != blocks->list.count / 2)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%lld decays for %lld ranges of blocks",
                                 (long long)decays->list.count, (long long)blocks->list.count / 2);
@@ -100,10 +106,27 @@ static zf_status zfi_infer_below(const zfi_infer *c, const char *what, double va
                           value, most);
 }
 
+/* Where attribute `at`, scaled, is given, checks the last operand, of which the rest of infer then
+ * knows nothing; `least`: operands in front of it. */
+static zf_status zfi_infer_scaled(zfi_infer *c, int at, int32_t least)
+{
+    zf_status status = ZF_OK;
+    if (!c->attributes[at].i) return ZF_OK;
+    if (c->arg_count <= least)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "scaled=true needs one more operand, the scale");
+    status = zfi_infer_number(c, c->arg_count - 1, "the scale");
+    c->arg_count--;
+    return status;
+}
+
 static zf_status zfi_infer_sgd(zfi_infer *c)
 {
     double momentum = c->attributes[0].f;
-    zf_status status = zfi_infer_target(c, 3);
+    zf_status status = zfi_infer_scaled(c, 6, 3);
+    if (!status) status = zfi_infer_target(c, 3);
+    if (!status && c->arg_count > 4)
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
+                                (int)c->arg_count);
     if (!status) status = zfi_infer_beside(c, 1, "the gradient", c->args[0]->dtype, false);
     if (!status) status = zfi_infer_number(c, 2, "the learning rate");
     if (!status && c->arg_count > 3)
@@ -140,7 +163,11 @@ static zf_status zfi_infer_master(const zfi_infer *c, int32_t k)
 static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
 {
     zf_dtype wide = zfi_wide(c->args[0]->dtype);
-    zf_status status = zfi_infer_target(c, 4);
+    zf_status status = zfi_infer_scaled(c, 7, step + 1);
+    if (!status) status = zfi_infer_target(c, 4);
+    if (!status && c->arg_count > step + 2)
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
+                                (int)c->arg_count);
     if (!status) status = zfi_infer_beside(c, 1, "the gradient", c->args[0]->dtype, false);
     if (!status) status = zfi_infer_beside(c, 2, "the mean", wide, true);
     if (!status) status = zfi_infer_beside(c, 3, "the variance", wide, true);
@@ -243,16 +270,33 @@ static bool zfi_next_stretch(const zf_launch *l, int at, double decay, zfi_stret
     return false;
 }
 
+/* ------------------------------------------------------------------------------- scale */
+
+/* The launch without the operand that attribute `at`, scaled, announces. */
+static zf_launch zfi_without_scale(const zf_launch *l, int at)
+{
+    zf_launch own = *l;
+    own.arg_count -= l->attributes[at].i != 0;
+    return own;
+}
+
+/* What such a launch multiplies gradients by. */
+static double zfi_gradient_scale(const zf_launch *own, int at)
+{
+    return own->attributes[at].i ? zfi_get(&own->args[own->arg_count], 0) : 1;
+}
+
 /* --------------------------------------------------------------------------------- sgd */
 
 static void zfi_sgd_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *p = &l->args[0], *g = &l->args[1], *buf = l->arg_count > 3 ? &l->args[3] : NULL;
-    double lr = zfi_get(&l->args[2], 0), momentum = l->attributes[0].f;
+    double lr = zfi_get(&l->args[2], 0), momentum = l->attributes[0].f,
+           scale = zfi_gradient_scale(l, 6);
     zfi_stretch s = zfi_stretch_over(first, last);
     while (zfi_next_stretch(l, 3, l->attributes[2].f, &s))
         for (int64_t i = s.first; i < s.last; i++) {
-            double d = zfi_get(g, i) + s.decay * zfi_get(p, i);
+            double d = scale * zfi_get(g, i) + s.decay * zfi_get(p, i);
             if (buf) {
                 double b = momentum * zfi_get(buf, i) + d;
                 zfi_set(buf, i, b);
@@ -262,27 +306,28 @@ static void zfi_sgd_reference(const zf_launch *l, int64_t first, int64_t last)
         }
 }
 
-ZFI_BODY void zfi_sgd_run_body(zfi_isa isa, float *p, const float *g, float *buf, float lr,
-                               float momentum, bool nesterov, float decay, int64_t n)
+ZFI_BODY void zfi_sgd_run_body(zfi_isa isa, float *p, const float *g, float *buf, float scale,
+                               float lr, float momentum, bool nesterov, float decay, int64_t n)
 {
     if (!buf) {
         ZFI_VECTOR
         for (int64_t i = 0; i < n; i++)
-            p[i] = zfi_fma(isa, -lr, zfi_fma(isa, decay, p[i], g[i]), p[i]);
+            p[i] = zfi_fma(isa, -lr, zfi_fma(isa, decay, p[i], scale * g[i]), p[i]);
     } else {
         float of_buf = nesterov ? momentum : 1, of_d = nesterov ? 1 : 0;
         ZFI_VECTOR
         for (int64_t i = 0; i < n; i++) {
-            float d = zfi_fma(isa, decay, p[i], g[i]), b = zfi_fma(isa, momentum, buf[i], d);
+            float d = zfi_fma(isa, decay, p[i], scale * g[i]),
+                  b = zfi_fma(isa, momentum, buf[i], d);
             buf[i] = b;
             p[i] = zfi_fma(isa, -lr, zfi_fma(isa, of_buf, b, of_d * d), p[i]);
         }
     }
 }
 ZFI_KERNEL(zfi_sgd_run,
-           (float *p, const float *g, float *buf, float lr, float momentum, bool nesterov,
-            float decay, int64_t n),
-           (p, g, buf, lr, momentum, nesterov, decay, n))
+           (float *p, const float *g, float *buf, float scale, float lr, float momentum,
+            bool nesterov, float decay, int64_t n),
+           (p, g, buf, scale, lr, momentum, nesterov, decay, n))
 
 static void zfi_sgd_fast(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -291,21 +336,26 @@ static void zfi_sgd_fast(const zf_launch *l, int64_t first, int64_t last)
     zfi_stretch s = zfi_stretch_over(first, last);
     while (zfi_next_stretch(l, 3, l->attributes[2].f, &s))
         zfi_sgd_run(zfi_cpu_of(l)->isa, p + s.first, g + s.first, buf ? buf + s.first : NULL,
-                    (float)zfi_get(&l->args[2], 0), (float)l->attributes[0].f, l->attributes[1].i,
-                    (float)s.decay, s.last - s.first);
+                    (float)zfi_gradient_scale(l, 6), (float)zfi_get(&l->args[2], 0),
+                    (float)l->attributes[0].f, l->attributes[1].i, (float)s.decay,
+                    s.last - s.first);
 }
 
 static zf_status zfi_cpu_sgd(const zf_launch *l)
 {
-    zfi_split(l, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast(l) ? zfi_sgd_fast : zfi_sgd_reference);
+    zf_launch own = zfi_without_scale(l, 6);
+    if (zfi_gradient_scale(&own, 6) < 0) return ZF_OK;
+    zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN,
+              zfi_fast(l) ? zfi_sgd_fast : zfi_sgd_reference);
     return ZF_OK;
 }
 
 /* -------------------------------------------------------------------- adamw, lamb_update */
 
-/* m^ = m * of_m, sqrt(v^) = sqrt(v) * of_root; the rest are the attributes. */
+/* Gradients times `scale`, m^ = m * of_m, sqrt(v^) = sqrt(v) * of_root; the rest are the
+ * attributes. */
 typedef struct zfi_adam {
-    double beta1, beta2, eps, of_m, of_root;
+    double beta1, beta2, eps, of_m, of_root, scale;
 } zfi_adam;
 
 /* The step's operand; the master weights, if any, are behind it. */
@@ -318,15 +368,19 @@ static zfi_adam zfi_adam_of(const zf_launch *l)
 {
     const zf_attribute *a = l->attributes;
     double t = zfi_get(zfi_adam_step(l), 0);
-    return (zfi_adam){a[0].f, a[1].f, a[2].f, 1 / (1 - pow(a[0].f, t)),
-                      1 / sqrt(1 - pow(a[1].f, t))};
+    return (zfi_adam){a[0].f,
+                      a[1].f,
+                      a[2].f,
+                      1 / (1 - pow(a[0].f, t)),
+                      1 / sqrt(1 - pow(a[1].f, t)),
+                      zfi_gradient_scale(l, 7)};
 }
 
 /* Moves m and v on by the gradient's element i and returns m^ / (sqrt(v^) + eps). */
 static double zfi_adam_reference(const zf_launch *l, const zfi_adam *a, int64_t i)
 {
     const zf_array *m = &l->args[2], *v = &l->args[3];
-    double g = zfi_get(&l->args[1], i);
+    double g = a->scale * zfi_get(&l->args[1], i);
     double mean = a->beta1 * zfi_get(m, i) + (1 - a->beta1) * g;
     double variance = a->beta2 * zfi_get(v, i) + (1 - a->beta2) * g * g;
     zfi_set(m, i, mean);
@@ -360,12 +414,16 @@ static void zfi_adamw_reference(const zf_launch *l, int64_t first, int64_t last)
         }
 }
 
+static void zfi_zero_update(const zf_launch *l, int64_t first, int64_t last)
+{
+    size_t size = zf_dtype_size(l->out.dtype);
+    memset((char *)l->out.data + (size_t)first * size, 0, (size_t)(last - first) * size);
+}
+
 /* Elements of u that belong to no parameter are 0. */
 static void zfi_clear_update(const zf_launch *l, int64_t first, int64_t last)
 {
-    size_t size = zf_dtype_size(l->out.dtype);
-    if (l->op == ZF_OP_lamb_update && l->attributes[5].list.count)
-        memset((char *)l->out.data + (size_t)first * size, 0, (size_t)(last - first) * size);
+    if (l->op == ZF_OP_lamb_update && l->attributes[5].list.count) zfi_zero_update(l, first, last);
 }
 
 static void zfi_lamb_update_reference(const zf_launch *l, int64_t first, int64_t last)
@@ -382,14 +440,15 @@ static void zfi_lamb_update_reference(const zf_launch *l, int64_t first, int64_t
 /* u == NULL: p = keep p - rate m / (sqrt(v) of_root + eps); else u = keep p + rate m / (sqrt(v)
  * of_root + eps). */
 ZFI_BODY void zfi_adam_run_body(zfi_isa isa, float *u, float *p, const float *g, float *m, float *v,
-                                float beta1, float rest1, float beta2, float rest2, float of_root,
-                                float eps, float keep, float rate, int64_t n)
+                                float scale, float beta1, float rest1, float beta2, float rest2,
+                                float of_root, float eps, float keep, float rate, int64_t n)
 {
 #define ZFI_ADAM(to, sign)                                                                         \
     ZFI_VECTOR                                                                                     \
     for (int64_t i = 0; i < n; i++) {                                                              \
-        float mean = zfi_fma(isa, beta1, m[i], rest1 * g[i]);                                      \
-        float variance = zfi_fma(isa, beta2, v[i], rest2 * g[i] * g[i]);                           \
+        float d = scale * g[i];                                                                    \
+        float mean = zfi_fma(isa, beta1, m[i], rest1 * d);                                         \
+        float variance = zfi_fma(isa, beta2, v[i], rest2 * d * d);                                 \
         m[i] = mean;                                                                               \
         v[i] = variance;                                                                           \
         to[i] = zfi_fma(isa, keep, p[i],                                                           \
@@ -403,9 +462,10 @@ ZFI_BODY void zfi_adam_run_body(zfi_isa isa, float *u, float *p, const float *g,
 #undef ZFI_ADAM
 }
 ZFI_KERNEL(zfi_adam_run,
-           (float *u, float *p, const float *g, float *m, float *v, float beta1, float rest1,
-            float beta2, float rest2, float of_root, float eps, float keep, float rate, int64_t n),
-           (u, p, g, m, v, beta1, rest1, beta2, rest2, of_root, eps, keep, rate, n))
+           (float *u, float *p, const float *g, float *m, float *v, float scale, float beta1,
+            float rest1, float beta2, float rest2, float of_root, float eps, float keep, float rate,
+            int64_t n),
+           (u, p, g, m, v, scale, beta1, rest1, beta2, rest2, of_root, eps, keep, rate, n))
 
 static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -418,22 +478,28 @@ static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
     while (zfi_next_stretch(l, 4, l->attributes[3].f, &s)) {
         double keep = l->op == ZF_OP_adamw ? 1 - lr * s.decay : s.decay;
         zfi_adam_run(zfi_cpu_of(l)->isa, l->op == ZF_OP_adamw ? NULL : u + s.first, p + s.first,
-                     g + s.first, m + s.first, v + s.first, (float)a.beta1, (float)(1 - a.beta1),
-                     (float)a.beta2, (float)(1 - a.beta2), (float)a.of_root, (float)a.eps,
-                     (float)keep, (float)(lr * a.of_m), s.last - s.first);
+                     g + s.first, m + s.first, v + s.first, (float)a.scale, (float)a.beta1,
+                     (float)(1 - a.beta1), (float)a.beta2, (float)(1 - a.beta2), (float)a.of_root,
+                     (float)a.eps, (float)keep, (float)(lr * a.of_m), s.last - s.first);
     }
 }
 
 /* The step must have been advanced. */
 static zf_status zfi_cpu_adam(const zf_launch *l, const char *name, zfi_range_task *reference)
 {
+    zf_launch own = zfi_without_scale(l, 7);
     int64_t t = zfi_get_integer(zfi_adam_step(l), 0);
+    if (zfi_gradient_scale(&own, 7) < 0) {
+        if (l->op == ZF_OP_lamb_update)
+            zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_zero_update);
+        return ZF_OK;
+    }
     if (t < 1)
         return zfi_fail(l->error, ZF_ERR_ARGUMENT,
                         "%s: the step, operand %d, is %lld; it counts updates from 1, so it "
                         "must be advanced before",
                         name, (int)(zfi_adam_step(l) - l->args), (long long)t);
-    zfi_split(l, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast(l) ? zfi_adam_fast : reference);
+    zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast(l) ? zfi_adam_fast : reference);
     return ZF_OK;
 }
 
@@ -478,7 +544,7 @@ static void zfi_lamb_apply_fast(const zf_launch *l, int64_t first, int64_t last)
     const float *u = l->args[1].data;
     zfi_stretch s = zfi_stretch_over(first, last);
     while (zfi_next_stretch(l, 2, 0, &s))
-        zfi_sgd_run(zfi_cpu_of(l)->isa, p + s.first, u + s.first, NULL,
+        zfi_sgd_run(zfi_cpu_of(l)->isa, p + s.first, u + s.first, NULL, 1,
                     (float)zfi_lamb_rate(l, s.index), 0, false, 0, s.last - s.first);
 }
 

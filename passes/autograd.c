@@ -2,7 +2,8 @@
  *
  * requires: no gradients yet; the loss is a scalar float
  * ensures:  one `gradient param, value` per parameter that is not frozen and that the loss depends
- *           on, in the order of declaration; an output "loss"
+ *           on, in the order of declaration; an output "loss". With a loss scale (precision.c),
+ *           gradients are those of the loss times it
  * before:   %2 = param "w" : f32[8,1]     %3 = matmul %1, %2 : f32[4,1]     ... %5 = sum %4 : f32[]
  * after:    ...  %9 = matmul %1, %8 {transpose_a=true} : f32[8,1]
  *           gradient %2, %9
@@ -53,6 +54,21 @@ static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_
     zfi_free(&g->memory, need, n * sizeof *need);
 }
 
+/* The gradient of what is differentiated with respect to the loss: 1, or the loss scale as it is
+ * now. */
+static zf_tensor zfi_loss_gradient(zf_graph *g, zf_tensor loss)
+{
+    int32_t scaler = zfi_scaler_node(g, ZF_OP_loss_scale);
+    zf_dtype dtype = zf_tensor_dtype(loss);
+    if (!scaler) return zf_constant(g, dtype, zf_tensor_shape(loss), 1);
+    if (dtype != ZF_F32 && dtype != ZF_F64)
+        zfi_fail(&g->error, ZF_ERR_DTYPE,
+                 "zf_autograd: the loss %%%d is %s; one that is scaled must be f32 (zf_cast)",
+                 (int)loss.id, zf_dtype_name(dtype));
+    return zf_reshape(zf_cast(zf_scale((zf_tensor){g, g->nodes[scaler].args[0]}, 1), dtype),
+                      zf_tensor_shape(loss));
+}
+
 ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
 {
     zf_status status = zfi_enter(g, "zf_autograd", 0, ZFI_STAGE_GRADIENTS | ZFI_STAGE_PLACED);
@@ -88,7 +104,7 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
         if (!needs[loss.id])
             zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                      "zf_autograd: the loss %%%d depends on no trained parameter", (int)loss.id);
-        gradients[loss.id] = zf_constant(g, zf_tensor_dtype(loss), zf_tensor_shape(loss), 1).id;
+        gradients[loss.id] = zfi_loss_gradient(g, loss).id;
         for (int32_t i = last - 1; i >= 0 && !g->error.status; i--)
             if (gradients[g->order[i]] && needs[g->order[i]] && g->nodes[g->order[i]].arg_count)
                 zfi_differentiate(g, g->order[i], needs, gradients);

@@ -7,6 +7,12 @@
  *           %20 = square_sums %9      %21 = total %20, ... : f32[]      %22 = sqrt %21
  *           %28 = mul %9, %27         gradient %2, %28
  *
+ * With a loss scale, gradients stay as they are; one number, by which the updates multiply them,
+ * unscales and clips, or is -1 where the norm is not finite: nothing is changed then.
+ *
+ *           %30 = less %22, %29       %31 = where %30, %27, %28     of inf, -1
+ *           loss_scale_update %11, %12, %13, %14, %15, %31 {factor=2 ...}
+ *
  * Source: Pascanu et al. 2013; the rule g / max(1, (norm + 1e-6) / max_norm) is the one that all
  * ZeRO stages share. The norm is a sum over blocks of 1024 elements in index order, so cutting a
  * tensor at such a block cannot change it.
@@ -47,13 +53,44 @@ static zf_tensor zfi_global_norm(zf_graph *g, const int32_t *x, int32_t count)
     return norm;
 }
 
+/* max(1, (norm + 1e-6) / max_norm) */
+static zf_tensor zfi_clip_divisor(zf_tensor norm, zf_tensor one, double max_norm)
+{
+    zf_tensor tiny = zf_constant(norm.graph, zf_tensor_dtype(norm), ZF_SCALAR, 1e-6);
+    return zf_maximum(zf_scale(zf_add(norm, tiny), 1 / max_norm), one);
+}
+
+/* Below a loss scale: the number that updates multiply the scaled gradients x[0..count) by, and the
+ * scale's own update. max_norm <= 0 or infinite: they are not clipped. `keep`: their norm without
+ * the scale is an output "grad_norm". */
+static void zfi_unscale(zf_graph *g, const int32_t *x, int32_t count, double max_norm, bool keep)
+{
+    const zfi_node mark = g->nodes[zfi_scaler_node(g, ZF_OP_loss_scale)];
+    zf_tensor norm = zfi_global_norm(g, x, count), states[ZFI_SCALER_STATES + 1], one, all, finite;
+    zf_dtype dtype = zf_tensor_dtype(norm);
+    for (int k = 0; k < ZFI_SCALER_STATES; k++) states[k] = (zf_tensor){g, mark.args[k]};
+    one = zf_constant(g, dtype, ZF_SCALAR, 1);
+    all = zf_cast(states[0], dtype);
+    if (keep) {
+        zf_tensor unscaled = zf_output(zf_div(norm, all), "grad_norm");
+        if (max_norm > 0 && isfinite(max_norm))
+            all = zf_mul(zfi_clip_divisor(unscaled, one, max_norm), all);
+    }
+    finite = zf_less(norm, zf_constant(g, dtype, ZF_SCALAR, INFINITY));
+    all = zf_div(one, all);
+    states[ZFI_SCALER_STATES] = zf_where(finite, all, zf_constant(g, dtype, ZF_SCALAR, -1));
+    (void)zfi_build(ZF_OP_loss_scale_update, ZFI_SCALER_STATES + 1, states, mark.attributes);
+    zf_output(states[0], "loss_scale");
+    zf_output(states[4], "skipped_steps");
+}
+
 ZF_API zf_status zf_clip(zf_graph *g, double max_norm)
 {
     zf_status status = zfi_enter(g, "zf_clip", ZFI_STAGE_GRADIENTS,
                                  ZFI_STAGE_CLIPPED | ZFI_STAGE_UPDATES | ZFI_STAGE_PLACED);
     int32_t *marks, *values = NULL, count, known;
     bool *drop;
-    zf_tensor norm, factor = ZF_NONE;
+    zf_tensor norm = ZF_NONE, factor = ZF_NONE;
     if (status) return status;
     if (isnan(max_norm))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_clip: max_norm is not a number");
@@ -63,13 +100,13 @@ ZF_API zf_status zf_clip(zf_graph *g, double max_norm)
     known = zfi_len(g->nodes);
     drop = zfi_calloc(&g->memory, (size_t)known, sizeof *drop);
     if (drop && !g->memory.failed) {
+        bool scaled = zfi_scaler_node(g, ZF_OP_loss_scale) > 0;
         g->in_update = true;
-        norm = zf_output(zfi_global_norm(g, values, count), "grad_norm");
-        if (max_norm > 0 && isfinite(max_norm) && zf_valid(norm)) {
-            zf_dtype dtype = zf_tensor_dtype(norm);
-            zf_tensor one = zf_constant(g, dtype, ZF_SCALAR, 1),
-                      tiny = zf_constant(g, dtype, ZF_SCALAR, 1e-6);
-            factor = zf_div(one, zf_maximum(zf_scale(zf_add(norm, tiny), 1 / max_norm), one));
+        if (scaled) zfi_unscale(g, values, count, max_norm, true);
+        else norm = zf_output(zfi_global_norm(g, values, count), "grad_norm");
+        if (!scaled && max_norm > 0 && isfinite(max_norm) && zf_valid(norm)) {
+            zf_tensor one = zf_constant(g, zf_tensor_dtype(norm), ZF_SCALAR, 1);
+            factor = zf_div(one, zfi_clip_divisor(norm, one, max_norm));
             for (int32_t k = 0; k < count && !g->error.status; k++) {
                 zf_tensor value = {g, values[k]};
                 int32_t pair[2] = {g->nodes[marks[k]].args[0],

@@ -7,12 +7,19 @@
  * after:    update:
  *           advance %30
  *           adamw %2, %9, %31, %32, %7, %30 {beta1=0.9 beta2=0.999 eps=1e-08}
+ *
+ * With a loss scale, updates multiply gradients by what takes it out of them (clip.c, which makes
+ * it here where zf_clip has not), and leave everything as it is where that is below 0:
+ *
+ *           advance %30, %29
+ *           adamw %2, %9, %31, %32, %7, %30, %29 {beta1=0.9 beta2=0.999 eps=1e-08 scaled=true}
  */
 
 typedef struct zfi_optimizer {
     const char *name;
-    /* step: how many updates there were; ZF_NONE where the rule has no use for it */
-    zf_tensor lr, step;
+    /* step: how many updates there were; ZF_NONE where the rule has no use for it. scale: what
+     * gradients are multiplied by; ZF_NONE: 1 */
+    zf_tensor lr, step, scale;
     double weight_decay;
     bool decay_all;
     const void *desc;
@@ -45,6 +52,33 @@ static zf_tensor zfi_master(zf_graph *g, const char *kind, zf_tensor param)
                     name);
 }
 
+/* `op` over those of x[0..count) that are not ZF_NONE. */
+static zf_tensor zfi_build_update(zf_op op, int32_t count, const zf_tensor *x,
+                                  const zf_attribute *attributes)
+{
+    zf_tensor args[8];
+    int32_t n = 0;
+    for (int32_t k = 0; k < count; k++)
+        if (x[k].graph) args[n++] = x[k];
+    return zfi_build(op, n, args, attributes);
+}
+
+/* What updates multiply the gradients of the marks by; ZF_NONE: nothing. */
+static zf_tensor zfi_gradients_scale(zf_graph *g, const int32_t *marks)
+{
+    int32_t *values = NULL, made;
+    if (!zfi_scaler_node(g, ZF_OP_loss_scale)) return ZF_NONE;
+    if (!zfi_scaler_node(g, ZF_OP_loss_scale_update)) {
+        for (int32_t k = 0; k < zfi_len(marks); k++)
+            zfi_push(&g->memory, values, g->nodes[marks[k]].args[1]);
+        if (!g->memory.failed) zfi_unscale(g, values, zfi_len(values), 0, false);
+        zfi_array_free(&g->memory, values);
+        if (g->memory.failed) zfi_graph_nomem(g);
+    }
+    made = zfi_scaler_node(g, ZF_OP_loss_scale_update);
+    return (zf_tensor){g, made ? g->nodes[made].args[ZFI_SCALER_STATES] : 0};
+}
+
 static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, bool counts)
 {
     zf_status status =
@@ -61,11 +95,12 @@ static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, bool counts)
     scope = g->scope;
     g->scope = "";
     g->in_update = true;
+    o->scale = zfi_gradients_scale(g, marks);
     if (counts) {
         char name[32];
         snprintf(name, sizeof name, "%s.step", o->name + 3);
         o->step = zf_state(g, name, ZF_I64, ZF_SCALAR, 0);
-        (void)zfi_op(advance, NULL, o->step);
+        (void)zfi_build_update(ZF_OP_advance, 2, (zf_tensor[]){o->step, o->scale}, NULL);
     }
     for (int32_t k = 0; k < zfi_len(marks) && !g->error.status; k++) {
         zf_tensor param = {g, g->nodes[marks[k]].args[0]},
@@ -94,15 +129,17 @@ static void zfi_update_sgd(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_
                            double decay)
 {
     const zf_sgd_desc *d = o->desc;
-    const zf_attribute *with = zfi_with({.f = d->momentum}, {.i = d->nesterov}, {.f = decay});
-    if (d->momentum == 0) (void)zfi_op(sgd, with, p, dp, o->lr);
-    else (void)zfi_op(sgd, with, p, dp, o->lr, zfi_moment(g, "sgd.momentum", p));
+    zf_tensor buffer = d->momentum == 0 ? ZF_NONE : zfi_moment(g, "sgd.momentum", p);
+    (void)zfi_build_update(ZF_OP_sgd, 5, (zf_tensor[]){p, dp, o->lr, buffer, o->scale},
+                           zfi_with({.f = d->momentum}, {.i = d->nesterov},
+                                    {.f = decay}, [6] = {.i = o->scale.graph != NULL}));
 }
 
 ZF_API zf_status zf_sgd(zf_graph *g, zf_tensor lr, const zf_sgd_desc *desc)
 {
     zf_sgd_desc d = desc ? *desc : (zf_sgd_desc){.momentum = 0};
-    zfi_optimizer o = {"zf_sgd", lr, ZF_NONE, d.weight_decay, d.decay_all, &d, zfi_update_sgd};
+    zfi_optimizer o = {"zf_sgd",       lr,          ZF_NONE, ZF_NONE,
+                       d.weight_decay, d.decay_all, &d,      zfi_update_sgd};
     if (!zfi_in_range(g, o.name, "momentum", d.momentum, 0, 1) ||
         !zfi_in_range(g, o.name, "weight_decay", d.weight_decay, 0, INFINITY))
         return g->error.status;
@@ -116,9 +153,10 @@ static void zfi_update_adamw(zf_graph *g, const zfi_optimizer *o, zf_tensor p, z
 {
     const zf_adamw_desc *d = o->desc;
     zf_tensor m = zfi_moment(g, "adamw.m", p), v = zfi_moment(g, "adamw.v", p);
-    zf_tensor w = zfi_master(g, "adamw.master", p), args[] = {p, dp, m, v, o->lr, o->step, w};
-    (void)zfi_build(ZF_OP_adamw, ZFI_COUNT(args) - !w.graph, args,
-                    zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}));
+    zf_tensor w = zfi_master(g, "adamw.master", p);
+    (void)zfi_build_update(ZF_OP_adamw, 8, (zf_tensor[]){p, dp, m, v, o->lr, o->step, w, o->scale},
+                           zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
+                                    {.f = decay}, [7] = {.i = o->scale.graph != NULL}));
 }
 
 static bool zfi_moments_in_range(zf_graph *g, const char *pass, double beta1, double beta2,
@@ -133,7 +171,8 @@ static bool zfi_moments_in_range(zf_graph *g, const char *pass, double beta1, do
 ZF_API zf_status zf_adamw(zf_graph *g, zf_tensor lr, const zf_adamw_desc *desc)
 {
     zf_adamw_desc d = desc ? *desc : (zf_adamw_desc){.beta1 = 0};
-    zfi_optimizer o = {"zf_adamw", lr, ZF_NONE, d.weight_decay, d.decay_all, &d, zfi_update_adamw};
+    zfi_optimizer o = {"zf_adamw",     lr,          ZF_NONE, ZF_NONE,
+                       d.weight_decay, d.decay_all, &d,      zfi_update_adamw};
     d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-8);
     if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay))
         return g->error.status;
@@ -145,21 +184,22 @@ static void zfi_update_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf
 {
     const zf_lamb_desc *d = o->desc;
     zf_tensor m = zfi_moment(g, "lamb.m", p), v = zfi_moment(g, "lamb.v", p);
-    zf_tensor w = zfi_master(g, "lamb.master", p), args[] = {p, dp, m, v, o->step, w};
+    zf_tensor w = zfi_master(g, "lamb.master", p);
     zf_tensor u =
-        zfi_build(ZF_OP_lamb_update, ZFI_COUNT(args) - !w.graph, args,
-                  zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps}, {.f = decay}));
+        zfi_build_update(ZF_OP_lamb_update, 7, (zf_tensor[]){p, dp, m, v, o->step, w, o->scale},
+                         zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
+                                  {.f = decay}, [7] = {.i = o->scale.graph != NULL}));
     zf_tensor pp = zfi_op(total, NULL, zfi_op(square_sums, NULL, w.graph ? w : p));
     zf_tensor uu = zfi_op(total, NULL, zfi_op(square_sums, NULL, u));
-    zf_tensor apply[] = {p, u, o->lr, pp, uu, w};
-    (void)zfi_build(ZF_OP_lamb_apply, ZFI_COUNT(apply) - !w.graph, apply,
-                    zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}));
+    (void)zfi_build_update(ZF_OP_lamb_apply, 6, (zf_tensor[]){p, u, o->lr, pp, uu, w},
+                           zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}));
 }
 
 ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)
 {
     zf_lamb_desc d = desc ? *desc : (zf_lamb_desc){.beta1 = 0};
-    zfi_optimizer o = {"zf_lamb", lr, ZF_NONE, d.weight_decay, d.decay_all, &d, zfi_update_lamb};
+    zfi_optimizer o = {"zf_lamb",      lr,          ZF_NONE, ZF_NONE,
+                       d.weight_decay, d.decay_all, &d,      zfi_update_lamb};
     d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-6);
     d.min_coeff = zfi_or(d.min_coeff, 0.01), d.max_coeff = zfi_or(d.max_coeff, 10);
     if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||

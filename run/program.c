@@ -162,6 +162,7 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
     switch (node->op) {
     case ZF_OP_output:
     case ZF_OP_gradient:
+    case ZF_OP_loss_scale:
     case ZF_OP_saved:
     case ZF_OP_release: return false;
     case ZF_OP_wait: return true;

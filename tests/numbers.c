@@ -50,9 +50,19 @@ static double widen(uint16_t bits)
     return value;
 }
 
+static double widen_f16(uint16_t bits)
+{
+    int exponent = bits >> 10 & 31, fraction = bits & 1023;
+    double value = exponent == 31  ? (fraction ? (double)NAN : (double)INFINITY)
+                   : exponent == 0 ? ldexp(fraction, -24)
+                                   : ldexp(fraction + 1024, exponent - 25);
+    return bits & 0x8000 ? -value : value;
+}
+
 double number_at(const number *n, int64_t i)
 {
     switch (n->dtype) {
+    case ZF_F16: return widen_f16(((const uint16_t *)n->data)[i]);
     case ZF_BF16: return widen(((const uint16_t *)n->data)[i]);
     case ZF_F32: return ((const float *)n->data)[i];
     case ZF_F64: return ((const double *)n->data)[i];

@@ -52,7 +52,7 @@ zf_status write_seeded(zf_program *program, zf_tensor tensor);
 char *text_of(const zf_graph *graph);
 /* The graph's text with every f32 an f64, to be freed. */
 char *text_in_f64(const char *graph);
-/* Element i as a double; NaN of f16. */
+/* Element i as a double. */
 double number_at(const number *number, int64_t i);
 int64_t number_count(const number *number);
 

@@ -56,6 +56,7 @@ static const op_case cases[] = {
     {"constant", "", "constant {values=[0.1]} : f[R,N]", RELATIVE, 1, 0, NO_GRADIENT},
     {"constant", "", "constant {values=[1,2.5,-3,0.1]} : f[2,2]", RELATIVE, 1, 0, NO_GRADIENT},
     {"advance", "t[]", "update:\nadvance %1", EXACT, 0, 0, MUTATES},
+    {"advance", "t[] p[]", "update:\nadvance %1, %2", EXACT, 0, 0, MUTATES},
 
     {"add", "f[R,N] f[R,N]", "add %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
     {"add", "f[R,N] f[N]", "add %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
@@ -281,6 +282,18 @@ static const op_case cases[] = {
      NORM, 16, 0, MUTATES},
     {"adamw", "w[R,N] f[R,N] m[R,N] v[R,N] p[] t[]",
      "update:\nadamw %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-08 weight_decay=0.1}",
+     NORM, 64, 0, MUTATES},
+    {"sgd", "w[R,N] f[R,N] p[] p[]", "update:\nsgd %1, %2, %3, %4 {weight_decay=0.1 scaled=true}",
+     NORM, 8, 0, MUTATES},
+    {"sgd", "w[R,N] f[R,N] p[] m[R,N] p[]",
+     "update:\nsgd %1, %2, %3, %4, %5 {momentum=0.9 nesterov=true scaled=true}", NORM, 16, 0,
+     MUTATES},
+    {"adamw", "w[R,N] f[R,N] m[R,N] v[R,N] p[] t[] p[]",
+     "update:\nadamw %1, %2, %3, %4, %5, %6, %7 {beta1=0.9 beta2=0.99 eps=1e-08 scaled=true}", NORM,
+     64, 0, MUTATES},
+    {"lamb_update", "w[R,N] f[R,N] m[R,N] v[R,N] t[] p[]",
+     "update:\nlamb_update %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-06 "
+     "weight_decay=0.1 scaled=true} : g[R,N]",
      NORM, 64, 0, MUTATES},
     {"lamb_update", "w[R,N] f[R,N] m[R,N] v[R,N] t[]",
      "update:\nlamb_update %1, %2, %3, %4, %5 {beta1=0.9 beta2=0.99 eps=1e-06 weight_decay=0.1} : "
@@ -718,10 +731,10 @@ static bool has_isa(const char *isa)
 /* -------------------------------------------------------------------------------- tests */
 
 /* What zf_zero makes of a graph takes several ranks: tests/comm.c, tests/zero.c and
- * tests/passes/zero_*.zf run these. */
-static const char *const of_ranks[] = {"unit",           "accumulator", "part",       "all_gather",
-                                       "reduce_scatter", "all_reduce",  "all_to_all", "bcast",
-                                       "release",        "wait"};
+ * tests/passes/zero_*.zf run these. tests/precision.c has a table of the loss scale. */
+static const char *const elsewhere[] = {
+    "loss_scale",     "loss_scale_update", "unit",       "accumulator", "part",    "all_gather",
+    "reduce_scatter", "all_reduce",        "all_to_all", "bcast",       "release", "wait"};
 
 /* A row without a case fails. */
 TEST_ONCE(operators_have_cases)
@@ -734,8 +747,8 @@ TEST_ONCE(operators_have_cases)
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         bool found = false;
         for (int n = 0; n < CASES; n++) found |= !strcmp(cases[n].row, rows[i]);
-        for (size_t n = 0; n < sizeof of_ranks / sizeof of_ranks[0]; n++)
-            found |= !strcmp(of_ranks[n], rows[i]);
+        for (size_t n = 0; n < sizeof elsewhere / sizeof elsewhere[0]; n++)
+            found |= !strcmp(elsewhere[n], rows[i]);
         if (!found) test_fail(t, __FILE__, __LINE__, rows[i], "this row of ZF_OPS has no case");
     }
 }

@@ -12,10 +12,10 @@
  * outputs, parameters and states after one step and after three, gradients; but for `fuse`, where
  * reference kernels round less often, and fast ones may add in another order if the sentence says
  * so
- * ("rounding"): these must be equal within 2e-6 of the largest element. New gradients must be
- * those of finite differences (in f64), clipped ones scaled by the rule, and updates must change
- * every parameter with a gradient and no other. A plan must hold with values apart, and with dead
- * bytes poisoned.
+ * ("rounding"): these must be equal within 2e-6 of the largest element; and for `precision`, where
+ * floats that are put out must be near what they were. New gradients must be those of finite
+ * differences (in f64), clipped ones scaled by the rule, and updates must change every parameter
+ * with a gradient and no other. A plan must hold with values apart, and with dead bytes poisoned.
  */
 #define _POSIX_C_SOURCE 200809L /* opendir */
 #include "../tools/pass.h"
@@ -194,6 +194,50 @@ static bool check_differences(const char *graph, char *why, size_t size)
     return good;
 }
 
+/* What is put out is as before, within one rounding for each of the graph's nodes. */
+static bool check_precision(const numbers *before, const numbers *after, const char *line,
+                            const char *graph, char *why, size_t size)
+{
+    double rounding = strstr(line, " bf16") ? 0x1p-9 : strstr(line, " f16") ? 0x1p-12 : 0;
+    int nodes = 0;
+    for (const char *at = graph; *at; at += strcspn(at, "\n"), at += *at == '\n')
+        nodes += *at == '%';
+    for (int k = 0; k < before->count; k++) {
+        const number *x = &before->list[k], *y = numbers_find(after, x->name);
+        if (strncmp(strchr(x->name, ' '), " output ", 8)) continue;
+        if (!y || y->dtype != x->dtype || y->bytes != x->bytes) {
+            snprintf(why, size, "%s is another type", x->name);
+            return false;
+        }
+        for (int64_t i = 0; i < number_count(x); i++) {
+            double p = number_at(x, i), q = number_at(y, i), most = fabs(p) > 1 ? fabs(p) : 1;
+            if (fabs(p - q) <= (x->dtype == ZF_F32 ? nodes * rounding * most : 0)) continue;
+            snprintf(why, size, "%s: element %lld is %.9g and %.9g", x->name, (long long)i, p, q);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* With a loss scale, gradients stay as they are, and their norm is that without the scale. */
+static bool check_scaled(const numbers *before, const numbers *after, char *why, size_t size)
+{
+    double squares = 0, scale;
+    const number *norm = numbers_find(after, "1 output grad_norm"),
+                 *was = numbers_find(before, "1 state scaler.scale");
+    for (int k = 0; k < before->count; k++)
+        for (int64_t i = 0;
+             !strncmp(before->list[k].name, "1 gradient", 10) && i < number_count(&before->list[k]);
+             i++)
+            squares += number_at(&before->list[k], i) * number_at(&before->list[k], i);
+    scale = was ? number_at(was, 0) : 0;
+    if (numbers_compare(before, after, "gradient", why, size) < 0) return false;
+    if (norm && fabs(number_at(norm, 0) * scale - sqrt(squares)) <= 1e-6 * sqrt(squares))
+        return true;
+    snprintf(why, size, "grad_norm is not %.9g / %g", sqrt(squares), scale);
+    return false;
+}
+
 /* Gradients are scaled by 1 / max(1, (norm + 1e-6) / most); a bf16 one by that, rounded twice. */
 static bool check_clip(const numbers *before, const numbers *after, double most, char *why,
                        size_t size)
@@ -264,7 +308,8 @@ static bool check_numbers(const char *line, const char *before, const char *afte
     numbers_desc of_after = d;
     numbers x = {0}, y = {0}, z = {0};
     const char *most = NULL;
-    bool placed = strstr(after, "\npeak ") != NULL, good;
+    bool placed = strstr(after, "\npeak ") != NULL, precision = runs(line, "precision", NULL), good;
+    bool scales = runs(line, "clip", NULL) && strstr(before, " loss_scale ");
     if (runs(line, "memory", &most) && strstr(most, "share")) of_after.donor = before;
     good = numbers_of(&x, before, &d, &error) && numbers_of(&y, after, &of_after, &error);
     if (!good && fast && placed && error.status == ZF_ERR_STAGE) { /* a plan without scratch */
@@ -272,11 +317,13 @@ static bool check_numbers(const char *line, const char *before, const char *afte
         return true;
     }
     if (!good) snprintf(why, size, "%s", error.text);
+    else if (precision) good = check_precision(&x, &y, line, after, why, size);
     else good = numbers_compare_within(&x, &y, "output", within, why, size) >= 0;
-    if (good && !updates(line))
+    if (good && !updates(line) && !precision)
         good = numbers_compare_within(&x, &y, "param", within, why, size) >= 0 &&
-               numbers_compare_within(&x, &y, "state", within, why, size) >= 0;
-    if (good && runs(line, "clip", &most) && !runs(line, "autograd", NULL))
+               (scales || numbers_compare_within(&x, &y, "state", within, why, size) >= 0);
+    if (good && scales && !runs(line, "autograd", NULL)) good = check_scaled(&x, &y, why, size);
+    else if (good && runs(line, "clip", &most) && !runs(line, "autograd", NULL))
         good = check_clip(&x, &y, strtod(most, NULL), why, size);
     else if (good) good = numbers_compare_within(&x, &y, "gradient", within, why, size) >= 0;
     if (good && updates(line) && !runs(line, "autograd", NULL) && !runs(line, "clip", NULL))

@@ -179,6 +179,28 @@ static void run_lamb(call *c)
     if (ready(c)) ran(c, zf_lamb(c->graph, lr, &d));
 }
 
+/* The dtype of that name. */
+static zf_dtype take_dtype(call *c)
+{
+    const char *word = take_word(c, "the dtype");
+    for (int dtype = ZF_F32; word && dtype <= ZF_BOOL; dtype++)
+        if (!strcmp(word, zf_dtype_name((zf_dtype)dtype))) return (zf_dtype)dtype;
+    complain(c, PASS_MISUSED, "%s: '%s' is no dtype", c->name, word ? word : "");
+    return ZF_F32;
+}
+
+static void run_precision(call *c)
+{
+    zf_precision_desc d = {.dtype = take_dtype(c),
+                           .scale = take_number(c, "scale"),
+                           .factor = take_number(c, "factor"),
+                           .window = (int64_t)take_number(c, "window"),
+                           .hysteresis = (int32_t)take_number(c, "hysteresis"),
+                           .min_scale = take_number(c, "min_scale")};
+    d.consecutive_hysteresis = take_flag(c, "consecutive_hysteresis");
+    if (ready(c)) ran(c, zf_precision(c->graph, &d));
+}
+
 static void run_fuse(call *c)
 {
     zf_fuse_desc d = {.without = take_value(c, "without")};
@@ -261,6 +283,9 @@ static const pass passes[] = {
     {"lamb",
      "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [min_coeff=X] [max_coeff=X] [decay_all]",
      "the same, LAMB", run_lamb},
+    {"precision",
+     "DTYPE [scale=X] [factor=X] [window=N] [hysteresis=N] [min_scale=X] [consecutive_hysteresis]",
+     "compute in bf16 or f16, over f32 master weights; a loss scale", run_precision},
     {"fuse", "[without=NAME,...]", "merge nodes into ones that do their work at once", run_fuse},
     {"zero", "[stage=N] [world=N] [micro_batches=N] [bucket=BYTES]",
      "the step of each of `world` ranks at a ZeRO stage", run_zero},

@@ -1,0 +1,350 @@
+/* precision: a graph of f32 computes in bf16 or f16; small gradients are kept by a loss scale.
+ *
+ * requires: no gradients yet
+ * ensures:  f32 parameters have the new dtype, so that optimizers keep f32 master weights beside
+ *           them, and what is made of them has it too; what the program writes and reads besides
+ *           parameters keeps its dtype; with a loss scale, its states and a mark
+ * before:   %3 = matmul %1, %2 : f32[4,8]            of an input and a parameter
+ *           %5 = cross_entropy %3, %4, %6 : f32[4]   %4 = logsumexp %3
+ * after:    %9 = cast %1 {to=bf16} : bf16[4,8]       %3 = matmul %9, %2 : bf16[4,8]
+ *           %10 = cast %3 : f32[4,8]                 %5 = cross_entropy %10, %4, %6 : f32[4]
+ *           loss_scale %11, %12, %13, %14, %15 {factor=2 window=1000 hysteresis=2 least=1}
+ *
+ * A node takes operands of the new dtype, with these exceptions, which are f32:
+ *
+ *   - exp, log, rsqrt, sum, total, logsumexp, cross_entropy: f16 lacks their range, bf16 their
+ *     precision
+ *   - what has one element, and is made of what has one element alone: losses and their weights.
+ *     Not what is made of constants alone, a mask for example
+ *   - a row that does not go together with an operand that is f32 by these rules, or by its own
+ *     (moments), if that is rounded: log_softmax, which takes a logsumexp from its operand.
+ * Products are too large for that: their operands are rounded
+ *
+ * What a row takes is asked of its infer, so any row may stand in the graph. An operand is cast
+ * once, where it is first needed. A constant is not cast but written in the dtype, and one that is
+ * finite stays so. What an output keeps, and a result of one element, stays f32 under its id: it
+ * becomes the cast of a new node.
+ *
+ * Source: Micikevicius et al. 2018; which rows are f32 is close to PyTorch's autocast.
+ */
+
+typedef enum zfi_held {
+    ZFI_HELD_APART,    /* was no f32, and stays as it was */
+    ZFI_HELD_NARROW,   /* in the new dtype */
+    ZFI_HELD_DATA,     /* f32 that was written or made of integers, and may be rounded */
+    ZFI_HELD_CONSTANT, /* f32 */
+    ZFI_HELD_WIDE      /* f32 by a rule */
+} zfi_held;
+
+/* The dtypes in which a node is given its operands that were f32. */
+typedef enum zfi_given {
+    ZFI_GIVEN_AS_HELD,
+    ZFI_GIVEN_NARROW,      /* but wide ones, and those of one element but for constants */
+    ZFI_GIVEN_NARROW_ONES, /* but wide ones of more elements */
+    ZFI_GIVEN_ALL_NARROW,
+    ZFI_GIVEN_F32
+} zfi_given;
+
+typedef struct zfi_retype {
+    zf_graph *graph;
+    zf_dtype to;
+    int32_t *order; /* as it was; by node of then: */
+    uint8_t *held;
+    bool *kept;      /* an output reads it */
+    int32_t *wide;   /* its value in f32; 0: not made yet */
+    int32_t *narrow; /* its value in the new dtype */
+} zfi_retype;
+
+static bool zfi_is_one(const zfi_retype *r, int32_t id)
+{
+    return zfi_node_count(&r->graph->nodes[id]) == 1;
+}
+
+/* Rows whose range or precision a 16-bit float has not. */
+static bool zfi_wants_f32(zf_op op)
+{
+    switch (op) {
+    case ZF_OP_exp:
+    case ZF_OP_log:
+    case ZF_OP_rsqrt:
+    case ZF_OP_sum:
+    case ZF_OP_total:
+    case ZF_OP_logsumexp:
+    case ZF_OP_cross_entropy: return true;
+    default: return false;
+    }
+}
+
+static bool zfi_is_product(zf_op op) { return op == ZF_OP_matmul || op == ZF_OP_linear; }
+
+/* ------------------------------------------------------------------------------ operands */
+
+/* What the value's own node has now. */
+static zf_dtype zfi_held_dtype(const zfi_retype *r, int32_t id)
+{
+    return r->held[id] == ZFI_HELD_APART ? r->graph->nodes[id].dtype
+           : r->wide[id] == id           ? ZF_F32
+                                         : r->to;
+}
+
+static zf_dtype zfi_given_dtype(const zfi_retype *r, int32_t id, zfi_given given)
+{
+    bool wide = r->held[id] == ZFI_HELD_WIDE, one = zfi_is_one(r, id);
+    bool number = one && r->wide[id] == id && r->held[id] != ZFI_HELD_CONSTANT;
+    if (r->held[id] == ZFI_HELD_APART || given == ZFI_GIVEN_AS_HELD) return zfi_held_dtype(r, id);
+    switch (given) {
+    case ZFI_GIVEN_NARROW: return wide || number ? ZF_F32 : r->to;
+    case ZFI_GIVEN_NARROW_ONES: return wide && !one ? ZF_F32 : r->to;
+    case ZFI_GIVEN_ALL_NARROW: return r->to;
+    default: return ZF_F32;
+    }
+}
+
+/* The constant with its values in the new dtype: those that are finite stay so. */
+static int32_t zfi_narrow_constant(zfi_retype *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    double most = r->to == ZF_F16 ? 65504.0 : 0x1.fep127;
+    zfi_new n = {.op = ZF_OP_constant, .dtype = r->to, .shape = g->nodes[id].shape};
+    int64_t count = g->nodes[id].attributes[0].list.count;
+    const double *from = g->nodes[id].attributes[0].list.data;
+    double *values = zfi_calloc(&g->memory, (size_t)count, sizeof *values);
+    int32_t made = 0;
+    if (values) {
+        for (int64_t i = 0; i < count; i++)
+            values[i] = !isfinite(from[i])     ? from[i]
+                        : fabs(from[i]) > most ? copysign(most, from[i])
+                                               : from[i];
+        n.attributes[0].list.data = values;
+        n.attributes[0].list.count = count;
+        made = zfi_append(g, &n);
+    }
+    zfi_free(&g->memory, values, (size_t)count * sizeof *values);
+    return made;
+}
+
+/* The node that is the value of `id` in `dtype`; appends it where there is none. */
+static int32_t zfi_in_dtype(zfi_retype *r, int32_t id, zf_dtype dtype)
+{
+    int32_t *there = dtype == ZF_F32 ? &r->wide[id] : &r->narrow[id];
+    zfi_new n = {.op = ZF_OP_cast, .arg_count = 1, .attributes = {{.i = dtype}}};
+    if (r->held[id] == ZFI_HELD_APART) return id;
+    if (*there) return *there;
+    n.args = dtype == ZF_F32 ? &r->narrow[id] : &r->wide[id];
+    return *there = r->held[id] == ZFI_HELD_CONSTANT ? zfi_narrow_constant(r, id)
+                                                     : zfi_append(r->graph, &n);
+}
+
+/* What the row makes of its operands if they are so given. Not ZF_OK, and no error of the graph,
+ * where it does not take them. */
+static zf_status zfi_infer_given(zfi_retype *r, int32_t id, zfi_given given, zfi_infer *infer)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const zfi_node **args = zfi_calloc(&g->memory, (size_t)node->arg_count + 1, sizeof *args);
+    zf_error before = g->error;
+    zf_status status;
+    if (!args) return zfi_graph_nomem(g);
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        args[k] = &g->nodes[node->args[k]];
+        g->nodes[node->args[k]].dtype = zfi_given_dtype(r, node->args[k], given);
+    }
+    *infer = (zfi_infer){g,           zfi_row_of(g, id), args, node->arg_count, node->attributes,
+                         node->dtype, node->shape};
+    status = infer->row->infer(infer);
+    for (int32_t k = 0; k < node->arg_count; k++)
+        g->nodes[node->args[k]].dtype = zfi_held_dtype(r, node->args[k]);
+    if (status && status != ZF_ERR_NOMEM) g->error = before;
+    zfi_free(&g->memory, args, ((size_t)node->arg_count + 1) * sizeof *args);
+    return status;
+}
+
+/* ---------------------------------------------------------------------------------- nodes */
+
+/* How the node is given its operands, and what it makes of them. */
+static zfi_given zfi_choose_given(zfi_retype *r, int32_t id, zfi_infer *infer)
+{
+    static const zfi_given ways[] = {ZFI_GIVEN_ALL_NARROW, ZFI_GIVEN_NARROW, ZFI_GIVEN_NARROW_ONES};
+    const zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    bool ones = true, held = false, compares = node->op == ZF_OP_equal || node->op == ZF_OP_less;
+    bool constants = !zfi_is_one(r, id);
+    zfi_given last = ZFI_GIVEN_F32;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        int32_t arg = node->args[k];
+        if (r->held[arg] == ZFI_HELD_APART) continue;
+        ones &= zfi_is_one(r, arg);
+        constants &= r->held[arg] == ZFI_HELD_CONSTANT;
+        /* What is compared is not rounded. */
+        held |= compares && (r->held[arg] == ZFI_HELD_DATA || r->held[arg] == ZFI_HELD_WIDE);
+    }
+    if (node->op == ZF_OP_cast || node->op == ZF_OP_saved || zfi_has(g, id, ZF_OP_EFFECT))
+        last = ZFI_GIVEN_AS_HELD;
+    else if ((!ones || constants) && !held && !zfi_wants_f32(node->op))
+        for (int way = !zfi_is_product(node->op); way < ZFI_COUNT(ways); way++)
+            if (!zfi_infer_given(r, id, ways[way], infer)) return ways[way];
+    zfi_infer_given(r, id, last, infer);
+    return last;
+}
+
+/* The node's place is taken by a cast of what it was: its id stays an f32. */
+static void zfi_keep_wide(zfi_retype *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    zfi_new n = {
+        .op = g->nodes[id].op, .args = g->nodes[id].args, .arg_count = g->nodes[id].arg_count};
+    memcpy(n.attributes, g->nodes[id].attributes, sizeof n.attributes);
+    r->narrow[id] = zfi_append(g, &n);
+    r->wide[id] = id;
+    memset(g->nodes[id].attributes, 0, sizeof n.attributes);
+    g->nodes[id].op = ZF_OP_cast;
+    g->nodes[id].attributes[0].i = ZF_F32;
+    g->nodes[id].args[0] = r->narrow[id];
+    g->nodes[id].arg_count = 1;
+}
+
+static void zfi_retype_leaf(zfi_retype *r, int32_t id)
+{
+    zfi_node *node = &r->graph->nodes[id];
+    if (node->dtype != ZF_F32) return;
+    r->held[id] = node->op == ZF_OP_param      ? ZFI_HELD_NARROW
+                  : node->op == ZF_OP_constant ? ZFI_HELD_CONSTANT
+                                               : ZFI_HELD_DATA;
+    if (node->op == ZF_OP_param) node->dtype = r->to, r->narrow[id] = id;
+    else r->wide[id] = id;
+}
+
+static void zfi_retype_node(zfi_retype *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    zfi_infer infer = {.graph = g};
+    zfi_given given = zfi_choose_given(r, id, &infer);
+    bool was_f32 = g->nodes[id].dtype == ZF_F32 && !zfi_has(g, id, ZF_OP_EFFECT), data;
+    data = g->nodes[id].op == ZF_OP_cast && !zfi_is_float(g->nodes[g->nodes[id].args[0]].dtype);
+    if (g->error.status) return;
+    g->scope = g->nodes[id].scope, g->file = g->nodes[id].file, g->line = g->nodes[id].line;
+    for (int32_t k = 0; k < g->nodes[id].arg_count && !g->error.status; k++) {
+        int32_t arg = g->nodes[id].args[k];
+        arg = zfi_in_dtype(r, arg, zfi_given_dtype(r, arg, given));
+        g->nodes[id].args[k] = arg;
+    }
+    if (was_f32 && infer.dtype == r->to) {
+        r->held[id] = ZFI_HELD_NARROW;
+        if (r->kept[id] || zfi_is_one(r, id)) zfi_keep_wide(r, id);
+        else g->nodes[id].dtype = r->to, r->narrow[id] = id;
+    } else if (was_f32) {
+        r->held[id] = data ? ZFI_HELD_DATA : ZFI_HELD_WIDE;
+        r->wide[id] = id;
+    } else if (zfi_has(g, id, ZF_OP_EFFECT)) {
+        g->nodes[id].dtype = infer.dtype;
+    }
+    if (!g->error.status) zfi_push(&g->memory, g->order, id);
+}
+
+/* Constants that are used in the new dtype alone: their ids stand for that one. */
+static void zfi_drop_constants(zfi_retype *r)
+{
+    zf_graph *g = r->graph;
+    int32_t count = zfi_len(g->nodes), kept = 0;
+    bool *used = zfi_calloc(&g->memory, (size_t)count, sizeof *used);
+    if (!used) return;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        for (int32_t k = 0; k < g->nodes[g->order[i]].arg_count; k++)
+            used[g->nodes[g->order[i]].args[k]] = true;
+    for (int32_t i = 0; i < zfi_len(r->order); i++) {
+        int32_t id = r->order[i];
+        if (r->held[id] == ZFI_HELD_CONSTANT && r->narrow[id] && !used[id])
+            zfi_replace(g, id, r->narrow[id]);
+    }
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (g->nodes[g->order[i]].op != ZF_OP_none) g->order[kept++] = g->order[i];
+    if (g->order) stbds_header(g->order)->length = (size_t)kept;
+    zfi_free(&g->memory, used, (size_t)count * sizeof *used);
+}
+
+static void zfi_retype_graph(zf_graph *g, zf_dtype to)
+{
+    zfi_retype r = {.graph = g, .to = to};
+    size_t nodes = (size_t)zfi_len(g->nodes);
+    const char *scope = g->scope;
+    r.held = zfi_calloc(&g->memory, nodes, sizeof *r.held);
+    r.kept = zfi_calloc(&g->memory, nodes, sizeof *r.kept);
+    r.wide = zfi_calloc(&g->memory, 2 * nodes, sizeof *r.wide);
+    if (r.held && r.kept && r.wide) {
+        r.narrow = r.wide + nodes;
+        r.order = g->order;
+        g->order = NULL;
+        for (int32_t i = 0; i < zfi_len(r.order); i++)
+            if (g->nodes[r.order[i]].op == ZF_OP_output)
+                r.kept[g->nodes[r.order[i]].args[0]] = true;
+        for (int32_t i = 0; i < zfi_len(r.order) && !g->error.status && !g->memory.failed; i++) {
+            int32_t id = r.order[i];
+            if (zfi_has(g, id, ZF_OP_MUTATES)) {
+                zfi_fail(&g->error, ZF_ERR_STAGE,
+                         "zf_precision: must come before what changes parameters and states: %s",
+                         zfi_row_of(g, id)->name);
+            } else if (zfi_has(g, id, ZF_OP_LEAF)) {
+                zfi_retype_leaf(&r, id);
+                zfi_push(&g->memory, g->order, id);
+            } else {
+                zfi_retype_node(&r, id);
+            }
+        }
+        if (!g->error.status && !g->memory.failed) zfi_drop_constants(&r);
+    }
+    g->scope = scope;
+    zfi_free(&g->memory, r.held, nodes * sizeof *r.held);
+    zfi_free(&g->memory, r.kept, nodes * sizeof *r.kept);
+    zfi_free(&g->memory, r.wide, 2 * nodes * sizeof *r.wide);
+    zfi_array_free(&g->memory, r.order);
+    if (g->memory.failed) zfi_graph_nomem(g);
+}
+
+/* The loss scale's states, and the mark that names them. */
+static void zfi_append_scaler(zf_graph *g, const zf_precision_desc *d)
+{
+    const char *scope = g->scope;
+    zf_tensor states[ZFI_SCALER_STATES];
+    g->scope = "";
+    states[0] = zf_state(g, "scaler.scale", ZF_F32, ZF_SCALAR, d->scale);
+    states[1] = zf_state(g, "scaler.hysteresis", ZF_I64, ZF_SCALAR, d->hysteresis);
+    states[2] = zf_state(g, "scaler.iteration", ZF_I64, ZF_SCALAR, 0);
+    states[3] = zf_state(g, "scaler.last_overflow", ZF_I64, ZF_SCALAR, -1);
+    states[4] = zf_state(g, "scaler.skipped", ZF_I64, ZF_SCALAR, 0);
+    (void)zfi_build(ZF_OP_loss_scale, ZFI_SCALER_STATES, states,
+                    zfi_with({.f = d->factor}, {.i = d->window}, {.i = d->hysteresis},
+                             {.f = d->min_scale}, {.i = d->consecutive_hysteresis}));
+    g->scope = scope;
+}
+
+ZF_API zf_status zf_precision(zf_graph *g, const zf_precision_desc *desc)
+{
+    zf_precision_desc d = desc ? *desc : (zf_precision_desc){.dtype = ZF_F32};
+    const char *name = "zf_precision";
+    zf_status status = zfi_enter(g, name, 0,
+                                 ZFI_STAGE_GRADIENTS | ZFI_STAGE_CLIPPED | ZFI_STAGE_UPDATES |
+                                     ZFI_STAGE_RANKS | ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
+    if (status) return status;
+    if (d.dtype != ZF_F32 && d.dtype != ZF_BF16 && d.dtype != ZF_F16)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_precision: dtype is %s; it must be bf16 or f16, or f32 for no change",
+                        zf_dtype_name(d.dtype));
+    if (d.scale == 0 && d.dtype == ZF_F16) d.scale = 65536;
+    d.factor = zfi_or(d.factor, 2), d.min_scale = zfi_or(d.min_scale, 1);
+    if (!d.window) d.window = 1000;
+    if (!d.hysteresis) d.hysteresis = 2;
+    if (!zfi_in_range(g, name, "scale", d.scale, 0, 0x1p127) ||
+        !zfi_in_range(g, name, "factor", d.factor, 1, INFINITY) ||
+        !zfi_in_range(g, name, "window", (double)d.window, 1, INFINITY) ||
+        !zfi_in_range(g, name, "hysteresis", d.hysteresis, 1, INFINITY) ||
+        !zfi_in_range(g, name, "min_scale", d.min_scale, 0x1p-126, 0x1p127))
+        return g->error.status;
+    if (d.scale > 0 && d.factor > 1 && d.scale < d.min_scale)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_precision: scale is %g, below min_scale, %g", d.scale, d.min_scale);
+    if (zfi_scaler_node(g, ZF_OP_loss_scale))
+        return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_precision: has been run already");
+    if (d.dtype != ZF_F32) zfi_retype_graph(g, d.dtype);
+    if (d.scale > 0) zfi_append_scaler(g, &d);
+    return zfi_leave(g, 0);
+}

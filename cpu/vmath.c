@@ -191,6 +191,22 @@ ZFI_BODY float zfi_gelu_tanh_grad1(zfi_isa isa, float x)
     }                                                                                              \
     ZFI_KERNEL(zfi_v##name, (float *dx, const float *dy, const float *x, int64_t n), (dx, dy, x, n))
 
+/* The same, and y[i] = f(x[i]) beside it, of which x[i] f'(x[i]) has most in common. */
+#define ZFI_ARRAY_BOTH(name)                                                                       \
+    ZFI_BODY void zfi_v##name##_both_body(zfi_isa isa, float *dx, float *y, const float *dy,       \
+                                          const float *x, int64_t n)                               \
+    {                                                                                              \
+        ZFI_VECTOR                                                                                 \
+        for (int64_t i = 0; i < n; i++) {                                                          \
+            float of = x[i], gradient = dy[i];                                                     \
+            y[i] = zfi_##name##1(isa, of);                                                         \
+            dx[i] = gradient * zfi_##name##_grad1(isa, of);                                        \
+        }                                                                                          \
+    }                                                                                              \
+    ZFI_KERNEL(zfi_v##name##_both,                                                                 \
+               (float *dx, float *y, const float *dy, const float *x, int64_t n),                  \
+               (dx, y, dy, x, n))
+
 ZFI_ARRAY_FUNCTION(exp)
 ZFI_ARRAY_FUNCTION(log)
 ZFI_ARRAY_FUNCTION(tanh)
@@ -202,6 +218,9 @@ ZFI_ARRAY_FUNCTION(gelu_tanh)
 ZFI_ARRAY_GRADIENT(silu_grad)
 ZFI_ARRAY_GRADIENT(gelu_grad)
 ZFI_ARRAY_GRADIENT(gelu_tanh_grad)
+ZFI_ARRAY_BOTH(silu)
+ZFI_ARRAY_BOTH(gelu)
+ZFI_ARRAY_BOTH(gelu_tanh)
 
 /* Reductions of a row: x[i] goes to lane i % ZFI_LANES, lanes are folded in a tree. */
 ZFI_BODY float zfi_vsum_body(zfi_isa isa, const float *x, int64_t n)

@@ -180,6 +180,12 @@ static bool zfi_fast(const zf_launch *l)
     return true;
 }
 
+/* Where to put what the node leaves for its gradient under `index`; NULL: nobody asks for it. */
+static const zf_array *zfi_saved_out(const zf_launch *l, int index)
+{
+    return l->saved && l->saved[index].data ? &l->saved[index] : NULL;
+}
+
 /* Runs task(launch, first, last) over [0, count) in pieces of `grain`, on all workers. */
 typedef void zfi_range_task(const zf_launch *l, int64_t first, int64_t last);
 

@@ -89,11 +89,6 @@ static double zfi_activate_f64(int64_t activation, double u)
     }
 }
 
-static const zf_array *zfi_saved_out(const zf_launch *l, int index)
-{
-    return l->saved && l->saved[index].data ? &l->saved[index] : NULL;
-}
-
 static void zfi_linear_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *x = &l->args[0], *w = &l->args[1], *u = zfi_saved_out(l, 0);

@@ -18,6 +18,8 @@ static bool zfi_saved_type(const zf_graph *g, const zfi_node *node, int64_t inde
     case ZF_OP_embed_norm: return zfi_saved_embed_norm(g, node, index, dtype, shape);
     case ZF_OP_residual_norm_grad:
         return zfi_saved_residual_norm_grad(g, node, index, dtype, shape);
+    case ZF_OP_gelu_grad:
+    case ZF_OP_silu_grad: *dtype = node->dtype, *shape = node->shape; return index == 0;
     default: return false;
     }
 }

@@ -20,7 +20,8 @@
  *     %2 = dropout %1 {p=0.1 stream=3} : f32[4,8]   dx = dropout of dy, the same attributes; saved:
  *                                                   nothing
  *
- * gelu and silu save x (Hendrycks & Gimpel 2016). NaN passes through all of them.
+ * gelu and silu save x (Hendrycks & Gimpel 2016). gelu_grad and silu_grad leave y beside dx (saved
+ * 0), where it is wanted again: most of the work is that of both. NaN passes through all of them.
  *
  * cast rounds floats to nearest even, truncates a float that becomes an integer, and saturates at
  * the ends of the new type's range (NaN becomes 0); bool is x != 0.
@@ -186,9 +187,14 @@ static double zfi_unary_value(const zf_launch *l, double x, double v)
 
 static void zfi_unary_reference(const zf_launch *l, int64_t first, int64_t last)
 {
-    const zf_array *x = &l->args[0], *v = &l->args[l->arg_count - 1];
-    for (int64_t i = first; i < last; i++)
-        zfi_set(&l->out, i, zfi_unary_value(l, zfi_get(x, i), zfi_get(v, i)));
+    const zf_array *x = &l->args[0], *v = &l->args[l->arg_count - 1], *z = zfi_saved_out(l, 0);
+    for (int64_t i = first; i < last; i++) {
+        double of = zfi_get(v, i), gradient = zfi_get(x, i);
+        bool silu = l->op == ZF_OP_silu_grad;
+        if (z)
+            zfi_set(z, i, silu ? of * zfi_sigmoid_f64(of) : zfi_gelu_f64(of, l->attributes[0].i));
+        zfi_set(&l->out, i, zfi_unary_value(l, gradient, of));
+    }
 }
 
 /* An i64 as the nearest double, or, when a narrower float is to come of it, rounded to odd, so that
@@ -270,6 +276,8 @@ static void zfi_unary_fast(const zf_launch *l, int64_t first, int64_t last)
     const float *x = (const float *)l->args[0].data + first,
                 *v = (const float *)l->args[l->arg_count - 1].data + first;
     float *y = (float *)l->out.data + first;
+    const zf_array *made = zfi_saved_out(l, 0);
+    float *z = made ? (float *)made->data + first : NULL;
     int64_t n = last - first;
     bool by_tanh = l->attributes[0].i != 0;
     switch (l->op) {
@@ -287,10 +295,15 @@ static void zfi_unary_fast(const zf_launch *l, int64_t first, int64_t last)
     case ZF_OP_relu_grad: zfi_relu_grad_run(isa, y, x, v, 0, n); break;
     case ZF_OP_gelu: by_tanh ? zfi_vgelu_tanh(isa, y, x, n) : zfi_vgelu(isa, y, x, n); break;
     case ZF_OP_gelu_grad:
-        by_tanh ? zfi_vgelu_tanh_grad(isa, y, x, v, n) : zfi_vgelu_grad(isa, y, x, v, n);
+        if (z && by_tanh) zfi_vgelu_tanh_both(isa, y, z, x, v, n);
+        else if (z) zfi_vgelu_both(isa, y, z, x, v, n);
+        else by_tanh ? zfi_vgelu_tanh_grad(isa, y, x, v, n) : zfi_vgelu_grad(isa, y, x, v, n);
         break;
     case ZF_OP_silu: zfi_vsilu(isa, y, x, n); break;
-    case ZF_OP_silu_grad: zfi_vsilu_grad(isa, y, x, v, n); break;
+    case ZF_OP_silu_grad:
+        if (z) zfi_vsilu_both(isa, y, z, x, v, n);
+        else zfi_vsilu_grad(isa, y, x, v, n);
+        break;
     default: break;
     }
 }

@@ -43,8 +43,10 @@ typedef struct zfi_fuser {
     bool *placed;     /* it stands in the new order */
     int32_t *becomes; /* what has been made of it already; 0: nothing */
     int32_t *sibling; /* of a projection, the next one of the same input and shape; 0: none */
-    int32_t *last;    /* of an input, the last projection so far */
-    bool *forward;    /* the loss depends on it */
+    /* Of an input, the last projection so far; of what a node leaves, the gradient that is made of
+     * it */
+    int32_t *last;
+    bool *forward; /* the loss depends on it */
 } zfi_fuser;
 
 /* What the root of a pattern becomes: 0 where there is no pattern. New nodes are appended; the root
@@ -259,7 +261,7 @@ static int32_t zfi_fuse_embedding_dropout(zfi_fuser *f, int32_t id)
 
 /* --------------------------------------------------------------------------------- invert */
 
-/* What the output "loss" depends on. */
+/* What the output "loss" depends on; gradients of activations. */
 static void zfi_find_forward(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
@@ -268,6 +270,8 @@ static void zfi_find_forward(zfi_fuser *f)
         bool *forward = &f->forward[g->order[i]];
         *forward |= node->op == ZF_OP_output && !strcmp(node->name, "loss");
         for (int32_t k = 0; k < node->arg_count && *forward; k++) f->forward[node->args[k]] = true;
+        if (node->op == ZF_OP_gelu_grad || node->op == ZF_OP_silu_grad)
+            f->last[node->args[1]] = g->order[i];
     }
 }
 
@@ -283,6 +287,22 @@ static int32_t zfi_saved_above(zfi_fuser *f, int32_t id)
     return saved;
 }
 
+/* The value of an activation that has left what it is of: beside its gradient, if that can be made
+ * here, else again. */
+static int32_t zfi_activated_again(zfi_fuser *f, int32_t id)
+{
+    zf_graph *g = f->graph;
+    int64_t activation = g->nodes[id].attributes[0].i;
+    int32_t of = zfi_saved_above(f, id), gradient = (size_t)of < f->nodes ? f->last[of] : 0;
+    if (gradient && !f->placed[gradient] && f->placed[zfi_resolve(g, g->nodes[gradient].args[0])]) {
+        zfi_push(&g->memory, g->order, gradient);
+        f->placed[gradient] = true;
+    }
+    if (gradient && f->placed[gradient]) return zfi_saved((zf_tensor){g, gradient}, 0).id;
+    if (activation == ZFI_SILU) return zfi_append_nodes(g, silu, NULL, of);
+    return zfi_append_nodes(g, gelu, zfi_with({.i = activation == ZFI_GELU_TANH}), of);
+}
+
 /* The value of node `id` made again, at this place; 0: that is not possible. */
 static int32_t zfi_made_again(zfi_fuser *f, int32_t id)
 {
@@ -291,12 +311,9 @@ static int32_t zfi_made_again(zfi_fuser *f, int32_t id)
     int32_t gamma = node.arg_count - 2, again;
     switch (node.op) {
     case ZF_OP_linear:
-        if (node.attributes[0].i == ZFI_GELU)
-            return zfi_append_nodes(g, gelu, NULL, zfi_saved_above(f, id));
-        if (node.attributes[0].i == ZFI_GELU_TANH)
-            return zfi_append_nodes(g, gelu, zfi_with({.i = 1}), zfi_saved_above(f, id));
-        if (node.attributes[0].i == ZFI_SILU)
-            return zfi_append_nodes(g, silu, NULL, zfi_saved_above(f, id));
+        if (node.attributes[0].i == ZFI_GELU || node.attributes[0].i == ZFI_GELU_TANH ||
+            node.attributes[0].i == ZFI_SILU)
+            return zfi_activated_again(f, id);
         return 0;
     case ZF_OP_residual_norm: gamma = 2; /* fall through */
     case ZF_OP_embed_norm:

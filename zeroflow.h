@@ -254,6 +254,7 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     /* fused */                                                                                    \
     X(saved, 1, 1, "index:i", 0)                                                                   \
     X(linear, 2, 3, "activation:e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)", 0)                \
+    X(head_loss, 4, 5, "ignore:i", 0)                                                              \
     X(residual_norm, 4, 5, "p:f stream:i eps:f", ZF_OP_INPLACE)                                    \
     X(embed_norm, 7, 7, "p:f stream:i eps:f", 0)                                                   \
     X(residual_norm_grad, 4, 4, "p:f stream:i", ZF_OP_INPLACE)                                     \
@@ -1403,6 +1404,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "ops/scaler.c"
 #include "ops/update.c"
 #include "ops/linear.c"
+#include "ops/head.c"
 #include "ops/fused_norm.c"
 #include "ops/saved.c"
 #include "ops/table.c"

@@ -14,6 +14,7 @@ static bool zfi_saved_type(const zf_graph *g, const zfi_node *node, int64_t inde
 {
     switch (node->op) {
     case ZF_OP_linear: return zfi_saved_linear(g, node, index, dtype, shape);
+    case ZF_OP_head_loss: return zfi_saved_head_loss(g, node, index, dtype, shape);
     case ZF_OP_residual_norm: return zfi_saved_residual_norm(g, node, index, dtype, shape);
     case ZF_OP_embed_norm: return zfi_saved_embed_norm(g, node, index, dtype, shape);
     case ZF_OP_residual_norm_grad:

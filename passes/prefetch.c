@@ -67,6 +67,10 @@ static double zfi_node_flops(const zf_graph *g, const zfi_node *node)
     const zfi_node *a = node->arg_count ? &g->nodes[node->args[0]] : NULL;
     if (node->op == ZF_OP_linear)
         return 2.0 * (double)zfi_node_count(node) * (double)zfi_last(&a->shape);
+    if (node->op == ZF_OP_head_loss) /* the logits, dx and dw */
+        return (2.0 + 2.0 * (node->saved[ZFI_HEAD_DX] != 0) +
+                2.0 * (node->saved[ZFI_HEAD_DW] != 0)) *
+               (double)zfi_node_count(a) * (double)g->nodes[node->args[1]].shape.dims[0];
     if (node->op != ZF_OP_matmul) return 0;
     return 2.0 * (double)zfi_node_count(node) *
            (double)a->shape.dims[a->shape.rank - (node->attributes[0].i ? 2 : 1)];

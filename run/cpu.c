@@ -60,6 +60,7 @@ static size_t zfi_cpu_scratch(void *self, const zf_launch *l)
     switch (l->op) {
     case ZF_OP_matmul: return zfi_scratch_matmul(l);
     case ZF_OP_linear: return zfi_scratch_linear(l);
+    case ZF_OP_head_loss: return zfi_scratch_head_loss(l);
     case ZF_OP_residual_norm: return zfi_scratch_residual_norm(l);
     case ZF_OP_embed_norm: return zfi_scratch_embed_norm(l);
     case ZF_OP_residual_norm_grad: return zfi_scratch_residual_norm_grad(l);

@@ -1,0 +1,570 @@
+/* head_loss: the head of a language model and its loss, in tiles of rows: there are never logits or
+ * a gradient of them for all rows.
+ *
+ *     %6 = head_loss %1, %2, %3, %4, %5 {ignore=-100} : f32[]
+ *
+ *     z[r,:] = w x[r,:] + b                 x [P,H], w [V,H], b [V] or none
+ *     y = weight * sum over r of (log sum over v of exp z[r,v]) - z[r,label[r]]
+ *     dz[r,v] = weight (exp(z[r,v] - lse[r]) - (v = label[r]))
+ *     dx = dy dz w     dw = dy dz^T x     db = dy sum over r of dz[r,:]
+ *
+ * labels [P] are i32 or i64; rows whose label is `ignore` count nothing; one that is no class is an
+ * error of the step. weight is a scalar of the result's dtype, f32, or f64 for f64 operands. Its
+ * gradient is dy y / weight: one that is trained must not be 0.
+ *
+ * The gradients for dy = 1 are made while z is at hand, where somebody asks for them:
+ *
+ *     saved 0: dx, f32 or f64     saved 2: db, the same
+ *     saved 1: dw, the same       saved 3: i32[P], of each row the first of its largest logits
+ *
+ * f32: z stands on its side, so that a row of x is a lane of a vector, and w is read as it lies.
+ * Classes are cut into chunks, each the work of one task, which are computed, and later read again,
+ * while they are in cache:
+ *
+ *                 x^T [H, tile]                            1. z = w x^T + b; its columns' maxima
+ *                +-------+                                    and sums of exp(z - maximum), which
+ *                |       |                                    is what stays of z
+ *       w [V,H]  +-------+   z [V, tile]                   2. from these lse of the whole columns,
+ *      +-------+ +-------+                                    the loss, a factor of every chunk
+ *      | chunk | |       |   dw chunk  += dz x                and column
+ *      +-------+ +-------+   db chunk  += rows of dz       3. dz = factor * exp(z - maximum), less
+ *      | chunk | |       |   dx        += dz^T w chunk        the weight at the label
+ *      +-------+ +-------+
+ *
+ * dx is summed for groups of neighbouring chunks, then over these. Tiles, chunks and groups depend
+ * on the shape alone. Tiles go through w and dw once each: with too few rows these come from memory
+ * more slowly than they are computed with.
+ */
+
+enum {
+    ZFI_HEAD_TILE = 128,  /* rows of a tile at most; a multiple of two vectors but in the last */
+    ZFI_HEAD_LANES = 16,  /* numbers of the widest vector */
+    ZFI_HEAD_CHUNK = 256, /* classes of a chunk */
+    ZFI_HEAD_GROUPS = 16, /* sums of dx at most */
+    ZFI_HEAD_SUM = 16,    /* exponentials that are added before they are added to others */
+    ZFI_HEAD_ALIGN = 64
+};
+
+static zf_status zfi_infer_head_loss(zfi_infer *c)
+{
+    const zfi_node *x = c->args[0], *w = c->args[1], *labels = c->args[2], *weight = c->args[3];
+    zf_dtype wide = zfi_wide(x->dtype);
+    if (!zfi_is_float(x->dtype))
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "x must be float: f32, bf16, f16 or f64");
+    if (x->shape.rank != 2 || w->shape.rank != 2 || x->shape.dims[1] != w->shape.dims[1])
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "x [p, k] and w [n, k] are needed");
+    if (w->shape.dims[0] < 1 || w->shape.dims[0] > INT32_MAX || w->shape.dims[1] > INT32_MAX)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "%lld classes of %lld features; 1 to 2^31 - 1 of up to 2^31 - 1 are "
+                              "possible",
+                              (long long)w->shape.dims[0], (long long)w->shape.dims[1]);
+    if (w->dtype != x->dtype || (c->arg_count > 4 && c->args[4]->dtype != x->dtype))
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "x, w and the bias must have one dtype");
+    if (labels->shape.rank != 1 || labels->shape.dims[0] != x->shape.dims[0])
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the labels must be [%lld], one for each row of x",
+                              (long long)x->shape.dims[0]);
+    if (!zfi_is_integer(labels->dtype))
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "the labels must be i32 or i64");
+    if (weight->shape.rank || weight->dtype != wide)
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the weight must be %s[]", zf_dtype_name(wide));
+    if (c->arg_count > 4 &&
+        (c->args[4]->shape.rank != 1 || c->args[4]->shape.dims[0] != w->shape.dims[0]))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "the bias must be [%lld]",
+                              (long long)w->shape.dims[0]);
+    c->dtype = wide;
+    c->shape = ZF_SCALAR;
+    return ZF_OK;
+}
+
+enum { ZFI_HEAD_DX, ZFI_HEAD_DW, ZFI_HEAD_DB, ZFI_HEAD_BEST }; /* saved */
+
+static bool zfi_saved_head_loss(const zf_graph *g, const zfi_node *node, int64_t index,
+                                zf_dtype *dtype, zf_shape *shape)
+{
+    static const int operand[] = {
+        [ZFI_HEAD_DX] = 0, [ZFI_HEAD_DW] = 1, [ZFI_HEAD_DB] = 4, [ZFI_HEAD_BEST] = 2};
+    if (index < 0 || index >= ZFI_COUNT(operand) || operand[index] >= node->arg_count) return false;
+    *dtype = index == ZFI_HEAD_BEST ? ZF_I32 : node->dtype;
+    *shape = g->nodes[node->args[operand[index]]].shape;
+    return true;
+}
+
+static void zfi_grad_head_loss(zfi_grad *c)
+{
+    static const int saved[] = {ZFI_HEAD_DX, ZFI_HEAD_DW, -1, -1, ZFI_HEAD_DB};
+    for (int32_t k = 0; k < c->count; k++)
+        if (c->need[k] && saved[k] >= 0)
+            c->dx[k] = zf_cast(zf_mul(zfi_saved(c->y, saved[k]), c->dy), zf_tensor_dtype(c->x[k]));
+    if (c->need[3]) c->dx[3] = zf_mul(c->dy, zf_div(c->y, c->x[3]));
+}
+
+/* ------------------------------------------------------------------------------ reference */
+
+/* Scratch: lse of every row, and for each worker a row of classes or a column of rows. */
+typedef struct zfi_head_plain {
+    const zf_launch *launch;
+    int64_t rows, width, classes, room;
+    double weight;
+    double *lse, *loss, *work;
+} zfi_head_plain;
+
+static zfi_head_plain zfi_head_plain_of(const zf_launch *l)
+{
+    zfi_head_plain h = {.launch = l,
+                        .rows = l->args[0].shape.dims[0],
+                        .width = l->args[0].shape.dims[1],
+                        .classes = l->args[1].shape.dims[0]};
+    h.room = h.rows > h.classes ? h.rows : h.classes;
+    h.lse = l->scratch;
+    h.loss = h.lse ? h.lse + h.rows : NULL;
+    h.work = h.lse ? h.loss + h.rows : NULL;
+    return h;
+}
+
+static double zfi_head_logit(const zfi_head_plain *h, int64_t row, int64_t class)
+{
+    const zf_array *args = h->launch->args;
+    double sum = 0;
+    for (int64_t i = 0; i < h->width; i++)
+        sum += zfi_get(&args[0], row * h->width + i) * zfi_get(&args[1], class * h->width + i);
+    return h->launch->arg_count > 4 ? sum + zfi_get(&args[4], class) : sum;
+}
+
+/* dz of a logit. */
+static double zfi_head_slope(const zfi_head_plain *h, int64_t row, int64_t class, double logit)
+{
+    int64_t label = zfi_get_integer(&h->launch->args[2], row);
+    if (label == h->launch->attributes[0].i) return 0;
+    return h->weight * (exp(logit - h->lse[row]) - (class == label));
+}
+
+/* One row: lse, loss, the best, dx. */
+static void zfi_head_plain_row(void *context, int64_t row, int worker)
+{
+    const zfi_head_plain *h = context;
+    const zf_launch *l = h->launch;
+    const zf_array *dx = zfi_saved_out(l, ZFI_HEAD_DX), *best = zfi_saved_out(l, ZFI_HEAD_BEST);
+    double *z = h->work + worker * h->room, most = -INFINITY, sum = 0;
+    int64_t label = zfi_get_integer(&l->args[2], row), at = 0;
+    for (int64_t v = 0; v < h->classes; v++) {
+        z[v] = zfi_head_logit(h, row, v);
+        if (z[v] > most || (isnan(z[v]) && !isnan(most))) most = z[v], at = v;
+    }
+    if (best) zfi_set_integer(best, row, at);
+    if (isinf(most)) most = 0;
+    for (int64_t v = 0; v < h->classes; v++) sum += exp(z[v] - most);
+    h->lse[row] = most + log(sum);
+    h->loss[row] = label == l->attributes[0].i ? 0 : h->lse[row] - z[label];
+    for (int64_t v = 0; v < h->classes && dx; v++) z[v] = zfi_head_slope(h, row, v, z[v]);
+    for (int64_t i = 0; i < h->width && dx; i++) { /* dx[row,i] */
+        sum = 0;
+        for (int64_t v = 0; v < h->classes; v++)
+            sum += z[v] * zfi_get(&l->args[1], v * h->width + i);
+        zfi_set(dx, row * h->width + i, sum);
+    }
+}
+
+/* One class: dw and db. */
+static void zfi_head_plain_class(void *context, int64_t class, int worker)
+{
+    const zfi_head_plain *h = context;
+    const zf_launch *l = h->launch;
+    const zf_array *dw = zfi_saved_out(l, ZFI_HEAD_DW), *db = zfi_saved_out(l, ZFI_HEAD_DB);
+    double *dz = h->work + worker * h->room, sum = 0;
+    for (int64_t row = 0; row < h->rows; row++) {
+        dz[row] = zfi_head_slope(h, row, class, zfi_head_logit(h, row, class));
+        sum += dz[row];
+    }
+    if (db) zfi_set(db, class, sum);
+    for (int64_t i = 0; i < h->width && dw; i++) { /* dw[class,i] */
+        sum = 0;
+        for (int64_t row = 0; row < h->rows; row++)
+            sum += dz[row] * zfi_get(&l->args[0], row * h->width + i);
+        zfi_set(dw, class * h->width + i, sum);
+    }
+}
+
+static void zfi_head_reference(const zf_launch *l)
+{
+    zfi_head_plain h = zfi_head_plain_of(l);
+    double loss = 0;
+    h.weight = zfi_get(&l->args[3], 0);
+    zfi_pool_run(zfi_cpu_of(l)->pool, h.rows, zfi_head_plain_row, &h);
+    for (int64_t row = 0; row < h.rows; row++) loss += h.loss[row];
+    zfi_set(&l->out, 0, h.weight * loss);
+    if (zfi_saved_out(l, ZFI_HEAD_DW) || zfi_saved_out(l, ZFI_HEAD_DB))
+        zfi_pool_run(zfi_cpu_of(l)->pool, h.classes, zfi_head_plain_class, &h);
+}
+
+/* ----------------------------------------------------------------------------------- fast */
+
+/* For each of `lanes` columns of z, which are neighbours in memory: adds the bias (or NULL), finds
+ * the largest of `classes` numbers, NaN being the largest, and the index of the first of these,
+ * counted from `first`. */
+ZFI_BODY void zfi_head_top_body(zfi_isa isa, float *z, int64_t lanes, const float *bias,
+                                int64_t classes, int32_t first, float *top, int32_t *best)
+{
+    for (int64_t t = 0; t < lanes; t++) top[t] = -INFINITY, best[t] = first;
+    for (int64_t v = 0; v < classes; v++, z += lanes) {
+        float b = bias ? bias[v] : 0;
+        int32_t index = first + (int32_t)v;
+        ZFI_VECTOR
+        for (int64_t t = 0; t < lanes; t++) {
+            float x = z[t] + b, most = top[t];
+            bool more = (most < x) | ((x != x) & (most == most));
+            z[t] = x;
+            top[t] = zfi_pick(isa, more, x, most);
+            best[t] = more ? index : best[t];
+        }
+    }
+}
+ZFI_KERNEL(zfi_head_top,
+           (float *z, int64_t lanes, const float *bias, int64_t classes, int32_t first, float *top,
+            int32_t *best),
+           (z, lanes, bias, classes, first, top, best))
+
+/* What a column's exponentials are relative to: its largest number; 0 where all are -inf. */
+ZFI_BODY float zfi_head_base(zfi_isa isa, float top)
+{
+    return zfi_pick(isa, top == -INFINITY, 0.0f, top);
+}
+
+/* z = exp(z - base), and the sum of each column. */
+ZFI_BODY void zfi_head_exp_body(zfi_isa isa, float *z, int64_t lanes, int64_t classes,
+                                const float *top, float *sum)
+{
+    float base[ZFI_HEAD_TILE], part[ZFI_HEAD_TILE];
+    for (int64_t t = 0; t < lanes; t++) base[t] = zfi_head_base(isa, top[t]), sum[t] = 0;
+    for (int64_t v = 0; v < classes; v += ZFI_HEAD_SUM) {
+        int64_t end = v + ZFI_HEAD_SUM < classes ? v + ZFI_HEAD_SUM : classes;
+        for (int64_t t = 0; t < lanes; t++) part[t] = 0;
+        for (int64_t u = v; u < end; u++, z += lanes) {
+            ZFI_VECTOR
+            for (int64_t t = 0; t < lanes; t++) {
+                float e = zfi_exp1(isa, z[t] - base[t]);
+                z[t] = e;
+                part[t] += e;
+            }
+        }
+        for (int64_t t = 0; t < lanes; t++) sum[t] += part[t];
+    }
+}
+ZFI_KERNEL(zfi_head_exp, (float *z, int64_t lanes, int64_t classes, const float *top, float *sum),
+           (z, lanes, classes, top, sum))
+
+/* Over all chunks, whose top and sum are [chunks, lanes]: lse of each column, and in place of the
+ * sums what makes dz of the exponentials, `weights` being those of the columns, 0 where a row
+ * counts nothing. An infinite largest logit is lse itself. */
+ZFI_BODY void zfi_head_lse_body(zfi_isa isa, int64_t lanes, int64_t chunks, const float *top,
+                                float *sum, const float *weights, double *lse)
+{
+    float most[ZFI_HEAD_TILE];
+    for (int64_t t = 0; t < lanes; t++) most[t] = -INFINITY, lse[t] = 0;
+    for (int64_t c = 0; c < chunks; c++) {
+        const float *row = top + c * lanes;
+        ZFI_VECTOR
+        for (int64_t t = 0; t < lanes; t++) most[t] = zfi_max1(isa, most[t], row[t]);
+    }
+    for (int64_t c = 0; c < chunks; c++) {
+        const float *row = top + c * lanes, *of = sum + c * lanes;
+        ZFI_VECTOR
+        for (int64_t t = 0; t < lanes; t++) {
+            float part = of[t] * zfi_exp1(isa, zfi_head_base(isa, row[t]) - most[t]);
+            lse[t] += (double)zfi_pick(isa, of[t] == 0.0f, 0.0f, part);
+        }
+    }
+    for (int64_t t = 0; t < lanes; t++)
+        lse[t] = most[t] - most[t] == 0 ? most[t] + log(lse[t]) : (double)most[t];
+    for (int64_t c = 0; c < chunks; c++) {
+        const float *row = top + c * lanes;
+        float *factor = sum + c * lanes;
+        ZFI_VECTOR
+        for (int64_t t = 0; t < lanes; t++) {
+            float base = zfi_head_base(isa, row[t]);
+            float e = zfi_exp1(isa, (float)((double)base - lse[t]));
+            e = weights[t] * zfi_pick(isa, base == INFINITY, 1.0f, e);
+            factor[t] = zfi_pick(isa, weights[t] == 0.0f, 0.0f, e);
+        }
+    }
+}
+ZFI_KERNEL(zfi_head_lse,
+           (int64_t lanes, int64_t chunks, const float *top, float *sum, const float *weights,
+            double *lse),
+           (lanes, chunks, top, sum, weights, lse))
+
+/* z *= factor of its column; 0 where that is 0, whatever z is. */
+ZFI_BODY void zfi_head_scale_body(zfi_isa isa, float *z, int64_t lanes, int64_t classes,
+                                  const float *factor)
+{
+    for (int64_t v = 0; v < classes; v++, z += lanes) {
+        ZFI_VECTOR
+        for (int64_t t = 0; t < lanes; t++)
+            z[t] = zfi_pick(isa, factor[t] == 0.0f, 0.0f, z[t] * factor[t]);
+    }
+}
+ZFI_KERNEL(zfi_head_scale, (float *z, int64_t lanes, int64_t classes, const float *factor),
+           (z, lanes, classes, factor))
+
+/* to[i,t] = from[t,i], i < width, t < count; the last row again for t up to lanes. */
+ZFI_BODY void zfi_head_turn_body(zfi_isa isa, float *to, int64_t lanes, const float *from,
+                                 int64_t width, int64_t count)
+{
+    (void)isa;
+    for (int64_t i = 0; i < width; i++)
+        for (int64_t t = 0; t < lanes; t++)
+            to[i * lanes + t] = from[(t < count ? t : count - 1) * width + i];
+}
+ZFI_KERNEL(zfi_head_turn,
+           (float *to, int64_t lanes, const float *from, int64_t width, int64_t count),
+           (to, lanes, from, width, count))
+
+typedef struct zfi_head {
+    const zf_launch *launch;
+    zfi_isa isa;
+    int64_t rows, width, classes;
+    int64_t tile, chunks, groups; /* rows of a tile but the last, chunks and groups of chunks */
+    /* The tile under way: */
+    int64_t first, count, lanes; /* its rows; these rounded up */
+    int64_t *label;              /* [lanes], -1: ignored */
+    /* In scratch */
+    double *lse;                 /* [lanes] */
+    float *turned, *z;           /* [width, lanes], [classes, lanes] */
+    float *top, *sum;            /* [chunks, lanes]; the sums become factors */
+    float *of_label, *weights;   /* [lanes] */
+    int32_t *best;               /* [chunks, lanes] */
+    float *part;                 /* [groups, tile, width]: dx */
+    char *products;              /* for each worker's product: */
+    size_t product_bytes, bytes; /* bytes of one; of all scratch */
+    const float *x, *w, *bias;   /* bias: or NULL */
+    float *dx, *dw, *db;         /* or NULL */
+} zfi_head;
+
+enum { ZFI_HEAD_LOGITS, ZFI_HEAD_TO_W, ZFI_HEAD_TO_X, ZFI_HEAD_PRODUCTS };
+
+static void zfi_head_rows(zfi_head *h, int64_t count)
+{
+    h->count = count;
+    h->lanes = zfi_round_up(count, ZFI_HEAD_LANES);
+}
+
+/* The products of a chunk of `classes` with the tile under way; pointers are not set. */
+static zfi_matmul_desc zfi_head_product(const zfi_head *h, int which, int64_t classes)
+{
+    zfi_matmul_desc d = {.batch = 1, .b_col = 1};
+    switch (which) {
+    case ZFI_HEAD_LOGITS: /* z[v,t] = sum over i of w[v,i] x^T[i,t] */
+        d.m = classes, d.n = h->lanes, d.k = h->width;
+        d.a_row = h->width, d.a_col = 1, d.b_row = h->lanes;
+        break;
+    case ZFI_HEAD_TO_W: /* dw[v,i] = sum over t of dz[v,t] x[t,i] */
+        d.m = classes, d.n = h->width, d.k = h->count;
+        d.a_row = h->lanes, d.a_col = 1, d.b_row = h->width;
+        break;
+    default: /* dx[t,i] = sum over v of dz[v,t] w[v,i] */
+        d.m = h->count, d.n = h->width, d.k = classes;
+        d.a_row = 1, d.a_col = h->lanes, d.b_row = h->width;
+        break;
+    }
+    d.c_row = d.n;
+    return d;
+}
+
+static void *zfi_head_take(zfi_head *h, int64_t count, size_t size)
+{
+    char *at = h->launch->scratch ? (char *)h->launch->scratch + h->bytes : NULL;
+    h->bytes += (size_t)zfi_round_up(count * (int64_t)size, ZFI_HEAD_ALIGN);
+    return at;
+}
+
+/* How the work is cut, and where scratch is. */
+static zfi_head zfi_head_of(const zf_launch *l)
+{
+    zfi_head h = {.launch = l,
+                  .isa = zfi_cpu_of(l)->isa,
+                  .rows = l->args[0].shape.dims[0],
+                  .width = l->args[0].shape.dims[1],
+                  .classes = l->args[1].shape.dims[0]};
+    int64_t tiles = zfi_max(1, zfi_div_up(h.rows, ZFI_HEAD_TILE)), last, rest;
+    h.tile = zfi_round_up(zfi_max(1, zfi_div_up(h.rows, tiles)), 2 * ZFI_HEAD_LANES);
+    tiles = zfi_div_up(h.rows, h.tile);
+    h.chunks = zfi_div_up(h.classes, ZFI_HEAD_CHUNK);
+    h.groups = zfi_min(h.chunks, ZFI_HEAD_GROUPS);
+    last = h.classes - (h.chunks - 1) * ZFI_HEAD_CHUNK; /* classes of the last chunk */
+    rest = h.rows - (tiles - 1) * h.tile;               /* rows of the last tile */
+    for (int i = 0; i < 4 * ZFI_HEAD_PRODUCTS; i++) {
+        int64_t classes = i & 1 ? last : zfi_min(ZFI_HEAD_CHUNK, h.classes);
+        zfi_matmul_desc d;
+        size_t bytes;
+        zfi_head_rows(&h, i & 2 ? rest : zfi_min(h.tile, h.rows));
+        d = zfi_head_product(&h, i / 4, classes);
+        bytes = zfi_matmul_tiled_scratch(h.isa, 1, &d);
+        if (bytes > h.product_bytes) h.product_bytes = bytes;
+    }
+    zfi_head_rows(&h, h.tile);
+    h.product_bytes = (size_t)zfi_round_up((int64_t)h.product_bytes, ZFI_HEAD_ALIGN);
+    h.label = zfi_head_take(&h, h.lanes, sizeof *h.label);
+    h.lse = zfi_head_take(&h, h.lanes, sizeof *h.lse);
+    h.of_label = zfi_head_take(&h, h.lanes, sizeof *h.of_label);
+    h.weights = zfi_head_take(&h, h.lanes, sizeof *h.weights);
+    h.turned = zfi_head_take(&h, h.width * h.lanes, sizeof *h.turned);
+    h.z = zfi_head_take(&h, h.classes * h.lanes, sizeof *h.z);
+    h.top = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.top);
+    h.sum = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.sum);
+    h.best = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.best);
+    h.part = zfi_head_take(&h, h.groups * h.tile * h.width, sizeof *h.part);
+    h.products = zfi_head_take(&h, zfi_pool_threads(zfi_cpu_of(l)->pool), h.product_bytes);
+    return h;
+}
+
+static size_t zfi_scratch_head_loss(const zf_launch *l)
+{
+    zfi_head_plain h = zfi_head_plain_of(l);
+    if (zfi_fast(l)) return zfi_head_of(l).bytes;
+    return (2 * (size_t)h.rows + (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool) * (size_t)h.room) *
+           sizeof(double);
+}
+
+static void zfi_head_multiply(const zfi_head *h, const zfi_matmul_desc *d, int worker)
+{
+    zfi_matmul_tiled(h->isa, NULL, d, h->products + (size_t)worker * h->product_bytes);
+}
+
+/* Classes of a chunk. */
+static int64_t zfi_head_classes(const zfi_head *h, int64_t chunk)
+{
+    return zfi_min(ZFI_HEAD_CHUNK, h->classes - chunk * ZFI_HEAD_CHUNK);
+}
+
+/* Step 1 of a chunk. */
+static void zfi_head_forward(void *context, int64_t chunk, int worker)
+{
+    const zfi_head *h = context;
+    int64_t first = chunk * ZFI_HEAD_CHUNK, classes = zfi_head_classes(h, chunk);
+    zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_LOGITS, classes);
+    float *z = h->z + first * h->lanes, *top = h->top + chunk * h->lanes;
+    d.a = h->w + first * h->width, d.b = h->turned, d.c = z;
+    zfi_head_multiply(h, &d, worker);
+    zfi_head_top(h->isa, z, h->lanes, h->bias ? h->bias + first : NULL, classes, (int32_t)first,
+                 top, h->best + chunk * h->lanes);
+    for (int64_t t = 0; t < h->count; t++) {
+        int64_t at = h->label[t] - first;
+        if (at >= 0 && at < classes) h->of_label[t] = z[at * h->lanes + t];
+    }
+    zfi_head_exp(h->isa, z, h->lanes, classes, top, h->sum + chunk * h->lanes);
+}
+
+/* Step 3 of a group of chunks. */
+static void zfi_head_backward(void *context, int64_t group, int worker)
+{
+    const zfi_head *h = context;
+    int64_t begin = group * h->chunks / h->groups, end = (group + 1) * h->chunks / h->groups;
+    for (int64_t chunk = begin; chunk < end; chunk++) {
+        int64_t first = chunk * ZFI_HEAD_CHUNK, classes = zfi_head_classes(h, chunk);
+        float *z = h->z + first * h->lanes;
+        zfi_head_scale(h->isa, z, h->lanes, classes, h->sum + chunk * h->lanes);
+        for (int64_t t = 0; t < h->count; t++) {
+            int64_t at = h->label[t] - first;
+            if (at >= 0 && at < classes) z[at * h->lanes + t] -= h->weights[t];
+        }
+        for (int64_t v = 0; v < classes && h->db; v++) {
+            float sum = zfi_vsum(h->isa, z + v * h->lanes, h->count);
+            h->db[first + v] = h->first ? h->db[first + v] + sum : sum;
+        }
+        if (h->dw) {
+            zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_TO_W, classes);
+            d.a = z, d.b = h->x + h->first * h->width, d.c = h->dw + first * h->width;
+            d.accumulate = h->first > 0;
+            zfi_head_multiply(h, &d, worker);
+        }
+        if (h->dx) {
+            zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_TO_X, classes);
+            d.a = z, d.b = h->w + first * h->width;
+            d.c = h->part + group * h->tile * h->width;
+            d.accumulate = chunk > begin;
+            zfi_head_multiply(h, &d, worker);
+        }
+    }
+}
+
+/* A row of dx: the groups' sums. */
+static void zfi_head_add_groups(void *context, int64_t row, int worker)
+{
+    const zfi_head *h = context;
+    float *dx = h->dx + (h->first + row) * h->width;
+    (void)worker;
+    memcpy(dx, h->part + row * h->width, (size_t)h->width * sizeof *dx);
+    for (int64_t group = 1; group < h->groups; group++)
+        zfi_add_run(h->isa, dx, h->part + (group * h->tile + row) * h->width, h->width);
+}
+
+/* The first of the largest of a column over all chunks. */
+static int32_t zfi_head_best(const zfi_head *h, int64_t t)
+{
+    int64_t at = 0;
+    for (int64_t chunk = 1; chunk < h->chunks; chunk++) {
+        float most = h->top[at * h->lanes + t], top = h->top[chunk * h->lanes + t];
+        if (top > most || (isnan(top) && !isnan(most))) at = chunk;
+    }
+    return h->best[at * h->lanes + t];
+}
+
+/* A tile of rows; returns the sum of their losses. */
+static double zfi_head_tile(zfi_head *h, float weight, const zf_array *best)
+{
+    const zf_launch *l = h->launch;
+    zfi_pool *pool = zfi_cpu_of(l)->pool;
+    double loss = 0;
+    zfi_head_turn(h->isa, h->turned, h->lanes, h->x + h->first * h->width, h->width, h->count);
+    for (int64_t t = 0; t < h->lanes; t++) {
+        int64_t label = t < h->count ? zfi_get_integer(&l->args[2], h->first + t) : -1;
+        bool counts = t < h->count && label != l->attributes[0].i;
+        h->label[t] = counts ? label : -1;
+        h->weights[t] = counts ? weight : 0;
+    }
+    zfi_pool_run(pool, h->chunks, zfi_head_forward, h);
+    zfi_head_lse(h->isa, h->lanes, h->chunks, h->top, h->sum, h->weights, h->lse);
+    for (int64_t t = 0; t < h->count; t++) {
+        if (h->label[t] >= 0) loss += h->lse[t] - h->of_label[t];
+        if (best) ((int32_t *)best->data)[h->first + t] = zfi_head_best(h, t);
+    }
+    if (h->dx || h->dw || h->db) zfi_pool_run(pool, h->groups, zfi_head_backward, h);
+    if (h->dx) zfi_pool_run(pool, h->count, zfi_head_add_groups, h);
+    return loss;
+}
+
+static float *zfi_head_saved(const zf_launch *l, int index)
+{
+    const zf_array *saved = zfi_saved_out(l, index);
+    return saved ? saved->data : NULL;
+}
+
+static void zfi_head_fast(const zf_launch *l)
+{
+    zfi_head h = zfi_head_of(l);
+    float weight = *(const float *)l->args[3].data;
+    double loss = 0;
+    h.x = l->args[0].data, h.w = l->args[1].data;
+    h.bias = l->arg_count > 4 ? l->args[4].data : NULL;
+    h.dx = zfi_head_saved(l, ZFI_HEAD_DX), h.dw = zfi_head_saved(l, ZFI_HEAD_DW);
+    h.db = zfi_head_saved(l, ZFI_HEAD_DB);
+    if (!h.rows && h.dw) memset(h.dw, 0, (size_t)(h.classes * h.width) * sizeof *h.dw);
+    if (!h.rows && h.db) memset(h.db, 0, (size_t)h.classes * sizeof *h.db);
+    for (; h.first < h.rows; h.first += h.tile) {
+        zfi_head_rows(&h, zfi_min(h.tile, h.rows - h.first));
+        loss += zfi_head_tile(&h, weight, zfi_saved_out(l, ZFI_HEAD_BEST));
+    }
+    *(float *)l->out.data = (float)(weight * loss);
+}
+
+static zf_status zfi_cpu_head_loss(const zf_launch *l)
+{
+    zf_array logits = {NULL, l->args[0].dtype, ZF_SHAPE(l->args[1].shape.dims[0])};
+    zf_launch labelled = *l;
+    zf_status status;
+    labelled.arg_count = 3; /* the labels are the last of them */
+    status = zfi_check_labels(&labelled, "head_loss", &logits);
+    if (status) return status;
+    if (zfi_fast(l)) zfi_head_fast(l);
+    else zfi_head_reference(l);
+    return ZF_OK;
+}

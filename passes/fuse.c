@@ -28,6 +28,12 @@
  *            %11 = add %10, %5   %12 = moments %11   %13 = layer_norm %11, %12, %6, %7
  *   after:   %14 = embed_norm %1, %2, %3, %4, %5, %6, %7
  *
+ * head       logits, their cross-entropy and their best guesses, in tiles: neither logits nor their
+ *            gradient exist whole, which is made with the loss (ops/head.c). Not where anything
+ * else reads the logits. rounding: sums over the classes are added in another order before:  %5 =
+ * linear %1, %2, %3   %6 = logsumexp %5   %7 = cross_entropy %5, %6, %4 %8 = sum %7   %10 = mul %8,
+ * %9   %11 = argmax %5 after:   %12 = head_loss %1, %2, %4, %9, %3   %13 = saved %12 {index=3}
+ *
  * invert     the backward pass makes again what it wants of a fused node from what that left for
  * its gradient, instead of keeping both: LayerNorm's result from xhat, an activation from what it
  * is of bits: equal in f32 and f64 before:  %20 = saved %9 {index=0}   ...   %30 = matmul %29, %9
@@ -259,6 +265,60 @@ static int32_t zfi_fuse_embedding_dropout(zfi_fuser *f, int32_t id)
                          zfi_with(node->attributes[0], node->attributes[1], norm->attributes[2]));
 }
 
+/* ----------------------------------------------------------------------------------- head */
+
+/* The classes of the largest of [rows, classes], as i32[rows]. */
+static bool zfi_is_best(const zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id);
+    return node->op == ZF_OP_argmax && zfi_fuse_node(f, node->args[0])->shape.rank == 2 &&
+           node->attributes[0].i == 1 && !node->attributes[1].i;
+}
+
+/* last[]: how many best guesses are made of a value. */
+static void zfi_find_guesses(zfi_fuser *f)
+{
+    const zf_graph *g = f->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (zfi_is_best(f, g->order[i])) f->last[g->nodes[g->order[i]].args[0]]++;
+}
+
+static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
+{
+    zf_graph *g = f->graph;
+    const zfi_node *node = zfi_fuse_node(f, id), *rows, *product;
+    int32_t args[5], count = 4, k, logits, of, loss;
+    if (zfi_is_best(f, id) && f->becomes[node->args[0]])
+        return zfi_saved((zf_tensor){g, f->becomes[node->args[0]]}, 3).id;
+    if (node->op != ZF_OP_mul || node->shape.rank) return 0;
+    k = zfi_used_once(f, node->args[0], ZF_OP_sum) ? 0 : 1;
+    if (!zfi_used_once(f, node->args[k], ZF_OP_sum)) return 0;
+    args[3] = node->args[1 - k];
+    rows = zfi_fuse_node(f, zfi_fuse_node(f, node->args[k])->args[0]);
+    if (!zfi_used_once(f, zfi_fuse_node(f, node->args[k])->args[0], ZF_OP_cross_entropy) ||
+        !zfi_used_once(f, rows->args[1], ZF_OP_logsumexp))
+        return 0;
+    logits = of = rows->args[0];
+    if ((size_t)logits >= f->nodes || f->uses[logits] != 2 + f->last[logits] ||
+        zfi_fuse_node(f, rows->args[1])->args[0] != logits)
+        return 0;
+    if (zfi_fuse_node(f, of)->op == ZF_OP_cast) { /* 16-bit logits: the loss is of f32 */
+        of = zfi_fuse_node(f, of)->args[0];
+        if ((size_t)of >= f->nodes || f->uses[of] != 1) return 0;
+    }
+    product = zfi_fuse_node(f, of);
+    if (product->op != ZF_OP_linear && product->op != ZF_OP_matmul) return 0;
+    if (product->op == ZF_OP_linear ? product->attributes[0].i != 0
+                                    : product->attributes[0].i || !product->attributes[1].i)
+        return 0;
+    if (product->shape.rank != 2 || zfi_fuse_node(f, args[3])->shape.rank) return 0;
+    args[0] = product->args[0], args[1] = product->args[1], args[2] = rows->args[2];
+    if (product->arg_count > 2) args[4] = product->args[2], count = 5;
+    loss = zfi_append_op(g, ZF_OP_head_loss, args, count, zfi_with(rows->attributes[0]));
+    f->becomes[logits] = loss;
+    return loss;
+}
+
 /* --------------------------------------------------------------------------------- invert */
 
 /* What the output "loss" depends on; gradients of activations. */
@@ -356,6 +416,7 @@ static const struct zfi_fusion {
     {"norm", ZFI_FORWARD, zfi_fuse_norm, NULL},
     {"embedding", ZFI_FORWARD, zfi_fuse_embedding, NULL},
     {"embedding", ZFI_FORWARD, zfi_fuse_embedding_dropout, NULL},
+    {"head", ZFI_FORWARD, zfi_fuse_head, zfi_find_guesses},
     {"invert", ZFI_BACKWARD, zfi_invert, zfi_find_forward},
 };
 

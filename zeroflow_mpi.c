@@ -44,8 +44,10 @@
 
 enum {
     ZFI_MPI_CHANNELS = 3,
-    ZFI_MPI_DEPTH = 2,             /* rounds under way */
-    ZFI_MPI_STAGING = 4 << 20,     /* bytes of a channel that pieces are cut to fit */
+    /* Rounds under way: while a link sends one, the next ones agree with their receivers, for which
+     * a message waits behind all that goes the same way */
+    ZFI_MPI_DEPTH = 8,
+    ZFI_MPI_STAGING = 8 << 20,     /* bytes of a channel that pieces are cut to fit */
     ZFI_MPI_LEAST_PIECE = 4 << 10, /* however many ranks there are */
     ZFI_MPI_MOST_PIECE = 256 << 10,
     ZFI_MPI_SMALL = 16 << 10, /* bytes up to which all_reduce sends its operand whole */

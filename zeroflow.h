@@ -1424,6 +1424,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "passes/zero_micro.c"
 #include "passes/zero_update.c"
 #include "passes/zero.c"
+#include "passes/fuse_update.c"
 #include "passes/fuse.c"
 #include "passes/memory.c"
 #include "passes/prefetch.c"

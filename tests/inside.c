@@ -7,3 +7,4 @@
 #include "inside/files.c"
 #include "inside/vmath.c"
 #include "inside/random.c"
+#include "inside/fuse_update.c"

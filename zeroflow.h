@@ -36,7 +36,7 @@
  *
  * WHAT IT DOES NOT DO (YET)
  *
- * It runs on the CPU, in f32 (f64, bf16 and f16 by slow reference kernels). There are no
+ * It runs on the CPU, in f32, bf16 and f16 (f64 by slow reference kernels). There are no
  * convolutions, no dynamic shapes, and no control flow in a graph: another shape is another graph
  * over the same parameters (zf_compile_desc.share).
  *
@@ -1386,6 +1386,9 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "cpu/threads.c"
 #include "cpu/random.c"
 #include "cpu/vmath.c"
+#include "cpu/convert.c"
+#include "cpu/tile.c"
+#include "cpu/tile16.c"
 #include "cpu/matmul.c"
 #include "graph/graph.c"
 #include "graph/build.c"
@@ -1433,6 +1436,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "run/json.c"
 #include "run/safetensors.c"
 #include "run/queue.c"
+#include "run/widen.c"
 #include "run/cpu.c"
 #include "run/local.c"
 #include "run/agree.c"

@@ -1,12 +1,13 @@
-/* The f32 matrix product against the peak of this machine and against OpenBLAS, taken in turns.
+/* The matrix product against the peak of this machine and against OpenBLAS, taken in turns.
  *
- *     build/bench/matmul [--shapes bert|attention|vectors|M,N,K] [--threads N] [--isa NAME]
- *                        [--blas FILE|none] [--rounds N] [--quick]
+ *     build/bench/matmul [--shapes bert|attention|vectors|M,N,K] [--dtype f32|bf16|f16]
+ *                        [--threads N] [--isa NAME] [--blas FILE|none] [--rounds N] [--quick]
  *
  * bert: Y = X W^T, dX = dY W and dW = dY^T X for every M of 512, 1024, 4096 and every (N, K) of BERT.
  * attention: batches of Q K^T, P V and their gradients. vectors: few rows or columns. A round
- * measures the peak (independent fused multiply-adds in registers, on the same threads), the
- * library, the peak, OpenBLAS, and the peak again; figures are medians over rounds, and ratios are
+ * measures the peak (independent fused multiply-adds in registers, on the same threads; of bf16,
+ * where the processor has them, its dot products), the library, the peak, OpenBLAS (f32), and the
+ * peak again; figures are medians over rounds, and ratios are
  * taken within a round, so that a machine that changes its pace (a neighbour, another clock,
  * siblings of one core) changes both sides. --blas is a shared library with cblas_sgemm;
  * OPENBLAS_CORETYPE=SKYLAKEX in the environment makes OpenBLAS use AVX-512 on processors that it
@@ -37,23 +38,27 @@ static double median(double *values, int count)
     return count ? values[count / 2] : 0;
 }
 
+static zf_dtype dtype;
+
 /* `count` numbers on 2 MiB pages, where the system grants them. */
-static float *numbers(size_t count)
+static void *numbers(size_t count)
 {
     const size_t page = (size_t)2 << 20;
     size_t bytes = (count * sizeof(float) + page - 1) / page * page;
     char *p = mmap(NULL, bytes + page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    float *x;
+    void *x;
     uint32_t state = 1;
     if (p == MAP_FAILED) {
         perror("matmul: mmap");
         exit(1);
     }
-    x = (float *)(void *)(p + (page - (uintptr_t)p % page) % page);
+    x = p + (page - (uintptr_t)p % page) % page;
     madvise(x, bytes, MADV_HUGEPAGE);
     for (size_t i = 0; i < count; i++) {
+        float value;
         state = state * 1664525u + 1013904223u;
-        x[i] = (float)(state >> 8) * 0x1p-24f - 0.5f;
+        value = (float)(state >> 8) * 0x1p-24f - 0.5f;
+        zfi_narrow(ZFI_ISA_PORTABLE, zfi_element_of(x, dtype, (int64_t)i), dtype, &value, 1);
     }
     return x;
 }
@@ -85,6 +90,10 @@ enum { PEAK_STEPS = 50000, PEAK_SUMS = 12, PEAK_TASKS = 4 };
 PEAK(peak_portable, , zfi_f4, zfi_f4_set1, ZFI_F4_FMA, "x")
 PEAK(peak_avx2, ZFI_TARGET_AVX2, __m256, _mm256_set1_ps, _mm256_fmadd_ps, "x")
 PEAK(peak_avx512, ZFI_TARGET_AVX512, __m512, _mm512_set1_ps, _mm512_fmadd_ps, "v")
+#if ZFI_BF16
+#define DOT(sum, x, y) _mm512_dpbf16_ps((sum), (__m512bh)(x), (__m512bh)(y))
+PEAK(peak_bf16, ZFI_TARGET_BF16, __m512, _mm512_set1_ps, DOT, "v")
+#endif
 #else
 PEAK(peak_portable, , zfi_f4, zfi_f4_set1, ZFI_F4_FMA, "w")
 #endif
@@ -96,6 +105,12 @@ static void peak_task(void *context, int64_t index, int worker)
 {
     zfi_isa isa = *(const zfi_isa *)context;
     (void)index, (void)worker;
+#if ZFI_BF16
+    if (zfi_tile_for(isa, dtype)->per_word == 2) {
+        peak_bf16();
+        return;
+    }
+#endif
 #if ZFI_X86
     if (isa == ZFI_ISA_AVX512)
         peak_avx512();
@@ -126,7 +141,8 @@ typedef struct turns {
     zfi_isa isa;
     int threads, rounds;
     sgemm *blas;
-    float *a, *b, *c, *scratch;
+    void *a, *b, *c;
+    float *scratch;
     size_t a_size, b_size, c_size, scratch_size;
     double ratio_sum, over_blas_sum; /* the latter of logarithms */
     int cases, blas_cases, not_slower;
@@ -134,18 +150,29 @@ typedef struct turns {
 
 static double peak(turns *bench)
 {
+    const zfi_tile *tile = zfi_tile_for(bench->isa, dtype);
     double start = now();
     zfi_pool_run(bench->pool, PEAK_TASKS * bench->threads, peak_task, &bench->isa);
-    return 2.0 * PEAK_TASKS * PEAK_STEPS * PEAK_SUMS * zfi_tile_of(bench->isa)->lanes *
+    return 2.0 * PEAK_TASKS * PEAK_STEPS * PEAK_SUMS * tile->lanes * tile->per_word *
            bench->threads / (now() - start);
+}
+
+static double peak_of(turns *bench, zf_dtype of)
+{
+    zf_dtype old = dtype;
+    double tries[5];
+    dtype = of;
+    for (int i = 0; i < 5; i++) tries[i] = peak(bench);
+    dtype = old;
+    return median(tries, 5);
 }
 
 static void run_blas(const turns *bench, const zfi_matmul_desc *d)
 {
     int form_a = d->a_col == 1 ? 111 : 112, form_b = d->b_col == 1 ? 111 : 112;
     for (int64_t i = 0; i < zfi_matmul_count(d); i++) {
-        const float *a, *b;
-        float *c;
+        const void *a, *b;
+        void *c;
         zfi_matmul_at(d, i, &a, &b, &c);
         bench->blas(101, form_a, form_b, (int)d->m, (int)d->n, (int)d->k, 1.0f, a,
                     (int)(form_a == 111 ? d->a_row : d->a_col), b,
@@ -174,6 +201,7 @@ static void measure(turns *bench, const char *name, zfi_matmul_desc d)
     double own[MOST], blas[MOST], top[MOST], ratio[MOST], over[MOST];
     int repeats, count = bench->rounds, kept = 0;
     d.a = bench->a, d.b = bench->b, d.c = bench->c;
+    d.dtype = d.c_dtype = dtype;
     if (zfi_matmul_tiled_scratch(bench->isa, bench->threads, &d) >
         bench->scratch_size * sizeof(float)) {
         fprintf(stderr, "matmul: %s needs too much scratch\n", name);
@@ -304,7 +332,13 @@ int main(int argc, char **argv)
             bench.rounds = atoi(value);
         else if (!strcmp(option, "--blas"))
             library = value;
-        else if (!strcmp(option, "--isa")) {
+        else if (!strcmp(option, "--dtype")) {
+            static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
+            int which = 0;
+            while (which < 3 && strcmp(value, zf_dtype_name(dtypes[which]))) which++;
+            if (which == 3) return bad("--dtype", "f32, bf16 or f16");
+            dtype = dtypes[which];
+        } else if (!strcmp(option, "--isa")) {
             int isa = 0;
             while (isa <= (int)zfi_isa_best() && strcmp(value, zfi_isa_name((zfi_isa)isa))) isa++;
             if (isa > (int)zfi_isa_best())
@@ -314,7 +348,7 @@ int main(int argc, char **argv)
             return bad(option, "no such option; the head of bench/matmul.c tells which there are");
     }
     if (bench.rounds < 1 || bench.rounds > 200) return bad("--rounds", "from 1 to 200");
-    if (strcmp(library, "none")) {
+    if (strcmp(library, "none") && dtype == ZF_F32) {
         /* its idle threads spin for 2^26 cycles, in which nobody else computes: 2^20 will do */
         setenv("OPENBLAS_THREAD_TIMEOUT", "20", 0);
         void *loaded = dlopen(library, RTLD_NOW);
@@ -334,7 +368,11 @@ int main(int argc, char **argv)
     if (!bench.pool) return bad("--threads", error.text);
     bench.scratch_size = (size_t)(4 + bench.threads) << 20;
     bench.scratch = numbers(bench.scratch_size);
-    printf("%s, %d threads, GFLOP/s\n", zfi_isa_name(bench.isa), bench.threads);
+    printf("%s of %s, %d threads, GFLOP/s; peak in registers f32 %.0f", zf_dtype_name(dtype),
+           zfi_isa_name(bench.isa), bench.threads, peak_of(&bench, ZF_F32) * 1e-9);
+    if (zfi_tile_for(bench.isa, ZF_BF16)->per_word == 2)
+        printf(", bf16 %.0f", peak_of(&bench, ZF_BF16) * 1e-9);
+    puts("");
     if (!strcmp(shapes, "attention")) {
         bench.a = numbers(8 << 20), bench.b = numbers(8 << 20), bench.c = numbers(8 << 20);
         measure_attention(&bench, 64, 128, 64);

@@ -1,4 +1,5 @@
-/* Nanoseconds per element of the vector functions, by instruction set, with the C library beside.
+/* Nanoseconds per element of the vector functions and of the conversions between f32 and 16 bits
+ * (6 bytes an element), by instruction set, with the C library beside.
  *
  *     build/bench/vmath [--threads N] [--rounds N]
  *
@@ -12,6 +13,7 @@
 enum { COUNT = 1 << 20, PIECE = 1 << 14 };
 
 static float *x, *y, *ones;
+static uint16_t *half;
 
 static double now(void)
 {
@@ -56,6 +58,18 @@ static void do_normal(zfi_isa isa, int64_t at)
     zfi_random_normal(isa, y + at, (uint64_t)at, PIECE, 0.0f, 1.0f, true, 1, 2, 3);
 }
 
+#define CONVERSIONS(name)                                                                          \
+    static void do_widen_##name(zfi_isa isa, int64_t at)                                           \
+    {                                                                                              \
+        zfi_widen_##name(isa, y + at, half + at, PIECE);                                           \
+    }                                                                                              \
+    static void do_narrow_##name(zfi_isa isa, int64_t at)                                          \
+    {                                                                                              \
+        zfi_narrow_##name(isa, half + at, x + at, PIECE);                                          \
+    }
+CONVERSIONS(bf16)
+CONVERSIONS(f16)
+
 static const struct function {
     const char *name;
     void (*piece)(zfi_isa, int64_t at);
@@ -78,6 +92,10 @@ static const struct function {
     {"dropout", do_dropout, NULL},
     {"uniform", do_uniform, NULL},
     {"normal, truncated", do_normal, NULL},
+    {"f32 to bf16", do_narrow_bf16, NULL},
+    {"bf16 to f32", do_widen_bf16, NULL},
+    {"f32 to f16", do_narrow_f16, NULL},
+    {"f16 to f32", do_widen_f16, NULL},
 };
 
 typedef struct job {
@@ -107,13 +125,13 @@ int main(int argc, char **argv)
     }
     pool = zfi_pool_new(&memory, threads, &error);
     x = malloc(COUNT * sizeof *x), y = malloc(COUNT * sizeof *y),
-    ones = malloc(COUNT * sizeof *ones);
-    if (!pool || !x || !y || !ones) {
+    ones = malloc(COUNT * sizeof *ones), half = malloc(COUNT * sizeof *half);
+    if (!pool || !x || !y || !ones || !half) {
         fprintf(stderr, "vmath: %s\n", pool ? "out of memory" : error.text);
         return 1;
     }
     zfi_random_normal(zfi_isa_best(), x, 0, COUNT, 0.0f, 1.5f, false, 1, 1, 1);
-    for (int i = 0; i < COUNT; i++) y[i] = 0.0f, ones[i] = 1.0f;
+    for (int i = 0; i < COUNT; i++) y[i] = 0.0f, ones[i] = 1.0f, half[i] = 0;
     printf("%d threads, ns per element\n%-18s", threads, "");
     for (int i = 0; i < isas; i++)
         printf(" %9s", zfi_isa_name(isas == 2 && i ? zfi_isa_best() : (zfi_isa)i));
@@ -140,6 +158,6 @@ int main(int argc, char **argv)
         fflush(stdout);
     }
     zfi_pool_free(pool);
-    free(x), free(y), free(ones);
+    free(x), free(y), free(ones), free(half);
     return 0;
 }

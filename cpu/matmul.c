@@ -1,25 +1,31 @@
-/* The f32 matrix product: C[b,m,n] = sum over k of A[b,m,k] B[b,k,n].
+/* The matrix product in f32: C[b,m,n] = sum over k of A[b,m,k] B[b,k,n]; A and B are f32, bf16 or
+ * f16, and so is C, rounded once.
  *
  * Tiled (Goto, van de Geijn: Anatomy of High-Performance Matrix Multiplication, 2008). A tile of C
  * stays in registers while a block of k runs over a panel of A and a panel of B:
  *
- *                 +-----+-----+-----+   k is cut into equal blocks, which depend on its length alone.
- *            k    |  0  |  1  |  2  |   A tile sums a block from zero and adds it to C, block after
+ *                 +-----+-----+-----+   k is cut into equal blocks, which depend on its length
+ * alone. k    |  0  |  1  |  2  |   A tile sums a block from zero and adds it to C, block after
  *                 +-----+-----+-----+   block. So the bits are the same for any number of threads,
  *          k                            which share m and n only, and for every way of reading.
  *       +-----+   +-----+-----+-----+
- *     0 |     |   |     | C   |     |   Packed, a panel of B is [k][columns of a tile], and one of A
- *       +-----+   +-----+-----+-----+   [k][rows of a tile]. What lies well is read in place: A with
- *     1 |     |   |     |     |     |   k along memory, either one with short rows.
+ *     0 |     |   |     | C   |     |   Packed, a panel of B is [k][columns of a tile], and one of
+ * A
+ *       +-----+   +-----+-----+-----+   [k][rows of a tile]. What lies well is read in place: A
+ * with 1 |     |   |     |     |     |   k along memory, either one with short rows.
  *       +-----+   +-----+-----+-----+
  *
  * A task has some panels of A and some columns. What it needs packed it packs for itself, a block
  * of k at a time, into the cache next to it: another core's would cost more to fetch. Neighbouring
  * tasks, which go to one thread, share rows.
+ *
+ * Blocks of k are counted in words (tile.c). A C of 16 bits is summed in f32 aside, all of a task's
+ * rows where there are several blocks of k, and rounded when its last block is done.
  */
 
-/* Called once on every finished block of C while it is in cache: c points to its first element, its
- * extent is rows x cols, and `row` counts through the batch: (matrix of it) * m + row of the matrix. */
+/* Called once on every finished block of C, in f32, while it is in cache: c points to its first
+ * element, its extent is rows x cols, and `row` counts through the batch: (matrix of it) * m + row
+ * of the matrix. */
 typedef void zfi_epilogue(void *context, float *c, int64_t c_row_stride, int64_t row, int64_t col,
                           int64_t rows, int64_t cols);
 
@@ -32,8 +38,8 @@ typedef void zfi_epilogue(void *context, float *c, int64_t c_row_stride, int64_t
  */
 typedef struct zfi_matmul_desc {
     int64_t m, n, k, batch;
-    const float *a, *b;
-    float *c;
+    const void *a, *b;
+    void *c;
     int64_t a_row, a_col, a_batch;
     int64_t b_row, b_col, b_batch;
     int64_t c_row, c_batch;
@@ -41,16 +47,28 @@ typedef struct zfi_matmul_desc {
     zfi_epilogue *epilogue; /* or NULL */
     void *epilogue_context;
     int64_t outer, a_outer, b_outer, c_outer; /* outer 0 means 1 */
+    zf_dtype dtype, c_dtype;                  /* of A and B, and of C: f32, bf16 or f16 */
 } zfi_matmul_desc;
 
+/* Element `at` of an array of f32, bf16 or f16. */
+ZFI_INLINE const void *zfi_element(const void *x, zf_dtype dtype, int64_t at)
+{
+    return (const char *)x + at * (dtype == ZF_F32 ? 4 : 2);
+}
+
+ZFI_INLINE void *zfi_element_of(void *x, zf_dtype dtype, int64_t at)
+{
+    return (char *)x + at * (dtype == ZF_F32 ? 4 : 2);
+}
+
 /* Matrix i of the batch of each. */
-static void zfi_matmul_at(const zfi_matmul_desc *d, int64_t i, const float **a, const float **b,
-                          float **c)
+static void zfi_matmul_at(const zfi_matmul_desc *d, int64_t i, const void **a, const void **b,
+                          void **c)
 {
     int64_t outer = i / d->batch, inner = i % d->batch;
-    *a = d->a + outer * d->a_outer + inner * d->a_batch;
-    *b = d->b + outer * d->b_outer + inner * d->b_batch;
-    *c = d->c + outer * d->c_outer + inner * d->c_batch;
+    *a = zfi_element(d->a, d->dtype, outer * d->a_outer + inner * d->a_batch);
+    *b = zfi_element(d->b, d->dtype, outer * d->b_outer + inner * d->b_batch);
+    *c = zfi_element_of(d->c, d->c_dtype, outer * d->c_outer + inner * d->c_batch);
 }
 
 static int64_t zfi_matmul_count(const zfi_matmul_desc *d)
@@ -58,422 +76,33 @@ static int64_t zfi_matmul_count(const zfi_matmul_desc *d)
     return d->batch * (d->outer ? d->outer : 1);
 }
 
-/* The product in double precision, and no faster than it is plain. */
-ZFI_UNUSED static void zfi_matmul_reference(const zfi_matmul_desc *d)
-{
-    for (int64_t i = 0; i < zfi_matmul_count(d); i++)
-        for (int64_t m = 0; m < d->m; m++) {
-            const float *a, *b;
-            float *c;
-            zfi_matmul_at(d, i, &a, &b, &c);
-            c += m * d->c_row;
-            for (int64_t n = 0; n < d->n; n++) {
-                double sum = d->accumulate ? c[n] : 0.0;
-                for (int64_t k = 0; k < d->k; k++)
-                    sum += (double)a[m * d->a_row + k * d->a_col] * b[k * d->b_row + n * d->b_col];
-                c[n] = (float)sum;
-            }
-            if (d->epilogue && d->n)
-                d->epilogue(d->epilogue_context, c, d->c_row, i * d->m + m, 0, 1, d->n);
-        }
-}
-
-/* ----------------------------------------------------------------------------- register tiles */
-
-ZFI_INLINE int64_t zfi_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-ZFI_INLINE int64_t zfi_min(int64_t a, int64_t b) { return a < b ? a : b; }
-
-ZFI_INLINE int64_t zfi_max(int64_t a, int64_t b) { return a > b ? a : b; }
-
-/* One tile over one block of k: c[i,:] (+)= sum over p of a[i * a_row + p * a_col] * b[p * b_row +
- * :]; whole vectors of columns only. */
-typedef void zfi_micro(int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b,
-                       int64_t b_row, float *c, int64_t c_row, bool add);
-
-/* Packs lanes into panels of `width`, one behind the other: dst[(i * k + p) * width + l] = element
- * p of lane i * width + l. In a last panel that is not full the rest gets some number. */
-typedef void zfi_pack(float *dst, int64_t width, const float *src, int64_t lane_stride,
-                      int64_t k_stride, int64_t lanes, int64_t k);
-
-enum { ZFI_TILE_ROWS = 14, ZFI_TILE_COLUMNS = 32 }; /* of the largest tile */
-
-typedef struct zfi_tile {
-    int rows, lanes;                    /* tiles are at most rows x (2 * lanes) */
-    zfi_micro *micro[ZFI_TILE_ROWS][2]; /* [rows - 1][vectors - 1] */
-    zfi_pack *pack;
-} zfi_tile;
-
-#if defined(__GNUC__)
-#define ZFI_PREFETCH(p)       __builtin_prefetch((p), 0)
-#define ZFI_PREFETCH_WRITE(p) __builtin_prefetch((p), 1)
-#else
-#define ZFI_PREFETCH(p)       (void)0
-#define ZFI_PREFETCH_WRITE(p) (void)0
-#endif
-
-/* The tile in terms of one instruction set's vector: rows and vectors are constants where it is
- * called, so that `sum` becomes registers. */
-#define ZFI_MICRO_BODY(name, attributes, vector, lanes, set1, load, store, fma, plus)              \
-    attributes ZFI_BODY void name(const int rows, const int vectors, int64_t k, const float *a,    \
-                                  int64_t a_row, int64_t a_col, const float *b, int64_t b_row,     \
-                                  float *c, int64_t c_row, bool add)                               \
-    {                                                                                              \
-        vector sum[ZFI_TILE_ROWS][2], row[2];                                                      \
-        ZFI_UNROLL                                                                                 \
-        for (int i = 0; i < rows; i++) {                                                           \
-            ZFI_UNROLL                                                                             \
-            for (int j = 0; j < vectors; j++) {                                                    \
-                ZFI_PREFETCH_WRITE(c + i * c_row + j * lanes);                                     \
-                sum[i][j] = set1(0.0f);                                                            \
-            }                                                                                      \
-        }                                                                                          \
-        for (int64_t p = 0; p < k; p++, a += a_col, b += b_row) {                                  \
-            ZFI_UNROLL                                                                             \
-            for (int j = 0; j < vectors; j++) row[j] = load(b + j * lanes);                        \
-            ZFI_UNROLL                                                                             \
-            for (int i = 0; i < rows; i++) {                                                       \
-                vector of_a = set1(a[i * a_row]);                                                  \
-                ZFI_UNROLL                                                                         \
-                for (int j = 0; j < vectors; j++) sum[i][j] = fma(of_a, row[j], sum[i][j]);        \
-            }                                                                                      \
-        }                                                                                          \
-        ZFI_UNROLL                                                                                 \
-        for (int i = 0; i < rows; i++) {                                                           \
-            ZFI_UNROLL                                                                             \
-            for (int j = 0; j < vectors; j++) {                                                    \
-                float *at = c + i * c_row + j * lanes;                                             \
-                store(at, add ? plus(load(at), sum[i][j]) : sum[i][j]);                            \
-            }                                                                                      \
-        }                                                                                          \
-    }
-
-#define ZFI_MICRO(name, attributes, rows, vectors)                                                 \
-    attributes ZFI_OPTIMIZE static void name##_##rows##x##vectors(                                 \
-        int64_t k, const float *a, int64_t a_row, int64_t a_col, const float *b, int64_t b_row,    \
-        float *c, int64_t c_row, bool add)                                                         \
-    {                                                                                              \
-        name##_body(rows, vectors, k, a, a_row, a_col, b, b_row, c, c_row, add);                   \
-    }
-#define ZFI_MICRO_ROW(name, rows)                                                                  \
-    {                                                                                              \
-        name##_##rows##x1, name##_##rows##x2                                                       \
-    }
-#define ZFI_MICROS(name, attributes, rows)                                                         \
-    ZFI_MICRO(name, attributes, rows, 1) ZFI_MICRO(name, attributes, rows, 2)
-
-/* Any strides, an element at a time. */
-ZFI_BODY void zfi_pack_plain(float *restrict dst, int64_t width, const float *restrict src,
-                             int64_t lane_stride, int64_t k_stride, int64_t lanes, int64_t k)
-{
-    for (int64_t l = 0; l < lanes; l += width, dst += width * k)
-        for (int64_t p = 0; p < k; p++)
-            for (int64_t i = 0; i < width; i++)
-                dst[p * width + i] =
-                    l + i < lanes ? src[(l + i) * lane_stride + p * k_stride] : 0.0f;
-}
-
-#if defined(__GNUC__)
-typedef float zfi_f4 __attribute__((vector_size(16)));
-ZFI_INLINE zfi_f4 zfi_f4_set1(float x) { return (zfi_f4){x, x, x, x}; }
-ZFI_INLINE zfi_f4 zfi_f4_load(const float *p)
-{
-    zfi_f4 v;
-    memcpy(&v, p, sizeof v);
-    return v;
-}
-ZFI_INLINE void zfi_f4_store(float *p, zfi_f4 v) { memcpy(p, &v, sizeof v); }
-enum { ZFI_PORTABLE_LANES = 4 };
-#else
-typedef float zfi_f4;
-#define zfi_f4_set1(x)     (x)
-#define zfi_f4_load(p)     (*(p))
-#define zfi_f4_store(p, v) ((void)(*(p) = (v)))
-enum { ZFI_PORTABLE_LANES = 1 };
-#endif
-#define ZFI_F4_FMA(a, b, c) ((a) * (b) + (c))
-#define ZFI_F4_ADD(a, b)    ((a) + (b))
-ZFI_MICRO_BODY(zfi_micro_portable_body, , zfi_f4, ZFI_PORTABLE_LANES, zfi_f4_set1, zfi_f4_load,
-               zfi_f4_store, ZFI_F4_FMA, ZFI_F4_ADD)
-ZFI_MICROS(zfi_micro_portable, , 1)
-ZFI_MICROS(zfi_micro_portable, , 2)
-ZFI_MICROS(zfi_micro_portable, , 3)
-ZFI_MICROS(zfi_micro_portable, , 4)
-ZFI_MICROS(zfi_micro_portable, , 5)
-ZFI_MICROS(zfi_micro_portable, , 6)
-
-ZFI_OPTIMIZE static void zfi_pack_portable(float *dst, int64_t width, const float *src,
-                                           int64_t lane_stride, int64_t k_stride, int64_t lanes,
-                                           int64_t k)
-{
-    zfi_pack_plain(dst, width, src, lane_stride, k_stride, lanes, k);
-}
-
-static const zfi_tile zfi_tile_portable = {
-    6,
-    ZFI_PORTABLE_LANES,
-    {ZFI_MICRO_ROW(zfi_micro_portable, 1), ZFI_MICRO_ROW(zfi_micro_portable, 2),
-     ZFI_MICRO_ROW(zfi_micro_portable, 3), ZFI_MICRO_ROW(zfi_micro_portable, 4),
-     ZFI_MICRO_ROW(zfi_micro_portable, 5), ZFI_MICRO_ROW(zfi_micro_portable, 6)},
-    zfi_pack_portable};
-
-#if ZFI_X86
-ZFI_MICRO_BODY(zfi_micro_avx2_body, ZFI_TARGET_AVX2, __m256, 8, _mm256_set1_ps, _mm256_loadu_ps,
-               _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_add_ps)
-ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 1)
-ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 2)
-ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 3)
-ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 4)
-ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 5)
-ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 6)
-
-/* Lanes that are neighbours are copied, one k after the other. Where k runs along memory, blocks of
- * 8 lanes x 8 k are transposed in registers. Either way what comes next is far from what came last:
- * it is fetched ahead. */
-ZFI_TARGET_AVX2 ZFI_OPTIMIZE static void zfi_pack_avx2(float *dst, int64_t width, const float *src,
-                                                       int64_t lane_stride, int64_t k_stride,
-                                                       int64_t lanes, int64_t k)
-{
-    if (lane_stride == 1 && width >= 4) {
-        for (int64_t p = 0; p < k; p++) {
-            const float *row = src + p * k_stride;
-            float *to = dst + p * width;
-            int64_t l = 0;
-            for (; l + width <= lanes; l += width, to += width * k) {
-                ZFI_PREFETCH(row + 8 * k_stride + l);
-                if (width == 16) {
-                    _mm256_storeu_ps(to, _mm256_loadu_ps(row + l));
-                    _mm256_storeu_ps(to + 8, _mm256_loadu_ps(row + l + 8));
-                } else { /* 4 to 8 of them */
-                    __m128 head = _mm_loadu_ps(row + l), tail = _mm_loadu_ps(row + l + width - 4);
-                    _mm_storeu_ps(to, head);
-                    _mm_storeu_ps(to + width - 4, tail);
-                }
-            }
-            for (int64_t i = 0; l < lanes && i < width; i++)
-                to[i] = l + i < lanes ? row[l + i] : 0.0f;
-        }
-        return;
-    }
-    if (k_stride != 1) {
-        zfi_pack_plain(dst, width, src, lane_stride, k_stride, lanes, k);
-        return;
-    }
-    for (int64_t panel = 0; panel < lanes; panel += width, dst += width * k)
-        for (int64_t l = 0; l < width; l += 8) {
-            const float *row[8];
-            int64_t p = 0;
-            for (int64_t i = 0; i < 8; i++)
-                row[i] = src + zfi_min(panel + l + i, lanes - 1) * lane_stride;
-            for (; p + 8 <= k; p += 8) {
-                __m256 r[8], t[8];
-                ZFI_UNROLL
-                for (int i = 0; i < 8; i++) {
-                    r[i] = _mm256_loadu_ps(row[i] + p);
-                    ZFI_PREFETCH(row[i] + 8 * lane_stride + p);
-                }
-                ZFI_UNROLL
-                for (int i = 0; i < 8; i += 2) {
-                    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
-                    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
-                }
-                ZFI_UNROLL
-                for (int i = 0; i < 8; i += 4) {
-                    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
-                    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
-                    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-                    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-                }
-                ZFI_UNROLL
-                for (int i = 0; i < 4; i++)
-                    _mm256_storeu_ps(dst + (p + i) * width + l,
-                                     _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
-                ZFI_UNROLL
-                for (int i = 0; i < 4; i++)
-                    _mm256_storeu_ps(dst + (p + 4 + i) * width + l,
-                                     _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
-            }
-            for (; p < k; p++)
-                for (int64_t i = 0; i < 8 && l + i < width; i++) dst[p * width + l + i] = row[i][p];
-        }
-}
-
-static const zfi_tile zfi_tile_avx2 = {
-    6,
-    8,
-    {ZFI_MICRO_ROW(zfi_micro_avx2, 1), ZFI_MICRO_ROW(zfi_micro_avx2, 2),
-     ZFI_MICRO_ROW(zfi_micro_avx2, 3), ZFI_MICRO_ROW(zfi_micro_avx2, 4),
-     ZFI_MICRO_ROW(zfi_micro_avx2, 5), ZFI_MICRO_ROW(zfi_micro_avx2, 6)},
-    zfi_pack_avx2};
-
-ZFI_MICRO_BODY(zfi_micro_avx512_body, ZFI_TARGET_AVX512, __m512, 16, _mm512_set1_ps,
-               _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_add_ps)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 1)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 2)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 3)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 4)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 5)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 6)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 7)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 8)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 9)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 10)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 11)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 12)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 13)
-ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 14)
-
-/* The same with 16 lanes and 16 k. */
-ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_avx512(float *dst, int64_t width,
-                                                           const float *src, int64_t lane_stride,
-                                                           int64_t k_stride, int64_t lanes,
-                                                           int64_t k)
-{
-    if (lane_stride == 1 && (width == 32 || width < 16)) {
-        __mmask16 low = (__mmask16)(width == 32 ? 0xffff : (1 << width) - 1);
-        for (int64_t p = 0; p < k; p++) {
-            const float *row = src + p * k_stride;
-            float *to = dst + p * width;
-            int64_t l = 0;
-            for (; l + width <= lanes; l += width, to += width * k) {
-                ZFI_PREFETCH(row + 8 * k_stride + l);
-                ZFI_PREFETCH(row + 8 * k_stride + l + width / 2);
-                _mm512_mask_storeu_ps(to, low, _mm512_maskz_loadu_ps(low, row + l));
-                if (width == 32) _mm512_storeu_ps(to + 16, _mm512_loadu_ps(row + l + 16));
-            }
-            for (int64_t i = 0; l < lanes && i < width; i += 16) {
-                int64_t more = zfi_max(0, zfi_min(16, lanes - l - i));
-                __m512 v = _mm512_maskz_loadu_ps((__mmask16)((1 << more) - 1), row + l + i);
-                _mm512_mask_storeu_ps(to + i, low, v);
-            }
-        }
-        return;
-    }
-    if (k_stride != 1) {
-        zfi_pack_plain(dst, width, src, lane_stride, k_stride, lanes, k);
-        return;
-    }
-    for (int64_t panel = 0; panel < lanes; panel += width, dst += width * k)
-        for (int64_t l = 0; l < width; l += 16) {
-            const float *row[16];
-            for (int64_t i = 0; i < 16; i++)
-                row[i] = src + zfi_min(panel + l + i, lanes - 1) * lane_stride;
-            __mmask16 store = (__mmask16)(width - l >= 16 ? 0xffff : (1 << (width - l)) - 1);
-            for (int64_t p = 0; p < k; p += 16) {
-                __mmask16 mask = (__mmask16)(k - p >= 16 ? 0xffff : (1 << (k - p)) - 1);
-                __m512 r[16], t[16];
-                ZFI_UNROLL
-                for (int i = 0; i < 16; i++) {
-                    r[i] = _mm512_maskz_loadu_ps(mask, row[i] + p);
-                    ZFI_PREFETCH(row[i] + 16 * lane_stride + p);
-                }
-                ZFI_UNROLL
-                for (int i = 0; i < 16; i += 2) {
-                    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
-                    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
-                }
-                ZFI_UNROLL
-                for (int i = 0; i < 16; i += 4) {
-                    r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
-                    r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
-                    r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
-                    r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
-                }
-                ZFI_UNROLL
-                for (int i = 0; i < 4; i++) {
-                    __m512 even01 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
-                    __m512 odd01 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
-                    __m512 even23 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
-                    __m512 odd23 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
-                    t[i] = _mm512_shuffle_f32x4(even01, even23, 0x88);
-                    t[i + 4] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
-                    t[i + 8] = _mm512_shuffle_f32x4(even01, even23, 0xdd);
-                    t[i + 12] = _mm512_shuffle_f32x4(odd01, odd23, 0xdd);
-                }
-                ZFI_UNROLL
-                for (int i = 0; i < 16; i++)
-                    if (i < k - p) _mm512_mask_storeu_ps(dst + (p + i) * width + l, store, t[i]);
-            }
-        }
-}
-
-static const zfi_tile zfi_tile_avx512 = {
-    14,
-    16,
-    {ZFI_MICRO_ROW(zfi_micro_avx512, 1), ZFI_MICRO_ROW(zfi_micro_avx512, 2),
-     ZFI_MICRO_ROW(zfi_micro_avx512, 3), ZFI_MICRO_ROW(zfi_micro_avx512, 4),
-     ZFI_MICRO_ROW(zfi_micro_avx512, 5), ZFI_MICRO_ROW(zfi_micro_avx512, 6),
-     ZFI_MICRO_ROW(zfi_micro_avx512, 7), ZFI_MICRO_ROW(zfi_micro_avx512, 8),
-     ZFI_MICRO_ROW(zfi_micro_avx512, 9), ZFI_MICRO_ROW(zfi_micro_avx512, 10),
-     ZFI_MICRO_ROW(zfi_micro_avx512, 11), ZFI_MICRO_ROW(zfi_micro_avx512, 12),
-     ZFI_MICRO_ROW(zfi_micro_avx512, 13), ZFI_MICRO_ROW(zfi_micro_avx512, 14)},
-    zfi_pack_avx512};
-#endif
-
-#if ZFI_NEON
-#define ZFI_NEON_FMA(a, b, c) vfmaq_f32((c), (a), (b))
-ZFI_MICRO_BODY(zfi_micro_neon_body, , float32x4_t, 4, vdupq_n_f32, vld1q_f32, vst1q_f32,
-               ZFI_NEON_FMA, vaddq_f32)
-ZFI_MICROS(zfi_micro_neon, , 1)
-ZFI_MICROS(zfi_micro_neon, , 2)
-ZFI_MICROS(zfi_micro_neon, , 3)
-ZFI_MICROS(zfi_micro_neon, , 4)
-ZFI_MICROS(zfi_micro_neon, , 5)
-ZFI_MICROS(zfi_micro_neon, , 6)
-ZFI_MICROS(zfi_micro_neon, , 7)
-ZFI_MICROS(zfi_micro_neon, , 8)
-ZFI_MICROS(zfi_micro_neon, , 9)
-ZFI_MICROS(zfi_micro_neon, , 10)
-ZFI_MICROS(zfi_micro_neon, , 11)
-ZFI_MICROS(zfi_micro_neon, , 12)
-
-static const zfi_tile zfi_tile_neon = {
-    12,
-    4,
-    {ZFI_MICRO_ROW(zfi_micro_neon, 1), ZFI_MICRO_ROW(zfi_micro_neon, 2),
-     ZFI_MICRO_ROW(zfi_micro_neon, 3), ZFI_MICRO_ROW(zfi_micro_neon, 4),
-     ZFI_MICRO_ROW(zfi_micro_neon, 5), ZFI_MICRO_ROW(zfi_micro_neon, 6),
-     ZFI_MICRO_ROW(zfi_micro_neon, 7), ZFI_MICRO_ROW(zfi_micro_neon, 8),
-     ZFI_MICRO_ROW(zfi_micro_neon, 9), ZFI_MICRO_ROW(zfi_micro_neon, 10),
-     ZFI_MICRO_ROW(zfi_micro_neon, 11), ZFI_MICRO_ROW(zfi_micro_neon, 12)},
-    zfi_pack_portable};
-#endif
-
-static const zfi_tile *zfi_tile_of(zfi_isa isa)
-{
-#if ZFI_X86
-    if (isa == ZFI_ISA_AVX512) return &zfi_tile_avx512;
-    if (isa == ZFI_ISA_AVX2) return &zfi_tile_avx2;
-#elif ZFI_NEON
-    if (isa == ZFI_ISA_NEON) return &zfi_tile_neon;
-#endif
-    (void)isa;
-    return &zfi_tile_portable;
-}
-
 /* -------------------------------------------------------------------------------------- blocks */
 
 enum {
-    ZFI_K_BLOCK = 512, /* k of a block at most */
+    ZFI_K_BLOCK = 512, /* words of k of a block at most */
     ZFI_IN_PLACE =
-        1 << 17,           /* elements of B that all tasks read in place before the next: 512 KiB */
-    ZFI_SPAN = 256,        /* columns of a finished block */
-    ZFI_GROUP = 84,        /* rows that go over a panel of B before the next panel */
-    ZFI_ROWS_TO_PACK = 192 /* rows that are worth to pack B for once more */
+        1 << 17,    /* elements of B that all tasks read in place before the next: 512 KiB */
+    ZFI_SPAN = 256, /* columns of a finished block */
+    ZFI_GROUP = 84, /* rows that go over a panel of B before the next panel */
+    ZFI_ROWS_TO_PACK = 192, /* rows that are worth to pack B for once more */
+    ZFI_ROWS_ASIDE = 1008   /* rows of a task that are summed aside: 1 MiB */
 };
 
 /* How a product is cut: by its shape and strides, the instruction set and the number of threads. Of
  * all this only k_block has a say in the result. */
 typedef struct zfi_matmul_plan {
     const zfi_tile *tile;
-    int64_t columns;              /* of a tile */
-    int64_t rows, panels;         /* rows of a panel of A (but the last), and how many there are */
-    int64_t k_block;              /* of each but the last */
-    int64_t group;                /* panels of A that go together, and are packed together */
-    bool direct_a, direct_b;      /* read where it lies */
-    int64_t chunk;                /* k that all tasks do before the next: a multiple of k_block */
-    int64_t task, span;           /* panels and columns of a task */
-    size_t a_size, b_size, bytes; /* scratch: elements of A and of B for a thread; all of it */
+    zfi_isa isa;
+    bool converts;           /* A and B to f32 while they are packed */
+    int64_t columns;         /* of a tile */
+    int64_t rows, panels;    /* rows of a panel of A (but the last), and how many there are */
+    int64_t k_block;         /* of each but the last */
+    int64_t group;           /* panels of A that go together, and are packed together */
+    bool direct_a, direct_b; /* read where it lies */
+    int64_t chunk;           /* k that all tasks do before the next: a multiple of k_block */
+    int64_t task, span;      /* panels and columns of a task */
+    /* scratch: words of A, of B and of C for a thread; all of it */
+    size_t a_size, b_size, c_size, bytes;
 } zfi_matmul_plan;
 
 /* Whether rows of a tile's width at this distance may stay where they lie: they do not crowd into
@@ -486,27 +115,41 @@ static bool zfi_short_rows(int64_t stride, int64_t uses)
 
 static int64_t zfi_round_up(int64_t n, int64_t unit) { return zfi_div_up(n, unit) * unit; }
 
+/* Where and how A may be read in place, and B. */
+static void zfi_matmul_read(zfi_matmul_plan *plan, const zfi_matmul_desc *d)
+{
+    int64_t per = plan->tile->per_word, tiles = zfi_div_up(d->n, plan->columns);
+    /* many rows along k at a distance of 4 KiB are all in one set, and too much for it */
+    bool apart = d->a_row / per % 1024 || plan->rows <= 6;
+    if (plan->converts) return;
+    plan->direct_a = d->a_col == 1 && apart && d->a_row % per == 0 && d->k % per == 0;
+    if (per != 1) return;
+    plan->direct_a |= d->a_row == 1 && zfi_short_rows(d->a_col, tiles);
+    plan->direct_b = d->b_col == 1 && d->n % plan->tile->lanes == 0 &&
+                     (plan->panels == 1 || zfi_short_rows(d->b_row, plan->panels));
+}
+
 static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_matmul_desc *d)
 {
-    zfi_matmul_plan plan = {.tile = zfi_tile_of(isa)};
+    zfi_matmul_plan plan = {.tile = zfi_tile_for(isa, d->dtype), .isa = isa};
     int64_t columns = 2 * plan.tile->lanes, n = zfi_round_up(d->n, columns), spans, groups;
     int64_t wanted = zfi_div_up(8 * (int64_t)threads, zfi_matmul_count(d)); /* tasks of a matrix */
+    int64_t per = plan.tile->per_word, words = zfi_div_up(d->k, per), block;
+    bool narrow = d->c_dtype != ZF_F32;
+    plan.converts = d->dtype != ZF_F32 && per == 1;
     plan.columns = columns;
     plan.rows = zfi_div_up(d->m, zfi_div_up(d->m, plan.tile->rows));
     plan.panels = zfi_div_up(d->m, plan.rows);
-    plan.k_block = zfi_div_up(d->k, zfi_div_up(d->k, ZFI_K_BLOCK));
+    block = zfi_div_up(words, zfi_div_up(words, ZFI_K_BLOCK));
+    plan.k_block = per * block;
     plan.group = zfi_min(ZFI_GROUP / plan.tile->rows, plan.panels);
-    /* many rows along k at a distance of 4 KiB are all in one set, and too much for it */
-    plan.direct_a = (d->a_col == 1 && (d->a_row % 1024 || plan.rows <= 6)) ||
-                    (d->a_row == 1 && zfi_short_rows(d->a_col, n / columns));
-    plan.direct_b = d->b_col == 1 && d->n % plan.tile->lanes == 0 &&
-                    (plan.panels == 1 || zfi_short_rows(d->b_row, plan.panels));
+    zfi_matmul_read(&plan, d);
     plan.chunk = zfi_round_up(d->k, plan.k_block);
     if (plan.panels <= plan.group) {
         groups = 1;
         spans = zfi_max(zfi_div_up(n, ZFI_SPAN), wanted);
     } else if (plan.direct_b) {
-        plan.chunk = zfi_max(1, ZFI_IN_PLACE / n / plan.k_block) * plan.k_block;
+        if (!narrow) plan.chunk = zfi_max(1, ZFI_IN_PLACE / n / plan.k_block) * plan.k_block;
         groups = zfi_max(zfi_min(plan.panels, wanted), zfi_div_up(plan.panels, plan.group));
         spans = zfi_div_up(wanted, groups);
     } else {
@@ -518,12 +161,17 @@ static zfi_matmul_plan zfi_matmul_plan_of(zfi_isa isa, int threads, const zfi_ma
         groups = zfi_max(groups,
                          zfi_min(zfi_div_up(wanted, spans), zfi_div_up(plan.panels, plan.group)));
     }
+    if (narrow && plan.k_block < d->k)
+        groups = zfi_max(groups, zfi_div_up(plan.panels * plan.rows, ZFI_ROWS_ASIDE));
     plan.task = plan.direct_b ? zfi_max(1, plan.panels / groups) : zfi_div_up(plan.panels, groups);
     plan.span = zfi_round_up(zfi_div_up(n, spans), columns);
-    if (!plan.direct_a)
-        plan.a_size = (size_t)zfi_round_up(plan.group * plan.rows * plan.k_block, 16);
-    if (!plan.direct_b) plan.b_size = (size_t)zfi_round_up(plan.k_block * plan.span, 16);
-    plan.bytes = (size_t)threads * (plan.a_size + plan.b_size) * sizeof(float);
+    if (!plan.direct_a) plan.a_size = (size_t)zfi_round_up(plan.group * plan.rows * block, 16);
+    if (!plan.direct_b) plan.b_size = (size_t)zfi_round_up(block * plan.span, 16);
+    if (narrow) {
+        int64_t panels = plan.k_block < d->k ? plan.task : zfi_min(plan.group, plan.task);
+        plan.c_size = (size_t)zfi_round_up(panels * plan.rows * plan.span, 16);
+    }
+    plan.bytes = (size_t)threads * (plan.a_size + plan.b_size + plan.c_size) * sizeof(float);
     return plan;
 }
 
@@ -534,9 +182,10 @@ typedef struct zfi_matmul_run {
     int64_t chunk; /* of k: where it begins */
 } zfi_matmul_run;
 
-/* c[0..rows,0..columns) (+)= one block of k; a tile that is not whole goes by a whole one aside. */
+/* c[0..rows,0..columns) (+)= one block of k words; a tile that is not whole goes by a whole one
+ * aside. */
 static void zfi_matmul_tile(const zfi_matmul_plan *plan, int64_t rows, int64_t columns, int64_t k,
-                            const float *a, int64_t a_row, int64_t a_col, const float *b,
+                            const void *a, int64_t a_row, int64_t a_col, const float *b,
                             int64_t b_row, float *c, int64_t c_row, bool add)
 {
     int vectors = columns > plan->tile->lanes ? 2 : 1;
@@ -554,67 +203,118 @@ static void zfi_matmul_tile(const zfi_matmul_plan *plan, int64_t rows, int64_t c
         }
 }
 
+static void zfi_matmul_pack(const zfi_matmul_plan *plan, zf_dtype dtype, float *dst, int64_t width,
+                            const void *src, int64_t lane_stride, int64_t k_stride, int64_t lanes,
+                            int64_t k)
+{
+    if (plan->converts)
+        zfi_pack_widened(plan->isa, dtype, dst, width, src, lane_stride, k_stride, lanes, k);
+    else plan->tile->pack(dst, width, src, lane_stride, k_stride, lanes, k);
+}
+
+/* to[0..rows,0..cols) = from, between f32 and a narrow C, or back. */
+static void zfi_matmul_round(zfi_isa isa, void *to, zf_dtype dtype, int64_t to_row,
+                             const float *from, int64_t from_row, int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        zfi_narrow(isa, zfi_element_of(to, dtype, i * to_row), dtype, from + i * from_row, cols);
+}
+
+static void zfi_matmul_fetch(zfi_isa isa, float *to, int64_t to_row, const void *from,
+                             zf_dtype dtype, int64_t from_row, int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        zfi_widen(isa, to + i * to_row, dtype, zfi_element(from, dtype, i * from_row), cols);
+}
+
 /* The work of one task: panels, columns n0..n0+n-1, k of the chunk. */
 static void zfi_matmul_task(void *context, int64_t index, int worker)
 {
     const zfi_matmul_run *run = context;
     const zfi_matmul_desc *d = run->d;
     const zfi_matmul_plan *plan = &run->plan;
-    size_t sizes = plan->a_size + plan->b_size; /* 0 where nothing is packed */
-    float *packed_a = sizes ? run->scratch + (size_t)worker * sizes : NULL, *c;
+    size_t sizes = plan->a_size + plan->b_size + plan->c_size; /* 0 where there is no scratch */
+    float *packed_a = sizes ? run->scratch + (size_t)worker * sizes : NULL;
     float *packed_b = sizes ? packed_a + plan->a_size : NULL;
+    float *aside = plan->c_size ? packed_b + plan->b_size : NULL;
     int64_t spans = zfi_div_up(d->n, plan->span), groups = zfi_div_up(plan->panels, plan->task);
     int64_t matrix = index / spans / groups, group = plan->group * plan->rows;
     int64_t m0 = index / spans % groups * plan->task * plan->rows, n0 = index % spans * plan->span;
     int64_t m_end = zfi_min(m0 + plan->task * plan->rows, d->m), n = zfi_min(plan->span, d->n - n0);
-    int64_t k_end = zfi_min(run->chunk + plan->chunk, d->k), k;
-    const float *a, *b;
+    int64_t k_end = zfi_min(run->chunk + plan->chunk, d->k), k, per = plan->tile->per_word;
+    const void *a, *b;
+    void *c;
     zfi_matmul_at(d, matrix, &a, &b, &c);
     for (int64_t k0 = run->chunk; k0 < k_end; k0 += k) {
-        const float *from_b = b + k0 * d->b_row + n0 * d->b_col;
-        int64_t b_row = d->b_row, b_step = 1;
+        const void *b_at;
+        const float *from_b;
+        int64_t b_row = d->b_row, b_step = 1, words;
         bool add = d->accumulate || k0 > 0;
-        k = zfi_min(plan->k_block, k_end - k0);
-        if (!plan->direct_b) {
-            plan->tile->pack(packed_b, plan->columns, from_b, d->b_col, d->b_row, n, k);
-            from_b = packed_b, b_row = plan->columns, b_step = k;
+        k = zfi_min(plan->k_block, k_end - k0), words = zfi_div_up(k, per);
+        b_at = zfi_element(b, d->dtype, k0 * d->b_row + n0 * d->b_col);
+        if (plan->direct_b) {
+            from_b = b_at;
+        } else {
+            zfi_matmul_pack(plan, d->dtype, packed_b, plan->columns, b_at, d->b_col, d->b_row, n,
+                            k);
+            from_b = packed_b, b_row = plan->columns, b_step = words;
         }
         for (int64_t m = m0; m < m_end; m += group) {
-            int64_t rows = zfi_min(group, m_end - m);
-            const float *from_a = a + m * d->a_row + k0 * d->a_col;
-            int64_t a_row = d->a_row, a_col = d->a_col, a_step = d->a_row;
+            int64_t rows = zfi_min(group, m_end - m), c_row = d->c_row;
+            const void *from_a = zfi_element(a, d->dtype, m * d->a_row + k0 * d->a_col);
+            int64_t a_row = d->a_row / per, a_col = d->a_col, a_step = a_row;
+            void *c_at = zfi_element_of(c, d->c_dtype, m * d->c_row + n0);
+            float *sums = c_at;
             if (!plan->direct_a) {
-                plan->tile->pack(packed_a, plan->rows, from_a, d->a_row, d->a_col, rows, k);
-                from_a = packed_a, a_row = 1, a_col = plan->rows, a_step = k;
+                zfi_matmul_pack(plan, d->dtype, packed_a, plan->rows, from_a, d->a_row, d->a_col,
+                                rows, k);
+                from_a = packed_a, a_row = 1, a_col = plan->rows, a_step = words;
+            }
+            if (aside) {
+                c_row = plan->span;
+                sums = aside + (plan->k_block < d->k ? (m - m0) * c_row : 0);
+                if (d->accumulate && k0 == 0)
+                    zfi_matmul_fetch(plan->isa, sums, c_row, c_at, d->c_dtype, d->c_row, rows, n);
             }
             for (int64_t span = 0; span < n; span += ZFI_SPAN) {
                 int64_t span_end = zfi_min(span + ZFI_SPAN, n);
-                float *at = c + m * d->c_row + n0;
                 for (int64_t j = span; j < span_end; j += plan->columns)
                     for (int64_t i = 0; i < rows; i += plan->rows)
-                        zfi_matmul_tile(plan, zfi_min(plan->rows, rows - i),
-                                        zfi_min(plan->columns, n - j), k, from_a + i * a_step,
-                                        a_row, a_col, from_b + j * b_step, b_row,
-                                        at + i * d->c_row + j, d->c_row, add);
-                if (k0 + k == d->k && d->epilogue)
-                    d->epilogue(d->epilogue_context, at + span, d->c_row, matrix * d->m + m,
+                        zfi_matmul_tile(
+                            plan, zfi_min(plan->rows, rows - i), zfi_min(plan->columns, n - j),
+                            words, zfi_element(from_a, ZF_F32, i * a_step), a_row, a_col,
+                            from_b + j * b_step, b_row, sums + i * c_row + j, c_row, add);
+                if (k0 + k < d->k) continue;
+                if (d->epilogue)
+                    d->epilogue(d->epilogue_context, sums + span, c_row, matrix * d->m + m,
                                 n0 + span, rows, span_end - span);
+                if (aside)
+                    zfi_matmul_round(plan->isa, zfi_element_of(c_at, d->c_dtype, span), d->c_dtype,
+                                     d->c_row, sums + span, c_row, rows, span_end - span);
             }
         }
     }
 }
 
-/* k is 0: a sum of nothing. */
+/* k is 0: a sum of nothing, a row and a span at a time. */
 static void zfi_matmul_nothing_task(void *context, int64_t index, int worker)
 {
-    const zfi_matmul_desc *d = ((const zfi_matmul_run *)context)->d;
-    const float *a, *b;
-    float *c;
+    const zfi_matmul_run *run = context;
+    const zfi_matmul_desc *d = run->d;
+    const void *a, *b;
+    void *c;
+    float sums[ZFI_SPAN];
     (void)worker;
     zfi_matmul_at(d, index, &a, &b, &c);
-    for (int64_t m = 0; m < d->m && !d->accumulate; m++)
-        memset(c + m * d->c_row, 0, (size_t)d->n * sizeof *c);
-    if (d->epilogue) d->epilogue(d->epilogue_context, c, d->c_row, index * d->m, 0, d->m, d->n);
+    for (int64_t m = 0; m < d->m; m++)
+        for (int64_t n0 = 0, n; n0 < d->n; n0 += n) {
+            void *at = zfi_element_of(c, d->c_dtype, m * d->c_row + n0);
+            n = zfi_min(ZFI_SPAN, d->n - n0);
+            memset(sums, 0, sizeof sums);
+            if (d->accumulate) zfi_widen(run->plan.isa, sums, d->c_dtype, at, n);
+            if (d->epilogue) d->epilogue(d->epilogue_context, sums, n, index * d->m + m, n0, 1, n);
+            zfi_narrow(run->plan.isa, at, d->c_dtype, sums, n);
+        }
 }
 
 /* A column is as good as a row, and a row of C goes by whole vectors: C^T = B^T A^T. */
@@ -648,7 +348,7 @@ ZFI_UNUSED static void zfi_matmul_tiled(zfi_isa isa, zfi_pool *pool, const zfi_m
 {
     const zfi_matmul_desc turned = zfi_matmul_turned(d);
     int64_t matrices = zfi_matmul_count(d), tasks;
-    zfi_matmul_run run = {.d = &turned, .scratch = scratch};
+    zfi_matmul_run run = {.plan = {.isa = isa}, .d = &turned, .scratch = scratch};
     if (!d->m || !d->n || !matrices) return;
     if (!d->k) {
         zfi_pool_run(pool, matrices, zfi_matmul_nothing_task, &run);
@@ -689,7 +389,9 @@ typedef struct zfi_matmul_blas {
 
 static bool zfi_matmul_blas_of(const zfi_matmul_desc *d, zfi_matmul_blas *blas)
 {
-    if (!d->m || !d->n || !d->k || !zfi_matmul_count(d)) return false;
+    if (!d->m || !d->n || !d->k || !zfi_matmul_count(d) || d->dtype != ZF_F32 ||
+        d->c_dtype != ZF_F32)
+        return false;
     blas->a = zfi_matmul_blas_form(d->m, d->k, d->a_row, d->a_col, &blas->a_ld);
     blas->b = zfi_matmul_blas_form(d->k, d->n, d->b_row, d->b_col, &blas->b_ld);
     return blas->a && blas->b &&
@@ -702,12 +404,12 @@ static void zfi_matmul_blas_epilogue(void *context, int64_t index, int worker)
 {
     const zfi_matmul_desc *d = context;
     int64_t groups = zfi_div_up(d->m, ZFI_BLAS_ROWS), m = index % groups * ZFI_BLAS_ROWS;
-    const float *a, *b;
-    float *c;
+    const void *a, *b;
+    void *c;
     (void)worker;
     zfi_matmul_at(d, index / groups, &a, &b, &c);
-    d->epilogue(d->epilogue_context, c + m * d->c_row, d->c_row, index / groups * d->m + m, 0,
-                zfi_min(ZFI_BLAS_ROWS, d->m - m), d->n);
+    d->epilogue(d->epilogue_context, (float *)c + m * d->c_row, d->c_row, index / groups * d->m + m,
+                0, zfi_min(ZFI_BLAS_ROWS, d->m - m), d->n);
 }
 #endif
 
@@ -732,8 +434,8 @@ ZFI_UNUSED static void zfi_matmul(zfi_isa isa, zfi_pool *pool, const zfi_matmul_
     if (zfi_matmul_blas_of(d, &blas)) {
         zfi_matmul_desc copy = *d;
         for (int64_t i = 0; i < zfi_matmul_count(d); i++) {
-            const float *a, *b;
-            float *c;
+            const void *a, *b;
+            void *c;
             zfi_matmul_at(d, i, &a, &b, &c);
             cblas_sgemm(CblasRowMajor, blas.a, blas.b, (int)d->m, (int)d->n, (int)d->k, 1.0f, a,
                         blas.a_ld, b, blas.b_ld, d->accumulate ? 1.0f : 0.0f, c, blas.c_ld);

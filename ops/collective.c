@@ -94,32 +94,37 @@ static zf_status zfi_infer_wait(zfi_infer *c)
 
 /* ------------------------------------------------------------------------------ kernels */
 
-/* sum[i] = (add ? sum[i] : 0) + part[i] */
-ZFI_BODY void zfi_add_part_body(zfi_isa isa, float *sum, const float *part, bool add, int64_t n)
-{
-    (void)isa;
-    if (add) {
-        ZFI_VECTOR
-        for (int64_t i = 0; i < n; i++) sum[i] += part[i];
-    } else {
-        memcpy(sum, part, (size_t)n * sizeof *sum);
-    }
-}
-ZFI_KERNEL(zfi_add_part, (float *sum, const float *part, bool add, int64_t n), (sum, part, add, n))
+#define ZFI_ADD_PART(name, from, expression)                                                       \
+    ZFI_BODY void name##_body(zfi_isa isa, float *sum, const from *part, int64_t n)                \
+    {                                                                                              \
+        (void)isa;                                                                                 \
+        ZFI_VECTOR                                                                                 \
+        for (int64_t i = 0; i < n; i++) sum[i] += expression;                                      \
+    }                                                                                              \
+    ZFI_KERNEL(name, (float *sum, const from *part, int64_t n), (sum, part, n))
+
+ZFI_ADD_PART(zfi_add_f32, float, part[i])
+ZFI_ADD_PART(zfi_add_bf16, uint16_t, zfi_bf16_to_f32(part[i]))
+ZFI_ADD_PART(zfi_add_f16, uint16_t, zfi_f16_to_f32(part[i]))
 
 enum { ZFI_ADD_TILE = 1024 }; /* elements whose sum stays in the first-level cache */
 
-static void zfi_add_floats(float *out, const void *const *parts, int32_t world, int64_t count,
-                           bool add)
+/* Of f32, bf16 or f16: sums in f32, rounded once. */
+static void zfi_add_floats(void *out, const void *const *parts, int32_t world, int64_t count,
+                           zf_dtype dtype, bool add)
 {
     zfi_isa isa = zfi_isa_best();
     float sum[ZFI_ADD_TILE];
     for (int64_t i = 0; i < count; i += ZFI_ADD_TILE) {
         int64_t n = count - i < ZFI_ADD_TILE ? count - i : ZFI_ADD_TILE;
-        if (add) memcpy(sum, out + i, (size_t)n * sizeof *sum);
-        for (int32_t r = 0; r < world; r++)
-            zfi_add_part(isa, sum, (const float *)parts[r] + i, add || r, n);
-        memcpy(out + i, sum, (size_t)n * sizeof *sum);
+        zfi_widen(isa, sum, dtype, zfi_element(add ? out : parts[0], dtype, i), n);
+        for (int32_t r = !add; r < world; r++) {
+            const void *part = zfi_element(parts[r], dtype, i);
+            if (dtype == ZF_BF16) zfi_add_bf16(isa, sum, part, n);
+            else if (dtype == ZF_F16) zfi_add_f16(isa, sum, part, n);
+            else zfi_add_f32(isa, sum, part, n);
+        }
+        zfi_narrow(isa, zfi_element_of(out, dtype, i), dtype, sum, n);
     }
 }
 
@@ -127,31 +132,23 @@ ZF_API void zf_add_ranks(void *out, const void *const *parts, int32_t world, int
                          zf_dtype dtype, bool add)
 {
     zf_array to = {out, dtype, {0, {0}}};
-    if (dtype == ZF_F32) {
-        zfi_add_floats(out, parts, world, count, add);
+    if (dtype == ZF_F32 || zfi_is_half(dtype)) {
+        zfi_add_floats(out, parts, world, count, dtype, add);
         return;
     }
-    for (int64_t i = 0; i < count; i++) {
-        if (zfi_is_integer(dtype)) {
+    for (int64_t i = 0; i < count; i++)
+        if (dtype == ZF_F64) {
+            double sum = add ? ((double *)out)[i] : ((const double *)parts[0])[i];
+            for (int32_t r = !add; r < world; r++) sum += ((const double *)parts[r])[i];
+            ((double *)out)[i] = sum;
+        } else {
             uint64_t sum = add ? (uint64_t)zfi_get_integer(&to, i) : 0;
             for (int32_t r = 0; r < world; r++) {
                 zf_array part = {(void *)(uintptr_t)parts[r], dtype, {0, {0}}};
                 sum += (uint64_t)zfi_get_integer(&part, i);
             }
             zfi_set_integer(&to, i, (int64_t)sum);
-        } else if (dtype == ZF_F64) {
-            double sum = add ? ((double *)out)[i] : ((const double *)parts[0])[i];
-            for (int32_t r = !add; r < world; r++) sum += ((const double *)parts[r])[i];
-            ((double *)out)[i] = sum;
-        } else {
-            float sum = add ? (float)zfi_get(&to, i) : 0;
-            for (int32_t r = 0; r < world; r++) {
-                zf_array part = {(void *)(uintptr_t)parts[r], dtype, {0, {0}}};
-                sum = add || r ? sum + (float)zfi_get(&part, i) : (float)zfi_get(&part, i);
-            }
-            zfi_set(&to, i, sum);
         }
-    }
 }
 
 /* A piece of a sum over a world of one. */

@@ -2,7 +2,8 @@
  *
  * A reference kernel reads and writes one element at a time in double (or int64) through zfi_get
  * and zfi_set and defines the operator for every dtype. A fast kernel handles f32 and must agree
- * with it within rounding. Work is cut into pieces of fixed size, whatever the number of threads,
+ * with it within rounding; for bf16 and f16 it runs on converted operands (run/widen.c) unless it
+ * reads them itself. Work is cut into pieces of fixed size, whatever the number of threads,
  * so that the order of additions never depends on it.
  */
 
@@ -12,15 +13,6 @@ static double zfi_bf16_to_f64(uint16_t bits)
     float value;
     memcpy(&value, &word, sizeof value);
     return value;
-}
-
-/* A float's bits rounded to the nearest bf16, ties to even; NaN stays NaN. */
-static uint16_t zfi_f32_to_bf16(float value)
-{
-    uint32_t bits;
-    memcpy(&bits, &value, sizeof bits);
-    if ((bits & 0x7fffffffu) > 0x7f800000u) return (uint16_t)(bits >> 16 | 0x40);
-    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
 }
 
 static double zfi_f16_to_f64(uint16_t bits)
@@ -126,6 +118,10 @@ ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype f
                        size_t count)
 {
     zf_array out = {to, to_dtype, {0, {0}}}, in = {(void *)(uintptr_t)from, from_dtype, {0, {0}}};
+    if (zfi_is_float(to_dtype) && zfi_is_float(from_dtype)) {
+        zfi_convert_floats(zfi_isa_best(), to, to_dtype, from, from_dtype, (int64_t)count);
+        return;
+    }
     for (int64_t i = 0; i < (int64_t)count; i++) {
         if (zfi_is_integer(from_dtype)) zfi_set_integer(&out, i, zfi_get_integer(&in, i));
         else zfi_set(&out, i, zfi_get(&in, i));
@@ -177,6 +173,15 @@ static bool zfi_fast(const zf_launch *l)
         return false;
     for (int32_t k = 0; k < l->arg_count; k++)
         if (zfi_is_float(l->args[k].dtype) && l->args[k].dtype != ZF_F32) return false;
+    return true;
+}
+
+/* The same of a fast kernel that reads bf16 and f16 as well. */
+static bool zfi_fast_or_half(const zf_launch *l)
+{
+    if (zfi_cpu_of(l)->reference || l->out.dtype == ZF_F64) return false;
+    for (int32_t k = 0; k < l->arg_count; k++)
+        if (l->args[k].dtype == ZF_F64) return false;
     return true;
 }
 

@@ -8,7 +8,8 @@
  *
  * saved 0: u, of gelu and silu, whose derivative is not a function of y. The others need y alone.
  *
- * f32: the bits are those of matmul, add and the activation one after the other.
+ * f32: the bits are those of matmul, add and the activation one after the other. bf16 and f16: u
+ * and y are computed in f32 and rounded once each.
  */
 
 typedef enum zfi_activation {
@@ -57,9 +58,7 @@ static void zfi_grad_linear(zfi_grad *c)
     zf_tensor du = c->dy, x;
     switch (c->attributes[0].i) {
     case ZFI_GELU: du = zfi_op(gelu_grad, NULL, du, zfi_saved(c->y, 0)); break;
-    case ZFI_GELU_TANH:
-        du = zfi_op(gelu_grad, zfi_with({.i = 1}), du, zfi_saved(c->y, 0));
-        break;
+    case ZFI_GELU_TANH: du = zfi_op(gelu_grad, zfi_with({.i = 1}), du, zfi_saved(c->y, 0)); break;
     case ZFI_RELU: du = zfi_op(relu_grad, NULL, du, c->y); break;
     case ZFI_SILU: du = zfi_op(silu_grad, NULL, du, zfi_saved(c->y, 0)); break;
     case ZFI_TANH: du = zfi_op(tanh_grad, NULL, du, c->y); break;
@@ -125,23 +124,29 @@ ZFI_BODY void zfi_add_run_body(zfi_isa isa, float *y, const float *x, int64_t n)
 }
 ZFI_KERNEL(zfi_add_run, (float *y, const float *x, int64_t n), (y, x, n))
 
-typedef struct zfi_linear {
-    const zf_launch *launch;
-    const float *bias; /* or NULL */
-    float *u;          /* or NULL */
-} zfi_linear;
-
-/* Bias, activation and what is saved, on a block of the product. */
+/* Bias, activation and what is saved, on a block of the product. One of 16 bits has ZFI_SPAN
+ * columns at most. */
 static void zfi_linear_epilogue(void *context, float *c, int64_t c_row_stride, int64_t row,
                                 int64_t col, int64_t rows, int64_t cols)
 {
-    const zfi_linear *e = context;
-    zfi_isa isa = zfi_cpu_of(e->launch)->isa;
+    const zf_launch *l = context;
+    const zf_array *u = zfi_saved_out(l, 0);
+    zfi_isa isa = zfi_cpu_of(l)->isa;
+    int64_t n = zfi_last(&l->out.shape);
+    const float *bias = NULL;
+    float aside[ZFI_SPAN];
+    if (l->arg_count > 2 && l->out.dtype == ZF_F32) bias = (const float *)l->args[2].data + col;
+    else if (l->arg_count > 2) {
+        zfi_widen(isa, aside, l->out.dtype, zfi_element(l->args[2].data, l->out.dtype, col), cols);
+        bias = aside;
+    }
     for (int64_t i = 0; i < rows; i++) {
         float *y = c + i * c_row_stride;
-        if (e->bias) zfi_add_run(isa, y, e->bias + col, cols);
-        if (e->u) memcpy(e->u + (row + i) * c_row_stride + col, y, (size_t)cols * sizeof *y);
-        zfi_activate(isa, e->launch->attributes[0].i, y, y, cols);
+        if (bias) zfi_add_run(isa, y, bias, cols);
+        if (u)
+            zfi_narrow(isa, zfi_element_of(u->data, u->dtype, (row + i) * n + col), u->dtype, y,
+                       cols);
+        zfi_activate(isa, l->attributes[0].i, y, y, cols);
     }
 }
 
@@ -159,29 +164,30 @@ static zfi_matmul_desc zfi_linear_product(const zf_launch *l)
                              .a_col = 1,
                              .b_row = 1,
                              .b_col = k,
-                             .c_row = n};
+                             .c_row = n,
+                             .dtype = l->out.dtype,
+                             .c_dtype = l->out.dtype};
 }
 
 static size_t zfi_scratch_linear(const zf_launch *l)
 {
     zfi_matmul_desc d = zfi_linear_product(l);
     d.epilogue = zfi_linear_epilogue;
-    if (!zfi_fast(l)) return 0;
+    if (!zfi_by_tiles(l)) return 0;
     return zfi_matmul_scratch(zfi_cpu_of(l)->isa, zfi_pool_threads(zfi_cpu_of(l)->pool), &d);
 }
 
 static zf_status zfi_cpu_linear(const zf_launch *l)
 {
     zfi_matmul_desc d = zfi_linear_product(l);
-    const zf_array *u = zfi_saved_out(l, 0);
-    zfi_linear e = {l, l->arg_count > 2 ? l->args[2].data : NULL, u ? u->data : NULL};
+    zf_launch context = *l;
     if (!zfi_count(&l->out)) return ZF_OK;
-    if (!zfi_fast(l)) {
+    if (!zfi_by_tiles(l)) {
         zfi_split(l, zfi_count(&l->out), 1, zfi_linear_reference);
         return ZF_OK;
     }
     d.epilogue = zfi_linear_epilogue;
-    d.epilogue_context = &e;
+    d.epilogue_context = &context;
     zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
     return ZF_OK;
 }

@@ -7,8 +7,9 @@
  *
  * where a or b is transposed in its last two dimensions first, if asked for.
  *
- * Leading dimensions broadcast. Saved: both operands. f32 sums in f32, in an order that depends on
- * the shape alone (cpu/matmul.c); the reference sums in double, k ascending.
+ * Leading dimensions broadcast. Saved: both operands. f32, bf16 and f16 are summed in f32, in an
+ * order that depends on the shape alone (cpu/matmul.c), and rounded once; the reference sums in
+ * double, k ascending.
  */
 
 static zf_status zfi_infer_matmul(zfi_infer *c)
@@ -83,6 +84,12 @@ typedef struct zfi_product {
     int64_t step_a[ZF_MAX_RANK], step_b[ZF_MAX_RANK], step_c[ZF_MAX_RANK];
 } zfi_product;
 
+/* The product goes by tiles: it was not switched off, and is not f64. */
+static bool zfi_by_tiles(const zf_launch *l)
+{
+    return !zfi_cpu_of(l)->reference && l->out.dtype != ZF_F64;
+}
+
 static zfi_product zfi_product_of(const zf_launch *l)
 {
     const zf_shape *a = &l->args[0].shape, *b = &l->args[1].shape, *out = &l->out.shape;
@@ -98,6 +105,7 @@ static zfi_product zfi_product_of(const zf_launch *l)
     d->b_row = tb ? 1 : cols_b, d->b_col = tb ? cols_b : 1;
     d->c_row = d->n;
     d->batch = 1;
+    d->dtype = d->c_dtype = l->out.dtype;
     p.lead.rank -= 2, lead_a.rank -= 2, lead_b.rank -= 2;
     zfi_broadcast_strides(&lead_a, &p.lead, p.step_a);
     zfi_broadcast_strides(&lead_b, &p.lead, p.step_b);
@@ -130,9 +138,8 @@ static zfi_product zfi_product_of(const zf_launch *l)
 static size_t zfi_scratch_matmul(const zf_launch *l)
 {
     zfi_product p = zfi_product_of(l);
-    return !zfi_fast(l) ? 0
-                        : zfi_matmul_scratch(zfi_cpu_of(l)->isa,
-                                             zfi_pool_threads(zfi_cpu_of(l)->pool), &p.matrix);
+    if (!zfi_by_tiles(l)) return 0;
+    return zfi_matmul_scratch(zfi_cpu_of(l)->isa, zfi_pool_threads(zfi_cpu_of(l)->pool), &p.matrix);
 }
 
 /* Rows [first, last) of all matrices of out. */
@@ -158,15 +165,15 @@ static zf_status zfi_cpu_matmul(const zf_launch *l)
 {
     zfi_product p = zfi_product_of(l);
     if (!zfi_count(&l->out)) return ZF_OK;
-    if (!zfi_fast(l)) {
+    if (!zfi_by_tiles(l)) {
         zfi_split(l, zfi_count(&l->out) / p.matrix.n, 1, zfi_matmul_plain);
         return ZF_OK;
     }
     for (int64_t outer = 0, count = zfi_span(&p.lead, 0, p.lead.rank); outer < count; outer++) {
         zfi_matmul_desc d = p.matrix;
-        d.a = (const float *)l->args[0].data + zfi_offset(outer, &p.lead, p.step_a);
-        d.b = (const float *)l->args[1].data + zfi_offset(outer, &p.lead, p.step_b);
-        d.c = (float *)l->out.data + zfi_offset(outer, &p.lead, p.step_c);
+        d.a = zfi_element(l->args[0].data, d.dtype, zfi_offset(outer, &p.lead, p.step_a));
+        d.b = zfi_element(l->args[1].data, d.dtype, zfi_offset(outer, &p.lead, p.step_b));
+        d.c = zfi_element_of(l->out.data, d.dtype, zfi_offset(outer, &p.lead, p.step_c));
         zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
     }
     return ZF_OK;

@@ -570,11 +570,39 @@ ZFI_BODY void zfi_add_rows_body(zfi_isa isa, double *sum, const float *x, int64_
 ZFI_KERNEL(zfi_add_rows, (double *sum, const float *x, int64_t rows, int64_t row, int64_t columns),
            (sum, x, rows, row, columns))
 
-/* The sum of x[0..n), blocks added in order. */
-static double zfi_sum_blocks(zfi_isa isa, double sum, const float *x, int64_t n)
+/* sum[c] += x[at + r * row + c]: zfi_add_rows of any x but f64, a few rows of which are converted
+ * at a time. */
+static void zfi_add_rows_of(zfi_isa isa, double *sum, const zf_array *x, int64_t at, int64_t rows,
+                            int64_t row, int64_t columns)
+{
+    float aside[4][ZFI_STRIP];
+    if (x->dtype == ZF_F32) {
+        zfi_add_rows(isa, sum, (const float *)x->data + at, rows, row, columns);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r += 4) {
+        int64_t some = rows - r < 4 ? rows - r : 4;
+        for (int64_t i = 0; i < some; i++)
+            zfi_widen(isa, aside[i], x->dtype, zfi_element(x->data, x->dtype, at + (r + i) * row),
+                      columns);
+        zfi_add_rows(isa, sum, aside[0], some, ZFI_STRIP, columns);
+    }
+}
+
+/* The sum of x[at..at+n), a block at most. */
+static float zfi_sum_block(zfi_isa isa, const zf_array *x, int64_t at, int64_t n)
+{
+    float aside[ZFI_SUM_BLOCK];
+    if (x->dtype == ZF_F32) return zfi_vsum(isa, (const float *)x->data + at, n);
+    zfi_widen(isa, aside, x->dtype, zfi_element(x->data, x->dtype, at), n);
+    return zfi_vsum(isa, aside, n);
+}
+
+/* The sum of x[at..at+n), blocks added in order. */
+static double zfi_sum_blocks(zfi_isa isa, double sum, const zf_array *x, int64_t at, int64_t n)
 {
     for (int64_t i = 0; i < n; i += ZFI_SUM_BLOCK)
-        sum += zfi_vsum(isa, x + i, n - i < ZFI_SUM_BLOCK ? n - i : ZFI_SUM_BLOCK);
+        sum += zfi_sum_block(isa, x, at + i, n - i < ZFI_SUM_BLOCK ? n - i : ZFI_SUM_BLOCK);
     return sum;
 }
 
@@ -587,18 +615,19 @@ static void zfi_sums_fast(const zf_launch *l, int64_t first, int64_t last)
     for (int64_t task = first; task < last; task++) {
         int64_t kept = task / strips, c = task % strips * s.strip,
                 n = s.columns - c < s.strip ? s.columns - c : s.strip;
-        const float *x = (const float *)l->args[0].data + c;
-        float *y = (float *)l->out.data + kept * s.columns + c;
         double sum[ZFI_STRIP];
+        float y[ZFI_STRIP];
         memset(sum, 0, (size_t)n * sizeof *sum);
         zfi_walk_seek(&s.kept, kept);
         if (s.reduced_count) zfi_walk_seek(&s.reduced, 0);
         for (int64_t k = 0; k < s.reduced_count; k++, zfi_walk_next(&s.reduced)) {
-            const float *rows = x + s.kept.at[0] + s.reduced.at[0];
-            if (s.row == 1) sum[0] = zfi_sum_blocks(isa, sum[0], rows, s.rows);
-            else zfi_add_rows(isa, sum, rows, s.rows, s.row, n);
+            int64_t at = c + s.kept.at[0] + s.reduced.at[0];
+            if (s.row == 1) sum[0] = zfi_sum_blocks(isa, sum[0], &l->args[0], at, s.rows);
+            else zfi_add_rows_of(isa, sum, &l->args[0], at, s.rows, s.row, n);
         }
         for (int64_t i = 0; i < n; i++) y[i] = (float)sum[i];
+        zfi_narrow(isa, zfi_element_of(l->out.data, l->out.dtype, kept * s.columns + c),
+                   l->out.dtype, y, n);
     }
 }
 
@@ -608,9 +637,8 @@ static void zfi_sum_row(const zf_launch *l, int64_t first, int64_t last)
     int64_t n = zfi_count(&l->args[0]);
     for (int64_t block = first; block < last; block++) {
         int64_t i = block * ZFI_SUM_BLOCK;
-        ((float *)l->scratch)[block] =
-            zfi_vsum(zfi_cpu_of(l)->isa, (const float *)l->args[0].data + i,
-                     n - i < ZFI_SUM_BLOCK ? n - i : ZFI_SUM_BLOCK);
+        ((float *)l->scratch)[block] = zfi_sum_block(zfi_cpu_of(l)->isa, &l->args[0], i,
+                                                     n - i < ZFI_SUM_BLOCK ? n - i : ZFI_SUM_BLOCK);
     }
 }
 
@@ -618,7 +646,7 @@ static void zfi_sum_row(const zf_launch *l, int64_t first, int64_t last)
 static int64_t zfi_sum_row_blocks(const zf_launch *l, const zfi_sums *s)
 {
     bool row = s->row == 1 && s->kept_count == 1 && s->reduced_count == 1 && s->rows > ZFI_GRAIN;
-    return row && zfi_fast(l) ? (s->rows + ZFI_SUM_BLOCK - 1) / ZFI_SUM_BLOCK : 0;
+    return row && zfi_fast_or_half(l) ? (s->rows + ZFI_SUM_BLOCK - 1) / ZFI_SUM_BLOCK : 0;
 }
 
 static size_t zfi_scratch_sum_to(const zf_launch *l)
@@ -638,8 +666,8 @@ static zf_status zfi_cpu_sum_to(const zf_launch *l)
     } else if (blocks && l->scratch) { /* without it one worker makes the same sum below */
         zfi_split(l, blocks, ZFI_GRAIN / ZFI_SUM_BLOCK, zfi_sum_row);
         for (int64_t block = 0; block < blocks; block++) sum += ((const float *)l->scratch)[block];
-        *(float *)l->out.data = (float)sum;
-    } else if (zfi_fast(l) && count) {
+        zfi_set(&l->out, 0, (float)sum);
+    } else if (zfi_fast_or_half(l) && count) {
         int64_t strips = (s.columns + s.strip - 1) / s.strip,
                 wide = s.columns < s.strip ? s.columns : s.strip;
         zfi_split(l, s.kept_count * strips, zfi_row_grain(terms * wide), zfi_sums_fast);

@@ -187,19 +187,22 @@ static void zfi_square_sums_reference(const zf_launch *l, int64_t first, int64_t
 
 static void zfi_square_sums_fast(const zf_launch *l, int64_t first, int64_t last)
 {
+    zfi_isa isa = zfi_cpu_of(l)->isa;
     int64_t count = zfi_count(&l->args[0]);
     for (int64_t block = first; block < last; block++) {
         int64_t i = block * ZFI_NORM_BLOCK,
                 n = count - i < ZFI_NORM_BLOCK ? count - i : ZFI_NORM_BLOCK;
-        ((float *)l->out.data)[block] =
-            zfi_vsumsq(zfi_cpu_of(l)->isa, (const float *)l->args[0].data + i, n);
+        const void *x = zfi_element(l->args[0].data, l->args[0].dtype, i);
+        float aside[ZFI_NORM_BLOCK];
+        if (l->args[0].dtype != ZF_F32) zfi_widen(isa, aside, l->args[0].dtype, x, n), x = aside;
+        ((float *)l->out.data)[block] = zfi_vsumsq(isa, x, n);
     }
 }
 
 static zf_status zfi_cpu_square_sums(const zf_launch *l)
 {
     zfi_split(l, zfi_count(&l->out), ZFI_GRAIN / ZFI_NORM_BLOCK,
-              zfi_fast(l) ? zfi_square_sums_fast : zfi_square_sums_reference);
+              zfi_fast_or_half(l) ? zfi_square_sums_fast : zfi_square_sums_reference);
     return ZF_OK;
 }
 

@@ -331,25 +331,48 @@ static zf_status zfi_cpu_unary(const zf_launch *l)
 #define zfi_cpu_silu         zfi_cpu_unary
 #define zfi_cpu_silu_grad    zfi_cpu_unary
 
+static void zfi_cast_floats(const zf_launch *l, int64_t first, int64_t last)
+{
+    const zf_array *x = &l->args[0];
+    const char *from = x->data;
+    char *to = l->out.data;
+    zfi_convert_floats(zfi_cpu_of(l)->isa, to + (size_t)first * zf_dtype_size(l->out.dtype),
+                       l->out.dtype, from + (size_t)first * zf_dtype_size(x->dtype), x->dtype,
+                       last - first);
+}
+
 static zf_status zfi_cpu_cast(const zf_launch *l)
 {
-    zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_cast_reference);
+    bool floats = zfi_is_float(l->args[0].dtype) && zfi_is_float(l->out.dtype);
+    zfi_split(l, zfi_count(&l->out), ZFI_GRAIN,
+              floats && !zfi_cpu_of(l)->reference ? zfi_cast_floats : zfi_cast_reference);
     return ZF_OK;
 }
 
 static void zfi_dropout_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     zfi_drop d = zfi_drop_of(l);
-    zfi_dropout(zfi_cpu_of(l)->isa, (float *)l->out.data + first,
-                (const float *)l->args[0].data + first, d.element + (uint64_t)first, last - first,
-                d.threshold, (float)d.scale, d.stream, d.step, d.seed);
+    zfi_isa isa = zfi_cpu_of(l)->isa;
+    zf_dtype dtype = l->out.dtype;
+    for (int64_t i = first, n; i < last; i += n) {
+        const void *x = zfi_element(l->args[0].data, dtype, i);
+        void *y = zfi_element_of(l->out.data, dtype, i);
+        float aside[ZFI_CONVERT_RUN], *to = dtype == ZF_F32 ? y : aside;
+        const float *from = dtype == ZF_F32 ? x : aside;
+        n = dtype == ZF_F32 || last - i < ZFI_CONVERT_RUN ? last - i : ZFI_CONVERT_RUN;
+        if (from == aside) zfi_widen(isa, aside, dtype, x, n);
+        zfi_dropout(isa, to, from, d.element + (uint64_t)i, n, d.threshold, (float)d.scale,
+                    d.stream, d.step, d.seed);
+        if (to == aside) zfi_narrow(isa, y, dtype, aside, n);
+    }
 }
 
 static zf_status zfi_cpu_dropout(const zf_launch *l)
 {
     int64_t count = zfi_count(&l->out);
     if (!l->run->evaluate)
-        zfi_split(l, count, ZFI_GRAIN, zfi_fast(l) ? zfi_dropout_fast : zfi_dropout_reference);
+        zfi_split(l, count, ZFI_GRAIN,
+                  zfi_fast_or_half(l) ? zfi_dropout_fast : zfi_dropout_reference);
     else if (count && l->out.data != l->args[0].data)
         memcpy(l->out.data, l->args[0].data, (size_t)count * zf_dtype_size(l->out.dtype));
     return ZF_OK;

@@ -59,7 +59,16 @@ static bool zfi_is_persistent(const zfi_node *node)
            ((node->op == ZF_OP_param || node->op == ZF_OP_state) && !node->held);
 }
 
-/* A node as a backend sees it, data pointers unset. `args` has room for its operands. */
+/* A saved node asks for something that the node leaves. */
+static bool zfi_saves(const zfi_node *node)
+{
+    for (int k = 0; k < ZF_MAX_SAVED; k++)
+        if (node->saved[k]) return true;
+    return false;
+}
+
+/* A node as a backend sees it, data pointers unset. `args` has room for its operands and, where it
+ * saves something, for ZF_MAX_SAVED more. */
 static zf_launch zfi_launch_of(const zf_graph *g, int32_t id, zf_array *args)
 {
     const zfi_node *node = &g->nodes[id];
@@ -71,6 +80,13 @@ static zf_launch zfi_launch_of(const zf_graph *g, int32_t id, zf_array *args)
                    .attributes = node->attributes};
     for (int32_t k = 0; k < node->arg_count; k++)
         args[k] = (zf_array){NULL, g->nodes[node->args[k]].dtype, g->nodes[node->args[k]].shape};
+    if (!zfi_saves(node)) return l;
+    l.saved = args + node->arg_count;
+    for (int k = 0; k < ZF_MAX_SAVED; k++) {
+        const zfi_node *saved = &g->nodes[node->saved[k]];
+        args[node->arg_count + k] = node->saved[k] ? (zf_array){NULL, saved->dtype, saved->shape}
+                                                   : (zf_array){.data = NULL};
+    }
     return l;
 }
 
@@ -604,7 +620,7 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     p.written = zfi_calloc(&g->memory, 3 * p.nodes, sizeof *p.written);
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         if (g->nodes[g->order[i]].arg_count > most) most = g->nodes[g->order[i]].arg_count;
-    args = zfi_calloc(&g->memory, (size_t)most, sizeof *args);
+    args = zfi_calloc(&g->memory, (size_t)most + ZF_MAX_SAVED, sizeof *args);
     if (p.buffer_of && p.inside && p.last_use && p.written && args) {
         p.written_last = p.written + p.nodes;
         p.position = p.written + 2 * p.nodes;
@@ -617,7 +633,7 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     zfi_free(&g->memory, p.inside, p.nodes * sizeof *p.inside);
     zfi_free(&g->memory, p.last_use, p.nodes * sizeof *p.last_use);
     zfi_free(&g->memory, p.written, 3 * p.nodes * sizeof *p.written);
-    zfi_free(&g->memory, args, (size_t)most * sizeof *args);
+    zfi_free(&g->memory, args, ((size_t)most + ZF_MAX_SAVED) * sizeof *args);
     zfi_array_free(&g->memory, p.buffers);
     if (g->memory.failed) return zfi_graph_nomem(g);
     status = zfi_leave(g, ZFI_STAGE_PLACED);

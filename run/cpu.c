@@ -54,9 +54,8 @@ static zf_status zfi_cpu_copy(void *self, void *to, const void *from, size_t byt
     return ZF_OK;
 }
 
-static size_t zfi_cpu_scratch(void *self, const zf_launch *l)
+static size_t zfi_row_scratch(const zf_launch *l)
 {
-    (void)self;
     switch (l->op) {
     case ZF_OP_matmul: return zfi_scratch_matmul(l);
     case ZF_OP_linear: return zfi_scratch_linear(l);
@@ -71,6 +70,12 @@ static size_t zfi_cpu_scratch(void *self, const zf_launch *l)
     }
 }
 
+static size_t zfi_cpu_scratch(void *self, const zf_launch *l)
+{
+    (void)self;
+    return zfi_launch_scratch(l, zfi_row_scratch);
+}
+
 static zf_status zfi_cpu_queues(void *self, int32_t count, zf_error *error)
 {
     zfi_cpu *cpu = self;
@@ -83,8 +88,7 @@ static zf_status zfi_cpu_queues(void *self, int32_t count, zf_error *error)
 static zf_status zfi_cpu_launch(void *self, const zf_launch *l)
 {
     zfi_cpu *cpu = self;
-    if (l->queue <= 0 || l->queue >= ZFI_QUEUES || !cpu->queues[l->queue])
-        return zfi_rows[l->op].cpu(l);
+    if (l->queue <= 0 || l->queue >= ZFI_QUEUES || !cpu->queues[l->queue]) return zfi_run_launch(l);
     zfi_queue_launch(cpu->queues[l->queue], l);
     return ZF_OK;
 }

@@ -209,14 +209,6 @@ static void zfi_mark_sums(zf_program *p, const int32_t *launch_of)
     }
 }
 
-/* A saved node asks for something that the node leaves. */
-static bool zfi_saves(const zfi_node *node)
-{
-    for (int k = 0; k < ZF_MAX_SAVED; k++)
-        if (node->saved[k]) return true;
-    return false;
-}
-
 static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
 {
     zf_graph *g = p->graph;
@@ -248,15 +240,8 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         for (int32_t k = 0; k < l.arg_count; k++) args[k].data = p->data[g->nodes[id].args[k]];
         args += l.arg_count;
         l.out.data = p->data[id];
-        if (zfi_saves(&g->nodes[id])) {
-            l.saved = args;
-            for (int k = 0; k < ZF_MAX_SAVED; k++, args++) {
-                int32_t saved = g->nodes[id].saved[k];
-                if (saved)
-                    *args =
-                        (zf_array){p->data[saved], g->nodes[saved].dtype, g->nodes[saved].shape};
-            }
-        }
+        for (int k = 0; l.saved && k < ZF_MAX_SAVED; k++, args++)
+            if (g->nodes[id].saved[k]) args->data = p->data[g->nodes[id].saved[k]];
         l.scratch =
             g->nodes[id].scratch_bytes ? (char *)p->arena + g->nodes[id].scratch_offset : NULL;
         l.run = &p->run;

@@ -1,5 +1,5 @@
-/* The matrix product against a sum in double precision: shapes, strides, instruction sets, threads.
- */
+/* The matrix product against a sum in double precision: shapes, strides, dtypes, instruction sets,
+ * threads. */
 
 typedef struct matmul_random {
     uint64_t state;
@@ -25,8 +25,9 @@ enum { MATMUL_POOLS = 4 };
 
 typedef struct matmul_bench {
     zfi_memory memory;
-    zfi_pool *pools[MATMUL_POOLS]; /* of 1, 2, 3 and 4 threads */
-    float *a, *b, *c, *before, *first, *scratch;
+    zfi_pool *pools[MATMUL_POOLS];    /* of 1, 2, 3 and 4 threads */
+    void *a, *b, *c, *before, *first; /* of the dtypes under test */
+    float *scratch;
     int32_t *seen; /* of each element of C, how often the epilogue saw it */
     size_t a_size, b_size, c_size, scratch_size;
     const zfi_matmul_desc *d;
@@ -45,11 +46,11 @@ static bool matmul_open(test *t, matmul_bench *bench, size_t elements, size_t sc
     zf_error error = {0};
     *bench = (matmul_bench){.memory = zfi_memory_of(&t->allocator)};
     test_defer(t, matmul_close, bench);
-    bench->a = malloc(elements * sizeof *bench->a);
-    bench->b = malloc(elements * sizeof *bench->b);
-    bench->c = malloc(elements * sizeof *bench->c);
-    bench->before = malloc(elements * sizeof *bench->before);
-    bench->first = malloc(elements * sizeof *bench->first);
+    bench->a = malloc(elements * sizeof(float));
+    bench->b = malloc(elements * sizeof(float));
+    bench->c = malloc(elements * sizeof(float));
+    bench->before = malloc(elements * sizeof(float));
+    bench->first = malloc(elements * sizeof(float));
     bench->seen = malloc(elements * sizeof *bench->seen);
     bench->scratch = aligned_alloc(64, scratch);
     bench->a_size = bench->b_size = bench->c_size = elements;
@@ -61,6 +62,26 @@ static bool matmul_open(test *t, matmul_bench *bench, size_t elements, size_t sc
     }
     return bench->a && bench->b && bench->c && bench->before && bench->first && bench->seen &&
            bench->scratch;
+}
+
+static double matmul_get(const void *x, zf_dtype dtype, int64_t at)
+{
+    if (dtype == ZF_BF16) return zfi_bf16_to_f32(((const uint16_t *)x)[at]);
+    if (dtype == ZF_F16) return zfi_f16_to_f32(((const uint16_t *)x)[at]);
+    return ((const float *)x)[at];
+}
+
+/* Numbers between -1 and 1 in all operands, as the dtypes hold them. */
+static void matmul_fill(matmul_bench *bench, matmul_random *random, zf_dtype dtype,
+                        zf_dtype c_dtype)
+{
+    for (int64_t i = 0; i < (int64_t)bench->a_size; i++) {
+        float x[3];
+        for (int k = 0; k < 3; k++) x[k] = matmul_value(random);
+        zfi_narrow(ZFI_ISA_PORTABLE, zfi_element_of(bench->a, dtype, i), dtype, &x[0], 1);
+        zfi_narrow(ZFI_ISA_PORTABLE, zfi_element_of(bench->b, dtype, i), dtype, &x[1], 1);
+        zfi_narrow(ZFI_ISA_PORTABLE, zfi_element_of(bench->before, c_dtype, i), c_dtype, &x[2], 1);
+    }
 }
 
 /* Where matrix `i` of the batch begins. */
@@ -79,22 +100,59 @@ static void matmul_epilogue(void *context, float *c, int64_t c_row, int64_t row,
         for (int64_t l = 0; l < cols; l++) {
             int64_t at = matmul_at(d, (row + r) / d->m, d->c_outer, d->c_batch) +
                          (row + r) % d->m * d->c_row + col + l;
-            if (c_row == d->c_row && c + r * c_row + l == d->c + at) bench->seen[at]++;
+            bool here = c_row == d->c_row && c + r * c_row + l == (float *)d->c + at;
+            /* sums that are rounded, or of nothing, lie aside */
+            if (here || d->c_dtype != ZF_F32 || !d->k) bench->seen[at]++;
             c[r * c_row + l] = 0.5f * c[r * c_row + l] + 3.0f;
         }
+}
+
+/* Half a unit of a result of this size. */
+static double matmul_half_unit(zf_dtype dtype, double size)
+{
+    return dtype == ZF_BF16  ? 0x1p-8 * size + 0x1p-134
+           : dtype == ZF_F16 ? 0x1p-11 * size + 0x1p-25
+                             : 0;
+}
+
+/* What element [m, n] of matrix i may be: its exact sum, and how far off it may be. An addition
+ * costs 2^-24 of what the terms add up to; products are exact but for f32's. The epilogue's
+ * rounding is of up to |c| / 2 + 3, and a result of 16 bits is rounded then; both count twice in
+ * what it was made of. No number here is subnormal. */
+static double matmul_exact(const zfi_matmul_desc *d, int64_t i, int64_t m, int64_t n, double old,
+                           double *bound)
+{
+    int64_t at_a = matmul_at(d, i, d->a_outer, d->a_batch) + m * d->a_row;
+    int64_t at_b = matmul_at(d, i, d->b_outer, d->b_batch) + n * d->b_col;
+    double sum = d->accumulate ? old : 0, size = fabs(sum);
+    for (int64_t k = 0; k < d->k; k++) {
+        double term = matmul_get(d->a, d->dtype, at_a + k * d->a_col) *
+                      matmul_get(d->b, d->dtype, at_b + k * d->b_row);
+        sum += term;
+        size += fabs(term);
+    }
+    *bound = (double)(2 * d->k + 2) * 0x1p-24 * size;
+    if (d->epilogue)
+        *bound +=
+            (size + 6) * 0x1p-22 + 2 * matmul_half_unit(d->c_dtype, fabs(sum) / 2 + 3 + *bound);
+    else *bound += matmul_half_unit(d->c_dtype, fabs(sum) + *bound);
+    return sum;
 }
 
 /* One product on all pools with one instruction set; false (and a report) when something is wrong.
  */
 static bool matmul_check(matmul_bench *bench, zfi_isa isa, zfi_matmul_desc *d, const char **what)
 {
+    size_t size = d->c_dtype == ZF_F32 ? 4 : 2;
+    char *c = d->c;
+    const char *before = (const char *)bench->before + (c - (char *)bench->c);
     bench->d = d;
     for (int pool = 0; pool < MATMUL_POOLS; pool++) {
         size_t scratch = zfi_matmul_tiled_scratch(isa, pool + 1, d),
                words = scratch / sizeof(float);
         *what = "scratch too large for the test";
         if (scratch + 64 > bench->scratch_size) return false;
-        memcpy(bench->c, bench->before, bench->c_size * sizeof(float));
+        memcpy(bench->c, bench->before, bench->c_size * size);
         memset(bench->seen, 0, bench->c_size * sizeof *bench->seen);
         for (int i = 0; i < 16; i++) bench->scratch[words + (size_t)i] = 12345.0f + (float)i;
         zfi_matmul_tiled(isa, bench->pools[pool], d, bench->scratch);
@@ -102,36 +160,30 @@ static bool matmul_check(matmul_bench *bench, zfi_isa isa, zfi_matmul_desc *d, c
         for (int i = 0; i < 16; i++)
             if (bench->scratch[words + (size_t)i] != 12345.0f + (float)i) return false;
         *what = "bits differ between numbers of threads";
-        if (pool && memcmp(bench->c, bench->first, bench->c_size * sizeof(float))) return false;
-        memcpy(bench->first, bench->c, bench->c_size * sizeof(float));
+        if (pool && memcmp(bench->c, bench->first, bench->c_size * size)) return false;
+        memcpy(bench->first, bench->c, bench->c_size * size);
     }
     for (int64_t i = 0; i < d->batch * (d->outer ? d->outer : 1); i++)
         for (int64_t m = 0; m < d->m; m++)
             for (int64_t n = 0; n < d->n; n++) {
                 int64_t at = matmul_at(d, i, d->c_outer, d->c_batch) + m * d->c_row + n;
-                const float *a = d->a + matmul_at(d, i, d->a_outer, d->a_batch) + m * d->a_row;
-                const float *b = d->b + matmul_at(d, i, d->b_outer, d->b_batch) + n * d->b_col;
-                const float *old = &bench->before[d->c - bench->c + at];
-                double sum = d->accumulate ? *old : 0.0, size = fabs(sum), got = d->c[at];
-                for (int64_t k = 0; k < d->k; k++) {
-                    double term = (double)a[k * d->a_col] * b[k * d->b_row];
-                    sum += term;
-                    size += fabs(term);
-                }
+                double got = matmul_get(c, d->c_dtype, at), bound;
+                double sum = matmul_exact(d, i, m, n, matmul_get(before, d->c_dtype, at), &bound);
                 if (d->epilogue) got = (got - 3.0) * 2.0;
-                /* k products and k additions, a rounding of 2^-24 each; the epilogue's rounding of
-                 * up to |c| / 2 + 3 */
                 *what = "the sum is wrong";
-                if (!(fabs(got - sum) <= (double)(2 * d->k + 2) * 0x1p-24 * size +
-                                             (d->epilogue ? (size + 6) * 0x1p-22 : 0)))
-                    return false;
+                if (!(fabs(got - sum) <= bound)) return false;
                 *what = "the epilogue did not see an element once";
                 if (bench->seen[at] != (d->epilogue ? 1 : 0)) return false;
-                d->c[at] = *old; /* so that what is left differs only outside of C */
+                /* so that what is left differs only outside of C */
+                memcpy(c + (size_t)at * size, before + (size_t)at * size, size);
             }
     *what = "wrote outside of C";
-    return !memcmp(bench->c, bench->before, bench->c_size * sizeof(float));
+    return !memcmp(bench->c, bench->before, bench->c_size * size);
 }
+
+/* Of A and B, and of C. */
+static const zf_dtype matmul_dtypes[][2] = {
+    {ZF_F32, ZF_F32}, {ZF_BF16, ZF_BF16}, {ZF_BF16, ZF_F32}, {ZF_F16, ZF_F16}, {ZF_F32, ZF_BF16}};
 
 static zfi_isa matmul_isa(int i)
 {
@@ -144,11 +196,12 @@ static zfi_isa matmul_isa(int i)
 static const char *matmul_text(char *text, const char *what, zfi_isa isa, const zfi_matmul_desc *d)
 {
     snprintf(text, 256,
-             "%s: %s m %lld n %lld k %lld batch %lld of %lld, a %lld %lld, b %lld %lld, c %lld%s",
-             what, zfi_isa_name(isa), (long long)d->m, (long long)d->n, (long long)d->k,
-             (long long)d->batch, (long long)d->outer, (long long)d->a_row, (long long)d->a_col,
-             (long long)d->b_row, (long long)d->b_col, (long long)d->c_row,
-             d->accumulate ? " accumulate" : "");
+             "%s: %s %s to %s, m %lld n %lld k %lld batch %lld of %lld, a %lld %lld, b %lld %lld, "
+             "c %lld%s",
+             what, zfi_isa_name(isa), zf_dtype_name(d->dtype), zf_dtype_name(d->c_dtype),
+             (long long)d->m, (long long)d->n, (long long)d->k, (long long)d->batch,
+             (long long)d->outer, (long long)d->a_row, (long long)d->a_col, (long long)d->b_row,
+             (long long)d->b_col, (long long)d->c_row, d->accumulate ? " accumulate" : "");
     return text;
 }
 
@@ -170,16 +223,15 @@ TEST_ONCE(matmul_random_shapes)
     matmul_random random = {1};
     static matmul_bench bench;
     if (!matmul_open(t, &bench, 1 << 20, 16 << 20)) return;
-    for (size_t i = 0; i < bench.c_size; i++) {
-        bench.a[i] = matmul_value(&random);
-        bench.b[i] = matmul_value(&random);
-        bench.before[i] = matmul_value(&random);
-    }
-    for (int round = 0; round < 1500; round++) {
+    for (int round = 0; round < 2500; round++) {
+        const zf_dtype *dtypes = matmul_dtypes[round / 500];
         zfi_matmul_desc d = {.accumulate = round % 3 == 0,
-                             .epilogue = round % 4 ? NULL : matmul_epilogue};
+                             .epilogue = round % 4 ? NULL : matmul_epilogue,
+                             .dtype = dtypes[0],
+                             .c_dtype = dtypes[1]};
         int64_t gap = matmul_below(&random, 3) * matmul_below(&random, 20),
                 step = matmul_below(&random, 8) ? 1 : 3;
+        if (round % 500 == 0) matmul_fill(&bench, &random, d.dtype, d.c_dtype);
         d.epilogue_context = &bench;
         d.m = sizes[matmul_below(&random, ZFI_COUNT(sizes))];
         d.n = sizes[matmul_below(&random, ZFI_COUNT(sizes))];
@@ -192,12 +244,10 @@ TEST_ONCE(matmul_random_shapes)
          * one row repeated */
         if (matmul_below(&random, 2))
             d.a_col = step, d.a_row = d.k * step + gap, d.a_batch = d.m * d.a_row;
-        else
-            d.a_row = step, d.a_col = d.m * step + gap, d.a_batch = d.k * d.a_col;
+        else d.a_row = step, d.a_col = d.m * step + gap, d.a_batch = d.k * d.a_col;
         if (matmul_below(&random, 2))
             d.b_col = step, d.b_row = d.n * step + gap, d.b_batch = d.k * d.b_row;
-        else
-            d.b_row = step, d.b_col = d.k * step + gap, d.b_batch = d.n * d.b_col;
+        else d.b_row = step, d.b_col = d.k * step + gap, d.b_batch = d.n * d.b_col;
         if (!matmul_below(&random, 8)) d.a_batch = 0;
         if (!matmul_below(&random, 8)) d.b_batch = 0;
         if (!matmul_below(&random, 16)) d.a_row = 0;
@@ -211,7 +261,8 @@ TEST_ONCE(matmul_random_shapes)
         if (zfi_max(d.a_batch, d.b_batch) * d.batch * zfi_max(d.outer, 1) + 200000 >
             (int64_t)bench.a_size)
             continue;
-        d.a = bench.a + 7, d.b = bench.b + 5, d.c = bench.c + 11;
+        d.a = zfi_element(bench.a, d.dtype, 7), d.b = zfi_element(bench.b, d.dtype, 5);
+        d.c = zfi_element_of(bench.c, d.c_dtype, 11);
         bench.c_size = (size_t)(zfi_max(d.outer, 1) * d.batch * d.c_batch + 64);
         if (bench.c_size > bench.a_size) continue;
         MATMUL_CHECK(t, &bench, matmul_isa(round), &d);
@@ -226,15 +277,14 @@ TEST_ONCE(matmul_chunks)
     matmul_random random = {2};
     static matmul_bench bench;
     if (!matmul_open(t, &bench, 3 << 20, 32 << 20)) return;
-    for (size_t i = 0; i < bench.c_size; i++) {
-        bench.a[i] = matmul_value(&random);
-        bench.b[i] = matmul_value(&random);
-        bench.before[i] = matmul_value(&random);
-    }
-    for (int shape = 0; shape < ZFI_COUNT(shapes); shape++)
+    for (int shape = 0; shape < 2 * ZFI_COUNT(shapes); shape++)
         for (int form = 0; form < 4; form++) {
-            zfi_matmul_desc d = {shapes[shape][0], shapes[shape][1], shapes[shape][2], 1,
-                                 .c_row = shapes[shape][1]};
+            const int64_t *size = shapes[shape % ZFI_COUNT(shapes)];
+            zf_dtype dtype = shape < ZFI_COUNT(shapes) ? ZF_F32 : ZF_BF16;
+            zfi_matmul_desc d = {size[0],          size[1],        size[2],         1,
+                                 .c_row = size[1], .dtype = dtype, .c_dtype = dtype};
+            if (shape % ZFI_COUNT(shapes) == 0 && form == 0)
+                matmul_fill(&bench, &random, dtype, dtype);
             d.a = bench.a, d.b = bench.b, d.c = bench.c;
             d.a_row = form & 1 ? 1 : d.k, d.a_col = form & 1 ? d.m : 1;
             d.b_row = form & 2 ? 1 : d.n, d.b_col = form & 2 ? d.k : 1;
@@ -265,12 +315,9 @@ TEST_ONCE(matmul_not_finite)
         zfi_matmul_tiled(matmul_isa(i), NULL, &d, (void *)(((uintptr_t)scratch + 63) / 64 * 64));
         for (int m = 0; m < M; m++)
             for (int n = 0; n < N; n++) {
-                if (n == 69)
-                    CHECK(t, isnan(c[m * N + n]));
-                else if (m == 3)
-                    CHECK(t, c[m * N + n] == INFINITY);
-                else
-                    CHECK(t, c[m * N + n] == K);
+                if (n == 69) CHECK(t, isnan(c[m * N + n]));
+                else if (m == 3) CHECK(t, c[m * N + n] == INFINITY);
+                else CHECK(t, c[m * N + n] == K);
             }
     }
 }
@@ -284,11 +331,7 @@ TEST_ONCE(matmul_blas_and_tiles_agree)
     matmul_random random = {6};
     static matmul_bench bench;
     if (!matmul_open(t, &bench, 1 << 18, 16 << 20)) return;
-    for (size_t i = 0; i < bench.c_size; i++) {
-        bench.a[i] = matmul_value(&random);
-        bench.b[i] = matmul_value(&random);
-        bench.before[i] = matmul_value(&random);
-    }
+    matmul_fill(&bench, &random, ZF_F32, ZF_F32);
     for (int shape = 0; shape < ZFI_COUNT(shapes); shape++)
         for (int form = 0; form < 16; form++) {
             zfi_matmul_desc d = {shapes[shape][0], shapes[shape][1], shapes[shape][2],
@@ -315,7 +358,7 @@ TEST_ONCE(matmul_blas_and_tiles_agree)
             for (size_t i = 0; i < count; i++) {
                 bool inside = (int64_t)i % d.c_row < d.n;
                 /* sums of k products of numbers up to 1 */
-                CHECK_NEAR(t, bench.c[i], bench.first[i],
+                CHECK_NEAR(t, ((float *)bench.c)[i], ((float *)bench.first)[i],
                            inside ? (double)(2 * d.k + 4) * 0x1p-23 * (double)(d.k + 4) : 0);
                 CHECK(t, bench.seen[i] == (inside && d.epilogue ? 2 : 0));
             }

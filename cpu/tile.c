@@ -1,0 +1,408 @@
+/* Register tiles of the matrix product (matmul.c), and the packing of what they read.
+ *
+ * A tile reads words of 4 bytes: a word is an f32, or (tile16.c) two neighbours of k in bf16. It
+ * keeps some rows times one or two vectors of columns of C in registers while k runs:
+ *
+ *                            b    | 16 words | 16 words |
+ *              a  | word |        +----------+----------+
+ *                 | word |        |  sums    |  sums    |
+ *                 | ...  |        |  ...     |  ...     |
+ */
+
+ZFI_INLINE int64_t zfi_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+ZFI_INLINE int64_t zfi_min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+ZFI_INLINE int64_t zfi_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* One tile over one block of k words: c[i,:] (+)= sum over p of a[i * a_row + p * a_col] *
+ * b[p * b_row + :]; whole vectors of columns only. Strides are in words; a need not be aligned. */
+typedef void zfi_micro(int64_t k, const void *a, int64_t a_row, int64_t a_col, const float *b,
+                       int64_t b_row, float *c, int64_t c_row, bool add);
+
+/* Packs lanes into panels of `width`, one behind the other: dst[(i * words + p) * width + l] = word
+ * p of lane i * width + l. In a last panel that is not full the rest gets some number. k and the
+ * strides are in elements of src. */
+typedef void zfi_pack(float *dst, int64_t width, const void *src, int64_t lane_stride,
+                      int64_t k_stride, int64_t lanes, int64_t k);
+
+enum { ZFI_TILE_ROWS = 14, ZFI_TILE_COLUMNS = 32 }; /* of the largest tile */
+
+typedef struct zfi_tile {
+    int rows, lanes;                    /* tiles are at most rows x (2 * lanes) */
+    int per_word;                       /* elements of k in a word */
+    zfi_micro *micro[ZFI_TILE_ROWS][2]; /* [rows - 1][vectors - 1] */
+    zfi_pack *pack;
+} zfi_tile;
+
+/* The word at p, which may lie anywhere. */
+ZFI_INLINE float zfi_word_at(const void *p)
+{
+    float word;
+    memcpy(&word, p, sizeof word);
+    return word;
+}
+
+#if defined(__GNUC__)
+#define ZFI_PREFETCH(p)       __builtin_prefetch((p), 0)
+#define ZFI_PREFETCH_WRITE(p) __builtin_prefetch((p), 1)
+#else
+#define ZFI_PREFETCH(p)       (void)0
+#define ZFI_PREFETCH_WRITE(p) (void)0
+#endif
+
+/* The tile in terms of one instruction set's vector: rows and vectors are constants where it is
+ * called, so that `sum` becomes registers. */
+#define ZFI_MICRO_BODY(name, attributes, vector, lanes, set1, load, store, fma, plus)              \
+    attributes ZFI_BODY void name(const int rows, const int vectors, int64_t k, const char *a,     \
+                                  int64_t a_row, int64_t a_col, const float *b, int64_t b_row,     \
+                                  float *c, int64_t c_row, bool add)                               \
+    {                                                                                              \
+        vector sum[ZFI_TILE_ROWS][2], row[2];                                                      \
+        ZFI_UNROLL                                                                                 \
+        for (int i = 0; i < rows; i++) {                                                           \
+            ZFI_UNROLL                                                                             \
+            for (int j = 0; j < vectors; j++) {                                                    \
+                ZFI_PREFETCH_WRITE(c + i * c_row + j * lanes);                                     \
+                sum[i][j] = set1(0.0f);                                                            \
+            }                                                                                      \
+        }                                                                                          \
+        for (int64_t p = 0; p < k; p++, a += 4 * a_col, b += b_row) {                              \
+            ZFI_UNROLL                                                                             \
+            for (int j = 0; j < vectors; j++) row[j] = load(b + j * lanes);                        \
+            ZFI_UNROLL                                                                             \
+            for (int i = 0; i < rows; i++) {                                                       \
+                vector of_a = set1(zfi_word_at(a + i * a_row * 4));                                \
+                ZFI_UNROLL                                                                         \
+                for (int j = 0; j < vectors; j++) sum[i][j] = fma(of_a, row[j], sum[i][j]);        \
+            }                                                                                      \
+        }                                                                                          \
+        ZFI_UNROLL                                                                                 \
+        for (int i = 0; i < rows; i++) {                                                           \
+            ZFI_UNROLL                                                                             \
+            for (int j = 0; j < vectors; j++) {                                                    \
+                float *at = c + i * c_row + j * lanes;                                             \
+                store(at, add ? plus(load(at), sum[i][j]) : sum[i][j]);                            \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+#define ZFI_MICRO(name, attributes, rows, vectors)                                                 \
+    attributes ZFI_OPTIMIZE static void name##_##rows##x##vectors(                                 \
+        int64_t k, const void *a, int64_t a_row, int64_t a_col, const float *b, int64_t b_row,     \
+        float *c, int64_t c_row, bool add)                                                         \
+    {                                                                                              \
+        name##_body(rows, vectors, k, a, a_row, a_col, b, b_row, c, c_row, add);                   \
+    }
+#define ZFI_MICRO_ROW(name, rows)                                                                  \
+    {                                                                                              \
+        name##_##rows##x1, name##_##rows##x2                                                       \
+    }
+#define ZFI_MICROS(name, attributes, rows)                                                         \
+    ZFI_MICRO(name, attributes, rows, 1) ZFI_MICRO(name, attributes, rows, 2)
+
+/* Any strides, an element at a time. */
+ZFI_BODY void zfi_pack_plain(float *restrict dst, int64_t width, const float *restrict src,
+                             int64_t lane_stride, int64_t k_stride, int64_t lanes, int64_t k)
+{
+    for (int64_t l = 0; l < lanes; l += width, dst += width * k)
+        for (int64_t p = 0; p < k; p++)
+            for (int64_t i = 0; i < width; i++)
+                dst[p * width + i] =
+                    l + i < lanes ? src[(l + i) * lane_stride + p * k_stride] : 0.0f;
+}
+
+#if defined(__GNUC__)
+typedef float zfi_f4 __attribute__((vector_size(16)));
+ZFI_INLINE zfi_f4 zfi_f4_set1(float x) { return (zfi_f4){x, x, x, x}; }
+ZFI_INLINE zfi_f4 zfi_f4_load(const float *p)
+{
+    zfi_f4 v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+ZFI_INLINE void zfi_f4_store(float *p, zfi_f4 v) { memcpy(p, &v, sizeof v); }
+enum { ZFI_PORTABLE_LANES = 4 };
+#else
+typedef float zfi_f4;
+#define zfi_f4_set1(x)     (x)
+#define zfi_f4_load(p)     (*(p))
+#define zfi_f4_store(p, v) ((void)(*(p) = (v)))
+enum { ZFI_PORTABLE_LANES = 1 };
+#endif
+#define ZFI_F4_FMA(a, b, c) ((a) * (b) + (c))
+#define ZFI_F4_ADD(a, b)    ((a) + (b))
+ZFI_MICRO_BODY(zfi_micro_portable_body, , zfi_f4, ZFI_PORTABLE_LANES, zfi_f4_set1, zfi_f4_load,
+               zfi_f4_store, ZFI_F4_FMA, ZFI_F4_ADD)
+ZFI_MICROS(zfi_micro_portable, , 1)
+ZFI_MICROS(zfi_micro_portable, , 2)
+ZFI_MICROS(zfi_micro_portable, , 3)
+ZFI_MICROS(zfi_micro_portable, , 4)
+ZFI_MICROS(zfi_micro_portable, , 5)
+ZFI_MICROS(zfi_micro_portable, , 6)
+
+ZFI_OPTIMIZE static void zfi_pack_portable(float *dst, int64_t width, const void *src,
+                                           int64_t lane_stride, int64_t k_stride, int64_t lanes,
+                                           int64_t k)
+{
+    zfi_pack_plain(dst, width, src, lane_stride, k_stride, lanes, k);
+}
+
+static const zfi_tile zfi_tile_portable = {
+    6,
+    ZFI_PORTABLE_LANES,
+    1,
+    {ZFI_MICRO_ROW(zfi_micro_portable, 1), ZFI_MICRO_ROW(zfi_micro_portable, 2),
+     ZFI_MICRO_ROW(zfi_micro_portable, 3), ZFI_MICRO_ROW(zfi_micro_portable, 4),
+     ZFI_MICRO_ROW(zfi_micro_portable, 5), ZFI_MICRO_ROW(zfi_micro_portable, 6)},
+    zfi_pack_portable};
+
+#if ZFI_X86
+ZFI_MICRO_BODY(zfi_micro_avx2_body, ZFI_TARGET_AVX2, __m256, 8, _mm256_set1_ps, _mm256_loadu_ps,
+               _mm256_storeu_ps, _mm256_fmadd_ps, _mm256_add_ps)
+ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 1)
+ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 2)
+ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 3)
+ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 4)
+ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 5)
+ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 6)
+
+/* Lanes that are neighbours are copied, one k after the other. Where k runs along memory, blocks of
+ * 8 lanes x 8 k are transposed in registers. Either way what comes next is far from what came last:
+ * it is fetched ahead. */
+ZFI_TARGET_AVX2 ZFI_OPTIMIZE static void zfi_pack_avx2(float *dst, int64_t width, const void *from,
+                                                       int64_t lane_stride, int64_t k_stride,
+                                                       int64_t lanes, int64_t k)
+{
+    const float *src = from;
+    if (lane_stride == 1 && width >= 4) {
+        for (int64_t p = 0; p < k; p++) {
+            const float *row = src + p * k_stride;
+            float *to = dst + p * width;
+            int64_t l = 0;
+            for (; l + width <= lanes; l += width, to += width * k) {
+                ZFI_PREFETCH(row + 8 * k_stride + l);
+                if (width == 16) {
+                    _mm256_storeu_ps(to, _mm256_loadu_ps(row + l));
+                    _mm256_storeu_ps(to + 8, _mm256_loadu_ps(row + l + 8));
+                } else { /* 4 to 8 of them */
+                    __m128 head = _mm_loadu_ps(row + l), tail = _mm_loadu_ps(row + l + width - 4);
+                    _mm_storeu_ps(to, head);
+                    _mm_storeu_ps(to + width - 4, tail);
+                }
+            }
+            for (int64_t i = 0; l < lanes && i < width; i++)
+                to[i] = l + i < lanes ? row[l + i] : 0.0f;
+        }
+        return;
+    }
+    if (k_stride != 1) {
+        zfi_pack_plain(dst, width, src, lane_stride, k_stride, lanes, k);
+        return;
+    }
+    for (int64_t panel = 0; panel < lanes; panel += width, dst += width * k)
+        for (int64_t l = 0; l < width; l += 8) {
+            const float *row[8];
+            int64_t p = 0;
+            for (int64_t i = 0; i < 8; i++)
+                row[i] = src + zfi_min(panel + l + i, lanes - 1) * lane_stride;
+            /* what goes beyond the width is written over by the next row, but for the last one */
+            bool beyond = l + 8 > width && panel + width >= lanes;
+            for (; p + 8 <= k - beyond; p += 8) {
+                __m256 r[8], t[8];
+                ZFI_UNROLL
+                for (int i = 0; i < 8; i++) {
+                    r[i] = _mm256_loadu_ps(row[i] + p);
+                    ZFI_PREFETCH(row[i] + 8 * lane_stride + p);
+                }
+                ZFI_UNROLL
+                for (int i = 0; i < 8; i += 2) {
+                    t[i] = _mm256_unpacklo_ps(r[i], r[i + 1]);
+                    t[i + 1] = _mm256_unpackhi_ps(r[i], r[i + 1]);
+                }
+                ZFI_UNROLL
+                for (int i = 0; i < 8; i += 4) {
+                    r[i] = _mm256_shuffle_ps(t[i], t[i + 2], 0x44);
+                    r[i + 1] = _mm256_shuffle_ps(t[i], t[i + 2], 0xee);
+                    r[i + 2] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+                    r[i + 3] = _mm256_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+                }
+                ZFI_UNROLL
+                for (int i = 0; i < 4; i++)
+                    _mm256_storeu_ps(dst + (p + i) * width + l,
+                                     _mm256_permute2f128_ps(r[i], r[i + 4], 0x20));
+                ZFI_UNROLL
+                for (int i = 0; i < 4; i++)
+                    _mm256_storeu_ps(dst + (p + 4 + i) * width + l,
+                                     _mm256_permute2f128_ps(r[i], r[i + 4], 0x31));
+            }
+            for (; p < k; p++)
+                for (int64_t i = 0; i < 8 && l + i < width; i++) dst[p * width + l + i] = row[i][p];
+        }
+}
+
+static const zfi_tile zfi_tile_avx2 = {
+    6,
+    8,
+    1,
+    {ZFI_MICRO_ROW(zfi_micro_avx2, 1), ZFI_MICRO_ROW(zfi_micro_avx2, 2),
+     ZFI_MICRO_ROW(zfi_micro_avx2, 3), ZFI_MICRO_ROW(zfi_micro_avx2, 4),
+     ZFI_MICRO_ROW(zfi_micro_avx2, 5), ZFI_MICRO_ROW(zfi_micro_avx2, 6)},
+    zfi_pack_avx2};
+
+ZFI_MICRO_BODY(zfi_micro_avx512_body, ZFI_TARGET_AVX512, __m512, 16, _mm512_set1_ps,
+               _mm512_loadu_ps, _mm512_storeu_ps, _mm512_fmadd_ps, _mm512_add_ps)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 1)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 2)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 3)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 4)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 5)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 6)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 7)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 8)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 9)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 10)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 11)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 12)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 13)
+ZFI_MICROS(zfi_micro_avx512, ZFI_TARGET_AVX512, 14)
+
+/* Packs words where k runs along memory, in blocks of 16 lanes x 16 words: lanes are `apart` bytes
+ * from each other and have `halves` half words. A last half alone is followed by 0. */
+ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_turned(float *dst, int64_t width,
+                                                           const void *src, int64_t apart,
+                                                           int64_t lanes, int64_t halves)
+{
+    int64_t words = zfi_div_up(halves, 2);
+    for (int64_t panel = 0; panel < lanes; panel += width, dst += width * words)
+        for (int64_t l = 0; l < width; l += 16) {
+            const char *row[16];
+            for (int64_t i = 0; i < 16; i++)
+                row[i] = (const char *)src + zfi_min(panel + l + i, lanes - 1) * apart;
+            __mmask16 store = (__mmask16)(width - l >= 16 ? 0xffff : (1 << (width - l)) - 1);
+            for (int64_t p = 0; p < words; p += 16) {
+                int64_t rest = halves - 2 * p;
+                __mmask32 mask = rest >= 32 ? UINT32_MAX : ((__mmask32)1 << rest) - 1;
+                __m512 r[16], t[16];
+                ZFI_UNROLL
+                for (int i = 0; i < 16; i++) {
+                    r[i] = _mm512_castsi512_ps(_mm512_maskz_loadu_epi16(mask, row[i] + 4 * p));
+                    ZFI_PREFETCH(row[i] + 16 * apart + 4 * p);
+                }
+                ZFI_UNROLL
+                for (int i = 0; i < 16; i += 2) {
+                    t[i] = _mm512_unpacklo_ps(r[i], r[i + 1]);
+                    t[i + 1] = _mm512_unpackhi_ps(r[i], r[i + 1]);
+                }
+                ZFI_UNROLL
+                for (int i = 0; i < 16; i += 4) {
+                    r[i] = _mm512_shuffle_ps(t[i], t[i + 2], 0x44);
+                    r[i + 1] = _mm512_shuffle_ps(t[i], t[i + 2], 0xee);
+                    r[i + 2] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0x44);
+                    r[i + 3] = _mm512_shuffle_ps(t[i + 1], t[i + 3], 0xee);
+                }
+                ZFI_UNROLL
+                for (int i = 0; i < 4; i++) {
+                    __m512 even01 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0x88);
+                    __m512 odd01 = _mm512_shuffle_f32x4(r[i], r[i + 4], 0xdd);
+                    __m512 even23 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0x88);
+                    __m512 odd23 = _mm512_shuffle_f32x4(r[i + 8], r[i + 12], 0xdd);
+                    t[i] = _mm512_shuffle_f32x4(even01, even23, 0x88);
+                    t[i + 4] = _mm512_shuffle_f32x4(odd01, odd23, 0x88);
+                    t[i + 8] = _mm512_shuffle_f32x4(even01, even23, 0xdd);
+                    t[i + 12] = _mm512_shuffle_f32x4(odd01, odd23, 0xdd);
+                }
+                ZFI_UNROLL
+                for (int i = 0; i < 16; i++)
+                    if (i < words - p)
+                        _mm512_mask_storeu_ps(dst + (p + i) * width + l, store, t[i]);
+            }
+        }
+}
+
+/* The same with 16 lanes and 16 k. */
+ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_avx512(float *dst, int64_t width,
+                                                           const void *from, int64_t lane_stride,
+                                                           int64_t k_stride, int64_t lanes,
+                                                           int64_t k)
+{
+    const float *src = from;
+    if (lane_stride == 1 && (width == 32 || width < 16)) {
+        __mmask16 low = (__mmask16)(width == 32 ? 0xffff : (1 << width) - 1);
+        for (int64_t p = 0; p < k; p++) {
+            const float *row = src + p * k_stride;
+            float *to = dst + p * width;
+            int64_t l = 0;
+            for (; l + width <= lanes; l += width, to += width * k) {
+                ZFI_PREFETCH(row + 8 * k_stride + l);
+                ZFI_PREFETCH(row + 8 * k_stride + l + width / 2);
+                _mm512_mask_storeu_ps(to, low, _mm512_maskz_loadu_ps(low, row + l));
+                if (width == 32) _mm512_storeu_ps(to + 16, _mm512_loadu_ps(row + l + 16));
+            }
+            for (int64_t i = 0; l < lanes && i < width; i += 16) {
+                int64_t more = zfi_max(0, zfi_min(16, lanes - l - i));
+                __m512 v = _mm512_maskz_loadu_ps((__mmask16)((1 << more) - 1), row + l + i);
+                _mm512_mask_storeu_ps(to + i, low, v);
+            }
+        }
+        return;
+    }
+    if (k_stride == 1) zfi_pack_turned(dst, width, src, 4 * lane_stride, lanes, 2 * k);
+    else zfi_pack_plain(dst, width, src, lane_stride, k_stride, lanes, k);
+}
+
+static const zfi_tile zfi_tile_avx512 = {
+    14,
+    16,
+    1,
+    {ZFI_MICRO_ROW(zfi_micro_avx512, 1), ZFI_MICRO_ROW(zfi_micro_avx512, 2),
+     ZFI_MICRO_ROW(zfi_micro_avx512, 3), ZFI_MICRO_ROW(zfi_micro_avx512, 4),
+     ZFI_MICRO_ROW(zfi_micro_avx512, 5), ZFI_MICRO_ROW(zfi_micro_avx512, 6),
+     ZFI_MICRO_ROW(zfi_micro_avx512, 7), ZFI_MICRO_ROW(zfi_micro_avx512, 8),
+     ZFI_MICRO_ROW(zfi_micro_avx512, 9), ZFI_MICRO_ROW(zfi_micro_avx512, 10),
+     ZFI_MICRO_ROW(zfi_micro_avx512, 11), ZFI_MICRO_ROW(zfi_micro_avx512, 12),
+     ZFI_MICRO_ROW(zfi_micro_avx512, 13), ZFI_MICRO_ROW(zfi_micro_avx512, 14)},
+    zfi_pack_avx512};
+#endif
+
+#if ZFI_NEON
+#define ZFI_NEON_FMA(a, b, c) vfmaq_f32((c), (a), (b))
+ZFI_MICRO_BODY(zfi_micro_neon_body, , float32x4_t, 4, vdupq_n_f32, vld1q_f32, vst1q_f32,
+               ZFI_NEON_FMA, vaddq_f32)
+ZFI_MICROS(zfi_micro_neon, , 1)
+ZFI_MICROS(zfi_micro_neon, , 2)
+ZFI_MICROS(zfi_micro_neon, , 3)
+ZFI_MICROS(zfi_micro_neon, , 4)
+ZFI_MICROS(zfi_micro_neon, , 5)
+ZFI_MICROS(zfi_micro_neon, , 6)
+ZFI_MICROS(zfi_micro_neon, , 7)
+ZFI_MICROS(zfi_micro_neon, , 8)
+ZFI_MICROS(zfi_micro_neon, , 9)
+ZFI_MICROS(zfi_micro_neon, , 10)
+ZFI_MICROS(zfi_micro_neon, , 11)
+ZFI_MICROS(zfi_micro_neon, , 12)
+
+static const zfi_tile zfi_tile_neon = {
+    12,
+    4,
+    1,
+    {ZFI_MICRO_ROW(zfi_micro_neon, 1), ZFI_MICRO_ROW(zfi_micro_neon, 2),
+     ZFI_MICRO_ROW(zfi_micro_neon, 3), ZFI_MICRO_ROW(zfi_micro_neon, 4),
+     ZFI_MICRO_ROW(zfi_micro_neon, 5), ZFI_MICRO_ROW(zfi_micro_neon, 6),
+     ZFI_MICRO_ROW(zfi_micro_neon, 7), ZFI_MICRO_ROW(zfi_micro_neon, 8),
+     ZFI_MICRO_ROW(zfi_micro_neon, 9), ZFI_MICRO_ROW(zfi_micro_neon, 10),
+     ZFI_MICRO_ROW(zfi_micro_neon, 11), ZFI_MICRO_ROW(zfi_micro_neon, 12)},
+    zfi_pack_portable};
+#endif
+
+static const zfi_tile *zfi_tile_of(zfi_isa isa)
+{
+#if ZFI_X86
+    if (isa == ZFI_ISA_AVX512) return &zfi_tile_avx512;
+    if (isa == ZFI_ISA_AVX2) return &zfi_tile_avx2;
+#elif ZFI_NEON
+    if (isa == ZFI_ISA_NEON) return &zfi_tile_neon;
+#endif
+    (void)isa;
+    return &zfi_tile_portable;
+}

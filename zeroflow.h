@@ -258,7 +258,11 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(residual_norm, 4, 5, "p:f stream:i eps:f", ZF_OP_INPLACE)                                    \
     X(embed_norm, 7, 7, "p:f stream:i eps:f", 0)                                                   \
     X(residual_norm_grad, 4, 4, "p:f stream:i", ZF_OP_INPLACE)                                     \
+    X(masked_softmax, 1, 2, "p:f stream:i scale:f", ZF_OP_INPLACE)                                \
+    X(masked_softmax_grad, 2, 2, "p:f stream:i scale:f", 0)                                       \
     X(affine, 3, 3, "", ZF_OP_INPLACE)                                                             \
+    X(attention, 1, 4, "p:f stream:i heads:i scale:f causal:b", 0)                                 \
+    X(attention_grad, 4, 7, "p:f stream:i heads:i scale:f causal:b", 0)                            \
     /* ranks: made by zf_zero */                                                                   \
     X(unit, 1, ZF_MAX_OPERANDS, "at:l size:i world:i", ZF_OP_LEAF)                                 \
     X(accumulator, 0, 0, "", ZF_OP_LEAF)                                                           \
@@ -1409,6 +1413,8 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "ops/linear.c"
 #include "ops/head.c"
 #include "ops/fused_norm.c"
+#include "ops/fused_softmax.c"
+#include "ops/attention.c"
 #include "ops/saved.c"
 #include "ops/table.c"
 #include "ir/print.c"

@@ -15,12 +15,15 @@ static bool zfi_saved_type(const zf_graph *g, const zfi_node *node, int64_t inde
     switch (node->op) {
     case ZF_OP_linear: return zfi_saved_linear(g, node, index, dtype, shape);
     case ZF_OP_head_loss: return zfi_saved_head_loss(g, node, index, dtype, shape);
+    case ZF_OP_masked_softmax:
+        return zfi_saved_masked_softmax(g, node, index, dtype, shape);
     case ZF_OP_residual_norm: return zfi_saved_residual_norm(g, node, index, dtype, shape);
     case ZF_OP_embed_norm: return zfi_saved_embed_norm(g, node, index, dtype, shape);
     case ZF_OP_residual_norm_grad:
         return zfi_saved_residual_norm_grad(g, node, index, dtype, shape);
     case ZF_OP_gelu_grad:
     case ZF_OP_silu_grad: *dtype = node->dtype, *shape = node->shape; return index == 0;
+    case ZF_OP_attention: return zfi_saved_attention(g, node, index, dtype, shape);
     default: return false;
     }
 }

@@ -71,6 +71,12 @@ static double zfi_node_flops(const zf_graph *g, const zfi_node *node)
         return (2.0 + 2.0 * (node->saved[ZFI_HEAD_DX] != 0) +
                 2.0 * (node->saved[ZFI_HEAD_DW] != 0)) *
                (double)zfi_node_count(a) * (double)g->nodes[node->args[1]].shape.dims[0];
+    if (node->op == ZF_OP_attention) /* two products over the keys; of the gradient four */
+        return 4.0 * (double)zfi_node_count(node) *
+               (double)g->nodes[node->args[node->arg_count > 2 ? 1 : 0]].shape.dims[1];
+    if (node->op == ZF_OP_attention_grad)
+        return 8.0 * (double)zfi_node_count(a) *
+               (double)g->nodes[node->args[node->arg_count > 5 ? 4 : 3]].shape.dims[1];
     if (node->op != ZF_OP_matmul) return 0;
     return 2.0 * (double)zfi_node_count(node) *
            (double)a->shape.dims[a->shape.rank - (node->attributes[0].i ? 2 : 1)];

@@ -63,6 +63,8 @@ static size_t zfi_row_scratch(const zf_launch *l)
     case ZF_OP_residual_norm: return zfi_scratch_residual_norm(l);
     case ZF_OP_embed_norm: return zfi_scratch_embed_norm(l);
     case ZF_OP_residual_norm_grad: return zfi_scratch_residual_norm_grad(l);
+    case ZF_OP_attention: return zfi_scratch_attention(l);
+    case ZF_OP_attention_grad: return zfi_scratch_attention_grad(l);
     case ZF_OP_sum:
     case ZF_OP_sum_to: return zfi_scratch_sum_to(l);
     case ZF_OP_norm_gamma_grad: return zfi_scratch_norm_gamma_grad(l);

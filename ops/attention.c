@@ -1,0 +1,1073 @@
+/* Attention of several heads in one node: no [T,T] matrix is ever in memory.
+ *
+ *     %3 = attention %1, %2 {p=0.1 stream=7 heads=4 scale=0.125} : f32[16,128,256]
+ *
+ *          y = dropout(softmax(scale q k^T + bias)) v, for each head: [B,M,H], H = heads d
+ *
+ *     %4 = saved %3 {index=0} : f32[16,4,128]
+ *
+ *          lse, the log of the sum of exp of a row of scores; -inf where it is empty
+ *
+ *     %9 = attention_grad %8, %3, %4, %1, %2 {...} : f32[16,128,768]
+ *
+ *          of dy, y, lse, and the operands of attention:
+ *          P  = exp(score - lse)           D  = sum of dy y over the d of a row
+ *          dV = dropout(P)^T dy            dS = P (dropout(dy v^T) - D) scale
+ *          dQ = dS k                       dK = dS^T q
+ *
+ * One or two operands are the packed form: qkv [B,T,3H], of a token first q of all heads, then k,
+ * then v; and a bias. Three or four are the separate form: q [B,M,H], k and v [B,N,H], and a bias.
+ * The bias broadcasts to [B,heads,M,N]. causal: query m sees key n where n <= m + N - M; what it
+ * does not see counts 0. Dropout drops the elements that the row dropout {p stream} drops of a
+ * tensor [B,heads,M,N]. A row that sees nothing, or only -inf, gives zeros; one with NaN or +inf
+ * among its scores gives NaN.
+ *
+ * The gradient is that of qkv; in the separate form those of q, k and v, flat, one behind the
+ * other. The bias gets none. saved: y and lse, which is f64 for f64, else f32.
+ *
+ * Sources: Milakov & Gimelshein 2018 (online softmax); Dao et al. 2022 and Dao 2023
+ * (FlashAttention), whose backward this is.
+ *
+ * The fast kernels cut the scores of a head into blocks, of which a worker has one at a time:
+ *
+ *                 keys
+ *              +---+---+    Forward: along the keys for a block of queries, with the maximum and
+ *      queries | S |   |    the sum of each row so far; y is scaled when the maximum grows.
+ *              +---+---+    Backward: along the queries for a block of keys, whose dK and dV it
+ *              |   |   |    adds up, while all of dQ is there. Where heads are too few for the
+ *              +---+---+    threads, dK and dV of a block of keys are one task, and dQ of a block
+ *                           of queries another. Every sum has one order, whichever it is.
+ */
+
+/* ------------------------------------------------------------------------------- operands */
+
+/* A launch or a node taken apart. Of token t in example b, head h has elements
+ * at + (b * tokens + t) * row + h * d onwards of its array. */
+typedef struct zfi_attention {
+    int64_t batch, heads, m, n, d;    /* m queries, n keys */
+    int64_t row;                      /* from one token to the next, in q, k and v alike */
+    const zf_array *q, *k, *v, *bias; /* bias: or NULL */
+    int64_t q_at, k_at, v_at;
+    zf_shape scores; /* [batch, heads, m, n] */
+    int64_t bias_step[ZF_MAX_RANK];
+    double scale, keep; /* 1 / (1 - p) where there is dropout, else 1 */
+    bool causal, drops;
+    zfi_drop drop;
+} zfi_attention;
+
+enum { ZFI_P, ZFI_STREAM, ZFI_HEADS, ZFI_SCALE, ZFI_CAUSAL }; /* attributes */
+
+/* The shapes of q and of k from that of operand 0 and, in the separate form, of operand 1. */
+static void zfi_attention_shapes(const zf_shape *x, const zf_shape *of_k, zf_shape *q, zf_shape *k)
+{
+    *q = *x;
+    if (!of_k) q->dims[2] /= 3;
+    *k = of_k ? *of_k : *q;
+}
+
+/* Operands first.. of an attention; what they are into *q, *k (shapes) and *scores. */
+static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q, zf_shape *k,
+                                 zf_shape *scores)
+{
+    int32_t count = c->arg_count - first;
+    const zfi_node *const *x = c->args + first;
+    const zf_attribute *a = c->attributes;
+    int64_t heads = a[ZFI_HEADS].i, stream = a[ZFI_STREAM].i;
+    double p = a[ZFI_P].f;
+    bool packed = count <= 2;
+    char type[ZFI_TYPE_TEXT];
+    if (!zfi_is_float(x[0]->dtype))
+        return zfi_infer_fail(c, ZF_ERR_DTYPE, "operand %d must be float: f32, bf16, f16 or f64",
+                              (int)first);
+    for (int32_t i = 1; i < count; i++)
+        if (x[i]->dtype != x[0]->dtype)
+            return zfi_infer_fail(c, ZF_ERR_DTYPE,
+                                  "operand %d must be %s, as operand %d (zf_cast converts)",
+                                  (int)(first + i), zf_dtype_name(x[0]->dtype), (int)first);
+    if (heads < 1)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "heads = %lld must be 1 or more",
+                              (long long)heads);
+    if (!isfinite(a[ZFI_SCALE].f))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "scale = %g must be finite", a[ZFI_SCALE].f);
+    if (!(p >= 0 && p < 1))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "p = %g must be at least 0 and below 1", p);
+    if (stream < 0 || stream > UINT32_MAX)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "stream %lld must be 0 to 2^32 - 1",
+                              (long long)stream);
+    if (packed &&
+        (x[0]->shape.rank != 3 || x[0]->shape.dims[2] % 3 || x[0]->shape.dims[2] / 3 % heads))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "operand %d must be [batch, tokens, 3 hidden], hidden a multiple of "
+                              "the %lld heads",
+                              (int)first, (long long)heads);
+    if (!packed && (x[0]->shape.rank != 3 || x[0]->shape.dims[2] % heads))
+        return zfi_infer_fail(
+            c, ZF_ERR_SHAPE,
+            "operand %d must be [batch, tokens, hidden], hidden a multiple of the %lld heads",
+            (int)first, (long long)heads);
+    if (!packed &&
+        (x[1]->shape.rank != 3 || x[1]->shape.dims[0] != x[0]->shape.dims[0] ||
+         x[1]->shape.dims[2] != x[0]->shape.dims[2] || !zfi_same_shape(&x[1]->shape, &x[2]->shape)))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "operands %d and %d must be [batch, tokens, hidden] of one shape, "
+                              "with operand %d's batch and hidden",
+                              (int)first + 1, (int)first + 2, (int)first);
+    zfi_attention_shapes(&x[0]->shape, packed ? NULL : &x[1]->shape, q, k);
+    *scores = (zf_shape){4, {q->dims[0], heads, q->dims[1], k->dims[1]}};
+    if (!zfi_addressable(scores))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "there would be 2^60 scores or more");
+    if (count % 2 == 0 && !zfi_broadcasts_to(&x[count - 1]->shape, scores))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE,
+                              "the bias, operand %d, must broadcast to the scores, %s",
+                              (int)(first + count - 1), zfi_type_text(type, x[0]->dtype, scores));
+    return ZF_OK;
+}
+
+static zf_status zfi_infer_attention(zfi_infer *c)
+{
+    zf_shape k, scores;
+    c->dtype = c->args[0]->dtype;
+    return zfi_infer_heads(c, 0, &c->shape, &k, &scores);
+}
+
+/* The row log-sum-exp of scores. */
+static zf_shape zfi_attention_lse(const zf_shape *scores)
+{
+    return (zf_shape){3, {scores->dims[0], scores->dims[1], scores->dims[2]}};
+}
+
+static bool zfi_saved_attention(const zf_graph *g, const zfi_node *node, int64_t index,
+                                zf_dtype *dtype, zf_shape *shape)
+{
+    (void)g;
+    *dtype = zfi_wide(node->dtype);
+    *shape =
+        (zf_shape){3, {node->shape.dims[0], node->attributes[ZFI_HEADS].i, node->shape.dims[1]}};
+    return index == 0;
+}
+
+static zf_status zfi_infer_attention_grad(zfi_infer *c)
+{
+    zf_shape q, k, scores, lse;
+    char type[ZFI_TYPE_TEXT];
+    zf_status status = zfi_infer_heads(c, 3, &q, &k, &scores);
+    if (status) return status;
+    for (int32_t i = 0; i < 2; i++)
+        if (c->args[i]->dtype != c->args[3]->dtype || !zfi_same_shape(&c->args[i]->shape, &q))
+            return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand %d, %s, must be %s", (int)i,
+                                  i ? "y" : "dy", zfi_type_text(type, c->args[3]->dtype, &q));
+    lse = zfi_attention_lse(&scores);
+    if (c->args[2]->dtype != zfi_wide(c->args[3]->dtype) ||
+        !zfi_same_shape(&c->args[2]->shape, &lse))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "operand 2, the rows' log-sum-exp, must be %s",
+                              zfi_type_text(type, zfi_wide(c->args[3]->dtype), &lse));
+    c->dtype = c->args[3]->dtype;
+    c->shape = c->args[3]->shape;
+    if (c->arg_count > 5) {
+        int64_t of_q = zf_shape_count(q), of_k = zf_shape_count(k);
+        if (of_k > (INT64_MAX - of_q) / 2)
+            return zfi_infer_fail(c, ZF_ERR_SHAPE, "the result would have 2^63 elements or more");
+        c->shape = (zf_shape){1, {of_q + 2 * of_k}};
+    }
+    return ZF_OK;
+}
+
+static void zfi_grad_attention(zfi_grad *c)
+{
+    zf_tensor x[7] = {c->dy, c->y}, dx;
+    int64_t at = 0;
+    if (c->count % 2 == 0 && c->need[c->count - 1]) {
+        zfi_graph_fail(c->graph, ZF_ERR_ARGUMENT, "autograd",
+                       "%%%d = attention gives its bias no gradient, and %%%d is trained: "
+                       "matmul, add and softmax do",
+                       (int)c->y.id, (int)c->x[c->count - 1].id);
+        return;
+    }
+    x[2] = zfi_saved(c->y, 0);
+    for (int32_t k = 0; k < c->count; k++) x[3 + k] = c->x[k];
+    dx = zfi_build(ZF_OP_attention_grad, 3 + c->count, x, c->attributes);
+    if (c->count <= 2) {
+        c->dx[0] = dx;
+        return;
+    }
+    for (int32_t k = 0; k < 3; k++) {
+        zf_shape shape = zf_tensor_shape(c->x[k]);
+        int64_t count = zf_shape_count(shape);
+        if (c->need[k]) c->dx[k] = zf_reshape(zf_slice(dx, 0, at, at + count), shape);
+        at += count;
+    }
+}
+
+#define zfi_grad_attention_grad zfi_grad_refuse
+
+/* Operands first.. of a launch. */
+static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
+{
+    int32_t count = l->arg_count - first;
+    const zf_array *x = l->args + first;
+    const zf_attribute *a = l->attributes;
+    bool packed = count <= 2;
+    zf_launch as_dropout = *l;
+    zfi_attention o = {.q = x, .k = packed ? x : x + 1, .v = packed ? x : x + 2};
+    zf_shape q, k;
+    zfi_attention_shapes(&x->shape, packed ? NULL : &x[1].shape, &q, &k);
+    o.batch = q.dims[0], o.heads = a[ZFI_HEADS].i, o.m = q.dims[1], o.n = k.dims[1];
+    o.d = q.dims[2] / o.heads;
+    o.row = x->shape.dims[2];
+    if (packed) o.k_at = q.dims[2], o.v_at = 2 * q.dims[2];
+    o.scores = (zf_shape){4, {o.batch, o.heads, o.m, o.n}};
+    if (count % 2 == 0) {
+        o.bias = x + count - 1;
+        zfi_broadcast_strides(&o.bias->shape, &o.scores, o.bias_step);
+    }
+    o.scale = a[ZFI_SCALE].f;
+    o.causal = a[ZFI_CAUSAL].i != 0;
+    o.keep = 1;
+    if (l->run && !l->run->evaluate && a[ZFI_P].f > 0) {
+        as_dropout.out.shape = o.scores;
+        o.drop = zfi_drop_of(&as_dropout);
+        o.keep = o.drop.scale;
+        o.drops = true;
+    }
+    return o;
+}
+
+/* How many keys query `m` sees: the first ones. */
+static int64_t zfi_attention_seen(const zfi_attention *a, int64_t m)
+{
+    return a->causal ? zfi_max(0, zfi_min(a->n, m + 1 + a->n - a->m)) : a->n;
+}
+
+/* ------------------------------------------------------------------------------ reference */
+
+/* The score of a query and a key; `head` counts through the batch. */
+static double zfi_attention_score(const zfi_attention *a, int64_t head, int64_t m, int64_t n)
+{
+    int64_t b = head / a->heads, h = head % a->heads;
+    int64_t q = a->q_at + (b * a->m + m) * a->row + h * a->d;
+    int64_t k = a->k_at + (b * a->n + n) * a->row + h * a->d;
+    double sum = 0;
+    for (int64_t i = 0; i < a->d; i++) sum += zfi_get(a->q, q + i) * zfi_get(a->k, k + i);
+    sum *= a->scale;
+    if (a->bias)
+        sum += zfi_get(a->bias, b * a->bias_step[0] + h * a->bias_step[1] + m * a->bias_step[2] +
+                                    n * a->bias_step[3]);
+    return sum;
+}
+
+/* What dropout multiplies a probability by. */
+static double zfi_attention_kept(const zfi_attention *a, int64_t head, int64_t m, int64_t n)
+{
+    uint64_t element = a->drop.element + (uint64_t)((head * a->m + m) * a->n + n);
+    if (!a->drops) return 1;
+    return zfi_random_word(element, a->drop.stream, a->drop.step, a->drop.seed) < a->drop.threshold
+               ? a->keep
+               : 0;
+}
+
+typedef struct zfi_attention_run {
+    zfi_attention a;
+    const zf_launch *launch;
+} zfi_attention_run;
+
+/* One row of y. Scratch: n doubles. */
+static void zfi_attention_reference(void *context, int64_t row, int worker)
+{
+    const zfi_attention_run *run = context;
+    const zfi_attention *a = &run->a;
+    const zf_array *out = &run->launch->out, *lse = zfi_saved_out(run->launch, 0);
+    double *p = (double *)run->launch->scratch + worker * a->n, most = -INFINITY, sum = 0;
+    int64_t head = row / a->m, m = row % a->m, seen = zfi_attention_seen(a, m);
+    int64_t b = head / a->heads, h = head % a->heads;
+    for (int64_t n = 0; n < seen; n++) {
+        p[n] = zfi_attention_score(a, head, m, n);
+        if (p[n] > most) most = p[n];
+    }
+    for (int64_t n = 0; n < seen; n++) {
+        p[n] = exp(p[n] - (most == -INFINITY ? 0 : most));
+        sum += p[n];
+        p[n] *= zfi_attention_kept(a, head, m, n);
+    }
+    if (lse) zfi_set(lse, row, most + log(sum));
+    for (int64_t i = 0; i < a->d; i++) { /* y[b,m,h,i] */
+        double y = 0;
+        int64_t v = a->v_at + b * a->n * a->row + h * a->d + i;
+        for (int64_t n = 0; n < seen; n++) y += p[n] * zfi_get(a->v, v + n * a->row);
+        zfi_set(out, ((b * a->m + m) * a->heads + h) * a->d + i, sum == 0 ? 0 : y / sum);
+    }
+}
+
+/* Where the gradients lie in the result: of token t in example b, head h from
+ * at + (b * tokens + t) * row + h * d on. */
+typedef struct zfi_attention_out {
+    int64_t row, q_at, k_at, v_at;
+} zfi_attention_out;
+
+static zfi_attention_out zfi_attention_out_of(const zfi_attention *a)
+{
+    int64_t hidden = a->heads * a->d, q = a->batch * a->m * hidden, k = a->batch * a->n * hidden;
+    if (a->q == a->k) return (zfi_attention_out){a->row, a->q_at, a->k_at, a->v_at};
+    return (zfi_attention_out){hidden, 0, q, q + k};
+}
+
+/* One head of the gradients. Scratch: 2 n + 2 n d doubles. */
+static void zfi_attention_grad_reference(void *context, int64_t head, int worker)
+{
+    const zfi_attention_run *run = context;
+    const zfi_attention *a = &run->a;
+    const zf_array *dy = &run->launch->args[0], *y = &run->launch->args[1];
+    zfi_attention_out to = zfi_attention_out_of(a);
+    int64_t d = a->d, count = a->n * d, b = head / a->heads, h = head % a->heads;
+    int64_t k_from = a->k_at + b * a->n * a->row + h * d;
+    int64_t v_from = a->v_at + b * a->n * a->row + h * d;
+    double *p = (double *)run->launch->scratch + worker * (2 * a->n + 2 * count);
+    double *ds = p + a->n, *dk = ds + a->n, *dv = dk + count;
+    for (int64_t i = 0; i < count; i++) dk[i] = dv[i] = 0;
+    for (int64_t m = 0; m < a->m; m++) {
+        int64_t seen = zfi_attention_seen(a, m), row = ((b * a->m + m) * a->heads + h) * d;
+        int64_t q = a->q_at + (b * a->m + m) * a->row + h * d;
+        double lse = zfi_get(&run->launch->args[2], head * a->m + m), delta = 0;
+        for (int64_t i = 0; i < d; i++) delta += zfi_get(dy, row + i) * zfi_get(y, row + i);
+        for (int64_t n = 0; n < seen; n++) {
+            double kept = zfi_attention_kept(a, head, m, n), dp = 0;
+            p[n] = lse == -INFINITY ? 0 : exp(zfi_attention_score(a, head, m, n) - lse);
+            for (int64_t i = 0; i < d; i++)
+                dp += zfi_get(dy, row + i) * zfi_get(a->v, v_from + n * a->row + i);
+            ds[n] = p[n] * (dp * kept - delta) * a->scale;
+            p[n] *= kept;
+        }
+        for (int64_t i = 0; i < d; i++) {
+            double dq = 0;
+            for (int64_t n = 0; n < seen; n++) {
+                dq += ds[n] * zfi_get(a->k, k_from + n * a->row + i);
+                dk[n * d + i] += ds[n] * zfi_get(a->q, q + i);
+                dv[n * d + i] += p[n] * zfi_get(dy, row + i);
+            }
+            zfi_set(&run->launch->out, to.q_at + (b * a->m + m) * to.row + h * d + i, dq);
+        }
+    }
+    for (int64_t n = 0; n < a->n; n++)
+        for (int64_t i = 0; i < d; i++) {
+            int64_t at = (b * a->n + n) * to.row + h * d + i;
+            zfi_set(&run->launch->out, to.k_at + at, dk[n * d + i]);
+            zfi_set(&run->launch->out, to.v_at + at, dv[n * d + i]);
+        }
+}
+
+/* ---------------------------------------------------------------------------- block kernels */
+
+enum {
+    ZFI_SCORE_LANES = 32, /* rows of scores are whole vectors of these: there is no rest */
+    ZFI_SCORE_ROWS = 8    /* that go together */
+};
+
+/* e^x for x <= 1, 0 below e^-87: what is that far under its row's maximum adds nothing. */
+ZFI_BODY float zfi_exp_falling(zfi_isa isa, float x)
+{
+    int32_t n;
+    float r = zfi_exp_reduce(isa, zfi_pick(isa, x < -87.0f, -87.0f, x), &n);
+    float y = (1.0f + zfi_expm1_small(isa, r)) * zfi_exp2_of(n);
+    return zfi_pick(isa, x < -87.0f, 0.0f, y);
+}
+
+ZFI_BODY float zfi_fold_scores_max(zfi_isa isa, float lane[ZFI_SCORE_LANES])
+{
+    for (int l = 0; l < 16; l++)
+        lane[l] = zfi_pick(isa, lane[l] < lane[l + 16], lane[l + 16], lane[l]);
+    for (int l = 0; l < 8; l++)
+        lane[l] = zfi_pick(isa, lane[l] < lane[l + 8], lane[l + 8], lane[l]);
+    for (int l = 0; l < 4; l++)
+        lane[l] = zfi_pick(isa, lane[l] < lane[l + 4], lane[l + 4], lane[l]);
+    for (int l = 0; l < 2; l++)
+        lane[l] = zfi_pick(isa, lane[l] < lane[l + 2], lane[l + 2], lane[l]);
+    return zfi_pick(isa, lane[0] < lane[1], lane[1], lane[0]);
+}
+
+ZFI_BODY float zfi_fold_scores_sum(float lane[ZFI_SCORE_LANES])
+{
+    for (int l = 0; l < 16; l++) lane[l] += lane[l + 16];
+    for (int l = 0; l < 8; l++) lane[l] += lane[l + 8];
+    for (int l = 0; l < 4; l++) lane[l] += lane[l + 4];
+    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+}
+
+/* Some rows of a block of scores, at most ZFI_SCORE_ROWS, and what is known of them. */
+typedef struct zfi_score_rows {
+    float *s, *ds; /* n of each row, q k^T and dy v^T, `line` apart */
+    int64_t rows, n, line;
+    const float *bias;    /* added to the scaled scores */
+    int64_t bias_row;     /* from one row's to the next */
+    const uint32_t *word; /* of dropout, n of each row; NULL: there is none */
+    uint32_t threshold;
+    float scale, keep;
+    float *most, *sum, *fix;  /* of each row: forward */
+    const float *lse, *delta; /* backward */
+} zfi_score_rows;
+
+/* Makes products probabilities times e^most, those that are dropped 0. most and sum run over the
+ * blocks of a row; fix: what the earlier ones are to be multiplied by. A NaN need not be the
+ * maximum: it is in the sum. */
+ZFI_BODY void zfi_attend_rows_body(zfi_isa isa, const zfi_score_rows *x)
+{
+    float shift[ZFI_SCORE_ROWS] = {0}, lane[ZFI_SCORE_LANES], scale = x->scale;
+    uint32_t threshold = x->threshold;
+    int64_t n = x->n;
+    for (int64_t r = 0; r < x->rows; r++) {
+        float *s = x->s + r * x->line;
+        const float *bias = x->bias + r * x->bias_row;
+        for (int l = 0; l < ZFI_SCORE_LANES; l++) lane[l] = x->most[r];
+        for (int64_t i = 0; i < n; i += ZFI_SCORE_LANES)
+            for (int l = 0; l < ZFI_SCORE_LANES; l++) {
+                float score = zfi_fma(isa, s[i + l], scale, bias[i + l]);
+                s[i + l] = score;
+                lane[l] = zfi_pick(isa, lane[l] < score, score, lane[l]);
+            }
+        shift[r] = zfi_fold_scores_max(isa, lane);
+    }
+    for (int64_t r = 0; r < x->rows; r++) {
+        float least = shift[r] == -INFINITY ? 0 : shift[r];
+        x->fix[r] = zfi_exp_falling(isa, x->most[r] - least);
+        x->most[r] = shift[r];
+        shift[r] = least;
+    }
+    for (int64_t r = 0; r < x->rows; r++) {
+        float *s = x->s + r * x->line, least = shift[r];
+        const uint32_t *word = x->word + r * n;
+        for (int l = 0; l < ZFI_SCORE_LANES; l++) lane[l] = 0;
+        if (x->word)
+            for (int64_t i = 0; i < n; i += ZFI_SCORE_LANES)
+                for (int l = 0; l < ZFI_SCORE_LANES; l++) {
+                    float p = zfi_exp_falling(isa, s[i + l] - least);
+                    lane[l] += p;
+                    s[i + l] = zfi_pick(isa, word[i + l] < threshold, p, 0.0f);
+                }
+        else
+            for (int64_t i = 0; i < n; i += ZFI_SCORE_LANES)
+                for (int l = 0; l < ZFI_SCORE_LANES; l++) {
+                    float p = zfi_exp_falling(isa, s[i + l] - least);
+                    lane[l] += p;
+                    s[i + l] = p;
+                }
+        x->sum[r] = zfi_fma(isa, x->sum[r], x->fix[r], zfi_fold_scores_sum(lane));
+    }
+}
+ZFI_KERNEL(zfi_attend_rows, (const zfi_score_rows *x), (x))
+
+/* Makes q k^T probabilities after dropout, and dy v^T dS times the scale. */
+ZFI_BODY void zfi_attend_grad_rows_body(zfi_isa isa, const zfi_score_rows *x)
+{
+    float scale = x->scale, keep = x->keep;
+    uint32_t threshold = x->threshold;
+    int64_t n = x->n;
+    for (int64_t r = 0; r < x->rows; r++) {
+        float *s = x->s + r * x->line, *ds = x->ds + r * x->line;
+        const float *bias = x->bias + r * x->bias_row;
+        const uint32_t *word = x->word + r * n;
+        float lse = x->lse[r], delta = x->delta[r];
+        if (x->word) {
+            ZFI_VECTOR
+            for (int64_t i = 0; i < n; i++) {
+                float p = zfi_exp_falling(isa, zfi_fma(isa, s[i], scale, bias[i]) - lse);
+                float kept = zfi_pick(isa, word[i] < threshold, keep, 0.0f);
+                ds[i] = p * scale * zfi_fma(isa, ds[i], kept, -delta);
+                s[i] = p * kept;
+            }
+        } else {
+            ZFI_VECTOR
+            for (int64_t i = 0; i < n; i++) {
+                float p = zfi_exp_falling(isa, zfi_fma(isa, s[i], scale, bias[i]) - lse);
+                ds[i] = p * scale * (ds[i] - delta);
+                s[i] = p;
+            }
+        }
+    }
+}
+ZFI_KERNEL(zfi_attend_grad_rows, (const zfi_score_rows *x), (x))
+
+/* One product of blocks. b is row-major (panel: its tile's columns) or packed (panel: k columns).
+ * Row i of queries sees `seen` + i keys of the block, and what it does not see is left out: of the
+ * result where that is scores, else of the sum. */
+typedef struct zfi_part_product {
+    enum { ZFI_SCORES, ZFI_OVER_KEYS, ZFI_OVER_QUERIES } form;
+    int64_t m, n, k, rows; /* rows of a tile */
+    const float *a;
+    int64_t a_row, a_col;
+    const float *b;
+    int64_t b_row, b_panel;
+    float *c;
+    int64_t c_row;
+    bool add;
+    int64_t seen;
+} zfi_part_product;
+
+static void zfi_multiply_part(const zfi_tile *tile, const zfi_part_product *x)
+{
+    int64_t columns = 2 * tile->lanes, step = x->k, from = 0;
+    if (x->k > ZFI_K_BLOCK) step = zfi_div_up(x->k, zfi_div_up(x->k, ZFI_K_BLOCK));
+    for (int64_t j = 0; j < x->n; j += columns) {
+        int vectors = x->n - j > tile->lanes ? 2 : 1;
+        const float *b = x->b + j / columns * x->b_panel;
+        for (int64_t i = 0; i < x->m; i += x->rows) {
+            int64_t rows = zfi_min(x->rows, x->m - i), k = x->k, most = x->seen + i + rows - 1;
+            zfi_micro *micro = tile->micro[rows - 1][vectors - 1];
+            float *c = x->c + i * x->c_row + j;
+            if (x->form == ZFI_SCORES && j >= most) continue;
+            if (x->form == ZFI_OVER_KEYS) k = zfi_max(0, zfi_min(k, most));
+            if (x->form == ZFI_OVER_QUERIES) from = zfi_max(0, zfi_min(k, i + 1 - x->seen));
+            for (int64_t p = from; p < k || p == from; p += step)
+                micro(zfi_min(step, k - p), x->a + i * x->a_row + p * x->a_col, x->a_row, x->a_col,
+                      b + p * x->b_row, x->b_row, c, x->c_row, x->add || p > from);
+        }
+    }
+}
+
+/* y[r,0..n) = by[r * step] x[r,0..n), rows apart as told; y may be x. What comes next is fetched.
+ */
+ZFI_BODY void zfi_scale_rows_body(zfi_isa isa, float *y, int64_t y_row, const float *x,
+                                  int64_t x_row, int64_t rows, int64_t n, const float *by,
+                                  int64_t step)
+{
+    (void)isa;
+    for (int64_t r = 0; r < rows; r++, y += y_row, x += x_row) {
+        float factor = by[r * step];
+        for (int64_t i = 0; i < n; i += 16) {
+            ZFI_PREFETCH(x + 8 * x_row + i);
+            ZFI_PREFETCH_WRITE(y + 8 * y_row + i);
+        }
+        ZFI_VECTOR
+        for (int64_t i = 0; i < n; i++) y[i] = x[i] * factor;
+    }
+}
+ZFI_KERNEL(zfi_scale_rows,
+           (float *y, int64_t y_row, const float *x, int64_t x_row, int64_t rows, int64_t n,
+            const float *by, int64_t step),
+           (y, y_row, x, x_row, rows, n, by, step))
+
+/* y[0..rows)[0..d) = x from `at` on, `row` apart; in y, `width` apart, the rest of a row is 0. */
+static void zfi_load_rows(zfi_isa isa, float *y, int64_t width, const zf_array *x, int64_t at,
+                          int64_t row, int64_t rows, int64_t d)
+{
+    static const float one = 1;
+    zfi_scale_rows(isa, y, width, (const float *)x->data + at, row, rows, d, &one, 0);
+    for (int64_t r = 0; r < rows && d < width; r++)
+        memset(y + r * width + d, 0, (size_t)(width - d) * sizeof *y);
+}
+
+/* The other way, each row by its own factor, or (step 0) all by one. */
+static void zfi_store_rows(zfi_isa isa, const zf_array *y, int64_t at, int64_t row, const float *x,
+                           int64_t width, int64_t rows, int64_t d, const float *by, int64_t step)
+{
+    zfi_scale_rows(isa, (float *)y->data + at, row, x, width, rows, d, by, step);
+}
+
+/* ------------------------------------------------------------------------------- fast kernels */
+
+enum {
+    ZFI_SCORE_BLOCK = 128,            /* queries and keys of a block at most */
+    ZFI_HEAD_BLOCK = 128 * 128,       /* elements of a block of q, k or v about */
+    ZFI_QUERIES_APART = 32,           /* queries that are worth packing the keys for */
+    ZFI_GRADIENT_IN_SCRATCH = 1 << 22 /* elements of dQ of a head at most */
+};
+
+/* Parts of a worker's scratch; T: packed for a product from the left. */
+enum {
+    ZFI_AT_Q,
+    ZFI_AT_K,
+    ZFI_AT_V,
+    ZFI_AT_DY,
+    ZFI_AT_KT,
+    ZFI_AT_VT,
+    ZFI_AT_S,
+    ZFI_AT_DS,
+    ZFI_AT_Y, /* or dQ */
+    ZFI_AT_DK,
+    ZFI_AT_DV,
+    ZFI_AT_MOST, /* or lse */
+    ZFI_AT_SUM,  /* or D */
+    ZFI_AT_FIX,
+    ZFI_AT_WORD, /* those of ZFI_SCORE_ROWS rows of scores */
+    ZFI_AT_BIAS, /* the same */
+    ZFI_AT_ZERO, /* no bias */
+    ZFI_AT_END
+};
+
+/* How a launch is cut. Bits depend on tiles and key blocks, backward on query blocks as well: none
+ * of them is a matter of threads. Sizes are elements. */
+typedef struct zfi_attention_cut {
+    zfi_attention a;
+    const zf_launch *launch;
+    zfi_isa isa;
+    const zfi_tile *tile;
+    int64_t rows, key_rows; /* of a tile of queries and one of keys */
+    int64_t queries, keys;  /* of a block */
+    int64_t query_blocks, key_blocks;
+    int64_t width; /* of a row of a block of q, k or v */
+    bool direct; /* whole vectors: blocks of q, k, v and of their gradients may be where they lie */
+    bool apart;  /* backward: dK and dV by themselves, dQ by itself */
+    size_t part[ZFI_AT_END + 1];
+} zfi_attention_cut;
+
+/* n cut into equal blocks of at most `most`, but for rounding up to whole units. */
+static int64_t zfi_attention_block(int64_t n, int64_t most, int64_t unit)
+{
+    return zfi_round_up(zfi_div_up(n, zfi_div_up(n, most)), unit);
+}
+
+static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
+{
+    size_t m = (size_t)c->a.m, width = (size_t)c->width, keys = (size_t)c->keys;
+    size_t q = (size_t)c->queries * width, k = keys * width, s = (size_t)c->queries * keys;
+    size_t kt = (size_t)zfi_round_up(c->keys, 2 * c->tile->lanes) * (size_t)c->a.d;
+    size_t size[ZFI_AT_END] = {0};
+    size[ZFI_AT_Q] = q, size[ZFI_AT_KT] = kt, size[ZFI_AT_S] = s;
+    size[ZFI_AT_WORD] = size[ZFI_AT_BIAS] = ZFI_SCORE_ROWS * keys;
+    size[ZFI_AT_ZERO] = keys;
+    if (backward) {
+        size[ZFI_AT_K] = k, size[ZFI_AT_VT] = kt, size[ZFI_AT_DY] = q, size[ZFI_AT_DS] = s;
+        size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = m;
+        if (!c->direct) {
+            size[ZFI_AT_Y] = c->apart ? q : m * width;
+            size[ZFI_AT_DK] = size[ZFI_AT_DV] = k;
+        }
+    } else {
+        size[ZFI_AT_V] = k, size[ZFI_AT_Y] = q;
+        size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = size[ZFI_AT_FIX] = (size_t)c->queries;
+    }
+    for (int part = 0; part < ZFI_AT_END; part++)
+        c->part[part + 1] = c->part[part] + (size[part] + 15) / 16 * 16;
+}
+
+static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, bool backward)
+{
+    zfi_attention_cut c = {.a = zfi_attention_of(l, backward ? 3 : 0), .launch = l};
+    int64_t threads = zfi_pool_threads(zfi_cpu_of(l)->pool), heads = c.a.batch * c.a.heads;
+    int64_t m = c.a.m, n = c.a.n, most, wanted;
+    c.isa = zfi_cpu_of(l)->isa;
+    c.tile = zfi_tile_of(c.isa);
+    c.rows = zfi_div_up(m, zfi_div_up(m, c.tile->rows));
+    c.key_rows = zfi_div_up(n, zfi_div_up(n, c.tile->rows));
+    most = zfi_max(32, zfi_min(ZFI_SCORE_BLOCK, ZFI_HEAD_BLOCK / c.a.d));
+    c.keys = zfi_attention_block(n, most, ZFI_SCORE_LANES);
+    c.queries = zfi_attention_block(m, most, c.rows);
+    if (!backward && threads > 1) { /* a row has the same bits whatever is beside it */
+        wanted = zfi_min(zfi_div_up(4 * threads, heads), zfi_div_up(m, ZFI_QUERIES_APART));
+        c.queries = zfi_min(c.queries, zfi_round_up(zfi_div_up(m, wanted), c.rows));
+    }
+    c.query_blocks = zfi_div_up(m, c.queries);
+    c.key_blocks = zfi_div_up(n, c.keys);
+    c.width = zfi_round_up(c.a.d, c.tile->lanes);
+    c.direct = c.a.d == c.width;
+    /* The two halves have seven products rather than five. */
+    c.apart = 5 * zfi_round_up(heads, threads) > 7 * heads + 4 * threads / c.key_blocks ||
+              (!c.direct && m > ZFI_GRADIENT_IN_SCRATCH / c.width);
+    zfi_attention_parts(&c, backward);
+    return c;
+}
+
+/* The block kernels know f32, and blocks that are not empty. */
+static bool zfi_attention_fast(const zf_launch *l, const zfi_attention *a)
+{
+    return zfi_fast(l) && a->d > 0 && a->m > 0 && a->n > 0;
+}
+
+static size_t zfi_attention_scratch(const zf_launch *l, bool backward)
+{
+    zfi_attention a = zfi_attention_of(l, backward ? 3 : 0);
+    size_t threads = (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool), n = (size_t)a.n;
+    if (!a.batch) return 0;
+    if (zfi_attention_fast(l, &a))
+        return threads * zfi_attention_cut_of(l, backward).part[ZFI_AT_END] * sizeof(float);
+    return threads * (backward ? 2 * n + 2 * n * (size_t)a.d : n) * sizeof(double);
+}
+
+static size_t zfi_scratch_attention(const zf_launch *l) { return zfi_attention_scratch(l, false); }
+
+static size_t zfi_scratch_attention_grad(const zf_launch *l)
+{
+    return zfi_attention_scratch(l, true);
+}
+
+/* What a task is told: the cut, and where its worker's scratch is. */
+typedef struct zfi_attention_worker {
+    const zfi_attention_cut *c;
+    float *scratch;
+} zfi_attention_worker;
+
+static zfi_attention_worker zfi_attention_worker_of(const zfi_attention_cut *c, int worker)
+{
+    zfi_attention_worker w = {c,
+                              (float *)c->launch->scratch + (size_t)worker * c->part[ZFI_AT_END]};
+    memset(w.scratch + c->part[ZFI_AT_ZERO], 0, (size_t)c->keys * sizeof(float));
+    return w;
+}
+
+static float *zfi_part_of(const zfi_attention_worker *w, int part)
+{
+    return w->scratch + w->c->part[part];
+}
+
+/* Where token t of head `head` begins, in q, k or v. */
+static int64_t zfi_attention_at(const zfi_attention *a, int64_t head, int64_t tokens, int64_t t,
+                                int64_t row)
+{
+    return (head / a->heads * tokens + t) * row + head % a->heads * a->d;
+}
+
+/* Rows of a block, a product's left side (and right, `both`): where they lie if they lie well, else
+ * in a part of the scratch. *row: how far apart. */
+static const float *zfi_rows_of(const zfi_attention_worker *w, int part, const zf_array *x,
+                                int64_t at, int64_t *row, int64_t rows, bool both)
+{
+    const zfi_attention_cut *c = w->c;
+    float *aside = zfi_part_of(w, part);
+    if (both ? c->direct && zfi_short_rows(*row, rows) : *row % 1024 != 0 || rows <= 6)
+        return (const float *)x->data + at;
+    zfi_load_rows(c->isa, aside, c->width, x, at, *row, rows, c->a.d);
+    *row = c->width;
+    return aside;
+}
+
+/* Rows of k (or v), packed so that scores are q (or dy) times them. */
+static const float *zfi_packed_rows(const zfi_attention_worker *w, int part, const zf_array *x,
+                                    int64_t at, int64_t rows)
+{
+    const zfi_attention_cut *c = w->c;
+    float *to = zfi_part_of(w, part);
+    c->tile->pack(to, 2 * c->tile->lanes, (const float *)x->data + at, c->a.row, 1, rows, c->a.d);
+    return to;
+}
+
+/* A block of scores: queries m..m+rows-1 and keys n..n+keys-1 of a head. Row i sees `seen` + i of
+ * these keys, if there are as many. */
+typedef struct zfi_scores {
+    int64_t head, m, rows, n, keys, seen;
+} zfi_scores;
+
+static zfi_scores zfi_scores_of(const zfi_attention_cut *c, int64_t head, int64_t m, int64_t n)
+{
+    const zfi_attention *a = &c->a;
+    return (zfi_scores){head,
+                        m,
+                        zfi_min(c->queries, a->m - m),
+                        n,
+                        zfi_min(c->keys, a->n - n),
+                        a->causal ? m + 1 + a->n - a->m - n : INT64_MAX / 4};
+}
+
+/* How many keys of a block its row r sees. */
+static int64_t zfi_row_sees(const zfi_scores *b, int64_t r)
+{
+    return zfi_max(0, zfi_min(b->keys, b->seen + r));
+}
+
+/* The bias of rows first.., x->n of each; 0 where there is no key, or none that is seen. */
+static void zfi_bias_of(const zfi_attention_worker *w, const zfi_scores *b, int64_t first,
+                        zfi_score_rows *x)
+{
+    const zfi_attention_cut *c = w->c;
+    const int64_t *step = c->a.bias_step;
+    int64_t rows = x->rows, at = b->head / c->a.heads * step[0] + b->head % c->a.heads * step[1] +
+                                 (b->m + first) * step[2] + b->n * step[3];
+    bool all = zfi_row_sees(b, first) == b->keys;
+    float *to = zfi_part_of(w, ZFI_AT_BIAS);
+    x->bias = zfi_part_of(w, ZFI_AT_ZERO);
+    if (!c->a.bias) return;
+    x->bias_row = step[2];
+    x->bias = (const float *)c->a.bias->data + at;
+    if (all && step[3] && b->keys == x->n) return;
+    if (all && !step[2]) rows = 1;
+    x->bias = to;
+    x->bias_row = rows == 1 ? 0 : c->keys;
+    for (int64_t r = 0; r < rows; r++, at += step[2], to += c->keys) {
+        int64_t has = zfi_row_sees(b, first + r), there = step[3] ? has : zfi_min(has, 1);
+        zfi_load_rows(c->isa, to, x->n, c->a.bias, at, 0, 1, there);
+        for (int64_t i = 1; i < has && !step[3]; i++) to[i] = to[0];
+    }
+}
+
+/* The words of dropout for those rows. */
+static void zfi_words_of(const zfi_attention_worker *w, const zfi_scores *b, int64_t first,
+                         zfi_score_rows *x)
+{
+    const zfi_attention *a = &w->c->a;
+    const zfi_drop *d = &a->drop;
+    uint32_t *word = (uint32_t *)(void *)zfi_part_of(w, ZFI_AT_WORD);
+    uint64_t at = d->element + (uint64_t)((b->head * a->m + b->m + first) * a->n + b->n);
+    int64_t rows = x->rows, n = x->n;
+    if (!a->drops) return;
+    x->word = word;
+    x->threshold = d->threshold;
+    if (n == a->n) n *= rows, rows = 1; /* one row behind the other */
+    for (int64_t r = 0; r < rows; r++, at += (uint64_t)a->n, word += n)
+        zfi_random_bits(w->c->isa, word, at, n, d->stream, d->step, d->seed);
+}
+
+/* What is done to a block of products between those that make it and those that use it. ds: NULL
+ * forward. */
+static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b, float *s,
+                             float *ds, float *most, float *sum, float *fix)
+{
+    const zfi_attention_cut *c = w->c;
+    for (int64_t r = 0; r < b->rows; r += ZFI_SCORE_ROWS) {
+        int64_t rows = zfi_min(ZFI_SCORE_ROWS, b->rows - r);
+        int64_t has = zfi_row_sees(b, r + rows - 1);
+        zfi_score_rows x = {.s = s + r * c->keys,
+                            .ds = ds ? ds + r * c->keys : NULL,
+                            .rows = rows,
+                            .n = zfi_round_up(has, ZFI_SCORE_LANES),
+                            .line = c->keys,
+                            .scale = (float)c->a.scale,
+                            .keep = (float)c->a.keep,
+                            .most = most + r,
+                            .sum = sum + r,
+                            .fix = ds ? NULL : fix + r,
+                            .lse = most + r,
+                            .delta = sum + r};
+        zfi_bias_of(w, b, r, &x);
+        zfi_words_of(w, b, r, &x);
+        for (int64_t i = 0; i < rows; i++)
+            for (int64_t k = zfi_row_sees(b, r + i); k < x.n; k++) {
+                x.s[i * c->keys + k] = -INFINITY;
+                if (ds) x.ds[i * c->keys + k] = 0;
+            }
+        if (ds) zfi_attend_grad_rows(c->isa, &x);
+        else zfi_attend_rows(c->isa, &x);
+        for (int64_t i = 0; i < rows; i++) {
+            int64_t sees = zfi_row_sees(b, r + i);
+            size_t rest = (size_t)(b->keys - sees) * sizeof *s;
+            if (rest) memset(x.s + i * c->keys + sees, 0, rest);
+            if (rest && ds) memset(x.ds + i * c->keys + sees, 0, rest);
+        }
+    }
+}
+
+/* s = a k^T of a block, a being its queries, packed the keys. */
+static void zfi_score_product(const zfi_attention_cut *c, const zfi_scores *b, float *s,
+                              const float *a, int64_t a_row, const float *packed)
+{
+    zfi_multiply_part(c->tile, &(zfi_part_product){.form = ZFI_SCORES,
+                                                   .m = b->rows,
+                                                   .n = b->keys,
+                                                   .k = c->a.d,
+                                                   .rows = c->rows,
+                                                   .a = a,
+                                                   .a_row = a_row,
+                                                   .a_col = 1,
+                                                   .b = packed,
+                                                   .b_row = 2 * c->tile->lanes,
+                                                   .b_panel = 2 * c->tile->lanes * c->a.d,
+                                                   .c = s,
+                                                   .c_row = c->keys,
+                                                   .seen = b->seen});
+}
+
+/* y (+)= s x over the keys of a block, x being rows of them. */
+static void zfi_keys_product(const zfi_attention_cut *c, const zfi_scores *b, float *y,
+                             int64_t y_row, const float *s, const float *x, int64_t x_row, bool add)
+{
+    zfi_multiply_part(c->tile, &(zfi_part_product){.form = ZFI_OVER_KEYS,
+                                                   .m = b->rows,
+                                                   .n = c->a.d,
+                                                   .k = b->keys,
+                                                   .rows = c->rows,
+                                                   .a = s,
+                                                   .a_row = c->keys,
+                                                   .a_col = 1,
+                                                   .b = x,
+                                                   .b_row = x_row,
+                                                   .b_panel = 2 * c->tile->lanes,
+                                                   .c = y,
+                                                   .c_row = y_row,
+                                                   .add = add,
+                                                   .seen = b->seen});
+}
+
+/* y (+)= s^T x over the queries of a block. */
+static void zfi_queries_product(const zfi_attention_cut *c, const zfi_scores *b, float *y,
+                                int64_t y_row, const float *s, const float *x, int64_t x_row,
+                                bool add)
+{
+    zfi_multiply_part(c->tile, &(zfi_part_product){.form = ZFI_OVER_QUERIES,
+                                                   .m = b->keys,
+                                                   .n = c->a.d,
+                                                   .k = b->rows,
+                                                   .rows = c->key_rows,
+                                                   .a = s,
+                                                   .a_row = 1,
+                                                   .a_col = c->keys,
+                                                   .b = x,
+                                                   .b_row = x_row,
+                                                   .b_panel = 2 * c->tile->lanes,
+                                                   .c = y,
+                                                   .c_row = y_row,
+                                                   .add = add,
+                                                   .seen = b->seen});
+}
+
+/* A block of queries of one head, along the keys. */
+static void zfi_attention_task(void *context, int64_t index, int worker)
+{
+    const zfi_attention_cut *c = context;
+    const zfi_attention *a = &c->a;
+    const zf_array *lse = zfi_saved_out(c->launch, 0);
+    zfi_attention_worker w = zfi_attention_worker_of(c, worker);
+    int64_t head = index / c->query_blocks, m = index % c->query_blocks * c->queries;
+    int64_t hidden = a->heads * a->d, rows = zfi_min(c->queries, a->m - m), q_row = a->row;
+    int64_t end = zfi_attention_seen(a, m + rows - 1);
+    float *s = zfi_part_of(&w, ZFI_AT_S), *y = zfi_part_of(&w, ZFI_AT_Y);
+    float *most = zfi_part_of(&w, ZFI_AT_MOST), *sum = zfi_part_of(&w, ZFI_AT_SUM);
+    float *fix = zfi_part_of(&w, ZFI_AT_FIX);
+    const float *q =
+        zfi_rows_of(&w, ZFI_AT_Q, a->q, a->q_at + zfi_attention_at(a, head, a->m, m, a->row),
+                    &q_row, rows, false);
+    for (int64_t i = 0; i < rows; i++) most[i] = -INFINITY, sum[i] = 0;
+    for (int64_t n = 0; n < end; n += c->keys) {
+        zfi_scores b = zfi_scores_of(c, head, m, n);
+        int64_t at = zfi_attention_at(a, head, a->n, n, a->row), v_row = a->row;
+        const float *kt = zfi_packed_rows(&w, ZFI_AT_KT, a->k, a->k_at + at, b.keys);
+        const float *v = zfi_rows_of(&w, ZFI_AT_V, a->v, a->v_at + at, &v_row, b.keys, true);
+        zfi_score_product(c, &b, s, q, q_row, kt);
+        zfi_attend_block(&w, &b, s, NULL, most, sum, fix);
+        if (n) zfi_scale_rows(c->isa, y, c->width, y, c->width, rows, c->width, fix, 1);
+        zfi_keys_product(c, &b, y, c->width, s, v, v_row, n > 0);
+    }
+    for (int64_t i = 0; i < rows; i++) {
+        if (sum[i] == 0) memset(y + i * c->width, 0, (size_t)c->width * sizeof *y);
+        fix[i] = sum[i] == 0 ? 0 : (float)a->keep / sum[i];
+    }
+    zfi_store_rows(c->isa, &c->launch->out, zfi_attention_at(a, head, a->m, m, hidden), hidden, y,
+                   c->width, rows, a->d, fix, 1);
+    if (!lse) return;
+    zfi_vlog(c->isa, sum, sum, rows);
+    for (int64_t i = 0; i < rows; i++) ((float *)lse->data)[head * a->m + m + i] = most[i] + sum[i];
+}
+
+static zf_status zfi_cpu_attention(const zf_launch *l)
+{
+    zfi_attention_run plain = {zfi_attention_of(l, 0), l};
+    zfi_attention_cut cut;
+    int64_t heads = plain.a.batch * plain.a.heads;
+    if (!plain.a.batch || !plain.a.m) return ZF_OK;
+    if (!zfi_attention_fast(l, &plain.a)) {
+        zfi_pool_run(zfi_cpu_of(l)->pool, heads * plain.a.m, zfi_attention_reference, &plain);
+        return ZF_OK;
+    }
+    cut = zfi_attention_cut_of(l, false);
+    zfi_pool_run(zfi_cpu_of(l)->pool, heads * cut.query_blocks, zfi_attention_task, &cut);
+    return ZF_OK;
+}
+
+/* Blocks of a head's scores, backward: key blocks j0..j1-1 by query blocks i0..i1-1. */
+typedef struct zfi_attention_range {
+    int64_t head, i0, i1, j0, j1;
+    bool dq, dkv; /* what is wanted of them */
+} zfi_attention_range;
+
+/* Gradients of rows: where they are made, and how far apart they are. */
+typedef struct zfi_gradient_rows {
+    float *at;
+    int64_t row;
+} zfi_gradient_rows;
+
+static zfi_gradient_rows zfi_gradient_rows_of(const zfi_attention_worker *w, int part, int64_t at,
+                                              int64_t row)
+{
+    if (!w->c->direct) return (zfi_gradient_rows){zfi_part_of(w, part), w->c->width};
+    return (zfi_gradient_rows){(float *)w->c->launch->out.data + at, row};
+}
+
+/* Puts them where they belong, if they are not there. */
+static void zfi_gradient_done(const zfi_attention_worker *w, const zfi_gradient_rows *x, int64_t at,
+                              int64_t row, int64_t rows)
+{
+    static const float one = 1;
+    if (!w->c->direct)
+        zfi_store_rows(w->c->isa, &w->c->launch->out, at, row, x->at, x->row, rows, w->c->a.d, &one,
+                       0);
+}
+
+static void zfi_attention_grad_range(const zfi_attention_worker *w, const zfi_attention_range *x)
+{
+    const zfi_attention_cut *c = w->c;
+    const zfi_attention *a = &c->a;
+    const zf_array *dy = &c->launch->args[0], *y = &c->launch->args[1];
+    const float *saved = (const float *)c->launch->args[2].data + x->head * a->m;
+    zfi_attention_out to = zfi_attention_out_of(a);
+    int64_t first = x->i0 * c->queries, last = zfi_min(x->i1 * c->queries, a->m);
+    int64_t hidden = a->heads * a->d, dq_at = zfi_attention_at(a, x->head, a->m, first, to.row);
+    float *s = zfi_part_of(w, ZFI_AT_S), *ds = zfi_part_of(w, ZFI_AT_DS);
+    float *lse = zfi_part_of(w, ZFI_AT_MOST), *delta = zfi_part_of(w, ZFI_AT_SUM);
+    zfi_gradient_rows dq = zfi_gradient_rows_of(w, ZFI_AT_Y, to.q_at + dq_at, to.row);
+    for (int64_t m = first; m < last; m++) {
+        int64_t at = zfi_attention_at(a, x->head, a->m, m, hidden);
+        lse[m - first] = saved[m] == -INFINITY ? 0 : saved[m];
+        delta[m - first] =
+            zfi_vdot(c->isa, (const float *)dy->data + at, (const float *)y->data + at, a->d);
+        if (x->dq && !zfi_attention_seen(a, m)) /* no product comes by */
+            memset(dq.at + (m - first) * dq.row, 0, (size_t)a->d * sizeof *dq.at);
+    }
+    for (int64_t j = x->j0; j < x->j1; j++) {
+        int64_t n = j * c->keys, keys = zfi_min(c->keys, a->n - n), k_row = a->row;
+        int64_t at = zfi_attention_at(a, x->head, a->n, n, a->row);
+        int64_t dk_at = zfi_attention_at(a, x->head, a->n, n, to.row);
+        const float *vt = zfi_packed_rows(w, ZFI_AT_VT, a->v, a->v_at + at, keys);
+        const float *kt = zfi_packed_rows(w, ZFI_AT_KT, a->k, a->k_at + at, keys);
+        const float *k = zfi_rows_of(w, ZFI_AT_K, a->k, a->k_at + at, &k_row, keys, true);
+        zfi_gradient_rows dk = zfi_gradient_rows_of(w, ZFI_AT_DK, to.k_at + dk_at, to.row);
+        zfi_gradient_rows dv = zfi_gradient_rows_of(w, ZFI_AT_DV, to.v_at + dk_at, to.row);
+        bool add = false;
+        for (int64_t i = x->i0; i < x->i1; i++) {
+            zfi_scores b = zfi_scores_of(c, x->head, i * c->queries, n);
+            int64_t q_row = a->row, g_row = hidden, m = b.m - first;
+            const float *q, *g;
+            if (b.seen + b.rows <= 1) continue; /* the last of them sees none of these keys */
+            at = zfi_attention_at(a, x->head, a->m, b.m, a->row);
+            q = zfi_rows_of(w, ZFI_AT_Q, a->q, a->q_at + at, &q_row, b.rows, true);
+            at = zfi_attention_at(a, x->head, a->m, b.m, hidden);
+            g = zfi_rows_of(w, ZFI_AT_DY, dy, at, &g_row, b.rows, true);
+            zfi_score_product(c, &b, s, q, q_row, kt);
+            zfi_score_product(c, &b, ds, g, g_row, vt);
+            zfi_attend_block(w, &b, s, ds, lse + m, delta + m, NULL);
+            if (x->dkv) {
+                zfi_queries_product(c, &b, dv.at, dv.row, s, g, g_row, add);
+                zfi_queries_product(c, &b, dk.at, dk.row, ds, q, q_row, add);
+                add = true;
+            }
+            if (x->dq) zfi_keys_product(c, &b, dq.at + m * dq.row, dq.row, ds, k, k_row, j > 0);
+        }
+        if (!x->dkv) continue;
+        zfi_gradient_done(w, &dk, to.k_at + dk_at, to.row, keys);
+        zfi_gradient_done(w, &dv, to.v_at + dk_at, to.row, keys);
+    }
+    if (x->dq) zfi_gradient_done(w, &dq, to.q_at + dq_at, to.row, last - first);
+}
+
+static void zfi_attention_grad_task(void *context, int64_t index, int worker)
+{
+    const zfi_attention_cut *c = context;
+    zfi_attention_worker w = zfi_attention_worker_of(c, worker);
+    int64_t parts = c->apart ? c->key_blocks + c->query_blocks : 1, part = index % parts;
+    zfi_attention_range x = {index / parts, 0, c->query_blocks, 0, c->key_blocks, true, true};
+    if (c->apart && part < c->key_blocks) {
+        x.j0 = part, x.j1 = part + 1, x.dq = false;
+    } else if (c->apart) {
+        x.i0 = part - c->key_blocks, x.i1 = x.i0 + 1, x.dkv = false;
+    }
+    zfi_attention_grad_range(&w, &x);
+}
+
+static zf_status zfi_cpu_attention_grad(const zf_launch *l)
+{
+    zfi_attention_run plain = {zfi_attention_of(l, 3), l};
+    zfi_attention_cut cut;
+    int64_t heads = plain.a.batch * plain.a.heads;
+    if (!zfi_count(&l->out)) return ZF_OK;
+    if (!zfi_attention_fast(l, &plain.a)) {
+        zfi_pool_run(zfi_cpu_of(l)->pool, heads, zfi_attention_grad_reference, &plain);
+        return ZF_OK;
+    }
+    cut = zfi_attention_cut_of(l, true);
+    if (cut.apart) heads *= cut.key_blocks + cut.query_blocks;
+    zfi_pool_run(zfi_cpu_of(l)->pool, heads, zfi_attention_grad_task, &cut);
+    return ZF_OK;
+}

@@ -77,11 +77,12 @@ static zfi_row_bias zfi_row_bias_of(const zf_launch *l)
 
 static bool zfi_masks(const zf_launch *l) { return l->attributes[0].f > 0 && !l->run->evaluate; }
 
-static double zfi_kept(const zf_launch *l, const zfi_drop *d, int64_t i)
+/* dropout of x, which is element i. */
+static double zfi_masked(const zf_launch *l, const zfi_drop *d, int64_t i, double x)
 {
-    if (!zfi_masks(l)) return 1;
+    if (!zfi_masks(l)) return x;
     return zfi_random_word(d->element + (uint64_t)i, d->stream, d->step, d->seed) < d->threshold
-               ? d->scale
+               ? x * d->scale
                : 0;
 }
 
@@ -112,7 +113,7 @@ static void zfi_masked_softmax_reference(const zf_launch *l, int64_t first, int6
                 }
                 e = sum == 0 ? 0 : e / sum;
                 if (p) zfi_set(p, at, e);
-                zfi_set(&l->out, at, e * zfi_kept(l, &d, at));
+                zfi_set(&l->out, at, zfi_masked(l, &d, at, e));
             }
     }
 }
@@ -173,11 +174,11 @@ static void zfi_masked_softmax_grad_reference(const zf_launch *l, int64_t first,
     for (int64_t row = first; row < last; row++) {
         double dot = 0;
         for (int64_t i = row * n; i < (row + 1) * n; i++)
-            dot += zfi_get(dy, i) * zfi_kept(l, &d, i) * zfi_get(p, i);
+            dot += zfi_masked(l, &d, i, zfi_get(dy, i)) * zfi_get(p, i);
         for (int64_t i = row * n; i < (row + 1) * n; i++)
             zfi_set(&l->out, i,
                     l->attributes[2].f * zfi_get(p, i) *
-                        (zfi_get(dy, i) * zfi_kept(l, &d, i) - dot));
+                        (zfi_masked(l, &d, i, zfi_get(dy, i)) - dot));
     }
 }
 

@@ -55,7 +55,7 @@ static void zfi_grad_linear(zfi_grad *c)
 {
     zf_shape w = zf_tensor_shape(c->x[1]), y = zf_tensor_shape(c->y);
     int64_t rows = y.rank == 1 ? 1 : zfi_row_count(&y);
-    zf_tensor du = c->dy, x;
+    zf_tensor du = c->dy;
     switch (c->attributes[0].i) {
     case ZFI_GELU: du = zfi_op(gelu_grad, NULL, du, zfi_saved(c->y, 0)); break;
     case ZFI_GELU_TANH: du = zfi_op(gelu_grad, zfi_with({.i = 1}), du, zfi_saved(c->y, 0)); break;
@@ -66,10 +66,10 @@ static void zfi_grad_linear(zfi_grad *c)
     default: break;
     }
     du = zf_reshape(du, ZF_SHAPE(rows, w.dims[0]));
-    x = zf_reshape(c->x[0], ZF_SHAPE(rows, w.dims[1]));
     if (c->need[0])
         c->dx[0] = zf_reshape(zfi_matmul_of(du, false, c->x[1], false), zf_tensor_shape(c->x[0]));
-    if (c->need[1]) c->dx[1] = zfi_matmul_of(du, true, x, false);
+    if (c->need[1]) /* behind dx: fuse can make x again beside what is made of dx */
+        c->dx[1] = zfi_matmul_of(du, true, zf_reshape(c->x[0], ZF_SHAPE(rows, w.dims[1])), false);
     if (c->count > 2 && c->need[2]) c->dx[2] = zfi_sum_like(du, c->x[2]);
 }
 

@@ -16,6 +16,19 @@
  * summed within the product before:  %5 = linear %1, %2   %6 = linear %1, %3   %7 = linear %1, %4
  *   after:   %8 = concat %2, %3, %4   %9 = linear %1, %8   %10 = slice %9 {axis=1 stop=8}  ...
  *
+ * softmax    scale, mask, softmax and dropout, where `attention` has not taken them. Not where the
+ *            mask is trained.
+ *            bits: equal
+ *   before:  %4 = scale %1   %5 = add %4, %2   %6 = softmax %5   %7 = dropout %6
+ *   after:   %8 = masked_softmax %1, %2
+ *
+ * attention  scaled products, mask, softmax, dropout and the product with the values, and the turns
+ * of heads around them; of the pieces of one product of a token, the packed form (ops/attention.c).
+ * Not where the mask is trained. rounding: online softmax adds in another order before:  %5 =
+ * transpose(reshape %1)   ...   %8 = scale %5   %9 = matmul %8, %6 %10 = add %9, %4   %11 = softmax
+ * %10   %12 = dropout %11   %13 = matmul %12, %7 %14 = reshape(transpose %13) after:   %15 =
+ * attention %1, %2, %3, %4
+ *
  * norm       bias, dropout, residual and LayerNorm
  *            bits: equal, but for the gradients of bias and beta, whose sums have another rounding
  *            (ops/fused_norm.c)
@@ -33,6 +46,8 @@
  * else reads the logits. rounding: sums over the classes are added in another order before:  %5 =
  * linear %1, %2, %3   %6 = logsumexp %5   %7 = cross_entropy %5, %6, %4 %8 = sum %7   %10 = mul %8,
  * %9   %11 = argmax %5 after:   %12 = head_loss %1, %2, %4, %9, %3   %13 = saved %12 {index=3}
+ *
+ * update     clipping and update (passes/fuse_update.c)
  *
  * invert     the backward pass makes again what it wants of a fused node from what that left for
  * its gradient, instead of keeping both: LayerNorm's result from xhat, an activation from what it
@@ -52,7 +67,7 @@ typedef struct zfi_fuser {
     /* Of an input, the last projection so far; of what a node leaves, the gradient that is made of
      * it */
     int32_t *last;
-    bool *forward; /* the loss depends on it */
+    bool *forward; /* the loss depends on it; or it depends on a trained parameter */
 } zfi_fuser;
 
 /* What the root of a pattern becomes: 0 where there is no pattern. New nodes are appended; the root
@@ -180,6 +195,130 @@ static int32_t zfi_fuse_siblings(zfi_fuser *f, int32_t id)
         f->becomes[one] =
             zfi_append_nodes(g, slice, zfi_with({.i = axis}, {.i = at}, {.i = at + n}), joined);
     return f->becomes[id];
+}
+
+/* ------------------------------------------------------------------------------ attention */
+
+/* x [B,T,H], of which the node is the heads: [B,heads,T,H / heads]; 0: it is not. */
+static int32_t zfi_heads_of(const zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id), *cut, *x;
+    const int64_t *order = node->attributes[0].list.data;
+    if (!zfi_used_once(f, id, ZF_OP_transpose) || node->shape.rank != 4 || order[0] != 0 ||
+        order[1] != 2 || order[2] != 1 || order[3] != 3)
+        return 0;
+    cut = zfi_fuse_node(f, node->args[0]);
+    if (!zfi_used_once(f, node->args[0], ZF_OP_reshape)) return 0;
+    x = zfi_fuse_node(f, cut->args[0]);
+    return x->shape.rank == 3 && x->shape.dims[0] == cut->shape.dims[0] &&
+                   x->shape.dims[1] == cut->shape.dims[1]
+               ? cut->args[0]
+               : 0;
+}
+
+/* q, k and v are the thirds of one value, in this order, and nothing else reads it. */
+static int32_t zfi_packed_of(const zfi_fuser *f, const int32_t parts[3])
+{
+    const zfi_node *whole = zfi_fuse_node(f, zfi_fuse_node(f, parts[0])->args[0]);
+    for (int k = 0; k < 3; k++) {
+        const zfi_node *part = zfi_fuse_node(f, parts[k]);
+        int64_t n = zfi_last(&part->shape);
+        if (!zfi_used_once(f, parts[k], ZF_OP_slice) || part->attributes[0].i != 2 ||
+            part->attributes[1].i != k * n || part->attributes[2].i != (k + 1) * n ||
+            part->args[0] != zfi_fuse_node(f, parts[0])->args[0] ||
+            zfi_last(&whole->shape) != 3 * n)
+            return 0;
+    }
+    return zfi_fuse_node(f, parts[0])->args[0];
+}
+
+/* Marks what depends on a trained parameter. */
+static void zfi_find_trained(zfi_fuser *f) { zfi_mark_trained(f->graph, f->forward); }
+
+static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id), *x;
+    int32_t at = id, parts[3], args[4], count = 0, packed, bias = 0;
+    double scale = 1, p = 0;
+    int64_t stream = 0, heads;
+    const int64_t *order;
+    if (node->op != ZF_OP_reshape || node->shape.rank != 3) return 0;
+    at = node->args[0], x = zfi_fuse_node(f, at); /* the heads side by side again */
+    order = x->attributes[0].list.data;
+    if (!zfi_used_once(f, at, ZF_OP_transpose) || x->shape.rank != 4 || order[0] != 0 ||
+        order[1] != 2 || order[2] != 1 || order[3] != 3 ||
+        x->shape.dims[0] != node->shape.dims[0] || x->shape.dims[1] != node->shape.dims[1])
+        return 0;
+    heads = x->shape.dims[2];
+    at = x->args[0], x = zfi_fuse_node(f, at); /* times v */
+    if (!zfi_used_once(f, at, ZF_OP_matmul) || x->attributes[0].i || x->attributes[1].i) return 0;
+    parts[2] = zfi_heads_of(f, x->args[1]);
+    at = x->args[0], x = zfi_fuse_node(f, at);
+    if (zfi_used_once(f, at, ZF_OP_dropout)) {
+        p = x->attributes[0].f, stream = x->attributes[1].i;
+        at = x->args[0], x = zfi_fuse_node(f, at);
+    }
+    if (!zfi_used_once(f, at, ZF_OP_softmax)) return 0;
+    at = x->args[0], x = zfi_fuse_node(f, at);
+    if (zfi_used_once(f, at, ZF_OP_add)) { /* a mask, of no more than the scores' size */
+        int32_t k = zfi_used_once(f, x->args[0], ZF_OP_matmul) ? 0 : 1;
+        bias = x->args[1 - k];
+        if (f->forward[bias] || !zfi_same_shape(&zfi_fuse_node(f, x->args[k])->shape, &x->shape))
+            return 0;
+        at = x->args[k], x = zfi_fuse_node(f, at);
+    }
+    if (!zfi_used_once(f, at, ZF_OP_matmul) || x->attributes[0].i || !x->attributes[1].i) return 0;
+    parts[1] = zfi_heads_of(f, x->args[1]);
+    at = x->args[0], x = zfi_fuse_node(f, at);
+    if (zfi_used_once(f, at, ZF_OP_scale)) scale = x->attributes[0].f, at = x->args[0];
+    parts[0] = zfi_heads_of(f, at);
+    if (!parts[0] || !parts[1] || !parts[2]) return 0;
+    packed = zfi_packed_of(f, parts);
+    if (packed) args[count++] = packed;
+    for (int k = 0; k < 3 && !packed; k++) args[count++] = parts[k];
+    if (bias) args[count++] = bias;
+    return zfi_append_op(f->graph, ZF_OP_attention, args, count,
+                         zfi_with({.f = p}, {.i = stream}, {.i = heads}, {.f = scale}));
+}
+
+/* ------------------------------------------------------------------------------ LayerNorm */
+
+static int32_t zfi_fuse_softmax(zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id);
+    int32_t args[2], count = 1, x;
+    double scale = 1;
+    if (node->op != ZF_OP_softmax) return 0;
+    x = node->args[0];
+    node = zfi_fuse_node(f, x);
+    if (zfi_used_once(f, x, ZF_OP_add)) { /* the mask is what is smaller, or not trained */
+        int32_t k = zfi_same_shape(&zfi_fuse_node(f, node->args[0])->shape, &node->shape) &&
+                            !f->forward[node->args[1]]
+                        ? 0
+                        : 1;
+        if (!f->forward[node->args[1 - k]] &&
+            zfi_same_shape(&zfi_fuse_node(f, node->args[k])->shape, &node->shape))
+            args[count++] = node->args[1 - k], x = node->args[k];
+    }
+    if (zfi_used_once(f, x, ZF_OP_scale))
+        scale = zfi_fuse_node(f, x)->attributes[0].f, x = zfi_fuse_node(f, x)->args[0];
+    if (x == zfi_fuse_node(f, id)->args[0]) return 0;
+    args[0] = x;
+    return zfi_append_op(f->graph, ZF_OP_masked_softmax, args, count,
+                         zfi_with({.f = 0}, {.i = 0}, {.f = scale}));
+}
+
+/* The dropout behind it. */
+static int32_t zfi_fuse_softmax_dropout(zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id), *softmax;
+    if (node->op != ZF_OP_dropout || !zfi_used_once(f, node->args[0], ZF_OP_masked_softmax))
+        return 0;
+    softmax = zfi_fuse_node(f, node->args[0]);
+    if (softmax->attributes[0].f > 0) return 0;
+    return zfi_append_op(
+        f->graph, ZF_OP_masked_softmax, softmax->args, softmax->arg_count,
+        zfi_with(node->attributes[0], node->attributes[1], softmax->attributes[2]));
 }
 
 /* ------------------------------------------------------------------------------ LayerNorm */
@@ -375,6 +514,10 @@ static int32_t zfi_made_again(zfi_fuser *f, int32_t id)
             node.attributes[0].i == ZFI_SILU)
             return zfi_activated_again(f, id);
         return 0;
+    case ZF_OP_masked_softmax:
+        if (node.attributes[0].f == 0) return 0;
+        return zfi_append_nodes(g, dropout, zfi_with(node.attributes[0], node.attributes[1]),
+                                zfi_saved_above(f, id));
     case ZF_OP_residual_norm: gamma = 2; /* fall through */
     case ZF_OP_embed_norm:
         again = zfi_append_nodes(g, affine, NULL, zfi_saved_above(f, id), node.args[gamma],
@@ -409,15 +552,20 @@ static const struct zfi_fusion {
     int phases;
     zfi_rewrite *rewrite;
     void (*prepare)(zfi_fuser *); /* or NULL */
+    void (*whole)(zf_graph *);    /* or NULL: instead of a sweep */
 } zfi_fusions[] = {
-    {"linear", ZFI_FORWARD, zfi_fuse_bias, NULL},
-    {"linear", ZFI_FORWARD, zfi_fuse_activation, NULL},
-    {"qkv", ZFI_FORWARD, zfi_fuse_siblings, zfi_find_siblings},
-    {"norm", ZFI_FORWARD, zfi_fuse_norm, NULL},
-    {"embedding", ZFI_FORWARD, zfi_fuse_embedding, NULL},
-    {"embedding", ZFI_FORWARD, zfi_fuse_embedding_dropout, NULL},
-    {"head", ZFI_FORWARD, zfi_fuse_head, zfi_find_guesses},
-    {"invert", ZFI_BACKWARD, zfi_invert, zfi_find_forward},
+    {"linear", ZFI_FORWARD, zfi_fuse_bias, NULL, NULL},
+    {"linear", ZFI_FORWARD, zfi_fuse_activation, NULL, NULL},
+    {"qkv", ZFI_FORWARD, zfi_fuse_siblings, zfi_find_siblings, NULL},
+    {"attention", ZFI_FORWARD, zfi_fuse_attention, zfi_find_trained, NULL},
+    {"softmax", ZFI_FORWARD, zfi_fuse_softmax, zfi_find_trained, NULL},
+    {"softmax", ZFI_FORWARD, zfi_fuse_softmax_dropout, NULL, NULL},
+    {"norm", ZFI_FORWARD, zfi_fuse_norm, NULL, NULL},
+    {"embedding", ZFI_FORWARD, zfi_fuse_embedding, NULL, NULL},
+    {"embedding", ZFI_FORWARD, zfi_fuse_embedding_dropout, NULL, NULL},
+    {"head", ZFI_FORWARD, zfi_fuse_head, zfi_find_guesses, NULL},
+    {"invert", ZFI_BACKWARD, zfi_invert, zfi_find_forward, NULL},
+    {"update", ZFI_BACKWARD, NULL, NULL, zfi_fuse_updates},
 };
 
 /* One name of a list that commas separate, and its length; NULL behind the last. */
@@ -546,7 +694,7 @@ ZF_API zf_status zf_fuse(zf_graph *g, const zf_fuse_desc *desc)
     phase = g->stages & ZFI_STAGE_GRADIENTS ? ZFI_BACKWARD : ZFI_FORWARD;
     for (int32_t k = 0; k < ZFI_COUNT(zfi_fusions) && !g->error.status && !g->memory.failed; k++)
         if ((zfi_fusions[k].phases & phase) && !zfi_names(without, zfi_fusions[k].name))
-            zfi_fuse_sweep(g, &zfi_fusions[k]);
+            zfi_fusions[k].whole ? zfi_fusions[k].whole(g) : zfi_fuse_sweep(g, &zfi_fusions[k]);
     g->scope = scope;
     if (g->memory.failed) return zfi_graph_nomem(g);
     return zfi_leave(g, 0);

@@ -57,9 +57,9 @@
  *
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
- * Rewrite. Passes in their order: zf_precision; zf_autograd; zf_simplify; zf_clip; one of zf_sgd, zf_adamw,
- * zf_lamb; zf_zero; zf_prefetch. zf_graph_print shows the graph between any two of them, one node
- * per line:
+ * Rewrite. Passes in their order: zf_fuse; zf_precision; zf_autograd; zf_simplify; zf_clip; one of
+ * zf_sgd, zf_adamw, zf_lamb; zf_fuse again; zf_zero; zf_prefetch. zf_graph_print shows the graph
+ * between any two of them, one node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -131,7 +131,7 @@ typedef enum zf_status {
     ZF_ERR_MISMATCH, /* state that belongs to another model, graph or plan */
     ZF_ERR_BACKEND,  /* a device or its library failed */
     ZF_ERR_COMM,     /* ranks that do not come, or do not agree */
-    ZF_ERR_NAN       /* a loss that is not a finite number */
+    ZF_ERR_NAN       /* a loss, or gradients at the least scale, that are not finite */
 } zf_status;
 
 /* The name of a status: "ok", "out of memory", ... Never NULL. */
@@ -289,7 +289,7 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(adamw, 6, 8, "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v scaled:b",      \
       ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
     X(lamb_update, 5, 7,                                                                           \
-      "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v scaled:b", ZF_OP_MUTATES)                                                                               \
+      "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v scaled:b", ZF_OP_MUTATES)    \
     X(lamb_apply, 5, 6, "least:f most:f world:i blocks:l", ZF_OP_EFFECT | ZF_OP_MUTATES)
 
 #define ZF_MAX_OPERANDS   65535
@@ -548,19 +548,19 @@ ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);
  * A pass rewrites the graph, checks that it comes at its turn, and verifies what it made. Node ids
  * are never renumbered. All return ZF_OK or the graph's first error. */
 
-/* Mixed precision (Micikevicius et al. 2018): a graph of f32 computes in bf16 or f16. Parameters get
- * that dtype, and optimizers update f32 master weights beside them; so do activations. Losses and
- * their weights, statistics, and what the program writes and reads besides parameters stay f32.
+/* Mixed precision (Micikevicius et al. 2018): a graph of f32 computes in bf16 or f16. Parameters and
+ * activations get that dtype, and zf_adamw and zf_lamb update f32 master weights beside it. Losses
+ * and their weights, statistics, and what the program writes and reads besides parameters stay f32.
  * Products add in f32 in any case.
  *
  * With a loss scale, gradients are those of the loss times a number, which keeps small ones from
  * being rounded to zero in f16. zf_clip and the optimizers take it out again, in f32. A step in
  * which a gradient is not finite, on any rank, is skipped: parameters and optimizer states stay as
- * they are. The scale is then divided by `factor`, but the first hysteresis - 1 times left alone; at
- * min_scale it is the step's error, ZF_ERR_NAN. It is multiplied by `factor` when window steps
- * behind the first since the last overflow have been good, which also restores the hysteresis.
- * Outputs "loss_scale" and "skipped_steps" (i64) say what became of it; they are states, which
- * checkpoints hold. Gradients that are read (zf_gradient) have the scale in them.
+ * they are. The scale is then divided by `factor`, though only by the hysteresis-th overflow and
+ * those after it; at min_scale that is the step's error, ZF_ERR_NAN. It is multiplied by `factor`
+ * whenever `window` good steps follow the first since the last overflow, which also restores the
+ * hysteresis. Outputs "loss_scale" and "skipped_steps" (i64) say what became of it; they are
+ * states, which checkpoints hold. Gradients that are read (zf_gradient) have the scale in them.
  *
  * Requires: zf_autograd not run yet; before or after zf_fuse. desc NULL: nothing. */
 typedef struct zf_precision_desc {

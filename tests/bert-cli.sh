@@ -93,6 +93,9 @@ check 'save-cost without a measurement' \
 check 'a table of costs that is not there' \
     fails 1 'bert: cannot open none: No such file or directory' \
     "$bert" pretrain --corpus c --vocab v --prefetch 1 --cost none
+check 'scaled gradients' \
+    misused '--dump-grads writes gradients without a loss scale, so --precision f32 or bf16' \
+    pretrain --corpus c --vocab v --precision f16 --dump-grads g
 check 'gradients without a step' misused '--dump-grads needs a step, and --steps 0 makes none' \
     pretrain --corpus c --vocab v --steps 0 --dump-grads g
 check 'nothing to evaluate' \
@@ -267,6 +270,21 @@ begun() {
 }
 check 'starts from it, and evaluates alone' begun
 
+# narrow PRECISION: trains in it, says so, ends near the run in f32, goes on, is evaluated in it.
+narrow() {
+    pretrain --steps 30 --precision "$1" --save "$work/$1" --log "$work/$1.csv" \
+        --report "$work/report.json" &&
+        [ $status = 0 ] && grep -q "\"precision\": \"$1\"" "$work/report.json" || return 1
+    awk -F, 'FNR == 31 { loss[++n] = $2 } END { off = loss[1] - loss[2]
+        exit !(n == 2 && off < 0.05 && off > -0.05) }' "$work/log.csv" "$work/$1.csv" || return 1
+    pretrain --steps 30 --precision "$1" --load "$work/$1" && [ $status = 0 ] || return 1
+    grep '^held out: ' "$work/out" | sed 's/^held out: //' > "$work/narrow"
+    run "$bert" eval --load "$work/$1" --corpus "$corpus" --seq 32 --batch 4 --batches 16
+    [ $status = 0 ] && cmp "$work/out" "$work/narrow"
+}
+check 'bf16' narrow bf16
+check 'f16' narrow f16
+
 # refuses TEXT OPTIONS...: the checkpoint does not go on with these.
 refuses() {
     text=$1
@@ -280,6 +298,7 @@ differs() {
     shift 3
     refuses "$had" "$@"
 }
+check 'another precision' differs precision f32 bf16 --precision bf16
 check 'another learning rate' differs lr 0.001 0.01 --lr 0.01
 check 'another batch' differs batch 4 8 --batch 8
 check 'another sequence' differs seq 32 16 --seq 16

@@ -46,7 +46,8 @@ static void usage(FILE *out)
           "  --micro-batches=N      of a step on each rank (1)\n"
           "  --world=N              ranks (1)\n"
           "  --zero=0|1|2|3         ZeRO stage (0)\n"
-          "  --precision=f32|bf16   of parameters, activations and gradients (f32)\n"
+          "  --precision=f32|bf16|f16\n"
+          "                         of parameters, activations and gradients (f32)\n"
           "  --optimizer=adamw|lamb (adamw)\n"
           "  --clip=NORM            clip gradients by their global norm\n"
           "  --no-fuse=NAME,...     rewrites of zf_fuse that are left out, or all\n"
@@ -121,6 +122,14 @@ static bool norm(const char *text, double *out)
     return false;
 }
 
+static bool precision_of(const char *text, zf_dtype *out)
+{
+    for (int dtype = ZF_F32; dtype <= ZF_F16; dtype++)
+        if (!strcmp(text, zf_dtype_name((zf_dtype)dtype))) return *out = (zf_dtype)dtype, true;
+    misuse("--precision must be f32, bf16 or f16, not '%s'", text);
+    return false;
+}
+
 /* 0 where they are good; a status + 1 where the program ends. */
 static int read_options(int argc, char **argv, options *o)
 {
@@ -148,7 +157,7 @@ static int read_options(int argc, char **argv, options *o)
         {NULL, 0, NULL, 0},
     };
     enum { MANY = 1 << 20 };
-    bool bf16 = false, good = true;
+    bool good = true;
     int option, index = 0;
     *o = (options){
         .layers = 12, .hidden = 768, .heads = 12, .batch = 8, .world = 1, .micro_batches = 1};
@@ -165,7 +174,7 @@ static int read_options(int argc, char **argv, options *o)
         case 'k': good = number(name, text, false, 1, MANY, &o->micro_batches); break;
         case 'n': good = number(name, text, false, 1, MANY, &o->world); break;
         case 'z': good = number(name, text, false, 0, 3, &o->zero); break;
-        case 'p': good = choice(name, text, "f32", "bf16", &bf16); break;
+        case 'p': good = precision_of(text, &o->dtype); break;
         case 'o': good = choice(name, text, "adamw", "lamb", &o->lamb); break;
         case 'c': good = norm(text, &o->clip); break;
         case 'u': good = number(name, text, true, 1, INT64_MAX / 2, &o->bucket); break;
@@ -186,7 +195,6 @@ static int read_options(int argc, char **argv, options *o)
         return misuse("--heads must divide --hidden, %lld, not be %lld", (long long)o->hidden,
                       (long long)o->heads) +
                1;
-    if (bf16) o->dtype = ZF_BF16;
     if (!o->vocab) o->vocab = o->gpt ? 50257 : 30522;
     if (!o->seq) o->seq = o->gpt ? 1024 : 128;
     return 0;
@@ -196,7 +204,7 @@ static int read_options(int argc, char **argv, options *o)
 
 /* Added to the scores: 0 for keys up to the query, so far below for those behind it that their
  * softmax is 0: [T, T]. */
-static zf_tensor causal_bias(zf_graph *g, int64_t tokens, zf_dtype dtype)
+static zf_tensor causal_bias(zf_graph *g, int64_t tokens)
 {
     double *at = malloc((size_t)tokens * sizeof *at);
     zf_tensor query, key, bias;
@@ -204,8 +212,8 @@ static zf_tensor causal_bias(zf_graph *g, int64_t tokens, zf_dtype dtype)
     for (int64_t t = 0; t < tokens; t++) at[t] = (double)t;
     query = zf_values(g, ZF_I32, ZF_SHAPE(tokens, 1), at);
     key = zf_values(g, ZF_I32, ZF_SHAPE(1, tokens), at);
-    bias = zf_where(zf_less(query, key), zf_constant(g, dtype, ZF_SCALAR, -1e9),
-                    zf_constant(g, dtype, ZF_SCALAR, 0));
+    bias = zf_where(zf_less(query, key), zf_constant(g, ZF_F32, ZF_SCALAR, -1e9),
+                    zf_constant(g, ZF_F32, ZF_SCALAR, 0));
     free(at);
     return bias;
 }
@@ -216,15 +224,14 @@ static zf_tensor build_gpt(zf_graph *g, const options *o)
 {
     const zf_nn_encoder_desc block = {
         .heads = o->heads, .dropout = 0.1, .attention_dropout = 0.1, .eps = 1e-5, .pre_norm = true};
-    const zf_nn_embedding_desc table = {.dtype = o->dtype};
     zf_shape shape = ZF_SHAPE(o->batch, o->seq);
     zf_tensor ids = zf_input(g, "input_ids", ZF_I32, shape),
               labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(o->batch * o->seq)),
               weight = zf_input(g, "weight", ZF_F32, ZF_SCALAR);
-    zf_tensor words = zf_nn_embedding_table(g, "wte", o->vocab, o->hidden, &table),
-              places = zf_nn_embedding_table(g, "wpe", o->seq, o->hidden, &table);
+    zf_tensor words = zf_nn_embedding_table(g, "wte", o->vocab, o->hidden, NULL),
+              places = zf_nn_embedding_table(g, "wpe", o->seq, o->hidden, NULL);
     zf_tensor x = zf_dropout(zf_add(zf_embedding(words, ids), places), 0.1),
-              bias = causal_bias(g, o->seq, o->dtype);
+              bias = causal_bias(g, o->seq);
     for (int64_t k = 0; k < o->layers; k++) {
         zf_push(g, "h.%lld", (long long)k);
         x = zf_nn_encoder_block(x, bias, &block);
@@ -233,7 +240,7 @@ static zf_tensor build_gpt(zf_graph *g, const options *o)
     x = zf_reshape(zf_nn_layer_norm(x, "ln_f", 1e-5), ZF_SHAPE(o->batch * o->seq, o->hidden));
     zf_push(g, "lm_head");
     x = zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
-    x = zf_cross_entropy(o->dtype == ZF_F32 ? x : zf_cast(x, ZF_F32), labels, weight);
+    x = zf_cross_entropy(x, labels, weight);
     zf_pop(g);
     return x;
 }
@@ -250,8 +257,7 @@ static zf_tensor build_bert(zf_graph *g, const options *o)
                      .eps = 1e-12,
                      .dropout = 0.1,
                      .attention_dropout = 0.1,
-                     .std = 0.02,
-                     .dtype = o->dtype};
+                     .std = 0.02};
     bert_shape s = {o->batch, o->seq, o->batch * ((o->seq * 20 + 127) / 128)};
     return bert_build(g, &c, &s, false).loss;
 }
@@ -299,6 +305,7 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
     zf_tensor lr = zf_graph_find(g, "lr");
     if (!lr.id) lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
     fuse(g, o);
+    zf_precision(g, &(zf_precision_desc){.dtype = o->dtype});
     zf_autograd(g, loss);
     zf_simplify(g);
     if (o->clip > 0) zf_clip(g, o->clip);

@@ -4,6 +4,14 @@
 #include <stdio.h>
 #include <string.h>
 
+zf_dtype bert_checkpoint_precision(const char *path)
+{
+    char note[8] = "f32";
+    zf_error none;
+    (void)zf_checkpoint_note(path, "precision", note, sizeof note, &none);
+    return !strcmp(note, "bf16") ? ZF_BF16 : !strcmp(note, "f16") ? ZF_F16 : ZF_F32;
+}
+
 bool bert_checkpoint_open(bert_session *s, const char *path, bert_config *config,
                           const bert_shape *shape, int64_t threads, zf_error *error)
 {
@@ -13,6 +21,7 @@ bool bert_checkpoint_open(bert_session *s, const char *path, bert_config *config
     snprintf(file, sizeof file, "%s/config.json", path);
     if (!bert_config_load(file, config, error)) return false;
     d.config = *config;
+    d.dtype = bert_checkpoint_precision(path);
     if (!bert_session_open(s, &d, error)) return false;
     status = zf_load(s->program, path, &(zf_load_desc){.params_only = true});
     if (!status) return true;

@@ -25,6 +25,9 @@ int bert_usage_error(char **argv, const char *text);
 /* Prints "bert: ..." to the standard error; returns EXIT_FAILED. */
 __attribute__((format(printf, 1, 2))) int bert_error(const char *format, ...);
 
+/* What a checkpoint was trained in: f32 where it does not say. */
+zf_dtype bert_checkpoint_precision(const char *path);
+
 /* The text and its split, and examples of one of the splits. */
 typedef struct bert_text {
     bert_vocab *vocab;

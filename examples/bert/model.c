@@ -102,7 +102,7 @@ zf_json_writer *bert_config_json(const bert_config *c)
 static zf_tensor embed(zf_graph *g, const bert_config *c, const bert_shape *s, const bert_model *m,
                        zf_tensor words)
 {
-    zf_nn_embedding_desc table = {.std = c->std, .dtype = c->dtype};
+    zf_nn_embedding_desc table = {.std = c->std};
     zf_tensor positions, types, x;
     zf_push(g, "embeddings");
     positions = zf_nn_embedding_table(g, "position_embeddings", c->positions, c->hidden, &table);
@@ -116,18 +116,11 @@ static zf_tensor embed(zf_graph *g, const bert_config *c, const bert_shape *s, c
 
 /* Added to the scores: 0 where there is a token, so far below where there is none that its softmax
  * is 0: [B, 1, 1, T]. */
-static zf_tensor mask_bias(zf_graph *g, const bert_config *c, const bert_shape *s,
-                           const bert_model *m)
+static zf_tensor mask_bias(zf_graph *g, const bert_shape *s, const bert_model *m)
 {
     zf_tensor mask = zf_reshape(m->attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
-    return zf_where(mask, zf_constant(g, c->dtype, ZF_SCALAR, 0),
-                    zf_constant(g, c->dtype, ZF_SCALAR, -1e9));
-}
-
-/* Losses are of f32. */
-static zf_tensor widened(zf_tensor x)
-{
-    return zf_tensor_dtype(x) == ZF_F32 ? x : zf_cast(x, ZF_F32);
+    return zf_where(mask, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
+                    zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
 }
 
 /* The masked-language head over the labelled positions: logits [P, vocab] by the tied word
@@ -141,9 +134,9 @@ static zf_tensor predict(zf_graph *g, const bert_config *c, const bert_shape *s,
     x = zf_nn_layer_norm(zf_gelu(zf_nn_linear(x, "transform.dense", c->hidden, &linear)),
                          "transform.LayerNorm", c->eps);
     x = zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
-    x = zf_add(x, zf_param(g, "bias", ZF_SHAPE(c->vocab), &(zf_param_desc){.dtype = c->dtype}));
+    x = zf_add(x, zf_param(g, "bias", ZF_SHAPE(c->vocab), NULL));
     zf_pop(g);
-    return widened(x);
+    return x;
 }
 
 /* Labelled positions whose best guess is the label. Ignored ones have the label -100, which no
@@ -180,10 +173,10 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const bert_shape *s, bo
     zf_push(g, "bert");
     zf_push(g, "embeddings");
     words = zf_nn_embedding_table(g, "word_embeddings", c->vocab, c->hidden,
-                                  &(zf_nn_embedding_desc){.std = c->std, .dtype = c->dtype});
+                                  &(zf_nn_embedding_desc){.std = c->std});
     zf_pop(g);
     x = embed(g, c, s, &m, words);
-    bias = mask_bias(g, c, s, &m);
+    bias = mask_bias(g, s, &m);
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "encoder.layer.%lld", (long long)i);
         x = zf_nn_encoder_block(x, bias, &block);
@@ -194,7 +187,7 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const bert_shape *s, bo
     zf_pop(g);
 
     m.mlm_logits = predict(g, c, s, &m, words, x);
-    nsp_logits = widened(zf_nn_linear(first, "cls.seq_relationship", 2, &linear));
+    nsp_logits = zf_nn_linear(first, "cls.seq_relationship", 2, &linear);
     m.mlm_loss = zf_output(zf_cross_entropy(m.mlm_logits, m.labels, m.mlm_weight), "mlm_loss");
     m.nsp_loss =
         zf_output(zf_cross_entropy(nsp_logits, m.next_sentence_label, m.nsp_weight), "nsp_loss");
@@ -254,6 +247,31 @@ const char *bert_shape_text(char text[BERT_SHAPE_TEXT], zf_shape shape)
     return text;
 }
 
+/* The master weights of a parameter, the invalid tensor where it has none. */
+static zf_tensor master_of(zf_tensor param)
+{
+    static const char *const kinds[] = {"adamw.master", "lamb.master"};
+    zf_tensor master = {param.graph, 0};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds && !zf_valid(master); k++) {
+        char name[400];
+        snprintf(name, sizeof name, "%s/%s", kinds[k], zf_tensor_name(param));
+        master = zf_graph_find(param.graph, name);
+    }
+    return master;
+}
+
+/* Writes f32 values, rounded to the dtype of the parameter; its master weights are not rounded. */
+static zf_status write_values(zf_program *p, zf_tensor param, const float *values, void *room)
+{
+    zf_tensor master = master_of(param);
+    zf_status status;
+    zf_convert(room, zf_tensor_dtype(param), values, ZF_F32,
+               (size_t)zf_shape_count(zf_tensor_shape(param)));
+    status = zf_write(p, param, room, zf_tensor_bytes(param));
+    if (!status && zf_valid(master)) status = zf_write(p, master, values, zf_tensor_bytes(master));
+    return status;
+}
+
 static zf_status import_tensor(zf_program *p, zf_safetensors *file, int32_t at, zf_tensor param,
                                const char *path, zf_error *error)
 {
@@ -271,12 +289,12 @@ static zf_status import_tensor(zf_program *p, zf_safetensors *file, int32_t at, 
     if (!e->readable || e->dtype > ZF_F64)
         return fail(error, ZF_ERR_DTYPE, "%s: %s is %s; F32, F64, BF16 or F16 is needed", path,
                     e->name, e->dtype_name);
-    data = malloc(e->bytes + 1);
+    data = malloc((e->bytes > zf_tensor_bytes(param) ? e->bytes : zf_tensor_bytes(param)) + 1);
     values = malloc((count + 1) * sizeof *values);
     status = data && values ? zf_safetensors_read(file, at, data, e->bytes, error)
                             : fail(error, ZF_ERR_NOMEM, "out of memory");
     if (!status) zf_convert(values, ZF_F32, data, e->dtype, count);
-    if (!status && (status = zf_write(p, param, values, count * sizeof *values)))
+    if (!status && (status = write_values(p, param, values, data)))
         fail(error, status, "%s", zf_program_error(p));
     free(data);
     free(values);

@@ -8,7 +8,6 @@
 typedef struct bert_config {
     int64_t vocab, hidden, layers, heads, intermediate, positions, types;
     double eps, dropout, attention_dropout, std;
-    zf_dtype dtype; /* of parameters and activations; the losses are f32 */
 } bert_config;
 
 /* One of tiny, mini, small, medium, base, large, or the path of a Hugging Face config.json. False
@@ -38,14 +37,15 @@ typedef struct bert_model {
     zf_tensor mlm_logits; /* [P, vocab]; an output when `keep_logits` */
 } bert_model;
 
-/* Builds the forward graph. A mistake is the graph's error. */
+/* Builds the forward graph, in f32. A mistake is the graph's error. */
 bert_model bert_build(zf_graph *g, const bert_config *config, const bert_shape *shape,
                       bool keep_logits);
 
 /* Reads every parameter from a safetensors file with Hugging Face names. LayerNorm's gamma and
  * beta, a missing "bert." prefix and a decoder that is present though tied are accepted; a
  * parameter that is missing (but for the heads, which then keep their first values and are counted
- * in *fresh) or of another shape is an error that names it. */
+ * in *fresh) or of another shape is an error that names it. Parameters of bf16 or f16 are rounded,
+ * their master weights are not. */
 zf_status bert_import(zf_program *program, zf_graph *g, const char *path, int *fresh,
                       zf_error *error);
 

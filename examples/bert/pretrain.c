@@ -93,7 +93,8 @@ static bool write_report(bert_run *r)
 {
     const bert_job *job = r->job;
     const bert_settings *o = &job->o;
-    zf_program_info info = zf_program_info_of(r->session.program);
+    bert_session *s = &r->session;
+    zf_program_info info = zf_program_info_of(s->program);
     const bert_log_row *last = r->log.count ? &r->log.rows[r->log.count - 1] : NULL;
     zf_json_writer *w = zf_json_writer_new(2, NULL);
     zf_status status;
@@ -107,6 +108,10 @@ static bool write_report(bert_run *r)
     zf_json_put_key(w, "zero"), zf_json_put_int(w, o->zero);
     zf_json_put_key(w, "micro_batches"), zf_json_put_int(w, o->micro_batches);
     zf_json_put_key(w, "threads"), zf_json_put_int(w, o->threads);
+    zf_json_put_key(w, "precision");
+    zf_json_put_string(w, zf_dtype_name((zf_dtype)o->precision));
+    if (o->precision == ZF_F16)
+        zf_json_put_key(w, "skipped_steps"), zf_json_put_int(w, bert_session_skipped(s));
     zf_json_put_key(w, "predicted_peak_bytes"), zf_json_put_int(w, (int64_t)info.peak_bytes);
     zf_json_put_key(w, "allocated_peak_bytes"), zf_json_put_int(w, (int64_t)info.allocated_bytes);
     zf_json_put_key(w, "live_peak_bytes"), zf_json_put_int(w, (int64_t)info.live_bytes);
@@ -357,6 +362,7 @@ static bool begin(bert_run *r)
                            .weight_decay = o->weight_decay,
                            .clip = o->clip,
                            .no_fuse = o->no_fuse,
+                           .dtype = (zf_dtype)o->precision,
                            .keep_gradients = o->dump_grads != NULL};
     int fresh;
     if (!bert_session_open(&r->session, &d, &r->error)) return false;
@@ -413,6 +419,8 @@ static const char *contradiction(const bert_settings *o)
     if (o->cost && o->prefetch < 0)
         return "--cost decides when --prefetch gathers: --prefetch BYTES";
     if (o->save_cost && !measures(o)) return "--save-cost saves what --cost measure measures";
+    if (o->dump_grads && o->precision == ZF_F16)
+        return "--dump-grads writes gradients without a loss scale, so --precision f32 or bf16";
     if (o->dump_grads && !o->steps) return "--dump-grads needs a step, and --steps 0 makes none";
     if (o->corpus && !o->steps && !o->eval_batches)
         return "--steps 0 only evaluates, and --eval-batches 0 leaves nothing to evaluate";
@@ -481,6 +489,8 @@ int bert_command_pretrain(int argc, char **argv)
         {"cost", OPTION_TEXT, "FILE|measure", &o->cost, 0, 0,
          "rates by which it is decided when to gather; measure: of this machine"},
         {"save-cost", OPTION_TEXT, "FILE", &o->save_cost, 0, 0, "what --cost measure has measured"},
+        {"precision", OPTION_CHOICE, "f32|bf16|f16", &o->precision, 0, 0,
+         "of the computation; bf16 and f16 over f32 master weights, f16 with a loss scale"},
         {"no-fuse", OPTION_TEXT, "NAME,...", &o->no_fuse, 0, 0,
          "rewrites of zf_fuse that are left out, or all"},
         {"deadline", OPTION_NUMBER, "SECONDS", &o->deadline, 0.001, 1e6,

@@ -8,7 +8,7 @@
 
 static const char *const optimizer_names[] = {"adamw", "lamb", "sgd"}; /* by bert_optimizer */
 
-enum { SETTINGS = 14, NOTES, SETTING_TEXT = 64 };
+enum { SETTINGS = 15, NOTES, SETTING_TEXT = 64 };
 
 /* The settings that must be equal for a run to go on with the same bits, as notes of its
  * checkpoint; behind them how many parts a global batch has, which may change. `text` holds the
@@ -34,6 +34,7 @@ static void setting_notes(const bert_run *r, zf_note notes[NOTES], char text[NOT
         {"weight-decay", NULL, o->weight_decay},
         {"clip", NULL, o->clip},
         {"dropout", NULL, job->config.dropout},
+        {"precision", zf_dtype_name((zf_dtype)o->precision), 0},
         {"corpus", job->text.corpus ? NULL : "none",
          job->text.corpus ? (double)job->text.corpus->tokens : 0},
         {"parts", NULL, (double)bert_job_parts(job)},
@@ -117,7 +118,10 @@ bool bert_run_resume(bert_run *r)
     zf_status status;
     setting_notes(r, notes, text);
     for (int i = 0; i < SETTINGS; i++) {
-        if (zf_checkpoint_note(o->load, notes[i].key, saved, sizeof saved, &r->error)) return false;
+        if (!strcmp(notes[i].key, "precision"))
+            snprintf(saved, sizeof saved, "%s", zf_dtype_name(bert_checkpoint_precision(o->load)));
+        else if (zf_checkpoint_note(o->load, notes[i].key, saved, sizeof saved, &r->error))
+            return false;
         if (strcmp(saved, notes[i].value)) return refuse(r, &notes[i], saved);
     }
     snprintf(path, sizeof path, "%s/config.json", o->load);

@@ -12,7 +12,7 @@ typedef struct bert_settings {
         *dump, *dump_grads, *cost, *save_cost, *no_fuse;
     int64_t seq, masked, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
         save_every;
-    int64_t ranks, zero, micro_batches, bucket, prefetch;
+    int64_t ranks, zero, micro_batches, bucket, prefetch, precision;
     double lr, end_lr, weight_decay, clip, dropout, deadline;
     bool cased, quiet;
 } bert_settings;

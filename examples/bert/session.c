@@ -21,6 +21,7 @@ static void fuse(zf_graph *g, const bert_session_desc *d)
 void bert_training_passes(zf_graph *g, const bert_model *m, const bert_session_desc *d)
 {
     fuse(g, d);
+    zf_precision(g, &(zf_precision_desc){.dtype = d->dtype});
     zf_autograd(g, m->loss);
     zf_simplify(g);
     for (int32_t i = 0; i < zf_param_count(g) && d->keep_gradients; i++) {
@@ -36,6 +37,14 @@ void bert_training_passes(zf_graph *g, const bert_model *m, const bert_session_d
     if (d->optimizer == BERT_SGD)
         zf_sgd(g, m->lr, &(zf_sgd_desc){.momentum = 0.9, .weight_decay = d->weight_decay});
     fuse(g, d);
+}
+
+int64_t bert_session_skipped(bert_session *s)
+{
+    int64_t steps = 0;
+    zf_tensor skipped = zf_graph_find(s->graph, "skipped_steps");
+    if (zf_valid(skipped)) (void)zf_read(s->program, skipped, &steps, sizeof steps);
+    return steps;
 }
 
 /* One rank's step becomes that of each. */
@@ -64,7 +73,8 @@ static void find_outputs(bert_session *s)
 bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *error)
 {
     size_t rows = (size_t)d->shape.predictions;
-    *s = (bert_session){.shape = d->shape, .sharing = d->share ? d->share->sharing : d->sharing};
+    *s = (bert_session){
+        .shape = d->shape, .sharing = d->share ? d->share->sharing : d->sharing, .dtype = d->dtype};
     s->sharing.micro_batches = d->sharing.micro_batches ? d->sharing.micro_batches : 1;
     s->rank = s->sharing.comm ? s->sharing.comm->rank : 0;
     s->world = s->sharing.comm ? s->sharing.comm->world : 1;
@@ -95,6 +105,8 @@ bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *er
     if (d->train) bert_training_passes(s->graph, &s->model, d);
     else {
         fuse(s->graph, d);
+        zf_precision(s->graph,
+                     &(zf_precision_desc){.dtype = d->share ? d->share->dtype : d->dtype});
         zf_simplify(s->graph);
     }
     if (s->units) sharing_passes(s);

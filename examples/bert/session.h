@@ -31,6 +31,7 @@ typedef struct bert_session_desc {
     bert_optimizer optimizer;
     double weight_decay, clip;
     const char *no_fuse; /* zf_fuse_desc.without; "all": no fusion; NULL: all of them */
+    zf_dtype dtype;      /* in which it computes */
     bool keep_gradients, keep_logits;
     /* Parameters, and the sharing but for micro-batches, are this session's; forward only, no
      * dropout */
@@ -45,7 +46,8 @@ typedef struct bert_session {
     bert_shape shape;
     bert_sharing sharing;
     int32_t rank, world;
-    zf_cost cost;                /* measured */
+    zf_cost cost; /* measured */
+    zf_dtype dtype;
     bool units;                  /* parameters lie in units: zf_zero was run */
     int32_t *positions, *labels; /* of the part under way, [shape.predictions] */
 } bert_session;
@@ -68,6 +70,9 @@ zf_status bert_session_feed_parts(bert_session *s, const bert_batch *global, dou
 
 /* One of the scalar outputs after a step. */
 double bert_session_scalar(bert_session *s, zf_tensor output);
+
+/* Steps that were skipped because gradients were not finite; 0 without a loss scale. */
+int64_t bert_session_skipped(bert_session *s);
 
 /* Losses of global batches 0, 1, ... of held-out examples: means over all labelled positions and
  * pairs, the same on all ranks. */

@@ -45,15 +45,17 @@ static void clock_text(char *text, size_t size, double seconds)
 static void show(bert_run *r, int64_t done)
 {
     const bert_settings *o = &r->job->o;
-    char eta[32];
+    char eta[32], also[40] = "";
+    int64_t skipped = bert_session_skipped(&r->session);
     double n = (double)(r->shown_steps ? r->shown_steps : 1), t = now(), spent = t - r->started;
     double tokens = n * (double)(o->batch * o->seq);
     int64_t here = done - r->first_step;
     clock_text(eta, sizeof eta, here ? spent / (double)here * (double)(o->steps - done) : 0);
-    printf("%sstep %lld/%lld  loss %.4f  MLM accuracy %.1f%%  %.0f tokens/s  %.0f MiB  ETA %s%s",
+    if (skipped) snprintf(also, sizeof also, "  %lld skipped", (long long)skipped);
+    printf("%sstep %lld/%lld  loss %.4f  MLM accuracy %.1f%%  %.0f tokens/s  %.0f MiB  ETA %s%s%s",
            r->terminal ? "\r\033[K" : "", (long long)done, (long long)o->steps, r->shown_loss / n,
            100 * r->shown_correct / (r->shown_labelled > 0 ? r->shown_labelled : 1),
-           tokens / (t - r->last_line), bert_peak_mib(), eta, r->terminal ? "" : "\n");
+           tokens / (t - r->last_line), bert_peak_mib(), eta, also, r->terminal ? "" : "\n");
     fflush(stdout);
     r->shown_loss = r->shown_correct = r->shown_labelled = 0;
     r->shown_steps = 0;
@@ -82,6 +84,9 @@ static bool hear(bert_run *r)
     return true;
 }
 
+/* There is a loss scale: a gradient that is not finite is a step that was skipped. */
+static bool scaled(const bert_run *r) { return r->job->o.precision == ZF_F16; }
+
 /* The row of the log, and the line where it is time for one. */
 static bool tell(bert_run *r, const bert_log_row *row, double t)
 {
@@ -91,7 +96,7 @@ static bool tell(bert_run *r, const bert_log_row *row, double t)
     r->shown_correct += bert_session_scalar(&r->session, r->session.model.mlm_correct),
         r->shown_labelled += r->batch->labelled;
     if (!bert_log_add(&r->log, row, &r->error)) return false;
-    if (o->quiet || !isfinite(row->loss) || !isfinite(row->grad_norm)) return true;
+    if (o->quiet || !isfinite(row->loss) || !(isfinite(row->grad_norm) || scaled(r))) return true;
     if (t - r->last_line > (r->terminal ? 0.5 : 10) || row->step == o->steps) show(r, row->step);
     return true;
 }
@@ -112,7 +117,7 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
                         .tokens_per_s = tokens / (t - r->last_step)};
     (void)program;
     if (!tell(r, &row, t)) return false;
-    if (!isfinite(row.loss) || !isfinite(row.grad_norm))
+    if (!isfinite(row.loss) || !(isfinite(row.grad_norm) || scaled(r)))
         return bert_run_fail(r, ZF_ERR_NAN,
                              "step %lld: loss %g, gradient norm %g; the run has diverged (a "
                              "smaller --lr or a --clip may help)",
@@ -178,7 +183,7 @@ bool bert_run_train(bert_run *r)
     status = zf_nn_train(&d);
     if (r->terminal && !o->quiet) printf("\n");
     if (!status) return !r->error.status;
-    if (status == ZF_ERR_NAN)
+    if (status == ZF_ERR_NAN && !scaled(r))
         return bert_run_fail(r, status,
                              "step %lld: the loss is not a finite number; the run has diverged (a "
                              "smaller --lr or a --clip may help)",

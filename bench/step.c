@@ -1,4 +1,5 @@
-/* One training step of BERT on made-up tokens: tokens per second, GFLOP/s, and where the time goes.
+/* One training step of BERT on made-up tokens: tokens per second, GFLOP/s, bytes by kind, and where
+ * the time goes.
  *
  *     build/bench/step --model mini --vocab 8192 --batch 16 --seq 128 --threads 2 --steps 30
  *                      [--no-fuse NAME,...] [--profile] [--json]
@@ -8,6 +9,7 @@
  * and adds up by operator. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/bert/options.h"
+#include "../examples/bert/run.h"
 #include "bench.h"
 
 static const char *const op_names[] = {"none",
@@ -25,6 +27,20 @@ static zf_status timed_launch(void *self, const zf_launch *launch)
     zf_status status = plain_launch(self, launch);
     seconds[launch->op] += bench_now() - start;
     return status;
+}
+
+/* The members "ms" (by operator) and "bytes" (by kind, the most of each). */
+static void print_members(const zf_plan *plan, int64_t steps)
+{
+    printf(", \"ms\": {");
+    for (int op = 0, n = 0; op < ZF_OP_COUNT; op++)
+        if (seconds[op] > 0)
+            printf("%s\"%s\": %.4f", n++ ? ", " : "", op_names[op],
+                   1e3 * seconds[op] / (double)steps);
+    printf("}, \"bytes\": {");
+    for (int kind = 0; kind < ZF_KINDS; kind++)
+        printf("%s\"%s\": %zu", kind ? ", " : "", zf_kind_name((zf_kind)kind), plan->most[kind]);
+    printf("}");
 }
 
 static void print_profile(int64_t steps)
@@ -46,7 +62,7 @@ int main(int argc, char **argv)
 {
     const char *model = "mini", *rest;
     int64_t vocab = 8192, threads = 2, steps = 30, optimizer = BERT_ADAMW;
-    bool profile = false, json = false;
+    bool profile = false, json = false, fusions = false;
     bert_session_desc d = {
         .train = true, .weight_decay = 0.01, .clip = 1, .seed = 1, .shape = {16, 128, 0}};
     const option_row rows[] = {
@@ -58,6 +74,7 @@ int main(int argc, char **argv)
         {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
         {"optimizer", OPTION_CHOICE, "adamw|lamb|sgd", &optimizer, 0, 0, "the update"},
         {"no-fuse", OPTION_TEXT, "NAME,...", &d.no_fuse, 0, 0, "rewrites left out, or all"},
+        {"fusions", OPTION_FLAG, NULL, &fusions, 0, 0, "print the names of the rewrites"},
         {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
@@ -75,6 +92,8 @@ int main(int argc, char **argv)
         options_print(stdout, rows);
         return result == OPTIONS_HELP ? 0 : 2;
     }
+    for (int32_t k = 0; fusions && zf_fuse_name(k); k++) puts(zf_fuse_name(k));
+    if (fusions) return 0;
     d.optimizer = (bert_optimizer)optimizer;
     d.threads = threads;
     d.shape.predictions = bench_predictions(d.shape.batch, d.shape.sequence);
@@ -97,20 +116,22 @@ int main(int argc, char **argv)
     median = bench_median(times, steps);
     tokens = (double)(d.shape.batch * d.shape.sequence);
     info = zf_program_info_of(s.program);
-    if (json)
+    if (json) {
         printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, "
                "\"gflops\": %.1f, "
-               "\"step_ms\": %.3f, \"peak_bytes\": %zu}\n",
+               "\"step_ms\": %.3f, \"peak_bytes\": %zu, \"peak_rss_bytes\": %.0f",
                model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
-               info.peak_bytes);
-    else
+               info.peak_bytes, bert_peak_mib() * 1048576);
+        print_members(&info.plan, steps);
+        puts("}");
+    } else
         printf("BERT-%s, batch %lld x %lld, %lld threads: %.0f tokens/s (best %.0f), %.1f GFLOP/s, "
                "%.2f ms, %.1f GFLOP a "
                "step, %.1f MiB\n",
                model, (long long)d.shape.batch, (long long)d.shape.sequence, (long long)threads,
                tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
                1e-9 * info.flops, (double)info.peak_bytes / 1048576);
-    if (profile) print_profile(steps);
+    if (profile && !json) print_profile(steps);
     bert_session_close(&s);
     return 0;
 }

@@ -6,6 +6,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <time.h>
 
 static inline double bench_now(void)
@@ -13,6 +14,13 @@ static inline double bench_now(void)
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* Bytes that the process had in memory at most. */
+static inline double bench_most_resident(void)
+{
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) ? 0 : 1024.0 * (double)usage.ru_maxrss;
 }
 
 static inline int bench_by_value(const void *a, const void *b)

@@ -2,14 +2,13 @@
  * the time goes.
  *
  *     build/bench/step --model mini --vocab 8192 --batch 16 --seq 128 --threads 2 --steps 30
- *                      [--no-fuse NAME,...] [--profile] [--json]
+ *                      [--precision f32|bf16|f16] [--no-fuse NAME,...] [--profile] [--json]
  *
  * The shapes and counts are those of bench/peers/torch_bert.py: 19 labelled positions in each 128
  * tokens, AdamW, dropout 0.1. Times are medians. --profile wraps the backend's launch with a clock
  * and adds up by operator. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/bert/options.h"
-#include "../examples/bert/run.h"
 #include "bench.h"
 
 static const char *const op_names[] = {"none",
@@ -61,7 +60,7 @@ static void print_profile(int64_t steps)
 int main(int argc, char **argv)
 {
     const char *model = "mini", *rest;
-    int64_t vocab = 8192, threads = 2, steps = 30, optimizer = BERT_ADAMW;
+    int64_t vocab = 8192, threads = 2, steps = 30, optimizer = BERT_ADAMW, precision = ZF_F32;
     bool profile = false, json = false, fusions = false;
     bert_session_desc d = {
         .train = true, .weight_decay = 0.01, .clip = 1, .seed = 1, .shape = {16, 128, 0}};
@@ -74,6 +73,7 @@ int main(int argc, char **argv)
         {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
         {"optimizer", OPTION_CHOICE, "adamw|lamb|sgd", &optimizer, 0, 0, "the update"},
         {"no-fuse", OPTION_TEXT, "NAME,...", &d.no_fuse, 0, 0, "rewrites left out, or all"},
+        {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
         {"fusions", OPTION_FLAG, NULL, &fusions, 0, 0, "print the names of the rewrites"},
         {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
@@ -95,6 +95,7 @@ int main(int argc, char **argv)
     for (int32_t k = 0; fusions && zf_fuse_name(k); k++) puts(zf_fuse_name(k));
     if (fusions) return 0;
     d.optimizer = (bert_optimizer)optimizer;
+    d.dtype = (zf_dtype)precision;
     d.threads = threads;
     d.shape.predictions = bench_predictions(d.shape.batch, d.shape.sequence);
     if (bert_config_load(model, &d.config, &error)) d.config.vocab = vocab;
@@ -121,7 +122,7 @@ int main(int argc, char **argv)
                "\"gflops\": %.1f, "
                "\"step_ms\": %.3f, \"peak_bytes\": %zu, \"peak_rss_bytes\": %.0f",
                model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
-               info.peak_bytes, bert_peak_mib() * 1048576);
+               info.peak_bytes, bench_most_resident());
         print_members(&info.plan, steps);
         puts("}");
     } else

@@ -286,6 +286,34 @@ static double zfi_gradient_scale(const zf_launch *own, int at)
     return own->attributes[at].i ? zfi_get(&own->args[own->arg_count], 0) : 1;
 }
 
+/* --------------------------------------------------------------------- runs of elements */
+
+/* The fast kernels are of f32. Of 16 bits they get runs that are converted in the first-level
+ * cache, so that nothing passes through memory twice. */
+
+/* Elements of the next run, of `rest` that are left. */
+static int64_t zfi_update_run(const zf_launch *l, int64_t rest)
+{
+    return l->args[0].dtype == ZF_F32 || rest < ZFI_CONVERT_RUN ? rest : ZFI_CONVERT_RUN;
+}
+
+/* Elements [at, at + n) of operand k: where they are, or of 16 bits converted to `aside`. */
+static float *zfi_update_floats(const zf_launch *l, int32_t k, int64_t at, int64_t n, float *aside)
+{
+    const zf_array *x = &l->args[k];
+    if (x->dtype == ZF_F32) return (float *)x->data + at;
+    zfi_widen(zfi_cpu_of(l)->isa, aside, x->dtype, zfi_element(x->data, x->dtype, at), n);
+    return aside;
+}
+
+/* Elements [at, at + n) of a parameter of 16 bits become `weights`, rounded. */
+static void zfi_update_parameter(const zf_launch *l, int64_t at, int64_t n, const float *weights)
+{
+    const zf_array *p = &l->args[0];
+    if (p->dtype != ZF_F32)
+        zfi_narrow(zfi_cpu_of(l)->isa, zfi_element_of(p->data, p->dtype, at), p->dtype, weights, n);
+}
+
 /* --------------------------------------------------------------------------------- sgd */
 
 static void zfi_sgd_reference(const zf_launch *l, int64_t first, int64_t last)
@@ -331,14 +359,19 @@ ZFI_KERNEL(zfi_sgd_run,
 
 static void zfi_sgd_fast(const zf_launch *l, int64_t first, int64_t last)
 {
-    float *p = l->args[0].data, *buf = l->arg_count > 3 ? l->args[3].data : NULL;
-    const float *g = l->args[1].data;
+    float *buf = l->arg_count > 3 ? l->args[3].data : NULL;
     zfi_stretch s = zfi_stretch_over(first, last);
     while (zfi_next_stretch(l, 3, l->attributes[2].f, &s))
-        zfi_sgd_run(zfi_cpu_of(l)->isa, p + s.first, g + s.first, buf ? buf + s.first : NULL,
-                    (float)zfi_gradient_scale(l, 6), (float)zfi_get(&l->args[2], 0),
-                    (float)l->attributes[0].f, l->attributes[1].i, (float)s.decay,
-                    s.last - s.first);
+        for (int64_t at = s.first, n; at < s.last; at += n) {
+            float of_p[ZFI_CONVERT_RUN], of_g[ZFI_CONVERT_RUN], *p;
+            n = zfi_update_run(l, s.last - at);
+            p = zfi_update_floats(l, 0, at, n, of_p);
+            zfi_sgd_run(zfi_cpu_of(l)->isa, p, zfi_update_floats(l, 1, at, n, of_g),
+                        buf ? buf + at : NULL, (float)zfi_gradient_scale(l, 6),
+                        (float)zfi_get(&l->args[2], 0), (float)l->attributes[0].f,
+                        l->attributes[1].i, (float)s.decay, n);
+            zfi_update_parameter(l, at, n, p);
+        }
 }
 
 static zf_status zfi_cpu_sgd(const zf_launch *l)
@@ -346,7 +379,7 @@ static zf_status zfi_cpu_sgd(const zf_launch *l)
     zf_launch own = zfi_without_scale(l, 6);
     if (zfi_gradient_scale(&own, 6) < 0) return ZF_OK;
     zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN,
-              zfi_fast(l) ? zfi_sgd_fast : zfi_sgd_reference);
+              zfi_fast_or_half(l) ? zfi_sgd_fast : zfi_sgd_reference);
     return ZF_OK;
 }
 
@@ -469,18 +502,25 @@ ZFI_KERNEL(zfi_adam_run,
 
 static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
 {
-    float *p = l->args[0].data, *m = l->args[2].data, *v = l->args[3].data, *u = l->out.data;
-    const float *g = l->args[1].data;
+    bool adamw = l->op == ZF_OP_adamw;
+    int32_t weights = (int32_t)(zfi_weights(l, adamw ? 6 : 5) - l->args);
+    float *m = l->args[2].data, *v = l->args[3].data, *u = l->out.data;
     zfi_adam a = zfi_adam_of(l);
-    double lr = l->op == ZF_OP_adamw ? zfi_get(&l->args[4], 0) : 1;
+    double lr = adamw ? zfi_get(&l->args[4], 0) : 1;
     zfi_stretch s = zfi_stretch_over(first, last);
     zfi_clear_update(l, first, last);
     while (zfi_next_stretch(l, 4, l->attributes[3].f, &s)) {
-        double keep = l->op == ZF_OP_adamw ? 1 - lr * s.decay : s.decay;
-        zfi_adam_run(zfi_cpu_of(l)->isa, l->op == ZF_OP_adamw ? NULL : u + s.first, p + s.first,
-                     g + s.first, m + s.first, v + s.first, (float)a.scale, (float)a.beta1,
-                     (float)(1 - a.beta1), (float)a.beta2, (float)(1 - a.beta2), (float)a.of_root,
-                     (float)a.eps, (float)keep, (float)(lr * a.of_m), s.last - s.first);
+        double keep = adamw ? 1 - lr * s.decay : s.decay;
+        for (int64_t at = s.first, n; at < s.last; at += n) {
+            float of_p[ZFI_CONVERT_RUN], of_g[ZFI_CONVERT_RUN], *p;
+            n = zfi_update_run(l, s.last - at);
+            p = zfi_update_floats(l, weights, at, n, of_p);
+            zfi_adam_run(zfi_cpu_of(l)->isa, adamw ? NULL : u + at, p,
+                         zfi_update_floats(l, 1, at, n, of_g), m + at, v + at, (float)a.scale,
+                         (float)a.beta1, (float)(1 - a.beta1), (float)a.beta2, (float)(1 - a.beta2),
+                         (float)a.of_root, (float)a.eps, (float)keep, (float)(lr * a.of_m), n);
+            if (adamw) zfi_update_parameter(l, at, n, p);
+        }
     }
 }
 
@@ -499,7 +539,8 @@ static zf_status zfi_cpu_adam(const zf_launch *l, const char *name, zfi_range_ta
                         "%s: the step, operand %d, is %lld; it counts updates from 1, so it "
                         "must be advanced before",
                         name, (int)(zfi_adam_step(l) - l->args), (long long)t);
-    zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast(l) ? zfi_adam_fast : reference);
+    zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN,
+              zfi_fast_or_half(l) ? zfi_adam_fast : reference);
     return ZF_OK;
 }
 
@@ -540,17 +581,23 @@ static void zfi_lamb_apply_reference(const zf_launch *l, int64_t first, int64_t 
 /* p -= rate u is sgd's step. */
 static void zfi_lamb_apply_fast(const zf_launch *l, int64_t first, int64_t last)
 {
-    float *p = l->args[0].data;
+    int32_t weights = (int32_t)(zfi_weights(l, 5) - l->args);
     const float *u = l->args[1].data;
     zfi_stretch s = zfi_stretch_over(first, last);
     while (zfi_next_stretch(l, 2, 0, &s))
-        zfi_sgd_run(zfi_cpu_of(l)->isa, p + s.first, u + s.first, NULL, 1,
-                    (float)zfi_lamb_rate(l, s.index), 0, false, 0, s.last - s.first);
+        for (int64_t at = s.first, n; at < s.last; at += n) {
+            float of_p[ZFI_CONVERT_RUN], *p;
+            n = zfi_update_run(l, s.last - at);
+            p = zfi_update_floats(l, weights, at, n, of_p);
+            zfi_sgd_run(zfi_cpu_of(l)->isa, p, u + at, NULL, 1, (float)zfi_lamb_rate(l, s.index), 0,
+                        false, 0, n);
+            zfi_update_parameter(l, at, n, p);
+        }
 }
 
 static zf_status zfi_cpu_lamb_apply(const zf_launch *l)
 {
     zfi_split(l, zfi_count(&l->args[0]), ZFI_GRAIN,
-              zfi_fast(l) ? zfi_lamb_apply_fast : zfi_lamb_apply_reference);
+              zfi_fast_or_half(l) ? zfi_lamb_apply_fast : zfi_lamb_apply_reference);
     return ZF_OK;
 }

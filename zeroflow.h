@@ -631,8 +631,19 @@ ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc
 
 /* Merges nodes into ones that do their work at once, with less memory and traffic: before
  * zf_autograd what the forward pass is made of, whose gradients then come with it; called once more
- * behind the optimizer, what these have made. Each rewrite has a name and can be left out. desc
- * NULL: all. */
+ * behind the optimizer, what these have made. Each rewrite has a name and can be left out:
+ *
+ *     linear     product, bias, activation
+ *     qkv        projections of one input, as one product with weights that are neighbours in memory
+ *     attention  products, mask, softmax and dropout, online: no matrix of tokens by tokens
+ *     softmax    scale, mask, softmax and dropout, where `attention` has not taken them
+ *     norm       bias, dropout, residual and LayerNorm
+ *     embedding  word, type and position embeddings, LayerNorm and dropout
+ *     head       logits, cross-entropy and best guesses, in tiles: the logits never exist whole
+ *     invert     the backward pass makes activations and results of LayerNorm again
+ *     update     clipping and update
+ *
+ * passes/fuse.c says what each makes of what, and whether the bits stay. desc NULL: all. */
 typedef struct zf_fuse_desc {
     const char *without; /* names of rewrites not to be done, separated by commas; NULL: none */
 } zf_fuse_desc;

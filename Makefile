@@ -35,10 +35,12 @@ FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
 EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 BENCHES  = $(patsubst %.c,%,$(wildcard bench/*.c))
-# What programs and tests share: the sample BERT without its main, the passes by name of zf-opt.
-PARTS    = $(filter-out %/main.c %/sentences.c,$(wildcard examples/bert/*.c)) $(wildcard tools/pass.c)
+# What programs and tests share: the samples without their main, the passes by name of zf-opt.
+SAMPLES  = bert
+PARTS    = $(filter-out %/main.c %/sentences.c, \
+             $(wildcard $(SAMPLES:%=examples/%/*.c) examples/common/*.c)) $(wildcard tools/pass.c)
 
-all: build/bert $(TOOLS:%=build/%) $(EXAMPLES:%=build/%) ## build the programs (the default)
+all: $(SAMPLES:%=build/%) $(TOOLS:%=build/%) $(EXAMPLES:%=build/%) ## build the programs (the default)
 
 # ------------------------------------------------------------------------------------- variants
 # A variant is a folder under build/ where the same sources are built in another way.
@@ -68,7 +70,7 @@ MPICC := $(shell command -v mpicc)
 ifneq ($(MPICC),)
 MPI = build/obj/mpi/examples/bert/mpi.o build/obj/mpi/zeroflow_mpi.o
 build/bert build/bench/overlap: private override CC = $(MPICC)
-build/bench/overlap: $(MPI)
+build/bert build/bench/overlap: $(MPI)
 build/mpi/%:     private override CC = $(MPICC)
 build/obj/mpi/%: private override CC = $(MPICC)
 build/obj/mpi/%: private MODE = -DBERT_MPI
@@ -84,7 +86,8 @@ COMPILE   = $(call say,compile) mkdir -p $(@D); \
 LINK      = $(call say,link) mkdir -p $(@D); \
             $(CC) $(CFLAGS) $(MODE) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
             $(BLAS) $(LDLIBS)
-ARCHIVE   = $(if $V,,@)rm -f $@; ar -crs $@ $^
+# -q: samples have files of one name.
+ARCHIVE   = $(if $V,,@)rm -f $@; ar -cqs $@ $^
 
 # $1: the folder of a variant. $2: where its sources stand, "" for here.
 # The tests carry the implementation in inside.c; everything else links the library.
@@ -99,8 +102,7 @@ $1/libparts.a: $(PARTS:%.c=$1/obj/%.o)
 	$$(ARCHIVE)
 $1/tests: $(TESTS:%.c=$1/obj/%.o) $1/libparts.a
 	$$(LINK)
-$1/bert: $1/obj/examples/bert/main.o $(if $(filter build,$1),$(MPI)) $1/libparts.a \
-         $1/libzeroflow.a
+$(SAMPLES:%=$1/%): $1/%: $1/obj/examples/%/main.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)
 $(TOOLS:%=$1/%): $1/%: $1/obj/tools/%.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)
@@ -150,8 +152,8 @@ build/dist/tree/zeroflow.h: dist/zeroflow.h
 build/dist/tree/%: %
 	@mkdir -p $(@D); cp $< $@
 $(patsubst %.c,build/dist/obj/%.o,$(TESTS) $(PARTS)): | build/dist/tree/zeroflow.h \
-        $(addprefix build/dist/tree/,$(wildcard tests/*.h tests/inside/*.c examples/bert/*.[ch] \
-                                       tools/*.h))
+        $(addprefix build/dist/tree/,$(wildcard tests/*.h tests/inside/*.c tools/*.h \
+                                       examples/*/*.[ch]))
 
 # ------------------------------------------------------------------------------------ pretraining
 

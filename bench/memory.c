@@ -11,7 +11,7 @@
  * Where the ranks of a world fit --memory together, they are made as well, as threads, and run a
  * step: `measured` is what each has allocated, all of it, which must be what was planned. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/bert/options.h"
+#include "../examples/common/options.h"
 #include "../examples/bert/ranks.h"
 #include "bench.h"
 

@@ -26,7 +26,7 @@
  * of the last prefetched step of rank 0, when each collective was issued, got the link, and was
  * done, and how long queue compute stood still for it. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/bert/options.h"
+#include "../examples/common/options.h"
 #include "../examples/bert/ranks.h"
 #include "bench.h"
 

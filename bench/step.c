@@ -8,7 +8,7 @@
  * tokens, AdamW, dropout 0.1. Times are medians. --profile wraps the backend's launch with a clock
  * and adds up by operator. */
 #define _POSIX_C_SOURCE 200809L
-#include "../examples/bert/options.h"
+#include "../examples/common/options.h"
 #include "bench.h"
 
 static const char *const op_names[] = {"none",

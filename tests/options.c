@@ -1,7 +1,7 @@
-/* The command line of the sample BERT: what is read, and what a bad one is told. */
+/* The command line of the samples: what is read, and what a bad one is told. */
 #include "test.h"
 
-#include "../examples/bert/options.h"
+#include "../examples/common/options.h"
 
 typedef struct values {
     const char *text;

@@ -3,7 +3,7 @@
 #ifndef BERT_COMMANDS_H
 #define BERT_COMMANDS_H
 
-#include "options.h"
+#include "../common/options.h"
 #include "session.h"
 
 enum { EXIT_GOOD, EXIT_FAILED, EXIT_USAGE };

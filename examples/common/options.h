@@ -1,6 +1,6 @@
 /* Command lines from a table: GNU long options, --help, and errors that say what would be right. */
-#ifndef BERT_OPTIONS_H
-#define BERT_OPTIONS_H
+#ifndef OPTIONS_H
+#define OPTIONS_H
 
 #include <stdbool.h>
 #include <stdint.h>

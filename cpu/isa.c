@@ -187,15 +187,30 @@ ZFI_BODY float zfi_with_sign(float x, float sign)
 /* Running sums are kept in this many lanes: element i of a row goes to lane i % ZFI_LANES. */
 enum { ZFI_LANES = 64 };
 
-/* Folds lanes in a fixed tree: lane l takes lane l + 32, then + 16, + 8, + 4, + 2, + 1. Overwrites
- * them. */
-ZFI_BODY float zfi_fold_sum(float lane[ZFI_LANES])
+/* Folds lanes in a fixed tree: lane l takes lane l + 32, then + 16, + 8, + 4, + 2, + 1. */
+ZFI_BODY float zfi_fold_sum(const float lane[ZFI_LANES])
 {
-    for (int l = 0; l < 32; l++) lane[l] += lane[l + 32];
-    for (int l = 0; l < 16; l++) lane[l] += lane[l + 16];
-    for (int l = 0; l < 8; l++) lane[l] += lane[l + 8];
-    for (int l = 0; l < 4; l++) lane[l] += lane[l + 4];
-    return (lane[0] + lane[2]) + (lane[1] + lane[3]);
+#if defined(__GNUC__) /* vectors, since the compilers fold so few numbers one by one */
+    typedef float quarter __attribute__((vector_size(4 * ZFI_LANES / 4)));
+    typedef float eighth __attribute__((vector_size(4 * ZFI_LANES / 8)));
+    typedef float four __attribute__((vector_size(16)));
+    quarter a[4];
+    eighth b[2];
+    four c[2];
+    memcpy(a, lane, sizeof a);
+    a[0] = (a[0] + a[2]) + (a[1] + a[3]);
+    memcpy(b, a, sizeof b);
+    b[0] += b[1];
+    memcpy(c, b, sizeof c);
+    c[0] += c[1];
+    return (c[0][0] + c[0][2]) + (c[0][1] + c[0][3]);
+#else
+    float sum[ZFI_LANES];
+    memcpy(sum, lane, sizeof sum);
+    for (int width = ZFI_LANES / 2; width > 2; width /= 2)
+        for (int l = 0; l < width; l++) sum[l] += sum[l + width];
+    return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+#endif
 }
 
 /* The greater of two; NaN when one is NaN. */

@@ -281,126 +281,276 @@ static void zfi_affine_reference(const zf_launch *l, int64_t first, int64_t last
 
 /* --------------------------------------------------------------------------- fast kernels
  *
- * Scratch: a row of f32 for each worker, ZFI_NORM_ROOM of them. What a row goes through are the
- * kernels of the plain nodes; as their moments xhat has mean 0 and rstd 1. */
+ * A worker takes its rows in groups that fit its first-level cache, and does one thing with all
+ * rows of a group before the next: what a row waits for, a sum that is folded or a root, is hidden
+ * behind the others. bf16 and f16 are converted on their way in and out.
+ *
+ * Scratch: rows of f32, `stride` apart,
+ *
+ *     [workers, ZFI_NORM_ROOMS, group]   a worker's rooms
+ *     [3]                                gamma, beta and bias as f32
+ *     [blocks + 1, 3]                    of residual_norm_grad: sums of blocks of rows
+ */
 
-static const float zfi_xhat_moments[2] = {0, 1};
-
-enum { ZFI_NORM_ROOM = 1 };
+enum { ZFI_NORM_GROUP = 8, ZFI_NORM_ELEMENTS = 4096, ZFI_NORM_ROOMS = 3 };
 
 typedef struct zfi_norm_job {
     const zf_launch *l;
     zfi_isa isa;
-    int64_t n, rows, grain, stride; /* stride: of rows in scratch */
-    bool drops;
-    zfi_drop drop;
+    int64_t n, rows, piece, group, stride; /* a piece is what a task has, in groups */
+    const zfi_drop *drop;                  /* NULL: none */
+    const float *gamma, *beta, *bias;      /* NULL where there is none */
+    zfi_drop drawn;
 } zfi_norm_job;
+
+static int64_t zfi_norm_workers(const zfi_norm_job *j)
+{
+    return zfi_pool_threads(zfi_cpu_of(j->l)->pool);
+}
+
+/* Row k of scratch. */
+static float *zfi_norm_row(const zfi_norm_job *j, int64_t k)
+{
+    return (float *)j->l->scratch + k * j->stride;
+}
+
+static float *zfi_norm_room(const zfi_norm_job *j, int worker, int room)
+{
+    return zfi_norm_row(j, (worker * ZFI_NORM_ROOMS + room) * j->group);
+}
+
+/* The sums `which`, ZFI_DGAMMA to ZFI_DBIAS, of block b. */
+static float *zfi_norm_sums(const zfi_norm_job *j, int64_t b, int which)
+{
+    return zfi_norm_row(j, zfi_norm_workers(j) * ZFI_NORM_ROOMS * j->group + 3 + 3 * b + which -
+                               ZFI_DGAMMA);
+}
 
 static zfi_norm_job zfi_norm_job_of(const zf_launch *l)
 {
     zfi_norm_job j = {.l = l, .isa = zfi_cpu_of(l)->isa};
     j.n = zfi_last(&l->out.shape);
     j.rows = zfi_row_count(&l->out.shape);
-    j.grain = zfi_row_grain(j.n);
-    j.stride = (j.n + 31) / 32 * 32;
+    j.piece = l->op == ZF_OP_residual_norm_grad ? ZFI_GAMMA_ROWS : zfi_row_grain(j.n);
+    j.group = j.n ? ZFI_NORM_ELEMENTS / j.n : 1;
+    if (j.group > ZFI_NORM_GROUP) j.group = ZFI_NORM_GROUP;
+    if (j.group < 1) j.group = 1;
+    j.stride = (j.n / ZFI_LANES + (j.n % ZFI_LANES != 0)) * ZFI_LANES;
     return j;
 }
 
-/* y = x with dropout, elements first..first+n-1. */
-static void zfi_drop_run(const zfi_norm_job *j, float *y, const float *x, int64_t first)
+/* All but f64, and rows of nothing. */
+static bool zfi_norm_is_fast(const zf_launch *l)
 {
-    const zfi_drop *d = &j->drop;
-    zfi_dropout(j->isa, y, x, d->element + (uint64_t)first, j->n, d->threshold, (float)d->scale,
-                d->stream, d->step, d->seed);
+    return zfi_fast_or_half(l) && zfi_last(&l->out.shape) > 0;
 }
 
-ZFI_BODY void zfi_standardize_body(zfi_isa isa, float *xhat, const float *s, float mean, float rstd,
-                                   int64_t n)
+/* The bytes of scratch; SIZE_MAX, which no plan has, where they are too many to be counted. */
+static size_t zfi_scratch_residual_norm(const zf_launch *l)
 {
-    (void)isa;
-    ZFI_VECTOR
-    for (int64_t i = 0; i < n; i++) xhat[i] = (s[i] - mean) * rstd;
-}
-ZFI_KERNEL(zfi_standardize, (float *xhat, const float *s, float mean, float rstd, int64_t n),
-           (xhat, s, mean, rstd, n))
-
-/* s[:] = row r of the sum that is normalised. */
-static void zfi_residual_row(const zfi_norm_job *j, float *s, int64_t r)
-{
-    const zf_array *args = j->l->args;
-    const float *x = (const float *)args[0].data + r * j->n;
-    if (j->l->arg_count > 4) {
-        zfi_binary_run(j->isa, ZF_OP_add, s, x, args[4].data, true, true, j->n);
-        x = s;
-    }
-    if (j->drops) {
-        zfi_drop_run(j, s, x, r * j->n);
-        x = s;
-    }
-    zfi_binary_run(j->isa, ZF_OP_add, s, (const float *)args[1].data + r * j->n, x, true, true,
-                   j->n);
-}
-
-static void zfi_embed_row(const zfi_norm_job *j, float *s, int64_t r)
-{
-    const zf_array *args = j->l->args;
-    const float *word = (const float *)args[0].data + zfi_get_integer(&args[1], r) * j->n,
-                *type = (const float *)args[2].data + zfi_get_integer(&args[3], r) * j->n,
-                *position = (const float *)args[4].data + r % args[4].shape.dims[0] * j->n;
-    zfi_binary_run(j->isa, ZF_OP_add, s, word, type, true, true, j->n);
-    zfi_add_run(j->isa, s, position, j->n);
-}
-
-static void zfi_fused_norm_piece(void *context, int64_t piece, int worker)
-{
-    const zfi_norm_job *j = context;
-    const zf_launch *l = j->l;
-    bool embeds = l->op == ZF_OP_embed_norm;
-    int64_t n = j->n, first = piece * j->grain,
-            last = j->rows - first < j->grain ? j->rows : first + j->grain;
-    const float *gamma = l->args[embeds ? 5 : 2].data, *beta = l->args[embeds ? 6 : 3].data;
-    const zf_array *xhat = zfi_saved_out(l, 0), *rstd = zfi_saved_out(l, 1);
-    float *s = (float *)l->scratch + worker * j->stride;
-    for (int64_t r = first; r < last; r++) {
-        float moments[2], *h = xhat ? (float *)xhat->data + r * n : s,
-                          *y = (float *)l->out.data + r * n;
-        embeds ? zfi_embed_row(j, s, r) : zfi_residual_row(j, s, r);
-        zfi_moments_rows(j->isa, moments, s, 1, n, true, l->attributes[2].f);
-        if (rstd) ((float *)rstd->data)[r] = moments[1];
-        zfi_standardize(j->isa, h, s, moments[0], moments[1], n);
-        zfi_norm_rows(j->isa, y, h, zfi_xhat_moments, gamma, beta, 1, n);
-        if (embeds && j->drops) zfi_drop_run(j, y, y, r * n);
-    }
-}
-
-static size_t zfi_norm_room(const zf_launch *l, int64_t rows, size_t element)
-{
-    size_t bytes;
     zfi_norm_job j = zfi_norm_job_of(l);
-    if (!j.rows && l->op != ZF_OP_residual_norm_grad) return 0;
-    return zfi_mul_size((size_t)rows, (size_t)j.stride, &bytes) &&
-                   zfi_mul_size(bytes, element, &bytes)
+    bool grad = l->op == ZF_OP_residual_norm_grad, fast = zfi_norm_is_fast(l);
+    int64_t count = zfi_norm_workers(&j) * ZFI_NORM_ROOMS * j.group + 3;
+    size_t bytes;
+    if (!fast && !grad) return 0;
+    if (grad) count += 3 * (zfi_gamma_blocks(l) + 1);
+    if (!fast) count = ZFI_DBIAS + 1;
+    return zfi_mul_size((size_t)j.stride, (size_t)count, &bytes) &&
+                   zfi_mul_size(bytes, fast ? sizeof(float) : sizeof(double), &bytes)
                ? bytes
                : SIZE_MAX;
 }
 
-static size_t zfi_scratch_residual_norm(const zf_launch *l)
+#define zfi_scratch_embed_norm         zfi_scratch_residual_norm
+#define zfi_scratch_residual_norm_grad zfi_scratch_residual_norm
+
+/* Vector `a` as f32, in row k of those behind the rooms where it must be converted. */
+static const float *zfi_norm_vector(const zfi_norm_job *j, const zf_array *a, int k)
 {
-    return zfi_fast(l) ? zfi_norm_room(l, zfi_pool_threads(zfi_cpu_of(l)->pool) * ZFI_NORM_ROOM, 4)
-                       : 0;
+    float *room = zfi_norm_sums(j, -1, ZFI_DGAMMA + k);
+    if (a->dtype == ZF_F32) return a->data;
+    zfi_widen(j->isa, room, a->dtype, a->data, j->n);
+    return room;
 }
 
-#define zfi_scratch_embed_norm zfi_scratch_residual_norm
+/* Rows first..first+count-1 of `a` as f32, n apart: where they are, or in `room`. */
+static const float *zfi_norm_in(const zfi_norm_job *j, const zf_array *a, int64_t first,
+                                int64_t count, float *room)
+{
+    if (a->dtype == ZF_F32) return (const float *)a->data + first * j->n;
+    zfi_widen(j->isa, room, a->dtype, (const uint16_t *)a->data + first * j->n, count * j->n);
+    return room;
+}
+
+/* Where to make rows of `a`: where they go, or in `room`, from which zfi_norm_put takes them. */
+static float *zfi_norm_out(const zfi_norm_job *j, const zf_array *a, int64_t first, float *room)
+{
+    return a && a->dtype == ZF_F32 ? (float *)a->data + first * j->n : room;
+}
+
+static void zfi_norm_put(const zfi_norm_job *j, const zf_array *a, int64_t first, int64_t count,
+                         const float *room)
+{
+    if (a && a->dtype != ZF_F32)
+        zfi_narrow(j->isa, (uint16_t *)a->data + first * j->n, a->dtype, room, count * j->n);
+}
+
+/* y = dropout(x), rows as in zfi_norm_in. */
+static void zfi_norm_drop(const zfi_norm_job *j, float *y, const float *x, int64_t first,
+                          int64_t count)
+{
+    const zfi_drop *d = j->drop;
+    zfi_dropout(j->isa, y, x, d->element + (uint64_t)(first * j->n), count * j->n, d->threshold,
+                (float)d->scale, d->stream, d->step, d->seed);
+}
+
+/* s = residual + dropout(x + bias); bias, word: NULL or an element each. */
+ZFI_BODY void zfi_residual_run_body(zfi_isa isa, float *s, const float *x, const float *residual,
+                                    const float *bias, const uint32_t *word, uint32_t threshold,
+                                    float scale, int64_t n)
+{
+    if (bias && word) {
+        ZFI_VECTOR
+        for (int64_t i = 0; i < n; i++)
+            s[i] = residual[i] + zfi_pick(isa, word[i] < threshold, (x[i] + bias[i]) * scale, 0.0f);
+    } else if (word) {
+        ZFI_VECTOR
+        for (int64_t i = 0; i < n; i++)
+            s[i] = residual[i] + zfi_pick(isa, word[i] < threshold, x[i] * scale, 0.0f);
+    } else if (bias) {
+        ZFI_VECTOR
+        for (int64_t i = 0; i < n; i++) s[i] = residual[i] + (x[i] + bias[i]);
+    } else {
+        ZFI_VECTOR
+        for (int64_t i = 0; i < n; i++) s[i] = residual[i] + x[i];
+    }
+}
+
+/* The same for rows, those of s `stride` apart; x's first is element `first`. */
+ZFI_BODY void zfi_residual_rows_body(zfi_isa isa, float *s, int64_t stride, const float *x,
+                                     const float *residual, const float *bias, const zfi_drop *drop,
+                                     int64_t first, int64_t rows, int64_t n)
+{
+    uint32_t word[ZFI_RANDOM_PIECE];
+    for (; rows > 0; rows--, s += stride, x += n, residual += n, first += n)
+        for (int64_t i = 0; i < n; i += ZFI_RANDOM_PIECE) {
+            int64_t count = n - i < ZFI_RANDOM_PIECE ? n - i : ZFI_RANDOM_PIECE;
+            if (drop)
+                zfi_random_bits(isa, word, drop->element + (uint64_t)(first + i), count,
+                                drop->stream, drop->step, drop->seed);
+            zfi_residual_run_body(isa, s + i, x + i, residual + i, bias ? bias + i : NULL,
+                                  drop ? word : NULL, drop ? drop->threshold : 0,
+                                  drop ? (float)drop->scale : 0, count);
+        }
+}
+ZFI_KERNEL(zfi_residual_rows,
+           (float *s, int64_t stride, const float *x, const float *residual, const float *bias,
+            const zfi_drop *drop, int64_t first, int64_t rows, int64_t n),
+           (s, stride, x, residual, bias, drop, first, rows, n))
+
+/* LayerNorm of at most ZFI_NORM_GROUP rows of s, `stride` apart and a multiple of ZFI_LANES, whose
+ * room behind n it fills with what adds nothing to a sum. xhat: or NULL. The sums are those of
+ * zfi_moments_rows. */
+ZFI_BODY void zfi_norm_group_body(zfi_isa isa, float *y, float *xhat, float *rstd, float *s,
+                                  int64_t stride, const float *gamma, const float *beta,
+                                  int64_t rows, int64_t n, double eps)
+{
+    float mean[ZFI_NORM_GROUP], variance[ZFI_NORM_GROUP];
+    int64_t blocks = stride / ZFI_LANES;
+    for (int64_t r = 0; r < rows; r++) {
+        for (int64_t i = n; i < stride; i++) s[r * stride + i] = 0;
+        mean[r] = zfi_vsum_body(isa, s + r * stride, blocks * ZFI_LANES) / (float)n;
+    }
+    for (int64_t r = 0; r < rows; r++) {
+        const float *row = s + r * stride;
+        float lane[ZFI_LANES] = {0}, centre = mean[r];
+        for (int64_t i = n; i < stride; i++) s[r * stride + i] = isfinite(centre) ? centre : 0;
+        for (int64_t b = 0; b < blocks; b++, row += ZFI_LANES)
+            for (int l = 0; l < ZFI_LANES; l++)
+                lane[l] = zfi_fma(isa, row[l] - centre, row[l] - centre, lane[l]);
+        variance[r] = zfi_fold_sum(lane) / (float)n;
+    }
+    for (int64_t r = 0; r < rows; r++) rstd[r] = (float)(1 / sqrt((double)variance[r] + eps));
+    for (int64_t r = 0; r < rows; r++, y += n, s += stride) {
+        float centre = mean[r], scale = rstd[r];
+        if (xhat) {
+            ZFI_VECTOR
+            for (int64_t i = 0; i < n; i++) {
+                float h = (s[i] - centre) * scale;
+                xhat[r * n + i] = h;
+                y[i] = zfi_fma(isa, h, gamma[i], beta[i]);
+            }
+        } else {
+            ZFI_VECTOR
+            for (int64_t i = 0; i < n; i++)
+                y[i] = zfi_fma(isa, (s[i] - centre) * scale, gamma[i], beta[i]);
+        }
+    }
+}
+ZFI_KERNEL(zfi_norm_group,
+           (float *y, float *xhat, float *rstd, float *s, int64_t stride, const float *gamma,
+            const float *beta, int64_t rows, int64_t n, double eps),
+           (y, xhat, rstd, s, stride, gamma, beta, rows, n, eps))
+
+/* s[0..count) = words + types + positions of rows first, first + 1, ... */
+static void zfi_embed_rows(const zfi_norm_job *j, float *s, int64_t first, int64_t count,
+                           float *room)
+{
+    const zf_array *x = j->l->args;
+    for (int64_t k = 0; k < count; k++, s += j->stride) {
+        int64_t r = first + k;
+        const float *word = zfi_norm_in(j, &x[0], zfi_get_integer(&x[1], r), 1, s),
+                    *type = zfi_norm_in(j, &x[2], zfi_get_integer(&x[3], r), 1, room);
+        zfi_binary_run(j->isa, ZF_OP_add, s, word, type, true, true, j->n);
+        zfi_add_run(j->isa, s, zfi_norm_in(j, &x[4], r % x[4].shape.dims[0], 1, room), j->n);
+    }
+}
+
+static void zfi_norm_piece(void *context, int64_t piece, int worker)
+{
+    const zfi_norm_job *j = context;
+    const zf_launch *l = j->l;
+    const zf_array *xhat = zfi_saved_out(l, 0), *rstd = zfi_saved_out(l, 1);
+    bool embeds = l->op == ZF_OP_embed_norm;
+    float *s = zfi_norm_room(j, worker, 0), *room[2];
+    int64_t r = piece * j->piece, last = j->rows - r < j->piece ? j->rows : r + j->piece;
+    room[0] = zfi_norm_room(j, worker, 1), room[1] = zfi_norm_room(j, worker, 2);
+    for (; r < last; r += j->group) {
+        int64_t count = last - r < j->group ? last - r : j->group;
+        float unsaved[ZFI_NORM_GROUP], *rstds = rstd ? (float *)rstd->data + r : unsaved;
+        float *y = zfi_norm_out(j, &l->out, r, room[0]),
+              *h = xhat ? zfi_norm_out(j, xhat, r, room[1]) : NULL;
+        if (embeds) zfi_embed_rows(j, s, r, count, room[0]);
+        else
+            zfi_residual_rows(j->isa, s, j->stride, zfi_norm_in(j, &l->args[0], r, count, room[0]),
+                              zfi_norm_in(j, &l->args[1], r, count, room[1]), j->bias, j->drop,
+                              r * j->n, count, j->n);
+        zfi_norm_group(j->isa, y, h, rstds, s, j->stride, j->gamma, j->beta, count, j->n,
+                       l->attributes[2].f);
+        if (embeds && j->drop) zfi_norm_drop(j, y, y, r, count);
+        zfi_norm_put(j, &l->out, r, count, y);
+        zfi_norm_put(j, xhat, r, count, h);
+    }
+}
+
+/* Runs task over the pieces of rows; `vectors`: of gamma, beta and bias, which may be missing at
+ * the end. */
+static void zfi_norm_run(const zf_launch *l, zfi_norm_job *j, zfi_task *task,
+                         const zf_array *vectors, int count)
+{
+    const float **to[3] = {&j->gamma, &j->beta, &j->bias};
+    j->drawn = zfi_drop_of(l);
+    if (zfi_drops(l)) j->drop = &j->drawn;
+    for (int k = 0; k < count; k++) *to[k] = zfi_norm_vector(j, &vectors[k], k);
+    zfi_pool_run(zfi_cpu_of(l)->pool, j->rows / j->piece + (j->rows % j->piece != 0), task, j);
+}
 
 static zf_status zfi_cpu_residual_norm(const zf_launch *l)
 {
     zfi_norm_job j = zfi_norm_job_of(l);
-    j.drops = zfi_drops(l);
-    j.drop = zfi_drop_of(l);
-    if (!zfi_fast(l)) zfi_split(l, j.rows, j.grain, zfi_fused_norm_reference);
-    else
-        zfi_pool_run(zfi_cpu_of(l)->pool, (j.rows + j.grain - 1) / j.grain, zfi_fused_norm_piece,
-                     &j);
+    int32_t gamma = l->op == ZF_OP_embed_norm ? 5 : 2;
+    if (!zfi_norm_is_fast(l)) zfi_split(l, j.rows, j.piece, zfi_fused_norm_reference);
+    else zfi_norm_run(l, &j, zfi_norm_piece, &l->args[gamma], l->arg_count - gamma);
     return ZF_OK;
 }
 
@@ -413,12 +563,14 @@ static zf_status zfi_cpu_embed_norm(const zf_launch *l)
     return status ? status : zfi_cpu_residual_norm(l);
 }
 
+/* xhat is normalised with mean 0 and rstd 1. */
 static void zfi_affine_fast(const zf_launch *l, int64_t first, int64_t last)
 {
+    static const float moments[2] = {0, 1};
     int64_t n = zfi_last(&l->out.shape);
     for (int64_t r = first; r < last; r++)
         zfi_norm_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + r * n,
-                      (const float *)l->args[0].data + r * n, zfi_xhat_moments, l->args[1].data,
+                      (const float *)l->args[0].data + r * n, moments, l->args[1].data,
                       l->args[2].data, 1, n);
 }
 
@@ -427,84 +579,118 @@ static zf_status zfi_cpu_affine(const zf_launch *l)
     return zfi_cpu_rows(l, zfi_affine_fast, zfi_affine_reference);
 }
 
-/* ------------------------------------------------------------------------- the gradient
- *
- * A task has a block of ZFI_GAMMA_ROWS rows and leaves the sums over them:
- *
- *     scratch f32 [workers,n], then [blocks + 1, 3, n], of which the last is the sum of the others
- */
+/* --------------------------------------------------------------------------- the gradient */
 
-/* sum += a b */
-ZFI_BODY void zfi_add_products_body(zfi_isa isa, float *sum, const float *a, const float *b,
-                                    int64_t n)
+/* At most ZFI_NORM_GROUP rows; ds may be dy or xhat. The sums are those of zfi_norm_grad_rows. */
+ZFI_BODY void zfi_norm_grad_group_body(zfi_isa isa, float *ds, const float *dy, const float *xhat,
+                                       const float *rstd, const float *gamma, int64_t rows,
+                                       int64_t n)
 {
-    ZFI_VECTOR
-    for (int64_t i = 0; i < n; i++) sum[i] = zfi_fma(isa, a[i], b[i], sum[i]);
+    float mean_g[ZFI_NORM_GROUP], mean_gx[ZFI_NORM_GROUP];
+    for (int64_t r = 0; r < rows; r++) {
+        const float *d = dy + r * n, *h = xhat + r * n;
+        float sum_g[ZFI_LANES] = {0}, sum_gx[ZFI_LANES] = {0};
+        ZFI_LANED(i, l, n, {
+            float g = d[i] * gamma[i];
+            sum_g[l] += g;
+            sum_gx[l] = zfi_fma(isa, g, h[i], sum_gx[l]);
+        });
+        mean_g[r] = zfi_fold_sum(sum_g) / (float)n;
+        mean_gx[r] = zfi_fold_sum(sum_gx) / (float)n;
+    }
+    for (int64_t r = 0; r < rows; r++, ds += n, dy += n, xhat += n) {
+        float mean = mean_g[r], mean_x = mean_gx[r], scale = rstd[r];
+        ZFI_VECTOR
+        for (int64_t i = 0; i < n; i++)
+            ds[i] = scale * (dy[i] * gamma[i] - zfi_fma(isa, xhat[i], mean_x, mean));
+    }
 }
-ZFI_KERNEL(zfi_add_products, (float *sum, const float *a, const float *b, int64_t n),
-           (sum, a, b, n))
+ZFI_KERNEL(zfi_norm_grad_group,
+           (float *ds, const float *dy, const float *xhat, const float *rstd, const float *gamma,
+            int64_t rows, int64_t n),
+           (ds, dy, xhat, rstd, gamma, rows, n))
 
-/* The sums of block b, of which `which` is ZFI_DGAMMA to ZFI_DBIAS. */
-static float *zfi_norm_sums(const zfi_norm_job *j, int64_t b, int which)
+/* sum += rows of a, products += rows of a b; one row after the other, four for each visit of a sum.
+ * b, products: or NULL. */
+ZFI_BODY void zfi_add_columns_body(zfi_isa isa, float *sum, float *products, const float *a,
+                                   const float *b, int64_t rows, int64_t n)
 {
-    int64_t workers = zfi_pool_threads(zfi_cpu_of(j->l)->pool);
-    return (float *)j->l->scratch + (workers + 3 * b + which - ZFI_DGAMMA) * j->stride;
+    for (; rows >= 4; rows -= 4, a += 4 * n) {
+        const float *a1 = a + n, *a2 = a1 + n, *a3 = a2 + n;
+        if (products) {
+            const float *b1 = b + n, *b2 = b1 + n, *b3 = b2 + n;
+            ZFI_VECTOR
+            for (int64_t i = 0; i < n; i++) {
+                float p = zfi_fma(isa, a[i], b[i], products[i]);
+                p = zfi_fma(isa, a1[i], b1[i], p);
+                p = zfi_fma(isa, a2[i], b2[i], p);
+                products[i] = zfi_fma(isa, a3[i], b3[i], p);
+                sum[i] = sum[i] + a[i] + a1[i] + a2[i] + a3[i];
+            }
+            b += 4 * n;
+        } else {
+            ZFI_VECTOR
+            for (int64_t i = 0; i < n; i++) sum[i] = sum[i] + a[i] + a1[i] + a2[i] + a3[i];
+        }
+    }
+    for (; rows > 0; rows--, a += n) {
+        ZFI_VECTOR
+        for (int64_t i = 0; i < n; i++) sum[i] += a[i];
+        if (!products) continue;
+        ZFI_VECTOR
+        for (int64_t i = 0; i < n; i++) products[i] = zfi_fma(isa, a[i], b[i], products[i]);
+        b += n;
+    }
 }
+ZFI_KERNEL(zfi_add_columns,
+           (float *sum, float *products, const float *a, const float *b, int64_t rows, int64_t n),
+           (sum, products, a, b, rows, n))
 
-static void zfi_norm_grad_block(void *context, int64_t b, int worker)
+static void zfi_norm_grad_piece(void *context, int64_t piece, int worker)
 {
     const zfi_norm_job *j = context;
     const zf_launch *l = j->l;
-    int64_t n = j->n, first = b * ZFI_GAMMA_ROWS,
-            last = j->rows - first < ZFI_GAMMA_ROWS ? j->rows : first + ZFI_GAMMA_ROWS;
-    const float *gamma = l->args[3].data, *rstd = l->args[2].data;
-    const zf_array *dx = zfi_saved_out(l, ZFI_DX);
-    bool gammas = zfi_saved_out(l, ZFI_DGAMMA), betas = zfi_saved_out(l, ZFI_DBETA),
-         biases = zfi_saved_out(l, ZFI_DBIAS);
-    for (int which = ZFI_DGAMMA; which <= ZFI_DBIAS; which++)
-        memset(zfi_norm_sums(j, b, which), 0, (size_t)n * sizeof(float));
-    for (int64_t r = first; r < last; r++) {
-        const float *dy = (const float *)l->args[0].data + r * n,
-                    *xhat = (const float *)l->args[1].data + r * n;
-        float *ds = (float *)l->out.data + r * n,
-              *to = dx ? (float *)dx->data + r * n : (float *)l->scratch + worker * j->stride;
-        if (gammas) zfi_add_products(j->isa, zfi_norm_sums(j, b, ZFI_DGAMMA), dy, xhat, n);
-        if (betas) zfi_add_run(j->isa, zfi_norm_sums(j, b, ZFI_DBETA), dy, n);
-        zfi_norm_grad_rows(j->isa, ds, dy, xhat, zfi_xhat_moments, gamma, true, 1, n);
-        zfi_scale_run(j->isa, ds, ds, NULL, rstd[r], n);
-        if (!dx && !biases) continue;
-        if (j->drops) zfi_drop_run(j, to, ds, r * n);
-        else memcpy(to, ds, (size_t)n * sizeof *to);
-        if (biases) zfi_add_run(j->isa, zfi_norm_sums(j, b, ZFI_DBIAS), to, n);
+    const zf_array *dx = zfi_saved_out(l, ZFI_DX), *biases = zfi_saved_out(l, ZFI_DBIAS);
+    bool sums = zfi_saved_out(l, ZFI_DGAMMA) || zfi_saved_out(l, ZFI_DBETA);
+    const float *rstd = l->args[2].data;
+    float *dgamma = zfi_norm_sums(j, piece, ZFI_DGAMMA),
+          *dbeta = zfi_norm_sums(j, piece, ZFI_DBETA), *dbias = zfi_norm_sums(j, piece, ZFI_DBIAS);
+    int64_t n = j->n, r = piece * j->piece, last = j->rows - r < j->piece ? j->rows : r + j->piece;
+    memset(dgamma, 0, 3 * (size_t)j->stride * sizeof *dgamma);
+    for (; r < last; r += j->group) {
+        int64_t count = last - r < j->group ? last - r : j->group;
+        float *room = zfi_norm_room(j, worker, 0);
+        const float *dy = zfi_norm_in(j, &l->args[0], r, count, room),
+                    *xhat = zfi_norm_in(j, &l->args[1], r, count, zfi_norm_room(j, worker, 1));
+        float *ds = zfi_norm_out(j, &l->out, r, zfi_norm_room(j, worker, 2)),
+              *to = zfi_norm_out(j, dx, r, room);
+        if (sums) zfi_add_columns(j->isa, dbeta, dgamma, dy, xhat, count, n);
+        zfi_norm_grad_group(j->isa, ds, dy, xhat, rstd + r, j->gamma, count, n);
+        if (j->drop && (dx || biases)) zfi_norm_drop(j, to, ds, r, count);
+        else if (dx) memcpy(to, ds, (size_t)(count * n) * sizeof *to);
+        if (biases) zfi_add_columns(j->isa, dbias, NULL, j->drop ? to : ds, NULL, count, n);
+        zfi_norm_put(j, &l->out, r, count, ds);
+        zfi_norm_put(j, dx, r, count, to);
     }
-}
-
-static size_t zfi_scratch_residual_norm_grad(const zf_launch *l)
-{
-    int64_t blocks = zfi_gamma_blocks(l);
-    if (!zfi_fast(l)) return zfi_norm_room(l, ZFI_DBIAS + 1, sizeof(double));
-    return zfi_norm_room(l, zfi_pool_threads(zfi_cpu_of(l)->pool) + 3 * (blocks + 1),
-                         sizeof(float));
 }
 
 static zf_status zfi_cpu_residual_norm_grad(const zf_launch *l)
 {
     zfi_norm_job j = zfi_norm_job_of(l);
     int64_t blocks = zfi_gamma_blocks(l);
-    j.drops = zfi_drops(l);
-    j.drop = zfi_drop_of(l);
-    if (!j.n) return ZF_OK;
-    if (!zfi_fast(l)) {
+    if (!zfi_norm_is_fast(l)) {
         zfi_residual_norm_grad_reference(l);
         return ZF_OK;
     }
-    zfi_pool_run(zfi_cpu_of(l)->pool, blocks, zfi_norm_grad_block, &j);
+    zfi_norm_run(l, &j, zfi_norm_grad_piece, &l->args[3], 1);
     for (int which = ZFI_DGAMMA; which <= ZFI_DBIAS; which++) {
         const zf_array *out = zfi_saved_out(l, which);
+        float *sum = zfi_norm_sums(&j, blocks, which);
         if (!out) continue;
-        memset(out->data, 0, (size_t)j.n * sizeof(float));
+        memset(sum, 0, (size_t)j.n * sizeof *sum);
         for (int64_t b = 0; b < blocks; b++)
-            zfi_add_run(j.isa, out->data, zfi_norm_sums(&j, b, which), j.n);
+            zfi_add_run(j.isa, sum, zfi_norm_sums(&j, b, which), j.n);
+        zfi_narrow(j.isa, out->data, out->dtype, sum, j.n);
     }
     return ZF_OK;
 }

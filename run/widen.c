@@ -59,7 +59,8 @@ static zfi_widening zfi_widening_of(const zf_launch *l)
     case ZF_OP_gelu:
     case ZF_OP_gelu_grad:
     case ZF_OP_silu:
-    case ZF_OP_silu_grad: return ZFI_ELEMENTWISE;
+    case ZF_OP_silu_grad:
+    case ZF_OP_affine: return ZFI_ELEMENTWISE;
     case ZF_OP_logsumexp:
     case ZF_OP_softmax:
     case ZF_OP_softmax_grad:
@@ -83,6 +84,9 @@ static zfi_widening zfi_widening_of(const zf_launch *l)
     case ZF_OP_totals:
     case ZF_OP_matmul:
     case ZF_OP_linear:
+    case ZF_OP_residual_norm:
+    case ZF_OP_embed_norm:
+    case ZF_OP_residual_norm_grad:
     case ZF_OP_gather_rows:
     case ZF_OP_cross_entropy:
     case ZF_OP_pack:

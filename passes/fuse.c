@@ -624,7 +624,8 @@ static void zfi_count_uses(const zf_graph *g, int32_t *uses)
     }
 }
 
-/* Nodes that had readers, or are new, and have none, go. */
+/* Nodes that had readers, or are new, and have none, go; but for what stands for a node that had
+ * none either, as a loss before zf_autograd. */
 static void zfi_drop_unused(zfi_fuser *f)
 {
     zf_graph *g = f->graph;
@@ -632,6 +633,9 @@ static void zfi_drop_unused(zfi_fuser *f)
     int32_t *uses = zfi_calloc(&g->memory, nodes, sizeof *uses), kept = 0;
     if (!uses) return;
     zfi_count_uses(g, uses);
+    for (size_t id = 1; id < f->nodes; id++)
+        if (g->nodes[id].op == ZF_OP_none && f->placed[id] && !f->uses[id])
+            uses[zfi_resolve(g, (int32_t)id)]++;
     for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
@@ -662,7 +666,7 @@ static void zfi_fuse_nodes(zfi_fuser *f, const struct zfi_fusion *fusion)
         for (int32_t k = 0; k < node->arg_count; k++) node->args[k] = zfi_resolve(g, node->args[k]);
         g->scope = node->scope, g->file = node->file, g->line = node->line;
         if (!g->error.status) by = fusion->rewrite(f, id);
-        if (by) zfi_replace(g, id, by), changed = true;
+        if (by) zfi_replace(g, id, by), f->placed[id] = changed = true;
         else if (!f->placed[id]) zfi_push(&g->memory, g->order, id), f->placed[id] = true;
     }
     zfi_array_free(&g->memory, order);

@@ -90,8 +90,10 @@ static bool scaler_open(test *t, scaler *s, const scaler_row *row, zf_error *err
     int window, hysteresis, consecutive, length;
     if (sscanf(row->options,
                "scale=%lf factor=%lf least=%lf window=%d hysteresis=%d consecutive=%d", &scale,
-               &factor, &least, &window, &hysteresis, &consecutive) != 6)
+               &factor, &least, &window, &hysteresis, &consecutive) != 6) {
+        error->status = ZF_ERR_ARGUMENT;
         return false;
+    }
     length = snprintf(
         text, sizeof text,
         "%%1 = state \"scale\" {value=%.17g} : f32[]\n%%2 = state \"left\" {value=%d} : i64[]\n"
@@ -134,10 +136,10 @@ TEST(precision_scaler_table)
     static scaler s;
     for (size_t r = 0; r < sizeof scaler_rows / sizeof scaler_rows[0]; r++) {
         const scaler_row *row = &scaler_rows[r];
-        zf_error error = {ZF_ERR_ARGUMENT, "the row's options"};
+        zf_error error = {ZF_OK, ""};
         int iteration = 0, last = -1, skipped = 0, k = 0;
-        OK(t, scaler_open(t, &s, row, &error) ? ZF_OK : error.status, error.text);
         test_defer(t, scaler_close, &s);
+        OK(t, scaler_open(t, &s, row, &error) ? ZF_OK : error.status, error.text);
         for (const char *at = row->steps; *at; at += strspn(at, " "), k++) {
             static const float good[] = {0.5, 0, 1, 65536}, bad[] = {-1, -1e-30f, -2, -INFINITY};
             char step = *at++, got[160], want[160];
@@ -169,8 +171,8 @@ TEST_ONCE(precision_scaler_survives_any_state)
     static const int64_t values[] = {INT64_MIN, -1, 0, 1, INT64_MAX};
     static const char *const names[] = {"left", "iteration", "last", "skipped"};
     zf_error error = {ZF_OK, ""};
-    OK(t, scaler_open(t, &s, &scaler_rows[0], &error) ? ZF_OK : error.status, error.text);
     test_defer(t, scaler_close, &s);
+    OK(t, scaler_open(t, &s, &scaler_rows[0], &error) ? ZF_OK : error.status, error.text);
     for (int k = 0; k < 5 * 5 * 5 * 5 * 2; k++) {
         int rest = k / 2;
         float scale = 8;
@@ -425,8 +427,8 @@ TEST(precision_skips_steps_that_overflow)
                    .world = 1};
     double scale = 0x1p21, skipped = 0;
     int good = 0, grown = 0;
-    OK(t, model_open(t, &m, &j), m.error.text);
     test_defer(t, model_close, &m);
+    OK(t, model_open(t, &m, &j), m.error.text);
     for (int step = 0; step < 16; step++) {
         size_t bytes = image_of(&m, false, before);
         double norm, now;
@@ -459,11 +461,11 @@ TEST_ONCE(precision_scale_leaves_no_trace_in_f32)
         static const double clips[] = {(double)NAN, 0.05, 100};
         job j = {.optimizer = (optimizer)(k % 3), .clip = clips[k / 3], .world = 2, .stage = 2};
         size_t bytes;
-        OK(t, model_open(t, &plain, &j), plain.error.text);
         test_defer(t, model_close, &plain);
+        OK(t, model_open(t, &plain, &j), plain.error.text);
         j.precision = (zf_precision_desc){.scale = 4096, .window = 2};
-        OK(t, model_open(t, &scaled, &j), scaled.error.text);
         test_defer(t, model_close, &scaled);
+        OK(t, model_open(t, &scaled, &j), scaled.error.text);
         for (int step = 0; step < 5; step++) {
             OK(t, train_step(&plain, step), plain.error.text);
             OK(t, train_step(&scaled, step), scaled.error.text);
@@ -491,8 +493,8 @@ static void check_stages(test *t, const job *base, bool skips)
             bool once = world == 1 && stage == 0;
             job j = *base;
             j.world = world, j.stage = stage;
-            OK(t, model_open(t, &m, &j), m.error.text);
             test_defer(t, model_close, &m);
+            OK(t, model_open(t, &m, &j), m.error.text);
             for (int step = 0; step < 8; step++) {
                 double loss, scale;
                 OK(t, train_step(&m, step), m.error.text);
@@ -541,8 +543,8 @@ TEST(precision_least_scale_is_an_error)
                    .world = 2,
                    .stage = 3};
     size_t bytes;
-    OK(t, model_open(t, &m, &j), m.error.text);
     test_defer(t, model_close, &m);
+    OK(t, model_open(t, &m, &j), m.error.text);
     OK(t, train_step(&m, 0), m.error.text); /* hysteresis 2 */
     OK(t, train_step(&m, 1), m.error.text); /* 2^22 */
     bytes = image_of(&m, true, before);
@@ -562,8 +564,8 @@ TEST(precision_master_weights)
     static float master[HIDDEN * IN];
     static uint16_t param[HIDDEN * IN], rounded[HIDDEN * IN];
     const job j = {.precision = {.dtype = ZF_BF16}, .optimizer = LAMB, .clip = 1, .world = 1};
-    OK(t, model_open(t, &m, &j), m.error.text);
     test_defer(t, model_close, &m);
+    OK(t, model_open(t, &m, &j), m.error.text);
     for (int step = 0; step < 2; step++) {
         OK(t,
            zf_lockstep_read(&m.lockstep, "lamb.master/in.weight", master, sizeof master, &m.error),

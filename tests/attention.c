@@ -121,7 +121,7 @@ static zf_status form_graph(test *t, session *s, const form *f, zf_dtype dtype, 
     y = fused ? zf_graph_find(s->graph, "y") : plain(s, f, dtype);
     zf_autograd(s->graph, zf_sum(zf_mul(y, zf_input(s->graph, "w", dtype, zf_tensor_shape(y)))));
     for (int k = 0; k < (f->packed ? 1 : 3); k++) {
-        char name[8];
+        char name[16];
         sprintf(name, "d%d", k);
         zf_output(zf_gradient(s->graph, zf_graph_find(s->graph, names[k])), name);
     }
@@ -204,7 +204,7 @@ static zf_status form_step(session *s, const form *f, answer *a)
         return s->error.status;
     a->count[2] = a->count[3] = 0;
     for (int k = 0; k < (f->packed ? 1 : 3); k++) {
-        char name[8];
+        char name[16];
         sprintf(name, "d%d", k);
         if (take(s, name, a->value[1 + k], &a->count[1 + k])) return s->error.status;
     }

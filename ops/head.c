@@ -31,6 +31,9 @@
  *      | chunk | |       |   dx        += dz^T w chunk        the weight at the label
  *      +-------+ +-------+
  *
+ * bf16: the same, but that products are of bf16, for which dz is rounded. f16, which has no room
+ * for small dz: x and w are converted, a tile and a chunk at a time. All sums are in f32.
+ *
  * dx is summed for groups of neighbouring chunks, then over these. Tiles, chunks and groups depend
  * on the shape alone. Tiles go through w and dw once each: with too few rows these come from memory
  * more slowly than they are computed with.
@@ -306,37 +309,41 @@ ZFI_KERNEL(zfi_head_scale, (float *z, int64_t lanes, int64_t classes, const floa
            (z, lanes, classes, factor))
 
 /* to[i,t] = from[t,i], i < width, t < count; the last row again for t up to lanes. */
-ZFI_BODY void zfi_head_turn_body(zfi_isa isa, float *to, int64_t lanes, const float *from,
-                                 int64_t width, int64_t count)
-{
-    (void)isa;
-    for (int64_t i = 0; i < width; i++)
-        for (int64_t t = 0; t < lanes; t++)
-            to[i * lanes + t] = from[(t < count ? t : count - 1) * width + i];
-}
-ZFI_KERNEL(zfi_head_turn,
-           (float *to, int64_t lanes, const float *from, int64_t width, int64_t count),
-           (to, lanes, from, width, count))
+#define ZFI_HEAD_TURN(name, type)                                                                  \
+    ZFI_BODY void name##_body(zfi_isa isa, type *to, int64_t lanes, const type *from,              \
+                              int64_t width, int64_t count)                                        \
+    {                                                                                              \
+        (void)isa;                                                                                 \
+        for (int64_t i = 0; i < width; i++)                                                        \
+            for (int64_t t = 0; t < lanes; t++)                                                    \
+                to[i * lanes + t] = from[(t < count ? t : count - 1) * width + i];                 \
+    }                                                                                              \
+    ZFI_KERNEL(name, (type * to, int64_t lanes, const type *from, int64_t width, int64_t count),   \
+               (to, lanes, from, width, count))
+ZFI_HEAD_TURN(zfi_head_turn, float)
+ZFI_HEAD_TURN(zfi_head_turn16, uint16_t)
 
 typedef struct zfi_head {
     const zf_launch *launch;
     zfi_isa isa;
+    zf_dtype dtype, product; /* of x, w and the bias; of the operands of products */
     int64_t rows, width, classes;
     int64_t tile, chunks, groups; /* rows of a tile but the last, chunks and groups of chunks */
-    /* The tile under way: */
-    int64_t first, count, lanes; /* its rows; these rounded up */
-    int64_t *label;              /* [lanes], -1: ignored */
-    /* In scratch */
-    double *lse;                 /* [lanes] */
-    float *turned, *z;           /* [width, lanes], [classes, lanes] */
-    float *top, *sum;            /* [chunks, lanes]; the sums become factors */
-    float *of_label, *weights;   /* [lanes] */
-    int32_t *best;               /* [chunks, lanes] */
-    float *part;                 /* [groups, tile, width]: dx */
-    char *products;              /* for each worker's product: */
-    size_t product_bytes, bytes; /* bytes of one; of all scratch */
-    const float *x, *w, *bias;   /* bias: or NULL */
-    float *dx, *dw, *db;         /* or NULL */
+    int64_t first, count, lanes;  /* of the tile under way: its rows; these rounded up */
+    const void *x, *w, *bias;     /* bias: or NULL */
+    float *dx, *dw, *db;          /* or NULL */
+    /* In scratch: */
+    int64_t *label;            /* [lanes], -1: ignored */
+    double *lse;               /* [lanes] */
+    float *of_label, *weights; /* [lanes] */
+    float *top, *sum;          /* [chunks, lanes]; the sums become factors */
+    int32_t *best;             /* [chunks, lanes] */
+    void *turned;              /* [width, lanes] */
+    float *z;                  /* [classes, lanes] */
+    float *part;               /* [groups, tile, width]: dx */
+    float *wide;               /* of f16, [tile, width]: the tile's rows of x */
+    char *own; /* of each worker: what is converted for a product, and its scratch */
+    size_t aside_bytes, own_bytes, bytes; /* of the first, and of one `own`; of all scratch */
 } zfi_head;
 
 enum { ZFI_HEAD_LOGITS, ZFI_HEAD_TO_W, ZFI_HEAD_TO_X, ZFI_HEAD_PRODUCTS };
@@ -350,7 +357,7 @@ static void zfi_head_rows(zfi_head *h, int64_t count)
 /* The products of a chunk of `classes` with the tile under way; pointers are not set. */
 static zfi_matmul_desc zfi_head_product(const zfi_head *h, int which, int64_t classes)
 {
-    zfi_matmul_desc d = {.batch = 1, .b_col = 1};
+    zfi_matmul_desc d = {.batch = 1, .b_col = 1, .dtype = h->product};
     switch (which) {
     case ZFI_HEAD_LOGITS: /* z[v,t] = sum over i of w[v,i] x^T[i,t] */
         d.m = classes, d.n = h->lanes, d.k = h->width;
@@ -381,6 +388,8 @@ static zfi_head zfi_head_of(const zf_launch *l)
 {
     zfi_head h = {.launch = l,
                   .isa = zfi_cpu_of(l)->isa,
+                  .dtype = l->args[0].dtype,
+                  .product = l->args[0].dtype == ZF_BF16 ? ZF_BF16 : ZF_F32,
                   .rows = l->args[0].shape.dims[0],
                   .width = l->args[0].shape.dims[1],
                   .classes = l->args[1].shape.dims[0]};
@@ -398,35 +407,60 @@ static zfi_head zfi_head_of(const zf_launch *l)
         zfi_head_rows(&h, i & 2 ? rest : zfi_min(h.tile, h.rows));
         d = zfi_head_product(&h, i / 4, classes);
         bytes = zfi_matmul_tiled_scratch(h.isa, 1, &d);
-        if (bytes > h.product_bytes) h.product_bytes = bytes;
+        if (bytes > h.own_bytes) h.own_bytes = bytes;
     }
     zfi_head_rows(&h, h.tile);
-    h.product_bytes = (size_t)zfi_round_up((int64_t)h.product_bytes, ZFI_HEAD_ALIGN);
+    if (h.dtype == ZF_F16) h.aside_bytes = ZFI_HEAD_CHUNK * (size_t)h.width * sizeof(float);
+    if (h.dtype == ZF_BF16) h.aside_bytes = ZFI_HEAD_CHUNK * (size_t)h.lanes * sizeof(uint16_t);
+    h.own_bytes = (size_t)zfi_round_up((int64_t)(h.aside_bytes + h.own_bytes), ZFI_HEAD_ALIGN);
     h.label = zfi_head_take(&h, h.lanes, sizeof *h.label);
     h.lse = zfi_head_take(&h, h.lanes, sizeof *h.lse);
     h.of_label = zfi_head_take(&h, h.lanes, sizeof *h.of_label);
     h.weights = zfi_head_take(&h, h.lanes, sizeof *h.weights);
-    h.turned = zfi_head_take(&h, h.width * h.lanes, sizeof *h.turned);
-    h.z = zfi_head_take(&h, h.classes * h.lanes, sizeof *h.z);
     h.top = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.top);
     h.sum = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.sum);
     h.best = zfi_head_take(&h, h.chunks * h.lanes, sizeof *h.best);
+    h.turned = zfi_head_take(&h, h.width * h.lanes, zf_dtype_size(h.product));
+    h.z = zfi_head_take(&h, h.classes * h.lanes, sizeof *h.z);
     h.part = zfi_head_take(&h, h.groups * h.tile * h.width, sizeof *h.part);
-    h.products = zfi_head_take(&h, zfi_pool_threads(zfi_cpu_of(l)->pool), h.product_bytes);
+    if (h.dtype == ZF_F16) h.wide = zfi_head_take(&h, h.tile * h.width, sizeof *h.wide);
+    h.own = zfi_head_take(&h, zfi_pool_threads(zfi_cpu_of(l)->pool), h.own_bytes);
     return h;
 }
 
 static size_t zfi_scratch_head_loss(const zf_launch *l)
 {
     zfi_head_plain h = zfi_head_plain_of(l);
-    if (zfi_fast(l)) return zfi_head_of(l).bytes;
+    if (zfi_fast_or_half(l)) return zfi_head_of(l).bytes;
     return (2 * (size_t)h.rows + (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool) * (size_t)h.room) *
            sizeof(double);
 }
 
+static void *zfi_head_aside(const zfi_head *h, int worker)
+{
+    return h->own + (size_t)worker * h->own_bytes;
+}
+
 static void zfi_head_multiply(const zfi_head *h, const zfi_matmul_desc *d, int worker)
 {
-    zfi_matmul_tiled(h->isa, NULL, d, h->products + (size_t)worker * h->product_bytes);
+    zfi_matmul_tiled(h->isa, NULL, d, (char *)zfi_head_aside(h, worker) + h->aside_bytes);
+}
+
+/* Rows [first, first + count) of w for products. */
+static const void *zfi_head_weights(const zfi_head *h, int64_t first, int64_t count, int worker)
+{
+    const void *w = zfi_element(h->w, h->dtype, first * h->width);
+    if (h->dtype != ZF_F16) return w;
+    zfi_widen(h->isa, zfi_head_aside(h, worker), ZF_F16, w, count * h->width);
+    return zfi_head_aside(h, worker);
+}
+
+/* dz of a chunk for products. */
+static const void *zfi_head_slopes(const zfi_head *h, const float *z, int64_t classes, int worker)
+{
+    if (h->product == ZF_F32) return z;
+    zfi_narrow(h->isa, zfi_head_aside(h, worker), h->product, z, classes * h->lanes);
+    return zfi_head_aside(h, worker);
 }
 
 /* Classes of a chunk. */
@@ -441,16 +475,23 @@ static void zfi_head_forward(void *context, int64_t chunk, int worker)
     const zfi_head *h = context;
     int64_t first = chunk * ZFI_HEAD_CHUNK, classes = zfi_head_classes(h, chunk);
     zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_LOGITS, classes);
-    float *z = h->z + first * h->lanes, *top = h->top + chunk * h->lanes;
-    d.a = h->w + first * h->width, d.b = h->turned, d.c = z;
+    float *z = h->z + first * h->lanes, *top = h->top + chunk * h->lanes, bias[ZFI_HEAD_CHUNK];
+    d.a = zfi_head_weights(h, first, classes, worker), d.b = h->turned, d.c = z;
     zfi_head_multiply(h, &d, worker);
-    zfi_head_top(h->isa, z, h->lanes, h->bias ? h->bias + first : NULL, classes, (int32_t)first,
-                 top, h->best + chunk * h->lanes);
+    if (h->bias) zfi_widen(h->isa, bias, h->dtype, zfi_element(h->bias, h->dtype, first), classes);
+    zfi_head_top(h->isa, z, h->lanes, h->bias ? bias : NULL, classes, (int32_t)first, top,
+                 h->best + chunk * h->lanes);
     for (int64_t t = 0; t < h->count; t++) {
         int64_t at = h->label[t] - first;
         if (at >= 0 && at < classes) h->of_label[t] = z[at * h->lanes + t];
     }
     zfi_head_exp(h->isa, z, h->lanes, classes, top, h->sum + chunk * h->lanes);
+}
+
+/* The tile's rows of x for products. */
+static const void *zfi_head_x(const zfi_head *h)
+{
+    return h->wide ? h->wide : zfi_element(h->x, h->dtype, h->first * h->width);
 }
 
 /* Step 3 of a group of chunks. */
@@ -461,6 +502,7 @@ static void zfi_head_backward(void *context, int64_t group, int worker)
     for (int64_t chunk = begin; chunk < end; chunk++) {
         int64_t first = chunk * ZFI_HEAD_CHUNK, classes = zfi_head_classes(h, chunk);
         float *z = h->z + first * h->lanes;
+        const void *dz;
         zfi_head_scale(h->isa, z, h->lanes, classes, h->sum + chunk * h->lanes);
         for (int64_t t = 0; t < h->count; t++) {
             int64_t at = h->label[t] - first;
@@ -470,15 +512,18 @@ static void zfi_head_backward(void *context, int64_t group, int worker)
             float sum = zfi_vsum(h->isa, z + v * h->lanes, h->count);
             h->db[first + v] = h->first ? h->db[first + v] + sum : sum;
         }
+        dz = zfi_head_slopes(h, z, classes, worker);
         if (h->dw) {
             zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_TO_W, classes);
-            d.a = z, d.b = h->x + h->first * h->width, d.c = h->dw + first * h->width;
+            d.a = dz, d.b = zfi_head_x(h);
+            d.c = h->dw + first * h->width;
             d.accumulate = h->first > 0;
             zfi_head_multiply(h, &d, worker);
         }
         if (h->dx) {
             zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_TO_X, classes);
-            d.a = z, d.b = h->w + first * h->width;
+            d.a = dz;
+            d.b = zfi_head_weights(h, first, classes, worker);
             d.c = h->part + group * h->tile * h->width;
             d.accumulate = chunk > begin;
             zfi_head_multiply(h, &d, worker);
@@ -514,7 +559,12 @@ static double zfi_head_tile(zfi_head *h, float weight, const zf_array *best)
     const zf_launch *l = h->launch;
     zfi_pool *pool = zfi_cpu_of(l)->pool;
     double loss = 0;
-    zfi_head_turn(h->isa, h->turned, h->lanes, h->x + h->first * h->width, h->width, h->count);
+    if (h->wide)
+        zfi_widen(h->isa, h->wide, h->dtype, zfi_element(h->x, h->dtype, h->first * h->width),
+                  h->count * h->width);
+    if (h->product == ZF_F32)
+        zfi_head_turn(h->isa, h->turned, h->lanes, zfi_head_x(h), h->width, h->count);
+    else zfi_head_turn16(h->isa, h->turned, h->lanes, zfi_head_x(h), h->width, h->count);
     for (int64_t t = 0; t < h->lanes; t++) {
         int64_t label = t < h->count ? zfi_get_integer(&l->args[2], h->first + t) : -1;
         bool counts = t < h->count && label != l->attributes[0].i;
@@ -564,7 +614,7 @@ static zf_status zfi_cpu_head_loss(const zf_launch *l)
     labelled.arg_count = 3; /* the labels are the last of them */
     status = zfi_check_labels(&labelled, "head_loss", &logits);
     if (status) return status;
-    if (zfi_fast(l)) zfi_head_fast(l);
+    if (zfi_fast_or_half(l)) zfi_head_fast(l);
     else zfi_head_reference(l);
     return ZF_OK;
 }

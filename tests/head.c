@@ -330,8 +330,8 @@ TEST_ONCE(head_loss_in_f32_is_near_the_plain_graph_in_f64)
 }
 
 /* Logits of bf16 and f16 operands are sums in f32 that nothing rounds to 16 bits, so the loss is
- * that of the same numbers in f64. Gradients are rounded at the end: half a unit of 8 or 11 bits.
- */
+ * that of the same numbers in f64. Gradients are rounded at the end, half a unit of 8 or 11 bits;
+ * of bf16, so is dz before, whose magnitudes add up to 2 weight for a row. */
 TEST_ONCE(head_loss_of_16_bits_has_the_loss_of_its_operands)
 {
     static const zf_dtype dtypes[] = {ZF_BF16, ZF_F16};
@@ -348,7 +348,9 @@ TEST_ONCE(head_loss_of_16_bits_has_the_loss_of_its_operands)
             h.dtype = dtypes[d];
             OK(t, run(t, &fused, &h, true, (zf_cpu_desc){.threads = 2}), fused.error.text);
             bounds b = bounds_of(&h, 0x1p-24, plain.answer.values[LOSS][0]);
-            double bound[] = {b.loss, b.dx, b.dw, b.db};
+            double dz = d ? 0 : unit * weight;
+            double bound[] = {b.loss, b.dx + 2 * dz * factor_of(&h, "w"),
+                              b.dw + dz * (double)h.rows, b.db};
             for (int k = LOSS; k < BEST; k++)
                 for (int64_t i = 0; i < fused.answer.counts[k]; i++) {
                     double x = plain.answer.values[k][i];

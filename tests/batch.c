@@ -290,6 +290,66 @@ TEST_ONCE(batch_examples_are_what_they_should_be)
     CHECK(t, short_ones > batches * rows * 0.03 && short_ones < batches * rows * 0.2);
 }
 
+/* Whatever a batch is cut into: the parts' tokens are the batch's, their labels are the batch's in
+ * its order, at the same tokens, and the rest of their room is empty. */
+TEST_ONCE(batch_parts_are_the_batch)
+{
+    enum { rows = 24, sequence = 32 };
+    static const int64_t cuts[] = {1, 2, 3, 4, 6, 8, 12, 24};
+    source s;
+    bert_batch *whole;
+    if (!make_source(t, &s, (shape){200, 30, 25}, sequence, false)) return;
+    whole = make_batch(t, s.examples, rows);
+    if (!whole) return;
+    for (int64_t k = 0; k < 40; k++) {
+        int64_t parts = cuts[k % 8];
+        int32_t positions[rows * sequence], labels[rows * sequence], at = 0;
+        bert_batch_fill(whole, s.examples, k * rows);
+        for (int64_t n = 0; n < parts; n++) {
+            int64_t each = rows / parts, begin = n * each * sequence;
+            int32_t room = (int32_t)(each * sequence);
+            bert_batch part = bert_batch_part(whole, n, parts, positions, labels, room);
+            CHECK(t,
+                  part.examples == each && part.sequence == sequence && part.predictions == room);
+            CHECK(t, part.first == whole->first + n * each);
+            CHECK(t, part.input_ids == whole->input_ids + begin &&
+                         part.token_type_ids == whole->token_type_ids + begin &&
+                         part.attention_mask == whole->attention_mask + begin &&
+                         part.next_sentence_label == whole->next_sentence_label + n * each);
+            for (int32_t p = 0; p < part.labelled; p++, at++) {
+                CHECK(t, part.positions[p] >= 0 && part.positions[p] < room);
+                CHECK(t, part.positions[p] + begin == whole->positions[at]);
+                CHECK(t, part.labels[p] == whole->labels[at]);
+            }
+            for (int32_t p = part.labelled; p < room; p++)
+                CHECK(t, part.positions[p] == 0 && part.labels[p] == -100);
+        }
+        CHECK(t, at == whole->labelled);
+    }
+}
+
+/* So many percent of the words are masked; of held-out examples as many as they are told. */
+TEST_ONCE(batch_masks_a_share)
+{
+    enum { rows = 400, sequence = 64 };
+    static const int32_t shares[] = {1, 40, 60, 100};
+    source s;
+    if (!make_source(t, &s, (shape){2000, 30, 25}, sequence, false)) return;
+    for (int k = 0; k < 4; k++) {
+        bert_examples_desc desc = describe(t, s.corpus, sequence);
+        bert_examples *examples;
+        bert_batch *batch;
+        desc.masked_percent = shares[k];
+        examples = make_examples(t, desc);
+        batch = examples ? make_batch(t, examples, rows) : NULL;
+        if (!batch) return;
+        CHECK(t, batch->predictions == rows * ((61 * shares[k] + 50) / 100));
+        bert_batch_fill(batch, examples, 0);
+        double words = batch->tokens - 3.0 * rows, share = shares[k] / 100.0;
+        CHECK(t, fabs(batch->labelled - words * share) < 0.5 * rows + 0.01 * words);
+    }
+}
+
 TEST_ONCE(batch_pairs_are_even)
 {
     /* Without single sentences the labels are a fair coin. */
@@ -578,6 +638,8 @@ TEST(batch_refuses_what_cannot_be)
     good = describe(t, s.corpus, 32);
     bad = good, bad.sequence = 7;
     CHECK(t, rejected(t, bad, "a sequence of 7 tokens; 8 to 65536 are possible"));
+    bad = good, bad.masked_percent = 101;
+    CHECK(t, rejected(t, bad, "101% of the words are to be masked; 1 to 100 are possible"));
     bad = good, bad.max_predictions = 30;
     CHECK(t, rejected(t, bad, "at most 30 predictions in a sequence of 32; 1 to 29 are possible"));
     bad = good, bad.mask = -1;

@@ -75,7 +75,10 @@ static bool zfi_wants_f32(zf_op op)
     }
 }
 
-static bool zfi_is_product(zf_op op) { return op == ZF_OP_matmul || op == ZF_OP_linear; }
+static bool zfi_is_product(zf_op op)
+{
+    return op == ZF_OP_matmul || op == ZF_OP_linear || op == ZF_OP_attention;
+}
 
 /* ------------------------------------------------------------------------------ operands */
 
@@ -178,8 +181,7 @@ static zfi_given zfi_choose_given(zfi_retype *r, int32_t id, zfi_infer *infer)
         /* What is compared is not rounded. */
         held |= compares && (r->held[arg] == ZFI_HELD_DATA || r->held[arg] == ZFI_HELD_WIDE);
     }
-    if (node->op == ZF_OP_cast || node->op == ZF_OP_saved || zfi_has(g, id, ZF_OP_EFFECT))
-        last = ZFI_GIVEN_AS_HELD;
+    if (node->op == ZF_OP_cast || zfi_has(g, id, ZF_OP_EFFECT)) last = ZFI_GIVEN_AS_HELD;
     else if ((!ones || constants) && !held && !zfi_wants_f32(node->op))
         for (int way = !zfi_is_product(node->op); way < ZFI_COUNT(ways); way++)
             if (!zfi_infer_given(r, id, ways[way], infer)) return ways[way];
@@ -194,6 +196,7 @@ static void zfi_keep_wide(zfi_retype *r, int32_t id)
     zfi_new n = {
         .op = g->nodes[id].op, .args = g->nodes[id].args, .arg_count = g->nodes[id].arg_count};
     memcpy(n.attributes, g->nodes[id].attributes, sizeof n.attributes);
+    if (n.op == ZF_OP_saved) g->nodes[n.args[0]].saved[n.attributes[0].i] = 0; /* the new one is */
     r->narrow[id] = zfi_append(g, &n);
     r->wide[id] = id;
     memset(g->nodes[id].attributes, 0, sizeof n.attributes);
@@ -212,6 +215,26 @@ static void zfi_retype_leaf(zfi_retype *r, int32_t id)
                                                : ZFI_HELD_DATA;
     if (node->op == ZF_OP_param) node->dtype = r->to, r->narrow[id] = id;
     else r->wide[id] = id;
+}
+
+/* What a node leaves beside its result has the dtype that it has now. */
+static void zfi_retype_saved(zfi_retype *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    int32_t of = g->nodes[id].args[0];
+    bool was_f32 = g->nodes[id].dtype == ZF_F32;
+    zf_dtype dtype = g->nodes[id].dtype;
+    zf_shape shape;
+    if (r->held[of] == ZFI_HELD_NARROW) g->nodes[id].args[0] = of = r->narrow[of];
+    (void)zfi_saved_type(g, &g->nodes[of], g->nodes[id].attributes[0].i, &dtype, &shape);
+    if (was_f32) r->held[id] = dtype == r->to ? ZFI_HELD_NARROW : ZFI_HELD_WIDE;
+    if (was_f32 && dtype == r->to && r->kept[id]) {
+        zfi_keep_wide(r, id);
+    } else if (was_f32) {
+        g->nodes[id].dtype = dtype;
+        *(dtype == r->to ? &r->narrow[id] : &r->wide[id]) = id;
+    }
+    if (!g->error.status) zfi_push(&g->memory, g->order, id);
 }
 
 static void zfi_retype_node(zfi_retype *r, int32_t id)
@@ -286,6 +309,8 @@ static void zfi_retype_graph(zf_graph *g, zf_dtype to)
             } else if (zfi_has(g, id, ZF_OP_LEAF)) {
                 zfi_retype_leaf(&r, id);
                 zfi_push(&g->memory, g->order, id);
+            } else if (g->nodes[id].op == ZF_OP_saved) {
+                zfi_retype_saved(&r, id);
             } else {
                 zfi_retype_node(&r, id);
             }

@@ -1,10 +1,11 @@
 #!/bin/sh
 # The same bits however a run is shared out: sh tests/bits.sh [PROGRAM]   (make bits; some minutes)
 #
-# Twenty steps of BERT-tiny and BERT-mini, dropout and clipping on, with AdamW and LAMB: four parts of
-# the global batch on one, two and four ranks, at every ZeRO stage, with five bucket sizes, with
-# and without prefetch, as threads and, where the program has MPI, as processes. Parameters after the
-# last step, its gradients and the log's losses are compared byte for byte with one rank's.
+# Twenty steps of BERT-tiny and BERT-mini, dropout and clipping on, with AdamW and LAMB, and of tiny
+# in bf16: four parts of the global batch on one, two and four ranks, at every ZeRO stage, with five
+# bucket sizes, with and without prefetch, as threads and, where the program has MPI, as processes.
+# Parameters after the last step, its gradients and the log's losses are compared byte for byte with
+# one rank's.
 set -u
 export LC_ALL=C OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_btl_base_warn_component_unused=0
@@ -69,6 +70,12 @@ for model in tiny mini; do
         done
         echo "$model $optimizer: $passed passed, $failed failed so far"
     done
+done
+base="$program pretrain --model tiny --precision bf16"
+run one $base --micro-batches 4 || exit 1
+for stage in 0 1 2 3; do
+    same $base --ranks 4 --zero $stage --prefetch 2000000
+    same $base --ranks 2 --micro-batches 2 --zero $stage
 done
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

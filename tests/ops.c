@@ -917,6 +917,58 @@ TEST_ONCE(operators_do_not_depend_on_threads)
             }
 }
 
+/* The case over parameters, in another precision. */
+static zf_status run_retyped(test *t, session *s, const op_case *c, const sizes *z, zf_dtype dtype,
+                             result *r)
+{
+    zf_status status = session_graph(t, s, c, z, ZF_F32, true, 0);
+    if (!status && zf_precision(s->graph, &(zf_precision_desc){.dtype = dtype, .scale = 1}))
+        status = session_failed(s);
+    if (!status)
+        status =
+            session_compile(t, s, (zf_cpu_desc){.reference = true}, (zf_compile_desc){.seed = 5});
+    if (!status) status = session_step(s, c);
+    return status ? status : session_result(s, c, r);
+}
+
+/* zf_precision takes every row: in bf16 its value, which keeps its dtype, is that of f32 within a
+ * rounding for each line, of operands that bf16 holds. */
+TEST_ONCE(operators_may_be_retyped)
+{
+    static const sizes z = {5, 12, 3};
+    static session s;
+    zf_dtype was = ZF_F32;
+    int64_t count = 0;
+    test_defer(t, session_close, &s);
+    for (int n = 0; n < CASES; n++)
+        for (int dtype = ZF_F32; dtype <= ZF_F16 && !(cases[n].flags & MUTATES); dtype++) {
+            const op_case *c = &cases[n];
+            result r = {.values = kept[dtype > 0]};
+            double most = 1, lines = 2;
+            zf_dtype is;
+            for (const char *at = c->text; *at; at++) lines += *at == '\n';
+            fill(c, &z, ZF_BF16, false);
+            if (run_retyped(t, &s, c, &z, (zf_dtype)dtype, &r)) {
+                stopped(t, __LINE__, c, &z, &s);
+                return;
+            }
+            is = zf_tensor_dtype(zf_graph_find(s.graph, "y"));
+            if (!dtype) was = is, count = r.count;
+            session_close(&s);
+            if (dtype && is != was && strcmp(c->row, "param"))
+                wrong(t, __LINE__, c, &z, "%s of %s", zf_dtype_name(is), zf_dtype_name(was));
+            if (dtype != ZF_BF16) continue;
+            for (int64_t i = 0; i < count; i++)
+                if (fabs(kept[0][i]) > most) most = fabs(kept[0][i]);
+            for (int64_t i = 0; i < count; i++)
+                if (!(fabs(kept[1][i] - kept[0][i]) <= lines * 0x1p-8 * most)) {
+                    wrong(t, __LINE__, c, &z, "element %d is %g in bf16, %g in f32", (int)i,
+                          kept[1][i], kept[0][i]);
+                    break;
+                }
+        }
+}
+
 /* Rows that may write over an operand give the same bits when they do, and leave operands alone
  * when they may not. */
 TEST_ONCE(operators_write_in_place)

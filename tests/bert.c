@@ -1,6 +1,6 @@
 /* BERT against PyTorch (tests/golden/bert/make.py says how the files are made), its memory, and its
  * weights as Hugging Face files. */
-#include "test.h"
+#include "golden.h"
 
 #include "../examples/bert/batchfile.h"
 #include "../examples/bert/session.h"
@@ -9,85 +9,9 @@
 
 enum { STEPS = 20, ENTRIES = 4 };
 
-/* ------------------------------------------------------------------------------------ files */
-
-/* A tensor of a file as doubles, to be freed; *count elements. NULL when there is none. */
-static double *values_of(zf_safetensors *file, const char *name, int64_t *count)
-{
-    zf_error error;
-    int32_t at = zf_safetensors_find(file, name);
-    const zf_safetensors_entry *e = zf_safetensors_at(file, at);
-    void *data = e ? malloc(e->bytes + 1) : NULL;
-    double *values = e ? malloc(((size_t)zf_shape_count(e->shape) + 1) * sizeof *values) : NULL;
-    if (data && values && !zf_safetensors_read(file, at, data, e->bytes, &error)) {
-        *count = zf_shape_count(e->shape);
-        zf_convert(values, ZF_F64, data, e->dtype, (size_t)*count);
-    } else {
-        free(values);
-        values = NULL;
-    }
-    free(data);
-    return values;
-}
-
-static double square_sum(const double *x, int64_t count)
-{
-    double sum = 0;
-    for (int64_t i = 0; i < count; i++) sum += x[i] * x[i];
-    return sum;
-}
-
-/* Mean squared error of a tensor over the mean square of the golden one; infinite when it is not
- * there or has another size. */
-static double error_of(zf_safetensors *file, zf_safetensors *golden, const char *name)
-{
-    int64_t count = 0, golden_count = 0;
-    double *x = values_of(file, name, &count), *y = values_of(golden, name, &golden_count);
-    double result = INFINITY, size;
-    if (x && y && count == golden_count) {
-        size = square_sum(y, count);
-        for (int64_t i = 0; i < count; i++) x[i] -= y[i];
-        result = square_sum(x, count) / (size > 0 ? size : 1);
-    }
-    free(x);
-    free(y);
-    return result;
-}
-
 /* The gradient of a key's bias is 0: it adds one number to all scores of a query. What a program
  * computes is rounding, which optimizers make steps of. */
 static bool is_key_bias(const char *name) { return strstr(name, ".key.bias") != NULL; }
-
-static void close_file(void *file) { zf_safetensors_close(file); }
-
-static zf_safetensors *open_file(test *t, const char *path)
-{
-    zf_error error;
-    zf_safetensors *file = zf_safetensors_open(path, NULL, &error);
-    if (!file) test_fail(t, __FILE__, __LINE__, "a file can be opened", error.text);
-    else test_defer(t, close_file, file);
-    return file;
-}
-
-/* A whole file; NULL when it cannot be read. */
-static char *bytes_of(const char *path, size_t *bytes)
-{
-    FILE *file = fopen(path, "rb");
-    char *data = malloc(1 << 22);
-    *bytes = file && data ? fread(data, 1, 1 << 22, file) : 0;
-    if (file) fclose(file);
-    return data;
-}
-
-static bool same_files(const char *a, const char *b)
-{
-    size_t a_bytes, b_bytes;
-    char *x = bytes_of(a, &a_bytes), *y = bytes_of(b, &b_bytes);
-    bool same = x && y && a_bytes && a_bytes == b_bytes && !memcmp(x, y, a_bytes);
-    free(x);
-    free(y);
-    return same;
-}
 
 static void free_json(void *json) { zf_json_free(json); }
 

@@ -36,7 +36,7 @@ TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
 EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 BENCHES  = $(patsubst %.c,%,$(wildcard bench/*.c))
 # What programs and tests share: the samples without their main, the passes by name of zf-opt.
-SAMPLES  = bert
+SAMPLES  = bert gpt
 PARTS    = $(filter-out %/main.c %/sentences.c, \
              $(wildcard $(SAMPLES:%=examples/%/*.c) examples/common/*.c)) $(wildcard tools/pass.c)
 

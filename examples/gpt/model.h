@@ -1,0 +1,55 @@
+/* GPT-2 (Radford et al. 2019): its configuration, its graph, its weights as Hugging Face files. */
+#ifndef GPT_MODEL_H
+#define GPT_MODEL_H
+
+#include "../../zeroflow.h"
+
+typedef struct gpt_config {
+    int64_t vocab, positions, hidden, layers, heads, intermediate;
+    double eps, embedding_dropout, attention_dropout, residual_dropout, std;
+} gpt_config;
+
+/* One of small, 124m, 355m, 774m, 1558m, or the path of a Hugging Face config.json. False with
+ * *error. */
+bool gpt_config_load(const char *name_or_path, gpt_config *config, zf_error *error);
+/* The same as a config.json in the Hugging Face form: a writer whose text it is, to be freed; NULL
+ * out of memory. */
+zf_json_writer *gpt_config_json(const gpt_config *config);
+
+typedef struct gpt_shape {
+    int64_t batch, sequence;
+} gpt_shape;
+
+typedef struct gpt_model {
+    zf_tensor input_ids; /* i32 [B, T] */
+    /* Of training and evaluation: */
+    zf_tensor labels;      /* i32 [B, T], the token behind each; -100: none */
+    zf_tensor loss_weight; /* f32 []: 1 / labels of the batch */
+    zf_tensor lr;          /* f32 [] */
+    zf_tensor loss;        /* output, f32 [] */
+    /* Of generation: */
+    zf_tensor last;   /* i32 [B], b * T + t of the token to be followed */
+    zf_tensor logits; /* output, f32 [B, vocab], of the one that follows */
+} gpt_model;
+
+/* Builds the forward graph up to the loss, or up to the logits of one token that follows each
+ * sequence. A mistake is the graph's error. */
+gpt_model gpt_build(zf_graph *g, const gpt_config *config, const gpt_shape *shape);
+gpt_model gpt_build_next(zf_graph *g, const gpt_config *config, const gpt_shape *shape);
+
+/* Parameters have GPT-2's names. The weights of its Conv1D, which its files hold as [in, out], are
+ * [out, in] here, as of any linear layer: reading and writing files turns them.
+ *
+ * Reads every parameter from a safetensors file. A missing "transformer." prefix, a head that is
+ * present though tied, and the buffers attn.bias and attn.masked_bias are accepted; a tensor that
+ * is missing, unknown or of another shape is an error that names it. */
+bool gpt_import(zf_program *program, zf_graph *g, const char *path, zf_error *error);
+/* Writes parameters; gradients: instead those gradients that outputs "gradient/NAME" keep. */
+bool gpt_export(zf_program *program, zf_graph *g, const char *path, bool gradients,
+                zf_error *error);
+
+/* Fills *error, a program's or one's own; returns false. */
+__attribute__((format(printf, 3, 4))) bool gpt_fail(zf_error *error, zf_status status,
+                                                    const char *format, ...);
+
+#endif

@@ -1,0 +1,487 @@
+/* gpt pretrain: the next token of a text, or steps on given batches for comparison with other
+ * systems. */
+#define _POSIX_C_SOURCE 200809L
+#include "commands.h"
+
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+typedef struct settings {
+    const char *model, *corpus, *vocab, *init, *save, *load, *log, *report, *batch_file, *dump,
+        *dump_grads, *no_fuse;
+    int64_t precision, seq, batch, steps, schedule, warmup, seed, threads, eval_batches, save_every;
+    double lr, end_lr, weight_decay, clip, dropout;
+    bool cased, quiet;
+} settings;
+
+typedef struct run {
+    settings o;
+    gpt_config config;
+    gpt_text text;       /* unless there is a batch file */
+    gpt_batch_file file; /* entries 0: there is none */
+    gpt_batch own;       /* of the text */
+    gpt_session session;
+    FILE *log;
+    zf_error error;
+    int64_t first_step;
+    double started, last_step, last_line; /* when: the second step began, ... */
+    double loss;                          /* of the last step */
+    double held_out;                      /* NAN: not evaluated */
+    bool terminal, interrupted;
+} run;
+
+static volatile sig_atomic_t interrupts;
+
+/* The first Ctrl-C ends the run after its step, the second one at once. */
+static void on_interrupt(int number)
+{
+    if (++interrupts > 1) {
+        signal(number, SIG_DFL);
+        raise(number);
+    }
+}
+
+static double now(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static bool fail_by_program(run *r, zf_status status, const gpt_session *s)
+{
+    return gpt_fail(&r->error, status, "%s", zf_program_error(s->program));
+}
+
+/* -------------------------------------------------------------------------------- checkpoints */
+
+enum { NOTES = 13, NOTE_TEXT = 32 };
+
+/* The settings that must be equal for a run to go on with the same bits. `text` holds the values.
+ */
+static void setting_notes(const run *r, zf_note notes[NOTES], char text[NOTES][NOTE_TEXT])
+{
+    const settings *o = &r->o;
+    const struct {
+        const char *name;
+        double value;
+    } all[NOTES - 2] = {
+        {"seq", (double)o->seq},
+        {"batch", (double)o->batch},
+        {"schedule", (double)o->schedule},
+        {"warmup", (double)o->warmup},
+        {"seed", (double)o->seed},
+        {"lr", o->lr},
+        {"end-lr", o->end_lr},
+        {"weight-decay", o->weight_decay},
+        {"clip", o->clip},
+        {"dropout", r->config.residual_dropout},
+        {"corpus tokens", (double)r->text.train.count},
+    };
+    for (int i = 0; i < NOTES - 2; i++) {
+        snprintf(text[i], NOTE_TEXT, "%.17g", all[i].value);
+        notes[i] = (zf_note){all[i].name, text[i]};
+    }
+    notes[NOTES - 2] = (zf_note){"cased", o->cased ? "yes" : "no"};
+    notes[NOTES - 1] = (zf_note){"precision", zf_dtype_name((zf_dtype)o->precision)};
+}
+
+/* A whole small file, to be freed; NULL when it cannot be read. */
+static char *load_file(const char *path, size_t *bytes)
+{
+    FILE *file = fopen(path, "rb");
+    char *data = NULL;
+    long size;
+    if (file && !fseek(file, 0, SEEK_END) && (size = ftell(file)) >= 0 &&
+        !fseek(file, 0, SEEK_SET) && (data = malloc((size_t)size + 1)) != NULL)
+        *bytes = fread(data, 1, (size_t)size, file);
+    if (file) fclose(file);
+    return data;
+}
+
+static bool save(run *r)
+{
+    const settings *o = &r->o;
+    zf_json_writer *config = gpt_config_json(&r->config);
+    zf_attachment attachments[2] = {{"config.json", NULL, 0}, {"vocab.txt", NULL, 0}};
+    char text[NOTES][NOTE_TEXT], *vocab = NULL;
+    zf_note notes[NOTES];
+    zf_save_desc d = {notes, NOTES, attachments, o->vocab ? 2 : 1};
+    zf_status status;
+    setting_notes(r, notes, text);
+    attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
+    if (o->vocab) attachments[1].data = vocab = load_file(o->vocab, &attachments[1].bytes);
+    if (o->vocab && !vocab) gpt_fail(&r->error, ZF_ERR_IO, "%s: cannot be read again", o->vocab);
+    else if (attachments[0].data && (status = zf_save(r->session.program, o->save, &d)))
+        fail_by_program(r, status, &r->session);
+    zf_json_writer_free(config);
+    free(vocab);
+    return !r->error.status;
+}
+
+static bool resume(run *r)
+{
+    const char *load = r->o.load;
+    char text[NOTES][NOTE_TEXT], saved[NOTE_TEXT], path[1024];
+    zf_note notes[NOTES];
+    gpt_config config;
+    zf_status status;
+    setting_notes(r, notes, text);
+    for (int i = 0; i < NOTES; i++) {
+        if (zf_checkpoint_note(load, notes[i].key, saved, sizeof saved, &r->error)) return false;
+        if (strcmp(saved, notes[i].value))
+            return gpt_fail(
+                &r->error, ZF_ERR_MISMATCH,
+                "%s was trained with %s = %s, not %s: give the same, or start anew from "
+                "its weights with --init FILE, which 'gpt export --load %s FILE' writes",
+                load, notes[i].key, saved, notes[i].value, load);
+    }
+    snprintf(path, sizeof path, "%s/config.json", load);
+    if (!gpt_config_load(path, &config, &r->error)) return false;
+    if (memcmp(&config, &r->config, sizeof config))
+        return gpt_fail(&r->error, ZF_ERR_MISMATCH,
+                        "%s was trained with another model than --model %s: give the same", load,
+                        r->o.model);
+    status = zf_load(r->session.program, load, NULL);
+    return !status || fail_by_program(r, status, &r->session);
+}
+
+/* ----------------------------------------------------------------------------------- the steps */
+
+static const gpt_batch *batch_of(run *r, int64_t step)
+{
+    if (r->file.entries) return &r->file.batch[step % r->file.entries];
+    gpt_batch_draw(&r->own, &r->text.train, (uint64_t)r->o.seed, step * r->o.batch);
+    return &r->own;
+}
+
+static zf_status feed(void *user, zf_program *program, int64_t step)
+{
+    run *r = user;
+    (void)program;
+    return gpt_session_feed(&r->session, batch_of(r, step));
+}
+
+static bool report(void *user, zf_program *program, int64_t done, double lr)
+{
+    run *r = user;
+    const settings *o = &r->o;
+    double t = now(), tokens = (double)(o->batch * o->seq);
+    bool last = done == o->steps;
+    (void)program;
+    r->loss = gpt_session_scalar(&r->session, "loss");
+    if (r->log &&
+        (fprintf(r->log, "%lld,%.9g,%.9g,%.9g,%.9g\n", (long long)done, r->loss, lr,
+                 gpt_session_scalar(&r->session, "grad_norm"), tokens / (t - r->last_step)) < 0 ||
+         fflush(r->log)))
+        return gpt_fail(&r->error, ZF_ERR_IO, "%s: %s", o->log, strerror(errno));
+    if (!o->quiet && (last || t - r->last_line > (r->terminal ? 0.5 : 10))) {
+        printf("%sstep %lld/%lld  loss %.4f  %.0f tokens/s%s", r->terminal ? "\r\033[K" : "",
+               (long long)done, (long long)o->steps, r->loss, tokens / (t - r->last_step),
+               r->terminal && !last ? "" : "\n");
+        fflush(stdout);
+        r->last_line = t;
+    }
+    if (done == r->first_step + 1) r->started = t;
+    r->last_step = t;
+    r->interrupted = interrupts > 0;
+    if (r->interrupted) return false;
+    if (!o->save || !o->save_every || done % o->save_every || last) return true;
+    if (!save(r)) return false;
+    r->started += now() - t; /* saving is not training */
+    r->last_step = now();
+    return true;
+}
+
+static bool train(run *r)
+{
+    const settings *o = &r->o;
+    gpt_session *s = &r->session;
+    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
+    zf_nn_train_desc d = {.program = s->program,
+                          .steps = o->steps,
+                          .lr = s->model.lr,
+                          .user = r,
+                          .feed = feed,
+                          .report = report,
+                          .schedule = {.kind = (zf_schedule_kind)o->schedule,
+                                       .peak = o->lr,
+                                       .end = o->end_lr,
+                                       .warmup = o->warmup,
+                                       .steps = o->steps}};
+    zf_status status;
+    sigaction(SIGINT, &action, NULL);
+    sigaction(SIGTERM, &action, NULL);
+    r->first_step = zf_program_step(s->program);
+    if (o->log && !(r->log = fopen(o->log, r->first_step ? "a" : "w")))
+        return gpt_fail(&r->error, ZF_ERR_IO, "%s: %s", o->log, strerror(errno));
+    if (r->log && !r->first_step) fputs("step,loss,lr,grad_norm,tokens_per_s\n", r->log);
+    r->started = r->last_step = r->last_line = now();
+    status = zf_nn_train(&d);
+    if (r->interrupted && r->terminal && !o->quiet) printf("\n");
+    if (!status) return !r->error.status;
+    if (status == ZF_ERR_NAN)
+        return gpt_fail(&r->error, status,
+                        "step %lld: the loss is not a finite number; the run has diverged (a "
+                        "smaller --lr or a --clip may help)",
+                        (long long)zf_program_step(s->program) + 1);
+    return fail_by_program(r, status, s);
+}
+
+/* ------------------------------------------------------------------------------------- the end */
+
+/* The loss, without dropout, on the first held-out batches, or on the batch that would come next.
+ */
+static bool evaluate(run *r)
+{
+    gpt_session_desc d = {.purpose = GPT_EVALUATE,
+                          .config = r->config,
+                          .shape = r->session.shape,
+                          .dtype = (zf_dtype)r->o.precision,
+                          .no_fuse = r->o.no_fuse,
+                          .share = &r->session};
+    int64_t batches = r->file.entries ? 1 : r->o.eval_batches;
+    double sum = 0;
+    gpt_session s;
+    zf_status status = ZF_OK;
+    if (!batches) return true;
+    if (!gpt_session_open(&s, &d, &r->error)) return false;
+    for (int64_t n = 0; n < batches && !status; n++) {
+        const gpt_batch *b = &r->own;
+        if (r->file.entries) b = batch_of(r, zf_program_step(r->session.program));
+        else gpt_batch_read(&r->own, &r->text.held_out, n * r->o.batch);
+        status = gpt_session_feed(&s, b);
+        if (!status) status = zf_step(s.program);
+        if (!status) sum += gpt_session_scalar(&s, "loss");
+    }
+    if (status) fail_by_program(r, status, &s);
+    gpt_session_close(&s);
+    r->held_out = sum / (double)batches;
+    if (!status && r->file.entries) printf("loss %.9g\n", r->held_out);
+    if (!status && !r->file.entries)
+        printf("held out: loss %.4f, perplexity %.1f; unigram entropy %.4f\n", r->held_out,
+               exp(r->held_out), r->text.unigram_nats);
+    return !status;
+}
+
+/* Of the steps behind the first; 0: there are none. */
+static double tokens_per_s(const run *r)
+{
+    int64_t steps = zf_program_step(r->session.program) - r->first_step - 1;
+    return steps > 0 ? (double)(steps * r->o.batch * r->o.seq) / (r->last_step - r->started) : 0;
+}
+
+static bool write_report(run *r)
+{
+    const settings *o = &r->o;
+    zf_program_info info = zf_program_info_of(r->session.program);
+    zf_json_writer *w = zf_json_writer_new(2, NULL);
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    zf_json_begin_object(w);
+    zf_json_put_key(w, "model"), zf_json_put_string(w, o->model);
+    zf_json_put_key(w, "parameters"), zf_json_put_int(w, info.param_count);
+    zf_json_put_key(w, "batch"), zf_json_put_int(w, o->batch);
+    zf_json_put_key(w, "sequence"), zf_json_put_int(w, o->seq);
+    zf_json_put_key(w, "steps"), zf_json_put_int(w, zf_program_step(r->session.program));
+    zf_json_put_key(w, "threads"), zf_json_put_int(w, o->threads);
+    zf_json_put_key(w, "predicted_peak_bytes"), zf_json_put_int(w, (int64_t)info.peak_bytes);
+    zf_json_put_key(w, "allocated_peak_bytes"), zf_json_put_int(w, (int64_t)info.allocated_bytes);
+    zf_json_put_key(w, "resident_peak_bytes"), zf_json_put_int(w, (int64_t)usage.ru_maxrss * 1024);
+    zf_json_put_key(w, "flops_per_step"), zf_json_put_double(w, info.flops);
+    zf_json_put_key(w, "tokens_per_s"), zf_json_put_double(w, tokens_per_s(r));
+    zf_json_put_key(w, "loss"), zf_json_put_double(w, o->steps ? r->loss : r->held_out);
+    if (!r->file.entries) {
+        zf_json_put_key(w, "held_out_loss"), zf_json_put_double(w, r->held_out);
+        zf_json_put_key(w, "unigram_entropy"), zf_json_put_double(w, r->text.unigram_nats);
+    }
+    zf_json_end(w);
+    (void)zf_json_save(w, o->report, &r->error);
+    zf_json_writer_free(w);
+    return !r->error.status;
+}
+
+static bool finish(run *r)
+{
+    const settings *o = &r->o;
+    gpt_session *s = &r->session;
+    if (o->save && o->steps && !save(r)) return false;
+    if (r->interrupted) {
+        printf("interrupted after step %lld%s%s\n", (long long)zf_program_step(s->program),
+               o->save ? "; the same command goes on with --load "
+                       : "; without --save nothing is "
+                         "kept",
+               o->save ? o->save : "");
+        return true;
+    }
+    if ((!r->file.entries || !o->steps) && !evaluate(r)) return false;
+    if (o->dump && !gpt_export(s->program, s->graph, o->dump, false, &r->error)) return false;
+    if (o->dump_grads && zf_program_step(s->program) == r->first_step)
+        return gpt_fail(&r->error, ZF_ERR_ARGUMENT,
+                        "--dump-grads %s: there was no step to take gradients of", o->dump_grads);
+    if (o->dump_grads && !gpt_export(s->program, s->graph, o->dump_grads, true, &r->error))
+        return false;
+    return !o->report || write_report(r);
+}
+
+/* ------------------------------------------------------------------------------- the beginning */
+
+/* Text or batches. */
+static bool open_data(run *r)
+{
+    settings *o = &r->o;
+    int64_t tokens;
+    if (o->batch_file) {
+        if (!gpt_batch_file_load(&r->file, o->batch_file, r->config.vocab, &r->error)) return false;
+        o->batch = r->file.batch[0].examples, o->seq = r->file.batch[0].sequence;
+        return true;
+    }
+    if (!gpt_text_open(&r->text, o->corpus, o->vocab, o->cased, o->seq, o->threads, &r->error) ||
+        !gpt_batch_new(&r->own, o->batch, o->seq, &r->error))
+        return false;
+    tokens = bert_vocab_size(r->text.vocab);
+    if (!strpbrk(o->model, "./")) r->config.vocab = tokens;
+    if (tokens <= r->config.vocab) return true;
+    return gpt_fail(&r->error, ZF_ERR_ARGUMENT, "%s: vocab_size is %lld, but %s has %lld tokens",
+                    o->model, (long long)r->config.vocab, o->vocab, (long long)tokens);
+}
+
+static bool begin(run *r)
+{
+    settings *o = &r->o;
+    gpt_session_desc d = {.purpose = GPT_TRAIN,
+                          .dtype = (zf_dtype)o->precision,
+                          .threads = o->threads,
+                          .seed = (uint64_t)o->seed,
+                          .weight_decay = o->weight_decay,
+                          .clip = o->clip,
+                          .no_fuse = o->no_fuse,
+                          .keep_gradients = o->dump_grads != NULL};
+    zf_program_info info;
+    if (!gpt_config_load(o->model, &r->config, &r->error) || !open_data(r)) return false;
+    if (o->dropout >= 0)
+        r->config.embedding_dropout = r->config.attention_dropout = r->config.residual_dropout =
+            o->dropout;
+    if (o->warmup < 0) o->warmup = o->steps / 10;
+    d.config = r->config, d.shape = (gpt_shape){o->batch, o->seq};
+    if (!gpt_session_open(&r->session, &d, &r->error)) return false;
+    if (o->init && !o->load &&
+        !gpt_import(r->session.program, r->session.graph, o->init, &r->error))
+        return false;
+    if (o->load && !resume(r)) return false;
+    info = zf_program_info_of(r->session.program);
+    printf("GPT-2 %s: %.3g million parameters, batch %lld x %lld tokens, %.3g GFLOP a step, plan "
+           "%.3g MiB\n",
+           o->model, 1e-6 * (double)info.param_count, (long long)o->batch, (long long)o->seq,
+           1e-9 * info.flops, (double)info.peak_bytes / 1048576);
+    if (!r->file.entries)
+        printf("%s: %lld tokens, and %lld held out\n", o->corpus, (long long)r->text.train.count,
+               (long long)r->text.held_out.count);
+    return true;
+}
+
+static void end(run *r)
+{
+    if (r->log && fclose(r->log) && !r->error.status)
+        gpt_fail(&r->error, ZF_ERR_IO, "%s: %s", r->o.log, strerror(errno));
+    gpt_session_close(&r->session);
+    gpt_batch_free(&r->own);
+    gpt_batch_file_free(&r->file);
+    gpt_text_close(&r->text);
+}
+
+/* What is wrong with the options as a whole, or NULL. */
+static const char *contradiction(const settings *o)
+{
+    if (!o->corpus && !o->batch_file)
+        return "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE";
+    if (o->corpus && o->batch_file) return "--corpus and --batch-file exclude each other";
+    if (o->corpus && !o->vocab)
+        return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
+    if (o->save_every && !o->save)
+        return "--save-every needs a place for its checkpoints: --save DIR";
+    return NULL;
+}
+
+int gpt_command_pretrain(int argc, char **argv)
+{
+    run r = {.o = {.model = "small",
+                   .seq = 128,
+                   .batch = 8,
+                   .steps = 1000,
+                   .schedule = ZF_COSINE,
+                   .warmup = -1,
+                   .seed = 1,
+                   .threads = 1,
+                   .eval_batches = 16,
+                   .lr = 1e-3,
+                   .weight_decay = 0.1,
+                   .clip = 1,
+                   .dropout = -1},
+             .held_out = NAN};
+    settings *o = &r.o;
+    const option_row rows[] = {
+        {"model", OPTION_TEXT, "NAME|FILE", &o->model, 0, 0,
+         "small 124m 355m 774m 1558m, or a config.json"},
+        {"corpus", OPTION_TEXT, "FILE", &o->corpus, 0, 0,
+         "one sentence a line, a blank line between documents"},
+        {"vocab", OPTION_TEXT, "FILE", &o->vocab, 0, 0, "a vocab.txt, as 'bert vocab' makes it"},
+        {"cased", OPTION_FLAG, NULL, &o->cased, 0, 0,
+         "the vocabulary tells capitals and accents apart"},
+        {"precision", OPTION_CHOICE, "f32|bf16|f16", &o->precision, 0, 0,
+         "it computes in; optimizers update f32 weights"},
+        {"seq", OPTION_COUNT, "T", &o->seq, 1, 65536, "tokens of an example"},
+        {"batch", OPTION_COUNT, "B", &o->batch, 1, 1 << 20, "examples of a step"},
+        {"steps", OPTION_COUNT, "N", &o->steps, 0, 1e12, "steps in all; 0 only evaluates the loss"},
+        {"lr", OPTION_NUMBER, "X", &o->lr, 0, 1e3, "highest learning rate"},
+        {"end-lr", OPTION_NUMBER, "X", &o->end_lr, 0, 1e3,
+         "learning rate at the end of the schedule"},
+        {"schedule", OPTION_CHOICE, "constant|linear|cosine|polynomial|exponential|one_cycle",
+         &o->schedule, 0, 0, "learning rate after the warm-up"},
+        {"warmup", OPTION_COUNT, "N", &o->warmup, -1, 1e12, "steps of warm-up; -1: a tenth of all"},
+        {"weight-decay", OPTION_NUMBER, "X", &o->weight_decay, 0, 1e3,
+         "not on biases and LayerNorm"},
+        {"clip", OPTION_NUMBER, "X", &o->clip, 0, INFINITY, "largest gradient norm; 0: any"},
+        {"dropout", OPTION_NUMBER, "P", &o->dropout, -1, 0.999, "-1: as the model says"},
+        {"seed", OPTION_COUNT, "K", &o->seed, 0, 9e15, "of parameters, dropout and examples"},
+        {"threads", OPTION_COUNT, "N", &o->threads, 1, 1024, "workers"},
+        {"no-fuse", OPTION_TEXT, "NAME,...", &o->no_fuse, 0, 0,
+         "rewrites of zf_fuse that are left out, or all"},
+        {"init", OPTION_TEXT, "FILE", &o->init, 0, 0,
+         "start from the weights of a safetensors file (not with --load)"},
+        {"save", OPTION_TEXT, "DIR", &o->save, 0, 0,
+         "write a checkpoint at the end, and when interrupted"},
+        {"save-every", OPTION_COUNT, "N", &o->save_every, 0, 1e12, "and every N steps"},
+        {"load", OPTION_TEXT, "DIR", &o->load, 0, 0, "go on from a checkpoint"},
+        {"eval-batches", OPTION_COUNT, "N", &o->eval_batches, 0, 1e6,
+         "of the held-out part, at the end"},
+        {"log", OPTION_TEXT, "FILE", &o->log, 0, 0, "CSV of the steps"},
+        {"report", OPTION_TEXT, "FILE", &o->report, 0, 0, "JSON: memory, speed, losses"},
+        {"batch-file", OPTION_TEXT, "FILE", &o->batch_file, 0, 0,
+         "train on these batches (safetensors) instead"},
+        {"dump", OPTION_TEXT, "FILE", &o->dump, 0, 0,
+         "parameters after the last step, as GPT-2's files have them"},
+        {"dump-grads", OPTION_TEXT, "FILE", &o->dump_grads, 0, 0,
+         "gradients of the last step, before clipping"},
+        {"quiet", OPTION_FLAG, NULL, &o->quiet, 0, 0, "no line while it runs"},
+        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    };
+    const char *wrong;
+    int status;
+    bool good;
+    if (!gpt_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
+                     &status))
+        return status;
+    if ((wrong = contradiction(o))) return gpt_usage_error(argv, wrong);
+    r.terminal = isatty(STDOUT_FILENO) != 0;
+    good = begin(&r) && (!o->steps || train(&r)) && finish(&r);
+    end(&r);
+    if (!good || r.error.status) return gpt_error("%s", r.error.text);
+    return r.interrupted ? 130 : EXIT_GOOD;
+}

@@ -1,0 +1,117 @@
+#include "session.h"
+
+#include <math.h>
+#include <string.h>
+
+static void fuse(zf_graph *g, const gpt_session_desc *d)
+{
+    if (!d->no_fuse || strcmp(d->no_fuse, "all"))
+        zf_fuse(g, &(zf_fuse_desc){.without = d->no_fuse});
+}
+
+void gpt_training_passes(zf_graph *g, const gpt_model *m, const gpt_session_desc *d)
+{
+    fuse(g, d);
+    zf_precision(g, &(zf_precision_desc){.dtype = d->dtype});
+    zf_autograd(g, m->loss);
+    zf_simplify(g);
+    for (int32_t i = 0; i < zf_param_count(g) && d->keep_gradients; i++) {
+        char name[300];
+        snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(zf_param_at(g, i)));
+        zf_output(zf_gradient(g, zf_param_at(g, i)), name);
+    }
+    zf_clip(g, d->clip);
+    zf_adamw(g, m->lr, &(zf_adamw_desc){.weight_decay = d->weight_decay});
+    fuse(g, d);
+}
+
+bool gpt_session_open(gpt_session *s, const gpt_session_desc *d, zf_error *error)
+{
+    zf_cpu_desc cpu = {.threads = (int32_t)d->threads};
+    zf_compile_desc compile = {.seed = d->seed, .evaluate = d->purpose != GPT_TRAIN};
+    *s = (gpt_session){.shape = d->shape};
+    if (d->shape.sequence > d->config.positions)
+        return gpt_fail(error, ZF_ERR_ARGUMENT,
+                        "sequences of %lld tokens are too long for the model's %lld positions",
+                        (long long)d->shape.sequence, (long long)d->config.positions);
+    if (!(s->graph = zf_graph_new(NULL))) return gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (!d->share && !(s->own = zf_cpu_backend(&cpu, error))) {
+        gpt_session_close(s);
+        return false;
+    }
+    s->backend = d->share ? d->share->backend : s->own;
+    if (d->purpose == GPT_GENERATE) s->model = gpt_build_next(s->graph, &d->config, &d->shape);
+    else s->model = gpt_build(s->graph, &d->config, &d->shape);
+    if (d->purpose == GPT_TRAIN) gpt_training_passes(s->graph, &s->model, d);
+    else {
+        fuse(s->graph, d);
+        zf_precision(s->graph, &(zf_precision_desc){.dtype = d->dtype});
+        zf_simplify(s->graph);
+    }
+    compile.backend = s->backend;
+    compile.share = d->share ? d->share->program : NULL;
+    if ((s->program = zf_compile(s->graph, &compile))) return true;
+    gpt_fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
+    gpt_session_close(s);
+    return false;
+}
+
+void gpt_session_close(gpt_session *s)
+{
+    zf_program_free(s->program);
+    zf_backend_free(s->own);
+    zf_graph_free(s->graph);
+    *s = (gpt_session){.graph = NULL};
+}
+
+bool gpt_session_restore(gpt_session *s, const char *checkpoint, gpt_session_desc *d,
+                         zf_error *error)
+{
+    char path[1024], precision[8];
+    zf_status status;
+    snprintf(path, sizeof path, "%s/config.json", checkpoint);
+    if (!gpt_config_load(path, &d->config, error) ||
+        zf_checkpoint_note(checkpoint, "precision", precision, sizeof precision, error))
+        return false;
+    d->dtype = !strcmp(precision, "bf16") ? ZF_BF16 : !strcmp(precision, "f16") ? ZF_F16 : ZF_F32;
+    if (!gpt_session_open(s, d, error)) return false;
+    status = zf_load(s->program, checkpoint, &(zf_load_desc){.params_only = true});
+    if (!status) return true;
+    gpt_fail(error, status, "%s", zf_program_error(s->program));
+    gpt_session_close(s);
+    return false;
+}
+
+zf_status gpt_session_feed(gpt_session *s, const gpt_batch *b)
+{
+    const gpt_model *m = &s->model;
+    size_t bytes = (size_t)(b->examples * b->sequence) * sizeof *b->ids;
+    float weight = 1 / (float)(b->labelled ? b->labelled : 1);
+    zf_status status = zf_write(s->program, m->input_ids, b->ids, bytes);
+    if (!status) status = zf_write(s->program, m->labels, b->labels, bytes);
+    if (!status) status = zf_write(s->program, m->loss_weight, &weight, sizeof weight);
+    return status;
+}
+
+double gpt_session_scalar(gpt_session *s, const char *output)
+{
+    float value = NAN;
+    (void)zf_read(s->program, zf_graph_find(s->graph, output), &value, sizeof value);
+    return value;
+}
+
+int32_t gpt_sample(const float *logits, int64_t count, double temperature, uint64_t dice)
+{
+    double sum = 0, at;
+    int32_t best = 0;
+    for (int64_t v = 1; v < count; v++)
+        if (logits[v] > logits[best]) best = (int32_t)v;
+    if (!(temperature > 0)) return best;
+    for (int64_t v = 0; v < count; v++) sum += exp((logits[v] - logits[best]) / temperature);
+    at = ldexp((double)(dice >> 11), -53) * sum;
+    for (int64_t v = 0; v < count; v++) {
+        at -= exp((logits[v] - logits[best]) / temperature);
+        if (at < 0) return (int32_t)v;
+    }
+    return best;
+}

@@ -1,0 +1,52 @@
+/* A GPT-2 in memory: its graph and its program, for training, evaluation or generation. */
+#ifndef GPT_SESSION_H
+#define GPT_SESSION_H
+
+#include "batch.h"
+#include "model.h"
+
+typedef enum gpt_purpose { GPT_TRAIN, GPT_EVALUATE, GPT_GENERATE } gpt_purpose;
+
+typedef struct gpt_session_desc {
+    gpt_purpose purpose;
+    gpt_config config;
+    gpt_shape shape;
+    zf_dtype dtype; /* it computes in: f32, bf16 or f16 */
+    int64_t threads;
+    uint64_t seed;
+    double weight_decay, clip;
+    const char *no_fuse;       /* zf_fuse_desc.without; "all": no fusion; NULL: all of them */
+    bool keep_gradients;       /* as outputs "gradient/NAME" */
+    struct gpt_session *share; /* the parameters are this session's; not for training */
+} gpt_session_desc;
+
+typedef struct gpt_session {
+    zf_graph *graph;
+    zf_backend *backend, *own; /* own: NULL when it is another's */
+    zf_program *program;
+    gpt_model model;
+    gpt_shape shape;
+} gpt_session;
+
+/* The passes that make a training step of a model, each a visible line. */
+void gpt_training_passes(zf_graph *g, const gpt_model *m, const gpt_session_desc *d);
+
+/* False with *error, and then there is nothing to close. */
+bool gpt_session_open(gpt_session *s, const gpt_session_desc *d, zf_error *error);
+void gpt_session_close(gpt_session *s);
+
+/* A session with the weights of a checkpoint that `gpt pretrain` wrote, whose model and precision
+ * the desc is given. */
+bool gpt_session_restore(gpt_session *s, const char *checkpoint, gpt_session_desc *d,
+                         zf_error *error);
+
+/* Writes a batch for training or evaluation. */
+zf_status gpt_session_feed(gpt_session *s, const gpt_batch *batch);
+/* A scalar output after a step. */
+double gpt_session_scalar(gpt_session *s, const char *output);
+
+/* The next token after logits[0..count): the likeliest at temperature 0, else one drawn with
+ * probabilities softmax(logits / temperature), by `dice`, which is a different number each time. */
+int32_t gpt_sample(const float *logits, int64_t count, double temperature, uint64_t dice);
+
+#endif

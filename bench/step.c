@@ -9,53 +9,7 @@
  * and adds up by operator. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/options.h"
-#include "bench.h"
-
-static const char *const op_names[] = {"none",
-#define X(name, least, most, attributes, flags) #name,
-                                       ZF_OPS(X)
-#undef X
-};
-
-static double seconds[ZF_OP_COUNT];
-static zf_status (*plain_launch)(void *self, const zf_launch *launch);
-
-static zf_status timed_launch(void *self, const zf_launch *launch)
-{
-    double start = bench_now();
-    zf_status status = plain_launch(self, launch);
-    seconds[launch->op] += bench_now() - start;
-    return status;
-}
-
-/* The members "ms" (by operator) and "bytes" (by kind, the most of each). */
-static void print_members(const zf_plan *plan, int64_t steps)
-{
-    printf(", \"ms\": {");
-    for (int op = 0, n = 0; op < ZF_OP_COUNT; op++)
-        if (seconds[op] > 0)
-            printf("%s\"%s\": %.4f", n++ ? ", " : "", op_names[op],
-                   1e3 * seconds[op] / (double)steps);
-    printf("}, \"bytes\": {");
-    for (int kind = 0; kind < ZF_KINDS; kind++)
-        printf("%s\"%s\": %zu", kind ? ", " : "", zf_kind_name((zf_kind)kind), plan->most[kind]);
-    printf("}");
-}
-
-static void print_profile(int64_t steps)
-{
-    double total = 0;
-    for (int op = 0; op < ZF_OP_COUNT; op++) total += seconds[op];
-    for (;;) {
-        int most = 0;
-        for (int op = 1; op < ZF_OP_COUNT; op++)
-            if (seconds[op] > seconds[most]) most = op;
-        if (seconds[most] <= 0.001 * total) break;
-        printf("%-20s %8.3f ms %5.1f%%\n", op_names[most], 1e3 * seconds[most] / (double)steps,
-               100 * seconds[most] / total);
-        seconds[most] = 0;
-    }
-}
+#include "profile.h"
 
 int main(int argc, char **argv)
 {
@@ -104,11 +58,11 @@ int main(int argc, char **argv)
     batch = bench_batch(&d.shape, vocab, 0);
     times = calloc((size_t)steps, sizeof *times);
     if (!batch || !times) return 1;
-    if (profile) plain_launch = s.backend->launch, s.backend->launch = timed_launch;
+    if (profile) profile_begin(s.backend);
     for (int64_t n = -3; n < steps; n++) {
         float lr = 1e-4f;
         double start = bench_now();
-        if (n == 0) memset(seconds, 0, sizeof seconds);
+        if (n == 0) profile_reset();
         if (bert_session_feed(&s, batch, batch->labelled, (double)d.shape.batch) ||
             zf_write(s.program, s.model.lr, &lr, sizeof lr) || zf_step(s.program))
             return fprintf(stderr, "step: %s\n", zf_program_error(s.program)), 1;
@@ -123,7 +77,7 @@ int main(int argc, char **argv)
                "\"step_ms\": %.3f, \"peak_bytes\": %zu, \"peak_rss_bytes\": %.0f",
                model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
                info.peak_bytes, bench_most_resident());
-        print_members(&info.plan, steps);
+        profile_print_members(&info.plan, steps);
         puts("}");
     } else
         printf("BERT-%s, batch %lld x %lld, %lld threads: %.0f tokens/s (best %.0f), %.1f GFLOP/s, "
@@ -132,7 +86,7 @@ int main(int argc, char **argv)
                model, (long long)d.shape.batch, (long long)d.shape.sequence, (long long)threads,
                tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
                1e-9 * info.flops, (double)info.peak_bytes / 1048576);
-    if (profile && !json) print_profile(steps);
+    if (profile && !json) profile_print(steps);
     bert_session_close(&s);
     return 0;
 }

@@ -1,0 +1,99 @@
+/* One training step of GPT-2 on made-up tokens: tokens per second, GFLOP/s, bytes by kind, and
+ * where the time goes.
+ *
+ *     build/bench/gpt --model small|124m --batch 8 --seq 128 --threads 2 --steps 30 [--dropout P]
+ *                     [--precision f32|bf16|f16] [--no-fuse NAME,...] [--profile] [--json]
+ *
+ * The loss of every position counts; AdamW. Without dropout, as bench/peers/llmc.c has none. Times
+ * are medians. */
+#define _POSIX_C_SOURCE 200809L
+#include "../examples/common/options.h"
+#include "../examples/gpt/session.h"
+#include "profile.h"
+
+int main(int argc, char **argv)
+{
+    const char *model = "small", *rest;
+    int64_t steps = 30, precision = ZF_F32;
+    double dropout = 0;
+    bool profile = false, json = false;
+    gpt_session_desc d = {.purpose = GPT_TRAIN,
+                          .weight_decay = 0.1,
+                          .clip = 1,
+                          .seed = 1,
+                          .threads = 2,
+                          .shape = {8, 128}};
+    const option_row rows[] = {
+        {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as gpt pretrain"},
+        {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},
+        {"seq", OPTION_COUNT, "T", &d.shape.sequence, 1, 65536, "tokens of an example"},
+        {"threads", OPTION_COUNT, "N", &d.threads, 1, 1024, "workers"},
+        {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
+        {"dropout", OPTION_NUMBER, "P", &dropout, 0, 0.999, "everywhere"},
+        {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
+        {"no-fuse", OPTION_TEXT, "NAME,...", &d.no_fuse, 0, 0, "rewrites left out, or all"},
+        {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator"},
+        {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
+        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    };
+    char text[512];
+    int count;
+    zf_error error = {ZF_OK, ""};
+    zf_program_info info;
+    gpt_session s;
+    gpt_batch batch;
+    double *times, tokens, median;
+    options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
+    if (result != OPTIONS_GOOD || count) {
+        if (result == OPTIONS_BAD) fprintf(stderr, "gpt: %s\n", text);
+        options_print(stdout, rows);
+        return result == OPTIONS_HELP ? 0 : 2;
+    }
+    d.dtype = (zf_dtype)precision;
+    if (!gpt_config_load(model, &d.config, &error))
+        return fprintf(stderr, "gpt: %s\n", error.text), 1;
+    d.config.embedding_dropout = d.config.attention_dropout = d.config.residual_dropout = dropout;
+    if (!gpt_session_open(&s, &d, &error) ||
+        !gpt_batch_new(&batch, d.shape.batch, d.shape.sequence, &error))
+        return fprintf(stderr, "gpt: %s\n", error.text), 1;
+    batch.labelled = batch.examples * batch.sequence;
+    for (int64_t i = 0; i < batch.labelled; i++) {
+        batch.ids[i] = (int32_t)(bert_mix((uint64_t)i) % (uint64_t)d.config.vocab);
+        batch.labels[i] = (int32_t)(bert_mix((uint64_t)i + 1) % (uint64_t)d.config.vocab);
+    }
+    times = calloc((size_t)steps, sizeof *times);
+    if (!times) return 1;
+    if (profile) profile_begin(s.backend);
+    for (int64_t n = -3; n < steps; n++) {
+        float lr = 1e-4f;
+        double start = bench_now();
+        if (n == 0) profile_reset();
+        if (gpt_session_feed(&s, &batch) || zf_write(s.program, s.model.lr, &lr, sizeof lr) ||
+            zf_step(s.program))
+            return fprintf(stderr, "gpt: %s\n", zf_program_error(s.program)), 1;
+        if (n >= 0) times[n] = bench_now() - start;
+    }
+    median = bench_median(times, steps);
+    tokens = (double)batch.labelled;
+    info = zf_program_info_of(s.program);
+    if (json) {
+        printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, "
+               "\"gflops\": %.1f, \"step_ms\": %.3f, \"peak_bytes\": %zu, \"peak_rss_bytes\": %.0f",
+               model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
+               info.peak_bytes, bench_most_resident());
+        profile_print_members(&info.plan, steps);
+        puts("}");
+    } else {
+        printf(
+            "GPT-2 %s, batch %lld x %lld, %lld threads: %.0f tokens/s (best %.0f), %.1f GFLOP/s, "
+            "%.2f ms, %.1f GFLOP a step, %.1f MiB\n",
+            model, (long long)batch.examples, (long long)batch.sequence, (long long)d.threads,
+            tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
+            1e-9 * info.flops, (double)info.peak_bytes / 1048576);
+        if (profile) profile_print(steps);
+    }
+    free(times);
+    gpt_batch_free(&batch);
+    gpt_session_close(&s);
+    return 0;
+}

@@ -221,14 +221,16 @@ static void zfi_fused_norm_reference(const zf_launch *l, int64_t first, int64_t 
     const zf_array *gamma = &l->args[embeds ? 5 : 2], *beta = gamma + 1,
                    *xhat = zfi_saved_out(l, 0), *rstds = zfi_saved_out(l, 1);
     int64_t n = zfi_last(&l->out.shape);
+    double elements = n ? (double)n : 1;
     for (int64_t r = first; r < last; r++) {
         double mean = 0, squares = 0, rstd;
-        for (int64_t i = 0; i < n; i++) mean += zfi_norm_input(l, r, i) / (double)n;
+        for (int64_t i = 0; i < n; i++) mean += zfi_norm_input(l, r, i);
+        mean /= elements;
         for (int64_t i = 0; i < n; i++) {
             double s = zfi_norm_input(l, r, i);
-            squares += (s - mean) * (s - mean) / (double)n;
+            squares += (s - mean) * (s - mean);
         }
-        rstd = 1 / sqrt(squares + l->attributes[2].f);
+        rstd = 1 / sqrt(squares / elements + l->attributes[2].f);
         if (rstds) zfi_set(rstds, r, rstd);
         for (int64_t i = 0; i < n; i++) {
             double h = (zfi_norm_input(l, r, i) - mean) * rstd,
@@ -250,9 +252,9 @@ static void zfi_residual_norm_grad_reference(const zf_launch *l)
     for (int64_t r = 0; r < rows; r++) {
         double rstd = zfi_get(&l->args[2], r), mean_g = 0, mean_gx = 0;
         for (int64_t i = 0; i < n; i++) {
-            double g = zfi_get(dy, r * n + i) * zfi_get(gamma, i) / (double)n;
-            mean_g += g;
-            mean_gx += g * zfi_get(xhat, r * n + i);
+            double g = zfi_get(dy, r * n + i) * zfi_get(gamma, i);
+            mean_g += g / (double)n;
+            mean_gx += g * zfi_get(xhat, r * n + i) / (double)n;
         }
         for (int64_t i = 0; i < n; i++) {
             double d = zfi_get(dy, r * n + i), h = zfi_get(xhat, r * n + i),

@@ -263,6 +263,7 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(affine, 3, 3, "", ZF_OP_INPLACE)                                                             \
     X(attention, 1, 4, "p:f stream:i heads:i scale:f causal:b", 0)                                 \
     X(attention_grad, 4, 7, "p:f stream:i heads:i scale:f causal:b", 0)                            \
+    X(chain, 1, 8, "program:l values:v", ZF_OP_INPLACE)                                            \
     /* ranks: made by zf_zero */                                                                   \
     X(unit, 1, ZF_MAX_OPERANDS, "at:l size:i world:i", ZF_OP_LEAF)                                 \
     X(accumulator, 0, 0, "", ZF_OP_LEAF)                                                           \
@@ -642,6 +643,7 @@ ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc
  *     head       logits, cross-entropy and best guesses, in tiles: the logits never exist whole
  *     invert     the backward pass makes activations and results of LayerNorm again
  *     update     clipping and update
+ *     chain      elementwise nodes one after the other, as one loop
  *
  * passes/fuse.c says what each makes of what, and whether the bits stay. desc NULL: all. */
 typedef struct zf_fuse_desc {
@@ -1426,6 +1428,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "ops/fused_norm.c"
 #include "ops/fused_softmax.c"
 #include "ops/attention.c"
+#include "ops/chain.c"
 #include "ops/saved.c"
 #include "ops/table.c"
 #include "ir/print.c"
@@ -1445,6 +1448,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "passes/zero_update.c"
 #include "passes/zero.c"
 #include "passes/fuse_update.c"
+#include "passes/fuse_chain.c"
 #include "passes/fuse.c"
 #include "passes/memory.c"
 #include "passes/prefetch.c"

@@ -109,9 +109,18 @@ static bool zfi_has(const zf_graph *g, int32_t id, uint32_t flag)
     return (zfi_row_of(g, id)->flags & flag) != 0;
 }
 
-/* The row draws random numbers: dropout, or an operator that has one in it. Its first attributes are
- * p and stream then. */
-static bool zfi_draws(const zfi_row *row) { return !strncmp(row->attributes, "p:f stream:i", 12); }
+static int64_t zfi_chain_stream(const zf_attribute *attributes); /* ops/chain.c */
+
+/* The last random stream that the node draws from: of dropout and of operators that have one in
+ * them, whose first attributes are p and stream, or of a chain; -1: it draws none. */
+static int64_t zfi_last_stream(const zf_graph *g, int32_t id)
+{
+    const zf_attribute *attributes = g->nodes[id].attributes;
+    if (g->nodes[id].op == ZF_OP_chain) return zfi_chain_stream(attributes);
+    return strncmp(zfi_row_of(g, id)->attributes, "p:f stream:i", 12) ? -1 : attributes[1].i;
+}
+
+static bool zfi_draws(const zf_graph *g, int32_t id) { return zfi_last_stream(g, id) >= 0; }
 
 static int64_t zfi_node_count(const zfi_node *node) { return zf_shape_count(node->shape); }
 
@@ -343,7 +352,6 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
         g->nodes[n->args[0]].saved[n->attributes[0].i] = id;
     if (node.name && !g->memory.failed) g->names = zfi_map_put(&g->memory, g->names, node.name, id);
     if (g->memory.failed) return zfi_graph_nomem(g), 0;
-    if (zfi_draws(row) && n->attributes[1].i >= g->random_streams)
-        g->random_streams = n->attributes[1].i + 1;
+    if (zfi_last_stream(g, id) >= g->random_streams) g->random_streams = zfi_last_stream(g, id) + 1;
     return id;
 }

@@ -156,7 +156,7 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
     const zfi_node *node = &g->nodes[id];
     bool own = r->shares & ZFI_OTHER;
     zfi_stand s = {.cause = id};
-    if (zfi_draws(zfi_row_of(g, id))) {
+    if (zfi_draws(g, id)) {
         s = zfi_stand_of_args(r, node);
         s.bits = (uint8_t)((s.bits | r->shares) & ~ZFI_KNOWN);
         s.cause = id;
@@ -454,7 +454,7 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     if (zfi_has(g, id, ZF_OP_EFFECT)) return;
     r->at[id] = zfi_stand_of_node(r, id);
     r->at[id].varies =
-        zfi_draws(zfi_row_of(g, id)) || (zfi_has(g, id, ZF_OP_LEAF) && node->op != ZF_OP_constant);
+        zfi_draws(g, id) || (zfi_has(g, id, ZF_OP_LEAF) && node->op != ZF_OP_constant);
     for (int32_t k = 0; k < node->arg_count; k++) r->at[id].varies |= r->at[node->args[k]].varies;
 }
 

@@ -49,6 +49,8 @@
  *
  * update     clipping and update (passes/fuse_update.c)
  *
+ * chain      elementwise nodes one after the other (passes/fuse_chain.c)
+ *
  * invert     the backward pass makes again what it wants of a fused node from what that left for
  * its gradient, instead of keeping both: LayerNorm's result from xhat, an activation from what it
  * is of bits: equal in f32 and f64 before:  %20 = saved %9 {index=0}   ...   %30 = matmul %29, %9
@@ -566,6 +568,7 @@ static const struct zfi_fusion {
     {"head", ZFI_FORWARD, zfi_fuse_head, zfi_find_guesses, NULL},
     {"invert", ZFI_BACKWARD, zfi_invert, zfi_find_forward, NULL},
     {"update", ZFI_BACKWARD, NULL, NULL, zfi_fuse_updates},
+    {"chain", ZFI_BACKWARD, NULL, NULL, zfi_fuse_chains},
 };
 
 /* One name of a list that commas separate, and its length; NULL behind the last. */

@@ -93,7 +93,7 @@ static void zfi_run_zero(zfi_zero *z)
             z->flat_of[node->args[0]] >= 0)
             z->flat_of[z->order[i]] = z->flat_of[node->args[0]];
         z->varies[z->order[i]] =
-            node->op == ZF_OP_dropout ||
+            zfi_draws(g, z->order[i]) ||
             (zfi_has(g, z->order[i], ZF_OP_LEAF) && node->op != ZF_OP_constant);
         for (int32_t k = 0; k < node->arg_count; k++)
             z->varies[z->order[i]] |= z->varies[node->args[k]];

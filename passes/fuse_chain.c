@@ -1,0 +1,180 @@
+/* fuse, chains: an elementwise node takes over an operand that is elementwise as well, and that
+ * one's, as one loop (ops/chain.c). Both have one type, of ZFI_CHAIN_LEAST elements or more, and
+ * the operand is read nowhere else, as an output, a gradient or a saved value neither. Nothing but
+ * leaves, views and members of the chain stands between them, so that no value lives longer than
+ * before. The update section stays as it is.
+ *
+ * bits: equal in f32 and f64. In bf16 and f16 the chain's result alone is rounded
+ *
+ *   before:  %5 = add %1, %2   %6 = dropout %5 {p=0.1 stream=7}   %7 = add %3, %6
+ *   after:   %7 = chain %1, %2, %3 {program=[0,0,1,24,3,0,0,2,4] values=[0.1,7]}
+ */
+
+enum { ZFI_CHAIN_LEAST = 1024 };
+
+typedef struct zfi_chainer {
+    zf_graph *graph;
+    /* By node: how often it is an operand, the last that reads it, and the chain's root of which it
+     * is a member; 0: none */
+    int32_t *uses, *reader, *root;
+    /* Of the chain under way, from the root up: */
+    int32_t members[ZFI_CHAIN_LONGEST], count;
+    int32_t args[ZFI_CHAIN_OPERANDS], arg_count; /* what it reads, one of its shape first */
+} zfi_chainer;
+
+/* The code of the node's row; -1: there is none. */
+static int zfi_chain_code_of(const zfi_node *node)
+{
+    bool forms = node->op == ZF_OP_gelu || node->op == ZF_OP_gelu_grad;
+    for (int code = 0; code < ZFI_COUNT(zfi_chain_codes); code++)
+        if (zfi_chain_codes[code].op == node->op &&
+            (!forms || node->attributes[0].i == zfi_chain_codes[code].form))
+            return code;
+    return -1;
+}
+
+/* The node can be an instruction of a chain of its own shape. */
+static bool zfi_can_chain(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    bool full = false;
+    if (node->update || !zfi_is_float(node->dtype) || zfi_chain_code_of(node) < 0 ||
+        zfi_node_count(node) < ZFI_CHAIN_LEAST)
+        return false;
+    for (int k = 0; k < ZF_MAX_SAVED; k++)
+        if (node->saved[k]) return false;
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const zf_shape *x = &g->nodes[node->args[k]].shape;
+        if (!zfi_chain_reads(x, &node->shape)) return false;
+        full |= zfi_same_shape(x, &node->shape);
+    }
+    return full;
+}
+
+/* What the chain of `root` reads, in its order, one of its shape first; false: that is too much. */
+static bool zfi_chain_operands(zfi_chainer *c, int32_t root)
+{
+    const zf_graph *g = c->graph;
+    int32_t full = 0, first;
+    c->arg_count = 0;
+    for (int32_t m = c->count - 1; m >= 0; m--) {
+        const zfi_node *node = &g->nodes[c->members[m]];
+        for (int32_t k = 0; k < node->arg_count; k++) {
+            int32_t at = 0;
+            if (c->root[node->args[k]] == root) continue;
+            while (at < c->arg_count && c->args[at] != node->args[k]) at++;
+            if (at == ZFI_CHAIN_OPERANDS) return false;
+            c->args[at] = node->args[k];
+            if (at == c->arg_count) c->arg_count++;
+        }
+    }
+    while (!zfi_same_shape(&g->nodes[c->args[full]].shape, &g->nodes[root].shape)) full++;
+    first = c->args[full];
+    c->args[full] = c->args[0], c->args[0] = first;
+    return true;
+}
+
+/* Adds a node to the chain of `root`; false where it would read too many values. */
+static bool zfi_chain_add(zfi_chainer *c, int32_t id, int32_t root)
+{
+    if (c->count == ZFI_CHAIN_LONGEST) return false;
+    c->members[c->count++] = id;
+    c->root[id] = root;
+    if (zfi_chain_operands(c, root)) return true;
+    c->count--;
+    c->root[id] = 0;
+    return false;
+}
+
+/* The chain whose last node stands at `position` of the order. */
+static void zfi_chain_grow(zfi_chainer *c, int32_t position)
+{
+    const zf_graph *g = c->graph;
+    int32_t root = g->order[position];
+    int64_t at;
+    c->count = 0;
+    zfi_chain_add(c, root, root);
+    while (--position >= 0) {
+        int32_t id = g->order[position];
+        const zfi_node *node = &g->nodes[id];
+        bool joins = c->uses[id] == 1 && c->root[c->reader[id]] == root && zfi_can_chain(g, id) &&
+                     node->dtype == g->nodes[root].dtype &&
+                     zfi_same_shape(&node->shape, &g->nodes[root].shape);
+        if (joins && zfi_chain_add(c, id, root)) continue;
+        if (!zfi_has(g, id, ZF_OP_LEAF) && zfi_viewed(g, node, &at) < 0) return;
+    }
+}
+
+/* The register in which the chain has a value. */
+static int32_t zfi_chain_register(const zfi_chainer *c, int32_t id)
+{
+    for (int32_t m = 0; m < c->count; m++)
+        if (c->members[m] == id) return c->arg_count + c->count - 1 - m;
+    for (int32_t k = 0; k < c->arg_count; k++)
+        if (c->args[k] == id) return k;
+    return 0;
+}
+
+/* Makes the root the chain; the other members go. */
+static void zfi_chain_make(zfi_chainer *c, int32_t root)
+{
+    zf_graph *g = c->graph;
+    int64_t program[3 * ZFI_CHAIN_LONGEST] = {0}, *at = program;
+    double values[2 * ZFI_CHAIN_LONGEST];
+    int64_t count = 0;
+    zfi_node *node = &g->nodes[root];
+    int32_t *args;
+    void *lists[2];
+    zfi_chain_operands(c, root);
+    for (int32_t m = c->count - 1; m >= 0; m--, at += 3) {
+        const zfi_node *member = &g->nodes[c->members[m]];
+        at[0] = zfi_chain_code_of(member);
+        at[1] = zfi_chain_register(c, member->args[0]);
+        if (member->arg_count > 1) at[2] = zfi_chain_register(c, member->args[1]);
+        if (member->op != ZF_OP_scale && member->op != ZF_OP_dropout) continue;
+        at[2] = count;
+        values[count++] = member->attributes[0].f;
+        if (member->op == ZF_OP_dropout) values[count++] = (double)member->attributes[1].i;
+    }
+    args = zfi_bytes_copy(&g->memory, &g->text, c->args, (size_t)c->arg_count * sizeof *args);
+    lists[0] = zfi_bytes_copy(&g->memory, &g->text, program, (size_t)(at - program) * 8);
+    lists[1] = zfi_bytes_copy(&g->memory, &g->text, values, (size_t)count * 8);
+    if (g->memory.failed) return;
+    node->op = ZF_OP_chain;
+    node->args = args, node->arg_count = c->arg_count;
+    memset(node->attributes, 0, sizeof node->attributes);
+    node->attributes[0].list.data = lists[0], node->attributes[0].list.count = at - program;
+    node->attributes[1].list.data = lists[1], node->attributes[1].list.count = count;
+    for (int32_t m = 1; m < c->count; m++) zfi_replace(g, c->members[m], 0);
+}
+
+/* Makes all chains, from the end of the graph on, so that each is as long as it can be. */
+static void zfi_chain_all(zfi_chainer *c)
+{
+    zf_graph *g = c->graph;
+    int32_t kept = 0;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count; k++)
+            c->uses[node->args[k]]++, c->reader[node->args[k]] = g->order[i];
+    }
+    for (int32_t i = zfi_len(g->order) - 1; i >= 0 && !g->memory.failed; i--) {
+        int32_t id = g->order[i];
+        if (c->root[id] || !zfi_can_chain(g, id)) continue;
+        zfi_chain_grow(c, i);
+        if (c->count > 1) zfi_chain_make(c, id);
+    }
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (g->nodes[g->order[i]].op != ZF_OP_none) g->order[kept++] = g->order[i];
+    if (g->order) stbds_header(g->order)->length = (size_t)kept;
+}
+
+static void zfi_fuse_chains(zf_graph *g)
+{
+    size_t nodes = (size_t)zfi_len(g->nodes);
+    zfi_chainer c = {.graph = g, .uses = zfi_calloc(&g->memory, 3 * nodes, sizeof *c.uses)};
+    if (!c.uses) return;
+    c.reader = c.uses + nodes, c.root = c.uses + 2 * nodes;
+    zfi_chain_all(&c);
+    zfi_free(&g->memory, c.uses, 3 * nodes * sizeof *c.uses);
+}

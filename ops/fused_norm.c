@@ -299,7 +299,7 @@ enum { ZFI_NORM_GROUP = 8, ZFI_NORM_ELEMENTS = 4096, ZFI_NORM_ROOMS = 3 };
 typedef struct zfi_norm_job {
     const zf_launch *l;
     zfi_isa isa;
-    int64_t n, rows, piece, group, stride; /* a piece is what a task has, in groups */
+    int64_t n, rows, piece, group, stride; /* piece, group: rows of a task, and at a time */
     const zfi_drop *drop;                  /* NULL: none */
     const float *gamma, *beta, *bias;      /* NULL where there is none */
     zfi_drop drawn;

@@ -1,5 +1,5 @@
-/* head_loss: the head of a language model and its loss, in tiles of rows: there are never logits or
- * a gradient of them for all rows.
+/* head_loss: the head of a language model and its loss, in tiles of rows: logits are there for one
+ * tile at a time, and become their own gradient.
  *
  *     %6 = head_loss %1, %2, %3, %4, %5 {ignore=-100} : f32[]
  *
@@ -14,8 +14,11 @@
  *
  * The gradients for dy = 1 are made while z is at hand, where somebody asks for them:
  *
- *     saved 0: dx, f32 or f64     saved 2: db, the same
- *     saved 1: dw, the same       saved 3: i32[P], of each row the first of its largest logits
+ *     saved 0: dx                 saved 2: db
+ *     saved 1: dw                 saved 3: i32[P], of each row the first of its largest logits
+ *
+ * They are f32, or f64 of f64, also where operands have 16 bits; but bf16 of bf16 where all rows
+ * are one tile, so that nothing is added to what has been rounded.
  *
  * f32: z stands on its side, so that a row of x is a lane of a vector, and w is read as it lies.
  * Classes are cut into chunks, each the work of one task, which are computed, and later read again,
@@ -40,7 +43,7 @@
  */
 
 enum {
-    ZFI_HEAD_TILE = 128,  /* rows of a tile at most; a multiple of two vectors but in the last */
+    ZFI_HEAD_TILE = 160,  /* rows of a tile at most; a multiple of two vectors but in the last */
     ZFI_HEAD_LANES = 16,  /* numbers of the widest vector */
     ZFI_HEAD_CHUNK = 256, /* classes of a chunk */
     ZFI_HEAD_GROUPS = 16, /* sums of dx at most */
@@ -81,13 +84,20 @@ static zf_status zfi_infer_head_loss(zfi_infer *c)
 
 enum { ZFI_HEAD_DX, ZFI_HEAD_DW, ZFI_HEAD_DB, ZFI_HEAD_BEST }; /* saved */
 
+/* Of gradients. */
+static zf_dtype zfi_head_saved_dtype(zf_dtype x, int64_t rows)
+{
+    return x == ZF_BF16 && rows <= ZFI_HEAD_TILE ? x : zfi_wide(x);
+}
+
 static bool zfi_saved_head_loss(const zf_graph *g, const zfi_node *node, int64_t index,
                                 zf_dtype *dtype, zf_shape *shape)
 {
     static const int operand[] = {
         [ZFI_HEAD_DX] = 0, [ZFI_HEAD_DW] = 1, [ZFI_HEAD_DB] = 4, [ZFI_HEAD_BEST] = 2};
+    const zfi_node *x = &g->nodes[node->args[0]];
     if (index < 0 || index >= ZFI_COUNT(operand) || operand[index] >= node->arg_count) return false;
-    *dtype = index == ZFI_HEAD_BEST ? ZF_I32 : node->dtype;
+    *dtype = index == ZFI_HEAD_BEST ? ZF_I32 : zfi_head_saved_dtype(x->dtype, x->shape.dims[0]);
     *shape = g->nodes[node->args[operand[index]]].shape;
     return true;
 }
@@ -95,9 +105,16 @@ static bool zfi_saved_head_loss(const zf_graph *g, const zfi_node *node, int64_t
 static void zfi_grad_head_loss(zfi_grad *c)
 {
     static const int saved[] = {ZFI_HEAD_DX, ZFI_HEAD_DW, -1, -1, ZFI_HEAD_DB};
-    for (int32_t k = 0; k < c->count; k++)
-        if (c->need[k] && saved[k] >= 0)
-            c->dx[k] = zf_cast(zf_mul(zfi_saved(c->y, saved[k]), c->dy), zf_tensor_dtype(c->x[k]));
+    const zfi_node *dy = zfi_node_of(c->dy);
+    bool one = dy && dy->op == ZF_OP_constant && dy->attributes[0].list.count == 1 &&
+               *(const double *)dy->attributes[0].list.data == 1;
+    for (int32_t k = 0; k < c->count; k++) {
+        zf_tensor dx;
+        if (!c->need[k] || saved[k] < 0) continue;
+        dx = zfi_saved(c->y, saved[k]);
+        if (!one) dx = zf_mul(zf_cast(dx, zf_tensor_dtype(c->dy)), c->dy);
+        c->dx[k] = zf_cast(dx, zf_tensor_dtype(c->x[k]));
+    }
     if (c->need[3]) c->dx[3] = zf_mul(c->dy, zf_div(c->y, c->x[3]));
 }
 
@@ -331,7 +348,8 @@ typedef struct zfi_head {
     int64_t tile, chunks, groups; /* rows of a tile but the last, chunks and groups of chunks */
     int64_t first, count, lanes;  /* of the tile under way: its rows; these rounded up */
     const void *x, *w, *bias;     /* bias: or NULL */
-    float *dx, *dw, *db;          /* or NULL */
+    void *dx, *dw, *db;           /* or NULL */
+    zf_dtype made;                /* theirs */
     /* In scratch: */
     int64_t *label;            /* [lanes], -1: ignored */
     double *lse;               /* [lanes] */
@@ -366,6 +384,7 @@ static zfi_matmul_desc zfi_head_product(const zfi_head *h, int which, int64_t cl
     case ZFI_HEAD_TO_W: /* dw[v,i] = sum over t of dz[v,t] x[t,i] */
         d.m = classes, d.n = h->width, d.k = h->count;
         d.a_row = h->lanes, d.a_col = 1, d.b_row = h->width;
+        d.c_dtype = h->made;
         break;
     default: /* dx[t,i] = sum over v of dz[v,t] w[v,i] */
         d.m = h->count, d.n = h->width, d.k = classes;
@@ -390,6 +409,7 @@ static zfi_head zfi_head_of(const zf_launch *l)
                   .isa = zfi_cpu_of(l)->isa,
                   .dtype = l->args[0].dtype,
                   .product = l->args[0].dtype == ZF_BF16 ? ZF_BF16 : ZF_F32,
+                  .made = zfi_head_saved_dtype(l->args[0].dtype, l->args[0].shape.dims[0]),
                   .rows = l->args[0].shape.dims[0],
                   .width = l->args[0].shape.dims[1],
                   .classes = l->args[1].shape.dims[0]};
@@ -494,6 +514,17 @@ static const void *zfi_head_x(const zfi_head *h)
     return h->wide ? h->wide : zfi_element(h->x, h->dtype, h->first * h->width);
 }
 
+/* db of a chunk. */
+static void zfi_head_add_bias(const zfi_head *h, const float *z, int64_t first, int64_t classes)
+{
+    float sums[ZFI_HEAD_CHUNK];
+    for (int64_t v = 0; v < classes; v++) {
+        sums[v] = zfi_vsum(h->isa, z + v * h->lanes, h->count);
+        if (h->first) sums[v] += ((const float *)h->db)[first + v]; /* there are several tiles */
+    }
+    zfi_narrow(h->isa, zfi_element_of(h->db, h->made, first), h->made, sums, classes);
+}
+
 /* Step 3 of a group of chunks. */
 static void zfi_head_backward(void *context, int64_t group, int worker)
 {
@@ -508,15 +539,12 @@ static void zfi_head_backward(void *context, int64_t group, int worker)
             int64_t at = h->label[t] - first;
             if (at >= 0 && at < classes) z[at * h->lanes + t] -= h->weights[t];
         }
-        for (int64_t v = 0; v < classes && h->db; v++) {
-            float sum = zfi_vsum(h->isa, z + v * h->lanes, h->count);
-            h->db[first + v] = h->first ? h->db[first + v] + sum : sum;
-        }
+        if (h->db) zfi_head_add_bias(h, z, first, classes);
         dz = zfi_head_slopes(h, z, classes, worker);
         if (h->dw) {
             zfi_matmul_desc d = zfi_head_product(h, ZFI_HEAD_TO_W, classes);
             d.a = dz, d.b = zfi_head_x(h);
-            d.c = h->dw + first * h->width;
+            d.c = zfi_element_of(h->dw, h->made, first * h->width);
             d.accumulate = h->first > 0;
             zfi_head_multiply(h, &d, worker);
         }
@@ -535,11 +563,12 @@ static void zfi_head_backward(void *context, int64_t group, int worker)
 static void zfi_head_add_groups(void *context, int64_t row, int worker)
 {
     const zfi_head *h = context;
-    float *dx = h->dx + (h->first + row) * h->width;
+    float *sum = h->part + row * h->width;
     (void)worker;
-    memcpy(dx, h->part + row * h->width, (size_t)h->width * sizeof *dx);
     for (int64_t group = 1; group < h->groups; group++)
-        zfi_add_run(h->isa, dx, h->part + (group * h->tile + row) * h->width, h->width);
+        zfi_add_run(h->isa, sum, h->part + (group * h->tile + row) * h->width, h->width);
+    zfi_narrow(h->isa, zfi_element_of(h->dx, h->made, (h->first + row) * h->width), h->made, sum,
+               h->width);
 }
 
 /* The first of the largest of a column over all chunks. */
@@ -582,7 +611,7 @@ static double zfi_head_tile(zfi_head *h, float weight, const zf_array *best)
     return loss;
 }
 
-static float *zfi_head_saved(const zf_launch *l, int index)
+static void *zfi_head_saved(const zf_launch *l, int index)
 {
     const zf_array *saved = zfi_saved_out(l, index);
     return saved ? saved->data : NULL;
@@ -597,8 +626,8 @@ static void zfi_head_fast(const zf_launch *l)
     h.bias = l->arg_count > 4 ? l->args[4].data : NULL;
     h.dx = zfi_head_saved(l, ZFI_HEAD_DX), h.dw = zfi_head_saved(l, ZFI_HEAD_DW);
     h.db = zfi_head_saved(l, ZFI_HEAD_DB);
-    if (!h.rows && h.dw) memset(h.dw, 0, (size_t)(h.classes * h.width) * sizeof *h.dw);
-    if (!h.rows && h.db) memset(h.db, 0, (size_t)h.classes * sizeof *h.db);
+    if (!h.rows && h.dw) memset(h.dw, 0, (size_t)(h.classes * h.width) * zf_dtype_size(h.made));
+    if (!h.rows && h.db) memset(h.db, 0, (size_t)h.classes * zf_dtype_size(h.made));
     for (; h.first < h.rows; h.first += h.tile) {
         zfi_head_rows(&h, zfi_min(h.tile, h.rows - h.first));
         loss += zfi_head_tile(&h, weight, zfi_saved_out(l, ZFI_HEAD_BEST));

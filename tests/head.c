@@ -533,16 +533,16 @@ TEST(head_loss_explains_mistakes)
 }
 
 /* Of a BERT-like head: beside its parameters, inputs, gradients and their outputs' bytes there is
- * the scratch of one tile, which is less than half of the logits. */
+ * the scratch of one tile, a quarter of the logits and some. */
 TEST_ONCE(head_loss_keeps_no_logits)
 {
-    static const head h = {304, 8192, 64, .dtype = ZF_F32, .ignored = 6};
+    static const head h = {640, 8192, 64, .dtype = ZF_F32, .ignored = 6};
     static session s;
     size_t values = (size_t)(h.rows * h.width + h.classes * (h.width + 1)) * sizeof(float),
            logits = (size_t)(h.rows * h.classes) * sizeof(float);
     test_defer(t, session_close, &s);
     OK(t, run(t, &s, &h, true, (zf_cpu_desc){.threads = 2}), s.error.text);
-    CHECK(t, zf_program_info_of(s.program).peak_bytes < 2 * values + logits * 6 / 10);
+    CHECK(t, zf_program_info_of(s.program).peak_bytes < 2 * values + logits * 4 / 10);
     session_close(&s);
     OK(t, run(t, &s, &h, false, (zf_cpu_desc){.threads = 2}), s.error.text);
     CHECK(t, zf_program_info_of(s.program).peak_bytes > 2 * values + logits);

@@ -58,8 +58,8 @@
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
  * Rewrite. Passes in their order: zf_fuse; zf_precision; zf_autograd; zf_simplify; zf_clip; one of
- * zf_sgd, zf_adamw, zf_lamb; zf_fuse again; zf_zero; zf_prefetch. zf_graph_print shows the graph
- * between any two of them, one node per line:
+ * zf_sgd, zf_adamw, zf_lamb; zf_fuse again; zf_recompute; zf_zero; zf_prefetch. zf_graph_print shows
+ * the graph between any two of them, one node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -720,6 +720,30 @@ typedef struct zf_prefetch_desc {
 } zf_prefetch_desc;
 ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_prefetch_desc *desc);
 
+/* Activation checkpointing (Chen et al. 2016): the backward pass makes values of the forward pass
+ * again instead of keeping them. Numbers stay as they are, to the last bit. What is made again is
+ * marked `recompute` in the text. A layer is what has one numbered scope ("layer.7"), or parameters
+ * of such names. Requires: zf_autograd; behind the optimizer and the last zf_fuse, before zf_zero.
+ * desc NULL: nothing. */
+typedef enum zf_recompute_mode {
+    ZF_RECOMPUTE_OFF,
+    ZF_RECOMPUTE_LAYERS,   /* each layer keeps what enters it alone, and makes the rest again */
+    ZF_RECOMPUTE_AS_NEEDED /* as much as memory_limit asks for, at the least FLOPs for it */
+} zf_recompute_mode;
+
+typedef struct zf_recompute_desc {
+    zf_recompute_mode mode;
+    /* Bytes that the peak of the plan must not exceed; 0: none. ZF_ERR_LIMIT where it cannot be
+     * kept to, with the least bytes that can */
+    size_t memory_limit;
+    zf_backend *backend; /* whose scratch the plan counts; NULL: none */
+    /* What the calls behind this one will be given, so that their bytes are counted; NULL: they do
+     * not come */
+    const zf_zero_desc *zero;
+    const zf_prefetch_desc *prefetch; /* its memory_limit aside */
+} zf_recompute_desc;
+ZF_API zf_status zf_recompute(zf_graph *graph, const zf_recompute_desc *desc);
+
 /* -------------------------------------------------------------------------- 7 BACKENDS
  *
  * What a device must offer. The core is handed a table of functions and knows no device by name. */
@@ -918,7 +942,8 @@ typedef struct zf_plan {
     size_t most[ZF_KINDS];    /* the largest sum of each kind that is alive at one time */
     size_t at_peak[ZF_KINDS]; /* what live_bytes are the sum of */
     zf_traffic traffic;
-    double flops; /* of the matrix products of a step, a multiply-add being two */
+    double flops; /* of the matrix products of a step, a multiply-add being two; the model's: */
+    double recomputed_flops; /* those of products that zf_recompute makes again are apart */
     int32_t nodes;
     int64_t parameter_count; /* elements; */
     int64_t padded_count;    /* with the padding of units */
@@ -1452,6 +1477,8 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "passes/fuse.c"
 #include "passes/memory.c"
 #include "passes/prefetch.c"
+#include "passes/recompute_order.c"
+#include "passes/recompute.c"
 #include "run/crc32c.c"
 #include "run/files.c"
 #include "run/json.c"

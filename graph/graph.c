@@ -16,6 +16,7 @@ typedef struct zfi_node {
     int32_t arg_count;
     bool update;   /* runs once per step, not once per micro-batch */
     uint8_t queue; /* on which it runs, an index into zfi_queue_names */
+    bool recompute; /* makes again what another node has made; its work is not the model's */
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     const char *name;  /* of a NAMED operator, else NULL */
     const char *scope; /* where it was built, "" at the top */
@@ -47,9 +48,10 @@ enum {
     ZFI_STAGE_GRADIENTS = 1, /* autograd */
     ZFI_STAGE_UPDATES = 2,   /* an optimizer */
     ZFI_STAGE_CLIPPED = 4,   /* clip */
-    ZFI_STAGE_RANKS = 8,     /* zero */
-    ZFI_STAGE_OVERLAP = 16,  /* prefetch */
-    ZFI_STAGE_PLACED = 32    /* memory */
+    ZFI_STAGE_RECOMPUTE = 8, /* recompute */
+    ZFI_STAGE_RANKS = 16,    /* zero */
+    ZFI_STAGE_OVERLAP = 32,  /* prefetch */
+    ZFI_STAGE_PLACED = 64    /* memory */
 };
 
 /* Queues run beside one another, each in the order of its nodes. */

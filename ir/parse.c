@@ -253,7 +253,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     zf_shape shape = ZF_SCALAR;
     int64_t value, place[2] = {0, 0}, scratch[2] = {0, 0};
     const char *start, *word;
-    bool placed = false;
+    bool placed = false, recompute;
     uint8_t queue = ZFI_QUEUE_COMPUTE;
     int length;
 
@@ -301,6 +301,9 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     }
     if (zfi_take(p, "scratch=") && !zfi_parse_place(p, scratch)) return false;
     if (zfi_take(p, "queue=") && !zfi_parse_queue(p, &queue)) return false;
+    recompute = zfi_take(p, "recompute");
+    if (recompute && (row->flags & (ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES)))
+        return zfi_parse_fail(p, "%s is nothing that is made again", row->name);
     zfi_skip_space(p);
     if (p->at < p->end) return zfi_parse_fail(p, "expected the end of the line");
 
@@ -318,7 +321,9 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     g->nodes[id].offset = place[0], g->nodes[id].bytes = place[1];
     g->nodes[id].scratch_offset = scratch[0], g->nodes[id].scratch_bytes = scratch[1];
     g->nodes[id].queue = queue;
+    g->nodes[id].recompute = recompute;
     if (queue) g->stages |= ZFI_STAGE_OVERLAP;
+    if (recompute) g->stages |= ZFI_STAGE_RECOMPUTE;
     return true;
 }
 

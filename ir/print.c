@@ -9,9 +9,9 @@
  *
  * Attributes that are 0, false, the first choice or empty are left out. Effects have no id. Behind
  * the type stands where the memory pass has put the value, @offset+bytes, and its scratch, and the
- * queue, unless that is compute. After zf_zero the first line is "zero stage=3 world=4
- * micro_batches=1". The last line says how large the arena is, at which node most is alive, and how
- * much, where that is less.
+ * queue, unless that is compute, and `recompute`. After zf_zero the first line is "zero stage=3
+ * world=4 micro_batches=1". The last line says how large the arena is, at which node most is alive,
+ * and how much, where that is less.
  */
 
 /* Where text goes: a file, a buffer, or nowhere; it counts and hashes in any case. */
@@ -116,6 +116,7 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
         zfi_print(w, " scratch=%lld+%lld", (long long)node->scratch_offset,
                   (long long)node->scratch_bytes);
     if (node->queue) zfi_print(w, " queue=%s", zfi_queue_names[node->queue]);
+    if (node->recompute) zfi_print(w, " recompute");
 }
 
 static void zfi_print_graph(zfi_writer *w, const zf_graph *g)

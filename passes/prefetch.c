@@ -566,6 +566,8 @@ static zf_graph *zfi_trial(const zf_graph *g, int32_t **args, size_t *arg_bytes)
     }
     for (int32_t i = 0; i < zfi_len(g->order) && !copy->memory.failed; i++)
         zfi_push(&copy->memory, copy->order, g->order[i]);
+    for (int32_t i = 0; i < zfi_len(g->params) && !copy->memory.failed; i++)
+        zfi_push(&copy->memory, copy->params, g->params[i]);
     return copy;
 }
 

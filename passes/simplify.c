@@ -9,8 +9,8 @@
  *     identity  x * 1, x / 1, x - 0 (the constant perhaps reshaped or broadcast), scale by 1, neg
  *               neg x, reshape of reshape, transpose undone, cast to itself; not where x is a
  *               parameter or state, which may change before the result is read
- *     merge     equal operator, operands and attributes: one node (not leaves, and not what reads a
- *               parameter or state below a node that writes)
+ *     merge     equal operator, operands and attributes: one node (not leaves, nor what is
+ *               recomputed, nor what reads a parameter or state below a node that writes)
  *     dead      no effect depends on it; inputs, parameters and states stay
  *
  * before:   %4 = constant {values=[1]} : f32[]    %5 = mul %3, %4 : f32[8]    %6 = exp %5 : f32[8]
@@ -145,7 +145,7 @@ static bool zfi_mergeable(const zf_graph *g, int32_t id, bool written)
 {
     const zfi_node *node = &g->nodes[id];
     if (node->op != ZF_OP_constant && zfi_has(g, id, ZF_OP_LEAF)) return false;
-    if (zfi_has(g, id, ZF_OP_EFFECT | ZF_OP_MUTATES)) return false;
+    if (node->recompute || zfi_has(g, id, ZF_OP_EFFECT | ZF_OP_MUTATES)) return false;
     for (int32_t k = 0; k < node->arg_count && written; k++)
         if (zfi_is_written(g->nodes[node->args[k]].op)) return false;
     return true;

@@ -137,6 +137,18 @@ static void zfi_lay_out(zfi_cutter *c, zfi_unit *flat, int32_t world)
     flat->size = (at + part - 1) / part * part;
 }
 
+/* The length of a name's first part that is a number, with all before it: "layer.7"; 0: no part is.
+ */
+static size_t zfi_numbered(const char *name)
+{
+    for (const char *at = name; *at;) {
+        size_t word = strcspn(at, ".");
+        if (word && strspn(at, "0123456789") >= word) return (size_t)(at - name) + word;
+        at += word + (at[word] == '.');
+    }
+    return 0;
+}
+
 /* The bytes of the largest run of parameters under one number ("layer.7."), at least 1 MiB and at
  * most 256 MiB. */
 static int64_t zfi_default_bucket(const zfi_cutter *c)
@@ -147,13 +159,8 @@ static int64_t zfi_default_bucket(const zfi_cutter *c)
     size_t last_length = 0;
     for (int32_t m = 0; m < zfi_len(c->members); m++) {
         const zfi_node *node = zfi_member_node(c, m);
-        const char *name = node->name, *at = name;
-        size_t length = 0;
-        while (*at && !length) {
-            size_t word = strcspn(at, ".");
-            if (word && strspn(at, "0123456789") >= word) length = (size_t)(at - name) + word;
-            at += word + (at[word] == '.');
-        }
+        const char *name = node->name;
+        size_t length = zfi_numbered(name);
         if (!length || length != last_length || memcmp(name, last, length)) run = 0;
         if (length) run += (int64_t)zfi_node_bytes(node);
         last = name, last_length = length;

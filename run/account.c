@@ -252,7 +252,8 @@ static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
     plan->nodes = zfi_len(g->order);
     for (int32_t i = 0; i < plan->nodes; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        plan->flops += zfi_node_flops(g, node) * (double)(node->update ? 1 : g->micro_batches);
+        *(node->recompute ? &plan->recomputed_flops : &plan->flops) +=
+            zfi_node_flops(g, node) * (double)(node->update ? 1 : g->micro_batches);
         if (node->op == ZF_OP_unit && g->nodes[node->args[0]].op == ZF_OP_param)
             plan->padded_count += node->attributes[1].i;
         if (node->op != ZF_OP_param) continue;

@@ -303,6 +303,20 @@ static bool same_numbers(test *t, uint64_t seed, const numbers *expected, const 
     return good;
 }
 
+/* The passes that recompute as much as can be, by what an impossible limit says is the least; ""
+ * where there are no gradients. */
+static void recomputation(char *line, size_t size, const char *text)
+{
+    static const char least[] = "zf_recompute: the plan takes ";
+    zf_graph *g = zf_graph_parse(text, strlen(text), NULL, NULL);
+    char message[600] = "";
+    *line = '\0';
+    if (g && pass_run(g, "recompute memory=1", NULL, message, sizeof message) == PASS_FAILED &&
+        !strncmp(message, least, sizeof least - 1))
+        snprintf(line, size, "recompute memory=%lld; ", atoll(message + sizeof least - 1));
+    zf_graph_free(g);
+}
+
 static bool check_graph(test *t, uint64_t seed, const char *built)
 {
     static const char *const training[] = {"verify",
@@ -312,12 +326,18 @@ static bool check_graph(test *t, uint64_t seed, const char *built)
                                            "autograd loss; clip 0; lamb lr",
                                            "autograd loss; simplify; sgd lr weight_decay=0.1"};
     bool good = true;
-    char *text = after(t, seed, built, training[seed % 6]);
+    char *text = after(t, seed, built, training[seed % 6]), least[100] = "", *again;
     char *simple = text ? after(t, seed, text, "simplify") : NULL;
     char *twice = simple ? after(t, seed, simple, "simplify") : NULL;
     char *placed = simple ? after(t, seed, simple, "memory; verify") : NULL;
     char *shared = simple ? after(t, seed, text, "memory share") : NULL;
-    if (!twice || !placed || !shared) good = false;
+    if (simple) recomputation(least, sizeof least, simple);
+    again = simple ? after(t, seed, simple, *least ? least : "verify") : NULL;
+    if (seed % 6 && !*least) {
+        test_fail(t, __FILE__, __LINE__, "nothing is said of the least memory", text);
+        good = false;
+    }
+    if (!twice || !placed || !shared || !again) good = false;
     else if (strcmp(simple, twice))
         test_fail(t, __FILE__, __LINE__, "simplify twice is more than once", simple), good = false;
     for (int fast = 0; fast < 2 && good; fast++) {
@@ -332,7 +352,8 @@ static bool check_graph(test *t, uint64_t seed, const char *built)
         }
         good = same_numbers(t, seed, &expected, text, e, "reused") &&
                same_numbers(t, seed, &expected, simple, d, "simplified") &&
-               same_numbers(t, seed, &expected, simple, e, "simplified, reused");
+               same_numbers(t, seed, &expected, simple, e, "simplified, reused") &&
+               same_numbers(t, seed, &expected, again, e, "recomputed");
         e.poison = true;
         good = good && same_numbers(t, seed, &expected, simple, e, "poisoned");
         if (!fast) {
@@ -350,6 +371,7 @@ static bool check_graph(test *t, uint64_t seed, const char *built)
     free(twice);
     free(placed);
     free(shared);
+    free(again);
     return good;
 }
 
@@ -392,7 +414,8 @@ static bool check_ranks(test *t, uint64_t seed, const char *built)
                                            "autograd loss; clip 0; lamb lr decay_all",
                                            "autograd loss; simplify; clip 1; adamw lr"};
     maker m = {.state = seed * 77 + 5};
-    char *text = after(t, seed, built, training[seed % 4]), *with = NULL, *cut = NULL, line[200];
+    char *text = after(t, seed, built, training[seed % 4]), *with = NULL, *cut = NULL, line[300],
+         least[100] = "";
     int stage = pick(&m, 4), world = 1 + pick(&m, 5), micro = 1 + pick(&m, 3);
     numbers_desc d = {.steps = 2,
                       .fast = seed % 2,
@@ -417,10 +440,11 @@ static bool check_ranks(test *t, uint64_t seed, const char *built)
         if (!good) test_fail(t, __FILE__, __LINE__, error.text, text);
     }
     if (good) keep_shared(&expected, with);
+    if (good && pick(&m, 2)) recomputation(least, sizeof least, with);
     snprintf(line, sizeof line,
-             "%szero stage=%d world=%d micro_batches=%d bucket=%d; prefetch bytes=%d memory=%d; "
+             "%s%szero stage=%d world=%d micro_batches=%d bucket=%d; prefetch bytes=%d memory=%d; "
              "memory threads=1; verify",
-             pick(&m, 2) ? "simplify; " : "", stage, world, micro, 1 << pick(&m, 16),
+             least, pick(&m, 2) ? "simplify; " : "", stage, world, micro, 1 << pick(&m, 16),
              pick(&m, 3) ? 1 << pick(&m, 18) : 0, pick(&m, 2) ? 1 << pick(&m, 20) : 0);
     if (good) cut = after(t, seed, with, line);
     good = good && cut;

@@ -207,6 +207,14 @@ static void run_fuse(call *c)
     if (ready(c)) ran(c, zf_fuse(c->graph, &d));
 }
 
+static void run_recompute(call *c)
+{
+    zf_recompute_desc d = {.memory_limit = (size_t)take_number(c, "memory")};
+    if (take_flag(c, "layers")) d.mode = ZF_RECOMPUTE_LAYERS;
+    else if (d.memory_limit) d.mode = ZF_RECOMPUTE_AS_NEEDED;
+    if (ready(c)) ran(c, zf_recompute(c->graph, &d));
+}
+
 static void run_zero(call *c)
 {
     zf_zero_desc d = {.stage = (int32_t)take_number(c, "stage"),
@@ -287,6 +295,9 @@ static const pass passes[] = {
      "DTYPE [scale=X] [factor=X] [window=N] [hysteresis=N] [min_scale=X] [consecutive_hysteresis]",
      "compute in bf16 or f16, over f32 master weights; a loss scale", run_precision},
     {"fuse", "[without=NAME,...]", "merge nodes into ones that do their work at once", run_fuse},
+    {"recompute", "[layers] [memory=N]",
+     "make values again in the backward pass: of every layer, or to stay within a memory limit",
+     run_recompute},
     {"zero", "[stage=N] [world=N] [micro_batches=N] [bucket=BYTES]",
      "the step of each of `world` ranks at a ZeRO stage", run_zero},
     {"prefetch", "[bytes=N] [memory=N]",

@@ -1,0 +1,386 @@
+/* recompute: the backward pass makes values of the forward pass again instead of keeping them.
+ *
+ * requires: zf_autograd; behind the optimizer and the last zf_fuse, before zf_zero
+ * ensures:  numbers are unchanged to the last bit. A node made again is the same operator with the
+ *           same attributes, dropout's stream among them, over the same operands or such as were
+ *           made again themselves, and what it left for its gradient is left by it. It stands in
+ *           front of its first use and bears the mark `recompute`
+ *
+ *     layers    every layer keeps what enters it and makes the rest again
+ *     a limit   as much as the plan needs to stay within it, at the least FLOPs: steps in the order
+ *               of recompute_order.c, as few of them as do. How many is found by bisection; for
+ * each try the plan of a copy of the graph is made, with the passes that come behind
+ *
+ * before:   %4 = tanh %3    %5 = matmul %4, %2       ...     %9 = tanh_grad %8, %4
+ * after:    %4 = tanh %3    %5 = matmul %4, %2       ...     %20 = tanh %3 recompute
+ *           %9 = tanh_grad %8, %20
+ */
+
+/* A graph that is being rewritten: the one that was asked for, or a copy. By node of before: */
+typedef struct zfi_remaker {
+    zfi_recompute *r; /* its graph is this one for as long */
+    int32_t *copy;    /* the node made again; 0: none */
+    int32_t *copy_in; /* for which layer */
+    bool *placed;     /* it stands in the new order */
+} zfi_remaker;
+
+/* The operand of a node that is made again in a layer. */
+static int32_t zfi_remade(const zfi_remaker *m, int32_t id, int32_t layer)
+{
+    return m->copy[id] && m->copy_in[id] == layer ? m->copy[id] : id;
+}
+
+/* A node of before stands here unless it stands further up. */
+static void zfi_put_above(zfi_remaker *m, int32_t id)
+{
+    zf_graph *g = m->r->graph;
+    if (m->placed[id] || g->memory.failed) return;
+    zfi_push(&g->memory, g->order, id);
+    m->placed[id] = true;
+}
+
+/* The result of a node made of what that left, by the node that does so anyway if it is in this
+ * layer. */
+static int32_t zfi_remake_inverse(zfi_remaker *m, int32_t id, int32_t layer)
+{
+    zf_graph *g = m->r->graph;
+    int32_t left = zfi_makes_result(m->r, id), inverse = m->r->of[id].inverse;
+    zfi_put_above(m, left);
+    if (!inverse || m->r->of[inverse].layer != layer) return zfi_made_of_saved(g, id, left);
+    zfi_put_above(m, inverse);
+    return inverse;
+}
+
+static int32_t zfi_remake_node(zfi_remaker *m, int32_t id, int32_t layer)
+{
+    zf_graph *g = m->r->graph;
+    const zfi_node node = g->nodes[id]; /* appending moves the nodes */
+    size_t count = (size_t)node.arg_count;
+    int32_t *args, made = 0;
+    int64_t at;
+    if (node.op == ZF_OP_saved)
+        return zfi_saved((zf_tensor){g, zfi_remade(m, node.args[0], layer)}, node.attributes[0].i)
+            .id;
+    if (zfi_viewed(g, &node, &at) >= 0 && zfi_remade(m, node.args[0], layer) == node.args[0])
+        return id;
+    if (zfi_makes_result(m->r, id)) return zfi_remake_inverse(m, id, layer);
+    args = zfi_calloc(&g->memory, count, sizeof *args);
+    for (size_t k = 0; args && k < count; k++) args[k] = zfi_remade(m, node.args[k], layer);
+    if (args) made = zfi_append_op(g, node.op, args, node.arg_count, node.attributes);
+    zfi_free(&g->memory, args, count * sizeof *args);
+    return made;
+}
+
+/* Where a node is made: what it leaves stands behind it. */
+static int64_t zfi_making_order(const zfi_recompute *r, int32_t id)
+{
+    int32_t maker = zfi_maker(r->graph, id);
+    return 2 * (int64_t)r->position[maker] + (maker != id);
+}
+
+static void zfi_sort_list(zfi_recompute *r)
+{
+    for (int32_t gap = zfi_len(r->list) / 2; gap; gap /= 2)
+        for (int32_t i = gap; i < zfi_len(r->list); i++) {
+            int32_t id = r->list[i], k = i;
+            int64_t at = zfi_making_order(r, id);
+            for (; k >= gap && zfi_making_order(r, r->list[k - gap]) > at; k -= gap)
+                r->list[k] = r->list[k - gap];
+            r->list[k] = id;
+        }
+}
+
+/* What the operand `id` of a node of the backward pass, in `layer`, becomes: what is made again is
+ * put in front of it. */
+static int32_t zfi_remake(zfi_remaker *m, int32_t id, int32_t layer)
+{
+    zfi_recompute *r = m->r;
+    zf_graph *g = r->graph;
+    int32_t of = zfi_bytes_of(g, id), maker = zfi_maker(g, of);
+    if (!zfi_is(r, id, ZFI_FORWARD_VALUE) || zfi_is_there(r, of)) return id;
+    if (!zfi_is(r, maker, ZFI_CROSSES)) layer = r->of[maker].layer;
+    zfi_trace(r, id, layer);
+    zfi_sort_list(r);
+    for (int32_t k = 0; k < zfi_len(r->list) && !g->error.status && !g->memory.failed; k++) {
+        int32_t v = r->list[k], before = zfi_len(g->nodes), made;
+        if (m->copy[v] && m->copy_in[v] == layer) continue;
+        g->scope = g->nodes[v].scope, g->file = g->nodes[v].file, g->line = g->nodes[v].line;
+        made = zfi_remake_node(m, v, layer);
+        m->copy[v] = made, m->copy_in[v] = layer;
+        for (; before < zfi_len(g->nodes); before++) g->nodes[before].recompute = true;
+    }
+    return zfi_remade(m, id, layer);
+}
+
+/* What was read before and is not any more goes: what nodes left that leave it again. */
+static void zfi_drop_unread(zf_graph *g, const int32_t *uses, size_t nodes)
+{
+    size_t all = (size_t)zfi_len(g->nodes);
+    int32_t *now = zfi_calloc(&g->memory, all, sizeof *now), kept = 0;
+    if (!now) return;
+    zfi_count_uses(g, now);
+    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+        int32_t id = g->order[i];
+        if (now[id] || ((size_t)id < nodes && !uses[id]) ||
+            zfi_has(g, id, ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_LEAF))
+            continue;
+        for (int32_t k = 0; k < g->nodes[id].arg_count; k++) now[g->nodes[id].args[k]]--;
+        zfi_replace(g, id, 0);
+    }
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (g->nodes[g->order[i]].op != ZF_OP_none) g->order[kept++] = g->order[i];
+    if (g->order) stbds_header(g->order)->length = (size_t)kept;
+    zfi_free(&g->memory, now, all * sizeof *now);
+}
+
+/* Rewrites the graph r->graph by the steps that are taken. */
+static void zfi_remake_all(zfi_recompute *r)
+{
+    zf_graph *g = r->graph;
+    int32_t *order = g->order, *uses;
+    const char *scope = g->scope;
+    size_t nodes = (size_t)zfi_len(g->nodes);
+    zfi_remaker m = {.r = r};
+    uses = zfi_calloc(&g->memory, 3 * nodes, sizeof *uses);
+    m.placed = zfi_calloc(&g->memory, nodes, sizeof *m.placed);
+    if (uses && m.placed) {
+        m.copy = uses + nodes, m.copy_in = uses + 2 * nodes;
+        zfi_count_uses(g, uses);
+        g->order = NULL;
+        for (int32_t i = 0; i < zfi_len(order) && !g->error.status && !g->memory.failed; i++) {
+            int32_t id = order[i];
+            for (int32_t k = 0; k < g->nodes[id].arg_count; k++)
+                if (zfi_is(r, id, ZFI_BACKWARD_VALUE)) {
+                    int32_t again = zfi_remake(&m, g->nodes[id].args[k], r->of[id].layer);
+                    g->nodes[id].args[k] = again;
+                }
+            zfi_put_above(&m, id);
+        }
+        zfi_array_free(&g->memory, order);
+        if (!g->error.status && !g->memory.failed) zfi_drop_unread(g, uses, nodes);
+        zfi_link_saved(g);
+    }
+    g->scope = scope;
+    g->file = NULL;
+    zfi_free(&g->memory, uses, 3 * nodes * sizeof *uses);
+    zfi_free(&g->memory, m.placed, nodes * sizeof *m.placed);
+}
+
+/* ---------------------------------------------------------------------------------- the limit */
+
+/* A plan that was tried: its bytes, and where they are. */
+typedef struct zfi_tried {
+    int64_t peak;
+    char where[200];
+} zfi_tried;
+
+/* The plan with the first `taken` steps, and with the passes that come behind; false with the
+ * graph's error. */
+static bool zfi_try_steps(zfi_recompute *r, const zf_recompute_desc *d, int32_t taken,
+                          zfi_tried *tried)
+{
+    zf_graph *g = r->graph, *trial;
+    int32_t *args = NULL, all = r->taken;
+    size_t arg_bytes = 0;
+    zf_prefetch_desc ahead = d->prefetch ? *d->prefetch : (zf_prefetch_desc){.bytes = 0};
+    const zfi_node *most;
+    if (!(trial = zfi_trial(g, &args, &arg_bytes))) return zfi_graph_nomem(g), false;
+    ahead.memory_limit = 0; /* what it keeps gathered is as much as there is room for */
+    if (trial->memory.failed) zfi_graph_nomem(trial);
+    r->graph = trial, r->taken = taken;
+    if (!trial->error.status) zfi_remake_all(r);
+    r->graph = g, r->taken = all;
+    if (trial->memory.failed) zfi_graph_nomem(trial);
+    if (d->zero) zf_zero(trial, d->zero);
+    if (d->zero && d->prefetch) zf_prefetch(trial, &ahead);
+    if (!zf_memory(trial, &(zf_memory_desc){.backend = d->backend})) {
+        most = &trial->nodes[trial->peak_node];
+        tried->peak = trial->peak;
+        snprintf(tried->where, sizeof tried->where, "%s%s%.150s",
+                 trial->peak_node ? g->rows[most->op].name : "the leaves",
+                 trial->peak_node && *most->scope ? " in " : "",
+                 trial->peak_node ? most->scope : "");
+    } else {
+        zfi_fail(&g->error, trial->error.status, "%s", trial->error.text);
+    }
+    zfi_end_trial(trial, args, arg_bytes);
+    return !g->error.status;
+}
+
+static zf_status zfi_over_limit(zf_graph *g, const zfi_tried *least, size_t limit)
+{
+    return zfi_fail(&g->error, ZF_ERR_LIMIT,
+                    "zf_recompute: the plan takes %lld bytes at least, %lld more than the limit of "
+                    "%zu; most is alive at %s",
+                    (long long)least->peak, (long long)(least->peak - (int64_t)limit), limit,
+                    least->where);
+}
+
+/* Looks for fewer steps than all of them that take less, since what is made again needs room as
+ * well: *fits, of which *least is the plan. */
+static void zfi_look_between(zfi_recompute *r, const zf_recompute_desc *d, int32_t *fits,
+                             zfi_tried *least)
+{
+    enum { BETWEEN = 8, LEVELS = 3 };
+    int32_t low = 0, high = r->taken;
+    for (int level = 0; level < LEVELS && high - low > 1; level++) {
+        int32_t width = high - low;
+        for (int32_t k = BETWEEN - 1; k > 0 && least->peak > (int64_t)d->memory_limit; k--) {
+            int32_t steps = low + (int32_t)((int64_t)width * k / BETWEEN);
+            zfi_tried tried;
+            if (!zfi_try_steps(r, d, steps, &tried)) return;
+            if (tried.peak < least->peak) *least = tried, *fits = steps;
+        }
+        low = *fits > width / BETWEEN ? *fits - width / BETWEEN : 0;
+        high = *fits < r->taken - width / BETWEEN ? *fits + width / BETWEEN : r->taken;
+    }
+}
+
+/* The fewest steps whose plan fits the limit: r->taken. */
+static zf_status zfi_fit(zfi_recompute *r, const zf_recompute_desc *d)
+{
+    zf_graph *g = r->graph;
+    int64_t limit = (int64_t)d->memory_limit;
+    int32_t over = 0, fits = r->taken; /* the first `over` do not fit */
+    zfi_tried tried, least;
+    if (!zfi_try_steps(r, d, fits, &least)) return g->error.status;
+    if (least.peak > limit) zfi_look_between(r, d, &fits, &least);
+    if (g->error.status) return g->error.status;
+    if (least.peak > limit) return zfi_over_limit(g, &least, d->memory_limit);
+    while (fits - over > 1) {
+        int32_t middle = over + (fits - over) / 2;
+        if (!zfi_try_steps(r, d, middle, &tried)) return g->error.status;
+        if (tried.peak <= limit) fits = middle;
+        else over = middle;
+    }
+    r->taken = fits;
+    return ZF_OK;
+}
+
+/* -------------------------------------------------------------------------------------- the pass
+ */
+
+/* Nodes of the backward pass that make a result of what was left. */
+static void zfi_find_inverses(zfi_recompute *r)
+{
+    const zf_graph *g = r->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]], *of;
+        int32_t maker, gamma;
+        if (node->op != ZF_OP_affine || !zfi_is(r, g->order[i], ZFI_BACKWARD_VALUE)) continue;
+        maker = zfi_maker(g, node->args[0]);
+        of = &g->nodes[maker];
+        gamma = of->op == ZF_OP_residual_norm ? 2 : of->arg_count - 2;
+        if ((of->op == ZF_OP_residual_norm ||
+             (of->op == ZF_OP_embed_norm && of->attributes[0].f == 0)) &&
+            node->args[0] == of->saved[0] && node->args[1] == of->args[gamma] &&
+            node->args[2] == of->args[gamma + 1])
+            r->of[maker].inverse = g->order[i];
+    }
+}
+
+/* Everything that the choice goes by. */
+static void zfi_learn(zfi_recompute *r, const zfi_placement *uses)
+{
+    zf_graph *g = r->graph;
+    bool *written = zfi_calloc(&g->memory, r->nodes, sizeof *written);
+    r->position = uses->position;
+    if (!written) return;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count && k < 31 && !node->update; k++)
+            if (zfi_written_args(node) >> k & 1) written[zfi_written_leaf(g, node->args[k])] = true;
+    }
+    zfi_mark_directions(r);
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (zfi_is_given(r, &g->nodes[g->order[i]], written)) r->of[g->order[i]].marks |= ZFI_GIVEN;
+    zfi_free(&g->memory, written, r->nodes * sizeof *written);
+    zfi_mark_uses(r, uses);
+    zfi_find_layers(r);
+    if (g->memory.failed) return;
+    zfi_mark_crossing(r);
+    zfi_find_inverses(r);
+    zfi_find_candidates(r);
+}
+
+/* Every candidate of a numbered layer is the first step. */
+static void zfi_take_layers(zfi_recompute *r)
+{
+    bool numbered = false;
+    for (int32_t l = 0; l < zfi_len(r->layers); l++) numbered |= r->layers[l].length > 0;
+    if (!numbered)
+        zfi_fail(
+            &r->graph->error, ZF_ERR_ARGUMENT,
+            "zf_recompute: there are no layers: no scope and no parameter's name has a number, "
+            "as \"layer.7\" has; a limit (ZF_RECOMPUTE_AS_NEEDED) does without");
+    for (int32_t n = 0; n < zfi_len(r->candidates); n++)
+        if (r->layers[r->of[r->candidates[n].node].layer].length && !r->candidates[n].result)
+            r->of[r->candidates[n].node].step = 1;
+    r->taken = 1;
+}
+
+static void zfi_run_recompute(zfi_recompute *r, const zf_recompute_desc *d,
+                              const zfi_placement *uses)
+{
+    zf_graph *g = r->graph;
+    zfi_tried tried = {.peak = 0};
+    bool limited = d->memory_limit > 0;
+    zfi_learn(r, uses);
+    if (g->memory.failed || g->error.status) return;
+    if (d->mode == ZF_RECOMPUTE_LAYERS) {
+        zfi_take_layers(r);
+        if (limited && !g->error.status && zfi_try_steps(r, d, r->taken, &tried) &&
+            tried.peak > (int64_t)d->memory_limit)
+            zfi_over_limit(g, &tried, d->memory_limit);
+    } else if (limited && zfi_try_steps(r, d, 0, &tried) && tried.peak > (int64_t)d->memory_limit) {
+        zfi_find_order(r, uses);
+        if (!g->memory.failed) zfi_fit(r, d);
+    }
+    if (r->taken && !g->error.status && !g->memory.failed) zfi_remake_all(r);
+}
+
+static zf_status zfi_check_recompute(zf_graph *g, const zf_recompute_desc *d)
+{
+    if ((unsigned)d->mode > ZF_RECOMPUTE_AS_NEEDED)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_recompute: there is no mode %d; the last one is %d", (int)d->mode,
+                        ZF_RECOMPUTE_AS_NEEDED);
+    if (d->prefetch && !d->zero)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_recompute: zf_prefetch comes behind zf_zero: where the plan is to be "
+                        "tried with it, `zero` is needed as well");
+    return ZF_OK;
+}
+
+ZF_API zf_status zf_recompute(zf_graph *g, const zf_recompute_desc *desc)
+{
+    zf_recompute_desc d = desc ? *desc : (zf_recompute_desc){.mode = ZF_RECOMPUTE_OFF};
+    zf_status status = zfi_enter(g, "zf_recompute", ZFI_STAGE_GRADIENTS,
+                                 ZFI_STAGE_RECOMPUTE | ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
+    zfi_recompute r = {.graph = g};
+    zfi_placement uses = {.graph = g};
+    if (status || (status = zfi_check_recompute(g, &d))) return status;
+    if (d.mode == ZF_RECOMPUTE_OFF) return ZF_OK;
+    if (d.memory_limit > INT64_MAX / 2) d.memory_limit = INT64_MAX / 2;
+    r.nodes = uses.nodes = (size_t)zfi_len(g->nodes);
+    r.of = zfi_calloc(&g->memory, r.nodes, sizeof *r.of);
+    uses.last_use = zfi_calloc(&g->memory, 4 * r.nodes, sizeof *uses.last_use);
+    if (r.of && uses.last_use) {
+        uses.written = uses.last_use + r.nodes;
+        uses.written_last = uses.last_use + 2 * r.nodes;
+        uses.position = uses.last_use + 3 * r.nodes;
+        zfi_find_uses(&uses);
+        zfi_run_recompute(&r, &d, &uses);
+    }
+    zfi_free(&g->memory, r.of, r.nodes * sizeof *r.of);
+    zfi_free(&g->memory, uses.last_use, 4 * r.nodes * sizeof *uses.last_use);
+    for (int32_t n = 0; n < zfi_len(r.candidates); n++)
+        zfi_array_free(&g->memory, r.candidates[n].products);
+    zfi_array_free(&g->memory, r.candidates);
+    zfi_array_free(&g->memory, r.layers);
+    zfi_array_free(&g->memory, r.list);
+    zfi_array_free(&g->memory, r.there);
+    zfi_array_free(&g->memory, r.stack);
+    if (g->memory.failed) return zfi_graph_nomem(g);
+    return g->error.status ? g->error.status : zfi_leave(g, ZFI_STAGE_RECOMPUTE);
+}

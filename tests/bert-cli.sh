@@ -90,6 +90,9 @@ check 'cost without prefetch' \
 check 'save-cost without a measurement' \
     misused '--save-cost saves what --cost measure measures' \
     pretrain --corpus c --vocab v --prefetch 1 --cost c --save-cost d
+check 'recompute of something' \
+    misused '--recompute is off, layers or a number of bytes, perhaps with K, M, G or T behind' \
+    pretrain --corpus c --vocab v --recompute 2X
 check 'a table of costs that is not there' \
     fails 1 'bert: cannot open none: No such file or directory' \
     "$bert" pretrain --corpus c --vocab v --prefetch 1 --cost none
@@ -459,6 +462,10 @@ check 'gathered by measured costs: the same bits' measures_cost
 check 'gathered by costs from a file: the same bits' like adamw --zero 3 --ranks 4 \
     --prefetch 1000000 --cost "$work/cost"
 check 'units of another size: the same bits' like adamw --zero 3 --ranks 4 --bucket 0
+check 'layers recomputed: the same bits' like adamw --ranks 4 --recompute layers
+check 'layers recomputed at stage 3: the same bits' like adamw --zero 3 --ranks 4 \
+    --prefetch 20000 --recompute layers
+check 'a peak that needs no recomputation: the same bits' like adamw --ranks 4 --recompute 1G
 check 'threads to share: the same bits' like adamw --zero 2 --ranks 4 --threads 8
 reports_ranks() {
     like adamw --zero 2 --ranks 2 --micro-batches 2 && [ "$(number ranks)" = 2 ] &&

@@ -158,6 +158,8 @@ most=4611686018427387903
 misused "--memory must be a whole number from 1 to $most, in bytes, not '1X'" --memory 1X
 misused "--memory must be a whole number from 1 to $most, in bytes, not '4194304T'" \
     --memory 4194304T
+misused "--recompute must be off, layers or a number of bytes, not 'all'" --recompute all
+misused "--recompute must be a whole number from 1 to $most, in bytes, not '1X'" --recompute 1X
 misused "'more' is no option" more
 fails 2 "$plan: unrecognized option '--nonesuch'" --nonesuch
 
@@ -190,6 +192,25 @@ what="$what %[0-9]+ [a-z_]+; the largest there are .*unit with [0-9]+"
 is 'says by how much, where, and what is there' "$(grep -Ec "^zf-plan: .*$what" "$work/err")" 1
 "$plan" --memory 16G > /dev/null
 is 'a plan that fits' "$?" 0
+# Recomputation: the model's FLOPs stay, the peak falls.
+planned
+flops=$(sed -n 's/^  "flops": \(.*\),$/\1/p' "$work/json") peak=$(of peak)
+planned --recompute layers
+is 'recompute layers: the FLOPs of the model' \
+    "$(sed -n 's/^  "flops": \(.*\),$/\1/p' "$work/json")" "$flops"
+least=$(of peak)
+holds 'recompute layers: the peak falls' "$least < $peak"
+limit=$(((least + peak) / 2))
+planned --recompute $limit
+holds 'recompute BYTES: the peak is within' "$(of peak) <= $limit"
+holds 'recompute BYTES: no more than that asks for' "$(of peak) > $least"
+"$plan" --recompute layers > "$work/table"
+is 'recompute: in the table' \
+    "$(grep -Ec ' FLOPs in a step and .* more \(.*%\) recomputed, ' "$work/table")" 1
+"$plan" --recompute 1G > "$work/out" 2> "$work/err"
+is 'recompute BYTES: a limit that cannot be kept to' \
+    "$?: $(sed 's/[0-9][0-9]*/N/g; s/ most is alive at [a-z_]* in .*/ .../' "$work/err")" \
+    '1: zf-plan: zf_recompute: the plan takes N bytes at least, N more than the limit of N; ...'
 "$plan" --help | grep -q '^Usage: zf-plan'
 is 'help' "$?" 0
 

@@ -21,7 +21,8 @@ enum { GOOD, BAD, MISUSED }; /* exit status */
 typedef struct options {
     bool gpt, lamb, json, prefetches;
     int64_t layers, hidden, heads, vocab, seq, batch, world, zero, micro_batches;
-    int64_t prefetch, memory, bucket;
+    int64_t prefetch, memory, bucket, recompute;
+    zf_recompute_mode recomputes; /* within `recompute` bytes */
     double clip;
     zf_dtype dtype;
     const char *no_fuse;   /* zf_fuse_desc.without, or all; NULL: nothing */
@@ -51,6 +52,8 @@ static void usage(FILE *out)
           "  --optimizer=adamw|lamb (adamw)\n"
           "  --clip=NORM            clip gradients by their global norm\n"
           "  --no-fuse=NAME,...     rewrites of zf_fuse that are left out, or all\n"
+          "  --recompute=off|layers|BYTES  make values again in the backward pass: those inside\n"
+          "                         each layer, or what it takes for a peak of BYTES (off)\n"
           "  --bucket=BYTES         size of the units in which parameters move (that of a block)\n"
           "  --prefetch=BYTES       of parameters gathered ahead and gradients reduced behind\n"
           "  --cost=FILE            rates of a machine and its link (zf_cost_read): what a step\n"
@@ -130,6 +133,18 @@ static bool precision_of(const char *text, zf_dtype *out)
     return false;
 }
 
+/* off, layers or bytes */
+static bool recomputation(const char *text, options *o)
+{
+    o->recomputes = !strcmp(text, "layers") ? ZF_RECOMPUTE_LAYERS : ZF_RECOMPUTE_OFF;
+    if (o->recomputes || !strcmp(text, "off")) return true;
+    o->recomputes = ZF_RECOMPUTE_AS_NEEDED;
+    if (*text >= '0' && *text <= '9')
+        return number("recompute", text, true, 1, INT64_MAX / 2, &o->recompute);
+    misuse("--recompute must be off, layers or a number of bytes, not '%s'", text);
+    return false;
+}
+
 /* 0 where they are good; a status + 1 where the program ends. */
 static int read_options(int argc, char **argv, options *o)
 {
@@ -148,6 +163,7 @@ static int read_options(int argc, char **argv, options *o)
         {"optimizer", required_argument, NULL, 'o'},
         {"clip", required_argument, NULL, 'c'},
         {"no-fuse", required_argument, NULL, 'F'},
+        {"recompute", required_argument, NULL, 'r'},
         {"bucket", required_argument, NULL, 'u'},
         {"prefetch", required_argument, NULL, 'f'},
         {"memory", required_argument, NULL, 'y'},
@@ -184,6 +200,7 @@ static int read_options(int argc, char **argv, options *o)
         case 'y': good = number(name, text, true, 1, INT64_MAX / 2, &o->memory); break;
         case 't': o->cost_file = text; break;
         case 'F': o->no_fuse = text; break;
+        case 'r': good = recomputation(text, o); break;
         case 'j': o->json = true; break;
         case '?' + 1: usage(stdout); return GOOD + 1;
         default: fputs("Try 'zf-plan --help'.\n", stderr); return MISUSED + 1;
@@ -303,6 +320,13 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
 {
     double start = now_ms();
     zf_tensor lr = zf_graph_find(g, "lr");
+    const zf_zero_desc zero = {.stage = (int32_t)o->zero,
+                               .world = (int32_t)o->world,
+                               .micro_batches = o->micro_batches,
+                               .bucket_bytes = (size_t)o->bucket};
+    const zf_prefetch_desc prefetch = {.bytes = (size_t)o->prefetch,
+                                       .memory_limit = (size_t)o->memory,
+                                       .cost = o->cost_file ? &o->cost : NULL};
     if (!lr.id) lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
     fuse(g, o);
     zf_precision(g, &(zf_precision_desc){.dtype = o->dtype});
@@ -312,14 +336,12 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
     if (o->lamb) zf_lamb(g, lr, NULL);
     else zf_adamw(g, lr, NULL);
     fuse(g, o);
-    zf_zero(g, &(zf_zero_desc){.stage = (int32_t)o->zero,
-                               .world = (int32_t)o->world,
-                               .micro_batches = o->micro_batches,
-                               .bucket_bytes = (size_t)o->bucket});
-    if (o->prefetches)
-        zf_prefetch(g, &(zf_prefetch_desc){.bytes = (size_t)o->prefetch,
-                                           .memory_limit = (size_t)o->memory,
-                                           .cost = o->cost_file ? &o->cost : NULL});
+    zf_recompute(g, &(zf_recompute_desc){.mode = o->recomputes,
+                                         .memory_limit = (size_t)o->recompute,
+                                         .zero = &zero,
+                                         .prefetch = o->prefetches ? &prefetch : NULL});
+    zf_zero(g, &zero);
+    if (o->prefetches) zf_prefetch(g, &prefetch);
     zf_memory(g, NULL);
     r->plan_ms = now_ms() - start;
     return zf_graph_plan(g, &r->plan);
@@ -354,7 +376,8 @@ typedef struct estimate {
 
 static estimate estimate_of(const options *o, const zf_plan *plan)
 {
-    estimate e = {.products_ms = 1e3 * plan->flops / o->cost.flops_per_s};
+    estimate e = {.products_ms = 1e3 * (plan->flops + plan->recomputed_flops) /
+                                 o->cost.flops_per_s};
     for (int k = 0; k < COLLECTIVES; k++) {
         zf_moved m = moved(plan, k);
         e.communication_ms += 1e3 * ((double)m.bytes / o->cost.link_bytes_per_s +
@@ -408,8 +431,12 @@ static void print_table(const options *o, const result *r)
                "turn, %.4g ms overlapped\n",
                e.products_ms, e.communication_ms, e.in_turn_ms, e.overlapped_ms);
     }
-    printf("\n%.4g FLOPs in a step, %d nodes, planned in %.1f ms and %s\n", plan->flops,
-           (int)plan->nodes, r->plan_ms, human(most, (double)r->meter.peak));
+    printf("\n%.4g FLOPs in a step", plan->flops);
+    if (o->recomputes)
+        printf(" and %.4g more (%.1f%%) recomputed", plan->recomputed_flops,
+               100 * plan->recomputed_flops / plan->flops);
+    printf(", %d nodes, planned in %.1f ms and %s\n", (int)plan->nodes, r->plan_ms,
+           human(most, (double)r->meter.peak));
 }
 
 static void put_bytes(zf_json_writer *w, const char *key, size_t bytes)
@@ -460,6 +487,7 @@ static int print_json(const options *o, const result *r)
         zf_json_end(w);
     }
     zf_json_put_key(w, "flops"), zf_json_put_double(w, plan->flops);
+    zf_json_put_key(w, "recomputed_flops"), zf_json_put_double(w, plan->recomputed_flops);
     if (o->cost_file) {
         estimate e = estimate_of(o, plan);
         zf_json_put_key(w, "estimate");

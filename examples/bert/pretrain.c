@@ -365,6 +365,7 @@ static bool begin(bert_run *r)
                            .dtype = (zf_dtype)o->precision,
                            .keep_gradients = o->dump_grads != NULL};
     int fresh;
+    bert_recompute(o->recompute, &d.recompute, &d.memory); /* contradiction() has checked it */
     if (!bert_session_open(&r->session, &d, &r->error)) return false;
     if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))
         return false;
@@ -409,6 +410,8 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
 /* What is wrong with the options as a whole, or NULL. */
 static const char *contradiction(const bert_settings *o)
 {
+    zf_recompute_mode mode;
+    int64_t memory;
     if (!o->corpus && !o->batch_file)
         return "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE";
     if (o->corpus && o->batch_file) return "--corpus and --batch-file exclude each other";
@@ -418,6 +421,8 @@ static const char *contradiction(const bert_settings *o)
         return "--save-every needs a place for its checkpoints: --save DIR";
     if (o->cost && o->prefetch < 0)
         return "--cost decides when --prefetch gathers: --prefetch BYTES";
+    if (!bert_recompute(o->recompute, &mode, &memory))
+        return "--recompute is off, layers or a number of bytes, perhaps with K, M, G or T behind";
     if (o->save_cost && !measures(o)) return "--save-cost saves what --cost measure measures";
     if (o->dump_grads && o->precision == ZF_F16)
         return "--dump-grads writes gradients without a loss scale, so --precision f32 or bf16";
@@ -493,6 +498,8 @@ int bert_command_pretrain(int argc, char **argv)
          "of the computation; bf16 and f16 over f32 master weights, f16 with a loss scale"},
         {"no-fuse", OPTION_TEXT, "NAME,...", &o->no_fuse, 0, 0,
          "rewrites of zf_fuse that are left out, or all"},
+        {"recompute", OPTION_TEXT, "off|layers|BYTES", &o->recompute, 0, 0,
+         "values made again in the backward pass: inside each layer, or for a peak of BYTES"},
         {"deadline", OPTION_NUMBER, "SECONDS", &o->deadline, 0.001, 1e6,
          "that ranks wait for one another"},
         {"init", OPTION_TEXT, "FILE", &o->init, 0, 0,

@@ -1,5 +1,6 @@
 #include "session.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -47,18 +48,45 @@ int64_t bert_session_skipped(bert_session *s)
     return steps;
 }
 
-/* One rank's step becomes that of each. */
-static void sharing_passes(bert_session *s)
+bool bert_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory)
+{
+    static const char suffixes[] = "KMGT";
+    const char *suffix;
+    char *end;
+    long long bytes;
+    int shift = 0;
+    *mode = ZF_RECOMPUTE_OFF, *memory = 0;
+    if (!text || !strcmp(text, "off")) return true;
+    *mode = ZF_RECOMPUTE_LAYERS;
+    if (!strcmp(text, "layers")) return true;
+    *mode = ZF_RECOMPUTE_AS_NEEDED;
+    errno = 0;
+    bytes = strtoll(text, &end, 10);
+    if (*end && (suffix = strchr(suffixes, *end))) shift = 10 * (int)(suffix - suffixes + 1), end++;
+    if (end == text || *end || errno || bytes < 1 || bytes > INT64_MAX >> shift) return false;
+    *memory = bytes << shift;
+    return true;
+}
+
+/* Recomputation, and one rank's step becomes that of each. */
+static void sharing_passes(bert_session *s, const bert_session_desc *d)
 {
     const bert_sharing *sharing = &s->sharing;
-    zf_zero(s->graph, &(zf_zero_desc){.stage = (int32_t)sharing->stage,
-                                      .world = s->world,
-                                      .micro_batches = sharing->micro_batches,
-                                      .bucket_bytes = (size_t)sharing->bucket});
-    if (sharing->prefetch >= 0)
-        zf_prefetch(s->graph,
-                    &(zf_prefetch_desc){.bytes = (size_t)sharing->prefetch,
-                                        .cost = sharing->measure ? &s->cost : sharing->cost});
+    const zf_zero_desc zero = {.stage = (int32_t)sharing->stage,
+                               .world = s->world,
+                               .micro_batches = sharing->micro_batches,
+                               .bucket_bytes = (size_t)sharing->bucket};
+    const zf_prefetch_desc prefetch = {.bytes = (size_t)sharing->prefetch,
+                                       .cost = sharing->measure ? &s->cost : sharing->cost};
+    bool prefetches = s->units && sharing->prefetch >= 0;
+    if (d->train)
+        zf_recompute(s->graph, &(zf_recompute_desc){.mode = d->recompute,
+                                                    .memory_limit = (size_t)d->memory,
+                                                    .backend = s->backend,
+                                                    .zero = s->units ? &zero : NULL,
+                                                    .prefetch = prefetches ? &prefetch : NULL});
+    if (s->units) zf_zero(s->graph, &zero);
+    if (prefetches) zf_prefetch(s->graph, &prefetch);
 }
 
 /* What is read after a step is now, where there are several parts, the sum over them. */
@@ -109,7 +137,7 @@ bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *er
                      &(zf_precision_desc){.dtype = d->share ? d->share->dtype : d->dtype});
         zf_simplify(s->graph);
     }
-    if (s->units) sharing_passes(s);
+    sharing_passes(s, d);
     find_outputs(s);
     s->program = zf_compile(s->graph,
                             &(zf_compile_desc){.backend = d->share ? d->share->backend : s->backend,

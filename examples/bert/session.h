@@ -31,6 +31,8 @@ typedef struct bert_session_desc {
     bert_optimizer optimizer;
     double weight_decay, clip;
     const char *no_fuse; /* zf_fuse_desc.without; "all": no fusion; NULL: all of them */
+    zf_recompute_mode recompute;
+    int64_t memory; /* that the plan is kept within by recomputation; 0: any */
     zf_dtype dtype;      /* in which it computes */
     bool keep_gradients, keep_logits;
     /* Parameters, and the sharing but for micro-batches, are this session's; forward only, no
@@ -51,6 +53,10 @@ typedef struct bert_session {
     bool units;                  /* parameters lie in units: zf_zero was run */
     int32_t *positions, *labels; /* of the part under way, [shape.predictions] */
 } bert_session;
+
+/* "off" (or NULL), "layers", or the bytes that the peak of the plan must not exceed, perhaps with K,
+ * M, G or T behind them; false: it is none of these. */
+bool bert_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory);
 
 /* The passes that make a training step of a model, each a visible line: up to the optimizer. */
 void bert_training_passes(zf_graph *g, const bert_model *m, const bert_session_desc *d);

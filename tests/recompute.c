@@ -401,6 +401,7 @@ TEST_ONCE(recompute_counts_its_flops)
 TEST(recompute_says_what_would_be_right)
 {
     zf_graph *g = training_graph(t, true);
+    NEED(t, g, NULL);
     test_defer(t, (test_cleanup *)zf_graph_free, g);
     OK(t, zf_recompute(g, NULL), zf_graph_error(g));
     OK(t, zf_recompute(g, &(zf_recompute_desc){.mode = ZF_RECOMPUTE_LAYERS}), zf_graph_error(g));

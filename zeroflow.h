@@ -795,6 +795,9 @@ struct zf_comm {
     /* This rank will not come any more: the others' calls fail with that reason. */
     void (*abort)(void *self, const char *reason);
     void (*destroy)(void *self);
+    /* NULL, or, where calls are put on a stream: how they fare, asked by a device that has been
+     * waiting for them for `seconds`. After ZF_ERR_COMM nothing on the stream waits for them. */
+    zf_status (*check)(void *self, double seconds, zf_error *error);
 };
 
 ZF_API void zf_comm_free(zf_comm *comm); /* NULL: nothing */
@@ -849,7 +852,20 @@ typedef struct zf_launch {
     zf_error *error;
 } zf_launch;
 
+/* What a node of flag ZF_OP_COLLECTIVE asks of the communicator; on no stream. */
+ZF_API zf_collective zf_collective_of(const zf_launch *launch);
+
 typedef enum zf_copy { ZF_HOST_TO_DEVICE, ZF_DEVICE_TO_HOST, ZF_DEVICE_TO_DEVICE } zf_copy;
+
+/* Launches [first, last) of a program in their order, each on its queue, among which those with
+ * waits_for[n] >= 0 are waits for launch waits_for[n]. The same list comes again in every step with
+ * other values in what launch->run points to. */
+typedef struct zf_section {
+    const zf_launch *launches;
+    const int32_t *waits_for;
+    int32_t first, last;
+    void *kept; /* what the backend keeps for the next time; NULL at first */
+} zf_section;
 
 struct zf_backend {
     const char *name;
@@ -870,6 +886,13 @@ struct zf_backend {
     zf_status (*wait)(void *self, const zf_launch *launch);
     zf_status (*synchronize)(void *self, zf_error *error); /* with every queue */
     void (*destroy)(void *self);
+    /* NULL, or: whether the node can run here, else ZF_ERR_BACKEND in launch->error, saying what
+     * can. Asked by zf_compile; data pointers are not set. */
+    zf_status (*check)(void *self, const zf_launch *launch);
+    /* NULL (then launch and wait are called), or: runs them all. What it makes for that it may
+     * keep; then `forget` frees it, and sets `kept` to NULL. */
+    zf_status (*run)(void *self, zf_section *section, zf_error *error);
+    void (*forget)(void *self, zf_section *section);
 };
 
 ZF_API void zf_backend_free(zf_backend *backend); /* NULL: nothing */

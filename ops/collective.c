@@ -160,8 +160,7 @@ static void zfi_add_alone(const zf_launch *l, int64_t first, int64_t last)
                  true);
 }
 
-/* What the node asks of the communicator. */
-static zf_collective zfi_collective_of(const zf_launch *l)
+ZF_API zf_collective zf_collective_of(const zf_launch *l)
 {
     int64_t world = l->attributes[0].i, count = zfi_count(&l->args[0]);
     zf_collective c = {.op = l->op,
@@ -185,7 +184,7 @@ static zf_status zfi_cpu_collective(const zf_launch *l)
         return zfi_fail(l->error, ZF_ERR_COMM,
                         "%%%d: a plan for %lld ranks needs a communicator (zf_compile_desc.comm)",
                         (int)l->node, (long long)l->attributes[0].i);
-    c = zfi_collective_of(l);
+    c = zf_collective_of(l);
     if (l->attributes[0].i > 1) return l->comm->run(l->comm->self, &c, l->error);
     if (c.add) zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_add_alone);
     else zfi_move_bytes(l, l->out.data, l->args[0].data, zfi_array_bytes(&l->out));

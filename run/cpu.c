@@ -172,7 +172,10 @@ ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error)
                                 zfi_cpu_launch,
                                 zfi_cpu_wait_for,
                                 zfi_cpu_synchronize,
-                                zfi_cpu_destroy};
+                                zfi_cpu_destroy,
+                                NULL,
+                                NULL,
+                                NULL};
     if (d.threads > 1 && !(cpu->pool = zfi_pool_new(&cpu->memory, d.threads, error))) {
         zfi_cpu_destroy(cpu);
         return NULL;

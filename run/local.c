@@ -483,8 +483,8 @@ ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error)
     for (int k = 0; k < ZFI_QUEUES; k++)
         g->channels[k].seats = g->seats + (size_t)k * (size_t)d.world;
     for (int32_t r = 0; r < d.world; r++)
-        g->ranks[r] =
-            (zfi_local_rank){{&g->ranks[r], r, d.world, zfi_local_run, zfi_local_abort, NULL}, g};
+        g->ranks[r] = (zfi_local_rank){
+            {&g->ranks[r], r, d.world, zfi_local_run, zfi_local_abort, NULL, NULL}, g};
     return g;
 }
 

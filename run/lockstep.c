@@ -30,7 +30,7 @@ static zf_status zfi_lockstep_calls(zfi_lockstep *s, int32_t launch)
 {
     for (int32_t r = 0; r < s->count; r++) {
         const zf_collective *a = &s->calls[0], *b = &s->calls[r];
-        s->calls[r] = zfi_collective_of(&s->programs[r]->launches[launch]);
+        s->calls[r] = zf_collective_of(&s->programs[r]->launches[launch]);
         if (a->op != b->op || a->node != b->node || a->dtype != b->dtype || a->count != b->count ||
             a->root != b->root || a->channel != b->channel)
             return zfi_fail(s->error, ZF_ERR_MISMATCH,

@@ -19,6 +19,8 @@ struct zf_program {
     zf_launch *launches;
     int32_t *waits_for; /* by launch that is a `wait`: the launch it waits for; else -1 */
     bool *sums_outputs; /* by launch: sums over the ranks what zfi_check_outputs looks at */
+    zf_section *sections; /* what a backend runs at once: up to the next such sum, or section */
+    int32_t section_count, section_room;
     int32_t launch_count, launch_room, micro_end, arg_count;
     zf_array *args;      /* of all launches */
     const zf_comm *comm; /* NULL: one rank */
@@ -209,6 +211,21 @@ static void zfi_mark_sums(zf_program *p, const int32_t *launch_of)
     }
 }
 
+/* Cuts the launches into sections. */
+static zf_status zfi_make_sections(zf_program *p)
+{
+    p->section_room = 2;
+    for (int32_t n = 0; n < p->launch_count; n++) p->section_room += p->sums_outputs[n];
+    p->sections = zfi_calloc(&p->memory, (size_t)p->section_room, sizeof *p->sections);
+    if (!p->sections) return zfi_graph_nomem(p->graph);
+    for (int32_t n = 0; n < p->launch_count; n++) {
+        if (!n || n == p->micro_end || p->sums_outputs[n])
+            p->sections[p->section_count++] = (zf_section){p->launches, p->waits_for, n, n, NULL};
+        p->sections[p->section_count - 1].last = n + 1;
+    }
+    return ZF_OK;
+}
+
 static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
 {
     zf_graph *g = p->graph;
@@ -229,6 +246,8 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         if (!zfi_runs(g, p, id)) continue;
         l = zfi_launch_of(g, id, args);
         l.backend = p->backend->self;
+        l.error = &g->error;
+        if (p->backend->check && p->backend->check(p->backend->self, &l)) return g->error.status;
         scratch = p->backend->scratch(p->backend->self, &l);
         if (scratch > (size_t)g->nodes[id].scratch_bytes)
             return zfi_fail(&g->error, ZF_ERR_STAGE,
@@ -254,7 +273,7 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         p->launches[p->launch_count++] = l;
     }
     zfi_mark_sums(p, launch_of);
-    return ZF_OK;
+    return zfi_make_sections(p);
 }
 
 /* The leaf's elements [first, first + count) into memory at `to`, a piece at a time. */
@@ -402,7 +421,10 @@ ZF_API void zf_program_free(zf_program *p)
     zfi_memory memory;
     if (!p) return;
     memory = p->memory;
+    for (int32_t k = 0; k < p->section_count; k++)
+        if (p->sections[k].kept) p->backend->forget(p->backend->self, &p->sections[k]);
     if (p->arena) p->backend->release(p->backend->self, p->arena, p->arena_bytes);
+    zfi_free(&memory, p->sections, (size_t)p->section_room * sizeof *p->sections);
     zfi_free(&memory, p->data, p->nodes * sizeof *p->data);
     zfi_free(&memory, p->launches, (size_t)p->launch_room * sizeof *p->launches);
     zfi_free(&memory, p->waits_for, (size_t)p->launch_room * sizeof *p->waits_for);
@@ -618,7 +640,7 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
     zf_array piece = {.data = room};
     zf_collective c;
     if (!(p->graph->rows[l->op].flags & ZF_OP_COLLECTIVE)) return ZF_OK;
-    c = zfi_collective_of(l);
+    c = zf_collective_of(l);
     zfi_count_calls(&p->counted, c.op, c.dtype, c.count, l->attributes[0].i, 1);
     if (!p->sums_outputs[n]) return ZF_OK;
     piece.dtype = x->dtype;
@@ -647,6 +669,23 @@ static zf_status zfi_launch(zf_program *p, int32_t n)
         if (l->queue) return status; /* what it reads is wanted until it has been waited for */
     }
     if (!status && p->poison) zfi_poison(p, n);
+    return status;
+}
+
+/* Launches [first, last): the micro section, or the update section. */
+static zf_status zfi_run_launches(zf_program *p, int32_t first, int32_t last)
+{
+    zf_status status = ZF_OK;
+    if (!p->backend->run || p->poison) {
+        for (int32_t n = first; n < last && !status; n++) status = zfi_launch(p, n);
+        return status;
+    }
+    for (int32_t k = 0; k < p->section_count && !status; k++) {
+        zf_section *s = &p->sections[k];
+        if (s->first < first || s->last > last) continue;
+        for (int32_t n = s->first; n < s->last && !status; n++) status = zfi_note_launch(p, n);
+        if (!status) status = p->backend->run(p->backend->self, s, &p->error);
+    }
     return status;
 }
 
@@ -737,8 +776,7 @@ static zf_status zfi_run_micro(zf_program *p)
 {
     zf_status status = zfi_agree(p);
     zfi_begin_micro(p);
-    for (int32_t n = 0; n < p->micro_end && !status; n++) status = zfi_launch(p, n);
-    return status;
+    return status ? status : zfi_run_launches(p, 0, p->micro_end);
 }
 
 static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
@@ -773,7 +811,7 @@ ZF_API zf_status zf_step(zf_program *p)
     if ((status = zfi_check_micro(p, "zf_step", true))) return status;
     status = zfi_run_micro(p);
     if (!status && (status = zfi_check_outputs(p)) == ZF_ERR_NAN) status = zfi_name_spoiler(p);
-    for (int32_t n = p->micro_end; n < p->launch_count && !status; n++) status = zfi_launch(p, n);
+    if (!status) status = zfi_run_launches(p, p->micro_end, p->launch_count);
     if (!status) status = p->backend->synchronize(p->backend->self, &p->error);
     if (status) return zfi_step_failed(p, status);
     p->steps++;

@@ -239,7 +239,8 @@ static void *killer(void *argument)
 }
 
 /* The last rank is killed while all make steps. The others, which cannot agree through MPI any
- * more, tell rank 0 by shared memory; it waits for twenty times the deadline at most. */
+ * more, tell rank 0 by shared memory; it waits for twenty times the deadline at most. A rank that
+ * still waits for the last one in an earlier call may be named with it. */
 static void killed(int32_t stage)
 {
     const setup s = {.stage = stage, .micro_batches = 1, .prefetch = true, .deadline = 6};
@@ -260,7 +261,7 @@ static void killed(int32_t stage)
     if (rank == last && pthread_create(&thread, NULL, killer, NULL)) MPI_Abort(MPI_COMM_WORLD, 1);
     for (int64_t step = 0; !status; step++) status = one_step(&k, step, 0, 0);
     text = zf_program_error(k.program);
-    snprintf(part, sizeof part, ": rank %d of %d ", last, world);
+    snprintf(part, sizeof part, " %d of %d ", last, world);
     if (status == ZF_ERR_COMM && strchr(text, '%') && strstr(text, part)) {
         atomic_store(&fares[rank], 1);
     } else {

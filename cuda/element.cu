@@ -1,0 +1,86 @@
+/* Elements: every dtype as what kernels compute in, and 16 bytes at a time. */
+
+typedef __nv_bfloat16 zfi_bf16;
+typedef __half zfi_f16;
+
+/* Runs the code with T being the type of the float dtype; of any other it is ZF_ERR_BACKEND, which
+ * zfi_cuda_check has ruled out. */
+#define ZFI_FLOATS(l, of, T, ...)                                                                  \
+    switch (of) {                                                                                  \
+    case ZF_F32: {                                                                                 \
+        typedef float T;                                                                           \
+        __VA_ARGS__                                                                                \
+    } break;                                                                                       \
+    case ZF_BF16: {                                                                                \
+        typedef zfi_bf16 T;                                                                        \
+        __VA_ARGS__                                                                                \
+    } break;                                                                                       \
+    case ZF_F16: {                                                                                 \
+        typedef zfi_f16 T;                                                                         \
+        __VA_ARGS__                                                                                \
+    } break;                                                                                       \
+    default: return zfi_no_dtype(l, of);                                                           \
+    }
+
+static zf_status zfi_no_dtype(const zf_launch *l, zf_dtype dtype)
+{
+    if (l->error && !l->error->status) {
+        l->error->status = ZF_ERR_BACKEND;
+        snprintf(l->error->text, sizeof l->error->text, "%s %%%d: there is no %s on CUDA",
+                 zfi_op_names[l->op], (int)l->node, zf_dtype_name(dtype));
+    }
+    return ZF_ERR_BACKEND;
+}
+
+__device__ __forceinline__ float zfi_to_f32(float x) { return x; }
+__device__ __forceinline__ float zfi_to_f32(zfi_bf16 x) { return __bfloat162float(x); }
+__device__ __forceinline__ float zfi_to_f32(zfi_f16 x) { return __half2float(x); }
+
+/* To nearest, ties to even. */
+template <class T> __device__ __forceinline__ T zfi_from_f32(float x);
+template <> __device__ __forceinline__ float zfi_from_f32<float>(float x) { return x; }
+template <> __device__ __forceinline__ zfi_bf16 zfi_from_f32<zfi_bf16>(float x)
+{
+    return __float2bfloat16_rn(x);
+}
+template <> __device__ __forceinline__ zfi_f16 zfi_from_f32<zfi_f16>(float x)
+{
+    return __float2half_rn(x);
+}
+
+/* N elements that are moved at once, N * sizeof(T) being 16, or less where arrays are not aligned
+ * or not so long. */
+template <class T, int N> struct alignas(sizeof(T) * N) zfi_pack {
+    T at[N];
+};
+
+template <class T> struct zfi_wide {
+    static const int count = 16 / sizeof(T);
+};
+
+template <class T, int N>
+__device__ __forceinline__ void zfi_load(float (&x)[N], const T *from)
+{
+    const zfi_pack<T, N> p = *reinterpret_cast<const zfi_pack<T, N> *>(from);
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = zfi_to_f32(p.at[i]);
+}
+
+template <class T, int N>
+__device__ __forceinline__ void zfi_store(T *to, const float (&x)[N])
+{
+    zfi_pack<T, N> p;
+#pragma unroll
+    for (int i = 0; i < N; i++) p.at[i] = zfi_from_f32<T>(x[i]);
+    *reinterpret_cast<zfi_pack<T, N> *>(to) = p;
+}
+
+/* All of these lie on 16 bytes, and rows of `width` elements do. NULL does. */
+static bool zfi_lies_well(int64_t width, size_t size, const void *a, const void *b = NULL,
+                          const void *c = NULL, const void *d = NULL)
+{
+    uintptr_t all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) |
+                    reinterpret_cast<uintptr_t>(c) | reinterpret_cast<uintptr_t>(d) |
+                    static_cast<uintptr_t>(width) * size;
+    return all % 16 == 0;
+}

@@ -1,0 +1,97 @@
+/* What kernels are launched with, and what a launch knows of its device.
+ *
+ * ZF_LAUNCH and ZF_SHARED are all that tests/emulation/ replaces, to run kernels on the CPU: a
+ * kernel has no other shared memory, and 16 bytes or more of alignment there. Where
+ * ZF_TENSOR_CORES is 0, what is written for tensor cores or in PTX takes its plain twin.
+ */
+#ifndef ZF_LAUNCH
+#define ZF_LAUNCH(kernel, grid, block, shared, stream, ...)                                        \
+    kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
+#define ZF_SHARED(type, name)                                                                      \
+    extern __shared__ __align__(16) unsigned char zfi_shared[];                                    \
+    type *name = reinterpret_cast<type *>(zfi_shared)
+#define ZF_TENSOR_CORES 1
+#endif
+
+enum {
+    ZFI_QUEUES = 3,    /* of plans: 0 computes, the others communicate */
+    ZFI_THREADS = 256, /* of a block, unless a kernel says otherwise */
+    ZFI_WARP = 32
+};
+
+/* Names of operators, for messages. */
+static const char *const zfi_op_names[] = {
+    "none",
+#define X(name, least, most, attributes, flags) #name,
+    ZF_OPS(X)
+#undef X
+};
+
+/* What went wrong on the device: the first to come. Lies in memory that the host sees. */
+typedef enum zfi_fault_kind { ZFI_NO_FAULT, ZFI_FAULT_INDEX, ZFI_FAULT_SCALE } zfi_fault_kind;
+
+typedef struct zfi_fault {
+    int kind;
+    int32_t op, node;
+    long long element, value, limit;
+    double least;
+} zfi_fault;
+
+/* A device, as far as launches look. */
+typedef struct zfi_device {
+    int number, processors;
+    cudaStream_t streams[ZFI_QUEUES];
+    zf_run *run;      /* the launches' zf_run, in device memory */
+    zfi_fault *fault; /* in host memory, at the address that the device has for it */
+    cublasLtHandle_t blas;
+} zfi_device;
+
+static const zfi_device *zfi_device_of(const zf_launch *l)
+{
+    return static_cast<const zfi_device *>(l->backend);
+}
+
+static cudaStream_t zfi_stream(const zf_launch *l)
+{
+    const zfi_device *d = zfi_device_of(l);
+    return d->streams[l->queue > 0 && l->queue < ZFI_QUEUES ? l->queue : 0];
+}
+
+/* A call of the toolkit's: its error is the launch's. */
+static zf_status zfi_cuda_failed(zf_error *error, const char *what, cudaError_t code)
+{
+    if (code == cudaSuccess) return ZF_OK;
+    if (error && !error->status) {
+        error->status = code == cudaErrorMemoryAllocation ? ZF_ERR_NOMEM : ZF_ERR_BACKEND;
+        snprintf(error->text, sizeof error->text, "%s: %s", what, cudaGetErrorString(code));
+    }
+    return error ? error->status : ZF_ERR_BACKEND;
+}
+
+/* What a launcher ends with: whether its kernels could be launched. */
+static zf_status zfi_launched(const zf_launch *l)
+{
+    char what[40];
+    cudaError_t code = cudaGetLastError();
+    if (code == cudaSuccess) return ZF_OK;
+    snprintf(what, sizeof what, "%s %%%d", zfi_op_names[l->op], (int)l->node);
+    return zfi_cuda_failed(l->error, what, code);
+}
+
+static int64_t zfi_count(const zf_array *a) { return zf_shape_count(a->shape); }
+static size_t zfi_bytes(const zf_array *a) { return (size_t)zfi_count(a) * zf_dtype_size(a->dtype); }
+static int64_t zfi_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Where to put what the node leaves for its gradient under `index`; NULL: nobody asks for it. */
+static const zf_array *zfi_saved_out(const zf_launch *l, int index)
+{
+    return l->saved && l->saved[index].data ? &l->saved[index] : NULL;
+}
+
+/* Blocks for `work` pieces: one each, or where there are more than the device has places for, as
+ * many as it has, which loop. */
+static unsigned zfi_grid(const zf_launch *l, int64_t work)
+{
+    int64_t most = (int64_t)zfi_device_of(l)->processors * 16;
+    return (unsigned)(work < 1 ? 1 : work < most ? work : most);
+}

@@ -1,0 +1,2 @@
+/* Attention on CUDA: ops/attention.c.
+ */

@@ -1,0 +1,2 @@
+/* Elementwise over two or three operands on CUDA: ops/binary.c.
+ */

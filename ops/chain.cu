@@ -1,0 +1,2 @@
+/* Elementwise chains on CUDA: ops/chain.c.
+ */

@@ -1,0 +1,2 @@
+/* Collectives on CUDA: ops/collective.c.
+ */

@@ -1,0 +1,2 @@
+/* LayerNorm with what stands around it on CUDA: ops/fused_norm.c.
+ */

@@ -1,0 +1,2 @@
+/* The head of a language model on CUDA: ops/head.c.
+ */

@@ -1,0 +1,2 @@
+/* Products with what follows them on CUDA: ops/linear.c.
+ */

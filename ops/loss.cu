@@ -1,0 +1,2 @@
+/* Losses over rows of logits on CUDA: ops/loss.c.
+ */

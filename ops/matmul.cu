@@ -1,0 +1,2 @@
+/* Products on CUDA: ops/matmul.c.
+ */

@@ -1,0 +1,2 @@
+/* Shapes on CUDA: ops/move.c.
+ */

@@ -1,0 +1,2 @@
+/* Softmax, LayerNorm and RMSNorm on CUDA: ops/norm.c.
+ */

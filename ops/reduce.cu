@@ -1,0 +1,2 @@
+/* Reductions on CUDA: ops/reduce.c.
+ */

@@ -1,0 +1,2 @@
+/* Rows of a table by index on CUDA: ops/rows.c.
+ */

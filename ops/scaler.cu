@@ -1,0 +1,2 @@
+/* The loss scale on CUDA: ops/scaler.c.
+ */

@@ -1,0 +1,2 @@
+/* Elementwise over one operand on CUDA: ops/unary.c.
+ */

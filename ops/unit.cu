@@ -1,0 +1,2 @@
+/* Units on CUDA: ops/unit.c.
+ */

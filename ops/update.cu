@@ -1,0 +1,2 @@
+/* Optimizers on CUDA: ops/update.c.
+ */

@@ -28,13 +28,21 @@ static const char *const zfi_op_names[] = {
 };
 
 /* What went wrong on the device: the first to come. Lies in memory that the host sees. */
-typedef enum zfi_fault_kind { ZFI_NO_FAULT, ZFI_FAULT_INDEX, ZFI_FAULT_SCALE } zfi_fault_kind;
+typedef enum zfi_fault_kind {
+    ZFI_NO_FAULT,
+    ZFI_FAULT_INDEX, /* `element` of the index is `value`, and not below `limit` */
+    ZFI_FAULT_TYPES, /* the same of embed_norm's second index */
+    ZFI_FAULT_LABEL, /* the label of row `element` is `value`, neither below `limit` nor `ignored` */
+    ZFI_FAULT_COUNT, /* the count of updates, operand `element`, is `value` */
+    ZFI_FAULT_SCALE  /* gradients are not finite at the loss scale `least` */
+} zfi_fault_kind;
 
 typedef struct zfi_fault {
     int kind;
     int32_t op, node;
     long long element, value, limit;
     double least;
+    long long ignored;
 } zfi_fault;
 
 /* A device, as far as launches look. */
@@ -51,21 +59,43 @@ static const zfi_device *zfi_device_of(const zf_launch *l)
     return static_cast<const zfi_device *>(l->backend);
 }
 
+/* From a kernel: `what` is the step's error, unless there is one already. */
+__device__ __forceinline__ void zfi_report(zfi_fault *fault, const zfi_fault &what)
+{
+    if (atomicCAS(&fault->kind, (int)ZFI_NO_FAULT, what.kind) != ZFI_NO_FAULT) return;
+    fault->op = what.op, fault->node = what.node;
+    fault->element = what.element, fault->value = what.value, fault->limit = what.limit;
+    fault->least = what.least, fault->ignored = what.ignored;
+}
+
 static cudaStream_t zfi_stream(const zf_launch *l)
 {
     const zfi_device *d = zfi_device_of(l);
     return d->streams[l->queue > 0 && l->queue < ZFI_QUEUES ? l->queue : 0];
 }
 
+/* Notes the error, unless there is one; returns the status. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 3, 4)))
+#endif
+static zf_status zfi_cuda_fail(zf_error *error, zf_status status, const char *format, ...)
+{
+    va_list args;
+    if (!error || error->status) return error ? error->status : status;
+    error->status = status;
+    va_start(args, format);
+    vsnprintf(error->text, sizeof error->text, format, args);
+    va_end(args);
+    return status;
+}
+
 /* A call of the toolkit's: its error is the launch's. */
 static zf_status zfi_cuda_failed(zf_error *error, const char *what, cudaError_t code)
 {
     if (code == cudaSuccess) return ZF_OK;
-    if (error && !error->status) {
-        error->status = code == cudaErrorMemoryAllocation ? ZF_ERR_NOMEM : ZF_ERR_BACKEND;
-        snprintf(error->text, sizeof error->text, "%s: %s", what, cudaGetErrorString(code));
-    }
-    return error ? error->status : ZF_ERR_BACKEND;
+    (void)cudaGetLastError(); /* it is told here, and by no later call */
+    return zfi_cuda_fail(error, code == cudaErrorMemoryAllocation ? ZF_ERR_NOMEM : ZF_ERR_BACKEND,
+                         "%s: %s", what, cudaGetErrorString(code));
 }
 
 /* What a launcher ends with: whether its kernels could be launched. */

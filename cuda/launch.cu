@@ -52,6 +52,7 @@ typedef struct zfi_device {
     zf_run *run;      /* the launches' zf_run, in device memory */
     zfi_fault *fault; /* in host memory, at the address that the device has for it */
     cublasLtHandle_t blas;
+    struct zfi_products *products; /* ops/matmul.cu: kept of products, from launch to launch */
 } zfi_device;
 
 static const zfi_device *zfi_device_of(const zf_launch *l)

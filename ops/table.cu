@@ -33,6 +33,7 @@ static const zfi_row zfi_rows[] = {
     /* update */
 
     /* matmul */
+    ZFI_ROW_SCRATCH(matmul)
 
     /* linear */
 

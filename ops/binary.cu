@@ -1,2 +1,354 @@
-/* Elementwise over two or three operands on CUDA: ops/binary.c.
+/* Elementwise over two or three operands, broadcasting: add sub mul div maximum minimum equal less
+ * where; and what other kernels share with them, positions under broadcasting.
+ *
+ * A thread makes 16 bytes of the result at a time, which lie within the last dimension after
+ * dimensions have been merged. There an operand either goes along or is one value, and whatever is
+ * in front of it is found by one multiplication for each dimension but the first:
+ *
+ *     [R,N] with [R,N] or []      one dimension, none        a   |========|   |========|
+ *     [R,N] with [N] or [R,1]     two dimensions, one        b   |========|   |  same  |
  */
+
+/* Divides by a number that the host knows: by a multiplication where what is divided is below 2^31
+ * (Granlund & Montgomery 1994). */
+typedef struct zfi_divisor {
+    int64_t by;
+    uint32_t factor;
+    int32_t shift; /* -1: by a division */
+} zfi_divisor;
+
+/* by > 0; nothing that is divided is over `most`. */
+static zfi_divisor zfi_divisor_of(int64_t by, int64_t most)
+{
+    zfi_divisor d = {by, 0, -1};
+    if (most > INT32_MAX || by > INT32_MAX) return d;
+    for (d.shift = 0; (int64_t)1 << d.shift < by; d.shift++) {}
+    d.factor = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - (uint64_t)by)) /
+                              (uint64_t)by +
+                          1);
+    return d;
+}
+
+__device__ __forceinline__ int64_t zfi_divide(int64_t x, const zfi_divisor &d)
+{
+    if (d.shift < 0) return x / d.by;
+    return (__umulhi((uint32_t)x, d.factor) + (uint32_t)x) >> d.shift;
+}
+
+/* Positions in up to four arrays while an index runs over dims[0..rank) in row-major order. */
+enum { ZFI_WALKED = 4 };
+
+typedef struct zfi_walk {
+    int rank, arrays;
+    int64_t dims[ZF_MAX_RANK], strides[ZFI_WALKED][ZF_MAX_RANK]; /* in elements */
+    zfi_divisor by[ZF_MAX_RANK];                                 /* dims, once it is ready */
+} zfi_walk;
+
+/* Element strides of `operand` when it is broadcast to `out`: 0 along what is repeated. */
+static void zfi_broadcast_strides(const zf_shape *operand, const zf_shape *out,
+                                  int64_t strides[ZF_MAX_RANK])
+{
+    int64_t stride = 1;
+    int shift = out->rank - operand->rank;
+    for (int axis = out->rank - 1; axis >= 0; axis--) {
+        int64_t extent = axis >= shift ? operand->dims[axis - shift] : 1;
+        strides[axis] = extent == 1 ? 0 : stride;
+        stride *= extent;
+    }
+}
+
+/* Drops dimensions 1 and merges neighbours that all arrays walk through in one step. One axis is
+ * left at least. */
+static void zfi_walk_merge(zfi_walk *w)
+{
+    int rank = 0;
+    for (int axis = 0; axis < w->rank; axis++) {
+        int64_t n = w->dims[axis];
+        bool one_step = rank > 0;
+        if (n == 1) continue;
+        for (int k = 0; k < w->arrays; k++)
+            if (rank && w->strides[k][rank - 1] != n * w->strides[k][axis]) one_step = false;
+        if (one_step) n *= w->dims[--rank];
+        w->dims[rank] = n;
+        for (int k = 0; k < w->arrays; k++) w->strides[k][rank] = w->strides[k][axis];
+        rank++;
+    }
+    if (!rank) {
+        w->dims[0] = 1, rank = 1;
+        for (int k = 0; k < w->arrays; k++) w->strides[k][0] = 1;
+    }
+    w->rank = rank;
+}
+
+/* To be done before a kernel walks; all dims are positive. */
+static void zfi_walk_ready(zfi_walk *w)
+{
+    int64_t count = 1;
+    for (int axis = 0; axis < w->rank; axis++) count *= w->dims[axis];
+    for (int axis = 0; axis < w->rank; axis++) w->by[axis] = zfi_divisor_of(w->dims[axis], count);
+}
+
+/* Where position number i is in each of the arrays; its index along the last axis. */
+template <int arrays>
+__device__ __forceinline__ int64_t zfi_walk_to(const zfi_walk &w, int64_t i, int64_t (&at)[arrays])
+{
+    int64_t last = 0;
+#pragma unroll
+    for (int k = 0; k < arrays; k++) at[k] = 0;
+    for (int axis = w.rank - 1; axis >= 0; axis--) {
+        int64_t next = axis ? zfi_divide(i, w.by[axis]) : 0, index = i - next * w.dims[axis];
+        if (axis == w.rank - 1) last = index;
+#pragma unroll
+        for (int k = 0; k < arrays; k++) at[k] += index * w.strides[k][axis];
+        i = next;
+    }
+    return last;
+}
+
+/* What elements of a dtype are computed in: floats in f32, integers as they are. */
+template <class T> struct zfi_math {
+    typedef T type;
+    typedef T bits; /* adds and multiplies without overflow */
+};
+template <> struct zfi_math<zfi_bf16> {
+    typedef float type, bits;
+};
+template <> struct zfi_math<zfi_f16> {
+    typedef float type, bits;
+};
+template <> struct zfi_math<int32_t> {
+    typedef int32_t type;
+    typedef uint32_t bits;
+};
+template <> struct zfi_math<int64_t> {
+    typedef int64_t type;
+    typedef uint64_t bits;
+};
+
+template <class T> __device__ __forceinline__ T zfi_widened(T x) { return x; }
+__device__ __forceinline__ float zfi_widened(zfi_bf16 x) { return zfi_to_f32(x); }
+__device__ __forceinline__ float zfi_widened(zfi_f16 x) { return zfi_to_f32(x); }
+
+template <class T> struct zfi_narrowed {
+    static __device__ __forceinline__ T of(T x) { return x; }
+};
+template <> struct zfi_narrowed<zfi_bf16> {
+    static __device__ __forceinline__ zfi_bf16 of(float x) { return zfi_from_f32<zfi_bf16>(x); }
+};
+template <> struct zfi_narrowed<zfi_f16> {
+    static __device__ __forceinline__ zfi_f16 of(float x) { return zfi_from_f32<zfi_f16>(x); }
+};
+
+/* N elements from `from` on, or, where they have no step, N times the first. */
+template <int N, class T, class C>
+__device__ __forceinline__ void zfi_fetch(C (&x)[N], const T *from, bool step)
+{
+    if (step) {
+        const zfi_pack<T, N> p = *reinterpret_cast<const zfi_pack<T, N> *>(from);
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = zfi_widened(p.at[i]);
+    } else {
+        const C one = zfi_widened(*from);
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] = one;
+    }
+}
+
+template <int N, class T, class C> __device__ __forceinline__ void zfi_put(T *to, const C (&x)[N])
+{
+    zfi_pack<T, N> p;
+#pragma unroll
+    for (int i = 0; i < N; i++) p.at[i] = zfi_narrowed<T>::of(x[i]);
+    *reinterpret_cast<zfi_pack<T, N> *>(to) = p;
+}
+
+/* x / 0 is 0 of integers, and the least of them by -1 is itself. */
+__device__ __forceinline__ float zfi_quotient(float a, float b) { return a / b; }
+template <class C> __device__ __forceinline__ C zfi_quotient(C a, C b)
+{
+    typedef typename zfi_math<C>::bits U;
+    return b == 0 ? 0 : b == (C)-1 ? (C)((U)0 - (U)a) : (C)(a / b);
+}
+
+/* y[i] = expression of p = a[i] and q = b[i], and out of the switch. */
+#define ZFI_EACH(expression)                                                                       \
+    _Pragma("unroll") for (int i = 0; i < N; i++)                                                  \
+    {                                                                                              \
+        const C p = a[i], q = b[i];                                                                \
+        (void)q;                                                                                   \
+        y[i] = (C)(expression);                                                                    \
+    }                                                                                              \
+    break
+
+/* Comparisons give 1 or 0. */
+template <class C, int N>
+__device__ __forceinline__ void zfi_binary_values(zf_op op, const C (&a)[N], const C (&b)[N],
+                                                  C (&y)[N])
+{
+    typedef typename zfi_math<C>::bits U;
+    switch (op) {
+    case ZF_OP_add: ZFI_EACH((U)p + (U)q);
+    case ZF_OP_sub: ZFI_EACH((U)p - (U)q);
+    case ZF_OP_mul: ZFI_EACH((U)p * (U)q);
+    case ZF_OP_div: ZFI_EACH(zfi_quotient(p, q));
+    case ZF_OP_maximum: ZFI_EACH(p > q ? p : q);
+    case ZF_OP_minimum: ZFI_EACH(p < q ? p : q);
+    case ZF_OP_equal: ZFI_EACH(p == q);
+    default: ZFI_EACH(p < q);
+    }
+}
+
+/* An elementwise node: packs of N elements, walked as operands 0, 1, ... */
+typedef struct zfi_elementwise {
+    zfi_walk walk;
+    int64_t first, count; /* elements */
+    bool step[ZFI_WALKED];
+} zfi_elementwise;
+
+static zfi_elementwise zfi_elementwise_of(const zf_launch *l)
+{
+    zfi_elementwise e;
+    memset(&e, 0, sizeof e);
+    e.walk.rank = l->out.shape.rank, e.walk.arrays = l->arg_count;
+    memcpy(e.walk.dims, l->out.shape.dims, sizeof e.walk.dims);
+    for (int k = 0; k < e.walk.arrays; k++)
+        zfi_broadcast_strides(&l->args[k].shape, &l->out.shape, e.walk.strides[k]);
+    e.count = zfi_count(&l->out);
+    if (!e.count) return e;
+    zfi_walk_merge(&e.walk);
+    zfi_walk_ready(&e.walk);
+    for (int k = 0; k < e.walk.arrays; k++) e.step[k] = e.walk.strides[k][e.walk.rank - 1] != 0;
+    return e;
+}
+
+/* How many elements, from the first on, can be moved n at a time: all, or, where there is one
+ * dimension, all but the last few, or none. */
+static int64_t zfi_in_packs(const zf_launch *l, const zfi_elementwise *e, int n)
+{
+    int64_t last = e->walk.dims[e->walk.rank - 1];
+    uintptr_t out = (uintptr_t)n * zf_dtype_size(l->out.dtype);
+    if (reinterpret_cast<uintptr_t>(l->out.data) % out) return 0;
+    for (int k = 0; k < e->walk.arrays; k++) {
+        uintptr_t bytes = (uintptr_t)n * zf_dtype_size(l->args[k].dtype);
+        if (e->step[k] && reinterpret_cast<uintptr_t>(l->args[k].data) % bytes) return 0;
+    }
+    return last % n == 0 ? e->count : e->walk.rank == 1 ? e->count / n * n : 0;
+}
+
+/* Launches wide(packs) of what can be moved `n` elements at a time, and plain of the rest. */
+#define ZFI_ELEMENTWISE(l, e, n, wide, plain, ...)                                                 \
+    {                                                                                              \
+        int64_t whole = zfi_in_packs(l, &e, n), all = e.count;                                     \
+        e.first = 0, e.count = whole;                                                              \
+        if (whole)                                                                                 \
+            ZF_LAUNCH(wide, zfi_grid(l, zfi_div_up(whole / n, ZFI_THREADS)), ZFI_THREADS, 0,       \
+                      zfi_stream(l), e, __VA_ARGS__);                                              \
+        e.first = whole, e.count = all;                                                            \
+        if (whole < all)                                                                           \
+            ZF_LAUNCH(plain, zfi_grid(l, zfi_div_up(all - whole, ZFI_THREADS)), ZFI_THREADS, 0,    \
+                      zfi_stream(l), e, __VA_ARGS__);                                              \
+    }
+
+/* For the elements [first, count) of e, `N` at a time: their number is i. */
+#define ZFI_EACH_PACK(e, N)                                                                        \
+    for (int64_t i = (e).first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * (N);           \
+         i < (e).count; i += (int64_t)gridDim.x * blockDim.x * (N))
+
+template <class T, int N>
+__global__ void zfi_binary_kernel(zfi_elementwise e, zf_op op, void *out, const T *a, const T *b)
+{
+    typedef typename zfi_math<T>::type C;
+    ZFI_EACH_PACK(e, N)
+    {
+        int64_t at[2];
+        C x[N], v[N], y[N];
+        zfi_walk_to(e.walk, i, at);
+        zfi_fetch(x, a + at[0], e.step[0]);
+        zfi_fetch(v, b + at[1], e.step[1]);
+        zfi_binary_values(op, x, v, y);
+        if (op == ZF_OP_equal || op == ZF_OP_less) {
+            uint8_t truth[N];
+#pragma unroll
+            for (int k = 0; k < N; k++) truth[k] = y[k] != (C)0;
+            zfi_put((uint8_t *)out + i, truth);
+        } else {
+            zfi_put((T *)out + i, y);
+        }
+    }
+}
+
+template <class T> static void zfi_binary_launch(const zf_launch *l)
+{
+    const int n = zfi_wide<T>::count;
+    zfi_elementwise e = zfi_elementwise_of(l);
+    const T *a = static_cast<const T *>(l->args[0].data),
+            *b = static_cast<const T *>(l->args[1].data);
+    if (e.count)
+        ZFI_ELEMENTWISE(l, e, n, (zfi_binary_kernel<T, n>), (zfi_binary_kernel<T, 1>), l->op,
+                        l->out.data, a, b)
+}
+
+static zf_status zfi_cuda_binary(const zf_launch *l)
+{
+    switch (l->args[0].dtype) {
+    case ZF_I32: zfi_binary_launch<int32_t>(l); break;
+    case ZF_I64: zfi_binary_launch<int64_t>(l); break;
+    case ZF_U8:
+    case ZF_BOOL: zfi_binary_launch<uint8_t>(l); break;
+    default: ZFI_FLOATS(l, l->args[0].dtype, T, zfi_binary_launch<T>(l);)
+    }
+    return zfi_launched(l);
+}
+
+#define zfi_cuda_add     zfi_cuda_binary
+#define zfi_cuda_sub     zfi_cuda_binary
+#define zfi_cuda_mul     zfi_cuda_binary
+#define zfi_cuda_div     zfi_cuda_binary
+#define zfi_cuda_maximum zfi_cuda_binary
+#define zfi_cuda_minimum zfi_cuda_binary
+#define zfi_cuda_equal   zfi_cuda_binary
+#define zfi_cuda_less    zfi_cuda_binary
+
+/* T: bits of the size of an element. */
+template <class T, int N>
+__global__ void zfi_where_kernel(zfi_elementwise e, T *out, const uint8_t *c, const T *a,
+                                 const T *b)
+{
+    ZFI_EACH_PACK(e, N)
+    {
+        int64_t at[3];
+        uint8_t first[N];
+        T x[N], v[N];
+        zfi_walk_to(e.walk, i, at);
+        zfi_fetch(first, c + at[0], e.step[0]);
+        zfi_fetch(x, a + at[1], e.step[1]);
+        zfi_fetch(v, b + at[2], e.step[2]);
+#pragma unroll
+        for (int k = 0; k < N; k++) x[k] = first[k] ? x[k] : v[k];
+        zfi_put(out + i, x);
+    }
+}
+
+template <class T> static void zfi_where_launch(const zf_launch *l)
+{
+    const int n = zfi_wide<T>::count;
+    zfi_elementwise e = zfi_elementwise_of(l);
+    T *out = static_cast<T *>(l->out.data);
+    const uint8_t *c = static_cast<const uint8_t *>(l->args[0].data);
+    const T *a = static_cast<const T *>(l->args[1].data),
+            *b = static_cast<const T *>(l->args[2].data);
+    if (e.count)
+        ZFI_ELEMENTWISE(l, e, n, (zfi_where_kernel<T, n>), (zfi_where_kernel<T, 1>), out, c, a, b)
+}
+
+static zf_status zfi_cuda_where(const zf_launch *l)
+{
+    if (l->out.dtype == ZF_F64) return zfi_no_dtype(l, l->out.dtype);
+    switch (zf_dtype_size(l->out.dtype)) {
+    case 1: zfi_where_launch<uint8_t>(l); break;
+    case 2: zfi_where_launch<uint16_t>(l); break;
+    case 4: zfi_where_launch<uint32_t>(l); break;
+    default: zfi_where_launch<uint64_t>(l); break;
+    }
+    return zfi_launched(l);
+}

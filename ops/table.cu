@@ -11,8 +11,13 @@ typedef struct zfi_row {
 
 static const zfi_row zfi_rows[] = {
     /* binary */
+    ZFI_ROW(add) ZFI_ROW(sub) ZFI_ROW(mul) ZFI_ROW(div) ZFI_ROW(maximum) ZFI_ROW(minimum)
+    ZFI_ROW(equal) ZFI_ROW(less) ZFI_ROW(where)
 
     /* unary */
+    ZFI_ROW(neg) ZFI_ROW(scale) ZFI_ROW(exp) ZFI_ROW(log) ZFI_ROW(sqrt) ZFI_ROW(rsqrt) ZFI_ROW(tanh)
+    ZFI_ROW(tanh_grad) ZFI_ROW(sigmoid) ZFI_ROW(sigmoid_grad) ZFI_ROW(relu) ZFI_ROW(relu_grad)
+    ZFI_ROW(gelu) ZFI_ROW(gelu_grad) ZFI_ROW(silu) ZFI_ROW(silu_grad) ZFI_ROW(cast) ZFI_ROW(dropout)
 
     /* move */
 

@@ -1,2 +1,306 @@
-/* Elementwise over one operand on CUDA: ops/unary.c.
- */
+/* Elementwise over one operand and a gradient: neg scale exp log sqrt rsqrt tanh sigmoid relu gelu
+ * silu, what autograd makes of them, cast and dropout. Values are computed in f32 and rounded once;
+ * functions are within 3 units of 2^-24 (1 + |x|), and NaN passes through. */
+
+__device__ __forceinline__ float zfi_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+/* (1 + erf(x / sqrt 2)) / 2 */
+__device__ __forceinline__ float zfi_normal(float x)
+{
+    return fmaf(0.5f, erff(x * 0.70710678f), 0.5f);
+}
+
+/* Between -most and most, NaN being 0: for factors beside one that carries it. */
+__device__ __forceinline__ float zfi_within(float x, float most)
+{
+    return fminf(fmaxf(x, -most), most);
+}
+
+/* y and dy/dx of gelu; the compiler leaves out what is not asked for. */
+__device__ __forceinline__ void zfi_gelu_both(float x, bool by_tanh, float &y, float &slope)
+{
+    if (by_tanh) { /* x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) */
+        float c = zfi_within(x, 20.0f), b = c * c, s;
+        s = zfi_sigmoid(x * fmaf(x * x, 0.07135481f, 1.59576912f));
+        y = x * s;
+        slope = fmaf(s * (1.0f - s), c * fmaf(b, 3 * 0.07135481f, 1.59576912f), s);
+    } else {
+        float c = zfi_within(x, 14.45f), s = zfi_normal(x);
+        y = x * s;
+        slope = fmaf(c * 0.39894228f, expf(-0.5f * c * c), s);
+    }
+}
+
+__device__ __forceinline__ float zfi_gelu(float x, bool by_tanh)
+{
+    float y, slope;
+    zfi_gelu_both(x, by_tanh, y, slope);
+    return y;
+}
+
+__device__ __forceinline__ void zfi_silu_both(float x, float &y, float &slope)
+{
+    float s = zfi_sigmoid(x);
+    y = x * s;
+    slope = s * fmaf(zfi_within(x, 200.0f), 1.0f - s, 1.0f);
+}
+
+/* What a node of one operand, or a gradient from (dy, v), does with f32: also one of its
+ * instructions in a chain. */
+typedef struct zfi_unary {
+    zf_op op;
+    bool by_tanh; /* gelu */
+    float by;     /* scale */
+} zfi_unary;
+
+/* y of x = a or, for gradients, of (dy, v) = (a, b); z: what the activation itself gives at b, of
+ * gelu_grad and silu_grad. y and z may be a and b. */
+template <int N>
+__device__ __forceinline__ void zfi_unary_values(const zfi_unary &u, const float (&a)[N],
+                                                 const float (&b)[N], float (&y)[N], float (&z)[N])
+{
+    typedef float C;
+    switch (u.op) {
+    case ZF_OP_neg: ZFI_EACH(-p);
+    case ZF_OP_scale: ZFI_EACH(p * u.by);
+    case ZF_OP_exp: ZFI_EACH(expf(p));
+    case ZF_OP_log: ZFI_EACH(logf(p));
+    case ZF_OP_sqrt: ZFI_EACH(sqrtf(p));
+    case ZF_OP_rsqrt: ZFI_EACH(1.0f / sqrtf(p));
+    case ZF_OP_tanh: ZFI_EACH(tanhf(p));
+    case ZF_OP_tanh_grad: ZFI_EACH(p * ((1.0f - q) * (1.0f + q)));
+    case ZF_OP_sigmoid: ZFI_EACH(zfi_sigmoid(p));
+    case ZF_OP_sigmoid_grad: ZFI_EACH(p * (q * (1.0f - q)));
+    case ZF_OP_relu: ZFI_EACH(p <= 0 ? 0 : p);
+    case ZF_OP_relu_grad: ZFI_EACH(q <= 0 ? 0 : p);
+    case ZF_OP_gelu: ZFI_EACH(zfi_gelu(p, u.by_tanh));
+    case ZF_OP_silu: ZFI_EACH(p * zfi_sigmoid(p));
+    default:
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            float value, slope;
+            if (u.op == ZF_OP_gelu_grad) zfi_gelu_both(b[i], u.by_tanh, value, slope);
+            else zfi_silu_both(b[i], value, slope);
+            y[i] = a[i] * slope;
+            z[i] = value;
+        }
+    }
+}
+
+/* For the packs of N elements from `first` on that lie within `count`. */
+template <class T, int N>
+__global__ void zfi_unary_kernel(int64_t first, int64_t count, zfi_unary u, T *out, const T *x,
+                                 const T *v, T *made)
+{
+    for (int64_t i = first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < count;
+         i += (int64_t)gridDim.x * blockDim.x * N) {
+        float a[N], b[N], y[N], z[N] = {0};
+        zfi_fetch(a, x + i, true);
+        if (v) zfi_fetch(b, v + i, true);
+        else zfi_fetch(b, x + i, true);
+        zfi_unary_values(u, a, b, y, z);
+        zfi_put(out + i, y);
+        if (made) zfi_put(made + i, z);
+    }
+}
+
+/* Launches wide(0, whole) and plain(whole, count): `n` elements at a time as far as that goes. */
+#define ZFI_FLAT(l, n, count, lies, wide, plain, ...)                                              \
+    {                                                                                              \
+        int64_t all = (count), whole = (lies) ? all / (n) * (n) : 0;                               \
+        if (whole)                                                                                 \
+            ZF_LAUNCH(wide, zfi_grid(l, zfi_div_up(whole / (n), ZFI_THREADS)), ZFI_THREADS, 0,     \
+                      zfi_stream(l), (int64_t)0, whole, __VA_ARGS__);                              \
+        if (whole < all)                                                                           \
+            ZF_LAUNCH(plain, zfi_grid(l, zfi_div_up(all - whole, ZFI_THREADS)), ZFI_THREADS, 0,    \
+                      zfi_stream(l), whole, all, __VA_ARGS__);                                     \
+    }
+
+template <class T> static void zfi_unary_launch(const zf_launch *l)
+{
+    const int n = zfi_wide<T>::count;
+    zfi_unary u = {l->op, false, 0};
+    T *out = static_cast<T *>(l->out.data), *made = NULL;
+    const T *x = static_cast<const T *>(l->args[0].data), *v = NULL;
+    if (l->arg_count > 1) v = static_cast<const T *>(l->args[1].data);
+    if (zfi_saved_out(l, 0)) made = static_cast<T *>(zfi_saved_out(l, 0)->data);
+    if (l->op == ZF_OP_scale) u.by = (float)l->attributes[0].f;
+    if (l->op == ZF_OP_gelu || l->op == ZF_OP_gelu_grad) u.by_tanh = l->attributes[0].i != 0;
+    ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, out, x, v, made),
+             (zfi_unary_kernel<T, n>), (zfi_unary_kernel<T, 1>), u, out, x, v, made)
+}
+
+static zf_status zfi_cuda_unary(const zf_launch *l)
+{
+    ZFI_FLOATS(l, l->out.dtype, T, zfi_unary_launch<T>(l);)
+    return zfi_launched(l);
+}
+
+#define zfi_cuda_neg          zfi_cuda_unary
+#define zfi_cuda_scale        zfi_cuda_unary
+#define zfi_cuda_exp          zfi_cuda_unary
+#define zfi_cuda_log          zfi_cuda_unary
+#define zfi_cuda_sqrt         zfi_cuda_unary
+#define zfi_cuda_rsqrt        zfi_cuda_unary
+#define zfi_cuda_tanh         zfi_cuda_unary
+#define zfi_cuda_tanh_grad    zfi_cuda_unary
+#define zfi_cuda_sigmoid      zfi_cuda_unary
+#define zfi_cuda_sigmoid_grad zfi_cuda_unary
+#define zfi_cuda_relu         zfi_cuda_unary
+#define zfi_cuda_relu_grad    zfi_cuda_unary
+#define zfi_cuda_gelu         zfi_cuda_unary
+#define zfi_cuda_gelu_grad    zfi_cuda_unary
+#define zfi_cuda_silu         zfi_cuda_unary
+#define zfi_cuda_silu_grad    zfi_cuda_unary
+
+/* ------------------------------------------------------------------------------- cast */
+
+/* x may be out, where the sizes are the same: what is read before it is written is one thread's. */
+template <class T, class X, int N>
+__global__ void zfi_cast_kernel(int64_t first, int64_t count, T *out, const X *x)
+{
+    for (int64_t i = first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < count;
+         i += (int64_t)gridDim.x * blockDim.x * N) {
+        float y[N];
+        zfi_fetch(y, x + i, true);
+        zfi_put(out + i, y);
+    }
+}
+
+template <class T, class X> static void zfi_cast_launch(const zf_launch *l)
+{
+    const int n = sizeof(T) > sizeof(X) ? zfi_wide<T>::count : zfi_wide<X>::count;
+    T *out = static_cast<T *>(l->out.data);
+    const X *x = static_cast<const X *>(l->args[0].data);
+    ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, out, x), (zfi_cast_kernel<T, X, n>),
+             (zfi_cast_kernel<T, X, 1>), out, x)
+}
+
+/* An integer as an f32 that narrower floats may be rounded from, as the integer itself would be:
+ * what does not fit 24 bits leaves a bit behind that says so. */
+__device__ __forceinline__ float zfi_sticky_f32(int64_t x)
+{
+    uint64_t magnitude = x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
+    int bits = 64 - __clzll((long long)magnitude) - 24;
+    if (bits > 0)
+        magnitude = (magnitude >> bits | ((magnitude & (((uint64_t)1 << bits) - 1)) != 0)) << bits;
+    return x < 0 ? -(float)magnitude : (float)magnitude;
+}
+
+/* x truncated towards zero, between low and high; NaN gives 0. */
+__device__ __forceinline__ int64_t zfi_truncated(float x, int64_t low, int64_t high)
+{
+    if (x != x) return 0;
+    return x <= (float)low ? low : x >= (float)high ? high : (int64_t)x;
+}
+
+__device__ __forceinline__ int64_t zfi_clamped(int64_t x, int64_t low, int64_t high)
+{
+    return x < low ? low : x > high ? high : x;
+}
+
+/* An element of any dtype but f64: in `integer` of integers, else in `real`. */
+__device__ __forceinline__ bool zfi_read_any(const void *x, zf_dtype dtype, int64_t i,
+                                             int64_t &integer, float &real)
+{
+    switch (dtype) {
+    case ZF_F32: real = static_cast<const float *>(x)[i]; return false;
+    case ZF_BF16: real = zfi_to_f32(static_cast<const zfi_bf16 *>(x)[i]); return false;
+    case ZF_F16: real = zfi_to_f32(static_cast<const zfi_f16 *>(x)[i]); return false;
+    case ZF_I32: integer = static_cast<const int32_t *>(x)[i]; return true;
+    case ZF_I64: integer = static_cast<const int64_t *>(x)[i]; return true;
+    default: integer = static_cast<const uint8_t *>(x)[i]; return true;
+    }
+}
+
+__global__ void zfi_cast_any_kernel(int64_t count, void *out, zf_dtype to, const void *x,
+                                    zf_dtype from)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t n = 0;
+        float f = 0;
+        bool whole = zfi_read_any(x, from, i, n, f);
+        switch (to) {
+        case ZF_F32: static_cast<float *>(out)[i] = whole ? (float)n : f; break;
+        case ZF_BF16:
+            static_cast<zfi_bf16 *>(out)[i] = zfi_from_f32<zfi_bf16>(whole ? zfi_sticky_f32(n) : f);
+            break;
+        case ZF_F16:
+            static_cast<zfi_f16 *>(out)[i] = zfi_from_f32<zfi_f16>(whole ? zfi_sticky_f32(n) : f);
+            break;
+        case ZF_I32:
+            static_cast<int32_t *>(out)[i] = (int32_t)(whole ? zfi_clamped(n, INT32_MIN, INT32_MAX)
+                                                             : zfi_truncated(f, INT32_MIN,
+                                                                             INT32_MAX));
+            break;
+        case ZF_I64:
+            static_cast<int64_t *>(out)[i] = whole ? n : zfi_truncated(f, INT64_MIN, INT64_MAX);
+            break;
+        case ZF_U8:
+            static_cast<uint8_t *>(out)[i] =
+                (uint8_t)(whole ? zfi_clamped(n, 0, 255) : zfi_truncated(f, 0, 255));
+            break;
+        default: static_cast<uint8_t *>(out)[i] = whole ? n != 0 : f != 0; break;
+        }
+    }
+}
+
+/* i32, i64, u8, bool */
+static bool zfi_is_whole(zf_dtype dtype) { return dtype >= ZF_I32; }
+
+static zf_status zfi_cuda_cast(const zf_launch *l)
+{
+    zf_dtype from = l->args[0].dtype, to = l->out.dtype;
+    int64_t count = zfi_count(&l->out);
+    if (from == ZF_F64 || to == ZF_F64) return zfi_no_dtype(l, ZF_F64);
+    if (zfi_is_whole(from) || zfi_is_whole(to)) {
+        if (count)
+            ZF_LAUNCH(zfi_cast_any_kernel, zfi_grid(l, zfi_div_up(count, ZFI_THREADS)), ZFI_THREADS,
+                      0, zfi_stream(l), count, l->out.data, to, l->args[0].data, from);
+    } else {
+        ZFI_FLOATS(l, from, X, ZFI_FLOATS(l, to, T, zfi_cast_launch<T, X>(l);))
+    }
+    return zfi_launched(l);
+}
+
+/* ---------------------------------------------------------------------------- dropout */
+
+/* Four elements at a time, N / 4 times: those of one block of words. */
+template <class T, int N>
+__global__ void zfi_dropout_kernel(int64_t first, int64_t count, zfi_dropout d, T *out, const T *x)
+{
+    zfi_dropper r = zfi_dropper_of(d);
+    for (int64_t i = first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < count;
+         i += (int64_t)gridDim.x * blockDim.x * N) {
+        float y[N];
+        zfi_fetch(y, x + i, true);
+#pragma unroll
+        for (int k = 0; k < N; k += 4) {
+            float by[4];
+            if (N == 1) by[0] = zfi_kept(r, (uint64_t)i);
+            else zfi_kept4(r, (uint64_t)(i + k), by);
+#pragma unroll
+            for (int j = 0; j < 4 && k + j < N; j++) /* what is dropped is 0 whatever it was */
+                y[k + j] = by[j] == 0 ? 0 : y[k + j] * by[j];
+        }
+        zfi_put(out + i, y);
+    }
+}
+
+template <class T> static void zfi_dropout_launch(const zf_launch *l)
+{
+    const int n = zfi_wide<T>::count;
+    zfi_dropout d =
+        zfi_dropout_of(l, l->attributes[0].f, l->attributes[1].i, zfi_count(&l->out));
+    T *out = static_cast<T *>(l->out.data);
+    const T *x = static_cast<const T *>(l->args[0].data);
+    ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, out, x), (zfi_dropout_kernel<T, n>),
+             (zfi_dropout_kernel<T, 1>), d, out, x)
+}
+
+static zf_status zfi_cuda_dropout(const zf_launch *l)
+{
+    ZFI_FLOATS(l, l->out.dtype, T, zfi_dropout_launch<T>(l);)
+    return zfi_launched(l);
+}

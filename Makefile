@@ -166,8 +166,8 @@ test: build/.needs-test ## build and run every test
 	+@MAKE='$(MAKE)' sh tests/run.sh
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
-GROUPS = unit oom clang dist asan oom-asan ubsan tsan blas mpi examples opt plan bert consumers fuzz \
-         neon
+GROUPS = unit oom clang dist asan oom-asan ubsan tsan blas mpi examples opt plan bert gpt consumers \
+         fuzz neon
 
 test-unit test-oom: build/tests
 test-clang:         build/clang/tests
@@ -182,6 +182,7 @@ test-examples:      $(EXAMPLES:%=build/%)
 test-opt:           build/zf-opt
 test-plan:          build/zf-plan
 test-bert:          build/bert
+test-gpt:           build/gpt
 test-consumers:     dist
 test-neon:          dist
 test-fuzz:          $(FUZZ:%=build/fuzz/%)

@@ -1525,6 +1525,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "nn/train.c"
 #if defined(__clang__)
 #pragma clang diagnostic pop /* cpu/isa.c */
+#pragma STDC FP_CONTRACT DEFAULT
 #endif
 #endif
 

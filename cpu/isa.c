@@ -44,6 +44,7 @@ typedef enum zfi_isa { ZFI_ISA_PORTABLE, ZFI_ISA_AVX2, ZFI_ISA_AVX512, ZFI_ISA_N
 #if defined(__clang__)
 #pragma clang diagnostic push /* up to the library's end */
 #pragma clang diagnostic ignored "-Wpass-failed" /* a loop that stays scalar is no defect */
+#pragma STDC FP_CONTRACT OFF /* only zfi_fma fuses, so that bits do not depend on how loops go */
 #define ZFI_VECTOR _Pragma("clang loop vectorize(assume_safety) interleave(assume_safety)")
 #define ZFI_UNROLL _Pragma("clang loop unroll(full)")
 #define ZFI_OPTIMIZE

@@ -62,12 +62,15 @@ ZFI_TARGET_AVX512 ZFI_INLINE __m512i zfi_pair_words(__mmask16 low, const uint16_
     return _mm512_or_si512(head, _mm512_slli_epi32(tail, 16));
 }
 
+enum { ZFI_ROWS_AHEAD = 24 }; /* rows that are fetched ahead: a cache line or two of each is read */
+
 ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_bf16(float *dst, int64_t width,
                                                          const void *from, int64_t lane_stride,
                                                          int64_t k_stride, int64_t lanes, int64_t k)
 {
     const uint16_t *src = from;
-    int64_t words = zfi_div_up(k, 2);
+    int64_t words = zfi_div_up(k, 2), ahead = ZFI_ROWS_AHEAD * k_stride;
+    __mmask16 low = (__mmask16)(width < 16 ? (1 << width) - 1 : 0xffff);
     if (k_stride == 1) {
         zfi_pack_turned(dst, width, src, 2 * lane_stride, lanes, k);
         return;
@@ -87,19 +90,20 @@ ZFI_TARGET_AVX512 ZFI_OPTIMIZE static void zfi_pack_bf16(float *dst, int64_t wid
                 }
             continue;
         }
-        for (; l + width <= lanes && both && width == 32; l += width, to += width * words) {
-            ZFI_PREFETCH(even + 8 * k_stride + l);
-            ZFI_PREFETCH(odd + 8 * k_stride + l);
-            _mm512_storeu_si512(to, zfi_pair_words(0xffff, even + l, 0xffff, odd + l));
-            _mm512_storeu_si512(to + 16,
-                                zfi_pair_words(0xffff, even + l + 16, 0xffff, odd + l + 16));
+        for (; l + width <= lanes && (width == 32 || width <= 16);
+             l += width, to += width * words) {
+            ZFI_PREFETCH(even + ahead + l);
+            ZFI_PREFETCH(odd + ahead + l);
+            _mm512_mask_storeu_epi32(to, low,
+                                     zfi_pair_words(low, even + l, both ? low : 0, odd + l));
+            if (width == 32)
+                _mm512_storeu_si512(
+                    to + 16, zfi_pair_words(low, even + l + 16, both ? low : 0, odd + l + 16));
         }
         for (; l < lanes; l += width, to += width * words)
             for (int64_t i = 0; i < width && l + i < lanes; i += 16) {
                 int64_t more = zfi_min(zfi_min(16, width - i), lanes - l - i);
                 __mmask16 mask = (__mmask16)((1 << more) - 1);
-                ZFI_PREFETCH(even + 8 * k_stride + l + i);
-                ZFI_PREFETCH(odd + 8 * k_stride + l + i);
                 _mm512_mask_storeu_epi32(
                     to + i, mask, zfi_pair_words(mask, even + l + i, both ? mask : 0, odd + l + i));
             }

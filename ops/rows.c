@@ -157,6 +157,50 @@ static void zfi_scatter_fast(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
+/* bf16 and f16: a row is summed in f32 and rounded once. Its terms are a list in scratch,
+ * ascending:
+ *
+ *     int64 first[rows], the first of them or -1; next[count], the one behind each or -1
+ */
+static size_t zfi_scratch_scatter_rows(const zf_launch *l)
+{
+    size_t bytes;
+    if (!zfi_is_half(l->out.dtype) || zfi_cpu_of(l)->reference) return 0;
+    return zfi_add_size((size_t)l->attributes[0].i, (size_t)zfi_count(&l->args[1]), &bytes) &&
+                   zfi_mul_size(bytes, sizeof(int64_t), &bytes)
+               ? bytes
+               : SIZE_MAX;
+}
+
+static void zfi_scatter_lists(const zf_launch *l)
+{
+    int64_t *first = l->scratch, *next = first + l->attributes[0].i;
+    for (int64_t row = 0; row < l->attributes[0].i; row++) first[row] = -1;
+    for (int64_t i = zfi_count(&l->args[1]) - 1; i >= 0; i--) {
+        int64_t row = zfi_get_integer(&l->args[1], i);
+        next[i] = first[row];
+        first[row] = i;
+    }
+}
+
+/* Columns [first, last), at most ZFI_SCATTER_FAST_GRAIN of them. */
+static void zfi_scatter_half(const zf_launch *l, int64_t first, int64_t last)
+{
+    zfi_isa isa = zfi_cpu_of(l)->isa;
+    zf_dtype dtype = l->out.dtype;
+    const int64_t *lists = l->scratch, *next = lists + l->attributes[0].i;
+    int64_t width = zfi_row_width(&l->out), n = last - first;
+    for (int64_t row = 0; row < l->attributes[0].i; row++) {
+        float sum[ZFI_SCATTER_FAST_GRAIN] = {0}, term[ZFI_SCATTER_FAST_GRAIN];
+        if (lists[row] < 0) continue;
+        for (int64_t i = lists[row]; i >= 0; i = next[i]) {
+            zfi_widen(isa, term, dtype, zfi_element(l->args[0].data, dtype, i * width + first), n);
+            zfi_binary_run(isa, ZF_OP_add, sum, sum, term, true, true, n);
+        }
+        zfi_narrow(isa, zfi_element_of(l->out.data, dtype, row * width + first), dtype, sum, n);
+    }
+}
+
 static zf_status zfi_cpu_scatter_rows(const zf_launch *l)
 {
     zf_status status = zfi_check_index(l, "scatter_rows", &l->out);
@@ -164,7 +208,13 @@ static zf_status zfi_cpu_scatter_rows(const zf_launch *l)
     if (status || !zfi_count(&l->out)) return status;
     zfi_split(l, zfi_count(&l->out) * (int64_t)zf_dtype_size(l->out.dtype), ZFI_ZERO_GRAIN,
               zfi_zero_range);
-    if (zfi_fast(l)) zfi_split(l, width, ZFI_SCATTER_FAST_GRAIN, zfi_scatter_fast);
-    else zfi_split(l, width, ZFI_SCATTER_GRAIN, zfi_scatter_reference);
+    if (zfi_fast(l)) {
+        zfi_split(l, width, ZFI_SCATTER_FAST_GRAIN, zfi_scatter_fast);
+    } else if (zfi_fast_or_half(l)) {
+        zfi_scatter_lists(l);
+        zfi_split(l, width, ZFI_SCATTER_FAST_GRAIN, zfi_scatter_half);
+    } else {
+        zfi_split(l, width, ZFI_SCATTER_GRAIN, zfi_scatter_reference);
+    }
     return ZF_OK;
 }

@@ -67,6 +67,7 @@ static size_t zfi_row_scratch(const zf_launch *l)
     case ZF_OP_attention_grad: return zfi_scratch_attention_grad(l);
     case ZF_OP_sum:
     case ZF_OP_sum_to: return zfi_scratch_sum_to(l);
+    case ZF_OP_scatter_rows: return zfi_scratch_scatter_rows(l);
     case ZF_OP_norm_gamma_grad: return zfi_scratch_norm_gamma_grad(l);
     default: return 0;
     }

@@ -88,6 +88,7 @@ static zfi_widening zfi_widening_of(const zf_launch *l)
     case ZF_OP_embed_norm:
     case ZF_OP_residual_norm_grad:
     case ZF_OP_gather_rows:
+    case ZF_OP_scatter_rows:
     case ZF_OP_cross_entropy:
     case ZF_OP_pack:
     case ZF_OP_head_loss:

@@ -1,9 +1,11 @@
-/* The runner: build/tests [--oom] [--bless] [--list] [SUBSTRING ...]; its last line is "N passed, N
- * failed". */
+/* The runner: build/tests [--oom] [--bless] [--list] [--times] [SUBSTRING ...]; its last line is "N
+ * passed, N failed". */
+#define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
 #include <stdio.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 bool test_bless;
@@ -111,19 +113,29 @@ static bool run_out_of_memory(const test_case *c)
     return run(c, -1, &t);
 }
 
+static double seconds(void)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
 int main(int argc, char **argv)
 {
-    bool out_of_memory = false, list = false;
+    bool out_of_memory = false, list = false, times = false;
+    char folder[64];
     int passed = 0, failed = 0, filters = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--oom")) out_of_memory = true;
         else if (!strcmp(argv[i], "--bless")) test_bless = true;
         else if (!strcmp(argv[i], "--list")) list = true;
+        else if (!strcmp(argv[i], "--times")) times = true;
         else argv[1 + filters++] = argv[i];
     }
     for (const test_case *c = cases; c; c = c->next) {
         bool wanted = !filters, good;
+        double from = seconds();
         test t;
         for (int i = 1; i <= filters; i++)
             wanted |= strstr(c->name, argv[i]) || strstr(c->file, argv[i]);
@@ -134,8 +146,11 @@ int main(int argc, char **argv)
         }
         good = out_of_memory ? run_out_of_memory(c) : run(c, -1, &t);
         if (!good) printf("FAILED %s (%s)\n", c->name, c->file);
+        if (times) printf("%7.2f s  %s (%s)\n", seconds() - from, c->name, c->file);
         good ? passed++ : failed++;
     }
+    snprintf(folder, sizeof folder, "/tmp/zeroflow-test-%ld", (long)getpid());
+    rmdir(folder); /* where tests have left nothing in it */
     if (!list) printf("%d passed, %d failed\n", passed, failed);
     return failed != 0;
 }

@@ -308,7 +308,7 @@ static counted counted_over(zf_backend *cpu)
     return (counted){.cpu = cpu,
                      .backend = {"counted", NULL, counted_allocate, counted_release, counted_copy,
                                  counted_scratch, counted_queues, counted_launch, counted_wait,
-                                 counted_synchronize, counted_destroy}};
+                                 counted_synchronize, counted_destroy, NULL, NULL, NULL}};
 }
 
 /* What was predicted is what is allocated, once, and a step allocates nothing. */

@@ -15,7 +15,7 @@ logs=build/test
 mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
-groups='tsan oom-asan asan oom unit dist clang blas mpi bert consumers fuzz examples opt plan neon'
+groups='tsan oom-asan asan oom unit dist clang blas mpi bert gpt consumers fuzz examples opt plan neon'
 
 run_all() {
     rm -f "$logs"/*.counts
@@ -125,7 +125,7 @@ run_tsan() {
 # With a BLAS a plan has other scratch: only what is about numbers can be the same.
 run_blas() {
     if [ -x build/blas/tests ]; then
-        suite build/blas/tests inside/matmul ops.c nn.c optim.c bert.c
+        suite build/blas/tests inside/matmul ops.c nn.c optim.c bert.c gpt.c
     else
         note='skipped: there is no cblas.h (libopenblas-dev)'
     fi
@@ -185,6 +185,8 @@ run_bert() {
     suite sh tests/bert-cli.sh build/bert
     check 'learns a small language' timeout 300 sh tests/learns.sh build/bert
 }
+
+run_gpt() { suite sh tests/gpt-cli.sh build/gpt; }
 
 run_opt() {
     printf '%%1 = param "w" : f32[4]\n%%2 = mul %%1, %%1 : f32[4]\n%%3 = sum %%2 : f32[]\n' \

@@ -424,6 +424,7 @@ int gpt_command_pretrain(int argc, char **argv)
                    .weight_decay = 0.1,
                    .clip = 1,
                    .dropout = -1},
+             .loss = NAN,
              .held_out = NAN};
     settings *o = &r.o;
     const option_row rows[] = {

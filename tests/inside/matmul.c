@@ -272,7 +272,7 @@ TEST_ONCE(matmul_random_shapes)
 /* Large enough for several chunks of B and several blocks of k, in each direction. */
 TEST_ONCE(matmul_chunks)
 {
-    static const int64_t shapes[][3] = {{90, 1100, 1000}, {61, 70, 9000}, {75, 5000, 300},
+    static const int64_t shapes[][3] = {{25, 1100, 1000}, {31, 70, 9000}, {20, 5000, 300},
                                         {5, 3000, 700},   {700, 3, 900},  {1, 1500, 1500}};
     matmul_random random = {2};
     static matmul_bench bench;

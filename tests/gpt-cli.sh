@@ -1,0 +1,159 @@
+#!/bin/sh
+# The command line of the sample GPT-2: sh tests/gpt-cli.sh [PROGRAM]
+#
+# What a mistake is told; that a small language, in which the words of a sentence follow from each
+# other, is learned and written; that a run which goes on from a checkpoint has the same bits; that
+# weights go out and in again. One line per check, and "N passed, N failed" at the end. Works in a
+# folder whose name has a space in it.
+set -u
+export LC_ALL=C
+
+gpt=${1:-build/gpt}
+golden=tests/golden/gpt
+top=$(mktemp -d)
+work="$top/a b"
+mkdir "$work"
+trap 'rm -rf "$top"' EXIT
+trap 'exit 1' HUP INT TERM
+passed=0
+failed=0
+
+# check NAME COMMAND...: it succeeds; what it and `run` printed is shown where it does not.
+check() {
+    name=$1
+    shift
+    if "$@"; then
+        passed=$((passed + 1))
+        echo "ok      $name"
+    else
+        failed=$((failed + 1))
+        echo "FAILED  $name"
+        cat "$work/out" "$work/err" | tail -n 20 | sed 's/^/        /'
+    fi
+}
+
+# run STATUS COMMAND...: it ends so; leaves what it prints in out and err.
+run() {
+    wanted=$1
+    shift
+    "$@" > "$work/out" 2> "$work/err" < /dev/null
+    [ $? = "$wanted" ]
+}
+
+# fails STATUS TEXT COMMAND...: it ends so and prints nothing but that line, to the standard error.
+fails() {
+    wanted=$1
+    text=$2
+    shift 2
+    run "$wanted" "$@" && [ "$(cat "$work/err")" = "$text" ]
+}
+
+# ------------------------------------------------------------------------------ bad command lines
+
+list="'gpt pretrain --help' lists the options"
+check 'unknown command' fails 2 "gpt: there is no command 'eval'; 'gpt --help' lists them" \
+    "$gpt" eval
+check 'bad number' fails 2 "gpt: pretrain: --batch takes a whole number from 1 to 1048576, not '0'; \
+$list" "$gpt" pretrain --batch 0
+check 'no text' fails 2 "gpt: pretrain: a text to train on is needed: --corpus FILE, or batches: \
+--batch-file FILE; $list" "$gpt" pretrain
+check 'no vocabulary' fails 2 "gpt: pretrain: --corpus needs a vocabulary: --vocab FILE, which \
+'bert vocab' makes; $list" "$gpt" pretrain --corpus c
+check 'a place that is not there' fails 2 "gpt: pretrain: --save-every needs a place for its \
+checkpoints: --save DIR; $list" "$gpt" pretrain --corpus c --vocab v --save-every 1
+check 'no checkpoint' fails 2 "gpt: generate: a checkpoint is needed: --load DIR; 'gpt generate \
+--help' lists the options" "$gpt" generate
+check 'help' run 0 "$gpt" pretrain --help
+
+# ------------------------------------------------------------------------------------ a language
+
+awk -v vocab="$work/vocab.txt" 'BEGIN {
+    split("cat dog bird fish horse", who); split("runs sleeps sings swims eats", does)
+    split("house garden river forest field", where); seed = 1
+    print "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nthe\nin\nnear\n." > vocab
+    for (k = 1; k <= 5; k++) print who[k] "\n" does[k] "\n" where[k] > vocab
+    for (d = 0; d < 60; d++) {
+        for (s = 0; s < 8; s++) {
+            seed = (seed * 16807) % 2147483647; k = seed % 5 + 1
+            printf "The %s %s in the %s near the %s.\n", who[k], does[k], where[k], where[k % 5 + 1]
+        }
+        print ""
+    }
+}' > "$work/text"
+cat > "$work/config.json" << 'END'
+{"vocab_size": 24, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 40, "embd_pdrop": 0.05,
+ "attn_pdrop": 0.05, "resid_pdrop": 0.05}
+END
+
+# pretrain OPTIONS...: of the small model on the small language.
+pretrain() {
+    run 0 "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" \
+        --vocab "$work/vocab.txt" --seq 32 --batch 4 --lr 3e-3 --quiet "$@"
+}
+
+learns() {
+    pretrain --steps 1000 --report "$work/report.json" --log "$work/log.csv" --save "$work/learned" \
+        --dump "$work/learned.safetensors" && [ "$(wc -l < "$work/log.csv")" = 1001 ] &&
+        awk -F '[:,]' '
+            /"held_out_loss"/ { loss = $2 }
+            /"unigram_entropy"/ { entropy = $2 }
+            END { exit !(loss > 0 && loss < entropy / 2) }' "$work/report.json"
+}
+check 'learns a small language' learns
+
+writes() {
+    run 0 "$gpt" generate --load "$work/learned" --temperature 0 --tokens 4 'The bird' &&
+        [ "$(cat "$work/out")" = 'The bird sings in the river' ]
+}
+check 'writes it' writes
+
+# Beyond the text that the model sees at once.
+draws() {
+    for seed in 7 7 8; do
+        run 0 "$gpt" generate --load "$work/learned" --seed $seed --tokens 50 || return 1
+        cp "$work/out" "$work/text$seed.$((draw = ${draw:-0} + 1))"
+    done
+    cmp -s "$work/text7.1" "$work/text7.2" && ! cmp -s "$work/text7.1" "$work/text8.3"
+}
+check 'draws a text by its seed' draws
+
+weights() {
+    run 0 "$gpt" export --load "$work/learned" "$work/weights.safetensors" &&
+        cmp -s "$work/weights.safetensors" "$work/learned.safetensors" &&
+        pretrain --steps 0 --init "$work/weights.safetensors" --report "$work/again.json" &&
+        [ "$(grep held_out "$work/report.json")" = "$(grep held_out "$work/again.json")" ]
+}
+check 'weights go out and in' weights
+
+goes_on() {
+    pretrain --steps 20 --schedule constant --warmup 4 --dump "$work/all" --eval-batches 0 &&
+        pretrain --steps 12 --schedule constant --warmup 4 --save "$work/half" --eval-batches 0 &&
+        pretrain --steps 20 --schedule constant --warmup 4 --load "$work/half" \
+            --dump "$work/halves" --eval-batches 0 --threads 2 && cmp -s "$work/all" "$work/halves"
+}
+check 'goes on with the same bits' goes_on
+check 'goes on with other settings' fails 1 "gpt: $work/half was trained with batch = 4, not 5: give \
+the same, or start anew from its weights with --init FILE, which 'gpt export --load $work/half FILE' \
+writes" "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
+    --seq 32 --batch 5 --lr 3e-3 --quiet --schedule constant --warmup 4 --load "$work/half"
+
+narrow() {
+    pretrain --steps 5 --precision bf16 --save "$work/narrow" &&
+        run 0 "$gpt" generate --load "$work/narrow" --tokens 3 'The cat'
+}
+check 'trains and writes in bf16' narrow
+
+# ------------------------------------------------------------------------------------ batch files
+
+given() {
+    run 0 "$gpt" pretrain --model $golden/config.json --batch-file $golden/batch.safetensors \
+        --init $golden/init.safetensors --steps 0 && grep -q '^loss 4\.9685[0-9]*$' "$work/out"
+}
+check 'the loss of given batches' given
+sed 's/"n_layer": 2/"n_layer": 1/' $golden/config.json > "$work/one.json"
+check 'weights of another model' fails 1 "gpt: $golden/init.safetensors: the model has no tensor \
+transformer.h.1.attn.c_attn.bias; do the sizes of --model fit?" "$gpt" pretrain \
+    --model "$work/one.json" --batch-file $golden/batch.safetensors --init $golden/init.safetensors
+
+echo "$passed passed, $failed failed"
+[ $failed = 0 ]

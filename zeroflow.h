@@ -873,7 +873,8 @@ struct zf_backend {
     /* 64-byte aligned, or NULL with *error. */
     void *(*allocate)(void *self, size_t bytes, zf_error *error);
     void (*release)(void *self, void *memory, size_t bytes);
-    /* After what was launched on queue 0 before it; done when it returns. */
+    /* After what was launched on queue 0 before it, and before what is launched there later. When
+     * it returns, the host may use its memory. */
     zf_status (*copy)(void *self, void *to, const void *from, size_t bytes, zf_copy kind,
                       zf_error *error);
     /* Bytes of scratch that this node needs while it runs; data pointers are not set. */
@@ -908,6 +909,22 @@ typedef struct zf_cpu_desc {
 
 /* The built-in CPU backend. NULL with *error (which may be NULL) for lack of memory or threads. */
 ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error);
+
+typedef struct zf_cuda_desc {
+    int32_t device; /* which one, as CUDA numbers those that it sees */
+    /* Launch node by node in every step, and not the step as a CUDA graph: to look for faults */
+    bool no_graphs;
+    /* The file of algorithms for products: those in it are taken, for others the fastest is looked
+     * for when a graph is compiled, and written to it. NULL: what the library would choose */
+    const char *tuning;
+    zf_allocator allocator; /* of host memory */
+} zf_cuda_desc;
+
+/* A device of compute capability 8.0 or newer: zeroflow_cuda.cu, compiled by nvcc. It runs f32, bf16
+ * and f16. For one thread at a time, as the CPU backend; a step is put on the device's queues, and
+ * its errors come when the host waits for it. NULL with *error (which may be NULL): ZF_ERR_BACKEND
+ * where there is no driver or no such device. */
+ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error);
 
 /* -------------------------------------------------------------------------- 8 PROGRAMS */
 

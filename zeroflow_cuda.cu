@@ -17,6 +17,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "cuda/launch.cu"
 #include "cuda/element.cu"
@@ -41,3 +42,70 @@
 #include "ops/attention.cu"
 #include "ops/chain.cu"
 #include "ops/table.cu"
+#include "cuda/device.cu"
+#include "cuda/memory.cu"
+#include "cuda/queue.cu"
+#include "cuda/section.cu"
+#include "cuda/open.cu"
+
+/* Whether the node can run: it has a kernel, its values a dtype that kernels compute in, and its
+ * communicator takes calls on streams. */
+static zf_status zfi_cuda_check(void *self, const zf_launch *l)
+{
+    bool wide = l->out.dtype == ZF_F64;
+    (void)self;
+    if (l->op == ZF_OP_wait) return ZF_OK;
+    if (!zfi_row_of(l->op)) return zfi_no_row(l);
+    for (int32_t k = 0; k < l->arg_count; k++) wide |= l->args[k].dtype == ZF_F64;
+    if (wide)
+        return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
+                             "%s %%%d: there is no f64 on CUDA, but f32, bf16 and f16; the CPU "
+                             "backend has it",
+                             zfi_op_names[l->op], (int)l->node);
+    if (zfi_is_among_ranks(l) && l->comm && !l->comm->check)
+        return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
+                             "%s %%%d: the communicator (zf_compile_desc.comm) works in host "
+                             "memory; a CUDA backend needs one that works on streams",
+                             zfi_op_names[l->op], (int)l->node);
+    return ZF_OK;
+}
+
+static size_t zfi_cuda_scratch(void *self, const zf_launch *l)
+{
+    const zfi_row *row = zfi_row_of(l->op);
+    (void)self;
+    return row && row->scratch ? row->scratch(l) : 0;
+}
+
+ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
+{
+    zf_cuda_desc d = {0, false, NULL, {NULL, NULL}};
+    zfi_cuda *c;
+    if (desc) d = *desc;
+    if (zfi_find_device(d.device, error)) return NULL;
+    c = static_cast<zfi_cuda *>(zfi_host_memory(&d.allocator, NULL, 0, sizeof *c));
+    if (!c) return zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory"), static_cast<zf_backend *>(NULL);
+    memset(c, 0, sizeof *c);
+    c->allocator = d.allocator;
+    c->device.number = d.device;
+    c->no_graphs = d.no_graphs;
+    c->backend = {"cuda",
+                  c,
+                  zfi_cuda_allocate,
+                  zfi_cuda_release,
+                  zfi_cuda_copy,
+                  zfi_cuda_scratch,
+                  zfi_cuda_queues,
+                  zfi_cuda_launch,
+                  zfi_cuda_wait,
+                  zfi_cuda_synchronize,
+                  zfi_cuda_destroy,
+                  zfi_cuda_check,
+                  zfi_cuda_run,
+                  zfi_cuda_forget};
+    if (zfi_open(c, error)) {
+        zfi_cuda_destroy(c);
+        return NULL;
+    }
+    return &c->backend;
+}

@@ -1,2 +1,91 @@
-/* Collectives on CUDA: ops/collective.c.
- */
+/* Collectives on CUDA: ops/collective.c. Among several ranks the communicator puts them on the
+ * stream of their queue; alone they are a copy, or an addition to the accumulator. */
+
+/* The launch is a collective of more than one rank. */
+static bool zfi_is_among_ranks(const zf_launch *l)
+{
+    switch (l->op) {
+    case ZF_OP_all_gather:
+    case ZF_OP_reduce_scatter:
+    case ZF_OP_all_reduce:
+    case ZF_OP_all_to_all:
+    case ZF_OP_bcast: return l->attributes[0].i > 1;
+    default: return false;
+    }
+}
+
+template <class T> __device__ __forceinline__ T zfi_plus(T a, T b)
+{
+    return zfi_from_f32<T>(zfi_to_f32(a) + zfi_to_f32(b));
+}
+template <> __device__ __forceinline__ int32_t zfi_plus(int32_t a, int32_t b)
+{
+    return (int32_t)((uint32_t)a + (uint32_t)b);
+}
+template <> __device__ __forceinline__ long long zfi_plus(long long a, long long b)
+{
+    return (long long)((unsigned long long)a + (unsigned long long)b);
+}
+
+/* sum[i] += part[i], N at a time. */
+template <class T, int N> __global__ void zfi_add_alone(T *sum, const T *part, int64_t packs)
+{
+    int64_t step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t p = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; p < packs; p += step) {
+        zfi_pack<T, N> a = reinterpret_cast<zfi_pack<T, N> *>(sum)[p];
+        const zfi_pack<T, N> b = reinterpret_cast<const zfi_pack<T, N> *>(part)[p];
+#pragma unroll
+        for (int i = 0; i < N; i++) a.at[i] = zfi_plus(a.at[i], b.at[i]);
+        reinterpret_cast<zfi_pack<T, N> *>(sum)[p] = a;
+    }
+}
+
+template <class T> static zf_status zfi_add_on(const zf_launch *l, int64_t count)
+{
+    const int wide = zfi_wide<T>::count;
+    T *sum = static_cast<T *>(l->out.data);
+    const T *part = static_cast<const T *>(l->args[0].data);
+    if (zfi_lies_well(count, sizeof(T), sum, part))
+        ZF_LAUNCH((zfi_add_alone<T, wide>), zfi_grid(l, zfi_div_up(count / wide, ZFI_THREADS)),
+                  ZFI_THREADS, 0, zfi_stream(l), sum, part, count / wide);
+    else
+        ZF_LAUNCH((zfi_add_alone<T, 1>), zfi_grid(l, zfi_div_up(count, ZFI_THREADS)), ZFI_THREADS,
+                  0, zfi_stream(l), sum, part, count);
+    return zfi_launched(l);
+}
+
+static zf_status zfi_cuda_collective(const zf_launch *l)
+{
+    zf_collective c = zf_collective_of(l);
+    int64_t count = zfi_count(&l->out);
+    if (zfi_is_among_ranks(l)) {
+        if (!l->comm)
+            return zfi_cuda_fail(l->error, ZF_ERR_COMM,
+                                 "%%%d: a plan for %lld ranks needs a communicator "
+                                 "(zf_compile_desc.comm)",
+                                 (int)l->node, (long long)l->attributes[0].i);
+        c.stream = zfi_stream(l);
+        return l->comm->run(l->comm->self, &c, l->error);
+    }
+    if (!count) return ZF_OK;
+    if (!c.add)
+        return c.in == c.out ? ZF_OK
+                             : zfi_cuda_failed(l->error, "cudaMemcpyAsync",
+                                               cudaMemcpyAsync(c.out, c.in, zfi_bytes(&l->out),
+                                                               cudaMemcpyDeviceToDevice,
+                                                               zfi_stream(l)));
+    switch (l->out.dtype) {
+    case ZF_F32: return zfi_add_on<float>(l, count);
+    case ZF_BF16: return zfi_add_on<zfi_bf16>(l, count);
+    case ZF_F16: return zfi_add_on<zfi_f16>(l, count);
+    case ZF_I32: return zfi_add_on<int32_t>(l, count);
+    case ZF_I64: return zfi_add_on<long long>(l, count);
+    default: return zfi_no_dtype(l, l->out.dtype);
+    }
+}
+
+#define zfi_cuda_all_gather     zfi_cuda_collective
+#define zfi_cuda_reduce_scatter zfi_cuda_collective
+#define zfi_cuda_all_reduce     zfi_cuda_collective
+#define zfi_cuda_all_to_all     zfi_cuda_collective
+#define zfi_cuda_bcast          zfi_cuda_collective

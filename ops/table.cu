@@ -32,6 +32,11 @@ static const zfi_row zfi_rows[] = {
     /* unit */
 
     /* collective */
+    ZFI_ROW(all_gather)
+    ZFI_ROW(reduce_scatter)
+    ZFI_ROW(all_reduce)
+    ZFI_ROW(all_to_all)
+    ZFI_ROW(bcast)
 
     /* scaler */
 

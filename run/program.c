@@ -247,6 +247,7 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         l = zfi_launch_of(g, id, args);
         l.backend = p->backend->self;
         l.error = &g->error;
+        l.comm = p->comm;
         if (p->backend->check && p->backend->check(p->backend->self, &l)) return g->error.status;
         scratch = p->backend->scratch(p->backend->self, &l);
         if (scratch > (size_t)g->nodes[id].scratch_bytes)
@@ -266,7 +267,6 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         l.run = &p->run;
         l.error = &p->error;
         l.queue = g->nodes[id].queue;
-        l.comm = p->comm;
         p->waits_for[p->launch_count] = l.op == ZF_OP_wait ? launch_of[g->nodes[id].args[0]] : -1;
         launch_of[id] = p->launch_count;
         if (!g->nodes[id].update) p->micro_end = p->launch_count + 1;
@@ -718,12 +718,14 @@ static const zfi_node *zfi_bad_output(zf_program *p)
     return NULL;
 }
 
-/* Between the sections: the losses are numbers. All ranks see the same. */
+/* Between the sections: the micro section went well, and the losses are numbers. All ranks see the
+ * same. */
 static zf_status zfi_check_outputs(zf_program *p)
 {
     const zfi_node *bad;
-    if (p->allow_nan || !(p->graph->stages & ZFI_STAGE_UPDATES)) return ZF_OK;
+    if (!(p->graph->stages & ZFI_STAGE_UPDATES)) return ZF_OK;
     if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
+    if (p->allow_nan) return ZF_OK;
     bad = zfi_bad_output(p);
     if (!bad || p->error.status) return p->error.status;
     return zfi_fail(&p->error, ZF_ERR_NAN,

@@ -1,0 +1,139 @@
+/* A backend's device: what there is of it, how long the host waits for it, and what went wrong.
+ *
+ * Work on it is never awaited without an end where other ranks take part: their communicator is
+ * asked, while the host waits, whether they still come.
+ */
+
+enum {
+    ZFI_MARKS = 64,  /* launches of a queue that are told apart */
+    ZFI_STAGES = 4,  /* pieces of pinned memory, each of */
+    ZFI_STAGE = 1 << 20
+};
+
+/* A queue beside queue 0: its last launches, number n at n % ZFI_MARKS, and when each is done. */
+typedef struct zfi_lane {
+    const zf_launch *launches[ZFI_MARKS];
+    cudaEvent_t done[ZFI_MARKS];
+    int64_t count; /* since all of them were joined */
+} zfi_lane;
+
+/* Pinned memory that data pass through, and when what passes has left it. */
+typedef struct zfi_stage {
+    unsigned char *memory;
+    cudaEvent_t left;
+} zfi_stage;
+
+typedef struct zfi_cuda {
+    zfi_device device; /* first: zf_backend.self points to it */
+    zf_backend backend;
+    zf_allocator allocator;
+    bool no_graphs;
+    zfi_lane lanes[ZFI_QUEUES]; /* [0] is not used */
+    cudaStream_t copies;        /* to the device */
+    cudaEvent_t reached;        /* recorded to be waited for at once */
+    zfi_stage stages[ZFI_STAGES];
+    int64_t staged;       /* pieces that have passed */
+    zf_run run;           /* what device.run holds, once */
+    bool knows_run;       /* it holds anything */
+    zfi_fault *fault;     /* device.fault, at the host's address */
+    const zf_comm *comm;  /* of collectives under way; NULL: there are none */
+} zfi_cuda;
+
+static zfi_cuda *zfi_cuda_of(void *self) { return reinterpret_cast<zfi_cuda *>(self); }
+
+/* Host memory by the allocator, as its functions say; NULL where there is none. */
+static void *zfi_host_memory(const zf_allocator *a, void *memory, size_t old_size, size_t new_size)
+{
+    if (a->fn) return a->fn(a->user, memory, old_size, new_size);
+    if (new_size) return realloc(memory, new_size);
+    free(memory);
+    return NULL;
+}
+
+/* The calling thread works on this device. */
+static zf_status zfi_enter(zfi_cuda *c, zf_error *error)
+{
+    return zfi_cuda_failed(error, "cudaSetDevice", cudaSetDevice(c->device.number));
+}
+
+/* ------------------------------------------------------------------------------- waiting */
+
+static double zfi_seconds(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static zf_status zfi_kernel_failed(zf_error *error, cudaError_t code)
+{
+    if (code == cudaSuccess) return ZF_OK;
+    (void)cudaGetLastError();
+    return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+                         "the device has failed: %s (zf_cuda_desc.no_graphs under compute-sanitizer "
+                         "tells in which kernel)",
+                         cudaGetErrorString(code));
+}
+
+/* Until the event, in the stream where it was recorded last. With other ranks under way it spins
+ * for a short time, then sleeps between looks, and asks how they fare. */
+static zf_status zfi_until(zfi_cuda *c, cudaEvent_t event, zf_error *error)
+{
+    const double spinning = 1e-3, between_checks = 1e-2;
+    const struct timespec nap = {0, 20000};
+    double start, next;
+    if (!c->comm || !c->comm->check) return zfi_kernel_failed(error, cudaEventSynchronize(event));
+    start = zfi_seconds();
+    next = start + between_checks;
+    for (;;) {
+        cudaError_t code = cudaEventQuery(event);
+        double now;
+        if (code != cudaErrorNotReady) return zfi_kernel_failed(error, code);
+        (void)cudaGetLastError(); /* it is no error */
+        now = zfi_seconds();
+        if (now > next) {
+            zf_error reason = {ZF_OK, ""};
+            if (c->comm->check(c->comm->self, now - start, &reason)) {
+                (void)cudaEventSynchronize(event); /* nothing waits for them now */
+                return zfi_cuda_fail(error, reason.status, "%s", reason.text);
+            }
+            next = now + between_checks;
+        }
+        if (now > start + spinning) nanosleep(&nap, NULL);
+    }
+}
+
+/* ------------------------------------------------------------------------------- faults */
+
+/* The error that kernels have left, if one has, in the words of the CPU's kernels. */
+static zf_status zfi_take_fault(zfi_cuda *c, zf_error *error)
+{
+    const zfi_fault f = *c->fault;
+    const char *name = zfi_op_names[f.op > 0 && f.op < ZF_OP_COUNT ? f.op : 0];
+    const char *words = f.op == ZF_OP_embed_norm ? "words of " : "";
+    if (f.kind == ZFI_NO_FAULT) return ZF_OK;
+    memset(c->fault, 0, sizeof *c->fault);
+    switch (f.kind) {
+    case ZFI_FAULT_SCALE:
+        return zfi_cuda_fail(error, ZF_ERR_NAN,
+                             "step %lld: gradients are not finite at the least loss scale, %g; "
+                             "parameters and states are as they were before the step",
+                             (long long)c->run.step, f.least);
+    case ZFI_FAULT_LABEL:
+        return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+                             "%s %%%d: the label of row %lld is %lld; it must be at least 0 and "
+                             "less than %lld, the number of classes, or %lld to be ignored",
+                             name, (int)f.node, f.element, f.value, f.limit, f.ignored);
+    case ZFI_FAULT_COUNT:
+        return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+                             "%s: the step, operand %lld, is %lld; it counts updates from 1, so it "
+                             "must be advanced before",
+                             name, f.element, f.value);
+    default:
+        return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+                             "%s%s %%%d: element %lld of the index is %lld; it must be at least 0 "
+                             "and less than %lld, the number of rows",
+                             f.kind == ZFI_FAULT_TYPES ? "types of " : words, name, (int)f.node,
+                             f.element, f.value, f.limit);
+    }
+}

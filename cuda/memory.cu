@@ -1,0 +1,103 @@
+/* Memory of a device, and copies to and from it.
+ *
+ *     host memory  ->  a stage (pinned)  ->  the arena     on a stream of its own, after queue 0
+ *     the arena    ->  a stage (pinned)  ->  host memory   on queue 0
+ *
+ * A copy to the device returns when the source is in the last stage: what comes later on queue 0
+ * waits for it, the host does not. Stages are taken in turn, and each is waited for before it is
+ * filled again.
+ */
+
+static void *zfi_cuda_allocate(void *self, size_t bytes, zf_error *error)
+{
+    zfi_cuda *c = zfi_cuda_of(self);
+    void *memory = NULL;
+    size_t left = 0, all = 0;
+    if (zfi_enter(c, error)) return NULL;
+    if (cudaMalloc(&memory, bytes) == cudaSuccess) return memory;
+    (void)cudaGetLastError();
+    if (cudaMemGetInfo(&left, &all) != cudaSuccess) left = all = 0;
+    zfi_cuda_fail(error, ZF_ERR_NOMEM,
+                  "out of memory: the arena takes %zu bytes; device %d has %zu left of %zu", bytes,
+                  c->device.number, left, all);
+    return NULL;
+}
+
+static void zfi_cuda_release(void *self, void *memory, size_t bytes)
+{
+    (void)bytes;
+    if (!zfi_enter(zfi_cuda_of(self), NULL)) (void)cudaFree(memory);
+}
+
+/* `stream` goes on when `other` has come as far as it is now. */
+static zf_status zfi_follow(zfi_cuda *c, cudaStream_t stream, cudaStream_t other, zf_error *error)
+{
+    zf_status status = zfi_cuda_failed(error, "cudaEventRecord", cudaEventRecord(c->reached, other));
+    if (status) return status;
+    return zfi_cuda_failed(error, "cudaStreamWaitEvent",
+                           cudaStreamWaitEvent(stream, c->reached, 0));
+}
+
+/* Starts a piece of at most ZFI_STAGE bytes on its way from or to the stage, on `stream`. */
+static zf_status zfi_start_piece(zfi_stage *s, void *to, const void *from, size_t bytes,
+                                 cudaMemcpyKind kind, cudaStream_t stream, zf_error *error)
+{
+    zf_status status = zfi_cuda_failed(error, "cudaMemcpyAsync",
+                                       cudaMemcpyAsync(to, from, bytes, kind, stream));
+    if (status) return status;
+    return zfi_cuda_failed(error, "cudaEventRecord", cudaEventRecord(s->left, stream));
+}
+
+static zf_status zfi_copy_in(zfi_cuda *c, char *to, const char *from, size_t bytes, zf_error *error)
+{
+    zf_status status = zfi_follow(c, c->copies, c->device.streams[0], error);
+    for (size_t at = 0; at < bytes && !status; at += ZFI_STAGE) {
+        zfi_stage *s = &c->stages[c->staged++ % ZFI_STAGES];
+        size_t n = bytes - at < ZFI_STAGE ? bytes - at : (size_t)ZFI_STAGE;
+        if ((status = zfi_until(c, s->left, error))) break;
+        memcpy(s->memory, from + at, n);
+        status = zfi_start_piece(s, to + at, s->memory, n, cudaMemcpyHostToDevice, c->copies, error);
+    }
+    return status ? status : zfi_follow(c, c->device.streams[0], c->copies, error);
+}
+
+/* As many pieces as there are stages are under way, while the one before them is taken out. */
+static zf_status zfi_copy_out(zfi_cuda *c, char *to, const char *from, size_t bytes,
+                              zf_error *error)
+{
+    const size_t ahead = (ZFI_STAGES - 1) * (size_t)ZFI_STAGE;
+    const int64_t first = c->staged;
+    zf_status status = ZF_OK;
+    for (size_t at = 0; at < bytes + ahead && !status; at += ZFI_STAGE) {
+        if (at < bytes) {
+            zfi_stage *s = &c->stages[c->staged++ % ZFI_STAGES];
+            size_t n = bytes - at < ZFI_STAGE ? bytes - at : (size_t)ZFI_STAGE;
+            if ((status = zfi_until(c, s->left, error))) break;
+            status = zfi_start_piece(s, s->memory, from + at, n, cudaMemcpyDeviceToHost,
+                                     c->device.streams[0], error);
+        }
+        if (!status && at >= ahead) {
+            size_t out = at - ahead, n = bytes - out < ZFI_STAGE ? bytes - out : (size_t)ZFI_STAGE;
+            zfi_stage *s = &c->stages[(first + (int64_t)(out / ZFI_STAGE)) % ZFI_STAGES];
+            if (!(status = zfi_until(c, s->left, error))) memcpy(to + out, s->memory, n);
+        }
+    }
+    return status;
+}
+
+static zf_status zfi_cuda_copy(void *self, void *to, const void *from, size_t bytes, zf_copy kind,
+                               zf_error *error)
+{
+    zfi_cuda *c = zfi_cuda_of(self);
+    zf_status status = bytes ? zfi_enter(c, error) : ZF_OK;
+    if (!bytes || status) return status;
+    if (kind == ZF_HOST_TO_DEVICE)
+        return zfi_copy_in(c, static_cast<char *>(to), static_cast<const char *>(from), bytes,
+                           error);
+    if (kind == ZF_DEVICE_TO_HOST)
+        return zfi_copy_out(c, static_cast<char *>(to), static_cast<const char *>(from), bytes,
+                            error);
+    return zfi_cuda_failed(
+        error, "cudaMemcpyAsync",
+        cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, c->device.streams[0]));
+}

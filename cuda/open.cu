@@ -1,0 +1,114 @@
+/* Finding a device, and what a backend holds of it. */
+
+/* Device `number` is there, and kernels of this file may run on it. */
+static zf_status zfi_find_device(int32_t number, zf_error *error)
+{
+    const int least_major = 8;
+    int count = 0, driver = 0, major = 0, minor = 0;
+    cudaError_t code = cudaGetDeviceCount(&count);
+    if (code != cudaSuccess) {
+        count = 0; /* it may be anything */
+        (void)cudaGetLastError();
+    }
+    if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver)
+        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+                             "zf_cuda_backend: the NVIDIA driver of this machine is for CUDA %d.%d; "
+                             "this program needs one for %d.%d or newer",
+                             driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
+                             CUDART_VERSION % 1000 / 10);
+    if (code == cudaErrorInsufficientDriver)
+        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+                             "zf_cuda_backend: this machine has no NVIDIA driver; this program "
+                             "needs one for CUDA %d.%d or newer",
+                             CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
+    if (code == cudaErrorStubLibrary)
+        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+                             "zf_cuda_backend: libcuda.so.1 is the toolkit's stub; the NVIDIA "
+                             "driver's own must be found first");
+    if (code != cudaSuccess && code != cudaErrorNoDevice)
+        return zfi_cuda_fail(error, ZF_ERR_BACKEND, "zf_cuda_backend: CUDA cannot start: %s",
+                             cudaGetErrorString(code));
+    if (count < 1)
+        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+                             "zf_cuda_backend: CUDA sees no device (CUDA_VISIBLE_DEVICES hides "
+                             "some)");
+    if (number < 0 || number >= count)
+        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+                             "zf_cuda_backend: device is %d; CUDA sees %d, so it must be 0 to %d",
+                             (int)number, count, count - 1);
+    code = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, number);
+    if (code == cudaSuccess)
+        code = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, number);
+    if (code != cudaSuccess) return zfi_cuda_failed(error, "zf_cuda_backend", code);
+    if (major < least_major)
+        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+                             "zf_cuda_backend: device %d is of compute capability %d.%d; it must "
+                             "be %d.0 or newer",
+                             (int)number, major, minor, least_major);
+    return ZF_OK;
+}
+
+/* A call of which zfi_open makes many. */
+#define ZFI_TRY(call)                                                                              \
+    do {                                                                                           \
+        zf_status status_ = zfi_cuda_failed(error, "zf_cuda_backend: " #call, call);               \
+        if (status_) return status_;                                                               \
+    } while (0)
+
+/* Makes what the backend works with. On failure some of it may be there, for zfi_cuda_destroy. */
+static zf_status zfi_open(zfi_cuda *c, zf_error *error)
+{
+    zfi_device *d = &c->device;
+    const zf_run none = {0, 0, 0, 0, 0, 1, false};
+    zf_status status = zfi_enter(c, error);
+    cublasStatus_t made;
+    if (status) return status;
+    ZFI_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, d->number));
+    ZFI_TRY(cudaStreamCreateWithFlags(&d->streams[0], cudaStreamNonBlocking));
+    ZFI_TRY(cudaStreamCreateWithFlags(&c->copies, cudaStreamNonBlocking));
+    ZFI_TRY(cudaEventCreateWithFlags(&c->reached, cudaEventDisableTiming));
+    for (int i = 0; i < ZFI_STAGES; i++) {
+        ZFI_TRY(cudaEventCreateWithFlags(&c->stages[i].left, cudaEventDisableTiming));
+        ZFI_TRY(cudaHostAlloc(reinterpret_cast<void **>(&c->stages[i].memory), ZFI_STAGE,
+                              cudaHostAllocDefault));
+    }
+    ZFI_TRY(cudaHostAlloc(reinterpret_cast<void **>(&c->fault), sizeof *c->fault,
+                          cudaHostAllocMapped));
+    memset(c->fault, 0, sizeof *c->fault);
+    ZFI_TRY(cudaHostGetDevicePointer(reinterpret_cast<void **>(&d->fault), c->fault, 0));
+    ZFI_TRY(cudaMalloc(reinterpret_cast<void **>(&d->run), sizeof *d->run));
+    /* The first kernel: whether there is code for this device. */
+    if ((status = zfi_tell_run(c, &none, error))) return status;
+    ZFI_TRY(cudaStreamSynchronize(d->streams[0]));
+    made = cublasLtCreate(&d->blas);
+    if (made != CUBLAS_STATUS_SUCCESS) {
+        d->blas = NULL;
+        return zfi_cuda_fail(error, ZF_ERR_BACKEND, "zf_cuda_backend: cublasLtCreate: %s",
+                             cublasLtGetStatusString(made));
+    }
+    return ZF_OK;
+}
+
+static void zfi_cuda_destroy(void *self)
+{
+    zfi_cuda *c = zfi_cuda_of(self);
+    zf_allocator allocator = c->allocator;
+    zfi_device *d = &c->device;
+    if (!zfi_enter(c, NULL)) {
+        for (int q = 0; q < ZFI_QUEUES; q++) {
+            for (int i = 0; i < ZFI_MARKS; i++)
+                if (c->lanes[q].done[i]) (void)cudaEventDestroy(c->lanes[q].done[i]);
+            if (d->streams[q]) (void)cudaStreamDestroy(d->streams[q]);
+        }
+        if (c->copies) (void)cudaStreamDestroy(c->copies);
+        if (c->reached) (void)cudaEventDestroy(c->reached);
+        for (int i = 0; i < ZFI_STAGES; i++) {
+            if (c->stages[i].left) (void)cudaEventDestroy(c->stages[i].left);
+            if (c->stages[i].memory) (void)cudaFreeHost(c->stages[i].memory);
+        }
+        if (c->fault) (void)cudaFreeHost(c->fault);
+        if (d->run) (void)cudaFree(d->run);
+        if (d->blas) (void)cublasLtDestroy(d->blas);
+    }
+    (void)zfi_host_memory(&allocator, c, sizeof *c, 0);
+}

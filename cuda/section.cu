@@ -1,0 +1,104 @@
+/* Sections of a program: what is between two looks of the host, as one CUDA graph.
+ *
+ *     first time    launch by launch: kernels are loaded, libraries and communicators set up
+ *     second time   the same launches, captured; the graph is kept
+ *     then          the graph
+ *
+ * Captured once, a launcher's host code does not run again. Of what it reads, only whether a
+ * collective adds to an accumulator changes, in the first micro-batch and the others: a graph for
+ * each. All else that changes lies in device.run.
+ */
+
+enum { ZFI_STATES = 2 };
+
+typedef struct zfi_replay {
+    cudaGraphExec_t graphs[ZFI_STATES];
+    bool ran[ZFI_STATES];
+    const zf_comm *comm; /* of the section's collectives; NULL: it has none */
+} zfi_replay;
+
+static zf_status zfi_put_section(zfi_cuda *c, const zf_section *s)
+{
+    zf_status status = ZF_OK;
+    for (int32_t n = s->first; n < s->last && !status; n++)
+        status = s->waits_for[n] >= 0 ? zfi_put_wait(c, &s->launches[s->waits_for[n]])
+                                      : zfi_put(c, &s->launches[n]);
+    return status;
+}
+
+/* The section as a graph, or NULL with *error. Streams of other queues part from queue 0's within
+ * it and come back: nothing that was launched before is waited for from inside. */
+static cudaGraphExec_t zfi_capture(zfi_cuda *c, const zf_section *s, zf_error *error)
+{
+    cudaStream_t stream = c->device.streams[0];
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t kept = NULL;
+    cudaError_t code;
+    zf_error of = {ZF_OK, ""};
+    /* Relaxed: launchers may set attributes of kernels, other threads may allocate */
+    if (zfi_join(c, error) ||
+        zfi_cuda_failed(error, "cudaStreamBeginCapture",
+                        cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed)))
+        return NULL;
+    if (!(of.status = zfi_put_section(c, s))) (void)zfi_join(c, &of);
+    for (int q = 1; q < ZFI_QUEUES; q++) c->lanes[q].count = 0;
+    code = cudaStreamEndCapture(stream, &graph);
+    if (!of.status && code == cudaSuccess) code = cudaGraphInstantiate(&kept, graph, 0);
+    if (graph) (void)cudaGraphDestroy(graph);
+    if (!of.status && code == cudaSuccess) return kept;
+    (void)cudaGetLastError();
+    if (of.text[0]) zfi_cuda_fail(error, of.status, "%s", of.text);
+    zfi_cuda_fail(error, of.status ? of.status : ZF_ERR_BACKEND,
+                  "launches %%%d %s to %%%d %s cannot be captured as a CUDA graph: %s "
+                  "(zf_cuda_desc.no_graphs does without)",
+                  (int)s->launches[s->first].node, zfi_op_names[s->launches[s->first].op],
+                  (int)s->launches[s->last - 1].node, zfi_op_names[s->launches[s->last - 1].op],
+                  cudaGetErrorString(code));
+    return NULL;
+}
+
+static zfi_replay *zfi_keep(zfi_cuda *c, zf_section *s, zf_error *error)
+{
+    zfi_replay *kept = static_cast<zfi_replay *>(s->kept);
+    if (kept) return kept;
+    kept = static_cast<zfi_replay *>(zfi_host_memory(&c->allocator, NULL, 0, sizeof *kept));
+    if (!kept) return zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory"), kept;
+    memset(kept, 0, sizeof *kept);
+    for (int32_t n = s->first; n < s->last; n++)
+        if (zfi_is_among_ranks(&s->launches[n])) kept->comm = s->launches[n].comm;
+    s->kept = kept;
+    return kept;
+}
+
+static zf_status zfi_cuda_run(void *self, zf_section *s, zf_error *error)
+{
+    zfi_cuda *c = zfi_cuda_of(self);
+    zfi_replay *kept = zfi_keep(c, s, error);
+    const zf_run *run = s->launches[s->first].run;
+    int state = run->micro > 0;
+    zf_status status = kept ? zfi_enter(c, error) : ZF_ERR_NOMEM;
+    if (!status) status = zfi_tell_run(c, run, error);
+    if (status) return status;
+    if (kept->comm) c->comm = kept->comm;
+    if (c->no_graphs || !kept->ran[state]) {
+        status = zfi_put_section(c, s);
+        kept->ran[state] = !status;
+        return status;
+    }
+    if (!kept->graphs[state] && !(kept->graphs[state] = zfi_capture(c, s, error)))
+        return ZF_ERR_BACKEND;
+    if ((status = zfi_join(c, error))) return status;
+    return zfi_cuda_failed(error, "cudaGraphLaunch",
+                           cudaGraphLaunch(kept->graphs[state], c->device.streams[0]));
+}
+
+static void zfi_cuda_forget(void *self, zf_section *s)
+{
+    zfi_cuda *c = zfi_cuda_of(self);
+    zfi_replay *kept = static_cast<zfi_replay *>(s->kept);
+    (void)zfi_cuda_synchronize(self, NULL);
+    for (int i = 0; i < ZFI_STATES; i++)
+        if (kept->graphs[i]) (void)cudaGraphExecDestroy(kept->graphs[i]);
+    (void)zfi_host_memory(&c->allocator, kept, sizeof *kept, 0);
+    s->kept = NULL;
+}

@@ -356,6 +356,12 @@ static void zfi_attention_grad_reference(void *context, int64_t head, int worker
 
 /* ---------------------------------------------------------------------------- block kernels */
 
+#if defined(__GNUC__)
+#define ZFI_PREFETCH_NEAR(p) __builtin_prefetch((p), 0, 2) /* not into the first level */
+#else
+#define ZFI_PREFETCH_NEAR(p) (void)0
+#endif
+
 enum {
     ZFI_SCORE_LANES = 32, /* rows of scores are whole vectors of these: there is no rest */
     ZFI_SCORE_ROWS = 8    /* that go together */
@@ -397,61 +403,81 @@ typedef struct zfi_score_rows {
     int64_t rows, n, line;
     const float *bias;    /* added to the scaled scores */
     int64_t bias_row;     /* from one row's to the next */
-    const uint32_t *word; /* of dropout, n of each row; NULL: there is none */
+    const uint32_t *word; /* below it: the element is not dropped */
+    int64_t word_row;
     uint32_t threshold;
     float scale, keep;
     float *most, *sum, *fix;  /* of each row: forward */
     const float *lse, *delta; /* backward */
 } zfi_score_rows;
 
+/* Makes the products of a row scores; returns the largest, or `most`. */
+ZFI_BODY float zfi_score_row_body(zfi_isa isa, float *restrict s, int64_t n, float scale,
+                                  const float *restrict bias, float most)
+{
+    float lane[ZFI_SCORE_LANES];
+    for (int l = 0; l < ZFI_SCORE_LANES; l++) lane[l] = most;
+    for (int64_t i = 0; i < n; i += ZFI_SCORE_LANES)
+        for (int l = 0; l < ZFI_SCORE_LANES; l++) {
+            float score = zfi_fma(isa, s[i + l], scale, bias[i + l]);
+            s[i + l] = score;
+            lane[l] = zfi_pick(isa, lane[l] < score, score, lane[l]);
+        }
+    return zfi_fold_scores_max(isa, lane);
+}
+
+ZFI_KERNEL_OF(float, zfi_score_row,
+              (float *s, int64_t n, float scale, const float *bias, float most),
+              (s, n, scale, bias, most))
+
+/* Makes the scores of a row e^(score - least), and 0 where they are dropped; returns their sum
+ * before that. */
+ZFI_BODY float zfi_exp_row_body(zfi_isa isa, float *restrict s, int64_t n, float least,
+                                const uint32_t *restrict word, uint32_t threshold)
+{
+    float lane[ZFI_SCORE_LANES] = {0};
+    for (int64_t i = 0; i < n; i += ZFI_SCORE_LANES)
+        for (int l = 0; l < ZFI_SCORE_LANES; l++) {
+            float p = zfi_exp_falling(isa, s[i + l] - least);
+            lane[l] += p;
+            s[i + l] = zfi_pick(isa, word[i + l] < threshold, p, 0.0f);
+        }
+    return zfi_fold_scores_sum(lane);
+}
+
+ZFI_KERNEL_OF(float, zfi_exp_row,
+              (float *s, int64_t n, float least, const uint32_t *word, uint32_t threshold),
+              (s, n, least, word, threshold))
+
+/* fix[r] = e^(before[r] - least[r]), which are -inf and 0 where nothing was seen yet. */
+ZFI_BODY void zfi_exp_fixes_body(zfi_isa isa, float *fix, const float *before, const float *least,
+                                 int64_t rows)
+{
+    ZFI_VECTOR
+    for (int64_t r = 0; r < rows; r++) fix[r] = zfi_exp_falling(isa, before[r] - least[r]);
+}
+ZFI_KERNEL(zfi_exp_fixes, (float *fix, const float *before, const float *least, int64_t rows),
+           (fix, before, least, rows))
+
 /* Makes products probabilities times e^most, those that are dropped 0. most and sum run over the
  * blocks of a row; fix: what the earlier ones are to be multiplied by. A NaN need not be the
  * maximum: it is in the sum. */
-ZFI_BODY void zfi_attend_rows_body(zfi_isa isa, const zfi_score_rows *x)
+static void zfi_attend_rows(zfi_isa isa, const zfi_score_rows *x)
 {
-    float shift[ZFI_SCORE_ROWS] = {0}, lane[ZFI_SCORE_LANES], scale = x->scale;
-    uint32_t threshold = x->threshold;
-    int64_t n = x->n;
+    float most[ZFI_SCORE_ROWS], least[ZFI_SCORE_ROWS];
     for (int64_t r = 0; r < x->rows; r++) {
-        float *s = x->s + r * x->line;
-        const float *bias = x->bias + r * x->bias_row;
-        for (int l = 0; l < ZFI_SCORE_LANES; l++) lane[l] = x->most[r];
-        for (int64_t i = 0; i < n; i += ZFI_SCORE_LANES)
-            for (int l = 0; l < ZFI_SCORE_LANES; l++) {
-                float score = zfi_fma(isa, s[i + l], scale, bias[i + l]);
-                s[i + l] = score;
-                lane[l] = zfi_pick(isa, lane[l] < score, score, lane[l]);
-            }
-        shift[r] = zfi_fold_scores_max(isa, lane);
+        most[r] = zfi_score_row(isa, x->s + r * x->line, x->n, x->scale, x->bias + r * x->bias_row,
+                                x->most[r]);
+        least[r] = most[r] == -INFINITY ? 0 : most[r];
     }
+    zfi_exp_fixes(isa, x->fix, x->most, least, x->rows);
     for (int64_t r = 0; r < x->rows; r++) {
-        float least = shift[r] == -INFINITY ? 0 : shift[r];
-        x->fix[r] = zfi_exp_falling(isa, x->most[r] - least);
-        x->most[r] = shift[r];
-        shift[r] = least;
-    }
-    for (int64_t r = 0; r < x->rows; r++) {
-        float *s = x->s + r * x->line, least = shift[r];
-        const uint32_t *word = x->word + r * n;
-        for (int l = 0; l < ZFI_SCORE_LANES; l++) lane[l] = 0;
-        if (x->word)
-            for (int64_t i = 0; i < n; i += ZFI_SCORE_LANES)
-                for (int l = 0; l < ZFI_SCORE_LANES; l++) {
-                    float p = zfi_exp_falling(isa, s[i + l] - least);
-                    lane[l] += p;
-                    s[i + l] = zfi_pick(isa, word[i + l] < threshold, p, 0.0f);
-                }
-        else
-            for (int64_t i = 0; i < n; i += ZFI_SCORE_LANES)
-                for (int l = 0; l < ZFI_SCORE_LANES; l++) {
-                    float p = zfi_exp_falling(isa, s[i + l] - least);
-                    lane[l] += p;
-                    s[i + l] = p;
-                }
-        x->sum[r] = zfi_fma(isa, x->sum[r], x->fix[r], zfi_fold_scores_sum(lane));
+        float sum = zfi_exp_row(isa, x->s + r * x->line, x->n, least[r], x->word + r * x->word_row,
+                                x->threshold);
+        x->sum[r] = zfi_fma(isa, x->sum[r], x->fix[r], sum);
+        x->most[r] = most[r];
     }
 }
-ZFI_KERNEL(zfi_attend_rows, (const zfi_score_rows *x), (x))
 
 /* Makes q k^T probabilities after dropout, and dy v^T dS times the scale. */
 ZFI_BODY void zfi_attend_grad_rows_body(zfi_isa isa, const zfi_score_rows *x)
@@ -462,67 +488,106 @@ ZFI_BODY void zfi_attend_grad_rows_body(zfi_isa isa, const zfi_score_rows *x)
     for (int64_t r = 0; r < x->rows; r++) {
         float *s = x->s + r * x->line, *ds = x->ds + r * x->line;
         const float *bias = x->bias + r * x->bias_row;
-        const uint32_t *word = x->word + r * n;
+        const uint32_t *word = x->word + r * x->word_row;
         float lse = x->lse[r], delta = x->delta[r];
-        if (x->word) {
-            ZFI_VECTOR
-            for (int64_t i = 0; i < n; i++) {
-                float p = zfi_exp_falling(isa, zfi_fma(isa, s[i], scale, bias[i]) - lse);
-                float kept = zfi_pick(isa, word[i] < threshold, keep, 0.0f);
-                ds[i] = p * scale * zfi_fma(isa, ds[i], kept, -delta);
-                s[i] = p * kept;
-            }
-        } else {
-            ZFI_VECTOR
-            for (int64_t i = 0; i < n; i++) {
-                float p = zfi_exp_falling(isa, zfi_fma(isa, s[i], scale, bias[i]) - lse);
-                ds[i] = p * scale * (ds[i] - delta);
-                s[i] = p;
-            }
+        ZFI_VECTOR
+        for (int64_t i = 0; i < n; i++) {
+            float p = zfi_exp_falling(isa, zfi_fma(isa, s[i], scale, bias[i]) - lse);
+            float kept = zfi_pick(isa, word[i] < threshold, keep, 0.0f);
+            ds[i] = p * scale * zfi_fma(isa, ds[i], kept, -delta);
+            s[i] = p * kept;
         }
     }
 }
 ZFI_KERNEL(zfi_attend_grad_rows, (const zfi_score_rows *x), (x))
 
-/* One product of blocks. b is row-major (panel: its tile's columns) or packed (panel: k columns).
- * Row i of queries sees `seen` + i keys of the block, and what it does not see is left out: of the
- * result where that is scores, else of the sum. */
+/* Rows that are used soon, and are asked for meanwhile, a few with each tile. */
+typedef struct zfi_soon {
+    struct {
+        const char *at;
+        size_t row;
+        int64_t rows;
+    } part[8];
+    int parts, part_now;
+    int64_t row_now;
+    size_t bytes; /* of a row */
+} zfi_soon;
+
+/* Rows of x from element `at` on, `row` apart. */
+static void zfi_soon_add(zfi_soon *soon, const zf_array *x, int64_t at, int64_t row, int64_t rows)
+{
+    size_t size = zf_dtype_size(x->dtype);
+    soon->part[soon->parts].at = (const char *)x->data + (size_t)at * size;
+    soon->part[soon->parts].row = (size_t)row * size;
+    soon->part[soon->parts++].rows = rows;
+}
+
+enum { ZFI_SOON_ROWS = 8 };
+
+static void zfi_soon_fetch(zfi_soon *soon)
+{
+    for (int k = 0; k < ZFI_SOON_ROWS && soon->part_now < soon->parts; k++) {
+        const char *row =
+            soon->part[soon->part_now].at + (size_t)soon->row_now * soon->part[soon->part_now].row;
+        for (size_t i = 0; i < soon->bytes; i += 64) ZFI_PREFETCH_NEAR(row + i);
+        if (++soon->row_now < soon->part[soon->part_now].rows) continue;
+        soon->row_now = 0;
+        soon->part_now++;
+    }
+}
+
+/* The left side of a product of blocks: row i begins i * step words behind `at`. Within a tile of
+ * rows the next one is `row` words on, and the next word of k `col`. */
+typedef struct zfi_left {
+    const void *at;
+    int64_t step, row, col;
+} zfi_left;
+
+/* The right side: word p of k of the columns of a tile begins p * row behind their panel. */
+typedef struct zfi_right {
+    const float *at;
+    int64_t row, panel;
+} zfi_right;
+
+/* One product of blocks, k in elements. Row i of queries sees `seen` + i keys of the block, and
+ * what it does not see is left out: of the result where that is scores, else of the sum. */
 typedef struct zfi_part_product {
     enum { ZFI_SCORES, ZFI_OVER_KEYS, ZFI_OVER_QUERIES } form;
     int64_t m, n, k, rows; /* rows of a tile */
-    const float *a;
-    int64_t a_row, a_col;
-    const float *b;
-    int64_t b_row, b_panel;
+    zfi_left a;
+    zfi_right b;
     float *c;
     int64_t c_row;
     bool add;
     int64_t seen;
 } zfi_part_product;
 
-static void zfi_multiply_part(const zfi_tile *tile, const zfi_part_product *x)
+static void zfi_multiply_part(const zfi_tile *tile, const zfi_part_product *x, zfi_soon *soon)
 {
-    int64_t columns = 2 * tile->lanes, step = x->k, from = 0;
-    if (x->k > ZFI_K_BLOCK) step = zfi_div_up(x->k, zfi_div_up(x->k, ZFI_K_BLOCK));
+    int64_t columns = 2 * tile->lanes, per = tile->per_word, words = zfi_div_up(x->k, per);
+    int64_t step = words > ZFI_K_BLOCK ? zfi_div_up(words, zfi_div_up(words, ZFI_K_BLOCK)) : words;
     for (int64_t j = 0; j < x->n; j += columns) {
         int vectors = x->n - j > tile->lanes ? 2 : 1;
-        const float *b = x->b + j / columns * x->b_panel;
+        const float *b = x->b.at + j / columns * x->b.panel;
         for (int64_t i = 0; i < x->m; i += x->rows) {
-            int64_t rows = zfi_min(x->rows, x->m - i), k = x->k, most = x->seen + i + rows - 1;
+            int64_t rows = zfi_min(x->rows, x->m - i), most = x->seen + i + rows - 1;
+            int64_t from = 0, k = words;
             zfi_micro *micro = tile->micro[rows - 1][vectors - 1];
+            const float *a = (const float *)x->a.at; /* words, of whatever they are */
             float *c = x->c + i * x->c_row + j;
             if (x->form == ZFI_SCORES && j >= most) continue;
-            if (x->form == ZFI_OVER_KEYS) k = zfi_max(0, zfi_min(k, most));
-            if (x->form == ZFI_OVER_QUERIES) from = zfi_max(0, zfi_min(k, i + 1 - x->seen));
+            if (x->form == ZFI_OVER_KEYS && most < x->k) k = zfi_div_up(zfi_max(0, most), per);
+            if (x->form == ZFI_OVER_QUERIES)
+                from = zfi_max(0, zfi_min(x->k, i + 1 - x->seen)) / per;
             for (int64_t p = from; p < k || p == from; p += step)
-                micro(zfi_min(step, k - p), x->a + i * x->a_row + p * x->a_col, x->a_row, x->a_col,
-                      b + p * x->b_row, x->b_row, c, x->c_row, x->add || p > from);
+                micro(zfi_min(step, k - p), a + i * x->a.step + p * x->a.col, x->a.row, x->a.col,
+                      b + p * x->b.row, x->b.row, c, x->c_row, x->add || p > from);
+            zfi_soon_fetch(soon);
         }
     }
 }
 
-/* y[r,0..n) = by[r * step] x[r,0..n), rows apart as told; y may be x. What comes next is fetched.
- */
+/* y[r,0..n) = by[r * step] x[r,0..n), rows apart as told; y may be x. Rows ahead are fetched. */
 ZFI_BODY void zfi_scale_rows_body(zfi_isa isa, float *y, int64_t y_row, const float *x,
                                   int64_t x_row, int64_t rows, int64_t n, const float *by,
                                   int64_t step)
@@ -543,21 +608,28 @@ ZFI_KERNEL(zfi_scale_rows,
             const float *by, int64_t step),
            (y, y_row, x, x_row, rows, n, by, step))
 
+/* Element `at` of an array. */
+static void *zfi_array_at(const zf_array *x, int64_t at)
+{
+    return (char *)x->data + at * (int64_t)zf_dtype_size(x->dtype);
+}
+
 /* y[0..rows)[0..d) = x from `at` on, `row` apart; in y, `width` apart, the rest of a row is 0. */
 static void zfi_load_rows(zfi_isa isa, float *y, int64_t width, const zf_array *x, int64_t at,
                           int64_t row, int64_t rows, int64_t d)
 {
-    static const float one = 1;
-    zfi_scale_rows(isa, y, width, (const float *)x->data + at, row, rows, d, &one, 0);
-    for (int64_t r = 0; r < rows && d < width; r++)
-        memset(y + r * width + d, 0, (size_t)(width - d) * sizeof *y);
+    for (int64_t r = 0; r < rows; r++, y += width, at += row) {
+        zfi_widen(isa, y, x->dtype, zfi_array_at(x, at), d);
+        if (d < width) memset(y + d, 0, (size_t)(width - d) * sizeof *y);
+    }
 }
 
-/* The other way, each row by its own factor, or (step 0) all by one. */
+/* The other way. */
 static void zfi_store_rows(zfi_isa isa, const zf_array *y, int64_t at, int64_t row, const float *x,
-                           int64_t width, int64_t rows, int64_t d, const float *by, int64_t step)
+                           int64_t width, int64_t rows, int64_t d)
 {
-    zfi_scale_rows(isa, (float *)y->data + at, row, x, width, rows, d, by, step);
+    for (int64_t r = 0; r < rows; r++, x += width, at += row)
+        zfi_narrow(isa, zfi_array_at(y, at), y->dtype, x, d);
 }
 
 /* ------------------------------------------------------------------------------- fast kernels */
@@ -569,16 +641,21 @@ enum {
     ZFI_GRADIENT_IN_SCRATCH = 1 << 22 /* elements of dQ of a head at most */
 };
 
-/* Parts of a worker's scratch; T: packed for a product from the left. */
+/* Parts of a worker's scratch. Of tokens there are three ways: as the left side of a product, as
+ * its right side with k along the tokens, and (T) with the tokens along the columns. */
 enum {
     ZFI_AT_Q,
-    ZFI_AT_K,
-    ZFI_AT_V,
+    ZFI_AT_Q_RIGHT,
     ZFI_AT_DY,
+    ZFI_AT_DY_RIGHT,
+    ZFI_AT_K_RIGHT, /* or v */
     ZFI_AT_KT,
     ZFI_AT_VT,
     ZFI_AT_S,
     ZFI_AT_DS,
+    ZFI_AT_P_HALF, /* s and ds of 16 bits, and packed as the left side of a sum over queries */
+    ZFI_AT_DS_HALF,
+    ZFI_AT_TURNED,
     ZFI_AT_Y, /* or dQ */
     ZFI_AT_DK,
     ZFI_AT_DV,
@@ -587,7 +664,8 @@ enum {
     ZFI_AT_FIX,
     ZFI_AT_WORD, /* those of ZFI_SCORE_ROWS rows of scores */
     ZFI_AT_BIAS, /* the same */
-    ZFI_AT_ZERO, /* no bias */
+    ZFI_AT_ZERO, /* no bias, and no dropout */
+    ZFI_AT_ROWS, /* two rows of tokens */
     ZFI_AT_END
 };
 
@@ -598,12 +676,14 @@ typedef struct zfi_attention_cut {
     const zf_launch *launch;
     zfi_isa isa;
     const zfi_tile *tile;
+    zf_dtype dtype;
+    bool half;              /* tiles read bf16 */
     int64_t rows, key_rows; /* of a tile of queries and one of keys */
     int64_t queries, keys;  /* of a block */
     int64_t query_blocks, key_blocks;
-    int64_t width; /* of a row of a block of q, k or v */
-    bool direct; /* whole vectors: blocks of q, k, v and of their gradients may be where they lie */
-    bool apart;  /* backward: dK and dV by themselves, dQ by itself */
+    int64_t columns, words, width; /* of a tile; of d; of a row of f32 in scratch */
+    bool direct;                   /* whole vectors of f32: gradients are made where they belong */
+    bool apart;                    /* backward: dK and dV by themselves, dQ by itself */
     size_t part[ZFI_AT_END + 1];
 } zfi_attention_cut;
 
@@ -615,23 +695,32 @@ static int64_t zfi_attention_block(int64_t n, int64_t most, int64_t unit)
 
 static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
 {
-    size_t m = (size_t)c->a.m, width = (size_t)c->width, keys = (size_t)c->keys;
-    size_t q = (size_t)c->queries * width, k = keys * width, s = (size_t)c->queries * keys;
-    size_t kt = (size_t)zfi_round_up(c->keys, 2 * c->tile->lanes) * (size_t)c->a.d;
-    size_t size[ZFI_AT_END] = {0};
-    size[ZFI_AT_Q] = q, size[ZFI_AT_KT] = kt, size[ZFI_AT_S] = s;
+    size_t m = (size_t)c->a.m, keys = (size_t)c->keys, queries = (size_t)c->queries;
+    size_t width = (size_t)c->width, s = queries * keys, size[ZFI_AT_END] = {0};
+    size_t tall = (size_t)zfi_round_up(c->a.d, c->columns); /* of a right side along tokens */
+    size[ZFI_AT_Q] = queries * width;
+    size[ZFI_AT_K_RIGHT] = keys * tall;
+    size[ZFI_AT_KT] = (size_t)zfi_round_up(c->keys, c->columns) * (size_t)c->words;
+    size[ZFI_AT_S] = s;
+    size[ZFI_AT_P_HALF] = c->half ? s / 2 : 0;
     size[ZFI_AT_WORD] = size[ZFI_AT_BIAS] = ZFI_SCORE_ROWS * keys;
     size[ZFI_AT_ZERO] = keys;
+    size[ZFI_AT_ROWS] = 2 * width;
+    size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = backward ? m : queries;
     if (backward) {
-        size[ZFI_AT_K] = k, size[ZFI_AT_VT] = kt, size[ZFI_AT_DY] = q, size[ZFI_AT_DS] = s;
-        size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = m;
+        size[ZFI_AT_DY] = size[ZFI_AT_Q];
+        size[ZFI_AT_Q_RIGHT] = size[ZFI_AT_DY_RIGHT] = queries * tall;
+        size[ZFI_AT_VT] = size[ZFI_AT_KT];
+        size[ZFI_AT_DS] = s;
+        size[ZFI_AT_DS_HALF] = size[ZFI_AT_P_HALF];
+        size[ZFI_AT_TURNED] = c->half ? (keys + ZFI_TILE_ROWS) * ((queries + 1) / 2) : 0;
         if (!c->direct) {
-            size[ZFI_AT_Y] = c->apart ? q : m * width;
-            size[ZFI_AT_DK] = size[ZFI_AT_DV] = k;
+            size[ZFI_AT_Y] = (c->apart ? queries : m) * width;
+            size[ZFI_AT_DK] = size[ZFI_AT_DV] = keys * width;
         }
     } else {
-        size[ZFI_AT_V] = k, size[ZFI_AT_Y] = q;
-        size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = size[ZFI_AT_FIX] = (size_t)c->queries;
+        size[ZFI_AT_Y] = queries * width;
+        size[ZFI_AT_FIX] = queries;
     }
     for (int part = 0; part < ZFI_AT_END; part++)
         c->part[part + 1] = c->part[part] + (size[part] + 15) / 16 * 16;
@@ -643,11 +732,15 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, bool backward)
     int64_t threads = zfi_pool_threads(zfi_cpu_of(l)->pool), heads = c.a.batch * c.a.heads;
     int64_t m = c.a.m, n = c.a.n, most, wanted;
     c.isa = zfi_cpu_of(l)->isa;
-    c.tile = zfi_tile_of(c.isa);
+    c.dtype = c.a.q->dtype;
+    c.tile = zfi_tile_for(c.isa, c.dtype);
+    c.half = c.tile->per_word > 1;
+    c.columns = 2 * c.tile->lanes;
+    c.words = zfi_div_up(c.a.d, c.tile->per_word);
     c.rows = zfi_div_up(m, zfi_div_up(m, c.tile->rows));
-    c.key_rows = zfi_div_up(n, zfi_div_up(n, c.tile->rows));
     most = zfi_max(32, zfi_min(ZFI_SCORE_BLOCK, ZFI_HEAD_BLOCK / c.a.d));
     c.keys = zfi_attention_block(n, most, ZFI_SCORE_LANES);
+    c.key_rows = zfi_div_up(c.keys, zfi_div_up(c.keys, c.tile->rows));
     c.queries = zfi_attention_block(m, most, c.rows);
     if (!backward && threads > 1) { /* a row has the same bits whatever is beside it */
         wanted = zfi_min(zfi_div_up(4 * threads, heads), zfi_div_up(m, ZFI_QUERIES_APART));
@@ -656,7 +749,7 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, bool backward)
     c.query_blocks = zfi_div_up(m, c.queries);
     c.key_blocks = zfi_div_up(n, c.keys);
     c.width = zfi_round_up(c.a.d, c.tile->lanes);
-    c.direct = c.a.d == c.width;
+    c.direct = c.a.d == c.width && c.dtype == ZF_F32;
     /* The two halves have seven products rather than five. */
     c.apart = 5 * zfi_round_up(heads, threads) > 7 * heads + 4 * threads / c.key_blocks ||
               (!c.direct && m > ZFI_GRADIENT_IN_SCRATCH / c.width);
@@ -664,10 +757,10 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, bool backward)
     return c;
 }
 
-/* The block kernels know f32, and blocks that are not empty. */
+/* The block kernels know f32, bf16 and f16, and blocks that are not empty. */
 static bool zfi_attention_fast(const zf_launch *l, const zfi_attention *a)
 {
-    return zfi_fast(l) && a->d > 0 && a->m > 0 && a->n > 0;
+    return zfi_fast_or_half(l) && a->d > 0 && a->m > 0 && a->n > 0;
 }
 
 static size_t zfi_attention_scratch(const zf_launch *l, bool backward)
@@ -687,16 +780,17 @@ static size_t zfi_scratch_attention_grad(const zf_launch *l)
     return zfi_attention_scratch(l, true);
 }
 
-/* What a task is told: the cut, and where its worker's scratch is. */
+/* What a task is told: the cut, where its worker's scratch is, and what it will need. */
 typedef struct zfi_attention_worker {
     const zfi_attention_cut *c;
     float *scratch;
+    zfi_soon soon;
 } zfi_attention_worker;
 
 static zfi_attention_worker zfi_attention_worker_of(const zfi_attention_cut *c, int worker)
 {
-    zfi_attention_worker w = {c,
-                              (float *)c->launch->scratch + (size_t)worker * c->part[ZFI_AT_END]};
+    zfi_attention_worker w = {
+        .c = c, .scratch = (float *)c->launch->scratch + (size_t)worker * c->part[ZFI_AT_END]};
     memset(w.scratch + c->part[ZFI_AT_ZERO], 0, (size_t)c->keys * sizeof(float));
     return w;
 }
@@ -713,28 +807,55 @@ static int64_t zfi_attention_at(const zfi_attention *a, int64_t head, int64_t to
     return (head / a->heads * tokens + t) * row + head % a->heads * a->d;
 }
 
-/* Rows of a block, a product's left side (and right, `both`): where they lie if they lie well, else
- * in a part of the scratch. *row: how far apart. */
-static const float *zfi_rows_of(const zfi_attention_worker *w, int part, const zf_array *x,
-                                int64_t at, int64_t *row, int64_t rows, bool both)
+/* Tokens as the left side: where they lie, if they lie well, else copied. */
+static zfi_left zfi_left_of(const zfi_attention_worker *w, int part, const zf_array *x, int64_t at,
+                            int64_t row, int64_t rows)
 {
     const zfi_attention_cut *c = w->c;
     float *aside = zfi_part_of(w, part);
-    if (both ? c->direct && zfi_short_rows(*row, rows) : *row % 1024 != 0 || rows <= 6)
-        return (const float *)x->data + at;
-    zfi_load_rows(c->isa, aside, c->width, x, at, *row, rows, c->a.d);
-    *row = c->width;
-    return aside;
+    bool apart = row % 1024 || rows <= 6; /* lines 4 KiB apart are all in one set of a cache */
+    if (c->half && c->a.d % 2 == 0 && row % 2 == 0 && apart)
+        return (zfi_left){zfi_array_at(x, at), row / 2, row / 2, 1};
+    if (c->half) {
+        uint16_t *to = (uint16_t *)(void *)aside;
+        for (int64_t r = 0; r < rows; r++, to += 2 * c->words) {
+            if (c->a.d % 2) to[c->a.d] = 0;
+            memcpy(to, zfi_array_at(x, at + r * row), (size_t)c->a.d * sizeof *to);
+        }
+        return (zfi_left){aside, c->words, c->words, 1};
+    }
+    if (x->dtype == ZF_F32 && apart) return (zfi_left){zfi_array_at(x, at), row, row, 1};
+    zfi_load_rows(c->isa, aside, c->width, x, at, row, rows, c->a.d);
+    return (zfi_left){aside, c->width, c->width, 1};
 }
 
-/* Rows of k (or v), packed so that scores are q (or dy) times them. */
-static const float *zfi_packed_rows(const zfi_attention_worker *w, int part, const zf_array *x,
-                                    int64_t at, int64_t rows)
+/* Tokens as the right side, k being the tokens. */
+static zfi_right zfi_right_of(const zfi_attention_worker *w, int part, const zf_array *x,
+                              int64_t at, int64_t row, int64_t rows)
+{
+    const zfi_attention_cut *c = w->c;
+    float *aside = zfi_part_of(w, part);
+    if (c->half) {
+        c->tile->pack(aside, c->columns, zfi_array_at(x, at), 1, row, c->a.d, rows);
+        return (zfi_right){aside, c->columns, c->columns * zfi_div_up(rows, 2)};
+    }
+    if (c->direct && zfi_short_rows(row, rows))
+        return (zfi_right){zfi_array_at(x, at), row, c->columns};
+    zfi_load_rows(c->isa, aside, c->width, x, at, row, rows, c->a.d);
+    return (zfi_right){aside, c->width, c->columns};
+}
+
+/* Tokens as the right side, k being d: scores are queries times this. */
+static zfi_right zfi_turned_of(const zfi_attention_worker *w, int part, const zf_array *x,
+                               int64_t at, int64_t rows)
 {
     const zfi_attention_cut *c = w->c;
     float *to = zfi_part_of(w, part);
-    c->tile->pack(to, 2 * c->tile->lanes, (const float *)x->data + at, c->a.row, 1, rows, c->a.d);
-    return to;
+    const void *from = zfi_array_at(x, at);
+    if (c->half || x->dtype == ZF_F32)
+        c->tile->pack(to, c->columns, from, c->a.row, 1, rows, c->a.d);
+    else zfi_pack_widened(c->isa, x->dtype, to, c->columns, from, c->a.row, 1, rows, c->a.d);
+    return (zfi_right){to, c->columns, c->columns * c->words};
 }
 
 /* A block of scores: queries m..m+rows-1 and keys n..n+keys-1 of a head. Row i sees `seen` + i of
@@ -773,8 +894,8 @@ static void zfi_bias_of(const zfi_attention_worker *w, const zfi_scores *b, int6
     x->bias = zfi_part_of(w, ZFI_AT_ZERO);
     if (!c->a.bias) return;
     x->bias_row = step[2];
-    x->bias = (const float *)c->a.bias->data + at;
-    if (all && step[3] && b->keys == x->n) return;
+    x->bias = zfi_array_at(c->a.bias, at);
+    if (all && step[3] && b->keys == x->n && c->dtype == ZF_F32) return;
     if (all && !step[2]) rows = 1;
     x->bias = to;
     x->bias_row = rows == 1 ? 0 : c->keys;
@@ -794,12 +915,25 @@ static void zfi_words_of(const zfi_attention_worker *w, const zfi_scores *b, int
     uint32_t *word = (uint32_t *)(void *)zfi_part_of(w, ZFI_AT_WORD);
     uint64_t at = d->element + (uint64_t)((b->head * a->m + b->m + first) * a->n + b->n);
     int64_t rows = x->rows, n = x->n;
+    x->word = (const uint32_t *)(const void *)zfi_part_of(w, ZFI_AT_ZERO);
+    x->threshold = 1;
     if (!a->drops) return;
     x->word = word;
+    x->word_row = n;
     x->threshold = d->threshold;
     if (n == a->n) n *= rows, rows = 1; /* one row behind the other */
     for (int64_t r = 0; r < rows; r++, at += (uint64_t)a->n, word += n)
         zfi_random_bits(w->c->isa, word, at, n, d->stream, d->step, d->seed);
+}
+
+/* Rows of a block, as bf16 where tiles read that. */
+static void zfi_halve_rows(const zfi_attention_worker *w, int part, int64_t first, int64_t rows,
+                           const float *s)
+{
+    int64_t line = w->c->keys;
+    if (w->c->half)
+        zfi_narrow_bf16(w->c->isa, (uint16_t *)(void *)zfi_part_of(w, part) + first * line, s,
+                        rows * line);
 }
 
 /* What is done to a block of products between those that make it and those that use it. ds: NULL
@@ -834,74 +968,106 @@ static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b,
         else zfi_attend_rows(c->isa, &x);
         for (int64_t i = 0; i < rows; i++) {
             int64_t sees = zfi_row_sees(b, r + i);
-            size_t rest = (size_t)(b->keys - sees) * sizeof *s;
+            size_t rest = (size_t)(c->keys - sees) * sizeof *s;
             if (rest) memset(x.s + i * c->keys + sees, 0, rest);
             if (rest && ds) memset(x.ds + i * c->keys + sees, 0, rest);
         }
+        zfi_halve_rows(w, ZFI_AT_P_HALF, r, rows, x.s);
+        if (ds) zfi_halve_rows(w, ZFI_AT_DS_HALF, r, rows, x.ds);
     }
 }
 
-/* s = a k^T of a block, a being its queries, packed the keys. */
-static void zfi_score_product(const zfi_attention_cut *c, const zfi_scores *b, float *s,
-                              const float *a, int64_t a_row, const float *packed)
+/* s = a k^T of a block, a being its queries and turned the keys. */
+static void zfi_score_product(zfi_attention_worker *w, const zfi_scores *b, float *s, zfi_left a,
+                              zfi_right turned)
 {
-    zfi_multiply_part(c->tile, &(zfi_part_product){.form = ZFI_SCORES,
-                                                   .m = b->rows,
-                                                   .n = b->keys,
-                                                   .k = c->a.d,
-                                                   .rows = c->rows,
-                                                   .a = a,
-                                                   .a_row = a_row,
-                                                   .a_col = 1,
-                                                   .b = packed,
-                                                   .b_row = 2 * c->tile->lanes,
-                                                   .b_panel = 2 * c->tile->lanes * c->a.d,
-                                                   .c = s,
-                                                   .c_row = c->keys,
-                                                   .seen = b->seen});
+    const zfi_attention_cut *c = w->c;
+    zfi_multiply_part(c->tile,
+                      &(zfi_part_product){.form = ZFI_SCORES,
+                                          .m = b->rows,
+                                          .n = b->keys,
+                                          .k = c->a.d,
+                                          .rows = c->rows,
+                                          .a = a,
+                                          .b = turned,
+                                          .c = s,
+                                          .c_row = c->keys,
+                                          .seen = b->seen},
+                      &w->soon);
 }
 
-/* y (+)= s x over the keys of a block, x being rows of them. */
-static void zfi_keys_product(const zfi_attention_cut *c, const zfi_scores *b, float *y,
-                             int64_t y_row, const float *s, const float *x, int64_t x_row, bool add)
+/* y (+)= s x over the keys of a block, x being their rows. half: where s is as bf16. */
+static void zfi_keys_product(zfi_attention_worker *w, const zfi_scores *b, float *y, int64_t y_row,
+                             const float *s, int half, zfi_right x, bool add)
 {
-    zfi_multiply_part(c->tile, &(zfi_part_product){.form = ZFI_OVER_KEYS,
-                                                   .m = b->rows,
-                                                   .n = c->a.d,
-                                                   .k = b->keys,
-                                                   .rows = c->rows,
-                                                   .a = s,
-                                                   .a_row = c->keys,
-                                                   .a_col = 1,
-                                                   .b = x,
-                                                   .b_row = x_row,
-                                                   .b_panel = 2 * c->tile->lanes,
-                                                   .c = y,
-                                                   .c_row = y_row,
-                                                   .add = add,
-                                                   .seen = b->seen});
+    const zfi_attention_cut *c = w->c;
+    int64_t line = c->keys / c->tile->per_word;
+    zfi_multiply_part(c->tile,
+                      &(zfi_part_product){.form = ZFI_OVER_KEYS,
+                                          .m = b->rows,
+                                          .n = c->a.d,
+                                          .k = b->keys,
+                                          .rows = c->rows,
+                                          .a = {c->half ? zfi_part_of(w, half) : s, line, line, 1},
+                                          .b = x,
+                                          .c = y,
+                                          .c_row = y_row,
+                                          .add = add,
+                                          .seen = b->seen},
+                      &w->soon);
 }
 
 /* y (+)= s^T x over the queries of a block. */
-static void zfi_queries_product(const zfi_attention_cut *c, const zfi_scores *b, float *y,
-                                int64_t y_row, const float *s, const float *x, int64_t x_row,
-                                bool add)
+static void zfi_queries_product(zfi_attention_worker *w, const zfi_scores *b, float *y,
+                                int64_t y_row, const float *s, int half, zfi_right x, bool add)
 {
-    zfi_multiply_part(c->tile, &(zfi_part_product){.form = ZFI_OVER_QUERIES,
-                                                   .m = b->keys,
-                                                   .n = c->a.d,
-                                                   .k = b->rows,
-                                                   .rows = c->key_rows,
-                                                   .a = s,
-                                                   .a_row = 1,
-                                                   .a_col = c->keys,
-                                                   .b = x,
-                                                   .b_row = x_row,
-                                                   .b_panel = 2 * c->tile->lanes,
-                                                   .c = y,
-                                                   .c_row = y_row,
-                                                   .add = add,
-                                                   .seen = b->seen});
+    const zfi_attention_cut *c = w->c;
+    zfi_left a = {s, 1, 1, c->keys};
+    if (c->half) {
+        float *turned = zfi_part_of(w, ZFI_AT_TURNED);
+        c->tile->pack(turned, c->key_rows, zfi_part_of(w, half), 1, c->keys, b->keys, b->rows);
+        a = (zfi_left){turned, zfi_div_up(b->rows, 2), 1, c->key_rows};
+    }
+    zfi_multiply_part(c->tile,
+                      &(zfi_part_product){.form = ZFI_OVER_QUERIES,
+                                          .m = b->keys,
+                                          .n = c->a.d,
+                                          .k = b->rows,
+                                          .rows = c->key_rows,
+                                          .a = a,
+                                          .b = x,
+                                          .c = y,
+                                          .c_row = y_row,
+                                          .add = add,
+                                          .seen = b->seen},
+                      &w->soon);
+}
+
+/* What comes behind block b of a task: the next keys, or the next task's first. */
+static void zfi_attention_soon(zfi_attention_worker *w, int64_t index, const zfi_scores *b,
+                               int64_t end)
+{
+    const zfi_attention_cut *c = w->c;
+    zfi_soon *soon = &w->soon;
+    const zfi_attention *a = &c->a;
+    int64_t head = b->head, n = b->n + c->keys, m, rows, keys;
+    *soon = (zfi_soon){.bytes = (size_t)a->d * zf_dtype_size(a->q->dtype)};
+    if (n >= end) {
+        zfi_soon_add(soon, &c->launch->out, zfi_attention_at(a, head, a->m, b->m, a->heads * a->d),
+                     a->heads * a->d, b->rows);
+        head = (index + 1) / c->query_blocks, n = 0;
+        if (head >= a->batch * a->heads) return;
+        m = (index + 1) % c->query_blocks * c->queries;
+        rows = zfi_min(c->queries, a->m - m);
+        zfi_soon_add(soon, a->q, a->q_at + zfi_attention_at(a, head, a->m, m, a->row), a->row,
+                     rows);
+        if (head == b->head) return;
+    } else if (b->m > 0) {
+        return; /* the queries before these were by */
+    }
+    keys = zfi_min(c->keys, a->n - n);
+    zfi_soon_add(soon, a->k, a->k_at + zfi_attention_at(a, head, a->n, n, a->row), a->row, keys);
+    zfi_soon_add(soon, a->v, a->v_at + zfi_attention_at(a, head, a->n, n, a->row), a->row, keys);
 }
 
 /* A block of queries of one head, along the keys. */
@@ -909,34 +1075,39 @@ static void zfi_attention_task(void *context, int64_t index, int worker)
 {
     const zfi_attention_cut *c = context;
     const zfi_attention *a = &c->a;
-    const zf_array *lse = zfi_saved_out(c->launch, 0);
+    const zf_array *lse = zfi_saved_out(c->launch, 0), *out = &c->launch->out;
     zfi_attention_worker w = zfi_attention_worker_of(c, worker);
     int64_t head = index / c->query_blocks, m = index % c->query_blocks * c->queries;
-    int64_t hidden = a->heads * a->d, rows = zfi_min(c->queries, a->m - m), q_row = a->row;
+    int64_t hidden = a->heads * a->d, rows = zfi_min(c->queries, a->m - m);
     int64_t end = zfi_attention_seen(a, m + rows - 1);
+    int64_t out_at = zfi_attention_at(a, head, a->m, m, hidden);
     float *s = zfi_part_of(&w, ZFI_AT_S), *y = zfi_part_of(&w, ZFI_AT_Y);
     float *most = zfi_part_of(&w, ZFI_AT_MOST), *sum = zfi_part_of(&w, ZFI_AT_SUM);
     float *fix = zfi_part_of(&w, ZFI_AT_FIX);
-    const float *q =
-        zfi_rows_of(&w, ZFI_AT_Q, a->q, a->q_at + zfi_attention_at(a, head, a->m, m, a->row),
-                    &q_row, rows, false);
+    zfi_left q = zfi_left_of(&w, ZFI_AT_Q, a->q,
+                             a->q_at + zfi_attention_at(a, head, a->m, m, a->row), a->row, rows);
     for (int64_t i = 0; i < rows; i++) most[i] = -INFINITY, sum[i] = 0;
     for (int64_t n = 0; n < end; n += c->keys) {
         zfi_scores b = zfi_scores_of(c, head, m, n);
-        int64_t at = zfi_attention_at(a, head, a->n, n, a->row), v_row = a->row;
-        const float *kt = zfi_packed_rows(&w, ZFI_AT_KT, a->k, a->k_at + at, b.keys);
-        const float *v = zfi_rows_of(&w, ZFI_AT_V, a->v, a->v_at + at, &v_row, b.keys, true);
-        zfi_score_product(c, &b, s, q, q_row, kt);
+        int64_t at = zfi_attention_at(a, head, a->n, n, a->row);
+        zfi_right kt = zfi_turned_of(&w, ZFI_AT_KT, a->k, a->k_at + at, b.keys);
+        zfi_right v = zfi_right_of(&w, ZFI_AT_K_RIGHT, a->v, a->v_at + at, a->row, b.keys);
+        zfi_attention_soon(&w, index, &b, end);
+        zfi_score_product(&w, &b, s, q, kt);
         zfi_attend_block(&w, &b, s, NULL, most, sum, fix);
         if (n) zfi_scale_rows(c->isa, y, c->width, y, c->width, rows, c->width, fix, 1);
-        zfi_keys_product(c, &b, y, c->width, s, v, v_row, n > 0);
+        zfi_keys_product(&w, &b, y, c->width, s, ZFI_AT_P_HALF, v, n > 0);
     }
     for (int64_t i = 0; i < rows; i++) {
         if (sum[i] == 0) memset(y + i * c->width, 0, (size_t)c->width * sizeof *y);
         fix[i] = sum[i] == 0 ? 0 : (float)a->keep / sum[i];
     }
-    zfi_store_rows(c->isa, &c->launch->out, zfi_attention_at(a, head, a->m, m, hidden), hidden, y,
-                   c->width, rows, a->d, fix, 1);
+    if (c->direct) {
+        zfi_scale_rows(c->isa, zfi_array_at(out, out_at), hidden, y, c->width, rows, a->d, fix, 1);
+    } else {
+        zfi_scale_rows(c->isa, y, c->width, y, c->width, rows, c->width, fix, 1);
+        zfi_store_rows(c->isa, out, out_at, hidden, y, c->width, rows, a->d);
+    }
     if (!lse) return;
     zfi_vlog(c->isa, sum, sum, rows);
     for (int64_t i = 0; i < rows; i++) ((float *)lse->data)[head * a->m + m + i] = most[i] + sum[i];
@@ -973,67 +1144,121 @@ static zfi_gradient_rows zfi_gradient_rows_of(const zfi_attention_worker *w, int
                                               int64_t row)
 {
     if (!w->c->direct) return (zfi_gradient_rows){zfi_part_of(w, part), w->c->width};
-    return (zfi_gradient_rows){(float *)w->c->launch->out.data + at, row};
+    return (zfi_gradient_rows){zfi_array_at(&w->c->launch->out, at), row};
 }
 
 /* Puts them where they belong, if they are not there. */
 static void zfi_gradient_done(const zfi_attention_worker *w, const zfi_gradient_rows *x, int64_t at,
                               int64_t row, int64_t rows)
 {
-    static const float one = 1;
     if (!w->c->direct)
-        zfi_store_rows(w->c->isa, &w->c->launch->out, at, row, x->at, x->row, rows, w->c->a.d, &one,
-                       0);
+        zfi_store_rows(w->c->isa, &w->c->launch->out, at, row, x->at, x->row, rows, w->c->a.d);
 }
 
-static void zfi_attention_grad_range(const zfi_attention_worker *w, const zfi_attention_range *x)
+/* lse, with 0 where a row is empty, and D of queries m.. of a head. */
+static void zfi_row_sums(const zfi_attention_worker *w, int64_t head, int64_t m, int64_t rows,
+                         float *lse, float *delta)
+{
+    const zfi_attention_cut *c = w->c;
+    const zf_array *x = c->launch->args; /* dy, y, lse */
+    int64_t hidden = c->a.heads * c->a.d;
+    float *dy = zfi_part_of(w, ZFI_AT_ROWS), *y = dy + c->width;
+    for (int64_t r = 0; r < rows; r++) {
+        float of_row = ((const float *)x[2].data)[head * c->a.m + m + r];
+        int64_t at = zfi_attention_at(&c->a, head, c->a.m, m + r, hidden);
+        lse[r] = of_row == -INFINITY ? 0 : of_row;
+        if (c->dtype == ZF_F32) {
+            delta[r] = zfi_vdot(c->isa, zfi_array_at(&x[0], at), zfi_array_at(&x[1], at), c->a.d);
+            continue;
+        }
+        zfi_widen(c->isa, dy, c->dtype, zfi_array_at(&x[0], at), c->a.d);
+        zfi_widen(c->isa, y, c->dtype, zfi_array_at(&x[1], at), c->a.d);
+        delta[r] = zfi_vdot(c->isa, dy, y, c->a.d);
+    }
+}
+
+/* What comes behind blocks i and j of a range: the next queries, or the next keys, or the next
+ * head; and where their gradients go. */
+static void zfi_attention_grad_soon(zfi_attention_worker *w, const zfi_attention_range *x,
+                                    int64_t i, int64_t j)
+{
+    zfi_soon *soon = &w->soon;
+    const zfi_attention_cut *c = w->c;
+    const zfi_attention *a = &c->a;
+    const zf_array *dy = &c->launch->args[0], *y = &c->launch->args[1], *out = &c->launch->out;
+    zfi_attention_out to = zfi_attention_out_of(a);
+    int64_t head = x->head, hidden = a->heads * a->d, m, n, rows, keys;
+    *soon = (zfi_soon){.bytes = (size_t)a->d * zf_dtype_size(a->q->dtype)};
+    n = j * c->keys, keys = zfi_min(c->keys, a->n - n);
+    m = i * c->queries, rows = zfi_min(c->queries, a->m - m);
+    if (x->dkv && i == x->i0) {
+        zfi_soon_add(soon, out, to.k_at + zfi_attention_at(a, head, a->n, n, to.row), to.row, keys);
+        zfi_soon_add(soon, out, to.v_at + zfi_attention_at(a, head, a->n, n, to.row), to.row, keys);
+    }
+    if (x->dq && j == x->j0)
+        zfi_soon_add(soon, out, to.q_at + zfi_attention_at(a, head, a->m, m, to.row), to.row, rows);
+    if (++i == x->i1) i = x->i0, j++;
+    if (j == x->j1) j = x->j0, head++;
+    if (head >= a->batch * a->heads || (head > x->head && c->apart)) return;
+    n = j * c->keys, keys = zfi_min(c->keys, a->n - n);
+    m = i * c->queries, rows = zfi_min(c->queries, a->m - m);
+    if (i == x->i0) {
+        zfi_soon_add(soon, a->k, a->k_at + zfi_attention_at(a, head, a->n, n, a->row), a->row,
+                     keys);
+        zfi_soon_add(soon, a->v, a->v_at + zfi_attention_at(a, head, a->n, n, a->row), a->row,
+                     keys);
+    }
+    if (head > x->head)
+        zfi_soon_add(soon, y, zfi_attention_at(a, head, a->m, m, hidden), hidden, rows);
+    if (head == x->head && j > x->j0) return; /* the keys before these were by */
+    zfi_soon_add(soon, a->q, a->q_at + zfi_attention_at(a, head, a->m, m, a->row), a->row, rows);
+    zfi_soon_add(soon, dy, zfi_attention_at(a, head, a->m, m, hidden), hidden, rows);
+}
+
+static void zfi_attention_grad_range(zfi_attention_worker *w, const zfi_attention_range *x)
 {
     const zfi_attention_cut *c = w->c;
     const zfi_attention *a = &c->a;
-    const zf_array *dy = &c->launch->args[0], *y = &c->launch->args[1];
-    const float *saved = (const float *)c->launch->args[2].data + x->head * a->m;
+    const zf_array *dy = &c->launch->args[0];
     zfi_attention_out to = zfi_attention_out_of(a);
     int64_t first = x->i0 * c->queries, last = zfi_min(x->i1 * c->queries, a->m);
     int64_t hidden = a->heads * a->d, dq_at = zfi_attention_at(a, x->head, a->m, first, to.row);
     float *s = zfi_part_of(w, ZFI_AT_S), *ds = zfi_part_of(w, ZFI_AT_DS);
     float *lse = zfi_part_of(w, ZFI_AT_MOST), *delta = zfi_part_of(w, ZFI_AT_SUM);
     zfi_gradient_rows dq = zfi_gradient_rows_of(w, ZFI_AT_Y, to.q_at + dq_at, to.row);
-    for (int64_t m = first; m < last; m++) {
-        int64_t at = zfi_attention_at(a, x->head, a->m, m, hidden);
-        lse[m - first] = saved[m] == -INFINITY ? 0 : saved[m];
-        delta[m - first] =
-            zfi_vdot(c->isa, (const float *)dy->data + at, (const float *)y->data + at, a->d);
-        if (x->dq && !zfi_attention_seen(a, m)) /* no product comes by */
-            memset(dq.at + (m - first) * dq.row, 0, (size_t)a->d * sizeof *dq.at);
-    }
+    zfi_row_sums(w, x->head, first, last - first, lse, delta);
+    for (int64_t m = first; m < last && x->dq && !zfi_attention_seen(a, m); m++)
+        memset(dq.at + (m - first) * dq.row, 0, (size_t)a->d * sizeof *dq.at); /* no keys */
     for (int64_t j = x->j0; j < x->j1; j++) {
-        int64_t n = j * c->keys, keys = zfi_min(c->keys, a->n - n), k_row = a->row;
+        int64_t n = j * c->keys, keys = zfi_min(c->keys, a->n - n);
         int64_t at = zfi_attention_at(a, x->head, a->n, n, a->row);
         int64_t dk_at = zfi_attention_at(a, x->head, a->n, n, to.row);
-        const float *vt = zfi_packed_rows(w, ZFI_AT_VT, a->v, a->v_at + at, keys);
-        const float *kt = zfi_packed_rows(w, ZFI_AT_KT, a->k, a->k_at + at, keys);
-        const float *k = zfi_rows_of(w, ZFI_AT_K, a->k, a->k_at + at, &k_row, keys, true);
+        zfi_right vt = zfi_turned_of(w, ZFI_AT_VT, a->v, a->v_at + at, keys);
+        zfi_right kt = zfi_turned_of(w, ZFI_AT_KT, a->k, a->k_at + at, keys), k = {NULL, 0, 0};
         zfi_gradient_rows dk = zfi_gradient_rows_of(w, ZFI_AT_DK, to.k_at + dk_at, to.row);
         zfi_gradient_rows dv = zfi_gradient_rows_of(w, ZFI_AT_DV, to.v_at + dk_at, to.row);
         bool add = false;
+        if (x->dq) k = zfi_right_of(w, ZFI_AT_K_RIGHT, a->k, a->k_at + at, a->row, keys);
         for (int64_t i = x->i0; i < x->i1; i++) {
             zfi_scores b = zfi_scores_of(c, x->head, i * c->queries, n);
-            int64_t q_row = a->row, g_row = hidden, m = b.m - first;
-            const float *q, *g;
+            int64_t q_at = a->q_at + zfi_attention_at(a, x->head, a->m, b.m, a->row);
+            int64_t dy_at = zfi_attention_at(a, x->head, a->m, b.m, hidden), m = b.m - first;
             if (b.seen + b.rows <= 1) continue; /* the last of them sees none of these keys */
-            at = zfi_attention_at(a, x->head, a->m, b.m, a->row);
-            q = zfi_rows_of(w, ZFI_AT_Q, a->q, a->q_at + at, &q_row, b.rows, true);
-            at = zfi_attention_at(a, x->head, a->m, b.m, hidden);
-            g = zfi_rows_of(w, ZFI_AT_DY, dy, at, &g_row, b.rows, true);
-            zfi_score_product(c, &b, s, q, q_row, kt);
-            zfi_score_product(c, &b, ds, g, g_row, vt);
+            zfi_attention_grad_soon(w, x, i, j);
+            zfi_score_product(w, &b, s, zfi_left_of(w, ZFI_AT_Q, a->q, q_at, a->row, b.rows), kt);
+            zfi_score_product(w, &b, ds, zfi_left_of(w, ZFI_AT_DY, dy, dy_at, hidden, b.rows), vt);
             zfi_attend_block(w, &b, s, ds, lse + m, delta + m, NULL);
             if (x->dkv) {
-                zfi_queries_product(c, &b, dv.at, dv.row, s, g, g_row, add);
-                zfi_queries_product(c, &b, dk.at, dk.row, ds, q, q_row, add);
+                zfi_queries_product(w, &b, dv.at, dv.row, s, ZFI_AT_P_HALF,
+                                    zfi_right_of(w, ZFI_AT_DY_RIGHT, dy, dy_at, hidden, b.rows),
+                                    add);
+                zfi_queries_product(w, &b, dk.at, dk.row, ds, ZFI_AT_DS_HALF,
+                                    zfi_right_of(w, ZFI_AT_Q_RIGHT, a->q, q_at, a->row, b.rows),
+                                    add);
                 add = true;
             }
-            if (x->dq) zfi_keys_product(c, &b, dq.at + m * dq.row, dq.row, ds, k, k_row, j > 0);
+            if (x->dq)
+                zfi_keys_product(w, &b, dq.at + m * dq.row, dq.row, ds, ZFI_AT_DS_HALF, k, j > 0);
         }
         if (!x->dkv) continue;
         zfi_gradient_done(w, &dk, to.k_at + dk_at, to.row, keys);

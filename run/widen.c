@@ -93,6 +93,8 @@ static zfi_widening zfi_widening_of(const zf_launch *l)
     case ZF_OP_pack:
     case ZF_OP_head_loss:
     case ZF_OP_chain:
+    case ZF_OP_attention:
+    case ZF_OP_attention_grad:
     case ZF_OP_saved: return ZFI_AS_IT_IS;
     default: return ZFI_WHOLE;
     }

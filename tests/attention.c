@@ -141,11 +141,18 @@ static double between(uint64_t i, double low, double high)
 static double values[MOST * 8];
 static unsigned char bytes[MOST * 64];
 
+/* Writes values[0..), as this dtype has them where it is one of 16 bits. */
+static zf_dtype narrow;
+
 static zf_status put(session *s, const char *name)
 {
     zf_tensor to = zf_graph_find(s->graph, name);
-    zf_convert(bytes, zf_tensor_dtype(to), values, ZF_F64,
-               (size_t)zf_shape_count(zf_tensor_shape(to)));
+    size_t count = (size_t)zf_shape_count(zf_tensor_shape(to));
+    if (narrow == ZF_BF16 || narrow == ZF_F16) {
+        zf_convert(bytes, narrow, values, ZF_F64, count);
+        zf_convert(values, ZF_F64, bytes, narrow, count);
+    }
+    zf_convert(bytes, zf_tensor_dtype(to), values, ZF_F64, count);
     return failed(s, zf_write(s->program, to, bytes, zf_tensor_bytes(to)),
                   zf_program_error(s->program));
 }
@@ -226,7 +233,7 @@ static zf_status run_form(test *t, session *s, const form *f, zf_dtype dtype, bo
 
 static answer got, exact;
 
-/* How far a result may be off, in roundings u of the dtype. Terms are as write_form says.
+/* How far a result may be off, in roundings u of f64 or f32. Terms are as write_form says.
  *
  * A score takes d + 2 roundings of terms that sum to 1, and one of the bias. An exponential adds
  * that, 3 of its own, and as many as |lse| <= 2 + log n has in its last place; so does their sum,
@@ -236,19 +243,26 @@ static answer got, exact;
  *     dS  P (dP - D): 4 / (1 - p) of P, with d more roundings
  *     dq  sum of dS k, dk: sum of dS q, dv: sum of P dy
  *
- * A key's probabilities sum over queries to C: each of them is e^4 / seen keys at most. */
+ * A key's probabilities sum over queries to C: each of them is e^4 / seen keys at most.
+ *
+ * 16 bits round by h: every result, and bf16 tiles P and dS before they are multiplied; D is made
+ * of a rounded y. That is 2 h of y and dv, and of dS and its sums 2 + 1 + 1 times 2 h / (1 - p) of
+ * P. */
 static double bound_of(const form *f, zf_dtype dtype, int part)
 {
     double u = dtype == ZF_F64 ? 0x1p-53 : 0x1p-24, d = (double)f->d, n = (double)f->n;
+    double h = dtype == ZF_BF16 ? 0x1.01p-9 : dtype == ZF_F16 ? 0x1.01p-12 : 0;
     double m = (double)f->m, keep = 1 / (1 - f->p), e = 2 * (d + 16 + n / 4);
-    double keys = 55 * (1 + log(m)) * (f->causal ? 1 : fmax(1, m / n)), side = pow(d, -0.25);
-    double y = keep * (e + n), dq = 4 * keep / sqrt(d) * side * (e + d + n);
-    double dk = 4 * keep / sqrt(d) * side * keys * (e + d + m), dv = keep * keys / d * (e + m);
-    return u * (part == 0   ? y
-                : f->packed ? fmax(dq, fmax(dk, dv))
-                : part == 1 ? dq
-                : part == 2 ? dk
-                            : dv);
+    double keys = 55 * (1 + log(m)) * (f->causal ? 1 : fmax(1, m / n));
+    double side = keep / sqrt(d) * pow(d, -0.25);
+    double y = keep * (u * (e + n) + 2 * h), dq = side * (4 * u * (e + d + n) + 8 * h);
+    double dk = side * keys * (4 * u * (e + d + m) + 8 * h);
+    double dv = keep * keys / d * (u * (e + m) + 2 * h);
+    return part == 0   ? y
+           : f->packed ? fmax(dq, fmax(dk, dv))
+           : part == 1 ? dq
+           : part == 2 ? dk
+                       : dv;
 }
 
 static void compare(test *t, int line, const form *f, zf_dtype dtype, const char *isa)
@@ -283,6 +297,7 @@ static bool has_isa(const char *isa)
 TEST_ONCE(attention_agrees_with_the_plain_graph)
 {
     static const int64_t lengths[] = {1, 7, 127, 128, 513};
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
     static const char *const isas[] = {NULL, "portable", "avx2"};
     static session s;
     test_defer(t, session_close, &s);
@@ -296,20 +311,25 @@ TEST_ONCE(attention_agrees_with_the_plain_graph)
             {1, 1, n, n / 4 + 1, 24, false, true, OF_QUERIES, 0.1, false},
             {2, 1, n / 2 + 1, n, 3, false, false, OF_KEYS, 0, true},
         };
-        for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-            OK(t, run_form(t, &s, &forms[i], ZF_F64, false, (zf_cpu_desc){.threads = 2}, &exact),
-               s.error.text);
-            OK(t, run_form(t, &s, &forms[i], ZF_F64, true, (zf_cpu_desc){.threads = 2}, &got),
-               s.error.text);
-            compare(t, __LINE__, &forms[i], ZF_F64, NULL);
-            for (int isa = 0; isa < 3; isa++) {
-                zf_cpu_desc cpu = {.threads = 2, .isa = isas[isa]};
-                if (isa && !has_isa(isas[isa])) continue;
-                OK(t, run_form(t, &s, &forms[i], ZF_F32, true, cpu, &got), s.error.text);
-                compare(t, __LINE__, &forms[i], ZF_F32, isas[isa]);
+        for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
+            for (int type = 0; type < 3; type++) {
+                narrow = dtypes[type];
+                OK(t,
+                   run_form(t, &s, &forms[i], ZF_F64, false, (zf_cpu_desc){.threads = 2}, &exact),
+                   s.error.text);
+                for (int isa = 0; isa < 3; isa++) {
+                    zf_cpu_desc cpu = {.threads = 2, .isa = isas[isa]};
+                    if (isa && !has_isa(isas[isa])) continue;
+                    OK(t, run_form(t, &s, &forms[i], narrow, true, cpu, &got), s.error.text);
+                    compare(t, __LINE__, &forms[i], narrow, isas[isa]);
+                }
+                if (type) continue;
+                OK(t, run_form(t, &s, &forms[i], ZF_F64, true, (zf_cpu_desc){.threads = 2}, &got),
+                   s.error.text);
+                compare(t, __LINE__, &forms[i], ZF_F64, NULL);
             }
-        }
     }
+    narrow = ZF_F32;
 }
 
 /* With q (or k) 0 every probability is 1 over the number of keys, here a power of 2, and with small
@@ -361,12 +381,14 @@ TEST_ONCE(attention_has_one_result_for_any_threads)
                                  {1, 1, 300, 513, 16, false, true, NO_BIAS, 0.1, false},
                                  {1, 1, 513, 200, 5, false, true, OF_QUERIES, 0.1, false},
                                  {2, 3, 128, 128, 7, true, true, OF_ALL, 0.1, false}};
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
     static session s;
     test_defer(t, session_close, &s);
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
-        for (int threads = 1; threads <= 8; threads++) {
+        for (int k = 0; k < 24; k++) {
+            int threads = 1 + k % 8;
             OK(t,
-               run_form(t, &s, &forms[i], ZF_F32, true, (zf_cpu_desc){.threads = threads},
+               run_form(t, &s, &forms[i], dtypes[k / 8], true, (zf_cpu_desc){.threads = threads},
                         threads == 1 ? &exact : &got),
                s.error.text);
             for (int part = 0; part < RESULTS && threads > 1; part++)

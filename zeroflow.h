@@ -914,6 +914,7 @@ typedef struct zf_cuda_desc {
     int32_t device; /* which one, as CUDA numbers those that it sees */
     /* Launch node by node in every step, and not the step as a CUDA graph: to look for faults */
     bool no_graphs;
+    bool tf32; /* products of f32 in TF32: fast, with 10 bits of mantissa */
     /* The file of algorithms for products: those in it are taken, for others the fastest is looked
      * for when a graph is compiled, and written to it. NULL: what the library would choose */
     const char *tuning;

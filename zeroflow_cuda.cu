@@ -79,12 +79,15 @@ static size_t zfi_cuda_scratch(void *self, const zf_launch *l)
 
 ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
 {
-    zf_cuda_desc d = {0, false, NULL, {NULL, NULL}};
+    zf_cuda_desc d = {0, false, false, NULL, {NULL, NULL}};
     zfi_cuda *c;
     if (desc) d = *desc;
     if (zfi_find_device(d.device, error)) return NULL;
     c = static_cast<zfi_cuda *>(zfi_host_memory(&d.allocator, NULL, 0, sizeof *c));
-    if (!c) return zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory"), static_cast<zf_backend *>(NULL);
+    if (!c) {
+        zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory");
+        return NULL;
+    }
     memset(c, 0, sizeof *c);
     c->allocator = d.allocator;
     c->device.number = d.device;
@@ -103,7 +106,7 @@ ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
                   zfi_cuda_check,
                   zfi_cuda_run,
                   zfi_cuda_forget};
-    if (zfi_open(c, error)) {
+    if (zfi_open(c, &d, error)) {
         zfi_cuda_destroy(c);
         return NULL;
     }

@@ -55,13 +55,35 @@ static zf_status zfi_find_device(int32_t number, zf_error *error)
         if (status_) return status_;                                                               \
     } while (0)
 
+/* The device's name, and what is known of products on it. */
+static zf_status zfi_open_products(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error)
+{
+    size_t length = desc->tuning ? strlen(desc->tuning) + 1 : 0;
+    cudaDeviceProp properties;
+    cublasStatus_t made = cublasLtCreate(&c->device.blas);
+    if (made != CUBLAS_STATUS_SUCCESS) {
+        c->device.blas = NULL;
+        return zfi_cuda_fail(error, ZF_ERR_BACKEND, "zf_cuda_backend: cublasLtCreate: %s",
+                             cublasLtGetStatusString(made));
+    }
+    ZFI_TRY(cudaGetDeviceProperties(&properties, c->device.number));
+    snprintf(c->name, sizeof c->name, "%s", properties.name);
+    if (length) {
+        c->tuning = static_cast<char *>(zfi_host_memory(&c->allocator, NULL, 0, length));
+        if (!c->tuning) return zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory");
+        memcpy(c->tuning, desc->tuning, length);
+    }
+    zfi_products_open(&c->products, desc->tf32, c->tuning, c->name);
+    c->device.products = &c->products;
+    return ZF_OK;
+}
+
 /* Makes what the backend works with. On failure some of it may be there, for zfi_cuda_destroy. */
-static zf_status zfi_open(zfi_cuda *c, zf_error *error)
+static zf_status zfi_open(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error)
 {
     zfi_device *d = &c->device;
     const zf_run none = {0, 0, 0, 0, 0, 1, false};
     zf_status status = zfi_enter(c, error);
-    cublasStatus_t made;
     if (status) return status;
     ZFI_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, d->number));
     ZFI_TRY(cudaStreamCreateWithFlags(&d->streams[0], cudaStreamNonBlocking));
@@ -80,13 +102,7 @@ static zf_status zfi_open(zfi_cuda *c, zf_error *error)
     /* The first kernel: whether there is code for this device. */
     if ((status = zfi_tell_run(c, &none, error))) return status;
     ZFI_TRY(cudaStreamSynchronize(d->streams[0]));
-    made = cublasLtCreate(&d->blas);
-    if (made != CUBLAS_STATUS_SUCCESS) {
-        d->blas = NULL;
-        return zfi_cuda_fail(error, ZF_ERR_BACKEND, "zf_cuda_backend: cublasLtCreate: %s",
-                             cublasLtGetStatusString(made));
-    }
-    return ZF_OK;
+    return zfi_open_products(c, desc, error);
 }
 
 static void zfi_cuda_destroy(void *self)
@@ -110,5 +126,6 @@ static void zfi_cuda_destroy(void *self)
         if (d->run) (void)cudaFree(d->run);
         if (d->blas) (void)cublasLtDestroy(d->blas);
     }
+    if (c->tuning) (void)zfi_host_memory(&allocator, c->tuning, strlen(c->tuning) + 1, 0);
     (void)zfi_host_memory(&allocator, c, sizeof *c, 0);
 }

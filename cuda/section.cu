@@ -57,12 +57,17 @@ static cudaGraphExec_t zfi_capture(zfi_cuda *c, const zf_section *s, zf_error *e
     return NULL;
 }
 
+/* What is kept of the section, made when it comes for the first time; so the search for algorithms
+ * is over, and is written down. */
 static zfi_replay *zfi_keep(zfi_cuda *c, zf_section *s, zf_error *error)
 {
     zfi_replay *kept = static_cast<zfi_replay *>(s->kept);
-    if (kept) return kept;
+    if (kept || zfi_products_save(&c->products, error)) return kept;
     kept = static_cast<zfi_replay *>(zfi_host_memory(&c->allocator, NULL, 0, sizeof *kept));
-    if (!kept) return zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory"), kept;
+    if (!kept) {
+        zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory");
+        return NULL;
+    }
     memset(kept, 0, sizeof *kept);
     for (int32_t n = s->first; n < s->last; n++)
         if (zfi_is_among_ranks(&s->launches[n])) kept->comm = s->launches[n].comm;
@@ -76,7 +81,7 @@ static zf_status zfi_cuda_run(void *self, zf_section *s, zf_error *error)
     zfi_replay *kept = zfi_keep(c, s, error);
     const zf_run *run = s->launches[s->first].run;
     int state = run->micro > 0;
-    zf_status status = kept ? zfi_enter(c, error) : ZF_ERR_NOMEM;
+    zf_status status = kept ? zfi_enter(c, error) : ZF_ERR_BACKEND;
     if (!status) status = zfi_tell_run(c, run, error);
     if (status) return status;
     if (kept->comm) c->comm = kept->comm;

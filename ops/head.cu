@@ -1,2 +1,386 @@
-/* The head of a language model on CUDA: ops/head.c.
+/* The head of a language model and its loss on CUDA: ops/head.c.
+ *
+ *     x tile [T,K]  w [V,K]                     1. z = x w^T, f32                    cuBLASLt
+ *          \        /                           2. of each row of z + b: the largest, the sum of
+ *        z tile [T,V] --> rows [T], loss [P]       exponentials, the loss
+ *             |                                 3. dz, in the dtype of products (f32: in place of
+ *        dz tile [T,V] --> pieces [T/32,V]         z); its columns' sums by 32 rows
+ *          /        \            |              4. db += pieces, in their order
+ *     dx tile      dw +=        db +=           5. dx = dz w, dw += dz^T x             cuBLASLt
+ *
+ * Tiles go through dw in memory once each, so they are as tall as scratch may be large. dz of f16
+ * is 2^14 (exp(z - lse) - (v = label)), which has room there; the weight comes last.
  */
+
+enum {
+    ZFI_HEAD_BYTES = ZF_TENSOR_CORES ? 64 << 20 : 4 << 10, /* of z; small in the emulation */
+    ZFI_HEAD_ONE_TILE = 160, /* rows: so many of bf16 have gradients of bf16, made at once */
+    ZFI_HEAD_PIECE = 32,     /* rows of which columns are added by one thread */
+    ZFI_HEAD_PACK = 4        /* columns of a thread */
+};
+enum { ZFI_HEAD_DX, ZFI_HEAD_DW, ZFI_HEAD_DB, ZFI_HEAD_BEST }; /* saved */
+
+static const float zfi_head_f16 = 16384;
+
+/* A row, for dz: exp(z - base) over is the probability. label: -1 where it counts nothing. */
+typedef struct alignas(16) zfi_head_row {
+    float base, over;
+    int32_t label, unused;
+} zfi_head_row;
+
+/* The largest of some numbers, NaN being the largest, the first place of it, and the sum of
+ * exponentials relative to it. */
+typedef struct zfi_head_top {
+    float most, sum;
+    int best;
+} zfi_head_top;
+
+/* What exponentials are relative to. */
+__device__ __forceinline__ float zfi_head_base(float most) { return isinf(most) ? 0 : most; }
+
+/* The sum, relative to another base. */
+__device__ __forceinline__ float zfi_head_moved(const zfi_head_top &t, float most)
+{
+    if (t.most == -INFINITY || t.most == most) return t.sum;
+    return t.sum * expf(zfi_head_base(t.most) - zfi_head_base(most));
+}
+
+__device__ __forceinline__ void zfi_head_add(zfi_head_top &t, float x, int at)
+{
+    if (!(x <= t.most) && !isnan(t.most)) {
+        t.sum = zfi_head_moved(t, x);
+        t.most = x, t.best = at;
+    }
+    t.sum += expf(x - zfi_head_base(t.most));
+}
+
+/* Both ways round the same bits. */
+__device__ __forceinline__ zfi_head_top zfi_head_join(const zfi_head_top &a, const zfi_head_top &b)
+{
+    const bool same = a.most == b.most || (isnan(a.most) && isnan(b.most));
+    const bool second = same ? b.best < a.best : !(b.most <= a.most) && !isnan(a.most);
+    zfi_head_top t = second ? b : a;
+    t.sum = zfi_head_moved(a, t.most) + zfi_head_moved(b, t.most);
+    return t;
+}
+
+__device__ __forceinline__ zfi_head_top zfi_head_warp(zfi_head_top t)
+{
+#pragma unroll
+    for (int step = ZFI_WARP / 2; step; step /= 2) {
+        zfi_head_top other;
+        other.most = __shfl_xor_sync(0xffffffffu, t.most, step);
+        other.sum = __shfl_xor_sync(0xffffffffu, t.sum, step);
+        other.best = __shfl_xor_sync(0xffffffffu, t.best, step);
+        t = zfi_head_join(t, other);
+    }
+    return t;
+}
+
+/* b = bias[col ...], 0 where there is none. */
+template <class T>
+__device__ __forceinline__ void zfi_head_bias(float (&b)[ZFI_HEAD_PACK], const T *bias, bool lies,
+                                              int64_t col, int64_t classes)
+{
+    if (bias && lies && col + ZFI_HEAD_PACK <= classes) {
+        zfi_load(b, bias + col);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < ZFI_HEAD_PACK; i++)
+        b[i] = bias && col + i < classes ? zfi_to_f32(bias[col + i]) : 0;
+}
+
+/* What is known of labels, for the check. */
+typedef struct zfi_head_labels {
+    const void *data;
+    bool wide; /* i64 */
+    int64_t ignored, classes;
+    zfi_fault *fault;
+    int32_t op, node;
+} zfi_head_labels;
+
+/* -1: the row counts nothing. */
+__device__ __forceinline__ int32_t zfi_head_label(const zfi_head_labels &l, int64_t row)
+{
+    const int64_t label = l.wide ? static_cast<const int64_t *>(l.data)[row]
+                                 : static_cast<const int32_t *>(l.data)[row];
+    if (label == l.ignored) return -1;
+    if (label >= 0 && label < l.classes) return (int32_t)label;
+    zfi_fault what = {ZFI_FAULT_LABEL, l.op, l.node, row, label, l.classes, 0, l.ignored};
+    zfi_report(l.fault, what);
+    return -1;
+}
+
+/* A block takes a row of z[0..rows, 0..ld); row 0 is row `first` of labels, loss and best. */
+template <class T>
+static __global__ void zfi_head_rows(const float *z, int64_t ld, const T *bias, bool lies,
+                                     int64_t rows, int64_t first, zfi_head_labels labels,
+                                     zfi_head_row *made, float *loss, int32_t *best)
+{
+    ZF_SHARED(zfi_head_top, warps);
+    const int lane = (int)threadIdx.x % ZFI_WARP, warp = (int)threadIdx.x / ZFI_WARP;
+    const int64_t classes = labels.classes;
+    for (int64_t row = blockIdx.x; row < rows; row += gridDim.x) {
+        const float *of = z + row * ld;
+        zfi_head_top t = {-INFINITY, 0, INT32_MAX};
+        int64_t col = threadIdx.x * (int64_t)ZFI_HEAD_PACK;
+        if (col < classes) t.best = (int)col;
+        for (; col < classes; col += blockDim.x * (int64_t)ZFI_HEAD_PACK) {
+            float x[ZFI_HEAD_PACK], b[ZFI_HEAD_PACK];
+            zfi_load(x, of + col);
+            zfi_head_bias(b, bias, lies, col, classes);
+#pragma unroll
+            for (int i = 0; i < ZFI_HEAD_PACK; i++)
+                if (col + i < classes) zfi_head_add(t, x[i] + b[i], (int)col + i);
+        }
+        t = zfi_head_warp(t);
+        __syncthreads(); /* warps[] may be in use for the row before */
+        if (lane == 0) warps[warp] = t;
+        __syncthreads();
+        if (warp == 0) {
+            zfi_head_top none = {-INFINITY, 0, INT32_MAX};
+            t = zfi_head_warp(lane < (int)blockDim.x / ZFI_WARP ? warps[lane] : none);
+        }
+        if (threadIdx.x == 0) {
+            const int32_t label = zfi_head_label(labels, first + row);
+            zfi_head_row r = {zfi_head_base(t.most), 1 / t.sum, label, 0};
+            float at = label >= 0 ? of[label] : 0;
+            if (label >= 0 && bias) at += zfi_to_f32(bias[label]);
+            made[row] = r;
+            loss[first + row] = label >= 0 ? r.base - at + logf(t.sum) : 0;
+            if (best) best[first + row] = t.best;
+        }
+    }
+}
+
+/* dz of ZFI_HEAD_PIECE rows and as many columns as a block has packs: dz may be z. pieces: the sum
+ * of each column times the weight. `scale`: what dz is multiplied by; 0: the weight. */
+template <class T>
+static __global__ void zfi_head_slopes(const float *z, T *dz, int64_t ld, const T *bias, bool lies,
+                                       int64_t rows, int64_t classes, const zfi_head_row *made,
+                                       const float *weight, float scale, float *pieces)
+{
+    const int64_t col = (blockIdx.x * (int64_t)blockDim.x + threadIdx.x) * ZFI_HEAD_PACK;
+    const float by = *weight, of_dz = scale == 0 ? by : scale;
+    float b[ZFI_HEAD_PACK];
+    if (col >= ld) return;
+    zfi_head_bias(b, bias, lies, col, classes);
+    for (int64_t piece = blockIdx.y; piece * ZFI_HEAD_PIECE < rows; piece += gridDim.y) {
+        const int64_t end = min((piece + 1) * ZFI_HEAD_PIECE, rows);
+        float sum[ZFI_HEAD_PACK] = {0};
+        for (int64_t row = piece * ZFI_HEAD_PIECE; row < end; row++) {
+            const zfi_head_row r = made[row];
+            float x[ZFI_HEAD_PACK];
+            zfi_load(x, z + row * ld + col);
+#pragma unroll
+            for (int i = 0; i < ZFI_HEAD_PACK; i++) {
+                float slope = expf(x[i] + b[i] - r.base) * r.over - (col + i == r.label ? 1 : 0);
+                if (r.label < 0 || col + i >= classes) slope = 0; /* whatever z is */
+                else sum[i] += by * slope;
+                x[i] = r.label < 0 ? 0 : of_dz * slope;
+            }
+            zfi_store(dz + row * ld + col, x);
+        }
+        zfi_store(pieces + piece * ld + col, sum);
+    }
+}
+
+/* db[v] = (add ? db[v] : 0) + pieces[0,v] + pieces[1,v] + ... */
+template <class T>
+static __global__ void zfi_head_pieces(T *db, const float *pieces, int64_t count, int64_t ld,
+                                       int64_t classes, bool add)
+{
+    for (int64_t v = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; v < classes;
+         v += gridDim.x * (int64_t)blockDim.x) {
+        float sum = 0;
+        for (int64_t piece = 0; piece < count; piece++) sum += pieces[piece * ld + v];
+        if (add) sum += zfi_to_f32(db[v]);
+        db[v] = zfi_from_f32<T>(sum);
+    }
+}
+
+static __global__ void zfi_head_weigh(float *x, int64_t count, const float *weight)
+{
+    for (int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x; i < count;
+         i += gridDim.x * (int64_t)blockDim.x)
+        x[i] *= *weight;
+}
+
+/* out = weight * the sum of losses, by one block: thread t adds t, t + blockDim, ...; then warps,
+ * then their sums. */
+static __global__ void zfi_head_total(float *out, const float *loss, int64_t rows,
+                                      const float *weight)
+{
+    ZF_SHARED(double, warps);
+    double sum = 0;
+    for (int64_t row = threadIdx.x; row < rows; row += blockDim.x) sum += loss[row];
+    for (int step = ZFI_WARP / 2; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (threadIdx.x % ZFI_WARP == 0) warps[threadIdx.x / ZFI_WARP] = sum;
+    __syncthreads();
+    if (threadIdx.x) return;
+    sum = 0;
+    for (unsigned warp = 0; warp < blockDim.x / ZFI_WARP; warp++) sum += warps[warp];
+    *out = (float)(*weight * sum);
+}
+
+/* How the work is cut, and where scratch is. */
+typedef struct zfi_head {
+    int64_t rows, width, classes;
+    int64_t tile, rest; /* rows of a tile, and of the last one */
+    int64_t ld;         /* from row to row of z and dz */
+    size_t size, bytes; /* of an element of x; of scratch, the workspace not counted */
+    zf_dtype made;      /* of gradients */
+    float *z, *loss, *pieces;
+    void *dz;
+    zfi_head_row *of_rows;
+    void *work;
+} zfi_head;
+
+static void *zfi_head_take(zfi_head *h, const zf_launch *l, int64_t count, size_t size)
+{
+    unsigned char *at = static_cast<unsigned char *>(l->scratch);
+    if (at) at += h->bytes;
+    h->bytes += ((size_t)count * size + 63) / 64 * 64;
+    return at;
+}
+
+static zfi_head zfi_head_of(const zf_launch *l)
+{
+    zfi_head h;
+    const zf_dtype dtype = l->args[0].dtype;
+    h.rows = l->args[0].shape.dims[0], h.width = l->args[0].shape.dims[1];
+    h.classes = l->args[1].shape.dims[0];
+    h.ld = zfi_div_up(h.classes, 16) * 16;
+    h.size = zf_dtype_size(dtype), h.bytes = 0;
+    h.made = dtype == ZF_BF16 && h.rows <= ZFI_HEAD_ONE_TILE ? ZF_BF16 : ZF_F32;
+    h.tile = h.made == ZF_F32 ? zfi_tile_rows(h.rows, h.ld, ZFI_HEAD_BYTES) : h.rows;
+    h.rest = h.rows ? h.rows - (h.rows - 1) / h.tile * h.tile : 0;
+    h.of_rows = static_cast<zfi_head_row *>(zfi_head_take(&h, l, h.tile, sizeof *h.of_rows));
+    h.loss = static_cast<float *>(zfi_head_take(&h, l, h.rows, sizeof(float)));
+    h.pieces = static_cast<float *>(
+        zfi_head_take(&h, l, zfi_div_up(h.tile, ZFI_HEAD_PIECE) * h.ld, sizeof(float)));
+    h.z = static_cast<float *>(zfi_head_take(&h, l, h.tile * h.ld, sizeof(float)));
+    h.dz = dtype == ZF_F32 ? h.z : zfi_head_take(&h, l, h.tile * h.ld, h.size);
+    h.work = zfi_head_take(&h, l, 0, 1);
+    return h;
+}
+
+enum { ZFI_HEAD_LOGITS, ZFI_HEAD_TO_X, ZFI_HEAD_TO_W, ZFI_HEAD_PRODUCTS };
+
+/* A product of a tile of `rows`. */
+static zfi_gemm zfi_head_product(const zf_launch *l, const zfi_head *h, int which, int64_t rows)
+{
+    zfi_gemm g;
+    switch (which) {
+    case ZFI_HEAD_LOGITS: /* z[t,v] = sum over i of x[t,i] w[v,i] */
+        g = zfi_gemm_of(l, rows, h->classes, h->width, false, true);
+        g.c_row = h->ld, g.to = ZF_F32;
+        return g;
+    case ZFI_HEAD_TO_X: /* dx[t,i] = sum over v of dz[t,v] w[v,i] */
+        g = zfi_gemm_of(l, rows, h->width, h->classes, false, false);
+        break;
+    default: /* dw[v,i] = sum over t of dz[t,v] x[t,i] */
+        g = zfi_gemm_of(l, h->classes, h->width, rows, true, false);
+        break;
+    }
+    g.a_row = h->ld, g.to = h->made;
+    return g;
+}
+
+static size_t zfi_cuda_scratch_head_loss(const zf_launch *l)
+{
+    const zfi_head h = zfi_head_of(l);
+    size_t work = 0;
+    for (int i = 0; i < 2 * ZFI_HEAD_PRODUCTS; i++) {
+        size_t bytes = zfi_gemm_scratch(l, zfi_head_product(l, &h, i / 2, i & 1 ? h.rest : h.tile));
+        if (bytes > work) work = bytes;
+    }
+    return h.bytes + work;
+}
+
+static void *zfi_head_saved(const zf_launch *l, int index)
+{
+    const zf_array *saved = zfi_saved_out(l, index);
+    return saved ? saved->data : NULL;
+}
+
+/* Steps 2 to 4 of a tile, whose z is there. */
+template <class T>
+static void zfi_head_middle(const zf_launch *l, const zfi_head *h, int64_t first, int64_t rows,
+                            bool slopes)
+{
+    const zfi_device *d = zfi_device_of(l);
+    const T *bias = l->arg_count > 4 ? static_cast<const T *>(l->args[4].data) : NULL;
+    const float *weight = static_cast<const float *>(l->args[3].data);
+    const bool lies = zfi_lies_well(0, 0, bias), f16 = l->args[0].dtype == ZF_F16;
+    const unsigned across = (unsigned)zfi_div_up(h->ld, ZFI_THREADS * ZFI_HEAD_PACK);
+    const int64_t pieces = zfi_div_up(rows, ZFI_HEAD_PIECE);
+    const zfi_head_labels labels = {l->args[2].data,
+                                    l->args[2].dtype == ZF_I64,
+                                    l->attributes[0].i,
+                                    h->classes,
+                                    d->fault,
+                                    (int32_t)l->op,
+                                    l->node};
+    void *db = zfi_head_saved(l, ZFI_HEAD_DB);
+    const int threads = h->classes < 4096 ? ZFI_THREADS : 2 * ZFI_THREADS;
+    ZF_LAUNCH(zfi_head_rows<T>, zfi_grid(l, rows), threads, ZFI_WARP * sizeof(zfi_head_top),
+              zfi_stream(l), h->z, h->ld, bias, lies, rows, first, labels, h->of_rows, h->loss,
+              static_cast<int32_t *>(zfi_head_saved(l, ZFI_HEAD_BEST)));
+    if (!slopes) return;
+    ZF_LAUNCH(zfi_head_slopes<T>, dim3(across, pieces < 65535 ? (unsigned)pieces : 65535u),
+              ZFI_THREADS, 0, zfi_stream(l), h->z, static_cast<T *>(h->dz), h->ld, bias, lies,
+              rows, h->classes, h->of_rows, weight, f16 ? zfi_head_f16 : 0, h->pieces);
+    if (db && h->made == ZF_F32)
+        ZF_LAUNCH(zfi_head_pieces<float>, zfi_grid(l, zfi_div_up(h->classes, ZFI_THREADS)),
+                  ZFI_THREADS, 0, zfi_stream(l), static_cast<float *>(db), h->pieces, pieces,
+                  h->ld, h->classes, first > 0);
+    else if (db)
+        ZF_LAUNCH(zfi_head_pieces<T>, zfi_grid(l, zfi_div_up(h->classes, ZFI_THREADS)),
+                  ZFI_THREADS, 0, zfi_stream(l), static_cast<T *>(db), h->pieces, pieces, h->ld,
+                  h->classes, first > 0);
+}
+
+static zf_status zfi_cuda_head_loss(const zf_launch *l)
+{
+    const zfi_head h = zfi_head_of(l);
+    const unsigned char *x = static_cast<const unsigned char *>(l->args[0].data);
+    const float *weight = static_cast<const float *>(l->args[3].data);
+    const bool f16 = l->args[0].dtype == ZF_F16;
+    const float alpha = f16 ? 1 / zfi_head_f16 : 1;
+    unsigned char *dx = static_cast<unsigned char *>(zfi_head_saved(l, ZFI_HEAD_DX));
+    void *dw = zfi_head_saved(l, ZFI_HEAD_DW), *db = zfi_head_saved(l, ZFI_HEAD_DB);
+    zf_status status = ZF_OK;
+    if (!h.rows && dw) cudaMemsetAsync(dw, 0, zfi_bytes(&l->saved[ZFI_HEAD_DW]), zfi_stream(l));
+    if (!h.rows && db) cudaMemsetAsync(db, 0, zfi_bytes(&l->saved[ZFI_HEAD_DB]), zfi_stream(l));
+    for (int64_t first = 0; first < h.rows && !status; first += h.tile) {
+        const int64_t rows = first + h.tile < h.rows ? h.tile : h.rest;
+        const void *of_x = x + (size_t)(first * h.width) * h.size;
+        status = zfi_gemm_run(l, zfi_head_product(l, &h, ZFI_HEAD_LOGITS, rows), of_x,
+                              l->args[1].data, h.z, NULL, 1, false, h.work);
+        if (status) return status;
+        ZFI_FLOATS(l, l->args[0].dtype, T, {
+            zfi_head_middle<T>(l, &h, first, rows, dx || dw || db);
+        })
+        if (dx)
+            status = zfi_gemm_run(
+                l, zfi_head_product(l, &h, ZFI_HEAD_TO_X, rows), h.dz, l->args[1].data,
+                dx + (size_t)(first * h.width) * zf_dtype_size(h.made), NULL, alpha, false, h.work);
+        if (dw && !status)
+            status = zfi_gemm_run(l, zfi_head_product(l, &h, ZFI_HEAD_TO_W, rows), h.dz, of_x, dw,
+                                  NULL, alpha, first > 0, h.work);
+    }
+    if (status) return status;
+    if (f16)
+        for (int k = ZFI_HEAD_DX; k <= ZFI_HEAD_DW; k++) {
+            const zf_array *made = zfi_saved_out(l, k);
+            if (made && zfi_count(made))
+                ZF_LAUNCH(zfi_head_weigh, zfi_grid(l, zfi_div_up(zfi_count(made), ZFI_THREADS)),
+                          ZFI_THREADS, 0, zfi_stream(l), static_cast<float *>(made->data),
+                          zfi_count(made), weight);
+        }
+    ZF_LAUNCH(zfi_head_total, 1, 4 * ZFI_THREADS, ZFI_WARP * sizeof(double), zfi_stream(l),
+              static_cast<float *>(l->out.data), h.loss, h.rows, weight);
+    return zfi_launched(l);
+}

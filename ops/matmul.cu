@@ -34,10 +34,7 @@ enum {
     ZFI_SEARCH_ROUNDS = 4,
     ZFI_SEARCH_RUNS = 4,
     ZFI_WORKSPACE = 32 << 20, /* at most, for one product */
-    /* f32 results that are worked on before they are rounded are made in tiles that stay in the
-     * second-level cache; small in the emulation, for its tests to have several. */
-    ZFI_TILE_BYTES = ZF_TENSOR_CORES ? 16 << 20 : 2 << 10,
-    ZFI_TILE_ROWS = ZF_TENSOR_CORES ? 128 : 4 /* a tile has a multiple of these rows */
+    ZFI_TILE_ROWS = ZF_TENSOR_CORES ? 128 : 4 /* zfi_tile_rows gives multiples of these */
 };
 
 typedef struct zfi_plan {
@@ -141,15 +138,12 @@ static zf_status zfi_products_save(zfi_products *p, zf_error *error)
     }
     p->fresh = bad;
     if (!bad) return ZF_OK;
-    if (error && !error->status) {
-        error->status = ZF_ERR_IO;
-        snprintf(error->text, sizeof error->text,
-                 "%.400s: the algorithms found for products cannot be written there", p->file);
-    }
-    return ZF_ERR_IO;
+    return zfi_cuda_fail(error, ZF_ERR_IO,
+                         "%.400s: the algorithms found for products cannot be written there",
+                         p->file);
 }
 
-/* ------------------------------------------------------------------------------------------ plans */
+/* ------------------------------------------------------------------------------------- plans */
 
 static cudaDataType_t zfi_blas_type(int64_t dtype)
 {
@@ -348,7 +342,8 @@ static __global__ void zfi_gemm_plain(zfi_gemm g, const T *a, const T *b, U *c, 
     ZF_SHARED(float, part_a);
     float *part_b = part_a + ZFI_PLAIN * ZFI_PLAIN_PITCH;
     const int x = (int)threadIdx.x % ZFI_PLAIN, y = (int)threadIdx.x / ZFI_PLAIN;
-    const int64_t down = (g.m + ZFI_PLAIN - 1) / ZFI_PLAIN, right = (g.n + ZFI_PLAIN - 1) / ZFI_PLAIN;
+    const int64_t down = (g.m + ZFI_PLAIN - 1) / ZFI_PLAIN;
+    const int64_t right = (g.n + ZFI_PLAIN - 1) / ZFI_PLAIN;
     for (int64_t tile = blockIdx.x; tile < down * right * g.batch; tile += gridDim.x) {
         const int64_t batch = tile / (down * right);
         const int64_t m = tile / right % down * ZFI_PLAIN, n = tile % right * ZFI_PLAIN;
@@ -395,7 +390,7 @@ static __global__ void zfi_gemm_plain(zfi_gemm g, const T *a, const T *b, U *c, 
     }
 }
 
-/* --------------------------------------------------------------------------------------- products */
+/* ---------------------------------------------------------------------------------- products */
 
 /* A product of contiguous matrices, a [m,k] or [k,m], b [k,n] or [n,k]. */
 static zfi_gemm zfi_gemm_of(const zf_launch *l, int64_t m, int64_t n, int64_t k, bool turn_a,
@@ -453,6 +448,17 @@ static zf_status zfi_gemm_by_hand(const zf_launch *l, const zfi_gemm *g, const v
     return zfi_launched(l);
 }
 
+/* Rows of a tile of f32 results, of `cols` columns and about `bytes`, where these are worked on
+ * before the next come; tiles are about equal. */
+static int64_t zfi_tile_rows(int64_t rows, int64_t cols, int64_t bytes)
+{
+    int64_t most = bytes / (int64_t)sizeof(float) / cols / ZFI_TILE_ROWS * ZFI_TILE_ROWS;
+    if (most < ZFI_TILE_ROWS) most = ZFI_TILE_ROWS;
+    if (rows <= most) return rows;
+    rows = zfi_div_up(rows, zfi_div_up(rows, most));
+    return zfi_div_up(rows, ZFI_TILE_ROWS) * ZFI_TILE_ROWS;
+}
+
 /* Puts the product on the launch's stream. bias: NULL, unless g.bias. c is what g.to says: the
  * dtype of a and b, or f32. scratch has what zfi_gemm_scratch asked for. */
 static zf_status zfi_gemm_run(const zf_launch *l, zfi_gemm g, const void *a, const void *b, void *c,
@@ -479,15 +485,11 @@ static zf_status zfi_gemm_run(const zf_launch *l, zfi_gemm g, const void *a, con
     if (code == CUBLAS_STATUS_SUCCESS) return ZF_OK;
     if (code == CUBLAS_STATUS_NOT_SUPPORTED)
         return zfi_gemm_by_hand(l, &g, a, b, c, bias, alpha, add);
-    if (l->error && !l->error->status) {
-        l->error->status = ZF_ERR_BACKEND;
-        snprintf(l->error->text, sizeof l->error->text, "%s %%%d: cuBLASLt: %s",
-                 zfi_op_names[l->op], (int)l->node, cublasLtGetStatusString(code));
-    }
-    return ZF_ERR_BACKEND;
+    return zfi_cuda_fail(l->error, ZF_ERR_BACKEND, "%s %%%d: cuBLASLt: %s", zfi_op_names[l->op],
+                         (int)l->node, cublasLtGetStatusString(code));
 }
 
-/* ----------------------------------------------------------------------------------------- matmul */
+/* ------------------------------------------------------------------------------------ matmul */
 
 /* The launch as a loop over products: how far apart they lie. */
 typedef struct zfi_product {

@@ -46,8 +46,10 @@ static const zfi_row zfi_rows[] = {
     ZFI_ROW_SCRATCH(matmul)
 
     /* linear */
+    ZFI_ROW_SCRATCH(linear)
 
     /* head */
+    ZFI_ROW_SCRATCH(head_loss)
 
     /* fused_norm */
 

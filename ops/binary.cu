@@ -22,7 +22,8 @@ static zfi_divisor zfi_divisor_of(int64_t by, int64_t most)
 {
     zfi_divisor d = {by, 0, -1};
     if (most > INT32_MAX || by > INT32_MAX) return d;
-    for (d.shift = 0; (int64_t)1 << d.shift < by; d.shift++) {}
+    for (d.shift = 0; (int64_t)1 << d.shift < by; d.shift++) {
+    }
     d.factor = (uint32_t)((((uint64_t)1 << 32) * (((uint64_t)1 << d.shift) - (uint64_t)by)) /
                               (uint64_t)by +
                           1);
@@ -80,12 +81,13 @@ static void zfi_walk_merge(zfi_walk *w)
     w->rank = rank;
 }
 
-/* To be done before a kernel walks; all dims are positive. */
+/* To be done before a kernel walks. */
 static void zfi_walk_ready(zfi_walk *w)
 {
     int64_t count = 1;
     for (int axis = 0; axis < w->rank; axis++) count *= w->dims[axis];
-    for (int axis = 0; axis < w->rank; axis++) w->by[axis] = zfi_divisor_of(w->dims[axis], count);
+    for (int axis = 0; axis < w->rank; axis++)
+        w->by[axis] = zfi_divisor_of(w->dims[axis] > 0 ? w->dims[axis] : 1, count);
 }
 
 /* Where position number i is in each of the arrays; its index along the last axis. */

@@ -1,2 +1,616 @@
-/* Shapes on CUDA: ops/move.c.
+/* Shape: reshape slice pad transpose concat broadcast, which move elements as bits, and sum_to,
+ * which adds them. (view and part, which move as well, are unit.cu's.)
+ *
+ * What is contiguous at both ends moves 16 bytes at a time wherever both lie so. A box of elements
+ * that are so many steps apart moves the widest piece of its last dimension that all steps are
+ * multiples of; where the last dimensions of the ends differ, tiles of 32 by 32 go through shared
+ * memory, so that both ends are touched in whole lines:
+ *
+ *     from  | a b c |    tile  | a b c |    to  | a d |
+ *           | d e f |          | d e f |        | b e |      rows of `from` are read, columns of
+ *                                               | c f |      the tile written
+ *
+ * Order of additions (sum_to here and sum in reduce.cu): depends on shapes and dtype alone. Columns
+ * are summed by eight warps, each every eighth row of a chunk; rows, by the lanes of a warp or a
+ * block, each 16 bytes at a time; chunks that lie apart, by the same kernel once more.
  */
+
+/* ------------------------------------------------------------------------ runs of bytes */
+
+enum { ZFI_MOVES = 64 };
+
+/* Runs that are moved in one launch: to[0..bytes) = from[0..bytes), or zeros where from is NULL. */
+typedef struct zfi_moves {
+    int count;
+    struct zfi_moved_run {
+        const char *from;
+        char *to;
+        int64_t bytes;
+    } at[ZFI_MOVES];
+} zfi_moves;
+
+template <class T>
+__device__ __forceinline__ void zfi_move_as(char *to, const char *from, int64_t bytes)
+{
+    int64_t count = bytes / (int64_t)sizeof(T), start = count * (int64_t)sizeof(T);
+    int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+            step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t i = first; i < count; i += step)
+        reinterpret_cast<T *>(to)[i] = from ? reinterpret_cast<const T *>(from)[i] : T();
+    for (int64_t i = start + first; i < bytes; i += step) to[i] = from ? from[i] : 0;
+}
+
+/* Block row y moves run y. */
+static __global__ void zfi_moves_kernel(zfi_moves m)
+{
+    const zfi_moves::zfi_moved_run r = m.at[blockIdx.y];
+    uintptr_t lies = reinterpret_cast<uintptr_t>(r.from) | reinterpret_cast<uintptr_t>(r.to);
+    if (lies % 16 == 0) zfi_move_as<uint4>(r.to, r.from, r.bytes);
+    else if (lies % 4 == 0) zfi_move_as<uint32_t>(r.to, r.from, r.bytes);
+    else if (lies % 2 == 0) zfi_move_as<uint16_t>(r.to, r.from, r.bytes);
+    else zfi_move_as<uint8_t>(r.to, r.from, r.bytes);
+}
+
+/* Launches what has been gathered. */
+static void zfi_moves_run(const zf_launch *l, zfi_moves *m)
+{
+    int64_t most = 0;
+    for (int k = 0; k < m->count; k++)
+        if (m->at[k].bytes > most) most = m->at[k].bytes;
+    if (m->count)
+        ZF_LAUNCH(zfi_moves_kernel,
+                  dim3(zfi_grid(l, zfi_div_up(most, 16 * ZFI_THREADS)), (unsigned)m->count),
+                  ZFI_THREADS, 0, zfi_stream(l), *m);
+    m->count = 0;
+}
+
+/* Gathers a run; nothing where it is in its place. */
+static void zfi_moves_add(const zf_launch *l, zfi_moves *m, void *to, const void *from,
+                          int64_t bytes)
+{
+    zfi_moves::zfi_moved_run r = {static_cast<const char *>(from), static_cast<char *>(to), bytes};
+    if (to == from || bytes <= 0) return;
+    if (m->count == ZFI_MOVES) zfi_moves_run(l, m);
+    m->at[m->count++] = r;
+}
+
+/* to[0..bytes) = from[0..bytes), or zeros where from is NULL. */
+static zf_status zfi_move_bytes(const zf_launch *l, void *to, const void *from, int64_t bytes)
+{
+    zfi_moves m;
+    m.count = 0;
+    zfi_moves_add(l, &m, to, from, bytes);
+    zfi_moves_run(l, &m);
+    return zfi_launched(l);
+}
+
+/* ------------------------------------------------------------------------------- boxes */
+
+/* Elements to copy: walk.strides[0] are the steps at `from`, walk.strides[1] those at `to`. Those
+ * that are not in [low, high) of the last dimension are zeros, and not in `from`. */
+typedef struct zfi_box {
+    zfi_walk walk;
+    const char *from;
+    char *to;
+    int64_t size; /* of an element, in bytes */
+    int64_t count, low, high;
+} zfi_box;
+
+/* Each element N times; steps at `to` are of so many. */
+template <class T, int N> __global__ void zfi_box_kernel(zfi_box b)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < b.count;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t at[2], last = zfi_walk_to(b.walk, i, at);
+        zfi_pack<T, N> y;
+        T x = T();
+        if (last >= b.low && last < b.high) x = reinterpret_cast<const T *>(b.from)[at[0] - b.low];
+#pragma unroll
+        for (int k = 0; k < N; k++) y.at[k] = x;
+        reinterpret_cast<zfi_pack<T, N> *>(b.to)[at[1]] = y;
+    }
+}
+
+/* Whether all pieces of `bytes` of the last dimension lie on multiples of them: those at `to`, and
+ * if `both`, those at `from`. */
+static bool zfi_box_fits(const zfi_box *b, int64_t bytes, bool both)
+{
+    const zfi_walk *w = &b->walk;
+    int last = w->rank - 1;
+    uint64_t all = reinterpret_cast<uintptr_t>(b->to) | (uint64_t)(w->dims[last] * b->size);
+    if (both)
+        all |= reinterpret_cast<uintptr_t>(b->from) | (uint64_t)(b->low * b->size) |
+               (uint64_t)(b->high * b->size);
+    for (int axis = 0; axis < last; axis++) {
+        all |= (uint64_t)(w->strides[1][axis] * b->size);
+        if (both) all |= (uint64_t)(w->strides[0][axis] * b->size);
+    }
+    return all % (uint64_t)bytes == 0;
+}
+
+/* Counts the last dimension, and steps at `to`, or `both` ends, in pieces of n elements. */
+static void zfi_box_gather(zfi_box *b, int64_t n, bool both)
+{
+    zfi_walk *w = &b->walk;
+    int last = w->rank - 1;
+    w->dims[last] /= n;
+    for (int axis = 0; axis < last; axis++) {
+        w->strides[1][axis] /= n;
+        if (both) w->strides[0][axis] /= n;
+    }
+    b->high /= n;
+    if (both) b->low /= n, b->size *= n;
+}
+
+enum { ZFI_BOX_TILE = 32, ZFI_BOX_ROWS = 8 };
+
+/* The last axis has a step of 1 at `to`, the one before it at `from`. A block makes one tile after
+ * the other. */
+template <class T> __global__ void zfi_tile_kernel(zfi_box b, zfi_divisor across, zfi_divisor down)
+{
+    ZF_SHARED(T, tile); /* [32][33]: columns are in different banks */
+    const T *from = reinterpret_cast<const T *>(b.from);
+    T *to = reinterpret_cast<T *>(b.to);
+    int row = b.walk.rank - 2, column = b.walk.rank - 1;
+    int64_t rows = b.walk.dims[row], columns = b.walk.dims[column];
+    int64_t from_step = b.walk.strides[0][column], to_step = b.walk.strides[1][row];
+    int x = (int)threadIdx.x % ZFI_BOX_TILE, y = (int)threadIdx.x / ZFI_BOX_TILE;
+    zfi_walk outer = b.walk;
+    outer.rank -= 2;
+    for (int64_t n = blockIdx.x; n < b.count; n += gridDim.x) {
+        int64_t band = zfi_divide(n, across), box = zfi_divide(band, down), at[2];
+        int64_t c = (n - band * across.by) * ZFI_BOX_TILE,
+                r = (band - box * down.by) * ZFI_BOX_TILE;
+        zfi_walk_to(outer, box, at);
+        for (int k = y; k < ZFI_BOX_TILE; k += ZFI_BOX_ROWS)
+            if (c + k < columns && r + x < rows)
+                tile[k * (ZFI_BOX_TILE + 1) + x] = from[at[0] + (c + k) * from_step + r + x];
+        __syncthreads();
+        for (int k = y; k < ZFI_BOX_TILE; k += ZFI_BOX_ROWS)
+            if (r + k < rows && c + x < columns)
+                to[at[1] + (r + k) * to_step + c + x] = tile[x * (ZFI_BOX_TILE + 1) + k];
+        __syncthreads();
+    }
+}
+
+/* Moves the axis with a step of 1 at `from` to the last but one; false when there is none or no
+ * need. */
+static bool zfi_box_turn(zfi_walk *w)
+{
+    int last = w->rank - 1, axis = last - 1;
+    zfi_walk old = *w;
+    if (w->strides[1][last] != 1 || w->strides[0][last] <= 1) return false;
+    while (axis >= 0 && w->strides[0][axis] != 1) axis--;
+    if (axis < 0) return false;
+    for (int to = axis; to < last; to++) {
+        int from = to < last - 1 ? to + 1 : axis;
+        w->dims[to] = old.dims[from];
+        for (int k = 0; k < 2; k++) w->strides[k][to] = old.strides[k][from];
+    }
+    return true;
+}
+
+template <class T, int N> static void zfi_box_launch(const zf_launch *l, zfi_box *b)
+{
+    b->count = 1;
+    for (int axis = 0; axis < b->walk.rank; axis++) b->count *= b->walk.dims[axis];
+    zfi_walk_ready(&b->walk);
+    ZF_LAUNCH((zfi_box_kernel<T, N>), zfi_grid(l, zfi_div_up(b->count, ZFI_THREADS)), ZFI_THREADS,
+              0, zfi_stream(l), *b);
+}
+
+template <class T> static void zfi_tile_launch(const zf_launch *l, zfi_box *b)
+{
+    const zfi_walk *w = &b->walk;
+    int64_t across = zfi_div_up(w->dims[w->rank - 1], ZFI_BOX_TILE),
+            down = zfi_div_up(w->dims[w->rank - 2], ZFI_BOX_TILE), boxes = 1;
+    for (int axis = 0; axis < w->rank - 2; axis++) boxes *= w->dims[axis];
+    b->count = boxes * down * across;
+    zfi_walk_ready(&b->walk);
+    ZF_LAUNCH(zfi_tile_kernel<T>, zfi_grid(l, b->count), ZFI_BOX_TILE * ZFI_BOX_ROWS,
+              ZFI_BOX_TILE * (ZFI_BOX_TILE + 1) * sizeof(T), zfi_stream(l), *b,
+              zfi_divisor_of(across, b->count), zfi_divisor_of(down, b->count));
+}
+
+/* Copies the box; `window`: low and high are set. */
+static void zfi_box_copy(const zf_launch *l, zfi_box b, bool window)
+{
+    zfi_walk *w = &b.walk;
+    int64_t unit = 16, count = 1;
+    int last;
+    w->arrays = 2;
+    b.size = (int64_t)zf_dtype_size(l->out.dtype);
+    for (int axis = 0; axis < w->rank; axis++) count *= w->dims[axis];
+    if (!count) return;
+    if (!window) zfi_walk_merge(w);
+    last = w->rank - 1;
+    if (!window) b.low = 0, b.high = w->dims[last];
+    if (w->strides[0][last] == 1 && w->strides[1][last] == 1) {
+        if (last == 0 && !window) {
+            zfi_move_bytes(l, b.to, b.from, count * b.size);
+            return;
+        }
+        while (unit > b.size && !zfi_box_fits(&b, unit, true)) unit /= 2;
+        zfi_box_gather(&b, unit / b.size, true);
+    } else if (w->strides[0][last] == 0 && w->strides[1][last] == 1 &&
+               zfi_box_fits(&b, 16, false)) {
+        zfi_box_gather(&b, 16 / b.size, false);
+        switch (b.size) {
+        case 1: zfi_box_launch<uint8_t, 16>(l, &b); return;
+        case 2: zfi_box_launch<uint16_t, 8>(l, &b); return;
+        case 4: zfi_box_launch<uint32_t, 4>(l, &b); return;
+        default: zfi_box_launch<uint64_t, 2>(l, &b); return;
+        }
+    } else if (zfi_box_turn(w)) {
+        switch (b.size) {
+        case 1: zfi_tile_launch<uint8_t>(l, &b); return;
+        case 2: zfi_tile_launch<uint16_t>(l, &b); return;
+        case 4: zfi_tile_launch<uint32_t>(l, &b); return;
+        default: zfi_tile_launch<uint64_t>(l, &b); return;
+        }
+    }
+    switch (b.size) {
+    case 1: zfi_box_launch<uint8_t, 1>(l, &b); break;
+    case 2: zfi_box_launch<uint16_t, 1>(l, &b); break;
+    case 4: zfi_box_launch<uint32_t, 1>(l, &b); break;
+    case 8: zfi_box_launch<uint64_t, 1>(l, &b); break;
+    default: zfi_box_launch<uint4, 1>(l, &b); break;
+    }
+}
+
+/* Product of dims[from..to). */
+static int64_t zfi_span(const zf_shape *shape, int from, int to)
+{
+    int64_t count = 1;
+    for (int axis = from; axis < to; axis++) count *= shape->dims[axis];
+    return count;
+}
+
+/* Steps of a row-major array of this shape. */
+static void zfi_strides_of(const zf_shape *shape, int64_t strides[ZF_MAX_RANK])
+{
+    int64_t step = 1;
+    for (int axis = shape->rank - 1; axis >= 0; step *= shape->dims[axis--]) strides[axis] = step;
+}
+
+/* `rows` rows of `width` elements, from_step and to_step elements apart. */
+static zfi_box zfi_box_rows(const zf_launch *l, int64_t rows, int64_t width, const void *from,
+                            int64_t from_at, int64_t from_step, void *to, int64_t to_at,
+                            int64_t to_step)
+{
+    int64_t size = (int64_t)zf_dtype_size(l->out.dtype);
+    zfi_box b;
+    memset(&b, 0, sizeof b);
+    b.walk.rank = 2;
+    b.walk.dims[0] = rows, b.walk.strides[0][0] = from_step, b.walk.strides[1][0] = to_step;
+    b.walk.dims[1] = width, b.walk.strides[0][1] = b.walk.strides[1][1] = 1;
+    b.from = static_cast<const char *>(from) + from_at * size;
+    b.to = static_cast<char *>(to) + to_at * size;
+    return b;
+}
+
+static zf_status zfi_cuda_reshape(const zf_launch *l)
+{
+    return zfi_move_bytes(l, l->out.data, l->args[0].data, (int64_t)zfi_bytes(&l->out));
+}
+
+/* All that follows takes x[outer..., axis, inner...] as rows of what axis and inner make. */
+static zf_status zfi_cuda_slice(const zf_launch *l)
+{
+    const zf_shape *x = &l->args[0].shape;
+    int axis = (int)l->attributes[0].i;
+    int64_t inner = zfi_span(x, axis + 1, x->rank), width = x->dims[axis] * inner,
+            start = l->attributes[1].i * inner, wide = l->out.shape.dims[axis] * inner;
+    zfi_box b;
+    if (!zfi_count(&l->out)) return ZF_OK;
+    b = zfi_box_rows(l, zfi_span(x, 0, axis), wide, l->args[0].data, start, width, l->out.data, 0,
+                     wide);
+    if (b.from != b.to) zfi_box_copy(l, b, false); /* equal: the plan made it a view */
+    return zfi_launched(l);
+}
+
+static zf_status zfi_cuda_pad(const zf_launch *l)
+{
+    const zf_shape *x = &l->args[0].shape;
+    int axis = (int)l->attributes[0].i;
+    int64_t inner = zfi_span(x, axis + 1, x->rank), width = x->dims[axis] * inner,
+            wide = l->out.shape.dims[axis] * inner;
+    zfi_box b = zfi_box_rows(l, zfi_span(x, 0, axis), wide, l->args[0].data, 0, width, l->out.data,
+                             0, wide);
+    b.low = l->attributes[1].i * inner, b.high = b.low + width;
+    zfi_box_copy(l, b, true);
+    return zfi_launched(l);
+}
+
+static zf_status zfi_cuda_transpose(const zf_launch *l)
+{
+    const int64_t *order = static_cast<const int64_t *>(l->attributes[0].list.data);
+    int64_t steps[ZF_MAX_RANK];
+    zfi_box b;
+    memset(&b, 0, sizeof b);
+    b.walk.rank = l->out.shape.rank;
+    b.from = static_cast<const char *>(l->args[0].data), b.to = static_cast<char *>(l->out.data);
+    memcpy(b.walk.dims, l->out.shape.dims, sizeof b.walk.dims);
+    zfi_strides_of(&l->args[0].shape, steps);
+    zfi_strides_of(&l->out.shape, b.walk.strides[1]);
+    for (int axis = 0; axis < b.walk.rank; axis++) b.walk.strides[0][axis] = steps[order[axis]];
+    zfi_box_copy(l, b, false);
+    return zfi_launched(l);
+}
+
+static zf_status zfi_cuda_concat(const zf_launch *l)
+{
+    const zf_shape *out = &l->out.shape;
+    int axis = (int)l->attributes[0].i;
+    int64_t inner = zfi_span(out, axis + 1, out->rank), wide = out->dims[axis] * inner, start = 0;
+    int64_t rows = zfi_span(out, 0, axis), size = (int64_t)zf_dtype_size(l->out.dtype);
+    zfi_moves m;
+    m.count = 0;
+    for (int32_t k = 0; k < l->arg_count; k++) {
+        int64_t width = l->args[k].shape.dims[axis] * inner;
+        if (rows == 1)
+            zfi_moves_add(l, &m, static_cast<char *>(l->out.data) + start * size, l->args[k].data,
+                          width * size);
+        else
+            zfi_box_copy(
+                l,
+                zfi_box_rows(l, rows, width, l->args[k].data, 0, width, l->out.data, start, wide),
+                false);
+        start += width;
+    }
+    zfi_moves_run(l, &m);
+    return zfi_launched(l);
+}
+
+static zf_status zfi_cuda_broadcast(const zf_launch *l)
+{
+    zfi_box b;
+    memset(&b, 0, sizeof b);
+    b.walk.rank = l->out.shape.rank;
+    b.from = static_cast<const char *>(l->args[0].data), b.to = static_cast<char *>(l->out.data);
+    memcpy(b.walk.dims, l->out.shape.dims, sizeof b.walk.dims);
+    zfi_broadcast_strides(&l->args[0].shape, &l->out.shape, b.walk.strides[0]);
+    zfi_strides_of(&l->out.shape, b.walk.strides[1]);
+    zfi_box_copy(l, b, false);
+    return zfi_launched(l);
+}
+
+/* -------------------------------------------------------------------------------- sums */
+
+/* A sum_to or a sum, x being dims that are kept and dims that are summed, in any order:
+ *
+ *     out[kept...,c] = sum over terms... of x[kept...,terms...,c]
+ *
+ * `columns` counts c: neighbours in x and in out; 1 where x's last dimension is summed. Terms are
+ * cut into chunks, whose sums are first put one behind the other where there are several. */
+typedef struct zfi_sums {
+    zfi_walk kept, terms; /* steps in x */
+    int64_t kept_count, term_count, columns;
+    int64_t chunk; /* terms */
+    int64_t strips;
+    zfi_divisor chunks, by_strips;
+    bool rows; /* x's last dimension is summed */
+    bool wide; /* 16 bytes of it, or of columns, can be read at once */
+} zfi_sums;
+
+enum {
+    ZFI_SUM_WARPS = ZFI_THREADS / ZFI_WARP,
+    ZFI_SUM_TASKS = 1024, /* blocks that are wanted, where there is work for them */
+    ZFI_SUM_LEAST = 64,   /* terms of a chunk of columns */
+    ZFI_SUM_ROW = 4096,   /* the same of rows */
+    ZFI_SUM_BY_WARP = 2048
+};
+
+/* Puts a dimension in front of those that a walk has. */
+static void zfi_walk_push(zfi_walk *w, int64_t *count, int64_t n, int64_t step)
+{
+    for (int axis = w->rank++; axis > 0; axis--) {
+        w->dims[axis] = w->dims[axis - 1];
+        w->strides[0][axis] = w->strides[0][axis - 1];
+    }
+    w->dims[0] = n, w->strides[0][0] = step;
+    *count *= n;
+}
+
+/* Cuts the terms; `pack` elements are 16 bytes. */
+static void zfi_sums_cut(zfi_sums *s, int pack)
+{
+    int64_t tasks, most, chunks;
+    s->strips = s->rows ? 1 : zfi_div_up(s->columns, ZFI_WARP * pack);
+    tasks = s->kept_count * s->strips;
+    most = tasks < ZFI_SUM_TASKS ? ZFI_SUM_TASKS / (tasks ? tasks : 1) : 1;
+    chunks = zfi_div_up(s->term_count, s->rows ? ZFI_SUM_ROW : ZFI_SUM_LEAST);
+    if (chunks > most) chunks = most;
+    if (chunks < 1) chunks = 1;
+    s->chunk = zfi_div_up(zfi_div_up(s->term_count, chunks), pack) * pack;
+    if (s->chunk < pack) s->chunk = pack;
+    chunks = s->term_count ? zfi_div_up(s->term_count, s->chunk) : 1;
+    s->chunks = zfi_divisor_of(chunks, tasks * chunks);
+    s->by_strips = zfi_divisor_of(s->strips ? s->strips : 1, tasks * chunks);
+    zfi_walk_ready(&s->kept);
+    zfi_walk_ready(&s->terms);
+}
+
+static zfi_sums zfi_sums_of(const zf_launch *l)
+{
+    const zf_shape *x = &l->args[0].shape, *out = &l->out.shape;
+    int64_t step = 1;
+    bool inner = true;
+    zfi_sums s;
+    memset(&s, 0, sizeof s);
+    s.kept_count = s.term_count = s.columns = 1;
+    for (int axis = x->rank - 1; axis >= 0;) {
+        int64_t n = 1, from = step;
+        bool keep = false, group = true;
+        /* The next group: n elements, `from` apart. */
+        for (; axis >= 0; axis--) {
+            bool kept = l->op == ZF_OP_sum ? axis != l->attributes[0].i
+                                           : axis >= x->rank - out->rank &&
+                                                 out->dims[axis - x->rank + out->rank] != 1;
+            if (x->dims[axis] == 1) continue;
+            if (!group && kept != keep) break;
+            group = false, keep = kept;
+            n *= x->dims[axis], step *= x->dims[axis];
+        }
+        if (group) break;
+        if (keep && inner) s.columns = n;
+        else if (keep) zfi_walk_push(&s.kept, &s.kept_count, n, from);
+        else zfi_walk_push(&s.terms, &s.term_count, n, from);
+        if (inner) s.rows = !keep;
+        inner = false;
+    }
+    if (!s.kept.rank) s.kept.rank = 1, s.kept.dims[0] = 1;
+    if (!s.terms.rank) s.terms.rank = 1, s.terms.dims[0] = 1;
+    if (zf_dtype_size(l->args[0].dtype))
+        zfi_sums_cut(&s, 16 / (int)zf_dtype_size(l->args[0].dtype));
+    return s;
+}
+
+/* The sums of the chunks of s, to be added: rows of rows, or columns of columns. */
+static zfi_sums zfi_sums_of_chunks(const zfi_sums *of)
+{
+    int64_t chunks = of->chunks.by, outer = of->kept_count;
+    zfi_sums s;
+    memset(&s, 0, sizeof s);
+    s.rows = of->rows;
+    s.kept.rank = s.terms.rank = 1;
+    s.term_count = s.terms.dims[0] = chunks;
+    s.kept_count = s.kept.dims[0] = of->rows ? outer : 1;
+    s.columns = of->rows ? 1 : outer * of->columns;
+    s.kept.strides[0][0] = of->rows ? chunks : 0;
+    s.terms.strides[0][0] = of->rows ? 1 : s.columns;
+    zfi_sums_cut(&s, 4);
+    /* chunks are few: as one */
+    s.chunk = zfi_div_up(chunks, 4) * 4, s.chunks = zfi_divisor_of(1, 1);
+    return s;
+}
+
+/* Element i of an array of floats. */
+__device__ __forceinline__ void zfi_put_float(void *out, zf_dtype dtype, int64_t i, float x)
+{
+    if (dtype == ZF_F32) static_cast<float *>(out)[i] = x;
+    else if (dtype == ZF_BF16) static_cast<zfi_bf16 *>(out)[i] = zfi_from_f32<zfi_bf16>(x);
+    else static_cast<zfi_f16 *>(out)[i] = zfi_from_f32<zfi_f16>(x);
+}
+
+/* out[kept,chunk] by `lanes` threads each: a warp or a block. */
+template <class T>
+__global__ void zfi_sum_rows_kernel(zfi_sums s, int lanes, void *out, zf_dtype to, const T *x)
+{
+    const int N = zfi_wide<T>::count;
+    ZF_SHARED(float, shared);
+    int lane = (int)threadIdx.x % lanes, in_block = (int)blockDim.x / lanes;
+    for (int64_t task = (int64_t)blockIdx.x * in_block + (int)threadIdx.x / lanes;
+         task < s.kept_count * s.chunks.by; task += (int64_t)gridDim.x * in_block) {
+        int64_t kept = zfi_divide(task, s.chunks), first = (task - kept * s.chunks.by) * s.chunk;
+        int64_t last = s.term_count - first < s.chunk ? s.term_count : first + s.chunk, row[1];
+        float sum = 0;
+        zfi_walk_to(s.kept, kept, row);
+        for (int64_t t = first + lane * N; t < last; t += lanes * N) {
+            int64_t at[1];
+            if (s.wide) {
+                float y[N];
+                zfi_walk_to(s.terms, t, at);
+                zfi_fetch(y, x + row[0] + at[0], true);
+#pragma unroll
+                for (int k = 0; k < N; k++) sum += y[k];
+            } else {
+                for (int k = 0; k < N && t + k < last; k++) {
+                    zfi_walk_to(s.terms, t + k, at);
+                    sum += zfi_to_f32(x[row[0] + at[0]]);
+                }
+            }
+        }
+        sum = lanes == ZFI_WARP ? zfi_warp_sum(sum) : zfi_block_sum(sum, shared);
+        if (lane == 0) zfi_put_float(out, to, task, sum);
+    }
+}
+
+/* out[chunk,kept,c] of a strip of 32 N columns by each block. */
+template <class T>
+__global__ void zfi_sum_columns_kernel(zfi_sums s, void *out, zf_dtype to, const T *x)
+{
+    const int N = zfi_wide<T>::count;
+    ZF_SHARED(float, shared); /* [warp][32 N] */
+    int lane = (int)threadIdx.x % ZFI_WARP, warp = (int)threadIdx.x / ZFI_WARP;
+    for (int64_t task = blockIdx.x; task < s.kept_count * s.strips * s.chunks.by;
+         task += gridDim.x) {
+        int64_t piece = zfi_divide(task, s.by_strips), kept = zfi_divide(piece, s.chunks);
+        int64_t chunk = piece - kept * s.chunks.by,
+                column = (task - piece * s.strips) * (ZFI_WARP * N);
+        int64_t first = chunk * s.chunk, base[1];
+        int64_t last = s.term_count - first < s.chunk ? s.term_count : first + s.chunk;
+        float sum[N] = {0};
+        zfi_walk_to(s.kept, kept, base);
+        base[0] += column;
+#pragma unroll 4
+        for (int64_t t = first + warp; t < last; t += ZFI_SUM_WARPS) {
+            int64_t at[1];
+            zfi_walk_to(s.terms, t, at);
+            if (s.wide) {
+                float y[N] = {0};
+                if (column + lane * N < s.columns)
+                    zfi_fetch(y, x + base[0] + at[0] + lane * N, true);
+#pragma unroll
+                for (int k = 0; k < N; k++) sum[k] += y[k];
+            } else {
+#pragma unroll
+                for (int k = 0; k < N; k++)
+                    if (column + lane + k * ZFI_WARP < s.columns)
+                        sum[k] += zfi_to_f32(x[base[0] + at[0] + lane + k * ZFI_WARP]);
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            shared[warp * ZFI_WARP * N + (s.wide ? lane * N + k : lane + k * ZFI_WARP)] = sum[k];
+        __syncthreads();
+        for (int c = (int)threadIdx.x; c < ZFI_WARP * N && column + c < s.columns;
+             c += (int)blockDim.x) {
+            float all = 0;
+#pragma unroll
+            for (int w = 0; w < ZFI_SUM_WARPS; w++) all += shared[w * ZFI_WARP * N + c];
+            zfi_put_float(out, to, (chunk * s.kept_count + kept) * s.columns + column + c, all);
+        }
+    }
+}
+
+template <class T>
+static void zfi_sums_launch(const zf_launch *l, zfi_sums *s, void *out, zf_dtype to, const T *x)
+{
+    const int n = zfi_wide<T>::count;
+    int64_t tasks = s->kept_count * s->strips * s->chunks.by;
+    int lanes = s->chunk <= ZFI_SUM_BY_WARP ? ZFI_WARP : ZFI_THREADS;
+    /* Steps are multiples of the dimension within them, so one lies as all do. */
+    s->wide = zfi_lies_well(s->rows ? s->terms.dims[s->terms.rank - 1] : s->columns, sizeof(T), x);
+    if (s->rows)
+        ZF_LAUNCH(zfi_sum_rows_kernel<T>, zfi_grid(l, zfi_div_up(tasks * lanes, ZFI_THREADS)),
+                  ZFI_THREADS, ZFI_WARP * sizeof(float), zfi_stream(l), *s, lanes, out, to, x);
+    else
+        ZF_LAUNCH(zfi_sum_columns_kernel<T>, zfi_grid(l, tasks), ZFI_THREADS,
+                  ZFI_THREADS * n * sizeof(float), zfi_stream(l), *s, out, to, x);
+}
+
+static size_t zfi_cuda_scratch_sum_to(const zf_launch *l)
+{
+    zfi_sums s = zfi_sums_of(l);
+    return s.chunks.by > 1 ? (size_t)(s.chunks.by * zfi_count(&l->out)) * sizeof(float) : 0;
+}
+
+static zf_status zfi_cuda_sum_to(const zf_launch *l)
+{
+    zfi_sums s = zfi_sums_of(l), again;
+    float *sums = static_cast<float *>(l->scratch);
+    if (!zfi_count(&l->out)) return ZF_OK;
+    if (!s.term_count) return zfi_move_bytes(l, l->out.data, NULL, (int64_t)zfi_bytes(&l->out));
+    ZFI_FLOATS(l, l->args[0].dtype, T, {
+        const T *x = static_cast<const T *>(l->args[0].data);
+        if (s.chunks.by == 1) zfi_sums_launch(l, &s, l->out.data, l->out.dtype, x);
+        else zfi_sums_launch(l, &s, sums, ZF_F32, x);
+    })
+    if (s.chunks.by > 1) {
+        again = zfi_sums_of_chunks(&s);
+        zfi_sums_launch(l, &again, l->out.data, l->out.dtype, static_cast<const float *>(sums));
+    }
+    return zfi_launched(l);
+}

@@ -20,6 +20,8 @@ static const zfi_row zfi_rows[] = {
     ZFI_ROW(gelu) ZFI_ROW(gelu_grad) ZFI_ROW(silu) ZFI_ROW(silu_grad) ZFI_ROW(cast) ZFI_ROW(dropout)
 
     /* move */
+    ZFI_ROW(reshape) ZFI_ROW(slice) ZFI_ROW(pad) ZFI_ROW(transpose) ZFI_ROW(concat)
+    ZFI_ROW(broadcast) ZFI_ROW_SCRATCH(sum_to)
 
     /* reduce */
 

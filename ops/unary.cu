@@ -213,8 +213,8 @@ __device__ __forceinline__ bool zfi_read_any(const void *x, zf_dtype dtype, int6
     }
 }
 
-__global__ void zfi_cast_any_kernel(int64_t count, void *out, zf_dtype to, const void *x,
-                                    zf_dtype from)
+static __global__ void zfi_cast_any_kernel(int64_t count, void *out, zf_dtype to, const void *x,
+                                           zf_dtype from)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
          i += (int64_t)gridDim.x * blockDim.x) {
@@ -230,9 +230,9 @@ __global__ void zfi_cast_any_kernel(int64_t count, void *out, zf_dtype to, const
             static_cast<zfi_f16 *>(out)[i] = zfi_from_f32<zfi_f16>(whole ? zfi_sticky_f32(n) : f);
             break;
         case ZF_I32:
-            static_cast<int32_t *>(out)[i] = (int32_t)(whole ? zfi_clamped(n, INT32_MIN, INT32_MAX)
-                                                             : zfi_truncated(f, INT32_MIN,
-                                                                             INT32_MAX));
+            static_cast<int32_t *>(out)[i] =
+                (int32_t)(whole ? zfi_clamped(n, INT32_MIN, INT32_MAX)
+                                : zfi_truncated(f, INT32_MIN, INT32_MAX));
             break;
         case ZF_I64:
             static_cast<int64_t *>(out)[i] = whole ? n : zfi_truncated(f, INT64_MIN, INT64_MAX);
@@ -291,8 +291,7 @@ __global__ void zfi_dropout_kernel(int64_t first, int64_t count, zfi_dropout d, 
 template <class T> static void zfi_dropout_launch(const zf_launch *l)
 {
     const int n = zfi_wide<T>::count;
-    zfi_dropout d =
-        zfi_dropout_of(l, l->attributes[0].f, l->attributes[1].i, zfi_count(&l->out));
+    zfi_dropout d = zfi_dropout_of(l, l->attributes[0].f, l->attributes[1].i, zfi_count(&l->out));
     T *out = static_cast<T *>(l->out.data);
     const T *x = static_cast<const T *>(l->args[0].data);
     ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, out, x), (zfi_dropout_kernel<T, n>),

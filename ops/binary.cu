@@ -90,21 +90,29 @@ static void zfi_walk_ready(zfi_walk *w)
         w->by[axis] = zfi_divisor_of(w->dims[axis] > 0 ? w->dims[axis] : 1, count);
 }
 
-/* Where position number i is in each of the arrays; its index along the last axis. */
+/* Where position number i of the first `rank` dimensions is in each of the arrays; its index along
+ * the last of them. */
 template <int arrays>
-__device__ __forceinline__ int64_t zfi_walk_to(const zfi_walk &w, int64_t i, int64_t (&at)[arrays])
+__device__ __forceinline__ int64_t zfi_walk_along(const zfi_walk &w, int rank, int64_t i,
+                                                  int64_t (&at)[arrays])
 {
     int64_t last = 0;
 #pragma unroll
     for (int k = 0; k < arrays; k++) at[k] = 0;
-    for (int axis = w.rank - 1; axis >= 0; axis--) {
+    for (int axis = rank - 1; axis >= 0; axis--) {
         int64_t next = axis ? zfi_divide(i, w.by[axis]) : 0, index = i - next * w.dims[axis];
-        if (axis == w.rank - 1) last = index;
+        if (axis == rank - 1) last = index;
 #pragma unroll
         for (int k = 0; k < arrays; k++) at[k] += index * w.strides[k][axis];
         i = next;
     }
     return last;
+}
+
+template <int arrays>
+__device__ __forceinline__ int64_t zfi_walk_to(const zfi_walk &w, int64_t i, int64_t (&at)[arrays])
+{
+    return zfi_walk_along(w, w.rank, i, at);
 }
 
 /* What elements of a dtype are computed in: floats in f32, integers as they are. */
@@ -156,7 +164,8 @@ __device__ __forceinline__ void zfi_fetch(C (&x)[N], const T *from, bool step)
     }
 }
 
-template <int N, class T, class C> __device__ __forceinline__ void zfi_put(T *to, const C (&x)[N])
+template <int N, class T, class C>
+__device__ __forceinline__ void zfi_put_pack(T *to, const C (&x)[N])
 {
     zfi_pack<T, N> p;
 #pragma unroll
@@ -272,9 +281,9 @@ __global__ void zfi_binary_kernel(zfi_elementwise e, zf_op op, void *out, const 
             uint8_t truth[N];
 #pragma unroll
             for (int k = 0; k < N; k++) truth[k] = y[k] != (C)0;
-            zfi_put((uint8_t *)out + i, truth);
+            zfi_put_pack((uint8_t *)out + i, truth);
         } else {
-            zfi_put((T *)out + i, y);
+            zfi_put_pack((T *)out + i, y);
         }
     }
 }
@@ -327,7 +336,7 @@ __global__ void zfi_where_kernel(zfi_elementwise e, T *out, const uint8_t *c, co
         zfi_fetch(v, b + at[2], e.step[2]);
 #pragma unroll
         for (int k = 0; k < N; k++) x[k] = first[k] ? x[k] : v[k];
-        zfi_put(out + i, x);
+        zfi_put_pack(out + i, x);
     }
 }
 

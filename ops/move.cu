@@ -155,13 +155,11 @@ template <class T> __global__ void zfi_tile_kernel(zfi_box b, zfi_divisor across
     int64_t rows = b.walk.dims[row], columns = b.walk.dims[column];
     int64_t from_step = b.walk.strides[0][column], to_step = b.walk.strides[1][row];
     int x = (int)threadIdx.x % ZFI_BOX_TILE, y = (int)threadIdx.x / ZFI_BOX_TILE;
-    zfi_walk outer = b.walk;
-    outer.rank -= 2;
     for (int64_t n = blockIdx.x; n < b.count; n += gridDim.x) {
         int64_t band = zfi_divide(n, across), box = zfi_divide(band, down), at[2];
         int64_t c = (n - band * across.by) * ZFI_BOX_TILE,
                 r = (band - box * down.by) * ZFI_BOX_TILE;
-        zfi_walk_to(outer, box, at);
+        zfi_walk_along(b.walk, row, box, at);
         for (int k = y; k < ZFI_BOX_TILE; k += ZFI_BOX_ROWS)
             if (c + k < columns && r + x < rows)
                 tile[k * (ZFI_BOX_TILE + 1) + x] = from[at[0] + (c + k) * from_step + r + x];
@@ -526,6 +524,15 @@ __global__ void zfi_sum_rows_kernel(zfi_sums s, int lanes, void *out, zf_dtype t
     }
 }
 
+template <class T, int N>
+__device__ __forceinline__ void zfi_sum_more(float (&sum)[N], const T *from)
+{
+    float y[N];
+    zfi_fetch(y, from, true);
+#pragma unroll
+    for (int k = 0; k < N; k++) sum[k] += y[k];
+}
+
 /* out[chunk,kept,c] of a strip of 32 N columns by each block. */
 template <class T>
 __global__ void zfi_sum_columns_kernel(zfi_sums s, void *out, zf_dtype to, const T *x)
@@ -538,27 +545,29 @@ __global__ void zfi_sum_columns_kernel(zfi_sums s, void *out, zf_dtype to, const
         int64_t piece = zfi_divide(task, s.by_strips), kept = zfi_divide(piece, s.chunks);
         int64_t chunk = piece - kept * s.chunks.by,
                 column = (task - piece * s.strips) * (ZFI_WARP * N);
-        int64_t first = chunk * s.chunk, base[1];
+        int64_t first = chunk * s.chunk, base[1], at[1];
         int64_t last = s.term_count - first < s.chunk ? s.term_count : first + s.chunk;
         float sum[N] = {0};
         zfi_walk_to(s.kept, kept, base);
         base[0] += column;
+        if (s.wide && column + lane * N < s.columns) {
+            int64_t t = first + warp, step = s.terms.strides[0][0];
+            const T *from = x + base[0] + lane * N;
+            if (s.terms.rank == 1) {
 #pragma unroll 4
-        for (int64_t t = first + warp; t < last; t += ZFI_SUM_WARPS) {
-            int64_t at[1];
-            zfi_walk_to(s.terms, t, at);
-            if (s.wide) {
-                float y[N] = {0};
-                if (column + lane * N < s.columns)
-                    zfi_fetch(y, x + base[0] + at[0] + lane * N, true);
-#pragma unroll
-                for (int k = 0; k < N; k++) sum[k] += y[k];
-            } else {
-#pragma unroll
-                for (int k = 0; k < N; k++)
-                    if (column + lane + k * ZFI_WARP < s.columns)
-                        sum[k] += zfi_to_f32(x[base[0] + at[0] + lane + k * ZFI_WARP]);
+                for (; t < last; t += ZFI_SUM_WARPS) zfi_sum_more(sum, from + t * step);
             }
+            for (; t < last; t += ZFI_SUM_WARPS) {
+                zfi_walk_to(s.terms, t, at);
+                zfi_sum_more(sum, from + at[0]);
+            }
+        }
+        for (int64_t t = first + warp; !s.wide && t < last; t += ZFI_SUM_WARPS) {
+            zfi_walk_to(s.terms, t, at);
+#pragma unroll
+            for (int k = 0; k < N; k++)
+                if (column + lane + k * ZFI_WARP < s.columns)
+                    sum[k] += zfi_to_f32(x[base[0] + at[0] + lane + k * ZFI_WARP]);
         }
         __syncthreads();
 #pragma unroll

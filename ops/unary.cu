@@ -99,8 +99,8 @@ __global__ void zfi_unary_kernel(int64_t first, int64_t count, zfi_unary u, T *o
         if (v) zfi_fetch(b, v + i, true);
         else zfi_fetch(b, x + i, true);
         zfi_unary_values(u, a, b, y, z);
-        zfi_put(out + i, y);
-        if (made) zfi_put(made + i, z);
+        zfi_put_pack(out + i, y);
+        if (made) zfi_put_pack(made + i, z);
     }
 }
 
@@ -163,7 +163,7 @@ __global__ void zfi_cast_kernel(int64_t first, int64_t count, T *out, const X *x
          i += (int64_t)gridDim.x * blockDim.x * N) {
         float y[N];
         zfi_fetch(y, x + i, true);
-        zfi_put(out + i, y);
+        zfi_put_pack(out + i, y);
     }
 }
 
@@ -284,7 +284,7 @@ __global__ void zfi_dropout_kernel(int64_t first, int64_t count, zfi_dropout d, 
             for (int j = 0; j < 4 && k + j < N; j++) /* what is dropped is 0 whatever it was */
                 y[k + j] = by[j] == 0 ? 0 : y[k + j] * by[j];
         }
-        zfi_put(out + i, y);
+        zfi_put_pack(out + i, y);
     }
 }
 

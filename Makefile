@@ -30,6 +30,7 @@ FUZZ_RUNS = 1000000
 # -------------------------------------------------------------------------------------- sources
 
 LIBRARY  = zeroflow.h $(wildcard graph/*.c cpu/*.c ops/*.c ir/*.c passes/*.c run/*.c nn/*.c)
+DEVICE   = zeroflow_cuda.cu $(wildcard cuda/*.cu ops/*.cu)
 TESTS    = $(wildcard tests/*.c)
 FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
@@ -40,13 +41,16 @@ SAMPLES  = bert gpt
 PARTS    = $(filter-out %/main.c %/sentences.c, \
              $(wildcard $(SAMPLES:%=examples/%/*.c) examples/common/*.c)) $(wildcard tools/pass.c)
 
-all: $(SAMPLES:%=build/%) $(TOOLS:%=build/%) $(EXAMPLES:%=build/%) ## build the programs (the default)
+# make CUDA=1 builds those that run on a GPU, in build/cuda.
+PROGRAMS = $(if $(CUDA),$(SAMPLES:%=build/cuda/%),$(SAMPLES:%=build/%) $(TOOLS:%=build/%) \
+                                                  $(EXAMPLES:%=build/%))
+all: $(PROGRAMS) ## build the programs (the default; CUDA=1: those for a GPU, in build/cuda)
 
 # ------------------------------------------------------------------------------------- variants
 # A variant is a folder under build/ where the same sources are built in another way.
 
 VARIANTS = build build/clang build/dist build/asan build/ubsan build/tsan build/blas build/fuzz \
-           build/coverage
+           build/coverage build/cuda
 
 build/clang/%:    private override CC = clang
 build/asan/%:     private MODE = -O1 -g -fsanitize=address,undefined $(SANITIZED)
@@ -75,6 +79,25 @@ build/mpi/%:     private override CC = $(MPICC)
 build/obj/mpi/%: private override CC = $(MPICC)
 build/obj/mpi/%: private MODE = -DBERT_MPI
 endif
+
+# CUDA: build/cuda. Without a GPU these compile and link as well (make cuda-check).
+NVCC       := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
+CUDA_HOME   = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
+# Compute capabilities; the last one as PTX, for what is newer, too.
+CUDA_ARCHS  = 80 90 100
+CUDA_LIBS   = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart -lstdc++
+NVCC_FLAGS  = -std=c++17 -O3 -isystem $(CUDA_HOME)/include -Xcompiler -Wall,-Wextra \
+              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS)) \
+              $(if $(WERROR),-Werror all-warnings)
+COMPILE_CUDA = $(call say,nvcc) mkdir -p $(@D); $(NVCC) $(NVCC_FLAGS) -c -o $@
+
+build/cuda/%: private MODE = -DWITH_CUDA
+build/cuda/%: private BLAS = $(CUDA_LIBS)
+$(SAMPLES:%=build/cuda/%) $(BENCHES:%=build/cuda/%): build/cuda/obj/zeroflow_cuda.o
+
+build/cuda/obj/zeroflow_cuda.o: zeroflow.h $(DEVICE) Makefile
+	$(COMPILE_CUDA) -I. zeroflow_cuda.cu
 
 # make V=1 shows the commands.
 say       = $(if $V,,@$(if $(QUIET),,printf '  %-8s %s\n' $1 $@;))
@@ -146,6 +169,14 @@ dist/zeroflow.h: $(LIBRARY) LICENSE build/amalgamate
 build/amalgamate: build/obj/tools/amalgamate.o
 	$(LINK)
 
+# The backend for CUDA, to be compiled beside that header.
+dist: dist/zeroflow_cuda.cu
+
+dist/zeroflow_cuda.cu: $(DEVICE) LICENSE build/amalgamate
+	@mkdir -p dist
+	$(call say,write) build/amalgamate $(VERSION) LICENSE zeroflow_cuda.cu zeroflow.h= > $@.part
+	@mv $@.part $@
+
 # The variant build/dist is built from a tree in which that file is all there is of the library.
 build/dist/tree/zeroflow.h: dist/zeroflow.h
 	@mkdir -p $(@D); cp $< $@
@@ -167,7 +198,7 @@ test: build/.needs-test ## build and run every test
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
 GROUPS = unit oom clang dist asan oom-asan ubsan tsan blas mpi examples opt plan bert gpt consumers \
-         fuzz neon
+         fuzz neon cuda-check
 
 test-unit test-oom: build/tests
 test-clang:         build/clang/tests
@@ -185,10 +216,22 @@ test-bert:          build/bert
 test-gpt:           build/gpt
 test-consumers:     dist
 test-neon:          dist
+test-cuda-check:    $(if $(NVCC),build/cuda-check/device)
 test-fuzz:          $(FUZZ:%=build/fuzz/%)
 
 $(GROUPS:%=test-%): build/.needs-test
 	@CC='$(CC)' sh tests/run.sh $(@:test-%=%)
+
+# What is shipped, for every architecture, in a program that gcc compiles.
+build/cuda-check/zeroflow_cuda.o: dist/zeroflow_cuda.cu dist/zeroflow.h Makefile
+	$(COMPILE_CUDA) $<
+build/cuda-check/device.o: tests/consumers/device.c dist/zeroflow.h Makefile
+	$(COMPILE) -Idist $<
+build/cuda-check/device: private BLAS = $(CUDA_LIBS)
+build/cuda-check/device: build/cuda-check/device.o build/cuda-check/zeroflow_cuda.o
+	$(LINK)
+
+cuda-check: test-cuda-check ## compile and link all that is for CUDA, which needs no GPU
 
 oom asan ubsan tsan: %: test-% ## the tests under out-of-memory, or a sanitizer
 
@@ -228,11 +271,11 @@ bench: $(BENCHES:%=build/%) ## build the benchmarks; the head of each bench/*.c 
 
 SHARE = $(DESTDIR)$(PREFIX)/share
 
-install: dist ## install the header, zeroflow_mpi.c, a pkg-config file and a CMake package (PREFIX, DESTDIR)
+install: dist ## install the header, zeroflow_mpi.c, zeroflow_cuda.cu, a pkg-config file and a CMake package (PREFIX, DESTDIR)
 	install -d $(DESTDIR)$(PREFIX)/include $(SHARE)/pkgconfig $(SHARE)/cmake/zeroflow \
 	    $(SHARE)/zeroflow
 	install -m 644 dist/zeroflow.h $(DESTDIR)$(PREFIX)/include
-	install -m 644 zeroflow_mpi.c $(SHARE)/zeroflow
+	install -m 644 zeroflow_mpi.c dist/zeroflow_cuda.cu $(SHARE)/zeroflow
 	install -m 644 tools/install/zeroflow-config.cmake $(SHARE)/cmake/zeroflow
 	sed 's/@VERSION@/$(VERSION)/' tools/install/zeroflow-config-version.cmake \
 	    > $(SHARE)/cmake/zeroflow/zeroflow-config-version.cmake
@@ -244,7 +287,7 @@ clean: ## remove build/ and dist/
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z ]*\):.* ## /\1: /p' Makefile | awk -F ': ' '{ printf "%-22s%s\n", $$1, $$2 }'
 
-.PHONY: all dist pretrain test oom asan ubsan tsan bits bless fuzz coverage tidy bench install clean \
+.PHONY: all dist pretrain test oom asan ubsan tsan cuda-check bits bless fuzz coverage tidy bench install clean \
         help $(GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

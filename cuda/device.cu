@@ -37,7 +37,7 @@ typedef struct zfi_cuda {
     bool knows_run;       /* it holds anything */
     zfi_fault *fault;     /* device.fault, at the host's address */
     const zf_comm *comm;  /* of collectives under way; NULL: there are none */
-    char name[256];       /* the device's */
+    char name[128];       /* the device's */
     char *tuning;         /* zf_cuda_desc.tuning */
     zfi_products products;
 } zfi_cuda;

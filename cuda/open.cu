@@ -67,7 +67,7 @@ static zf_status zfi_open_products(zfi_cuda *c, const zf_cuda_desc *desc, zf_err
                              cublasLtGetStatusString(made));
     }
     ZFI_TRY(cudaGetDeviceProperties(&properties, c->device.number));
-    snprintf(c->name, sizeof c->name, "%s", properties.name);
+    snprintf(c->name, sizeof c->name, "%.127s", properties.name);
     if (length) {
         c->tuning = static_cast<char *>(zfi_host_memory(&c->allocator, NULL, 0, length));
         if (!c->tuning) return zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory");

@@ -15,7 +15,8 @@ logs=build/test
 mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
-groups='tsan oom-asan asan oom unit dist clang blas mpi bert gpt consumers fuzz examples opt plan neon'
+groups='tsan oom-asan cuda-check asan oom unit dist clang blas mpi bert gpt consumers fuzz examples opt
+        plan neon'
 
 run_all() {
     rm -f "$logs"/*.counts
@@ -162,6 +163,28 @@ run_neon() {
     else
         note="skipped: there is no $cross (gcc-aarch64-linux-gnu)"
     fi
+}
+
+# Compiled and linked by make; run here. A device is asked for that no machine has, and then the
+# first one.
+run_cuda_check() {
+    device=build/cuda-check/device
+    if ! [ -x $device ]; then
+        note='skipped: there is no nvcc (CUDA Toolkit 12 or newer)'
+        return
+    fi
+    no_gpu='this machine has no NVIDIA driver; this program needs one for CUDA [0-9.]+ or newer'
+    no_gpu="$no_gpu|CUDA sees no device|is the toolkit's stub|driver of this machine is for CUDA"
+    check 'a device that is not there' gives 1 \
+        "^device 999: zf_cuda_backend: ($no_gpu|device is 999; CUDA sees)" $device 999
+    check 'the first device' gives "$([ -e /dev/nvidia0 ] && echo 0 || echo 1)" \
+        "^device 0: (cuda|zf_cuda_backend: ($no_gpu))" $device 0
+    stubs=$(dirname "$(ldd $device | sed -n 's/.*libcudart.* => \([^ ]*\) .*/\1/p')")/stubs
+    [ -e "$stubs/libcuda.so" ] && ! [ -e /dev/nvidia0 ] && {
+        ln -s "$stubs/libcuda.so" "$work/libcuda.so.1"
+        check "the toolkit's stub" gives 1 "is the toolkit's stub" \
+            env LD_LIBRARY_PATH="$work" $device 0
+    }
 }
 
 run_fuzz() {

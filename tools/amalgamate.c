@@ -5,6 +5,7 @@
  *     HEADER                                          output
  *       #include "graph/alloc.c"                 ->     the file's lines, its own includes replaced
  *       #include <stb/stb_ds.h>, named by NAME   ->     FILE's lines, between pragmas
+ *       #include "zeroflow.h", by NAME, no FILE  ->     itself
  *       any other line                           ->     itself
  *
  * In front stand the version and the licence, as a comment. A quoted name is relative to the file
@@ -60,6 +61,13 @@ static const char *find_foreign(const char *name)
     return NULL;
 }
 
+/* The quoted name is to stay an include. */
+static int stays(const char *name)
+{
+    const char *file = find_foreign(name);
+    return file && !*file;
+}
+
 static void copy_file(const char *path, int depth)
 {
     char line[LINE], name[PATH], inner[PATH];
@@ -68,7 +76,7 @@ static void copy_file(const char *path, int depth)
     FILE *file = open_file(path);
     if (depth > DEEPEST) stop("%s: includes itself", path);
     while (next_line(file, path, line)) {
-        if (sscanf(line, "#include \"%1000[^\"]\"", name) == 1) {
+        if (sscanf(line, "#include \"%1000[^\"]\"", name) == 1 && !stays(name)) {
             if (snprintf(inner, sizeof inner, "%.*s%s", folder, path, name) >= PATH)
                 stop("%s: the path of '%s' is too long", path, name);
             printf("\n/* ==== %s */\n", name);

@@ -1,0 +1,792 @@
+/* The table of cases of every operator, and what runs one: for tests/ops.c, on the CPU, and
+ * tests/cuda.c.
+ *
+ * A case is IR. Operands are %1, %2, ... in the order of their types; lines of `text` are numbered
+ * on from there, and the value of the last one is checked. Capital letters are sizes (size_of), `f`
+ * is the dtype under test, `g` the one of sums (f32, f64 for f64). A type's first letter is also
+ * what the operand holds:
+ *
+ *     f  -2..2, not near 0      p  0.5..2        u  -1..1          s  0..1       h  -300..300
+ *     q  -1, -0.5, 0, 0.5, 1    b  bool          k  u8             i  i32        j  i64, 62 bits
+ *     x  i32 row of N           y  i64 row of N  l  i64 class of N or -100
+ *     w  a param                m  a state g     v  a state g, 0.5..2            t  a state i64, 3
+ */
+#ifndef OP_CASES_H
+#define OP_CASES_H
+
+#include "test.h"
+
+#include <stdarg.h>
+
+/* The error that a result may have: `units` of 2^-24 of its ... */
+enum scale {
+    EXACT,    /* none at all */
+    RELATIVE, /* magnitude */
+    TERMS,    /* terms' magnitudes: the same graph over the operands' magnitudes */
+    GROWTH,   /* 1 + |x|, times |dy| for a gradient of (dy, x) */
+    NORM      /* max(1, largest magnitude): terms cancel, values on the way are of the order of 1 */
+};
+
+enum flags {
+    NO_GRADIENT = 1, /* the result is no float, or has a gradient of 0 everywhere */
+    REFUSED = 2,     /* a row that gradients are made of: autograd says so */
+    MUTATES = 4,     /* operands w, m, v change */
+    RANDOM = 8,      /* another mask every step */
+    NEEDS_N = 16,    /* N = 0 has no meaning */
+    NEEDS_R = 32,
+    WIDE = 64 /* N = 1 and N = 2 cancel to nothing */
+};
+
+typedef struct op_case {
+    const char *row, *operands, *text;
+    enum scale scale;
+    double units;
+    char per; /* a size whose value is added to the units; 0: none */
+    int flags;
+} op_case;
+
+/* Units are roundings to 24 bits: each operation of a fast kernel costs 1, a function what
+ * cpu/vmath.c states (1 ulp is 2 units), a sum in lanes of at most 1024 elements 16 + 6, a product
+ * one for each of its terms. A softmax whose row spans 4 has 6.2 in each exponential, the same in
+ * their sum and 22 of adding, and 2 in the division. */
+static const op_case cases[] = {
+    {"input", "f[R,N]", "scale %1 {by=1} : f[R,N]", EXACT, 0, 0, 0},
+    {"output", "f[R,N]", "scale %1 {by=1} : f[R,N]", EXACT, 0, 0, 0},
+    {"gradient", "f[R,N]", "scale %1 {by=1} : f[R,N]", EXACT, 0, 0, 0},
+    {"param", "", "param \"w\" {init=uniform a=-1 b=3} : f[R,N]", RELATIVE, 1, 0, NO_GRADIENT},
+    {"state", "", "state \"s\" {value=0.1} : f[R,N]", RELATIVE, 1, 0, NO_GRADIENT},
+    {"constant", "", "constant {values=[0.1]} : f[R,N]", RELATIVE, 1, 0, NO_GRADIENT},
+    {"constant", "", "constant {values=[1,2.5,-3,0.1]} : f[2,2]", RELATIVE, 1, 0, NO_GRADIENT},
+    {"advance", "t[]", "update:\nadvance %1", EXACT, 0, 0, MUTATES},
+    {"advance", "t[] p[]", "update:\nadvance %1, %2", EXACT, 0, 0, MUTATES},
+
+    {"add", "f[R,N] f[R,N]", "add %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"add", "f[R,N] f[N]", "add %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"add", "f[R,1] f[N]", "add %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"add", "f[] f[]", "add %1, %2 : f[]", RELATIVE, 1, 0, 0},
+    {"add", "f[] f[R,N]", "add %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"add", "f[2,1,R,1,2,N] f[R,3,1,1]", "add %1, %2 : f[2,1,R,3,2,N]", RELATIVE, 1, 0, 0},
+    {"add", "f[2,3,1,N] f[3,R,1]", "add %1, %2 : f[2,3,R,N]", RELATIVE, 1, 0, 0},
+    {"add", "f[R,N]", "add %1, %1 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"add", "i[R,N] i[N]", "add %1, %2 : i32[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"sub", "f[R,N] f[R,N]", "sub %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"sub", "f[R,1] f[R,N]", "sub %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"sub", "j[R,N] j[R,N]", "sub %1, %2 : i64[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"mul", "f[R,N] f[R,N]", "mul %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"mul", "f[N] f[R,N]", "mul %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"mul", "f[R,N] f[]", "mul %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"div", "f[R,N] p[R,N]", "div %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"div", "f[R,N] p[R,1]", "div %1, %2 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"div", "i[R,N] i[R,N]", "div %1, %2 : i32[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"maximum", "f[R,N] f[R,N]", "maximum %1, %2 : f[R,N]", EXACT, 0, 0, 0},
+    {"maximum", "f[R,1] f[N]", "maximum %1, %2 : f[R,N]", EXACT, 0, 0, 0},
+    {"minimum", "f[R,N] f[R,N]", "minimum %1, %2 : f[R,N]", EXACT, 0, 0, 0},
+    {"minimum", "f[R,N] f[]", "minimum %1, %2 : f[R,N]", EXACT, 0, 0, 0},
+    {"equal", "q[R,N] q[R,N]", "equal %1, %2 : bool[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"equal", "q[R,1] q[N]", "equal %1, %2 : bool[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"equal", "j[R,N] j[1]", "equal %1, %2 : bool[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"less", "q[R,N] q[R,N]", "less %1, %2 : bool[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"less", "q[] q[R,N]", "less %1, %2 : bool[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"less", "i[R,N] i[N]", "less %1, %2 : bool[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"where", "b[R,N] f[R,N] f[R,N]", "where %1, %2, %3 : f[R,N]", EXACT, 0, 0, 0},
+    {"where", "b[R,1] f[R,N] f[N]", "where %1, %2, %3 : f[R,N]", EXACT, 0, 0, 0},
+    {"where", "b[N] f[] f[R,1]", "where %1, %2, %3 : f[R,N]", EXACT, 0, 0, 0},
+    {"where", "b[R,N] f[] f[]", "where %1, %2, %3 : f[R,N]", EXACT, 0, 0, 0},
+    {"where", "b[] f[R,N] f[N]", "where %1, %2, %3 : f[R,N]", EXACT, 0, 0, 0},
+    {"where", "k[R,N] j[R,N] j[N]", "where %1, %2, %3 : i64[R,N]", EXACT, 0, 0, NO_GRADIENT},
+
+    {"neg", "f[R,N]", "neg %1 : f[R,N]", EXACT, 0, 0, 0},
+    {"scale", "f[R,N]", "scale %1 {by=-0.1} : f[R,N]", RELATIVE, 2, 0, 0},
+    {"exp", "f[R,N]", "exp %1 : f[R,N]", RELATIVE, 2.2, 0, 0},
+    {"log", "p[R,N]", "log %1 : f[R,N]", RELATIVE, 2, 0, 0},
+    {"sqrt", "p[R,N]", "sqrt %1 : f[R,N]", RELATIVE, 1, 0, 0},
+    {"rsqrt", "p[R,N]", "rsqrt %1 : f[R,N]", RELATIVE, 2.01, 0, 0},
+    {"tanh", "f[R,N]", "tanh %1 : f[R,N]", RELATIVE, 5.2, 0, 0},
+    {"tanh_grad", "f[R,N] u[R,N]", "tanh_grad %1, %2 : f[R,N]", RELATIVE, 4.01, 0, REFUSED},
+    {"sigmoid", "f[R,N]", "sigmoid %1 : f[R,N]", RELATIVE, 5, 0, 0},
+    {"sigmoid_grad", "f[R,N] s[R,N]", "sigmoid_grad %1, %2 : f[R,N]", RELATIVE, 3.01, 0, REFUSED},
+    {"relu", "f[R,N]", "relu %1 : f[R,N]", EXACT, 0, 0, 0},
+    {"relu_grad", "f[R,N] f[R,N]", "relu_grad %1, %2 : f[R,N]", EXACT, 0, 0, REFUSED},
+    {"gelu", "f[R,N]", "gelu %1 : f[R,N]", GROWTH, 2.5, 0, 0},
+    {"gelu", "f[R,N]", "gelu %1 {form=tanh} : f[R,N]", GROWTH, 2.5, 0, 0},
+    {"gelu_grad", "f[R,N] f[R,N]", "gelu_grad %1, %2 : f[R,N]", GROWTH, 3.7, 0, REFUSED},
+    {"gelu_grad", "f[R,N] f[R,N]", "gelu_grad %1, %2 {form=tanh} : f[R,N]", GROWTH, 3.7, 0,
+     REFUSED},
+    {"silu", "f[R,N]", "silu %1 : f[R,N]", GROWTH, 2.5, 0, 0},
+    {"saved", "f[R,N] f[R,N]", "gelu_grad %1, %2 : f[R,N]\nsaved %3 {index=0} : f[R,N]", NORM, 6, 0,
+     REFUSED},
+    {"saved", "f[R,N] f[R,N]", "silu_grad %1, %2 : f[R,N]\nsaved %3 {index=0} : f[R,N]", NORM, 6, 0,
+     REFUSED},
+    {"silu_grad", "f[R,N] f[R,N]", "silu_grad %1, %2 : f[R,N]", GROWTH, 3.7, 0, REFUSED},
+    {"cast", "f[R,N]", "cast %1 {to=f64} : f64[R,N]", EXACT, 0, 0, 0},
+    {"cast", "f[R,N]", "cast %1 {to=bf16} : bf16[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"cast", "h[R,N]", "cast %1 {to=f16} : f16[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"cast", "h[R,N]", "cast %1 {to=i32} : i32[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"cast", "h[R,N]", "cast %1 {to=i64} : i64[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"cast", "h[R,N]", "cast %1 {to=u8} : u8[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"cast", "q[R,N]", "cast %1 {to=bool} : bool[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"cast", "j[R,N]", "cast %1 {to=i32} : i32[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"cast", "i[R,N]", "cast %1 {to=i64} : i64[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"cast", "b[R,N]", "cast %1 {to=bf16} : bf16[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"dropout", "f[R,N]", "dropout %1 {p=0.25 stream=7} : f[R,N]", RELATIVE, 2, 0, RANDOM},
+
+    {"reshape", "f[R,N]", "reshape %1 {shape=[S]} : f[S]", EXACT, 0, 0, 0},
+    {"reshape", "f[1,1]", "reshape %1 : f[]", EXACT, 0, 0, 0},
+    {"reshape", "b[R,N]", "reshape %1 {shape=[1,N,1,R]} : bool[1,N,1,R]", EXACT, 0, 0, NO_GRADIENT},
+    {"view", "f[R,N]", "view %1 {shape=[S]} : f[S]", EXACT, 0, 0, REFUSED},
+    {"view", "f[7]", "view %1 {at=2 shape=[2,2]} : f[2,2]", EXACT, 0, 0, REFUSED},
+    {"pack", "f[R,N]", "pack %1 {at=[0] size=S} : f[S]", EXACT, 0, 0, REFUSED},
+    {"pack", "f[3,5] f[2]", "pack %1, %2 {at=[1,20] size=24} : f[24]", EXACT, 0, 0, REFUSED},
+    {"slice", "f[R,N]", "slice %1 {axis=1 start=A stop=B} : f[R,C]", EXACT, 0, 0, 0},
+    {"slice", "f[R,N]", "slice %1 {axis=0 start=E stop=F} : f[G,N]", EXACT, 0, 0, 0},
+    {"slice", "f[2,R,N]", "slice %1 {axis=1 start=E stop=F} : f[2,G,N]", EXACT, 0, 0, 0},
+    {"slice", "f[1,R,N]", "slice %1 {axis=1 start=E stop=F} : f[1,G,N]", EXACT, 0, 0, 0},
+    {"slice", "f[R,N,1]", "slice %1 {axis=2 start=1 stop=1} : f[R,N,0]", EXACT, 0, 0, NO_GRADIENT},
+    {"slice", "j[R,N]", "slice %1 {axis=1 start=A stop=B} : i64[R,C]", EXACT, 0, 0, NO_GRADIENT},
+    {"pad", "f[R,N]", "pad %1 {axis=1 before=2 after=3} : f[R,P]", EXACT, 0, 0, 0},
+    {"pad", "f[R,N]", "pad %1 {axis=0 before=2 after=3} : f[V,N]", EXACT, 0, 0, 0},
+    {"pad", "f[2,R,N]", "pad %1 {axis=1 before=0 after=5} : f[2,V,N]", EXACT, 0, 0, 0},
+    {"pad", "b[R,N]", "pad %1 {axis=1 before=5} : bool[R,P]", EXACT, 0, 0, NO_GRADIENT},
+    {"transpose", "f[R,N]", "transpose %1 {order=[1,0]} : f[N,R]", EXACT, 0, 0, 0},
+    {"transpose", "f[2,R,3,N]", "transpose %1 {order=[0,2,1,3]} : f[2,3,R,N]", EXACT, 0, 0, 0},
+    {"transpose", "f[2,R,3,N]", "transpose %1 {order=[0,2,3,1]} : f[2,3,N,R]", EXACT, 0, 0, 0},
+    {"transpose", "f[R,2,N]", "transpose %1 {order=[2,1,0]} : f[N,2,R]", EXACT, 0, 0, 0},
+    {"transpose", "f[2,1,R,2,1,N]", "transpose %1 {order=[5,3,2,0,1,4]} : f[N,2,R,2,1,1]", EXACT, 0,
+     0, 0},
+    {"transpose", "f[]", "transpose %1 : f[]", EXACT, 0, 0, 0},
+    {"transpose", "j[R,N]", "transpose %1 {order=[1,0]} : i64[N,R]", EXACT, 0, 0, NO_GRADIENT},
+    {"transpose", "b[R,N,2]", "transpose %1 {order=[2,1,0]} : bool[2,N,R]", EXACT, 0, 0,
+     NO_GRADIENT},
+    {"concat", "f[R,N] f[2,N] f[R,N]", "concat %1, %2, %3 : f[T,N]", EXACT, 0, 0, 0},
+    {"concat", "f[R,N] f[R,1]", "concat %1, %2 {axis=1} : f[R,U]", EXACT, 0, 0, 0},
+    {"concat", "f[2,R,N] f[2,5,N]", "concat %1, %2 {axis=1} : f[2,V,N]", EXACT, 0, 0, 0},
+    {"concat", "f[R,N]", "concat %1, %1, %1 {axis=1} : f[R,W]", EXACT, 0, 0, 0},
+    {"concat", "j[R,N] j[R,5]", "concat %1, %2 {axis=1} : i64[R,P]", EXACT, 0, 0, NO_GRADIENT},
+    {"broadcast", "f[N]", "broadcast %1 {shape=[R,N]} : f[R,N]", EXACT, 0, 0, 0},
+    {"broadcast", "f[R,1]", "broadcast %1 {shape=[R,N]} : f[R,N]", EXACT, 0, 0, 0},
+    {"broadcast", "f[]", "broadcast %1 {shape=[R,N]} : f[R,N]", EXACT, 0, 0, 0},
+    {"broadcast", "f[1,R,1,N]", "broadcast %1 {shape=[2,2,R,3,N]} : f[2,2,R,3,N]", EXACT, 0, 0, 0},
+    {"broadcast", "k[1,N]", "broadcast %1 {shape=[R,N]} : u8[R,N]", EXACT, 0, 0, NO_GRADIENT},
+    {"sum_to", "f[R,N]", "sum_to %1 {shape=[N]} : f[N]", TERMS, 1, 0, 0},
+    {"sum_to", "f[R,N]", "sum_to %1 {shape=[R,1]} : f[R,1]", TERMS, 23, 0, 0},
+    {"sum_to", "f[R,N]", "sum_to %1 : f[]", TERMS, 23, 0, 0},
+    {"sum_to", "f[R,N]", "sum_to %1 {shape=[R,N]} : f[R,N]", EXACT, 0, 0, 0},
+    {"sum_to", "f[2,3,R,N]", "sum_to %1 {shape=[2,1,1,N]} : f[2,1,1,N]", TERMS, 1, 0, 0},
+    {"sum_to", "f[2,3,R,N]", "sum_to %1 {shape=[3,1,N]} : f[3,1,N]", TERMS, 1, 0, 0},
+    {"sum_to", "f[2,R,3,N]", "sum_to %1 {shape=[R,1,1]} : f[R,1,1]", TERMS, 23, 0, 0},
+    {"sum_to", "f[2,R,2,N,2,1]", "sum_to %1 {shape=[2,1,2,1,2,1]} : f[2,1,2,1,2,1]", TERMS, 1, 0,
+     0},
+
+    {"matmul", "f[R,N] f[N,M]", "matmul %1, %2 : f[R,M]", TERMS, 1, 'N', 0},
+    {"matmul", "f[R,N] f[M,N]", "matmul %1, %2 {transpose_b=true} : f[R,M]", TERMS, 1, 'N', 0},
+    {"matmul", "f[N,R] f[N,M]", "matmul %1, %2 {transpose_a=true} : f[R,M]", TERMS, 1, 'N', 0},
+    {"matmul", "f[N,R] f[M,N]", "matmul %1, %2 {transpose_a=true transpose_b=true} : f[R,M]", TERMS,
+     1, 'N', 0},
+    {"matmul", "f[2,R,N] f[N,M]", "matmul %1, %2 : f[2,R,M]", TERMS, 1, 'N', 0},
+    {"matmul", "f[2,1,R,N] f[3,N,M]", "matmul %1, %2 : f[2,3,R,M]", TERMS, 1, 'N', 0},
+    {"matmul", "f[2,3,N,R] f[2,3,M,N]",
+     "matmul %1, %2 {transpose_a=true transpose_b=true} : f[2,3,R,M]", TERMS, 1, 'N', 0},
+    {"linear", "f[R,N] f[M,N]", "linear %1, %2 : f[R,M]", TERMS, 1, 'N', 0},
+    {"linear", "f[2,R,N] f[M,N] f[M]", "linear %1, %2, %3 : f[2,R,M]", TERMS, 2, 'N', 0},
+    {"linear", "f[N] f[M,N] f[M]", "linear %1, %2, %3 {activation=relu} : f[M]", TERMS, 2, 'N', 0},
+    {"linear", "f[R,N] f[M,N] f[M]", "linear %1, %2, %3 {activation=gelu} : f[R,M]", TERMS, 8, 'N',
+     0},
+    {"linear", "f[R,N] f[M,N] f[M]", "linear %1, %2, %3 {activation=gelu_tanh} : f[R,M]", TERMS, 8,
+     'N', 0},
+    {"linear", "f[R,N] f[M,N] f[M]", "linear %1, %2, %3 {activation=silu} : f[R,M]", TERMS, 8, 'N',
+     0},
+    {"linear", "f[R,N] f[M,N]", "linear %1, %2 {activation=tanh} : f[R,M]", TERMS, 8, 'N', 0},
+    {"linear", "f[R,N] f[M,N]", "linear %1, %2 {activation=sigmoid} : f[R,M]", TERMS, 8, 'N', 0},
+    {"head_loss", "f[R,M] f[N,M] l[R] v[] f[N]", "head_loss %1, %2, %3, %4, %5 {ignore=-100} : g[]",
+     NORM, 160, 0, NEEDS_N},
+    {"head_loss", "f[R,M] f[N,M] l[R] p[]",
+     "scale %4 {by=1} : f[]\nhead_loss %1, %2, %3, %5 {ignore=-100} : f[]", NORM, 160, 0, NEEDS_N},
+    {"saved", "f[R,N] f[M,N] f[M]",
+     "linear %1, %2, %3 {activation=gelu} : f[R,M]\nsaved %4 {index=0} : f[R,M]", TERMS, 2, 'N',
+     REFUSED},
+    {"attention", "f[2,R,W]", "attention %1 {heads=1 scale=0.01} : f[2,R,N]", NORM, 96, 'N', 0},
+    {"attention", "f[2,R,W] f[1,1,R]", "attention %1, %2 {heads=1 scale=0.01} : f[2,R,N]", NORM, 96,
+     'N', NO_GRADIENT},
+    {"attention", "f[2,R,6] f[2,N,6] f[2,N,6]",
+     "attention %1, %2, %3 {heads=2 scale=0.5 causal=true} : f[2,R,6]", NORM, 160, 0, 0},
+    {"attention", "f[2,R,6] f[2,N,6] f[2,N,6] b[2,2,R,1] b[2,1,1,N]",
+     "constant {values=[-inf]} : f[]\nconstant {values=[0]} : f[]\nwhere %4, %7, %6 : f[2,2,R,1]\n"
+     "where %5, %7, %6 : f[2,1,1,N]\nadd %8, %9 : f[2,2,R,N]\n"
+     "attention %1, %2, %3, %10 {heads=2 scale=0.5} : f[2,R,6]",
+     NORM, 160, 0, 0},
+    {"attention", "f[2,R,W]", "attention %1 {heads=1 scale=0.01 p=0.25 stream=7} : f[2,R,N]", NORM,
+     96, 'N', RANDOM},
+    {"attention", "f[1,R,12] b[R]",
+     "constant {values=[-1]} : f[]\nconstant {values=[0.5]} : f[]\nwhere %2, %3, %4 : f[R]\n"
+     "attention %1, %5 {heads=4 scale=1 p=0.5 stream=3 causal=true} : f[1,R,4]",
+     NORM, 160, 0, RANDOM},
+    {"saved", "f[2,R,W]",
+     "attention %1 {heads=1 scale=0.01} : f[2,R,N]\nsaved %2 {index=0} : g[2,1,R]", NORM, 96, 'N',
+     REFUSED},
+    {"attention_grad", "f[2,R,N] f[2,R,W]",
+     "attention %2 {heads=1 scale=0.01} : f[2,R,N]\nsaved %3 {index=0} : g[2,1,R]\n"
+     "attention_grad %1, %3, %4, %2 {heads=1 scale=0.01} : f[2,R,W]",
+     NORM, 320, 'N', REFUSED},
+    {"attention_grad", "f[1,R,4] f[1,R,12] f[R]",
+     "attention %2, %3 {heads=4 scale=1 p=0.5 stream=3 causal=true} : f[1,R,4]\n"
+     "saved %4 {index=0} : g[1,4,R]\n"
+     "attention_grad %1, %4, %5, %2, %3 {heads=4 scale=1 p=0.5 stream=3 causal=true} : f[1,R,12]",
+     NORM, 320, 0, REFUSED | RANDOM},
+
+    {"sum", "f[R,N]", "sum %1 {axis=1} : f[R]", TERMS, 23, 0, 0},
+    {"sum", "f[R,N]", "sum %1 {axis=0 keep=true} : f[1,N]", TERMS, 1, 0, 0},
+    {"sum", "f[2,R,N]", "sum %1 {axis=1} : f[2,N]", TERMS, 1, 0, 0},
+    {"sum", "f[S]", "sum %1 : f[]", TERMS, 23, 0, 0},
+    {"max", "f[R,N]", "max %1 {axis=1} : f[R]", EXACT, 0, 0, 0},
+    {"max", "f[R,N]", "max %1 {axis=0 keep=true} : f[1,N]", EXACT, 0, 0, 0},
+    {"max", "f[2,R,N]", "max %1 {axis=1} : f[2,N]", EXACT, 0, 0, 0},
+    {"max", "f[S]", "max %1 : f[]", EXACT, 0, 0, 0},
+    {"argmax", "f[R,N]", "argmax %1 {axis=1} : i32[R]", EXACT, 0, 0, NO_GRADIENT | NEEDS_N},
+    {"argmax", "q[R,N]", "argmax %1 {axis=1 keep=true} : i32[R,1]", EXACT, 0, 0,
+     NO_GRADIENT | NEEDS_N},
+    {"argmax", "q[R,N]", "argmax %1 : i32[N]", EXACT, 0, 0, NO_GRADIENT | NEEDS_R},
+    {"logsumexp", "f[R,N]", "logsumexp %1 : f[R]", TERMS, 44, 0, 0},
+    {"square_sums", "f[R,N]", "square_sums %1 : g[Q]", RELATIVE, 24, 0, REFUSED},
+    {"totals", "f[7]", "totals %1 {blocks=[0,1,2,7]} : f[2]", TERMS, 1, 0, REFUSED},
+    {"total", "f[R,N] f[N] f[]", "total %1, %2, %3 : f[]", TERMS, 1, 0, 0},
+
+    {"softmax", "f[R,N]", "softmax %1 : f[R,N]", RELATIVE, 37, 0, 0},
+    {"softmax_grad", "f[R,N] f[R,N]", "softmax %2 : f[R,N]\nsoftmax_grad %1, %3 : f[R,N]", NORM,
+     128, 0, REFUSED},
+    {"moments", "f[R,N]", "moments %1 {eps=1e-05} : g[R,2]", NORM, 64, 0, REFUSED | WIDE},
+    {"layer_norm", "f[R,N] f[N] f[N]",
+     "moments %1 {eps=1e-05} : g[R,2]\nlayer_norm %1, %4, %2, %3 : f[R,N]", NORM, 96, 0, WIDE},
+    {"layer_norm_grad", "f[R,N] f[R,N] f[N]",
+     "moments %2 {eps=1e-05} : g[R,2]\nlayer_norm_grad %1, %2, %4, %3 : f[R,N]", NORM, 160, 0,
+     REFUSED | WIDE},
+    {"rms", "f[R,N]", "rms %1 {eps=1e-05} : g[R,2]", NORM, 64, 0, REFUSED | WIDE},
+    {"rms_norm", "f[R,N] f[N]", "rms %1 {eps=1e-05} : g[R,2]\nrms_norm %1, %3, %2 : f[R,N]", NORM,
+     96, 0, WIDE},
+    {"rms_norm_grad", "f[R,N] f[R,N] f[N]",
+     "rms %2 {eps=1e-05} : g[R,2]\nrms_norm_grad %1, %2, %4, %3 : f[R,N]", NORM, 160, 0,
+     REFUSED | WIDE},
+    {"norm_gamma_grad", "f[R,N] f[R,N]",
+     "moments %2 {eps=1e-05} : g[R,2]\nnorm_gamma_grad %1, %2, %3 : f[N]", NORM, 160, 'R',
+     REFUSED | WIDE},
+    {"residual_norm", "f[R,N] f[R,N] f[N] f[N]",
+     "residual_norm %1, %2, %3, %4 {eps=1e-05} : f[R,N]", NORM, 96, 0, WIDE},
+    {"residual_norm", "f[2,R,N] f[2,R,N] f[N] f[N] f[N]",
+     "residual_norm %1, %2, %3, %4, %5 {p=0.25 stream=7 eps=1e-05} : f[2,R,N]", NORM, 96, 0,
+     WIDE | RANDOM},
+    {"residual_norm", "f[N] f[N] f[N] f[N] f[N]",
+     "residual_norm %1, %2, %3, %4, %5 {eps=1e-05} : f[N]", NORM, 96, 0, WIDE},
+    {"saved", "f[R,N] f[R,N] f[N] f[N]",
+     "residual_norm %1, %2, %3, %4 {eps=1e-05} : f[R,N]\nsaved %5 {index=0} : f[R,N]", NORM, 96, 0,
+     REFUSED | WIDE},
+    {"saved", "f[R,N] f[R,N] f[N] f[N]",
+     "residual_norm %1, %2, %3, %4 {eps=1e-05} : f[R,N]\nsaved %5 {index=1} : g[R]", NORM, 96, 0,
+     REFUSED | WIDE},
+    {"embed_norm", "f[N,K] x[R,3] f[N,K] y[R,3] f[3,K] f[K] f[K]",
+     "embed_norm %1, %2, %3, %4, %5, %6, %7 {p=0.25 stream=7 eps=1e-05} : f[R,3,K]", NORM, 96, 0,
+     NEEDS_N | RANDOM},
+    {"residual_norm_grad", "f[R,N] f[R,N] v[R] f[N]",
+     "residual_norm_grad %1, %2, %3, %4 {p=0.25 stream=7} : f[R,N]", NORM, 160, 0,
+     REFUSED | RANDOM},
+    {"saved", "f[R,N] f[R,N] v[R] f[N]",
+     "residual_norm_grad %1, %2, %3, %4 {p=0.25 stream=7} : f[R,N]\nsaved %5 {index=0} : f[R,N]",
+     NORM, 160, 0, REFUSED | RANDOM},
+    {"saved", "f[R,N] f[R,N] v[R] f[N]",
+     "residual_norm_grad %1, %2, %3, %4 : f[R,N]\nsaved %5 {index=1} : f[N]", TERMS, 1, 'R',
+     REFUSED},
+    {"saved", "f[R,N] f[R,N] v[R] f[N]",
+     "residual_norm_grad %1, %2, %3, %4 : f[R,N]\nsaved %5 {index=2} : f[N]", TERMS, 1, 'R',
+     REFUSED},
+    {"saved", "f[R,N] f[R,N] v[R] f[N]",
+     "residual_norm_grad %1, %2, %3, %4 {p=0.25 stream=7} : f[R,N]\nsaved %5 {index=3} : f[N]",
+     NORM, 160, 'R', REFUSED | RANDOM},
+    {"affine", "f[R,N] f[N] f[N]", "affine %1, %2, %3 : f[R,N]", TERMS, 2, 0, 0},
+
+    {"masked_softmax", "f[R,N]", "masked_softmax %1 {scale=0.5} : f[R,N]", RELATIVE, 40, 0, 0},
+    {"masked_softmax", "f[2,3,R,N] w[2,1,1,N]", "masked_softmax %1, %2 {scale=1} : f[2,3,R,N]",
+     RELATIVE, 48, 0, NO_GRADIENT},
+    {"masked_softmax", "f[R,N]", "masked_softmax %1 {p=0.25 stream=7 scale=0.5} : f[R,N]", RELATIVE,
+     42, 0, RANDOM},
+    {"saved", "f[R,N]",
+     "masked_softmax %1 {p=0.25 stream=7 scale=0.5} : f[R,N]\nsaved %2 {index=0} : f[R,N]",
+     RELATIVE, 40, 0, REFUSED},
+    {"masked_softmax_grad", "f[R,N] f[R,N]",
+     "softmax %2 : f[R,N]\nmasked_softmax_grad %1, %3 {p=0.25 stream=7 scale=0.5} : f[R,N]", NORM,
+     128, 0, REFUSED | RANDOM},
+
+    {"chain", "f[R,N] f[N] f[]", "chain %1, %2, %3 {program=[0,0,1,2,3,2]} : f[R,N]", TERMS, 2, 0,
+     REFUSED},
+    {"chain", "f[2,R,N] f[2,R,N] f[N]",
+     "chain %1, %2, %3 {program=[0,1,2,24,3,0,0,0,4] values=[0.25,7]} : f[2,R,N]", TERMS, 4, 0,
+     REFUSED | RANDOM},
+    {"chain", "f[2,R,N]",
+     "chain %1 {program=[7,0,1,15,1,0,1,2,0,0,2,2] values=[0,0.5]} : f[2,R,N]", NORM, 8, 0,
+     REFUSED},
+    {"chain", "p[R,N] f[1] p[N]",
+     "chain %1, %2, %3 {program=[9,0,0,10,2,0,3,3,4,4,5,1,5,6,0,6,7,0,11,0,0,0,8,9,8,10,0,"
+     "16,11,0,17,12,0,14,13,0]} : f[R,N]",
+     NORM, 64, 0, REFUSED},
+    {"chain", "f[2,R,N] f[2,R,N]",
+     "chain %1, %2 {program=[12,1,0,18,0,2,13,1,0,19,3,4,20,5,1,21,6,1,22,7,1,23,8,1]} : f[2,R,N]",
+     NORM, 64, 0, REFUSED},
+
+    {"gather_rows", "f[N,M] x[R]", "gather_rows %1, %2 : f[R,M]", EXACT, 0, 0, NEEDS_N},
+    {"gather_rows", "f[N,M] y[R,2]", "gather_rows %1, %2 : f[R,2,M]", EXACT, 0, 0, NEEDS_N},
+    {"scatter_rows", "f[R,M] x[R]", "scatter_rows %1, %2 {rows=N} : f[N,M]", TERMS, 0, 'R',
+     NEEDS_N},
+    {"scatter_rows", "f[R,2,M] y[R,2]", "scatter_rows %1, %2 {rows=N} : f[N,M]", TERMS, 0, 'H',
+     NEEDS_N},
+    {"cross_entropy", "f[R,N] l[R]",
+     "logsumexp %1 : f[R]\ncross_entropy %1, %3, %2 {ignore=-100} : f[R]", NORM, 72, 0, NEEDS_N},
+    {"cross_entropy_grad", "f[R] f[R,N] l[R]",
+     "logsumexp %2 : f[R]\ncross_entropy_grad %1, %2, %4, %3 {ignore=-100} : f[R,N]", NORM, 160, 0,
+     REFUSED | NEEDS_N},
+
+    {"sgd", "w[R,N] f[R,N] p[]", "update:\nsgd %1, %2, %3 {weight_decay=0.1}", NORM, 8, 0, MUTATES},
+    {"sgd", "w[R,N] f[R,N] p[] m[R,N]",
+     "update:\nsgd %1, %2, %3, %4 {momentum=0.9 weight_decay=0.1}", NORM, 16, 0, MUTATES},
+    {"sgd", "w[R,N] f[R,N] p[] m[R,N]", "update:\nsgd %1, %2, %3, %4 {momentum=0.9 nesterov=true}",
+     NORM, 16, 0, MUTATES},
+    {"adamw", "w[R,N] f[R,N] m[R,N] v[R,N] p[] t[]",
+     "update:\nadamw %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-08 weight_decay=0.1}",
+     NORM, 64, 0, MUTATES},
+    {"sgd", "w[R,N] f[R,N] p[] p[]", "update:\nsgd %1, %2, %3, %4 {weight_decay=0.1 scaled=true}",
+     NORM, 8, 0, MUTATES},
+    {"sgd", "w[R,N] f[R,N] p[] m[R,N] p[]",
+     "update:\nsgd %1, %2, %3, %4, %5 {momentum=0.9 nesterov=true scaled=true}", NORM, 16, 0,
+     MUTATES},
+    {"adamw", "w[R,N] f[R,N] m[R,N] v[R,N] p[] t[] p[]",
+     "update:\nadamw %1, %2, %3, %4, %5, %6, %7 {beta1=0.9 beta2=0.99 eps=1e-08 scaled=true}", NORM,
+     64, 0, MUTATES},
+    {"lamb_update", "w[R,N] f[R,N] m[R,N] v[R,N] t[] p[]",
+     "update:\nlamb_update %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-06 "
+     "weight_decay=0.1 scaled=true} : g[R,N]",
+     NORM, 64, 0, MUTATES},
+    {"lamb_update", "w[R,N] f[R,N] m[R,N] v[R,N] t[]",
+     "update:\nlamb_update %1, %2, %3, %4, %5 {beta1=0.9 beta2=0.99 eps=1e-06 weight_decay=0.1} : "
+     "g[R,N]",
+     NORM, 64, 0, MUTATES},
+    {"lamb_apply", "w[R,N] f[R,N] p[] p[] p[]",
+     "update:\nlamb_apply %1, %2, %3, %4, %5 {least=0.01 most=10}", NORM, 16, 0, MUTATES},
+};
+
+enum { CASES = sizeof cases / sizeof cases[0], OPERANDS = 8, MOST = 1 << 19, TEXT = 2048 };
+
+/* -------------------------------------------------------------------------------- sizes */
+
+typedef struct sizes {
+    int64_t R, N, M;
+} sizes;
+
+static int64_t size_of(char letter, const sizes *z)
+{
+    switch (letter) {
+    case 'R': return z->R;
+    case 'N': return z->N;
+    case 'M': return z->M;
+    case 'A': return z->N / 3; /* a slice A..B of C of N */
+    case 'B': return z->N - z->N / 4;
+    case 'C': return z->N - z->N / 4 - z->N / 3;
+    case 'E': return z->R / 3; /* a slice E..F of G of R */
+    case 'F': return z->R - z->R / 4;
+    case 'G': return z->R - z->R / 4 - z->R / 3;
+    case 'H': return 2 * z->R;
+    case 'K': return z->M + 4;
+    case 'P': return z->N + 5;
+    case 'Q': return (z->R * z->N + 1023) / 1024;
+    case 'S': return z->R * z->N;
+    case 'T': return 2 * z->R + 2;
+    case 'U': return z->N + 1;
+    case 'V': return z->R + 5;
+    case 'W': return 3 * z->N;
+    default: return 0;
+    }
+}
+
+static bool fits(const op_case *c, const sizes *z)
+{
+    if ((c->flags & NEEDS_N) && z->N == 0) return false;
+    if ((c->flags & NEEDS_R) && z->R == 0) return false;
+    return !((c->flags & WIDE) && (z->N == 1 || z->N == 2));
+}
+
+static bool word(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') || c == '_'; }
+
+/* Copies text[0..length) with sizes and dtypes put in; returns how long that is. */
+static int expand(char *to, const char *text, int length, const sizes *z, zf_dtype dtype)
+{
+    int at = 0;
+    for (int i = 0; i < length; i++) {
+        bool type = i + 1 < length && text[i + 1] == '[' && (i == 0 || !word(text[i - 1]));
+        if (text[i] >= 'A' && text[i] <= 'Z')
+            at += sprintf(to + at, "%lld", (long long)size_of(text[i], z));
+        else if (type && text[i] == 'f') at += sprintf(to + at, "%s", zf_dtype_name(dtype));
+        else if (type && text[i] == 'g')
+            at += sprintf(to + at, "%s", dtype == ZF_F64 ? "f64" : "f32");
+        else to[at++] = text[i];
+    }
+    to[at] = '\0';
+    return at;
+}
+
+static const char *operand_type(char kind, zf_dtype dtype)
+{
+    switch (kind) {
+    case 'b': return "bool";
+    case 'k': return "u8";
+    case 'i':
+    case 'x': return "i32";
+    case 'j':
+    case 'y':
+    case 'l':
+    case 't': return "i64";
+    case 'm':
+    case 'v': return dtype == ZF_F64 ? "f64" : "f32";
+    default: return zf_dtype_name(dtype);
+    }
+}
+
+static bool is_float_kind(char kind) { return strchr("fpushqw", kind) != NULL; }
+static bool is_mutable(char kind) { return strchr("wmvt", kind) != NULL; }
+
+/* The letter of operand k, 0 behind the last. */
+static char kind_of(const op_case *c, int k)
+{
+    const char *at = c->operands;
+    for (; k > 0; k--) {
+        at = strchr(at, ' ');
+        if (!at) return 0;
+        at++;
+    }
+    return *at;
+}
+
+static int operand_count(const op_case *c)
+{
+    int count = 0;
+    while (kind_of(c, count)) count++;
+    return count;
+}
+
+/* The case as IR. `trained`: float operands are parameters. `copied`: a mask of operands that run
+ * through a node of their own first, so that the row may write over them. Returns the id of the
+ * last line's value, 0 for an effect. */
+static int case_text(char *to, const op_case *c, const sizes *z, zf_dtype dtype, bool trained,
+                     unsigned copied)
+{
+    int at = 0, id = 0, count = operand_count(c), copy = 100, last = 0;
+    const char *type = c->operands, *line = c->text;
+    for (; id < count; id++) {
+        char kind = *type;
+        int length = (int)strcspn(type, " ");
+        const char *leaf = kind == 'w' || (trained && is_float_kind(kind)) ? "param"
+                           : is_mutable(kind)                              ? "state"
+                                                                           : "input";
+        at +=
+            sprintf(to + at, "%%%d = %s \"x%d\" : %s", id + 1, leaf, id, operand_type(kind, dtype));
+        at += expand(to + at, type + 1, length - 1, z, dtype);
+        if (copied >> id & 1) {
+            at += sprintf(to + at, "\n%%%d = scale %%%d {by=1} : %s", copy + id, id + 1,
+                          operand_type(kind, dtype));
+            at += expand(to + at, type + 1, length - 1, z, dtype);
+        }
+        at += sprintf(to + at, "\n");
+        type += length + (type[length] == ' ');
+    }
+    while (*line) {
+        int length = (int)strcspn(line, "\n");
+        bool value = memchr(line, ' ', (size_t)length) && strstr(line, " : ") &&
+                     strstr(line, " : ") < line + length;
+        char body[TEXT];
+        last = value ? ++id : 0;
+        if (value) at += sprintf(to + at, "%%%d = ", id);
+        expand(body, line, length, z, dtype);
+        for (const char *b = body; *b; b++) {
+            int operand = *b == '%' ? atoi(b + 1) : 0;
+            if (operand && operand <= count && (copied >> (operand - 1) & 1)) {
+                at += sprintf(to + at, "%%%d", copy + operand - 1);
+                b += operand > 9 ? 2 : 1;
+            } else {
+                to[at++] = *b;
+            }
+        }
+        to[at++] = '\n';
+        line += length + (line[length] == '\n');
+    }
+    to[at] = '\0';
+    return last;
+}
+
+/* ------------------------------------------------------------------------------- values */
+
+static double operand[OPERANDS][MOST]; /* what the operands hold */
+static unsigned char raw[MOST * 8];
+
+static uint64_t mix(uint64_t x)
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+static double value_of(char kind, uint64_t bits, int64_t n)
+{
+    double u = (double)(bits >> 11) * 0x1p-53, sign = bits & 1 ? -1 : 1; /* 0 <= u < 1 */
+    switch (kind) {
+    case 'f':
+    case 'w':
+    case 'm': return sign * (0.02 + 1.98 * u);
+    case 'p':
+    case 'v': return 0.5 + 1.5 * u;
+    case 'u': return sign * u;
+    case 's': return u;
+    case 'h': return sign * 300 * u;
+    case 'q': return (double)(bits % 5) * 0.5 - 1;
+    case 'b': return (double)(bits & 1);
+    case 'k': return (double)(bits % 3);
+    case 'i': return (double)(bits % 7) - 3;
+    case 'j': return floor(sign * 0x1p62 * u);
+    case 'x':
+    case 'y': return n ? (double)(bits % (uint64_t)n) : 0;
+    case 'l': return n && bits >> 62 ? (double)(bits % (uint64_t)n) : -100;
+    case 't': return 3;
+    default: return 0;
+    }
+}
+
+/* A float's bits of exponent and fraction that `dtype` keeps: x rounded to nearest even. */
+static double rounded(double x, zf_dtype dtype)
+{
+    int digits = dtype == ZF_F16 ? 11 : dtype == ZF_BF16 ? 8 : dtype == ZF_F32 ? 24 : 53, exponent;
+    if (x == 0 || !isfinite(x)) return x;
+    (void)frexp(x, &exponent);
+    if (dtype == ZF_F16 && exponent < -13) exponent = -13;
+    return ldexp(nearbyint(ldexp(x, digits - exponent)), exponent - digits);
+}
+
+static void encode(void *to, zf_dtype dtype, const double *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        float f = (float)x[i];
+        uint32_t bits;
+        int exponent;
+        memcpy(&bits, &f, 4);
+        switch (dtype) {
+        case ZF_F32: ((float *)to)[i] = f; break;
+        case ZF_F64: ((double *)to)[i] = x[i]; break;
+        case ZF_BF16: ((uint16_t *)to)[i] = (uint16_t)(bits >> 16); break;
+        case ZF_F16:
+            (void)frexp(x[i], &exponent);
+            if (exponent < -13) exponent = -13;
+            bits = (unsigned)(int)(fabs(x[i]) == 0
+                                       ? 0
+                                       : (exponent + 13) * 1024 + ldexp(fabs(x[i]), 11 - exponent));
+            ((uint16_t *)to)[i] = (uint16_t)(bits | (signbit(x[i]) ? 0x8000 : 0));
+            break;
+        case ZF_I32: ((int32_t *)to)[i] = (int32_t)x[i]; break;
+        case ZF_I64: ((int64_t *)to)[i] = (int64_t)x[i]; break;
+        case ZF_U8:
+        case ZF_BOOL: ((uint8_t *)to)[i] = (uint8_t)x[i]; break;
+        }
+    }
+}
+
+static void decode(double *x, zf_dtype dtype, const void *from, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t bits = dtype == ZF_BF16 || dtype == ZF_F16 ? ((const uint16_t *)from)[i] : 0;
+        float f;
+        switch (dtype) {
+        case ZF_F32: x[i] = ((const float *)from)[i]; break;
+        case ZF_F64: x[i] = ((const double *)from)[i]; break;
+        case ZF_BF16:
+            bits <<= 16;
+            memcpy(&f, &bits, 4);
+            x[i] = f;
+            break;
+        case ZF_F16:
+            x[i] = (bits >> 10 & 31) == 31 ? (bits & 1023 ? NAN : INFINITY)
+                   : bits >> 10 & 31 ? ldexp((bits & 1023) + 1024, (int)(bits >> 10 & 31) - 25)
+                                     : ldexp(bits & 1023, -24);
+            if (bits & 0x8000) x[i] = -x[i];
+            break;
+        case ZF_I32: x[i] = ((const int32_t *)from)[i]; break;
+        case ZF_I64: x[i] = (double)((const int64_t *)from)[i]; break;
+        case ZF_U8:
+        case ZF_BOOL: x[i] = ((const uint8_t *)from)[i]; break;
+        }
+    }
+}
+
+/* Fills the operands of a case as `dtype` holds them, or with their magnitudes. */
+static void fill(const op_case *c, const sizes *z, zf_dtype dtype, bool magnitudes)
+{
+    int64_t count = z->R * z->N * 8 + (z->N + z->R) * z->M * 6 + 64; /* no operand has more */
+    for (int k = 0; kind_of(c, k); k++) {
+        char kind = kind_of(c, k);
+        bool state = kind == 'm' || kind == 'v', is_float = state || is_float_kind(kind);
+        zf_dtype of = state && dtype != ZF_F64 ? ZF_F32 : dtype;
+        for (int64_t i = 0; i < count; i++) {
+            double x = value_of(kind, mix((uint64_t)k << 40 | (uint64_t)i), z->N);
+            if (is_float) x = rounded(x, of);
+            operand[k][i] = magnitudes && is_float ? fabs(x) : x;
+        }
+    }
+}
+
+/* ----------------------------------------------------------------------------- sessions */
+
+typedef struct session {
+    zf_graph *graph;
+    zf_backend *cpu;
+    zf_program *program;
+    zf_error error;
+} session;
+
+static void session_close(void *object)
+{
+    session *s = object;
+    zf_program_free(s->program);
+    zf_backend_free(s->cpu);
+    zf_graph_free(s->graph);
+    *s = (session){.graph = NULL};
+}
+
+static zf_status session_failed(session *s)
+{
+    if (!s->error.status && s->graph && zf_graph_status(s->graph)) {
+        s->error.status = zf_graph_status(s->graph);
+        snprintf(s->error.text, sizeof s->error.text, "%s", zf_graph_error(s->graph));
+    }
+    return s->error.status;
+}
+
+static zf_status session_parse(test *t, session *s, const char *text)
+{
+    s->error = (zf_error){ZF_OK, ""};
+    s->graph =
+        zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &s->error);
+    return s->error.status;
+}
+
+/* The graph of a case, its value under the output "y". */
+static zf_status session_graph(test *t, session *s, const op_case *c, const sizes *z,
+                               zf_dtype dtype, bool trained, unsigned copied)
+{
+    char text[TEXT];
+    int value = case_text(text, c, z, dtype, trained, copied);
+    if (value) sprintf(text + strlen(text), "output %%%d \"y\"\n", value);
+    return session_parse(t, s, text);
+}
+
+static zf_status session_compile(test *t, session *s, zf_cpu_desc cpu, zf_compile_desc d)
+{
+    cpu.allocator = t->allocator;
+    if (!s->cpu) s->cpu = zf_cpu_backend(&cpu, &s->error);
+    if (!s->cpu) return s->error.status;
+    d.backend = s->cpu;
+    s->program = zf_compile(s->graph, &d);
+    return s->program ? ZF_OK : session_failed(s);
+}
+
+static zf_status session_check(session *s, zf_status status)
+{
+    if (status && !s->error.status) {
+        s->error.status = status;
+        snprintf(s->error.text, sizeof s->error.text, "%s", zf_program_error(s->program));
+    }
+    return status;
+}
+
+static zf_status session_write(session *s, const char *name, const double *x)
+{
+    zf_tensor to = zf_graph_find(s->graph, name);
+    encode(raw, zf_tensor_dtype(to), x, zf_shape_count(zf_tensor_shape(to)));
+    return session_check(s, zf_write(s->program, to, raw, zf_tensor_bytes(to)));
+}
+
+static const char *operand_name(int k)
+{
+    static char name[16];
+    snprintf(name, sizeof name, "x%d", k);
+    return name;
+}
+
+/* Writes the operands and runs a step. */
+static zf_status session_step(session *s, const op_case *c)
+{
+    zf_status status = ZF_OK;
+    for (int k = 0; kind_of(c, k) && !status; k++)
+        status = session_write(s, operand_name(k), operand[k]);
+    return status ? status : session_check(s, zf_step(s->program));
+}
+
+/* What a step leaves: the value, then the mutable operands one behind the other. */
+typedef struct result {
+    int64_t count;
+    bool complete;
+    size_t bytes;
+    double *values;
+    unsigned char *raw; /* or NULL */
+} result;
+
+static zf_status session_result(session *s, const op_case *c, result *r)
+{
+    r->count = 0;
+    r->bytes = 0;
+    for (int k = -1; k < 0 || kind_of(c, k); k++) {
+        zf_tensor from = zf_graph_find(s->graph, k < 0 ? "y" : operand_name(k));
+        int64_t count = zf_shape_count(zf_tensor_shape(from));
+        if (!zf_valid(from) || (k >= 0 && !is_mutable(kind_of(c, k)))) continue;
+        if (session_check(s, zf_read(s->program, from, raw, zf_tensor_bytes(from))))
+            return s->error.status;
+        decode(r->values + r->count, zf_tensor_dtype(from), raw, count);
+        if (r->raw && count) memcpy(r->raw + r->bytes, raw, zf_tensor_bytes(from));
+        r->count += count;
+        r->bytes += zf_tensor_bytes(from);
+    }
+    return ZF_OK;
+}
+
+/* Parses, compiles, steps, reads and closes: all of a case. */
+static zf_status run_case(test *t, session *s, const op_case *c, const sizes *z, zf_dtype dtype,
+                          zf_cpu_desc cpu, unsigned copied, result *r)
+{
+    zf_status status = session_graph(t, s, c, z, dtype, false, copied);
+    if (!status) status = session_compile(t, s, cpu, (zf_compile_desc){.seed = 5});
+    if (!status) status = session_step(s, c);
+    return status ? status : session_result(s, c, r);
+}
+
+/* Reports what is wrong with a case. */
+#define wrong(t, line, c, z, ...) wrong_in((t), __FILE__, (line), (c), (z), __VA_ARGS__)
+static void wrong_in(test *t, const char *file, int line, const op_case *c, const sizes *z,
+                     const char *format, ...)
+{
+    static char text[4096];
+    int at = case_text(text, c, z, ZF_F32, false, 0);
+    va_list args;
+    (void)at;
+    for (char *newline = text; (newline = strchr(newline, '\n')) && newline[1];) *newline = ';';
+    text[strcspn(text, "\n")] = '\0';
+    strcat(text, "\n    ");
+    va_start(args, format);
+    vsnprintf(text + strlen(text), sizeof text - strlen(text), format, args);
+    va_end(args);
+    test_fail(t, file, line, c->row, text);
+}
+
+/* NOMEM in the out-of-memory run is as it should be; anything else is a failure. */
+#define stopped(t, line, c, z, s) stopped_in((t), __FILE__, (line), (c), (z), (s))
+static void stopped_in(test *t, const char *file, int line, const op_case *c, const sizes *z,
+                       session *s)
+{
+    if (t->refused && s->error.status == ZF_ERR_NOMEM) return;
+    t->refused = false;
+    wrong_in(t, file, line, c, z, "%s", s->error.text);
+}
+
+static double kept[3][MOST];
+static unsigned char kept_raw[2][MOST * 8];
+
+#endif

@@ -1,2 +1,28 @@
-/* Softmax with what stands around it on CUDA: ops/fused_softmax.c.
- */
+/* Softmax with scale, bias and dropout around it (ops/fused_softmax.c) on CUDA: the kernels of
+ * softmax and softmax_grad (ops/norm.cu), which do that on the way. */
+
+static zf_status zfi_cuda_masked_softmax(const zf_launch *l)
+{
+    const zf_array *p = zfi_saved_out(l, 0);
+    zfi_softmax_job j = {};
+    j.p = p ? p->data : NULL;
+    j.scale = (float)l->attributes[2].f;
+    j.drop = zfi_dropout_attributes(l);
+    if (l->arg_count > 1) {
+        zfi_walk *w = &j.rows;
+        j.bias = l->args[1].data;
+        zfi_broadcast_strides(&l->args[1].shape, &l->out.shape, w->strides[0]);
+        w->rank = l->out.shape.rank - 1, w->arrays = 1;
+        j.step = w->strides[0][w->rank] != 0;
+        for (int d = 0; d < w->rank; d++) w->dims[d] = l->out.shape.dims[d];
+        zfi_walk_merge(w);
+        zfi_walk_ready(w);
+    }
+    return zfi_softmax_launch(l, &j);
+}
+
+static zf_status zfi_cuda_masked_softmax_grad(const zf_launch *l)
+{
+    zfi_dropout drop = zfi_dropout_attributes(l);
+    return zfi_softmax_grad_launch(l, (float)l->attributes[2].f, &drop);
+}

@@ -1,2 +1,769 @@
-/* Softmax, LayerNorm and RMSNorm on CUDA: ops/norm.c.
+/* Rows of the last dimension, n long, on CUDA: softmax, LayerNorm, RMSNorm (ops/norm.c), and what
+ * all kernels of rows share.
+ *
+ * A row is a team's: the threads of one threadIdx.y, as many warps as hold the row in registers at
+ * ZFI_HELD elements each. Up to 8192 elements it is so read once; the team of a longer row is a
+ * block of 1024, which reads it again for each pass. Teams of one warp add without a barrier.
+ *
+ *     array  ...|  pack  |  pack  |  pack  |  pack  |...       packs: 16 bytes, aligned
+ *                  [ row, n long                 ]             thread t: packs t, t + team, ...
+ *
+ * Where n is no multiple of a pack, a row has its first and last pack in part, element by element;
+ * where an array is not aligned, all of them. Sums are added over a thread's elements in their
+ * order, then over the lanes of a warp, then over warps.
+ *
+ * Operators may run in place: a thread reads its elements of a row for the last time before it
+ * writes them, and no other thread reads them.
  */
+
+enum { ZFI_HELD = 8, ZFI_TEAM_MOST = 1024 };
+
+/* How many packs of T a thread holds. */
+template <class T> struct zfi_held {
+    static const int packs = ZFI_HELD / zfi_wide<T>::count;
+};
+
+/* Counts the elements of a row of which a thread holds K packs; 0: any row, and nothing is held. */
+template <int K> struct zfi_row_index {
+    typedef int type;
+};
+template <> struct zfi_row_index<0> {
+    typedef int64_t type;
+};
+
+typedef struct zfi_row_set {
+    int64_t rows, n;
+    bool wide; /* packs of the arrays are aligned */
+} zfi_row_set;
+
+/* The team of the calling thread, and its row. */
+template <class T, int K> struct zfi_team {
+    typedef typename zfi_row_index<K>::type index;
+    static const int V = zfi_wide<T>::count;
+    int64_t row, base; /* base: its first element's in the array */
+    index n, first;    /* n: 0 where it has no row; first: where its first pack begins, at most 0 */
+    bool wide;
+
+    __device__ __forceinline__ explicit zfi_team(const zfi_row_set &s)
+    {
+        row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
+        n = row < s.rows ? (index)s.n : 0;
+        base = row < s.rows ? row * s.n : 0;
+        first = -(index)(base % V);
+        wide = s.wide;
+    }
+
+    __device__ __forceinline__ bool has(index i) const { return i >= 0 && i < n; }
+
+    /* f(k, i) for each pack of the thread: its k-th, which begins at element i. */
+    template <class F> __device__ __forceinline__ void each(F f) const
+    {
+        index i = (index)threadIdx.x * V + first, step = (index)blockDim.x * V;
+        if (K) {
+#pragma unroll
+            for (int k = 0; k < K; k++, i += step)
+                if (i < n) f(k, i);
+        } else {
+            for (; i < n; i += step) f(0, i);
+        }
+    }
+
+    /* The pack at i of the row of an array; elements that are not the row's are `other`. */
+    template <class A>
+    __device__ __forceinline__ void get(float (&x)[V], const A *array, index i,
+                                        float other = 0) const
+    {
+        part(x, array + base, i, wide, other);
+    }
+    /* The same of a vector that is a row long. */
+    template <class A>
+    __device__ __forceinline__ void get_vector(float (&x)[V], const A *vector, index i) const
+    {
+        part(x, vector, i, wide && first == 0 && n % V == 0, 0);
+    }
+    template <class A>
+    __device__ __forceinline__ void part(float (&x)[V], const A *from, index i, bool aligned,
+                                         float other) const
+    {
+        if (aligned && i >= 0 && i + V <= n) {
+            zfi_load(x, from + i);
+        } else {
+#pragma unroll
+            for (int v = 0; v < V; v++) x[v] = has(i + v) ? zfi_to_f32(from[i + v]) : other;
+        }
+    }
+
+    template <class A>
+    __device__ __forceinline__ void put(A *array, index i, const float (&x)[V]) const
+    {
+        A *to = array + base;
+        if (wide && i >= 0 && i + V <= n) {
+            zfi_store(to + i, x);
+        } else {
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                if (has(i + v)) to[i + v] = zfi_from_f32<A>(x[v]);
+        }
+    }
+
+    /* dropout of the pack at i of a value of that shape */
+    __device__ __forceinline__ void drop(const zfi_dropper &d, float (&x)[V], index i) const
+    {
+        if (d.off) return;
+#pragma unroll
+        for (int v = 0; v < V; v += 4) {
+            float by[4];
+            zfi_kept4(d, (uint64_t)(base + i + v), by);
+#pragma unroll
+            for (int u = 0; u < 4; u++) x[v + u] = by[u] != 0 ? x[v + u] * by[u] : 0;
+        }
+    }
+};
+
+/* N sums over a team, of which every thread gets all. `shared`: zfi_sums_bytes for these, not in
+ * use, and not written by anyone else before the next barrier but one. All threads of the block
+ * must come. */
+template <int N, bool MOST = false>
+__device__ __forceinline__ void zfi_team_sums(float (&x)[N], float *shared)
+{
+    int warp = (int)threadIdx.x / ZFI_WARP, warps = (int)blockDim.x / ZFI_WARP;
+#pragma unroll
+    for (int k = 0; k < N; k++) x[k] = MOST ? zfi_warp_max(x[k]) : zfi_warp_sum(x[k]);
+    if (warps == 1) return;
+    shared += threadIdx.y * ZFI_WARP * N;
+    if (threadIdx.x % ZFI_WARP == 0)
+#pragma unroll
+        for (int k = 0; k < N; k++) shared[warp * N + k] = x[k];
+    __syncthreads();
+#pragma unroll
+    for (int k = 0; k < N; k++) x[k] = shared[k];
+    for (int w = 1; w < warps; w++)
+#pragma unroll
+        for (int k = 0; k < N; k++)
+            x[k] = MOST ? fmaxf(x[k], shared[w * N + k]) : x[k] + shared[w * N + k];
+}
+
+__device__ __forceinline__ float zfi_team_sum(float x, float *shared)
+{
+    float one[1] = {x};
+    zfi_team_sums(one, shared);
+    return one[0];
+}
+
+__device__ __forceinline__ float zfi_team_max(float x, float *shared)
+{
+    float one[1] = {x};
+    zfi_team_sums<1, true>(one, shared);
+    return one[0];
+}
+
+/* Where the k-th of the single sums of a kernel has its room. */
+__device__ __forceinline__ float *zfi_sum_room(float *shared, int k)
+{
+    return shared + (unsigned)k * ZFI_WARP * blockDim.y;
+}
+
+/* How rows are launched. */
+typedef struct zfi_teams {
+    zfi_row_set set;
+    bool held;
+    dim3 grid, block;
+    size_t shared; /* bytes, for `sums` sums */
+} zfi_teams;
+
+static int64_t zfi_row_length(const zf_array *x) { return x->shape.dims[x->shape.rank - 1]; }
+
+static int64_t zfi_row_count(const zf_array *x)
+{
+    int64_t rows = 1;
+    for (int32_t k = 0; k + 1 < x->shape.rank; k++) rows *= x->shape.dims[k];
+    return rows;
+}
+
+/* Threads that hold a row of n elements at `each`, a multiple of a warp. */
+static int64_t zfi_row_threads(int64_t n, int64_t each)
+{
+    if (n % each) n += 2 * each; /* packs in part */
+    return zfi_div_up(n > 0 ? n : 1, each * ZFI_WARP) * ZFI_WARP;
+}
+
+/* Of rows like those of x. */
+static zfi_teams zfi_teams_of(const zf_array *x, bool wide, int sums)
+{
+    zfi_teams t;
+    t.set.rows = zfi_row_count(x), t.set.n = zfi_row_length(x), t.set.wide = wide;
+    int64_t threads = zfi_row_threads(t.set.n, ZFI_HELD);
+    t.held = threads <= ZFI_TEAM_MOST;
+    if (!t.held) threads = ZFI_TEAM_MOST;
+    t.block = dim3((unsigned)threads, (unsigned)(threads < 128 ? 128 / threads : 1));
+    t.grid = dim3((unsigned)zfi_div_up(t.set.rows, t.block.y));
+    t.shared = (size_t)sums * ZFI_WARP * t.block.y * sizeof(float);
+    return t;
+}
+
+/* Launches kernel<T, K> over the teams t. */
+#define ZFI_LAUNCH_ROWS(kernel, T, t, l, ...)                                                      \
+    if ((t).held)                                                                                  \
+        ZF_LAUNCH((kernel<T, zfi_held<T>::packs>), (t).grid, (t).block, (t).shared, zfi_stream(l), \
+                  __VA_ARGS__);                                                                    \
+    else                                                                                           \
+        ZF_LAUNCH((kernel<T, 0>), (t).grid, (t).block, (t).shared, zfi_stream(l), __VA_ARGS__)
+
+/* The dropout of a value like the result, by attributes 0 and 1. */
+static zfi_dropout zfi_dropout_attributes(const zf_launch *l)
+{
+    return zfi_dropout_of(l, l->attributes[0].f, l->attributes[1].i, zfi_count(&l->out));
+}
+
+/* ----------------------------------------------------------------------------- softmax */
+
+/* The softmax of scale x + bias, and its dropout. */
+typedef struct zfi_softmax_job {
+    zfi_row_set set;
+    const void *x;
+    void *y, *p;      /* p: before dropout, or NULL */
+    const void *bias; /* or NULL */
+    zfi_walk rows; /* where the bias of a row begins */
+    bool step;     /* and whether it has an element for each of the row's, or one */
+    float scale;
+    zfi_dropout drop;
+} zfi_softmax_job;
+
+/* What is subtracted from a row with this maximum before exp. */
+__device__ __forceinline__ float zfi_shift(float most) { return isinf(most) ? 0 : most; }
+
+/* The maximum so far, and the sum of exp(x - zfi_shift(most)), go on by the elements of a pack, those
+ * that are not there being -inf. */
+template <int V>
+__device__ __forceinline__ void zfi_online(float &most, float &sum, const float (&x)[V])
+{
+    float next = most, pack = 0;
+#pragma unroll
+    for (int v = 0; v < V; v++) next = fmaxf(next, x[v]);
+#pragma unroll
+    for (int v = 0; v < V; v++) pack += expf(x[v] - zfi_shift(next));
+    sum = (next == most ? sum : sum * expf(most - zfi_shift(next))) + pack;
+    most = next;
+}
+
+/* The same of all threads of a team, whose every thread has the result. */
+__device__ __forceinline__ void zfi_online_team(float &most, float &sum, float *shared)
+{
+    float own = most;
+    most = zfi_team_max(own, zfi_sum_room(shared, 0));
+    sum = zfi_team_sum(own == -INFINITY ? sum : sum * expf(own - zfi_shift(most)),
+                       zfi_sum_room(shared, 1));
+}
+
+template <class T, int K>
+__global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_softmax_kernel(const zfi_softmax_job j)
+{
+    ZF_SHARED(float, shared);
+    const zfi_team<T, K> t(j.set);
+    typedef typename zfi_team<T, K>::index index;
+    const int V = zfi_team<T, K>::V;
+    const zfi_dropper drop = zfi_dropper_of(j.drop);
+    const T *bias = static_cast<const T *>(j.bias);
+    float held[K ? K : 1][V], most = -INFINITY, sum = 0;
+    bool bias_wide = false;
+    if (bias) {
+        int64_t at[1];
+        zfi_walk_to(j.rows, t.row < j.set.rows ? t.row : 0, at);
+        bias += at[0];
+        bias_wide = reinterpret_cast<uintptr_t>(bias + t.first) % 16 == 0;
+    }
+    auto look = [&](float(&x)[V], index i) {
+        t.get(x, static_cast<const T *>(j.x), i, -INFINITY);
+        if (!bias && j.scale == 1) return;
+        float b[V];
+        if (bias && j.step) {
+            t.part(b, bias, i, bias_wide, 0);
+        } else {
+#pragma unroll
+            for (int v = 0; v < V; v++) b[v] = bias ? zfi_to_f32(*bias) : 0;
+        }
+#pragma unroll
+        for (int v = 0; v < V; v++) x[v] = t.has(i + v) ? x[v] * j.scale + b[v] : -INFINITY;
+    };
+    if (K) {
+        t.each([&](int k, index i) {
+            look(held[k], i);
+#pragma unroll
+            for (int v = 0; v < V; v++) most = fmaxf(most, held[k][v]);
+        });
+        most = zfi_team_max(most, zfi_sum_room(shared, 0));
+        t.each([&](int k, index) {
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                held[k][v] = expf(held[k][v] - zfi_shift(most));
+                sum += held[k][v];
+            }
+        });
+        sum = zfi_team_sum(sum, zfi_sum_room(shared, 1));
+    } else {
+        t.each([&](int, index i) {
+            look(held[0], i);
+            zfi_online(most, sum, held[0]);
+        });
+        zfi_online_team(most, sum, shared);
+    }
+    sum = most == INFINITY ? NAN : sum == 0 ? 0 : 1 / sum;
+    t.each([&](int k, index i) {
+        float(&y)[V] = held[k];
+        if (!K) look(y, i);
+#pragma unroll
+        for (int v = 0; v < V; v++) y[v] = (K ? y[v] : expf(y[v] - zfi_shift(most))) * sum;
+        if (j.p) t.put(static_cast<T *>(j.p), i, y);
+        t.drop(drop, y, i);
+        t.put(static_cast<T *>(j.y), i, y);
+    });
+}
+
+/* Sets, dropout and bias are filled in by ops/fused_softmax.cu where there are any. */
+static zf_status zfi_softmax_launch(const zf_launch *l, zfi_softmax_job *j)
+{
+    if (!zfi_count(&l->out)) return ZF_OK;
+    zfi_teams t = zfi_teams_of(
+        &l->out, zfi_lies_well(0, 1, l->args[0].data, l->out.data, j->p), 2);
+    j->set = t.set;
+    j->x = l->args[0].data, j->y = l->out.data;
+    ZFI_FLOATS(l, l->out.dtype, T, ZFI_LAUNCH_ROWS(zfi_softmax_kernel, T, t, l, *j);)
+    return zfi_launched(l);
+}
+
+static zf_status zfi_cuda_softmax(const zf_launch *l)
+{
+    zfi_softmax_job j = {};
+    j.scale = 1;
+    j.drop = zfi_dropout_of(l, 0, 0, 0);
+    return zfi_softmax_launch(l, &j);
+}
+
+/* dx = scale P (g - sum g P), g = dropout(dy) */
+typedef struct zfi_softmax_grad_job {
+    zfi_row_set set;
+    const void *dy, *p;
+    void *dx;
+    float scale;
+    zfi_dropout drop;
+} zfi_softmax_grad_job;
+
+template <class T, int K>
+__global__ void __launch_bounds__(ZFI_TEAM_MOST)
+    zfi_softmax_grad_kernel(const zfi_softmax_grad_job j)
+{
+    ZF_SHARED(float, shared);
+    const zfi_team<T, K> t(j.set);
+    typedef typename zfi_team<T, K>::index index;
+    const int V = zfi_team<T, K>::V;
+    const zfi_dropper drop = zfi_dropper_of(j.drop);
+    float g[K ? K : 1][V], p[K ? K : 1][V], dot = 0;
+    auto look = [&](int k, index i) {
+        t.get(g[k], static_cast<const T *>(j.dy), i);
+        t.get(p[k], static_cast<const T *>(j.p), i);
+        t.drop(drop, g[k], i);
+    };
+    t.each([&](int k, index i) {
+        look(k, i);
+#pragma unroll
+        for (int v = 0; v < V; v++) dot += g[k][v] * p[k][v];
+    });
+    dot = zfi_team_sum(dot, shared);
+    t.each([&](int k, index i) {
+        if (!K) look(k, i);
+#pragma unroll
+        for (int v = 0; v < V; v++) g[k][v] = p[k][v] * (g[k][v] - dot) * j.scale;
+        t.put(static_cast<T *>(j.dx), i, g[k]);
+    });
+}
+
+static zf_status zfi_softmax_grad_launch(const zf_launch *l, float scale, const zfi_dropout *drop)
+{
+    const void *dy = l->args[0].data, *p = l->args[1].data;
+    if (!zfi_count(&l->out)) return ZF_OK;
+    zfi_teams t = zfi_teams_of(&l->out, zfi_lies_well(0, 1, dy, p, l->out.data), 1);
+    zfi_softmax_grad_job j = {t.set, dy, p, l->out.data, scale, *drop};
+    ZFI_FLOATS(l, l->out.dtype, T, ZFI_LAUNCH_ROWS(zfi_softmax_grad_kernel, T, t, l, j);)
+    return zfi_launched(l);
+}
+
+static zf_status zfi_cuda_softmax_grad(const zf_launch *l)
+{
+    zfi_dropout none = zfi_dropout_of(l, 0, 0, 0);
+    return zfi_softmax_grad_launch(l, 1, &none);
+}
+
+/* ----------------------------------------------------------------------------- moments
+ *
+ * In two passes: the mean first, then the squares about it. */
+
+typedef struct zfi_moments_job {
+    zfi_row_set set;
+    const void *x;
+    float *moments;
+    float eps;
+    bool centred; /* moments; else rms, about 0 */
+} zfi_moments_job;
+
+/* rstd of the sum of squares of n elements. */
+__device__ __forceinline__ float zfi_rstd(float squares, int64_t n, float eps)
+{
+    return 1 / sqrtf(squares / (n ? (float)n : 1) + eps);
+}
+
+template <class T, int K>
+__global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_moments_kernel(const zfi_moments_job j)
+{
+    ZF_SHARED(float, shared);
+    const zfi_team<T, K> t(j.set);
+    typedef typename zfi_team<T, K>::index index;
+    const int V = zfi_team<T, K>::V;
+    const T *x = static_cast<const T *>(j.x);
+    float held[K ? K : 1][V], mean = 0, squares = 0;
+    if (K || j.centred)
+        t.each([&](int k, index i) {
+            t.get(held[k], x, i);
+#pragma unroll
+            for (int v = 0; v < V; v++) mean += held[k][v];
+        });
+    mean = j.centred ? zfi_team_sum(mean, shared) / (j.set.n ? (float)j.set.n : 1) : 0;
+    t.each([&](int k, index i) {
+        if (!K) t.get(held[k], x, i);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            if (t.has(i + v)) squares += (held[k][v] - mean) * (held[k][v] - mean);
+    });
+    squares = zfi_team_sum(squares, zfi_sum_room(shared, 1));
+    if (threadIdx.x == 0 && t.row < j.set.rows) {
+        j.moments[2 * t.row] = mean;
+        j.moments[2 * t.row + 1] = zfi_rstd(squares, j.set.n, j.eps);
+    }
+}
+
+static zf_status zfi_cuda_moments(const zf_launch *l)
+{
+    const zf_array *x = &l->args[0];
+    if (!zfi_count(&l->out)) return ZF_OK;
+    zfi_teams t = zfi_teams_of(x, zfi_lies_well(0, 1, x->data), 2);
+    zfi_moments_job j = {t.set, x->data, static_cast<float *>(l->out.data),
+                         (float)l->attributes[0].f, l->op == ZF_OP_moments};
+    ZFI_FLOATS(l, x->dtype, T, ZFI_LAUNCH_ROWS(zfi_moments_kernel, T, t, l, j);)
+    return zfi_launched(l);
+}
+
+#define zfi_cuda_rms zfi_cuda_moments
+
+/* ------------------------------------------------------------------------------- norms */
+
+/* y = gamma (x - mean) rstd + beta; beta may be NULL. moments NULL: 0 and 1. */
+typedef struct zfi_norm_job {
+    zfi_row_set set;
+    const void *x, *gamma, *beta;
+    const float *moments;
+    void *y;
+} zfi_norm_job;
+
+template <class T> __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_norm_kernel(const zfi_norm_job j)
+{
+    const zfi_team<T, 0> t(j.set);
+    const int V = zfi_team<T, 0>::V;
+    if (t.row >= j.set.rows) return;
+    float mean = j.moments ? j.moments[2 * t.row] : 0,
+          rstd = j.moments ? j.moments[2 * t.row + 1] : 1;
+    t.each([&](int, int64_t i) {
+        float x[V], gamma[V], beta[V] = {};
+        t.get(x, static_cast<const T *>(j.x), i);
+        t.get_vector(gamma, static_cast<const T *>(j.gamma), i);
+        if (j.beta) t.get_vector(beta, static_cast<const T *>(j.beta), i);
+#pragma unroll
+        for (int v = 0; v < V; v++) x[v] = fmaf((x[v] - mean) * rstd, gamma[v], beta[v]);
+        t.put(static_cast<T *>(j.y), i, x);
+    });
+}
+
+static zf_status zfi_norm_launch(const zf_launch *l, const void *moments, const void *gamma,
+                                 const void *beta)
+{
+    const void *x = l->args[0].data;
+    if (!zfi_count(&l->out)) return ZF_OK;
+    bool wide = zfi_lies_well(0, 1, x, l->out.data, gamma, beta);
+    zfi_teams t = zfi_teams_of(&l->out, wide, 0);
+    zfi_norm_job j = {t.set, x, gamma, beta, static_cast<const float *>(moments), l->out.data};
+    ZFI_FLOATS(l, l->out.dtype, T,
+               ZF_LAUNCH(zfi_norm_kernel<T>, t.grid, t.block, 0, zfi_stream(l), j);)
+    return zfi_launched(l);
+}
+
+static zf_status zfi_cuda_layer_norm(const zf_launch *l)
+{
+    return zfi_norm_launch(l, l->args[1].data, l->args[2].data,
+                           l->arg_count > 3 ? l->args[3].data : NULL);
+}
+
+#define zfi_cuda_rms_norm zfi_cuda_layer_norm
+
+/* dx = rstd (g - mean g - xhat mean(g xhat)), g = dy gamma, without mean g where it is not centred.
+ * rstds: x is xhat already, and these are its rows' rstd. dropped: or NULL, gets dropout(dx). */
+typedef struct zfi_norm_grad_job {
+    zfi_row_set set;
+    const void *dy, *x, *gamma;
+    const float *moments, *rstds;
+    void *dx, *dropped;
+    bool centred;
+    zfi_dropout drop;
+} zfi_norm_grad_job;
+
+template <class T, int K>
+__global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_norm_grad_kernel(const zfi_norm_grad_job j)
+{
+    ZF_SHARED(float, shared);
+    const zfi_team<T, K> t(j.set);
+    typedef typename zfi_team<T, K>::index index;
+    const int V = zfi_team<T, K>::V;
+    const zfi_dropper drop = zfi_dropper_of(j.drop);
+    float g[K ? K : 1][V], xhat[K ? K : 1][V], sums[2] = {0, 0}, mean = 0, rstd = 0;
+    if (t.n) {
+        if (j.moments) mean = j.moments[2 * t.row];
+        rstd = j.moments ? j.moments[2 * t.row + 1] : j.rstds[t.row];
+    }
+    auto look = [&](int k, index i) {
+        float gamma[V];
+        t.get(g[k], static_cast<const T *>(j.dy), i);
+        t.get(xhat[k], static_cast<const T *>(j.x), i);
+        t.get_vector(gamma, static_cast<const T *>(j.gamma), i);
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            g[k][v] *= gamma[v];
+            if (j.moments) xhat[k][v] = (xhat[k][v] - mean) * rstd;
+        }
+    };
+    t.each([&](int k, index i) {
+        look(k, i);
+#pragma unroll
+        for (int v = 0; v < V; v++) { /* g of what is not the row's is 0 */
+            sums[0] += g[k][v];
+            if (t.has(i + v)) sums[1] = fmaf(g[k][v], xhat[k][v], sums[1]);
+        }
+    });
+    zfi_team_sums(sums, shared);
+    sums[0] = j.centred ? sums[0] / (float)j.set.n : 0;
+    sums[1] /= (float)j.set.n;
+    t.each([&](int k, index i) {
+        if (!K) look(k, i);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            g[k][v] = rstd * (g[k][v] - fmaf(xhat[k][v], sums[1], sums[0]));
+        t.put(static_cast<T *>(j.dx), i, g[k]);
+        if (!j.dropped) return;
+        t.drop(drop, g[k], i);
+        t.put(static_cast<T *>(j.dropped), i, g[k]);
+    });
+}
+
+/* The job without its rows. */
+static zf_status zfi_norm_grad_launch(const zf_launch *l, zfi_norm_grad_job *j)
+{
+    if (!zfi_count(&l->out)) return ZF_OK;
+    bool wide = zfi_lies_well(0, 1, j->dy, j->x, j->dx, j->dropped) &&
+                zfi_lies_well(0, 1, j->gamma);
+    zfi_teams t = zfi_teams_of(&l->out, wide, 2);
+    j->set = t.set;
+    ZFI_FLOATS(l, l->out.dtype, T, ZFI_LAUNCH_ROWS(zfi_norm_grad_kernel, T, t, l, *j);)
+    return zfi_launched(l);
+}
+
+static zf_status zfi_cuda_layer_norm_grad(const zf_launch *l)
+{
+    zfi_norm_grad_job j = {};
+    j.dy = l->args[0].data, j.x = l->args[1].data, j.gamma = l->args[3].data;
+    j.moments = static_cast<const float *>(l->args[2].data);
+    j.dx = l->out.data;
+    j.centred = l->op == ZF_OP_layer_norm_grad;
+    j.drop = zfi_dropout_of(l, 0, 0, 0);
+    return zfi_norm_grad_launch(l, &j);
+}
+
+#define zfi_cuda_rms_norm_grad zfi_cuda_layer_norm_grad
+
+/* ------------------------------------------------------------------------ sums over rows
+ *
+ * In two stages: parts of the rows leave a row of sums each, which are then added.
+ *
+ *     a, b [rows,n] -> parts [parts,ZFI_SUMS,n] f32 -> out [n] each
+ *
+ * A block has 32 packs of columns and ZFI_SUM_ROWS rows at a time, whose sums it adds in the order
+ * of the rows; 0: of a b, b being normalised first where there are moments; 1: of a; 2: of
+ * dropout(a).
+ */
+
+enum { ZFI_SUMS = 3, ZFI_SUM_ROWS = 8 };
+
+typedef struct zfi_columns_job {
+    const void *a, *b;
+    const float *moments;
+    float *parts;
+    int64_t rows, n, chunk; /* chunk: rows of a part */
+    bool wide, asked[ZFI_SUMS];
+    zfi_dropout drop;
+} zfi_columns_job;
+
+template <class T>
+__global__ void __launch_bounds__(ZFI_WARP *ZFI_SUM_ROWS)
+    zfi_columns_kernel(const zfi_columns_job j)
+{
+    const int V = zfi_wide<T>::count, columns = ZFI_WARP * V;
+    ZF_SHARED(float, shared); /* [ZFI_SUM_ROWS][columns] */
+    const zfi_dropper drop = zfi_dropper_of(j.drop);
+    const T *a = static_cast<const T *>(j.a), *b = static_cast<const T *>(j.b);
+    int64_t first = (int64_t)blockIdx.x * columns, i = first + (int)threadIdx.x * V;
+    int64_t begin = (int64_t)blockIdx.y * j.chunk,
+            end = begin + j.chunk < j.rows ? begin + j.chunk : j.rows;
+    bool whole = j.wide && i + V <= j.n;
+    float sum[ZFI_SUMS][V] = {};
+    auto look = [&](float(&x)[V], const T *from) {
+        if (whole) {
+            zfi_load(x, from);
+        } else {
+#pragma unroll
+            for (int v = 0; v < V; v++) x[v] = i + v < j.n ? zfi_to_f32(from[v]) : 0;
+        }
+    };
+#pragma unroll 4
+    for (int64_t r = begin + threadIdx.y; r < end; r += ZFI_SUM_ROWS) {
+        float x[V], y[V];
+        float mean = j.moments ? j.moments[2 * r] : 0, rstd = j.moments ? j.moments[2 * r + 1] : 1;
+        look(x, a + r * j.n + i);
+        if (j.asked[0]) look(y, b + r * j.n + i);
+#pragma unroll
+        for (int v = 0; v < V; v++) {
+            if (j.asked[0]) sum[0][v] = fmaf(x[v], (y[v] - mean) * rstd, sum[0][v]);
+            sum[1][v] += x[v];
+        }
+        if (j.asked[2] && !drop.off)
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                float by = zfi_kept(drop, (uint64_t)(r * j.n + i + v));
+                sum[2][v] += by != 0 ? x[v] * by : 0;
+            }
+    }
+#pragma unroll
+    for (int k = 0; k < ZFI_SUMS; k++) {
+        if (!j.asked[k]) continue;
+        __syncthreads();
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            shared[(threadIdx.y * ZFI_WARP + threadIdx.x) * V + v] =
+                k == 2 && drop.off ? sum[1][v] : sum[k][v];
+        __syncthreads();
+        for (int c = (int)(threadIdx.y * ZFI_WARP + threadIdx.x); c < columns;
+             c += ZFI_WARP * ZFI_SUM_ROWS) {
+            float all = 0;
+            for (int r = 0; r < ZFI_SUM_ROWS; r++) all += shared[r * columns + c];
+            if (first + c < j.n)
+                j.parts[((int64_t)blockIdx.y * ZFI_SUMS + k) * j.n + first + c] = all;
+        }
+    }
+}
+
+/* Where the sums go: NULL, those that are not wanted. */
+typedef struct zfi_columns_out {
+    const float *parts;
+    int64_t count, n; /* of parts */
+    void *out[ZFI_SUMS];
+} zfi_columns_out;
+
+enum { ZFI_PART_ROWS = 32 }; /* threads that share the parts of a column */
+
+/* The sum blockIdx.y of 32 columns: a thread adds every ZFI_PART_ROWS-th part, one adds these. */
+template <class T>
+__global__ void __launch_bounds__(ZFI_WARP *ZFI_PART_ROWS)
+    zfi_columns_end_kernel(const zfi_columns_out j)
+{
+    ZF_SHARED(float, shared);
+    T *out = static_cast<T *>(blockIdx.y == 0 ? j.out[0] : blockIdx.y == 1 ? j.out[1] : j.out[2]);
+    int64_t c = (int64_t)blockIdx.x * ZFI_WARP + threadIdx.x;
+    float sum = 0;
+    if (!out) return;
+    if (c < j.n)
+#pragma unroll 4
+        for (int64_t part = threadIdx.y; part < j.count; part += ZFI_PART_ROWS)
+            sum += j.parts[(part * ZFI_SUMS + blockIdx.y) * j.n + c];
+    shared[threadIdx.y * ZFI_WARP + threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y || c >= j.n) return;
+    for (int k = 1; k < ZFI_PART_ROWS; k++) sum += shared[k * ZFI_WARP + threadIdx.x];
+    out[c] = zfi_from_f32<T>(sum);
+}
+
+/* Parts of `rows` rows, of at least `least` rows each, that keep the device busy where each is
+ * `blocks` blocks. */
+static int64_t zfi_parts(const zf_launch *l, int64_t rows, int64_t least, int64_t blocks)
+{
+    int64_t most = zfi_div_up((int64_t)zfi_device_of(l)->processors * 4, blocks > 1 ? blocks : 1),
+            parts = zfi_div_up(rows, least);
+    return parts < 1 ? 1 : parts < most ? parts : most;
+}
+
+/* Of zfi_columns over an array of this type. */
+static int64_t zfi_column_parts(const zf_launch *l, const zf_array *a)
+{
+    int64_t columns = ZFI_WARP * 16 / (int64_t)zf_dtype_size(a->dtype);
+    return zfi_parts(l, zfi_row_count(a), 4 * ZFI_SUM_ROWS,
+                     zfi_div_up(zfi_row_length(a), columns));
+}
+
+/* The bytes of so many; SIZE_MAX, which no plan has, where they are too many to be counted. */
+static size_t zfi_parts_bytes(int64_t parts, int64_t n)
+{
+    size_t each = (size_t)parts * ZFI_SUMS * sizeof(float);
+    return n && each > SIZE_MAX / (size_t)n ? SIZE_MAX : each * (size_t)n;
+}
+
+static zf_status zfi_columns_end(const zf_launch *l, zf_dtype dtype, const zfi_columns_out &j)
+{
+    dim3 grid((unsigned)zfi_div_up(j.n, ZFI_WARP), ZFI_SUMS), block(ZFI_WARP, ZFI_PART_ROWS);
+    size_t shared = ZFI_WARP * ZFI_PART_ROWS * sizeof(float);
+    if (j.n)
+        ZFI_FLOATS(l, dtype, T, ZF_LAUNCH(zfi_columns_end_kernel<T>, grid, block, shared,
+                                          zfi_stream(l), j);)
+    return zfi_launched(l);
+}
+
+/* The sums whose `out` is not NULL; parts in scratch. */
+static zf_status zfi_columns(const zf_launch *l, const zf_array *a, const void *b,
+                             const float *moments, const zfi_dropout &drop,
+                             void *const out[ZFI_SUMS])
+{
+    zfi_columns_job j = {};
+    zfi_columns_out o = {};
+    int64_t parts = zfi_column_parts(l, a);
+    j.a = a->data, j.b = b, j.moments = moments;
+    o.parts = j.parts = static_cast<float *>(l->scratch);
+    j.rows = zfi_row_count(a), o.n = j.n = zfi_row_length(a);
+    j.chunk = zfi_div_up(j.rows, parts), o.count = parts;
+    j.wide = zfi_lies_well(j.n, zf_dtype_size(a->dtype), a->data, b);
+    j.drop = drop;
+    for (int k = 0; k < ZFI_SUMS; k++) o.out[k] = out[k], j.asked[k] = out[k] != NULL;
+    if (!j.n) return ZF_OK;
+    ZFI_FLOATS(l, a->dtype, T, {
+        const int columns = ZFI_WARP * zfi_wide<T>::count;
+        ZF_LAUNCH(zfi_columns_kernel<T>,
+                  dim3((unsigned)zfi_div_up(j.n, columns), (unsigned)parts),
+                  dim3(ZFI_WARP, ZFI_SUM_ROWS), columns * ZFI_SUM_ROWS * sizeof(float),
+                  zfi_stream(l), j);
+    })
+    return zfi_columns_end(l, a->dtype, o);
+}
+
+static size_t zfi_cuda_scratch_norm_gamma_grad(const zf_launch *l)
+{
+    return zfi_parts_bytes(zfi_column_parts(l, &l->args[0]), zfi_row_length(&l->args[0]));
+}
+
+static zf_status zfi_cuda_norm_gamma_grad(const zf_launch *l)
+{
+    void *out[ZFI_SUMS] = {l->out.data, NULL, NULL};
+    return zfi_columns(l, &l->args[0], l->args[1].data,
+                       static_cast<const float *>(l->args[2].data), zfi_dropout_of(l, 0, 0, 0),
+                       out);
+}

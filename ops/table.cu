@@ -28,8 +28,11 @@ static const zfi_row zfi_rows[] = {
     /* rows */
 
     /* norm */
+    ZFI_ROW(softmax) ZFI_ROW(softmax_grad) ZFI_ROW(moments) ZFI_ROW(rms) ZFI_ROW(layer_norm)
+    ZFI_ROW(layer_norm_grad) ZFI_ROW(rms_norm) ZFI_ROW(rms_norm_grad) ZFI_ROW_SCRATCH(norm_gamma_grad)
 
     /* loss */
+    ZFI_ROW(logsumexp) ZFI_ROW(cross_entropy) ZFI_ROW(cross_entropy_grad)
 
     /* unit */
 
@@ -43,6 +46,7 @@ static const zfi_row zfi_rows[] = {
     /* scaler */
 
     /* update */
+    ZFI_ROW(sgd) ZFI_ROW(adamw) ZFI_ROW(lamb_update) ZFI_ROW(lamb_apply)
 
     /* matmul */
     ZFI_ROW_SCRATCH(matmul)
@@ -54,8 +58,10 @@ static const zfi_row zfi_rows[] = {
     ZFI_ROW_SCRATCH(head_loss)
 
     /* fused_norm */
+    ZFI_ROW(residual_norm) ZFI_ROW(embed_norm) ZFI_ROW_SCRATCH(residual_norm_grad) ZFI_ROW(affine)
 
     /* fused_softmax */
+    ZFI_ROW(masked_softmax) ZFI_ROW(masked_softmax_grad)
 
     /* attention */
 

@@ -1,2 +1,368 @@
-/* Optimizers on CUDA: ops/update.c.
+/* Optimizers (ops/update.c) on CUDA, one pass over what is updated. What all elements share is made
+ * of lr, the step's number and the gradients' scale in device memory, in double by the first thread
+ * of each block: a captured launch reads that of its step.
+ *
+ * Ranges of blocks are parameters of the kernel, ZFI_RANGES_MOST at a time, and so are what lies
+ * between them, so that nothing of the host is read later. They are cut into tiles:
+ *
+ *     range 0         range 1     range 2
+ *     | 0 | 1 | 2 |   | 3 |       | 4 | 5 |       tiles of ZFI_TILE elements, dealt to the blocks
  */
+
+enum { ZFI_TILE = 1024, ZFI_TILE_PACK = 4, ZFI_RANGES_MOST = 88 };
+
+/* Elements [first, first + count) are parameter `index`, or nothing's where that is -1. */
+typedef struct zfi_update_range {
+    int64_t first, count;
+    int64_t tiles; /* of the ranges up to this one and with it */
+    float decay;
+    int32_t index;
+} zfi_update_range;
+
+typedef struct zfi_update_ranges {
+    int count;
+    zfi_update_range at[ZFI_RANGES_MOST];
+} zfi_update_ranges;
+
+/* One float, of any dtype. */
+typedef struct zfi_number {
+    const void *data;
+    zf_dtype dtype;
+} zfi_number;
+
+static zfi_number zfi_number_of(const zf_array *a)
+{
+    zfi_number n = {a->data, a->dtype};
+    return n;
+}
+
+__device__ __forceinline__ double zfi_number_at(const zfi_number &a, int64_t i)
+{
+    switch (a.dtype) {
+    case ZF_F64: return static_cast<const double *>(a.data)[i];
+    case ZF_F32: return static_cast<const float *>(a.data)[i];
+    case ZF_BF16: return zfi_to_f32(static_cast<const zfi_bf16 *>(a.data)[i]);
+    default: return zfi_to_f32(static_cast<const zfi_f16 *>(a.data)[i]);
+    }
+}
+
+/* The operands, of which kernels take what is theirs. */
+typedef struct zfi_update_job {
+    void *p;
+    const void *g;        /* of p's dtype; of lamb_apply, u, f32 */
+    float *m, *v;         /* of sgd, m: buf or NULL */
+    float *master;        /* or NULL: p itself */
+    float *u;             /* of lamb_update; NULL: adamw */
+    zfi_number lr, scale; /* scale: data NULL: 1 */
+    zfi_number pp, uu;
+    const int64_t *step;
+    double beta1, beta2;
+    float eps;            /* of sgd, momentum */
+    float least, most;
+    bool nesterov, wide;
+    zfi_fault fault;      /* to report where the step's number is none */
+    zfi_fault *report;
+} zfi_update_job;
+
+/* A pack of a tile: elements [at, at + count) of the range. */
+typedef struct zfi_update_pack {
+    int64_t at;
+    int count;
+    bool whole;
+} zfi_update_pack;
+
+/* update(range, pack) for the packs of the calling thread. */
+template <class F>
+__device__ __forceinline__ void zfi_each_update(const zfi_update_ranges &r, bool wide, F update)
+{
+    int k = 0;
+    for (int64_t tile = blockIdx.x; tile < r.at[r.count - 1].tiles; tile += gridDim.x) {
+        zfi_update_pack p;
+        while (tile >= r.at[k].tiles) k++;
+        int64_t in = (tile - (k ? r.at[k - 1].tiles : 0)) * ZFI_TILE + threadIdx.x * ZFI_TILE_PACK,
+                rest = r.at[k].count - in;
+        p.at = r.at[k].first + in;
+        p.count = rest < ZFI_TILE_PACK ? (int)rest : ZFI_TILE_PACK;
+        p.whole = wide && rest >= ZFI_TILE_PACK && p.at % ZFI_TILE_PACK == 0;
+        if (rest > 0) update(r.at[k], p);
+    }
+}
+
+template <class A>
+__device__ __forceinline__ void zfi_update_get(float (&x)[ZFI_TILE_PACK], const A *a,
+                                               const zfi_update_pack &p)
+{
+    if (p.whole) {
+        zfi_load(x, a + p.at);
+    } else {
+#pragma unroll
+        for (int i = 0; i < ZFI_TILE_PACK; i++)
+            x[i] = i < p.count ? zfi_to_f32(a[p.at + i]) : 0;
+    }
+}
+
+template <class A>
+__device__ __forceinline__ void zfi_update_put(A *a, const zfi_update_pack &p,
+                                               const float (&x)[ZFI_TILE_PACK])
+{
+    if (p.whole) {
+        zfi_store(a + p.at, x);
+    } else {
+#pragma unroll
+        for (int i = 0; i < ZFI_TILE_PACK; i++)
+            if (i < p.count) a[p.at + i] = zfi_from_f32<A>(x[i]);
+    }
+}
+
+/* What is updated: p, or its master weights, of which p then is the rounding. */
+template <class T>
+__device__ __forceinline__ void zfi_get_weights(float (&x)[ZFI_TILE_PACK], const zfi_update_job &j,
+                                                const zfi_update_pack &p)
+{
+    if (j.master) zfi_update_get(x, j.master, p);
+    else zfi_update_get(x, static_cast<const T *>(j.p), p);
+}
+
+template <class T>
+__device__ __forceinline__ void zfi_put_weights(const zfi_update_job &j, const zfi_update_pack &p,
+                                                const float (&x)[ZFI_TILE_PACK])
+{
+    if (j.master) zfi_update_put(j.master, p, x);
+    zfi_update_put(static_cast<T *>(j.p), p, x);
+}
+
+/* --------------------------------------------------------------------------------- sgd */
+
+template <class T>
+__global__ void __launch_bounds__(ZFI_THREADS)
+    zfi_sgd_kernel(const zfi_update_job j, const zfi_update_ranges r)
+{
+    double c = j.scale.data ? zfi_number_at(j.scale, 0) : 1;
+    float scale = (float)c, lr = (float)zfi_number_at(j.lr, 0), momentum = j.eps;
+    if (c < 0) return;
+    zfi_each_update(r, j.wide, [&](const zfi_update_range &range, const zfi_update_pack &pack) {
+        float p[ZFI_TILE_PACK], g[ZFI_TILE_PACK], buf[ZFI_TILE_PACK];
+        if (range.index < 0) return;
+        zfi_update_get(p, static_cast<const T *>(j.p), pack);
+        zfi_update_get(g, static_cast<const T *>(j.g), pack);
+        if (j.m) zfi_update_get(buf, j.m, pack);
+#pragma unroll
+        for (int i = 0; i < ZFI_TILE_PACK; i++) {
+            float d = fmaf(range.decay, p[i], scale * g[i]);
+            if (j.m) {
+                buf[i] = fmaf(momentum, buf[i], d);
+                d = j.nesterov ? fmaf(momentum, buf[i], d) : buf[i];
+            }
+            p[i] = fmaf(-lr, d, p[i]);
+        }
+        if (j.m) zfi_update_put(j.m, pack, buf);
+        zfi_update_put(static_cast<T *>(j.p), pack, p);
+    });
+}
+
+/* -------------------------------------------------------------------- adamw, lamb_update */
+
+typedef struct zfi_adam {
+    double lr;
+    float scale, of_root, rate; /* rate: lr, or 1, times what makes m^ of m */
+    int state;                  /* 0: the step is skipped; -1: it is an error */
+} zfi_adam;
+
+__device__ __forceinline__ void zfi_adam_of(const zfi_update_job &j, zfi_adam *a)
+{
+    double c = j.scale.data ? zfi_number_at(j.scale, 0) : 1;
+    long long t = *j.step;
+    a->state = c < 0 ? 0 : t < 1 ? -1 : 1;
+    if (a->state < 0) {
+        zfi_fault fault = j.fault;
+        fault.value = t;
+        zfi_report(j.report, fault);
+    }
+    a->lr = j.u ? 1 : zfi_number_at(j.lr, 0);
+    a->scale = (float)c;
+    a->of_root = (float)(1 / sqrt(1 - pow(j.beta2, (double)t)));
+    a->rate = (float)(a->lr / (1 - pow(j.beta1, (double)t)));
+}
+
+template <class T>
+__global__ void __launch_bounds__(ZFI_THREADS)
+    zfi_adam_kernel(const zfi_update_job j, const zfi_update_ranges r)
+{
+    ZF_SHARED(zfi_adam, shared);
+    if (threadIdx.x == 0) zfi_adam_of(j, shared);
+    __syncthreads();
+    const zfi_adam a = *shared;
+    float beta1 = (float)j.beta1, rest1 = (float)(1 - j.beta1), beta2 = (float)j.beta2,
+          rest2 = (float)(1 - j.beta2);
+    if (a.state < 0 || (a.state == 0 && !j.u)) return;
+    zfi_each_update(r, j.wide, [&](const zfi_update_range &range, const zfi_update_pack &pack) {
+        float p[ZFI_TILE_PACK] = {}, g[ZFI_TILE_PACK], m[ZFI_TILE_PACK], v[ZFI_TILE_PACK];
+        if (range.index < 0 || a.state == 0) {
+            if (j.u) zfi_update_put(j.u, pack, p);
+            return;
+        }
+        zfi_get_weights<T>(p, j, pack);
+        zfi_update_get(g, static_cast<const T *>(j.g), pack);
+        zfi_update_get(m, j.m, pack);
+        zfi_update_get(v, j.v, pack);
+        float keep = j.u ? range.decay : (float)(1 - a.lr * (double)range.decay);
+#pragma unroll
+        for (int i = 0; i < ZFI_TILE_PACK; i++) {
+            float d = a.scale * g[i], by;
+            m[i] = fmaf(beta1, m[i], rest1 * d);
+            v[i] = fmaf(beta2, v[i], rest2 * d * d);
+            by = a.rate * (m[i] / fmaf(sqrtf(v[i]), a.of_root, j.eps));
+            p[i] = fmaf(keep, p[i], j.u ? by : -by);
+        }
+        zfi_update_put(j.m, pack, m);
+        zfi_update_put(j.v, pack, v);
+        if (j.u) zfi_update_put(j.u, pack, p);
+        else zfi_put_weights<T>(j, pack, p);
+    });
+}
+
+/* -------------------------------------------------------------------------- lamb_apply */
+
+template <class T>
+__global__ void __launch_bounds__(ZFI_THREADS)
+    zfi_lamb_apply_kernel(const zfi_update_job j, const zfi_update_ranges r)
+{
+    float lr = (float)zfi_number_at(j.lr, 0), rate = 0;
+    int32_t of = -1; /* the parameter that `rate` is of */
+    zfi_each_update(r, j.wide, [&](const zfi_update_range &range, const zfi_update_pack &pack) {
+        float p[ZFI_TILE_PACK], u[ZFI_TILE_PACK];
+        if (range.index < 0) return;
+        zfi_get_weights<T>(p, j, pack);
+        zfi_update_get(u, static_cast<const float *>(j.g), pack);
+        if (range.index != of) {
+            float pp = (float)zfi_number_at(j.pp, range.index),
+                  uu = (float)zfi_number_at(j.uu, range.index), ratio = sqrtf(pp) / sqrtf(uu);
+            if (ratio < j.least) ratio = j.least; /* a NaN is kept */
+            if (ratio > j.most) ratio = j.most;
+            if (pp == 0 || uu == 0) ratio = 1;
+            rate = lr * ratio, of = range.index;
+        }
+#pragma unroll
+        for (int i = 0; i < ZFI_TILE_PACK; i++) p[i] = fmaf(-rate, u[i], p[i]);
+        zfi_put_weights<T>(j, pack, p);
+    });
+}
+
+/* ---------------------------------------------------------------------------- launchers */
+
+/* Goes through the ranges that attributes `at` (world, blocks and, unless lamb_apply, decays)
+ * state; `decay`: that of a whole tensor. */
+typedef struct zfi_update_list {
+    const zf_launch *l;
+    int at;
+    double decay;
+    int64_t next, end; /* the list's next range, and the element behind the last one that is out */
+} zfi_update_list;
+
+/* The next ranges; false behind the last. */
+static bool zfi_next_ranges(zfi_update_list *s, zfi_update_ranges *r)
+{
+    const zf_launch *l = s->l;
+    const zf_attribute *world = &l->attributes[s->at], *blocks = world + 1, *decays = blocks + 1;
+    const int64_t *ends = static_cast<const int64_t *>(blocks->list.data);
+    const double *decay = NULL;
+    int64_t count = zfi_count(&l->args[0]), ranges = blocks->list.count / 2,
+            base = world->i > 1 ? l->run->rank * count : 0, tiles = 0;
+    if (ranges && l->op != ZF_OP_lamb_apply)
+        decay = static_cast<const double *>(decays->list.data);
+    r->count = 0;
+    while (s->end < count && r->count + 2 <= ZFI_RANGES_MOST) {
+        zfi_update_range own = {0, count, 0, (float)s->decay, 0};
+        if (ranges && s->next < ranges) {
+            int64_t k = s->next++, first = ends[2 * k] * ZFI_TILE - base,
+                    last = ends[2 * k + 1] * ZFI_TILE - base;
+            own.first = first > s->end ? first : s->end;
+            own.count = (last < count ? last : count) - own.first;
+            own.decay = decay ? (float)decay[k] : 0;
+            own.index = (int32_t)k;
+            if (own.count <= 0) continue; /* empty, or another rank's */
+        } else if (ranges) {
+            own.first = count, own.count = 0; /* behind the last one */
+        }
+        if (own.first > s->end) {
+            zfi_update_range *gap = &r->at[r->count++];
+            gap->first = s->end, gap->count = own.first - s->end;
+            gap->decay = 0, gap->index = -1;
+            gap->tiles = tiles += zfi_div_up(gap->count, ZFI_TILE);
+        }
+        s->end = own.first + own.count;
+        if (!own.count) break;
+        own.tiles = tiles += zfi_div_up(own.count, ZFI_TILE);
+        r->at[r->count++] = own;
+    }
+    return r->count > 0;
+}
+
+/* Fills in the operands before `end`, all but p and g being f32, and whether they lie well. */
+static zfi_update_job zfi_update_job_of(const zf_launch *l, int scaled, int32_t *end)
+{
+    zfi_update_job j = {};
+    *end = l->arg_count;
+    if (scaled >= 0 && l->attributes[scaled].i)
+        j.scale = zfi_number_of(&l->args[--*end]);
+    j.p = l->args[0].data, j.g = l->args[1].data;
+    j.report = zfi_device_of(l)->fault;
+    return j;
+}
+
+static float *zfi_floats(const zf_array *a) { return static_cast<float *>(a->data); }
+
+/* Runs the kernel over all ranges; `at`, `decay`: as in zfi_update_list. */
+static zf_status zfi_update_launch(const zf_launch *l,
+                                   void (*kernel)(const zfi_update_job, const zfi_update_ranges),
+                                   int at, double decay, zfi_update_job *j)
+{
+    zfi_update_list list = {l, at, decay, 0, 0};
+    zfi_update_ranges r;
+    j->wide = zfi_lies_well(0, 1, j->p, j->g, j->m, j->v) && zfi_lies_well(0, 1, j->master, j->u);
+    while (zfi_next_ranges(&list, &r))
+        ZF_LAUNCH(kernel, dim3(zfi_grid(l, r.at[r.count - 1].tiles)),
+                  dim3(ZFI_TILE / ZFI_TILE_PACK), sizeof(zfi_adam), zfi_stream(l), *j, r);
+    return zfi_launched(l);
+}
+
+static zf_status zfi_cuda_sgd(const zf_launch *l)
+{
+    int32_t end;
+    zfi_update_job j = zfi_update_job_of(l, 6, &end);
+    j.lr = zfi_number_of(&l->args[2]);
+    if (end > 3) j.m = zfi_floats(&l->args[3]);
+    j.eps = (float)l->attributes[0].f, j.nesterov = l->attributes[1].i != 0;
+    ZFI_FLOATS(l, l->args[0].dtype, T,
+               return zfi_update_launch(l, zfi_sgd_kernel<T>, 3, l->attributes[2].f, &j);)
+}
+
+static zf_status zfi_cuda_adamw(const zf_launch *l)
+{
+    int32_t end, step = l->op == ZF_OP_adamw ? 5 : 4;
+    zfi_update_job j = zfi_update_job_of(l, 7, &end);
+    j.m = zfi_floats(&l->args[2]), j.v = zfi_floats(&l->args[3]);
+    if (l->op == ZF_OP_adamw) j.lr = zfi_number_of(&l->args[4]);
+    else j.u = zfi_floats(&l->out);
+    j.step = static_cast<const int64_t *>(l->args[step].data);
+    if (end > step + 1) j.master = zfi_floats(&l->args[step + 1]);
+    j.beta1 = l->attributes[0].f, j.beta2 = l->attributes[1].f, j.eps = (float)l->attributes[2].f;
+    j.fault.kind = ZFI_FAULT_COUNT, j.fault.op = l->op, j.fault.node = l->node;
+    j.fault.element = step;
+    ZFI_FLOATS(l, l->args[0].dtype, T,
+               return zfi_update_launch(l, zfi_adam_kernel<T>, 4, l->attributes[3].f, &j);)
+}
+
+#define zfi_cuda_lamb_update zfi_cuda_adamw
+
+static zf_status zfi_cuda_lamb_apply(const zf_launch *l)
+{
+    int32_t end;
+    zfi_update_job j = zfi_update_job_of(l, -1, &end);
+    j.lr = zfi_number_of(&l->args[2]);
+    j.pp = zfi_number_of(&l->args[3]), j.uu = zfi_number_of(&l->args[4]);
+    if (end > 5) j.master = zfi_floats(&l->args[5]);
+    j.least = (float)l->attributes[0].f, j.most = (float)l->attributes[1].f;
+    ZFI_FLOATS(l, l->args[0].dtype, T,
+               return zfi_update_launch(l, zfi_lamb_apply_kernel<T>, 2, 0, &j);)
+}

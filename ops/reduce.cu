@@ -1,2 +1,269 @@
-/* Reductions on CUDA: ops/reduce.c.
+/* Reductions: sum max argmax over one axis; square_sums and total, of which norms are made.
+ *
+ * sum adds as sum_to does (move.cu). square_sums gives a block of 1024 elements to a warp, 16 bytes
+ * to a lane at a time, wherever they lie: cutting a tensor at a multiple of 1024 changes none.
+ * total, and totals (unit.cu) of each range, add in double:
+ *
+ *     pieces of 4096 elements    thread t adds elements t, t + 256, ...; threads as a tree
+ *     their sums                 the same once more, and rounded once
  */
+
+#define zfi_cuda_sum         zfi_cuda_sum_to
+#define zfi_cuda_scratch_sum zfi_cuda_scratch_sum_to
+
+/* ------------------------------------------------------------------------- max, argmax */
+
+/* The largest so far and the first index of it; NaN is larger than all. */
+typedef struct zfi_most {
+    float x;
+    int at;
+} zfi_most;
+
+__device__ __forceinline__ zfi_most zfi_larger(zfi_most a, zfi_most b)
+{
+    bool a_none = a.x != a.x, b_none = b.x != b.x;
+    if (a_none != b_none) return a_none ? a : b;
+    if (a.x > b.x) return a;
+    if (b.x > a.x) return b;
+    return a.at < b.at ? a : b;
+}
+
+__device__ __forceinline__ zfi_most zfi_warp_most(zfi_most a)
+{
+#pragma unroll
+    for (int step = ZFI_WARP / 2; step; step /= 2) {
+        zfi_most b;
+        b.x = __shfl_xor_sync(0xffffffffu, a.x, step);
+        b.at = __shfl_xor_sync(0xffffffffu, a.at, step);
+        a = zfi_larger(a, b);
+    }
+    return a;
+}
+
+/* out[row] over n neighbours, by `lanes` threads each: a warp or a block. to: i32 asks for the
+ * index. */
+template <class T>
+__global__ void zfi_most_rows_kernel(int64_t rows, int64_t n, int lanes, void *out, zf_dtype to,
+                                     const T *x)
+{
+    ZF_SHARED(zfi_most, shared);
+    int lane = (int)threadIdx.x % lanes, in_block = (int)blockDim.x / lanes;
+    for (int64_t row = (int64_t)blockIdx.x * in_block + (int)threadIdx.x / lanes; row < rows;
+         row += (int64_t)gridDim.x * in_block) {
+        zfi_most most = {-INFINITY, INT32_MAX};
+        for (int64_t i = lane; i < n; i += lanes) {
+            zfi_most next = {zfi_to_f32(x[row * n + i]), (int)i};
+            most = zfi_larger(most, next);
+        }
+        most = zfi_warp_most(most);
+        if (lanes > ZFI_WARP) {
+            __syncthreads();
+            if (lane % ZFI_WARP == 0) shared[lane / ZFI_WARP] = most;
+            __syncthreads();
+            most = shared[lane % ZFI_SUM_WARPS];
+            most = zfi_warp_most(most);
+        }
+        if (lane == 0 && to == ZF_I32) static_cast<int32_t *>(out)[row] = most.at;
+        else if (lane == 0) zfi_put_float(out, to, row, most.x);
+    }
+}
+
+/* out[o,i] over x[o,n,i], a thread each. */
+template <class T>
+__global__ void zfi_most_columns_kernel(int64_t count, int64_t n, zfi_divisor inner, void *out,
+                                        zf_dtype to, const T *x)
+{
+    for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < count;
+         i += (int64_t)gridDim.x * blockDim.x) {
+        int64_t outer = zfi_divide(i, inner);
+        const T *from = x + outer * n * inner.by + (i - outer * inner.by);
+        zfi_most most = {-INFINITY, INT32_MAX};
+        for (int64_t k = 0; k < n; k++) {
+            zfi_most next = {zfi_to_f32(from[k * inner.by]), (int)k};
+            most = zfi_larger(most, next);
+        }
+        if (to == ZF_I32) static_cast<int32_t *>(out)[i] = most.at;
+        else zfi_put_float(out, to, i, most.x);
+    }
+}
+
+template <class T> static void zfi_most_launch(const zf_launch *l)
+{
+    const zf_shape *x = &l->args[0].shape;
+    int axis = (int)l->attributes[0].i;
+    int64_t n = x->dims[axis], inner = zfi_span(x, axis + 1, x->rank), count = zfi_count(&l->out);
+    int lanes = n <= ZFI_SUM_BY_WARP ? ZFI_WARP : ZFI_THREADS;
+    const T *from = static_cast<const T *>(l->args[0].data);
+    if (!count) return;
+    if (inner == 1)
+        ZF_LAUNCH(zfi_most_rows_kernel<T>, zfi_grid(l, zfi_div_up(count * lanes, ZFI_THREADS)),
+                  ZFI_THREADS, ZFI_SUM_WARPS * sizeof(zfi_most), zfi_stream(l), count, n, lanes,
+                  l->out.data, l->out.dtype, from);
+    else
+        ZF_LAUNCH(zfi_most_columns_kernel<T>, zfi_grid(l, zfi_div_up(count, ZFI_THREADS)),
+                  ZFI_THREADS, 0, zfi_stream(l), count, n, zfi_divisor_of(inner, count),
+                  l->out.data, l->out.dtype, from);
+}
+
+static zf_status zfi_cuda_max(const zf_launch *l)
+{
+    ZFI_FLOATS(l, l->args[0].dtype, T, zfi_most_launch<T>(l);)
+    return zfi_launched(l);
+}
+
+#define zfi_cuda_argmax zfi_cuda_max
+
+/* ------------------------------------------------------------------------- square_sums */
+
+enum { ZFI_NORM_BLOCK = 1024 };
+
+template <class T>
+__global__ void zfi_square_sums_kernel(int64_t blocks, int64_t count, float *out, const T *x,
+                                       bool well)
+{
+    const int N = zfi_wide<T>::count;
+    int lane = (int)threadIdx.x % ZFI_WARP;
+    for (int64_t block = (int64_t)blockIdx.x * ZFI_SUM_WARPS + (int)threadIdx.x / ZFI_WARP;
+         block < blocks; block += (int64_t)gridDim.x * ZFI_SUM_WARPS) {
+        int64_t at = block * ZFI_NORM_BLOCK;
+        float sum = 0;
+        if (well && count - at >= ZFI_NORM_BLOCK) {
+#pragma unroll
+            for (int i = lane * N; i < ZFI_NORM_BLOCK; i += ZFI_WARP * N) {
+                float y[N];
+                zfi_fetch(y, x + at + i, true);
+#pragma unroll
+                for (int k = 0; k < N; k++) sum = fmaf(y[k], y[k], sum);
+            }
+        } else {
+            for (int i = lane * N; i < ZFI_NORM_BLOCK; i += ZFI_WARP * N)
+                for (int k = 0; k < N && at + i + k < count; k++) {
+                    float y = zfi_to_f32(x[at + i + k]);
+                    sum = fmaf(y, y, sum);
+                }
+        }
+        sum = zfi_warp_sum(sum);
+        if (lane == 0) out[block] = sum;
+    }
+}
+
+static zf_status zfi_cuda_square_sums(const zf_launch *l)
+{
+    int64_t blocks = zfi_count(&l->out), count = zfi_count(&l->args[0]);
+    float *out = static_cast<float *>(l->out.data);
+    if (!blocks) return ZF_OK;
+    ZFI_FLOATS(l, l->args[0].dtype, T, {
+        const T *x = static_cast<const T *>(l->args[0].data);
+        ZF_LAUNCH(zfi_square_sums_kernel<T>, zfi_grid(l, zfi_div_up(blocks, ZFI_SUM_WARPS)),
+                  ZFI_THREADS, 0, zfi_stream(l), blocks, count, out, x, zfi_lies_well(0, 1, x));
+    })
+    return zfi_launched(l);
+}
+
+/* ------------------------------------------------------------------------------- total */
+
+enum { ZFI_TOTAL_PIECE = 4096, ZFI_TOTALLED = 128 };
+
+/* The sum of a block's threads, which is every thread's; shared has room for one of each. */
+__device__ __forceinline__ double zfi_block_total(double x, double *shared)
+{
+    int t = (int)threadIdx.x;
+    __syncthreads();
+    shared[t] = x;
+    for (int step = ZFI_THREADS / 2; step; step /= 2) {
+        __syncthreads();
+        if (t < step) shared[t] += shared[t + step];
+    }
+    __syncthreads();
+    return shared[0];
+}
+
+/* The sum of x[first, first + n), a piece at most. */
+template <class T>
+__device__ __forceinline__ double zfi_piece_total(const T *x, int64_t first, int64_t n,
+                                                  double *shared)
+{
+    double sum = 0;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < n; i += ZFI_THREADS) sum += (double)zfi_to_f32(x[first + i]);
+    return zfi_block_total(sum, shared);
+}
+
+/* Operands of a launch: count elements each, whose pieces' sums start at `first`. */
+typedef struct zfi_totalled {
+    struct zfi_totalled_operand {
+        const void *x;
+        int64_t count, first;
+    } at[ZFI_TOTALLED];
+} zfi_totalled;
+
+/* sums[first + piece] of operand y, or where that is all there is, out. */
+template <class T>
+__global__ void zfi_total_kernel(zfi_totalled operands, double *sums, void *out, zf_dtype to)
+{
+    ZF_SHARED(double, shared);
+    const zfi_totalled::zfi_totalled_operand o = operands.at[blockIdx.y];
+    const T *x = static_cast<const T *>(o.x);
+    for (int64_t at = (int64_t)blockIdx.x * ZFI_TOTAL_PIECE, piece = blockIdx.x; at < o.count;
+         at += (int64_t)gridDim.x * ZFI_TOTAL_PIECE, piece += gridDim.x) {
+        int64_t n = o.count - at < ZFI_TOTAL_PIECE ? o.count - at : ZFI_TOTAL_PIECE;
+        double sum = zfi_piece_total(x, at, n, shared);
+        if (threadIdx.x) continue;
+        if (out) zfi_put_float(out, to, 0, (float)sum);
+        else sums[o.first + piece] = sum;
+    }
+}
+
+static __global__ void zfi_total_last_kernel(int64_t pieces, const double *sums, void *out,
+                                             zf_dtype to)
+{
+    ZF_SHARED(double, shared);
+    double sum = 0;
+#pragma unroll 4
+    for (int64_t i = threadIdx.x; i < pieces; i += ZFI_THREADS) sum += sums[i];
+    sum = zfi_block_total(sum, shared);
+    if (threadIdx.x == 0) zfi_put_float(out, to, 0, (float)sum);
+}
+
+static int64_t zfi_total_pieces(const zf_launch *l)
+{
+    int64_t pieces = 0;
+    for (int32_t k = 0; k < l->arg_count; k++)
+        pieces += zfi_div_up(zfi_count(&l->args[k]), ZFI_TOTAL_PIECE);
+    return pieces;
+}
+
+static size_t zfi_cuda_scratch_total(const zf_launch *l)
+{
+    int64_t pieces = zfi_total_pieces(l);
+    return pieces > 1 ? (size_t)pieces * sizeof(double) : 0;
+}
+
+static zf_status zfi_cuda_total(const zf_launch *l)
+{
+    int64_t pieces = zfi_total_pieces(l), first = 0;
+    double *sums = static_cast<double *>(l->scratch);
+    void *alone = pieces == 1 ? l->out.data : NULL;
+    if (!pieces) return zfi_move_bytes(l, l->out.data, NULL, (int64_t)zfi_bytes(&l->out));
+    for (int32_t k = 0; k < l->arg_count;) {
+        zfi_totalled o;
+        int count = 0;
+        int64_t most = 0;
+        for (; k < l->arg_count && count < ZFI_TOTALLED; k++) {
+            int64_t n = zfi_count(&l->args[k]), its = zfi_div_up(n, ZFI_TOTAL_PIECE);
+            if (!n) continue;
+            o.at[count].x = l->args[k].data, o.at[count].count = n, o.at[count].first = first;
+            count++, first += its;
+            if (its > most) most = its;
+        }
+        if (!count) continue;
+        ZFI_FLOATS(l, l->args[0].dtype, T,
+                   ZF_LAUNCH(zfi_total_kernel<T>, dim3(zfi_grid(l, most), (unsigned)count),
+                             ZFI_THREADS, ZFI_THREADS * sizeof(double), zfi_stream(l), o, sums,
+                             alone, l->out.dtype);)
+    }
+    if (pieces > 1)
+        ZF_LAUNCH(zfi_total_last_kernel, 1, ZFI_THREADS, ZFI_THREADS * sizeof(double),
+                  zfi_stream(l), pieces, sums, l->out.data, l->out.dtype);
+    return zfi_launched(l);
+}

@@ -1,2 +1,92 @@
-/* The loss scale on CUDA: ops/scaler.c.
- */
+/* What counts steps and scales losses, on state that is the device's: advance, loss_scale_update.
+ * One thread; arithmetic as in scaler.c. */
+
+/* Below 0: the step is skipped. */
+__device__ __forceinline__ float zfi_one_float(const void *x, zf_dtype dtype)
+{
+    if (dtype == ZF_F32) return *static_cast<const float *>(x);
+    return dtype == ZF_BF16 ? zfi_to_f32(*static_cast<const zfi_bf16 *>(x))
+                            : zfi_to_f32(*static_cast<const zfi_f16 *>(x));
+}
+
+/* good NULL: always. */
+static __global__ void zfi_advance_kernel(void *count, zf_dtype dtype, const void *good,
+                                          zf_dtype good_dtype)
+{
+    if (good && zfi_one_float(good, good_dtype) < 0) return;
+    if (dtype == ZF_I64) *static_cast<int64_t *>(count) += 1;
+    else if (*static_cast<int32_t *>(count) < INT32_MAX) *static_cast<int32_t *>(count) += 1;
+}
+
+static zf_status zfi_cuda_advance(const zf_launch *l)
+{
+    const zf_array *good = l->arg_count > 1 ? &l->args[1] : NULL;
+    if (good && good->dtype == ZF_F64) return zfi_no_dtype(l, ZF_F64);
+    ZF_LAUNCH(zfi_advance_kernel, 1, 1, 0, zfi_stream(l), l->args[0].data, l->args[0].dtype,
+              good ? good->data : NULL, good ? good->dtype : ZF_F32);
+    return zfi_launched(l);
+}
+
+typedef struct zfi_scaler {
+    float *scale;
+    int64_t *left, *iteration, *last, *skipped;
+    const void *good; /* below 0: gradients are not finite */
+    zf_dtype good_dtype;
+    double factor, least;
+    int64_t window, hysteresis;
+    bool consecutive;
+    int32_t op, node;
+} zfi_scaler;
+
+/* a + b, wrapping: counters may hold anything that was written. */
+__device__ __forceinline__ int64_t zfi_wrapped_sum(int64_t a, int64_t b)
+{
+    return (int64_t)((uint64_t)a + (uint64_t)b);
+}
+
+static __global__ void zfi_scaler_kernel(zfi_scaler s, zfi_fault *fault)
+{
+    double scale = *s.scale;
+    int64_t left = *s.left, iteration = *s.iteration, last = *s.last;
+    if (!(zfi_one_float(s.good, s.good_dtype) < 0)) {
+        int64_t good = zfi_wrapped_sum(iteration, ~last);
+        bool due = good > 0 && good % s.window == 0;
+        if (due || s.consecutive) left = s.hysteresis;
+        if (due && isfinite((float)(scale * s.factor))) scale *= s.factor;
+    } else {
+        if (left <= 1 && s.factor > 1 && scale <= s.least) {
+            zfi_fault what = {ZFI_FAULT_SCALE, s.op, s.node, 0, 0, 0, s.least, 0};
+            zfi_report(fault, what);
+            return;
+        }
+        if (left > 1) left--;
+        else scale = scale / s.factor > s.least || s.factor == 1 ? scale / s.factor : s.least;
+        last = iteration;
+        *s.skipped = zfi_wrapped_sum(*s.skipped, 1);
+    }
+    *s.scale = (float)scale;
+    *s.left = left;
+    *s.iteration = zfi_wrapped_sum(iteration, 1);
+    *s.last = last;
+}
+
+static zf_status zfi_cuda_loss_scale_update(const zf_launch *l)
+{
+    zfi_scaler s = {static_cast<float *>(l->args[0].data),
+                    static_cast<int64_t *>(l->args[1].data),
+                    static_cast<int64_t *>(l->args[2].data),
+                    static_cast<int64_t *>(l->args[3].data),
+                    static_cast<int64_t *>(l->args[4].data),
+                    l->args[5].data,
+                    l->args[5].dtype,
+                    l->attributes[0].f,
+                    l->attributes[3].f,
+                    l->attributes[1].i,
+                    l->attributes[2].i,
+                    l->attributes[4].i != 0,
+                    l->op,
+                    l->node};
+    if (s.good_dtype == ZF_F64) return zfi_no_dtype(l, ZF_F64);
+    ZF_LAUNCH(zfi_scaler_kernel, 1, 1, 0, zfi_stream(l), s, zfi_device_of(l)->fault);
+    return zfi_launched(l);
+}

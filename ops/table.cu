@@ -24,6 +24,8 @@ static const zfi_row zfi_rows[] = {
     ZFI_ROW(broadcast) ZFI_ROW_SCRATCH(sum_to)
 
     /* reduce */
+    ZFI_ROW_SCRATCH(sum) ZFI_ROW(max) ZFI_ROW(argmax) ZFI_ROW(square_sums)
+    ZFI_ROW_SCRATCH(total)
 
     /* rows */
 
@@ -35,6 +37,7 @@ static const zfi_row zfi_rows[] = {
     ZFI_ROW(logsumexp) ZFI_ROW(cross_entropy) ZFI_ROW(cross_entropy_grad)
 
     /* unit */
+    ZFI_ROW(view) ZFI_ROW(part) ZFI_ROW(pack) ZFI_ROW(totals)
 
     /* collective */
     ZFI_ROW(all_gather)
@@ -44,6 +47,7 @@ static const zfi_row zfi_rows[] = {
     ZFI_ROW(bcast)
 
     /* scaler */
+    ZFI_ROW(advance) ZFI_ROW(loss_scale_update)
 
     /* update */
     ZFI_ROW(sgd) ZFI_ROW(adamw) ZFI_ROW(lamb_update) ZFI_ROW(lamb_apply)

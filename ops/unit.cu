@@ -1,2 +1,75 @@
-/* Units on CUDA: ops/unit.c.
- */
+/* Units: view, part and pack, which move bytes, and totals, which adds up ranges of them in the
+ * order that total has for each (reduce.cu). unit and accumulator are storage alone. */
+
+static zf_status zfi_cuda_view(const zf_launch *l)
+{
+    const char *from = static_cast<const char *>(l->args[0].data);
+    int64_t at = l->attributes[0].i * (int64_t)zf_dtype_size(l->out.dtype);
+    return zfi_move_bytes(l, l->out.data, from + at, (int64_t)zfi_bytes(&l->out));
+}
+
+static zf_status zfi_cuda_part(const zf_launch *l)
+{
+    const char *from = static_cast<const char *>(l->args[0].data);
+    int64_t bytes = (int64_t)zfi_bytes(&l->out);
+    return zfi_move_bytes(l, l->out.data, from + l->run->rank * bytes, bytes);
+}
+
+/* An operand that the plan has put where it belongs is not moved; what lies between becomes 0. */
+static zf_status zfi_cuda_pack(const zf_launch *l)
+{
+    const int64_t *at = static_cast<const int64_t *>(l->attributes[0].list.data);
+    int64_t size = (int64_t)zf_dtype_size(l->out.dtype), end = 0, all = (int64_t)zfi_bytes(&l->out);
+    char *out = static_cast<char *>(l->out.data);
+    zfi_moves m;
+    m.count = 0;
+    for (int32_t k = 0; k < l->arg_count; k++) {
+        int64_t bytes = (int64_t)zfi_bytes(&l->args[k]);
+        zfi_moves_add(l, &m, out + end, NULL, at[k] * size - end);
+        zfi_moves_add(l, &m, out + at[k] * size, l->args[k].data, bytes);
+        end = at[k] * size + bytes;
+    }
+    zfi_moves_add(l, &m, out + end, NULL, all - end);
+    zfi_moves_run(l, &m);
+    return zfi_launched(l);
+}
+
+/* Ranges of a launch, whose totals are elements first, first + 1, ... */
+typedef struct zfi_ranges {
+    int64_t first;
+    int64_t at[ZFI_TOTALLED][2];
+} zfi_ranges;
+
+/* A block adds a range: thread t keeps the sums of pieces t, t + 256, ..., as the second step of
+ * total does. */
+template <class T>
+__global__ void zfi_totals_kernel(zfi_ranges ranges, void *out, zf_dtype to, const T *x)
+{
+    ZF_SHARED(double, shared);
+    int64_t at = ranges.at[blockIdx.x][0], end = ranges.at[blockIdx.x][1];
+    double kept = 0;
+    for (int64_t piece = 0; at < end; piece++, at += ZFI_TOTAL_PIECE) {
+        double sum =
+            zfi_piece_total(x, at, end - at < ZFI_TOTAL_PIECE ? end - at : ZFI_TOTAL_PIECE, shared);
+        if (piece % ZFI_THREADS == threadIdx.x) kept += sum;
+    }
+    kept = zfi_block_total(kept, shared);
+    if (threadIdx.x == 0) zfi_put_float(out, to, ranges.first + blockIdx.x, (float)kept);
+}
+
+static zf_status zfi_cuda_totals(const zf_launch *l)
+{
+    const int64_t *at = static_cast<const int64_t *>(l->attributes[0].list.data);
+    int64_t count = zfi_count(&l->out);
+    for (int64_t k = 0; k < count; k += ZFI_TOTALLED) {
+        int64_t most = ZFI_TOTALLED, n = count - k < most ? count - k : most;
+        zfi_ranges ranges;
+        ranges.first = k;
+        memcpy(ranges.at, at + 2 * k, (size_t)n * sizeof ranges.at[0]);
+        ZFI_FLOATS(l, l->out.dtype, T,
+                   ZF_LAUNCH(zfi_totals_kernel<T>, (unsigned)n, ZFI_THREADS,
+                             ZFI_THREADS * sizeof(double), zfi_stream(l), ranges, l->out.data,
+                             l->out.dtype, static_cast<const T *>(l->args[0].data));)
+    }
+    return zfi_launched(l);
+}

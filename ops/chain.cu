@@ -1,2 +1,225 @@
-/* Elementwise chains on CUDA: ops/chain.c.
+/* chain: an elementwise program as one kernel, which follows it for 16 bytes of the result at a
+ * time; the program comes with the launch.
+ *
+ * The last result stays in registers, where the next instruction mostly wants it. Operands, and
+ * results that are wanted later, lie in slots of shared memory, each thread's in a column of its
+ * own:
+ *
+ *     operands -> slots        r3 = add r0, r1      slot 0, slot 1
+ *                              r4 = dropout r3      the last
+ *                              y  = add r2, r4      slot 2, the last      -> out
  */
+
+enum { ZFI_CHAIN_OPERANDS = 8, ZFI_CHAIN_LONGEST = 16, ZFI_CHAIN_SHARED = 48 << 10 };
+
+/* What a code stands for, in the order of zfi_chain_codes (chain.c): the row, how many registers it
+ * reads, and the attribute `form`. */
+static const struct zfi_chain_code {
+    zf_op op;
+    int registers, form;
+} zfi_chain_codes[] = {
+    {ZF_OP_add, 2, 0},       {ZF_OP_sub, 2, 0},          {ZF_OP_mul, 2, 0},
+    {ZF_OP_div, 2, 0},       {ZF_OP_maximum, 2, 0},      {ZF_OP_minimum, 2, 0},
+    {ZF_OP_neg, 1, 0},       {ZF_OP_scale, 1, 0},        {ZF_OP_exp, 1, 0},
+    {ZF_OP_log, 1, 0},       {ZF_OP_sqrt, 1, 0},         {ZF_OP_rsqrt, 1, 0},
+    {ZF_OP_tanh, 1, 0},      {ZF_OP_sigmoid, 1, 0},      {ZF_OP_relu, 1, 0},
+    {ZF_OP_gelu, 1, 0},      {ZF_OP_gelu, 1, 1},         {ZF_OP_silu, 1, 0},
+    {ZF_OP_tanh_grad, 2, 0}, {ZF_OP_sigmoid_grad, 2, 0}, {ZF_OP_relu_grad, 2, 0},
+    {ZF_OP_gelu_grad, 2, 0}, {ZF_OP_gelu_grad, 2, 1},    {ZF_OP_silu_grad, 2, 0},
+    {ZF_OP_dropout, 1, 0},
+};
+
+typedef enum zfi_chain_shape { ZFI_CHAIN_WHOLE, ZFI_CHAIN_VECTOR, ZFI_CHAIN_ONE } zfi_chain_shape;
+
+/* a, b: the slot, or -1: the last result. to: the slot that wants the result as well, or -1. */
+typedef struct zfi_chain_step {
+    zfi_unary unary;
+    int a, b, to;
+    uint32_t threshold, stream; /* of a dropout */
+    float scale;
+    bool none;
+} zfi_chain_step;
+
+typedef struct zfi_chain {
+    int operands, count, slots;
+    zfi_divisor last; /* the last dimension */
+    struct zfi_chain_operand {
+        const void *data;
+        zfi_chain_shape shape;
+    } operand[ZFI_CHAIN_OPERANDS];
+    zfi_chain_step steps[ZFI_CHAIN_LONGEST];
+    bool drops;
+    zfi_dropout dropout; /* what all have in common */
+} zfi_chain;
+
+/* N numbers of this thread, which are some packs of 4 or less, each beside those of the others. */
+template <int N> struct zfi_slots {
+    static const int some = N < 4 ? N : 4;
+    typedef zfi_pack<float, some> pack;
+    pack *shared;
+
+    __device__ __forceinline__ pack *at(int slot, int k) const
+    {
+        return shared + (slot * (N / some) + k / some) * (int)blockDim.x + (int)threadIdx.x;
+    }
+    __device__ __forceinline__ void read(int slot, float (&x)[N]) const
+    {
+#pragma unroll
+        for (int k = 0; k < N; k++) x[k] = at(slot, k)->at[k % some];
+    }
+    __device__ __forceinline__ void write(int slot, const float (&x)[N]) const
+    {
+#pragma unroll
+        for (int k = 0; k < N; k++) at(slot, k)->at[k % some] = x[k];
+    }
+};
+
+/* y = what the step gives for elements i to i + N from a and b; y may be either. */
+template <int N>
+__device__ __forceinline__ void zfi_chain_values(const zfi_chain_step &s, const zfi_dropper &drop,
+                                                 int64_t i, const float (&a)[N],
+                                                 const float (&b)[N], float (&y)[N])
+{
+    if (s.unary.op <= ZF_OP_minimum) {
+        zfi_binary_values(s.unary.op, a, b, y);
+    } else if (s.unary.op == ZF_OP_dropout) {
+        zfi_dropper d = drop;
+        d.off = drop.off || s.none;
+        d.threshold = s.threshold, d.stream = s.stream, d.scale = s.scale;
+        zfi_dropped(d, i, a, y);
+    } else {
+        float z[N];
+        zfi_unary_values(s.unary, a, b, y, z);
+    }
+}
+
+template <class T, int N>
+__global__ void zfi_chain_kernel(int64_t start, int64_t count, zfi_chain c, T *out)
+{
+    ZF_SHARED(typename zfi_slots<N>::pack, shared);
+    zfi_slots<N> slots = {shared};
+    zfi_dropper drop = zfi_dropper();
+    if (c.drops) drop = zfi_dropper_of(c.dropout);
+    for (int64_t i = start + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < count;
+         i += (int64_t)gridDim.x * blockDim.x * N) {
+        int64_t column = i - zfi_divide(i, c.last) * c.last.by;
+        float y[N] = {0};
+        for (int k = 0; k < c.operands; k++) {
+            const zfi_chain_shape shape = c.operand[k].shape;
+            int64_t at = shape == ZFI_CHAIN_WHOLE ? i : shape == ZFI_CHAIN_ONE ? 0 : column;
+            zfi_fetch(y, static_cast<const T *>(c.operand[k].data) + at, shape != ZFI_CHAIN_ONE);
+            slots.write(k, y);
+        }
+        for (int k = 0; k < c.count; k++) {
+            const zfi_chain_step &s = c.steps[k];
+            float a[N], b[N];
+#pragma unroll
+            for (int j = 0; j < N; j++) a[j] = b[j] = y[j];
+            if (s.a >= 0) slots.read(s.a, a);
+            if (s.b >= 0) slots.read(s.b, b);
+            zfi_chain_values(s, drop, i, a, b, y);
+            if (s.to >= 0) slots.write(s.to, y);
+        }
+        zfi_put_pack(out + i, y);
+    }
+}
+
+/* Gives slots to operands and to results that are read later than by the next instruction; they are
+ * free again behind their last reader. */
+static void zfi_chain_slots(zfi_chain *c, const int *a, const int *b)
+{
+    int last[ZFI_CHAIN_OPERANDS + ZFI_CHAIN_LONGEST], slot[ZFI_CHAIN_OPERANDS + ZFI_CHAIN_LONGEST];
+    uint32_t taken = (1u << c->operands) - 1;
+    for (int r = 0; r < c->operands + c->count; r++) last[r] = slot[r] = -1;
+    for (int k = 0; k < c->operands; k++) slot[k] = k;
+    for (int k = 0; k < c->count; k++) { /* the last result needs none */
+        if (a[k] != c->operands + k - 1) last[a[k]] = k;
+        if (b[k] != c->operands + k - 1) last[b[k]] = k;
+    }
+    c->slots = c->operands;
+    for (int k = 0; k < c->count; k++) {
+        zfi_chain_step *s = &c->steps[k];
+        int result = c->operands + k, free = 0;
+        s->a = a[k] == result - 1 && k ? -1 : slot[a[k]];
+        s->b = b[k] == result - 1 && k ? -1 : slot[b[k]];
+        for (int r = 0; r < result; r++)
+            if (last[r] == k) taken &= ~(1u << slot[r]);
+        s->to = -1;
+        if (last[result] < 0) continue;
+        while (taken >> free & 1) free++;
+        taken |= 1u << free;
+        s->to = slot[result] = free;
+        if (free >= c->slots) c->slots = free + 1;
+    }
+}
+
+static zfi_chain zfi_chain_of(const zf_launch *l)
+{
+    const int64_t *program = static_cast<const int64_t *>(l->attributes[0].list.data);
+    const double *values = static_cast<const double *>(l->attributes[1].list.data);
+    int64_t count = zfi_count(&l->out);
+    const zf_shape *shape = &l->out.shape;
+    int a[ZFI_CHAIN_LONGEST], b[ZFI_CHAIN_LONGEST];
+    zfi_chain c;
+    memset(&c, 0, sizeof c);
+    c.operands = l->arg_count, c.count = (int)(l->attributes[0].list.count / 3);
+    c.last = zfi_divisor_of(shape->rank ? shape->dims[shape->rank - 1] : 1, count);
+    for (int k = 0; k < c.operands; k++) {
+        int64_t n = zfi_count(&l->args[k]);
+        c.operand[k].data = l->args[k].data;
+        c.operand[k].shape = n == count ? ZFI_CHAIN_WHOLE
+                             : n == 1   ? ZFI_CHAIN_ONE
+                                        : ZFI_CHAIN_VECTOR;
+    }
+    for (int k = 0; k < c.count; k++, program += 3) {
+        const struct zfi_chain_code *code = &zfi_chain_codes[program[0]];
+        zfi_chain_step *s = &c.steps[k];
+        s->unary.op = code->op, s->unary.by_tanh = code->form != 0;
+        a[k] = (int)program[1], b[k] = code->registers > 1 ? (int)program[2] : a[k];
+        if (code->op == ZF_OP_scale) s->unary.by = (float)values[program[2]];
+        if (code->op != ZF_OP_dropout) continue;
+        c.dropout = zfi_dropout_of(l, values[program[2]], (int64_t)values[program[2] + 1], count);
+        c.drops = true;
+        s->threshold = c.dropout.threshold, s->stream = c.dropout.stream;
+        s->scale = c.dropout.scale, s->none = c.dropout.none;
+    }
+    c.dropout.none = false;
+    zfi_chain_slots(&c, a, b);
+    return c;
+}
+
+/* Whether N elements at a time can be read of all operands, wherever they begin at a multiple. */
+static bool zfi_chain_lies_well(const zf_launch *l, const zfi_chain *c, int64_t n)
+{
+    bool well = zfi_lies_well(0, 1, l->out.data);
+    for (int k = 0; k < c->operands; k++) {
+        if (c->operand[k].shape == ZFI_CHAIN_ONE) continue;
+        well = well && zfi_lies_well(0, 1, c->operand[k].data);
+        if (c->operand[k].shape == ZFI_CHAIN_VECTOR) well = well && c->last.by % n == 0;
+    }
+    return well;
+}
+
+template <class T> static void zfi_chain_launch(const zf_launch *l)
+{
+    const int n = zfi_wide<T>::count;
+    zfi_chain c = zfi_chain_of(l);
+    int64_t all = zfi_count(&l->out), whole = zfi_chain_lies_well(l, &c, n) ? all / n * n : 0;
+    T *out = static_cast<T *>(l->out.data);
+    size_t column = (size_t)c.slots * sizeof(float); /* of one element */
+    int threads = ZFI_THREADS;
+    while (column * n * threads > ZFI_CHAIN_SHARED) threads /= 2;
+    if (whole)
+        ZF_LAUNCH((zfi_chain_kernel<T, n>), zfi_grid(l, zfi_div_up(whole / n, threads)), threads,
+                  column * n * threads, zfi_stream(l), (int64_t)0, whole, c, out);
+    if (whole < all)
+        ZF_LAUNCH((zfi_chain_kernel<T, 1>), zfi_grid(l, zfi_div_up(all - whole, threads)), threads,
+                  column * threads, zfi_stream(l), whole, all, c, out);
+}
+
+static zf_status zfi_cuda_chain(const zf_launch *l)
+{
+    if (!zfi_count(&l->out)) return ZF_OK;
+    ZFI_FLOATS(l, l->out.dtype, T, zfi_chain_launch<T>(l);)
+    return zfi_launched(l);
+}

@@ -28,6 +28,7 @@ static const zfi_row zfi_rows[] = {
     ZFI_ROW_SCRATCH(total)
 
     /* rows */
+    ZFI_ROW(gather_rows) ZFI_ROW_SCRATCH(scatter_rows)
 
     /* norm */
     ZFI_ROW(softmax) ZFI_ROW(softmax_grad) ZFI_ROW(moments) ZFI_ROW(rms) ZFI_ROW(layer_norm)
@@ -70,5 +71,6 @@ static const zfi_row zfi_rows[] = {
     /* attention */
 
     /* chain */
+    ZFI_ROW(chain)
 
     {ZF_OP_none, NULL, NULL}};

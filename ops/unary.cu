@@ -266,7 +266,22 @@ static zf_status zfi_cuda_cast(const zf_launch *l)
 
 /* ---------------------------------------------------------------------------- dropout */
 
-/* Four elements at a time, N / 4 times: those of one block of words. */
+/* y = dropout of x, elements i to i + N: four at a time, those of one block of words. What is
+ * dropped is 0 whatever it was. y may be x. */
+template <int N>
+__device__ __forceinline__ void zfi_dropped(const zfi_dropper &d, int64_t i, const float (&x)[N],
+                                            float (&y)[N])
+{
+#pragma unroll
+    for (int k = 0; k < N; k += 4) {
+        float by[4];
+        if (N == 1) by[0] = zfi_kept(d, (uint64_t)i);
+        else zfi_kept4(d, (uint64_t)(i + k), by);
+#pragma unroll
+        for (int j = 0; j < 4 && k + j < N; j++) y[k + j] = by[j] == 0 ? 0 : x[k + j] * by[j];
+    }
+}
+
 template <class T, int N>
 __global__ void zfi_dropout_kernel(int64_t first, int64_t count, zfi_dropout d, T *out, const T *x)
 {
@@ -275,15 +290,7 @@ __global__ void zfi_dropout_kernel(int64_t first, int64_t count, zfi_dropout d, 
          i += (int64_t)gridDim.x * blockDim.x * N) {
         float y[N];
         zfi_fetch(y, x + i, true);
-#pragma unroll
-        for (int k = 0; k < N; k += 4) {
-            float by[4];
-            if (N == 1) by[0] = zfi_kept(r, (uint64_t)i);
-            else zfi_kept4(r, (uint64_t)(i + k), by);
-#pragma unroll
-            for (int j = 0; j < 4 && k + j < N; j++) /* what is dropped is 0 whatever it was */
-                y[k + j] = by[j] == 0 ? 0 : y[k + j] * by[j];
-        }
+        zfi_dropped(r, i, y, y);
         zfi_put_pack(out + i, y);
     }
 }

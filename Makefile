@@ -44,7 +44,7 @@ PARTS    = $(filter-out %/main.c %/sentences.c, \
 # make CUDA=1 builds those that run on a GPU, in build/cuda.
 PROGRAMS = $(if $(CUDA),$(SAMPLES:%=build/cuda/%),$(SAMPLES:%=build/%) $(TOOLS:%=build/%) \
                                                   $(EXAMPLES:%=build/%))
-all: $(PROGRAMS) ## build the programs (the default; with CUDA=1 those for a GPU)
+all: $(PROGRAMS) ## build the programs (the default; CUDA=1: those for a GPU, in build/cuda)
 
 # ------------------------------------------------------------------------------------- variants
 # A variant is a folder under build/ where the same sources are built in another way.

@@ -1,5 +1,5 @@
-/* zeroflow on CUDA: zf_cuda_backend (zeroflow.h), for the operators that training uses, in f32, bf16
- * and f16.
+/* zeroflow on CUDA: zf_cuda_backend (zeroflow.h), for the operators that training uses, in f32,
+ * bf16 and f16.
  *
  *     nvcc -O3 -c zeroflow_cuda.cu        cc ... zeroflow_cuda.o -lcublasLt -lcudart -lstdc++
  *

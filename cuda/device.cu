@@ -5,8 +5,8 @@
  */
 
 enum {
-    ZFI_MARKS = 64,  /* launches of a queue that are told apart */
-    ZFI_STAGES = 4,  /* pieces of pinned memory, each of */
+    ZFI_MARKS = 64, /* launches of a queue that are told apart */
+    ZFI_STAGES = 4, /* pieces of pinned memory, each of */
     ZFI_STAGE = 1 << 20
 };
 
@@ -32,13 +32,13 @@ typedef struct zfi_cuda {
     cudaStream_t copies;        /* to the device */
     cudaEvent_t reached;        /* recorded to be waited for at once */
     zfi_stage stages[ZFI_STAGES];
-    int64_t staged;       /* pieces that have passed */
-    zf_run run;           /* what device.run holds, once */
-    bool knows_run;       /* it holds anything */
-    zfi_fault *fault;     /* device.fault, at the host's address */
-    const zf_comm *comm;  /* of collectives under way; NULL: there are none */
-    char name[128];       /* the device's */
-    char *tuning;         /* zf_cuda_desc.tuning */
+    int64_t staged;      /* pieces that have passed */
+    zf_run run;          /* what device.run holds, once */
+    bool knows_run;      /* it holds anything */
+    zfi_fault *fault;    /* device.fault, at the host's address */
+    const zf_comm *comm; /* of collectives under way; NULL: there are none */
+    char name[128];      /* the device's */
+    char *tuning;        /* zf_cuda_desc.tuning */
     zfi_products products;
 } zfi_cuda;
 
@@ -72,10 +72,11 @@ static zf_status zfi_kernel_failed(zf_error *error, cudaError_t code)
 {
     if (code == cudaSuccess) return ZF_OK;
     (void)cudaGetLastError();
-    return zfi_cuda_fail(error, ZF_ERR_BACKEND,
-                         "the device has failed: %s (zf_cuda_desc.no_graphs under compute-sanitizer "
-                         "tells in which kernel)",
-                         cudaGetErrorString(code));
+    return zfi_cuda_fail(
+        error, ZF_ERR_BACKEND,
+        "the device has failed: %s (zf_cuda_desc.no_graphs under compute-sanitizer "
+        "tells in which kernel)",
+        cudaGetErrorString(code));
 }
 
 /* Until the event, in the stream where it was recorded last. With other ranks under way it spins

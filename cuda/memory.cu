@@ -32,7 +32,8 @@ static void zfi_cuda_release(void *self, void *memory, size_t bytes)
 /* `stream` goes on when `other` has come as far as it is now. */
 static zf_status zfi_follow(zfi_cuda *c, cudaStream_t stream, cudaStream_t other, zf_error *error)
 {
-    zf_status status = zfi_cuda_failed(error, "cudaEventRecord", cudaEventRecord(c->reached, other));
+    zf_status status =
+        zfi_cuda_failed(error, "cudaEventRecord", cudaEventRecord(c->reached, other));
     if (status) return status;
     return zfi_cuda_failed(error, "cudaStreamWaitEvent",
                            cudaStreamWaitEvent(stream, c->reached, 0));
@@ -42,8 +43,8 @@ static zf_status zfi_follow(zfi_cuda *c, cudaStream_t stream, cudaStream_t other
 static zf_status zfi_start_piece(zfi_stage *s, void *to, const void *from, size_t bytes,
                                  cudaMemcpyKind kind, cudaStream_t stream, zf_error *error)
 {
-    zf_status status = zfi_cuda_failed(error, "cudaMemcpyAsync",
-                                       cudaMemcpyAsync(to, from, bytes, kind, stream));
+    zf_status status =
+        zfi_cuda_failed(error, "cudaMemcpyAsync", cudaMemcpyAsync(to, from, bytes, kind, stream));
     if (status) return status;
     return zfi_cuda_failed(error, "cudaEventRecord", cudaEventRecord(s->left, stream));
 }
@@ -56,7 +57,8 @@ static zf_status zfi_copy_in(zfi_cuda *c, char *to, const char *from, size_t byt
         size_t n = bytes - at < ZFI_STAGE ? bytes - at : (size_t)ZFI_STAGE;
         if ((status = zfi_until(c, s->left, error))) break;
         memcpy(s->memory, from + at, n);
-        status = zfi_start_piece(s, to + at, s->memory, n, cudaMemcpyHostToDevice, c->copies, error);
+        status =
+            zfi_start_piece(s, to + at, s->memory, n, cudaMemcpyHostToDevice, c->copies, error);
     }
     return status ? status : zfi_follow(c, c->device.streams[0], c->copies, error);
 }

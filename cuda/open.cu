@@ -10,12 +10,13 @@ static zf_status zfi_find_device(int32_t number, zf_error *error)
         count = 0; /* it may be anything */
         (void)cudaGetLastError();
     }
-    if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess && driver)
-        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
-                             "zf_cuda_backend: the NVIDIA driver of this machine is for CUDA %d.%d; "
-                             "this program needs one for %d.%d or newer",
-                             driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000,
-                             CUDART_VERSION % 1000 / 10);
+    if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
+        driver)
+        return zfi_cuda_fail(
+            error, ZF_ERR_BACKEND,
+            "zf_cuda_backend: the NVIDIA driver of this machine is for CUDA %d.%d; "
+            "this program needs one for %d.%d or newer",
+            driver / 1000, driver % 1000 / 10, CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10);
     if (code == cudaErrorInsufficientDriver)
         return zfi_cuda_fail(error, ZF_ERR_BACKEND,
                              "zf_cuda_backend: this machine has no NVIDIA driver; this program "
@@ -94,8 +95,8 @@ static zf_status zfi_open(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error
         ZFI_TRY(cudaHostAlloc(reinterpret_cast<void **>(&c->stages[i].memory), ZFI_STAGE,
                               cudaHostAllocDefault));
     }
-    ZFI_TRY(cudaHostAlloc(reinterpret_cast<void **>(&c->fault), sizeof *c->fault,
-                          cudaHostAllocMapped));
+    ZFI_TRY(
+        cudaHostAlloc(reinterpret_cast<void **>(&c->fault), sizeof *c->fault, cudaHostAllocMapped));
     memset(c->fault, 0, sizeof *c->fault);
     ZFI_TRY(cudaHostGetDevicePointer(reinterpret_cast<void **>(&d->fault), c->fault, 0));
     ZFI_TRY(cudaMalloc(reinterpret_cast<void **>(&d->run), sizeof *d->run));

@@ -46,9 +46,9 @@ static zf_status zfi_cuda_queues(void *self, int32_t count, zf_error *error)
                     error, "cudaEventCreate",
                     cudaEventCreateWithFlags(&lane->done[i], cudaEventDisableTiming));
         if (!status && !c->device.streams[q])
-            status = zfi_cuda_failed(error, "cudaStreamCreate",
-                                     cudaStreamCreateWithPriority(&c->device.streams[q],
-                                                                  cudaStreamNonBlocking, first));
+            status = zfi_cuda_failed(
+                error, "cudaStreamCreate",
+                cudaStreamCreateWithPriority(&c->device.streams[q], cudaStreamNonBlocking, first));
     }
     return status;
 }
@@ -140,8 +140,7 @@ static zf_status zfi_cuda_synchronize(void *self, zf_error *error)
     zfi_cuda *c = zfi_cuda_of(self);
     zf_error of = {ZF_OK, ""};
     if (!zfi_enter(c, &of) && !zfi_join(c, &of) &&
-        !zfi_cuda_failed(&of, "cudaEventRecord",
-                         cudaEventRecord(c->reached, c->device.streams[0])))
+        !zfi_cuda_failed(&of, "cudaEventRecord", cudaEventRecord(c->reached, c->device.streams[0])))
         (void)zfi_until(c, c->reached, &of);
     /* A rank may have given up whose part was not waited for. */
     if (!of.status && c->comm && c->comm->check) (void)c->comm->check(c->comm->self, 0, &of);

@@ -69,11 +69,11 @@ static zf_status zfi_cuda_collective(const zf_launch *l)
     }
     if (!count) return ZF_OK;
     if (!c.add)
-        return c.in == c.out ? ZF_OK
-                             : zfi_cuda_failed(l->error, "cudaMemcpyAsync",
-                                               cudaMemcpyAsync(c.out, c.in, zfi_bytes(&l->out),
-                                                               cudaMemcpyDeviceToDevice,
-                                                               zfi_stream(l)));
+        return c.in == c.out
+                   ? ZF_OK
+                   : zfi_cuda_failed(l->error, "cudaMemcpyAsync",
+                                     cudaMemcpyAsync(c.out, c.in, zfi_bytes(&l->out),
+                                                     cudaMemcpyDeviceToDevice, zfi_stream(l)));
     switch (l->out.dtype) {
     case ZF_F32: return zfi_add_on<float>(l, count);
     case ZF_BF16: return zfi_add_on<zfi_bf16>(l, count);

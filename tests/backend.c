@@ -1,6 +1,6 @@
 /* What a program asks of its backend: sections that are run at once, what is kept of them, and the
- * check of nodes. The backend is the CPU's, which has none of these, with `watch` around it; numbers
- * must be those of the CPU's.
+ * check of nodes. The backend is the CPU's, which has none of these, with `watch` around it;
+ * numbers must be those of the CPU's.
  *
  *     micro    | ...      |   all_reduce of losses ... |     sections begin at such a sum,
  *     update   | ... |                                       and where the update begins
@@ -19,8 +19,8 @@ typedef struct watch {
     zf_section seen[SECTIONS]; /* as they came first */
     int64_t micro[SECTIONS];   /* runs of each in a micro-batch that is not the step's first */
     int sections;
-    bool changed;   /* a section came back as another one, or not with what was kept */
-    zf_op refused;  /* by check */
+    bool changed;  /* a section came back as another one, or not with what was kept */
+    zf_op refused; /* by check */
     int32_t checked, without_comm;
     int64_t fail_at; /* the number of a run, from 1 on; 0: none fails */
 } watch;
@@ -39,8 +39,7 @@ static zf_status watch_run(void *self, zf_section *s, zf_error *error)
     watch *w = watch_of(self);
     zf_status status = ZF_OK;
     int k = 0;
-    while (k < w->sections &&
-           (w->seen[k].launches != s->launches || w->seen[k].first != s->first))
+    while (k < w->sections && (w->seen[k].launches != s->launches || w->seen[k].first != s->first))
         k++;
     if (k == w->sections) {
         w->changed |= s->kept || k == SECTIONS;
@@ -185,8 +184,8 @@ static void *train(void *argument)
         for (int64_t micro = 0; micro < m->s->micro_batches && !m->status; micro++) {
             m->status = feed(m, step, micro);
             if (!m->status)
-                m->status = micro + 1 < m->s->micro_batches ? zf_micro(m->program)
-                                                            : zf_step(m->program);
+                m->status =
+                    micro + 1 < m->s->micro_batches ? zf_micro(m->program) : zf_step(m->program);
         }
         keep(m, zf_graph_find(m->graph, "loss"));
     }
@@ -207,7 +206,8 @@ static bool run(test *t, const setup *s)
     zf_error error = {ZF_OK, ""};
     free_members(NULL);
     if (s->world > 1) {
-        group = zf_local_new(&(zf_local_desc){.world = s->world, .allocator = t->allocator}, &error);
+        group =
+            zf_local_new(&(zf_local_desc){.world = s->world, .allocator = t->allocator}, &error);
         if (!group) return test_unwind(t, __FILE__, __LINE__, "group", error.status, error.text), 0;
     }
     for (int32_t r = 0; r < s->world; r++) {
@@ -267,8 +267,8 @@ TEST_ONCE(backend_runs_sections)
         CHECK(t, w->sections == 2 && w->runs == 3 * (s.micro_batches + 1) && !w->changed);
         CHECK(t, w->seen[0].first == 0 && w->seen[0].last == w->seen[1].first);
         CHECK(t, w->micro[0] == 3 * (s.micro_batches - 1));
-        CHECK(t, w->launched == 3 * (s.micro_batches * w->seen[0].last + w->seen[1].last -
-                                     w->seen[1].first));
+        CHECK(t, w->launched ==
+                     3 * (s.micro_batches * w->seen[0].last + w->seen[1].last - w->seen[1].first));
         CHECK(t, w->kept == 2 && !w->forgotten);
         free_members(NULL);
         CHECK(t, w->forgotten == 2);
@@ -331,7 +331,8 @@ TEST(backend_poison_runs_no_sections)
     NEED(t, b, NULL);
     members[0].s = &s;
     NEED(t, members[0].graph = build(t, &s), NULL);
-    members[0].program = zf_compile(members[0].graph, &(zf_compile_desc){.backend = b, .poison = true});
+    members[0].program =
+        zf_compile(members[0].graph, &(zf_compile_desc){.backend = b, .poison = true});
     OK(t, zf_graph_status(members[0].graph), zf_graph_error(members[0].graph));
     train(&members[0]);
     OK(t, members[0].status, zf_program_error(members[0].program));

@@ -1,5 +1,5 @@
-/* A program for CUDA whose C is compiled by a C compiler: device NUMBER. Trains a line's slope there,
- * and ends with status 0; or says why it cannot, and ends with 1. */
+/* A program for CUDA whose C is compiled by a C compiler: device NUMBER. Trains a line's slope
+ * there, and ends with status 0; or says why it cannot, and ends with 1. */
 #define ZEROFLOW_IMPLEMENTATION
 #include "zeroflow.h"
 
@@ -19,7 +19,8 @@ int main(int argc, char **argv)
     zf_error error = {ZF_OK, ""};
     zf_backend *cuda = zf_cuda_backend(&(zf_cuda_desc){.device = atoi(number)}, &error);
     zf_graph *g = zf_graph_new(NULL);
-    zf_tensor in = zf_input(g, "x", ZF_F32, ZF_SHAPE(4)), want = zf_input(g, "y", ZF_F32, ZF_SHAPE(4));
+    zf_tensor in = zf_input(g, "x", ZF_F32, ZF_SHAPE(4)),
+              want = zf_input(g, "y", ZF_F32, ZF_SHAPE(4));
     zf_tensor w = zf_param(g, "w", ZF_SCALAR, NULL), off = zf_sub(zf_mul(in, w), want);
     zf_program *p;
     if (!cuda) return zf_graph_free(g), fail(number, error.text);

@@ -285,7 +285,7 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(loss_scale_update, 6, 6, "factor:f window:i hysteresis:i least:f consecutive:b",             \
       ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
     X(advance, 1, 2, "", ZF_OP_EFFECT | ZF_OP_MUTATES)                                             \
-    X(sgd, 3, 5, "momentum:f nesterov:b weight_decay:f world:i blocks:l decays:v scaled:b",        \
+    X(sgd, 3, 6, "momentum:f nesterov:b weight_decay:f world:i blocks:l decays:v scaled:b",        \
       ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
     X(adamw, 6, 8, "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v scaled:b",      \
       ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
@@ -550,8 +550,8 @@ ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);
  * are never renumbered. All return ZF_OK or the graph's first error. */
 
 /* Mixed precision (Micikevicius et al. 2018): a graph of f32 computes in bf16 or f16. Parameters and
- * activations get that dtype, and zf_adamw and zf_lamb update f32 master weights beside it. Losses
- * and their weights, statistics, and what the program writes and reads besides parameters stay f32.
+ * activations get that dtype, and the optimizers update f32 master weights beside it. Losses and
+ * their weights, statistics, and what the program writes and reads besides parameters stay f32.
  * Products add in f32 in any case.
  *
  * With a loss scale, gradients are those of the loss times a number, which keeps small ones from
@@ -595,10 +595,9 @@ ZF_API zf_status zf_clip(zf_graph *graph, double max_norm);
 
 /* Optimizers: one update per parameter that has a gradient. `lr` is a scalar f32. Weight decay is
  * decoupled (added to the update; for SGD to the gradient) and applies to parameters of rank >= 2,
- * so not to biases and norms, unless decay_all. AdamW and LAMB update a bf16 or f16 parameter in
- * f32: its master weights are a state that starts as the parameter before it is rounded, and whose
- * rounded values the parameter has. Requires: zf_autograd; one optimizer per graph. desc NULL:
- * defaults. */
+ * so not to biases and norms, unless decay_all. A bf16 or f16 parameter is updated in f32: its
+ * master weights are a state that starts as the parameter before it is rounded, and whose rounded
+ * values the parameter has. Requires: zf_autograd; one optimizer per graph. desc NULL: defaults. */
 typedef struct zf_sgd_desc {
     double momentum; /* 0 */
     bool nesterov;

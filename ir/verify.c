@@ -36,7 +36,8 @@ static uint32_t zfi_written_args(const zfi_node *node)
     switch (node->op) {
     case ZF_OP_advance: return 1;
     case ZF_OP_loss_scale_update: return 1 | 2 | 4 | 8 | 16;
-    case ZF_OP_sgd: return 1 | (zfi_update_args(node) > 3 ? 8 : 0);
+    case ZF_OP_sgd:
+        return 1 | (zfi_update_args(node) > 3 ? 8 : 0) | (zfi_update_args(node) > 4 ? 16 : 0);
     case ZF_OP_adamw: return 1 | 4 | 8 | (zfi_update_args(node) > 6 ? 64 : 0);
     case ZF_OP_lamb_update: return 4 | 8;
     case ZF_OP_lamb_apply: return 1 | (node->arg_count > 5 ? 32 : 0);
@@ -50,8 +51,10 @@ static uint32_t zfi_written_args(const zfi_node *node)
 /* The operand that holds an update's master weights; -1: none. */
 static int32_t zfi_master_arg(const zfi_node *node)
 {
-    int32_t k = node->op == ZF_OP_adamw ? 6 : 5;
-    bool may = k == 6 || node->op == ZF_OP_lamb_update || node->op == ZF_OP_lamb_apply;
+    int32_t k = node->op == ZF_OP_sgd     ? zfi_sgd_master(node->attributes[0].f)
+                : node->op == ZF_OP_adamw ? 6
+                                          : 5;
+    bool may = k != 5 || node->op == ZF_OP_lamb_update || node->op == ZF_OP_lamb_apply;
     return may && zfi_update_args(node) > k ? k : -1;
 }
 

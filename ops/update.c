@@ -17,8 +17,9 @@
  * advanced before. r is 1 where pp or uu, the sums of squares of p and u, is 0. m, v, buf and u are
  * f32, f64 for an f64 parameter. lr, pp and uu are floats of one element.
  *
- * A last operand of adamw (6), lamb_update and lamb_apply (5) are the master weights of a bf16 or
- * f16 parameter, an f32 state: they are read and written in place of p, and p = master, rounded.
+ * A last operand of sgd (3, or behind the buffer), adamw (6), lamb_update and lamb_apply (5) are
+ * the master weights of a bf16 or f16 parameter, an f32 state: they are read and written in place
+ * of p, and p = master, rounded.
  *
  * With scaled=true the operand behind all others, one float, multiplies the gradient first: it
  * clips it, or takes a loss scale out of it (scaler.c). One below 0 stands for a step that is
@@ -119,28 +120,6 @@ static zf_status zfi_infer_scaled(zfi_infer *c, int at, int32_t least)
     return status;
 }
 
-static zf_status zfi_infer_sgd(zfi_infer *c)
-{
-    double momentum = c->attributes[0].f;
-    zf_status status = zfi_infer_scaled(c, 6, 3);
-    if (!status) status = zfi_infer_target(c, 3);
-    if (!status && c->arg_count > 4)
-        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
-                                (int)c->arg_count);
-    if (!status) status = zfi_infer_beside(c, 1, "the gradient", c->args[0]->dtype, false);
-    if (!status) status = zfi_infer_number(c, 2, "the learning rate");
-    if (!status && c->arg_count > 3)
-        status = zfi_infer_beside(c, 3, "the momentum buffer", zfi_wide(c->args[0]->dtype), true);
-    if (!status) status = zfi_infer_below(c, "momentum", momentum, INFINITY);
-    if (!status) status = zfi_infer_below(c, "weight_decay", c->attributes[2].f, INFINITY);
-    if (!status && momentum != 0 && c->arg_count < 4)
-        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                                "momentum = %g needs a buffer, a state, as operand 3", momentum);
-    if (!status && momentum == 0 && c->attributes[1].i)
-        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "nesterov needs a momentum above 0");
-    return status;
-}
-
 /* Operand k, if it is there, are the master weights of operand 0. */
 static zf_status zfi_infer_master(const zfi_infer *c, int32_t k)
 {
@@ -156,6 +135,33 @@ static zf_status zfi_infer_master(const zfi_infer *c, int32_t k)
                                   "operands %d and %d, the master weights, must be two states",
                                   (int)other, (int)k);
     return zfi_infer_beside(c, k, "the master weights", ZF_F32, true);
+}
+
+/* Where sgd's master weights are, if it has any: behind the buffer, which a momentum needs. */
+static int32_t zfi_sgd_master(double momentum) { return momentum != 0 ? 4 : 3; }
+
+static zf_status zfi_infer_sgd(zfi_infer *c)
+{
+    double momentum = c->attributes[0].f;
+    int32_t master = zfi_sgd_master(momentum);
+    zf_status status = zfi_infer_scaled(c, 6, 3);
+    if (!status) status = zfi_infer_target(c, 3);
+    if (!status && c->arg_count > master + 1)
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
+                                (int)c->arg_count);
+    if (!status) status = zfi_infer_beside(c, 1, "the gradient", c->args[0]->dtype, false);
+    if (!status) status = zfi_infer_number(c, 2, "the learning rate");
+    if (!status) status = zfi_infer_below(c, "momentum", momentum, INFINITY);
+    if (!status) status = zfi_infer_below(c, "weight_decay", c->attributes[2].f, INFINITY);
+    if (!status && c->arg_count < master)
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                                "momentum = %g needs a buffer, a state, as operand 3", momentum);
+    if (!status && master > 3)
+        status = zfi_infer_beside(c, 3, "the momentum buffer", zfi_wide(c->args[0]->dtype), true);
+    if (!status) status = zfi_infer_master(c, master);
+    if (!status && momentum == 0 && c->attributes[1].i)
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "nesterov needs a momentum above 0");
+    return status;
 }
 
 /* What adamw and lamb_update share: operands 0 to 3, operand `step` and the one behind it, and the
@@ -314,13 +320,29 @@ static void zfi_update_parameter(const zf_launch *l, int64_t at, int64_t n, cons
         zfi_narrow(zfi_cpu_of(l)->isa, zfi_element_of(p->data, p->dtype, at), p->dtype, weights, n);
 }
 
+/* ------------------------------------------------------------------------------ weights */
+
+/* What is updated: the parameter, or operand k, its master weights. */
+static const zf_array *zfi_weights(const zf_launch *l, int32_t k)
+{
+    return &l->args[l->arg_count > k ? k : 0];
+}
+
+/* Element i of what is updated. The parameter has the master weight rounded. */
+static void zfi_set_weight(const zf_launch *l, const zf_array *weights, int64_t i, double value)
+{
+    zfi_set(weights, i, value);
+    if (weights != &l->args[0]) zfi_set(&l->args[0], i, zfi_get(weights, i));
+}
+
 /* --------------------------------------------------------------------------------- sgd */
 
 static void zfi_sgd_reference(const zf_launch *l, int64_t first, int64_t last)
 {
-    const zf_array *p = &l->args[0], *g = &l->args[1], *buf = l->arg_count > 3 ? &l->args[3] : NULL;
     double lr = zfi_get(&l->args[2], 0), momentum = l->attributes[0].f,
            scale = zfi_gradient_scale(l, 6);
+    const zf_array *p = zfi_weights(l, zfi_sgd_master(momentum)), *g = &l->args[1],
+                   *buf = momentum != 0 ? &l->args[3] : NULL;
     zfi_stretch s = zfi_stretch_over(first, last);
     while (zfi_next_stretch(l, 3, l->attributes[2].f, &s))
         for (int64_t i = s.first; i < s.last; i++) {
@@ -330,7 +352,7 @@ static void zfi_sgd_reference(const zf_launch *l, int64_t first, int64_t last)
                 zfi_set(buf, i, b);
                 d = l->attributes[1].i ? d + momentum * b : b;
             }
-            zfi_set(p, i, zfi_get(p, i) - lr * d);
+            zfi_set_weight(l, p, i, zfi_get(p, i) - lr * d);
         }
 }
 
@@ -359,13 +381,15 @@ ZFI_KERNEL(zfi_sgd_run,
 
 static void zfi_sgd_fast(const zf_launch *l, int64_t first, int64_t last)
 {
-    float *buf = l->arg_count > 3 ? l->args[3].data : NULL;
+    int32_t master = zfi_sgd_master(l->attributes[0].f),
+            weights = l->arg_count > master ? master : 0;
+    float *buf = l->attributes[0].f != 0 ? l->args[3].data : NULL;
     zfi_stretch s = zfi_stretch_over(first, last);
     while (zfi_next_stretch(l, 3, l->attributes[2].f, &s))
         for (int64_t at = s.first, n; at < s.last; at += n) {
             float of_p[ZFI_CONVERT_RUN], of_g[ZFI_CONVERT_RUN], *p;
             n = zfi_update_run(l, s.last - at);
-            p = zfi_update_floats(l, 0, at, n, of_p);
+            p = zfi_update_floats(l, weights, at, n, of_p);
             zfi_sgd_run(zfi_cpu_of(l)->isa, p, zfi_update_floats(l, 1, at, n, of_g),
                         buf ? buf + at : NULL, (float)zfi_gradient_scale(l, 6),
                         (float)zfi_get(&l->args[2], 0), (float)l->attributes[0].f,
@@ -419,19 +443,6 @@ static double zfi_adam_reference(const zf_launch *l, const zfi_adam *a, int64_t 
     zfi_set(m, i, mean);
     zfi_set(v, i, variance);
     return mean * a->of_m / (sqrt(variance) * a->of_root + a->eps);
-}
-
-/* What is updated: the parameter, or operand k, its master weights. */
-static const zf_array *zfi_weights(const zf_launch *l, int32_t k)
-{
-    return &l->args[l->arg_count > k ? k : 0];
-}
-
-/* Element i of what is updated. The parameter has the master weight rounded. */
-static void zfi_set_weight(const zf_launch *l, const zf_array *weights, int64_t i, double value)
-{
-    zfi_set(weights, i, value);
-    if (weights != &l->args[0]) zfi_set(&l->args[0], i, zfi_get(weights, i));
 }
 
 static void zfi_adamw_reference(const zf_launch *l, int64_t first, int64_t last)

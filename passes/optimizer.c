@@ -130,7 +130,8 @@ static void zfi_update_sgd(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_
 {
     const zf_sgd_desc *d = o->desc;
     zf_tensor buffer = d->momentum == 0 ? ZF_NONE : zfi_moment(g, "sgd.momentum", p);
-    (void)zfi_build_update(ZF_OP_sgd, 5, (zf_tensor[]){p, dp, o->lr, buffer, o->scale},
+    zf_tensor w = zfi_master(g, "sgd.master", p);
+    (void)zfi_build_update(ZF_OP_sgd, 6, (zf_tensor[]){p, dp, o->lr, buffer, w, o->scale},
                            zfi_with({.f = d->momentum}, {.i = d->nesterov},
                                     {.f = decay}, [6] = {.i = o->scale.graph != NULL}));
 }

@@ -372,7 +372,7 @@ TEST(comm_local_collectives)
 
 TEST_ONCE(comm_local_large_collectives)
 {
-    static const int64_t counts[] = {100003};
+    static const int64_t counts[] = {20011};
     static const zf_dtype dtypes[] = {ZF_F32, ZF_F64};
     run_sweep(t, &(sweep){counts, dtypes, 1, 2});
 }

@@ -432,6 +432,12 @@ enum {
     MASTER_RANKS = 3
 };
 
+/* How they are updated, and the state of their master weights. */
+typedef enum update_rule { BY_SGD, BY_MOMENTUM, BY_ADAMW, BY_LAMB, RULES } update_rule;
+
+static const char *const master_of[RULES] = {"sgd.master", "sgd.master", "adamw.master",
+                                             "lamb.master"};
+
 /* Ranks of one plan with two parameters of `dtype`, whose gradients are inputs. */
 typedef struct masters {
     int32_t world;
@@ -451,7 +457,7 @@ static void close_masters(void *object)
     *m = (masters){.world = 0};
 }
 
-static zf_graph *masters_graph(test *t, zf_dtype dtype, bool lamb, const zf_zero_desc *zero)
+static zf_graph *masters_graph(test *t, zf_dtype dtype, update_rule by, const zf_zero_desc *zero)
 {
     zf_param_desc init = {.dtype = dtype, .init = ZF_NORMAL, .std = 0.5};
     zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
@@ -463,13 +469,14 @@ static zf_graph *masters_graph(test *t, zf_dtype dtype, bool lamb, const zf_zero
         loss = k ? zf_add(loss, sum) : sum;
     }
     zf_autograd(g, loss);
-    if (lamb) zf_lamb(g, lr, &(zf_lamb_desc){.weight_decay = 0.1});
-    else zf_adamw(g, lr, &(zf_adamw_desc){.weight_decay = 0.1});
+    if (by == BY_LAMB) zf_lamb(g, lr, &(zf_lamb_desc){.weight_decay = 0.1});
+    else if (by == BY_ADAMW) zf_adamw(g, lr, &(zf_adamw_desc){.weight_decay = 0.1});
+    else zf_sgd(g, lr, &(zf_sgd_desc){by == BY_MOMENTUM ? 0.9 : 0, .weight_decay = 0.1});
     if (zero) zf_zero(g, zero);
     return g;
 }
 
-static zf_status open_masters(test *t, masters *m, zf_dtype dtype, bool lamb, bool reference,
+static zf_status open_masters(test *t, masters *m, zf_dtype dtype, update_rule by, bool reference,
                               int32_t stage, int32_t world)
 {
     *m = (masters){.world = world};
@@ -479,7 +486,7 @@ static zf_status open_masters(test *t, masters *m, zf_dtype dtype, bool lamb, bo
     if (!m->cpu) return m->error.status;
     for (int32_t r = 0; r < world; r++) {
         zf_graph *g = m->graphs[r] =
-            masters_graph(t, dtype, lamb, &(zf_zero_desc){stage, world, 1, 1});
+            masters_graph(t, dtype, by, &(zf_zero_desc){stage, world, 1, 1});
         if (!g) return m->error.status = ZF_ERR_NOMEM;
         m->comms[r] = (zf_comm){.rank = r, .world = world};
         m->programs[r] = zf_compile(g, &(zf_compile_desc){.backend = m->cpu,
@@ -522,18 +529,18 @@ static zf_status read_masters(masters *m, const char *name, void *data)
 
 /* The master weights of a parameter of 16 bits are the parameter of f32, bit for bit; the parameter
  * is they, rounded. */
-static void check_masters(test *t, zf_dtype dtype, bool lamb, bool reference)
+static void check_masters(test *t, zf_dtype dtype, update_rule by, bool reference)
 {
     static masters narrow, wide;
     static float want[MASTER_COUNT], got[MASTER_COUNT];
     static uint16_t rounded[MASTER_COUNT], parameter[MASTER_COUNT];
-    OK(t, open_masters(t, &wide, ZF_F32, lamb, reference, 0, 1), wide.error.text);
-    OK(t, open_masters(t, &narrow, dtype, lamb, reference, 0, 1), narrow.error.text);
+    OK(t, open_masters(t, &wide, ZF_F32, by, reference, 0, 1), wide.error.text);
+    OK(t, open_masters(t, &narrow, dtype, by, reference, 0, 1), narrow.error.text);
     for (int step = 0; step < 4; step++) {
         for (int k = 0; k < 2; k++) {
             size_t count = k ? MASTER_WIDTH : MASTER_COUNT;
             char master[32];
-            snprintf(master, sizeof master, "%s.master/%s", lamb ? "lamb" : "adamw", k ? "b" : "w");
+            snprintf(master, sizeof master, "%s/%s", master_of[by], k ? "b" : "w");
             OK(t, read_masters(&wide, k ? "b" : "w", want), wide.error.text);
             OK(t, read_masters(&narrow, master, got), narrow.error.text);
             OK(t, read_masters(&narrow, k ? "b" : "w", parameter), narrow.error.text);
@@ -548,18 +555,13 @@ static void check_masters(test *t, zf_dtype dtype, bool lamb, bool reference)
     t->deferred_count -= 2;
 }
 
-TEST(optim_adamw_keeps_master_weights)
+TEST(optim_master_weights_are_those_of_f32)
 {
-    check_masters(t, ZF_BF16, false, true);
-    if (!t->failed && !t->refused) check_masters(t, ZF_BF16, false, false);
-    if (!t->failed && !t->refused) check_masters(t, ZF_F16, false, false);
-}
-
-TEST(optim_lamb_keeps_master_weights)
-{
-    check_masters(t, ZF_BF16, true, true);
-    if (!t->failed && !t->refused) check_masters(t, ZF_BF16, true, false);
-    if (!t->failed && !t->refused) check_masters(t, ZF_F16, true, false);
+    for (int by = 0; by < RULES && !t->failed && !t->refused; by++) {
+        check_masters(t, ZF_BF16, (update_rule)by, true);
+        if (!t->failed && !t->refused) check_masters(t, ZF_BF16, (update_rule)by, false);
+        if (!t->failed && !t->refused) check_masters(t, ZF_F16, (update_rule)by, false);
+    }
 }
 
 /* Whatever the stage, the master weights and parameters have the same bits. */
@@ -568,14 +570,14 @@ TEST_ONCE(optim_master_weights_are_cut)
     static masters m;
     static float first[MASTER_COUNT], master[MASTER_COUNT];
     static uint16_t parameter[MASTER_COUNT], rounded[MASTER_COUNT];
-    for (int way = 0; way < 4; way++)
+    for (int way = 0; way < 2 * RULES; way++)
         for (int32_t stage = 0; stage < 4; stage++) {
-            bool lamb = way % 2, reference = way / 2;
-            OK(t, open_masters(t, &m, ZF_BF16, lamb, reference, stage, MASTER_RANKS), m.error.text);
+            update_rule by = (update_rule)(way / 2);
+            char name[32];
+            snprintf(name, sizeof name, "%s/w", master_of[by]);
+            OK(t, open_masters(t, &m, ZF_BF16, by, way % 2, stage, MASTER_RANKS), m.error.text);
             for (int step = 0; step < 3; step++) OK(t, step_masters(&m, step), m.error.text);
-            OK(t,
-               read_masters(&m, lamb ? "lamb.master/w" : "adamw.master/w", stage ? master : first),
-               m.error.text);
+            OK(t, read_masters(&m, name, stage ? master : first), m.error.text);
             OK(t, read_masters(&m, "w", parameter), m.error.text);
             CHECK(t, !stage || !memcmp(first, master, sizeof first));
             zf_convert(rounded, ZF_BF16, first, ZF_F32, MASTER_COUNT);
@@ -591,7 +593,7 @@ TEST(optim_a_written_parameter_has_new_master_weights)
     static masters m;
     static float x[MASTER_COUNT], got[MASTER_COUNT];
     static uint16_t narrow[MASTER_COUNT];
-    OK(t, open_masters(t, &m, ZF_BF16, false, true, 3, 1), m.error.text);
+    OK(t, open_masters(t, &m, ZF_BF16, BY_ADAMW, true, 3, 1), m.error.text);
     for (int i = 0; i < MASTER_COUNT; i++) x[i] = (float)(i % 256);
     zf_convert(narrow, ZF_BF16, x, ZF_F32, MASTER_COUNT);
     OK(t, zf_write(m.programs[0], zf_graph_find(m.graphs[0], "w"), narrow, sizeof narrow),

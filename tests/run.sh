@@ -114,8 +114,9 @@ run_ubsan() { suite build/ubsan/tests; }
 # Before version 14, gcc's ThreadSanitizer cannot live with all the randomness of newer kernels.
 # Where there are threads: of the tests of operators and of fusion, which take long under it, those
 # that compare numbers of threads.
-threaded='thread tests/account tests/batch tests/comm tests/corpus tests/faults tests/inside tests/nn
-          tests/plan tests/program tests/random tests/shards tests/bert tests/gpt'
+threaded='thread tests/account tests/batch tests/comm tests/corpus tests/faults inside/threads
+          inside/fuse_update tests/nn tests/plan tests/program tests/shards tests/bert tests/gpt
+          tests/random'
 
 run_tsan() {
     fixed="setarch $(uname -m) -R"

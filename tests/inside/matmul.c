@@ -223,15 +223,15 @@ TEST_ONCE(matmul_random_shapes)
     matmul_random random = {1};
     static matmul_bench bench;
     if (!matmul_open(t, &bench, 1 << 20, 16 << 20)) return;
-    for (int round = 0; round < 2500; round++) {
-        const zf_dtype *dtypes = matmul_dtypes[round / 500];
+    for (int round = 0; round < 1250; round++) {
+        const zf_dtype *dtypes = matmul_dtypes[round / 250];
         zfi_matmul_desc d = {.accumulate = round % 3 == 0,
                              .epilogue = round % 4 ? NULL : matmul_epilogue,
                              .dtype = dtypes[0],
                              .c_dtype = dtypes[1]};
         int64_t gap = matmul_below(&random, 3) * matmul_below(&random, 20),
                 step = matmul_below(&random, 8) ? 1 : 3;
-        if (round % 500 == 0) matmul_fill(&bench, &random, d.dtype, d.c_dtype);
+        if (round % 250 == 0) matmul_fill(&bench, &random, d.dtype, d.c_dtype);
         d.epilogue_context = &bench;
         d.m = sizes[matmul_below(&random, ZFI_COUNT(sizes))];
         d.n = sizes[matmul_below(&random, ZFI_COUNT(sizes))];

@@ -31,7 +31,7 @@ FUZZ_RUNS = 1000000
 
 LIBRARY  = zeroflow.h $(wildcard graph/*.c cpu/*.c ops/*.c ir/*.c passes/*.c run/*.c nn/*.c)
 DEVICE   = zeroflow_cuda.cu $(wildcard cuda/*.cu ops/*.cu)
-TESTS    = $(wildcard tests/*.c)
+TESTS    = $(filter-out tests/cuda.c,$(wildcard tests/*.c))
 FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
 EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
@@ -99,6 +99,23 @@ $(SAMPLES:%=build/cuda/%) $(BENCHES:%=build/cuda/%): build/cuda/obj/zeroflow_cud
 build/cuda/obj/zeroflow_cuda.o: zeroflow.h $(DEVICE) Makefile
 	$(COMPILE_CUDA) -I. zeroflow_cuda.cu
 
+# The same without a GPU: build/emulated, where g++ compiles the device's code for the CPU
+# (tests/emulation/block.cpp). tests/cuda.c runs on either.
+CXX          ?= g++
+CUDA_HEADERS := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard \
+                  $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h)))
+CUDA_TESTS    = tests/cuda.c $(wildcard tests/cuda/*.c)
+EMULATE       = $(call say,compile) mkdir -p $(@D); \
+                $(CXX) -std=c++17 -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-unused-function \
+                -O1 -g -fno-strict-aliasing -ffp-contract=off -isystem $(CUDA_HEADERS) -I. $(MODE) \
+                -MMD -MP -c -o $@
+EMULATED      = build/emulated build/emulated/asan
+
+build/emulated/%:      private MODE = -DEMULATION
+build/emulated/asan/%: private MODE = -DEMULATION -g -fsanitize=address,undefined $(SANITIZED)
+build/emulated/%:      private BLAS = -lstdc++
+build/cuda/tests:      $(CUDA_TESTS:%.c=build/cuda/obj/%.o) build/cuda/obj/zeroflow_cuda.o
+
 # make V=1 shows the commands.
 say       = $(if $V,,@$(if $(QUIET),,printf '  %-8s %s\n' $1 $@;))
 
@@ -148,7 +165,24 @@ $(FUZZ:%=build/fuzz/%): build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/l
                                       build/fuzz/libzeroflow.a
 	$(LINK) -fsanitize=fuzzer
 
--include $(shell find $(wildcard $(VARIANTS:%=%/obj)) /dev/null -name '*.d')
+# $1: one of EMULATED. $2: where the library is that goes with it.
+define emulated
+$1/obj/%.o: %.c Makefile
+	$$(COMPILE) -I. $$<
+$1/obj/%.o: %.cpp Makefile
+	$$(EMULATE) $$<
+$1/obj/zeroflow_cuda.o: zeroflow_cuda.cu tests/emulation/kernel.h Makefile
+	$$(EMULATE) -include tests/emulation/kernel.h -x c++ $$<
+$1/obj/%.o: %.cu tests/emulation/kernel.h Makefile
+	$$(EMULATE) -include tests/emulation/kernel.h -x c++ $$<
+$1/tests: $(patsubst %,$1/obj/%.o,$(basename tests/main.c $(CUDA_TESTS) \
+              $(wildcard tests/emulation/*.c*) zeroflow_cuda.cu)) $2/libzeroflow.a
+	$$(LINK)
+endef
+$(eval $(call emulated,build/emulated,build))
+$(eval $(call emulated,build/emulated/asan,build/asan))
+
+-include $(shell find $(wildcard $(VARIANTS:%=%/obj) $(EMULATED:%=%/obj)) /dev/null -name '*.d')
 
 # The need for packages is looked into once.
 build/.needs-%: tools/needs.sh
@@ -198,7 +232,7 @@ test: build/.needs-test ## build and run every test
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
 GROUPS = unit oom clang dist asan oom-asan ubsan tsan blas mpi examples opt plan bert gpt consumers \
-         fuzz neon cuda-check
+         fuzz neon cuda-check emulated emulated-asan
 
 test-unit test-oom: build/tests
 test-clang:         build/clang/tests
@@ -217,6 +251,8 @@ test-gpt:           build/gpt
 test-consumers:     dist
 test-neon:          dist
 test-cuda-check:    $(if $(NVCC),build/cuda-check/device)
+test-emulated:      $(if $(CUDA_HEADERS),build/emulated/tests)
+test-emulated-asan: $(if $(CUDA_HEADERS),build/emulated/asan/tests)
 test-fuzz:          $(FUZZ:%=build/fuzz/%)
 
 $(GROUPS:%=test-%): build/.needs-test

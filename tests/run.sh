@@ -15,7 +15,7 @@ logs=build/test
 mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
-groups='tsan oom-asan cuda-check asan oom unit dist clang blas mpi bert gpt consumers fuzz examples opt
+groups='tsan oom-asan emulated-asan cuda-check asan oom emulated unit dist clang blas mpi bert gpt consumers fuzz examples opt
         plan neon'
 
 run_all() {
@@ -164,6 +164,14 @@ run_neon() {
     else
         note="skipped: there is no $cross (gcc-aarch64-linux-gnu)"
     fi
+}
+
+# CUDA's kernels on the CPU (tests/emulation/).
+run_emulated() { run_emulation build/emulated/tests; }
+run_emulated_asan() { run_emulation build/emulated/asan/tests; }
+run_emulation() {
+    if [ -x "$1" ]; then suite "$1"
+    else note='skipped: there is no cuda_runtime.h (CUDA Toolkit 12 or newer)'; fi
 }
 
 # Compiled and linked by make; run here. A device is asked for that no machine has, and then the

@@ -1,0 +1,414 @@
+/* Every operator on CUDA against the CPU, driven by the table of op_cases.h and by the shapes that
+ * tests/cuda/NAME.h add for kernels with tiles: in f32, bf16 and f16, in odd and empty shapes, with
+ * the same bits in every order of what may run at the same time. It runs under tests/emulation/
+ * (block.cpp says how), or on a GPU when it is linked to the toolkit's own libraries.
+ *
+ *     build/cuda/tests layer_norm      the cases of that row
+ */
+#include "op_cases.h"
+
+#ifdef EMULATION
+#include "emulation/emulation.h"
+#else
+#define emulation_seed(seed) ((void)(seed))
+#define emulation_report()   ""
+#define emulation_clear()    ((void)0)
+#endif
+
+/* A case in sizes of its own: a file of these is a list {{"row", ...}, {R, N, M}}, ... */
+typedef struct sized_case {
+    op_case c;
+    sizes z;
+} sized_case;
+
+static const sized_case sized_cases[] = {
+#include "cuda/attention.h"
+#include "cuda/head.h"
+#include "cuda/norm.h"
+#include "cuda/update.h"
+};
+
+enum { SIZED_CASES = sizeof sized_cases / sizeof sized_cases[0], ROWS = 128, SEEDS = 3 };
+
+/* -------------------------------------------------------------------- operands of their own
+ *
+ * A backend around another: what it launches has each operand, result and scratch in an allocation
+ * of its own, exactly as long as it is, so that reads and writes beside them are found. Its own
+ * memory is the host's.
+ *
+ *     arena (host)   | a | b | out |        allocations (device)   [a]  [b]  [out]  [scratch]
+ */
+
+typedef struct apart {
+    zf_backend backend;
+    zf_backend *inner;
+    size_t shift; /* elements that operands begin behind the start of their allocation */
+    test *t;
+} apart;
+
+typedef struct piece {
+    const void *host;
+    size_t bytes, shift;
+    char *device;
+    bool written;
+} piece;
+
+enum { PIECES = 64 };
+
+static void *apart_allocate(void *self, size_t bytes, zf_error *error)
+{
+    void *memory = aligned_alloc(64, (bytes + 64) / 64 * 64);
+    (void)self;
+    if (!memory) error->status = ZF_ERR_NOMEM;
+    return memory;
+}
+
+static void apart_release(void *self, void *memory, size_t bytes)
+{
+    (void)self, (void)bytes;
+    free(memory);
+}
+
+static zf_status apart_copy(void *self, void *to, const void *from, size_t bytes, zf_copy kind,
+                            zf_error *error)
+{
+    (void)self, (void)kind, (void)error;
+    if (bytes) memmove(to, from, bytes);
+    return ZF_OK;
+}
+
+static size_t apart_scratch(void *self, const zf_launch *l)
+{
+    apart *a = self;
+    zf_launch inner = *l;
+    inner.backend = a->inner->self;
+    return a->inner->scratch(a->inner->self, &inner);
+}
+
+static zf_status apart_queues(void *self, int32_t count, zf_error *error)
+{
+    apart *a = self;
+    return a->inner->queues(a->inner->self, count, error);
+}
+
+static zf_status apart_check(void *self, const zf_launch *l)
+{
+    apart *a = self;
+    zf_launch inner = *l;
+    inner.backend = a->inner->self;
+    return a->inner->check(a->inner->self, &inner);
+}
+
+/* The array in device memory: the piece that lies there already, or a new one. */
+static bool move_out(apart *a, piece *pieces, int *count, zf_array *array, bool written, bool moved,
+                     zf_error *error)
+{
+    size_t size = zf_dtype_size(array->dtype);
+    size_t bytes = (size_t)zf_shape_count(array->shape) * size;
+    piece *p = pieces;
+    if (!array->data || !bytes) return true;
+    while (p < pieces + *count && (p->host != array->data || p->bytes != bytes)) p++;
+    if (p == pieces + *count) {
+        *p = (piece){array->data, bytes, moved ? a->shift * size : 0, NULL, false};
+        p->device = a->inner->allocate(a->inner->self, p->shift + bytes, error);
+        if (!p->device) return false;
+        ++*count;
+        if (!written && a->inner->copy(a->inner->self, p->device + p->shift, p->host, bytes,
+                                       ZF_HOST_TO_DEVICE, error))
+            return false;
+    }
+    p->written |= written;
+    array->data = p->device + p->shift;
+    return true;
+}
+
+static zf_status apart_launch(void *self, const zf_launch *l)
+{
+    apart *a = self;
+    zf_launch inner = *l;
+    zf_array args[PIECES / 2], saved[ZF_MAX_SAVED];
+    piece pieces[PIECES];
+    int count = 0;
+    static const int flags[] = {0,
+#define X(name, least, most, attributes, flags) flags,
+                                ZF_OPS(X)
+#undef X
+    };
+    bool mutates = flags[l->op] & ZF_OP_MUTATES, good = l->arg_count <= PIECES / 2;
+    size_t scratch = apart_scratch(self, l);
+    unsigned char *host = NULL;
+    inner.backend = a->inner->self;
+    inner.args = args;
+    for (int i = 0; i < l->arg_count && good; i++) {
+        args[i] = l->args[i];
+        good = move_out(a, pieces, &count, &args[i], false, true, l->error);
+        for (int k = 0; k < count && mutates; k++) pieces[k].written = true;
+    }
+    good = good && move_out(a, pieces, &count, &inner.out, true, false, l->error);
+    for (int i = 0; i < ZF_MAX_SAVED && l->saved && good; i++) {
+        saved[i] = l->saved[i];
+        good = move_out(a, pieces, &count, &saved[i], true, false, l->error);
+    }
+    if (l->saved) inner.saved = saved;
+    inner.scratch = NULL;
+    if (scratch && good) inner.scratch = a->inner->allocate(a->inner->self, scratch, l->error);
+    good = good && (!scratch || inner.scratch) && !a->inner->launch(a->inner->self, &inner) &&
+           !a->inner->synchronize(a->inner->self, l->error);
+    for (int i = 0; i < count; i++) {
+        piece *p = &pieces[i];
+        host = good ? malloc(p->bytes) : NULL;
+        if (host && a->inner->copy(a->inner->self, host, p->device + p->shift, p->bytes,
+                                   ZF_DEVICE_TO_HOST, l->error))
+            good = false;
+        if (host && good && !p->written && memcmp(host, p->host, p->bytes)) {
+            l->error->status = ZF_ERR_BACKEND;
+            snprintf(l->error->text, sizeof l->error->text, "node %%%d changed an operand",
+                     (int)l->node);
+            good = false;
+        }
+        if (host && good && p->written) memcpy((void *)(uintptr_t)p->host, host, p->bytes);
+        free(host);
+        a->inner->release(a->inner->self, p->device, p->shift + p->bytes);
+    }
+    if (inner.scratch) a->inner->release(a->inner->self, inner.scratch, scratch);
+    if (!good && !l->error->status) l->error->status = ZF_ERR_BACKEND;
+    return good ? ZF_OK : l->error->status;
+}
+
+static zf_status apart_wait(void *self, const zf_launch *l)
+{
+    (void)self, (void)l;
+    return ZF_OK;
+}
+
+static zf_status apart_synchronize(void *self, zf_error *error)
+{
+    apart *a = self;
+    return a->inner->synchronize(a->inner->self, error);
+}
+
+static apart apart_of(test *t, zf_backend *inner, size_t shift)
+{
+    return (apart){{"apart", NULL, apart_allocate, apart_release, apart_copy, apart_scratch,
+                    apart_queues, apart_launch, apart_wait, apart_synchronize, NULL, apart_check,
+                    NULL, NULL},
+                   inner,
+                   shift,
+                   t};
+}
+
+/* ----------------------------------------------------------------------------- sessions */
+
+static void free_backend(void *backend) { zf_backend_free(backend); }
+
+/* What a step of a case leaves, one part for each: the value, and operands that change. */
+typedef struct part {
+    zf_dtype dtype;
+    int64_t first, count;
+} part;
+
+enum { PARTS = OPERANDS + 1 };
+
+static int parts_of(session *s, const op_case *c, part *parts)
+{
+    int count = 0;
+    int64_t at = 0;
+    for (int k = -1; k < 0 || kind_of(c, k); k++) {
+        zf_tensor from = zf_graph_find(s->graph, k < 0 ? "y" : operand_name(k));
+        if (!zf_valid(from) || (k >= 0 && !is_mutable(kind_of(c, k)))) continue;
+        parts[count] = (part){zf_tensor_dtype(from), at, zf_shape_count(zf_tensor_shape(from))};
+        at += parts[count++].count;
+    }
+    return count;
+}
+
+/* run_case on a backend. */
+static zf_status run_on(test *t, session *s, zf_backend *backend, const op_case *c, const sizes *z,
+                        zf_dtype dtype, result *r)
+{
+    zf_status status = session_graph(t, s, c, z, dtype, false, 0);
+    if (status) return status;
+    s->program = zf_compile(s->graph, &(zf_compile_desc){.backend = backend, .seed = 5,
+                                                         .poison = true});
+    if (!s->program) return session_failed(s);
+    status = session_step(s, c);
+    return status ? status : session_result(s, c, r);
+}
+
+/* ---------------------------------------------------------------------------- comparing */
+
+/* Lines of the case, but for the last, whose values are of the dtype under test: as often is
+ * something rounded on the way to the result. */
+static int roundings(const op_case *c)
+{
+    int count = 0;
+    const char *last = strrchr(c->text, '\n');
+    for (const char *at = c->text; last && (at = strstr(at, " : f[")) && at < last; at++) count++;
+    return count;
+}
+
+/* Attention's probabilities, and what they and their gradients are multiplied by, are rounded to 16
+ * bits for the products (ops/attention.c). */
+static int inner_roundings(const op_case *c)
+{
+    return strstr(c->text, "attention_grad") ? 3 : strstr(c->text, "attention ") ? 1 : 0;
+}
+
+/* Compares kept[0], what CUDA made of operands of `dtype`, with kept[1], what the CPU made of the
+ * same numbers in f32.
+ *
+ * f32: the sum of squared differences is at most 1e-10 of the sum of squares; so no element is off
+ * by more than 1e-5 of the root of that, here `near`. 16 bits: a result that is rounded once is off
+ * by half a unit of its last place and what f32 is off by, `near`. Where n values on the way are
+ * rounded, each to u, the sum of squares is ((n + 1) u)^2 of that of the result's. */
+static void compare(test *t, const op_case *c, const sizes *z, zf_dtype dtype, const part *parts,
+                    int count, const char *how)
+{
+    for (int p = 0; p < count; p++) {
+        const double *got = kept[0] + parts[p].first, *want = kept[1] + parts[p].first;
+        const bool narrow = parts[p].dtype == ZF_BF16 || parts[p].dtype == ZF_F16;
+        const double u = dtype == ZF_BF16 ? 0x1p-8 : dtype == ZF_F16 ? 0x1p-11 : 0;
+        const int inner = u ? roundings(c) + inner_roundings(c) : 0;
+        const bool is_float = narrow || parts[p].dtype == ZF_F32;
+        double off = 0, all = 0, near, most;
+        for (int64_t i = 0; i < parts[p].count; i++) {
+            if (isfinite(want[i])) all += want[i] * want[i];
+            if (isfinite(want[i]) && isfinite(got[i]))
+                off += (got[i] - want[i]) * (got[i] - want[i]);
+            else if (got[i] != want[i] && !(isnan(got[i]) && isnan(want[i]))) off = INFINITY;
+            if (off < INFINITY && !((c->scale == EXACT && !inner) || !is_float)) continue;
+            if (got[i] == want[i] || (isnan(got[i]) && isnan(want[i]))) continue;
+            wrong(t, __LINE__, c, z, "%s, %s: element %lld of part %d is %.9g, on the CPU %.9g",
+                  zf_dtype_name(dtype), how, (long long)i, p, got[i], want[i]);
+            return;
+        }
+        near = 1e-5 * sqrt(all);
+        most = inner ? (inner + 1) * u * ((inner + 1) * u) : 1e-10;
+        if (narrow && !inner) {
+            for (int64_t i = 0; i < parts[p].count; i++) {
+                double bound = near + 0x1.01p0 * u * (fabs(want[i]) + near) +
+                               (dtype == ZF_F16 ? 0x1p-25 : 0x1p-134);
+                if (!isfinite(want[i]) || fabs(got[i] - want[i]) <= bound) continue;
+                wrong(t, __LINE__, c, z,
+                      "%s, %s: element %lld of part %d is %.9g, on the CPU in f32 %.9g, %.3g times "
+                      "the bound off",
+                      zf_dtype_name(dtype), how, (long long)i, p, got[i], want[i],
+                      fabs(got[i] - want[i]) / bound);
+                return;
+            }
+        } else if (!(off <= most * all + 1e-60)) {
+            wrong(t, __LINE__, c, z, "%s, %s: NMSE %.3g of part %d, which may be %.3g",
+                  zf_dtype_name(dtype), how, off / all, p, most);
+            return;
+        }
+    }
+}
+
+static void check_report(test *t, const op_case *c, const sizes *z, zf_dtype dtype)
+{
+    if (*emulation_report())
+        wrong(t, __LINE__, c, z, "%s: %s", zf_dtype_name(dtype), emulation_report());
+    emulation_clear();
+}
+
+/* -------------------------------------------------------------------------------- tests */
+
+/* Rows whose kernels are to be written; the message of zf_backend.check tells them. */
+static bool is_missing(const session *s)
+{
+    return strstr(s->error.text, "there is no such operator on CUDA") != NULL;
+}
+
+/* f64 is the CPU's alone. */
+static bool needs_f64(const op_case *c) { return strstr(c->text, "f64") != NULL; }
+
+/* A case in one size and dtype: against the CPU, with operands of their own, and in several orders;
+ * false where its row is missing. */
+static bool check_case(test *t, session *s, zf_backend *cuda, const op_case *c, const sizes *z,
+                       zf_dtype dtype)
+{
+    result got = {.values = kept[0], .raw = kept_raw[0]}, want = {.values = kept[1]};
+    part parts[PARTS];
+    bool missing;
+    int count;
+    fill(c, z, dtype, false);
+    if (run_case(t, s, c, z, ZF_F32, (zf_cpu_desc){.reference = true}, 0, &want)) goto stop;
+    session_close(s);
+    emulation_seed(1);
+    if (run_on(t, s, cuda, c, z, dtype, &got)) goto stop;
+    count = parts_of(s, c, parts);
+    session_close(s);
+    check_report(t, c, z, dtype);
+    compare(t, c, z, dtype, parts, count, "in one arena");
+    for (uint64_t seed = 2; seed <= SEEDS; seed++) {
+        got = (result){.values = kept[0], .raw = kept_raw[1]};
+        emulation_seed(seed);
+        if (run_on(t, s, cuda, c, z, dtype, &got)) goto stop;
+        session_close(s);
+        if (memcmp(kept_raw[0], kept_raw[1], got.bytes))
+            wrong(t, __LINE__, c, z, "%s: other bits in another order, seed %d",
+                  zf_dtype_name(dtype), (int)seed);
+        check_report(t, c, z, dtype);
+    }
+    for (size_t shift = 0; shift < 2; shift++) {
+        apart a = apart_of(t, cuda, shift);
+        a.backend.self = &a;
+        got = (result){.values = kept[0], .raw = kept_raw[1]};
+        if (run_on(t, s, &a.backend, c, z, dtype, &got)) goto stop;
+        session_close(s);
+        check_report(t, c, z, dtype);
+        compare(t, c, z, dtype, parts, count, shift ? "operands one element off" : "apart");
+    }
+    return true;
+stop:
+    check_report(t, c, z, dtype);
+    missing = is_missing(s);
+    /* Some operands must be f32, though those of their letter are 16 bits */
+    if (!missing && !(dtype != ZF_F32 && s->error.status == ZF_ERR_PARSE))
+        stopped(t, __LINE__, c, z, s);
+    session_close(s);
+    return !missing;
+}
+
+/* All that the table has of the row that the test is named after. */
+static void check_row(test *t)
+{
+    static const sizes some[] = {{1, 1, 1}, {3, 5, 2},  {0, 4, 3},   {4, 0, 2},
+                                 {2, 3, 0}, {7, 33, 3}, {12, 64, 4}, {5, 300, 3}};
+    const char *row = t->self->name + strlen("cuda_");
+    static session s;
+    bool missing = false;
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = zf_cuda_backend(&(zf_cuda_desc){.allocator = t->allocator}, &error);
+    NEED(t, cuda, &error);
+    test_defer(t, free_backend, cuda);
+    test_defer(t, session_close, &s);
+    for (int n = 0; n < CASES + SIZED_CASES; n++) {
+        const op_case *c = n < CASES ? &cases[n] : &sized_cases[n - CASES].c;
+        const sizes *z = n < CASES ? some : &sized_cases[n - CASES].z;
+        bool narrow = is_float_kind(c->operands[0]) && strcmp(c->row, "cast");
+        if (strcmp(c->row, row) || needs_f64(c)) continue;
+        for (size_t i = 0; i < (n < CASES ? sizeof some / sizeof some[0] : 1); i++)
+            for (int dtype = ZF_F32; dtype <= (narrow ? ZF_F16 : ZF_F32); dtype++) {
+                if (!fits(c, &z[i])) continue;
+                missing |= !check_case(t, &s, cuda, c, &z[i], (zf_dtype)dtype);
+            }
+    }
+    if (missing) printf("missing: %s\n", row);
+}
+
+/* A test for each row of the table. */
+__attribute__((constructor)) static void rows_register(void)
+{
+    static test_case tests[ROWS];
+    static char names[ROWS][40];
+    int count = 0;
+    for (int n = 0; n < CASES; n++) {
+        bool first = true;
+        for (int k = 0; k < n; k++) first = first && strcmp(cases[k].row, cases[n].row);
+        if (!first || count == ROWS) continue;
+        snprintf(names[count], sizeof names[0], "cuda_%s", cases[n].row);
+        tests[count] = (test_case){names[count], __FILE__, check_row, true, NULL};
+        test_register(&tests[count++]);
+    }
+}

@@ -1,0 +1,1 @@
+/* Shapes for the tiles of head (tests/cuda.c). */

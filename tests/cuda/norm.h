@@ -1,0 +1,1 @@
+/* Shapes for the tiles of norm (tests/cuda.c). */

@@ -1,0 +1,1 @@
+/* Shapes for the tiles of update (tests/cuda.c). */

@@ -1,0 +1,31 @@
+/* What a test asks of the emulated device (tests/emulation/block.cpp says how it works). */
+#ifndef EMULATION_H
+#define EMULATION_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The order in which ready work, blocks and threads are taken from now on, on every device. */
+void emulation_seed(uint64_t seed);
+/* How many GPUs there are; 2 at first, and at most 8. */
+void emulation_devices(int count);
+/* What was found since emulation_clear: one finding a line; "" when nothing. */
+const char *emulation_report(void);
+/* Forgets the findings, and the errors that they left on the devices. */
+void emulation_clear(void);
+/* Allocations, streams, events, graphs, handles and communicators that are not freed. */
+int emulation_live(void);
+/* The calls of `function` ("cudaMalloc") after the next `after` give the error `code`, and do
+ * nothing; NULL: none do. */
+void emulation_refuse(const char *function, int after, int code);
+/* Kernels run since the program began. */
+long emulation_kernels(void);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

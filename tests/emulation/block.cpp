@@ -37,7 +37,7 @@
 #include <sys/mman.h>
 
 #include <numeric>
-#include <vector>
+#include <string>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -65,7 +65,8 @@ struct fiber {
 };
 
 static fiber host, *running = &host, *before;
-static std::vector<fiber *> idle;
+static fiber *idle[THREADS + 1]; /* there are no more */
+static int idle_count;
 
 #if defined(__x86_64__) && !defined(EMULATION_UCONTEXT)
 /* Saves what a call must keep on this stack, stores its pointer, and goes on with another. */
@@ -147,7 +148,7 @@ static void begin_anew(fiber *f)
 static fiber *some_fiber()
 {
     fiber *f;
-    if (idle.empty()) {
+    if (!idle_count) {
         f = new fiber();
         f->size = STACK;
         f->stack = static_cast<char *>(mmap(NULL, STACK, PROT_READ | PROT_WRITE,
@@ -157,9 +158,7 @@ static fiber *some_fiber()
         begin_anew(f);
         return f;
     }
-    f = idle.back();
-    idle.pop_back();
-    return f;
+    return idle[--idle_count];
 }
 
 /* ---------------------------------------------------------------------------------- block */
@@ -324,7 +323,7 @@ static void leave_fiber()
             become(t);
             return;
         }
-        idle.push_back(running);
+        idle[idle_count++] = running;
         if (t < 0) {
             if (b.left < b.count) {
                 report_deadlock();
@@ -529,7 +528,7 @@ static void run_block()
         for (int t = 0; t < b.count; t++)
             if (b.threads[t].on) {
                 begin_anew(b.threads[t].on);
-                idle.push_back(b.threads[t].on);
+                idle[idle_count++] = b.threads[t].on;
             }
     }
     for (size_t i = 0; i < GUARD && !WITH_ASAN && !b.failed; i++)

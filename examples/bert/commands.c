@@ -54,13 +54,13 @@ int bert_command_vocab(int argc, char **argv)
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     int32_t tokens;
-    if (!bert_options(argc, argv, "vocab --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
-                      &status))
+    if (!command_options(argc, argv, "vocab --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
+                         &status))
         return status;
-    if (!corpus) return bert_usage_error(argv, "a text is needed: --corpus FILE");
-    if (!out) return bert_usage_error(argv, "a file to write is needed: --vocab FILE");
+    if (!corpus) return command_usage_error(argv, "a text is needed: --corpus FILE");
+    if (!out) return command_usage_error(argv, "a file to write is needed: --vocab FILE");
     tokens = bert_vocab_train(corpus, (int32_t)size, !cased, out, err, sizeof err);
-    if (tokens < 0) return bert_error("%s", err);
+    if (tokens < 0) return command_error("%s", err);
     printf("%s: %d tokens\n", out, (int)tokens);
     return EXIT_GOOD;
 }
@@ -86,11 +86,12 @@ int bert_command_eval(int argc, char **argv)
     zf_error error = {ZF_OK, ""};
     int status;
     bool good, cased;
-    if (!bert_options(argc, argv, "eval --load DIR --corpus FILE [OPTIONS]", rows, NULL, &status))
+    if (!command_options(argc, argv, "eval --load DIR --corpus FILE [OPTIONS]", rows, NULL,
+                         &status))
         return status;
-    if (!load) return bert_usage_error(argv, "a checkpoint is needed: --load DIR");
-    if (!corpus) return bert_usage_error(argv, "a text is needed: --corpus FILE");
-    if (!bert_checkpoint_cased(load, &cased, &error)) return bert_error("%s", error.text);
+    if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!corpus) return command_usage_error(argv, "a text is needed: --corpus FILE");
+    if (!bert_checkpoint_cased(load, &cased, &error)) return command_error("%s", error.text);
     snprintf(vocab, sizeof vocab, "%s/vocab.txt", load);
     if (!bert_text_open(&text, corpus, vocab, cased, seq, 0, 1, threads)) return EXIT_FAILED;
     good = bert_checkpoint_open(&s, load, &config,
@@ -105,7 +106,7 @@ int bert_command_eval(int argc, char **argv)
                "entropy %.4f\n",
                score.mlm_loss, 100 * score.mlm_accuracy, (long long)score.labelled, score.nsp_loss,
                text.corpus->unigram_nats);
-    else bert_error("%s", error.text);
+    else command_error("%s", error.text);
     bert_text_close(&text);
     return good ? EXIT_GOOD : EXIT_FAILED;
 }
@@ -127,14 +128,14 @@ int bert_command_fill(int argc, char **argv)
     char file[1024], err[512];
     int status;
     bool good, cased;
-    if (!bert_options(argc, argv, "fill --load DIR \"Paris is the [MASK] of France .\"", rows,
-                      &text, &status))
+    if (!command_options(argc, argv, "fill --load DIR \"Paris is the [MASK] of France .\"", rows,
+                         &text, &status))
         return status;
-    if (!load) return bert_usage_error(argv, "a checkpoint is needed: --load DIR");
-    if (!text) return bert_usage_error(argv, "a text with [MASK] in it is needed");
-    if (!bert_checkpoint_cased(load, &cased, &error)) return bert_error("%s", error.text);
+    if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!text) return command_usage_error(argv, "a text with [MASK] in it is needed");
+    if (!bert_checkpoint_cased(load, &cased, &error)) return command_error("%s", error.text);
     snprintf(file, sizeof file, "%s/vocab.txt", load);
-    if (!(vocab = bert_vocab_load(file, !cased, err, sizeof err))) return bert_error("%s", err);
+    if (!(vocab = bert_vocab_load(file, !cased, err, sizeof err))) return command_error("%s", err);
     good = bert_checkpoint_open(&s, load, &config, &(bert_shape){1, 8, 1}, threads, &error);
     if (good) {
         if (seq > config.positions) seq = config.positions;
@@ -142,7 +143,7 @@ int bert_command_fill(int argc, char **argv)
         bert_session_close(&s);
     }
     bert_vocab_free(vocab);
-    return good ? EXIT_GOOD : bert_error("%s", error.text);
+    return good ? EXIT_GOOD : command_error("%s", error.text);
 }
 
 int bert_command_export(int argc, char **argv)
@@ -157,14 +158,14 @@ int bert_command_export(int argc, char **argv)
     zf_error error = {ZF_OK, ""};
     int status;
     bool good;
-    if (!bert_options(argc, argv, "export --load DIR FILE.safetensors", rows, &out, &status))
+    if (!command_options(argc, argv, "export --load DIR FILE.safetensors", rows, &out, &status))
         return status;
-    if (!load) return bert_usage_error(argv, "a checkpoint is needed: --load DIR");
-    if (!out) return bert_usage_error(argv, "a file to write is needed");
+    if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!out) return command_usage_error(argv, "a file to write is needed");
     good = bert_checkpoint_open(&s, load, &config, &(bert_shape){1, 8, 1}, 1, &error);
     if (good) {
         good = !bert_export(s.program, s.graph, out, false, &error);
         bert_session_close(&s);
     }
-    return good ? EXIT_GOOD : bert_error("%s", error.text);
+    return good ? EXIT_GOOD : command_error("%s", error.text);
 }

@@ -1,29 +1,15 @@
-/* The commands of the program: each takes the whole command line, reads its own options and returns
- * an exit status: 0 good, 1 failed, 2 bad usage. */
+/* The commands of the program, and what they share. */
 #ifndef BERT_COMMANDS_H
 #define BERT_COMMANDS_H
 
-#include "../common/options.h"
+#include "../common/command.h"
 #include "session.h"
-
-enum { EXIT_GOOD, EXIT_FAILED, EXIT_USAGE };
 
 int bert_command_pretrain(int argc, char **argv);
 int bert_command_vocab(int argc, char **argv);
 int bert_command_eval(int argc, char **argv);
 int bert_command_fill(int argc, char **argv);
 int bert_command_export(int argc, char **argv);
-
-/* Reads a command's options; true when it may go on, else *status is what to return. *rest is the
- * one argument that is no option, or NULL; rest NULL: there must be none. */
-bool bert_options(int argc, char **argv, const char *usage, const option_row *rows,
-                  const char **rest, int *status);
-
-/* Prints what is wrong with a command line; returns EXIT_USAGE. */
-int bert_usage_error(char **argv, const char *text);
-
-/* Prints "bert: ..." to the standard error; returns EXIT_FAILED. */
-__attribute__((format(printf, 1, 2))) int bert_error(const char *format, ...);
 
 /* What a checkpoint was trained in: f32 where it does not say. */
 zf_dtype bert_checkpoint_precision(const char *path);

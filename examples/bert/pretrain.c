@@ -222,11 +222,11 @@ static bool cut_batch(bert_job *job)
     char fewer[40] = "";
     if (o->batch % parts) {
         if (less) snprintf(fewer, sizeof fewer, "%lld or ", (long long)less);
-        return bert_error("%s%s%lld examples cannot be cut into %lld equal parts (ranks %d x "
-                          "micro-batches %lld); %s%lld can",
-                          o->batch_file ? o->batch_file : "--batch", o->batch_file ? ": " : " ",
-                          (long long)o->batch, (long long)parts, (int)job->ranks.world,
-                          (long long)o->micro_batches, fewer, (long long)(less + parts)),
+        return command_error("%s%s%lld examples cannot be cut into %lld equal parts (ranks %d x "
+                             "micro-batches %lld); %s%lld can",
+                             o->batch_file ? o->batch_file : "--batch", o->batch_file ? ": " : " ",
+                             (long long)o->batch, (long long)parts, (int)job->ranks.world,
+                             (long long)o->micro_batches, fewer, (long long)(less + parts)),
                false;
     }
     job->shape = (bert_shape){o->batch / parts, o->seq, 0};
@@ -251,9 +251,9 @@ static bool open_data(bert_job *job, zf_error *error)
         return false;
     if (strpbrk(o->model, "./") == NULL) job->config.vocab = bert_vocab_size(job->text.vocab);
     if (job->config.vocab < bert_vocab_size(job->text.vocab))
-        return bert_error("%s: vocab_size is %lld, but %s has %d tokens", o->model,
-                          (long long)job->config.vocab, o->vocab,
-                          (int)bert_vocab_size(job->text.vocab)),
+        return command_error("%s: vocab_size is %lld, but %s has %d tokens", o->model,
+                             (long long)job->config.vocab, o->vocab,
+                             (int)bert_vocab_size(job->text.vocab)),
                false;
     return true;
 }
@@ -268,7 +268,7 @@ static bool can_save(const bert_settings *o)
     while (end > 0 && o->save[end - 1] != '/') end--;
     snprintf(parent, sizeof parent, "%.*s", end ? (int)end : 1, end ? o->save : ".");
     if (!access(parent, W_OK | X_OK)) return true;
-    return bert_error("--save %s: %s: %s", o->save, parent, strerror(errno)), false;
+    return command_error("--save %s: %s: %s", o->save, parent, strerror(errno)), false;
 }
 
 static bool measures(const bert_settings *o) { return o->cost && !strcmp(o->cost, "measure"); }
@@ -526,14 +526,14 @@ int bert_command_pretrain(int argc, char **argv)
     zf_error error = {ZF_OK, ""};
     int status;
     bool good;
-    if (!bert_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
-                      &status))
+    if (!command_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
+                         &status))
         return status;
-    if ((wrong = contradiction(o))) return bert_usage_error(argv, wrong);
+    if ((wrong = contradiction(o))) return command_usage_error(argv, wrong);
     if (!bert_ranks_open(&job.ranks, o->ranks, o->deadline, &error))
-        return bert_error("%s", error.text);
+        return command_error("%s", error.text);
     good = open_job(&job, &error) && bert_ranks_run(&job.ranks, run_rank, &job, &error);
-    if (!good && error.status) bert_error("%s", error.text);
+    if (!good && error.status) command_error("%s", error.text);
     close_job(&job);
     bert_ranks_close(&job.ranks, good ? NULL : &error);
     return !good ? EXIT_FAILED : job.interrupted ? 130 : EXIT_GOOD;

@@ -59,8 +59,8 @@ bool bert_ranks_open(bert_ranks *r, int64_t count, double deadline, zf_error *er
     if (launcher && !count) return bert_mpi_open(r, launcher, world, error);
     if (count > 1) {
         r->world = r->here = (int32_t)count;
-        r->group = zf_local_new(
-            &(zf_local_desc){.world = r->world, .deadline_seconds = deadline}, error);
+        r->group =
+            zf_local_new(&(zf_local_desc){.world = r->world, .deadline_seconds = deadline}, error);
         if (!r->group) return false;
     }
     return true;

@@ -47,7 +47,7 @@ bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool ca
     good = good && examples(&t->train, t, false, sequence, masked_percent, seed, err, sizeof err) &&
            examples(&t->held_out, t, true, sequence, 0, seed, err, sizeof err);
     if (good) return true;
-    bert_error("%s", err);
+    command_error("%s", err);
     bert_text_close(t);
     return false;
 }

@@ -75,10 +75,10 @@ int gpt_command_generate(int argc, char **argv)
     char path[1024], cased[8], sequence[40];
     int status;
     bool good;
-    if (!gpt_options(argc, argv, "generate --load DIR [OPTIONS] \"The bird\"", rows, &prompt,
-                     &status))
+    if (!command_options(argc, argv, "generate --load DIR [OPTIONS] \"The bird\"", rows, &prompt,
+                         &status))
         return status;
-    if (!load) return gpt_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     good = !zf_checkpoint_note(load, "cased", cased, sizeof cased, &error) &&
            !zf_checkpoint_note(load, "seq", sequence, sizeof sequence, &error);
     snprintf(path, sizeof path, "%s/vocab.txt", load);
@@ -94,7 +94,7 @@ int gpt_command_generate(int argc, char **argv)
     free(w.ids);
     free(w.logits);
     bert_vocab_free(vocab);
-    return good ? EXIT_GOOD : gpt_error("%s", error.text);
+    return good ? EXIT_GOOD : command_error("%s", error.text);
 }
 
 int gpt_command_export(int argc, char **argv)
@@ -108,12 +108,12 @@ int gpt_command_export(int argc, char **argv)
     gpt_session s;
     zf_error error = {ZF_OK, ""};
     int status;
-    if (!gpt_options(argc, argv, "export --load DIR FILE.safetensors", rows, &out, &status))
+    if (!command_options(argc, argv, "export --load DIR FILE.safetensors", rows, &out, &status))
         return status;
-    if (!load) return gpt_usage_error(argv, "a checkpoint is needed: --load DIR");
-    if (!out) return gpt_usage_error(argv, "a file to write is needed");
-    if (!gpt_session_restore(&s, load, &d, &error)) return gpt_error("%s", error.text);
-    if (!gpt_export(s.program, s.graph, out, false, &error)) gpt_error("%s", error.text);
+    if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (!out) return command_usage_error(argv, "a file to write is needed");
+    if (!gpt_session_restore(&s, load, &d, &error)) return command_error("%s", error.text);
+    if (!gpt_export(s.program, s.graph, out, false, &error)) command_error("%s", error.text);
     gpt_session_close(&s);
     return error.status ? EXIT_FAILED : EXIT_GOOD;
 }

@@ -476,13 +476,13 @@ int gpt_command_pretrain(int argc, char **argv)
     const char *wrong;
     int status;
     bool good;
-    if (!gpt_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
-                     &status))
+    if (!command_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
+                         &status))
         return status;
-    if ((wrong = contradiction(o))) return gpt_usage_error(argv, wrong);
+    if ((wrong = contradiction(o))) return command_usage_error(argv, wrong);
     r.terminal = isatty(STDOUT_FILENO) != 0;
     good = begin(&r) && (!o->steps || train(&r)) && finish(&r);
     end(&r);
-    if (!good || r.error.status) return gpt_error("%s", r.error.text);
+    if (!good || r.error.status) return command_error("%s", r.error.text);
     return r.interrupted ? 130 : EXIT_GOOD;
 }

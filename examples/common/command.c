@@ -1,0 +1,68 @@
+#include "command.h"
+
+#include <stdarg.h>
+#include <string.h>
+
+static const command_program *program; /* set by command_main */
+
+int command_error(const char *format, ...)
+{
+    va_list args;
+    if (program->is_echo && program->is_echo()) return EXIT_FAILED;
+    va_start(args, format);
+    fprintf(stderr, "%s: ", program->name);
+    vfprintf(stderr, format, args);
+    fputc('\n', stderr);
+    va_end(args);
+    return EXIT_FAILED;
+}
+
+int command_usage_error(char **argv, const char *text)
+{
+    command_error("%s: %s; '%s %s --help' lists the options", argv[1], text, program->name,
+                  argv[1]);
+    return EXIT_USAGE;
+}
+
+bool command_options(int argc, char **argv, const char *usage, const option_row *rows,
+                     const char **rest, int *status)
+{
+    char error[512];
+    int count;
+    if (rest) *rest = NULL;
+    switch (
+        options_parse(argc - 1, argv + 1, rows, rest, rest ? 1 : 0, &count, error, sizeof error)) {
+    case OPTIONS_GOOD: return true;
+    case OPTIONS_HELP:
+        printf("usage: %s %s\n\n", program->name, usage);
+        options_print(stdout, rows);
+        *status = EXIT_GOOD;
+        return false;
+    default: *status = command_usage_error(argv, error); return false;
+    }
+}
+
+static void print_usage(FILE *out)
+{
+    fprintf(out, "usage: %s COMMAND [OPTIONS]\n\n", program->name);
+    for (const command *c = program->commands; c->name; c++)
+        fprintf(out, "  %-10s%s\n", c->name, c->summary);
+    fprintf(out, "\n'%s COMMAND --help' lists its options.\n", program->name);
+}
+
+int command_main(const command_program *self, int argc, char **argv)
+{
+    program = self;
+    if (argc < 2) {
+        print_usage(stderr);
+        return EXIT_USAGE;
+    }
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+        print_usage(stdout);
+        return EXIT_GOOD;
+    }
+    for (const command *c = program->commands; c->name; c++)
+        if (!strcmp(argv[1], c->name)) return c->run(argc, argv);
+    command_error("there is no command '%s'; '%s --help' lists them", argv[1], program->name);
+    return EXIT_USAGE;
+}

@@ -1,0 +1,37 @@
+/* Programs that are commands, as `bert pretrain`: each takes the whole command line, reads its own
+ * options and returns an exit status. */
+#ifndef COMMAND_H
+#define COMMAND_H
+
+#include "options.h"
+
+enum { EXIT_GOOD, EXIT_FAILED, EXIT_USAGE };
+
+typedef struct command {
+    const char *name, *summary;
+    int (*run)(int argc, char **argv);
+} command;
+
+typedef struct command_program {
+    const char *name;
+    const command *commands; /* the last has name NULL */
+    /* NULL, or: whether this process is one of several that make the same mistakes, and another one
+     * tells them */
+    bool (*is_echo)(void);
+} command_program;
+
+/* What main returns. */
+int command_main(const command_program *program, int argc, char **argv);
+
+/* Reads a command's options; true when it may go on, else *status is what to return. *rest is the
+ * one argument that is no option, or NULL; rest NULL: there must be none. */
+bool command_options(int argc, char **argv, const char *usage, const option_row *rows,
+                     const char **rest, int *status);
+
+/* Prints what is wrong with a command line; returns EXIT_USAGE. */
+int command_usage_error(char **argv, const char *text);
+
+/* Prints "PROGRAM: ..." to the standard error; returns EXIT_FAILED. */
+__attribute__((format(printf, 1, 2))) int command_error(const char *format, ...);
+
+#endif

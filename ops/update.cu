@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     zfi_each_update(r, j.wide, [&](const zfi_update_range &range, const zfi_update_pack &pack) {
         float p[ZFI_TILE_PACK], g[ZFI_TILE_PACK], buf[ZFI_TILE_PACK];
         if (range.index < 0) return;
-        zfi_update_get(p, static_cast<const T *>(j.p), pack);
+        zfi_get_weights<T>(p, j, pack);
         zfi_update_get(g, static_cast<const T *>(j.g), pack);
         if (j.m) zfi_update_get(buf, j.m, pack);
 #pragma unroll
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
             p[i] = fmaf(-lr, d, p[i]);
         }
         if (j.m) zfi_update_put(j.m, pack, buf);
-        zfi_update_put(static_cast<T *>(j.p), pack, p);
+        zfi_put_weights<T>(j, pack, p);
     });
 }
 
@@ -331,7 +331,9 @@ static zf_status zfi_cuda_sgd(const zf_launch *l)
     int32_t end;
     zfi_update_job j = zfi_update_job_of(l, 6, &end);
     j.lr = zfi_number_of(&l->args[2]);
-    if (end > 3) j.m = zfi_floats(&l->args[3]);
+    int32_t master = l->attributes[0].f != 0 ? 4 : 3; /* behind the buffer, if there is one */
+    if (master > 3) j.m = zfi_floats(&l->args[3]);
+    if (end > master) j.master = zfi_floats(&l->args[master]);
     j.eps = (float)l->attributes[0].f, j.nesterov = l->attributes[1].i != 0;
     ZFI_FLOATS(l, l->args[0].dtype, T,
                return zfi_update_launch(l, zfi_sgd_kernel<T>, 3, l->attributes[2].f, &j);)

@@ -196,6 +196,9 @@ check 'unknown model' \
     --model huge
 check 'sequences too long' \
     spoils "sequences of 64 tokens are too long for the model's 32 positions" --seq 64
+check 'no CUDA' \
+    spoils 'this program was built without CUDA; make CUDA=1 builds those with it, in build/cuda' \
+    --device cuda
 
 check 'no place for the checkpoint' \
     spoils "--save $work/none/check/: $work/none/: No such file or directory" \

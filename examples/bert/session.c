@@ -124,7 +124,7 @@ bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *er
     }
     if (d->share) s->cost = d->share->cost;
     if (!d->share &&
-        (!(s->backend = zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)d->threads}, error)) ||
+        (!(s->backend = device_open(&d->device, d->threads, error)) ||
          (d->sharing.measure && zf_calibrate(s->backend, s->sharing.comm, &s->cost, error)))) {
         bert_session_close(s);
         return false;

@@ -3,6 +3,7 @@
 #ifndef BERT_SESSION_H
 #define BERT_SESSION_H
 
+#include "../common/device.h"
 #include "batch.h"
 #include "model.h"
 #include "tokenizer.h"
@@ -25,6 +26,7 @@ typedef struct bert_session_desc {
     bert_config config;
     bert_shape shape; /* of one part */
     bert_sharing sharing;
+    device_desc device;
     int64_t threads;
     uint64_t seed;
     bool train; /* else: forward only */

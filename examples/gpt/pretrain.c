@@ -17,6 +17,7 @@ typedef struct settings {
         *dump_grads, *no_fuse;
     int64_t precision, seq, batch, steps, schedule, warmup, seed, threads, eval_batches, save_every;
     double lr, end_lr, weight_decay, clip, dropout;
+    device_desc device;
     bool cased, quiet;
 } settings;
 
@@ -357,6 +358,7 @@ static bool begin(run *r)
     settings *o = &r->o;
     gpt_session_desc d = {.purpose = GPT_TRAIN,
                           .dtype = (zf_dtype)o->precision,
+                          .device = o->device,
                           .threads = o->threads,
                           .seed = (uint64_t)o->seed,
                           .weight_decay = o->weight_decay,
@@ -451,6 +453,9 @@ int gpt_command_pretrain(int argc, char **argv)
         {"clip", OPTION_NUMBER, "X", &o->clip, 0, INFINITY, "largest gradient norm; 0: any"},
         {"dropout", OPTION_NUMBER, "P", &o->dropout, -1, 0.999, "-1: as the model says"},
         {"seed", OPTION_COUNT, "K", &o->seed, 0, 9e15, "of parameters, dropout and examples"},
+        {"device", OPTION_CHOICE, DEVICE_KINDS, &o->device.kind, 0, 0, "it computes on"},
+        {"tuning", OPTION_TEXT, "FILE", &o->device.tuning, 0, 0,
+         "of CUDA: the fastest algorithms for products are looked for, and kept there"},
         {"threads", OPTION_COUNT, "N", &o->threads, 1, 1024, "workers"},
         {"no-fuse", OPTION_TEXT, "NAME,...", &o->no_fuse, 0, 0,
          "rewrites of zf_fuse that are left out, or all"},

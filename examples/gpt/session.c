@@ -27,7 +27,6 @@ void gpt_training_passes(zf_graph *g, const gpt_model *m, const gpt_session_desc
 
 bool gpt_session_open(gpt_session *s, const gpt_session_desc *d, zf_error *error)
 {
-    zf_cpu_desc cpu = {.threads = (int32_t)d->threads};
     zf_compile_desc compile = {.seed = d->seed, .evaluate = d->purpose != GPT_TRAIN};
     *s = (gpt_session){.shape = d->shape};
     if (d->shape.sequence > d->config.positions)
@@ -35,7 +34,7 @@ bool gpt_session_open(gpt_session *s, const gpt_session_desc *d, zf_error *error
                         "sequences of %lld tokens are too long for the model's %lld positions",
                         (long long)d->shape.sequence, (long long)d->config.positions);
     if (!(s->graph = zf_graph_new(NULL))) return gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
-    if (!d->share && !(s->own = zf_cpu_backend(&cpu, error))) {
+    if (!d->share && !(s->own = device_open(&d->device, d->threads, error))) {
         gpt_session_close(s);
         return false;
     }

@@ -2,6 +2,7 @@
 #ifndef GPT_SESSION_H
 #define GPT_SESSION_H
 
+#include "../common/device.h"
 #include "batch.h"
 #include "model.h"
 
@@ -12,6 +13,7 @@ typedef struct gpt_session_desc {
     gpt_config config;
     gpt_shape shape;
     zf_dtype dtype; /* it computes in: f32, bf16 or f16 */
+    device_desc device;
     int64_t threads;
     uint64_t seed;
     double weight_decay, clip;

@@ -1,0 +1,21 @@
+/* What a run computes on: --device cpu|cuda. */
+#ifndef DEVICE_H
+#define DEVICE_H
+
+#include "../../zeroflow.h"
+
+typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA } device_kind;
+
+#define DEVICE_KINDS "cpu|cuda"
+
+typedef struct device_desc {
+    int64_t kind;
+    const char *tuning; /* of CUDA, as in zf_cuda_desc */
+    bool no_graphs;
+} device_desc;
+
+/* The backend, of so many threads if it is the CPU's; or NULL with *error, also where the program
+ * was built without CUDA. */
+zf_backend *device_open(const device_desc *desc, int64_t threads, zf_error *error);
+
+#endif

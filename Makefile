@@ -53,7 +53,8 @@ VARIANTS = build build/clang build/dist build/asan build/ubsan build/tsan build/
            build/coverage build/cuda
 
 build/clang/%:    private override CC = clang
-build/asan/%:     private MODE = -O1 -g -fsanitize=address,undefined -DRANDOM_GRAPHS=100 $(SANITIZED)
+build/asan/%:     private MODE = -O1 -g -fsanitize=address,undefined -DRANDOM_GRAPHS=100 -DOOM_REFUSALS=120 \
+                             $(SANITIZED)
 build/ubsan/%:    private MODE = -O1 -g -fsanitize=undefined $(SANITIZED)
 build/ubsan/%:    private override CC = clang
 # ThreadSanitizer has little to find in graphs that one thread runs, and takes long over them.

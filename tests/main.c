@@ -96,15 +96,19 @@ static bool run(const test_case *c, long refuse_at, test *t)
     return !t->failed;
 }
 
-/* Every allocation in turn, or 400 of them evenly spread where there are more; then once more in
- * good health. */
+#ifndef OOM_REFUSALS
+#define OOM_REFUSALS 400
+#endif
+
+/* Every allocation in turn, or OOM_REFUSALS of them evenly spread where there are more; then once
+ * more in good health. */
 static bool run_out_of_memory(const test_case *c)
 {
     test t;
     long total, step;
     if (!run(c, -1, &t)) return false;
     total = t.allocations;
-    step = total > 400 ? total / 400 : 1;
+    step = total > OOM_REFUSALS ? total / OOM_REFUSALS : 1;
     for (long k = 0; k < total; k += step)
         if (!run(c, k, &t)) {
             printf("    with allocation %ld of %ld refused\n", k, total);

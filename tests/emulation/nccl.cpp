@@ -1,0 +1,485 @@
+/* NCCL among the threads of one process, each with a device of its own.
+ *
+ * What a rank puts on a stream is posted when its turn comes, after what it has put on that
+ * communicator before; it is done when the other ranks have posted their part, and until then the
+ * stream waits, for ever if they do not come: no call of the host does. Calls within a group are
+ * posted together. Sums are added as along a ring, which for no rank begins with rank 0, and
+ * rounded at each step, as NCCL may: what needs an order must not depend on them.
+ *
+ *     rank 0   all_gather #7 posted ............ done     moved by whoever posts last
+ *     rank 1             all_gather #7 posted -> done
+ */
+#include "machine.h"
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <nccl.h>
+#include <string.h>
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <vector>
+
+using namespace emulation;
+
+namespace {
+
+enum { DEADLINE = 60 /* seconds, of a call that blocks until all ranks make it */ };
+enum kind { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, SEND, RECEIVE };
+const char *const names[] = {"ncclAllGather", "ncclReduceScatter", "ncclAllReduce",
+                             "ncclBroadcast", "ncclSend",          "ncclRecv"};
+
+struct request {
+    enum kind kind;
+    const void *in;
+    void *out;
+    size_t count; /* as NCCL counts: of a part for ALL_GATHER and REDUCE_SCATTER */
+    ncclDataType_t type;
+    int other; /* root or peer */
+    bool done;
+};
+typedef std::shared_ptr<request> posted;
+
+/* One collective of all ranks. */
+struct meeting {
+    std::vector<posted> parts;
+    int count;
+};
+
+/* The ranks of one id. */
+struct clique {
+    int world, joined;
+    std::vector<bool> present;
+    std::map<uint64_t, meeting> meetings;
+    std::vector<std::deque<posted>> sends, receives; /* [from * world + to] */
+};
+
+struct member {
+    std::shared_ptr<clique> all;
+    int rank, device;
+    bool aborted, blocking, busy;
+    uint64_t begun, finished, collectives; /* groups put on streams, those done; meetings */
+    bool is_whole() const { return all->joined == all->world; }
+};
+
+std::map<std::string, std::shared_ptr<clique>> cliques;
+uint64_t ids;
+
+struct grouped {
+    std::shared_ptr<member> of;
+    cudaStream_t stream;
+    request what;
+};
+thread_local int depth;
+thread_local std::vector<grouped> group;
+
+size_t size_of(ncclDataType_t type)
+{
+    switch (type) {
+    case ncclInt8:
+    case ncclUint8: return 1;
+    case ncclFloat16:
+    case ncclBfloat16: return 2;
+    case ncclInt32:
+    case ncclUint32:
+    case ncclFloat32: return 4;
+    case ncclInt64:
+    case ncclUint64:
+    case ncclFloat64: return 8;
+    default: return 0;
+    }
+}
+
+template <class T> void add_plain(void *to, const void *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        static_cast<T *>(to)[i] = (T)(static_cast<T *>(to)[i] + static_cast<const T *>(from)[i]);
+}
+
+/* to += from, rounded. */
+void add_to(void *to, const void *from, size_t n, ncclDataType_t type)
+{
+    switch (type) {
+    case ncclFloat32: add_plain<float>(to, from, n); break;
+    case ncclFloat64: add_plain<double>(to, from, n); break;
+    case ncclInt8:
+    case ncclUint8: add_plain<uint8_t>(to, from, n); break;
+    case ncclInt32:
+    case ncclUint32: add_plain<uint32_t>(to, from, n); break;
+    case ncclInt64:
+    case ncclUint64: add_plain<uint64_t>(to, from, n); break;
+    case ncclBfloat16:
+        for (size_t i = 0; i < n; i++) {
+            __nv_bfloat16 *x = static_cast<__nv_bfloat16 *>(to) + i;
+            *x = __float2bfloat16_rn(__bfloat162float(*x) +
+                                     __bfloat162float(static_cast<const __nv_bfloat16 *>(from)[i]));
+        }
+        break;
+    default:
+        for (size_t i = 0; i < n; i++) {
+            __half *x = static_cast<__half *>(to) + i;
+            *x = __float2half_rn(__half2float(*x) + __half2float(static_cast<const __half *>(from)[i]));
+        }
+    }
+}
+
+const char *in_of(const meeting &m, int rank)
+{
+    return static_cast<const char *>(m.parts[(size_t)rank]->in);
+}
+
+/* Elements [first, first + n) of all ranks' inputs, added from rank `owner` + 1 on, round the ring. */
+std::vector<char> ring_sum(const meeting &m, int world, int owner, size_t first, size_t n,
+                           ncclDataType_t type)
+{
+    size_t size = size_of(type);
+    int begin = (owner + 1) % world;
+    std::vector<char> sum(in_of(m, begin) + first * size, in_of(m, begin) + (first + n) * size);
+    for (int i = 1; i < world; i++)
+        add_to(sum.data(), in_of(m, (begin + i) % world) + first * size, n, type);
+    return sum;
+}
+
+/* All parts are there: moves the data. Results are made before any is stored, in may be out. */
+void perform(meeting *m, int world)
+{
+    const request &first = *m->parts[0];
+    size_t size = size_of(first.type), n = first.count;
+    std::vector<std::vector<char>> made;
+    switch (first.kind) {
+    case ALL_GATHER:
+        for (int r = 0; r < world; r++) made.emplace_back(in_of(*m, r), in_of(*m, r) + n * size);
+        for (int r = 0; r < world; r++)
+            for (int part = 0; part < world && n; part++)
+                memcpy(static_cast<char *>(m->parts[(size_t)r]->out) + (size_t)part * n * size,
+                       made[(size_t)part].data(), n * size);
+        break;
+    case REDUCE_SCATTER:
+        for (int r = 0; r < world; r++)
+            made.push_back(ring_sum(*m, world, r, (size_t)r * n, n, first.type));
+        for (int r = 0; r < world && n; r++)
+            memcpy(m->parts[(size_t)r]->out, made[(size_t)r].data(), n * size);
+        break;
+    case ALL_REDUCE:
+        for (int r = 0; r < world; r++) { /* cut into as many parts as there are ranks */
+            size_t begin = n * (size_t)r / (size_t)world, end = n * (size_t)(r + 1) / (size_t)world;
+            made.push_back(ring_sum(*m, world, r, begin, end - begin, first.type));
+        }
+        for (int r = 0; r < world; r++)
+            for (int part = 0; part < world; part++)
+                if (!made[(size_t)part].empty())
+                    memcpy(static_cast<char *>(m->parts[(size_t)r]->out) +
+                               n * (size_t)part / (size_t)world * size,
+                           made[(size_t)part].data(), made[(size_t)part].size());
+        break;
+    default:
+        made.emplace_back(in_of(*m, first.other), in_of(*m, first.other) + n * size);
+        for (int r = 0; r < world && n; r++)
+            memcpy(m->parts[(size_t)r]->out, made[0].data(), n * size);
+    }
+    for (posted &p : m->parts) p->done = true;
+}
+
+void post(member *of, const posted &what)
+{
+    clique *all = of->all.get();
+    if (what->kind == SEND || what->kind == RECEIVE) {
+        int from = what->kind == SEND ? of->rank : what->other;
+        int to = what->kind == SEND ? what->other : of->rank;
+        auto &sends = all->sends[(size_t)(from * all->world + to)];
+        auto &receives = all->receives[(size_t)(from * all->world + to)];
+        (what->kind == SEND ? sends : receives).push_back(what);
+        while (!sends.empty() && !receives.empty()) {
+            posted s = sends.front(), r = receives.front();
+            sends.pop_front(), receives.pop_front();
+            if (s->count * size_of(s->type) != r->count * size_of(r->type))
+                found("ncclSend of %zu elements from rank %d, ncclRecv of %zu on rank %d", s->count,
+                      from, r->count, to);
+            else if (s->count) memmove(r->out, s->in, s->count * size_of(s->type));
+            s->done = r->done = true;
+        }
+        return;
+    }
+    uint64_t number = of->collectives++;
+    meeting &m = all->meetings[number];
+    m.parts.resize((size_t)all->world);
+    m.parts[(size_t)of->rank] = what;
+    if (++m.count < all->world) return;
+    for (int r = 1; r < all->world; r++) {
+        const request &a = *m.parts[0], &b = *m.parts[(size_t)r];
+        if (a.kind == b.kind && a.count == b.count && a.type == b.type && a.other == b.other)
+            continue;
+        found("collective %llu: rank 0 calls %s of %zu elements, rank %d %s of %zu",
+              (unsigned long long)number, names[a.kind], a.count, r, names[b.kind], b.count);
+        for (posted &p : m.parts) p->done = true;
+        all->meetings.erase(number);
+        return;
+    }
+    perform(&m, all->world);
+    all->meetings.erase(number);
+}
+
+/* A group of one communicator's calls as work for a stream. */
+work group_of(const std::shared_ptr<member> &of, const std::vector<request> &requests)
+{
+    return {names[requests[0].kind], [of, requests]() -> attempt {
+                uint64_t number = of->begun++;
+                auto parts = std::make_shared<std::vector<posted>>();
+                return [of, requests, number, parts]() {
+                    bool done = true, goes_on = parts->empty();
+                    if (of->aborted) return DONE;
+                    if (of->finished != number) return WAITS;
+                    if (goes_on)
+                        for (const request &r : requests) {
+                            parts->push_back(std::make_shared<request>(r));
+                            post(of.get(), parts->back());
+                        }
+                    for (const posted &p : *parts) done = done && p->done;
+                    if (goes_on) changed.notify_all();
+                    if (!done) return goes_on ? WENT_ON : WAITS;
+                    of->finished++;
+                    return DONE;
+                };
+            }};
+}
+
+/* What was called since the group began goes to its streams. */
+ncclResult_t end_group()
+{
+    std::vector<grouped> calls;
+    ncclResult_t result = ncclSuccess;
+    calls.swap(group);
+    while (!calls.empty()) {
+        std::vector<request> together;
+        std::vector<grouped> others;
+        grouped first = calls[0];
+        for (grouped &g : calls) {
+            if (g.of == first.of && g.stream == first.stream) together.push_back(g.what);
+            else others.push_back(g);
+        }
+        if (!first.of->is_whole()) return ncclInvalidUsage;
+        if (add(first.stream, group_of(first.of, together))) return ncclUnhandledCudaError;
+        if (!first.of->blocking) {
+            first.of->busy = true;
+            result = ncclInProgress;
+        }
+        calls.swap(others);
+    }
+    return result;
+}
+
+} /* namespace */
+
+struct ncclComm {
+    std::shared_ptr<member> of;
+};
+
+#define CALL(name)                                                                                 \
+    std::unique_lock<std::mutex> held(lock);                                                       \
+    if (int code_ = refused(#name)) return (ncclResult_t)code_
+
+ncclResult_t ncclGetVersion(int *version)
+{
+    *version = NCCL_VERSION_CODE;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGetUniqueId(ncclUniqueId *id)
+{
+    CALL(ncclGetUniqueId);
+    memset(id, 0, sizeof *id);
+    snprintf(id->internal, sizeof id->internal, "emulated %llu", (unsigned long long)++ids);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id, int rank,
+                                    ncclConfig_t *config)
+{
+    CALL(ncclCommInitRank);
+    auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(DEADLINE);
+    std::shared_ptr<clique> &place = cliques[std::string(id.internal, sizeof id.internal)];
+    *comm = NULL;
+    if (!place) {
+        place = std::make_shared<clique>();
+        place->world = world;
+        place->present.resize((size_t)world);
+        place->sends.resize((size_t)(world * world));
+        place->receives.resize((size_t)(world * world));
+    }
+    std::shared_ptr<clique> all = place;
+    if (world < 1 || rank < 0 || rank >= world || all->world != world ||
+        all->present[(size_t)rank])
+        return ncclInvalidArgument;
+    auto of = std::make_shared<member>();
+    of->all = all;
+    of->rank = rank;
+    of->device = current_device();
+    of->blocking = !config || config->blocking != 0;
+    all->present[(size_t)rank] = true;
+    if (++all->joined == world) cliques.erase(std::string(id.internal, sizeof id.internal));
+    changed.notify_all();
+    count(1);
+    *comm = new ncclComm{of};
+    while (of->blocking && !of->is_whole()) {
+        if (std::chrono::steady_clock::now() > deadline) return ncclSystemError;
+        changed.wait_for(held, std::chrono::milliseconds(1));
+    }
+    return of->is_whole() ? ncclSuccess : ncclInProgress;
+}
+
+ncclResult_t ncclCommInitRank(ncclComm_t *comm, int world, ncclUniqueId id, int rank)
+{
+    return ncclCommInitRankConfig(comm, world, id, rank, NULL);
+}
+
+ncclResult_t ncclCommFinalize(ncclComm_t comm)
+{
+    CALL(ncclCommFinalize);
+    return comm->of->blocking ? ncclSuccess : ncclInProgress;
+}
+
+ncclResult_t ncclCommDestroy(ncclComm_t comm)
+{
+    CALL(ncclCommDestroy);
+    if (!comm) return ncclSuccess;
+    delete comm;
+    count(-1);
+    return ncclSuccess;
+}
+
+/* What the rank has put on streams is given up; the others still wait for it. */
+ncclResult_t ncclCommAbort(ncclComm_t comm)
+{
+    CALL(ncclCommAbort);
+    if (!comm) return ncclSuccess;
+    comm->of->aborted = true;
+    changed.notify_all();
+    delete comm;
+    count(-1);
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
+{
+    CALL(ncclCommGetAsyncError);
+    *error = !comm->of->is_whole() || comm->of->busy ? ncclInProgress : ncclSuccess;
+    comm->of->busy = false; /* asked once, it is done */
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommCount(const ncclComm_t comm, int *world)
+{
+    *world = comm->of->all->world;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommUserRank(const ncclComm_t comm, int *rank)
+{
+    *rank = comm->of->rank;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclCommCuDevice(const ncclComm_t comm, int *device)
+{
+    *device = comm->of->device;
+    return ncclSuccess;
+}
+
+const char *ncclGetErrorString(ncclResult_t result)
+{
+    switch (result) {
+    case ncclSuccess: return "no error";
+    case ncclUnhandledCudaError: return "unhandled cuda error";
+    case ncclSystemError: return "unhandled system error";
+    case ncclInternalError: return "internal error";
+    case ncclInvalidArgument: return "invalid argument";
+    case ncclInvalidUsage: return "invalid usage";
+    case ncclRemoteError: return "remote process exited or there was a network error";
+    case ncclInProgress: return "NCCL operation in progress";
+    default: return "unknown result code";
+    }
+}
+
+const char *ncclGetLastError(ncclComm_t) { return ""; }
+
+ncclResult_t ncclGroupStart(void)
+{
+    CALL(ncclGroupStart);
+    depth++;
+    return ncclSuccess;
+}
+
+ncclResult_t ncclGroupEnd(void)
+{
+    CALL(ncclGroupEnd);
+    if (depth <= 0) return ncclInvalidUsage;
+    return --depth ? ncclSuccess : end_group();
+}
+
+/* A call, alone or in the group that is open; `in` and `out` have so many elements. */
+static ncclResult_t call(ncclComm_t comm, cudaStream_t stream, const request &what, size_t in,
+                         size_t out)
+{
+    size_t size = size_of(what.type);
+    std::unique_lock<std::mutex> held(lock);
+    if (int code = refused(names[what.kind])) return (ncclResult_t)code;
+    if (!comm || !size || what.other < 0 || what.other >= comm->of->all->world)
+        return ncclInvalidArgument;
+    if (comm->of->aborted) return ncclInvalidUsage;
+    if ((in && !on_device(what.in, in * size)) || (out && !on_device(what.out, out * size))) {
+        found("%s of rank %d: a buffer is not in an allocation of the device", names[what.kind],
+              comm->of->rank);
+        return ncclInvalidArgument;
+    }
+    group.push_back({comm->of, stream, what});
+    return depth ? ncclSuccess : end_group();
+}
+
+ncclResult_t ncclAllGather(const void *in, void *out, size_t count, ncclDataType_t type,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    return call(comm, stream, {ALL_GATHER, in, out, count, type, 0, false}, count,
+                comm ? count * (size_t)comm->of->all->world : 0);
+}
+
+ncclResult_t ncclReduceScatter(const void *in, void *out, size_t count, ncclDataType_t type,
+                               ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    if (op != ncclSum) return ncclInvalidArgument;
+    return call(comm, stream, {REDUCE_SCATTER, in, out, count, type, 0, false},
+                comm ? count * (size_t)comm->of->all->world : 0, count);
+}
+
+ncclResult_t ncclAllReduce(const void *in, void *out, size_t count, ncclDataType_t type,
+                           ncclRedOp_t op, ncclComm_t comm, cudaStream_t stream)
+{
+    if (op != ncclSum) return ncclInvalidArgument;
+    return call(comm, stream, {ALL_REDUCE, in, out, count, type, 0, false}, count, count);
+}
+
+ncclResult_t ncclBroadcast(const void *in, void *out, size_t count, ncclDataType_t type, int root,
+                           ncclComm_t comm, cudaStream_t stream)
+{
+    bool is_root = comm && comm->of->rank == root;
+    return call(comm, stream, {BROADCAST, in, out, count, type, root, false}, is_root ? count : 0,
+                count);
+}
+
+ncclResult_t ncclBcast(void *data, size_t count, ncclDataType_t type, int root, ncclComm_t comm,
+                       cudaStream_t stream)
+{
+    return ncclBroadcast(data, data, count, type, root, comm, stream);
+}
+
+ncclResult_t ncclSend(const void *in, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
+{
+    return call(comm, stream, {SEND, in, NULL, count, type, peer, false}, count, 0);
+}
+
+ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, ncclComm_t comm,
+                      cudaStream_t stream)
+{
+    return call(comm, stream, {RECEIVE, NULL, out, count, type, peer, false}, 0, count);
+}

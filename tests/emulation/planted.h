@@ -1,0 +1,31 @@
+/* Programs with and without mistakes: planted.cu. They return a cudaError_t. */
+#ifndef PLANTED_H
+#define PLANTED_H
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* out[0..96): 95, 94, ..., 0 */
+int planted_reverse(float *out, int first_barrier, int second_barrier);
+/* out[0..32): 496 each */
+int planted_warp(float *out, int leaves);
+/* out[0..96): 1 each. Kinds: 0 right, 1 waits in two places, 2 right, 3 leaves before the barrier */
+int planted_barrier(float *out, int kind);
+/* out[0..2): 3 each */
+int planted_mask(float *out, int without);
+/* out[0..32): 1 each, written `by` elements further on, also in shared memory */
+int planted_write(float *out, int by, int shared);
+/* *out: 7 */
+int planted_streams(float *out, int waits);
+/* *out: 3 */
+int planted_graph(float *out, int waits, int joins);
+/* *out: 1 */
+int planted_staging(float *out, int waits);
+/* 12 results of each of x * y threads */
+int planted_operations(float *out, int x, int y);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

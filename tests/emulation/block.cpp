@@ -26,7 +26,8 @@
  *
  *   - a barrier that some threads do not reach, because they left or wait elsewhere
  *   - a warp operation whose mask names a lane that does not come, or lacks the lane that calls
- *   - writes behind shared memory and around allocations (AddressSanitizer sees reads as well)
+ *   - writes behind shared memory and around allocations (AddressSanitizer sees reads as well, and
+ *     the host's own reads and writes of device memory)
  *
  * It proves logic, not the device: no tensor cores, no PTX, no two threads at the same time, and
  * products and functions of libm, which round otherwise than a GPU's.

@@ -142,8 +142,8 @@ TEST_ONCE(emulation_finds_a_missing_lane)
     }
 }
 
-/* In a process of its own, which the sanitizer ends. */
-static bool is_found_aside(int by, int shared)
+/* In a process of its own, which the sanitizer ends: whether something was found. */
+static bool is_found_aside(int (*run)(float *, int, int), int a, int b)
 {
     float x[32];
     int status = 0;
@@ -151,7 +151,7 @@ static bool is_found_aside(int by, int shared)
     if (child == 0) {
         int failed;
         if (!freopen("/dev/null", "w", stderr)) _exit(2);
-        failed = planted_write(x, by, shared);
+        failed = run(x, a, b);
         _exit(failed || *emulation_report());
     }
     return child > 0 && waitpid(child, &status, 0) == child && status != 0;
@@ -159,8 +159,21 @@ static bool is_found_aside(int by, int shared)
 
 TEST_ONCE(emulation_finds_writes_out_of_bounds)
 {
-    CHECK(t, !is_found_aside(0, 0) && !is_found_aside(0, 1));
-    CHECK(t, is_found_aside(1, 0));
-    CHECK(t, is_found_aside(-1, 0));
-    CHECK(t, is_found_aside(1, 1));
+    CHECK(t, !is_found_aside(planted_write, 0, 0) && !is_found_aside(planted_write, 0, 1));
+    CHECK(t, is_found_aside(planted_write, 1, 0));
+    CHECK(t, is_found_aside(planted_write, -1, 0));
+    CHECK(t, is_found_aside(planted_write, 1, 1));
 }
+
+#if defined(__SANITIZE_ADDRESS__)
+static int read_by(float *out, int by_host, int unused)
+{
+    return (void)unused, planted_read(out, by_host);
+}
+
+TEST_ONCE(emulation_finds_device_memory_that_the_host_reads)
+{
+    CHECK(t, !is_found_aside(read_by, 0, 0));
+    CHECK(t, is_found_aside(read_by, 1, 0));
+}
+#endif

@@ -127,6 +127,17 @@ extern "C" int planted_write(float *out, int by, int shared)
     });
 }
 
+extern "C" int planted_read(float *out, int by_host)
+{
+    float *x = NULL;
+    int code = cudaMalloc(&x, sizeof *x);
+    if (!code) code = cudaMemset(x, 0, sizeof *x);
+    if (!code && !by_host) code = cudaMemcpy(out, x, sizeof *x, cudaMemcpyDeviceToHost);
+    if (!code && by_host) *out = *x;
+    cudaFree(x);
+    return code;
+}
+
 /* -------------------------------------------------------------------------- between streams */
 
 /* One stream fills what another copies out. */

@@ -16,6 +16,8 @@ int planted_barrier(float *out, int kind);
 int planted_mask(float *out, int without);
 /* out[0..32): 1 each, written `by` elements further on, also in shared memory */
 int planted_write(float *out, int by, int shared);
+/* *out: 0, copied, or read as it lies on the device */
+int planted_read(float *out, int by_host);
 /* *out: 7 */
 int planted_streams(float *out, int waits);
 /* *out: 3 */

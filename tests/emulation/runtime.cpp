@@ -27,9 +27,12 @@
 #include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
 #define WITH_ASAN 1
 #else
 #define WITH_ASAN 0
+#define ASAN_POISON_MEMORY_REGION(at, bytes)   ((void)(at), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
 #endif
 
 using namespace emulation;
@@ -41,7 +44,7 @@ namespace emulation {
 std::mutex lock;
 std::condition_variable changed;
 
-enum { DEVICES = 8, PROCESSORS = 4, GUARD_BYTES = 256, DEADLINE = 60 /* seconds */ };
+enum { DEVICES = 8, PROCESSORS = 2, GUARD_BYTES = 256, DEADLINE = 60 /* seconds */ };
 static const size_t DEVICE_BYTES = (size_t)1 << 30, SHARED_BYTES = 48 << 10,
                     MOST_SHARED_BYTES = 227 << 10;
 
@@ -63,7 +66,7 @@ struct device {
 
 static device devices[DEVICES];
 static int device_count = 2;
-static uint64_t seed = 1, tickets;
+static uint64_t tickets;
 static long kernels;
 static int live;
 static std::string report;
@@ -234,6 +237,21 @@ void check_guards(const char *after)
     for (auto &m : memory) check_guard(m.first, &m.second, after);
 }
 
+/* While one lives, work may run. With AddressSanitizer, device memory is out of bounds for the host
+ * at all other times. */
+struct at_work {
+    at_work() { open(true); }
+    ~at_work() { open(false); }
+    static void open(bool is_open)
+    {
+        for (auto &m : memory) {
+            if (m.second.where != DEVICE) continue;
+            if (is_open) ASAN_UNPOISON_MEMORY_REGION((void *)m.first, m.second.bytes);
+            else ASAN_POISON_MEMORY_REGION((void *)m.first, m.second.bytes);
+        }
+    }
+};
+
 static cudaError_t allocate(void **to, size_t bytes, space where)
 {
     size_t guard = WITH_ASAN ? 0 : GUARD_BYTES;
@@ -247,7 +265,10 @@ static cudaError_t allocate(void **to, size_t bytes, space where)
     memset(base, 0xff, bytes + 2 * guard);
     *to = (char *)base + guard;
     memory[(uintptr_t)*to] = {(char *)base, bytes, where, the_device};
-    if (where == DEVICE) d->bytes += bytes;
+    if (where == DEVICE) {
+        d->bytes += bytes;
+        ASAN_POISON_MEMORY_REGION(*to, bytes);
+    }
     live++;
     return cudaSuccess;
 }
@@ -308,7 +329,11 @@ static cudaError_t run_until(device *d, std::unique_lock<std::mutex> &held,
 {
     auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(DEADLINE);
     while (!done()) {
-        if (go_on(d)) continue;
+        {
+            at_work scope;
+            while (!done() && go_on(d)) {}
+        }
+        if (done()) break;
         if (std::chrono::steady_clock::now() > deadline) {
             found("a wait that nothing ends, %d seconds long", (int)DEADLINE);
             return cudaErrorLaunchTimeout;
@@ -389,7 +414,6 @@ void enqueue(const char *kernel, const void *function, dim3 grid, dim3 block, si
 extern "C" void emulation_seed(uint64_t to)
 {
     std::unique_lock<std::mutex> held(lock);
-    seed = to;
     for (int i = 0; i < DEVICES; i++) devices[i].order = {to * DEVICES + (uint64_t)i};
 }
 
@@ -650,6 +674,7 @@ static cudaError_t release(void *at, space where, std::unique_lock<std::mutex> &
     run_until(d, held, [d]() { return is_idle(d); });
     m = memory.find((uintptr_t)at);
     check_guard(m->first, &m->second, where == DEVICE ? "cudaFree" : "cudaFreeHost");
+    ASAN_UNPOISON_MEMORY_REGION(at, m->second.bytes);
     memset(at, 0xff, m->second.bytes);
     if (where == DEVICE) d->bytes -= m->second.bytes;
     free(m->second.base);
@@ -839,6 +864,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 /* What a question costs: work goes on for a while. */
 static cudaError_t ask(device *d, const std::function<bool()> &done)
 {
+    at_work scope;
     for (int i = 0; i < 64 && !done(); i++)
         if (!go_on(d)) break;
     return d->failed ? d->failed : done() ? cudaSuccess : cudaErrorNotReady;

@@ -178,14 +178,17 @@ __device__ __forceinline__ double zfi_block_total(double x, double *shared)
     return shared[0];
 }
 
-/* The sum of x[first, first + n), a piece at most. */
+/* The sum of the piece of x that begins at `first`, within [0, end). */
 template <class T>
-__device__ __forceinline__ double zfi_piece_total(const T *x, int64_t first, int64_t n,
+__device__ __forceinline__ double zfi_piece_total(const T *x, int64_t first, int64_t end,
                                                   double *shared)
 {
+    int64_t last = first + ZFI_TOTAL_PIECE;
     double sum = 0;
+    if (last > end) last = end;
 #pragma unroll 4
-    for (int64_t i = threadIdx.x; i < n; i += ZFI_THREADS) sum += (double)zfi_to_f32(x[first + i]);
+    for (int64_t i = first + threadIdx.x; i < last; i += ZFI_THREADS)
+        sum += (double)zfi_to_f32(x[i]);
     return zfi_block_total(sum, shared);
 }
 
@@ -206,8 +209,7 @@ __global__ void zfi_total_kernel(zfi_totalled operands, double *sums, void *out,
     const T *x = static_cast<const T *>(o.x);
     for (int64_t at = (int64_t)blockIdx.x * ZFI_TOTAL_PIECE, piece = blockIdx.x; at < o.count;
          at += (int64_t)gridDim.x * ZFI_TOTAL_PIECE, piece += gridDim.x) {
-        int64_t n = o.count - at < ZFI_TOTAL_PIECE ? o.count - at : ZFI_TOTAL_PIECE;
-        double sum = zfi_piece_total(x, at, n, shared);
+        double sum = zfi_piece_total(x, at, o.count, shared);
         if (threadIdx.x) continue;
         if (out) zfi_put_float(out, to, 0, (float)sum);
         else sums[o.first + piece] = sum;

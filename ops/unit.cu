@@ -49,8 +49,7 @@ __global__ void zfi_totals_kernel(zfi_ranges ranges, void *out, zf_dtype to, con
     int64_t at = ranges.at[blockIdx.x][0], end = ranges.at[blockIdx.x][1];
     double kept = 0;
     for (int64_t piece = 0; at < end; piece++, at += ZFI_TOTAL_PIECE) {
-        double sum =
-            zfi_piece_total(x, at, end - at < ZFI_TOTAL_PIECE ? end - at : ZFI_TOTAL_PIECE, shared);
+        double sum = zfi_piece_total(x, at, end, shared);
         if (piece % ZFI_THREADS == threadIdx.x) kept += sum;
     }
     kept = zfi_block_total(kept, shared);

@@ -66,8 +66,8 @@ typedef struct zfi_products {
 
 static void zfi_products_head(const zfi_products *p, char *text, size_t size)
 {
-    snprintf(text, size, "zeroflow-products 1 %llu %s\n", (unsigned long long)cublasLtGetVersion(),
-             p->device);
+    snprintf(text, size, "zeroflow-products 1 %llu %.200s\n",
+             (unsigned long long)cublasLtGetVersion(), p->device);
 }
 
 /* One plan of the file; false at its end, or where it is none. */

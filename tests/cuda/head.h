@@ -1,1 +1,37 @@
-/* Shapes for the tiles of head (tests/cuda.c). */
+/* Shapes for the tiles of head (tests/cuda.c), and of products. In saved gradients of the head, dz
+ * was rounded for products; the line of `scale` counts for that. */
+#define HEAD_TYPES "f[R,M] f[N,M] l[R] v[] f[N]"
+#define HEAD       "head_loss %1, %2, %3, %4, %5 {ignore=-100} : g[]"
+#define HEAD_SAVED                                                                                 \
+    "scale %1 {by=1} : f[R,M]\nhead_loss %6, %2, %3, %4, %5 {ignore=-100} : g[]\nsaved %7 "
+{{"head_loss", HEAD_TYPES, HEAD, NORM, 160, 0, NEEDS_N}, {170, 40, 16}},
+{{"head_loss", HEAD_TYPES, HEAD, NORM, 160, 0, NEEDS_N}, {23, 131, 9}},
+{{"head_loss", HEAD_TYPES, HEAD, NORM, 160, 0, NEEDS_N}, {5, 4500, 3}},
+{{"saved", HEAD_TYPES, HEAD_SAVED "{index=0} : g[R,M]", NORM, 160, 0, NEEDS_N | REFUSED},
+ {170, 40, 16}},
+{{"saved", HEAD_TYPES, HEAD_SAVED "{index=1} : g[N,M]", NORM, 160, 0, NEEDS_N | REFUSED},
+ {170, 40, 16}},
+{{"saved", HEAD_TYPES, HEAD_SAVED "{index=1} : g[N,M]", NORM, 160, 0, NEEDS_N | REFUSED},
+ {181, 67, 7}},
+{{"saved", HEAD_TYPES, HEAD_SAVED "{index=2} : g[N]", NORM, 160, 0, NEEDS_N | REFUSED},
+ {181, 67, 7}},
+{{"saved", HEAD_TYPES, HEAD "\nsaved %6 {index=3} : i32[R]", EXACT, 0, 0, NEEDS_N | REFUSED},
+ {41, 67, 1}},
+#undef HEAD_TYPES
+#undef HEAD
+#undef HEAD_SAVED
+{{"linear", "f[R,N] f[M,N] f[M]", "linear %1, %2, %3 {activation=gelu} : f[R,M]", TERMS, 8, 'N', 0},
+ {33, 16, 64}},
+{{"linear", "f[R,N] f[M,N] f[M]", "linear %1, %2, %3 {activation=silu} : f[R,M]", TERMS, 8, 'N', 0},
+ {21, 5, 65}},
+{{"linear", "f[R,N] f[M,N]", "linear %1, %2 {activation=gelu_tanh} : f[R,M]", TERMS, 8, 'N', 0},
+ {7, 8, 600}},
+{{"saved", "f[R,N] f[M,N] f[M]",
+  "linear %1, %2, %3 {activation=gelu} : f[R,M]\nsaved %4 {index=0} : f[R,M]", TERMS, 2, 'N',
+  REFUSED},
+ {33, 16, 64}},
+{{"matmul", "f[R,N] f[M,N]", "matmul %1, %2 {transpose_b=true} : f[R,M]", TERMS, 1, 'N', 0},
+ {40, 33, 70}},
+{{"matmul", "f[2,3,N,R] f[2,1,N,M]", "matmul %1, %2 {transpose_a=true} : f[2,3,R,M]", TERMS, 1, 'N',
+  0},
+ {35, 37, 33}},

@@ -16,6 +16,7 @@ int main(int argc, char **argv)
     const char *model = "small", *rest;
     int64_t steps = 30, precision = ZF_F32;
     double dropout = 0;
+    double roof[2] = {0, 0};
     bool profile = false, json = false;
     gpt_session_desc d = {.purpose = GPT_TRAIN,
                           .weight_decay = 0.1,
@@ -32,7 +33,9 @@ int main(int argc, char **argv)
         {"dropout", OPTION_NUMBER, "P", &dropout, 0, 0.999, "everywhere"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
         {"no-fuse", OPTION_TEXT, "NAME,...", &d.no_fuse, 0, 0, "rewrites left out, or all"},
-        {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator"},
+        {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator, beside its floor"},
+        {"roof-gflops", OPTION_NUMBER, "X", &roof[0], 0, 1e9, "of the floor; 0: it is measured"},
+        {"roof-gbytes", OPTION_NUMBER, "X", &roof[1], 0, 1e9, "the same of memory, GB/s"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
@@ -63,7 +66,7 @@ int main(int argc, char **argv)
     }
     times = calloc((size_t)steps, sizeof *times);
     if (!times) return 1;
-    if (profile) profile_begin(s.backend);
+    if (profile) profile_begin(s.backend, roof[0], roof[1]);
     for (int64_t n = -3; n < steps; n++) {
         float lr = 1e-4f;
         double start = bench_now();

@@ -1,32 +1,95 @@
-/* Where the time of a step goes: a backend's launch with a clock around it, by operator. */
+/* Where the time of a step goes: a backend's launch with a clock around it, by operator, and the
+ * least that it could be: of what a launch must move and multiply, whichever takes longer. */
 #ifndef PROFILE_H
 #define PROFILE_H
 
 #include "bench.h"
 
 typedef struct bench_profile {
-    double seconds[ZF_OP_COUNT];
+    double seconds[ZF_OP_COUNT], flops[ZF_OP_COUNT], bytes[ZF_OP_COUNT], floor[ZF_OP_COUNT];
+    int64_t launches[ZF_OP_COUNT];
+    double flops_per_s, bytes_per_s; /* the roof */
     zf_status (*launch)(void *self, const zf_launch *launch);
 } bench_profile;
 
 static bench_profile profiled; /* a launch has nothing to carry it */
 
+static inline double profile_count(const zf_array *x) { return (double)zf_shape_count(x->shape); }
+
+static inline double profile_array_bytes(const zf_array *x)
+{
+    return profile_count(x) * (double)zf_dtype_size(x->dtype);
+}
+
+/* Of the products of a launch, a multiply-add being two. */
+static inline double profile_flops(const zf_launch *l)
+{
+    const zf_array *a = &l->args[0];
+    int rank = a->shape.rank;
+    switch (l->op) {
+    case ZF_OP_matmul:
+        return 2 * profile_count(&l->out) *
+               (double)a->shape.dims[rank - (l->attributes[0].i ? 2 : 1)];
+    case ZF_OP_linear: return 2 * profile_count(&l->out) * (double)a->shape.dims[rank - 1];
+    case ZF_OP_head_loss: /* the logits, dx and dw */
+        return (l->saved ? 2.0 + 2.0 * (l->saved[0].data != NULL) + 2.0 * (l->saved[1].data != NULL)
+                         : 2.0) *
+               profile_count(a) * (double)l->args[1].shape.dims[0];
+    case ZF_OP_attention:
+        return 4 * profile_count(&l->out) * (double)l->args[l->arg_count > 2 ? 1 : 0].shape.dims[1];
+    case ZF_OP_attention_grad:
+        return 8 * profile_count(a) * (double)l->args[l->arg_count > 5 ? 4 : 3].shape.dims[1];
+    default: return 0;
+    }
+}
+
+/* Operands, once each, and results; of a table no more than the rows that are taken. */
+static inline double profile_bytes(const zf_launch *l)
+{
+    bool takes_rows = l->op == ZF_OP_gather_rows || l->op == ZF_OP_embed_norm;
+    double out = l->out.data ? profile_array_bytes(&l->out) : 0, bytes = out;
+    for (int32_t k = 0; k < l->arg_count; k++) {
+        double of = profile_array_bytes(&l->args[k]);
+        bytes += takes_rows && of > out ? out : of;
+    }
+    for (int k = 0; l->saved && k < ZF_MAX_SAVED; k++)
+        if (l->saved[k].data) bytes += profile_array_bytes(&l->saved[k]);
+    return bytes;
+}
+
 static inline zf_status profile_launch(void *self, const zf_launch *launch)
 {
-    double start = bench_now();
+    double start = bench_now(), flops = profile_flops(launch), bytes = profile_bytes(launch);
     zf_status status = profiled.launch(self, launch);
-    profiled.seconds[launch->op] += bench_now() - start;
+    zf_op op = launch->op;
+    double by_flops = flops / profiled.flops_per_s, by_bytes = bytes / profiled.bytes_per_s;
+    profiled.seconds[op] += bench_now() - start;
+    profiled.flops[op] += flops;
+    profiled.bytes[op] += bytes;
+    profiled.floor[op] += by_flops > by_bytes ? by_flops : by_bytes;
+    profiled.launches[op]++;
     return status;
 }
 
-static inline void profile_begin(zf_backend *backend)
+/* The roof is of that many GFLOP/s and GB/s; where they are 0, of what zf_calibrate measures. */
+static inline void profile_begin(zf_backend *backend, double gflops, double gbytes)
 {
+    zf_cost cost = zf_cost_default();
+    if (gflops == 0 || gbytes == 0) zf_calibrate(backend, NULL, &cost, NULL);
+    profiled.flops_per_s = gflops == 0 ? cost.flops_per_s : 1e9 * gflops;
+    profiled.bytes_per_s = gbytes == 0 ? cost.bytes_per_s : 1e9 * gbytes;
     profiled.launch = backend->launch;
     backend->launch = profile_launch;
 }
 
 /* Forgets what has been counted. */
-static inline void profile_reset(void) { memset(profiled.seconds, 0, sizeof profiled.seconds); }
+static inline void profile_reset(void)
+{
+    for (int op = 0; op < ZF_OP_COUNT; op++) {
+        profiled.seconds[op] = profiled.flops[op] = profiled.bytes[op] = profiled.floor[op] = 0;
+        profiled.launches[op] = 0;
+    }
+}
 
 static inline const char *profile_op_name(int op)
 {
@@ -42,17 +105,28 @@ static inline const char *profile_op_name(int op)
 static inline void profile_print(int64_t steps)
 {
     bool told[ZF_OP_COUNT] = {false};
-    double total = 0;
-    for (int op = 0; op < ZF_OP_COUNT; op++) total += profiled.seconds[op];
+    double total = 0, floor = 0, each = 1 / (double)steps;
+    for (int op = 0; op < ZF_OP_COUNT; op++)
+        total += profiled.seconds[op], floor += profiled.floor[op];
+    printf("the roof: %.0f GFLOP/s, %.1f GB/s\n%-20s %8s %5s %8s %8s %8s %8s %8s %6s\n",
+           1e-9 * profiled.flops_per_s, 1e-9 * profiled.bytes_per_s, "operator", "launches", "%",
+           "ms", "GFLOP/s", "GB/s", "MB", "floor ms", "reach");
     for (;;) {
         int most = -1;
         for (int op = 0; op < ZF_OP_COUNT; op++)
             if (!told[op] && (most < 0 || profiled.seconds[op] > profiled.seconds[most])) most = op;
         if (most < 0 || profiled.seconds[most] <= 0.001 * total) break;
         told[most] = true;
-        printf("%-20s %8.3f ms %5.1f%%\n", profile_op_name(most),
-               1e3 * profiled.seconds[most] / (double)steps, 100 * profiled.seconds[most] / total);
+        printf("%-20s %8lld %5.1f %8.3f %8.1f %8.1f %8.1f %8.3f %6.2f\n", profile_op_name(most),
+               (long long)(profiled.launches[most] / steps), 100 * profiled.seconds[most] / total,
+               1e3 * profiled.seconds[most] * each,
+               1e-9 * profiled.flops[most] / profiled.seconds[most],
+               1e-9 * profiled.bytes[most] / profiled.seconds[most],
+               1e-6 * profiled.bytes[most] * each, 1e3 * profiled.floor[most] * each,
+               profiled.floor[most] / profiled.seconds[most]);
     }
+    printf("%-20s %8s %5s %8.3f %8s %8s %8s %8.3f %6.2f\n", "all", "", "", 1e3 * total * each, "",
+           "", "", 1e3 * floor * each, floor / total);
 }
 
 /* The members "ms" (by operator) and "bytes" (by kind, the most of each) of a JSON object. */

@@ -6,7 +6,8 @@
  *
  * The shapes and counts are those of bench/peers/torch_bert.py: 19 labelled positions in each 128
  * tokens, AdamW, dropout 0.1. Times are medians. --profile wraps the backend's launch with a clock
- * and adds up by operator. */
+ * and adds up by operator; the floor of each is what its bytes or FLOPs take at the roof's rates
+ * (of the FMA peak, say: build/bench/matmul prints it). */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/options.h"
 #include "profile.h"
@@ -15,6 +16,7 @@ int main(int argc, char **argv)
 {
     const char *model = "mini", *rest;
     int64_t vocab = 8192, threads = 2, steps = 30, optimizer = BERT_ADAMW, precision = ZF_F32;
+    double roof[2] = {0, 0};
     bool profile = false, json = false, fusions = false;
     bert_session_desc d = {
         .train = true, .weight_decay = 0.01, .clip = 1, .seed = 1, .shape = {16, 128, 0}};
@@ -29,7 +31,9 @@ int main(int argc, char **argv)
         {"no-fuse", OPTION_TEXT, "NAME,...", &d.no_fuse, 0, 0, "rewrites left out, or all"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
         {"fusions", OPTION_FLAG, NULL, &fusions, 0, 0, "print the names of the rewrites"},
-        {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator"},
+        {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator, beside its floor"},
+        {"roof-gflops", OPTION_NUMBER, "X", &roof[0], 0, 1e9, "of the floor; 0: it is measured"},
+        {"roof-gbytes", OPTION_NUMBER, "X", &roof[1], 0, 1e9, "the same of memory, GB/s"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
@@ -58,7 +62,7 @@ int main(int argc, char **argv)
     batch = bench_batch(&d.shape, vocab, 0);
     times = calloc((size_t)steps, sizeof *times);
     if (!batch || !times) return 1;
-    if (profile) profile_begin(s.backend);
+    if (profile) profile_begin(s.backend, roof[0], roof[1]);
     for (int64_t n = -3; n < steps; n++) {
         float lr = 1e-4f;
         double start = bench_now();

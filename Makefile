@@ -110,8 +110,7 @@ EMULATE       = $(call say,compile) mkdir -p $(@D); \
                 $(CXX) -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-function \
                 -O1 -g -fno-strict-aliasing -ffp-contract=off -isystem $(CUDA_HEADERS) -I. $(MODE) \
                 -MMD -MP -c -o $@
-EMULATION     = $(filter-out $(if $(wildcard $(CUDA_HEADERS)/nccl.h),,%/nccl.cpp), \
-                  $(wildcard tests/emulation/*.c*))
+EMULATION     = $(wildcard tests/emulation/*.c*)
 EMULATED      = build/emulated build/emulated/asan
 
 build/emulated/%:      private MODE = -DEMULATION
@@ -272,6 +271,8 @@ build/cuda-check/device: build/cuda-check/device.o build/cuda-check/zeroflow_cud
 
 cuda-check: test-cuda-check ## compile and link all that is for CUDA, which needs no GPU
 
+emulated: test-emulated test-emulated-asan ## CUDA's kernels, run on the CPU, against the CPU's
+
 oom asan ubsan tsan: %: test-% ## the tests under out-of-memory, or a sanitizer
 
 bits: build/bert ## the same bits at every stage, bucket, prefetch and split (some minutes)
@@ -326,7 +327,7 @@ clean: ## remove build/ and dist/
 help: ## list the targets
 	@sed -n 's/^\([a-z][a-z ]*\):.* ## /\1: /p' Makefile | awk -F ': ' '{ printf "%-22s%s\n", $$1, $$2 }'
 
-.PHONY: all dist pretrain test oom asan ubsan tsan cuda-check bits bless fuzz coverage tidy bench install clean \
+.PHONY: all dist pretrain test oom asan ubsan tsan cuda-check emulated bits bless fuzz coverage tidy bench install clean \
         help $(GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

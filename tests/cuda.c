@@ -234,8 +234,8 @@ static zf_status run_on(test *t, session *s, zf_backend *backend, const op_case 
 {
     zf_status status = session_graph(t, s, c, z, dtype, false, 0);
     if (status) return status;
-    s->program = zf_compile(s->graph, &(zf_compile_desc){.backend = backend, .seed = 5,
-                                                         .poison = true});
+    s->program =
+        zf_compile(s->graph, &(zf_compile_desc){.backend = backend, .seed = 5, .poison = true});
     if (!s->program) return session_failed(s);
     status = session_step(s, c);
     return status ? status : session_result(s, c, r);
@@ -379,8 +379,8 @@ stop:
 /* All that the table has of the row that the test is named after. */
 static void check_row(test *t)
 {
-    static const sizes some[] = {{1, 1, 1}, {3, 5, 2},  {0, 4, 3},   {4, 0, 2},
-                                 {2, 3, 0}, {7, 33, 3}, {12, 64, 4}, {5, 300, 3},
+    static const sizes some[] = {{1, 1, 1},     {3, 5, 2},    {0, 4, 3},   {4, 0, 2},
+                                 {2, 3, 0},     {7, 33, 3},   {12, 64, 4}, {5, 300, 3},
                                  {33, 1027, 5}, {1027, 19, 3}}; /* more than there are blocks for */
     const size_t count = sizeof some / sizeof some[0];
     const char *row = t->self->name + strlen("cuda_");
@@ -430,8 +430,8 @@ TEST_ONCE(cuda_replays_steps)
     zf_backend *backends[3] = {NULL};
     part parts[PARTS];
     int count = 0;
-    backends[0] = zf_cpu_backend(&(zf_cpu_desc){.reference = true, .allocator = t->allocator},
-                                 &error);
+    backends[0] =
+        zf_cpu_backend(&(zf_cpu_desc){.reference = true, .allocator = t->allocator}, &error);
     NEED(t, backends[0], &error);
     test_defer(t, free_backend, backends[0]);
     for (int b = 1; b < 3; b++) {

@@ -51,7 +51,8 @@
 uint3 threadIdx, blockIdx;
 dim3 blockDim, gridDim;
 
-namespace emulation {
+namespace emulation
+{
 
 enum { THREADS = 1024, LANES = 32, STACK = 256 << 10, GUARD = 256 };
 
@@ -194,9 +195,9 @@ static struct {
     thread threads[THREADS];
     warp warps[THREADS / LANES];
     int count, current, unstarted, left;
-    int first, step;  /* thread first + i step begins as number i */
-    bool new_first;   /* threads that have not begun go first, rather than those that may go on */
-    bool newest;      /* of these, those go on that came last */
+    int first, step; /* thread first + i step begins as number i */
+    bool new_first;  /* threads that have not begun go first, rather than those that may go on */
+    bool newest;     /* of these, those go on that came last */
     int ready[THREADS], ready_first, ready_count;
     int at_barrier, first_there, barrier_sum;
     bool barrier_all, failed;
@@ -376,7 +377,8 @@ int barrier(barrier_kind kind, int value, const char *file, int line)
         b.barrier_all = true;
     } else {
         const thread *other = &b.threads[b.first_there];
-        if (other->what != barrier_names[kind] || other->line != line || strcmp(other->file, file)) {
+        if (other->what != barrier_names[kind] || other->line != line ||
+            strcmp(other->file, file)) {
             FOUND("divergent barrier: %s waits in %s at %s:%d, %s comes to %s at %s:%d",
                   name_of(b.first_there), other->what, other->file, other->line, name_of(self),
                   barrier_names[kind], file, line);
@@ -472,10 +474,10 @@ uint64_t exchange(warp_kind kind, unsigned mask, uint64_t bits, int argument, in
     for (int g = 0; g < w->count && !p; g++)
         if (w->pending[g].mask == mask) p = &w->pending[g];
     if (p && (p->kind != kind || p->line != line || strcmp(p->file, file))) {
-        FOUND("incomplete %s at %s:%d: %s waits for lane %d of mask %#x, which comes to %s at %s:%d",
-              warp_names[p->kind], p->file, p->line,
-              name_of(self - lane + __builtin_ctz(p->arrived)), lane, mask, warp_names[kind], file,
-              line);
+        FOUND(
+            "incomplete %s at %s:%d: %s waits for lane %d of mask %#x, which comes to %s at %s:%d",
+            warp_names[p->kind], p->file, p->line, name_of(self - lane + __builtin_ctz(p->arrived)),
+            lane, mask, warp_names[kind], file, line);
         fail();
     }
     if (!p) {

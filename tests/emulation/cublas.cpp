@@ -20,7 +20,8 @@ struct cublasLtContext {
     int device;
 };
 
-namespace {
+namespace
+{
 
 struct layout {
     cudaDataType type;
@@ -237,8 +238,8 @@ const char *cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetS
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t,
                                                cublasComputeType_t compute, cudaDataType_t scale)
 {
-    put(desc, operation{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL,
-                        -1});
+    put(desc,
+        operation{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, -1});
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -351,10 +352,9 @@ cublasStatus_t cublasLtMatmulPreferenceDestroy(cublasLtMatmulPreference_t of)
     return CUBLAS_STATUS_SUCCESS;
 }
 
-cublasStatus_t
-cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t to,
-                                     cublasLtMatmulPreferenceAttributes_t attribute,
-                                     const void *from, size_t bytes)
+cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t to,
+                                                    cublasLtMatmulPreferenceAttributes_t attribute,
+                                                    const void *from, size_t bytes)
 {
     preference p = get<preference>(to);
     uint32_t mask;
@@ -374,12 +374,11 @@ cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t to,
 
 /* ------------------------------------------------------------------------------- products */
 
-cublasStatus_t
-cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
-                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
-                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
-                               cublasLtMatmulPreference_t want, int most,
-                               cublasLtMatmulHeuristicResult_t *results, int *given)
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+                                              cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
+                                              cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                              cublasLtMatmulPreference_t want, int most,
+                                              cublasLtMatmulHeuristicResult_t *results, int *given)
 {
     CALL(cublasLtMatmulAlgoGetHeuristic);
     operation o = get<operation>(desc);

@@ -142,6 +142,28 @@ TEST_ONCE(emulation_finds_a_missing_lane)
     }
 }
 
+TEST_ONCE(emulation_has_ranks)
+{
+    float x[6];
+    int live = emulation_live(), other = 0;
+    if (planted_ranks(x, 0) < 0) return;
+    emulation_devices(3);
+    for (uint64_t seed = 0; seed < ORDERS; seed++) {
+        emulation_seed(seed);
+        CHECK(t, planted_ranks(x, 0) == 0);
+        for (int i = 0; i < 3; i++) CHECK(t, x[i] == 6 && x[3 + i] == (float)(i + 1));
+        CHECK_TEXT(t, emulation_report(), "");
+        other += planted_ranks(x, 1) || x[0] != 6;
+    }
+    CHECK(t, other > 0);
+    CHECK(t, planted_ranks(x, 2) != 0);
+    CHECK_FOUND(t, "collective 0: rank 0 calls ncclAllReduce of 32 elements, rank 2 ncclAllReduce "
+                   "of 31");
+    CHECK(t, planted_ranks(x, 3) == 0);
+    CHECK(t, emulation_live() == live);
+    emulation_devices(2);
+}
+
 /* In a process of its own, which the sanitizer ends: whether something was found. */
 static bool is_found_aside(int (*run)(float *, int, int), int a, int b)
 {

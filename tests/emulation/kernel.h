@@ -23,7 +23,7 @@
 #define ZF_LAUNCH(kernel, grid, block, shared, stream, ...)                                        \
     emulation::launch(#kernel, (grid), (block), (shared), (stream), kernel, __VA_ARGS__)
 #define ZF_SHARED(type, name) type *name = static_cast<type *>(emulation::shared_memory())
-#define ZF_TENSOR_CORES 0
+#define ZF_TENSOR_CORES       0
 
 #undef __launch_bounds__
 #define __launch_bounds__(...)
@@ -34,7 +34,8 @@ static const int warpSize = 32;
 
 /* ------------------------------------------------------------------------------- launching */
 
-namespace emulation {
+namespace emulation
+{
 
 void enqueue(const char *kernel, const void *function, dim3 grid, dim3 block, size_t shared,
              cudaStream_t stream, std::function<void()> call);
@@ -200,7 +201,10 @@ template <class T, class V, class W> static inline T atomicCAS(T *at, V expected
     if (old == (T)expected) *at = (T)value;
     return old;
 }
-template <class T, class V> static inline T atomicAdd_system(T *at, V v) { return atomicAdd(at, v); }
+template <class T, class V> static inline T atomicAdd_system(T *at, V v)
+{
+    return atomicAdd(at, v);
+}
 template <class T, class V> static inline T atomicExch_system(T *at, V v)
 {
     return atomicExch(at, v);
@@ -246,7 +250,10 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector)
     }
     return out;
 }
-static inline unsigned __umulhi(unsigned a, unsigned b) { return (unsigned)((uint64_t)a * b >> 32); }
+static inline unsigned __umulhi(unsigned a, unsigned b)
+{
+    return (unsigned)((uint64_t)a * b >> 32);
+}
 static inline int __mulhi(int a, int b) { return (int)((int64_t)a * b >> 32); }
 static inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b)
 {

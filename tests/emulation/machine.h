@@ -13,7 +13,8 @@
 #include <mutex>
 #include <string>
 
-namespace emulation {
+namespace emulation
+{
 
 /* A sequence of numbers, by a seed. */
 struct numbers {

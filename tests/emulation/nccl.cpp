@@ -8,7 +8,10 @@
  *
  *     rank 0   all_gather #7 posted ............ done     moved by whoever posts last
  *     rank 1             all_gather #7 posted -> done
+ *
+ * Where there is no nccl.h, there is none of this.
  */
+#if __has_include(<nccl.h>)
 #include "machine.h"
 
 #include <cuda_bf16.h>
@@ -23,7 +26,8 @@
 
 using namespace emulation;
 
-namespace {
+namespace
+{
 
 enum { DEADLINE = 60 /* seconds, of a call that blocks until all ranks make it */ };
 enum kind { ALL_GATHER, REDUCE_SCATTER, ALL_REDUCE, BROADCAST, SEND, RECEIVE };
@@ -119,7 +123,8 @@ void add_to(void *to, const void *from, size_t n, ncclDataType_t type)
     default:
         for (size_t i = 0; i < n; i++) {
             __half *x = static_cast<__half *>(to) + i;
-            *x = __float2half_rn(__half2float(*x) + __half2float(static_cast<const __half *>(from)[i]));
+            *x = __float2half_rn(__half2float(*x) +
+                                 __half2float(static_cast<const __half *>(from)[i]));
         }
     }
 }
@@ -129,7 +134,8 @@ const char *in_of(const meeting &m, int rank)
     return static_cast<const char *>(m.parts[(size_t)rank]->in);
 }
 
-/* Elements [first, first + n) of all ranks' inputs, added from rank `owner` + 1 on, round the ring. */
+/* Elements [first, first + n) of all ranks' inputs, added from rank `owner` + 1 on, round the ring.
+ */
 std::vector<char> ring_sum(const meeting &m, int world, int owner, size_t first, size_t n,
                            ncclDataType_t type)
 {
@@ -308,8 +314,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
         place->receives.resize((size_t)(world * world));
     }
     std::shared_ptr<clique> all = place;
-    if (world < 1 || rank < 0 || rank >= world || all->world != world ||
-        all->present[(size_t)rank])
+    if (world < 1 || rank < 0 || rank >= world || all->world != world || all->present[(size_t)rank])
         return ncclInvalidArgument;
     auto of = std::make_shared<member>();
     of->all = all;
@@ -483,3 +488,4 @@ ncclResult_t ncclRecv(void *out, size_t count, ncclDataType_t type, int peer, nc
 {
     return call(comm, stream, {RECEIVE, NULL, out, count, type, peer, false}, 0, count);
 }
+#endif

@@ -98,9 +98,8 @@ extern "C" int planted_reverse(float *out, int first_barrier, int second_barrier
 
 extern "C" int planted_warp(float *out, int leaves)
 {
-    return on_device(out, WARP, [=](float *to) {
-        ZF_LAUNCH(sum_of_warp, 1, WARP, 0, NULL, to, leaves != 0);
-    });
+    return on_device(out, WARP,
+                     [=](float *to) { ZF_LAUNCH(sum_of_warp, 1, WARP, 0, NULL, to, leaves != 0); });
 }
 
 extern "C" int planted_barrier(float *out, int kind)
@@ -121,8 +120,7 @@ extern "C" int planted_mask(float *out, int without)
 extern "C" int planted_write(float *out, int by, int shared)
 {
     return on_device(out, WARP, [=](float *to) {
-        if (shared)
-            ZF_LAUNCH(write_beside_shared, 1, WARP, sizeof(float) * WARP, NULL, to, by);
+        if (shared) ZF_LAUNCH(write_beside_shared, 1, WARP, sizeof(float) * WARP, NULL, to, by);
         else ZF_LAUNCH(write_beside, 1, WARP, 0, NULL, to, by);
     });
 }

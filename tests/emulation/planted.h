@@ -10,7 +10,8 @@ extern "C" {
 int planted_reverse(float *out, int first_barrier, int second_barrier);
 /* out[0..32): 496 each */
 int planted_warp(float *out, int leaves);
-/* out[0..96): 1 each. Kinds: 0 right, 1 waits in two places, 2 right, 3 leaves before the barrier */
+/* out[0..96): 1 each. Kinds: 0 right, 1 waits in two places, 2 right, 3 leaves before the barrier
+ */
 int planted_barrier(float *out, int kind);
 /* out[0..2): 3 each */
 int planted_mask(float *out, int without);
@@ -26,6 +27,11 @@ int planted_graph(float *out, int waits, int joins);
 int planted_staging(float *out, int waits);
 /* 12 results of each of x * y threads */
 int planted_operations(float *out, int x, int y);
+/* Three ranks, threads, each with a device. out[0..3): 6, the sum over ranks of 1, 2, 3, as each
+ * has it; out[3..6): 1, 2, 3, gathered. Mistakes: 1 the sum does not wait for what is summed, 2 a
+ * rank sums fewer elements, 3 a rank does not come: the others give up. Returns the most that a
+ * rank returns; -1: there is no nccl.h. */
+int planted_ranks(float *out, int mistake);
 
 #ifdef __cplusplus
 }

@@ -30,7 +30,7 @@
 #include <sanitizer/asan_interface.h>
 #define WITH_ASAN 1
 #else
-#define WITH_ASAN 0
+#define WITH_ASAN                              0
 #define ASAN_POISON_MEMORY_REGION(at, bytes)   ((void)(at), (void)(bytes))
 #define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
 #endif
@@ -39,7 +39,8 @@ using namespace emulation;
 
 /* ------------------------------------------------------------------------------- the state */
 
-namespace emulation {
+namespace emulation
+{
 
 std::mutex lock;
 std::condition_variable changed;
@@ -123,7 +124,8 @@ struct CUstream_st {
     std::vector<int> last; /* the nodes that what is captured next comes after */
 };
 
-namespace emulation {
+namespace emulation
+{
 struct event_state {
     uint64_t recorded, done;
 };
@@ -149,7 +151,8 @@ struct CUgraphExec_st {
     std::shared_ptr<event_state> launches; /* one at a time */
 };
 
-namespace emulation {
+namespace emulation
+{
 
 struct capture {
     CUgraph_st *graph;
@@ -277,7 +280,8 @@ static cudaError_t allocate(void **to, size_t bytes, space where)
 
 /* ------------------------------------------------------------------------------- progress */
 
-namespace emulation {
+namespace emulation
+{
 
 /* Among streams that wait for the legacy one, and the other way round, calls keep their order. */
 static bool has_turn(const device *d, const CUstream_st *s)
@@ -331,7 +335,8 @@ static cudaError_t run_until(device *d, std::unique_lock<std::mutex> &held,
     while (!done()) {
         {
             at_work scope;
-            while (!done() && go_on(d)) {}
+            while (!done() && go_on(d)) {
+            }
         }
         if (done()) break;
         if (std::chrono::steady_clock::now() > deadline) {
@@ -359,7 +364,8 @@ cudaError_t add(cudaStream_t stream, const work &w)
         s->last = {(int)s->taken->graph->nodes.size() - 1};
         return cudaSuccess;
     }
-    if (s == devices[the_device].standard && breaks_capture()) return cudaErrorStreamCaptureImplicit;
+    if (s == devices[the_device].standard && breaks_capture())
+        return cudaErrorStreamCaptureImplicit;
     s->list.push_back({w.name, tickets++, w.begin()});
     return cudaSuccess;
 }
@@ -1069,8 +1075,8 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *exec, cudaGraph_t graph, unsigned long long)
 {
     CALL(cudaGraphInstantiate);
-    *exec = new CUgraphExec_st{std::make_shared<CUgraph_st>(*graph),
-                               std::make_shared<event_state>()};
+    *exec =
+        new CUgraphExec_st{std::make_shared<CUgraph_st>(*graph), std::make_shared<event_state>()};
     live++;
     return cudaSuccess;
 }
@@ -1083,8 +1089,7 @@ cudaError_t cudaGraphExecUpdate(cudaGraphExec_t exec, cudaGraph_t graph,
     for (size_t i = 0; same && i < graph->nodes.size(); i++)
         same = exec->graph->nodes[i].after == graph->nodes[i].after;
     memset(info, 0, sizeof *info);
-    info->result =
-        same ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged;
+    info->result = same ? cudaGraphExecUpdateSuccess : cudaGraphExecUpdateErrorTopologyChanged;
     if (!same) GIVE(cudaErrorGraphExecUpdateFailure);
     exec->graph = std::make_shared<CUgraph_st>(*graph);
     return cudaSuccess;
@@ -1098,7 +1103,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
     return cudaSuccess;
 }
 
-namespace emulation {
+namespace emulation
+{
 /* One launch of a graph: nodes that may go on do, in an order drawn from the seed. */
 struct replay {
     std::shared_ptr<CUgraph_st> graph;
@@ -1112,7 +1118,8 @@ struct replay {
 static progress replay_some(replay *r, numbers *order)
 {
     if (r->launches->done + 1 < r->number) return WAITS;
-    for (size_t tried = 0, first = order->below(r->ready.size()); tried < r->ready.size(); tried++) {
+    for (size_t tried = 0, first = order->below(r->ready.size()); tried < r->ready.size();
+         tried++) {
         size_t at = (first + tried) % r->ready.size();
         int node = r->ready[at];
         progress p = r->nodes[(size_t)node]();

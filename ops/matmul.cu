@@ -117,15 +117,18 @@ static void zfi_products_open(zfi_products *p, bool tf32, const char *file, cons
     fclose(from);
 }
 
-/* Writes what searches have found since; the file appears when it is complete. */
+/* Writes what searches have found since; the file appears when it is complete, also where several
+ * processes write it: it is the last one's then. */
 static zf_status zfi_products_save(zfi_products *p, zf_error *error)
 {
     char head[256], part[1024];
-    FILE *to;
+    FILE *to = NULL;
     bool bad;
     if (!p->file || !p->fresh) return ZF_OK;
-    bad = snprintf(part, sizeof part, "%s.part", p->file) >= (int)sizeof part;
-    to = bad ? NULL : fopen(part, "w");
+    for (int n = 0; n < 1000 && !to; n++) { /* a name that nobody has */
+        if (snprintf(part, sizeof part, "%s.part%d", p->file, n) >= (int)sizeof part) break;
+        to = fopen(part, "wx");
+    }
     bad = !to;
     if (to) {
         zfi_products_head(p, head, sizeof head);
@@ -135,6 +138,7 @@ static zf_status zfi_products_save(zfi_products *p, zf_error *error)
         bad = ferror(to) != 0;
         bad |= fclose(to) != 0;
         bad = bad || rename(part, p->file) != 0;
+        if (bad) remove(part);
     }
     p->fresh = bad;
     if (!bad) return ZF_OK;

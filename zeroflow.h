@@ -826,10 +826,70 @@ typedef struct zf_mpi_desc {
  * MPI_Finalize. */
 ZF_API zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error);
 
+enum { ZF_NCCL_ID_BYTES = 384 };
+
+/* Ranks with a GPU each, in processes or in threads, by NCCL: zeroflow_nccl.c, linked with
+ * zeroflow_cuda.cu. How they find one another is one of `host`, `file` and `id`. */
+typedef struct zf_nccl_desc {
+    int32_t rank, world; /* world 0: 1, which needs none of the three */
+    int32_t device;      /* as zf_cuda_desc.device: the one whose memory the calls are about */
+    /* That ranks wait for one another, also at creation; 0: 60. Of calls on a stream it is the time
+     * that the stream spends in one of them. */
+    double deadline_seconds;
+    /* Sums as NCCL makes them: reduce_scatter and all_reduce in f32, f64, bf16, f16, i32 and i64
+     * add in an order that promises no bits, and 16-bit ones round at each addition. With `add`, and
+     * of all else, it is as without */
+    bool fast;
+    /* Device memory that sums pass through in pieces, for each of three channels; 0: 32 MiB. The
+     * same on all ranks, like `fast` */
+    size_t staging_bytes;
+    /* Rank 0 listens at host:port, the others connect to it, and the connections stay: a rank that
+     * ends or gives up is told to all while they wait, and one that does not come is named */
+    const char *host;
+    int32_t port;
+    /* A file that does not matter yet, in a folder that all ranks see: made, with others beside it
+     * whose names begin with its own, and removed when all have come. What an earlier run has left
+     * there is told from this one's. A rank that gives up says so in FILE.failed, which stays */
+    const char *file;
+    /* ZF_NCCL_ID_BYTES from zf_nccl_id, called by one rank and brought to all by the program's own
+     * means. A rank that gives up tells nobody: the others find out by their deadline */
+    const void *id;
+} zf_nccl_desc;
+/* The calling rank's communicator; all ranks must call within the deadline. Calls on a stream (a
+ * cudaStream_t; memory of the device) return when they are put there, and may be captured into a
+ * graph; calls on none may be given memory of the host or of the device, and come when those on
+ * streams of the same channel are done. Sums have the bits of zf_add_ranks unless `fast`. NULL with
+ * *error (which may be NULL). zf_comm_free frees it, after the programs that use it. */
+ZF_API zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error);
+ZF_API zf_status zf_nccl_id(void *id, zf_error *error);
+
 /* out[i] = (add ? out[i] : 0) + parts[0][i] + parts[1][i] + ..., in that order; what communicators
  * reduce with. out may be one of the parts. */
 ZF_API void zf_add_ranks(void *out, const void *const *parts, int32_t world, int64_t count,
                          zf_dtype dtype, bool add);
+
+/* For communicators that work on CUDA's streams (zeroflow_cuda.cu): zf_add_ranks on the current
+ * device. */
+typedef struct zf_cuda_sum {
+    void *out;
+    const void *parts; /* rank r's is at parts + r * stride */
+    size_t stride;     /* bytes */
+    const void *own;   /* where that of `rank` is instead; NULL: with the others */
+    int32_t rank, world;
+    int64_t count;
+    zf_dtype dtype;
+    bool add;
+} zf_cuda_sum;
+ZF_API zf_status zf_cuda_add_ranks(const zf_cuda_sum *sum, void *stream, zf_error *error);
+
+/* Where a stream is, in host memory that the device sees. */
+typedef struct zf_cuda_place {
+    int64_t turn;       /* grows by one at each of these: */
+    zf_collective call; /* what began last; op ZF_OP_none: it has ended */
+} zf_cuda_place;
+/* When the stream comes here, `place` says so; call NULL: what began has ended. */
+ZF_API zf_status zf_cuda_tell(zf_cuda_place *place, const zf_collective *call, void *stream,
+                              zf_error *error);
 
 /* One node, ready to run. Operands of MUTATES operators are written through their data pointers. */
 typedef struct zf_launch {

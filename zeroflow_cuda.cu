@@ -23,6 +23,7 @@
 #include "cuda/element.cu"
 #include "cuda/reduce.cu"
 #include "cuda/random.cu"
+#include "cuda/ranks.cu"
 #include "ops/binary.cu"
 #include "ops/unary.cu"
 #include "ops/move.cu"

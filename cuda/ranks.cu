@@ -1,0 +1,116 @@
+/* What communicators on streams need of a device: sums over ranks, and word of where a stream is.
+ *
+ *     parts   rank 0's   rank 1's   own   rank 3's
+ *                 |          |       |        |
+ *     out = add ? out + ---- + ----- + ------ + --->  rounded once
+ *
+ * zf_add_ranks, to the same bits: a thread adds up 16 bytes of elements, rank by rank.
+ */
+
+/* What a sum of T is kept in, and what comes of it: integers wrap but u8, which stops at 255. */
+template <class T> struct zfi_sum {
+    typedef float type;
+    static __device__ __forceinline__ float in(T x) { return zfi_to_f32(x); }
+    static __device__ __forceinline__ T out(float x) { return zfi_from_f32<T>(x); }
+};
+
+template <class T, class S> struct zfi_sum_as {
+    typedef S type;
+    static __device__ __forceinline__ S in(T x) { return (S)x; }
+    static __device__ __forceinline__ T out(S x) { return (T)x; }
+};
+template <> struct zfi_sum<double> : zfi_sum_as<double, double> {};
+template <> struct zfi_sum<int32_t> : zfi_sum_as<int32_t, uint32_t> {};
+template <> struct zfi_sum<long long> : zfi_sum_as<long long, unsigned long long> {};
+template <> struct zfi_sum<uint8_t> : zfi_sum_as<uint8_t, uint32_t> {
+    static __device__ __forceinline__ uint8_t out(uint32_t x) { return x < 255 ? (uint8_t)x : 255; }
+};
+template <> struct zfi_sum<bool> : zfi_sum_as<bool, uint32_t> {
+    static __device__ __forceinline__ bool out(uint32_t x) { return x != 0; }
+};
+
+/* Elements [i, i + N) of rank r's part. */
+template <class T, int N>
+__device__ __forceinline__ zfi_pack<T, N> zfi_part_at(const zf_cuda_sum &s, int32_t r, int64_t i)
+{
+    const char *part = r == s.rank && s.own ? static_cast<const char *>(s.own)
+                                            : static_cast<const char *>(s.parts) + r * s.stride;
+    return *reinterpret_cast<const zfi_pack<T, N> *>(reinterpret_cast<const T *>(part) + i);
+}
+
+/* Elements [i, i + N) of the sum. */
+template <class T, int N> __device__ __forceinline__ void zfi_sum_at(const zf_cuda_sum &s, int64_t i)
+{
+    typename zfi_sum<T>::type sum[N];
+    zfi_pack<T, N> *out = reinterpret_cast<zfi_pack<T, N> *>(static_cast<T *>(s.out) + i);
+    zfi_pack<T, N> p = s.add ? *out : zfi_part_at<T, N>(s, 0, i);
+#pragma unroll
+    for (int k = 0; k < N; k++) sum[k] = zfi_sum<T>::in(p.at[k]);
+#pragma unroll 4
+    for (int32_t r = s.add ? 0 : 1; r < s.world; r++) {
+        p = zfi_part_at<T, N>(s, r, i);
+#pragma unroll
+        for (int k = 0; k < N; k++) sum[k] += zfi_sum<T>::in(p.at[k]);
+    }
+#pragma unroll
+    for (int k = 0; k < N; k++) p.at[k] = zfi_sum<T>::out(sum[k]);
+    *out = p;
+}
+
+/* The first `packs` times 16 bytes, then the rest. */
+template <class T> __global__ void zfi_sum_ranks(zf_cuda_sum s, int64_t packs)
+{
+    const int wide = zfi_wide<T>::count;
+    const int64_t first = (int64_t)blockIdx.x * blockDim.x + threadIdx.x,
+                  step = (int64_t)gridDim.x * blockDim.x;
+    for (int64_t p = first; p < packs; p += step) zfi_sum_at<T, wide>(s, p * wide);
+    for (int64_t i = packs * wide + first; i < s.count; i += step) zfi_sum_at<T, 1>(s, i);
+}
+
+template <class T> static void zfi_put_sum(const zf_cuda_sum *s, cudaStream_t stream)
+{
+    const int64_t most = 1024; /* blocks */
+    const bool well = zfi_lies_well(0, 0, s->out, s->parts, s->own) && s->stride % 16 == 0;
+    const int64_t packs = well ? s->count / zfi_wide<T>::count : 0,
+                  blocks = zfi_div_up(well ? packs : s->count, ZFI_THREADS);
+    ZF_LAUNCH((zfi_sum_ranks<T>), (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most),
+              ZFI_THREADS, 0, stream, *s, packs);
+}
+
+ZF_API zf_status zf_cuda_add_ranks(const zf_cuda_sum *s, void *stream, zf_error *error)
+{
+    cudaStream_t on = static_cast<cudaStream_t>(stream);
+    if (s->count < 1) return ZF_OK;
+    switch (s->dtype) {
+    case ZF_F32: zfi_put_sum<float>(s, on); break;
+    case ZF_F64: zfi_put_sum<double>(s, on); break;
+    case ZF_BF16: zfi_put_sum<zfi_bf16>(s, on); break;
+    case ZF_F16: zfi_put_sum<zfi_f16>(s, on); break;
+    case ZF_I32: zfi_put_sum<int32_t>(s, on); break;
+    case ZF_I64: zfi_put_sum<long long>(s, on); break;
+    case ZF_U8: zfi_put_sum<uint8_t>(s, on); break;
+    case ZF_BOOL: zfi_put_sum<bool>(s, on); break;
+    default:
+        return zfi_cuda_fail(error, ZF_ERR_ARGUMENT, "zf_cuda_add_ranks: %d is no dtype",
+                             (int)s->dtype);
+    }
+    return zfi_cuda_failed(error, "zf_cuda_add_ranks", cudaGetLastError());
+}
+
+/* The host's memory, which other kernels write as well, one after the other. */
+__global__ void zfi_tell_place(zf_cuda_place *place, zf_collective call)
+{
+    const int64_t turn = *const_cast<volatile int64_t *>(&place->turn);
+    place->call = call;
+    place->turn = turn + 1;
+}
+
+ZF_API zf_status zf_cuda_tell(zf_cuda_place *place, const zf_collective *call, void *stream,
+                              zf_error *error)
+{
+    zf_collective what;
+    memset(&what, 0, sizeof what);
+    if (call) what = *call;
+    ZF_LAUNCH(zfi_tell_place, 1, 1, 0, static_cast<cudaStream_t>(stream), place, what);
+    return zfi_cuda_failed(error, "zf_cuda_tell", cudaGetLastError());
+}

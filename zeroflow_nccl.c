@@ -13,10 +13,10 @@
  * all_reduce then gathers the sums. What is small, or is shared by two, is sent whole and added by
  * each.
  *
- * A call on a stream is work on that stream, whatever becomes of it: no memory is asked for, nothing
- * is waited for, and it may be captured. A call on no stream goes in pieces through memory of the
- * device, after all ranks have compared what they call: those who differ find out. (On a stream they
- * do not: there the ranks have compared their plans.)
+ * A call on a stream is work on that stream, whatever becomes of it: no memory is asked for,
+ * nothing is waited for, and it may be captured. A call on no stream goes in pieces through memory
+ * of the device, after all ranks have compared what they call: those who differ find out. (On a
+ * stream they do not: there the ranks have compared their plans.)
  *
  * Each channel has a communicator of NCCL's, so that channels overlap. They do not block: whatever
  * NCCL waits for, it is asked for it until the deadline, and then aborted. On a stream, two kernels
@@ -55,7 +55,7 @@ enum {
     ZFI_NCCL_CHANNELS = 3,
     ZFI_NCCL_WORLD = 1 << 14,
     ZFI_NCCL_STAGING = 32 << 20,
-    ZFI_NCCL_PASSAGE = 1 << 20, /* bytes, each way, that calls on no stream pass through at a time */
+    ZFI_NCCL_PASSAGE = 1 << 20, /* bytes of a call on no stream at a time, in and out */
     ZFI_NCCL_SMALL = 16 << 10,  /* bytes up to which all_reduce sends its operand whole */
     ZFI_NCCL_LINE = 16          /* bytes that pieces and parts of sums are multiples of */
 };
@@ -94,19 +94,19 @@ typedef struct zfi_nccl_line {
 } zfi_nccl_line;
 
 typedef struct zfi_nccl_channel {
-    atomic_bool busy;     /* a call is under way */
-    ncclComm_t nccl;      /* by the mutex; NULL once it is aborted */
-    cudaStream_t stream;  /* of calls on no stream */
-    cudaStream_t adding;  /* sums of pieces */
+    atomic_bool busy;              /* a call is under way */
+    ncclComm_t nccl;               /* by the mutex; NULL once it is aborted */
+    cudaStream_t stream;           /* of calls on no stream */
+    cudaStream_t adding;           /* sums of pieces */
     cudaEvent_t came[2], added[2]; /* of either half */
-    bool left;            /* the stream has not come to its end after a call that failed */
-    char *staging;        /* two halves, then the passage in and the passage out */
-    zf_cuda_place *place; /* where the stream is, as the host sees it, */
-    zf_cuda_place *tell;  /* and as the device does */
-    zf_cuda_place seen;   /* at the last look, */
-    double looked, waited; /* which was then; since when it is so */
-    bool told;            /* that this rank waits */
-    double *alive;        /* [world], when each last told that it waits here; by the mutex */
+    bool left;                     /* the stream has not come to its end after a call that failed */
+    char *staging;                 /* two halves, then the passage in and the passage out */
+    zf_cuda_place *place;          /* where the stream is, as the host sees it, */
+    zf_cuda_place *tell;           /* and as the device does */
+    zf_cuda_place seen;            /* at the last look, */
+    double looked, waited;         /* which was then; since when it is so */
+    bool told;                     /* that this rank waits */
+    double *alive; /* [world], when each last told that it waits here; by the mutex */
 } zfi_nccl_channel;
 
 typedef struct zfi_nccl {
@@ -121,7 +121,7 @@ typedef struct zfi_nccl {
     zfi_nccl_channel channels[ZFI_NCCL_CHANNELS];
     /* How ranks talk: by the mutex. */
     double next_look;
-    zfi_nccl_line *lines; /* [world]: of rank 0, one to each other; of others, [0] to rank 0; NULL */
+    zfi_nccl_line *lines; /* NULL, or [world]: of rank 0 to each, of others [0] to rank 0 */
     char *file;           /* NULL, or its name, */
     char *names[2];       /* room for names that begin with it, */
     uint64_t run, *runs;  /* this creation; of rank 0: [world], those that ranks have come for */
@@ -453,7 +453,8 @@ static void zfi_nccl_abort(void *self, const char *reason)
 
 /* ------------------------------------------------------------------------------------- waiting */
 
-/* A wait for other ranks, in a call on `channel`. It is over after the deadline without a change. */
+/* A wait for other ranks, in a call on `channel`. It is over after the deadline without a
+ * change. */
 typedef struct zfi_nccl_wait {
     zfi_nccl *m;
     int channel;
@@ -553,8 +554,7 @@ static bool zfi_nccl_go_on(zfi_nccl_wait *w)
         w->told = true;
         zfi_nccl_tell_waiting(m, w->channel);
     }
-    if (w->waited > m->deadline)
-        return zfi_nccl_missing(m, w->channel, w->call, w->what, w->since);
+    if (w->waited > m->deadline) return zfi_nccl_missing(m, w->channel, w->call, w->what, w->since);
     return true;
 }
 
@@ -565,8 +565,7 @@ static bool zfi_nccl_settle(zfi_nccl_wait *w)
         ncclResult_t state = zfi_nccl_state(w->m, w->channel);
         if (state == ncclSuccess) return true;
         if (atomic_load(&w->m->failed)) return false;
-        if (state != ncclInProgress)
-            return zfi_nccl_find_nccl(w->m, w->channel, w->call, state);
+        if (state != ncclInProgress) return zfi_nccl_find_nccl(w->m, w->channel, w->call, state);
         if (!zfi_nccl_go_on(w)) return false;
     }
 }
@@ -650,8 +649,7 @@ static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const 
     const int32_t world = w->m->comm.world, rank = w->m->comm.rank;
     ncclResult_t code, end;
     switch (v->op) {
-    case ZF_OP_all_gather:
-        return ncclAllGather(v->from, v->to, v->count, v->type, nccl, w->stream);
+    case ZF_OP_all_gather: return ncclAllGather(v->from, v->to, v->count, v->type, nccl, w->stream);
     case ZF_OP_reduce_scatter:
         return ncclReduceScatter(v->from, v->to, v->count, v->type, ncclSum, nccl, w->stream);
     case ZF_OP_all_reduce:
@@ -665,13 +663,15 @@ static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const 
         const size_t to = (size_t)((rank + k) % world), from = (size_t)((rank - k + world) % world);
         code = ncclSend(v->from + to * v->apart, v->count, v->type, (int)to, nccl, w->stream);
         if (!code || code == ncclInProgress)
-            code = ncclRecv(v->to + from * v->beside, v->count, v->type, (int)from, nccl, w->stream);
+            code =
+                ncclRecv(v->to + from * v->beside, v->count, v->type, (int)from, nccl, w->stream);
     }
     end = ncclGroupEnd();
     return code && code != ncclInProgress ? code : end;
 }
 
-/* Puts the move on the stream; NCCL may first have to connect to ranks, which must come for that. */
+/* Puts the move on the stream; NCCL may first have to connect to ranks, which must come for that.
+ */
 static bool zfi_nccl_put(const zfi_nccl_work *w, const zfi_nccl_move *v)
 {
     zfi_nccl *m = w->m;
@@ -703,15 +703,15 @@ static bool zfi_nccl_add_piece(const zfi_nccl_work *w, cudaStream_t stream, char
 {
     zf_error error = {ZF_OK, ""};
     char name[64];
-    const zf_cuda_sum sum = {out, half,          stride, own, w->m->comm.rank, w->m->comm.world,
-                             n,   w->call->dtype, w->call->add};
+    const zf_cuda_sum sum = {
+        out, half, stride, own, w->m->comm.rank, w->m->comm.world, n, w->call->dtype, w->call->add};
     if (!zf_cuda_add_ranks(&sum, stream, &error)) return true;
     return zfi_nccl_find(w->m, error.status, "%s: %s", zfi_nccl_call_name(name, w->call),
                          error.text);
 }
 
-/* out[0..count) from the ranks' sums of in[0..count); where `apart` is not 0, of what lies that many
- * bytes on for each rank: rank r gets the sum of what is at in + r * apart. */
+/* out[0..count) from the ranks' sums of in[0..count); where `apart` is not 0, of what lies that
+ * many bytes on for each rank: rank r gets the sum of what is at in + r * apart. */
 static bool zfi_nccl_sum(const zfi_nccl_work *w, const char *in, char *out, int64_t count,
                          size_t apart)
 {
@@ -732,15 +732,14 @@ static bool zfi_nccl_sum(const zfi_nccl_work *w, const char *in, char *out, int6
                                     apart,
                                     stride,
                                     ncclUint8};
-        if (at >= 2 * cut &&
-            !zfi_nccl_cuda(w, "cudaStreamWaitEvent",
-                           cudaStreamWaitEvent(w->stream, ch->added[last], 0)))
+        if (at >= 2 * cut && !zfi_nccl_cuda(w, "cudaStreamWaitEvent",
+                                            cudaStreamWaitEvent(w->stream, ch->added[last], 0)))
             return false;
         if (!zfi_nccl_put(w, &move)) return false;
-        if (!one && (!zfi_nccl_cuda(w, "cudaEventRecord",
-                                    cudaEventRecord(ch->came[last], w->stream)) ||
-                     !zfi_nccl_cuda(w, "cudaStreamWaitEvent",
-                                    cudaStreamWaitEvent(ch->adding, ch->came[last], 0))))
+        if (!one &&
+            (!zfi_nccl_cuda(w, "cudaEventRecord", cudaEventRecord(ch->came[last], w->stream)) ||
+             !zfi_nccl_cuda(w, "cudaStreamWaitEvent",
+                            cudaStreamWaitEvent(ch->adding, ch->came[last], 0))))
             return false;
         if (!zfi_nccl_add_piece(w, one ? w->stream : ch->adding, out + skip, half, stride,
                                 own ? own + skip : NULL, n))
@@ -753,8 +752,8 @@ static bool zfi_nccl_sum(const zfi_nccl_work *w, const char *in, char *out, int6
                                 cudaStreamWaitEvent(w->stream, ch->added[!last], 0));
 }
 
-/* The sums of parts of `out`, each in one rank; then all gather them. What is left over, and what is
- * small, all sum up. */
+/* The sums of parts of `out`, each in one rank; then all gather them. What is left over, and what
+ * is small, all sum up. */
 static bool zfi_nccl_all_reduce(const zfi_nccl_work *w)
 {
     const int64_t world = w->m->comm.world, line = (int64_t)(ZFI_NCCL_LINE / w->size);
@@ -788,15 +787,14 @@ static bool zfi_nccl_all_to_all(const zfi_nccl_work *w)
     for (int64_t at = 0; at < count; at += cut) {
         const size_t skip = (size_t)at * w->size,
                      n = (size_t)zfi_nccl_least(cut, count - at) * w->size;
-        const zfi_nccl_move move = {ZF_OP_all_to_all, in + skip, staging, n,
-                                    bytes,            stride,    ncclUint8};
+        const zfi_nccl_move move = {ZF_OP_all_to_all, in + skip, staging, n, bytes,
+                                    stride,           ncclUint8};
         if (!zfi_nccl_put(w, &move)) return false;
         for (int32_t r = 0; r < world; r++)
-            if (r != rank &&
-                !zfi_nccl_cuda(w, "cudaMemcpyAsync",
-                               cudaMemcpyAsync(out + (size_t)r * bytes + skip,
-                                               staging + (size_t)r * stride, n,
-                                               cudaMemcpyDeviceToDevice, w->stream)))
+            if (r != rank && !zfi_nccl_cuda(w, "cudaMemcpyAsync",
+                                            cudaMemcpyAsync(out + (size_t)r * bytes + skip,
+                                                            staging + (size_t)r * stride, n,
+                                                            cudaMemcpyDeviceToDevice, w->stream)))
                 return false;
     }
     return true;
@@ -876,10 +874,11 @@ static bool zfi_nccl_meet(zfi_nccl *m, const zf_collective *c, zfi_nccl_head hea
             return false;
         if (!r || !memcmp(&first, &other, sizeof first)) continue;
         if (!first.op)
-            return zfi_nccl_find(m, ZF_ERR_ARGUMENT,
-                                 "zf_nccl_comm: fast and staging_bytes of ranks 0 and %d are not the "
-                                 "same",
-                                 (int)r);
+            return zfi_nccl_find(
+                m, ZF_ERR_ARGUMENT,
+                "zf_nccl_comm: fast and staging_bytes of ranks 0 and %d are not the "
+                "same",
+                (int)r);
         return zfi_nccl_find(m, ZF_ERR_COMM, "rank 0 is at %s, rank %d at %s",
                              zfi_nccl_call_text(low, &first), (int)r,
                              zfi_nccl_call_text(high, &other));
@@ -1094,12 +1093,13 @@ static zf_status zfi_nccl_seat(const zfi_nccl_search *s, const zfi_nccl_line *li
     const zfi_nccl_note *n = &line->note;
     const int32_t world = s->m->comm.world;
     if (n->world != world)
-        return zfi_nccl_error(s->error, ZF_ERR_COMM,
-                              "zf_nccl_comm: rank %d came from a world of %d; rank 0 is in one of %d",
-                              (int)n->rank, (int)n->world, (int)world);
+        return zfi_nccl_error(
+            s->error, ZF_ERR_COMM,
+            "zf_nccl_comm: rank %d came from a world of %d; rank 0 is in one of %d", (int)n->rank,
+            (int)n->world, (int)world);
     if (n->rank < 1 || n->rank >= world || !s->out[n->rank])
-        return zfi_nccl_error(s->error, ZF_ERR_COMM, "zf_nccl_comm: two processes say they are rank %d",
-                              (int)n->rank);
+        return zfi_nccl_error(s->error, ZF_ERR_COMM,
+                              "zf_nccl_comm: two processes say they are rank %d", (int)n->rank);
     s->m->lines[n->rank] = *line;
     s->out[n->rank] = false;
     return ZF_OK;
@@ -1364,8 +1364,8 @@ static bool zfi_nccl_open(zfi_nccl *m, double start)
         memcpy(&id, m->ids.as.ids + (size_t)k * sizeof id, sizeof id);
         config.blocking = 0;
         pthread_mutex_lock(&m->mutex);
-        made = ncclCommInitRankConfig(&m->channels[k].nccl, m->comm.world, id, m->comm.rank,
-                                      &config);
+        made =
+            ncclCommInitRankConfig(&m->channels[k].nccl, m->comm.world, id, m->comm.rank, &config);
         pthread_mutex_unlock(&m->mutex);
         if (made && made != ncclInProgress) return zfi_nccl_find_nccl(m, k, NULL, made);
         if (!zfi_nccl_settle(&wait)) return false;
@@ -1391,10 +1391,11 @@ static zf_status zfi_nccl_check_desc(const zf_nccl_desc *d, zf_error *error)
                               "finite, or 0 for 60",
                               d->deadline_seconds);
     if (d->staging_bytes < least || d->staging_bytes > (size_t)1 << 40)
-        return zfi_nccl_error(error, ZF_ERR_ARGUMENT,
-                              "zf_nccl_comm: staging_bytes is %zu; for a world of %d it must be %zu "
-                              "to 2^40, or 0 for 32 MiB",
-                              d->staging_bytes, (int)d->world, least);
+        return zfi_nccl_error(
+            error, ZF_ERR_ARGUMENT,
+            "zf_nccl_comm: staging_bytes is %zu; for a world of %d it must be %zu "
+            "to 2^40, or 0 for 32 MiB",
+            d->staging_bytes, (int)d->world, least);
     if (ways > 1 || (!ways && d->world > 1))
         return zfi_nccl_error(error, ZF_ERR_ARGUMENT,
                               "zf_nccl_comm: %d of host, file and id are given; it must be one, by "
@@ -1437,13 +1438,8 @@ ZF_API zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error)
         zfi_nccl_error(error, ZF_ERR_NOMEM, "out of memory");
         return NULL;
     }
-    m->comm = (zf_comm){m,
-                        d.rank,
-                        d.world,
-                        zfi_nccl_run,
-                        zfi_nccl_abort,
-                        zfi_nccl_destroy,
-                        zfi_nccl_check};
+    m->comm = (zf_comm){
+        m, d.rank, d.world, zfi_nccl_run, zfi_nccl_abort, zfi_nccl_destroy, zfi_nccl_check};
     m->device = d.device;
     m->deadline = d.deadline_seconds;
     m->fast = d.fast;

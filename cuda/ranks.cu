@@ -39,7 +39,8 @@ __device__ __forceinline__ zfi_pack<T, N> zfi_part_at(const zf_cuda_sum &s, int3
 }
 
 /* Elements [i, i + N) of the sum. */
-template <class T, int N> __device__ __forceinline__ void zfi_sum_at(const zf_cuda_sum &s, int64_t i)
+template <class T, int N>
+__device__ __forceinline__ void zfi_sum_at(const zf_cuda_sum &s, int64_t i)
 {
     typename zfi_sum<T>::type sum[N];
     zfi_pack<T, N> *out = reinterpret_cast<zfi_pack<T, N> *>(static_cast<T *>(s.out) + i);

@@ -126,7 +126,7 @@ typedef struct zfi_nccl {
     char *names[2];       /* room for names that begin with it, */
     uint64_t run, *runs;  /* this creation; of rank 0: [world], those that ranks have come for */
     zfi_nccl_note ids;    /* of rank 0 */
-    bool public;          /* this rank has written a file for the others to find it */
+    bool published;         /* this rank has written a file for the others to find it */
     bool *out;            /* [world], some ranks, for a while */
 } zfi_nccl;
 
@@ -340,7 +340,7 @@ static bool zfi_nccl_read_file(const zfi_nccl *m, zfi_nccl_note *note, void *mor
 static bool zfi_nccl_publish(zfi_nccl *m, bool *out, zf_error *error)
 {
     const size_t bytes = (size_t)m->comm.world * sizeof *m->runs;
-    bool all = true, changed = !m->public;
+    bool all = true, changed = !m->published;
     for (int32_t r = 1; r < m->comm.world; r++) {
         zfi_nccl_note note;
         char none;
@@ -353,11 +353,11 @@ static bool zfi_nccl_publish(zfi_nccl *m, bool *out, zf_error *error)
     }
     if (!all || !changed) return all;
     zfi_nccl_name(m, 0, "", 0);
-    m->public = zfi_nccl_write_file(m, &m->ids, m->runs, bytes);
-    if (!m->public)
+    m->published = zfi_nccl_write_file(m, &m->ids, m->runs, bytes);
+    if (!m->published)
         zfi_nccl_error(error, ZF_ERR_IO, "zf_nccl_comm: %s cannot be written: %s", m->names[0],
                        strerror(errno));
-    return m->public;
+    return m->published;
 }
 
 /* A rank has said in FILE.failed why it gives up. The mutex is held. */
@@ -375,9 +375,9 @@ static bool zfi_nccl_read_failure(zfi_nccl *m, zf_error *error)
 /* Removes the files that this rank has made for the others to find it. */
 static void zfi_nccl_unpublish(zfi_nccl *m)
 {
-    if (!m->file || !m->public) return;
+    if (!m->file || !m->published) return;
     remove(zfi_nccl_name(m, 0, m->comm.rank ? ".%d" : "", m->comm.rank));
-    m->public = false;
+    m->published = false;
 }
 
 /* ------------------------------------------------------------------------------------- failing */
@@ -475,7 +475,7 @@ static void zfi_nccl_listen(zfi_nccl *m)
         m->next_look = now + (m->file ? 0.05 : 1e-3);
         if (m->lines) out = zfi_nccl_hear(m, &error, &known);
         else if (m->file && m->run) out = zfi_nccl_read_failure(m, &error);
-        if (m->public && !m->comm.rank) zfi_nccl_publish(m, m->out, &error);
+        if (m->published && !m->comm.rank) zfi_nccl_publish(m, m->out, &error);
     }
     pthread_mutex_unlock(&m->mutex);
     if (out) zfi_nccl_fail(m, &error, known ? NULL : error.text);
@@ -1222,7 +1222,7 @@ static zf_status zfi_nccl_read_ids(const zfi_nccl_search *s)
     if (!zfi_nccl_write_file(m, &here, "", 0))
         return zfi_nccl_error(s->error, ZF_ERR_IO, "zf_nccl_comm: %s cannot be written: %s",
                               m->names[0], strerror(errno));
-    m->public = true;
+    m->published = true;
     zfi_nccl_name(m, 0, "", 0);
     for (; zfi_nccl_left(s) > 0; nanosleep(&(struct timespec){0, 10000000}, NULL)) {
         if (!zfi_nccl_read_file(m, &ids, m->runs, bytes) || ids.word != ZFI_NCCL_IDS) continue;

@@ -327,7 +327,12 @@ static zf_status zfi_softmax_launch(const zf_launch *l, zfi_softmax_job *j)
         &l->out, zfi_lies_well(0, 1, l->args[0].data, l->out.data, j->p), 2);
     j->set = t.set;
     j->x = l->args[0].data, j->y = l->out.data;
-    ZFI_FLOATS(l, l->out.dtype, T, ZFI_LAUNCH_ROWS(zfi_softmax_kernel, T, t, l, *j);)
+    ZFI_FLOATS(l, l->out.dtype, T, {
+        if (!t.held && zfi_row_threads(t.set.n, 4 * ZFI_HELD) <= ZFI_TEAM_MOST)
+            ZF_LAUNCH((zfi_softmax_kernel<T, 4 * zfi_held<T>::packs>), t.grid, t.block, t.shared,
+                      zfi_stream(l), *j);
+        else ZFI_LAUNCH_ROWS(zfi_softmax_kernel, T, t, l, *j);
+    })
     return zfi_launched(l);
 }
 

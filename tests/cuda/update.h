@@ -1,1 +1,21 @@
-/* Shapes for the tiles of update (tests/cuda.c). */
+/* Several tiles, and ranges of blocks with gaps, for ops/update.cu (tests/cuda.c). */
+{{"sgd", "w[R,N] f[R,N] p[] m[R,N]",
+  "update:\nsgd %1, %2, %3, %4 {momentum=0.9 nesterov=true weight_decay=0.1}", NORM, 16, 0, MUTATES},
+ {11, 1001, 0}},
+{{"sgd", "w[R,N] f[R,N] p[]", "update:\nsgd %1, %2, %3 {blocks=[1,2,2,3] decays=[0.1,0.5]}", NORM, 8,
+  0, MUTATES},
+ {5, 1001, 0}},
+{{"adamw", "w[R,N] f[R,N] m[R,N] v[R,N] p[] t[]",
+  "update:\nadamw %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-08 "
+  "blocks=[0,1,1,1,3,5] decays=[0.1,9,0.3]}",
+  NORM, 64, 0, MUTATES},
+ {5, 1001, 0}},
+{{"lamb_update", "w[R,N] f[R,N] m[R,N] v[R,N] t[]",
+  "update:\nlamb_update %1, %2, %3, %4, %5 {beta1=0.9 beta2=0.99 eps=1e-06 "
+  "blocks=[1,2,4,5] decays=[0.1,0.3]} : g[R,N]",
+  NORM, 64, 0, MUTATES},
+ {6, 1001, 0}},
+{{"lamb_apply", "w[R,N] m[R,N] p[] p[2] p[2]",
+  "update:\nlamb_apply %1, %2, %3, %4, %5 {least=0.01 most=10 blocks=[0,2,3,5]}", NORM, 16, 0,
+  MUTATES},
+ {5, 1001, 0}},

@@ -23,7 +23,7 @@ PREFIX  = /usr/local
 DESTDIR =
 
 # Of make pretrain; tools/pretrain.sh has the defaults.
-export STEPS MODEL THREADS CORPUS SEQ BATCH MASKED DROPOUT SEED VOCAB
+export STEPS MODEL THREADS CORPUS SEQ BATCH MASKED DROPOUT SEED PRECISION VOCAB
 # Of make fuzz: inputs for each target.
 FUZZ_RUNS = 1000000
 

@@ -1,11 +1,12 @@
 #!/bin/sh
 # Pretrains a BERT from nothing (make pretrain): text, vocabulary, training. Results: build/pretrain/.
 #
-# Taken from the environment: STEPS MODEL THREADS CORPUS SEQ BATCH MASKED DROPOUT SEED VOCAB (its
-# size). Short sequences with most words masked and no dropout are what teaches a small model most in
+# Taken from the environment: STEPS MODEL THREADS CORPUS SEQ BATCH MASKED DROPOUT SEED PRECISION (bf16
+# where the processor multiplies it, else f32) VOCAB (its size). Short sequences with most words masked and no dropout are what teaches a small model most in
 # a few minutes: with BERT's own 128 tokens, 15% and 0.1 it needs ten times the steps to make use of
-# a word's neighbours (bench/results/). CORPUS is a file with one sentence a line and a blank line between documents. Interrupted (Ctrl-C), the
-# training saves a checkpoint and prints the command that continues it.
+# a word's neighbours (bench/results/). CORPUS is a file with one sentence a line and a blank line
+# between documents. Interrupted (Ctrl-C), the training saves a checkpoint and prints the command
+# that continues it.
 set -eu
 
 bert=build/bert
@@ -13,6 +14,8 @@ out=build/pretrain
 corpus=${CORPUS:-$out/corpus.txt}
 vocab=$out/vocab.txt
 size=${VOCAB:-8192}
+precision=f32
+if grep -qw avx512_bf16 /proc/cpuinfo 2> /dev/null; then precision=bf16; fi
 
 mkdir -p "$out"
 if [ -z "${CORPUS:-}" ]; then
@@ -37,6 +40,7 @@ status=0
 $bert pretrain --model "${MODEL:-mini}" --corpus "$corpus" --vocab "$vocab" \
     --seq "${SEQ:-32}" --batch "${BATCH:-64}" --masked "${MASKED:-60}" \
     --dropout "${DROPOUT:-0}" --steps "${STEPS:-1000}" --seed "${SEED:-1}" \
+    --precision "${PRECISION:-$precision}" \
     --threads "${THREADS:-$(getconf _NPROCESSORS_ONLN)}" --save "$out/checkpoint" \
     --log "$out/log.csv" --svg "$out/loss.svg" --report "$out/report.json" || status=$?
 [ -z "$interrupted" ] || exit 0

@@ -39,7 +39,7 @@ trap 'interrupted=yes' INT
 status=0
 $bert pretrain --model "${MODEL:-mini}" --corpus "$corpus" --vocab "$vocab" \
     --seq "${SEQ:-32}" --batch "${BATCH:-64}" --masked "${MASKED:-60}" \
-    --dropout "${DROPOUT:-0}" --steps "${STEPS:-1000}" --seed "${SEED:-1}" \
+    --dropout "${DROPOUT:-0}" --steps "${STEPS:-1500}" --seed "${SEED:-1}" \
     --precision "${PRECISION:-$precision}" \
     --threads "${THREADS:-$(getconf _NPROCESSORS_ONLN)}" --save "$out/checkpoint" \
     --log "$out/log.csv" --svg "$out/loss.svg" --report "$out/report.json" || status=$?

@@ -30,6 +30,7 @@ typedef struct sized_case {
 static const sized_case sized_cases[] = {
 #include "cuda/attention.h"
 #include "cuda/head.h"
+#include "cuda/move.h"
 #include "cuda/norm.h"
 #include "cuda/update.h"
 };

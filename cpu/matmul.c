@@ -5,15 +5,14 @@
  * stays in registers while a block of k runs over a panel of A and a panel of B:
  *
  *                 +-----+-----+-----+   k is cut into equal blocks, which depend on its length
- * alone. k    |  0  |  1  |  2  |   A tile sums a block from zero and adds it to C, block after
- *                 +-----+-----+-----+   block. So the bits are the same for any number of threads,
- *          k                            which share m and n only, and for every way of reading.
- *       +-----+   +-----+-----+-----+
- *     0 |     |   |     | C   |     |   Packed, a panel of B is [k][columns of a tile], and one of
- * A
- *       +-----+   +-----+-----+-----+   [k][rows of a tile]. What lies well is read in place: A
- * with 1 |     |   |     |     |     |   k along memory, either one with short rows.
- *       +-----+   +-----+-----+-----+
+ *              k  |  0  |  1  |  2  |   alone. A tile sums a block from zero and adds it to C,
+ *                 +-----+-----+-----+   block after block. So the bits are the same for any number
+ *          k                            of threads, which share m and n only, and for every way
+ *       +-----+   +-----+-----+-----+   of reading.
+ *     0 |     |   |     | C   |     |
+ *       +-----+   +-----+-----+-----+   Packed, a panel of B is [k][columns of a tile], and one of
+ *     1 |     |   |     |     |     |   A [k][rows of a tile]. What lies well is read in place: A
+ *       +-----+   +-----+-----+-----+   with k along memory, either one with short rows.
  *
  * A task has some panels of A and some columns. What it needs packed it packs for itself, a block
  * of k at a time, into the cache next to it: another core's would cost more to fetch. Neighbouring
@@ -79,11 +78,10 @@ static int64_t zfi_matmul_count(const zfi_matmul_desc *d)
 /* -------------------------------------------------------------------------------------- blocks */
 
 enum {
-    ZFI_K_BLOCK = 512, /* words of k of a block at most */
-    ZFI_IN_PLACE =
-        1 << 17,    /* elements of B that all tasks read in place before the next: 512 KiB */
-    ZFI_SPAN = 256, /* columns of a finished block */
-    ZFI_GROUP = 84, /* rows that go over a panel of B before the next panel */
+    ZFI_K_BLOCK = 512,      /* words of k of a block at most */
+    ZFI_IN_PLACE = 1 << 17, /* elements of B, 512 KiB, that all tasks read before the next */
+    ZFI_SPAN = 256,         /* columns of a finished block */
+    ZFI_GROUP = 84,         /* rows that go over a panel of B before the next panel */
     ZFI_ROWS_TO_PACK = 192, /* rows that are worth to pack B for once more */
     ZFI_ROWS_ASIDE = 1008   /* rows of a task that are summed aside: 1 MiB */
 };

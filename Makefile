@@ -107,7 +107,7 @@ CUDA_HEADERS := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard \
                   $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h)))
 CUDA_TESTS    = tests/cuda.c $(wildcard tests/cuda/*.c)
 EMULATE       = $(call say,compile) mkdir -p $(@D); \
-                $(CXX) -std=c++17 -Wall -Wextra -Wno-unknown-pragmas -Wno-unused-function \
+                $(CXX) -std=c++17 -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-unused-function \
                 -O1 -g -fno-strict-aliasing -ffp-contract=off -isystem $(CUDA_HEADERS) -I. $(MODE) \
                 -MMD -MP -c -o $@
 EMULATION     = $(wildcard tests/emulation/*.c*)

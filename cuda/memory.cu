@@ -26,7 +26,8 @@ static void *zfi_cuda_allocate(void *self, size_t bytes, zf_error *error)
 static void zfi_cuda_release(void *self, void *memory, size_t bytes)
 {
     (void)bytes;
-    if (!zfi_enter(zfi_cuda_of(self), NULL)) (void)cudaFree(memory);
+    (void)zfi_enter(zfi_cuda_of(self), NULL);
+    (void)cudaFree(memory);
 }
 
 /* `stream` goes on when `other` has come as far as it is now. */

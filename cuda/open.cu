@@ -111,22 +111,21 @@ static void zfi_cuda_destroy(void *self)
     zfi_cuda *c = zfi_cuda_of(self);
     zf_allocator allocator = c->allocator;
     zfi_device *d = &c->device;
-    if (!zfi_enter(c, NULL)) {
-        for (int q = 0; q < ZFI_QUEUES; q++) {
-            for (int i = 0; i < ZFI_MARKS; i++)
-                if (c->lanes[q].done[i]) (void)cudaEventDestroy(c->lanes[q].done[i]);
-            if (d->streams[q]) (void)cudaStreamDestroy(d->streams[q]);
-        }
-        if (c->copies) (void)cudaStreamDestroy(c->copies);
-        if (c->reached) (void)cudaEventDestroy(c->reached);
-        for (int i = 0; i < ZFI_STAGES; i++) {
-            if (c->stages[i].left) (void)cudaEventDestroy(c->stages[i].left);
-            if (c->stages[i].memory) (void)cudaFreeHost(c->stages[i].memory);
-        }
-        if (c->fault) (void)cudaFreeHost(c->fault);
-        if (d->run) (void)cudaFree(d->run);
-        if (d->blas) (void)cublasLtDestroy(d->blas);
+    (void)zfi_enter(c, NULL);
+    for (int q = 0; q < ZFI_QUEUES; q++) {
+        for (int i = 0; i < ZFI_MARKS; i++)
+            if (c->lanes[q].done[i]) (void)cudaEventDestroy(c->lanes[q].done[i]);
+        if (d->streams[q]) (void)cudaStreamDestroy(d->streams[q]);
     }
+    if (c->copies) (void)cudaStreamDestroy(c->copies);
+    if (c->reached) (void)cudaEventDestroy(c->reached);
+    for (int i = 0; i < ZFI_STAGES; i++) {
+        if (c->stages[i].left) (void)cudaEventDestroy(c->stages[i].left);
+        if (c->stages[i].memory) (void)cudaFreeHost(c->stages[i].memory);
+    }
+    if (c->fault) (void)cudaFreeHost(c->fault);
+    if (d->run) (void)cudaFree(d->run);
+    if (d->blas) (void)cublasLtDestroy(d->blas);
     if (c->tuning) (void)zfi_host_memory(&allocator, c->tuning, strlen(c->tuning) + 1, 0);
     (void)zfi_host_memory(&allocator, c, sizeof *c, 0);
 }

@@ -1,0 +1,450 @@
+/* The CUDA backend: sections as graphs, copies, queues; what is an error, and what then is left of
+ * it. Where there is no EMULATION it runs on a GPU, but for the tests that need calls to fail. */
+#include "../test.h"
+
+#ifdef EMULATION
+#include "../emulation/emulation.h"
+#else
+#define emulation_seed(seed) ((void)(seed))
+#define emulation_report()   ""
+#define emulation_live()     0
+#endif
+
+enum { ROWS = 6, WIDTH = 16, WORDS = 11, IMAGE = 1 << 14 };
+
+static zf_backend *cuda_of(test *t, const zf_cuda_desc *desc, zf_error *error)
+{
+    zf_cuda_desc d = *desc;
+    zf_backend *cuda;
+    d.allocator = t->allocator;
+    cuda = zf_cuda_backend(&d, error);
+    if (cuda) test_defer(t, (test_cleanup *)zf_backend_free, cuda);
+    return cuda;
+}
+
+/* A training step with most of what a transformer has, of `micro_batches`, cut into units and with
+ * its communication on other queues if so wanted. */
+typedef struct setup {
+    int32_t stage;
+    int64_t micro_batches;
+    bool prefetch;
+    zf_dtype dtype;
+} setup;
+
+static zf_graph *build(test *t, const setup *s)
+{
+    const zf_param_desc normal = {.init = ZF_NORMAL, .std = 0.2}, ones = {.init = ZF_ONES};
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor ids = zf_input(g, "ids", ZF_I32, ZF_SHAPE(ROWS)),
+              labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(ROWS)),
+              table = zf_param(g, "table", ZF_SHAPE(WORDS, WIDTH), &normal),
+              w = zf_param(g, "w", ZF_SHAPE(WIDTH, WIDTH), &normal), x, loss;
+    if (!g) return NULL;
+    x = zf_layer_norm(zf_embedding(table, ids), zf_param(g, "gamma", ZF_SHAPE(WIDTH), &ones),
+                      zf_param(g, "beta", ZF_SHAPE(WIDTH), NULL), 1e-5);
+    x = zf_add(x, zf_softmax(zf_gelu(zf_matmul(zf_dropout(x, 0.1), w))));
+    x = zf_matmul_ex(x, table, &(zf_matmul_desc){.transpose_b = true});
+    loss = zf_cross_entropy(x, labels, ZF_NONE);
+    zf_output(loss, "loss");
+    zf_precision(g, &(zf_precision_desc){.dtype = s->dtype});
+    zf_autograd(g, loss);
+    zf_clip(g, 1);
+    zf_adamw(g, zf_constant(g, ZF_F32, ZF_SCALAR, 0.01), NULL);
+    if (s->micro_batches > 1 || s->stage)
+        zf_zero(g, &(zf_zero_desc){.stage = s->stage,
+                                   .world = 1,
+                                   .micro_batches = s->micro_batches,
+                                   .bucket_bytes = 256});
+    if (s->prefetch) zf_prefetch(g, &(zf_prefetch_desc){.bytes = 1 << 20});
+    return g;
+}
+
+static zf_status feed(zf_program *p, zf_graph *g, int64_t at, int32_t spoil)
+{
+    int32_t ids[ROWS], labels[ROWS];
+    zf_status status;
+    for (int i = 0; i < ROWS; i++) {
+        ids[i] = (int32_t)((i * 7 + at) % WORDS);
+        labels[i] = i % 4 ? (int32_t)((i * 3 + at) % WORDS) : -100;
+    }
+    if (spoil == 1) ids[2] = WORDS + 3;
+    if (spoil == 2) labels[3] = -7;
+    status = zf_write(p, zf_graph_find(g, "ids"), ids, sizeof ids);
+    if (!status) status = zf_write(p, zf_graph_find(g, "labels"), labels, sizeof labels);
+    return status;
+}
+
+typedef struct image {
+    unsigned char bytes[IMAGE];
+    size_t size;
+    double loss;
+} image;
+
+static zf_status keep(zf_program *p, zf_tensor x, image *to)
+{
+    size_t bytes = zf_tensor_bytes(x);
+    zf_status status =
+        to->size + bytes > IMAGE ? ZF_ERR_LIMIT : zf_read(p, x, to->bytes + to->size, bytes);
+    to->size += bytes;
+    return status;
+}
+
+static zf_status steps(zf_program *p, zf_graph *g, const setup *s, int count, image *to)
+{
+    zf_status status = ZF_OK;
+    for (int step = 0; step < count && !status; step++) {
+        float loss;
+        for (int64_t micro = 0; micro < s->micro_batches && !status; micro++) {
+            status = feed(p, g, step + 2 * micro, 0);
+            if (!status) status = micro + 1 < s->micro_batches ? zf_micro(p) : zf_step(p);
+        }
+        if (status || (status = keep(p, zf_graph_find(g, "loss"), to))) break;
+        memcpy(&loss, to->bytes + to->size - sizeof loss, sizeof loss);
+        to->loss = loss;
+    }
+    for (int32_t k = 0; k < zf_param_count(g) && !status; k++)
+        status = keep(p, zf_param_at(g, k), to);
+    return status;
+}
+
+/* Six steps on the backend; false: the test is over. */
+static bool train(test *t, const setup *s, zf_backend *backend, bool poison, image *to)
+{
+    zf_graph *g = build(t, s);
+    zf_program *p =
+        g ? zf_compile(g, &(zf_compile_desc){.backend = backend, .seed = 2, .poison = poison})
+          : NULL;
+    zf_status status = p ? ZF_OK : g ? zf_graph_status(g) : ZF_ERR_NOMEM;
+    *to = (image){.size = 0};
+    if (p) {
+        zf_program_info info = zf_program_info_of(p);
+        if (info.peak_bytes != info.allocated_bytes)
+            test_fail(t, __FILE__, __LINE__, "predicted = allocated bytes", "");
+        status = steps(p, g, s, 6, to);
+    }
+    if (status)
+        test_unwind(t, __FILE__, __LINE__, "train", status,
+                    p ? zf_program_error(p) : zf_graph_error(g));
+    zf_program_free(p);
+    zf_graph_free(g);
+    if (*emulation_report()) test_fail(t, __FILE__, __LINE__, "report", emulation_report());
+    return !status && !t->failed;
+}
+
+static bool same(const image *a, const image *b)
+{
+    return a->size == b->size && !memcmp(a->bytes, b->bytes, a->size);
+}
+
+/* ----------------------------------------------------------------------------------- steps */
+
+/* The same bits launch by launch, as graphs, poisoned, and in every order of what is ready; and
+ * near the CPU's. */
+TEST_ONCE(cuda_steps_as_graphs)
+{
+    static const setup setups[] = {{0, 1, false, ZF_F32}, {0, 1, false, ZF_BF16},
+                                   {0, 1, false, ZF_F16}, {1, 3, false, ZF_F32},
+                                   {2, 2, true, ZF_F32},  {3, 2, true, ZF_BF16}};
+    static image expected, got;
+    for (size_t k = 0; k < sizeof setups / sizeof setups[0]; k++) {
+        const setup *s = &setups[k];
+        double near = s->dtype == ZF_F32 ? 1e-4 : 0.03;
+        if (!train(t, s, NULL, false, &got)) return;
+        for (int way = 0; way < 5; way++) {
+            zf_error error = {ZF_OK, ""};
+            zf_backend *cuda = zf_cuda_backend(&(zf_cuda_desc){.no_graphs = way == 1}, &error);
+            double on_cpu = got.loss;
+            bool good;
+            NEED(t, cuda, &error);
+            emulation_seed((uint64_t)way);
+            good = train(t, s, cuda, way == 2, way ? &got : &expected);
+            zf_backend_free(cuda);
+            if (!good) return;
+            if (way) CHECK(t, same(&got, &expected));
+            else CHECK_NEAR(t, expected.loss, on_cpu, near * fabs(on_cpu));
+        }
+    }
+}
+
+/* A program that shares another's parameters goes between its steps: each has its own zf_run. */
+TEST_ONCE(cuda_programs_share_a_backend)
+{
+    const setup s = {0, 1, false, ZF_F32};
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
+    static image expected, got;
+    zf_graph *g[2];
+    zf_program *p[2];
+    float losses[2] = {0, 0};
+    NEED(t, cuda, &error);
+    if (!train(t, &s, cuda, false, &expected)) return;
+    for (int k = 0; k < 2; k++) {
+        NEED(t, g[k] = build(t, &s), NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g[k]);
+        NEED(t,
+             p[k] = zf_compile(g[k], &(zf_compile_desc){.backend = cuda,
+                                                        .seed = 2,
+                                                        .share = k ? p[0] : NULL,
+                                                        .evaluate = k == 1}),
+             NULL);
+        test_defer(t, (test_cleanup *)zf_program_free, p[k]);
+    }
+    got = (image){.size = 0};
+    for (int step = 0; step < 6; step++) {
+        OK(t, feed(p[0], g[0], step, 0), zf_program_error(p[0]));
+        OK(t, zf_step(p[0]), zf_program_error(p[0]));
+        OK(t, keep(p[0], zf_graph_find(g[0], "loss"), &got), zf_program_error(p[0]));
+        if (step < 5) continue;
+        for (int32_t k = 0; k < zf_param_count(g[0]); k++)
+            OK(t, keep(p[0], zf_param_at(g[0], k), &got), zf_program_error(p[0]));
+        /* Without dropout: other numbers, and the same each time */
+        for (int turn = 0; turn < 2; turn++) {
+            OK(t, feed(p[1], g[1], step, 0), zf_program_error(p[1]));
+            OK(t, zf_read(p[1], zf_graph_find(g[1], "loss"), &losses[turn], 4), NULL);
+        }
+    }
+    CHECK(t, same(&expected, &got));
+}
+
+/* ---------------------------------------------------------------------------------- copies */
+
+/* Longer than the stages, in and out, with pieces that are no whole stage. */
+TEST_ONCE(cuda_copies)
+{
+    static const size_t sizes[] = {1, 4096, (1 << 20) - 1, 1 << 20, (9 << 20) + 5};
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
+    NEED(t, cuda, &error);
+    for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+        size_t bytes = sizes[k];
+        unsigned char *from = malloc(bytes), *to = calloc(bytes, 1), *device[2];
+        for (int i = 0; i < 2; i++)
+            NEED(t, device[i] = cuda->allocate(cuda->self, bytes, &error), &error);
+        for (size_t i = 0; i < bytes; i++) from[i] = (unsigned char)(i * 31 + i / 1000 + k);
+        OK(t, cuda->copy(cuda->self, device[0], from, bytes, ZF_HOST_TO_DEVICE, &error),
+           error.text);
+        memset(from, 0, bytes); /* the host may use it again */
+        OK(t, cuda->copy(cuda->self, device[1], device[0], bytes, ZF_DEVICE_TO_DEVICE, &error),
+           error.text);
+        OK(t, cuda->copy(cuda->self, device[0], from, bytes, ZF_HOST_TO_DEVICE, &error),
+           error.text);
+        OK(t, cuda->copy(cuda->self, to, device[1], bytes, ZF_DEVICE_TO_HOST, &error), error.text);
+        for (size_t i = 0; i < bytes; i++)
+            CHECK(t, to[i] == (unsigned char)(i * 31 + i / 1000 + k));
+        for (int i = 0; i < 2; i++) cuda->release(cuda->self, device[i], bytes);
+        free(from), free(to);
+    }
+    CHECK_TEXT(t, emulation_report(), "");
+}
+
+/* ---------------------------------------------------------------------------------- errors */
+
+/* What kernels find wrong has the words of the CPU's, before the update; the next step is good. */
+TEST_ONCE(cuda_faults_in_the_cpus_words)
+{
+    const setup s = {0, 1, false, ZF_F32};
+    char words[2][512];
+    for (int spoil = 1; spoil <= 2; spoil++) {
+        for (int k = 0; k < 2; k++) {
+            zf_error error = {ZF_OK, ""};
+            zf_backend *cuda = k ? zf_cuda_backend(&(zf_cuda_desc){.device = 0}, &error) : NULL;
+            zf_graph *g = build(t, &s);
+            zf_program *p = zf_compile(g, &(zf_compile_desc){.backend = cuda, .seed = 1});
+            static image before, after, later;
+            zf_status status = ZF_OK;
+            CHECK(t, (cuda || !k) && p);
+            before = after = later = (image){.size = 0};
+            for (int step = 0; step < 3 && !status; step++) /* launches, the capture, the graph */
+                if (!(status = feed(p, g, step, 0))) status = zf_step(p);
+            if (!status) status = keep(p, zf_graph_find(g, "w"), &before);
+            OK(t, status, zf_program_error(p));
+            OK(t, feed(p, g, 3, spoil), zf_program_error(p));
+            CHECK(t, zf_step(p) == ZF_ERR_ARGUMENT);
+            snprintf(words[k], sizeof words[k], "%s", zf_program_error(p));
+            OK(t, keep(p, zf_graph_find(g, "w"), &after), zf_program_error(p));
+            CHECK(t, same(&before, &after));
+            if (!(status = feed(p, g, 4, 0))) status = zf_step(p);
+            OK(t, status, zf_program_error(p));
+            OK(t, keep(p, zf_graph_find(g, "w"), &later), zf_program_error(p));
+            CHECK(t, !same(&before, &later));
+            zf_program_free(p);
+            zf_backend_free(cuda);
+            zf_graph_free(g);
+        }
+        CHECK_TEXT(t, words[1], words[0]);
+    }
+}
+
+TEST(cuda_refuses_what_it_lacks)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
+    zf_local *group;
+    zf_graph *g;
+    NEED(t, cuda, &error);
+    NEED(t, g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator}), NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    zf_output(zf_exp(zf_input(g, "x", ZF_F64, ZF_SHAPE(3))), "y");
+    CHECK(t, !zf_compile(g, &(zf_compile_desc){.backend = cuda}));
+    OK(t, zf_graph_status(g) == ZF_ERR_BACKEND ? ZF_OK : zf_graph_status(g), zf_graph_error(g));
+    CHECK_TEXT(t, zf_graph_error(g),
+               "exp %2: there is no f64 on CUDA, but f32, bf16 and f16; the CPU backend has it");
+    /* A communicator of threads moves bytes of the host's memory. */
+    NEED(t, g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator}), NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    NEED(t, group = zf_local_new(&(zf_local_desc){.world = 2, .allocator = t->allocator}, &error),
+         &error);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    zf_autograd(g, zf_sum(zf_param(g, "w", ZF_SHAPE(4), NULL)));
+    zf_sgd(g, zf_constant(g, ZF_F32, ZF_SCALAR, 1), NULL);
+    zf_zero(g, &(zf_zero_desc){.stage = 1, .world = 2});
+    CHECK(t, !zf_compile(g, &(zf_compile_desc){.backend = cuda, .comm = zf_local_comm(group, 0)}));
+    OK(t, zf_graph_status(g) == ZF_ERR_BACKEND ? ZF_OK : zf_graph_status(g), zf_graph_error(g));
+    CHECK(t, strstr(zf_graph_error(g), ": the communicator (zf_compile_desc.comm) works in host "
+                                       "memory; a CUDA backend needs one that works on streams"));
+}
+
+TEST(cuda_device_numbers)
+{
+    zf_error error = {ZF_OK, ""};
+    CHECK(t, !zf_cuda_backend(&(zf_cuda_desc){.device = -1}, NULL));
+    CHECK(t, !zf_cuda_backend(&(zf_cuda_desc){.device = 900}, &error));
+    CHECK(t, error.status == ZF_ERR_BACKEND);
+    CHECK(t, strstr(error.text, "zf_cuda_backend: device is 900; CUDA sees ") != NULL);
+}
+
+#ifdef EMULATION
+
+TEST_ONCE(cuda_no_device)
+{
+    zf_error error = {ZF_OK, ""};
+    emulation_devices(0);
+    CHECK(t, !zf_cuda_backend(NULL, &error));
+    emulation_devices(2);
+    CHECK_TEXT(t, error.text,
+               "zf_cuda_backend: CUDA sees no device (CUDA_VISIBLE_DEVICES hides some)");
+    emulation_refuse("cudaGetDeviceCount", 0, 34);
+    error = (zf_error){ZF_OK, ""};
+    CHECK(t, !zf_cuda_backend(NULL, &error));
+    emulation_refuse(NULL, 0, 0);
+    CHECK_TEXT(t, error.text,
+               "zf_cuda_backend: libcuda.so.1 is the toolkit's stub; the NVIDIA driver's own must "
+               "be found first");
+}
+
+/* Every call of the toolkit's fails once, in making a backend, compiling and five steps: an error
+ * that says so, and nothing is left. */
+TEST_ONCE(cuda_every_call_may_fail)
+{
+    static const char *const calls[] = {"cudaSetDevice",
+                                        "cudaGetDeviceCount",
+                                        "cudaDeviceGetAttribute",
+                                        "cudaGetDeviceProperties",
+                                        "cudaDeviceGetStreamPriorityRange",
+                                        "cudaStreamCreateWithFlags",
+                                        "cudaStreamCreateWithPriority",
+                                        "cudaEventCreateWithFlags",
+                                        "cudaHostAlloc",
+                                        "cudaHostGetDevicePointer",
+                                        "cudaMalloc",
+                                        "cudaMemcpyAsync",
+                                        "cudaEventRecord",
+                                        "cudaStreamWaitEvent",
+                                        "cudaEventSynchronize",
+                                        "cudaStreamSynchronize",
+                                        "cudaStreamBeginCapture",
+                                        "cudaStreamEndCapture",
+                                        "cudaGraphInstantiate",
+                                        "cudaGraphLaunch",
+                                        "cublasLtCreate"};
+    const setup s = {2, 2, true, ZF_F32};
+    static image unused;
+    for (size_t k = 0; k < sizeof calls / sizeof calls[0]; k++) {
+        bool failed = true;
+        for (int after = 0; failed; after = after * 5 / 4 + 1) {
+            int live = emulation_live();
+            zf_error error = {ZF_OK, ""};
+            zf_backend *cuda;
+            zf_graph *g = NULL;
+            zf_program *p = NULL;
+            const char *why = error.text;
+            unused = (image){.size = 0};
+            emulation_refuse(calls[k], after, 2 /* cudaErrorMemoryAllocation */);
+            cuda = zf_cuda_backend(NULL, &error);
+            failed = !cuda;
+            if (cuda) {
+                g = build(t, &s);
+                p = zf_compile(g, &(zf_compile_desc){.backend = cuda});
+                why = p ? zf_program_error(p) : zf_graph_error(g);
+                failed = !p || steps(p, g, &s, 5, &unused);
+                if (p) why = zf_program_error(p);
+            }
+            emulation_refuse(NULL, 0, 0);
+            if (failed && !*why) test_fail(t, __FILE__, __LINE__, calls[k], "no reason is given");
+            zf_program_free(p);
+            zf_backend_free(cuda);
+            zf_graph_free(g);
+            if (emulation_live() != live) test_fail(t, __FILE__, __LINE__, calls[k], "it leaks");
+            emulation_clear();
+            if (t->failed) return;
+        }
+    }
+}
+
+#endif
+
+/* A communicator that takes calls on streams, of which one rank has given up. */
+typedef struct lost {
+    zf_comm comm;
+    int calls;
+    bool gone;
+} lost;
+
+static zf_status lost_run(void *self, const zf_collective *call, zf_error *error)
+{
+    (void)error;
+    ((lost *)self)->calls += call->stream != NULL;
+    return ZF_OK;
+}
+
+static zf_status lost_check(void *self, double seconds, zf_error *error)
+{
+    if (!((lost *)self)->gone || seconds < 0) return ZF_OK;
+    error->status = ZF_ERR_COMM;
+    snprintf(error->text, sizeof error->text, "rank 1 has given up");
+    return ZF_ERR_COMM;
+}
+
+static void lost_abort(void *self, const char *reason) { (void)self, (void)reason; }
+
+TEST_ONCE(cuda_asks_how_ranks_fare)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
+    zf_array in = {NULL, ZF_F32, ZF_SHAPE(4)};
+    zf_attribute world = {.i = 2};
+    zf_run run = {.world = 2};
+    lost l = {{&l, 0, 2, lost_run, lost_abort, NULL, lost_check}, 0, false};
+    zf_launch launch = {.op = ZF_OP_all_reduce,
+                        .node = 3,
+                        .arg_count = 1,
+                        .args = &in,
+                        .out = in,
+                        .attributes = &world,
+                        .run = &run,
+                        .queue = 2,
+                        .comm = &l.comm,
+                        .error = &error};
+    NEED(t, cuda, &error);
+    launch.backend = cuda->self;
+    OK(t, cuda->queues(cuda->self, 3, &error), error.text);
+    OK(t, cuda->launch(cuda->self, &launch), error.text);
+    OK(t, cuda->wait(cuda->self, &launch), error.text);
+    OK(t, cuda->synchronize(cuda->self, &error), error.text);
+    CHECK(t, l.calls == 1);
+    l.gone = true;
+    OK(t, cuda->synchronize(cuda->self, &error), error.text); /* nothing of theirs is under way */
+    OK(t, cuda->launch(cuda->self, &launch), error.text);
+    CHECK(t, cuda->synchronize(cuda->self, &error) == ZF_ERR_COMM);
+    CHECK_TEXT(t, error.text, "rank 1 has given up");
+}

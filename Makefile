@@ -93,8 +93,10 @@ NVCC_FLAGS  = -std=c++17 -O3 -isystem $(CUDA_HOME)/include -Xcompiler -Wall,-Wex
               $(if $(WERROR),-Werror all-warnings)
 COMPILE_CUDA = $(call say,nvcc) mkdir -p $(@D); $(NVCC) $(NVCC_FLAGS) -c -o $@
 
-build/cuda/%: private MODE = -DWITH_CUDA
+build/cuda/%: private MODE = -DWITH_CUDA -isystem $(CUDA_HOME)/include
 build/cuda/%: private BLAS = $(CUDA_LIBS)
+build/cuda/matmul: build/cuda/obj/bench/cuda/matmul.o
+	$(LINK)
 $(SAMPLES:%=build/cuda/%) $(BENCHES:%=build/cuda/%): build/cuda/obj/zeroflow_cuda.o
 
 build/cuda/obj/zeroflow_cuda.o: zeroflow.h $(DEVICE) Makefile

@@ -985,6 +985,8 @@ typedef struct zf_cuda_desc {
  * its errors come when the host waits for it. NULL with *error (which may be NULL): ZF_ERR_BACKEND
  * where there is no driver or no such device. */
 ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error);
+/* The cudaStream_t of a queue of such a backend, for events of one's own; NULL where it has none. */
+ZF_API void *zf_cuda_stream(const zf_backend *cuda, int32_t queue);
 
 /* -------------------------------------------------------------------------- 8 PROGRAMS */
 

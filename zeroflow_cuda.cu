@@ -113,3 +113,8 @@ ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
     }
     return &c->backend;
 }
+
+ZF_API void *zf_cuda_stream(const zf_backend *cuda, int32_t queue)
+{
+    return queue >= 0 && queue < ZFI_QUEUES ? zfi_cuda_of(cuda->self)->device.streams[queue] : NULL;
+}

@@ -28,6 +28,8 @@ int main(int argc, char **argv)
         {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as gpt pretrain"},
         {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},
         {"seq", OPTION_COUNT, "T", &d.shape.sequence, 1, 65536, "tokens of an example"},
+        {"device", OPTION_CHOICE, DEVICE_KINDS, &d.device.kind, 0, 0, "it computes on"},
+        {"tuning", OPTION_TEXT, "FILE", &d.device.tuning, 0, 0, "of CUDA's algorithms"},
         {"threads", OPTION_COUNT, "N", &d.threads, 1, 1024, "workers"},
         {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
         {"dropout", OPTION_NUMBER, "P", &dropout, 0, 0.999, "everywhere"},
@@ -75,6 +77,7 @@ int main(int argc, char **argv)
             zf_step(s.program))
             return fprintf(stderr, "gpt: %s\n", zf_program_error(s.program)), 1;
         if (n >= 0) times[n] = bench_now() - start;
+        if (profile) profile_step();
     }
     median = bench_median(times, steps);
     tokens = (double)batch.labelled;

@@ -1,15 +1,33 @@
 /* Where the time of a step goes: a backend's launch with a clock around it, by operator, and the
- * least that it could be: of what a launch must move and multiply, whichever takes longer. */
+ * least that it could be: of what a launch must move and multiply, whichever takes longer. On CUDA
+ * the clock is the device's, between an event before and one behind what a launch puts on its
+ * stream; the step then runs launch by launch, and not as a graph. */
 #ifndef PROFILE_H
 #define PROFILE_H
 
 #include "bench.h"
+
+#ifdef WITH_CUDA
+#include <cuda_runtime_api.h>
+
+enum { PROFILE_MARKS = 16384 }; /* launches of a step */
+
+typedef struct profile_mark {
+    cudaEvent_t begin, end;
+    zf_op op;
+} profile_mark;
+#endif
 
 typedef struct bench_profile {
     double seconds[ZF_OP_COUNT], flops[ZF_OP_COUNT], bytes[ZF_OP_COUNT], floor[ZF_OP_COUNT];
     int64_t launches[ZF_OP_COUNT];
     double flops_per_s, bytes_per_s; /* the roof */
     zf_status (*launch)(void *self, const zf_launch *launch);
+#ifdef WITH_CUDA
+    const zf_backend *cuda; /* NULL: it is the CPU's */
+    profile_mark marks[PROFILE_MARKS];
+    int made, used;
+#endif
 } bench_profile;
 
 static bench_profile profiled; /* a launch has nothing to carry it */
@@ -57,19 +75,56 @@ static inline double profile_bytes(const zf_launch *l)
     return bytes;
 }
 
-static inline zf_status profile_launch(void *self, const zf_launch *launch)
+/* What the launch is counted as, but for its time. */
+static inline void profile_add(const zf_launch *launch)
 {
-    double start = bench_now(), flops = profile_flops(launch), bytes = profile_bytes(launch);
-    zf_status status = profiled.launch(self, launch);
-    zf_op op = launch->op;
+    double flops = profile_flops(launch), bytes = profile_bytes(launch);
     double by_flops = flops / profiled.flops_per_s, by_bytes = bytes / profiled.bytes_per_s;
-    profiled.seconds[op] += bench_now() - start;
+    zf_op op = launch->op;
     profiled.flops[op] += flops;
     profiled.bytes[op] += bytes;
     profiled.floor[op] += by_flops > by_bytes ? by_flops : by_bytes;
     profiled.launches[op]++;
+}
+
+static inline zf_status profile_launch(void *self, const zf_launch *launch)
+{
+    double start = bench_now();
+    zf_status status = profiled.launch(self, launch);
+    profiled.seconds[launch->op] += bench_now() - start;
+    profile_add(launch);
     return status;
 }
+
+#ifdef WITH_CUDA
+
+/* The next pair of events, or NULL. */
+static inline profile_mark *profile_next(void)
+{
+    profile_mark *m = &profiled.marks[profiled.used];
+    if (!profiled.cuda || profiled.used == PROFILE_MARKS) return NULL;
+    if (profiled.used < profiled.made) return m;
+    if (cudaEventCreate(&m->begin) || cudaEventCreate(&m->end)) return NULL;
+    profiled.made++;
+    return m;
+}
+
+static inline zf_status profile_events(void *self, const zf_launch *launch)
+{
+    profile_mark *m = profile_next();
+    cudaStream_t stream = (cudaStream_t)zf_cuda_stream(profiled.cuda, launch->queue);
+    zf_status status;
+    if (m) cudaEventRecord(m->begin, stream);
+    status = profiled.launch(self, launch);
+    if (!m) return status;
+    cudaEventRecord(m->end, stream);
+    m->op = launch->op;
+    profiled.used++;
+    profile_add(launch);
+    return status;
+}
+
+#endif
 
 /* The roof is of that many GFLOP/s and GB/s; where they are 0, of what zf_calibrate measures. */
 static inline void profile_begin(zf_backend *backend, double gflops, double gbytes)
@@ -80,6 +135,37 @@ static inline void profile_begin(zf_backend *backend, double gflops, double gbyt
     profiled.bytes_per_s = gbytes == 0 ? cost.bytes_per_s : 1e9 * gbytes;
     profiled.launch = backend->launch;
     backend->launch = profile_launch;
+    backend->run = NULL;
+#ifdef WITH_CUDA
+    if (strcmp(backend->name, "cuda")) return;
+    profiled.cuda = backend;
+    backend->launch = profile_events;
+#endif
+}
+
+/* Behind every step, when the device is done with it. */
+static inline void profile_step(void)
+{
+#ifdef WITH_CUDA
+    for (int i = 0; i < profiled.used; i++) {
+        const profile_mark *m = &profiled.marks[i];
+        float ms = 0;
+        if (!cudaEventElapsedTime(&ms, m->begin, m->end)) profiled.seconds[m->op] += 1e-3 * ms;
+    }
+    profiled.used = 0;
+#endif
+}
+
+/* Bytes of the GPU that are in use, by all that runs there; 0 on the CPU. */
+static inline double profile_device_bytes(const zf_backend *backend)
+{
+#ifdef WITH_CUDA
+    size_t left, all;
+    if (!strcmp(backend->name, "cuda") && !cudaMemGetInfo(&left, &all)) return (double)(all - left);
+#else
+    (void)backend;
+#endif
+    return 0;
 }
 
 /* Forgets what has been counted. */
@@ -129,7 +215,7 @@ static inline void profile_print(int64_t steps)
            "", "", 1e3 * floor * each, floor / total);
 }
 
-/* The members "ms" (by operator) and "bytes" (by kind, the most of each) of a JSON object. */
+/* The members "ms" and "floor_ms" (by operator) and "bytes" (by kind, the most of each) of a JSON object. */
 static inline void profile_print_members(const zf_plan *plan, int64_t steps)
 {
     printf(", \"ms\": {");
@@ -137,6 +223,11 @@ static inline void profile_print_members(const zf_plan *plan, int64_t steps)
         if (profiled.seconds[op] > 0)
             printf("%s\"%s\": %.4f", n++ ? ", " : "", profile_op_name(op),
                    1e3 * profiled.seconds[op] / (double)steps);
+    printf("}, \"floor_ms\": {");
+    for (int op = 0, n = 0; op < ZF_OP_COUNT; op++)
+        if (profiled.seconds[op] > 0)
+            printf("%s\"%s\": %.4f", n++ ? ", " : "", profile_op_name(op),
+                   1e3 * profiled.floor[op] / (double)steps);
     printf("}, \"bytes\": {");
     for (int kind = 0; kind < ZF_KINDS; kind++)
         printf("%s\"%s\": %zu", kind ? ", " : "", zf_kind_name((zf_kind)kind), plan->most[kind]);

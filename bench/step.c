@@ -3,18 +3,20 @@
  *
  *     build/bench/step --model mini --vocab 8192 --batch 16 --seq 128 --threads 2 --steps 30
  *                      [--precision f32|bf16|f16] [--no-fuse NAME,...] [--profile] [--json]
+ *     build/cuda/bench/step --device cuda [--tuning FILE] [--no-graphs] ...
  *
  * The shapes and counts are those of bench/peers/torch_bert.py: 19 labelled positions in each 128
  * tokens, AdamW, dropout 0.1. Times are medians. --profile wraps the backend's launch with a clock
  * and adds up by operator; the floor of each is what its bytes or FLOPs take at the roof's rates
- * (of the FMA peak, say: build/bench/matmul prints it). */
+ * (of the FMA peak, say: build/bench/matmul prints it). --losses writes the loss of every step, from
+ * the first. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/options.h"
 #include "profile.h"
 
 int main(int argc, char **argv)
 {
-    const char *model = "mini", *rest;
+    const char *model = "mini", *losses = NULL, *rest;
     int64_t vocab = 8192, threads = 2, steps = 30, optimizer = BERT_ADAMW, precision = ZF_F32;
     double roof[2] = {0, 0};
     bool profile = false, json = false, fusions = false;
@@ -25,6 +27,9 @@ int main(int argc, char **argv)
         {"vocab", OPTION_COUNT, "N", &vocab, 8, 1e9, "tokens of the vocabulary"},
         {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},
         {"seq", OPTION_COUNT, "T", &d.shape.sequence, 8, 65536, "tokens of an example"},
+        {"device", OPTION_CHOICE, DEVICE_KINDS, &d.device.kind, 0, 0, "it computes on"},
+        {"tuning", OPTION_TEXT, "FILE", &d.device.tuning, 0, 0, "of CUDA's algorithms"},
+        {"no-graphs", OPTION_FLAG, NULL, &d.device.no_graphs, 0, 0, "CUDA launch by launch"},
         {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
         {"optimizer", OPTION_CHOICE, "adamw|lamb|sgd", &optimizer, 0, 0, "the update"},
@@ -35,6 +40,7 @@ int main(int argc, char **argv)
         {"roof-gflops", OPTION_NUMBER, "X", &roof[0], 0, 1e9, "of the floor; 0: it is measured"},
         {"roof-gbytes", OPTION_NUMBER, "X", &roof[1], 0, 1e9, "the same of memory, GB/s"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
+        {"losses", OPTION_TEXT, "FILE", &losses, 0, 0, "those of all steps, a line each"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     char text[512];
@@ -43,6 +49,7 @@ int main(int argc, char **argv)
     zf_program_info info;
     bert_session s;
     bert_batch *batch;
+    FILE *told;
     double *times, tokens, median;
     options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
     if (result != OPTIONS_GOOD || count) {
@@ -61,7 +68,9 @@ int main(int argc, char **argv)
         return fprintf(stderr, "step: %s\n", error.text), 1;
     batch = bench_batch(&d.shape, vocab, 0);
     times = calloc((size_t)steps, sizeof *times);
-    if (!batch || !times) return 1;
+    told = losses ? fopen(losses, "w") : NULL;
+    if (!batch || !times || (losses && !told))
+        return fprintf(stderr, "step: no memory, or no file %s\n", losses ? losses : ""), 1;
     if (profile) profile_begin(s.backend, roof[0], roof[1]);
     for (int64_t n = -3; n < steps; n++) {
         float lr = 1e-4f;
@@ -71,6 +80,8 @@ int main(int argc, char **argv)
             zf_write(s.program, s.model.lr, &lr, sizeof lr) || zf_step(s.program))
             return fprintf(stderr, "step: %s\n", zf_program_error(s.program)), 1;
         if (n >= 0) times[n] = bench_now() - start;
+        if (profile) profile_step();
+        if (told) fprintf(told, "%.9g\n", bert_session_scalar(&s, s.model.loss));
     }
     median = bench_median(times, steps);
     tokens = (double)(d.shape.batch * d.shape.sequence);
@@ -78,9 +89,10 @@ int main(int argc, char **argv)
     if (json) {
         printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, "
                "\"gflops\": %.1f, "
-               "\"step_ms\": %.3f, \"peak_bytes\": %zu, \"peak_rss_bytes\": %.0f",
+               "\"step_ms\": %.3f, \"peak_bytes\": %zu, \"device_bytes\": %.0f, "
+               "\"peak_rss_bytes\": %.0f",
                model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
-               info.peak_bytes, bench_most_resident());
+               info.peak_bytes, profile_device_bytes(s.backend), bench_most_resident());
         profile_print_members(&info.plan, steps);
         puts("}");
     } else
@@ -92,5 +104,6 @@ int main(int argc, char **argv)
                1e-9 * info.flops, (double)info.peak_bytes / 1048576);
     if (profile && !json) profile_print(steps);
     bert_session_close(&s);
+    if (told && fclose(told)) return fprintf(stderr, "step: %s cannot be written\n", losses), 1;
     return 0;
 }

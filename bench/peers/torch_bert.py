@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""One BERT pretraining step (MLM + NSP, AdamW, clipping) in PyTorch + transformers on the CPU.
+"""One BERT pretraining step (MLM + NSP, AdamW, clipping) in PyTorch + transformers.
 
     pip install torch transformers safetensors numpy
     apt-get install libjemalloc2            # optional; see --malloc
@@ -7,6 +7,7 @@
     python torch_bert.py --model base --threads 2 --mode compile --dtype bf16
     python torch_bert.py --model config.json --init init.safetensors \
         --batch-file batch.safetensors --dropout 0 --lr 1e-3 --warmup 0 --steps 20
+    python torch_bert.py --device cuda --model large --batch 256 --dtype bf16 --mode compile
 
 Prints one JSON object. tokens_per_s is batch x seq over the median step after the warm-up; a step
 is everything from the ids to the updated parameters. The work is what zeroflow does: the MLM head
@@ -24,7 +25,9 @@ tuned.py says what --malloc and --mkl change; the second matters most. Of the ot
   --optimizer  fused AdamW is one pass over all tensors.
   --mode       compile fuses the elementwise work into C++ loops (needs g++), dropout's random
                numbers among them: faster without dropout, slower with it.
-Threads are OpenMP's, one pool for products and elementwise work; denormals are flushed.
+Threads are OpenMP's, one pool for products and elementwise work; denormals are flushed. On a GPU
+--threads, --malloc and --mkl mean nothing; f32 products are TF32; peak_bytes is what tensors took at
+most, reserved_bytes what the caching allocator held, device_bytes what the GPU then had in use.
 """
 import argparse
 import json
@@ -47,7 +50,8 @@ MODELS = {    # layers, hidden, heads, intermediate, vocabulary, default batch
 
 
 def arguments():
-    a = argparse.ArgumentParser(description="A BERT pretraining step in PyTorch on the CPU.")
+    a = argparse.ArgumentParser(description="A BERT pretraining step in PyTorch.")
+    a.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     a.add_argument("--model", default="mini", help=f"{', '.join(MODELS)}, or a config.json")
     a.add_argument("--init", help="safetensors with Hugging Face names")
     a.add_argument("--batch-file", help="safetensors; replaces --batch and --seq")
@@ -152,18 +156,30 @@ def flops(config, args, labelled):
     return encoder + heads
 
 
+def on_gpu(torch, args):
+    if args.device == "cpu":
+        return {}
+    left, everything = torch.cuda.mem_get_info()
+    return {"gpu": torch.cuda.get_device_name(), "peak_bytes": torch.cuda.max_memory_allocated(),
+            "reserved_bytes": torch.cuda.max_memory_reserved(), "device_bytes": everything - left}
+
+
 def main():
     args = arguments()
-    settings = tuned.restart(args.threads, args.malloc, args.mkl)
+    settings = tuned.restart(args.threads, args.malloc, args.mkl) if args.device == "cpu" else {}
 
     import torch
     import transformers
     torch.set_num_threads(args.threads)
     torch.set_flush_denormal(True)
+    if args.device == "cuda":
+        torch.set_float32_matmul_precision("high")
     transformers.logging.set_verbosity_error()
 
     config, model = build(args)
-    data = entries(args, config)
+    model.to(args.device)
+    data = [{k: v.to(args.device) if torch.is_tensor(v) else v for k, v in e.items()}
+            for e in entries(args, config)]
     params = list(model.parameters())
     groups = [{"params": [p for p in params if p.dim() >= 2], "weight_decay": args.weight_decay},
               {"params": [p for p in params if p.dim() < 2], "weight_decay": 0.0}]
@@ -172,7 +188,7 @@ def main():
     cross_entropy = torch.nn.functional.cross_entropy
 
     def losses(e):
-        with torch.autocast("cpu", torch.bfloat16, enabled=args.dtype == "bf16"):
+        with torch.autocast(args.device, torch.bfloat16, enabled=args.dtype == "bf16"):
             out = model.bert(e["ids"], attention_mask=e["mask"], token_type_ids=e["types"])
             hidden = out.last_hidden_state.flatten(0, 1).index_select(0, e["rows"])
             scores = model.cls.predictions(hidden)
@@ -208,7 +224,7 @@ def main():
         "dropout": args.dropout, "parameters": sum(p.numel() for p in params),
         "tokens_per_s": args.batch * args.seq / median, "gflops": work / median / 1e9,
         "flops_per_step": work, "step_s": timed, "warmup_s": seconds[:args.warmup],
-        "rss_before_bytes": rss_before,
+        **on_gpu(torch, args), "rss_before_bytes": rss_before,
         "peak_rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
         "loss": values,
     }))

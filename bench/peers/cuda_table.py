@@ -1,0 +1,140 @@
+#!/usr/bin/env python3
+"""The table of bench/cuda.sh, in Markdown, from what it has left in a folder:
+
+    python3 bench/peers/cuda_table.py build/cuda/bench-out 'sh bench/cuda.sh' > table.md
+"""
+import json
+import pathlib
+import re
+import sys
+
+FOLDER = pathlib.Path(sys.argv[1])
+
+
+def load(name):
+    path = FOLDER / f"{name}.json"
+    return json.loads(path.read_text()) if path.exists() else None
+
+
+def text(name):
+    path = FOLDER / name
+    return path.read_text().strip() if path.exists() else ""
+
+
+def last(name):
+    lines = [line for line in text(f"{name}.log").splitlines() if line.strip()]
+    return lines[-1] if lines else "not run"
+
+
+def gib(x):
+    return f"{x / 2**30:.1f}" if x else ""
+
+
+def losses(name):
+    return [float(line) for line in text(f"{name}.losses").split()]
+
+
+def tests():
+    print("## Tests\n")
+    print(f"- on the device: {last('tests')}")
+    cpu, cuda, again = losses("cpu"), losses("cuda"), losses("again")
+    if cpu and cuda:
+        off = max(abs(a - b) / abs(a) for a, b in zip(cpu, cuda))
+        print(f"- BERT-tiny, {len(cuda)} steps in f32, dropout 0.1: losses within {off:.2g} of the CPU's "
+              f"(wanted: 1e-4: {'yes' if off <= 1e-4 and len(cpu) == len(cuda) else 'NO'}); two "
+              f"runs: {'the same bits' if cuda == again else 'OTHER BITS'}")
+    for tool in "memcheck", "racecheck":
+        if text(f"sanitizer-{tool}.log"):
+            said = re.findall(r"(?:ERROR|RACECHECK) SUMMARY.*", text(f"sanitizer-{tool}.log"))
+            print(f"- compute-sanitizer, {tool}: {said[-1] if said else last(f'sanitizer-{tool}')}")
+    print()
+
+
+def rates():
+    found = dict(re.findall(r"^(step|most) ([\d.]+) TFLOP/s", text("matmul.log"), re.M))
+    return {k: float(v) for k, v in found.items()}
+
+
+def large(rate):
+    print("## BERT-large, bf16, one training step (AdamW, dropout 0.1, 15% labelled)\n")
+    if rate:
+        print(f"The matrix rate in this run (`build/cuda/matmul`): {rate['step']:.0f} TFLOP/s over the "
+              f"products of the step, {rate['most']:.0f} the best of any shape. Utilisation is the "
+              "model's products (twice multiply-adds, nothing counted twice) over the time of the "
+              "step, of the best.\n")
+    print("| tokens x batch | system | tokens/s | TFLOP/s | utilisation | ms | peak GiB | GPU in use GiB |")
+    print("|---|---|---|---|---|---|---|---|")
+    for seq, batch in (128, 256), (512, 64):
+        rows = [("zeroflow", load(f"step-{seq}")),
+                ("zeroflow, no graph", load(f"launches-{seq}"))]
+        rows += [(f"PyTorch {m}", load(f"torch-{m}-{seq}")) for m in ("eager", "compile")]
+        for name, r in rows:
+            if not r:
+                continue
+            ms = r.get("step_ms") or 1e3 * r["batch"] * r["seq"] / r["tokens_per_s"]
+            share = f"{r['gflops'] / 1e3 / rate['most']:.1%}" if rate else ""
+            print(f"| {seq} x {batch} | {name} | {r['tokens_per_s']:.0f} | {r['gflops'] / 1e3:.0f} | "
+                  f"{share} | {ms:.1f} | {gib(r.get('peak_bytes'))} | {gib(r.get('device_bytes'))} |")
+    print()
+    for seq in 128, 512:
+        mine = load(f"step-{seq}")
+        theirs = [r for r in (load(f"torch-{m}-{seq}") for m in ("eager", "compile")) if r]
+        if not mine:
+            continue
+        if theirs:
+            best = max(theirs, key=lambda r: r["tokens_per_s"])
+            print(f"- {seq} tokens: {mine['tokens_per_s'] / best['tokens_per_s']:.2f} times PyTorch "
+                  f"{best['mode']}; peak memory {mine['peak_bytes'] / best['peak_bytes']:.2f} of its")
+        without = load(f"launches-{seq}")
+        if without:
+            print(f"- {seq} tokens: replay of the graph gains "
+                  f"{without['step_ms'] / mine['step_ms'] - 1:.1%}")
+    torch = load("torch-eager-128") or load("torch-compile-128")
+    if torch:
+        print(f"\n{torch['system']}: bf16 autocast, SDPA, fused AdamW, the head on labelled "
+              "positions only. Peak: zeroflow's arena; what PyTorch's tensors took at most.")
+    print()
+
+
+def others():
+    graph, launches, gpt = load("small-graph"), load("small-launches"), load("gpt")
+    if graph and launches:
+        print(f"BERT-mini, 128 x 16, bf16: {graph['step_ms']:.3f} ms as a graph, "
+              f"{launches['step_ms']:.3f} ms launch by launch.\n")
+    if gpt:
+        print(f"GPT-2 124M, 1024 x 32, bf16, no dropout: {gpt['tokens_per_s']:.0f} tokens/s, "
+              f"{gpt['gflops'] / 1e3:.0f} TFLOP/s, peak {gib(gpt['peak_bytes'])} GiB.\n")
+
+
+def kernels():
+    for seq in 128, 512:
+        r = load(f"profile-{seq}")
+        if not r:
+            continue
+        total = sum(r["ms"].values())
+        print(f"## Time by operator, {seq} tokens\n\nEvents around each launch; {total:.1f} ms in "
+              f"all. The floor is what bytes or products take at the rates of memory (measured) and "
+              "of products.\n\n| operator | ms | share | floor, ms |\n|---|---|---|---|")
+        for op, ms in sorted(r["ms"].items(), key=lambda x: -x[1]):
+            if ms > 0.003 * total:
+                print(f"| {op} | {ms:.2f} | {ms / total:.1%} | {r['floor_ms'][op]:.2f} |")
+        print()
+    if text("matmul.log"):
+        print("## Matrix products\n\n```\n" + text("matmul.log") + "\n```\n")
+
+
+def main():
+    what = text("what").splitlines()
+    print(f"# {text('gpu').splitlines()[0]}\n")
+    print(f"`{sys.argv[2]}`, " + ", ".join(line.strip() for line in what) + "\n")
+    rate = rates()
+    large(rate)
+    others()
+    tests()
+    kernels()
+    failed = sorted(p.stem for p in FOLDER.glob("*.failed"))
+    if failed:
+        print("Ended with an error or ran out of time: " + ", ".join(failed) + "\n")
+
+
+main()

@@ -215,7 +215,8 @@ static inline void profile_print(int64_t steps)
            "", "", 1e3 * floor * each, floor / total);
 }
 
-/* The members "ms" and "floor_ms" (by operator) and "bytes" (by kind, the most of each) of a JSON object. */
+/* The members "ms" and "floor_ms" (by operator) and "bytes" (by kind, the most of each) of a JSON
+ * object. */
 static inline void profile_print_members(const zf_plan *plan, int64_t steps)
 {
     printf(", \"ms\": {");

@@ -91,6 +91,8 @@ NVCC_FLAGS  = -std=c++17 -O3 -isystem $(CUDA_HOME)/include -Xcompiler -Wall,-Wex
               $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
               -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS)) \
               $(if $(WERROR),-Werror all-warnings)
+NCCL_HEADER := $(firstword $(wildcard $(addsuffix /nccl.h,$(CUDA_HOME)/include \
+                 /usr/local/include /usr/include)))
 COMPILE_CUDA = $(call say,nvcc) mkdir -p $(@D); $(NVCC) $(NVCC_FLAGS) -c -o $@
 
 build/cuda/%: private MODE = -DWITH_CUDA -isystem $(CUDA_HOME)/include
@@ -266,9 +268,12 @@ $(GROUPS:%=test-%): build/.needs-test
 build/cuda-check/zeroflow_cuda.o: dist/zeroflow_cuda.cu dist/zeroflow.h Makefile
 	$(COMPILE_CUDA) $<
 build/cuda-check/device.o: tests/consumers/device.c dist/zeroflow.h Makefile
-	$(COMPILE) -Idist $<
-build/cuda-check/device: private BLAS = $(CUDA_LIBS)
-build/cuda-check/device: build/cuda-check/device.o build/cuda-check/zeroflow_cuda.o
+	$(COMPILE) $(if $(NCCL_HEADER),-DWITH_NCCL) -Idist $<
+build/cuda-check/zeroflow_nccl.o: zeroflow_nccl.c zeroflow.h Makefile
+	$(COMPILE) -isystem $(CUDA_HOME)/include $<
+build/cuda-check/device: private BLAS = $(if $(NCCL_HEADER),-lnccl) $(CUDA_LIBS)
+build/cuda-check/device: build/cuda-check/device.o build/cuda-check/zeroflow_cuda.o \
+                         $(if $(NCCL_HEADER),build/cuda-check/zeroflow_nccl.o)
 	$(LINK)
 
 cuda-check: test-cuda-check ## compile and link all that is for CUDA, which needs no GPU
@@ -313,11 +318,11 @@ bench: $(BENCHES:%=build/%) ## build the benchmarks; the head of each bench/*.c 
 
 SHARE = $(DESTDIR)$(PREFIX)/share
 
-install: dist ## install the header, zeroflow_mpi.c, zeroflow_cuda.cu, a pkg-config file and a CMake package (PREFIX, DESTDIR)
+install: dist ## install the header, zeroflow_{mpi,nccl}.c, zeroflow_cuda.cu, a pkg-config file and a CMake package (PREFIX, DESTDIR)
 	install -d $(DESTDIR)$(PREFIX)/include $(SHARE)/pkgconfig $(SHARE)/cmake/zeroflow \
 	    $(SHARE)/zeroflow
 	install -m 644 dist/zeroflow.h $(DESTDIR)$(PREFIX)/include
-	install -m 644 zeroflow_mpi.c dist/zeroflow_cuda.cu $(SHARE)/zeroflow
+	install -m 644 zeroflow_mpi.c zeroflow_nccl.c dist/zeroflow_cuda.cu $(SHARE)/zeroflow
 	install -m 644 tools/install/zeroflow-config.cmake $(SHARE)/cmake/zeroflow
 	sed 's/@VERSION@/$(VERSION)/' tools/install/zeroflow-config-version.cmake \
 	    > $(SHARE)/cmake/zeroflow/zeroflow-config-version.cmake

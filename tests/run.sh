@@ -178,6 +178,7 @@ run_emulation() {
 # first one.
 run_cuda_check() {
     device=build/cuda-check/device
+    nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
     if ! [ -x $device ]; then
         note='skipped: there is no nvcc (CUDA Toolkit 12 or newer)'
         return
@@ -188,6 +189,13 @@ run_cuda_check() {
         "^device 999: zf_cuda_backend: ($no_gpu|device is 999; CUDA sees)" $device 999
     check 'the first device' gives "$([ -e /dev/nvidia0 ] && echo 0 || echo 1)" \
         "^device 0: (cuda|zf_cuda_backend: ($no_gpu))" $device 0
+    nm -C $device | grep -q ' T zf_nccl_comm' && {
+        check 'the one rank of a communicator' gives "$([ -e /dev/nvidia0 ] && echo 0 || echo 1)" \
+            '^device 0: (cuda|zf_nccl_comm: device 0: )' $device 0 ranks
+        check 'zeroflow_nccl.c compiles with clang' clang -std=c11 -Wall -Wextra -pedantic -Wshadow \
+            -Werror -O2 -isystem "$(dirname "$(dirname "$(readlink -f "$nvcc")")")/include" \
+            -c zeroflow_nccl.c -o "$work/nccl.o"
+    }
     stubs=$(dirname "$(ldd $device | sed -n 's/.*libcudart.* => \([^ ]*\) .*/\1/p')")/stubs
     [ -e "$stubs/libcuda.so" ] && ! [ -e /dev/nvidia0 ] && {
         ln -s "$stubs/libcuda.so" "$work/libcuda.so.1"

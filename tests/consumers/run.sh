@@ -36,7 +36,8 @@ installed_files() {
     (cd "$root" && find . -type f | sort) | tee "$work/files"
     printf './usr/%s\n' include/zeroflow.h share/cmake/zeroflow/zeroflow-config-version.cmake \
         share/cmake/zeroflow/zeroflow-config.cmake share/pkgconfig/zeroflow.pc \
-        share/zeroflow/zeroflow_cuda.cu share/zeroflow/zeroflow_mpi.c |
+        share/zeroflow/zeroflow_cuda.cu share/zeroflow/zeroflow_mpi.c \
+        share/zeroflow/zeroflow_nccl.c |
         cmp - "$work/files"
 }
 

@@ -3,7 +3,8 @@
  *
  * A row is a team's: the threads of one threadIdx.y, as many warps as hold the row in registers at
  * ZFI_HELD elements each. Up to 8192 elements it is so read once; the team of a longer row is a
- * block of 1024, which reads it again for each pass. Teams of one warp add without a barrier.
+ * block of 1024, which reads it again for each pass (softmax up to 32768 does not, at four times as
+ * many elements each). Teams of one warp add without a barrier.
  *
  *     array  ...|  pack  |  pack  |  pack  |  pack  |...       packs: 16 bytes, aligned
  *                  [ row, n long                 ]             thread t: packs t, t + team, ...
@@ -120,9 +121,9 @@ template <class T, int K> struct zfi_team {
     }
 };
 
-/* N sums over a team, of which every thread gets all. `shared`: zfi_sums_bytes for these, not in
- * use, and not written by anyone else before the next barrier but one. All threads of the block
- * must come. */
+/* N sums over a team, or maxima, of which every thread gets all. `shared` has N * ZFI_WARP floats
+ * for each team, which nothing else uses until the block has passed another barrier. All threads of
+ * the block must come. */
 template <int N, bool MOST = false>
 __device__ __forceinline__ void zfi_team_sums(float (&x)[N], float *shared)
 {
@@ -232,8 +233,8 @@ typedef struct zfi_softmax_job {
 /* What is subtracted from a row with this maximum before exp. */
 __device__ __forceinline__ float zfi_shift(float most) { return isinf(most) ? 0 : most; }
 
-/* The maximum so far, and the sum of exp(x - zfi_shift(most)), go on by the elements of a pack, those
- * that are not there being -inf. */
+/* The maximum so far, and the sum of exp(x - zfi_shift(most)), go on by the elements of a pack,
+ * those that are not there being -inf. */
 template <int V>
 __device__ __forceinline__ void zfi_online(float &most, float &sum, const float (&x)[V])
 {
@@ -319,7 +320,7 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_softmax_kernel(const zfi_so
     });
 }
 
-/* Sets, dropout and bias are filled in by ops/fused_softmax.cu where there are any. */
+/* Fills in rows, x and y, and runs the job. */
 static zf_status zfi_softmax_launch(const zf_launch *l, zfi_softmax_job *j)
 {
     if (!zfi_count(&l->out)) return ZF_OK;
@@ -468,7 +469,8 @@ typedef struct zfi_norm_job {
     void *y;
 } zfi_norm_job;
 
-template <class T> __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_norm_kernel(const zfi_norm_job j)
+template <class T>
+__global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_norm_kernel(const zfi_norm_job j)
 {
     const zfi_team<T, 0> t(j.set);
     const int V = zfi_team<T, 0>::V;

@@ -256,7 +256,7 @@ typedef struct zfi_update_list {
     const zf_launch *l;
     int at;
     double decay;
-    int64_t next, end; /* the list's next range, and the element behind the last one that is out */
+    int64_t next, end; /* the list's next range; behind the last element that is done */
 } zfi_update_list;
 
 /* The next ranges; false behind the last. */
@@ -298,7 +298,8 @@ static bool zfi_next_ranges(zfi_update_list *s, zfi_update_ranges *r)
     return r->count > 0;
 }
 
-/* Fills in the operands before `end`, all but p and g being f32, and whether they lie well. */
+/* The first two operands and, where attribute `scaled` (-1: there is none) says so, the scale, the
+ * last one; *end: how many there are in front of it. */
 static zfi_update_job zfi_update_job_of(const zf_launch *l, int scaled, int32_t *end)
 {
     zfi_update_job j = {};

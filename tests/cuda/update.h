@@ -1,9 +1,10 @@
 /* Several tiles, and ranges of blocks with gaps, for ops/update.cu (tests/cuda.c). */
 {{"sgd", "w[R,N] f[R,N] p[] m[R,N]",
-  "update:\nsgd %1, %2, %3, %4 {momentum=0.9 nesterov=true weight_decay=0.1}", NORM, 16, 0, MUTATES},
+  "update:\nsgd %1, %2, %3, %4 {momentum=0.9 nesterov=true weight_decay=0.1}", NORM, 16, 0,
+  MUTATES},
  {11, 1001, 0}},
-{{"sgd", "w[R,N] f[R,N] p[]", "update:\nsgd %1, %2, %3 {blocks=[1,2,2,3] decays=[0.1,0.5]}", NORM, 8,
-  0, MUTATES},
+{{"sgd", "w[R,N] f[R,N] p[]", "update:\nsgd %1, %2, %3 {blocks=[1,2,2,3] decays=[0.1,0.5]}", NORM,
+  8, 0, MUTATES},
  {5, 1001, 0}},
 {{"adamw", "w[R,N] f[R,N] m[R,N] v[R,N] p[] t[]",
   "update:\nadamw %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-08 "

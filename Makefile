@@ -109,7 +109,9 @@ build/cuda/obj/zeroflow_cuda.o: zeroflow.h $(DEVICE) Makefile
 CXX          ?= g++
 CUDA_HEADERS := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard \
                   $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h)))
-CUDA_TESTS    = tests/cuda.c $(wildcard tests/cuda/*.c)
+# Where there is no nccl.h, what is about ranks is left out.
+NCCL         := $(if $(wildcard $(CUDA_HEADERS)/nccl.h),zeroflow_nccl.c)
+CUDA_TESTS    = tests/cuda.c $(filter-out $(if $(NCCL),,%/nccl.c),$(wildcard tests/cuda/*.c))
 EMULATE       = $(call say,compile) mkdir -p $(@D); \
                 $(CXX) -std=c++17 -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-unused-function \
                 -O1 -g -fno-strict-aliasing -ffp-contract=off -isystem $(CUDA_HEADERS) -I. $(MODE) \
@@ -174,7 +176,7 @@ $(FUZZ:%=build/fuzz/%): build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/l
 # $1: one of EMULATED. $2: where the library is that goes with it.
 define emulated
 $1/obj/%.o: %.c Makefile
-	$$(COMPILE) -I. $$<
+	$$(COMPILE) -I. -isystem $(CUDA_HEADERS) $$<
 $1/obj/%.o: %.cpp Makefile
 	$$(EMULATE) $$<
 $1/obj/zeroflow_cuda.o: zeroflow_cuda.cu tests/emulation/kernel.h Makefile
@@ -182,7 +184,7 @@ $1/obj/zeroflow_cuda.o: zeroflow_cuda.cu tests/emulation/kernel.h Makefile
 $1/obj/%.o: %.cu tests/emulation/kernel.h Makefile
 	$$(EMULATE) -include tests/emulation/kernel.h -x c++ $$<
 $1/tests: $(patsubst %,$1/obj/%.o,$(basename tests/main.c $(CUDA_TESTS) \
-              $(EMULATION) zeroflow_cuda.cu)) $2/libzeroflow.a
+              $(EMULATION) zeroflow_cuda.cu $(NCCL))) $2/libparts.a $2/libzeroflow.a
 	$$(LINK)
 endef
 $(eval $(call emulated,build/emulated,build))

@@ -126,7 +126,7 @@ typedef struct zfi_nccl {
     char *names[2];       /* room for names that begin with it, */
     uint64_t run, *runs;  /* this creation; of rank 0: [world], those that ranks have come for */
     zfi_nccl_note ids;    /* of rank 0 */
-    bool published;         /* this rank has written a file for the others to find it */
+    bool published;       /* this rank has written a file for the others to find it */
     bool *out;            /* [world], some ranks, for a while */
 } zfi_nccl;
 
@@ -345,11 +345,12 @@ static bool zfi_nccl_publish(zfi_nccl *m, bool *out, zf_error *error)
         zfi_nccl_note note;
         char none;
         zfi_nccl_name(m, 0, ".%d", r);
-        out[r] = !zfi_nccl_read_file(m, &note, &none, 0) || note.rank != r;
+        if (zfi_nccl_read_file(m, &note, &none, 0) && note.rank == r && m->runs[r] != note.run) {
+            m->runs[r] = note.run;
+            changed = true;
+        }
+        out[r] = !m->runs[r];
         all = all && !out[r];
-        if (out[r] || m->runs[r] == note.run) continue;
-        m->runs[r] = note.run;
-        changed = true;
     }
     if (!all || !changed) return all;
     zfi_nccl_name(m, 0, "", 0);
@@ -445,10 +446,13 @@ static void zfi_nccl_abort(void *self, const char *reason)
 {
     zfi_nccl *m = self;
     zf_error error = {ZF_OK, ""};
+    int cancel;
     if (!reason) reason = "";
     zfi_nccl_error(&error, ZF_ERR_COMM, "rank %d gave up%s%s", (int)m->comm.rank,
                    *reason ? ": " : "", reason);
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     zfi_nccl_fail(m, &error, reason);
+    pthread_setcancelstate(cancel, &cancel);
 }
 
 /* ------------------------------------------------------------------------------------- waiting */
@@ -593,6 +597,8 @@ static bool zfi_nccl_drain(zfi_nccl_wait *w)
 static zf_status zfi_nccl_check(void *self, double seconds, zf_error *error)
 {
     zfi_nccl *m = self;
+    int cancel;
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     zfi_nccl_listen(m);
     for (int k = 0; k < ZFI_NCCL_CHANNELS && !atomic_load(&m->failed); k++) {
         zfi_nccl_channel *ch = &m->channels[k];
@@ -614,6 +620,7 @@ static zf_status zfi_nccl_check(void *self, double seconds, zf_error *error)
             zfi_nccl_tell_waiting(m, k);
         }
     }
+    pthread_setcancelstate(cancel, &cancel);
     if (!atomic_load(&m->failed)) return ZF_OK;
     return zfi_nccl_error(error, m->error.status, "%s", m->error.text);
 }
@@ -986,7 +993,7 @@ static zf_status zfi_nccl_run(void *self, const zf_collective *c, zf_error *erro
     zf_error wrong = {ZF_OK, ""};
     cudaError_t code;
     char name[64];
-    bool done;
+    bool done = false;
     int cancel;
     if (atomic_load(&m->failed)) return zfi_nccl_error(error, m->error.status, "%s", m->error.text);
     if (!zfi_nccl_check_call(m, c, &wrong) && atomic_exchange(&m->channels[c->channel].busy, true))
@@ -998,9 +1005,12 @@ static zf_status zfi_nccl_run(void *self, const zf_collective *c, zf_error *erro
     }
     /* A thread that is cancelled inside of CUDA would leave its locks behind. */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    code = cudaSetDevice(m->device);
-    if (code) done = zfi_nccl_find_cuda(m, c, "cudaSetDevice", code);
-    else done = c->stream ? zfi_nccl_on_stream(m, c) : zfi_nccl_off_stream(m, c);
+    zfi_nccl_listen(m);
+    if (!atomic_load(&m->failed)) {
+        code = cudaSetDevice(m->device);
+        if (code) done = zfi_nccl_find_cuda(m, c, "cudaSetDevice", code);
+        else done = c->stream ? zfi_nccl_on_stream(m, c) : zfi_nccl_off_stream(m, c);
+    }
     atomic_store(&m->channels[c->channel].busy, false);
     pthread_setcancelstate(cancel, &cancel);
     return done ? ZF_OK : zfi_nccl_error(error, m->error.status, "%s", m->error.text);
@@ -1116,9 +1126,17 @@ static zf_status zfi_nccl_receive_all(const zfi_nccl_search *s, int listening)
              zfi_nccl_milliseconds(left, 1000));
         if ((line.socket = zfi_nccl_prepare(accept(listening, NULL, NULL))) < 0) continue;
         if (!zfi_nccl_next_note(&line, fmin(left, 5))) continue;
-        if (line.note.word != ZFI_NCCL_HERE) zfi_nccl_hang_up(&line);
-        else if (zfi_nccl_seat(s, &line)) return zfi_nccl_hang_up(&line), s->error->status;
-        else missing--;
+        if (line.note.word != ZFI_NCCL_HERE) {
+            zfi_nccl_hang_up(&line);
+        } else if (zfi_nccl_seat(s, &line)) {
+            zfi_nccl_note no;
+            zfi_nccl_note_of(s->m, &no, ZFI_NCCL_GAVE_UP, s->error->text);
+            zfi_nccl_send(&line, &no);
+            zfi_nccl_hang_up(&line);
+            return s->error->status;
+        } else {
+            missing--;
+        }
     }
     zfi_nccl_send_all(s->m, &s->m->ids, -1);
     return ZF_OK;

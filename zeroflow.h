@@ -844,7 +844,8 @@ typedef struct zf_nccl_desc {
      * same on all ranks, like `fast` */
     size_t staging_bytes;
     /* Rank 0 listens at host:port, the others connect to it, and the connections stay: a rank that
-     * ends or gives up is told to all while they wait, and one that does not come is named */
+     * ends or gives up is told to all while they wait, and one that does not come is named. Who
+     * connects is believed, so it is for networks where all are friends */
     const char *host;
     int32_t port;
     /* A file that does not matter yet, in a folder that all ranks see: made, with others beside it

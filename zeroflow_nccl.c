@@ -106,7 +106,8 @@ typedef struct zfi_nccl_channel {
     zf_cuda_place seen;            /* at the last look, */
     double looked, waited;         /* which was then; since when it is so */
     bool told;                     /* that this rank waits */
-    double *alive; /* [world], when each last told that it waits here; by the mutex */
+    double *alive;        /* [world], when each last told that it waits here; by the mutex */
+    zfi_nccl_head *heads; /* [world], of a call on no stream */
 } zfi_nccl_channel;
 
 typedef struct zfi_nccl {
@@ -257,10 +258,16 @@ static int zfi_nccl_receive(zfi_nccl_line *line)
     return zfi_nccl_is_note(&line->note) ? 1 : -1;
 }
 
+/* Lines that this rank has: to each other rank, or to rank 0. */
+static int32_t zfi_nccl_lines(const zfi_nccl *m)
+{
+    return !m->lines ? 0 : m->comm.rank ? 1 : m->comm.world;
+}
+
 /* To all other ranks but `but`: from rank 0, or through it. The mutex is held. */
 static void zfi_nccl_send_all(zfi_nccl *m, const zfi_nccl_note *note, int32_t but)
 {
-    for (int32_t r = 0; r < (m->comm.rank ? 1 : m->comm.world); r++)
+    for (int32_t r = 0; r < zfi_nccl_lines(m); r++)
         if (r != but) zfi_nccl_send(&m->lines[r], note);
 }
 
@@ -269,7 +276,7 @@ static void zfi_nccl_send_all(zfi_nccl *m, const zfi_nccl_note *note, int32_t bu
 static bool zfi_nccl_hear(zfi_nccl *m, zf_error *error, bool *known)
 {
     const int32_t world = m->comm.world;
-    for (int32_t r = 0; r < (m->comm.rank ? 1 : world); r++) {
+    for (int32_t r = 0; r < zfi_nccl_lines(m); r++) {
         zfi_nccl_line *line = &m->lines[r];
         while (line->socket >= 0) {
             const zfi_nccl_note *n = &line->note;
@@ -393,7 +400,7 @@ static bool zfi_nccl_fail(zfi_nccl *m, const zf_error *error, const char *notice
         m->error = *error;
         atomic_store(&m->failed, true);
         zfi_nccl_note_of(m, &note, ZFI_NCCL_GAVE_UP, notice);
-        if (notice && m->lines) zfi_nccl_send_all(m, &note, -1);
+        if (notice) zfi_nccl_send_all(m, &note, -1);
         if (notice && m->file && m->run) {
             zfi_nccl_name(m, 0, ".failed", 0);
             zfi_nccl_write_file(m, &note, "", 0);
@@ -492,7 +499,7 @@ static void zfi_nccl_tell_waiting(zfi_nccl *m, int channel)
     zfi_nccl_note_of(m, &note, ZFI_NCCL_WAITS, NULL);
     note.channel = channel;
     pthread_mutex_lock(&m->mutex);
-    if (m->lines) zfi_nccl_send_all(m, &note, -1);
+    zfi_nccl_send_all(m, &note, -1);
     pthread_mutex_unlock(&m->mutex);
 }
 
@@ -867,28 +874,26 @@ static bool zfi_nccl_meet(zfi_nccl *m, const zf_collective *c, zfi_nccl_head hea
     const zfi_nccl_work w = {m, c, ch->stream, 1};
     const zfi_nccl_move move = {ZF_OP_all_gather, to, from, sizeof head, 0, 0, ncclUint8};
     zfi_nccl_wait wait = {m, c->channel, c, "did not come", 0, 0, 0, 0, false};
-    zfi_nccl_head first, other;
     char low[128], high[128];
     if (!zfi_nccl_cuda(&w, "cudaMemcpyAsync",
                        cudaMemcpyAsync(to, &head, sizeof head, cudaMemcpyDefault, ch->stream)) ||
-        !zfi_nccl_put(&w, &move) || !zfi_nccl_drain(&wait))
+        !zfi_nccl_put(&w, &move) || !zfi_nccl_drain(&wait) ||
+        !zfi_nccl_cuda(&w, "cudaMemcpyAsync",
+                       cudaMemcpyAsync(ch->heads, from, (size_t)world * sizeof head,
+                                       cudaMemcpyDefault, ch->stream)) ||
+        !zfi_nccl_cuda(&w, "cudaStreamSynchronize", cudaStreamSynchronize(ch->stream)))
         return false;
-    for (int32_t r = 0; r < world; r++) {
-        if (!zfi_nccl_cuda(&w, "cudaMemcpyAsync",
-                           cudaMemcpyAsync(r ? &other : &first, from + (size_t)r * sizeof head,
-                                           sizeof head, cudaMemcpyDefault, ch->stream)) ||
-            !zfi_nccl_cuda(&w, "cudaStreamSynchronize", cudaStreamSynchronize(ch->stream)))
-            return false;
-        if (!r || !memcmp(&first, &other, sizeof first)) continue;
-        if (!first.op)
-            return zfi_nccl_find(
-                m, ZF_ERR_ARGUMENT,
-                "zf_nccl_comm: fast and staging_bytes of ranks 0 and %d are not the "
-                "same",
-                (int)r);
+    for (int32_t r = 1; r < world; r++) {
+        const zfi_nccl_head *first = &ch->heads[0], *other = &ch->heads[r];
+        if (!memcmp(first, other, sizeof *first)) continue;
+        if (!first->op)
+            return zfi_nccl_find(m, ZF_ERR_ARGUMENT,
+                                 "zf_nccl_comm: fast and staging_bytes of ranks 0 and %d are not "
+                                 "the same",
+                                 (int)r);
         return zfi_nccl_find(m, ZF_ERR_COMM, "rank 0 is at %s, rank %d at %s",
-                             zfi_nccl_call_text(low, &first), (int)r,
-                             zfi_nccl_call_text(high, &other));
+                             zfi_nccl_call_text(low, first), (int)r,
+                             zfi_nccl_call_text(high, other));
     }
     return true;
 }
@@ -1124,7 +1129,12 @@ static zf_status zfi_nccl_receive_all(const zfi_nccl_search *s, int listening)
         if (left <= 0) return zfi_nccl_absent(s, "");
         poll(&(struct pollfd){.fd = listening, .events = POLLIN}, 1,
              zfi_nccl_milliseconds(left, 1000));
-        if ((line.socket = zfi_nccl_prepare(accept(listening, NULL, NULL))) < 0) continue;
+        line.socket = zfi_nccl_prepare(accept(listening, NULL, NULL));
+        if (line.socket < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS))
+            return zfi_nccl_error(s->error, ZF_ERR_COMM,
+                                  "zf_nccl_comm: rank 0 cannot take a connection of each rank: %s",
+                                  strerror(errno));
+        if (line.socket < 0) continue;
         if (!zfi_nccl_next_note(&line, fmin(left, 5))) continue;
         if (line.note.word != ZFI_NCCL_HERE) {
             zfi_nccl_hang_up(&line);
@@ -1195,9 +1205,9 @@ static zf_status zfi_nccl_search_tcp(const zfi_nccl_search *s, const zf_nccl_des
     zf_status status = ZF_OK;
     int listening = -1;
     if (!list) return s->error->status;
-    if (!(m->lines = calloc((size_t)m->comm.world, sizeof *m->lines)))
+    if (!(m->lines = calloc(m->comm.rank ? 1 : (size_t)m->comm.world, sizeof *m->lines)))
         status = zfi_nccl_error(s->error, ZF_ERR_NOMEM, "out of memory");
-    for (int32_t r = 0; r < m->comm.world && !status; r++) m->lines[r].socket = -1;
+    for (int32_t r = 0; r < zfi_nccl_lines(m); r++) m->lines[r].socket = -1;
     if (m->comm.rank && !status) {
         status = zfi_nccl_ask_rank_0(s, list, d);
     } else if (!status) {
@@ -1308,10 +1318,11 @@ static void zfi_nccl_destroy(void *self)
         if (ch->staging && !ch->left) (void)cudaFree(ch->staging);
         if (ch->place) (void)cudaFreeHost(ch->place);
         free(ch->alive);
+        free(ch->heads);
     }
     zfi_nccl_note_of(m, &note, ZFI_NCCL_LEFT, NULL);
-    if (m->lines && !m->error.status) zfi_nccl_send_all(m, &note, -1);
-    for (int32_t r = 0; m->lines && r < m->comm.world; r++) zfi_nccl_hang_up(&m->lines[r]);
+    if (!m->error.status) zfi_nccl_send_all(m, &note, -1);
+    for (int32_t r = 0; r < zfi_nccl_lines(m); r++) zfi_nccl_hang_up(&m->lines[r]);
     zfi_nccl_unpublish(m);
     free(m->lines);
     free(m->file);
@@ -1330,8 +1341,12 @@ static bool zfi_nccl_allocate(zfi_nccl *m, const char *file)
     m->runs = calloc(world, sizeof *m->runs);
     m->out = calloc(world, sizeof *m->out);
     if (!m->runs || !m->out) return false;
-    for (int k = 0; k < ZFI_NCCL_CHANNELS; k++)
-        if (!(m->channels[k].alive = calloc(world, sizeof *m->channels[k].alive))) return false;
+    for (int k = 0; k < ZFI_NCCL_CHANNELS; k++) {
+        zfi_nccl_channel *ch = &m->channels[k];
+        ch->alive = calloc(world, sizeof *ch->alive);
+        ch->heads = calloc(world, sizeof *ch->heads);
+        if (!ch->alive || !ch->heads) return false;
+    }
     if (!file) return true;
     m->file = malloc(length);
     m->names[0] = malloc(length + 32);

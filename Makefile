@@ -110,7 +110,7 @@ CXX          ?= g++
 CUDA_HEADERS := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard \
                   $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h)))
 # Where there is no nccl.h, what is about ranks is left out.
-NCCL         := $(if $(wildcard $(CUDA_HEADERS)/nccl.h),zeroflow_nccl.c)
+NCCL          = $(if $(NCCL_HEADER),zeroflow_nccl.c)
 CUDA_TESTS    = tests/cuda.c $(filter-out $(if $(NCCL),,%/nccl.c),$(wildcard tests/cuda/*.c))
 EMULATE       = $(call say,compile) mkdir -p $(@D); \
                 $(CXX) -std=c++17 -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-unused-function \
@@ -122,7 +122,9 @@ EMULATED      = build/emulated build/emulated/asan
 build/emulated/%:      private MODE = -DEMULATION
 build/emulated/asan/%: private MODE = -DEMULATION -g -fsanitize=address,undefined $(SANITIZED)
 build/emulated/%:      private BLAS = -lstdc++
-build/cuda/tests:      $(CUDA_TESTS:%.c=build/cuda/obj/%.o) build/cuda/obj/zeroflow_cuda.o
+build/cuda/tests:      private BLAS = $(if $(NCCL),-lnccl) $(CUDA_LIBS)
+build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,$(CUDA_TESTS) $(NCCL)) \
+                       build/cuda/obj/zeroflow_cuda.o
 
 # make V=1 shows the commands.
 say       = $(if $V,,@$(if $(QUIET),,printf '  %-8s %s\n' $1 $@;))

@@ -837,8 +837,8 @@ typedef struct zf_nccl_desc {
      * that the stream spends in one of them. */
     double deadline_seconds;
     /* Sums as NCCL makes them: reduce_scatter and all_reduce in f32, f64, bf16, f16, i32 and i64
-     * add in an order that promises no bits, and 16-bit ones round at each addition. With `add`, and
-     * of all else, it is as without */
+     * add in an order that promises no bits, and 16-bit ones round at each addition. All else, and
+     * what is added to `out`, is as without */
     bool fast;
     /* Device memory that sums pass through in pieces, for each of three channels; 0: 32 MiB. The
      * same on all ranks, like `fast` */

@@ -916,16 +916,16 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
 {
     CALL(cudaEventRecord);
     CUstream_st *s = stream_of(stream);
-    std::shared_ptr<event_state> state = event->state;
-    uint64_t version;
     if (s->taken) {
         event->taken = s->taken;
         event->last = s->last;
         return cudaSuccess;
     }
     event->taken = NULL;
-    version = ++state->recorded;
-    GIVE(add(stream, simple("record", [state, version]() { state->done = version; })));
+    /* One of its own: what waits for an earlier record, perhaps of another stream, still does. */
+    auto state = std::make_shared<event_state>(event_state{1, 0});
+    event->state = state;
+    GIVE(add(stream, simple("record", [state]() { state->done = 1; })));
 }
 
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)

@@ -85,12 +85,12 @@
  *     zf_program *p = zf_compile(g, &(zf_compile_desc){.comm = comm, .seed = 1});
  *
  * comm is this rank's communicator: zf_local_comm for threads of one process, zf_mpi_comm
- * (zeroflow_mpi.c) for processes, or a table of functions of one's own (zf_comm). Every rank builds
- * the same graph; before the first step they compare the hashes of their plans. Each writes its
- * part of the global batch (zf_zero_desc says which) and all call zf_step. Losses, gradients and
- * parameters are the same to the last bit at every stage, with any prefetch, on any number of ranks
- * that share the batch in as many parts, and after zf_save and zf_load at another stage and world.
- * A rank that fails, or does not come, is an error of all.
+ * (zeroflow_mpi.c) for processes, zf_nccl_comm (zeroflow_nccl.c) for GPUs, or a table of functions
+ * of one's own (zf_comm). Every rank builds the same graph; before the first step they compare the
+ * hashes of their plans. Each writes its part of the global batch (zf_zero_desc says which) and all
+ * call zf_step. Losses, gradients and parameters are the same to the last bit at every stage, with
+ * any prefetch, on any number of ranks that share the batch in as many parts, and after zf_save and
+ * zf_load at another stage and world. A rank that fails, or does not come, is an error of all.
  *
  * Own. A graph owns its nodes; a program borrows graph and backend; free in the reverse order of
  * making: program, backend, graph. NULL may be freed. One graph and its programs belong to one

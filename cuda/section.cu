@@ -82,6 +82,8 @@ static zf_status zfi_cuda_run(void *self, zf_section *s, zf_error *error)
     const zf_run *run = s->launches[s->first].run;
     int state = run->micro > 0;
     zf_status status = kept ? zfi_enter(c, error) : ZF_ERR_BACKEND;
+    /* A graph holds calls of the communicator, which are not to run once it has failed. */
+    if (!status && kept->comm) status = kept->comm->check(kept->comm->self, 0, error);
     if (!status) status = zfi_tell_run(c, run, error);
     if (status) return status;
     if (kept->comm) c->comm = kept->comm;

@@ -5,8 +5,9 @@
  */
 
 enum {
-    ZFI_MARKS = 64, /* launches of a queue that are told apart */
-    ZFI_STAGES = 4, /* pieces of pinned memory, each of */
+    ZFI_COPIES = ZFI_QUEUES, /* what zfi_follow calls the stream of copies to the device */
+    ZFI_MARKS = 64,          /* launches of a queue that are told apart */
+    ZFI_STAGES = 4,          /* pieces of pinned memory, each of */
     ZFI_STAGE = 1 << 20
 };
 
@@ -28,9 +29,9 @@ typedef struct zfi_cuda {
     zf_backend backend;
     zf_allocator allocator;
     bool no_graphs;
-    zfi_lane lanes[ZFI_QUEUES]; /* [0] is not used */
-    cudaStream_t copies;        /* to the device */
-    cudaEvent_t reached;        /* recorded to be waited for at once */
+    zfi_lane lanes[ZFI_QUEUES];          /* [0] is not used */
+    cudaStream_t copies;                 /* to the device */
+    cudaEvent_t reached[ZFI_QUEUES + 1]; /* of each stream: recorded to be waited for at once */
     zfi_stage stages[ZFI_STAGES];
     int64_t staged;      /* pieces that have passed */
     zf_run run;          /* what device.run holds, once */

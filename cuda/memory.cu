@@ -30,14 +30,25 @@ static void zfi_cuda_release(void *self, void *memory, size_t bytes)
     (void)cudaFree(memory);
 }
 
-/* `stream` goes on when `other` has come as far as it is now. */
-static zf_status zfi_follow(zfi_cuda *c, cudaStream_t stream, cudaStream_t other, zf_error *error)
+static cudaStream_t zfi_stream_of(const zfi_cuda *c, int queue)
 {
-    zf_status status =
-        zfi_cuda_failed(error, "cudaEventRecord", cudaEventRecord(c->reached, other));
+    return queue == ZFI_COPIES ? c->copies : c->device.streams[queue];
+}
+
+/* c->reached[queue] is where the queue's stream is now. */
+static zf_status zfi_mark(zfi_cuda *c, int queue, zf_error *error)
+{
+    return zfi_cuda_failed(error, "cudaEventRecord",
+                           cudaEventRecord(c->reached[queue], zfi_stream_of(c, queue)));
+}
+
+/* Queue `later` goes on when queue `earlier` has come as far as it is now. */
+static zf_status zfi_follow(zfi_cuda *c, int later, int earlier, zf_error *error)
+{
+    zf_status status = zfi_mark(c, earlier, error);
     if (status) return status;
     return zfi_cuda_failed(error, "cudaStreamWaitEvent",
-                           cudaStreamWaitEvent(stream, c->reached, 0));
+                           cudaStreamWaitEvent(zfi_stream_of(c, later), c->reached[earlier], 0));
 }
 
 /* Starts a piece of at most ZFI_STAGE bytes on its way from or to the stage, on `stream`. */
@@ -52,7 +63,7 @@ static zf_status zfi_start_piece(zfi_stage *s, void *to, const void *from, size_
 
 static zf_status zfi_copy_in(zfi_cuda *c, char *to, const char *from, size_t bytes, zf_error *error)
 {
-    zf_status status = zfi_follow(c, c->copies, c->device.streams[0], error);
+    zf_status status = zfi_follow(c, ZFI_COPIES, 0, error);
     for (size_t at = 0; at < bytes && !status; at += ZFI_STAGE) {
         zfi_stage *s = &c->stages[c->staged++ % ZFI_STAGES];
         size_t n = bytes - at < ZFI_STAGE ? bytes - at : (size_t)ZFI_STAGE;
@@ -61,7 +72,7 @@ static zf_status zfi_copy_in(zfi_cuda *c, char *to, const char *from, size_t byt
         status =
             zfi_start_piece(s, to + at, s->memory, n, cudaMemcpyHostToDevice, c->copies, error);
     }
-    return status ? status : zfi_follow(c, c->device.streams[0], c->copies, error);
+    return status ? status : zfi_follow(c, 0, ZFI_COPIES, error);
 }
 
 /* As many pieces as there are stages are under way, while the one before them is taken out. */

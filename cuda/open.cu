@@ -89,7 +89,8 @@ static zf_status zfi_open(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error
     ZFI_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, d->number));
     ZFI_TRY(cudaStreamCreateWithFlags(&d->streams[0], cudaStreamNonBlocking));
     ZFI_TRY(cudaStreamCreateWithFlags(&c->copies, cudaStreamNonBlocking));
-    ZFI_TRY(cudaEventCreateWithFlags(&c->reached, cudaEventDisableTiming));
+    for (int q = 0; q <= ZFI_COPIES; q++)
+        ZFI_TRY(cudaEventCreateWithFlags(&c->reached[q], cudaEventDisableTiming));
     for (int i = 0; i < ZFI_STAGES; i++) {
         ZFI_TRY(cudaEventCreateWithFlags(&c->stages[i].left, cudaEventDisableTiming));
         ZFI_TRY(cudaHostAlloc(reinterpret_cast<void **>(&c->stages[i].memory), ZFI_STAGE,
@@ -118,7 +119,8 @@ static void zfi_cuda_destroy(void *self)
         if (d->streams[q]) (void)cudaStreamDestroy(d->streams[q]);
     }
     if (c->copies) (void)cudaStreamDestroy(c->copies);
-    if (c->reached) (void)cudaEventDestroy(c->reached);
+    for (int q = 0; q <= ZFI_COPIES; q++)
+        if (c->reached[q]) (void)cudaEventDestroy(c->reached[q]);
     for (int i = 0; i < ZFI_STAGES; i++) {
         if (c->stages[i].left) (void)cudaEventDestroy(c->stages[i].left);
         if (c->stages[i].memory) (void)cudaFreeHost(c->stages[i].memory);

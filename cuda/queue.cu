@@ -82,8 +82,7 @@ static zf_status zfi_put(zfi_cuda *c, const zf_launch *l)
     const zfi_row *row = zfi_row_of(l->op);
     zf_status status = row ? ZF_OK : zfi_no_row(l);
     int at = lane ? (int)(lane->count % ZFI_MARKS) : 0;
-    if (lane && !status)
-        status = zfi_follow(c, c->device.streams[l->queue], c->device.streams[0], l->error);
+    if (lane && !status) status = zfi_follow(c, l->queue, 0, l->error);
     if (zfi_is_among_ranks(l)) c->comm = l->comm;
     if (!status) status = row->run(l);
     if (!lane || status) return status;
@@ -114,7 +113,7 @@ static zf_status zfi_join(zfi_cuda *c, zf_error *error)
     zf_status status = ZF_OK;
     for (int q = 1; q < ZFI_QUEUES && !status; q++) {
         if (!c->lanes[q].count) continue;
-        status = zfi_follow(c, c->device.streams[0], c->device.streams[q], error);
+        status = zfi_follow(c, 0, q, error);
         c->lanes[q].count = 0;
     }
     return status;
@@ -139,9 +138,8 @@ static zf_status zfi_cuda_synchronize(void *self, zf_error *error)
 {
     zfi_cuda *c = zfi_cuda_of(self);
     zf_error of = {ZF_OK, ""};
-    if (!zfi_enter(c, &of) && !zfi_join(c, &of) &&
-        !zfi_cuda_failed(&of, "cudaEventRecord", cudaEventRecord(c->reached, c->device.streams[0])))
-        (void)zfi_until(c, c->reached, &of);
+    if (!zfi_enter(c, &of) && !zfi_join(c, &of) && !zfi_mark(c, 0, &of))
+        (void)zfi_until(c, c->reached[0], &of);
     /* A rank may have given up whose part was not waited for. */
     if (!of.status && c->comm && c->comm->check) (void)c->comm->check(c->comm->self, 0, &of);
     c->comm = NULL;

@@ -206,6 +206,119 @@ TEST_ONCE(cuda_programs_share_a_backend)
     CHECK(t, same(&expected, &got));
 }
 
+/* ---------------------------------------------------------------------------------- queues */
+
+enum { Q_LENGTH = 300, Q_LAUNCHES = 10, Q_CUT = 7, Q_ARRAYS = 8 };
+
+/* Launches over three queues, in two sections; `of` says what each makes of what: scaled by a
+ * number, the sum of two, or a wait for a launch. h = 198 x comes out, if each is behind what it
+ * reads. */
+static const struct {
+    int32_t queue, waits_for;
+    int a, b, out; /* arrays x, a, ... h; b 0: scaled */
+    double by;
+} of[Q_LAUNCHES] = {
+    {0, -1, 0, 0, 1, 2}, {1, -1, 1, 0, 2, 3}, {0, -1, 0, 0, 3, 5},  {0, 1, 0, 0, 0, 0},
+    {0, -1, 2, 3, 4, 0}, {2, -1, 4, 0, 5, 7}, {1, -1, 4, 0, 6, 11}, {0, 5, 0, 0, 0, 0},
+    {0, 6, 0, 0, 0, 0},  {0, -1, 5, 6, 7, 0},
+};
+
+/* Everything that the queues need. */
+typedef struct queued {
+    zf_backend *cuda;
+    zf_run run;
+    zf_error error;
+    float *memory;
+    zf_array args[Q_LAUNCHES][2];
+    zf_attribute by[Q_LAUNCHES];
+    zf_launch launches[Q_LAUNCHES];
+    int32_t waits_for[Q_LAUNCHES];
+    zf_section sections[2];
+} queued;
+
+static void queued_free(void *object)
+{
+    queued *q = object;
+    for (int k = 0; k < 2; k++)
+        if (q->sections[k].kept) q->cuda->forget(q->cuda->self, &q->sections[k]);
+    if (q->memory) q->cuda->release(q->cuda->self, q->memory, Q_ARRAYS * Q_LENGTH * sizeof(float));
+}
+
+static zf_array queued_array(const queued *q, int number)
+{
+    return (zf_array){q->memory + number * Q_LENGTH, ZF_F32, ZF_SHAPE(Q_LENGTH)};
+}
+
+static void queued_fill(queued *q)
+{
+    for (int n = 0; n < Q_LAUNCHES; n++) {
+        q->args[n][0] = queued_array(q, of[n].a);
+        q->args[n][1] = queued_array(q, of[n].b);
+        q->by[n].f = of[n].by;
+        q->waits_for[n] = of[n].waits_for;
+        q->launches[n] = (zf_launch){.op = of[n].waits_for >= 0 ? ZF_OP_wait
+                                           : of[n].b            ? ZF_OP_add
+                                                                : ZF_OP_scale,
+                                     .node = n + 1,
+                                     .arg_count = of[n].b ? 2 : 1,
+                                     .args = q->args[n],
+                                     .out = queued_array(q, of[n].out),
+                                     .attributes = &q->by[n],
+                                     .run = &q->run,
+                                     .backend = q->cuda->self,
+                                     .queue = of[n].queue,
+                                     .error = &q->error};
+    }
+    q->sections[0] = (zf_section){q->launches, q->waits_for, 0, Q_CUT, NULL};
+    q->sections[1] = (zf_section){q->launches, q->waits_for, Q_CUT, Q_LAUNCHES, NULL};
+}
+
+/* Once, with x full of `value`; the result is in h. */
+static zf_status queued_round(queued *q, float value, bool sections, float *h)
+{
+    float x[Q_LENGTH];
+    zf_status status;
+    for (int i = 0; i < Q_LENGTH; i++) x[i] = value;
+    status = q->cuda->copy(q->cuda->self, q->memory, x, sizeof x, ZF_HOST_TO_DEVICE, &q->error);
+    for (int k = 0; k < 2 && sections && !status; k++)
+        status = q->cuda->run(q->cuda->self, &q->sections[k], &q->error);
+    for (int n = 0; n < Q_LAUNCHES && !sections && !status; n++)
+        status = of[n].waits_for >= 0 ? q->cuda->wait(q->cuda->self, &q->launches[of[n].waits_for])
+                                      : q->cuda->launch(q->cuda->self, &q->launches[n]);
+    if (status) return status;
+    return q->cuda->copy(q->cuda->self, h, q->memory + (Q_ARRAYS - 1) * Q_LENGTH,
+                         Q_LENGTH * sizeof *h, ZF_DEVICE_TO_HOST, &q->error);
+}
+
+/* Launch by launch and in sections: the first time, captured, and replayed. What a section has
+ * launched on another queue is waited for in the next. */
+TEST_ONCE(cuda_queues)
+{
+    static queued q;
+    float h[Q_LENGTH];
+    for (uint64_t seed = 0; seed < 20; seed++) {
+        zf_error error = {ZF_OK, ""};
+        emulation_seed(seed);
+        q = (queued){.cuda = zf_cuda_backend(NULL, &error)};
+        NEED(t, q.cuda, &error);
+        q.memory = q.cuda->allocate(q.cuda->self, Q_ARRAYS * Q_LENGTH * sizeof(float), &q.error);
+        NEED(t, q.memory, &q.error);
+        OK(t, q.cuda->queues(q.cuda->self, 3, &q.error), q.error.text);
+        queued_fill(&q);
+        for (int round = 0; round < 10; round++) {
+            float value = (float)(round + 1);
+            /* Anew launch by launch, and behind it what it has left under way as a graph */
+            if (round == 7) q.cuda->forget(q.cuda->self, &q.sections[0]);
+            OK(t, queued_round(&q, value, round >= 4, h), q.error.text);
+            for (int i = 0; i < Q_LENGTH; i++) CHECK(t, h[i] == 198 * value);
+        }
+        OK(t, q.cuda->synchronize(q.cuda->self, &q.error), q.error.text);
+        queued_free(&q);
+        zf_backend_free(q.cuda);
+    }
+    CHECK_TEXT(t, emulation_report(), "");
+}
+
 /* ---------------------------------------------------------------------------------- copies */
 
 /* Longer than the stages, in and out, with pieces that are no whole stage. */

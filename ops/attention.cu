@@ -1,2 +1,1356 @@
-/* Attention on CUDA: ops/attention.c.
+/* Attention on CUDA: ops/attention.c, in tiles as in FlashAttention-2 (Dao 2023). A score is made
+ * where it is used, in registers, and never lies in memory.
+ *
+ *                 keys
+ *              +---+---+    Forward: a block of threads has a tile of queries, a warp 16 of them,
+ *      queries | S |   |    and goes along the keys, with the maximum and the sum of each row so
+ *              +---+---+    far; y is scaled when the maximum grows.
+ *              |   |   |    Backward: it has a tile of keys, a warp 16 or 32 of them, and goes along
+ *              +---+---+    the queries; dK and dV stay in registers until the tile is done, and dQ
+ *                           is added up from one tile of keys to the next.
+ *
+ * Backward, one block has all tiles of a head, and adds to its own dQ. Where heads are too few for
+ * the device, a tile of keys is one task (dK, dV) and a tile of queries another (dQ), which makes
+ * the scores twice. A thread adds to what it has itself written: no atomics, and one order.
+ *
+ * 16-bit floats go through the tensor cores, rows of 16 queries (forward) or keys (backward) of
+ * mma m16n8k16. Scores come out of one product where the next takes its left operand, so that only
+ * dS crosses shared memory, for dQ. Columns (forward) and rows (backward) of scores are permuted so
+ * that a thread has 4 (or 2) neighbouring keys of a query: one block of random words, one load of
+ * bias. f32 has kernels of its own below, in f32 throughout.
  */
+
+/* ------------------------------------------------------------------------------- operands */
+
+enum { ZFI_HEAD_WIDTH = 256, ZFI_TOKENS = 1 << 30 }; /* at most */
+
+/* A launch taken apart, as kernels have it. Of token t in example b, head h has elements
+ * (b * tokens + t) * row + h * d onwards of q, k or v. */
+typedef struct zfi_heads {
+    const void *q, *k, *v, *bias; /* bias: or NULL */
+    int64_t row, bias_step[4];
+    int64_t count;      /* heads of all examples */
+    int heads, m, n, d; /* m queries, n keys */
+    float scale;        /* times log2 e */
+    bool causal, well, bias_well;
+    zfi_dropout drop;
+} zfi_heads;
+
+static const void *zfi_behind(const void *data, int64_t count, size_t size)
+{
+    return data ? static_cast<const char *>(data) + count * (int64_t)size : NULL;
+}
+
+/* Operands first.. of a launch; an error for what kernels cannot hold. */
+static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
+{
+    const zf_array *x = l->args + first, *bias = NULL;
+    const zf_attribute *at = l->attributes;
+    int count = l->arg_count - first;
+    bool packed = count <= 2;
+    size_t size = zf_dtype_size(x->dtype);
+    int64_t row = x->shape.dims[2], hidden = packed ? row / 3 : row, step = 1;
+    int64_t m = x->shape.dims[1], n = packed ? m : x[1].shape.dims[1];
+    memset(a, 0, sizeof *a);
+    if (hidden / at[2].i > ZFI_HEAD_WIDTH || m > ZFI_TOKENS || n > ZFI_TOKENS ||
+        x->shape.dims[0] * at[2].i > ZFI_TOKENS) {
+        if (l->error && !l->error->status) {
+            l->error->status = ZF_ERR_BACKEND;
+            snprintf(l->error->text, sizeof l->error->text,
+                     "%s %%%d: heads of %lld elements; on CUDA there may be %d, and 2^30 tokens of "
+                     "2^30 heads",
+                     zfi_op_names[l->op], (int)l->node, (long long)(hidden / at[2].i),
+                     ZFI_HEAD_WIDTH);
+        }
+        return ZF_ERR_BACKEND;
+    }
+    a->heads = (int)at[2].i, a->m = (int)m, a->n = (int)n, a->d = (int)(hidden / a->heads);
+    a->count = x->shape.dims[0] * a->heads;
+    a->row = row;
+    a->q = x->data;
+    a->k = packed ? zfi_behind(x->data, hidden, size) : x[1].data;
+    a->v = packed ? zfi_behind(x->data, 2 * hidden, size) : x[2].data;
+    a->scale = (float)(at[3].f * 1.4426950408889634);
+    a->causal = at[4].i != 0;
+    a->well = zfi_lies_well(row, size, a->q, a->k, a->v) && a->d * size % 16 == 0;
+    a->drop = zfi_dropout_of(l, at[0].f, at[1].i, a->count * m * n);
+    if (count % 2) return ZF_OK;
+    bias = x + count - 1;
+    a->bias = bias->data;
+    for (int i = 3, from = bias->shape.rank - 1; i >= 0; i--, from--) {
+        int64_t dim = from >= 0 ? bias->shape.dims[from] : 1;
+        a->bias_step[i] = dim == 1 ? 0 : step;
+        step *= dim;
+    }
+    a->bias_well = a->bias_step[3] == 1 && n % 4 == 0 &&
+                   reinterpret_cast<uintptr_t>(a->bias) % (4 * size) == 0;
+    return ZF_OK;
+}
+
+/* Where token t of head `head` begins, rows being `row` elements. */
+__device__ __forceinline__ int64_t zfi_token_at(const zfi_heads &a, int head, int tokens, int t,
+                                                int64_t row)
+{
+    return ((int64_t)(head / a.heads) * tokens + t) * row + (int64_t)(head % a.heads) * a.d;
+}
+
+/* How many keys query m sees: the first ones. There may be no such query. */
+__device__ __forceinline__ int zfi_sees(const zfi_heads &a, int m)
+{
+    int seen = a.causal ? max(0, min(a.n, m + 1 + a.n - a.m)) : a.n;
+    return m < a.m ? seen : 0;
+}
+
+/* The bias of query m, from key 0 on. */
+template <class T>
+__device__ __forceinline__ const T *zfi_bias_row(const zfi_heads &a, int head, int m)
+{
+    return static_cast<const T *>(a.bias) + head / a.heads * a.bias_step[0] +
+           head % a.heads * a.bias_step[1] + min(m, a.m - 1) * a.bias_step[2];
+}
+
+/* Of N keys from n on, a multiple of N; times log2 e, as scores are. */
+template <class T, int N>
+__device__ __forceinline__ void zfi_bias_of(const zfi_heads &a, const T *row, int n, float (&y)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) y[i] = 0;
+    if (a.bias_well) {
+        if (n < a.n) zfi_load<T, N>(y, row + n);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (n + i < a.n) y[i] = zfi_to_f32(row[(n + i) * a.bias_step[3]]);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) y[i] *= 1.44269504f;
+}
+
+/* Which of the 4 elements from e on are kept: a bit each. */
+__device__ __forceinline__ unsigned zfi_kept_bits(const zfi_dropper &d, uint64_t e)
+{
+    uint64_t first = d.first + e;
+    unsigned bits = 0;
+    for (int part = 0; part < 2; part++) {
+        uint4 w = zfi_random_block(first / 4 + (unsigned)part, d.stream, d.step, d.seed);
+        unsigned four = (unsigned)(w.x < d.threshold) | (unsigned)(w.y < d.threshold) << 1 |
+                        (unsigned)(w.z < d.threshold) << 2 | (unsigned)(w.w < d.threshold) << 3;
+        bits |= four << 4 * part;
+        if (first % 4 == 0) break;
+    }
+    return bits >> first % 4 & 15;
+}
+
+/* The number of the score of a query and key 0. */
+__device__ __forceinline__ uint64_t zfi_score_number(const zfi_heads &a, int head, int m)
+{
+    return ((uint64_t)head * (uint64_t)a.m + (uint64_t)m) * (uint64_t)a.n;
+}
+
+/* The log of a row's sum, as the backward pass subtracts it: of an empty row nothing is left. */
+__device__ __forceinline__ float zfi_row_shift(float lse)
+{
+    return lse == -INFINITY ? INFINITY : lse * 1.44269504f;
+}
+
+/* ------------------------------------------------------------------------------ instructions
+ * What of a warp's threads does what is the instruction's: a fragment is 2 elements of a thread.
+ * The twins have the same fragments, by shuffles. */
+
+#if ZF_TENSOR_CORES
+
+__device__ __forceinline__ uint32_t zfi_shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+/* 16 bytes (SIZE 4: 4) to shared memory, there after zfi_copies_wait; zeros where !there. */
+template <int SIZE>
+__device__ __forceinline__ void zfi_copy_in(void *to, const void *from, bool there)
+{
+    int bytes = there ? SIZE : 0;
+    if (SIZE == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(zfi_shared_at(to)),
+                     "l"(from), "r"(bytes)
+                     : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(zfi_shared_at(to)),
+                     "l"(from), "r"(bytes)
+                     : "memory");
+}
+
+__device__ __forceinline__ void zfi_copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+/* Four 8x8 matrices, matrix i from the 8 rows that lanes 8 i.. point to: of row lane / 4 the
+ * elements lane % 4 * 2 and the next; ACROSS: of column lane / 4. */
+template <bool ACROSS>
+__device__ __forceinline__ void zfi_fragments(uint32_t (&x)[4], const void *row)
+{
+    if (ACROSS)
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(zfi_shared_at(row))
+                     : "memory");
+    else
+        asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+                     : "r"(zfi_shared_at(row))
+                     : "memory");
+}
+
+template <class T> struct zfi_tensor_core;
+
+#define ZFI_TENSOR_CORE(T, name)                                                                   \
+    template <> struct zfi_tensor_core<T> {                                                        \
+        static __device__ __forceinline__ void mma(float (&c)[4], const uint32_t (&a)[4],          \
+                                                   uint32_t b0, uint32_t b1)                       \
+        {                                                                                          \
+            asm("mma.sync.aligned.m16n8k16.row.col.f32." name "." name ".f32 "                     \
+                "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                  \
+                : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])                                   \
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));                   \
+        }                                                                                          \
+        static __device__ __forceinline__ uint32_t pair(float low, float high)                     \
+        {                                                                                          \
+            uint32_t x;                                                                            \
+            asm("cvt.rn." name "x2.f32 %0, %1, %2;" : "=r"(x) : "f"(high), "f"(low));              \
+            return x;                                                                              \
+        }                                                                                          \
+    };
+ZFI_TENSOR_CORE(zfi_bf16, "bf16")
+ZFI_TENSOR_CORE(zfi_f16, "f16")
+
+__device__ __forceinline__ float zfi_exp2(float x)
+{
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+#else
+
+template <int SIZE>
+__device__ __forceinline__ void zfi_copy_in(void *to, const void *from, bool there)
+{
+    if (there) memcpy(to, from, SIZE);
+    else memset(to, 0, SIZE);
+}
+
+__device__ __forceinline__ void zfi_copies_wait() {}
+
+template <bool ACROSS>
+__device__ __forceinline__ void zfi_fragments(uint32_t (&x)[4], const void *row)
+{
+    int lane = (int)threadIdx.x % ZFI_WARP, g = lane / 4, t = lane % 4;
+    for (int i = 0; i < 4; i++) {
+        uint16_t two[2];
+        for (int e = 0; e < 2; e++) {
+            int from = ACROSS ? 2 * t + e : g, column = ACROSS ? g : 2 * t + e;
+            uint64_t at = __shfl_sync(0xffffffffu, (uint64_t)(uintptr_t)row, 8 * i + from);
+            memcpy(&two[e], reinterpret_cast<const char *>((uintptr_t)at) + 2 * column, 2);
+        }
+        memcpy(&x[i], two, 4);
+    }
+}
+
+template <class T> struct zfi_tensor_core {
+    static void mma(float (&c)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1)
+    {
+        int lane = (int)threadIdx.x % ZFI_WARP, g = lane / 4, t = lane % 4;
+        uint64_t top = (uint64_t)a[2] << 32 | a[0], low = (uint64_t)a[3] << 32 | a[1];
+        uint64_t b = (uint64_t)b1 << 32 | b0;
+        for (int i = 0; i < 4; i++) { /* k = 2 i, 2 i + 1, 2 i + 8, 2 i + 9 */
+            uint64_t from[4] = {__shfl_sync(0xffffffffu, top, 4 * g + i),
+                                __shfl_sync(0xffffffffu, low, 4 * g + i),
+                                __shfl_sync(0xffffffffu, b, 8 * t + i),
+                                __shfl_sync(0xffffffffu, b, 8 * t + 4 + i)};
+            T x[4][4];
+            memcpy(x, from, sizeof x);
+            for (int k = 0; k < 4; k++)
+                for (int j = 0; j < 4; j++)
+                    c[j] += zfi_to_f32(x[j / 2][k]) * zfi_to_f32(x[2 + j % 2][k]);
+        }
+    }
+    static uint32_t pair(float low, float high)
+    {
+        T two[2] = {zfi_from_f32<T>(low), zfi_from_f32<T>(high)};
+        uint32_t x;
+        memcpy(&x, two, sizeof x);
+        return x;
+    }
+};
+
+__device__ __forceinline__ float zfi_exp2(float x) { return exp2f(x); }
+
+#endif
+
+/* ------------------------------------------------------------------------- tiles of 16 bits
+ * Rows of D elements in shared memory, cut into chunks of 8, 16 bytes. Chunks of a row are permuted
+ * so that the 8 rows of a matrix lie in different banks, the rows being r, ... with a step of 1, 2
+ * or 4, or by twos with a step of 4. */
+
+template <int D> __device__ __forceinline__ int zfi_chunk_at(int row, int chunk)
+{
+    int by = (row & 7) ^ (row >> 3 & 1) * 3 ^ (row >> 4 & 1);
+    if (D == 32) by = (row >> 1 & 3) ^ (row >> 3 & 1);
+    return row * D + (chunk ^ by) * 8;
+}
+
+/* ROWS rows, zeros where there are no more than `has`, or than d elements of a row. All threads
+ * come; the tile is there after zfi_copies_wait and a barrier. */
+template <int D, class T>
+__device__ __forceinline__ void zfi_tile_in(T *tile, int rows, const T *from, int64_t row, int has,
+                                            int d, bool well)
+{
+    const int chunks = D / 8;
+    for (int c = (int)threadIdx.x; c < rows * chunks; c += (int)blockDim.x) {
+        int r = c / chunks, k = c % chunks;
+        T *to = tile + zfi_chunk_at<D>(r, k);
+        const T *x = from + r * row + k * 8;
+        bool there = r < has && k * 8 < d;
+        if (well) {
+            zfi_copy_in<16>(to, there ? x : from, there);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                to[i] = there && k * 8 + i < d ? x[i] : zfi_from_f32<T>(0);
+        }
+    }
+}
+
+/* Rows first.. of a tile into memory, columns column.. of them, `has` of `rows`. A warp's. */
+template <int D, int COLUMNS, class T>
+__device__ __forceinline__ void zfi_tile_out(T *to, int64_t row, const T *tile, int first, int rows,
+                                             int has, int column, int d, bool well)
+{
+    const int chunks = COLUMNS / 8;
+    for (int c = (int)threadIdx.x % ZFI_WARP; c < rows * chunks; c += ZFI_WARP) {
+        int r = c / chunks, k = column / 8 + c % chunks;
+        const T *x = tile + zfi_chunk_at<D>(first + r, k);
+        T *y = to + r * row + k * 8;
+        if (r >= has || k * 8 >= d) continue;
+        if (well)
+            *reinterpret_cast<zfi_pack<T, 8> *>(y) = *reinterpret_cast<const zfi_pack<T, 8> *>(x);
+        else
+            for (int i = 0; i < 8 && k * 8 + i < d; i++) y[i] = x[i];
+    }
+}
+
+/* Two neighbours. */
+template <class T> __device__ __forceinline__ void zfi_put_pair(T *to, uint32_t pair)
+{
+    zfi_pack<T, 2> p;
+    memcpy(&p, &pair, sizeof p);
+    *reinterpret_cast<zfi_pack<T, 2> *>(to) = p;
+}
+
+/* ---------------------------------------------------------------------- forward, 16 bits */
+
+template <int D> struct zfi_front {
+    static const int keys = D <= 128 ? 64 : 32;
+    static size_t bytes(int queries) { return 2 * D * (size_t)(queries + 4 * keys); }
+};
+
+/* A block: 16 queries a warp. K and V of the next keys come in while these are worked on. */
+template <class T, int D>
+__global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
+    zfi_attention_forward(const zfi_heads a, T *y, float *lse, bool y_well)
+{
+    typedef zfi_tensor_core<T> core;
+    const int keys = zfi_front<D>::keys, groups = keys / 16, steps = D / 16;
+    ZF_SHARED(T, q_tile);
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int queries = (int)blockDim.x / 2, tiles = (a.m + queries - 1) / queries;
+    const int head = (int)(blockIdx.x / (unsigned)tiles);
+    int tile = (int)(blockIdx.x % (unsigned)tiles);
+    if (a.causal) tile = tiles - 1 - tile; /* the longest first */
+    const int m0 = tile * queries, m = m0 + 16 * warp, end = zfi_sees(a, min(m0 + queries, a.m) - 1);
+    const int ends = m < a.m ? zfi_sees(a, min(m + 16, a.m) - 1) : 0, least = zfi_sees(a, m);
+    const int sees[2] = {zfi_sees(a, m + g), zfi_sees(a, m + g + 8)};
+    const int pair_row = lane % 8 / 2 * 4 + lane % 2; /* a row of 16 whose columns are permuted */
+    const T *k = static_cast<const T *>(a.k) + zfi_token_at(a, head, a.n, 0, a.row);
+    const T *v = static_cast<const T *>(a.v) + zfi_token_at(a, head, a.n, 0, a.row);
+    const zfi_dropper drop = zfi_dropper_of(a.drop);
+    T *stage = q_tile + queries * D;
+    uint32_t q[steps][4];
+    float o[D / 8][4], most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+#pragma unroll
+    for (int c = 0; c < D / 8; c++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) o[c][i] = 0;
+    if (end) {
+        zfi_tile_in<D>(q_tile, queries,
+                       static_cast<const T *>(a.q) + zfi_token_at(a, head, a.m, m0, a.row), a.row,
+                       a.m - m0, a.d, a.well);
+        zfi_tile_in<D>(stage, keys, k, a.row, a.n, a.d, a.well);
+        zfi_tile_in<D>(stage + keys * D, keys, v, a.row, a.n, a.d, a.well);
+    }
+    for (int n = 0, now = 0; n < end; n += keys, now ^= 1) {
+        const T *k_tile = stage + now * 2 * keys * D, *v_tile = k_tile + keys * D;
+        zfi_copies_wait();
+        __syncthreads();
+        if (n + keys < end) {
+            T *next = stage + (now ^ 1) * 2 * keys * D;
+            int64_t at = (int64_t)(n + keys) * a.row;
+            zfi_tile_in<D>(next, keys, k + at, a.row, a.n - n - keys, a.d, a.well);
+            zfi_tile_in<D>(next + keys * D, keys, v + at, a.row, a.n - n - keys, a.d, a.well);
+        }
+        if (n >= ends) continue;
+        float s[2 * groups][4], shift[2], fix[2], high[2] = {most[0], most[1]};
+#pragma unroll
+        for (int c = 0; c < 2 * groups; c++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) s[c][i] = 0;
+#pragma unroll
+        for (int step = 0; step < steps; step++) {
+            if (D > 64 || n == 0)
+                zfi_fragments<false>(
+                    q[step],
+                    q_tile + zfi_chunk_at<D>(16 * warp + lane % 16, 2 * step + lane / 16));
+#pragma unroll
+            for (int c = 0; c < groups; c++) {
+                uint32_t b[4];
+                zfi_fragments<false>(b, k_tile + zfi_chunk_at<D>(16 * c + pair_row + lane / 16 * 2,
+                                                                 2 * step + lane / 8 % 2));
+                core::mma(s[2 * c], q[step], b[0], b[1]);
+                core::mma(s[2 * c + 1], q[step], b[2], b[3]);
+            }
+        }
+        const bool edge = n + keys > least;
+#pragma unroll
+        for (int c = 0; c < groups; c++) { /* keys from `at` on, of rows g and g + 8 */
+            int at = n + 16 * c + 4 * t;
+            float bias[4] = {0, 0, 0, 0};
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                if (a.bias && (r == 0 || a.bias_step[2]))
+                    zfi_bias_of<T, 4>(a, zfi_bias_row<T>(a, head, m + g + 8 * r), at, bias);
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    float *x = &s[2 * c + i / 2][2 * r + i % 2];
+                    *x = fmaf(*x, a.scale, bias[i]);
+                    if (edge && at + i >= sees[r]) *x = -INFINITY;
+                    high[r] = fmaxf(high[r], *x);
+                }
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            high[r] = fmaxf(high[r], __shfl_xor_sync(0xffffffffu, high[r], 1));
+            high[r] = fmaxf(high[r], __shfl_xor_sync(0xffffffffu, high[r], 2));
+            shift[r] = high[r] == -INFINITY ? 0 : high[r];
+            fix[r] = zfi_exp2(most[r] - shift[r]);
+            most[r] = high[r];
+            sum[r] *= fix[r];
+        }
+#pragma unroll
+        for (int c = 0; c < D / 8; c++)
+#pragma unroll
+            for (int i = 0; i < 4; i++) o[c][i] *= fix[i / 2];
+#pragma unroll
+        for (int c = 0; c < groups; c++) {
+            uint32_t p[4];
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                float e[4];
+                unsigned kept = 15;
+                if (!drop.off)
+                    kept = zfi_kept_bits(
+                        drop, zfi_score_number(a, head, m + g + 8 * r) + (unsigned)(n + 16 * c + 4 * t));
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    e[i] = zfi_exp2(s[2 * c + i / 2][2 * r + i % 2] - shift[r]);
+                    sum[r] += e[i];
+                    if (!(kept >> i & 1)) e[i] = 0;
+                }
+                p[r] = core::pair(e[0], e[1]);
+                p[2 + r] = core::pair(e[2], e[3]);
+            }
+#pragma unroll
+            for (int i = 0; i < D / 16; i++) {
+                uint32_t b[4];
+                zfi_fragments<true>(b, v_tile + zfi_chunk_at<D>(16 * c + pair_row + lane / 8 % 2 * 2,
+                                                                2 * i + lane / 16));
+                core::mma(o[2 * i], p, b[0], b[1]);
+                core::mma(o[2 * i + 1], p, b[2], b[3]);
+            }
+        }
+    }
+    if (m >= a.m) return;
+    __syncwarp(); /* the warp's queries are done with: y takes their place */
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        int row = m + g + 8 * r;
+        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
+        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+        if (lse && t == 0 && row < a.m)
+            lse[(int64_t)head * a.m + row] = most[r] * 0.693147181f + logf(sum[r]);
+        float by = sum[r] == 0 ? 0 : (drop.off ? 1 : drop.scale) / sum[r];
+#pragma unroll
+        for (int c = 0; c < D / 8; c++)
+            zfi_put_pair(q_tile + zfi_chunk_at<D>(16 * warp + g + 8 * r, c) + 2 * t,
+                         core::pair(o[c][2 * r] * by, o[c][2 * r + 1] * by));
+    }
+    __syncwarp();
+    int64_t hidden = (int64_t)a.heads * a.d;
+    zfi_tile_out<D, D>(y + zfi_token_at(a, head, a.m, m, hidden), hidden, q_tile, 16 * warp, 16,
+                       a.m - m, 0, a.d, y_well);
+}
+
+/* --------------------------------------------------------------------- backward, in general */
+
+/* delta[head,m] = sum of dy y over the d of a row: 8 threads a row. */
+template <class T>
+__global__ void zfi_attention_delta(const zfi_heads a, const T *dy, const T *y, float *delta,
+                                    bool well)
+{
+    const int wide = zfi_wide<T>::count;
+    int64_t rows = a.count * a.m, row = ((int64_t)blockIdx.x * ZFI_THREADS + threadIdx.x) / 8;
+    int64_t at = min(row, rows - 1) * a.d;
+    float sum = 0;
+    if (well) {
+        for (int i = (int)threadIdx.x % 8 * wide; i < a.d; i += 8 * wide) {
+            float p[wide], q[wide];
+            zfi_load<T, wide>(p, dy + at + i);
+            zfi_load<T, wide>(q, y + at + i);
+#pragma unroll
+            for (int j = 0; j < wide; j++) sum = fmaf(p[j], q[j], sum);
+        }
+    } else {
+        for (int i = (int)threadIdx.x % 8; i < a.d; i += 8)
+            sum = fmaf(zfi_to_f32(dy[at + i]), zfi_to_f32(y[at + i]), sum);
+    }
+    for (int step = 4; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
+    if (row >= rows || threadIdx.x % 8) return;
+    int64_t token = row / a.heads; /* rows are [b,m,head] */
+    delta[(token / a.m * a.heads + row % a.heads) * a.m + token % a.m] = sum;
+}
+
+/* A gradient's operands and how its tasks are cut. sums: of a block of threads, where its dQ is
+ * added up. */
+typedef struct zfi_heads_back {
+    const void *dy;
+    const float *lse, *delta;
+    float *sums;
+    int64_t sums_size; /* of a block */
+    void *dq, *dk, *dv;
+    int64_t row, hidden; /* from a token to the next of the gradients, and of dy */
+    int key_tiles, query_tiles;
+    int64_t tasks;
+    bool apart, well, dy_well;
+} zfi_heads_back;
+
+/* Tiles of a head's scores: what a task is. */
+typedef struct zfi_tiles {
+    int head, i0, i1, j0, j1; /* tiles of queries, tiles of keys */
+    bool dq, dkv;
+} zfi_tiles;
+
+__device__ __forceinline__ zfi_tiles zfi_tiles_of(const zfi_heads_back &b, int64_t task)
+{
+    int parts = b.apart ? b.key_tiles + b.query_tiles : 1, part = (int)(task % parts);
+    zfi_tiles x = {(int)(task / parts), 0, b.query_tiles, 0, b.key_tiles, true, true};
+    if (b.apart && part < b.key_tiles) {
+        x.j0 = part, x.j1 = part + 1, x.dq = false;
+    } else if (b.apart) {
+        x.i0 = part - b.key_tiles, x.i1 = x.i0 + 1, x.dkv = false;
+    }
+    return x;
+}
+
+/* The first tile of queries that tile j of keys is worked on with: the first that sees one of them,
+ * but the first of all keys make every dQ, if only zeros. */
+__device__ __forceinline__ int zfi_first_queries(const zfi_heads &a, const zfi_tiles &x, int j,
+                                                 int queries, int keys)
+{
+    if ((x.dq && j == 0) || !a.causal) return x.i0;
+    return max(x.i0, max(0, j * keys + a.m - a.n) / queries);
+}
+
+/* The last tile of keys that tile i of queries sees. */
+__device__ __forceinline__ int zfi_last_keys(const zfi_heads &a, int i, int queries, int keys)
+{
+    return max(0, zfi_sees(a, min((i + 1) * queries, a.m) - 1) - 1) / keys;
+}
+
+/* --------------------------------------------------------------------- backward, 16 bits */
+
+/* Warps: 4 in the direction of keys; of heads wider than 128, twice that, which share the columns
+ * of dK and dV. */
+template <class T, int D> struct zfi_back {
+    static const int blocks = D <= 64 ? 2 : 1; /* of 16 keys, a warp's */
+    static const int parts = D <= 128 ? 1 : D / 128;
+    static const int keys = 64 * blocks, queries = D <= 128 ? 64 : 32, threads = 128 * parts;
+    static const int per_processor = D <= 128 ? 2 : 1;
+    static const size_t bytes = sizeof(T) * (2 * keys * D + 4 * queries * D + keys * queries) +
+                                sizeof(float) * 4 * queries;
+};
+
+/* The keys' rows of a fragment: row (block, half, g) of a warp is key g * 2 * blocks + 2 * block +
+ * half of it, so that a thread has neighbours. */
+template <class T, int D>
+__global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_processor)
+    zfi_attention_backward(const zfi_heads a, const zfi_heads_back b)
+{
+    typedef zfi_tensor_core<T> core;
+    typedef zfi_back<T, D> cut;
+    const int keys = cut::keys, queries = cut::queries, blocks = cut::blocks, span = 16 * blocks;
+    const int width = D / cut::parts;                   /* columns of dK and dV, a warp's */
+    const int q_rows = queries / 16, q_parts = 4 * cut::parts / q_rows; /* warps, for dQ: */
+    const int q_width = D / q_parts, q_chunk = q_width < 64 ? q_width : 64; /* its columns */
+    ZF_SHARED(T, k_tile);
+    T *v_tile = k_tile + keys * D, *stage = v_tile + keys * D, *ds_tile = stage + 4 * queries * D;
+    float *stats = reinterpret_cast<float *>(ds_tile + keys * queries);
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int own = warp % 4 * span, column = warp / 4 * width; /* the warp's keys, columns */
+    const int own_row = own + lane % 8 * 2 * blocks + lane / 8 % 2; /* of a left operand, block 0 */
+    const int q_own = warp % q_rows * 16, q_column = warp / q_rows * q_width;
+    const zfi_dropper drop = zfi_dropper_of(a.drop);
+    const float keep = drop.off ? 1 : drop.scale, scale = a.scale * 0.693147181f;
+    float *sums = b.sums + blockIdx.x * b.sums_size;
+
+    for (int64_t task = blockIdx.x; task < b.tasks; task += gridDim.x) {
+        const zfi_tiles x = zfi_tiles_of(b, task);
+        const int head = x.head;
+        const T *q = static_cast<const T *>(a.q) + zfi_token_at(a, head, a.m, 0, a.row);
+        const T *dy = static_cast<const T *>(b.dy) + zfi_token_at(a, head, a.m, 0, b.hidden);
+        const float *lse = b.lse + (int64_t)head * a.m, *delta = b.delta + (int64_t)head * a.m;
+        /* Queries of tile i, with what is known of them, into half `to` of the stage. */
+        auto queries_in = [&](int i, int to) {
+            int m = i * queries, has = a.m - m;
+            T *tile = stage + to * 2 * queries * D;
+            float *stat = stats + to * 2 * queries;
+            zfi_tile_in<D>(tile, queries, q + m * a.row, a.row, has, a.d, a.well);
+            zfi_tile_in<D>(tile + queries * D, queries, dy + m * b.hidden, b.hidden, has, a.d,
+                           b.dy_well);
+            for (int r = (int)threadIdx.x; r < 2 * queries; r += cut::threads) {
+                const float *from = r < queries ? lse : delta;
+                bool there = r % queries < has;
+                zfi_copy_in<4>(stat + r, there ? from + m + r % queries : from, there);
+            }
+        };
+        for (int j = x.j0; j < x.j1; j++) {
+            const int n = j * keys, first = zfi_first_queries(a, x, j, queries, keys);
+            const int mine = n + own + g * 2 * blocks; /* the first of the thread's keys */
+            const int64_t at = zfi_token_at(a, head, a.n, n, a.row);
+            float dk[blocks][width / 8][4], dv[blocks][width / 8][4], bias[2 * blocks];
+            if (first >= x.i1 && !x.dkv) break;
+            __syncthreads(); /* the tiles before are done with */
+            zfi_tile_in<D>(k_tile, keys, static_cast<const T *>(a.k) + at, a.row, a.n - n, a.d,
+                           a.well);
+            zfi_tile_in<D>(v_tile, keys, static_cast<const T *>(a.v) + at, a.row, a.n - n, a.d,
+                           a.well);
+            if (first < x.i1) queries_in(first, 0);
+#pragma unroll
+            for (int k = 0; k < blocks; k++)
+#pragma unroll
+                for (int c = 0; c < width / 8; c++)
+#pragma unroll
+                    for (int i = 0; i < 4; i++) dk[k][c][i] = dv[k][c][i] = 0;
+#pragma unroll
+            for (int i = 0; i < 2 * blocks; i++) bias[i] = 0;
+            if (a.bias && a.m)
+                zfi_bias_of<T, 2 * blocks>(a, zfi_bias_row<T>(a, head, 0), mine, bias);
+
+            for (int i = first, now = 0; i < x.i1; i++, now ^= 1) {
+                T *q_tile = stage + now * 2 * queries * D;
+                const T *g_tile = q_tile + queries * D;
+                const float *stat = stats + now * 2 * queries;
+                zfi_copies_wait();
+                __syncthreads();
+                if (i + 1 < x.i1) queries_in(i + 1, now ^ 1);
+#pragma unroll 1
+                for (int r = 0; r < queries; r += 16) { /* 16 of the queries */
+                    const int m = i * queries + r;
+                    uint32_t p[blocks][4], ds[blocks][4];
+                    const bool sees = m < a.m && zfi_sees(a, min(m + 16, a.m) - 1) > n + own;
+                    if (sees) {
+                        float s[blocks][2][4], dp[blocks][2][4];
+#pragma unroll
+                        for (int k = 0; k < blocks; k++)
+#pragma unroll
+                            for (int c = 0; c < 8; c++) s[k][c / 4][c % 4] = dp[k][c / 4][c % 4] = 0;
+#pragma unroll
+                        for (int step = 0; step < D / 16; step++) {
+                            uint32_t left[4], right[4];
+                            int at_right = zfi_chunk_at<D>(r + lane % 8 + lane / 16 * 8,
+                                                           2 * step + lane / 8 % 2);
+                            zfi_fragments<false>(right, q_tile + at_right);
+#pragma unroll
+                            for (int k = 0; k < blocks; k++) {
+                                zfi_fragments<false>(
+                                    left, k_tile + zfi_chunk_at<D>(own_row + 2 * k,
+                                                                   2 * step + lane / 16));
+                                core::mma(s[k][0], left, right[0], right[1]);
+                                core::mma(s[k][1], left, right[2], right[3]);
+                            }
+                            zfi_fragments<false>(right, g_tile + at_right);
+#pragma unroll
+                            for (int k = 0; k < blocks; k++) {
+                                zfi_fragments<false>(
+                                    left, v_tile + zfi_chunk_at<D>(own_row + 2 * k,
+                                                                   2 * step + lane / 16));
+                                core::mma(dp[k][0], left, right[0], right[1]);
+                                core::mma(dp[k][1], left, right[2], right[3]);
+                            }
+                        }
+                        const bool edge = n + own + span > zfi_sees(a, m) || m + 16 > a.m;
+                        unsigned bits = 0xffff; /* 4 for each of the thread's queries */
+                        if (!drop.off && blocks == 2) {
+                            bits = 0;
+#pragma unroll
+                            for (int c = 0; c < 4; c++)
+                                bits |= zfi_kept_bits(drop,
+                                                      zfi_score_number(
+                                                          a, head, m + c / 2 * 8 + 2 * t + c % 2) +
+                                                          (unsigned)mine)
+                                        << 4 * c;
+                        } else if (!drop.off) {
+                            /* Lanes g and g ^ 1 have 2 keys each of 4 neighbours: each asks for two
+                             * of their queries. */
+                            unsigned half = 0, other;
+#pragma unroll
+                            for (int c = 0; c < 2; c++)
+                                half |= zfi_kept_bits(drop,
+                                                      zfi_score_number(
+                                                          a, head, m + g % 2 * 8 + 2 * t + c) +
+                                                          (unsigned)(mine & ~3))
+                                        << 4 * c;
+                            other = __shfl_xor_sync(0xffffffffu, half, 4);
+                            bits = g % 2 ? half << 8 | other : other << 8 | half;
+                            bits >>= g % 2 * 2;
+                        }
+#pragma unroll
+                        for (int c = 0; c < 4; c++) { /* a query: c % 2 of n-block c / 2 */
+                            int query = c / 2 * 8 + 2 * t + c % 2;
+                            float shift = zfi_row_shift(stat[r + query]);
+                            float less = stat[queries + r + query];
+                            if (a.bias && a.bias_step[2])
+                                zfi_bias_of<T, 2 * blocks>(a, zfi_bias_row<T>(a, head, m + query),
+                                                           mine, bias);
+                            int seen = edge ? zfi_sees(a, m + query) : a.n;
+#pragma unroll
+                            for (int e = 0; e < 2 * blocks; e++) {
+                                float *to = &s[e / 2][c / 2][e % 2 * 2 + c % 2];
+                                float *d = &dp[e / 2][c / 2][e % 2 * 2 + c % 2];
+                                float by = bits >> (4 * c + e) & 1 ? keep : 0;
+                                float prob = zfi_exp2(fmaf(*to, a.scale, bias[e]) - shift);
+                                bool there = !edge || mine + e < seen;
+                                *d = there ? prob * fmaf(*d, by, -less) : 0;
+                                *to = there ? prob * by : 0;
+                            }
+                        }
+#pragma unroll
+                        for (int k = 0; k < blocks; k++)
+#pragma unroll
+                            for (int c = 0; c < 4; c++) { /* n-block c / 2, half c % 2 */
+                                int e = c % 2 * 2;
+                                p[k][c] = core::pair(s[k][c / 2][e], s[k][c / 2][e + 1]);
+                                ds[k][c] = core::pair(dp[k][c / 2][e], dp[k][c / 2][e + 1]);
+                            }
+                    } else {
+#pragma unroll
+                        for (int k = 0; k < blocks; k++)
+#pragma unroll
+                            for (int c = 0; c < 4; c++) p[k][c] = ds[k][c] = 0;
+                    }
+                    if (x.dq && column == 0) {
+#pragma unroll
+                        for (int k = 0; k < blocks; k++)
+#pragma unroll
+                            for (int c = 0; c < 4; c++)
+                                zfi_put_pair(ds_tile +
+                                                 zfi_chunk_at<queries>(
+                                                     own + 16 * k + c % 2 * 8 + g, r / 8 + c / 2) +
+                                                 2 * t,
+                                             ds[k][c]);
+                    }
+                    if (!x.dkv || !sees) continue;
+#pragma unroll
+                    for (int c = 0; c < width / 16; c++) {
+                        uint32_t right[4];
+                        int at_right =
+                            zfi_chunk_at<D>(r + lane % 16, column / 8 + 2 * c + lane / 16);
+                        zfi_fragments<true>(right, g_tile + at_right);
+#pragma unroll
+                        for (int k = 0; k < blocks; k++) {
+                            core::mma(dv[k][2 * c], p[k], right[0], right[1]);
+                            core::mma(dv[k][2 * c + 1], p[k], right[2], right[3]);
+                        }
+                        zfi_fragments<true>(right, q_tile + at_right);
+#pragma unroll
+                        for (int k = 0; k < blocks; k++) {
+                            core::mma(dk[k][2 * c], ds[k], right[0], right[1]);
+                            core::mma(dk[k][2 * c + 1], ds[k], right[2], right[3]);
+                        }
+                    }
+                }
+                if (!x.dq) continue;
+                __syncthreads(); /* dS is whole, and the queries are done with */
+                const bool last = j == zfi_last_keys(a, i, queries, keys);
+#pragma unroll 1
+                for (int chunk = 0; chunk < q_width; chunk += q_chunk) {
+                    float dq[q_chunk / 8][4];
+                    int from = q_column + chunk; /* column */
+                    /* As it lies in registers: 8 columns, all lanes, 4 elements. */
+                    float *sum = sums + ((int64_t)(i - x.i0) * queries + q_own) * D + from * 16 +
+                                 4 * lane;
+#pragma unroll
+                    for (int c = 0; c < q_chunk / 8; c++) {
+                        if (j > 0) {
+                            zfi_load<float, 4>(dq[c], sum + c * 128);
+                        } else {
+                            dq[c][0] = dq[c][1] = dq[c][2] = dq[c][3] = 0;
+                        }
+                    }
+#pragma unroll 2
+                    for (int k = 0; k < keys / 16; k++) {
+                        uint32_t left[4];
+                        zfi_fragments<true>(
+                            left, ds_tile + zfi_chunk_at<queries>(16 * k + lane / 16 * 8 + lane % 8,
+                                                                  q_own / 8 + lane / 8 % 2));
+                        int row = k / blocks * span + lane % 8 * 2 * blocks + k % blocks * 2 +
+                                  lane / 8 % 2;
+#pragma unroll
+                        for (int c = 0; c < q_chunk / 16; c++) {
+                            uint32_t right[4];
+                            zfi_fragments<true>(
+                                right, k_tile + zfi_chunk_at<D>(row, from / 8 + 2 * c + lane / 16));
+                            core::mma(dq[2 * c], left, right[0], right[1]);
+                            core::mma(dq[2 * c + 1], left, right[2], right[3]);
+                        }
+                    }
+                    if (!last) {
+#pragma unroll
+                        for (int c = 0; c < q_chunk / 8; c++)
+                            zfi_store<float, 4>(sum + c * 128, dq[c]);
+                        continue;
+                    }
+#pragma unroll
+                    for (int c = 0; c < q_chunk / 8; c++)
+#pragma unroll
+                        for (int half = 0; half < 2; half++)
+                            zfi_put_pair(
+                                q_tile + zfi_chunk_at<D>(q_own + g + 8 * half, from / 8 + c) + 2 * t,
+                                core::pair(dq[c][2 * half] * scale, dq[c][2 * half + 1] * scale));
+                    __syncwarp();
+                    zfi_tile_out<D, q_chunk>(
+                        static_cast<T *>(b.dq) +
+                            zfi_token_at(a, head, a.m, i * queries + q_own, b.row),
+                        b.row, q_tile, q_own, 16, a.m - i * queries - q_own, from, a.d, b.well);
+                }
+            }
+            zfi_copies_wait();
+            __syncthreads(); /* K and V are done with: dK and dV take their place */
+            if (!x.dkv) continue;
+#pragma unroll
+            for (int k = 0; k < blocks; k++)
+#pragma unroll
+                for (int c = 0; c < width / 8; c++)
+#pragma unroll
+                    for (int half = 0; half < 2; half++) {
+                        int to = zfi_chunk_at<D>(own + g * 2 * blocks + 2 * k + half,
+                                                 column / 8 + c) +
+                                 2 * t;
+                        zfi_put_pair(k_tile + to, core::pair(dk[k][c][2 * half] * scale,
+                                                             dk[k][c][2 * half + 1] * scale));
+                        zfi_put_pair(v_tile + to,
+                                     core::pair(dv[k][c][2 * half], dv[k][c][2 * half + 1]));
+                    }
+            __syncwarp();
+            const int64_t to = zfi_token_at(a, head, a.n, n + own, b.row);
+            const int has = a.n - n - own;
+            zfi_tile_out<D, width>(static_cast<T *>(b.dk) + to, b.row, k_tile, own, span, has, column,
+                                   a.d, b.well);
+            zfi_tile_out<D, width>(static_cast<T *>(b.dv) + to, b.row, v_tile, own, span, has, column,
+                                   a.d, b.well);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------------- f32
+ * 256 threads, of which thread (row, column) of 16 x 16 has `each` rows and as many neighbouring
+ * keys of a tile of scores, and 4 neighbouring columns of every 64 of a tile of y or a gradient.
+ * Where threads read rows of K or V side by side, these lie so that neighbours in the tile are
+ * neighbours in the threads: row k in place k % each * 16 + k / each. */
+
+template <int D> struct zfi_plain {
+    static const int tile = D <= 128 ? 64 : 32, each = tile / 16, columns = D / 16;
+    static const int line = D + 4, s_line = tile + 4; /* from a row to the next */
+    static size_t bytes(int tiles)
+    {
+        return sizeof(float) * (size_t)(tiles * tile * line + tile * s_line);
+    }
+    static __device__ __forceinline__ int place(int k) { return k % each * 16 + k / each; }
+};
+
+template <int D, bool SPREAD>
+__device__ __forceinline__ void zfi_plain_in(float *tile, const float *from, int64_t row, int has,
+                                             int d, bool well)
+{
+    typedef zfi_plain<D> cut;
+    for (int c = (int)threadIdx.x; c < cut::tile * (D / 4); c += ZFI_THREADS) {
+        int r = c / (D / 4), i = c % (D / 4) * 4;
+        const float *x = from + r * row + i;
+        float y[4] = {0, 0, 0, 0};
+        if (r < has && i < d && well) zfi_load<float, 4>(y, x);
+        else
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (r < has && i + e < d) y[e] = x[e];
+        zfi_store<float, 4>(tile + (SPREAD ? cut::place(r) : r) * cut::line + i, y);
+    }
+}
+
+/* Products of the thread's rows of x with its keys, rows of a spread tile. */
+template <int D>
+__device__ __forceinline__ void zfi_plain_scores(float (&s)[zfi_plain<D>::each][zfi_plain<D>::each],
+                                                 const float *x, const float *keys)
+{
+    typedef zfi_plain<D> cut;
+    const int each = cut::each;
+    x += (int)threadIdx.x / 16 * each * cut::line, keys += (int)threadIdx.x % 16 * cut::line;
+#pragma unroll
+    for (int r = 0; r < each; r++)
+#pragma unroll
+        for (int c = 0; c < each; c++) s[r][c] = 0;
+#pragma unroll 4
+    for (int i = 0; i < D; i += 4) {
+        float p[each][4], q[each][4];
+#pragma unroll
+        for (int r = 0; r < each; r++) {
+            zfi_load<float, 4>(p[r], x + r * cut::line + i);
+            zfi_load<float, 4>(q[r], keys + r * 16 * cut::line + i);
+        }
+#pragma unroll
+        for (int r = 0; r < each; r++)
+#pragma unroll
+            for (int c = 0; c < each; c++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) s[r][c] = fmaf(p[r][e], q[c][e], s[r][c]);
+    }
+}
+
+/* y += s x or, ACROSS, s^T x: the thread's rows, all of x's. */
+template <int D, bool ACROSS, bool SPREAD>
+__device__ __forceinline__ void zfi_plain_add(float (&y)[zfi_plain<D>::each][zfi_plain<D>::columns],
+                                              const float *s, const float *x)
+{
+    typedef zfi_plain<D> cut;
+    const int each = cut::each, row = (int)threadIdx.x / 16 * each;
+    x += (int)threadIdx.x % 16 * 4;
+#pragma unroll 4
+    for (int k = 0; k < cut::tile; k++) {
+        const float *from = x + (SPREAD ? cut::place(k) : k) * cut::line;
+        float by[each], v[4];
+#pragma unroll
+        for (int r = 0; r < each; r++)
+            by[r] = ACROSS ? s[k * cut::s_line + row + r] : s[(row + r) * cut::s_line + k];
+#pragma unroll
+        for (int c = 0; c < cut::columns; c += 4) {
+            zfi_load<float, 4>(v, from + c * 16);
+#pragma unroll
+            for (int r = 0; r < each; r++)
+#pragma unroll
+                for (int e = 0; e < 4; e++) y[r][c + e] = fmaf(by[r], v[e], y[r][c + e]);
+        }
+    }
+}
+
+/* The thread's rows times `by` into memory, `has` of the tile. */
+template <int D>
+__device__ __forceinline__ void
+zfi_plain_out(float *to, int64_t row, const float (&y)[zfi_plain<D>::each][zfi_plain<D>::columns],
+              int has, int d, const float (&by)[zfi_plain<D>::each], bool well)
+{
+    typedef zfi_plain<D> cut;
+    int first = (int)threadIdx.x / 16 * cut::each, column = (int)threadIdx.x % 16 * 4;
+#pragma unroll
+    for (int r = 0; r < cut::each; r++)
+#pragma unroll
+        for (int c = 0; c < cut::columns; c += 4) {
+            float x[4], *at = to + (first + r) * row + column + c * 16;
+#pragma unroll
+            for (int e = 0; e < 4; e++) x[e] = y[r][c + e] * by[r];
+            if (first + r >= has || column + c * 16 >= d) continue;
+            if (well) zfi_store<float, 4>(at, x);
+            else
+#pragma unroll
+                for (int e = 0; e < 4; e++)
+                    if (column + c * 16 + e < d) at[e] = x[e];
+        }
+}
+
+template <int N>
+__device__ __forceinline__ void zfi_plain_put(float *s, const float (&x)[N][N], int line)
+{
+    s += (int)threadIdx.x / 16 * N * line + (int)threadIdx.x % 16 * N;
+#pragma unroll
+    for (int r = 0; r < N; r++) zfi_store<float, N>(s + r * line, x[r]);
+}
+
+template <int D>
+__global__ void __launch_bounds__(ZFI_THREADS)
+    zfi_attention_forward_f32(const zfi_heads a, float *y, float *lse, bool y_well)
+{
+    typedef zfi_plain<D> cut;
+    const int tile = cut::tile, each = cut::each, line = cut::line;
+    ZF_SHARED(float, q_tile);
+    float *k_tile = q_tile + tile * line, *v_tile = k_tile + tile * line, *p = v_tile + tile * line;
+    const int tiles = (a.m + tile - 1) / tile, head = (int)(blockIdx.x / (unsigned)tiles);
+    const int nth = (int)(blockIdx.x % (unsigned)tiles), m0 = (a.causal ? tiles - 1 - nth : nth) * tile;
+    const int end = zfi_sees(a, min(m0 + tile, a.m) - 1), m = m0 + (int)threadIdx.x / 16 * each;
+    const int64_t keys_at = zfi_token_at(a, head, a.n, 0, a.row);
+    const zfi_dropper drop = zfi_dropper_of(a.drop);
+    float s[each][each], o[each][cut::columns], most[each], sum[each];
+#pragma unroll
+    for (int r = 0; r < each; r++) {
+        most[r] = -INFINITY, sum[r] = 0;
+#pragma unroll
+        for (int c = 0; c < cut::columns; c++) o[r][c] = 0;
+    }
+    zfi_plain_in<D, false>(q_tile,
+                           static_cast<const float *>(a.q) + zfi_token_at(a, head, a.m, m0, a.row),
+                           a.row, a.m - m0, a.d, a.well);
+    for (int n0 = 0; n0 < end; n0 += tile) {
+        const int n = n0 + (int)threadIdx.x % 16 * each;
+        const int64_t at = keys_at + n0 * a.row;
+        __syncthreads(); /* the keys before are done with */
+        zfi_plain_in<D, true>(k_tile, static_cast<const float *>(a.k) + at, a.row, a.n - n0, a.d,
+                              a.well);
+        zfi_plain_in<D, false>(v_tile, static_cast<const float *>(a.v) + at, a.row, a.n - n0, a.d,
+                               a.well);
+        __syncthreads();
+        zfi_plain_scores<D>(s, q_tile, k_tile);
+#pragma unroll
+        for (int r = 0; r < each; r++) {
+            const int sees = zfi_sees(a, m + r);
+            float bias[each] = {0}, high = most[r], shift, fix;
+            unsigned kept = 15;
+            if (a.bias) zfi_bias_of<float, each>(a, zfi_bias_row<float>(a, head, m + r), n, bias);
+            if (!drop.off)
+                kept = zfi_kept_bits(drop, zfi_score_number(a, head, m + r) + (unsigned)n);
+#pragma unroll
+            for (int c = 0; c < each; c++) {
+                s[r][c] = n + c < sees ? fmaf(s[r][c], a.scale, bias[c]) : -INFINITY;
+                high = fmaxf(high, s[r][c]);
+            }
+#pragma unroll
+            for (int step = 8; step; step /= 2)
+                high = fmaxf(high, __shfl_xor_sync(0xffffffffu, high, step));
+            shift = high == -INFINITY ? 0 : high;
+            fix = zfi_exp2(most[r] - shift);
+            most[r] = high;
+            sum[r] *= fix;
+#pragma unroll
+            for (int c = 0; c < cut::columns; c++) o[r][c] *= fix;
+#pragma unroll
+            for (int c = 0; c < each; c++) {
+                s[r][c] = zfi_exp2(s[r][c] - shift);
+                sum[r] += s[r][c];
+                if (!(kept >> c & 1)) s[r][c] = 0;
+            }
+        }
+        __syncwarp(); /* a warp's rows of p are its own */
+        zfi_plain_put<each>(p, s, cut::s_line);
+        __syncwarp();
+        zfi_plain_add<D, false, false>(o, p, v_tile);
+    }
+#pragma unroll
+    for (int r = 0; r < each; r++) {
+#pragma unroll
+        for (int step = 8; step; step /= 2) sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], step);
+        if (lse && threadIdx.x % 16 == 0 && m + r < a.m)
+            lse[(int64_t)head * a.m + m + r] = most[r] * 0.693147181f + logf(sum[r]);
+        sum[r] = sum[r] == 0 ? 0 : (drop.off ? 1 : drop.scale) / sum[r];
+    }
+    const int64_t hidden = (int64_t)a.heads * a.d;
+    zfi_plain_out<D>(y + zfi_token_at(a, head, a.m, m0, hidden), hidden, o, a.m - m0, a.d, sum,
+                     y_well);
+}
+
+template <int D>
+__global__ void __launch_bounds__(ZFI_THREADS)
+    zfi_attention_backward_f32(const zfi_heads a, const zfi_heads_back b)
+{
+    typedef zfi_plain<D> cut;
+    const int tile = cut::tile, each = cut::each, line = cut::line, columns = cut::columns;
+    ZF_SHARED(float, k_tile);
+    float *v_tile = k_tile + tile * line, *q_tile = v_tile + tile * line;
+    float *g_tile = q_tile + tile * line, *s_tile = g_tile + tile * line;
+    const int row = (int)threadIdx.x / 16 * each, column = (int)threadIdx.x % 16;
+    const zfi_dropper drop = zfi_dropper_of(a.drop);
+    const float keep = drop.off ? 1 : drop.scale;
+    float *sums = b.sums + blockIdx.x * b.sums_size, one[each], scale[each];
+#pragma unroll
+    for (int r = 0; r < each; r++) one[r] = 1, scale[r] = a.scale * 0.693147181f;
+
+    for (int64_t task = blockIdx.x; task < b.tasks; task += gridDim.x) {
+        const zfi_tiles x = zfi_tiles_of(b, task);
+        const int head = x.head;
+        for (int j = x.j0; j < x.j1; j++) {
+            const int n0 = j * tile, n = n0 + column * each;
+            const int first = zfi_first_queries(a, x, j, tile, tile);
+            const int64_t at = zfi_token_at(a, head, a.n, n0, a.row);
+            const int64_t to = zfi_token_at(a, head, a.n, n0, b.row);
+            float dk[each][columns], dv[each][columns];
+            if (first >= x.i1 && !x.dkv) break;
+            __syncthreads(); /* the tiles before are done with */
+            zfi_plain_in<D, true>(k_tile, static_cast<const float *>(a.k) + at, a.row, a.n - n0, a.d,
+                                  a.well);
+            zfi_plain_in<D, true>(v_tile, static_cast<const float *>(a.v) + at, a.row, a.n - n0, a.d,
+                                  a.well);
+#pragma unroll
+            for (int r = 0; r < each; r++)
+#pragma unroll
+                for (int c = 0; c < columns; c++) dk[r][c] = dv[r][c] = 0;
+            for (int i = first; i < x.i1; i++) {
+                const int m0 = i * tile, m = m0 + row;
+                const int64_t g_at = zfi_token_at(a, head, a.m, m0, b.hidden);
+                float s[each][each], dp[each][each];
+                __syncthreads();
+                zfi_plain_in<D, false>(
+                    q_tile, static_cast<const float *>(a.q) + zfi_token_at(a, head, a.m, m0, a.row),
+                    a.row, a.m - m0, a.d, a.well);
+                zfi_plain_in<D, false>(g_tile, static_cast<const float *>(b.dy) + g_at, b.hidden,
+                                       a.m - m0, a.d, b.dy_well);
+                __syncthreads();
+                zfi_plain_scores<D>(s, q_tile, k_tile);
+                zfi_plain_scores<D>(dp, g_tile, v_tile);
+#pragma unroll
+                for (int r = 0; r < each; r++) {
+                    const int sees = zfi_sees(a, m + r);
+                    const int64_t of_row = (int64_t)head * a.m + min(m + r, a.m - 1);
+                    const float shift = zfi_row_shift(b.lse[of_row]), less = b.delta[of_row];
+                    float bias[each] = {0};
+                    unsigned kept = 15;
+                    if (a.bias)
+                        zfi_bias_of<float, each>(a, zfi_bias_row<float>(a, head, m + r), n, bias);
+                    if (!drop.off)
+                        kept = zfi_kept_bits(drop, zfi_score_number(a, head, m + r) + (unsigned)n);
+#pragma unroll
+                    for (int c = 0; c < each; c++) {
+                        float by = kept >> c & 1 ? keep : 0;
+                        float prob = zfi_exp2(fmaf(s[r][c], a.scale, bias[c]) - shift);
+                        bool there = n + c < sees;
+                        dp[r][c] = there ? prob * fmaf(dp[r][c], by, -less) : 0;
+                        s[r][c] = there ? prob * by : 0;
+                    }
+                }
+                if (x.dkv) {
+                    zfi_plain_put<each>(s_tile, s, cut::s_line);
+                    __syncthreads();
+                    zfi_plain_add<D, true, false>(dv, s_tile, g_tile);
+                    __syncthreads();
+                }
+                zfi_plain_put<each>(s_tile, dp, cut::s_line);
+                __syncthreads();
+                if (x.dkv) zfi_plain_add<D, true, false>(dk, s_tile, q_tile);
+                if (!x.dq) continue;
+                float dq[each][columns];
+                float *sum = sums + ((int64_t)(i - x.i0) * tile + row) * D + 4 * column;
+#pragma unroll
+                for (int r = 0; r < each; r++)
+#pragma unroll
+                    for (int c = 0; c < columns; c += 4) {
+                        float before[4] = {0, 0, 0, 0};
+                        if (j > 0) zfi_load<float, 4>(before, sum + r * D + c * 16);
+#pragma unroll
+                        for (int e = 0; e < 4; e++) dq[r][c + e] = before[e];
+                    }
+                zfi_plain_add<D, false, true>(dq, s_tile, k_tile);
+                if (j == zfi_last_keys(a, i, tile, tile))
+                    zfi_plain_out<D>(static_cast<float *>(b.dq) +
+                                         zfi_token_at(a, head, a.m, m0, b.row),
+                                     b.row, dq, a.m - m0, a.d, scale, b.well);
+                else
+#pragma unroll
+                    for (int r = 0; r < each; r++)
+#pragma unroll
+                        for (int c = 0; c < columns; c += 4) {
+                            float after[4] = {dq[r][c], dq[r][c + 1], dq[r][c + 2], dq[r][c + 3]};
+                            zfi_store<float, 4>(sum + r * D + c * 16, after);
+                        }
+            }
+            if (!x.dkv) continue;
+            zfi_plain_out<D>(static_cast<float *>(b.dk) + to, b.row, dk, a.n - n0, a.d, scale,
+                             b.well);
+            zfi_plain_out<D>(static_cast<float *>(b.dv) + to, b.row, dv, a.n - n0, a.d, one, b.well);
+        }
+    }
+}
+
+/* ------------------------------------------------------------------------------- launchers */
+
+/* What runs heads of type T, at most D wide. */
+template <class T, int D> struct zfi_attention_of {
+    typedef zfi_back<T, D> back;
+    static const int keys = back::keys, queries = back::queries, width = D;
+
+    /* Tiles are halved where whole ones would leave processors without; rows do not mind. */
+    static cudaError_t forward(const zf_launch *l, const zfi_heads &a, T *y, float *lse, bool well)
+    {
+        int warps = (int)zfi_div_up(min(a.m, 128), 16), processors = zfi_device_of(l)->processors;
+        if (warps > 4 && a.count * zfi_div_up(a.m, 128) < processors) warps = 4;
+        size_t bytes = zfi_front<D>::bytes(16 * warps);
+        cudaError_t code =
+            cudaFuncSetAttribute(zfi_attention_forward<T, D>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (code != cudaSuccess) return code;
+        ZF_LAUNCH((zfi_attention_forward<T, D>), (unsigned)(a.count * zfi_div_up(a.m, 16 * warps)),
+                  32 * warps, bytes, zfi_stream(l), a, y, lse, well);
+        return cudaSuccess;
+    }
+    static cudaError_t backward(const zf_launch *l, const zfi_heads &a, const zfi_heads_back &b,
+                                unsigned grid)
+    {
+        cudaError_t code =
+            cudaFuncSetAttribute(zfi_attention_backward<T, D>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)back::bytes);
+        if (code == cudaSuccess)
+            ZF_LAUNCH((zfi_attention_backward<T, D>), grid, back::threads, back::bytes,
+                      zfi_stream(l), a, b);
+        return code;
+    }
+};
+
+template <int W> struct zfi_attention_of<float, W> {
+    static const int D = W < 64 ? 64 : W, width = D;
+    typedef zfi_plain<D> cut;
+    static const int keys = cut::tile, queries = cut::tile;
+
+    static cudaError_t forward(const zf_launch *l, const zfi_heads &a, float *y, float *lse,
+                               bool well)
+    {
+        size_t bytes = cut::bytes(3);
+        cudaError_t code =
+            cudaFuncSetAttribute(zfi_attention_forward_f32<D>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (code == cudaSuccess)
+            ZF_LAUNCH(zfi_attention_forward_f32<D>,
+                      (unsigned)(a.count * zfi_div_up(a.m, cut::tile)), ZFI_THREADS, bytes,
+                      zfi_stream(l), a, y, lse, well);
+        return code;
+    }
+    static cudaError_t backward(const zf_launch *l, const zfi_heads &a, const zfi_heads_back &b,
+                                unsigned grid)
+    {
+        size_t bytes = cut::bytes(4);
+        cudaError_t code =
+            cudaFuncSetAttribute(zfi_attention_backward_f32<D>,
+                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        if (code == cudaSuccess)
+            ZF_LAUNCH(zfi_attention_backward_f32<D>, grid, ZFI_THREADS, bytes, zfi_stream(l), a, b);
+        return code;
+    }
+};
+
+/* Runs the code with `of` being what runs heads `d` wide. */
+#define ZFI_HEAD_WIDTHS(T, d, of, ...)                                                             \
+    if ((d) <= 32) {                                                                               \
+        typedef zfi_attention_of<T, 32> of;                                                        \
+        __VA_ARGS__                                                                                \
+    } else if ((d) <= 64) {                                                                        \
+        typedef zfi_attention_of<T, 64> of;                                                        \
+        __VA_ARGS__                                                                                \
+    } else if ((d) <= 128) {                                                                       \
+        typedef zfi_attention_of<T, 128> of;                                                       \
+        __VA_ARGS__                                                                                \
+    } else {                                                                                       \
+        typedef zfi_attention_of<T, 256> of;                                                       \
+        __VA_ARGS__                                                                                \
+    }
+
+static zf_status zfi_cuda_attention(const zf_launch *l)
+{
+    zfi_heads a;
+    const zf_array *saved = zfi_saved_out(l, 0);
+    float *lse = saved ? static_cast<float *>(saved->data) : NULL;
+    cudaError_t code = cudaSuccess;
+    zf_status status = zfi_heads_of(l, 0, &a);
+    if (status || !a.count || !a.m) return status;
+    bool well = zfi_lies_well(a.d, zf_dtype_size(l->out.dtype), l->out.data);
+    ZFI_FLOATS(l, l->out.dtype, T, {
+        ZFI_HEAD_WIDTHS(T, a.d, of, {
+            code = of::forward(l, a, static_cast<T *>(l->out.data), lse, well);
+        })
+    })
+    status = zfi_cuda_failed(l->error, "attention", code);
+    return status ? status : zfi_launched(l);
+}
+
+/* How the tiles of a gradient are dealt out: one task a head where there are enough of these for
+ * the device, or one tile of keys has them all. */
+static void zfi_heads_back_of(const zf_launch *l, const zfi_heads *a, int keys, int queries,
+                              int width, zfi_heads_back *b, unsigned *grid)
+{
+    int64_t most = 2 * zfi_device_of(l)->processors;
+    memset(b, 0, sizeof *b);
+    b->key_tiles = (int)max((int64_t)1, zfi_div_up(a->n, keys));
+    b->query_tiles = (int)zfi_div_up(a->m, queries);
+    b->apart = b->key_tiles > 1 && a->count < most;
+    b->tasks = a->count * (b->apart ? b->key_tiles + b->query_tiles : 1);
+    *grid = (unsigned)min(b->tasks, most);
+    if (b->key_tiles > 1)
+        b->sums_size = (int64_t)(b->apart ? 1 : b->query_tiles) * queries * width;
+}
+
+/* Scratch: delta, and the blocks' sums of dQ. */
+static size_t zfi_delta_size(const zfi_heads *a)
+{
+    return (size_t)zfi_div_up(a->count * a->m, 16) * 16;
+}
+
+static size_t zfi_cuda_scratch_attention_grad(const zf_launch *l)
+{
+    zfi_heads a;
+    zfi_heads_back b;
+    unsigned grid;
+    zf_launch quiet = *l;
+    quiet.error = NULL;
+    if (zfi_heads_of(&quiet, 3, &a)) return 0;
+    ZFI_FLOATS(&quiet, l->out.dtype, T, {
+        ZFI_HEAD_WIDTHS(T, a.d, of, {
+            zfi_heads_back_of(l, &a, of::keys, of::queries, of::width, &b, &grid);
+        })
+    })
+    return sizeof(float) * (zfi_delta_size(&a) + grid * (size_t)b.sums_size);
+}
+
+static zf_status zfi_cuda_attention_grad(const zf_launch *l)
+{
+    zfi_heads a;
+    zfi_heads_back b;
+    unsigned grid;
+    cudaError_t code = cudaSuccess;
+    zf_status status = zfi_heads_of(l, 3, &a);
+    size_t size = zf_dtype_size(l->out.dtype);
+    bool packed = l->arg_count <= 5;
+    if (status || !a.count || !zfi_count(&l->out)) return status;
+    float *delta = static_cast<float *>(l->scratch);
+    int64_t hidden = (int64_t)a.heads * a.d, rows = a.count / a.heads;
+    int64_t of_q = packed ? hidden : rows * a.m * hidden, of_k = packed ? hidden : rows * a.n * hidden;
+    ZFI_FLOATS(l, l->out.dtype, T, {
+        T *out = static_cast<T *>(l->out.data);
+        const T *dy = static_cast<const T *>(l->args[0].data);
+        const T *y = static_cast<const T *>(l->args[1].data);
+        if (a.m)
+            ZF_LAUNCH(zfi_attention_delta<T>, (unsigned)zfi_div_up(a.count * a.m * 8, ZFI_THREADS),
+                      ZFI_THREADS, 0, zfi_stream(l), a, dy, y, delta,
+                      zfi_lies_well(a.d, size, dy, y));
+        ZFI_HEAD_WIDTHS(T, a.d, of, {
+            zfi_heads_back_of(l, &a, of::keys, of::queries, of::width, &b, &grid);
+            b.dy = dy;
+            b.lse = static_cast<const float *>(l->args[2].data);
+            b.delta = delta;
+            b.sums = delta + zfi_delta_size(&a);
+            b.dq = out, b.dk = out + of_q, b.dv = out + of_q + of_k;
+            b.row = packed ? a.row : hidden, b.hidden = hidden;
+            b.well = zfi_lies_well(b.row, size, b.dq, b.dk, b.dv) && a.d * size % 16 == 0;
+            b.dy_well = zfi_lies_well(a.d, size, dy);
+            code = of::backward(l, a, b, grid);
+        })
+    })
+    status = zfi_cuda_failed(l->error, "attention_grad", code);
+    return status ? status : zfi_launched(l);
+}

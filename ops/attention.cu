@@ -17,12 +17,13 @@
  * mma m16n8k16. Scores come out of one product where the next takes its left operand, so that only
  * dS crosses shared memory, for dQ. Columns (forward) and rows (backward) of scores are permuted so
  * that a thread has 4 (or 2) neighbouring keys of a query: one block of random words, one load of
- * bias. f32 has kernels of its own below, in f32 throughout.
+ * bias. f32 has kernels of its own below, in f32 throughout, and so have heads wider than 256, which
+ * are no matter of speed.
  */
 
 /* ------------------------------------------------------------------------------- operands */
 
-enum { ZFI_HEAD_WIDTH = 256, ZFI_TOKENS = 1 << 30 }; /* at most */
+enum { ZFI_HEAD_WIDTH = 256 /* of heads in tiles */, ZFI_TOKENS = 1 << 30 /* at most */ };
 
 /* A launch taken apart, as kernels have it. Of token t in example b, head h has elements
  * (b * tokens + t) * row + h * d onwards of q, k or v. */
@@ -41,7 +42,7 @@ static const void *zfi_behind(const void *data, int64_t count, size_t size)
     return data ? static_cast<const char *>(data) + count * (int64_t)size : NULL;
 }
 
-/* Operands first.. of a launch; an error for what kernels cannot hold. */
+/* Operands first.. of a launch; an error for what kernels cannot count. */
 static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
 {
     const zf_array *x = l->args + first, *bias = NULL;
@@ -52,18 +53,12 @@ static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
     int64_t row = x->shape.dims[2], hidden = packed ? row / 3 : row, step = 1;
     int64_t m = x->shape.dims[1], n = packed ? m : x[1].shape.dims[1];
     memset(a, 0, sizeof *a);
-    if (hidden / at[2].i > ZFI_HEAD_WIDTH || m > ZFI_TOKENS || n > ZFI_TOKENS ||
-        x->shape.dims[0] * at[2].i > ZFI_TOKENS) {
-        if (l->error && !l->error->status) {
-            l->error->status = ZF_ERR_BACKEND;
-            snprintf(l->error->text, sizeof l->error->text,
-                     "%s %%%d: heads of %lld elements; on CUDA there may be %d, and 2^30 tokens of "
-                     "2^30 heads",
-                     zfi_op_names[l->op], (int)l->node, (long long)(hidden / at[2].i),
-                     ZFI_HEAD_WIDTH);
-        }
-        return ZF_ERR_BACKEND;
-    }
+    if (m > ZFI_TOKENS || n > ZFI_TOKENS || hidden / at[2].i > ZFI_TOKENS ||
+        x->shape.dims[0] * at[2].i > ZFI_TOKENS)
+        return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
+                             "%s %%%d: on CUDA tokens, heads of all examples and elements of a head "
+                             "may be 2^30 each",
+                             zfi_op_names[l->op], (int)l->node);
     a->heads = (int)at[2].i, a->m = (int)m, a->n = (int)n, a->d = (int)(hidden / a->heads);
     a->count = x->shape.dims[0] * a->heads;
     a->row = row;
@@ -164,9 +159,9 @@ __device__ __forceinline__ uint32_t zfi_shared_at(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes (SIZE 4: 4) to shared memory, there after zfi_copies_wait; zeros where !there. */
+/* 16 bytes (SIZE 4: 4) to shared memory, there after zfi_fetched; zeros where !there. */
 template <int SIZE>
-__device__ __forceinline__ void zfi_copy_in(void *to, const void *from, bool there)
+__device__ __forceinline__ void zfi_fetch(void *to, const void *from, bool there)
 {
     int bytes = there ? SIZE : 0;
     if (SIZE == 16)
@@ -179,7 +174,7 @@ __device__ __forceinline__ void zfi_copy_in(void *to, const void *from, bool the
                      : "memory");
 }
 
-__device__ __forceinline__ void zfi_copies_wait() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+__device__ __forceinline__ void zfi_fetched() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 /* Four 8x8 matrices, matrix i from the 8 rows that lanes 8 i.. point to: of row lane / 4 the
  * elements lane % 4 * 2 and the next; ACROSS: of column lane / 4. */
@@ -230,13 +225,13 @@ __device__ __forceinline__ float zfi_exp2(float x)
 #else
 
 template <int SIZE>
-__device__ __forceinline__ void zfi_copy_in(void *to, const void *from, bool there)
+__device__ __forceinline__ void zfi_fetch(void *to, const void *from, bool there)
 {
     if (there) memcpy(to, from, SIZE);
     else memset(to, 0, SIZE);
 }
 
-__device__ __forceinline__ void zfi_copies_wait() {}
+__device__ __forceinline__ void zfi_fetched() {}
 
 template <bool ACROSS>
 __device__ __forceinline__ void zfi_fragments(uint32_t (&x)[4], const void *row)
@@ -297,7 +292,7 @@ template <int D> __device__ __forceinline__ int zfi_chunk_at(int row, int chunk)
 }
 
 /* ROWS rows, zeros where there are no more than `has`, or than d elements of a row. All threads
- * come; the tile is there after zfi_copies_wait and a barrier. */
+ * come; the tile is there after zfi_fetched and a barrier. */
 template <int D, class T>
 __device__ __forceinline__ void zfi_tile_in(T *tile, int rows, const T *from, int64_t row, int has,
                                             int d, bool well)
@@ -309,7 +304,7 @@ __device__ __forceinline__ void zfi_tile_in(T *tile, int rows, const T *from, in
         const T *x = from + r * row + k * 8;
         bool there = r < has && k * 8 < d;
         if (well) {
-            zfi_copy_in<16>(to, there ? x : from, there);
+            zfi_fetch<16>(to, there ? x : from, there);
         } else {
 #pragma unroll
             for (int i = 0; i < 8; i++)
@@ -387,7 +382,7 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
     }
     for (int n = 0, now = 0; n < end; n += keys, now ^= 1) {
         const T *k_tile = stage + now * 2 * keys * D, *v_tile = k_tile + keys * D;
-        zfi_copies_wait();
+        zfi_fetched();
         __syncthreads();
         if (n + keys < end) {
             T *next = stage + (now ^ 1) * 2 * keys * D;
@@ -626,7 +621,7 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
             for (int r = (int)threadIdx.x; r < 2 * queries; r += cut::threads) {
                 const float *from = r < queries ? lse : delta;
                 bool there = r % queries < has;
-                zfi_copy_in<4>(stat + r, there ? from + m + r % queries : from, there);
+                zfi_fetch<4>(stat + r, there ? from + m + r % queries : from, there);
             }
         };
         for (int j = x.j0; j < x.j1; j++) {
@@ -656,7 +651,7 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                 T *q_tile = stage + now * 2 * queries * D;
                 const T *g_tile = q_tile + queries * D;
                 const float *stat = stats + now * 2 * queries;
-                zfi_copies_wait();
+                zfi_fetched();
                 __syncthreads();
                 if (i + 1 < x.i1) queries_in(i + 1, now ^ 1);
 #pragma unroll 1
@@ -840,7 +835,7 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                         b.row, q_tile, q_own, 16, a.m - i * queries - q_own, from, a.d, b.well);
                 }
             }
-            zfi_copies_wait();
+            zfi_fetched();
             __syncthreads(); /* K and V are done with: dK and dV take their place */
             if (!x.dkv) continue;
 #pragma unroll
@@ -1180,6 +1175,121 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     }
 }
 
+/* ------------------------------------------------------------------------------ wide heads
+ * A block of threads has one row of y (and lse), of dQ, or of dK and dV. For every 256 columns of it
+ * it goes along the keys or queries that the row meets, 64 at a time, of which a warp has every
+ * eighth; a thread adds up a column. */
+
+enum zfi_wide_row { ZFI_ROW_OF_Y, ZFI_ROW_OF_DQ, ZFI_ROW_OF_DKV };
+enum { ZFI_MEETS = 64 };
+
+/* x y, the warp's. */
+template <class T> __device__ __forceinline__ float zfi_wide_dot(const T *x, const T *y, int d)
+{
+    float sum = 0;
+    for (int i = (int)threadIdx.x % ZFI_WARP; i < d; i += ZFI_WARP)
+        sum = fmaf(zfi_to_f32(x[i]), zfi_to_f32(y[i]), sum);
+    return zfi_warp_sum(sum);
+}
+
+template <class T>
+__global__ void __launch_bounds__(ZFI_THREADS)
+    zfi_attention_wide(const zfi_heads a, const zfi_heads_back b, T *y, float *lse, int what)
+{
+    const int warp = (int)threadIdx.x / ZFI_WARP, lane = (int)threadIdx.x % ZFI_WARP;
+    const int warps = ZFI_THREADS / ZFI_WARP, rows = what == ZFI_ROW_OF_DKV ? a.n : a.m;
+    const zfi_dropper drop = zfi_dropper_of(a.drop);
+    const float keep = drop.off ? 1 : drop.scale, scale = a.scale * 0.693147181f;
+    ZF_SHARED(float, p);
+    float *ds = p + ZFI_MEETS, *most_of = ds + ZFI_MEETS, *sum_of = most_of + warps;
+    for (int64_t task = blockIdx.x; task < a.count * rows; task += gridDim.x) {
+        const int head = (int)(task / rows), row = (int)(task % rows);
+        const int64_t q_at = zfi_token_at(a, head, a.m, 0, a.row);
+        const int64_t k_at = zfi_token_at(a, head, a.n, 0, a.row);
+        const T *q = static_cast<const T *>(a.q) + q_at, *k = static_cast<const T *>(a.k) + k_at;
+        const T *v = static_cast<const T *>(a.v) + k_at, *dy = static_cast<const T *>(b.dy);
+        if (dy) dy += zfi_token_at(a, head, a.m, 0, b.hidden);
+        const int meets = what == ZFI_ROW_OF_DKV ? a.m : zfi_sees(a, row);
+        /* The score of query m and key n, times log2 e; -inf where it is not seen. */
+        auto score = [&](int m, int n) {
+            float bias[1] = {0};
+            if (n >= zfi_sees(a, m)) return -INFINITY;
+            if (a.bias) zfi_bias_of<T, 1>(a, zfi_bias_row<T>(a, head, m), n, bias);
+            return fmaf(zfi_wide_dot(q + m * a.row, k + n * a.row, a.d), a.scale, bias[0]);
+        };
+        float shift = 0, by = 0;
+        if (what == ZFI_ROW_OF_Y) { /* the row's maximum and sum: a warp's, then all warps' */
+            float most = -INFINITY, sum = 0, high;
+            for (int n = warp; n < meets; n += warps) {
+                float x = score(row, n);
+                high = fmaxf(most, x);
+                shift = high == -INFINITY ? 0 : high;
+                sum = sum * zfi_exp2(most - shift) + zfi_exp2(x - shift);
+                most = high;
+            }
+            __syncthreads();
+            if (lane == 0) most_of[warp] = most, sum_of[warp] = sum;
+            __syncthreads();
+            high = -INFINITY, sum = 0;
+            for (int w = 0; w < warps; w++) high = fmaxf(high, most_of[w]);
+            shift = high == -INFINITY ? 0 : high;
+            for (int w = 0; w < warps; w++) sum += sum_of[w] * zfi_exp2(most_of[w] - shift);
+            by = sum == 0 ? 0 : keep / sum;
+            if (lse && threadIdx.x == 0)
+                lse[(int64_t)head * a.m + row] = high * 0.693147181f + logf(sum);
+        }
+        for (int from = 0; from < a.d; from += ZFI_THREADS) {
+            const int column = from + (int)threadIdx.x;
+            float one = 0, two = 0; /* y, dQ or dV; dK */
+            for (int first = 0; first < meets; first += ZFI_MEETS) {
+                const int count = min(ZFI_MEETS, meets - first);
+                __syncthreads();
+                for (int i = warp; i < count; i += warps) {
+                    const int m = what == ZFI_ROW_OF_DKV ? first + i : row;
+                    const int n = what == ZFI_ROW_OF_DKV ? row : first + i;
+                    const int64_t of_row = (int64_t)head * a.m + m;
+                    const float x = score(m, n);
+                    const uint64_t e = zfi_score_number(a, head, m) + (unsigned)n;
+                    const bool kept = drop.off || (zfi_kept_bits(drop, e) & 1);
+                    float prob, dp;
+                    if (what == ZFI_ROW_OF_Y) {
+                        if (lane == 0) p[i] = kept ? zfi_exp2(x - shift) : 0;
+                        continue;
+                    }
+                    dp = zfi_wide_dot(dy + m * b.hidden, v + n * a.row, a.d);
+                    if (lane) continue;
+                    prob = zfi_exp2(x - zfi_row_shift(b.lse[of_row]));
+                    p[i] = kept && n < zfi_sees(a, m) ? prob * keep : 0;
+                    ds[i] = n < zfi_sees(a, m)
+                                ? prob * fmaf(dp, kept ? keep : 0, -b.delta[of_row])
+                                : 0;
+                }
+                __syncthreads();
+                for (int i = 0; i < count && column < a.d; i++) {
+                    const int64_t at = (first + i) * a.row + column;
+                    if (what == ZFI_ROW_OF_Y) one = fmaf(p[i], zfi_to_f32(v[at]), one);
+                    if (what == ZFI_ROW_OF_DQ) one = fmaf(ds[i], zfi_to_f32(k[at]), one);
+                    if (what != ZFI_ROW_OF_DKV) continue;
+                    one = fmaf(p[i], zfi_to_f32(dy[(first + i) * b.hidden + column]), one);
+                    two = fmaf(ds[i], zfi_to_f32(q[at]), two);
+                }
+            }
+            if (column >= a.d) continue;
+            if (what == ZFI_ROW_OF_Y) {
+                int64_t hidden = (int64_t)a.heads * a.d;
+                y[zfi_token_at(a, head, a.m, row, hidden) + column] = zfi_from_f32<T>(one * by);
+            } else if (what == ZFI_ROW_OF_DQ) {
+                static_cast<T *>(b.dq)[zfi_token_at(a, head, a.m, row, b.row) + column] =
+                    zfi_from_f32<T>(one * scale);
+            } else {
+                int64_t to = zfi_token_at(a, head, a.n, row, b.row) + column;
+                static_cast<T *>(b.dk)[to] = zfi_from_f32<T>(two * scale);
+                static_cast<T *>(b.dv)[to] = zfi_from_f32<T>(one);
+            }
+        }
+    }
+}
+
 /* ------------------------------------------------------------------------------- launchers */
 
 /* What runs heads of type T, at most D wide. */
@@ -1245,6 +1355,34 @@ template <int W> struct zfi_attention_of<float, W> {
     }
 };
 
+/* What runs wider ones. */
+template <class T> struct zfi_attention_of_wide {
+    static const int keys = 1 << 30, queries = 1, width = 1;
+
+    static cudaError_t launch(const zf_launch *l, const zfi_heads &a, const zfi_heads_back &b, T *y,
+                              float *lse, int what)
+    {
+        int64_t rows = a.count * (what == ZFI_ROW_OF_DKV ? a.n : a.m);
+        size_t bytes = sizeof(float) * (2 * ZFI_MEETS + 2 * ZFI_THREADS / ZFI_WARP);
+        if (rows)
+            ZF_LAUNCH(zfi_attention_wide<T>, zfi_grid(l, rows), ZFI_THREADS, bytes, zfi_stream(l), a,
+                      b, y, lse, what);
+        return cudaSuccess;
+    }
+    static cudaError_t forward(const zf_launch *l, const zfi_heads &a, T *y, float *lse, bool)
+    {
+        zfi_heads_back none;
+        memset(&none, 0, sizeof none);
+        return launch(l, a, none, y, lse, ZFI_ROW_OF_Y);
+    }
+    static cudaError_t backward(const zf_launch *l, const zfi_heads &a, const zfi_heads_back &b,
+                                unsigned)
+    {
+        launch(l, a, b, NULL, NULL, ZFI_ROW_OF_DQ);
+        return launch(l, a, b, NULL, NULL, ZFI_ROW_OF_DKV);
+    }
+};
+
 /* Runs the code with `of` being what runs heads `d` wide. */
 #define ZFI_HEAD_WIDTHS(T, d, of, ...)                                                             \
     if ((d) <= 32) {                                                                               \
@@ -1256,8 +1394,11 @@ template <int W> struct zfi_attention_of<float, W> {
     } else if ((d) <= 128) {                                                                       \
         typedef zfi_attention_of<T, 128> of;                                                       \
         __VA_ARGS__                                                                                \
+    } else if ((d) <= ZFI_HEAD_WIDTH) {                                                            \
+        typedef zfi_attention_of<T, ZFI_HEAD_WIDTH> of;                                            \
+        __VA_ARGS__                                                                                \
     } else {                                                                                       \
-        typedef zfi_attention_of<T, 256> of;                                                       \
+        typedef zfi_attention_of_wide<T> of;                                                       \
         __VA_ARGS__                                                                                \
     }
 

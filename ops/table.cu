@@ -69,6 +69,8 @@ static const zfi_row zfi_rows[] = {
     ZFI_ROW(masked_softmax) ZFI_ROW(masked_softmax_grad)
 
     /* attention */
+    ZFI_ROW(attention)
+    ZFI_ROW_SCRATCH(attention_grad)
 
     /* chain */
     ZFI_ROW(chain)

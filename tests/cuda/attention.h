@@ -1,8 +1,57 @@
-/* Shapes for the tiles of attention (tests/cuda.c). */
-{{"attention", "f[2,R,W]", "attention %1 {heads=2 scale=0.125} : f[2,R,N]", NORM, 96, 'N', 0},
- {70, 64, 1}},
-{{"attention_grad", "f[2,R,N] f[2,R,W]",
-  "attention %2 {heads=2 scale=0.125} : f[2,R,N]\nsaved %3 {index=0} : g[2,2,R]\n"
-  "attention_grad %1, %3, %4, %2 {heads=2 scale=0.125} : f[2,R,W]",
-  NORM, 320, 'N', REFUSED},
- {70, 64, 1}},
+/* Shapes for the tiles of attention (tests/cuda.c): heads of all widths, lengths at and beside the
+ * edges of tiles, so many heads that each is one task, and so few that tiles are.
+ *
+ * qkv packed: examples, tokens, hidden, 3 hidden, heads. */
+#define PACKED(b, t, h, w, heads, how)                                                             \
+    {{"attention", "f[" #b "," #t "," #w "]",                                                      \
+      "attention %1 {heads=" #heads " " how "} : f[" #b "," #t "," #h "]", NORM, 0, 0, REFUSED},   \
+     {1, 1, 1}}
+#define PACKED_GRAD(b, t, h, w, heads, how)                                                        \
+    {{"attention_grad", "f[" #b "," #t "," #h "] f[" #b "," #t "," #w "]",                         \
+      "attention %2 {heads=" #heads " " how "} : f[" #b "," #t "," #h "]\n"                        \
+      "saved %3 {index=0} : g[" #b "," #heads "," #t "]\n"                                         \
+      "attention_grad %1, %3, %4, %2 {heads=" #heads " " how "} : f[" #b "," #t "," #w "]",        \
+      NORM, 0, 0, REFUSED},                                                                        \
+     {1, 1, 1}}
+/* Apart, with a bias: which rows and which keys are not to be seen. m queries, n keys; all:
+ * hidden (m + 2 n). */
+#define APART(m, n, h, heads, how)                                                                 \
+    {{"attention",                                                                                 \
+      "f[1," #m "," #h "] f[1," #n "," #h "] f[1," #n "," #h "] b[2," #m ",1] b[1,1," #n "]",      \
+      "constant {values=[-inf]} : f[]\nconstant {values=[0.5]} : f[]\n"                            \
+      "where %4, %7, %6 : f[2," #m ",1]\nwhere %5, %7, %6 : f[1,1," #n "]\n"                       \
+      "add %8, %9 : f[2," #m "," #n "]\n"                                                          \
+      "attention %1, %2, %3, %10 {heads=" #heads " " how "} : f[1," #m "," #h "]",                 \
+      NORM, 0, 0, REFUSED},                                                                        \
+     {1, 1, 1}}
+#define APART_GRAD(m, n, h, heads, all, how)                                                       \
+    {{"attention_grad",                                                                            \
+      "f[1," #m "," #h "] f[1," #m "," #h "] f[1," #n "," #h "] f[1," #n "," #h "] b[1,1," #n "]", \
+      "constant {values=[-inf]} : f[]\nconstant {values=[0.5]} : f[]\n"                            \
+      "where %5, %7, %6 : f[1,1," #n "]\n"                                                         \
+      "attention %2, %3, %4, %8 {heads=" #heads " " how "} : f[1," #m "," #h "]\n"                 \
+      "saved %9 {index=0} : g[1," #heads "," #m "]\n"                                              \
+      "attention_grad %1, %9, %10, %2, %3, %4, %8 {heads=" #heads " " how "} : f[" #all "]",       \
+      NORM, 0, 0, REFUSED},                                                                        \
+     {1, 1, 1}}
+PACKED(2, 64, 128, 384, 2, "scale=0.125"),
+PACKED(1, 1, 32, 96, 2, "scale=0.25"),
+PACKED(1, 65, 48, 144, 2, "scale=0.25 causal=true"),
+PACKED(1, 130, 128, 384, 1, "scale=0.1 p=0.1 stream=5 causal=true"),
+PACKED(1, 7, 200, 600, 1, "scale=-0.1 p=0.1 stream=5"),
+APART(65, 128, 64, 2, "scale=0.2"),
+APART(1, 130, 160, 2, "scale=0.1 p=0.2 stream=4294967295"),
+PACKED_GRAD(1, 64, 128, 384, 2, "scale=0.125"),
+PACKED_GRAD(1, 7, 32, 96, 2, "scale=0.25 p=0.5 stream=2 causal=true"),
+PACKED_GRAD(1, 65, 48, 144, 2, "scale=0.25 p=0.1 stream=2"),
+PACKED_GRAD(1, 128, 64, 192, 1, "scale=0.1 p=0.1 stream=5 causal=true"),
+PACKED_GRAD(1, 34, 256, 768, 1, "scale=0.1 p=0.1 stream=5 causal=true"),
+PACKED_GRAD(2, 65, 512, 1536, 4, "scale=0.1 p=0.1 stream=5 causal=true"),
+APART_GRAD(130, 65, 64, 2, 16640, "scale=0.2 causal=true"),
+APART_GRAD(1, 130, 80, 1, 20880, "scale=0.1 p=0.2 stream=5"),
+APART_GRAD(70, 129, 64, 2, 20992, "scale=0.1 p=0.2 stream=5 causal=true"),
+APART_GRAD(9, 70, 300, 1, 44700, "scale=0.1 p=0.2 stream=5 causal=true"),
+#undef PACKED
+#undef PACKED_GRAD
+#undef APART
+#undef APART_GRAD

@@ -239,10 +239,12 @@ __device__ __forceinline__ void zfi_fragments(uint32_t (&x)[4], const void *row)
     int lane = (int)threadIdx.x % ZFI_WARP, g = lane / 4, t = lane % 4;
     for (int i = 0; i < 4; i++) {
         uint16_t two[2];
+        const char *at = NULL;
         for (int e = 0; e < 2; e++) {
             int from = ACROSS ? 2 * t + e : g, column = ACROSS ? g : 2 * t + e;
-            uint64_t at = __shfl_sync(0xffffffffu, (uint64_t)(uintptr_t)row, 8 * i + from);
-            memcpy(&two[e], reinterpret_cast<const char *>((uintptr_t)at) + 2 * column, 2);
+            if (ACROSS || e == 0)
+                at = __shfl_sync(0xffffffffu, static_cast<const char *>(row), 8 * i + from);
+            memcpy(&two[e], at + 2 * column, 2);
         }
         memcpy(&x[i], two, 4);
     }
@@ -783,6 +785,9 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                 if (!x.dq) continue;
                 __syncthreads(); /* dS is whole, and the queries are done with */
                 const bool last = j == zfi_last_keys(a, i, queries, keys);
+                /* Fragments of keys among which one of the tile sees one. */
+                const int seen = min(keys, zfi_sees(a, min((i + 1) * queries, a.m) - 1) - n);
+                const int some = (seen + span - 1) / span * blocks;
 #pragma unroll 1
                 for (int chunk = 0; chunk < q_width; chunk += q_chunk) {
                     float dq[q_chunk / 8][4];
@@ -799,7 +804,7 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                         }
                     }
 #pragma unroll 2
-                    for (int k = 0; k < keys / 16; k++) {
+                    for (int k = 0; k < some; k++) {
                         uint32_t left[4];
                         zfi_fragments<true>(
                             left, ds_tile + zfi_chunk_at<queries>(16 * k + lane / 16 * 8 + lane % 8,

@@ -53,11 +53,11 @@ static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
     int64_t row = x->shape.dims[2], hidden = packed ? row / 3 : row, step = 1;
     int64_t m = x->shape.dims[1], n = packed ? m : x[1].shape.dims[1];
     memset(a, 0, sizeof *a);
-    if (m > ZFI_TOKENS || n > ZFI_TOKENS || hidden / at[2].i > ZFI_TOKENS ||
-        x->shape.dims[0] * at[2].i > ZFI_TOKENS)
+    if (m > ZFI_TOKENS || n > ZFI_TOKENS || hidden > ZFI_TOKENS || at[2].i > ZFI_TOKENS ||
+        x->shape.dims[0] > ZFI_TOKENS / at[2].i)
         return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
-                             "%s %%%d: on CUDA tokens, heads of all examples and elements of a head "
-                             "may be 2^30 each",
+                             "%s %%%d: on CUDA tokens, heads of all examples and elements of a "
+                             "token may be 2^30 each",
                              zfi_op_names[l->op], (int)l->node);
     a->heads = (int)at[2].i, a->m = (int)m, a->n = (int)n, a->d = (int)(hidden / a->heads);
     a->count = x->shape.dims[0] * a->heads;
@@ -82,11 +82,22 @@ static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
     return ZF_OK;
 }
 
-/* Where token t of head `head` begins, rows being `row` elements. */
-__device__ __forceinline__ int64_t zfi_token_at(const zfi_heads &a, int head, int tokens, int t,
-                                                int64_t row)
+/* A head: its number among those of all examples, its example, and which it is there. */
+typedef struct zfi_head {
+    int number, example, nth;
+} zfi_head;
+
+__device__ __forceinline__ zfi_head zfi_head_of(const zfi_heads &a, int number)
 {
-    return ((int64_t)(head / a.heads) * tokens + t) * row + (int64_t)(head % a.heads) * a.d;
+    zfi_head h = {number, number / a.heads, number % a.heads};
+    return h;
+}
+
+/* Where its token t begins, rows being `row` elements. */
+__device__ __forceinline__ int64_t zfi_token_at(const zfi_heads &a, const zfi_head &head, int tokens,
+                                                int t, int64_t row)
+{
+    return ((int64_t)head.example * tokens + t) * row + (int64_t)head.nth * a.d;
 }
 
 /* How many keys query m sees: the first ones. There may be no such query. */
@@ -98,10 +109,10 @@ __device__ __forceinline__ int zfi_sees(const zfi_heads &a, int m)
 
 /* The bias of query m, from key 0 on. */
 template <class T>
-__device__ __forceinline__ const T *zfi_bias_row(const zfi_heads &a, int head, int m)
+__device__ __forceinline__ const T *zfi_bias_row(const zfi_heads &a, const zfi_head &head, int m)
 {
-    return static_cast<const T *>(a.bias) + head / a.heads * a.bias_step[0] +
-           head % a.heads * a.bias_step[1] + min(m, a.m - 1) * a.bias_step[2];
+    return static_cast<const T *>(a.bias) + head.example * a.bias_step[0] +
+           head.nth * a.bias_step[1] + min(m, a.m - 1) * a.bias_step[2];
 }
 
 /* Of N keys from n on, a multiple of N; times log2 e, as scores are. */
@@ -126,6 +137,7 @@ __device__ __forceinline__ unsigned zfi_kept_bits(const zfi_dropper &d, uint64_t
 {
     uint64_t first = d.first + e;
     unsigned bits = 0;
+#pragma unroll 1
     for (int part = 0; part < 2; part++) {
         uint4 w = zfi_random_block(first / 4 + (unsigned)part, d.stream, d.step, d.seed);
         unsigned four = (unsigned)(w.x < d.threshold) | (unsigned)(w.y < d.threshold) << 1 |
@@ -137,9 +149,9 @@ __device__ __forceinline__ unsigned zfi_kept_bits(const zfi_dropper &d, uint64_t
 }
 
 /* The number of the score of a query and key 0. */
-__device__ __forceinline__ uint64_t zfi_score_number(const zfi_heads &a, int head, int m)
+__device__ __forceinline__ uint64_t zfi_score_number(const zfi_heads &a, const zfi_head &head, int m)
 {
-    return ((uint64_t)head * (uint64_t)a.m + (uint64_t)m) * (uint64_t)a.n;
+    return ((uint64_t)head.number * (uint64_t)a.m + (uint64_t)m) * (uint64_t)a.n;
 }
 
 /* The log of a row's sum, as the backward pass subtracts it: of an empty row nothing is left. */
@@ -284,7 +296,8 @@ __device__ __forceinline__ float zfi_exp2(float x) { return exp2f(x); }
 /* ------------------------------------------------------------------------- tiles of 16 bits
  * Rows of D elements in shared memory, cut into chunks of 8, 16 bytes. Chunks of a row are permuted
  * so that the 8 rows of a matrix lie in different banks, the rows being r, ... with a step of 1, 2
- * or 4, or by twos with a step of 4. */
+ * or 4, or by twos with a step of 4. Of what begins at x (chunk 0 or 1), chunks 2 i on begin at
+ * x ^ 16 i; and rows 32 lower lie alike. */
 
 template <int D> __device__ __forceinline__ int zfi_chunk_at(int row, int chunk)
 {
@@ -299,11 +312,10 @@ template <int D, class T>
 __device__ __forceinline__ void zfi_tile_in(T *tile, int rows, const T *from, int64_t row, int has,
                                             int d, bool well)
 {
-    const int chunks = D / 8;
-    for (int c = (int)threadIdx.x; c < rows * chunks; c += (int)blockDim.x) {
-        int r = c / chunks, k = c % chunks;
+    const int chunks = D / 8, k = (int)threadIdx.x % chunks, step = (int)blockDim.x / chunks;
+    const T *x = from + (int)threadIdx.x / chunks * row + k * 8;
+    for (int r = (int)threadIdx.x / chunks; r < rows; r += step, x += step * row) {
         T *to = tile + zfi_chunk_at<D>(r, k);
-        const T *x = from + r * row + k * 8;
         bool there = r < has && k * 8 < d;
         if (well) {
             zfi_fetch<16>(to, there ? x : from, there);
@@ -320,12 +332,12 @@ template <int D, int COLUMNS, class T>
 __device__ __forceinline__ void zfi_tile_out(T *to, int64_t row, const T *tile, int first, int rows,
                                              int has, int column, int d, bool well)
 {
-    const int chunks = COLUMNS / 8;
-    for (int c = (int)threadIdx.x % ZFI_WARP; c < rows * chunks; c += ZFI_WARP) {
-        int r = c / chunks, k = column / 8 + c % chunks;
+    const int chunks = COLUMNS / 8, lane = (int)threadIdx.x % ZFI_WARP;
+    const int k = column / 8 + lane % chunks, step = ZFI_WARP / chunks;
+    T *y = to + lane / chunks * row + k * 8;
+    if (k * 8 >= d) return;
+    for (int r = lane / chunks; r < min(rows, has); r += step, y += step * row) {
         const T *x = tile + zfi_chunk_at<D>(first + r, k);
-        T *y = to + r * row + k * 8;
-        if (r >= has || k * 8 >= d) continue;
         if (well)
             *reinterpret_cast<zfi_pack<T, 8> *>(y) = *reinterpret_cast<const zfi_pack<T, 8> *>(x);
         else
@@ -344,7 +356,7 @@ template <class T> __device__ __forceinline__ void zfi_put_pair(T *to, uint32_t 
 /* ---------------------------------------------------------------------- forward, 16 bits */
 
 template <int D> struct zfi_front {
-    static const int keys = D <= 128 ? 64 : 32;
+    static const int keys = D <= 64 ? 64 : 32;
     static size_t bytes(int queries) { return 2 * D * (size_t)(queries + 4 * keys); }
 };
 
@@ -358,18 +370,23 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
     ZF_SHARED(T, q_tile);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int queries = (int)blockDim.x / 2, tiles = (a.m + queries - 1) / queries;
-    const int head = (int)(blockIdx.x / (unsigned)tiles);
+    const zfi_head head = zfi_head_of(a, (int)(blockIdx.x / (unsigned)tiles));
     int tile = (int)(blockIdx.x % (unsigned)tiles);
     if (a.causal) tile = tiles - 1 - tile; /* the longest first */
     const int m0 = tile * queries, m = m0 + 16 * warp, end = zfi_sees(a, min(m0 + queries, a.m) - 1);
     const int ends = m < a.m ? zfi_sees(a, min(m + 16, a.m) - 1) : 0, least = zfi_sees(a, m);
     const int sees[2] = {zfi_sees(a, m + g), zfi_sees(a, m + g + 8)};
-    const int pair_row = lane % 8 / 2 * 4 + lane % 2; /* a row of 16 whose columns are permuted */
+    /* Where fragments begin: of q, of k and v in the first 16 keys and the next. */
+    const int pair = lane % 8 / 2 * 4 + lane % 2; /* a key of 16: columns are permuted */
+    const int q_at = zfi_chunk_at<D>(16 * warp + lane % 16, lane / 16);
+    const int k_at[2] = {zfi_chunk_at<D>(pair + lane / 16 * 2, lane / 8 % 2),
+                         zfi_chunk_at<D>(16 + pair + lane / 16 * 2, lane / 8 % 2) - 16 * D};
+    const int v_at[2] = {zfi_chunk_at<D>(pair + lane / 8 % 2 * 2, lane / 16),
+                         zfi_chunk_at<D>(16 + pair + lane / 8 % 2 * 2, lane / 16) - 16 * D};
     const T *k = static_cast<const T *>(a.k) + zfi_token_at(a, head, a.n, 0, a.row);
     const T *v = static_cast<const T *>(a.v) + zfi_token_at(a, head, a.n, 0, a.row);
     const zfi_dropper drop = zfi_dropper_of(a.drop);
     T *stage = q_tile + queries * D;
-    uint32_t q[steps][4];
     float o[D / 8][4], most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 #pragma unroll
     for (int c = 0; c < D / 8; c++)
@@ -400,17 +417,14 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
             for (int i = 0; i < 4; i++) s[c][i] = 0;
 #pragma unroll
         for (int step = 0; step < steps; step++) {
-            if (D > 64 || n == 0)
-                zfi_fragments<false>(
-                    q[step],
-                    q_tile + zfi_chunk_at<D>(16 * warp + lane % 16, 2 * step + lane / 16));
+            uint32_t q[4];
+            zfi_fragments<false>(q, q_tile + (q_at ^ step * 16));
 #pragma unroll
             for (int c = 0; c < groups; c++) {
                 uint32_t b[4];
-                zfi_fragments<false>(b, k_tile + zfi_chunk_at<D>(16 * c + pair_row + lane / 16 * 2,
-                                                                 2 * step + lane / 8 % 2));
-                core::mma(s[2 * c], q[step], b[0], b[1]);
-                core::mma(s[2 * c + 1], q[step], b[2], b[3]);
+                zfi_fragments<false>(b, k_tile + 16 * c * D + (k_at[c % 2] ^ step * 16));
+                core::mma(s[2 * c], q, b[0], b[1]);
+                core::mma(s[2 * c + 1], q, b[2], b[3]);
             }
         }
         const bool edge = n + keys > least;
@@ -466,8 +480,7 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
 #pragma unroll
             for (int i = 0; i < D / 16; i++) {
                 uint32_t b[4];
-                zfi_fragments<true>(b, v_tile + zfi_chunk_at<D>(16 * c + pair_row + lane / 8 % 2 * 2,
-                                                                2 * i + lane / 16));
+                zfi_fragments<true>(b, v_tile + 16 * c * D + (v_at[c % 2] ^ i * 16));
                 core::mma(o[2 * i], p, b[0], b[1]);
                 core::mma(o[2 * i + 1], p, b[2], b[3]);
             }
@@ -481,7 +494,7 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
         sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
         sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
         if (lse && t == 0 && row < a.m)
-            lse[(int64_t)head * a.m + row] = most[r] * 0.693147181f + logf(sum[r]);
+            lse[(int64_t)head.number * a.m + row] = most[r] * 0.693147181f + logf(sum[r]);
         float by = sum[r] == 0 ? 0 : (drop.off ? 1 : drop.scale) / sum[r];
 #pragma unroll
         for (int c = 0; c < D / 8; c++)
@@ -539,14 +552,16 @@ typedef struct zfi_heads_back {
 
 /* Tiles of a head's scores: what a task is. */
 typedef struct zfi_tiles {
-    int head, i0, i1, j0, j1; /* tiles of queries, tiles of keys */
+    zfi_head head;
+    int i0, i1, j0, j1; /* tiles of queries, tiles of keys */
     bool dq, dkv;
 } zfi_tiles;
 
-__device__ __forceinline__ zfi_tiles zfi_tiles_of(const zfi_heads_back &b, int64_t task)
+__device__ __forceinline__ zfi_tiles zfi_tiles_of(const zfi_heads &a, const zfi_heads_back &b,
+                                                  int64_t task)
 {
     int parts = b.apart ? b.key_tiles + b.query_tiles : 1, part = (int)(task % parts);
-    zfi_tiles x = {(int)(task / parts), 0, b.query_tiles, 0, b.key_tiles, true, true};
+    zfi_tiles x = {zfi_head_of(a, (int)(task / parts)), 0, b.query_tiles, 0, b.key_tiles, true, true};
     if (b.apart && part < b.key_tiles) {
         x.j0 = part, x.j1 = part + 1, x.dq = false;
     } else if (b.apart) {
@@ -600,30 +615,32 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
     float *stats = reinterpret_cast<float *>(ds_tile + keys * queries);
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const int own = warp % 4 * span, column = warp / 4 * width; /* the warp's keys, columns */
-    const int own_row = own + lane % 8 * 2 * blocks + lane / 8 % 2; /* of a left operand, block 0 */
+    const int own_row = own + lane % 8 * 2 * blocks + lane / 8 % 2; /* of a left operand */
+    const int own_at[2] = {zfi_chunk_at<D>(own_row, lane / 16),
+                           zfi_chunk_at<D>(own_row + 2, lane / 16)};
     const int q_own = warp % q_rows * 16, q_column = warp / q_rows * q_width;
     const zfi_dropper drop = zfi_dropper_of(a.drop);
     const float keep = drop.off ? 1 : drop.scale, scale = a.scale * 0.693147181f;
     float *sums = b.sums + blockIdx.x * b.sums_size;
 
     for (int64_t task = blockIdx.x; task < b.tasks; task += gridDim.x) {
-        const zfi_tiles x = zfi_tiles_of(b, task);
-        const int head = x.head;
-        const T *q = static_cast<const T *>(a.q) + zfi_token_at(a, head, a.m, 0, a.row);
-        const T *dy = static_cast<const T *>(b.dy) + zfi_token_at(a, head, a.m, 0, b.hidden);
-        const float *lse = b.lse + (int64_t)head * a.m, *delta = b.delta + (int64_t)head * a.m;
+        const zfi_tiles x = zfi_tiles_of(a, b, task);
+        const zfi_head head = x.head;
         /* Queries of tile i, with what is known of them, into half `to` of the stage. */
         auto queries_in = [&](int i, int to) {
             int m = i * queries, has = a.m - m;
             T *tile = stage + to * 2 * queries * D;
             float *stat = stats + to * 2 * queries;
-            zfi_tile_in<D>(tile, queries, q + m * a.row, a.row, has, a.d, a.well);
-            zfi_tile_in<D>(tile + queries * D, queries, dy + m * b.hidden, b.hidden, has, a.d,
-                           b.dy_well);
+            zfi_tile_in<D>(tile, queries,
+                           static_cast<const T *>(a.q) + zfi_token_at(a, head, a.m, m, a.row), a.row,
+                           has, a.d, a.well);
+            zfi_tile_in<D>(tile + queries * D, queries,
+                           static_cast<const T *>(b.dy) + zfi_token_at(a, head, a.m, m, b.hidden),
+                           b.hidden, has, a.d, b.dy_well);
             for (int r = (int)threadIdx.x; r < 2 * queries; r += cut::threads) {
-                const float *from = r < queries ? lse : delta;
+                const float *from = (r < queries ? b.lse : b.delta) + (int64_t)head.number * a.m + m;
                 bool there = r % queries < has;
-                zfi_fetch<4>(stat + r, there ? from + m + r % queries : from, there);
+                zfi_fetch<4>(stat + r, there ? from + r % queries : from, there);
             }
         };
         for (int j = x.j0; j < x.j1; j++) {
@@ -662,6 +679,8 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                     uint32_t p[blocks][4], ds[blocks][4];
                     const bool sees = m < a.m && zfi_sees(a, min(m + 16, a.m) - 1) > n + own;
                     if (sees) {
+                        const int right_at =
+                            zfi_chunk_at<D>(r + lane % 8 + lane / 16 * 8, lane / 8 % 2);
                         float s[blocks][2][4], dp[blocks][2][4];
 #pragma unroll
                         for (int k = 0; k < blocks; k++)
@@ -670,23 +689,17 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
 #pragma unroll
                         for (int step = 0; step < D / 16; step++) {
                             uint32_t left[4], right[4];
-                            int at_right = zfi_chunk_at<D>(r + lane % 8 + lane / 16 * 8,
-                                                           2 * step + lane / 8 % 2);
-                            zfi_fragments<false>(right, q_tile + at_right);
+                            zfi_fragments<false>(right, q_tile + (right_at ^ step * 16));
 #pragma unroll
                             for (int k = 0; k < blocks; k++) {
-                                zfi_fragments<false>(
-                                    left, k_tile + zfi_chunk_at<D>(own_row + 2 * k,
-                                                                   2 * step + lane / 16));
+                                zfi_fragments<false>(left, k_tile + (own_at[k] ^ step * 16));
                                 core::mma(s[k][0], left, right[0], right[1]);
                                 core::mma(s[k][1], left, right[2], right[3]);
                             }
-                            zfi_fragments<false>(right, g_tile + at_right);
+                            zfi_fragments<false>(right, g_tile + (right_at ^ step * 16));
 #pragma unroll
                             for (int k = 0; k < blocks; k++) {
-                                zfi_fragments<false>(
-                                    left, v_tile + zfi_chunk_at<D>(own_row + 2 * k,
-                                                                   2 * step + lane / 16));
+                                zfi_fragments<false>(left, v_tile + (own_at[k] ^ step * 16));
                                 core::mma(dp[k][0], left, right[0], right[1]);
                                 core::mma(dp[k][1], left, right[2], right[3]);
                             }
@@ -763,18 +776,17 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                                              ds[k][c]);
                     }
                     if (!x.dkv || !sees) continue;
+                    const int right_at = zfi_chunk_at<D>(r + lane % 16, column / 8 + lane / 16);
 #pragma unroll
                     for (int c = 0; c < width / 16; c++) {
                         uint32_t right[4];
-                        int at_right =
-                            zfi_chunk_at<D>(r + lane % 16, column / 8 + 2 * c + lane / 16);
-                        zfi_fragments<true>(right, g_tile + at_right);
+                        zfi_fragments<true>(right, g_tile + (right_at ^ c * 16));
 #pragma unroll
                         for (int k = 0; k < blocks; k++) {
                             core::mma(dv[k][2 * c], p[k], right[0], right[1]);
                             core::mma(dv[k][2 * c + 1], p[k], right[2], right[3]);
                         }
-                        zfi_fragments<true>(right, q_tile + at_right);
+                        zfi_fragments<true>(right, q_tile + (right_at ^ c * 16));
 #pragma unroll
                         for (int k = 0; k < blocks; k++) {
                             core::mma(dk[k][2 * c], ds[k], right[0], right[1]);
@@ -809,13 +821,13 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                         zfi_fragments<true>(
                             left, ds_tile + zfi_chunk_at<queries>(16 * k + lane / 16 * 8 + lane % 8,
                                                                   q_own / 8 + lane / 8 % 2));
-                        int row = k / blocks * span + lane % 8 * 2 * blocks + k % blocks * 2 +
-                                  lane / 8 % 2;
+                        int right_at = zfi_chunk_at<D>(k / blocks * span + lane % 8 * 2 * blocks +
+                                                           k % blocks * 2 + lane / 8 % 2,
+                                                       from / 8 + lane / 16);
 #pragma unroll
                         for (int c = 0; c < q_chunk / 16; c++) {
                             uint32_t right[4];
-                            zfi_fragments<true>(
-                                right, k_tile + zfi_chunk_at<D>(row, from / 8 + 2 * c + lane / 16));
+                            zfi_fragments<true>(right, k_tile + (right_at ^ c * 16));
                             core::mma(dq[2 * c], left, right[0], right[1]);
                             core::mma(dq[2 * c + 1], left, right[2], right[3]);
                         }
@@ -997,7 +1009,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     const int tile = cut::tile, each = cut::each, line = cut::line;
     ZF_SHARED(float, q_tile);
     float *k_tile = q_tile + tile * line, *v_tile = k_tile + tile * line, *p = v_tile + tile * line;
-    const int tiles = (a.m + tile - 1) / tile, head = (int)(blockIdx.x / (unsigned)tiles);
+    const int tiles = (a.m + tile - 1) / tile;
+    const zfi_head head = zfi_head_of(a, (int)(blockIdx.x / (unsigned)tiles));
     const int nth = (int)(blockIdx.x % (unsigned)tiles), m0 = (a.causal ? tiles - 1 - nth : nth) * tile;
     const int end = zfi_sees(a, min(m0 + tile, a.m) - 1), m = m0 + (int)threadIdx.x / 16 * each;
     const int64_t keys_at = zfi_token_at(a, head, a.n, 0, a.row);
@@ -1061,7 +1074,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 #pragma unroll
         for (int step = 8; step; step /= 2) sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], step);
         if (lse && threadIdx.x % 16 == 0 && m + r < a.m)
-            lse[(int64_t)head * a.m + m + r] = most[r] * 0.693147181f + logf(sum[r]);
+            lse[(int64_t)head.number * a.m + m + r] = most[r] * 0.693147181f + logf(sum[r]);
         sum[r] = sum[r] == 0 ? 0 : (drop.off ? 1 : drop.scale) / sum[r];
     }
     const int64_t hidden = (int64_t)a.heads * a.d;
@@ -1086,8 +1099,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     for (int r = 0; r < each; r++) one[r] = 1, scale[r] = a.scale * 0.693147181f;
 
     for (int64_t task = blockIdx.x; task < b.tasks; task += gridDim.x) {
-        const zfi_tiles x = zfi_tiles_of(b, task);
-        const int head = x.head;
+        const zfi_tiles x = zfi_tiles_of(a, b, task);
+        const zfi_head head = x.head;
         for (int j = x.j0; j < x.j1; j++) {
             const int n0 = j * tile, n = n0 + column * each;
             const int first = zfi_first_queries(a, x, j, tile, tile);
@@ -1120,7 +1133,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 #pragma unroll
                 for (int r = 0; r < each; r++) {
                     const int sees = zfi_sees(a, m + r);
-                    const int64_t of_row = (int64_t)head * a.m + min(m + r, a.m - 1);
+                    const int64_t of_row = (int64_t)head.number * a.m + min(m + r, a.m - 1);
                     const float shift = zfi_row_shift(b.lse[of_row]), less = b.delta[of_row];
                     float bias[each] = {0};
                     unsigned kept = 15;
@@ -1208,7 +1221,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     ZF_SHARED(float, p);
     float *ds = p + ZFI_MEETS, *most_of = ds + ZFI_MEETS, *sum_of = most_of + warps;
     for (int64_t task = blockIdx.x; task < a.count * rows; task += gridDim.x) {
-        const int head = (int)(task / rows), row = (int)(task % rows);
+        const zfi_head head = zfi_head_of(a, (int)(task / rows));
+        const int row = (int)(task % rows);
         const int64_t q_at = zfi_token_at(a, head, a.m, 0, a.row);
         const int64_t k_at = zfi_token_at(a, head, a.n, 0, a.row);
         const T *q = static_cast<const T *>(a.q) + q_at, *k = static_cast<const T *>(a.k) + k_at;
@@ -1241,7 +1255,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
             for (int w = 0; w < warps; w++) sum += sum_of[w] * zfi_exp2(most_of[w] - shift);
             by = sum == 0 ? 0 : keep / sum;
             if (lse && threadIdx.x == 0)
-                lse[(int64_t)head * a.m + row] = high * 0.693147181f + logf(sum);
+                lse[(int64_t)head.number * a.m + row] = high * 0.693147181f + logf(sum);
         }
         for (int from = 0; from < a.d; from += ZFI_THREADS) {
             const int column = from + (int)threadIdx.x;
@@ -1252,7 +1266,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                 for (int i = warp; i < count; i += warps) {
                     const int m = what == ZFI_ROW_OF_DKV ? first + i : row;
                     const int n = what == ZFI_ROW_OF_DKV ? row : first + i;
-                    const int64_t of_row = (int64_t)head * a.m + m;
+                    const int64_t of_row = (int64_t)head.number * a.m + m;
                     const float x = score(m, n);
                     const uint64_t e = zfi_score_number(a, head, m) + (unsigned)n;
                     const bool kept = drop.off || (zfi_kept_bits(drop, e) & 1);

@@ -132,32 +132,24 @@ __device__ __forceinline__ void zfi_bias_of(const zfi_heads &a, const T *row, in
     for (int i = 0; i < N; i++) y[i] *= 1.44269504f;
 }
 
-/* Which of the 4 elements from e on are kept: a bit each. */
-__device__ __forceinline__ unsigned zfi_kept_bits(const zfi_dropper &d, uint64_t e)
+/* The words of the 4 elements from e on; one is kept whose word is below the threshold. */
+__device__ __forceinline__ void zfi_words_of(const zfi_dropper &d, uint64_t e, uint32_t (&word)[4])
 {
-    uint64_t first = d.first + e;
-    unsigned bits = 0;
-#pragma unroll 1
-    for (int part = 0; part < 2; part++) {
-        uint4 w = zfi_random_block(first / 4 + (unsigned)part, d.stream, d.step, d.seed);
-        unsigned four = (unsigned)(w.x < d.threshold) | (unsigned)(w.y < d.threshold) << 1 |
-                        (unsigned)(w.z < d.threshold) << 2 | (unsigned)(w.w < d.threshold) << 3;
-        bits |= four << 4 * part;
-        if (first % 4 == 0) break;
-    }
-    return bits >> first % 4 & 15;
+    const uint64_t first = d.first + e;
+    const uint4 w = zfi_random_block(first / 4, d.stream, d.step, d.seed);
+    word[0] = w.x, word[1] = w.y, word[2] = w.z, word[3] = w.w;
+    if (first % 4 == 0) return;
+    const uint4 next = zfi_random_block(first / 4 + 1, d.stream, d.step, d.seed);
+    const uint32_t all[7] = {w.x, w.y, w.z, w.w, next.x, next.y, next.z};
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        word[i] = first % 4 == 1 ? all[i + 1] : first % 4 == 2 ? all[i + 2] : all[i < 3 ? i + 3 : 6];
 }
 
 /* The number of the score of a query and key 0. */
 __device__ __forceinline__ uint64_t zfi_score_number(const zfi_heads &a, const zfi_head &head, int m)
 {
     return ((uint64_t)head.number * (uint64_t)a.m + (uint64_t)m) * (uint64_t)a.n;
-}
-
-/* The log of a row's sum, as the backward pass subtracts it: of an empty row nothing is left. */
-__device__ __forceinline__ float zfi_row_shift(float lse)
-{
-    return lse == -INFINITY ? INFINITY : lse * 1.44269504f;
 }
 
 /* ------------------------------------------------------------------------------ instructions
@@ -314,6 +306,7 @@ __device__ __forceinline__ void zfi_tile_in(T *tile, int rows, const T *from, in
 {
     const int chunks = D / 8, k = (int)threadIdx.x % chunks, step = (int)blockDim.x / chunks;
     const T *x = from + (int)threadIdx.x / chunks * row + k * 8;
+#pragma unroll 1
     for (int r = (int)threadIdx.x / chunks; r < rows; r += step, x += step * row) {
         T *to = tile + zfi_chunk_at<D>(r, k);
         bool there = r < has && k * 8 < d;
@@ -336,6 +329,7 @@ __device__ __forceinline__ void zfi_tile_out(T *to, int64_t row, const T *tile, 
     const int k = column / 8 + lane % chunks, step = ZFI_WARP / chunks;
     T *y = to + lane / chunks * row + k * 8;
     if (k * 8 >= d) return;
+#pragma unroll 1
     for (int r = lane / chunks; r < min(rows, has); r += step, y += step * row) {
         const T *x = tile + zfi_chunk_at<D>(first + r, k);
         if (well)
@@ -427,7 +421,6 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
                 core::mma(s[2 * c + 1], q, b[2], b[3]);
             }
         }
-        const bool edge = n + keys > least;
 #pragma unroll
         for (int c = 0; c < groups; c++) { /* keys from `at` on, of rows g and g + 8 */
             int at = n + 16 * c + 4 * t;
@@ -440,13 +433,22 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
                 for (int i = 0; i < 4; i++) {
                     float *x = &s[2 * c + i / 2][2 * r + i % 2];
                     *x = fmaf(*x, a.scale, bias[i]);
-                    if (edge && at + i >= sees[r]) *x = -INFINITY;
-                    high[r] = fmaxf(high[r], *x);
                 }
             }
         }
+        if (n + keys > least) {
+#pragma unroll
+            for (int c = 0; c < 2 * groups; c++)
+#pragma unroll
+                for (int i = 0; i < 4; i++)
+                    if (n + c / 2 * 16 + 4 * t + c % 2 * 2 + i % 2 >= sees[i / 2])
+                        s[c][i] = -INFINITY;
+        }
 #pragma unroll
         for (int r = 0; r < 2; r++) {
+#pragma unroll
+            for (int c = 0; c < 2 * groups; c++)
+                high[r] = fmaxf(high[r], fmaxf(s[c][2 * r], s[c][2 * r + 1]));
             high[r] = fmaxf(high[r], __shfl_xor_sync(0xffffffffu, high[r], 1));
             high[r] = fmaxf(high[r], __shfl_xor_sync(0xffffffffu, high[r], 2));
             shift[r] = high[r] == -INFINITY ? 0 : high[r];
@@ -464,15 +466,20 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
 #pragma unroll
             for (int r = 0; r < 2; r++) {
                 float e[4];
-                unsigned kept = 15;
-                if (!drop.off)
-                    kept = zfi_kept_bits(
-                        drop, zfi_score_number(a, head, m + g + 8 * r) + (unsigned)(n + 16 * c + 4 * t));
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
                     e[i] = zfi_exp2(s[2 * c + i / 2][2 * r + i % 2] - shift[r]);
                     sum[r] += e[i];
-                    if (!(kept >> i & 1)) e[i] = 0;
+                }
+                if (!drop.off) {
+                    uint32_t word[4];
+                    zfi_words_of(drop,
+                                 zfi_score_number(a, head, m + g + 8 * r) +
+                                     (unsigned)(n + 16 * c + 4 * t),
+                                 word);
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        if (word[i] >= drop.threshold) e[i] = 0;
                 }
                 p[r] = core::pair(e[0], e[1]);
                 p[2 + r] = core::pair(e[2], e[3]);
@@ -496,9 +503,10 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
         if (lse && t == 0 && row < a.m)
             lse[(int64_t)head.number * a.m + row] = most[r] * 0.693147181f + logf(sum[r]);
         float by = sum[r] == 0 ? 0 : (drop.off ? 1 : drop.scale) / sum[r];
+        const int y_at = zfi_chunk_at<D>(16 * warp + g + 8 * r, 0) + 2 * t;
 #pragma unroll
         for (int c = 0; c < D / 8; c++)
-            zfi_put_pair(q_tile + zfi_chunk_at<D>(16 * warp + g + 8 * r, c) + 2 * t,
+            zfi_put_pair(q_tile + (y_at ^ c * 8),
                          core::pair(o[c][2 * r] * by, o[c][2 * r + 1] * by));
     }
     __syncwarp();
@@ -509,10 +517,11 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
 
 /* --------------------------------------------------------------------- backward, in general */
 
-/* delta[head,m] = sum of dy y over the d of a row: 8 threads a row. */
+/* delta[head,m] = sum of dy y over the d of a row, by 8 threads; shift[head,m] = what is subtracted
+ * from scores times log2 e: inf for an empty row, of which nothing is left. */
 template <class T>
-__global__ void zfi_attention_delta(const zfi_heads a, const T *dy, const T *y, float *delta,
-                                    bool well)
+__global__ void zfi_attention_delta(const zfi_heads a, const T *dy, const T *y, const float *lse,
+                                    float *delta, float *shift, bool well)
 {
     const int wide = zfi_wide<T>::count;
     int64_t rows = a.count * a.m, row = ((int64_t)blockIdx.x * ZFI_THREADS + threadIdx.x) / 8;
@@ -533,14 +542,16 @@ __global__ void zfi_attention_delta(const zfi_heads a, const T *dy, const T *y, 
     for (int step = 4; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
     if (row >= rows || threadIdx.x % 8) return;
     int64_t token = row / a.heads; /* rows are [b,m,head] */
-    delta[(token / a.m * a.heads + row % a.heads) * a.m + token % a.m] = sum;
+    int64_t to = (token / a.m * a.heads + row % a.heads) * a.m + token % a.m;
+    delta[to] = sum;
+    shift[to] = lse[to] == -INFINITY ? INFINITY : lse[to] * 1.44269504f;
 }
 
 /* A gradient's operands and how its tasks are cut. sums: of a block of threads, where its dQ is
  * added up. */
 typedef struct zfi_heads_back {
     const void *dy;
-    const float *lse, *delta;
+    const float *shift, *delta;
     float *sums;
     int64_t sums_size; /* of a block */
     void *dq, *dk, *dv;
@@ -638,7 +649,7 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                            static_cast<const T *>(b.dy) + zfi_token_at(a, head, a.m, m, b.hidden),
                            b.hidden, has, a.d, b.dy_well);
             for (int r = (int)threadIdx.x; r < 2 * queries; r += cut::threads) {
-                const float *from = (r < queries ? b.lse : b.delta) + (int64_t)head.number * a.m + m;
+                const float *from = (r < queries ? b.shift : b.delta) + (int64_t)head.number * a.m + m;
                 bool there = r % queries < has;
                 zfi_fetch<4>(stat + r, there ? from + r % queries : from, there);
             }
@@ -704,50 +715,63 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                                 core::mma(dp[k][1], left, right[2], right[3]);
                             }
                         }
-                        const bool edge = n + own + span > zfi_sees(a, m) || m + 16 > a.m;
-                        unsigned bits = 0xffff; /* 4 for each of the thread's queries */
-                        if (!drop.off && blocks == 2) {
-                            bits = 0;
-#pragma unroll
-                            for (int c = 0; c < 4; c++)
-                                bits |= zfi_kept_bits(drop,
-                                                      zfi_score_number(
-                                                          a, head, m + c / 2 * 8 + 2 * t + c % 2) +
-                                                          (unsigned)mine)
-                                        << 4 * c;
-                        } else if (!drop.off) {
+                        unsigned half = 0, other = 0;
+                        if (!drop.off && blocks == 1) {
                             /* Lanes g and g ^ 1 have 2 keys each of 4 neighbours: each asks for two
-                             * of their queries. */
-                            unsigned half = 0, other;
+                             * of their queries, 4 bits of each. */
 #pragma unroll
-                            for (int c = 0; c < 2; c++)
-                                half |= zfi_kept_bits(drop,
-                                                      zfi_score_number(
-                                                          a, head, m + g % 2 * 8 + 2 * t + c) +
-                                                          (unsigned)(mine & ~3))
-                                        << 4 * c;
+                            for (int c = 0; c < 2; c++) {
+                                uint32_t word[4];
+                                int query = g % 2 * 8 + 2 * t + c;
+                                zfi_words_of(drop,
+                                             zfi_score_number(a, head, m + query) +
+                                                 (unsigned)(mine & ~3),
+                                             word);
+#pragma unroll
+                                for (int e = 0; e < 4; e++)
+                                    half |= (unsigned)(word[e] < drop.threshold) << (4 * c + e);
+                            }
                             other = __shfl_xor_sync(0xffffffffu, half, 4);
-                            bits = g % 2 ? half << 8 | other : other << 8 | half;
-                            bits >>= g % 2 * 2;
+                            half = (g % 2 ? half << 8 | other : other << 8 | half) >> g % 2 * 2;
                         }
 #pragma unroll
                         for (int c = 0; c < 4; c++) { /* a query: c % 2 of n-block c / 2 */
-                            int query = c / 2 * 8 + 2 * t + c % 2;
-                            float shift = zfi_row_shift(stat[r + query]);
-                            float less = stat[queries + r + query];
+                            const int query = c / 2 * 8 + 2 * t + c % 2;
+                            const float shift = stat[r + query], less = stat[queries + r + query];
+                            float by[4] = {keep, keep, keep, keep};
+                            if (!drop.off && blocks == 2) {
+                                uint32_t word[4];
+                                zfi_words_of(
+                                    drop, zfi_score_number(a, head, m + query) + (unsigned)mine, word);
+#pragma unroll
+                                for (int e = 0; e < 4; e++)
+                                    if (word[e] >= drop.threshold) by[e] = 0;
+                            } else if (!drop.off) {
+#pragma unroll
+                                for (int e = 0; e < 2; e++)
+                                    if (!(half >> (4 * c + e) & 1)) by[e] = 0;
+                            }
                             if (a.bias && a.bias_step[2])
                                 zfi_bias_of<T, 2 * blocks>(a, zfi_bias_row<T>(a, head, m + query),
                                                            mine, bias);
-                            int seen = edge ? zfi_sees(a, m + query) : a.n;
 #pragma unroll
                             for (int e = 0; e < 2 * blocks; e++) {
                                 float *to = &s[e / 2][c / 2][e % 2 * 2 + c % 2];
                                 float *d = &dp[e / 2][c / 2][e % 2 * 2 + c % 2];
-                                float by = bits >> (4 * c + e) & 1 ? keep : 0;
-                                float prob = zfi_exp2(fmaf(*to, a.scale, bias[e]) - shift);
-                                bool there = !edge || mine + e < seen;
-                                *d = there ? prob * fmaf(*d, by, -less) : 0;
-                                *to = there ? prob * by : 0;
+                                float prob = zfi_exp2(fmaf(*to, a.scale, bias[e] - shift));
+                                *d = prob * fmaf(*d, by[e], -less);
+                                *to = prob * by[e];
+                            }
+                        }
+                        if (n + own + span > zfi_sees(a, m) || m + 16 > a.m) { /* an edge */
+#pragma unroll
+                            for (int c = 0; c < 4; c++) {
+                                int seen = zfi_sees(a, m + c / 2 * 8 + 2 * t + c % 2);
+#pragma unroll
+                                for (int e = 0; e < 2 * blocks; e++)
+                                    if (mine + e >= seen)
+                                        s[e / 2][c / 2][e % 2 * 2 + c % 2] =
+                                            dp[e / 2][c / 2][e % 2 * 2 + c % 2] = 0;
                             }
                         }
 #pragma unroll
@@ -766,14 +790,11 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                     }
                     if (x.dq && column == 0) {
 #pragma unroll
-                        for (int k = 0; k < blocks; k++)
-#pragma unroll
-                            for (int c = 0; c < 4; c++)
-                                zfi_put_pair(ds_tile +
-                                                 zfi_chunk_at<queries>(
-                                                     own + 16 * k + c % 2 * 8 + g, r / 8 + c / 2) +
-                                                 2 * t,
-                                             ds[k][c]);
+                        for (int k = 0; k < 2 * blocks; k++) {
+                            int to = zfi_chunk_at<queries>(own + 8 * k + g, r / 8) + 2 * t;
+                            zfi_put_pair(ds_tile + to, ds[k / 2][k % 2]);
+                            zfi_put_pair(ds_tile + (to ^ 8), ds[k / 2][2 + k % 2]);
+                        }
                     }
                     if (!x.dkv || !sees) continue;
                     const int right_at = zfi_chunk_at<D>(r + lane % 16, column / 8 + lane / 16);
@@ -839,12 +860,14 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                         continue;
                     }
 #pragma unroll
-                    for (int c = 0; c < q_chunk / 8; c++)
+                    for (int half = 0; half < 2; half++) {
+                        int to = zfi_chunk_at<D>(q_own + g + 8 * half, from / 8) + 2 * t;
 #pragma unroll
-                        for (int half = 0; half < 2; half++)
+                        for (int c = 0; c < q_chunk / 8; c++)
                             zfi_put_pair(
-                                q_tile + zfi_chunk_at<D>(q_own + g + 8 * half, from / 8 + c) + 2 * t,
+                                q_tile + (to ^ c * 8),
                                 core::pair(dq[c][2 * half] * scale, dq[c][2 * half + 1] * scale));
+                    }
                     __syncwarp();
                     zfi_tile_out<D, q_chunk>(
                         static_cast<T *>(b.dq) +
@@ -856,19 +879,15 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
             __syncthreads(); /* K and V are done with: dK and dV take their place */
             if (!x.dkv) continue;
 #pragma unroll
-            for (int k = 0; k < blocks; k++)
+            for (int k = 0; k < 2 * blocks; k++) { /* half k % 2 of block k / 2 */
+                int to = zfi_chunk_at<D>(own + g * 2 * blocks + k, column / 8) + 2 * t;
 #pragma unroll
-                for (int c = 0; c < width / 8; c++)
-#pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        int to = zfi_chunk_at<D>(own + g * 2 * blocks + 2 * k + half,
-                                                 column / 8 + c) +
-                                 2 * t;
-                        zfi_put_pair(k_tile + to, core::pair(dk[k][c][2 * half] * scale,
-                                                             dk[k][c][2 * half + 1] * scale));
-                        zfi_put_pair(v_tile + to,
-                                     core::pair(dv[k][c][2 * half], dv[k][c][2 * half + 1]));
-                    }
+                for (int c = 0; c < width / 8; c++) {
+                    const float *x = &dk[k / 2][c][k % 2 * 2], *y = &dv[k / 2][c][k % 2 * 2];
+                    zfi_put_pair(k_tile + (to ^ c * 8), core::pair(x[0] * scale, x[1] * scale));
+                    zfi_put_pair(v_tile + (to ^ c * 8), core::pair(y[0], y[1]));
+                }
+            }
             __syncwarp();
             const int64_t to = zfi_token_at(a, head, a.n, n + own, b.row);
             const int has = a.n - n - own;
@@ -1039,10 +1058,10 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         for (int r = 0; r < each; r++) {
             const int sees = zfi_sees(a, m + r);
             float bias[each] = {0}, high = most[r], shift, fix;
-            unsigned kept = 15;
+            uint32_t word[4] = {0, 0, 0, 0};
             if (a.bias) zfi_bias_of<float, each>(a, zfi_bias_row<float>(a, head, m + r), n, bias);
             if (!drop.off)
-                kept = zfi_kept_bits(drop, zfi_score_number(a, head, m + r) + (unsigned)n);
+                zfi_words_of(drop, zfi_score_number(a, head, m + r) + (unsigned)n, word);
 #pragma unroll
             for (int c = 0; c < each; c++) {
                 s[r][c] = n + c < sees ? fmaf(s[r][c], a.scale, bias[c]) : -INFINITY;
@@ -1061,7 +1080,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
             for (int c = 0; c < each; c++) {
                 s[r][c] = zfi_exp2(s[r][c] - shift);
                 sum[r] += s[r][c];
-                if (!(kept >> c & 1)) s[r][c] = 0;
+                if (!drop.off && word[c] >= drop.threshold) s[r][c] = 0;
             }
         }
         __syncwarp(); /* a warp's rows of p are its own */
@@ -1134,17 +1153,17 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                 for (int r = 0; r < each; r++) {
                     const int sees = zfi_sees(a, m + r);
                     const int64_t of_row = (int64_t)head.number * a.m + min(m + r, a.m - 1);
-                    const float shift = zfi_row_shift(b.lse[of_row]), less = b.delta[of_row];
+                    const float shift = b.shift[of_row], less = b.delta[of_row];
                     float bias[each] = {0};
-                    unsigned kept = 15;
+                    uint32_t word[4] = {0, 0, 0, 0};
                     if (a.bias)
                         zfi_bias_of<float, each>(a, zfi_bias_row<float>(a, head, m + r), n, bias);
                     if (!drop.off)
-                        kept = zfi_kept_bits(drop, zfi_score_number(a, head, m + r) + (unsigned)n);
+                        zfi_words_of(drop, zfi_score_number(a, head, m + r) + (unsigned)n, word);
 #pragma unroll
                     for (int c = 0; c < each; c++) {
-                        float by = kept >> c & 1 ? keep : 0;
-                        float prob = zfi_exp2(fmaf(s[r][c], a.scale, bias[c]) - shift);
+                        float by = drop.off || word[c] < drop.threshold ? keep : 0;
+                        float prob = zfi_exp2(fmaf(s[r][c], a.scale, bias[c] - shift));
                         bool there = n + c < sees;
                         dp[r][c] = there ? prob * fmaf(dp[r][c], by, -less) : 0;
                         s[r][c] = there ? prob * by : 0;
@@ -1269,7 +1288,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                     const int64_t of_row = (int64_t)head.number * a.m + m;
                     const float x = score(m, n);
                     const uint64_t e = zfi_score_number(a, head, m) + (unsigned)n;
-                    const bool kept = drop.off || (zfi_kept_bits(drop, e) & 1);
+                    const bool kept = zfi_kept(drop, e) != 0;
                     float prob, dp;
                     if (what == ZFI_ROW_OF_Y) {
                         if (lane == 0) p[i] = kept ? zfi_exp2(x - shift) : 0;
@@ -1277,7 +1296,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                     }
                     dp = zfi_wide_dot(dy + m * b.hidden, v + n * a.row, a.d);
                     if (lane) continue;
-                    prob = zfi_exp2(x - zfi_row_shift(b.lse[of_row]));
+                    prob = zfi_exp2(x - b.shift[of_row]);
                     p[i] = kept && n < zfi_sees(a, m) ? prob * keep : 0;
                     ds[i] = n < zfi_sees(a, m)
                                 ? prob * fmaf(dp, kept ? keep : 0, -b.delta[of_row])
@@ -1455,7 +1474,7 @@ static void zfi_heads_back_of(const zf_launch *l, const zfi_heads *a, int keys, 
         b->sums_size = (int64_t)(b->apart ? 1 : b->query_tiles) * queries * width;
 }
 
-/* Scratch: delta, and the blocks' sums of dQ. */
+/* Scratch: delta and shift, each of this size, and the blocks' sums of dQ. */
 static size_t zfi_delta_size(const zfi_heads *a)
 {
     return (size_t)zfi_div_up(a->count * a->m, 16) * 16;
@@ -1474,7 +1493,7 @@ static size_t zfi_cuda_scratch_attention_grad(const zf_launch *l)
             zfi_heads_back_of(l, &a, of::keys, of::queries, of::width, &b, &grid);
         })
     })
-    return sizeof(float) * (zfi_delta_size(&a) + grid * (size_t)b.sums_size);
+    return sizeof(float) * (2 * zfi_delta_size(&a) + grid * (size_t)b.sums_size);
 }
 
 static zf_status zfi_cuda_attention_grad(const zf_launch *l)
@@ -1487,7 +1506,8 @@ static zf_status zfi_cuda_attention_grad(const zf_launch *l)
     size_t size = zf_dtype_size(l->out.dtype);
     bool packed = l->arg_count <= 5;
     if (status || !a.count || !zfi_count(&l->out)) return status;
-    float *delta = static_cast<float *>(l->scratch);
+    float *delta = static_cast<float *>(l->scratch), *shift = delta + zfi_delta_size(&a);
+    const float *lse = static_cast<const float *>(l->args[2].data);
     int64_t hidden = (int64_t)a.heads * a.d, rows = a.count / a.heads;
     int64_t of_q = packed ? hidden : rows * a.m * hidden, of_k = packed ? hidden : rows * a.n * hidden;
     ZFI_FLOATS(l, l->out.dtype, T, {
@@ -1496,14 +1516,12 @@ static zf_status zfi_cuda_attention_grad(const zf_launch *l)
         const T *y = static_cast<const T *>(l->args[1].data);
         if (a.m)
             ZF_LAUNCH(zfi_attention_delta<T>, (unsigned)zfi_div_up(a.count * a.m * 8, ZFI_THREADS),
-                      ZFI_THREADS, 0, zfi_stream(l), a, dy, y, delta,
+                      ZFI_THREADS, 0, zfi_stream(l), a, dy, y, lse, delta, shift,
                       zfi_lies_well(a.d, size, dy, y));
         ZFI_HEAD_WIDTHS(T, a.d, of, {
             zfi_heads_back_of(l, &a, of::keys, of::queries, of::width, &b, &grid);
             b.dy = dy;
-            b.lse = static_cast<const float *>(l->args[2].data);
-            b.delta = delta;
-            b.sums = delta + zfi_delta_size(&a);
+            b.shift = shift, b.delta = delta, b.sums = shift + zfi_delta_size(&a);
             b.dq = out, b.dk = out + of_q, b.dv = out + of_q + of_k;
             b.row = packed ? a.row : hidden, b.hidden = hidden;
             b.well = zfi_lies_well(b.row, size, b.dq, b.dk, b.dv) && a.d * size % 16 == 0;

@@ -5,9 +5,9 @@
  *              +---+---+    Forward: a block of threads has a tile of queries, a warp 16 of them,
  *      queries | S |   |    and goes along the keys, with the maximum and the sum of each row so
  *              +---+---+    far; y is scaled when the maximum grows.
- *              |   |   |    Backward: it has a tile of keys, a warp 16 or 32 of them, and goes along
- *              +---+---+    the queries; dK and dV stay in registers until the tile is done, and dQ
- *                           is added up from one tile of keys to the next.
+ *              |   |   |    Backward: it has a tile of keys, a warp 16 or 32 of them, and goes
+ *              +---+---+    along the queries; dK and dV stay in registers until the tile is done,
+ *                           and dQ is added up from one tile of keys to the next.
  *
  * Backward, one block has all tiles of a head, and adds to its own dQ. Where heads are too few for
  * the device, a tile of keys is one task (dK, dV) and a tile of queries another (dQ), which makes
@@ -17,8 +17,8 @@
  * mma m16n8k16. Scores come out of one product where the next takes its left operand, so that only
  * dS crosses shared memory, for dQ. Columns (forward) and rows (backward) of scores are permuted so
  * that a thread has 4 (or 2) neighbouring keys of a query: one block of random words, one load of
- * bias. f32 has kernels of its own below, in f32 throughout, and so have heads wider than 256, which
- * are no matter of speed.
+ * bias. f32 has kernels of its own below, in f32 throughout, and so have heads wider than 256,
+ * which are no matter of speed.
  */
 
 /* ------------------------------------------------------------------------------- operands */
@@ -94,8 +94,8 @@ __device__ __forceinline__ zfi_head zfi_head_of(const zfi_heads &a, int number)
 }
 
 /* Where its token t begins, rows being `row` elements. */
-__device__ __forceinline__ int64_t zfi_token_at(const zfi_heads &a, const zfi_head &head, int tokens,
-                                                int t, int64_t row)
+__device__ __forceinline__ int64_t zfi_token_at(const zfi_heads &a, const zfi_head &head,
+                                                int tokens, int t, int64_t row)
 {
     return ((int64_t)head.example * tokens + t) * row + (int64_t)head.nth * a.d;
 }
@@ -143,11 +143,14 @@ __device__ __forceinline__ void zfi_words_of(const zfi_dropper &d, uint64_t e, u
     const uint32_t all[7] = {w.x, w.y, w.z, w.w, next.x, next.y, next.z};
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        word[i] = first % 4 == 1 ? all[i + 1] : first % 4 == 2 ? all[i + 2] : all[i < 3 ? i + 3 : 6];
+        word[i] = first % 4 == 1   ? all[i + 1]
+                  : first % 4 == 2 ? all[i + 2]
+                                   : all[i < 3 ? i + 3 : 6];
 }
 
 /* The number of the score of a query and key 0. */
-__device__ __forceinline__ uint64_t zfi_score_number(const zfi_heads &a, const zfi_head &head, int m)
+__device__ __forceinline__ uint64_t zfi_score_number(const zfi_heads &a, const zfi_head &head,
+                                                     int m)
 {
     return ((uint64_t)head.number * (uint64_t)a.m + (uint64_t)m) * (uint64_t)a.n;
 }
@@ -261,10 +264,9 @@ template <class T> struct zfi_tensor_core {
         uint64_t top = (uint64_t)a[2] << 32 | a[0], low = (uint64_t)a[3] << 32 | a[1];
         uint64_t b = (uint64_t)b1 << 32 | b0;
         for (int i = 0; i < 4; i++) { /* k = 2 i, 2 i + 1, 2 i + 8, 2 i + 9 */
-            uint64_t from[4] = {__shfl_sync(0xffffffffu, top, 4 * g + i),
-                                __shfl_sync(0xffffffffu, low, 4 * g + i),
-                                __shfl_sync(0xffffffffu, b, 8 * t + i),
-                                __shfl_sync(0xffffffffu, b, 8 * t + 4 + i)};
+            uint64_t from[4] = {
+                __shfl_sync(0xffffffffu, top, 4 * g + i), __shfl_sync(0xffffffffu, low, 4 * g + i),
+                __shfl_sync(0xffffffffu, b, 8 * t + i), __shfl_sync(0xffffffffu, b, 8 * t + 4 + i)};
             T x[4][4];
             memcpy(x, from, sizeof x);
             for (int k = 0; k < 4; k++)
@@ -314,8 +316,7 @@ __device__ __forceinline__ void zfi_tile_in(T *tile, int rows, const T *from, in
             zfi_fetch<16>(to, there ? x : from, there);
         } else {
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                to[i] = there && k * 8 + i < d ? x[i] : zfi_from_f32<T>(0);
+            for (int i = 0; i < 8; i++) to[i] = there && k * 8 + i < d ? x[i] : zfi_from_f32<T>(0);
         }
     }
 }
@@ -362,12 +363,14 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
     typedef zfi_tensor_core<T> core;
     const int keys = zfi_front<D>::keys, groups = keys / 16, steps = D / 16;
     ZF_SHARED(T, q_tile);
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
+    const int g = lane / 4, t = lane % 4;
     const int queries = (int)blockDim.x / 2, tiles = (a.m + queries - 1) / queries;
     const zfi_head head = zfi_head_of(a, (int)(blockIdx.x / (unsigned)tiles));
     int tile = (int)(blockIdx.x % (unsigned)tiles);
     if (a.causal) tile = tiles - 1 - tile; /* the longest first */
-    const int m0 = tile * queries, m = m0 + 16 * warp, end = zfi_sees(a, min(m0 + queries, a.m) - 1);
+    const int m0 = tile * queries, m = m0 + 16 * warp;
+    const int end = zfi_sees(a, min(m0 + queries, a.m) - 1);
     const int ends = m < a.m ? zfi_sees(a, min(m + 16, a.m) - 1) : 0, least = zfi_sees(a, m);
     const int sees[2] = {zfi_sees(a, m + g), zfi_sees(a, m + g + 8)};
     /* Where fragments begin: of q, of k and v in the first 16 keys and the next. */
@@ -572,7 +575,8 @@ __device__ __forceinline__ zfi_tiles zfi_tiles_of(const zfi_heads &a, const zfi_
                                                   int64_t task)
 {
     int parts = b.apart ? b.key_tiles + b.query_tiles : 1, part = (int)(task % parts);
-    zfi_tiles x = {zfi_head_of(a, (int)(task / parts)), 0, b.query_tiles, 0, b.key_tiles, true, true};
+    zfi_tiles x = {
+        zfi_head_of(a, (int)(task / parts)), 0, b.query_tiles, 0, b.key_tiles, true, true};
     if (b.apart && part < b.key_tiles) {
         x.j0 = part, x.j1 = part + 1, x.dq = false;
     } else if (b.apart) {
@@ -605,12 +609,185 @@ template <class T, int D> struct zfi_back {
     static const int parts = D <= 128 ? 1 : D / 128;
     static const int keys = 64 * blocks, queries = D <= 128 ? 64 : 32, threads = 128 * parts;
     static const int per_processor = D <= 128 ? 2 : 1;
-    static const size_t bytes = sizeof(T) * (2 * keys * D + 4 * queries * D + keys * queries) +
-                                sizeof(float) * 4 * queries;
+    static const size_t bytes =
+        sizeof(T) * (2 * keys * D + 4 * queries * D + keys * queries) + sizeof(float) * 4 * queries;
 };
 
-/* The keys' rows of a fragment: row (block, half, g) of a warp is key g * 2 * blocks + 2 * block +
- * half of it, so that a thread has neighbours. */
+/* A warp's place in a tile of keys, which is shared memory's: k, v, dS [keys, queries]. The keys'
+ * rows of a fragment: row (block, half, g) of the warp is key g * 2 * blocks + 2 * block + half of
+ * its own, so that a thread has neighbours. */
+template <class T, int D> struct zfi_back_warp {
+    T *k, *v, *ds;
+    zfi_head head;
+    int n, own, column; /* the tile's first key, the warp's in it, its columns of dK and dV */
+    int own_at[2];      /* where blocks of its keys begin, as left operands */
+    int lane, g, t;
+    zfi_dropper drop;
+    float keep;
+};
+
+/* P after dropout, and dS / scale, of the warp's keys and queries m.. to m + 15, rows r.. of their
+ * tile, as left operands. bias: of the thread's keys, where all queries have the same. */
+template <class T, int D>
+__device__ __forceinline__ void
+zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, const T *dy,
+                const float *stat, int m, int r, float (&bias)[2 * zfi_back<T, D>::blocks],
+                uint32_t (&p)[zfi_back<T, D>::blocks][4], uint32_t (&ds)[zfi_back<T, D>::blocks][4])
+{
+    typedef zfi_tensor_core<T> core;
+    const int blocks = zfi_back<T, D>::blocks, queries = zfi_back<T, D>::queries;
+    const int mine = w.n + w.own + w.g * 2 * blocks; /* the first of the thread's keys */
+    const int right_at = zfi_chunk_at<D>(r + w.lane % 8 + w.lane / 16 * 8, w.lane / 8 % 2);
+    float s[blocks][2][4], dp[blocks][2][4];
+#pragma unroll
+    for (int k = 0; k < blocks; k++)
+#pragma unroll
+        for (int c = 0; c < 8; c++) s[k][c / 4][c % 4] = dp[k][c / 4][c % 4] = 0;
+#pragma unroll
+    for (int step = 0; step < D / 16; step++) {
+        uint32_t left[4], right[4];
+        zfi_fragments<false>(right, q + (right_at ^ step * 16));
+#pragma unroll
+        for (int k = 0; k < blocks; k++) {
+            zfi_fragments<false>(left, w.k + (w.own_at[k] ^ step * 16));
+            core::mma(s[k][0], left, right[0], right[1]);
+            core::mma(s[k][1], left, right[2], right[3]);
+        }
+        zfi_fragments<false>(right, dy + (right_at ^ step * 16));
+#pragma unroll
+        for (int k = 0; k < blocks; k++) {
+            zfi_fragments<false>(left, w.v + (w.own_at[k] ^ step * 16));
+            core::mma(dp[k][0], left, right[0], right[1]);
+            core::mma(dp[k][1], left, right[2], right[3]);
+        }
+    }
+    unsigned kept = 0;
+    if (!w.drop.off && blocks == 1) {
+        /* Lanes g and g ^ 1 have 2 keys each of 4 neighbours: each asks for two of their queries, 4
+         * bits of each. */
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            uint32_t word[4];
+            int query = w.g % 2 * 8 + 2 * w.t + c;
+            zfi_words_of(w.drop, zfi_score_number(a, w.head, m + query) + (unsigned)(mine & ~3),
+                         word);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                kept |= (unsigned)(word[e] < w.drop.threshold) << (4 * c + e);
+        }
+        unsigned other = __shfl_xor_sync(0xffffffffu, kept, 4);
+        kept = (w.g % 2 ? kept << 8 | other : other << 8 | kept) >> w.g % 2 * 2;
+    }
+#pragma unroll
+    for (int c = 0; c < 4; c++) { /* a query: c % 2 of n-block c / 2 */
+        const int query = c / 2 * 8 + 2 * w.t + c % 2;
+        const float shift = stat[r + query], less = stat[queries + r + query];
+        float by[4] = {w.keep, w.keep, w.keep, w.keep};
+        if (!w.drop.off && blocks == 2) {
+            uint32_t word[4];
+            zfi_words_of(w.drop, zfi_score_number(a, w.head, m + query) + (unsigned)mine, word);
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                if (word[e] >= w.drop.threshold) by[e] = 0;
+        } else if (!w.drop.off) {
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                if (!(kept >> (4 * c + e) & 1)) by[e] = 0;
+        }
+        if (a.bias && a.bias_step[2])
+            zfi_bias_of<T, 2 * blocks>(a, zfi_bias_row<T>(a, w.head, m + query), mine, bias);
+#pragma unroll
+        for (int e = 0; e < 2 * blocks; e++) {
+            float *to = &s[e / 2][c / 2][e % 2 * 2 + c % 2];
+            float *d = &dp[e / 2][c / 2][e % 2 * 2 + c % 2];
+            float prob = zfi_exp2(fmaf(*to, a.scale, bias[e] - shift));
+            *d = prob * fmaf(*d, by[e], -less);
+            *to = prob * by[e];
+        }
+    }
+    if (w.n + w.own + 16 * blocks > zfi_sees(a, m) || m + 16 > a.m) { /* an edge */
+#pragma unroll
+        for (int c = 0; c < 4; c++) {
+            int seen = zfi_sees(a, m + c / 2 * 8 + 2 * w.t + c % 2);
+#pragma unroll
+            for (int e = 0; e < 2 * blocks; e++)
+                if (mine + e >= seen)
+                    s[e / 2][c / 2][e % 2 * 2 + c % 2] = dp[e / 2][c / 2][e % 2 * 2 + c % 2] = 0;
+        }
+    }
+#pragma unroll
+    for (int k = 0; k < blocks; k++)
+#pragma unroll
+        for (int c = 0; c < 4; c++) { /* n-block c / 2, half c % 2 */
+            int e = c % 2 * 2;
+            p[k][c] = core::pair(s[k][c / 2][e], s[k][c / 2][e + 1]);
+            ds[k][c] = core::pair(dp[k][c / 2][e], dp[k][c / 2][e + 1]);
+        }
+}
+
+/* dQ of tile i of queries: what earlier tiles of keys have left in `sums`, and what this one adds.
+ * A warp has 16 of the queries, and some columns. q: the queries' tile, which is done with. */
+template <class T, int D>
+__device__ __forceinline__ void zfi_back_queries(const zfi_heads &a, const zfi_heads_back &b,
+                                                 const zfi_back_warp<T, D> &w, T *q, int i,
+                                                 float *sums)
+{
+    typedef zfi_tensor_core<T> core;
+    typedef zfi_back<T, D> cut;
+    const int queries = cut::queries, blocks = cut::blocks, span = 16 * blocks;
+    const int rows = queries / 16, parts = 4 * cut::parts / rows, warp = (int)threadIdx.x / 32;
+    const int width = D / parts, some = width < 64 ? width : 64; /* columns, and at a time */
+    const int own = warp % rows * 16, end = min((i + 1) * queries, a.m);
+    const bool first = w.n == 0, last = w.n / cut::keys == zfi_last_keys(a, i, queries, cut::keys);
+    const float scale = a.scale * 0.693147181f;
+    /* Fragments of keys among which one of the queries sees one. */
+    const int seen = min(cut::keys, zfi_sees(a, end - 1) - w.n);
+    const int steps = (seen + span - 1) / span * blocks;
+#pragma unroll 1
+    for (int from = warp / rows * width, to = from + width; from < to; from += some) {
+        float dq[some / 8][4];
+        float *sum = sums + own * D + from * 16 + 4 * w.lane; /* as it lies in registers */
+#pragma unroll
+        for (int c = 0; c < some / 8; c++) {
+            if (first) dq[c][0] = dq[c][1] = dq[c][2] = dq[c][3] = 0;
+            else zfi_load<float, 4>(dq[c], sum + c * 128);
+        }
+#pragma unroll 2
+        for (int k = 0; k < steps; k++) {
+            uint32_t left[4];
+            int row = k / blocks * span + w.lane % 8 * 2 * blocks + k % blocks * 2 + w.lane / 8 % 2;
+            int right_at = zfi_chunk_at<D>(row, from / 8 + w.lane / 16);
+            zfi_fragments<true>(left,
+                                w.ds + zfi_chunk_at<queries>(16 * k + w.lane / 16 * 8 + w.lane % 8,
+                                                             own / 8 + w.lane / 8 % 2));
+#pragma unroll
+            for (int c = 0; c < some / 16; c++) {
+                uint32_t right[4];
+                zfi_fragments<true>(right, w.k + (right_at ^ c * 16));
+                core::mma(dq[2 * c], left, right[0], right[1]);
+                core::mma(dq[2 * c + 1], left, right[2], right[3]);
+            }
+        }
+        if (!last) {
+#pragma unroll
+            for (int c = 0; c < some / 8; c++) zfi_store<float, 4>(sum + c * 128, dq[c]);
+            continue;
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            int at = zfi_chunk_at<D>(own + w.g + 8 * half, from / 8) + 2 * w.t;
+#pragma unroll
+            for (int c = 0; c < some / 8; c++)
+                zfi_put_pair(q + (at ^ c * 8),
+                             core::pair(dq[c][2 * half] * scale, dq[c][2 * half + 1] * scale));
+        }
+        __syncwarp();
+        zfi_tile_out<D, some>(static_cast<T *>(b.dq) +
+                                  zfi_token_at(a, w.head, a.m, i * queries + own, b.row),
+                              b.row, q, own, 16, a.m - i * queries - own, from, a.d, b.well);
+    }
+}
+
 template <class T, int D>
 __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_processor)
     zfi_attention_backward(const zfi_heads a, const zfi_heads_back b)
@@ -618,52 +795,53 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
     typedef zfi_tensor_core<T> core;
     typedef zfi_back<T, D> cut;
     const int keys = cut::keys, queries = cut::queries, blocks = cut::blocks, span = 16 * blocks;
-    const int width = D / cut::parts;                   /* columns of dK and dV, a warp's */
-    const int q_rows = queries / 16, q_parts = 4 * cut::parts / q_rows; /* warps, for dQ: */
-    const int q_width = D / q_parts, q_chunk = q_width < 64 ? q_width : 64; /* its columns */
-    ZF_SHARED(T, k_tile);
-    T *v_tile = k_tile + keys * D, *stage = v_tile + keys * D, *ds_tile = stage + 4 * queries * D;
-    float *stats = reinterpret_cast<float *>(ds_tile + keys * queries);
-    const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
-    const int own = warp % 4 * span, column = warp / 4 * width; /* the warp's keys, columns */
-    const int own_row = own + lane % 8 * 2 * blocks + lane / 8 % 2; /* of a left operand */
-    const int own_at[2] = {zfi_chunk_at<D>(own_row, lane / 16),
-                           zfi_chunk_at<D>(own_row + 2, lane / 16)};
-    const int q_own = warp % q_rows * 16, q_column = warp / q_rows * q_width;
-    const zfi_dropper drop = zfi_dropper_of(a.drop);
-    const float keep = drop.off ? 1 : drop.scale, scale = a.scale * 0.693147181f;
+    const int width = D / cut::parts; /* columns of dK and dV, a warp's */
+    const int warp = (int)threadIdx.x / 32;
+    const float scale = a.scale * 0.693147181f;
     float *sums = b.sums + blockIdx.x * b.sums_size;
+    ZF_SHARED(T, shared);
+    T *stage = shared + 2 * keys * D; /* twice q and dy */
+    zfi_back_warp<T, D> w;
+    w.k = shared, w.v = w.k + keys * D, w.ds = stage + 4 * queries * D;
+    float *stats = reinterpret_cast<float *>(w.ds + keys * queries);
+    w.lane = (int)threadIdx.x % 32, w.g = w.lane / 4, w.t = w.lane % 4;
+    w.own = warp % 4 * span, w.column = warp / 4 * width;
+    const int own_row = w.own + w.lane % 8 * 2 * blocks + w.lane / 8 % 2;
+    w.own_at[0] = zfi_chunk_at<D>(own_row, w.lane / 16);
+    w.own_at[1] = zfi_chunk_at<D>(own_row + 2, w.lane / 16);
+    w.drop = zfi_dropper_of(a.drop), w.keep = w.drop.off ? 1 : w.drop.scale;
 
     for (int64_t task = blockIdx.x; task < b.tasks; task += gridDim.x) {
         const zfi_tiles x = zfi_tiles_of(a, b, task);
-        const zfi_head head = x.head;
+        w.head = x.head;
         /* Queries of tile i, with what is known of them, into half `to` of the stage. */
         auto queries_in = [&](int i, int to) {
             int m = i * queries, has = a.m - m;
             T *tile = stage + to * 2 * queries * D;
             float *stat = stats + to * 2 * queries;
             zfi_tile_in<D>(tile, queries,
-                           static_cast<const T *>(a.q) + zfi_token_at(a, head, a.m, m, a.row), a.row,
-                           has, a.d, a.well);
+                           static_cast<const T *>(a.q) + zfi_token_at(a, w.head, a.m, m, a.row),
+                           a.row, has, a.d, a.well);
             zfi_tile_in<D>(tile + queries * D, queries,
-                           static_cast<const T *>(b.dy) + zfi_token_at(a, head, a.m, m, b.hidden),
+                           static_cast<const T *>(b.dy) + zfi_token_at(a, w.head, a.m, m, b.hidden),
                            b.hidden, has, a.d, b.dy_well);
             for (int r = (int)threadIdx.x; r < 2 * queries; r += cut::threads) {
-                const float *from = (r < queries ? b.shift : b.delta) + (int64_t)head.number * a.m + m;
+                const float *from =
+                    (r < queries ? b.shift : b.delta) + (int64_t)w.head.number * a.m + m;
                 bool there = r % queries < has;
                 zfi_fetch<4>(stat + r, there ? from + r % queries : from, there);
             }
         };
         for (int j = x.j0; j < x.j1; j++) {
-            const int n = j * keys, first = zfi_first_queries(a, x, j, queries, keys);
-            const int mine = n + own + g * 2 * blocks; /* the first of the thread's keys */
-            const int64_t at = zfi_token_at(a, head, a.n, n, a.row);
+            const int first = zfi_first_queries(a, x, j, queries, keys);
             float dk[blocks][width / 8][4], dv[blocks][width / 8][4], bias[2 * blocks];
             if (first >= x.i1 && !x.dkv) break;
+            w.n = j * keys;
+            const int64_t at = zfi_token_at(a, w.head, a.n, w.n, a.row);
             __syncthreads(); /* the tiles before are done with */
-            zfi_tile_in<D>(k_tile, keys, static_cast<const T *>(a.k) + at, a.row, a.n - n, a.d,
+            zfi_tile_in<D>(w.k, keys, static_cast<const T *>(a.k) + at, a.row, a.n - w.n, a.d,
                            a.well);
-            zfi_tile_in<D>(v_tile, keys, static_cast<const T *>(a.v) + at, a.row, a.n - n, a.d,
+            zfi_tile_in<D>(w.v, keys, static_cast<const T *>(a.v) + at, a.row, a.n - w.n, a.d,
                            a.well);
             if (first < x.i1) queries_in(first, 0);
 #pragma unroll
@@ -675,139 +853,44 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
 #pragma unroll
             for (int i = 0; i < 2 * blocks; i++) bias[i] = 0;
             if (a.bias && a.m)
-                zfi_bias_of<T, 2 * blocks>(a, zfi_bias_row<T>(a, head, 0), mine, bias);
+                zfi_bias_of<T, 2 * blocks>(a, zfi_bias_row<T>(a, w.head, 0),
+                                           w.n + w.own + w.g * 2 * blocks, bias);
 
             for (int i = first, now = 0; i < x.i1; i++, now ^= 1) {
-                T *q_tile = stage + now * 2 * queries * D;
-                const T *g_tile = q_tile + queries * D;
-                const float *stat = stats + now * 2 * queries;
+                T *q = stage + now * 2 * queries * D;
+                const T *dy = q + queries * D;
                 zfi_fetched();
                 __syncthreads();
                 if (i + 1 < x.i1) queries_in(i + 1, now ^ 1);
 #pragma unroll 1
-                for (int r = 0; r < queries; r += 16) { /* 16 of the queries */
+                for (int r = 0; r < queries; r += 16) {
                     const int m = i * queries + r;
-                    uint32_t p[blocks][4], ds[blocks][4];
-                    const bool sees = m < a.m && zfi_sees(a, min(m + 16, a.m) - 1) > n + own;
-                    if (sees) {
-                        const int right_at =
-                            zfi_chunk_at<D>(r + lane % 8 + lane / 16 * 8, lane / 8 % 2);
-                        float s[blocks][2][4], dp[blocks][2][4];
+                    const bool sees = m < a.m && zfi_sees(a, min(m + 16, a.m) - 1) > w.n + w.own;
+                    uint32_t p[blocks][4] = {}, ds[blocks][4] = {};
+                    if (sees)
+                        zfi_back_scores<T, D>(a, w, q, dy, stats + now * 2 * queries, m, r, bias, p,
+                                              ds);
+                    if (x.dq && w.column == 0) {
 #pragma unroll
-                        for (int k = 0; k < blocks; k++)
-#pragma unroll
-                            for (int c = 0; c < 8; c++) s[k][c / 4][c % 4] = dp[k][c / 4][c % 4] = 0;
-#pragma unroll
-                        for (int step = 0; step < D / 16; step++) {
-                            uint32_t left[4], right[4];
-                            zfi_fragments<false>(right, q_tile + (right_at ^ step * 16));
-#pragma unroll
-                            for (int k = 0; k < blocks; k++) {
-                                zfi_fragments<false>(left, k_tile + (own_at[k] ^ step * 16));
-                                core::mma(s[k][0], left, right[0], right[1]);
-                                core::mma(s[k][1], left, right[2], right[3]);
-                            }
-                            zfi_fragments<false>(right, g_tile + (right_at ^ step * 16));
-#pragma unroll
-                            for (int k = 0; k < blocks; k++) {
-                                zfi_fragments<false>(left, v_tile + (own_at[k] ^ step * 16));
-                                core::mma(dp[k][0], left, right[0], right[1]);
-                                core::mma(dp[k][1], left, right[2], right[3]);
-                            }
-                        }
-                        unsigned half = 0, other = 0;
-                        if (!drop.off && blocks == 1) {
-                            /* Lanes g and g ^ 1 have 2 keys each of 4 neighbours: each asks for two
-                             * of their queries, 4 bits of each. */
-#pragma unroll
-                            for (int c = 0; c < 2; c++) {
-                                uint32_t word[4];
-                                int query = g % 2 * 8 + 2 * t + c;
-                                zfi_words_of(drop,
-                                             zfi_score_number(a, head, m + query) +
-                                                 (unsigned)(mine & ~3),
-                                             word);
-#pragma unroll
-                                for (int e = 0; e < 4; e++)
-                                    half |= (unsigned)(word[e] < drop.threshold) << (4 * c + e);
-                            }
-                            other = __shfl_xor_sync(0xffffffffu, half, 4);
-                            half = (g % 2 ? half << 8 | other : other << 8 | half) >> g % 2 * 2;
-                        }
-#pragma unroll
-                        for (int c = 0; c < 4; c++) { /* a query: c % 2 of n-block c / 2 */
-                            const int query = c / 2 * 8 + 2 * t + c % 2;
-                            const float shift = stat[r + query], less = stat[queries + r + query];
-                            float by[4] = {keep, keep, keep, keep};
-                            if (!drop.off && blocks == 2) {
-                                uint32_t word[4];
-                                zfi_words_of(
-                                    drop, zfi_score_number(a, head, m + query) + (unsigned)mine, word);
-#pragma unroll
-                                for (int e = 0; e < 4; e++)
-                                    if (word[e] >= drop.threshold) by[e] = 0;
-                            } else if (!drop.off) {
-#pragma unroll
-                                for (int e = 0; e < 2; e++)
-                                    if (!(half >> (4 * c + e) & 1)) by[e] = 0;
-                            }
-                            if (a.bias && a.bias_step[2])
-                                zfi_bias_of<T, 2 * blocks>(a, zfi_bias_row<T>(a, head, m + query),
-                                                           mine, bias);
-#pragma unroll
-                            for (int e = 0; e < 2 * blocks; e++) {
-                                float *to = &s[e / 2][c / 2][e % 2 * 2 + c % 2];
-                                float *d = &dp[e / 2][c / 2][e % 2 * 2 + c % 2];
-                                float prob = zfi_exp2(fmaf(*to, a.scale, bias[e] - shift));
-                                *d = prob * fmaf(*d, by[e], -less);
-                                *to = prob * by[e];
-                            }
-                        }
-                        if (n + own + span > zfi_sees(a, m) || m + 16 > a.m) { /* an edge */
-#pragma unroll
-                            for (int c = 0; c < 4; c++) {
-                                int seen = zfi_sees(a, m + c / 2 * 8 + 2 * t + c % 2);
-#pragma unroll
-                                for (int e = 0; e < 2 * blocks; e++)
-                                    if (mine + e >= seen)
-                                        s[e / 2][c / 2][e % 2 * 2 + c % 2] =
-                                            dp[e / 2][c / 2][e % 2 * 2 + c % 2] = 0;
-                            }
-                        }
-#pragma unroll
-                        for (int k = 0; k < blocks; k++)
-#pragma unroll
-                            for (int c = 0; c < 4; c++) { /* n-block c / 2, half c % 2 */
-                                int e = c % 2 * 2;
-                                p[k][c] = core::pair(s[k][c / 2][e], s[k][c / 2][e + 1]);
-                                ds[k][c] = core::pair(dp[k][c / 2][e], dp[k][c / 2][e + 1]);
-                            }
-                    } else {
-#pragma unroll
-                        for (int k = 0; k < blocks; k++)
-#pragma unroll
-                            for (int c = 0; c < 4; c++) p[k][c] = ds[k][c] = 0;
-                    }
-                    if (x.dq && column == 0) {
-#pragma unroll
-                        for (int k = 0; k < 2 * blocks; k++) {
-                            int to = zfi_chunk_at<queries>(own + 8 * k + g, r / 8) + 2 * t;
-                            zfi_put_pair(ds_tile + to, ds[k / 2][k % 2]);
-                            zfi_put_pair(ds_tile + (to ^ 8), ds[k / 2][2 + k % 2]);
+                        for (int k = 0; k < 2 * blocks; k++) { /* half k % 2 of block k / 2 */
+                            int to = zfi_chunk_at<queries>(w.own + 8 * k + w.g, r / 8) + 2 * w.t;
+                            zfi_put_pair(w.ds + to, ds[k / 2][k % 2]);
+                            zfi_put_pair(w.ds + (to ^ 8), ds[k / 2][2 + k % 2]);
                         }
                     }
                     if (!x.dkv || !sees) continue;
-                    const int right_at = zfi_chunk_at<D>(r + lane % 16, column / 8 + lane / 16);
+                    const int right_at =
+                        zfi_chunk_at<D>(r + w.lane % 16, w.column / 8 + w.lane / 16);
 #pragma unroll
                     for (int c = 0; c < width / 16; c++) {
                         uint32_t right[4];
-                        zfi_fragments<true>(right, g_tile + (right_at ^ c * 16));
+                        zfi_fragments<true>(right, dy + (right_at ^ c * 16));
 #pragma unroll
                         for (int k = 0; k < blocks; k++) {
                             core::mma(dv[k][2 * c], p[k], right[0], right[1]);
                             core::mma(dv[k][2 * c + 1], p[k], right[2], right[3]);
                         }
-                        zfi_fragments<true>(right, q_tile + (right_at ^ c * 16));
+                        zfi_fragments<true>(right, q + (right_at ^ c * 16));
 #pragma unroll
                         for (int k = 0; k < blocks; k++) {
                             core::mma(dk[k][2 * c], ds[k], right[0], right[1]);
@@ -817,84 +900,28 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                 }
                 if (!x.dq) continue;
                 __syncthreads(); /* dS is whole, and the queries are done with */
-                const bool last = j == zfi_last_keys(a, i, queries, keys);
-                /* Fragments of keys among which one of the tile sees one. */
-                const int seen = min(keys, zfi_sees(a, min((i + 1) * queries, a.m) - 1) - n);
-                const int some = (seen + span - 1) / span * blocks;
-#pragma unroll 1
-                for (int chunk = 0; chunk < q_width; chunk += q_chunk) {
-                    float dq[q_chunk / 8][4];
-                    int from = q_column + chunk; /* column */
-                    /* As it lies in registers: 8 columns, all lanes, 4 elements. */
-                    float *sum = sums + ((int64_t)(i - x.i0) * queries + q_own) * D + from * 16 +
-                                 4 * lane;
-#pragma unroll
-                    for (int c = 0; c < q_chunk / 8; c++) {
-                        if (j > 0) {
-                            zfi_load<float, 4>(dq[c], sum + c * 128);
-                        } else {
-                            dq[c][0] = dq[c][1] = dq[c][2] = dq[c][3] = 0;
-                        }
-                    }
-#pragma unroll 2
-                    for (int k = 0; k < some; k++) {
-                        uint32_t left[4];
-                        zfi_fragments<true>(
-                            left, ds_tile + zfi_chunk_at<queries>(16 * k + lane / 16 * 8 + lane % 8,
-                                                                  q_own / 8 + lane / 8 % 2));
-                        int right_at = zfi_chunk_at<D>(k / blocks * span + lane % 8 * 2 * blocks +
-                                                           k % blocks * 2 + lane / 8 % 2,
-                                                       from / 8 + lane / 16);
-#pragma unroll
-                        for (int c = 0; c < q_chunk / 16; c++) {
-                            uint32_t right[4];
-                            zfi_fragments<true>(right, k_tile + (right_at ^ c * 16));
-                            core::mma(dq[2 * c], left, right[0], right[1]);
-                            core::mma(dq[2 * c + 1], left, right[2], right[3]);
-                        }
-                    }
-                    if (!last) {
-#pragma unroll
-                        for (int c = 0; c < q_chunk / 8; c++)
-                            zfi_store<float, 4>(sum + c * 128, dq[c]);
-                        continue;
-                    }
-#pragma unroll
-                    for (int half = 0; half < 2; half++) {
-                        int to = zfi_chunk_at<D>(q_own + g + 8 * half, from / 8) + 2 * t;
-#pragma unroll
-                        for (int c = 0; c < q_chunk / 8; c++)
-                            zfi_put_pair(
-                                q_tile + (to ^ c * 8),
-                                core::pair(dq[c][2 * half] * scale, dq[c][2 * half + 1] * scale));
-                    }
-                    __syncwarp();
-                    zfi_tile_out<D, q_chunk>(
-                        static_cast<T *>(b.dq) +
-                            zfi_token_at(a, head, a.m, i * queries + q_own, b.row),
-                        b.row, q_tile, q_own, 16, a.m - i * queries - q_own, from, a.d, b.well);
-                }
+                zfi_back_queries<T, D>(a, b, w, q, i, sums + (int64_t)(i - x.i0) * queries * D);
             }
             zfi_fetched();
             __syncthreads(); /* K and V are done with: dK and dV take their place */
             if (!x.dkv) continue;
 #pragma unroll
-            for (int k = 0; k < 2 * blocks; k++) { /* half k % 2 of block k / 2 */
-                int to = zfi_chunk_at<D>(own + g * 2 * blocks + k, column / 8) + 2 * t;
+            for (int k = 0; k < 2 * blocks; k++) {
+                int to = zfi_chunk_at<D>(w.own + w.g * 2 * blocks + k, w.column / 8) + 2 * w.t;
 #pragma unroll
                 for (int c = 0; c < width / 8; c++) {
-                    const float *x = &dk[k / 2][c][k % 2 * 2], *y = &dv[k / 2][c][k % 2 * 2];
-                    zfi_put_pair(k_tile + (to ^ c * 8), core::pair(x[0] * scale, x[1] * scale));
-                    zfi_put_pair(v_tile + (to ^ c * 8), core::pair(y[0], y[1]));
+                    const float *u = &dk[k / 2][c][k % 2 * 2], *v = &dv[k / 2][c][k % 2 * 2];
+                    zfi_put_pair(w.k + (to ^ c * 8), core::pair(u[0] * scale, u[1] * scale));
+                    zfi_put_pair(w.v + (to ^ c * 8), core::pair(v[0], v[1]));
                 }
             }
             __syncwarp();
-            const int64_t to = zfi_token_at(a, head, a.n, n + own, b.row);
-            const int has = a.n - n - own;
-            zfi_tile_out<D, width>(static_cast<T *>(b.dk) + to, b.row, k_tile, own, span, has, column,
-                                   a.d, b.well);
-            zfi_tile_out<D, width>(static_cast<T *>(b.dv) + to, b.row, v_tile, own, span, has, column,
-                                   a.d, b.well);
+            const int64_t to = zfi_token_at(a, w.head, a.n, w.n + w.own, b.row);
+            const int has = a.n - w.n - w.own;
+            zfi_tile_out<D, width>(static_cast<T *>(b.dk) + to, b.row, w.k, w.own, span, has,
+                                   w.column, a.d, b.well);
+            zfi_tile_out<D, width>(static_cast<T *>(b.dv) + to, b.row, w.v, w.own, span, has,
+                                   w.column, a.d, b.well);
         }
     }
 }
@@ -1030,7 +1057,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     float *k_tile = q_tile + tile * line, *v_tile = k_tile + tile * line, *p = v_tile + tile * line;
     const int tiles = (a.m + tile - 1) / tile;
     const zfi_head head = zfi_head_of(a, (int)(blockIdx.x / (unsigned)tiles));
-    const int nth = (int)(blockIdx.x % (unsigned)tiles), m0 = (a.causal ? tiles - 1 - nth : nth) * tile;
+    const int nth = (int)(blockIdx.x % (unsigned)tiles),
+              m0 = (a.causal ? tiles - 1 - nth : nth) * tile;
     const int end = zfi_sees(a, min(m0 + tile, a.m) - 1), m = m0 + (int)threadIdx.x / 16 * each;
     const int64_t keys_at = zfi_token_at(a, head, a.n, 0, a.row);
     const zfi_dropper drop = zfi_dropper_of(a.drop);
@@ -1060,8 +1088,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
             float bias[each] = {0}, high = most[r], shift, fix;
             uint32_t word[4] = {0, 0, 0, 0};
             if (a.bias) zfi_bias_of<float, each>(a, zfi_bias_row<float>(a, head, m + r), n, bias);
-            if (!drop.off)
-                zfi_words_of(drop, zfi_score_number(a, head, m + r) + (unsigned)n, word);
+            if (!drop.off) zfi_words_of(drop, zfi_score_number(a, head, m + r) + (unsigned)n, word);
 #pragma unroll
             for (int c = 0; c < each; c++) {
                 s[r][c] = n + c < sees ? fmaf(s[r][c], a.scale, bias[c]) : -INFINITY;
@@ -1128,10 +1155,10 @@ __global__ void __launch_bounds__(ZFI_THREADS)
             float dk[each][columns], dv[each][columns];
             if (first >= x.i1 && !x.dkv) break;
             __syncthreads(); /* the tiles before are done with */
-            zfi_plain_in<D, true>(k_tile, static_cast<const float *>(a.k) + at, a.row, a.n - n0, a.d,
-                                  a.well);
-            zfi_plain_in<D, true>(v_tile, static_cast<const float *>(a.v) + at, a.row, a.n - n0, a.d,
-                                  a.well);
+            zfi_plain_in<D, true>(k_tile, static_cast<const float *>(a.k) + at, a.row, a.n - n0,
+                                  a.d, a.well);
+            zfi_plain_in<D, true>(v_tile, static_cast<const float *>(a.v) + at, a.row, a.n - n0,
+                                  a.d, a.well);
 #pragma unroll
             for (int r = 0; r < each; r++)
 #pragma unroll
@@ -1207,14 +1234,15 @@ __global__ void __launch_bounds__(ZFI_THREADS)
             if (!x.dkv) continue;
             zfi_plain_out<D>(static_cast<float *>(b.dk) + to, b.row, dk, a.n - n0, a.d, scale,
                              b.well);
-            zfi_plain_out<D>(static_cast<float *>(b.dv) + to, b.row, dv, a.n - n0, a.d, one, b.well);
+            zfi_plain_out<D>(static_cast<float *>(b.dv) + to, b.row, dv, a.n - n0, a.d, one,
+                             b.well);
         }
     }
 }
 
 /* ------------------------------------------------------------------------------ wide heads
- * A block of threads has one row of y (and lse), of dQ, or of dK and dV. For every 256 columns of it
- * it goes along the keys or queries that the row meets, 64 at a time, of which a warp has every
+ * A block of threads has one row of y (and lse), of dQ, or of dK and dV. For every 256 columns of
+ * it it goes along the keys or queries that the row meets, 64 at a time, of which a warp has every
  * eighth; a thread adds up a column. */
 
 enum zfi_wide_row { ZFI_ROW_OF_Y, ZFI_ROW_OF_DQ, ZFI_ROW_OF_DKV };
@@ -1298,9 +1326,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                     if (lane) continue;
                     prob = zfi_exp2(x - b.shift[of_row]);
                     p[i] = kept && n < zfi_sees(a, m) ? prob * keep : 0;
-                    ds[i] = n < zfi_sees(a, m)
-                                ? prob * fmaf(dp, kept ? keep : 0, -b.delta[of_row])
-                                : 0;
+                    ds[i] =
+                        n < zfi_sees(a, m) ? prob * fmaf(dp, kept ? keep : 0, -b.delta[of_row]) : 0;
                 }
                 __syncthreads();
                 for (int i = 0; i < count && column < a.d; i++) {
@@ -1341,9 +1368,8 @@ template <class T, int D> struct zfi_attention_of {
         int warps = (int)zfi_div_up(min(a.m, 128), 16), processors = zfi_device_of(l)->processors;
         if (warps > 4 && a.count * zfi_div_up(a.m, 128) < processors) warps = 4;
         size_t bytes = zfi_front<D>::bytes(16 * warps);
-        cudaError_t code =
-            cudaFuncSetAttribute(zfi_attention_forward<T, D>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        cudaError_t code = cudaFuncSetAttribute(
+            zfi_attention_forward<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
         if (code != cudaSuccess) return code;
         ZF_LAUNCH((zfi_attention_forward<T, D>), (unsigned)(a.count * zfi_div_up(a.m, 16 * warps)),
                   32 * warps, bytes, zfi_stream(l), a, y, lse, well);
@@ -1371,9 +1397,8 @@ template <int W> struct zfi_attention_of<float, W> {
                                bool well)
     {
         size_t bytes = cut::bytes(3);
-        cudaError_t code =
-            cudaFuncSetAttribute(zfi_attention_forward_f32<D>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        cudaError_t code = cudaFuncSetAttribute(
+            zfi_attention_forward_f32<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
         if (code == cudaSuccess)
             ZF_LAUNCH(zfi_attention_forward_f32<D>,
                       (unsigned)(a.count * zfi_div_up(a.m, cut::tile)), ZFI_THREADS, bytes,
@@ -1384,9 +1409,8 @@ template <int W> struct zfi_attention_of<float, W> {
                                 unsigned grid)
     {
         size_t bytes = cut::bytes(4);
-        cudaError_t code =
-            cudaFuncSetAttribute(zfi_attention_backward_f32<D>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        cudaError_t code = cudaFuncSetAttribute(
+            zfi_attention_backward_f32<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
         if (code == cudaSuccess)
             ZF_LAUNCH(zfi_attention_backward_f32<D>, grid, ZFI_THREADS, bytes, zfi_stream(l), a, b);
         return code;
@@ -1403,8 +1427,8 @@ template <class T> struct zfi_attention_of_wide {
         int64_t rows = a.count * (what == ZFI_ROW_OF_DKV ? a.n : a.m);
         size_t bytes = sizeof(float) * (2 * ZFI_MEETS + 2 * ZFI_THREADS / ZFI_WARP);
         if (rows)
-            ZF_LAUNCH(zfi_attention_wide<T>, zfi_grid(l, rows), ZFI_THREADS, bytes, zfi_stream(l), a,
-                      b, y, lse, what);
+            ZF_LAUNCH(zfi_attention_wide<T>, zfi_grid(l, rows), ZFI_THREADS, bytes, zfi_stream(l),
+                      a, b, y, lse, what);
         return cudaSuccess;
     }
     static cudaError_t forward(const zf_launch *l, const zfi_heads &a, T *y, float *lse, bool)
@@ -1449,11 +1473,9 @@ static zf_status zfi_cuda_attention(const zf_launch *l)
     zf_status status = zfi_heads_of(l, 0, &a);
     if (status || !a.count || !a.m) return status;
     bool well = zfi_lies_well(a.d, zf_dtype_size(l->out.dtype), l->out.data);
-    ZFI_FLOATS(l, l->out.dtype, T, {
-        ZFI_HEAD_WIDTHS(T, a.d, of, {
-            code = of::forward(l, a, static_cast<T *>(l->out.data), lse, well);
-        })
-    })
+    ZFI_FLOATS(l, l->out.dtype, T, {ZFI_HEAD_WIDTHS(T, a.d, of, {
+                   code = of::forward(l, a, static_cast<T *>(l->out.data), lse, well);
+               })})
     status = zfi_cuda_failed(l->error, "attention", code);
     return status ? status : zfi_launched(l);
 }
@@ -1470,8 +1492,7 @@ static void zfi_heads_back_of(const zf_launch *l, const zfi_heads *a, int keys, 
     b->apart = b->key_tiles > 1 && a->count < most;
     b->tasks = a->count * (b->apart ? b->key_tiles + b->query_tiles : 1);
     *grid = (unsigned)min(b->tasks, most);
-    if (b->key_tiles > 1)
-        b->sums_size = (int64_t)(b->apart ? 1 : b->query_tiles) * queries * width;
+    if (b->key_tiles > 1) b->sums_size = (int64_t)(b->apart ? 1 : b->query_tiles) * queries * width;
 }
 
 /* Scratch: delta and shift, each of this size, and the blocks' sums of dQ. */
@@ -1488,11 +1509,9 @@ static size_t zfi_cuda_scratch_attention_grad(const zf_launch *l)
     zf_launch quiet = *l;
     quiet.error = NULL;
     if (zfi_heads_of(&quiet, 3, &a)) return 0;
-    ZFI_FLOATS(&quiet, l->out.dtype, T, {
-        ZFI_HEAD_WIDTHS(T, a.d, of, {
-            zfi_heads_back_of(l, &a, of::keys, of::queries, of::width, &b, &grid);
-        })
-    })
+    ZFI_FLOATS(&quiet, l->out.dtype, T, {ZFI_HEAD_WIDTHS(T, a.d, of, {
+        zfi_heads_back_of(l, &a, of::keys, of::queries, of::width, &b, &grid);
+    })})
     return sizeof(float) * (2 * zfi_delta_size(&a) + grid * (size_t)b.sums_size);
 }
 
@@ -1509,7 +1528,8 @@ static zf_status zfi_cuda_attention_grad(const zf_launch *l)
     float *delta = static_cast<float *>(l->scratch), *shift = delta + zfi_delta_size(&a);
     const float *lse = static_cast<const float *>(l->args[2].data);
     int64_t hidden = (int64_t)a.heads * a.d, rows = a.count / a.heads;
-    int64_t of_q = packed ? hidden : rows * a.m * hidden, of_k = packed ? hidden : rows * a.n * hidden;
+    int64_t of_q = packed ? hidden : rows * a.m * hidden,
+            of_k = packed ? hidden : rows * a.n * hidden;
     ZFI_FLOATS(l, l->out.dtype, T, {
         T *out = static_cast<T *>(l->out.data);
         const T *dy = static_cast<const T *>(l->args[0].data);

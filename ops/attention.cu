@@ -83,18 +83,18 @@ static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
 }
 
 /* A head: its number among those of all examples, its example, and which it is there. */
-typedef struct zfi_head {
+typedef struct zfi_one_head {
     int number, example, nth;
-} zfi_head;
+} zfi_one_head;
 
-__device__ __forceinline__ zfi_head zfi_head_of(const zfi_heads &a, int number)
+__device__ __forceinline__ zfi_one_head zfi_one_head_of(const zfi_heads &a, int number)
 {
-    zfi_head h = {number, number / a.heads, number % a.heads};
+    zfi_one_head h = {number, number / a.heads, number % a.heads};
     return h;
 }
 
 /* Where its token t begins, rows being `row` elements. */
-__device__ __forceinline__ int64_t zfi_token_at(const zfi_heads &a, const zfi_head &head,
+__device__ __forceinline__ int64_t zfi_token_at(const zfi_heads &a, const zfi_one_head &head,
                                                 int tokens, int t, int64_t row)
 {
     return ((int64_t)head.example * tokens + t) * row + (int64_t)head.nth * a.d;
@@ -109,7 +109,7 @@ __device__ __forceinline__ int zfi_sees(const zfi_heads &a, int m)
 
 /* The bias of query m, from key 0 on. */
 template <class T>
-__device__ __forceinline__ const T *zfi_bias_row(const zfi_heads &a, const zfi_head &head, int m)
+__device__ __forceinline__ const T *zfi_bias_row(const zfi_heads &a, const zfi_one_head &head, int m)
 {
     return static_cast<const T *>(a.bias) + head.example * a.bias_step[0] +
            head.nth * a.bias_step[1] + min(m, a.m - 1) * a.bias_step[2];
@@ -149,7 +149,7 @@ __device__ __forceinline__ void zfi_words_of(const zfi_dropper &d, uint64_t e, u
 }
 
 /* The number of the score of a query and key 0. */
-__device__ __forceinline__ uint64_t zfi_score_number(const zfi_heads &a, const zfi_head &head,
+__device__ __forceinline__ uint64_t zfi_score_number(const zfi_heads &a, const zfi_one_head &head,
                                                      int m)
 {
     return ((uint64_t)head.number * (uint64_t)a.m + (uint64_t)m) * (uint64_t)a.n;
@@ -366,7 +366,7 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
     const int warp = (int)threadIdx.x / 32, lane = (int)threadIdx.x % 32;
     const int g = lane / 4, t = lane % 4;
     const int queries = (int)blockDim.x / 2, tiles = (a.m + queries - 1) / queries;
-    const zfi_head head = zfi_head_of(a, (int)(blockIdx.x / (unsigned)tiles));
+    const zfi_one_head head = zfi_one_head_of(a, (int)(blockIdx.x / (unsigned)tiles));
     int tile = (int)(blockIdx.x % (unsigned)tiles);
     if (a.causal) tile = tiles - 1 - tile; /* the longest first */
     const int m0 = tile * queries, m = m0 + 16 * warp;
@@ -566,7 +566,7 @@ typedef struct zfi_heads_back {
 
 /* Tiles of a head's scores: what a task is. */
 typedef struct zfi_tiles {
-    zfi_head head;
+    zfi_one_head head;
     int i0, i1, j0, j1; /* tiles of queries, tiles of keys */
     bool dq, dkv;
 } zfi_tiles;
@@ -576,7 +576,7 @@ __device__ __forceinline__ zfi_tiles zfi_tiles_of(const zfi_heads &a, const zfi_
 {
     int parts = b.apart ? b.key_tiles + b.query_tiles : 1, part = (int)(task % parts);
     zfi_tiles x = {
-        zfi_head_of(a, (int)(task / parts)), 0, b.query_tiles, 0, b.key_tiles, true, true};
+        zfi_one_head_of(a, (int)(task / parts)), 0, b.query_tiles, 0, b.key_tiles, true, true};
     if (b.apart && part < b.key_tiles) {
         x.j0 = part, x.j1 = part + 1, x.dq = false;
     } else if (b.apart) {
@@ -618,7 +618,7 @@ template <class T, int D> struct zfi_back {
  * its own, so that a thread has neighbours. */
 template <class T, int D> struct zfi_back_warp {
     T *k, *v, *ds;
-    zfi_head head;
+    zfi_one_head head;
     int n, own, column; /* the tile's first key, the warp's in it, its columns of dK and dV */
     int own_at[2];      /* where blocks of its keys begin, as left operands */
     int lane, g, t;
@@ -1056,9 +1056,9 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     ZF_SHARED(float, q_tile);
     float *k_tile = q_tile + tile * line, *v_tile = k_tile + tile * line, *p = v_tile + tile * line;
     const int tiles = (a.m + tile - 1) / tile;
-    const zfi_head head = zfi_head_of(a, (int)(blockIdx.x / (unsigned)tiles));
-    const int nth = (int)(blockIdx.x % (unsigned)tiles),
-              m0 = (a.causal ? tiles - 1 - nth : nth) * tile;
+    const zfi_one_head head = zfi_one_head_of(a, (int)(blockIdx.x / (unsigned)tiles));
+    const int nth = (int)(blockIdx.x % (unsigned)tiles);
+    const int m0 = (a.causal ? tiles - 1 - nth : nth) * tile;
     const int end = zfi_sees(a, min(m0 + tile, a.m) - 1), m = m0 + (int)threadIdx.x / 16 * each;
     const int64_t keys_at = zfi_token_at(a, head, a.n, 0, a.row);
     const zfi_dropper drop = zfi_dropper_of(a.drop);
@@ -1146,7 +1146,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 
     for (int64_t task = blockIdx.x; task < b.tasks; task += gridDim.x) {
         const zfi_tiles x = zfi_tiles_of(a, b, task);
-        const zfi_head head = x.head;
+        const zfi_one_head head = x.head;
         for (int j = x.j0; j < x.j1; j++) {
             const int n0 = j * tile, n = n0 + column * each;
             const int first = zfi_first_queries(a, x, j, tile, tile);
@@ -1268,7 +1268,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     ZF_SHARED(float, p);
     float *ds = p + ZFI_MEETS, *most_of = ds + ZFI_MEETS, *sum_of = most_of + warps;
     for (int64_t task = blockIdx.x; task < a.count * rows; task += gridDim.x) {
-        const zfi_head head = zfi_head_of(a, (int)(task / rows));
+        const zfi_one_head head = zfi_one_head_of(a, (int)(task / rows));
         const int row = (int)(task % rows);
         const int64_t q_at = zfi_token_at(a, head, a.m, 0, a.row);
         const int64_t k_at = zfi_token_at(a, head, a.n, 0, a.row);

@@ -45,12 +45,12 @@ PACKED_GRAD(1, 64, 128, 384, 2, "scale=0.125"),
 PACKED_GRAD(1, 7, 32, 96, 2, "scale=0.25 p=0.5 stream=2 causal=true"),
 PACKED_GRAD(1, 65, 48, 144, 2, "scale=0.25 p=0.1 stream=2"),
 PACKED_GRAD(1, 128, 64, 192, 1, "scale=0.1 p=0.1 stream=5 causal=true"),
-PACKED_GRAD(1, 34, 256, 768, 1, "scale=0.1 p=0.1 stream=5 causal=true"),
-PACKED_GRAD(2, 65, 512, 1536, 4, "scale=0.1 p=0.1 stream=5 causal=true"),
+PACKED_GRAD(1, 18, 256, 768, 1, "scale=0.1 p=0.1 stream=5 causal=true"),
+PACKED_GRAD(1, 65, 256, 768, 2, "scale=0.1 p=0.1 stream=5 causal=true"),
 APART_GRAD(130, 65, 64, 2, 16640, "scale=0.2 causal=true"),
 APART_GRAD(1, 130, 80, 1, 20880, "scale=0.1 p=0.2 stream=5"),
 APART_GRAD(70, 129, 64, 2, 20992, "scale=0.1 p=0.2 stream=5 causal=true"),
-APART_GRAD(9, 70, 300, 1, 44700, "scale=0.1 p=0.2 stream=5 causal=true"),
+APART_GRAD(3, 18, 300, 1, 11700, "scale=0.1 p=0.2 stream=5 causal=true"),
 #undef PACKED
 #undef PACKED_GRAD
 #undef APART

@@ -619,9 +619,13 @@ static void decode(double *x, zf_dtype dtype, const void *from, int64_t n)
 }
 
 /* Fills the operands of a case as `dtype` holds them, or with their magnitudes. */
+static int64_t filled; /* elements of each operand, which steps check */
+
 static void fill(const op_case *c, const sizes *z, zf_dtype dtype, bool magnitudes)
 {
     int64_t count = z->R * z->N * 8 + (z->N + z->R) * z->M * 6 + 64; /* no operand has more */
+    if (count > MOST) count = MOST;
+    filled = count;
     for (int k = 0; kind_of(c, k); k++) {
         char kind = kind_of(c, k);
         bool state = kind == 'm' || kind == 'v', is_float = state || is_float_kind(kind);
@@ -716,8 +720,16 @@ static const char *operand_name(int k)
 static zf_status session_step(session *s, const op_case *c)
 {
     zf_status status = ZF_OK;
-    for (int k = 0; kind_of(c, k) && !status; k++)
+    for (int k = 0; kind_of(c, k) && !status; k++) {
+        zf_tensor to = zf_graph_find(s->graph, operand_name(k));
+        if (zf_shape_count(zf_tensor_shape(to)) > filled) {
+            snprintf(s->error.text, sizeof s->error.text,
+                     "operand %d has %lld elements, and for these sizes %lld were made up", k,
+                     (long long)zf_shape_count(zf_tensor_shape(to)), (long long)filled);
+            return s->error.status = ZF_ERR_ARGUMENT;
+        }
         status = session_write(s, operand_name(k), operand[k]);
+    }
     return status ? status : session_check(s, zf_step(s->program));
 }
 

@@ -5,14 +5,14 @@
 #define PACKED(b, t, h, w, heads, how)                                                             \
     {{"attention", "f[" #b "," #t "," #w "]",                                                      \
       "attention %1 {heads=" #heads " " how "} : f[" #b "," #t "," #h "]", NORM, 0, 0, REFUSED},   \
-     {1, 1, 1}}
+     {1, 8000, 1}}
 #define PACKED_GRAD(b, t, h, w, heads, how)                                                        \
     {{"attention_grad", "f[" #b "," #t "," #h "] f[" #b "," #t "," #w "]",                         \
       "attention %2 {heads=" #heads " " how "} : f[" #b "," #t "," #h "]\n"                        \
       "saved %3 {index=0} : g[" #b "," #heads "," #t "]\n"                                         \
       "attention_grad %1, %3, %4, %2 {heads=" #heads " " how "} : f[" #b "," #t "," #w "]",        \
       NORM, 0, 0, REFUSED},                                                                        \
-     {1, 1, 1}}
+     {1, 8000, 1}}
 /* Apart, with a bias: which rows and which keys are not to be seen. m queries, n keys; all:
  * hidden (m + 2 n). */
 #define APART(m, n, h, heads, how)                                                                 \
@@ -23,7 +23,7 @@
       "add %8, %9 : f[2," #m "," #n "]\n"                                                          \
       "attention %1, %2, %3, %10 {heads=" #heads " " how "} : f[1," #m "," #h "]",                 \
       NORM, 0, 0, REFUSED},                                                                        \
-     {1, 1, 1}}
+     {1, 8000, 1}}
 #define APART_GRAD(m, n, h, heads, all, how)                                                       \
     {{"attention_grad",                                                                            \
       "f[1," #m "," #h "] f[1," #m "," #h "] f[1," #n "," #h "] f[1," #n "," #h "] b[1,1," #n "]", \
@@ -33,7 +33,7 @@
       "saved %9 {index=0} : g[1," #heads "," #m "]\n"                                              \
       "attention_grad %1, %9, %10, %2, %3, %4, %8 {heads=" #heads " " how "} : f[" #all "]",       \
       NORM, 0, 0, REFUSED},                                                                        \
-     {1, 1, 1}}
+     {1, 8000, 1}}
 PACKED(2, 64, 128, 384, 2, "scale=0.125"),
 PACKED(1, 1, 32, 96, 2, "scale=0.25"),
 PACKED(1, 65, 48, 144, 2, "scale=0.25 causal=true"),

@@ -897,12 +897,12 @@ static void course_body(member *m)
     zf_graph *g = zf_graph_new(NULL);
     bert_model b = bert_build(g, &config, &(bert_shape){1, SEQUENCE, LABELS}, false);
     zf_program *p = NULL;
-    zf_fuse(g, &(zf_fuse_desc){.without = "attention"});
+    zf_fuse(g, NULL);
     zf_precision(g, &(zf_precision_desc){.dtype = c->dtype});
     zf_autograd(g, b.loss);
     zf_clip(g, 1);
     zf_adamw(g, b.lr, &(zf_adamw_desc){.weight_decay = 0.01f});
-    zf_fuse(g, &(zf_fuse_desc){.without = "attention"});
+    zf_fuse(g, NULL);
     zf_zero(
         g, &(zf_zero_desc){
                .stage = c->stage, .world = m->world, .micro_batches = MICRO, .bucket_bytes = 4096});

@@ -794,7 +794,7 @@ TEST_ONCE(nccl_errors_of_libraries)
 /* ---------------------------------------------------------------------------------------- programs
  */
 
-enum { SEQUENCE = 8, LABELS = 2, MICRO = 2, STEPS = 4, VOCABULARY = 37, NUMBERS = 1 << 14 };
+enum { SEQUENCE = 8, LABELS = 2, MICRO = 2, STEPS = 5, VOCABULARY = 37, NUMBERS = 1 << 14 };
 
 /* A two-layer BERT's training, of which each rank keeps what it has in the end. */
 typedef struct course {

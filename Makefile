@@ -42,6 +42,7 @@ PARTS    = $(filter-out %/main.c %/sentences.c, \
              $(wildcard $(SAMPLES:%=examples/%/*.c) examples/common/*.c)) $(wildcard tools/pass.c)
 
 # make CUDA=1 builds those that run on a GPU, in build/cuda.
+# NCCL=1: its bert runs on several.
 PROGRAMS = $(if $(CUDA),$(SAMPLES:%=build/cuda/%),$(SAMPLES:%=build/%) $(TOOLS:%=build/%) \
                                                   $(EXAMPLES:%=build/%))
 all: $(PROGRAMS) ## build the programs (the default; CUDA=1: those for a GPU, in build/cuda)
@@ -100,6 +101,16 @@ build/cuda/%: private BLAS = $(CUDA_LIBS)
 build/cuda/matmul: build/cuda/obj/bench/cuda/matmul.o
 	$(LINK)
 $(SAMPLES:%=build/cuda/%) $(BENCHES:%=build/cuda/%): build/cuda/obj/zeroflow_cuda.o
+ifneq ($(NCCL),)
+build/cuda/bert: build/cuda/obj/nccl/examples/bert/nccl.o build/cuda/obj/zeroflow_nccl.o
+build/cuda/bert: private BLAS = -lnccl $(CUDA_LIBS)
+build/cuda/obj/zeroflow_nccl.o: | $(or $(NCCL_HEADER),nccl.h)
+endif
+build/cuda/obj/nccl/%.o: %.c Makefile
+	$(COMPILE) -DBERT_NCCL -I. $<
+nccl.h:
+	@echo 'NCCL=1: there is no nccl.h beside CUDA, in /usr/local/include or in /usr/include' \
+	    '(libnccl-dev of its makers)'; exit 1
 
 build/cuda/obj/zeroflow_cuda.o: zeroflow.h $(DEVICE) Makefile
 	$(COMPILE_CUDA) -I. zeroflow_cuda.cu
@@ -110,20 +121,22 @@ CXX          ?= g++
 CUDA_HEADERS := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard \
                   $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h)))
 # Where there is no nccl.h, what is about ranks is left out.
-NCCL          = $(if $(NCCL_HEADER),zeroflow_nccl.c)
-CUDA_TESTS    = tests/cuda.c $(filter-out $(if $(NCCL),,%/nccl.c),$(wildcard tests/cuda/*.c))
+NCCL_SOURCE   = $(if $(NCCL_HEADER),zeroflow_nccl.c)
+CUDA_TESTS    = tests/cuda.c $(filter-out $(if $(NCCL_SOURCE),,%/nccl.c),$(wildcard tests/cuda/*.c))
 EMULATE       = $(call say,compile) mkdir -p $(@D); \
                 $(CXX) -std=c++17 -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-unused-function \
                 -O1 -g -fno-strict-aliasing -ffp-contract=off -isystem $(CUDA_HEADERS) -I. $(MODE) \
                 -MMD -MP -c -o $@
 EMULATION     = $(wildcard tests/emulation/*.c*)
+# Of these, what runs kernels; the rest tests that.
+MACHINE       = $(filter %.cpp,$(EMULATION))
 EMULATED      = build/emulated build/emulated/asan
 
-build/emulated/%:      private MODE = -DEMULATION
+build/emulated/%:      private MODE = -DEMULATION -DWITH_CUDA $(if $(NCCL_SOURCE),-DBERT_NCCL)
 build/emulated/asan/%: private MODE = -DEMULATION -g -fsanitize=address,undefined $(SANITIZED)
 build/emulated/%:      private BLAS = -lstdc++
-build/cuda/tests:      private BLAS = $(if $(NCCL),-lnccl) $(CUDA_LIBS)
-build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,$(CUDA_TESTS) $(NCCL)) \
+build/cuda/tests:      private BLAS = $(if $(NCCL_SOURCE),-lnccl) $(CUDA_LIBS)
+build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,$(CUDA_TESTS) $(NCCL_SOURCE)) \
                        build/cuda/obj/zeroflow_cuda.o
 
 # make V=1 shows the commands.
@@ -186,9 +199,13 @@ $1/obj/zeroflow_cuda.o: zeroflow_cuda.cu tests/emulation/kernel.h Makefile
 $1/obj/%.o: %.cu tests/emulation/kernel.h Makefile
 	$$(EMULATE) -include tests/emulation/kernel.h -x c++ $$<
 $1/tests: $(patsubst %,$1/obj/%.o,$(basename tests/main.c $(CUDA_TESTS) \
-              $(EMULATION) zeroflow_cuda.cu $(NCCL))) $2/libparts.a $2/libzeroflow.a
+              $(EMULATION) zeroflow_cuda.cu $(NCCL_SOURCE))) $2/libparts.a $2/libzeroflow.a
 	$$(LINK)
 endef
+build/emulated/bert: $(patsubst %,build/emulated/obj/%.o,$(basename examples/bert/main.c \
+                         examples/bert/nccl.c examples/common/device.c $(MACHINE) zeroflow_cuda.cu \
+                         $(NCCL_SOURCE))) build/libparts.a build/libzeroflow.a
+	$(LINK)
 $(eval $(call emulated,build/emulated,build))
 $(eval $(call emulated,build/emulated/asan,build/asan))
 
@@ -261,7 +278,7 @@ test-gpt:           build/gpt
 test-consumers:     dist
 test-neon:          dist
 test-cuda-check:    $(if $(NVCC),build/cuda-check/device)
-test-emulated:      $(if $(CUDA_HEADERS),build/emulated/tests)
+test-emulated:      $(if $(CUDA_HEADERS),build/emulated/tests build/emulated/bert)
 test-emulated-asan: $(if $(CUDA_HEADERS),build/emulated/asan/tests)
 test-fuzz:          $(FUZZ:%=build/fuzz/%)
 

@@ -125,7 +125,8 @@ static bool measure(const settings *set, row *r, double memory, zf_error *error)
     bool good;
     if (!make_plan(set, r, error)) return false;
     if ((double)r->plan.peak_bytes * r->world > memory) return true;
-    if (!bert_ranks_open(&ranks, r->world, 600, error)) return false;
+    if (!bert_ranks_open(&ranks, &(bert_ranks_desc){.count = r->world, .deadline = 600}, error))
+        return false;
     good = bert_ranks_run(&ranks, make_rank, &m, error);
     bert_ranks_close(&ranks, good ? NULL : error);
     return good;

@@ -229,8 +229,7 @@ static void count_traffic(const zf_traffic *t, double *bytes, double *calls)
 /* Rank 0's number becomes that of all. */
 static bool share_number(const zf_comm *comm, double *number, zf_error *error)
 {
-    zf_collective c = {
-        .op = ZF_OP_bcast, .dtype = ZF_F64, .count = 1, .in = number, .out = number};
+    zf_collective c = {.op = ZF_OP_bcast, .dtype = ZF_F64, .count = 1, .in = number, .out = number};
     return !comm->run(comm->self, &c, error);
 }
 
@@ -336,8 +335,8 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
 {
     const settings *set = user;
     bert_session_desc d = set->session;
-    rank_state s = {.link = {.comm = *comm, .inner = comm, .delays = !set->real,
-                             .latency = set->latency}};
+    rank_state s = {
+        .link = {.comm = *comm, .inner = comm, .delays = !set->real, .latency = set->latency}};
     bool good;
     s.link.comm.self = &s.link;
     s.link.comm.run = link_run, s.link.comm.abort = link_abort, s.link.comm.destroy = NULL;
@@ -362,10 +361,18 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
 int main(int argc, char **argv)
 {
     const char *rest, *stages = "0123";
-    settings set = {.ranks = 2, .steps = 3, .rounds = 5, .latency = 20, .share = 0.5,
+    settings set = {.ranks = 2,
+                    .steps = 3,
+                    .rounds = 5,
+                    .latency = 20,
+                    .share = 0.5,
                     .model = "mini",
-                    .session = {.train = true, .weight_decay = 0.01, .clip = 1, .seed = 1,
-                                .threads = 1, .shape = {8, 128, 0},
+                    .session = {.train = true,
+                                .weight_decay = 0.01,
+                                .clip = 1,
+                                .seed = 1,
+                                .threads = 1,
+                                .shape = {8, 128, 0},
                                 .sharing = {.prefetch = 32 << 20}}};
     int64_t vocab = 8192;
     const option_row rows[] = {
@@ -395,7 +402,6 @@ int main(int argc, char **argv)
     int count;
     bert_ranks ranks;
     zf_error error = {ZF_OK, ""};
-    int64_t rank, world;
     options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
     if (result == OPTIONS_GOOD && stages[strspn(stages, "0123")])
         result = OPTIONS_BAD, snprintf(text, sizeof text, "--stages: digits of 0 to 3");
@@ -408,7 +414,10 @@ int main(int argc, char **argv)
     set.session.shape.predictions =
         bench_predictions(set.session.shape.batch, set.session.shape.sequence);
     if (!bert_config_load(set.model, &set.session.config, &error) ||
-        !bert_ranks_open(&ranks, bert_launcher(&rank, &world) ? 0 : set.ranks, 60, &error))
+        !bert_ranks_open(
+            &ranks,
+            &(bert_ranks_desc){.count = bert_launch_of().launcher ? 0 : set.ranks, .deadline = 60},
+            &error))
         return fprintf(stderr, "overlap: %s\n", error.text), 1;
     set.session.config.vocab = vocab;
     for (const char *s = stages; *s && !error.status; s++) {

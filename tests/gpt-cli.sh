@@ -10,43 +10,7 @@ export LC_ALL=C
 
 gpt=${1:-build/gpt}
 golden=tests/golden/gpt
-top=$(mktemp -d)
-work="$top/a b"
-mkdir "$work"
-trap 'rm -rf "$top"' EXIT
-trap 'exit 1' HUP INT TERM
-passed=0
-failed=0
-
-# check NAME COMMAND...: it succeeds; what it and `run` printed is shown where it does not.
-check() {
-    name=$1
-    shift
-    if "$@"; then
-        passed=$((passed + 1))
-        echo "ok      $name"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $name"
-        cat "$work/out" "$work/err" | tail -n 20 | sed 's/^/        /'
-    fi
-}
-
-# run STATUS COMMAND...: it ends so; leaves what it prints in out and err.
-run() {
-    wanted=$1
-    shift
-    "$@" > "$work/out" 2> "$work/err" < /dev/null
-    [ $? = "$wanted" ]
-}
-
-# fails STATUS TEXT COMMAND...: it ends so and prints nothing but that line, to the standard error.
-fails() {
-    wanted=$1
-    text=$2
-    shift 2
-    run "$wanted" "$@" && [ "$(cat "$work/err")" = "$text" ]
-}
+. tests/cli.sh
 
 # ------------------------------------------------------------------------------ bad command lines
 
@@ -155,5 +119,4 @@ check 'weights of another model' fails 1 "gpt: $golden/init.safetensors: the mod
 transformer.h.1.attn.c_attn.bias; do the sizes of --model fit?" "$gpt" pretrain \
     --model "$work/one.json" --batch-file $golden/batch.safetensors --init $golden/init.safetensors
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+total

@@ -167,7 +167,10 @@ run_neon() {
 }
 
 # CUDA's kernels on the CPU (tests/emulation/).
-run_emulated() { run_emulation build/emulated/tests; }
+run_emulated() {
+    run_emulation build/emulated/tests
+    if [ -x build/emulated/bert ]; then suite sh tests/cuda-cli.sh build/emulated/bert; fi
+}
 run_emulated_asan() { run_emulation build/emulated/asan/tests; }
 run_emulation() {
     if [ -x "$1" ]; then suite "$1"

@@ -12,11 +12,7 @@ static const command commands[] = {
 };
 
 /* One of several processes that a launcher has started, and not the first. */
-static bool is_echo(void)
-{
-    int64_t rank, world;
-    return bert_launcher(&rank, &world) && rank > 0;
-}
+static bool is_echo(void) { return bert_launch_of().rank > 0; }
 
 int main(int argc, char **argv)
 {

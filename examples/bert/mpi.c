@@ -5,14 +5,13 @@
 
 #ifndef BERT_MPI
 
-bool bert_mpi_open(bert_ranks *r, const char *launcher, int64_t expected, zf_error *error)
+bool bert_mpi_open(bert_ranks *r, int64_t expected, zf_error *error)
 {
-    (void)r;
     error->status = ZF_ERR_COMM;
     snprintf(error->text, sizeof error->text,
              "%s started %lld processes, and this program was built without MPI: build it where "
              "there is an mpicc (Debian: libopenmpi-dev), or start one process with --ranks %lld",
-             launcher, (long long)expected, (long long)expected);
+             r->launcher, (long long)expected, (long long)expected);
     return false;
 }
 
@@ -23,7 +22,7 @@ void bert_mpi_close(bert_ranks *r, const zf_error *error) { (void)r, (void)error
 #include <mpi.h>
 #include <time.h>
 
-bool bert_mpi_open(bert_ranks *r, const char *launcher, int64_t expected, zf_error *error)
+bool bert_mpi_open(bert_ranks *r, int64_t expected, zf_error *error)
 {
     int threads, world, rank;
     error->status = ZF_ERR_COMM;
@@ -39,7 +38,7 @@ bool bert_mpi_open(bert_ranks *r, const char *launcher, int64_t expected, zf_err
     } else if (world != expected) {
         snprintf(error->text, sizeof error->text,
                  "%s started %lld processes, and MPI knows %d of them: start them with its mpirun",
-                 launcher, (long long)expected, world);
+                 r->launcher, (long long)expected, world);
     } else {
         error->status = ZF_OK;
         r->world = world, r->first = rank;

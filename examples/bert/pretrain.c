@@ -157,7 +157,8 @@ static void print_continue(const bert_run *r)
     const bert_job *job = r->job;
     printf("interrupted after step %lld; the checkpoint is in %s. To continue:\n ",
            (long long)zf_program_step(r->session.program), job->o.save);
-    if (job->ranks.comm) printf(" mpirun -np %d", (int)job->ranks.world);
+    if (job->ranks.launcher && !strcmp(job->ranks.launcher, "mpirun"))
+        printf(" mpirun -np %d", (int)job->ranks.world);
     for (int i = 0; i < job->argc; i++) print_argument(job->argv[i]);
     if (!job->o.load || strcmp(job->o.load, job->o.save)) {
         printf(" --load");
@@ -366,6 +367,7 @@ static bool begin(bert_run *r)
                            .dtype = (zf_dtype)o->precision,
                            .keep_gradients = o->dump_grads != NULL};
     int fresh;
+    if (r->comm) d.device.index = r->job->ranks.device + r->comm->rank - r->job->ranks.first;
     bert_recompute(o->recompute, &d.recompute, &d.memory); /* contradiction() has checked it */
     if (!bert_session_open(&r->session, &d, &r->error)) return false;
     if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))
@@ -396,7 +398,7 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     bert_run r = {.job = job, .comm = comm, .leads = !comm || comm->rank == 0};
     bool good;
     /* mpirun gives its processes a terminal even where its own output goes to a file. */
-    r.terminal = r.leads && !job->ranks.comm && isatty(STDOUT_FILENO) != 0;
+    r.terminal = r.leads && !job->ranks.launcher && isatty(STDOUT_FILENO) != 0;
     good = begin(&r);
     if (good) good = job->o.steps ? bert_run_train(&r) && finish(&r) : only_evaluate(&r);
     if (good && !r.interrupted) good = write_results(&r);
@@ -420,6 +422,8 @@ static const char *contradiction(const bert_settings *o)
         return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";
+    if (o->rendezvous && o->device.kind != DEVICE_CUDA)
+        return "--rendezvous is for ranks with GPUs (--device cuda); those on CPUs meet by MPI";
     if (o->cost && o->prefetch < 0)
         return "--cost decides when --prefetch gathers: --prefetch BYTES";
     if (!bert_recompute(o->recompute, &mode, &memory))
@@ -486,7 +490,9 @@ int bert_command_pretrain(int argc, char **argv)
          "of CUDA: the fastest algorithms for products are looked for, and kept there"},
         {"threads", OPTION_COUNT, "N", &o->threads, 1, 1024, "workers of the process"},
         {"ranks", OPTION_COUNT, "N", &o->ranks, 0, 1024,
-         "ranks, as threads; 0: the processes that mpirun started, else 1"},
+         "ranks, as threads; 0: the processes that a launcher started, else 1"},
+        {"rendezvous", OPTION_TEXT, "HOST:PORT|FILE", &o->rendezvous, 0, 0,
+         "where processes with GPUs find one another; else MASTER_ADDR and MASTER_PORT say it"},
         {"zero", OPTION_COUNT, "STAGE", &o->zero, 0, 3,
          "cut over the ranks: 1 optimizer states, 2 and gradients, 3 and parameters"},
         {"micro-batches", OPTION_COUNT, "N", &o->micro_batches, 1, 1 << 20,
@@ -534,7 +540,12 @@ int bert_command_pretrain(int argc, char **argv)
                          &status))
         return status;
     if ((wrong = contradiction(o))) return command_usage_error(argv, wrong);
-    if (!bert_ranks_open(&job.ranks, o->ranks, o->deadline, &error))
+    if (!bert_ranks_open(&job.ranks,
+                         &(bert_ranks_desc){.count = o->ranks,
+                                            .deadline = o->deadline,
+                                            .gpus = o->device.kind == DEVICE_CUDA,
+                                            .rendezvous = o->rendezvous},
+                         &error))
         return command_error("%s", error.text);
     good = open_job(&job, &error) && bert_ranks_run(&job.ranks, run_rank, &job, &error);
     if (!good && error.status) command_error("%s", error.text);

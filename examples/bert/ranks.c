@@ -27,57 +27,71 @@ static bool number_of(const char *variable, int64_t least, int64_t *number)
     return true;
 }
 
-const char *bert_launcher(int64_t *rank, int64_t *world)
+bert_launch bert_launch_of(void)
 {
     static const struct {
-        const char *name, *rank, *world;
+        const char *name, *rank, *world, *local;
     } launchers[] = {
-        {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
-        {"mpirun", "PMI_RANK", "PMI_SIZE"},
-        {"torchrun", "RANK", "WORLD_SIZE"},
-        {"Slurm", "SLURM_PROCID", "SLURM_NTASKS"},
+        {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
+        {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
+        {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
+        {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
     };
-    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++)
-        if (number_of(launchers[i].rank, 0, rank) && number_of(launchers[i].world, 2, world) &&
-            *rank < *world)
-            return launchers[i].name;
-    *rank = 0, *world = 1;
-    return NULL;
+    for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
+        bert_launch l = {.launcher = launchers[i].name};
+        if (!number_of(launchers[i].rank, 0, &l.rank) ||
+            !number_of(launchers[i].world, 2, &l.world) || l.rank >= l.world)
+            continue;
+        if (!number_of(launchers[i].local, 0, &l.local)) l.local = -1;
+        return l;
+    }
+    return (bert_launch){.world = 1, .local = -1};
 }
 
-bool bert_ranks_open(bert_ranks *r, int64_t count, double deadline, zf_error *error)
+bool bert_ranks_open(bert_ranks *r, const bert_ranks_desc *d, zf_error *error)
 {
-    int64_t rank, world;
-    const char *launcher = bert_launcher(&rank, &world);
-    *r = (bert_ranks){.world = 1, .here = 1, .deadline = deadline};
-    if (launcher && count && strcmp(launcher, "Slurm"))
+    bert_launch launch = bert_launch_of();
+    *r = (bert_ranks){.world = 1, .here = 1, .deadline = d->deadline};
+    if (launch.launcher && d->count && strcmp(launch.launcher, "Slurm"))
         return fail(error, ZF_ERR_ARGUMENT,
                     "%s started %lld processes, and --ranks %lld makes threads of one: start one "
                     "process, or leave --ranks out",
-                    launcher, (long long)world, (long long)count);
+                    launch.launcher, (long long)launch.world, (long long)d->count);
     /* A batch script of Slurm has its variables without being started as one of several. */
-    if (launcher && !count) return bert_mpi_open(r, launcher, world, error);
-    if (count > 1) {
-        r->world = r->here = (int32_t)count;
-        r->group =
-            zf_local_new(&(zf_local_desc){.world = r->world, .deadline_seconds = deadline}, error);
-        if (!r->group) return false;
+    if (launch.launcher && !d->count) {
+        r->launcher = launch.launcher;
+        if (!d->gpus) return bert_mpi_open(r, launch.world, error);
+        r->world = (int32_t)launch.world, r->first = (int32_t)launch.rank;
+        r->device = launch.local < 0 ? r->first : (int32_t)launch.local;
+        return bert_nccl_open(r, d->rendezvous, error);
     }
-    return true;
+    if (d->rendezvous)
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--rendezvous %s is for processes, and this one was started alone: start them "
+                    "with mpirun, torchrun or srun",
+                    d->rendezvous);
+    if (d->count <= 1) return true;
+    r->world = r->here = (int32_t)d->count;
+    if (d->gpus) return bert_nccl_open(r, NULL, error);
+    r->group =
+        zf_local_new(&(zf_local_desc){.world = r->world, .deadline_seconds = d->deadline}, error);
+    return r->group != NULL;
 }
 
 void bert_ranks_close(bert_ranks *r, const zf_error *error)
 {
     zf_local_free(r->group);
+    bert_nccl_close(r);
     bert_mpi_close(r, error);
     *r = (bert_ranks){.world = 0};
 }
 
 /* One rank of this process under way. */
 typedef struct rank_thread {
+    const bert_ranks *ranks;
+    int32_t rank;
     bert_rank_function *run;
     void *user;
-    zf_comm *comm;
     pthread_t thread;
     bool started, good;
     zf_error error;
@@ -86,8 +100,12 @@ typedef struct rank_thread {
 static void *run_rank(void *argument)
 {
     rank_thread *t = argument;
-    t->good = t->run(t->user, t->comm, &t->error);
-    if (!t->good && t->comm) t->comm->abort(t->comm->self, t->error.text);
+    const bert_ranks *r = t->ranks;
+    zf_comm *comm = r->group ? zf_local_comm(r->group, t->rank) : r->comm;
+    if (r->nccl && !(comm = bert_nccl_comm(r, t->rank, &t->error))) return NULL;
+    t->good = t->run(t->user, comm, &t->error);
+    if (!t->good && comm) comm->abort(comm->self, t->error.text);
+    if (r->nccl) zf_comm_free(comm);
     return NULL;
 }
 
@@ -101,13 +119,15 @@ bool bert_ranks_run(const bert_ranks *r, bert_rank_function *run, void *user, zf
     if (!threads) return fail(error, ZF_ERR_NOMEM, "out of memory");
     for (int32_t k = r->here - 1; k >= 0; k--) {
         rank_thread *t = &threads[k];
-        *t = (rank_thread){.run = run, .user = user};
-        t->comm = r->group ? zf_local_comm(r->group, k) : r->comm;
+        *t = (rank_thread){.ranks = r, .rank = r->first + k, .run = run, .user = user};
         if (!k) break;
         t->started = !pthread_create(&t->thread, NULL, run_rank, t);
         if (t->started) continue;
         fail(&t->error, ZF_ERR_NOMEM, "the system gives no thread for rank %d", (int)k);
-        t->comm->abort(t->comm->self, t->error.text);
+        if (r->group) {
+            zf_comm *comm = zf_local_comm(r->group, k);
+            comm->abort(comm->self, t->error.text);
+        }
     }
     run_rank(&threads[0]);
     for (int32_t k = 1; k < r->here; k++)

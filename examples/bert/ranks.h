@@ -1,4 +1,4 @@
-/* The ranks of a run: threads of this process, or processes that mpirun started.
+/* The ranks of a run: threads of this process, or processes that a launcher started.
  *
  *     bert pretrain --ranks 4                 mpirun -np 4 bert pretrain
  *
@@ -6,22 +6,35 @@
  *                                             process 1   rank 1   ...
  *
  * Each rank runs one function, with the communicator of that rank. Rank 0 alone speaks and writes.
+ * On CPUs they meet in memory or by MPI, on GPUs (one for each rank) by NCCL.
  */
 #ifndef BERT_RANKS_H
 #define BERT_RANKS_H
 
 #include "../../zeroflow.h"
 
+typedef struct bert_ranks_desc {
+    int64_t count;   /* as threads of this process; 0: the processes that a launcher has
+                               started, by what it left in the environment, else one rank */
+    double deadline; /* seconds that they wait for one another */
+    bool gpus;       /* each has a GPU */
+    const char
+        *rendezvous; /* where processes with GPUs find one another, HOST:PORT or a file; NULL:
+                               what MASTER_ADDR and MASTER_PORT say */
+} bert_ranks_desc;
+
 typedef struct bert_ranks {
     int32_t world, first, here; /* ranks in all; of this process, from which on and how many */
+    int32_t device;             /* the GPU of the first; the next has the next */
     double deadline;            /* seconds that they wait for one another */
+    const char *launcher;       /* that started this process as one of several, or NULL */
     zf_local *group;            /* of threads, or NULL */
     zf_comm *comm;              /* of this process among others, or NULL */
+    zf_nccl_desc *nccl;         /* of ranks with GPUs: what they have in common, or NULL */
 } bert_ranks;
 
-/* ranks: as threads of this process; 0: the processes that a launcher has started, by what it left
- * in the environment, else one rank. False with *error, and then there is nothing to close. */
-bool bert_ranks_open(bert_ranks *ranks, int64_t count, double deadline, zf_error *error);
+/* False with *error, and then there is nothing to close. */
+bool bert_ranks_open(bert_ranks *ranks, const bert_ranks_desc *desc, zf_error *error);
 
 /* error: why the run failed, NULL: it did not. Under MPI a failure ends all processes, here. */
 void bert_ranks_close(bert_ranks *ranks, const zf_error *error);
@@ -36,12 +49,24 @@ bool bert_ranks_run(const bert_ranks *ranks, bert_rank_function *run, void *user
 /* A number of each rank, added: the same on all. All ranks must call. */
 zf_status bert_ranks_sum(const zf_comm *comm, int64_t *number, zf_error *error);
 
-/* The launcher that started this process as one of several, or NULL; *rank is which. */
-const char *bert_launcher(int64_t *rank, int64_t *world);
+/* What a launcher has told this process; the one that starts a process alone tells nothing. */
+typedef struct bert_launch {
+    const char *launcher; /* NULL: this process was not started as one of several */
+    int64_t rank, world;  /* then 0 and 1 */
+    int64_t local;        /* which it is of those on its host; -1: not told */
+} bert_launch;
+bert_launch bert_launch_of(void);
 
 /* Ranks as processes (mpi.c). Open sets world, first, here and comm; false with *error where this
  * program was built without MPI, or where MPI does not know all `expected` processes. */
-bool bert_mpi_open(bert_ranks *ranks, const char *launcher, int64_t expected, zf_error *error);
+bool bert_mpi_open(bert_ranks *ranks, int64_t expected, zf_error *error);
 void bert_mpi_close(bert_ranks *ranks, const zf_error *error);
+
+/* Ranks with GPUs (nccl.c), in threads or, by the rendezvous, in processes. Open sets nccl; false
+ * with *error where this program was built without NCCL, or where there is no rendezvous. */
+bool bert_nccl_open(bert_ranks *ranks, const char *rendezvous, zf_error *error);
+void bert_nccl_close(bert_ranks *ranks);
+/* The communicator of one rank of this process, to be freed; all ranks must call. */
+zf_comm *bert_nccl_comm(const bert_ranks *ranks, int32_t rank, zf_error *error);
 
 #endif

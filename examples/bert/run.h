@@ -9,7 +9,7 @@
 
 typedef struct bert_settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
-        *dump, *dump_grads, *cost, *save_cost, *no_fuse, *recompute;
+        *dump, *dump_grads, *cost, *save_cost, *no_fuse, *recompute, *rendezvous;
     device_desc device;
     int64_t seq, masked, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
         save_every;

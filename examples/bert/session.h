@@ -35,7 +35,7 @@ typedef struct bert_session_desc {
     const char *no_fuse; /* zf_fuse_desc.without; "all": no fusion; NULL: all of them */
     zf_recompute_mode recompute;
     int64_t memory; /* that the plan is kept within by recomputation; 0: any */
-    zf_dtype dtype;      /* in which it computes */
+    zf_dtype dtype; /* in which it computes */
     bool keep_gradients, keep_logits;
     /* Parameters, and the sharing but for micro-batches, are this session's; forward only, no
      * dropout */

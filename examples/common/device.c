@@ -5,11 +5,13 @@ zf_backend *device_open(const device_desc *d, int64_t threads, zf_error *error)
     if (d->kind == DEVICE_CPU)
         return zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)threads}, error);
 #ifdef WITH_CUDA
-    return zf_cuda_backend(&(zf_cuda_desc){.tuning = d->tuning, .no_graphs = d->no_graphs}, error);
+    return zf_cuda_backend(
+        &(zf_cuda_desc){.device = d->index, .tuning = d->tuning, .no_graphs = d->no_graphs}, error);
 #else
     error->status = ZF_ERR_BACKEND;
-    snprintf(error->text, sizeof error->text,
-             "this program was built without CUDA; make CUDA=1 builds those with it, in build/cuda");
+    snprintf(
+        error->text, sizeof error->text,
+        "this program was built without CUDA; make CUDA=1 builds those with it, in build/cuda");
     return NULL;
 #endif
 }

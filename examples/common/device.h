@@ -10,6 +10,7 @@ typedef enum device_kind { DEVICE_CPU, DEVICE_CUDA } device_kind;
 
 typedef struct device_desc {
     int64_t kind;
+    int32_t index;      /* which of CUDA's devices */
     const char *tuning; /* of CUDA, as in zf_cuda_desc */
     bool no_graphs;
 } device_desc;

@@ -1,0 +1,73 @@
+#!/bin/sh
+# The sample BERT on GPUs: sh tests/cuda-cli.sh PROGRAM
+#
+# PROGRAM is built with CUDA and NCCL, or with their emulation. Steps on a device against the
+# CPU's, ranks with one each against one rank with as many micro-batches, bit by bit, and what is
+# said where ranks cannot come together. Works in a folder whose name has a space in it.
+set -u
+export LC_ALL=C
+
+bert=${1:-build/cuda/bert}
+golden=tests/golden/bert
+. tests/cli.sh
+
+# trains TO OPTIONS...: three steps; their losses go to TO.csv, the parameters to TO.
+trains() {
+    to=$1
+    shift
+    run 0 "$bert" pretrain --model $golden/config.json --init $golden/init.safetensors \
+        --batch-file $golden/batch.safetensors --steps 3 --schedule constant --warmup 0 \
+        --dropout 0.1 --quiet --log "$work/$to.csv" --dump "$work/$to" "$@"
+}
+
+# near: the losses of both runs, of about 6, differ by less than 1e-5.
+near() {
+    paste -d, "$work/$1.csv" "$work/$2.csv" | awk -F, '
+        NR == 1 { for (i = 1; i <= NF; i++) if ($i == "loss") at[++n] = i; next }
+        { d = $at[1] - $at[2]; if (d < 0) d = -d; if (!(d < 1e-5) || !($at[1] > 1)) bad = 1 }
+        END { exit bad || n != 2 || NR != 4 }'
+}
+
+on_cuda() { trains cpu && trains cuda --device cuda && near cpu cuda; }
+check 'the same losses on the CPU and on a device' on_cuda
+
+parts() { trains parts --device cuda --micro-batches 2; }
+check 'a batch in two parts' parts
+for zero in 0 3; do
+    ranks() {
+        trains ranks --device cuda --ranks 2 --zero "$zero" --prefetch 100000 &&
+            cmp "$work/parts" "$work/ranks"
+    }
+    check "two ranks, stage $zero: the same bits" ranks
+done
+shared() {
+    trains saved --device cuda --ranks 2 --zero 3 --save "$work/saved ranks" &&
+        trains loaded --load "$work/saved ranks" --steps 4
+}
+check 'a checkpoint of two ranks with GPUs goes on on the CPU' shared
+
+batches="--model $golden/config.json --batch-file $golden/batch.safetensors"
+# shellcheck disable=SC2086
+{
+    check 'an option without its device' fails 2 'bert: pretrain: --rendezvous is for ranks with '\
+"GPUs (--device cuda); those on CPUs meet by MPI; 'bert pretrain --help' lists the options" \
+        "$bert" pretrain $batches --rendezvous here
+    check 'a rendezvous of threads' fails 1 'bert: --rendezvous here is for processes, and this '\
+'one was started alone: start them with mpirun, torchrun or srun' \
+        "$bert" pretrain $batches --device cuda --ranks 2 --rendezvous here
+    check 'processes without a rendezvous' fails 1 'bert: torchrun started 2 processes, which '\
+'need a place to find one another: --rendezvous HOST:PORT (rank 0'"'s, a port that is free there) "\
+'or a file in a folder that all see, or MASTER_ADDR and MASTER_PORT in the environment' \
+        env RANK=0 WORLD_SIZE=2 "$bert" pretrain $batches --device cuda
+    check 'a rendezvous without a port' fails 1 \
+        "bert: the rendezvous is 'host:', which is neither HOST:PORT nor a file" \
+        env RANK=0 WORLD_SIZE=2 "$bert" pretrain $batches --device cuda --rendezvous host:
+    for at in "127.0.0.1:$((20000 + $$ % 20000))" "$work/meet"; do
+        check "a rank that does not come to ${at##*[/:]}" fails 1 \
+            'bert: zf_nccl_comm: rank 1 of 2 did not come within 0.3 s' \
+            env RANK=0 WORLD_SIZE=2 "$bert" pretrain $batches --device cuda --deadline 0.3 \
+            --rendezvous "$at"
+    done
+}
+
+total

@@ -978,7 +978,8 @@ typedef struct zf_cuda_desc {
     bool no_graphs;
     bool tf32; /* products of f32 in TF32: fast, with 10 bits of mantissa */
     /* The file of algorithms for products: those in it are taken, for others the fastest is looked
-     * for when a graph is compiled, and written to it. NULL: what the library would choose */
+     * for when a graph is compiled, and written to it. NULL: what the library would choose. Another
+     * algorithm gives other bits: runs and ranks that are to have the same need one file, complete */
     const char *tuning;
     zf_allocator allocator; /* of host memory */
 } zf_cuda_desc;

@@ -15,6 +15,7 @@
 #define _GNU_SOURCE
 #define ZEROFLOW_IMPLEMENTATION
 #include "../zeroflow.h"
+#include "peak.h"
 
 #include <dlfcn.h>
 #include <sys/mman.h>
@@ -63,72 +64,6 @@ static void *numbers(size_t count)
     return x;
 }
 
-/* --------------------------------------------------------------------------------- the peak */
-
-enum { PEAK_STEPS = 50000, PEAK_SUMS = 12, PEAK_TASKS = 4 };
-
-/* PEAK_STEPS * PEAK_SUMS multiply-adds of vectors that stay in registers. */
-#define PEAK(name, attributes, vector, set1, fma, constraint)                                      \
-    attributes static void name(void)                                                              \
-    {                                                                                              \
-        vector x = set1(0.999f), y = set1(0.001f), s0 = y, s1 = y, s2 = y, s3 = y, s4 = y, s5 = y; \
-        vector s6 = y, s7 = y, s8 = y, s9 = y, s10 = y, s11 = y;                                   \
-        for (int i = 0; i < PEAK_STEPS; i++) {                                                     \
-            s0 = fma(s0, x, y), s1 = fma(s1, x, y), s2 = fma(s2, x, y), s3 = fma(s3, x, y);        \
-            s4 = fma(s4, x, y), s5 = fma(s5, x, y), s6 = fma(s6, x, y), s7 = fma(s7, x, y);        \
-            s8 = fma(s8, x, y), s9 = fma(s9, x, y), s10 = fma(s10, x, y), s11 = fma(s11, x, y);    \
-            __asm__ volatile(""                                                                    \
-                             : "+" constraint(s0), "+" constraint(s1), "+" constraint(s2),         \
-                               "+" constraint(s3), "+" constraint(s4), "+" constraint(s5));        \
-            __asm__ volatile(""                                                                    \
-                             : "+" constraint(s6), "+" constraint(s7), "+" constraint(s8),         \
-                               "+" constraint(s9), "+" constraint(s10), "+" constraint(s11));      \
-        }                                                                                          \
-    }
-
-#if ZFI_X86
-PEAK(peak_portable, , zfi_f4, zfi_f4_set1, ZFI_F4_FMA, "x")
-PEAK(peak_avx2, ZFI_TARGET_AVX2, __m256, _mm256_set1_ps, _mm256_fmadd_ps, "x")
-PEAK(peak_avx512, ZFI_TARGET_AVX512, __m512, _mm512_set1_ps, _mm512_fmadd_ps, "v")
-#if ZFI_BF16
-#define DOT(sum, x, y) _mm512_dpbf16_ps((sum), (__m512bh)(x), (__m512bh)(y))
-PEAK(peak_bf16, ZFI_TARGET_BF16, __m512, _mm512_set1_ps, DOT, "v")
-#endif
-#else
-PEAK(peak_portable, , zfi_f4, zfi_f4_set1, ZFI_F4_FMA, "w")
-#endif
-#if ZFI_NEON
-PEAK(peak_neon, , float32x4_t, vdupq_n_f32, ZFI_NEON_FMA, "w")
-#endif
-
-static void peak_task(void *context, int64_t index, int worker)
-{
-    zfi_isa isa = *(const zfi_isa *)context;
-    (void)index, (void)worker;
-#if ZFI_BF16
-    if (zfi_tile_for(isa, dtype)->per_word == 2) {
-        peak_bf16();
-        return;
-    }
-#endif
-#if ZFI_X86
-    if (isa == ZFI_ISA_AVX512)
-        peak_avx512();
-    else if (isa == ZFI_ISA_AVX2)
-        peak_avx2();
-    else
-        peak_portable();
-#elif ZFI_NEON
-    if (isa == ZFI_ISA_NEON)
-        peak_neon();
-    else
-        peak_portable();
-#else
-    (void)isa;
-    peak_portable();
-#endif
-}
-
 /* --------------------------------------------------------------------------------- the rounds */
 
 /* cblas_sgemm's signature, with ints for its enumerations. */
@@ -150,11 +85,12 @@ typedef struct turns {
 
 static double peak(turns *bench)
 {
-    const zfi_tile *tile = zfi_tile_for(bench->isa, dtype);
-    double start = now();
-    zfi_pool_run(bench->pool, PEAK_TASKS * bench->threads, peak_task, &bench->isa);
-    return 2.0 * PEAK_TASKS * PEAK_STEPS * PEAK_SUMS * tile->lanes * tile->per_word *
-           bench->threads / (now() - start);
+    peak_kind kind = bench->isa == ZFI_ISA_AVX512 ? PEAK_AVX512
+                     : bench->isa == ZFI_ISA_AVX2 ? PEAK_AVX2
+                     : bench->isa == ZFI_ISA_NEON ? PEAK_NEON
+                                                  : PEAK_PORTABLE;
+    return peak_rate(zfi_tile_for(bench->isa, dtype)->per_word == 2 ? PEAK_BF16 : kind,
+                     bench->threads);
 }
 
 static double peak_of(turns *bench, zf_dtype of)
@@ -185,10 +121,8 @@ static double seconds(turns *bench, const zfi_matmul_desc *d, bool blas, int rep
 {
     double start = now();
     for (int i = 0; i < repeats; i++) {
-        if (blas)
-            run_blas(bench, d);
-        else
-            zfi_matmul_tiled(bench->isa, bench->pool, d, bench->scratch);
+        if (blas) run_blas(bench, d);
+        else zfi_matmul_tiled(bench->isa, bench->pool, d, bench->scratch);
     }
     return (now() - start) / repeats;
 }
@@ -324,14 +258,10 @@ int main(int argc, char **argv)
             continue;
         }
         i++;
-        if (!strcmp(option, "--shapes"))
-            shapes = value;
-        else if (!strcmp(option, "--threads"))
-            bench.threads = atoi(value);
-        else if (!strcmp(option, "--rounds"))
-            bench.rounds = atoi(value);
-        else if (!strcmp(option, "--blas"))
-            library = value;
+        if (!strcmp(option, "--shapes")) shapes = value;
+        else if (!strcmp(option, "--threads")) bench.threads = atoi(value);
+        else if (!strcmp(option, "--rounds")) bench.rounds = atoi(value);
+        else if (!strcmp(option, "--blas")) library = value;
         else if (!strcmp(option, "--dtype")) {
             static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
             int which = 0;

@@ -8,10 +8,12 @@
  * The shapes and counts are those of bench/peers/torch_bert.py: 19 labelled positions in each 128
  * tokens, AdamW, dropout 0.1. Times are medians. --profile wraps the backend's launch with a clock
  * and adds up by operator; the floor of each is what its bytes or FLOPs take at the roof's rates
- * (of the FMA peak, say: build/bench/matmul prints it). --losses writes the loss of every step, from
- * the first. */
+ * (of the FMA peak, say). --peak measures that peak before and after every step (peak.h), for the
+ * share of it that a step's products make, with the machine at the same pace. --losses writes the
+ * loss of every step, from the first. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/options.h"
+#include "peak.h"
 #include "profile.h"
 
 int main(int argc, char **argv)
@@ -19,7 +21,7 @@ int main(int argc, char **argv)
     const char *model = "mini", *losses = NULL, *rest;
     int64_t vocab = 8192, threads = 2, steps = 30, optimizer = BERT_ADAMW, precision = ZF_F32;
     double roof[2] = {0, 0};
-    bool profile = false, json = false, fusions = false;
+    bool profile = false, json = false, fusions = false, with_peak = false;
     bert_session_desc d = {
         .train = true, .weight_decay = 0.01, .clip = 1, .seed = 1, .shape = {16, 128, 0}};
     const option_row rows[] = {
@@ -39,6 +41,7 @@ int main(int argc, char **argv)
         {"profile", OPTION_FLAG, NULL, &profile, 0, 0, "time by operator, beside its floor"},
         {"roof-gflops", OPTION_NUMBER, "X", &roof[0], 0, 1e9, "of the floor; 0: it is measured"},
         {"roof-gbytes", OPTION_NUMBER, "X", &roof[1], 0, 1e9, "the same of memory, GB/s"},
+        {"peak", OPTION_FLAG, NULL, &with_peak, 0, 0, "the share of the FMA peak, taken in turns"},
         {"json", OPTION_FLAG, NULL, &json, 0, 0, "one JSON object"},
         {"losses", OPTION_TEXT, "FILE", &losses, 0, 0, "those of all steps, a line each"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
@@ -47,10 +50,11 @@ int main(int argc, char **argv)
     int count;
     zf_error error = {ZF_OK, ""};
     zf_program_info info;
+    peak_kind kind;
     bert_session s;
     bert_batch *batch;
     FILE *told;
-    double *times, tokens, median;
+    double *times, *peaks, *shares, tokens, median, peak = 0, share = 0;
     options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
     if (result != OPTIONS_GOOD || count) {
         if (result == OPTIONS_BAD) fprintf(stderr, "step: %s\n", text);
@@ -67,32 +71,40 @@ int main(int argc, char **argv)
     if (error.status || !bert_session_open(&s, &d, &error))
         return fprintf(stderr, "step: %s\n", error.text), 1;
     batch = bench_batch(&d.shape, vocab, 0);
-    times = calloc((size_t)steps, sizeof *times);
+    times = calloc(3 * (size_t)steps, sizeof *times);
+    peaks = times + steps, shares = peaks + steps;
     told = losses ? fopen(losses, "w") : NULL;
     if (!batch || !times || (losses && !told))
         return fprintf(stderr, "step: no memory, or no file %s\n", losses ? losses : ""), 1;
+    info = zf_program_info_of(s.program);
+    kind = peak_best(d.dtype == ZF_BF16);
     if (profile) profile_begin(s.backend, roof[0], roof[1]);
     for (int64_t n = -3; n < steps; n++) {
         float lr = 1e-4f;
-        double start = bench_now();
+        double before = with_peak ? peak_rate(kind, (int)threads) : 0, start = bench_now();
         if (n == 0) profile_reset();
         if (bert_session_feed(&s, batch, batch->labelled, (double)d.shape.batch) ||
             zf_write(s.program, s.model.lr, &lr, sizeof lr) || zf_step(s.program))
             return fprintf(stderr, "step: %s\n", zf_program_error(s.program)), 1;
         if (n >= 0) times[n] = bench_now() - start;
+        if (n >= 0 && with_peak) {
+            peaks[n] = 0.5 * (before + peak_rate(kind, (int)threads));
+            shares[n] = info.flops / times[n] / peaks[n];
+        }
         if (profile) profile_step();
         if (told) fprintf(told, "%.9g\n", bert_session_scalar(&s, s.model.loss));
     }
     median = bench_median(times, steps);
+    if (with_peak) peak = bench_median(peaks, steps), share = bench_median(shares, steps);
     tokens = (double)(d.shape.batch * d.shape.sequence);
-    info = zf_program_info_of(s.program);
     if (json) {
         printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, "
-               "\"gflops\": %.1f, "
+               "\"gflops\": %.1f, \"peak_gflops\": %.1f, \"peak_share\": %.4f, "
                "\"step_ms\": %.3f, \"peak_bytes\": %zu, \"device_bytes\": %.0f, "
                "\"peak_rss_bytes\": %.0f",
-               model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
-               info.peak_bytes, profile_device_bytes(s.backend), bench_most_resident());
+               model, tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e-9 * peak,
+               share, 1e3 * median, info.peak_bytes, profile_device_bytes(s.backend),
+               bench_most_resident());
         profile_print_members(&info.plan, steps);
         puts("}");
     } else
@@ -102,6 +114,9 @@ int main(int argc, char **argv)
                model, (long long)d.shape.batch, (long long)d.shape.sequence, (long long)threads,
                tokens / median, tokens / times[0], 1e-9 * info.flops / median, 1e3 * median,
                1e-9 * info.flops, (double)info.peak_bytes / 1048576);
+    if (with_peak && !json)
+        printf("the peak: %.1f GFLOP/s (median); of it in a step: %.3f (median), %.3f (best)\n",
+               1e-9 * peak, share, shares[steps - 1]);
     if (profile && !json) profile_print(steps);
     bert_session_close(&s);
     if (told && fclose(told)) return fprintf(stderr, "step: %s cannot be written\n", losses), 1;

@@ -7,12 +7,12 @@ and memory go, and what each fusion is worth.
     python bench/peers/training.py --models mini --seqs 128 --dtypes f32 --rounds 5
     python bench/peers/training.py --models base --fusions --no-torch
 
-For each model, length and precision a round measures the peak of this machine (multiply-adds in
-registers; of bf16 its dot products), then build/bench/step, then PyTorch tuned (tuned.py) in eager
-mode and compiled; bf16 is autocast there. Printed are medians over the rounds: tokens/s, the share
-of the peak that the model's products make, the ratios; of zeroflow's last round milliseconds by
-operator and megabytes by kind, and peak resident bytes of both. --fusions adds a turn with each
-rewrite of zf_fuse left out, and one with none.
+For each model, length and precision a round runs build/bench/step, which measures the peak of this
+machine before and after each of its steps (multiply-adds in registers; of bf16 its dot products),
+then PyTorch tuned (tuned.py) in eager mode and compiled; bf16 is autocast there. Printed are
+medians over the rounds: tokens/s, the share of the peak that the model's products make, the ratios;
+of zeroflow's last round milliseconds by operator and megabytes by kind, and peak resident bytes of
+both. --fusions adds a turn with each rewrite of zf_fuse left out, and one with none.
 
 Figures are only fair on a quiet machine: the load average is printed too.
 """
@@ -20,7 +20,6 @@ import argparse
 import json
 import os
 import pathlib
-import re
 import statistics
 import subprocess
 import sys
@@ -42,16 +41,10 @@ def result(command):
     return json.loads(output(command).strip().splitlines()[-1])
 
 
-def peak(o, dtype):
-    text = output([o.matmul, "--shapes", "512,256,256", "--rounds", 1, "--blas", "none", "--threads", o.threads])
-    found = re.search(r"\b%s (\d+)" % dtype, text[text.index("peak"):])
-    return float(found.group(1)) if found else None
-
-
 def measure(o, model, seq, dtype):
     sizes = ["--model", model, "--vocab", VOCAB[model], "--batch", BATCH[model, seq], "--seq", seq,
              "--threads", o.threads, "--steps", o.steps]
-    ours = [o.step, *sizes, "--precision", dtype, "--json", "--profile"]
+    ours = [o.step, *sizes, "--precision", dtype, "--json", "--profile", "--peak"]
     theirs = [sys.executable, HERE / "torch_bert.py", *sizes, "--dtype", dtype]
     systems = {"zeroflow": ours}
     for mode in o.torch:
@@ -63,17 +56,14 @@ def measure(o, model, seq, dtype):
             systems[f"without {name}"] = [*ours, "--no-fuse", name]
     print(f"\nBERT-{model}, batch {BATCH[model, seq]} x {seq}, vocabulary {VOCAB[model]}, {dtype}, "
           f"{o.threads} threads; load {os.getloadavg()[0]:.1f}")
-    peaks, results = [], {name: [] for name in systems}
+    results = {name: [] for name in systems}
     for _ in range(o.rounds):
-        peaks.append(peak(o, dtype))
         for name, command in systems.items():
             results[name].append(result(command))
     speed = {name: statistics.median(r["tokens_per_s"] for r in rs) for name, rs in results.items()}
     mine = results["zeroflow"]
-    if peaks[0]:
-        share = statistics.median(r["gflops"] / p for r, p in zip(mine, peaks))
-        print(f"zeroflow: {statistics.median(r['gflops'] for r in mine):.0f} of "
-              f"{statistics.median(peaks):.0f} GFLOP/s: {share:.3f} of the peak")
+    print("zeroflow: %.0f of %.0f GFLOP/s; %.3f of the peak around each step" % tuple(
+        statistics.median(r[key] for r in mine) for key in ("gflops", "peak_gflops", "peak_share")))
     for name in systems:
         line = f"  {name:24s}{speed[name]:9.0f} tokens/s"
         if name != "zeroflow":
@@ -101,7 +91,6 @@ def main():
     a.add_argument("--steps", type=int, default=8)
     a.add_argument("--rounds", type=int, default=3)
     a.add_argument("--step", default="build/bench/step")
-    a.add_argument("--matmul", default="build/bench/matmul")
     o = a.parse_args()
     o.torch = [] if o.no_torch else o.torch.split(",")
     o.names = output([o.step, "--fusions"]).split() if o.fusions else []

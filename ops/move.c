@@ -502,7 +502,7 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
 {
     const zf_shape *x = &l->args[0].shape, *out = &l->out.shape;
     zfi_sums s = {.columns = 1, .rows = 1, .kept_count = 1, .reduced_count = 1};
-    int64_t step = 1, n, strip;
+    int64_t step = 1, n, strip, line;
     bool keep, inner = true, had_rows = false;
     for (int axis = x->rank - 1; axis >= 0;) {
         int64_t from = step;
@@ -527,9 +527,10 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
         inner = false;
     }
     /* Sixteen tasks or more, none below 16 thousand elements, a whole number of cache lines. */
+    line = (int64_t)(64 / zf_dtype_size(l->args[0].dtype));
     strip = zfi_row_grain(s.rows) > s.columns / 16 ? zfi_row_grain(s.rows) : s.columns / 16;
-    strip = (strip + 15) / 16 * 16;
-    s.strip = strip < 16 ? 16 : strip < ZFI_STRIP ? strip : ZFI_STRIP;
+    strip = (strip + line - 1) / line * line;
+    s.strip = strip < line ? line : strip < ZFI_STRIP ? strip : ZFI_STRIP;
     return s;
 }
 
@@ -550,43 +551,40 @@ static void zfi_sums_reference(const zf_launch *l, int64_t first, int64_t last)
 }
 
 /* sum[c] += x[r,c], over the rows r in order, four at a time. */
-ZFI_BODY void zfi_add_rows_body(zfi_isa isa, double *sum, const float *x, int64_t rows, int64_t row,
-                                int64_t columns)
-{
-    int64_t r = 0;
-    (void)isa;
-    for (; r + 4 <= rows; r += 4) {
-        const float *x0 = x + r * row, *x1 = x0 + row, *x2 = x1 + row, *x3 = x2 + row;
-        ZFI_VECTOR
-        for (int64_t c = 0; c < columns; c++)
-            sum[c] += ((double)x0[c] + (double)x1[c]) + ((double)x2[c] + (double)x3[c]);
-    }
-    for (; r < rows; r++) {
-        const float *x0 = x + r * row;
-        ZFI_VECTOR
-        for (int64_t c = 0; c < columns; c++) sum[c] += (double)x0[c];
-    }
-}
-ZFI_KERNEL(zfi_add_rows, (double *sum, const float *x, int64_t rows, int64_t row, int64_t columns),
-           (sum, x, rows, row, columns))
+#define ZFI_ADD_ROWS(name, type, wide)                                                             \
+    ZFI_BODY void name##_body(zfi_isa isa, double *sum, const type *x, int64_t rows, int64_t row,  \
+                              int64_t columns)                                                     \
+    {                                                                                              \
+        int64_t r = 0;                                                                             \
+        (void)isa;                                                                                 \
+        for (; r + 4 <= rows; r += 4) {                                                            \
+            const type *x0 = x + r * row, *x1 = x0 + row, *x2 = x1 + row, *x3 = x2 + row;          \
+            ZFI_VECTOR                                                                             \
+            for (int64_t c = 0; c < columns; c++)                                                  \
+                sum[c] += ((double)wide(x0[c]) + (double)wide(x1[c])) +                            \
+                          ((double)wide(x2[c]) + (double)wide(x3[c]));                             \
+        }                                                                                          \
+        for (; r < rows; r++) {                                                                    \
+            const type *x0 = x + r * row;                                                          \
+            ZFI_VECTOR                                                                             \
+            for (int64_t c = 0; c < columns; c++) sum[c] += (double)wide(x0[c]);                   \
+        }                                                                                          \
+    }                                                                                              \
+    ZFI_KERNEL(name, (double *sum, const type *x, int64_t rows, int64_t row, int64_t columns),     \
+               (sum, x, rows, row, columns))
 
-/* sum[c] += x[at + r * row + c]: zfi_add_rows of any x but f64, a few rows of which are converted
- * at a time. */
-static void zfi_add_rows_of(zfi_isa isa, double *sum, const zf_array *x, int64_t at, int64_t rows,
-                            int64_t row, int64_t columns)
+ZFI_ADD_ROWS(zfi_add_rows_f32, float, )
+ZFI_ADD_ROWS(zfi_add_rows_bf16, uint16_t, zfi_bf16_to_f32)
+ZFI_ADD_ROWS(zfi_add_rows_f16, uint16_t, zfi_f16_to_f32)
+
+/* The same from element `at` of any x but f64 on. */
+static void zfi_add_rows(zfi_isa isa, double *sum, const zf_array *x, int64_t at, int64_t rows,
+                         int64_t row, int64_t columns)
 {
-    float aside[4][ZFI_STRIP];
-    if (x->dtype == ZF_F32) {
-        zfi_add_rows(isa, sum, (const float *)x->data + at, rows, row, columns);
-        return;
-    }
-    for (int64_t r = 0; r < rows; r += 4) {
-        int64_t some = rows - r < 4 ? rows - r : 4;
-        for (int64_t i = 0; i < some; i++)
-            zfi_widen(isa, aside[i], x->dtype, zfi_element(x->data, x->dtype, at + (r + i) * row),
-                      columns);
-        zfi_add_rows(isa, sum, aside[0], some, ZFI_STRIP, columns);
-    }
+    const void *from = zfi_element(x->data, x->dtype, at);
+    if (x->dtype == ZF_BF16) zfi_add_rows_bf16(isa, sum, from, rows, row, columns);
+    else if (x->dtype == ZF_F16) zfi_add_rows_f16(isa, sum, from, rows, row, columns);
+    else zfi_add_rows_f32(isa, sum, from, rows, row, columns);
 }
 
 /* The sum of x[at..at+n), a block at most. */
@@ -623,7 +621,7 @@ static void zfi_sums_fast(const zf_launch *l, int64_t first, int64_t last)
         for (int64_t k = 0; k < s.reduced_count; k++, zfi_walk_next(&s.reduced)) {
             int64_t at = c + s.kept.at[0] + s.reduced.at[0];
             if (s.row == 1) sum[0] = zfi_sum_blocks(isa, sum[0], &l->args[0], at, s.rows);
-            else zfi_add_rows_of(isa, sum, &l->args[0], at, s.rows, s.row, n);
+            else zfi_add_rows(isa, sum, &l->args[0], at, s.rows, s.row, n);
         }
         for (int64_t i = 0; i < n; i++) y[i] = (float)sum[i];
         zfi_narrow(isa, zfi_element_of(l->out.data, l->out.dtype, kept * s.columns + c),

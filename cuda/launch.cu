@@ -4,6 +4,10 @@
  * kernel has no other shared memory, and 16 bytes or more of alignment there. Where
  * ZF_TENSOR_CORES is 0, what is written for tensor cores or in PTX takes its plain twin.
  */
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#error "zeroflow_cuda.cu is for compute capability 8.0 or newer: nvcc -arch=sm_80, for one"
+#endif
+
 #ifndef ZF_LAUNCH
 #define ZF_LAUNCH(kernel, grid, block, shared, stream, ...)                                        \
     kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
@@ -48,6 +52,7 @@ typedef struct zfi_fault {
 /* A device, as far as launches look. */
 typedef struct zfi_device {
     int number, processors;
+    int shared; /* bytes of shared memory that a block can have at most */
     cudaStream_t streams[ZFI_QUEUES];
     zf_run *run;      /* the launches' zf_run, in device memory */
     zfi_fault *fault; /* in host memory, at the address that the device has for it */

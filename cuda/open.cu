@@ -87,6 +87,8 @@ static zf_status zfi_open(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error
     zf_status status = zfi_enter(c, error);
     if (status) return status;
     ZFI_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, d->number));
+    ZFI_TRY(
+        cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number));
     ZFI_TRY(cudaStreamCreateWithFlags(&d->streams[0], cudaStreamNonBlocking));
     ZFI_TRY(cudaStreamCreateWithFlags(&c->copies, cudaStreamNonBlocking));
     for (int q = 0; q <= ZFI_COPIES; q++)

@@ -1357,6 +1357,23 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 
 /* ------------------------------------------------------------------------------- launchers */
 
+/* Lets a block of the kernel have `bytes` of shared memory, or as much up to `most` as there is: no
+ * less for one launch than for another, which may be in a graph. */
+template <class K>
+static cudaError_t zfi_allow_shared(const zf_launch *l, K *kernel, size_t bytes, size_t most)
+{
+    const size_t has = (size_t)zfi_device_of(l)->shared;
+    if (bytes > has) {
+        zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
+                      "%s %%%d: heads so wide take %zu bytes of shared memory for each block, of "
+                      "which this device has %zu; narrower heads take less",
+                      zfi_op_names[l->op], (int)l->node, bytes, has);
+        return cudaErrorInvalidValue;
+    }
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                (int)(most < has ? most : has));
+}
+
 /* What runs heads of type T, at most D wide. */
 template <class T, int D> struct zfi_attention_of {
     typedef zfi_back<T, D> back;
@@ -1366,10 +1383,12 @@ template <class T, int D> struct zfi_attention_of {
     static cudaError_t forward(const zf_launch *l, const zfi_heads &a, T *y, float *lse, bool well)
     {
         int warps = (int)zfi_div_up(min(a.m, 128), 16), processors = zfi_device_of(l)->processors;
-        if (warps > 4 && a.count * zfi_div_up(a.m, 128) < processors) warps = 4;
-        size_t bytes = zfi_front<D>::bytes(16 * warps);
-        cudaError_t code = cudaFuncSetAttribute(
-            zfi_attention_forward<T, D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        size_t most = zfi_front<D>::bytes(128), bytes;
+        if (warps > 4 && (a.count * zfi_div_up(a.m, 128) < processors ||
+                          most > (size_t)zfi_device_of(l)->shared))
+            warps = 4;
+        bytes = zfi_front<D>::bytes(16 * warps);
+        cudaError_t code = zfi_allow_shared(l, zfi_attention_forward<T, D>, bytes, most);
         if (code != cudaSuccess) return code;
         ZF_LAUNCH((zfi_attention_forward<T, D>), (unsigned)(a.count * zfi_div_up(a.m, 16 * warps)),
                   32 * warps, bytes, zfi_stream(l), a, y, lse, well);
@@ -1378,12 +1397,11 @@ template <class T, int D> struct zfi_attention_of {
     static cudaError_t backward(const zf_launch *l, const zfi_heads &a, const zfi_heads_back &b,
                                 unsigned grid)
     {
-        cudaError_t code =
-            cudaFuncSetAttribute(zfi_attention_backward<T, D>,
-                                 cudaFuncAttributeMaxDynamicSharedMemorySize, (int)back::bytes);
+        size_t bytes = back::bytes;
+        cudaError_t code = zfi_allow_shared(l, zfi_attention_backward<T, D>, bytes, bytes);
         if (code == cudaSuccess)
-            ZF_LAUNCH((zfi_attention_backward<T, D>), grid, back::threads, back::bytes,
-                      zfi_stream(l), a, b);
+            ZF_LAUNCH((zfi_attention_backward<T, D>), grid, back::threads, bytes, zfi_stream(l), a,
+                      b);
         return code;
     }
 };
@@ -1397,8 +1415,7 @@ template <int W> struct zfi_attention_of<float, W> {
                                bool well)
     {
         size_t bytes = cut::bytes(3);
-        cudaError_t code = cudaFuncSetAttribute(
-            zfi_attention_forward_f32<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        cudaError_t code = zfi_allow_shared(l, zfi_attention_forward_f32<D>, bytes, bytes);
         if (code == cudaSuccess)
             ZF_LAUNCH(zfi_attention_forward_f32<D>,
                       (unsigned)(a.count * zfi_div_up(a.m, cut::tile)), ZFI_THREADS, bytes,
@@ -1409,8 +1426,7 @@ template <int W> struct zfi_attention_of<float, W> {
                                 unsigned grid)
     {
         size_t bytes = cut::bytes(4);
-        cudaError_t code = cudaFuncSetAttribute(
-            zfi_attention_backward_f32<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+        cudaError_t code = zfi_allow_shared(l, zfi_attention_backward_f32<D>, bytes, bytes);
         if (code == cudaSuccess)
             ZF_LAUNCH(zfi_attention_backward_f32<D>, grid, ZFI_THREADS, bytes, zfi_stream(l), a, b);
         return code;

@@ -98,11 +98,13 @@ ZF_API zf_status zf_cuda_add_ranks(const zf_cuda_sum *s, void *stream, zf_error 
     return zfi_cuda_failed(error, "zf_cuda_add_ranks", cudaGetLastError());
 }
 
-/* The host's memory, which other kernels write as well, one after the other. */
+/* The host's memory, which other kernels write as well, one after the other; the host looks at the
+ * turn first. */
 __global__ void zfi_tell_place(zf_cuda_place *place, zf_collective call)
 {
     const int64_t turn = *const_cast<volatile int64_t *>(&place->turn);
     place->call = call;
+    __threadfence_system();
     place->turn = turn + 1;
 }
 

@@ -1,7 +1,8 @@
 /* zeroflow on CUDA: zf_cuda_backend (zeroflow.h), for the operators that training uses, in f32,
  * bf16 and f16.
  *
- *     nvcc -O3 -c zeroflow_cuda.cu        cc ... zeroflow_cuda.o -lcublasLt -lcudart -lstdc++
+ *     nvcc -O3 -arch=sm_90 -c zeroflow_cuda.cu
+ *     cc ... zeroflow_cuda.o -lcublasLt -lcudart -lstdc++
  *
  * Sees the public header alone. A kernel stands beside its operator, ops/NAME.cu beside ops/NAME.c,
  * and says in what order it adds: the same bits come out in every run. A launcher zfi_cuda_OP has
@@ -74,8 +75,9 @@ static zf_status zfi_cuda_check(void *self, const zf_launch *l)
 static size_t zfi_cuda_scratch(void *self, const zf_launch *l)
 {
     const zfi_row *row = zfi_row_of(l->op);
-    (void)self;
-    return row && row->scratch ? row->scratch(l) : 0;
+    if (!row || !row->scratch) return 0;
+    (void)zfi_enter(zfi_cuda_of(self), NULL); /* products are looked up, or searched for, on it */
+    return row->scratch(l);
 }
 
 ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)

@@ -33,7 +33,8 @@ enum {
     ZFI_CANDIDATES = 16,
     ZFI_SEARCH_ROUNDS = 4,
     ZFI_SEARCH_RUNS = 4,
-    ZFI_WORKSPACE = 32 << 20, /* at most, for one product */
+    ZFI_WORKSPACE = 32 << 20, /* at most, for one product, */
+    ZFI_WORK_LIES = 256,      /* at a multiple of this, as cuBLASLt wants it; scratch is at 64 */
     ZFI_TILE_ROWS = ZF_TENSOR_CORES ? 128 : 4 /* zfi_tile_rows gives multiples of these */
 };
 
@@ -256,7 +257,7 @@ static __global__ void zfi_search_fill(uint32_t *to, size_t words)
         to[i] = zfi_random_word(i, 0, 0, 0) & 0xbfffbfffu;
 }
 
-/* The fastest of the candidates by trial, in memory of its own; where there is none, the first. */
+/* The fastest of the candidates by trial, in memory of its own; -1 where that is not to be had. */
 static int zfi_plan_trial(const zfi_device *d, zfi_plan *p,
                           const cublasLtMatmulHeuristicResult_t *results, int count)
 {
@@ -270,7 +271,7 @@ static int zfi_plan_trial(const zfi_device *d, zfi_plan *p,
     cudaEvent_t begin = NULL, end = NULL;
     unsigned char *memory = NULL, *work;
     float least = INFINITY, time;
-    int best = 0;
+    int best = -1;
     for (int i = 0; i < 4; i++) part[i] = all, all += (sizes[i] + 255) / 256 * 256;
     if (cudaMalloc(reinterpret_cast<void **>(&memory), all + ZFI_WORKSPACE) ||
         cudaEventCreate(&begin) || cudaEventCreate(&end))
@@ -307,7 +308,7 @@ static const zfi_plan *zfi_plan_of(const zf_launch *l, const zfi_gemm *g, uint64
     zfi_products *kept = d->products;
     cublasLtMatmulHeuristicResult_t results[ZFI_CANDIDATES];
     zfi_plan *p = aside;
-    int found, best = 0;
+    int found, best = -1;
     for (int i = 0; i < kept->count; i++)
         if (!memcmp(&kept->plans[i].gemm, g, sizeof *g)) {
             p = &kept->plans[i];
@@ -321,10 +322,11 @@ static const zfi_plan *zfi_plan_of(const zf_launch *l, const zfi_gemm *g, uint64
     found = zfi_plan_describe(p) ? zfi_plan_recommended(d, p, workspace, results,
                                                         search ? ZFI_CANDIDATES : 1)
                                  : 0;
-    if (search && found > 1) best = zfi_plan_trial(d, p, results, found);
+    if (search && found > 0) best = found > 1 ? zfi_plan_trial(d, p, results, found) : 0;
     p->able = found > 0;
+    p->searched = best >= 0;
+    if (best < 0) best = 0; /* the one that is recommended */
     if (p->able) p->algo = results[best].algo, p->workspace = results[best].workspaceSize;
-    p->searched = search && p->able;
     kept->fresh |= p->searched;
     if (p != aside) kept->count++;
     return p;
@@ -423,13 +425,23 @@ static void zfi_gemm_settle(const zf_launch *l, zfi_gemm *g, uintptr_t addresses
 /* Nothing to add up, or nowhere to put it. */
 static bool zfi_gemm_empty(const zfi_gemm *g) { return !g->m || !g->n || !g->k || !g->batch; }
 
-/* Workspace of the product, in bytes; its algorithm is chosen. */
+/* Scratch of the product, in bytes: its workspace, wherever scratch begins. The algorithm is chosen
+ * with it. */
 static size_t zfi_gemm_scratch(const zf_launch *l, zfi_gemm g)
 {
     zfi_plan aside;
+    size_t bytes;
     if (zfi_gemm_empty(&g)) return 0;
     zfi_gemm_settle(l, &g, 0);
-    return zfi_plan_of(l, &g, ZFI_WORKSPACE, true, &aside)->workspace;
+    bytes = zfi_plan_of(l, &g, ZFI_WORKSPACE, true, &aside)->workspace;
+    return bytes ? bytes + ZFI_WORK_LIES : 0;
+}
+
+/* Where in scratch that begins. */
+static void *zfi_work_in(void *scratch)
+{
+    const uintptr_t lies = ZFI_WORK_LIES, at = reinterpret_cast<uintptr_t>(scratch);
+    return reinterpret_cast<void *>((at + lies - 1) / lies * lies);
 }
 
 /* The product in its plain form. */
@@ -485,7 +497,7 @@ static zf_status zfi_gemm_run(const zf_launch *l, zfi_gemm g, const void *a, con
     }
     if (p->able && (!bias || zfi_operation_bias(&const_cast<zfi_plan *>(p)->operation, bias)))
         code = zfi_plan_multiply(zfi_device_of(l), zfi_stream(l), p, &p->algo, a, b, c, alpha,
-                                 add ? 1.0f : 0.0f, scratch, p->workspace);
+                                 add ? 1.0f : 0.0f, zfi_work_in(scratch), p->workspace);
     if (code == CUBLAS_STATUS_SUCCESS) return ZF_OK;
     if (code == CUBLAS_STATUS_NOT_SUPPORTED)
         return zfi_gemm_by_hand(l, &g, a, b, c, bias, alpha, add);

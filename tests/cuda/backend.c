@@ -206,6 +206,28 @@ TEST_ONCE(cuda_programs_share_a_backend)
     CHECK(t, same(&expected, &got));
 }
 
+/* Two devices of one thread, where there are so many: whichever was used last, each does its own
+ * work, the search for products among it. */
+TEST_ONCE(cuda_devices_in_turn)
+{
+    const setup s = {0, 1, false, ZF_F32};
+    char files[2][256];
+    zf_backend *cuda[2];
+    static image made[2];
+    for (int k = 0; k < 2; k++) {
+        zf_error error = {ZF_OK, ""};
+        snprintf(files[k], sizeof files[k], "%s", test_path(k ? "products-1" : "products-0"));
+        cuda[k] = cuda_of(t, &(zf_cuda_desc){.device = k, .tuning = files[k]}, &error);
+        if (k && !cuda[k]) return;
+        NEED(t, cuda[k], &error);
+    }
+    for (int k = 0; k < 2; k++) {
+        if (!train(t, &s, cuda[k], false, &made[k])) return;
+        CHECK(t, !remove(files[k]));
+    }
+    CHECK_NEAR(t, made[0].loss, made[1].loss, 1e-4);
+}
+
 /* ---------------------------------------------------------------------------------- queues */
 
 enum { Q_LENGTH = 300, Q_LAUNCHES = 10, Q_CUT = 7, Q_ARRAYS = 8 };
@@ -443,6 +465,46 @@ TEST_ONCE(cuda_no_device)
     CHECK_TEXT(t, error.text,
                "zf_cuda_backend: libcuda.so.1 is the toolkit's stub; the NVIDIA driver's own must "
                "be found first");
+}
+
+static void all_shared(void *unused)
+{
+    (void)unused;
+    emulation_shared(227 << 10);
+}
+
+/* One layer of attention on a device of which a block has 99 KiB of shared memory: the status. */
+static zf_status attend(test *t, const char *text, size_t bytes, zf_error *error)
+{
+    zf_graph *g = zf_graph_parse(text, bytes, &(zf_graph_desc){.allocator = t->allocator}, error);
+    zf_backend *cuda = zf_cuda_backend(&(zf_cuda_desc){.allocator = t->allocator}, error);
+    zf_program *p = g && cuda ? zf_compile(g, &(zf_compile_desc){.backend = cuda}) : NULL;
+    zf_status status = p ? zf_step(p) : error->status ? error->status : ZF_ERR_NOMEM;
+    if (p) *error = (zf_error){status, ""};
+    if (status && p) snprintf(error->text, sizeof error->text, "%s", zf_program_error(p));
+    zf_program_free(p);
+    zf_backend_free(cuda);
+    zf_graph_free(g);
+    return status;
+}
+
+TEST_ONCE(cuda_attention_with_little_shared_memory)
+{
+    static const char narrow[] = "%1 = input \"x\" : bf16[1,128,768]\n"
+                                 "%2 = attention %1 {heads=1 scale=0.1} : bf16[1,128,256]\n"
+                                 "output %2 \"y\"\n",
+                      wide[] = "%1 = input \"x\" : f32[1,64,384]\n"
+                               "%2 = attention %1 {heads=1 scale=0.1} : f32[1,64,128]\n"
+                               "output %2 \"y\"\n";
+    zf_error error = {ZF_OK, ""};
+    emulation_shared(99 << 10);
+    test_defer(t, all_shared, NULL);
+    OK(t, attend(t, narrow, sizeof narrow - 1, &error), error.text);
+    CHECK(t, attend(t, wide, sizeof wide - 1, &error) == ZF_ERR_BACKEND);
+    CHECK_TEXT(t, error.text,
+               "attention %2: heads so wide take 118784 bytes of shared memory for each block, of "
+               "which this device has 101376; narrower heads take less");
+    CHECK_TEXT(t, emulation_report(), "");
 }
 
 /* Calls of the toolkit's fail, from one of them on, in making a backend, compiling or five steps:

@@ -1,6 +1,7 @@
 /* cuBLASLt on the CPU: strided batches of products of f32, bf16 and f16, with sums in f32 and the
  * epilogue that adds a bias. What it is strict about: an algorithm belongs to the problem that it
- * was given for, to the alignment that was promised, and needs its workspace, which it overwrites.
+ * was given for, to the alignment that was promised, and needs its workspace, at a multiple of 256
+ * bytes, which it overwrites; a handle, to the device that was current when it was made.
  * Matrices of 16-bit elements with rows that do not begin at multiples of 4 bytes it does not take,
  * so that what is written for such cases is tested as well.
  */
@@ -54,7 +55,16 @@ static_assert(sizeof(operation) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
 static_assert(sizeof(preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "fits");
 static_assert(sizeof(algorithm) <= sizeof(cublasLtMatmulAlgo_t), "fits");
 
-enum { MARK = 0x5a45524f, ALGORITHMS = 3, WORKSPACE = 4096 };
+enum { MARK = 0x5a45524f, ALGORITHMS = 3, WORKSPACE = 4096, WORKSPACE_LIES = 256 };
+
+/* The handle is of the device that is current. */
+bool is_here(cublasLtHandle_t handle, const char *function)
+{
+    if (handle->device == current_device()) return true;
+    found("%s: the handle is of device %d, and device %d is current", function, handle->device,
+          current_device());
+    return false;
+}
 
 template <class T, class O> T get(const O *opaque)
 {
@@ -374,7 +384,7 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t t
 
 /* ------------------------------------------------------------------------------- products */
 
-cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDesc_t desc,
+cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc,
                                               cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                               cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
                                               cublasLtMatmulPreference_t want, int most,
@@ -386,6 +396,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     layout all[] = {get<layout>(a), get<layout>(b), get<layout>(c), get<layout>(d)};
     cublasStatus_t status = check(o, all);
     *given = 0;
+    if (!is_here(handle, "cublasLtMatmulAlgoGetHeuristic")) return CUBLAS_STATUS_INVALID_VALUE;
     if (status) return status;
     for (int i = 0; i < ALGORITHMS && *given < most; i++) {
         algorithm chosen = {MARK, (uint64_t)i, i ? 0 : (uint64_t)WORKSPACE, problem_of(o, all), {}};
@@ -402,7 +413,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
     return *given ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED;
 }
 
-cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const void *alpha,
+cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, const void *alpha,
                               const void *A, cublasLtMatrixLayout_t a, const void *B,
                               cublasLtMatrixLayout_t b_, const void *beta, const void *C,
                               cublasLtMatrixLayout_t c, void *D, cublasLtMatrixLayout_t d,
@@ -417,6 +428,7 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
     product p = {o, all[0], all[1], all[2], all[3], 0, 0, A, B, C, D, NULL, 0};
     memcpy(&p.alpha, alpha, sizeof p.alpha);
     memcpy(&p.beta, beta, sizeof p.beta);
+    if (!is_here(handle, "cublasLtMatmul")) return CUBLAS_STATUS_INVALID_VALUE;
     if (status) return status;
     if (algo) {
         algorithm chosen = get<algorithm>(algo);
@@ -436,6 +448,10 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t, cublasLtMatmulDesc_t desc, const
                 return CUBLAS_STATUS_INVALID_VALUE;
             }
         if (chosen.workspace) p.workspace = workspace, p.bytes = bytes;
+    }
+    if (p.workspace && (uintptr_t)workspace % WORKSPACE_LIES) {
+        found("cublasLtMatmul: the workspace is not at a multiple of %d bytes", WORKSPACE_LIES);
+        return CUBLAS_STATUS_INVALID_VALUE;
     }
     if (p.workspace && !on_device(workspace, bytes)) {
         found("cublasLtMatmul: %zu bytes of workspace that are not the device's", bytes);

@@ -13,6 +13,8 @@ extern "C" {
 void emulation_seed(uint64_t seed);
 /* How many GPUs there are; 2 at first, and at most 8. */
 void emulation_devices(int count);
+/* How much shared memory a block can have; 227 KiB at first. */
+void emulation_shared(size_t bytes);
 /* What was found since emulation_clear: one finding a line; "" when nothing. */
 const char *emulation_report(void);
 /* Forgets the findings, and the errors that they left on the devices. */

@@ -9,7 +9,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { ORDERS = 20, UNJOINED = 904 /* cudaErrorStreamCaptureUnjoined */ };
+enum {
+    ORDERS = 20,
+    NO_HANDLE = 400, /* cudaErrorInvalidResourceHandle */
+    UNJOINED = 904,  /* cudaErrorStreamCaptureUnjoined */
+    CAPTURED = 907   /* cudaErrorCapturedEvent */
+};
 
 static bool all_are(const float *x, int count, float value)
 {
@@ -45,6 +50,9 @@ TEST_ONCE(emulation_runs_what_is_right)
         CHECK(t, !planted_streams(x, 1) && x[0] == 7);
         CHECK(t, !planted_graph(x, 1, 1) && x[0] == 3);
         CHECK(t, !planted_staging(x, 1) && x[0] == 1);
+        CHECK(t, !planted_device(x, 0) && x[0] == 1);
+        CHECK(t, !planted_event(x, 0));
+        CHECK(t, !planted_product(x, 0, 0) && x[0] == 8);
     }
     CHECK_TEXT(t, emulation_report(), "");
     CHECK(t, emulation_live() == live);
@@ -99,6 +107,27 @@ TEST_ONCE(emulation_refuses_a_graph_with_loose_ends)
     float x;
     CHECK(t, planted_graph(&x, 1, 0) == UNJOINED);
     emulation_clear();
+}
+
+TEST_ONCE(emulation_refuses_what_is_another_device_s)
+{
+    float x;
+    CHECK(t, planted_device(&x, 1) == NO_HANDLE);
+    CHECK(t, planted_product(&x, 0, 1) != 0);
+    CHECK_FOUND(t, "cublasLtMatmulAlgoGetHeuristic: the handle is of device 1, and device 0 is ");
+}
+
+TEST_ONCE(emulation_refuses_an_event_of_a_graph)
+{
+    float x;
+    CHECK(t, planted_event(&x, 1) == CAPTURED);
+}
+
+TEST_ONCE(emulation_refuses_a_workspace_that_lies_badly)
+{
+    float x;
+    CHECK(t, planted_product(&x, 64, 0) != 0);
+    CHECK_FOUND(t, "cublasLtMatmul: the workspace is not at a multiple of 256 bytes");
 }
 
 TEST_ONCE(emulation_finds_a_missing_barrier)

@@ -2,6 +2,8 @@
  * must find (found.c). They return what the device made. */
 #include "planted.h"
 
+#include <cublasLt.h>
+
 enum { THREADS = 96, WARP = 32 };
 
 static __global__ void fill_with(float *out, int count, float value)
@@ -213,6 +215,82 @@ extern "C" int planted_staging(float *out, int waits)
     int code = cudaStreamSynchronize(stream);
     cudaStreamDestroy(stream);
     cudaFree(x), cudaFreeHost(stage);
+    return code;
+}
+
+extern "C" int planted_device(float *out, int other)
+{
+    cudaStream_t stream;
+    float *x;
+    cudaSetDevice(0);
+    cudaMalloc(&x, sizeof *x), cudaMemset(x, 0, sizeof *x);
+    cudaDeviceSynchronize();
+    cudaSetDevice(other ? 1 : 0);
+    cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking);
+    cudaSetDevice(0);
+    ZF_LAUNCH(add_one, 1, 1, 0, stream, x);
+    int code = cudaGetLastError();
+    cudaStreamSynchronize(stream);
+    cudaMemcpy(out, x, sizeof *out, cudaMemcpyDeviceToHost);
+    cudaStreamDestroy(stream);
+    cudaFree(x);
+    return code;
+}
+
+extern "C" int planted_event(float *out, int in_graph)
+{
+    cudaStream_t a, b;
+    cudaEvent_t event;
+    cudaGraph_t graph = NULL;
+    cudaStreamCreateWithFlags(&a, cudaStreamNonBlocking);
+    cudaStreamCreateWithFlags(&b, cudaStreamNonBlocking);
+    cudaEventCreate(&event);
+    *out = 0;
+    if (in_graph) cudaStreamBeginCapture(a, cudaStreamCaptureModeRelaxed);
+    cudaEventRecord(event, a);
+    if (in_graph) cudaStreamEndCapture(a, &graph);
+    int code = cudaStreamWaitEvent(b, event, 0);
+    cudaGetLastError();
+    if (graph) cudaGraphDestroy(graph);
+    cudaEventDestroy(event);
+    cudaStreamDestroy(a), cudaStreamDestroy(b);
+    return code;
+}
+
+/* c = a b, 8 by 8, all ones. */
+extern "C" int planted_product(float *out, int by, int other)
+{
+    const float one = 1, zero = 0;
+    size_t most = 1 << 16;
+    int found = 0;
+    cublasLtHandle_t handle;
+    cublasLtMatmulDesc_t product;
+    cublasLtMatrixLayout_t matrix;
+    cublasLtMatmulPreference_t want;
+    cublasLtMatmulHeuristicResult_t algorithm;
+    float *x;
+    char *work;
+    cudaSetDevice(other ? 1 : 0);
+    cublasLtCreate(&handle);
+    cudaSetDevice(0);
+    cudaMalloc(&x, 128 * sizeof *x), cudaMalloc(&work, most + 256);
+    ZF_LAUNCH(fill_with, 1, 64, 0, NULL, x, 64, 1.0f);
+    cublasLtMatmulDescCreate(&product, CUBLAS_COMPUTE_32F, CUDA_R_32F);
+    cublasLtMatrixLayoutCreate(&matrix, CUDA_R_32F, 8, 8, 8);
+    cublasLtMatmulPreferenceCreate(&want);
+    cublasLtMatmulPreferenceSetAttribute(want, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
+                                         sizeof most);
+    int code = cublasLtMatmulAlgoGetHeuristic(handle, product, matrix, matrix, matrix, matrix, want,
+                                              1, &algorithm, &found);
+    if (!code)
+        code = cublasLtMatmul(handle, product, &one, x, matrix, x, matrix, &zero, x + 64, matrix,
+                              x + 64, matrix, &algorithm.algo, work + by, most, NULL);
+    cudaMemcpy(out, x + 64, sizeof *out, cudaMemcpyDeviceToHost);
+    cublasLtMatmulPreferenceDestroy(want);
+    cublasLtMatrixLayoutDestroy(matrix);
+    cublasLtMatmulDescDestroy(product);
+    cublasLtDestroy(handle);
+    cudaFree(x), cudaFree(work);
     return code;
 }
 

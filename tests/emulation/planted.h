@@ -25,6 +25,13 @@ int planted_streams(float *out, int waits);
 int planted_graph(float *out, int waits, int joins);
 /* *out: 1 */
 int planted_staging(float *out, int waits);
+/* *out: 1, by a kernel on a stream of the device that is current, or of another */
+int planted_device(float *out, int other);
+/* A stream waits for an event, last recorded in it or in a graph that is complete */
+int planted_event(float *out, int in_graph);
+/* *out: 8, by a product whose workspace begins `by` bytes behind a multiple of 256, or whose handle
+ * is another device's */
+int planted_product(float *out, int by, int other);
 /* 12 results of each of x * y threads */
 int planted_operations(float *out, int x, int y);
 /* Three ranks, threads, each with a device. out[0..3): 6, the sum over ranks of 1, 2, 3, as each

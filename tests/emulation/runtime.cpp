@@ -46,8 +46,8 @@ std::mutex lock;
 std::condition_variable changed;
 
 enum { DEVICES = 8, PROCESSORS = 2, GUARD_BYTES = 256, DEADLINE = 60 /* seconds */ };
-static const size_t DEVICE_BYTES = (size_t)1 << 30, SHARED_BYTES = 48 << 10,
-                    MOST_SHARED_BYTES = 227 << 10;
+static const size_t DEVICE_BYTES = (size_t)1 << 30, SHARED_BYTES = 48 << 10;
+static size_t most_shared_bytes = 227 << 10;
 
 struct capture;
 
@@ -71,7 +71,7 @@ static uint64_t tickets;
 static long kernels;
 static int live;
 static std::string report;
-static std::vector<capture *> captures;
+static std::vector<capture *> captures, ended; /* those that events may still name */
 static std::map<const void *, size_t> most_shared; /* as functions have been allowed */
 
 static thread_local int the_device;
@@ -402,6 +402,10 @@ void enqueue(const char *kernel, const void *function, dim3 grid, dim3 block, si
         give(cudaErrorInvalidValue);
         return;
     }
+    if (stream_of(stream)->device != of) {
+        give(cudaErrorInvalidResourceHandle);
+        return;
+    }
     give(add(stream, simple(kernel, [=]() {
                  device *d = &devices[of];
                  numbers order = {d->order.next()};
@@ -427,6 +431,12 @@ extern "C" void emulation_devices(int n)
 {
     std::unique_lock<std::mutex> held(lock);
     device_count = n;
+}
+
+extern "C" void emulation_shared(size_t bytes)
+{
+    std::unique_lock<std::mutex> held(lock);
+    most_shared_bytes = bytes;
 }
 
 extern "C" const char *emulation_report(void)
@@ -493,8 +503,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *p, int number)
     snprintf(p->name, sizeof p->name, "emulated GPU");
     p->totalGlobalMem = DEVICE_BYTES;
     p->sharedMemPerBlock = SHARED_BYTES;
-    p->sharedMemPerBlockOptin = MOST_SHARED_BYTES;
-    p->sharedMemPerMultiprocessor = MOST_SHARED_BYTES + 1024;
+    p->sharedMemPerBlockOptin = most_shared_bytes;
+    p->sharedMemPerMultiprocessor = most_shared_bytes + 1024;
     p->regsPerBlock = p->regsPerMultiprocessor = 65536;
     p->warpSize = 32;
     p->maxThreadsPerBlock = 1024;
@@ -521,8 +531,8 @@ cudaError_t cudaDeviceGetAttribute(int *value, cudaDeviceAttr attribute, int num
     case cudaDevAttrMaxThreadsPerMultiProcessor: *value = 2048; break;
     case cudaDevAttrWarpSize: *value = 32; break;
     case cudaDevAttrMaxSharedMemoryPerBlock: *value = (int)SHARED_BYTES; break;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)MOST_SHARED_BYTES; break;
-    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = (int)MOST_SHARED_BYTES + 1024; break;
+    case cudaDevAttrMaxSharedMemoryPerBlockOptin: *value = (int)most_shared_bytes; break;
+    case cudaDevAttrMaxSharedMemoryPerMultiprocessor: *value = (int)most_shared_bytes + 1024; break;
     case cudaDevAttrL2CacheSize: *value = 1 << 20; break;
     case cudaDevAttrUnifiedAddressing:
     case cudaDevAttrCanMapHostMemory:
@@ -576,7 +586,7 @@ cudaError_t cudaFuncSetAttribute(const void *function, cudaFuncAttribute attribu
     CALL(cudaFuncSetAttribute);
     if (attribute == cudaFuncAttributePreferredSharedMemoryCarveout) return cudaSuccess;
     if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-        (size_t)value > MOST_SHARED_BYTES)
+        (size_t)value > most_shared_bytes)
         GIVE(cudaErrorInvalidValue);
     most_shared[function] = (size_t)value;
     return cudaSuccess;
@@ -598,8 +608,8 @@ cudaError_t cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags(int *blocks, 
                                                                    unsigned)
 {
     CALL(cudaOccupancyMaxActiveBlocksPerMultiprocessor);
-    if (threads < 1 || threads > 1024 || shared > MOST_SHARED_BYTES) GIVE(cudaErrorInvalidValue);
-    *blocks = std::min(2048 / threads, (int)((MOST_SHARED_BYTES + 1024) / (shared + 1024)));
+    if (threads < 1 || threads > 1024 || shared > most_shared_bytes) GIVE(cudaErrorInvalidValue);
+    *blocks = std::min(2048 / threads, (int)((most_shared_bytes + 1024) / (shared + 1024)));
     return cudaSuccess;
 }
 
@@ -647,6 +657,8 @@ static const struct {
      "capturing stream has unjoined work"},
     {cudaErrorStreamCaptureIsolation, "cudaErrorStreamCaptureIsolation",
      "dependency created on uncaptured work in another stream"},
+    {cudaErrorCapturedEvent, "cudaErrorCapturedEvent",
+     "operation not permitted on an event last recorded in a capturing stream"},
     {cudaErrorStreamCaptureImplicit, "cudaErrorStreamCaptureImplicit",
      "operation would make the legacy stream depend on a capturing blocking stream"},
     {cudaErrorIllegalState, "cudaErrorIllegalState",
@@ -940,7 +952,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     std::shared_ptr<event_state> state = event->state;
     uint64_t version = state->recorded;
     if (event->taken && std::find(captures.begin(), captures.end(), event->taken) == captures.end())
-        event->taken = NULL;
+        GIVE(cudaErrorCapturedEvent);
     if (event->taken && (!s->taken || s->taken == event->taken)) {
         if (!s->taken) event->taken->streams.push_back(s);
         s->taken = event->taken;
@@ -964,6 +976,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
 {
     CALL(cudaEventQuery);
     event_state *e = event->state.get();
+    if (event->taken) GIVE(cudaErrorCapturedEvent);
     if (breaks_capture()) GIVE(cudaErrorStreamCaptureUnsupported);
     uint64_t version = e->recorded;
     GIVE(ask(&devices[the_device], [e, version]() { return e->done >= version; }));
@@ -973,6 +986,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
 {
     CALL(cudaEventSynchronize);
     event_state *e = event->state.get();
+    if (event->taken) GIVE(cudaErrorCapturedEvent);
     if (breaks_capture()) GIVE(cudaErrorStreamCaptureUnsupported);
     uint64_t version = e->recorded;
     GIVE(run_until(&devices[the_device], held, [e, version]() { return e->done >= version; }));
@@ -1034,7 +1048,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
         *graph = c->graph;
     }
     captures.erase(std::find(captures.begin(), captures.end(), c));
-    delete c;
+    ended.push_back(c);
     GIVE(code);
 }
 

@@ -153,7 +153,8 @@ LINK      = $(call say,link) mkdir -p $(@D); \
 ARCHIVE   = $(if $V,,@)rm -f $@; ar -cqs $@ $^
 
 # $1: the folder of a variant. $2: where its sources stand, "" for here.
-# The tests carry the implementation in inside.c; everything else links the library.
+# The tests carry the implementation in inside.c; everything else links the library, and so do the
+# tests of CUDA, which are on their own.
 define variant
 $1/obj/%.o: $2%.c Makefile | build/.needs-$(if $(filter build,$1),build,test)
 	$$(COMPILE) -I$(or $2,.) $$<
@@ -163,7 +164,8 @@ $1/libzeroflow.a: $1/obj/zeroflow.o
 	$$(ARCHIVE)
 $1/libparts.a: $(PARTS:%.c=$1/obj/%.o)
 	$$(ARCHIVE)
-$1/tests: $(TESTS:%.c=$1/obj/%.o) $1/libparts.a
+$1/tests: $(patsubst %.c,$1/obj/%.o,$(if $(filter build/cuda,$1),tests/main.c,$(TESTS))) \
+          $1/libparts.a $(if $(filter build/cuda,$1),$1/libzeroflow.a)
 	$$(LINK)
 $(SAMPLES:%=$1/%): $1/%: $1/obj/examples/%/main.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)

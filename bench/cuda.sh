@@ -1,6 +1,6 @@
 #!/bin/sh
 # What a machine with a GPU has to show: builds for it, runs the tests on it, compares with the CPU,
-# measures, and writes a table.
+# measures, and writes a table. What fails or takes too long is left out of it, and named.
 #
 #     sh bench/cuda.sh [quick] [FILE]          FILE: bench/results/DATE-GPU.md
 #
@@ -41,7 +41,7 @@ run() {
         return 1
     fi
     [ "$rest" -lt "$most" ] && most=$rest
-    timeout "$most" "$@" > "$out/$name.log" 2>&1
+    timeout -k 5 "$most" "$@" > "$out/$name.log" 2>&1
     status=$?
     tail -n 1 "$out/$name.log" | grep '^{' > "$out/$name.json" || rm -f "$out/$name.json"
     if [ $status = 0 ]; then
@@ -72,16 +72,21 @@ say "$gpu, compute capability $arch; $limit s in all; the table: $result"
 
 # ------------------------------------------------------------------------------------------ build
 
-# Beside PyTorch's turn, which leaves the processor's cores alone.
+# Beside PyTorch's turn, which leaves the processor's cores alone. What can be made is, where other
+# things cannot; warnings of other compilers are none of ours; and no package is looked for.
 build() {
     mkdir -p build/cuda/obj
+    touch build/.needs-build build/.needs-test
     if ! echo '#include <stb/stb_ds.h>' | ${CC:-gcc} -fsyntax-only -x c - 2> /dev/null; then
         [ -f dist/zeroflow.h ] || { echo 'neither stb_ds nor dist/zeroflow.h'; return 1; }
-        touch build/.needs-build build/.needs-test
         ${CC:-gcc} -std=c11 -O2 -DZEROFLOW_IMPLEMENTATION -x c -c dist/zeroflow.h \
             -o build/cuda/obj/zeroflow.o || return 1
     fi
-    make -j "$(getconf _NPROCESSORS_ONLN)" NVCC="$nvcc" CUDA_ARCHS="$arch" MPICC= \
+    nccl= # its header alone makes no program
+    echo 'int main(void) { return 0; }' |
+        ${CC:-gcc} -x c - -o "$out/linked" -L"${nvcc%/bin/nvcc}/lib64" -lnccl || nccl=NCCL_HEADER=
+    timeout -k 5 "$limit" make -k -j "$(getconf _NPROCESSORS_ONLN)" NVCC="$nvcc" \
+        CUDA_ARCHS="$arch" MPICC= WERROR= $nccl \
         build/cuda/tests build/cuda/bench/step build/cuda/bench/gpt build/cuda/matmul
 }
 build > "$out/build.log" 2>&1 &
@@ -103,12 +108,12 @@ if "$python" -c 'import torch, transformers' 2> /dev/null; then
 else
     say 'no PyTorch with transformers here: nothing to compare with'
 fi
-if ! wait $building; then
+if wait $building; then say built
+else
     tail -n 20 "$out/build.log" >&2
-    say 'the build failed'
-    exit 1
+    say 'the build failed, in part at least; what there is of it is run'
+    echo 1 > "$out/build.failed"
 fi
-say built
 
 # ------------------------------------------------------------------------------------------ tests
 

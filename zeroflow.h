@@ -985,9 +985,11 @@ typedef struct zf_cuda_desc {
 } zf_cuda_desc;
 
 /* A device of compute capability 8.0 or newer: zeroflow_cuda.cu, compiled by nvcc. It runs f32, bf16
- * and f16. For one thread at a time, as the CPU backend; a step is put on the device's queues, and
- * its errors come when the host waits for it. NULL with *error (which may be NULL): ZF_ERR_BACKEND
- * where there is no driver or no such device. */
+ * and f16. Where a block has less than 160 KiB of shared memory (8.6, 8.9, 12.x), attention over
+ * heads of more than 64 elements, or its gradient, may be ZF_ERR_BACKEND. For one thread at a time,
+ * as the CPU backend; a step is put on the device's queues, and its errors come when the host waits
+ * for it. NULL with *error (which may be NULL): ZF_ERR_BACKEND where there is no driver or no such
+ * device. */
 ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error);
 /* The cudaStream_t of a queue of such a backend, for events of one's own; NULL where it has none. */
 ZF_API void *zf_cuda_stream(const zf_backend *cuda, int32_t queue);

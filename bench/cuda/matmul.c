@@ -84,7 +84,7 @@ static void measure(bench *t, const char *name, int64_t m, int64_t n, int64_t k,
     cublasLtMatrixLayout_t a, b, c;
     cublasLtMatmulPreference_t want;
     double seconds = 1e30, flops = 2.0 * (double)m * (double)n * (double)k;
-    int found = 0, best = 0;
+    int found = 0, good = 0, best = 0;
     CHECK(cublasLtMatmulDescCreate(&operation, t->compute, CUDA_R_32F));
     set(operation, CUBLASLT_MATMUL_DESC_TRANSA, turn_b ? CUBLAS_OP_T : CUBLAS_OP_N);
     set(operation, CUBLASLT_MATMUL_DESC_TRANSB, turn_a ? CUBLAS_OP_T : CUBLAS_OP_N);
@@ -100,6 +100,9 @@ static void measure(bench *t, const char *name, int64_t m, int64_t n, int64_t k,
                                                &adding, sizeof adding));
     CHECK(cublasLtMatmulAlgoGetHeuristic(t->blas, operation, b, a, c, c, want, t->candidates,
                                          results, &found));
+    for (int i = 0; i < found; i++)
+        if (!results[i].state) results[good++] = results[i];
+    found = good;
     if (!found) check(1, name);
     for (int round = -1; round < t->rounds; round++) /* the first one warms up */
         for (int i = 0; i < found; i++) {

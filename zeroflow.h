@@ -916,6 +916,13 @@ typedef struct zf_launch {
 
 /* What a node of flag ZF_OP_COLLECTIVE asks of the communicator; on no stream. */
 ZF_API zf_collective zf_collective_of(const zf_launch *launch);
+/* For those who write a communicator: whether a call is one that can be done there, on channels 0 to
+ * channels - 1; ZF_ERR_ARGUMENT says what is wrong, and what would be right. */
+ZF_API zf_status zf_collective_check(const zf_collective *call, const zf_comm *comm,
+                                     int32_t channels, zf_error *error);
+/* "all_gather %59", and "bcast %59 of 1024 f32 from rank 1"; the text is given back. */
+ZF_API const char *zf_collective_name(char text[64], const zf_collective *call);
+ZF_API const char *zf_collective_text(char text[128], const zf_collective *call);
 
 typedef enum zf_copy { ZF_HOST_TO_DEVICE, ZF_DEVICE_TO_HOST, ZF_DEVICE_TO_DEVICE } zf_copy;
 
@@ -1594,6 +1601,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "run/queue.c"
 #include "run/widen.c"
 #include "run/cpu.c"
+#include "run/call.c"
 #include "run/local.c"
 #include "run/agree.c"
 #include "run/init.c"

@@ -50,7 +50,7 @@ enum {
     ZFI_MPI_STAGING = 8 << 20,     /* bytes of a channel that pieces are cut to fit */
     ZFI_MPI_LEAST_PIECE = 4 << 10, /* however many ranks there are */
     ZFI_MPI_MOST_PIECE = 256 << 10,
-    ZFI_MPI_SMALL = 16 << 10, /* bytes up to which all_reduce sends its operand whole */
+    ZFI_MPI_SMALL = 16 << 10,         /* bytes up to which all_reduce sends its operand whole */
     ZFI_MPI_NOTICE = ZFI_MPI_CHANNELS /* the tag of notices; those of messages are the channels */
 };
 
@@ -148,27 +148,15 @@ static zf_status zfi_mpi_error(zf_error *error, zf_status status, const char *fo
     return status;
 }
 
-/* "all_gather %59" */
-static const char *zfi_mpi_call_name(char text[64], const zf_collective *c)
-{
-    static const char *const names[] = {"none",
-#define X(name, least, most, attributes, flags) #name,
-                                        ZF_OPS(X)
-#undef X
-    };
-    snprintf(text, 64, "%s %%%d", (unsigned)c->op < ZF_OP_COUNT ? names[c->op] : "?", (int)c->node);
-    return text;
-}
-
 /* "bcast %59 of 1024 f32 from rank 1" */
 static const char *zfi_mpi_call_text(char text[128], const zfi_mpi_head *h)
 {
-    zf_collective c = {.op = (zf_op)h->op, .node = h->node};
-    char name[64], root[32] = "";
-    if (c.op == ZF_OP_bcast) snprintf(root, sizeof root, " from rank %d", (int)h->root);
-    snprintf(text, 128, "%s of %lld %s%s%s", zfi_mpi_call_name(name, &c), (long long)h->count,
-             zf_dtype_name((zf_dtype)h->dtype), root, h->add ? " added to out" : "");
-    return text;
+    return zf_collective_text(text, &(zf_collective){.op = (zf_op)h->op,
+                                                     .node = h->node,
+                                                     .dtype = (zf_dtype)h->dtype,
+                                                     .count = h->count,
+                                                     .add = h->add,
+                                                     .root = h->root});
 }
 
 /* Starts to send the notice to another rank. */
@@ -258,7 +246,7 @@ static bool zfi_mpi_find_code(zfi_mpi *m, const zf_collective *c, int32_t rank, 
     int length = 0;
     MPI_Error_string(code, text, &length);
     if (rank >= 0) snprintf(who, sizeof who, "rank %d of %d: ", (int)rank, (int)m->comm.world);
-    return zfi_mpi_find(m, "%s: %s%s", zfi_mpi_call_name(name, c), who, text);
+    return zfi_mpi_find(m, "%s: %s%s", zf_collective_name(name, c), who, text);
 }
 
 static void zfi_mpi_give_up(zfi_mpi *m, int32_t rank, const char *reason, const char *notice)
@@ -485,7 +473,7 @@ static bool zfi_mpi_missing(const zfi_mpi_phase *p, const MPI_Request *requests,
     pthread_mutex_unlock(&p->m->mutex);
     if (missing > MOST) snprintf(list + at, sizeof list - at, " and %d more", (int)missing - MOST);
     return zfi_mpi_find(p->m, "%s: rank%s %s of %d %s within %g s",
-                        zfi_mpi_call_name(name, p->call), missing > 1 ? "s" : "", list,
+                        zf_collective_name(name, p->call), missing > 1 ? "s" : "", list,
                         (int)p->m->comm.world, what, p->m->deadline);
 }
 
@@ -643,9 +631,7 @@ static bool zfi_mpi_collective(zfi_mpi *m, const zf_collective *c)
     case ZF_OP_reduce_scatter: p.by_target = p.sum = true; break;
     case ZF_OP_all_to_all: p.by_target = p.by_source = true; break;
     case ZF_OP_all_reduce: p.total = c->count; return zfi_mpi_all_reduce(&p);
-    default: /* bcast */
-        p.total = c->count;
-        p.root = c->root;
+    default: /* bcast */ p.total = c->count; p.root = c->root;
     }
     return zfi_mpi_run_phase(&p);
 }
@@ -653,32 +639,13 @@ static bool zfi_mpi_collective(zfi_mpi *m, const zf_collective *c)
 /* The call is one that can be done. */
 static zf_status zfi_mpi_check(const zfi_mpi *m, const zf_collective *c, zf_error *error)
 {
-    const int32_t world = m->comm.world;
-    size_t size;
+    zf_status status = zf_collective_check(c, &m->comm, ZFI_MPI_CHANNELS, error);
     char name[64];
-    if (!c || (c->op != ZF_OP_all_gather && c->op != ZF_OP_reduce_scatter &&
-               c->op != ZF_OP_all_reduce && c->op != ZF_OP_all_to_all && c->op != ZF_OP_bcast))
+    if (!status && c->stream)
         return zfi_mpi_error(error, ZF_ERR_ARGUMENT,
-                             "a communicator was called with no collective");
-    zfi_mpi_call_name(name, c);
-    if (c->channel < 0 || c->channel >= ZFI_MPI_CHANNELS)
-        return zfi_mpi_error(error, ZF_ERR_ARGUMENT, "%s: channel %d; it must be 0 to %d", name,
-                             (int)c->channel, ZFI_MPI_CHANNELS - 1);
-    if (!(size = zf_dtype_size(c->dtype)))
-        return zfi_mpi_error(error, ZF_ERR_ARGUMENT, "%s: %d is no dtype", name, (int)c->dtype);
-    if (c->count < 0 || (uint64_t)c->count > PTRDIFF_MAX / size / (size_t)world)
-        return zfi_mpi_error(error, ZF_ERR_ARGUMENT, "%s: count is %lld; it must be 0 to %lld",
-                             name, (long long)c->count,
-                             (long long)(PTRDIFF_MAX / size / (size_t)world));
-    if (c->op == ZF_OP_bcast && (c->root < 0 || c->root >= world))
-        return zfi_mpi_error(error, ZF_ERR_ARGUMENT, "%s: root %d is no rank of a world of %d",
-                             name, (int)c->root, (int)world);
-    if (c->count && (!c->out || (!c->in && (c->op != ZF_OP_bcast || c->root == m->comm.rank))))
-        return zfi_mpi_error(error, ZF_ERR_ARGUMENT, "%s: %s is NULL", name, c->out ? "in" : "out");
-    if (c->stream)
-        return zfi_mpi_error(error, ZF_ERR_ARGUMENT,
-                             "%s: this communicator has no streams; stream must be NULL", name);
-    return ZF_OK;
+                             "%s: this communicator has no streams; stream must be NULL",
+                             zf_collective_name(name, c));
+    return status;
 }
 
 static zf_status zfi_mpi_run(void *self, const zf_collective *c, zf_error *error)
@@ -693,7 +660,7 @@ static zf_status zfi_mpi_run(void *self, const zf_collective *c, zf_error *error
     if (atomic_load(&m->failed)) return zfi_mpi_error(error, m->error.status, "%s", m->error.text);
     if (!zfi_mpi_check(m, c, &wrong) && atomic_exchange(&m->channels[c->channel].busy, true))
         zfi_mpi_error(&wrong, ZF_ERR_ARGUMENT, "%s: another thread of rank %d is using channel %d",
-                      zfi_mpi_call_name(name, c), (int)m->comm.rank, (int)c->channel);
+                      zf_collective_name(name, c), (int)m->comm.rank, (int)c->channel);
     if (wrong.status) {
         zfi_mpi_abort(m, wrong.text);
         return zfi_mpi_error(error, wrong.status, "%s", wrong.text);

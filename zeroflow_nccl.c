@@ -163,25 +163,18 @@ static zf_status zfi_nccl_error(zf_error *error, zf_status status, const char *f
 /* "all_gather %59"; of none, what makes the communicator. */
 static const char *zfi_nccl_call_name(char text[64], const zf_collective *c)
 {
-    static const char *const names[] = {"none",
-#define X(name, least, most, attributes, flags) #name,
-                                        ZF_OPS(X)
-#undef X
-    };
-    if (!c || !c->op) return "zf_nccl_comm";
-    snprintf(text, 64, "%s %%%d", (unsigned)c->op < ZF_OP_COUNT ? names[c->op] : "?", (int)c->node);
-    return text;
+    return c && c->op ? zf_collective_name(text, c) : "zf_nccl_comm";
 }
 
 /* "bcast %59 of 1024 f32 from rank 1" */
 static const char *zfi_nccl_call_text(char text[128], const zfi_nccl_head *h)
 {
-    zf_collective c = {.op = (zf_op)h->op, .node = h->node};
-    char name[64], root[32] = "";
-    if (c.op == ZF_OP_bcast) snprintf(root, sizeof root, " from rank %d", (int)h->root);
-    snprintf(text, 128, "%s of %lld %s%s%s", zfi_nccl_call_name(name, &c), (long long)h->count,
-             zf_dtype_name((zf_dtype)h->dtype), root, h->add ? " added to out" : "");
-    return text;
+    return zf_collective_text(text, &(zf_collective){.op = (zf_op)h->op,
+                                                     .node = h->node,
+                                                     .dtype = (zf_dtype)h->dtype,
+                                                     .count = h->count,
+                                                     .add = h->add,
+                                                     .root = h->root});
 }
 
 /* "ranks 1, 2 of 4": those that are `out`, and which of them. */
@@ -963,35 +956,6 @@ static bool zfi_nccl_off_stream(zfi_nccl *m, const zf_collective *c)
     return false;
 }
 
-/* The call is one that can be done. */
-static zf_status zfi_nccl_check_call(const zfi_nccl *m, const zf_collective *c, zf_error *error)
-{
-    const int32_t world = m->comm.world;
-    size_t size;
-    char name[64];
-    if (!c || (c->op != ZF_OP_all_gather && c->op != ZF_OP_reduce_scatter &&
-               c->op != ZF_OP_all_reduce && c->op != ZF_OP_all_to_all && c->op != ZF_OP_bcast))
-        return zfi_nccl_error(error, ZF_ERR_ARGUMENT,
-                              "a communicator was called with no collective");
-    zfi_nccl_call_name(name, c);
-    if (c->channel < 0 || c->channel >= ZFI_NCCL_CHANNELS)
-        return zfi_nccl_error(error, ZF_ERR_ARGUMENT, "%s: channel %d; it must be 0 to %d", name,
-                              (int)c->channel, ZFI_NCCL_CHANNELS - 1);
-    if (!(size = zf_dtype_size(c->dtype)))
-        return zfi_nccl_error(error, ZF_ERR_ARGUMENT, "%s: %d is no dtype", name, (int)c->dtype);
-    if (c->count < 0 || (uint64_t)c->count > PTRDIFF_MAX / size / (size_t)world)
-        return zfi_nccl_error(error, ZF_ERR_ARGUMENT, "%s: count is %lld; it must be 0 to %lld",
-                              name, (long long)c->count,
-                              (long long)(PTRDIFF_MAX / size / (size_t)world));
-    if (c->op == ZF_OP_bcast && (c->root < 0 || c->root >= world))
-        return zfi_nccl_error(error, ZF_ERR_ARGUMENT, "%s: root %d is no rank of a world of %d",
-                              name, (int)c->root, (int)world);
-    if (c->count && (!c->out || (!c->in && (c->op != ZF_OP_bcast || c->root == m->comm.rank))))
-        return zfi_nccl_error(error, ZF_ERR_ARGUMENT, "%s: %s is NULL", name,
-                              c->out ? "in" : "out");
-    return ZF_OK;
-}
-
 static zf_status zfi_nccl_run(void *self, const zf_collective *c, zf_error *error)
 {
     zfi_nccl *m = self;
@@ -1001,7 +965,8 @@ static zf_status zfi_nccl_run(void *self, const zf_collective *c, zf_error *erro
     bool done = false;
     int cancel;
     if (atomic_load(&m->failed)) return zfi_nccl_error(error, m->error.status, "%s", m->error.text);
-    if (!zfi_nccl_check_call(m, c, &wrong) && atomic_exchange(&m->channels[c->channel].busy, true))
+    if (!zf_collective_check(c, &m->comm, ZFI_NCCL_CHANNELS, &wrong) &&
+        atomic_exchange(&m->channels[c->channel].busy, true))
         zfi_nccl_error(&wrong, ZF_ERR_ARGUMENT, "%s: another thread of rank %d is using channel %d",
                        zfi_nccl_call_name(name, c), (int)m->comm.rank, (int)c->channel);
     if (wrong.status) {

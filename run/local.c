@@ -66,23 +66,6 @@ struct zf_local {
 
 /* -------------------------------------------------------------------------------------- failing */
 
-/* "all_gather %59" */
-static const char *zfi_call_name(char text[64], const zf_collective *c)
-{
-    snprintf(text, 64, "%s %%%d", zfi_rows[c->op].name, (int)c->node);
-    return text;
-}
-
-/* "bcast %59 of 1024 f32 from rank 1" */
-static const char *zfi_call_text(char text[128], const zf_collective *c)
-{
-    char name[64], root[32] = "";
-    if (c->op == ZF_OP_bcast) snprintf(root, sizeof root, " from rank %d", (int)c->root);
-    snprintf(text, 128, "%s of %lld %s%s%s", zfi_call_name(name, c), (long long)c->count,
-             zf_dtype_name(c->dtype), root, c->add ? " added to out" : "");
-    return text;
-}
-
 /* Ends all calls that wait, and all later ones, with this reason or an earlier one. The mutex is
  * held. */
 ZFI_PRINTF(2, 3)
@@ -123,7 +106,7 @@ static void zfi_local_missing(zf_local *g, const zfi_channel *channel, int64_t m
                                    (int)r);
     }
     if (missing > MOST) snprintf(list + at, sizeof list - at, " and %d more", (int)missing - MOST);
-    zfi_local_fail(g, "%s: rank%s %s of %d did not come within %g s", zfi_call_name(name, c),
+    zfi_local_fail(g, "%s: rank%s %s of %d did not come within %g s", zf_collective_name(name, c),
                    missing > 1 ? "s" : "", list, (int)g->world, g->deadline);
 }
 
@@ -165,8 +148,8 @@ static bool zfi_local_come(zf_local *g, zfi_channel *channel, int32_t rank, cons
                 high = rank < channel->first ? channel->first : rank;
         char ours[128], theirs[128];
         zfi_local_fail(g, "rank %d is at %s, rank %d at %s", (int)low,
-                       zfi_call_text(ours, &channel->seats[low].call), (int)high,
-                       zfi_call_text(theirs, &channel->seats[high].call));
+                       zf_collective_text(ours, &channel->seats[low].call), (int)high,
+                       zf_collective_text(theirs, &channel->seats[high].call));
         return false;
     }
     return true;
@@ -351,30 +334,13 @@ static size_t zfi_local_in_bytes(const zf_collective *c, int32_t world)
 static zf_status zfi_local_check(const zfi_local_rank *rank, const zf_collective *c,
                                  zf_error *error)
 {
-    const int32_t world = rank->comm.world;
+    zf_status status = zf_collective_check(c, &rank->comm, ZFI_QUEUES, error);
     char name[64];
-    if (!c || c->op <= ZF_OP_none || c->op >= ZF_OP_COUNT ||
-        !(zfi_rows[c->op].flags & ZF_OP_COLLECTIVE))
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "a communicator was called with no collective");
-    zfi_call_name(name, c);
-    if (c->channel < 0 || c->channel >= ZFI_QUEUES)
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: channel %d; it must be 0 to %d", name,
-                        (int)c->channel, ZFI_QUEUES - 1);
-    if (!zf_dtype_size(c->dtype))
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: %d is no dtype", name, (int)c->dtype);
-    if (c->count < 0 || (uint64_t)c->count > PTRDIFF_MAX / zf_dtype_size(c->dtype) / (size_t)world)
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: count is %lld; it must be 0 to %lld", name,
-                        (long long)c->count,
-                        (long long)(PTRDIFF_MAX / zf_dtype_size(c->dtype) / (size_t)world));
-    if (c->op == ZF_OP_bcast && (c->root < 0 || c->root >= world))
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: root %d is no rank of a world of %d", name,
-                        (int)c->root, (int)world);
-    if (c->count && (!c->out || (!c->in && !(c->op == ZF_OP_bcast && c->root != rank->comm.rank))))
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: %s is NULL", name, c->out ? "in" : "out");
-    if (c->stream)
+    if (!status && c->stream)
         return zfi_fail(error, ZF_ERR_ARGUMENT,
-                        "%s: ranks of one process have no streams; stream must be NULL", name);
-    return ZF_OK;
+                        "%s: ranks of one process have no streams; stream must be NULL",
+                        zf_collective_name(name, c));
+    return status;
 }
 
 static zf_status zfi_local_collective(zf_local *g, int32_t rank, const zf_collective *c,
@@ -409,7 +375,7 @@ static zf_status zfi_local_run(void *self, const zf_collective *c, zf_error *err
         seat = &g->channels[c->channel].seats[rank->comm.rank];
         if (atomic_exchange(&seat->busy, true))
             zfi_fail(&wrong, ZF_ERR_ARGUMENT, "%s: another thread of rank %d is using channel %d",
-                     zfi_call_name(name, c), (int)rank->comm.rank, (int)c->channel);
+                     zf_collective_name(name, c), (int)rank->comm.rank, (int)c->channel);
     }
     if (wrong.status) {
         zfi_local_abort(self, wrong.text);

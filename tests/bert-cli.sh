@@ -8,49 +8,7 @@ set -u
 export LC_ALL=C
 
 bert=${1:-build/bert}
-top=$(mktemp -d)
-work="$top/a b"
-mkdir "$work"
-trap 'rm -rf "$top"' EXIT
-trap 'exit 1' HUP INT TERM
-passed=0
-failed=0
-
-# result NAME: the status before it decides; what was printed is shown where that is bad.
-result() {
-    if [ $? = 0 ]; then
-        passed=$((passed + 1))
-        echo "ok      $1"
-    else
-        failed=$((failed + 1))
-        echo "FAILED  $1"
-        cat "$work/out" "$work/err" | tail -n 20 | sed 's/^/        /'
-    fi
-}
-
-# run COMMAND...: leaves what it prints in out and err, and its status in $status; is good itself.
-run() {
-    "$@" > "$work/out" 2> "$work/err" < /dev/null
-    status=$?
-    return 0
-}
-
-# check NAME COMMAND...: it succeeds. The commands of a check keep `run`'s output for `result`.
-check() {
-    name=$1
-    shift
-    "$@"
-    result "$name"
-}
-
-# fails STATUS TEXT COMMAND...: it ends so and prints nothing but that line, to the standard error.
-fails() {
-    wanted=$1
-    text=$2
-    shift 2
-    run "$@"
-    [ $status = "$wanted" ] && [ "$(cat "$work/err")" = "$text" ]
-}
+. tests/cli.sh
 
 # misused TEXT COMMAND OPTIONS...: a bad command line.
 misused() {
@@ -135,8 +93,7 @@ cat > "$config" << 'END'
 {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
  "intermediate_size": 64, "max_position_embeddings": 32}
 END
-"$bert" vocab --corpus "$corpus" --vocab "$vocab" --size 100 > "$work/out" 2>&1
-result 'makes a vocabulary'
+check 'makes a vocabulary' ends 0 "$bert" vocab --corpus "$corpus" --vocab "$vocab" --size 100
 
 # With the words in $launch in front.
 launch=
@@ -651,5 +608,4 @@ check 'batches that cannot be cut' \
  (ranks 3 x micro-batches 1); 3 or 6 can" "$bert" pretrain --model $golden/config.json \
     --batch-file $golden/batch.safetensors --ranks 3
 
-echo "$passed passed, $failed failed"
-[ $failed = 0 ]
+total

@@ -22,12 +22,19 @@ check() {
     fi
 }
 
-# run STATUS COMMAND...: it ends so; leaves what it prints in out and err.
+# run COMMAND...: leaves what it prints in out and err, and its status in $status; is good itself.
 run() {
+    "$@" > "$work/out" 2> "$work/err" < /dev/null
+    status=$?
+    return 0
+}
+
+# ends STATUS COMMAND...: it ends so; the rest as of `run`.
+ends() {
     wanted=$1
     shift
-    "$@" > "$work/out" 2> "$work/err" < /dev/null
-    [ $? = "$wanted" ]
+    run "$@"
+    [ $status = "$wanted" ]
 }
 
 # fails STATUS TEXT COMMAND...: it ends so and prints nothing but that line, to the standard error.
@@ -35,7 +42,7 @@ fails() {
     wanted=$1
     text=$2
     shift 2
-    run "$wanted" "$@" && [ "$(cat "$work/err")" = "$text" ]
+    ends "$wanted" "$@" && [ "$(cat "$work/err")" = "$text" ]
 }
 
 # To be called last.

@@ -15,7 +15,7 @@ golden=tests/golden/bert
 trains() {
     to=$1
     shift
-    run 0 "$bert" pretrain --model $golden/config.json --init $golden/init.safetensors \
+    ends 0 "$bert" pretrain --model $golden/config.json --init $golden/init.safetensors \
         --batch-file $golden/batch.safetensors --steps 3 --schedule constant --warmup 0 \
         --dropout 0.1 --quiet --log "$work/$to.csv" --dump "$work/$to" "$@"
 }

@@ -27,7 +27,7 @@ check 'a place that is not there' fails 2 "gpt: pretrain: --save-every needs a p
 checkpoints: --save DIR; $list" "$gpt" pretrain --corpus c --vocab v --save-every 1
 check 'no checkpoint' fails 2 "gpt: generate: a checkpoint is needed: --load DIR; 'gpt generate \
 --help' lists the options" "$gpt" generate
-check 'help' run 0 "$gpt" pretrain --help
+check 'help' ends 0 "$gpt" pretrain --help
 
 # ------------------------------------------------------------------------------------ a language
 
@@ -51,7 +51,7 @@ END
 
 # pretrain OPTIONS...: of the small model on the small language.
 pretrain() {
-    run 0 "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" \
+    ends 0 "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" \
         --vocab "$work/vocab.txt" --seq 32 --batch 4 --lr 3e-3 --quiet "$@"
 }
 
@@ -66,7 +66,7 @@ learns() {
 check 'learns a small language' learns
 
 writes() {
-    run 0 "$gpt" generate --load "$work/learned" --temperature 0 --tokens 4 'The bird' &&
+    ends 0 "$gpt" generate --load "$work/learned" --temperature 0 --tokens 4 'The bird' &&
         [ "$(cat "$work/out")" = 'The bird sings in the river' ]
 }
 check 'writes it' writes
@@ -74,7 +74,7 @@ check 'writes it' writes
 # Beyond the text that the model sees at once.
 draws() {
     for seed in 7 7 8; do
-        run 0 "$gpt" generate --load "$work/learned" --seed $seed --tokens 50 || return 1
+        ends 0 "$gpt" generate --load "$work/learned" --seed $seed --tokens 50 || return 1
         cp "$work/out" "$work/text$seed.$((draw = ${draw:-0} + 1))"
     done
     cmp -s "$work/text7.1" "$work/text7.2" && ! cmp -s "$work/text7.1" "$work/text8.3"
@@ -82,7 +82,7 @@ draws() {
 check 'draws a text by its seed' draws
 
 weights() {
-    run 0 "$gpt" export --load "$work/learned" "$work/weights.safetensors" &&
+    ends 0 "$gpt" export --load "$work/learned" "$work/weights.safetensors" &&
         cmp -s "$work/weights.safetensors" "$work/learned.safetensors" &&
         pretrain --steps 0 --init "$work/weights.safetensors" --report "$work/again.json" &&
         [ "$(grep held_out "$work/report.json")" = "$(grep held_out "$work/again.json")" ]
@@ -103,14 +103,14 @@ writes" "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --voca
 
 narrow() {
     pretrain --steps 5 --precision bf16 --save "$work/narrow" &&
-        run 0 "$gpt" generate --load "$work/narrow" --tokens 3 'The cat'
+        ends 0 "$gpt" generate --load "$work/narrow" --tokens 3 'The cat'
 }
 check 'trains and writes in bf16' narrow
 
 # ------------------------------------------------------------------------------------ batch files
 
 given() {
-    run 0 "$gpt" pretrain --model $golden/config.json --batch-file $golden/batch.safetensors \
+    ends 0 "$gpt" pretrain --model $golden/config.json --batch-file $golden/batch.safetensors \
         --init $golden/init.safetensors --steps 0 && grep -q '^loss 4\.9685[0-9]*$' "$work/out"
 }
 check 'the loss of given batches' given

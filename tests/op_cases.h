@@ -554,14 +554,29 @@ static double value_of(char kind, uint64_t bits, int64_t n)
     }
 }
 
-/* A float's bits of exponent and fraction that `dtype` keeps: x rounded to nearest even. */
+/* x rounded to nearest even, to the bits of exponent and fraction that `dtype` keeps. */
 static double rounded(double x, zf_dtype dtype)
 {
-    int digits = dtype == ZF_F16 ? 11 : dtype == ZF_BF16 ? 8 : dtype == ZF_F32 ? 24 : 53, exponent;
-    if (x == 0 || !isfinite(x)) return x;
-    (void)frexp(x, &exponent);
-    if (dtype == ZF_F16 && exponent < -13) exponent = -13;
-    return ldexp(nearbyint(ldexp(x, digits - exponent)), exponent - digits);
+    int dropped = dtype == ZF_F16 ? 42 : dtype == ZF_BF16 ? 45 : dtype == ZF_F32 ? 29 : 0;
+    uint64_t bits;
+    if (!dropped || !isfinite(x)) return x;
+    if (dtype == ZF_F16 && fabs(x) < 0x1p-14) return nearbyint(x * 0x1p24) * 0x1p-24;
+    memcpy(&bits, &x, 8);
+    bits += ((uint64_t)1 << (dropped - 1)) - 1 + (bits >> dropped & 1);
+    bits = bits >> dropped << dropped;
+    memcpy(&x, &bits, 8);
+    return x;
+}
+
+/* Of a number that f16 holds. */
+static uint16_t f16_bits(double x)
+{
+    unsigned sign = signbit(x) ? 0x8000 : 0;
+    uint64_t bits;
+    if (!isfinite(x)) return (uint16_t)(sign | (isnan(x) ? 0x7e00 : 0x7c00));
+    if (fabs(x) < 0x1p-14) return (uint16_t)(sign | (unsigned)(fabs(x) * 0x1p24));
+    memcpy(&bits, &x, 8);
+    return (uint16_t)(sign | ((unsigned)(bits >> 42 & 0x1fffff) - ((1023 - 15) << 10)));
 }
 
 static void encode(void *to, zf_dtype dtype, const double *x, int64_t n)
@@ -569,26 +584,28 @@ static void encode(void *to, zf_dtype dtype, const double *x, int64_t n)
     for (int64_t i = 0; i < n; i++) {
         float f = (float)x[i];
         uint32_t bits;
-        int exponent;
         memcpy(&bits, &f, 4);
         switch (dtype) {
         case ZF_F32: ((float *)to)[i] = f; break;
         case ZF_F64: ((double *)to)[i] = x[i]; break;
         case ZF_BF16: ((uint16_t *)to)[i] = (uint16_t)(bits >> 16); break;
-        case ZF_F16:
-            (void)frexp(x[i], &exponent);
-            if (exponent < -13) exponent = -13;
-            bits = (unsigned)(int)(fabs(x[i]) == 0
-                                       ? 0
-                                       : (exponent + 13) * 1024 + ldexp(fabs(x[i]), 11 - exponent));
-            ((uint16_t *)to)[i] = (uint16_t)(bits | (signbit(x[i]) ? 0x8000 : 0));
-            break;
+        case ZF_F16: ((uint16_t *)to)[i] = f16_bits(x[i]); break;
         case ZF_I32: ((int32_t *)to)[i] = (int32_t)x[i]; break;
         case ZF_I64: ((int64_t *)to)[i] = (int64_t)x[i]; break;
         case ZF_U8:
         case ZF_BOOL: ((uint8_t *)to)[i] = (uint8_t)x[i]; break;
         }
     }
+}
+
+static double f16_value(uint32_t bits)
+{
+    uint32_t wide = (bits & 0x7fff) << 13; /* the exponent's offset is 112 less */
+    float f;
+    double magnitude;
+    memcpy(&f, &wide, 4);
+    magnitude = (bits >> 10 & 31) == 31 ? (bits & 1023 ? NAN : INFINITY) : f * 0x1p112;
+    return bits & 0x8000 ? -magnitude : magnitude;
 }
 
 static void decode(double *x, zf_dtype dtype, const void *from, int64_t n)
@@ -604,12 +621,7 @@ static void decode(double *x, zf_dtype dtype, const void *from, int64_t n)
             memcpy(&f, &bits, 4);
             x[i] = f;
             break;
-        case ZF_F16:
-            x[i] = (bits >> 10 & 31) == 31 ? (bits & 1023 ? NAN : INFINITY)
-                   : bits >> 10 & 31 ? ldexp((bits & 1023) + 1024, (int)(bits >> 10 & 31) - 25)
-                                     : ldexp(bits & 1023, -24);
-            if (bits & 0x8000) x[i] = -x[i];
-            break;
+        case ZF_F16: x[i] = f16_value(bits); break;
         case ZF_I32: x[i] = ((const int32_t *)from)[i]; break;
         case ZF_I64: x[i] = (double)((const int64_t *)from)[i]; break;
         case ZF_U8:
@@ -618,23 +630,35 @@ static void decode(double *x, zf_dtype dtype, const void *from, int64_t n)
     }
 }
 
-/* Fills the operands of a case as `dtype` holds them, or with their magnitudes. */
-static int64_t filled; /* elements of each operand, which steps check */
+/* Elements of the operand whose type begins there. */
+static int64_t elements_of(const char *type, const sizes *z)
+{
+    int64_t count = 1;
+    for (const char *at = strchr(type, '[') + 1; *at != ']'; at++)
+        if (*at >= 'A' && *at <= 'Z') count *= size_of(*at, z);
+        else if (*at != ',') {
+            char *end;
+            count *= strtol(at, &end, 10);
+            at = end - 1;
+        }
+    return count < MOST ? count : MOST;
+}
 
+/* Fills the operands of a case as `dtype` holds them, or with their magnitudes. */
 static void fill(const op_case *c, const sizes *z, zf_dtype dtype, bool magnitudes)
 {
-    int64_t count = z->R * z->N * 8 + (z->N + z->R) * z->M * 6 + 64; /* no operand has more */
-    if (count > MOST) count = MOST;
-    filled = count;
-    for (int k = 0; kind_of(c, k); k++) {
-        char kind = kind_of(c, k);
+    const char *type = c->operands;
+    for (int k = 0; *type; k++, type += *type == ' ') {
+        char kind = *type;
         bool state = kind == 'm' || kind == 'v', is_float = state || is_float_kind(kind);
         zf_dtype of = state && dtype != ZF_F64 ? ZF_F32 : dtype;
+        int64_t count = elements_of(type, z);
         for (int64_t i = 0; i < count; i++) {
             double x = value_of(kind, mix((uint64_t)k << 40 | (uint64_t)i), z->N);
             if (is_float) x = rounded(x, of);
             operand[k][i] = magnitudes && is_float ? fabs(x) : x;
         }
+        type += strcspn(type, " ");
     }
 }
 
@@ -722,10 +746,9 @@ static zf_status session_step(session *s, const op_case *c)
     zf_status status = ZF_OK;
     for (int k = 0; kind_of(c, k) && !status; k++) {
         zf_tensor to = zf_graph_find(s->graph, operand_name(k));
-        if (zf_shape_count(zf_tensor_shape(to)) > filled) {
-            snprintf(s->error.text, sizeof s->error.text,
-                     "operand %d has %lld elements, and for these sizes %lld were made up", k,
-                     (long long)zf_shape_count(zf_tensor_shape(to)), (long long)filled);
+        if (zf_shape_count(zf_tensor_shape(to)) > MOST) {
+            snprintf(s->error.text, sizeof s->error.text, "operand %d has over %d elements", k,
+                     MOST);
             return s->error.status = ZF_ERR_ARGUMENT;
         }
         status = session_write(s, operand_name(k), operand[k]);

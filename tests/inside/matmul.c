@@ -28,7 +28,8 @@ typedef struct matmul_bench {
     zfi_pool *pools[MATMUL_POOLS];    /* of 1, 2, 3 and 4 threads */
     void *a, *b, *c, *before, *first; /* of the dtypes under test */
     float *scratch;
-    int32_t *seen; /* of each element of C, how often the epilogue saw it */
+    double *wide_a, *wide_b; /* a row of A, and all columns of B, as doubles */
+    int32_t *seen;           /* of each element of C, how often the epilogue saw it */
     size_t a_size, b_size, c_size, scratch_size;
     const zfi_matmul_desc *d;
 } matmul_bench;
@@ -38,7 +39,7 @@ static void matmul_close(void *object)
     matmul_bench *bench = object;
     for (int i = 0; i < MATMUL_POOLS; i++) zfi_pool_free(bench->pools[i]);
     free(bench->a), free(bench->b), free(bench->c), free(bench->before), free(bench->first);
-    free(bench->scratch), free(bench->seen);
+    free(bench->scratch), free(bench->seen), free(bench->wide_a), free(bench->wide_b);
 }
 
 static bool matmul_open(test *t, matmul_bench *bench, size_t elements, size_t scratch)
@@ -52,6 +53,8 @@ static bool matmul_open(test *t, matmul_bench *bench, size_t elements, size_t sc
     bench->before = malloc(elements * sizeof(float));
     bench->first = malloc(elements * sizeof(float));
     bench->seen = malloc(elements * sizeof *bench->seen);
+    bench->wide_a = malloc(elements * sizeof *bench->wide_a);
+    bench->wide_b = malloc(elements * sizeof *bench->wide_b);
     bench->scratch = aligned_alloc(64, scratch);
     bench->a_size = bench->b_size = bench->c_size = elements;
     bench->scratch_size = scratch;
@@ -61,7 +64,7 @@ static bool matmul_open(test *t, matmul_bench *bench, size_t elements, size_t sc
             return test_unwind(t, __FILE__, __LINE__, "pool", error.status, error.text) && false;
     }
     return bench->a && bench->b && bench->c && bench->before && bench->first && bench->seen &&
-           bench->scratch;
+           bench->scratch && bench->wide_a && bench->wide_b;
 }
 
 static double matmul_get(const void *x, zf_dtype dtype, int64_t at)
@@ -115,22 +118,30 @@ static double matmul_half_unit(zf_dtype dtype, double size)
                              : 0;
 }
 
-/* What element [m, n] of matrix i may be: its exact sum, and how far off it may be. An addition
- * costs 2^-24 of what the terms add up to; products are exact but for f32's. The epilogue's
- * rounding is of up to |c| / 2 + 3, and a result of 16 bits is rounded then; both count twice in
- * what it was made of. No number here is subnormal. */
-static double matmul_exact(const zfi_matmul_desc *d, int64_t i, int64_t m, int64_t n, double old,
+static void matmul_widen(double *wide, const void *x, zf_dtype dtype, int64_t at, int64_t step,
+                         int64_t count)
+{
+    for (int64_t k = 0; k < count; k++) wide[k] = matmul_get(x, dtype, at + k * step);
+}
+
+/* What an element may be: its exact sum over a row of A and a column of B, and how far off it may
+ * be. An addition costs 2^-24 of what the terms add up to; products are exact but for f32's. The
+ * epilogue's rounding is of up to |c| / 2 + 3, and a result of 16 bits is rounded then; both count
+ * twice in what it was made of. No number here is subnormal. */
+static double matmul_exact(const zfi_matmul_desc *d, const double *a, const double *b, double old,
                            double *bound)
 {
-    int64_t at_a = matmul_at(d, i, d->a_outer, d->a_batch) + m * d->a_row;
-    int64_t at_b = matmul_at(d, i, d->b_outer, d->b_batch) + n * d->b_col;
-    double sum = d->accumulate ? old : 0, size = fabs(sum);
-    for (int64_t k = 0; k < d->k; k++) {
-        double term = matmul_get(d->a, d->dtype, at_a + k * d->a_col) *
-                      matmul_get(d->b, d->dtype, at_b + k * d->b_row);
-        sum += term;
-        size += fabs(term);
-    }
+    double sums[4] = {d->accumulate ? old : 0}, sizes[4] = {fabs(sums[0])}, sum, size;
+    int64_t k = 0;
+    for (; k + 4 <= d->k; k += 4) /* four sums at a time: one addition does not wait for another */
+        for (int i = 0; i < 4; i++) {
+            double term = a[k + i] * b[k + i];
+            sums[i] += term;
+            sizes[i] += fabs(term);
+        }
+    for (; k < d->k; k++) sums[k % 4] += a[k] * b[k], sizes[k % 4] += fabs(a[k] * b[k]);
+    sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
+    size = (sizes[0] + sizes[1]) + (sizes[2] + sizes[3]);
     *bound = (double)(2 * d->k + 2) * 0x1p-24 * size;
     if (d->epilogue)
         *bound +=
@@ -163,12 +174,19 @@ static bool matmul_check(matmul_bench *bench, zfi_isa isa, zfi_matmul_desc *d, c
         if (pool && memcmp(bench->c, bench->first, bench->c_size * size)) return false;
         memcpy(bench->first, bench->c, bench->c_size * size);
     }
-    for (int64_t i = 0; i < d->batch * (d->outer ? d->outer : 1); i++)
-        for (int64_t m = 0; m < d->m; m++)
+    for (int64_t i = 0; i < d->batch * (d->outer ? d->outer : 1); i++) {
+        int64_t a_at = matmul_at(d, i, d->a_outer, d->a_batch),
+                b_at = matmul_at(d, i, d->b_outer, d->b_batch);
+        for (int64_t n = 0; n < d->n; n++)
+            matmul_widen(bench->wide_b + n * d->k, d->b, d->dtype, b_at + n * d->b_col, d->b_row,
+                         d->k);
+        for (int64_t m = 0; m < d->m; m++) {
+            matmul_widen(bench->wide_a, d->a, d->dtype, a_at + m * d->a_row, d->a_col, d->k);
             for (int64_t n = 0; n < d->n; n++) {
                 int64_t at = matmul_at(d, i, d->c_outer, d->c_batch) + m * d->c_row + n;
                 double got = matmul_get(c, d->c_dtype, at), bound;
-                double sum = matmul_exact(d, i, m, n, matmul_get(before, d->c_dtype, at), &bound);
+                double sum = matmul_exact(d, bench->wide_a, bench->wide_b + n * d->k,
+                                          matmul_get(before, d->c_dtype, at), &bound);
                 if (d->epilogue) got = (got - 3.0) * 2.0;
                 *what = "the sum is wrong";
                 if (!(fabs(got - sum) <= bound)) return false;
@@ -177,6 +195,8 @@ static bool matmul_check(matmul_bench *bench, zfi_isa isa, zfi_matmul_desc *d, c
                 /* so that what is left differs only outside of C */
                 memcpy(c + (size_t)at * size, before + (size_t)at * size, size);
             }
+        }
+    }
     *what = "wrote outside of C";
     return !memcmp(bench->c, bench->before, bench->c_size * size);
 }

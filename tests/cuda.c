@@ -380,7 +380,7 @@ static void check_row(test *t)
     zf_backend *cuda = zf_cuda_backend(&(zf_cuda_desc){.allocator = t->allocator}, &error);
     NEED(t, cuda, &error);
     test_defer(t, free_backend, cuda);
-    test_defer(t, session_close, &s);
+    test_defer(t, session_end, &s);
     for (int n = 0; n < CASES + SIZED_CASES; n++) {
         const op_case *c = n < CASES ? &cases[n] : &sized_cases[n - CASES].c;
         const sizes *z = n < CASES ? some : &sized_cases[n - CASES].z;
@@ -431,7 +431,7 @@ TEST_ONCE(cuda_replays_steps)
         NEED(t, backends[b], &error);
         test_defer(t, free_backend, backends[b]);
     }
-    test_defer(t, session_close, &s);
+    test_defer(t, session_end, &s);
     for (int n = 0; n < CASES; n++) {
         const op_case *c = &cases[n];
         bool good = true;

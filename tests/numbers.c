@@ -142,9 +142,10 @@ static bool next_name(const char **at, const char *op, char name[256])
 {
     const char *line = *at;
     while (*line) {
-        const char *end = strchr(line, '\n'), *word = line + strspn(line, " "), *quote;
+        const char *end = strchr(line, '\n'), *word = line + strspn(line, " "), *quote, *equals;
         if (!end) end = line + strlen(line);
-        if (*word == '%') word = strstr(word, "= ") ? strstr(word, "= ") + 2 : end;
+        equals = *word == '%' ? memchr(word, '=', (size_t)(end - word)) : NULL;
+        if (*word == '%') word = equals ? equals + 2 : end;
         quote = memchr(line, '"', (size_t)(end - line));
         if (quote && !strncmp(word, op, strlen(op)) && word[strlen(op)] == ' ') {
             size_t length = strcspn(quote + 1, "\"");

@@ -664,19 +664,32 @@ static void fill(const op_case *c, const sizes *z, zf_dtype dtype, bool magnitud
 
 /* ----------------------------------------------------------------------------- sessions */
 
+enum { CPUS = 16 };
+
 typedef struct session {
     zf_graph *graph;
-    zf_backend *cpu;
     zf_program *program;
     zf_error error;
+    struct {
+        zf_cpu_desc desc;
+        zf_backend *backend;
+    } cpus[CPUS]; /* that were asked for, until the end: to begin threads takes time */
 } session;
 
-static void session_close(void *object)
+/* Between one graph and the next. */
+static void session_close(session *s)
+{
+    zf_program_free(s->program);
+    zf_graph_free(s->graph);
+    s->program = NULL, s->graph = NULL;
+    s->error = (zf_error){ZF_OK, ""};
+}
+
+static void session_end(void *object)
 {
     session *s = object;
-    zf_program_free(s->program);
-    zf_backend_free(s->cpu);
-    zf_graph_free(s->graph);
+    session_close(s);
+    for (int i = 0; i < CPUS; i++) zf_backend_free(s->cpus[i].backend);
     *s = (session){.graph = NULL};
 }
 
@@ -707,12 +720,25 @@ static zf_status session_graph(test *t, session *s, const op_case *c, const size
     return session_parse(t, s, text);
 }
 
+/* The backend of that description, which has no allocator. */
+static zf_backend *session_cpu(test *t, session *s, zf_cpu_desc cpu)
+{
+    int i = 0;
+    for (; i < CPUS && s->cpus[i].backend; i++) {
+        const zf_cpu_desc *d = &s->cpus[i].desc;
+        if (d->threads == cpu.threads && d->reference == cpu.reference && d->isa == cpu.isa)
+            return s->cpus[i].backend;
+    }
+    if (i == CPUS) zf_backend_free(s->cpus[--i].backend);
+    cpu.allocator = t->allocator;
+    s->cpus[i].desc = cpu;
+    return s->cpus[i].backend = zf_cpu_backend(&cpu, &s->error);
+}
+
 static zf_status session_compile(test *t, session *s, zf_cpu_desc cpu, zf_compile_desc d)
 {
-    cpu.allocator = t->allocator;
-    if (!s->cpu) s->cpu = zf_cpu_backend(&cpu, &s->error);
-    if (!s->cpu) return s->error.status;
-    d.backend = s->cpu;
+    d.backend = session_cpu(t, s, cpu);
+    if (!d.backend) return s->error.status;
     s->program = zf_compile(s->graph, &d);
     return s->program ? ZF_OK : session_failed(s);
 }

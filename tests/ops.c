@@ -6,11 +6,15 @@
 
 static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
 
-static bool has_isa(const char *isa)
+static bool has_isa(int k)
 {
-    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.isa = isa}, NULL);
-    zf_backend_free(cpu);
-    return cpu != NULL;
+    static bool asked[4], has[4];
+    if (!asked[k]) {
+        zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.isa = isas[k]}, NULL);
+        zf_backend_free(cpu);
+        asked[k] = true, has[k] = cpu != NULL;
+    }
+    return has[k];
 }
 
 /* -------------------------------------------------------------------------------- tests */
@@ -45,18 +49,18 @@ static double growth_of(const op_case *c, int64_t i)
 }
 
 /* How far the result may be from the reference: units of 2^-24 of the scale, and half a unit of a
- * 16-bit result, which the reference rounds from double and all others from f32. */
-static double bound_of(const op_case *c, const sizes *z, zf_dtype dtype, bool reference,
+ * 16-bit result, which the reference rounds from double and all others from f32. `sums`: it is of
+ * the dtype of sums. */
+static double bound_of(const op_case *c, const sizes *z, zf_dtype dtype, bool reference, bool sums,
                        double exact, double terms, double largest)
 {
     double units = c->units + (c->per ? (double)size_of(c->per, z) : 0);
     double scale = c->scale == TERMS || c->scale == GROWTH ? terms
                    : c->scale == NORM                      ? fmax(1, largest)
                                                            : fabs(exact);
-    const char *type = strrchr(c->text, ':');
     double bound = (reference ? 0x1.01p-24 * fabs(exact) : units * 0x1p-24 * scale) + 0x1p-149;
     if (c->scale == EXACT) return 0;
-    if (type && type[2] == 'g') return bound;
+    if (sums) return bound;
     if (dtype == ZF_BF16) return bound + 0x1.01p-8 * (fabs(exact) + bound) + 0x1p-134;
     if (dtype == ZF_F16) return bound + 0x1.01p-11 * (fabs(exact) + bound) + 0x1p-25;
     return bound;
@@ -66,13 +70,14 @@ static double bound_of(const op_case *c, const sizes *z, zf_dtype dtype, bool re
 static void compare(test *t, int line, const op_case *c, const sizes *z, zf_dtype dtype,
                     const char *kernel, int64_t count)
 {
-    bool reference = !strcmp(kernel, "reference");
+    const char *type = strrchr(c->text, ':');
+    bool reference = !strcmp(kernel, "reference"), sums = type && type[2] == 'g';
     double largest = 0;
     for (int64_t i = 0; i < count; i++)
         if (fabs(kept[1][i]) > largest) largest = fabs(kept[1][i]);
     for (int64_t i = 0; i < count; i++) {
         double got = kept[0][i], exact = kept[1][i];
-        double bound = bound_of(c, z, dtype, reference, exact, kept[2][i], largest);
+        double bound = bound_of(c, z, dtype, reference, sums, exact, kept[2][i], largest);
         if (got == exact || (isnan(got) && isnan(exact)) || fabs(got - exact) <= bound) continue;
         wrong(t, line, c, z,
               "%s, %s: element %lld is %.9g, exactly %.17g, %.3g times the bound off",
@@ -105,7 +110,7 @@ static void check_values(test *t, session *s, const op_case *c, const sizes *z)
         session_close(s);
         for (int k = one_row && (d == 0 || z->N < 100) ? -1 : 0; k < 4; k++) {
             zf_cpu_desc cpu = {.threads = 2, .reference = k < 0, .isa = k < 0 ? NULL : isas[k]};
-            if (k >= 0 && !has_isa(isas[k])) continue;
+            if (k >= 0 && !has_isa(k)) continue;
             if (run_case(t, s, c, z, dtypes[d], cpu, 0, &got)) goto stop;
             session_close(s);
             if (got.count != exact.count)
@@ -124,7 +129,7 @@ TEST_ONCE(operators_agree_with_f64)
     static const sizes some[] = {{1, 1, 1}, {3, 5, 2},  {0, 4, 3},    {4, 0, 2},
                                  {2, 3, 0}, {7, 33, 3}, {33, 257, 5}, {17, 1027, 3}};
     static session s;
-    test_defer(t, session_close, &s);
+    test_defer(t, session_end, &s);
     for (int n = 0; n < CASES; n++)
         for (size_t z = 0; z < sizeof some / sizeof some[0]; z++)
             if (fits(&cases[n], &some[z])) check_values(t, &s, &cases[n], &some[z]);
@@ -136,10 +141,10 @@ TEST_ONCE(operators_do_not_depend_on_threads)
 {
     static const sizes big = {19, 1027, 3}, tall = {1027, 19, 3};
     static session s;
-    test_defer(t, session_close, &s);
+    test_defer(t, session_end, &s);
     for (int n = 0; n < CASES; n++)
         for (int k = 0; k < 4; k++)
-            for (int threads = 1; threads <= 3 && has_isa(isas[k]); threads++) {
+            for (int threads = 1; threads <= 3 && has_isa(k); threads++) {
                 const op_case *c = &cases[n];
                 const sizes *z = n % 2 ? &big : &tall;
                 result r = {.values = kept[0], .raw = kept_raw[threads > 1]};
@@ -178,7 +183,7 @@ TEST_ONCE(operators_may_be_retyped)
     static session s;
     zf_dtype was = ZF_F32;
     int64_t count = 0;
-    test_defer(t, session_close, &s);
+    test_defer(t, session_end, &s);
     for (int n = 0; n < CASES; n++)
         for (int dtype = ZF_F32; dtype <= ZF_F16 && !(cases[n].flags & MUTATES); dtype++) {
             const op_case *c = &cases[n];
@@ -253,7 +258,7 @@ TEST_ONCE(operators_write_in_place)
     };
     static const sizes small = {7, 33, 3}, pieces = {150, 64, 3}; /* of 4096 elements, in bf16 */
     static session s;
-    test_defer(t, session_close, &s);
+    test_defer(t, session_end, &s);
     for (int n = 0; n < CASES; n++) {
         int flags = 0;
         for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++)
@@ -359,7 +364,7 @@ TEST_ONCE(operators_have_the_gradient_of_differences)
 {
     static const sizes some[] = {{3, 5, 2}, {5, 4, 3}, {1, 3, 1}};
     static session s;
-    test_defer(t, session_close, &s);
+    test_defer(t, session_end, &s);
     for (int n = 0; n < CASES; n++)
         for (size_t z = 0; z < sizeof some / sizeof some[0]; z++)
             if (!(cases[n].flags & (NO_GRADIENT | MUTATES)))
@@ -371,7 +376,7 @@ TEST(operators_survive_refused_memory)
 {
     static const sizes z = {3, 5, 2};
     static session s;
-    test_defer(t, session_close, &s);
+    test_defer(t, session_end, &s);
     for (int n = 0; n < CASES; n++) {
         const op_case *c = &cases[n];
         bool trained = !(c->flags & (NO_GRADIENT | MUTATES | REFUSED));
@@ -531,7 +536,7 @@ TEST_ONCE(operators_give_the_examples)
 {
     static const sizes none = {0, 0, 0};
     static session s;
-    test_defer(t, session_close, &s);
+    test_defer(t, session_end, &s);
     for (size_t n = 0; n < sizeof examples / sizeof examples[0]; n++)
         for (int reference = 0; reference < 2; reference++) {
             const example *e = &examples[n];
@@ -744,7 +749,7 @@ TEST(operators_agree_with_pytorch)
     test_defer(t, golden_close, NULL);
     golden_file = zf_safetensors_open("tests/golden/ops/ops.safetensors", &t->allocator, &error);
     NEED(t, golden_file, &error);
-    test_defer(t, session_close, &s);
+    test_defer(t, session_end, &s);
     for (size_t n = 0; n < sizeof goldens / sizeof goldens[0]; n++)
         for (int wide = 0; wide < 2; wide++) {
             OK(t, run_golden(t, &s, &goldens[n], wide ? ZF_F64 : ZF_F32), s.error.text);
@@ -774,7 +779,7 @@ TEST_ONCE(operators_treat_special_values_alike)
     enum { ALL = sizeof special / sizeof special[0], FINITE = 11, BELOW_1 = 7, PAIRS = ALL * ALL };
     static const sizes z = {ALL, ALL, 1};
     static session s;
-    test_defer(t, session_close, &s);
+    test_defer(t, session_end, &s);
     for (int n = 0; n < CASES; n++) {
         const op_case *c = &cases[n];
         bool gradient = strstr(c->row, "_grad") != NULL;
@@ -794,7 +799,7 @@ TEST_ONCE(operators_treat_special_values_alike)
         if (run_case(t, &s, c, &z, ZF_F32, (zf_cpu_desc){.reference = true}, 0, &exact)) goto stop;
         session_close(&s);
         for (int k = 0; k < 4; k++) {
-            if (!has_isa(isas[k])) continue;
+            if (!has_isa(k)) continue;
             if (run_case(t, &s, c, &z, ZF_F32, (zf_cpu_desc){.isa = isas[k]}, 0, &got)) goto stop;
             session_close(&s);
             for (int i = 0; i < PAIRS; i++) {
@@ -928,7 +933,7 @@ TEST(operators_explain_mistakes)
 {
     static const sizes none = {0, 0, 0};
     static session s;
-    test_defer(t, session_close, &s);
+    test_defer(t, session_end, &s);
     for (size_t n = 0; n < sizeof mistakes / sizeof mistakes[0]; n++) {
         op_case c = {"mistake", mistakes[n].operands, mistakes[n].text, EXACT, 0, 0, 0};
         zf_status status = session_graph(t, &s, &c, &none, ZF_F32, false, 0);

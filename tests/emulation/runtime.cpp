@@ -879,12 +879,21 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
     GIVE(finish(stream, held));
 }
 
-/* What a question costs: work goes on for a while. */
-static cudaError_t ask(device *d, const std::function<bool()> &done)
+/* What a question costs: work goes on for a while. Where none can, whoever asks will ask again, and
+ * others need the processor. */
+static cudaError_t ask(device *d, std::unique_lock<std::mutex> &held,
+                       const std::function<bool()> &done)
 {
-    at_work scope;
-    for (int i = 0; i < 64 && !done(); i++)
-        if (!go_on(d)) break;
+    bool goes_on = true;
+    {
+        at_work scope;
+        for (int i = 0; i < 64 && goes_on && !done(); i++) goes_on = go_on(d);
+    }
+    if (!goes_on && !done()) {
+        held.unlock();
+        std::this_thread::sleep_for(std::chrono::microseconds(500));
+        held.lock();
+    }
     return d->failed ? d->failed : done() ? cudaSuccess : cudaErrorNotReady;
 }
 
@@ -893,7 +902,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     CALL(cudaStreamQuery);
     CUstream_st *s = stream_of(stream);
     if (breaks_capture()) GIVE(cudaErrorStreamCaptureUnsupported);
-    GIVE(ask(&devices[s->device], [s]() { return s->list.empty(); }));
+    GIVE(ask(&devices[s->device], held, [s]() { return s->list.empty(); }));
 }
 
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *user)
@@ -979,7 +988,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     if (event->taken) GIVE(cudaErrorCapturedEvent);
     if (breaks_capture()) GIVE(cudaErrorStreamCaptureUnsupported);
     uint64_t version = e->recorded;
-    GIVE(ask(&devices[the_device], [e, version]() { return e->done >= version; }));
+    GIVE(ask(&devices[the_device], held, [e, version]() { return e->done >= version; }));
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)

@@ -50,19 +50,18 @@ all: $(PROGRAMS) ## build the programs (the default; CUDA=1: those for a GPU, in
 # ------------------------------------------------------------------------------------- variants
 # A variant is a folder under build/ where the same sources are built in another way.
 
-VARIANTS = build build/clang build/dist build/asan build/ubsan build/tsan build/blas build/fuzz \
-           build/coverage build/cuda
+VARIANTS = build build/clang build/asan build/ubsan build/tsan build/fuzz build/coverage \
+           build/cuda
 
 build/clang/%:    private override CC = clang
-build/asan/%:     private MODE = -O1 -g -fsanitize=address,undefined -DRANDOM_GRAPHS=100 -DOOM_REFUSALS=120 \
+build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=100 -DOOM_REFUSALS=120 \
                              $(SANITIZED)
-build/ubsan/%:    private MODE = -O1 -g -fsanitize=undefined $(SANITIZED)
+build/ubsan/%:    private MODE = -O1 -g1 -fsanitize=undefined $(SANITIZED)
 build/ubsan/%:    private override CC = clang
 # ThreadSanitizer has little to find in graphs that one thread runs, and takes long over them.
-build/tsan/%:     private MODE = -O1 -g -fsanitize=thread -DRANDOM_GRAPHS=30 $(SANITIZED)
-build/blas/%:     private MODE = -DZEROFLOW_CBLAS
-build/blas/%:     private BLAS = -lopenblas
-build/fuzz/%:     private MODE = -O1 -g -fsanitize=fuzzer-no-link,address,undefined $(SANITIZED)
+build/tsan/%:     private MODE = -O1 -g1 -fsanitize=thread -DRANDOM_GRAPHS=30 -DBERT_STEPS=5 \
+                             $(SANITIZED)
+build/fuzz/%:     private MODE = -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined $(SANITIZED)
 build/fuzz/%:     private override CC = clang
 build/coverage/%: private MODE = -O0 -g --coverage $(DOUBTFUL)
 
@@ -88,9 +87,9 @@ CUDA_HOME   = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
 # Compute capabilities; the last one as PTX, for what is newer, too.
 CUDA_ARCHS  = 80 90 100
 CUDA_LIBS   = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart -lstdc++
-NVCC_FLAGS  = -std=c++17 -O3 -isystem $(CUDA_HOME)/include -Xcompiler -Wall,-Wextra \
-              $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
-              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS)) \
+CUDA_CODE   = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+              -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
+NVCC_FLAGS  = -std=c++17 -O3 -isystem $(CUDA_HOME)/include -Xcompiler -Wall,-Wextra $(CUDA_CODE) \
               $(if $(WERROR),-Werror all-warnings)
 NCCL_HEADER := $(firstword $(wildcard $(addsuffix /nccl.h,$(CUDA_HOME)/include \
                  /usr/local/include /usr/include)))
@@ -125,7 +124,7 @@ NCCL_SOURCE   = $(if $(NCCL_HEADER),zeroflow_nccl.c)
 CUDA_TESTS    = tests/cuda.c $(filter-out $(if $(NCCL_SOURCE),,%/nccl.c),$(wildcard tests/cuda/*.c))
 EMULATE       = $(call say,compile) mkdir -p $(@D); \
                 $(CXX) -std=c++17 -Wall -Wextra $(WERROR) -Wno-unknown-pragmas -Wno-unused-function \
-                -O1 -g -fno-strict-aliasing -ffp-contract=off -isystem $(CUDA_HEADERS) -I. $(MODE) \
+                -O1 -g1 -fno-strict-aliasing -ffp-contract=off -isystem $(CUDA_HEADERS) -I. $(MODE) \
                 -MMD -MP -c -o $@
 EMULATION     = $(wildcard tests/emulation/*.c*)
 # Of these, what runs kernels; the rest tests that.
@@ -133,7 +132,7 @@ MACHINE       = $(filter %.cpp,$(EMULATION))
 EMULATED      = build/emulated build/emulated/asan
 
 build/emulated/%:      private MODE = -DEMULATION -DWITH_CUDA $(if $(NCCL_SOURCE),-DBERT_NCCL)
-build/emulated/asan/%: private MODE = -DEMULATION -g -fsanitize=address,undefined $(SANITIZED)
+build/emulated/asan/%: private MODE = -DEMULATION -fsanitize=address,undefined $(SANITIZED)
 build/emulated/%:      private BLAS = -lstdc++
 build/cuda/tests:      private BLAS = $(if $(NCCL_SOURCE),-lnccl) $(CUDA_LIBS)
 build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,$(CUDA_TESTS) $(NCCL_SOURCE)) \
@@ -152,13 +151,13 @@ LINK      = $(call say,link) mkdir -p $(@D); \
 # -q: samples have files of one name.
 ARCHIVE   = $(if $V,,@)rm -f $@; ar -cqs $@ $^
 
-# $1: the folder of a variant. $2: where its sources stand, "" for here.
+# $1: the folder of a variant.
 # The tests carry the implementation in inside.c; everything else links the library, and so do the
 # tests of CUDA, which are on their own.
 define variant
-$1/obj/%.o: $2%.c Makefile | build/.needs-$(if $(filter build,$1),build,test)
-	$$(COMPILE) -I$(or $2,.) $$<
-$1/obj/zeroflow.o: $2zeroflow.h Makefile | build/.needs-$(if $(filter build,$1),build,test)
+$1/obj/%.o: %.c Makefile | build/.needs-$(if $(filter build,$1),build,test)
+	$$(COMPILE) -I. $$<
+$1/obj/zeroflow.o: zeroflow.h Makefile | build/.needs-$(if $(filter build,$1),build,test)
 	$$(COMPILE) $(IMPLEMENT) -x c $$<
 $1/libzeroflow.a: $1/obj/zeroflow.o
 	$$(ARCHIVE)
@@ -177,8 +176,27 @@ $(BENCHES:%=$1/%): $1/%: $1/obj/%.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)
 endef
 
-$(foreach v,$(filter-out build/dist,$(VARIANTS)),$(eval $(call variant,$v,)))
-$(eval $(call variant,build/dist,build/dist/tree/))
+$(foreach v,$(VARIANTS),$(eval $(call variant,$v)))
+
+# It computes next to nothing, and carries the implementation, which compiles in half the time so.
+build/obj/examples/hello.o: private CFLAGS = -O0
+
+# The tests with another implementation: that of the single header, or one that calls a BLAS. What
+# only declares the library is as in build.
+build/dist/%: private MODE = -DZF_HEADER='"../dist/zeroflow.h"'
+build/dist/obj/tests/inside.o: dist/zeroflow.h
+build/blas/%: private MODE = -DZEROFLOW_CBLAS
+build/blas/%: private BLAS = -lopenblas
+IMPLEMENTED = build/dist build/blas
+
+define implemented
+$1/obj/%.o: %.c Makefile | build/.needs-test
+	$$(COMPILE) -I. $$<
+$1/tests: $1/obj/tests/inside.o build/libparts.a \
+          $(patsubst %.c,build/obj/%.o,$(filter-out %/inside.c,$(TESTS)))
+	$$(LINK)
+endef
+$(foreach v,$(IMPLEMENTED),$(eval $(call implemented,$v)))
 
 # What runs on processes is compiled by mpicc.
 build/obj/mpi/%.o: %.c Makefile | build/.needs-build
@@ -190,7 +208,8 @@ $(FUZZ:%=build/fuzz/%): build/fuzz/%: build/fuzz/obj/tests/fuzz/%.o build/fuzz/l
                                       build/fuzz/libzeroflow.a
 	$(LINK) -fsanitize=fuzzer
 
-# $1: one of EMULATED. $2: where the library is that goes with it.
+# $1: one of EMULATED. $2: the parts and the library that go with it. Beside AddressSanitizer that is
+# the one that the tests carry, since it takes long to compile; run.sh leaves its tests out.
 define emulated
 $1/obj/%.o: %.c Makefile
 	$$(COMPILE) -I. -isystem $(CUDA_HEADERS) $$<
@@ -201,17 +220,19 @@ $1/obj/zeroflow_cuda.o: zeroflow_cuda.cu tests/emulation/kernel.h Makefile
 $1/obj/%.o: %.cu tests/emulation/kernel.h Makefile
 	$$(EMULATE) -include tests/emulation/kernel.h -x c++ $$<
 $1/tests: $(patsubst %,$1/obj/%.o,$(basename tests/main.c $(CUDA_TESTS) \
-              $(EMULATION) zeroflow_cuda.cu $(NCCL_SOURCE))) $2/libparts.a $2/libzeroflow.a
+              $(EMULATION) zeroflow_cuda.cu $(NCCL_SOURCE))) $2
 	$$(LINK)
 endef
 build/emulated/bert: $(patsubst %,build/emulated/obj/%.o,$(basename examples/bert/main.c \
                          examples/bert/nccl.c examples/common/device.c $(MACHINE) zeroflow_cuda.cu \
                          $(NCCL_SOURCE))) build/libparts.a build/libzeroflow.a
 	$(LINK)
-$(eval $(call emulated,build/emulated,build))
-$(eval $(call emulated,build/emulated/asan,build/asan))
+$(eval $(call emulated,build/emulated,build/libparts.a build/libzeroflow.a))
+$(eval $(call emulated,build/emulated/asan,build/asan/obj/tests/inside.o \
+               build/asan/obj/tests/numbers.o build/asan/libparts.a))
 
--include $(shell find $(wildcard $(VARIANTS:%=%/obj) $(EMULATED:%=%/obj)) /dev/null -name '*.d')
+-include $(shell find $(wildcard $(VARIANTS:%=%/obj) $(IMPLEMENTED:%=%/obj) \
+                                 $(EMULATED:%=%/obj)) /dev/null -name '*.d')
 
 # The need for packages is looked into once.
 build/.needs-%: tools/needs.sh
@@ -239,15 +260,6 @@ dist/zeroflow_cuda.cu: $(DEVICE) LICENSE build/amalgamate
 	@mkdir -p dist
 	$(call say,write) build/amalgamate $(VERSION) LICENSE zeroflow_cuda.cu zeroflow.h= > $@.part
 	@mv $@.part $@
-
-# The variant build/dist is built from a tree in which that file is all there is of the library.
-build/dist/tree/zeroflow.h: dist/zeroflow.h
-	@mkdir -p $(@D); cp $< $@
-build/dist/tree/%: %
-	@mkdir -p $(@D); cp $< $@
-$(patsubst %.c,build/dist/obj/%.o,$(TESTS) $(PARTS)): | build/dist/tree/zeroflow.h \
-        $(addprefix build/dist/tree/,$(wildcard tests/*.h tests/inside/*.c tools/*.h \
-                                       examples/*/*.[ch]))
 
 # ------------------------------------------------------------------------------------ pretraining
 
@@ -287,9 +299,15 @@ test-fuzz:          $(FUZZ:%=build/fuzz/%)
 $(GROUPS:%=test-%): build/.needs-test
 	@CC='$(CC)' sh tests/run.sh $(@:test-%=%)
 
-# What is shipped, for every architecture, in a program that gcc compiles.
+# What is shipped, for every architecture, in a C program. No source asks for the architecture, and
+# the toolkit's headers for 9.0 at most: what is for 10.0 is made of 9.0's PTX, in less time.
+build/cuda-check/zeroflow_cuda.o: private CUDA_CODE = \
+    -gencode arch=compute_80,code=sm_80 -gencode 'arch=compute_90,code=[sm_90,sm_100,compute_90]' \
+    -Xcompiler -O1
 build/cuda-check/zeroflow_cuda.o: dist/zeroflow_cuda.cu dist/zeroflow.h Makefile
 	$(COMPILE_CUDA) $<
+build/cuda-check/device.o: private override CC = clang
+build/cuda-check/device.o: private CFLAGS = -O0
 build/cuda-check/device.o: tests/consumers/device.c dist/zeroflow.h Makefile
 	$(COMPILE) $(if $(NCCL_HEADER),-DWITH_NCCL) -Idist $<
 build/cuda-check/zeroflow_nccl.o: zeroflow_nccl.c zeroflow.h Makefile

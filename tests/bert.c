@@ -8,6 +8,9 @@
 #define GOLDEN "tests/golden/bert/"
 
 enum { STEPS = 20, ENTRIES = 4 };
+#ifndef BERT_STEPS /* fewer where a sanitizer looks at each */
+#define BERT_STEPS STEPS
+#endif
 
 /* The gradient of a key's bias is 0: it adds one number to all scores of a query. What a program
  * computes is rounding, which optimizers make steps of. */
@@ -142,15 +145,15 @@ static bool run_course(test *t, course *c, const recipe *r, int64_t threads, con
     static bert_session s; /* outlives what the test defers */
     bert_batch_file *batches = open_batches(t);
     zf_status status = ZF_OK;
+    *c = (course){.params = params};
     if (!batches || !open_session(t, &s, batches, r, threads, 1)) return false;
-    for (int k = 0; k < STEPS && !status; k++) {
+    for (int k = 0; k < BERT_STEPS && !status; k++) {
         status = train_step(&s, batches, k, r->lr);
         c->loss[k] = bert_session_scalar(&s, s.model.loss);
         c->mlm[k] = bert_session_scalar(&s, s.model.mlm_loss);
         c->nsp[k] = bert_session_scalar(&s, s.model.nsp_loss);
         c->norm[k] = bert_session_scalar(&s, zf_graph_find(s.graph, "grad_norm"));
     }
-    c->params = params;
     if (!status && !export_params(t, &s, params)) return false;
     if (!status) status = train_step(&s, batches, 0, 0);
     c->loss[STEPS] = bert_session_scalar(&s, s.model.loss);
@@ -174,7 +177,7 @@ static void compare_courses(test *t, const recipe *r)
     test_defer(t, free_json, golden);
     CHECK(t, run_course(t, &one, r, 1, test_path("one.safetensors")));
     for (int which = 0; which < 4; which++)
-        for (int k = 0; k < STEPS; k++) {
+        for (int k = 0; k < BERT_STEPS; k++) {
             double expected = NAN;
             const zf_json *v = zf_json_element(zf_json_require(golden, names[which], &error), k);
             OK(t, zf_json_to_double(v, 0, 1e3, &expected, &error), error.text);
@@ -182,8 +185,8 @@ static void compare_courses(test *t, const recipe *r)
         }
     OK(t, zf_json_to_double(zf_json_require(golden, "loss_after", &error), 0, 1e3, &after, &error),
        error.text);
-    CHECK_NEAR(t, one.loss[STEPS], after, 1e-5 * after);
-    if (r->params) {
+    if (BERT_STEPS == STEPS) CHECK_NEAR(t, one.loss[STEPS], after, 1e-5 * after);
+    if (r->params && BERT_STEPS == STEPS) {
         params = open_file(t, one.params), golden_params = open_file(t, r->params);
         CHECK(t, params && golden_params);
         for (int32_t i = 0; i < zf_safetensors_count(golden_params); i++) {

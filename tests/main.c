@@ -1,4 +1,5 @@
-/* The runner: build/tests [--oom] [--bless] [--list] [--times] [SUBSTRING ...]; its last line is "N
+/* The runner: build/tests [--oom] [--bless] [--list] [--times] [SUBSTRING ...] [-SUBSTRING ...]; of
+ * the tests whose name or file has one of the first and none of the second. Its last line is "N
  * passed, N failed". */
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"
@@ -117,10 +118,11 @@ static bool run_out_of_memory(const test_case *c)
     return run(c, -1, &t);
 }
 
+/* Of the processor: other work on the machine does not count, nor does waiting. */
 static double seconds(void)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
@@ -138,11 +140,13 @@ int main(int argc, char **argv)
         else argv[1 + filters++] = argv[i];
     }
     for (const test_case *c = cases; c; c = c->next) {
-        bool wanted = !filters, good;
+        bool wanted = !filters || *argv[1] == '-', good;
         double from = seconds();
         test t;
         for (int i = 1; i <= filters; i++)
-            wanted |= strstr(c->name, argv[i]) || strstr(c->file, argv[i]);
+            if (strstr(c->name, argv[i] + (*argv[i] == '-')) ||
+                strstr(c->file, argv[i] + (*argv[i] == '-')))
+                wanted = *argv[i] != '-';
         if (!wanted || (out_of_memory && c->once)) continue;
         if (list) {
             printf("%s (%s)\n", c->name, c->file);

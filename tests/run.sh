@@ -15,7 +15,7 @@ logs=build/test
 mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
-groups='tsan oom-asan emulated-asan cuda-check asan oom emulated unit dist clang blas mpi bert gpt consumers fuzz examples opt
+groups='tsan oom-asan emulated-asan cuda-check asan emulated unit dist clang blas mpi bert gpt consumers fuzz examples opt
         plan neon'
 
 run_all() {
@@ -105,7 +105,20 @@ gives() {
 
 run_unit() { suite build/tests; }
 run_oom() { suite build/tests --oom; }
-run_dist() { suite build/dist/tests; }
+# The single header is, token for token, the header and the files that it includes. So what includes
+# it for its declarations is compiled once for both, and it is the one that runs out of memory.
+run_dist() {
+    check 'declarations of the single header' same_tokens ''
+    check 'implementation of the single header' same_tokens -DZEROFLOW_IMPLEMENTATION
+    suite build/dist/tests --oom
+}
+same_tokens() {
+    for header in zeroflow.h dist/zeroflow.h; do
+        ${CC:-gcc} -std=c11 -E -P $1 -x c $header | grep -v '^#pragma GCC diagnostic' |
+            tr -s '[:space:]' '\n' > "$work/$(echo $header | tr / -)"
+    done
+    [ "$(wc -l < "$work/zeroflow.h")" -gt 1000 ] && cmp "$work/zeroflow.h" "$work/dist-zeroflow.h"
+}
 run_clang() { suite build/clang/tests; }
 run_asan() { suite build/asan/tests; }
 run_oom_asan() { suite build/asan/tests --oom; }
@@ -113,10 +126,10 @@ run_ubsan() { suite build/ubsan/tests; }
 
 # Before version 14, gcc's ThreadSanitizer cannot live with all the randomness of newer kernels.
 # Where there are threads: of the tests of operators and of fusion, which take long under it, those
-# that compare numbers of threads.
+# that compare numbers of threads; none of those that only plan.
 threaded='thread tests/account tests/batch tests/comm tests/corpus tests/faults inside/threads
-          inside/fuse_update tests/nn tests/plan tests/program tests/shards tests/bert tests/gpt
-          tests/random'
+          inside/fuse_update tests/nn tests/program tests/shards tests/bert tests/gpt tests/random
+          -bert_plan'
 
 run_tsan() {
     fixed="setarch $(uname -m) -R"
@@ -166,14 +179,15 @@ run_neon() {
     fi
 }
 
-# CUDA's kernels on the CPU (tests/emulation/).
+# CUDA's kernels on the CPU (tests/emulation/). Of the tests, those of private functions are there
+# only because they carry the library.
 run_emulated() {
     run_emulation build/emulated/tests
     if [ -x build/emulated/bert ]; then suite sh tests/cuda-cli.sh build/emulated/bert; fi
 }
 run_emulated_asan() { run_emulation build/emulated/asan/tests; }
 run_emulation() {
-    if [ -x "$1" ]; then suite "$1"
+    if [ -x "$1" ]; then suite "$1" tests/cuda tests/emulation
     else note='skipped: there is no cuda_runtime.h (CUDA Toolkit 12 or newer)'; fi
 }
 

@@ -1,5 +1,6 @@
 # The ways to use the library, each built and run. Part of tests/run.sh: $work is a scratch folder.
-# Warnings are errors everywhere. Lists of flags are split into words on purpose.
+# Warnings are errors everywhere. Where it does not matter which compiler it is, it is clang, which
+# compiles the library at -O0 in a sixth of gcc's time. Lists of flags are split into words on purpose.
 # shellcheck shell=sh disable=SC2086,SC2154
 
 strict='-std=c11 -Wall -Wextra -pedantic -Wshadow -Werror'
@@ -23,11 +24,12 @@ with_pkg_config() {
     PKG_CONFIG_PATH=$root/usr/share/pkgconfig
     export PKG_CONFIG_PATH
     flags=$(pkg-config --cflags --libs 'zeroflow >= 0.1') && echo "flags: $flags" &&
-        link=$flags builds gcc $strict $own $here/app.c
+        link=$flags builds clang $strict $own $here/app.c
 }
 
 with_cmake() {
-    cmake -S $here/cmake -B "$work/cmake" -DCMAKE_PREFIX_PATH="$root/usr" &&
+    cmake -S $here/cmake -B "$work/cmake" -DCMAKE_PREFIX_PATH="$root/usr" \
+        -DCMAKE_C_COMPILER=clang &&
         cmake --build "$work/cmake" && "$work/cmake/app"
 }
 
@@ -63,9 +65,9 @@ for cc in gcc clang; do
     check "declarations as C++17, $cc" $cc -x c++ $strict_cxx -fsyntax-only dist/zeroflow.h
 done
 check 'the header first, the implementation later' \
-    builds gcc $strict -O0 -I"$root/usr/include" $here/late.c
+    builds clang $strict -O0 -I"$root/usr/include" $here/late.c
 check 'private to a file' \
-    builds gcc $strict -Wno-unused-function -O0 -I"$root/usr/include" -DZF_API=static $own $here/app.c
+    builds clang $strict -Wno-unused-function -O0 -I"$root/usr/include" -DZF_API=static $own $here/app.c
 check 'the implementation in a file of its own' \
     gcc $strict -O0 -I"$root/usr/include" -c $here/unit.c -o "$work/unit.o"
 check 'two files of one program' \

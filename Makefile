@@ -306,7 +306,6 @@ build/cuda-check/zeroflow_cuda.o: private CUDA_CODE = \
     -Xcompiler -O1
 build/cuda-check/zeroflow_cuda.o: dist/zeroflow_cuda.cu dist/zeroflow.h Makefile
 	$(COMPILE_CUDA) $<
-build/cuda-check/device.o: private override CC = clang
 build/cuda-check/device.o: private CFLAGS = -O0
 build/cuda-check/device.o: tests/consumers/device.c dist/zeroflow.h Makefile
 	$(COMPILE) $(if $(NCCL_HEADER),-DWITH_NCCL) -Idist $<

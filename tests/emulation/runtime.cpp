@@ -71,7 +71,7 @@ static uint64_t tickets;
 static long kernels;
 static int live;
 static std::string report;
-static std::vector<capture *> captures, ended; /* those that events may still name */
+static std::vector<capture *> captures;
 static std::map<const void *, size_t> most_shared; /* as functions have been allowed */
 
 static thread_local int the_device;
@@ -162,6 +162,8 @@ struct capture {
     std::thread::id thread;
     bool broken;
 };
+
+static std::vector<std::unique_ptr<capture>> ended; /* events may still name them */
 
 static cudaError_t give(cudaError_t code)
 {
@@ -1057,7 +1059,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *graph)
         *graph = c->graph;
     }
     captures.erase(std::find(captures.begin(), captures.end(), c));
-    ended.push_back(c);
+    ended.emplace_back(c);
     GIVE(code);
 }
 

@@ -44,7 +44,14 @@ ZF_API int64_t zf_program_step(const zf_program *p) { return p ? p->steps : 0; }
 
 static void zfi_clear_error(zf_program *p) { p->error = (zf_error){ZF_OK, ""}; }
 
+/* Room for first values, which are made a piece of at most so many elements at a time. */
 enum { ZFI_FILL_PIECE = 65536 };
+
+typedef struct zfi_fill_room {
+    float *work;
+    double *piece;
+    int64_t count; /* elements of each */
+} zfi_fill_room;
 
 /* What this rank has of a leaf: elements [first, first + count), from element `at` of its part of
  * the unit on. */
@@ -278,61 +285,72 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
 
 /* The leaf's elements [first, first + count) into memory at `to`, a piece at a time. */
 static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t count, char *to,
-                               float *work, double *piece)
+                               zfi_fill_room *r)
 {
     const zfi_node *node = &p->graph->nodes[id];
     int64_t size = (int64_t)zf_dtype_size(node->dtype);
     zf_status status = ZF_OK;
-    for (int64_t at = 0; at < count && !status; at += ZFI_FILL_PIECE) {
-        int64_t n = count - at < ZFI_FILL_PIECE ? count - at : ZFI_FILL_PIECE;
-        zfi_first_values(p->graph, node, p->run.seed, first + at, n, work, piece);
-        status = p->backend->copy(p->backend->self, to + at * size, piece, (size_t)(n * size),
+    for (int64_t at = 0; at < count && !status; at += r->count) {
+        int64_t n = count - at < r->count ? count - at : r->count;
+        zfi_first_values(p->graph, node, p->run.seed, first + at, n, r->work, r->piece);
+        status = p->backend->copy(p->backend->self, to + at * size, r->piece, (size_t)(n * size),
                                   ZF_HOST_TO_DEVICE, &p->graph->error);
     }
     return status;
 }
 
 /* This rank's part of a unit: zeros, and the leaves' values where they are. */
-static zf_status zfi_fill_unit(zf_program *p, int32_t id, float *work, double *piece)
+static zf_status zfi_fill_unit(zf_program *p, int32_t id, zfi_fill_room *room)
 {
     const zfi_node *node = &p->graph->nodes[id];
     size_t bytes = zfi_node_bytes(node), size = zf_dtype_size(node->dtype), n;
+    const size_t most = (size_t)room->count * sizeof *room->piece;
     char *to = p->data[id];
     zf_status status = ZF_OK;
-    memset(piece, 0, ZFI_FILL_PIECE * sizeof *piece);
+    memset(room->piece, 0, most);
     for (size_t at = 0; at < bytes && !status; at += n) {
-        n = bytes - at < ZFI_FILL_PIECE * sizeof *piece ? bytes - at
-                                                        : ZFI_FILL_PIECE * sizeof *piece;
-        status = p->backend->copy(p->backend->self, to + at, piece, n, ZF_HOST_TO_DEVICE,
+        n = bytes - at < most ? bytes - at : most;
+        status = p->backend->copy(p->backend->self, to + at, room->piece, n, ZF_HOST_TO_DEVICE,
                                   &p->graph->error);
     }
     for (int32_t k = 0; k < node->arg_count && !status; k++) {
         zfi_range_of r = zfi_local_range(p, node, k);
         if (r.count > 0)
             status = zfi_fill_leaf(p, node->args[k], r.first, r.count, to + (size_t)r.at * size,
-                                   work, piece);
+                                   room);
     }
     return status;
+}
+
+/* Whether the node has memory that outlives a step, and so first values. */
+static bool zfi_has_first_values(const zfi_node *node)
+{
+    return node->placed && zfi_is_persistent(node);
 }
 
 /* Writes the first values of everything persistent. */
 static zf_status zfi_fill(zf_program *p)
 {
     zf_graph *g = p->graph;
-    float *work = zfi_calloc(&p->memory, ZFI_FILL_PIECE, sizeof *work);
-    double *piece = zfi_calloc(&p->memory, ZFI_FILL_PIECE, sizeof *piece);
+    zfi_fill_room room = {.count = 1};
     zf_status status = ZF_OK;
-    if (!work || !piece) status = zfi_graph_nomem(g);
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (zfi_has_first_values(node)) room.count = zfi_max(room.count, zfi_node_count(node));
+    }
+    room.count = zfi_min(room.count, ZFI_FILL_PIECE);
+    room.work = zfi_calloc(&p->memory, (size_t)room.count, sizeof *room.work);
+    room.piece = zfi_calloc(&p->memory, (size_t)room.count, sizeof *room.piece);
+    if (!room.work || !room.piece) status = zfi_graph_nomem(g);
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
         int32_t id = g->order[i];
-        if (!g->nodes[id].placed || !zfi_is_persistent(&g->nodes[id])) continue;
-        if (g->nodes[id].op == ZF_OP_unit) status = zfi_fill_unit(p, id, work, piece);
-        else
-            status =
-                zfi_fill_leaf(p, id, 0, zfi_node_count(&g->nodes[id]), p->data[id], work, piece);
+        const zfi_node *node = &g->nodes[id];
+        if (!zfi_has_first_values(node)) continue;
+        if (node->op == ZF_OP_unit) status = zfi_fill_unit(p, id, &room);
+        else status = zfi_fill_leaf(p, id, 0, zfi_node_count(node), p->data[id], &room);
     }
-    zfi_free(&p->memory, work, ZFI_FILL_PIECE * sizeof *work);
-    zfi_free(&p->memory, piece, ZFI_FILL_PIECE * sizeof *piece);
+    zfi_free(&p->memory, room.work, (size_t)room.count * sizeof *room.work);
+    zfi_free(&p->memory, room.piece, (size_t)room.count * sizeof *room.piece);
     return status;
 }
 

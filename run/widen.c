@@ -14,7 +14,7 @@
  */
 enum {
     ZFI_WIDEN_ARGS = 16,        /* a row with more operands is run as it is */
-    ZFI_WIDEN_PIECE = 4096,     /* elements of a piece, unless a row is longer */
+    ZFI_WIDEN_PIECE = 1024,     /* elements of a piece, unless a row is longer */
     ZFI_WIDEN_LONGEST = 1 << 16 /* elements of a row that goes piece by piece */
 };
 

@@ -1,39 +1,18 @@
-/* What benchmarks of training steps share: a clock, medians, made-up batches. */
+/* What benchmarks of training steps share: made-up batches. */
 #ifndef BENCH_H
 #define BENCH_H
 
 #include "../examples/bert/session.h"
+#include "figures.h"
 
-#include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
-#include <time.h>
-
-static inline double bench_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 /* Bytes that the process had in memory at most. */
 static inline double bench_most_resident(void)
 {
     struct rusage usage;
     return getrusage(RUSAGE_SELF, &usage) ? 0 : 1024.0 * (double)usage.ru_maxrss;
-}
-
-static inline int bench_by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts them. */
-static inline double bench_median(double *values, int64_t count)
-{
-    qsort(values, (size_t)count, sizeof *values, bench_by_value);
-    return count ? values[count / 2] : 0;
 }
 
 /* Labelled positions of a batch: 15 in a hundred of its tokens but [CLS] and two [SEP]. */

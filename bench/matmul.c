@@ -20,25 +20,6 @@
 #include <dlfcn.h>
 #include <sys/mman.h>
 
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double median(double *values, int count)
-{
-    qsort(values, (size_t)count, sizeof *values, by_value);
-    return count ? values[count / 2] : 0;
-}
-
 static zf_dtype dtype;
 
 /* `count` numbers on 2 MiB pages, where the system grants them. */
@@ -100,7 +81,7 @@ static double peak_of(turns *bench, zf_dtype of)
     dtype = of;
     for (int i = 0; i < 5; i++) tries[i] = peak(bench);
     dtype = old;
-    return median(tries, 5);
+    return bench_median(tries, 5);
 }
 
 static void run_blas(const turns *bench, const zfi_matmul_desc *d)
@@ -119,12 +100,12 @@ static void run_blas(const turns *bench, const zfi_matmul_desc *d)
 /* Seconds of one product, repeated for about two milliseconds. */
 static double seconds(turns *bench, const zfi_matmul_desc *d, bool blas, int repeats)
 {
-    double start = now();
+    double start = bench_now();
     for (int i = 0; i < repeats; i++) {
         if (blas) run_blas(bench, d);
         else zfi_matmul_tiled(bench->isa, bench->pool, d, bench->scratch);
     }
-    return (now() - start) / repeats;
+    return (bench_now() - start) / repeats;
 }
 
 /* Measures a product that lies in a, b and c from their beginnings. */
@@ -165,15 +146,16 @@ static void measure(turns *bench, const char *name, zfi_matmul_desc d)
             (fabs(before - between) < 0.05 * between && fabs(after - between) < 0.05 * between))
             kept++;
     }
-    printf("%-34s %8.1f of %7.1f = %.3f", name, median(own, kept) * 1e-9, median(top, kept) * 1e-9,
-           median(ratio, kept));
-    bench->ratio_sum += median(ratio, kept);
+    printf("%-34s %8.1f of %7.1f = %.3f", name, bench_median(own, kept) * 1e-9,
+           bench_median(top, kept) * 1e-9, bench_median(ratio, kept));
+    bench->ratio_sum += bench_median(ratio, kept);
     bench->cases++;
     if (bench->blas) {
-        printf("   OpenBLAS %8.1f, we %.2f", median(blas, kept) * 1e-9, median(over, kept));
-        bench->over_blas_sum += log(median(over, kept));
+        printf("   OpenBLAS %8.1f, we %.2f", bench_median(blas, kept) * 1e-9,
+               bench_median(over, kept));
+        bench->over_blas_sum += log(bench_median(over, kept));
         bench->blas_cases++;
-        bench->not_slower += median(over, kept) >= 1;
+        bench->not_slower += bench_median(over, kept) >= 1;
     }
     puts("");
     fflush(stdout);

@@ -3,12 +3,12 @@
 #ifndef PEAK_H
 #define PEAK_H
 
+#include "figures.h"
+
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
-#include <stdlib.h>
-#include <time.h>
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -105,30 +105,21 @@ static inline void peak_wait(atomic_int *counted, int until)
     while (atomic_load(counted) < until) sched_yield();
 }
 
-static inline int peak_by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* Tries of one thread; the median of their times, from when all were there until all were done. */
 static inline double peak_tries(peak_gate *gate)
 {
     double seconds[PEAK_TRIES];
     for (int try = 1; try <= PEAK_TRIES; try++) {
-        struct timespec t0, t1;
+        double start;
         atomic_fetch_add(&gate->come, 1);
         peak_wait(&gate->come, try * gate->threads);
-        clock_gettime(CLOCK_MONOTONIC, &t0);
+        start = bench_now();
         for (int i = 0; i < PEAK_TURNS; i++) peak_run(gate->kind);
         atomic_fetch_add(&gate->done, 1);
         peak_wait(&gate->done, try * gate->threads);
-        clock_gettime(CLOCK_MONOTONIC, &t1);
-        seconds[try - 1] =
-            (double)(t1.tv_sec - t0.tv_sec) + 1e-9 * (double)(t1.tv_nsec - t0.tv_nsec);
+        seconds[try - 1] = bench_now() - start;
     }
-    qsort(seconds, PEAK_TRIES, sizeof *seconds, peak_by_value);
-    return seconds[PEAK_TRIES / 2];
+    return bench_median(seconds, PEAK_TRIES);
 }
 
 static inline void *peak_thread(void *gate)

@@ -54,7 +54,7 @@ int main(int argc, char **argv)
     bert_session s;
     bert_batch *batch;
     FILE *told;
-    double *times, *peaks, *shares, tokens, median, peak = 0, share = 0;
+    double *times, *peaks, *shares, tokens, median, peak = 0, share = 0, before = 0;
     options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
     if (result != OPTIONS_GOOD || count) {
         if (result == OPTIONS_BAD) fprintf(stderr, "step: %s\n", text);
@@ -72,24 +72,28 @@ int main(int argc, char **argv)
         return fprintf(stderr, "step: %s\n", error.text), 1;
     batch = bench_batch(&d.shape, vocab, 0);
     times = calloc(3 * (size_t)steps, sizeof *times);
-    peaks = times + steps, shares = peaks + steps;
     told = losses ? fopen(losses, "w") : NULL;
     if (!batch || !times || (losses && !told))
         return fprintf(stderr, "step: no memory, or no file %s\n", losses ? losses : ""), 1;
+    peaks = times + steps, shares = peaks + steps;
     info = zf_program_info_of(s.program);
     kind = peak_best(d.dtype == ZF_BF16);
     if (profile) profile_begin(s.backend, roof[0], roof[1]);
     for (int64_t n = -3; n < steps; n++) {
         float lr = 1e-4f;
-        double before = with_peak ? peak_rate(kind, (int)threads) : 0, start = bench_now();
+        double start = bench_now();
         if (n == 0) profile_reset();
         if (bert_session_feed(&s, batch, batch->labelled, (double)d.shape.batch) ||
             zf_write(s.program, s.model.lr, &lr, sizeof lr) || zf_step(s.program))
             return fprintf(stderr, "step: %s\n", zf_program_error(s.program)), 1;
         if (n >= 0) times[n] = bench_now() - start;
-        if (n >= 0 && with_peak) {
-            peaks[n] = 0.5 * (before + peak_rate(kind, (int)threads));
-            shares[n] = info.flops / times[n] / peaks[n];
+        if (with_peak) { /* what is behind one step is before the next */
+            double behind = peak_rate(kind, (int)threads);
+            if (n >= 0) {
+                peaks[n] = 0.5 * (before + behind);
+                shares[n] = info.flops / times[n] / peaks[n];
+            }
+            before = behind;
         }
         if (profile) profile_step();
         if (told) fprintf(told, "%.9g\n", bert_session_scalar(&s, s.model.loss));

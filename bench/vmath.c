@@ -9,18 +9,12 @@
 #define _POSIX_C_SOURCE 200809L
 #define ZEROFLOW_IMPLEMENTATION
 #include "../zeroflow.h"
+#include "figures.h"
 
 enum { COUNT = 1 << 20, PIECE = 1 << 14 };
 
 static float *x, *y, *ones;
 static uint16_t *half;
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static float sum; /* so that reductions are not left out */
 
@@ -118,10 +112,8 @@ int main(int argc, char **argv)
         isas = zfi_isa_best() == ZFI_ISA_NEON ? 2 : (int)zfi_isa_best() + 1;
     zfi_pool *pool;
     for (int i = 1; i + 1 < argc; i += 2) {
-        if (!strcmp(argv[i], "--threads"))
-            threads = atoi(argv[i + 1]);
-        else if (!strcmp(argv[i], "--rounds"))
-            rounds = atoi(argv[i + 1]);
+        if (!strcmp(argv[i], "--threads")) threads = atoi(argv[i + 1]);
+        else if (!strcmp(argv[i], "--rounds")) rounds = atoi(argv[i + 1]);
     }
     pool = zfi_pool_new(&memory, threads, &error);
     x = malloc(COUNT * sizeof *x), y = malloc(COUNT * sizeof *y),
@@ -142,17 +134,17 @@ int main(int argc, char **argv)
             job j = {&functions[f], isas == 2 && i ? zfi_isa_best() : (zfi_isa)i};
             double least = 1;
             for (int round = 0; round < rounds; round++) {
-                double start = now(), time;
+                double start = bench_now(), time;
                 zfi_pool_run(pool, COUNT / PIECE, task, &j);
-                time = now() - start;
+                time = bench_now() - start;
                 if (time < least) least = time;
             }
             printf(" %9.3f", least / COUNT * 1e9);
         }
         if (functions[f].library) {
-            double start = now();
+            double start = bench_now();
             for (int i = 0; i < COUNT; i++) sum += functions[f].library(x[i]);
-            printf(" %11.3f", (now() - start) / COUNT * 1e9);
+            printf(" %11.3f", (bench_now() - start) / COUNT * 1e9);
         }
         puts("");
         fflush(stdout);

@@ -14,20 +14,9 @@ __attribute__((weak)) void matmul_backward(float *, float *, float *, const floa
 #define TESTING
 #include "train_gpt2.c"
 
+#include "../figures.h"
+
 #include <sys/resource.h>
-
-static double now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int by_value(const void *a, const void *b)
-{
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 static uint64_t mix(uint64_t x)
 {
@@ -68,14 +57,14 @@ int main(int argc, char **argv)
         labels[i] = (int)(mix((uint64_t)i + 1) % (uint64_t)config.vocab_size);
     }
     for (int n = -1; n < steps; n++) {
-        double start = now();
+        double start = bench_now();
         gpt2_forward(&model, ids, labels, (size_t)batch, (size_t)(tokens / batch));
         gpt2_zero_grad(&model);
         gpt2_backward(&model);
         gpt2_update(&model, 1e-4f, 0.9f, 0.999f, 1e-8f, 0.1f, n + 2);
-        if (n >= 0) times[n] = now() - start;
+        if (n >= 0) times[n] = bench_now() - start;
     }
-    qsort(times, (size_t)steps, sizeof *times, by_value);
+    qsort(times, (size_t)steps, sizeof *times, bench_by_value);
     getrusage(RUSAGE_SELF, &usage);
     printf("{\"model\": \"%s\", \"tokens_per_s\": %.1f, \"best_tokens_per_s\": %.1f, \"step_ms\": "
            "%.3f, \"loss\": %.4f, \"peak_rss_bytes\": %.0f}\n",

@@ -62,6 +62,10 @@ batches="--model $golden/config.json --batch-file $golden/batch.safetensors"
     check 'a rendezvous without a port' fails 1 \
         "bert: the rendezvous is 'host:', which is neither HOST:PORT nor a file" \
         env RANK=0 WORLD_SIZE=2 "$bert" pretrain $batches --device cuda --rendezvous host:
+    check 'an environment without a port' fails 1 \
+        "bert: MASTER_ADDR is 'host' and MASTER_PORT '1/2', which is no host with a port" \
+        env RANK=0 WORLD_SIZE=2 MASTER_ADDR=host MASTER_PORT=1/2 "$bert" pretrain $batches \
+        --device cuda
     for at in "127.0.0.1:$((20000 + $$ % 20000))" "$work/meet"; do
         check "a rank that does not come to ${at##*[/:]}" fails 1 \
             'bert: zf_nccl_comm: rank 1 of 2 did not come within 0.3 s' \

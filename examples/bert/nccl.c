@@ -34,37 +34,43 @@ typedef struct common {
     char host[256], id[ZF_NCCL_ID_BYTES];
 } common;
 
+/* A host's name of that length, and a port. */
+static bool host_and_port(common *c, const char *host, size_t length, const char *port)
+{
+    char *end;
+    long number = strtol(port, &end, 10);
+    if (end == port || *end || number < 1 || number > 65535 || !length || length >= sizeof c->host)
+        return false;
+    memcpy(c->host, host, length);
+    c->desc.host = c->host, c->desc.port = (int32_t)number;
+    return true;
+}
+
 /* HOST:PORT, or a file. */
 static bool rendezvous_at(common *c, const char *text)
 {
     const char *colon = strrchr(text, ':');
-    char *end;
-    long port = colon ? strtol(colon + 1, &end, 10) : 0;
-    if (!colon || strchr(colon, '/')) {
-        c->desc.file = text;
-        return *text != '\0';
-    }
-    if (end == colon + 1 || *end || port < 1 || port > 65535 || colon == text ||
-        colon - text >= (long)sizeof c->host)
-        return false;
-    memcpy(c->host, text, (size_t)(colon - text));
-    c->desc.host = c->host, c->desc.port = (int32_t)port;
-    return true;
+    if (colon && !strchr(colon, '/'))
+        return host_and_port(c, text, (size_t)(colon - text), colon + 1);
+    c->desc.file = text;
+    return *text != '\0';
 }
 
 static bool open_processes(common *c, const bert_ranks *r, const char *rendezvous, zf_error *error)
 {
     const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
-    char both[300];
-    if (!rendezvous && host && port) {
-        snprintf(both, sizeof both, "%s:%s", host, port);
-        rendezvous = both;
-    }
-    if (rendezvous && rendezvous_at(c, rendezvous)) return true;
+    bool told = host && port;
+    if (rendezvous ? rendezvous_at(c, rendezvous)
+                   : told && host_and_port(c, host, strlen(host), port))
+        return true;
     error->status = ZF_ERR_ARGUMENT;
     if (rendezvous)
         snprintf(error->text, sizeof error->text,
                  "the rendezvous is '%s', which is neither HOST:PORT nor a file", rendezvous);
+    else if (told)
+        snprintf(error->text, sizeof error->text,
+                 "MASTER_ADDR is '%s' and MASTER_PORT '%s', which is no host with a port", host,
+                 port);
     else
         snprintf(error->text, sizeof error->text,
                  "%s started %d processes, which need a place to find one another: --rendezvous "
@@ -104,7 +110,7 @@ void bert_nccl_close(bert_ranks *r)
 zf_comm *bert_nccl_comm(const bert_ranks *r, int32_t rank, zf_error *error)
 {
     zf_nccl_desc d = *r->nccl;
-    d.rank = rank, d.device = r->device + rank - r->first;
+    d.rank = rank, d.device = bert_ranks_device(r, rank);
     return zf_nccl_comm(&d, error);
 }
 

@@ -367,7 +367,7 @@ static bool begin(bert_run *r)
                            .dtype = (zf_dtype)o->precision,
                            .keep_gradients = o->dump_grads != NULL};
     int fresh;
-    if (r->comm) d.device.index = r->job->ranks.device + r->comm->rank - r->job->ranks.first;
+    if (r->comm) d.device.index = bert_ranks_device(&r->job->ranks, r->comm->rank);
     bert_recompute(o->recompute, &d.recompute, &d.memory); /* contradiction() has checked it */
     if (!bert_session_open(&r->session, &d, &r->error)) return false;
     if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))

@@ -48,6 +48,8 @@ bert_launch bert_launch_of(void)
     return (bert_launch){.world = 1, .local = -1};
 }
 
+int32_t bert_ranks_device(const bert_ranks *r, int32_t rank) { return r->device + rank - r->first; }
+
 bool bert_ranks_open(bert_ranks *r, const bert_ranks_desc *d, zf_error *error)
 {
     bert_launch launch = bert_launch_of();

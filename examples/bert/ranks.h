@@ -33,6 +33,9 @@ typedef struct bert_ranks {
     zf_nccl_desc *nccl;         /* of ranks with GPUs: what they have in common, or NULL */
 } bert_ranks;
 
+/* The GPU of a rank of this process. */
+int32_t bert_ranks_device(const bert_ranks *ranks, int32_t rank);
+
 /* False with *error, and then there is nothing to close. */
 bool bert_ranks_open(bert_ranks *ranks, const bert_ranks_desc *desc, zf_error *error);
 

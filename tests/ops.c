@@ -256,7 +256,7 @@ TEST_ONCE(operators_write_in_place)
         ZF_OPS(X)
 #undef X
     };
-    static const sizes small = {7, 33, 3}, pieces = {150, 64, 3}; /* of 4096 elements, in bf16 */
+    static const sizes small = {7, 33, 3}, pieces = {150, 64, 3}; /* of 1024 elements, in bf16 */
     static session s;
     test_defer(t, session_end, &s);
     for (int n = 0; n < CASES; n++) {

@@ -3,7 +3,7 @@
  * every stage. Ranks are threads, each with a device of its own: emulated, or as many as there are.
  */
 #define _POSIX_C_SOURCE 200809L
-#include "../test.h"
+#include "../collective.h"
 
 #include "../../examples/bert/model.h"
 
@@ -135,7 +135,6 @@ static int ranks(test *t, int want)
 /* --------------------------------------------------------------------------------------- the bits
  */
 
-typedef enum place { APART, IN_PLACE, ADDED, PLACES } place;
 typedef enum where { HOST, DEVICE, STREAM, CAPTURED, WHERES } where;
 
 typedef struct one_call {
@@ -149,16 +148,6 @@ typedef struct one_call {
     bool plain;      /* numbers that add up to the same in any order */
     bool may_differ; /* a sum: in its bits, which is counted */
 } one_call;
-
-static const zf_op ops[] = {ZF_OP_all_gather, ZF_OP_reduce_scatter, ZF_OP_all_reduce,
-                            ZF_OP_all_to_all, ZF_OP_bcast};
-
-/* The case can be: only sums are added to something, and only lengths that fit are in place. */
-static bool possible(const one_call *c)
-{
-    bool sums = c->op == ZF_OP_reduce_scatter || c->op == ZF_OP_all_reduce;
-    return c->place == APART || (c->place == ADDED ? sums : c->op != ZF_OP_reduce_scatter);
-}
 
 /* Floats of many magnitudes, so that another order of additions has other bits; `plain`: small
  * integers, which add up to the same in any. */
@@ -311,7 +300,7 @@ static void sweep_body(member *m)
                         k.place = (place)p, k.where = (where)w;
                         k.root = (int)(++k.seed % (uint64_t)m->world);
                         k.channel = (int)(k.seed % 3);
-                        if (possible(&k) && !same(m, &k)) return;
+                        if (possible(k.op, k.place) && !same(m, &k)) return;
                     }
 }
 

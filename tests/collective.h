@@ -1,0 +1,19 @@
+/* What tests of communicators call, and how out may lie. */
+#ifndef COLLECTIVE_H
+#define COLLECTIVE_H
+
+#include "test.h"
+
+typedef enum place { APART, IN_PLACE, ADDED, PLACES } place;
+
+static const zf_op ops[] = {ZF_OP_all_gather, ZF_OP_reduce_scatter, ZF_OP_all_reduce,
+                            ZF_OP_all_to_all, ZF_OP_bcast};
+
+/* The case can be: only sums are added to something, and only lengths that fit are in place. */
+static inline bool possible(zf_op op, place how)
+{
+    bool sums = op == ZF_OP_reduce_scatter || op == ZF_OP_all_reduce;
+    return how == APART || (how == ADDED ? sums : op != ZF_OP_reduce_scatter);
+}
+
+#endif

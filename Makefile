@@ -135,8 +135,10 @@ build/emulated/%:      private MODE = -DEMULATION -DWITH_CUDA $(if $(NCCL_SOURCE
 build/emulated/asan/%: private MODE = -DEMULATION -fsanitize=address,undefined $(SANITIZED)
 build/emulated/%:      private BLAS = -lstdc++
 build/cuda/tests:      private BLAS = $(if $(NCCL_SOURCE),-lnccl) $(CUDA_LIBS)
-build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,$(CUDA_TESTS) $(NCCL_SOURCE)) \
-                       build/cuda/obj/zeroflow_cuda.o
+build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,tests/main.c $(CUDA_TESTS) \
+                         $(NCCL_SOURCE)) build/cuda/obj/zeroflow_cuda.o build/cuda/libparts.a \
+                       build/cuda/libzeroflow.a
+	$(LINK)
 
 # make V=1 shows the commands.
 say       = $(if $V,,@$(if $(QUIET),,printf '  %-8s %s\n' $1 $@;))
@@ -152,8 +154,6 @@ LINK      = $(call say,link) mkdir -p $(@D); \
 ARCHIVE   = $(if $V,,@)rm -f $@; ar -cqs $@ $^
 
 # $1: the folder of a variant.
-# The tests carry the implementation in inside.c; everything else links the library, and so do the
-# tests of CUDA, which are on their own.
 define variant
 $1/obj/%.o: %.c Makefile | build/.needs-$(if $(filter build,$1),build,test)
 	$$(COMPILE) -I. $$<
@@ -163,9 +163,6 @@ $1/libzeroflow.a: $1/obj/zeroflow.o
 	$$(ARCHIVE)
 $1/libparts.a: $(PARTS:%.c=$1/obj/%.o)
 	$$(ARCHIVE)
-$1/tests: $(patsubst %.c,$1/obj/%.o,$(if $(filter build/cuda,$1),tests/main.c,$(TESTS))) \
-          $1/libparts.a $(if $(filter build/cuda,$1),$1/libzeroflow.a)
-	$$(LINK)
 $(SAMPLES:%=$1/%): $1/%: $1/obj/examples/%/main.o $1/libparts.a $1/libzeroflow.a
 	$$(LINK)
 $(TOOLS:%=$1/%): $1/%: $1/obj/tools/%.o $1/libparts.a $1/libzeroflow.a
@@ -177,6 +174,13 @@ $(BENCHES:%=$1/%): $1/%: $1/obj/%.o $1/libparts.a $1/libzeroflow.a
 endef
 
 $(foreach v,$(VARIANTS),$(eval $(call variant,$v)))
+
+# The tests carry the implementation in inside.c; those of CUDA, which are on their own, link it.
+define tested
+$1/tests: $(TESTS:%.c=$1/obj/%.o) $1/libparts.a
+	$$(LINK)
+endef
+$(foreach v,$(filter-out build/cuda,$(VARIANTS)),$(eval $(call tested,$v)))
 
 # It computes next to nothing, and carries the implementation, which compiles in half the time so.
 build/obj/examples/hello.o: private CFLAGS = -O0

@@ -1,41 +1,172 @@
 #!/bin/sh
-# What a machine with a GPU has to show: builds for it, runs the tests on it, compares with the CPU,
-# measures, and writes a table. What fails or takes too long is left out of it, and named.
+# What a machine with a GPU has to show: the rate of matrix products, training steps beside PyTorch's,
+# the tests on the device, compute-sanitizer; and a table of it all.
 #
-#     sh bench/cuda.sh [quick] [FILE]          FILE: bench/results/DATE-GPU.md
+#     sh bench/cuda.sh [only=PART,...] [quick] [FILE]      FILE: bench/results/DATE-GPU.md
+#     sh bench/cuda.sh build                               only builds, into build/gpu
+#     sh bench/cuda.sh run [only=PART,...] [quick] [FILE]  only runs what is in build/gpu
 #
-# Nothing is fetched. Needs nvcc, a C compiler, make, and python3 with torch and transformers for the
-# comparison (without: none). Where there is no stb_ds (libstb-dev), dist/zeroflow.h is taken for the
-# library: `make dist` elsewhere, and bring dist/. Takes ten minutes at most; quick, three: the
-# tests of a few operators, one length, PyTorch in eager mode. Logs and JSON are in build/cuda/bench-out.
+# The parts, in the order in which they run:
 #
-# PYTHON, CC, NVCC: other ones. SECONDS_LEFT: of the ten minutes (600) or three (180); what does not
-# fit is left out, and the table says so.
+#     matmul      the products of BERT-large by every algorithm of cuBLASLt
+#     steps       steps of BERT-large, BERT-mini and GPT-2 124M; time by operator
+#     eager       PyTorch on BERT-large, which needs python3 with torch and transformers
+#     compile     the same by torch.compile
+#     tests       the tests of CUDA, on the device
+#     losses      twenty steps of BERT-tiny: CPU against GPU, and two runs on the GPU
+#     sanitizer   memcheck and racecheck over the tests of some operators
+#
+# The table is written anew after each part, so that a run that is stopped leaves what it has found.
+# With OUT in the environment the table, the logs and the JSON of each program lie in that folder;
+# without, the logs lie in build/cuda/bench-out. A part that fails or takes too long is named.
+#
+# Building needs nvcc, a C compiler, and stb_ds (libstb-dev) or dist/zeroflow.h. It uses make where
+# that is installed. Programs that were built on another machine for the same GPU run as well: build
+# there, bring build/gpu, and use `run`. Nothing is fetched.
+#
+# PYTHON, CC, NVCC: other ones. ARCHS: compute capabilities to build for, "90" or "80 90"; without,
+# that of the GPU here. SECONDS_LEFT: of 540 in all (quick: 180); a part that does not fit is left out.
 set -u
 export LC_ALL=C
 cd "$(dirname "$0")/.." || exit 1
 
-quick=
-if [ "${1:-}" = quick ]; then
-    quick=yes
-    shift
-fi
+only= quick= mode=all result=
+for word in "$@"; do
+    case $word in
+    only=*) only=$(echo "${word#only=}" | tr , ' ') ;;
+    quick) quick=yes ;;
+    build | run) mode=$word ;;
+    -*) echo "bench/cuda.sh: $word is no option; its head says what there is" >&2; exit 2 ;;
+    *) result=$word ;;
+    esac
+done
+parts='matmul steps eager compile tests losses sanitizer'
+for part in $only; do
+    case " $parts " in
+    *" $part "*) ;;
+    *) echo "bench/cuda.sh: there is no part '$part'; there are: $parts" >&2; exit 2 ;;
+    esac
+done
+
 python=${PYTHON:-python3}
 nvcc=${NVCC:-$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)}
-out=build/cuda/bench-out
+cc=${CC:-gcc}
+cuda=$(dirname "$(dirname "$(readlink -f "$nvcc" 2> /dev/null || echo "$nvcc")")")
+programs=build/gpu
+out=${OUT:-build/cuda/bench-out}
 begin=$(date +%s)
-limit=${SECONDS_LEFT:-$([ "$quick" ] && echo 180 || echo 600)}
+limit=${SECONDS_LEFT:-$([ "$quick" ] && echo 180 || echo 540)}
 
 left() { echo $((limit - $(date +%s) + begin)); }
 say() { printf '%4d s  %s\n' $(($(date +%s) - begin)) "$*"; }
 
-# run NAME SECONDS COMMAND...: its output into NAME.log, its last line into NAME.json where that is
-# JSON; not for longer, and not at all where less time is left than a quarter of that.
+# ------------------------------------------------------------------------------------------ build
+
+# The same programs as the Makefile's, without make: one object per file, as many at once as there
+# are cores.
+build_plainly() {
+    objects=$programs/obj
+    library=zeroflow.h
+    sources="$(ls examples/bert/*.c examples/gpt/*.c examples/common/*.c tools/pass.c |
+        grep -Ev '/(main|sentences|nccl)\.c$') bench/step.c bench/gpt.c"
+    [ "$nccl" ] && tests=$(ls tests/main.c tests/cuda.c tests/cuda/*.c zeroflow_nccl.c) ||
+        tests=$(ls tests/main.c tests/cuda.c tests/cuda/*.c | grep -v nccl)
+    mkdir -p $objects
+    echo '#include <stb/stb_ds.h>' | $cc -fsyntax-only -x c - 2> /dev/null || library=dist/zeroflow.h
+    [ -f $library ] || { echo 'neither stb_ds (libstb-dev) nor dist/zeroflow.h is here'; return 1; }
+    {
+        echo "$nvcc -std=c++17 -O3 -I. $codes -c zeroflow_cuda.cu -o $objects/zeroflow_cuda.o"
+        echo "$cc -std=c11 -O2 -DZEROFLOW_IMPLEMENTATION -x c -c $library -o $objects/zeroflow.o"
+        for source in $sources $tests examples/bert/main.c; do
+            echo "$cc -std=c11 -O2 -DWITH_CUDA -isystem $cuda/include -I. -c $source" \
+                "-o $objects/$(echo "${source%.c}" | tr / -).o"
+        done
+    } | xargs -P "$(getconf _NPROCESSORS_ONLN)" -I COMMAND sh -c COMMAND || return 1
+    objects_of() { for source in "$@"; do echo "$objects/$(echo "${source%.c}" | tr / -).o"; done; }
+    common="$(objects_of $(echo "$sources" | tr ' ' '\n' | grep -v '^bench/'))
+            $objects/zeroflow_cuda.o $objects/zeroflow.o"
+    libraries="-L$cuda/lib64 -Wl,-rpath,$cuda/lib64 -lcublasLt -lcudart -lstdc++ -lm -lpthread"
+    $cc -o $programs/step $(objects_of bench/step.c) $common $libraries &&
+        $cc -o $programs/gpt $(objects_of bench/gpt.c) $common $libraries &&
+        $cc -o $programs/bert $(objects_of examples/bert/main.c) $common $libraries &&
+        $cc -o $programs/tests $(objects_of $tests) $common ${nccl:+-lnccl} $libraries &&
+        $cc -O2 -isystem "$cuda/include" bench/cuda/matmul.c -o $programs/matmul $libraries
+}
+
+# Warnings of other compilers stop nothing, and no package is looked for.
+build() {
+    mkdir -p $programs
+    rm -f $programs/* 2> /dev/null
+    nccl=
+    echo 'int main(void) { return 0; }' | $cc -x c - -o $programs/linked -L"$cuda/lib64" -lnccl \
+        2> /dev/null && nccl=yes
+    rm -f $programs/linked
+    codes=
+    for a in $archs; do codes="$codes -gencode arch=compute_${a},code=sm_${a}"; done
+    if ! command -v make > /dev/null || ! echo '#include <stb/stb_ds.h>' |
+        $cc -fsyntax-only -x c - 2> /dev/null; then
+        build_plainly
+        return
+    fi
+    mkdir -p build
+    touch build/.needs-build build/.needs-test
+    # shellcheck disable=SC2086
+    make -k -j "$(getconf _NPROCESSORS_ONLN)" NVCC="$nvcc" CC="$cc" CUDA_ARCHS="$archs" MPICC= \
+        WERROR= ${nccl:-NCCL_HEADER=} build/cuda/tests build/cuda/bench/step build/cuda/bench/gpt \
+        build/cuda/matmul build/cuda/bert || return 1
+    cp build/cuda/tests build/cuda/bench/step build/cuda/bench/gpt build/cuda/matmul \
+        build/cuda/bert $programs
+}
+
+gpu=$(nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader \
+    2> /dev/null | head -n 1)
+archs=${ARCHS:-$(echo "$gpu" | awk -F ', *' '{ gsub(/\./, "", $4); print $4 }')}
+if [ $mode != run ]; then
+    [ "$archs" ] || { echo 'bench/cuda.sh: no GPU is seen here; ARCHS=90 says for which to build' >&2; exit 1; }
+    [ -x "$nvcc" ] || { echo "bench/cuda.sh: there is no $nvcc (CUDA Toolkit); NVCC=... names one" >&2; exit 1; }
+    mkdir -p build/cuda
+    if build > build/cuda/build.log 2>&1; then say "built, for compute capability $archs"
+    else
+        tail -n 20 build/cuda/build.log >&2
+        say 'the build failed: build/cuda/build.log'
+        exit 1
+    fi
+    [ $mode = all ] || exit 0
+fi
+[ "$gpu" ] || { echo 'bench/cuda.sh: nvidia-smi sees no GPU here' >&2; exit 1; }
+[ -x $programs/step ] || { echo "bench/cuda.sh: $programs is empty; build it first" >&2; exit 1; }
+
+# ------------------------------------------------------------------------------------- to run it
+
+name=$(echo "$gpu" | cut -d , -f 1)
+file=$(date +%Y-%m-%d)-$(echo "$name" | tr 'A-Z ' 'a-z-').md
+if [ "${OUT:-}" ]; then result=$OUT/${result:-$file}; else result=${result:-bench/results/$file}; fi
+[ "${OUT:-}" ] || rm -rf "$out"
+mkdir -p "$out" "$(dirname "$result")"
+echo "$gpu" > "$out/gpu"
+{
+    "$nvcc" --version 2> /dev/null | grep release
+    git log -1 --format='commit %h' 2> /dev/null
+    date -u '+%Y-%m-%d %H:%M UTC'
+} > "$out/what"
+asked="sh bench/cuda.sh${only:+ only=$(echo "$only" | tr ' ' ,)}${quick:+ quick}"
+say "$gpu; $limit s in all; the table: $result"
+
+# Libraries of CUDA may lie beside PyTorch alone.
+for folder in "$cuda/lib64" $("$python" -c 'import nvidia, glob
+for p in nvidia.__path__: print(*glob.glob(p + "/*/lib"))' 2> /dev/null); do
+    LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
+done
+export LD_LIBRARY_PATH
+
+# run NAME SECONDS COMMAND...: its output into NAME.log, the last JSON object of it into NAME.json;
+# not for longer, and not at all where less time is left than a quarter of that.
 run() {
     name=$1
     most=$2
     shift 2
     rest=$(left)
+    rm -f "$out/$name.json" "$out/$name.failed"
     if [ "$rest" -lt $((most / 4 + 1)) ]; then
         say "$name: left out, for lack of time"
         return 1
@@ -43,130 +174,105 @@ run() {
     [ "$rest" -lt "$most" ] && most=$rest
     timeout -k 5 "$most" "$@" > "$out/$name.log" 2>&1
     status=$?
-    tail -n 1 "$out/$name.log" | grep '^{' > "$out/$name.json" || rm -f "$out/$name.json"
+    grep '^{' "$out/$name.log" | tail -n 1 > "$out/$name.json"
+    [ -s "$out/$name.json" ] || rm -f "$out/$name.json"
     if [ $status = 0 ]; then
         say "$name"
     else
-        say "$name: ended with status $status: $(tail -n 1 "$out/$name.log" | cut -c 1-200)"
+        say "$name: ended with status $status: $(tail -n 1 "$out/$name.log" | cut -c 1-300)"
         echo "$status" > "$out/$name.failed"
     fi
     return $status
 }
 
-rm -rf "$out"
-mkdir -p "$out"
-nvidia-smi --query-gpu=name,memory.total,driver_version,compute_cap --format=csv,noheader \
-    > "$out/gpu" 2> /dev/null || {
-    echo "bench/cuda.sh: nvidia-smi sees no GPU here" >&2
-    exit 1
+table() {
+    "$python" bench/peers/cuda_table.py "$out" "$asked" > "$out/table.part" &&
+        mv "$out/table.part" "$result"
 }
-gpu=$(head -n 1 "$out/gpu" | cut -d , -f 1)
-arch=$(head -n 1 "$out/gpu" | awk -F ', *' '{ gsub(/\./, "", $4); print $4 }')
-{
-    "$nvcc" --version | grep release
-    git log -1 --format='commit %h' 2> /dev/null
-    date -u '+%Y-%m-%d %H:%M UTC'
-} > "$out/what"
-result=${1:-bench/results/$(date +%Y-%m-%d)-$(echo "$gpu" | tr 'A-Z ' 'a-z-').md}
-say "$gpu, compute capability $arch; $limit s in all; the table: $result"
 
-# ------------------------------------------------------------------------------------------ build
+# ------------------------------------------------------------------------------------- the parts
 
-# Beside PyTorch's turn, which leaves the processor's cores alone. What can be made is, where other
-# things cannot; warnings of other compilers are none of ours; and no package is looked for.
-build() {
-    mkdir -p build/cuda/obj
-    touch build/.needs-build build/.needs-test
-    if ! echo '#include <stb/stb_ds.h>' | ${CC:-gcc} -fsyntax-only -x c - 2> /dev/null; then
-        [ -f dist/zeroflow.h ] || { echo 'neither stb_ds nor dist/zeroflow.h'; return 1; }
-        ${CC:-gcc} -std=c11 -O2 -DZEROFLOW_IMPLEMENTATION -x c -c dist/zeroflow.h \
-            -o build/cuda/obj/zeroflow.o || return 1
-    fi
-    nccl= # its header alone makes no program
-    echo 'int main(void) { return 0; }' |
-        ${CC:-gcc} -x c - -o "$out/linked" -L"${nvcc%/bin/nvcc}/lib64" -lnccl || nccl=NCCL_HEADER=
-    timeout -k 5 "$limit" make -k -j "$(getconf _NPROCESSORS_ONLN)" NVCC="$nvcc" \
-        CUDA_ARCHS="$arch" MPICC= WERROR= $nccl \
-        build/cuda/tests build/cuda/bench/step build/cuda/bench/gpt build/cuda/matmul
-}
-build > "$out/build.log" 2>&1 &
-building=$!
-
-# ---------------------------------------------------------------------------------------- PyTorch
-
-# BERT-large as in the table: $1 tokens of a sequence, $2 sequences.
-torch() {
-    mode=$1
-    run "torch-$mode-$2" "$4" "$python" bench/peers/torch_bert.py --device cuda --model large \
-        --dtype bf16 --seq "$2" --batch "$3" --steps 10 --mode "$mode"
-}
 lengths='128:256 512:64'
 [ "$quick" ] && lengths=128:256
-if "$python" -c 'import torch, transformers' 2> /dev/null; then
-    for at in $lengths; do torch eager "${at%:*}" "${at#*:}" 90; done
-    [ "$quick" ] || for at in $lengths; do torch compile "${at%:*}" "${at#*:}" 150; done
-else
-    say 'no PyTorch with transformers here: nothing to compare with'
-fi
-if wait $building; then say built
-else
-    tail -n 20 "$out/build.log" >&2
-    say 'the build failed, in part at least; what there is of it is run'
-    echo 1 > "$out/build.failed"
-fi
 
-# ------------------------------------------------------------------------------------------ tests
+do_matmul() { run matmul 40 $programs/matmul --rounds 5; }
 
-if [ "$quick" ]; then run tests 40 build/cuda/tests cuda/backend cuda_layer_norm cuda_attention cuda_adamw
-else run tests 150 build/cuda/tests; fi
-
-# The losses of twenty steps of BERT-tiny in f32: near the CPU's, and twice the same.
-losses() {
-    where=$1
-    shift
-    run "losses-$where" 60 build/cuda/bench/step --model tiny --vocab 1000 --batch 4 --seq 32 --steps 17 \
-        --losses "$out/$where.losses" --json "$@"
-}
-losses cpu --device cpu && losses cuda --device cuda && losses again --device cuda
-
-sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-sanitizer")
-if [ -x "$sanitizer" ] && ! [ "$quick" ]; then
-    for tool in memcheck racecheck; do
-        run "sanitizer-$tool" 45 "$sanitizer" --tool $tool --error-exitcode 9 build/cuda/tests \
-            cuda_residual_norm cuda_masked_softmax cuda_cross_entropy cuda_adamw
-    done
-fi
-
-# --------------------------------------------------------------------------------------- measures
-
-# Of a model's step: $1 name, $2 program, the rest its options.
+# step NAME PROGRAM OPTIONS...: the step of a model.
 step() {
-    name=$1
+    label=$1
     program=$2
     shift 2
-    run "$name" 60 "build/cuda/bench/$program" --device cuda --precision bf16 --json \
+    run "$label" 75 "$programs/$program" --device cuda --precision bf16 --json --threads 8 \
         --tuning "$out/tuning" "$@"
 }
-run matmul 40 build/cuda/matmul --rounds 5
-rate=$(awk '$1 == "most" { print 1000 * $2 }' "$out/matmul.log")
-for at in $lengths; do
-    large="--model large --vocab 30522 --seq ${at%:*} --batch ${at#*:}"
-    # shellcheck disable=SC2086 # a list of options
-    {
-        step "step-${at%:*}" step $large --steps 20
-        step "launches-${at%:*}" step $large --steps 10 --no-graphs
-        step "profile-${at%:*}" step $large --steps 5 --profile --roof-gflops "${rate:-0}"
-    }
-done
-if ! [ "$quick" ]; then
+do_steps() {
+    rate=$(awk '$1 == "most" { print 1000 * $2 }' "$out/matmul.log" 2> /dev/null)
+    for at in $lengths; do
+        large="--model large --vocab 30522 --seq ${at%:*} --batch ${at#*:}"
+        # shellcheck disable=SC2086 # a list of options
+        {
+            step "step-${at%:*}" step $large --steps 20
+            step "launches-${at%:*}" step $large --steps 10 --no-graphs
+            step "profile-${at%:*}" step $large --steps 5 --profile --roof-gflops "${rate:-0}"
+        }
+    done
+    [ "$quick" ] && return
     # Where kernels are short, a graph is worth the most.
     step small-graph step --model mini --vocab 8192 --batch 16 --seq 128 --steps 200
     step small-launches step --model mini --vocab 8192 --batch 16 --seq 128 --steps 200 --no-graphs
     step gpt gpt --model 124m --batch 32 --seq 1024 --steps 10
-fi
+    step gpt-profile gpt --model 124m --batch 32 --seq 1024 --steps 4 --profile \
+        --roof-gflops "${rate:-0}"
+}
 
-mkdir -p "$(dirname "$result")"
-"$python" bench/peers/cuda_table.py "$out" "sh bench/cuda.sh${quick:+ quick}" > "$result" || exit 1
+# torch MODE SECONDS: BERT-large as in the table.
+torch() {
+    if ! "$python" -c 'import torch, transformers' 2> /dev/null; then
+        say 'no PyTorch with transformers here: nothing to compare with'
+        return
+    fi
+    for at in $lengths; do
+        run "torch-$1-${at%:*}" "$2" "$python" bench/peers/torch_bert.py --device cuda --model large \
+            --dtype bf16 --seq "${at%:*}" --batch "${at#*:}" --steps 10 --mode "$1"
+    done
+}
+do_eager() { torch eager 90; }
+do_compile() { torch compile 150; }
+
+do_tests() {
+    if [ "$quick" ]; then
+        run tests 60 $programs/tests cuda/backend cuda_layer_norm cuda_attention cuda_adamw
+    else run tests 200 $programs/tests; fi
+}
+
+# losses WHERE OPTIONS...: of twenty steps of BERT-tiny in f32.
+losses() {
+    where=$1
+    shift
+    run "losses-$where" 60 $programs/step --model tiny --vocab 1000 --batch 4 --seq 32 --steps 17 \
+        --losses "$out/$where.losses" --json "$@"
+}
+do_losses() {
+    losses cpu --device cpu
+    losses cuda --device cuda
+    losses again --device cuda
+}
+
+do_sanitizer() {
+    sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-sanitizer")
+    [ -x "$sanitizer" ] || { say 'no compute-sanitizer here'; return; }
+    # Attention has the only asynchronous copies and tensor-core instructions of the library's own.
+    for tool in memcheck racecheck; do
+        run "sanitizer-$tool" 60 "$sanitizer" --tool $tool --error-exitcode 9 $programs/tests \
+            cuda_attention cuda_residual_norm cuda_masked_softmax cuda_cross_entropy cuda_adamw
+    done
+}
+
+[ "$only" ] || only=$parts
+for part in $only; do
+    do_"$part"
+    table
+done
 say "written: $result"
 cat "$result"
 ! ls "$out"/*.failed > /dev/null 2>&1

@@ -11,6 +11,14 @@ import sys
 FOLDER = pathlib.Path(sys.argv[1])
 
 
+# Dense bf16 TFLOP/s by the datasheet, by a word of the device's name; the first that fits counts.
+DATASHEET = (("H100 PCIe", 756), ("H100", 989), ("H200", 989), ("A100", 312), ("B200", 2250))
+
+
+def datasheet():
+    return next((rate for word, rate in DATASHEET if word in text("gpu")), None)
+
+
 def load(name):
     path = FOLDER / f"{name}.json"
     return json.loads(path.read_text()) if path.exists() else None
@@ -57,13 +65,15 @@ def rates():
 
 def large(rate):
     print("## BERT-large, bf16, one training step (AdamW, dropout 0.1, 15% labelled)\n")
-    if rate:
+    if "most" in rate:
         print(f"The matrix rate in this run (`build/cuda/matmul`): {rate['step']:.0f} TFLOP/s over the "
               f"products of the step, {rate['most']:.0f} the best of any shape. Utilisation is the "
               "model's products (twice multiply-adds, nothing counted twice) over the time of the "
-              "step, of the best.\n")
-    print("| tokens x batch | system | tokens/s | TFLOP/s | utilisation | ms | peak GiB | GPU in use GiB |")
-    print("|---|---|---|---|---|---|---|---|")
+              "step, of the best; beside it the same of the datasheet's rate.\n")
+    sheet = datasheet()
+    print("| tokens x batch | system | tokens/s | TFLOP/s | of the best | "
+          f"of {sheet or 'the datasheet'} | ms | peak GiB | GPU in use GiB |")
+    print("|---|---|---|---|---|---|---|---|---|")
     for seq, batch in (128, 256), (512, 64):
         rows = [("zeroflow", load(f"step-{seq}")),
                 ("zeroflow, no graph", load(f"launches-{seq}"))]
@@ -72,9 +82,11 @@ def large(rate):
             if not r:
                 continue
             ms = r.get("step_ms") or 1e3 * r["batch"] * r["seq"] / r["tokens_per_s"]
-            share = f"{r['gflops'] / 1e3 / rate['most']:.1%}" if rate else ""
+            share = f"{r['gflops'] / 1e3 / rate['most']:.1%}" if "most" in rate else ""
+            of_sheet = f"{r['gflops'] / 1e3 / sheet:.1%}" if sheet else ""
             print(f"| {seq} x {batch} | {name} | {r['tokens_per_s']:.0f} | {r['gflops'] / 1e3:.0f} | "
-                  f"{share} | {ms:.1f} | {gib(r.get('peak_bytes'))} | {gib(r.get('device_bytes'))} |")
+                  f"{share} | {of_sheet} | {ms:.1f} | {gib(r.get('peak_bytes'))} | "
+                  f"{gib(r.get('device_bytes'))} |")
     print()
     for seq in 128, 512:
         mine = load(f"step-{seq}")
@@ -107,12 +119,13 @@ def others():
 
 
 def kernels():
-    for seq in 128, 512:
-        r = load(f"profile-{seq}")
+    for name, title in (("profile-128", "BERT-large, 128 tokens"),
+                        ("profile-512", "BERT-large, 512 tokens"), ("gpt-profile", "GPT-2 124M")):
+        r = load(name)
         if not r:
             continue
         total = sum(r["ms"].values())
-        print(f"## Time by operator, {seq} tokens\n\nEvents around each launch; {total:.1f} ms in "
+        print(f"## Time by operator, {title}\n\nEvents around each launch; {total:.1f} ms in "
               f"all. The floor is what bytes or products take at the rates of memory (measured) and "
               "of products.\n\n| operator | ms | share | floor, ms |\n|---|---|---|---|")
         for op, ms in sorted(r["ms"].items(), key=lambda x: -x[1]):
@@ -125,7 +138,7 @@ def kernels():
 
 def main():
     what = text("what").splitlines()
-    print(f"# {text('gpu').splitlines()[0]}\n")
+    print(f"# {(text('gpu') or 'no GPU').splitlines()[0]}\n")
     print(f"`{sys.argv[2]}`, " + ", ".join(line.strip() for line in what) + "\n")
     rate = rates()
     large(rate)

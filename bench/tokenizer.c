@@ -1,7 +1,7 @@
 /* Trains a vocabulary on a text and encodes it, on one core: build/bench-tokenizer CORPUS [SIZE]
  *
  *     cc -std=c11 -O2 bench/tokenizer.c examples/bert/tokenizer.c examples/bert/vocab.c \
- *         -o build/bench-tokenizer
+ *         examples/bert/vocabfile.c -o build/bench-tokenizer
  */
 #include "../examples/bert/tokenizer.h"
 
@@ -27,9 +27,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench-tokenizer CORPUS [SIZE]\n");
         return 2;
     }
-    size = bert_vocab_train(argv[1], size, true, "build/bench-vocab.txt", err, sizeof err);
+    size = bert_vocab_train(argv[1], size, NULL, "build/bench-vocab.txt", err, sizeof err);
     start = seconds() - start;
-    vocab = size < 0 ? NULL : bert_vocab_load("build/bench-vocab.txt", true, err, sizeof err);
+    vocab = size < 0 ? NULL : bert_vocab_load("build/bench-vocab.txt", NULL, err, sizeof err);
     if (!vocab) {
         fprintf(stderr, "bench-tokenizer: %s\n", err);
         return 1;

@@ -128,10 +128,6 @@ grep -v MASK "$vocab" > "$work/maskless"
 check 'vocabulary without [MASK]' \
     spoils "$work/maskless: no [MASK]: [PAD], [UNK], [CLS], [SEP] and [MASK] must be there" \
     --vocab "$work/maskless"
-{ cat "$vocab"; echo '[SEP]'; } > "$work/double"
-check 'vocabulary with a duplicate' \
-    spoils "$work/double:$(grep -c '' "$work/double"): the token [SEP] is on line 4 already" \
-    --vocab "$work/double"
 check 'missing vocabulary' spoils 'none.txt: No such file or directory' --vocab none.txt
 
 # config SED: the configuration, changed.
@@ -362,6 +358,18 @@ recovered() {
     [ $status = 0 ] && whole $((steps + 5)) && cmp "$work/recovered" "$work/whole"
 }
 check 'goes on from there' recovered
+
+# What a save writes is the vocabulary that was read, whatever its file has become since.
+edited() {
+    cp "$vocab" "$work/edited"
+    begins "$work/edited.csv" --vocab "$work/edited" --save "$work/mine" --log "$work/edited.csv"
+    $1 "$work/edited"
+    kill -INT $!
+    wait $!
+    [ $? = 130 ] && [ ! -s "$work/err" ] && cmp "$vocab" "$work/mine/vocab.txt"
+}
+check 'a vocabulary that was removed meanwhile' edited rm
+check 'a vocabulary that was emptied meanwhile' edited 'truncate -s 0'
 
 complete() {
     pretrain --steps 30 --load "$work/check point" --dump "$work/again"

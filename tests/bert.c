@@ -698,7 +698,7 @@ TEST_ONCE(bert_text_with_masks_becomes_a_batch)
                     .positions = positions,
                     .labels = labels,
                     .next_sentence_label = next};
-    bert_vocab *vocab = bert_vocab_parse(tokens, sizeof tokens - 1, "v", true, NULL, 0);
+    bert_vocab *vocab = bert_vocab_parse(tokens, sizeof tokens - 1, "v", NULL, NULL, 0);
     CHECK(t, vocab);
     test_defer(t, free_vocab, vocab);
     CHECK(t, bert_fill_batch(&b, vocab, "Paris is [MASK] .") == 1);

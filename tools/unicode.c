@@ -28,7 +28,8 @@ typedef struct run {
 } run;
 
 static uint8_t classes[LIMIT], ranks[256];
-static UChar32 targets[LIMIT]; /* -1: folds to itself; from LIMIT on: a place in the pool */
+/* What a character becomes. -1: itself; from LIMIT on: a place in the pool. */
+static UChar32 bare[LIMIT], lower_case[LIMIT];
 static UChar32 pool[POOL];
 static int pool_size;
 
@@ -61,7 +62,7 @@ static int category(UChar32 c)
 
 static int combining(UChar32 c) { return newer_than(c, 9) ? 0 : u_getCombiningClass(c); }
 
-/* The lower case in Unicode 17. U+0130, the one that gives two, comes here decomposed only. */
+/* The lower case in Unicode 17, but for U+0130, the one that gives two. */
 static UChar32 lower(UChar32 c)
 {
     static const struct {
@@ -132,9 +133,21 @@ static int decompose(const UNormalizer2 *nfd, UChar32 c, UChar32 out[PARTS])
     return n;
 }
 
-/* The class and the fold of every character. The lookup orders what a fold leaves by rank, and sees
- * a dropped mark only where it stands alone: so a fold may not drop a starter next to a character
- * that is kept and combines, and this stops if one does. */
+/* What to put among the targets for n characters. */
+static UChar32 target(UChar32 c, const UChar32 *parts, int n)
+{
+    UChar32 at = LIMIT + pool_size;
+    if (n == 1) return parts[0] == c ? -1 : parts[0];
+    if (n > 3) stop("becomes more than three", c);
+    if (pool_size + n + 1 > POOL) stop("does not fit the pool", c);
+    pool[pool_size++] = n;
+    for (int i = 0; i < n; i++) pool[pool_size++] = parts[i];
+    return at;
+}
+
+/* The class and the targets of every character. The lookup orders what stripping leaves by rank,
+ * and sees a dropped mark only where it stands alone: so stripping may not drop a starter next to a
+ * character that is kept and combines, and this stops if it does. */
 static void fill(const UNormalizer2 *nfd)
 {
     UChar32 parts[PARTS];
@@ -149,35 +162,33 @@ static void fill(const UNormalizer2 *nfd)
         bool barrier = false, combines = false;
         if (kind(c) == PUNCT && combining(c)) stop("is punctuation that combines", c);
         classes[c] = (uint8_t)(kind(c) | ranks[combining(c)] << 3);
-        targets[c] = -1;
+        bare[c] = lower_case[c] = -1;
         if (kind(c) == SPACE || kind(c) == DROP) continue;
+        if (c == 0x130) lower_case[c] = target(c, (UChar32[]){'i', 0x307}, 2);
+        else if (lower(c) != c) lower_case[c] = lower(c);
+        if (lower(c) != c && kind(c) == MARK) stop("is a mark with a lower case", c);
         for (int i = 0; i < n; i++) {
             if (kind(parts[i]) == MARK) {
                 barrier |= !combining(parts[i]);
             } else {
                 combines |= combining(parts[i]) != 0;
-                parts[kept++] = lower(parts[i]);
+                parts[kept++] = parts[i];
             }
         }
         if (barrier && combines) stop("hides a starter beside a combining character", c);
         if (kind(c) == MARK) {
             if (kept) stop("is a mark that leaves something", c);
             classes[c] = (uint8_t)(MARK | (barrier ? 0 : 1) << 3);
-        } else if (!kept || kept > 3) {
-            stop("folds to none or to more than three", c);
-        } else if (kept > 1) {
-            if (pool_size + kept + 1 > POOL) stop("does not fit the pool", c);
-            targets[c] = LIMIT + pool_size;
-            pool[pool_size++] = kept;
-            for (int i = 0; i < kept; i++) pool[pool_size++] = parts[i];
-        } else if (parts[0] != c) {
-            targets[c] = parts[0];
+        } else if (!kept) {
+            stop("is no mark and leaves nothing", c);
+        } else {
+            bare[c] = target(c, parts, kept);
         }
     }
 }
 
 /* The length of the run from c on: mode +1, targets ascend; +2, every other character. */
-static int run_length(UChar32 c, int mode)
+static int run_length(const UChar32 *targets, UChar32 c, int mode)
 {
     int step = mode & 2 ? 2 : 1, slope = mode & 1 ? step : 0, n = 1;
     if (targets[c] >= LIMIT) return 1;
@@ -188,7 +199,7 @@ static int run_length(UChar32 c, int mode)
     return n;
 }
 
-static void print_runs(void)
+static void print_runs(const UChar32 *targets)
 {
     int column = 0;
     for (UChar32 c = 0; c < LIMIT;) {
@@ -198,7 +209,8 @@ static void print_runs(void)
             continue;
         }
         for (int mode = 0; mode < 4; mode++)
-            if (run_length(c, mode) > best.count) best.count = run_length(c, best.mode = mode);
+            if (run_length(targets, c, mode) > best.count)
+                best.count = run_length(targets, c, best.mode = mode);
         column += printf("%s{0x%X,0x%X,%d,%d},", column ? "" : "    ", (unsigned)best.first,
                          (unsigned)best.to, best.count, best.mode);
         if (column > 78) column = 0, putchar('\n');
@@ -236,7 +248,7 @@ static void print_pool(void)
 }
 
 static const char head[] =
-    "/* Character data of the BERT tokenizer, and two lookups. Not to be edited: written by\n"
+    "/* Character data of the BERT tokenizer, and their lookups. Not to be edited: written by\n"
     " * tools/unicode.c, which tells the editions of Unicode. */\n"
     "#ifndef BERT_UNICODE_H\n"
     "#define BERT_UNICODE_H\n"
@@ -256,17 +268,25 @@ static const char ascii[] = "};\n"
 static const char middle[] =
     "};\n"
     "\n"
-    "/* `count` characters from `first` on fold to `to`. Mode +1: the targets ascend with them;\n"
+    "/* `count` characters from `first` on become `to`. Mode +1: the targets ascend with them;\n"
     " * +2: every other character. A target from 0x110000 on is a place in the pool. */\n"
-    "static const struct uni_run {\n"
+    "typedef struct uni_run {\n"
     "    uint32_t first, to;\n"
     "    uint16_t count, mode;\n"
-    "} uni_runs[] = {\n";
+    "} uni_run;\n"
+    "\n"
+    "/* Decomposed, without the nonspacing marks. Hangul syllables are computed. */\n"
+    "static const uni_run uni_bare_runs[] = {\n";
 
 static const char between[] = "};\n"
                               "\n"
-                              "/* Folds of several characters: how many, then these. */\n"
-                              "static const uint32_t uni_pool[] = {\n";
+                              "/* In lower case. */\n"
+                              "static const uni_run uni_lower_runs[] = {\n";
+
+static const char before_pool[] = "};\n"
+                                  "\n"
+                                  "/* Targets of several characters: how many, then these. */\n"
+                                  "static const uint32_t uni_pool[] = {\n";
 
 static const char tail[] =
     "};\n"
@@ -286,36 +306,47 @@ static const char tail[] =
     "    return uni_classes[low] & 0xFF;\n"
     "}\n"
     "\n"
-    "/* Decomposes c, drops the nonspacing marks and lower-cases the rest into `out`; returns how\n"
-    " * many, 1 to 3. Not for a character that is itself a mark, a space or to be dropped. */\n"
-    "static inline int uni_fold(uint32_t c, uint32_t out[3])\n"
+    "/* What c becomes by one of the tables of n runs, into `out`; returns how many, 1 to 3. */\n"
+    "static inline int uni_find(const uni_run *runs, uint32_t n, uint32_t c, uint32_t out[3])\n"
     "{\n"
-    "    uint32_t low = 0, high = sizeof uni_runs / sizeof uni_runs[0], at, to;\n"
-    "    if (c - 0xAC00 < 11172) { /* Hangul: leading consonant, vowel, trailing consonant */\n"
-    "        at = c - 0xAC00;\n"
-    "        out[0] = 0x1100 + at / 588;\n"
-    "        out[1] = 0x1161 + at % 588 / 28;\n"
-    "        out[2] = 0x11A7 + at % 28;\n"
-    "        return at % 28 ? 3 : 2;\n"
-    "    }\n"
+    "    uint32_t low = 0, high = n, at, to;\n"
     "    out[0] = c;\n"
     "    while (high - low > 1) {\n"
     "        uint32_t middle = (low + high) / 2;\n"
-    "        if (uni_runs[middle].first <= c) low = middle;\n"
+    "        if (runs[middle].first <= c) low = middle;\n"
     "        else high = middle;\n"
     "    }\n"
-    "    at = c - uni_runs[low].first; /* wraps for what precedes the first run */\n"
-    "    if (uni_runs[low].mode & 2) {\n"
-    "        if (at % 2 || at / 2 >= uni_runs[low].count) return 1;\n"
-    "    } else if (at >= uni_runs[low].count) {\n"
+    "    at = c - runs[low].first; /* wraps for what precedes the first run */\n"
+    "    if (runs[low].mode & 2) {\n"
+    "        if (at % 2 || at / 2 >= runs[low].count) return 1;\n"
+    "    } else if (at >= runs[low].count) {\n"
     "        return 1;\n"
     "    }\n"
-    "    to = uni_runs[low].to + (uni_runs[low].mode & 1 ? at : 0);\n"
+    "    to = runs[low].to + (runs[low].mode & 1 ? at : 0);\n"
     "    out[0] = to;\n"
     "    if (to < 0x110000) return 1;\n"
     "    to -= 0x110000;\n"
     "    for (uint32_t i = 0; i < uni_pool[to]; i++) out[i] = uni_pool[to + 1 + i];\n"
     "    return (int)uni_pool[to];\n"
+    "}\n"
+    "\n"
+    "/* Decomposes c and drops the nonspacing marks. Not for a mark. */\n"
+    "static inline int uni_strip(uint32_t c, uint32_t out[3])\n"
+    "{\n"
+    "    uint32_t at = c - 0xAC00;\n"
+    "    if (at >= 11172)\n"
+    "        return uni_find(uni_bare_runs, sizeof uni_bare_runs / sizeof *uni_bare_runs, c, "
+    "out);\n"
+    "    out[0] = 0x1100 + at / 588; /* Hangul: leading consonant, vowel, trailing consonant */\n"
+    "    out[1] = 0x1161 + at % 588 / 28;\n"
+    "    out[2] = 0x11A7 + at % 28;\n"
+    "    return at % 28 ? 3 : 2;\n"
+    "}\n"
+    "\n"
+    "/* The lower case of c: one character, but for U+0130. */\n"
+    "static inline int uni_lower(uint32_t c, uint32_t out[3])\n"
+    "{\n"
+    "    return uni_find(uni_lower_runs, sizeof uni_lower_runs / sizeof *uni_lower_runs, c, out);\n"
     "}\n"
     "\n"
     "#endif\n";
@@ -334,8 +365,10 @@ int main(void)
     fputs(ascii, stdout);
     print_ascii();
     fputs(middle, stdout);
-    print_runs();
+    print_runs(bare);
     fputs(between, stdout);
+    print_runs(lower_case);
+    fputs(before_pool, stdout);
     print_pool();
     fputs(tail, stdout);
     return fflush(stdout) || ferror(stdout) ? 1 : 0;

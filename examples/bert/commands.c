@@ -59,7 +59,7 @@ int bert_command_vocab(int argc, char **argv)
         return status;
     if (!corpus) return command_usage_error(argv, "a text is needed: --corpus FILE");
     if (!out) return command_usage_error(argv, "a file to write is needed: --vocab FILE");
-    tokens = bert_vocab_train(corpus, (int32_t)size, !cased, out, err, sizeof err);
+    tokens = bert_vocab_train(corpus, (int32_t)size, bert_cased(cased), out, err, sizeof err);
     if (tokens < 0) return command_error("%s", err);
     printf("%s: %d tokens\n", out, (int)tokens);
     return EXIT_GOOD;
@@ -135,7 +135,8 @@ int bert_command_fill(int argc, char **argv)
     if (!text) return command_usage_error(argv, "a text with [MASK] in it is needed");
     if (!bert_checkpoint_cased(load, &cased, &error)) return command_error("%s", error.text);
     snprintf(file, sizeof file, "%s/vocab.txt", load);
-    if (!(vocab = bert_vocab_load(file, !cased, err, sizeof err))) return command_error("%s", err);
+    if (!(vocab = bert_vocab_load(file, bert_cased(cased), err, sizeof err)))
+        return command_error("%s", err);
     good = bert_checkpoint_open(&s, load, &config, &(bert_shape){1, 8, 1}, threads, &error);
     if (good) {
         if (seq > config.positions) seq = config.positions;

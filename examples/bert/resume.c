@@ -48,37 +48,25 @@ static void setting_notes(const bert_run *r, zf_note notes[NOTES], char text[NOT
     }
 }
 
-/* A whole small file, or NULL; *bytes is its size. */
-static char *load_file(const char *path, size_t *bytes)
-{
-    FILE *file = fopen(path, "rb");
-    char *data = NULL;
-    long size;
-    if (file && !fseek(file, 0, SEEK_END) && (size = ftell(file)) >= 0 &&
-        !fseek(file, 0, SEEK_SET) && (data = malloc((size_t)size + 1)) != NULL)
-        *bytes = fread(data, 1, (size_t)size, file);
-    if (file) fclose(file);
-    return data;
-}
-
 bool bert_run_save(bert_run *r)
 {
     const bert_settings *o = &r->job->o;
+    const bert_vocab *vocab = r->job->text.vocab;
     char text[NOTES][SETTING_TEXT];
     zf_note notes[NOTES];
-    zf_attachment attachments[2] = {{"config.json", NULL, 0}, {"vocab.txt", NULL, 0}};
+    zf_attachment attachments[2] = {{"config.json", NULL, 0}};
     zf_json_writer *config = bert_config_json(&r->job->config);
-    char *vocab = o->vocab ? load_file(o->vocab, &attachments[1].bytes) : NULL;
-    zf_save_desc d = {notes, NOTES, attachments, o->vocab ? 2 : 1};
+    zf_save_desc d = {notes, NOTES, attachments, vocab ? 2 : 1};
     zf_status status;
     setting_notes(r, notes, text);
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
-    attachments[1].data = vocab;
-    if (o->vocab && !vocab) bert_run_fail(r, ZF_ERR_IO, "%s: cannot be read again", o->vocab);
-    else if (attachments[0].data && (status = zf_save(r->session.program, o->save, &d)))
+    if (vocab) {
+        bert_vocab_file file = bert_vocab_source(vocab);
+        attachments[1] = (zf_attachment){file.name, file.data, file.bytes};
+    }
+    if (attachments[0].data && (status = zf_save(r->session.program, o->save, &d)))
         bert_run_fail(r, status, "%s", zf_program_error(r->session.program));
     zf_json_writer_free(config);
-    free(vocab);
     return !r->error.status;
 }
 

@@ -36,7 +36,7 @@ bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool ca
     char err[512] = "out of memory";
     bool good;
     *t = (bert_text){NULL, NULL, NULL, NULL};
-    good = (t->vocab = bert_vocab_load(vocab, !cased, err, sizeof err)) != NULL;
+    good = (t->vocab = bert_vocab_load(vocab, bert_cased(cased), err, sizeof err)) != NULL;
     if (good) {
         bert_corpus_desc d = {.encode = encode,
                               .user = t->vocab,

@@ -10,19 +10,15 @@
 #include "tokenizer.h"
 #include "unicode.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { FILE_LIMIT = 1 << 28 };
 const char *const bert_special_tokens[] = {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"};
 
 /* ---------------------------------------------------------------------------------------- words */
 
-/* The length of the UTF-8 sequence at p, whose character goes to *c; 0 when the n > 0 bytes begin
- * with none (stray, cut or overlong, a surrogate, beyond U+10FFFF). */
-static int decode(const unsigned char *p, size_t n, uint32_t *c)
+int bert_decode(const unsigned char *p, size_t n, uint32_t *c)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
     int length = p[0] < 0xE0 ? 2 : p[0] < 0xF0 ? 3 : 4;
@@ -35,6 +31,11 @@ static int decode(const unsigned char *p, size_t n, uint32_t *c)
         *c = *c << 6 | (p[i] & 0x3Fu);
     }
     return *c < least[length] || *c > 0x10FFFF || (*c >= 0xD800 && *c < 0xE000) ? 0 : length;
+}
+
+bool bert_is_space(uint32_t c)
+{
+    return (uni_class(c) & 7) == UNI_SPACE || c == 0x0B || c == 0x0C || c == 0x85;
 }
 
 /* Appends a character to the n bytes of `out` and returns their new number. */
@@ -107,45 +108,77 @@ static void put(splitter *s, uint32_t c, unsigned class)
     s->n++;
 }
 
-static void put_folded(splitter *s, uint32_t c)
+/* Adds the lower case of a character. */
+static void put_lower(splitter *s, uint32_t c, unsigned class)
 {
     uint32_t parts[3];
-    int n = uni_fold(c, parts);
-    for (int i = 0; i < n; i++) put(s, parts[i], uni_class(parts[i]));
+    int n = uni_lower(c, parts);
+    for (int i = 0; i < n; i++) put(s, parts[i], class);
 }
 
-void bert_words(const char *text, size_t bytes, bool lower_case, bert_word *emit, void *user)
+/* Adds what is left of a character without its accents, in canonical order. */
+static void put_stripped(splitter *s, uint32_t c, bool lower)
+{
+    uint32_t parts[3];
+    int n = uni_strip(c, parts);
+    for (int i = 0; i < n; i++) {
+        unsigned class = uni_class(parts[i]);
+        if (lower) put_lower(s, parts[i], class);
+        else put(s, parts[i], class);
+    }
+}
+
+const bert_tokenizer_options bert_cased_options = {.lower_case = BERT_NO};
+
+bert_tokenizer_options bert_tokenizer_resolve(const bert_tokenizer_options *options)
+{
+    bert_tokenizer_options o = {BERT_UNSAID, BERT_UNSAID, BERT_UNSAID, BERT_UNSAID};
+    if (options) o = *options;
+    if (!o.lower_case) o.lower_case = BERT_YES;
+    if (!o.strip_accents) o.strip_accents = o.lower_case;
+    if (!o.chinese_chars) o.chinese_chars = BERT_YES;
+    if (!o.clean_text) o.clean_text = BERT_YES;
+    return o;
+}
+
+void bert_words(const char *text, size_t bytes, const bert_tokenizer_options *options,
+                bert_word *emit, void *user)
 {
     const unsigned char *p = (const unsigned char *)text;
+    const bert_tokenizer_options o = bert_tokenizer_resolve(options);
+    const bool lower = o.lower_case == BERT_YES, strip = o.strip_accents == BERT_YES;
     splitter s;
     s.emit = emit;
     s.user = user;
     s.n = s.barrier = 0;
     for (size_t i = 0; i < bytes;) {
         uint32_t c;
-        unsigned class;
-        int length = decode(p + i, bytes - i, &c);
+        unsigned class, kind;
+        bool alone; /* an ideograph that is a word */
+        int length = bert_decode(p + i, bytes - i, &c);
         i += length ? (size_t)length : 1;
         if (!length) continue;
         class = uni_class(c);
-        switch (class & 7) {
-        case UNI_SPACE: flush(&s); break;
-        case UNI_DROP: break;
-        case UNI_CJK:
-            flush(&s);
-            if (lower_case) put_folded(&s, c);
-            else put(&s, c, UNI_LETTER);
-            flush(&s);
-            break;
-        case UNI_MARK:
-            if (!lower_case) put(&s, c, UNI_LETTER);
-            else if (!(class >> 3)) s.barrier = s.n;
-            break;
-        default:
-            if (!lower_case) put(&s, c, class & 7); /* no NFD, so no order: without the rank */
-            else if (c < 128) put(&s, c >= 'A' && c <= 'Z' ? c + 32 : c, class);
-            else put_folded(&s, c);
+        kind = class & 7;
+        if (kind == UNI_DROP) {
+            if (o.clean_text == BERT_YES) continue;
+            kind = bert_is_space(c) ? UNI_SPACE : UNI_LETTER;
         }
+        alone = kind == UNI_CJK && o.chinese_chars == BERT_YES;
+        if (kind == UNI_SPACE || alone) flush(&s);
+        if (kind == UNI_SPACE) continue;
+        if (kind == UNI_MARK && strip) {
+            if (!(class >> 3)) s.barrier = s.n;
+        } else if (c < 128) {
+            put(&s, lower && c >= 'A' && c <= 'Z' ? c + 32 : c, kind);
+        } else if (strip) {
+            put_stripped(&s, c, lower);
+        } else if (lower) { /* no decomposition, so no order: without the rank */
+            put_lower(&s, c, kind == UNI_PUNCT ? UNI_PUNCT : UNI_LETTER);
+        } else {
+            put(&s, c, kind == UNI_PUNCT ? UNI_PUNCT : UNI_LETTER);
+        }
+        if (alone) flush(&s);
     }
     flush(&s);
 }
@@ -163,14 +196,23 @@ typedef struct slot {
     int32_t id; /* -1: free */
 } slot;
 
-struct bert_vocab {
-    bool lower_case;
-    int32_t size, special[BERT_SPECIAL_COUNT];
-    char *text; /* the file, each token terminated by 0 */
-    token *tokens;
-    slot *slots; /* by piece (without ##) and whether it continues; open, at most half full */
+/* Finds tokens: those of words, by piece (without ##) and whether it continues; or those that stand
+ * in a text as they are, which never continue. */
+typedef struct table {
+    slot *slots; /* open, at most half full */
     uint32_t mask;
     size_t longest[2]; /* bytes of the longest beginning and the longest continuation */
+    bool whole;        /* ## is part of the piece */
+} table;
+
+struct bert_vocab {
+    bert_tokenizer_options options;
+    bert_vocab_file source;
+    int32_t size, special[BERT_SPECIAL_COUNT];
+    char *text;    /* the tokens, each terminated by 0 */
+    token *tokens; /* by id */
+    table pieces, added;
+    bool first[256]; /* bytes that an added token begins with */
 };
 
 /* The hash of a piece starts from one of two seeds and takes a byte at a time: the hashes of all
@@ -183,17 +225,19 @@ static uint32_t hash_byte(uint32_t hash, char byte)
 }
 
 /* The slot of a piece, or the free one where it would go. */
-static slot *find(const bert_vocab *v, uint32_t hash, const char *piece, size_t length,
-                  bool continues)
+static slot *find(const bert_vocab *v, const table *in, uint32_t hash, const char *piece,
+                  size_t length, bool continues)
 {
     for (uint32_t at = hash ^ hash >> 15;; at++) { /* the low bits alone know little of the high */
-        slot *s = &v->slots[at & v->mask];
+        slot *s = &in->slots[at & in->mask];
         const token *t;
+        size_t prefix;
         if (s->id < 0) return s;
         if (s->hash != hash) continue;
         t = &v->tokens[s->id];
-        if ((t->prefix != 0) == continues && (size_t)(t->length - t->prefix) == length &&
-            !memcmp(v->text + t->at + t->prefix, piece, length))
+        prefix = in->whole ? 0 : t->prefix;
+        if ((prefix != 0) == continues && t->length - prefix == length &&
+            !memcmp(v->text + t->at + prefix, piece, length))
             return s;
     }
 }
@@ -205,160 +249,128 @@ static uint16_t prefix_of(const char *text, size_t length)
 }
 
 /* The same for a token as it is written, whose hash goes to *hash. */
-static slot *find_token(const bert_vocab *v, const char *text, size_t length, uint32_t *hash)
+static slot *find_token(const bert_vocab *v, const table *in, const char *text, size_t length,
+                        uint32_t *hash)
 {
-    uint16_t prefix = prefix_of(text, length);
+    uint16_t prefix = in->whole ? 0 : prefix_of(text, length);
     *hash = seeds[prefix != 0];
     for (size_t i = prefix; i < length; i++) *hash = hash_byte(*hash, text[i]);
-    return find(v, *hash, text + prefix, length - prefix, prefix != 0);
+    return find(v, in, *hash, text + prefix, length - prefix, prefix != 0);
 }
 
-/* Enters v->text[at..at+length) as the next token; false, with a message, when it cannot be one. */
-static bool add_line(bert_vocab *v, size_t at, size_t length, const char *name, char *err,
-                     size_t err_size)
+/* Enters a token, in place of an equal one. */
+static void enter(const bert_vocab *v, table *in, int32_t id)
 {
-    const char *line = v->text + at;
-    token *t = &v->tokens[v->size];
-    int number = v->size + 1;
-    uint32_t hash, c;
-    slot *s;
-    if (!length) {
-        snprintf(err, err_size, "%s:%d: empty line: every line is a token and its number the id",
-                 name, number);
-        return false;
+    const token *t = &v->tokens[id];
+    size_t prefix = in->whole ? 0 : t->prefix, length = t->length - prefix;
+    uint32_t hash;
+    slot *s = find_token(v, in, v->text + t->at, t->length, &hash);
+    *s = (slot){hash, id};
+    if (length > in->longest[prefix / 2]) in->longest[prefix / 2] = length;
+}
+
+/* Room for so many tokens. */
+static bool make_table(table *t, size_t tokens)
+{
+    size_t slots = 16;
+    while (slots < 2 * tokens) slots *= 2;
+    t->mask = (uint32_t)(slots - 1);
+    t->slots = malloc(slots * sizeof *t->slots);
+    for (size_t i = 0; i < slots && t->slots; i++) t->slots[i].id = -1;
+    return t->slots != NULL;
+}
+
+/* Copies the tokens into v->text and v->tokens; ids that no token has are left empty. */
+static bool copy_tokens(bert_vocab *v, const bert_token *tokens, size_t count)
+{
+    size_t bytes = 1, at = 0; /* a 0 for all that are empty */
+    for (size_t i = 0; i < count; i++) {
+        bytes += tokens[i].bytes + 1;
+        if (tokens[i].id >= v->size) v->size = tokens[i].id + 1;
     }
-    if (length > BERT_TOKEN_BYTES) {
-        snprintf(err, err_size, "%s:%d: a line of %zu bytes: a token has at most %d", name, number,
-                 length, BERT_TOKEN_BYTES);
-        return false;
+    v->text = malloc(bytes);
+    v->tokens = calloc((size_t)v->size + 1, sizeof *v->tokens);
+    if (!v->text || !v->tokens) return false;
+    v->text[at++] = 0;
+    for (size_t i = 0; i < count; i++) {
+        const bert_token *t = &tokens[i];
+        if (t->bytes) memcpy(v->text + at, t->text, t->bytes);
+        v->text[at + t->bytes] = 0;
+        v->tokens[t->id] =
+            (token){(uint32_t)at, (uint16_t)t->bytes, prefix_of(v->text + at, t->bytes)};
+        at += t->bytes + 1;
     }
-    for (size_t i = 0; i < length;) {
-        int bytes = decode((const unsigned char *)line + i, length - i, &c);
-        if (!bytes || !c) {
-            snprintf(err, err_size, "%s:%d: %s at byte %zu of the line", name, number,
-                     bytes ? "a zero" : "invalid UTF-8", i + 1);
-            return false;
-        }
-        i += (size_t)bytes;
-    }
-    s = find_token(v, line, length, &hash);
-    if (s->id >= 0) {
-        snprintf(err, err_size, "%s:%d: the token %.*s is on line %d already", name, number,
-                 (int)length, line, s->id + 1);
-        return false;
-    }
-    *s = (slot){hash, v->size++};
-    *t = (token){(uint32_t)at, (uint16_t)length, prefix_of(line, length)};
-    if (length - t->prefix > v->longest[t->prefix / 2])
-        v->longest[t->prefix / 2] = length - t->prefix;
     return true;
 }
 
-/* Cuts v->text, a file of `bytes` with room for one more, into tokens and indexes them. */
-static bool index_lines(bert_vocab *v, size_t bytes, const char *name, char *err, size_t err_size)
+/* Enters all tokens where they are looked for, the last of equal ones, and finds the five. */
+static bool index_tokens(bert_vocab *v, const bert_token *tokens, size_t count, const char *name,
+                         char *err, size_t err_size)
 {
-    size_t lines = 0, slots = 16;
-    if (!bytes) {
-        snprintf(err, err_size, "%s: empty file: a vocabulary has one token per line", name);
-        return false;
-    }
-    if (bytes >= 3 && !memcmp(v->text, "\xEF\xBB\xBF", 3)) {
-        snprintf(err, err_size, "%s:1: a byte order mark, which would be part of the first token",
-                 name);
-        return false;
-    }
-    if (v->text[bytes - 1] != '\n') v->text[bytes++] = '\n';
-    for (size_t i = 0; i < bytes; i++) lines += v->text[i] == '\n';
-    while (slots < 2 * lines) slots *= 2;
-    v->mask = (uint32_t)(slots - 1);
-    v->tokens = malloc(lines * sizeof *v->tokens);
-    v->slots = malloc(slots * sizeof *v->slots);
-    if (!v->tokens || !v->slots) {
-        snprintf(err, err_size, "%s: out of memory", name);
-        return false;
-    }
-    for (size_t i = 0; i < slots; i++) v->slots[i].id = -1;
-    for (size_t at = 0; at < bytes;) {
-        char *end = memchr(v->text + at, '\n', bytes - at);
-        size_t next = (size_t)(end - v->text) + 1, length = next - 1 - at;
-        if (length && end[-1] == '\r') length--;
-        if (!add_line(v, at, length, name, err, err_size)) return false;
-        v->text[at + length] = 0;
-        at = next;
+    for (size_t i = 0; i < count; i++) enter(v, &v->pieces, tokens[i].id);
+    for (size_t i = 0; i < count; i++) { /* the earlier ones of equal tokens have lost their ids */
+        token *t = &v->tokens[tokens[i].id];
+        uint32_t hash;
+        if (find_token(v, &v->pieces, v->text + t->at, t->length, &hash)->id != tokens[i].id)
+            *t = (token){0, 0, 0};
     }
     for (int k = 0; k < BERT_SPECIAL_COUNT; k++) {
         v->special[k] = bert_vocab_id(v, bert_special_tokens[k]);
-        if (v->special[k] >= 0) continue;
-        snprintf(err, err_size, "%s: no %s: [PAD], [UNK], [CLS], [SEP] and [MASK] must be there",
-                 name, bert_special_tokens[k]);
-        return false;
+        if (v->special[k] < 0) {
+            snprintf(err, err_size,
+                     "%s: no %s: [PAD], [UNK], [CLS], [SEP] and [MASK] must be there", name,
+                     bert_special_tokens[k]);
+            return false;
+        }
+        enter(v, &v->added, v->special[k]);
     }
+    for (size_t i = 0; i < count; i++)
+        if (tokens[i].added && tokens[i].bytes) enter(v, &v->added, tokens[i].id);
+    for (size_t i = 0; i <= v->added.mask; i++)
+        if (v->added.slots[i].id >= 0)
+            v->first[(unsigned char)v->text[v->tokens[v->added.slots[i].id].at]] = true;
     return true;
 }
 
-/* A vocabulary of `text`, from malloc with room for bytes + 1, which it takes over in any case. */
-static bert_vocab *adopt(char *text, size_t bytes, const char *name, bool lower_case, char *err,
-                         size_t err_size)
+bert_vocab *bert_vocab_new(const bert_token *tokens, size_t count,
+                           const bert_tokenizer_options *options, const bert_vocab_file *source,
+                           const char *name, char *err, size_t err_size)
 {
     bert_vocab *v = calloc(1, sizeof *v);
-    if (!v) {
-        snprintf(err, err_size, "%s: out of memory", name);
-        free(text);
-        return NULL;
-    }
-    v->text = text;
-    v->lower_case = lower_case;
-    if (index_lines(v, bytes, name, err, err_size)) return v;
-    bert_vocab_free(v);
-    return NULL;
-}
-
-bert_vocab *bert_vocab_parse(const char *text, size_t bytes, const char *name, bool lower_case,
-                             char *err, size_t err_size)
-{
-    char *copy = bytes > FILE_LIMIT ? NULL : malloc(bytes + 1);
-    if (copy && bytes) memcpy(copy, text, bytes);
-    if (copy) return adopt(copy, bytes, name, lower_case, err, err_size);
-    snprintf(err, err_size, "%s: %s", name,
-             bytes > FILE_LIMIT ? "too large for a vocabulary" : "out of memory");
-    return NULL;
-}
-
-bert_vocab *bert_vocab_load(const char *path, bool lower_case, char *err, size_t err_size)
-{
-    FILE *f = fopen(path, "rb");
-    const char *why = NULL;
-    char *text = NULL;
-    size_t bytes = 0, room = 1 << 15; /* doubled at once: a pipe does not tell its size */
-    if (!f) why = strerror(errno);
-    while (!why && !feof(f)) {
-        if (!text || bytes == room) {
-            char *more = realloc(text, (room *= 2) + 1);
-            if (!more) {
-                why = "out of memory";
-                break;
-            }
-            text = more;
+    char *data = v ? malloc(source->bytes + 1) : NULL;
+    size_t added = BERT_SPECIAL_COUNT;
+    for (size_t i = 0; i < count; i++) added += tokens[i].added;
+    if (data) {
+        if (source->bytes) memcpy(data, source->data, source->bytes);
+        v->options = bert_tokenizer_resolve(options);
+        v->source = (bert_vocab_file){source->name, data, source->bytes};
+        v->added.whole = true;
+        if (copy_tokens(v, tokens, count) && make_table(&v->pieces, count) &&
+            make_table(&v->added, added)) {
+            if (index_tokens(v, tokens, count, name, err, err_size)) return v;
+            bert_vocab_free(v);
+            return NULL;
         }
-        bytes += fread(text + bytes, 1, room - bytes, f);
-        if (ferror(f)) why = strerror(errno);
-        else if (bytes > FILE_LIMIT) why = "too large for a vocabulary";
     }
-    if (f) fclose(f);
-    if (!why) return adopt(text, bytes, path, lower_case, err, err_size);
-    snprintf(err, err_size, "%s: %s", path, why);
-    free(text);
+    bert_vocab_free(v);
+    snprintf(err, err_size, "%s: out of memory", name);
     return NULL;
 }
 
 void bert_vocab_free(bert_vocab *v)
 {
     if (!v) return;
-    free(v->slots);
+    free(v->pieces.slots);
+    free(v->added.slots);
     free(v->tokens);
     free(v->text);
+    free((void *)v->source.data);
     free(v);
 }
+
+bert_tokenizer_options bert_vocab_options(const bert_vocab *v) { return v->options; }
+
+bert_vocab_file bert_vocab_source(const bert_vocab *v) { return v->source; }
 
 int32_t bert_vocab_size(const bert_vocab *v) { return v->size; }
 
@@ -370,12 +382,12 @@ const char *bert_vocab_token(const bert_vocab *v, int32_t id)
 int32_t bert_vocab_id(const bert_vocab *v, const char *text)
 {
     uint32_t hash;
-    return find_token(v, text, strlen(text), &hash)->id;
+    return find_token(v, &v->pieces, text, strlen(text), &hash)->id;
 }
 
 bool bert_vocab_starts_word(const bert_vocab *v, int32_t id)
 {
-    return id >= 0 && id < v->size && !v->tokens[id].prefix;
+    return id >= 0 && id < v->size && v->tokens[id].length && !v->tokens[id].prefix;
 }
 
 /* ------------------------------------------------------------------------------------- encoding */
@@ -397,11 +409,11 @@ static size_t longest_match(const bert_vocab *v, const char *rest, size_t bytes,
                             int32_t *id)
 {
     uint32_t hashes[4 * BERT_WORD_CHARS + 1];
-    size_t n = bytes < v->longest[continues] ? bytes : v->longest[continues];
+    size_t longest = v->pieces.longest[continues], n = bytes < longest ? bytes : longest;
     hashes[0] = seeds[continues];
     for (size_t i = 0; i < n; i++) hashes[i + 1] = hash_byte(hashes[i], rest[i]);
     for (; n; n--) {
-        *id = find(v, hashes[n], rest, n, continues)->id;
+        *id = find(v, &v->pieces, hashes[n], rest, n, continues)->id;
         if (*id >= 0) break;
     }
     return n;
@@ -423,24 +435,47 @@ static void encode_word(void *user, const char *word, size_t bytes)
     for (size_t i = 0; i < n; i++) put_id(e, pieces[i]);
 }
 
+static bool is_special(const bert_vocab *v, int32_t id)
+{
+    for (int k = 0; k < BERT_SPECIAL_COUNT; k++)
+        if (v->special[k] == id) return true;
+    return false;
+}
+
+/* The length of the longest added token that the text begins with, its id to *id; 0: none. */
+static size_t longest_added(const bert_vocab *v, const char *text, size_t bytes, unsigned flags,
+                            int32_t *id)
+{
+    size_t n = bytes < v->added.longest[0] ? bytes : v->added.longest[0], longest = 0;
+    uint32_t hash = seeds[0];
+    for (size_t i = 1; i <= n; i++) {
+        int32_t found;
+        hash = hash_byte(hash, text[i - 1]);
+        found = find(v, &v->added, hash, text, i, false)->id;
+        if (found < 0 || (!(flags & BERT_SPECIAL_TOKENS) && is_special(v, found))) continue;
+        *id = found;
+        longest = i;
+    }
+    return longest;
+}
+
 int64_t bert_encode(const bert_vocab *v, const char *text, size_t bytes, unsigned flags,
                     int32_t *ids, int64_t cap)
 {
     encoder e = {v, ids, 0, cap};
     size_t start = 0;
     if (!bytes) return 0;
-    if (flags & BERT_SPECIAL_TOKENS)
-        for (size_t i = 0; i < bytes; i++)
-            for (int k = 0; text[i] == '[' && k < BERT_SPECIAL_COUNT; k++) {
-                const char *special = bert_special_tokens[k];
-                size_t length = strlen(special);
-                if (bytes - i < length || memcmp(text + i, special, length)) continue;
-                bert_words(text + start, i - start, v->lower_case, encode_word, &e);
-                put_id(&e, v->special[k]);
-                start = i + length;
-                i = start - 1;
-                break;
-            }
-    bert_words(text + start, bytes - start, v->lower_case, encode_word, &e);
+    for (size_t i = 0; i < bytes; i++) {
+        int32_t id;
+        size_t length;
+        if (!v->first[(unsigned char)text[i]]) continue;
+        length = longest_added(v, text + i, bytes - i, flags, &id);
+        if (!length) continue;
+        bert_words(text + start, i - start, &v->options, encode_word, &e);
+        put_id(&e, id);
+        start = i + length;
+        i = start - 1;
+    }
+    bert_words(text + start, bytes - start, &v->options, encode_word, &e);
     return e.n;
 }

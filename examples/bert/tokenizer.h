@@ -6,7 +6,7 @@
  *
  * A vocabulary is a file with one token per line; the id of a token is its line, counted from 0.
  * [PAD], [UNK], [CLS], [SEP] and [MASK] must be among them; a token that begins with ## continues a
- * word.
+ * word. Of equal lines the last one is the token, and the ids of the others have none.
  *
  * Nothing here prints or exits. What can fail leaves one line for a person in `err` (terminated, at
  * most err_size bytes; NULL and 0 to do without). A vocabulary never changes, so any number of
@@ -28,33 +28,84 @@ enum {
 enum { BERT_PAD, BERT_UNK, BERT_CLS, BERT_SEP, BERT_MASK, BERT_SPECIAL_COUNT };
 extern const char *const bert_special_tokens[BERT_SPECIAL_COUNT];
 
+/* What becomes of a text before WordPiece. An option that nobody has said something about has its
+ * default. The names in brackets are those of tokenizer_config.json. */
+typedef enum bert_choice { BERT_UNSAID, BERT_NO, BERT_YES } bert_choice;
+typedef struct bert_tokenizer_options {
+    bert_choice lower_case;    /* [do_lower_case] yes by default: an "uncased" model */
+    bert_choice strip_accents; /* [strip_accents] by default as lower_case */
+    bert_choice chinese_chars; /* [tokenize_chinese_chars] yes: each ideograph is a word */
+    bert_choice clean_text;    /* yes: without control characters */
+} bert_tokenizer_options;
+
+/* The defaults of a model that tells capitals and accents apart, or not (NULL). */
+extern const bert_tokenizer_options bert_cased_options;
+static inline const bert_tokenizer_options *bert_cased(bool cased)
+{
+    return cased ? &bert_cased_options : NULL;
+}
+
+/* The same with yes or no everywhere; NULL: all defaults. */
+bert_tokenizer_options bert_tokenizer_resolve(const bert_tokenizer_options *);
+
 typedef struct bert_vocab bert_vocab;
 
-/* Reads a vocabulary file. lower_case: texts are lower-cased and lose their accents (an "uncased"
- * model); otherwise they keep both. NULL when the file cannot be read; for the first line that is
- * empty, too long, not UTF-8 or a token already seen; when one of the five tokens is missing. */
-bert_vocab *bert_vocab_load(const char *path, bool lower_case, char *err, size_t err_size);
+/* The file as it was read, whatever has become of it since: what a checkpoint or a model folder
+ * holds of a vocabulary. */
+typedef struct bert_vocab_file {
+    const char *name; /* that it has in a folder: "vocab.txt" */
+    const void *data;
+    size_t bytes;
+} bert_vocab_file;
+
+/* Reads a vocabulary file. options NULL: all defaults. NULL when the file cannot be read; for the
+ * first line that is too long or not UTF-8; when one of the five tokens is missing. */
+bert_vocab *bert_vocab_load(const char *path, const bert_tokenizer_options *options, char *err,
+                            size_t err_size);
 
 /* The same from memory, which is copied; `name` stands for the path in messages. */
-bert_vocab *bert_vocab_parse(const char *text, size_t bytes, const char *name, bool lower_case,
-                             char *err, size_t err_size);
+bert_vocab *bert_vocab_parse(const char *text, size_t bytes, const char *name,
+                             const bert_tokenizer_options *options, char *err, size_t err_size);
+
+/* One token, for bert_vocab_new. */
+typedef struct bert_token {
+    const char *text; /* UTF-8 without a 0 */
+    size_t bytes;     /* at most BERT_TOKEN_BYTES */
+    int32_t id;
+    bool added; /* wherever it stands in a text, it is a token and not part of a word */
+} bert_token;
+
+/* A vocabulary of these tokens; of equal ones the last. All is copied but source->name. NULL when
+ * one of the five tokens is missing, or memory runs out. */
+bert_vocab *bert_vocab_new(const bert_token *tokens, size_t count,
+                           const bert_tokenizer_options *options, const bert_vocab_file *source,
+                           const char *name, char *err, size_t err_size);
 
 void bert_vocab_free(bert_vocab *);
 
-/* The number of tokens. */
+/* Its options: yes or no, never unsaid. */
+bert_tokenizer_options bert_vocab_options(const bert_vocab *);
+
+/* Its file; the data live as long as the vocabulary. */
+bert_vocab_file bert_vocab_source(const bert_vocab *);
+
+/* The number of ids: the largest one and one. */
 int32_t bert_vocab_size(const bert_vocab *);
 
-/* The token of an id, ## included, as long as the vocabulary lives; NULL when there is none. */
+/* The token of an id, ## included, as long as the vocabulary lives; empty for an id below the size
+ * that no token has; NULL for other numbers. */
 const char *bert_vocab_token(const bert_vocab *, int32_t id);
 
 /* The id of a token, ## included; -1 when there is none. */
 int32_t bert_vocab_id(const bert_vocab *, const char *token);
 
-/* Whether the token begins a word: false for a continuation, and for an id that is none. */
+/* Whether the token begins a word: false for a continuation, for the empty token, and for an id
+ * that no token has. */
 bool bert_vocab_starts_word(const bert_vocab *, int32_t id);
 
 enum {
-    BERT_SPECIAL_TOKENS = 1 /* [PAD] ... [MASK], so written in a text, are themselves, not words */
+    BERT_SPECIAL_TOKENS = 1 /* [PAD] ... [MASK], so written in a text, are themselves, not words;
+                             * other added tokens always are */
 };
 
 /* Writes the first `cap` ids of the text and returns how many the whole text has. Adds no [CLS] and
@@ -67,7 +118,8 @@ int64_t bert_encode(const bert_vocab *, const char *text, size_t bytes, unsigned
  * order with UTF-8 that lives for the call; with NULL and 0 for a word of more than BERT_WORD_CHARS
  * characters. */
 typedef void bert_word(void *user, const char *word, size_t bytes);
-void bert_words(const char *text, size_t bytes, bool lower_case, bert_word *emit, void *user);
+void bert_words(const char *text, size_t bytes, const bert_tokenizer_options *options,
+                bert_word *emit, void *user);
 
 /* Trains a vocabulary of at most `size` tokens on the text file `corpus` and writes it to `path`
  * (to a file beside it that is then renamed). It holds the special tokens; the 1000 most frequent
@@ -79,7 +131,14 @@ void bert_words(const char *text, size_t bytes, bool lower_case, bert_word *emit
  * Returns the number of tokens; -1 when a file cannot be read or written, the corpus has no words,
  * `size` does not even hold the characters, or memory runs out. Needs memory for the distinct
  * words, not for the corpus. */
-int32_t bert_vocab_train(const char *corpus, int32_t size, bool lower_case, const char *path,
-                         char *err, size_t err_size);
+int32_t bert_vocab_train(const char *corpus, int32_t size, const bert_tokenizer_options *options,
+                         const char *path, char *err, size_t err_size);
+
+/* The length of the UTF-8 sequence at p, whose character goes to *c; 0 when the n > 0 bytes begin
+ * with none (stray, cut or overlong, a surrogate, beyond U+10FFFF). */
+int bert_decode(const unsigned char *p, size_t n, uint32_t *c);
+
+/* Whether Unicode counts it among the spaces (White_Space). */
+bool bert_is_space(uint32_t c);
 
 #endif

@@ -174,7 +174,8 @@ static void count_word(void *user, const char *word, size_t bytes)
 
 /* Counts the words of the file, a block at a time; a block ends after a blank or a line, where no
  * word goes on. NULL, or what went wrong. */
-static const char *count_words(trainer *t, const char *corpus, bool lower_case)
+static const char *count_words(trainer *t, const char *corpus,
+                               const bert_tokenizer_options *options)
 {
     FILE *f = fopen(corpus, "rb");
     size_t bytes = 0, room = BLOCK, end;
@@ -190,7 +191,7 @@ static const char *count_words(trainer *t, const char *corpus, bool lower_case)
         end = bytes;
         if (!feof(f))
             while (end && text[end - 1] != '\n' && text[end - 1] != ' ') end--;
-        bert_words(text, end, lower_case, count_word, t);
+        bert_words(text, end, options, count_word, t);
         memmove(text, text + end, bytes - end);
         bytes -= end;
         if (bytes == room) { /* no blank in all of it */
@@ -505,12 +506,12 @@ static const char *write_tokens(const trainer *t, const char *path)
     return why;
 }
 
-int32_t bert_vocab_train(const char *corpus, int32_t size, bool lower_case, const char *path,
-                         char *err, size_t err_size)
+int32_t bert_vocab_train(const char *corpus, int32_t size, const bert_tokenizer_options *options,
+                         const char *path, char *err, size_t err_size)
 {
     trainer t = {0};
     int32_t result = -1;
-    const char *why = count_words(&t, corpus, lower_case);
+    const char *why = count_words(&t, corpus, options);
     if (why) {
         snprintf(err, err_size, "%s: %s", corpus, why);
     } else if (!enter_alphabet(&t)) {

@@ -93,36 +93,25 @@ static void setting_notes(const run *r, zf_note notes[NOTES], char text[NOTES][N
     notes[NOTES - 1] = (zf_note){"precision", zf_dtype_name((zf_dtype)o->precision)};
 }
 
-/* A whole small file, to be freed; NULL when it cannot be read. */
-static char *load_file(const char *path, size_t *bytes)
-{
-    FILE *file = fopen(path, "rb");
-    char *data = NULL;
-    long size;
-    if (file && !fseek(file, 0, SEEK_END) && (size = ftell(file)) >= 0 &&
-        !fseek(file, 0, SEEK_SET) && (data = malloc((size_t)size + 1)) != NULL)
-        *bytes = fread(data, 1, (size_t)size, file);
-    if (file) fclose(file);
-    return data;
-}
-
 static bool save(run *r)
 {
     const settings *o = &r->o;
     zf_json_writer *config = gpt_config_json(&r->config);
-    zf_attachment attachments[2] = {{"config.json", NULL, 0}, {"vocab.txt", NULL, 0}};
-    char text[NOTES][NOTE_TEXT], *vocab = NULL;
+    const bert_vocab *vocab = r->text.vocab;
+    zf_attachment attachments[2] = {{"config.json", NULL, 0}};
+    char text[NOTES][NOTE_TEXT];
     zf_note notes[NOTES];
-    zf_save_desc d = {notes, NOTES, attachments, o->vocab ? 2 : 1};
+    zf_save_desc d = {notes, NOTES, attachments, vocab ? 2 : 1};
     zf_status status;
     setting_notes(r, notes, text);
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
-    if (o->vocab) attachments[1].data = vocab = load_file(o->vocab, &attachments[1].bytes);
-    if (o->vocab && !vocab) gpt_fail(&r->error, ZF_ERR_IO, "%s: cannot be read again", o->vocab);
-    else if (attachments[0].data && (status = zf_save(r->session.program, o->save, &d)))
+    if (vocab) {
+        bert_vocab_file file = bert_vocab_source(vocab);
+        attachments[1] = (zf_attachment){file.name, file.data, file.bytes};
+    }
+    if (attachments[0].data && (status = zf_save(r->session.program, o->save, &d)))
         fail_by_program(r, status, &r->session);
     zf_json_writer_free(config);
-    free(vocab);
     return !r->error.status;
 }
 

@@ -13,7 +13,7 @@ static int64_t encode(const void *user, const char *text, size_t bytes, int32_t 
 bert_vocab *gpt_vocab_load(const char *path, bool cased, zf_error *error)
 {
     char err[512];
-    bert_vocab *vocab = bert_vocab_load(path, !cased, err, sizeof err);
+    bert_vocab *vocab = bert_vocab_load(path, bert_cased(cased), err, sizeof err);
     if (!vocab) gpt_fail(error, ZF_ERR_FORMAT, "%s", err);
     return vocab;
 }

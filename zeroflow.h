@@ -88,8 +88,8 @@
  *
  * comm is this rank's communicator: zf_local_comm for threads of one process, zf_mpi_comm
  * (zeroflow_mpi.c) for processes, zf_nccl_comm (zeroflow_nccl.c) for GPUs, or a table of functions
- * of one's own (zf_comm). Every rank builds the same graph; before the first step they compare the
- * hashes of their plans. Each writes its part of the global batch (zf_zero_desc says which) and all
+ * of one's own (zf_comm). Every rank builds the same graph; before the first step they compare their
+ * plans, seeds and parameters (zf_compare_ranks). Each writes its part of the global batch (zf_zero_desc says which) and all
  * call zf_step. Losses, gradients and parameters are the same to the last bit at every stage, with
  * any prefetch, on any number of ranks that share the batch in as many parts, and after zf_save and
  * zf_load at another stage and world. A rank that fails, or does not come, is an error of all.
@@ -1115,6 +1115,15 @@ ZF_API zf_status zf_step(zf_program *program);
  */
 ZF_API zf_status zf_micro(zf_program *program);
 
+/* Ranks that begin differently train different models without a word, so they compare what must be
+ * the same on all of them: seed, step, `evaluate` and `allow_nan`, the values of parameters and
+ * states, and of inputs that updates read (the learning rate). Of a parameter or state that is cut
+ * over the ranks, it is what was written to it (zf_write). ZF_ERR_MISMATCH on all ranks names the
+ * first that differs. They do it before their first step, at the first one after zf_load, and in
+ * zf_save; with this call, which is collective, whenever a program likes. It reads all values once,
+ * and moves a few bytes. With one rank it is nothing. */
+ZF_API zf_status zf_compare_ranks(zf_program *program);
+
 /* Steps done: 0 at first, kept by checkpoints. */
 ZF_API int64_t zf_program_step(const zf_program *program);
 
@@ -1182,6 +1191,8 @@ typedef struct zf_lockstep_desc {
 } zf_lockstep_desc;
 ZF_API zf_status zf_lockstep_step(const zf_lockstep_desc *desc, zf_error *error);
 ZF_API zf_status zf_lockstep_micro(const zf_lockstep_desc *desc, zf_error *error);
+/* zf_compare_ranks of all ranks. */
+ZF_API zf_status zf_lockstep_compare(const zf_lockstep_desc *desc, zf_error *error);
 /* zf_read of a param or state, by name, that may be cut over the ranks. */
 ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name, void *data,
                                   size_t bytes, zf_error *error);
@@ -1604,6 +1615,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "run/call.c"
 #include "run/local.c"
 #include "run/agree.c"
+#include "run/same.c"
 #include "run/init.c"
 #include "run/account.c"
 #include "run/program.c"

@@ -583,6 +583,9 @@ static zf_status zfi_load_write(zfi_loading *l)
 static void zfi_load_end(zfi_loading *l, zf_status status)
 {
     zf_program *p = l->program;
+    for (int32_t k = 0; k < zfi_len(p->same.values) && !status; k++)
+        p->same.values[k].sum = 0; /* of what is cut, and has not been written since */
+    p->compared &= status != ZF_OK;
     if (!status && !l->params_only) {
         p->steps = l->step;
         p->run.seed = l->seed;

@@ -206,6 +206,51 @@ static zf_status zfi_lockstep_check(const zf_lockstep_desc *d, zf_error *error)
     return ZF_OK;
 }
 
+/* The error of the lowest rank that has one is that of all, and of the call. */
+static zf_status zfi_lockstep_agree(const zf_lockstep_desc *d, zf_error *error)
+{
+    zf_error first = {ZF_OK, ""};
+    for (int32_t r = d->count; r-- > 0;)
+        if (d->programs[r]->error.status) {
+            if (d->count > 1) zfi_rank_error(&first, r, &d->programs[r]->error);
+            else first = d->programs[r]->error;
+        }
+    if (!first.status) return ZF_OK;
+    for (int32_t r = 0; r < d->count; r++) d->programs[r]->error = first;
+    return zfi_fail(error, first.status, "%s", first.text);
+}
+
+/* All ranks have what must be the same on all of them. */
+static zf_status zfi_lockstep_compare(const zf_lockstep_desc *d, zf_error *error)
+{
+    zf_program *const first = d->programs[0];
+    int64_t *records = first->same.records;
+    zf_status status;
+    int32_t other, k = 0;
+    if (!records) return ZF_OK;
+    for (int32_t r = 0; r < d->count; r++) {
+        d->programs[r]->compared = false;
+        zfi_clear_error(d->programs[r]);
+        (void)zfi_make_record(d->programs[r], records + (ptrdiff_t)r * ZFI_SAME_FIELDS);
+    }
+    if ((status = zfi_lockstep_agree(d, error))) return status;
+    if ((status = zfi_same_records(records, d->count, error))) return status;
+    other = zfi_same_other(records + ZFI_SAME_VALUES, ZFI_SAME_FIELDS, d->count);
+    if (other) {
+        const zfi_same_leaf *its = d->programs[other]->same.values, *values = first->same.values;
+        while (values[k].sum == its[k].sum) k++;
+        return zfi_same_fail(&values[k], other, (int64_t[]){values[k].sum, its[k].sum}, error);
+    }
+    for (int32_t r = 0; r < d->count; r++) d->programs[r]->compared = true;
+    return ZF_OK;
+}
+
+ZF_API zf_status zf_lockstep_compare(const zf_lockstep_desc *desc, zf_error *error)
+{
+    zf_status status = zfi_lockstep_check(desc, error);
+    return status ? status : zfi_lockstep_compare(desc, error);
+}
+
 /* One micro-batch, and if it is the step's last, the update. */
 static zf_status zfi_lockstep_run(const zf_lockstep_desc *d, const char *call, bool last,
                                   zf_error *error)
@@ -217,6 +262,7 @@ static zf_status zfi_lockstep_run(const zf_lockstep_desc *d, const char *call, b
     size_t world;
     if (status) return status;
     first = d->programs[0];
+    if (!first->compared && (status = zfi_lockstep_compare(d, error))) return status;
     world = (size_t)d->count;
     s.memory = zfi_memory_of(&first->memory.allocator);
     s.programs = d->programs, s.count = d->count;

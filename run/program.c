@@ -26,6 +26,8 @@ struct zf_program {
     const zf_comm *comm; /* NULL: one rank */
     uint64_t *hashes;    /* of the plans, by rank; this rank's first */
     bool agreed;         /* all ranks have the same plan */
+    zfi_same same;       /* of several ranks */
+    bool compared;       /* and have since begun with the same values */
     zf_run run;
     zf_plan plan;
     zf_traffic counted; /* of the step under way */
@@ -76,6 +78,12 @@ static const zfi_node *zfi_unit_of(const zf_graph *g, int32_t leaf, int32_t *ope
     for (*operand = 0; unit && unit->args[*operand] != leaf; ++*operand)
         ;
     return unit;
+}
+
+/* The leaf is cut over the ranks. */
+static bool zfi_is_cut(const zf_graph *g, int32_t id)
+{
+    return g->nodes[id].held && g->nodes[g->nodes[id].held].attributes[2].i > 1;
 }
 
 /* --------------------------------------------------------------------------- compiling */
@@ -354,6 +362,36 @@ static zf_status zfi_fill(zf_program *p)
     return status;
 }
 
+/* An input that updates read: a learning rate. */
+static bool zfi_is_for_updates(const zf_graph *g, int32_t id)
+{
+    if (g->nodes[id].op != ZF_OP_input) return false;
+    for (int32_t i = zfi_len(g->order); i-- > 0 && g->nodes[g->order[i]].update;)
+        for (int32_t k = 0; k < g->nodes[g->order[i]].arg_count; k++)
+            if (g->nodes[g->order[i]].args[k] == id) return true;
+    return false;
+}
+
+/* Lists what ranks compare, and makes room for it. */
+static zf_status zfi_list_same(zf_program *p)
+{
+    const zf_graph *g = p->graph;
+    zfi_same *s = &p->same;
+    for (int32_t i = 0; i < zfi_len(g->order) && !p->memory.failed; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op != ZF_OP_param && node->op != ZF_OP_state && !zfi_is_for_updates(g, g->order[i]))
+            continue;
+        zfi_push(&p->memory, s->values,
+                 ((zfi_same_leaf){node, g->order[i],
+                                   zfi_is_cut(g, g->order[i]) ? NULL : p->data[g->order[i]], 0}));
+        if (zfi_node_bytes(node) > s->piece_bytes) s->piece_bytes = zfi_node_bytes(node);
+    }
+    if (s->piece_bytes > ZFI_SAME_PIECE) s->piece_bytes = ZFI_SAME_PIECE;
+    s->piece = zfi_calloc(&p->memory, s->piece_bytes, 1);
+    s->records = zfi_calloc(&p->memory, (size_t)g->world * ZFI_SAME_FIELDS, sizeof *s->records);
+    return p->memory.failed ? zfi_graph_nomem(p->graph) : ZF_OK;
+}
+
 /* The communicator is one of as many ranks as the graph was cut for. */
 static zf_status zfi_check_comm(zf_graph *g, const zf_comm *comm)
 {
@@ -407,6 +445,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
         if (!p->hashes) return zfi_graph_nomem(g);
         p->hashes[p->run.rank] = zf_graph_hash(g);
     }
+    if (p->comm && g->world > 1 && (status = zfi_list_same(p))) return status;
     p->poison = d->poison;
     return zfi_fill(p);
 }
@@ -448,6 +487,7 @@ ZF_API void zf_program_free(zf_program *p)
     zfi_free(&memory, p->waits_for, (size_t)p->launch_room * sizeof *p->waits_for);
     zfi_free(&memory, p->sums_outputs, (size_t)p->launch_room * sizeof *p->sums_outputs);
     if (p->hashes) zfi_free(&memory, p->hashes, (size_t)p->run.world * sizeof *p->hashes);
+    zfi_same_free(&p->same, &memory, p->run.world);
     zfi_free(&memory, p->args, (size_t)p->arg_count * sizeof *p->args);
     zf_backend_free(p->own_backend);
     zfi_free(&memory, p, sizeof *p);
@@ -486,12 +526,6 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
                         bytes),
                0;
     return id;
-}
-
-/* The leaf is cut over the ranks. */
-static bool zfi_is_cut(const zf_graph *g, int32_t id)
-{
-    return g->nodes[id].held && g->nodes[g->nodes[id].held].attributes[2].i > 1;
 }
 
 /* All of the tensor into what this rank has of it. */
@@ -539,6 +573,8 @@ ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t b
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
     status = zfi_write_node(p, id, data);
     if (!status && p->graph->nodes[id].op == ZF_OP_param) status = zfi_write_masters(p, id, data);
+    for (int32_t k = 0; k < zfi_len(p->same.values) && !status; k++)
+        if (p->same.values[k].id == id) p->same.values[k].sum = zfi_crc32c(0, data, bytes);
     return status;
 }
 
@@ -791,10 +827,76 @@ static zf_status zfi_agree(zf_program *p)
     return ZF_OK;
 }
 
+/* This rank's record of what must be the same, into record[0..ZFI_SAME_FIELDS). */
+static zf_status zfi_make_record(zf_program *p, int64_t *record)
+{
+    zf_status status = p->backend->synchronize(p->backend->self, &p->error);
+    if (!status) status = zfi_same_read(&p->same, p->backend, &p->error);
+    record[ZFI_SAME_SEED] = (int64_t)p->run.seed;
+    record[ZFI_SAME_STEP] = p->steps;
+    record[ZFI_SAME_EVALUATE] = p->run.evaluate;
+    record[ZFI_SAME_ALLOW_NAN] = p->allow_nan;
+    record[ZFI_SAME_VALUES] = (int64_t)zfi_same_digest(&p->same);
+    record[ZFI_SAME_FAILED] = status != ZF_OK;
+    return status;
+}
+
+/* Somebody's digest of values is not rank 0's: finds the first value of which that is so. */
+static zf_status zfi_find_difference(zf_program *p)
+{
+    const zfi_same *s = &p->same;
+    for (int32_t k = 0; k < zfi_len(s->values); k++) {
+        int64_t mine = s->values[k].sum;
+        const zf_collective c = {.op = ZF_OP_all_gather,
+                                 .dtype = ZF_I64,
+                                 .count = 1,
+                                 .in = &mine,
+                                 .out = s->records};
+        int32_t r;
+        if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
+        if ((r = zfi_same_other(s->records, 1, p->run.world)))
+            return zfi_same_fail(&s->values[k], r, (int64_t[]){s->records[0], s->records[r]},
+                                 &p->error);
+    }
+    return ZF_OK;
+}
+
+/* All ranks have what must be the same on all of them; a difference is an error of all. */
+static zf_status zfi_compare(zf_program *p)
+{
+    int64_t *records = p->same.records;
+    zf_collective c = {
+        .op = ZF_OP_all_gather, .dtype = ZF_I64, .count = ZFI_SAME_FIELDS, .out = records};
+    zf_status status = ZF_OK;
+    if (!records) return ZF_OK;
+    p->compared = false;
+    c.in = records + (ptrdiff_t)p->run.rank * ZFI_SAME_FIELDS;
+    (void)zfi_make_record(p, records + (ptrdiff_t)p->run.rank * ZFI_SAME_FIELDS);
+    if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
+    for (int32_t r = 0; r < p->run.world; r++)
+        if (records[r * ZFI_SAME_FIELDS + ZFI_SAME_FAILED])
+            return zfi_comm_agree(p->comm, &p->error);
+    status = zfi_same_records(records, p->run.world, &p->error);
+    if (!status && zfi_same_other(records + ZFI_SAME_VALUES, ZFI_SAME_FIELDS, p->run.world))
+        status = zfi_find_difference(p);
+    p->compared = !status;
+    return status;
+}
+
+ZF_API zf_status zf_compare_ranks(zf_program *p)
+{
+    zf_status status;
+    if (!p) return ZF_ERR_ARGUMENT;
+    zfi_clear_error(p);
+    status = zfi_agree(p);
+    return status ? status : zfi_compare(p);
+}
+
 /* Runs the micro section. */
 static zf_status zfi_run_micro(zf_program *p)
 {
     zf_status status = zfi_agree(p);
+    if (!status && !p->compared) status = zfi_compare(p);
     zfi_begin_micro(p);
     return status ? status : zfi_run_launches(p, 0, p->micro_end);
 }

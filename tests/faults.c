@@ -1,5 +1,5 @@
-/* Faults of ranks: one that has another plan, does not come, dies in the middle, fails on its own,
- * or computes a NaN. Each is a clear error on all ranks within a deadline, in threads and in
+/* Faults of ranks: one that has another plan, begins differently, does not come, dies in the middle,
+ * fails on its own, or computes a NaN. Each is a clear error on all ranks within a deadline, in threads and in
  * lockstep; after a NaN all is as it was before the step, and training goes on. tests/mpi/faults.c
  * has the same over processes.
  */
@@ -20,6 +20,10 @@ typedef struct setup {
     double deadline;
     int32_t odd_stage;  /* of rank 1, if it is not 0 */
     size_t odd_bucket;  /* of rank 1 */
+    uint64_t odd_seed;  /* of rank 1, if it is not 0 */
+    bool odd_nan, odd_evaluate;
+    float odd_lr;         /* of rank 1, if it is not 0 */
+    const char *odd_name; /* what all ranks write before the first step, rank 1 something else */
     zf_backend *device; /* of rank 1; NULL: its own */
     zf_comm *comm;      /* of rank 1; NULL: that of the group */
 } setup;
@@ -116,6 +120,8 @@ static team *team_new(test *t, int n, const setup *s)
         member *k = &m->members[r];
         zf_compile_desc d = {.seed = 3, .verify = true, .backend = r == 1 ? s->device : NULL};
         m->comms[r] = (zf_comm){.rank = r, .world = RANKS};
+        if (r == 1 && s->odd_seed) d.seed = s->odd_seed;
+        d.allow_nan = r == 1 && s->odd_nan, d.evaluate = r == 1 && s->odd_evaluate;
         d.comm = !s->threads         ? &m->comms[r]
                  : r == 1 && s->comm ? s->comm
                                      : zf_local_comm(m->group, r);
@@ -134,7 +140,8 @@ static zf_status feed(member *k, int64_t step, int64_t micro, bool fault)
 {
     const team *m = k->team;
     zf_graph *g = k->graph;
-    float x[ROWS * WIDTH], lr = 0.01f, extra = 0;
+    float x[ROWS * WIDTH], extra = 0;
+    float lr = fault && k->rank == 1 && m->s.odd_lr != 0 ? m->s.odd_lr : 0.01f;
     int32_t words[ROWS];
     zf_status status;
     for (int i = 0; i < ROWS * WIDTH; i++)
@@ -279,6 +286,133 @@ TEST_ONCE(faults_another_plan)
         else s.odd_bucket = 1 << 20;
         has_another_plan(t, &s);
     }
+}
+
+/* ------------------------------------------------------------------------ who begins differently
+ */
+
+/* Writes s.odd_name; with `odd`, rank 1 writes another last element than the others. */
+static void write_odd(member *k, bool odd)
+{
+    static float values[RANKS][WIDTH * HIDDEN];
+    const char *name = k->team->s.odd_name;
+    zf_tensor x = zf_graph_find(k->graph, name ? name : "");
+    size_t bytes = zf_tensor_bytes(x), count = bytes / sizeof(float);
+    float *mine = values[k->rank];
+    for (size_t i = 0; i < count; i++) mine[i] = (float)(i % 5) / 8;
+    if (count) mine[count - 1] += odd && k->rank == 1;
+    k->status = count ? zf_write(k->program, x, mine, bytes) : ZF_OK;
+}
+
+/* A first step that fails, what it says, and the same step after that without the fault. */
+static void odd_body(member *k)
+{
+    write_odd(k, true);
+    if (k->status) return;
+    k->status = one_step(k, 0, true);
+    snprintf((char *)k->before, IMAGE, "%s", zf_program_error(k->program));
+    if (k->status != ZF_ERR_MISMATCH) return;
+    write_odd(k, false);
+    if (!k->status) k->status = one_step(k, 0, false);
+    if (!k->status) k->status = zf_compare_ranks(k->program);
+}
+
+/* The same of all ranks in lockstep. */
+static zf_status odd_lockstep(team *m)
+{
+    for (int r = 0; r < RANKS; r++) write_odd(&m->members[r], true);
+    if (all_step(m, 0, true) != ZF_ERR_MISMATCH) return ZF_ERR_ARGUMENT;
+    for (int r = 0; r < RANKS; r++)
+        snprintf((char *)m->members[r].before, IMAGE, "%s", m->error.text);
+    for (int r = 0; r < RANKS; r++) write_odd(&m->members[r], false);
+    if (all_step(m, 0, false)) return m->error.status;
+    return zf_lockstep_compare(&m->lockstep, &m->error);
+}
+
+/* What ranks 0 and 1 differ in, as the error of all ranks says it; and whether they can go on. */
+static void begins_differently(test *t, setup s, const char *what, bool goes_on)
+{
+    for (int k = 0; k < 4 && !t->failed; k++) {
+        team *m;
+        zf_status status = ZF_OK;
+        s.threads = k < 2, s.micro_batches = 1 + k % 2;
+        if (!(m = team_new(t, 0, &s))) return;
+        if (s.threads) CHECK(t, run_team(m, odd_body));
+        else status = odd_lockstep(m);
+        for (int r = 0; r < RANKS; r++) {
+            const char *text = (const char *)m->members[r].before;
+            if (s.threads) status = m->members[r].status;
+            CHECK(t, status == (goes_on ? ZF_OK : ZF_ERR_MISMATCH));
+            if (strncmp(text, "ranks 0 and 1 differ in ", 24)) CHECK_TEXT(t, text, what);
+            CHECK(t, !strncmp(text + 24, what, strlen(what)));
+            CHECK(t, strstr(text, "; it must be the same on all ranks"));
+        }
+    }
+}
+
+TEST_ONCE(faults_another_seed)
+{
+    begin(t);
+    for (int32_t stage = 0; stage < 4; stage++) {
+        begins_differently(t, (setup){.stage = stage, .odd_seed = UINT64_MAX},
+                           "the seed (zf_compile_desc.seed): 3 and 18446744073709551615;", false);
+        begins_differently(t, (setup){.stage = stage, .odd_nan = true},
+                           "zf_compile_desc.allow_nan: 0 and 1;", false);
+        begins_differently(t, (setup){.stage = stage, .odd_evaluate = true},
+                           "zf_compile_desc.evaluate: 0 and 1;", false);
+    }
+}
+
+TEST_ONCE(faults_other_values)
+{
+    static const char *const names[] = {"table", "second", "adamw.m/first", "adamw.v/second"};
+    begin(t);
+    for (int32_t stage = 0; stage < 4; stage++) {
+        begins_differently(t, (setup){.stage = stage, .odd_lr = 0.02f},
+                           "the value of the input \"lr\" (checksums ", true);
+        for (int n = 0; n < 4; n++) {
+            bool state = n > 1, cut = stage == 3 || (state && stage);
+            char what[96];
+            snprintf(what, sizeof what, "%s the %s \"%s\" (checksums ",
+                     cut ? "what was written to" : "the value of", state ? "state" : "param",
+                     names[n]);
+            begins_differently(t, (setup){.stage = stage, .odd_name = names[n]}, what, true);
+        }
+    }
+}
+
+/* After good steps the memory of one rank changes. */
+static void drift_body(member *k)
+{
+    k->status = one_step(k, 0, false);
+    if (!k->status) k->status = zf_compare_ranks(k->program);
+    if (!k->status) write_odd(k, true);
+    if (!k->status) k->status = one_step(k, 1, false); /* no one looks */
+    if (!k->status) k->status = zf_compare_ranks(k->program);
+}
+
+TEST_ONCE(faults_ranks_that_drift)
+{
+    static const char text[] = "ranks 0 and 1 differ in the value of the param \"first\" (checksums ";
+    setup s = {.threads = true, .micro_batches = 1, .odd_name = "first"};
+    team *m;
+    begin(t);
+    if (!(m = team_new(t, 0, &s))) return;
+    CHECK(t, run_team(m, drift_body));
+    for (int r = 0; r < RANKS; r++) {
+        CHECK(t, m->members[r].status == ZF_ERR_MISMATCH);
+        CHECK(t, !strncmp(error_of(m, r), text, strlen(text)));
+        CHECK_TEXT(t, error_of(m, r), error_of(m, 0));
+    }
+    s.threads = false;
+    if (!(m = team_new(t, 0, &s))) return;
+    CHECK(t, !all_step(m, 0, false) && !zf_lockstep_compare(&m->lockstep, NULL));
+    for (int r = 0; r < RANKS; r++) write_odd(&m->members[r], true);
+    CHECK(t, !all_step(m, 1, false));
+    CHECK(t, zf_lockstep_compare(&m->lockstep, &m->error) == ZF_ERR_MISMATCH);
+    CHECK(t, !strncmp(m->error.text, text, strlen(text)));
+    CHECK(t, zf_lockstep_save(&m->lockstep, test_path("drift"), NULL, NULL) == ZF_ERR_MISMATCH);
+    CHECK(t, zf_compare_ranks(NULL) == ZF_ERR_ARGUMENT);
 }
 
 /* ---------------------------------------------------------------------------- who does not come */

@@ -965,7 +965,9 @@ TEST_ONCE(shards_survive_a_failing_rank)
             CHECK_TEXT(t, zf_program_error(r.new.programs[k]), status ? "rank 1: device lost" : "");
         CHECK(t, rivals_look(&r) == (status ? 1 : 2) && no_debris(r.path));
     }
-    CHECK(t, device.fail_at == 2 * 2 + 1); /* two moments of two parameters, and once not */
+    /* Four parameters, the step and the learning rate, which ranks compare; two moments of two
+     * parameters; and once not */
+    CHECK(t, device.fail_at == 6 + 2 * 2 + 1);
     device.kind = ZF_HOST_TO_DEVICE;
     device.calls = device.fail_at = 0;
     error = (zf_error){ZF_OK, ""};
@@ -1071,6 +1073,60 @@ TEST_ONCE(shards_of_threads)
     }
 }
 
+/* Two checkpoints; the last rank loads the second one, then of the first one the parameters. */
+static const char *pair_paths[2];
+
+static void *pair_main(void *object)
+{
+    thread *self = object;
+    zf_load_desc params = {.params_only = true};
+    self->load = zf_load(self->program, self->path, NULL);
+    snprintf(self->loaded, sizeof self->loaded, "%s", zf_program_error(self->program));
+    if (self->load == ZF_ERR_COMM) return NULL;
+    self->save = zf_load(self->program, pair_paths[0], self->path == pair_paths[1] ? &params : NULL);
+    if (!self->save) self->save = zf_save(self->program, pair_paths[1], NULL);
+    snprintf(self->saved, sizeof self->saved, "%s", zf_program_error(self->program));
+    return NULL;
+}
+
+/* One rank loads another checkpoint than the others, or less of the same. */
+TEST_ONCE(shards_of_two_checkpoints)
+{
+    static model m, lockstep;
+    static thread threads[RANKS];
+    zf_error error = {ZF_OK, ""};
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = 3}, &error);
+    float losses[2];
+    model_desc d = {.stage = 3, .world = 3, .seed = 1};
+    NEED(t, group, &error);
+    test_defer(t, (test_cleanup *)zf_local_free, group);
+    test_defer(t, model_free, &m);
+    test_defer(t, model_free, &lockstep);
+    OK(t, model_new(t, &lockstep, &d, &error), error.text);
+    for (int k = 0; k < 2; k++) {
+        pair_paths[k] = test_path(k ? "pair-2" : "pair-1");
+        OK(t, train(&lockstep, k + 1, losses, &error), error.text);
+        OK(t, zf_lockstep_save(&lockstep.lockstep, pair_paths[k], NULL, &error), error.text);
+    }
+    d.group = group;
+    OK(t, model_new(t, &m, &d, &error), error.text);
+    for (int32_t r = 0; r < 3; r++) {
+        threads[r] = (thread){.program = m.programs[r], .path = pair_paths[r == 2]};
+        if (pthread_create(&threads[r].id, NULL, pair_main, &threads[r])) abort();
+    }
+    for (int32_t r = 0; r < 3; r++) pthread_join(threads[r].id, NULL);
+    for (int32_t r = 0; r < 3; r++) {
+        static const char text[] =
+            "zf_load: ranks 0 and 2 load different checkpoints (manifest.json with checksums ";
+        CHECK(t, threads[r].load == ZF_ERR_MISMATCH);
+        CHECK(t, !strncmp(threads[r].loaded, text, strlen(text)));
+        CHECK(t, threads[r].save == ZF_ERR_MISMATCH);
+        CHECK_TEXT(t, threads[r].saved,
+                   "ranks 0 and 2 differ in the step that they are at: 1 and 0; it must be the "
+                   "same on all ranks");
+    }
+}
+
 /* A communicator whose rank is lost at a given call. */
 static struct {
     zf_comm comm, *over;
@@ -1137,6 +1193,7 @@ TEST_ONCE(shards_survive_a_lost_rank)
             CHECK(t, threads[r].save == threads[1 - r].save);
         }
     }
-    /* Equal plans; begun, written, committed; checked, written; and once not lost */
-    CHECK(t, line.fail_at == 1 + 3 + 2 + 1);
+    /* Equal plans, values; begun, written, committed; checked, one checkpoint, written; and once not
+     * lost */
+    CHECK(t, line.fail_at == 2 + 3 + 3 + 1);
 }

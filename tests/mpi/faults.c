@@ -1,7 +1,8 @@
 /* Faults of programs over zf_mpi_comm. make test-mpi runs
  *
- *     mpirun -np 3 build/mpi/faults                             another plan, a rank that does not
- *                                                               come, fails on its own, has a NaN
+ *     mpirun -np 3 build/mpi/faults                             another plan, another seed, a rank
+ *                                                               that does not come, fails on its
+ *                                                               own, has a NaN, drifts
  *     mpirun --enable-recovery -np 3 build/mpi/faults killed    a rank is killed
  *
  * Each process is a rank, the last one is at fault; a check holds when it holds on all of them.
@@ -49,6 +50,7 @@ typedef struct setup {
     bool prefetch;
     size_t bucket;
     double deadline;
+    uint64_t seed; /* 0: 3 */
 } setup;
 
 typedef struct runner {
@@ -82,7 +84,7 @@ static runner open_runner(const setup *s)
                                .bucket_bytes = s->bucket ? s->bucket : 4096});
     if (s->prefetch) zf_prefetch(g, &(zf_prefetch_desc){.bytes = 1 << 20});
     k.comm = zf_mpi_comm(&(zf_mpi_desc){.deadline_seconds = s->deadline}, &error);
-    if (k.comm) k.program = zf_compile(g, &(zf_compile_desc){.seed = 3, .comm = k.comm});
+    if (k.comm) k.program = zf_compile(g, &(zf_compile_desc){.seed = s->seed ? s->seed : 3, .comm = k.comm});
     if (k.program) return k;
     fprintf(stderr, "rank %d: %s%s\n", rank, error.text, zf_graph_error(g));
     MPI_Abort(MPI_COMM_WORLD, 1);
@@ -166,6 +168,35 @@ static void another_plan(int32_t stage)
     snprintf(text, sizeof text, "the plans of ranks %d and %d differ (...", rank,
              rank == last ? 0 : last);
     check_text(&k, one_step(&k, 0, 0, 0), ZF_ERR_MISMATCH, text, "another plan");
+    close_runner(&k);
+}
+
+static void another_seed(int32_t stage)
+{
+    setup s = {.stage = stage, .micro_batches = 1, .seed = rank == last ? 7 : 0};
+    runner k = open_runner(&s);
+    char text[80];
+    snprintf(text, sizeof text, "ranks 0 and %d differ in the seed (zf_compile_desc.seed): 3 and 7...",
+             last);
+    check_text(&k, one_step(&k, 0, 0, 0), ZF_ERR_MISMATCH, text, "another seed");
+    close_runner(&k);
+}
+
+/* A parameter, or what is written to it, changes on the last rank. */
+static void drift(int32_t stage)
+{
+    static float values[WIDTH * HIDDEN];
+    const setup s = {.stage = stage, .micro_batches = 1};
+    runner k = open_runner(&s);
+    char text[96];
+    zf_status status = one_step(&k, 0, 0, 0);
+    check(!status && !zf_compare_ranks(k.program), "equal ranks", zf_program_error(k.program));
+    values[7] = rank == last;
+    status = zf_write(k.program, zf_graph_find(k.graph, "first"), values, sizeof values);
+    check(!status, "a write", zf_program_error(k.program));
+    snprintf(text, sizeof text, "ranks 0 and %d differ in %s the param \"first\" (checksums ...", last,
+             stage < 3 ? "the value of" : "what was written to");
+    check_text(&k, zf_compare_ranks(k.program), ZF_ERR_MISMATCH, text, "a rank that drifts");
     close_runner(&k);
 }
 
@@ -291,9 +322,11 @@ int main(int argc, char **argv)
     }
     for (int32_t stage = 0; stage < 4; stage++) {
         another_plan(stage);
+        another_seed(stage);
         missing_rank(stage);
         bad_index(stage);
         nan_of_a_rank(stage);
+        drift(stage);
     }
     MPI_Finalize();
     if (rank) return 0;

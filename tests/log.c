@@ -219,6 +219,33 @@ TEST_ONCE(svg_of_many_rows) { check_plot(t, 9000, 7.5, 0.25, 1801); }
 TEST_ONCE(svg_of_few_rows) { check_plot(t, 3, 20, 0, 3); }
 TEST_ONCE(svg_of_one_row) { check_plot(t, 1, 0, 0, 1); }
 
+/* 9, 1, 1, 1, ...: after n more rows the first one has the weight 0.96^n of those together. A mean
+ * that began at the first row would be at 6.32 after 10. */
+TEST_ONCE(svg_smooth_curve_does_not_lag_at_the_start)
+{
+    const char *path = test_path("lag.svg"), *at, *last = NULL;
+    zf_error error = {ZF_OK, ""};
+    double x, y, weight = 1, weights = 0;
+    bert_log_row row = {.mlm_loss = 9};
+    static bert_log log; /* outlives what the test defers */
+    int used, n = 0;
+    CHECK(t, bert_log_open(&log, NULL, 0, &error));
+    test_defer(t, close_log, &log);
+    for (row.step = 1; row.step <= 40; row.step++) {
+        CHECK(t, bert_log_add(&log, &row, &error));
+        row.mlm_loss = 1;
+    }
+    CHECK(t, bert_log_plot(&log, path, 0, "", 0, &error));
+    at = text_of(path);
+    while ((at = strstr(at, "points='"))) last = at += 8;
+    for (; last && sscanf(last, "%lf,%lf %n", &x, &y, &used) == 2; last += used, n++) {
+        weights += weight; /* of the n + 1 rows; the axis goes from 0.6 to 9.42 in 392 units */
+        CHECK(t, fabs(y - (432 - (1 + 8 * weight / weights - 0.6) / 8.82 * 392)) < 0.11);
+        weight *= 0.96;
+    }
+    CHECK(t, n == 40);
+}
+
 TEST_ONCE(svg_of_no_rows_is_none)
 {
     const char *path = test_path("none.svg");

@@ -133,18 +133,19 @@ static void axes(FILE *out, const frame *f)
             (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8);
 }
 
-/* At most about 2000 points: each the mean of as many rows as make one, or an exponential mean over
- * 50 rows. */
+/* At most about 2000 points: of the rows themselves, or of their exponential mean over 25 rows. That
+ * begins at 0, which has the weight `rest`; it is divided by the weight of the rows. */
 static void curve(FILE *out, const bert_log *log, const frame *f, bool smooth, const char *style)
 {
     int64_t stride = log->count / 2000 + 1;
-    double mean = log->rows[0].mlm_loss;
+    double keep = smooth ? 0.96 : 0, sum = 0, rest = 1;
     fprintf(out, "<polyline fill='none' %s points='", style);
     for (int64_t i = 0; i < log->count; i++) {
-        double loss = log->rows[i].mlm_loss;
-        mean += (loss - mean) * (smooth ? 0.04 : 1);
+        sum = keep * sum + (1 - keep) * log->rows[i].mlm_loss;
+        rest *= keep;
         if (i % stride == 0 || i == log->count - 1)
-            fprintf(out, "%.1f,%.1f ", x_of(f, (double)log->rows[i].step), y_of(f, mean));
+            fprintf(out, "%.1f,%.1f ", x_of(f, (double)log->rows[i].step),
+                    y_of(f, sum / (1 - rest)));
     }
     fprintf(out, "'/>\n");
 }

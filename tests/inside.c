@@ -8,3 +8,4 @@
 #include "inside/vmath.c"
 #include "inside/random.c"
 #include "inside/fuse_update.c"
+#include "inside/verify.c"

@@ -1,5 +1,6 @@
 /* The verifier of plans on ranks and queues: each rule is broken once, by an edit of a good text,
- * and the error names the nodes; and what random edits leave acceptable computes what it says.
+ * and the error names the nodes (rules that no text can break: inside/verify.c); and what random
+ * edits leave acceptable computes what it says.
  */
 #include "../tools/pass.h"
 #include "numbers.h"
@@ -133,6 +134,36 @@ static const char updating[] =
     "      wait %7\n"
     "peak 20864 %48\n";
 
+/* Stage 0, one rank, two micro-batches: a unit that is updated whole. */
+static const char whole[] = "zero stage=0 world=1 micro_batches=2\n"
+                            "%2  = param \"w\" {init=normal b=0.3} : f32[8,8]\n"
+                            "%42 = unit %2 {at=[0] size=1024} : f32[1024]\n"
+                            "%1  = input \"x\" : f32[8,8]\n"
+                            "%4  = input \"lr\" : f32[]\n"
+                            "%46 = pack %1 {at=[0] size=1024} : f32[1024]\n"
+                            "%47 = accumulator : f32[1024]\n"
+                            "%48 = all_reduce %46, %47 {world=1} : f32[1024]\n"
+                            "update:\n"
+                            "%5  = state \"sgd.momentum/w\" : f32[8,8]\n"
+                            "%43 = unit %5 {at=[0] size=1024} : f32[1024]\n"
+                            "      sgd %42, %48, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}\n";
+
+/* A concat of two params that is where they are; a node that saves a value. */
+static const char joined[] = "%1  = input \"x\" : f32[4,16] @0+256\n"
+                             "%2  = param \"a\" {init=normal b=0.3} : f32[8,16] @256+512\n"
+                             "%3  = param \"b\" {init=normal b=0.3} : f32[8,16] @768+512\n"
+                             "%4  = input \"lr\" : f32[] @1280+4\n"
+                             "%5  = input \"g\" : f32[8,16] @1344+512\n"
+                             "%6  = concat %2, %3 : f32[16,16] @256+1024\n"
+                             "%7  = input \"c\" : f32[16] @1856+64\n"
+                             "%8  = linear %1, %6, %7 {activation=gelu} : f32[4,16] @1920+256\n"
+                             "%9  = saved %8 : f32[4,16] @2176+256\n"
+                             "      output %8 \"y\"\n"
+                             "      output %9 \"before\"\n"
+                             "update:\n"
+                             "      sgd %2, %5, %4\n"
+                             "peak 2432 %9\n";
+
 typedef struct mistake {
     const char *text;
     struct {
@@ -172,8 +203,8 @@ static void check_mistakes(test *t, const mistake *list, int count)
 
 TEST(plan_texts_are_good)
 {
-    static const char *const texts[] = {accumulating, queued, updating};
-    for (int k = 0; k < 3; k++) {
+    static const char *const texts[] = {accumulating, queued, updating, whole, joined};
+    for (int k = 0; k < (int)(sizeof texts / sizeof *texts); k++) {
         zf_error error = {ZF_OK, ""};
         zf_graph *g = zf_graph_parse(texts[k], strlen(texts[k]),
                                      &(zf_graph_desc){.allocator = t->allocator}, &error);
@@ -397,6 +428,41 @@ TEST_ONCE(plan_gradients_are_summed_once)
         {accumulating,
          {{"      advance %34\n", "      output %62 \"g\"\n      advance %34\n"}},
          "verify: output %62 \"g\": %62 is this rank's part alone"},
+        {accumulating,
+         {{"%67 = unit", "%80 = all_reduce %66 {world=2} : f32[1024]\n%67 = unit"}},
+         "verify: %80 = all_reduce %66 {world=2} : f32[1024]: %66 is this rank's part: ranks would "
+         "add different elements"},
+        {accumulating,
+         {{"all_gather %66, %42", "all_gather %67, %42"}},
+         "verify: %70 = all_gather %67, %42 {world=2} : f32[2048]: operand 0 must be the part of "
+         "%42, into which it gathers"},
+        {accumulating,
+         {{"advance %34", "advance %34, %8"}},
+         "verify: advance %34, %8: %8 depends on %1, so states of ranks would differ"},
+        {accumulating,
+         {{"%66 = part %42 {", "%66 = part %49 {"}},
+         "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
+         "blocks=[0,1] decays=[0]}: it writes %66, which is neither param nor state"},
+        {whole,
+         {{"sgd %42, %48", "sgd %42, %46"}},
+         "verify: sgd %42, %46, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}: %46 is a gradient "
+         "that was not summed over the 2 micro-batches"},
+        {whole,
+         {{"%46 = pack %1 {at=[0] size=1024}", "%46 = input \"g\""}},
+         "verify: sgd %42, %48, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}: %48 is no "
+         "gradient: it has not the elements of a pack"},
+        {whole,
+         {{"%46 = pack %1 {at=[0] size=1024} : f32[1024]\n%47 = accumulator : f32[1024]\n"
+           "%48 = all_reduce %46, %47 {world=1} : f32[1024]\n",
+           "%46 = pack %1 {at=[0] size=2048} : f32[2048]\n%47 = accumulator : f32[2048]\n"
+           "%80 = all_reduce %46, %47 {world=1} : f32[2048]\n"
+           "%48 = view %80 {at=1024 shape=[1024]} : f32[1024]\n"}},
+         "verify: sgd %42, %48, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}: the gradients "
+         "packed in %46 are not those of unit %42"},
+        {whole,
+         {{"%43 = unit %5 {at=[0] size=1024}", "%43 = state \"m\""}},
+         "verify: sgd %42, %48, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}: %43 is no unit of "
+         "states like unit %42"},
     };
     CHECK_MISTAKES(t, list);
 }
@@ -471,6 +537,18 @@ TEST_ONCE(plan_places_are_checked)
          {{"f32[2048] @256+8192 queue", "f32[2048] @8512+8192 queue"}},
          "verify: %7 = all_gather %6, %42 {world=2} : f32[2048] @8512+8192 queue=gather: its place "
          "must be that of %42, into which it writes"},
+        {joined,
+         {{"sgd %2, %5, %4\n", "sgd %2, %5, %4\n%10 = neg %6 : f32[16,16] @2432+1024\n"},
+          {"peak 2432", "peak 3456"}},
+         "verify: %10 = neg %6 : f32[16,16] @2432+1024: %6 shows %2, which has been written since"},
+        {joined,
+         {{"      output %9 \"before\"\nupdate:\n", "update:\n"},
+          {"%9  = saved %8 : f32[4,16] @2176+256\n      output %8 \"y\"\nupdate:\n",
+           "      output %8 \"y\"\nupdate:\n%9 = saved %8 : f32[4,16] @2176+256\n"}},
+         "verify: %9 = saved %8 : f32[4,16] @2176+256: %8 is made in the other section"},
+        {joined,
+         {{"saved %8 : f32[4,16] @2176", "saved %8 : f32[4,16] @1920"}},
+         "verify: %9 = saved %8 : f32[4,16] @1920+256: its result lies on that of %8"},
     };
     CHECK_MISTAKES(t, list);
 }

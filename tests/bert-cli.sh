@@ -25,7 +25,7 @@ check 'no command' no_command
 check 'unknown command' \
     fails 2 "bert: there is no command 'train'; 'bert --help' lists them" "$bert" train
 check 'unknown option' misused "there is no option '--learning-rate=1'" pretrain --learning-rate=1
-check 'ambiguous option' misused "'--se' is ambiguous: --seq or --seed" pretrain --se 1
+check 'ambiguous option' misused "'--se' is ambiguous: --seq or --seconds" pretrain --se 1
 check 'bad number' misused "--seq takes a whole number from 8 to 65536, not '7'" pretrain --seq 7
 check 'bad choice' misused "--optimizer is one of adamw|lamb|sgd, not 'adam'" \
     pretrain --optimizer adam
@@ -36,6 +36,9 @@ check 'pretrain without a text' \
     misused 'a text to train on is needed: --corpus FILE, or batches: --batch-file FILE' pretrain
 check 'pretrain with text and batches' misused '--corpus and --batch-file exclude each other' \
     pretrain --corpus c --batch-file b
+check 'seconds without a text' \
+    misused '--seconds measures steps on --corpus; with --batch-file, say --steps' \
+    pretrain --seconds 9 --batch-file b
 check 'pretrain without a vocabulary' \
     misused "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes" \
     pretrain --corpus c
@@ -196,6 +199,29 @@ on_terminal() {
 check 'one line on a terminal' on_terminal
 quiet() { pretrain --steps 5 --quiet && [ $status = 0 ] && ! grep -q '^step' "$work/out"; }
 check 'no line when quiet' quiet
+
+# --seconds: no step is so short that 200 fit into a nanosecond, or so long that 30 fill a month.
+fewest() {
+    pretrain --steps 210 --seconds 1e-9 --save "$work/paced" --dump "$work/paced dump" &&
+        grep -q 's on this machine (.*): 200 steps, about .* s (the least with --seconds)$' \
+            "$work/out" && grep -q '^step 200/200' "$work/out"
+}
+check 'at least 200 steps' fewest
+same_as_given() {
+    pretrain --steps 200 --dump "$work/given dump" && cmp "$work/paced dump" "$work/given dump"
+}
+check 'the same bits as of 200 steps' same_as_given
+goes_on_to_its_steps() {
+    pretrain --steps 500 --seconds 1e6 --load "$work/paced"
+    ! grep -q '/500' "$work/out"
+}
+check 'goes on to the steps that it chose' goes_on_to_its_steps
+most() {
+    pretrain --steps 30 --seconds 1e6 && grep -q ': 30 steps, about .* (all --steps)$' "$work/out"
+}
+check 'at most all steps' most
+check 'seconds of several ranks' \
+    spoils '--seconds measures the step of one rank; for 2, say --steps' --seconds 9 --ranks 2
 
 # ---------------------------------------------------------------------------------- its checkpoint
 
@@ -361,6 +387,7 @@ check 'goes on from there' recovered
 
 # What a save writes is the vocabulary that was read, whatever its file has become since.
 edited() {
+    rm -f "$work/edited.csv"
     cp "$vocab" "$work/edited"
     begins "$work/edited.csv" --vocab "$work/edited" --save "$work/mine" --log "$work/edited.csv"
     $1 "$work/edited"

@@ -3,7 +3,7 @@
 #include "golden.h"
 
 #include "../examples/bert/batchfile.h"
-#include "../examples/bert/session.h"
+#include "../examples/bert/run.h"
 
 #define GOLDEN "tests/golden/bert/"
 
@@ -621,6 +621,15 @@ TEST_ONCE(bert_configurations_that_are_refused)
 }
 
 /* --------------------------------------------------------------------------------- sessions */
+
+TEST_ONCE(bert_steps_that_fit_into_a_time)
+{
+    CHECK(t, bert_steps_within(150, 0.25, 1500) == 600);
+    CHECK(t, bert_steps_within(150, 0.4, 1500) == 375);
+    CHECK(t, bert_steps_within(150, 1, 1500) == 200);
+    CHECK(t, bert_steps_within(150, 0.01, 1500) == 1500 && bert_steps_within(150, 0, 7) == 7);
+    CHECK(t, bert_steps_within(1, 1, 100) == 100); /* fewer were asked for */
+}
 
 TEST_ONCE(bert_evaluation_shares_parameters)
 {

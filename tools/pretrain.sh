@@ -1,9 +1,10 @@
 #!/bin/sh
 # Pretrains a BERT from nothing (make pretrain): text, vocabulary, training. Results: build/pretrain/.
 #
-# Taken from the environment: STEPS MODEL THREADS CORPUS SEQ BATCH MASKED DROPOUT SEED PRECISION (bf16
-# where the processor multiplies it, else f32) VOCAB (its size). Short sequences with most words masked and no dropout are what teaches a small model most in
-# a few minutes: with BERT's own 128 tokens, 15% and 0.1 it needs ten times the steps to make use of
+# Without STEPS the program measures a step and makes as many as fit into 150 seconds, between 200
+# and 1500. Taken from the environment: STEPS MODEL THREADS CORPUS SEQ BATCH MASKED DROPOUT SEED
+# PRECISION (bf16 where the processor multiplies it, else f32) VOCAB (its size). Short sequences
+# with most words masked and no dropout are what teaches a small model most in a few minutes: with BERT's own 128 tokens, 15% and 0.1 it needs ten times the steps to make use of
 # a word's neighbours (bench/results/). CORPUS is a file with one sentence a line and a blank line
 # between documents. Interrupted (Ctrl-C), the training saves a checkpoint and prints the command
 # that continues it.
@@ -14,6 +15,7 @@ out=build/pretrain
 corpus=${CORPUS:-$out/corpus.txt}
 vocab=$out/vocab.txt
 size=${VOCAB:-8192}
+steps=${STEPS:+--steps $STEPS}
 precision=f32
 if grep -qw avx512_bf16 /proc/cpuinfo 2> /dev/null; then precision=bf16; fi
 
@@ -37,9 +39,10 @@ fi
 interrupted=
 trap 'interrupted=yes' INT
 status=0
+# shellcheck disable=SC2086 # words
 $bert pretrain --model "${MODEL:-mini}" --corpus "$corpus" --vocab "$vocab" \
     --seq "${SEQ:-32}" --batch "${BATCH:-64}" --masked "${MASKED:-60}" \
-    --dropout "${DROPOUT:-0}" --steps "${STEPS:-1500}" --seed "${SEED:-1}" \
+    --dropout "${DROPOUT:-0}" ${steps:---steps 1500 --seconds 150} --seed "${SEED:-1}" \
     --precision "${PRECISION:-$precision}" \
     --threads "${THREADS:-$(getconf _NPROCESSORS_ONLN)}" --save "$out/checkpoint" \
     --log "$out/log.csv" --svg "$out/loss.svg" --report "$out/report.json" || status=$?

@@ -278,11 +278,22 @@ static bool measures(const bert_settings *o) { return o->cost && !strcmp(o->cost
 static bool open_job(bert_job *job, zf_error *error)
 {
     bert_settings *o = &job->o;
+    if (o->seconds > 0 && job->ranks.world > 1)
+        return command_error("--seconds measures the step of one rank; for %d, say --steps",
+                             (int)job->ranks.world),
+               false;
     if (o->cost && !measures(o) && zf_cost_read(o->cost, &job->cost, NULL, error)) return false;
     if ((o->save && !can_save(o)) || !bert_config_load(o->model, &job->config, error) ||
         !open_data(job, error) || !cut_batch(job))
         return false;
     if (o->dropout >= 0) job->config.dropout = job->config.attention_dropout = o->dropout;
+    if (o->seconds > 0 && o->load) { /* the steps were chosen when the run began */
+        char steps[40];
+        if (zf_checkpoint_note(o->load, "steps", steps, sizeof steps, error)) return false;
+        o->steps = strtoll(steps, NULL, 10);
+    } else if (o->seconds > 0 && o->steps && !bert_job_pace(job, error)) {
+        return false;
+    }
     if (o->warmup < 0 && o->load) {
         char warmup[40];
         if (zf_checkpoint_note(o->load, "warmup", warmup, sizeof warmup, error)) return false;
@@ -342,19 +353,17 @@ static bool advise_init(bert_run *r)
     return false;
 }
 
-/* The session, with its first or its saved parameters. */
-static bool begin(bert_run *r)
+bert_session_desc bert_job_session(const bert_job *job)
 {
-    const bert_settings *o = &r->job->o;
-    int64_t workers = o->threads / r->job->ranks.here;
-    bert_session_desc d = {.config = r->job->config,
-                           .shape = r->job->shape,
-                           .sharing = {.comm = r->comm,
-                                       .micro_batches = o->micro_batches,
+    const bert_settings *o = &job->o;
+    int64_t workers = o->threads / job->ranks.here;
+    bert_session_desc d = {.config = job->config,
+                           .shape = job->shape,
+                           .sharing = {.micro_batches = o->micro_batches,
                                        .stage = o->zero,
                                        .bucket = o->bucket,
                                        .prefetch = o->prefetch,
-                                       .cost = o->cost ? &r->job->cost : NULL,
+                                       .cost = o->cost ? &job->cost : NULL,
                                        .measure = measures(o)},
                            .train = true,
                            .device = o->device,
@@ -366,9 +375,18 @@ static bool begin(bert_run *r)
                            .no_fuse = o->no_fuse,
                            .dtype = (zf_dtype)o->precision,
                            .keep_gradients = o->dump_grads != NULL};
-    int fresh;
-    if (r->comm) d.device.index = bert_ranks_device(&r->job->ranks, r->comm->rank);
     bert_recompute(o->recompute, &d.recompute, &d.memory); /* contradiction() has checked it */
+    return d;
+}
+
+/* The session, with its first or its saved parameters. */
+static bool begin(bert_run *r)
+{
+    const bert_settings *o = &r->job->o;
+    bert_session_desc d = bert_job_session(r->job);
+    int fresh;
+    d.sharing.comm = r->comm;
+    if (r->comm) d.device.index = bert_ranks_device(&r->job->ranks, r->comm->rank);
     if (!bert_session_open(&r->session, &d, &r->error)) return false;
     if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))
         return false;
@@ -420,6 +438,8 @@ static const char *contradiction(const bert_settings *o)
     if (o->corpus && o->batch_file) return "--corpus and --batch-file exclude each other";
     if (o->corpus && !o->vocab)
         return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
+    if (o->seconds > 0 && o->batch_file)
+        return "--seconds measures steps on --corpus; with --batch-file, say --steps";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";
     if (o->rendezvous && o->device.kind != DEVICE_CUDA)
@@ -473,6 +493,8 @@ int bert_command_pretrain(int argc, char **argv)
          "of the words of training examples; held-out ones have 15"},
         {"batch", OPTION_COUNT, "B", &o->batch, 1, 1 << 20, "examples of a step"},
         {"steps", OPTION_COUNT, "N", &o->steps, 0, 1e12, "steps in all; 0 only evaluates the loss"},
+        {"seconds", OPTION_NUMBER, "S", &o->seconds, 0, 1e9,
+         "only as many steps as fit, but 200, by measuring one; 0: all --steps"},
         {"optimizer", OPTION_CHOICE, "adamw|lamb|sgd", &o->optimizer, 0, 0, "the update"},
         {"lr", OPTION_NUMBER, "X", &o->lr, 0, 1e3, "highest learning rate"},
         {"end-lr", OPTION_NUMBER, "X", &o->end_lr, 0, 1e3,

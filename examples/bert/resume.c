@@ -8,11 +8,11 @@
 
 static const char *const optimizer_names[] = {"adamw", "lamb", "sgd"}; /* by bert_optimizer */
 
-enum { SETTINGS = 15, NOTES, SETTING_TEXT = 64 };
+enum { SETTINGS = 15, NOTES = SETTINGS + 2, SETTING_TEXT = 64 };
 
 /* The settings that must be equal for a run to go on with the same bits, as notes of its
- * checkpoint; behind them how many parts a global batch has, which may change. `text` holds the
- * values. */
+ * checkpoint; behind them how many parts a global batch has, and the steps in all, which may
+ * change. `text` holds the values. */
 static void setting_notes(const bert_run *r, zf_note notes[NOTES], char text[NOTES][SETTING_TEXT])
 {
     const bert_job *job = r->job;
@@ -38,6 +38,7 @@ static void setting_notes(const bert_run *r, zf_note notes[NOTES], char text[NOT
         {"corpus", job->text.corpus ? NULL : "none",
          job->text.corpus ? (double)job->text.corpus->tokens : 0},
         {"parts", NULL, (double)bert_job_parts(job)},
+        {"steps", NULL, (double)o->steps},
     };
     for (int i = 0; i < NOTES; i++) {
         int digits = 6; /* as few as read back the same */

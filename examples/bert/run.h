@@ -14,7 +14,7 @@ typedef struct bert_settings {
     int64_t seq, masked, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
         save_every;
     int64_t ranks, zero, micro_batches, bucket, prefetch, precision;
-    double lr, end_lr, weight_decay, clip, dropout, deadline;
+    double seconds, lr, end_lr, weight_decay, clip, dropout, deadline;
     bool cased, quiet;
 } bert_settings;
 
@@ -56,6 +56,15 @@ __attribute__((format(printf, 3, 4))) bool bert_run_fail(bert_run *r, zf_status 
 
 /* How many parts the ranks and their micro-batches make of a global batch. */
 int64_t bert_job_parts(const bert_job *job);
+
+/* The session of one rank that trains; its communicator is still to be set. */
+bert_session_desc bert_job_session(const bert_job *job);
+
+/* Measures a step and lowers --steps to what fits into --seconds, but not below 200; prints the
+ * choice. For one rank. False with *error. */
+bool bert_job_pace(bert_job *job, zf_error *error);
+/* How many steps that is, of `most` at most. */
+int64_t bert_steps_within(double seconds, double step_seconds, int64_t most);
 
 /* All that follows is for all ranks to call, and gives false with r->error. */
 

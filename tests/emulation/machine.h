@@ -47,6 +47,12 @@ struct work {
 
 /* Puts work on a stream, or into the graph that is captured from it. */
 cudaError_t add(cudaStream_t stream, const work &w);
+/* What is put on the stream goes into a graph. */
+bool is_captured(cudaStream_t stream);
+/* Lets the device's work, and other threads, go on until `done`; false: it is not, after so many
+ * seconds. */
+bool wait_until(int device, std::unique_lock<std::mutex> &held, const std::function<bool()> &done,
+                int seconds);
 /* Work that can go on whenever its turn comes. */
 work simple(const char *name, const std::function<void()> &run);
 /* A line of the report. */

@@ -3,7 +3,8 @@
  * What a rank puts on a stream is posted when its turn comes, after what it has put on that
  * communicator before; it is done when the other ranks have posted their part, and until then the
  * stream waits, for ever if they do not come: no call of the host does. Calls within a group are
- * posted together. Sums are added as along a ring, which for no rank begins with rank 0, and
+ * posted together. A graph refers to the communicators of the calls in it, for as long as there is
+ * the graph; they are not freed before: ncclCommAbort and ncclCommDestroy wait. Sums are added as along a ring, which for no rank begins with rank 0, and
  * rounded at each step, as NCCL may: what needs an order must not depend on them.
  *
  *     rank 0   all_gather #7 posted ............ done     moved by whoever posts last
@@ -51,9 +52,12 @@ struct meeting {
     int count;
 };
 
+struct member;
+
 /* The ranks of one id. */
 struct clique {
     int world, joined;
+    std::vector<std::shared_ptr<member>> members;
     std::vector<bool> present;
     std::map<uint64_t, meeting> meetings;
     std::vector<std::deque<posted>> sends, receives; /* [from * world + to] */
@@ -63,8 +67,22 @@ struct member {
     std::shared_ptr<clique> all;
     int rank, device;
     bool aborted, blocking, busy;
+    bool finalized, ended;                 /* by ncclCommFinalize; destroyed or aborted */
     uint64_t begun, finished, collectives; /* groups put on streams, those done; meetings */
+    int under_way, graphs;                 /* groups on streams that are not over; in graphs */
     bool is_whole() const { return all->joined == all->world; }
+    bool is_quiet() const { return !under_way && !graphs; }
+};
+
+/* A group of calls in a graph and its copies. */
+struct reference {
+    std::shared_ptr<member> of;
+    explicit reference(const std::shared_ptr<member> &m) : of(m) { of->graphs++; }
+    ~reference()
+    {
+        of->graphs--;
+        changed.notify_all();
+    }
 };
 
 std::map<std::string, std::shared_ptr<clique>> cliques;
@@ -227,14 +245,20 @@ void post(member *of, const posted &what)
 }
 
 /* A group of one communicator's calls as work for a stream. */
-work group_of(const std::shared_ptr<member> &of, const std::vector<request> &requests)
+work group_of(const std::shared_ptr<member> &of, const std::vector<request> &requests,
+              bool captured)
 {
-    return {names[requests[0].kind], [of, requests]() -> attempt {
+    std::shared_ptr<reference> kept = captured ? std::make_shared<reference>(of) : nullptr;
+    return {names[requests[0].kind], [of, requests, kept]() -> attempt {
                 uint64_t number = of->begun++;
                 auto parts = std::make_shared<std::vector<posted>>();
+                of->under_way++;
                 return [of, requests, number, parts]() {
                     bool done = true, goes_on = parts->empty();
-                    if (of->aborted) return DONE;
+                    if (of->aborted) {
+                        of->under_way--;
+                        return DONE;
+                    }
                     if (of->finished != number) return WAITS;
                     if (goes_on)
                         for (const request &r : requests) {
@@ -245,6 +269,7 @@ work group_of(const std::shared_ptr<member> &of, const std::vector<request> &req
                     if (goes_on) changed.notify_all();
                     if (!done) return goes_on ? WENT_ON : WAITS;
                     of->finished++;
+                    of->under_way--;
                     return DONE;
                 };
             }};
@@ -265,7 +290,8 @@ ncclResult_t end_group()
             else others.push_back(g);
         }
         if (!first.of->is_whole()) return ncclInvalidUsage;
-        if (add(first.stream, group_of(first.of, together))) return ncclUnhandledCudaError;
+        if (add(first.stream, group_of(first.of, together, is_captured(first.stream))))
+            return ncclUnhandledCudaError;
         if (!first.of->blocking) {
             first.of->busy = true;
             result = ncclInProgress;
@@ -280,6 +306,35 @@ ncclResult_t end_group()
 struct ncclComm {
     std::shared_ptr<member> of;
 };
+
+/* What NCCL waits for before it frees what a rank has, for as long as it takes. */
+static ncclResult_t is_over(member *of, const char *name, std::unique_lock<std::mutex> &held)
+{
+    if (wait_until(of->device, held, [of]() { return of->is_quiet(); }, DEADLINE))
+        return ncclSuccess;
+    found("%s of rank %d waits for ever: %d of its groups of calls are in graphs, %d on streams",
+          name, of->rank, of->graphs, of->under_way);
+    return ncclSystemError;
+}
+
+/* Waits for this rank's, as where it is alone in its process; and the last for all others', as where
+ * they are all in one. */
+static ncclResult_t end(ncclComm_t comm, const char *name, std::unique_lock<std::mutex> &held)
+{
+    std::shared_ptr<member> of = comm->of;
+    ncclResult_t code = of->finalized ? ncclSuccess : is_over(of.get(), name, held);
+    bool last = of->is_whole();
+    if (of->finalized && !of->is_quiet())
+        found("%s of rank %d: the communicator is in use", name, of->rank);
+    of->ended = true;
+    for (const auto &other : of->all->members) last = last && other->ended;
+    for (size_t i = 0; last && !code && i < of->all->members.size(); i++)
+        code = is_over(of->all->members[i].get(), name, held);
+    if (last) of->all->members.clear();
+    delete comm;
+    count(-1);
+    return code;
+}
 
 #define CALL(name)                                                                                 \
     std::unique_lock<std::mutex> held(lock);                                                       \
@@ -322,6 +377,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
     of->device = current_device();
     of->blocking = !config || config->blocking != 0;
     all->present[(size_t)rank] = true;
+    all->members.push_back(of);
     if (++all->joined == world) cliques.erase(std::string(id.internal, sizeof id.internal));
     changed.notify_all();
     count(1);
@@ -341,16 +397,15 @@ ncclResult_t ncclCommInitRank(ncclComm_t *comm, int world, ncclUniqueId id, int 
 ncclResult_t ncclCommFinalize(ncclComm_t comm)
 {
     CALL(ncclCommFinalize);
-    return comm->of->blocking ? ncclSuccess : ncclInProgress;
+    comm->of->finalized = true;
+    if (!comm->of->blocking) return ncclInProgress;
+    return is_over(comm->of.get(), "ncclCommFinalize", held);
 }
 
 ncclResult_t ncclCommDestroy(ncclComm_t comm)
 {
     CALL(ncclCommDestroy);
-    if (!comm) return ncclSuccess;
-    delete comm;
-    count(-1);
-    return ncclSuccess;
+    return comm ? end(comm, "ncclCommDestroy", held) : ncclSuccess;
 }
 
 /* What the rank has put on streams is given up; the others still wait for it. */
@@ -360,16 +415,16 @@ ncclResult_t ncclCommAbort(ncclComm_t comm)
     if (!comm) return ncclSuccess;
     comm->of->aborted = true;
     changed.notify_all();
-    delete comm;
-    count(-1);
-    return ncclSuccess;
+    return end(comm, "ncclCommAbort", held);
 }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
     CALL(ncclCommGetAsyncError);
-    *error = !comm->of->is_whole() || comm->of->busy ? ncclInProgress : ncclSuccess;
-    comm->of->busy = false; /* asked once, it is done */
+    member *of = comm->of.get();
+    bool over = !of->finalized || wait_until(of->device, held, [of]() { return of->is_quiet(); }, 0);
+    *error = !of->is_whole() || of->busy || !over ? ncclInProgress : ncclSuccess;
+    of->busy = false; /* asked once, it is done */
     return ncclSuccess;
 }
 

@@ -329,11 +329,11 @@ static bool go_on(device *d)
     return false;
 }
 
-/* Runs what must be until `done`. Other devices' threads may have to do their part. */
-static cudaError_t run_until(device *d, std::unique_lock<std::mutex> &held,
-                             const std::function<bool()> &done)
+bool wait_until(int number, std::unique_lock<std::mutex> &held, const std::function<bool()> &done,
+                int seconds)
 {
-    auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(DEADLINE);
+    auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
+    device *d = &devices[number];
     while (!done()) {
         {
             at_work scope;
@@ -341,13 +341,19 @@ static cudaError_t run_until(device *d, std::unique_lock<std::mutex> &held,
             }
         }
         if (done()) break;
-        if (std::chrono::steady_clock::now() > deadline) {
-            found("a wait that nothing ends, %d seconds long", (int)DEADLINE);
-            return cudaErrorLaunchTimeout;
-        }
+        if (std::chrono::steady_clock::now() > deadline) return false;
         changed.wait_for(held, std::chrono::milliseconds(1));
     }
-    return d->failed;
+    return true;
+}
+
+/* Runs what must be until `done`. Other devices' threads may have to do their part. */
+static cudaError_t run_until(device *d, std::unique_lock<std::mutex> &held,
+                             const std::function<bool()> &done)
+{
+    if (wait_until((int)(d - devices), held, done, DEADLINE)) return d->failed;
+    found("a wait that nothing ends, %d seconds long", (int)DEADLINE);
+    return cudaErrorLaunchTimeout;
 }
 
 static bool is_idle(const device *d)
@@ -371,6 +377,8 @@ cudaError_t add(cudaStream_t stream, const work &w)
     s->list.push_back({w.name, tickets++, w.begin()});
     return cudaSuccess;
 }
+
+bool is_captured(cudaStream_t stream) { return stream_of(stream)->taken; }
 
 work simple(const char *name, const std::function<void()> &run)
 {

@@ -797,7 +797,7 @@ struct zf_comm {
     void (*abort)(void *self, const char *reason);
     void (*destroy)(void *self);
     /* NULL, or, where calls are put on a stream: how they fare, asked by a device that has been
-     * waiting for them for `seconds`. After ZF_ERR_COMM nothing on the stream waits for them. */
+     * waiting for them for `seconds`. After ZF_ERR_COMM soon nothing on the stream waits for them. */
     zf_status (*check)(void *self, double seconds, zf_error *error);
 };
 

@@ -25,7 +25,12 @@
  *
  * Beside NCCL, ranks tell one another when they give up, and (through rank 0) that they wait as
  * well, so that those that wait in vain are not taken for the one that is lost. Nobody listens but
- * who waits: there is no thread.
+ * who waits.
+ *
+ * NCCL frees a communicator when there is no graph any more that holds calls of it, and waits until
+ * then, also in ncclCommAbort. So that nothing else waits for that, each channel has a thread that
+ * sleeps until its communicator is to be freed or aborted: all channels are aborted at once, their
+ * kernels end, and the graphs can be freed by whoever holds them.
  */
 #ifndef _POSIX_C_SOURCE
 #define _POSIX_C_SOURCE 200809L
@@ -93,9 +98,17 @@ typedef struct zfi_nccl_line {
     zfi_nccl_note note;
 } zfi_nccl_line;
 
+/* What the thread of a channel does with NCCL's communicator. */
+typedef enum zfi_nccl_end { ZFI_NCCL_STAYS, ZFI_NCCL_DESTROY, ZFI_NCCL_ABORT } zfi_nccl_end;
+
 typedef struct zfi_nccl_channel {
-    atomic_bool busy;              /* a call is under way */
-    ncclComm_t nccl;               /* by the mutex; NULL once it is aborted */
+    struct zfi_nccl *of;
+    atomic_bool busy;      /* a call is under way */
+    ncclComm_t nccl;       /* by the mutex; NULL once it is aborted */
+    pthread_t thread;      /* which ends `ending`; by the mutex: */
+    bool has_thread, over; /* it was started; it has done its work */
+    zfi_nccl_end end;
+    ncclComm_t ending;             /* what was `nccl` */
     cudaStream_t stream;           /* of calls on no stream */
     cudaStream_t adding;           /* sums of pieces */
     cudaEvent_t came[2], added[2]; /* of either half */
@@ -117,6 +130,7 @@ typedef struct zfi_nccl {
     bool fast;
     size_t half; /* bytes */
     pthread_mutex_t mutex;
+    pthread_cond_t ends; /* some channel is to end, or is over; its clock is the monotonic one */
     atomic_bool failed;
     zf_error error; /* the first; it does not change once `failed` is set */
     zfi_nccl_channel channels[ZFI_NCCL_CHANNELS];
@@ -383,7 +397,20 @@ static void zfi_nccl_unpublish(zfi_nccl *m)
 
 /* ------------------------------------------------------------------------------------- failing */
 
-/* From here on every call fails with this error, unless with an earlier one, and nothing on a
+/* The threads of all channels end NCCL's communicators. The mutex is held. */
+static void zfi_nccl_end_all(zfi_nccl *m, zfi_nccl_end end)
+{
+    for (int k = 0; k < ZFI_NCCL_CHANNELS; k++) {
+        zfi_nccl_channel *ch = &m->channels[k];
+        if (ch->end) continue;
+        ch->ending = ch->nccl;
+        ch->nccl = NULL;
+        ch->end = end;
+    }
+    pthread_cond_broadcast(&m->ends);
+}
+
+/* From here on every call fails with this error, unless with an earlier one, and soon nothing on a
  * stream waits for other ranks. Those are told `notice` if it is not NULL. Returns false. */
 static bool zfi_nccl_fail(zfi_nccl *m, const zf_error *error, const char *notice)
 {
@@ -398,10 +425,7 @@ static bool zfi_nccl_fail(zfi_nccl *m, const zf_error *error, const char *notice
             zfi_nccl_name(m, 0, ".failed", 0);
             zfi_nccl_write_file(m, &note, "", 0);
         }
-        for (int k = 0; k < ZFI_NCCL_CHANNELS; k++) {
-            if (m->channels[k].nccl) (void)ncclCommAbort(m->channels[k].nccl);
-            m->channels[k].nccl = NULL;
-        }
+        zfi_nccl_end_all(m, ZFI_NCCL_ABORT);
     }
     pthread_mutex_unlock(&m->mutex);
     return false;
@@ -1258,20 +1282,67 @@ static zf_status zfi_nccl_search_for(zfi_nccl *m, const zf_nccl_desc *d, double 
 
 /* ---------------------------------------------------------------------------- the communicator */
 
-/* Frees it. NCCL ends what it still sends, and no longer waits for that than the deadline. */
+/* What the thread of a channel runs. NCCL may wait in it, for as long as graphs hold its calls. */
+static void *zfi_nccl_thread(void *channel)
+{
+    zfi_nccl_channel *ch = channel;
+    zfi_nccl *m = ch->of;
+    pthread_mutex_lock(&m->mutex);
+    while (!ch->end) pthread_cond_wait(&m->ends, &m->mutex);
+    pthread_mutex_unlock(&m->mutex);
+    (void)cudaSetDevice(m->device);
+    if (ch->end == ZFI_NCCL_ABORT) (void)ncclCommAbort(ch->ending);
+    else (void)ncclCommDestroy(ch->ending);
+    pthread_mutex_lock(&m->mutex);
+    ch->over = true;
+    pthread_cond_broadcast(&m->ends);
+    pthread_mutex_unlock(&m->mutex);
+    return NULL;
+}
+
+/* Until the threads of all channels are over; false if they are not within so many seconds. */
+static bool zfi_nccl_join(zfi_nccl *m, double seconds)
+{
+    struct timespec until;
+    bool over = true;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    seconds += (double)until.tv_nsec * 1e-9;
+    until.tv_sec += (time_t)seconds;
+    until.tv_nsec = (long)(fmod(seconds, 1) * 1e9);
+    pthread_mutex_lock(&m->mutex);
+    for (int k = 0; k < ZFI_NCCL_CHANNELS && over; k++)
+        while (m->channels[k].has_thread && !m->channels[k].over && over)
+            over = !pthread_cond_timedwait(&m->ends, &m->mutex, &until);
+    pthread_mutex_unlock(&m->mutex);
+    for (int k = 0; k < ZFI_NCCL_CHANNELS; k++) {
+        if (!m->channels[k].has_thread) continue;
+        if (over) pthread_join(m->channels[k].thread, NULL);
+        else pthread_detach(m->channels[k].thread);
+    }
+    return over;
+}
+
+/* Frees it. NCCL ends what it still sends, and is not waited for much longer than the deadline: what
+ * it still uses then stays where it is until the process ends. */
 static void zfi_nccl_destroy(void *self)
 {
     zfi_nccl *m = self;
     zfi_nccl_note note;
     (void)cudaSetDevice(m->device);
+    for (int k = 0; k < ZFI_NCCL_CHANNELS; k++)
+        if (m->channels[k].nccl) (void)ncclCommFinalize(m->channels[k].nccl);
     for (int k = 0; k < ZFI_NCCL_CHANNELS; k++) {
-        zfi_nccl_channel *ch = &m->channels[k];
         zfi_nccl_wait wait = {m, k, NULL, "did not free theirs", 0, 0, 0, 0, false};
-        if (!ch->nccl) continue;
-        (void)ncclCommFinalize(ch->nccl);
-        if (zfi_nccl_settle(&wait)) (void)ncclCommDestroy(ch->nccl);
-        ch->nccl = NULL;
+        if (m->channels[k].nccl) (void)zfi_nccl_settle(&wait);
     }
+    pthread_mutex_lock(&m->mutex);
+    zfi_nccl_end_all(m, ZFI_NCCL_DESTROY);
+    zfi_nccl_note_of(m, &note, ZFI_NCCL_LEFT, NULL);
+    if (!m->error.status) zfi_nccl_send_all(m, &note, -1);
+    for (int32_t r = 0; r < zfi_nccl_lines(m); r++) zfi_nccl_hang_up(&m->lines[r]);
+    zfi_nccl_unpublish(m);
+    pthread_mutex_unlock(&m->mutex);
+    if (!zfi_nccl_join(m, m->deadline + 10)) return;
     for (int k = 0; k < ZFI_NCCL_CHANNELS; k++) {
         zfi_nccl_channel *ch = &m->channels[k];
         for (int i = 0; i < 2; i++) {
@@ -1285,16 +1356,13 @@ static void zfi_nccl_destroy(void *self)
         free(ch->alive);
         free(ch->heads);
     }
-    zfi_nccl_note_of(m, &note, ZFI_NCCL_LEFT, NULL);
-    if (!m->error.status) zfi_nccl_send_all(m, &note, -1);
-    for (int32_t r = 0; r < zfi_nccl_lines(m); r++) zfi_nccl_hang_up(&m->lines[r]);
-    zfi_nccl_unpublish(m);
     free(m->lines);
     free(m->file);
     free(m->names[0]);
     free(m->names[1]);
     free(m->runs);
     free(m->out);
+    pthread_cond_destroy(&m->ends);
     pthread_mutex_destroy(&m->mutex);
     free(m);
 }
@@ -1346,6 +1414,12 @@ static bool zfi_nccl_open(zfi_nccl *m, double start)
     const zf_collective none = {.op = ZF_OP_none};
     const zfi_nccl_head head = {.count = (int64_t)m->half, .add = m->fast};
     cudaError_t code = cudaSetDevice(m->device);
+    for (int k = 0; k < ZFI_NCCL_CHANNELS && !code; k++) {
+        zfi_nccl_channel *ch = &m->channels[k];
+        ch->has_thread = !pthread_create(&ch->thread, NULL, zfi_nccl_thread, ch);
+        if (!ch->has_thread)
+            return zfi_nccl_find(m, ZF_ERR_NOMEM, "zf_nccl_comm: no thread can be started");
+    }
     if (code) {
         (void)cudaGetLastError();
         return zfi_nccl_find(m, ZF_ERR_BACKEND, "zf_nccl_comm: device %d: %s", m->device,
@@ -1427,6 +1501,7 @@ ZF_API zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error)
     const double start = zfi_nccl_now();
     zf_nccl_desc d = desc ? *desc : (zf_nccl_desc){.world = 1};
     zf_error why = {ZF_OK, ""};
+    pthread_condattr_t clock;
     zfi_nccl *m;
     if (!d.world) d.world = 1;
     if (d.deadline_seconds == 0) d.deadline_seconds = 60;
@@ -1443,8 +1518,15 @@ ZF_API zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error)
     m->fast = d.fast;
     m->half = d.staging_bytes / 2 & ~(size_t)(ZFI_NCCL_LINE - 1);
     atomic_init(&m->failed, false);
-    for (int k = 0; k < ZFI_NCCL_CHANNELS; k++) atomic_init(&m->channels[k].busy, false);
+    for (int k = 0; k < ZFI_NCCL_CHANNELS; k++) {
+        m->channels[k].of = m;
+        atomic_init(&m->channels[k].busy, false);
+    }
     pthread_mutex_init(&m->mutex, NULL);
+    pthread_condattr_init(&clock);
+    pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+    pthread_cond_init(&m->ends, &clock);
+    pthread_condattr_destroy(&clock);
     if (!zfi_nccl_allocate(m, d.file)) zfi_nccl_error(&why, ZF_ERR_NOMEM, "out of memory");
     else zfi_nccl_search_for(m, &d, start, &why);
     if (why.status) zfi_nccl_fail(m, &why, why.text);

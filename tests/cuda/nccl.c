@@ -191,9 +191,9 @@ static bool on_stream(member *m, zf_collective *c, bool captured)
     c->stream = stream;
     if (captured) good = good && !cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed);
     if (good) good = !m->comm->run(m->comm->self, c, &m->error);
+    if (captured && cudaStreamEndCapture(stream, &graph)) good = false;
     if (captured && good)
-        good = !cudaStreamEndCapture(stream, &graph) && !cudaGraphInstantiate(&exec, graph, 0) &&
-               !cudaGraphLaunch(exec, stream);
+        good = !cudaGraphInstantiate(&exec, graph, 0) && !cudaGraphLaunch(exec, stream);
     good = good && wait_for(m, stream);
     if (exec) cudaGraphExecDestroy(exec);
     if (graph) cudaGraphDestroy(graph);
@@ -621,7 +621,8 @@ TEST_ONCE(nccl_ranks_that_do_not_fit)
     set_members(members, 2, &d, sum_body, NULL);
     members[1].desc.staging_bytes = 4096;
     all_fail(t, members, ZF_ERR_ARGUMENT,
-             "zf_nccl_comm: fast and staging_bytes of ranks 0 and 1 are not the same", NULL);
+             "zf_nccl_comm: fast and staging_bytes of ranks 0 and 1 are not the same",
+             " gave up: ");
     d.port = free_port();
     set_members(members, 2, &d, sum_body, NULL);
     members[1].desc.device = 77;
@@ -645,7 +646,7 @@ enum { FLOATS = 50 };
 
 /* An all_gather that the last rank does not come to. */
 typedef struct fault {
-    bool stream;  /* it is on a stream */
+    where where;
     int silent;   /* what the last rank does: */
     long waiting; /* ranks that have not failed yet */
     pthread_mutex_t mutex;
@@ -669,12 +670,12 @@ static bool any_waiting(fault *f)
     return any;
 }
 
-static zf_status gather(member *m, bool stream, int64_t count)
+static zf_status gather(member *m, where on, int64_t count)
 {
     static const float in[FLOATS];
     float out[MOST * FLOATS];
     zf_collective c = {.op = ZF_OP_all_gather, .node = 59, .dtype = ZF_F32, .count = count};
-    const one_call k = {.where = stream ? STREAM : HOST};
+    const one_call k = {.where = on};
     make(m, &k, c, (unsigned char *)(uintptr_t)in, (size_t)count * 4, (unsigned char *)out,
          (size_t)count * 4 * (size_t)m->world);
     return m->error.status;
@@ -690,7 +691,7 @@ static void fault_body(member *m)
     if (m->rank < m->world - 1) {
         zf_error again = {ZF_OK, ""};
         zf_collective c = {.op = ZF_OP_all_gather, .dtype = ZF_F32};
-        gather(m, f->stream, FLOATS);
+        gather(m, f->where, FLOATS);
         count_waiting(f, -1);
         if (m->comm->run(m->comm->self, &c, &again) != m->error.status ||
             strcmp(again.text, m->error.text))
@@ -705,15 +706,15 @@ static void fault_body(member *m)
     if (f->silent == ABORTS) m->comm->abort(m->comm->self, "out of paper");
     if (f->silent == BAD_ROOT) m->comm->run(m->comm->self, &bad, &m->error);
     else if (f->silent != LEAVES && !(f->silent == NOTHING && m->desc.id))
-        gather(m, f->stream, FLOATS - 1);
+        gather(m, f->where, FLOATS - 1);
     else m->absent = true; /* nobody has told it */
 }
 
 /* The last of three ranks is at fault; the others' errors hold one of two texts. */
-static void faulty(test *t, const zf_nccl_desc *desc, int silent, bool stream, const char *text,
+static void faulty(test *t, const zf_nccl_desc *desc, int silent, where on, const char *text,
                    const char * or)
 {
-    fault f = {.stream = stream, .silent = silent, .waiting = 2};
+    fault f = {.where = on, .silent = silent, .waiting = 2};
     member members[MOST];
     zf_nccl_desc d = *desc;
     if (d.host) d.port = free_port();
@@ -734,16 +735,17 @@ TEST_ONCE(nccl_faults)
     for (int way = 0; way < 3 && !t->failed; way++)
         for (int stream = 0; stream < 2 && !t->failed; stream++) {
             const zf_nccl_desc *d = &ways[way];
+            const where on = !stream ? HOST : way ? CAPTURED : STREAM;
             const char *missing = way ? "all_gather %59: some rank of 3 did not come within 2 s"
                                       : "all_gather %59: rank 2 of 3 did not come within 2 s",
                        *gave_up = "rank 2 gave up: out of paper";
-            if (!way || stream == way - 1) faulty(t, d, NOTHING, stream, missing, NULL);
-            if (!t->failed && way < 2) faulty(t, d, ABORTS, stream, gave_up, NULL);
-            if (!t->failed && way == 2 && stream) faulty(t, d, ABORTS, stream, missing, gave_up);
-            if (!t->failed && !way && stream) faulty(t, d, LEAVES, stream, missing, NULL);
-            if (!t->failed && way < 2) faulty(t, d, BAD_ROOT, stream, bad, bad);
+            if (!way || stream == way - 1) faulty(t, d, NOTHING, on, missing, NULL);
+            if (!t->failed && way < 2) faulty(t, d, ABORTS, on, gave_up, NULL);
+            if (!t->failed && way == 2 && stream) faulty(t, d, ABORTS, on, missing, gave_up);
+            if (!t->failed && !way && stream) faulty(t, d, LEAVES, on, missing, NULL);
+            if (!t->failed && way < 2) faulty(t, d, BAD_ROOT, on, bad, bad);
             if (!t->failed && !stream)
-                faulty(t, d, OTHER_COUNT, stream,
+                faulty(t, d, OTHER_COUNT, on,
                        "rank 0 is at all_gather %59 of 50 f32, rank 2 at all_gather %59 of 49 f32",
                        NULL);
         }
@@ -796,6 +798,7 @@ typedef struct course {
     zf_dtype dtype;
     bool cpu, fast;
     int steps, stops; /* steps that the last rank makes, if fewer */
+    int spoiled;      /* steps before the one in which the last rank has a label that is none */
     float values[MOST][NUMBERS];
     size_t count[MOST];
     double loss[MOST];
@@ -811,7 +814,7 @@ static bool well(member *m, zf_status status, const char *text)
 }
 
 /* Any part of the global batch: the same for whoever runs it. */
-static bool feed(member *m, zf_program *p, const bert_model *b, int64_t slot)
+static bool feed(member *m, zf_program *p, const bert_model *b, int64_t slot, bool spoiled)
 {
     const float weight = 1.0f / (LABELS * MICRO * (float)m->world),
                 pair = 1.0f / (MICRO * (float)m->world), lr = 0.01f;
@@ -827,6 +830,7 @@ static bool feed(member *m, zf_program *p, const bert_model *b, int64_t slot)
         at[i] = 1 + 3 * i;
         labels[i] = (int32_t)((slot * 3 + i * 11) % VOCABULARY);
     }
+    if (spoiled) labels[1] = VOCABULARY;
     if (!s) s = zf_write(p, b->input_ids, ids, sizeof ids);
     if (!s) s = zf_write(p, b->token_type_ids, types, sizeof types);
     if (!s) s = zf_write(p, b->attention_mask, mask, sizeof mask);
@@ -844,8 +848,10 @@ static bool train(member *m, zf_program *p, const bert_model *b, const course *c
     const int steps = c->stops && m->rank == m->world - 1 ? c->stops : c->steps;
     for (int step = 0; step < steps; step++)
         for (int micro = 0; micro < MICRO; micro++) {
+            const int64_t slot = (int64_t)(step * MICRO + micro) * m->world + m->rank;
+            const bool spoiled = c->spoiled && c->spoiled == step && m->rank == m->world - 1;
             zf_status status;
-            if (!feed(m, p, b, (int64_t)(step * MICRO + micro) * m->world + m->rank)) return false;
+            if (!feed(m, p, b, slot, spoiled)) return false;
             status = micro < MICRO - 1 ? zf_micro(p) : zf_step(p);
             if (!well(m, status, zf_program_error(p))) return false;
         }
@@ -976,4 +982,24 @@ TEST_ONCE(nccl_rank_stops)
         CHECK(t, strstr(members[r].error.text, "all_gather %"));
         CHECK(t, strstr(members[r].error.text, "rank 3 of 4 did not come within 6 s"));
     }
+}
+
+/* A rank fails while all are in graphs: they end, and all know why. */
+TEST_ONCE(nccl_rank_has_a_bad_label)
+{
+    static course c;
+    const zf_nccl_desc d = {.host = "127.0.0.1", .port = free_port()};
+    const int live = emulation_live();
+    member members[MOST];
+    if (ranks(t, MOST) < MOST) return;
+    c = (course){.stage = 2, .dtype = ZF_F32, .steps = 5, .spoiled = 3};
+    set_members(members, MOST, &d, course_body, &c);
+    run_members(t, members);
+    for (int r = 0; r < MOST; r++) {
+        CHECK_TEXT(t, members[r].said, "");
+        CHECK(t, members[r].error.status == (r < MOST - 1 ? ZF_ERR_COMM : ZF_ERR_ARGUMENT));
+        CHECK(t, r == MOST - 1 || strstr(members[r].error.text, "rank 3 gave up: "));
+        CHECK(t, strstr(members[r].error.text, "the label of row 1 is 37; it must be at least 0"));
+    }
+    CHECK(t, emulation_live() == live);
 }

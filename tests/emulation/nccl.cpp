@@ -72,6 +72,11 @@ struct member {
     int under_way, graphs;                 /* groups on streams that are not over; in graphs */
     bool is_whole() const { return all->joined == all->world; }
     bool is_quiet() const { return !under_way && !graphs; }
+    bool becomes_quiet(std::unique_lock<std::mutex> &held, int seconds)
+    {
+        return wait_until(
+            device, held, [this]() { return is_quiet(); }, seconds);
+    }
 };
 
 /* A group of calls in a graph and its copies. */
@@ -310,8 +315,7 @@ struct ncclComm {
 /* What NCCL waits for before it frees what a rank has, for as long as it takes. */
 static ncclResult_t is_over(member *of, const char *name, std::unique_lock<std::mutex> &held)
 {
-    if (wait_until(of->device, held, [of]() { return of->is_quiet(); }, DEADLINE))
-        return ncclSuccess;
+    if (of->becomes_quiet(held, DEADLINE)) return ncclSuccess;
     found("%s of rank %d waits for ever: %d of its groups of calls are in graphs, %d on streams",
           name, of->rank, of->graphs, of->under_way);
     return ncclSystemError;
@@ -422,7 +426,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t *error)
 {
     CALL(ncclCommGetAsyncError);
     member *of = comm->of.get();
-    bool over = !of->finalized || wait_until(of->device, held, [of]() { return of->is_quiet(); }, 0);
+    bool over = !of->finalized || of->becomes_quiet(held, 0);
     *error = !of->is_whole() || of->busy || !over ? ncclInProgress : ncclSuccess;
     of->busy = false; /* asked once, it is done */
     return ncclSuccess;

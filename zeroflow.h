@@ -1170,6 +1170,9 @@ typedef struct zf_load_desc {
      * parameters), step and seed stay, and the checkpoint may have parameters that the program has
      * not. */
     bool params_only;
+    /* With params_only: f32 parameters of the program take the master weights of those that the
+     * checkpoint has in bf16 or f16. */
+    bool masters;
 } zf_load_desc;
 
 /* Restores them, so that training goes on with the same bits, from the beginning of a step. The
@@ -1430,9 +1433,19 @@ ZF_API zf_tensor zf_nn_embedding_table(zf_graph *graph, const char *name, int64_
 ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tensor bias,
                                  double dropout);
 
+typedef enum zf_activation {
+    ZF_ACTIVATION_GELU,
+    ZF_ACTIVATION_GELU_TANH,
+    ZF_ACTIVATION_RELU,
+    ZF_ACTIVATION_SILU
+} zf_activation;
+/* zf_gelu, zf_gelu_tanh, zf_relu or zf_silu of x. */
+ZF_API zf_tensor zf_nn_activation(zf_tensor x, zf_activation activation);
+
 typedef struct zf_nn_encoder_desc {
     int64_t heads;        /* 0: one for every 64 of hidden */
     int64_t intermediate; /* 0: 4 hidden */
+    zf_activation activation; /* between the two products of its second half */
     double dropout, attention_dropout;
     double eps; /* of LayerNorm; 0: 1e-12 */
     double std; /* of the weights; 0: 0.02 */

@@ -61,6 +61,17 @@ ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tenso
     return zf_matmul(zf_dropout(zf_softmax(scores), dropout), v);
 }
 
+ZF_API zf_tensor zf_nn_activation(zf_tensor x, zf_activation activation)
+{
+    switch (activation) {
+    case ZF_ACTIVATION_GELU: return zf_gelu(x);
+    case ZF_ACTIVATION_GELU_TANH: return zf_gelu_tanh(x);
+    case ZF_ACTIVATION_RELU: return zf_relu(x);
+    case ZF_ACTIVATION_SILU: return zf_silu(x);
+    }
+    return zf_fail(x, "zf_nn_activation: %d is no activation", (int)activation);
+}
+
 /* x [batch, tokens, hidden] projected and cut into heads: [batch, heads, tokens, hidden / heads].
  * */
 static zf_tensor zfi_nn_heads(zf_tensor x, const char *name, int64_t heads,
@@ -102,8 +113,9 @@ ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_en
     if (!d.pre_norm) y = zf_nn_layer_norm(y, "attention.output.LayerNorm", eps);
 
     in = d.pre_norm ? zf_nn_layer_norm(y, "output.LayerNorm", eps) : y;
-    in = zf_gelu(zf_nn_linear(in, "intermediate.dense",
-                              d.intermediate ? d.intermediate : 4 * s.dims[2], &linear));
+    in = zf_nn_linear(in, "intermediate.dense", d.intermediate ? d.intermediate : 4 * s.dims[2],
+                      &linear);
+    in = zf_nn_activation(in, d.activation);
     y = zf_add(y, zf_dropout(zf_nn_linear(in, "output.dense", s.dims[2], &linear), d.dropout));
     return d.pre_norm ? y : zf_nn_layer_norm(y, "output.LayerNorm", eps);
 }

@@ -50,7 +50,10 @@ static zf_status zfi_compare_manifests(zfi_loading *l)
 
 ZF_API zf_status zf_load(zf_program *p, const char *path, const zf_load_desc *desc)
 {
-    zfi_loading l = {.program = p, .path = path, .params_only = desc && desc->params_only};
+    zfi_loading l = {.program = p,
+                     .path = path,
+                     .params_only = desc && desc->params_only,
+                     .masters = desc && desc->params_only && desc->masters};
     zf_status status;
     if (!p) return ZF_ERR_ARGUMENT;
     zfi_clear_error(p);
@@ -106,6 +109,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
         all[r].program = desc->programs[r];
         all[r].path = path;
         all[r].params_only = load && load->params_only;
+        all[r].masters = load && load->params_only && load->masters;
         zfi_clear_error(desc->programs[r]);
     }
     for (int k = 0; k < ZFI_COUNT(zfi_load_phases) && !status; k++) {

@@ -20,6 +20,7 @@ typedef struct zfi_stored {
 /* Elements [first, first + count) of a node, some of which this rank needs. */
 typedef struct zfi_part {
     int32_t node;
+    int kind;     /* of the entry: a parameter may take the values of a state */
     int32_t rank; /* whose file; -1: that of what is whole */
     int64_t first, count;
     uint64_t at; /* byte of the file */
@@ -30,6 +31,7 @@ typedef struct zfi_loading {
     zf_program *program;
     const char *path;
     bool params_only;
+    bool masters; /* beside params_only: see zf_load_desc */
     zfi_memory memory;
     zfi_manifest manifest;
     int32_t world; /* ranks that have lists; 0: all is whole */
@@ -197,7 +199,8 @@ static zf_status zfi_load_follows(zfi_stored *stored, const zfi_entry *entry, zf
 static zf_status zfi_load_later(zfi_loading *l, int32_t id, const zfi_entry *entry, uint64_t at)
 {
     zf_error *error = &l->program->error;
-    zfi_part part = {id, l->rank, entry->first, entry->count, at, stbds_arrlenu(l->sums)};
+    zfi_part part = {id, entry->kind,           l->rank, entry->first, entry->count,
+                     at, stbds_arrlenu(l->sums)};
     const zf_json *sum = l->manifest.format == 1 ? entry->sums : zf_json_first(entry->sums);
     while (sum) {
         uint32_t crc = 0;
@@ -208,11 +211,26 @@ static zf_status zfi_load_later(zfi_loading *l, int32_t id, const zfi_entry *ent
     return zfi_push(&l->memory, l->parts, part) ? ZF_OK : zfi_nomem(error);
 }
 
+/* The node that takes the entry's values: that of its name, or of master weights, where these are
+ * wanted, the parameter of their dtype; 0: none. */
+static int32_t zfi_load_node(const zfi_loading *l, const zfi_entry *entry)
+{
+    static const char of[] = ".master/";
+    const zf_graph *g = l->program->graph;
+    const char *master = l->masters ? strstr(entry->name, of) : NULL;
+    int32_t id = zfi_map_get(g->names, entry->name, 0);
+    if (!l->masters) return id;
+    if (!entry->kind)
+        return id && zfi_is_half(entry->dtype) && g->nodes[id].dtype == ZF_F32 ? 0 : id;
+    id = master ? zfi_map_get(g->names, master + sizeof of - 1, 0) : 0;
+    return id && g->nodes[id].dtype == entry->dtype ? id : 0;
+}
+
 /* The program has the tensor, with that dtype and shape, and so has the file. */
 static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
 {
     zf_program *p = l->program;
-    int32_t id = zfi_map_get(p->graph->names, entry->name, 0);
+    int32_t id = zfi_load_node(l, entry);
     const zfi_node *node = &p->graph->nodes[id];
     char type[ZFI_TYPE_TEXT], other[ZFI_TYPE_TEXT], path[ZFI_ASIDE_MAX], name[ZFI_FILE_NAME];
     zfi_portion portion;
@@ -222,7 +240,7 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
     if ((status = zfi_file_in(path, l->path, zfi_tensor_file(name, entry->kind, l->rank, l->world),
                               &p->error)))
         return status;
-    if (!id || !l->stored[id].wanted || zfi_kind_of(node) != entry->kind) {
+    if (!id || !l->stored[id].wanted || (zfi_kind_of(node) != entry->kind && !l->masters)) {
         if (l->params_only) return ZF_OK;
         return zfi_fail(&p->error, ZF_ERR_MISMATCH,
                         "%s: the program has no %s \"%s\": the checkpoint is of another model%s",
@@ -258,7 +276,7 @@ static zf_status zfi_load_entries(zfi_loading *l, const zf_json *json)
     if (zf_json_type_of(l->headers) != ZF_JSON_OBJECT)
         return zf_json_expected(l->headers, error, "an object");
     for (int kind = 0; kind < 2 && !status && l->rank < 0; kind++)
-        if (!kind || !l->params_only) status = zfi_load_header(l, kind);
+        if (!kind || !l->params_only || l->masters) status = zfi_load_header(l, kind);
     if (status) return status;
     if (zf_json_type_of(tensors) != ZF_JSON_ARRAY)
         return zf_json_expected(tensors, error, "an array");
@@ -266,7 +284,7 @@ static zf_status zfi_load_entries(zfi_loading *l, const zf_json *json)
     for (at = zf_json_first(tensors); at && !status; at = zf_json_next(at)) {
         zfi_entry entry;
         if ((status = zfi_entry_read(l, at, &entry, error))) return status;
-        if (entry.kind && l->params_only) continue;
+        if (entry.kind && l->params_only && !l->masters) continue;
         l->listed[entry.kind]++;
         status = zfi_load_entry(l, &entry);
     }
@@ -526,11 +544,10 @@ static zf_status zfi_load_parts(zfi_loading *l, bool write)
     char path[ZFI_ASIDE_MAX];
     for (size_t i = 0; i < stbds_arrlenu(l->parts) && !status; i++) {
         const zfi_part *part = &l->parts[i];
-        int its = zfi_kind_of(&p->graph->nodes[part->node]);
-        if (its != kind || part->rank != rank) {
+        if (part->kind != kind || part->rank != rank) {
             char name[ZFI_FILE_NAME];
             uint64_t bytes;
-            kind = its, rank = part->rank;
+            kind = part->kind, rank = part->rank;
             if (file >= 0) close(file);
             file = -1;
             status =

@@ -72,7 +72,7 @@ check 'eval without a text' misused 'a text is needed: --corpus FILE' eval --loa
 check 'fill without a checkpoint' misused 'a checkpoint is needed: --load DIR' fill '[MASK]'
 check 'fill without a text' misused 'a text with [MASK] in it is needed' fill --load x
 check 'export without a checkpoint' misused 'a checkpoint is needed: --load DIR' export f
-check 'export without a file' misused 'a file to write is needed' export --load x
+check 'export without a file' misused 'a folder or a file to write is needed' export --load x
 
 # ---------------------------------------------------------------------------------------- bad files
 
@@ -243,17 +243,45 @@ check 'no [MASK]' unfilled 'the text has no [MASK] to fill in' 'The cat sees the
 check 'text too long' unfilled 'the text has more than 30 tokens' \
     "$(printf 'the cat sees the king . %.0s' 1 2 3 4 5 6) [MASK]"
 exported() {
-    run "$bert" export --load "$work/check point" "$work/exported"
-    [ $status = 0 ] && cmp "$work/exported" "$work/dump"
+    run "$bert" export --load "$work/check point" "$work/exported.safetensors"
+    [ $status = 0 ] && cmp "$work/exported.safetensors" "$work/dump"
 }
 check 'exports what was dumped' exported
 begun() {
-    pretrain --steps 0 --init "$work/exported" --report "$work/report.json"
+    pretrain --steps 0 --init "$work/exported.safetensors" --report "$work/report.json"
     [ $status = 0 ] && number held_out_mlm_loss | cat - "$work/held out" |
         awk 'NR == 1 { loss = $1 } NR == 2 { off = loss - $3 }
             END { exit !(NR == 2 && off < 1e-4 && off > -1e-4) }'
 }
 check 'starts from it, and evaluates alone' begun
+
+# What a run or a command of a folder of Hugging Face says is what the checkpoint's run said.
+same_score() { cmp "$work/out" "$work/held out"; }
+folder() {
+    run "$bert" export --load "$work/check point" "$work/folder" && [ $status = 0 ] &&
+        cmp "$work/folder/vocab.txt" "$vocab" &&
+        cmp "$work/folder/model.safetensors" "$work/dump" || return 1
+    for file in config.json tokenizer.json tokenizer_config.json special_tokens_map.json; do
+        [ -s "$work/folder/$file" ] || return 1
+    done
+    ends 0 "$bert" eval --load "$work/folder" --corpus "$corpus" --seq 32 --batch 4 && same_score &&
+        ends 0 "$bert" fill --load "$work/folder" "The [MASK] sees the king ." &&
+        cp "$work/out" "$work/filled" &&
+        ends 0 "$bert" fill --load "$work/check point" "The [MASK] sees the king ." &&
+        cmp "$work/out" "$work/filled"
+}
+check 'a folder for transformers, and of it' folder
+# Without a model and a vocabulary of their own, those of the folder; without a step, a checkpoint.
+taken() {
+    for from in "$work/folder" "$work/check point"; do
+        rm -rf "$work/taken"
+        ends 0 "$bert" pretrain --corpus "$corpus" --seq 32 --batch 4 --steps 0 --init "$from" \
+            --eval-batches 0 --save "$work/taken" &&
+            ends 0 "$bert" eval --load "$work/taken" --corpus "$corpus" --seq 32 --batch 4 &&
+            same_score || return 1
+    done
+}
+check 'a checkpoint of weights without a step' taken
 
 # narrow PRECISION: trains in it, says so, ends near the run in f32, goes on, is evaluated in it.
 narrow() {
@@ -265,7 +293,18 @@ narrow() {
     pretrain --steps 30 --precision "$1" --load "$work/$1" && [ $status = 0 ] || return 1
     grep '^held out: ' "$work/out" | sed 's/^held out: //' > "$work/narrow"
     run "$bert" eval --load "$work/$1" --corpus "$corpus" --seq 32 --batch 4 --batches 16
-    [ $status = 0 ] && cmp "$work/out" "$work/narrow"
+    [ $status = 0 ] && cmp "$work/out" "$work/narrow" || return 1
+    # Its master weights go out; rounded they are what it computed with.
+    pretrain --steps 30 --precision "$1" --load "$work/$1" --dump "$work/masters" &&
+        ends 0 "$bert" export --load "$work/$1" "$work/f32.safetensors" &&
+        cmp "$work/f32.safetensors" "$work/masters" &&
+        ends 0 "$bert" export --load "$work/$1" --dtype "$1" "$work/rounded" &&
+        [ "$(wc -c < "$work/rounded/model.safetensors")" -lt "$(wc -c < "$work/masters")" ] &&
+        cp "$work/$1/vocab.txt" "$work/rounded" &&
+        ends 0 "$bert" eval --load "$work/rounded" --dtype "$1" --corpus "$corpus" --seq 32 \
+            --batch 4 && cmp "$work/out" "$work/narrow" &&
+        ends 0 "$bert" eval --load "$work/$1" --dtype f32 --corpus "$corpus" --seq 32 --batch 4 &&
+        { [ "$1" = f16 ] || ! cmp -s "$work/out" "$work/narrow"; } # of f16 the digits are the same
 }
 check 'bf16' narrow bf16
 check 'f16' narrow f16
@@ -279,7 +318,7 @@ refuses() {
 # differs NAME HAD HAS OPTIONS...: this setting of the checkpoint is another.
 differs() {
     had="$work/check point was trained with $1 = $2, not $3: give the same --$1, or start anew from\
- its weights with --init $work/check point/params.safetensors"
+ its weights with --init $work/check point"
     shift 3
     refuses "$had" "$@"
 }
@@ -488,8 +527,8 @@ steps() {
 saved_by() {
     rm -rf "$work/parts"
     steps 5 half --save "$work/parts" "$@" &&
-        "$bert" export --load "$work/parts" "$work/exported" &&
-        cmp "$work/exported" "$work/half.params"
+        "$bert" export --load "$work/parts" "$work/parts.safetensors" &&
+        cmp "$work/parts.safetensors" "$work/half.params"
 }
 goes_on() {
     steps 9 other --load "$work/parts" "$@" && [ "$(grep -c 'other bits' "$work/out")" = 0 ] &&
@@ -515,9 +554,11 @@ other_parts() {
 check 'then in another number of parts' other_parts
 cut_weights() {
     said="$work/parts was trained with lr = 0.001, not 0.01: give the same --lr, or start anew from"
-    said="$said its weights with --init FILE, which 'bert export --load $work/parts FILE' writes"
+    said="$said its weights with --init $work/parts"
     saved_by --ranks 2 --zero 3 && spoils "$said" --batch 8 --schedule constant --warmup 3 \
-        --steps 9 --lr 0.01 --load "$work/parts" --ranks 2
+        --steps 9 --lr 0.01 --load "$work/parts" --ranks 2 || return 1
+    steps 5 other --steps 0 --init "$work/parts" --ranks 2 && cmp "$work/other.params" \
+        "$work/half.params"
 }
 check 'another learning rate, and weights that are cut' cut_weights
 ranks_interrupted() {

@@ -56,13 +56,13 @@ static bool open_session(test *t, bert_session *s, const bert_batch_file *batche
                            .clip = r->clip,
                            .keep_gradients = true};
     zf_error error = {ZF_OK, ""};
-    int fresh = -1;
+    weights_report report;
     bool good = bert_config_load(GOLDEN "config.json", &d.config, &error) &&
                 bert_session_open(s, &d, &error);
     if (good) {
         test_defer(t, close_session, s);
-        good = !bert_import(s->program, s->graph, GOLDEN "init.safetensors", &fresh, &error) &&
-               fresh == 0;
+        good = !bert_import(s->program, s->graph, GOLDEN "init.safetensors", &report, &error) &&
+               report.fresh == 0 && report.unused == 0;
     }
     if (!good) test_fail(t, __FILE__, __LINE__, "a session can be opened", error.text);
     return good;
@@ -81,7 +81,7 @@ static zf_status train_step(bert_session *s, const bert_batch_file *batches, int
 static bool export_params(test *t, bert_session *s, const char *path)
 {
     zf_error error;
-    zf_status status = bert_export(s->program, s->graph, path, false, &error);
+    zf_status status = bert_export(s->program, s->graph, path, false, ZF_F32, &error);
     if (status) test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
     return !status;
 }
@@ -106,7 +106,7 @@ TEST_ONCE(bert_loss_and_gradients_are_pytorchs)
         free(value);
         CHECK_NEAR(t, bert_session_scalar(&s, outputs[i]), expected, 1e-5 * expected);
     }
-    OK(t, bert_export(s.program, s.graph, path, true, &error), error.text);
+    OK(t, bert_export(s.program, s.graph, path, true, ZF_F32, &error), error.text);
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -345,15 +345,15 @@ TEST_ONCE(bert_export_and_import_keep_the_bits)
     bert_batch_file *batches = open_batches(t);
     static bert_session a, b;
     zf_error error = {ZF_OK, ""};
-    int fresh = -1;
+    weights_report report;
     double loss;
     CHECK(t, batches && open_session(t, &a, batches, &adamw, 1, 1));
     OK(t, train_step(&a, batches, 0, 1e-3), zf_program_error(a.program));
     CHECK(t, export_params(t, &a, first));
     CHECK(t, !same_files(first, GOLDEN "init.safetensors"));
     CHECK(t, open_session(t, &b, batches, &adamw, 1, 2));
-    OK(t, bert_import(b.program, b.graph, first, &fresh, &error), error.text);
-    CHECK(t, fresh == 0 && export_params(t, &b, second) && same_files(first, second));
+    OK(t, bert_import(b.program, b.graph, first, &report, &error), error.text);
+    CHECK(t, report.fresh == 0 && export_params(t, &b, second) && same_files(first, second));
     OK(t, train_step(&a, batches, 1, 1e-3), zf_program_error(a.program));
     loss = bert_session_scalar(&a, a.model.loss);
     OK(t, train_step(&b, batches, 1, 1e-3), zf_program_error(b.program));
@@ -475,7 +475,7 @@ static void check_import(test *t, const variant *v, int expected_fresh, const ch
     zf_safetensors *init, *before;
     zf_error error = {ZF_OK, ""};
     zf_status status;
-    int fresh = -1;
+    weights_report report;
     OK(t, bert_config_load(GOLDEN "config.json", &d.config, &error) ? ZF_OK : error.status,
        error.text);
     OK(t, bert_session_open(&s, &d, &error) ? ZF_OK : error.status, error.text);
@@ -483,7 +483,7 @@ static void check_import(test *t, const variant *v, int expected_fresh, const ch
     CHECK(t, write_variant(t, v, path) && export_params(t, &s, start));
     init = open_file(t, GOLDEN "init.safetensors"), before = open_file(t, start);
     CHECK(t, init && before);
-    status = bert_import(s.program, s.graph, path, &fresh, &error);
+    status = bert_import(s.program, s.graph, path, &report, &error);
     CHECK(t, status == error.status);
     if (problem) {
         CHECK(t, status && !strncmp(error.text, path, strlen(path)));
@@ -491,7 +491,7 @@ static void check_import(test *t, const variant *v, int expected_fresh, const ch
         return;
     }
     OK(t, status, error.text);
-    CHECK(t, fresh == expected_fresh);
+    CHECK(t, report.fresh == expected_fresh && report.unused == 0);
     for (int32_t i = 0; i < zf_param_count(s.graph); i++)
         if (!is_imported(&s, init, before, zf_param_at(s.graph, i), v))
             test_fail(t, __FILE__, __LINE__, "a parameter is the file's",
@@ -594,10 +594,22 @@ TEST_ONCE(bert_configurations_that_are_refused)
          ":2:48: num_attention_heads must be a divisor of hidden_size (6), not 4"},
         {SIZES("6", "0") "}",
          ":2:48: num_attention_heads must be an integer from 1 to 65536, not 0"},
-        {SIZES("6", "3") ", \"hidden_act\": \"relu\"}",
-         ":2:65: hidden_act must be \"gelu\", not \"relu\""},
+        {SIZES("6", "3") ", \"hidden_act\": \"mish\"}",
+         ":2:65: hidden_act must be one of gelu, gelu_new, gelu_pytorch_tanh, relu and silu, not "
+         "\"mish\""},
         {SIZES("6", "3") ", \"position_embedding_type\": \"relative_key\"}",
          ":2:78: position_embedding_type must be \"absolute\", not \"relative_key\""},
+        {SIZES("6", "3") ", \"model_type\": \"roberta\"}",
+         ":2:65: model_type must be \"bert\", not \"roberta\""},
+        {SIZES("6", "3") ", \"is_decoder\": true}", ":2:65: is_decoder must be false, not true"},
+        {SIZES("6", "3") ", \"add_cross_attention\": true}",
+         ":2:74: add_cross_attention must be false, not true"},
+        {SIZES("6", "3") ", \"pad_token_id\": 99}",
+         ":2:67: pad_token_id must be an integer from 0 to 98, not 99"},
+        {SIZES("6", "3") ", \"pruned_heads\": {\"0\": [1]}}",
+         ":2:67: pruned_heads removes heads; all layers must have all of them"},
+        {SIZES("6", "3") ", \"quantization_config\": {}}",
+         ":2:74: quantization_config says that the weights are quantised, which is not read"},
         {SIZES("6", "3") ", \"hidden_dropout_prob\": 1}",
          ":2:74: hidden_dropout_prob must be a number from 0.0 to 0.999, not 1"},
         {"{\"vocab_size\": 99}", ":1:1: the top value lacks \"hidden_size\""},

@@ -28,6 +28,7 @@ typedef struct model_desc {
     optimizer rule;
     uint64_t seed;
     int64_t hidden; /* 0: HIDDEN */
+    zf_dtype dtype; /* it computes in */
     zf_backend *backend;
     zf_program *share;
 } model_desc;
@@ -63,6 +64,7 @@ static zf_program *model_new(test *t, model *m, const model_desc *d)
     h = zf_matmul(h, zf_param(g, "out.weight", ZF_SHAPE(hidden, OUT), &normal));
     error = zf_sub(h, m->y);
     m->loss = zf_output(zf_mean(zf_mul(error, error)), "error");
+    zf_precision(g, &(zf_precision_desc){.dtype = d->dtype});
     if (d->rule != NONE) {
         zf_autograd(g, m->loss);
         zf_clip(g, 0.1);
@@ -514,6 +516,55 @@ TEST_ONCE(checkpoint_params_only)
           zf_program_step(c.program) == 2 && image_of(&c, image) && !memcmp(image, before, IMAGE));
     refuses(t, &a, path, NULL, ZF_ERR_IO,
             "cannot open PATH/state.safetensors: No such file or directory");
+}
+
+/* A program in f32 takes the master weights of a run in bf16, or else its parameters. */
+TEST_ONCE(checkpoint_master_weights)
+{
+    static const char *const params[] = {"in.weight", "in.bias", "out.weight"};
+    const char *path = test_path("masters");
+    const zf_load_desc masters = {.params_only = true, .masters = true};
+    static model a, b, c;
+    float losses[3];
+    test_defer(t, model_free, &a);
+    NEED(t, model_new(t, &a, &(model_desc){.rule = LAMB, .seed = 1, .dtype = ZF_BF16}), NULL);
+    OK(t, train(&a, 3, losses), zf_program_error(a.program));
+    OK(t, zf_save(a.program, path, NULL), zf_program_error(a.program));
+    test_defer(t, model_free, &b);
+    NEED(t, model_new(t, &b, &(model_desc){.rule = NONE, .seed = 2}), NULL);
+    refuses(t, &b, path, &(zf_load_desc){.params_only = true}, ZF_ERR_MISMATCH,
+            "PATH/params.safetensors: in.weight is bf16[5,7], but f32[5,7] in the program");
+    OK(t, zf_load(b.program, path, &masters), zf_program_error(b.program));
+    for (int i = 0; i < 3; i++) {
+        float own[IN * HIDDEN], master[IN * HIDDEN];
+        uint16_t param[IN * HIDDEN], rounded[IN * HIDDEN];
+        zf_tensor of_b = zf_graph_find(b.graph, params[i]), of_a;
+        size_t bytes = zf_tensor_bytes(of_b);
+        char name[64];
+        snprintf(name, sizeof name, "lamb.master/%s", params[i]);
+        of_a = zf_graph_find(a.graph, name);
+        CHECK(t, zf_valid(of_a) && !zf_read(a.program, of_a, master, bytes));
+        OK(t, zf_read(b.program, of_b, own, bytes), zf_program_error(b.program));
+        CHECK(t, !memcmp(own, master, bytes));
+        of_a = zf_graph_find(a.graph, params[i]);
+        OK(t, zf_read(a.program, of_a, param, bytes / 2), zf_program_error(a.program));
+        zf_convert(rounded, ZF_BF16, own, ZF_F32, bytes / 4);
+        CHECK(t, !memcmp(rounded, param, bytes / 2));
+        zf_convert(master, ZF_F32, rounded, ZF_BF16, bytes / 4);
+        CHECK(t, i == 1 || memcmp(own, master, bytes)); /* not what is rounded */
+    }
+    /* Of a run in f32 there are none. */
+    test_defer(t, model_free, &c);
+    NEED(t, model_new(t, &c, &(model_desc){.rule = ADAMW, .seed = 5}), NULL);
+    OK(t, zf_save(c.program, path, NULL), zf_program_error(c.program));
+    OK(t, zf_load(b.program, path, &masters), zf_program_error(b.program));
+    CHECK(t, zf_graph_find(c.graph, "in.weight").id);
+    {
+        float own[IN * HIDDEN], other[IN * HIDDEN];
+        CHECK(t, !zf_read(b.program, zf_graph_find(b.graph, params[0]), own, sizeof own));
+        CHECK(t, !zf_read(c.program, zf_graph_find(c.graph, params[0]), other, sizeof other));
+        CHECK(t, !memcmp(own, other, sizeof own));
+    }
 }
 
 /* A program may have part of the parameters when it asks for these alone, but a checkpoint may

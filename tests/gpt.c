@@ -41,10 +41,12 @@ static bool open_batches(test *t, gpt_batch_file *f)
 static bool open_session(test *t, gpt_session *s, const gpt_session_desc *d)
 {
     zf_error error = {ZF_OK, ""};
+    weights_report report;
     bool good = gpt_session_open(s, d, &error);
     if (good) test_defer(t, close_session, s);
     if (good && !d->share)
-        good = gpt_import(s->program, s->graph, GOLDEN "init.safetensors", &error);
+        good = gpt_import(s->program, s->graph, GOLDEN "init.safetensors", &report, &error) &&
+               !report.fresh && !report.unused;
     if (!good) test_fail(t, __FILE__, __LINE__, "a session can be opened", error.text);
     return good;
 }
@@ -76,7 +78,7 @@ static void compare_gradients(test *t, const char *no_fuse)
     value = values_of(golden, "loss", &count), expected = value ? *value : NAN;
     free(value);
     CHECK_NEAR(t, gpt_session_scalar(&s, "loss"), expected, 1e-5 * expected);
-    CHECK(t, gpt_export(s.program, s.graph, path, true, &error));
+    CHECK(t, gpt_export(s.program, s.graph, path, true, ZF_F32, &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -115,7 +117,7 @@ static bool run_course(test *t, course *c, int64_t threads, const char *params)
         c->loss[k] = gpt_session_scalar(&s, "loss");
         c->norm[k] = gpt_session_scalar(&s, "grad_norm");
     }
-    if (!status && !gpt_export(s.program, s.graph, params, false, &error)) {
+    if (!status && !gpt_export(s.program, s.graph, params, false, ZF_F32, &error)) {
         test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
         return false;
     }
@@ -279,7 +281,7 @@ TEST_ONCE(gpt_export_of_what_was_imported_is_the_file)
     zf_error error = {ZF_OK, ""};
     static gpt_session s;
     CHECK(t, golden && open_session(t, &s, &d));
-    CHECK(t, gpt_export(s.program, s.graph, path, false, &error));
+    CHECK(t, gpt_export(s.program, s.graph, path, false, ZF_F32, &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_safetensors_count(golden));
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -343,6 +345,7 @@ static void check_import(test *t, const variant *v, const char *problem)
     zf_safetensors *golden = open_file(t, GOLDEN "init.safetensors"), *own;
     zf_error error = {ZF_OK, ""};
     zf_safetensors_writer *w = zf_safetensors_writer_new(path, NULL, &error);
+    weights_report report;
     static gpt_session s;
     bool good;
     CHECK(t, golden && w);
@@ -352,7 +355,7 @@ static void check_import(test *t, const variant *v, const char *problem)
     zf_safetensors_writer_free(w);
     CHECK(t, good && gpt_session_open(&s, &d, &error));
     test_defer(t, close_session, &s);
-    good = gpt_import(s.program, s.graph, path, &error);
+    good = gpt_import(s.program, s.graph, path, &report, &error);
     CHECK(t, good == !problem && good == !error.status);
     if (problem) {
         CHECK(t, !strncmp(error.text, path, strlen(path)));
@@ -360,7 +363,7 @@ static void check_import(test *t, const variant *v, const char *problem)
         return;
     }
     out = test_path("gpt-variant-out.safetensors");
-    CHECK(t, gpt_export(s.program, s.graph, out, false, &error));
+    CHECK(t, gpt_export(s.program, s.graph, out, false, ZF_F32, &error));
     own = open_file(t, out);
     CHECK(t, own);
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++)
@@ -526,10 +529,14 @@ TEST_ONCE(gpt_configurations_that_are_refused)
         const char *text, *problem;
     } bad[] = {
 #define SIZES "{\"vocab_size\": 99, \"n_embd\": 6, \"n_layer\": 1,\n\"n_head\": 3"
-        {SIZES ", \"activation_function\": \"gelu\"}",
-         ":2:37: activation_function must be \"gelu_new\", not \"gelu\""},
-        {SIZES ", \"tie_word_embeddings\": false}",
-         ":2:37: tie_word_embeddings must be true, not false"},
+        {SIZES ", \"activation_function\": \"mish\"}",
+         ":2:37: activation_function must be one of gelu, gelu_new, gelu_pytorch_tanh, relu and "
+         "silu, not \"mish\""},
+        {SIZES ", \"model_type\": \"bert\"}", ":2:28: model_type must be \"gpt2\", not \"bert\""},
+        {SIZES ", \"add_cross_attention\": true}",
+         ":2:37: add_cross_attention must be false, not true"},
+        {SIZES ", \"reorder_and_upcast_attn\": true}",
+         ":2:41: reorder_and_upcast_attn must be false, not true"},
         {SIZES ", \"scale_attn_by_inverse_layer_idx\": true}",
          ":2:49: scale_attn_by_inverse_layer_idx must be false, not true"},
         {SIZES ", \"n_inner\": 0}", ":2:25: n_inner must be an integer from 1 to 4194304, not 0"},

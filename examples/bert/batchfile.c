@@ -106,13 +106,13 @@ static bool measure(bert_batch_file *f, const char *path, const zf_shape shape[T
     for (int which = 0; which < TENSORS; which++)
         for (int axis = 0; axis < shape[which].rank; axis++)
             if (shape[which].dims[axis] != shape[IDS].dims[axis] || shape[which].dims[axis] < 1) {
-                char own[BERT_SHAPE_TEXT], other[BERT_SHAPE_TEXT];
+                char own[SHAPE_TEXT], other[SHAPE_TEXT];
                 bool empty = shape[which].dims[axis] < 1;
                 error->status = ZF_ERR_FORMAT;
                 snprintf(error->text, sizeof error->text, "%s: %s is %s, which %s%s", path,
-                         names[which], bert_shape_text(own, shape[which]),
+                         names[which], shape_text(own, shape[which]),
                          empty ? "is empty" : "does not fit input_ids ",
-                         empty ? "" : bert_shape_text(other, shape[IDS]));
+                         empty ? "" : shape_text(other, shape[IDS]));
                 return false;
             }
     f->predictions = 1;

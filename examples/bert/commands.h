@@ -21,7 +21,9 @@ typedef struct bert_text {
     bert_examples *train, *held_out;
 } bert_text;
 
-/* The training examples have that many percent of their words masked, 0 meaning 15; the held-out
+/* vocab: a file, whose model is cased or not, or a folder, which says so itself.
+ *
+ * The training examples have that many percent of their words masked, 0 meaning 15; the held-out
  * ones always 15. False after printing why. */
 bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased,
                     int64_t sequence, int64_t masked_percent, uint64_t seed, int64_t threads);
@@ -38,11 +40,19 @@ bool bert_show_guesses(bert_session *with, const bert_config *config, const bert
 bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vocab *vocab,
                     int64_t sequence, const char *text, const char *truth, zf_error *error);
 
-/* A checkpoint that `bert pretrain --save` wrote: the model of its config.json with its weights,
- * forward only. */
-bool bert_checkpoint_open(bert_session *s, const char *path, bert_config *config,
-                          const bert_shape *shape, int64_t threads, zf_error *error);
-/* Whether its vocabulary tells capitals and accents apart. */
-bool bert_checkpoint_cased(const char *path, bool *cased, zf_error *error);
+/* The parameters become those at `path`: of a checkpoint, a folder of Hugging Face, or a file of
+ * weights. What these lack or have besides is reported. */
+zf_status bert_session_take(bert_session *s, const char *path, weights_report *report,
+                            zf_error *error);
+/* What the weights at such a path say about the model: whether its head is tied. */
+bool bert_config_take(bert_config *config, const char *path, zf_error *error);
+
+/* How a command computes: the index of a choice "auto|f32|bf16|f16". */
+#define BERT_DTYPES "auto|f32|bf16|f16"
+
+/* The model of a folder, forward only: a checkpoint or one of Hugging Face. dtype 0: what the
+ * checkpoint was trained in, else f32. */
+bool bert_folder_open(bert_session *s, const char *path, bert_config *config,
+                      const bert_shape *shape, int64_t threads, int64_t dtype, zf_error *error);
 
 #endif

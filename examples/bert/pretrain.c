@@ -1,6 +1,8 @@
 /* bert pretrain: masked words and next sentences on a text, or steps on given batches for
  * comparison with other systems. */
 #define _POSIX_C_SOURCE 200809L
+#include "../common/config.h"
+#include "../common/folder.h"
 #include "run.h"
 
 #include <errno.h>
@@ -82,6 +84,7 @@ static bool evaluate_batch(bert_run *r)
 static bool only_evaluate(bert_run *r)
 {
     if (r->job->batches) return evaluate_batch(r);
+    if (!r->job->o.eval_batches) return true;
     if (!evaluate(r)) return false;
     if (r->leads)
         printf("held out: MLM loss %.9g, accuracy %.2f%%, NSP loss %.9g\n", r->score.mlm_loss,
@@ -201,10 +204,11 @@ static bool write_results(bert_run *r)
                              "--dump-grads %s: the checkpoint had all %lld steps, so there was "
                              "none to take gradients of",
                              o->dump_grads, (long long)o->steps);
-    if (o->dump && bert_export(s->program, s->graph, r->leads ? o->dump : NULL, false, &r->error))
+    if (o->dump &&
+        bert_export(s->program, s->graph, r->leads ? o->dump : NULL, false, ZF_F32, &r->error))
         return false;
     if (o->dump_grads &&
-        bert_export(s->program, s->graph, r->leads ? o->dump_grads : NULL, true, &r->error))
+        bert_export(s->program, s->graph, r->leads ? o->dump_grads : NULL, true, ZF_F32, &r->error))
         return false;
     if (!r->leads) return true;
     if (o->svg && !bert_log_plot(&r->log, o->svg, corpus ? corpus->unigram_nats : 0,
@@ -250,7 +254,11 @@ static bool open_data(bert_job *job, zf_error *error)
     if (!bert_text_open(&job->text, o->corpus, o->vocab, o->cased, o->seq, o->masked,
                         (uint64_t)o->seed, o->threads))
         return false;
-    if (strpbrk(o->model, "./") == NULL) job->config.vocab = bert_vocab_size(job->text.vocab);
+    o->cased = bert_vocab_options(job->text.vocab).lower_case == BERT_NO;
+    if (!config_is_path(o->model)) {
+        job->config.vocab = bert_vocab_size(job->text.vocab);
+        job->config.pad = bert_vocab_id(job->text.vocab, bert_special_tokens[BERT_PAD]);
+    }
     if (job->config.vocab < bert_vocab_size(job->text.vocab))
         return command_error("%s: vocab_size is %lld, but %s has %d tokens", o->model,
                              (long long)job->config.vocab, o->vocab,
@@ -286,6 +294,7 @@ static bool open_job(bert_job *job, zf_error *error)
     if ((o->save && !can_save(o)) || !bert_config_load(o->model, &job->config, error) ||
         !open_data(job, error) || !cut_batch(job))
         return false;
+    if (o->init && !o->load && !bert_config_take(&job->config, o->init, error)) return false;
     if (o->dropout >= 0) job->config.dropout = job->config.attention_dropout = o->dropout;
     if (o->seconds > 0 && o->load) { /* the steps were chosen when the run began */
         char steps[40];
@@ -334,25 +343,6 @@ static void print_beginning(const bert_run *r)
             (long long)corpus->held_out.count, corpus->unigram_nats);
 }
 
-/* r->error is of --init: if that is a checkpoint rather than a file of weights, says how to make
- * one of it. */
-static bool advise_init(bert_run *r)
-{
-    const char *init = r->job->o.init, *slash = strrchr(init, '/');
-    char folder[512], manifest[544];
-    bool inside = slash && !strcmp(slash + 1, "params.safetensors");
-    snprintf(folder, sizeof folder, "%.*s", inside ? (int)(slash - init) : 500, init);
-    snprintf(manifest, sizeof manifest, "%s/manifest.json", folder);
-    if (!access(manifest, R_OK)) {
-        zf_error was = r->error;
-        bert_run_fail(r, was.status,
-                      "%.400s; of a checkpoint, 'bert export --load %.400s FILE' makes one file of "
-                      "weights",
-                      was.text, folder);
-    }
-    return false;
-}
-
 bert_session_desc bert_job_session(const bert_job *job)
 {
     const bert_settings *o = &job->o;
@@ -384,17 +374,15 @@ static bool begin(bert_run *r)
 {
     const bert_settings *o = &r->job->o;
     bert_session_desc d = bert_job_session(r->job);
-    int fresh;
+    weights_report report;
     d.sharing.comm = r->comm;
     if (r->comm) d.device.index = bert_ranks_device(&r->job->ranks, r->comm->rank);
     if (!bert_session_open(&r->session, &d, &r->error)) return false;
     if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))
         return false;
     if (o->init && !o->load) {
-        if (bert_import(r->session.program, r->session.graph, o->init, &fresh, &r->error))
-            return advise_init(r);
-        if (fresh && r->leads)
-            printf("%s lacks %d tensors of the heads; they start anew\n", o->init, fresh);
+        if (bert_session_take(&r->session, o->init, &report, &r->error)) return false;
+        if (r->leads) weights_print(o->init, &report);
     }
     if (o->load && !bert_run_resume(r)) return false;
     if (r->leads) print_beginning(r);
@@ -419,6 +407,7 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     r.terminal = r.leads && !job->ranks.launcher && isatty(STDOUT_FILENO) != 0;
     good = begin(&r);
     if (good) good = job->o.steps ? bert_run_train(&r) && finish(&r) : only_evaluate(&r);
+    if (good && !job->o.steps && job->o.save) good = bert_run_save(&r);
     if (good && !r.interrupted) good = write_results(&r);
     if (r.leads) job->interrupted = r.interrupted;
     *error = r.error;
@@ -427,6 +416,18 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
 }
 
 /* -------------------------------------------------------------------------------- the command */
+
+/* A folder that options name has the model and the vocabulary of which they say nothing. */
+static void look_into_folders(bert_settings *o)
+{
+    const char *const folders[] = {o->load, o->init, o->model};
+    for (int i = 0; i < 3; i++) {
+        if (!folders[i] || !folder_is(folders[i])) continue;
+        if (!o->model) o->model = folders[i];
+        if (!o->vocab && o->corpus && folder_has_vocab(folders[i])) o->vocab = folders[i];
+    }
+    if (!o->model) o->model = "mini";
+}
 
 /* What is wrong with the options as a whole, or NULL. */
 static const char *contradiction(const bert_settings *o)
@@ -452,15 +453,14 @@ static const char *contradiction(const bert_settings *o)
     if (o->dump_grads && o->precision == ZF_F16)
         return "--dump-grads writes gradients without a loss scale, so --precision f32 or bf16";
     if (o->dump_grads && !o->steps) return "--dump-grads needs a step, and --steps 0 makes none";
-    if (o->corpus && !o->steps && !o->eval_batches)
+    if (o->corpus && !o->steps && !o->eval_batches && !o->save)
         return "--steps 0 only evaluates, and --eval-batches 0 leaves nothing to evaluate";
     return NULL;
 }
 
 int bert_command_pretrain(int argc, char **argv)
 {
-    bert_job job = {.o = {.model = "mini",
-                          .seq = 128,
+    bert_job job = {.o = {.seq = 128,
                           .masked = 15,
                           .batch = 16,
                           .steps = 1000,
@@ -481,18 +481,21 @@ int bert_command_pretrain(int argc, char **argv)
                     .argv = argv};
     bert_settings *o = &job.o;
     const option_row rows[] = {
-        {"model", OPTION_TEXT, "NAME|FILE", &o->model, 0, 0,
-         "tiny mini small medium base large, or a config.json"},
+        {"model", OPTION_TEXT, "NAME|DIR|FILE", &o->model, 0, 0,
+         "tiny mini small medium base large, or a config.json, perhaps of a folder; else that of\n"
+         "                                    --load or --init, else mini"},
         {"corpus", OPTION_TEXT, "FILE", &o->corpus, 0, 0,
          "one sentence a line, a blank line between documents"},
-        {"vocab", OPTION_TEXT, "FILE", &o->vocab, 0, 0, "a vocab.txt, as 'bert vocab' makes it"},
+        {"vocab", OPTION_TEXT, "FILE", &o->vocab, 0, 0,
+         "a vocab.txt, as 'bert vocab' makes it; else that of --load, --init or --model"},
         {"cased", OPTION_FLAG, NULL, &o->cased, 0, 0,
          "the vocabulary tells capitals and accents apart"},
         {"seq", OPTION_COUNT, "T", &o->seq, 8, 65536, "tokens of an example"},
         {"masked", OPTION_COUNT, "PERCENT", &o->masked, 1, 100,
          "of the words of training examples; held-out ones have 15"},
         {"batch", OPTION_COUNT, "B", &o->batch, 1, 1 << 20, "examples of a step"},
-        {"steps", OPTION_COUNT, "N", &o->steps, 0, 1e12, "steps in all; 0 only evaluates the loss"},
+        {"steps", OPTION_COUNT, "N", &o->steps, 0, 1e12,
+         "steps in all; 0 evaluates the loss, and saves"},
         {"seconds", OPTION_NUMBER, "S", &o->seconds, 0, 1e9,
          "only as many steps as fit, but 200, by measuring one; 0: all --steps"},
         {"optimizer", OPTION_CHOICE, "adamw|lamb|sgd", &o->optimizer, 0, 0, "the update"},
@@ -534,8 +537,8 @@ int bert_command_pretrain(int argc, char **argv)
          "values made again in the backward pass: inside each layer, or for a peak of BYTES"},
         {"deadline", OPTION_NUMBER, "SECONDS", &o->deadline, 0.001, 1e6,
          "that ranks wait for one another"},
-        {"init", OPTION_TEXT, "FILE", &o->init, 0, 0,
-         "start from the weights of a safetensors file (not with --load)"},
+        {"init", OPTION_TEXT, "DIR|FILE", &o->init, 0, 0,
+         "start from the weights of a checkpoint or of Hugging Face (not with --load)"},
         {"save", OPTION_TEXT, "DIR", &o->save, 0, 0,
          "write a checkpoint at the end, and when interrupted"},
         {"save-every", OPTION_COUNT, "N", &o->save_every, 0, 1e12, "and every N steps"},
@@ -561,6 +564,7 @@ int bert_command_pretrain(int argc, char **argv)
     if (!command_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
                          &status))
         return status;
+    look_into_folders(o);
     if ((wrong = contradiction(o))) return command_usage_error(argv, wrong);
     if (!bert_ranks_open(&job.ranks,
                          &(bert_ranks_desc){.count = o->ranks,

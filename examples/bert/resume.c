@@ -4,7 +4,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 static const char *const optimizer_names[] = {"adamw", "lamb", "sgd"}; /* by bert_optimizer */
 
@@ -83,19 +82,15 @@ static void compare_parts(const bert_run *r, const zf_note *parts)
                r->job->o.load, saved, strcmp(saved, "1") ? "s" : "", parts->value);
 }
 
-/* A setting of the checkpoint is another. Its weights are one file, unless ranks have cut them. */
+/* A setting of the checkpoint is another. */
 static bool refuse(bert_run *r, const zf_note *wanted, const char *saved)
 {
     const char *load = r->job->o.load;
-    char path[1024], weights[2200];
-    snprintf(path, sizeof path, "%s/params.safetensors", load);
-    if (!access(path, R_OK)) snprintf(weights, sizeof weights, "%s", path);
-    else snprintf(weights, sizeof weights, "FILE, which 'bert export --load %s FILE' writes", load);
     return bert_run_fail(r, ZF_ERR_MISMATCH,
                          "%s was trained with %s = %s%s, not %s: give the same --%s, or start anew "
                          "from its weights with --init %s",
                          load, wanted->key, saved, strcmp(wanted->key, "corpus") ? "" : " tokens",
-                         wanted->value, wanted->key, weights);
+                         wanted->value, wanted->key, load);
 }
 
 bool bert_run_resume(bert_run *r)

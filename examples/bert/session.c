@@ -169,14 +169,16 @@ zf_status bert_session_feed(bert_session *s, const bert_batch *b, double labelle
     float mlm = (float)(1 / (labelled > 1 ? labelled : 1)),
           nsp = (float)(1 / (pairs > 1 ? pairs : 1));
     zf_status status = zf_write(s->program, m->input_ids, b->input_ids, tokens * 4);
-    if (!status) status = zf_write(s->program, m->token_type_ids, b->token_type_ids, tokens * 4);
+    if (!status && zf_valid(m->token_type_ids))
+        status = zf_write(s->program, m->token_type_ids, b->token_type_ids, tokens * 4);
     if (!status) status = zf_write(s->program, m->attention_mask, b->attention_mask, tokens);
     if (!status) status = zf_write(s->program, m->positions, b->positions, rows * 4);
     if (!status) status = zf_write(s->program, m->labels, b->labels, rows * 4);
+    if (!status) status = zf_write(s->program, m->mlm_weight, &mlm, sizeof mlm);
+    if (!zf_valid(m->next_sentence_label)) return status;
     if (!status)
         status = zf_write(s->program, m->next_sentence_label, b->next_sentence_label,
                           (size_t)s->shape.batch * 4);
-    if (!status) status = zf_write(s->program, m->mlm_weight, &mlm, sizeof mlm);
     if (!status) status = zf_write(s->program, m->nsp_weight, &nsp, sizeof nsp);
     return status;
 }
@@ -198,6 +200,7 @@ zf_status bert_session_feed_parts(bert_session *s, const bert_batch *global, dou
 double bert_session_scalar(bert_session *s, zf_tensor output)
 {
     float value = NAN;
+    if (!zf_valid(output)) return 0;
     (void)zf_read(s->program, output, &value, sizeof value);
     return value;
 }

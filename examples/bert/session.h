@@ -76,7 +76,7 @@ zf_status bert_session_feed(bert_session *s, const bert_batch *batch, double lab
 zf_status bert_session_feed_parts(bert_session *s, const bert_batch *global, double labelled,
                                   double pairs);
 
-/* One of the scalar outputs after a step. */
+/* One of the scalar outputs after a step; 0 for one that the model does not have. */
 double bert_session_scalar(bert_session *s, zf_tensor output);
 
 /* Steps that were skipped because gradients were not finite; 0 without a loss scale. */

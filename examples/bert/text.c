@@ -1,4 +1,5 @@
 /* Text for the commands: vocabulary, corpus, examples; sentences with a masked word. */
+#include "../common/folder.h"
 #include "commands.h"
 
 #include <ctype.h>
@@ -34,10 +35,16 @@ bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool ca
                     int64_t sequence, int64_t masked_percent, uint64_t seed, int64_t threads)
 {
     char err[512] = "out of memory";
+    zf_error error = {ZF_OK, ""};
     bool good;
     *t = (bert_text){NULL, NULL, NULL, NULL};
-    good = (t->vocab = bert_vocab_load(vocab, bert_cased(cased), err, sizeof err)) != NULL;
-    if (good) {
+    if (folder_is(vocab)) {
+        t->vocab = folder_vocab(vocab, &error);
+        snprintf(err, sizeof err, "%s", error.text);
+    } else {
+        t->vocab = bert_vocab_load(vocab, bert_cased(cased), err, sizeof err);
+    }
+    if ((good = t->vocab != NULL)) {
         bert_corpus_desc d = {.encode = encode,
                               .user = t->vocab,
                               .vocab_size = bert_vocab_size(t->vocab),

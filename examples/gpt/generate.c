@@ -113,7 +113,7 @@ int gpt_command_export(int argc, char **argv)
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!out) return command_usage_error(argv, "a file to write is needed");
     if (!gpt_session_restore(&s, load, &d, &error)) return command_error("%s", error.text);
-    if (!gpt_export(s.program, s.graph, out, false, &error)) command_error("%s", error.text);
+    if (!gpt_export(s.program, s.graph, out, false, ZF_F32, &error)) command_error("%s", error.text);
     gpt_session_close(&s);
     return error.status ? EXIT_FAILED : EXIT_GOOD;
 }

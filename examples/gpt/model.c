@@ -1,4 +1,5 @@
 #include "model.h"
+#include "../common/config.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -25,28 +26,38 @@ static const struct {
     {"774m", 36, 1280, 20, 50257}, {"1558m", 48, 1600, 25, 50257},
 };
 
-static void expect(const zf_json *json, const char *key, const char *wanted, zf_error *error)
+/* A key of GPT-2's, or the name that other models have for it, which transformers takes as well. */
+static const zf_json *either(const zf_json *json, const char *key, const char *other)
 {
-    const zf_json *v = zf_json_member(json, key);
-    const char *text = NULL;
-    zf_json_to_string(v, &text, error);
-    if (!error->status && text && strcmp(text, wanted))
-        zf_json_expected(v, error, "\"%s\"", wanted);
+    const zf_json *v = config_member(json, key);
+    return v ? v : config_member(json, other);
 }
 
-static void expect_bool(const zf_json *json, const char *key, bool wanted, zf_error *error)
+static void need(const zf_json *json, const char *key, const char *other, int64_t most,
+                 int64_t *out, zf_error *error)
 {
-    const zf_json *v = zf_json_member(json, key);
-    bool is = wanted;
-    zf_json_to_bool(v, &is, error);
-    if (!error->status && is != wanted) zf_json_expected(v, error, wanted ? "true" : "false");
+    const zf_json *v = either(json, key, other);
+    zf_json_to_int(v ? v : zf_json_require(json, key, error), 1, most, out, error);
+}
+
+/* Refuses what this model computes in another way. */
+static void expect_gpt(const zf_json *json, zf_error *error)
+{
+    config_expect_plain(json, "gpt2", error);
+    config_expect_bool(json, "scale_attn_weights", true, error);
+    config_expect_bool(json, "scale_attn_by_inverse_layer_idx", false, error);
+    config_expect_bool(json, "reorder_and_upcast_attn", false, error);
+    config_expect_bool(json, "add_cross_attention", false, error);
 }
 
 bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
 {
     const zf_json *v;
     zf_json *json;
+    bool tied = true;
     *c = (gpt_config){.vocab = 50257,
+                      .activation = ZF_ACTIVATION_GELU_TANH,
+                      .tied = 1,
                       .positions = 1024,
                       .eps = 1e-5,
                       .embedding_dropout = 0.1,
@@ -59,33 +70,33 @@ bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
             c->vocab = sizes[i].vocab, c->intermediate = 4 * c->hidden;
             return true;
         }
-    if (!strchr(name, '.') && !strchr(name, '/'))
+    if (!config_is_path(name))
         return gpt_fail(error, ZF_ERR_ARGUMENT,
                         "model \"%.100s\" is none of small, 124m, 355m, 774m, 1558m, and no "
                         "config.json",
                         name);
-    json = zf_json_read(name, NULL, error);
+    json = config_read(name, error);
     if (!json) return false;
     zf_json_to_int(zf_json_require(json, "vocab_size", error), 8, INT32_MAX, &c->vocab, error);
-    zf_json_to_int(zf_json_member(json, "n_positions"), 1, 1 << 24, &c->positions, error);
-    zf_json_to_int(zf_json_require(json, "n_embd", error), 1, 1 << 20, &c->hidden, error);
-    zf_json_to_int(zf_json_require(json, "n_layer", error), 1, 1 << 16, &c->layers, error);
-    v = zf_json_require(json, "n_head", error);
-    zf_json_to_int(v, 1, 1 << 16, &c->heads, error);
+    v = either(json, "n_positions", "max_position_embeddings");
+    zf_json_to_int(v ? v : config_member(json, "n_ctx"), 1, 1 << 24, &c->positions, error);
+    need(json, "n_embd", "hidden_size", 1 << 20, &c->hidden, error);
+    need(json, "n_layer", "num_hidden_layers", 1 << 16, &c->layers, error);
+    need(json, "n_head", "num_attention_heads", 1 << 16, &c->heads, error);
     if (!error->status && c->hidden % c->heads)
-        zf_json_expected(v, error, "a divisor of n_embd (%lld)", (long long)c->hidden);
+        zf_json_expected(either(json, "n_head", "num_attention_heads"), error,
+                         "a divisor of n_embd (%lld)", (long long)c->hidden);
     c->intermediate = 4 * c->hidden;
-    v = zf_json_member(json, "n_inner");
-    if (zf_json_type_of(v) != ZF_JSON_NULL) zf_json_to_int(v, 1, 1 << 22, &c->intermediate, error);
-    zf_json_to_double(zf_json_member(json, "layer_norm_epsilon"), 0, 1, &c->eps, error);
-    zf_json_to_double(zf_json_member(json, "embd_pdrop"), 0, 0.999, &c->embedding_dropout, error);
-    zf_json_to_double(zf_json_member(json, "attn_pdrop"), 0, 0.999, &c->attention_dropout, error);
-    zf_json_to_double(zf_json_member(json, "resid_pdrop"), 0, 0.999, &c->residual_dropout, error);
-    zf_json_to_double(zf_json_member(json, "initializer_range"), 0, 10, &c->std, error);
-    expect(json, "activation_function", "gelu_new", error);
-    expect_bool(json, "tie_word_embeddings", true, error);
-    expect_bool(json, "scale_attn_weights", true, error);
-    expect_bool(json, "scale_attn_by_inverse_layer_idx", false, error);
+    zf_json_to_int(config_member(json, "n_inner"), 1, 1 << 22, &c->intermediate, error);
+    zf_json_to_double(config_member(json, "layer_norm_epsilon"), 0, 1, &c->eps, error);
+    zf_json_to_double(config_member(json, "embd_pdrop"), 0, 0.999, &c->embedding_dropout, error);
+    zf_json_to_double(config_member(json, "attn_pdrop"), 0, 0.999, &c->attention_dropout, error);
+    zf_json_to_double(config_member(json, "resid_pdrop"), 0, 0.999, &c->residual_dropout, error);
+    zf_json_to_double(config_member(json, "initializer_range"), 0, 10, &c->std, error);
+    config_activation(json, "activation_function", &c->activation, error);
+    zf_json_to_bool(config_member(json, "tie_word_embeddings"), &tied, error);
+    c->tied = tied;
+    expect_gpt(json, error);
     zf_json_free(json);
     return !error->status;
 }
@@ -105,12 +116,14 @@ zf_json_writer *gpt_config_json(const gpt_config *c)
     zf_json_put_key(w, "n_layer"), zf_json_put_int(w, c->layers);
     zf_json_put_key(w, "n_head"), zf_json_put_int(w, c->heads);
     zf_json_put_key(w, "n_inner"), zf_json_put_int(w, c->intermediate);
-    zf_json_put_key(w, "activation_function"), zf_json_put_string(w, "gelu_new");
+    zf_json_put_key(w, "activation_function");
+    zf_json_put_string(w, config_activation_name(c->activation));
     zf_json_put_key(w, "layer_norm_epsilon"), zf_json_put_double(w, c->eps);
     zf_json_put_key(w, "embd_pdrop"), zf_json_put_double(w, c->embedding_dropout);
     zf_json_put_key(w, "attn_pdrop"), zf_json_put_double(w, c->attention_dropout);
     zf_json_put_key(w, "resid_pdrop"), zf_json_put_double(w, c->residual_dropout);
     zf_json_put_key(w, "initializer_range"), zf_json_put_double(w, c->std);
+    zf_json_put_key(w, "tie_word_embeddings"), zf_json_put_bool(w, c->tied);
     zf_json_end(w);
     return w;
 }
@@ -153,11 +166,12 @@ static zf_tensor block(zf_tensor x, zf_tensor mask, const gpt_config *c)
     x = zf_add(x, zf_dropout(y, c->residual_dropout));
 
     y = zf_nn_linear(zf_nn_layer_norm(x, "ln_2", c->eps), "mlp.c_fc", c->intermediate, &in);
-    y = zf_nn_linear(zf_gelu_tanh(y), "mlp.c_proj", c->hidden, &out);
+    y = zf_nn_linear(zf_nn_activation(y, (zf_activation)c->activation), "mlp.c_proj", c->hidden,
+                     &out);
     return zf_add(x, zf_dropout(y, c->residual_dropout));
 }
 
-/* What the head is given, [B T, H]; *words, the embedding that it shares. */
+/* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied. */
 static zf_tensor body(zf_graph *g, const gpt_config *c, const gpt_shape *s, zf_tensor input_ids,
                       zf_tensor *words)
 {
@@ -176,6 +190,7 @@ static zf_tensor body(zf_graph *g, const gpt_config *c, const gpt_shape *s, zf_t
     }
     x = zf_nn_layer_norm(x, "ln_f", c->eps);
     zf_pop(g);
+    if (!c->tied) *words = zf_nn_embedding_table(g, "lm_head", c->vocab, c->hidden, &table);
     return zf_reshape(x, ZF_SHAPE(s->batch * s->sequence, c->hidden));
 }
 
@@ -243,111 +258,96 @@ static void turn(char *to, const char *from, zf_shape shape, size_t size)
             memcpy(to + (column * rows + row) * size, from + (row * columns + column) * size, size);
 }
 
-enum { SHAPE_TEXT = 21 * ZF_MAX_RANK + 2 };
+static const char head_name[] = "lm_head.weight", words[] = "wte.weight";
 
-static const char *shape_text(char text[SHAPE_TEXT], zf_shape shape)
+static int32_t find_name(const weights *w, const char *name)
 {
-    int at = snprintf(text, SHAPE_TEXT, "[");
-    for (int axis = 0; axis < shape.rank; axis++)
-        at += snprintf(text + at, (size_t)(SHAPE_TEXT - at), "%s%lld", axis ? "," : "",
-                       (long long)shape.dims[axis]);
-    snprintf(text + at, (size_t)(SHAPE_TEXT - at), "]");
-    return text;
+    int32_t at = weights_find(w, name);
+    return at < 0 ? weights_find(w, bare(name)) : at;
 }
 
-/* The tensor that is parameter `name`, by any of the names it goes by; -1. */
-static int32_t find_tensor(zf_safetensors *file, const char *name)
+static int32_t find_words(const weights *w) { return find_name(w, "transformer.wte.weight"); }
+
+/* The tensor that is parameter `name`; -1. Of a tied head, files have one or both. */
+static int32_t find_param(weights *w, const char *name, bool tied, zf_error *error)
 {
-    int32_t at = zf_safetensors_find(file, name);
-    if (at < 0) at = zf_safetensors_find(file, bare(name));
-    if (at < 0 && !strcmp(bare(name), "wte.weight"))
-        at = zf_safetensors_find(file, "lm_head.weight");
+    int32_t at = find_name(w, name), other = -1;
+    if (tied && !strcmp(bare(name), words)) other = weights_find(w, head_name);
+    if (at < 0) return other;
+    if (other >= 0 && weights_equal(w, at, other, error)) weights_pass(w, other);
     return at;
 }
 
-/* Writes f32 values, rounded to the dtype of the parameter; its master weights, which it has where
- * it is trained in another precision, are not rounded. */
-static zf_status write_values(zf_program *p, zf_tensor param, const float *values)
+bool gpt_config_fit(gpt_config *c, const char *path, zf_error *error)
 {
-    void *rounded = malloc(zf_tensor_bytes(param));
-    char name[300];
-    zf_tensor master;
-    zf_status status = rounded ? ZF_OK : ZF_ERR_NOMEM;
-    snprintf(name, sizeof name, "adamw.master/%s", zf_tensor_name(param));
-    master = zf_graph_find(param.graph, name);
-    if (rounded)
-        zf_convert(rounded, zf_tensor_dtype(param), values, ZF_F32,
-                   (size_t)zf_shape_count(zf_tensor_shape(param)));
-    if (!status) status = zf_write(p, param, rounded, zf_tensor_bytes(param));
-    if (!status && zf_valid(master)) status = zf_write(p, master, values, zf_tensor_bytes(master));
-    free(rounded);
-    return status;
+    weights *w = weights_open(path, error);
+    if (!w) return false;
+    if (!weights_equal(w, find_words(w), weights_find(w, head_name), error)) c->tied = 0;
+    weights_close(w);
+    return !error->status;
 }
 
-static bool import_tensor(zf_program *p, zf_safetensors *file, int32_t at, zf_tensor param,
-                          const char *path, zf_error *error)
+static bool import_param(zf_program *p, weights *w, int32_t at, zf_tensor param, zf_error *error)
 {
-    const zf_safetensors_entry *e = zf_safetensors_at(file, at);
-    zf_shape want = file_shape(param);
-    size_t count = (size_t)zf_shape_count(want);
-    char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
-    void *data, *values, *turned;
-    zf_status status;
-    if (strcmp(shape_text(here, e->shape), shape_text(wanted, want)))
-        return gpt_fail(error, ZF_ERR_MISMATCH,
-                        "%s: %s is %s, the model's is %s; do the sizes of --model fit?", path,
-                        e->name, here, wanted);
-    if (!e->readable || e->dtype > ZF_F64)
-        return gpt_fail(error, ZF_ERR_DTYPE, "%s: %s is %s; F32, F64, BF16 or F16 is needed", path,
-                        e->name, e->dtype_name);
-    data = malloc(e->bytes);
-    values = malloc(count * sizeof(float)), turned = malloc(count * sizeof(float));
-    if (!data || !values || !turned)
-        status = ZF_ERR_NOMEM, gpt_fail(error, status, "out of memory");
-    else status = zf_safetensors_read(file, at, data, e->bytes, error);
-    if (!status) {
-        zf_convert(values, ZF_F32, data, e->dtype, count);
-        if (is_turned(param)) turn(turned, values, want, sizeof(float));
-        status = write_values(p, param, is_turned(param) ? turned : values);
-        if (status) gpt_fail(error, status, "%s", zf_program_error(p));
+    zf_shape shape = file_shape(param);
+    float *values = weights_take(w, at, shape, error), *turned = NULL;
+    size_t bytes = (size_t)zf_shape_count(shape) * sizeof *values;
+    bool good = values != NULL;
+    if (good && is_turned(param)) {
+        good = (turned = malloc(bytes + 1)) != NULL;
+        if (good) turn((char *)turned, (const char *)values, shape, sizeof *values);
+        else gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
     }
-    free(data);
+    good = good && !weights_put(p, param, turned ? turned : values, error);
     free(values);
     free(turned);
-    return !status;
+    return good;
 }
 
-/* Every tensor of the file belongs to the model, so that a larger one is not taken for it. */
-static bool all_known(zf_safetensors *file, zf_graph *g, const char *path, zf_error *error)
+/* Tensors of the transformer must all be the model's, so that a larger one is not taken for it;
+ * heads may be of other tasks. Masks, which old files have as buffers, say nothing. */
+static bool check_unused(const weights *w, weights_report *report, const char *path,
+                         zf_error *error)
 {
-    for (int32_t i = 0; i < zf_safetensors_count(file); i++) {
-        const char *name = zf_safetensors_at(file, i)->name;
-        char full[300];
-        if (ends_in(name, ".attn.bias") || ends_in(name, ".attn.masked_bias") ||
-            !strcmp(name, "lm_head.weight"))
+    static const char *const parts[] = {"h.", "wte.", "wpe.", "ln_f."};
+    for (int32_t i = 0; i < weights_count(w); i++) {
+        const char *name = weights_name(w, i);
+        bool inside = false;
+        if (weights_taken(w, i) || ends_in(name, ".attn.bias") ||
+            ends_in(name, ".attn.masked_bias"))
             continue;
-        snprintf(full, sizeof full, "%s%s", prefix, bare(name));
-        if (!zf_valid(zf_graph_find(g, full)))
+        for (int k = 0; k < 4; k++) inside |= !strncmp(bare(name), parts[k], strlen(parts[k]));
+        if (inside)
             return gpt_fail(error, ZF_ERR_MISMATCH,
                             "%s: the model has no tensor %.200s; do the sizes of --model fit?",
                             path, name);
+        if (!strcmp(name, head_name))
+            return gpt_fail(error, ZF_ERR_MISMATCH,
+                            "%s: %s differs from the word embedding, to which the model ties it: "
+                            "its config.json must have \"tie_word_embeddings\": false",
+                            path, name);
+        weights_unused(report, name);
     }
     return true;
 }
 
-bool gpt_import(zf_program *p, zf_graph *g, const char *path, zf_error *error)
+bool gpt_import(zf_program *p, zf_graph *g, const char *path, weights_report *report,
+                zf_error *error)
 {
-    zf_safetensors *file = zf_safetensors_open(path, NULL, error);
-    bool good = file && all_known(file, g, path, error);
+    weights *w = weights_open(path, error);
+    bool tied = !zf_valid(zf_graph_find(g, head_name)), good = w != NULL;
+    *report = (weights_report){.fresh = 0};
     for (int32_t i = 0; i < zf_param_count(g) && good; i++) {
         zf_tensor param = zf_param_at(g, i);
-        int32_t at = find_tensor(file, zf_tensor_name(param));
-        if (at >= 0) good = import_tensor(p, file, at, param, path, error);
-        else
-            good = gpt_fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path,
-                            zf_tensor_name(param));
+        const char *name = zf_tensor_name(param);
+        int32_t at = find_param(w, name, tied, error);
+        if (error->status) good = false;
+        else if (at >= 0) good = import_param(p, w, at, param, error);
+        else if (!strcmp(name, head_name)) weights_fresh(report, name);
+        else good = gpt_fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
     }
-    zf_safetensors_close(file);
+    good = good && check_unused(w, report, path, error);
+    weights_close(w);
     return good;
 }
 
@@ -360,38 +360,45 @@ static zf_tensor exported(zf_graph *g, zf_tensor param, bool gradients)
 }
 
 static bool export_tensor(zf_program *p, zf_safetensors_writer *w, int32_t index, zf_tensor param,
-                          zf_tensor values, zf_error *error)
+                          zf_tensor from, zf_dtype dtype, zf_error *error)
 {
-    size_t bytes = zf_tensor_bytes(values);
-    char *data = malloc(bytes + 1), *turned = malloc(bytes + 1);
-    zf_status status = ZF_ERR_NOMEM;
-    if (!data || !turned) gpt_fail(error, status, "out of memory");
-    else if ((status = zf_read(p, values, data, bytes)))
-        gpt_fail(error, status, "%s", zf_program_error(p));
-    if (!status) {
-        if (is_turned(param))
-            turn(turned, data, zf_tensor_shape(param), zf_dtype_size(zf_tensor_dtype(values)));
-        status = zf_safetensors_write(w, index, is_turned(param) ? turned : data, bytes);
+    size_t count = (size_t)zf_shape_count(zf_tensor_shape(param)), size = zf_dtype_size(dtype);
+    float *values = malloc(count * sizeof *values + 1);
+    char *data = malloc(count * sizeof(double) + 1), *turned = malloc(count * size + 1);
+    zf_status status = ZF_OK;
+    if (!values || !data || !turned) {
+        status = ZF_ERR_NOMEM;
+        gpt_fail(error, status, "out of memory");
+    } else if (from.id != param.id) { /* a gradient */
+        status = zf_read(p, from, data, count * size);
+        if (status) gpt_fail(error, status, "%s", zf_program_error(p));
+    } else if (!(status = weights_get(p, param, values, error))) {
+        zf_convert(data, dtype, values, ZF_F32, count);
     }
+    if (!status) {
+        if (is_turned(param)) turn(turned, data, zf_tensor_shape(param), size);
+        status = zf_safetensors_write(w, index, is_turned(param) ? turned : data, count * size);
+    }
+    free(values);
     free(data);
     free(turned);
     return !status;
 }
 
-bool gpt_export(zf_program *p, zf_graph *g, const char *path, bool gradients, zf_error *error)
+bool gpt_export(zf_program *p, zf_graph *g, const char *path, bool gradients, zf_dtype dtype,
+                zf_error *error)
 {
     zf_safetensors_writer *w = zf_safetensors_writer_new(path, NULL, error);
     bool good = w != NULL;
     int32_t written = 0;
-    for (int32_t i = 0; i < zf_param_count(g) && good; i++) {
-        zf_tensor t = zf_param_at(g, i), values = exported(g, t, gradients);
-        if (zf_valid(values))
-            zf_safetensors_declare(w, zf_tensor_name(t), zf_tensor_dtype(values), file_shape(t));
-    }
-    for (int32_t i = 0; i < zf_param_count(g) && good; i++) {
-        zf_tensor t = zf_param_at(g, i), values = exported(g, t, gradients);
-        if (zf_valid(values)) good = export_tensor(p, w, written++, t, values, error);
-    }
+    for (int writing = 0; writing < 2; writing++)
+        for (int32_t i = 0; i < zf_param_count(g) && good; i++) {
+            zf_tensor t = zf_param_at(g, i), from = exported(g, t, gradients);
+            zf_dtype type = gradients && zf_valid(from) ? zf_tensor_dtype(from) : dtype;
+            if (!zf_valid(from)) continue;
+            if (writing) good = export_tensor(p, w, written++, t, from, type, error);
+            else zf_safetensors_declare(w, zf_tensor_name(t), type, file_shape(t));
+        }
     /* The writer's own error is told by its end. */
     if (w && (good || !error->status)) good = !zf_safetensors_finish(w, error);
     zf_safetensors_writer_free(w);

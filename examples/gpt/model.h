@@ -2,15 +2,17 @@
 #ifndef GPT_MODEL_H
 #define GPT_MODEL_H
 
-#include "../../zeroflow.h"
+#include "../common/weights.h"
 
 typedef struct gpt_config {
     int64_t vocab, positions, hidden, layers, heads, intermediate;
     double eps, embedding_dropout, attention_dropout, residual_dropout, std;
+    int64_t activation; /* a zf_activation */
+    int64_t tied;       /* 0: the head has a weight of its own, not that of the word embedding */
 } gpt_config;
 
-/* One of small, 124m, 355m, 774m, 1558m, or the path of a Hugging Face config.json. False with
- * *error. */
+/* One of small, 124m, 355m, 774m, 1558m, the path of a Hugging Face config.json, or of a folder
+ * with one. False with *error. */
 bool gpt_config_load(const char *name_or_path, gpt_config *config, zf_error *error);
 /* The same as a config.json in the Hugging Face form: a writer whose text it is, to be freed; NULL
  * out of memory. */
@@ -40,12 +42,19 @@ gpt_model gpt_build_next(zf_graph *g, const gpt_config *config, const gpt_shape 
 /* Parameters have GPT-2's names. The weights of its Conv1D, which its files hold as [in, out], are
  * [out, in] here, as of any linear layer: reading and writing files turns them.
  *
- * Reads every parameter from a safetensors file. A missing "transformer." prefix, a head that is
- * present though tied, and the buffers attn.bias and attn.masked_bias are accepted; a tensor that
- * is missing, unknown or of another shape is an error that names it. */
-bool gpt_import(zf_program *program, zf_graph *g, const char *path, zf_error *error);
-/* Writes parameters; gradients: instead those gradients that outputs "gradient/NAME" keep. */
-bool gpt_export(zf_program *program, zf_graph *g, const char *path, bool gradients,
+ * Reads every parameter from files with GPT-2's names (weights.h). A missing "transformer." prefix,
+ * a head that is present though tied, and the buffers attn.bias and attn.masked_bias are accepted; a
+ * parameter that is missing (but for an untied head, which then keeps its first values) or of
+ * another shape, and a tensor of the transformer that the model does not have, is an error that
+ * names it. What else the files have is reported. */
+bool gpt_import(zf_program *program, zf_graph *g, const char *path, weights_report *report,
+                zf_error *error);
+/* What the weights at `path` say about the model: a head whose weight differs from the word
+ * embedding is not tied to it, whatever config.json says. */
+bool gpt_config_fit(gpt_config *config, const char *path, zf_error *error);
+/* Writes parameters: their master weights, where there are any, rounded to `dtype`. gradients:
+ * instead those gradients that outputs "gradient/NAME" keep, in their own. */
+bool gpt_export(zf_program *program, zf_graph *g, const char *path, bool gradients, zf_dtype dtype,
                 zf_error *error);
 
 /* Fills *error, a program's or one's own; returns false. */

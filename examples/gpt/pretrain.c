@@ -311,11 +311,12 @@ static bool finish(run *r)
         return true;
     }
     if ((!r->file.entries || !o->steps) && !evaluate(r)) return false;
-    if (o->dump && !gpt_export(s->program, s->graph, o->dump, false, &r->error)) return false;
+    if (o->dump && !gpt_export(s->program, s->graph, o->dump, false, ZF_F32, &r->error))
+        return false;
     if (o->dump_grads && zf_program_step(s->program) == r->first_step)
         return gpt_fail(&r->error, ZF_ERR_ARGUMENT,
                         "--dump-grads %s: there was no step to take gradients of", o->dump_grads);
-    if (o->dump_grads && !gpt_export(s->program, s->graph, o->dump_grads, true, &r->error))
+    if (o->dump_grads && !gpt_export(s->program, s->graph, o->dump_grads, true, ZF_F32, &r->error))
         return false;
     return !o->report || write_report(r);
 }
@@ -354,17 +355,21 @@ static bool begin(run *r)
                           .clip = o->clip,
                           .no_fuse = o->no_fuse,
                           .keep_gradients = o->dump_grads != NULL};
+    weights_report report;
     zf_program_info info;
     if (!gpt_config_load(o->model, &r->config, &r->error) || !open_data(r)) return false;
+    if (o->init && !o->load && !gpt_config_fit(&r->config, o->init, &r->error)) return false;
     if (o->dropout >= 0)
         r->config.embedding_dropout = r->config.attention_dropout = r->config.residual_dropout =
             o->dropout;
     if (o->warmup < 0) o->warmup = o->steps / 10;
     d.config = r->config, d.shape = (gpt_shape){o->batch, o->seq};
     if (!gpt_session_open(&r->session, &d, &r->error)) return false;
-    if (o->init && !o->load &&
-        !gpt_import(r->session.program, r->session.graph, o->init, &r->error))
-        return false;
+    if (o->init && !o->load) {
+        if (!gpt_import(r->session.program, r->session.graph, o->init, &report, &r->error))
+            return false;
+        weights_print(o->init, &report);
+    }
     if (o->load && !resume(r)) return false;
     info = zf_program_info_of(r->session.program);
     printf("GPT-2 %s: %.3g million parameters, batch %lld x %lld tokens, %.3g GFLOP a step, plan "

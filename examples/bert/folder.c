@@ -1,0 +1,89 @@
+/* Models of folders: checkpoints of zf_save, and those of Hugging Face. */
+#include "../common/folder.h"
+#include "commands.h"
+
+#include <string.h>
+
+zf_dtype bert_checkpoint_precision(const char *path)
+{
+    char note[8] = "f32";
+    zf_error none;
+    (void)zf_checkpoint_note(path, "precision", note, sizeof note, &none);
+    return !strcmp(note, "bf16") ? ZF_BF16 : !strcmp(note, "f16") ? ZF_F16 : ZF_F32;
+}
+
+static bool open_forward(bert_session *s, const bert_config *config, const bert_shape *shape,
+                         int64_t threads, zf_dtype dtype, zf_error *error)
+{
+    bert_session_desc d = {.config = *config, .shape = *shape, .threads = threads, .dtype = dtype};
+    return bert_session_open(s, &d, error);
+}
+
+/* Loads a checkpoint's parameters, or where they were trained in 16 bits their master weights. */
+static zf_status load(bert_session *s, const char *path, bool masters, zf_error *error)
+{
+    zf_status status =
+        zf_load(s->program, path, &(zf_load_desc){.params_only = true, .masters = masters});
+    if (!status) return ZF_OK;
+    error->status = status;
+    snprintf(error->text, sizeof error->text, "%s", zf_program_error(s->program));
+    return status;
+}
+
+static bool is_head(const char *name)
+{
+    return !strncmp(name, "cls.", 4) || !strncmp(name, "bert.pooler.", 12);
+}
+
+/* Of a checkpoint: by a program of its own, in f32. */
+static zf_status take_checkpoint(bert_session *s, const char *path, weights_report *report,
+                                 zf_error *error)
+{
+    bert_session from;
+    bert_config config;
+    zf_status status;
+    if (!bert_config_load(path, &config, error) ||
+        !open_forward(&from, &config, &(bert_shape){1, 8, 1}, 1, ZF_F32, error))
+        return error->status;
+    status = load(&from, path, true, error);
+    if (!status)
+        status = weights_copy(s->program, s->graph, from.program, from.graph, is_head, path, report,
+                              error);
+    bert_session_close(&from);
+    return status;
+}
+
+zf_status bert_session_take(bert_session *s, const char *path, weights_report *report,
+                            zf_error *error)
+{
+    if (folder_is_checkpoint(path)) return take_checkpoint(s, path, report, error);
+    return bert_import(s->program, s->graph, path, report, error);
+}
+
+bool bert_config_take(bert_config *c, const char *path, zf_error *error)
+{
+    bert_config own;
+    if (!folder_is_checkpoint(path)) return bert_config_fit(c, path, NULL, error);
+    if (!bert_config_load(path, &own, error)) return false;
+    c->tied = own.tied;
+    return true;
+}
+
+bool bert_folder_open(bert_session *s, const char *path, bert_config *config,
+                      const bert_shape *shape, int64_t threads, int64_t dtype, zf_error *error)
+{
+    bool checkpoint = folder_is_checkpoint(path), has_nsp = true, good;
+    zf_dtype saved = checkpoint ? bert_checkpoint_precision(path) : ZF_F32,
+             wanted = dtype ? (zf_dtype)(dtype - 1) : saved;
+    weights_report report;
+    if (!bert_config_load(path, config, error) ||
+        (!checkpoint && !bert_config_fit(config, path, &has_nsp, error)))
+        return false;
+    if (!checkpoint) config->nsp = has_nsp;
+    if (!open_forward(s, config, shape, threads, wanted, error)) return false;
+    if (checkpoint && (wanted == saved || wanted == ZF_F32))
+        good = !load(s, path, wanted != saved, error);
+    else good = !bert_session_take(s, path, &report, error);
+    if (!good) bert_session_close(s);
+    return good;
+}

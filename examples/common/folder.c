@@ -1,0 +1,281 @@
+#define _POSIX_C_SOURCE 200809L
+#include "folder.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH = 1024 };
+
+__attribute__((format(printf, 3, 4))) static bool fail(zf_error *error, zf_status status,
+                                                       const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    error->status = status;
+    vsnprintf(error->text, sizeof error->text, format, args);
+    va_end(args);
+    return false;
+}
+
+bool folder_is(const char *path)
+{
+    struct stat about;
+    return !stat(path, &about) && S_ISDIR(about.st_mode);
+}
+
+static bool has(const char *path, const char *name)
+{
+    char file[PATH];
+    snprintf(file, sizeof file, "%s/%s", path, name);
+    return !access(file, F_OK);
+}
+
+bool folder_is_checkpoint(const char *path) { return has(path, "manifest.json"); }
+
+bool folder_has_vocab(const char *path)
+{
+    return has(path, "vocab.txt") || has(path, "tokenizer.json");
+}
+
+bool folder_names_weights(const char *path)
+{
+    static const char end[] = ".safetensors";
+    size_t n = strlen(path);
+    return n >= sizeof end - 1 && !strcmp(path + n - (sizeof end - 1), end);
+}
+
+bert_vocab *folder_vocab(const char *path, zf_error *error)
+{
+    char err[512] = "", cased[8] = "", file[PATH];
+    const bert_tokenizer_options *options = NULL;
+    bert_vocab *vocab;
+    if (folder_is_checkpoint(path) && !has(path, "tokenizer_config.json")) {
+        if (zf_checkpoint_note(path, "cased", cased, sizeof cased, error)) return NULL;
+        options = bert_cased(!strcmp(cased, "yes"));
+    }
+    snprintf(file, sizeof file, "%s%s", path, has(path, "vocab.txt") ? "/vocab.txt" : "");
+    vocab = bert_vocab_load(file, options, err, sizeof err);
+    if (!vocab) fail(error, ZF_ERR_FORMAT, "%s", err);
+    return vocab;
+}
+
+/* ---------------------------------------------------------------------------------- writing */
+
+bool folder_make(const char *path, zf_error *error)
+{
+    if (!mkdir(path, 0777) || (errno == EEXIST && folder_is(path))) return true;
+    return fail(error, ZF_ERR_IO, "cannot make the folder %s: %s", path, strerror(errno));
+}
+
+bool folder_put_json(const char *path, const char *name, zf_json_writer *json, zf_error *error)
+{
+    char file[PATH];
+    zf_status status;
+    snprintf(file, sizeof file, "%s/%s", path, name);
+    status = json ? zf_json_save(json, file, error) : ZF_ERR_NOMEM;
+    if (!json) fail(error, status, "out of memory");
+    zf_json_writer_free(json);
+    return !status;
+}
+
+static void put_text(zf_json_writer *w, const char *key, const char *value)
+{
+    zf_json_put_key(w, key);
+    zf_json_put_string(w, value);
+}
+
+static void put_bool(zf_json_writer *w, const char *key, bool value)
+{
+    zf_json_put_key(w, key);
+    zf_json_put_bool(w, value);
+}
+
+static void put_int(zf_json_writer *w, const char *key, int64_t value)
+{
+    zf_json_put_key(w, key);
+    zf_json_put_int(w, value);
+}
+
+static void begin(zf_json_writer *w, const char *key)
+{
+    zf_json_put_key(w, key);
+    zf_json_begin_object(w);
+}
+
+/* The tokens with a task, by transformers' names for these. */
+static void put_special_tokens(zf_json_writer *w, folder_frame frame)
+{
+    static const char *const keys[BERT_SPECIAL_COUNT] = {"pad_token", "unk_token", "cls_token",
+                                                         "sep_token", "mask_token"};
+    for (int k = 0; k < BERT_SPECIAL_COUNT; k++) put_text(w, keys[k], bert_special_tokens[k]);
+    if (frame != FOLDER_GPT) return;
+    put_text(w, "bos_token", bert_special_tokens[BERT_SEP]);
+    put_text(w, "eos_token", bert_special_tokens[BERT_SEP]);
+}
+
+zf_json_writer *folder_tokenizer_config(const bert_vocab *vocab, folder_frame frame,
+                                        int64_t longest)
+{
+    bert_tokenizer_options o = bert_vocab_options(vocab);
+    zf_json_writer *w = zf_json_writer_new(2, NULL);
+    zf_json_begin_object(w);
+    /* A class that adds [CLS] and [SEP] of its own accord is not GPT's. */
+    put_text(w, "tokenizer_class",
+             frame == FOLDER_BERT ? "BertTokenizer" : "PreTrainedTokenizerFast");
+    put_bool(w, "do_lower_case", o.lower_case == BERT_YES);
+    put_bool(w, "strip_accents", o.strip_accents == BERT_YES);
+    put_bool(w, "tokenize_chinese_chars", o.chinese_chars == BERT_YES);
+    put_int(w, "model_max_length", longest);
+    put_special_tokens(w, frame);
+    zf_json_end(w);
+    return w;
+}
+
+static zf_json_writer *special_tokens_map(folder_frame frame)
+{
+    zf_json_writer *w = zf_json_writer_new(2, NULL);
+    zf_json_begin_object(w);
+    put_special_tokens(w, frame);
+    zf_json_end(w);
+    return w;
+}
+
+/* The text in order: a special token, or ($A, $B) a text, with its token type. */
+static void put_template(zf_json_writer *w, const char *key, const char *const *pieces)
+{
+    int type = 0;
+    zf_json_put_key(w, key);
+    zf_json_begin_array(w);
+    for (; *pieces; pieces++) {
+        bool text = strlen(*pieces) == 1;
+        if (!strcmp(*pieces, "B")) type = 1;
+        zf_json_begin_object(w);
+        begin(w, text ? "Sequence" : "SpecialToken");
+        put_text(w, "id", *pieces);
+        put_int(w, "type_id", type);
+        zf_json_end(w);
+        zf_json_end(w);
+    }
+    zf_json_end(w);
+}
+
+static void put_post_processor(zf_json_writer *w, const bert_vocab *vocab, folder_frame frame)
+{
+    static const char *const single[2][4] = {{"[CLS]", "A", "[SEP]", NULL}, {"[SEP]", "A", NULL}},
+                             *const pair[2][6] = {{"[CLS]", "A", "[SEP]", "B", "[SEP]", NULL},
+                                                  {"[SEP]", "A", "[SEP]", "B", NULL}};
+    static const int used[] = {BERT_CLS, BERT_SEP};
+    begin(w, "post_processor");
+    put_text(w, "type", "TemplateProcessing");
+    put_template(w, "single", single[frame]);
+    put_template(w, "pair", pair[frame]);
+    begin(w, "special_tokens");
+    for (int k = frame == FOLDER_GPT; k < 2; k++) {
+        const char *token = bert_special_tokens[used[k]];
+        begin(w, token);
+        put_text(w, "id", token);
+        zf_json_put_key(w, "ids");
+        zf_json_begin_array(w);
+        zf_json_put_int(w, bert_vocab_id(vocab, token));
+        zf_json_end(w);
+        zf_json_put_key(w, "tokens");
+        zf_json_begin_array(w);
+        zf_json_put_string(w, token);
+        zf_json_end(w);
+        zf_json_end(w);
+    }
+    zf_json_end(w);
+    zf_json_end(w);
+}
+
+static void put_added_tokens(zf_json_writer *w, const bert_vocab *vocab)
+{
+    static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
+    zf_json_put_key(w, "added_tokens");
+    zf_json_begin_array(w);
+    for (int32_t id = 0; id < bert_vocab_size(vocab); id++)
+        for (int k = 0; k < BERT_SPECIAL_COUNT; k++) {
+            if (bert_vocab_id(vocab, bert_special_tokens[k]) != id) continue;
+            zf_json_begin_object(w);
+            put_int(w, "id", id);
+            put_text(w, "content", bert_special_tokens[k]);
+            for (int flag = 0; flag < 5; flag++) put_bool(w, flags[flag], flag == 4);
+            zf_json_end(w);
+        }
+    zf_json_end(w);
+}
+
+static void put_model(zf_json_writer *w, const bert_vocab *vocab)
+{
+    begin(w, "model");
+    put_text(w, "type", "WordPiece");
+    put_text(w, "unk_token", bert_special_tokens[BERT_UNK]);
+    put_text(w, "continuing_subword_prefix", "##");
+    put_int(w, "max_input_chars_per_word", BERT_WORD_CHARS);
+    begin(w, "vocab");
+    for (int32_t id = 0; id < bert_vocab_size(vocab); id++) {
+        const char *token = bert_vocab_token(vocab, id);
+        if (token && bert_vocab_id(vocab, token) == id) put_int(w, token, id);
+    }
+    zf_json_end(w);
+    zf_json_end(w);
+}
+
+static zf_json_writer *tokenizer(const bert_vocab *vocab, folder_frame frame)
+{
+    bert_tokenizer_options o = bert_vocab_options(vocab);
+    zf_json_writer *w = zf_json_writer_new(2, NULL);
+    zf_json_begin_object(w);
+    put_text(w, "version", "1.0");
+    zf_json_put_key(w, "truncation"), zf_json_put_null(w);
+    zf_json_put_key(w, "padding"), zf_json_put_null(w);
+    put_added_tokens(w, vocab);
+    begin(w, "normalizer");
+    put_text(w, "type", "BertNormalizer");
+    put_bool(w, "clean_text", o.clean_text == BERT_YES);
+    put_bool(w, "handle_chinese_chars", o.chinese_chars == BERT_YES);
+    put_bool(w, "strip_accents", o.strip_accents == BERT_YES);
+    put_bool(w, "lowercase", o.lower_case == BERT_YES);
+    zf_json_end(w);
+    begin(w, "pre_tokenizer");
+    put_text(w, "type", "BertPreTokenizer");
+    zf_json_end(w);
+    put_post_processor(w, vocab, frame);
+    begin(w, "decoder");
+    put_text(w, "type", "WordPiece");
+    put_text(w, "prefix", "##");
+    put_bool(w, "cleanup", true);
+    zf_json_end(w);
+    put_model(w, vocab);
+    zf_json_end(w);
+    return w;
+}
+
+/* One token a line, in the order of their ids. */
+static bool put_vocab(const char *path, const bert_vocab *vocab, zf_error *error)
+{
+    char file[PATH];
+    FILE *out;
+    bool good;
+    snprintf(file, sizeof file, "%s/vocab.txt", path);
+    out = fopen(file, "wb");
+    good = out != NULL;
+    for (int32_t id = 0; good && id < bert_vocab_size(vocab); id++)
+        good = fprintf(out, "%s\n", bert_vocab_token(vocab, id)) > 0;
+    if (out && fclose(out)) good = false;
+    return good || fail(error, ZF_ERR_IO, "cannot write %s: %s", file, strerror(errno));
+}
+
+bool folder_put_tokenizer(const char *path, const bert_vocab *vocab, folder_frame frame,
+                          int64_t longest, zf_error *error)
+{
+    return put_vocab(path, vocab, error) &&
+           folder_put_json(path, "tokenizer.json", tokenizer(vocab, frame), error) &&
+           folder_put_json(path, "tokenizer_config.json",
+                           folder_tokenizer_config(vocab, frame, longest), error) &&
+           folder_put_json(path, "special_tokens_map.json", special_tokens_map(frame), error);
+}

@@ -1,0 +1,401 @@
+#define _POSIX_C_SOURCE 200809L
+#include "weights.h"
+
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { PATH = 1024 };
+
+/* A file that is open. */
+typedef struct shard {
+    char path[PATH];
+    zf_safetensors *file;
+} shard;
+
+typedef struct item {
+    const char *name; /* without the wrappers' prefixes */
+    int32_t shard, at;
+    bool taken;
+} item;
+
+struct weights {
+    char path[PATH];
+    shard *shards;
+    item *items;
+    int32_t shard_count, count;
+};
+
+__attribute__((format(printf, 3, 4))) static zf_status fail(zf_error *error, zf_status status,
+                                                            const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    error->status = status;
+    vsnprintf(error->text, sizeof error->text, format, args);
+    va_end(args);
+    return status;
+}
+
+static zf_status no_memory(zf_error *error) { return fail(error, ZF_ERR_NOMEM, "out of memory"); }
+
+const char *shape_text(char text[SHAPE_TEXT], zf_shape shape)
+{
+    int at = snprintf(text, SHAPE_TEXT, "[");
+    for (int axis = 0; axis < shape.rank; axis++)
+        at += snprintf(text + at, (size_t)(SHAPE_TEXT - at), "%s%lld", axis ? "," : "",
+                       (long long)shape.dims[axis]);
+    snprintf(text + at, (size_t)(SHAPE_TEXT - at), "]");
+    return text;
+}
+
+/* ---------------------------------------------------------------------------------- opening */
+
+/* PyTorch's own files are archives (of Zip) or streams of pickle: programs, not data. */
+static bool is_pickle(const char *path)
+{
+    unsigned char head[4] = {0};
+    FILE *file = fopen(path, "rb");
+    size_t n = file ? fread(head, 1, sizeof head, file) : 0;
+    if (file) fclose(file);
+    return n == 4 && (!memcmp(head, "PK\3\4", 4) || (head[0] == 0x80 && head[1] <= 5));
+}
+
+static zf_status fail_as_pickle(zf_error *error, const char *path)
+{
+    return fail(error, ZF_ERR_FORMAT,
+                "%s is a pickle of PyTorch, which is a program and is not run here: in Python, "
+                "from_pretrained(\"DIR\").save_pretrained(\"NEW\") writes a model.safetensors",
+                path);
+}
+
+/* Adds a file; its number, or -1 with *error. */
+static int32_t add_shard(weights *w, const char *path, zf_error *error)
+{
+    shard *grown;
+    for (int32_t i = 0; i < w->shard_count; i++)
+        if (!strcmp(w->shards[i].path, path)) return i;
+    grown = realloc(w->shards, (size_t)(w->shard_count + 1) * sizeof *grown);
+    if (!grown) return no_memory(error), -1;
+    w->shards = grown;
+    if (is_pickle(path)) return fail_as_pickle(error, path), -1;
+    snprintf(grown[w->shard_count].path, PATH, "%s", path);
+    grown[w->shard_count].file = zf_safetensors_open(path, NULL, error);
+    return grown[w->shard_count].file ? w->shard_count++ : -1;
+}
+
+static const char *unwrapped(const char *name)
+{
+    static const char *const wrappers[] = {"module.", "_orig_mod."};
+    for (size_t i = 0; i < 2; i++) {
+        size_t n = strlen(wrappers[i]);
+        if (!strncmp(name, wrappers[i], n)) return unwrapped(name + n);
+    }
+    return name;
+}
+
+/* Lists the tensors of all files. */
+static zf_status list_items(weights *w, zf_error *error)
+{
+    int32_t count = 0;
+    for (int32_t s = 0; s < w->shard_count; s++) count += zf_safetensors_count(w->shards[s].file);
+    w->items = malloc((size_t)(count + 1) * sizeof *w->items);
+    if (!w->items) return no_memory(error);
+    for (int32_t s = 0; s < w->shard_count; s++)
+        for (int32_t i = 0; i < zf_safetensors_count(w->shards[s].file); i++) {
+            const char *name = unwrapped(zf_safetensors_at(w->shards[s].file, i)->name);
+            if (weights_find(w, name) >= 0)
+                return fail(error, ZF_ERR_FORMAT, "%s: there are two tensors %s", w->shards[s].path,
+                            name);
+            w->items[w->count++] = (item){name, s, i, false};
+        }
+    return ZF_OK;
+}
+
+/* {"weight_map": {NAME: FILE beside the index, ...}}: opens the files, and checks that each has what
+ * the index says. */
+static zf_status open_index(weights *w, const char *path, zf_error *error)
+{
+    zf_json *json = zf_json_read(path, NULL, error);
+    const zf_json *map = zf_json_require(json, "weight_map", error);
+    const char *slash = strrchr(path, '/');
+    int32_t listed = 0, held = 0;
+    for (const zf_json *v = zf_json_first(map); v && !error->status; v = zf_json_next(v)) {
+        const char *file = NULL;
+        char shard_path[PATH];
+        int32_t s;
+        if (zf_json_to_string(v, &file, error)) break;
+        if (!*file || strchr(file, '/')) {
+            zf_json_expected(v, error, "the name of a file beside the index");
+            break;
+        }
+        snprintf(shard_path, sizeof shard_path, "%.*s%s", slash ? (int)(slash - path) + 1 : 0, path,
+                 file);
+        if ((s = add_shard(w, shard_path, error)) < 0) break;
+        if (zf_safetensors_find(w->shards[s].file, zf_json_key(v, NULL)) < 0)
+            fail(error, ZF_ERR_FORMAT, "%s: there is no tensor %s, which %s says is in it",
+                 shard_path, zf_json_key(v, NULL), path);
+        listed++;
+    }
+    for (int32_t s = 0; s < w->shard_count; s++) held += zf_safetensors_count(w->shards[s].file);
+    if (!error->status && held != listed)
+        fail(error, ZF_ERR_FORMAT, "%s: its files have %d tensors, the index lists %d", path,
+             (int)held, (int)listed);
+    zf_json_free(json);
+    return error->status;
+}
+
+static bool is_folder(const char *path)
+{
+    struct stat about;
+    return !stat(path, &about) && S_ISDIR(about.st_mode);
+}
+
+static bool ends_in(const char *text, const char *end)
+{
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && !strcmp(text + n - m, end);
+}
+
+/* Of a folder: the file to open. */
+static zf_status look_into(char file[PATH], const char *folder, zf_error *error)
+{
+    static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
+    char pickle[PATH];
+    for (int i = 0; i < 2; i++) {
+        snprintf(file, PATH, "%s/%s", folder, names[i]);
+        if (!access(file, F_OK)) return ZF_OK;
+    }
+    snprintf(pickle, sizeof pickle, "%s/pytorch_model.bin", folder);
+    if (!access(pickle, F_OK)) return fail_as_pickle(error, pickle);
+    snprintf(pickle, sizeof pickle, "%s/pytorch_model.bin.index.json", folder);
+    if (!access(pickle, F_OK)) return fail_as_pickle(error, pickle);
+    return fail(error, ZF_ERR_IO,
+                "%s has no weights: neither model.safetensors nor model.safetensors.index.json",
+                folder);
+}
+
+weights *weights_open(const char *path, zf_error *error)
+{
+    weights *w = calloc(1, sizeof *w);
+    char file[PATH];
+    if (!w) return no_memory(error), NULL;
+    error->status = ZF_OK;
+    snprintf(file, sizeof file, "%s", path);
+    snprintf(w->path, sizeof w->path, "%s", path);
+    if (is_folder(path)) (void)look_into(file, path, error);
+    if (!error->status && ends_in(file, ".json")) (void)open_index(w, file, error);
+    else if (!error->status) (void)add_shard(w, file, error);
+    if (!error->status) (void)list_items(w, error);
+    if (!error->status) return w;
+    weights_close(w);
+    return NULL;
+}
+
+void weights_close(weights *w)
+{
+    if (!w) return;
+    for (int32_t s = 0; s < w->shard_count; s++) zf_safetensors_close(w->shards[s].file);
+    free(w->shards);
+    free(w->items);
+    free(w);
+}
+
+/* ---------------------------------------------------------------------------------- tensors */
+
+int32_t weights_count(const weights *w) { return w->count; }
+const char *weights_name(const weights *w, int32_t index) { return w->items[index].name; }
+void weights_pass(weights *w, int32_t index) { w->items[index].taken = true; }
+bool weights_taken(const weights *w, int32_t index) { return w->items[index].taken; }
+
+int32_t weights_find(const weights *w, const char *name)
+{
+    for (int32_t i = 0; i < w->count; i++)
+        if (!strcmp(w->items[i].name, name)) return i;
+    return -1;
+}
+
+static const zf_safetensors_entry *entry_of(const weights *w, int32_t index)
+{
+    const item *x = &w->items[index];
+    return zf_safetensors_at(w->shards[x->shard].file, x->at);
+}
+
+/* All values as f32, to be freed; NULL with *error. */
+static float *read_values(weights *w, int32_t index, zf_error *error)
+{
+    const zf_safetensors_entry *e = entry_of(w, index);
+    const shard *from = &w->shards[w->items[index].shard];
+    size_t count = (size_t)zf_shape_count(e->shape);
+    void *data;
+    float *values;
+    if (!e->readable || e->dtype > ZF_F64) {
+        fail(error, ZF_ERR_DTYPE, "%s: %s is %s; F32, F64, BF16 or F16 is needed", from->path,
+             e->name, e->dtype_name);
+        return NULL;
+    }
+    data = malloc(e->bytes + 1);
+    values = malloc((count + 1) * sizeof *values);
+    if (!data || !values) no_memory(error);
+    else if (!zf_safetensors_read(from->file, w->items[index].at, data, e->bytes, error)) {
+        zf_convert(values, ZF_F32, data, e->dtype, count);
+        free(data);
+        return values;
+    }
+    free(data);
+    free(values);
+    return NULL;
+}
+
+float *weights_take(weights *w, int32_t index, zf_shape shape, zf_error *error)
+{
+    const zf_safetensors_entry *e = entry_of(w, index);
+    char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    w->items[index].taken = true;
+    if (!strcmp(shape_text(here, e->shape), shape_text(wanted, shape)))
+        return read_values(w, index, error);
+    fail(error, ZF_ERR_MISMATCH, "%s: %s is %s, the model's is %s; do the sizes of --model fit?",
+         w->shards[w->items[index].shard].path, e->name, here, wanted);
+    return NULL;
+}
+
+bool weights_equal(weights *w, int32_t a, int32_t b, zf_error *error)
+{
+    const zf_safetensors_entry *x, *y;
+    float *left = NULL, *right = NULL;
+    bool equal;
+    if (a < 0 || b < 0) return true;
+    x = entry_of(w, a), y = entry_of(w, b);
+    if (x->shape.rank != y->shape.rank ||
+        memcmp(x->shape.dims, y->shape.dims, (size_t)x->shape.rank * sizeof *x->shape.dims))
+        return false;
+    equal = (left = read_values(w, a, error)) != NULL && (right = read_values(w, b, error)) != NULL;
+    equal = equal && !memcmp(left, right, (size_t)zf_shape_count(x->shape) * sizeof *left);
+    free(left);
+    free(right);
+    return equal;
+}
+
+/* ----------------------------------------------------------------------------------- reports */
+
+static void add_name(char names[WEIGHTS_NAMES], const char *name)
+{
+    static const char more[] = ", ...";
+    size_t at = strlen(names), n = strlen(name);
+    if (ends_in(names, more)) return;
+    if (at + n + 2 + sizeof more > WEIGHTS_NAMES) memcpy(names + at, more, sizeof more);
+    else snprintf(names + at, WEIGHTS_NAMES - at, "%s%s", at ? ", " : "", name);
+}
+
+void weights_fresh(weights_report *report, const char *name)
+{
+    report->fresh++;
+    add_name(report->fresh_names, name);
+}
+
+void weights_unused(weights_report *report, const char *name)
+{
+    report->unused++;
+    add_name(report->unused_names, name);
+}
+
+void weights_print(const char *path, const weights_report *report)
+{
+    if (report->fresh)
+        printf("%s lacks %d tensors, which start anew: %s\n", path, (int)report->fresh,
+               report->fresh_names);
+    if (report->unused)
+        printf("%s has %d tensors that are not used: %s\n", path, (int)report->unused,
+               report->unused_names);
+}
+
+/* ---------------------------------------------------------------------------------- programs */
+
+/* The master weights of a parameter, the invalid tensor where it has none. */
+static zf_tensor master_of(zf_tensor param)
+{
+    static const char *const kinds[] = {"adamw.master", "lamb.master", "sgd.master"};
+    zf_tensor master = {param.graph, 0};
+    for (size_t k = 0; k < sizeof kinds / sizeof *kinds && !zf_valid(master); k++) {
+        char name[400];
+        snprintf(name, sizeof name, "%s/%s", kinds[k], zf_tensor_name(param));
+        master = zf_graph_find(param.graph, name);
+    }
+    return master;
+}
+
+zf_status weights_put(zf_program *p, zf_tensor param, const float *values, zf_error *error)
+{
+    zf_tensor master = master_of(param);
+    void *rounded = malloc(zf_tensor_bytes(param) + 1);
+    zf_status status;
+    if (!rounded) return no_memory(error);
+    zf_convert(rounded, zf_tensor_dtype(param), values, ZF_F32,
+               (size_t)zf_shape_count(zf_tensor_shape(param)));
+    status = zf_write(p, param, rounded, zf_tensor_bytes(param));
+    if (!status && zf_valid(master)) status = zf_write(p, master, values, zf_tensor_bytes(master));
+    free(rounded);
+    return status ? fail(error, status, "%s", zf_program_error(p)) : ZF_OK;
+}
+
+zf_status weights_get(zf_program *p, zf_tensor param, float *values, zf_error *error)
+{
+    zf_tensor from = zf_valid(master_of(param)) ? master_of(param) : param;
+    void *data = malloc(zf_tensor_bytes(from) + 1);
+    zf_status status;
+    if (!data) return no_memory(error);
+    status = zf_read(p, from, data, zf_tensor_bytes(from));
+    if (!status)
+        zf_convert(values, ZF_F32, data, zf_tensor_dtype(from),
+                   (size_t)zf_shape_count(zf_tensor_shape(from)));
+    free(data);
+    return status ? fail(error, status, "%s", zf_program_error(p)) : ZF_OK;
+}
+
+static zf_status copy_param(zf_program *to, zf_tensor param, zf_program *from, zf_tensor source,
+                            const char *path, zf_error *error)
+{
+    zf_shape shape = zf_tensor_shape(param);
+    char here[SHAPE_TEXT], wanted[SHAPE_TEXT];
+    float *values;
+    zf_status status;
+    if (strcmp(shape_text(here, zf_tensor_shape(source)), shape_text(wanted, shape)))
+        return fail(error, ZF_ERR_MISMATCH,
+                    "%s: %s is %s, the model's is %s; do the sizes of --model fit?", path,
+                    zf_tensor_name(param), here, wanted);
+    values = malloc((size_t)zf_shape_count(shape) * sizeof *values + 1);
+    if (!values) return no_memory(error);
+    status = weights_get(from, source, values, error);
+    if (!status) status = weights_put(to, param, values, error);
+    free(values);
+    return status;
+}
+
+zf_status weights_copy(zf_program *to, zf_graph *to_graph, zf_program *from, zf_graph *from_graph,
+                       bool (*is_head)(const char *name), const char *path, weights_report *report,
+                       zf_error *error)
+{
+    zf_status status = ZF_OK;
+    *report = (weights_report){.fresh = 0};
+    for (int32_t i = 0; i < zf_param_count(to_graph) && !status; i++) {
+        zf_tensor param = zf_param_at(to_graph, i),
+                  source = zf_graph_find(from_graph, zf_tensor_name(param));
+        if (zf_valid(source)) status = copy_param(to, param, from, source, path, error);
+        else if (is_head(zf_tensor_name(param))) weights_fresh(report, zf_tensor_name(param));
+        else
+            status = fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path,
+                          zf_tensor_name(param));
+    }
+    for (int32_t i = 0; i < zf_param_count(from_graph) && !status; i++) {
+        const char *name = zf_tensor_name(zf_param_at(from_graph, i));
+        if (zf_valid(zf_graph_find(to_graph, name))) continue;
+        if (is_head(name)) weights_unused(report, name);
+        else
+            status =
+                fail(error, ZF_ERR_MISMATCH,
+                     "%s: the model has no tensor %s; do the sizes of --model fit?", path, name);
+    }
+    return status;
+}

@@ -1,0 +1,63 @@
+/* Weights as Hugging Face's files have them: one safetensors file, several under an index
+ * (model.safetensors.index.json), or a folder with either. Their tensors are f32, f64, bf16 or f16;
+ * programs take and give them as f32.
+ *
+ *     weights *w = weights_open("bert-base-uncased", &error);
+ *     for each parameter: weights_take(w, weights_find(w, NAME), shape, &error), weights_put(...)
+ *     for each tensor that was not taken: weights_untaken(w, ...)
+ */
+#ifndef WEIGHTS_H
+#define WEIGHTS_H
+
+#include "../../zeroflow.h"
+
+typedef struct weights weights;
+
+/* NULL with *error, which also says what a file of PyTorch's own is. */
+weights *weights_open(const char *path, zf_error *error);
+void weights_close(weights *w); /* NULL: nothing */
+
+int32_t weights_count(const weights *w);
+/* Without "module." and "_orig_mod.", which wrappers of PyTorch put in front of all names. */
+const char *weights_name(const weights *w, int32_t index);
+int32_t weights_find(const weights *w, const char *name); /* -1: none */
+
+/* The values, to be freed, and the tensor is taken; NULL with *error where its shape is another or
+ * it has no float values. */
+float *weights_take(weights *w, int32_t index, zf_shape shape, zf_error *error);
+/* Takes it without reading it, as one that says nothing new. */
+void weights_pass(weights *w, int32_t index);
+bool weights_taken(const weights *w, int32_t index);
+/* Whether two tensors have one shape and equal values; an index of -1 is equal to any. False also
+ * with *error. */
+bool weights_equal(weights *w, int32_t a, int32_t b, zf_error *error);
+
+/* What an import leaves to be told: parameters that the files lack and that start anew, and tensors
+ * of the files that the model has no use for, by number and, as far as there is room, by name. */
+enum { WEIGHTS_NAMES = 240 };
+typedef struct weights_report {
+    int32_t fresh, unused;
+    char fresh_names[WEIGHTS_NAMES], unused_names[WEIGHTS_NAMES]; /* "a, b, ..." */
+} weights_report;
+void weights_fresh(weights_report *report, const char *name);
+void weights_unused(weights_report *report, const char *name);
+void weights_print(const char *path, const weights_report *report);
+
+/* The parameter becomes `values`, rounded to its dtype; its master weights are not rounded. */
+zf_status weights_put(zf_program *program, zf_tensor param, const float *values, zf_error *error);
+/* The values that training goes on from: the master weights where there are any. All ranks must
+ * call. */
+zf_status weights_get(zf_program *program, zf_tensor param, float *values, zf_error *error);
+
+/* Parameters of one program become those of another, of the same names and shapes. One that `from`
+ * lacks keeps its value if it is of a head, and else is an error, as is one of `from` that is
+ * neither of a head nor of `to`; what is left is reported. `path` stands for `from` in messages. */
+zf_status weights_copy(zf_program *to, zf_graph *to_graph, zf_program *from, zf_graph *from_graph,
+                       bool (*is_head)(const char *name), const char *path, weights_report *report,
+                       zf_error *error);
+
+/* A shape as "[2,3]"; returns text. */
+enum { SHAPE_TEXT = 21 * ZF_MAX_RANK + 2 };
+const char *shape_text(char text[SHAPE_TEXT], zf_shape shape);
+
+#endif

@@ -1,9 +1,11 @@
 /* The BERT tokenizer against ids of the `tokenizers` package (tests/golden/tokenizer/make.py), its
  * messages, the training of vocabularies, and all of it when memory runs out. */
+#define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
 #include <errno.h>
 #include <stdio.h>
+#include <sys/stat.h>
 
 /* The sources once more, under other names, over an allocator that refuses request `refuse_at`. */
 static long refuse_at = -1, allocations, live;
@@ -54,6 +56,11 @@ static void counting_free(void *block)
 #define bert_tokenizer_resolve refusing_tokenizer_resolve
 #define bert_decode            refusing_decode
 #define bert_is_space          refusing_is_space
+#define bert_vocab_is_special  refusing_vocab_is_special
+#define bert_vocab_is_added    refusing_vocab_is_added
+#define bert_vocab_digest      refusing_vocab_digest
+#define bert_vocab_config      refusing_vocab_config
+#define bert_vocab_put_config  refusing_vocab_put_config
 #include "../examples/bert/tokenizer.c"
 #include "../examples/bert/vocabfile.c"
 #include "../examples/bert/vocab.c"
@@ -63,17 +70,23 @@ static void counting_free(void *block)
 #undef free
 
 #define GOLDEN "tests/golden/tokenizer/"
+#define FIVE   "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
 
-/* The whole file, terminated; freed with the test. NULL when it cannot be read. */
-static char *read_file(test *t, const char *path, size_t *bytes)
+/* The whole file, terminated, to be freed. NULL when it cannot be read. */
+static char *load_whole(const char *path, size_t *bytes)
 {
     FILE *f = fopen(path, "rb");
-    char *text = malloc(1 << 22);
-    if (text) test_defer(t, free, text);
-    *bytes = f && text ? fread(text, 1, (1 << 22) - 1, f) : 0;
+    char *text = f ? malloc(1 << 22) : NULL;
+    if (text) text[ *bytes = fread(text, 1, (1 << 22) - 1, f)] = 0;
     if (f) fclose(f);
-    if (!f || !text) return NULL;
-    text[*bytes] = 0;
+    return text;
+}
+
+/* The same, freed with the test. */
+static char *read_file(test *t, const char *path, size_t *bytes)
+{
+    char *text = load_whole(path, bytes);
+    if (text) test_defer(t, free, text);
     return text;
 }
 
@@ -131,10 +144,24 @@ TEST_ONCE(tokenizer_difficult_special_tokens)
     compare_ids(t, GOLDEN "ids-special.txt", true, BERT_SPECIAL_TOKENS);
 }
 
+/* The option sets, counted as tests/golden/tokenizer/make.py does. */
+enum { OPTION_SETS = 16 };
+static bert_tokenizer_options option_set(int index)
+{
+    return (bert_tokenizer_options){.lower_case = index & 8 ? BERT_NO : BERT_YES,
+                                    .strip_accents = index & 4 ? BERT_NO : BERT_YES,
+                                    .chinese_chars = index & 2 ? BERT_NO : BERT_YES,
+                                    .clean_text = index & 1 ? BERT_NO : BERT_YES};
+}
+
 typedef struct hash_state {
     uint64_t hash;
     bool first;
 } hash_state;
+
+static const uint64_t hash_start = 0xCBF29CE484222325u;
+
+static unsigned short_hash(uint64_t hash) { return (unsigned)(hash ^ hash >> 32); }
 
 static void hash_bytes(uint64_t *hash, const char *text, size_t bytes)
 {
@@ -149,11 +176,54 @@ static void hash_word(void *user, const char *word, size_t bytes)
     s->first = false;
 }
 
+/* Under the name of its options, so that a failure tells them. */
+static void name_options(char out[80], int index)
+{
+    snprintf(out, 80, "lower %d, strip %d, chinese %d, clean %d", !(index & 8), !(index & 4),
+             !(index & 2), !(index & 1));
+}
+
+TEST_ONCE(tokenizer_difficult_options)
+{
+    size_t text_bytes, bytes;
+    char *text = read_file(t, GOLDEN "difficult.txt", &text_bytes);
+    char *expected = read_file(t, GOLDEN "ids-options.txt", &bytes), got[160], wanted[160];
+    bert_vocab *v[OPTION_SETS];
+    CHECK(t, text && expected);
+    for (int k = 0; k < OPTION_SETS; k++) {
+        bert_tokenizer_options options = option_set(k);
+        CHECK(t, (v[k] = bert_vocab_load(GOLDEN "vocab.txt", &options, NULL, 0)));
+        test_defer(t, free_vocab, v[k]);
+    }
+    for (size_t at = 0, line = 1; at < text_bytes; line++) {
+        size_t n = (size_t)((char *)memchr(text + at, '\n', text_bytes - at) - text) - at;
+        for (int k = 0; k < OPTION_SETS; k++) {
+            enum { ROOM = 4096 };
+            int32_t ids[ROOM];
+            uint64_t hash = hash_start;
+            int64_t count = bert_encode(v[k], text + at, n, 0, ids, ROOM);
+            char about[80];
+            CHECK(t, count <= ROOM);
+            for (int64_t i = 0; i < count; i++) {
+                snprintf(got, sizeof got, i ? " %d" : "%d", (int)ids[i]);
+                hash_bytes(&hash, got, strlen(got));
+            }
+            name_options(about, k);
+            snprintf(got, sizeof got, "line %zu: %s: %08x", line, about, short_hash(hash));
+            snprintf(wanted, sizeof wanted, "line %zu: %s: %.8s", line, about, expected);
+            CHECK_TEXT(t, got, wanted);
+            expected += 9;
+        }
+        at += n + 1;
+    }
+    CHECK(t, !*expected);
+}
+
 /* The hash of what "xCy" becomes for all C of a block; the UTF-8 is made here, without the
  * tokenizer. */
-static uint64_t hash_block(uint32_t block, bool lower_case)
+static unsigned hash_block(uint32_t block, const bert_tokenizer_options *options)
 {
-    hash_state s = {0xCBF29CE484222325u, true};
+    hash_state s = {hash_start, true};
     for (uint32_t c = block; c < block + 4096; c++) {
         char text[8] = "x";
         int n = 1;
@@ -167,33 +237,205 @@ static uint64_t hash_block(uint32_t block, bool lower_case)
         if (c >= 0x80) text[n++] = (char)(0x80 + c % 64);
         text[n++] = 'y';
         s.first = true;
-        bert_words(text, (size_t)n, bert_cased(!lower_case), hash_word, &s);
+        bert_words(text, (size_t)n, options, hash_word, &s);
         hash_bytes(&s.hash, "\n\n", 2);
     }
-    return s.hash;
+    return short_hash(s.hash);
 }
 
 TEST_ONCE(tokenizer_every_code_point)
 {
     size_t bytes;
-    char *expected = read_file(t, GOLDEN "codepoints.txt", &bytes), got[64];
+    char *expected = read_file(t, GOLDEN "codepoints.txt", &bytes), got[160], wanted[160];
     CHECK(t, expected);
     for (uint32_t block = 0; block < 0x110000; block += 4096) {
-        char *end = strchr(expected, '\n');
-        CHECK(t, end);
-        *end = 0;
-        snprintf(got, sizeof got, "%06x %016llx %016llx", (unsigned)block,
-                 (unsigned long long)hash_block(block, true),
-                 (unsigned long long)hash_block(block, false));
-        CHECK_TEXT(t, got, expected);
-        expected = end + 1;
+        expected += 6;
+        for (int k = 0; k < OPTION_SETS; k++) {
+            bert_tokenizer_options options = option_set(k);
+            char about[80];
+            name_options(about, k);
+            snprintf(got, sizeof got, "%06x: %s: %08x", (unsigned)block, about,
+                     hash_block(block, &options));
+            snprintf(wanted, sizeof wanted, "%06x: %s: %.8s", (unsigned)block, about, expected + 1);
+            CHECK_TEXT(t, got, wanted);
+            expected += 9;
+        }
+        expected++;
     }
     CHECK(t, !*expected);
 }
 
-/* --------------------------------------------------------------------------------------- encode */
+/* -------------------------------------------------------------------------------------- folders */
 
-#define FIVE "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
+static const char *const folder_names[] = {"uncased", "cased", "accents", "capitals", "joined",
+                                           "added",   "alone", "any",     "other",    "controls",
+                                           "plain",   "lines", "older"};
+enum { FOLDERS = sizeof folder_names / sizeof folder_names[0] };
+
+/* Encodes the probes and compares with what the folder's golden file says. */
+static bool encodes_probes(test *t, const bert_vocab *v, const char *name)
+{
+    char path[200], got[2048], *text, *expected, *line;
+    size_t bytes = 0, expected_bytes = 0;
+    bool good;
+    snprintf(path, sizeof path, GOLDEN "folders/%s/ids.txt", name);
+    text = load_whole(GOLDEN "folders/probes.txt", &bytes);
+    line = expected = load_whole(path, &expected_bytes);
+    good = text && expected;
+    for (size_t at = 0; good && at < bytes;) {
+        size_t n = (size_t)((char *)memchr(text + at, '\n', bytes - at) - text) - at, used = 0;
+        char *end = strchr(line, '\n');
+        int32_t ids[200];
+        int64_t count = bert_encode(v, text + at, n, BERT_SPECIAL_TOKENS, ids, 200);
+        got[0] = 0;
+        for (int64_t i = 0; i < count && count <= 200; i++)
+            used += (size_t)sprintf(got + used, i ? " %d" : "%d", (int)ids[i]);
+        if (end) *end = 0;
+        good = end && !strcmp(got, line);
+        if (!good) test_fail(t, __FILE__, __LINE__, line, got);
+        line = end + 1;
+        at += n + 1;
+    }
+    good = good && !*line;
+    free(text);
+    free(expected);
+    if (!good) test_fail(t, __FILE__, __LINE__, name, "");
+    return good;
+}
+
+TEST_ONCE(tokenizer_reads_folders)
+{
+    for (int k = 0; k < FOLDERS; k++) {
+        char path[200], err[256] = "";
+        bert_vocab *v;
+        snprintf(path, sizeof path, GOLDEN "folders/%s", folder_names[k]);
+        v = bert_vocab_load(path, NULL, err, sizeof err);
+        CHECK_TEXT(t, err, "");
+        CHECK(t, v);
+        test_defer(t, free_vocab, v);
+        if (!encodes_probes(t, v, folder_names[k])) return;
+    }
+}
+
+/* What a checkpoint keeps -- the file as it was read, and tokenizer_config.json -- makes the same
+ * tokenizer again. */
+TEST_ONCE(tokenizer_survives_a_folder)
+{
+    for (int k = 0; k < FOLDERS; k++) {
+        char path[400], err[256] = "";
+        const char *folder = test_path("folder");
+        zf_error error = {ZF_OK, ""};
+        bert_vocab *v, *again;
+        bert_vocab_file file;
+        zf_json_writer *w;
+        snprintf(path, sizeof path, GOLDEN "folders/%s", folder_names[k]);
+        CHECK(t, (v = bert_vocab_load(path, NULL, err, sizeof err)));
+        test_defer(t, free_vocab, v);
+        mkdir(folder, 0777);
+        file = bert_vocab_source(v);
+        snprintf(path, sizeof path, "%s/%s", folder, file.name);
+        CHECK(t, write_file(path, file.data, file.bytes));
+        w = bert_vocab_config(v);
+        snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
+        zf_json_save(w, path, &error);
+        zf_json_writer_free(w);
+        CHECK_TEXT(t, error.text, "");
+        again = bert_vocab_load(folder, NULL, err, sizeof err);
+        CHECK_TEXT(t, err, "");
+        CHECK(t, again);
+        test_defer(t, free_vocab, again);
+        CHECK(t, bert_vocab_digest(v) == bert_vocab_digest(again));
+        if (!encodes_probes(t, again, folder_names[k])) return;
+        snprintf(path, sizeof path, "%s/%s", folder, file.name);
+        remove(path);
+    }
+}
+
+/* Which of the option sets transformers gets from tokenizer_config.json; the golden test above says
+ * what they do. */
+TEST_ONCE(tokenizer_config_says)
+{
+    static const struct {
+        const char *folder, *lower, *strip, *chinese, *class;
+    } cases[] = {{"uncased", "true", "null", "true", "BertTokenizer"},
+                 {"cased", "false", "null", "true", "BertTokenizer"},
+                 {"accents", "true", "false", "true", "BertTokenizer"},
+                 {"capitals", "false", "true", "true", "BertTokenizer"},
+                 {"joined", "true", "null", "false", "BertTokenizer"},
+                 {"any", "false", "null", "true", "BertTokenizer"},
+                 {"controls", "true", "false", "true", "PreTrainedTokenizerFast"}};
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        char path[200], expected[512];
+        zf_error error = {ZF_OK, ""};
+        bert_vocab *v;
+        zf_json_writer *w;
+        snprintf(path, sizeof path, GOLDEN "folders/%s", cases[k].folder);
+        CHECK(t, (v = bert_vocab_load(path, NULL, NULL, 0)));
+        test_defer(t, free_vocab, v);
+        CHECK(t, (w = bert_vocab_config(v)));
+        test_defer(t, (test_cleanup *)zf_json_writer_free, w);
+        snprintf(expected, sizeof expected,
+                 "{\n  \"tokenizer_class\": \"%s\",\n  \"do_lower_case\": %s,\n"
+                 "  \"strip_accents\": %s,\n  \"tokenize_chinese_chars\": %s,\n"
+                 "  \"pad_token\": \"[PAD]\",\n  \"unk_token\": \"[UNK]\",\n"
+                 "  \"cls_token\": \"[CLS]\",\n  \"sep_token\": \"[SEP]\",\n"
+                 "  \"mask_token\": \"[MASK]\"\n}",
+                 cases[k].class, cases[k].lower, cases[k].strip, cases[k].chinese);
+        CHECK_TEXT(t, zf_json_text(w, NULL, &error), expected);
+    }
+}
+
+TEST_ONCE(tokenizer_options_of_files_and_callers)
+{
+    static const bert_tokenizer_options joined = {.chinese_chars = BERT_NO},
+                                        keeps = {.strip_accents = BERT_NO};
+    char err[256] = "";
+    bert_vocab *v;
+    bert_tokenizer_options o;
+    CHECK(t, !bert_vocab_load(GOLDEN "folders/uncased", bert_cased(true), err, sizeof err));
+    CHECK_TEXT(t, err,
+               GOLDEN "folders/uncased: do_lower_case is true there, but false was asked for");
+    CHECK(t, !bert_vocab_load(GOLDEN "folders/capitals", &keeps, err, sizeof err));
+    CHECK_TEXT(t, err,
+               GOLDEN "folders/capitals: strip_accents is true there, but false was asked for");
+    CHECK(t, !bert_vocab_load(GOLDEN "folders/cased/tokenizer.json", &joined, err, sizeof err));
+    CHECK_TEXT(t, err,
+               GOLDEN "folders/cased/tokenizer.json: tokenize_chinese_chars is true there, "
+                      "but false was asked for");
+    /* of a file alone: that file; of a vocab.txt the caller's */
+    CHECK(t, (v = bert_vocab_load(GOLDEN "folders/other/tokenizer.json", NULL, NULL, 0)));
+    test_defer(t, free_vocab, v);
+    CHECK(t, bert_vocab_options(v).lower_case == BERT_NO);
+    CHECK(t, (v = bert_vocab_load(GOLDEN "folders/lines", &keeps, NULL, 0)));
+    test_defer(t, free_vocab, v);
+    o = bert_vocab_options(v);
+    CHECK(t, o.lower_case == BERT_YES && o.strip_accents == BERT_NO && o.chinese_chars == BERT_YES);
+    CHECK(t, (v = bert_vocab_load(GOLDEN "folders/joined", &joined, NULL, 0)));
+    test_defer(t, free_vocab, v);
+}
+
+/* Every token, id and option counts. */
+TEST_ONCE(tokenizer_digests)
+{
+    static const char *const texts[] = {FIVE "a\nb\n",   FIVE "b\na\n", FIVE "a\nc\n",
+                                        FIVE "a\n\nb\n", FIVE "ab\n",   FIVE "a\n"};
+    enum { TEXTS = sizeof texts / sizeof texts[0] };
+    uint64_t digests[TEXTS + OPTION_SETS];
+    int n = 0;
+    for (int k = 0; k < TEXTS + OPTION_SETS; k++) {
+        bert_tokenizer_options o = option_set(k < TEXTS ? 0 : k - TEXTS);
+        const char *text = texts[k < TEXTS ? k : 0];
+        bert_vocab *v = bert_vocab_parse(text, strlen(text), "v", &o, NULL, 0);
+        CHECK(t, v);
+        digests[n++] = bert_vocab_digest(v);
+        bert_vocab_free(v);
+    }
+    CHECK(t, digests[0] == digests[TEXTS]);
+    for (int k = 1; k < n; k++)
+        for (int i = k == TEXTS ? k : 0; i < k; i++) CHECK(t, digests[i] != digests[k]);
+}
+
+/* --------------------------------------------------------------------------------------- encode */
 
 static bert_vocab *small_vocab(test *t, const char *text, bool lower_case)
 {
@@ -322,10 +564,87 @@ TEST_ONCE(vocab_mistakes)
     CHECK(t, !bert_vocab_load("no/such/vocab.txt", NULL, err, sizeof err));
     CHECK_TEXT(t, err, "no/such/vocab.txt: No such file or directory");
     CHECK(t, !bert_vocab_load("tests", NULL, err, sizeof err));
-    CHECK_TEXT(t, err, "tests: Is a directory");
+    CHECK_TEXT(t, err, "tests: a folder without tokenizer.json and vocab.txt");
     CHECK(t, !bert_vocab_parse("a", 1, "v.txt", NULL, err, 12));
     CHECK_TEXT(t, err, "v.txt: no [");
     bert_vocab_free(NULL);
+}
+
+/* A tokenizer.json that is right, and one thing in it replaced. */
+static void spoil(char out[4096], const char *what, const char *by)
+{
+    static const char right[] =
+        "{\"added_tokens\": [{\"id\": 4, \"content\": \"[MASK]\", \"single_word\": false,\n"
+        " \"normalized\": false}, {\"id\": 9, \"content\": \"<x>\"}],\n"
+        "\"normalizer\": {\"type\": \"BertNormalizer\", \"lowercase\": true},\n"
+        "\"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"},\n"
+        "\"model\": {\"type\": \"WordPiece\", \"unk_token\": \"[UNK]\",\n"
+        "\"continuing_subword_prefix\": \"##\", \"max_input_chars_per_word\": 100,\n"
+        "\"vocab\": {\"[PAD]\": 0, \"[UNK]\": 1, \"[CLS]\": 2, \"[SEP]\": 3, \"[MASK]\": 4,\n"
+        "\"a\": 5, \"##b\": 7}}}";
+    const char *at = strstr(right, what);
+    snprintf(out, 4096, "%.*s%s%s", (int)(at - right), right, by, at + strlen(what));
+}
+
+TEST_ONCE(tokenizer_json_mistakes)
+{
+    static const struct {
+        const char *what, *by, *message;
+    } cases[] = {
+        {"\"added_tokens\": [{", "\"added_tokens\": [{,",
+         ":1:20: expected a key in double quotes or '}', found ','"},
+        {"WordPiece", "BPE", ":5:19: model.type must be \"WordPiece\", not \"BPE\""},
+        {"\"unk_token\": \"[UNK]\"", "\"unk_token\": \"<unk>\"",
+         ":5:45: model.unk_token must be \"[UNK]\", not \"<unk>\""},
+        {"\"##\"", "\"@@\"", ":6:30: model.continuing_subword_prefix must be \"##\", not \"@@\""},
+        {": 100", ": 50", ":6:64: model.max_input_chars_per_word must be 100, not 50"},
+        {"BertNormalizer", "NFKC",
+         ":3:24: normalizer.type must be \"BertNormalizer\", not \"NFKC\""},
+        {"\"lowercase\": true", "\"lowercase\": 1",
+         ":3:55: normalizer.lowercase must be true or false, not 1"},
+        {"{\"type\": \"BertPreTokenizer\"}", "null",
+         ":4:18: pre_tokenizer must be a BertPreTokenizer, not null"},
+        {"BertPreTokenizer", "Whitespace",
+         ":4:27: pre_tokenizer.type must be \"BertPreTokenizer\", not \"Whitespace\""},
+        {"\"normalized\": false", "\"normalized\": true",
+         ":2:16: added_tokens[0].normalized must be false, not true"},
+        {"\"single_word\": false", "\"single_word\": true",
+         ":1:65: added_tokens[0].single_word must be false, not true"},
+        {"\"<x>\"", "\"\"", ":2:45: added_tokens[1].content must be a text, not \"\""},
+        {"\"a\": 5", "\"a\": -5",
+         ":8:6: model.vocab.a must be an integer from 0 to 16777215, not -5"},
+        {"\"a\": 5", "\"a\": 2000000000",
+         ":8:6: model.vocab.a must be an integer from 0 to 16777215, not 2000000000"},
+        {"\"a\"", "\"\\u0000\"", ":8:11: model.vocab.\"\\u0000\" has a zero in its token"},
+        {"\"a\": 5", "\"a\": 7", ": the tokens \"a\" and \"##b\" both have the id 7"},
+        {"\"id\": 4", "\"id\": 5", ": the tokens \"a\" and \"[MASK]\" both have the id 5"},
+        {", \"[MASK]\": 4", "", NULL},
+        {"\"[SEP]\": 3, ", "", ": no [SEP]: [PAD], [UNK], [CLS], [SEP] and [MASK] must be there"},
+    };
+    const char *path = test_path("tokenizer.json");
+    char text[4096], err[512] = "", expected[512];
+    bert_vocab *v;
+    spoil(text, "100", "100");
+    CHECK(t, write_file(path, text, strlen(text)));
+    v = bert_vocab_load(path, NULL, err, sizeof err);
+    CHECK_TEXT(t, err, "");
+    CHECK(t, v && bert_vocab_size(v) == 10);
+    test_defer(t, free_vocab, v);
+    CHECK_TEXT(t, bert_vocab_token(v, 6), "");
+    CHECK_TEXT(t, bert_vocab_token(v, 9), "<x>");
+    CHECK(t, bert_vocab_is_added(v, 9) && !bert_vocab_is_added(v, 5) && !bert_vocab_is_added(v, 4));
+    CHECK(t, bert_vocab_is_special(v, 4) && !bert_vocab_is_special(v, 9));
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        spoil(text, cases[i].what, cases[i].by);
+        CHECK(t, write_file(path, text, strlen(text)));
+        err[0] = 0;
+        v = bert_vocab_load(path, NULL, err, sizeof err);
+        bert_vocab_free(v);
+        if (!cases[i].message) continue;
+        CHECK(t, !v);
+        snprintf(expected, sizeof expected, "%s%s", path, cases[i].message);
+        CHECK_TEXT(t, err, expected);
+    }
 }
 
 /* ------------------------------------------------------------------------------------- training */

@@ -390,6 +390,36 @@ bool bert_vocab_starts_word(const bert_vocab *v, int32_t id)
     return id >= 0 && id < v->size && v->tokens[id].length && !v->tokens[id].prefix;
 }
 
+bool bert_vocab_is_special(const bert_vocab *v, int32_t id)
+{
+    for (int k = 0; k < BERT_SPECIAL_COUNT; k++)
+        if (v->special[k] == id) return true;
+    return false;
+}
+
+bool bert_vocab_is_added(const bert_vocab *v, int32_t id)
+{
+    const token *t = &v->tokens[id >= 0 && id < v->size ? id : 0];
+    uint32_t hash;
+    return !bert_vocab_is_special(v, id) &&
+           find_token(v, &v->added, v->text + t->at, t->length, &hash)->id == id;
+}
+
+uint64_t bert_vocab_digest(const bert_vocab *v)
+{
+    const bert_tokenizer_options *o = &v->options;
+    uint64_t digest = 0xCBF29CE484222325u; /* FNV-1a */
+    const unsigned char rules[] = {(unsigned char)o->lower_case, (unsigned char)o->strip_accents,
+                                   (unsigned char)o->chinese_chars, (unsigned char)o->clean_text};
+    for (size_t i = 0; i < sizeof rules; i++) digest = (digest ^ rules[i]) * 0x100000001B3u;
+    for (int32_t id = 0; id < v->size; id++) {
+        const char *text = bert_vocab_token(v, id);
+        for (; *text; text++) digest = (digest ^ (unsigned char)*text) * 0x100000001B3u;
+        digest = (digest ^ (bert_vocab_is_added(v, id) ? 0x101 : 0x100)) * 0x100000001B3u;
+    }
+    return digest;
+}
+
 /* ------------------------------------------------------------------------------------- encoding */
 
 typedef struct encoder {
@@ -435,13 +465,6 @@ static void encode_word(void *user, const char *word, size_t bytes)
     for (size_t i = 0; i < n; i++) put_id(e, pieces[i]);
 }
 
-static bool is_special(const bert_vocab *v, int32_t id)
-{
-    for (int k = 0; k < BERT_SPECIAL_COUNT; k++)
-        if (v->special[k] == id) return true;
-    return false;
-}
-
 /* The length of the longest added token that the text begins with, its id to *id; 0: none. */
 static size_t longest_added(const bert_vocab *v, const char *text, size_t bytes, unsigned flags,
                             int32_t *id)
@@ -452,7 +475,8 @@ static size_t longest_added(const bert_vocab *v, const char *text, size_t bytes,
         int32_t found;
         hash = hash_byte(hash, text[i - 1]);
         found = find(v, &v->added, hash, text, i, false)->id;
-        if (found < 0 || (!(flags & BERT_SPECIAL_TOKENS) && is_special(v, found))) continue;
+        if (found < 0 || (!(flags & BERT_SPECIAL_TOKENS) && bert_vocab_is_special(v, found)))
+            continue;
         *id = found;
         longest = i;
     }

@@ -53,17 +53,24 @@ typedef struct bert_vocab bert_vocab;
 /* The file as it was read, whatever has become of it since: what a checkpoint or a model folder
  * holds of a vocabulary. */
 typedef struct bert_vocab_file {
-    const char *name; /* that it has in a folder: "vocab.txt" */
+    const char *name; /* that it has in a folder: "vocab.txt" or "tokenizer.json" */
     const void *data;
     size_t bytes;
 } bert_vocab_file;
 
-/* Reads a vocabulary file. options NULL: all defaults. NULL when the file cannot be read; for the
- * first line that is too long or not UTF-8; when one of the five tokens is missing. */
+/* Reads a vocabulary: a file of lines; a tokenizer.json with a WordPiece model (a name that ends in
+ * .json); or a folder with one of these, and perhaps a tokenizer_config.json, as Hugging Face's
+ * models and the checkpoints of these programs are. Of what no file says something about, `options`
+ * tells; NULL: nothing.
+ *
+ * NULL when a file cannot be read; for the first line that is too long or not UTF-8; when one of the
+ * five tokens is missing; when tokenizer.json asks for what this tokenizer does not do; when the
+ * files say other than `options`. */
 bert_vocab *bert_vocab_load(const char *path, const bert_tokenizer_options *options, char *err,
                             size_t err_size);
 
-/* The same from memory, which is copied; `name` stands for the path in messages. */
+/* The same of the lines of a vocab.txt in memory, which is copied; `name` stands for the path in
+ * messages. */
 bert_vocab *bert_vocab_parse(const char *text, size_t bytes, const char *name,
                              const bert_tokenizer_options *options, char *err, size_t err_size);
 
@@ -83,6 +90,9 @@ bert_vocab *bert_vocab_new(const bert_token *tokens, size_t count,
 
 void bert_vocab_free(bert_vocab *);
 
+/* A number that is another one, almost surely, when tokens, ids or options are others. */
+uint64_t bert_vocab_digest(const bert_vocab *);
+
 /* Its options: yes or no, never unsaid. */
 bert_tokenizer_options bert_vocab_options(const bert_vocab *);
 
@@ -98,6 +108,12 @@ const char *bert_vocab_token(const bert_vocab *, int32_t id);
 
 /* The id of a token, ## included; -1 when there is none. */
 int32_t bert_vocab_id(const bert_vocab *, const char *token);
+
+/* Whether the token is one of the five. */
+bool bert_vocab_is_special(const bert_vocab *, int32_t id);
+
+/* Whether it is another one that is found wherever it stands in a text. */
+bool bert_vocab_is_added(const bert_vocab *, int32_t id);
 
 /* Whether the token begins a word: false for a continuation, for the empty token, and for an id
  * that no token has. */

@@ -1,120 +1,467 @@
-/* Vocabularies from files. */
-#include "tokenizer.h"
-#include "unicode.h"
+/* Vocabularies from files and folders.
+ *
+ *     vocab.txt               tokens, one per line
+ *     tokenizer.json          tokens with their ids, added tokens, options
+ *     tokenizer_config.json   options, added tokens
+ *
+ * Of a folder the tokens come from tokenizer.json, or where it has none, from vocab.txt. What
+ * tokenizer_config.json says about an option counts before what tokenizer.json says, as it does for
+ * a BertTokenizer of Hugging Face's transformers; for a tokenizer_class of any model, only
+ * tokenizer.json counts.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "../common/file.h"
+#include "vocabfile.h"
 
 #include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
-enum { FILE_LIMIT = 1 << 28 };
+enum { FILE_LIMIT = 1 << 28, ID_LIMIT = 1 << 24, PATH_SIZE = 4096 };
 
-/* ----------------------------------------------------------------------------------- vocab.txt */
+/* A vocabulary while its files are read. */
+typedef struct reader {
+    bert_token *tokens;
+    size_t count, room;
+    bert_tokenizer_options options;
+    bool any_model; /* tokenizer_class is one of any model */
+    char *err;
+    size_t err_size;
+} reader;
+
+__attribute__((format(printf, 2, 3))) static bool fail(reader *r, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (r->err_size) vsnprintf(r->err, r->err_size, format, args);
+    va_end(args);
+    return false;
+}
+
+static bool out_of_memory(reader *r, const char *name)
+{
+    return fail(r, "%s: out of memory", name);
+}
+
+/* Whole file, to be freed; NULL with a message. */
+static char *read_whole(reader *r, const char *path, size_t *bytes)
+{
+    const char *why;
+    size_t size, got;
+    char *text = NULL;
+    FILE *file = file_open(path, &size, &why);
+    if (file && size > FILE_LIMIT) why = "too large for a vocabulary";
+    else if (file && !(text = malloc(size + 1))) why = "out of memory";
+    else if (file) {
+        got = fread(text, 1, size, file);
+        if (ferror(file)) why = strerror(errno);
+        *bytes = got;
+        text[got] = 0;
+    }
+    if (file) fclose(file);
+    if (!why) return text;
+    fail(r, "%s: %s", path, why);
+    free(text);
+    return NULL;
+}
+
+static bool add_token(reader *r, const char *name, bert_token added)
+{
+    if (r->count == r->room) {
+        size_t room = r->room ? 2 * r->room : 1024;
+        bert_token *more = realloc(r->tokens, room * sizeof *more);
+        if (!more) return out_of_memory(r, name);
+        r->tokens = more;
+        r->room = room;
+    }
+    r->tokens[r->count++] = added;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------------ vocab.txt */
 
 /* The length of a line without the spaces at its end; -1, with a message, when it cannot be a
  * token. */
-static int64_t token_length(const char *line, size_t length, const char *name, int64_t number,
-                            char *err, size_t err_size)
+static int64_t token_length(reader *r, const char *line, size_t length, const char *name)
 {
-    size_t end = 0;
+    size_t end = 0, number = r->count + 1;
     uint32_t c;
     for (size_t i = 0; i < length;) {
         int bytes = bert_decode((const unsigned char *)line + i, length - i, &c);
         if (!bytes || !c) {
-            snprintf(err, err_size, "%s:%lld: %s at byte %zu of the line", name, (long long)number,
-                     bytes ? "a zero" : "invalid UTF-8", i + 1);
+            fail(r, "%s:%zu: %s at byte %zu of the line", name, number,
+                 bytes ? "a zero" : "invalid UTF-8", i + 1);
             return -1;
         }
         i += (size_t)bytes;
         if (!bert_is_space(c)) end = i;
     }
     if (end <= BERT_TOKEN_BYTES) return (int64_t)end;
-    snprintf(err, err_size, "%s:%lld: a token of %zu bytes: it may have at most %d", name,
-             (long long)number, end, BERT_TOKEN_BYTES);
+    fail(r, "%s:%zu: a token of %zu bytes: it may have at most %d", name, number, end,
+         BERT_TOKEN_BYTES);
     return -1;
 }
 
-/* The tokens of the lines, to be freed, their number to *count. */
-static bert_token *cut_lines(const char *text, size_t bytes, const char *name, size_t *count,
-                             char *err, size_t err_size)
+/* The tokens of the lines, which stay where they are. */
+static bool read_lines(reader *r, const char *text, size_t bytes, const char *name)
 {
-    size_t lines = bytes && text[bytes - 1] != '\n';
-    bert_token *tokens;
-    for (size_t i = 0; i < bytes; i++) lines += text[i] == '\n';
-    if (!bytes || lines > INT32_MAX) {
-        snprintf(err, err_size, "%s: %s", name,
-                 bytes ? "too many lines" : "empty file: a vocabulary has one token per line");
-        return NULL;
-    }
-    if (bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3)) {
-        snprintf(err, err_size, "%s:1: a byte order mark, which would be part of the first token",
-                 name);
-        return NULL;
-    }
-    tokens = malloc(lines * sizeof *tokens);
-    if (!tokens) {
-        snprintf(err, err_size, "%s: out of memory", name);
-        return NULL;
-    }
-    *count = 0;
-    for (size_t at = 0; at < bytes; *count += 1) {
+    if (!bytes) return fail(r, "%s: empty file: a vocabulary has one token per line", name);
+    if (bytes >= 3 && !memcmp(text, "\xEF\xBB\xBF", 3))
+        return fail(r, "%s:1: a byte order mark, which would be part of the first token", name);
+    for (size_t at = 0; at < bytes;) {
         const char *end = memchr(text + at, '\n', bytes - at);
-        size_t next = end ? (size_t)(end - text) + 1 : bytes, line = next - at - (end != NULL);
-        int64_t length = token_length(text + at, line, name, (int64_t)*count + 1, err, err_size);
-        if (length < 0) {
-            free(tokens);
-            return NULL;
-        }
-        tokens[*count] = (bert_token){text + at, (size_t)length, (int32_t)*count, false};
+        size_t next = end ? (size_t)(end - text) + 1 : bytes;
+        int64_t length = token_length(r, text + at, next - at - (end != NULL), name);
+        bert_token line = {.text = text + at, .bytes = (size_t)length, .id = (int32_t)r->count};
+        if (length < 0) return false;
+        if (r->count == ID_LIMIT) return fail(r, "%s: more than %d lines", name, ID_LIMIT);
+        if (!add_token(r, name, line)) return false;
         at = next;
     }
-    return tokens;
+    return true;
+}
+
+/* ------------------------------------------------------------------------------- tokenizer.json */
+
+static void *resize(void *user, void *block, size_t old_bytes, size_t new_bytes)
+{
+    (void)user, (void)old_bytes;
+    if (new_bytes) return realloc(block, new_bytes);
+    free(block);
+    return NULL;
+}
+
+static zf_json *parse(reader *r, const char *text, size_t bytes, const char *name)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_json *top = zf_json_parse(text, bytes, &(zf_allocator){.fn = resize}, &error);
+    if (error.status == ZF_ERR_NOMEM) out_of_memory(r, name);
+    else if (!top) fail(r, "%s:%s", name, error.text);
+    return top;
+}
+
+/* Yes or no as the value says; null or none: as it was. */
+static void read_choice(const zf_json *value, bert_choice *choice, zf_error *error)
+{
+    bool yes = false;
+    if (!value || zf_json_type_of(value) == ZF_JSON_NULL) return;
+    if (!zf_json_to_bool(value, &yes, error)) *choice = yes ? BERT_YES : BERT_NO;
+}
+
+/* The value, where there is one, must be this string; also as the content of a token. */
+static void require_text(const zf_json *value, const char *text, zf_error *error)
+{
+    const char *is = NULL;
+    if (zf_json_type_of(value) == ZF_JSON_NULL) return;
+    if (zf_json_type_of(value) == ZF_JSON_OBJECT) value = zf_json_require(value, "content", error);
+    if (value && !zf_json_to_string(value, &is, error) && strcmp(is, text))
+        zf_json_expected(value, error, "\"%s\"", text);
+}
+
+/* A text of the file as a token. */
+static bool add_json_token(reader *r, const zf_json *value, const char *text, size_t bytes,
+                           int64_t id, bool added, const char *name, zf_error *error)
+{
+    if (memchr(text, 0, bytes)) return zf_json_fail(value, error, "has a zero in its token"), false;
+    if (bytes > BERT_TOKEN_BYTES)
+        return zf_json_fail(value, error, "is a token of %zu bytes: it may have at most %d", bytes,
+                            BERT_TOKEN_BYTES),
+               false;
+    return add_token(r, name, (bert_token){text, bytes, (int32_t)id, added});
+}
+
+/* One of added_tokens, whose id is a member or, in tokenizer_config.json, the key. */
+static bool read_added(reader *r, const zf_json *added, const char *name, zf_error *error)
+{
+    static const char *const must_not[] = {"normalized", "single_word"};
+    const zf_json *content = zf_json_require(added, "content", error), *value;
+    const char *key = zf_json_key(added, NULL), *text;
+    int64_t id = 0;
+    size_t bytes;
+    char *end;
+    if (key) {
+        id = strtoll(key, &end, 10);
+        if (*end || end == key || id < 0 || id >= ID_LIMIT)
+            return zf_json_fail(added, error, "must have an id from 0 to %d as its name",
+                                ID_LIMIT - 1),
+                   false;
+    } else if ((value = zf_json_require(added, "id", error))) {
+        zf_json_to_int(value, 0, ID_LIMIT - 1, &id, error);
+    }
+    for (size_t i = 0; i < sizeof must_not / sizeof must_not[0]; i++) {
+        bool yes = false;
+        if (!(value = zf_json_member(added, must_not[i]))) continue;
+        if (!zf_json_to_bool(value, &yes, error) && yes) zf_json_expected(value, error, "false");
+    }
+    text = zf_json_string(content, &bytes);
+    if (content && (!text || !bytes)) zf_json_expected(content, error, "a text");
+    return !error->status && add_json_token(r, content, text, bytes, id, true, name, error);
+}
+
+/* The list of tokenizer.json, or the object of tokenizer_config.json. */
+static bool read_all_added(reader *r, const zf_json *all, const char *name, zf_error *error)
+{
+    for (const zf_json *v = zf_json_first(all); v; v = zf_json_next(v))
+        if (!read_added(r, v, name, error)) return false;
+    return true;
+}
+
+static void read_normalizer(reader *r, const zf_json *normalizer, zf_error *error)
+{
+    bert_tokenizer_options *o = &r->options;
+    if (zf_json_type_of(normalizer) == ZF_JSON_NULL) {
+        *o = (bert_tokenizer_options){BERT_NO, BERT_NO, BERT_NO, BERT_NO};
+        return;
+    }
+    require_text(zf_json_require(normalizer, "type", error), "BertNormalizer", error);
+    read_choice(zf_json_member(normalizer, "lowercase"), &o->lower_case, error);
+    read_choice(zf_json_member(normalizer, "strip_accents"), &o->strip_accents, error);
+    read_choice(zf_json_member(normalizer, "handle_chinese_chars"), &o->chinese_chars, error);
+    read_choice(zf_json_member(normalizer, "clean_text"), &o->clean_text, error);
+    *o = bert_tokenizer_resolve(o);
+}
+
+/* The tokens of tokenizer.json, whose texts lie in the tree. */
+static bool read_tokenizer(reader *r, const zf_json *top, const char *name, zf_error *error)
+{
+    const zf_json *model = zf_json_require(top, "model", error), *v;
+    int64_t longest = BERT_WORD_CHARS, id = 0;
+    if (zf_json_member(model, "type"))
+        require_text(zf_json_member(model, "type"), "WordPiece", error);
+    require_text(zf_json_require(model, "unk_token", error), "[UNK]", error);
+    require_text(zf_json_require(model, "continuing_subword_prefix", error), "##", error);
+    v = zf_json_member(model, "max_input_chars_per_word");
+    if (v && !zf_json_to_int(v, 0, INT64_MAX, &longest, error) && longest != BERT_WORD_CHARS)
+        zf_json_expected(v, error, "%d", BERT_WORD_CHARS);
+    read_normalizer(r, zf_json_require(top, "normalizer", error), error);
+    v = zf_json_require(top, "pre_tokenizer", error);
+    if (zf_json_type_of(v) == ZF_JSON_NULL) zf_json_expected(v, error, "a BertPreTokenizer");
+    else require_text(zf_json_require(v, "type", error), "BertPreTokenizer", error);
+    v = zf_json_require(model, "vocab", error);
+    if (v && zf_json_type_of(v) != ZF_JSON_OBJECT)
+        zf_json_expected(v, error, "an object of tokens and ids");
+    if (error->status) return false;
+    for (v = zf_json_first(v); v; v = zf_json_next(v)) {
+        size_t bytes;
+        const char *text = zf_json_key(v, &bytes);
+        if (zf_json_to_int(v, 0, ID_LIMIT - 1, &id, error) ||
+            !add_json_token(r, v, text, bytes, id, false, name, error))
+            return false;
+    }
+    return read_all_added(r, zf_json_member(top, "added_tokens"), name, error);
+}
+
+/* ------------------------------------------------------------------------ tokenizer_config.json */
+
+static const char *const special_keys[BERT_SPECIAL_COUNT] = {"pad_token", "unk_token", "cls_token",
+                                                             "sep_token", "mask_token"};
+
+/* What the tokenizer_config.json of a folder says: options go to *said. */
+static bool read_config(reader *r, const zf_json *top, bert_tokenizer_options *said,
+                        const char *name, zf_error *error)
+{
+    const zf_json *v = zf_json_member(top, "tokenizer_class");
+    const char *kind = zf_json_string(v, NULL);
+    if (zf_json_type_of(top) != ZF_JSON_OBJECT) zf_json_expected(top, error, "an object");
+    r->any_model =
+        kind && (!strcmp(kind, "PreTrainedTokenizerFast") || !strcmp(kind, "TokenizersBackend"));
+    for (int k = 0; k < BERT_SPECIAL_COUNT; k++)
+        if ((v = zf_json_member(top, special_keys[k])))
+            require_text(v, bert_special_tokens[k], error);
+    read_choice(zf_json_member(top, "do_lower_case"), &said->lower_case, error);
+    read_choice(zf_json_member(top, "strip_accents"), &said->strip_accents, error);
+    read_choice(zf_json_member(top, "tokenize_chinese_chars"), &said->chinese_chars, error);
+    if (!said->strip_accents) said->strip_accents = said->lower_case;
+    return !error->status &&
+           read_all_added(r, zf_json_member(top, "added_tokens_decoder"), name, error);
+}
+
+void bert_vocab_put_config(zf_json_writer *w, const bert_vocab *v)
+{
+    bert_tokenizer_options o = bert_vocab_options(v);
+    bool begun = false;
+    /* That controls are kept can only be said in tokenizer.json. */
+    zf_json_put_key(w, "tokenizer_class");
+    zf_json_put_string(w, o.clean_text == BERT_YES ? "BertTokenizer" : "PreTrainedTokenizerFast");
+    zf_json_put_key(w, "do_lower_case"), zf_json_put_bool(w, o.lower_case == BERT_YES);
+    zf_json_put_key(w, "strip_accents");
+    if (o.strip_accents == o.lower_case) zf_json_put_null(w);
+    else zf_json_put_bool(w, o.strip_accents == BERT_YES);
+    zf_json_put_key(w, "tokenize_chinese_chars"), zf_json_put_bool(w, o.chinese_chars == BERT_YES);
+    for (int k = 0; k < BERT_SPECIAL_COUNT; k++)
+        zf_json_put_key(w, special_keys[k]), zf_json_put_string(w, bert_special_tokens[k]);
+    for (int32_t id = 0; id < bert_vocab_size(v); id++) {
+        char key[16];
+        if (!bert_vocab_is_added(v, id)) continue;
+        if (!begun) zf_json_put_key(w, "added_tokens_decoder"), zf_json_begin_object(w);
+        begun = true;
+        snprintf(key, sizeof key, "%d", (int)id);
+        zf_json_put_key(w, key), zf_json_begin_object(w);
+        zf_json_put_key(w, "content"), zf_json_put_string(w, bert_vocab_token(v, id));
+        zf_json_put_key(w, "single_word"), zf_json_put_bool(w, false);
+        zf_json_put_key(w, "lstrip"), zf_json_put_bool(w, false);
+        zf_json_put_key(w, "rstrip"), zf_json_put_bool(w, false);
+        zf_json_put_key(w, "normalized"), zf_json_put_bool(w, false);
+        zf_json_put_key(w, "special"), zf_json_put_bool(w, bert_vocab_is_special(v, id));
+        zf_json_end(w);
+    }
+    if (begun) zf_json_end(w);
+}
+
+zf_json_writer *bert_vocab_config(const bert_vocab *v)
+{
+    zf_json_writer *w = zf_json_writer_new(2, NULL);
+    zf_json_begin_object(w);
+    bert_vocab_put_config(w, v);
+    zf_json_end(w);
+    return w;
+}
+
+/* ---------------------------------------------------------------------------------------- whole */
+
+/* The options of the files and those that were asked for, which must not contradict them. */
+static bool take_options(reader *r, const bert_tokenizer_options *wanted, const char *name)
+{
+    bert_tokenizer_options *o = &r->options, none = {BERT_UNSAID, 0, 0, 0};
+    const bert_tokenizer_options *w = wanted ? wanted : &none;
+    const struct {
+        const char *name;
+        bert_choice *is, wanted;
+    } all[] = {{"do_lower_case", &o->lower_case, w->lower_case},
+               {"strip_accents", &o->strip_accents, w->strip_accents},
+               {"tokenize_chinese_chars", &o->chinese_chars, w->chinese_chars},
+               {"clean_text", &o->clean_text, w->clean_text}};
+    static const char *const words[] = {"null", "false", "true"};
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
+        if (!all[i].wanted) continue;
+        if (*all[i].is && *all[i].is != all[i].wanted)
+            return fail(r, "%s: %s is %s there, but %s was asked for", name, all[i].name,
+                        words[*all[i].is], words[all[i].wanted]);
+        *all[i].is = all[i].wanted;
+    }
+    return true;
+}
+
+/* Whether the tokens that have an id of their own in the files have it in the vocabulary: no two
+ * the same, no token two of them. */
+static bool check_ids(reader *r, const bert_vocab *v, size_t first, const char *name)
+{
+    for (size_t i = first; i < r->count; i++) {
+        const bert_token *t = &r->tokens[i];
+        const char *other = bert_vocab_token(v, t->id);
+        char text[BERT_TOKEN_BYTES + 1];
+        snprintf(text, sizeof text, "%.*s", (int)t->bytes, t->text);
+        if (*other && strcmp(other, text))
+            return fail(r, "%s: the tokens \"%.100s\" and \"%.100s\" both have the id %d", name,
+                        text, other, (int)t->id);
+        if (bert_vocab_id(v, text) != t->id)
+            return fail(r, "%s: the token \"%.100s\" has the ids %d and %d", name, text, (int)t->id,
+                        (int)bert_vocab_id(v, text));
+    }
+    return true;
+}
+
+/* The vocabulary of a file's text, and of a tokenizer_config.json's tree or NULL. */
+static bert_vocab *make(reader *r, const bert_vocab_file *source, const char *path,
+                        const zf_json *config, const char *config_path,
+                        const bert_tokenizer_options *wanted, const char *name)
+{
+    bool json = !strcmp(source->name, "tokenizer.json"), good;
+    bert_tokenizer_options said = {BERT_UNSAID, BERT_UNSAID, BERT_UNSAID, BERT_UNSAID};
+    zf_error error = {ZF_OK, ""};
+    zf_json *top = NULL;
+    bert_vocab *v = NULL;
+    size_t lines = 0;
+    if (json) {
+        top = parse(r, source->data, source->bytes, path);
+        good = top && read_tokenizer(r, top, path, &error);
+    } else {
+        good = read_lines(r, source->data, source->bytes, path);
+        lines = r->count;
+    }
+    if (error.status) fail(r, "%s:%s", path, error.text);
+    if (good && config) {
+        good = read_config(r, config, &said, config_path, &error);
+        if (error.status) fail(r, "%s:%s", config_path, error.text);
+        if (!json || !r->any_model) {
+            if (said.lower_case) r->options.lower_case = said.lower_case;
+            if (said.strip_accents) r->options.strip_accents = said.strip_accents;
+            if (said.chinese_chars) r->options.chinese_chars = said.chinese_chars;
+        }
+    }
+    if (good && take_options(r, wanted, name))
+        v = bert_vocab_new(r->tokens, r->count, &r->options, source, path, r->err, r->err_size);
+    if (v && !check_ids(r, v, lines, name)) {
+        bert_vocab_free(v);
+        v = NULL;
+    }
+    zf_json_free(top);
+    return v;
 }
 
 bert_vocab *bert_vocab_parse(const char *text, size_t bytes, const char *name,
                              const bert_tokenizer_options *options, char *err, size_t err_size)
 {
-    bert_vocab_file source = {"vocab.txt", text, bytes};
+    reader r = {.err = err, .err_size = err_size};
     bert_vocab *v = NULL;
-    size_t count;
-    bert_token *tokens;
-    if (bytes > FILE_LIMIT) {
-        snprintf(err, err_size, "%s: too large for a vocabulary", name);
-        return NULL;
-    }
-    tokens = cut_lines(text, bytes, name, &count, err, err_size);
-    if (tokens) v = bert_vocab_new(tokens, count, options, &source, name, err, err_size);
-    free(tokens);
+    if (bytes > FILE_LIMIT) fail(&r, "%s: too large for a vocabulary", name);
+    else
+        v = make(&r, &(bert_vocab_file){"vocab.txt", text, bytes}, name, NULL, NULL, options, name);
+    free(r.tokens);
     return v;
 }
 
-/* ---------------------------------------------------------------------------------------- files */
+static bool ends_in(const char *path, const char *end)
+{
+    size_t length = strlen(path), n = strlen(end);
+    return length >= n && !strcmp(path + length - n, end);
+}
+
+/* The folder's file, if it is there. */
+static bool find_file(char out[PATH_SIZE], const char *folder, const char *name)
+{
+    return snprintf(out, PATH_SIZE, "%s/%s", folder, name) < PATH_SIZE && !access(out, F_OK);
+}
+
+/* A vocabulary of `path`, a file, with the options of a tokenizer_config.json, or NULL. */
+static bert_vocab *load_file(reader *r, const char *path, const char *config_path,
+                             const bert_tokenizer_options *wanted, const char *name)
+{
+    bert_vocab_file source = {ends_in(path, ".json") ? "tokenizer.json" : "vocab.txt", NULL, 0};
+    char *text = read_whole(r, path, &source.bytes), *config_text = NULL;
+    zf_json *config = NULL;
+    bert_vocab *v = NULL;
+    size_t bytes;
+    source.data = text;
+    if (text && config_path && (config_text = read_whole(r, config_path, &bytes)))
+        config = parse(r, config_text, bytes, config_path);
+    if (text && (!config_path || config))
+        v = make(r, &source, path, config, config_path, wanted, name);
+    zf_json_free(config);
+    free(config_text);
+    free(text);
+    return v;
+}
 
 bert_vocab *bert_vocab_load(const char *path, const bert_tokenizer_options *options, char *err,
                             size_t err_size)
 {
-    FILE *f = fopen(path, "rb");
-    const char *why = NULL;
+    reader r = {.err = err, .err_size = err_size};
+    char file[PATH_SIZE], config[PATH_SIZE];
+    struct stat about;
     bert_vocab *v = NULL;
-    char *text = NULL;
-    size_t bytes = 0, room = 1 << 15; /* doubled at once: a pipe does not tell its size */
-    if (!f) why = strerror(errno);
-    while (!why && !feof(f)) {
-        if (!text || bytes == room) {
-            char *more = realloc(text, (room *= 2) + 1);
-            if (!more) {
-                why = "out of memory";
-                break;
-            }
-            text = more;
-        }
-        bytes += fread(text + bytes, 1, room - bytes, f);
-        if (ferror(f)) why = strerror(errno);
-        else if (bytes > FILE_LIMIT) why = "too large for a vocabulary";
+    if (stat(path, &about) || !S_ISDIR(about.st_mode)) {
+        v = load_file(&r, path, NULL, options, path);
+    } else if (find_file(file, path, "tokenizer.json") || find_file(file, path, "vocab.txt")) {
+        bool configured = find_file(config, path, "tokenizer_config.json");
+        v = load_file(&r, file, configured ? config : NULL, options, path);
+    } else {
+        fail(&r, "%s: a folder without tokenizer.json and vocab.txt", path);
     }
-    if (f) fclose(f);
-    if (why) snprintf(err, err_size, "%s: %s", path, why);
-    else v = bert_vocab_parse(text, bytes, path, options, err, err_size);
-    free(text);
+    free(r.tokens);
     return v;
 }

@@ -5,16 +5,23 @@ witness, `transformers`: python3 tests/golden/tokenizer/make.py
     vocab.txt            their characters as beginnings and continuations, and a few longer pieces
     ids-uncased.txt      one line of ids for each line; ids-cased.txt the same without lower-casing
     ids-special.txt      uncased, with [MASK] and its kin in the text taken for what they are
+    ids-options.txt      of each line a hash of its ids, for each of the option sets
     codepoints.txt       a hash of what "xCy" becomes for all characters C of each block of 4096,
-                         uncased and cased
+                         for each of the option sets
     trained.txt          the vocabulary that BertWordPieceTrainer makes of pseudo_corpus(), sorted
+    folders/NAME/        tokenizers as `transformers` saves them, or cut down to files that it reads;
+                         ids.txt in each: of the lines of folders/probes.txt, special tokens in them
+                         included
 """
+import itertools
+import json
 import os
+import shutil
 import tempfile
 
-from tokenizers import BertWordPieceTokenizer, Tokenizer, normalizers, pre_tokenizers
+from tokenizers import AddedToken, BertWordPieceTokenizer, Tokenizer, normalizers, pre_tokenizers
 from tokenizers.models import WordPiece
-from transformers import BertTokenizerFast
+from transformers import AutoTokenizer, BertTokenizer, BertTokenizerFast
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -119,18 +126,24 @@ BROKEN = [
     b"\xf4\x8f\xbf\xbf",
 ]
 
-NORMALIZE = {low: normalizers.BertNormalizer(lowercase=low) for low in (True, False)}
+# lowercase, strip_accents, handle_chinese_chars, clean_text; tests/tokenizer.c counts likewise
+OPTIONS = list(itertools.product((True, False), repeat=4))
+UNCASED, CASED = (True, True, True, True), (False, False, True, True)
+NORMALIZE = {o: normalizers.BertNormalizer(lowercase=o[0], strip_accents=o[1],
+                                           handle_chinese_chars=o[2], clean_text=o[3])
+             for o in OPTIONS}
 SPLIT = pre_tokenizers.BertPreTokenizer()
 
 
-def words(text, low):
-    return [w for w, _ in SPLIT.pre_tokenize_str(NORMALIZE[low].normalize_str(text))]
+def words(text, options):
+    normal = NORMALIZE[options].normalize_str(text)
+    return [w for w, _ in SPLIT.pre_tokenize_str(normal)]
 
 
-def bare(vocab, low):
+def bare(vocab, options):
     """The tokenizer as it is before special tokens are added."""
     t = Tokenizer(WordPiece(vocab, unk_token="[UNK]", max_input_chars_per_word=100))
-    t.normalizer, t.pre_tokenizer = NORMALIZE[low], SPLIT
+    t.normalizer, t.pre_tokenizer = NORMALIZE[options], SPLIT
     return t
 
 
@@ -141,16 +154,21 @@ def fnv(data):
     return h
 
 
+def short(data):
+    h = fnv(data)
+    return h >> 32 ^ h & 0xFFFFFFFF
+
+
 def codepoints():
     for block in range(0, 0x110000, 4096):
         line = "%06x" % block
-        for low in (True, False):
+        for options in OPTIONS:
             text = ""
             for c in range(block, block + 4096):
                 if 0xD800 <= c < 0xE000:
                     continue
-                text += "\n".join(words("x" + chr(c) + "y", low)) + "\n\n"
-            line += " %016x" % fnv(text.encode())
+                text += "\n".join(words("x" + chr(c) + "y", options)) + "\n\n"
+            line += " %08x" % short(text.encode())
         yield line
 
 
@@ -189,8 +207,104 @@ def trained():
     return results.pop()
 
 
+PROBES = [
+    "The cat's Café, DÉJÀ vu: naïve Ångström STRASSE straße İI.",
+    "中文ABC漢字 豈更 カタカナ ﬁx Ｆｕｌｌ！ Ελλάς ΣΊΣΥΦΟΣ Ёлка क्षत्रिय 한국어",
+    "a\x00b\x0bc\x85d\xa0e\u200bf\ufffdg\u2028h\ue000i e\u0301 \u0301x 𝅘𝅥𝅮 1\u0338",
+    "[CLS] the [MASK] of <x> and <x>y<x [MASK]<x>, [SEP]<X> [mask] [PAD]",
+    "the the\u3000cat and  of cats",
+    "",
+]
+
+
+def alphabet(lines):
+    """The characters that are left of the lines, but for some that make words [UNK]."""
+    characters = {c for o in OPTIONS for line in lines for w in words(line, o) for c in w}
+    return sorted(characters - set(MISSING) - set("\x00\u200b"))
+
+
+def folders(lines):
+    """Each is a folder that transformers reads; the second value is how it is read."""
+    letters = alphabet(lines)
+    tokens = SPECIAL + ["the", "The", "cat", "##ts", "and", "of"] + letters
+    tokens += ["##" + c for c in letters]
+    place = os.path.join(HERE, "folders")
+    shutil.rmtree(place, ignore_errors=True)
+    write("folders/probes.txt", lines)
+
+    def build(**options):
+        return BertTokenizer(vocab={t: i for i, t in enumerate(tokens)}, **options)
+
+    def save(name, tokenizer):
+        tokenizer.save_pretrained(os.path.join(place, name))
+
+    def change(name, source, edit, config=None):
+        """A copy of another folder whose tokenizer.json is edited and whose config is another."""
+        folder = os.path.join(place, name)
+        shutil.copytree(os.path.join(place, source), folder)
+        path = os.path.join(folder, "tokenizer.json")
+        with open(path, encoding="utf-8") as f:
+            tree = json.load(f)
+        edit(tree)
+        with open(path, "w", encoding="utf-8") as f:
+            json.dump(tree, f, ensure_ascii=False, indent=1)
+        path = os.path.join(folder, "tokenizer_config.json")
+        os.remove(path)
+        if config is not None:
+            with open(path, "w", encoding="utf-8") as f:
+                json.dump(config, f, indent=1)
+
+    save("uncased", build())
+    save("cased", build(do_lower_case=False))
+    save("accents", build(strip_accents=False))
+    save("capitals", build(do_lower_case=False, strip_accents=True))
+    save("joined", build(tokenize_chinese_chars=False))
+    added = build()
+    added.add_special_tokens({"additional_special_tokens": ["<x>"]})
+    added.add_tokens([AddedToken("<x>y", normalized=False, special=False)])
+    save("added", added)
+    # without tokenizer_config.json: as the package `tokenizers` reads it
+    change("alone", "cased", lambda tree: None)
+    # of any model: tokenizer.json counts and not do_lower_case
+    change("any", "cased", lambda tree: None,
+           {"tokenizer_class": "PreTrainedTokenizerFast", "do_lower_case": True,
+            "unk_token": "[UNK]"})
+    # with another do_lower_case in tokenizer.json
+    change("other", "cased", lambda tree: None,
+           {"tokenizer_class": "BertTokenizer", "do_lower_case": True})
+    change("controls", "uncased",
+           lambda tree: tree["normalizer"].update(clean_text=False, strip_accents=False))
+    change("plain", "uncased", lambda tree: tree.update(normalizer=None))
+    # vocab.txt: with duplicate and empty lines; with what an older transformers wrote beside it
+    write("folders/lines/vocab.txt", SPECIAL + ["", "the", "cat ", "the", "", "cats\t"] + tokens[5:])
+    write("folders/older/vocab.txt", tokens)
+    with open(os.path.join(place, "older", "tokenizer_config.json"), "w", encoding="utf-8") as f:
+        token = {"lstrip": True, "normalized": False, "rstrip": False, "single_word": False}
+        json.dump({"tokenizer_class": "BertTokenizer", "do_lower_case": False, "unk_token": "[UNK]",
+                   "strip_accents": None, "cls_token": {"__type": "AddedToken", "content": "[CLS]"},
+                   "added_tokens_decoder": {
+                       str(len(tokens)): dict(content="<x>", special=True, **token),
+                       "4": dict(content="[MASK]", special=True, **token)}}, f, indent=1)
+    for name in sorted(os.listdir(place)):
+        folder = os.path.join(place, name)
+        if name == "probes.txt":
+            continue
+        if name in ("alone", "controls", "plain"):
+            t = Tokenizer.from_file(os.path.join(folder, "tokenizer.json"))
+            ids = [t.encode(line, add_special_tokens=False).ids for line in lines]
+        else:
+            with open(os.path.join(folder, "config.json"), "w") as f:
+                f.write('{"model_type": "bert"}')
+            t = AutoTokenizer.from_pretrained(folder)
+            os.remove(os.path.join(folder, "config.json"))
+            ids = [t.encode(line, add_special_tokens=False) for line in lines]
+        write("folders/%s/ids.txt" % name, [" ".join(map(str, x)) for x in ids])
+
+
 def write(name, lines):
-    with open(os.path.join(HERE, name), "wb") as f:
+    path = os.path.join(HERE, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "wb") as f:
         f.write("".join(line + "\n" for line in lines).encode())
 
 
@@ -199,24 +313,28 @@ def main():
     assert not any(b"\n" in line for line in raw)
     with open(os.path.join(HERE, "difficult.txt"), "wb") as f:
         f.write(b"\n".join(raw) + b"\n")
-    lines = [line.decode("utf-8", errors="replace") for line in raw]
+    lines = [line.decode("utf-8", errors="ignore") for line in raw]
 
-    characters = {c for low in (True, False) for line in lines for w in words(line, low) for c in w}
-    characters = sorted(characters - set(MISSING))
+    characters = alphabet(lines)
     tokens = SPECIAL + characters + ["##" + c for c in characters]
     tokens += [p for p in dict.fromkeys(PIECES) if p not in tokens]
     write("vocab.txt", tokens)
     vocab = {token: i for i, token in enumerate(tokens)}
 
-    for name, low in (("ids-uncased.txt", True), ("ids-cased.txt", False)):
-        t = bare(vocab, low)
+    for name, options in (("ids-uncased.txt", UNCASED), ("ids-cased.txt", CASED)):
+        t = bare(vocab, options)
         write(name, [" ".join(map(str, t.encode(line).ids)) for line in lines])
+    tokenizers = [bare(vocab, o) for o in OPTIONS]
+    write("ids-options.txt", [" ".join("%08x" % short(" ".join(map(str, t.encode(line).ids)).encode())
+                                       for t in tokenizers) for line in lines])
+    lines = [line.decode("utf-8", errors="replace") for line in raw] # where a token is cut
     t = BertWordPieceTokenizer(vocab, lowercase=True)
     special = [t.encode(line, add_special_tokens=False).ids for line in lines]
     write("ids-special.txt", [" ".join(map(str, ids)) for ids in special])
     fast = BertTokenizerFast(vocab=vocab, do_lower_case=True)
     for line, ids in zip(lines, special):
         assert fast.encode(line, add_special_tokens=False) == ids, line
+    folders(PROBES)
     write("codepoints.txt", codepoints())
     write("trained.txt", trained().split("\n"))
 

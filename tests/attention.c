@@ -447,6 +447,31 @@ TEST_ONCE(attention_has_no_scores_in_memory)
     CHECK(t, zf_program_info_of(s.program).peak_bytes < (size_t)4 << 20);
 }
 
+/* Two products of [m,d], [n,d] and the [m,n] between them for each head, and for the gradient of
+ * each its two operands: the same as of the plain graph. Of scores that are made again backward
+ * nothing is counted. */
+TEST(attention_counts_its_operations)
+{
+    static const form forms[] = {
+        {2, 3, 5, 5, 4, true, false, NO_BIAS, 0, false},
+        {2, 3, 5, 5, 4, true, false, OF_KEYS, 0.1, false},
+        {2, 3, 7, 5, 4, false, false, NO_BIAS, 0, false},
+        {2, 3, 5, 7, 4, false, true, OF_ALL, 0.1, false},
+    };
+    for (size_t i = 0; i < 2 * sizeof forms / sizeof forms[0]; i++) {
+        const form *f = &forms[i / 2];
+        session s = {.graph = NULL};
+        double product = 2.0 * (double)(f->batch * f->heads * f->m * f->n * f->d);
+        zf_plan plan = {0};
+        zf_status status = form_graph(t, &s, f, ZF_F32, i % 2);
+        if (!status) status = zf_graph_plan(s.graph, &plan);
+        if (status && !s.error.status) failed(&s, status, zf_graph_error(s.graph));
+        session_close(&s);
+        OK(t, status, s.error.text);
+        CHECK(t, plan.flops == 6 * product);
+    }
+}
+
 TEST(attention_survives_refused_memory)
 {
     const form f = {2, 2, 7, 9, 3, false, true, OF_KEYS, 0.1, false};

@@ -19,6 +19,8 @@ static const struct fusion {
 
 enum { FUSIONS = sizeof fusions / sizeof fusions[0] };
 
+enum { BATCH = 3, TOKENS = 8, PREDICTIONS = 5 };
+
 /* The text of a small BERT's forward pass, to be freed. */
 static char *bert_text(double dropout)
 {
@@ -35,7 +37,7 @@ static char *bert_text(double dropout)
                           .attention_dropout = dropout,
                           .std = 0.02};
     char *text;
-    bert_build(g, &config, &(bert_shape){3, 8, 5}, false);
+    bert_build(g, &config, &(bert_shape){BATCH, TOKENS, PREDICTIONS}, false);
     text = text_of(g);
     zf_graph_free(g);
     return text;
@@ -149,6 +151,42 @@ TEST_ONCE(fuse_does_what_it_names)
     CHECK(t, fused);
     free(plain);
     free(fused);
+}
+
+/* A product of [m, k] and [k, n] multiplies and adds m k n times. */
+static double product(double m, double k, double n) { return 2 * m * k * n; }
+
+/* The products of a step are those of the model, and for each of them one for the gradient of each
+ * operand, whatever is fused: none is lost, and what a fused node makes again is not counted. */
+TEST_ONCE(fuse_keeps_the_flops)
+{
+    const double tokens = BATCH * TOKENS, hidden = 16, wide = 32, vocab = 11, layers = 2;
+    const double forward =
+        layers * (4 * product(tokens, hidden, hidden) + 2 * product(tokens, hidden, TOKENS) +
+                  2 * product(tokens, hidden, wide)) +
+        product(BATCH, hidden, hidden) + product(BATCH, hidden, 2) +
+        product(PREDICTIONS, hidden, hidden) + product(PREDICTIONS, hidden, vocab);
+    char names[300], passes[700], why[900] = "";
+    char *plain = bert_text(0.25);
+    CHECK(t, plain);
+    for (int k = -2; k < 0 || zf_fuse_name(k / 2); k++) {
+        zf_graph *g = zf_graph_parse(plain, strlen(plain), NULL, NULL);
+        zf_plan plan = {0};
+        if (k >= 0 && k % 2) snprintf(names, sizeof names, "%s", zf_fuse_name(k / 2));
+        else names_but(names, sizeof names, k < 0 ? -1 : k / 2);
+        if (k == -2) snprintf(passes, sizeof passes, TRAINING);
+        else if (k == -1) snprintf(passes, sizeof passes, "fuse; " TRAINING "; fuse");
+        else
+            snprintf(passes, sizeof passes, "fuse without=%s; " TRAINING "; fuse without=%s", names,
+                     names);
+        if (!g || pass_run(g, passes, NULL, why, sizeof why) || zf_graph_plan(g, &plan))
+            test_fail(t, __FILE__, __LINE__, passes, why);
+        zf_graph_free(g);
+        snprintf(why, sizeof why, "%s: %.0f FLOPs, not %.0f", passes, plan.flops, 3 * forward);
+        if (plan.flops != 3 * forward) test_fail(t, __FILE__, __LINE__, "FLOPs", why);
+        *why = '\0';
+    }
+    free(plain);
 }
 
 TEST(fuse_refuses_unknown_names)

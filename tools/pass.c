@@ -224,10 +224,34 @@ static void run_zero(call *c)
     if (ready(c)) ran(c, zf_zero(c->graph, &d));
 }
 
+/* cost=FLOPS,BYTES,LINK,LATENCY: the members of zf_cost; NULL when it is not given. */
+static const zf_cost *take_cost(call *c, zf_cost *cost)
+{
+    const char *at = take_value(c, "cost");
+    double rates[4] = {0};
+    if (!at) return NULL;
+    for (int k = 0; k < 4; k++) {
+        char *end;
+        rates[k] = strtod(at, &end);
+        if (end == at || *end != (k < 3 ? ',' : '\0')) {
+            complain(c, PASS_MISUSED,
+                     "%s: cost must be four numbers, FLOPs/s, bytes/s, bytes/s of the link and its "
+                     "latency in seconds, with commas between",
+                     c->name);
+            return NULL;
+        }
+        at = end + 1;
+    }
+    *cost = (zf_cost){rates[0], rates[1], rates[2], rates[3]};
+    return cost;
+}
+
 static void run_prefetch(call *c)
 {
+    zf_cost cost;
     zf_prefetch_desc d = {.bytes = (size_t)take_number(c, "bytes"),
-                          .memory_limit = (size_t)take_number(c, "memory")};
+                          .memory_limit = (size_t)take_number(c, "memory"),
+                          .cost = take_cost(c, &cost)};
     if (ready(c)) ran(c, zf_prefetch(c->graph, &d));
 }
 
@@ -300,8 +324,10 @@ static const pass passes[] = {
      run_recompute},
     {"zero", "[stage=N] [world=N] [micro_batches=N] [bucket=BYTES]",
      "the step of each of `world` ranks at a ZeRO stage", run_zero},
-    {"prefetch", "[bytes=N] [memory=N]",
-     "collectives beside the computation; units kept gathered within a memory limit", run_prefetch},
+    {"prefetch", "[bytes=N] [memory=N] [cost=FLOPS,BYTES,LINK,LATENCY]",
+     "collectives beside the computation, no earlier than rates per second and the link's latency "
+     "ask for; units kept gathered within a memory limit",
+     run_prefetch},
     {"memory", "[no_reuse] [share] [isa=NAME] [threads=N]",
      "give every value its place, and scratch as the CPU backend wants it if isa or threads are "
      "given",

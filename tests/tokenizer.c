@@ -617,7 +617,7 @@ TEST_ONCE(tokenizer_json_mistakes)
          ":8:6: model.vocab.a must be an integer from 0 to 16777215, not 2000000000"},
         {"\"a\"", "\"\\u0000\"", ":8:11: model.vocab.\"\\u0000\" has a zero in its token"},
         {"\"a\": 5", "\"a\": 7", ": the tokens \"a\" and \"##b\" both have the id 7"},
-        {"\"id\": 4", "\"id\": 5", ": the tokens \"a\" and \"[MASK]\" both have the id 5"},
+        {"\"id\": 4", "\"id\": 5", ": the token \"[MASK]\" has the ids 4 and 5"},
         {", \"[MASK]\": 4", "", NULL},
         {"\"[SEP]\": 3, ", "", ": no [SEP]: [PAD], [UNK], [CLS], [SEP] and [MASK] must be there"},
     };

@@ -35,7 +35,10 @@ static char *bert_text(double dropout)
                           .eps = 1e-12,
                           .dropout = dropout,
                           .attention_dropout = dropout,
-                          .std = 0.02};
+                          .std = 0.02,
+                          .pad = -1,
+                          .tied = 1,
+                          .nsp = 1};
     char *text;
     bert_build(g, &config, &(bert_shape){BATCH, TOKENS, PREDICTIONS}, false);
     text = text_of(g);

@@ -20,7 +20,10 @@ static zf_tensor build_bert(zf_graph *g, double dropout, int64_t batch, int64_t 
                           .eps = 1e-12,
                           .dropout = dropout,
                           .attention_dropout = dropout,
-                          .std = 0.02};
+                          .std = 0.02,
+                          .pad = -1,
+                          .tied = 1,
+                          .nsp = 1};
     return bert_build(g, &config, &(bert_shape){batch, tokens, 5}, false).loss;
 }
 

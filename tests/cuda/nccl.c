@@ -891,7 +891,10 @@ static void course_body(member *m)
                                 .eps = 1e-12,
                                 .dropout = 0.1,
                                 .attention_dropout = 0.1,
-                                .std = 0.1};
+                                .std = 0.1,
+                                .pad = -1,
+                                .tied = 1,
+                                .nsp = 1};
     zf_backend *backend = c->cpu ? zf_cpu_backend(NULL, &m->error)
                                  : zf_cuda_backend(&(zf_cuda_desc){.device = m->rank}, &m->error);
     zf_graph *g = zf_graph_new(NULL);

@@ -5,7 +5,6 @@
 
 #include <errno.h>
 #include <stdio.h>
-#include <sys/stat.h>
 
 /* The sources once more, under other names, over an allocator that refuses request `refuse_at`. */
 static long refuse_at = -1, allocations, live;
@@ -59,8 +58,7 @@ static void counting_free(void *block)
 #define bert_vocab_is_special  refusing_vocab_is_special
 #define bert_vocab_is_added    refusing_vocab_is_added
 #define bert_vocab_digest      refusing_vocab_digest
-#define bert_vocab_config      refusing_vocab_config
-#define bert_vocab_put_config  refusing_vocab_put_config
+#define bert_vocab_is_piece    refusing_vocab_is_piece
 #include "../examples/bert/tokenizer.c"
 #include "../examples/bert/vocabfile.c"
 #include "../examples/bert/vocab.c"
@@ -68,6 +66,7 @@ static void counting_free(void *block)
 #undef calloc
 #undef realloc
 #undef free
+#include "../examples/common/folder.h"
 
 #define GOLDEN "tests/golden/tokenizer/"
 #define FIVE   "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n"
@@ -317,71 +316,74 @@ TEST_ONCE(tokenizer_reads_folders)
     }
 }
 
-/* What a checkpoint keeps -- the file as it was read, and tokenizer_config.json -- makes the same
- * tokenizer again. */
+/* What a checkpoint keeps, of BERT or GPT, makes the same tokenizer again; so does an exported
+ * folder, whose vocab.txt is written anew. */
 TEST_ONCE(tokenizer_survives_a_folder)
 {
-    for (int k = 0; k < FOLDERS; k++) {
+    for (int k = 0; k < 3 * FOLDERS; k++) {
         char path[400], err[256] = "";
-        const char *folder = test_path("folder");
+        const char *folder = test_path("folder"), *name = folder_names[k / 3];
+        folder_frame frame = k % 3 ? FOLDER_BERT : FOLDER_GPT;
         zf_error error = {ZF_OK, ""};
+        folder_tokenizer kept;
         bert_vocab *v, *again;
-        bert_vocab_file file;
-        zf_json_writer *w;
-        snprintf(path, sizeof path, GOLDEN "folders/%s", folder_names[k]);
+        bool good = true;
+        snprintf(path, sizeof path, GOLDEN "folders/%s", name);
         CHECK(t, (v = bert_vocab_load(path, NULL, err, sizeof err)));
-        test_defer(t, free_vocab, v);
-        mkdir(folder, 0777);
-        file = bert_vocab_source(v);
-        snprintf(path, sizeof path, "%s/%s", folder, file.name);
-        CHECK(t, write_file(path, file.data, file.bytes));
-        w = bert_vocab_config(v);
-        snprintf(path, sizeof path, "%s/tokenizer_config.json", folder);
-        zf_json_save(w, path, &error);
-        zf_json_writer_free(w);
+        CHECK(t, folder_make(folder, &error));
+        if (k % 3 == 2) {
+            good = folder_put_tokenizer(folder, v, frame, 512, &error);
+        } else {
+            CHECK(t, folder_tokenizer_open(&kept, v, frame, 512, &error));
+            for (int i = 0; i < 2; i++) {
+                snprintf(path, sizeof path, "%s/%s", folder, kept.files[i].name);
+                good = good && write_file(path, kept.files[i].data, kept.files[i].bytes);
+            }
+            folder_tokenizer_close(&kept);
+        }
         CHECK_TEXT(t, error.text, "");
+        CHECK(t, good);
         again = bert_vocab_load(folder, NULL, err, sizeof err);
         CHECK_TEXT(t, err, "");
         CHECK(t, again);
-        test_defer(t, free_vocab, again);
         CHECK(t, bert_vocab_digest(v) == bert_vocab_digest(again));
-        if (!encodes_probes(t, again, folder_names[k])) return;
-        snprintf(path, sizeof path, "%s/%s", folder, file.name);
+        if (!encodes_probes(t, again, name)) return;
+        snprintf(path, sizeof path, "%s/tokenizer.json", folder);
         remove(path);
+        bert_vocab_free(v);
+        bert_vocab_free(again);
     }
 }
 
-/* Which of the option sets transformers gets from tokenizer_config.json; the golden test above says
- * what they do. */
+/* What transformers needs to be told, since a BertTokenizer looks at nothing else. */
 TEST_ONCE(tokenizer_config_says)
 {
     static const struct {
         const char *folder, *lower, *strip, *chinese, *class;
-    } cases[] = {{"uncased", "true", "null", "true", "BertTokenizer"},
-                 {"cased", "false", "null", "true", "BertTokenizer"},
+    } cases[] = {{"uncased", "true", "true", "true", "BertTokenizer"},
+                 {"cased", "false", "false", "true", "BertTokenizer"},
                  {"accents", "true", "false", "true", "BertTokenizer"},
                  {"capitals", "false", "true", "true", "BertTokenizer"},
-                 {"joined", "true", "null", "false", "BertTokenizer"},
-                 {"any", "false", "null", "true", "BertTokenizer"},
+                 {"joined", "true", "true", "false", "BertTokenizer"},
+                 {"any", "false", "false", "true", "BertTokenizer"},
                  {"controls", "true", "false", "true", "PreTrainedTokenizerFast"}};
     for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-        char path[200], expected[512];
+        char path[200], expected[512], got[512];
         zf_error error = {ZF_OK, ""};
+        folder_tokenizer kept;
         bert_vocab *v;
-        zf_json_writer *w;
         snprintf(path, sizeof path, GOLDEN "folders/%s", cases[k].folder);
         CHECK(t, (v = bert_vocab_load(path, NULL, NULL, 0)));
         test_defer(t, free_vocab, v);
-        CHECK(t, (w = bert_vocab_config(v)));
-        test_defer(t, (test_cleanup *)zf_json_writer_free, w);
+        CHECK(t, folder_tokenizer_open(&kept, v, FOLDER_BERT, 512, &error));
+        CHECK_TEXT(t, kept.files[1].name, "tokenizer_config.json");
         snprintf(expected, sizeof expected,
                  "{\n  \"tokenizer_class\": \"%s\",\n  \"do_lower_case\": %s,\n"
-                 "  \"strip_accents\": %s,\n  \"tokenize_chinese_chars\": %s,\n"
-                 "  \"pad_token\": \"[PAD]\",\n  \"unk_token\": \"[UNK]\",\n"
-                 "  \"cls_token\": \"[CLS]\",\n  \"sep_token\": \"[SEP]\",\n"
-                 "  \"mask_token\": \"[MASK]\"\n}",
+                 "  \"strip_accents\": %s,\n  \"tokenize_chinese_chars\": %s,\n",
                  cases[k].class, cases[k].lower, cases[k].strip, cases[k].chinese);
-        CHECK_TEXT(t, zf_json_text(w, NULL, &error), expected);
+        snprintf(got, sizeof got, "%.*s", (int)strlen(expected), (const char *)kept.files[1].data);
+        folder_tokenizer_close(&kept);
+        CHECK_TEXT(t, got, expected);
     }
 }
 
@@ -632,8 +634,10 @@ TEST_ONCE(tokenizer_json_mistakes)
     test_defer(t, free_vocab, v);
     CHECK_TEXT(t, bert_vocab_token(v, 6), "");
     CHECK_TEXT(t, bert_vocab_token(v, 9), "<x>");
-    CHECK(t, bert_vocab_is_added(v, 9) && !bert_vocab_is_added(v, 5) && !bert_vocab_is_added(v, 4));
+    CHECK(t, bert_vocab_is_added(v, 9) && !bert_vocab_is_added(v, 5) && bert_vocab_is_added(v, 4));
+    CHECK(t, bert_vocab_is_piece(v, 4) && bert_vocab_is_piece(v, 5) && !bert_vocab_is_piece(v, 9));
     CHECK(t, bert_vocab_is_special(v, 4) && !bert_vocab_is_special(v, 9));
+    CHECK(t, bert_vocab_id(v, "<x>") == 9);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         spoil(text, cases[i].what, cases[i].by);
         CHECK(t, write_file(path, text, strlen(text)));

@@ -1,5 +1,6 @@
 /* Checkpoints of a run: what a run must have in common with the one that it continues. */
 #define _POSIX_C_SOURCE 200809L
+#include "../common/folder.h"
 #include "run.h"
 
 #include <stdlib.h>
@@ -54,18 +55,19 @@ bool bert_run_save(bert_run *r)
     const bert_vocab *vocab = r->job->text.vocab;
     char text[NOTES][SETTING_TEXT];
     zf_note notes[NOTES];
-    zf_attachment attachments[2] = {{"config.json", NULL, 0}};
+    zf_attachment attachments[3] = {{"config.json", NULL, 0}};
     zf_json_writer *config = bert_config_json(&r->job->config);
-    zf_save_desc d = {notes, NOTES, attachments, vocab ? 2 : 1};
+    folder_tokenizer tokenizer = {.json = NULL};
+    zf_save_desc d = {notes, NOTES, attachments, vocab ? 3 : 1};
     zf_status status;
     setting_notes(r, notes, text);
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
-    if (vocab) {
-        bert_vocab_file file = bert_vocab_source(vocab);
-        attachments[1] = (zf_attachment){file.name, file.data, file.bytes};
-    }
-    if (attachments[0].data && (status = zf_save(r->session.program, o->save, &d)))
+    if (vocab &&
+        folder_tokenizer_open(&tokenizer, vocab, FOLDER_BERT, r->job->config.positions, &r->error))
+        memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
+    if (!r->error.status && (status = zf_save(r->session.program, o->save, &d)))
         bert_run_fail(r, status, "%s", zf_program_error(r->session.program));
+    folder_tokenizer_close(&tokenizer);
     zf_json_writer_free(config);
     return !r->error.status;
 }

@@ -258,6 +258,19 @@ static slot *find_token(const bert_vocab *v, const table *in, const char *text, 
     return find(v, in, *hash, text + prefix, length - prefix, prefix != 0);
 }
 
+static bool is_in(const bert_vocab *v, const table *in, int32_t id)
+{
+    uint32_t hash;
+    const token *t;
+    if (id < 0 || id >= v->size) return false;
+    t = &v->tokens[id];
+    return find_token(v, in, v->text + t->at, t->length, &hash)->id == id;
+}
+
+bool bert_vocab_is_added(const bert_vocab *v, int32_t id) { return is_in(v, &v->added, id); }
+
+bool bert_vocab_is_piece(const bert_vocab *v, int32_t id) { return is_in(v, &v->pieces, id); }
+
 /* Enters a token, in place of an equal one. */
 static void enter(const bert_vocab *v, table *in, int32_t id)
 {
@@ -307,13 +320,13 @@ static bool copy_tokens(bert_vocab *v, const bert_token *tokens, size_t count)
 static bool index_tokens(bert_vocab *v, const bert_token *tokens, size_t count, const char *name,
                          char *err, size_t err_size)
 {
-    for (size_t i = 0; i < count; i++) enter(v, &v->pieces, tokens[i].id);
-    for (size_t i = 0; i < count; i++) { /* the earlier ones of equal tokens have lost their ids */
-        token *t = &v->tokens[tokens[i].id];
-        uint32_t hash;
-        if (find_token(v, &v->pieces, v->text + t->at, t->length, &hash)->id != tokens[i].id)
-            *t = (token){0, 0, 0};
-    }
+    for (size_t i = 0; i < count; i++)
+        if (!tokens[i].added) enter(v, &v->pieces, tokens[i].id);
+    for (size_t i = 0; i < count; i++) /* the earlier ones of equal tokens have lost their ids */
+        if (!tokens[i].added && !bert_vocab_is_piece(v, tokens[i].id))
+            v->tokens[tokens[i].id] = (token){0, 0, 0};
+    for (size_t i = 0; i < count; i++)
+        if (tokens[i].added && tokens[i].bytes) enter(v, &v->added, tokens[i].id);
     for (int k = 0; k < BERT_SPECIAL_COUNT; k++) {
         v->special[k] = bert_vocab_id(v, bert_special_tokens[k]);
         if (v->special[k] < 0) {
@@ -324,8 +337,6 @@ static bool index_tokens(bert_vocab *v, const bert_token *tokens, size_t count, 
         }
         enter(v, &v->added, v->special[k]);
     }
-    for (size_t i = 0; i < count; i++)
-        if (tokens[i].added && tokens[i].bytes) enter(v, &v->added, tokens[i].id);
     for (size_t i = 0; i <= v->added.mask; i++)
         if (v->added.slots[i].id >= 0)
             v->first[(unsigned char)v->text[v->tokens[v->added.slots[i].id].at]] = true;
@@ -382,7 +393,8 @@ const char *bert_vocab_token(const bert_vocab *v, int32_t id)
 int32_t bert_vocab_id(const bert_vocab *v, const char *text)
 {
     uint32_t hash;
-    return find_token(v, &v->pieces, text, strlen(text), &hash)->id;
+    int32_t id = find_token(v, &v->pieces, text, strlen(text), &hash)->id;
+    return id >= 0 ? id : find_token(v, &v->added, text, strlen(text), &hash)->id;
 }
 
 bool bert_vocab_starts_word(const bert_vocab *v, int32_t id)
@@ -397,14 +409,6 @@ bool bert_vocab_is_special(const bert_vocab *v, int32_t id)
     return false;
 }
 
-bool bert_vocab_is_added(const bert_vocab *v, int32_t id)
-{
-    const token *t = &v->tokens[id >= 0 && id < v->size ? id : 0];
-    uint32_t hash;
-    return !bert_vocab_is_special(v, id) &&
-           find_token(v, &v->added, v->text + t->at, t->length, &hash)->id == id;
-}
-
 uint64_t bert_vocab_digest(const bert_vocab *v)
 {
     const bert_tokenizer_options *o = &v->options;
@@ -415,7 +419,9 @@ uint64_t bert_vocab_digest(const bert_vocab *v)
     for (int32_t id = 0; id < v->size; id++) {
         const char *text = bert_vocab_token(v, id);
         for (; *text; text++) digest = (digest ^ (unsigned char)*text) * 0x100000001B3u;
-        digest = (digest ^ (bert_vocab_is_added(v, id) ? 0x101 : 0x100)) * 0x100000001B3u;
+        digest ^=
+            0x100u | (bert_vocab_is_added(v, id) ? 1 : 0) | (bert_vocab_is_piece(v, id) ? 2 : 0);
+        digest *= 0x100000001B3u;
     }
     return digest;
 }

@@ -112,8 +112,12 @@ int32_t bert_vocab_id(const bert_vocab *, const char *token);
 /* Whether the token is one of the five. */
 bool bert_vocab_is_special(const bert_vocab *, int32_t id);
 
-/* Whether it is another one that is found wherever it stands in a text. */
+/* Whether the token is an added one: it is found wherever it stands in a text. The five are. */
 bool bert_vocab_is_added(const bert_vocab *, int32_t id);
+
+/* Whether words may have it in them. An added token is such a piece only if it is in the vocabulary
+ * as well. */
+bool bert_vocab_is_piece(const bert_vocab *, int32_t id);
 
 /* Whether the token begins a word: false for a continuation, for the empty token, and for an id
  * that no token has. */

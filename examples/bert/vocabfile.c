@@ -11,7 +11,8 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "../common/file.h"
-#include "vocabfile.h"
+#include "../../zeroflow.h"
+#include "tokenizer.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -278,47 +279,6 @@ static bool read_config(reader *r, const zf_json *top, bert_tokenizer_options *s
     if (!said->strip_accents) said->strip_accents = said->lower_case;
     return !error->status &&
            read_all_added(r, zf_json_member(top, "added_tokens_decoder"), name, error);
-}
-
-void bert_vocab_put_config(zf_json_writer *w, const bert_vocab *v)
-{
-    bert_tokenizer_options o = bert_vocab_options(v);
-    bool begun = false;
-    /* That controls are kept can only be said in tokenizer.json. */
-    zf_json_put_key(w, "tokenizer_class");
-    zf_json_put_string(w, o.clean_text == BERT_YES ? "BertTokenizer" : "PreTrainedTokenizerFast");
-    zf_json_put_key(w, "do_lower_case"), zf_json_put_bool(w, o.lower_case == BERT_YES);
-    zf_json_put_key(w, "strip_accents");
-    if (o.strip_accents == o.lower_case) zf_json_put_null(w);
-    else zf_json_put_bool(w, o.strip_accents == BERT_YES);
-    zf_json_put_key(w, "tokenize_chinese_chars"), zf_json_put_bool(w, o.chinese_chars == BERT_YES);
-    for (int k = 0; k < BERT_SPECIAL_COUNT; k++)
-        zf_json_put_key(w, special_keys[k]), zf_json_put_string(w, bert_special_tokens[k]);
-    for (int32_t id = 0; id < bert_vocab_size(v); id++) {
-        char key[16];
-        if (!bert_vocab_is_added(v, id)) continue;
-        if (!begun) zf_json_put_key(w, "added_tokens_decoder"), zf_json_begin_object(w);
-        begun = true;
-        snprintf(key, sizeof key, "%d", (int)id);
-        zf_json_put_key(w, key), zf_json_begin_object(w);
-        zf_json_put_key(w, "content"), zf_json_put_string(w, bert_vocab_token(v, id));
-        zf_json_put_key(w, "single_word"), zf_json_put_bool(w, false);
-        zf_json_put_key(w, "lstrip"), zf_json_put_bool(w, false);
-        zf_json_put_key(w, "rstrip"), zf_json_put_bool(w, false);
-        zf_json_put_key(w, "normalized"), zf_json_put_bool(w, false);
-        zf_json_put_key(w, "special"), zf_json_put_bool(w, bert_vocab_is_special(v, id));
-        zf_json_end(w);
-    }
-    if (begun) zf_json_end(w);
-}
-
-zf_json_writer *bert_vocab_config(const bert_vocab *v)
-{
-    zf_json_writer *w = zf_json_writer_new(2, NULL);
-    zf_json_begin_object(w);
-    bert_vocab_put_config(w, v);
-    zf_json_end(w);
-    return w;
 }
 
 /* ---------------------------------------------------------------------------------------- whole */

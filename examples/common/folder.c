@@ -50,15 +50,14 @@ bool folder_names_weights(const char *path)
 
 bert_vocab *folder_vocab(const char *path, zf_error *error)
 {
-    char err[512] = "", cased[8] = "", file[PATH];
+    char err[512] = "", cased[8] = "";
     const bert_tokenizer_options *options = NULL;
     bert_vocab *vocab;
     if (folder_is_checkpoint(path) && !has(path, "tokenizer_config.json")) {
         if (zf_checkpoint_note(path, "cased", cased, sizeof cased, error)) return NULL;
         options = bert_cased(!strcmp(cased, "yes"));
     }
-    snprintf(file, sizeof file, "%s%s", path, has(path, "vocab.txt") ? "/vocab.txt" : "");
-    vocab = bert_vocab_load(file, options, err, sizeof err);
+    vocab = bert_vocab_load(path, options, err, sizeof err);
     if (!vocab) fail(error, ZF_ERR_FORMAT, "%s", err);
     return vocab;
 }
@@ -117,20 +116,41 @@ static void put_special_tokens(zf_json_writer *w, folder_frame frame)
     put_text(w, "eos_token", bert_special_tokens[BERT_SEP]);
 }
 
-zf_json_writer *folder_tokenizer_config(const bert_vocab *vocab, folder_frame frame,
+/* What is said of an added token, but for its id. */
+static void put_added_token(zf_json_writer *w, const bert_vocab *vocab, int32_t id)
+{
+    static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized"};
+    put_text(w, "content", bert_vocab_token(vocab, id));
+    for (int flag = 0; flag < 4; flag++) put_bool(w, flags[flag], false);
+    put_bool(w, "special", bert_vocab_is_special(vocab, id));
+}
+
+static zf_json_writer *tokenizer_config(const bert_vocab *vocab, folder_frame frame,
                                         int64_t longest)
 {
     bert_tokenizer_options o = bert_vocab_options(vocab);
     zf_json_writer *w = zf_json_writer_new(2, NULL);
     zf_json_begin_object(w);
-    /* A class that adds [CLS] and [SEP] of its own accord is not GPT's. */
+    /* A BertTokenizer adds [CLS] and [SEP] of its own accord, which is not for GPT, and drops
+     * controls. */
     put_text(w, "tokenizer_class",
-             frame == FOLDER_BERT ? "BertTokenizer" : "PreTrainedTokenizerFast");
+             frame == FOLDER_BERT && o.clean_text == BERT_YES ? "BertTokenizer"
+                                                              : "PreTrainedTokenizerFast");
     put_bool(w, "do_lower_case", o.lower_case == BERT_YES);
     put_bool(w, "strip_accents", o.strip_accents == BERT_YES);
     put_bool(w, "tokenize_chinese_chars", o.chinese_chars == BERT_YES);
     put_int(w, "model_max_length", longest);
     put_special_tokens(w, frame);
+    begin(w, "added_tokens_decoder");
+    for (int32_t id = 0; id < bert_vocab_size(vocab); id++) {
+        char key[16];
+        if (!bert_vocab_is_added(vocab, id)) continue;
+        snprintf(key, sizeof key, "%d", (int)id);
+        begin(w, key);
+        put_added_token(w, vocab, id);
+        zf_json_end(w);
+    }
+    zf_json_end(w);
     zf_json_end(w);
     return w;
 }
@@ -194,18 +214,15 @@ static void put_post_processor(zf_json_writer *w, const bert_vocab *vocab, folde
 
 static void put_added_tokens(zf_json_writer *w, const bert_vocab *vocab)
 {
-    static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized", "special"};
     zf_json_put_key(w, "added_tokens");
     zf_json_begin_array(w);
-    for (int32_t id = 0; id < bert_vocab_size(vocab); id++)
-        for (int k = 0; k < BERT_SPECIAL_COUNT; k++) {
-            if (bert_vocab_id(vocab, bert_special_tokens[k]) != id) continue;
-            zf_json_begin_object(w);
-            put_int(w, "id", id);
-            put_text(w, "content", bert_special_tokens[k]);
-            for (int flag = 0; flag < 5; flag++) put_bool(w, flags[flag], flag == 4);
-            zf_json_end(w);
-        }
+    for (int32_t id = 0; id < bert_vocab_size(vocab); id++) {
+        if (!bert_vocab_is_added(vocab, id)) continue;
+        zf_json_begin_object(w);
+        put_int(w, "id", id);
+        put_added_token(w, vocab, id);
+        zf_json_end(w);
+    }
     zf_json_end(w);
 }
 
@@ -218,8 +235,7 @@ static void put_model(zf_json_writer *w, const bert_vocab *vocab)
     put_int(w, "max_input_chars_per_word", BERT_WORD_CHARS);
     begin(w, "vocab");
     for (int32_t id = 0; id < bert_vocab_size(vocab); id++) {
-        const char *token = bert_vocab_token(vocab, id);
-        if (token && bert_vocab_id(vocab, token) == id) put_int(w, token, id);
+        if (bert_vocab_is_piece(vocab, id)) put_int(w, bert_vocab_token(vocab, id), id);
     }
     zf_json_end(w);
     zf_json_end(w);
@@ -275,7 +291,30 @@ bool folder_put_tokenizer(const char *path, const bert_vocab *vocab, folder_fram
 {
     return put_vocab(path, vocab, error) &&
            folder_put_json(path, "tokenizer.json", tokenizer(vocab, frame), error) &&
-           folder_put_json(path, "tokenizer_config.json",
-                           folder_tokenizer_config(vocab, frame, longest), error) &&
+           folder_put_json(path, "tokenizer_config.json", tokenizer_config(vocab, frame, longest),
+                           error) &&
            folder_put_json(path, "special_tokens_map.json", special_tokens_map(frame), error);
+}
+
+bool folder_tokenizer_open(folder_tokenizer *t, const bert_vocab *vocab, folder_frame frame,
+                           int64_t longest, zf_error *error)
+{
+    bert_vocab_file source = bert_vocab_source(vocab);
+    bool lines = !strcmp(source.name, "vocab.txt");
+    zf_attachment *file = &t->files[0], *config = &t->files[1];
+    *t = (folder_tokenizer){.json = lines ? NULL : tokenizer(vocab, frame),
+                            .config = tokenizer_config(vocab, frame, longest)};
+    *file = (zf_attachment){source.name, source.data, source.bytes};
+    *config = (zf_attachment){"tokenizer_config.json", NULL, 0};
+    if (!lines) file->data = zf_json_text(t->json, &file->bytes, error);
+    config->data = zf_json_text(t->config, &config->bytes, error);
+    if (file->data && config->data) return true;
+    folder_tokenizer_close(t);
+    return false;
+}
+
+void folder_tokenizer_close(folder_tokenizer *t)
+{
+    zf_json_writer_free(t->json);
+    zf_json_writer_free(t->config);
 }

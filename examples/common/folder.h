@@ -36,8 +36,15 @@ typedef enum folder_frame {
 /* Writes the files of a tokenizer. longest: tokens of a text, at most. */
 bool folder_put_tokenizer(const char *path, const bert_vocab *vocab, folder_frame frame,
                           int64_t longest, zf_error *error);
-/* tokenizer_config.json, to be freed: for checkpoints, which hold it as an attachment. */
-zf_json_writer *folder_tokenizer_config(const bert_vocab *vocab, folder_frame frame,
-                                        int64_t longest);
+
+/* The same for a checkpoint: its vocab.txt as it was read, whatever has become of it since, or where
+ * there was none, tokenizer.json; and tokenizer_config.json. */
+typedef struct folder_tokenizer {
+    zf_attachment files[2];
+    zf_json_writer *json, *config; /* hold what these refer to */
+} folder_tokenizer;
+bool folder_tokenizer_open(folder_tokenizer *, const bert_vocab *vocab, folder_frame frame,
+                           int64_t longest, zf_error *error);
+void folder_tokenizer_close(folder_tokenizer *);
 
 #endif

@@ -1,6 +1,7 @@
 /* gpt pretrain: the next token of a text, or steps on given batches for comparison with other
  * systems. */
 #define _POSIX_C_SOURCE 200809L
+#include "../common/folder.h"
 #include "commands.h"
 
 #include <errno.h>
@@ -98,19 +99,20 @@ static bool save(run *r)
     const settings *o = &r->o;
     zf_json_writer *config = gpt_config_json(&r->config);
     const bert_vocab *vocab = r->text.vocab;
-    zf_attachment attachments[2] = {{"config.json", NULL, 0}};
+    zf_attachment attachments[3] = {{"config.json", NULL, 0}};
+    folder_tokenizer tokenizer = {.json = NULL};
     char text[NOTES][NOTE_TEXT];
     zf_note notes[NOTES];
-    zf_save_desc d = {notes, NOTES, attachments, vocab ? 2 : 1};
+    zf_save_desc d = {notes, NOTES, attachments, vocab ? 3 : 1};
     zf_status status;
     setting_notes(r, notes, text);
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
-    if (vocab) {
-        bert_vocab_file file = bert_vocab_source(vocab);
-        attachments[1] = (zf_attachment){file.name, file.data, file.bytes};
-    }
-    if (attachments[0].data && (status = zf_save(r->session.program, o->save, &d)))
+    if (vocab &&
+        folder_tokenizer_open(&tokenizer, vocab, FOLDER_GPT, r->config.positions, &r->error))
+        memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
+    if (!r->error.status && (status = zf_save(r->session.program, o->save, &d)))
         fail_by_program(r, status, &r->session);
+    folder_tokenizer_close(&tokenizer);
     zf_json_writer_free(config);
     return !r->error.status;
 }

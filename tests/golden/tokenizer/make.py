@@ -213,6 +213,7 @@ PROBES = [
     "a\x00b\x0bc\x85d\xa0e\u200bf\ufffdg\u2028h\ue000i e\u0301 \u0301x 𝅘𝅥𝅮 1\u0338",
     "[CLS] the [MASK] of <x> and <x>y<x [MASK]<x>, [SEP]<X> [mask] [PAD]",
     "the the\u3000cat and  of cats",
+    "qux QUX quxa aqux",
     "",
 ]
 
@@ -261,7 +262,8 @@ def folders(lines):
     save("joined", build(tokenize_chinese_chars=False))
     added = build()
     added.add_special_tokens({"additional_special_tokens": ["<x>"]})
-    added.add_tokens([AddedToken("<x>y", normalized=False, special=False)])
+    added.add_tokens([AddedToken(token, normalized=False, special=False)
+                      for token in ("<x>y", "qux")])
     save("added", added)
     # without tokenizer_config.json: as the package `tokenizers` reads it
     change("alone", "cased", lambda tree: None)

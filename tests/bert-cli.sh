@@ -39,6 +39,11 @@ check 'pretrain with text and batches' misused '--corpus and --batch-file exclud
 check 'seconds without a text' \
     misused '--seconds measures steps on --corpus; with --batch-file, say --steps' \
     pretrain --seconds 9 --batch-file b
+check 'two first values' \
+    misused '--init has the first values: without --first-positions and --first-bias' \
+    pretrain --corpus c --vocab v --init f --first-positions sinusoids
+check 'shares without a text' misused '--first-bias unigrams needs a text: --corpus FILE' \
+    pretrain --batch-file b --first-bias unigrams
 check 'pretrain without a vocabulary' \
     misused "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes" \
     pretrain --corpus c
@@ -222,6 +227,15 @@ most() {
 check 'at most all steps' most
 check 'seconds of several ranks' \
     spoils '--seconds measures the step of one rank; for 2, say --steps' --seconds 9 --ranks 2
+
+# A new model that knows how frequent words are, and nothing else, is as good as that.
+knows_shares() {
+    pretrain --steps 0 --eval-batches 16 --first-bias unigrams --first-positions sinusoids &&
+        sed -n 's/.*unigram entropy \([0-9.]*\).*/\1/p; s/^held out: MLM loss \([0-9.]*\),.*/\1/p' \
+            "$work/out" | awk '{ x[NR] = $1 }
+            END { off = x[1] - x[2]; exit !(NR == 2 && off < 0.1 && off > -0.1) }'
+}
+check 'first bias' knows_shares
 
 # ---------------------------------------------------------------------------------- its checkpoint
 

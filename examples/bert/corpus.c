@@ -276,30 +276,32 @@ static bool divide(loader *l)
     return true;
 }
 
-static void count(const bert_corpus *c, const bert_split *split, int64_t *counts)
+void bert_corpus_unigrams(const bert_corpus *c, double *nats)
 {
-    for (int64_t k = 0; k < split->count; k++) {
-        const int64_t *document = c->document + split->documents[k];
+    double all = (double)(c->train.tokens + c->vocab_size);
+    for (int32_t id = 0; id < c->vocab_size; id++) nats[id] = 1;
+    for (int64_t k = 0; k < c->train.count; k++) {
+        const int64_t *document = c->document + c->train.documents[k];
         for (int64_t i = c->sentence[document[0]]; i < c->sentence[document[1]]; i++)
-            counts[bert_corpus_id(c, i)]++;
+            nats[bert_corpus_id(c, i)]++;
     }
+    for (int32_t id = 0; id < c->vocab_size; id++) nats[id] = -log(nats[id] / all);
 }
 
 static bool measure_unigrams(loader *l)
 {
     bert_corpus *c = l->corpus;
-    size_t vocab = (size_t)c->vocab_size, bytes = 2 * vocab * sizeof(int64_t);
-    int64_t *train = bert_resize(&l->desc->allocator, NULL, 0, bytes), *held_out;
-    double sum = 0, all = (double)(c->train.tokens + c->vocab_size);
-    if (!train) return out_of_memory(l);
-    held_out = train + vocab;
-    memset(train, 0, bytes);
-    count(c, &c->train, train);
-    count(c, &c->held_out, held_out);
-    for (size_t id = 0; id < vocab; id++)
-        if (held_out[id]) sum -= (double)held_out[id] * log((double)(train[id] + 1) / all);
+    size_t bytes = (size_t)c->vocab_size * sizeof(double);
+    double *nats = bert_resize(&l->desc->allocator, NULL, 0, bytes), sum = 0;
+    if (!nats) return out_of_memory(l);
+    bert_corpus_unigrams(c, nats);
+    for (int64_t k = 0; k < c->held_out.count; k++) {
+        const int64_t *document = c->document + c->held_out.documents[k];
+        for (int64_t i = c->sentence[document[0]]; i < c->sentence[document[1]]; i++)
+            sum += nats[bert_corpus_id(c, i)];
+    }
     c->unigram_nats = sum / (double)c->held_out.tokens;
-    bert_resize(&l->desc->allocator, train, bytes, 0);
+    bert_resize(&l->desc->allocator, nats, bytes, 0);
     return true;
 }
 

@@ -73,6 +73,9 @@ bert_corpus *bert_corpus_parse(const char *text, size_t bytes, const char *name,
 
 void bert_corpus_free(bert_corpus *);
 
+/* -ln p of every token, as unigram_nats takes it: to an array of vocab_size. */
+void bert_corpus_unigrams(const bert_corpus *, double *nats);
+
 /* The token at index i of the corpus. */
 static inline int32_t bert_corpus_id(const bert_corpus *c, int64_t i)
 {

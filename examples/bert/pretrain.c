@@ -384,6 +384,7 @@ static bool begin(bert_run *r)
         if (bert_session_take(&r->session, o->init, &report, &r->error)) return false;
         if (r->leads) weights_print(o->init, &report);
     }
+    if (!o->load && !o->init && !bert_run_first_values(r)) return false;
     if (o->load && !bert_run_resume(r)) return false;
     if (r->leads) print_beginning(r);
     return true;
@@ -441,6 +442,9 @@ static const char *contradiction(const bert_settings *o)
         return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
     if (o->seconds > 0 && o->batch_file)
         return "--seconds measures steps on --corpus; with --batch-file, say --steps";
+    if (o->init && (o->sinusoids || o->unigrams))
+        return "--init has the first values: without --first-positions and --first-bias";
+    if (o->unigrams && o->batch_file) return "--first-bias unigrams needs a text: --corpus FILE";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";
     if (o->rendezvous && o->device.kind != DEVICE_CUDA)
@@ -539,6 +543,10 @@ int bert_command_pretrain(int argc, char **argv)
          "that ranks wait for one another"},
         {"init", OPTION_TEXT, "DIR|FILE", &o->init, 0, 0,
          "start from the weights of a checkpoint or of Hugging Face (not with --load)"},
+        {"first-positions", OPTION_CHOICE, "drawn|sinusoids", &o->sinusoids, 0, 0,
+         "the position embedding of a new model"},
+        {"first-bias", OPTION_CHOICE, "zero|unigrams", &o->unigrams, 0, 0,
+         "the bias of the words of a new model; unigrams: their shares of the text"},
         {"save", OPTION_TEXT, "DIR", &o->save, 0, 0,
          "write a checkpoint at the end, and when interrupted"},
         {"save-every", OPTION_COUNT, "N", &o->save_every, 0, 1e12, "and every N steps"},

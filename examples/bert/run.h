@@ -15,6 +15,7 @@ typedef struct bert_settings {
         save_every;
     int64_t ranks, zero, micro_batches, bucket, prefetch, precision;
     double seconds, lr, end_lr, weight_decay, clip, dropout, deadline;
+    int64_t sinusoids, unigrams; /* 1: first values of the position embedding, of the bias */
     bool cased, quiet;
 } bert_settings;
 
@@ -74,6 +75,11 @@ bool bert_run_train(bert_run *r);
 /* Tokens per second of the median step of this part of the run; 0 without a step. */
 double bert_run_speed(const bert_run *r);
 double bert_peak_mib(void); /* of memory that the process has used */
+
+/* Gives parameters the first values that --first-positions and --first-bias ask for. */
+bool bert_run_first_values(bert_run *r);
+/* rows x width: sin and cos of t / 10000^(i / width), with a mean square of std^2. */
+void bert_sinusoids(float *table, int64_t rows, int64_t width, double std);
 
 /* Writes a checkpoint to --save. */
 bool bert_run_save(bert_run *r);

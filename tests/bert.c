@@ -25,11 +25,17 @@ typedef struct recipe {
     const char *curve, *params; /* the golden files; params NULL: none */
     bert_optimizer optimizer;
     double lr, clip;
+    double dropout, attention_dropout;
+    const char *no_fuse; /* a session's */
 } recipe;
 
-static const recipe adamw = {GOLDEN "adamw20.json", GOLDEN "adamw20_params.safetensors", BERT_ADAMW,
-                             1e-3, 1};
-static const recipe lamb = {GOLDEN "lamb20.json", NULL, BERT_LAMB, 1e-2, 5};
+static const recipe adamw = {.curve = GOLDEN "adamw20.json",
+                             .params = GOLDEN "adamw20_params.safetensors",
+                             .optimizer = BERT_ADAMW,
+                             .lr = 1e-3,
+                             .clip = 1};
+static const recipe lamb = {
+    .curve = GOLDEN "lamb20.json", .optimizer = BERT_LAMB, .lr = 1e-2, .clip = 5};
 
 static void close_session(void *s) { bert_session_close(s); }
 static void free_batches(void *batches) { bert_batch_file_free(batches); }
@@ -54,11 +60,13 @@ static bool open_session(test *t, bert_session *s, const bert_batch_file *batche
                            .optimizer = r->optimizer,
                            .weight_decay = 0.01,
                            .clip = r->clip,
+                           .no_fuse = r->no_fuse,
                            .keep_gradients = true};
     zf_error error = {ZF_OK, ""};
     weights_report report;
-    bool good = bert_config_load(GOLDEN "config.json", &d.config, &error) &&
-                bert_session_open(s, &d, &error);
+    bool good = bert_config_load(GOLDEN "config.json", &d.config, &error);
+    d.config.dropout = r->dropout, d.config.attention_dropout = r->attention_dropout;
+    good = good && bert_session_open(s, &d, &error);
     if (good) {
         test_defer(t, close_session, s);
         good = !bert_import(s->program, s->graph, GOLDEN "init.safetensors", &report, &error) &&
@@ -88,16 +96,17 @@ static bool export_params(test *t, bert_session *s, const char *path)
 
 /* --------------------------------------------------------------------------------- training */
 
-TEST_ONCE(bert_loss_and_gradients_are_pytorchs)
+/* Losses of the first step, and the gradients that the golden file has: *compared of them. */
+static void check_step(test *t, const recipe *r, const char *file, uint64_t seed, int *compared)
 {
     const char *path = test_path("gradients.safetensors");
     bert_batch_file *batches = open_batches(t);
-    zf_safetensors *golden = open_file(t, GOLDEN "step0.safetensors"), *own;
+    zf_safetensors *golden = open_file(t, file), *own;
     zf_error error = {ZF_OK, ""};
     static bert_session s; /* outlives what the test defers */
-    int compared = 0;
-    CHECK(t, batches && golden && open_session(t, &s, batches, &adamw, 1, 1));
-    OK(t, train_step(&s, batches, 0, adamw.lr), zf_program_error(s.program));
+    *compared = 0;
+    CHECK(t, batches && golden && open_session(t, &s, batches, r, 1, seed));
+    OK(t, train_step(&s, batches, 0, r->lr), zf_program_error(s.program));
     for (int i = 0; i < 3; i++) {
         const char *const names[] = {"loss", "mlm_loss", "nsp_loss"};
         const zf_tensor outputs[] = {s.model.loss, s.model.mlm_loss, s.model.nsp_loss};
@@ -112,7 +121,7 @@ TEST_ONCE(bert_loss_and_gradients_are_pytorchs)
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
         const char *name = zf_safetensors_at(golden, i)->name;
         if (strstr(name, "loss")) continue;
-        compared++;
+        ++*compared;
         if (is_key_bias(name)) {
             char query[128];
             int64_t n = 0, m = 0;
@@ -130,7 +139,30 @@ TEST_ONCE(bert_loss_and_gradients_are_pytorchs)
             test_fail(t, __FILE__, __LINE__, "a gradient is PyTorch's", text);
         }
     }
-    CHECK(t, compared == zf_param_count(s.graph));
+    bert_session_close(&s); /* nothing is left to do when the test closes it again */
+}
+
+TEST_ONCE(bert_loss_and_gradients_are_pytorchs)
+{
+    int compared = 0;
+    check_step(t, &adamw, GOLDEN "step0.safetensors", 1, &compared);
+    CHECK(t, compared == 46);
+}
+
+/* Every dropout drops, where PyTorch has one, the elements that its stream drops, and scales the
+ * rest; plain, fused, and with rewrites left out that have a dropout in them. */
+TEST_ONCE(bert_dropouts_are_where_pytorchs_are)
+{
+    static const char *const without[] = {"all",  NULL,        "attention", "attention,softmax",
+                                          "norm", "embedding", "invert"};
+    recipe r = adamw;
+    r.dropout = 0.2, r.attention_dropout = 0.3;
+    for (size_t k = 0; k < sizeof without / sizeof *without; k++) {
+        int compared = 0;
+        r.no_fuse = without[k];
+        check_step(t, &r, GOLDEN "dropout.safetensors", 5, &compared);
+        CHECK(t, compared == 30);
+    }
 }
 
 /* What twenty steps leave: losses and gradient norms, parameters in a file. */

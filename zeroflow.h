@@ -1158,11 +1158,12 @@ typedef struct zf_save_desc {
     int32_t note_count;
     const zf_attachment *attachments;
     int32_t attachment_count;
+    bool finite; /* parameters and states that are not finite are refused (ZF_ERR_NAN) */
 } zf_save_desc;
 
 /* Saves parameters, states, step and seed; notes and attachments are those of rank 0. desc NULL:
- * nothing else. An error leaves what `path` held as it was. One save at a time to a path, and no
- * load from it meanwhile. */
+ * nothing else. An error leaves what `path` held as it was. One save at a time to a path: who is
+ * second gets an error, where the file system has locks. No load from it meanwhile. */
 ZF_API zf_status zf_save(zf_program *program, const char *path, const zf_save_desc *desc);
 
 typedef struct zf_load_desc {

@@ -5,7 +5,7 @@
 
 ZF_API zf_status zf_save(zf_program *p, const char *path, const zf_save_desc *desc)
 {
-    zfi_saving s = {.program = p, .path = path};
+    zfi_saving s = {.program = p, .path = path, .lock = -1};
     zf_status status;
     if (!p) return ZF_ERR_ARGUMENT;
     if (desc) s.d = *desc;
@@ -81,6 +81,7 @@ ZF_API zf_status zf_lockstep_save(const zf_lockstep_desc *desc, const char *path
     for (int32_t r = 0; r < desc->count; r++) {
         all[r].program = desc->programs[r];
         all[r].path = path;
+        all[r].lock = -1;
         if (save) all[r].d = *save;
         zfi_clear_error(desc->programs[r]);
     }

@@ -12,11 +12,13 @@
  * Whenever the machine stops, PATH or PATH.zf-old is complete, be it the old one or the new;
  * zfi_directory_recover puts the second in place when the first is missing. Only flat directories
  * that hold a given file (the mark) are replaced or removed, so a path given by mistake costs
- * nobody a folder.
+ * nobody a folder. PATH.zf-new is filled and removed by who has locked it: a second process that
+ * would write the same directory gets an error.
  */
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -338,20 +340,62 @@ ZFI_UNUSED static zf_status zfi_directory_recover(const char *path, zf_error *er
     return zfi_io_fail(error, "restore", place);
 }
 
-/* Makes an empty directory beside `path` and writes its name to aside: fill it with files, `mark`
- * among them, then commit or abandon it. One at a time for a path. */
+/* Is the open directory the one of that name? */
+static bool zfi_directory_is(int directory, const char *name)
+{
+    struct stat opened, named;
+    return fstat(directory, &opened) == 0 && stat(name, &named) == 0 &&
+           opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+}
+
+/* Locks the directory aside until the descriptor is closed, or the process ends. -1 with *error when
+ * somebody else has it. Where the file system has no locks, the descriptor is all. */
+static int zfi_directory_lock(const char *aside, zf_error *error)
+{
+    int directory = open(aside, O_RDONLY | O_NONBLOCK);
+    bool taken;
+    if (directory < 0) {
+        zfi_io_fail(error, "open", aside);
+        return -1;
+    }
+    fcntl(directory, F_SETFD, FD_CLOEXEC);
+    taken = flock(directory, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
+    if (!taken && zfi_directory_is(directory, aside)) return directory;
+    close(directory);
+    zfi_fail(error, ZF_ERR_IO, "cannot write %s: somebody else is writing it too",
+             zfi_path_tail(aside));
+    return -1;
+}
+
+/* Removes what a stopped run left aside, unless somebody is at it. */
+static zf_status zfi_directory_clear(const char *aside, zf_error *error)
+{
+    struct stat about;
+    zf_status status;
+    int lock;
+    if (stat(aside, &about)) return ZF_OK;
+    if ((lock = zfi_directory_lock(aside, error)) < 0) return ZF_ERR_IO;
+    status = zfi_directory_remove(aside, error);
+    close(lock);
+    return status;
+}
+
+/* Makes an empty directory beside `path` and writes its name to aside: lock it, fill it with files,
+ * `mark` among them, then commit or abandon it. */
 ZFI_UNUSED static zf_status zfi_directory_begin(const char *path, const char *mark,
                                                 char aside[ZFI_ASIDE_MAX], zf_error *error)
 {
     char place[ZFI_PATH_MAX];
     zf_status status;
+    if ((status = zfi_path_resolve(path, place, error))) return status;
+    snprintf(aside, ZFI_ASIDE_MAX, "%s.zf-new", place);
+    if ((status = zfi_directory_clear(aside, error))) return status;
     if ((status = zfi_directory_recover(path, error))) return status;
     if ((status = zfi_path_resolve(path, place, error))) return status;
     if ((status = zfi_directory_check(place, mark, error))) return status;
     snprintf(aside, ZFI_ASIDE_MAX, "%s.zf-old", place);
     if ((status = zfi_directory_remove(aside, error))) return status;
     snprintf(aside, ZFI_ASIDE_MAX, "%s.zf-new", place);
-    if ((status = zfi_directory_remove(aside, error))) return status;
     return mkdir(aside, 0777) ? zfi_io_fail(error, "create", aside) : ZF_OK;
 }
 
@@ -409,6 +453,6 @@ ZFI_UNUSED static zf_status zfi_directory_commit(const char *aside, zf_error *er
     status = zfi_parent_sync(path, error);
     /* The old one may go when the new name is on the disk; where it cannot, the next begin tries.
      */
-    if (!status && *old) zfi_directory_remove(old, NULL);
+    if (!status && *old) zfi_directory_clear(old, NULL);
     return status;
 }

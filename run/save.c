@@ -23,6 +23,7 @@ typedef struct zfi_saving {
     bool cut; /* something is */
     zfi_list whole, parts;
     char aside[ZFI_ASIDE_MAX]; /* "": not begun by this rank, or committed */
+    int lock;                  /* of aside, by rank 0; -1: none */
 } zfi_saving;
 
 static bool zfi_is_utf8(const char *text)
@@ -88,6 +89,23 @@ static bool zfi_list_has(const zfi_saving *s, const zfi_list *list, int kind, in
     return portion->cut == (list->rank >= 0) && (portion->count || !portion->cut);
 }
 
+/* Whether all of so many bytes of a type of floating point are finite: no exponent is all ones. */
+static bool zfi_is_finite(zf_dtype dtype, const void *data, size_t bytes)
+{
+    const size_t size = zf_dtype_size(dtype), count = bytes / size;
+    const uint32_t *words = data;
+    const uint16_t *halves = data;
+    const uint64_t *longs = data;
+    const uint16_t ones = dtype == ZF_F16 ? 0x7c00 : 0x7f80;
+    bool bad = false;
+    if (!zfi_is_float(dtype)) return true;
+    for (size_t i = 0; i < count && size == 2; i++) bad |= (halves[i] & ones) == ones;
+    for (size_t i = 0; i < count && size == 4; i++) bad |= (words[i] & 0x7f800000) == 0x7f800000;
+    for (size_t i = 0; i < count && size == 8; i++)
+        bad |= (longs[i] & 0x7ff0000000000000) == 0x7ff0000000000000;
+    return !bad;
+}
+
 static zf_status zfi_save_tensor(zfi_saving *s, zfi_list *list, zf_safetensors_writer *file,
                                  int32_t index, const zfi_node *node, const zfi_portion *portion)
 {
@@ -100,6 +118,11 @@ static zf_status zfi_save_tensor(zfi_saving *s, zfi_list *list, zf_safetensors_w
         status =
             backend->copy(backend->self, s->piece, portion->data + at, n, ZF_DEVICE_TO_HOST, error);
         if (status) return zfi_fail(error, status, "zf_save: %s cannot be read", node->name);
+        if (s->d.finite && !zfi_is_finite(node->dtype, s->piece, n))
+            return zfi_fail(error, ZF_ERR_NAN,
+                            "zf_save: step %lld: %s is not finite, so nothing is saved: %s stays "
+                            "as it was",
+                            (long long)s->program->steps, node->name, zfi_path_tail(s->path));
         if (zf_safetensors_write(file, index, s->piece, n)) return ZF_OK; /* finishing will tell */
         if (!zfi_push(&s->memory, list->sums, file->tensors[index].crc)) return zfi_nomem(error);
         file->tensors[index].crc = 0; /* the next piece has its own */
@@ -343,6 +366,7 @@ static zf_status zfi_save_begin(zfi_saving *s)
     if (!s->piece) return zfi_nomem(&p->error);
     if (p->run.rank) return ZF_OK;
     status = zfi_directory_begin(s->path, zfi_manifest_name, s->aside, &p->error);
+    if (!status && (s->lock = zfi_directory_lock(s->aside, &p->error)) < 0) status = ZF_ERR_IO;
     if (status) *s->aside = '\0';
     return status;
 }
@@ -371,6 +395,14 @@ static zf_status zfi_save_commit(zfi_saving *s)
     zf_status status;
     if (s->program->run.rank) return ZF_OK;
     if ((status = zfi_save_manifest(s))) return status;
+    if (!zfi_directory_is(s->lock, s->aside)) {
+        status = zfi_fail(&s->program->error, ZF_ERR_IO,
+                          "cannot write %s: somebody else is "
+                          "writing it too",
+                          zfi_path_tail(s->aside));
+        *s->aside = '\0'; /* it is theirs */
+        return status;
+    }
     status = zfi_directory_commit(s->aside, &s->program->error);
     *s->aside = '\0';
     return status;
@@ -380,6 +412,7 @@ static zf_status zfi_save_commit(zfi_saving *s)
 static void zfi_save_end(zfi_saving *s)
 {
     if (*s->aside && !s->program->run.rank) zfi_directory_abandon(s->aside);
+    if (s->lock >= 0) close(s->lock);
     zfi_array_free(&s->memory, s->whole.sums);
     zfi_array_free(&s->memory, s->parts.sums);
     zfi_free(&s->memory, s->piece, ZFI_PIECE);

@@ -162,7 +162,7 @@ check 'no CUDA' \
     --device cuda
 
 check 'no place for the checkpoint' \
-    spoils "--save $work/none/check/: $work/none/: No such file or directory" \
+    spoils "--save $work/none/check/: No such file or directory" \
     --save "$work/none/check/"
 
 # ------------------------------------------------------------------------------------ a short run
@@ -442,7 +442,7 @@ check 'goes on from there' recovered
 edited() {
     rm -f "$work/edited.csv"
     cp "$vocab" "$work/edited"
-    begins "$work/edited.csv" --vocab "$work/edited" --save "$work/mine" --log "$work/edited.csv"
+    begins "$work/edited.csv" --vocab "$work/edited" --save "$work/mine" --overwrite --log "$work/edited.csv"
     $1 "$work/edited"
     kill -INT $!
     wait $!
@@ -604,7 +604,8 @@ check 'one rank fails, all end' spoils '/dev/full: No space left on device' --ra
 diverges() {
     pretrain --ranks 4 --zero 3 --steps 500 --lr 1000 --clip 0 --quiet
     [ $status = 1 ] && [ "$(grep -c '' "$work/err")" = 1 ] &&
-        grep -q '^bert: step [0-9]*: the loss is not a finite number; the run has' "$work/err"
+        grep -q '^bert: rank [0-3]: step [0-9]*: the loss is not a finite number; the run has' \
+            "$work/err"
 }
 check 'all diverge, one says so' diverges
 

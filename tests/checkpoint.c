@@ -9,7 +9,9 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -321,7 +323,10 @@ TEST_ONCE(checkpoint_notes_and_attachments)
     zf_error error = {ZF_OK, ""};
     test_defer(t, model_free, &m);
     NEED(t, model_new(t, &m, &(model_desc){.rule = SGD, .seed = 1}), NULL);
-    OK(t, zf_save(m.program, path, &(zf_save_desc){notes, 3, files, 2}),
+    OK(t,
+       zf_save(m.program, path,
+               &(zf_save_desc){
+                   .notes = notes, .note_count = 3, .attachments = files, .attachment_count = 2}),
        zf_program_error(m.program));
     OK(t, zf_checkpoint_note(path, "position", value, sizeof value, &error), error.text);
     CHECK_TEXT(t, value, "1280");
@@ -439,6 +444,78 @@ TEST_ONCE(checkpoint_declines_to_save)
     name[200] = '\0';
     OK(t, zf_save(m.program, path, &(zf_save_desc){.attachments = files, .attachment_count = 1}),
        zf_program_error(m.program));
+    OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+}
+
+/* One number, the last of the last tensor. */
+TEST_ONCE(checkpoint_of_what_is_not_finite)
+{
+    static const struct {
+        zf_dtype dtype;
+        uint64_t largest, infinite, nan;
+    } kinds[] = {{ZF_F32, 0xff7fffff, 0xff800000, 0x7f800001},
+                 {ZF_BF16, 0xff7f, 0xff80, 0x7f81},
+                 {ZF_F16, 0x7bff, 0x7c00, 0x7c01},
+                 {ZF_F64, 0x7fefffffffffffff, 0x7ff0000000000000, 0xfff0000000000001},
+                 {ZF_I32, 0x7f800000, 0x7f800000, 0x7f800000}};
+    const char *path = test_path("finite");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        static model m;
+        zf_save_desc finite = {.finite = true};
+        unsigned char data[24] = {0};
+        bool is_float = kinds[i].dtype != ZF_I32;
+        size_t size = zf_dtype_size(kinds[i].dtype);
+        zf_graph *g = m.graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+        zf_tensor x;
+        m.program = NULL;
+        NEED(t, g, NULL);
+        test_defer(t, model_free, &m);
+        x = zf_state(g, "x", kinds[i].dtype, ZF_SHAPE(3), 1);
+        zf_output(zf_sum(zf_cast(x, ZF_F32)), "sum");
+        m.program = zf_compile(g, &(zf_compile_desc){.seed = 1});
+        OK(t, zf_graph_status(g), zf_graph_error(g));
+        memcpy(data + 2 * size, &kinds[i].largest, size); /* the low bytes are in front */
+        OK(t, zf_write(m.program, x, data, 3 * size), zf_program_error(m.program));
+        OK(t, zf_save(m.program, path, &finite), zf_program_error(m.program));
+        for (int nan = 0; nan < 2 && is_float; nan++) {
+            memcpy(data + 2 * size, nan ? &kinds[i].nan : &kinds[i].infinite, size);
+            OK(t, zf_write(m.program, x, data, 3 * size), zf_program_error(m.program));
+            CHECK(t, zf_save(m.program, path, &finite) == ZF_ERR_NAN);
+            CHECK_TEXT(t, without(zf_program_error(m.program), path),
+                       "zf_save: step 0: x is not finite, so nothing is saved: PATH stays as it "
+                       "was");
+            CHECK(t, exists(path, "manifest.json") && !exists(path, ".zf-new"));
+        }
+        OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+        OK(t, zf_read(m.program, x, data, 3 * size), zf_program_error(m.program));
+        CHECK(t, !memcmp(data + 2 * size, &kinds[i].largest, size));
+        OK(t, zf_save(m.program, path, NULL), zf_program_error(m.program));
+        model_free(&m);
+        m = (model){.graph = NULL};
+    }
+}
+
+/* Somebody else's: it is neither taken nor removed. */
+TEST_ONCE(checkpoint_has_one_writer)
+{
+    const char *path = test_path("one");
+    static model m;
+    char aside[512];
+    int other;
+    test_defer(t, model_free, &m);
+    NEED(t, model_new(t, &m, &(model_desc){.rule = SGD, .seed = 1}), NULL);
+    OK(t, zf_save(m.program, path, NULL), zf_program_error(m.program));
+    snprintf(aside, sizeof aside, "%s.zf-new", path);
+    CHECK(t, mkdir(aside, 0700) == 0 && (other = open(aside, O_RDONLY)) >= 0 &&
+                 flock(other, LOCK_EX) == 0);
+    CHECK(t, zf_save(m.program, path, NULL) == ZF_ERR_IO);
+    CHECK_TEXT(t, without(zf_program_error(m.program), path),
+               "cannot write PATH.zf-new: somebody else is writing it too");
+    CHECK(t, exists(path, ".zf-new"));
+    OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+    close(other); /* it has ended, or was killed */
+    OK(t, zf_save(m.program, path, NULL), zf_program_error(m.program));
+    CHECK(t, !exists(path, ".zf-new"));
     OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
 }
 
@@ -687,7 +764,11 @@ static bool small(test *t, model *m, const char *path)
     static const zf_attachment file = {"a.txt", "hello", 5};
     float losses[2];
     return model_new(t, m, &(model_desc){.rule = ADAMW, .seed = 1, .hidden = 1}) &&
-           !train(m, 2, losses) && !zf_save(m->program, path, &(zf_save_desc){&note, 1, &file, 1});
+           !train(m, 2, losses) &&
+           !zf_save(
+               m->program, path,
+               &(zf_save_desc){
+                   .notes = &note, .note_count = 1, .attachments = &file, .attachment_count = 1});
 }
 
 /* What a damaged manifest says, though its checksum is right. */

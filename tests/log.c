@@ -1,9 +1,12 @@
 /* What a run leaves behind: the CSV of its steps, continued or not, and the curve as SVG. */
+#define _XOPEN_SOURCE 700
 #include "test.h"
 
 #include "../examples/bert/log.h"
 
 #include <ctype.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #define HEADER "step,loss,mlm_loss,nsp_loss,lr,grad_norm,tokens_per_s\n"
@@ -102,13 +105,17 @@ TEST_ONCE(log_that_continues_drops_later_rows)
     CHECK_TEXT(t, text_of(path), HEADER);
 }
 
-/* A line that was cut off, a foreign file, none at all: what is whole stays. */
+/* A line that was cut off, an empty file, none at all: what is whole stays. */
 TEST_ONCE(log_that_continues_a_damaged_one)
 {
     static const struct {
         const char *before;
         int64_t rows;
-    } cases[] = {{HEADER "1,1,1,1,1,1,1\n2,1,1,1", 1}, {"time,loss\n1,2\n", 0}, {"", 0}, {NULL, 0}};
+    } cases[] = {{HEADER "1,1,1,1,1,1,1\n2,1,1,1", 1},
+                 {HEADER "1,1,1,1,1,1,1\n2,1,1,1,1,1,1", 1}, /* its newline is missing */
+                 {HEADER "1,1,1,1,1,1,1\n\n\n2,1,1,1,1,1,1\n", 1},
+                 {"", 0},
+                 {NULL, 0}};
     const char *path = test_path("log.csv");
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         zf_error error = {ZF_OK, ""};
@@ -121,6 +128,49 @@ TEST_ONCE(log_that_continues_a_damaged_one)
         CHECK(t, bert_log_close(&log, &error));
         CHECK_TEXT(t, text_of(path), cases[i].rows ? HEADER "1,1,1,1,1,1,1\n" : HEADER);
     }
+}
+
+/* A file that is no such log is not added to, and stays as it is; a run from the beginning takes its
+ * place. */
+TEST_ONCE(log_that_continues_a_foreign_one)
+{
+    const char *path = test_path("log.csv");
+    zf_error error = {ZF_OK, ""};
+    static bert_log log; /* outlives what the test defers */
+    FILE *file = fopen(path, "w");
+    fputs("time,loss\n1,2\n", file), fclose(file);
+    CHECK(t, !bert_log_open(&log, path, 5, &error) && error.status == ZF_ERR_FORMAT);
+    CHECK(t, strstr(error.text, "the first line of this file is not step,loss,mlm_loss,nsp_loss,lr,"
+                                "grad_norm,tokens_per_s: name another file"));
+    CHECK_TEXT(t, text_of(path), "time,loss\n1,2\n");
+    CHECK(t, bert_log_close(&log, &error) && bert_log_open(&log, path, 0, &error));
+    CHECK(t, bert_log_close(&log, &error));
+    CHECK_TEXT(t, text_of(path), HEADER);
+}
+
+/* While the disk is full, rows are lost as a whole; the run goes on, and closing says so. */
+TEST_ONCE(log_on_a_full_disk)
+{
+    static const char said[] = "; 2 rows are not in the log";
+    const char *path = test_path("log.csv");
+    struct rlimit was, full;
+    zf_error error = {ZF_OK, ""};
+    static bert_log log; /* outlives what the test defers */
+    void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
+    CHECK(t, bert_log_open(&log, path, 0, &error) && add_rows(&log, 1, 2, &error));
+    test_defer(t, close_log, &log);
+    CHECK(t, !getrlimit(RLIMIT_FSIZE, &was));
+    full = was;
+    full.rlim_cur = strlen(text_of(path)) + 10;
+    CHECK(t, !setrlimit(RLIMIT_FSIZE, &full));
+    CHECK(t, add_rows(&log, 3, 4, &error));
+    CHECK(t, !setrlimit(RLIMIT_FSIZE, &was) && add_rows(&log, 5, 5, &error));
+    signal(SIGXFSZ, handler);
+    CHECK(t, log.count == 5 && strstr(text_of(path), "\n2,5,") && !strstr(text_of(path), "\n3,"));
+    CHECK(t, strstr(text_of(path), "0.002,3,2000\n5,2,"));
+    CHECK(t, !bert_log_close(&log, &error) && error.status == ZF_ERR_IO);
+    CHECK(t, strlen(error.text) > sizeof said &&
+                 !strcmp(error.text + strlen(error.text) + 1 - sizeof said, said));
 }
 
 TEST_ONCE(log_without_a_file_keeps_rows)

@@ -577,7 +577,8 @@ TEST_ONCE(shards_of_master_weights)
 
 static const zf_note note = {"k", "v"};
 static const zf_attachment attachment = {"a.txt", "hello", 5};
-static const zf_save_desc noted = {&note, 1, &attachment, 1};
+static const zf_save_desc noted = {
+    .notes = &note, .note_count = 1, .attachments = &attachment, .attachment_count = 1};
 
 /* A program of one rank, by zf_load, and one of two ranks in lockstep refuse, and nothing changes.
  * `text`: what the error says, or a part of it. */

@@ -6,7 +6,8 @@
 # PRECISION (bf16 where the processor multiplies it, else f32) VOCAB (its size). Short sequences
 # with most words masked and no dropout are what teaches a small model most in a few minutes: with BERT's own 128 tokens, 15% and 0.1 it needs ten times the steps to make use of
 # a word's neighbours (bench/results/). CORPUS is a file with one sentence a line and a blank line
-# between documents. Interrupted (Ctrl-C), the training saves a checkpoint and prints the command
+# between documents. Each run begins anew; the checkpoint of the one before it stays as
+# build/pretrain/checkpoint.previous-1 until this one has saved twice. Interrupted (Ctrl-C), the training saves a checkpoint and prints the command
 # that continues it.
 set -eu
 
@@ -45,6 +46,7 @@ $bert pretrain --model "${MODEL:-mini}" --corpus "$corpus" --vocab "$vocab" \
     --dropout "${DROPOUT:-0}" ${steps:---steps 1500 --seconds 150} --seed "${SEED:-1}" \
     --precision "${PRECISION:-$precision}" \
     --threads "${THREADS:-$(getconf _NPROCESSORS_ONLN)}" --save "$out/checkpoint" \
+    --overwrite \
     --log "$out/log.csv" --svg "$out/loss.svg" --report "$out/report.json" || status=$?
 [ -z "$interrupted" ] || exit 0
 [ $status != 0 ] || echo "results: $out/ (log.csv, loss.svg, report.json, checkpoint/)"

@@ -58,7 +58,8 @@ int bert_command_eval(int argc, char **argv)
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!corpus) return command_usage_error(argv, "a text is needed: --corpus FILE");
-    if (!bert_text_open(&text, corpus, load, false, seq, 0, 1, threads)) return EXIT_FAILED;
+    if (!bert_text_open(&text, corpus, load, false, seq, 0, 1, threads, &error))
+        return command_error("%s", error.text);
     good = bert_folder_open(&s, load, &config,
                             &(bert_shape){batch, seq, bert_predictions(batch, seq, 0)}, threads,
                             dtype, &error);

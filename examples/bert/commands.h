@@ -24,9 +24,10 @@ typedef struct bert_text {
 /* vocab: a file, whose model is cased or not, or a folder, which says so itself.
  *
  * The training examples have that many percent of their words masked, 0 meaning 15; the held-out
- * ones always 15. False after printing why. */
+ * ones always 15. False with *error. */
 bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased,
-                    int64_t sequence, int64_t masked_percent, uint64_t seed, int64_t threads);
+                    int64_t sequence, int64_t masked_percent, uint64_t seed, int64_t threads,
+                    zf_error *error);
 void bert_text_close(bert_text *t);
 
 /* Labelled positions of a batch of examples, training or held out, at most. */

@@ -1,4 +1,5 @@
 #include "log.h"
+#include "../common/training.h"
 
 #include <errno.h>
 #include <math.h>
@@ -14,6 +15,13 @@ static bool io_error(zf_error *error, const char *path)
     return false;
 }
 
+static bool no_memory(zf_error *error)
+{
+    error->status = ZF_ERR_NOMEM;
+    snprintf(error->text, sizeof error->text, "out of memory");
+    return false;
+}
+
 static bool keep(bert_log *log, const bert_log_row *row)
 {
     if (log->count == log->room) {
@@ -26,67 +34,42 @@ static bool keep(bert_log *log, const bert_log_row *row)
     return true;
 }
 
-static void print_row(FILE *file, const bert_log_row *r)
+/* A row of an earlier part of the run. */
+static bool read_row(void *user, const char *line)
 {
-    fprintf(file, "%lld,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g\n", (long long)r->step, r->loss, r->mlm_loss,
-            r->nsp_loss, r->lr, r->grad_norm, r->tokens_per_s);
-}
-
-/* The rows of an earlier part of the run. A file that is not there, or not ours, has none. */
-static bool read_rows(bert_log *log, int64_t step)
-{
-    FILE *file = fopen(log->path, "r");
-    char line[512];
-    bool good = true;
-    if (!file) return true;
-    if (fgets(line, sizeof line, file) && !strcmp(line, header))
-        while (good && fgets(line, sizeof line, file)) {
-            bert_log_row r;
-            long long at;
-            if (sscanf(line, "%lld,%lf,%lf,%lf,%lf,%lf,%lf", &at, &r.loss, &r.mlm_loss, &r.nsp_loss,
-                       &r.lr, &r.grad_norm, &r.tokens_per_s) != 7)
-                break;
-            r.step = at;
-            if (r.step <= step) good = keep(log, &r);
-        }
-    fclose(file);
-    return good;
+    bert_log *log = user;
+    bert_log_row r;
+    long long at;
+    if (sscanf(line, "%lld,%lf,%lf,%lf,%lf,%lf,%lf", &at, &r.loss, &r.mlm_loss, &r.nsp_loss, &r.lr,
+               &r.grad_norm, &r.tokens_per_s) != 7)
+        return false;
+    r.step = at;
+    if (!keep(log, &r)) log->lacks_memory = true;
+    return true;
 }
 
 bool bert_log_open(bert_log *log, const char *path, int64_t step, zf_error *error)
 {
-    *log = (bert_log){.path = path};
-    if (!path) return true;
-    if (step > 0 && !read_rows(log, step)) {
-        error->status = ZF_ERR_NOMEM;
-        snprintf(error->text, sizeof error->text, "out of memory");
-        return false;
-    }
-    log->file = fopen(path, "w");
-    if (!log->file) return io_error(error, path);
-    fputs(header, log->file);
-    for (int64_t i = 0; i < log->count; i++) print_row(log->file, &log->rows[i]);
-    return fflush(log->file) == 0 || io_error(error, path);
+    *log = (bert_log){.rows = NULL};
+    if (!csv_open(&log->file, path, header, step, read_row, log, error)) return false;
+    return !log->lacks_memory || no_memory(error);
 }
 
-bool bert_log_add(bert_log *log, const bert_log_row *row, zf_error *error)
+bool bert_log_add(bert_log *log, const bert_log_row *r, zf_error *error)
 {
-    if (!keep(log, row)) {
-        error->status = ZF_ERR_NOMEM;
-        snprintf(error->text, sizeof error->text, "out of memory");
-        return false;
-    }
-    if (!log->file) return true;
-    print_row(log->file, row);
-    return fflush(log->file) == 0 || io_error(error, log->path);
+    char row[256];
+    if (!keep(log, r)) return no_memory(error);
+    snprintf(row, sizeof row, "%lld,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g\n", (long long)r->step, r->loss,
+             r->mlm_loss, r->nsp_loss, r->lr, r->grad_norm, r->tokens_per_s);
+    training_log(&log->file, "bert", row);
+    return true;
 }
 
 bool bert_log_close(bert_log *log, zf_error *error)
 {
-    bool good = !log->file || fclose(log->file) == 0;
+    bool good = csv_close(&log->file, error);
     free(log->rows);
-    if (!good) io_error(error, log->path);
-    *log = (bert_log){NULL, NULL, NULL, 0, 0};
+    *log = (bert_log){.rows = NULL};
     return good;
 }
 

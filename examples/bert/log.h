@@ -2,7 +2,7 @@
 #ifndef BERT_LOG_H
 #define BERT_LOG_H
 
-#include "../../zeroflow.h"
+#include "../common/csv.h"
 
 typedef struct bert_log_row {
     int64_t step;
@@ -10,15 +10,16 @@ typedef struct bert_log_row {
 } bert_log_row;
 
 typedef struct bert_log {
-    const char *path; /* NULL: no file */
-    FILE *file;
+    csv_file file;
     bert_log_row *rows;
     int64_t count, room;
+    bool lacks_memory;
 } bert_log;
 
 /* Opens the CSV. A run that continues after `step` steps keeps the rows up to that step, and drops
  * what came later. */
 bool bert_log_open(bert_log *log, const char *path, int64_t step, zf_error *error);
+/* A row that cannot be written is lost for the file, which its closing tells; false: no memory. */
 bool bert_log_add(bert_log *log, const bert_log_row *row, zf_error *error);
 bool bert_log_close(bert_log *log, zf_error *error); /* frees the rows, too */
 

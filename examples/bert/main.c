@@ -1,6 +1,5 @@
 /* bert: pretrains BERT on a text, evaluates it, fills in masked words, exports its weights. */
 #include "commands.h"
-#include "ranks.h"
 
 static const command commands[] = {
     {"pretrain", "train on masked words and next sentences", bert_command_pretrain},
@@ -11,10 +10,7 @@ static const command commands[] = {
     {NULL, NULL, NULL},
 };
 
-/* One of several processes that a launcher has started, and not the first. */
-static bool is_echo(void) { return bert_launch_of().rank > 0; }
-
 int main(int argc, char **argv)
 {
-    return command_main(&(command_program){"bert", commands, is_echo}, argc, argv);
+    return command_main(&(command_program){"bert", commands}, argc, argv);
 }

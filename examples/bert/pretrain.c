@@ -3,14 +3,26 @@
 #define _POSIX_C_SOURCE 200809L
 #include "../common/config.h"
 #include "../common/folder.h"
+#include "../common/digest.h"
+#include "../common/output.h"
 #include "run.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+__attribute__((format(printf, 3, 4))) static bool fail(zf_error *error, zf_status status,
+                                                       const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    error->status = status;
+    vsnprintf(error->text, sizeof error->text, format, args);
+    va_end(args);
+    return false;
+}
 
 bool bert_run_fail(bert_run *r, zf_status status, const char *format, ...)
 {
@@ -20,6 +32,12 @@ bool bert_run_fail(bert_run *r, zf_status status, const char *format, ...)
     vsnprintf(r->error.text, sizeof r->error.text, format, args);
     va_end(args);
     return false;
+}
+
+bool bert_run_agree(bert_run *r)
+{
+    r->agreed = !alike_good(r->comm, &r->error);
+    return !r->agreed;
 }
 
 int64_t bert_job_parts(const bert_job *job) { return job->ranks.world * job->o.micro_batches; }
@@ -143,42 +161,12 @@ static bool write_report(bert_run *r)
     return !status;
 }
 
-/* An argument for a shell: in quotes where it has a character that means something there. */
-static void print_argument(const char *text)
-{
-    static const char plain[] =
-        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=:,./@%";
-    bool quote = !*text || text[strspn(text, plain)];
-    printf(quote ? " '" : " ");
-    for (; *text; text++) printf(*text == '\'' ? "'\\''" : "%c", *text);
-    if (quote) printf("'");
-}
-
-/* The command that takes the run up again: of two --load the last one counts. */
-static void print_continue(const bert_run *r)
-{
-    const bert_job *job = r->job;
-    printf("interrupted after step %lld; the checkpoint is in %s. To continue:\n ",
-           (long long)zf_program_step(r->session.program), job->o.save);
-    if (job->ranks.launcher && !strcmp(job->ranks.launcher, "mpirun"))
-        printf(" mpirun -np %d", (int)job->ranks.world);
-    for (int i = 0; i < job->argc; i++) print_argument(job->argv[i]);
-    if (!job->o.load || strcmp(job->o.load, job->o.save)) {
-        printf(" --load");
-        print_argument(job->o.save);
-    }
-    printf("\n");
-}
-
 static bool finish(bert_run *r)
 {
     const bert_job *job = r->job;
     if (job->o.save && !bert_run_save(r)) return false;
     if (r->interrupted) {
-        if (r->leads && job->o.save) print_continue(r);
-        else if (r->leads)
-            printf("interrupted after step %lld; without --save nothing is kept\n",
-                   (long long)zf_program_step(r->session.program));
+        if (r->leads) training_tell_interrupted(&job->told, zf_program_step(r->session.program));
         return true;
     }
     if (job->text.corpus && job->o.eval_batches) {
@@ -220,19 +208,19 @@ static bool write_results(bert_run *r)
 /* ---------------------------------------------------------------------------------- beginning */
 
 /* The size of a part of a global batch; what does not divide is an error that says what would. */
-static bool cut_batch(bert_job *job)
+static bool cut_batch(bert_job *job, zf_error *error)
 {
     const bert_settings *o = &job->o;
     int64_t parts = bert_job_parts(job), less = o->batch / parts * parts;
     char fewer[40] = "";
     if (o->batch % parts) {
         if (less) snprintf(fewer, sizeof fewer, "%lld or ", (long long)less);
-        return command_error("%s%s%lld examples cannot be cut into %lld equal parts (ranks %d x "
-                             "micro-batches %lld); %s%lld can",
-                             o->batch_file ? o->batch_file : "--batch", o->batch_file ? ": " : " ",
-                             (long long)o->batch, (long long)parts, (int)job->ranks.world,
-                             (long long)o->micro_batches, fewer, (long long)(less + parts)),
-               false;
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "%.300s%s%lld examples cannot be cut into %lld equal parts (ranks %d x "
+                    "micro-batches %lld); %s%lld can",
+                    o->batch_file ? o->batch_file : "--batch", o->batch_file ? ": " : " ",
+                    (long long)o->batch, (long long)parts, (int)job->ranks.world,
+                    (long long)o->micro_batches, fewer, (long long)(less + parts));
     }
     job->shape = (bert_shape){o->batch / parts, o->seq, 0};
     job->shape.predictions = job->batches ? bert_batch_file_predictions(job->batches, parts)
@@ -252,7 +240,7 @@ static bool open_data(bert_job *job, zf_error *error)
         return true;
     }
     if (!bert_text_open(&job->text, o->corpus, o->vocab, o->cased, o->seq, o->masked,
-                        (uint64_t)o->seed, o->threads))
+                        (uint64_t)o->seed, o->threads, error))
         return false;
     o->cased = bert_vocab_options(job->text.vocab).lower_case == BERT_NO;
     if (!config_is_path(o->model)) {
@@ -260,39 +248,44 @@ static bool open_data(bert_job *job, zf_error *error)
         job->config.pad = bert_vocab_id(job->text.vocab, bert_special_tokens[BERT_PAD]);
     }
     if (job->config.vocab < bert_vocab_size(job->text.vocab))
-        return command_error("%s: vocab_size is %lld, but %s has %d tokens", o->model,
-                             (long long)job->config.vocab, o->vocab,
-                             (int)bert_vocab_size(job->text.vocab)),
-               false;
+        return fail(error, ZF_ERR_ARGUMENT, "%.200s: vocab_size is %lld, but %.200s has %d tokens",
+                    o->model, (long long)job->config.vocab, o->vocab,
+                    (int)bert_vocab_size(job->text.vocab));
     return true;
 }
 
-/* Whether a checkpoint can be put where --save says: a long run must not end with the news that it
- * cannot. */
-static bool can_save(const bert_settings *o)
+/* Where the run will write, tried before it is long: a run must not end with the news that it
+ * cannot. Rank 0 writes, and the others their parts of a checkpoint. */
+static bool open_outputs(bert_job *job, zf_error *error)
 {
-    size_t end = strlen(o->save);
-    char parent[1024];
-    while (end > 1 && o->save[end - 1] == '/') end--;
-    while (end > 0 && o->save[end - 1] != '/') end--;
-    snprintf(parent, sizeof parent, "%.*s", end ? (int)end : 1, end ? o->save : ".");
-    if (!access(parent, W_OK | X_OK)) return true;
-    return command_error("--save %s: %s: %s", o->save, parent, strerror(errno)), false;
+    const bert_settings *o = &job->o;
+    const output outputs[] = {{"dump", o->dump},
+                              {"dump-grads", o->dump_grads},
+                              {"report", o->report},
+                              {"svg", o->svg},
+                              {"save-cost", o->save_cost}};
+    const saving_desc d = {.path = o->save,
+                           .load = o->load,
+                           .overwrite = o->overwrite,
+                           .follows = job->ranks.first > 0,
+                           .keep = o->keep};
+    if (!d.follows && !output_try(outputs, sizeof outputs / sizeof *outputs, error)) return false;
+    return !o->save || saving_open(&job->saving, &d, error);
 }
 
 static bool measures(const bert_settings *o) { return o->cost && !strcmp(o->cost, "measure"); }
 
-/* What the ranks of this process share. False after printing why, or with *error. */
+/* What the ranks of this process share. False with *error. */
 static bool open_job(bert_job *job, zf_error *error)
 {
     bert_settings *o = &job->o;
     if (o->seconds > 0 && job->ranks.world > 1)
-        return command_error("--seconds measures the step of one rank; for %d, say --steps",
-                             (int)job->ranks.world),
-               false;
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--seconds measures the step of one rank; for %d, say --steps",
+                    (int)job->ranks.world);
     if (o->cost && !measures(o) && zf_cost_read(o->cost, &job->cost, NULL, error)) return false;
-    if ((o->save && !can_save(o)) || !bert_config_load(o->model, &job->config, error) ||
-        !open_data(job, error) || !cut_batch(job))
+    if (!open_outputs(job, error) || !bert_config_load(o->model, &job->config, error) ||
+        !open_data(job, error) || !cut_batch(job, error))
         return false;
     if (o->init && !o->load && !bert_config_take(&job->config, o->init, error)) return false;
     if (o->dropout >= 0) job->config.dropout = job->config.attention_dropout = o->dropout;
@@ -312,8 +305,38 @@ static bool open_job(bert_job *job, zf_error *error)
     return true;
 }
 
+/* What must be alike in all processes, as it is resolved now. */
+static bool compare_settings(bert_job *job, const option_row *rows, zf_error *error)
+{
+    /* Rank 0 alone has use for them, or each rank for itself. */
+    static const char *const own[] = {"model",    "tuning",    "threads", "ranks",     "rendezvous",
+                                      "deadline", "save-cost", "keep",    "overwrite", "log",
+                                      "svg",      "report",    "quiet",   NULL};
+    static const char *const given[] = {"corpus", "vocab",      "init",       "load", "save",
+                                        "dump",   "dump-grads", "batch-file", NULL};
+    const bert_settings *o = &job->o;
+    zf_json_writer *config;
+    const char *text;
+    size_t bytes;
+    if (!job->ranks.launcher) return true;
+    alike_add_options(&job->alike, rows, own, given);
+    config = bert_config_json(&job->config);
+    if ((text = zf_json_text(config, &bytes, error)))
+        alike_add(&job->alike, "the digest of the model", "%016llx",
+                  (unsigned long long)digest_bytes(DIGEST_START, text, bytes));
+    zf_json_writer_free(config);
+    if (job->text.vocab)
+        alike_add(&job->alike, "the digest of the vocabulary", "%016llx",
+                  (unsigned long long)bert_vocab_digest(job->text.vocab));
+    return text && alike_add_file(&job->alike, "the digest of the corpus", o->corpus, error) &&
+           alike_add_file(&job->alike, "the digest of --init", o->init, error) &&
+           alike_add_file(&job->alike, "the digest of --load", o->load, error) &&
+           alike_add_file(&job->alike, "the digest of --batch-file", o->batch_file, error);
+}
+
 static void close_job(bert_job *job)
 {
+    saving_close(&job->saving);
     bert_text_close(&job->text);
     bert_batch_file_free(job->batches);
 }
@@ -377,23 +400,29 @@ static bool begin(bert_run *r)
     weights_report report;
     d.sharing.comm = r->comm;
     if (r->comm) d.device.index = bert_ranks_device(&r->job->ranks, r->comm->rank);
-    if (!bert_session_open(&r->session, &d, &r->error)) return false;
+    /* A mistake is told by all to all; but those that measure have calls of their own under way. */
+    if (!bert_session_open(&r->session, &d, &r->error) && measures(o)) return false;
+    if (!bert_run_agree(r)) return false;
     if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))
         return false;
     if (o->init && !o->load) {
-        if (bert_session_take(&r->session, o->init, &report, &r->error)) return false;
+        (void)bert_session_take(&r->session, o->init, &report, &r->error);
+        if (!bert_run_agree(r)) return false;
         if (r->leads) weights_print(o->init, &report);
     }
     if (!o->load && !o->init && !bert_run_first_values(r)) return false;
     if (o->load && !bert_run_resume(r)) return false;
-    if (r->leads) print_beginning(r);
+    if (r->leads) {
+        print_beginning(r);
+        training_tell_beginning(&r->job->told, zf_program_step(r->session.program));
+    }
     return true;
 }
 
 static void end(bert_run *r)
 {
-    zf_error ignored = {ZF_OK, ""};
-    bert_log_close(&r->log, &ignored);
+    zf_error lost = {ZF_OK, ""};
+    if (!bert_log_close(&r->log, &lost) && !r->error.status) r->error = lost;
     bert_feeder_stop(r->feeder);
     bert_session_close(&r->session);
 }
@@ -406,14 +435,30 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     bool good;
     /* mpirun gives its processes a terminal even where its own output goes to a file. */
     r.terminal = r.leads && !job->ranks.launcher && isatty(STDOUT_FILENO) != 0;
-    good = begin(&r);
+    r.error = job->error;
+    good = bert_run_agree(&r);
+    if (good) r.agreed = !(good = alike_compare(&job->alike, comm, &r.error));
+    good = good && begin(&r);
     if (good) good = job->o.steps ? bert_run_train(&r) && finish(&r) : only_evaluate(&r);
     if (good && !job->o.steps && job->o.save) good = bert_run_save(&r);
     if (good && !r.interrupted) good = write_results(&r);
     if (r.leads) job->interrupted = r.interrupted;
-    *error = r.error;
+    if (job->ranks.launcher) job->agreed = r.agreed; /* this is the process's only rank */
     end(&r);
-    return good;
+    *error = r.error;
+    return good && !error->status;
+}
+
+/* Whether this process tells the error: rank 0's does, and another one what is its own, and no echo
+ * of what failed on another rank, or on all. */
+static bool tells(const bert_job *job, const zf_error *error)
+{
+    char mine[32];
+    if (!job->ranks.first) return true;
+    snprintf(mine, sizeof mine, "rank %d: ", (int)job->ranks.first);
+    if (!strncmp(error->text, mine, strlen(mine))) return true;
+    return !job->agreed && error->status != ZF_ERR_COMM && error->status != ZF_ERR_NAN &&
+           strncmp(error->text, "rank ", 5);
 }
 
 /* -------------------------------------------------------------------------------- the command */
@@ -474,6 +519,7 @@ int bert_command_pretrain(int argc, char **argv)
                           .seed = 1,
                           .threads = 1,
                           .eval_batches = 16,
+                          .keep = 2,
                           .micro_batches = 1,
                           .prefetch = -1,
                           .lr = 1e-3,
@@ -481,8 +527,7 @@ int bert_command_pretrain(int argc, char **argv)
                           .clip = 1,
                           .dropout = -1,
                           .deadline = 60},
-                    .argc = argc,
-                    .argv = argv};
+                    .told = {.argc = argc, .argv = argv}};
     bert_settings *o = &job.o;
     const option_row rows[] = {
         {"model", OPTION_TEXT, "NAME|DIR|FILE", &o->model, 0, 0,
@@ -550,6 +595,10 @@ int bert_command_pretrain(int argc, char **argv)
         {"save", OPTION_TEXT, "DIR", &o->save, 0, 0,
          "write a checkpoint at the end, and when interrupted"},
         {"save-every", OPTION_COUNT, "N", &o->save_every, 0, 1e12, "and every N steps"},
+        {"keep", OPTION_COUNT, "N", &o->keep, 1, 1000,
+         "checkpoints that stay: DIR, DIR.previous-1, ..."},
+        {"overwrite", OPTION_FLAG, NULL, &o->overwrite, 0, 0,
+         "--save may replace another run's checkpoint"},
         {"load", OPTION_TEXT, "DIR", &o->load, 0, 0, "go on from a checkpoint"},
         {"eval-batches", OPTION_COUNT, "N", &o->eval_batches, 0, 1e6,
          "of the held-out split, at the end"},
@@ -581,8 +630,12 @@ int bert_command_pretrain(int argc, char **argv)
                                             .rendezvous = o->rendezvous},
                          &error))
         return command_error("%s", error.text);
-    good = open_job(&job, &error) && bert_ranks_run(&job.ranks, run_rank, &job, &error);
-    if (!good && error.status) command_error("%s", error.text);
+    if (open_job(&job, &job.error)) compare_settings(&job, rows, &job.error);
+    job.told.save = o->save, job.told.load = o->load, job.told.init = o->init;
+    job.told.steps = o->steps;
+    job.told.launcher = job.ranks.launcher, job.told.world = job.ranks.world;
+    good = bert_ranks_run(&job.ranks, run_rank, &job, &error);
+    if (!good && tells(&job, &error)) command_error("%s", error.text);
     close_job(&job);
     bert_ranks_close(&job.ranks, good ? NULL : &error);
     return !good ? EXIT_FAILED : job.interrupted ? 130 : EXIT_GOOD;

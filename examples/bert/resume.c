@@ -51,22 +51,22 @@ static void setting_notes(const bert_run *r, zf_note notes[NOTES], char text[NOT
 
 bool bert_run_save(bert_run *r)
 {
-    const bert_settings *o = &r->job->o;
     const bert_vocab *vocab = r->job->text.vocab;
     char text[NOTES][SETTING_TEXT];
     zf_note notes[NOTES];
     zf_attachment attachments[3] = {{"config.json", NULL, 0}};
     zf_json_writer *config = bert_config_json(&r->job->config);
     folder_tokenizer tokenizer = {.json = NULL};
-    zf_save_desc d = {notes, NOTES, attachments, vocab ? 3 : 1};
-    zf_status status;
+    zf_save_desc d = {.notes = notes,
+                      .note_count = NOTES,
+                      .attachments = attachments,
+                      .attachment_count = vocab ? 3 : 1};
     setting_notes(r, notes, text);
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
     if (vocab &&
         folder_tokenizer_open(&tokenizer, vocab, FOLDER_BERT, r->job->config.positions, &r->error))
         memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
-    if (!r->error.status && (status = zf_save(r->session.program, o->save, &d)))
-        bert_run_fail(r, status, "%s", zf_program_error(r->session.program));
+    if (!r->error.status) saving_save(&r->job->saving, r->leads, r->session.program, &d, &r->error);
     folder_tokenizer_close(&tokenizer);
     zf_json_writer_free(config);
     return !r->error.status;
@@ -95,14 +95,12 @@ static bool refuse(bert_run *r, const zf_note *wanted, const char *saved)
                          wanted->value, wanted->key, load);
 }
 
-bool bert_run_resume(bert_run *r)
+/* Whether this run is the one that the checkpoint belongs to. */
+static bool fits(bert_run *r, const zf_note notes[NOTES])
 {
     const bert_settings *o = &r->job->o;
-    char text[NOTES][SETTING_TEXT], saved[SETTING_TEXT], path[1024];
-    zf_note notes[NOTES];
+    char saved[SETTING_TEXT], path[1024];
     bert_config config;
-    zf_status status;
-    setting_notes(r, notes, text);
     for (int i = 0; i < SETTINGS; i++) {
         if (!strcmp(notes[i].key, "precision"))
             snprintf(saved, sizeof saved, "%s", zf_dtype_name(bert_checkpoint_precision(o->load)));
@@ -116,6 +114,18 @@ bool bert_run_resume(bert_run *r)
         return bert_run_fail(r, ZF_ERR_MISMATCH,
                              "%s was trained with another model than --model %s: give the same",
                              o->load, o->model);
+    return true;
+}
+
+bool bert_run_resume(bert_run *r)
+{
+    const bert_settings *o = &r->job->o;
+    char text[NOTES][SETTING_TEXT];
+    zf_note notes[NOTES];
+    zf_status status;
+    setting_notes(r, notes, text);
+    (void)fits(r, notes);
+    if (!bert_run_agree(r)) return false;
     compare_parts(r, &notes[SETTINGS]);
     if (!(status = zf_load(r->session.program, o->load, NULL))) return true;
     return bert_run_fail(r, status, "%s", zf_program_error(r->session.program));

@@ -2,6 +2,9 @@
 #ifndef BERT_RUN_H
 #define BERT_RUN_H
 
+#include "../common/alike.h"
+#include "../common/saving.h"
+#include "../common/training.h"
 #include "batchfile.h"
 #include "commands.h"
 #include "log.h"
@@ -12,25 +15,28 @@ typedef struct bert_settings {
         *dump, *dump_grads, *cost, *save_cost, *no_fuse, *recompute, *rendezvous;
     device_desc device;
     int64_t seq, masked, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
-        save_every;
+        save_every, keep;
     int64_t ranks, zero, micro_batches, bucket, prefetch, precision;
     double seconds, lr, end_lr, weight_decay, clip, dropout, deadline;
     int64_t sinusoids, unigrams; /* 1: first values of the position embedding, of the bias */
-    bool cased, quiet;
+    bool cased, quiet, overwrite;
 } bert_settings;
 
 /* The ranks of this process only read it while they run. */
 typedef struct bert_job {
     bert_settings o;
-    int argc;
-    char **argv;
     bert_ranks ranks;
     bert_config config;
     bert_shape shape;         /* of one part of a global batch */
     bert_text text;           /* unless there is a batch file */
     bert_batch_file *batches; /* or NULL */
     zf_cost cost;             /* of --cost FILE */
-    bool interrupted;         /* at its end */
+    saving saving;            /* in the process of rank 0 */
+    training told;
+    alike alike;      /* what other processes must have as well */
+    zf_error error;   /* of this process, before its ranks begin */
+    bool interrupted; /* at its end */
+    bool agreed;      /* all processes have the same error */
 } bert_job;
 
 /* One rank's run under way. What is printed or written is rank 0's business (leads). */
@@ -47,7 +53,7 @@ typedef struct bert_run {
     double started, last_step, last_line;
     double shown_loss, shown_correct, shown_labelled; /* sums since the last line */
     int64_t shown_steps;
-    bool terminal, interrupted;
+    bool terminal, interrupted, agreed;
     bert_score score;
 } bert_run;
 
@@ -68,6 +74,9 @@ bool bert_job_pace(bert_job *job, zf_error *error);
 int64_t bert_steps_within(double seconds, double step_seconds, int64_t most);
 
 /* All that follows is for all ranks to call, and gives false with r->error. */
+
+/* What has failed on one rank fails on all (alike_good). */
+bool bert_run_agree(bert_run *r);
 
 /* Trains to the last step, or until a signal ends it on all ranks after the same step
  * (r->interrupted). Leaves a live line and the log. */

@@ -219,6 +219,7 @@ bool bert_session_score(bert_session *s, const bert_examples *held_out, int64_t 
         bert_batch_fill(batch, held_out, k * examples);
         status = bert_session_feed_parts(s, batch, 1, 1); /* weights of 1: the losses are sums */
         if (!status) status = zf_step(s->program);
+        if (status) break; /* reading would clear the error */
         mlm += bert_session_scalar(s, s->model.mlm_loss);
         nsp += bert_session_scalar(s, s->model.nsp_loss);
         correct += bert_session_scalar(s, s->model.mlm_correct);
@@ -226,6 +227,8 @@ bool bert_session_score(bert_session *s, const bert_examples *held_out, int64_t 
     }
     bert_batch_free(batch);
     if (status) return copy_error(error, status, zf_program_error(s->program));
+    if (!isfinite(mlm) || !isfinite(nsp))
+        return copy_error(error, ZF_ERR_NAN, "held out: the loss is not a finite number");
     score->mlm_loss = mlm / (double)(score->labelled ? score->labelled : 1);
     score->mlm_accuracy = correct / (double)(score->labelled ? score->labelled : 1);
     score->nsp_loss = nsp / (double)(batches * examples);

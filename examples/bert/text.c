@@ -32,15 +32,15 @@ static bool examples(bert_examples **out, const bert_text *t, bool held_out, int
 }
 
 bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased,
-                    int64_t sequence, int64_t masked_percent, uint64_t seed, int64_t threads)
+                    int64_t sequence, int64_t masked_percent, uint64_t seed, int64_t threads,
+                    zf_error *error)
 {
     char err[512] = "out of memory";
-    zf_error error = {ZF_OK, ""};
     bool good;
     *t = (bert_text){NULL, NULL, NULL, NULL};
     if (folder_is(vocab)) {
-        t->vocab = folder_vocab(vocab, &error);
-        snprintf(err, sizeof err, "%s", error.text);
+        t->vocab = folder_vocab(vocab, error);
+        snprintf(err, sizeof err, "%s", error->text);
     } else {
         t->vocab = bert_vocab_load(vocab, bert_cased(cased), err, sizeof err);
     }
@@ -54,7 +54,8 @@ bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool ca
     good = good && examples(&t->train, t, false, sequence, masked_percent, seed, err, sizeof err) &&
            examples(&t->held_out, t, true, sequence, 0, seed, err, sizeof err);
     if (good) return true;
-    command_error("%s", err);
+    error->status = ZF_ERR_FORMAT;
+    snprintf(error->text, sizeof error->text, "%s", err);
     bert_text_close(t);
     return false;
 }

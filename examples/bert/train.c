@@ -1,23 +1,12 @@
 /* The steps of a run, its live line, its log, and the signals that end it. */
 #define _POSIX_C_SOURCE 200809L
+#include "../common/interrupt.h"
 #include "run.h"
 
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
 #include <time.h>
-
-static volatile sig_atomic_t interrupts;
-
-/* The first Ctrl-C ends the run after its step, the second one at once. */
-static void on_interrupt(int number)
-{
-    if (++interrupts > 1) {
-        signal(number, SIG_DFL);
-        raise(number);
-    }
-}
 
 static double now(void)
 {
@@ -56,7 +45,7 @@ static void show(bert_run *r, int64_t done)
            r->terminal ? "\r\033[K" : "", (long long)done, (long long)o->steps, r->shown_loss / n,
            100 * r->shown_correct / (r->shown_labelled > 0 ? r->shown_labelled : 1),
            tokens / (t - r->last_line), bert_peak_mib(), eta, also, r->terminal ? "" : "\n");
-    fflush(stdout);
+    interrupt_flush();
     r->shown_loss = r->shown_correct = r->shown_labelled = 0;
     r->shown_steps = 0;
     r->last_line = t;
@@ -78,7 +67,7 @@ static zf_status feed(void *user, zf_program *program, int64_t step)
 /* Whether a signal has reached any rank: they all hear of it after the same step. */
 static bool hear(bert_run *r)
 {
-    int64_t heard = interrupts;
+    int64_t heard = interrupt_came();
     if (bert_ranks_sum(r->comm, &heard, &r->error)) return false;
     r->interrupted = heard > 0;
     return true;
@@ -119,9 +108,9 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
     if (!tell(r, &row, t)) return false;
     if (!isfinite(row.loss) || !(isfinite(row.grad_norm) || scaled(r)))
         return bert_run_fail(r, ZF_ERR_NAN,
-                             "step %lld: loss %g, gradient norm %g; the run has diverged (a "
-                             "smaller --lr or a --clip may help)",
+                             "step %lld: loss %g, gradient norm %g; " TRAINING_DIVERGED,
                              (long long)done, row.loss, row.grad_norm);
+    if (r->leads && done == r->first_step + 2) training_tell_grace(&r->job->told, t - r->last_step);
     r->last_step = t;
     if (!hear(r) || r->interrupted) return false;
     if (!o->save || !o->save_every || done % o->save_every || done == o->steps) return true;
@@ -150,9 +139,20 @@ double bert_run_speed(const bert_run *r)
     return median;
 }
 
+/* The program's error says on which rank: "rank 2: step 5: the output ..." */
+static bool fail_by_loss(bert_run *r)
+{
+    const char *text = zf_program_error(r->session.program);
+    char rank[16] = "";
+    int number;
+    if (sscanf(text, "rank %d: ", &number) == 1) snprintf(rank, sizeof rank, "rank %d: ", number);
+    return bert_run_fail(r, ZF_ERR_NAN,
+                         "%sstep %lld: the loss is not a finite number; " TRAINING_DIVERGED, rank,
+                         (long long)zf_program_step(r->session.program) + 1);
+}
+
 bool bert_run_train(bert_run *r)
 {
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     const bert_settings *o = &r->job->o;
     bert_session *s = &r->session;
     char err[256];
@@ -168,8 +168,7 @@ bool bert_run_train(bert_run *r)
                                        .warmup = o->warmup,
                                        .steps = o->steps}};
     zf_status status;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    interrupt_catch(r->job->ranks.launcher != NULL);
     r->first_step = zf_program_step(s->program);
     if (!r->job->batches) {
         bert_feeder_desc f = {.examples = r->job->text.train,
@@ -183,10 +182,6 @@ bool bert_run_train(bert_run *r)
     status = zf_nn_train(&d);
     if (r->terminal && !o->quiet) printf("\n");
     if (!status) return !r->error.status;
-    if (status == ZF_ERR_NAN && !scaled(r))
-        return bert_run_fail(r, status,
-                             "step %lld: the loss is not a finite number; the run has diverged (a "
-                             "smaller --lr or a --clip may help)",
-                             (long long)zf_program_step(s->program) + 1);
+    if (status == ZF_ERR_NAN && !scaled(r)) return fail_by_loss(r);
     return bert_run_fail(r, status, "%s", zf_program_error(s->program));
 }

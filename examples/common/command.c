@@ -1,19 +1,23 @@
+#define _POSIX_C_SOURCE 200809L
 #include "command.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <stdarg.h>
 #include <string.h>
+#include <unistd.h>
 
 static const command_program *program; /* set by command_main */
 
 int command_error(const char *format, ...)
 {
+    char text[2048];
     va_list args;
-    if (program->is_echo && program->is_echo()) return EXIT_FAILED;
     va_start(args, format);
-    fprintf(stderr, "%s: ", program->name);
-    vfprintf(stderr, format, args);
-    fputc('\n', stderr);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    /* In one piece: other processes may write there at the same time. */
+    fprintf(stderr, "%s: %s\n", program->name, text);
     return EXIT_FAILED;
 }
 
@@ -50,9 +54,18 @@ static void print_usage(FILE *out)
     fprintf(out, "\n'%s COMMAND --help' lists its options.\n", program->name);
 }
 
-int command_main(const command_program *self, int argc, char **argv)
+/* A file that is opened later must not get the number of a standard stream that was closed: it
+ * would receive what is printed. */
+static void open_streams(void)
 {
-    program = self;
+    int file;
+    do file = open("/dev/null", O_RDWR);
+    while (file >= 0 && file <= STDERR_FILENO);
+    if (file > STDERR_FILENO) close(file);
+}
+
+static int run_command(int argc, char **argv)
+{
     if (argc < 2) {
         print_usage(stderr);
         return EXIT_USAGE;
@@ -65,4 +78,17 @@ int command_main(const command_program *self, int argc, char **argv)
         if (!strcmp(argv[1], c->name)) return c->run(argc, argv);
     command_error("there is no command '%s'; '%s --help' lists them", argv[1], program->name);
     return EXIT_USAGE;
+}
+
+int command_main(const command_program *self, int argc, char **argv)
+{
+    int status;
+    program = self;
+    open_streams();
+    status = run_command(argc, argv);
+    errno = 0;
+    if (!fflush(stdout) && !ferror(stdout)) return status;
+    command_error("what was printed could not be written: %s",
+                  errno ? strerror(errno) : "the standard output has failed");
+    return status ? status : EXIT_FAILED;
 }

@@ -15,12 +15,10 @@ typedef struct command {
 typedef struct command_program {
     const char *name;
     const command *commands; /* the last has name NULL */
-    /* NULL, or: whether this process is one of several that make the same mistakes, and another one
-     * tells them */
-    bool (*is_echo)(void);
 } command_program;
 
-/* What main returns. */
+/* What main returns: the command's status, but EXIT_FAILED where what it has printed could not be
+ * written. */
 int command_main(const command_program *program, int argc, char **argv);
 
 /* Reads a command's options; true when it may go on, else *status is what to return. *rest is the

@@ -10,5 +10,5 @@ static const command commands[] = {
 
 int main(int argc, char **argv)
 {
-    return command_main(&(command_program){"gpt", commands, NULL}, argc, argv);
+    return command_main(&(command_program){"gpt", commands}, argc, argv);
 }

@@ -2,11 +2,13 @@
  * systems. */
 #define _POSIX_C_SOURCE 200809L
 #include "../common/folder.h"
+#include "../common/interrupt.h"
+#include "../common/output.h"
+#include "../common/saving.h"
+#include "../common/training.h"
 #include "commands.h"
 
-#include <errno.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -16,10 +18,11 @@
 typedef struct settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *report, *batch_file, *dump,
         *dump_grads, *no_fuse;
-    int64_t precision, seq, batch, steps, schedule, warmup, seed, threads, eval_batches, save_every;
+    int64_t precision, seq, batch, steps, schedule, warmup, seed, threads, eval_batches, save_every,
+        keep;
     double lr, end_lr, weight_decay, clip, dropout;
     device_desc device;
-    bool cased, quiet;
+    bool cased, quiet, overwrite;
 } settings;
 
 typedef struct run {
@@ -29,7 +32,9 @@ typedef struct run {
     gpt_batch_file file; /* entries 0: there is none */
     gpt_batch own;       /* of the text */
     gpt_session session;
-    FILE *log;
+    training told;
+    saving saving;
+    csv_file log;
     zf_error error;
     int64_t first_step;
     double started, last_step, last_line; /* when: the second step began, ... */
@@ -37,17 +42,6 @@ typedef struct run {
     double held_out;                      /* NAN: not evaluated */
     bool terminal, interrupted;
 } run;
-
-static volatile sig_atomic_t interrupts;
-
-/* The first Ctrl-C ends the run after its step, the second one at once. */
-static void on_interrupt(int number)
-{
-    if (++interrupts > 1) {
-        signal(number, SIG_DFL);
-        raise(number);
-    }
-}
 
 static double now(void)
 {
@@ -96,22 +90,22 @@ static void setting_notes(const run *r, zf_note notes[NOTES], char text[NOTES][N
 
 static bool save(run *r)
 {
-    const settings *o = &r->o;
     zf_json_writer *config = gpt_config_json(&r->config);
     const bert_vocab *vocab = r->text.vocab;
     zf_attachment attachments[3] = {{"config.json", NULL, 0}};
     folder_tokenizer tokenizer = {.json = NULL};
     char text[NOTES][NOTE_TEXT];
     zf_note notes[NOTES];
-    zf_save_desc d = {notes, NOTES, attachments, vocab ? 3 : 1};
-    zf_status status;
+    zf_save_desc d = {.notes = notes,
+                      .note_count = NOTES,
+                      .attachments = attachments,
+                      .attachment_count = vocab ? 3 : 1};
     setting_notes(r, notes, text);
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
     if (vocab &&
         folder_tokenizer_open(&tokenizer, vocab, FOLDER_GPT, r->config.positions, &r->error))
         memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
-    if (!r->error.status && (status = zf_save(r->session.program, o->save, &d)))
-        fail_by_program(r, status, &r->session);
+    if (!r->error.status) saving_save(&r->saving, true, r->session.program, &d, &r->error);
     folder_tokenizer_close(&tokenizer);
     zf_json_writer_free(config);
     return !r->error.status;
@@ -164,25 +158,30 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
 {
     run *r = user;
     const settings *o = &r->o;
-    double t = now(), tokens = (double)(o->batch * o->seq);
+    double t = now(), tokens = (double)(o->batch * o->seq),
+           grad_norm = gpt_session_scalar(&r->session, "grad_norm");
     bool last = done == o->steps;
+    char row[160];
     (void)program;
     r->loss = gpt_session_scalar(&r->session, "loss");
-    if (r->log &&
-        (fprintf(r->log, "%lld,%.9g,%.9g,%.9g,%.9g\n", (long long)done, r->loss, lr,
-                 gpt_session_scalar(&r->session, "grad_norm"), tokens / (t - r->last_step)) < 0 ||
-         fflush(r->log)))
-        return gpt_fail(&r->error, ZF_ERR_IO, "%s: %s", o->log, strerror(errno));
+    snprintf(row, sizeof row, "%lld,%.9g,%.9g,%.9g,%.9g\n", (long long)done, r->loss, lr, grad_norm,
+             tokens / (t - r->last_step));
+    training_log(&r->log, "gpt", row);
+    /* With a loss scale a gradient that is not finite is a step that was skipped. */
+    if (!isfinite(grad_norm) && o->precision != ZF_F16)
+        return gpt_fail(&r->error, ZF_ERR_NAN,
+                        "step %lld: loss %g, gradient norm %g; " TRAINING_DIVERGED, (long long)done,
+                        r->loss, grad_norm);
     if (!o->quiet && (last || t - r->last_line > (r->terminal ? 0.5 : 10))) {
         printf("%sstep %lld/%lld  loss %.4f  %.0f tokens/s%s", r->terminal ? "\r\033[K" : "",
                (long long)done, (long long)o->steps, r->loss, tokens / (t - r->last_step),
                r->terminal && !last ? "" : "\n");
-        fflush(stdout);
+        interrupt_flush();
         r->last_line = t;
     }
     if (done == r->first_step + 1) r->started = t;
     r->last_step = t;
-    r->interrupted = interrupts > 0;
+    r->interrupted = interrupt_came();
     if (r->interrupted) return false;
     if (!o->save || !o->save_every || done % o->save_every || last) return true;
     if (!save(r)) return false;
@@ -195,7 +194,6 @@ static bool train(run *r)
 {
     const settings *o = &r->o;
     gpt_session *s = &r->session;
-    struct sigaction action = {.sa_handler = on_interrupt, .sa_flags = SA_RESTART};
     zf_nn_train_desc d = {.program = s->program,
                           .steps = o->steps,
                           .lr = s->model.lr,
@@ -208,20 +206,18 @@ static bool train(run *r)
                                        .warmup = o->warmup,
                                        .steps = o->steps}};
     zf_status status;
-    sigaction(SIGINT, &action, NULL);
-    sigaction(SIGTERM, &action, NULL);
+    interrupt_catch(false);
     r->first_step = zf_program_step(s->program);
-    if (o->log && !(r->log = fopen(o->log, r->first_step ? "a" : "w")))
-        return gpt_fail(&r->error, ZF_ERR_IO, "%s: %s", o->log, strerror(errno));
-    if (r->log && !r->first_step) fputs("step,loss,lr,grad_norm,tokens_per_s\n", r->log);
+    if (!csv_open(&r->log, o->log, "step,loss,lr,grad_norm,tokens_per_s\n", r->first_step, NULL,
+                  NULL, &r->error))
+        return false;
     r->started = r->last_step = r->last_line = now();
     status = zf_nn_train(&d);
     if (r->interrupted && r->terminal && !o->quiet) printf("\n");
     if (!status) return !r->error.status;
     if (status == ZF_ERR_NAN)
         return gpt_fail(&r->error, status,
-                        "step %lld: the loss is not a finite number; the run has diverged (a "
-                        "smaller --lr or a --clip may help)",
+                        "step %lld: the loss is not a finite number; " TRAINING_DIVERGED,
                         (long long)zf_program_step(s->program) + 1);
     return fail_by_program(r, status, s);
 }
@@ -255,6 +251,9 @@ static bool evaluate(run *r)
     if (status) fail_by_program(r, status, &s);
     gpt_session_close(&s);
     r->held_out = sum / (double)batches;
+    if (!status && !isfinite(r->held_out))
+        return gpt_fail(&r->error, ZF_ERR_NAN, "%s: the loss is not a finite number",
+                        r->file.entries ? r->o.batch_file : "held out");
     if (!status && r->file.entries) printf("loss %.9g\n", r->held_out);
     if (!status && !r->file.entries)
         printf("held out: loss %.4f, perplexity %.1f; unigram entropy %.4f\n", r->held_out,
@@ -305,11 +304,7 @@ static bool finish(run *r)
     gpt_session *s = &r->session;
     if (o->save && o->steps && !save(r)) return false;
     if (r->interrupted) {
-        printf("interrupted after step %lld%s%s\n", (long long)zf_program_step(s->program),
-               o->save ? "; the same command goes on with --load "
-                       : "; without --save nothing is "
-                         "kept",
-               o->save ? o->save : "");
+        training_tell_interrupted(&r->told, zf_program_step(s->program));
         return true;
     }
     if ((!r->file.entries || !o->steps) && !evaluate(r)) return false;
@@ -358,7 +353,17 @@ static bool begin(run *r)
                           .no_fuse = o->no_fuse,
                           .keep_gradients = o->dump_grads != NULL};
     weights_report report;
+    const output outputs[] = {
+        {"dump", o->dump}, {"dump-grads", o->dump_grads}, {"report", o->report}};
     zf_program_info info;
+    if (!output_try(outputs, 3, &r->error)) return false;
+    if (o->save && !saving_open(&r->saving,
+                                &(saving_desc){.path = o->save,
+                                               .load = o->load,
+                                               .overwrite = o->overwrite,
+                                               .keep = o->keep},
+                                &r->error))
+        return false;
     if (!gpt_config_load(o->model, &r->config, &r->error) || !open_data(r)) return false;
     if (o->init && !o->load && !gpt_config_fit(&r->config, o->init, &r->error)) return false;
     if (o->dropout >= 0)
@@ -381,13 +386,21 @@ static bool begin(run *r)
     if (!r->file.entries)
         printf("%s: %lld tokens, and %lld held out\n", o->corpus, (long long)r->text.train.count,
                (long long)r->text.held_out.count);
+    r->told = (training){.argc = r->told.argc,
+                         .argv = r->told.argv,
+                         .save = o->save,
+                         .load = o->load,
+                         .init = o->init,
+                         .steps = o->steps};
+    training_tell_beginning(&r->told, zf_program_step(r->session.program));
     return true;
 }
 
 static void end(run *r)
 {
-    if (r->log && fclose(r->log) && !r->error.status)
-        gpt_fail(&r->error, ZF_ERR_IO, "%s: %s", r->o.log, strerror(errno));
+    zf_error lost = {ZF_OK, ""};
+    if (!csv_close(&r->log, &lost) && !r->error.status) r->error = lost;
+    saving_close(&r->saving);
     gpt_session_close(&r->session);
     gpt_batch_free(&r->own);
     gpt_batch_file_free(&r->file);
@@ -418,10 +431,12 @@ int gpt_command_pretrain(int argc, char **argv)
                    .seed = 1,
                    .threads = 1,
                    .eval_batches = 16,
+                   .keep = 2,
                    .lr = 1e-3,
                    .weight_decay = 0.1,
                    .clip = 1,
                    .dropout = -1},
+             .told = {.argc = argc, .argv = argv},
              .loss = NAN,
              .held_out = NAN};
     settings *o = &r.o;
@@ -460,6 +475,10 @@ int gpt_command_pretrain(int argc, char **argv)
         {"save", OPTION_TEXT, "DIR", &o->save, 0, 0,
          "write a checkpoint at the end, and when interrupted"},
         {"save-every", OPTION_COUNT, "N", &o->save_every, 0, 1e12, "and every N steps"},
+        {"keep", OPTION_COUNT, "N", &o->keep, 1, 1000,
+         "checkpoints that stay: DIR, DIR.previous-1, ..."},
+        {"overwrite", OPTION_FLAG, NULL, &o->overwrite, 0, 0,
+         "--save may replace another run's checkpoint"},
         {"load", OPTION_TEXT, "DIR", &o->load, 0, 0, "go on from a checkpoint"},
         {"eval-batches", OPTION_COUNT, "N", &o->eval_batches, 0, 1e6,
          "of the held-out part, at the end"},

@@ -242,6 +242,37 @@ TEST_ONCE(directory_refuses_what_is_not_ours)
     CHECK_TEXT(t, error.text, "an empty path");
 }
 
+/* Each of two that write one directory has it alone, or gets an error. */
+TEST_ONCE(directory_has_one_writer)
+{
+    const char *path = test_path("contended");
+    char aside[ZFI_ASIDE_MAX], rival[ZFI_ASIDE_MAX], expected[512];
+    zf_error error = {0};
+    int lock;
+    snprintf(expected, sizeof expected, "cannot write %s.zf-new: somebody else is writing it too",
+             path);
+    OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
+    CHECK(t, (lock = zfi_directory_lock(aside, &error)) >= 0 && put_file(aside, "mark", "mine"));
+    CHECK(t, zfi_directory_begin(path, "mark", rival, &error) == ZF_ERR_IO);
+    CHECK_TEXT(t, error.text, expected);
+    CHECK_TEXT(t, get_file(aside, "mark"), "mine");
+    error = (zf_error){0};
+    CHECK(t, zfi_directory_lock(aside, &error) < 0);
+    CHECK_TEXT(t, error.text, expected);
+    error = (zf_error){0};
+    OK(t, zfi_directory_commit(aside, &error), error.text);
+    CHECK_TEXT(t, get_file(path, "mark"), "mine");
+    CHECK(t, !zfi_directory_is(lock, aside) && zfi_directory_is(lock, path));
+    /* Who began before the directory was locked has another one now. */
+    OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
+    close(lock);
+    CHECK(t, (lock = open(aside, O_RDONLY)) >= 0);
+    OK(t, zfi_directory_begin(path, "mark", rival, &error), error.text);
+    CHECK(t, !zfi_directory_is(lock, rival));
+    close(lock);
+    zfi_directory_abandon(rival);
+}
+
 /* What stands in the place of a directory when it is committed, and did not when it was begun. */
 TEST_ONCE(directory_commit_that_fails_leaves_no_trace)
 {

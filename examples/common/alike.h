@@ -1,0 +1,40 @@
+/* What all ranks of a run must have alike, compared before the first step: the values of their
+ * options, and digests of the files that these name. Ranks that are threads share them; processes
+ * may have been started with others, or see other files. */
+#ifndef ALIKE_H
+#define ALIKE_H
+
+#include "options.h"
+#include "../../zeroflow.h"
+
+enum { ALIKE_MOST = 128, ALIKE_NAME = 40, ALIKE_VALUE = 72 };
+
+typedef struct alike {
+    int32_t count;
+    struct {
+        char name[ALIKE_NAME], value[ALIKE_VALUE];
+    } item[ALIKE_MOST];
+} alike;
+
+/* Adds a value under a name, which a message shows: "--seed", "the corpus". */
+__attribute__((format(printf, 3, 4))) void alike_add(alike *a, const char *name, const char *format,
+                                                     ...);
+/* Adds the digest of a file or directory; path NULL: none. False with *error. */
+bool alike_add_file(alike *a, const char *name, const char *path, zf_error *error);
+
+/* Adds all options but those in `own` (names, the last NULL), which ranks may have for themselves.
+ * Of options in `given` only whether they are given counts: they name outputs, or files whose
+ * contents are added instead. */
+void alike_add_options(alike *a, const option_row *rows, const char *const *own,
+                       const char *const *given);
+
+/* All ranks call it. False with *error, the same on all, which names the first value that differs,
+ * and the ranks that have another than rank 0. comm NULL: there is one rank. */
+bool alike_compare(const alike *a, const zf_comm *comm, zf_error *error);
+
+/* What has failed on one rank fails on all: all ranks call it, each with its own error or none. False
+ * where there is one: *error is that of the lowest rank with one, and begins with "rank N: " unless
+ * all have the same. comm NULL: there is one rank. */
+bool alike_good(const zf_comm *comm, zf_error *error);
+
+#endif

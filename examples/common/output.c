@@ -1,0 +1,54 @@
+#define _XOPEN_SOURCE 700
+#include "output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool fail(zf_error *error, const output *o, const char *why)
+{
+    error->status = ZF_ERR_IO;
+    snprintf(error->text, sizeof error->text, "--%s %.300s: %s", o->option, o->path, why);
+    return false;
+}
+
+static bool try_one(const output *o, zf_error *error)
+{
+    static const char something[4096] = "";
+    char place[PATH_MAX], beside[PATH_MAX + 16];
+    struct stat about;
+    ssize_t written;
+    int file;
+    if (!stat(o->path, &about)) {
+        if (!S_ISREG(about.st_mode))
+            return fail(error, o,
+                        S_ISDIR(about.st_mode) ? "it is a directory" : "it is not a regular file");
+        if (access(o->path, W_OK)) return fail(error, o, strerror(errno));
+    }
+    if (!realpath(o->path, place)) {
+        if (strlen(o->path) >= sizeof place) return fail(error, o, strerror(ENAMETOOLONG));
+        strcpy(place, o->path);
+    }
+    if (!*place || place[strlen(place) - 1] == '/') return fail(error, o, "it names no file");
+    snprintf(beside, sizeof beside, "%s.zf-try", place);
+    unlink(beside); /* what a run left that was killed here */
+    file = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (file < 0) return fail(error, o, strerror(errno));
+    written = write(file, something, sizeof something);
+    if (written < 0) fail(error, o, strerror(errno));
+    else if ((size_t)written < sizeof something) fail(error, o, strerror(ENOSPC));
+    close(file);
+    unlink(beside);
+    return !error->status;
+}
+
+bool output_try(const output *outputs, int count, zf_error *error)
+{
+    for (int i = 0; i < count; i++)
+        if (outputs[i].path && !try_one(&outputs[i], error)) return false;
+    return true;
+}

@@ -1,0 +1,65 @@
+#include "training.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+void training_tell_beginning(const training *t, int64_t done)
+{
+    if (!t->load) return;
+    if (t->init)
+        printf("--init %s is not read: the weights are those of --load %s\n", t->init, t->load);
+    if (t->steps && done >= t->steps)
+        printf("%s has had %lld steps, and --steps %lld counts from the first: there is nothing to "
+               "train\n",
+               t->load, (long long)done, (long long)t->steps);
+}
+
+/* An argument for a shell: in quotes where it has a character that means something there. */
+static void print_argument(FILE *out, const char *text)
+{
+    static const char plain[] =
+        "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=:,./@%";
+    bool quote = !*text || text[strspn(text, plain)];
+    fputs(quote ? " '" : " ", out);
+    for (; *text; text++) fprintf(out, *text == '\'' ? "'\\''" : "%c", *text);
+    if (quote) fputc('\'', out);
+}
+
+void training_tell_interrupted(const training *t, int64_t done)
+{
+    FILE *out = ferror(stdout) ? stderr : stdout; /* nobody may read the former any more */
+    fprintf(out, "interrupted after step %lld; ", (long long)done);
+    if (!t->save) {
+        fprintf(out, "without --save nothing is kept\n");
+        return;
+    }
+    fprintf(out, "the checkpoint is in %s. To continue:\n ", t->save);
+    if (t->launcher && !strcmp(t->launcher, "mpirun"))
+        fprintf(out, " mpirun -np %lld", (long long)t->world);
+    for (int i = 0; i < t->argc; i++) print_argument(out, t->argv[i]);
+    if (!t->load || strcmp(t->load, t->save)) { /* of two --load the last one counts */
+        fprintf(out, " --load");
+        print_argument(out, t->save);
+    }
+    fputc('\n', out);
+}
+
+void training_log(csv_file *log, const char *program, const char *row)
+{
+    if (csv_add(log, row)) return;
+    fprintf(stderr, "%s: %s; the run goes on, without rows in its log until there is room again\n",
+            program, log->error.text);
+}
+
+void training_tell_grace(const training *t, double step_seconds)
+{
+    /* Open MPI's, which it also gives to what it starts */
+    const char *told = getenv("OMPI_MCA_odls_base_sigkill_timeout");
+    double grace = told ? strtod(told, NULL) : 1;
+    if (!t->save || !getenv("OMPI_COMM_WORLD_RANK") || step_seconds < grace / 2) return;
+    printf(
+        "a step takes %.1f s, and mpirun ends its processes %.0f s after Ctrl-C, before they have "
+        "saved: kill -USR1 of mpirun has no such limit, and mpirun --mca "
+        "odls_base_sigkill_timeout 600 waits longer\n",
+        step_seconds, grace);
+}

@@ -170,12 +170,24 @@ typedef struct zf_shape {
 } zf_shape;
 
 /* ZF_SHAPE(4, 8) is f32[4,8]'s shape; ZF_SCALAR is []. */
+#ifndef __cplusplus
 #define ZF_SHAPE(...)                                                                              \
     ((zf_shape){(int32_t)(sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t)), {__VA_ARGS__}})
 #define ZF_SCALAR ((zf_shape){0, {0}})
+#else /* which has no compound literals */
+extern "C++" {
+template <typename... dim> constexpr zf_shape zfi_shape_of_dims(dim... dims)
+{
+    static_assert(sizeof...(dim) <= ZF_MAX_RANK, "a shape has ZF_MAX_RANK dimensions at most");
+    return zf_shape{static_cast<int32_t>(sizeof...(dim)), {static_cast<int64_t>(dims)...}};
+}
+}
+#define ZF_SHAPE(...) (zfi_shape_of_dims(__VA_ARGS__))
+#define ZF_SCALAR     (zf_shape{0, {0}})
+#endif
 
-/* The same from an array, for C++ and for ranks known only at run time. A rank outside
- * 0..ZF_MAX_RANK gives rank -1, which every builder refuses. */
+/* The same from an array, for ranks known only at run time. A rank outside 0..ZF_MAX_RANK, or no
+ * array, gives rank -1, which every builder refuses. */
 ZF_API zf_shape zf_shape_of(int32_t rank, const int64_t *dims);
 /* Number of elements; -1 when it does not fit int64 */
 ZF_API int64_t zf_shape_count(zf_shape shape);
@@ -337,13 +349,18 @@ typedef struct zf_graph zf_graph;
 
 /* A value of a graph. {0} (ZF_NONE) is "no tensor", where a builder documents one as optional. A
  * tensor of a graph with id 0 is invalid: a builder failed, the graph holds the error, and every
- * builder passes it on. */
+ * builder passes it on. A builder that is given no graph to hold it (zf_relu(ZF_NONE), zf_concat of
+ * nothing) returns {NULL, -1}, which is the error of the next one that has a graph. */
 typedef struct zf_tensor {
     zf_graph *graph;
     int32_t id;
 } zf_tensor;
 
+#ifndef __cplusplus
 #define ZF_NONE ((zf_tensor){NULL, 0})
+#else
+#define ZF_NONE (zf_tensor{nullptr, 0})
+#endif
 
 typedef struct zf_graph_desc {
     zf_allocator allocator; /* {0}: the C library's */
@@ -402,7 +419,8 @@ ZF_API void zf_pop(zf_graph *graph);
  * dimension 1 is repeated. An axis counts from 0, or from -1 backwards. Saved: what the gradient
  * keeps alive. */
 
-/* Values that the program writes before a step (zf_write); they stay until written again. */
+/* Values that the program writes before a step (zf_write); they stay until written again. A step
+ * that reads one which has never been written is ZF_ERR_STAGE. */
 ZF_API zf_tensor zf_input(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
 
 typedef enum zf_init {
@@ -479,7 +497,7 @@ ZF_API zf_tensor zf_permute(zf_tensor x, const int32_t *order);
 /* x[start..stop) */
 ZF_API zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop);
 ZF_API zf_tensor zf_pad(zf_tensor x, int32_t axis, int64_t before, int64_t after); /* with zeros */
-ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis);
+ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis); /* count >= 1 */
 ZF_API zf_tensor zf_broadcast(zf_tensor x, zf_shape shape);
 /* The transpose of broadcast: sums what was repeated */
 ZF_API zf_tensor zf_sum_to(zf_tensor x, zf_shape shape);
@@ -1103,7 +1121,8 @@ ZF_API const char *zf_program_error(const zf_program *program);
 ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
 ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
 
-/* Runs the graph once: one training step where it has an optimizer. After an error (an index out of
+/* Runs the graph once: one training step where it has an optimizer. A learning rate that is not
+ * finite is ZF_ERR_ARGUMENT. After an error (an index out of
  * range, say) the values of this step are undefined; parameters and state are untouched if it arose
  * before the update section. Where there is an optimizer, a scalar float output of the micro
  * section (a loss) that is NaN or infinite is such an error, ZF_ERR_NAN. With several ranks an

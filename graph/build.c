@@ -55,10 +55,17 @@ ZF_API zf_tensor zf_param_at(zf_graph *g, int32_t index)
     return (zf_tensor){g, index >= 0 && index < zf_param_count(g) ? g->params[index] : 0};
 }
 
+/* What a builder returns that was given no graph to record its error in. It is invalid, and no
+ * ZF_NONE, so that it cannot pass for an optional operand that was left out. */
+#define ZFI_LOST ((zf_tensor){NULL, -1})
+
+/* The optional operand is given. */
+static bool zfi_is_operand(zf_tensor x) { return x.graph || x.id; }
+
 /* Passes on what is no tensor; that the graph has no error yet is the caller's mistake. */
 static zf_tensor zfi_invalid(zf_tensor x, const char *what)
 {
-    if (!x.graph) return ZF_NONE;
+    if (!x.graph) return ZFI_LOST;
     zfi_graph_fail(x.graph, ZF_ERR_ARGUMENT, what, "operand 0 is no tensor of this graph");
     return (zf_tensor){x.graph, 0};
 }
@@ -81,9 +88,9 @@ ZF_API zf_tensor zf_fail(zf_tensor x, const char *format, ...)
 {
     char text[400];
     va_list args;
-    if (!x.graph) return ZF_NONE;
+    if (!x.graph) return ZFI_LOST;
     va_start(args, format);
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(text, sizeof text, format ? format : "zf_fail: the format is NULL", args);
     va_end(args);
     zfi_graph_fail(x.graph, ZF_ERR_ARGUMENT, "build", "%s", text);
     return (zf_tensor){x.graph, 0};
@@ -98,6 +105,10 @@ ZF_API void zf_push(zf_graph *g, const char *format, ...)
     int written;
     va_list args;
     if (!g || g->error.status) return;
+    if (!format) {
+        zfi_graph_fail(g, ZF_ERR_ARGUMENT, "zf_push", "the format is NULL");
+        return;
+    }
     if (*g->scope) length = (size_t)snprintf(name, sizeof name, "%s.", g->scope);
     va_start(args, format);
     written = vsnprintf(name + length, sizeof name - length, format, args);
@@ -127,7 +138,7 @@ ZF_API void zf_pop(zf_graph *g)
 static zf_tensor zfi_leaf(zf_graph *g, zfi_new leaf, const char *name)
 {
     char full[512];
-    if (!g) return ZF_NONE;
+    if (!g) return ZFI_LOST;
     if (name) {
         snprintf(full, sizeof full, "%s%s%.300s", g->scope, *g->scope ? "." : "", name);
         leaf.name = *name ? full : "";
@@ -187,16 +198,18 @@ static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x,
     zf_graph *g = NULL;
     int32_t few[8], *args = few;
     zfi_new n = {.op = op, .arg_count = count};
-    zf_tensor out = ZF_NONE;
+    zf_tensor out = ZFI_LOST;
     for (int32_t k = 0; k < count && !g; k++) g = x[k].graph;
-    if (!g) return ZF_NONE;
+    if (!g) return out;
+    out.id = 0;
     out.graph = g;
     if (g->error.status) return out;
     if (!x[0].graph) g->file = NULL; /* zf_at could not note the caller's line */
     for (int32_t k = 0; k < count; k++)
         if (x[k].graph != g || !zf_valid(x[k])) {
             zfi_graph_fail(g, ZF_ERR_ARGUMENT, g->rows[op].name, "operand %d is %s", (int)k,
-                           !x[k].graph       ? "missing (ZF_NONE)"
+                           !zfi_is_operand(x[k]) ? "missing (ZF_NONE)"
+                           : !x[k].graph     ? "of a builder that had no graph or no operands"
                            : x[k].graph != g ? "a tensor of another graph"
                                              : "no tensor of this graph");
             return out;
@@ -371,7 +384,7 @@ ZF_API zf_tensor zf_pad(zf_tensor x, int32_t axis, int64_t before, int64_t after
 ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis)
 {
     int32_t a;
-    if (!tensors || count < 1) return ZF_NONE;
+    if (!tensors || count < 1) return ZFI_LOST;
     for (int32_t k = 0; k < count; k++)
         if (tensors[k].graph) tensors[k].graph->file = NULL; /* the caller's line is not known */
     a = zfi_axis(tensors[0], axis);
@@ -411,7 +424,7 @@ static zf_tensor zfi_reduce(zf_op op, zf_tensor x, const zf_reduce_desc *desc)
 {
     zf_reduce_desc d = desc ? *desc : (zf_reduce_desc){0, false};
     int32_t axis = zfi_axis(x, d.axis);
-    if (!zf_valid(x)) return x.graph ? zfi_invalid(x, x.graph->rows[op].name) : ZF_NONE;
+    if (!zf_valid(x)) return x.graph ? zfi_invalid(x, x.graph->rows[op].name) : ZFI_LOST;
     if (axis < 0) return zfi_bad_axis(x, x.graph->rows[op].name, d.axis);
     return zfi_build(op, 1, &x, zfi_with({.i = axis}, {.i = d.keep}));
 }
@@ -473,7 +486,11 @@ ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor 
     zf_tensor rows = zfi_op(cross_entropy, zfi_with({.i = ZFI_IGNORED_LABEL}), logits,
                             zf_logsumexp(logits), labels);
     if (!zf_valid(rows)) return rows;
-    if (!weight.graph) {
+    if (zf_valid(weight) && zf_tensor_shape(weight).rank)
+        return zfi_misuse(rows, ZF_ERR_SHAPE, "zf_cross_entropy",
+                          "the weight must be a scalar; it has %d dimensions",
+                          (int)zf_tensor_shape(weight).rank);
+    if (!zfi_is_operand(weight)) {
         zf_graph *g = rows.graph;
         zf_dtype dtype = zf_tensor_dtype(logits);
         zf_tensor ignored =

@@ -25,7 +25,7 @@ static bool zfi_is_integer(zf_dtype dtype) { return dtype == ZF_I32 || dtype == 
 ZF_API zf_shape zf_shape_of(int32_t rank, const int64_t *dims)
 {
     zf_shape shape = {-1, {0}};
-    if (rank < 0 || rank > ZF_MAX_RANK) return shape;
+    if (rank < 0 || rank > ZF_MAX_RANK || (rank && !dims)) return shape;
     shape.rank = rank;
     for (int axis = 0; axis < rank; axis++) shape.dims[axis] = dims[axis];
     return shape;

@@ -10,8 +10,8 @@ ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out,
     zf_param_desc weight = {
         .dtype = zf_tensor_dtype(x), .init = ZF_TRUNCATED_NORMAL, .std = d.std == 0 ? 0.02 : d.std};
     zf_tensor w, y;
-    if (!zf_valid(x)) return x;
-    zf_push(g, "%s", name);
+    if (!zf_valid(x)) return zf_fail(x, "zf_nn_linear: x is no tensor");
+    zf_push(g, "%s", name ? name : "");
     w = zf_param(g, "weight", ZF_SHAPE(out, shape.rank ? shape.dims[shape.rank - 1] : 1), &weight);
     y = zf_matmul_ex(x, w, &(zf_matmul_desc){.transpose_b = true});
     if (!d.no_bias)
@@ -27,8 +27,8 @@ ZF_API zf_tensor zf_nn_layer_norm(zf_tensor x, const char *name, double eps)
     zf_param_desc ones = {.dtype = zf_tensor_dtype(x), .init = ZF_ONES},
                   zeros = {.dtype = zf_tensor_dtype(x)};
     zf_tensor gamma, beta;
-    if (!zf_valid(x)) return x;
-    zf_push(g, "%s", name);
+    if (!zf_valid(x)) return zf_fail(x, "zf_nn_layer_norm: x is no tensor");
+    zf_push(g, "%s", name ? name : "");
     gamma = zf_param(g, "weight", ZF_SHAPE(shape.rank ? shape.dims[shape.rank - 1] : 1), &ones);
     beta = zf_param(g, "bias", ZF_SHAPE(shape.rank ? shape.dims[shape.rank - 1] : 1), &zeros);
     zf_pop(g);
@@ -40,7 +40,7 @@ ZF_API zf_tensor zf_nn_embedding_table(zf_graph *g, const char *name, int64_t ro
 {
     zf_nn_embedding_desc d = desc ? *desc : (zf_nn_embedding_desc){.std = 0};
     zf_tensor table;
-    zf_push(g, "%s", name);
+    zf_push(g, "%s", name ? name : "");
     table = zf_param(g, "weight", ZF_SHAPE(rows, width),
                      &(zf_param_desc){.dtype = d.dtype,
                                       .init = ZF_TRUNCATED_NORMAL,
@@ -54,10 +54,10 @@ ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tenso
 {
     zf_shape shape = zf_tensor_shape(q);
     zf_tensor scores;
-    if (!zf_valid(q)) return q;
+    if (!zf_valid(q)) return zf_fail(k, "zf_nn_attention: q is no tensor");
     q = zf_scale(q, 1 / sqrt(shape.rank ? (double)shape.dims[shape.rank - 1] : 1));
     scores = zf_matmul_ex(q, k, &(zf_matmul_desc){.transpose_b = true});
-    if (bias.graph) scores = zf_add(scores, bias);
+    if (bias.graph || bias.id) scores = zf_add(scores, bias);
     return zf_matmul(zf_dropout(zf_softmax(scores), dropout), v);
 }
 
@@ -92,7 +92,7 @@ ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_en
     zf_tensor in, q, k, v, y;
     double eps = d.eps == 0 ? 1e-12 : d.eps;
     int64_t heads;
-    if (!zf_valid(x)) return x;
+    if (!zf_valid(x)) return zf_fail(x, "zf_nn_encoder_block: x is no tensor");
     heads = d.heads ? d.heads : s.rank == 3 ? (s.dims[2] + 63) / 64 : 1;
     if (s.rank != 3 || heads < 1 || s.dims[2] % heads)
         return zf_fail(x,

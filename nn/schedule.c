@@ -15,8 +15,10 @@ static double zfi_fraction(double at, double of)
 ZF_API double zf_schedule_at(const zf_schedule *s, int64_t step)
 {
     const double pi = 3.14159265358979323846;
-    double peak = s->peak, end = s->end, power = s->power > 0 ? s->power : 1,
-           after = (double)(step - s->warmup), way;
+    double peak, end, power, after, way;
+    if (!s) return 0;
+    peak = s->peak, end = s->end, power = s->power > 0 ? s->power : 1;
+    after = (double)step - (double)s->warmup;
     if (s->kind == ZF_ONE_CYCLE) { /* Smith & Topin 2018, with cosine flanks */
         double top = s->warmup > 0 ? (double)s->warmup : 0.3 * (double)s->steps, start = peak / 25;
         if ((double)step < top)
@@ -25,7 +27,7 @@ ZF_API double zf_schedule_at(const zf_schedule *s, int64_t step)
         return end + (peak - end) * (1 + cos(pi * way)) / 2;
     }
     if (step < s->warmup) return peak * (double)step / (double)s->warmup;
-    way = zfi_fraction(after, (double)(s->steps - s->warmup));
+    way = zfi_fraction(after, (double)s->steps - (double)s->warmup);
     switch (s->kind) {
     case ZF_LINEAR: return end + (peak - end) * (1 - way);
     case ZF_COSINE: return end + (peak - end) * (1 + cos(pi * way)) / 2;

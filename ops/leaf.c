@@ -23,11 +23,29 @@ static zf_status zfi_infer_leaf(zfi_infer *c)
     return ZF_OK;
 }
 
+/* Numbers of that dtype can be what `value` says: it is one, or the dtype is float. */
+static zf_status zfi_infer_value(const zfi_infer *c, double value)
+{
+    if (zfi_is_float(c->dtype) || isfinite(value)) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "the value %g is no %s", value,
+                          zf_dtype_name(c->dtype));
+}
+
+/* The largest number that first values can have: they are drawn in f32. */
+static double zfi_largest_first(zf_dtype dtype, int64_t init)
+{
+    return dtype == ZF_F16                       ? 65504
+           : dtype == ZF_F64 && init == ZF_FILL ? DBL_MAX
+           : dtype == ZF_BF16                    ? 0x1.fep127
+                                                 : FLT_MAX;
+}
+
 static zf_status zfi_infer_input(zfi_infer *c) { return zfi_infer_leaf(c); }
 
 static zf_status zfi_infer_state(zfi_infer *c)
 {
     zf_status status = zfi_infer_leaf(c);
+    if (!status) status = zfi_infer_value(c, c->attributes[0].f);
     if (status || !c->arg_count ||
         (c->args[0]->op == ZF_OP_param && zfi_is_float(c->dtype) &&
          zfi_same_shape(&c->args[0]->shape, &c->shape)))
@@ -39,7 +57,7 @@ static zf_status zfi_infer_state(zfi_infer *c)
 static zf_status zfi_infer_param(zfi_infer *c)
 {
     int64_t init = c->attributes[0].i;
-    double a = c->attributes[1].f, b = c->attributes[2].f;
+    double a = c->attributes[1].f, b = c->attributes[2].f, most;
     zf_status status = zfi_infer_leaf(c);
     if (status) return status;
     if (!zfi_is_float(c->dtype))
@@ -47,11 +65,13 @@ static zf_status zfi_infer_param(zfi_infer *c)
                               zf_dtype_name(c->dtype));
     if (init < ZF_ZEROS || init > ZF_UNIFORM)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "init %lld is none of zf_init", (long long)init);
-    if (!isfinite(a) || !isfinite(b) ||
+    most = init > ZF_ONES ? zfi_largest_first(c->dtype, init) : DBL_MAX;
+    if (!(fabs(a) <= most) || !(fabs(b) <= most) ||
         ((init == ZF_NORMAL || init == ZF_TRUNCATED_NORMAL) && b < 0) ||
         (init == ZF_UNIFORM && a > b))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                              "init needs finite values, std >= 0 and low <= high");
+                              "init needs finite values (of %s at most %g), std >= 0 and low <= high",
+                              zf_dtype_name(c->dtype), most);
     return ZF_OK;
 }
 
@@ -64,7 +84,9 @@ static zf_status zfi_infer_constant(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "takes 1 value or as many as elements, %lld, not %lld",
                               (long long)zf_shape_count(c->shape), (long long)given);
-    return ZF_OK;
+    for (int64_t i = 0; i < given && !status; i++)
+        status = zfi_infer_value(c, ((const double *)c->attributes[0].list.data)[i]);
+    return status;
 }
 
 static zf_status zfi_infer_output(zfi_infer *c) { return zfi_infer_like(c, 0); }

@@ -2,6 +2,7 @@
 
 ZF_API const char *zf_collective_name(char text[64], const zf_collective *c)
 {
+    if (!c) return strcpy(text, "no collective");
     snprintf(text, 64, "%s %%%d",
              c->op >= ZF_OP_none && c->op < ZF_OP_COUNT ? zfi_rows[c->op].name : "?", (int)c->node);
     return text;
@@ -10,6 +11,7 @@ ZF_API const char *zf_collective_name(char text[64], const zf_collective *c)
 ZF_API const char *zf_collective_text(char text[128], const zf_collective *c)
 {
     char name[64], root[32] = "";
+    if (!c) return zf_collective_name(text, c);
     if (c->op == ZF_OP_bcast) snprintf(root, sizeof root, " from rank %d", (int)c->root);
     snprintf(text, 128, "%s of %lld %s%s%s", zf_collective_name(name, c), (long long)c->count,
              zf_dtype_name(c->dtype), root, c->add ? " added to out" : "");
@@ -19,9 +21,10 @@ ZF_API const char *zf_collective_text(char text[128], const zf_collective *c)
 ZF_API zf_status zf_collective_check(const zf_collective *c, const zf_comm *comm, int32_t channels,
                                      zf_error *error)
 {
-    const int32_t world = comm->world;
+    const int32_t world = comm ? comm->world : 0;
     size_t size;
     char name[64];
+    if (world < 1) return zfi_fail(error, ZF_ERR_ARGUMENT, "a collective without a communicator");
     if (!c || c->op <= ZF_OP_none || c->op >= ZF_OP_COUNT ||
         !(zfi_rows[c->op].flags & ZF_OP_COLLECTIVE))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "a communicator was called with no collective");

@@ -94,8 +94,8 @@ static zf_status zfi_measure_products(zf_backend *backend, zf_cost *cost, zf_err
     for (int64_t n = ZFI_COST_WIDTH;
          n <= ZFI_COST_MOST_WIDTH && !status && seconds < zfi_cost_enough; n *= 2) {
         zf_graph *g = zf_graph_new(NULL);
-        zf_tensor a = zf_input(g, "a", ZF_F32, ZF_SHAPE(n, n)),
-                  b = zf_input(g, "b", ZF_F32, ZF_SHAPE(n, n));
+        zf_tensor a = zf_param(g, "a", ZF_SHAPE(n, n), NULL),
+                  b = zf_param(g, "b", ZF_SHAPE(n, n), NULL);
         zf_output(zf_matmul(a, b), "c");
         status = zfi_time_graph(g, backend, &seconds, error);
         if (!status) cost->flops_per_s = 2.0 * (double)n * (double)n * (double)n / seconds;
@@ -110,8 +110,8 @@ static zf_status zfi_measure_memory(zf_backend *backend, zf_cost *cost, zf_error
     for (int64_t n = ZFI_COST_ELEMENTS;
          n <= ZFI_COST_MOST_ELEMENTS && !status && seconds < zfi_cost_enough; n *= 4) {
         zf_graph *g = zf_graph_new(NULL);
-        zf_tensor a = zf_input(g, "a", ZF_F32, ZF_SHAPE(n)),
-                  b = zf_input(g, "b", ZF_F32, ZF_SHAPE(n));
+        zf_tensor a = zf_param(g, "a", ZF_SHAPE(n), NULL),
+                  b = zf_param(g, "b", ZF_SHAPE(n), NULL);
         zf_output(zf_add(a, b), "c");
         status = zfi_time_graph(g, backend, &seconds, error);
         if (!status) cost->bytes_per_s = 3 * sizeof(float) * (double)n / seconds; /* two are read */

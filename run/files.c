@@ -59,7 +59,7 @@ static zf_status zfi_io_fail(zf_error *error, const char *what, const char *path
 /* Where `path` is: links resolved, no slash at its end. What does not exist yet stays as it is. */
 static zf_status zfi_path_resolve(const char *path, char out[ZFI_PATH_MAX], zf_error *error)
 {
-    size_t length = strlen(path);
+    size_t length = path ? strlen(path) : 0;
     while (length > 1 && path[length - 1] == '/') length--;
     if (!length) return zfi_fail(error, ZF_ERR_ARGUMENT, "an empty path");
     if (length >= ZFI_PATH_MAX)
@@ -99,7 +99,12 @@ static zf_status zfi_parent_sync(const char *path, zf_error *error)
 static int zfi_file_open(const char *path, uint64_t *bytes, zf_error *error)
 {
     struct stat about;
-    int file = open(path, O_RDONLY | O_NONBLOCK); /* a FIFO without a writer would block */
+    int file;
+    if (!path || !*path) {
+        zfi_fail(error, ZF_ERR_ARGUMENT, "an empty path");
+        return -1;
+    }
+    file = open(path, O_RDONLY | O_NONBLOCK); /* a FIFO without a writer would block */
     if (file < 0) {
         zfi_io_fail(error, "open", path);
         return -1;

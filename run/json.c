@@ -613,7 +613,7 @@ static zf_json *zfi_json_parse(const char *text, size_t bytes, const char *name,
 ZF_API zf_json *zf_json_parse(const char *text, size_t bytes, const zf_allocator *allocator,
                               zf_error *error)
 {
-    return zfi_json_parse(text, bytes, "", allocator, error);
+    return zfi_json_parse(text ? text : "", text ? bytes : 0, "", allocator, error);
 }
 
 ZF_API zf_json *zf_json_read(const char *path, const zf_allocator *allocator, zf_error *error)
@@ -652,8 +652,8 @@ ZF_API int64_t zf_json_length(const zf_json *value)
 
 ZF_API void zf_json_where(const zf_json *value, int64_t *line, int64_t *column)
 {
-    *line = value ? value->line : 0;
-    *column = value ? value->column : 0;
+    if (line) *line = value ? value->line : 0;
+    if (column) *column = value ? value->column : 0;
 }
 
 ZF_API const zf_json *zf_json_first(const zf_json *container)
@@ -688,7 +688,7 @@ ZF_API const zf_json *zf_json_member(const zf_json *object, const char *key)
 {
     const zfi_json_document *document;
     uint32_t found;
-    if (zf_json_type_of(object) != ZF_JSON_OBJECT) return NULL;
+    if (zf_json_type_of(object) != ZF_JSON_OBJECT || !key) return NULL;
     document = zfi_json_document_of(object);
     found = *zfi_json_slot(document, object->index, key, strlen(key));
     return found ? &document->nodes[found + 1] : NULL;
@@ -757,7 +757,7 @@ static zf_status zfi_json_report(const zf_json *value, zf_error *error, const ch
 {
     char text[256], path[ZFI_JSON_PATH];
     const char *name;
-    vsnprintf(text, sizeof text, format, args);
+    vsnprintf(text, sizeof text, format ? format : "not be so", args);
     if (!value)
         return zfi_fail(error, ZF_ERR_FORMAT, "a value that is missing %s%s%s", before, text,
                         after);
@@ -793,6 +793,7 @@ ZF_API const zf_json *zf_json_require(const zf_json *object, const char *key, zf
     const zf_json *value = zf_json_member(object, key);
     char quoted[ZFI_QUOTE];
     if (value || !object) return value;
+    if (!key) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_json_require: the key is NULL"), NULL;
     if (object->type != ZF_JSON_OBJECT) zf_json_expected(object, error, "an object");
     else zf_json_fail(object, error, "lacks %s", zfi_quote(quoted, key, strlen(key)));
     return NULL;
@@ -804,7 +805,7 @@ ZF_API zf_status zf_json_to_bool(const zf_json *value, bool *out, zf_error *erro
 {
     if (!value) return ZF_OK;
     if (value->type != ZF_JSON_BOOL) return zf_json_expected(value, error, "true or false");
-    *out = value->as.integer != 0;
+    if (out) *out = value->as.integer != 0;
     return ZF_OK;
 }
 
@@ -813,7 +814,7 @@ ZF_API zf_status zf_json_to_int(const zf_json *value, int64_t least, int64_t mos
 {
     if (!value) return ZF_OK;
     if (value->exact && value->as.integer >= least && value->as.integer <= most) {
-        *out = value->as.integer;
+        if (out) *out = value->as.integer;
         return ZF_OK;
     }
     if (most < INT64_MAX)
@@ -834,7 +835,7 @@ ZF_API zf_status zf_json_to_double(const zf_json *value, double least, double mo
         double number = value->exact ? (double)value->as.integer : value->as.number;
         if (!number && zfi_json_document_of(value)->text[value->start] == '-') number = -0.0;
         if (number >= least && number <= most) {
-            *out = number;
+            if (out) *out = number;
             return ZF_OK;
         }
     }
@@ -855,7 +856,7 @@ ZF_API zf_status zf_json_to_string(const zf_json *value, const char **out, zf_er
     text = zf_json_string(value, &bytes);
     if (!text) return zf_json_expected(value, error, "a string");
     if (strlen(text) != bytes) return zf_json_expected(value, error, "a string without zero bytes");
-    *out = text;
+    if (out) *out = text;
     return ZF_OK;
 }
 
@@ -1003,6 +1004,10 @@ ZF_API void zf_json_end(zf_json_writer *writer)
 ZF_API void zf_json_put_key(zf_json_writer *writer, const char *key)
 {
     if (!writer || writer->error.status) return;
+    if (!key) {
+        zfi_fail(&writer->error, ZF_ERR_ARGUMENT, "JSON: a key is NULL");
+        return;
+    }
     if (!writer->depth || !writer->open[writer->depth - 1].object || writer->keyed) {
         char quoted[ZFI_QUOTE];
         zfi_fail(&writer->error, ZF_ERR_STAGE, "JSON: the key %s %s",

@@ -276,6 +276,9 @@ static zf_status zfi_lockstep_run(const zf_lockstep_desc *d, const char *call, b
     if (!s.calls || !s.parts) status = zfi_nomem(error);
     for (int32_t r = 0; r < d->count; r++) zfi_begin_micro(d->programs[r]);
     if (!status) status = zfi_lockstep_range(&s, 0, first->micro_end);
+    for (int32_t r = 1; r < d->count && last && !status; r++)
+        if ((status = zfi_check_rates(d->programs[r])))
+            zfi_fail(error, status, "rank %d: %s", (int)r, d->programs[r]->error.text);
     if (last && !status && (status = zfi_check_outputs(first))) {
         for (int32_t r = d->count - 1; status == ZF_ERR_NAN && r >= 0; r--)
             if (d->programs[r]->spoiled) zfi_rank_error(error, r, &first->error);

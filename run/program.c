@@ -26,6 +26,8 @@ struct zf_program {
     const zf_comm *comm; /* NULL: one rank */
     uint64_t *hashes;    /* of the plans, by rank; this rank's first */
     bool agreed;         /* all ranks have the same plan */
+    int32_t *unwritten;  /* inputs that are read and have not been written; growing arrays: */
+    int32_t *rates;      /* learning rates that are known before the update section */
     zfi_same same;       /* of several ranks */
     bool compared;       /* and have since begun with the same values */
     zf_run run;
@@ -372,6 +374,37 @@ static bool zfi_is_for_updates(const zf_graph *g, int32_t id)
     return false;
 }
 
+/* The operand that is an update's learning rate; -1: it has none. */
+static int32_t zfi_rate_arg(zf_op op)
+{
+    return op == ZF_OP_sgd || op == ZF_OP_lamb_apply ? 2 : op == ZF_OP_adamw ? 4 : -1;
+}
+
+/* Lists the inputs that somebody reads, and the learning rates. */
+static zf_status zfi_list_inputs(zf_program *p)
+{
+    enum { READ = 1, RATE = 2 };
+    zf_graph *g = p->graph;
+    uint8_t *seen = zfi_calloc(&p->memory, p->nodes, sizeof *seen);
+    if (!seen) return zfi_graph_nomem(g);
+    for (int32_t i = 0; i < zfi_len(g->order) && !p->memory.failed; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count && !p->memory.failed; k++) {
+            int32_t id = node->args[k];
+            seen[id] |= READ;
+            if (k != zfi_rate_arg(node->op) || g->nodes[id].update || seen[id] & RATE) continue;
+            zfi_push(&p->memory, p->rates, id);
+            seen[id] |= RATE;
+        }
+    }
+    for (int32_t i = 0; i < zfi_len(g->order) && !p->memory.failed; i++)
+        if (seen[g->order[i]] && g->nodes[g->order[i]].op == ZF_OP_input &&
+            zfi_node_bytes(&g->nodes[g->order[i]]))
+            zfi_push(&p->memory, p->unwritten, g->order[i]);
+    zfi_free(&p->memory, seen, p->nodes * sizeof *seen);
+    return p->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
+}
+
 /* Lists what ranks compare, and makes room for it. */
 static zf_status zfi_list_same(zf_program *p)
 {
@@ -445,6 +478,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
         if (!p->hashes) return zfi_graph_nomem(g);
         p->hashes[p->run.rank] = zf_graph_hash(g);
     }
+    if ((status = zfi_list_inputs(p))) return status;
     if (p->comm && g->world > 1 && (status = zfi_list_same(p))) return status;
     p->poison = d->poison;
     return zfi_fill(p);
@@ -487,6 +521,8 @@ ZF_API void zf_program_free(zf_program *p)
     zfi_free(&memory, p->waits_for, (size_t)p->launch_room * sizeof *p->waits_for);
     zfi_free(&memory, p->sums_outputs, (size_t)p->launch_room * sizeof *p->sums_outputs);
     if (p->hashes) zfi_free(&memory, p->hashes, (size_t)p->run.world * sizeof *p->hashes);
+    zfi_array_free(&memory, p->unwritten);
+    zfi_array_free(&memory, p->rates);
     zfi_same_free(&p->same, &memory, p->run.world);
     zfi_free(&memory, p->args, (size_t)p->arg_count * sizeof *p->args);
     zf_backend_free(p->own_backend);
@@ -573,6 +609,11 @@ ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t b
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
     status = zfi_write_node(p, id, data);
     if (!status && p->graph->nodes[id].op == ZF_OP_param) status = zfi_write_masters(p, id, data);
+    for (int32_t k = 0; k < zfi_len(p->unwritten) && !status; k++)
+        if (p->unwritten[k] == id) {
+            p->unwritten[k] = stbds_arrlast(p->unwritten);
+            stbds_header(p->unwritten)->length--;
+        }
     for (int32_t k = 0; k < zfi_len(p->same.values) && !status; k++)
         if (p->same.values[k].id == id) p->same.values[k].sum = zfi_crc32c(0, data, bytes);
     return status;
@@ -608,6 +649,11 @@ ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
     if (!id) return p->error.status;
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_read: data is NULL");
     if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
+    if (zfi_is_cut(p->graph, id) && !p->comm->run)
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        "zf_read: %%%d is cut over the ranks, which the communicator cannot ask "
+                        "(zf_comm.run is NULL); zf_lockstep_read can",
+                        (int)id);
     if (zfi_is_cut(p->graph, id)) return zfi_read_cut(p, id, data);
     return p->backend->copy(p->backend->self, data, p->data[id], bytes, ZF_DEVICE_TO_HOST,
                             &p->error);
@@ -772,13 +818,37 @@ static const zfi_node *zfi_bad_output(zf_program *p)
     return NULL;
 }
 
+/* Before the update section: the learning rates are numbers. */
+static zf_status zfi_check_rates(zf_program *p)
+{
+    for (int32_t k = 0; k < zfi_len(p->rates); k++) {
+        const zfi_node *node = &p->graph->nodes[p->rates[k]];
+        double number[1] = {0};
+        zf_array value = {number, node->dtype, ZF_SCALAR};
+        zf_status status =
+            p->backend->copy(p->backend->self, number, p->data[p->rates[k]],
+                             zf_dtype_size(node->dtype), ZF_DEVICE_TO_HOST, &p->error);
+        if (status) return status;
+        if (!isfinite(zfi_get(&value, 0)))
+            return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                            "step %lld: the learning rate %%%d %.200s is %g; it must be finite; "
+                            "parameters and states are as they were before the step",
+                            (long long)p->run.step, (int)p->rates[k],
+                            node->name ? node->name : p->graph->rows[node->op].name,
+                            zfi_get(&value, 0));
+    }
+    return ZF_OK;
+}
+
 /* Between the sections: the micro section went well, and the losses are numbers. All ranks see the
  * same. */
 static zf_status zfi_check_outputs(zf_program *p)
 {
     const zfi_node *bad;
+    zf_status status;
     if (!(p->graph->stages & ZFI_STAGE_UPDATES)) return ZF_OK;
     if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
+    if ((status = zfi_check_rates(p))) return status;
     if (p->allow_nan) return ZF_OK;
     bad = zfi_bad_output(p);
     if (!bad || p->error.status) return p->error.status;
@@ -802,7 +872,7 @@ static zf_status zfi_step_failed(zf_program *p, zf_status status)
 {
     p->micro = 0;
     zfi_fail(&p->error, status, "the step failed");
-    if (p->comm && status != ZF_ERR_NAN && status != ZF_ERR_COMM && status != ZF_ERR_MISMATCH)
+    if (p->comm && p->comm->abort && status != ZF_ERR_NAN && status != ZF_ERR_COMM && status != ZF_ERR_MISMATCH)
         p->comm->abort(p->comm->self, p->error.text);
     /* What is under way on other queues ends now: its memory is free to go. */
     p->backend->synchronize(p->backend->self, NULL);
@@ -814,6 +884,10 @@ static zf_status zfi_agree(zf_program *p)
 {
     zf_collective c = {.op = ZF_OP_all_gather, .dtype = ZF_I64, .count = 1, .out = p->hashes};
     if (!p->comm || p->agreed) return ZF_OK;
+    if (!p->comm->run)
+        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
+                        "the communicator cannot run anything (zf_comm.run is NULL); programs of "
+                        "such ranks run by zf_lockstep_step");
     c.in = &p->hashes[p->run.rank];
     if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
     for (int32_t r = 0; r < p->run.world; r++)
@@ -905,6 +979,11 @@ static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
 {
     int64_t all = p->graph->micro_batches;
     zfi_clear_error(p);
+    if (zfi_len(p->unwritten))
+        return zfi_fail(&p->error, ZF_ERR_STAGE,
+                        "%s: the input \"%.200s\" has not been written (zf_write)%s", call,
+                        p->graph->nodes[p->unwritten[0]].name,
+                        zfi_len(p->unwritten) > 1 ? ", nor have others" : "");
     if (last == (p->micro == all - 1)) return ZF_OK;
     return zfi_fail(&p->error, ZF_ERR_STAGE,
                     last ? "%s: %lld of the step's %lld micro-batches have been run; zf_micro runs "

@@ -291,7 +291,7 @@ static zf_safetensors *zfi_safetensors_open(const char *path, const void *data, 
 ZF_API zf_safetensors *zf_safetensors_open(const char *path, const zf_allocator *allocator,
                                            zf_error *error)
 {
-    return zfi_safetensors_open(path, NULL, 0, allocator, error);
+    return zfi_safetensors_open(path ? path : "", NULL, 0, allocator, error);
 }
 
 ZF_API zf_safetensors *zf_safetensors_parse(const void *data, size_t bytes,
@@ -332,6 +332,9 @@ ZF_API zf_status zf_safetensors_read_range(zf_safetensors *file, int32_t index, 
         return zfi_fail(error, ZF_ERR_DTYPE, "%s: the tensor %s is %.40s; only %s can be read",
                         file->path, zfi_quote(quoted, entry->name, strlen(entry->name)),
                         entry->dtype_name, zfi_safetensors_readable);
+    if (!out && bytes)
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: there is no room to read %zu bytes into",
+                        file->path, bytes);
     if (offset > entry->bytes || bytes > entry->bytes - offset)
         return zfi_fail(error, ZF_ERR_ARGUMENT,
                         "%s: %zu bytes from %zu of the tensor %s, which has %zu", file->path, bytes,
@@ -442,6 +445,10 @@ static bool zfi_safetensors_utf8(zf_safetensors_writer *writer, const char *stri
 {
     const unsigned char *s = (const unsigned char *)string;
     char quoted[ZFI_QUOTE];
+    if (!string) {
+        zfi_fail(&writer->error, ZF_ERR_ARGUMENT, "%s: a name, key or value is NULL", writer->path);
+        return false;
+    }
     for (size_t left = strlen(string), bytes; left; s += bytes, left -= bytes)
         if (!(bytes = (size_t)zfi_utf8_bytes(s, left))) {
             zfi_fail(&writer->error, ZF_ERR_ARGUMENT, "%s: %s is not UTF-8", writer->path,
@@ -577,6 +584,11 @@ ZF_API zf_status zf_safetensors_write(zf_safetensors_writer *writer, int32_t ind
     if (index < 0 || index >= zfi_len(writer->tensors)) {
         zfi_fail(&writer->error, ZF_ERR_ARGUMENT, "%s: data of tensor %d, but %d are declared",
                  writer->path, (int)index, (int)zfi_len(writer->tensors));
+        return zfi_safetensors_done(writer);
+    }
+    if (!data && bytes) {
+        zfi_fail(&writer->error, ZF_ERR_ARGUMENT, "%s: the data of tensor %d are NULL",
+                 writer->path, (int)index);
         return zfi_safetensors_done(writer);
     }
     if (!writer->start && zfi_safetensors_begin(writer)) return zfi_safetensors_done(writer);

@@ -485,6 +485,8 @@ TEST(training_ends_with_a_rate_that_cannot_be_written)
     CHECK_TEXT(t, zf_program_error(p), "zf_write: the tensor is not one of the program's graph");
     CHECK(t, zf_program_step(p) == 0 && c.reported == 0);
     d = (zf_nn_train_desc){.program = p, .steps = 2};
+    OK(t, zf_write(p, c.x, &(float){1}, sizeof(float)), zf_program_error(p));
+    OK(t, zf_write(p, c.lr, &(float){1}, sizeof(float)), zf_program_error(p));
     OK(t, zf_nn_train(&d), zf_program_error(p)); /* nothing is fed, written or reported */
     CHECK(t, zf_program_step(p) == 2 && c.fed == 0);
 }

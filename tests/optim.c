@@ -359,6 +359,7 @@ TEST(optim_mistakes_in_a_graph)
 TEST(optim_needs_an_advanced_step)
 {
     static bench b;
+    static const float zeros[6];
     static const char text[] =
         OPERANDS "adamw %1, %2, %4, %5, %3, %6 {beta1=0.9 beta2=0.999 eps=1e-08}\n";
     b = (bench){.golden = NULL};
@@ -368,6 +369,8 @@ TEST(optim_needs_an_advanced_step)
     NEED(t, b.graph, &b.error);
     b.program = zf_compile(b.graph, NULL);
     if (!b.program) OK(t, zf_graph_status(b.graph), zf_graph_error(b.graph));
+    OK(t, zf_write(b.program, zf_graph_find(b.graph, "g"), zeros, sizeof zeros), "g");
+    OK(t, zf_write(b.program, zf_graph_find(b.graph, "lr"), zeros, sizeof *zeros), "lr");
     CHECK(t, zf_step(b.program) == ZF_ERR_ARGUMENT);
     CHECK(t, zf_program_step(b.program) == 0);
     CHECK_TEXT(t, zf_program_error(b.program),

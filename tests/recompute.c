@@ -386,6 +386,7 @@ TEST_ONCE(recompute_counts_its_flops)
         p = zf_compile(g, &(zf_compile_desc){.backend = &c.self});
         if (!p) test_fail(t, __FILE__, __LINE__, zf_graph_error(g), "");
         CHECK(t, p);
+        CHECK(t, !write_seeded(p, zf_graph_find(g, "x")) && !write_seeded(p, lr));
         CHECK(t, !zf_micro(p) && !zf_micro(p) && !zf_step(p));
         info = zf_program_info_of(p);
         CHECK(t, c.flops == info.plan.flops + info.plan.recomputed_flops);

@@ -5,17 +5,17 @@
 
 int main()
 {
-    const int64_t two = 2;
     const float xs[2] = {0, 1}, ys[2] = {1, 3};
     float slope = 0;
     zf_adamw_desc desc = {};
     zf_graph *g = zf_graph_new(nullptr);
-    zf_tensor x = zf_input(g, "x", ZF_F32, zf_shape_of(1, &two));
-    zf_tensor y = zf_input(g, "y", ZF_F32, zf_shape_of(1, &two));
-    zf_tensor a = zf_param(g, "a", zf_shape_of(0, nullptr), nullptr);
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(2));
+    zf_tensor y = zf_input(g, "y", ZF_F32, ZF_SHAPE(2));
+    zf_tensor a = zf_param(g, "a", ZF_SCALAR, nullptr);
     zf_tensor b = zf_param(g, "b", zf_shape_of(0, nullptr), nullptr);
-    zf_tensor miss = zf_sub(zf_add(zf_mul(a, x), b), y);
+    zf_tensor none = ZF_NONE, miss = zf_sub(zf_add(zf_mul(a, x), b), y);
     desc.beta2 = 0.99;
+    if (none.graph || ZF_SHAPE(4, 8, 2u).rank != 3) return 1;
     zf_autograd(g, zf_mean(zf_mul(miss, miss)));
     zf_adamw(g, zf_constant(g, ZF_F32, zf_shape_of(0, nullptr), 0.05), &desc);
     zf_program *p = zf_compile(g, nullptr);

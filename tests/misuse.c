@@ -1,0 +1,304 @@
+/* What a caller can get wrong, call by call along the public header: nothing crashes, and what is
+ * wrong is said. Mistakes that need more than a line to make have their tests beside what they are
+ * about.
+ */
+#include "test.h"
+
+static zf_graph *new_graph(test *t)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    if (g) test_defer(t, (test_cleanup *)zf_graph_free, g);
+    return g;
+}
+
+/* The expression makes the graph's error, which holds `part`. */
+#define SAYS(t, expression, part)                                                                  \
+    do {                                                                                           \
+        zf_graph *g = new_graph(t);                                                                \
+        zf_tensor x, out;                                                                          \
+        NEED(t, g, NULL);                                                                          \
+        x = zf_param(g, "x", ZF_SHAPE(4, 8), NULL);                                                \
+        OK(t, zf_graph_status(g), zf_graph_error(g));                                              \
+        out = (expression);                                                                        \
+        CHECK(t, !zf_valid(out) && !zf_valid(x) == (zf_graph_status(g) == ZF_ERR_NOMEM));          \
+        if (!strstr(zf_graph_error(g), part)) CHECK_TEXT(t, zf_graph_error(g), part);              \
+    } while (0)
+
+static zf_tensor pushed(zf_graph *g, const char *format)
+{
+    zf_push(g, format, 0);
+    return (zf_tensor){g, 0};
+}
+
+TEST(misuse_of_builders)
+{
+    const zf_tensor nothing = zf_concat(NULL, 3, 0);
+    CHECK(t, zf_shape_of(2, NULL).rank == -1 && zf_shape_of(0, NULL).rank == 0);
+    SAYS(t, pushed(g, NULL), "the format is NULL");
+    SAYS(t, zf_fail(x, NULL), "the format is NULL");
+    SAYS(t, zf_values(g, ZF_F32, ZF_SHAPE(2), NULL), "takes 1 value or as many as elements, 2, not 0");
+    SAYS(t, zf_add(x, zf_concat(&x, 0, 0)), "operand 1 is of a builder that had no graph");
+    SAYS(t, zf_add(nothing, x), "operand 0 is of a builder that had no graph or no operands");
+    SAYS(t, zf_add(x, zf_relu(ZF_NONE)), "operand 1 is of a builder that had no graph");
+    SAYS(t, zf_add(x, zf_input(NULL, "y", ZF_F32, ZF_SCALAR)), "operand 1 is of a builder");
+    SAYS(t, zf_add(x, ZF_NONE), "operand 1 is missing (ZF_NONE)");
+    /* No optional operand that was left out */
+    SAYS(t, zf_nn_attention(x, x, x, nothing, 0), "operand 1 is of a builder that had no graph");
+    SAYS(t, zf_nn_attention(ZF_NONE, x, x, ZF_NONE, 0), "q is no tensor");
+    SAYS(t, zf_cross_entropy(x, zf_input(g, "y", ZF_I32, ZF_SHAPE(4)), nothing),
+         "operand 1 is of a builder that had no graph");
+    SAYS(t, zf_add(x, zf_nn_linear(ZF_NONE, "a", 4, NULL)), "operand 1 is of a builder");
+    SAYS(t, zf_add(x, zf_nn_layer_norm(ZF_NONE, "a", 0)), "operand 1 is of a builder");
+    SAYS(t, zf_add(x, zf_nn_encoder_block(ZF_NONE, ZF_NONE, NULL)), "operand 1 is of a builder");
+    SAYS(t, zf_nn_linear(x, NULL, 4, NULL), "a scope's whole name has 1 to 200 characters");
+    SAYS(t, zf_nn_layer_norm(x, NULL, 0), "a scope's whole name has 1 to 200 characters");
+    SAYS(t, zf_nn_embedding_table(g, NULL, 4, 4, NULL), "a scope's whole name");
+}
+
+TEST(misuse_of_weights_and_values)
+{
+#define LABELS zf_input(g, "y", ZF_I32, ZF_SHAPE(4))
+    SAYS(t, zf_cross_entropy(x, LABELS, zf_input(g, "w", ZF_F32, ZF_SHAPE(4))),
+         "): the weight must be a scalar; it has 1 dimensions");
+    SAYS(t, zf_cross_entropy(x, LABELS, zf_input(g, "w", ZF_F32, ZF_SHAPE(1))),
+         "the weight must be a scalar");
+#undef LABELS
+    SAYS(t, zf_state(g, "s", ZF_I32, ZF_SHAPE(2), NAN), "the value nan is no i32");
+    SAYS(t, zf_state(g, "s", ZF_BOOL, ZF_SHAPE(2), INFINITY), "the value inf is no bool");
+    SAYS(t, zf_constant(g, ZF_I64, ZF_SCALAR, -INFINITY), "the value -inf is no i64");
+    SAYS(t, zf_values(g, ZF_U8, ZF_SHAPE(2), ((double[]){1, NAN})), "the value nan is no u8");
+    SAYS(t,
+         zf_param(g, "p", ZF_SHAPE(2), (&(zf_param_desc){.init = ZF_NORMAL, .std = 1e39})),
+         "init needs finite values (of f32 at most 3.40282e+38)");
+    SAYS(t,
+         zf_param(g, "p", ZF_SHAPE(2),
+                  (&(zf_param_desc){.init = ZF_UNIFORM, .low = -1e308, .high = 1e308})),
+         "init needs finite values");
+    SAYS(t,
+         zf_param(g, "p", ZF_SHAPE(2),
+                  (&(zf_param_desc){.dtype = ZF_F16, .init = ZF_FILL, .value = 65536})),
+         "init needs finite values (of f16 at most 65504)");
+    SAYS(t,
+         zf_param(g, "p", ZF_SHAPE(2),
+                  (&(zf_param_desc){.dtype = ZF_BF16, .init = ZF_FILL, .value = 3.4e38})),
+         "init needs finite values (of bf16 at most 3.38953e+38)");
+}
+
+/* ----------------------------------------------------------------------------------- programs */
+
+static zf_program *compiled(test *t, zf_graph *g, const zf_compile_desc *desc)
+{
+    zf_program *p = zf_compile(g, desc);
+    if (p) test_defer(t, (test_cleanup *)zf_program_free, p);
+    else test_unwind(t, __FILE__, __LINE__, "zf_compile", zf_graph_status(g), zf_graph_error(g));
+    return p;
+}
+
+/* w -= rate (w - x), where the rate is half of an input, or the input itself. */
+static zf_program *slope(test *t, bool derived, int64_t micro_batches, bool allow_nan)
+{
+    zf_graph *g = new_graph(t);
+    zf_tensor w, d, lr;
+    if (!g) return test_unwind(t, __FILE__, __LINE__, "graph", ZF_ERR_NOMEM, NULL), NULL;
+    w = zf_param(g, "w", ZF_SHAPE(3), &(zf_param_desc){.init = ZF_FILL, .value = 8});
+    d = zf_sub(w, zf_input(g, "x", ZF_F32, ZF_SHAPE(3)));
+    lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    zf_input(g, "unused", ZF_F32, ZF_SHAPE(3));
+    zf_input(g, "empty", ZF_F32, ZF_SHAPE(3, 0));
+    if (derived) lr = zf_scale(lr, 0.5);
+    zf_autograd(g, zf_scale(zf_sum(zf_mul(d, d)), 0.5));
+    zf_sgd(g, lr, NULL);
+    if (micro_batches > 1) zf_zero(g, &(zf_zero_desc){.micro_batches = micro_batches});
+    return compiled(t, g, &(zf_compile_desc){.allow_nan = allow_nan});
+}
+
+static zf_graph *graph_of(test *t)
+{
+    return t->deferred[t->deferred_count - 2].object; /* the program's is behind it */
+}
+
+/* Inputs that are read must have been written once; others need not. */
+TEST(misuse_steps_with_inputs_not_written)
+{
+    const float x[3] = {1, 2, 3}, lr = 0.5f;
+    for (int64_t micro = 1; micro <= 2; micro++) {
+        zf_program *p = slope(t, false, micro, false);
+        zf_graph *g;
+        zf_status (*const run)(zf_program *) = micro > 1 ? zf_micro : zf_step;
+        char text[96];
+        if (!p) return;
+        g = graph_of(t);
+        CHECK(t, run(p) == ZF_ERR_STAGE);
+        snprintf(text, sizeof text,
+                 "%s: the input \"x\" has not been written (zf_write), nor have others",
+                 micro > 1 ? "zf_micro" : "zf_step");
+        CHECK_TEXT(t, zf_program_error(p), text);
+        OK(t, zf_write(p, zf_graph_find(g, "x"), x, sizeof x), zf_program_error(p));
+        CHECK(t, run(p) == ZF_ERR_STAGE);
+        snprintf(text, sizeof text, "%s: the input \"lr\" has not been written (zf_write)",
+                 micro > 1 ? "zf_micro" : "zf_step");
+        CHECK_TEXT(t, zf_program_error(p), text);
+        OK(t, zf_write(p, zf_graph_find(g, "lr"), &lr, sizeof lr), zf_program_error(p));
+        if (micro > 1) OK(t, zf_micro(p), zf_program_error(p));
+        OK(t, zf_step(p), zf_program_error(p));
+        CHECK(t, zf_program_step(p) == 1);
+    }
+}
+
+/* The parameters stay as they are, and a good rate goes on. */
+TEST(misuse_of_learning_rates)
+{
+    const float x[3] = {1, 2, 3}, bad[] = {NAN, INFINITY, -INFINITY};
+    for (int k = 0; k < 12; k++) {
+        zf_program *p = slope(t, k % 2, 1, k / 2 % 2);
+        zf_graph *g;
+        float lr = 0.5f, w[3];
+        const char *error;
+        if (!p) return;
+        g = graph_of(t);
+        OK(t, zf_write(p, zf_graph_find(g, "x"), x, sizeof x), zf_program_error(p));
+        OK(t, zf_write(p, zf_graph_find(g, "lr"), &bad[k / 4], sizeof lr), zf_program_error(p));
+        CHECK(t, zf_step(p) == ZF_ERR_ARGUMENT);
+        error = zf_program_error(p);
+        CHECK(t, !strncmp(error, "step 1: the learning rate %", 27));
+        CHECK(t, strstr(error, k % 2 ? " scale is " : " lr is "));
+        CHECK(t, strstr(error, "; it must be finite; parameters and states are as they were"));
+        OK(t, zf_read(p, zf_graph_find(g, "w"), w, sizeof w), zf_program_error(p));
+        CHECK(t, w[0] == 8 && w[1] == 8 && w[2] == 8 && zf_program_step(p) == 0);
+        OK(t, zf_write(p, zf_graph_find(g, "lr"), &lr, sizeof lr), zf_program_error(p));
+        OK(t, zf_step(p), zf_program_error(p));
+        OK(t, zf_read(p, zf_graph_find(g, "w"), w, sizeof w), zf_program_error(p));
+        CHECK(t, w[0] == (k % 2 ? 6.25f : 4.5f));
+    }
+}
+
+/* A communicator that only says who is who. */
+TEST(misuse_of_communicators)
+{
+    const zf_comm who = {.world = 1};
+    const zf_collective call = {.op = ZF_OP_all_reduce};
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = new_graph(t);
+    zf_program *p;
+    char text[128];
+    NEED(t, g, NULL);
+    zf_output(zf_exp(zf_param(g, "w", ZF_SHAPE(3), NULL)), "y");
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    if (!(p = compiled(t, g, &(zf_compile_desc){.comm = &who}))) return;
+    CHECK(t, zf_step(p) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, zf_program_error(p),
+               "the communicator cannot run anything (zf_comm.run is NULL); programs of such ranks "
+               "run by zf_lockstep_step");
+    CHECK(t, zf_compare_ranks(p) == ZF_ERR_ARGUMENT);
+    CHECK(t, zf_save(p, test_path("never"), NULL) == ZF_ERR_ARGUMENT);
+    OK(t, zf_lockstep_step(&(zf_lockstep_desc){&p, 1, 0}, &error), error.text);
+    CHECK_TEXT(t, zf_collective_name(text, NULL), "no collective");
+    CHECK_TEXT(t, zf_collective_text(text, NULL), "no collective");
+    CHECK(t, zf_collective_check(&call, NULL, 1, &error) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, error.text, "a collective without a communicator");
+    CHECK(t, zf_collective_check(NULL, &who, 1, NULL) == ZF_ERR_ARGUMENT);
+}
+
+TEST_ONCE(misuse_of_layers)
+{
+    CHECK(t, zf_nn_train(NULL) == ZF_ERR_ARGUMENT);
+    CHECK(t, zf_nn_train(&(zf_nn_train_desc){.steps = 1}) == ZF_ERR_ARGUMENT);
+    CHECK(t, zf_schedule_at(NULL, 1) == 0);
+    CHECK(t, zf_schedule_at(&(zf_schedule){.kind = ZF_LINEAR,
+                                           .peak = 1,
+                                           .warmup = INT64_MIN,
+                                           .steps = INT64_MAX},
+                            1) == 0.5);
+}
+
+/* -------------------------------------------------------------------------------------- files */
+
+/* What is asked of a file's name, NULL, is ZF_ERR_ARGUMENT with that text. */
+#define REFUSED(t, call, wanted)                                                                   \
+    do {                                                                                           \
+        zf_error error = {ZF_OK, ""};                                                              \
+        (void)(call);                                                                              \
+        if (t->refused && error.status == ZF_ERR_NOMEM) break;                                     \
+        CHECK_TEXT(t, error.text, wanted);                                                         \
+        CHECK(t, error.status == ZF_ERR_ARGUMENT);                                                 \
+    } while (0)
+
+TEST(misuse_of_json)
+{
+    static const char text[] = "{\"a\": 1, \"s\": \"x\", \"b\": true}";
+    zf_error none = {ZF_OK, ""};
+    zf_json *j = zf_json_parse(text, sizeof text - 1, &t->allocator, &none);
+    zf_json_writer *w;
+    NEED(t, j, &none);
+    test_defer(t, (test_cleanup *)zf_json_free, j);
+    REFUSED(t, zf_json_read(NULL, &t->allocator, &error), "an empty path");
+    REFUSED(t, zf_json_read("", &t->allocator, &error), "an empty path");
+    CHECK(t, !zf_json_parse(NULL, 5, &t->allocator, NULL));
+    zf_json_where(j, NULL, NULL);
+    CHECK(t, !zf_json_member(j, NULL));
+    REFUSED(t, zf_json_require(j, NULL, &error), "zf_json_require: the key is NULL");
+    CHECK(t, !zf_json_to_bool(zf_json_member(j, "b"), NULL, &none));
+    CHECK(t, !zf_json_to_int(zf_json_member(j, "a"), 0, 5, NULL, &none));
+    CHECK(t, !zf_json_to_double(zf_json_member(j, "a"), 0, 5, NULL, &none));
+    CHECK(t, !zf_json_to_string(zf_json_member(j, "s"), NULL, &none));
+    CHECK(t, zf_json_to_int(zf_json_member(j, "s"), 0, 5, NULL, NULL) == ZF_ERR_FORMAT);
+    CHECK(t, zf_json_fail(j, NULL, NULL) == ZF_ERR_FORMAT);
+    CHECK(t, zf_json_expected(j, NULL, NULL) == ZF_ERR_FORMAT);
+    w = zf_json_writer_new(0, &t->allocator);
+    NEED(t, w, NULL);
+    test_defer(t, (test_cleanup *)zf_json_writer_free, w);
+    zf_json_put_int(w, 1);
+    REFUSED(t, zf_json_save(w, NULL, &error), "an empty path");
+    w = zf_json_writer_new(0, &t->allocator);
+    NEED(t, w, NULL);
+    test_defer(t, (test_cleanup *)zf_json_writer_free, w);
+    zf_json_begin_object(w);
+    zf_json_put_key(w, NULL);
+    REFUSED(t, zf_json_text(w, NULL, &error), "JSON: a key is NULL");
+}
+
+static zf_safetensors_writer *new_writer(test *t, const char *path)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_safetensors_writer *w = zf_safetensors_writer_new(path, &t->allocator, &error);
+    if (w) test_defer(t, (test_cleanup *)zf_safetensors_writer_free, w);
+    else test_unwind(t, __FILE__, __LINE__, "a writer", error.status, error.text);
+    return w;
+}
+
+TEST(misuse_of_safetensors)
+{
+    const char *path = test_path("misuse.safetensors");
+    const float two[2] = {1, 2};
+    zf_safetensors_writer *w;
+    zf_safetensors *file;
+    zf_error none = {ZF_OK, ""};
+    REFUSED(t, zf_safetensors_open(NULL, &t->allocator, &error), "an empty path");
+    REFUSED(t, zf_safetensors_writer_new(NULL, &t->allocator, &error), "an empty path");
+    for (int k = 0; k < 4; k++) {
+        const char *tail = strrchr(path, '/') + 1, *text;
+        if (!(w = new_writer(t, path))) return;
+        if (k == 0) zf_safetensors_put_metadata(w, NULL, "value");
+        if (k == 1) zf_safetensors_put_metadata(w, "key", NULL);
+        if (k == 2) zf_safetensors_declare(w, NULL, ZF_F32, ZF_SCALAR);
+        if (k == 3) zf_safetensors_declare(w, "a", ZF_F32, ZF_SHAPE(2));
+        if (k == 3) zf_safetensors_write(w, 0, NULL, 8);
+        CHECK(t, zf_safetensors_finish(w, &none));
+        if (t->refused) return;
+        CHECK(t, none.status == ZF_ERR_ARGUMENT && strstr(none.text, tail));
+        text = k == 3 ? ": the data of tensor 0 are NULL" : ": a name, key or value is NULL";
+        CHECK_TEXT(t, strrchr(none.text, ':') ? strrchr(none.text, ':') : none.text, text);
+        none = (zf_error){ZF_OK, ""};
+    }
+    if (!(w = new_writer(t, path))) return;
+    OK(t, zf_safetensors_declare(w, "a", ZF_F32, ZF_SHAPE(2)), "declare");
+    OK(t, zf_safetensors_write(w, 0, two, sizeof two), "write");
+    OK(t, zf_safetensors_finish(w, &none), none.text);
+    file = zf_safetensors_open(path, &t->allocator, &none);
+    remove(path);
+    NEED(t, file, &none);
+    test_defer(t, (test_cleanup *)zf_safetensors_close, file);
+    CHECK(t, zf_safetensors_find(file, NULL) == -1);
+    CHECK(t, zf_safetensors_read(file, 0, NULL, 8, &none) == ZF_ERR_ARGUMENT);
+    CHECK(t, strstr(none.text, "there is no room to read 8 bytes into"));
+}

@@ -460,6 +460,15 @@ check 'but has no gradients' spoils "--dump-grads $work/none: the checkpoint had
  there was none to take gradients of" \
     --steps 30 --load "$work/check point" --dump-grads "$work/none"
 
+# ------------------------------------------------------------------------------- what all runs do
+
+self=bert
+train() {
+    $before "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 \
+        --batch 4 "$@"
+}
+. tests/runs.sh
+
 # ------------------------------------------------------------------------------------------ ranks
 
 # ranked RUN OPTIONS...: a short run with all that ranks could change; RUN says where its

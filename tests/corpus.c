@@ -253,7 +253,7 @@ TEST(corpus_refuses_what_is_no_corpus)
     REFUSED(t, "1\n\n2\n", bad,
             "corpus 'x.txt', line 1: the tokenizer gives 2 ids, more than bytes");
     bad = desc, bad.threads = -1;
-    REFUSED(t, "1\n", bad, "corpus 'x.txt': -1 threads; 1 to 256 are possible");
+    REFUSED(t, "1\n", bad, "corpus 'x.txt': -1 threads; 1 to 1024 are possible");
     bad = desc, bad.vocab_size = 0;
     REFUSED(t, "1\n", bad, "corpus 'x.txt': a tokenizer and the size of its vocabulary are needed");
 }

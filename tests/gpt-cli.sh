@@ -107,6 +107,15 @@ narrow() {
 }
 check 'trains and writes in bf16' narrow
 
+# ------------------------------------------------------------------------------- what all runs do
+
+self=gpt
+train() {
+    $before "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" \
+        --vocab "$work/vocab.txt" --seq 32 --batch 4 "$@"
+}
+. tests/runs.sh
+
 # ------------------------------------------------------------------------------------ batch files
 
 given() {

@@ -19,7 +19,7 @@
 
 enum {
     chunk_bytes = 1 << 18,
-    most_threads = 256,
+    most_threads = 1024,
     held_out_share = 100, /* one document of so many */
     least_held_out = 2,   /* a pair with a random second segment takes two documents */
     line_blank = -1,      /* stands among the lengths for a blank line */

@@ -89,6 +89,6 @@ int command_main(const command_program *self, int argc, char **argv)
     errno = 0;
     if (!fflush(stdout) && !ferror(stdout)) return status;
     command_error("what was printed could not be written: %s",
-                  errno ? strerror(errno) : "the standard output has failed");
+                  errno ? strerror(errno) : "an earlier write has failed");
     return status ? status : EXIT_FAILED;
 }

@@ -22,6 +22,11 @@ static void on_ctrl_c(int number)
     came = 1;
 }
 
+void interrupt_flush(void)
+{
+    if (fflush(stdout) && (errno == EPIPE || errno == EIO)) came = 1;
+}
+
 void interrupt_catch(bool launched)
 {
     struct sigaction noted = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, was;
@@ -33,11 +38,7 @@ void interrupt_catch(bool launched)
     if (!sigaction(SIGHUP, NULL, &was) && was.sa_handler != SIG_IGN)
         sigaction(SIGHUP, &noted, NULL);
     signal(SIGPIPE, SIG_IGN);
+    interrupt_flush();
 }
 
 bool interrupt_came(void) { return came != 0; }
-
-void interrupt_flush(void)
-{
-    if (fflush(stdout) && (errno == EPIPE || errno == EIO)) came = 1;
-}

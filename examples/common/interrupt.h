@@ -7,7 +7,7 @@
 
 /* From here on these are noted. A second Ctrl-C ends the process at once, unless a launcher started
  * it: launchers pass on a signal that has come from the terminal already. SIGHUP that is ignored
- * (nohup) stays so; SIGPIPE is ignored. */
+ * (nohup) stays so; SIGPIPE is ignored. Flushes, as below. */
 void interrupt_catch(bool launched);
 
 /* Whether one of them has come. */

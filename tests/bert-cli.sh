@@ -440,16 +440,15 @@ check 'goes on from there' recovered
 
 # What a save writes is the vocabulary that was read, whatever its file has become since.
 edited() {
-    rm -f "$work/edited.csv"
     cp "$vocab" "$work/edited"
-    begins "$work/edited.csv" --vocab "$work/edited" --save "$work/mine" --overwrite --log "$work/edited.csv"
-    $1 "$work/edited"
+    begins "$work/$1.csv" --vocab "$work/edited" --save "$work/$1" --log "$work/$1.csv"
+    "$@" "$work/edited"
     kill -INT $!
     wait $!
-    [ $? = 130 ] && [ ! -s "$work/err" ] && cmp "$vocab" "$work/mine/vocab.txt"
+    [ $? = 130 ] && [ ! -s "$work/err" ] && cmp "$vocab" "$work/$1/vocab.txt"
 }
 check 'a vocabulary that was removed meanwhile' edited rm
-check 'a vocabulary that was emptied meanwhile' edited 'truncate -s 0'
+check 'a vocabulary that was emptied meanwhile' edited truncate -s 0
 
 complete() {
     pretrain --steps 30 --load "$work/check point" --dump "$work/again"

@@ -158,7 +158,68 @@ TEST_ONCE(corpus_is_the_same_for_any_threads)
         CHECK(t, !memcmp(c->document, first->document, (size_t)(c->documents + 1) * 8));
         CHECK(t, c->held_out.count == first->held_out.count);
         CHECK(t, c->unigram_nats == first->unigram_nats);
+        CHECK(t, c->digest == first->digest);
     }
+}
+
+/* Whatever a run could read from it counts: ids, their order, the bounds of sentences and documents;
+ * and nothing else. */
+TEST_ONCE(corpus_digests)
+{
+    static const char *const texts[] = {
+        "1 2 3\n4\n\n5\n\n6\n\n7\n", "1 3 2\n4\n\n5\n\n6\n\n7\n",   "4\n1 2 3\n\n5\n\n6\n\n7\n",
+        "1 2 3\n4\n\n6\n\n5\n\n7\n", "1 2\n3 4\n\n5\n\n6\n\n7\n",   "1 2 3\n\n4\n5\n\n6\n\n7\n",
+        "1 2 3\n4\n\n5\n\n6\n\n8\n", "1 2 3\n4\n\n5\n\n6\n\n7 7\n", "1 2 3\r\n4\n\n5\n \n\n6\n\n7",
+    };
+    enum { TEXTS = sizeof texts / sizeof texts[0] };
+    uint64_t digests[TEXTS];
+    for (int k = 0; k < 2 * TEXTS; k++) { /* with ids of 16 bits, then of 32 */
+        bert_corpus_desc desc = numbers(t, k < TEXTS ? 100 : 70000, 1);
+        const char *text = texts[k % TEXTS];
+        char err[256] = "";
+        bert_corpus *c = bert_corpus_parse(text, strlen(text), "x.txt", &desc, err, sizeof err);
+        HAVE(t, c, err);
+        if (k < TEXTS) digests[k] = c->digest;
+        else CHECK(t, c->digest == digests[k - TEXTS]);
+        bert_corpus_free(c);
+    }
+    CHECK(t, digests[0] == digests[TEXTS - 1]);
+    for (int k = 1; k < TEXTS - 1; k++)
+        for (int i = 0; i < k; i++) CHECK(t, digests[i] != digests[k]);
+}
+
+static void *resize_small(void *user, void *block, size_t old_size, size_t new_size)
+{
+    (void)user, (void)old_size;
+    if (new_size) return new_size > 1 << 20 ? NULL : realloc(block, new_size);
+    free(block);
+    return NULL;
+}
+
+/* What has no end, or would wait for somebody, is refused at once. */
+TEST_ONCE(corpus_is_a_regular_file)
+{
+    static const char why[] = "a pipe or a device; a regular file is needed";
+    const char *pipe = test_path("pipe"), *huge = test_path("huge");
+    bert_corpus_desc desc = numbers(t, 100, 1);
+    char err[512], expected[512];
+    FILE *file;
+    remove(pipe);
+    CHECK(t, !mkfifo(pipe, 0600));
+    CHECK(t, !bert_corpus_load(pipe, &desc, err, sizeof err));
+    snprintf(expected, sizeof expected, "corpus '%s': cannot open: %s" FORM, pipe, why);
+    CHECK_TEXT(t, err, expected);
+    CHECK(t, !bert_corpus_load("/dev/zero", &desc, err, sizeof err));
+    snprintf(expected, sizeof expected, "corpus '/dev/zero': cannot open: %s" FORM, why);
+    CHECK_TEXT(t, err, expected);
+    /* larger than the memory that there is */
+    desc.allocator = (zf_allocator){.fn = resize_small};
+    CHECK(t, (file = fopen(huge, "wb")) && !fclose(file));
+    if (!truncate(huge, (off_t)1 << 40)) {
+        CHECK(t, !bert_corpus_load(huge, &desc, err, sizeof err));
+        CHECK_TEXT(t, err, "out of memory");
+    }
+    remove(huge);
 }
 
 TEST(corpus_keeps_ids_beyond_16_bits)
@@ -212,7 +273,7 @@ TEST_ONCE(corpus_reads_a_file)
     CHECK_TEXT(t, err, expected);
     mkdir(folder, 0700);
     CHECK(t, !bert_corpus_load(folder, &desc, err, sizeof err));
-    snprintf(expected, sizeof expected, "corpus '%s': cannot read: Is a directory", folder);
+    snprintf(expected, sizeof expected, "corpus '%s': cannot open: Is a directory" FORM, folder);
     CHECK_TEXT(t, err, expected);
     CHECK(t, !bert_corpus_load(missing, &desc, NULL, 0));
 }

@@ -5,6 +5,8 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 /* The sources once more, under other names, over an allocator that refuses request `refuse_at`. */
 static long refuse_at = -1, allocations, live;
@@ -778,6 +780,34 @@ TEST_ONCE(vocab_keeps_the_frequent_characters)
     test_defer(t, free_vocab, v);
     CHECK_TEXT(t, bert_vocab_token(v, 5), "\xE5\x80\x80");
     CHECK_TEXT(t, bert_vocab_token(v, 1004), "\xE5\x8F\xA7");
+}
+
+/* What has no end, or would wait for somebody, is refused at once. */
+TEST_ONCE(vocab_is_a_regular_file)
+{
+    static const char why[] = "a pipe or a device; a regular file is needed";
+    const char *pipe = test_path("pipe.txt"), *huge = test_path("huge.txt");
+    char err[512], expected[512];
+    FILE *file;
+    remove(pipe);
+    CHECK(t, !mkfifo(pipe, 0600));
+    snprintf(expected, sizeof expected, "%s: %s", pipe, why);
+    CHECK(t, !bert_vocab_load(pipe, NULL, err, sizeof err));
+    CHECK_TEXT(t, err, expected);
+    CHECK(t, bert_vocab_train(pipe, 100, NULL, huge, err, sizeof err) == -1);
+    CHECK_TEXT(t, err, expected);
+    snprintf(expected, sizeof expected, "/dev/zero: %s", why);
+    CHECK(t, !bert_vocab_load("/dev/zero", NULL, err, sizeof err));
+    CHECK_TEXT(t, err, expected);
+    CHECK(t, bert_vocab_train("/dev/zero", 100, NULL, huge, err, sizeof err) == -1);
+    CHECK_TEXT(t, err, expected);
+    CHECK(t, (file = fopen(huge, "wb")) && !fclose(file));
+    if (!truncate(huge, (off_t)1 << 40)) {
+        CHECK(t, !bert_vocab_load(huge, NULL, err, sizeof err));
+        snprintf(expected, sizeof expected, "%s: too large for a vocabulary", huge);
+        CHECK_TEXT(t, err, expected);
+    }
+    remove(huge);
 }
 
 TEST_ONCE(vocab_training_mistakes)

@@ -8,6 +8,7 @@
  */
 #define _POSIX_C_SOURCE 200809L
 #include "corpus.h"
+#include "../common/file.h"
 
 #include <errno.h>
 #include <math.h>
@@ -305,6 +306,22 @@ static bool measure_unigrams(loader *l)
     return true;
 }
 
+static uint64_t digest_values(uint64_t digest, const int64_t *values, int64_t count)
+{
+    for (int64_t i = 0; i < count; i++) digest = bert_mix(digest + (uint64_t)values[i] + 1);
+    return digest;
+}
+
+/* Of the ids in their order, and of where sentences and documents begin. */
+static uint64_t digest_of(const bert_corpus *c)
+{
+    uint64_t digest = (uint64_t)c->tokens;
+    for (int64_t i = 0; i < c->tokens; i++)
+        digest = (digest ^ (uint64_t)bert_corpus_id(c, i)) * 0x9E3779B97F4A7C15u + 1;
+    digest = digest_values(bert_mix(digest), c->sentence, c->sentences + 1);
+    return digest_values(digest, c->document, c->documents + 1);
+}
+
 /* ---------- the whole ---------- */
 
 /* Gives back the room that an array did not need; returns it or, when the allocator cannot even do
@@ -336,6 +353,7 @@ static bool finish(loader *l)
     else c->ids32 = ids;
     c->sentence = l->sentence;
     c->document = l->document;
+    c->digest = digest_of(c);
     return true;
 }
 
@@ -409,26 +427,28 @@ bert_corpus *bert_corpus_parse(const char *text, size_t bytes, const char *name,
 bert_corpus *bert_corpus_load(const char *path, const bert_corpus_desc *desc, char *err,
                               size_t err_size)
 {
-    loader l = {.desc = desc, .name = path, .err = err, .err_size = err_size};
     bert_corpus *corpus = NULL;
-    char *text = NULL, *grown;
-    size_t size = 0, room = 0, got = 1;
-    FILE *file = fopen(path, "rb");
+    const char *why;
+    size_t room, size;
+    FILE *file = file_open(path, &room, &why);
+    char *text;
     if (!file) {
-        bert_fail(err, err_size, "corpus '%s': cannot open: %s" FORM, path, strerror(errno));
+        bert_fail(err, err_size, "corpus '%s': cannot open: %s" FORM, path, why);
         return NULL;
     }
-    while (got && (grown = reserve(&l, text, &room, size + chunk_bytes, 1))) {
-        text = grown;
-        errno = 0;
-        got = fread(text + size, 1, room - size, file);
-        size += got;
+    text = bert_resize(&desc->allocator, NULL, 0, room + 1);
+    if (!text) {
+        bert_fail(err, err_size, "out of memory");
+        fclose(file);
+        return NULL;
     }
+    errno = 0;
+    size = fread(text, 1, room, file); /* what is appended meanwhile is left out */
     if (ferror(file))
         bert_fail(err, err_size, "corpus '%s': cannot read: %s", path, strerror(errno));
-    else if (!got) corpus = bert_corpus_parse(text, size, path, desc, err, err_size);
+    else corpus = bert_corpus_parse(text, size, path, desc, err, err_size);
     fclose(file);
-    bert_resize(&desc->allocator, text, room, 0);
+    bert_resize(&desc->allocator, text, room + 1, 0);
     return corpus;
 }
 

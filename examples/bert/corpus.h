@@ -48,11 +48,12 @@ typedef struct bert_corpus {
     const int64_t *document; /* [documents + 1] */
     bert_split train, held_out;
     double unigram_nats; /* see bert_corpus_load */
+    uint64_t digest;     /* another one, almost surely, for other tokens, sentences or documents */
     int32_t vocab_size;
     zf_allocator allocator;
 } bert_corpus;
 
-/* Reads a text with one sentence per line and blank lines between documents; lines may end in CRLF,
+/* Reads a regular file, a text with one sentence per line and blank lines between documents; lines may end in CRLF,
  * the last one in nothing. Lines that give no token are passed over.
  *
  * About 1% of the documents, and two at least, are held out; which ones depends on a document's

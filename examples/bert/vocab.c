@@ -10,6 +10,7 @@
  * put back corrected when it comes up, and a count that rises is entered anew: the largest true
  * count is always found.
  */
+#include "../common/file.h"
 #include "tokenizer.h"
 
 #include <errno.h>
@@ -177,11 +178,11 @@ static void count_word(void *user, const char *word, size_t bytes)
 static const char *count_words(trainer *t, const char *corpus,
                                const bert_tokenizer_options *options)
 {
-    FILE *f = fopen(corpus, "rb");
     size_t bytes = 0, room = BLOCK, end;
-    const char *why = f ? NULL : strerror(errno);
+    const char *why;
+    FILE *f = file_open(corpus, &end, &why);
     char *text = malloc(room), *more;
-    if (!text) why = "out of memory";
+    if (!why && !text) why = "out of memory";
     while (!why && !feof(f)) {
         bytes += fread(text + bytes, 1, room - bytes, f);
         if (ferror(f)) {

@@ -1,7 +1,8 @@
 # zeroflow: train transformers from C.
 #
 #     make pretrain      pretrains a BERT on English text in about three minutes
-#     make test          builds and runs every test
+#     make test          builds and runs the tests, in a few minutes
+#     make test-all      runs them in every other build as well
 #     make help          lists the rest
 #
 # There is no configure step. What is made lies in build/ and dist/. Packages that are missing are
@@ -155,9 +156,9 @@ ARCHIVE   = $(if $V,,@)rm -f $@; ar -cqs $@ $^
 
 # $1: the folder of a variant.
 define variant
-$1/obj/%.o: %.c Makefile | build/.needs-$(if $(filter build,$1),build,test)
+$1/obj/%.o: %.c Makefile | build/.needs-$(if $(filter build,$1),build,test-all)
 	$$(COMPILE) -I. $$<
-$1/obj/zeroflow.o: zeroflow.h Makefile | build/.needs-$(if $(filter build,$1),build,test)
+$1/obj/zeroflow.o: zeroflow.h Makefile | build/.needs-$(if $(filter build,$1),build,test-all)
 	$$(COMPILE) $(IMPLEMENT) -x c $$<
 $1/libzeroflow.a: $1/obj/zeroflow.o
 	$$(ARCHIVE)
@@ -182,8 +183,9 @@ $1/tests: $(TESTS:%.c=$1/obj/%.o) $1/libparts.a
 endef
 $(foreach v,$(filter-out build/cuda,$(VARIANTS)),$(eval $(call tested,$v)))
 
-# It computes next to nothing, and carries the implementation, which compiles in half the time so.
-build/obj/examples/hello.o: private CFLAGS = -O0
+# Each example is a whole program and carries the implementation. Here all link one; the tests build
+# one as its own comment says.
+$(EXAMPLES:%=build/obj/examples/%.o): private MODE = -DZEROFLOW_IMPLEMENTED
 
 # The tests with another implementation: that of the single header, or one that calls a BLAS. What
 # only declares the library is as in build.
@@ -194,7 +196,7 @@ build/blas/%: private BLAS = -lopenblas
 IMPLEMENTED = build/dist build/blas
 
 define implemented
-$1/obj/%.o: %.c Makefile | build/.needs-test
+$1/obj/%.o: %.c Makefile | build/.needs-test-all
 	$$(COMPILE) -I. $$<
 $1/tests: $1/obj/tests/inside.o build/libparts.a \
           $(patsubst %.c,build/obj/%.o,$(filter-out %/inside.c,$(TESTS)))
@@ -272,12 +274,20 @@ pretrain: build/bert ## pretrain a BERT (STEPS, MODEL, THREADS, CORPUS: tools/pr
 
 # ------------------------------------------------------------------------------------------ tests
 
-test: build/.needs-test ## build and run every test
-	+@MAKE='$(MAKE)' sh tests/run.sh
+test: build/.needs-test ## build and run the tests
+	+@MAKE='$(MAKE)' sh tests/run.sh test
+
+test-all: build/.needs-test-all ## the same, and all of them again in every other build
+	+@MAKE='$(MAKE)' sh tests/run.sh all
+
+# What test-all has beside test.
+test-rest: build/.needs-test-all
+	+@MAKE='$(MAKE)' sh tests/run.sh rest
 
 # Each group of tests: what it needs built, then tests/run.sh runs it.
-GROUPS = unit oom clang dist asan oom-asan ubsan tsan blas mpi examples opt plan bert gpt consumers \
-         fuzz neon cuda-check emulated emulated-asan
+GROUPS      = unit mpi examples opt plan bert gpt consumers emulated
+MORE_GROUPS = oom clang dist asan oom-asan ubsan tsan blas more-mpi more-consumers fuzz neon \
+              cuda-check emulated-asan
 
 test-unit test-oom: build/tests
 test-clang:         build/clang/tests
@@ -287,13 +297,13 @@ test-oom-asan:      build/asan/tests
 test-ubsan:         build/ubsan/tests
 test-tsan:          build/tsan/tests
 test-blas:          $(if $(wildcard /usr/include/cblas.h /usr/include/*/cblas.h),build/blas/tests)
-test-mpi:           $(if $(MPICC),build/mpi/comm build/mpi/faults)
+test-mpi test-more-mpi: $(if $(MPICC),build/mpi/comm build/mpi/faults)
 test-examples:      $(EXAMPLES:%=build/%)
 test-opt:           build/zf-opt
 test-plan:          build/zf-plan
 test-bert:          build/bert
 test-gpt:           build/gpt
-test-consumers:     dist
+test-consumers test-more-consumers: dist
 test-neon:          dist
 test-cuda-check:    $(if $(NVCC),build/cuda-check/device)
 test-emulated:      $(if $(CUDA_HEADERS),build/emulated/tests build/emulated/bert)
@@ -301,6 +311,8 @@ test-emulated-asan: $(if $(CUDA_HEADERS),build/emulated/asan/tests)
 test-fuzz:          $(FUZZ:%=build/fuzz/%)
 
 $(GROUPS:%=test-%): build/.needs-test
+	@CC='$(CC)' sh tests/run.sh $(@:test-%=%)
+$(MORE_GROUPS:%=test-%): build/.needs-test-all
 	@CC='$(CC)' sh tests/run.sh $(@:test-%=%)
 
 # What is shipped, for every architecture, in a C program. No source asks for the architecture, and
@@ -376,9 +388,10 @@ clean: ## remove build/ and dist/
 	rm -rf build dist
 
 help: ## list the targets
-	@sed -n 's/^\([a-z][a-z ]*\):.* ## /\1: /p' Makefile | awk -F ': ' '{ printf "%-22s%s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z][a-z -]*\):.* ## /\1: /p' Makefile | awk '{ \
+	    at = index($$0, ": "); printf "%-22s%s\n", substr($$0, 1, at - 1), substr($$0, at + 2) }'
 
-.PHONY: all dist pretrain test oom asan ubsan tsan cuda-check emulated bits bless fuzz coverage tidy bench install clean \
-        help $(GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
+.PHONY: all dist pretrain test test-all test-rest oom asan ubsan tsan cuda-check emulated bits bless fuzz coverage tidy bench install clean \
+        help $(GROUPS:%=test-%) $(MORE_GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

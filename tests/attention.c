@@ -287,13 +287,6 @@ static void compare(test *t, int line, const form *f, zf_dtype dtype, const char
     }
 }
 
-static bool has_isa(const char *isa)
-{
-    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.isa = isa}, NULL);
-    zf_backend_free(cpu);
-    return cpu != NULL;
-}
-
 TEST_ONCE(attention_agrees_with_the_plain_graph)
 {
     static const int64_t lengths[] = {1, 7, 127, 128, 513};
@@ -319,7 +312,7 @@ TEST_ONCE(attention_agrees_with_the_plain_graph)
                    s.error.text);
                 for (int isa = 0; isa < 3; isa++) {
                     zf_cpu_desc cpu = {.threads = 2, .isa = isas[isa]};
-                    if (isa && !has_isa(isas[isa])) continue;
+                    if (isa && !test_has_isa(t, isas[isa])) continue;
                     OK(t, run_form(t, &s, &forms[i], narrow, true, cpu, &got), s.error.text);
                     compare(t, __LINE__, &forms[i], narrow, isas[isa]);
                 }

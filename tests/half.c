@@ -7,13 +7,6 @@ enum { PATTERNS = 1 << 16, MOST = 1 << 19 };
 static const zf_dtype halves[] = {ZF_BF16, ZF_F16};
 static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
 
-static bool has_isa(const char *isa)
-{
-    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.isa = isa}, NULL);
-    zf_backend_free(cpu);
-    return cpu != NULL;
-}
-
 /* -------------------------------------------------------------------------- conversions */
 
 /* What 16 bits say. */
@@ -164,7 +157,7 @@ TEST_ONCE(half_casts_are_conversions)
     static session s;
     test_defer(t, session_close, &s);
     for (int k = 0; k < 4; k++)
-        for (int pair = 0; pair < 16 && has_isa(isas[k]); pair++) {
+        for (int pair = 0; pair < 16 && test_has_isa(t, isas[k]); pair++) {
             zf_dtype a = floats[pair / 4], b = floats[pair % 4];
             int64_t n = turning_points(x, b == ZF_F16 ? ZF_F16 : ZF_BF16, a == ZF_F64);
             char text[256];
@@ -292,7 +285,7 @@ TEST_ONCE(half_rows_are_rows_of_f32_rounded)
     test_defer(t, session_close, &s);
     for (size_t n = 0; n < sizeof graphs / sizeof graphs[0]; n++)
         for (int k = 0; k < 4; k++)
-            for (int d = 0; d < 2 && has_isa(isas[k]); d++) {
+            for (int d = 0; d < 2 && test_has_isa(t, isas[k]); d++) {
                 int64_t count[2], more[2];
                 char text[1024];
                 graph_text(text, graphs[n].operands, graphs[n].body, ZF_F32);

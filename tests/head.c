@@ -266,13 +266,6 @@ static void compare_best(test *t, const head *h, const answer *got, const answer
 
 static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
 
-static bool has_isa(const char *isa)
-{
-    zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.isa = isa}, NULL);
-    zf_backend_free(cpu);
-    return cpu != NULL;
-}
-
 /* -------------------------------------------------------------------------------- tests */
 
 /* One tile and several, chunks and groups that are full and that are not. */
@@ -319,7 +312,7 @@ TEST_ONCE(head_loss_in_f32_is_near_the_plain_graph_in_f64)
         h.dtype = ZF_F32;
         for (int k = -1; k < 4; k++) {
             zf_cpu_desc cpu = {.threads = 2, .reference = k < 0, .isa = k < 0 ? NULL : isas[k]};
-            if (k >= 0 && !has_isa(isas[k])) continue;
+            if (k >= 0 && !test_has_isa(t, isas[k])) continue;
             OK(t, run(t, &fused, &h, true, cpu), fused.error.text);
             compare(t, __LINE__, &h, &fused.answer, &plain.answer, 0x1p-24);
             compare_best(t, &h, &fused.answer, &plain.answer, 0x1p-24);
@@ -429,7 +422,7 @@ TEST_ONCE(head_loss_does_not_depend_on_threads)
     test_defer(t, session_close, &one);
     test_defer(t, session_close, &more);
     for (int k = 0; k < 4; k++) {
-        if (!has_isa(isas[k])) continue;
+        if (!test_has_isa(t, isas[k])) continue;
         OK(t, run(t, &one, &h, true, (zf_cpu_desc){.threads = 1, .isa = isas[k]}), one.error.text);
         for (int threads = 2; threads <= 5; threads++) {
             OK(t, run(t, &more, &h, true, (zf_cpu_desc){.threads = threads, .isa = isas[k]}),

@@ -1,6 +1,7 @@
-/* The runner: build/tests [--oom] [--bless] [--list] [--times] [SUBSTRING ...] [-SUBSTRING ...]; of
- * the tests whose name or file has one of the first and none of the second. Its last line is "N
- * passed, N failed". */
+/* The runner: build/tests [--oom[=all]] [--bless] [--list] [--times] [SUBSTRING ...] [-SUBSTRING
+ * ...]; of the tests whose name or file has one of the first and none of the second. Its last line
+ * is "N passed, N failed", with ", N skipped" behind it where tests left out what this machine
+ * lacks. */
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
@@ -23,9 +24,9 @@ void test_register(test_case *self)
 
 void test_fail(test *t, const char *file, int line, const char *what, const char *text)
 {
-    if (t->refused) return;
     t->failed = true;
     printf("  %s:%d: %s\n", file, line, what);
+    if (t->refused) printf("    after an allocation was refused, and no call said ZF_ERR_NOMEM\n");
     if (text && *text) printf("    %s\n", text);
 }
 
@@ -37,6 +38,37 @@ bool test_unwind(test *t, const char *file, int line, const char *what, zf_statu
     t->refused = false;
     test_fail(t, file, line, what, text && *text ? text : zf_status_name(status));
     return false;
+}
+
+void test_skip(test *t, const char *what)
+{
+    if (!t->skipped && t->refuse_at < 0)
+        printf("skipped in %s (%s): %s\n", t->self->name, t->self->file, what);
+    t->skipped = true;
+}
+
+bool test_has_isa(test *t, const char *isa)
+{
+#if defined(__x86_64__)
+    static const char *const sets[] = {"portable", "avx2", "avx512"};
+#elif defined(__aarch64__)
+    static const char *const sets[] = {"portable", "neon"};
+#else
+    static const char *const sets[] = {"portable"};
+#endif
+    enum { SETS = sizeof sets / sizeof *sets };
+    static int has[SETS]; /* 0: not asked yet, 1: no, 2: yes */
+    int k = 0;
+    if (!isa) return true;
+    while (k < SETS && strcmp(isa, sets[k]) != 0) k++;
+    if (k == SETS) return false;
+    if (!has[k]) {
+        zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.isa = isa}, NULL);
+        has[k] = cpu ? 2 : 1;
+        zf_backend_free(cpu);
+    }
+    if (has[k] == 1) test_skip(t, isa);
+    return has[k] == 2;
 }
 
 void test_defer(test *t, test_cleanup *run, void *object)
@@ -101,21 +133,30 @@ static bool run(const test_case *c, long refuse_at, test *t)
 #define OOM_REFUSALS 400
 #endif
 
-/* Every allocation in turn, or OOM_REFUSALS of them evenly spread where there are more; then once
- * more in good health. */
-static bool run_out_of_memory(const test_case *c)
+/* What of the tests was run with allocations refused. */
+static struct {
+    int whole, sampled; /* tests: with each of their allocations, or with some of them */
+    long refusals, allocations;
+} refused;
+
+/* Runs the body with each of its allocations refused in turn, or with `most` of them, evenly spread,
+ * where there are more (0: all); then once more in good health. */
+static bool run_out_of_memory(const test_case *c, long most, test *t)
 {
-    test t;
     long total, step;
-    if (!run(c, -1, &t)) return false;
-    total = t.allocations;
-    step = total > OOM_REFUSALS ? total / OOM_REFUSALS : 1;
-    for (long k = 0; k < total; k += step)
-        if (!run(c, k, &t)) {
+    if (!run(c, -1, t)) return false;
+    total = t->allocations;
+    step = most && total > most ? total / most : 1;
+    for (long k = 0; k < total; k += step) {
+        if (!run(c, k, t)) {
             printf("    with allocation %ld of %ld refused\n", k, total);
             return false;
         }
-    return run(c, -1, &t);
+        refused.refusals++;
+    }
+    refused.allocations += total;
+    step > 1 ? refused.sampled++ : refused.whole++;
+    return run(c, -1, t);
 }
 
 /* Of the processor: other work on the machine does not count, nor does waiting. */
@@ -129,11 +170,13 @@ static double seconds(void)
 int main(int argc, char **argv)
 {
     bool out_of_memory = false, list = false, times = false;
+    long most = OOM_REFUSALS;
     char folder[64];
-    int passed = 0, failed = 0, filters = 0;
+    int passed = 0, failed = 0, skipped = 0, filters = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
         if (!strcmp(argv[i], "--oom")) out_of_memory = true;
+        else if (!strcmp(argv[i], "--oom=all")) out_of_memory = true, most = 0;
         else if (!strcmp(argv[i], "--bless")) test_bless = true;
         else if (!strcmp(argv[i], "--list")) list = true;
         else if (!strcmp(argv[i], "--times")) times = true;
@@ -152,13 +195,21 @@ int main(int argc, char **argv)
             printf("%s (%s)\n", c->name, c->file);
             continue;
         }
-        good = out_of_memory ? run_out_of_memory(c) : run(c, -1, &t);
+        good = out_of_memory ? run_out_of_memory(c, most, &t) : run(c, -1, &t);
         if (!good) printf("FAILED %s (%s)\n", c->name, c->file);
         if (times) printf("%7.2f s  %s (%s)\n", seconds() - from, c->name, c->file);
-        good ? passed++ : failed++;
+        if (!good) failed++;
+        else if (t.skipped) skipped++;
+        else passed++;
     }
     snprintf(folder, sizeof folder, "/tmp/zeroflow-test-%ld", (long)getpid());
     rmdir(folder); /* where tests have left nothing in it */
-    if (!list) printf("%d passed, %d failed\n", passed, failed);
+    if (list) return 0;
+    if (out_of_memory)
+        printf("%d tests with every allocation refused in turn, %d with a sample: %ld of %ld\n",
+               refused.whole, refused.sampled, refused.refusals, refused.allocations);
+    printf("%d passed, %d failed", passed, failed);
+    if (skipped) printf(", %d skipped", skipped);
+    printf("\n");
     return failed != 0;
 }

@@ -6,17 +6,6 @@
 
 static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
 
-static bool has_isa(int k)
-{
-    static bool asked[4], has[4];
-    if (!asked[k]) {
-        zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.isa = isas[k]}, NULL);
-        zf_backend_free(cpu);
-        asked[k] = true, has[k] = cpu != NULL;
-    }
-    return has[k];
-}
-
 /* -------------------------------------------------------------------------------- tests */
 
 /* What zf_zero makes of a graph takes several ranks: tests/comm.c, tests/zero.c and
@@ -110,7 +99,7 @@ static void check_values(test *t, session *s, const op_case *c, const sizes *z)
         session_close(s);
         for (int k = one_row && (d == 0 || z->N < 100) ? -1 : 0; k < 4; k++) {
             zf_cpu_desc cpu = {.threads = 2, .reference = k < 0, .isa = k < 0 ? NULL : isas[k]};
-            if (k >= 0 && !has_isa(k)) continue;
+            if (k >= 0 && !test_has_isa(t, isas[k])) continue;
             if (run_case(t, s, c, z, dtypes[d], cpu, 0, &got)) goto stop;
             session_close(s);
             if (got.count != exact.count)
@@ -144,7 +133,7 @@ TEST_ONCE(operators_do_not_depend_on_threads)
     test_defer(t, session_end, &s);
     for (int n = 0; n < CASES; n++)
         for (int k = 0; k < 4; k++)
-            for (int threads = 1; threads <= 3 && has_isa(k); threads++) {
+            for (int threads = 1; threads <= 3 && test_has_isa(t, isas[k]); threads++) {
                 const op_case *c = &cases[n];
                 const sizes *z = n % 2 ? &big : &tall;
                 result r = {.values = kept[0], .raw = kept_raw[threads > 1]};
@@ -799,7 +788,7 @@ TEST_ONCE(operators_treat_special_values_alike)
         if (run_case(t, &s, c, &z, ZF_F32, (zf_cpu_desc){.reference = true}, 0, &exact)) goto stop;
         session_close(&s);
         for (int k = 0; k < 4; k++) {
-            if (!has_isa(k)) continue;
+            if (!test_has_isa(t, isas[k])) continue;
             if (run_case(t, &s, c, &z, ZF_F32, (zf_cpu_desc){.isa = isas[k]}, 0, &got)) goto stop;
             session_close(&s);
             for (int i = 0; i < PAIRS; i++) {

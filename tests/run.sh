@@ -1,10 +1,14 @@
 #!/bin/sh
-# Runs the tests (make test): sh tests/run.sh [GROUP]
+# Runs the tests (make test, make test-all): sh tests/run.sh test|rest|all|total|GROUP
 #
-# Without a group: has make build and run every group, on every core, and adds up; the last line is
-# "N passed, N failed", the status 1 when anything failed. A group is what `make test-GROUP` runs
-# once its programs are built: it prints one line, and the output of what failed. All that it said
-# is in build/test/GROUP.log.
+# `test` has make build and run the groups of make test, `rest` those that make test-all has beside
+# them, `all` both, on every core. The last line is "N passed, N failed", with ", N skipped" behind
+# it where the machine lacks something; the status is 1 when anything failed. `total` prints that
+# line once more. A group is what `make test-GROUP` runs once its programs are built: it prints one
+# line, and the output of what failed. All that it said is in build/test/GROUP.log.
+#
+# A test is counted once. What runs the same tests in another build, or on another number of ranks,
+# counts its passes apart, as runs again; a failure there is a failure.
 #
 # Lists are split into words on purpose.
 # shellcheck disable=SC2086
@@ -15,54 +19,102 @@ logs=build/test
 mkdir -p "$logs"
 
 # In an order that keeps two cores busy to the end: what takes longest goes first.
-groups='tsan oom-asan emulated-asan cuda-check asan emulated unit dist clang blas mpi bert gpt consumers fuzz examples opt
-        plan neon'
+groups_of_test='emulated unit mpi consumers bert gpt examples opt plan'
+groups_of_rest='tsan oom-asan emulated-asan cuda-check asan dist oom clang more-mpi blas neon
+                more-consumers fuzz'
 
+# run_all WHICH GROUPS: builds and runs these.
 run_all() {
-    rm -f "$logs"/*.counts
+    which=$1
+    list=$2
     targets=
-    for group in $groups; do targets="$targets test-$group"; done
+    for group in $list; do
+        rm -f "$logs/$group.counts"
+        targets="$targets test-$group"
+    done
     jobs=$(getconf _NPROCESSORS_ONLN)
-    echo "building and running $(echo "$groups" | wc -w) groups of tests on $jobs cores; logs: $logs/"
+    echo "building and running $(echo "$list" | wc -w) groups of tests on $jobs cores; logs: $logs/"
     case ${MAKEFLAGS:-} in
     *jobserver*) jobs= ;; # make -j was asked for, and says how many
     *) jobs=-j$jobs ;;
     esac
     QUIET=yes ALL_GROUPS=yes ${MAKE:-make} --no-print-directory -s -k -O $jobs $targets 2>&1 |
         grep --line-buffered -Ev '^make(\[[0-9]+\])?: (\*\*\* \[.*\] Error|Target .* not remade)'
+    echo "$list" > "$logs/groups.$which"
+    for group in $list; do
+        [ -s "$logs/$group.counts" ] || {
+            echo "$group: FAILED, it could not be built or run"
+            echo '0 1 0 0' > "$logs/$group.counts"
+        }
+    done
+}
+
+# total FILE...: the closing lines, of the groups that these files name; the status.
+total() {
     passed=0
     failed=0
-    for group in $groups; do
-        p=0
-        f=1
-        if [ -s "$logs/$group.counts" ]; then read -r p f < "$logs/$group.counts"
-        else echo "$group: FAILED, it could not be built or run"; fi
+    skipped=0
+    repeated=0
+    for file; do
+        [ -s "$file" ] || {
+            echo "$file: FAILED, these groups were not run"
+            failed=1
+            : > "$file"
+        }
+    done
+    for group in $(cat "$@"); do
+        read -r p f s r < "$logs/$group.counts"
         passed=$((passed + p))
         failed=$((failed + f))
+        skipped=$((skipped + s))
+        repeated=$((repeated + r))
     done
-    echo "$passed passed, $failed failed" | tee "$logs/total"
+    [ $repeated = 0 ] || echo "in other builds and on other numbers of ranks: $repeated runs passed"
+    echo "$passed passed, $failed failed$([ $skipped = 0 ] || echo ", $skipped skipped")"
     [ $failed = 0 ]
 }
 
 # ------------------------------------------------------------------------- what groups are made of
 
-# suite COMMAND...: a test program, which prints "N passed, N failed". One that crashes, hangs, or
-# has a sanitizer complain at its end counts as one more failure.
+# suite COMMAND...: a test program, which prints "N passed, N failed" and perhaps ", N skipped". One
+# that crashes, hangs, runs no test, or has a sanitizer complain at its end counts as one more
+# failure. suite_again: its tests were counted before.
 suite() {
     timeout 1200 "$@" > "$work/said" 2>&1
     status=$?
-    counts=$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$work/said" | tail -n 1)
-    p=${counts% *}
-    f=${counts#* }
-    passed=$((passed + ${p:-0}))
-    failed=$((failed + ${f:-0}))
-    if [ -z "$counts" ] || { [ $status != 0 ] && [ "$f" = 0 ]; }; then
-        echo "FAILED $* (exit status $status)" >> "$work/said"
-        failed=$((failed + 1))
-        f=1
+    counts=$(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed(, ([0-9]+) skipped)?$/\1 \2 0\4/p' \
+        "$work/said" | tail -n 1)
+    p=0
+    f=0
+    s=0
+    [ -z "$counts" ] || read -r p f s << END
+$counts
+END
+    s=$((${s#0} + 0))
+    if [ $((p + f + s)) = 0 ] || { [ $status != 0 ] && [ "$f" = 0 ]; }; then
+        echo "FAILED $* (exit status $status, $p tests passed)" >> "$work/said"
+        f=$((f + 1))
     fi
+    passed=$((passed + p))
+    failed=$((failed + f))
+    skipped=$((skipped + s))
     cat "$work/said" >> "$log"
     [ "$f" = 0 ] || grep -v '^ok ' "$work/said" >> "$work/failures"
+}
+suite_again() {
+    were=$passed
+    left=$skipped
+    suite "$@"
+    repeated=$((repeated + passed - were))
+    passed=$were
+    skipped=$left
+}
+
+# skip WHAT WHY: for want of something on this machine.
+skip() {
+    skipped=$((skipped + 1))
+    note="${note:+$note; }skipped: $1, $2"
+    echo "skipped: $1, $2" >> "$log"
 }
 
 # check NAME COMMAND...: the command succeeds.
@@ -104,13 +156,14 @@ gives() {
 # ------------------------------------------------------------------------------------- the groups
 
 run_unit() { suite build/tests; }
-run_oom() { suite build/tests --oom; }
+# Every test once for each allocation that it makes, which is refused.
+run_oom() { suite_again build/tests --oom; }
 # The single header is, token for token, the header and the files that it includes. So what includes
-# it for its declarations is compiled once for both, and it is the one that runs out of memory.
+# it for its declarations is compiled once for both.
 run_dist() {
     check 'declarations of the single header' same_tokens ''
     check 'implementation of the single header' same_tokens -DZEROFLOW_IMPLEMENTATION
-    suite build/dist/tests --oom
+    suite_again build/dist/tests
 }
 same_tokens() {
     for header in zeroflow.h dist/zeroflow.h; do
@@ -119,10 +172,10 @@ same_tokens() {
     done
     [ "$(wc -l < "$work/zeroflow.h")" -gt 1000 ] && cmp "$work/zeroflow.h" "$work/dist-zeroflow.h"
 }
-run_clang() { suite build/clang/tests; }
-run_asan() { suite build/asan/tests; }
-run_oom_asan() { suite build/asan/tests --oom; }
-run_ubsan() { suite build/ubsan/tests; }
+run_clang() { suite_again build/clang/tests; }
+run_asan() { suite_again build/asan/tests; }
+run_oom_asan() { suite_again build/asan/tests --oom; }
+run_ubsan() { suite_again build/ubsan/tests; }
 
 # Before version 14, gcc's ThreadSanitizer cannot live with all the randomness of newer kernels.
 # Where there are threads: of the tests of operators and of fusion, which take long under it, those
@@ -133,38 +186,51 @@ threaded='thread tests/account tests/batch tests/comm tests/corpus tests/faults 
 
 run_tsan() {
     fixed="setarch $(uname -m) -R"
-    if $fixed true 2> /dev/null; then suite $fixed build/tsan/tests $threaded
-    else suite build/tsan/tests $threaded; fi
+    if $fixed true 2> /dev/null; then suite_again $fixed build/tsan/tests $threaded
+    else suite_again build/tsan/tests $threaded; fi
 }
 
 # With a BLAS a plan has other scratch: only what is about numbers can be the same.
 run_blas() {
     if [ -x build/blas/tests ]; then
-        suite build/blas/tests inside/matmul ops.c nn.c optim.c bert.c gpt.c
+        suite_again build/blas/tests inside/matmul ops.c nn.c optim.c bert.c gpt.c
     else
-        note='skipped: there is no cblas.h (libopenblas-dev)'
+        skip BLAS 'there is no cblas.h (libopenblas-dev)'
     fi
 }
 
 # Open MPI runs as root only when told so, has to be told that there are more ranks than cores, and
 # ends all ranks when one is killed unless asked to recover. That goes by shared memory; TCP is how
 # ranks on several hosts talk; there, once a rank was killed, Open MPI 4.1 itself may hang.
-run_mpi() {
-    if ! [ -x build/mpi/comm ] || ! mpirun --version 2> /dev/null | grep -q 'Open MPI'; then
-        note='skipped: there is no Open MPI (libopenmpi-dev openmpi-bin)'
-        return
-    fi
+has_mpi() {
+    [ -x build/mpi/comm ] && mpirun --version 2> /dev/null | grep -q 'Open MPI' || {
+        skip MPI 'there is no Open MPI (libopenmpi-dev openmpi-bin)'
+        return 1
+    }
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
-    for world in 1 2 3 4; do suite mpirun -np $world build/mpi/comm < /dev/null; done
-    for world in 2 3 4; do
-        suite mpirun -np $world build/mpi/faults < /dev/null
-        suite mpirun --enable-recovery -np $world build/mpi/comm killed < /dev/null
-        suite mpirun --enable-recovery -np $world build/mpi/faults killed $((world - 1)) < /dev/null
+}
+run_mpi() {
+    has_mpi || return
+    suite mpirun -np 3 build/mpi/comm < /dev/null
+    suite mpirun --enable-recovery -np 3 build/mpi/comm killed < /dev/null
+    suite mpirun -np 2 build/mpi/faults < /dev/null
+    suite mpirun --enable-recovery -np 2 build/mpi/faults killed 1 < /dev/null
+}
+run_more_mpi() {
+    has_mpi || return
+    for world in 1 2 4; do suite_again mpirun -np $world build/mpi/comm < /dev/null; done
+    for world in 3 4; do
+        suite_again mpirun -np $world build/mpi/faults < /dev/null
+        suite_again mpirun --enable-recovery -np $world build/mpi/faults killed $((world - 1)) \
+            < /dev/null
+    done
+    for world in 2 4; do
+        suite_again mpirun --enable-recovery -np $world build/mpi/comm killed < /dev/null
     done
     export OMPI_MCA_btl=tcp,self OMPI_MCA_btl_tcp_if_include=lo
-    suite mpirun -np 3 build/mpi/comm < /dev/null
-    suite mpirun -np 3 build/mpi/faults < /dev/null
+    suite_again mpirun -np 3 build/mpi/comm < /dev/null
+    suite_again mpirun -np 3 build/mpi/faults < /dev/null
     check 'compiles with clang' env OMPI_CC=clang mpicc -std=c11 -Wall -Wextra -pedantic -Wshadow \
         -Werror -O2 -c zeroflow_mpi.c -o "$work/mpi.o"
 }
@@ -175,20 +241,27 @@ run_neon() {
         check 'compiles for Arm' $cross -std=c11 -Wall -Wextra -pedantic -Wshadow -Werror -O2 \
             -DZEROFLOW_IMPLEMENTATION -x c -c dist/zeroflow.h -o "$work/neon.o"
     else
-        note="skipped: there is no $cross (gcc-aarch64-linux-gnu)"
+        skip NEON "there is no $cross (gcc-aarch64-linux-gnu)"
     fi
 }
 
 # CUDA's kernels on the CPU (tests/emulation/). Of the tests, those of private functions are there
 # only because they carry the library.
 run_emulated() {
-    run_emulation build/emulated/tests
-    if [ -x build/emulated/bert ]; then suite sh tests/cuda-cli.sh build/emulated/bert; fi
+    has_emulation build/emulated/tests || return
+    suite build/emulated/tests tests/cuda tests/emulation
+    suite sh tests/cuda-cli.sh build/emulated/bert
+    build/emulated/tests --list nccl.c | grep -q . || skip NCCL 'there is no nccl.h (libnccl-dev)'
 }
-run_emulated_asan() { run_emulation build/emulated/asan/tests; }
-run_emulation() {
-    if [ -x "$1" ]; then suite "$1" tests/cuda tests/emulation
-    else note='skipped: there is no cuda_runtime.h (CUDA Toolkit 12 or newer)'; fi
+run_emulated_asan() {
+    has_emulation build/emulated/asan/tests &&
+        suite_again build/emulated/asan/tests tests/cuda tests/emulation
+}
+has_emulation() {
+    [ -x "$1" ] || {
+        skip 'CUDA emulated' 'there is no cuda_runtime.h (CUDA Toolkit 12 or newer)'
+        return 1
+    }
 }
 
 # Compiled and linked by make; run here. A device is asked for that no machine has, and then the
@@ -197,7 +270,7 @@ run_cuda_check() {
     device=build/cuda-check/device
     nvcc=$(command -v nvcc || echo /usr/local/cuda/bin/nvcc)
     if ! [ -x $device ]; then
-        note='skipped: there is no nvcc (CUDA Toolkit 12 or newer)'
+        skip 'CUDA compiled' 'there is no nvcc (CUDA Toolkit 12 or newer)'
         return
     fi
     no_gpu='this machine has no NVIDIA driver; this program needs one for CUDA [0-9.]+ or newer'
@@ -265,6 +338,7 @@ run_opt() {
 run_plan() { suite sh tests/zfplan.sh build/zf-plan; }
 
 run_consumers() { . tests/consumers/run.sh; }
+run_more_consumers() { . tests/consumers/more.sh; }
 
 # ------------------------------------------------------------------------------------ one of them
 
@@ -272,20 +346,41 @@ run_group() {
     log=$logs/$1.log
     passed=0
     failed=0
+    skipped=0
+    repeated=0
     note=
     work=$(mktemp -d)
     trap 'rm -rf "$work"' EXIT
     trap 'exit 1' HUP INT TERM
     started=$(date +%s)
     : > "$log"
+    : > "$work/failures"
     "run_$(echo "$1" | tr - _)"
-    if [ $failed != 0 ]; then
-        tail -n 100 "$log" | sed 's/^/    /'
-    fi
-    printf '%-10s %4d passed, %d failed  %4d s  %s\n' "$1" $passed $failed \
-        $(($(date +%s) - started)) "$note"
-    echo "$passed $failed" > "$logs/$1.counts"
+    [ $((passed + failed + skipped + repeated)) != 0 ] || {
+        echo 'FAILED: no test was run' | tee -a "$work/failures" >> "$log"
+        failed=1
+    }
+    [ $failed = 0 ] || tail -n 100 "$work/failures" | sed 's/^/    /'
+    printf '%-14s %4d passed, %d failed%s  %4d s  %s\n' "$1" $((passed + repeated)) $failed \
+        "$([ $skipped = 0 ] || echo ", $skipped skipped")" $(($(date +%s) - started)) "$note"
+    echo "$passed $failed $skipped $repeated" > "$logs/$1.counts"
     [ $failed = 0 ] || [ -n "${ALL_GROUPS:-}" ]
 }
 
-if [ $# = 0 ]; then run_all; else run_group "$1"; fi
+case ${1:-} in
+test | rest)
+    [ "$1" = test ] && run_all test "$groups_of_test" || run_all rest "$groups_of_rest"
+    total "$logs/groups.$1"
+    ;;
+all)
+    run_all test "$groups_of_test"
+    run_all rest "$groups_of_rest"
+    total "$logs/groups.test" "$logs/groups.rest"
+    ;;
+total) total "$logs/groups.test" "$logs/groups.rest" ;;
+?*) run_group "$1" ;;
+*)
+    echo 'usage: sh tests/run.sh test|rest|all|total|GROUP' >&2
+    exit 2
+    ;;
+esac

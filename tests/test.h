@@ -10,8 +10,8 @@
  *     }
  *
  * A failed check ends the body; what was deferred is run in reverse order. In the out-of-memory run
- * the allocation number k of t->allocator is refused: OK and NEED then insist on ZF_ERR_NOMEM,
- * CHECK merely ends the body, and nothing may be left allocated. TEST_ONCE is for bodies that
+ * the allocation number k of t->allocator is refused. Then OK or NEED meets ZF_ERR_NOMEM, or every
+ * check holds as it does without; nothing may be left allocated. TEST_ONCE is for bodies that
  * allocate nothing of interest or take long.
  */
 #ifndef TEST_H
@@ -34,7 +34,7 @@ typedef struct test {
     const test_case *self;
     zf_allocator allocator; /* counts, checks sizes, and refuses on demand */
     long allocations, refuse_at, live_blocks, live_bytes, peak_bytes;
-    bool refused, failed;
+    bool refused, failed, skipped;
     struct {
         test_cleanup *run;
         void *object;
@@ -56,6 +56,11 @@ void test_register(test_case *);
 /* Reports a failure; `text` may be "" . */
 void test_fail(test *, const char *file, int line, const char *what, const char *text);
 void test_defer(test *, test_cleanup *, void *object);
+/* Notes that the machine lacks something, so that a part of the test is left out. */
+void test_skip(test *, const char *what);
+/* True when the CPU backend has these instructions; NULL: those that it takes by itself. Those that
+ * a better machine of this architecture has are noted as left out. */
+bool test_has_isa(test *, const char *isa);
 /* True when `error` (NULL: not looked at) tells of the refused allocation; reports a failure
  * otherwise. */
 bool test_unwind(test *, const char *file, int line, const char *what, zf_status, const char *text);

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Sees to what a target needs: sh tools/needs.sh build|test
+# Sees to what a target needs: sh tools/needs.sh build|test|test-all
 #
 # A need is tried out, not looked up by its package, so a compiler of one's own counts. What is
 # missing is installed where the rights are there (root, apt-get), else named, and the status is 1.
@@ -11,9 +11,9 @@ set -eu
 
 target=${1:-}
 case $target in
-build | test) ;;
+build | test | test-all) ;;
 *)
-    echo "usage: sh tools/needs.sh build|test" >&2
+    echo "usage: sh tools/needs.sh build|test|test-all" >&2
     exit 2
     ;;
 esac
@@ -57,17 +57,21 @@ examine() {
     need "$package" compiles "$cc" pthread.h -lm -lpthread
     need make command -v make
     need libstb-dev compiles "$cc" stb/stb_ds.h
-    if [ "$target" = test ]; then
+    case $target in test*)
         need build-essential compiles gcc stdio.h
         need build-essential command -v g++
         need clang compiles clang stdio.h
-        need libclang-rt-dev fuzzes
         need cmake command -v cmake
         need pkg-config command -v pkg-config
-        wish libopenblas-dev compiles "$cc" cblas.h -lopenblas
         wish libopenmpi-dev compiles mpicc mpi.h
         wish openmpi-bin command -v mpirun
+        ;;
+    esac
+    if [ "$target" = test-all ]; then
+        need libclang-rt-dev fuzzes
+        wish libopenblas-dev compiles "$cc" cblas.h -lopenblas
         wish 'gcc-aarch64-linux-gnu libc6-dev-arm64-cross' compiles aarch64-linux-gnu-gcc stdio.h
+        wish qemu-user command -v qemu-aarch64
     fi
     needed=$(once $needed)
     wished=$(once $wished)

@@ -205,11 +205,23 @@ static bool matmul_check(matmul_bench *bench, zfi_isa isa, zfi_matmul_desc *d, c
 static const zf_dtype matmul_dtypes[][2] = {
     {ZF_F32, ZF_F32}, {ZF_BF16, ZF_BF16}, {ZF_BF16, ZF_F32}, {ZF_F16, ZF_F16}, {ZF_F32, ZF_BF16}};
 
-static zfi_isa matmul_isa(int i)
+/* The instruction sets that the machine has, in turn. */
+static zfi_isa matmul_isa(test *t, int i)
 {
     zfi_isa best = zfi_isa_best();
+    test_has_isa(t, "avx512");
     if (best == ZFI_ISA_NEON) return i % 2 ? ZFI_ISA_NEON : ZFI_ISA_PORTABLE;
     return (zfi_isa)(i % ((int)best + 1));
+}
+
+/* Notes that the machine has no instruction for tiles of bf16, where it has none. */
+static void matmul_wants_bf16(test *t)
+{
+#if ZFI_BF16
+    if (!__builtin_cpu_supports("avx512bf16")) test_skip(t, "avx512_bf16");
+#else
+    (void)t;
+#endif
 }
 
 /* "what: isa m ... " into text[256]. */
@@ -242,6 +254,7 @@ TEST_ONCE(matmul_random_shapes)
                                     28, 31, 32, 33, 47, 57, 64, 65, 100, 128, 129, 200, 257};
     matmul_random random = {1};
     static matmul_bench bench;
+    matmul_wants_bf16(t);
     if (!matmul_open(t, &bench, 1 << 20, 16 << 20)) return;
     for (int round = 0; round < 1250; round++) {
         const zf_dtype *dtypes = matmul_dtypes[round / 250];
@@ -285,7 +298,7 @@ TEST_ONCE(matmul_random_shapes)
         d.c = zfi_element_of(bench.c, d.c_dtype, 11);
         bench.c_size = (size_t)(zfi_max(d.outer, 1) * d.batch * d.c_batch + 64);
         if (bench.c_size > bench.a_size) continue;
-        MATMUL_CHECK(t, &bench, matmul_isa(round), &d);
+        MATMUL_CHECK(t, &bench, matmul_isa(t, round), &d);
     }
 }
 
@@ -296,6 +309,7 @@ TEST_ONCE(matmul_chunks)
                                         {5, 3000, 700},   {700, 3, 900},  {1, 1500, 1500}};
     matmul_random random = {2};
     static matmul_bench bench;
+    matmul_wants_bf16(t);
     if (!matmul_open(t, &bench, 3 << 20, 32 << 20)) return;
     for (int shape = 0; shape < 2 * ZFI_COUNT(shapes); shape++)
         for (int form = 0; form < 4; form++) {
@@ -312,7 +326,7 @@ TEST_ONCE(matmul_chunks)
             d.epilogue = form == 2 ? matmul_epilogue : NULL;
             d.epilogue_context = &bench;
             bench.c_size = (size_t)(d.m * d.n + 16);
-            MATMUL_CHECK(t, &bench, matmul_isa(shape + 2 * form), &d);
+            MATMUL_CHECK(t, &bench, matmul_isa(t, shape + 2 * form), &d);
         }
 }
 
@@ -331,8 +345,8 @@ TEST_ONCE(matmul_not_finite)
     for (int i = 0; i < 3; i++) {
         zfi_matmul_desc d = {M, N, K, 1, a, b, c, .a_row = K, .a_col = 1, .b_row = N, .b_col = 1};
         d.c_row = N;
-        CHECK(t, zfi_matmul_tiled_scratch(matmul_isa(i), 1, &d) <= 8 << 20);
-        zfi_matmul_tiled(matmul_isa(i), NULL, &d, (void *)(((uintptr_t)scratch + 63) / 64 * 64));
+        CHECK(t, zfi_matmul_tiled_scratch(matmul_isa(t, i), 1, &d) <= 8 << 20);
+        zfi_matmul_tiled(matmul_isa(t, i), NULL, &d, (void *)(((uintptr_t)scratch + 63) / 64 * 64));
         for (int m = 0; m < M; m++)
             for (int n = 0; n < N; n++) {
                 if (n == 69) CHECK(t, isnan(c[m * N + n]));

@@ -19,7 +19,7 @@ TEST_ONCE(random_published_vectors)
         CHECK(t, !memcmp(out, v + 6, sizeof out));
         if (v[1] > 0x3fffffff) continue; /* its elements are beyond 2^64 */
         for (int isa = 0; isa < 3; isa++) {
-            zfi_random_bits(matmul_isa(isa), word, element, 4, v[2], v[3],
+            zfi_random_bits(matmul_isa(t, isa), word, element, 4, v[2], v[3],
                             (uint64_t)v[5] << 32 | v[4]);
             CHECK(t, !memcmp(word, v + 6, sizeof word));
         }
@@ -34,7 +34,7 @@ TEST_ONCE(random_any_cut_same_bits)
     matmul_random random = {5};
     uint32_t word[MOST + 2];
     for (int round = 0; round < 600; round++) {
-        zfi_isa isa = matmul_isa(round);
+        zfi_isa isa = matmul_isa(t, round);
         int64_t n = matmul_below(&random, MOST);
         uint64_t first = (uint64_t)matmul_below(&random, 1000),
                  seed = matmul_next(&random) * (uint64_t)0x100000003;
@@ -112,7 +112,7 @@ TEST_ONCE(random_dropout)
     const uint32_t threshold = 0xe6666666; /* 0.9 of all */
     for (int i = 0; i < N; i++) x[i] = 1.0f + (float)i;
     for (int i = 0; i < 3; i++) {
-        zfi_isa isa = matmul_isa(i);
+        zfi_isa isa = matmul_isa(t, i);
         int kept = 0;
         zfi_dropout(isa, y, x, 1000003, N, threshold, 0.75f, 2, 3, 4);
         for (int j = 0; j < N; j++) {

@@ -93,7 +93,7 @@ TEST_ONCE(vmath_errors)
         for (int i = 0; i < 3; i++)
             for (uint32_t top = 0; top < 512;
                  top++) { /* sign and exponent: denormals, infinity and NaN as well */
-                zfi_isa isa = matmul_isa(i);
+                zfi_isa isa = matmul_isa(t, i);
                 for (uint32_t j = 0; j < ROW; j++) {
                     uint32_t bits = top << 23 | (j << 13);
                     random = random * 6364136223846793005u + 1442695040888963407u;
@@ -120,7 +120,7 @@ TEST_ONCE(vmath_special_values)
     static const float x[] = {0.0f, -0.0f, INFINITY, -INFINITY, 1.0f};
     float y[5];
     for (int i = 0; i < 3; i++) {
-        zfi_isa isa = matmul_isa(i);
+        zfi_isa isa = matmul_isa(t, i);
         zfi_vexp(isa, y, x, 5);
         CHECK(t, y[0] == 1 && y[1] == 1 && y[2] == INFINITY && y[3] == 0);
         zfi_vlog(isa, y, x, 5);
@@ -151,7 +151,7 @@ TEST_ONCE(vmath_any_cut_same_bits)
     for (int i = 0; i < N; i++) x[i] = 0.07f * (float)(i - N / 2);
     for (int f = 0; f < ZFI_COUNT(vmath_functions); f++)
         for (int i = 0; i < 3; i++) {
-            zfi_isa isa = matmul_isa(i);
+            zfi_isa isa = matmul_isa(t, i);
             vmath_functions[f].f(isa, whole, x, N);
             for (int cut = 0; cut < 40; cut++) {
                 memcpy(part, x, sizeof x);
@@ -170,7 +170,7 @@ TEST_ONCE(vmath_reductions)
     for (int i = 0; i < MOST; i++) x[i] = matmul_value(&random), y[i] = matmul_value(&random);
     for (int n = 0; n <= MOST; n += n < 300 ? 1 : 471)
         for (int i = 0; i < 3; i++) {
-            zfi_isa isa = matmul_isa(i);
+            zfi_isa isa = matmul_isa(t, i);
             double sum = 0, dot = 0, squares = 0, size = 0, size_dot = 0;
             float most = -INFINITY, got = zfi_vsum(isa, x, n);
             /* additions that a term goes through: those of its lane and six of the fold */

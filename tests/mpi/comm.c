@@ -7,14 +7,12 @@
  *
  *     mpirun -np 2 build/mpi/comm large                       2^31 + 7 elements: 5 GB, a minute
  *
- * Each process is a rank; a check holds when it holds on all of them. Rank 0 prints the last line,
- * "N passed, N failed".
+ * Rank 0 prints the last line, "N passed, N failed".
  */
 #define _POSIX_C_SOURCE 200809L
-#include "../../zeroflow.h"
+#include "check.h"
 
 #include <math.h>
-#include <mpi.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -22,19 +20,6 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
-
-static int rank, world, last;
-static long passed, failed;
-
-/* Counts a check, by all ranks. `more` says more of one that does not hold on this rank. */
-static void check(bool holds, const char *name, const char *more)
-{
-    int mine = holds, all = 0;
-    if (!holds) fprintf(stderr, "FAILED on rank %d of %d: %s: %s\n", rank, world, name, more);
-    MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, MPI_COMM_WORLD);
-    if (all) passed++;
-    else failed++;
-}
 
 /* The text contains `part`; says so. */
 static void check_text(zf_status status, zf_status wanted, const char *text, const char *part,
@@ -220,7 +205,7 @@ static void every_collective(void)
     static const int64_t counts[] = {0, 1, 7, 4099, 100003, 500009};
     enum { FORMS = sizeof forms / sizeof *forms, COUNTS = sizeof counts / sizeof *counts };
     zf_comm *comm = open_comm(0);
-    for (int f = 0; f < FORMS; f++)
+    for (int f = 0; f < FORMS; f++) {
         for (int d = 0; d < (int)(sizeof dtypes / sizeof *dtypes); d++)
             for (int k = 0; k < (d ? COUNTS - 1 : COUNTS); k++)
                 for (int root = 0; root < (forms[f].op == ZF_OP_bcast ? world : 1); root++) {
@@ -238,6 +223,8 @@ static void every_collective(void)
                              (long long)counts[k], zf_dtype_name(dtypes[d]), root);
                     check(!*wrong, name, wrong);
                 }
+        ends(forms[f].name);
+    }
     zf_comm_free(comm);
 }
 
@@ -555,8 +542,7 @@ static void killed(void)
     }
     for (int r = 0; !rank && r < last; r++) {
         while (!atomic_load(&fares[r])) pause_for(0.01);
-        if (fares[r] == 1) passed++;
-        else failed++;
+        broken += fares[r] != 1;
     }
 }
 
@@ -594,30 +580,29 @@ int main(int argc, char **argv)
     check(!early, "before MPI_Init", "opened");
     check_text(before.status, ZF_ERR_COMM, before.text,
                "MPI has not been initialised; call it after MPI_Init_thread", "before MPI_Init");
+    ends("before MPI_Init");
     if (!strcmp(what, "killed")) {
         killed();
-        if (!rank) printf("%ld passed, %ld failed\n", passed, failed);
-        fflush(NULL);
-        _exit(failed != 0); /* MPI_Finalize may wait for who is gone */
+        ends("a rank is killed");
+        _exit(total()); /* MPI_Finalize may wait for who is gone */
     } else if (!strcmp(what, "large")) {
         large();
+        ends("2^31 + 7 elements");
     } else {
         every_collective();
-        other_ranks();
-        channels_at_once();
+        other_ranks(), ends("another order of ranks, and late ones");
+        channels_at_once(), ends("three channels at once");
         if (world > 1) {
-            different_calls();
-            missing_rank();
-            stopped_rank();
-            rank_gives_up();
-            wrong_arguments();
+            different_calls(), ends("different calls");
+            missing_rank(), ends("a missing rank");
+            stopped_rank(), ends("a rank that stops");
+            rank_gives_up(), ends("a rank that gives up");
+            wrong_arguments(), ends("wrong arguments");
         }
-        no_communicator();
+        no_communicator(), ends("no communicator");
     }
     MPI_Finalize();
-    if (zf_mpi_comm(NULL, &after) || !strstr(after.text, "MPI has been finalized")) failed++;
-    else passed++;
-    if (rank) return 0;
-    printf("%ld passed, %ld failed\n", passed, failed);
-    return failed != 0;
+    broken = zf_mpi_comm(NULL, &after) || !strstr(after.text, "MPI has been finalized");
+    ends("after MPI_Finalize");
+    return total();
 }

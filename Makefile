@@ -336,7 +336,7 @@ cuda-check: test-cuda-check ## compile and link all that is for CUDA, which need
 
 emulated: test-emulated test-emulated-asan ## CUDA's kernels, run on the CPU, against the CPU's
 
-oom asan ubsan tsan: %: test-% ## the tests under out-of-memory, or a sanitizer
+oom asan ubsan tsan: %: test-% ## the tests with each allocation refused in turn, or under a sanitizer
 
 bits: build/bert ## the same bits at every stage, bucket, prefetch and split (some minutes)
 	sh tests/bits.sh build/bert

@@ -113,7 +113,9 @@ static int32_t zfi_narrow_constant(zfi_retype *r, int32_t id)
     const double *from = g->nodes[id].attributes[0].list.data;
     double *values = zfi_calloc(&g->memory, (size_t)count, sizeof *values);
     int32_t made = 0;
-    if (values) {
+    if (!values) {
+        zfi_graph_nomem(g);
+    } else {
         for (int64_t i = 0; i < count; i++)
             values[i] = !isfinite(from[i])     ? from[i]
                         : fabs(from[i]) > most ? copysign(most, from[i])

@@ -580,40 +580,41 @@ static void zfi_end_trial(zf_graph *copy, int32_t *args, size_t arg_bytes)
 
 static zf_status zfi_lay_beside(zf_graph *g, const zf_prefetch_desc *d);
 
-/* Bytes of the plan with the first `count` kept gathered; INT64_MAX when there is none. */
-static int64_t zfi_try_keeping(const zf_graph *g, const zf_prefetch_desc *d,
-                               const zfi_keepable *keep, int32_t count)
+/* *fits: there is a plan with the first `count` kept gathered, within the memory limit. */
+static zf_status zfi_try_keeping(const zf_graph *g, const zf_prefetch_desc *d,
+                                 const zfi_keepable *keep, int32_t count, bool *fits)
 {
     int32_t *args = NULL;
     size_t arg_bytes = 0;
-    int64_t peak = INT64_MAX;
+    zf_status status;
     zf_graph *trial = zfi_trial(g, &args, &arg_bytes);
-    if (!trial) return peak;
-    if (!trial->memory.failed) {
+    if (!trial) return ZF_ERR_NOMEM;
+    status = trial->memory.failed ? ZF_ERR_NOMEM : ZF_OK;
+    if (!status) {
         zfi_keep_gathered(trial, keep, count);
-        if (!zfi_lay_beside(trial, d) &&
-            !zf_memory(trial, &(zf_memory_desc){.backend = d->backend}))
-            peak = trial->peak;
+        status = zfi_lay_beside(trial, d);
     }
+    if (!status) status = zf_memory(trial, &(zf_memory_desc){.backend = d->backend});
+    *fits = !status && trial->peak <= (int64_t)d->memory_limit;
     zfi_end_trial(trial, args, arg_bytes);
-    return peak;
+    return status == ZF_ERR_NOMEM ? status : ZF_OK;
 }
 
 /* Keeps as many units gathered as fit the memory limit. */
 static void zfi_choose_kept(zf_graph *g, const zf_prefetch_desc *d)
 {
     zfi_keepable *keep = zfi_find_keepable(g);
-    int32_t fits = 0, over = zfi_len(keep) + 1; /* the first `fits` do, the first `over` do not */
-    if (g->memory.failed) {
-        zfi_graph_nomem(g);
-    } else {
-        while (over - fits > 1) {
-            int32_t middle = fits + (over - fits) / 2;
-            if (zfi_try_keeping(g, d, keep, middle) <= (int64_t)d->memory_limit) fits = middle;
-            else over = middle;
-        }
-        zfi_keep_gathered(g, keep, fits);
+    int32_t most = 0, over = zfi_len(keep) + 1; /* the first `most` fit, the first `over` do not */
+    zf_status status = g->memory.failed ? ZF_ERR_NOMEM : ZF_OK;
+    while (!status && over - most > 1) {
+        int32_t middle = most + (over - most) / 2;
+        bool fits;
+        status = zfi_try_keeping(g, d, keep, middle, &fits);
+        if (!status && fits) most = middle;
+        else over = middle;
     }
+    if (status) zfi_graph_nomem(g);
+    else zfi_keep_gathered(g, keep, most);
     zfi_array_free(&g->memory, keep);
 }
 

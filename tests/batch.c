@@ -86,8 +86,7 @@ static bert_examples_desc describe(test *t, const bert_corpus *corpus, int32_t s
 static bool have(test *t, int line, const void *object, const char *err)
 {
     if (object) return true;
-    test_unwind(t, __FILE__, line, "an object was made",
-                strcmp(err, "out of memory") ? ZF_ERR_ARGUMENT : ZF_ERR_NOMEM, err);
+    test_unwind(t, __FILE__, line, "an object was made", test_status_of(err), err);
     return false;
 }
 

@@ -51,8 +51,7 @@ static bert_corpus_desc numbers(test *t, int32_t vocab_size, int threads)
 static bool have(test *t, int line, const void *object, const char *err)
 {
     if (object) return true;
-    test_unwind(t, __FILE__, line, "an object was made",
-                strcmp(err, "out of memory") ? ZF_ERR_ARGUMENT : ZF_ERR_NOMEM, err);
+    test_unwind(t, __FILE__, line, "an object was made", test_status_of(err), err);
     return false;
 }
 
@@ -71,7 +70,8 @@ static bool refused(test *t, const char *text, size_t bytes, bert_corpus_desc de
     bert_corpus *c = bert_corpus_parse(text, bytes, "x.txt", &desc, err, sizeof err);
     bert_corpus_free(c);
     if (!c && !strcmp(err, message)) return true;
-    test_fail(t, __FILE__, __LINE__, message, c ? "the corpus was accepted" : err);
+    if (c) test_fail(t, __FILE__, __LINE__, message, "the corpus was accepted");
+    else test_unwind(t, __FILE__, __LINE__, message, test_status_of(err), err);
     return false;
 }
 

@@ -24,20 +24,24 @@ void test_register(test_case *self)
 
 void test_fail(test *t, const char *file, int line, const char *what, const char *text)
 {
+    if (t->unwound) return;
     t->failed = true;
     printf("  %s:%d: %s\n", file, line, what);
-    if (t->refused) printf("    after an allocation was refused, and no call said ZF_ERR_NOMEM\n");
     if (text && *text) printf("    %s\n", text);
+    if (t->refused) printf("    an allocation was refused, and no call said ZF_ERR_NOMEM\n");
 }
 
 bool test_unwind(test *t, const char *file, int line, const char *what, zf_status status,
                  const char *text)
 {
-    if (t->refused && status == ZF_ERR_NOMEM) return true;
-    if (t->refused) printf("  an allocation was refused, but this is no ZF_ERR_NOMEM:\n");
-    t->refused = false;
+    if (t->refused && status == ZF_ERR_NOMEM) t->unwound = true;
     test_fail(t, file, line, what, text && *text ? text : zf_status_name(status));
-    return false;
+    return t->unwound;
+}
+
+zf_status test_status_of(const char *text)
+{
+    return strstr(text, "out of memory") ? ZF_ERR_NOMEM : ZF_ERR_ARGUMENT;
 }
 
 void test_skip(test *t, const char *what)
@@ -122,7 +126,7 @@ static bool run(const test_case *c, long refuse_at, test *t)
         t->deferred[t->deferred_count].run(t->deferred[t->deferred_count].object);
     }
     if (t->live_blocks || t->live_bytes) {
-        t->refused = false;
+        t->unwound = t->refused = false;
         test_fail(t, c->file, 0, "left allocated", "");
         printf("    %ld blocks, %ld bytes\n", t->live_blocks, t->live_bytes);
     }

@@ -156,8 +156,8 @@ gives() {
 # ------------------------------------------------------------------------------------- the groups
 
 run_unit() { suite build/tests; }
-# Every test once for each allocation that it makes, which is refused.
-run_oom() { suite_again build/tests --oom; }
+# Every test once for each of its allocations, which is refused.
+run_oom() { suite_again build/tests --oom=all; }
 # The single header is, token for token, the header and the files that it includes. So what includes
 # it for its declarations is compiled once for both.
 run_dist() {

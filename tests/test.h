@@ -10,7 +10,7 @@
  *     }
  *
  * A failed check ends the body; what was deferred is run in reverse order. In the out-of-memory run
- * the allocation number k of t->allocator is refused. Then OK or NEED meets ZF_ERR_NOMEM, or every
+ * the allocation number k of t->allocator is refused. Then OK, GIVES or NEED meets ZF_ERR_NOMEM, or every
  * check holds as it does without; nothing may be left allocated. TEST_ONCE is for bodies that
  * allocate nothing of interest or take long.
  */
@@ -34,7 +34,9 @@ typedef struct test {
     const test_case *self;
     zf_allocator allocator; /* counts, checks sizes, and refuses on demand */
     long allocations, refuse_at, live_blocks, live_bytes, peak_bytes;
-    bool refused, failed, skipped;
+    bool refused;  /* an allocation was, and no call has said so yet */
+    bool unwound;  /* a call said so: nothing is checked any more */
+    bool failed, skipped;
     struct {
         test_cleanup *run;
         void *object;
@@ -64,6 +66,8 @@ bool test_has_isa(test *, const char *isa);
 /* True when `error` (NULL: not looked at) tells of the refused allocation; reports a failure
  * otherwise. */
 bool test_unwind(test *, const char *file, int line, const char *what, zf_status, const char *text);
+/* ZF_ERR_NOMEM of a text that says so, as the samples do; ZF_ERR_ARGUMENT of any other. */
+zf_status test_status_of(const char *text);
 /* A fresh path under the build folder for a file or folder of this test. The text lives until the
  * next call with the same name. */
 const char *test_path(const char *name);
@@ -100,14 +104,15 @@ const char *test_path(const char *name);
         }                                                                                          \
     } while (0)
 
-/* The texts are equal; both are printed when they are not. */
+/* The texts are equal; both are printed when they are not. One that says that memory is out is the
+ * answer to a refused allocation. */
 #define CHECK_TEXT(t, a, b)                                                                        \
     do {                                                                                           \
         const char *text_a = (a), *text_b = (b);                                                   \
         if (strcmp(text_a, text_b)) {                                                              \
             static char both[4096];                                                                \
             snprintf(both, sizeof both, "got      %s\n    expected %s", text_a, text_b);           \
-            test_fail((t), __FILE__, __LINE__, #a, both);                                          \
+            test_unwind((t), __FILE__, __LINE__, #a, test_status_of(text_a), both);                \
             return;                                                                                \
         }                                                                                          \
     } while (0)
@@ -118,6 +123,16 @@ const char *test_path(const char *name);
         zf_status ok_status = (status_);                                                           \
         if (ok_status) {                                                                           \
             test_unwind((t), __FILE__, __LINE__, #status_, ok_status, (text));                     \
+            return;                                                                                \
+        }                                                                                          \
+    } while (0)
+
+/* The status is that one (text: as of OK). */
+#define GIVES(t, status_, wanted, text)                                                            \
+    do {                                                                                           \
+        zf_status gives_status = (status_);                                                        \
+        if (gives_status != (wanted)) {                                                            \
+            test_unwind((t), __FILE__, __LINE__, #status_ " == " #wanted, gives_status, (text));   \
             return;                                                                                \
         }                                                                                          \
     } while (0)

@@ -261,8 +261,8 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(rms_norm, 3, 3, "", ZF_OP_INPLACE)                                                           \
     X(rms_norm_grad, 4, 4, "", ZF_OP_INPLACE)                                                      \
     X(norm_gamma_grad, 3, 3, "", 0)                                                                \
-    X(gather_rows, 2, 2, "", 0)                                                                    \
-    X(scatter_rows, 2, 2, "rows:i", 0)                                                             \
+    X(gather_rows, 2, 2, "padded:b padding:i", 0)                                                                    \
+    X(scatter_rows, 2, 2, "rows:i padded:b padding:i", 0)                                                             \
     X(cross_entropy, 3, 3, "ignore:i", 0)                                                          \
     X(cross_entropy_grad, 4, 4, "ignore:i", ZF_OP_INPLACE)                                         \
     /* fused */                                                                                    \
@@ -270,7 +270,7 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(linear, 2, 3, "activation:e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)", 0)                \
     X(head_loss, 4, 5, "ignore:i", 0)                                                              \
     X(residual_norm, 4, 5, "p:f stream:i eps:f", ZF_OP_INPLACE)                                    \
-    X(embed_norm, 7, 7, "p:f stream:i eps:f", 0)                                                   \
+    X(embed_norm, 7, 7, "p:f stream:i eps:f padded:b padding:i", 0)                                                   \
     X(residual_norm_grad, 4, 4, "p:f stream:i", ZF_OP_INPLACE)                                     \
     X(masked_softmax, 1, 2, "p:f stream:i scale:f", ZF_OP_INPLACE)                                \
     X(masked_softmax_grad, 2, 2, "p:f stream:i scale:f", 0)                                       \
@@ -541,6 +541,11 @@ ZF_API zf_tensor zf_rms_norm(zf_tensor x, zf_tensor gamma, double eps);
  * deterministic. */
 ZF_API zf_tensor zf_gather_rows(zf_tensor table, zf_tensor index);
 ZF_API zf_tensor zf_embedding(zf_tensor table, zf_tensor ids); /* the same, by its usual name */
+typedef struct zf_embedding_desc {
+    bool padded; /* lookups of the row `padding` leave it without a gradient */
+    int64_t padding;
+} zf_embedding_desc;
+ZF_API zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedding_desc *desc);
 
 /* weight * sum over rows of -log softmax(logits)[label]; rows whose label is -100 count nothing.
  * logits [n,classes] float, labels [n] i32 or i64, weight a scalar f32: 1 / (labelled rows of the
@@ -1569,6 +1574,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #undef zf_rms_norm
 #undef zf_gather_rows
 #undef zf_embedding
+#undef zf_embedding_ex
 #undef zf_cross_entropy
 #undef zf_output
 #undef zf_input
@@ -1716,6 +1722,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #define zf_rms_norm(x, ...) zf_rms_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_gather_rows(x, ...) zf_gather_rows(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_embedding(x, ...) zf_embedding(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_embedding_ex(x, ...) zf_embedding_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_cross_entropy(x, ...) zf_cross_entropy(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_output(x, ...) zf_output(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_input(g, ...) zf_input(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)

@@ -479,6 +479,13 @@ ZF_API zf_tensor zf_rms_norm(zf_tensor x, zf_tensor gamma, double eps)
 
 ZF_API zf_tensor zf_embedding(zf_tensor table, zf_tensor ids) { return zf_gather_rows(table, ids); }
 
+ZF_API zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedding_desc *desc)
+{
+    zf_embedding_desc d = desc ? *desc : (zf_embedding_desc){.padded = false};
+    return zfi_op(gather_rows, zfi_with({.i = d.padded}, {.i = d.padded ? d.padding : 0}), table,
+                  ids);
+}
+
 enum { ZFI_IGNORED_LABEL = -100 };
 
 ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight)

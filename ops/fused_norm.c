@@ -8,6 +8,7 @@
  *          {p=0.1 stream=3 eps=1e-12} : f32[2,4,8]
  *          s = words[ids[b,t],:] + types[type_ids[b,t],:] + positions[t,:]
  *          y = dropout(gamma xhat + beta)
+ *          padded=true padding=0: words[0,:] has no gradient (rows.c)
  *     saved 0: xhat    saved 1: rstd, one for each row (f32; f64 for f64)
  *
  *     %9 = residual_norm_grad %dy, %xhat, %rstd, %gamma {p=0.1 stream=3} : f32[4,8]
@@ -88,6 +89,7 @@ static zf_status zfi_infer_embed_norm(zfi_infer *c)
     if (!status) status = zfi_infer_vector(c, 5, "gamma");
     if (!status) status = zfi_infer_vector(c, 6, "beta");
     if (!status) status = zfi_infer_norm_attributes(c);
+    if (!status) status = zfi_infer_padding(c, 3, c->args[0]->shape.dims[0]);
     if (status) return status;
     c->dtype = c->args[0]->dtype;
     c->shape = *ids;
@@ -169,8 +171,11 @@ static void zfi_grad_embed_norm(zfi_grad *c)
     ds = zfi_op(residual_norm_grad, NULL, dy, zfi_saved(c->y, 0), zfi_saved(c->y, 1), c->x[5]);
     for (int k = 0; k <= 2; k += 2) /* words, types */
         if (c->need[k])
-            c->dx[k] = zfi_op(scatter_rows, zfi_with({.i = zf_tensor_shape(c->x[k]).dims[0]}), ds,
-                              c->x[k + 1]);
+            c->dx[k] = zfi_op(scatter_rows,
+                              zfi_with({.i = zf_tensor_shape(c->x[k]).dims[0]},
+                                       {.i = k ? 0 : c->attributes[3].i},
+                                       {.i = k ? 0 : c->attributes[4].i}),
+                              ds, c->x[k + 1]);
     if (c->need[4]) c->dx[4] = zfi_sum_like(ds, c->x[4]);
     if (c->need[5]) c->dx[5] = zfi_saved(ds, ZFI_DGAMMA);
     if (c->need[6]) c->dx[6] = zfi_saved(ds, ZFI_DBETA);

@@ -6,7 +6,14 @@
  *          out[r,:] = sum of dy[i...,:] where index[i...] = r
  *
  * The table has rank 1 or more, the index is i32 or i64 of any shape. Each is the other's gradient;
- * saved: the index. An index outside the table is an error of the step. scatter_rows adds in the
+ * saved: the index. With padded=true what is at the row `padding` of the table has no gradient, as an
+ * embedding of padding has none:
+ *
+ *     %3 = gather_rows %1, %2 {padded=true padding=3} : f32[4,8,256]      the same numbers
+ *     %5 = scatter_rows %4, %2 {rows=1000 padded=true padding=3} : f32[1000,256]
+ *          out[3,:] = 0
+ *
+ * An index outside the table is an error of the step. scatter_rows adds in the
  * order of the index, starting from 0, whatever the number of threads, because those share the
  * columns and not the rows:
  *
@@ -22,10 +29,23 @@ static zf_status zfi_infer_index(const zfi_infer *c)
     return ZF_OK;
 }
 
+/* Attributes first, padded, and the one behind it: a row of the table. */
+static zf_status zfi_infer_padding(const zfi_infer *c, int first, int64_t rows)
+{
+    int64_t padding = c->attributes[first + 1].i;
+    if (c->attributes[first].i ? padding >= 0 && padding < rows : !padding) return ZF_OK;
+    if (!c->attributes[first].i)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "padding = %lld is only for padded=true",
+                              (long long)padding);
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "padding = %lld must be one of the %lld rows",
+                          (long long)padding, (long long)rows);
+}
+
 static zf_status zfi_infer_gather_rows(zfi_infer *c)
 {
     const zf_shape *table = &c->args[0]->shape;
     zf_status status = zfi_infer_index(c);
+    if (!status && table->rank) status = zfi_infer_padding(c, 0, table->dims[0]);
     if (status) return status;
     if (!zfi_is_float(c->args[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "the table must be float: f32, bf16, f16 or f64");
@@ -59,6 +79,7 @@ static zf_status zfi_infer_scatter_rows(zfi_infer *c)
     if (c->attributes[0].i < 0)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "rows = %lld must not be negative",
                               (long long)c->attributes[0].i);
+    if ((status = zfi_infer_padding(c, 1, c->attributes[0].i))) return status;
     c->dtype = c->args[0]->dtype;
     c->shape = (zf_shape){1, {c->attributes[0].i}};
     for (int axis = index->rank; axis < dy->rank; axis++)
@@ -69,12 +90,26 @@ static zf_status zfi_infer_scatter_rows(zfi_infer *c)
 static void zfi_grad_gather_rows(zfi_grad *c)
 {
     int64_t rows = zf_tensor_shape(c->x[0]).dims[0];
-    if (c->need[0]) c->dx[0] = zfi_op(scatter_rows, zfi_with({.i = rows}), c->dy, c->x[1]);
+    if (c->need[0])
+        c->dx[0] = zfi_op(scatter_rows, zfi_with({.i = rows}, c->attributes[0], c->attributes[1]),
+                          c->dy, c->x[1]);
 }
 
 static void zfi_grad_scatter_rows(zfi_grad *c)
 {
-    if (c->need[0]) c->dx[0] = zf_gather_rows(c->dy, c->x[1]);
+    zf_shape shape = zf_tensor_shape(c->x[1]);
+    zf_tensor padding, dx;
+    if (!c->need[0]) return;
+    dx = zf_gather_rows(c->dy, c->x[1]);
+    if (c->attributes[1].i) { /* nothing was added of what is there */
+        padding =
+            zf_constant(c->graph, zf_tensor_dtype(c->x[1]), ZF_SCALAR, (double)c->attributes[2].i);
+        padding = zf_equal(c->x[1], padding);
+        while (shape.rank < zf_tensor_shape(dx).rank) shape.dims[shape.rank++] = 1;
+        dx = zf_where(zf_reshape(padding, shape),
+                      zf_constant(c->graph, zf_tensor_dtype(dx), ZF_SCALAR, 0), dx);
+    }
+    c->dx[0] = dx;
 }
 
 /* Every element of operand 1 is a row of `table`. */
@@ -127,6 +162,12 @@ static void zfi_zero_range(const zf_launch *l, int64_t first, int64_t last)
     memset((char *)l->out.data + first, 0, (size_t)(last - first));
 }
 
+/* The row that scatter_rows adds nothing to; -1: none. */
+static int64_t zfi_scatter_padding(const zf_launch *l)
+{
+    return l->attributes[1].i ? l->attributes[2].i : -1;
+}
+
 /* Columns [first, last), at most ZFI_SCATTER_GRAIN of them: for each row the sum in double, rounded
  * once. */
 static void zfi_scatter_reference(const zf_launch *l, int64_t first, int64_t last)
@@ -136,6 +177,7 @@ static void zfi_scatter_reference(const zf_launch *l, int64_t first, int64_t las
     for (int64_t i = 0; i < count; i++) {
         double sum[ZFI_SCATTER_GRAIN] = {0};
         int64_t row = zfi_get_integer(index, i), j = 0;
+        if (row == zfi_scatter_padding(l)) continue;
         while (j < i && zfi_get_integer(index, j) != row) j++;
         if (j < i) continue; /* this row is done */
         for (; j < count; j++)
@@ -149,9 +191,12 @@ static void zfi_scatter_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     const float *dy = l->args[0].data;
     float *out = l->out.data;
-    int64_t count = zfi_count(&l->args[1]), width = zfi_row_width(&l->out);
+    int64_t count = zfi_count(&l->args[1]), width = zfi_row_width(&l->out),
+            padding = zfi_scatter_padding(l);
     for (int64_t i = 0; i < count; i++) {
-        float *to = out + zfi_get_integer(&l->args[1], i) * width + first;
+        int64_t row = zfi_get_integer(&l->args[1], i);
+        float *to = out + row * width + first;
+        if (row == padding) continue;
         zfi_binary_run(zfi_cpu_of(l)->isa, ZF_OP_add, to, to, dy + i * width + first, true, true,
                        last - first);
     }
@@ -178,6 +223,7 @@ static void zfi_scatter_lists(const zf_launch *l)
     for (int64_t row = 0; row < l->attributes[0].i; row++) first[row] = -1;
     for (int64_t i = zfi_count(&l->args[1]) - 1; i >= 0; i--) {
         int64_t row = zfi_get_integer(&l->args[1], i);
+        if (row == zfi_scatter_padding(l)) continue;
         next[i] = first[row];
         first[row] = i;
     }

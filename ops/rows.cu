@@ -1,6 +1,7 @@
 /* Rows of a table by index: gather_rows, and scatter_rows that adds them back.
  *
- * An index outside the table is a fault; it gathers zeros, and nothing is added for it.
+ * An index outside the table is a fault; it gathers zeros, and nothing is added for it, as nothing is
+ * for the row `padding`.
  *
  * scatter_rows sorts the positions by their index, positions of one index staying in order (a radix
  * sort of 8 bits at a time, of tiles of 2048 positions). Then each block adds a chunk of what is
@@ -102,6 +103,7 @@ typedef struct zfi_sort {
     const uint32_t *keys_in, *positions_in;
     uint32_t *keys, *positions;
     uint32_t *starts; /* [digit][tile]: how many, then where they begin */
+    int64_t padding; /* a row that nothing is added to, so that its keys are index.rows; -1: none */
     int count, tiles, shift;
 } zfi_sort;
 
@@ -110,6 +112,7 @@ __device__ __forceinline__ uint32_t zfi_sort_key(const zfi_sort &s, int i, bool 
     int64_t row;
     if (s.keys_in) return s.keys_in[i];
     row = zfi_index_at(s.index.at, s.index.wide, i);
+    if (row == s.padding) return (uint32_t)s.index.rows;
     if (zfi_index_good(s.index, row)) return (uint32_t)row;
     if (report) zfi_index_report(s.index, i, row);
     return (uint32_t)s.index.rows;
@@ -330,6 +333,7 @@ static int zfi_scatter_sort(const zf_launch *l, const zfi_scatter *s)
     int to = 0;
     memset(&pass, 0, sizeof pass);
     pass.index = zfi_index_of(l, s->rows);
+    pass.padding = l->attributes[1].i ? l->attributes[2].i : -1;
     pass.starts = s->starts, pass.count = s->count, pass.tiles = s->tiles;
     for (pass.shift = 0; pass.shift == 0 || s->rows >> pass.shift; pass.shift += ZFI_SORT_BITS) {
         pass.keys = s->keys[to], pass.positions = s->positions[to];

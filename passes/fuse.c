@@ -388,11 +388,13 @@ static int32_t zfi_fuse_embedding(zfi_fuser *f, int32_t id)
         zfi_fuse_node(f, positions)->shape.dims[0] != node->shape.dims[1])
         return 0;
     words = zfi_fuse_node(f, sum->args[0]), types = zfi_fuse_node(f, sum->args[1]);
+    if (types->attributes[0].i) return 0; /* of words alone there may be padding */
     args[0] = words->args[0], args[1] = words->args[1];
     args[2] = types->args[0], args[3] = types->args[1];
     args[4] = positions, args[5] = node->args[2], args[6] = node->args[3];
     return zfi_append_op(f->graph, ZF_OP_embed_norm, args, 7,
-                         zfi_with({.f = 0}, {.i = 0}, {.f = eps}));
+                         zfi_with({.f = 0}, {.i = 0}, {.f = eps}, words->attributes[0],
+                                  words->attributes[1]));
 }
 
 /* The dropout behind it. */
@@ -403,7 +405,8 @@ static int32_t zfi_fuse_embedding_dropout(zfi_fuser *f, int32_t id)
     norm = zfi_fuse_node(f, node->args[0]);
     if (norm->attributes[0].f > 0) return 0;
     return zfi_append_op(f->graph, ZF_OP_embed_norm, norm->args, norm->arg_count,
-                         zfi_with(node->attributes[0], node->attributes[1], norm->attributes[2]));
+                         zfi_with(node->attributes[0], node->attributes[1], norm->attributes[2],
+                                  norm->attributes[3], norm->attributes[4]));
 }
 
 /* ----------------------------------------------------------------------------------- head */

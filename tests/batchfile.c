@@ -15,6 +15,8 @@ typedef struct content {
     int64_t values[TENSORS][S * B * T];
     int left_out; /* -1: none */
     int floats;   /* -1: none */
+    bool narrow;  /* in smaller types */
+    bool more;    /* with a tensor that is none of them */
 } content;
 
 static const content good = {
@@ -25,7 +27,16 @@ static const content good = {
      {-100, 49, -100, 0, -100, -100, /**/ 20, 21, -100, -100, -100, 22},
      {0, 1, /**/ 1, 1}},
     -1,
-    -1};
+    -1,
+    false,
+    false};
+
+/* Of tensor i of a file. */
+static zf_dtype dtype_of(const content *c, int i)
+{
+    static const zf_dtype narrow[TENSORS] = {ZF_I32, ZF_U8, ZF_BOOL, ZF_I32, ZF_I32};
+    return i == c->floats ? ZF_F64 : c->narrow ? narrow[i] : ZF_I64;
+}
 
 static const char *write_file(test *t, const content *c)
 {
@@ -33,18 +44,20 @@ static const char *write_file(test *t, const content *c)
     zf_error error = {ZF_OK, ""};
     zf_safetensors_writer *w = zf_safetensors_writer_new(path, NULL, &error);
     int32_t index = 0;
-    double x[S * B * T];
+    double x[S * B * T], y[S * B * T];
     zf_status status;
     for (int i = 0; i < TENSORS && w; i++)
-        if (i != c->left_out)
-            zf_safetensors_declare(w, names[i], i == c->floats ? ZF_F64 : ZF_I64, c->shape[i]);
+        if (i != c->left_out) zf_safetensors_declare(w, names[i], dtype_of(c, i), c->shape[i]);
+    if (w && c->more) zf_safetensors_declare(w, "position_ids", ZF_I64, ZF_SCALAR);
     for (int i = 0; i < TENSORS && w; i++) {
         size_t count = (size_t)zf_shape_count(c->shape[i]);
         if (i == c->left_out) continue;
         for (size_t k = 0; k < count; k++) x[k] = (double)c->values[i][k];
-        zf_safetensors_write(w, index++, i == c->floats ? (const void *)x : c->values[i],
-                             8 * count);
+        zf_convert(y, dtype_of(c, i), x, ZF_F64, count);
+        zf_safetensors_write(w, index++, dtype_of(c, i) == ZF_I64 ? (const void *)c->values[i] : y,
+                             zf_dtype_size(dtype_of(c, i)) * count);
     }
+    if (w && c->more) zf_safetensors_write(w, index, c->values[0], 8);
     status = w ? zf_safetensors_finish(w, &error) : error.status;
     if (status) test_fail(t, __FILE__, __LINE__, "a file can be written", error.text);
     zf_safetensors_writer_free(w);
@@ -104,16 +117,69 @@ static void check_refused(test *t, const content *c, const char *text)
 TEST_ONCE(batch_files_that_lack_a_tensor)
 {
     for (int i = 0; i < TENSORS; i++) {
+        static const bool optional[TENSORS] = {false, true, true, false, true};
         content c = good;
         char text[128];
         c.left_out = i;
-        snprintf(text, sizeof text, ": %s must be an I64 tensor %s, and is missing", names[i],
+        snprintf(text, sizeof text,
+                 ": %s must be an I64, I32, U8 or BOOL tensor %s, and is missing", names[i],
                  i < 4 ? "[S,B,T] or [B,T]" : "[S,B] or [B]");
-        check_refused(t, &c, text);
+        if (!optional[i]) check_refused(t, &c, text);
         c.left_out = -1, c.floats = i;
-        snprintf(text, sizeof text, ": %s must be an I64 tensor %s", names[i],
+        snprintf(text, sizeof text, ": %s must be an I64, I32, U8 or BOOL tensor %s", names[i],
                  i < 4 ? "[S,B,T] or [B,T]" : "[S,B] or [B]");
         check_refused(t, &c, text);
+    }
+}
+
+TEST_ONCE(batch_files_with_a_tensor_that_is_none)
+{
+    content c = good;
+    c.more = true;
+    check_refused(t, &c, ": position_ids is nothing that the model takes");
+}
+
+static bert_batch_file *load(test *t, const content *c)
+{
+    zf_error error = {ZF_OK, ""};
+    bert_batch_file *f = bert_batch_file_load(write_file(t, c), VOCAB, 2, &error);
+    if (!f) test_fail(t, __FILE__, __LINE__, "the batches can be loaded", error.text);
+    else test_defer(t, free_batches, f);
+    return f;
+}
+
+TEST_ONCE(batch_files_without_what_is_optional)
+{
+    content c = good;
+    bert_batch_file *f;
+    c.left_out = 1;
+    CHECK(t, (f = load(t, &c)) && f->next_sentences && f->batch[0].pairs == B);
+    CHECK(t, !memcmp(f->batch[1].token_type_ids, (int32_t[6]){0}, 6 * 4));
+    c.left_out = 2;
+    CHECK(t, (f = load(t, &c)) && f->batch[0].tokens == 6);
+    CHECK(t, !memcmp(f->batch[0].attention_mask, (uint8_t[]){1, 1, 1, 1, 1, 1}, 6));
+    c.left_out = 4;
+    CHECK(t, (f = load(t, &c)) && !f->next_sentences && f->batch[1].pairs == 0);
+    CHECK(t, f->batch[0].next_sentence_label[1] == -100);
+    c = good;
+    c.values[4][2] = -100;
+    CHECK(t, (f = load(t, &c)) && f->batch[0].pairs == 2 && f->batch[1].pairs == 1);
+    CHECK(t, f->batch[1].next_sentence_label[0] == -100);
+}
+
+TEST_ONCE(batch_files_of_smaller_types)
+{
+    content c = good;
+    bert_batch_file *f, *g = load(t, &good);
+    c.narrow = true;
+    CHECK(t, g && (f = load(t, &c)));
+    for (int s = 0; s < S; s++) {
+        const bert_batch *a = &f->batch[s], *b = &g->batch[s];
+        CHECK(t, !memcmp(a->input_ids, b->input_ids, B * T * 4));
+        CHECK(t, !memcmp(a->token_type_ids, b->token_type_ids, B * T * 4));
+        CHECK(t, !memcmp(a->attention_mask, b->attention_mask, B * T));
+        CHECK(t, a->labelled == b->labelled && !memcmp(a->labels, b->labels, 12));
+        CHECK(t, !memcmp(a->next_sentence_label, b->next_sentence_label, B * 4));
     }
 }
 
@@ -124,13 +190,17 @@ TEST_ONCE(batch_files_of_wrong_shapes)
         zf_shape shape;
         const char *text;
     } bad[] = {
-        {0, {1, {12}}, ": input_ids must be an I64 tensor [S,B,T] or [B,T]"},
-        {0, {4, {1, S, B, T}}, ": input_ids must be an I64 tensor [S,B,T] or [B,T]"},
+        {0, {1, {12}}, ": input_ids must be an I64, I32, U8 or BOOL tensor [S,B,T] or [B,T]"},
+        {0,
+         {4, {1, S, B, T}},
+         ": input_ids must be an I64, I32, U8 or BOOL tensor [S,B,T] or [B,T]"},
         {1, {3, {S, T, B}}, ": token_type_ids is [2,3,2], which does not fit input_ids [2,2,3]"},
         {2, {2, {4, T}}, ": attention_mask is [1,4,3], which does not fit input_ids [2,2,3]"},
         {3, {3, {S, B, 1}}, ": labels is [2,2,1], which does not fit input_ids [2,2,3]"},
-        {4, {0, {0}}, ": next_sentence_label must be an I64 tensor [S,B] or [B]"},
-        {4, {3, {S, B, 1}}, ": next_sentence_label must be an I64 tensor [S,B] or [B]"},
+        {4, {0, {0}}, ": next_sentence_label must be an I64, I32, U8 or BOOL tensor [S,B] or [B]"},
+        {4,
+         {3, {S, B, 1}},
+         ": next_sentence_label must be an I64, I32, U8 or BOOL tensor [S,B] or [B]"},
         {4, {1, {4}}, ": next_sentence_label is [1,4], which does not fit input_ids [2,2,3]"},
     };
     content c;
@@ -159,7 +229,7 @@ TEST_ONCE(batch_files_of_wrong_values)
         {2, 3, -100, ": attention_mask: element 3 is -100; it must be in [0, 2)"},
         {3, 1, -1, ": labels: element 1 is -1; it must be in [0, 50), or -100"},
         {3, 1, VOCAB, ": labels: element 1 is 50; it must be in [0, 50), or -100"},
-        {4, 2, -100, ": next_sentence_label: element 2 is -100; it must be in [0, 2)"},
+        {4, 2, 2, ": next_sentence_label: element 2 is 2; it must be in [0, 2), or -100"},
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         content c = good;

@@ -24,7 +24,7 @@ static gpt_session_desc recipe(gpt_purpose purpose)
     gpt_session_desc d = {.purpose = purpose, .threads = 1, .weight_decay = 0.1, .clip = 1};
     zf_error error = {ZF_OK, ""};
     (void)gpt_config_load(GOLDEN "config.json", &d.config, &error);
-    d.shape = (gpt_shape){3, 24};
+    d.shape = (gpt_shape){3, 24, false};
     return d;
 }
 
@@ -477,11 +477,13 @@ TEST_ONCE(gpt_batch_files)
     CHECK_TEXT(t, error.text + strlen(path), ": labels and input_ids differ in shape");
     error = (zf_error){ZF_OK, ""};
     CHECK(t, !load_batches(t, ids, ZF_SHAPE(6), NULL, ZF_SCALAR, &f, &error));
-    CHECK_TEXT(t, error.text + strlen(path), ": input_ids must be an I64 tensor [S,B,T] or [B,T]");
+    CHECK_TEXT(t, error.text + strlen(path),
+               ": input_ids must be an I64, I32, U8 or BOOL tensor [S,B,T] or [B,T]");
     error = (zf_error){ZF_OK, ""};
     CHECK(t, !gpt_batch_file_load(&f, GOLDEN "init.safetensors", 9, &error));
     CHECK_TEXT(t, error.text,
-               GOLDEN "init.safetensors: input_ids must be an I64 tensor [S,B,T] or [B,T], and is "
+               GOLDEN "init.safetensors: input_ids must be an I64, I32, U8 or BOOL tensor [S,B,T] "
+                      "or [B,T], and is "
                       "missing");
 }
 

@@ -212,6 +212,8 @@ static const struct {
     {"x0:T[70] x1:T[70,300] x2:T[70] x3:i32[70]",
      "%5 = cross_entropy_grad %1, %2, %3, %4 {ignore=-100} : T[70,300]"},
     {"x0:T[70,300] x1:i32[70]", "%3 = scatter_rows %1, %2 {rows=40} : T[40,300]"},
+    {"x0:T[70,300] x1:i32[70]",
+     "%3 = scatter_rows %1, %2 {rows=40 padded=true padding=3} : T[40,300]"},
     {"x0:T[70,300]", "%2 = max %1 {axis=0} : T[300]"},
     {"x0:T[70,300]", "%2 = argmax %1 {axis=1} : i32[70]"},
     {"x0:T[70,1300]", "%2 = sum %1 {axis=0} : T[1300]"},

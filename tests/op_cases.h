@@ -333,6 +333,8 @@ static const op_case cases[] = {
     {"gather_rows", "f[N,M] y[R,2]", "gather_rows %1, %2 : f[R,2,M]", EXACT, 0, 0, NEEDS_N},
     {"scatter_rows", "f[R,M] x[R]", "scatter_rows %1, %2 {rows=N} : f[N,M]", TERMS, 0, 'R',
      NEEDS_N},
+    {"scatter_rows", "f[R,M] x[R]",
+     "scatter_rows %1, %2 {rows=N padded=true padding=0} : f[N,M]", TERMS, 0, 'R', NEEDS_N},
     {"scatter_rows", "f[R,2,M] y[R,2]", "scatter_rows %1, %2 {rows=N} : f[N,M]", TERMS, 0, 'H',
      NEEDS_N},
     {"cross_entropy", "f[R,N] l[R]",

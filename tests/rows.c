@@ -174,3 +174,68 @@ TEST(rows_mistakes_in_builders)
     CHECK_TEXT(t, zf_graph_error(g), expected);
     CHECK(t, !zf_valid(x));
 }
+
+enum { WORDS = 5, WIDTH = 3, TOKENS = 6, PADDING = 2 };
+
+/* The gradient of a table of words, of which one is padding or none, as BERT looks them up. */
+static bool gradient_of_words(test *t, bool padded, bool fused, float gradient[WORDS * WIDTH])
+{
+    static const int32_t ids[TOKENS] = {2, 0, 4, 2, 2, 1};
+    const zf_param_desc normal = {.init = ZF_NORMAL, .std = 1}, ones = {.init = ZF_ONES};
+    static bench b; /* closed before it is used again */
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = b.graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor input, words, types, x;
+    bool good;
+    if (!g) return false;
+    input = zf_input(g, "ids", ZF_I32, ZF_SHAPE(2, TOKENS / 2));
+    words = zf_param(g, "words", ZF_SHAPE(WORDS, WIDTH), &normal);
+    types = zf_param(g, "types", ZF_SHAPE(WORDS, WIDTH), &normal);
+    x = zf_embedding_ex(words, input, &(zf_embedding_desc){.padded = padded, .padding = PADDING});
+    x = zf_add(x, zf_embedding(types, input));
+    x = zf_add(x, zf_param(g, "positions", ZF_SHAPE(TOKENS / 2, WIDTH), &normal));
+    x = zf_layer_norm(x, zf_param(g, "gamma", ZF_SHAPE(WIDTH), &ones),
+                      zf_param(g, "beta", ZF_SHAPE(WIDTH), NULL), 1e-5);
+    x = zf_sum(zf_mul(x, zf_param(g, "by", zf_tensor_shape(x), &normal)));
+    x = zf_output(x, "y");
+    if (fused) zf_fuse(g, NULL);
+    zf_autograd(g, zf_graph_find(g, "y"));
+    zf_output(zf_gradient(g, words), "gradient");
+    b.program = zf_compile(g, NULL);
+    good = b.program && !zf_write(b.program, input, ids, sizeof ids) && !zf_step(b.program) &&
+           !zf_read(b.program, zf_graph_find(g, "gradient"), gradient, WORDS * WIDTH * 4);
+    if (!good) snprintf(error.text, sizeof error.text, "%s", zf_graph_error(g));
+    if (!good && zf_graph_status(g) != ZF_ERR_NOMEM)
+        test_fail(t, __FILE__, __LINE__, "a gradient", error.text);
+    close_bench(&b);
+    return good;
+}
+
+/* What is at the padding has none; all else is as without it. */
+TEST_ONCE(rows_of_padding_have_no_gradient)
+{
+    float plain[WORDS * WIDTH], padded[WORDS * WIDTH];
+    for (int fused = 0; fused < 2; fused++) {
+        CHECK(t, gradient_of_words(t, false, fused, plain));
+        CHECK(t, gradient_of_words(t, true, fused, padded));
+        for (int i = 0; i < WORDS * WIDTH; i++) {
+            if (i / WIDTH == PADDING) CHECK(t, plain[i] != 0 && padded[i] == 0);
+            else CHECK(t, padded[i] == plain[i]);
+        }
+    }
+}
+
+TEST(rows_of_padding_that_cannot_be)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    static bench b;
+    zf_tensor table, ids;
+    NEED(t, g, NULL);
+    b = (bench){.graph = g};
+    test_defer(t, close_bench, &b);
+    table = zf_param(g, "table", ZF_SHAPE(4, 2), NULL);
+    ids = zf_input(g, "ids", ZF_I32, ZF_SHAPE(3));
+    zf_embedding_ex(table, ids, &(zf_embedding_desc){.padded = true, .padding = 4});
+    if (zf_graph_status(g) == ZF_ERR_NOMEM) OK(t, ZF_ERR_NOMEM, zf_graph_error(g));
+    CHECK(t, strstr(zf_graph_error(g), "padding = 4 must be one of the 4 rows"));
+}

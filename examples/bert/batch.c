@@ -130,10 +130,16 @@ static int64_t wanted_labels(const bert_examples_desc *desc, int64_t n)
     return wanted ? wanted : 1;
 }
 
+/* Tokens of the text in an example. */
+static int64_t most_tokens(const bert_examples *x)
+{
+    return x->desc.sequence - specials + x->desc.single;
+}
+
 static bool cut_windows(bert_examples *x)
 {
     const bert_corpus *c = x->desc.corpus;
-    int64_t target = x->desc.sequence - specials;
+    int64_t target = most_tokens(x);
     for (int64_t d = 0; d < x->split->count; d++) {
         const int64_t *document = c->document + x->split->documents[d];
         int64_t first = document[0], last = document[1];
@@ -143,7 +149,7 @@ static bool cut_windows(bert_examples *x)
             while (end < last && tokens_of(c, start, end) < target) end++;
             w = (window){start, end, d};
             while (w.start > first && tokens_of(c, w.start, end) < target) w.start--;
-            pair_up(first, last, &w.start, &w.end);
+            if (!x->desc.single) pair_up(first, last, &w.start, &w.end);
             if (!add_window(x, w)) return false;
         }
     }
@@ -273,21 +279,53 @@ typedef struct segment {
 
 static int64_t length(segment s) { return s.end - s.start; }
 
+/* The sentences of a visit to window w: now and then fewer, so that the model knows short sequences
+ * too. Returns the tokens that they may have. */
+static int64_t draw_sentences(const bert_examples *x, const window *w, draws *d, int64_t *start,
+                              int64_t *end)
+{
+    const bert_corpus *c = x->desc.corpus;
+    const int64_t *document = c->document + x->split->documents[w->document];
+    int64_t most = most_tokens(x), target = most;
+    *start = w->start, *end = w->end;
+    if (below(d, 10)) return target;
+    target = 2 + below(d, most - 1);
+    *start += below(d, *end - *start);
+    *end = *start + 1;
+    while (*end < document[1] && tokens_of(c, *start, *end) < target) ++*end;
+    if (!x->desc.single) pair_up(document[0], document[1], start, end);
+    return target;
+}
+
+/* Cuts tokens off the longer of two segments, each at an end that a coin chooses, until both have
+ * but `most`. */
+static void trim(segment *a, segment *b, int64_t most, draws *d)
+{
+    for (uint64_t coins = 0; length(*a) + length(*b) > most; coins >>= 1) {
+        segment *longer = length(*a) > length(*b) ? a : b;
+        if (coins < 2) coins = draw(d) | (uint64_t)1 << 63; /* the top bit marks the end */
+        if (coins & 1) longer->start++;
+        else longer->end--;
+    }
+}
+
+/* Draws the one segment of a visit to window w. */
+static void draw_single(const bert_examples *x, const window *w, draws *d, segment *a, segment *b)
+{
+    const bert_corpus *c = x->desc.corpus;
+    int64_t start, end;
+    (void)draw_sentences(x, w, d, &start, &end);
+    *a = (segment){c->sentence[start], c->sentence[end]}, *b = (segment){0, 0};
+    trim(a, b, most_tokens(x), d);
+}
+
 /* Draws the two segments of a visit to window w; returns the next-sentence label. */
 static int32_t draw_pair(const bert_examples *x, const window *w, draws *d, segment *a, segment *b)
 {
     const bert_corpus *c = x->desc.corpus;
-    const int64_t *document = c->document + x->split->documents[w->document];
-    int64_t most = x->desc.sequence - specials, target = most, start = w->start, end = w->end, cut;
-    int32_t elsewhere;
-    if (below(d, 10) == 0) { /* shorter, so that the model knows such sequences too */
-        target = 2 + below(d, most - 1);
-        start += below(d, end - start);
-        end = start + 1;
-        while (end < document[1] && tokens_of(c, start, end) < target) end++;
-        pair_up(document[0], document[1], &start, &end);
-    }
-    elsewhere = below(d, 2) == 1;
+    const int64_t *document;
+    int64_t start, end, cut, target = draw_sentences(x, w, d, &start, &end);
+    int32_t elsewhere = below(d, 2) == 1;
     if (end - start < 2) {
         cut = end;
         elsewhere = 1;
@@ -307,12 +345,7 @@ static int32_t draw_pair(const bert_examples *x, const window *w, draws *d, segm
         *a = (segment){c->sentence[start], c->sentence[cut]};
         *b = (segment){c->sentence[cut], c->sentence[end]};
     }
-    for (uint64_t coins = 0; length(*a) + length(*b) > most; coins >>= 1) {
-        segment *longer = length(*a) > length(*b) ? a : b;
-        if (coins < 2) coins = draw(d) | (uint64_t)1 << 63; /* the top bit marks the end */
-        if (coins & 1) longer->start++;
-        else longer->end--;
-    }
+    trim(a, b, most_tokens(x), d);
     return elsewhere;
 }
 
@@ -355,6 +388,7 @@ void bert_batch_fill(bert_batch *batch, const bert_examples *x, int64_t first)
     batch->first = first;
     batch->labelled = 0;
     batch->tokens = 0;
+    batch->pairs = x->desc.single ? 0 : batch->examples;
     for (int32_t row = 0; row < batch->examples; row++) {
         int64_t number = first + row, epoch = number / x->count;
         uint64_t epoch_key = key_of(x->key ^ golden, (uint64_t)epoch);
@@ -364,12 +398,13 @@ void bert_batch_fill(bert_batch *batch, const bert_examples *x, int64_t first)
         int32_t *types = batch->token_type_ids + (int64_t)row * sequence;
         uint8_t *mask = batch->attention_mask + (int64_t)row * sequence;
         segment a, b;
-        batch->next_sentence_label[row] = draw_pair(x, w, &d, &a, &b);
+        if (desc->single) draw_single(x, w, &d, &a, &b);
+        batch->next_sentence_label[row] = desc->single ? -100 : draw_pair(x, w, &d, &a, &b);
         ids[t++] = desc->cls;
         for (int64_t i = a.start; i < a.end; i++) ids[t++] = bert_corpus_id(c, i);
         ids[t++] = desc->sep;
         for (int64_t i = b.start; i < b.end; i++) ids[t++] = bert_corpus_id(c, i);
-        ids[t++] = desc->sep;
+        if (!desc->single) ids[t++] = desc->sep;
         used = t;
         for (; t < sequence; t++) ids[t] = desc->pad;
         for (t = 0; t < sequence; t++) {

@@ -21,6 +21,7 @@ typedef struct bert_examples_desc {
     bool held_out;             /* from the held-out split; the seed is then ignored, so that every
                                 * run is judged by the same examples */
     uint64_t seed;
+    bool single;             /* no pairs: one segment, [CLS] A [SEP], and no next-sentence label */
     int32_t sequence;        /* T, [CLS] and both [SEP] included: 8 to 65536 */
     int32_t masked_percent;  /* of the words, 1 to 100; 0: 15 */
     int32_t max_predictions; /* labels of one example at most; 0: all: masked_percent of T - 3 */
@@ -45,12 +46,13 @@ typedef struct bert_batch {
     int64_t first;                           /* number of the first example */
     int32_t examples, sequence, predictions; /* B, T, P */
     int32_t labelled, tokens;                /* entries with a label; tokens that are no padding */
+    int32_t pairs;                           /* examples with a next-sentence label */
     int32_t *input_ids;                      /* [B, T] */
     int32_t *token_type_ids;                 /* [B, T] 0: [CLS] A [SEP], padding; 1: B [SEP] */
     uint8_t *attention_mask;                 /* [B, T] 1: a token, 0: padding */
     int32_t *positions;                      /* [P] b * T + t */
     int32_t *labels;                         /* [P] the token that was there */
-    int32_t *next_sentence_label;            /* [B] 0: B follows A, 1: B is from elsewhere */
+    int32_t *next_sentence_label;            /* [B] 0: B follows A, 1: B is from elsewhere, -100: no label */
     zf_allocator allocator;
 } bert_batch;
 

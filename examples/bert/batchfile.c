@@ -1,60 +1,11 @@
 #include "batchfile.h"
+#include "../common/integers.h"
 #include "model.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 enum { IDS, TYPES, MASK, LABELS, NEXT, TENSORS };
-static const char *const names[TENSORS] = {"input_ids", "token_type_ids", "attention_mask",
-                                           "labels", "next_sentence_label"};
-
-/* The tensor's values, or NULL with *error; its shape must be `rank` or one more. */
-static int64_t *load(zf_safetensors *file, const char *path, int which, int rank, zf_shape *shape,
-                     zf_error *error)
-{
-    int32_t at = zf_safetensors_find(file, names[which]);
-    const zf_safetensors_entry *e = at < 0 ? NULL : zf_safetensors_at(file, at);
-    int64_t *values;
-    if (!e || !e->readable || e->dtype != ZF_I64 || e->shape.rank < rank ||
-        e->shape.rank > rank + 1) {
-        error->status = ZF_ERR_FORMAT;
-        snprintf(error->text, sizeof error->text, "%s: %s must be an I64 tensor %s%s", path,
-                 names[which], which == NEXT ? "[S,B] or [B]" : "[S,B,T] or [B,T]",
-                 e ? "" : ", and is missing");
-        return NULL;
-    }
-    *shape = e->shape;
-    if (shape->rank == rank) {
-        memmove(shape->dims + 1, shape->dims, (size_t)rank * sizeof *shape->dims);
-        shape->dims[0] = 1;
-        shape->rank++;
-    }
-    values = malloc(e->bytes + 1);
-    if (!values) {
-        error->status = ZF_ERR_NOMEM;
-        snprintf(error->text, sizeof error->text, "out of memory");
-    } else if (zf_safetensors_read(file, at, values, e->bytes, error)) {
-        free(values);
-        values = NULL;
-    }
-    return values;
-}
-
-static bool in_range(const char *path, int which, const int64_t *values, int64_t count,
-                     int64_t least, int64_t most, zf_error *error)
-{
-    for (int64_t i = 0; i < count; i++) {
-        if (values[i] >= least && values[i] < most) continue;
-        if (which == LABELS && values[i] == -100) continue;
-        error->status = ZF_ERR_FORMAT;
-        snprintf(error->text, sizeof error->text,
-                 "%s: %s: element %lld is %lld; it must be in [%lld, %lld)%s", path, names[which],
-                 (long long)i, (long long)values[i], (long long)least, (long long)most,
-                 which == LABELS ? ", or -100" : "");
-        return false;
-    }
-    return true;
-}
 
 /* Fills entry `s` from the file's arrays; its label arrays have room for file->predictions. */
 static void fill(bert_batch_file *f, int64_t s, int64_t *const data[TENSORS])
@@ -66,16 +17,18 @@ static void fill(bert_batch_file *f, int64_t s, int64_t *const data[TENSORS])
     for (int64_t i = 0; i < tokens; i++) {
         int64_t label = data[LABELS][s * tokens + i];
         b->input_ids[i] = (int32_t)data[IDS][s * tokens + i];
-        b->token_type_ids[i] = (int32_t)data[TYPES][s * tokens + i];
-        b->attention_mask[i] = (uint8_t)data[MASK][s * tokens + i];
+        b->token_type_ids[i] = data[TYPES] ? (int32_t)data[TYPES][s * tokens + i] : 0;
+        b->attention_mask[i] = data[MASK] ? (uint8_t)data[MASK][s * tokens + i] : 1;
         b->tokens += b->attention_mask[i];
         if (label == -100) continue;
         b->positions[b->labelled] = (int32_t)i;
         b->labels[b->labelled++] = (int32_t)label;
     }
     for (int64_t p = b->labelled; p < f->predictions; p++) b->positions[p] = 0, b->labels[p] = -100;
-    for (int64_t e = 0; e < f->examples; e++)
-        b->next_sentence_label[e] = (int32_t)data[NEXT][s * f->examples + e];
+    for (int64_t e = 0; e < f->examples; e++) {
+        b->next_sentence_label[e] = data[NEXT] ? (int32_t)data[NEXT][s * f->examples + e] : -100;
+        b->pairs += b->next_sentence_label[e] != -100;
+    }
 }
 
 static bool allocate(bert_batch_file *f)
@@ -98,19 +51,20 @@ static bool allocate(bert_batch_file *f)
 }
 
 /* The sizes, from shapes that must agree; false with *error. */
-static bool measure(bert_batch_file *f, const char *path, const zf_shape shape[TENSORS],
-                    const int64_t *labels, zf_error *error)
+static bool measure(bert_batch_file *f, const char *path, const integers_rule rules[TENSORS],
+                    const zf_shape shape[TENSORS], int64_t *const data[TENSORS], zf_error *error)
 {
+    const int64_t *labels = data[LABELS];
     f->entries = shape[IDS].dims[0], f->examples = shape[IDS].dims[1],
     f->sequence = shape[IDS].dims[2];
     for (int which = 0; which < TENSORS; which++)
-        for (int axis = 0; axis < shape[which].rank; axis++)
+        for (int axis = 0; data[which] && axis < shape[which].rank; axis++)
             if (shape[which].dims[axis] != shape[IDS].dims[axis] || shape[which].dims[axis] < 1) {
                 char own[SHAPE_TEXT], other[SHAPE_TEXT];
                 bool empty = shape[which].dims[axis] < 1;
                 error->status = ZF_ERR_FORMAT;
                 snprintf(error->text, sizeof error->text, "%s: %s is %s, which %s%s", path,
-                         names[which], shape_text(own, shape[which]),
+                         rules[which].name, shape_text(own, shape[which]),
                          empty ? "is empty" : "does not fit input_ids ",
                          empty ? "" : shape_text(other, shape[IDS]));
                 return false;
@@ -127,19 +81,25 @@ static bool measure(bert_batch_file *f, const char *path, const zf_shape shape[T
 bert_batch_file *bert_batch_file_load(const char *path, int64_t vocab, int64_t types,
                                       zf_error *error)
 {
+    const integers_rule rules[TENSORS] = {
+        {"input_ids", 2, vocab, false, false},     {"token_type_ids", 2, types, false, true},
+        {"attention_mask", 2, 2, false, true},     {"labels", 2, vocab, true, false},
+        {"next_sentence_label", 1, 2, true, true},
+    };
     zf_safetensors *file = zf_safetensors_open(path, NULL, error);
-    const int64_t limits[TENSORS] = {vocab, types, 2, vocab, 2};
     int64_t *data[TENSORS] = {NULL};
     zf_shape shape[TENSORS];
     bert_batch_file *f = NULL;
     bool good = file != NULL;
+    if (good) error->status = ZF_OK;
     for (int which = 0; which < TENSORS && good; which++) {
-        data[which] = load(file, path, which, which == NEXT ? 1 : 2, &shape[which], error);
-        good = data[which] && in_range(path, which, data[which], zf_shape_count(shape[which]), 0,
-                                       limits[which], error);
+        data[which] = integers_load(file, path, &rules[which], &shape[which], error);
+        good = !error->status;
     }
+    good = good && integers_all_known(file, path, rules, TENSORS, error);
     if (good && (f = calloc(1, sizeof *f))) {
-        good = measure(f, path, shape, data[LABELS], error) && allocate(f);
+        good = measure(f, path, rules, shape, data, error) && allocate(f);
+        f->next_sentences = data[NEXT] != NULL;
         for (int64_t s = 0; good && s < f->entries; s++) fill(f, s, data);
     }
     if (!good || !f) {

@@ -31,6 +31,14 @@ int bert_command_vocab(int argc, char **argv)
     return EXIT_GOOD;
 }
 
+void bert_score_print(const bert_score *score, const bert_config *config, double unigram_nats)
+{
+    printf("MLM loss %.4f, accuracy %.1f%% of %lld masked words", score->mlm_loss,
+           100 * score->mlm_accuracy, (long long)score->labelled);
+    if (config->nsp) printf("; NSP loss %.4f", score->nsp_loss);
+    printf("; unigram entropy %.4f\n", unigram_nats);
+}
+
 int bert_command_eval(int argc, char **argv)
 {
     const char *load = NULL, *corpus = NULL;
@@ -58,7 +66,8 @@ int bert_command_eval(int argc, char **argv)
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!corpus) return command_usage_error(argv, "a text is needed: --corpus FILE");
-    if (!bert_text_open(&text, corpus, load, false, seq, 0, 1, threads, &error))
+    if (!bert_folder_config(load, &config, &error) ||
+        !bert_text_open(&text, corpus, load, false, config.nsp, seq, 0, 1, threads, &error))
         return command_error("%s", error.text);
     good = bert_folder_open(&s, load, &config,
                             &(bert_shape){batch, seq, bert_predictions(batch, seq, 0)}, threads,
@@ -67,14 +76,8 @@ int bert_command_eval(int argc, char **argv)
         good = bert_session_score(&s, text.held_out, batches, &score, &error);
         bert_session_close(&s);
     }
-    if (good) {
-        printf("MLM loss %.4f, accuracy %.1f%% of %lld masked words", score.mlm_loss,
-               100 * score.mlm_accuracy, (long long)score.labelled);
-        if (config.nsp) printf("; NSP loss %.4f", score.nsp_loss);
-        printf("; unigram entropy %.4f\n", text.corpus->unigram_nats);
-    } else {
-        command_error("%s", error.text);
-    }
+    if (good) bert_score_print(&score, &config, text.corpus->unigram_nats);
+    else command_error("%s", error.text);
     bert_text_close(&text);
     return good ? EXIT_GOOD : EXIT_FAILED;
 }
@@ -103,7 +106,8 @@ int bert_command_fill(int argc, char **argv)
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!text) return command_usage_error(argv, "a text with [MASK] in it is needed");
     if (!(vocab = folder_vocab(load, &error))) return command_error("%s", error.text);
-    good = bert_folder_open(&s, load, &config, &(bert_shape){1, 8, 1}, threads, dtype, &error);
+    good = bert_folder_config(load, &config, &error) &&
+           bert_folder_open(&s, load, &config, &(bert_shape){1, 8, 1}, threads, dtype, &error);
     if (good) {
         if (seq > config.positions) seq = config.positions;
         good = bert_fill_text(&s, &config, vocab, seq, text, NULL, &error);
@@ -151,7 +155,8 @@ int bert_command_export(int argc, char **argv)
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!out) return command_usage_error(argv, "a folder or a file to write is needed");
-    good = bert_folder_open(&s, load, &config, &(bert_shape){1, 8, 1}, 1, 1 + ZF_F32, &error);
+    good = bert_folder_config(load, &config, &error) &&
+           bert_folder_open(&s, load, &config, &(bert_shape){1, 8, 1}, 1, 1 + ZF_F32, &error);
     if (good) {
         good = folder_names_weights(out)
                    ? !bert_export(s.program, s.graph, out, false, (zf_dtype)dtype, &error)

@@ -21,14 +21,18 @@ typedef struct bert_text {
     bert_examples *train, *held_out;
 } bert_text;
 
-/* vocab: a file, whose model is cased or not, or a folder, which says so itself.
+/* vocab: a file, whose model is cased or not, or a folder, which says so itself. pairs: examples
+ * are of two segments, with next-sentence labels.
  *
  * The training examples have that many percent of their words masked, 0 meaning 15; the held-out
  * ones always 15. False with *error. */
-bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased,
+bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased, bool pairs,
                     int64_t sequence, int64_t masked_percent, uint64_t seed, int64_t threads,
                     zf_error *error);
 void bert_text_close(bert_text *t);
+
+/* One line of what a model makes of held-out examples. */
+void bert_score_print(const bert_score *score, const bert_config *config, double unigram_nats);
 
 /* Labelled positions of a batch of examples, training or held out, at most. */
 int64_t bert_predictions(int64_t batch, int64_t sequence, int64_t masked_percent);
@@ -51,9 +55,11 @@ bool bert_config_take(bert_config *config, const char *path, zf_error *error);
 /* How a command computes: the index of a choice "auto|f32|bf16|f16". */
 #define BERT_DTYPES "auto|f32|bf16|f16"
 
-/* The model of a folder, forward only: a checkpoint or one of Hugging Face. dtype 0: what the
- * checkpoint was trained in, else f32. */
-bool bert_folder_open(bert_session *s, const char *path, bert_config *config,
+/* The model of a folder, of a checkpoint or of Hugging Face, as its config.json and its weights say:
+ * without next-sentence head where they have none. */
+bool bert_folder_config(const char *path, bert_config *config, zf_error *error);
+/* Opens it, forward only. dtype 0: what the checkpoint was trained in, else f32. */
+bool bert_folder_open(bert_session *s, const char *path, const bert_config *config,
                       const bert_shape *shape, int64_t threads, int64_t dtype, zf_error *error);
 
 #endif

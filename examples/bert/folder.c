@@ -69,17 +69,23 @@ bool bert_config_take(bert_config *c, const char *path, zf_error *error)
     return true;
 }
 
-bool bert_folder_open(bert_session *s, const char *path, bert_config *config,
+bool bert_folder_config(const char *path, bert_config *c, zf_error *error)
+{
+    bool has_nsp;
+    if (!bert_config_load(path, c, error)) return false;
+    if (folder_is_checkpoint(path)) return true;
+    if (!bert_config_fit(c, path, &has_nsp, error)) return false;
+    c->nsp = has_nsp;
+    return true;
+}
+
+bool bert_folder_open(bert_session *s, const char *path, const bert_config *config,
                       const bert_shape *shape, int64_t threads, int64_t dtype, zf_error *error)
 {
-    bool checkpoint = folder_is_checkpoint(path), has_nsp = true, good;
+    bool checkpoint = folder_is_checkpoint(path), good;
     zf_dtype saved = checkpoint ? bert_checkpoint_precision(path) : ZF_F32,
              wanted = dtype ? (zf_dtype)(dtype - 1) : saved;
     weights_report report;
-    if (!bert_config_load(path, config, error) ||
-        (!checkpoint && !bert_config_fit(config, path, &has_nsp, error)))
-        return false;
-    if (!checkpoint) config->nsp = has_nsp;
     if (!open_forward(s, config, shape, threads, wanted, error)) return false;
     if (checkpoint && (wanted == saved || wanted == ZF_F32))
         good = !load(s, path, wanted != saved, error);

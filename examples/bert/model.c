@@ -134,11 +134,12 @@ static zf_tensor embed(zf_graph *g, const bert_config *c, const bert_shape *s, c
                        zf_tensor words)
 {
     zf_nn_embedding_desc table = {.std = c->std};
+    zf_embedding_desc padding = {.padded = c->pad >= 0, .padding = c->pad};
     zf_tensor positions, types, x;
     zf_push(g, "embeddings");
     positions = zf_nn_embedding_table(g, "position_embeddings", c->positions, c->hidden, &table);
     types = zf_nn_embedding_table(g, "token_type_embeddings", c->types, c->hidden, &table);
-    x = zf_embedding(words, m->input_ids);
+    x = zf_embedding_ex(words, m->input_ids, &padding);
     x = zf_add(x, c->types > 1 ? zf_embedding(types, m->token_type_ids) : types);
     x = zf_add(x, zf_slice(positions, 0, 0, s->sequence));
     x = zf_dropout(zf_nn_layer_norm(x, "LayerNorm", c->eps), c->dropout);

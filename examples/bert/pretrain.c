@@ -81,7 +81,7 @@ static bool evaluate_batch(bert_run *r)
     bert_session s;
     zf_status status;
     if (!open_evaluation(r, &s)) return false;
-    status = bert_session_feed_parts(&s, b, b->labelled, (double)batches->examples);
+    status = bert_session_feed_parts(&s, b, b->labelled, b->pairs);
     if (!status) status = zf_step(s.program);
     if (status) {
         bert_run_fail(r, status, "%s", zf_program_error(s.program));
@@ -104,9 +104,12 @@ static bool only_evaluate(bert_run *r)
     if (r->job->batches) return evaluate_batch(r);
     if (!r->job->o.eval_batches) return true;
     if (!evaluate(r)) return false;
-    if (r->leads)
-        printf("held out: MLM loss %.9g, accuracy %.2f%%, NSP loss %.9g\n", r->score.mlm_loss,
-               100 * r->score.mlm_accuracy, r->score.nsp_loss);
+    if (r->leads) {
+        printf("held out: MLM loss %.9g, accuracy %.2f%%", r->score.mlm_loss,
+               100 * r->score.mlm_accuracy);
+        if (r->job->config.nsp) printf(", NSP loss %.9g", r->score.nsp_loss);
+        printf("\n");
+    }
     return true;
 }
 
@@ -147,8 +150,8 @@ static bool write_report(bert_run *r)
             zf_json_put_double(w, r->score.mlm_loss);
         zf_json_put_key(w, job->batches ? "mlm_accuracy" : "held_out_mlm_accuracy");
         zf_json_put_double(w, r->score.mlm_accuracy);
-        zf_json_put_key(w, job->batches ? "nsp_loss" : "held_out_nsp_loss"),
-            zf_json_put_double(w, r->score.nsp_loss);
+        if (job->config.nsp) zf_json_put_key(w, job->batches ? "nsp_loss" : "held_out_nsp_loss");
+        if (job->config.nsp) zf_json_put_double(w, r->score.nsp_loss);
     }
     if (job->text.corpus)
         zf_json_put_key(w, "unigram_entropy"),
@@ -171,11 +174,10 @@ static bool finish(bert_run *r)
     }
     if (job->text.corpus && job->o.eval_batches) {
         if (!evaluate(r)) return false;
-        if (r->leads)
-            printf("held out: MLM loss %.4f, accuracy %.1f%% of %lld masked words; NSP loss %.4f; "
-                   "unigram entropy %.4f\n",
-                   r->score.mlm_loss, 100 * r->score.mlm_accuracy, (long long)r->score.labelled,
-                   r->score.nsp_loss, job->text.corpus->unigram_nats);
+        if (r->leads) {
+            printf("held out: ");
+            bert_score_print(&r->score, &job->config, job->text.corpus->unigram_nats);
+        }
         if (!bert_show_guesses(&r->session, &job->config, &job->text, job->o.seq, 5, &r->error))
             return false;
     }
@@ -232,15 +234,17 @@ static bool cut_batch(bert_job *job, zf_error *error)
 static bool open_data(bert_job *job, zf_error *error)
 {
     bert_settings *o = &job->o;
+    if (o->no_nsp) job->config.nsp = 0;
     if (o->batch_file) {
         job->batches =
             bert_batch_file_load(o->batch_file, job->config.vocab, job->config.types, error);
         if (!job->batches) return false;
         o->batch = job->batches->examples, o->seq = job->batches->sequence;
+        if (!job->batches->next_sentences) job->config.nsp = 0;
         return true;
     }
-    if (!bert_text_open(&job->text, o->corpus, o->vocab, o->cased, o->seq, o->masked,
-                        (uint64_t)o->seed, o->threads, error))
+    if (!bert_text_open(&job->text, o->corpus, o->vocab, o->cased, job->config.nsp, o->seq,
+                        o->masked, (uint64_t)o->seed, o->threads, error))
         return false;
     o->cased = bert_vocab_options(job->text.vocab).lower_case == BERT_NO;
     if (!config_is_path(o->model)) {
@@ -542,6 +546,8 @@ int bert_command_pretrain(int argc, char **argv)
         {"seq", OPTION_COUNT, "T", &o->seq, 8, 65536, "tokens of an example"},
         {"masked", OPTION_COUNT, "PERCENT", &o->masked, 1, 100,
          "of the words of training examples; held-out ones have 15"},
+        {"no-nsp", OPTION_FLAG, NULL, &o->no_nsp, 0, 0,
+         "masked words alone: no next sentences, examples of one segment"},
         {"batch", OPTION_COUNT, "B", &o->batch, 1, 1 << 20, "examples of a step"},
         {"steps", OPTION_COUNT, "N", &o->steps, 0, 1e12,
          "steps in all; 0 evaluates the loss, and saves"},

@@ -17,11 +17,13 @@ int64_t bert_predictions(int64_t batch, int64_t sequence, int64_t masked_percent
     return batch * (((sequence - 3) * percent + 50) / 100);
 }
 
-static bool examples(bert_examples **out, const bert_text *t, bool held_out, int64_t sequence,
-                     int64_t masked_percent, uint64_t seed, char *err, size_t size)
+static bool examples(bert_examples **out, const bert_text *t, bool held_out, bool pairs,
+                     int64_t sequence, int64_t masked_percent, uint64_t seed, char *err,
+                     size_t size)
 {
     bert_examples_desc d = {.corpus = t->corpus,
                             .held_out = held_out,
+                            .single = !pairs,
                             .seed = seed,
                             .sequence = (int32_t)sequence,
                             .masked_percent = (int32_t)masked_percent};
@@ -31,7 +33,7 @@ static bool examples(bert_examples **out, const bert_text *t, bool held_out, int
     return (*out = bert_examples_new(&d, err, size)) != NULL;
 }
 
-bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased,
+bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased, bool pairs,
                     int64_t sequence, int64_t masked_percent, uint64_t seed, int64_t threads,
                     zf_error *error)
 {
@@ -51,8 +53,9 @@ bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool ca
                               .threads = (int)threads};
         good = (t->corpus = bert_corpus_load(corpus, &d, err, sizeof err)) != NULL;
     }
-    good = good && examples(&t->train, t, false, sequence, masked_percent, seed, err, sizeof err) &&
-           examples(&t->held_out, t, true, sequence, 0, seed, err, sizeof err);
+    good = good &&
+           examples(&t->train, t, false, pairs, sequence, masked_percent, seed, err, sizeof err) &&
+           examples(&t->held_out, t, true, pairs, sequence, 0, seed, err, sizeof err);
     if (good) return true;
     error->status = ZF_ERR_FORMAT;
     snprintf(error->text, sizeof error->text, "%s", err);

@@ -60,8 +60,7 @@ static zf_status feed(void *user, zf_program *program, int64_t step)
     (void)program;
     if (batches) r->batch = &batches->batch[step % batches->entries];
     else r->batch = bert_feeder_next(r->feeder);
-    return bert_session_feed_parts(&r->session, r->batch, r->batch->labelled,
-                                   (double)r->job->o.batch);
+    return bert_session_feed_parts(&r->session, r->batch, r->batch->labelled, r->batch->pairs);
 }
 
 /* Whether a signal has reached any rank: they all hear of it after the same step. */

@@ -1,5 +1,6 @@
 #include "batch.h"
 #include "../bert/corpus.h"
+#include "../common/integers.h"
 #include "model.h"
 
 #include <stdlib.h>
@@ -20,6 +21,7 @@ void gpt_batch_free(gpt_batch *b)
 {
     free(b->ids);
     free(b->labels);
+    free(b->mask);
     *b = (gpt_batch){.ids = NULL};
 }
 
@@ -48,77 +50,56 @@ void gpt_batch_read(gpt_batch *b, const gpt_tokens *text, int64_t first)
 
 /* ------------------------------------------------------------------------------------- files */
 
-enum { IDS, LABELS, TENSORS };
-static const char *const names[TENSORS] = {"input_ids", "labels"};
+enum { IDS, LABELS, MASK, TENSORS };
 
-/* The tensor's values, to be freed, and its shape as [S,B,T]; NULL with *error. */
-static int64_t *load(zf_safetensors *file, const char *path, int which, int64_t vocab,
-                     zf_shape *shape, zf_error *error)
-{
-    int32_t at = zf_safetensors_find(file, names[which]);
-    const zf_safetensors_entry *e = zf_safetensors_at(file, at);
-    bool fits = e && e->readable && e->dtype == ZF_I64 && zf_shape_count(e->shape) > 0 &&
-                (e->shape.rank == 2 || e->shape.rank == 3);
-    int64_t *values = fits ? malloc(e->bytes) : NULL;
-    if (!fits)
-        gpt_fail(error, ZF_ERR_FORMAT, "%s: %s must be an I64 tensor [S,B,T] or [B,T]%s", path,
-                 names[which], e ? "" : ", and is missing");
-    else if (!values) gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
-    else if (zf_safetensors_read(file, at, values, e->bytes, error)) {
-        free(values);
-        return NULL;
-    }
-    if (!values) return NULL;
-    *shape = e->shape.rank == 3 ? e->shape : ZF_SHAPE(1, e->shape.dims[0], e->shape.dims[1]);
-    for (int64_t i = 0; i < zf_shape_count(*shape); i++) {
-        if ((values[i] >= 0 && values[i] < vocab) || (which == LABELS && values[i] == -100))
-            continue;
-        gpt_fail(error, ZF_ERR_FORMAT, "%s: %s: element %lld is %lld; it must be in [0, %lld)%s",
-                 path, names[which], (long long)i, (long long)values[i], (long long)vocab,
-                 which == LABELS ? ", or -100" : "");
-        free(values);
-        return NULL;
-    }
-    return values;
-}
-
-/* Entry `s` of the file's arrays. */
-static void fill(gpt_batch *b, int64_t s, const int64_t *ids, const int64_t *labels)
+/* Entry `s` of the file's arrays; false out of memory. */
+static bool fill(gpt_batch *b, int64_t s, int64_t *const data[TENSORS])
 {
     int64_t count = b->examples * b->sequence;
+    const int64_t *labels = data[LABELS] ? data[LABELS] : data[IDS];
+    if (data[MASK] && !(b->mask = malloc((size_t)count))) return false;
     for (int64_t i = 0; i < count; i++) {
         bool last = i % b->sequence == b->sequence - 1;
-        b->ids[i] = (int32_t)ids[s * count + i];
+        b->ids[i] = (int32_t)data[IDS][s * count + i];
         b->labels[i] = last ? -100 : (int32_t)labels[s * count + i + 1];
         b->labelled += b->labels[i] != -100;
+        if (data[MASK]) b->mask[i] = (uint8_t)data[MASK][s * count + i];
     }
+    return true;
 }
 
 bool gpt_batch_file_load(gpt_batch_file *f, const char *path, int64_t vocab, zf_error *error)
 {
+    const integers_rule rules[TENSORS] = {{"input_ids", 2, vocab, false, false},
+                                          {"labels", 2, vocab, true, true},
+                                          {"attention_mask", 2, 2, false, true}};
     zf_safetensors *file = zf_safetensors_open(path, NULL, error);
-    zf_shape shape, other;
-    int64_t *ids = file ? load(file, path, IDS, vocab, &shape, error) : NULL, *labels = ids;
-    bool good = ids != NULL;
+    int64_t *data[TENSORS] = {NULL};
+    zf_shape shape[TENSORS];
+    bool good = file != NULL;
     *f = (gpt_batch_file){.entries = 0};
-    if (good && zf_safetensors_find(file, names[LABELS]) >= 0) {
-        labels = load(file, path, LABELS, vocab, &other, error);
-        good = labels != NULL;
-        if (good && memcmp(&shape, &other, sizeof shape))
-            good = gpt_fail(error, ZF_ERR_FORMAT, "%s: labels and input_ids differ in shape", path);
+    if (good) error->status = ZF_OK;
+    for (int k = 0; k < TENSORS && good; k++) {
+        data[k] = integers_load(file, path, &rules[k], &shape[k], error);
+        good = !error->status;
+        if (good && data[k] && memcmp(&shape[k], &shape[IDS], sizeof shape[k]))
+            good = gpt_fail(error, ZF_ERR_FORMAT, "%s: %s and input_ids differ in shape", path,
+                            rules[k].name);
     }
-    if (good && !(f->batch = calloc((size_t)shape.dims[0], sizeof *f->batch)))
+    good = good && integers_all_known(file, path, rules, TENSORS, error);
+    if (good && zf_shape_count(shape[IDS]) < 1)
+        good = gpt_fail(error, ZF_ERR_FORMAT, "%s: input_ids is empty", path);
+    if (good && !(f->batch = calloc((size_t)shape[IDS].dims[0], sizeof *f->batch)))
         good = gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
-    for (int64_t s = 0; good && s < shape.dims[0]; s++) {
-        gpt_batch *b = &f->batch[f->entries];
-        good = gpt_batch_new(b, shape.dims[1], shape.dims[2], error);
-        if (!good) break;
-        f->entries++;
-        fill(b, s, ids, labels);
+    f->masked = data[MASK] != NULL;
+    for (int64_t s = 0; good && s < shape[IDS].dims[0]; s++) {
+        gpt_batch *b = &f->batch[s];
+        good = gpt_batch_new(b, shape[IDS].dims[1], shape[IDS].dims[2], error);
+        f->entries += good;
+        if (good && !fill(b, s, data)) good = gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
     }
     if (!good) gpt_batch_file_free(f);
-    if (labels != ids) free(labels);
-    free(ids);
+    for (int k = 0; k < TENSORS; k++) free(data[k]);
     zf_safetensors_close(file);
     return good;
 }

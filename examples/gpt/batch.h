@@ -13,6 +13,7 @@ typedef struct gpt_batch {
     int64_t examples, sequence; /* B, T */
     int64_t labelled;           /* labels that are not -100 */
     int32_t *ids, *labels;      /* [B, T] */
+    uint8_t *mask;              /* [B, T], 1: a token, 0: padding; NULL: all are tokens */
 } gpt_batch;
 
 /* Room for a batch; false out of memory. */
@@ -30,16 +31,17 @@ void gpt_batch_draw(gpt_batch *b, const gpt_tokens *text, uint64_t seed, int64_t
 /* Examples first, first + 1, ...: one behind the other, from the beginning again behind the end. */
 void gpt_batch_read(gpt_batch *b, const gpt_tokens *text, int64_t first);
 
-/* Batches from a safetensors file, for comparison with other systems: I64 input_ids and, unless
- * they are the ids, labels, [S,B,T] or [B,T]. As in Hugging Face's files, labels[t] is what ids[t]
- * should have been, so that the label of a token is the next one's; -100: none. Step k takes entry
- * k mod S. */
+/* Batches from a safetensors file, for comparison with other systems: integers (I64, I32, U8, BOOL)
+ * input_ids and, where they are there, labels (else the ids) and attention_mask (else 1), [S,B,T] or
+ * [B,T]. As in Hugging Face's files, labels[t] is what ids[t] should have been, so that the label of
+ * a token is the next one's; -100: none. Step k takes entry k mod S. */
 typedef struct gpt_batch_file {
     int64_t entries;
+    bool masked;      /* there is an attention_mask */
     gpt_batch *batch; /* [S] */
 } gpt_batch_file;
 
-/* False with *error for a file that is damaged, lacks a tensor, or whose shapes or values (ids are
+/* False with *error for a file that is damaged, lacks a tensor or has an unknown one, or whose shapes or values (ids are
  * below `vocab`) do not fit. */
 bool gpt_batch_file_load(gpt_batch_file *f, const char *path, int64_t vocab, zf_error *error);
 void gpt_batch_file_free(gpt_batch_file *f);

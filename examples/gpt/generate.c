@@ -86,7 +86,7 @@ int gpt_command_generate(int argc, char **argv)
     if (good) {
         w.window = strtoll(sequence, NULL, 10); /* positions behind these have not been trained */
         w.vocab = vocab;
-        d.shape = (gpt_shape){1, w.window}, d.threads = threads;
+        d.shape = (gpt_shape){1, w.window, false}, d.threads = threads;
         good = gpt_session_restore(&w.session, load, &d, &error) &&
                write_on(&w, prompt ? prompt : "", tokens, temperature, (uint64_t)seed, &error);
         gpt_session_close(&w.session);
@@ -113,7 +113,8 @@ int gpt_command_export(int argc, char **argv)
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!out) return command_usage_error(argv, "a file to write is needed");
     if (!gpt_session_restore(&s, load, &d, &error)) return command_error("%s", error.text);
-    if (!gpt_export(s.program, s.graph, out, false, ZF_F32, &error)) command_error("%s", error.text);
+    if (!gpt_export(s.program, s.graph, out, false, ZF_F32, &error))
+        command_error("%s", error.text);
     gpt_session_close(&s);
     return error.status ? EXIT_FAILED : EXIT_GOOD;
 }

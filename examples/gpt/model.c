@@ -144,6 +144,16 @@ static zf_tensor causal_mask(zf_graph *g, int64_t tokens)
     return zf_where(zf_less(t, s), hidden, seen);
 }
 
+/* The same where some keys are padding, so far below the others that their softmax is 0, though not
+ * where all are padding: [B, 1, T, T]. */
+static zf_tensor padding_mask(zf_tensor causal, zf_tensor attention_mask, const gpt_shape *s)
+{
+    zf_graph *g = causal.graph;
+    zf_tensor keys = zf_reshape(attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
+    return zf_add(causal, zf_where(keys, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
+                                   zf_constant(g, ZF_F32, ZF_SCALAR, -1e9)));
+}
+
 /* A third of x [B, T, 3 H] cut into heads: [B, heads, T, H / heads]. */
 static zf_tensor heads(zf_tensor x, int third, const gpt_config *c)
 {
@@ -172,7 +182,7 @@ static zf_tensor block(zf_tensor x, zf_tensor mask, const gpt_config *c)
 }
 
 /* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied. */
-static zf_tensor body(zf_graph *g, const gpt_config *c, const gpt_shape *s, zf_tensor input_ids,
+static zf_tensor body(zf_graph *g, const gpt_config *c, const gpt_shape *s, const gpt_model *m,
                       zf_tensor *words)
 {
     zf_nn_embedding_desc table = {.std = c->std};
@@ -180,9 +190,10 @@ static zf_tensor body(zf_graph *g, const gpt_config *c, const gpt_shape *s, zf_t
     zf_push(g, "transformer");
     *words = zf_nn_embedding_table(g, "wte", c->vocab, c->hidden, &table);
     positions = zf_nn_embedding_table(g, "wpe", c->positions, c->hidden, &table);
-    x = zf_embedding(*words, input_ids);
+    x = zf_embedding(*words, m->input_ids);
     x = zf_dropout(zf_add(x, zf_slice(positions, 0, 0, s->sequence)), c->embedding_dropout);
     mask = causal_mask(g, s->sequence);
+    if (s->masked) mask = padding_mask(mask, m->attention_mask, s);
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "h.%lld", (long long)i);
         x = block(x, mask, c);
@@ -204,8 +215,12 @@ gpt_model gpt_build(zf_graph *g, const gpt_config *c, const gpt_shape *s)
     gpt_model m = {.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
                    .labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
                    .loss_weight = zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR),
-                   .lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR)};
-    zf_tensor words, x = body(g, c, s, m.input_ids, &words);
+                   .lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR),
+                   .attention_mask = {g, 0}};
+    zf_tensor words, x;
+    if (s->masked)
+        m.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(s->batch, s->sequence));
+    x = body(g, c, s, &m, &words);
     m.loss = zf_cross_entropy(head(x, words), zf_reshape(m.labels, ZF_SHAPE(-1)), m.loss_weight);
     zf_output(m.loss, "loss");
     return m;
@@ -215,7 +230,7 @@ gpt_model gpt_build_next(zf_graph *g, const gpt_config *c, const gpt_shape *s)
 {
     gpt_model m = {.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
                    .last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch))};
-    zf_tensor words, x = body(g, c, s, m.input_ids, &words);
+    zf_tensor words, x = body(g, c, s, &m, &words);
     m.logits = zf_output(head(zf_gather_rows(x, m.last), words), "logits");
     return m;
 }

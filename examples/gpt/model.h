@@ -20,10 +20,12 @@ zf_json_writer *gpt_config_json(const gpt_config *config);
 
 typedef struct gpt_shape {
     int64_t batch, sequence;
+    bool masked; /* with attention_mask */
 } gpt_shape;
 
 typedef struct gpt_model {
-    zf_tensor input_ids; /* i32 [B, T] */
+    zf_tensor input_ids;      /* i32 [B, T] */
+    zf_tensor attention_mask; /* u8 [B, T], 1: a token; invalid unless the shape is masked */
     /* Of training and evaluation: */
     zf_tensor labels;      /* i32 [B, T], the token behind each; -100: none */
     zf_tensor loss_weight; /* f32 []: 1 / labels of the batch */

@@ -370,7 +370,7 @@ static bool begin(run *r)
         r->config.embedding_dropout = r->config.attention_dropout = r->config.residual_dropout =
             o->dropout;
     if (o->warmup < 0) o->warmup = o->steps / 10;
-    d.config = r->config, d.shape = (gpt_shape){o->batch, o->seq};
+    d.config = r->config, d.shape = (gpt_shape){o->batch, o->seq, r->file.masked};
     if (!gpt_session_open(&r->session, &d, &r->error)) return false;
     if (o->init && !o->load) {
         if (!gpt_import(r->session.program, r->session.graph, o->init, &report, &r->error))

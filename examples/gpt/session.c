@@ -88,6 +88,8 @@ zf_status gpt_session_feed(gpt_session *s, const gpt_batch *b)
     float weight = 1 / (float)(b->labelled ? b->labelled : 1);
     zf_status status = zf_write(s->program, m->input_ids, b->ids, bytes);
     if (!status) status = zf_write(s->program, m->labels, b->labels, bytes);
+    if (!status && zf_valid(m->attention_mask))
+        status = zf_write(s->program, m->attention_mask, b->mask, bytes / sizeof *b->ids);
     if (!status) status = zf_write(s->program, m->loss_weight, &weight, sizeof weight);
     return status;
 }

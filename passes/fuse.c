@@ -202,12 +202,12 @@ static int32_t zfi_fuse_siblings(zfi_fuser *f, int32_t id)
 /* ------------------------------------------------------------------------------ attention */
 
 /* x [B,T,H], of which the node is the heads: [B,heads,T,H / heads]; 0: it is not. */
-static int32_t zfi_heads_of(const zfi_fuser *f, int32_t id)
+static int32_t zfi_heads_of(const zfi_fuser *f, int32_t id, int64_t heads)
 {
     const zfi_node *node = zfi_fuse_node(f, id), *cut, *x;
     const int64_t *order = node->attributes[0].list.data;
     if (!zfi_used_once(f, id, ZF_OP_transpose) || node->shape.rank != 4 || order[0] != 0 ||
-        order[1] != 2 || order[2] != 1 || order[3] != 3)
+        order[1] != 2 || order[2] != 1 || order[3] != 3 || node->shape.dims[1] != heads)
         return 0;
     cut = zfi_fuse_node(f, node->args[0]);
     if (!zfi_used_once(f, node->args[0], ZF_OP_reshape)) return 0;
@@ -216,6 +216,15 @@ static int32_t zfi_heads_of(const zfi_fuser *f, int32_t id)
                    x->shape.dims[1] == cut->shape.dims[1]
                ? cut->args[0]
                : 0;
+}
+
+/* q, k and v [B,T,H] are of one batch and width, and k and v of one length: none of them is repeated
+ * for the others, as one head of keys for several of queries. */
+static bool zfi_fit_together(const zfi_fuser *f, const int32_t parts[3])
+{
+    const zf_shape *q = &zfi_fuse_node(f, parts[0])->shape, *k = &zfi_fuse_node(f, parts[1])->shape;
+    return zfi_same_shape(k, &zfi_fuse_node(f, parts[2])->shape) && k->dims[0] == q->dims[0] &&
+           k->dims[2] == q->dims[2];
 }
 
 /* q, k and v are the thirds of one value, in this order, and nothing else reads it. */
@@ -254,7 +263,7 @@ static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
     heads = x->shape.dims[2];
     at = x->args[0], x = zfi_fuse_node(f, at); /* times v */
     if (!zfi_used_once(f, at, ZF_OP_matmul) || x->attributes[0].i || x->attributes[1].i) return 0;
-    parts[2] = zfi_heads_of(f, x->args[1]);
+    parts[2] = zfi_heads_of(f, x->args[1], heads);
     at = x->args[0], x = zfi_fuse_node(f, at);
     if (zfi_used_once(f, at, ZF_OP_dropout)) {
         p = x->attributes[0].f, stream = x->attributes[1].i;
@@ -270,11 +279,11 @@ static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
         at = x->args[k], x = zfi_fuse_node(f, at);
     }
     if (!zfi_used_once(f, at, ZF_OP_matmul) || x->attributes[0].i || !x->attributes[1].i) return 0;
-    parts[1] = zfi_heads_of(f, x->args[1]);
+    parts[1] = zfi_heads_of(f, x->args[1], heads);
     at = x->args[0], x = zfi_fuse_node(f, at);
     if (zfi_used_once(f, at, ZF_OP_scale)) scale = x->attributes[0].f, at = x->args[0];
-    parts[0] = zfi_heads_of(f, at);
-    if (!parts[0] || !parts[1] || !parts[2]) return 0;
+    parts[0] = zfi_heads_of(f, at, heads);
+    if (!parts[0] || !parts[1] || !parts[2] || !zfi_fit_together(f, parts)) return 0;
     packed = zfi_packed_of(f, parts);
     if (packed) args[count++] = packed;
     for (int k = 0; k < 3 && !packed; k++) args[count++] = parts[k];
@@ -372,7 +381,9 @@ static int32_t zfi_fuse_norm(zfi_fuser *f, int32_t id)
 /* gather_rows of a table by ids [B,T]. */
 static bool zfi_is_lookup(const zfi_fuser *f, int32_t id)
 {
-    return zfi_used_once(f, id, ZF_OP_gather_rows) && zfi_fuse_node(f, id)->shape.rank == 3;
+    const zfi_node *node = zfi_fuse_node(f, id);
+    return zfi_used_once(f, id, ZF_OP_gather_rows) && node->shape.rank == 3 &&
+           zfi_fuse_node(f, node->args[0])->shape.rank == 2;
 }
 
 static int32_t zfi_fuse_embedding(zfi_fuser *f, int32_t id)
@@ -389,6 +400,7 @@ static int32_t zfi_fuse_embedding(zfi_fuser *f, int32_t id)
         return 0;
     words = zfi_fuse_node(f, sum->args[0]), types = zfi_fuse_node(f, sum->args[1]);
     if (types->attributes[0].i) return 0; /* of words alone there may be padding */
+    if (!zfi_same_shape(&words->shape, &types->shape)) return 0; /* one of them is repeated */
     args[0] = words->args[0], args[1] = words->args[1];
     args[2] = types->args[0], args[3] = types->args[1];
     args[4] = positions, args[5] = node->args[2], args[6] = node->args[3];
@@ -455,7 +467,9 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
     if (product->op == ZF_OP_linear ? product->attributes[0].i != 0
                                     : product->attributes[0].i || !product->attributes[1].i)
         return 0;
-    if (product->shape.rank != 2 || zfi_fuse_node(f, args[3])->shape.rank) return 0;
+    if (product->shape.rank != 2 || zfi_fuse_node(f, args[3])->shape.rank ||
+        zfi_fuse_node(f, args[3])->dtype != zfi_wide(product->dtype))
+        return 0;
     args[0] = product->args[0], args[1] = product->args[1], args[2] = rows->args[2];
     if (product->arg_count > 2) args[4] = product->args[2], count = 5;
     loss = zfi_append_op(g, ZF_OP_head_loss, args, count, zfi_with(rows->attributes[0]));

@@ -7,8 +7,9 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *d)
         int64_t step = zf_program_step(d->program);
         float lr = (float)zf_schedule_at(&d->schedule, step + 1);
         zf_status status = ZF_OK;
-        if (d->feed && (status = d->feed(d->user, d->program, step))) return status;
+        /* Before the feed, which may run micro-batches, and these need a value of every input. */
         if (d->lr.graph || d->lr.id) status = zf_write(d->program, d->lr, &lr, sizeof lr);
+        if (!status && d->feed) status = d->feed(d->user, d->program, step);
         if (!status) status = zf_step(d->program);
         if (status) return status;
         if (d->report && !d->report(d->user, d->program, step + 1, lr)) break;

@@ -72,6 +72,7 @@ check 'nothing to evaluate' \
     pretrain --corpus c --vocab v --steps 0 --eval-batches 0
 check 'vocab without a text' misused 'a text is needed: --corpus FILE' vocab
 check 'vocab without a file' misused 'a file to write is needed: --vocab FILE' vocab --corpus c
+check 'tokenize without a vocabulary' misused 'a vocabulary is needed: --vocab FILE|DIR' tokenize a
 check 'eval without a checkpoint' misused 'a checkpoint is needed: --load DIR' eval
 check 'eval without a text' misused 'a text is needed: --corpus FILE' eval --load x
 check 'fill without a checkpoint' misused 'a checkpoint is needed: --load DIR' fill '[MASK]'
@@ -101,6 +102,20 @@ cat > "$config" << 'END'
 {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
  "intermediate_size": 64, "max_position_embeddings": 32}
 END
+# tokenizes FOLDER: the lines of the probes have the golden ids.
+golden=tests/golden/tokenizer/folders
+tokenizes() {
+    "$bert" tokenize --bare --vocab "$1" < $golden/probes.txt > "$work/out" 2> "$work/err" &&
+        cmp "$work/out" "$1/ids.txt"
+}
+for folder in "$golden"/*/; do check "ids of ${folder%/}" tokenizes "${folder%/}"; done
+check 'ids of a text' fails 0 '' "$bert" tokenize --vocab $golden/cased "cat's [MASK]"
+check 'between [CLS] and [SEP]' test "$(cat "$work/out")" = '2 7 11 55 4 3'
+check 'tokens of a text' fails 0 '' "$bert" tokenize --tokens --vocab $golden/cased "cat's [MASK]"
+check 'with ##' test "$(cat "$work/out")" = "[CLS] cat ' s [MASK] [SEP]"
+check 'against its options' \
+    fails 1 "bert: $golden/uncased: do_lower_case is true there, but false was asked for" \
+    "$bert" tokenize --vocab $golden/uncased --cased a
 check 'makes a vocabulary' ends 0 "$bert" vocab --corpus "$corpus" --vocab "$vocab" --size 100
 
 # With the words in $launch in front.
@@ -119,6 +134,12 @@ spoils() {
 }
 
 form='a corpus has one sentence per line and a blank line between documents'
+other='a pipe or a device; a regular file is needed'
+mkfifo "$work/pipe"
+check 'endless corpus' spoils "corpus '/dev/zero': cannot open: $other; $form" --corpus /dev/zero
+check 'a pipe as vocabulary' spoils "$work/pipe: $other" --vocab "$work/pipe"
+check 'a vocabulary of a pipe' \
+    fails 1 "bert: $work/pipe: $other" "$bert" vocab --corpus "$work/pipe" --vocab "$work/v"
 check 'missing corpus' \
     spoils "corpus 'none.txt': cannot open: No such file or directory; $form" --corpus none.txt
 : > "$work/empty"
@@ -346,11 +367,55 @@ check 'another seed' differs seed 1 2 --seed 2
 check 'another dropout' differs dropout 0.1 0 --dropout 0
 check 'other capitals' differs cased no yes --cased
 { cat "$corpus"; echo 'The gold .'; } > "$work/longer"
-check 'another corpus' differs corpus '3120 tokens' 3123 --corpus "$work/longer"
 change 's/"num_attention_heads": 2/"num_attention_heads": 4/'
+# As many tokens, but others.
+awk 'NR == 6 { held = $0; next } { print } NR == 7 { print held }' "$vocab" > "$work/swapped"
+check 'another vocabulary' refuses "$work/check point was trained with another vocabulary than\
+ $work/swapped: without --vocab the checkpoint's is taken; or start anew from its weights with\
+ --init $work/check point" --vocab "$work/swapped"
+awk 'NR == 1 { held = $0; next } { print } NR == 2 { print held }' "$corpus" > "$work/reordered"
+# other_text FILE: the checkpoint does not go on with that corpus.
+other_text() {
+    refuses "$work/check point was trained on another text than $1, or with its sentences in\
+ another order: give the same --corpus, or start anew from its weights with --init\
+ $work/check point" --corpus "$1"
+}
+check 'another corpus' other_text "$work/longer"
+check 'another order of sentences' other_text "$work/reordered"
 check 'another model' \
     refuses "$work/check point was trained with another model than --model $work/changed.json:\
  give the same" --model "$work/changed.json"
+# Without --vocab, it is the checkpoint's, with its options.
+own_vocabulary() {
+    run "$bert" pretrain --model "$config" --corpus "$corpus" --seq 32 --batch 4 --steps 30 \
+        --load "$work/$1" --dump "$work/own.params"
+    [ $status = 0 ] && cmp "$work/own.params" "$work/$2"
+}
+check 'its own vocabulary' own_vocabulary 'check point' dump
+# The options of the tokenizer: these words have accents and capitals of some sentences' first.
+sed 's/Dog/Dòg/g; s/bread/bréad/g' "$corpus" > "$work/accented"
+"$bert" vocab --corpus "$work/accented" --vocab "$work/accents.txt" --size 100 --strip-accents no
+keeps_accents() {
+    pretrain --corpus "$work/accented" --vocab "$work/accents.txt" --strip-accents no --steps 30 \
+        --save "$work/accents" --dump "$work/accents.params"
+    [ $status = 0 ] && grep '^held out: ' "$work/out" | sed 's/^held out: //' > "$work/held" &&
+        run "$bert" eval --load "$work/accents" --corpus "$work/accented" --seq 32 --batch 4 \
+            --batches 16 && cmp "$work/out" "$work/held" &&
+        run "$bert" tokenize --tokens --vocab "$work/accents" 'The Dòg finds BRÉAD .' &&
+        [ "$(cat "$work/out")" = '[CLS] the dòg finds bréad . [SEP]' ]
+}
+check 'keeps accents' keeps_accents
+goes_on_with_accents() {
+    corpus="$work/accented" own_vocabulary accents accents.params
+}
+check 'goes on with accents' goes_on_with_accents
+check 'other accents' spoils "$work/accents was trained with strip-accents = no, not yes: give the\
+ same --strip-accents, or start anew from its weights with --init $work/accents" \
+    --corpus "$work/accented" --vocab "$work/accents.txt" --steps 30 --load "$work/accents"
+check 'accents of the checkpoint and of the command line' \
+    spoils "$work/accents: strip_accents is false there, but true was asked for" \
+    --corpus "$work/accented" --vocab "$work/accents" --strip-accents yes
+
 longer() {
     pretrain --steps 40 --load "$work/check point"
     [ $status = 0 ] && grep -q '^step 40/40' "$work/out"

@@ -101,6 +101,46 @@ the same, or start anew from its weights with --init FILE, which 'gpt export --l
 writes" "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
     --seq 32 --batch 5 --lr 3e-3 --quiet --schedule constant --warmup 4 --load "$work/half"
 
+# Without --vocab, it is the checkpoint's; another one or another text does not go on.
+run_on() {
+    corpus=$1
+    shift
+    ends "$@" "$gpt" pretrain --model "$work/config.json" --corpus "$corpus" --seq 32 --batch 4 \
+        --lr 3e-3 --quiet --steps 20 --schedule constant --warmup 4 --load "$work/half" \
+        --dump "$work/alone" --eval-batches 0 $vocab
+}
+alone() { vocab='' run_on "$work/text" 0 && cmp -s "$work/all" "$work/alone"; }
+check 'goes on with its own vocabulary' alone
+tac "$work/vocab.txt" > "$top/vocab.txt"
+another_vocabulary() {
+    vocab="--vocab $top/vocab.txt" run_on "$work/text" 1 &&
+        grep -q "^gpt: $work/half was trained with another vocabulary than $top/vocab.txt: " \
+            "$work/err"
+}
+check 'another vocabulary' another_vocabulary
+tac "$work/text" > "$work/tacit"
+another_text() {
+    vocab='' run_on "$work/tacit" 1 &&
+        grep -q "^gpt: $work/half was trained on another text than $work/tacit, or with its \
+sentences in another order: " "$work/err"
+}
+check 'another order of sentences' another_text
+
+# What a save writes is the vocabulary that was read, whatever its file has become since.
+edited() {
+    cp "$work/vocab.txt" "$work/edited"
+    "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/edited" \
+        --seq 32 --batch 4 --steps 1000000 --quiet --log "$work/edited.csv" --save "$work/unedited" \
+        > "$work/out" 2> "$work/err" < /dev/null &
+    while kill -0 $! && ! [ "$(grep -c '' "$work/edited.csv")" -gt 2 ]; do sleep 0.1; done \
+        2> "$work/waits"
+    tac "$work/vocab.txt" > "$work/edited"
+    kill -INT $!
+    wait $!
+    [ $? = 130 ] && cmp "$work/vocab.txt" "$work/unedited/vocab.txt"
+}
+check 'a vocabulary that was edited meanwhile' edited
+
 narrow() {
     pretrain --steps 5 --precision bf16 --save "$work/narrow" &&
         ends 0 "$gpt" generate --load "$work/narrow" --tokens 3 'The cat'

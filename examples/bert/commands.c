@@ -1,5 +1,6 @@
 /* The smaller commands: vocab, eval, fill, export. */
 #include "../common/folder.h"
+#include "../common/tokenizing.h"
 #include "commands.h"
 
 #include <stdio.h>
@@ -9,14 +10,15 @@ int bert_command_vocab(int argc, char **argv)
 {
     const char *corpus = NULL, *out = NULL;
     int64_t size = 8192;
-    bool cased = false;
+    tokenizing words = {.cased = false};
+    bert_tokenizer_options options;
     char err[512];
     int status;
     const option_row rows[] = {
         {"corpus", OPTION_TEXT, "FILE", &corpus, 0, 0, "the text"},
         {"vocab", OPTION_TEXT, "FILE", &out, 0, 0, "the vocab.txt to write"},
         {"size", OPTION_COUNT, "N", &size, 16, 1e7, "tokens, at most"},
-        {"cased", OPTION_FLAG, NULL, &cased, 0, 0, "tell capitals and accents apart"},
+        TOKENIZING_ROWS(&words),
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     int32_t tokens;
@@ -25,7 +27,8 @@ int bert_command_vocab(int argc, char **argv)
         return status;
     if (!corpus) return command_usage_error(argv, "a text is needed: --corpus FILE");
     if (!out) return command_usage_error(argv, "a file to write is needed: --vocab FILE");
-    tokens = bert_vocab_train(corpus, (int32_t)size, bert_cased(cased), out, err, sizeof err);
+    options = tokenizing_options(&words);
+    tokens = bert_vocab_train(corpus, (int32_t)size, &options, out, err, sizeof err);
     if (tokens < 0) return command_error("%s", err);
     printf("%s: %d tokens\n", out, (int)tokens);
     return EXIT_GOOD;
@@ -67,7 +70,7 @@ int bert_command_eval(int argc, char **argv)
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!corpus) return command_usage_error(argv, "a text is needed: --corpus FILE");
     if (!bert_folder_config(load, &config, &error) ||
-        !bert_text_open(&text, corpus, load, false, config.nsp, seq, 0, 1, threads, &error))
+        !bert_text_open(&text, corpus, load, NULL, config.nsp, seq, 0, 1, threads, &error))
         return command_error("%s", error.text);
     good = bert_folder_open(&s, load, &config,
                             &(bert_shape){batch, seq, bert_predictions(batch, seq, 0)}, threads,
@@ -105,7 +108,7 @@ int bert_command_fill(int argc, char **argv)
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!text) return command_usage_error(argv, "a text with [MASK] in it is needed");
-    if (!(vocab = folder_vocab(load, &error))) return command_error("%s", error.text);
+    if (!(vocab = folder_vocab(load, NULL, &error))) return command_error("%s", error.text);
     good = bert_folder_config(load, &config, &error) &&
            bert_folder_open(&s, load, &config, &(bert_shape){1, 8, 1}, threads, dtype, &error);
     if (good) {
@@ -125,7 +128,7 @@ static bool write_folder(bert_session *s, const bert_config *config, const char 
     char file[1024];
     bert_vocab *vocab = NULL;
     bool good = true;
-    if (folder_has_vocab(load)) good = (vocab = folder_vocab(load, error)) != NULL;
+    if (folder_has_vocab(load)) good = (vocab = folder_vocab(load, NULL, error)) != NULL;
     snprintf(file, sizeof file, "%s/model.safetensors", out);
     good = good && folder_make(out, error) &&
            folder_put_json(out, "config.json", bert_config_json(config), error) &&

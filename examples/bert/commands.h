@@ -9,6 +9,7 @@ int bert_command_pretrain(int argc, char **argv);
 int bert_command_vocab(int argc, char **argv);
 int bert_command_eval(int argc, char **argv);
 int bert_command_fill(int argc, char **argv);
+int bert_command_tokenize(int argc, char **argv);
 int bert_command_export(int argc, char **argv);
 
 /* What a checkpoint was trained in: f32 where it does not say. */
@@ -21,14 +22,14 @@ typedef struct bert_text {
     bert_examples *train, *held_out;
 } bert_text;
 
-/* vocab: a file, whose model is cased or not, or a folder, which says so itself. pairs: examples
- * are of two segments, with next-sentence labels.
+/* vocab: a file or a folder, as folder_vocab takes them; options: those that were asked for, or NULL.
+ * pairs: examples are of two segments, with next-sentence labels.
  *
  * The training examples have that many percent of their words masked, 0 meaning 15; the held-out
  * ones always 15. False with *error. */
-bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased, bool pairs,
-                    int64_t sequence, int64_t masked_percent, uint64_t seed, int64_t threads,
-                    zf_error *error);
+bool bert_text_open(bert_text *t, const char *corpus, const char *vocab,
+                    const bert_tokenizer_options *options, bool pairs, int64_t sequence,
+                    int64_t masked_percent, uint64_t seed, int64_t threads, zf_error *error);
 void bert_text_close(bert_text *t);
 
 /* One line of what a model makes of held-out examples. */

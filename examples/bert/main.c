@@ -5,6 +5,7 @@ static const command commands[] = {
     {"pretrain", "train on masked words and next sentences", bert_command_pretrain},
     {"vocab", "make a WordPiece vocabulary from a text", bert_command_vocab},
     {"eval", "loss and accuracy of a checkpoint on the held-out part of a text", bert_command_eval},
+    {"tokenize", "print the ids or tokens of texts", bert_command_tokenize},
     {"fill", "guess the [MASK] words of a sentence", bert_command_fill},
     {"export", "write a checkpoint's weights under Hugging Face names", bert_command_export},
     {NULL, NULL, NULL},

@@ -234,6 +234,7 @@ static bool cut_batch(bert_job *job, zf_error *error)
 static bool open_data(bert_job *job, zf_error *error)
 {
     bert_settings *o = &job->o;
+    bert_tokenizer_options options = tokenizing_options(&o->words);
     if (o->no_nsp) job->config.nsp = 0;
     if (o->batch_file) {
         job->batches =
@@ -243,10 +244,9 @@ static bool open_data(bert_job *job, zf_error *error)
         if (!job->batches->next_sentences) job->config.nsp = 0;
         return true;
     }
-    if (!bert_text_open(&job->text, o->corpus, o->vocab, o->cased, job->config.nsp, o->seq,
+    if (!bert_text_open(&job->text, o->corpus, o->vocab, &options, job->config.nsp, o->seq,
                         o->masked, (uint64_t)o->seed, o->threads, error))
         return false;
-    o->cased = bert_vocab_options(job->text.vocab).lower_case == BERT_NO;
     if (!config_is_path(o->model)) {
         job->config.vocab = bert_vocab_size(job->text.vocab);
         job->config.pad = bert_vocab_id(job->text.vocab, bert_special_tokens[BERT_PAD]);
@@ -332,8 +332,10 @@ static bool compare_settings(bert_job *job, const option_row *rows, zf_error *er
     if (job->text.vocab)
         alike_add(&job->alike, "the digest of the vocabulary", "%016llx",
                   (unsigned long long)bert_vocab_digest(job->text.vocab));
-    return text && alike_add_file(&job->alike, "the digest of the corpus", o->corpus, error) &&
-           alike_add_file(&job->alike, "the digest of --init", o->init, error) &&
+    if (job->text.corpus)
+        alike_add(&job->alike, "the digest of the corpus", "%016llx",
+                  (unsigned long long)job->text.corpus->digest);
+    return text && alike_add_file(&job->alike, "the digest of --init", o->init, error) &&
            alike_add_file(&job->alike, "the digest of --load", o->load, error) &&
            alike_add_file(&job->alike, "the digest of --batch-file", o->batch_file, error);
 }
@@ -539,10 +541,11 @@ int bert_command_pretrain(int argc, char **argv)
          "                                    --load or --init, else mini"},
         {"corpus", OPTION_TEXT, "FILE", &o->corpus, 0, 0,
          "one sentence a line, a blank line between documents"},
-        {"vocab", OPTION_TEXT, "FILE", &o->vocab, 0, 0,
-         "a vocab.txt, as 'bert vocab' makes it; else that of --load, --init or --model"},
-        {"cased", OPTION_FLAG, NULL, &o->cased, 0, 0,
-         "the vocabulary tells capitals and accents apart"},
+        {"vocab", OPTION_TEXT, "FILE|DIR", &o->vocab, 0, 0,
+         "a vocab.txt, as 'bert vocab' makes it, a tokenizer.json, or a folder with one; else "
+         "that\n"
+         "                                    of --load, --init or --model"},
+        TOKENIZING_ROWS(&o->words),
         {"seq", OPTION_COUNT, "T", &o->seq, 8, 65536, "tokens of an example"},
         {"masked", OPTION_COUNT, "PERCENT", &o->masked, 1, 100,
          "of the words of training examples; held-out ones have 15"},

@@ -8,7 +8,7 @@
 
 static const char *const optimizer_names[] = {"adamw", "lamb", "sgd"}; /* by bert_optimizer */
 
-enum { SETTINGS = 15, NOTES = SETTINGS + 2, SETTING_TEXT = 64 };
+enum { SETTINGS = 14, NOTES = SETTINGS + 2, SETTING_TEXT = 64 };
 
 /* The settings that must be equal for a run to go on with the same bits, as notes of its
  * checkpoint; behind them how many parts a global batch has, and the steps in all, which may
@@ -21,7 +21,6 @@ static void setting_notes(const bert_run *r, zf_note notes[NOTES], char text[NOT
         const char *name, *text; /* text NULL: the number */
         double number;
     } all[NOTES] = {
-        {"cased", o->cased ? "yes" : "no", 0},
         {"seq", NULL, (double)o->seq},
         {"masked", NULL, (double)o->masked},
         {"batch", NULL, (double)o->batch},
@@ -49,19 +48,28 @@ static void setting_notes(const bert_run *r, zf_note notes[NOTES], char text[NOT
     }
 }
 
+static void word_notes(const bert_run *r, tokenizing_notes *words)
+{
+    const bert_text *text = &r->job->text;
+    tokenizing_note(words, &r->job->o.words, text->vocab, text->corpus ? text->corpus->digest : 0);
+}
+
 bool bert_run_save(bert_run *r)
 {
     const bert_vocab *vocab = r->job->text.vocab;
     char text[NOTES][SETTING_TEXT];
-    zf_note notes[NOTES];
+    zf_note notes[NOTES + TOKENIZING_NOTES];
+    tokenizing_notes words;
     zf_attachment attachments[3] = {{"config.json", NULL, 0}};
     zf_json_writer *config = bert_config_json(&r->job->config);
     folder_tokenizer tokenizer = {.json = NULL};
     zf_save_desc d = {.notes = notes,
-                      .note_count = NOTES,
+                      .note_count = NOTES + TOKENIZING_NOTES,
                       .attachments = attachments,
                       .attachment_count = vocab ? 3 : 1};
     setting_notes(r, notes, text);
+    word_notes(r, &words);
+    memcpy(notes + NOTES, words.note, sizeof words.note);
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
     if (vocab &&
         folder_tokenizer_open(&tokenizer, vocab, FOLDER_BERT, r->job->config.positions, &r->error))
@@ -99,8 +107,12 @@ static bool refuse(bert_run *r, const zf_note *wanted, const char *saved)
 static bool fits(bert_run *r, const zf_note notes[NOTES])
 {
     const bert_settings *o = &r->job->o;
-    char saved[SETTING_TEXT], path[1024];
+    char saved[SETTING_TEXT], path[1024], init[1100];
+    tokenizing_notes words;
     bert_config config;
+    snprintf(init, sizeof init, "--init %s", o->load);
+    word_notes(r, &words);
+    if (!tokenizing_fits(&words, o->load, o->vocab, o->corpus, init, &r->error)) return false;
     for (int i = 0; i < SETTINGS; i++) {
         if (!strcmp(notes[i].key, "precision"))
             snprintf(saved, sizeof saved, "%s", zf_dtype_name(bert_checkpoint_precision(o->load)));

@@ -4,6 +4,7 @@
 
 #include "../common/alike.h"
 #include "../common/saving.h"
+#include "../common/tokenizing.h"
 #include "../common/training.h"
 #include "batchfile.h"
 #include "commands.h"
@@ -19,7 +20,8 @@ typedef struct bert_settings {
     int64_t ranks, zero, micro_batches, bucket, prefetch, precision;
     double seconds, lr, end_lr, weight_decay, clip, dropout, deadline;
     int64_t sinusoids, unigrams; /* 1: first values of the position embedding, of the bias */
-    bool cased, no_nsp, quiet, overwrite;
+    tokenizing words;
+    bool no_nsp, quiet, overwrite;
 } bert_settings;
 
 /* The ranks of this process only read it while they run. */

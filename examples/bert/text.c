@@ -33,26 +33,18 @@ static bool examples(bert_examples **out, const bert_text *t, bool held_out, boo
     return (*out = bert_examples_new(&d, err, size)) != NULL;
 }
 
-bool bert_text_open(bert_text *t, const char *corpus, const char *vocab, bool cased, bool pairs,
-                    int64_t sequence, int64_t masked_percent, uint64_t seed, int64_t threads,
-                    zf_error *error)
+bool bert_text_open(bert_text *t, const char *corpus, const char *vocab,
+                    const bert_tokenizer_options *options, bool pairs, int64_t sequence,
+                    int64_t masked_percent, uint64_t seed, int64_t threads, zf_error *error)
 {
+    bert_corpus_desc d = {.encode = encode, .threads = (int)threads};
     char err[512] = "out of memory";
     bool good;
     *t = (bert_text){NULL, NULL, NULL, NULL};
-    if (folder_is(vocab)) {
-        t->vocab = folder_vocab(vocab, error);
-        snprintf(err, sizeof err, "%s", error->text);
-    } else {
-        t->vocab = bert_vocab_load(vocab, bert_cased(cased), err, sizeof err);
-    }
-    if ((good = t->vocab != NULL)) {
-        bert_corpus_desc d = {.encode = encode,
-                              .user = t->vocab,
-                              .vocab_size = bert_vocab_size(t->vocab),
-                              .threads = (int)threads};
-        good = (t->corpus = bert_corpus_load(corpus, &d, err, sizeof err)) != NULL;
-    }
+    t->vocab = folder_vocab(vocab, options, error);
+    if (!t->vocab) return false;
+    d.user = t->vocab, d.vocab_size = bert_vocab_size(t->vocab);
+    good = (t->corpus = bert_corpus_load(corpus, &d, err, sizeof err)) != NULL;
     good = good &&
            examples(&t->train, t, false, pairs, sequence, masked_percent, seed, err, sizeof err) &&
            examples(&t->held_out, t, true, pairs, sequence, 0, seed, err, sizeof err);

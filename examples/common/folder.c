@@ -48,16 +48,17 @@ bool folder_names_weights(const char *path)
     return n >= sizeof end - 1 && !strcmp(path + n - (sizeof end - 1), end);
 }
 
-bert_vocab *folder_vocab(const char *path, zf_error *error)
+bert_vocab *folder_vocab(const char *path, const bert_tokenizer_options *options, zf_error *error)
 {
     char err[512] = "", cased[8] = "";
-    const bert_tokenizer_options *options = NULL;
+    bert_tokenizer_options all = {BERT_UNSAID, BERT_UNSAID, BERT_UNSAID, BERT_UNSAID};
     bert_vocab *vocab;
+    if (options) all = *options;
     if (folder_is_checkpoint(path) && !has(path, "tokenizer_config.json")) {
         if (zf_checkpoint_note(path, "cased", cased, sizeof cased, error)) return NULL;
-        options = bert_cased(!strcmp(cased, "yes"));
+        if (!all.lower_case) all.lower_case = strcmp(cased, "yes") ? BERT_YES : BERT_NO;
     }
-    vocab = bert_vocab_load(path, options, err, sizeof err);
+    vocab = bert_vocab_load(path, &all, err, sizeof err);
     if (!vocab) fail(error, ZF_ERR_FORMAT, "%s", err);
     return vocab;
 }

@@ -19,8 +19,9 @@ bool folder_has_vocab(const char *path);
 /* Whether a path is that of a file of weights to write, and not of a folder. */
 bool folder_names_weights(const char *path);
 
-/* The vocabulary of a folder of either kind, with the options that it says; NULL with *error. */
-bert_vocab *folder_vocab(const char *path, zf_error *error);
+/* The vocabulary of a folder of either kind, or of a file (bert_vocab_load). `options` are those that
+ * were asked for, or NULL. NULL with *error. */
+bert_vocab *folder_vocab(const char *path, const bert_tokenizer_options *options, zf_error *error);
 
 /* Makes the folder, where it is not there; false with *error. */
 bool folder_make(const char *path, zf_error *error);

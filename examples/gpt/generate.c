@@ -1,5 +1,6 @@
 /* gpt generate and gpt export: what a checkpoint is good for. */
 #include "../bert/corpus.h"
+#include "../common/folder.h"
 #include "commands.h"
 
 #include <stdlib.h>
@@ -72,17 +73,15 @@ int gpt_command_generate(int argc, char **argv)
     bert_vocab *vocab = NULL;
     writer w = {.ids = NULL};
     zf_error error = {ZF_OK, ""};
-    char path[1024], cased[8], sequence[40];
+    char sequence[40];
     int status;
     bool good;
     if (!command_options(argc, argv, "generate --load DIR [OPTIONS] \"The bird\"", rows, &prompt,
                          &status))
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    good = !zf_checkpoint_note(load, "cased", cased, sizeof cased, &error) &&
-           !zf_checkpoint_note(load, "seq", sequence, sizeof sequence, &error);
-    snprintf(path, sizeof path, "%s/vocab.txt", load);
-    good = good && (vocab = gpt_vocab_load(path, !strcmp(cased, "yes"), &error));
+    good = !zf_checkpoint_note(load, "seq", sequence, sizeof sequence, &error) &&
+           (vocab = folder_vocab(load, NULL, &error));
     if (good) {
         w.window = strtoll(sequence, NULL, 10); /* positions behind these have not been trained */
         w.vocab = vocab;

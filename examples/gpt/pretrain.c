@@ -2,6 +2,7 @@
  * systems. */
 #define _POSIX_C_SOURCE 200809L
 #include "../common/folder.h"
+#include "../common/tokenizing.h"
 #include "../common/interrupt.h"
 #include "../common/output.h"
 #include "../common/saving.h"
@@ -22,7 +23,8 @@ typedef struct settings {
         keep;
     double lr, end_lr, weight_decay, clip, dropout;
     device_desc device;
-    bool cased, quiet, overwrite;
+    tokenizing words;
+    bool quiet, overwrite;
 } settings;
 
 typedef struct run {
@@ -57,7 +59,7 @@ static bool fail_by_program(run *r, zf_status status, const gpt_session *s)
 
 /* -------------------------------------------------------------------------------- checkpoints */
 
-enum { NOTES = 13, NOTE_TEXT = 32 };
+enum { NOTES = 12, NOTE_TEXT = 32 };
 
 /* The settings that must be equal for a run to go on with the same bits. `text` holds the values.
  */
@@ -67,7 +69,7 @@ static void setting_notes(const run *r, zf_note notes[NOTES], char text[NOTES][N
     const struct {
         const char *name;
         double value;
-    } all[NOTES - 2] = {
+    } all[NOTES - 1] = {
         {"seq", (double)o->seq},
         {"batch", (double)o->batch},
         {"schedule", (double)o->schedule},
@@ -80,11 +82,10 @@ static void setting_notes(const run *r, zf_note notes[NOTES], char text[NOTES][N
         {"dropout", r->config.residual_dropout},
         {"corpus tokens", (double)r->text.train.count},
     };
-    for (int i = 0; i < NOTES - 2; i++) {
+    for (int i = 0; i < NOTES - 1; i++) {
         snprintf(text[i], NOTE_TEXT, "%.17g", all[i].value);
         notes[i] = (zf_note){all[i].name, text[i]};
     }
-    notes[NOTES - 2] = (zf_note){"cased", o->cased ? "yes" : "no"};
     notes[NOTES - 1] = (zf_note){"precision", zf_dtype_name((zf_dtype)o->precision)};
 }
 
@@ -95,12 +96,15 @@ static bool save(run *r)
     zf_attachment attachments[3] = {{"config.json", NULL, 0}};
     folder_tokenizer tokenizer = {.json = NULL};
     char text[NOTES][NOTE_TEXT];
-    zf_note notes[NOTES];
+    zf_note notes[NOTES + TOKENIZING_NOTES];
+    tokenizing_notes words;
     zf_save_desc d = {.notes = notes,
-                      .note_count = NOTES,
+                      .note_count = NOTES + TOKENIZING_NOTES,
                       .attachments = attachments,
                       .attachment_count = vocab ? 3 : 1};
     setting_notes(r, notes, text);
+    tokenizing_note(&words, &r->o.words, vocab, r->text.digest);
+    memcpy(notes + NOTES, words.note, sizeof words.note);
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
     if (vocab &&
         folder_tokenizer_open(&tokenizer, vocab, FOLDER_GPT, r->config.positions, &r->error))
@@ -114,10 +118,14 @@ static bool save(run *r)
 static bool resume(run *r)
 {
     const char *load = r->o.load;
-    char text[NOTES][NOTE_TEXT], saved[NOTE_TEXT], path[1024];
+    char text[NOTES][NOTE_TEXT], saved[NOTE_TEXT], path[1024], init[1100];
     zf_note notes[NOTES];
+    tokenizing_notes words;
     gpt_config config;
     zf_status status;
+    snprintf(init, sizeof init, "--init FILE, which 'gpt export --load %s FILE' writes", load);
+    tokenizing_note(&words, &r->o.words, r->text.vocab, r->text.digest);
+    if (!tokenizing_fits(&words, load, r->o.vocab, r->o.corpus, init, &r->error)) return false;
     setting_notes(r, notes, text);
     for (int i = 0; i < NOTES; i++) {
         if (zf_checkpoint_note(load, notes[i].key, saved, sizeof saved, &r->error)) return false;
@@ -324,13 +332,14 @@ static bool finish(run *r)
 static bool open_data(run *r)
 {
     settings *o = &r->o;
+    bert_tokenizer_options options = tokenizing_options(&o->words);
     int64_t tokens;
     if (o->batch_file) {
         if (!gpt_batch_file_load(&r->file, o->batch_file, r->config.vocab, &r->error)) return false;
         o->batch = r->file.batch[0].examples, o->seq = r->file.batch[0].sequence;
         return true;
     }
-    if (!gpt_text_open(&r->text, o->corpus, o->vocab, o->cased, o->seq, o->threads, &r->error) ||
+    if (!gpt_text_open(&r->text, o->corpus, o->vocab, &options, o->seq, o->threads, &r->error) ||
         !gpt_batch_new(&r->own, o->batch, o->seq, &r->error))
         return false;
     tokens = bert_vocab_size(r->text.vocab);
@@ -445,9 +454,11 @@ int gpt_command_pretrain(int argc, char **argv)
          "small 124m 355m 774m 1558m, or a config.json"},
         {"corpus", OPTION_TEXT, "FILE", &o->corpus, 0, 0,
          "one sentence a line, a blank line between documents"},
-        {"vocab", OPTION_TEXT, "FILE", &o->vocab, 0, 0, "a vocab.txt, as 'bert vocab' makes it"},
-        {"cased", OPTION_FLAG, NULL, &o->cased, 0, 0,
-         "the vocabulary tells capitals and accents apart"},
+        {"vocab", OPTION_TEXT, "FILE|DIR", &o->vocab, 0, 0,
+         "a vocab.txt, as 'bert vocab' makes it, a tokenizer.json, or a folder with one; else "
+         "that\n"
+         "                                    of --load"},
+        TOKENIZING_ROWS(&o->words),
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &o->precision, 0, 0,
          "it computes in; optimizers update f32 weights"},
         {"seq", OPTION_COUNT, "T", &o->seq, 1, 65536, "tokens of an example"},
@@ -499,6 +510,7 @@ int gpt_command_pretrain(int argc, char **argv)
     if (!command_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
                          &status))
         return status;
+    if (o->corpus && !o->vocab && o->load && folder_has_vocab(o->load)) o->vocab = o->load;
     if ((wrong = contradiction(o))) return command_usage_error(argv, wrong);
     r.terminal = isatty(STDOUT_FILENO) != 0;
     good = begin(&r) && (!o->steps || train(&r)) && finish(&r);

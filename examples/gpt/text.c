@@ -1,5 +1,6 @@
 #include "text.h"
 #include "../bert/corpus.h"
+#include "../common/folder.h"
 #include "model.h"
 
 #include <stdlib.h>
@@ -8,14 +9,6 @@
 static int64_t encode(const void *user, const char *text, size_t bytes, int32_t *ids, int64_t cap)
 {
     return bert_encode(user, text, bytes, 0, ids, cap);
-}
-
-bert_vocab *gpt_vocab_load(const char *path, bool cased, zf_error *error)
-{
-    char err[512];
-    bert_vocab *vocab = bert_vocab_load(path, bert_cased(cased), err, sizeof err);
-    if (!vocab) gpt_fail(error, ZF_ERR_FORMAT, "%s", err);
-    return vocab;
 }
 
 /* The documents of a split, one behind the other. */
@@ -37,15 +30,16 @@ static bool join(gpt_tokens *out, const bert_corpus *c, const bert_split *split,
                     path, (long long)sequence, (long long)out->count);
 }
 
-bool gpt_text_open(gpt_text *t, const char *path, const char *vocab, bool cased, int64_t sequence,
-                   int64_t threads, zf_error *error)
+bool gpt_text_open(gpt_text *t, const char *path, const char *vocab,
+                   const bert_tokenizer_options *options, int64_t sequence, int64_t threads,
+                   zf_error *error)
 {
     bert_corpus_desc d = {.encode = encode, .threads = (int)threads};
     bert_corpus *corpus;
     char err[512];
     int32_t end;
     bool good;
-    *t = (gpt_text){.vocab = gpt_vocab_load(vocab, cased, error)};
+    *t = (gpt_text){.vocab = folder_vocab(vocab, options, error)};
     if (!t->vocab) return false;
     d.user = t->vocab, d.vocab_size = bert_vocab_size(t->vocab);
     corpus = bert_corpus_load(path, &d, err, sizeof err);
@@ -55,6 +49,7 @@ bool gpt_text_open(gpt_text *t, const char *path, const char *vocab, bool cased,
     }
     end = bert_vocab_id(t->vocab, "[SEP]");
     t->unigram_nats = corpus->unigram_nats;
+    t->digest = corpus->digest;
     good = join(&t->train, corpus, &corpus->train, end, sequence, path, error) &&
            join(&t->held_out, corpus, &corpus->held_out, end, sequence, path, error);
     bert_corpus_free(corpus);
@@ -73,6 +68,6 @@ void gpt_text_close(gpt_text *t)
 void gpt_print_token(const bert_vocab *vocab, int32_t id)
 {
     const char *token = bert_vocab_token(vocab, id);
-    if (!bert_vocab_starts_word(vocab, id)) printf("%s", token + 2);
+    if (!strncmp(token, "##", 2) && !bert_vocab_starts_word(vocab, id)) printf("%s", token + 2);
     else printf("%s%s", strlen(token) == 1 && strchr(".,;:!?)", *token) ? "" : " ", token);
 }

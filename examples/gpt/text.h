@@ -9,16 +9,16 @@
 typedef struct gpt_text {
     bert_vocab *vocab;
     gpt_tokens train, held_out;
+    uint64_t digest;     /* of the text's tokens (bert_corpus) */
     double unigram_nats; /* loss of a model that knows how frequent tokens are, and nothing else */
 } gpt_text;
 
-/* A vocabulary from a vocab.txt; NULL with *error. */
-bert_vocab *gpt_vocab_load(const char *path, bool cased, zf_error *error);
-
 /* Reads a text of one sentence a line, with blank lines between documents, of which about 1% are
- * held out. Both parts must have more than `sequence` tokens. */
-bool gpt_text_open(gpt_text *t, const char *corpus, const char *vocab, bool cased, int64_t sequence,
-                   int64_t threads, zf_error *error);
+ * held out. Both parts must have more than `sequence` tokens. vocab: a file or a folder, as
+ * folder_vocab takes them; options: those that were asked for, or NULL. */
+bool gpt_text_open(gpt_text *t, const char *corpus, const char *vocab,
+                   const bert_tokenizer_options *options, int64_t sequence, int64_t threads,
+                   zf_error *error);
 void gpt_text_close(gpt_text *t);
 
 /* Prints a token as it follows what has been printed: with a space before it, unless it continues a

@@ -1,0 +1,93 @@
+/* bert tokenize: the ids or tokens of texts. */
+#define _POSIX_C_SOURCE 200809L
+#include "../common/folder.h"
+#include "../common/tokenizing.h"
+#include "commands.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct printer {
+    const bert_vocab *vocab;
+    bool bare, tokens;
+    int32_t *ids;
+    int64_t room;
+} printer;
+
+static void put(const printer *p, int32_t id, bool first)
+{
+    if (!first) putchar(' ');
+    if (p->tokens) printf("%s", bert_vocab_token(p->vocab, id));
+    else printf("%d", (int)id);
+}
+
+/* A line for a text; false: no memory. */
+static bool print_text(printer *p, const char *text, size_t bytes)
+{
+    int64_t n = bert_encode(p->vocab, text, bytes, BERT_SPECIAL_TOKENS, p->ids, p->room);
+    if (n > p->room) {
+        int32_t *more = realloc(p->ids, (size_t)n * sizeof *more);
+        if (!more) return false;
+        p->ids = more;
+        p->room = n;
+        bert_encode(p->vocab, text, bytes, BERT_SPECIAL_TOKENS, p->ids, n);
+    }
+    if (!p->bare) put(p, bert_vocab_id(p->vocab, "[CLS]"), true);
+    for (int64_t i = 0; i < n; i++) put(p, p->ids[i], p->bare && !i);
+    if (!p->bare) put(p, bert_vocab_id(p->vocab, "[SEP]"), false);
+    putchar('\n');
+    return true;
+}
+
+/* The lines of the standard input. */
+static int print_lines(printer *p)
+{
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    bool good = true;
+    errno = 0;
+    while (good && (n = getline(&line, &room, stdin)) >= 0) {
+        if (n && line[n - 1] == '\n') n--;
+        good = print_text(p, line, (size_t)n);
+    }
+    free(line);
+    if (!good || errno == ENOMEM) return command_error("out of memory");
+    if (ferror(stdin)) return command_error("standard input: %s", strerror(errno));
+    return EXIT_GOOD;
+}
+
+int bert_command_tokenize(int argc, char **argv)
+{
+    const char *path = NULL, *text;
+    tokenizing words = {.cased = false};
+    printer p = {.bare = false};
+    const option_row rows[] = {
+        {"vocab", OPTION_TEXT, "FILE|DIR", &path, 0, 0,
+         "a vocab.txt, a tokenizer.json, or a folder with one: a checkpoint or of Hugging Face"},
+        TOKENIZING_ROWS(&words),
+        {"bare", OPTION_FLAG, NULL, &p.bare, 0, 0, "without [CLS] in front and [SEP] behind"},
+        {"tokens", OPTION_FLAG, NULL, &p.tokens, 0, 0, "tokens in place of their ids"},
+        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    };
+    bert_tokenizer_options options;
+    bert_vocab *vocab;
+    zf_error error = {ZF_OK, ""};
+    int status;
+    if (!command_options(argc, argv,
+                         "tokenize --vocab FILE|DIR [OPTIONS] [TEXT]\n\n"
+                         "Prints the ids of a text, or of each line of the standard input.",
+                         rows, &text, &status))
+        return status;
+    if (!path) return command_usage_error(argv, "a vocabulary is needed: --vocab FILE|DIR");
+    options = tokenizing_options(&words);
+    if (!(vocab = folder_vocab(path, &options, &error))) return command_error("%s", error.text);
+    p.vocab = vocab;
+    if (!text) status = print_lines(&p);
+    else if (print_text(&p, text, strlen(text))) status = EXIT_GOOD;
+    else status = command_error("out of memory");
+    free(p.ids);
+    bert_vocab_free(vocab);
+    return status;
+}

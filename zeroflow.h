@@ -822,6 +822,8 @@ struct zf_comm {
     /* NULL, or, where calls are put on a stream: how they fare, asked by a device that has been
      * waiting for them for `seconds`. After ZF_ERR_COMM soon nothing on the stream waits for them. */
     zf_status (*check)(void *self, double seconds, zf_error *error);
+    /* Bytes of the device that it has taken for itself, which no plan counts; 0: of the host's */
+    size_t memory;
 };
 
 ZF_API void zf_comm_free(zf_comm *comm); /* NULL: nothing */
@@ -868,6 +870,17 @@ typedef struct zf_nccl_desc {
     /* Device memory that sums pass through in pieces, for each of three channels; 0: 32 MiB. The
      * same on all ranks, like `fast` */
     size_t staging_bytes;
+    /* Blocks that NCCL's kernels have at most on each of the three channels, a power of two; a block
+     * takes a multiprocessor. 0: 16, or as many fewer as all channels' take half of the device: so
+     * they can run at the same time, without which NCCL promises no progress. The same on all ranks.
+     *
+     * With it grows what NCCL takes of the device's memory: zf_comm.memory, which is measured when
+     * ranks are connected, 3 (staging_bytes + 2 MiB) of it for staging. Of NCCL 2.28, without its
+     * environment variables and without NVLS, the rest is at most about 3 * ctas * world * 12 MiB:
+     * for each block and channel a connection in the ring and one to each other rank, of 4 MiB
+     * (NCCL_BUFFSIZE), 4.7 MiB (NCCL_LL128_BUFFSIZE) and 0.5 MiB (NCCL_LL_BUFFSIZE), in whole pages
+     * of 2 MiB. `fast` may connect ranks in other ways later */
+    int32_t ctas;
     /* Rank 0 listens at host:port, the others connect to it, and the connections stay: a rank that
      * ends or gives up is told to all while they wait, and one that does not come is named. Who
      * connects is believed, so it is for networks where all are friends */
@@ -986,6 +999,8 @@ struct zf_backend {
      * keep; then `forget` frees it, and sets `kept` to NULL. */
     zf_status (*run)(void *self, zf_section *section, zf_error *error);
     void (*forget)(void *self, zf_section *section);
+    /* NULL, or: what those who wonder about its speed should know, as zf_program_info.remark. */
+    const char *(*remark)(void *self);
 };
 
 ZF_API void zf_backend_free(zf_backend *backend); /* NULL: nothing */
@@ -1011,6 +1026,13 @@ typedef struct zf_cuda_desc {
      * for when a graph is compiled, and written to it. NULL: what the library would choose. Another
      * algorithm gives other bits: runs and ranks that are to have the same need one file, complete */
     const char *tuning;
+    /* Multiprocessors that products leave to what runs beside them, as NCCL's kernels (zf_nccl_desc.
+     * ctas, on each channel): a product that takes all makes a collective wait for its end. It is
+     * cuBLASLt that is told so, and it may choose another algorithm, with other bits. 0: none */
+    int32_t spare_processors;
+    /* That the device may take to come to its end when other ranks are lost; 0: 60. Then it is given
+     * up: all calls are ZF_ERR_BACKEND, and its memory is not freed */
+    double deadline_seconds;
     zf_allocator allocator; /* of host memory */
 } zf_cuda_desc;
 
@@ -1246,6 +1268,11 @@ typedef struct zf_program_info {
     int32_t nodes;
     zf_plan plan;           /* predicted */
     zf_traffic counted;     /* by the last step, or that under way; plan.traffic when it is done */
+    size_t comm_bytes;      /* what the communicator has taken of the device: zf_comm.memory */
+    /* "", or a line on what the backend does in a slow way: "products of 7 shapes run by a plain
+     * kernel, which is slow: cuBLASLt has none for matmul %12 [128,768] x [768,2] bf16 and others".
+     * It is the backend's, so far, of all its programs, and changes as they run */
+    const char *remark;
 } zf_program_info;
 ZF_API zf_program_info zf_program_info_of(const zf_program *program);
 

@@ -72,6 +72,8 @@ static zf_status zfi_cuda_check(void *self, const zf_launch *l)
     return ZF_OK;
 }
 
+static const char *zfi_cuda_remark(void *self) { return zfi_cuda_of(self)->products.remark; }
+
 static size_t zfi_cuda_scratch(void *self, const zf_launch *l)
 {
     const zfi_row *row = zfi_row_of(l->op);
@@ -82,9 +84,16 @@ static size_t zfi_cuda_scratch(void *self, const zf_launch *l)
 
 ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
 {
-    zf_cuda_desc d = {0, false, false, NULL, {NULL, NULL}};
+    zf_cuda_desc d = {0, false, false, NULL, 0, 0, {NULL, NULL}};
     zfi_cuda *c;
     if (desc) d = *desc;
+    if (d.deadline_seconds == 0) d.deadline_seconds = 60;
+    if (!(d.deadline_seconds > 0)) {
+        zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+                      "zf_cuda_backend: deadline_seconds is %g; it must be positive, or 0 for 60",
+                      d.deadline_seconds);
+        return NULL;
+    }
     if (zfi_find_device(d.device, error)) return NULL;
     c = static_cast<zfi_cuda *>(zfi_host_memory(&d.allocator, NULL, 0, sizeof *c));
     if (!c) {
@@ -95,6 +104,7 @@ ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
     c->allocator = d.allocator;
     c->device.number = d.device;
     c->no_graphs = d.no_graphs;
+    c->deadline = d.deadline_seconds;
     c->backend = {"cuda",
                   c,
                   zfi_cuda_allocate,
@@ -108,7 +118,8 @@ ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
                   zfi_cuda_destroy,
                   zfi_cuda_check,
                   zfi_cuda_run,
-                  zfi_cuda_forget};
+                  zfi_cuda_forget,
+                  zfi_cuda_remark};
     if (zfi_open(c, &d, error)) {
         zfi_cuda_destroy(c);
         return NULL;

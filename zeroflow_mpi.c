@@ -737,7 +737,7 @@ static zf_status zfi_mpi_duplicate(zfi_mpi *m, MPI_Comm parent, zf_error *error)
         MPI_Error_string(code, text, &length);
         return zfi_mpi_error(error, ZF_ERR_COMM, "zf_mpi_comm: %s", text);
     }
-    m->comm = (zf_comm){m, rank, world, zfi_mpi_run, zfi_mpi_abort, zfi_mpi_destroy, NULL};
+    m->comm = (zf_comm){m, rank, world, zfi_mpi_run, zfi_mpi_abort, zfi_mpi_destroy, NULL, 0};
     return ZF_OK;
 }
 

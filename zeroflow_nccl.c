@@ -18,7 +18,8 @@
  * of the device, after all ranks have compared what they call: those who differ find out. (On a
  * stream they do not: there the ranks have compared their plans.)
  *
- * Each channel has a communicator of NCCL's, so that channels overlap. They do not block: whatever
+ * Each channel has a communicator of NCCL's, so that channels overlap; their kernels are bounded, for
+ * NCCL promises that none waits for ever only where all can run at once. They do not block: whatever
  * NCCL waits for, it is asked for it until the deadline, and then aborted. On a stream, two kernels
  * of one thread tell the host which call it is in; so a device that waits for long is not taken for
  * one that waits for another rank.
@@ -61,8 +62,9 @@ enum {
     ZFI_NCCL_WORLD = 1 << 14,
     ZFI_NCCL_STAGING = 32 << 20,
     ZFI_NCCL_PASSAGE = 1 << 20, /* bytes of a call on no stream at a time, in and out */
-    ZFI_NCCL_SMALL = 16 << 10,  /* bytes up to which all_reduce sends its operand whole */
-    ZFI_NCCL_LINE = 16          /* bytes that pieces and parts of sums are multiples of */
+    ZFI_NCCL_CTAS = 16,
+    ZFI_NCCL_SMALL = 16 << 10, /* bytes up to which all_reduce sends its operand whole */
+    ZFI_NCCL_LINE = 16         /* bytes that pieces and parts of sums are multiples of */
 };
 
 /* What ranks compare before a call on no stream. */
@@ -128,6 +130,7 @@ typedef struct zfi_nccl {
     int device;
     double deadline;
     bool fast;
+    int ctas;    /* of each channel */
     size_t half; /* bytes */
     pthread_mutex_t mutex;
     pthread_cond_t ends; /* some channel is to end, or is over; its clock is the monotonic one */
@@ -905,8 +908,8 @@ static bool zfi_nccl_meet(zfi_nccl *m, const zf_collective *c, zfi_nccl_head hea
         if (!memcmp(first, other, sizeof *first)) continue;
         if (!first->op)
             return zfi_nccl_find(m, ZF_ERR_ARGUMENT,
-                                 "zf_nccl_comm: fast and staging_bytes of ranks 0 and %d are not "
-                                 "the same",
+                                 "zf_nccl_comm: fast, staging_bytes or ctas of ranks 0 and %d are "
+                                 "not the same",
                                  (int)r);
         return zfi_nccl_find(m, ZF_ERR_COMM, "rank 0 is at %s, rank %d at %s",
                              zfi_nccl_call_text(low, first), (int)r,
@@ -1389,6 +1392,38 @@ static bool zfi_nccl_allocate(zfi_nccl *m, const char *file)
     return true;
 }
 
+/* Blocks of a channel's kernels: those of all channels take half of the multiprocessors at most. */
+static int zfi_nccl_ctas(int processors)
+{
+    int ctas = ZFI_NCCL_CTAS;
+    while (ctas > 1 && 2 * ZFI_NCCL_CHANNELS * ctas > processors) ctas /= 2;
+    return ctas;
+}
+
+/* Free memory of the device; 0 where that is not known. */
+static size_t zfi_nccl_free_bytes(void)
+{
+    size_t left = 0, all = 0;
+    if (!cudaMemGetInfo(&left, &all)) return left;
+    (void)cudaGetLastError();
+    return 0;
+}
+
+/* The first calls of the channel, by which ranks compare what they are, and for which NCCL connects
+ * them: its buffers are there then, and no step waits for that. */
+static bool zfi_nccl_connect_all(zfi_nccl *m, int channel)
+{
+    const zf_collective first = {.op = ZF_OP_none, .channel = channel};
+    const zfi_nccl_head head = {.count = (int64_t)m->half, .root = m->ctas, .add = m->fast};
+    zfi_nccl_channel *ch = &m->channels[channel];
+    zfi_nccl_wait wait = {m, channel, NULL, "did not come", 0, 0, 0, 0, false};
+    const zfi_nccl_work w = {m, &first, ch->stream, 1};
+    const zfi_nccl_move move = {ZF_OP_all_to_all, ch->staging, ch->staging + m->half,
+                                ZFI_NCCL_LINE,    0,           ZFI_NCCL_LINE,
+                                ncclUint8};
+    return zfi_nccl_meet(m, &first, head) && zfi_nccl_put(&w, &move) && zfi_nccl_drain(&wait);
+}
+
 /* What a channel has of the device. */
 static cudaError_t zfi_nccl_open_channel(const zfi_nccl *m, zfi_nccl_channel *ch)
 {
@@ -1411,9 +1446,11 @@ static cudaError_t zfi_nccl_open_channel(const zfi_nccl *m, zfi_nccl_channel *ch
 /* Makes the channels; the ranks have found one another. */
 static bool zfi_nccl_open(zfi_nccl *m, double start)
 {
-    const zf_collective none = {.op = ZF_OP_none};
-    const zfi_nccl_head head = {.count = (int64_t)m->half, .add = m->fast};
     cudaError_t code = cudaSetDevice(m->device);
+    int processors = 0;
+    size_t before, after;
+    if (!code)
+        code = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, m->device);
     for (int k = 0; k < ZFI_NCCL_CHANNELS && !code; k++) {
         zfi_nccl_channel *ch = &m->channels[k];
         ch->has_thread = !pthread_create(&ch->thread, NULL, zfi_nccl_thread, ch);
@@ -1425,6 +1462,13 @@ static bool zfi_nccl_open(zfi_nccl *m, double start)
         return zfi_nccl_find(m, ZF_ERR_BACKEND, "zf_nccl_comm: device %d: %s", m->device,
                              cudaGetErrorString(code));
     }
+    if (m->ctas > 1 && ZFI_NCCL_CHANNELS * m->ctas > processors)
+        return zfi_nccl_find(m, ZF_ERR_ARGUMENT,
+                             "zf_nccl_comm: ctas is %d; those of %d channels must fit on the %d "
+                             "multiprocessors of device %d together",
+                             m->ctas, ZFI_NCCL_CHANNELS, processors, m->device);
+    if (!m->ctas) m->ctas = zfi_nccl_ctas(processors);
+    before = zfi_nccl_free_bytes();
     for (int k = 0; k < ZFI_NCCL_CHANNELS; k++)
         if ((code = zfi_nccl_open_channel(m, &m->channels[k])))
             return zfi_nccl_find_cuda(m, NULL, "memory and streams of the device", code);
@@ -1435,6 +1479,7 @@ static bool zfi_nccl_open(zfi_nccl *m, double start)
         ncclUniqueId id;
         memcpy(&id, m->ids.as.ids + (size_t)k * sizeof id, sizeof id);
         config.blocking = 0;
+        config.maxCTAs = m->ctas;
         pthread_mutex_lock(&m->mutex);
         made =
             ncclCommInitRankConfig(&m->channels[k].nccl, m->comm.world, id, m->comm.rank, &config);
@@ -1442,7 +1487,11 @@ static bool zfi_nccl_open(zfi_nccl *m, double start)
         if (made && made != ncclInProgress) return zfi_nccl_find_nccl(m, k, NULL, made);
         if (!zfi_nccl_settle(&wait)) return false;
     }
-    return zfi_nccl_meet(m, &none, head);
+    for (int k = 0; k < ZFI_NCCL_CHANNELS; k++)
+        if (!zfi_nccl_connect_all(m, k)) return false;
+    after = zfi_nccl_free_bytes();
+    m->comm.memory = before > after ? before - after : 0;
+    return true;
 }
 
 static zf_status zfi_nccl_check_desc(const zf_nccl_desc *d, zf_error *error)
@@ -1468,6 +1517,11 @@ static zf_status zfi_nccl_check_desc(const zf_nccl_desc *d, zf_error *error)
             "zf_nccl_comm: staging_bytes is %zu; for a world of %d it must be %zu "
             "to 2^40, or 0 for 32 MiB",
             d->staging_bytes, (int)d->world, least);
+    if (d->ctas < 0 || d->ctas > 32 || (d->ctas & (d->ctas - 1)))
+        return zfi_nccl_error(error, ZF_ERR_ARGUMENT,
+                              "zf_nccl_comm: ctas is %d; it must be 1, 2, 4, 8, 16 or 32, or 0 for "
+                              "what fits the device",
+                              (int)d->ctas);
     if (ways > 1 || (!ways && d->world > 1))
         return zfi_nccl_error(error, ZF_ERR_ARGUMENT,
                               "zf_nccl_comm: %d of host, file and id are given; it must be one, by "
@@ -1512,10 +1566,11 @@ ZF_API zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error)
         return NULL;
     }
     m->comm = (zf_comm){
-        m, d.rank, d.world, zfi_nccl_run, zfi_nccl_abort, zfi_nccl_destroy, zfi_nccl_check};
+        m, d.rank, d.world, zfi_nccl_run, zfi_nccl_abort, zfi_nccl_destroy, zfi_nccl_check, 0};
     m->device = d.device;
     m->deadline = d.deadline_seconds;
     m->fast = d.fast;
+    m->ctas = d.ctas;
     m->half = d.staging_bytes / 2 & ~(size_t)(ZFI_NCCL_LINE - 1);
     atomic_init(&m->failed, false);
     for (int k = 0; k < ZFI_NCCL_CHANNELS; k++) {

@@ -1,7 +1,9 @@
 /* A backend's device: what there is of it, how long the host waits for it, and what went wrong.
  *
  * Work on it is never awaited without an end where other ranks take part: their communicator is
- * asked, while the host waits, whether they still come.
+ * asked, while the host waits, whether they still come. When they do not, what is under way ends
+ * without them, within a deadline. If it does not, the device is lost: nothing more is asked of it,
+ * not even to free memory, which would wait for it.
  */
 
 enum {
@@ -29,6 +31,8 @@ typedef struct zfi_cuda {
     zf_backend backend;
     zf_allocator allocator;
     bool no_graphs;
+    double deadline;                     /* zf_cuda_desc.deadline_seconds */
+    bool lost;                           /* it did not come to its end */
     zfi_lane lanes[ZFI_QUEUES];          /* [0] is not used */
     cudaStream_t copies;                 /* to the device */
     cudaEvent_t reached[ZFI_QUEUES + 1]; /* of each stream: recorded to be waited for at once */
@@ -54,9 +58,15 @@ static void *zfi_host_memory(const zf_allocator *a, void *memory, size_t old_siz
     return NULL;
 }
 
-/* The calling thread works on this device. */
+/* The calling thread works on this device; not when it is lost. */
 static zf_status zfi_enter(zfi_cuda *c, zf_error *error)
 {
+    if (c->lost)
+        return zfi_cuda_fail(error, ZF_ERR_BACKEND,
+                             "device %d has not come to its end since other ranks were lost: it "
+                             "takes no more work, and its memory is not freed before the process "
+                             "ends",
+                             c->device.number);
     return zfi_cuda_failed(error, "cudaSetDevice", cudaSetDevice(c->device.number));
 }
 
@@ -80,6 +90,20 @@ static zf_status zfi_kernel_failed(zf_error *error, cudaError_t code)
         cudaGetErrorString(code));
 }
 
+/* Other ranks do not come any more, and nothing waits for them: whether the event is reached within
+ * the device's deadline. */
+static void zfi_until_end(zfi_cuda *c, cudaEvent_t event)
+{
+    const struct timespec nap = {0, 200000};
+    const double until = zfi_seconds() + c->deadline;
+    while (cudaEventQuery(event) == cudaErrorNotReady && !c->lost) {
+        (void)cudaGetLastError(); /* it is no error */
+        nanosleep(&nap, NULL);
+        c->lost = zfi_seconds() > until;
+    }
+    if (!c->lost) c->comm = NULL;
+}
+
 /* Until the event, in the stream where it was recorded last. With other ranks under way it spins
  * for a short time, then sleeps between looks, and asks how they fare. */
 static zf_status zfi_until(zfi_cuda *c, cudaEvent_t event, zf_error *error)
@@ -87,6 +111,7 @@ static zf_status zfi_until(zfi_cuda *c, cudaEvent_t event, zf_error *error)
     const double spinning = 1e-3, between_checks = 1e-2;
     const struct timespec nap = {0, 20000};
     double start, next;
+    if (c->lost) return zfi_enter(c, error);
     if (!c->comm || !c->comm->check) return zfi_kernel_failed(error, cudaEventSynchronize(event));
     start = zfi_seconds();
     next = start + between_checks;
@@ -99,7 +124,7 @@ static zf_status zfi_until(zfi_cuda *c, cudaEvent_t event, zf_error *error)
         if (now > next) {
             zf_error reason = {ZF_OK, ""};
             if (c->comm->check(c->comm->self, now - start, &reason)) {
-                (void)cudaEventSynchronize(event); /* nothing waits for them now */
+                zfi_until_end(c, event);
                 return zfi_cuda_fail(error, reason.status, "%s", reason.text);
             }
             next = now + between_checks;

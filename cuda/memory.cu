@@ -25,9 +25,10 @@ static void *zfi_cuda_allocate(void *self, size_t bytes, zf_error *error)
 
 static void zfi_cuda_release(void *self, void *memory, size_t bytes)
 {
+    zfi_cuda *c = zfi_cuda_of(self);
     (void)bytes;
-    (void)zfi_enter(zfi_cuda_of(self), NULL);
-    (void)cudaFree(memory);
+    (void)zfi_enter(c, NULL);
+    if (!c->lost) (void)cudaFree(memory); /* which waits for the device */
 }
 
 static cudaStream_t zfi_stream_of(const zfi_cuda *c, int queue)

@@ -74,7 +74,9 @@ static zf_status zfi_open_products(zfi_cuda *c, const zf_cuda_desc *desc, zf_err
         if (!c->tuning) return zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory");
         memcpy(c->tuning, desc->tuning, length);
     }
-    zfi_products_open(&c->products, desc->tf32, c->tuning, c->name);
+    c->products.tf32 = desc->tf32, c->products.file = c->tuning, c->products.device = c->name;
+    if (desc->spare_processors) c->products.target = c->device.processors - desc->spare_processors;
+    zfi_products_open(&c->products);
     c->device.products = &c->products;
     return ZF_OK;
 }
@@ -87,8 +89,13 @@ static zf_status zfi_open(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error
     zf_status status = zfi_enter(c, error);
     if (status) return status;
     ZFI_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, d->number));
-    ZFI_TRY(
-        cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number));
+    ZFI_TRY(cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number));
+    if (desc->spare_processors < 0 || desc->spare_processors >= d->processors)
+        return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
+                             "zf_cuda_backend: spare_processors is %d; device %d has %d "
+                             "multiprocessors, so it must be 0 to %d",
+                             (int)desc->spare_processors, d->number, d->processors,
+                             d->processors - 1);
     ZFI_TRY(cudaStreamCreateWithFlags(&d->streams[0], cudaStreamNonBlocking));
     ZFI_TRY(cudaStreamCreateWithFlags(&c->copies, cudaStreamNonBlocking));
     for (int q = 0; q <= ZFI_COPIES; q++)
@@ -114,6 +121,7 @@ static void zfi_cuda_destroy(void *self)
     zfi_cuda *c = zfi_cuda_of(self);
     zf_allocator allocator = c->allocator;
     zfi_device *d = &c->device;
+    const bool lost = c->lost; /* freeing would wait for it */
     (void)zfi_enter(c, NULL);
     for (int q = 0; q < ZFI_QUEUES; q++) {
         for (int i = 0; i < ZFI_MARKS; i++)
@@ -125,11 +133,11 @@ static void zfi_cuda_destroy(void *self)
         if (c->reached[q]) (void)cudaEventDestroy(c->reached[q]);
     for (int i = 0; i < ZFI_STAGES; i++) {
         if (c->stages[i].left) (void)cudaEventDestroy(c->stages[i].left);
-        if (c->stages[i].memory) (void)cudaFreeHost(c->stages[i].memory);
+        if (c->stages[i].memory && !lost) (void)cudaFreeHost(c->stages[i].memory);
     }
-    if (c->fault) (void)cudaFreeHost(c->fault);
-    if (d->run) (void)cudaFree(d->run);
-    if (d->blas) (void)cublasLtDestroy(d->blas);
+    if (c->fault && !lost) (void)cudaFreeHost(c->fault);
+    if (d->run && !lost) (void)cudaFree(d->run);
+    if (d->blas && !lost) (void)cublasLtDestroy(d->blas);
     if (c->tuning) (void)zfi_host_memory(&allocator, c->tuning, strlen(c->tuning) + 1, 0);
     (void)zfi_host_memory(&allocator, c, sizeof *c, 0);
 }

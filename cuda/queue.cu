@@ -138,11 +138,12 @@ static zf_status zfi_cuda_synchronize(void *self, zf_error *error)
 {
     zfi_cuda *c = zfi_cuda_of(self);
     zf_error of = {ZF_OK, ""};
-    if (!zfi_enter(c, &of) && !zfi_join(c, &of) && !zfi_mark(c, 0, &of))
-        (void)zfi_until(c, c->reached[0], &of);
-    /* A rank may have given up whose part was not waited for. */
-    if (!of.status && c->comm && c->comm->check) (void)c->comm->check(c->comm->self, 0, &of);
-    c->comm = NULL;
+    if (!zfi_enter(c, &of) && !zfi_join(c, &of) && !zfi_mark(c, 0, &of) &&
+        !zfi_until(c, c->reached[0], &of)) {
+        /* A rank may have given up whose part was not waited for. */
+        if (c->comm && c->comm->check) (void)c->comm->check(c->comm->self, 0, &of);
+        c->comm = NULL;
+    }
     (void)zfi_take_fault(c, &of);
     return of.status ? zfi_cuda_fail(error, of.status, "%s", of.text) : ZF_OK;
 }

@@ -51,24 +51,31 @@ typedef struct zfi_plan {
 
 typedef struct zfi_products {
     bool tf32;
+    int target;         /* multiprocessors that products may take; 0: all */
     const char *file;   /* of searched algorithms; NULL: none are searched for */
     const char *device; /* its name: what was found holds for this one */
     bool fresh;         /* something was found that the file lacks */
+    int plain;          /* shapes that go to the plain kernel for want of another, */
+    char first[128];    /* and the first of them */
+    char remark[256];   /* zf_program_info.remark */
     int count;
     zfi_plan plans[ZFI_PLANS];
 } zfi_products;
 
 /* ---------------------------------------------------------------------------- the file of a search
  *
- *     zeroflow-products 1 130000 NVIDIA H200
+ *     zeroflow-products 1 130000 NVIDIA H200       (" on 120": products may take 120 of its
+ *                                                  multiprocessors)
  *     M N K BATCH ... LIES WORKSPACE ALGORITHM     17 numbers of zfi_gemm, bytes, 8 words (hex)
  *
  * Of another version or device, it counts for nothing, and is replaced. */
 
 static void zfi_products_head(const zfi_products *p, char *text, size_t size)
 {
-    snprintf(text, size, "zeroflow-products 1 %llu %.200s\n",
-             (unsigned long long)cublasLtGetVersion(), p->device);
+    char on[32] = "";
+    if (p->target) snprintf(on, sizeof on, " on %d", p->target);
+    snprintf(text, size, "zeroflow-products 1 %llu %.200s%s\n",
+             (unsigned long long)cublasLtGetVersion(), p->device, on);
 }
 
 /* One plan of the file; false at its end, or where it is none. */
@@ -104,13 +111,12 @@ static void zfi_plan_write(const zfi_plan *plan, FILE *file)
     fprintf(file, "\n");
 }
 
-/* Begins with what is in the file. `file` (or NULL) and `device` must live as long as *p. */
-static void zfi_products_open(zfi_products *p, bool tf32, const char *file, const char *device)
+/* Begins with what is in the file; of *p the settings are there, else it is 0. `file` (or NULL) and
+ * `device` must live as long as *p. */
+static void zfi_products_open(zfi_products *p)
 {
     char head[256], line[256];
-    FILE *from = file ? fopen(file, "r") : NULL;
-    memset(p, 0, sizeof *p);
-    p->tf32 = tf32, p->file = file, p->device = device;
+    FILE *from = p->file ? fopen(p->file, "r") : NULL;
     if (!from) return;
     zfi_products_head(p, head, sizeof head);
     if (fgets(line, sizeof line, from) && !strcmp(line, head))
@@ -182,7 +188,7 @@ static bool zfi_operation_bias(cublasLtMatmulDescOpaque_t *operation, const void
 }
 
 /* Sets descriptors, with the operands in cuBLASLt's places; false where they cannot be. */
-static bool zfi_plan_describe(zfi_plan *p)
+static bool zfi_plan_describe(const zfi_products *kept, zfi_plan *p)
 {
     const zfi_gemm *g = &p->gemm;
     cublasComputeType_t compute = g->tf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
@@ -192,6 +198,9 @@ static bool zfi_plan_describe(zfi_plan *p)
                                   g->turn_b ? CUBLAS_OP_T : CUBLAS_OP_N) &&
                 zfi_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_TRANSB,
                                   g->turn_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (good && kept->target)
+        good = zfi_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
+                                 kept->target);
     if (good && g->bias) /* any pointer so aligned, for the heuristic */
         good = zfi_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
                                  CUBLASLT_EPILOGUE_BIAS) &&
@@ -299,6 +308,24 @@ done:
     return best;
 }
 
+/* The plan's product goes to the plain kernel; that is remarked once for a shape that is kept. */
+static void zfi_plan_is_plain(const zf_launch *l, zfi_products *kept, zfi_plan *p)
+{
+    const zfi_gemm *g = &p->gemm;
+    const bool is_kept = p >= kept->plans && p < kept->plans + ZFI_PLANS;
+    p->able = false;
+    if (!is_kept && kept->plain) return;
+    if (!kept->plain++)
+        snprintf(kept->first, sizeof kept->first, "%s %%%d [%lld,%lld] x [%lld,%lld] %s",
+                 zfi_op_names[l->op], (int)l->node, (long long)g->m, (long long)g->k,
+                 (long long)g->k, (long long)g->n, zf_dtype_name((zf_dtype)g->from));
+    snprintf(kept->remark, sizeof kept->remark,
+             "products of %d shape%s run by a plain kernel, which is slow: cuBLASLt has none for "
+             "%s%s",
+             kept->plain, kept->plain > 1 ? "s" : "", kept->first,
+             kept->plain > 1 ? " and others" : "");
+}
+
 /* The plan of g, from what is kept, or made, and kept where there is room; else *aside is it. A
  * search is made where the backend was asked for it and `search` allows. */
 static const zfi_plan *zfi_plan_of(const zf_launch *l, const zfi_gemm *g, uint64_t workspace,
@@ -312,21 +339,23 @@ static const zfi_plan *zfi_plan_of(const zf_launch *l, const zfi_gemm *g, uint64
     for (int i = 0; i < kept->count; i++)
         if (!memcmp(&kept->plans[i].gemm, g, sizeof *g)) {
             p = &kept->plans[i];
-            if (p->able && !p->described) p->able = zfi_plan_describe(p);
+            if (p->able && !p->described && !zfi_plan_describe(kept, p))
+                zfi_plan_is_plain(l, kept, p);
             return p;
         }
     if (kept->count < ZFI_PLANS) p = &kept->plans[kept->count];
     search = search && kept->file && p != aside;
     memset(p, 0, sizeof *p);
     p->gemm = *g;
-    found = zfi_plan_describe(p) ? zfi_plan_recommended(d, p, workspace, results,
-                                                        search ? ZFI_CANDIDATES : 1)
-                                 : 0;
+    found = zfi_plan_describe(kept, p) ? zfi_plan_recommended(d, p, workspace, results,
+                                                              search ? ZFI_CANDIDATES : 1)
+                                       : 0;
     if (search && found > 0) best = found > 1 ? zfi_plan_trial(d, p, results, found) : 0;
     p->able = found > 0;
     p->searched = best >= 0;
     if (best < 0) best = 0; /* the one that is recommended */
     if (p->able) p->algo = results[best].algo, p->workspace = results[best].workspaceSize;
+    else zfi_plan_is_plain(l, kept, p);
     kept->fresh |= p->searched;
     if (p != aside) kept->count++;
     return p;
@@ -499,8 +528,10 @@ static zf_status zfi_gemm_run(const zf_launch *l, zfi_gemm g, const void *a, con
         code = zfi_plan_multiply(zfi_device_of(l), zfi_stream(l), p, &p->algo, a, b, c, alpha,
                                  add ? 1.0f : 0.0f, zfi_work_in(scratch), p->workspace);
     if (code == CUBLAS_STATUS_SUCCESS) return ZF_OK;
-    if (code == CUBLAS_STATUS_NOT_SUPPORTED)
+    if (code == CUBLAS_STATUS_NOT_SUPPORTED) {
+        if (p->able) zfi_plan_is_plain(l, zfi_device_of(l)->products, const_cast<zfi_plan *>(p));
         return zfi_gemm_by_hand(l, &g, a, b, c, bias, alpha, add);
+    }
     return zfi_cuda_fail(l->error, ZF_ERR_BACKEND, "%s %%%d: cuBLASLt: %s", zfi_op_names[l->op],
                          (int)l->node, cublasLtGetStatusString(code));
 }

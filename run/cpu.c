@@ -176,6 +176,7 @@ ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error)
                                 zfi_cpu_destroy,
                                 NULL,
                                 NULL,
+                                NULL,
                                 NULL};
     if (d.threads > 1 && !(cpu->pool = zfi_pool_new(&cpu->memory, d.threads, error))) {
         zfi_cpu_destroy(cpu);

@@ -450,7 +450,7 @@ ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error)
         g->channels[k].seats = g->seats + (size_t)k * (size_t)d.world;
     for (int32_t r = 0; r < d.world; r++)
         g->ranks[r] = (zfi_local_rank){
-            {&g->ranks[r], r, d.world, zfi_local_run, zfi_local_abort, NULL, NULL}, g};
+            {&g->ranks[r], r, d.world, zfi_local_run, zfi_local_abort, NULL, NULL, 0}, g};
     return g;
 }
 

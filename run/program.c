@@ -1022,13 +1022,15 @@ ZF_API zf_status zf_step(zf_program *p)
 
 ZF_API zf_program_info zf_program_info_of(const zf_program *p)
 {
-    zf_program_info info = {0};
+    zf_program_info info = {.remark = ""};
     const zf_graph *g;
     int64_t persistent = 0;
     if (!p) return info;
     g = p->graph;
+    if (p->backend->remark) info.remark = p->backend->remark(p->backend->self);
     info.peak_bytes = (size_t)g->peak;
     info.allocated_bytes = p->arena_bytes;
+    if (p->comm) info.comm_bytes = p->comm->memory;
     info.plan = p->plan;
     info.counted = p->counted;
     info.live_bytes = (size_t)g->live;

@@ -138,6 +138,7 @@ static bool write_report(bert_run *r)
         zf_json_put_key(w, "skipped_steps"), zf_json_put_int(w, bert_session_skipped(s));
     zf_json_put_key(w, "predicted_peak_bytes"), zf_json_put_int(w, (int64_t)info.peak_bytes);
     zf_json_put_key(w, "allocated_peak_bytes"), zf_json_put_int(w, (int64_t)info.allocated_bytes);
+    zf_json_put_key(w, "communicator_bytes"), zf_json_put_int(w, (int64_t)info.comm_bytes);
     zf_json_put_key(w, "live_peak_bytes"), zf_json_put_int(w, (int64_t)info.live_bytes);
     zf_json_put_key(w, "resident_peak_bytes"),
         zf_json_put_int(w, (int64_t)(bert_peak_mib() * 1048576));
@@ -365,6 +366,7 @@ static void print_beginning(const bert_run *r)
         printf("measured: %.3g GFLOP/s, memory %.3g GB/s, link %.3g GB/s after %.3g us\n",
                1e-9 * r->session.cost.flops_per_s, 1e-9 * r->session.cost.bytes_per_s,
                1e-9 * r->session.cost.link_bytes_per_s, 1e6 * r->session.cost.link_latency_s);
+    device_print_remark("bert", r->session.program);
     if (corpus)
         printf(
             "%s: %lld tokens in %lld documents, %lld of them held out; unigram entropy %.4f nats\n",
@@ -571,6 +573,8 @@ int bert_command_pretrain(int argc, char **argv)
         {"device", OPTION_CHOICE, DEVICE_KINDS, &o->device.kind, 0, 0, "it computes on"},
         {"tuning", OPTION_TEXT, "FILE", &o->device.tuning, 0, 0,
          "of CUDA: the fastest algorithms for products are looked for, and kept there"},
+        {"spare-processors", OPTION_COUNT, "N", &o->device.spare, 0, 1024,
+         "of CUDA: multiprocessors that products leave to the ranks' communication"},
         {"threads", OPTION_COUNT, "N", &o->threads, 1, 1024, "workers of the process"},
         {"ranks", OPTION_COUNT, "N", &o->ranks, 0, 1024,
          "ranks, as threads; 0: the processes that a launcher started, else 1"},

@@ -1,12 +1,21 @@
 #include "device.h"
 
+void device_print_remark(const char *command, const zf_program *program)
+{
+    const char *remark = zf_program_info_of(program).remark;
+    if (*remark) fprintf(stderr, "%s: %s\n", command, remark);
+}
+
 zf_backend *device_open(const device_desc *d, int64_t threads, zf_error *error)
 {
     if (d->kind == DEVICE_CPU)
         return zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)threads}, error);
 #ifdef WITH_CUDA
-    return zf_cuda_backend(
-        &(zf_cuda_desc){.device = d->index, .tuning = d->tuning, .no_graphs = d->no_graphs}, error);
+    return zf_cuda_backend(&(zf_cuda_desc){.device = d->index,
+                                           .tuning = d->tuning,
+                                           .no_graphs = d->no_graphs,
+                                           .spare_processors = (int32_t)d->spare},
+                           error);
 #else
     error->status = ZF_ERR_BACKEND;
     snprintf(

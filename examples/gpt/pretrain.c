@@ -392,6 +392,7 @@ static bool begin(run *r)
            "%.3g MiB\n",
            o->model, 1e-6 * (double)info.param_count, (long long)o->batch, (long long)o->seq,
            1e-9 * info.flops, (double)info.peak_bytes / 1048576);
+    device_print_remark("gpt", r->session.program);
     if (!r->file.entries)
         printf("%s: %lld tokens, and %lld held out\n", o->corpus, (long long)r->text.train.count,
                (long long)r->text.held_out.count);

@@ -2,6 +2,8 @@
  * it. Where there is no EMULATION it runs on a GPU, but for the tests that need calls to fail. */
 #include "../test.h"
 
+#include <cuda_runtime_api.h>
+
 #ifdef EMULATION
 #include "../emulation/emulation.h"
 #else
@@ -572,12 +574,15 @@ typedef struct lost {
     zf_comm comm;
     int calls;
     bool gone;
+    cudaEvent_t never; /* NULL, or what calls wait for */
 } lost;
 
 static zf_status lost_run(void *self, const zf_collective *call, zf_error *error)
 {
+    lost *l = self;
     (void)error;
-    ((lost *)self)->calls += call->stream != NULL;
+    l->calls += call->stream != NULL;
+    if (l->never && cudaStreamWaitEvent(call->stream, l->never, 0)) return ZF_ERR_BACKEND;
     return ZF_OK;
 }
 
@@ -591,34 +596,147 @@ static zf_status lost_check(void *self, double seconds, zf_error *error)
 
 static void lost_abort(void *self, const char *reason) { (void)self, (void)reason; }
 
+/* An all_reduce on queue 2. */
+typedef struct lost_call {
+    zf_array in;
+    zf_attribute world;
+    zf_run run;
+    zf_launch launch;
+} lost_call;
+
+static void lost_call_set(lost_call *c, const zf_backend *cuda, const lost *l, zf_error *error)
+{
+    *c = (lost_call){.in = {NULL, ZF_F32, ZF_SHAPE(4)}, .world = {.i = 2}, .run = {.world = 2}};
+    c->launch = (zf_launch){.op = ZF_OP_all_reduce,
+                            .node = 3,
+                            .arg_count = 1,
+                            .args = &c->in,
+                            .out = c->in,
+                            .attributes = &c->world,
+                            .run = &c->run,
+                            .backend = cuda->self,
+                            .queue = 2,
+                            .comm = &l->comm,
+                            .error = error};
+}
+
 TEST_ONCE(cuda_asks_how_ranks_fare)
 {
     zf_error error = {ZF_OK, ""};
     zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
-    zf_array in = {NULL, ZF_F32, ZF_SHAPE(4)};
-    zf_attribute world = {.i = 2};
-    zf_run run = {.world = 2};
-    lost l = {{&l, 0, 2, lost_run, lost_abort, NULL, lost_check}, 0, false};
-    zf_launch launch = {.op = ZF_OP_all_reduce,
-                        .node = 3,
-                        .arg_count = 1,
-                        .args = &in,
-                        .out = in,
-                        .attributes = &world,
-                        .run = &run,
-                        .queue = 2,
-                        .comm = &l.comm,
-                        .error = &error};
+    lost l = {{&l, 0, 2, lost_run, lost_abort, NULL, lost_check, 0}, 0, false, NULL};
+    lost_call call;
     NEED(t, cuda, &error);
-    launch.backend = cuda->self;
+    lost_call_set(&call, cuda, &l, &error);
     OK(t, cuda->queues(cuda->self, 3, &error), error.text);
-    OK(t, cuda->launch(cuda->self, &launch), error.text);
-    OK(t, cuda->wait(cuda->self, &launch), error.text);
+    OK(t, cuda->launch(cuda->self, &call.launch), error.text);
+    OK(t, cuda->wait(cuda->self, &call.launch), error.text);
     OK(t, cuda->synchronize(cuda->self, &error), error.text);
     CHECK(t, l.calls == 1);
     l.gone = true;
     OK(t, cuda->synchronize(cuda->self, &error), error.text); /* nothing of theirs is under way */
-    OK(t, cuda->launch(cuda->self, &launch), error.text);
+    OK(t, cuda->launch(cuda->self, &call.launch), error.text);
     CHECK(t, cuda->synchronize(cuda->self, &error) == ZF_ERR_COMM);
     CHECK_TEXT(t, error.text, "rank 1 has given up");
 }
+
+#ifdef EMULATION
+static void lost_host(void *unused) { (void)unused; }
+
+/* What other ranks were to end goes on without an end: neither does the host wait for it, nor for
+ * the memory. */
+TEST_ONCE(cuda_device_that_does_not_end)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = zf_cuda_backend(&(zf_cuda_desc){.deadline_seconds = 0.1}, &error);
+    lost l = {{&l, 0, 2, lost_run, lost_abort, NULL, lost_check, 0}, 0, false, NULL};
+    cudaStream_t other;
+    lost_call call;
+    char byte = 0;
+    void *memory;
+    NEED(t, cuda, &error);
+    NEED(t, memory = cuda->allocate(cuda->self, 64, &error), &error);
+    /* Nobody drives device 1 meanwhile. */
+    CHECK(t, !cudaSetDevice(1) && !cudaStreamCreate(&other) && !cudaEventCreate(&l.never) &&
+                 !cudaLaunchHostFunc(other, lost_host, NULL) && !cudaEventRecord(l.never, other));
+    lost_call_set(&call, cuda, &l, &error);
+    OK(t, cuda->queues(cuda->self, 3, &error), error.text);
+    OK(t, cuda->launch(cuda->self, &call.launch), error.text);
+    l.gone = true;
+    CHECK(t, cuda->synchronize(cuda->self, &error) == ZF_ERR_COMM);
+    CHECK_TEXT(t, error.text, "rank 1 has given up");
+    error = (zf_error){ZF_OK, ""};
+    CHECK(t, cuda->synchronize(cuda->self, &error) == ZF_ERR_BACKEND);
+    CHECK(t, strstr(error.text, "device 0 has not come to its end since other ranks were lost"));
+    CHECK(t, cuda->launch(cuda->self, &call.launch) == ZF_ERR_BACKEND);
+    CHECK(t, !cuda->allocate(cuda->self, 64, NULL));
+    CHECK(t, cuda->copy(cuda->self, &byte, memory, 1, ZF_DEVICE_TO_HOST, NULL) == ZF_ERR_BACKEND);
+    cuda->release(cuda->self, memory, 64);
+    zf_backend_free(cuda);
+    CHECK(t, !cudaSetDevice(1) && !cudaStreamSynchronize(other) && !cudaStreamDestroy(other) &&
+                 !cudaEventDestroy(l.never));
+    CHECK(t, !cudaSetDevice(0) && !cudaDeviceSynchronize() && !cudaFree(memory));
+    CHECK_TEXT(t, emulation_report(), "");
+}
+
+/* Products that cuBLASLt does not take are remarked, once for a shape. */
+TEST_ONCE(cuda_remarks_plain_products)
+{
+    static const char *const texts[] = {
+        "",
+        "products of 1 shape run by a plain kernel, which is slow: cuBLASLt has none for matmul %3 "
+        "[8,16] x [16,7] bf16",
+        "products of 2 shapes run by a plain kernel, which is slow: cuBLASLt has none for matmul "
+        "%3 [8,16] x [16,7] bf16 and others"};
+    const int64_t widths[] = {8, 7, 5};
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
+    NEED(t, cuda, &error);
+    for (int k = 0; k < 3; k++) {
+        zf_graph *g = zf_graph_new(NULL);
+        zf_program *p;
+        zf_output(zf_matmul(zf_input(g, "a", ZF_BF16, ZF_SHAPE(8, 16)),
+                            zf_input(g, "b", ZF_BF16, ZF_SHAPE(16, widths[k]))),
+                  "c");
+        NEED(t, p = zf_compile(g, &(zf_compile_desc){.backend = cuda}), NULL);
+        for (int step = 0; step < 3; step++) OK(t, zf_step(p), zf_program_error(p));
+        CHECK_TEXT(t, zf_program_info_of(p).remark, texts[k]);
+        zf_program_free(p);
+        zf_graph_free(g);
+    }
+    CHECK_TEXT(t, zf_program_info_of(NULL).remark, "");
+}
+
+/* Products leave multiprocessors alone, and what was found best for all counts for nothing then. */
+TEST_ONCE(cuda_spares_processors)
+{
+    const char *file = test_path("products");
+    const setup s = {0, 1, false, ZF_F32};
+    static image made[3];
+    zf_error error = {ZF_OK, ""};
+    for (int k = 0; k < 3; k++) {
+        const zf_cuda_desc d = {.tuning = file, .spare_processors = k % 2};
+        zf_backend *cuda = zf_cuda_backend(&d, &error);
+        char head[256] = "";
+        FILE *f;
+        NEED(t, cuda, &error);
+        made[k] = (image){.size = 0};
+        if (!train(t, &s, cuda, false, &made[k])) return;
+        CHECK(t, emulation_product_processors() == k % 2);
+        zf_backend_free(cuda);
+        CHECK(t, (f = fopen(file, "r")) && fgets(head, sizeof head, f));
+        CHECK(t, !strstr(head, " on 1") == !(k % 2));
+        fclose(f);
+    }
+    CHECK(t, same(&made[0], &made[2]));
+    CHECK_TEXT(t, emulation_report(), "");
+    CHECK(t, !zf_cuda_backend(&(zf_cuda_desc){.spare_processors = 2}, &error));
+    CHECK_TEXT(t, error.text,
+               "zf_cuda_backend: spare_processors is 2; device 0 has 2 multiprocessors, so it must "
+               "be 0 to 1");
+    error = (zf_error){ZF_OK, ""};
+    CHECK(t, !zf_cuda_backend(&(zf_cuda_desc){.deadline_seconds = -1}, &error));
+    CHECK_TEXT(t, error.text,
+               "zf_cuda_backend: deadline_seconds is -1; it must be positive, or 0 for 60");
+}
+#endif

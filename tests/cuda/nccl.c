@@ -555,6 +555,8 @@ TEST_ONCE(nccl_desc_is_checked)
          "one another"},
         {{.world = 2, .host = "localhost"}, "zf_nccl_comm: port is 0; it must be 1 to 65535"},
         {{.world = 2, .file = ""}, "zf_nccl_comm: file is empty"},
+        {{.ctas = 3},
+         "zf_nccl_comm: ctas is 3; it must be 1, 2, 4, 8, 16 or 32, or 0 for what fits the device"},
     };
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
         zf_error error = {ZF_OK, ""};
@@ -621,7 +623,7 @@ TEST_ONCE(nccl_ranks_that_do_not_fit)
     set_members(members, 2, &d, sum_body, NULL);
     members[1].desc.staging_bytes = 4096;
     all_fail(t, members, ZF_ERR_ARGUMENT,
-             "zf_nccl_comm: fast and staging_bytes of ranks 0 and 1 are not the same",
+             "zf_nccl_comm: fast, staging_bytes or ctas of ranks 0 and 1 are not the same",
              " gave up: ");
     d.port = free_port();
     set_members(members, 2, &d, sum_body, NULL);
@@ -752,6 +754,29 @@ TEST_ONCE(nccl_faults)
 }
 
 #ifdef EMULATION
+static void memory_body(member *m)
+{
+    const size_t bytes = 3 * ((8192 + (2 << 20)) + (size_t)EMULATION_NCCL_BYTES);
+    if (m->comm->memory != bytes)
+        snprintf(m->said, sizeof m->said, "it has %zu bytes, not %zu", m->comm->memory, bytes);
+}
+
+/* What it takes of the device it takes at once, and says; its kernels are bounded. */
+TEST_ONCE(nccl_takes_of_the_device)
+{
+    zf_nccl_desc d = {.host = "127.0.0.1", .port = free_port(), .staging_bytes = 8192};
+    member members[MOST];
+    const int world = ranks(t, 3);
+    set_members(members, world, &d, memory_body, NULL);
+    run_well(t, members);
+    d.port = free_port(), d.ctas = 2, d.deadline_seconds = 20;
+    set_members(members, world, &d, memory_body, NULL);
+    all_fail(t, members, ZF_ERR_ARGUMENT,
+             "zf_nccl_comm: ctas is 2; those of 3 channels must fit on the 2 multiprocessors of "
+             "device ",
+             " gave up: ");
+}
+
 /* What goes wrong in NCCL, or on the device, on all ranks. */
 TEST_ONCE(nccl_errors_of_libraries)
 {
@@ -765,7 +790,7 @@ TEST_ONCE(nccl_errors_of_libraries)
          "zf_nccl_comm: NCCL: unhandled system error"},
         {"ncclCommGetAsyncError", 0, ncclRemoteError, ZF_ERR_COMM,
          "zf_nccl_comm: NCCL: remote process exited or there was a network error"},
-        {"ncclAllGather", 3, ncclInternalError, ZF_ERR_COMM, "all_reduce %7: NCCL: internal error"},
+        {"ncclAllGather", 9, ncclInternalError, ZF_ERR_COMM, "all_reduce %7: NCCL: internal error"},
         {"cudaMalloc", 4, cudaErrorMemoryAllocation, ZF_ERR_NOMEM,
          "zf_nccl_comm: memory and streams of the device: "},
         {"launch", 0, cudaErrorLaunchFailure, ZF_ERR_BACKEND, "all_reduce %7: zf_cuda_add_ranks: "},
@@ -920,6 +945,8 @@ static void course_body(member *m)
     if (p && train(m, p, &b, c) && !c->stops) keep(m, g, p, &b, c);
     if (c->stops && m->error.status && (!zf_micro(p) || strcmp(zf_program_error(p), m->error.text)))
         snprintf(m->said, sizeof m->said, "then: %s", zf_program_error(p));
+    if (p && zf_program_info_of(p).comm_bytes != (c->cpu ? 0 : m->comm->memory))
+        snprintf(m->said, sizeof m->said, "the communicator's bytes are not those of the program");
     zf_program_free(p);
     zf_graph_free(g);
     zf_backend_free(backend);

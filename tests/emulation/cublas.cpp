@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include <algorithm>
+#include <set>
 #include <vector>
 
 using namespace emulation;
@@ -36,7 +37,8 @@ struct operation {
     cudaDataType scale;
     int32_t turn_a, turn_b, epilogue;
     const void *bias;
-    int32_t bias_type; /* -1: D's */
+    int32_t bias_type;  /* -1: D's */
+    int32_t processors; /* that it is chosen for; 0: all */
 };
 
 struct preference {
@@ -54,6 +56,9 @@ static_assert(sizeof(layout) <= sizeof(cublasLtMatrixLayoutOpaque_t), "fits");
 static_assert(sizeof(operation) <= sizeof(cublasLtMatmulDescOpaque_t), "fits");
 static_assert(sizeof(preference) <= sizeof(cublasLtMatmulPreferenceOpaque_t), "fits");
 static_assert(sizeof(algorithm) <= sizeof(cublasLtMatmulAlgo_t), "fits");
+
+std::set<cublasLtHandle_t> handles; /* those of devices that are given up are never destroyed */
+int chosen_for;                     /* processors, of the product that was asked for last */
 
 enum { MARK = 0x5a45524f, ALGORITHMS = 3, WORKSPACE = 4096, WORKSPACE_LIES = 256 };
 
@@ -172,7 +177,7 @@ uint64_t problem_of(const operation &o, const layout *all)
     uint64_t h = 0xcbf29ce484222325u;
     auto mix = [&h](uint64_t x) { h = (h ^ x) * 0x100000001b3u; };
     mix((uint64_t)o.compute), mix((uint64_t)o.turn_a), mix((uint64_t)o.turn_b);
-    mix((uint64_t)o.epilogue);
+    mix((uint64_t)o.epilogue), mix((uint64_t)o.processors);
     for (int i = 0; i < 4; i++) {
         mix((uint64_t)all[i].type), mix((uint64_t)all[i].order), mix((uint64_t)all[i].batch);
         mix(all[i].rows), mix(all[i].cols), mix((uint64_t)all[i].ld), mix((uint64_t)all[i].stride);
@@ -214,6 +219,7 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 {
     CALL(cublasLtCreate);
     *handle = new cublasLtContext{current_device()};
+    handles.insert(*handle);
     count(1);
     return CUBLAS_STATUS_SUCCESS;
 }
@@ -221,9 +227,16 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 {
     CALL(cublasLtDestroy);
+    handles.erase(handle);
     delete handle;
     count(-1);
     return CUBLAS_STATUS_SUCCESS;
+}
+
+extern "C" int emulation_product_processors(void)
+{
+    std::unique_lock<std::mutex> held(lock);
+    return chosen_for;
 }
 
 size_t cublasLtGetVersion(void) { return CUBLAS_VERSION; }
@@ -248,8 +261,8 @@ const char *cublasLtGetStatusString(cublasStatus_t status) { return cublasLtGetS
 cublasStatus_t cublasLtMatmulDescInit_internal(cublasLtMatmulDesc_t desc, size_t,
                                                cublasComputeType_t compute, cudaDataType_t scale)
 {
-    put(desc,
-        operation{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL, -1});
+    put(desc, operation{compute, scale, CUBLAS_OP_N, CUBLAS_OP_N, CUBLASLT_EPILOGUE_DEFAULT, NULL,
+                        -1, 0});
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -289,6 +302,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t desc,
     case CUBLASLT_MATMUL_DESC_EPILOGUE: good = take(&o.epilogue, from, bytes); break;
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER: good = take(&o.bias, from, bytes); break;
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE: good = take(&o.bias_type, from, bytes); break;
+    case CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET: good = take(&o.processors, from, bytes); break;
     case CUBLASLT_MATMUL_DESC_POINTER_MODE:
         good = take(&host, from, bytes) && host == CUBLASLT_POINTER_MODE_HOST;
         break;
@@ -396,6 +410,7 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     layout all[] = {get<layout>(a), get<layout>(b), get<layout>(c), get<layout>(d)};
     cublasStatus_t status = check(o, all);
     *given = 0;
+    chosen_for = o.processors;
     if (!is_here(handle, "cublasLtMatmulAlgoGetHeuristic")) return CUBLAS_STATUS_INVALID_VALUE;
     if (status) return status;
     for (int i = 0; i < ALGORITHMS && *given < most; i++) {

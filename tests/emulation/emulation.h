@@ -24,6 +24,11 @@ int emulation_live(void);
 /* The calls of `function` ("cudaMalloc") after the next `after` give the error `code`, and do
  * nothing; NULL: none do. */
 void emulation_refuse(const char *function, int after, int code);
+/* How many multiprocessors the product that an algorithm was asked for last may take; 0: all. */
+int emulation_product_processors(void);
+/* Bytes of the device that each of NCCL's communicators takes when its ranks are connected, for as
+ * many blocks as it may have. */
+enum { EMULATION_NCCL_BYTES = 96 << 10 };
 /* Kernels run since the program began. */
 long emulation_kernels(void);
 

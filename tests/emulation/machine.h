@@ -55,6 +55,8 @@ bool wait_until(int device, std::unique_lock<std::mutex> &held, const std::funct
                 int seconds);
 /* Work that can go on whenever its turn comes. */
 work simple(const char *name, const std::function<void()> &run);
+/* A device has so many bytes less (or, of -1 times as many, more) to give. */
+void reserve(int device, long bytes);
 /* A line of the report. */
 void found(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Something that must be freed was made (1), or freed (-1). */

@@ -70,6 +70,8 @@ struct member {
     bool finalized, ended;                 /* by ncclCommFinalize; destroyed or aborted */
     uint64_t begun, finished, collectives; /* groups put on streams, those done; meetings */
     int under_way, graphs;                 /* groups on streams that are not over; in graphs */
+    int blocks;                            /* at most, of its kernels */
+    bool connected;
     bool is_whole() const { return all->joined == all->world; }
     bool is_quiet() const { return !under_way && !graphs; }
     bool becomes_quiet(std::unique_lock<std::mutex> &held, int seconds)
@@ -249,6 +251,13 @@ void post(member *of, const posted &what)
     all->meetings.erase(number);
 }
 
+/* Before its first call a communicator has no buffers. */
+void connect(member *of)
+{
+    if (!of->connected) reserve(of->device, (long)of->blocks * EMULATION_NCCL_BYTES);
+    of->connected = true;
+}
+
 /* A group of one communicator's calls as work for a stream. */
 work group_of(const std::shared_ptr<member> &of, const std::vector<request> &requests,
               bool captured)
@@ -256,6 +265,7 @@ work group_of(const std::shared_ptr<member> &of, const std::vector<request> &req
     std::shared_ptr<reference> kept = captured ? std::make_shared<reference>(of) : nullptr;
     return {names[requests[0].kind], [of, requests, kept]() -> attempt {
                 uint64_t number = of->begun++;
+                connect(of.get());
                 auto parts = std::make_shared<std::vector<posted>>();
                 of->under_way++;
                 return [of, requests, number, parts]() {
@@ -331,6 +341,7 @@ static ncclResult_t end(ncclComm_t comm, const char *name, std::unique_lock<std:
     if (of->finalized && !of->is_quiet())
         found("%s of rank %d: the communicator is in use", name, of->rank);
     of->ended = true;
+    if (of->connected) reserve(of->device, -(long)of->blocks * EMULATION_NCCL_BYTES);
     for (const auto &other : of->all->members) last = last && other->ended;
     for (size_t i = 0; last && !code && i < of->all->members.size(); i++)
         code = is_over(of->all->members[i].get(), name, held);
@@ -380,6 +391,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t *comm, int world, ncclUniqueId id
     of->rank = rank;
     of->device = current_device();
     of->blocking = !config || config->blocking != 0;
+    of->blocks = config && config->maxCTAs > 0 ? config->maxCTAs : 32;
     all->present[(size_t)rank] = true;
     all->members.push_back(of);
     if (++all->joined == world) cliques.erase(std::string(id.internal, sizeof id.internal));

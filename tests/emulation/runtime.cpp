@@ -104,6 +104,7 @@ void found(const char *format, ...)
 }
 
 void count(int by) { live += by; }
+void reserve(int number, long bytes) { devices[number].bytes += (size_t)bytes; }
 int current_device() { return the_device; }
 
 int refused(const char *function)

@@ -235,7 +235,7 @@ build/emulated/bert: $(patsubst %,build/emulated/obj/%.o,$(basename examples/ber
 	$(LINK)
 $(eval $(call emulated,build/emulated,build/libparts.a build/libzeroflow.a))
 $(eval $(call emulated,build/emulated/asan,build/asan/obj/tests/inside.o \
-               build/asan/obj/tests/numbers.o build/asan/libparts.a))
+               build/asan/obj/tests/disk.o build/asan/obj/tests/numbers.o build/asan/libparts.a))
 
 -include $(shell find $(wildcard $(VARIANTS:%=%/obj) $(IMPLEMENTED:%=%/obj) \
                                  $(EMULATED:%=%/obj)) /dev/null -name '*.d')
@@ -338,6 +338,9 @@ emulated: test-emulated test-emulated-asan ## CUDA's kernels, run on the CPU, ag
 
 oom asan ubsan tsan: %: test-% ## the tests with each allocation refused in turn, or under a sanitizer
 
+mutants: build/.needs-test ## plant mistakes one by one, each of which a test must notice (some minutes)
+	@MAKEFLAGS= sh tests/mutants/run.sh
+
 bits: build/bert ## the same bits at every stage, bucket, prefetch and split (some minutes)
 	sh tests/bits.sh build/bert
 
@@ -391,7 +394,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z -]*\):.* ## /\1: /p' Makefile | awk '{ \
 	    at = index($$0, ": "); printf "%-22s%s\n", substr($$0, 1, at - 1), substr($$0, at + 2) }'
 
-.PHONY: all dist pretrain test test-all test-rest oom asan ubsan tsan cuda-check emulated bits bless fuzz coverage tidy bench install clean \
+.PHONY: all dist pretrain test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants bits bless fuzz coverage tidy bench install clean \
         help $(GROUPS:%=test-%) $(MORE_GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -5,6 +5,7 @@
 #else
 #define _DARWIN_C_SOURCE
 #endif
+#include "disk.h"
 #include "test.h"
 
 #include <dirent.h>
@@ -1462,4 +1463,30 @@ TEST_ONCE(checkpoint_survives_kill)
         CHECK(t, rivals_look(&r) == 1 && no_debris(r.path));
     }
     CHECK(t, seen[1] > 0 && seen[2] > 0);
+}
+
+/* The machine stops at any call of a save, and forgets what was not synced. */
+TEST_ONCE(checkpoint_survives_power_loss)
+{
+    static rivals r;
+    const char *folder = test_path("disk"), *left = test_path("left");
+    char path[512], copy[512];
+    int calls, seen[3] = {0, 0, 0};
+    snprintf(path, sizeof path, "%s/x", folder), snprintf(copy, sizeof copy, "%s/x", left);
+    test_defer(t, rivals_free, &r);
+    disk_remove(folder);
+    CHECK(t, mkdir(folder, 0700) == 0 && rivals_new(t, &r, path, NULL) && disk_record(folder));
+    OK(t, zf_save(r.new.program, path, NULL), zf_program_error(r.new.program));
+    calls = disk_stop();
+    r.path = copy;
+    for (int k = 0; k <= calls; k++)
+        for (disk_kept kept = DISK_NONE; disk_differs(k) && kept <= DISK_INNER; kept++) {
+            int there = disk_after(k, kept, left) ? rivals_look(&r) : 0;
+            if (!there || (k == calls && there != 2))
+                printf("    after call %d of %d, names %d\n", k, calls, (int)kept);
+            CHECK(t, there == 2 || (there == 1 && k < calls));
+            seen[there]++;
+        }
+    CHECK(t, seen[1] > 3 && seen[2] > 3);
+    disk_remove(folder), disk_remove(left);
 }

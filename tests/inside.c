@@ -1,6 +1,18 @@
-/* Tests of private functions: one translation unit with the implementation. */
+/* Tests of private functions: one translation unit with the implementation. Its calls that change
+ * files are those of disk.h, so that a test can look at what a disk would have of them. */
+#define open    disk_open
+#define pwrite  disk_pwrite
+#define fsync   disk_fsync
+#define rename  disk_rename
+#define unlink  disk_unlink
+#define mkdir   disk_mkdir
+#define rmdir   disk_rmdir
+#define syscall disk_syscall
+
 #define ZEROFLOW_IMPLEMENTATION
 #include "test.h"
+
+#include "disk.h"
 
 #include "inside/threads.c"
 #include "inside/matmul.c"

@@ -242,6 +242,82 @@ TEST_ONCE(directory_refuses_what_is_not_ours)
     CHECK_TEXT(t, error.text, "an empty path");
 }
 
+/* Lays out what a disk has after each call that was recorded, in each way. `good` says whether that
+ * is one that may be; `last`: after the last call. */
+static bool every_stop(const char *folder, bool (*good)(const char *folder, bool last))
+{
+    int calls = disk_stop();
+    for (int k = 0; k <= calls; k++)
+        for (disk_kept kept = DISK_NONE; disk_differs(k) && kept <= DISK_INNER; kept++)
+            if (!disk_after(k, kept, folder) || !good(folder, k == calls)) {
+                printf("    after call %d of %d, names %d\n", k, calls, (int)kept);
+                return false;
+            }
+    return calls > 3;
+}
+
+/* The directory x is the old one or the new one, whole. */
+static bool directory_is_whole(const char *folder, bool last)
+{
+    char path[512], mark[8];
+    zf_error error = {0};
+    snprintf(path, sizeof path, "%s/x", folder);
+    if (zfi_directory_recover(path, &error)) return false;
+    snprintf(mark, sizeof mark, "%s", get_file(path, "mark"));
+    return !strcmp(mark, get_file(path, "other")) &&
+           (!strcmp(mark, "new") || (!last && !strcmp(mark, "old")));
+}
+
+/* A file that the commit has to bring to the disk. */
+static bool put_unsynced(const char *directory, const char *name)
+{
+    char path[512];
+    int file;
+    bool good;
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    file = open(path, O_WRONLY | O_CREAT, 0600);
+    good = file >= 0 && pwrite(file, "new", 3, 0) == 3;
+    return close(file) == 0 && good;
+}
+
+TEST_ONCE(directory_survives_power_loss)
+{
+    const char *folder = test_path("disk"), *left = test_path("left");
+    char path[512], aside[ZFI_ASIDE_MAX];
+    zf_error error = {0};
+    snprintf(path, sizeof path, "%s/x", folder);
+    for (int exchange = 0; exchange < 2; exchange++) {
+        disk_remove(folder);
+        CHECK(t, mkdir(folder, 0700) == 0 && put_directory(path, "", "old"));
+        CHECK(t, disk_record(folder));
+        disk_cannot_exchange = !exchange;
+        OK(t, zfi_directory_begin(path, "mark", aside, &error), error.text);
+        CHECK(t, put_unsynced(aside, "mark") && put_unsynced(aside, "other"));
+        OK(t, zfi_directory_commit(aside, &error), error.text);
+        disk_cannot_exchange = false;
+        CHECK(t, every_stop(left, directory_is_whole));
+    }
+    disk_remove(folder), disk_remove(left);
+}
+
+static bool file_is_whole(const char *folder, bool last)
+{
+    const char *text = get_file(folder, "x");
+    return !strcmp(text, "new") || (!last && !strcmp(text, "old"));
+}
+
+TEST_ONCE(file_survives_power_loss)
+{
+    const char *folder = test_path("disk"), *left = test_path("left");
+    char path[512];
+    zf_error error = {0};
+    snprintf(path, sizeof path, "%s/x", folder);
+    CHECK(t, mkdir(folder, 0700) == 0 && put_file(folder, "x", "old") && disk_record(folder));
+    OK(t, zfi_file_save(path, "new", 3, &error), error.text);
+    CHECK(t, every_stop(left, file_is_whole));
+    disk_remove(folder), disk_remove(left);
+}
+
 /* Each of two that write one directory has it alone, or gets an error. */
 TEST_ONCE(directory_has_one_writer)
 {

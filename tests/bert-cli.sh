@@ -695,6 +695,13 @@ foreign() {
 }
 check 'a launcher that cannot be joined' foreign
 mpi=$(command -v mpirun) && grep -q 'without MPI' "$work/err" && mpi=
+alone() {
+    run env RANK=1 WORLD_SIZE=2 "$bert" eval --load none --corpus "$corpus"
+    [ $status = 1 ] && grep -q '^bert: ' "$work/err" || return
+    launched RANK=1 WORLD_SIZE=2
+    [ $status = 1 ] && grep -q '^bert: torchrun started 2 processes, and ' "$work/err"
+}
+check 'what stands in the environment silences nobody' alone
 twice() {
     run env RANK=0 WORLD_SIZE=4 "$bert" pretrain --corpus c --vocab v --ranks 4
     said='torchrun started 4 processes, and --ranks 4 makes threads of one: start one process, or'
@@ -720,6 +727,60 @@ if [ -n "$mpi" ]; then
             grep -qx 'bert: /dev/full: No space left on device' "$work/err"
     }
     check 'one process fails, all end' told_once
+
+    # unlike TEXT OPTIONS...: rank 1 of three processes with other options or files than the others.
+    # The error is told once, or by that process and rank 0.
+    # shellcheck disable=SC2086
+    unlike() {
+        said=$1
+        shift
+        run mpirun -np 1 "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" \
+            --seq 32 --batch 6 --steps 3 --quiet $common : -np 1 "$bert" pretrain --model "$config" \
+            --corpus "$corpus" --vocab "$vocab" --seq 32 --batch 6 --steps 3 --quiet $common "$@" : \
+            -np 1 "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" \
+            --seq 32 --batch 6 --steps 3 --quiet $common
+        [ $status != 0 ] && [ "$(grep -c ^bert: "$work/err")" = "${tellers:-1}" ] &&
+            [ "$(grep -cEx "bert: $said" "$work/err")" = "${tellers:-1}" ] && [ ! -s "$work/out" ]
+    }
+    common= tellers=
+    other='all ranks must have the same'
+    check 'another seed on a rank' unlike "--seed is 2 on rank 1 and 1 on rank 0: $other" --seed 2
+    check 'another learning rate' unlike "--lr is 0.01[0-9]* on rank 1 and 0.001[0-9]* on rank 0:\
+ $other" --lr 0.01
+    check 'another schedule' unlike "--schedule is cosine on rank 1 and linear on rank 0: $other" \
+        --schedule cosine
+    check 'other steps, and so another warm-up' \
+        unlike "--steps is 30 on rank 1 and 3 on rank 0: $other" --steps 30
+    check 'a place to save on one rank' \
+        unlike "--save is given on rank 1 and not given on rank 0: $other" --save "$work/unlike"
+    digest='[0-9a-f]{16} on rank 1 and [0-9a-f]{16} on rank 0'
+    sed 's/near the/of the/' "$corpus" > "$work/other corpus"
+    check 'another corpus' unlike "the digest of the corpus is $digest: $other" \
+        --corpus "$work/other corpus"
+    sed 's/^ship$/shop/' "$vocab" > "$work/other vocab"
+    check 'another vocabulary' unlike "the digest of the vocabulary is $digest: $other" \
+        --vocab "$work/other vocab"
+    # shellcheck disable=SC2034
+    for k in 1 2; do
+        pretrain --batch 6 --micro-batches 3 --steps $k --warmup 0 --dump "$work/init$k" \
+            --save "$top/load$k"
+        cp "$work/init$k" "$top"
+    done
+    common="--init $top/init1"
+    check 'other weights to begin with' unlike "the digest of --init is $digest: $other" \
+        --init "$top/init2"
+    common="--warmup 0 --load $top/load1"
+    check 'another checkpoint' unlike "the digest of --load is $digest: $other" --load "$top/load2"
+    common= tellers=2
+    check 'a file that one rank does not have' unlike "rank 1: corpus 'none.txt': cannot open: No\
+ such file or directory; $form" --corpus none.txt
+    common='--corpus none.txt' tellers=1
+    check 'a file that none has' unlike "corpus 'none.txt': cannot open: No such file or directory;\
+ $form"
+    common=
+    check 'an option that one rank does not know' unlike "pretrain: there is no option '--sed';\
+ 'bert pretrain --help' lists the options" --sed 1
+    tellers=
     launch='mpirun -np 4'
     check 'saved by four processes' saved_by --zero 3
     launch='mpirun -np 2'

@@ -466,7 +466,7 @@ static bool tells(const bert_job *job, const zf_error *error)
     snprintf(mine, sizeof mine, "rank %d: ", (int)job->ranks.first);
     if (!strncmp(error->text, mine, strlen(mine))) return true;
     return !job->agreed && error->status != ZF_ERR_COMM && error->status != ZF_ERR_NAN &&
-           strncmp(error->text, "rank ", 5);
+           error->status != ZF_ERR_MISMATCH && strncmp(error->text, "rank ", 5);
 }
 
 /* -------------------------------------------------------------------------------- the command */
@@ -528,6 +528,7 @@ int bert_command_pretrain(int argc, char **argv)
                           .threads = 1,
                           .eval_batches = 16,
                           .keep = 2,
+                          .compare_every = 1000,
                           .micro_batches = 1,
                           .prefetch = -1,
                           .lr = 1e-3,
@@ -610,6 +611,8 @@ int bert_command_pretrain(int argc, char **argv)
         {"save-every", OPTION_COUNT, "N", &o->save_every, 0, 1e12, "and every N steps"},
         {"keep", OPTION_COUNT, "N", &o->keep, 1, 1000,
          "checkpoints that stay: DIR, DIR.previous-1, ..."},
+        {"compare-every", OPTION_COUNT, "N", &o->compare_every, 0, 1e12,
+         "steps after which ranks compare their parameters, as at saves; 0: never"},
         {"overwrite", OPTION_FLAG, NULL, &o->overwrite, 0, 0,
          "--save may replace another run's checkpoint"},
         {"load", OPTION_TEXT, "DIR", &o->load, 0, 0, "go on from a checkpoint"},

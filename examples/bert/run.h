@@ -16,7 +16,7 @@ typedef struct bert_settings {
         *dump, *dump_grads, *cost, *save_cost, *no_fuse, *recompute, *rendezvous;
     device_desc device;
     int64_t seq, masked, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
-        save_every, keep;
+        save_every, keep, compare_every;
     int64_t ranks, zero, micro_batches, bucket, prefetch, precision;
     double seconds, lr, end_lr, weight_decay, clip, dropout, deadline;
     int64_t sinusoids, unigrams; /* 1: first values of the position embedding, of the bias */

@@ -103,7 +103,6 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
                         .lr = lr,
                         .grad_norm = bert_session_scalar(s, zf_graph_find(s->graph, "grad_norm")),
                         .tokens_per_s = tokens / (t - r->last_step)};
-    (void)program;
     if (!tell(r, &row, t)) return false;
     if (!isfinite(row.loss) || !(isfinite(row.grad_norm) || scaled(r)))
         return bert_run_fail(r, ZF_ERR_NAN,
@@ -112,6 +111,11 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
     if (r->leads && done == r->first_step + 2) training_tell_grace(&r->job->told, t - r->last_step);
     r->last_step = t;
     if (!hear(r) || r->interrupted) return false;
+    if (r->comm && o->compare_every && done % o->compare_every == 0) {
+        zf_status status = zf_compare_ranks(program);
+        if (status) return bert_run_fail(r, status, "%s", zf_program_error(program));
+        r->last_step = now();
+    }
     if (!o->save || !o->save_every || done % o->save_every || done == o->steps) return true;
     if (!bert_run_save(r)) return false;
     r->last_step = now(); /* the next step's time begins here */

@@ -53,13 +53,13 @@ void training_log(csv_file *log, const char *program, const char *row)
 
 void training_tell_grace(const training *t, double step_seconds)
 {
-    /* Open MPI's, which it also gives to what it starts */
+    /* Open MPI's wait behind Ctrl-C, before SIGTERM and again before SIGKILL. It is also in the
+     * environment of what it starts. */
     const char *told = getenv("OMPI_MCA_odls_base_sigkill_timeout");
     double grace = told ? strtod(told, NULL) : 1;
     if (!t->save || !getenv("OMPI_COMM_WORLD_RANK") || step_seconds < grace / 2) return;
-    printf(
-        "a step takes %.1f s, and mpirun ends its processes %.0f s after Ctrl-C, before they have "
-        "saved: kill -USR1 of mpirun has no such limit, and mpirun --mca "
-        "odls_base_sigkill_timeout 600 waits longer\n",
-        step_seconds, grace);
+    printf("a step takes %.1f s, and mpirun kills its processes %.0f s after Ctrl-C, perhaps before "
+           "they have saved: send SIGUSR1 to mpirun to end the run, or start it with --mca "
+           "odls_base_sigkill_timeout %.0f\n",
+           step_seconds, 2 * grace, 10 + 2 * step_seconds);
 }

@@ -25,8 +25,8 @@ void training_tell_interrupted(const training *t, int64_t done);
 /* Adds a row to the log. Of the first one that cannot be written it says so; the run goes on. */
 void training_log(csv_file *log, const char *program, const char *row);
 
-/* Of processes that mpirun started: where a step takes longer than mpirun waits between Ctrl-C and
- * the end of its processes, says how to have it wait. */
+/* Of processes that Open MPI's mpirun started: where a step takes so long that Ctrl-C may kill them
+ * before they have saved, says how to end the run instead. */
 void training_tell_grace(const training *t, double step_seconds);
 
 #endif

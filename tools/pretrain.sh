@@ -2,13 +2,13 @@
 # Pretrains a BERT from nothing (make pretrain): text, vocabulary, training. Results: build/pretrain/.
 #
 # Without STEPS the program measures a step and makes as many as fit into 150 seconds, between 200
-# and 1500. Taken from the environment: STEPS MODEL THREADS CORPUS SEQ BATCH MASKED DROPOUT SEED
-# PRECISION (bf16 where the processor multiplies it, else f32) VOCAB (its size). Short sequences
-# with most words masked and no dropout are what teaches a small model most in a few minutes: with BERT's own 128 tokens, 15% and 0.1 it needs ten times the steps to make use of
-# a word's neighbours (bench/results/). CORPUS is a file with one sentence a line and a blank line
-# between documents. Each run begins anew; the checkpoint of the one before it stays as
-# build/pretrain/checkpoint.previous-1 until this one has saved twice. Interrupted (Ctrl-C), the training saves a checkpoint and prints the command
-# that continues it.
+# and 1500. Taken from the environment: STEPS MODEL THREADS CORPUS SEQ BATCH (64, or about 2048 tokens
+# where SEQ is above 32) MASKED (percent of the words: 60, or 30 where SEQ is above 32) DROPOUT SEED
+# PRECISION (bf16 where the processor multiplies it, else f32) VOCAB (its size). CORPUS is a file
+# with one sentence a line and a blank line between documents. Short sequences with most words
+# masked, no dropout and first values that are not drawn are what teaches a small model most in a
+# few minutes (bench/results/). Interrupted (Ctrl-C), the training saves a checkpoint and prints the
+# command that continues it.
 set -eu
 
 bert=build/bert
@@ -17,6 +17,13 @@ corpus=${CORPUS:-$out/corpus.txt}
 vocab=$out/vocab.txt
 size=${VOCAB:-8192}
 steps=${STEPS:+--steps $STEPS}
+seq=${SEQ:-32}
+batch=64
+masked=60
+if [ "$seq" -gt 32 ] 2> /dev/null; then
+    batch=$((seq < 2048 ? 2048 / seq : 1))
+    masked=30
+fi
 precision=f32
 if grep -qw avx512_bf16 /proc/cpuinfo 2> /dev/null; then precision=bf16; fi
 
@@ -42,8 +49,9 @@ trap 'interrupted=yes' INT
 status=0
 # shellcheck disable=SC2086 # words
 $bert pretrain --model "${MODEL:-mini}" --corpus "$corpus" --vocab "$vocab" \
-    --seq "${SEQ:-32}" --batch "${BATCH:-64}" --masked "${MASKED:-60}" \
-    --dropout "${DROPOUT:-0}" ${steps:---steps 1500 --seconds 150} --seed "${SEED:-1}" \
+    --seq "$seq" --batch "${BATCH:-$batch}" --masked "${MASKED:-$masked}" \
+    --first-positions sinusoids --first-bias unigrams --dropout "${DROPOUT:-0}" \
+    ${steps:---steps 1500 --seconds 150} --seed "${SEED:-1}" \
     --precision "${PRECISION:-$precision}" \
     --threads "${THREADS:-$(getconf _NPROCESSORS_ONLN)}" --save "$out/checkpoint" \
     --overwrite \

@@ -1,0 +1,276 @@
+/* Ranks of a run of the samples: what they compare, and what they say when one of them fails. */
+#define _POSIX_C_SOURCE 200809L
+#include "test.h"
+
+#include "../examples/bert/run.h"
+
+#include <signal.h>
+
+#define GOLDEN "tests/golden/bert/"
+
+/* ---------------------------------------------------------------------------- what must be alike */
+
+enum { RANKS = 3 };
+
+/* What each rank has, and the error that it gets. */
+typedef struct comparison {
+    int64_t count[RANKS], choice[RANKS], own[RANKS];
+    double number[RANKS];
+    const char *text[RANKS], *output[RANKS], *extra[RANKS];
+    bool flag[RANKS];
+    const char *failure[RANKS]; /* NULL: none */
+    zf_error error[RANKS];
+} comparison;
+
+static comparison same_on_all(void)
+{
+    comparison c = {.count = {1, 1, 1}};
+    for (int r = 0; r < RANKS; r++) {
+        c.number[r] = 0.1, c.text[r] = "off", c.extra[r] = "5";
+        c.own[r] = r; /* of no interest to the others */
+        c.output[r] = r ? "here" : "there";
+    }
+    return c;
+}
+
+static bool compare_rank(void *user, const zf_comm *comm, zf_error *error)
+{
+    static const char *const own[] = {"own", NULL}, *const given[] = {"output", NULL};
+    comparison *c = user;
+    int r = comm->rank;
+    const option_row rows[] = {
+        {"count", OPTION_COUNT, "N", &c->count[r], 0, 9, ""},
+        {"number", OPTION_NUMBER, "X", &c->number[r], 0, 9, ""},
+        {"choice", OPTION_CHOICE, "one|other", &c->choice[r], 0, 0, ""},
+        {"text", OPTION_TEXT, "TEXT", &c->text[r], 0, 0, ""},
+        {"output", OPTION_TEXT, "FILE", &c->output[r], 0, 0, ""},
+        {"flag", OPTION_FLAG, NULL, &c->flag[r], 0, 0, ""},
+        {"own", OPTION_COUNT, "N", &c->own[r], 0, 9, ""},
+        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+    };
+    alike *a = calloc(1, sizeof *a);
+    bool good = a != NULL;
+    if (c->failure[r]) {
+        error->status = ZF_ERR_IO;
+        snprintf(error->text, sizeof error->text, "%s", c->failure[r]);
+    }
+    if (a) {
+        alike_add_options(a, rows, own, given);
+        alike_add(a, "the extra", "%s", c->extra[r]);
+        good = alike_good(comm, error) && alike_compare(a, comm, error);
+    }
+    free(a);
+    c->error[r] = *error;
+    return good;
+}
+
+/* All ranks get this error, NULL: none. */
+static void compared(test *t, comparison *c, zf_status status, const char *text)
+{
+    bert_ranks ranks;
+    zf_error error = {ZF_OK, ""};
+    OK(t,
+       bert_ranks_open(&ranks, &(bert_ranks_desc){.count = RANKS, .deadline = 20}, &error)
+           ? ZF_OK
+           : error.status,
+       error.text);
+    CHECK(t, bert_ranks_run(&ranks, compare_rank, c, &error) == !text);
+    bert_ranks_close(&ranks, NULL);
+    for (int r = 0; r < RANKS; r++) {
+        CHECK_TEXT(t, c->error[r].text, text ? text : "");
+        CHECK(t, c->error[r].status == (text ? status : ZF_OK));
+    }
+}
+
+TEST_ONCE(ranks_have_the_same_options)
+{
+    comparison c = same_on_all();
+    compared(t, &c, ZF_OK, NULL);
+    c.count[2] = 7;
+    compared(t, &c, ZF_ERR_MISMATCH,
+             "--count is 7 on rank 2 and 1 on rank 0: all ranks must have the same");
+    c.count[1] = 7, c.flag[1] = true; /* the first option counts */
+    compared(t, &c, ZF_ERR_MISMATCH,
+             "--count is 7 on ranks 1, 2 and 1 on rank 0: all ranks must have the same");
+    c.count[1] = 8;
+    compared(t, &c, ZF_ERR_MISMATCH,
+             "--count is 8 on rank 1 and 1 on rank 0: all ranks must have the same");
+    c = same_on_all();
+    c.number[0] = nextafter(0.1, 1);
+    compared(t, &c, ZF_ERR_MISMATCH,
+             "--number is 0.10000000000000001 on ranks 1, 2 and 0.10000000000000002 on rank 0: "
+             "all ranks must have the same");
+    c = same_on_all();
+    c.choice[1] = 1;
+    compared(t, &c, ZF_ERR_MISMATCH,
+             "--choice is other on rank 1 and one on rank 0: all ranks must have the same");
+    c = same_on_all();
+    c.text[1] = NULL;
+    compared(t, &c, ZF_ERR_MISMATCH,
+             "--text is not given on rank 1 and off on rank 0: all ranks must have the same");
+    c = same_on_all();
+    c.output[2] = NULL;
+    compared(t, &c, ZF_ERR_MISMATCH,
+             "--output is not given on rank 2 and given on rank 0: all ranks must have the same");
+    c = same_on_all();
+    c.flag[1] = true;
+    compared(t, &c, ZF_ERR_MISMATCH,
+             "--flag is given on rank 1 and not given on rank 0: all ranks must have the same");
+    c = same_on_all();
+    c.extra[2] = "6";
+    compared(t, &c, ZF_ERR_MISMATCH,
+             "the extra is 6 on rank 2 and 5 on rank 0: all ranks must have the same");
+}
+
+TEST_ONCE(ranks_share_a_failure)
+{
+    comparison c = same_on_all();
+    c.failure[1] = "lost", c.failure[2] = "lost as well";
+    compared(t, &c, ZF_ERR_IO, "rank 1: lost");
+    c.failure[0] = c.failure[1] = c.failure[2];
+    compared(t, &c, ZF_ERR_IO, "lost as well"); /* of all */
+}
+
+/* -------------------------------------------------------------------------------- in their steps */
+
+static void free_batches(void *batches) { bert_batch_file_free(batches); }
+
+/* Two ranks with a golden batch, to be closed; `steps` and the comparison are still to be chosen. */
+static bool prepare(test *t, bert_job *job)
+{
+    zf_error error = {ZF_OK, ""};
+    *job = (bert_job){.o = {.micro_batches = 1, .lr = 1e-3, .clip = 1, .quiet = true}};
+    if (bert_config_load(GOLDEN "config.json", &job->config, &error))
+        job->batches = bert_batch_file_load(GOLDEN "batch.safetensors", job->config.vocab,
+                                            job->config.types, &error);
+    if (job->batches) test_defer(t, free_batches, job->batches);
+    if (!job->batches ||
+        !bert_ranks_open(&job->ranks, &(bert_ranks_desc){.count = 2, .deadline = 20}, &error)) {
+        test_fail(t, __FILE__, __LINE__, "there are two ranks and batches", error.text);
+        return false;
+    }
+    job->o.batch = job->batches->examples, job->o.seq = job->batches->sequence;
+    job->o.threads = job->o.seed = 1, job->o.prefetch = -1;
+    job->shape =
+        (bert_shape){job->o.batch / 2, job->o.seq, bert_batch_file_predictions(job->batches, 2)};
+    return true;
+}
+
+/* Rank 1 spoils a parameter behind the first step. */
+static bool train_rank(void *user, const zf_comm *comm, zf_error *error)
+{
+    bert_job *job = user, first = *job;
+    bert_run r = {.job = &first, .comm = comm, .leads = comm->rank == 0};
+    bert_session_desc d = bert_job_session(job);
+    bool good;
+    d.sharing.comm = comm;
+    first.o.steps = 1;
+    good = bert_session_open(&r.session, &d, &r.error) && bert_run_train(&r);
+    if (good && comm->rank == 1) {
+        zf_tensor bias = zf_graph_find(r.session.graph, "cls.seq_relationship.bias");
+        float values[2] = {0, 1};
+        good = zf_valid(bias) && !zf_write(r.session.program, bias, values, sizeof values);
+    }
+    r.job = job;
+    good = good && bert_run_train(&r);
+    *error = r.error;
+    bert_session_close(&r.session);
+    bert_log_close(&r.log, &(zf_error){ZF_OK, ""});
+    return good;
+}
+
+/* Four steps on two ranks. */
+static bool train_both(test *t, int64_t compare_every, zf_error *error)
+{
+    static bert_job job;
+    bool good;
+    if (!prepare(t, &job)) return false;
+    job.o.steps = 4, job.o.compare_every = compare_every;
+    good = bert_ranks_run(&job.ranks, train_rank, &job, error);
+    bert_ranks_close(&job.ranks, NULL);
+    return good;
+}
+
+TEST_ONCE(ranks_compare_their_parameters_while_they_train)
+{
+    static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
+    struct sigaction was[5];
+    zf_error error = {ZF_OK, ""};
+    bool unseen, seen;
+    for (int i = 0; i < 5; i++) sigaction(signals[i], NULL, &was[i]);
+    unseen = train_both(t, 0, &error);
+    seen = !train_both(t, 3, &error);
+    for (int i = 0; i < 5; i++) sigaction(signals[i], &was[i], NULL);
+    CHECK(t, unseen && seen && error.status == ZF_ERR_MISMATCH);
+    CHECK(t, strstr(error.text, "cls.seq_relationship.bias"));
+}
+
+/* ------------------------------------------------------------------------------------ evaluation */
+
+static int64_t encode_digits(const void *user, const char *text, size_t bytes, int32_t *ids,
+                             int64_t cap)
+{
+    int64_t n = 0;
+    (void)user;
+    for (size_t i = 0; i < bytes; i++)
+        if (text[i] != ' ' && text[i] != '\n') {
+            if (n < cap) ids[n] = 5 + text[i] - '0';
+            n++;
+        }
+    return n;
+}
+
+typedef struct evaluation {
+    bert_job *job;
+    const bert_examples *held_out;
+} evaluation;
+
+static bool evaluate_rank(void *user, const zf_comm *comm, zf_error *error)
+{
+    const evaluation *e = user;
+    bert_session_desc d = bert_job_session(e->job);
+    bert_session s;
+    bert_score score;
+    bool good;
+    d.sharing.comm = comm, d.train = false;
+    d.shape.predictions = bert_predictions(d.shape.batch, d.shape.sequence, 0);
+    if (!bert_session_open(&s, &d, error)) return false;
+    if (comm->rank == 1) {
+        error->status = ZF_ERR_IO;
+        snprintf(error->text, sizeof error->text, "the disk of rank 1 has gone");
+        comm->abort(comm->self, error->text);
+        error->status = ZF_ERR_COMM; /* rank 0's is to be seen */
+        good = false;
+    } else {
+        good = bert_session_score(&s, e->held_out, 2, &score, error);
+    }
+    bert_session_close(&s);
+    return good;
+}
+
+TEST_ONCE(ranks_say_why_an_evaluation_failed)
+{
+    static bert_job job;
+    char err[256] = "", text[4096] = "";
+    zf_error error = {ZF_OK, ""};
+    bert_corpus_desc d = {.encode = encode_digits, .vocab_size = 20};
+    bert_examples_desc x = {.held_out = true, .sequence = 64, .cls = 2, .sep = 3, .mask = 4};
+    bert_corpus *corpus;
+    bert_examples *examples;
+    bool good;
+    for (int k = 0; k < 40; k++) strcat(text, "1 2 3 4 5 6\n2 4 6 8 0\n3 6 9 2\n\n");
+    corpus = bert_corpus_parse(text, strlen(text), "x.txt", &d, err, sizeof err);
+    x.corpus = corpus;
+    examples = corpus ? bert_examples_new(&x, err, sizeof err) : NULL;
+    good = examples && prepare(t, &job);
+    if (good) {
+        x.sequence = (int32_t)job.o.seq;
+        good = !bert_ranks_run(&job.ranks, evaluate_rank, &(evaluation){&job, examples}, &error);
+        bert_ranks_close(&job.ranks, NULL);
+    }
+    bert_examples_free(examples);
+    bert_corpus_free(corpus);
+    CHECK_TEXT(t, err, "");
+    CHECK(t, good && error.status == ZF_ERR_COMM);
+    CHECK(t, strstr(error.text, "the disk of rank 1 has gone"));
+}

@@ -1001,6 +1001,10 @@ struct zf_backend {
     void (*forget)(void *self, zf_section *section);
     /* NULL, or: what those who wonder about its speed should know, as zf_program_info.remark. */
     const char *(*remark)(void *self);
+    /* NULL (then they run one after the other), or: task(context, k) for every k in [0, count), on
+     * several threads of the host; returns when all are done. Called while nothing is launched. */
+    void (*share)(void *self, int64_t count, void (*task)(void *context, int64_t index),
+                  void *context);
 };
 
 ZF_API void zf_backend_free(zf_backend *backend); /* NULL: nothing */

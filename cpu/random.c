@@ -182,9 +182,10 @@ ZFI_KERNEL(zfi_dropout,
            (y, x, first, n, threshold, scale, stream, step, seed))
 
 /* numerator(x) / denominator(x), eight coefficients each, that of x^0 first. */
-static double zfi_ratio(double x, const double numerator[8], const double denominator[8])
+ZFI_BODY double zfi_ratio(double x, const double numerator[8], const double denominator[8])
 {
     double top = numerator[7], bottom = denominator[7];
+    ZFI_UNROLL
     for (int i = 6; i >= 0; i--) {
         top = top * x + numerator[i];
         bottom = bottom * x + denominator[i];
@@ -192,17 +193,23 @@ static double zfi_ratio(double x, const double numerator[8], const double denomi
     return top / bottom;
 }
 
-/* The x below which a standard normal number lies with probability p, 0 < p < 1; relative error
- * about 10^-16. The rational approximations are those of Wichura, Algorithm AS 241, Applied
- * Statistics 37 (1988): one for the middle, and two in the root of -log of the tail. */
-static double zfi_normal_quantile(double p)
+/* The x below which a standard normal number lies with probability 0.5 + q, |q| <= 0.425; relative
+ * error about 10^-16. This and the tails are the rational approximations of Wichura, Algorithm AS
+ * 241, Applied Statistics 37 (1988). */
+ZFI_BODY double zfi_normal_middle(double q)
 {
-    static const double middle[2][8] = {
+    const double middle[2][8] = {
         {3.3871328727963666080, 133.14166789178437745, 1971.5909503065514427, 13731.693765509461125,
          45921.953931549871457, 67265.770927008700853, 33430.575583588128105,
          2509.0809287301226727},
         {1.0, 42.313330701600911252, 687.1870074920579083, 5394.1960214247511077,
          21213.794301586595867, 39307.89580009271061, 28729.085735721942674, 5226.495278852545925}};
+    return q * zfi_ratio(0.180625 - q * q, middle[0], middle[1]);
+}
+
+/* The same of any probability p, 0 < p < 1: in the tails a ratio in the root of -log of the tail. */
+static double zfi_normal_quantile(double p)
+{
     static const double near_tail[2][8] = {
         {1.42343711074968357734, 4.6303378461565452959, 5.7694972214606914055,
          3.64784832476320460504, 1.27045825245236838258, 0.24178072517745061177,
@@ -218,7 +225,7 @@ static double zfi_normal_quantile(double p)
          7.868691311456132591e-4, 1.8463183175100546818e-5, 1.4215117583164458887e-7,
          2.04426310338993978564e-15}};
     double q = p - 0.5, r, x;
-    if (fabs(q) <= 0.425) return q * zfi_ratio(0.180625 - q * q, middle[0], middle[1]);
+    if (fabs(q) <= 0.425) return zfi_normal_middle(q);
     r = sqrt(-log(q < 0.0 ? p : 1.0 - p));
     x = r <= 5.0 ? zfi_ratio(r - 1.6, near_tail[0], near_tail[1])
                  : zfi_ratio(r - 5.0, far_tail[0], far_tail[1]);
@@ -226,19 +233,28 @@ static double zfi_normal_quantile(double p)
 }
 
 /* y = mean + deviation * a standard normal number, an element each; truncated: the distribution
- * within two deviations of the mean. */
-ZFI_UNUSED static void zfi_random_normal(zfi_isa isa, float *y, uint64_t first, int64_t n,
-                                         float mean, float deviation, bool truncated,
-                                         uint32_t stream, uint32_t step, uint64_t seed)
+ * within two deviations of the mean. Those of the tails, one in seven, are made again. */
+ZFI_BODY void zfi_random_normal_body(zfi_isa isa, float *y, uint64_t first, int64_t n, float mean,
+                                     float deviation, bool truncated, uint32_t stream,
+                                     uint32_t step, uint64_t seed)
 {
     const double below = truncated ? 0.022750131948179207 : 0.0; /* how many are under -2 */
     uint32_t word[ZFI_RANDOM_PIECE];
+    double p[ZFI_RANDOM_PIECE];
     for (int64_t i = 0; i < n; i += ZFI_RANDOM_PIECE) {
         int64_t count = n - i < ZFI_RANDOM_PIECE ? n - i : ZFI_RANDOM_PIECE;
         zfi_random_bits(isa, word, first + (uint64_t)i, count, stream, step, seed);
+        ZFI_VECTOR
         for (int64_t j = 0; j < count; j++) {
-            double p = below + (1.0 - 2.0 * below) * ((word[j] + 0.5) * 0x1p-32);
-            y[i + j] = (float)(mean + deviation * zfi_normal_quantile(p));
+            p[j] = below + (1.0 - 2.0 * below) * ((word[j] + 0.5) * 0x1p-32);
+            y[i + j] = (float)(mean + deviation * zfi_normal_middle(p[j] - 0.5));
         }
+        for (int64_t j = 0; j < count; j++)
+            if (fabs(p[j] - 0.5) > 0.425)
+                y[i + j] = (float)(mean + deviation * zfi_normal_quantile(p[j]));
     }
 }
+ZFI_KERNEL(zfi_random_normal,
+           (float *y, uint64_t first, int64_t n, float mean, float deviation, bool truncated,
+            uint32_t stream, uint32_t step, uint64_t seed),
+           (y, first, n, mean, deviation, truncated, stream, step, seed))

@@ -115,6 +115,25 @@ static zf_status zfi_cpu_synchronize(void *self, zf_error *error)
     return status;
 }
 
+/* A task of somebody else, who does not ask which worker does it. */
+typedef struct zfi_shared {
+    void (*task)(void *context, int64_t index);
+    void *context;
+} zfi_shared;
+
+static void zfi_run_shared(void *context, int64_t index, int worker)
+{
+    const zfi_shared *shared = context;
+    (void)worker;
+    shared->task(shared->context, index);
+}
+
+static void zfi_cpu_share(void *self, int64_t count, void (*task)(void *, int64_t), void *context)
+{
+    zfi_shared shared = {task, context};
+    zfi_pool_run(((zfi_cpu *)self)->pool, count, zfi_run_shared, &shared);
+}
+
 static void zfi_cpu_destroy(void *self)
 {
     zfi_cpu *cpu = self;
@@ -177,7 +196,8 @@ ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error)
                                 NULL,
                                 NULL,
                                 NULL,
-                                NULL};
+                                NULL,
+                                zfi_cpu_share};
     if (d.threads > 1 && !(cpu->pool = zfi_pool_new(&cpu->memory, d.threads, error))) {
         zfi_cpu_destroy(cpu);
         return NULL;

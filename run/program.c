@@ -48,8 +48,9 @@ ZF_API int64_t zf_program_step(const zf_program *p) { return p ? p->steps : 0; }
 
 static void zfi_clear_error(zf_program *p) { p->error = (zf_error){ZF_OK, ""}; }
 
-/* Room for first values, which are made a piece of at most so many elements at a time. */
-enum { ZFI_FILL_PIECE = 65536 };
+/* Room for first values, which are made a piece of at most so many elements at a time, and of that
+ * so many in one task. */
+enum { ZFI_FILL_PIECE = 1 << 19, ZFI_FILL_TASK = 1 << 14 };
 
 typedef struct zfi_fill_room {
     float *work;
@@ -293,6 +294,36 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
     return zfi_make_sections(p);
 }
 
+/* Elements [first, first + count) of a leaf, of which a task makes ZFI_FILL_TASK. */
+typedef struct zfi_filling {
+    const zf_program *program;
+    const zfi_node *node;
+    const zfi_fill_room *room;
+    int64_t first, count;
+} zfi_filling;
+
+static void zfi_fill_task(void *context, int64_t index)
+{
+    const zfi_filling *f = context;
+    int64_t at = index * ZFI_FILL_TASK, n = zfi_min(f->count - at, ZFI_FILL_TASK);
+    char *to = (char *)f->room->piece + at * (int64_t)zf_dtype_size(f->node->dtype);
+    zfi_first_values(f->program->graph, f->node, f->program->run.seed, f->first + at, n,
+                     f->room->work + at, to);
+}
+
+/* Makes elements [first, first + count) of a leaf in the room, on the backend's threads. */
+static void zfi_make_piece(const zf_program *p, const zfi_node *node, int64_t first, int64_t count,
+                           const zfi_fill_room *room)
+{
+    zfi_filling f = {p, node, room, first, count};
+    int64_t tasks = (count + ZFI_FILL_TASK - 1) / ZFI_FILL_TASK;
+    if (tasks > 1 && p->backend->share) {
+        p->backend->share(p->backend->self, tasks, zfi_fill_task, &f);
+        return;
+    }
+    for (int64_t k = 0; k < tasks; k++) zfi_fill_task(&f, k);
+}
+
 /* The leaf's elements [first, first + count) into memory at `to`, a piece at a time. */
 static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t count, char *to,
                                zfi_fill_room *r)
@@ -302,7 +333,7 @@ static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t
     zf_status status = ZF_OK;
     for (int64_t at = 0; at < count && !status; at += r->count) {
         int64_t n = count - at < r->count ? count - at : r->count;
-        zfi_first_values(p->graph, node, p->run.seed, first + at, n, r->work, r->piece);
+        zfi_make_piece(p, node, first + at, n, r);
         status = p->backend->copy(p->backend->self, to + at * size, r->piece, (size_t)(n * size),
                                   ZF_HOST_TO_DEVICE, &p->graph->error);
     }

@@ -132,3 +132,53 @@ TEST_ONCE(random_dropout)
                                   : 0.0f));
     }
 }
+
+/* Leaves of more than one piece, which several threads make, are what one call makes of them. */
+TEST_ONCE(first_values_are_one_for_any_threads)
+{
+    static const struct {
+        zf_dtype dtype;
+        zf_init init;
+        int64_t count;
+    } leaves[] = {{ZF_F32, ZF_NORMAL, ZFI_FILL_PIECE + 3 * ZFI_FILL_TASK + 5},
+                  {ZF_BF16, ZF_TRUNCATED_NORMAL, 2 * ZFI_FILL_TASK + 1},
+                  {ZF_F64, ZF_UNIFORM, ZFI_FILL_TASK + 7},
+                  {ZF_F32, ZF_ONES, ZFI_FILL_TASK}};
+    enum { LEAVES = sizeof leaves / sizeof *leaves, MOST = 2 * ZFI_FILL_PIECE };
+    float *work = malloc(MOST * sizeof *work);
+    double *expected = malloc(MOST * sizeof *expected), *got = malloc(MOST * sizeof *got);
+    test_defer(t, free, work), test_defer(t, free, expected), test_defer(t, free, got);
+    CHECK(t, work && expected && got);
+    for (int32_t threads = 0; threads <= 3; threads++) {
+        zf_error error = {ZF_OK, ""};
+        zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = threads}, &error), alone;
+        zf_graph *g = zf_graph_new(NULL);
+        zf_program *p;
+        bool same = true;
+        CHECK(t, cpu && g);
+        for (int k = 0; k < LEAVES; k++) {
+            char name[8];
+            snprintf(name, sizeof name, "w%d", k);
+            zf_param(g, name, ZF_SHAPE(leaves[k].count),
+                     &(zf_param_desc){.dtype = leaves[k].dtype,
+                                      .init = leaves[k].init,
+                                      .std = 0.5,
+                                      .low = -2,
+                                      .high = 3});
+        }
+        alone = *cpu;
+        if (!threads) alone.share = NULL; /* a backend that has no threads to share */
+        p = zf_compile(g, &(zf_compile_desc){.backend = &alone, .seed = 11});
+        for (int k = 0; k < LEAVES && p; k++) {
+            zf_tensor w = zf_param_at(g, k);
+            zfi_first_values(g, &g->nodes[w.id], 11, 0, leaves[k].count, work, expected);
+            same = same && !zf_read(p, w, got, zf_tensor_bytes(w)) &&
+                   !memcmp(got, expected, zf_tensor_bytes(w));
+        }
+        same = same && p;
+        zf_program_free(p);
+        zf_graph_free(g);
+        zf_backend_free(cpu);
+        CHECK(t, same);
+    }
+}

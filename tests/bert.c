@@ -395,6 +395,7 @@ TEST_ONCE(bert_export_and_import_keep_the_bits)
 /* What is different in a file that is else golden/bert/init.safetensors. */
 typedef struct variant {
     bool old_norms;      /* LayerNorm.gamma and .beta */
+    const char *prefix;  /* in front of all names */
     bool bare;           /* without "bert." */
     bool decoder;        /* with the tied decoder's weight and bias as well */
     bool decoder_alone;  /* with these instead of the ones they are tied to */
@@ -422,7 +423,7 @@ static void renamed(const variant *v, const char *name, char out[128])
     if (v->old_norms && norm)
         snprintf(out, 128, "%.*s%s", (int)(norm + 10 - name), name,
                  strcmp(norm + 10, "weight") ? "beta" : "gamma");
-    else snprintf(out, 128, "%s", name);
+    else snprintf(out, 128, "%s%s", v->prefix ? v->prefix : "", name);
 }
 
 /* A tensor of the variant: declares it, or writes it as number *index. */
@@ -536,6 +537,8 @@ static void check_import(test *t, const variant *v, int expected_fresh, const ch
 IMPORTS(of_gamma_and_beta, 0, NULL, .old_norms = true)
 IMPORTS(without_prefix, 0, NULL, .bare = true)
 IMPORTS(without_prefix_of_gamma_and_beta, 0, NULL, .bare = true, .old_norms = true)
+IMPORTS(with_a_wrapper, 0, NULL, .prefix = "module.")
+IMPORTS(with_two_wrappers, 0, NULL, .prefix = "module._orig_mod.")
 IMPORTS(with_decoder, 0, NULL, .decoder = true)
 IMPORTS(with_decoder_alone, 0, NULL, .decoder_alone = true)
 IMPORTS(without_heads, 9, NULL, .headless = true)
@@ -606,6 +609,16 @@ TEST_ONCE(bert_configuration_of_a_file_and_back)
           c.vocab == 99 && c.hidden == 6 && c.layers == 1 && c.heads == 3 && c.intermediate == 7);
     CHECK(t, c.positions == 40 && c.types == 4 && c.eps == 1e-6 && c.dropout == 0.25);
     CHECK(t, c.attention_dropout == 0 && c.std == 0.3);
+    CHECK(t, c.pad == 0 && c.tied && c.nsp && c.activation == ZF_ACTIVATION_GELU);
+    CHECK(t, load_config("{\"vocab_size\": 99, \"hidden_size\": 6, \"num_hidden_layers\": 1, "
+                         "\"num_attention_heads\": 3, \"intermediate_size\": 7, "
+                         "\"layer_norm_eps\": null, \"type_vocab_size\": 1, "
+                         "\"pad_token_id\": null, \"tie_word_embeddings\": false, "
+                         "\"hidden_act\": \"swish\", \"pruned_heads\": {}, "
+                         "\"architectures\": [\"BertForMaskedLM\"]}",
+                         &c, &error));
+    CHECK(t, c.eps == 1e-12 && c.types == 1 && c.pad == -1 && !c.tied && !c.nsp);
+    CHECK(t, c.activation == ZF_ACTIVATION_SILU);
     w = bert_config_json(&c);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));

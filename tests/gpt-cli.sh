@@ -89,6 +89,25 @@ weights() {
 }
 check 'weights go out and in' weights
 
+# Of a folder of Hugging Face, what it writes is what the checkpoint writes; it can be begun from, and
+# without a step becomes a checkpoint again.
+folder() {
+    ends 0 "$gpt" export --load "$work/learned" "$work/folder" &&
+        cmp "$work/folder/model.safetensors" "$work/learned.safetensors" &&
+        cmp "$work/folder/vocab.txt" "$work/vocab.txt" &&
+        grep -q '"eos_token_id": 3' "$work/folder/config.json" || return 1
+    for from in "$work/folder" "$work/learned"; do
+        rm -rf "$work/taken"
+        ends 0 "$gpt" generate --load "$from" --temperature 0 --tokens 4 'The bird' &&
+            [ "$(cat "$work/out")" = 'The bird sings in the river' ] &&
+            ends 0 "$gpt" pretrain --corpus "$work/text" --seq 32 --init "$from" --steps 0 \
+                --eval-batches 0 --save "$work/taken" &&
+            ends 0 "$gpt" export --load "$work/taken" "$work/taken.safetensors" &&
+            cmp "$work/taken.safetensors" "$work/learned.safetensors" || return 1
+    done
+}
+check 'a folder for transformers, and of it' folder
+
 goes_on() {
     pretrain --steps 20 --schedule constant --warmup 4 --dump "$work/all" --eval-batches 0 &&
         pretrain --steps 12 --schedule constant --warmup 4 --save "$work/half" --eval-batches 0 &&
@@ -97,8 +116,7 @@ goes_on() {
 }
 check 'goes on with the same bits' goes_on
 check 'goes on with other settings' fails 1 "gpt: $work/half was trained with batch = 4, not 5: give \
-the same, or start anew from its weights with --init FILE, which 'gpt export --load $work/half FILE' \
-writes" "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
+the same, or start anew from its weights with --init $work/half" "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
     --seq 32 --batch 5 --lr 3e-3 --quiet --schedule constant --warmup 4 --load "$work/half"
 
 # Without --vocab, it is the checkpoint's; another one or another text does not go on.
@@ -142,8 +160,13 @@ edited() {
 check 'a vocabulary that was edited meanwhile' edited
 
 narrow() {
-    pretrain --steps 5 --precision bf16 --save "$work/narrow" &&
-        ends 0 "$gpt" generate --load "$work/narrow" --tokens 3 'The cat'
+    pretrain --steps 5 --precision bf16 --save "$work/narrow" --dump "$work/masters" &&
+        ends 0 "$gpt" generate --load "$work/narrow" --tokens 3 'The cat' &&
+        ends 0 "$gpt" generate --load "$work/narrow" --dtype f32 --tokens 3 'The cat' &&
+        ends 0 "$gpt" export --load "$work/narrow" "$work/f32.safetensors" &&
+        cmp "$work/f32.safetensors" "$work/masters" &&
+        ends 0 "$gpt" export --load "$work/narrow" --dtype bf16 "$work/bf16.safetensors" &&
+        [ "$(wc -c < "$work/bf16.safetensors")" -lt "$(wc -c < "$work/masters")" ]
 }
 check 'trains and writes in bf16' narrow
 

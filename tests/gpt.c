@@ -519,6 +519,14 @@ TEST_ONCE(gpt_configurations)
     CHECK(t, c.vocab == 99 && c.positions == 40 && c.hidden == 6 && c.layers == 1 && c.heads == 3);
     CHECK(t, c.intermediate == 7 && c.eps == 1e-6 && c.embedding_dropout == 0.25);
     CHECK(t, c.attention_dropout == 0 && c.residual_dropout == 0.5 && c.std == 0.3);
+    CHECK(t, c.end == -1 && c.tied && c.activation == ZF_ACTIVATION_GELU_TANH);
+    CHECK(t, load_config("{\"vocab_size\": 99, \"hidden_size\": 6, \"num_hidden_layers\": 1, "
+                         "\"num_attention_heads\": 3, \"n_inner\": null, \"n_ctx\": 40, "
+                         "\"tie_word_embeddings\": false, \"eos_token_id\": 7, "
+                         "\"activation_function\": \"relu\"}",
+                         &c, &error));
+    CHECK(t, c.positions == 40 && c.hidden == 6 && c.intermediate == 24 && !c.tied && c.end == 7);
+    CHECK(t, c.activation == ZF_ACTIVATION_RELU);
     w = gpt_config_json(&c);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));

@@ -4,7 +4,11 @@
 
 #include "../examples/bert/batchfile.h"
 #include "../examples/bert/commands.h"
+#include "../examples/common/command.h"
+#include "../examples/gpt/commands.h"
 #include "../examples/gpt/session.h"
+
+#include <sys/stat.h>
 
 #define GOLDEN "tests/golden/hf/"
 
@@ -110,4 +114,129 @@ TEST_ONCE(hf_gpt_of_its_own_head_with_padding)
     OK(t, zf_step(s.program), zf_program_error(s.program));
     CHECK_NEAR(t, gpt_session_scalar(&s, "loss"), loss, 1e-5 * loss);
     CHECK_NEAR(t, gpt_session_scalar(&s, "grad_norm"), norm, 1e-5 * norm);
+}
+
+/* ------------------------------------------------------------------------------------ export */
+
+/* What make.py check has proved of the committed files holds of those that are written now. */
+static void check_export(test *t, const char *name, int (*command_export)(int, char **))
+{
+    static const char *const files[] = {
+        "config.json",    "model.safetensors",     "vocab.txt",
+        "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"};
+    const command commands[] = {{"export", "", command_export}, {NULL, NULL, NULL}};
+    char load[200], folder[300], golden[300], own[400];
+    char *argv[] = {(char *)name, "export", "--load", load, folder, NULL};
+    snprintf(load, sizeof load, GOLDEN "%s", name);
+    snprintf(folder, sizeof folder, "%s", test_path(name));
+    CHECK(t, command_main(&(command_program){.name = name, .commands = commands}, 5, argv) ==
+                 EXIT_GOOD);
+    for (int i = 0; i < 6; i++) {
+        snprintf(golden, sizeof golden, GOLDEN "exported/%s/%s", name, files[i]);
+        snprintf(own, sizeof own, "%s/%s", folder, files[i]);
+        if (!same_files(own, golden))
+            test_fail(t, __FILE__, __LINE__, "a file is as transformers has taken it", files[i]);
+    }
+}
+
+TEST_ONCE(hf_export_of_bert) { check_export(t, "bert", bert_command_export); }
+TEST_ONCE(hf_export_of_gpt) { check_export(t, "gpt", gpt_command_export); }
+
+/* ----------------------------------------------------------------------------- what is refused */
+
+/* The weights of the folder, into a model of another configuration: the error behind the path, ""
+ * when there is none. */
+static const char *take(test *t, const bert_config *config, const char *path,
+                        weights_report *report)
+{
+    static zf_error error;
+    static bert_session s;
+    bert_session_desc d = {.config = *config, .shape = {1, 8, 1}, .threads = 1};
+    error = (zf_error){ZF_OK, ""};
+    if (!bert_session_open(&s, &d, &error)) test_fail(t, __FILE__, __LINE__, "open", error.text);
+    else if (!bert_session_take(&s, path, report, &error)) error.text[0] = '\0';
+    bert_session_close(&s);
+    return error.text;
+}
+
+TEST_ONCE(hf_tensors_without_a_use_are_told)
+{
+    zf_error error = {ZF_OK, ""};
+    weights_report report;
+    bert_config c;
+    CHECK(t, bert_config_load(GOLDEN "bert", &c, &error));
+    CHECK_TEXT(t, take(t, &c, GOLDEN "bert", &report), "");
+    CHECK(t, !report.unused && !report.fresh);
+    c.layers = 1;
+    CHECK_TEXT(t, take(t, &c, GOLDEN "bert", &report),
+               GOLDEN "bert: the model has no tensor bert.encoder.layer.1.attention.output."
+                      "LayerNorm.bias; do the sizes of --model fit?");
+    c.layers = 2, c.nsp = 0;
+    CHECK_TEXT(t, take(t, &c, GOLDEN "bert", &report), "");
+    CHECK(t, report.unused == 4 && !report.fresh);
+    CHECK_TEXT(t, report.unused_names,
+               "bert.pooler.dense.bias, bert.pooler.dense.weight, cls.seq_relationship.bias, "
+               "cls.seq_relationship.weight");
+    c.nsp = 1, c.tied = 1;
+    CHECK_TEXT(t, take(t, &c, GOLDEN "bert", &report),
+               GOLDEN "bert: cls.predictions.decoder.weight differs from the word embedding, to "
+                      "which the model ties it: its config.json must have "
+                      "\"tie_word_embeddings\": false");
+    /* A masked-word model lacks the heads of the other kind. */
+    CHECK(t, bert_config_load(GOLDEN "bert-mlm", &c, &error) && !c.nsp);
+    c.nsp = 1;
+    CHECK_TEXT(t, take(t, &c, GOLDEN "bert-mlm", &report), "");
+    CHECK(t, report.fresh == 4 && !report.unused);
+    CHECK_TEXT(t, report.fresh_names,
+               "bert.pooler.dense.weight, bert.pooler.dense.bias, cls.seq_relationship.weight, "
+               "cls.seq_relationship.bias");
+}
+
+/* A decoder that differs is the model's, even where config.json says that it is tied. */
+TEST_ONCE(hf_decoder_counts_before_the_configuration)
+{
+    zf_error error = {ZF_OK, ""};
+    bert_config c;
+    gpt_config g;
+    CHECK(t, bert_config_load(GOLDEN "bert", &c, &error));
+    CHECK(t, gpt_config_load(GOLDEN "gpt", &g, &error) && g.end == 3);
+    c.tied = 1, g.tied = 1;
+    CHECK(t, bert_config_take(&c, GOLDEN "bert", &error) && !c.tied);
+    CHECK(t, gpt_config_take(&g, GOLDEN "gpt", &error) && !g.tied);
+    CHECK(t, bert_config_load(GOLDEN "bert-mlm", &c, &error));
+    CHECK(t, bert_config_take(&c, GOLDEN "bert-mlm", &error) && c.tied); /* it is not there */
+}
+
+/* A file of that text; its path. */
+static const char *file_of(const char *name, const char *text, size_t bytes)
+{
+    const char *path = test_path(name);
+    FILE *file = fopen(path, "wb");
+    if (file) fwrite(text, 1, bytes, file);
+    if (file) fclose(file);
+    return path;
+}
+
+TEST_ONCE(hf_weights_that_are_none)
+{
+    static const char index[] = "{\"weight_map\": {\"x\": \"../y.safetensors\"}}",
+                      absent[] = "{\"weight_map\": {\"x\": \"there.safetensors\"}}";
+    zf_error error = {ZF_OK, ""};
+    const char *path = file_of("pytorch_model.bin", "PK\3\4 and so on", 14);
+    char expected[900], folder[300];
+    CHECK(t, !weights_open(path, &error));
+    snprintf(expected, sizeof expected,
+             "%s is a pickle of PyTorch, which is a program and is not run here: in Python, "
+             "from_pretrained(\"DIR\").save_pretrained(\"NEW\") writes a model.safetensors",
+             path);
+    CHECK_TEXT(t, error.text, expected);
+    CHECK(t, !weights_open(file_of("old.bin", "\x80\2}q", 4), &error));
+    CHECK(t, strstr(error.text, "is a pickle of PyTorch"));
+    snprintf(folder, sizeof folder, "%s", test_path("empty folder"));
+    CHECK(t, !mkdir(folder, 0777) && !weights_open(folder, &error));
+    CHECK(t, strstr(error.text, " has no weights: neither model.safetensors nor "));
+    CHECK(t, !weights_open(file_of("away.json", index, sizeof index - 1), &error));
+    CHECK(t, strstr(error.text, "x must be the name of a file beside the index, not"));
+    CHECK(t, !weights_open(file_of("absent.json", absent, sizeof absent - 1), &error));
+    CHECK(t, strstr(error.text, "there.safetensors: No such file"));
 }

@@ -10,6 +10,7 @@ typedef struct writer {
     gpt_session session;
     const bert_vocab *vocab;
     int64_t window; /* tokens that the model sees */
+    int32_t end;    /* the token in front of a text and behind it */
     int32_t *ids;   /* of the text so far */
     float *logits;
 } writer;
@@ -36,19 +37,18 @@ static bool next(writer *w, int64_t count, double temperature, uint64_t dice, in
 static bool write_on(writer *w, const char *prompt, int64_t tokens, double temperature,
                      uint64_t seed, zf_error *error)
 {
-    int32_t end = bert_vocab_id(w->vocab, "[SEP]");
     int64_t given = bert_encode(w->vocab, prompt, strlen(prompt), 0, NULL, 0), count;
     w->ids = calloc((size_t)(1 + given + tokens + w->window), sizeof *w->ids);
     w->logits = malloc(zf_tensor_bytes(w->session.model.logits));
     if (!w->ids || !w->logits) return gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
-    w->ids[0] = end; /* a text begins where another one ends */
+    w->ids[0] = w->end; /* a text begins where another one ends */
     bert_encode(w->vocab, prompt, strlen(prompt), 0, w->ids + 1, given);
     printf("%s", prompt);
     for (count = 1 + given; count < 1 + given + tokens; count++) {
         if (!next(w, count, temperature, bert_mix(seed + bert_mix((uint64_t)count)), &w->ids[count],
                   error))
             return false;
-        if (w->ids[count] == end) break;
+        if (w->ids[count] == w->end) break;
         gpt_print_token(w->vocab, w->ids[count]);
         fflush(stdout);
     }
@@ -56,16 +56,30 @@ static bool write_on(writer *w, const char *prompt, int64_t tokens, double tempe
     return true;
 }
 
+/* The tokens that the model is shown: positions behind those of a checkpoint's run have not been
+ * trained. */
+static bool window_of(const char *load, const gpt_config *config, writer *w, zf_error *error)
+{
+    char sequence[40];
+    w->window = config->positions;
+    if (!folder_is_checkpoint(load)) return true;
+    if (zf_checkpoint_note(load, "seq", sequence, sizeof sequence, error)) return false;
+    w->window = strtoll(sequence, NULL, 10);
+    return true;
+}
+
 int gpt_command_generate(int argc, char **argv)
 {
     const char *load = NULL, *prompt;
-    int64_t tokens = 64, seed = 1, threads = 1;
+    int64_t tokens = 64, seed = 1, threads = 1, dtype = 0;
     double temperature = 0.8;
     const option_row rows[] = {
-        {"load", OPTION_TEXT, "DIR", &load, 0, 0, "the checkpoint"},
+        {"load", OPTION_TEXT, "DIR", &load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
         {"tokens", OPTION_COUNT, "N", &tokens, 1, 1e6, "to write, at most"},
         {"temperature", OPTION_NUMBER, "X", &temperature, 0, 100, "0: always the likeliest token"},
         {"seed", OPTION_COUNT, "K", &seed, 0, 9e15, "another one, another text"},
+        {"dtype", OPTION_CHOICE, GPT_DTYPES, &dtype, 0, 0,
+         "it computes in; auto: as the checkpoint was trained, else f32"},
         {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
@@ -73,20 +87,19 @@ int gpt_command_generate(int argc, char **argv)
     bert_vocab *vocab = NULL;
     writer w = {.ids = NULL};
     zf_error error = {ZF_OK, ""};
-    char sequence[40];
     int status;
     bool good;
     if (!command_options(argc, argv, "generate --load DIR [OPTIONS] \"The bird\"", rows, &prompt,
                          &status))
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    good = !zf_checkpoint_note(load, "seq", sequence, sizeof sequence, &error) &&
-           (vocab = folder_vocab(load, NULL, &error));
+    good = gpt_folder_config(load, &d.config, &error) && window_of(load, &d.config, &w, &error) &&
+           (vocab = folder_vocab(load, NULL, &error)) != NULL;
     if (good) {
-        w.window = strtoll(sequence, NULL, 10); /* positions behind these have not been trained */
         w.vocab = vocab;
+        w.end = d.config.end >= 0 ? (int32_t)d.config.end : bert_vocab_id(vocab, "[SEP]");
         d.shape = (gpt_shape){1, w.window, false}, d.threads = threads;
-        good = gpt_session_restore(&w.session, load, &d, &error) &&
+        good = gpt_folder_open(&w.session, load, &d, dtype, &error) &&
                write_on(&w, prompt ? prompt : "", tokens, temperature, (uint64_t)seed, &error);
         gpt_session_close(&w.session);
     }
@@ -96,24 +109,51 @@ int gpt_command_generate(int argc, char **argv)
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }
 
+/* A folder for transformers: its vocabulary only where there is one, as there is not after training
+ * on a batch file. */
+static bool write_folder(gpt_session *s, const gpt_config *config, const char *load,
+                         const char *out, zf_dtype dtype, zf_error *error)
+{
+    char file[1024];
+    bert_vocab *vocab = NULL;
+    bool good = true;
+    if (folder_has_vocab(load)) good = (vocab = folder_vocab(load, NULL, error)) != NULL;
+    snprintf(file, sizeof file, "%s/model.safetensors", out);
+    good = good && folder_make(out, error) &&
+           folder_put_json(out, "config.json", gpt_config_json(config), error) &&
+           (!vocab || folder_put_tokenizer(out, vocab, FOLDER_GPT, config->positions, error)) &&
+           gpt_export(s->program, s->graph, file, false, dtype, error);
+    bert_vocab_free(vocab);
+    return good;
+}
+
 int gpt_command_export(int argc, char **argv)
 {
     const char *load = NULL, *out;
+    int64_t dtype = ZF_F32;
     const option_row rows[] = {
-        {"load", OPTION_TEXT, "DIR", &load, 0, 0, "the checkpoint"},
+        {"load", OPTION_TEXT, "DIR", &load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
+        {"dtype", OPTION_CHOICE, "f32|bf16|f16", &dtype, 0, 0,
+         "of the weights that are written; f32 are the master weights of runs in 16 bits"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
-    gpt_session_desc d = {.purpose = GPT_GENERATE, .shape = {1, 1}, .threads = 1};
+    gpt_session_desc d = {.purpose = GPT_GENERATE, .shape = {1, 1, false}, .threads = 1};
     gpt_session s;
     zf_error error = {ZF_OK, ""};
     int status;
-    if (!command_options(argc, argv, "export --load DIR FILE.safetensors", rows, &out, &status))
+    bool good;
+    if (!command_options(argc, argv, "export --load DIR [OPTIONS] DIR|FILE.safetensors", rows, &out,
+                         &status))
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    if (!out) return command_usage_error(argv, "a file to write is needed");
-    if (!gpt_session_restore(&s, load, &d, &error)) return command_error("%s", error.text);
-    if (!gpt_export(s.program, s.graph, out, false, ZF_F32, &error))
-        command_error("%s", error.text);
-    gpt_session_close(&s);
-    return error.status ? EXIT_FAILED : EXIT_GOOD;
+    if (!out) return command_usage_error(argv, "a folder or a file to write is needed");
+    good = gpt_folder_config(load, &d.config, &error) &&
+           gpt_folder_open(&s, load, &d, 1 + ZF_F32, &error);
+    if (good) {
+        good = folder_names_weights(out)
+                   ? gpt_export(s.program, s.graph, out, false, (zf_dtype)dtype, &error)
+                   : write_folder(&s, &d.config, load, out, (zf_dtype)dtype, &error);
+        gpt_session_close(&s);
+    }
+    return good ? EXIT_GOOD : command_error("%s", error.text);
 }

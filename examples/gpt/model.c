@@ -58,6 +58,7 @@ bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
     *c = (gpt_config){.vocab = 50257,
                       .activation = ZF_ACTIVATION_GELU_TANH,
                       .tied = 1,
+                      .end = -1,
                       .positions = 1024,
                       .eps = 1e-5,
                       .embedding_dropout = 0.1,
@@ -96,6 +97,8 @@ bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
     config_activation(json, "activation_function", &c->activation, error);
     zf_json_to_bool(config_member(json, "tie_word_embeddings"), &tied, error);
     c->tied = tied;
+    v = config_member(json, "eos_token_id");
+    if (!error->status) zf_json_to_int(v, 0, c->vocab - 1, &c->end, error);
     expect_gpt(json, error);
     zf_json_free(json);
     return !error->status;
@@ -124,6 +127,11 @@ zf_json_writer *gpt_config_json(const gpt_config *c)
     zf_json_put_key(w, "resid_pdrop"), zf_json_put_double(w, c->residual_dropout);
     zf_json_put_key(w, "initializer_range"), zf_json_put_double(w, c->std);
     zf_json_put_key(w, "tie_word_embeddings"), zf_json_put_bool(w, c->tied);
+    for (int k = 0; k < 2; k++) {
+        zf_json_put_key(w, k ? "eos_token_id" : "bos_token_id");
+        if (c->end < 0) zf_json_put_null(w);
+        else zf_json_put_int(w, c->end);
+    }
     zf_json_end(w);
     return w;
 }

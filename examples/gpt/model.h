@@ -9,6 +9,7 @@ typedef struct gpt_config {
     double eps, embedding_dropout, attention_dropout, residual_dropout, std;
     int64_t activation; /* a zf_activation */
     int64_t tied;       /* 0: the head has a weight of its own, not that of the word embedding */
+    int64_t end;        /* the id of the token in front of a text and behind it; -1: not known */
 } gpt_config;
 
 /* One of small, 124m, 355m, 774m, 1558m, the path of a Hugging Face config.json, or of a folder

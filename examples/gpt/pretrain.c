@@ -1,6 +1,7 @@
 /* gpt pretrain: the next token of a text, or steps on given batches for comparison with other
  * systems. */
 #define _POSIX_C_SOURCE 200809L
+#include "../common/config.h"
 #include "../common/folder.h"
 #include "../common/tokenizing.h"
 #include "../common/interrupt.h"
@@ -123,7 +124,7 @@ static bool resume(run *r)
     tokenizing_notes words;
     gpt_config config;
     zf_status status;
-    snprintf(init, sizeof init, "--init FILE, which 'gpt export --load %s FILE' writes", load);
+    snprintf(init, sizeof init, "--init %s", load);
     tokenizing_note(&words, &r->o.words, r->text.vocab, r->text.digest);
     if (!tokenizing_fits(&words, load, r->o.vocab, r->o.corpus, init, &r->error)) return false;
     setting_notes(r, notes, text);
@@ -133,7 +134,7 @@ static bool resume(run *r)
             return gpt_fail(
                 &r->error, ZF_ERR_MISMATCH,
                 "%s was trained with %s = %s, not %s: give the same, or start anew from "
-                "its weights with --init FILE, which 'gpt export --load %s FILE' writes",
+                "its weights with --init %s",
                 load, notes[i].key, saved, notes[i].value, load);
     }
     snprintf(path, sizeof path, "%s/config.json", load);
@@ -310,7 +311,7 @@ static bool finish(run *r)
 {
     const settings *o = &r->o;
     gpt_session *s = &r->session;
-    if (o->save && o->steps && !save(r)) return false;
+    if (o->save && !save(r)) return false;
     if (r->interrupted) {
         training_tell_interrupted(&r->told, zf_program_step(s->program));
         return true;
@@ -343,7 +344,8 @@ static bool open_data(run *r)
         !gpt_batch_new(&r->own, o->batch, o->seq, &r->error))
         return false;
     tokens = bert_vocab_size(r->text.vocab);
-    if (!strpbrk(o->model, "./")) r->config.vocab = tokens;
+    r->config.end = bert_vocab_id(r->text.vocab, "[SEP]");
+    if (!config_is_path(o->model)) r->config.vocab = tokens;
     if (tokens <= r->config.vocab) return true;
     return gpt_fail(&r->error, ZF_ERR_ARGUMENT, "%s: vocab_size is %lld, but %s has %lld tokens",
                     o->model, (long long)r->config.vocab, o->vocab, (long long)tokens);
@@ -374,7 +376,7 @@ static bool begin(run *r)
                                 &r->error))
         return false;
     if (!gpt_config_load(o->model, &r->config, &r->error) || !open_data(r)) return false;
-    if (o->init && !o->load && !gpt_config_fit(&r->config, o->init, &r->error)) return false;
+    if (o->init && !o->load && !gpt_config_take(&r->config, o->init, &r->error)) return false;
     if (o->dropout >= 0)
         r->config.embedding_dropout = r->config.attention_dropout = r->config.residual_dropout =
             o->dropout;
@@ -382,8 +384,7 @@ static bool begin(run *r)
     d.config = r->config, d.shape = (gpt_shape){o->batch, o->seq, r->file.masked};
     if (!gpt_session_open(&r->session, &d, &r->error)) return false;
     if (o->init && !o->load) {
-        if (!gpt_import(r->session.program, r->session.graph, o->init, &report, &r->error))
-            return false;
+        if (!gpt_session_take(&r->session, o->init, &report, &r->error)) return false;
         weights_print(o->init, &report);
     }
     if (o->load && !resume(r)) return false;
@@ -417,6 +418,18 @@ static void end(run *r)
     gpt_text_close(&r->text);
 }
 
+/* A folder that options name has the model and the vocabulary of which they say nothing. */
+static void look_into_folders(settings *o)
+{
+    const char *const folders[] = {o->load, o->init, o->model};
+    for (int i = 0; i < 3; i++) {
+        if (!folders[i] || !folder_is(folders[i])) continue;
+        if (!o->model) o->model = folders[i];
+        if (!o->vocab && o->corpus && folder_has_vocab(folders[i])) o->vocab = folders[i];
+    }
+    if (!o->model) o->model = "small";
+}
+
 /* What is wrong with the options as a whole, or NULL. */
 static const char *contradiction(const settings *o)
 {
@@ -432,8 +445,7 @@ static const char *contradiction(const settings *o)
 
 int gpt_command_pretrain(int argc, char **argv)
 {
-    run r = {.o = {.model = "small",
-                   .seq = 128,
+    run r = {.o = {.seq = 128,
                    .batch = 8,
                    .steps = 1000,
                    .schedule = ZF_COSINE,
@@ -451,20 +463,22 @@ int gpt_command_pretrain(int argc, char **argv)
              .held_out = NAN};
     settings *o = &r.o;
     const option_row rows[] = {
-        {"model", OPTION_TEXT, "NAME|FILE", &o->model, 0, 0,
-         "small 124m 355m 774m 1558m, or a config.json"},
+        {"model", OPTION_TEXT, "NAME|DIR|FILE", &o->model, 0, 0,
+         "small 124m 355m 774m 1558m, or a config.json, perhaps of a folder; else that of\n"
+         "                                    --load or --init, else small"},
         {"corpus", OPTION_TEXT, "FILE", &o->corpus, 0, 0,
          "one sentence a line, a blank line between documents"},
         {"vocab", OPTION_TEXT, "FILE|DIR", &o->vocab, 0, 0,
          "a vocab.txt, as 'bert vocab' makes it, a tokenizer.json, or a folder with one; else "
          "that\n"
-         "                                    of --load"},
+         "                                    of --load, --init or --model"},
         TOKENIZING_ROWS(&o->words),
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &o->precision, 0, 0,
          "it computes in; optimizers update f32 weights"},
         {"seq", OPTION_COUNT, "T", &o->seq, 1, 65536, "tokens of an example"},
         {"batch", OPTION_COUNT, "B", &o->batch, 1, 1 << 20, "examples of a step"},
-        {"steps", OPTION_COUNT, "N", &o->steps, 0, 1e12, "steps in all; 0 only evaluates the loss"},
+        {"steps", OPTION_COUNT, "N", &o->steps, 0, 1e12,
+         "steps in all; 0 evaluates the loss, and saves"},
         {"lr", OPTION_NUMBER, "X", &o->lr, 0, 1e3, "highest learning rate"},
         {"end-lr", OPTION_NUMBER, "X", &o->end_lr, 0, 1e3,
          "learning rate at the end of the schedule"},
@@ -482,8 +496,8 @@ int gpt_command_pretrain(int argc, char **argv)
         {"threads", OPTION_COUNT, "N", &o->threads, 1, 1024, "workers"},
         {"no-fuse", OPTION_TEXT, "NAME,...", &o->no_fuse, 0, 0,
          "rewrites of zf_fuse that are left out, or all"},
-        {"init", OPTION_TEXT, "FILE", &o->init, 0, 0,
-         "start from the weights of a safetensors file (not with --load)"},
+        {"init", OPTION_TEXT, "DIR|FILE", &o->init, 0, 0,
+         "start from the weights of a checkpoint or of Hugging Face (not with --load)"},
         {"save", OPTION_TEXT, "DIR", &o->save, 0, 0,
          "write a checkpoint at the end, and when interrupted"},
         {"save-every", OPTION_COUNT, "N", &o->save_every, 0, 1e12, "and every N steps"},
@@ -511,7 +525,7 @@ int gpt_command_pretrain(int argc, char **argv)
     if (!command_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
                          &status))
         return status;
-    if (o->corpus && !o->vocab && o->load && folder_has_vocab(o->load)) o->vocab = o->load;
+    look_into_folders(o);
     if ((wrong = contradiction(o))) return command_usage_error(argv, wrong);
     r.terminal = isatty(STDOUT_FILENO) != 0;
     good = begin(&r) && (!o->steps || train(&r)) && finish(&r);

@@ -63,24 +63,6 @@ void gpt_session_close(gpt_session *s)
     *s = (gpt_session){.graph = NULL};
 }
 
-bool gpt_session_restore(gpt_session *s, const char *checkpoint, gpt_session_desc *d,
-                         zf_error *error)
-{
-    char path[1024], precision[8];
-    zf_status status;
-    snprintf(path, sizeof path, "%s/config.json", checkpoint);
-    if (!gpt_config_load(path, &d->config, error) ||
-        zf_checkpoint_note(checkpoint, "precision", precision, sizeof precision, error))
-        return false;
-    d->dtype = !strcmp(precision, "bf16") ? ZF_BF16 : !strcmp(precision, "f16") ? ZF_F16 : ZF_F32;
-    if (!gpt_session_open(s, d, error)) return false;
-    status = zf_load(s->program, checkpoint, &(zf_load_desc){.params_only = true});
-    if (!status) return true;
-    gpt_fail(error, status, "%s", zf_program_error(s->program));
-    gpt_session_close(s);
-    return false;
-}
-
 zf_status gpt_session_feed(gpt_session *s, const gpt_batch *b)
 {
     const gpt_model *m = &s->model;

@@ -37,10 +37,22 @@ void gpt_training_passes(zf_graph *g, const gpt_model *m, const gpt_session_desc
 bool gpt_session_open(gpt_session *s, const gpt_session_desc *d, zf_error *error);
 void gpt_session_close(gpt_session *s);
 
-/* A session with the weights of a checkpoint that `gpt pretrain` wrote, whose model and precision
- * the desc is given. */
-bool gpt_session_restore(gpt_session *s, const char *checkpoint, gpt_session_desc *d,
-                         zf_error *error);
+/* The parameters become those at `path`: of a checkpoint, a folder of Hugging Face, or a file of
+ * weights. What these lack or have besides is reported. */
+bool gpt_session_take(gpt_session *s, const char *path, weights_report *report, zf_error *error);
+/* What the weights at such a path say about the model: whether its head is tied. */
+bool gpt_config_take(gpt_config *config, const char *path, zf_error *error);
+
+/* How a command computes: the index of a choice "auto|f32|bf16|f16". */
+#define GPT_DTYPES "auto|f32|bf16|f16"
+
+/* The model of a folder, of a checkpoint or of Hugging Face, as its config.json and its weights
+ * say. */
+bool gpt_folder_config(const char *path, gpt_config *config, zf_error *error);
+/* A session with its weights, by a desc that has its configuration. dtype 0: what the checkpoint was
+ * trained in, else f32. */
+bool gpt_folder_open(gpt_session *s, const char *path, gpt_session_desc *d, int64_t dtype,
+                     zf_error *error);
 
 /* Writes a batch for training or evaluation. */
 zf_status gpt_session_feed(gpt_session *s, const gpt_batch *batch);

@@ -394,7 +394,8 @@ own_vocabulary() {
 check 'its own vocabulary' own_vocabulary 'check point' dump
 # The options of the tokenizer: these words have accents and capitals of some sentences' first.
 sed 's/Dog/Dòg/g; s/bread/bréad/g' "$corpus" > "$work/accented"
-"$bert" vocab --corpus "$work/accented" --vocab "$work/accents.txt" --size 100 --strip-accents no
+check 'a vocabulary with accents' ends 0 "$bert" vocab --corpus "$work/accented" \
+    --vocab "$work/accents.txt" --size 100 --strip-accents no
 keeps_accents() {
     pretrain --corpus "$work/accented" --vocab "$work/accents.txt" --strip-accents no --steps 30 \
         --save "$work/accents" --dump "$work/accents.params"

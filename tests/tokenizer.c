@@ -421,8 +421,9 @@ TEST_ONCE(tokenizer_options_of_files_and_callers)
 /* Every token, id and option counts. */
 TEST_ONCE(tokenizer_digests)
 {
-    static const char *const texts[] = {FIVE "a\nb\n",   FIVE "b\na\n", FIVE "a\nc\n",
-                                        FIVE "a\n\nb\n", FIVE "ab\n",   FIVE "a\n"};
+    static const char *const texts[] = {FIVE "a\nb\n",   FIVE "b\na\n",       FIVE "a\nc\n",
+                                        FIVE "a\n\nb\n", FIVE "a\n\n\n\nb\n", FIVE "ab\n",
+                                        FIVE "a\n"};
     enum { TEXTS = sizeof texts / sizeof texts[0] };
     uint64_t digests[TEXTS + OPTION_SETS];
     int n = 0;

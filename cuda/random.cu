@@ -2,6 +2,19 @@
  * Shaw: Parallel Random Numbers: As Easy as 1, 2, 3; SC 2011). Word e % 4 of the block with counter
  * {low(e / 4), high(e / 4), stream, step} under the key seed is element e's. */
 
+/* Both words of a product, by one instruction; nvcc makes two of the product in C, and also of
+ * __umulhi and `*`. */
+__device__ __forceinline__ uint64_t zfi_wide_product(uint32_t a, uint32_t b)
+{
+#if ZF_TENSOR_CORES
+    uint64_t product;
+    asm("mul.wide.u32 %0, %1, %2;" : "=l"(product) : "r"(a), "r"(b));
+    return product;
+#else
+    return (uint64_t)a * b;
+#endif
+}
+
 __device__ __forceinline__ uint4 zfi_random_block(uint64_t block, uint32_t stream, uint32_t step,
                                                   uint64_t seed)
 {
@@ -9,12 +22,12 @@ __device__ __forceinline__ uint4 zfi_random_block(uint64_t block, uint32_t strea
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 #pragma unroll
     for (int round = 0; round < 10; round++) {
-        uint32_t a = __umulhi(0xD2511F53u, c0), b = __umulhi(0xCD9E8D57u, c2);
-        uint32_t low_a = 0xD2511F53u * c0, low_b = 0xCD9E8D57u * c2;
-        c0 = b ^ c1 ^ k0;
-        c1 = low_b;
-        c2 = a ^ c3 ^ k1;
-        c3 = low_a;
+        const uint64_t a = zfi_wide_product(0xD2511F53u, c0),
+                       b = zfi_wide_product(0xCD9E8D57u, c2);
+        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
+        c1 = (uint32_t)b;
+        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
+        c3 = (uint32_t)a;
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }

@@ -1086,7 +1086,7 @@ ZF_API const char *zf_kind_name(zf_kind kind);
 /* Collectives of one step: how many, and the bytes that one rank of n sends for them, by a ring or
  * directly: for a part of b bytes, (n-1) b of all_gather, reduce_scatter (of its result's) and
  * all_to_all; 2 (n-1) b of all_reduce, b being 1/n of the buffer, rounded up to elements; the
- * buffer of bcast, which goes along a chain. */
+ * buffer of bcast, which goes along a chain. INT64_MAX bytes stand for that or more. */
 typedef struct zf_moved {
     int64_t calls;
     size_t bytes;
@@ -1656,6 +1656,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "ir/verify.c"
 #include "ir/queues.c"
 #include "ir/ranks.c"
+#include "ir/complete.c"
 #include "ir/gate.c"
 #include "ir/plan.c"
 #include "ir/parse.c"

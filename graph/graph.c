@@ -77,6 +77,8 @@ struct zf_graph {
     int64_t micro_batches; /* of a step, on each rank: 1 without zf_zero */
     int64_t peak, live;    /* once placed: bytes of the arena, and the largest sum of bytes alive */
     int32_t peak_node;     /* where that sum is */
+    uint8_t *had;          /* by node: what was there when the pass began (ir/complete.c) */
+    size_t had_count;
 };
 
 struct zfi_infer {

@@ -6,7 +6,8 @@ static zf_status zfi_verify(zf_graph *g)
     zf_status status = g->error.status;
     if (!status) status = zfi_verify_nodes(g);
     if (!status) status = zfi_verify_queues(g);
-    return status ? status : zfi_verify_ranks(g);
+    if (!status) status = zfi_verify_ranks(g);
+    return status ? status : zfi_verify_complete(g);
 }
 
 static const char *zfi_stage_advice(uint32_t stage)
@@ -39,7 +40,7 @@ static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32
                                 : "%s: must come before %s, which has been run",
                             name, zfi_stage_advice(stage));
     }
-    return ZF_OK;
+    return zfi_note_all(g);
 }
 
 /* Nodes learn which saved nodes they have now: of two that were merged, the one that is left. */

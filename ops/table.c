@@ -38,5 +38,6 @@ ZF_API void zf_graph_free(zf_graph *g)
     zfi_array_free(&memory, g->scopes);
     zfi_map_free(&memory, g->names);
     zfi_text_free(&memory, &g->text);
+    zfi_free(&memory, g->had, g->had_count);
     zfi_free(&memory, g, sizeof *g);
 }

@@ -21,6 +21,7 @@
  */
 
 typedef struct zfi_buffer {
+    int64_t bytes;        /* of the value that it was made for */
     int64_t size, offset; /* aligned */
     int32_t first, last;  /* positions in the order between which it lives, both included */
     int32_t node;         /* of its first definition */
@@ -181,7 +182,7 @@ static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t positi
                     p->buffers[b].host < 0 && p->buffers[b].last == position &&
                     zf_dtype_size(x->dtype) == zf_dtype_size(node->dtype) &&
                     zfi_same_shape(&x->shape, &node->shape) &&
-                    zfi_aligned((int64_t)zfi_node_bytes(x)) == p->buffers[b].size &&
+                    (int64_t)zfi_node_bytes(x) == p->buffers[b].bytes &&
                     p->inside[node->args[k]] == 0;
         for (int32_t other = 0; other < node->arg_count && good; other++)
             good = p->buffer_of[node->args[other]] != b ||
@@ -201,6 +202,7 @@ static int32_t zfi_add_buffer(zfi_placement *p, zfi_buffer buffer, int64_t bytes
                  "zf_memory: the values up to %%%d take 2^63 bytes or more", (int)buffer.node);
         return -1;
     }
+    buffer.bytes = bytes;
     buffer.size = zfi_aligned(bytes);
     buffer.rank = zfi_len(p->buffers);
     p->total += buffer.size;
@@ -220,7 +222,7 @@ static void zfi_host_operands(zfi_placement *p, int32_t id, int32_t position)
         zfi_buffer *buffer = b < 0 ? NULL : &p->buffers[b];
         if (!buffer || buffer->persistent || buffer->host >= 0 || buffer->last != position ||
             buffer->accumulates || p->inside[x] != 0 || at % ZFI_ALIGN ||
-            zfi_aligned((int64_t)zfi_node_bytes(&g->nodes[x])) != buffer->size ||
+            (int64_t)zfi_node_bytes(&g->nodes[x]) != buffer->bytes ||
             at + buffer->size > p->buffers[host].size)
             continue;
         if (k + 1 < node->arg_count &&

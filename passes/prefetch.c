@@ -557,6 +557,7 @@ static zf_graph *zfi_trial(const zf_graph *g, int32_t **args, size_t *arg_bytes)
     copy->text = (zfi_text){NULL};
     copy->names = NULL, copy->scopes = NULL, copy->params = NULL;
     copy->nodes = NULL, copy->order = NULL;
+    copy->had = NULL, copy->had_count = 0;
     for (int32_t n = 0; n < zfi_len(g->nodes) && !copy->memory.failed; n++) {
         zfi_node node = g->nodes[n];
         if (node.arg_count) memcpy(*args + at, node.args, (size_t)node.arg_count * sizeof **args);

@@ -23,6 +23,12 @@ static int32_t zfi_target(zfi_zero *z, int32_t f)
     return u->part;
 }
 
+/* A node of the micro section that shows parameters and is not one. */
+static bool zfi_shows_params(const zfi_zero *z, int32_t id)
+{
+    return (size_t)id < z->nodes && z->flat_of[id] >= 0 && z->member_of[id] < 0;
+}
+
 /* A node that is no elements, as an operand in the new graph: itself, or a view of its unit's. */
 static int32_t zfi_plain_arg(zfi_zero *z, int32_t id)
 {
@@ -30,7 +36,8 @@ static int32_t zfi_plain_arg(zfi_zero *z, int32_t id)
     zfi_lift *lift = &z->lift[id];
     const zfi_member *m = &z->cut.members[lift->member];
     int32_t real = 0, index = 0;
-    if (lift->kind == ZFI_LIFT_NONE) return zfi_resolve(g, id);
+    if (lift->kind == ZFI_LIFT_NONE)
+        return zfi_shows_params(z, id) ? z->seen_as[id] : zfi_resolve(g, id);
     if (lift->kind == ZFI_LIFT_BLOCKS)
         real = zfi_view_node(g, lift->value, m->at / ZFI_NORM_BLOCK,
                              ZF_SHAPE(zfi_whole_blocks(m->count)));
@@ -337,6 +344,22 @@ static void zfi_keep_outputs(zfi_zero *z, bool params)
     }
 }
 
+/* What shows parameters and is read in the update section, as the micro section saw it. */
+static void zfi_keep_views(zfi_zero *z, int32_t first)
+{
+    zf_graph *g = z->graph;
+    for (int32_t i = first; i < zfi_len(z->order) && !g->error.status; i++) {
+        const zfi_node node = g->nodes[z->order[i]];
+        for (int32_t k = 0; k < node.arg_count && !g->error.status; k++) {
+            int32_t x = node.args[k];
+            if (!zfi_shows_params(z, x) || z->lift[x].kind != ZFI_LIFT_NONE) continue;
+            if (z->sharded && z->d.stage == 3 && !z->units[z->flat_of[x]].gathered)
+                zfi_open_run(z, z->flat_of[x]);
+            (void)zfi_seen(z, x);
+        }
+    }
+}
+
 static void zfi_update_section(zfi_zero *z)
 {
     zf_graph *g = z->graph;
@@ -350,6 +373,7 @@ static void zfi_update_section(zfi_zero *z)
     for (int32_t i = first; i < end; i++)
         if (zfi_has(g, z->order[i], ZF_OP_LEAF)) zfi_keep(z, z->order[i]);
     zfi_keep_outputs(z, false);
+    zfi_keep_views(z, first);
     for (int32_t i = first; i < end && !g->error.status && !g->memory.failed; i++) {
         g->scope = g->nodes[z->order[i]].scope;
         if (!zfi_has(g, z->order[i], ZF_OP_LEAF)) zfi_update_node(z, i); /* leaves stand in front */

@@ -209,11 +209,21 @@ static void zfi_account_memory(zf_graph *g, zf_plan *plan)
 
 /* --------------------------------------------------------------------------------- traffic */
 
+/* bytes + count * size * ranks * times; INT64_MAX where it is that or more. */
+static size_t zfi_add_moved(size_t bytes, int64_t count, size_t size, int64_t ranks, int64_t times)
+{
+    size_t more = (size_t)count, all;
+    bool fits = zfi_mul_size(more, size, &more) && zfi_mul_size(more, (size_t)ranks, &more) &&
+                zfi_mul_size(more, (size_t)times, &more) && zfi_add_size(more, bytes, &all);
+    return fits && all < INT64_MAX ? all : INT64_MAX;
+}
+
 /* Adds `times` calls of a collective: `count` elements as zf_collective counts them. */
 static void zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_t count, int64_t world,
                             int64_t times)
 {
-    uint64_t bytes = (uint64_t)count * zf_dtype_size(dtype) * (uint64_t)(world - 1);
+    size_t size = zf_dtype_size(dtype);
+    int64_t ranks = world - 1;
     zf_moved *moved;
     switch (op) {
     case ZF_OP_all_gather: moved = &t->all_gather; break;
@@ -221,15 +231,15 @@ static void zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_t cou
     case ZF_OP_all_to_all: moved = &t->all_to_all; break;
     case ZF_OP_all_reduce: /* as a reduce_scatter and an all_gather of equal parts */
         moved = &t->all_reduce;
-        bytes = 2 * (uint64_t)((count + world - 1) / world) * zf_dtype_size(dtype) *
-                (uint64_t)(world - 1);
+        count = count / world + (count % world != 0);
+        size *= 2;
         break;
     default: /* bcast: along a chain */
         moved = &t->bcast;
-        bytes = world > 1 ? (uint64_t)count * zf_dtype_size(dtype) : 0;
+        ranks = world > 1;
     }
     moved->calls += times;
-    moved->bytes += (size_t)(bytes * (uint64_t)times);
+    moved->bytes = zfi_add_moved(moved->bytes, count, size, ranks, times);
 }
 
 static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)

@@ -21,3 +21,4 @@
 #include "inside/random.c"
 #include "inside/fuse_update.c"
 #include "inside/verify.c"
+#include "inside/complete.c"

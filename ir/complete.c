@@ -1,0 +1,105 @@
+/* The rule of completeness: what had a gradient, an update or an output before a pass has one after
+ * it. That it has no second one is a rule of verify.c and ranks.c.
+ *
+ * A pass notes what is there when it is entered, by node: parameters, and marks of outputs. Behind
+ * zf_zero gradients and updates are those of units, and each parameter that lies in one is looked
+ * for in the pack of gradients and among the blocks that are updated; what was there before zf_zero
+ * is expected of all later passes.
+ */
+enum { ZFI_HAS_GRADIENT = 1, ZFI_HAS_UPDATE = 2, ZFI_HAS_OUTPUT = 4 };
+
+/* The pack whose elements, or their sums, the value has, as far as elements keep their places; 0. */
+static int32_t zfi_pack_behind(const zf_graph *g, int32_t id)
+{
+    while (id && g->nodes[id].op != ZF_OP_pack) {
+        const zfi_node *node = &g->nodes[id];
+        int64_t count = zfi_node_count(node);
+        if (node->op == ZF_OP_reduce_scatter) count *= node->attributes[0].i;
+        id = 0;
+        for (int32_t k = 0; k < node->arg_count && !id; k++)
+            if (zfi_node_count(&g->nodes[node->args[k]]) == count) id = node->args[k];
+    }
+    return id;
+}
+
+/* Marks the parameters of a unit that have a gradient in the value. */
+static void zfi_find_gradients_of(const zf_graph *g, int32_t unit, int32_t value, uint8_t *has)
+{
+    const zfi_node *node = &g->nodes[unit];
+    const int64_t *at = node->attributes[0].list.data;
+    int32_t pack = zfi_pack_behind(g, value);
+    for (int32_t k = 0; k < node->arg_count && pack; k++) {
+        int64_t first = at[k] / ZFI_NORM_BLOCK,
+                last = first + zfi_whole_blocks(zfi_node_count(&g->nodes[node->args[k]]));
+        const zf_attribute range = zfi_listed(((int64_t[]){first, last}), 2);
+        if (zfi_missing_block(g, pack, &range) < 0) has[node->args[k]] |= ZFI_HAS_GRADIENT;
+    }
+}
+
+/* Marks the parameters of a unit that lie in the blocks. */
+static void zfi_find_updates_of(const zf_graph *g, int32_t unit, const zf_attribute *blocks,
+                                uint8_t *has)
+{
+    const zfi_node *node = &g->nodes[unit];
+    const int64_t *at = node->attributes[0].list.data, *range = blocks->list.data;
+    for (int32_t k = 0; k < node->arg_count; k++)
+        for (int64_t b = 0; b < blocks->list.count; b += 2)
+            if (range[b] * ZFI_NORM_BLOCK == at[k] &&
+                range[b + 1] - range[b] ==
+                    zfi_whole_blocks(zfi_node_count(&g->nodes[node->args[k]])))
+                has[node->args[k]] |= ZFI_HAS_UPDATE;
+}
+
+/* What is there, by node. */
+static void zfi_find_all(const zf_graph *g, uint8_t *has)
+{
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op == ZF_OP_output) has[g->order[i]] |= ZFI_HAS_OUTPUT;
+        if (node->op == ZF_OP_gradient) {
+            if (g->nodes[node->args[0]].op != ZF_OP_unit) has[node->args[0]] |= ZFI_HAS_GRADIENT;
+            else zfi_find_gradients_of(g, node->args[0], node->args[1], has);
+        }
+        if (zfi_updates_param(node->op)) {
+            int32_t leaf = zfi_written_leaf(g, node->args[0]);
+            if (g->nodes[leaf].op != ZF_OP_unit) has[leaf] |= ZFI_HAS_UPDATE;
+            else zfi_find_updates_of(g, leaf, zfi_attribute_of(g, node, "blocks"), has);
+        }
+    }
+}
+
+/* A pass begins: notes what is there. */
+static zf_status zfi_note_all(zf_graph *g)
+{
+    if (g->stages & ZFI_STAGE_RANKS) return ZF_OK;
+    zfi_free(&g->memory, g->had, g->had_count);
+    g->had_count = (size_t)zfi_len(g->nodes);
+    g->had = zfi_calloc(&g->memory, g->had_count, 1);
+    if (!g->had) return g->had_count = 0, zfi_graph_nomem(g);
+    zfi_find_all(g, g->had);
+    return ZF_OK;
+}
+
+/* All that was noted is there, in a graph whose nodes have been verified. */
+static zf_status zfi_verify_complete(zf_graph *g)
+{
+    size_t count = (size_t)zfi_len(g->nodes);
+    uint8_t *has = zfi_calloc(&g->memory, count, 1);
+    if (!has) return zfi_graph_nomem(g);
+    zfi_find_all(g, has);
+    for (size_t n = 0; n < g->had_count && !g->error.status; n++) {
+        const char *name = g->nodes[n].name;
+        bool moved = g->had[n] & ZFI_HAS_OUTPUT && !has[n]; /* to another mark of that name */
+        size_t now = moved ? (size_t)zfi_map_get(g->names, name, 0) : n;
+        uint8_t lost = g->had[n] & (uint8_t)~has[now];
+        if (lost)
+            zfi_fail(&g->error, ZF_ERR_VERIFY,
+                     "verify: the pass has lost the %s \"%.200s\", which was there before it",
+                     lost & ZFI_HAS_OUTPUT     ? "output"
+                     : lost & ZFI_HAS_GRADIENT ? "gradient of"
+                                               : "update of",
+                     name ? name : "");
+    }
+    zfi_free(&g->memory, has, count);
+    return g->error.status;
+}

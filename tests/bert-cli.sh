@@ -533,6 +533,11 @@ train() {
         --batch 4 "$@"
 }
 . tests/runs.sh
+check '--svg in no folder' fails_as "--svg $work/none/file: No such file or directory" \
+    --svg "$work/none/file"
+check '--save-cost in no folder' \
+    fails_as "--save-cost $work/none/file: No such file or directory" \
+    --prefetch 1 --cost measure --save-cost "$work/none/file"
 
 # ------------------------------------------------------------------------------------------ ranks
 

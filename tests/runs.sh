@@ -240,3 +240,20 @@ check 'an evaluation that is not finite' not_a_number
 workers() { ends 0 train $short --steps 1 --threads 1024 --dump "$work/many" &&
     ends 0 train $short --steps 1 --dump "$work/few" && cmp "$work/many" "$work/few"; }
 check '1024 threads' workers
+# A position that no example has is not finite: nothing computes with it, and it is not saved.
+# shellcheck disable=SC2086
+spoilt() {
+    cp "$work/straight" "$work/spoilt" || return
+    length=$(od -An -tu8 -N8 "$work/spoilt")
+    last=$(head -c $((length + 8)) "$work/spoilt" | tr '{' '\n' | tr -d '\000' |
+        sed -n "/position_embeddings.weight\|wpe.weight/{n;s/.*\[[0-9]*, *\([0-9]*\)\].*/\1/p;}" |
+        head -n 1)
+    printf '\377\377\377\377' |
+        dd of="$work/spoilt" bs=1 seek=$((length + 8 + last - 4)) conv=notrunc 2> /dev/null
+    run train $short --seq 16 --init "$work/spoilt" --save "$work/place" --overwrite
+    [ $status = 1 ] && grep -q "^$self: zf_save: step 4: .* is not finite, so nothing is saved" \
+        "$work/err" && [ "$(step_of "$work/place")" = 3 ] &&
+        [ "$(step_of "$work/place.previous-1")" = 4 ] &&
+        [ "$(ls -d "$work"/place* | grep -c '')" = 3 ] # with place.csv
+}
+check 'a state that is not finite is not saved' spoilt

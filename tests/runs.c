@@ -92,7 +92,11 @@ TEST_ONCE(ranks_have_the_same_options)
     c.count[1] = 7, c.flag[1] = true; /* the first option counts */
     compared(t, &c, ZF_ERR_MISMATCH,
              "--count is 7 on ranks 1, 2 and 1 on rank 0: all ranks must have the same");
-    c.count[1] = 8;
+    c = same_on_all();
+    c.count[1] = 7, c.flag[2] = true; /* of all ranks' options */
+    compared(t, &c, ZF_ERR_MISMATCH,
+             "--count is 7 on rank 1 and 1 on rank 0: all ranks must have the same");
+    c.count[1] = 8, c.count[2] = 7;
     compared(t, &c, ZF_ERR_MISMATCH,
              "--count is 8 on rank 1 and 1 on rank 0: all ranks must have the same");
     c = same_on_all();

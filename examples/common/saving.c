@@ -66,17 +66,6 @@ static bool refuse(zf_error *error, const saving_desc *d, const char *why)
     return fail(error, "--save %.200s: %.280s", d->path, why);
 }
 
-/* Its parent must take a new directory. */
-static bool try_parent(const saving *s, const saving_desc *d, zf_error *error)
-{
-    char try[ROOM];
-    snprintf(try, sizeof try, "%s.zf-try", s->path);
-    rmdir(try); /* what a run left that was killed here */
-    if (mkdir(try, 0777)) return refuse(error, d, strerror(errno));
-    rmdir(try);
-    return true;
-}
-
 /* zf_save replaces nothing, an empty directory, or a flat one with a manifest. */
 static bool try_place(const saving *s, const saving_desc *d, zf_error *error)
 {
@@ -129,7 +118,8 @@ static bool may_replace(const saving *s, const saving_desc *d, zf_error *error)
                 d->path, d->path);
 }
 
-/* Locks the place for as long as this process lives. A file system without locks does without. */
+/* Locks the place for as long as this process lives, by a file beside it. A file system without
+ * locks does without. */
 static bool lock(saving *s, const saving_desc *d, zf_error *error)
 {
     char path[ROOM];
@@ -169,8 +159,8 @@ bool saving_open(saving *s, const saving_desc *d, zf_error *error)
     if (length >= sizeof s->path) return refuse(error, d, strerror(ENAMETOOLONG));
     memcpy(s->path, place, length + 1);
     /* Whether there is a checkpoint is looked at with the lock: another process may end just now. */
-    if (try_parent(s, d, error) && try_place(s, d, error) && try_previous(s, d, error) &&
-        lock(s, d, error) && may_replace(s, d, error))
+    if (try_place(s, d, error) && try_previous(s, d, error) && lock(s, d, error) &&
+        may_replace(s, d, error))
         return true;
     saving_close(s);
     return false;

@@ -1532,6 +1532,9 @@ typedef struct zf_schedule {
     double power; /* 0: 1 */
     double rate;  /* 0: 0.9 */
     int64_t every; /* 0: 1 */
+    /* Of zf_nn_train: the first step has the rate of step 0, as in Hugging Face's transformers, which
+     * is 0 where there is a warm-up; else that of step 1, so that the last one has that of `steps` */
+    bool from_zero;
 } zf_schedule;
 ZF_API double zf_schedule_at(const zf_schedule *schedule, int64_t step);
 /* "constant", ...; NULL behind the last */

@@ -5,7 +5,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *d)
     if (!d || !d->program) return ZF_ERR_ARGUMENT;
     while (zf_program_step(d->program) < d->steps) {
         int64_t step = zf_program_step(d->program);
-        float lr = (float)zf_schedule_at(&d->schedule, step + 1);
+        float lr = (float)zf_schedule_at(&d->schedule, step + !d->schedule.from_zero);
         zf_status status = ZF_OK;
         /* Before the feed, which may run micro-batches, and these need a value of every input. */
         if (d->lr.graph || d->lr.id) status = zf_write(d->program, d->lr, &lr, sizeof lr);

@@ -198,7 +198,7 @@ line='step 30/30  loss [0-9.]*  MLM accuracy [0-9.]*%  [0-9]* tokens/s  [0-9]* M
 plain() { [ "$(grep -c "^$line\$" "$work/out")" = 1 ] && ! grep -q "$(printf '\r')" "$work/out"; }
 check 'plain lines' plain
 check 'five sentences with guesses' \
-    awk '/^  [^ ].*\[MASK\]/ { n++ } /^    .* [0-9]+%.*\(was: [a-z]+\)$/ { m++ }
+    awk '/^  [^ ].*\[MASK\]/ { n++ } /^    .* [0-9]+\.[0-9]%.*\(was: [a-z]+\)$/ { m++ }
         END { exit n != 5 || m != 5 }' "$work/out"
 grep '^held out: ' "$work/out" | sed 's/^held out: //' > "$work/held out"
 check 'CSV' awk -F, '
@@ -215,6 +215,34 @@ reported() {
 }
 check 'report' reported
 check 'its vocabulary' cmp "$vocab" "$work/check point/vocab.txt"
+
+# rates OPTIONS...: the learning rates of four steps, one of them warm-up.
+rates() {
+    pretrain --steps 4 --warmup 1 --lr 1 --clip 0.001 --eval-batches 0 --log "$work/rates.csv" "$@" &&
+        [ $status = 0 ] && awk -F, 'NR > 1 { line = line " " $5 } END { print line }' \
+            "$work/rates.csv" > "$work/rates"
+}
+counts() {
+    rates && [ "$(cat "$work/rates")" = ' 1 0.666666687 0.333333343 0' ] &&
+        rates --first-rate 0 && [ "$(cat "$work/rates")" = ' 0 1 0.666666687 0.333333343' ]
+}
+check 'steps counted from one, or as transformers counts' counts
+# updates OPTIONS...: whether these change what three steps make of the weights.
+updates() {
+    pretrain --steps 3 --eval-batches 0 --dump "$work/default" --optimizer "$1" && [ $status = 0 ] ||
+        return 1
+    optimizer=$1
+    shift
+    pretrain --steps 3 --eval-batches 0 --dump "$work/changed" --optimizer "$optimizer" "$@" &&
+        [ $status = 0 ] && ! cmp -s "$work/default" "$work/changed"
+}
+check 'beta1 of AdamW' updates adamw --beta1 0.5
+check 'beta2 of AdamW' updates adamw --beta2 0.5
+check 'eps of AdamW' updates adamw --eps 1e-3
+check 'beta1 of LAMB' updates lamb --beta1 0.5
+check 'ratio of LAMB, at least' updates lamb --min-ratio 5
+check 'ratio of LAMB, at most' updates lamb --max-ratio 0.02
+check 'momentum of SGD' updates sgd --momentum 0
 
 # The line is rewritten where there is a terminal.
 on_terminal() {
@@ -269,10 +297,16 @@ check 'evaluation is what the run said' evaluated
 filled() {
     run "$bert" fill --load "$work/check point" "The [MASK] sees the [MASK] ."
     [ $status = 0 ] && awk 'NR == 1 { good = $0 == "  The [MASK] sees the [MASK] ." }
-        NR > 1 { good = good && /^    -> / && gsub(/ [^ ]+ [0-9]+%/, "") == 5 }
+        NR > 1 { good = good && /^    -> / && gsub(/ [^ ]+ [0-9]+\.[0-9]%/, "") == 5 }
         END { exit !(good && NR == 3) }' "$work/out"
 }
 check 'fills two words' filled
+filled_json() {
+    ends 0 "$bert" fill --json --load "$work/check point" "The [MASK] sees the [MASK] ." &&
+        awk '/"text": "The \[MASK\] sees the \[MASK\] \."/ { text++ }
+            /"probability": 0\.[0-9]*/ { n++ } END { exit !(text == 1 && n == 10) }' "$work/out"
+}
+check 'fills two words as JSON' filled_json
 unfilled() { fails 1 "bert: $1" "$bert" fill --load "$work/check point" "$2"; }
 check 'no [MASK]' unfilled 'the text has no [MASK] to fill in' 'The cat sees the king .'
 check 'text too long' unfilled 'the text has more than 30 tokens' \
@@ -365,6 +399,8 @@ check 'another optimizer' differs optimizer adamw lamb --optimizer lamb
 check 'another schedule' differs schedule linear cosine --schedule cosine
 check 'another seed' differs seed 1 2 --seed 2
 check 'another dropout' differs dropout 0.1 0 --dropout 0
+check 'another beta1' differs beta1 0.9 0.8 --beta1 0.8
+check 'another first rate' differs first-rate 1 0 --first-rate 0
 check 'other capitals' differs cased no yes --cased
 { cat "$corpus"; echo 'The gold .'; } > "$work/longer"
 change 's/"num_attention_heads": 2/"num_attention_heads": 4/'

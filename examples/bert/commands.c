@@ -89,11 +89,13 @@ int bert_command_fill(int argc, char **argv)
 {
     const char *load = NULL, *text;
     int64_t seq = 128, threads = 1, dtype = 0;
+    bool json = false;
     const option_row rows[] = {
         {"load", OPTION_TEXT, "DIR", &load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
         {"seq", OPTION_COUNT, "T", &seq, 8, 65536, "tokens of the text, at most"},
         {"dtype", OPTION_CHOICE, BERT_DTYPES, &dtype, 0, 0,
          "it computes in; auto: as the checkpoint was trained, else f32"},
+        {"json", OPTION_FLAG, NULL, &json, 0, 0, "print JSON"},
         {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
@@ -113,7 +115,7 @@ int bert_command_fill(int argc, char **argv)
            bert_folder_open(&s, load, &config, &(bert_shape){1, 8, 1}, threads, dtype, &error);
     if (good) {
         if (seq > config.positions) seq = config.positions;
-        good = bert_fill_text(&s, &config, vocab, seq, text, NULL, &error);
+        good = bert_fill_text(&s, &config, vocab, seq, text, NULL, json, &error);
         bert_session_close(&s);
     }
     bert_vocab_free(vocab);

@@ -42,9 +42,10 @@ int64_t bert_predictions(int64_t batch, int64_t sequence, int64_t masked_percent
  * holds the parameters. */
 bool bert_show_guesses(bert_session *with, const bert_config *config, const bert_text *text,
                        int64_t sequence, int count, zf_error *error);
-/* The guesses for every [MASK] of one text; false with *error. */
+/* The guesses for every [MASK] of one text, printed as lines or as JSON; false with *error. */
 bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vocab *vocab,
-                    int64_t sequence, const char *text, const char *truth, zf_error *error);
+                    int64_t sequence, const char *text, const char *truth, bool json,
+                    zf_error *error);
 
 /* The parameters become those at `path`: of a checkpoint, a folder of Hugging Face, or a file of
  * weights. What these lack or have besides is reported. */

@@ -392,6 +392,12 @@ bert_session_desc bert_job_session(const bert_job *job)
                            .seed = (uint64_t)o->seed,
                            .optimizer = (bert_optimizer)o->optimizer,
                            .weight_decay = o->weight_decay,
+                           .beta1 = o->beta1,
+                           .beta2 = o->beta2,
+                           .eps = o->eps,
+                           .momentum = o->momentum,
+                           .min_coeff = o->min_coeff,
+                           .max_coeff = o->max_coeff,
                            .clip = o->clip,
                            .no_fuse = o->no_fuse,
                            .dtype = (zf_dtype)o->precision,
@@ -498,6 +504,7 @@ static const char *contradiction(const bert_settings *o)
     if (o->init && (o->sinusoids || o->unigrams))
         return "--init has the first values: without --first-positions and --first-bias";
     if (o->unigrams && o->batch_file) return "--first-bias unigrams needs a text: --corpus FILE";
+    if (o->min_coeff > o->max_coeff) return "--min-ratio must not be above --max-ratio";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";
     if (o->rendezvous && o->device.kind != DEVICE_CUDA)
@@ -533,6 +540,12 @@ int bert_command_pretrain(int argc, char **argv)
                           .prefetch = -1,
                           .lr = 1e-3,
                           .weight_decay = 0.01,
+                          .beta1 = 0.9,
+                          .beta2 = 0.999,
+                          .momentum = 0.9,
+                          .min_coeff = 0.01,
+                          .max_coeff = 10,
+                          .first_rate = 1,
                           .clip = 1,
                           .dropout = -1,
                           .deadline = 60},
@@ -566,6 +579,17 @@ int bert_command_pretrain(int argc, char **argv)
         {"schedule", OPTION_CHOICE, "constant|linear|cosine|polynomial|exponential|one_cycle",
          &o->schedule, 0, 0, "learning rate after the warm-up"},
         {"warmup", OPTION_COUNT, "N", &o->warmup, -1, 1e12, "steps of warm-up; -1: a tenth of all"},
+        {"first-rate", OPTION_COUNT, "STEP", &o->first_rate, 0, 1,
+         "of the schedule that the first step has: 1, or 0 as transformers counts, where a "
+         "warm-up\n"
+         "                                    begins at 0"},
+        {"beta1", OPTION_NUMBER, "X", &o->beta1, 1e-9, 0.9999999, "of AdamW and LAMB"},
+        {"beta2", OPTION_NUMBER, "X", &o->beta2, 1e-9, 0.9999999, "of AdamW and LAMB"},
+        {"eps", OPTION_NUMBER, "X", &o->eps, 0, 1, "of AdamW and LAMB; 0: 1e-8 and 1e-6"},
+        {"momentum", OPTION_NUMBER, "X", &o->momentum, 0, 0.9999999, "of SGD"},
+        {"min-ratio", OPTION_NUMBER, "X", &o->min_coeff, 1e-9, 1e9,
+         "of norms, that LAMB multiplies the rate by, at least"},
+        {"max-ratio", OPTION_NUMBER, "X", &o->max_coeff, 1e-9, 1e9, "at most"},
         {"weight-decay", OPTION_NUMBER, "X", &o->weight_decay, 0, 1e3,
          "not on biases and LayerNorm"},
         {"clip", OPTION_NUMBER, "X", &o->clip, 0, INFINITY, "largest gradient norm; 0: any"},

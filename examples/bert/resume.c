@@ -8,7 +8,7 @@
 
 static const char *const optimizer_names[] = {"adamw", "lamb", "sgd"}; /* by bert_optimizer */
 
-enum { SETTINGS = 14, NOTES = SETTINGS + 2, SETTING_TEXT = 64 };
+enum { SETTINGS = 21, NOTES = SETTINGS + 2, SETTING_TEXT = 64 };
 
 /* The settings that must be equal for a run to go on with the same bits, as notes of its
  * checkpoint; behind them how many parts a global batch has, and the steps in all, which may
@@ -33,6 +33,13 @@ static void setting_notes(const bert_run *r, zf_note notes[NOTES], char text[NOT
         {"weight-decay", NULL, o->weight_decay},
         {"clip", NULL, o->clip},
         {"dropout", NULL, job->config.dropout},
+        {"beta1", NULL, o->beta1},
+        {"beta2", NULL, o->beta2},
+        {"eps", NULL, o->eps},
+        {"momentum", NULL, o->momentum},
+        {"min-ratio", NULL, o->min_coeff},
+        {"max-ratio", NULL, o->max_coeff},
+        {"first-rate", NULL, (double)o->first_rate},
         {"precision", zf_dtype_name((zf_dtype)o->precision), 0},
         {"corpus", job->text.corpus ? NULL : "none",
          job->text.corpus ? (double)job->text.corpus->tokens : 0},

@@ -19,6 +19,8 @@ typedef struct bert_settings {
         save_every, keep, compare_every;
     int64_t ranks, zero, micro_batches, bucket, prefetch, precision;
     double seconds, lr, end_lr, weight_decay, clip, dropout, deadline;
+    double beta1, beta2, eps, momentum, min_coeff, max_coeff;
+    int64_t first_rate;          /* 0: the schedule's first step has the rate of step 0 */
     int64_t sinusoids, unigrams; /* 1: first values of the position embedding, of the bias */
     tokenizing words;
     bool no_nsp, quiet, overwrite;

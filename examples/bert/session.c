@@ -32,11 +32,21 @@ void bert_training_passes(zf_graph *g, const bert_model *m, const bert_session_d
     }
     zf_clip(g, d->clip);
     if (d->optimizer == BERT_ADAMW)
-        zf_adamw(g, m->lr, &(zf_adamw_desc){.weight_decay = d->weight_decay});
+        zf_adamw(g, m->lr,
+                 &(zf_adamw_desc){.beta1 = d->beta1,
+                                  .beta2 = d->beta2,
+                                  .eps = d->eps,
+                                  .weight_decay = d->weight_decay});
     if (d->optimizer == BERT_LAMB)
-        zf_lamb(g, m->lr, &(zf_lamb_desc){.weight_decay = d->weight_decay});
+        zf_lamb(g, m->lr,
+                &(zf_lamb_desc){.beta1 = d->beta1,
+                                .beta2 = d->beta2,
+                                .eps = d->eps,
+                                .weight_decay = d->weight_decay,
+                                .min_coeff = d->min_coeff,
+                                .max_coeff = d->max_coeff});
     if (d->optimizer == BERT_SGD)
-        zf_sgd(g, m->lr, &(zf_sgd_desc){.momentum = 0.9, .weight_decay = d->weight_decay});
+        zf_sgd(g, m->lr, &(zf_sgd_desc){.momentum = d->momentum, .weight_decay = d->weight_decay});
     fuse(g, d);
 }
 

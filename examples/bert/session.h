@@ -32,7 +32,10 @@ typedef struct bert_session_desc {
     bool train; /* else: forward only */
     bert_optimizer optimizer;
     double weight_decay, clip;
-    const char *no_fuse; /* zf_fuse_desc.without; "all": no fusion; NULL: all of them */
+    double beta1, beta2, eps;    /* of AdamW and LAMB; 0: the optimizer's own */
+    double momentum;             /* of SGD */
+    double min_coeff, max_coeff; /* of LAMB; 0: its own */
+    const char *no_fuse;         /* zf_fuse_desc.without; "all": no fusion; NULL: all of them */
     zf_recompute_mode recompute;
     int64_t memory; /* that the plan is kept within by recomputation; 0: any */
     zf_dtype dtype; /* in which it computes */

@@ -73,8 +73,51 @@ static void append_token(char *line, size_t size, const char *token)
              continues ? token + 2 : token);
 }
 
+static void print_guesses(const bert_vocab *vocab, const char *text, const bert_guess *guesses,
+                          int64_t masks, const char *truth)
+{
+    printf("  %s\n", text);
+    for (int64_t m = 0; m < masks; m++) {
+        printf("    %s", masks > 1 ? "-> " : "");
+        for (int n = 0; n < BERT_GUESSES; n++)
+            printf("%s%s %.1f%%", n ? ", " : "", bert_vocab_token(vocab, guesses[m].token[n]),
+                   100 * guesses[m].probability[n]);
+        printf("%s%s%s\n", truth ? "   (was: " : "", truth ? truth : "", truth ? ")" : "");
+    }
+}
+
+/* {"text": ..., "masks": [[{"token": ..., "id": ..., "probability": ...}, ...], ...]} */
+static bool print_json(const bert_vocab *vocab, const char *text, const bert_guess *guesses,
+                       int64_t masks, zf_error *error)
+{
+    zf_json_writer *w = zf_json_writer_new(2, NULL);
+    const char *json;
+    zf_json_begin_object(w);
+    zf_json_put_key(w, "text"), zf_json_put_string(w, text);
+    zf_json_put_key(w, "masks"), zf_json_begin_array(w);
+    for (int64_t m = 0; m < masks; m++) {
+        zf_json_begin_array(w);
+        for (int n = 0; n < BERT_GUESSES; n++) {
+            int32_t id = guesses[m].token[n];
+            zf_json_begin_object(w);
+            zf_json_put_key(w, "token"), zf_json_put_string(w, bert_vocab_token(vocab, id));
+            zf_json_put_key(w, "id"), zf_json_put_int(w, id);
+            zf_json_put_key(w, "probability");
+            zf_json_put_double(w, guesses[m].probability[n]);
+            zf_json_end(w);
+        }
+        zf_json_end(w);
+    }
+    zf_json_end(w), zf_json_end(w);
+    json = zf_json_text(w, NULL, error);
+    if (json) printf("%s", json);
+    zf_json_writer_free(w);
+    return json != NULL;
+}
+
 bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vocab *vocab,
-                    int64_t sequence, const char *text, const char *truth, zf_error *error)
+                    int64_t sequence, const char *text, const char *truth, bool json,
+                    zf_error *error)
 {
     enum { MASKS = 16 };
     bert_session_desc d = {
@@ -108,14 +151,8 @@ bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vo
         good =
             !error->status && bert_session_guess(&s, masks, bert_vocab_size(vocab), guesses, error);
     }
-    if (good && s.rank == 0) printf("  %s\n", text);
-    for (int64_t m = 0; m < masks && good && s.rank == 0; m++) {
-        printf("    %s", masks > 1 ? "-> " : "");
-        for (int n = 0; n < BERT_GUESSES; n++)
-            printf("%s%s %.0f%%", n ? ", " : "", bert_vocab_token(vocab, guesses[m].token[n]),
-                   100 * guesses[m].probability[n]);
-        printf("%s%s%s\n", truth ? "   (was: " : "", truth ? truth : "", truth ? ")" : "");
-    }
+    if (good && s.rank == 0 && json) good = print_json(vocab, text, guesses, masks, error);
+    else if (good && s.rank == 0) print_guesses(vocab, text, guesses, masks, truth);
     free(batch.input_ids);
     free(batch.token_type_ids);
     free(batch.attention_mask);
@@ -161,7 +198,8 @@ static bool show_sentence(bert_session *with, const bert_config *config, const b
                      i == mask ? "[MASK]"
                                : bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, i)));
     return bert_fill_text(with, config, t->vocab, sequence, line,
-                          bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, mask)), error);
+                          bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, mask)), false,
+                          error);
 }
 
 /* The first sentence of every document, then the second, ... until there are enough. */

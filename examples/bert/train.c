@@ -169,7 +169,8 @@ bool bert_run_train(bert_run *r)
                                        .peak = o->lr,
                                        .end = o->end_lr,
                                        .warmup = o->warmup,
-                                       .steps = o->steps}};
+                                       .steps = o->steps,
+                                       .from_zero = !o->first_rate}};
     zf_status status;
     interrupt_catch(r->job->ranks.launcher != NULL);
     r->first_step = zf_program_step(s->program);

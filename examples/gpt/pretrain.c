@@ -22,7 +22,8 @@ typedef struct settings {
         *dump_grads, *no_fuse;
     int64_t precision, seq, batch, steps, schedule, warmup, seed, threads, eval_batches, save_every,
         keep;
-    double lr, end_lr, weight_decay, clip, dropout;
+    double lr, end_lr, weight_decay, clip, dropout, beta1, beta2, eps;
+    int64_t first_rate; /* 0: the schedule's first step has the rate of step 0 */
     device_desc device;
     tokenizing words;
     bool quiet, overwrite;
@@ -60,7 +61,7 @@ static bool fail_by_program(run *r, zf_status status, const gpt_session *s)
 
 /* -------------------------------------------------------------------------------- checkpoints */
 
-enum { NOTES = 12, NOTE_TEXT = 32 };
+enum { NOTES = 16, NOTE_TEXT = 32 };
 
 /* The settings that must be equal for a run to go on with the same bits. `text` holds the values.
  */
@@ -81,6 +82,10 @@ static void setting_notes(const run *r, zf_note notes[NOTES], char text[NOTES][N
         {"weight-decay", o->weight_decay},
         {"clip", o->clip},
         {"dropout", r->config.residual_dropout},
+        {"beta1", o->beta1},
+        {"beta2", o->beta2},
+        {"eps", o->eps},
+        {"first-rate", (double)o->first_rate},
         {"corpus tokens", (double)r->text.train.count},
     };
     for (int i = 0; i < NOTES - 1; i++) {
@@ -213,7 +218,8 @@ static bool train(run *r)
                                        .peak = o->lr,
                                        .end = o->end_lr,
                                        .warmup = o->warmup,
-                                       .steps = o->steps}};
+                                       .steps = o->steps,
+                                       .from_zero = !o->first_rate}};
     zf_status status;
     interrupt_catch(false);
     r->first_step = zf_program_step(s->program);
@@ -360,6 +366,9 @@ static bool begin(run *r)
                           .threads = o->threads,
                           .seed = (uint64_t)o->seed,
                           .weight_decay = o->weight_decay,
+                          .beta1 = o->beta1,
+                          .beta2 = o->beta2,
+                          .eps = o->eps,
                           .clip = o->clip,
                           .no_fuse = o->no_fuse,
                           .keep_gradients = o->dump_grads != NULL};
@@ -456,6 +465,10 @@ int gpt_command_pretrain(int argc, char **argv)
                    .keep = 2,
                    .lr = 1e-3,
                    .weight_decay = 0.1,
+                   .beta1 = 0.9,
+                   .beta2 = 0.999,
+                   .eps = 1e-8,
+                   .first_rate = 1,
                    .clip = 1,
                    .dropout = -1},
              .told = {.argc = argc, .argv = argv},
@@ -485,6 +498,13 @@ int gpt_command_pretrain(int argc, char **argv)
         {"schedule", OPTION_CHOICE, "constant|linear|cosine|polynomial|exponential|one_cycle",
          &o->schedule, 0, 0, "learning rate after the warm-up"},
         {"warmup", OPTION_COUNT, "N", &o->warmup, -1, 1e12, "steps of warm-up; -1: a tenth of all"},
+        {"first-rate", OPTION_COUNT, "STEP", &o->first_rate, 0, 1,
+         "of the schedule that the first step has: 1, or 0 as transformers counts, where a "
+         "warm-up\n"
+         "                                    begins at 0"},
+        {"beta1", OPTION_NUMBER, "X", &o->beta1, 1e-9, 0.9999999, "of AdamW"},
+        {"beta2", OPTION_NUMBER, "X", &o->beta2, 1e-9, 0.9999999, "of AdamW"},
+        {"eps", OPTION_NUMBER, "X", &o->eps, 1e-30, 1, "of AdamW"},
         {"weight-decay", OPTION_NUMBER, "X", &o->weight_decay, 0, 1e3,
          "not on biases and LayerNorm"},
         {"clip", OPTION_NUMBER, "X", &o->clip, 0, INFINITY, "largest gradient norm; 0: any"},

@@ -21,7 +21,10 @@ void gpt_training_passes(zf_graph *g, const gpt_model *m, const gpt_session_desc
         zf_output(zf_gradient(g, zf_param_at(g, i)), name);
     }
     zf_clip(g, d->clip);
-    zf_adamw(g, m->lr, &(zf_adamw_desc){.weight_decay = d->weight_decay});
+    zf_adamw(
+        g, m->lr,
+        &(zf_adamw_desc){
+            .beta1 = d->beta1, .beta2 = d->beta2, .eps = d->eps, .weight_decay = d->weight_decay});
     fuse(g, d);
 }
 

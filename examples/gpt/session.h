@@ -17,6 +17,7 @@ typedef struct gpt_session_desc {
     int64_t threads;
     uint64_t seed;
     double weight_decay, clip;
+    double beta1, beta2, eps;  /* 0: AdamW's own */
     const char *no_fuse;       /* zf_fuse_desc.without; "all": no fusion; NULL: all of them */
     bool keep_gradients;       /* as outputs "gradient/NAME" */
     struct gpt_session *share; /* the parameters are this session's; not for training */

@@ -734,6 +734,145 @@ TEST_ONCE(bert_evaluation_shares_parameters)
     }
 }
 
+/* Ids of a text of numbers. */
+static int64_t encode_numbers(const void *user, const char *text, size_t bytes, int32_t *ids,
+                              int64_t cap)
+{
+    int64_t n = 0;
+    (void)user;
+    for (size_t i = 0; i < bytes; i++) {
+        if (text[i] == ' ') continue;
+        if (n < cap) ids[n] = (int32_t)strtol(text + i, NULL, 10);
+        while (i + 1 < bytes && text[i + 1] != ' ') i++;
+        n++;
+    }
+    return n;
+}
+
+static void free_corpus(void *corpus) { bert_corpus_free(corpus); }
+static void free_examples(void *examples) { bert_examples_free(examples); }
+
+/* Held-out examples of a text whose small numbers are frequent. */
+static bert_examples *number_examples(test *t)
+{
+    const bert_corpus_desc d = {.encode = encode_numbers, .vocab_size = 197};
+    bert_examples_desc e = {
+        .held_out = true, .sequence = 32, .pad = 0, .unk = 1, .cls = 2, .sep = 3, .mask = 4};
+    char *text = malloc(1 << 18), err[256] = "";
+    uint64_t state = 1;
+    size_t n = 0;
+    bert_examples *examples;
+    if (!text) return NULL;
+    for (int line = 0; line < 2400; line++) {
+        for (int word = 0; word < 3 + line % 7; word++) {
+            uint64_t draw = bert_mix(state++) % 192;
+            n += (size_t)sprintf(text + n, "%d ", (int)(5 + draw * draw / 192));
+        }
+        n += (size_t)sprintf(text + n, line % 6 == 5 ? "\n\n" : "\n");
+    }
+    e.corpus = bert_corpus_parse(text, n, "numbers", &d, err, sizeof err);
+    free(text);
+    if (!e.corpus) return test_fail(t, __FILE__, __LINE__, "a corpus", err), NULL;
+    test_defer(t, free_corpus, (void *)e.corpus);
+    examples = bert_examples_new(&e, err, sizeof err);
+    if (examples) test_defer(t, free_examples, examples);
+    else test_fail(t, __FILE__, __LINE__, "held-out examples", err);
+    return examples;
+}
+
+enum { HELD_OUT_BATCHES = 3, HELD_OUT_B = 4, HELD_OUT_T = 32 };
+
+/* The batches that bert_session_score draws, as a batch file. */
+static bool write_held_out(const bert_examples *examples, const char *path, zf_error *error)
+{
+    static const char *const names[] = {"input_ids", "token_type_ids", "attention_mask", "labels",
+                                        "next_sentence_label"};
+    enum { PART = HELD_OUT_B * HELD_OUT_T, ALL = HELD_OUT_BATCHES * PART };
+    static int32_t data[5][ALL];
+    zf_safetensors_writer *w = zf_safetensors_writer_new(path, NULL, error);
+    bert_batch *b = bert_batch_new(examples, HELD_OUT_B, NULL, 0);
+    bool good = w && b;
+    for (int i = 0; i < ALL; i++) data[3][i] = -100;
+    for (int k = 0; good && k < HELD_OUT_BATCHES; k++) {
+        bert_batch_fill(b, examples, k * HELD_OUT_B);
+        for (int i = 0; i < PART; i++) {
+            data[0][k * PART + i] = b->input_ids[i];
+            data[1][k * PART + i] = b->token_type_ids[i];
+            data[2][k * PART + i] = b->attention_mask[i];
+        }
+        for (int i = 0; i < b->labelled; i++) data[3][k * PART + b->positions[i]] = b->labels[i];
+        for (int i = 0; i < HELD_OUT_B; i++)
+            data[4][k * HELD_OUT_B + i] = b->next_sentence_label[i];
+    }
+    for (int i = 0; good && i < 5; i++)
+        good = !zf_safetensors_declare(w, names[i], ZF_I32,
+                                       i < 4 ? ZF_SHAPE(HELD_OUT_BATCHES, HELD_OUT_B, HELD_OUT_T)
+                                             : ZF_SHAPE(HELD_OUT_BATCHES, HELD_OUT_B));
+    for (int i = 0; good && i < 5; i++)
+        good = !zf_safetensors_write(w, i, data[i], (size_t)(i < 4 ? ALL : ALL / HELD_OUT_T) * 4);
+    good = good && !zf_safetensors_finish(w, error);
+    zf_safetensors_writer_free(w);
+    bert_batch_free(b);
+    return good;
+}
+
+/* Loss and accuracy on the held-out examples while a model with dropout is trained, against
+ * transformers' on the same batches (held_out.py). */
+TEST_ONCE(bert_evaluation_is_pytorchs)
+{
+    const recipe dropped = {
+        .optimizer = BERT_ADAMW, .clip = 1, .dropout = 0.2, .attention_dropout = 0.3};
+    const char *path = test_path("held_out.safetensors"), *golden = GOLDEN "held_out.safetensors";
+    bert_batch_file *batches = open_batches(t), *own, *committed;
+    bert_examples *examples = number_examples(t);
+    zf_error error = {ZF_OK, ""};
+    zf_json *expected;
+    double mlm_loss = NAN, mlm_accuracy = NAN, nsp_loss = NAN;
+    int64_t labelled = 0;
+    static bert_session s, evaluation;
+    bert_session_desc d = {.threads = 1};
+    weights_report report;
+    bert_score score;
+    CHECK(t, batches && examples);
+    CHECK(t, write_held_out(examples, test_bless ? golden : path, &error));
+    if (test_bless) return;
+    CHECK(t, (own = bert_batch_file_load(path, 197, 2, &error)));
+    test_defer(t, free_batches, own);
+    CHECK(t, (committed = bert_batch_file_load(golden, 197, 2, &error)));
+    test_defer(t, free_batches, committed);
+    CHECK(t, own->entries == HELD_OUT_BATCHES && committed->entries == HELD_OUT_BATCHES);
+    for (int k = 0; k < HELD_OUT_BATCHES; k++) {
+        const bert_batch *a = &own->batch[k], *b = &committed->batch[k];
+        size_t all = (size_t)HELD_OUT_B * HELD_OUT_T, rows = (size_t)a->labelled;
+        CHECK(t, a->labelled == b->labelled && !memcmp(a->input_ids, b->input_ids, all * 4));
+        CHECK(t, !memcmp(a->token_type_ids, b->token_type_ids, all * 4));
+        CHECK(t, !memcmp(a->attention_mask, b->attention_mask, all));
+        CHECK(t, !memcmp(a->positions, b->positions, rows * 4));
+        CHECK(t, !memcmp(a->labels, b->labels, rows * 4));
+        CHECK(t, !memcmp(a->next_sentence_label, b->next_sentence_label, HELD_OUT_B * 4));
+    }
+    CHECK(t, (expected = zf_json_read(GOLDEN "held_out.json", NULL, &error)));
+    test_defer(t, free_json, expected);
+    zf_json_to_double(zf_json_member(expected, "mlm_loss"), 0, 100, &mlm_loss, &error);
+    zf_json_to_double(zf_json_member(expected, "mlm_accuracy"), 0, 1, &mlm_accuracy, &error);
+    zf_json_to_double(zf_json_member(expected, "nsp_loss"), 0, 100, &nsp_loss, &error);
+    zf_json_to_int(zf_json_member(expected, "labelled"), 1, 1000, &labelled, &error);
+    CHECK(t, open_session(t, &s, batches, &dropped, 1, 1));
+    CHECK(t, !bert_import(s.program, s.graph, adamw.params, &report, &error));
+    d.shape = s.shape, d.share = &s;
+    CHECK(t, bert_config_load(GOLDEN "config.json", &d.config, &error));
+    d.config.dropout = dropped.dropout, d.config.attention_dropout = dropped.attention_dropout;
+    CHECK(t, bert_session_open(&evaluation, &d, &error));
+    test_defer(t, close_session, &evaluation);
+    if (!bert_session_score(&evaluation, examples, HELD_OUT_BATCHES, &score, &error))
+        test_fail(t, __FILE__, __LINE__, "a score", error.text);
+    CHECK(t, score.labelled == labelled);
+    CHECK_NEAR(t, score.mlm_loss, mlm_loss, 1e-5 * mlm_loss);
+    CHECK_NEAR(t, score.nsp_loss, nsp_loss, 1e-5 * nsp_loss);
+    CHECK(t, mlm_accuracy > 0);
+    CHECK_NEAR(t, score.mlm_accuracy, mlm_accuracy, 1e-12);
+}
+
 TEST_ONCE(bert_sessions_that_cannot_be)
 {
     bert_session_desc d = {.shape = {1, 65, 1}, .threads = 1};

@@ -52,7 +52,7 @@ all: $(PROGRAMS) ## build the programs (the default; CUDA=1: those for a GPU, in
 # A variant is a folder under build/ where the same sources are built in another way.
 
 VARIANTS = build build/clang build/asan build/ubsan build/tsan build/fuzz build/coverage \
-           build/cuda
+           build/cuda build/neon
 
 build/clang/%:    private override CC = clang
 build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=100 -DOOM_REFUSALS=120 \
@@ -65,6 +65,12 @@ build/tsan/%:     private MODE = -O1 -g1 -fsanitize=thread -DRANDOM_GRAPHS=30 -D
 build/fuzz/%:     private MODE = -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined $(SANITIZED)
 build/fuzz/%:     private override CC = clang
 build/coverage/%: private MODE = -O0 -g --coverage $(DOUBTFUL)
+
+# For Arm, run by qemu. It is the single header that is compiled: it needs no other.
+build/neon/%:     private override CC = aarch64-linux-gnu-gcc
+build/neon/%:     private MODE = -DZF_HEADER='"../dist/zeroflow.h"'
+build/neon/%:     private LDFLAGS = -static
+build/neon/obj/tests/inside.o: dist/zeroflow.h
 
 # What gcc warns of there, and not at -O2, is often not so.
 DOUBTFUL  = -Wno-unknown-warning-option -Wno-format-truncation -Wno-maybe-uninitialized
@@ -304,7 +310,7 @@ test-plan:          build/zf-plan
 test-bert:          build/bert
 test-gpt:           build/gpt
 test-consumers test-more-consumers: dist
-test-neon:          dist
+test-neon:          $(if $(shell command -v aarch64-linux-gnu-gcc),build/neon/tests)
 test-cuda-check:    $(if $(NVCC),build/cuda-check/device)
 test-emulated:      $(if $(CUDA_HEADERS),build/emulated/tests build/emulated/bert)
 test-emulated-asan: $(if $(CUDA_HEADERS),build/emulated/asan/tests)
@@ -313,7 +319,7 @@ test-fuzz:          $(FUZZ:%=build/fuzz/%)
 $(GROUPS:%=test-%): build/.needs-test
 	@CC='$(CC)' sh tests/run.sh $(@:test-%=%)
 $(MORE_GROUPS:%=test-%): build/.needs-test-all
-	@CC='$(CC)' sh tests/run.sh $(@:test-%=%)
+	@CC='$(CC)' ALL='$(ALL)' sh tests/run.sh $(@:test-%=%)
 
 # What is shipped, for every architecture, in a C program. No source asks for the architecture, and
 # the toolkit's headers for 9.0 at most: what is for 10.0 is made of 9.0's PTX, in less time.
@@ -336,7 +342,7 @@ cuda-check: test-cuda-check ## compile and link all that is for CUDA, which need
 
 emulated: test-emulated test-emulated-asan ## CUDA's kernels, run on the CPU, against the CPU's
 
-oom asan ubsan tsan: %: test-% ## the tests with each allocation refused in turn, or under a sanitizer
+oom asan ubsan tsan: %: test-% ## the tests with allocations refused in turn (ALL=1: each), or under a sanitizer
 
 mutants: build/.needs-test ## plant mistakes one by one, each of which a test must notice (some minutes)
 	@MAKEFLAGS= sh tests/mutants/run.sh

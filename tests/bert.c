@@ -246,16 +246,18 @@ static void free_backend(void *b) { zf_backend_free(b); }
 
 /* A training graph, as a session makes it, in a graph of the test. */
 static zf_graph *training_graph(test *t, const bert_config *config, const bert_shape *shape,
-                                bert_model *m)
+                                bert_model *m, bool fuse)
 {
     zf_graph *g = zf_graph_new(NULL);
     if (!g) return NULL;
     test_defer(t, free_graph, g);
     *m = bert_build(g, config, shape, false);
+    if (fuse) zf_fuse(g, NULL);
     zf_autograd(g, m->loss);
     zf_simplify(g);
     zf_clip(g, 1);
     zf_adamw(g, m->lr, &(zf_adamw_desc){.weight_decay = 0.01});
+    if (fuse) zf_fuse(g, NULL);
     return g;
 }
 
@@ -279,7 +281,7 @@ static zf_status copy_nothing(void *self, void *to, const void *from, size_t byt
 }
 
 /* A training step's plan is what is allocated, to the byte, and hardly more than what lives. */
-static void check_plan(test *t, const char *model, int64_t batch)
+static void check_plan(test *t, const char *model, int64_t batch, bool fuse)
 {
     static zf_backend counting; /* outlives what the test defers */
     zf_backend *cpu = zf_cpu_backend(NULL, NULL);
@@ -296,7 +298,7 @@ static void check_plan(test *t, const char *model, int64_t batch)
     counting.allocate = count_allocation, counting.copy = copy_nothing;
     allocate_of_cpu = cpu->allocate;
     asked_bytes = 0, asked_times = 0;
-    g = training_graph(t, &config, &shape, &m);
+    g = training_graph(t, &config, &shape, &m, fuse);
     p = zf_compile(g, &(zf_compile_desc){.backend = &counting});
     if (!p) test_fail(t, __FILE__, __LINE__, model, zf_graph_error(g));
     if (!p) return;
@@ -304,6 +306,8 @@ static void check_plan(test *t, const char *model, int64_t batch)
     info = zf_program_info_of(p);
     CHECK(t, asked_times == 1 && info.allocated_bytes == asked_bytes &&
                  info.peak_bytes == asked_bytes);
+    printf("BERT-%s, batch %d, %s: arena %.4f of the largest sum of live bytes\n", model, (int)batch,
+           fuse ? "fused" : "plain", (double)info.peak_bytes / (double)info.live_bytes);
     CHECK(t, info.live_bytes <= info.peak_bytes &&
                  (double)info.peak_bytes <= 1.05 * (double)info.live_bytes);
     CHECK(t, info.param_bytes >= 4 * (size_t)info.param_count);
@@ -312,7 +316,8 @@ static void check_plan(test *t, const char *model, int64_t batch)
 }
 
 #define PLAN(model, batch)                                                                         \
-    TEST_ONCE(bert_plan_##model##_##batch) { check_plan(t, #model, batch); }
+    TEST_ONCE(bert_plan_##model##_##batch) { check_plan(t, #model, batch, false); }                \
+    TEST_ONCE(bert_plan_##model##_##batch##_fused) { check_plan(t, #model, batch, true); }
 PLAN(tiny, 8)
 PLAN(tiny, 16)
 PLAN(mini, 8)
@@ -331,7 +336,7 @@ static bool run_plainly(test *t, const bert_batch_file *batches, const zf_compil
     bert_config config;
     if (!bert_config_load(GOLDEN "config.json", &config, &error)) return false;
     config.dropout = config.attention_dropout = 0.1;
-    s.graph = training_graph(t, &config, &s.shape, &s.model);
+    s.graph = training_graph(t, &config, &s.shape, &s.model, false);
     s.program = zf_compile(s.graph, d);
     if (!s.program)
         return test_fail(t, __FILE__, __LINE__, "zf_compile", zf_graph_error(s.graph)), false;

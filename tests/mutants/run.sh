@@ -6,6 +6,9 @@
 # be empty). The line is in the file once; spaces around it do not count. A copy of the tree in
 # build/mutants gets them, compiled without optimization. A mistake passes when its test fails. The
 # last line is "N passed, N failed".
+#
+# What `test` names is split into words on purpose.
+# shellcheck disable=SC2086
 set -u
 export LC_ALL=C
 
@@ -29,7 +32,7 @@ builds() {
         -j"$(getconf _NPROCESSORS_ONLN)" build/tests > build/mutants.log 2>&1
 }
 
-# says TEXT: of the mistake that was read.
+# survives WHY: the mistake that was read.
 survives() {
     failed=$((failed + 1))
     echo "FAILED $file: $1"
@@ -50,7 +53,7 @@ plant() {
     elif ! builds; then
         survives 'it does not compile with it'
         tail -n 5 build/mutants.log
-    elif (cd $tree && timeout 300 build/tests "$test") > build/mutants.log 2>&1; then
+    elif (cd $tree && timeout 300 build/tests $test) > build/mutants.log 2>&1; then
         survives "$test does not notice"
     else
         passed=$((passed + 1))
@@ -73,7 +76,7 @@ each() { # COMMAND, for every mistake of the list
 # Without mistakes every test passes, and there is one of that name.
 named() {
     case "$test $file" in *"$word"*) ;; *) return ;; esac
-    (cd $tree && build/tests "$test") 2>&1 | tail -n 1 | grep -q '^[1-9][0-9]* passed, 0 failed' &&
+    (cd $tree && build/tests $test) 2>&1 | tail -n 1 | grep -q '^[1-9][0-9]* passed, 0 failed' &&
         return
     failed=$((failed + 1))
     echo "FAILED $test without a mistake"

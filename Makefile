@@ -360,6 +360,11 @@ $(FUZZ:%=fuzz-%): fuzz-%: build/fuzz/%
 	build/fuzz/$* -runs=$(FUZZ_RUNS) -print_final_stats=1 -artifact_prefix=build/fuzz/$*- \
 	    build/fuzz/found/$* $(wildcard tests/fuzz/seeds/$*)
 
+MUTATE_RUNS = 100000
+MUTATE_SEED = 1000000
+mutate: build/tests ## MUTATE_RUNS mutated graphs through random passes, from MUTATE_SEED on
+	MUTATE_RUNS=$(MUTATE_RUNS) MUTATE_SEED=$(MUTATE_SEED) build/tests mutate_graphs
+
 coverage: build/coverage/tests ## lines that the unit tests run, by file
 	@find build/coverage -name '*.gcda' -delete
 	@build/coverage/tests | tail -n 1
@@ -400,7 +405,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z -]*\):.* ## /\1: /p' Makefile | awk '{ \
 	    at = index($$0, ": "); printf "%-22s%s\n", substr($$0, 1, at - 1), substr($$0, at + 2) }'
 
-.PHONY: all dist pretrain test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants bits bless fuzz coverage tidy bench install clean \
+.PHONY: all dist pretrain test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits bless fuzz coverage tidy bench install clean \
         help $(GROUPS:%=test-%) $(MORE_GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

@@ -1,0 +1,78 @@
+/* What a run of the sample BERT says of its speed, by a clock that tells each step to take four
+ * seconds. */
+#define _POSIX_C_SOURCE 200809L
+#include "golden.h"
+
+#include "../examples/bert/run.h"
+#include "../examples/common/interrupt.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <time.h>
+
+static const zf_program *timed;
+static char said[4096];
+
+static int step_clock(clockid_t id, struct timespec *t)
+{
+    (void)id;
+    *t = (struct timespec){100 + 4 * zf_program_step(timed), 0};
+    return 0;
+}
+
+static void keep_said(const char *format, ...)
+{
+    size_t n = strlen(said);
+    va_list args;
+    va_start(args, format);
+    vsnprintf(said + n, sizeof said - n, format, args);
+    va_end(args);
+}
+
+/* The source once more, under other names. */
+#define clock_gettime         step_clock
+#define printf                keep_said
+#define bert_peak_mib         timed_peak_mib
+#define bert_run_speed        timed_run_speed
+#define bert_run_train        timed_run_train
+#define interrupt_catch(echo) ((void)(echo))
+#include "../examples/bert/train.c"
+#undef clock_gettime
+#undef printf
+
+static void close_session(void *s) { bert_session_close(s); }
+static void free_batches(void *batches) { bert_batch_file_free(batches); }
+
+/* Four examples of 32 tokens in four seconds: 32 tokens/s, in the log, in the median and in both
+ * lines, of which the first is due when ten seconds have passed. */
+TEST_ONCE(bert_speed_by_a_clock)
+{
+    static bert_job job;
+    static bert_run r;
+    bert_session_desc d = {.threads = 1, .train = true};
+    zf_error error = {ZF_OK, ""}, ignored = {ZF_OK, ""};
+    char *line;
+    job = (bert_job){.o = {.batch = 4, .seq = 32, .steps = 6, .lr = 1e-3, .schedule = ZF_CONSTANT}};
+    r = (bert_run){.job = &job, .leads = true};
+    CHECK(t, (job.batches =
+                  bert_batch_file_load("tests/golden/bert/batch.safetensors", 197, 2, &error)));
+    test_defer(t, free_batches, job.batches);
+    CHECK(t, bert_config_load("tests/golden/bert/config.json", &d.config, &error));
+    d.shape = (bert_shape){4, 32, job.batches->predictions};
+    CHECK(t, bert_session_open(&r.session, &d, &error));
+    test_defer(t, close_session, &r.session);
+    timed = r.session.program;
+    said[0] = 0;
+    CHECK(t, timed_run_train(&r));
+    CHECK_TEXT(t, r.error.text, "");
+    CHECK(t, r.log.count == 6);
+    for (int i = 0; i < 6; i++) CHECK_NEAR(t, r.log.rows[i].tokens_per_s, 32, 1e-12);
+    CHECK_NEAR(t, timed_run_speed(&r), 32, 1e-12);
+    bert_log_close(&r.log, &ignored);
+    CHECK(t, (line = strstr(said, "step 3/6 ")) && strstr(line, "  32 tokens/s  "));
+    CHECK(t, strstr(line, "  ETA 0:12\n"));
+    CHECK(t, (line = strstr(said, "step 6/6 ")) && strstr(line, "  32 tokens/s  "));
+    CHECK(t, strstr(line, "  ETA 0:00\n"));
+    CHECK(t, !strstr(said, "step 4/6 ") && !strstr(said, "step 5/6 "));
+}

@@ -22,12 +22,16 @@
  *   before:  %4 = scale %1   %5 = add %4, %2   %6 = softmax %5   %7 = dropout %6
  *   after:   %8 = masked_softmax %1, %2
  *
- * attention  scaled products, mask, softmax, dropout and the product with the values, and the turns
- * of heads around them; of the pieces of one product of a token, the packed form (ops/attention.c).
- * Not where the mask is trained. rounding: online softmax adds in another order before:  %5 =
- * transpose(reshape %1)   ...   %8 = scale %5   %9 = matmul %8, %6 %10 = add %9, %4   %11 = softmax
- * %10   %12 = dropout %11   %13 = matmul %12, %7 %14 = reshape(transpose %13) after:   %15 =
- * attention %1, %2, %3, %4
+ * attention  scaled products, mask, softmax, dropout and the product with the values, and the
+ *            turns of heads around them; of the pieces of one product of a token, the packed form
+ *            (ops/attention.c). Not where the mask is trained. A mask that is
+ *            where(less(t [T,1], s [T]), -inf, 0), t and s being 0, 1, 2, ..., becomes the
+ *            attribute `causal`: what no query sees is then not computed.
+ *            rounding: online softmax adds in another order
+ *   before:  %5 = transpose(reshape %1)   ...   %8 = scale %5   %9 = matmul %8, %6
+ *            %10 = add %9, %4   %11 = softmax %10   %12 = dropout %11   %13 = matmul %12, %7
+ *            %14 = reshape(transpose %13)
+ *   after:   %15 = attention %1, %2, %3, %4
  *
  * norm       bias, dropout, residual and LayerNorm
  *            bits: equal, but for the gradients of bias and beta, whose sums have another rounding
@@ -246,10 +250,47 @@ static int32_t zfi_packed_of(const zfi_fuser *f, const int32_t parts[3])
 /* Marks what depends on a trained parameter. */
 static void zfi_find_trained(zfi_fuser *f) { zfi_mark_trained(f->graph, f->forward); }
 
+/* What the node, a constant of `count` elements or a view of one, holds; NULL: it is none. */
+static const double *zfi_fuse_constant(const zfi_fuser *f, int32_t id, int64_t count)
+{
+    const zfi_node *node = zfi_fuse_node(f, id);
+    while (node->op == ZF_OP_reshape) node = zfi_fuse_node(f, node->args[0]);
+    if (node->op != ZF_OP_constant || node->attributes[0].list.count != count) return NULL;
+    return node->attributes[0].list.data;
+}
+
+/* Element i is i. */
+static bool zfi_counts_up(const double *x, int64_t count)
+{
+    for (int64_t i = 0; x && i < count; i++)
+        if (x[i] != (double)i) return false;
+    return x != NULL;
+}
+
+/* The node is where(less(t [T,1], s [T]), -inf, 0) with t and s counting from 0: query t sees no
+ * key behind it. */
+static bool zfi_is_causal(const zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id), *less;
+    const double *hidden, *seen;
+    int64_t tokens = node->shape.rank == 2 ? node->shape.dims[1] : 0;
+    if (node->op != ZF_OP_where || tokens < 2 || node->shape.dims[0] != tokens) return false;
+    less = zfi_fuse_node(f, node->args[0]);
+    hidden = zfi_fuse_constant(f, node->args[1], 1);
+    seen = zfi_fuse_constant(f, node->args[2], 1);
+    if (less->op != ZF_OP_less || !hidden || !seen || *hidden != -INFINITY || *seen != 0)
+        return false;
+    return zfi_last(&zfi_fuse_node(f, less->args[0])->shape) == 1 &&
+           zfi_last(&zfi_fuse_node(f, less->args[1])->shape) == tokens &&
+           zfi_counts_up(zfi_fuse_constant(f, less->args[0], tokens), tokens) &&
+           zfi_counts_up(zfi_fuse_constant(f, less->args[1], tokens), tokens);
+}
+
 static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id), *x;
     int32_t at = id, parts[3], args[4], count = 0, packed, bias = 0;
+    bool causal;
     double scale = 1, p = 0;
     int64_t stream = 0, heads;
     const int64_t *order;
@@ -287,9 +328,11 @@ static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
     packed = zfi_packed_of(f, parts);
     if (packed) args[count++] = packed;
     for (int k = 0; k < 3 && !packed; k++) args[count++] = parts[k];
-    if (bias) args[count++] = bias;
-    return zfi_append_op(f->graph, ZF_OP_attention, args, count,
-                         zfi_with({.f = p}, {.i = stream}, {.i = heads}, {.f = scale}));
+    causal = bias && zfi_is_causal(f, bias);
+    if (bias && !causal) args[count++] = bias;
+    return zfi_append_op(
+        f->graph, ZF_OP_attention, args, count,
+        zfi_with({.f = p}, {.i = stream}, {.i = heads}, {.f = scale}, {.i = causal}));
 }
 
 /* ------------------------------------------------------------------------------ LayerNorm */

@@ -174,7 +174,8 @@ static zfi_chain zfi_chain_of(const zf_launch *l)
     for (int k = 0; k < c.count; k++, program += 3) {
         const struct zfi_chain_code *code = &zfi_chain_codes[program[0]];
         zfi_chain_step *s = &c.steps[k];
-        s->unary.op = code->op, s->unary.by_tanh = code->form != 0;
+        s->unary.op = code->op;
+        s->unary.way = zfi_gelu_way_of(code->form != 0, l->out.dtype);
         a[k] = (int)program[1], b[k] = code->registers > 1 ? (int)program[2] : a[k];
         if (code->op == ZF_OP_scale) s->unary.by = (float)values[program[2]];
         if (code->op != ZF_OP_dropout) continue;

@@ -9,7 +9,7 @@
  * saved 0: u, of gelu and silu, whose derivative is not a function of y. The others need y alone.
  *
  * f32: the bits are those of matmul, add and the activation one after the other. bf16 and f16: u
- * and y are computed in f32 and rounded once each.
+ * and y are computed in f32 and rounded once each; on CUDA y is computed from the rounded u.
  */
 
 typedef enum zfi_activation {

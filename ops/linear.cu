@@ -1,14 +1,15 @@
 /* Products with what follows them on CUDA: ops/linear.c.
  *
- *     none          y = product + bias, by cuBLASLt, which adds the bias before it rounds
- *     f32           product to u (or y), then a kernel that adds, stores u, activates, stores y
- *     bf16, f16     the same, but that the product is f32, in tiles of rows that the kernel takes
- *                   from the second-level cache: u and y are both made of what was not rounded
+ *     f32, no activation   y = product + bias, by cuBLASLt
+ *     f32, activation      the product to u (or y), then a kernel that adds, stores u, activates
+ *     bf16, f16            u = product + bias by cuBLASLt, which rounds it once; then a kernel
+ *                          makes y of the rounded u. Without u, y takes its place first
+ *     the same, n or k not a multiple of 8     the product is f32, in tiles of rows in scratch,
+ *                          and a kernel does the rest: cuBLASLt may round before the bias there
  *
  *         x rows  -->  product f32 [tile,n] in scratch  -->  u rows, y rows
  *
- * cuBLASLt has a GELU too, but of the tanh form, and with a bias and u its y is that of bits that
- * were rounded. Its ReLU makes 0 of NaN.
+ * cuBLASLt has a GELU too, but of the tanh form, and its ReLU makes 0 of NaN.
  */
 
 /* A tile of f32, to stay in the second-level cache; small in the emulation, for its tests to have
@@ -26,13 +27,16 @@ typedef enum zfi_activation {
     ZFI_SIGMOID
 } zfi_activation;
 
-template <int N> __device__ __forceinline__ void zfi_activate(int activation, float (&y)[N])
+/* In place, for results of type T. */
+template <class T, int N>
+__device__ __forceinline__ void zfi_activate(int activation, float (&y)[N])
 {
+    const zfi_gelu_way by_erf = sizeof(T) == 4 ? ZFI_GELU_BY_ERF : ZFI_GELU_NARROW;
     typedef float C;
     const float(&a)[N] = y, (&b)[N] = y;
     switch (activation) {
-    case ZFI_GELU: ZFI_EACH(zfi_gelu(p, false));
-    case ZFI_GELU_TANH: ZFI_EACH(zfi_gelu(p, true));
+    case ZFI_GELU: ZFI_EACH(zfi_gelu(p, by_erf));
+    case ZFI_GELU_TANH: ZFI_EACH(zfi_gelu(p, ZFI_GELU_BY_TANH));
     case ZFI_RELU: ZFI_EACH(p <= 0 ? 0 : p);
     case ZFI_SILU: ZFI_EACH(p * zfi_sigmoid(p));
     case ZFI_TANH: ZFI_EACH(tanhf(p));
@@ -61,9 +65,24 @@ static __global__ void zfi_linear_finish(const float *product, const T *bias, T 
 #pragma unroll
                 for (int i = 0; i < N; i++) x[i] += b[i];
             if (u) zfi_store(u + at, x);
-            zfi_activate(activation, x);
+            zfi_activate<T>(activation, x);
             zfi_store(y + at, x);
         }
+    }
+}
+
+/* y = activation(u), for the packs of N elements from `first` on that lie within `count`. y may be
+ * u. */
+template <class T, int N>
+static __global__ void zfi_linear_activate(int64_t first, int64_t count, const T *u, T *y,
+                                           int activation)
+{
+    for (int64_t i = first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < count;
+         i += (int64_t)gridDim.x * blockDim.x * N) {
+        float x[N];
+        zfi_load(x, u + i);
+        zfi_activate<T>(activation, x);
+        zfi_store(y + i, x);
     }
 }
 
@@ -84,7 +103,8 @@ static void zfi_linear_launch(const zf_launch *l, const float *product, const T 
 
 /* How the work is cut: one piece, or tiles by way of f32 in scratch. */
 typedef struct zfi_linear {
-    bool direct; /* cuBLASLt does all of it */
+    bool direct;   /* cuBLASLt makes y, or u, */
+    bool activate; /* and a kernel makes y of u */
     int64_t rows, cols, tile, rest; /* rows of each tile and of the last */
     zfi_gemm gemm;                  /* of a tile */
     size_t product;                 /* bytes of the f32 tile, in front of the workspace */
@@ -94,7 +114,10 @@ static zfi_linear zfi_linear_of(const zf_launch *l)
 {
     const int64_t n = l->args[1].shape.dims[0], k = l->args[1].shape.dims[1];
     zfi_linear p;
-    p.direct = l->attributes[0].i == ZFI_NO_ACTIVATION;
+    const bool plain = l->attributes[0].i == ZFI_NO_ACTIVATION;
+    if (l->out.dtype == ZF_F32) p.direct = plain;
+    else p.direct = (n % 8 == 0 && k % 8 == 0) || (plain && l->arg_count < 3);
+    p.activate = p.direct && !plain;
     p.rows = zfi_count(&l->out) / n, p.cols = n;
     p.tile = p.rows;
     if (!p.direct && l->out.dtype != ZF_F32) p.tile = zfi_tile_rows(p.rows, n, ZFI_LINEAR_BYTES);
@@ -130,9 +153,20 @@ static zf_status zfi_cuda_linear(const zf_launch *l)
     zf_status status = ZF_OK;
     if (!zfi_count(&l->out)) return ZF_OK;
     p = zfi_linear_of(l);
-    if (p.direct)
-        return zfi_gemm_run(l, p.gemm, l->args[0].data, l->args[1].data, l->out.data, bias, 1,
-                            false, l->scratch);
+    if (p.direct) {
+        void *to = p.activate && saved ? saved->data : l->out.data;
+        status = zfi_gemm_run(l, p.gemm, l->args[0].data, l->args[1].data, to, bias, 1, false,
+                              l->scratch);
+        if (status || !p.activate) return status;
+        ZFI_FLOATS(l, l->out.dtype, T, {
+            const int n = zfi_wide<T>::count;
+            T *u = static_cast<T *>(to), *y = static_cast<T *>(l->out.data);
+            ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, u, y),
+                     (zfi_linear_activate<T, n>), (zfi_linear_activate<T, 1>), u, y,
+                     (int)l->attributes[0].i)
+        })
+        return zfi_launched(l);
+    }
     for (int64_t row = 0; row < p.rows && !status; row += p.tile) {
         p.gemm.m = row + p.tile < p.rows ? p.tile : p.rest;
         ZFI_FLOATS(l, l->out.dtype, T, {

@@ -16,10 +16,36 @@ __device__ __forceinline__ float zfi_within(float x, float most)
     return fminf(fmaxf(x, -most), most);
 }
 
-/* y and dy/dx of gelu; the compiler leaves out what is not asked for. */
-__device__ __forceinline__ void zfi_gelu_both(float x, bool by_tanh, float &y, float &slope)
+/* How gelu is computed. */
+enum zfi_gelu_way {
+    ZFI_GELU_BY_ERF,
+    ZFI_GELU_BY_TANH,
+    ZFI_GELU_NARROW /* by erf, for results of 16 bits */
+};
+
+/* (1 + erf(x / sqrt 2)) / 2 within 1e-7, and the density exp(-x^2 / 2) / sqrt(2 pi), of |x| up to
+ * 14.45: one exponential for both (Abramowitz, Stegun: Handbook of Mathematical Functions, 26.2.17,
+ * where the error shrinks with the density). */
+__device__ __forceinline__ float zfi_normal_narrow(float x, float &density)
 {
-    if (by_tanh) { /* x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) */
+    const float a = fabsf(x), t = __fdividef(1.0f, fmaf(a, 0.2316419f, 1.0f));
+    float tail = fmaf(t, 1.330274429f, -1.821255978f);
+    tail = fmaf(tail, t, 1.781477937f);
+    tail = fmaf(tail, t, -0.356563782f);
+    tail = fmaf(tail, t, 0.319381530f) * t;
+    density = 0.39894228f * exp2f(-0.72134752f * a * a);
+    tail *= density;
+    return x > 0 ? 1.0f - tail : tail;
+}
+
+/* y and dy/dx of gelu; the compiler leaves out what is not asked for. */
+__device__ __forceinline__ void zfi_gelu_both(float x, zfi_gelu_way way, float &y, float &slope)
+{
+    if (way == ZFI_GELU_NARROW) {
+        float c = zfi_within(x, 14.45f), density, s = zfi_normal_narrow(c, density);
+        y = x * s;
+        slope = x == x ? fmaf(c, density, s) : x; /* c of NaN is 0 */
+    } else if (way == ZFI_GELU_BY_TANH) { /* x sigmoid(2 u), u = sqrt(2/pi) (x + 0.044715 x^3) */
         float c = zfi_within(x, 20.0f), b = c * c, s;
         s = zfi_sigmoid(x * fmaf(x * x, 0.07135481f, 1.59576912f));
         y = x * s;
@@ -31,10 +57,10 @@ __device__ __forceinline__ void zfi_gelu_both(float x, bool by_tanh, float &y, f
     }
 }
 
-__device__ __forceinline__ float zfi_gelu(float x, bool by_tanh)
+__device__ __forceinline__ float zfi_gelu(float x, zfi_gelu_way way)
 {
     float y, slope;
-    zfi_gelu_both(x, by_tanh, y, slope);
+    zfi_gelu_both(x, way, y, slope);
     return y;
 }
 
@@ -45,12 +71,18 @@ __device__ __forceinline__ void zfi_silu_both(float x, float &y, float &slope)
     slope = s * fmaf(zfi_within(x, 200.0f), 1.0f - s, 1.0f);
 }
 
+/* Of a node with or without the tanh form, and values of the dtype. */
+static zfi_gelu_way zfi_gelu_way_of(bool by_tanh, zf_dtype dtype)
+{
+    return by_tanh ? ZFI_GELU_BY_TANH : dtype == ZF_F32 ? ZFI_GELU_BY_ERF : ZFI_GELU_NARROW;
+}
+
 /* What a node of one operand, or a gradient from (dy, v), does with f32: also one of its
  * instructions in a chain. */
 typedef struct zfi_unary {
     zf_op op;
-    bool by_tanh; /* gelu */
-    float by;     /* scale */
+    zfi_gelu_way way; /* gelu */
+    float by;         /* scale */
 } zfi_unary;
 
 /* y of x = a or, for gradients, of (dy, v) = (a, b); z: what the activation itself gives at b, of
@@ -73,13 +105,13 @@ __device__ __forceinline__ void zfi_unary_values(const zfi_unary &u, const float
     case ZF_OP_sigmoid_grad: ZFI_EACH(p * (q * (1.0f - q)));
     case ZF_OP_relu: ZFI_EACH(p <= 0 ? 0 : p);
     case ZF_OP_relu_grad: ZFI_EACH(q <= 0 ? 0 : p);
-    case ZF_OP_gelu: ZFI_EACH(zfi_gelu(p, u.by_tanh));
+    case ZF_OP_gelu: ZFI_EACH(zfi_gelu(p, u.way));
     case ZF_OP_silu: ZFI_EACH(p * zfi_sigmoid(p));
     default:
 #pragma unroll
         for (int i = 0; i < N; i++) {
             float value, slope;
-            if (u.op == ZF_OP_gelu_grad) zfi_gelu_both(b[i], u.by_tanh, value, slope);
+            if (u.op == ZF_OP_gelu_grad) zfi_gelu_both(b[i], u.way, value, slope);
             else zfi_silu_both(b[i], value, slope);
             y[i] = a[i] * slope;
             z[i] = value;
@@ -119,13 +151,14 @@ __global__ void zfi_unary_kernel(int64_t first, int64_t count, zfi_unary u, T *o
 template <class T> static void zfi_unary_launch(const zf_launch *l)
 {
     const int n = zfi_wide<T>::count;
-    zfi_unary u = {l->op, false, 0};
+    zfi_unary u = {l->op, ZFI_GELU_BY_ERF, 0};
     T *out = static_cast<T *>(l->out.data), *made = NULL;
     const T *x = static_cast<const T *>(l->args[0].data), *v = NULL;
     if (l->arg_count > 1) v = static_cast<const T *>(l->args[1].data);
     if (zfi_saved_out(l, 0)) made = static_cast<T *>(zfi_saved_out(l, 0)->data);
     if (l->op == ZF_OP_scale) u.by = (float)l->attributes[0].f;
-    if (l->op == ZF_OP_gelu || l->op == ZF_OP_gelu_grad) u.by_tanh = l->attributes[0].i != 0;
+    if (l->op == ZF_OP_gelu || l->op == ZF_OP_gelu_grad) 
+        u.way = zfi_gelu_way_of(l->attributes[0].i != 0, l->out.dtype);
     ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, out, x, v, made),
              (zfi_unary_kernel<T, n>), (zfi_unary_kernel<T, 1>), u, out, x, v, made)
 }
@@ -272,14 +305,10 @@ template <int N>
 __device__ __forceinline__ void zfi_dropped(const zfi_dropper &d, int64_t i, const float (&x)[N],
                                             float (&y)[N])
 {
+    float by[N];
+    zfi_kept_of(d, (uint64_t)i, by);
 #pragma unroll
-    for (int k = 0; k < N; k += 4) {
-        float by[4];
-        if (N == 1) by[0] = zfi_kept(d, (uint64_t)i);
-        else zfi_kept4(d, (uint64_t)(i + k), by);
-#pragma unroll
-        for (int j = 0; j < 4 && k + j < N; j++) y[k + j] = by[j] == 0 ? 0 : x[k + j] * by[j];
-    }
+    for (int k = 0; k < N; k++) y[k] = by[k] == 0 ? 0 : x[k] * by[k];
 }
 
 template <class T, int N>

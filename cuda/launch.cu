@@ -52,7 +52,8 @@ typedef struct zfi_fault {
 /* A device, as far as launches look. */
 typedef struct zfi_device {
     int number, processors;
-    int shared; /* bytes of shared memory that a block can have at most */
+    int shared;     /* bytes of shared memory that a block can have at most */
+    int64_t memory; /* bytes of the device's memory */
     cudaStream_t streams[ZFI_QUEUES];
     zf_run *run;      /* the launches' zf_run, in device memory */
     zfi_fault *fault; /* in host memory, at the address that the device has for it */

@@ -69,6 +69,7 @@ static zf_status zfi_open_products(zfi_cuda *c, const zf_cuda_desc *desc, zf_err
     }
     ZFI_TRY(cudaGetDeviceProperties(&properties, c->device.number));
     snprintf(c->name, sizeof c->name, "%.127s", properties.name);
+    c->device.memory = (int64_t)properties.totalGlobalMem;
     if (length) {
         c->tuning = static_cast<char *>(zfi_host_memory(&c->allocator, NULL, 0, length));
         if (!c->tuning) return zfi_cuda_fail(error, ZF_ERR_NOMEM, "out of memory");

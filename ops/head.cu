@@ -8,12 +8,12 @@
  *          /        \            |              4. db += pieces, in their order
  *     dx tile      dw +=        db +=           5. dx = dz w, dw += dz^T x             cuBLASLt
  *
- * Tiles go through dw in memory once each, so they are as tall as scratch may be large. dz of f16
+ * Each tile goes through dw in memory once, and tall products are faster, so z has a 256th of the
+ * device's memory. dz of f16
  * is 2^14 (exp(z - lse) - (v = label)), which has room there; the weight comes last.
  */
 
 enum {
-    ZFI_HEAD_BYTES = ZF_TENSOR_CORES ? 64 << 20 : 4 << 10, /* of z; small in the emulation */
     ZFI_HEAD_ONE_TILE = 160, /* rows: so many of bf16 have gradients of bf16, made at once */
     ZFI_HEAD_PIECE = 32,     /* rows of which columns are added by one thread */
     ZFI_HEAD_PACK = 4        /* columns of a thread */
@@ -52,6 +52,34 @@ __device__ __forceinline__ void zfi_head_add(zfi_head_top &t, float x, int at)
         t.most = x, t.best = at;
     }
     t.sum += expf(x - zfi_head_base(t.most));
+}
+
+/* The exponential for operands of type T. */
+template <class T> __device__ __forceinline__ float zfi_head_exp(float x)
+{
+    return sizeof(T) == 4 ? expf(x) : exp2f(x * 1.44269504f);
+}
+
+/* Neighbours from class `at` on; -inf where there are no more. */
+template <class T>
+__device__ __forceinline__ void zfi_head_add_pack(zfi_head_top &t, const float (&x)[ZFI_HEAD_PACK],
+                                                  int at)
+{
+    const float top = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+    const float all = (x[0] + x[1]) + (x[2] + x[3]);
+    if (isnan(all)) { /* a NaN, or infinities of both signs */
+#pragma unroll
+        for (int i = 0; i < ZFI_HEAD_PACK; i++) zfi_head_add(t, x[i], at + i);
+        return;
+    }
+    if (top > t.most) {
+        t.sum = zfi_head_moved(t, top);
+        t.most = top;
+        t.best = at + (x[0] == top ? 0 : x[1] == top ? 1 : x[2] == top ? 2 : 3);
+    }
+    const float base = zfi_head_base(t.most);
+    t.sum += (zfi_head_exp<T>(x[0] - base) + zfi_head_exp<T>(x[1] - base)) +
+             (zfi_head_exp<T>(x[2] - base) + zfi_head_exp<T>(x[3] - base));
 }
 
 /* Both ways round the same bits. */
@@ -132,7 +160,8 @@ static __global__ void zfi_head_rows(const float *z, int64_t ld, const T *bias, 
             zfi_head_bias(b, bias, lies, col, classes);
 #pragma unroll
             for (int i = 0; i < ZFI_HEAD_PACK; i++)
-                if (col + i < classes) zfi_head_add(t, x[i] + b[i], (int)col + i);
+                x[i] = col + i < classes ? x[i] + b[i] : -INFINITY;
+            zfi_head_add_pack<T>(t, x, (int)col);
         }
         t = zfi_head_warp(t);
         __syncthreads(); /* warps[] may be in use for the row before */
@@ -175,7 +204,7 @@ static __global__ void zfi_head_slopes(const float *z, T *dz, int64_t ld, const 
             zfi_load(x, z + row * ld + col);
 #pragma unroll
             for (int i = 0; i < ZFI_HEAD_PACK; i++) {
-                float slope = expf(x[i] + b[i] - r.base) * r.over - (col + i == r.label ? 1 : 0);
+                float slope = zfi_head_exp<T>(x[i] + b[i] - r.base) * r.over - (col + i == r.label ? 1 : 0);
                 if (r.label < 0 || col + i >= classes) slope = 0; /* whatever z is */
                 else sum[i] += by * slope;
                 x[i] = r.label < 0 ? 0 : of_dz * slope;
@@ -228,6 +257,7 @@ static __global__ void zfi_head_total(float *out, const float *loss, int64_t row
 typedef struct zfi_head {
     int64_t rows, width, classes;
     int64_t tile, rest; /* rows of a tile, and of the last one */
+    int64_t whole;      /* classes of the first of two products, all of them where there is one */
     int64_t ld;         /* from row to row of z and dz */
     size_t size, bytes; /* of an element of x; of scratch, the workspace not counted */
     zf_dtype made;      /* of gradients */
@@ -245,6 +275,14 @@ static void *zfi_head_take(zfi_head *h, const zf_launch *l, int64_t count, size_
     return at;
 }
 
+/* Bytes of a tile of z; few in the emulation, for its tests to have several tiles. */
+static int64_t zfi_head_bytes(const zf_launch *l)
+{
+    const int64_t least = (int64_t)64 << 20, bytes = zfi_device_of(l)->memory / 256;
+    if (!ZF_TENSOR_CORES) return 4 << 10;
+    return bytes > least ? bytes : least;
+}
+
 static zfi_head zfi_head_of(const zf_launch *l)
 {
     zfi_head h;
@@ -254,8 +292,10 @@ static zfi_head zfi_head_of(const zf_launch *l)
     h.ld = zfi_div_up(h.classes, 16) * 16;
     h.size = zf_dtype_size(dtype), h.bytes = 0;
     h.made = dtype == ZF_BF16 && h.rows <= ZFI_HEAD_ONE_TILE ? ZF_BF16 : ZF_F32;
-    h.tile = h.made == ZF_F32 ? zfi_tile_rows(h.rows, h.ld, ZFI_HEAD_BYTES) : h.rows;
+    h.tile = h.made == ZF_F32 ? zfi_tile_rows(h.rows, h.ld, zfi_head_bytes(l)) : h.rows;
     h.rest = h.rows ? h.rows - (h.rows - 1) / h.tile * h.tile : 0;
+    h.whole = h.size == 2 && h.made == ZF_F32 ? h.classes / 8 * 8 : 0;
+    if (!h.whole) h.whole = h.classes;
     h.of_rows = static_cast<zfi_head_row *>(zfi_head_take(&h, l, h.tile, sizeof *h.of_rows));
     h.loss = static_cast<float *>(zfi_head_take(&h, l, h.rows, sizeof(float)));
     h.pieces = static_cast<float *>(
@@ -266,22 +306,29 @@ static zfi_head zfi_head_of(const zf_launch *l)
     return h;
 }
 
+static void *zfi_head_saved(const zf_launch *l, int index)
+{
+    const zf_array *saved = zfi_saved_out(l, index);
+    return saved ? saved->data : NULL;
+}
+
 enum { ZFI_HEAD_LOGITS, ZFI_HEAD_TO_X, ZFI_HEAD_TO_W, ZFI_HEAD_PRODUCTS };
 
-/* A product of a tile of `rows`. */
-static zfi_gemm zfi_head_product(const zf_launch *l, const zfi_head *h, int which, int64_t rows)
+/* A product of a tile of `rows` with `classes` of the classes. */
+static zfi_gemm zfi_head_product(const zf_launch *l, const zfi_head *h, int which, int64_t rows,
+                                 int64_t classes)
 {
     zfi_gemm g;
     switch (which) {
     case ZFI_HEAD_LOGITS: /* z[t,v] = sum over i of x[t,i] w[v,i] */
-        g = zfi_gemm_of(l, rows, h->classes, h->width, false, true);
+        g = zfi_gemm_of(l, rows, classes, h->width, false, true);
         g.c_row = h->ld, g.to = ZF_F32;
         return g;
     case ZFI_HEAD_TO_X: /* dx[t,i] = sum over v of dz[t,v] w[v,i] */
-        g = zfi_gemm_of(l, rows, h->width, h->classes, false, false);
+        g = zfi_gemm_of(l, rows, h->width, classes, false, false);
         break;
     default: /* dw[v,i] = sum over t of dz[t,v] x[t,i] */
-        g = zfi_gemm_of(l, h->classes, h->width, rows, true, false);
+        g = zfi_gemm_of(l, classes, h->width, rows, true, false);
         break;
     }
     g.a_row = h->ld, g.to = h->made;
@@ -292,17 +339,43 @@ static size_t zfi_cuda_scratch_head_loss(const zf_launch *l)
 {
     const zfi_head h = zfi_head_of(l);
     size_t work = 0;
-    for (int i = 0; i < 2 * ZFI_HEAD_PRODUCTS; i++) {
-        size_t bytes = zfi_gemm_scratch(l, zfi_head_product(l, &h, i / 2, i & 1 ? h.rest : h.tile));
+    for (int i = 0; i < 4 * ZFI_HEAD_PRODUCTS; i++) {
+        const int64_t classes = i & 2 ? h.classes - h.whole : h.whole;
+        size_t bytes =
+            zfi_gemm_scratch(l, zfi_head_product(l, &h, i / 4, i & 1 ? h.rest : h.tile, classes));
         if (bytes > work) work = bytes;
     }
     return h.bytes + work;
 }
 
-static void *zfi_head_saved(const zf_launch *l, int index)
+/* The product of a tile of `rows`, which begins at `first`: of the classes of h.whole, then of the
+ * rest. cuBLASLt's fast kernels want 16 bytes of classes at a time, and a vocabulary is what it
+ * is. */
+static zf_status zfi_head_multiply(const zf_launch *l, const zfi_head *h, int which, int64_t first,
+                                   int64_t rows, float alpha)
 {
-    const zf_array *saved = zfi_saved_out(l, index);
-    return saved ? saved->data : NULL;
+    const size_t made = zf_dtype_size(h->made);
+    const char *x = static_cast<const char *>(l->args[0].data) +
+                    (size_t)(first * h->width) * h->size;
+    zf_status status = ZF_OK;
+    for (int64_t from = 0; from < h->classes && !status; from = from ? h->classes : h->whole) {
+        const int64_t count = from ? h->classes - h->whole : h->whole;
+        const zfi_gemm g = zfi_head_product(l, h, which, rows, count);
+        const char *w = static_cast<const char *>(l->args[1].data) +
+                        (size_t)(from * h->width) * h->size;
+        const char *dz = static_cast<const char *>(h->dz) + (size_t)from * h->size;
+        char *dx = static_cast<char *>(zfi_head_saved(l, ZFI_HEAD_DX));
+        char *dw = static_cast<char *>(zfi_head_saved(l, ZFI_HEAD_DW));
+        if (which == ZFI_HEAD_LOGITS)
+            status = zfi_gemm_run(l, g, x, w, h->z + from, NULL, 1, false, h->work);
+        else if (which == ZFI_HEAD_TO_X)
+            status = zfi_gemm_run(l, g, dz, w, dx + (size_t)(first * h->width) * made, NULL, alpha,
+                                  from > 0, h->work);
+        else
+            status = zfi_gemm_run(l, g, dz, x, dw + (size_t)(from * h->width) * made, NULL, alpha,
+                                  first > 0, h->work);
+    }
+    return status;
 }
 
 /* Steps 2 to 4 of a tile, whose z is there. */
@@ -345,31 +418,23 @@ static void zfi_head_middle(const zf_launch *l, const zfi_head *h, int64_t first
 static zf_status zfi_cuda_head_loss(const zf_launch *l)
 {
     const zfi_head h = zfi_head_of(l);
-    const unsigned char *x = static_cast<const unsigned char *>(l->args[0].data);
     const float *weight = static_cast<const float *>(l->args[3].data);
     const bool f16 = l->args[0].dtype == ZF_F16;
     const float alpha = f16 ? 1 / zfi_head_f16 : 1;
-    unsigned char *dx = static_cast<unsigned char *>(zfi_head_saved(l, ZFI_HEAD_DX));
+    void *dx = zfi_head_saved(l, ZFI_HEAD_DX);
     void *dw = zfi_head_saved(l, ZFI_HEAD_DW), *db = zfi_head_saved(l, ZFI_HEAD_DB);
     zf_status status = ZF_OK;
     if (!h.rows && dw) cudaMemsetAsync(dw, 0, zfi_bytes(&l->saved[ZFI_HEAD_DW]), zfi_stream(l));
     if (!h.rows && db) cudaMemsetAsync(db, 0, zfi_bytes(&l->saved[ZFI_HEAD_DB]), zfi_stream(l));
     for (int64_t first = 0; first < h.rows && !status; first += h.tile) {
         const int64_t rows = first + h.tile < h.rows ? h.tile : h.rest;
-        const void *of_x = x + (size_t)(first * h.width) * h.size;
-        status = zfi_gemm_run(l, zfi_head_product(l, &h, ZFI_HEAD_LOGITS, rows), of_x,
-                              l->args[1].data, h.z, NULL, 1, false, h.work);
+        status = zfi_head_multiply(l, &h, ZFI_HEAD_LOGITS, first, rows, 1);
         if (status) return status;
         ZFI_FLOATS(l, l->args[0].dtype, T, {
             zfi_head_middle<T>(l, &h, first, rows, dx || dw || db);
         })
-        if (dx)
-            status = zfi_gemm_run(
-                l, zfi_head_product(l, &h, ZFI_HEAD_TO_X, rows), h.dz, l->args[1].data,
-                dx + (size_t)(first * h.width) * zf_dtype_size(h.made), NULL, alpha, false, h.work);
-        if (dw && !status)
-            status = zfi_gemm_run(l, zfi_head_product(l, &h, ZFI_HEAD_TO_W, rows), h.dz, of_x, dw,
-                                  NULL, alpha, first > 0, h.work);
+        if (dx) status = zfi_head_multiply(l, &h, ZFI_HEAD_TO_X, first, rows, alpha);
+        if (dw && !status) status = zfi_head_multiply(l, &h, ZFI_HEAD_TO_W, first, rows, alpha);
     }
     if (status) return status;
     if (f16)

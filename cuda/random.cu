@@ -15,23 +15,38 @@ __device__ __forceinline__ uint64_t zfi_wide_product(uint32_t a, uint32_t b)
 #endif
 }
 
-__device__ __forceinline__ uint4 zfi_random_block(uint64_t block, uint32_t stream, uint32_t step,
-                                                  uint64_t seed)
+/* N blocks at a time: they share the keys of each round, and none waits for another. */
+template <int N>
+__device__ __forceinline__ void zfi_random_blocks(const uint64_t (&block)[N], uint32_t stream,
+                                                  uint32_t step, uint64_t seed, uint4 (&word)[N])
 {
-    uint32_t c0 = (uint32_t)block, c1 = (uint32_t)(block >> 32), c2 = stream, c3 = step;
     uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 #pragma unroll
+    for (int i = 0; i < N; i++)
+        word[i] = make_uint4((uint32_t)block[i], (uint32_t)(block[i] >> 32), stream, step);
+#pragma unroll
     for (int round = 0; round < 10; round++) {
-        const uint64_t a = zfi_wide_product(0xD2511F53u, c0),
-                       b = zfi_wide_product(0xCD9E8D57u, c2);
-        c0 = (uint32_t)(b >> 32) ^ c1 ^ k0;
-        c1 = (uint32_t)b;
-        c2 = (uint32_t)(a >> 32) ^ c3 ^ k1;
-        c3 = (uint32_t)a;
+#pragma unroll
+        for (int i = 0; i < N; i++) {
+            const uint64_t a = zfi_wide_product(0xD2511F53u, word[i].x),
+                           b = zfi_wide_product(0xCD9E8D57u, word[i].z);
+            word[i].x = (uint32_t)(b >> 32) ^ word[i].y ^ k0;
+            word[i].y = (uint32_t)b;
+            word[i].z = (uint32_t)(a >> 32) ^ word[i].w ^ k1;
+            word[i].w = (uint32_t)a;
+        }
         k0 += 0x9E3779B9u;
         k1 += 0xBB67AE85u;
     }
-    return make_uint4(c0, c1, c2, c3);
+}
+
+__device__ __forceinline__ uint4 zfi_random_block(uint64_t block, uint32_t stream, uint32_t step,
+                                                  uint64_t seed)
+{
+    const uint64_t one[1] = {block};
+    uint4 word[1];
+    zfi_random_blocks(one, stream, step, seed, word);
+    return word[0];
 }
 
 /* The word of one element. Where four neighbours are wanted, the block has them. */
@@ -95,20 +110,31 @@ __device__ __forceinline__ float zfi_kept(const zfi_dropper &d, uint64_t e)
     return zfi_random_word(d.first + e, d.stream, d.step, d.seed) < d.threshold ? d.scale : 0;
 }
 
-/* The same of four neighbours: one block of words where the first is a multiple of 4. */
-__device__ __forceinline__ void zfi_kept4(const zfi_dropper &d, uint64_t e, float (&by)[4])
+/* The same of N neighbours, N being 1 or a multiple of 4. Where the first is one too, they
+ * are those of whole blocks of words. */
+template <int N>
+__device__ __forceinline__ void zfi_kept_of(const zfi_dropper &d, uint64_t e, float (&by)[N])
 {
-    uint64_t first = d.first + e;
+    const uint64_t first = d.first + e;
     if (d.off) {
-        by[0] = by[1] = by[2] = by[3] = 1;
-    } else if (first % 4 == 0) {
-        uint4 word = zfi_random_block(first / 4, d.stream, d.step, d.seed);
-        by[0] = word.x < d.threshold ? d.scale : 0;
-        by[1] = word.y < d.threshold ? d.scale : 0;
-        by[2] = word.z < d.threshold ? d.scale : 0;
-        by[3] = word.w < d.threshold ? d.scale : 0;
+#pragma unroll
+        for (int i = 0; i < N; i++) by[i] = 1;
+    } else if (N >= 4 && first % 4 == 0) {
+        const int blocks = N < 4 ? 1 : N / 4;
+        uint64_t block[blocks];
+        uint4 word[blocks];
+#pragma unroll
+        for (int i = 0; i < blocks; i++) block[i] = first / 4 + (uint64_t)i;
+        zfi_random_blocks(block, d.stream, d.step, d.seed, word);
+#pragma unroll
+        for (int i = 0; i < N / 4; i++) {
+            by[4 * i] = word[i].x < d.threshold ? d.scale : 0;
+            by[4 * i + 1] = word[i].y < d.threshold ? d.scale : 0;
+            by[4 * i + 2] = word[i].z < d.threshold ? d.scale : 0;
+            by[4 * i + 3] = word[i].w < d.threshold ? d.scale : 0;
+        }
     } else {
 #pragma unroll
-        for (int i = 0; i < 4; i++) by[i] = zfi_kept(d, e + (uint64_t)i);
+        for (int i = 0; i < N; i++) by[i] = zfi_kept(d, e + (uint64_t)i);
     }
 }

@@ -34,6 +34,7 @@ typedef struct zfi_heads {
     int heads, m, n, d; /* m queries, n keys */
     float scale;        /* times log2 e */
     bool causal, well, bias_well;
+    bool steady; /* rows lie well, words of dropout come by fours, all queries have one bias */
     zfi_dropout drop;
 } zfi_heads;
 
@@ -69,6 +70,7 @@ static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
     a->causal = at[4].i != 0;
     a->well = zfi_lies_well(row, size, a->q, a->k, a->v) && a->d * size % 16 == 0;
     a->drop = zfi_dropout_of(l, at[0].f, at[1].i, a->count * m * n);
+    a->steady = a->well && n % 4 == 0;
     if (count % 2) return ZF_OK;
     bias = x + count - 1;
     a->bias = bias->data;
@@ -79,6 +81,7 @@ static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
     }
     a->bias_well = a->bias_step[3] == 1 && n % 4 == 0 &&
                    reinterpret_cast<uintptr_t>(a->bias) % (4 * size) == 0;
+    a->steady = a->steady && a->bias_step[2] == 0;
     return ZF_OK;
 }
 
@@ -146,6 +149,25 @@ __device__ __forceinline__ void zfi_words_of(const zfi_dropper &d, uint64_t e, u
         word[i] = first % 4 == 1   ? all[i + 1]
                   : first % 4 == 2 ? all[i + 2]
                                    : all[i < 3 ? i + 3 : 6];
+}
+
+/* Which of the elements are kept: bit 4 i + k of element e[i] + k, e[i] being a multiple of 4. */
+template <int N>
+__device__ __forceinline__ uint32_t zfi_kept_bits(const zfi_dropper &d, const uint64_t (&e)[N])
+{
+    uint64_t block[N];
+    uint4 word[N];
+    uint32_t bits = 0;
+#pragma unroll
+    for (int i = 0; i < N; i++) block[i] = (d.first + e[i]) / 4;
+    zfi_random_blocks(block, d.stream, d.step, d.seed, word);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        bits |= (uint32_t)(word[i].x < d.threshold) << 4 * i |
+                (uint32_t)(word[i].y < d.threshold) << (4 * i + 1) |
+                (uint32_t)(word[i].z < d.threshold) << (4 * i + 2) |
+                (uint32_t)(word[i].w < d.threshold) << (4 * i + 3);
+    return bits;
 }
 
 /* The number of the score of a query and key 0. */
@@ -340,6 +362,50 @@ __device__ __forceinline__ void zfi_tile_out(T *to, int64_t row, const T *tile, 
     }
 }
 
+/* What a thread brings of every tile of ROWS rows, by 16 bytes each where rows lie well: the places
+ * are known beforehand, for blocks of 128 or 256 threads. */
+template <int D, int ROWS, class T> struct zfi_tile_share {
+    static const int most = ROWS * D / 8 / 128; /* places, with 128 threads */
+    int to[most], row, step, count;
+    int64_t from, down;
+    bool used; /* the columns are those of a head */
+
+    __device__ __forceinline__ zfi_tile_share(int64_t line, int d)
+    {
+        const int chunks = D / 8, k = (int)threadIdx.x % chunks;
+        row = (int)threadIdx.x / chunks, step = (int)blockDim.x / chunks;
+        count = blockDim.x == 128 ? most : most / 2;
+        from = row * line + k * 8, down = step * line;
+        used = k * 8 < d;
+#pragma unroll
+        for (int i = 0; i < most; i++) to[i] = zfi_chunk_at<D>(row + i * step, k);
+    }
+    __device__ __forceinline__ void bring(T *tile, const T *x, int has) const
+    {
+        const T *at = x + from;
+#pragma unroll
+        for (int i = 0; i < most; i++, at += down) {
+            const bool there = used && row + i * step < has;
+            if (i < count) zfi_fetch<16>(tile + to[i], there ? at : x, there);
+        }
+    }
+};
+
+/* The bias of `keys` keys from n on, which all queries share, as it lies in memory; zeros where
+ * there are no more keys. All threads come; it is there after zfi_fetched and a barrier. */
+template <class T>
+__device__ __forceinline__ void zfi_bias_in(T *tile, const zfi_heads &a, const T *row, int n,
+                                            int keys)
+{
+    const int i = (int)threadIdx.x;
+    if (a.bias_well && 2 * i < keys) {
+        const bool there = n + 2 * i < a.n;
+        zfi_fetch<4>(tile + 2 * i, there ? row + n + 2 * i : row, there);
+    } else if (!a.bias_well && i < keys) {
+        tile[i] = n + i < a.n ? row[(n + i) * a.bias_step[3]] : zfi_from_f32<T>(0);
+    }
+}
+
 /* Two neighbours. */
 template <class T> __device__ __forceinline__ void zfi_put_pair(T *to, uint32_t pair)
 {
@@ -352,11 +418,12 @@ template <class T> __device__ __forceinline__ void zfi_put_pair(T *to, uint32_t 
 
 template <int D> struct zfi_front {
     static const int keys = D <= 64 ? 64 : 32;
-    static size_t bytes(int queries) { return 2 * D * (size_t)(queries + 4 * keys); }
+    static size_t bytes(int queries) { return 2 * (D * (size_t)(queries + 4 * keys) + 2 * keys); }
 };
 
-/* A block: 16 queries a warp. K and V of the next keys come in while these are worked on. */
-template <class T, int D>
+/* A block: 16 queries a warp. K and V of the next keys, and STEADY their bias, come in while these
+ * are worked on. STEADY: as zfi_heads.steady. */
+template <class T, int D, bool STEADY>
 __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
     zfi_attention_forward(const zfi_heads a, T *y, float *lse, bool y_well)
 {
@@ -383,31 +450,55 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
     const T *k = static_cast<const T *>(a.k) + zfi_token_at(a, head, a.n, 0, a.row);
     const T *v = static_cast<const T *>(a.v) + zfi_token_at(a, head, a.n, 0, a.row);
     const zfi_dropper drop = zfi_dropper_of(a.drop);
-    T *stage = q_tile + queries * D;
+    T *stage = q_tile + queries * D, *bias_stage = stage + 4 * keys * D;
+    const T *bias_row = STEADY && a.bias ? zfi_bias_row<T>(a, head, 0) : NULL;
+    const uint64_t words_at[2] = {zfi_score_number(a, head, m + g) + 4 * t,
+                                  zfi_score_number(a, head, m + g + 8) + 4 * t};
     float o[D / 8][4], most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 #pragma unroll
     for (int c = 0; c < D / 8; c++)
 #pragma unroll
         for (int i = 0; i < 4; i++) o[c][i] = 0;
+    const bool shares = STEADY && (blockDim.x == 128 || blockDim.x == 256);
+    const zfi_tile_share<D, keys, T> share(a.row, a.d);
     if (end) {
         zfi_tile_in<D>(q_tile, queries,
                        static_cast<const T *>(a.q) + zfi_token_at(a, head, a.m, m0, a.row), a.row,
                        a.m - m0, a.d, a.well);
         zfi_tile_in<D>(stage, keys, k, a.row, a.n, a.d, a.well);
         zfi_tile_in<D>(stage + keys * D, keys, v, a.row, a.n, a.d, a.well);
+        if (bias_row) zfi_bias_in(bias_stage, a, bias_row, 0, keys);
     }
     for (int n = 0, now = 0; n < end; n += keys, now ^= 1) {
         const T *k_tile = stage + now * 2 * keys * D, *v_tile = k_tile + keys * D;
+        const T *bias_tile = bias_stage + now * keys + 4 * t;
         zfi_fetched();
         __syncthreads();
         if (n + keys < end) {
             T *next = stage + (now ^ 1) * 2 * keys * D;
             int64_t at = (int64_t)(n + keys) * a.row;
-            zfi_tile_in<D>(next, keys, k + at, a.row, a.n - n - keys, a.d, a.well);
-            zfi_tile_in<D>(next + keys * D, keys, v + at, a.row, a.n - n - keys, a.d, a.well);
+            if (shares) {
+                share.bring(next, k + at, a.n - n - keys);
+                share.bring(next + keys * D, v + at, a.n - n - keys);
+            } else {
+                zfi_tile_in<D>(next, keys, k + at, a.row, a.n - n - keys, a.d, a.well);
+                zfi_tile_in<D>(next + keys * D, keys, v + at, a.row, a.n - n - keys, a.d, a.well);
+            }
+            if (bias_row)
+                zfi_bias_in(bias_stage + (now ^ 1) * keys, a, bias_row, n + keys, keys);
         }
         if (n >= ends) continue;
         float s[2 * groups][4], shift[2], fix[2], high[2] = {most[0], most[1]};
+        uint32_t kept[2] = {~0u, ~0u}; /* STEADY: of row r, bit 4 c + i of key i of group c */
+        if (STEADY && !drop.off) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                uint64_t e[groups];
+#pragma unroll
+                for (int c = 0; c < groups; c++) e[c] = words_at[r] + (unsigned)(n + 16 * c);
+                kept[r] = zfi_kept_bits(drop, e);
+            }
+        }
 #pragma unroll
         for (int c = 0; c < 2 * groups; c++)
 #pragma unroll
@@ -428,9 +519,14 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
         for (int c = 0; c < groups; c++) { /* keys from `at` on, of rows g and g + 8 */
             int at = n + 16 * c + 4 * t;
             float bias[4] = {0, 0, 0, 0};
+            if (bias_row) {
+                zfi_load<T, 4>(bias, bias_tile + 16 * c);
+#pragma unroll
+                for (int i = 0; i < 4; i++) bias[i] *= 1.44269504f;
+            }
 #pragma unroll
             for (int r = 0; r < 2; r++) {
-                if (a.bias && (r == 0 || a.bias_step[2]))
+                if (!STEADY && a.bias && (r == 0 || a.bias_step[2]))
                     zfi_bias_of<T, 4>(a, zfi_bias_row<T>(a, head, m + g + 8 * r), at, bias);
 #pragma unroll
                 for (int i = 0; i < 4; i++) {
@@ -474,12 +570,13 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
                     e[i] = zfi_exp2(s[2 * c + i / 2][2 * r + i % 2] - shift[r]);
                     sum[r] += e[i];
                 }
-                if (!drop.off) {
+                if (STEADY) {
+#pragma unroll
+                    for (int i = 0; i < 4; i++)
+                        if (!(kept[r] >> (4 * c + i) & 1)) e[i] = 0;
+                } else if (!drop.off) {
                     uint32_t word[4];
-                    zfi_words_of(drop,
-                                 zfi_score_number(a, head, m + g + 8 * r) +
-                                     (unsigned)(n + 16 * c + 4 * t),
-                                 word);
+                    zfi_words_of(drop, words_at[r] + (unsigned)(n + 16 * c), word);
 #pragma unroll
                     for (int i = 0; i < 4; i++)
                         if (word[i] >= drop.threshold) e[i] = 0;
@@ -628,7 +725,7 @@ template <class T, int D> struct zfi_back_warp {
 
 /* P after dropout, and dS / scale, of the warp's keys and queries m.. to m + 15, rows r.. of their
  * tile, as left operands. bias: of the thread's keys, where all queries have the same. */
-template <class T, int D>
+template <class T, int D, bool STEADY>
 __device__ __forceinline__ void
 zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, const T *dy,
                 const float *stat, int m, int r, float (&bias)[2 * zfi_back<T, D>::blocks],
@@ -639,6 +736,14 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
     const int mine = w.n + w.own + w.g * 2 * blocks; /* the first of the thread's keys */
     const int right_at = zfi_chunk_at<D>(r + w.lane % 8 + w.lane / 16 * 8, w.lane / 8 % 2);
     float s[blocks][2][4], dp[blocks][2][4];
+    unsigned kept = 0; /* bit 4 c + e: of query c, key e of the thread's */
+    if (STEADY && !w.drop.off && blocks == 2) {
+        uint64_t e[4];
+#pragma unroll
+        for (int c = 0; c < 4; c++)
+            e[c] = zfi_score_number(a, w.head, m + c / 2 * 8 + 2 * w.t + c % 2) + (unsigned)mine;
+        kept = zfi_kept_bits(w.drop, e);
+    }
 #pragma unroll
     for (int k = 0; k < blocks; k++)
 #pragma unroll
@@ -661,7 +766,6 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
             core::mma(dp[k][1], left, right[2], right[3]);
         }
     }
-    unsigned kept = 0;
     if (!w.drop.off && blocks == 1) {
         /* Lanes g and g ^ 1 have 2 keys each of 4 neighbours: each asks for two of their queries, 4
          * bits of each. */
@@ -683,7 +787,7 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
         const int query = c / 2 * 8 + 2 * w.t + c % 2;
         const float shift = stat[r + query], less = stat[queries + r + query];
         float by[4] = {w.keep, w.keep, w.keep, w.keep};
-        if (!w.drop.off && blocks == 2) {
+        if (!STEADY && !w.drop.off && blocks == 2) {
             uint32_t word[4];
             zfi_words_of(w.drop, zfi_score_number(a, w.head, m + query) + (unsigned)mine, word);
 #pragma unroll
@@ -691,10 +795,10 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
                 if (word[e] >= w.drop.threshold) by[e] = 0;
         } else if (!w.drop.off) {
 #pragma unroll
-            for (int e = 0; e < 2; e++)
+            for (int e = 0; e < 2 * blocks; e++)
                 if (!(kept >> (4 * c + e) & 1)) by[e] = 0;
         }
-        if (a.bias && a.bias_step[2])
+        if (!STEADY && a.bias && a.bias_step[2])
             zfi_bias_of<T, 2 * blocks>(a, zfi_bias_row<T>(a, w.head, m + query), mine, bias);
 #pragma unroll
         for (int e = 0; e < 2 * blocks; e++) {
@@ -788,7 +892,7 @@ __device__ __forceinline__ void zfi_back_queries(const zfi_heads &a, const zfi_h
     }
 }
 
-template <class T, int D>
+template <class T, int D, bool STEADY>
 __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_processor)
     zfi_attention_backward(const zfi_heads a, const zfi_heads_back b)
 {
@@ -868,7 +972,7 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                     const bool sees = m < a.m && zfi_sees(a, min(m + 16, a.m) - 1) > w.n + w.own;
                     uint32_t p[blocks][4] = {}, ds[blocks][4] = {};
                     if (sees)
-                        zfi_back_scores<T, D>(a, w, q, dy, stats + now * 2 * queries, m, r, bias, p,
+                        zfi_back_scores<T, D, STEADY>(a, w, q, dy, stats + now * 2 * queries, m, r, bias, p,
                                               ds);
                     if (x.dq && w.column == 0) {
 #pragma unroll
@@ -1388,20 +1492,23 @@ template <class T, int D> struct zfi_attention_of {
                           most > (size_t)zfi_device_of(l)->shared))
             warps = 4;
         bytes = zfi_front<D>::bytes(16 * warps);
-        cudaError_t code = zfi_allow_shared(l, zfi_attention_forward<T, D>, bytes, most);
+        auto kernel = a.steady ? zfi_attention_forward<T, D, true>
+                               : zfi_attention_forward<T, D, false>;
+        cudaError_t code = zfi_allow_shared(l, kernel, bytes, most);
         if (code != cudaSuccess) return code;
-        ZF_LAUNCH((zfi_attention_forward<T, D>), (unsigned)(a.count * zfi_div_up(a.m, 16 * warps)),
-                  32 * warps, bytes, zfi_stream(l), a, y, lse, well);
+        ZF_LAUNCH(kernel, (unsigned)(a.count * zfi_div_up(a.m, 16 * warps)), 32 * warps, bytes,
+                  zfi_stream(l), a, y, lse, well);
         return cudaSuccess;
     }
     static cudaError_t backward(const zf_launch *l, const zfi_heads &a, const zfi_heads_back &b,
                                 unsigned grid)
     {
         size_t bytes = back::bytes;
-        cudaError_t code = zfi_allow_shared(l, zfi_attention_backward<T, D>, bytes, bytes);
+        auto kernel = a.steady ? zfi_attention_backward<T, D, true>
+                               : zfi_attention_backward<T, D, false>;
+        cudaError_t code = zfi_allow_shared(l, kernel, bytes, bytes);
         if (code == cudaSuccess)
-            ZF_LAUNCH((zfi_attention_backward<T, D>), grid, back::threads, bytes, zfi_stream(l), a,
-                      b);
+            ZF_LAUNCH(kernel, grid, back::threads, bytes, zfi_stream(l), a, b);
         return code;
     }
 };

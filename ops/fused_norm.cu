@@ -52,13 +52,25 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_fused_norm_kernel(const zfi
     const int V = zfi_team<T, K>::V;
     const zfi_dropper drop = zfi_dropper_of(j.drop);
     const T *word = NULL, *type = NULL, *position = NULL;
-    float s[K ? K : 1][V], mean = 0, squares = 0, rstd;
+    float s[K ? K : 1][V], residual[K ? K : 1][V], mean = 0, squares = 0, rstd;
     if (j.words && t.row < j.set.rows) {
         int64_t token = t.row >> 32 ? t.row % j.tokens : (uint32_t)t.row % (uint32_t)j.tokens;
         word = zfi_named_row<T>(j, j.words, j.ids, j.word_count, t.row, ZFI_FAULT_INDEX);
         type = zfi_named_row<T>(j, j.types, j.type_ids, j.type_count, t.row, ZFI_FAULT_TYPES);
         position = static_cast<const T *>(j.positions) + token * j.set.n;
     }
+    /* s of x, with the residual that is added. */
+    auto finish = [&](float(&x)[V], const float(&more)[V], index i) {
+        float bias[V];
+        if (j.bias) {
+            t.get_vector(bias, static_cast<const T *>(j.bias), i);
+#pragma unroll
+            for (int v = 0; v < V; v++) x[v] += bias[v];
+        }
+        t.drop(drop, x, i);
+#pragma unroll
+        for (int v = 0; v < V; v++) x[v] += more[v];
+    };
     auto look = [&](float(&x)[V], index i) {
         float more[V];
         if (j.words) {
@@ -73,18 +85,17 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_fused_norm_kernel(const zfi
             return;
         }
         t.get(x, static_cast<const T *>(j.x), i);
-        if (j.bias) {
-            t.get_vector(more, static_cast<const T *>(j.bias), i);
-#pragma unroll
-            for (int v = 0; v < V; v++) x[v] += more[v];
-        }
         t.get(more, static_cast<const T *>(j.residual), i);
-        t.drop(drop, x, i);
-#pragma unroll
-        for (int v = 0; v < V; v++) x[v] += more[v];
+        finish(x, more, i);
     };
+    if (K && !j.words) /* all of the row under way before words of dropout are made */
+        t.each([&](int k, index i) {
+            t.get(s[k], static_cast<const T *>(j.x), i);
+            t.get(residual[k], static_cast<const T *>(j.residual), i);
+        });
     t.each([&](int k, index i) { /* s of what is not the row's is 0 */
-        look(s[k], i);
+        if (K && !j.words) finish(s[k], residual[k], i);
+        else look(s[k], i);
 #pragma unroll
         for (int v = 0; v < V; v++) mean += s[k][v];
     });

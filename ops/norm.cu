@@ -4,7 +4,9 @@
  * A row is a team's: the threads of one threadIdx.y, as many warps as hold the row in registers at
  * ZFI_HELD elements each. Up to 8192 elements it is so read once; the team of a longer row is a
  * block of 1024, which reads it again for each pass (softmax up to 32768 does not, at four times as
- * many elements each). Teams of one warp add without a barrier.
+ * many elements each). Kernels that need few registers hold rows of 257 to 8192 elements at four
+ * times ZFI_HELD, so that a team has few sums beside its elements. Teams of one warp add without a
+ * barrier.
  *
  *     array  ...|  pack  |  pack  |  pack  |  pack  |...       packs: 16 bytes, aligned
  *                  [ row, n long                 ]             thread t: packs t, t + team, ...
@@ -17,11 +19,16 @@
  * writes them, and no other thread reads them.
  */
 
-enum { ZFI_HELD = 8, ZFI_TEAM_MOST = 1024 };
+enum { ZFI_HELD = 8, ZFI_TEAM_MOST = 1024, ZFI_TEAM_LONG = 256 /* of rows held at 4 ZFI_HELD */ };
 
-/* How many packs of T a thread holds. */
+/* How many packs of T a thread holds, at ZFI_HELD and at four times as many elements. */
 template <class T> struct zfi_held {
-    static const int packs = ZFI_HELD / zfi_wide<T>::count;
+    static const int packs = ZFI_HELD / zfi_wide<T>::count, many = 4 * packs;
+};
+
+/* Threads of a block that holds K packs each. */
+template <class T, int K> struct zfi_team_bound {
+    static const int threads = K == zfi_held<T>::many ? ZFI_TEAM_LONG : ZFI_TEAM_MOST;
 };
 
 /* Counts the elements of a row of which a thread holds K packs; 0: any row, and nothing is held. */
@@ -110,14 +117,11 @@ template <class T, int K> struct zfi_team {
     /* dropout of the pack at i of a value of that shape */
     __device__ __forceinline__ void drop(const zfi_dropper &d, float (&x)[V], index i) const
     {
+        float by[V];
         if (d.off) return;
+        zfi_kept_of(d, (uint64_t)(base + i), by);
 #pragma unroll
-        for (int v = 0; v < V; v += 4) {
-            float by[4];
-            zfi_kept4(d, (uint64_t)(base + i + v), by);
-#pragma unroll
-            for (int u = 0; u < 4; u++) x[v + u] = by[u] != 0 ? x[v + u] * by[u] : 0;
-        }
+        for (int v = 0; v < V; v++) x[v] = by[v] != 0 ? x[v] * by[v] : 0;
     }
 };
 
@@ -167,7 +171,7 @@ __device__ __forceinline__ float *zfi_sum_room(float *shared, int k)
 /* How rows are launched. */
 typedef struct zfi_teams {
     zfi_row_set set;
-    bool held;
+    bool held, many; /* many: at four times ZFI_HELD elements a thread */
     dim3 grid, block;
     size_t shared; /* bytes, for `sums` sums */
 } zfi_teams;
@@ -188,18 +192,29 @@ static int64_t zfi_row_threads(int64_t n, int64_t each)
     return zfi_div_up(n > 0 ? n : 1, each * ZFI_WARP) * ZFI_WARP;
 }
 
-/* Of rows like those of x. */
-static zfi_teams zfi_teams_of(const zf_array *x, bool wide, int sums)
+static zfi_teams zfi_teams_for(const zf_array *x, bool wide, int sums, bool many)
 {
     zfi_teams t;
     t.set.rows = zfi_row_count(x), t.set.n = zfi_row_length(x), t.set.wide = wide;
-    int64_t threads = zfi_row_threads(t.set.n, ZFI_HELD);
+    int64_t threads = zfi_row_threads(t.set.n, 4 * ZFI_HELD);
+    t.many = many && t.set.n > ZFI_HELD * ZFI_WARP && threads <= ZFI_TEAM_LONG;
+    if (!t.many) threads = zfi_row_threads(t.set.n, ZFI_HELD);
     t.held = threads <= ZFI_TEAM_MOST;
     if (!t.held) threads = ZFI_TEAM_MOST;
     t.block = dim3((unsigned)threads, (unsigned)(threads < 128 ? 128 / threads : 1));
     t.grid = dim3((unsigned)zfi_div_up(t.set.rows, t.block.y));
     t.shared = (size_t)sums * ZFI_WARP * t.block.y * sizeof(float);
     return t;
+}
+
+/* Of rows like those of x: for ZFI_LAUNCH_ROWS, and for ZFI_LAUNCH_LONG_ROWS. */
+static zfi_teams zfi_teams_of(const zf_array *x, bool wide, int sums)
+{
+    return zfi_teams_for(x, wide, sums, false);
+}
+static zfi_teams zfi_long_teams_of(const zf_array *x, bool wide, int sums)
+{
+    return zfi_teams_for(x, wide, sums, true);
 }
 
 /* Launches kernel<T, K> over the teams t. */
@@ -209,6 +224,13 @@ static zfi_teams zfi_teams_of(const zf_array *x, bool wide, int sums)
                   __VA_ARGS__);                                                                    \
     else                                                                                           \
         ZF_LAUNCH((kernel<T, 0>), (t).grid, (t).block, (t).shared, zfi_stream(l), __VA_ARGS__)
+
+/* The same of a kernel that also comes with zfi_held<T>::many packs. */
+#define ZFI_LAUNCH_LONG_ROWS(kernel, T, t, l, ...)                                                 \
+    if ((t).many)                                                                                  \
+        ZF_LAUNCH((kernel<T, zfi_held<T>::many>), (t).grid, (t).block, (t).shared, zfi_stream(l),  \
+                  __VA_ARGS__);                                                                    \
+    else ZFI_LAUNCH_ROWS(kernel, T, t, l, __VA_ARGS__)
 
 /* The dropout of a value like the result, by attributes 0 and 1. */
 static zfi_dropout zfi_dropout_attributes(const zf_launch *l)
@@ -418,7 +440,8 @@ __device__ __forceinline__ float zfi_rstd(float squares, int64_t n, float eps)
 }
 
 template <class T, int K>
-__global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_moments_kernel(const zfi_moments_job j)
+__global__ void __launch_bounds__(zfi_team_bound<T, K>::threads)
+    zfi_moments_kernel(const zfi_moments_job j)
 {
     ZF_SHARED(float, shared);
     const zfi_team<T, K> t(j.set);
@@ -450,10 +473,10 @@ static zf_status zfi_cuda_moments(const zf_launch *l)
 {
     const zf_array *x = &l->args[0];
     if (!zfi_count(&l->out)) return ZF_OK;
-    zfi_teams t = zfi_teams_of(x, zfi_lies_well(0, 1, x->data), 2);
+    zfi_teams t = zfi_long_teams_of(x, zfi_lies_well(0, 1, x->data), 2);
     zfi_moments_job j = {t.set, x->data, static_cast<float *>(l->out.data),
                          (float)l->attributes[0].f, l->op == ZF_OP_moments};
-    ZFI_FLOATS(l, x->dtype, T, ZFI_LAUNCH_ROWS(zfi_moments_kernel, T, t, l, j);)
+    ZFI_FLOATS(l, x->dtype, T, ZFI_LAUNCH_LONG_ROWS(zfi_moments_kernel, T, t, l, j);)
     return zfi_launched(l);
 }
 
@@ -469,22 +492,25 @@ typedef struct zfi_norm_job {
     void *y;
 } zfi_norm_job;
 
-template <class T>
-__global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_norm_kernel(const zfi_norm_job j)
+template <class T, int K>
+__global__ void __launch_bounds__(zfi_team_bound<T, K>::threads) zfi_norm_kernel(const zfi_norm_job j)
 {
-    const zfi_team<T, 0> t(j.set);
-    const int V = zfi_team<T, 0>::V;
+    const zfi_team<T, K> t(j.set);
+    typedef typename zfi_team<T, K>::index index;
+    const int V = zfi_team<T, K>::V;
     if (t.row >= j.set.rows) return;
     float mean = j.moments ? j.moments[2 * t.row] : 0,
-          rstd = j.moments ? j.moments[2 * t.row + 1] : 1;
-    t.each([&](int, int64_t i) {
-        float x[V], gamma[V], beta[V] = {};
-        t.get(x, static_cast<const T *>(j.x), i);
+          rstd = j.moments ? j.moments[2 * t.row + 1] : 1, x[K ? K : 1][V];
+    if (K) /* all of them under way before one is written */
+        t.each([&](int k, index i) { t.get(x[k], static_cast<const T *>(j.x), i); });
+    t.each([&](int k, index i) {
+        float gamma[V], beta[V] = {};
+        if (!K) t.get(x[k], static_cast<const T *>(j.x), i);
         t.get_vector(gamma, static_cast<const T *>(j.gamma), i);
         if (j.beta) t.get_vector(beta, static_cast<const T *>(j.beta), i);
 #pragma unroll
-        for (int v = 0; v < V; v++) x[v] = fmaf((x[v] - mean) * rstd, gamma[v], beta[v]);
-        t.put(static_cast<T *>(j.y), i, x);
+        for (int v = 0; v < V; v++) x[k][v] = fmaf((x[k][v] - mean) * rstd, gamma[v], beta[v]);
+        t.put(static_cast<T *>(j.y), i, x[k]);
     });
 }
 
@@ -494,10 +520,9 @@ static zf_status zfi_norm_launch(const zf_launch *l, const void *moments, const 
     const void *x = l->args[0].data;
     if (!zfi_count(&l->out)) return ZF_OK;
     bool wide = zfi_lies_well(0, 1, x, l->out.data, gamma, beta);
-    zfi_teams t = zfi_teams_of(&l->out, wide, 0);
+    zfi_teams t = zfi_long_teams_of(&l->out, wide, 0);
     zfi_norm_job j = {t.set, x, gamma, beta, static_cast<const float *>(moments), l->out.data};
-    ZFI_FLOATS(l, l->out.dtype, T,
-               ZF_LAUNCH(zfi_norm_kernel<T>, t.grid, t.block, 0, zfi_stream(l), j);)
+    ZFI_FLOATS(l, l->out.dtype, T, ZFI_LAUNCH_LONG_ROWS(zfi_norm_kernel, T, t, l, j);)
     return zfi_launched(l);
 }
 

@@ -10,7 +10,7 @@
 #
 #     matmul      the products of BERT-large by every algorithm of cuBLASLt
 #     steps       steps of BERT-large, BERT-mini and GPT-2 124M; time by operator
-#     eager       PyTorch on BERT-large, which needs python3 with torch and transformers
+#     eager       PyTorch on BERT-large and GPT-2, which needs python3 with torch and transformers
 #     compile     the same by torch.compile
 #     tests       the tests of CUDA, on the device
 #     losses      twenty steps of BERT-tiny: CPU against GPU, and two runs on the GPU
@@ -209,19 +209,22 @@ do_steps() {
     rate=$(awk '$1 == "most" { print 1000 * $2 }' "$out/matmul.log" 2> /dev/null)
     for at in $lengths; do
         large="--model large --vocab 30522 --seq ${at%:*} --batch ${at#*:}"
+        # Memory is ample: nothing is computed again in the backward pass to save it.
         # shellcheck disable=SC2086 # a list of options
         {
-            step "step-${at%:*}" step $large --steps 20
-            step "launches-${at%:*}" step $large --steps 10 --no-graphs
-            step "profile-${at%:*}" step $large --steps 5 --profile --roof-gflops "${rate:-0}"
+            step "step-${at%:*}" step $large --steps 20 --no-fuse invert
+            step "invert-${at%:*}" step $large --steps 10
+            step "launches-${at%:*}" step $large --steps 10 --no-fuse invert --no-graphs
+            step "profile-${at%:*}" step $large --steps 5 --no-fuse invert --profile \
+                --roof-gflops "${rate:-0}"
         }
     done
     [ "$quick" ] && return
     # Where kernels are short, a graph is worth the most.
     step small-graph step --model mini --vocab 8192 --batch 16 --seq 128 --steps 200
     step small-launches step --model mini --vocab 8192 --batch 16 --seq 128 --steps 200 --no-graphs
-    step gpt gpt --model 124m --batch 32 --seq 1024 --steps 10
-    step gpt-profile gpt --model 124m --batch 32 --seq 1024 --steps 4 --profile \
+    step gpt gpt --model 124m --batch 32 --seq 1024 --steps 10 --no-fuse invert
+    step gpt-profile gpt --model 124m --batch 32 --seq 1024 --steps 4 --no-fuse invert --profile \
         --roof-gflops "${rate:-0}"
 }
 
@@ -235,6 +238,7 @@ torch() {
         run "torch-$1-${at%:*}" "$2" "$python" bench/peers/torch_bert.py --device cuda --model large \
             --dtype bf16 --seq "${at%:*}" --batch "${at#*:}" --steps 10 --mode "$1"
     done
+    [ "$quick" ] || run "torch-gpt-$1" "$2" "$python" bench/peers/torch_gpt.py --mode "$1"
 }
 do_eager() { torch eager 90; }
 do_compile() { torch compile 150; }

@@ -35,6 +35,7 @@ int main(int argc, char **argv)
         {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
         {"optimizer", OPTION_CHOICE, "adamw|lamb|sgd", &optimizer, 0, 0, "the update"},
+        {"zero", OPTION_COUNT, "STAGE", &d.sharing.stage, 0, 3, "ZeRO stage, on one rank: buckets"},
         {"no-fuse", OPTION_TEXT, "NAME,...", &d.no_fuse, 0, 0, "rewrites left out, or all"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},
         {"fusions", OPTION_FLAG, NULL, &fusions, 0, 0, "print the names of the rewrites"},

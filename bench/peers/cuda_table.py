@@ -76,7 +76,8 @@ def large(rate):
     print("|---|---|---|---|---|---|---|---|---|")
     for seq, batch in (128, 256), (512, 64):
         rows = [("zeroflow", load(f"step-{seq}")),
-                ("zeroflow, no graph", load(f"launches-{seq}"))]
+                ("zeroflow, with `invert`", load(f"invert-{seq}")),
+                ("zeroflow, no CUDA graph", load(f"launches-{seq}"))]
         rows += [(f"PyTorch {m}", load(f"torch-{m}-{seq}")) for m in ("eager", "compile")]
         for name, r in rows:
             if not r:
@@ -103,6 +104,9 @@ def large(rate):
                   f"{without['step_ms'] / mine['step_ms'] - 1:.1%}")
     torch = load("torch-eager-128") or load("torch-compile-128")
     if torch:
+        print("\n`invert`, which is part of fusion unless it is left out (`--no-fuse invert`, as in the "
+              "other rows), computes LayerNorms and activations again in the backward pass to save "
+              "memory.")
         print(f"\n{torch['system']}: bf16 autocast, SDPA, fused AdamW, the head on labelled "
               "positions only. Peak: zeroflow's arena; what PyTorch's tensors took at most.")
     print()
@@ -114,8 +118,14 @@ def others():
         print(f"BERT-mini, 128 x 16, bf16: {graph['step_ms']:.3f} ms as a graph, "
               f"{launches['step_ms']:.3f} ms launch by launch.\n")
     if gpt:
-        print(f"GPT-2 124M, 1024 x 32, bf16, no dropout: {gpt['tokens_per_s']:.0f} tokens/s, "
-              f"{gpt['gflops'] / 1e3:.0f} TFLOP/s, peak {gib(gpt['peak_bytes'])} GiB.\n")
+        print(f"## GPT-2 124M, bf16, 32 x 1024 tokens, no dropout\n\n"
+              "| system | tokens/s | TFLOP/s | ms | peak GiB |\n|---|---|---|---|---|")
+        for name, r in (("zeroflow", gpt), ("PyTorch eager", load("torch-gpt-eager")),
+                        ("PyTorch compile", load("torch-gpt-compile"))):
+            if r:
+                print(f"| {name} | {r['tokens_per_s']:.0f} | {r['gflops'] / 1e3:.0f} | "
+                      f"{32768e3 / r['tokens_per_s']:.1f} | {gib(r['peak_bytes'])} |")
+        print("\nTFLOP/s count causal attention in full.\n")
 
 
 def kernels():

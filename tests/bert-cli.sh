@@ -216,6 +216,16 @@ reported() {
 check 'report' reported
 check 'its vocabulary' cmp "$vocab" "$work/check point/vocab.txt"
 
+# Without next sentences there is no head for them, and its command goes on and evaluates without.
+words_alone() {
+    pretrain --steps 10 --no-nsp --save "$work/alone" && [ $status = 0 ] &&
+        ! grep -q NSP "$work/out" && grep -q '"BertForMaskedLM"' "$work/alone/config.json" &&
+        grep '^held out: ' "$work/out" | sed 's/^held out: //' > "$work/alone score" &&
+        ends 0 "$bert" eval --load "$work/alone" --corpus "$corpus" --seq 32 --batch 4 &&
+        cmp "$work/out" "$work/alone score"
+}
+check 'masked words alone' words_alone
+
 # rates OPTIONS...: the learning rates of four steps, one of them warm-up.
 rates() {
     pretrain --steps 4 --warmup 1 --lr 1 --clip 0.001 --eval-batches 0 --log "$work/rates.csv" "$@" &&

@@ -460,17 +460,17 @@ TEST_ONCE(checkpoint_of_what_is_not_finite)
                  {ZF_F64, 0x7fefffffffffffff, 0x7ff0000000000000, 0xfff0000000000001},
                  {ZF_I32, 0x7f800000, 0x7f800000, 0x7f800000}};
     const char *path = test_path("finite");
+    static model m;
+    m = (model){.graph = NULL};
+    test_defer(t, model_free, &m);
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
-        static model m;
         zf_save_desc finite = {.finite = true};
         unsigned char data[24] = {0};
         bool is_float = kinds[i].dtype != ZF_I32;
         size_t size = zf_dtype_size(kinds[i].dtype);
         zf_graph *g = m.graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
         zf_tensor x;
-        m.program = NULL;
         NEED(t, g, NULL);
-        test_defer(t, model_free, &m);
         x = zf_state(g, "x", kinds[i].dtype, ZF_SHAPE(3), 1);
         zf_output(zf_sum(zf_cast(x, ZF_F32)), "sum");
         m.program = zf_compile(g, &(zf_compile_desc){.seed = 1});

@@ -61,6 +61,22 @@ static void zfi_find_gradients(zfi_zero *z)
     }
 }
 
+/* An update is one by the gradient of its parameter. */
+static void zfi_check_updates(zfi_zero *z)
+{
+    const zf_graph *g = z->graph;
+    for (int32_t i = 0; i < zfi_len(z->order) && !g->error.status; i++) {
+        const zfi_node *node = &g->nodes[z->order[i]];
+        int32_t m = zfi_update_attributes(node->op) >= 0 ? z->member_of[node->args[0]] : -1;
+        if (m < 0) continue;
+        if (!z->gradient[m])
+            zfi_zero_fail(z, z->order[i], "nothing says what the gradient of its parameter is");
+        else if (node->op != ZF_OP_lamb_apply && /* which reads what lamb_update made */
+                 z->member_of[zfi_raw_gradient(g, node->args[1])] >= 0)
+            zfi_zero_fail(z, z->order[i], "it updates by a parameter, which is no gradient");
+    }
+}
+
 /* What is not in the new order is gone. */
 static void zfi_forget(zfi_zero *z)
 {
@@ -99,7 +115,8 @@ static void zfi_run_zero(zfi_zero *z)
             z->varies[z->order[i]] |= z->varies[node->args[k]];
     }
     zfi_find_gradients(z);
-    zfi_micro_section(z);
+    zfi_check_updates(z);
+    if (!g->error.status) zfi_micro_section(z);
     if (!g->error.status && !g->memory.failed) zfi_update_section(z);
     zfi_forget(z);
 }

@@ -224,9 +224,12 @@ static bool same_numbers(const char *plain, const char *text, int64_t slots, boo
             (number_count(&a.list[k]) != 1 || a.list[k].dtype > ZF_F64))
             snprintf(a.list[k].name, sizeof a.list[k].name, "- -");
     if (ran) { /* an index out of range, say, is an error of both */
-        if (!(good = numbers_of(&b, text, &e, &error))) snprintf(why, size, "%s", error.text);
-        else if (!fuses) good = numbers_compare(&a, &b, "", why, size) >= 0;
-        else if (!tips(plain) && numbers_of(&c, exact, &d, &error))
+        if (!(good = numbers_of(&b, text, &e, &error))) {
+            snprintf(why, size, "%s", error.text);
+            good = error.status == ZF_ERR_MISMATCH; /* a rate must be one for all slots */
+        }
+        if (!error.status && !fuses) good = numbers_compare(&a, &b, "", why, size) >= 0;
+        else if (!error.status && !tips(plain) && numbers_of(&c, exact, &d, &error))
             good = near_enough(&a, &b, &c, why, size);
     }
     numbers_free(&a), numbers_free(&b), numbers_free(&c);
@@ -244,7 +247,7 @@ static bool mutate_once(mutator *m, char *why, size_t size, char *shown, bool *c
     char text[TEXT], line[400], train[200], *plain, *after;
     zf_graph *g;
     int64_t slots;
-    bool fuses, good;
+    bool fuses, good, trained;
     int32_t loss = 0;
     snprintf(text, sizeof text, "%s", m->graphs[choose(m, m->count)]);
     for (int n = choose(m, 4); n >= 0; n--) change(m, text);
@@ -257,12 +260,14 @@ static bool mutate_once(mutator *m, char *why, size_t size, char *shown, bool *c
     }
     good = zf_valid(zf_graph_find(g, "lr"));
     zf_graph_free(g);
-    if (!good || !loss || strstr(text, "update:")) return true;
+    trained = strstr(text, "update:") != NULL;
+    if (!good || (!loss && !trained)) return true;
     snprintf(train, sizeof train, "%s%sautograd %%%d; %s", choose(m, 4) ? "" : "fuse; ",
              choose(m, 3)   ? ""
              : choose(m, 2) ? "precision bf16; "
                             : "precision f16; ",
              (int)loss, rules[choose(m, 5)]);
+    if (trained) snprintf(train, sizeof train, "verify");
     random_passes(m, line, sizeof line, &slots, &fuses);
     if (!(plain = passed(text, train, why, size))) return true;
     after = passed(plain, line, why, size);

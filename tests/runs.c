@@ -170,6 +170,7 @@ static bool train_rank(void *user, const zf_comm *comm, zf_error *error)
     d.sharing.comm = comm;
     first.o.steps = 1;
     good = bert_session_open(&r.session, &d, &r.error) && bert_run_train(&r);
+    bert_log_close(&r.log, &(zf_error){ZF_OK, ""});
     if (good && comm->rank == 1) {
         zf_tensor bias = zf_graph_find(r.session.graph, "cls.seq_relationship.bias");
         float values[2] = {0, 1};

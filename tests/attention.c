@@ -391,7 +391,7 @@ TEST_ONCE(attention_has_one_result_for_any_threads)
 }
 
 /* Scores with NaN or +inf make their row NaN, and no other. */
-TEST_ONCE(attention_keeps_special_values_to_their_rows)
+TEST(attention_keeps_special_values_to_their_rows)
 {
     static const zf_dtype dtypes[] = {ZF_F32, ZF_F64};
     static const double odd[] = {NAN, INFINITY};
@@ -414,7 +414,7 @@ TEST_ONCE(attention_keeps_special_values_to_their_rows)
     }
 }
 
-TEST_ONCE(attention_evaluates_without_dropout)
+TEST(attention_evaluates_without_dropout)
 {
     form f = {1, 2, 130, 130, 8, true, false, OF_KEYS, 0.5, false};
     static session s;
@@ -430,7 +430,7 @@ TEST_ONCE(attention_evaluates_without_dropout)
 }
 
 /* 2048 x 2048 scores are 16 MiB; q, k, v, y, their gradients and all that is between take less. */
-TEST_ONCE(attention_has_no_scores_in_memory)
+TEST(attention_has_no_scores_in_memory)
 {
     const form f = {1, 1, 2048, 2048, 16, true, false, NO_BIAS, 0.1, false};
     static session s;

@@ -223,7 +223,7 @@ static bool plausible(int64_t count, int64_t n, double p)
 
 /* ---------- examples ---------- */
 
-TEST_ONCE(batch_examples_are_what_they_should_be)
+TEST(batch_examples_are_what_they_should_be)
 {
     enum { batches = 1500, rows = 16, sequence = 64 };
     source s;
@@ -291,7 +291,7 @@ TEST_ONCE(batch_examples_are_what_they_should_be)
 
 /* Whatever a batch is cut into: the parts' tokens are the batch's, their labels are the batch's in
  * its order, at the same tokens, and the rest of their room is empty. */
-TEST_ONCE(batch_parts_are_the_batch)
+TEST(batch_parts_are_the_batch)
 {
     enum { rows = 24, sequence = 32 };
     static const int64_t cuts[] = {1, 2, 3, 4, 6, 8, 12, 24};
@@ -328,7 +328,7 @@ TEST_ONCE(batch_parts_are_the_batch)
 }
 
 /* So many percent of the words are masked; of held-out examples as many as they are told. */
-TEST_ONCE(batch_masks_a_share)
+TEST(batch_masks_a_share)
 {
     enum { rows = 400, sequence = 64 };
     static const int32_t shares[] = {1, 40, 60, 100};
@@ -349,7 +349,7 @@ TEST_ONCE(batch_masks_a_share)
     }
 }
 
-TEST_ONCE(batch_pairs_are_even)
+TEST(batch_pairs_are_even)
 {
     /* Without single sentences the labels are a fair coin. */
     enum { rows = 20000 };
@@ -383,7 +383,7 @@ TEST_ONCE(batch_pairs_are_even)
     CHECK(t, plausible(again, rows - epoch, 0.5));
 }
 
-TEST_ONCE(batch_handles_sentences_longer_than_a_sequence)
+TEST(batch_handles_sentences_longer_than_a_sequence)
 {
     enum { rows = 512 };
     source s;
@@ -400,7 +400,7 @@ TEST_ONCE(batch_handles_sentences_longer_than_a_sequence)
     }
 }
 
-TEST_ONCE(batch_of_single_sentences_has_random_pairs_only)
+TEST(batch_of_single_sentences_has_random_pairs_only)
 {
     enum { rows = 256 };
     source s;
@@ -503,7 +503,7 @@ TEST(batch_depends_on_the_seed_unless_held_out)
     }
 }
 
-TEST_ONCE(batch_held_out_is_apart_from_training)
+TEST(batch_held_out_is_apart_from_training)
 {
     enum { rows = 400 };
     for (int held_out = 0; held_out < 2; held_out++) {
@@ -525,7 +525,7 @@ TEST_ONCE(batch_held_out_is_apart_from_training)
     }
 }
 
-TEST_ONCE(batch_epochs_visit_every_window_once)
+TEST(batch_epochs_visit_every_window_once)
 {
     /* Documents of less than a sequence are one window each, and A is always of the window. */
     source s;
@@ -556,7 +556,7 @@ TEST_ONCE(batch_epochs_visit_every_window_once)
     CHECK(t, same_place < 12);
 }
 
-TEST_ONCE(batch_windows_cover_the_text)
+TEST(batch_windows_cover_the_text)
 {
     /* In an epoch of true pairs every sentence is seen: over many epochs every token is. */
     source s;

@@ -308,7 +308,7 @@ TEST_ONCE(checkpoint_takes_little_memory)
 
 /* ------------------------------------------------------------------- notes, attachments */
 
-TEST_ONCE(checkpoint_notes_and_attachments)
+TEST(checkpoint_notes_and_attachments)
 {
     static const zf_note notes[] = {{"position", "1280"},
                                     {"empty", ""},
@@ -647,7 +647,7 @@ TEST_ONCE(checkpoint_master_weights)
 
 /* A program may have part of the parameters when it asks for these alone, but a checkpoint may
  * not. */
-TEST_ONCE(checkpoint_of_more_or_less)
+TEST(checkpoint_of_more_or_less)
 {
     const char *path = test_path("more"), *other = test_path("less");
     const zf_load_desc only = {.params_only = true};
@@ -696,7 +696,7 @@ TEST_ONCE(checkpoint_of_another_model)
 }
 
 /* Every dtype, every rank, and the names that are hard to write. */
-TEST_ONCE(checkpoint_of_every_dtype)
+TEST(checkpoint_of_every_dtype)
 {
     static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16, ZF_F64,
                                       ZF_I32, ZF_I64,  ZF_U8,  ZF_BOOL};

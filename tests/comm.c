@@ -358,7 +358,7 @@ TEST(comm_local_collectives)
     run_sweep(t, &(sweep){counts, dtypes, 5, 8});
 }
 
-TEST_ONCE(comm_local_large_collectives)
+TEST(comm_local_large_collectives)
 {
     static const int64_t counts[] = {20011};
     static const zf_dtype dtypes[] = {ZF_F32, ZF_F64};

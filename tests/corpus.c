@@ -164,7 +164,7 @@ TEST_ONCE(corpus_is_the_same_for_any_threads)
 
 /* Whatever a run could read from it counts: ids, their order, the bounds of sentences and documents;
  * and nothing else. */
-TEST_ONCE(corpus_digests)
+TEST(corpus_digests)
 {
     static const char *const texts[] = {
         "1 2 3\n4\n\n5\n\n6\n\n7\n", "1 3 2\n4\n\n5\n\n6\n\n7\n",   "4\n1 2 3\n\n5\n\n6\n\n7\n",
@@ -245,7 +245,7 @@ TEST(corpus_keeps_ids_beyond_16_bits)
     }
 }
 
-TEST_ONCE(corpus_reads_a_file)
+TEST(corpus_reads_a_file)
 {
     size_t bytes;
     char *text = make_text(&bytes), err[512] = "", expected[512];

@@ -196,7 +196,8 @@ TEST(fuse_refuses_unknown_names)
 {
     zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
     NEED(t, g, NULL);
-    CHECK(t, zf_fuse(g, &(zf_fuse_desc){.without = "linear,lineer"}) == ZF_ERR_ARGUMENT);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    GIVES(t, zf_fuse(g, &(zf_fuse_desc){.without = "linear,lineer"}), ZF_ERR_ARGUMENT,
+          zf_graph_error(g));
     CHECK(t, strstr(zf_graph_error(g), "zf_fuse: \"lineer\" is none of its rewrites: linear, qkv"));
-    zf_graph_free(g);
 }

@@ -320,7 +320,7 @@ TEST_ONCE(half_rows_are_rows_of_f32_rounded)
 }
 
 /* Elementwise rows and rows of rows take a few pieces of scratch, not whole tensors. */
-TEST_ONCE(half_pieces_are_small)
+TEST(half_pieces_are_small)
 {
     static const char *const bodies[] = {"%2 = gelu %1 : bf16[2048,1024]",
                                          "%2 = softmax %1 : bf16[2048,1024]"};
@@ -335,7 +335,7 @@ TEST_ONCE(half_pieces_are_small)
 }
 
 /* A bad label is found before pieces are handed out, and its row counts from the first one. */
-TEST_ONCE(half_labels_are_checked)
+TEST(half_labels_are_checked)
 {
     static float zeros[70 * 300];
     static int32_t labels[70];

@@ -355,7 +355,7 @@ TEST_ONCE(head_loss_of_16_bits_has_the_loss_of_its_operands)
         }
 }
 
-TEST_ONCE(head_loss_of_ignored_rows_is_nothing)
+TEST(head_loss_of_ignored_rows_is_nothing)
 {
     static const head all[] = {{200, 300, 8, .dtype = ZF_F32, .ignored = 1},
                                {3, 9, 8, .dtype = ZF_F64, .ignored = 1},

@@ -180,7 +180,7 @@ TEST(json_numbers_are_those_of_strtod)
 
 /* 1 + 2^-53 exactly, then 900 zeros and a 1: above the middle, so it rounds up, although the 1 is
  * past every buffer. */
-TEST_ONCE(json_long_numbers_round_right)
+TEST(json_long_numbers_round_right)
 {
     char text[1100];
     zf_error error = {0};
@@ -200,7 +200,7 @@ TEST_ONCE(json_long_numbers_round_right)
     CHECK(t, number == 1);
 }
 
-TEST_ONCE(json_ignores_the_locale)
+TEST(json_ignores_the_locale)
 {
     static const char *const names[] = {"de_DE.UTF-8", "fr_FR.UTF-8", "de_DE", "nl_NL.UTF-8"};
     zf_error error = {0};
@@ -525,7 +525,7 @@ TEST_ONCE(json_survives_cuts_and_flips)
 }
 
 /* 200,000 members of one object, and arrays of arrays: quadratic work would take minutes. */
-TEST_ONCE(json_reads_large_objects)
+TEST(json_reads_large_objects)
 {
     enum { COUNT = 200000 };
     size_t size = (size_t)COUNT * 24 + 16, at = 0;
@@ -671,7 +671,7 @@ TEST(json_writes_the_shortest_doubles)
 }
 
 /* Doubles of random bits come back with the same bits. */
-TEST_ONCE(json_doubles_round_trip)
+TEST(json_doubles_round_trip)
 {
     enum { COUNT = 20000 };
     static double values[COUNT];

@@ -140,6 +140,7 @@ static bool run(const test_case *c, long refuse_at, test *t)
 /* What of the tests was run with allocations refused. */
 static struct {
     int whole, sampled; /* tests: with each of their allocations, or with some of them */
+    int left_out;       /* TEST_ONCE */
     long refusals, allocations;
 } refused;
 
@@ -194,7 +195,11 @@ int main(int argc, char **argv)
             if (strstr(c->name, argv[i] + (*argv[i] == '-')) ||
                 strstr(c->file, argv[i] + (*argv[i] == '-')))
                 wanted = *argv[i] != '-';
-        if (!wanted || (out_of_memory && c->once)) continue;
+        if (!wanted) continue;
+        if (out_of_memory && c->once) {
+            refused.left_out++;
+            continue;
+        }
         if (list) {
             printf("%s (%s)\n", c->name, c->file);
             continue;
@@ -210,8 +215,10 @@ int main(int argc, char **argv)
     rmdir(folder); /* where tests have left nothing in it */
     if (list) return 0;
     if (out_of_memory)
-        printf("%d tests with every allocation refused in turn, %d with a sample: %ld of %ld\n",
-               refused.whole, refused.sampled, refused.refusals, refused.allocations);
+        printf("%d tests with every allocation refused in turn, %d with a sample: %ld of %ld; %d left "
+               "out\n",
+               refused.whole, refused.sampled, refused.refusals, refused.allocations,
+               refused.left_out);
     printf("%d passed, %d failed", passed, failed);
     if (skipped) printf(", %d skipped", skipped);
     printf("\n");

@@ -12,7 +12,7 @@
  * A failed check ends the body; what was deferred is run in reverse order. In the out-of-memory run
  * the allocation number k of t->allocator is refused. Then OK, GIVES or NEED meets ZF_ERR_NOMEM, or every
  * check holds as it does without; nothing may be left allocated. TEST_ONCE is for bodies that
- * allocate nothing of interest or take long.
+ * allocate nothing by t->allocator, take long, or look at what refusals leave by themselves.
  */
 #ifndef TEST_H
 #define TEST_H

@@ -57,7 +57,7 @@ struct member;
 /* The ranks of one id. */
 struct clique {
     int world, joined;
-    std::vector<std::shared_ptr<member>> members;
+    std::vector<std::weak_ptr<member>> members; /* who refers to the clique; gone: it has ended */
     std::vector<bool> present;
     std::map<uint64_t, meeting> meetings;
     std::vector<std::deque<posted>> sends, receives; /* [from * world + to] */
@@ -342,10 +342,13 @@ static ncclResult_t end(ncclComm_t comm, const char *name, std::unique_lock<std:
         found("%s of rank %d: the communicator is in use", name, of->rank);
     of->ended = true;
     if (of->connected) reserve(of->device, -(long)of->blocks * EMULATION_NCCL_BYTES);
-    for (const auto &other : of->all->members) last = last && other->ended;
+    for (const auto &weak : of->all->members) {
+        std::shared_ptr<member> other = weak.lock();
+        last = last && (!other || other->ended);
+    }
     for (size_t i = 0; last && !code && i < of->all->members.size(); i++)
-        code = is_over(of->all->members[i].get(), name, held);
-    if (last) of->all->members.clear();
+        if (std::shared_ptr<member> other = of->all->members[i].lock())
+            code = is_over(other.get(), name, held);
     delete comm;
     count(-1);
     return code;

@@ -266,10 +266,13 @@ do_sanitizer() {
     sanitizer=$(command -v compute-sanitizer || echo "$(dirname "$nvcc")/compute-sanitizer")
     [ -x "$sanitizer" ] || { say 'no compute-sanitizer here'; return; }
     # Attention has the only asynchronous copies and tensor-core instructions of the library's own.
-    for tool in memcheck racecheck; do
-        run "sanitizer-$tool" 60 "$sanitizer" --tool $tool --error-exitcode 9 $programs/tests \
-            cuda_attention cuda_residual_norm cuda_masked_softmax cuda_cross_entropy cuda_adamw
-    done
+    # racecheck takes long: it has few cases at a time.
+    run sanitizer-memcheck 60 "$sanitizer" --tool memcheck --error-exitcode 9 $programs/tests \
+        cuda_attention cuda_residual_norm cuda_masked_softmax cuda_cross_entropy cuda_adamw
+    run sanitizer-racecheck 60 "$sanitizer" --tool racecheck --error-exitcode 9 $programs/tests \
+        cuda_masked_softmax cuda_cross_entropy
+    run sanitizer-racecheck-attention 60 "$sanitizer" --tool racecheck --error-exitcode 9 \
+        $programs/tests cuda_attention_with_little_shared_memory
 }
 
 [ "$only" ] || only=$parts

@@ -51,10 +51,10 @@ def tests():
         print(f"- BERT-tiny, {len(cuda)} steps in f32, dropout 0.1: losses within {off:.2g} of the CPU's "
               f"(wanted: 1e-4: {'yes' if off <= 1e-4 and len(cpu) == len(cuda) else 'NO'}); two "
               f"runs: {'the same bits' if cuda == again else 'OTHER BITS'}")
-    for tool in "memcheck", "racecheck":
+    for tool in "memcheck", "racecheck", "racecheck-attention":
         if text(f"sanitizer-{tool}.log"):
             said = re.findall(r"(?:ERROR|RACECHECK) SUMMARY.*", text(f"sanitizer-{tool}.log"))
-            print(f"- compute-sanitizer, {tool}: {said[-1] if said else last(f'sanitizer-{tool}')}")
+            print(f"- compute-sanitizer, {tool}: {said[-1] if said else 'did not end'}")
     print()
 
 

@@ -647,9 +647,9 @@ reports_ranks() {
 check 'ranks in the report' reports_ranks
 evaluates_alone() {
     pretrain --steps 0 --batch 8 --micro-batches 2
-    grep '^held out' "$work/out" > "$work/alone" || return
+    grep '^held out' "$work/out" > "$work/one rank" || return
     pretrain --steps 0 --batch 8 --ranks 2 --zero 3
-    grep '^held out' "$work/out" | cmp - "$work/alone"
+    grep '^held out' "$work/out" | cmp - "$work/one rank"
 }
 check 'ranks that only evaluate' evaluates_alone
 

@@ -175,7 +175,8 @@ is 'estimate: communication' "$(guess communication_ms | awk '{ printf "%.0f", $
     $((all + times * 1000000))
 is 'estimate: products' "$(guess products_ms | awk '{ printf "%.0f", $1 }')" \
     "$(sed -n 's/^  "flops": \([0-9.e+]*\),$/\1/p' "$work/json" | awk '{ printf "%.0f", $1 / 1e6 }')"
-is 'estimate: in turn and overlapped' "$(guess in_turn_ms) $(guess overlapped_ms)" \
+is 'estimate: in turn and overlapped' \
+    "$(echo "$(guess in_turn_ms) $(guess overlapped_ms)" | awk '{ printf "%.13g %.13g", $1, $2 }')" \
     "$(echo "$(guess products_ms) $(guess communication_ms)" |
         awk '{ printf "%.13g %.13g", $1 + $2, ($1 > $2 ? $1 : $2) }')"
 "$plan" --world 4 --zero 2 --cost "$work/cost" > "$work/table"

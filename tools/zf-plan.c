@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -229,7 +230,7 @@ static zf_tensor causal_bias(zf_graph *g, int64_t tokens)
     for (int64_t t = 0; t < tokens; t++) at[t] = (double)t;
     query = zf_values(g, ZF_I32, ZF_SHAPE(tokens, 1), at);
     key = zf_values(g, ZF_I32, ZF_SHAPE(1, tokens), at);
-    bias = zf_where(zf_less(query, key), zf_constant(g, ZF_F32, ZF_SCALAR, -1e9),
+    bias = zf_where(zf_less(query, key), zf_constant(g, ZF_F32, ZF_SCALAR, -INFINITY),
                     zf_constant(g, ZF_F32, ZF_SCALAR, 0));
     free(at);
     return bias;
@@ -274,7 +275,10 @@ static zf_tensor build_bert(zf_graph *g, const options *o)
                      .eps = 1e-12,
                      .dropout = 0.1,
                      .attention_dropout = 0.1,
-                     .std = 0.02};
+                     .std = 0.02,
+                     .pad = -1,
+                     .tied = 1,
+                     .nsp = 1};
     bert_shape s = {o->batch, o->seq, o->batch * ((o->seq * 20 + 127) / 128)};
     return bert_build(g, &c, &s, false).loss;
 }

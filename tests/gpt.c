@@ -183,7 +183,7 @@ static double spread(gpt_session *s, const char *name)
 
 TEST_ONCE(gpt_layers_that_add_to_the_residual_start_smaller)
 {
-    gpt_session_desc d = {.purpose = GPT_EVALUATE, .shape = {1, 4}, .threads = 1, .seed = 1};
+    gpt_session_desc d = {.purpose = GPT_EVALUATE, .shape = {1, 4, false}, .threads = 1, .seed = 1};
     zf_error error = {ZF_OK, ""};
     static gpt_session s;
     double word;

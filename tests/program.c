@@ -306,9 +306,16 @@ static void counted_destroy(void *self) { (void)self; }
 static counted counted_over(zf_backend *cpu)
 {
     return (counted){.cpu = cpu,
-                     .backend = {"counted", NULL, counted_allocate, counted_release, counted_copy,
-                                 counted_scratch, counted_queues, counted_launch, counted_wait,
-                                 counted_synchronize, counted_destroy, NULL, NULL, NULL}};
+                     .backend = {.name = "counted",
+                                 .allocate = counted_allocate,
+                                 .release = counted_release,
+                                 .copy = counted_copy,
+                                 .scratch = counted_scratch,
+                                 .queues = counted_queues,
+                                 .launch = counted_launch,
+                                 .wait = counted_wait,
+                                 .synchronize = counted_synchronize,
+                                 .destroy = counted_destroy}};
 }
 
 /* What was predicted is what is allocated, once, and a step allocates nothing. */

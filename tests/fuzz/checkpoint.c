@@ -156,7 +156,7 @@ static void set_up(checkpoint *c)
 {
     static const zf_attachment file = {"a.txt", "hello", 5};
     static const zf_note note = {"k", "v"};
-    static const zf_save_desc save = {&note, 1, &file, 1};
+    static const zf_save_desc save = {&note, 1, &file, 1, false};
     c->targets = targets[c - checkpoints];
     snprintf(c->path, sizeof c->path, "%s/zeroflow-fuzz-XXXXXX",
              access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");

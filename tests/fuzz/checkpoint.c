@@ -280,7 +280,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 3 || size - 3 > ROOM) return 0;
     c = &checkpoints[(data[0] & 16) != 0];
     which = data[0] & 3;
-    desc.params_only = data[0] & 8;
+    desc = (zf_load_desc){.params_only = (data[0] & 8) != 0};
     memcpy(copy, data + 3, size - 3);
     if (data[0] & 4) correct(c, which, copy, size - 3);
     put_file(c, which, copy, size - 3);

@@ -1,6 +1,7 @@
 /* bert pretrain: masked words and next sentences on a text, or steps on given batches for
  * comparison with other systems. */
 #define _POSIX_C_SOURCE 200809L
+#include "../common/fail.h"
 #include "../common/config.h"
 #include "../common/folder.h"
 #include "../common/digest.h"
@@ -12,17 +13,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-__attribute__((format(printf, 3, 4))) static bool fail(zf_error *error, zf_status status,
-                                                       const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    error->status = status;
-    vsnprintf(error->text, sizeof error->text, format, args);
-    va_end(args);
-    return false;
-}
 
 bool bert_run_fail(bert_run *r, zf_status status, const char *format, ...)
 {

@@ -1,20 +1,9 @@
+#include "../common/fail.h"
 #include "ranks.h"
 
 #include <pthread.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-__attribute__((format(printf, 3, 4))) static bool fail(zf_error *error, zf_status status,
-                                                       const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    error->status = status;
-    vsnprintf(error->text, sizeof error->text, format, args);
-    va_end(args);
-    return false;
-}
 
 /* A whole number of the environment that is `least` or more; false when there is none. */
 static bool number_of(const char *variable, int64_t least, int64_t *number)

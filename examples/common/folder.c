@@ -1,25 +1,14 @@
 #define _POSIX_C_SOURCE 200809L
+#include "fail.h"
 #include "folder.h"
 
 #include <errno.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { PATH = 1024 };
-
-__attribute__((format(printf, 3, 4))) static bool fail(zf_error *error, zf_status status,
-                                                       const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    error->status = status;
-    vsnprintf(error->text, sizeof error->text, format, args);
-    va_end(args);
-    return false;
-}
 
 bool folder_is(const char *path)
 {

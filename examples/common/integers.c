@@ -1,19 +1,8 @@
+#include "fail.h"
 #include "integers.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-__attribute__((format(printf, 3, 4))) static bool fail(zf_error *error, zf_status status,
-                                                       const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    error->status = status;
-    vsnprintf(error->text, sizeof error->text, format, args);
-    va_end(args);
-    return false;
-}
 
 static bool is_integer(const zf_safetensors_entry *e)
 {

@@ -1,0 +1,23 @@
+/* An error of a sample: its status and its text. */
+#ifndef COMMON_FAIL_H
+#define COMMON_FAIL_H
+
+#include "../../zeroflow.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+
+/* Sets *error; returns false. */
+__attribute__((format(printf, 3, 4))) static inline bool fail(zf_error *error,
+                                                              zf_status status,
+                                                              const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    error->status = status;
+    vsnprintf(error->text, sizeof error->text, format, args);
+    va_end(args);
+    return false;
+}
+
+#endif

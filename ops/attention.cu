@@ -112,7 +112,8 @@ __device__ __forceinline__ int zfi_sees(const zfi_heads &a, int m)
 
 /* The bias of query m, from key 0 on. */
 template <class T>
-__device__ __forceinline__ const T *zfi_bias_row(const zfi_heads &a, const zfi_one_head &head, int m)
+__device__ __forceinline__ const T *zfi_bias_row(const zfi_heads &a, const zfi_one_head &head,
+                                                 int m)
 {
     return static_cast<const T *>(a.bias) + head.example * a.bias_step[0] +
            head.nth * a.bias_step[1] + min(m, a.m - 1) * a.bias_step[2];
@@ -972,8 +973,8 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                     const bool sees = m < a.m && zfi_sees(a, min(m + 16, a.m) - 1) > w.n + w.own;
                     uint32_t p[blocks][4] = {}, ds[blocks][4] = {};
                     if (sees)
-                        zfi_back_scores<T, D, STEADY>(a, w, q, dy, stats + now * 2 * queries, m, r, bias, p,
-                                              ds);
+                        zfi_back_scores<T, D, STEADY>(a, w, q, dy, stats + now * 2 * queries, m, r,
+                                                      bias, p, ds);
                     if (x.dq && w.column == 0) {
 #pragma unroll
                         for (int k = 0; k < 2 * blocks; k++) { /* half k % 2 of block k / 2 */

@@ -204,7 +204,8 @@ static __global__ void zfi_head_slopes(const float *z, T *dz, int64_t ld, const 
             zfi_load(x, z + row * ld + col);
 #pragma unroll
             for (int i = 0; i < ZFI_HEAD_PACK; i++) {
-                float slope = zfi_head_exp<T>(x[i] + b[i] - r.base) * r.over - (col + i == r.label ? 1 : 0);
+                float slope = zfi_head_exp<T>(x[i] + b[i] - r.base) * r.over -
+                              (col + i == r.label ? 1 : 0);
                 if (r.label < 0 || col + i >= classes) slope = 0; /* whatever z is */
                 else sum[i] += by * slope;
                 x[i] = r.label < 0 ? 0 : of_dz * slope;

@@ -493,7 +493,8 @@ typedef struct zfi_norm_job {
 } zfi_norm_job;
 
 template <class T, int K>
-__global__ void __launch_bounds__(zfi_team_bound<T, K>::threads) zfi_norm_kernel(const zfi_norm_job j)
+__global__ void __launch_bounds__(zfi_team_bound<T, K>::threads)
+    zfi_norm_kernel(const zfi_norm_job j)
 {
     const zfi_team<T, K> t(j.set);
     typedef typename zfi_team<T, K>::index index;

@@ -1,7 +1,7 @@
 /* Rows of a table by index: gather_rows, and scatter_rows that adds them back.
  *
- * An index outside the table is a fault; it gathers zeros, and nothing is added for it, as nothing is
- * for the row `padding`.
+ * An index outside the table is a fault; it gathers zeros, and nothing is added for it, nor for the
+ * row `padding`.
  *
  * scatter_rows sorts the positions by their index, positions of one index staying in order (a radix
  * sort of 8 bits at a time, of tiles of 2048 positions). Then each block adds a chunk of what is

@@ -32,7 +32,8 @@ static const zfi_row zfi_rows[] = {
 
     /* norm */
     ZFI_ROW(softmax) ZFI_ROW(softmax_grad) ZFI_ROW(moments) ZFI_ROW(rms) ZFI_ROW(layer_norm)
-    ZFI_ROW(layer_norm_grad) ZFI_ROW(rms_norm) ZFI_ROW(rms_norm_grad) ZFI_ROW_SCRATCH(norm_gamma_grad)
+    ZFI_ROW(layer_norm_grad) ZFI_ROW(rms_norm) ZFI_ROW(rms_norm_grad)
+    ZFI_ROW_SCRATCH(norm_gamma_grad)
 
     /* loss */
     ZFI_ROW(logsumexp) ZFI_ROW(cross_entropy) ZFI_ROW(cross_entropy_grad)

@@ -122,24 +122,6 @@ int bert_command_fill(int argc, char **argv)
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }
 
-/* A folder for transformers: its vocabulary only where there is one, as there is not after training
- * on a batch file. */
-static bool write_folder(bert_session *s, const bert_config *config, const char *load,
-                         const char *out, zf_dtype dtype, zf_error *error)
-{
-    char file[1024];
-    bert_vocab *vocab = NULL;
-    bool good = true;
-    if (folder_has_vocab(load)) good = (vocab = folder_vocab(load, NULL, error)) != NULL;
-    snprintf(file, sizeof file, "%s/model.safetensors", out);
-    good = good && folder_make(out, error) &&
-           folder_put_json(out, "config.json", bert_config_json(config), error) &&
-           (!vocab || folder_put_tokenizer(out, vocab, FOLDER_BERT, config->positions, error)) &&
-           !bert_export(s->program, s->graph, file, false, dtype, error);
-    bert_vocab_free(vocab);
-    return good;
-}
-
 int bert_command_export(int argc, char **argv)
 {
     const char *load = NULL, *out;
@@ -153,6 +135,7 @@ int bert_command_export(int argc, char **argv)
     bert_session s;
     bert_config config;
     zf_error error = {ZF_OK, ""};
+    char file[FOLDER_PATH];
     int status;
     bool good;
     if (!command_options(argc, argv, "export --load DIR [OPTIONS] DIR|FILE.safetensors", rows, &out,
@@ -163,9 +146,9 @@ int bert_command_export(int argc, char **argv)
     good = bert_folder_config(load, &config, &error) &&
            bert_folder_open(&s, load, &config, &(bert_shape){1, 8, 1}, 1, 1 + ZF_F32, &error);
     if (good) {
-        good = folder_names_weights(out)
-                   ? !bert_export(s.program, s.graph, out, false, (zf_dtype)dtype, &error)
-                   : write_folder(&s, &config, load, out, (zf_dtype)dtype, &error);
+        good = folder_export(out, load, bert_config_json(&config), FOLDER_BERT, config.positions,
+                             file, &error) &&
+               !bert_export(s.program, s.graph, file, false, (zf_dtype)dtype, &error);
         bert_session_close(&s);
     }
     return good ? EXIT_GOOD : command_error("%s", error.text);

@@ -1,24 +1,13 @@
 /* BERT's weights from Hugging Face's files and back. */
+#include "../common/fail.h"
 #include "model.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 static const char words[] = "bert.embeddings.word_embeddings.weight",
                   decoder[] = "cls.predictions.decoder.weight", bias[] = "cls.predictions.bias",
                   decoder_bias[] = "cls.predictions.decoder.bias";
-
-__attribute__((format(printf, 3, 4))) static zf_status fail(zf_error *error, zf_status status,
-                                                            const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    error->status = status;
-    vsnprintf(error->text, sizeof error->text, format, args);
-    va_end(args);
-    return status;
-}
 
 static bool begins(const char *text, const char *with)
 {
@@ -85,13 +74,14 @@ static zf_status check_unused(const weights *w, const char *name, weights_report
     const char *bare = begins(name, "bert.") ? name + 5 : name;
     if (is_buffer(name)) return ZF_OK;
     if (begins(bare, "embeddings.") || begins(bare, "encoder."))
-        return fail(error, ZF_ERR_MISMATCH,
-                    "%s: the model has no tensor %.200s; do the sizes of --model fit?", path, name);
+        return fail_with(error, ZF_ERR_MISMATCH,
+                         "%s: the model has no tensor %.200s; do the sizes of --model fit?", path,
+                         name);
     if (!strcmp(name, decoder) && weights_find(w, decoder) >= 0)
-        return fail(error, ZF_ERR_MISMATCH,
-                    "%s: %s differs from the word embedding, to which the model ties it: its "
-                    "config.json must have \"tie_word_embeddings\": false",
-                    path, decoder);
+        return fail_with(error, ZF_ERR_MISMATCH,
+                         "%s: %s differs from the word embedding, to which the model ties it: its "
+                         "config.json must have \"tie_word_embeddings\": false",
+                         path, decoder);
     weights_unused(report, name);
     return ZF_OK;
 }
@@ -120,7 +110,7 @@ zf_status bert_import(zf_program *p, zf_graph *g, const char *path, weights_repo
         if (error->status) status = error->status;
         else if (at >= 0) status = import_param(p, w, at, param, error);
         else if (begins(name, "cls.") || begins(name, "bert.pooler.")) weights_fresh(report, name);
-        else status = fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
+        else status = fail_with(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
     }
     for (int32_t i = 0; i < weights_count(w) && !status; i++)
         if (!weights_taken(w, i)) status = check_unused(w, weights_name(w, i), report, path, error);
@@ -160,10 +150,10 @@ static zf_status export_tensor(zf_program *p, zf_safetensors_writer *w, int32_t 
            bytes = count * zf_dtype_size(gradient ? zf_tensor_dtype(from) : dtype);
     float *values = malloc(count * sizeof *values + 1);
     void *data = malloc(count * sizeof(double) + 1);
-    zf_status status = values && data ? ZF_OK : fail(error, ZF_ERR_NOMEM, "out of memory");
+    zf_status status = values && data ? ZF_OK : fail_with(error, ZF_ERR_NOMEM, "out of memory");
     if (!status && gradient) {
         status = zf_read(p, from, data, bytes);
-        if (status) fail(error, status, "%s", zf_program_error(p));
+        if (status) fail_with(error, status, "%s", zf_program_error(p));
     } else if (!status && !(status = weights_get(p, param, values, error)))
         zf_convert(data, dtype, values, ZF_F32, count);
     for (int copy = 0; copy < 1 + twice && !status && w; copy++)

@@ -8,8 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PATH = 1024 };
-
 bool folder_is(const char *path)
 {
     struct stat about;
@@ -18,7 +16,7 @@ bool folder_is(const char *path)
 
 static bool has(const char *path, const char *name)
 {
-    char file[PATH];
+    char file[FOLDER_PATH];
     snprintf(file, sizeof file, "%s/%s", path, name);
     return !access(file, F_OK);
 }
@@ -30,7 +28,8 @@ bool folder_has_vocab(const char *path)
     return has(path, "vocab.txt") || has(path, "tokenizer.json");
 }
 
-bool folder_names_weights(const char *path)
+/* A file of weights, not a folder. */
+static bool names_weights(const char *path)
 {
     static const char end[] = ".safetensors";
     size_t n = strlen(path);
@@ -60,9 +59,10 @@ bool folder_make(const char *path, zf_error *error)
     return fail(error, ZF_ERR_IO, "cannot make the folder %s: %s", path, strerror(errno));
 }
 
-bool folder_put_json(const char *path, const char *name, zf_json_writer *json, zf_error *error)
+/* Saves what a writer of JSON holds as a file of the folder, and frees the writer. */
+static bool put_json(const char *path, const char *name, zf_json_writer *json, zf_error *error)
 {
-    char file[PATH];
+    char file[FOLDER_PATH];
     zf_status status;
     snprintf(file, sizeof file, "%s/%s", path, name);
     status = json ? zf_json_save(json, file, error) : ZF_ERR_NOMEM;
@@ -264,7 +264,7 @@ static zf_json_writer *tokenizer(const bert_vocab *vocab, folder_frame frame)
 /* One token a line, in the order of their ids. */
 static bool put_vocab(const char *path, const bert_vocab *vocab, zf_error *error)
 {
-    char file[PATH];
+    char file[FOLDER_PATH];
     FILE *out;
     bool good;
     snprintf(file, sizeof file, "%s/vocab.txt", path);
@@ -280,10 +280,29 @@ bool folder_put_tokenizer(const char *path, const bert_vocab *vocab, folder_fram
                           int64_t longest, zf_error *error)
 {
     return put_vocab(path, vocab, error) &&
-           folder_put_json(path, "tokenizer.json", tokenizer(vocab, frame), error) &&
-           folder_put_json(path, "tokenizer_config.json", tokenizer_config(vocab, frame, longest),
-                           error) &&
-           folder_put_json(path, "special_tokens_map.json", special_tokens_map(frame), error);
+           put_json(path, "tokenizer.json", tokenizer(vocab, frame), error) &&
+           put_json(path, "tokenizer_config.json", tokenizer_config(vocab, frame, longest),
+                    error) &&
+           put_json(path, "special_tokens_map.json", special_tokens_map(frame), error);
+}
+
+bool folder_export(const char *to, const char *from, zf_json_writer *config, folder_frame frame,
+                   int64_t longest, char weights[FOLDER_PATH], zf_error *error)
+{
+    bool file = names_weights(to), good;
+    bert_vocab *vocab = NULL;
+    snprintf(weights, FOLDER_PATH, file ? "%s" : "%s/model.safetensors", to);
+    if (file) {
+        zf_json_writer_free(config);
+        return true;
+    }
+    good = !folder_has_vocab(from) || (vocab = folder_vocab(from, NULL, error)) != NULL;
+    good = good && folder_make(to, error);
+    if (good) good = put_json(to, "config.json", config, error);
+    else zf_json_writer_free(config);
+    good = good && (!vocab || folder_put_tokenizer(to, vocab, frame, longest, error));
+    bert_vocab_free(vocab);
+    return good;
 }
 
 bool folder_tokenizer_open(folder_tokenizer *t, const bert_vocab *vocab, folder_frame frame,

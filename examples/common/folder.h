@@ -16,17 +16,11 @@ bool folder_is(const char *path); /* a folder, of any kind */
 bool folder_is_checkpoint(const char *path);
 
 bool folder_has_vocab(const char *path);
-/* Whether a path is that of a file of weights to write, and not of a folder. */
-bool folder_names_weights(const char *path);
+bool folder_make(const char *path, zf_error *error); /* where it is not there */
 
 /* The vocabulary of a folder of either kind, or of a file (bert_vocab_load). `options` are those that
  * were asked for, or NULL. NULL with *error. */
 bert_vocab *folder_vocab(const char *path, const bert_tokenizer_options *options, zf_error *error);
-
-/* Makes the folder, where it is not there; false with *error. */
-bool folder_make(const char *path, zf_error *error);
-/* Saves what a writer of JSON holds as a file of the folder, and frees the writer. */
-bool folder_put_json(const char *path, const char *name, zf_json_writer *json, zf_error *error);
 
 /* What a tokenizer puts around a text of its own accord. */
 typedef enum folder_frame {
@@ -38,7 +32,16 @@ typedef enum folder_frame {
 bool folder_put_tokenizer(const char *path, const bert_vocab *vocab, folder_frame frame,
                           int64_t longest, zf_error *error);
 
-/* The same for a checkpoint: its vocab.txt as it was read, whatever has become of it since, or where
+enum { FOLDER_PATH = 1024 };
+
+/* Begins an export of the model in folder `from` to `to`: a file X.safetensors, or a folder for
+ * transformers, which gets its config.json and, where `from` has a vocabulary, the files of a
+ * tokenizer. Training on a batch file leaves none. Frees `config`. weights: the file of weights,
+ * which the caller writes. */
+bool folder_export(const char *to, const char *from, zf_json_writer *config, folder_frame frame,
+                   int64_t longest, char weights[FOLDER_PATH], zf_error *error);
+
+/* The files of a tokenizer for a checkpoint: its vocab.txt as it was read, whatever has become of it since, or where
  * there was none, tokenizer.json; and tokenizer_config.json. */
 typedef struct folder_tokenizer {
     zf_attachment files[2];

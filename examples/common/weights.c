@@ -1,7 +1,7 @@
 #define _POSIX_C_SOURCE 200809L
+#include "fail.h"
 #include "weights.h"
 
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -28,18 +28,10 @@ struct weights {
     int32_t shard_count, count;
 };
 
-__attribute__((format(printf, 3, 4))) static zf_status fail(zf_error *error, zf_status status,
-                                                            const char *format, ...)
+static zf_status no_memory(zf_error *error)
 {
-    va_list args;
-    va_start(args, format);
-    error->status = status;
-    vsnprintf(error->text, sizeof error->text, format, args);
-    va_end(args);
-    return status;
+    return fail_with(error, ZF_ERR_NOMEM, "out of memory");
 }
-
-static zf_status no_memory(zf_error *error) { return fail(error, ZF_ERR_NOMEM, "out of memory"); }
 
 const char *shape_text(char text[SHAPE_TEXT], zf_shape shape)
 {
@@ -65,10 +57,11 @@ static bool is_pickle(const char *path)
 
 static zf_status fail_as_pickle(zf_error *error, const char *path)
 {
-    return fail(error, ZF_ERR_FORMAT,
-                "%s is a pickle of PyTorch, which is a program and is not run here: in Python, "
-                "from_pretrained(\"DIR\").save_pretrained(\"NEW\") writes a model.safetensors",
-                path);
+    return fail_with(
+        error, ZF_ERR_FORMAT,
+        "%s is a pickle of PyTorch, which is a program and is not run here: in Python, "
+        "from_pretrained(\"DIR\").save_pretrained(\"NEW\") writes a model.safetensors",
+        path);
 }
 
 /* Adds a file; its number, or -1 with *error. */
@@ -107,8 +100,8 @@ static zf_status list_items(weights *w, zf_error *error)
         for (int32_t i = 0; i < zf_safetensors_count(w->shards[s].file); i++) {
             const char *name = unwrapped(zf_safetensors_at(w->shards[s].file, i)->name);
             if (weights_find(w, name) >= 0)
-                return fail(error, ZF_ERR_FORMAT, "%s: there are two tensors %s", w->shards[s].path,
-                            name);
+                return fail_with(error, ZF_ERR_FORMAT, "%s: there are two tensors %s",
+                                 w->shards[s].path, name);
             w->items[w->count++] = (item){name, s, i, false};
         }
     return ZF_OK;
@@ -135,14 +128,14 @@ static zf_status open_index(weights *w, const char *path, zf_error *error)
                  file);
         if ((s = add_shard(w, shard_path, error)) < 0) break;
         if (zf_safetensors_find(w->shards[s].file, zf_json_key(v, NULL)) < 0)
-            fail(error, ZF_ERR_FORMAT, "%s: there is no tensor %s, which %s says is in it",
-                 shard_path, zf_json_key(v, NULL), path);
+            fail_with(error, ZF_ERR_FORMAT, "%s: there is no tensor %s, which %s says is in it",
+                      shard_path, zf_json_key(v, NULL), path);
         listed++;
     }
     for (int32_t s = 0; s < w->shard_count; s++) held += zf_safetensors_count(w->shards[s].file);
     if (!error->status && held != listed)
-        fail(error, ZF_ERR_FORMAT, "%s: its files have %d tensors, the index lists %d", path,
-             (int)held, (int)listed);
+        fail_with(error, ZF_ERR_FORMAT, "%s: its files have %d tensors, the index lists %d", path,
+                  (int)held, (int)listed);
     zf_json_free(json);
     return error->status;
 }
@@ -172,9 +165,9 @@ static zf_status look_into(char file[PATH], const char *folder, zf_error *error)
     if (!access(pickle, F_OK)) return fail_as_pickle(error, pickle);
     snprintf(pickle, sizeof pickle, "%s/pytorch_model.bin.index.json", folder);
     if (!access(pickle, F_OK)) return fail_as_pickle(error, pickle);
-    return fail(error, ZF_ERR_IO,
-                "%s has no weights: neither model.safetensors nor model.safetensors.index.json",
-                folder);
+    return fail_with(
+        error, ZF_ERR_IO,
+        "%s has no weights: neither model.safetensors nor model.safetensors.index.json", folder);
 }
 
 weights *weights_open(const char *path, zf_error *error)
@@ -232,8 +225,8 @@ static float *read_values(weights *w, int32_t index, zf_error *error)
     void *data;
     float *values;
     if (!e->readable || e->dtype > ZF_F64) {
-        fail(error, ZF_ERR_DTYPE, "%s: %s is %s; F32, F64, BF16 or F16 is needed", from->path,
-             e->name, e->dtype_name);
+        fail_with(error, ZF_ERR_DTYPE, "%s: %s is %s; F32, F64, BF16 or F16 is needed", from->path,
+                  e->name, e->dtype_name);
         return NULL;
     }
     data = malloc(e->bytes + 1);
@@ -256,8 +249,9 @@ float *weights_take(weights *w, int32_t index, zf_shape shape, zf_error *error)
     w->items[index].taken = true;
     if (!strcmp(shape_text(here, e->shape), shape_text(wanted, shape)))
         return read_values(w, index, error);
-    fail(error, ZF_ERR_MISMATCH, "%s: %s is %s, the model's is %s; do the sizes of --model fit?",
-         w->shards[w->items[index].shard].path, e->name, here, wanted);
+    fail_with(error, ZF_ERR_MISMATCH,
+              "%s: %s is %s, the model's is %s; do the sizes of --model fit?",
+              w->shards[w->items[index].shard].path, e->name, here, wanted);
     return NULL;
 }
 
@@ -337,7 +331,7 @@ zf_status weights_put(zf_program *p, zf_tensor param, const float *values, zf_er
     status = zf_write(p, param, rounded, zf_tensor_bytes(param));
     if (!status && zf_valid(master)) status = zf_write(p, master, values, zf_tensor_bytes(master));
     free(rounded);
-    return status ? fail(error, status, "%s", zf_program_error(p)) : ZF_OK;
+    return status ? fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;
 }
 
 zf_status weights_get(zf_program *p, zf_tensor param, float *values, zf_error *error)
@@ -351,7 +345,7 @@ zf_status weights_get(zf_program *p, zf_tensor param, float *values, zf_error *e
         zf_convert(values, ZF_F32, data, zf_tensor_dtype(from),
                    (size_t)zf_shape_count(zf_tensor_shape(from)));
     free(data);
-    return status ? fail(error, status, "%s", zf_program_error(p)) : ZF_OK;
+    return status ? fail_with(error, status, "%s", zf_program_error(p)) : ZF_OK;
 }
 
 static zf_status copy_param(zf_program *to, zf_tensor param, zf_program *from, zf_tensor source,
@@ -362,9 +356,9 @@ static zf_status copy_param(zf_program *to, zf_tensor param, zf_program *from, z
     float *values;
     zf_status status;
     if (strcmp(shape_text(here, zf_tensor_shape(source)), shape_text(wanted, shape)))
-        return fail(error, ZF_ERR_MISMATCH,
-                    "%s: %s is %s, the model's is %s; do the sizes of --model fit?", path,
-                    zf_tensor_name(param), here, wanted);
+        return fail_with(error, ZF_ERR_MISMATCH,
+                         "%s: %s is %s, the model's is %s; do the sizes of --model fit?", path,
+                         zf_tensor_name(param), here, wanted);
     values = malloc((size_t)zf_shape_count(shape) * sizeof *values + 1);
     if (!values) return no_memory(error);
     status = weights_get(from, source, values, error);
@@ -385,17 +379,17 @@ zf_status weights_copy(zf_program *to, zf_graph *to_graph, zf_program *from, zf_
         if (zf_valid(source)) status = copy_param(to, param, from, source, path, error);
         else if (is_head(zf_tensor_name(param))) weights_fresh(report, zf_tensor_name(param));
         else
-            status = fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path,
-                          zf_tensor_name(param));
+            status = fail_with(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path,
+                               zf_tensor_name(param));
     }
     for (int32_t i = 0; i < zf_param_count(from_graph) && !status; i++) {
         const char *name = zf_tensor_name(zf_param_at(from_graph, i));
         if (zf_valid(zf_graph_find(to_graph, name))) continue;
         if (is_head(name)) weights_unused(report, name);
         else
-            status =
-                fail(error, ZF_ERR_MISMATCH,
-                     "%s: the model has no tensor %s; do the sizes of --model fit?", path, name);
+            status = fail_with(error, ZF_ERR_MISMATCH,
+                               "%s: the model has no tensor %s; do the sizes of --model fit?", path,
+                               name);
     }
     return status;
 }

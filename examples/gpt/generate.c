@@ -109,24 +109,6 @@ int gpt_command_generate(int argc, char **argv)
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }
 
-/* A folder for transformers: its vocabulary only where there is one, as there is not after training
- * on a batch file. */
-static bool write_folder(gpt_session *s, const gpt_config *config, const char *load,
-                         const char *out, zf_dtype dtype, zf_error *error)
-{
-    char file[1024];
-    bert_vocab *vocab = NULL;
-    bool good = true;
-    if (folder_has_vocab(load)) good = (vocab = folder_vocab(load, NULL, error)) != NULL;
-    snprintf(file, sizeof file, "%s/model.safetensors", out);
-    good = good && folder_make(out, error) &&
-           folder_put_json(out, "config.json", gpt_config_json(config), error) &&
-           (!vocab || folder_put_tokenizer(out, vocab, FOLDER_GPT, config->positions, error)) &&
-           gpt_export(s->program, s->graph, file, false, dtype, error);
-    bert_vocab_free(vocab);
-    return good;
-}
-
 int gpt_command_export(int argc, char **argv)
 {
     const char *load = NULL, *out;
@@ -140,6 +122,7 @@ int gpt_command_export(int argc, char **argv)
     gpt_session_desc d = {.purpose = GPT_GENERATE, .shape = {1, 1, false}, .threads = 1};
     gpt_session s;
     zf_error error = {ZF_OK, ""};
+    char file[FOLDER_PATH];
     int status;
     bool good;
     if (!command_options(argc, argv, "export --load DIR [OPTIONS] DIR|FILE.safetensors", rows, &out,
@@ -150,9 +133,9 @@ int gpt_command_export(int argc, char **argv)
     good = gpt_folder_config(load, &d.config, &error) &&
            gpt_folder_open(&s, load, &d, 1 + ZF_F32, &error);
     if (good) {
-        good = folder_names_weights(out)
-                   ? gpt_export(s.program, s.graph, out, false, (zf_dtype)dtype, &error)
-                   : write_folder(&s, &d.config, load, out, (zf_dtype)dtype, &error);
+        good = folder_export(out, load, gpt_config_json(&d.config), FOLDER_GPT, d.config.positions,
+                             file, &error) &&
+               gpt_export(s.program, s.graph, file, false, (zf_dtype)dtype, &error);
         gpt_session_close(&s);
     }
     return good ? EXIT_GOOD : command_error("%s", error.text);

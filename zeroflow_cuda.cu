@@ -20,10 +20,13 @@
 #include <string.h>
 #include <time.h>
 
+#include <type_traits>
+
 #include "cuda/launch.cu"
 #include "cuda/element.cu"
 #include "cuda/reduce.cu"
 #include "cuda/random.cu"
+#include "cuda/wgmma.cu"
 #include "cuda/ranks.cu"
 #include "ops/binary.cu"
 #include "ops/unary.cu"

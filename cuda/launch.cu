@@ -1,7 +1,7 @@
 /* What kernels are launched with, and what a launch knows of its device.
  *
  * ZF_LAUNCH and ZF_SHARED are all that tests/emulation/ replaces, to run kernels on the CPU: a
- * kernel has no other shared memory, and 16 bytes or more of alignment there. Where
+ * kernel has no other shared memory, which lies on a multiple of 1024 bytes. Where
  * ZF_TENSOR_CORES is 0, what is written for tensor cores or in PTX takes its plain twin.
  */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
@@ -12,7 +12,7 @@
 #define ZF_LAUNCH(kernel, grid, block, shared, stream, ...)                                        \
     kernel<<<(grid), (block), (shared), (stream)>>>(__VA_ARGS__)
 #define ZF_SHARED(type, name)                                                                      \
-    extern __shared__ __align__(16) unsigned char zfi_shared[];                                    \
+    extern __shared__ __align__(1024) unsigned char zfi_shared[];                                  \
     type *name = reinterpret_cast<type *>(zfi_shared)
 #define ZF_TENSOR_CORES 1
 #endif

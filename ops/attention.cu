@@ -184,11 +184,6 @@ __device__ __forceinline__ uint64_t zfi_score_number(const zfi_heads &a, const z
 
 #if ZF_TENSOR_CORES
 
-__device__ __forceinline__ uint32_t zfi_shared_at(const void *p)
-{
-    return (uint32_t)__cvta_generic_to_shared(p);
-}
-
 /* 16 bytes (SIZE 4: 4) to shared memory, there after zfi_fetched; zeros where !there. */
 template <int SIZE>
 __device__ __forceinline__ void zfi_fetch(void *to, const void *from, bool there)

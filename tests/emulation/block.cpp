@@ -26,8 +26,12 @@
  *
  *   - a barrier that some threads do not reach, because they left or wait elsewhere
  *   - a warp operation whose mask names a lane that does not come, or lacks the lane that calls
+ *   - named barriers that too few threads come to; a thread that leaves with products in flight
  *   - writes behind shared memory and around allocations (AddressSanitizer sees reads as well, and
  *     the host's own reads and writes of device memory)
+ *
+ * A product of a warpgroup (cuda/wgmma.cu) is made at once in some blocks, and in others when it is
+ * waited for, so that results taken too early, or operands overwritten too early, are wrong.
  *
  * It proves logic, not the device: no tensor cores, no PTX, no two threads at the same time, and
  * products and functions of libm, which round otherwise than a GPU's.
@@ -37,8 +41,10 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <numeric>
 #include <string>
+#include <vector>
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/asan_interface.h>
@@ -54,7 +60,7 @@ dim3 blockDim, gridDim;
 namespace emulation
 {
 
-enum { THREADS = 1024, LANES = 32, STACK = 256 << 10, GUARD = 256 };
+enum { THREADS = 1024, LANES = 32, STACK = 256 << 10, GUARD = 256, BARRIERS = 16 };
 
 /* --------------------------------------------------------------------------------- fibers */
 
@@ -173,6 +179,15 @@ struct thread {
     const char *what, *file; /* what it waits in */
     int line;
     uint64_t value, told;
+    /* Products in flight, the group of each, and how many groups were committed. */
+    std::vector<std::pair<int, std::function<void()>>> products;
+    int groups;
+};
+
+/* A named barrier: who waits, and how many have come. */
+struct meeting {
+    std::vector<int> waiting;
+    int expected, arrived;
 };
 
 /* A warp operation that lanes wait in. */
@@ -194,10 +209,12 @@ static struct {
     numbers order;
     thread threads[THREADS];
     warp warps[THREADS / LANES];
+    meeting meetings[BARRIERS];
     int count, current, unstarted, left;
     int first, step; /* thread first + i step begins as number i */
     bool new_first;  /* threads that have not begun go first, rather than those that may go on */
     bool newest;     /* of these, those go on that came last */
+    bool late;       /* products are made when they are waited for */
     int ready[THREADS], ready_first, ready_count;
     int at_barrier, first_there, barrier_sum;
     bool barrier_all, failed;
@@ -304,6 +321,14 @@ static void report_deadlock()
                   missing < b.count ? instead(missing).c_str() : "is beyond the block");
             return;
         }
+    for (int id = 0; id < BARRIERS; id++) {
+        const meeting *m = &b.meetings[id];
+        if (m->waiting.empty()) continue;
+        FOUND("barrier %d: %s waits at %s:%d; of %d threads %d have come", id,
+              name_of(m->waiting[0]), b.threads[m->waiting[0]].file, b.threads[m->waiting[0]].line,
+              m->expected, m->arrived);
+        return;
+    }
     for (int here = 0; here < b.count; here++)
         for (int t = 0; t < b.count && b.threads[here].state == AT_BARRIER; t++)
             if (b.threads[t].state != AT_BARRIER) {
@@ -345,6 +370,10 @@ static void fiber_main()
     arrived(running);
     for (;;) {
         (*b.call)();
+        if (!b.threads[b.current].products.empty()) {
+            FOUND("%s leaves with products in flight", name_of(b.current));
+            fail();
+        }
         b.threads[b.current].state = LEFT;
         b.left++;
         leave_fiber();
@@ -402,6 +431,50 @@ int barrier(barrier_kind kind, int value, const char *file, int line)
     }
     wait_here();
     return (int)me->told;
+}
+
+void named_barrier(int id, int threads, bool waits, const char *file, int line)
+{
+    thread *me = &b.threads[b.current];
+    meeting *m = &b.meetings[id];
+    if (m->arrived && m->expected != threads) {
+        FOUND("barrier %d at %s:%d: %s comes for %d threads, others for %d", id, file, line,
+              name_of(b.current), threads, m->expected);
+        fail();
+    }
+    m->expected = threads;
+    m->arrived++;
+    if (waits) {
+        me->what = "bar.sync", me->file = file, me->line = line;
+        me->state = IN_WARP;
+        m->waiting.push_back(b.current);
+    }
+    if (m->arrived == threads) {
+        std::vector<int> all;
+        all.swap(m->waiting);
+        m->arrived = 0;
+        if (b.order.next() & 1) std::reverse(all.begin(), all.end());
+        for (int t : all) may_go_on(t);
+    }
+    if (waits) wait_here();
+}
+
+void product(const std::function<void()> &make)
+{
+    thread *me = &b.threads[b.current];
+    me->products.emplace_back(me->groups, b.late ? make : std::function<void()>());
+    if (!b.late) make();
+}
+
+void products_commit() { b.threads[b.current].groups++; }
+
+void products_wait(int groups)
+{
+    thread *me = &b.threads[b.current];
+    size_t done = 0;
+    for (; done < me->products.size() && me->products[done].first < me->groups - groups; done++)
+        if (me->products[done].second) me->products[done].second();
+    me->products.erase(me->products.begin(), me->products.begin() + (long)done);
 }
 
 /* What lane `lane` is told by an operation that all lanes of the mask have come to. */
@@ -518,11 +591,16 @@ static void run_block()
     b.failed = false;
     b.new_first = b.order.next() & 1;
     b.newest = b.order.next() & 1;
+    b.late = b.order.next() & 1;
     b.first = (int)b.order.below((size_t)b.count);
     b.step = orders[b.order.below(4)];
     if (b.step < 0) b.step += b.count;
     if (std::gcd(b.step, b.count) != 1) b.step = 1;
-    for (int t = 0; t < b.count; t++) b.threads[t].state = NEW, b.threads[t].on = NULL;
+    for (int t = 0; t < b.count; t++) {
+        b.threads[t].state = NEW, b.threads[t].on = NULL;
+        b.threads[t].products.clear(), b.threads[t].groups = 0;
+    }
+    for (meeting &m : b.meetings) m.waiting.clear(), m.arrived = 0;
     for (int w = 0; w * LANES < b.count; w++) b.warps[w].count = 0;
     memset(b.shared, 0xff, b.shared_bytes + (WITH_ASAN ? 0 : GUARD));
     become(choose(&begins));
@@ -551,7 +629,7 @@ bool run_grid(const char *kernel, dim3 grid, dim3 block, size_t shared,
     b.order = order;
     b.count = (int)(block.x * block.y * block.z);
     b.shared_bytes = shared;
-    if (posix_memalign(&memory, 128, shared + (WITH_ASAN ? 0 : GUARD) + !shared)) abort();
+    if (posix_memalign(&memory, 1024, shared + (WITH_ASAN ? 0 : GUARD) + !shared)) abort();
     b.shared = static_cast<char *>(memory);
     gridDim = grid;
     blockDim = block;

@@ -98,6 +98,28 @@ static bool differs(int (*run)(float *, int), float right)
 
 static int unordered_graph(float *out, int waits) { return planted_graph(out, waits, 1); }
 
+TEST_ONCE(emulation_multiplies_by_warpgroups)
+{
+    float wrong, late = 0, early = 0;
+    for (int way = 0; way < 6; way++)
+        for (int kind = 0; kind < 4; kind++) {
+            emulation_seed((uint64_t)(4 * way + kind));
+            CHECK(t, !planted_warpgroup(&wrong, kind % 2 ? 128 : 64, way, kind / 2, 0));
+            CHECK(t, wrong == 0);
+            CHECK_TEXT(t, emulation_report(), "");
+        }
+    for (uint64_t seed = 0; seed < ORDERS; seed++) {
+        emulation_seed(seed);
+        CHECK(t, !planted_warpgroup(&wrong, 64, 1, 0, 1));
+        late += wrong;
+        CHECK(t, !planted_warpgroup(&wrong, 64, 1, 0, 2));
+        early += wrong;
+        CHECK(t, planted_warpgroup(&wrong, 64, 1, 0, 3) != 0);
+        CHECK_FOUND(t, "multiply", "barrier 1: thread ", "of 288 threads 256 have come");
+    }
+    CHECK(t, late > 0 && early > 0);
+}
+
 TEST_ONCE(emulation_finds_a_missing_wait) { CHECK(t, differs(planted_streams, 7)); }
 TEST_ONCE(emulation_finds_a_missing_wait_in_a_graph) { CHECK(t, differs(unordered_graph, 3)); }
 TEST_ONCE(emulation_finds_staging_that_is_reused) { CHECK(t, differs(planted_staging, 1)); }

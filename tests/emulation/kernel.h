@@ -90,6 +90,15 @@ T shuffle(warp_kind kind, unsigned mask, T value, int lane, int width, const cha
     return value;
 }
 
+/* Barrier `id` of so many threads: waits for all of them, or only comes to it. */
+void named_barrier(int id, int threads, bool waits, const char *file, int line);
+
+/* A product of a warpgroup, as far as this thread makes it: at once, or (by the block's seed) when
+ * it is waited for. products_wait leaves at most so many of the groups that were committed. */
+void product(const std::function<void()> &make);
+void products_commit();
+void products_wait(int groups);
+
 } /* namespace emulation */
 
 #define EMULATION_SITE const char *file = __builtin_FILE(), int line = __builtin_LINE()

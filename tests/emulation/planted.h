@@ -34,6 +34,10 @@ int planted_event(float *out, int in_graph);
 int planted_product(float *out, int by, int other);
 /* 12 results of each of x * y threads */
 int planted_operations(float *out, int x, int y);
+/* *wrong: how many elements of a product by warpgroups, of n columns, are wrong: none. Ways: A in
+ * rows or (2, 3) across, or (4, 5) in registers; B in rows or (odd) across. Mistakes: 1 reads the
+ * result before it is there, 2 has no barrier, 3 waits for too many threads */
+int planted_warpgroup(float *wrong, int n, int way, int f16, int mistake);
 /* Three ranks, threads, each with a device. out[0..3): 6, the sum over ranks of 1, 2, 3, as each
  * has it; out[3..6): 1, 2, 3, gathered. Mistakes: 1 the sum does not wait for what is summed, 2 a
  * rank sums fewer elements, 3 a rank does not come: the others give up. Returns the most that a

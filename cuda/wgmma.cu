@@ -1,0 +1,296 @@
+/* Products of a warpgroup (wgmma, compute capability 9.0): 128 threads multiply 64 rows of A with N
+ * columns of B, 16 deep, and go on while the tensor cores work.
+ *
+ *     zfi_shared_to_products();            what this thread wrote to shared memory is seen by them
+ *     zfi_barrier or __syncthreads();
+ *     zfi_wgmma_begin();
+ *     zfi_wgmma<T, 64>::rows(c, a, b, true); ...
+ *     zfi_wgmma_commit();                  these are one group
+ *     ...                                  not touching c, nor the operands
+ *     zfi_wgmma_wait<0>();                 at most 0 groups are left in flight
+ *     zfi_wgmma_settle(c);                 c is read behind this, not before
+ *
+ * Of a product, warp w of the group has rows 16 w to 16 w + 15: c[4 j + i] of lane 4 g + t is row
+ * g + i / 2 * 8 of these and column 8 j + 2 t + i % 2.
+ *
+ * Operands lie in shared memory in rows of 64 elements, 128 bytes, the tile on a multiple of 1024
+ * bytes; chunk i of 16 bytes of row r is at chunk i ^ r % 8 (zfi_swizzled). A row of the tile is a
+ * row of A (a column of B), 64 deep; or the operand is `across`: a row of the tile is one step of
+ * the depth, of 64 rows of A (columns of B). More columns are more tiles, one behind the other.
+ *
+ * Only sm_90a has these instructions: elsewhere ZFI_HAS_WGMMA is 0, and a kernel that calls them is
+ * empty. The twins decode the same descriptors, and multiply when the product is issued, or as late
+ * as it is waited for. */
+
+#if !ZF_TENSOR_CORES || defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define ZFI_HAS_WGMMA 1
+#else
+#define ZFI_HAS_WGMMA 0
+#endif
+
+enum { ZFI_WARPGROUP = 128 };
+
+/* Where chunk `chunk` of 8 elements of a row begins, in elements. */
+__device__ __forceinline__ int zfi_swizzled(int row, int chunk)
+{
+    return row * 64 + (chunk ^ (row & 7)) * 8;
+}
+
+#if ZF_TENSOR_CORES
+
+__device__ __forceinline__ uint32_t zfi_shared_at(const void *p)
+{
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+
+#else
+
+static inline uint32_t zfi_shared_at(const void *p)
+{
+    return (uint32_t)(static_cast<const char *>(p) -
+                      static_cast<const char *>(emulation::shared_memory()));
+}
+
+#endif
+
+/* The operand that begins at `tile`. Where it is `across` and has more than 64 columns, the tile with
+ * the next 64 is `beside` bytes further on. */
+__device__ __forceinline__ uint64_t zfi_wgmma_operand(const void *tile, int beside = 0)
+{
+    return (uint64_t)((zfi_shared_at(tile) & 0x3ffff) >> 4) | (uint64_t)(beside >> 4) << 16 |
+           (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
+}
+
+/* How much is added to an operand for the next 16 of its depth; */
+template <bool ACROSS> struct zfi_wgmma_step {
+    static const int of = (ACROSS ? 16 * 128 : 32) >> 4;
+};
+/* and for the next 64 rows of A (columns of B), where it is not ACROSS. */
+static const int zfi_wgmma_rows = 64 * 128 >> 4;
+
+#if ZF_TENSOR_CORES
+
+/* Orders what this thread did in shared memory before what the tensor cores do there after a
+ * barrier. */
+__device__ __forceinline__ void zfi_shared_to_products()
+{
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+/* Orders what this thread wrote to accumulators and operands in registers before products. */
+__device__ __forceinline__ void zfi_wgmma_begin()
+{
+#if ZFI_HAS_WGMMA
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+
+__device__ __forceinline__ void zfi_wgmma_commit()
+{
+#if ZFI_HAS_WGMMA
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+
+template <int GROUPS> __device__ __forceinline__ void zfi_wgmma_wait()
+{
+#if ZFI_HAS_WGMMA
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(GROUPS) : "memory");
+#endif
+}
+
+/* The compiler moves no use of these to the other side. */
+template <class V, int N> __device__ __forceinline__ void zfi_wgmma_settle(V (&c)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        if constexpr (std::is_same<V, float>::value) asm volatile("" : "+f"(c[i])::"memory");
+        else asm volatile("" : "+r"(c[i])::"memory");
+    }
+}
+
+/* How many registers a thread of the warpgroup has from now on: more, or fewer. */
+template <int COUNT> __device__ __forceinline__ void zfi_more_registers()
+{
+#if ZFI_HAS_WGMMA
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
+#endif
+}
+template <int COUNT> __device__ __forceinline__ void zfi_fewer_registers()
+{
+#if ZFI_HAS_WGMMA
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+#endif
+}
+
+/* Barrier `id`, 1 to 15, of so many threads, whole warps: waits for all of them, or says only that
+ * this one has come. */
+__device__ __forceinline__ void zfi_barrier(int id, int threads)
+{
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+__device__ __forceinline__ void zfi_barrier_arrive(int id, int threads)
+{
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
+}
+
+/* What zfi_fetch began since the last is a group; at most GROUPS are left in flight. */
+__device__ __forceinline__ void zfi_fetch_commit()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int GROUPS> __device__ __forceinline__ void zfi_fetch_wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
+}
+
+/* c += A B, or = where !add. rows: A in registers, as accumulators of the product that made it are
+ * when two neighbours are put together: a[0] row g, columns 2 t and 2 t + 1, a[1] row g + 8, a[2]
+ * and a[3] the same 8 columns further on. */
+template <class T, int N> struct zfi_wgmma;
+
+#define ZFI_ACC4(c, i) "+f"((c)[i]), "+f"((c)[i + 1]), "+f"((c)[i + 2]), "+f"((c)[i + 3])
+#define ZFI_ACC16(c, i)                                                                            \
+    ZFI_ACC4(c, i), ZFI_ACC4(c, i + 4), ZFI_ACC4(c, i + 8), ZFI_ACC4(c, i + 12)
+#define ZFI_ACC32(c) ZFI_ACC16(c, 0), ZFI_ACC16(c, 16)
+#define ZFI_ACC64(c) ZFI_ACC16(c, 0), ZFI_ACC16(c, 16), ZFI_ACC16(c, 32), ZFI_ACC16(c, 48)
+#define ZFI_IN32                                                                                   \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define ZFI_IN64                                                                                   \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "                       \
+    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, "             \
+    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, "             \
+    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+#if ZFI_HAS_WGMMA
+#define ZFI_WGMMA(T, name, n, in, acc, p0, p1, p2, p3, p4, p5, p6)                                 \
+    template <> struct zfi_wgmma<T, n> {                                                           \
+        template <bool A_ACROSS, bool B_ACROSS>                                                    \
+        static __device__ __forceinline__ void both(float (&c)[n / 2], uint64_t a, uint64_t b,     \
+                                                    bool add)                                      \
+        {                                                                                          \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, " p2 ", 0; "                               \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." name "." name " {" in   \
+                         "}, " p0 ", " p1 ", p, 1, 1, " p3 ", " p4 ";}"                            \
+                         : acc(c)                                                                  \
+                         : "l"(a), "l"(b), "r"((int)add), "n"(A_ACROSS), "n"(B_ACROSS));           \
+        }                                                                                          \
+        template <bool B_ACROSS>                                                                   \
+        static __device__ __forceinline__ void rows(float (&c)[n / 2], const uint32_t (&a)[4],     \
+                                                    uint64_t b, bool add)                          \
+        {                                                                                          \
+            asm volatile("{.reg .pred p; setp.ne.b32 p, " p5 ", 0; "                               \
+                         "wgmma.mma_async.sync.aligned.m64n" #n "k16.f32." name "." name " {" in   \
+                         "}, {" p0 ", " p1 ", " p2 ", " p3 "}, " p4 ", p, 1, 1, " p6 ";}"          \
+                         : acc(c)                                                                  \
+                         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"((int)add),      \
+                           "n"(B_ACROSS));                                                         \
+        }                                                                                          \
+    };
+ZFI_WGMMA(zfi_bf16, "bf16", 64, ZFI_IN32, ZFI_ACC32,
+          "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+ZFI_WGMMA(zfi_f16, "f16", 64, ZFI_IN32, ZFI_ACC32, "%32", "%33", "%34", "%35", "%36", "%37", "%38")
+ZFI_WGMMA(zfi_bf16, "bf16", 128, ZFI_IN64, ZFI_ACC64,
+          "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+ZFI_WGMMA(zfi_f16, "f16", 128, ZFI_IN64, ZFI_ACC64, "%64", "%65", "%66", "%67", "%68", "%69", "%70")
+#else
+template <class T, int N> struct zfi_wgmma {
+    template <bool A_ACROSS, bool B_ACROSS>
+    static __device__ __forceinline__ void both(float (&)[N / 2], uint64_t, uint64_t, bool)
+    {
+    }
+    template <bool B_ACROSS>
+    static __device__ __forceinline__ void rows(float (&)[N / 2], const uint32_t (&)[4], uint64_t,
+                                                bool)
+    {
+    }
+};
+#endif
+
+#else
+
+static inline void zfi_shared_to_products() {}
+static inline void zfi_wgmma_begin() {}
+static inline void zfi_wgmma_commit() { emulation::products_commit(); }
+template <int GROUPS> static inline void zfi_wgmma_wait() { emulation::products_wait(GROUPS); }
+template <class V, int N> static inline void zfi_wgmma_settle(V (&)[N]) {}
+template <int COUNT> static inline void zfi_more_registers() {}
+template <int COUNT> static inline void zfi_fewer_registers() {}
+static inline void zfi_barrier(int id, int threads, EMULATION_SITE)
+{
+    emulation::named_barrier(id, threads, true, file, line);
+}
+static inline void zfi_barrier_arrive(int id, int threads, EMULATION_SITE)
+{
+    emulation::named_barrier(id, threads, false, file, line);
+}
+static inline void zfi_fetch_commit() {}
+template <int GROUPS> static inline void zfi_fetch_wait() {}
+
+/* Element k of row i (of B: column i) of an operand. */
+template <class T>
+static inline float zfi_wgmma_element(uint64_t operand, bool across, int i, int k)
+{
+    const int start = (int)(operand & 0x3fff) << 4, beside = (int)(operand >> 16 & 0x3fff) << 4;
+    const int stride = (int)(operand >> 32 & 0x3fff) << 4;
+    int at = across ? start + i / 64 * beside + i % 64 * 2 + k / 8 * stride + k % 8 * 128
+                    : start + i / 8 * stride + i % 8 * 128 + k * 2;
+    T x;
+    at ^= (at >> 7 & 7) << 4;
+    memcpy(static_cast<void *>(&x), static_cast<const char *>(emulation::shared_memory()) + at, 2);
+    return zfi_to_f32(x);
+}
+
+template <class T, int N> struct zfi_wgmma {
+    static void multiply(float *c, const float (&a)[2][16], uint64_t b, bool across, bool add)
+    {
+        const int t = (int)threadIdx.x % 4;
+        for (int j = 0; j < N / 8; j++)
+            for (int i = 0; i < 2; i++) {
+                float column[16];
+                for (int k = 0; k < 16; k++)
+                    column[k] = zfi_wgmma_element<T>(b, across, 8 * j + 2 * t + i, k);
+                for (int r = 0; r < 2; r++) {
+                    float sum = add ? c[4 * j + 2 * r + i] : 0;
+                    for (int k = 0; k < 16; k++) sum += a[r][k] * column[k];
+                    c[4 * j + 2 * r + i] = sum;
+                }
+            }
+    }
+    template <bool A_ACROSS, bool B_ACROSS>
+    static void both(float (&c)[N / 2], uint64_t a, uint64_t b, bool add)
+    {
+        float *to = c;
+        emulation::product([=]() {
+            const int lane = (int)threadIdx.x % ZFI_WARP;
+            const int row = (int)threadIdx.x / ZFI_WARP % 4 * 16 + lane / 4;
+            float rows[2][16];
+            for (int r = 0; r < 2; r++)
+                for (int k = 0; k < 16; k++)
+                    rows[r][k] = zfi_wgmma_element<T>(a, A_ACROSS, row + 8 * r, k);
+            multiply(to, rows, b, B_ACROSS, add);
+        });
+    }
+    template <bool B_ACROSS>
+    static void rows(float (&c)[N / 2], const uint32_t (&a)[4], uint64_t b, bool add)
+    {
+        struct {
+            float at[2][16];
+        } x;
+        float *to = c;
+        const int g = (int)threadIdx.x % ZFI_WARP / 4;
+        for (int i = 0; i < 4; i++)
+            for (int r = 0; r < 2; r++) {
+                const uint64_t mine = (uint64_t)a[2 + r] << 32 | a[r];
+                const uint64_t has = __shfl_sync(0xffffffffu, mine, 4 * g + i);
+                T two[4];
+                memcpy(static_cast<void *>(two), &has, sizeof two);
+                for (int e = 0; e < 4; e++)
+                    x.at[r][e / 2 * 8 + 2 * i + e % 2] = zfi_to_f32(two[e]);
+            }
+        emulation::product([=]() { multiply(to, x.at, b, B_ACROSS, add); });
+    }
+};
+
+#endif

@@ -193,124 +193,148 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
 
 /* -------------------------------------------------------------------------- 3 OPERATORS */
 
-/* One row per operator: name, least and most operands, attributes, flags. An attribute is
- * name:kind, kind one of i (int64), f (double), b (bool), d (dtype), l (list of int64), v (list of
+/* One row per operator: name, least and most operands, attributes. An attribute is A(operator, name,
+ * kind), kind one of i (int64), f (double), b (bool), d (dtype), l (list of int64), v (list of
  * double) and e(names) (one of the names). One that is absent is 0, false, the first name or the
- * empty list. */
-#define ZF_OPS(X)                                                                                  \
+ * empty list. The order of rows means nothing. All else that is known of an operator is its record,
+ * in its file of ops/. */
+#define ZF_OPS(X, A)                                                                               \
     /* leaves */                                                                                   \
-    X(input, 0, 0, "", ZF_OP_LEAF | ZF_OP_NAMED)                                                   \
-    X(param, 0, 0, "init:e(zeros|ones|constant|normal|truncated|uniform) a:f b:f frozen:b",        \
-      ZF_OP_LEAF | ZF_OP_NAMED)                                                                    \
-    X(state, 0, 1, "value:f", ZF_OP_LEAF | ZF_OP_NAMED)                                            \
-    X(constant, 0, 0, "values:v", ZF_OP_LEAF)                                                      \
+    X(input, 0, 0, )                                                                               \
+    X(param, 0, 0, A(param, init, e(zeros|ones|constant|normal|truncated|uniform))                 \
+      A(param, a, f) A(param, b, f) A(param, frozen, b))                                           \
+    X(state, 0, 1, A(state, value, f))                                                             \
+    X(constant, 0, 0, A(constant, values, v))                                                      \
     /* elementwise, broadcasting */                                                                \
-    X(add, 2, 2, "", ZF_OP_INPLACE)                                                                \
-    X(sub, 2, 2, "", ZF_OP_INPLACE)                                                                \
-    X(mul, 2, 2, "", ZF_OP_INPLACE)                                                                \
-    X(div, 2, 2, "", ZF_OP_INPLACE)                                                                \
-    X(maximum, 2, 2, "", ZF_OP_INPLACE)                                                            \
-    X(minimum, 2, 2, "", ZF_OP_INPLACE)                                                            \
-    X(equal, 2, 2, "", 0)                                                                          \
-    X(less, 2, 2, "", 0)                                                                           \
-    X(where, 3, 3, "", ZF_OP_INPLACE)                                                              \
+    X(add, 2, 2, )                                                                                 \
+    X(sub, 2, 2, )                                                                                 \
+    X(mul, 2, 2, )                                                                                 \
+    X(div, 2, 2, )                                                                                 \
+    X(maximum, 2, 2, )                                                                             \
+    X(minimum, 2, 2, )                                                                             \
+    X(equal, 2, 2, )                                                                               \
+    X(less, 2, 2, )                                                                                \
+    X(where, 3, 3, )                                                                               \
     /* elementwise, one operand */                                                                 \
-    X(neg, 1, 1, "", ZF_OP_INPLACE)                                                                \
-    X(scale, 1, 1, "by:f", ZF_OP_INPLACE)                                                          \
-    X(exp, 1, 1, "", ZF_OP_INPLACE)                                                                \
-    X(log, 1, 1, "", ZF_OP_INPLACE)                                                                \
-    X(sqrt, 1, 1, "", ZF_OP_INPLACE)                                                               \
-    X(rsqrt, 1, 1, "", ZF_OP_INPLACE)                                                              \
-    X(tanh, 1, 1, "", ZF_OP_INPLACE)                                                               \
-    X(tanh_grad, 2, 2, "", ZF_OP_INPLACE)                                                          \
-    X(sigmoid, 1, 1, "", ZF_OP_INPLACE)                                                            \
-    X(sigmoid_grad, 2, 2, "", ZF_OP_INPLACE)                                                       \
-    X(relu, 1, 1, "", ZF_OP_INPLACE)                                                               \
-    X(relu_grad, 2, 2, "", ZF_OP_INPLACE)                                                          \
-    X(gelu, 1, 1, "form:e(erf|tanh)", ZF_OP_INPLACE)                                               \
-    X(gelu_grad, 2, 2, "form:e(erf|tanh)", ZF_OP_INPLACE)                                          \
-    X(silu, 1, 1, "", ZF_OP_INPLACE)                                                               \
-    X(silu_grad, 2, 2, "", ZF_OP_INPLACE)                                                          \
-    X(cast, 1, 1, "to:d", ZF_OP_INPLACE)                                                           \
-    X(dropout, 1, 1, "p:f stream:i", ZF_OP_INPLACE)                                                \
+    X(neg, 1, 1, )                                                                                 \
+    X(scale, 1, 1, A(scale, by, f))                                                                \
+    X(exp, 1, 1, )                                                                                 \
+    X(log, 1, 1, )                                                                                 \
+    X(sqrt, 1, 1, )                                                                                \
+    X(rsqrt, 1, 1, )                                                                               \
+    X(tanh, 1, 1, )                                                                                \
+    X(tanh_grad, 2, 2, )                                                                           \
+    X(sigmoid, 1, 1, )                                                                             \
+    X(sigmoid_grad, 2, 2, )                                                                        \
+    X(relu, 1, 1, )                                                                                \
+    X(relu_grad, 2, 2, )                                                                           \
+    X(gelu, 1, 1, A(gelu, form, e(erf|tanh)))                                                      \
+    X(gelu_grad, 2, 2, A(gelu_grad, form, e(erf|tanh)))                                            \
+    X(silu, 1, 1, )                                                                                \
+    X(silu_grad, 2, 2, )                                                                           \
+    X(cast, 1, 1, A(cast, to, d))                                                                  \
+    X(dropout, 1, 1, A(dropout, p, f) A(dropout, stream, i))                                       \
     /* shape */                                                                                    \
-    X(reshape, 1, 1, "shape:l", ZF_OP_VIEW)                                                        \
-    X(slice, 1, 1, "axis:i start:i stop:i", ZF_OP_VIEW)                                            \
-    X(pad, 1, 1, "axis:i before:i after:i", 0)                                                     \
-    X(transpose, 1, 1, "order:l", 0)                                                               \
-    X(concat, 1, ZF_MAX_OPERANDS, "axis:i", 0)                                                     \
-    X(broadcast, 1, 1, "shape:l", 0)                                                               \
-    X(sum_to, 1, 1, "shape:l", 0)                                                                  \
+    X(reshape, 1, 1, A(reshape, shape, l))                                                         \
+    X(slice, 1, 1, A(slice, axis, i) A(slice, start, i) A(slice, stop, i))                         \
+    X(pad, 1, 1, A(pad, axis, i) A(pad, before, i) A(pad, after, i))                               \
+    X(transpose, 1, 1, A(transpose, order, l))                                                     \
+    X(concat, 1, ZF_MAX_OPERANDS, A(concat, axis, i))                                              \
+    X(broadcast, 1, 1, A(broadcast, shape, l))                                                     \
+    X(sum_to, 1, 1, A(sum_to, shape, l))                                                           \
     /* products */                                                                                 \
-    X(matmul, 2, 2, "transpose_a:b transpose_b:b", 0)                                              \
+    X(matmul, 2, 2, A(matmul, transpose_a, b) A(matmul, transpose_b, b))                           \
     /* reductions */                                                                               \
-    X(sum, 1, 1, "axis:i keep:b", 0)                                                               \
-    X(max, 1, 1, "axis:i keep:b", 0)                                                               \
-    X(argmax, 1, 1, "axis:i keep:b", 0)                                                            \
-    X(logsumexp, 1, 1, "", 0)                                                                      \
-    X(square_sums, 1, 1, "", 0)                                                                    \
-    X(total, 1, ZF_MAX_OPERANDS, "", 0)                                                            \
+    X(sum, 1, 1, A(sum, axis, i) A(sum, keep, b))                                                  \
+    X(max, 1, 1, A(max, axis, i) A(max, keep, b))                                                  \
+    X(argmax, 1, 1, A(argmax, axis, i) A(argmax, keep, b))                                         \
+    X(logsumexp, 1, 1, )                                                                           \
+    X(square_sums, 1, 1, )                                                                         \
+    X(total, 1, ZF_MAX_OPERANDS, )                                                                 \
     /* rows */                                                                                     \
-    X(softmax, 1, 1, "", ZF_OP_INPLACE)                                                            \
-    X(softmax_grad, 2, 2, "", ZF_OP_INPLACE)                                                       \
-    X(moments, 1, 1, "eps:f", 0)                                                                   \
-    X(layer_norm, 4, 4, "", ZF_OP_INPLACE)                                                         \
-    X(layer_norm_grad, 4, 4, "", ZF_OP_INPLACE)                                                    \
-    X(rms, 1, 1, "eps:f", 0)                                                                       \
-    X(rms_norm, 3, 3, "", ZF_OP_INPLACE)                                                           \
-    X(rms_norm_grad, 4, 4, "", ZF_OP_INPLACE)                                                      \
-    X(norm_gamma_grad, 3, 3, "", 0)                                                                \
-    X(gather_rows, 2, 2, "padded:b padding:i", 0)                                                                    \
-    X(scatter_rows, 2, 2, "rows:i padded:b padding:i", 0)                                                             \
-    X(cross_entropy, 3, 3, "ignore:i", 0)                                                          \
-    X(cross_entropy_grad, 4, 4, "ignore:i", ZF_OP_INPLACE)                                         \
+    X(softmax, 1, 1, )                                                                             \
+    X(softmax_grad, 2, 2, )                                                                        \
+    X(moments, 1, 1, A(moments, eps, f))                                                           \
+    X(layer_norm, 4, 4, )                                                                          \
+    X(layer_norm_grad, 4, 4, )                                                                     \
+    X(rms, 1, 1, A(rms, eps, f))                                                                   \
+    X(rms_norm, 3, 3, )                                                                            \
+    X(rms_norm_grad, 4, 4, )                                                                       \
+    X(norm_gamma_grad, 3, 3, )                                                                     \
+    X(gather_rows, 2, 2, A(gather_rows, padded, b) A(gather_rows, padding, i))                     \
+    X(scatter_rows, 2, 2, A(scatter_rows, rows, i) A(scatter_rows, padded, b)                      \
+      A(scatter_rows, padding, i))                                                                 \
+    X(cross_entropy, 3, 3, A(cross_entropy, ignore, i))                                            \
+    X(cross_entropy_grad, 4, 4, A(cross_entropy_grad, ignore, i))                                  \
     /* fused */                                                                                    \
-    X(saved, 1, 1, "index:i", 0)                                                                   \
-    X(linear, 2, 3, "activation:e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)", 0)                \
-    X(head_loss, 4, 5, "ignore:i", 0)                                                              \
-    X(residual_norm, 4, 5, "p:f stream:i eps:f", ZF_OP_INPLACE)                                    \
-    X(embed_norm, 7, 7, "p:f stream:i eps:f padded:b padding:i", 0)                                                   \
-    X(residual_norm_grad, 4, 4, "p:f stream:i", ZF_OP_INPLACE)                                     \
-    X(masked_softmax, 1, 2, "p:f stream:i scale:f", ZF_OP_INPLACE)                                \
-    X(masked_softmax_grad, 2, 2, "p:f stream:i scale:f", 0)                                       \
-    X(affine, 3, 3, "", ZF_OP_INPLACE)                                                             \
-    X(attention, 1, 4, "p:f stream:i heads:i scale:f causal:b", 0)                                 \
-    X(attention_grad, 4, 7, "p:f stream:i heads:i scale:f causal:b", 0)                            \
-    X(chain, 1, 8, "program:l values:v", ZF_OP_INPLACE)                                            \
+    X(saved, 1, 1, A(saved, index, i))                                                             \
+    X(linear, 2, 3, A(linear, activation, e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)))          \
+    X(head_loss, 4, 5, A(head_loss, ignore, i))                                                    \
+    X(residual_norm, 4, 5, A(residual_norm, p, f) A(residual_norm, stream, i)                      \
+      A(residual_norm, eps, f))                                                                    \
+    X(embed_norm, 7, 7, A(embed_norm, p, f) A(embed_norm, stream, i) A(embed_norm, eps, f)         \
+      A(embed_norm, padded, b) A(embed_norm, padding, i))                                          \
+    X(residual_norm_grad, 4, 4, A(residual_norm_grad, p, f) A(residual_norm_grad, stream, i))      \
+    X(masked_softmax, 1, 2, A(masked_softmax, p, f) A(masked_softmax, stream, i)                   \
+      A(masked_softmax, scale, f))                                                                 \
+    X(masked_softmax_grad, 2, 2, A(masked_softmax_grad, p, f)                                      \
+      A(masked_softmax_grad, stream, i) A(masked_softmax_grad, scale, f))                          \
+    X(affine, 3, 3, )                                                                              \
+    X(attention, 1, 4, A(attention, p, f) A(attention, stream, i) A(attention, heads, i)           \
+      A(attention, scale, f) A(attention, causal, b))                                              \
+    X(attention_grad, 4, 7, A(attention_grad, p, f) A(attention_grad, stream, i)                   \
+      A(attention_grad, heads, i) A(attention_grad, scale, f) A(attention_grad, causal, b))        \
+    X(chain, 1, 8, A(chain, program, l) A(chain, values, v))                                       \
     /* ranks: made by zf_zero */                                                                   \
-    X(unit, 1, ZF_MAX_OPERANDS, "at:l size:i world:i", ZF_OP_LEAF)                                 \
-    X(accumulator, 0, 0, "", ZF_OP_LEAF)                                                           \
-    X(view, 1, 1, "at:i shape:l", ZF_OP_VIEW)                                                      \
-    X(part, 1, 1, "world:i", ZF_OP_VIEW)                                                           \
-    X(pack, 1, ZF_MAX_OPERANDS, "at:l size:i", 0)                                                  \
-    X(totals, 1, 1, "blocks:l", 0)                                                                 \
-    X(all_gather, 1, 2, "world:i", ZF_OP_MUTATES | ZF_OP_COLLECTIVE)                               \
-    X(reduce_scatter, 1, 2, "world:i", ZF_OP_MUTATES | ZF_OP_COLLECTIVE)                           \
-    X(all_reduce, 1, 2, "world:i", ZF_OP_MUTATES | ZF_OP_COLLECTIVE | ZF_OP_INPLACE)               \
-    X(all_to_all, 1, 1, "world:i", ZF_OP_MUTATES | ZF_OP_COLLECTIVE)                               \
-    X(bcast, 1, 1, "world:i root:i", ZF_OP_MUTATES | ZF_OP_COLLECTIVE)                             \
+    X(unit, 1, ZF_MAX_OPERANDS, A(unit, at, l) A(unit, size, i) A(unit, world, i))                 \
+    X(accumulator, 0, 0, )                                                                         \
+    X(view, 1, 1, A(view, at, i) A(view, shape, l))                                                \
+    X(part, 1, 1, A(part, world, i))                                                               \
+    X(pack, 1, ZF_MAX_OPERANDS, A(pack, at, l) A(pack, size, i))                                   \
+    X(totals, 1, 1, A(totals, blocks, l))                                                          \
+    X(all_gather, 1, 2, A(all_gather, world, i))                                                   \
+    X(reduce_scatter, 1, 2, A(reduce_scatter, world, i))                                           \
+    X(all_reduce, 1, 2, A(all_reduce, world, i))                                                   \
+    X(all_to_all, 1, 1, A(all_to_all, world, i))                                                   \
+    X(bcast, 1, 1, A(bcast, world, i) A(bcast, root, i))                                           \
     /* effects */                                                                                  \
-    X(output, 1, 1, "", ZF_OP_EFFECT | ZF_OP_NAMED)                                                \
-    X(gradient, 2, 2, "", ZF_OP_EFFECT)                                                            \
-    X(release, 1, 1, "", ZF_OP_EFFECT)                                                             \
-    X(wait, 1, 1, "", ZF_OP_EFFECT)                                                                \
-    X(loss_scale, 5, 5, "factor:f window:i hysteresis:i least:f consecutive:b", ZF_OP_EFFECT)      \
-    X(loss_scale_update, 6, 6, "factor:f window:i hysteresis:i least:f consecutive:b",             \
-      ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
-    X(advance, 1, 2, "", ZF_OP_EFFECT | ZF_OP_MUTATES)                                             \
-    X(sgd, 3, 6, "momentum:f nesterov:b weight_decay:f world:i blocks:l decays:v scaled:b",        \
-      ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
-    X(adamw, 6, 8, "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v scaled:b",      \
-      ZF_OP_EFFECT | ZF_OP_MUTATES)                                                                \
-    X(lamb_update, 5, 7,                                                                           \
-      "beta1:f beta2:f eps:f weight_decay:f world:i blocks:l decays:v scaled:b", ZF_OP_MUTATES)    \
-    X(lamb_apply, 5, 6, "least:f most:f world:i blocks:l", ZF_OP_EFFECT | ZF_OP_MUTATES)
+    X(output, 1, 1, )                                                                              \
+    X(gradient, 2, 2, )                                                                            \
+    X(release, 1, 1, )                                                                             \
+    X(wait, 1, 1, )                                                                                \
+    X(loss_scale, 5, 5, A(loss_scale, factor, f) A(loss_scale, window, i)                          \
+      A(loss_scale, hysteresis, i) A(loss_scale, least, f) A(loss_scale, consecutive, b))          \
+    X(loss_scale_update, 6, 6, A(loss_scale_update, factor, f) A(loss_scale_update, window, i)     \
+      A(loss_scale_update, hysteresis, i) A(loss_scale_update, least, f)                           \
+      A(loss_scale_update, consecutive, b))                                                        \
+    X(advance, 1, 2, )                                                                             \
+    X(sgd, 3, 6, A(sgd, momentum, f) A(sgd, nesterov, b) A(sgd, weight_decay, f)                   \
+      A(sgd, world, i) A(sgd, blocks, l) A(sgd, decays, v) A(sgd, scaled, b))                      \
+    X(adamw, 6, 8, A(adamw, beta1, f) A(adamw, beta2, f) A(adamw, eps, f)                          \
+      A(adamw, weight_decay, f) A(adamw, world, i) A(adamw, blocks, l) A(adamw, decays, v)         \
+      A(adamw, scaled, b))                                                                         \
+    X(lamb_update, 5, 7, A(lamb_update, beta1, f) A(lamb_update, beta2, f)                         \
+      A(lamb_update, eps, f) A(lamb_update, weight_decay, f) A(lamb_update, world, i)              \
+      A(lamb_update, blocks, l) A(lamb_update, decays, v) A(lamb_update, scaled, b))               \
+    X(lamb_apply, 5, 6, A(lamb_apply, least, f) A(lamb_apply, most, f) A(lamb_apply, world, i)     \
+      A(lamb_apply, blocks, l))
 
 #define ZF_MAX_OPERANDS   65535
 #define ZF_MAX_ATTRIBUTES 8
 #define ZF_MAX_SAVED      4 /* values that a node leaves for its gradient, beside its result */
 
-typedef enum zf_op_flags {
+typedef enum zf_op {
+    ZF_OP_none,
+#define ZFI_ROW(name, least, most, attributes) ZF_OP_##name,
+#define ZFI_ATTRIBUTE(op, name, kind)
+    ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
+#undef ZFI_ROW
+#undef ZFI_ATTRIBUTE
+    ZF_OP_COUNT
+} zf_op;
+
+/* What an operator is. Every claim is tested by running it (tests/ops.c). */
+typedef enum zf_op_traits {
     ZF_OP_LEAF = 1,     /* has storage of its own that outlives a step, or is known beforehand */
     ZF_OP_NAMED = 2,    /* carries a name */
     ZF_OP_EFFECT = 4,   /* has no value, is never dead */
@@ -318,15 +342,9 @@ typedef enum zf_op_flags {
     ZF_OP_VIEW = 16,    /* may be the same bytes as operand 0 */
     ZF_OP_INPLACE = 32, /* may write over an operand of its shape and element size that dies here */
     ZF_OP_COLLECTIVE = 64 /* all ranks take part in it */
-} zf_op_flags;
-
-typedef enum zf_op {
-    ZF_OP_none,
-#define X(name, least, most, attributes, flags) ZF_OP_##name,
-    ZF_OPS(X)
-#undef X
-    ZF_OP_COUNT
-} zf_op;
+} zf_op_traits;
+ZF_API const char *zf_op_name(zf_op op); /* "add", ...; "none"; "?" for any other */
+ZF_API uint32_t zf_op_traits_of(zf_op op); /* 0 where there is no such operator */
 
 typedef union zf_attribute {
     int64_t i; /* i, b, d, e */
@@ -336,6 +354,36 @@ typedef union zf_attribute {
         int64_t count;
     } list;
 } zf_attribute;
+
+/* Attributes by the names that their rows give them: ZF_INT(launch, matmul, transpose_a),
+ * ZF_FLOAT(launch, dropout, p), ZF_LIST(launch, pack, at).data. Another kind than the row's does not
+ * compile. ZF_AT_pack_size is the index of `size` among those of pack. */
+#define ZFI_ROW(name, least, most, attributes) enum { attributes ZF_ATTRIBUTES_OF_##name };
+#define ZFI_ATTRIBUTE(op, name, kind)          ZF_AT_##op##_##name,
+ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
+#undef ZFI_ROW
+#undef ZFI_ATTRIBUTE
+
+#define ZFI_KIND_i    1
+#define ZFI_KIND_b    1
+#define ZFI_KIND_d    1
+#define ZFI_KIND_e(_) 1
+#define ZFI_KIND_f    2
+#define ZFI_KIND_l    3
+#define ZFI_KIND_v    3
+enum {
+#define ZFI_ROW(name, least, most, attributes) attributes
+#define ZFI_ATTRIBUTE(op, name, kind)          ZFI_KIND_OF_##op##_##name = ZFI_KIND_##kind,
+    ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE) ZFI_KINDS
+#undef ZFI_ROW
+#undef ZFI_ATTRIBUTE
+};
+#define ZFI_AT(x, at, same) ((x)->attributes[(at) + 0 * sizeof(char[(same) ? 1 : -1])])
+#define ZF_INT(x, op, name) ZFI_AT(x, ZF_AT_##op##_##name, ZFI_KIND_OF_##op##_##name == 1).i
+#define ZF_FLOAT(x, op, name)                                                                      \
+    ZFI_AT(x, ZF_AT_##op##_##name, ZFI_KIND_OF_##op##_##name == 2).f
+#define ZF_LIST(x, op, name)                                                                       \
+    ZFI_AT(x, ZF_AT_##op##_##name, ZFI_KIND_OF_##op##_##name == 3).list
 
 /* Converts count elements as zf_cast does: to nearest even, float to integer truncated and
  * saturated. */

@@ -66,12 +66,12 @@ static zf_status zfi_cuda_check(void *self, const zf_launch *l)
         return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: there is no f64 on CUDA, but f32, bf16 and f16; the CPU "
                              "backend has it",
-                             zfi_op_names[l->op], (int)l->node);
+                             zf_op_name(l->op), (int)l->node);
     if (zfi_is_among_ranks(l) && l->comm && !l->comm->check)
         return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: the communicator (zf_compile_desc.comm) works in host "
                              "memory; a CUDA backend needs one that works on streams",
-                             zfi_op_names[l->op], (int)l->node);
+                             zf_op_name(l->op), (int)l->node);
     return ZF_OK;
 }
 

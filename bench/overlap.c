@@ -109,16 +109,11 @@ static zf_status traced_wait(void *self, const zf_launch *l)
 
 static void print_trace(double start)
 {
-    static const char *const names[] = {"none",
-#define X(name, least, most, attributes, flags) #name,
-                                        ZF_OPS(X)
-#undef X
-    };
     printf("%-22s queue%12s%11s%11s%11s%11s\n", "", "bytes", "issued", "link", "done", "stood ms");
     for (int k = 0; k < trace.count; k++) {
         const event *e = &trace.events[k];
         char name[64];
-        snprintf(name, sizeof name, "%s %%%d", names[e->op], (int)e->node);
+        snprintf(name, sizeof name, "%s %%%d", zf_op_name(e->op), (int)e->node);
         printf("%-22s %5d%12zu%11.2f%11.2f%11.2f%11.2f\n", name, (int)e->channel, e->bytes,
                1e3 * (e->issued > 0 ? e->issued - start : e->started - start),
                1e3 * (e->started - start), 1e3 * (e->done - start), 1e3 * e->stood);

@@ -177,16 +177,6 @@ static inline void profile_reset(void)
     }
 }
 
-static inline const char *profile_op_name(int op)
-{
-    static const char *const names[] = {"none",
-#define X(name, least, most, attributes, flags) #name,
-                                        ZF_OPS(X)
-#undef X
-    };
-    return names[op];
-}
-
 /* A line for each operator that takes a thousandth or more, the slowest first. */
 static inline void profile_print(int64_t steps)
 {
@@ -203,7 +193,7 @@ static inline void profile_print(int64_t steps)
             if (!told[op] && (most < 0 || profiled.seconds[op] > profiled.seconds[most])) most = op;
         if (most < 0 || profiled.seconds[most] <= 0.001 * total) break;
         told[most] = true;
-        printf("%-20s %8lld %5.1f %8.3f %8.1f %8.1f %8.1f %8.3f %6.2f\n", profile_op_name(most),
+        printf("%-20s %8lld %5.1f %8.3f %8.1f %8.1f %8.1f %8.3f %6.2f\n", zf_op_name((zf_op)most),
                (long long)(profiled.launches[most] / steps), 100 * profiled.seconds[most] / total,
                1e3 * profiled.seconds[most] * each,
                1e-9 * profiled.flops[most] / profiled.seconds[most],
@@ -222,12 +212,12 @@ static inline void profile_print_members(const zf_plan *plan, int64_t steps)
     printf(", \"ms\": {");
     for (int op = 0, n = 0; op < ZF_OP_COUNT; op++)
         if (profiled.seconds[op] > 0)
-            printf("%s\"%s\": %.4f", n++ ? ", " : "", profile_op_name(op),
+            printf("%s\"%s\": %.4f", n++ ? ", " : "", zf_op_name((zf_op)op),
                    1e3 * profiled.seconds[op] / (double)steps);
     printf("}, \"floor_ms\": {");
     for (int op = 0, n = 0; op < ZF_OP_COUNT; op++)
         if (profiled.seconds[op] > 0)
-            printf("%s\"%s\": %.4f", n++ ? ", " : "", profile_op_name(op),
+            printf("%s\"%s\": %.4f", n++ ? ", " : "", zf_op_name((zf_op)op),
                    1e3 * profiled.floor[op] / (double)steps);
     printf("}, \"bytes\": {");
     for (int kind = 0; kind < ZF_KINDS; kind++)

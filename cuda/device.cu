@@ -139,7 +139,7 @@ static zf_status zfi_until(zfi_cuda *c, cudaEvent_t event, zf_error *error)
 static zf_status zfi_take_fault(zfi_cuda *c, zf_error *error)
 {
     const zfi_fault f = *c->fault;
-    const char *name = zfi_op_names[f.op > 0 && f.op < ZF_OP_COUNT ? f.op : 0];
+    const char *name = zf_op_name((zf_op)f.op);
     const char *words = f.op == ZF_OP_embed_norm ? "words of " : "";
     if (f.kind == ZFI_NO_FAULT) return ZF_OK;
     memset(c->fault, 0, sizeof *c->fault);

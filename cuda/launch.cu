@@ -23,14 +23,6 @@ enum {
     ZFI_WARP = 32
 };
 
-/* Names of operators, for messages. */
-static const char *const zfi_op_names[] = {
-    "none",
-#define X(name, least, most, attributes, flags) #name,
-    ZF_OPS(X)
-#undef X
-};
-
 /* What went wrong on the device: the first to come. Lies in memory that the host sees. */
 typedef enum zfi_fault_kind {
     ZFI_NO_FAULT,
@@ -111,7 +103,7 @@ static zf_status zfi_launched(const zf_launch *l)
     char what[40];
     cudaError_t code = cudaGetLastError();
     if (code == cudaSuccess) return ZF_OK;
-    snprintf(what, sizeof what, "%s %%%d", zfi_op_names[l->op], (int)l->node);
+    snprintf(what, sizeof what, "%s %%%d", zf_op_name(l->op), (int)l->node);
     return zfi_cuda_failed(l->error, what, code);
 }
 

@@ -72,7 +72,7 @@ static zf_status zfi_no_row(const zf_launch *l)
 {
     return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
                          "%s %%%d: there is no such operator on CUDA; the CPU backend has all",
-                         zfi_op_names[l->op], (int)l->node);
+                         zf_op_name(l->op), (int)l->node);
 }
 
 /* Puts the node's kernels on the stream of its queue. */

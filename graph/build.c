@@ -207,7 +207,7 @@ static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x,
     if (!x[0].graph) g->file = NULL; /* zf_at could not note the caller's line */
     for (int32_t k = 0; k < count; k++)
         if (x[k].graph != g || !zf_valid(x[k])) {
-            zfi_graph_fail(g, ZF_ERR_ARGUMENT, g->rows[op].name, "operand %d is %s", (int)k,
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, g->records[op]->name, "operand %d is %s", (int)k,
                            !zfi_is_operand(x[k]) ? "missing (ZF_NONE)"
                            : !x[k].graph     ? "of a builder that had no graph or no operands"
                            : x[k].graph != g ? "a tensor of another graph"
@@ -424,8 +424,8 @@ static zf_tensor zfi_reduce(zf_op op, zf_tensor x, const zf_reduce_desc *desc)
 {
     zf_reduce_desc d = desc ? *desc : (zf_reduce_desc){0, false};
     int32_t axis = zfi_axis(x, d.axis);
-    if (!zf_valid(x)) return x.graph ? zfi_invalid(x, x.graph->rows[op].name) : ZFI_LOST;
-    if (axis < 0) return zfi_bad_axis(x, x.graph->rows[op].name, d.axis);
+    if (!zf_valid(x)) return x.graph ? zfi_invalid(x, x.graph->records[op]->name) : ZFI_LOST;
+    if (axis < 0) return zfi_bad_axis(x, x.graph->records[op]->name, d.axis);
     return zfi_build(op, 1, &x, zfi_with({.i = axis}, {.i = d.keep}));
 }
 

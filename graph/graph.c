@@ -33,15 +33,44 @@ typedef struct zfi_node {
 typedef struct zfi_infer zfi_infer;
 typedef struct zfi_grad zfi_grad;
 
-typedef struct zfi_row {
-    const char *name;
+/* All that anybody may ask of an operator: one record for each row of ZF_OPS, at the end of the
+ * operator's file. What is not given is 0 or NULL. */
+typedef struct zfi_record {
+    const char *name; /* the record: */
     int32_t least, most;
-    const char *attributes;
-    uint32_t flags;
+    const char *attributes; /* "p:f stream:i" */
+    uint32_t traits;        /* zf_op_traits */
+    /* Dtype and shape of the result, or an error */
     zf_status (*infer)(zfi_infer *);
+    /* Appends its gradient; NULL: to differentiate it is an error */
     void (*grad)(zfi_grad *);
+    /* The kernels: reference and fast; NULL: there is nothing to run */
     zf_status (*cpu)(const zf_launch *);
-} zfi_row;
+} zfi_record;
+
+/* What a row says, as constants: ZFI_LEAST_add, ZFI_MOST_add, zfi_attributes_add. */
+enum {
+#define ZFI_ROW(name, least, most, attributes) ZFI_LEAST_##name = (least), ZFI_MOST_##name = (most),
+#define ZFI_ATTRIBUTE(op, name, kind)
+    ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE) ZFI_LEAST_AND_MOST
+#undef ZFI_ROW
+#undef ZFI_ATTRIBUTE
+};
+#define ZFI_ROW(name, least, most, attributes)                                                     \
+    static const char zfi_attributes_##name[] = "" attributes;
+#define ZFI_ATTRIBUTE(op, name, kind) " " #name ":" #kind
+ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
+#undef ZFI_ROW
+#undef ZFI_ATTRIBUTE
+
+/* ZFI_OPERATOR(neg, .infer = zfi_infer_alike, ...) is the record of a row. */
+#define ZFI_OPERATOR(op, ...)                                                                      \
+    static const zfi_record zfi_record_##op = {                                                    \
+        .name = #op,                                                                               \
+        .least = ZFI_LEAST_##op,                                                                   \
+        .most = ZFI_MOST_##op,                                                                     \
+        .attributes = zfi_attributes_##op + (sizeof zfi_attributes_##op > 1),                      \
+        __VA_ARGS__};
 
 /* What passes have been over the graph: each requires some of these and ensures others. */
 enum {
@@ -61,7 +90,7 @@ static const char *const zfi_queue_names[ZFI_QUEUES] = {"compute", "gather", "re
 struct zf_graph {
     zfi_memory memory;
     zf_error error;
-    const zfi_row *rows; /* by zf_op */
+    const zfi_record *const *records; /* by zf_op */
     zfi_text text;
     zfi_node *nodes;
     int32_t *order, *params;
@@ -83,7 +112,7 @@ struct zf_graph {
 
 struct zfi_infer {
     zf_graph *graph;
-    const zfi_row *row;
+    const zfi_record *record;
     const zfi_node *const *args;
     int32_t arg_count;
     const zf_attribute *attributes;
@@ -103,14 +132,14 @@ struct zfi_grad {
     zf_tensor *dx;
 };
 
-static const zfi_row *zfi_row_of(const zf_graph *g, int32_t id)
+static const zfi_record *zfi_record_of(const zf_graph *g, int32_t id)
 {
-    return &g->rows[g->nodes[id].op];
+    return g->records[g->nodes[id].op];
 }
 
 static bool zfi_has(const zf_graph *g, int32_t id, uint32_t flag)
 {
-    return (zfi_row_of(g, id)->flags & flag) != 0;
+    return (zfi_record_of(g, id)->traits & flag) != 0;
 }
 
 static int64_t zfi_chain_stream(const zf_attribute *attributes); /* ops/chain.c */
@@ -121,7 +150,7 @@ static int64_t zfi_last_stream(const zf_graph *g, int32_t id)
 {
     const zf_attribute *attributes = g->nodes[id].attributes;
     if (g->nodes[id].op == ZF_OP_chain) return zfi_chain_stream(attributes);
-    return strncmp(zfi_row_of(g, id)->attributes, "p:f stream:i", 12) ? -1 : attributes[1].i;
+    return strncmp(zfi_record_of(g, id)->attributes, "p:f stream:i", 12) ? -1 : attributes[1].i;
 }
 
 static bool zfi_draws(const zf_graph *g, int32_t id) { return zfi_last_stream(g, id) >= 0; }
@@ -184,7 +213,7 @@ static zf_status zfi_infer_fail(const zfi_infer *c, zf_status status, const char
         at += snprintf(operands + at, sizeof operands - (size_t)at, "%s%%%d = %s", k ? ", " : "; ",
                        (int)(c->args[k] - c->graph->nodes),
                        zfi_type_text(type, c->args[k]->dtype, &c->args[k]->shape));
-    return zfi_graph_fail(c->graph, status, c->row->name, "%s%s", text, operands);
+    return zfi_graph_fail(c->graph, status, c->record->name, "%s%s", text, operands);
 }
 
 /* -------------------------------------------------------------------------- attributes */
@@ -262,37 +291,37 @@ typedef struct zfi_new {
  * the graph's error. */
 static int32_t zfi_append(zf_graph *g, const zfi_new *n)
 {
-    const zfi_row *row = &g->rows[n->op];
+    const zfi_record *record = g->records[n->op];
     zfi_node node = {.op = n->op, .dtype = n->dtype, .shape = n->shape, .arg_count = n->arg_count};
     const zfi_node *few[8], **args = few;
-    zfi_infer infer = {g, row, NULL, n->arg_count, n->attributes, n->dtype, n->shape};
+    zfi_infer infer = {g, record, NULL, n->arg_count, n->attributes, n->dtype, n->shape};
     int32_t id = n->id ? n->id : zfi_len(g->nodes);
-    const char *fields = row->attributes;
+    const char *fields = record->attributes;
     zfi_field field;
     zf_status status;
 
     if (g->error.status) return 0;
     if (g->stages & ZFI_STAGE_PLACED) {
-        zfi_graph_fail(g, ZF_ERR_STAGE, row->name,
+        zfi_graph_fail(g, ZF_ERR_STAGE, record->name,
                        "every value has its place in memory already: nothing can be added");
         return 0;
     }
-    if (n->arg_count < row->least || n->arg_count > row->most) {
+    if (n->arg_count < record->least || n->arg_count > record->most) {
         char range[32] = "";
-        if (row->most > row->least) snprintf(range, sizeof range, " to %d", (int)row->most);
-        zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "%d operands, but it takes %d%s",
-                       (int)n->arg_count, (int)row->least, range);
+        if (record->most > record->least) snprintf(range, sizeof range, " to %d", (int)record->most);
+        zfi_graph_fail(g, ZF_ERR_ARGUMENT, record->name, "%d operands, but it takes %d%s",
+                       (int)n->arg_count, (int)record->least, range);
         return 0;
     }
-    if (row->flags & ZF_OP_NAMED) {
+    if (record->traits & ZF_OP_NAMED) {
         if (!n->name || !zfi_valid_name(n->name)) {
             zfi_graph_fail(
-                g, ZF_ERR_ARGUMENT, row->name,
+                g, ZF_ERR_ARGUMENT, record->name,
                 "a name has 1 to 255 characters, none of them \", \\ or a control character");
             return 0;
         }
         if (zfi_map_get(g->names, n->name, 0)) {
-            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "the name \"%s\" is taken by %%%d",
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, record->name, "the name \"%s\" is taken by %%%d",
                            n->name, zfi_map_get(g->names, n->name, 0));
             return 0;
         }
@@ -303,29 +332,29 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     for (int32_t k = 0; k < n->arg_count; k++) args[k] = &g->nodes[n->args[k]];
     infer.args = args;
     for (int32_t k = 0; k < n->arg_count && !g->error.status; k++)
-        if (g->rows[args[k]->op].flags & ZF_OP_EFFECT)
-            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "operand %d, %s, has no value", k,
-                           g->rows[args[k]->op].name);
-    status = g->error.status ? g->error.status : row->infer(&infer);
+        if (g->records[args[k]->op]->traits & ZF_OP_EFFECT)
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, record->name, "operand %d, %s, has no value", k,
+                           g->records[args[k]->op]->name);
+    status = g->error.status ? g->error.status : record->infer(&infer);
     if (args != few) zfi_free(&g->memory, args, (size_t)n->arg_count * sizeof *args);
     if (status) return 0;
     for (int32_t k = 0; n->op == ZF_OP_unit && k < n->arg_count; k++)
         if (g->nodes[n->args[k]].held) {
-            zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name,
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, record->name,
                            "operand %d, \"%s\", lies in %%%d already", (int)k,
                            g->nodes[n->args[k]].name, (int)g->nodes[n->args[k]].held);
             return 0;
         }
     node.dtype = infer.dtype;
     node.shape = infer.shape;
-    if (!(row->flags & ZF_OP_EFFECT) && !zfi_addressable(&node.shape)) {
-        zfi_graph_fail(g, ZF_ERR_SHAPE, row->name,
+    if (!(record->traits & ZF_OP_EFFECT) && !zfi_addressable(&node.shape)) {
+        zfi_graph_fail(g, ZF_ERR_SHAPE, record->name,
                        "the result has a negative dimension, or 2^60 elements or more");
         return 0;
     }
 
     if (n->op == ZF_OP_saved && g->nodes[n->args[0]].saved[n->attributes[0].i]) {
-        zfi_graph_fail(g, ZF_ERR_ARGUMENT, row->name, "%%%d is that of %%%d already",
+        zfi_graph_fail(g, ZF_ERR_ARGUMENT, record->name, "%%%d is that of %%%d already",
                        (int)g->nodes[n->args[0]].saved[n->attributes[0].i], (int)n->args[0]);
         return 0;
     }
@@ -337,7 +366,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     memcpy(node.attributes, n->attributes, sizeof node.attributes);
     node.args =
         zfi_bytes_copy(&g->memory, &g->text, n->args, (size_t)n->arg_count * sizeof *n->args);
-    if (row->flags & ZF_OP_NAMED)
+    if (record->traits & ZF_OP_NAMED)
         node.name = zfi_text_copy(&g->memory, &g->text, n->name, strlen(n->name));
     for (int k = 0; zfi_next_field(&fields, &field); k++)
         if (field.kind == 'l' || field.kind == 'v')

@@ -165,13 +165,13 @@ static bool zfi_parse_value(zfi_parser *p, int k, const zfi_field *field, zf_att
     return zfi_need(p, "]");
 }
 
-static bool zfi_parse_attributes(zfi_parser *p, const zfi_row *row, zf_attribute *attributes)
+static bool zfi_parse_attributes(zfi_parser *p, const zfi_record *record, zf_attribute *attributes)
 {
     uint32_t given = 0;
     for (int k = 0; k < ZF_MAX_ATTRIBUTES; k++)
         if (p->lists[k].integers) stbds_header(p->lists[k].integers)->length = 0;
     while (!zfi_take(p, "}")) {
-        const char *fields = row->attributes, *word;
+        const char *fields = record->attributes, *word;
         zfi_field field;
         int k = 0, length;
         bool known = false;
@@ -184,9 +184,9 @@ static bool zfi_parse_attributes(zfi_parser *p, const zfi_row *row, zf_attribute
                 break;
             }
         if (!known)
-            return *row->attributes ? zfi_parse_fail(p, "%s has these attributes: %s", row->name,
-                                                     row->attributes)
-                                    : zfi_parse_fail(p, "%s has no attributes", row->name);
+            return *record->attributes ? zfi_parse_fail(p, "%s has these attributes: %s", record->name,
+                                                     record->attributes)
+                                    : zfi_parse_fail(p, "%s has no attributes", record->name);
         if (given >> k & 1) return zfi_parse_fail(p, "%.*s is given twice", length, word);
         given |= 1u << k;
         if (!zfi_need(p, "=") || !zfi_parse_value(p, k, &field, &attributes[k])) return false;
@@ -248,7 +248,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
 {
     zf_graph *g = p->graph;
     zfi_new n = {.id = id ? id : fresh};
-    const zfi_row *row = NULL;
+    const zfi_record *record = NULL;
     zf_dtype dtype = ZF_F32;
     zf_shape shape = ZF_SCALAR;
     int64_t value, place[2] = {0, 0}, scratch[2] = {0, 0};
@@ -259,20 +259,20 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
 
     word = zfi_word(p, &length);
     start = word;
-    for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT && !row; op++)
-        if ((int)strlen(g->rows[op].name) == length &&
-            !memcmp(g->rows[op].name, word, (size_t)length)) {
+    for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT && !record; op++)
+        if ((int)strlen(g->records[op]->name) == length &&
+            !memcmp(g->records[op]->name, word, (size_t)length)) {
             n.op = (zf_op)op;
-            row = &g->rows[op];
+            record = g->records[op];
         }
-    if (!row && !length) return zfi_parse_fail(p, "expected an operator");
-    if (!row)
+    if (!record && !length) return zfi_parse_fail(p, "expected an operator");
+    if (!record)
         return p->at = start,
                zfi_parse_fail(p, "'%.*s' is no operator", length < 40 ? length : 40, word);
-    if ((id == 0) != ((row->flags & ZF_OP_EFFECT) != 0))
+    if ((id == 0) != ((record->traits & ZF_OP_EFFECT) != 0))
         return p->at = start,
                zfi_parse_fail(p, id ? "%s has no value, so no id" : "%s needs an id: %%n = %s ...",
-                              row->name, row->name);
+                              record->name, record->name);
     if (p->args) stbds_header(p->args)->length = 0;
     zfi_skip_space(p);
     if (p->at < p->end && *p->at == '%') {
@@ -286,34 +286,34 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     n.args = p->args;
     n.arg_count = zfi_len(p->args);
     if (zfi_take(p, "\"")) {
-        if (!(row->flags & ZF_OP_NAMED)) return zfi_parse_fail(p, "%s takes no name", row->name);
+        if (!(record->traits & ZF_OP_NAMED)) return zfi_parse_fail(p, "%s takes no name", record->name);
         if (!zfi_parse_name(p)) return false;
         n.name = p->name;
     }
-    if (zfi_take(p, "{") && !zfi_parse_attributes(p, row, n.attributes)) return false;
-    if (!(row->flags & ZF_OP_EFFECT)) {
+    if (zfi_take(p, "{") && !zfi_parse_attributes(p, record, n.attributes)) return false;
+    if (!(record->traits & ZF_OP_EFFECT)) {
         if (!zfi_need(p, ":") || !zfi_parse_type(p, &dtype, &shape)) return false;
         n.dtype = dtype, n.shape = shape;
     }
-    if (!(row->flags & ZF_OP_EFFECT) && zfi_take(p, "@")) {
+    if (!(record->traits & ZF_OP_EFFECT) && zfi_take(p, "@")) {
         placed = true;
         if (!zfi_parse_place(p, place)) return false;
     }
     if (zfi_take(p, "scratch=") && !zfi_parse_place(p, scratch)) return false;
     if (zfi_take(p, "queue=") && !zfi_parse_queue(p, &queue)) return false;
     recompute = zfi_take(p, "recompute");
-    if (recompute && (row->flags & (ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES)))
-        return zfi_parse_fail(p, "%s is nothing that is made again", row->name);
+    if (recompute && (record->traits & (ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES)))
+        return zfi_parse_fail(p, "%s is nothing that is made again", record->name);
     zfi_skip_space(p);
     if (p->at < p->end) return zfi_parse_fail(p, "expected the end of the line");
 
     id = zfi_append(g, &n);
     if (!id) return false;
-    if (!(row->flags & ZF_OP_EFFECT) &&
+    if (!(record->traits & ZF_OP_EFFECT) &&
         (g->nodes[id].dtype != dtype || !zfi_same_shape(&g->nodes[id].shape, &shape))) {
         char text[ZFI_TYPE_TEXT];
         return p->at = start,
-               zfi_parse_fail(p, "the operands of %s give %s", row->name,
+               zfi_parse_fail(p, "the operands of %s give %s", record->name,
                               zfi_type_text(text, g->nodes[id].dtype, &g->nodes[id].shape));
     }
     if (placed || scratch[1]) p->place_line = p->line;

@@ -228,7 +228,7 @@ static void zfi_claim(zfi_play *p, int32_t id, int64_t start, int64_t bytes, int
                                     "it is waited for"
                                   : "its scratch lies on %%%d, which %s %%%d on queue %s uses "
                                     "until it is waited for",
-                            (int)p->map[s].owner, zfi_row_of(g, other)->name, (int)other,
+                            (int)p->map[s].owner, zfi_record_of(g, other)->name, (int)other,
                             zfi_queue_names[q]);
         }
     if (!g->error.status) p->map = zfi_own(&g->memory, p->map, start, start + bytes, owner);

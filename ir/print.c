@@ -91,14 +91,14 @@ static bool zfi_attribute_absent(char kind, const zf_attribute *a)
 static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int width)
 {
     const zfi_node *node = &g->nodes[id];
-    const zfi_row *row = &g->rows[node->op];
-    const char *fields = row->attributes, *open = " {";
+    const zfi_record *record = g->records[node->op];
+    const char *fields = record->attributes, *open = " {";
     char type[ZFI_TYPE_TEXT];
     zfi_field field;
 
-    if (!(row->flags & ZF_OP_EFFECT)) zfi_print(w, "%%%-*d = ", width, (int)id);
+    if (!(record->traits & ZF_OP_EFFECT)) zfi_print(w, "%%%-*d = ", width, (int)id);
     else if (width) zfi_print(w, "%*s", width + 4, "");
-    zfi_print(w, "%s", row->name);
+    zfi_print(w, "%s", record->name);
     for (int32_t k = 0; k < node->arg_count; k++)
         zfi_print(w, k ? ", %%%d" : " %%%d", (int)node->args[k]);
     if (node->name) zfi_print(w, " \"%s\"", node->name);
@@ -109,7 +109,7 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
         open = " ";
     }
     if (open[1] == '\0') zfi_print(w, "}");
-    if (!(row->flags & ZF_OP_EFFECT))
+    if (!(record->traits & ZF_OP_EFFECT))
         zfi_print(w, " : %s", zfi_type_text(type, node->dtype, &node->shape));
     if (node->placed) zfi_print(w, " @%lld+%lld", (long long)node->offset, (long long)node->bytes);
     if (node->scratch_bytes)

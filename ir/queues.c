@@ -31,7 +31,7 @@ static void zfi_check_way(zf_graph *g, const zfi_lane *t, int32_t id, int32_t ar
         if (!other || q == g->nodes[id].queue) continue;
         zfi_verify_fail(g, id,
                         "it %s %%%d while %s %%%d on queue %s %s it; wait %%%d must be above", verb,
-                        (int)arg, zfi_row_of(g, other)->name, (int)other, zfi_queue_names[q],
+                        (int)arg, zfi_record_of(g, other)->name, (int)other, zfi_queue_names[q],
                         root->written[q] ? "writes" : "reads", (int)other);
         return;
     }
@@ -65,7 +65,7 @@ static void zfi_check_release(zf_graph *g, zfi_lane *t, int32_t id)
 {
     int32_t arg = g->nodes[id].args[0], root = t[arg].root;
     if (zfi_has(g, root, ZF_OP_LEAF))
-        zfi_verify_fail(g, id, "%%%d is a %s, which stays", (int)root, zfi_row_of(g, root)->name);
+        zfi_verify_fail(g, id, "%%%d is a %s, which stays", (int)root, zfi_record_of(g, root)->name);
     else if (t[root].released) zfi_verify_fail(g, id, "%%%d has been released", (int)root);
     else if (t[root].kept)
         zfi_verify_fail(g, id, "%%%d is an output, which is read after the step", (int)root);

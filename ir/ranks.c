@@ -66,7 +66,7 @@ typedef struct zfi_ranks {
 static const zf_attribute *zfi_attribute_of(const zf_graph *g, const zfi_node *node,
                                             const char *name)
 {
-    const char *fields = g->rows[node->op].attributes;
+    const char *fields = g->records[node->op]->attributes;
     zfi_field field;
     for (int k = 0; zfi_next_field(&fields, &field); k++)
         if (strlen(name) == (size_t)field.name_length &&

@@ -103,9 +103,9 @@ static int32_t zfi_written_leaf(const zf_graph *g, int32_t id)
 static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined)
 {
     const zfi_node *node = &g->nodes[id];
-    const zfi_row *row = &g->rows[node->op];
+    const zfi_record *record = g->records[node->op];
     const zfi_node **args = zfi_calloc(&g->memory, (size_t)node->arg_count + 1, sizeof *args);
-    zfi_infer infer = {g, row, args, node->arg_count, node->attributes, node->dtype, node->shape};
+    zfi_infer infer = {g, record, args, node->arg_count, node->attributes, node->dtype, node->shape};
     zf_status status = ZF_OK;
     if (!args) return zfi_graph_nomem(g);
     for (int32_t k = 0; k < node->arg_count && !status; k++) {
@@ -129,9 +129,9 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
         status = zfi_verify_fail(g, id, "%%%d is made in the other section", (int)node->args[0]);
     if (!status && node->op == ZF_OP_gradient && zfi_is_written(args[1]->op))
         status = zfi_verify_fail(g, id, "%%%d is a %s, which updates change", (int)node->args[1],
-                                 g->rows[args[1]->op].name);
-    if (!status) status = row->infer(&infer);
-    if (!status && !(row->flags & ZF_OP_EFFECT) &&
+                                 g->records[args[1]->op]->name);
+    if (!status) status = record->infer(&infer);
+    if (!status && !(record->traits & ZF_OP_EFFECT) &&
         (infer.dtype != node->dtype || !zfi_same_shape(&infer.shape, &node->shape))) {
         char type[ZFI_TYPE_TEXT];
         status = zfi_verify_fail(g, id, "its operands give %s",

@@ -198,8 +198,6 @@ static void zfi_grad_attention(zfi_grad *c)
     }
 }
 
-#define zfi_grad_attention_grad zfi_grad_refuse
-
 /* Operands first.. of a launch. */
 static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
 {
@@ -1296,3 +1294,9 @@ static zf_status zfi_cpu_attention_grad(const zf_launch *l)
     zfi_pool_run(zfi_cpu_of(l)->pool, heads, zfi_attention_grad_task, &cut);
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(attention, .infer = zfi_infer_attention, .grad = zfi_grad_attention,
+             .cpu = zfi_cpu_attention)
+ZFI_OPERATOR(attention_grad, .infer = zfi_infer_attention_grad, .cpu = zfi_cpu_attention_grad)

@@ -59,7 +59,7 @@ static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
         return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: on CUDA tokens, heads of all examples and elements of a "
                              "token may be 2^30 each",
-                             zfi_op_names[l->op], (int)l->node);
+                             zf_op_name(l->op), (int)l->node);
     a->heads = (int)at[2].i, a->m = (int)m, a->n = (int)n, a->d = (int)(hidden / a->heads);
     a->count = x->shape.dims[0] * a->heads;
     a->row = row;
@@ -1467,7 +1467,7 @@ static cudaError_t zfi_allow_shared(const zf_launch *l, K *kernel, size_t bytes,
         zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
                       "%s %%%d: heads so wide take %zu bytes of shared memory for each block, of "
                       "which this device has %zu; narrower heads take less",
-                      zfi_op_names[l->op], (int)l->node, bytes, has);
+                      zf_op_name(l->op), (int)l->node, bytes, has);
         return cudaErrorInvalidValue;
     }
     return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,

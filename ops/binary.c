@@ -34,22 +34,12 @@ static zf_status zfi_infer_arithmetic(zfi_infer *c)
     return zfi_infer_elementwise(c, 0);
 }
 
-#define zfi_infer_add     zfi_infer_arithmetic
-#define zfi_infer_sub     zfi_infer_arithmetic
-#define zfi_infer_mul     zfi_infer_arithmetic
-#define zfi_infer_div     zfi_infer_arithmetic
-#define zfi_infer_maximum zfi_infer_arithmetic
-#define zfi_infer_minimum zfi_infer_arithmetic
-
 static zf_status zfi_infer_compare(zfi_infer *c)
 {
     zf_status status = zfi_infer_elementwise(c, 0);
     c->dtype = ZF_BOOL;
     return status;
 }
-
-#define zfi_infer_equal zfi_infer_compare
-#define zfi_infer_less  zfi_infer_compare
 
 static zf_status zfi_infer_where(zfi_infer *c)
 {
@@ -109,9 +99,6 @@ static void zfi_grad_minimum(zfi_grad *c)
     zfi_grad_choice(c, zf_less(c->x[1], c->x[0]), (int[]){0, 1});
 }
 static void zfi_grad_where(zfi_grad *c) { zfi_grad_choice(c, c->x[0], (int[]){2, 1}); }
-
-#define zfi_grad_equal zfi_grad_none
-#define zfi_grad_less  zfi_grad_none
 
 /* ------------------------------------------------------------------------------ kernels */
 
@@ -336,12 +323,21 @@ static zf_status zfi_cpu_binary(const zf_launch *l)
     return ZF_OK;
 }
 
-#define zfi_cpu_add     zfi_cpu_binary
-#define zfi_cpu_sub     zfi_cpu_binary
-#define zfi_cpu_mul     zfi_cpu_binary
-#define zfi_cpu_div     zfi_cpu_binary
-#define zfi_cpu_maximum zfi_cpu_binary
-#define zfi_cpu_minimum zfi_cpu_binary
-#define zfi_cpu_equal   zfi_cpu_binary
-#define zfi_cpu_less    zfi_cpu_binary
-#define zfi_cpu_where   zfi_cpu_binary
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(add, .infer = zfi_infer_arithmetic, .grad = zfi_grad_add, .cpu = zfi_cpu_binary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(sub, .infer = zfi_infer_arithmetic, .grad = zfi_grad_sub, .cpu = zfi_cpu_binary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(mul, .infer = zfi_infer_arithmetic, .grad = zfi_grad_mul, .cpu = zfi_cpu_binary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(div, .infer = zfi_infer_arithmetic, .grad = zfi_grad_div, .cpu = zfi_cpu_binary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(maximum, .infer = zfi_infer_arithmetic, .grad = zfi_grad_maximum,
+             .cpu = zfi_cpu_binary, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(minimum, .infer = zfi_infer_arithmetic, .grad = zfi_grad_minimum,
+             .cpu = zfi_cpu_binary, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(equal, .infer = zfi_infer_compare, .grad = zfi_grad_none, .cpu = zfi_cpu_binary)
+ZFI_OPERATOR(less, .infer = zfi_infer_compare, .grad = zfi_grad_none, .cpu = zfi_cpu_binary)
+ZFI_OPERATOR(where, .infer = zfi_infer_where, .grad = zfi_grad_where, .cpu = zfi_cpu_binary,
+             .traits = ZF_OP_INPLACE)

@@ -131,8 +131,6 @@ static zf_status zfi_infer_chain(zfi_infer *c)
     return status;
 }
 
-#define zfi_grad_chain zfi_grad_refuse
-
 /* ------------------------------------------------------------------------------ kernels */
 
 /* An instruction, as a launch of its row. */
@@ -290,3 +288,7 @@ static zf_status zfi_cpu_chain(const zf_launch *l)
               zfi_fast_or_half(l) ? zfi_chain_fast : zfi_chain_reference);
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(chain, .infer = zfi_infer_chain, .cpu = zfi_cpu_chain, .traits = ZF_OP_INPLACE)

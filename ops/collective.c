@@ -28,7 +28,7 @@ static zf_status zfi_infer_into(const zfi_infer *c, zf_op op)
                              zfi_same_shape(&c->args[1]->shape, &c->shape)))
         return ZF_OK;
     return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 1 must be an %s of type %s",
-                          c->graph->rows[op].name, zfi_type_text(type, c->dtype, &c->shape));
+                          c->graph->records[op]->name, zfi_type_text(type, c->dtype, &c->shape));
 }
 
 static zf_status zfi_infer_all_gather(zfi_infer *c)
@@ -79,18 +79,10 @@ static zf_status zfi_infer_release(zfi_infer *c) { return zfi_infer_like(c, 0); 
 
 static zf_status zfi_infer_wait(zfi_infer *c)
 {
-    if (c->graph->rows[c->args[0]->op].flags & ZF_OP_COLLECTIVE) return zfi_infer_like(c, 0);
+    if (c->graph->records[c->args[0]->op]->traits & ZF_OP_COLLECTIVE) return zfi_infer_like(c, 0);
     return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a collective, not a %s",
-                          c->graph->rows[c->args[0]->op].name);
+                          c->graph->records[c->args[0]->op]->name);
 }
-
-#define zfi_grad_all_gather     zfi_grad_refuse
-#define zfi_grad_reduce_scatter zfi_grad_refuse
-#define zfi_grad_all_reduce     zfi_grad_refuse
-#define zfi_grad_all_to_all     zfi_grad_refuse
-#define zfi_grad_bcast          zfi_grad_refuse
-#define zfi_grad_release        zfi_grad_none
-#define zfi_grad_wait           zfi_grad_none
 
 /* ------------------------------------------------------------------------------ kernels */
 
@@ -191,15 +183,24 @@ static zf_status zfi_cpu_collective(const zf_launch *l)
     return ZF_OK;
 }
 
-#define zfi_cpu_all_gather     zfi_cpu_collective
-#define zfi_cpu_reduce_scatter zfi_cpu_collective
-#define zfi_cpu_all_reduce     zfi_cpu_collective
-#define zfi_cpu_all_to_all     zfi_cpu_collective
-#define zfi_cpu_bcast          zfi_cpu_collective
-#define zfi_cpu_release        zfi_cpu_nothing
-#define zfi_cpu_wait           zfi_cpu_nothing /* the program waits */
-
 ZF_API void zf_comm_free(zf_comm *comm)
 {
     if (comm && comm->destroy) comm->destroy(comm->self);
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(all_gather, .infer = zfi_infer_all_gather, .cpu = zfi_cpu_collective,
+             .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
+ZFI_OPERATOR(reduce_scatter, .infer = zfi_infer_reduce_scatter, .cpu = zfi_cpu_collective,
+             .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
+ZFI_OPERATOR(all_reduce, .infer = zfi_infer_all_reduce, .cpu = zfi_cpu_collective,
+             .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE | ZF_OP_INPLACE)
+ZFI_OPERATOR(all_to_all, .infer = zfi_infer_all_to_all, .cpu = zfi_cpu_collective,
+             .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
+ZFI_OPERATOR(bcast, .infer = zfi_infer_bcast, .cpu = zfi_cpu_collective,
+             .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
+ZFI_OPERATOR(release, .infer = zfi_infer_release, .grad = zfi_grad_none, .traits = ZF_OP_EFFECT)
+/* The program waits. */
+ZFI_OPERATOR(wait, .infer = zfi_infer_wait, .grad = zfi_grad_none, .cpu = zfi_cpu_nothing,
+             .traits = ZF_OP_EFFECT)

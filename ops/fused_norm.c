@@ -188,8 +188,6 @@ static void zfi_grad_affine(zfi_grad *c)
     if (c->need[2]) c->dx[2] = zfi_sum_like(c->dy, c->x[2]);
 }
 
-#define zfi_grad_residual_norm_grad zfi_grad_refuse
-
 /* --------------------------------------------------------------------------- references
  *
  * An element of s is made anew each time it is looked at, so that y may lie over any operand: of
@@ -701,3 +699,14 @@ static zf_status zfi_cpu_residual_norm_grad(const zf_launch *l)
     }
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(residual_norm, .infer = zfi_infer_residual_norm, .grad = zfi_grad_residual_norm,
+             .cpu = zfi_cpu_residual_norm, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(embed_norm, .infer = zfi_infer_embed_norm, .grad = zfi_grad_embed_norm,
+             .cpu = zfi_cpu_embed_norm)
+ZFI_OPERATOR(residual_norm_grad, .infer = zfi_infer_residual_norm_grad,
+             .cpu = zfi_cpu_residual_norm_grad, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(affine, .infer = zfi_infer_affine, .grad = zfi_grad_affine, .cpu = zfi_cpu_affine,
+             .traits = ZF_OP_INPLACE)

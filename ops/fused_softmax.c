@@ -56,8 +56,6 @@ static void zfi_grad_masked_softmax(zfi_grad *c)
     if (c->need[0]) c->dx[0] = zfi_op(masked_softmax_grad, c->attributes, c->dy, p);
 }
 
-#define zfi_grad_masked_softmax_grad zfi_grad_refuse
-
 /* ------------------------------------------------------------------------------ kernels */
 
 /* The bias of a row: its first element, and the step to the next one, 0 or 1. */
@@ -202,3 +200,10 @@ static zf_status zfi_cpu_masked_softmax_grad(const zf_launch *l)
 {
     return zfi_cpu_rows(l, zfi_masked_softmax_grad_fast, zfi_masked_softmax_grad_reference);
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(masked_softmax, .infer = zfi_infer_masked_softmax, .grad = zfi_grad_masked_softmax,
+             .cpu = zfi_cpu_masked_softmax, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(masked_softmax_grad, .infer = zfi_infer_masked_softmax_grad,
+             .cpu = zfi_cpu_masked_softmax_grad)

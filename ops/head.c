@@ -647,3 +647,8 @@ static zf_status zfi_cpu_head_loss(const zf_launch *l)
     else zfi_head_reference(l);
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(head_loss, .infer = zfi_infer_head_loss, .grad = zfi_grad_head_loss,
+             .cpu = zfi_cpu_head_loss)

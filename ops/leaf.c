@@ -109,27 +109,12 @@ static zf_status zfi_infer_advance(zfi_infer *c)
     return zfi_infer_like(c, 0);
 }
 
-#define zfi_grad_input    zfi_grad_none
-#define zfi_grad_param    zfi_grad_none
-#define zfi_grad_state    zfi_grad_none
-#define zfi_grad_constant zfi_grad_none
-#define zfi_grad_output   zfi_grad_none
-#define zfi_grad_gradient zfi_grad_none
-#define zfi_grad_advance  zfi_grad_none
-
-/* Leaves are filled when a program is made, marks have nothing to do. */
+/* Of what takes its turn and computes nothing. */
 static zf_status zfi_cpu_nothing(const zf_launch *l)
 {
     (void)l;
     return ZF_OK;
 }
-
-#define zfi_cpu_input    zfi_cpu_nothing
-#define zfi_cpu_param    zfi_cpu_nothing
-#define zfi_cpu_state    zfi_cpu_nothing
-#define zfi_cpu_constant zfi_cpu_nothing
-#define zfi_cpu_output   zfi_cpu_nothing
-#define zfi_cpu_gradient zfi_cpu_nothing
 
 static zf_status zfi_cpu_advance(const zf_launch *l)
 {
@@ -137,3 +122,18 @@ static zf_status zfi_cpu_advance(const zf_launch *l)
     zfi_set(&l->args[0], 0, zfi_get(&l->args[0], 0) + 1);
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(input, .infer = zfi_infer_input, .grad = zfi_grad_none,
+             .traits = ZF_OP_LEAF | ZF_OP_NAMED)
+ZFI_OPERATOR(param, .infer = zfi_infer_param, .grad = zfi_grad_none,
+             .traits = ZF_OP_LEAF | ZF_OP_NAMED)
+ZFI_OPERATOR(state, .infer = zfi_infer_state, .grad = zfi_grad_none,
+             .traits = ZF_OP_LEAF | ZF_OP_NAMED)
+ZFI_OPERATOR(constant, .infer = zfi_infer_constant, .grad = zfi_grad_none, .traits = ZF_OP_LEAF)
+ZFI_OPERATOR(output, .infer = zfi_infer_output, .grad = zfi_grad_none,
+             .traits = ZF_OP_EFFECT | ZF_OP_NAMED)
+ZFI_OPERATOR(gradient, .infer = zfi_infer_gradient, .grad = zfi_grad_none, .traits = ZF_OP_EFFECT)
+ZFI_OPERATOR(advance, .infer = zfi_infer_advance, .grad = zfi_grad_none, .cpu = zfi_cpu_advance,
+             .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)

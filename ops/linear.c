@@ -191,3 +191,7 @@ static zf_status zfi_cpu_linear(const zf_launch *l)
     zfi_matmul(zfi_cpu_of(l)->isa, zfi_cpu_of(l)->pool, &d, l->scratch);
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(linear, .infer = zfi_infer_linear, .grad = zfi_grad_linear, .cpu = zfi_cpu_linear)

@@ -77,8 +77,6 @@ static void zfi_grad_cross_entropy(zfi_grad *c)
         c->dx[0] = zfi_op(cross_entropy_grad, c->attributes, c->dy, c->x[0], c->x[1], c->x[2]);
 }
 
-#define zfi_grad_cross_entropy_grad zfi_grad_refuse
-
 /* --------------------------------------------------------------------------- logsumexp */
 
 static void zfi_logsumexp_reference(const zf_launch *l, int64_t first, int64_t last)
@@ -214,3 +212,12 @@ static zf_status zfi_cpu_cross_entropy_grad(const zf_launch *l)
                   zfi_fast(l) ? zfi_cross_entropy_grad_fast : zfi_cross_entropy_grad_reference);
     return status;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(logsumexp, .infer = zfi_infer_logsumexp, .grad = zfi_grad_logsumexp,
+             .cpu = zfi_cpu_logsumexp)
+ZFI_OPERATOR(cross_entropy, .infer = zfi_infer_cross_entropy, .grad = zfi_grad_cross_entropy,
+             .cpu = zfi_cpu_cross_entropy)
+ZFI_OPERATOR(cross_entropy_grad, .infer = zfi_infer_cross_entropy_grad,
+             .cpu = zfi_cpu_cross_entropy_grad, .traits = ZF_OP_INPLACE)

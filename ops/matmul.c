@@ -178,3 +178,7 @@ static zf_status zfi_cpu_matmul(const zf_launch *l)
     }
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(matmul, .infer = zfi_infer_matmul, .grad = zfi_grad_matmul, .cpu = zfi_cpu_matmul)

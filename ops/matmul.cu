@@ -317,7 +317,7 @@ static void zfi_plan_is_plain(const zf_launch *l, zfi_products *kept, zfi_plan *
     if (!is_kept && kept->plain) return;
     if (!kept->plain++)
         snprintf(kept->first, sizeof kept->first, "%s %%%d [%lld,%lld] x [%lld,%lld] %s",
-                 zfi_op_names[l->op], (int)l->node, (long long)g->m, (long long)g->k,
+                 zf_op_name(l->op), (int)l->node, (long long)g->m, (long long)g->k,
                  (long long)g->k, (long long)g->n, zf_dtype_name((zf_dtype)g->from));
     snprintf(kept->remark, sizeof kept->remark,
              "products of %d shape%s run by a plain kernel, which is slow: cuBLASLt has none for "
@@ -532,7 +532,7 @@ static zf_status zfi_gemm_run(const zf_launch *l, zfi_gemm g, const void *a, con
         if (p->able) zfi_plan_is_plain(l, zfi_device_of(l)->products, const_cast<zfi_plan *>(p));
         return zfi_gemm_by_hand(l, &g, a, b, c, bias, alpha, add);
     }
-    return zfi_cuda_fail(l->error, ZF_ERR_BACKEND, "%s %%%d: cuBLASLt: %s", zfi_op_names[l->op],
+    return zfi_cuda_fail(l->error, ZF_ERR_BACKEND, "%s %%%d: cuBLASLt: %s", zf_op_name(l->op),
                          (int)l->node, cublasLtGetStatusString(code));
 }
 

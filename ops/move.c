@@ -674,3 +674,17 @@ static zf_status zfi_cpu_sum_to(const zf_launch *l)
     }
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(reshape, .infer = zfi_infer_reshape, .grad = zfi_grad_reshape, .cpu = zfi_cpu_reshape,
+             .traits = ZF_OP_VIEW)
+ZFI_OPERATOR(slice, .infer = zfi_infer_slice, .grad = zfi_grad_slice, .cpu = zfi_cpu_slice,
+             .traits = ZF_OP_VIEW)
+ZFI_OPERATOR(pad, .infer = zfi_infer_pad, .grad = zfi_grad_pad, .cpu = zfi_cpu_pad)
+ZFI_OPERATOR(transpose, .infer = zfi_infer_transpose, .grad = zfi_grad_transpose,
+             .cpu = zfi_cpu_transpose)
+ZFI_OPERATOR(concat, .infer = zfi_infer_concat, .grad = zfi_grad_concat, .cpu = zfi_cpu_concat)
+ZFI_OPERATOR(broadcast, .infer = zfi_infer_broadcast, .grad = zfi_grad_broadcast,
+             .cpu = zfi_cpu_broadcast)
+ZFI_OPERATOR(sum_to, .infer = zfi_infer_sum_to, .grad = zfi_grad_sum_to, .cpu = zfi_cpu_sum_to)

@@ -106,8 +106,6 @@ static zf_status zfi_infer_moments(zfi_infer *c)
     return ZF_OK;
 }
 
-#define zfi_infer_rms zfi_infer_moments
-
 static zf_status zfi_infer_layer_norm(zfi_infer *c)
 {
     zf_status status = zfi_infer_rows(c, 0);
@@ -117,8 +115,6 @@ static zf_status zfi_infer_layer_norm(zfi_infer *c)
     return status ? status : zfi_infer_like(c, 0);
 }
 
-#define zfi_infer_rms_norm zfi_infer_layer_norm
-
 static zf_status zfi_infer_layer_norm_grad(zfi_infer *c)
 {
     zf_status status = zfi_infer_rows(c, 1);
@@ -126,8 +122,6 @@ static zf_status zfi_infer_layer_norm_grad(zfi_infer *c)
     if (!status) status = zfi_infer_vector(c, 3, "gamma");
     return status ? status : zfi_infer_like(c, 0);
 }
-
-#define zfi_infer_rms_norm_grad zfi_infer_layer_norm_grad
 
 static zf_status zfi_infer_norm_gamma_grad(zfi_infer *c)
 {
@@ -155,13 +149,6 @@ static void zfi_grad_rms_norm(zfi_grad *c)
     if (c->need[0]) c->dx[0] = zfi_op(rms_norm_grad, NULL, c->dy, c->x[0], c->x[1], c->x[2]);
     if (c->need[2]) c->dx[2] = zfi_op(norm_gamma_grad, NULL, c->dy, c->x[0], c->x[1]);
 }
-
-#define zfi_grad_softmax_grad    zfi_grad_refuse
-#define zfi_grad_moments         zfi_grad_refuse
-#define zfi_grad_rms             zfi_grad_refuse
-#define zfi_grad_layer_norm_grad zfi_grad_refuse
-#define zfi_grad_rms_norm_grad   zfi_grad_refuse
-#define zfi_grad_norm_gamma_grad zfi_grad_refuse
 
 /* ----------------------------------------------------------------------------- softmax
  *
@@ -324,8 +311,6 @@ static zf_status zfi_cpu_moments(const zf_launch *l)
     return zfi_cpu_rows(l, zfi_moments_fast, zfi_moments_reference);
 }
 
-#define zfi_cpu_rms zfi_cpu_moments
-
 /* ------------------------------------------------------------------------------- norms */
 
 static void zfi_norm_reference(const zf_launch *l, int64_t first, int64_t last)
@@ -375,8 +360,6 @@ static zf_status zfi_cpu_layer_norm(const zf_launch *l)
 {
     return zfi_cpu_rows(l, zfi_norm_fast, zfi_norm_reference);
 }
-
-#define zfi_cpu_rms_norm zfi_cpu_layer_norm
 
 static void zfi_norm_grad_reference(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -441,8 +424,6 @@ static zf_status zfi_cpu_layer_norm_grad(const zf_launch *l)
 {
     return zfi_cpu_rows(l, zfi_norm_grad_fast, zfi_norm_grad_reference);
 }
-
-#define zfi_cpu_rms_norm_grad zfi_cpu_layer_norm_grad
 
 /* ------------------------------------------------------------------------ gamma's gradient
  *
@@ -538,3 +519,21 @@ static zf_status zfi_cpu_norm_gamma_grad(const zf_launch *l)
         zfi_binary_run(zfi_cpu_of(l)->isa, ZF_OP_add, out, out, sums + b * n, true, true, n);
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(softmax, .infer = zfi_infer_softmax, .grad = zfi_grad_softmax, .cpu = zfi_cpu_softmax,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(softmax_grad, .infer = zfi_infer_softmax_grad, .cpu = zfi_cpu_softmax_grad,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(moments, .infer = zfi_infer_moments, .cpu = zfi_cpu_moments)
+ZFI_OPERATOR(layer_norm, .infer = zfi_infer_layer_norm, .grad = zfi_grad_layer_norm,
+             .cpu = zfi_cpu_layer_norm, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(layer_norm_grad, .infer = zfi_infer_layer_norm_grad, .cpu = zfi_cpu_layer_norm_grad,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(rms, .infer = zfi_infer_moments, .cpu = zfi_cpu_moments)
+ZFI_OPERATOR(rms_norm, .infer = zfi_infer_layer_norm, .grad = zfi_grad_rms_norm,
+             .cpu = zfi_cpu_layer_norm, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(rms_norm_grad, .infer = zfi_infer_layer_norm_grad, .cpu = zfi_cpu_layer_norm_grad,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(norm_gamma_grad, .infer = zfi_infer_norm_gamma_grad, .cpu = zfi_cpu_norm_gamma_grad)

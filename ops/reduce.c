@@ -26,9 +26,6 @@ static zf_status zfi_infer_reduce(zfi_infer *c)
     return ZF_OK;
 }
 
-#define zfi_infer_sum zfi_infer_reduce
-#define zfi_infer_max zfi_infer_reduce
-
 static zf_status zfi_infer_argmax(zfi_infer *c)
 {
     zf_status status = zfi_infer_reduce(c);
@@ -88,13 +85,9 @@ static void zfi_grad_total(zfi_grad *c)
         if (c->need[k]) c->dx[k] = zf_broadcast(c->dy, zf_tensor_shape(c->x[k]));
 }
 
-#define zfi_grad_argmax      zfi_grad_none
-#define zfi_grad_square_sums zfi_grad_refuse
-
 /* ------------------------------------------------------------------------------ kernels */
 
 #define zfi_scratch_sum zfi_scratch_sum_to
-#define zfi_cpu_sum     zfi_cpu_sum_to
 
 /* out[o,i] over x[o,n,i] */
 typedef struct zfi_axis_of {
@@ -168,8 +161,6 @@ static zf_status zfi_cpu_max(const zf_launch *l)
     return ZF_OK;
 }
 
-#define zfi_cpu_argmax zfi_cpu_max
-
 /* Blocks [first, last). */
 static void zfi_square_sums_reference(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -215,3 +206,11 @@ static zf_status zfi_cpu_total(const zf_launch *l)
     zfi_set(&l->out, 0, sum);
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(sum, .infer = zfi_infer_reduce, .grad = zfi_grad_sum, .cpu = zfi_cpu_sum_to)
+ZFI_OPERATOR(max, .infer = zfi_infer_reduce, .grad = zfi_grad_max, .cpu = zfi_cpu_max)
+ZFI_OPERATOR(argmax, .infer = zfi_infer_argmax, .grad = zfi_grad_none, .cpu = zfi_cpu_max)
+ZFI_OPERATOR(square_sums, .infer = zfi_infer_square_sums, .cpu = zfi_cpu_square_sums)
+ZFI_OPERATOR(total, .infer = zfi_infer_total, .grad = zfi_grad_total, .cpu = zfi_cpu_total)

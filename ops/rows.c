@@ -264,3 +264,10 @@ static zf_status zfi_cpu_scatter_rows(const zf_launch *l)
     }
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(gather_rows, .infer = zfi_infer_gather_rows, .grad = zfi_grad_gather_rows,
+             .cpu = zfi_cpu_gather_rows)
+ZFI_OPERATOR(scatter_rows, .infer = zfi_infer_scatter_rows, .grad = zfi_grad_scatter_rows,
+             .cpu = zfi_cpu_scatter_rows)

@@ -35,8 +35,9 @@ static zf_status zfi_infer_saved(zfi_infer *c)
         zfi_saved_type(c->graph, c->args[0], index, &c->dtype, &c->shape))
         return ZF_OK;
     return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%s leaves nothing under index %lld",
-                          c->graph->rows[c->args[0]->op].name, (long long)index);
+                          c->graph->records[c->args[0]->op]->name, (long long)index);
 }
 
-#define zfi_grad_saved zfi_grad_refuse
-#define zfi_cpu_saved  zfi_cpu_nothing
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(saved, .infer = zfi_infer_saved)

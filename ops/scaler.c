@@ -68,10 +68,6 @@ static zf_status zfi_infer_loss_scale_update(zfi_infer *c)
     return status;
 }
 
-#define zfi_grad_loss_scale        zfi_grad_none
-#define zfi_grad_loss_scale_update zfi_grad_none
-#define zfi_cpu_loss_scale         zfi_cpu_nothing
-
 /* a + b, wrapping: counters may hold anything that was written. */
 static int64_t zfi_wrapped_sum(int64_t a, int64_t b)
 {
@@ -116,3 +112,10 @@ static int32_t zfi_scaler_node(const zf_graph *g, zf_op op)
         if (g->nodes[g->order[i]].op == op) return g->order[i];
     return 0;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(loss_scale, .infer = zfi_infer_loss_scale, .grad = zfi_grad_none,
+             .traits = ZF_OP_EFFECT)
+ZFI_OPERATOR(loss_scale_update, .infer = zfi_infer_loss_scale_update, .grad = zfi_grad_none,
+             .cpu = zfi_cpu_loss_scale_update, .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)

@@ -1,13 +1,26 @@
-/* The table: every row of ZF_OPS with its three functions. Printer, parser, verifier and dispatch
- * read nothing else of an operator, and a row without its functions does not compile. */
+/* The table: the record of every row of ZF_OPS. Nothing else lists operators, and a row without a
+ * record does not compile. */
 
-static const zfi_row zfi_rows[ZF_OP_COUNT] = {
-#define X(name, least, most, attributes, flags)                                                    \
-    [ZF_OP_##name] = {#name,           least,         most, attributes, flags, zfi_infer_##name,   \
-                      zfi_grad_##name, zfi_cpu_##name},
-    ZF_OPS(X)
-#undef X
+static const zfi_record zfi_record_none = {.name = "none"};
+
+static const zfi_record *const zfi_records[ZF_OP_COUNT] = {
+    [ZF_OP_none] = &zfi_record_none,
+#define ZFI_ROW(name, least, most, attributes) [ZF_OP_##name] = &zfi_record_##name,
+#define ZFI_ATTRIBUTE(op, name, kind)
+    ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
+#undef ZFI_ROW
+#undef ZFI_ATTRIBUTE
 };
+
+ZF_API const char *zf_op_name(zf_op op)
+{
+    return (unsigned)op < ZF_OP_COUNT ? zfi_records[op]->name : "?";
+}
+
+ZF_API uint32_t zf_op_traits_of(zf_op op)
+{
+    return (unsigned)op < ZF_OP_COUNT ? zfi_records[op]->traits : 0;
+}
 
 ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc)
 {
@@ -15,7 +28,7 @@ ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc)
     zf_graph *g = zfi_calloc(&memory, 1, sizeof *g);
     if (!g) return NULL;
     g->memory = memory;
-    g->rows = zfi_rows;
+    g->records = zfi_records;
     g->scope = "";
     g->world = 1;
     g->micro_batches = 1;

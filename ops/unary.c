@@ -32,21 +32,6 @@
  * evaluates, y = x.
  */
 
-#define zfi_infer_neg          zfi_infer_alike
-#define zfi_infer_scale        zfi_infer_alike
-#define zfi_infer_exp          zfi_infer_alike
-#define zfi_infer_log          zfi_infer_alike
-#define zfi_infer_sqrt         zfi_infer_alike
-#define zfi_infer_rsqrt        zfi_infer_alike
-#define zfi_infer_tanh         zfi_infer_alike
-#define zfi_infer_tanh_grad    zfi_infer_alike
-#define zfi_infer_sigmoid      zfi_infer_alike
-#define zfi_infer_sigmoid_grad zfi_infer_alike
-#define zfi_infer_relu         zfi_infer_alike
-#define zfi_infer_relu_grad    zfi_infer_alike
-#define zfi_infer_silu         zfi_infer_alike
-#define zfi_infer_silu_grad    zfi_infer_alike
-
 static zf_status zfi_infer_gelu(zfi_infer *c)
 {
     int64_t form = c->attributes[0].i;
@@ -55,8 +40,6 @@ static zf_status zfi_infer_gelu(zfi_infer *c)
                               (long long)form);
     return zfi_infer_alike(c);
 }
-
-#define zfi_infer_gelu_grad zfi_infer_gelu
 
 static zf_status zfi_infer_cast(zfi_infer *c)
 {
@@ -115,21 +98,6 @@ static void zfi_grad_cast(zfi_grad *c)
     zf_dtype from = zf_tensor_dtype(c->x[0]);
     if (zfi_is_float(from) && zfi_is_float(zf_tensor_dtype(c->y))) c->dx[0] = zf_cast(c->dy, from);
 }
-
-/* Rows that only gradients are made of: a zero would be wrong, so to differentiate one is an
- * error. */
-static void zfi_grad_refuse(zfi_grad *c)
-{
-    const char *name = zfi_row_of(c->graph, c->y.id)->name;
-    zfi_graph_fail(c->graph, ZF_ERR_ARGUMENT, "autograd", "%%%d = %s has no gradient of its own",
-                   (int)c->y.id, name);
-}
-
-#define zfi_grad_tanh_grad    zfi_grad_refuse
-#define zfi_grad_sigmoid_grad zfi_grad_refuse
-#define zfi_grad_relu_grad    zfi_grad_refuse
-#define zfi_grad_gelu_grad    zfi_grad_refuse
-#define zfi_grad_silu_grad    zfi_grad_refuse
 
 /* --------------------------------------------------------------- the reference kernels */
 
@@ -314,23 +282,6 @@ static zf_status zfi_cpu_unary(const zf_launch *l)
     return ZF_OK;
 }
 
-#define zfi_cpu_neg          zfi_cpu_unary
-#define zfi_cpu_scale        zfi_cpu_unary
-#define zfi_cpu_exp          zfi_cpu_unary
-#define zfi_cpu_log          zfi_cpu_unary
-#define zfi_cpu_sqrt         zfi_cpu_unary
-#define zfi_cpu_rsqrt        zfi_cpu_unary
-#define zfi_cpu_tanh         zfi_cpu_unary
-#define zfi_cpu_tanh_grad    zfi_cpu_unary
-#define zfi_cpu_sigmoid      zfi_cpu_unary
-#define zfi_cpu_sigmoid_grad zfi_cpu_unary
-#define zfi_cpu_relu         zfi_cpu_unary
-#define zfi_cpu_relu_grad    zfi_cpu_unary
-#define zfi_cpu_gelu         zfi_cpu_unary
-#define zfi_cpu_gelu_grad    zfi_cpu_unary
-#define zfi_cpu_silu         zfi_cpu_unary
-#define zfi_cpu_silu_grad    zfi_cpu_unary
-
 static void zfi_cast_floats(const zf_launch *l, int64_t first, int64_t last)
 {
     const zf_array *x = &l->args[0];
@@ -377,3 +328,37 @@ static zf_status zfi_cpu_dropout(const zf_launch *l)
         memcpy(l->out.data, l->args[0].data, (size_t)count * zf_dtype_size(l->out.dtype));
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(neg, .infer = zfi_infer_alike, .grad = zfi_grad_neg, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(scale, .infer = zfi_infer_alike, .grad = zfi_grad_scale, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(exp, .infer = zfi_infer_alike, .grad = zfi_grad_exp, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(log, .infer = zfi_infer_alike, .grad = zfi_grad_log, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(sqrt, .infer = zfi_infer_alike, .grad = zfi_grad_sqrt, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(rsqrt, .infer = zfi_infer_alike, .grad = zfi_grad_rsqrt, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(tanh, .infer = zfi_infer_alike, .grad = zfi_grad_tanh, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(tanh_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(sigmoid, .infer = zfi_infer_alike, .grad = zfi_grad_sigmoid, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(sigmoid_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(relu, .infer = zfi_infer_alike, .grad = zfi_grad_relu, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(relu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(gelu, .infer = zfi_infer_gelu, .grad = zfi_grad_gelu, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(gelu_grad, .infer = zfi_infer_gelu, .cpu = zfi_cpu_unary, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(silu, .infer = zfi_infer_alike, .grad = zfi_grad_silu, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(silu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(cast, .infer = zfi_infer_cast, .grad = zfi_grad_cast, .cpu = zfi_cpu_cast,
+             .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(dropout, .infer = zfi_infer_dropout, .grad = zfi_grad_dropout, .cpu = zfi_cpu_dropout,
+             .traits = ZF_OP_INPLACE)

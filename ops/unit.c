@@ -58,7 +58,7 @@ static zf_status zfi_infer_unit(zfi_infer *c)
             (c->args[k]->op != ZF_OP_param && c->args[k]->op != ZF_OP_state))
             status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                                     "operand %d is a %s; a unit holds params or states", (int)k,
-                                    c->graph->rows[c->args[k]->op].name);
+                                    c->graph->records[c->args[k]->op]->name);
     if (status) return status;
     if (world < 0 || size % ZFI_NORM_BLOCK || size / ZFI_NORM_BLOCK % parts)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
@@ -137,17 +137,7 @@ static zf_status zfi_infer_totals(zfi_infer *c)
     return status;
 }
 
-#define zfi_grad_unit        zfi_grad_none
-#define zfi_grad_accumulator zfi_grad_none
-#define zfi_grad_view        zfi_grad_refuse
-#define zfi_grad_part        zfi_grad_refuse
-#define zfi_grad_pack        zfi_grad_refuse
-#define zfi_grad_totals      zfi_grad_refuse
-
 /* ------------------------------------------------------------------------------ kernels */
-
-#define zfi_cpu_unit        zfi_cpu_nothing
-#define zfi_cpu_accumulator zfi_cpu_nothing
 
 /* Copies bytes [first, last) of a contiguous move; l->scratch is not used. */
 typedef struct zfi_bytes_move {
@@ -223,3 +213,13 @@ static zf_status zfi_cpu_totals(const zf_launch *l)
     }
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(unit, .infer = zfi_infer_unit, .grad = zfi_grad_none, .traits = ZF_OP_LEAF)
+ZFI_OPERATOR(accumulator, .infer = zfi_infer_accumulator, .grad = zfi_grad_none,
+             .traits = ZF_OP_LEAF)
+ZFI_OPERATOR(view, .infer = zfi_infer_view, .cpu = zfi_cpu_view, .traits = ZF_OP_VIEW)
+ZFI_OPERATOR(part, .infer = zfi_infer_part, .cpu = zfi_cpu_part, .traits = ZF_OP_VIEW)
+ZFI_OPERATOR(pack, .infer = zfi_infer_pack, .cpu = zfi_cpu_pack)
+ZFI_OPERATOR(totals, .infer = zfi_infer_totals, .cpu = zfi_cpu_totals)

@@ -50,13 +50,13 @@ static zf_status zfi_infer_target(zfi_infer *c, int first)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "operand 0 must be a param, a unit or a part of one, not the result "
                               "of %s",
-                              c->graph->rows[op].name);
+                              c->graph->records[op]->name);
     if (op != ZF_OP_param && !blocks->list.count)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "of a unit, blocks must list what is updated");
     if (world->i < 0 || count > INT64_MAX / parts)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "world %lld is none", (long long)world->i);
     status = zfi_infer_blocks(c, blocks, zfi_whole_blocks(count * parts));
-    if (!status && strstr(c->row->attributes, "decays:") &&
+    if (!status && strstr(c->record->attributes, "decays:") &&
         decays->list.count != blocks->list.count / 2)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%lld decays for %lld ranges of blocks",
                                 (long long)decays->list.count, (long long)blocks->list.count / 2);
@@ -221,11 +221,6 @@ static zf_status zfi_infer_lamb_apply(zfi_infer *c)
                                 most);
     return status;
 }
-
-#define zfi_grad_sgd         zfi_grad_none
-#define zfi_grad_adamw       zfi_grad_none
-#define zfi_grad_lamb_update zfi_grad_refuse
-#define zfi_grad_lamb_apply  zfi_grad_none
 
 /* --------------------------------------------------------------------------- stretches */
 
@@ -612,3 +607,14 @@ static zf_status zfi_cpu_lamb_apply(const zf_launch *l)
               zfi_fast_or_half(l) ? zfi_lamb_apply_fast : zfi_lamb_apply_reference);
     return ZF_OK;
 }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(sgd, .infer = zfi_infer_sgd, .grad = zfi_grad_none, .cpu = zfi_cpu_sgd,
+             .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)
+ZFI_OPERATOR(adamw, .infer = zfi_infer_adamw, .grad = zfi_grad_none, .cpu = zfi_cpu_adamw,
+             .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)
+ZFI_OPERATOR(lamb_update, .infer = zfi_infer_lamb_update, .cpu = zfi_cpu_lamb_update,
+             .traits = ZF_OP_MUTATES)
+ZFI_OPERATOR(lamb_apply, .infer = zfi_infer_lamb_apply, .grad = zfi_grad_none,
+             .cpu = zfi_cpu_lamb_apply, .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)

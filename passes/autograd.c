@@ -9,7 +9,7 @@
  *           gradient %2, %9
  *
  * Reverse accumulation: nodes are visited from the loss upwards, each hands dy to its operands (its
- * row's grad), and what reaches a node from several uses is added in that order, so the sum's order
+ * record's grad), and what reaches a node from several uses is added in that order, so the sum's order
  * is the graph's. Only nodes between a trained parameter and the loss are visited.
  */
 
@@ -40,7 +40,10 @@ static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_
             need[k] = needs[node.args[k]];
         }
         g->scope = node.scope, g->file = node.file, g->line = node.line;
-        g->rows[node.op].grad(&c);
+        if (g->records[node.op]->grad) g->records[node.op]->grad(&c);
+        else /* a zero would be wrong */
+            zfi_graph_fail(g, ZF_ERR_ARGUMENT, "autograd", "%%%d = %s has no gradient of its own",
+                           (int)id, g->records[node.op]->name);
         for (size_t k = 0; k < n && !g->error.status; k++) {
             int32_t *sum = &gradients[node.args[k]];
             if (!need[k] || !dx[k].graph) continue;

@@ -154,9 +154,9 @@ static zf_status zfi_infer_given(zfi_retype *r, int32_t id, zfi_given given, zfi
         args[k] = &g->nodes[node->args[k]];
         g->nodes[node->args[k]].dtype = zfi_given_dtype(r, node->args[k], given);
     }
-    *infer = (zfi_infer){g,           zfi_row_of(g, id), args, node->arg_count, node->attributes,
+    *infer = (zfi_infer){g,           zfi_record_of(g, id), args, node->arg_count, node->attributes,
                          node->dtype, node->shape};
-    status = infer->row->infer(infer);
+    status = infer->record->infer(infer);
     for (int32_t k = 0; k < node->arg_count; k++)
         g->nodes[node->args[k]].dtype = zfi_held_dtype(r, node->args[k]);
     if (status && status != ZF_ERR_NOMEM) g->error = before;
@@ -307,7 +307,7 @@ static void zfi_retype_graph(zf_graph *g, zf_dtype to)
             if (zfi_has(g, id, ZF_OP_MUTATES)) {
                 zfi_fail(&g->error, ZF_ERR_STAGE,
                          "zf_precision: must come before what changes parameters and states: %s",
-                         zfi_row_of(g, id)->name);
+                         zfi_record_of(g, id)->name);
             } else if (zfi_has(g, id, ZF_OP_LEAF)) {
                 zfi_retype_leaf(&r, id);
                 zfi_push(&g->memory, g->order, id);

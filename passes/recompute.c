@@ -197,7 +197,7 @@ static bool zfi_try_steps(zfi_recompute *r, const zf_recompute_desc *d, int32_t 
         most = &trial->nodes[trial->peak_node];
         tried->peak = trial->peak;
         snprintf(tried->where, sizeof tried->where, "%s%s%.150s",
-                 trial->peak_node ? g->rows[most->op].name : "the leaves",
+                 trial->peak_node ? g->records[most->op]->name : "the leaves",
                  trial->peak_node && *most->scope ? " in " : "",
                  trial->peak_node ? most->scope : "");
     } else {

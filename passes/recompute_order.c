@@ -183,7 +183,7 @@ static void zfi_trace(zfi_recompute *r, int32_t id, int32_t layer)
 static bool zfi_is_given(const zfi_recompute *r, const zfi_node *node, const bool *written)
 {
     const zf_graph *g = r->graph;
-    uint32_t flags = g->rows[node->op].flags;
+    uint32_t flags = g->records[node->op]->traits;
     bool given = flags & (ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_COLLECTIVE);
     int64_t at;
     int32_t viewed = zfi_viewed(g, node, &at);

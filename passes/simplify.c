@@ -76,7 +76,7 @@ static void zfi_fold(zf_graph *g, int32_t id)
         zfi_set(&args[k], 0, splat);
     }
     launch.out = (zf_array){&out, node->dtype, ZF_SCALAR};
-    if (g->rows[node->op].cpu(&launch)) return;
+    if (g->records[node->op]->cpu(&launch)) return;
     in[0] = zfi_get(&launch.out, 0);
     value = zfi_bytes_copy(&g->memory, &g->text, in, sizeof in[0]);
     if (!value) return;

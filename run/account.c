@@ -283,7 +283,7 @@ ZF_API zf_status zf_graph_plan(zf_graph *g, zf_plan *plan)
     plan->peak_bytes = (size_t)g->peak;
     plan->peak_node = g->peak_node;
     if (g->peak_node) {
-        plan->peak_op = zfi_row_of(g, g->peak_node)->name;
+        plan->peak_op = zfi_record_of(g, g->peak_node)->name;
         plan->peak_scope = g->nodes[g->peak_node].scope;
     }
     zfi_account_memory(g, plan);
@@ -343,12 +343,12 @@ static zf_status zfi_check_limit(zf_graph *g, const char *call, size_t limit)
         there[best] = false;
         at += (size_t)snprintf(
             largest + at, sizeof largest - at, "%s%%%d %.40s with %lld", n ? ", " : "", (int)best,
-            g->nodes[best].name ? g->nodes[best].name : g->rows[g->nodes[best].op].name,
+            g->nodes[best].name ? g->nodes[best].name : g->records[g->nodes[best].op]->name,
             (long long)g->nodes[best].bytes);
     }
     if (g->peak_node)
         snprintf(where, sizeof where, "; most is alive at %%%d %s", (int)g->peak_node,
-                 g->rows[g->nodes[g->peak_node].op].name);
+                 g->records[g->nodes[g->peak_node].op]->name);
     zfi_free(&g->memory, there, count * sizeof *there);
     return zfi_fail(&g->error, ZF_ERR_LIMIT,
                     "%s: the plan takes %lld bytes, %lld more than the limit of %zu%s; the largest "

@@ -4,7 +4,7 @@ ZF_API const char *zf_collective_name(char text[64], const zf_collective *c)
 {
     if (!c) return strcpy(text, "no collective");
     snprintf(text, 64, "%s %%%d",
-             c->op >= ZF_OP_none && c->op < ZF_OP_COUNT ? zfi_rows[c->op].name : "?", (int)c->node);
+             c->op >= ZF_OP_none && c->op < ZF_OP_COUNT ? zfi_records[c->op]->name : "?", (int)c->node);
     return text;
 }
 
@@ -26,7 +26,7 @@ ZF_API zf_status zf_collective_check(const zf_collective *c, const zf_comm *comm
     char name[64];
     if (world < 1) return zfi_fail(error, ZF_ERR_ARGUMENT, "a collective without a communicator");
     if (!c || c->op <= ZF_OP_none || c->op >= ZF_OP_COUNT ||
-        !(zfi_rows[c->op].flags & ZF_OP_COLLECTIVE))
+        !(zfi_records[c->op]->traits & ZF_OP_COLLECTIVE))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "a communicator was called with no collective");
     zf_collective_name(name, c);
     if (c->channel < 0 || c->channel >= channels)

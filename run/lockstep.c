@@ -35,8 +35,8 @@ static zf_status zfi_lockstep_calls(zfi_lockstep *s, int32_t launch)
             a->root != b->root || a->channel != b->channel)
             return zfi_fail(s->error, ZF_ERR_MISMATCH,
                             "rank 0 is at %s %%%d of %lld %s, rank %d at %s %%%d of %lld %s",
-                            zfi_rows[a->op].name, (int)a->node, (long long)a->count,
-                            zf_dtype_name(a->dtype), (int)r, zfi_rows[b->op].name, (int)b->node,
+                            zfi_records[a->op]->name, (int)a->node, (long long)a->count,
+                            zf_dtype_name(a->dtype), (int)r, zfi_records[b->op]->name, (int)b->node,
                             (long long)b->count, zf_dtype_name(b->dtype));
     }
     return ZF_OK;
@@ -147,7 +147,7 @@ static zf_status zfi_lockstep_launch(zfi_lockstep *s, int32_t n)
             if (s->programs[r]->poison) zfi_poison(s->programs[r], of);
         return status;
     }
-    if (zfi_rows[l->op].flags & ZF_OP_COLLECTIVE && l->attributes[0].i > 1) {
+    if (zfi_records[l->op]->traits & ZF_OP_COLLECTIVE && l->attributes[0].i > 1) {
         if ((status = zfi_lockstep_calls(s, n))) return status;
         for (int32_t r = 0; r < s->count && !status; r++)
             if ((status = zfi_note_launch(s->programs[r], n)))

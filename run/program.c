@@ -129,7 +129,7 @@ static zf_status zfi_bind_shared(zf_program *p, int32_t id)
     other = &p->share->graph->nodes[there];
     if (!there || other->op != node->op)
         return zfi_fail(&g->error, ZF_ERR_MISMATCH,
-                        "zf_compile: the shared program has no %s \"%s\"", g->rows[node->op].name,
+                        "zf_compile: the shared program has no %s \"%s\"", g->records[node->op]->name,
                         node->name);
     if (other->dtype != node->dtype || !zfi_same_shape(&other->shape, &node->shape))
         return zfi_fail(&g->error, ZF_ERR_MISMATCH,
@@ -179,16 +179,7 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
     const zfi_node *node = &g->nodes[id];
     int64_t at;
     int32_t k;
-    switch (node->op) {
-    case ZF_OP_output:
-    case ZF_OP_gradient:
-    case ZF_OP_loss_scale:
-    case ZF_OP_saved:
-    case ZF_OP_release: return false;
-    case ZF_OP_wait: return true;
-    default: break;
-    }
-    if (zfi_has(g, id, ZF_OP_LEAF) || zfi_is_joined(g, node)) return false;
+    if (!zfi_record_of(g, id)->cpu || zfi_is_joined(g, node)) return false;
     if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return true;
     k = zfi_viewed(g, node, &at);
     if (k < 0) return true;
@@ -273,7 +264,7 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
                             "zf_compile: %%%d %s needs %zu bytes of scratch on this backend, and "
                             "zf_memory gave it %lld "
                             "(zf_memory_desc.backend)",
-                            (int)id, g->rows[l.op].name, scratch,
+                            (int)id, g->records[l.op]->name, scratch,
                             (long long)g->nodes[id].scratch_bytes);
         for (int32_t k = 0; k < l.arg_count; k++) args[k].data = p->data[g->nodes[id].args[k]];
         args += l.arg_count;
@@ -584,11 +575,11 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
                         writing ? "%s: %%%d %s is no input, param or state"
                                 : "%s: %%%d %s is not kept; zf_output keeps a value",
-                        call, (int)id, g->rows[node->op].name),
+                        call, (int)id, g->records[node->op]->name),
                0;
     if (bytes != zfi_node_bytes(node))
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "%s: %%%d %s is %s, %zu bytes, not %zu", call,
-                        (int)id, node->name ? node->name : g->rows[node->op].name,
+                        (int)id, node->name ? node->name : g->records[node->op]->name,
                         zfi_type_text(type, node->dtype, &node->shape), zfi_node_bytes(node),
                         bytes),
                0;
@@ -770,7 +761,7 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
     double room[PIECE];
     zf_array piece = {.data = room};
     zf_collective c;
-    if (!(p->graph->rows[l->op].flags & ZF_OP_COLLECTIVE)) return ZF_OK;
+    if (!(p->graph->records[l->op]->traits & ZF_OP_COLLECTIVE)) return ZF_OK;
     c = zf_collective_of(l);
     zfi_count_calls(&p->counted, c.op, c.dtype, c.count, l->attributes[0].i, 1);
     if (!p->sums_outputs[n]) return ZF_OK;
@@ -865,7 +856,7 @@ static zf_status zfi_check_rates(zf_program *p)
                             "step %lld: the learning rate %%%d %.200s is %g; it must be finite; "
                             "parameters and states are as they were before the step",
                             (long long)p->run.step, (int)p->rates[k],
-                            node->name ? node->name : p->graph->rows[node->op].name,
+                            node->name ? node->name : p->graph->records[node->op]->name,
                             zfi_get(&value, 0));
     }
     return ZF_OK;

@@ -100,7 +100,7 @@ static zf_status zfi_same_records(const int64_t *records, int32_t world, zf_erro
 static zf_status zfi_same_fail(const zfi_same_leaf *v, int32_t other, const int64_t sums[2],
                                zf_error *error)
 {
-    const char *kind = zfi_rows[v->leaf->op].name;
+    const char *kind = zfi_records[v->leaf->op]->name;
     return zfi_fail(error, ZF_ERR_MISMATCH,
                     "ranks 0 and %d differ in %s the %s \"%.200s\" (checksums %08x and %08x); it "
                     "must be the same on all ranks",

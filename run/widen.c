@@ -31,7 +31,7 @@ static zfi_widening zfi_widening_of(const zf_launch *l)
 {
     const uint32_t apart =
         ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_VIEW | ZF_OP_COLLECTIVE;
-    if (zfi_cpu_of(l)->reference || (zfi_rows[l->op].flags & apart) ||
+    if (zfi_cpu_of(l)->reference || (zfi_records[l->op]->traits & apart) ||
         l->arg_count > ZFI_WIDEN_ARGS || !zfi_has_half(l))
         return ZFI_AS_IT_IS;
     switch (l->op) {
@@ -185,7 +185,7 @@ static zf_status zfi_run_whole(const zf_launch *l)
     zf_status status;
     zfi_widen_whole(l, &w);
     for (int32_t k = 0; k < l->arg_count; k++) zfi_convert_array(l, &w.args[k], &l->args[k]);
-    status = zfi_rows[l->op].cpu(&w.launch);
+    status = zfi_records[l->op]->cpu(&w.launch);
     if (status) return status;
     zfi_convert_array(l, &l->out, &w.launch.out);
     for (int k = 0; l->saved && k < ZF_MAX_SAVED; k++)
@@ -331,7 +331,7 @@ static void zfi_run_piece(void *context, int64_t index, int worker)
     if (l->saved) piece.saved = arrays + l->arg_count + 1;
     piece.scratch = NULL;
     piece.backend = &alone;
-    (void)zfi_rows[l->op].cpu(&piece); /* what can fail was looked into before */
+    (void)zfi_records[l->op]->cpu(&piece); /* what can fail was looked into before */
     for (int k = l->arg_count; k < p->arrays; k++)
         if (zfi_is_half(zfi_piece_array(l, k)->dtype) && from[k])
             zfi_narrow(alone.isa, from[k], zfi_piece_array(l, k)->dtype, arrays[k].data,
@@ -343,7 +343,7 @@ static zf_status zfi_run_pieces(const zf_launch *l, zfi_cutting *p)
     size_t shared = 0;
     zf_status status = ZF_OK;
     if (l->op == ZF_OP_cross_entropy_grad)
-        status = zfi_check_labels(l, zfi_rows[l->op].name, &l->args[1]);
+        status = zfi_check_labels(l, zfi_records[l->op]->name, &l->args[1]);
     for (int k = 0; k < l->arg_count; k++) {
         zf_array wide = l->args[k];
         if (p->steps[k] || !zfi_is_half(wide.dtype)) continue;
@@ -376,7 +376,7 @@ static zf_status zfi_run_launch(const zf_launch *l)
 {
     zfi_widening how = zfi_widening_of(l);
     zfi_cutting pieces;
-    if (how == ZFI_AS_IT_IS) return zfi_rows[l->op].cpu(l);
+    if (how == ZFI_AS_IT_IS) return zfi_records[l->op]->cpu(l);
     if (how != ZFI_WHOLE && zfi_cut(l, how, &pieces)) return zfi_run_pieces(l, &pieces);
     return zfi_run_whole(l);
 }

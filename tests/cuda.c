@@ -136,12 +136,7 @@ static zf_status apart_launch(void *self, const zf_launch *l)
     zf_array args[PIECES / 2], saved[ZF_MAX_SAVED];
     piece pieces[PIECES];
     int count = 0;
-    static const int flags[] = {0,
-#define X(name, least, most, attributes, flags) flags,
-                                ZF_OPS(X)
-#undef X
-    };
-    bool mutates = flags[l->op] & ZF_OP_MUTATES, good = l->arg_count <= PIECES / 2;
+    bool mutates = zf_op_traits_of(l->op) & ZF_OP_MUTATES, good = l->arg_count <= PIECES / 2;
     size_t scratch = apart_scratch(self, l);
     unsigned char *host = NULL;
     inner.backend = a->inner->self;

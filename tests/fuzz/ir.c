@@ -176,11 +176,6 @@ static size_t pick_any(edit *e, const char *set)
 
 static void mutate_once(edit *e)
 {
-    static const char *const operators[] = {
-#define X(name, least, most, attributes, flags) #name,
-        ZF_OPS(X)
-#undef X
-    };
     static const char *const numbers[] = {"0",
                                           "1",
                                           "2",
@@ -213,7 +208,7 @@ static void mutate_once(edit *e)
         if (strcspn(e->text + at, "=") < length) at += strcspn(e->text + at, "=") + 1;
         at += strspn(e->text + at, " ");
         replace(e, at, strspn(e->text + at, "abcdefghijklmnopqrstuvwxyz_"),
-                operators[pick(e, sizeof operators / sizeof *operators)]);
+                zf_op_name((zf_op)(1 + pick(e, ZF_OP_COUNT - 1))));
         break;
     case 1: /* a number */
     case 2:

@@ -529,10 +529,11 @@ ZF_API zf_tensor zf_gelu_tanh(zf_tensor x); /* its tanh approximation (ibid., se
 ZF_API zf_tensor zf_silu(zf_tensor x);      /* x sigmoid(x) */
 /* Any to any; rounds to nearest even, float to integer truncates */
 ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to);
-/* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). The mask is
- * a function of seed, step, this node and the element's global index (Philox4x32-10, Salmon et al.
- * 2011): it is computed again for the gradient and never stored. A program compiled with
- * `.evaluate` passes x through. p = 0 gives x itself. */
+/* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). Both use p
+ * rounded to a multiple of 2^-16 (if p > 0, from 2^-16 to 1 - 2^-16), so that the expectation is x.
+ * The mask is a function of seed, step, this node and the element's global index (16 bits of
+ * Philox4x32-10, Salmon et al. 2011): it is computed again for the gradient and never stored. A
+ * program compiled with `.evaluate` passes x through. p = 0 gives x itself. */
 ZF_API zf_tensor zf_dropout(zf_tensor x, double p);
 
 /* Shape. */

@@ -4,6 +4,14 @@
  * Element e of a stream in a step is word e % 4 of the block with counter {low(e / 4), high(e / 4),
  * stream, step} under the key seed: its value depends on nothing else, so a tensor may be cut among
  * threads and ranks anywhere.
+ *
+ * Dropout needs 16 bits of an element, and one block serves 8 neighbours: element e has half e % 2
+ * (0: the low 16 bits) of word e % 8 / 2 of the block with counter {low(e / 8), high(e / 8),
+ * stream, step}. It is kept where its half is below a threshold:
+ *
+ *     block e / 8    word 0     word 1     word 2     word 3
+ *     half          low high   low high   low high   low high
+ *     e % 8          0   1      2   3      4   5      6   7
  */
 
 /* One block: out = Philox4x32-10(counter, key). */
@@ -33,6 +41,13 @@ ZFI_BODY uint32_t zfi_random_word(uint64_t element, uint32_t stream, uint32_t st
     return out[element % 4];
 }
 
+/* The half of one element. */
+ZFI_BODY uint32_t zfi_random_half(uint64_t element, uint32_t stream, uint32_t step, uint64_t seed)
+{
+    uint64_t word = element / 8 * 4 + element % 8 / 2;
+    return zfi_random_word(word, stream, step, seed) >> 16 * (element % 2) & 0xffff;
+}
+
 /* `count` vectors (an even number) of blocks from number `block` on, 4 * lanes words each, as
  * vectors of 64-bit lanes. A lane holds one word of one block in its lower half, where a
  * multiplication looks for it; what gathers in the upper half is never looked at. Two vectors go
@@ -44,7 +59,7 @@ ZFI_BODY uint32_t zfi_random_word(uint64_t element, uint32_t stream, uint32_t st
  */
 #define ZFI_PHILOX(name, attributes, vector, lanes, order, set1, multiply, right, left, add, xor3, \
                    join, low, high, store)                                                         \
-    attributes ZFI_OPTIMIZE static void name(uint32_t *out, uint64_t block, int64_t count,         \
+    attributes ZFI_OPTIMIZE static void name(char *out, uint64_t block, int64_t count,             \
                                              uint32_t stream, uint32_t step, uint64_t seed)        \
     {                                                                                              \
         const vector in_block = order, m0 = set1(0xD2511F53), m1 = set1(0xCD9E8D57);               \
@@ -75,8 +90,8 @@ ZFI_BODY uint32_t zfi_random_word(uint64_t element, uint32_t stream, uint32_t st
             for (int i = 0; i < 2; i++) {                                                          \
                 vector c01 = join(c0[i], left(c1[i], 32)), c23 = join(c2[i], left(c3[i], 32));     \
                 store(out, low(c01, c23));                                                         \
-                store(out + 2 * lanes, high(c01, c23));                                            \
-                out += 4 * lanes;                                                                  \
+                store(out + 8 * lanes, high(c01, c23));                                            \
+                out += 16 * lanes;                                                                 \
             }                                                                                      \
         }                                                                                          \
     }
@@ -98,11 +113,12 @@ ZFI_PHILOX(zfi_philox_avx512, ZFI_TARGET_AVX512, __m512i, 8,
            _mm512_unpacklo_epi64, _mm512_unpackhi_epi64, ZFI_STORE512)
 #endif
 
-/* Blocks block..block+count-1, count a multiple of 16. */
-static void zfi_random_blocks(zfi_isa isa, uint32_t *out, uint64_t block, int64_t count,
+/* Blocks block..block+count-1, count a multiple of 16, as `size` bytes an element: 4, words, or 2,
+ * their halves. */
+static void zfi_random_blocks(zfi_isa isa, size_t size, char *out, uint64_t block, int64_t count,
                               uint32_t stream, uint32_t step, uint64_t seed)
 {
-#if ZFI_X86
+#if ZFI_X86 /* in memory the low half of a word is the first */
     if (isa == ZFI_ISA_AVX512) {
         zfi_philox_avx512(out, block, count / 8, stream, step, seed);
         return;
@@ -113,10 +129,39 @@ static void zfi_random_blocks(zfi_isa isa, uint32_t *out, uint64_t block, int64_
     }
 #endif
     (void)isa;
-    for (int64_t i = 0; i < count; i++, block++) {
-        uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), stream, step};
+    for (; count > 0; count--, block++, out += 16) {
+        uint32_t counter[4] = {(uint32_t)block, (uint32_t)(block >> 32), stream, step}, word[4];
         uint32_t key[2] = {(uint32_t)seed, (uint32_t)(seed >> 32)};
-        zfi_philox(out + 4 * i, counter, key);
+        zfi_philox(word, counter, key);
+        if (size == sizeof *word) {
+            memcpy(out, word, sizeof word);
+        } else {
+            uint16_t half[8];
+            for (int i = 0; i < 8; i++) half[i] = (uint16_t)(word[i / 2] >> 16 * (i % 2));
+            memcpy(out, half, sizeof half);
+        }
+    }
+}
+
+/* Elements first..first+n-1, of `size` bytes. */
+static void zfi_random_elements(zfi_isa isa, size_t size, char *out, uint64_t first, int64_t n,
+                                uint32_t stream, uint32_t step, uint64_t seed)
+{
+    const int64_t block = 16 / (int64_t)size, most = 16 * block;
+    while (n > 0) {
+        int64_t whole = n / most * most, skip = (int64_t)(first % (uint64_t)block);
+        uint64_t at = first / (uint64_t)block;
+        if (skip || !whole) { /* by way of a piece that begins and ends with whole blocks */
+            char piece[16 * 16];
+            whole = n < most - skip ? n : most - skip;
+            zfi_random_blocks(isa, size, piece, at, 16, stream, step, seed);
+            memcpy(out, piece + (size_t)skip * size, (size_t)whole * size);
+        } else {
+            zfi_random_blocks(isa, size, out, at, whole / block, stream, step, seed);
+        }
+        out += (size_t)whole * size;
+        first += (uint64_t)whole;
+        n -= whole;
     }
 }
 
@@ -124,24 +169,17 @@ static void zfi_random_blocks(zfi_isa isa, uint32_t *out, uint64_t block, int64_
 ZFI_UNUSED static void zfi_random_bits(zfi_isa isa, uint32_t *out, uint64_t first, int64_t n,
                                        uint32_t stream, uint32_t step, uint64_t seed)
 {
-    while (n > 0) {
-        int64_t whole = n / 64 * 64;
-        if (first % 4 || !whole) { /* by way of a piece that begins and ends with whole blocks */
-            uint32_t piece[64];
-            int64_t skip = (int64_t)(first % 4);
-            whole = n < 64 - skip ? n : 64 - skip;
-            zfi_random_blocks(isa, piece, first / 4, 16, stream, step, seed);
-            memcpy(out, piece + skip, (size_t)whole * sizeof *out);
-        } else {
-            zfi_random_blocks(isa, out, first / 4, whole / 4, stream, step, seed);
-        }
-        out += whole;
-        first += (uint64_t)whole;
-        n -= whole;
-    }
+    zfi_random_elements(isa, sizeof *out, (char *)out, first, n, stream, step, seed);
 }
 
-enum { ZFI_RANDOM_PIECE = 512 }; /* words at a time, in the first-level cache */
+/* Halves of elements first..first+n-1. */
+ZFI_UNUSED static void zfi_random_halves(zfi_isa isa, uint16_t *out, uint64_t first, int64_t n,
+                                         uint32_t stream, uint32_t step, uint64_t seed)
+{
+    zfi_random_elements(isa, sizeof *out, (char *)out, first, n, stream, step, seed);
+}
+
+enum { ZFI_RANDOM_PIECE = 512 }; /* elements at a time, in the first-level cache */
 
 /* A uniform number in [0, 1) on a grid of 2^-24. */
 ZFI_BODY float zfi_uniform1(uint32_t word) { return (float)(int32_t)(word >> 8) * 0x1p-24f; }
@@ -162,18 +200,27 @@ ZFI_KERNEL(zfi_random_uniform,
            (float *y, uint64_t first, int64_t n, uint32_t stream, uint32_t step, uint64_t seed),
            (y, first, n, stream, step, seed))
 
-/* y = word < threshold ? x * scale : 0, the word being that of the element; y may be x. */
+/* Of 2^16 halves, how many keep an element that is dropped with probability p: all where p = 0,
+ * else at least one and not all. */
+static uint32_t zfi_dropout_threshold(double p)
+{
+    double kept = nearbyint((1 - p) * 65536);
+    if (p == 0) return 65536;
+    return kept < 1 ? 1 : kept > 65535 ? 65535 : (uint32_t)kept;
+}
+
+/* y = half < threshold ? x * scale : 0, the half being that of the element; y may be x. */
 ZFI_BODY void zfi_dropout_body(zfi_isa isa, float *y, const float *x, uint64_t first, int64_t n,
                                uint32_t threshold, float scale, uint32_t stream, uint32_t step,
                                uint64_t seed)
 {
-    uint32_t word[ZFI_RANDOM_PIECE];
+    uint16_t half[ZFI_RANDOM_PIECE];
     for (int64_t i = 0; i < n; i += ZFI_RANDOM_PIECE) {
         int64_t count = n - i < ZFI_RANDOM_PIECE ? n - i : ZFI_RANDOM_PIECE;
-        zfi_random_bits(isa, word, first + (uint64_t)i, count, stream, step, seed);
+        zfi_random_halves(isa, half, first + (uint64_t)i, count, stream, step, seed);
         ZFI_VECTOR
         for (int64_t j = 0; j < count; j++)
-            y[i + j] = zfi_pick(isa, word[j] < threshold, x[i + j] * scale, 0.0f);
+            y[i + j] = zfi_pick(isa, half[j] < threshold, x[i + j] * scale, 0.0f);
     }
 }
 ZFI_KERNEL(zfi_dropout,

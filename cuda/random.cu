@@ -49,7 +49,7 @@ __device__ __forceinline__ uint4 zfi_random_block(uint64_t block, uint32_t strea
     return word[0];
 }
 
-/* The word of one element. Where four neighbours are wanted, the block has them. */
+/* The word of one element. */
 __device__ __forceinline__ uint32_t zfi_random_word(uint64_t element, uint32_t stream,
                                                     uint32_t step, uint64_t seed)
 {
@@ -63,24 +63,24 @@ __device__ __forceinline__ uint32_t zfi_random_word(uint64_t element, uint32_t s
 }
 
 /* A dropout as a node states it, and as a kernel has it in a step. Element e of the value, of
- * `count`, is number slot * count + e of the stream; its word is below the threshold where it is
- * kept. */
+ * `count`, is number slot * count + e of the stream. Number i has half i % 2 (0: the low 16 bits)
+ * of word i % 8 / 2 of block i / 8, and is kept where that is below the threshold. */
 typedef struct zfi_dropout {
     const zf_run *run; /* in device memory */
     uint64_t count;
-    uint32_t threshold, stream;
-    float scale; /* of what is kept */
-    bool none;   /* p = 0 */
+    uint32_t threshold, stream; /* threshold: of 2^16 */
+    float scale;                /* of what is kept */
+    bool none;                  /* p = 0 */
 } zfi_dropout;
 
 static inline zfi_dropout zfi_dropout_of(const zf_launch *l, double p, int64_t stream, int64_t count)
 {
-    double keep = 1.0 - p, bound = nearbyint(keep * 4294967296.0);
+    double kept = fmin(fmax(nearbyint((1 - p) * 65536), 1), 65535);
     zfi_dropout d = {zfi_device_of(l)->run,
                      (uint64_t)count,
-                     bound < 4294967296.0 ? (uint32_t)bound : UINT32_MAX,
+                     (uint32_t)kept,
                      (uint32_t)stream,
-                     (float)(1.0 / keep),
+                     (float)(65536 / kept),
                      p == 0};
     return d;
 }
@@ -103,38 +103,43 @@ __device__ __forceinline__ zfi_dropper zfi_dropper_of(const zfi_dropout &d)
     return r;
 }
 
+/* Which numbers of a block are kept: bit i of number i of its 8. */
+__device__ __forceinline__ uint32_t zfi_kept_of_block(const uint4 &w, uint32_t threshold)
+{
+    const uint32_t bound = threshold << 16;
+    return (uint32_t)(w.x << 16 < bound) | (uint32_t)(w.x < bound) << 1 |
+           (uint32_t)(w.y << 16 < bound) << 2 | (uint32_t)(w.y < bound) << 3 |
+           (uint32_t)(w.z << 16 < bound) << 4 | (uint32_t)(w.z < bound) << 5 |
+           (uint32_t)(w.w << 16 < bound) << 6 | (uint32_t)(w.w < bound) << 7;
+}
+
+/* Which of N <= 8 neighbours are kept, from element e on: bit i of element e + i. Those of two
+ * blocks take two. Not where dropout is off. */
+template <int N> __device__ __forceinline__ uint32_t zfi_kept_from(const zfi_dropper &d, uint64_t e)
+{
+    const uint64_t block = (d.first + e) / 8;
+    const int at = (int)((d.first + e) % 8);
+    uint32_t bits =
+        zfi_kept_of_block(zfi_random_block(block, d.stream, d.step, d.seed), d.threshold);
+    if (at + N > 8)
+        bits |= zfi_kept_of_block(zfi_random_block(block + 1, d.stream, d.step, d.seed),
+                                  d.threshold)
+                << 8;
+    return bits >> at & ((1u << N) - 1);
+}
+
 /* What element e is multiplied by. */
 __device__ __forceinline__ float zfi_kept(const zfi_dropper &d, uint64_t e)
 {
-    if (d.off) return 1;
-    return zfi_random_word(d.first + e, d.stream, d.step, d.seed) < d.threshold ? d.scale : 0;
+    return d.off ? 1 : zfi_kept_from<1>(d, e) ? d.scale : 0;
 }
 
-/* The same of N neighbours, N being 1 or a multiple of 4. Where the first is one too, they
- * are those of whole blocks of words. */
+/* The same of N <= 8 neighbours. */
 template <int N>
 __device__ __forceinline__ void zfi_kept_of(const zfi_dropper &d, uint64_t e, float (&by)[N])
 {
-    const uint64_t first = d.first + e;
-    if (d.off) {
+    const uint32_t bits = d.off ? 0 : zfi_kept_from<N>(d, e);
+    const float off = d.off ? 1 : 0;
 #pragma unroll
-        for (int i = 0; i < N; i++) by[i] = 1;
-    } else if (N >= 4 && first % 4 == 0) {
-        const int blocks = N < 4 ? 1 : N / 4;
-        uint64_t block[blocks];
-        uint4 word[blocks];
-#pragma unroll
-        for (int i = 0; i < blocks; i++) block[i] = first / 4 + (uint64_t)i;
-        zfi_random_blocks(block, d.stream, d.step, d.seed, word);
-#pragma unroll
-        for (int i = 0; i < N / 4; i++) {
-            by[4 * i] = word[i].x < d.threshold ? d.scale : 0;
-            by[4 * i + 1] = word[i].y < d.threshold ? d.scale : 0;
-            by[4 * i + 2] = word[i].z < d.threshold ? d.scale : 0;
-            by[4 * i + 3] = word[i].w < d.threshold ? d.scale : 0;
-        }
-    } else {
-#pragma unroll
-        for (int i = 0; i < N; i++) by[i] = zfi_kept(d, e + (uint64_t)i);
-    }
+    for (int i = 0; i < N; i++) by[i] = bits >> i & 1 ? d.scale : off;
 }

@@ -50,7 +50,7 @@ typedef struct zfi_attention {
     int64_t q_at, k_at, v_at;
     zf_shape scores; /* [batch, heads, m, n] */
     int64_t bias_step[ZF_MAX_RANK];
-    double scale, keep; /* 1 / (1 - p) where there is dropout, else 1 */
+    double scale, keep; /* keep: dropout's scale where there is dropout, else 1 */
     bool causal, drops;
     zfi_drop drop;
 } zfi_attention;
@@ -256,11 +256,7 @@ static double zfi_attention_score(const zfi_attention *a, int64_t head, int64_t 
 /* What dropout multiplies a probability by. */
 static double zfi_attention_kept(const zfi_attention *a, int64_t head, int64_t m, int64_t n)
 {
-    uint64_t element = a->drop.element + (uint64_t)((head * a->m + m) * a->n + n);
-    if (!a->drops) return 1;
-    return zfi_random_word(element, a->drop.stream, a->drop.step, a->drop.seed) < a->drop.threshold
-               ? a->keep
-               : 0;
+    return a->drops ? zfi_drop_value(&a->drop, (head * a->m + m) * a->n + n, 1) : 1;
 }
 
 typedef struct zfi_attention_run {
@@ -401,8 +397,8 @@ typedef struct zfi_score_rows {
     int64_t rows, n, line;
     const float *bias;    /* added to the scaled scores */
     int64_t bias_row;     /* from one row's to the next */
-    const uint32_t *word; /* below it: the element is not dropped */
-    int64_t word_row;
+    const uint16_t *draw; /* below the threshold: the element is not dropped */
+    int64_t draw_row;
     uint32_t threshold;
     float scale, keep;
     float *most, *sum, *fix;  /* of each row: forward */
@@ -431,21 +427,21 @@ ZFI_KERNEL_OF(float, zfi_score_row,
 /* Makes the scores of a row e^(score - least), and 0 where they are dropped; returns their sum
  * before that. */
 ZFI_BODY float zfi_exp_row_body(zfi_isa isa, float *restrict s, int64_t n, float least,
-                                const uint32_t *restrict word, uint32_t threshold)
+                                const uint16_t *restrict draw, uint32_t threshold)
 {
     float lane[ZFI_SCORE_LANES] = {0};
     for (int64_t i = 0; i < n; i += ZFI_SCORE_LANES)
         for (int l = 0; l < ZFI_SCORE_LANES; l++) {
             float p = zfi_exp_falling(isa, s[i + l] - least);
             lane[l] += p;
-            s[i + l] = zfi_pick(isa, word[i + l] < threshold, p, 0.0f);
+            s[i + l] = zfi_pick(isa, draw[i + l] < threshold, p, 0.0f);
         }
     return zfi_fold_scores_sum(lane);
 }
 
 ZFI_KERNEL_OF(float, zfi_exp_row,
-              (float *s, int64_t n, float least, const uint32_t *word, uint32_t threshold),
-              (s, n, least, word, threshold))
+              (float *s, int64_t n, float least, const uint16_t *draw, uint32_t threshold),
+              (s, n, least, draw, threshold))
 
 /* fix[r] = e^(before[r] - least[r]), which are -inf and 0 where nothing was seen yet. */
 ZFI_BODY void zfi_exp_fixes_body(zfi_isa isa, float *fix, const float *before, const float *least,
@@ -470,7 +466,7 @@ static void zfi_attend_rows(zfi_isa isa, const zfi_score_rows *x)
     }
     zfi_exp_fixes(isa, x->fix, x->most, least, x->rows);
     for (int64_t r = 0; r < x->rows; r++) {
-        float sum = zfi_exp_row(isa, x->s + r * x->line, x->n, least[r], x->word + r * x->word_row,
+        float sum = zfi_exp_row(isa, x->s + r * x->line, x->n, least[r], x->draw + r * x->draw_row,
                                 x->threshold);
         x->sum[r] = zfi_fma(isa, x->sum[r], x->fix[r], sum);
         x->most[r] = most[r];
@@ -486,12 +482,12 @@ ZFI_BODY void zfi_attend_grad_rows_body(zfi_isa isa, const zfi_score_rows *x)
     for (int64_t r = 0; r < x->rows; r++) {
         float *s = x->s + r * x->line, *ds = x->ds + r * x->line;
         const float *bias = x->bias + r * x->bias_row;
-        const uint32_t *word = x->word + r * x->word_row;
+        const uint16_t *draw = x->draw + r * x->draw_row;
         float lse = x->lse[r], delta = x->delta[r];
         ZFI_VECTOR
         for (int64_t i = 0; i < n; i++) {
             float p = zfi_exp_falling(isa, zfi_fma(isa, s[i], scale, bias[i]) - lse);
-            float kept = zfi_pick(isa, word[i] < threshold, keep, 0.0f);
+            float kept = zfi_pick(isa, draw[i] < threshold, keep, 0.0f);
             ds[i] = p * scale * zfi_fma(isa, ds[i], kept, -delta);
             s[i] = p * kept;
         }
@@ -660,8 +656,8 @@ enum {
     ZFI_AT_MOST, /* or lse */
     ZFI_AT_SUM,  /* or D */
     ZFI_AT_FIX,
-    ZFI_AT_WORD, /* those of ZFI_SCORE_ROWS rows of scores */
-    ZFI_AT_BIAS, /* the same */
+    ZFI_AT_DRAW, /* dropout's halves of ZFI_SCORE_ROWS rows of scores */
+    ZFI_AT_BIAS, /* of the same rows */
     ZFI_AT_ZERO, /* no bias, and no dropout */
     ZFI_AT_ROWS, /* two rows of tokens */
     ZFI_AT_END
@@ -701,7 +697,8 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
     size[ZFI_AT_KT] = (size_t)zfi_round_up(c->keys, c->columns) * (size_t)c->words;
     size[ZFI_AT_S] = s;
     size[ZFI_AT_P_HALF] = c->half ? s / 2 : 0;
-    size[ZFI_AT_WORD] = size[ZFI_AT_BIAS] = ZFI_SCORE_ROWS * keys;
+    size[ZFI_AT_BIAS] = ZFI_SCORE_ROWS * keys;
+    size[ZFI_AT_DRAW] = size[ZFI_AT_BIAS] / 2;
     size[ZFI_AT_ZERO] = keys;
     size[ZFI_AT_ROWS] = 2 * width;
     size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = backward ? m : queries;
@@ -904,24 +901,24 @@ static void zfi_bias_of(const zfi_attention_worker *w, const zfi_scores *b, int6
     }
 }
 
-/* The words of dropout for those rows. */
-static void zfi_words_of(const zfi_attention_worker *w, const zfi_scores *b, int64_t first,
+/* The halves of dropout for those rows. */
+static void zfi_draws_of(const zfi_attention_worker *w, const zfi_scores *b, int64_t first,
                          zfi_score_rows *x)
 {
     const zfi_attention *a = &w->c->a;
     const zfi_drop *d = &a->drop;
-    uint32_t *word = (uint32_t *)(void *)zfi_part_of(w, ZFI_AT_WORD);
+    uint16_t *draw = (uint16_t *)(void *)zfi_part_of(w, ZFI_AT_DRAW);
     uint64_t at = d->element + (uint64_t)((b->head * a->m + b->m + first) * a->n + b->n);
     int64_t rows = x->rows, n = x->n;
-    x->word = (const uint32_t *)(const void *)zfi_part_of(w, ZFI_AT_ZERO);
+    x->draw = (const uint16_t *)(const void *)zfi_part_of(w, ZFI_AT_ZERO);
     x->threshold = 1;
     if (!a->drops) return;
-    x->word = word;
-    x->word_row = n;
+    x->draw = draw;
+    x->draw_row = n;
     x->threshold = d->threshold;
     if (n == a->n) n *= rows, rows = 1; /* one row behind the other */
-    for (int64_t r = 0; r < rows; r++, at += (uint64_t)a->n, word += n)
-        zfi_random_bits(w->c->isa, word, at, n, d->stream, d->step, d->seed);
+    for (int64_t r = 0; r < rows; r++, at += (uint64_t)a->n, draw += n)
+        zfi_random_halves(w->c->isa, draw, at, n, d->stream, d->step, d->seed);
 }
 
 /* Rows of a block, as bf16 where tiles read that. */
@@ -956,7 +953,7 @@ static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b,
                             .lse = most + r,
                             .delta = sum + r};
         zfi_bias_of(w, b, r, &x);
-        zfi_words_of(w, b, r, &x);
+        zfi_draws_of(w, b, r, &x);
         for (int64_t i = 0; i < rows; i++)
             for (int64_t k = zfi_row_sees(b, r + i); k < x.n; k++) {
                 x.s[i * c->keys + k] = -INFINITY;

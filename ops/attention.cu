@@ -16,9 +16,9 @@
  * 16-bit floats go through the tensor cores, rows of 16 queries (forward) or keys (backward) of
  * mma m16n8k16. Scores come out of one product where the next takes its left operand, so that only
  * dS crosses shared memory, for dQ. Columns (forward) and rows (backward) of scores are permuted so
- * that a thread has 4 (or 2) neighbouring keys of a query: one block of random words, one load of
- * bias. f32 has kernels of its own below, in f32 throughout, and so have heads wider than 256,
- * which are no matter of speed.
+ * that a thread has 4 (or 2) neighbouring keys of a query: one load of bias, and a half (or a
+ * quarter) of a block of dropout, which neighbouring threads share. f32 has kernels of its own
+ * below, in f32 throughout, and so have heads wider than 256, which are no matter of speed.
  */
 
 /* ------------------------------------------------------------------------------- operands */
@@ -34,7 +34,7 @@ typedef struct zfi_heads {
     int heads, m, n, d; /* m queries, n keys */
     float scale;        /* times log2 e */
     bool causal, well, bias_well;
-    bool steady; /* rows lie well, words of dropout come by fours, all queries have one bias */
+    bool steady; /* rows lie well and are whole blocks of dropout, all queries have one bias */
     zfi_dropout drop;
 } zfi_heads;
 
@@ -70,7 +70,7 @@ static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
     a->causal = at[4].i != 0;
     a->well = zfi_lies_well(row, size, a->q, a->k, a->v) && a->d * size % 16 == 0;
     a->drop = zfi_dropout_of(l, at[0].f, at[1].i, a->count * m * n);
-    a->steady = a->well && n % 4 == 0;
+    a->steady = a->well && n % 8 == 0;
     if (count % 2) return ZF_OK;
     bias = x + count - 1;
     a->bias = bias->data;
@@ -136,39 +136,24 @@ __device__ __forceinline__ void zfi_bias_of(const zfi_heads &a, const T *row, in
     for (int i = 0; i < N; i++) y[i] *= 1.44269504f;
 }
 
-/* The words of the 4 elements from e on; one is kept whose word is below the threshold. */
-__device__ __forceinline__ void zfi_words_of(const zfi_dropper &d, uint64_t e, uint32_t (&word)[4])
+/* Which of the elements are kept: bit 4 i + k of element e[i] + k, N even. The 4 from e[i] on are
+ * half a block of dropout: the first in even lanes, of which `odd` is 0, and the second in those
+ * lanes ^ PARTNER. Of two blocks each lane draws one. All lanes of the warp must come. */
+template <int PARTNER, int N>
+__device__ __forceinline__ uint32_t zfi_kept_bits(const zfi_dropper &d, const uint64_t (&e)[N],
+                                                  int odd)
 {
-    const uint64_t first = d.first + e;
-    const uint4 w = zfi_random_block(first / 4, d.stream, d.step, d.seed);
-    word[0] = w.x, word[1] = w.y, word[2] = w.z, word[3] = w.w;
-    if (first % 4 == 0) return;
-    const uint4 next = zfi_random_block(first / 4 + 1, d.stream, d.step, d.seed);
-    const uint32_t all[7] = {w.x, w.y, w.z, w.w, next.x, next.y, next.z};
+    uint64_t block[N / 2];
+    uint4 word[N / 2];
+    uint32_t bits = 0, other;
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        word[i] = first % 4 == 1   ? all[i + 1]
-                  : first % 4 == 2 ? all[i + 2]
-                                   : all[i < 3 ? i + 3 : 6];
-}
-
-/* Which of the elements are kept: bit 4 i + k of element e[i] + k, e[i] being a multiple of 4. */
-template <int N>
-__device__ __forceinline__ uint32_t zfi_kept_bits(const zfi_dropper &d, const uint64_t (&e)[N])
-{
-    uint64_t block[N];
-    uint4 word[N];
-    uint32_t bits = 0;
-#pragma unroll
-    for (int i = 0; i < N; i++) block[i] = (d.first + e[i]) / 4;
+    for (int i = 0; i < N / 2; i++) block[i] = (d.first + (odd ? e[2 * i + 1] : e[2 * i])) / 8;
     zfi_random_blocks(block, d.stream, d.step, d.seed, word);
 #pragma unroll
-    for (int i = 0; i < N; i++)
-        bits |= (uint32_t)(word[i].x < d.threshold) << 4 * i |
-                (uint32_t)(word[i].y < d.threshold) << (4 * i + 1) |
-                (uint32_t)(word[i].z < d.threshold) << (4 * i + 2) |
-                (uint32_t)(word[i].w < d.threshold) << (4 * i + 3);
-    return bits;
+    for (int i = 0; i < N / 2; i++) bits |= zfi_kept_of_block(word[i], d.threshold) << 8 * i;
+    other = __shfl_xor_sync(0xffffffffu, bits, PARTNER) >> 4 * odd & 0x0f0f0f0f;
+    bits = bits >> 4 * odd & 0x0f0f0f0f;
+    return odd ? bits << 4 | other : other << 4 | bits;
 }
 
 /* The number of the score of a query and key 0. */
@@ -448,7 +433,7 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
     const zfi_dropper drop = zfi_dropper_of(a.drop);
     T *stage = q_tile + queries * D, *bias_stage = stage + 4 * keys * D;
     const T *bias_row = STEADY && a.bias ? zfi_bias_row<T>(a, head, 0) : NULL;
-    const uint64_t words_at[2] = {zfi_score_number(a, head, m + g) + 4 * t,
+    const uint64_t drawn_at[2] = {zfi_score_number(a, head, m + g) + 4 * t,
                                   zfi_score_number(a, head, m + g + 8) + 4 * t};
     float o[D / 8][4], most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
 #pragma unroll
@@ -491,8 +476,8 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
             for (int r = 0; r < 2; r++) {
                 uint64_t e[groups];
 #pragma unroll
-                for (int c = 0; c < groups; c++) e[c] = words_at[r] + (unsigned)(n + 16 * c);
-                kept[r] = zfi_kept_bits(drop, e);
+                for (int c = 0; c < groups; c++) e[c] = drawn_at[r] + (unsigned)(n + 16 * c);
+                kept[r] = zfi_kept_bits<1>(drop, e, t % 2);
             }
         }
 #pragma unroll
@@ -571,11 +556,11 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
                     for (int i = 0; i < 4; i++)
                         if (!(kept[r] >> (4 * c + i) & 1)) e[i] = 0;
                 } else if (!drop.off) {
-                    uint32_t word[4];
-                    zfi_words_of(drop, words_at[r] + (unsigned)(n + 16 * c), word);
+                    const uint32_t bits =
+                        zfi_kept_from<4>(drop, drawn_at[r] + (unsigned)(n + 16 * c));
 #pragma unroll
                     for (int i = 0; i < 4; i++)
-                        if (word[i] >= drop.threshold) e[i] = 0;
+                        if (!(bits >> i & 1)) e[i] = 0;
                 }
                 p[r] = core::pair(e[0], e[1]);
                 p[2 + r] = core::pair(e[2], e[3]);
@@ -738,7 +723,7 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
 #pragma unroll
         for (int c = 0; c < 4; c++)
             e[c] = zfi_score_number(a, w.head, m + c / 2 * 8 + 2 * w.t + c % 2) + (unsigned)mine;
-        kept = zfi_kept_bits(w.drop, e);
+        kept = zfi_kept_bits<4>(w.drop, e, w.g % 2);
     }
 #pragma unroll
     for (int k = 0; k < blocks; k++)
@@ -763,20 +748,16 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
         }
     }
     if (!w.drop.off && blocks == 1) {
-        /* Lanes g and g ^ 1 have 2 keys each of 4 neighbours: each asks for two of their queries, 4
-         * bits of each. */
+        /* Four lanes, of neighbouring g, have 2 keys each of 8 neighbours: each draws for one of
+         * their queries, and all get byte c of query c. */
+        const int of = w.g % 4, query = of / 2 * 8 + 2 * w.t + of % 2;
+        unsigned all = zfi_kept_from<8>(w.drop, zfi_score_number(a, w.head, m + query) +
+                                                    (unsigned)(mine & ~7))
+                       << 8 * of;
+        all |= __shfl_xor_sync(0xffffffffu, all, 4);
+        all |= __shfl_xor_sync(0xffffffffu, all, 8);
 #pragma unroll
-        for (int c = 0; c < 2; c++) {
-            uint32_t word[4];
-            int query = w.g % 2 * 8 + 2 * w.t + c;
-            zfi_words_of(w.drop, zfi_score_number(a, w.head, m + query) + (unsigned)(mine & ~3),
-                         word);
-#pragma unroll
-            for (int e = 0; e < 4; e++)
-                kept |= (unsigned)(word[e] < w.drop.threshold) << (4 * c + e);
-        }
-        unsigned other = __shfl_xor_sync(0xffffffffu, kept, 4);
-        kept = (w.g % 2 ? kept << 8 | other : other << 8 | kept) >> w.g % 2 * 2;
+        for (int c = 0; c < 4; c++) kept |= (all >> (8 * c + 2 * of) & 3) << 4 * c;
     }
 #pragma unroll
     for (int c = 0; c < 4; c++) { /* a query: c % 2 of n-block c / 2 */
@@ -784,11 +765,11 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
         const float shift = stat[r + query], less = stat[queries + r + query];
         float by[4] = {w.keep, w.keep, w.keep, w.keep};
         if (!STEADY && !w.drop.off && blocks == 2) {
-            uint32_t word[4];
-            zfi_words_of(w.drop, zfi_score_number(a, w.head, m + query) + (unsigned)mine, word);
+            const uint32_t bits = zfi_kept_from<4>(
+                w.drop, zfi_score_number(a, w.head, m + query) + (unsigned)mine);
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                if (word[e] >= w.drop.threshold) by[e] = 0;
+                if (!(bits >> e & 1)) by[e] = 0;
         } else if (!w.drop.off) {
 #pragma unroll
             for (int e = 0; e < 2 * blocks; e++)
@@ -1186,9 +1167,10 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         for (int r = 0; r < each; r++) {
             const int sees = zfi_sees(a, m + r);
             float bias[each] = {0}, high = most[r], shift, fix;
-            uint32_t word[4] = {0, 0, 0, 0};
+            uint32_t kept = ~0u;
             if (a.bias) zfi_bias_of<float, each>(a, zfi_bias_row<float>(a, head, m + r), n, bias);
-            if (!drop.off) zfi_words_of(drop, zfi_score_number(a, head, m + r) + (unsigned)n, word);
+            if (!drop.off)
+                kept = zfi_kept_from<each>(drop, zfi_score_number(a, head, m + r) + (unsigned)n);
 #pragma unroll
             for (int c = 0; c < each; c++) {
                 s[r][c] = n + c < sees ? fmaf(s[r][c], a.scale, bias[c]) : -INFINITY;
@@ -1207,7 +1189,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
             for (int c = 0; c < each; c++) {
                 s[r][c] = zfi_exp2(s[r][c] - shift);
                 sum[r] += s[r][c];
-                if (!drop.off && word[c] >= drop.threshold) s[r][c] = 0;
+                if (!(kept >> c & 1)) s[r][c] = 0;
             }
         }
         __syncwarp(); /* a warp's rows of p are its own */
@@ -1282,14 +1264,15 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                     const int64_t of_row = (int64_t)head.number * a.m + min(m + r, a.m - 1);
                     const float shift = b.shift[of_row], less = b.delta[of_row];
                     float bias[each] = {0};
-                    uint32_t word[4] = {0, 0, 0, 0};
+                    uint32_t kept = ~0u;
                     if (a.bias)
                         zfi_bias_of<float, each>(a, zfi_bias_row<float>(a, head, m + r), n, bias);
                     if (!drop.off)
-                        zfi_words_of(drop, zfi_score_number(a, head, m + r) + (unsigned)n, word);
+                        kept = zfi_kept_from<each>(
+                            drop, zfi_score_number(a, head, m + r) + (unsigned)n);
 #pragma unroll
                     for (int c = 0; c < each; c++) {
-                        float by = drop.off || word[c] < drop.threshold ? keep : 0;
+                        float by = kept >> c & 1 ? keep : 0;
                         float prob = zfi_exp2(fmaf(s[r][c], a.scale, bias[c] - shift));
                         bool there = n + c < sees;
                         dp[r][c] = there ? prob * fmaf(dp[r][c], by, -less) : 0;

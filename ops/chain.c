@@ -195,13 +195,9 @@ static void zfi_chain_of(const zf_launch *l, zfi_chain *c)
 
 static double zfi_chain_value(const zfi_chain_step *s, int64_t i, double a, double b)
 {
-    const zfi_drop *d = &s->drop;
     if (s->launch.op <= ZF_OP_minimum) return zfi_binary_value(s->launch.op, a, b);
     if (s->launch.op != ZF_OP_dropout) return zfi_unary_value(&s->launch, a, b);
-    if (s->launch.run->evaluate) return a;
-    return zfi_random_word(d->element + (uint64_t)i, d->stream, d->step, d->seed) < d->threshold
-               ? a * d->scale
-               : 0.0;
+    return s->launch.run->evaluate ? a : zfi_drop_value(&s->drop, i, a);
 }
 
 static void zfi_chain_reference(const zf_launch *l, int64_t first, int64_t last)

@@ -29,7 +29,7 @@
  * xhat = (y - beta) / gamma of the same identity read the other way round: it divides by nothing,
  * so it is exact for any gamma, 0 included, for which y has lost xhat.
  *
- * Dropout draws the words of the `dropout` row of the same stream: its masks are the same, and a
+ * Dropout draws the halves of the `dropout` row of the same stream: its masks are the same, and a
  * run that evaluates has none. p = 0: none.
  *
  * f32: y, xhat, rstd, ds, dx and dgamma have the bits of add, dropout, moments, layer_norm,
@@ -199,10 +199,7 @@ static bool zfi_drops(const zf_launch *l) { return l->attributes[0].f > 0 && !l-
 static double zfi_dropped(const zf_launch *l, double x, int64_t i)
 {
     zfi_drop d = zfi_drop_of(l);
-    if (!zfi_drops(l)) return x;
-    return zfi_random_word(d.element + (uint64_t)i, d.stream, d.step, d.seed) < d.threshold
-               ? x * d.scale
-               : 0.0;
+    return zfi_drops(l) ? zfi_drop_value(&d, i, x) : x;
 }
 
 /* Element i of row r of s. */
@@ -409,19 +406,19 @@ static void zfi_norm_drop(const zfi_norm_job *j, float *y, const float *x, int64
                 (float)d->scale, d->stream, d->step, d->seed);
 }
 
-/* s = residual + dropout(x + bias); bias, word: NULL or an element each. */
+/* s = residual + dropout(x + bias); bias, half: NULL or an element each. */
 ZFI_BODY void zfi_residual_run_body(zfi_isa isa, float *s, const float *x, const float *residual,
-                                    const float *bias, const uint32_t *word, uint32_t threshold,
+                                    const float *bias, const uint16_t *half, uint32_t threshold,
                                     float scale, int64_t n)
 {
-    if (bias && word) {
+    if (bias && half) {
         ZFI_VECTOR
         for (int64_t i = 0; i < n; i++)
-            s[i] = residual[i] + zfi_pick(isa, word[i] < threshold, (x[i] + bias[i]) * scale, 0.0f);
-    } else if (word) {
+            s[i] = residual[i] + zfi_pick(isa, half[i] < threshold, (x[i] + bias[i]) * scale, 0.0f);
+    } else if (half) {
         ZFI_VECTOR
         for (int64_t i = 0; i < n; i++)
-            s[i] = residual[i] + zfi_pick(isa, word[i] < threshold, x[i] * scale, 0.0f);
+            s[i] = residual[i] + zfi_pick(isa, half[i] < threshold, x[i] * scale, 0.0f);
     } else if (bias) {
         ZFI_VECTOR
         for (int64_t i = 0; i < n; i++) s[i] = residual[i] + (x[i] + bias[i]);
@@ -436,15 +433,15 @@ ZFI_BODY void zfi_residual_rows_body(zfi_isa isa, float *s, int64_t stride, cons
                                      const float *residual, const float *bias, const zfi_drop *drop,
                                      int64_t first, int64_t rows, int64_t n)
 {
-    uint32_t word[ZFI_RANDOM_PIECE];
+    uint16_t half[ZFI_RANDOM_PIECE];
     for (; rows > 0; rows--, s += stride, x += n, residual += n, first += n)
         for (int64_t i = 0; i < n; i += ZFI_RANDOM_PIECE) {
             int64_t count = n - i < ZFI_RANDOM_PIECE ? n - i : ZFI_RANDOM_PIECE;
             if (drop)
-                zfi_random_bits(isa, word, drop->element + (uint64_t)(first + i), count,
-                                drop->stream, drop->step, drop->seed);
+                zfi_random_halves(isa, half, drop->element + (uint64_t)(first + i), count,
+                                  drop->stream, drop->step, drop->seed);
             zfi_residual_run_body(isa, s + i, x + i, residual + i, bias ? bias + i : NULL,
-                                  drop ? word : NULL, drop ? drop->threshold : 0,
+                                  drop ? half : NULL, drop ? drop->threshold : 0,
                                   drop ? (float)drop->scale : 0, count);
         }
 }

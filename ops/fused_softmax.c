@@ -8,7 +8,7 @@
  *          dx = scale P (g - sum g P), g = dropout(dy), of (dy, P)
  *
  * The gradient is made of P alone: neither x nor scale x + bias is kept. The bias gets none.
- * Dropout draws the words of the `dropout` row of the same stream; rows that are fully masked are
+ * Dropout draws the halves of the `dropout` row of the same stream; rows that are fully masked are
  * as in `softmax`. p = 0: none.
  *
  * f32: the bits are those of scale, add, softmax and dropout one after the other, and of their
@@ -78,10 +78,7 @@ static bool zfi_masks(const zf_launch *l) { return l->attributes[0].f > 0 && !l-
 /* dropout of x, which is element i. */
 static double zfi_masked(const zf_launch *l, const zfi_drop *d, int64_t i, double x)
 {
-    if (!zfi_masks(l)) return x;
-    return zfi_random_word(d->element + (uint64_t)i, d->stream, d->step, d->seed) < d->threshold
-               ? x * d->scale
-               : 0;
+    return zfi_masks(l) ? zfi_drop_value(d, i, x) : x;
 }
 
 static void zfi_masked_softmax_reference(const zf_launch *l, int64_t first, int64_t last)

@@ -672,12 +672,12 @@ __global__ void __launch_bounds__(ZFI_WARP *ZFI_SUM_ROWS)
             if (j.asked[0]) sum[0][v] = fmaf(x[v], (y[v] - mean) * rstd, sum[0][v]);
             sum[1][v] += x[v];
         }
-        if (j.asked[2] && !drop.off)
+        if (j.asked[2] && !drop.off) {
+            float by[V];
+            zfi_kept_of(drop, (uint64_t)(r * j.n + i), by);
 #pragma unroll
-            for (int v = 0; v < V; v++) {
-                float by = zfi_kept(drop, (uint64_t)(r * j.n + i + v));
-                sum[2][v] += by != 0 ? x[v] * by : 0;
-            }
+            for (int v = 0; v < V; v++) sum[2][v] += by[v] != 0 ? x[v] * by[v] : 0;
+        }
     }
 #pragma unroll
     for (int k = 0; k < ZFI_SUMS; k++) {

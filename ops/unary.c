@@ -185,7 +185,8 @@ static void zfi_cast_reference(const zf_launch *l, int64_t first, int64_t last)
         else zfi_set(&l->out, i, zfi_get(x, i));
 }
 
-/* What dropout is told by its attributes and the run. */
+/* What dropout is told by its attributes and the run. Elements are kept with the probability
+ * threshold / 2^16, and 1 / scale is just that: the expectation is x. */
 typedef struct zfi_drop {
     uint64_t element, seed; /* of the tensor's first element */
     uint32_t threshold, stream, step;
@@ -194,25 +195,28 @@ typedef struct zfi_drop {
 
 static zfi_drop zfi_drop_of(const zf_launch *l)
 {
-    double keep = 1.0 - l->attributes[0].f, bound = nearbyint(keep * 0x1p32);
-    zfi_drop d = {(uint64_t)l->run->slot * (uint64_t)zfi_count(&l->out),
-                  l->run->seed,
-                  UINT32_MAX,
-                  (uint32_t)l->attributes[1].i,
-                  (uint32_t)l->run->step,
-                  1.0 / keep};
-    if (bound < 0x1p32) d.threshold = (uint32_t)bound;
-    return d;
+    uint32_t threshold = zfi_dropout_threshold(l->attributes[0].f);
+    return (zfi_drop){(uint64_t)l->run->slot * (uint64_t)zfi_count(&l->out),
+                      l->run->seed,
+                      threshold,
+                      (uint32_t)l->attributes[1].i,
+                      (uint32_t)l->run->step,
+                      65536.0 / threshold};
+}
+
+/* Element i of the tensor after dropout. */
+static double zfi_drop_value(const zfi_drop *d, int64_t i, double x)
+{
+    return zfi_random_half(d->element + (uint64_t)i, d->stream, d->step, d->seed) < d->threshold
+               ? x * d->scale
+               : 0.0;
 }
 
 static void zfi_dropout_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     zfi_drop d = zfi_drop_of(l);
-    for (int64_t i = first; i < last; i++) {
-        bool keep =
-            zfi_random_word(d.element + (uint64_t)i, d.stream, d.step, d.seed) < d.threshold;
-        zfi_set(&l->out, i, keep ? zfi_get(&l->args[0], i) * d.scale : 0.0);
-    }
+    for (int64_t i = first; i < last; i++)
+        zfi_set(&l->out, i, zfi_drop_value(&d, i, zfi_get(&l->args[0], i)));
 }
 
 /* -------------------------------------------------------------------- the fast kernels */

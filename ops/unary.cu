@@ -299,8 +299,7 @@ static zf_status zfi_cuda_cast(const zf_launch *l)
 
 /* ---------------------------------------------------------------------------- dropout */
 
-/* y = dropout of x, elements i to i + N: four at a time, those of one block of words. What is
- * dropped is 0 whatever it was. y may be x. */
+/* y = dropout of x, elements i to i + N. What is dropped is 0 whatever it was. y may be x. */
 template <int N>
 __device__ __forceinline__ void zfi_dropped(const zfi_dropper &d, int64_t i, const float (&x)[N],
                                             float (&y)[N])

@@ -26,26 +26,47 @@ TEST_ONCE(random_published_vectors)
     }
 }
 
-/* Any piece of a stream holds the same numbers as the definition gives, also where the block number
- * needs 33 bits. */
+/* Any piece of a stream, words or halves, holds the numbers that the definition gives, also where
+ * the block number needs 33 bits. */
 TEST_ONCE(random_any_cut_same_bits)
 {
-    enum { MOST = 400 };
+    enum { MOST = 700 };
     matmul_random random = {5};
     uint32_t word[MOST + 2];
+    uint16_t half[MOST + 2];
     for (int round = 0; round < 600; round++) {
         zfi_isa isa = matmul_isa(t, round);
         int64_t n = matmul_below(&random, MOST);
         uint64_t first = (uint64_t)matmul_below(&random, 1000),
                  seed = matmul_next(&random) * (uint64_t)0x100000003;
         uint32_t stream = matmul_next(&random), step = matmul_next(&random);
-        if (round % 3 == 1) first += ((uint64_t)1 << 34) - 500;
+        if (round % 3 == 1) first += ((uint64_t)1 << (34 + round % 2)) - 500;
         if (round % 3 == 2) first += (uint64_t)1 << 61;
-        word[n] = 0x12345678;
+        word[n] = 0x12345678, half[n] = 0x1234;
         zfi_random_bits(isa, word, first, n, stream, step, seed);
-        CHECK(t, word[n] == 0x12345678);
-        for (int64_t i = 0; i < n; i++)
-            CHECK(t, word[i] == zfi_random_word(first + (uint64_t)i, stream, step, seed));
+        zfi_random_halves(isa, half, first, n, stream, step, seed);
+        CHECK(t, word[n] == 0x12345678 && half[n] == 0x1234);
+        for (int64_t i = 0; i < n; i++) {
+            uint64_t e = first + (uint64_t)i;
+            CHECK(t, word[i] == zfi_random_word(e, stream, step, seed));
+            CHECK(t, half[i] == zfi_random_half(e, stream, step, seed));
+        }
+    }
+}
+
+/* The halves of the first published block, and those of the next blocks, in the order of
+ * cpu/random.c. */
+TEST_ONCE(random_halves_are_those_of_the_block)
+{
+    static const uint16_t first[8] = {0xe8d5, 0x6627, 0xc58d, 0xe169,
+                                      0xac4c, 0xbc57, 0xdbd8, 0x9b00};
+    for (uint64_t e = 0; e < 8; e++) CHECK(t, zfi_random_half(e, 0, 0, 0) == first[e]);
+    for (uint64_t block = 1; block < 40; block++) {
+        uint32_t counter[4] = {(uint32_t)block, 0, 5, 6}, key[2] = {7, 8}, word[4];
+        zfi_philox(word, counter, key);
+        for (uint64_t k = 0; k < 8; k++)
+            CHECK(t, zfi_random_half(8 * block + k, 5, 6, (uint64_t)8 << 32 | 7) ==
+                         (k % 2 ? word[k / 2] >> 16 : word[k / 2] & 0xffff));
     }
 }
 
@@ -109,14 +130,14 @@ TEST_ONCE(random_dropout)
 {
     enum { N = 100000 };
     static float x[N], y[N];
-    const uint32_t threshold = 0xe6666666; /* 0.9 of all */
+    const uint32_t threshold = 58982; /* 0.9 of all */
     for (int i = 0; i < N; i++) x[i] = 1.0f + (float)i;
     for (int i = 0; i < 3; i++) {
         zfi_isa isa = matmul_isa(t, i);
         int kept = 0;
         zfi_dropout(isa, y, x, 1000003, N, threshold, 0.75f, 2, 3, 4);
         for (int j = 0; j < N; j++) {
-            bool keep = zfi_random_word(1000003 + (uint64_t)j, 2, 3, 4) < threshold;
+            bool keep = zfi_random_half(1000003 + (uint64_t)j, 2, 3, 4) < threshold;
             CHECK(t, y[j] == (keep ? x[j] * 0.75f : 0.0f));
             kept += keep;
         }
@@ -127,9 +148,54 @@ TEST_ONCE(random_dropout)
         zfi_dropout(isa, y + N / 3, y + N / 3, 1000003 + N / 3, N - N / 3, threshold, 0.75f, 2, 3,
                     4);
         for (int j = 0; j < N; j++)
-            CHECK(t, y[j] == (zfi_random_word(1000003 + (uint64_t)j, 2, 3, 4) < threshold
+            CHECK(t, y[j] == (zfi_random_half(1000003 + (uint64_t)j, 2, 3, 4) < threshold
                                   ? x[j] * 0.75f
                                   : 0.0f));
+    }
+}
+
+/* How a probability is rounded: to a multiple of 2^-16, but never to 1, nor to 0 from above. */
+TEST_ONCE(random_dropout_threshold)
+{
+    static const struct {
+        double p;
+        uint32_t threshold;
+    } cases[] = {{0, 65536},       {0.1, 58982},    {0.5, 32768},       {0.25, 49152},
+                 {0.75, 16384},    {1e-300, 65535}, {0x1p-17, 65535},   {0x1.8p-16, 65534},
+                 {1 - 0x1p-16, 1}, {1 - 1e-9, 1},   {1 - 0x1.9p-16, 2}, {0.9, 6554}};
+    for (int i = 0; i < ZFI_COUNT(cases); i++)
+        CHECK(t, zfi_dropout_threshold(cases[i].p) == cases[i].threshold);
+}
+
+/* The covariance of whether elements are kept, of neighbours at every distance up to 32, of two
+ * steps, streams and seeds, and the share kept of each place in a block: halves that are used twice
+ * show here as dependence. */
+TEST_ONCE(random_dropout_is_independent)
+{
+    enum { N = 1 << 18, FAR = 32 };
+    const uint32_t threshold = 45875; /* 0.7 of all */
+    const double p = threshold / 65536.0, spread = p * (1 - p);
+    static uint16_t half[4][N + FAR];
+    zfi_isa isa = zfi_isa_best();
+    double place[8] = {0}, squares = 0, sum = 0;
+    zfi_random_halves(isa, half[0], 24, N + FAR, 2, 3, 4);
+    zfi_random_halves(isa, half[1], 24, N + FAR, 2, 4, 4);
+    zfi_random_halves(isa, half[2], 24, N + FAR, 3, 3, 4);
+    zfi_random_halves(isa, half[3], 24, N + FAR, 2, 3, 5);
+    for (int i = 0; i < N; i++) {
+        place[i % 8] += half[0][i] < threshold;
+        sum += half[0][i];
+        squares += (double)half[0][i] * half[0][i];
+    }
+    CHECK_NEAR(t, sum / N, 32767.5, 5 * 18918.6 / sqrt(N));
+    CHECK_NEAR(t, squares / N, 65535.0 * 131071 / 6, 5 * 1.281e9 / sqrt(N));
+    for (int k = 0; k < 8; k++) CHECK_NEAR(t, place[k] / (N / 8), p, 5 * sqrt(spread / (N / 8)));
+    for (int k = 1; k < FAR + 4; k++) { /* k behind, or the same element of another sequence */
+        const uint16_t *other = k <= FAR ? half[0] + k : half[k - FAR];
+        double both = 0;
+        for (int i = 0; i < N; i++)
+            both += ((half[0][i] < threshold) - p) * ((other[i] < threshold) - p);
+        CHECK_NEAR(t, both / N, 0, 5 * spread / sqrt(N));
     }
 }
 

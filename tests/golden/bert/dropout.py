@@ -6,10 +6,11 @@ transformers drops what zeroflow drops.
 
 Every call of torch's dropout is replaced by a product with a mask. Call number n of the forward
 pass (embeddings; then of each layer attention probabilities, attention output, output) draws stream
-n: element e of it is word e % 4 of the Philox4x32-10 block with counter {low(e / 4), high(e / 4), n,
-1} (1: the first step) under the key SEED, and is kept, as x / (1 - p), where the word is below
-(1 - p) 2^32. Philox is written down here from its paper: Salmon, Moraes, Dror, Shaw, "Parallel
-Random Numbers: As Easy as 1, 2, 3", SC 2011.
+n: element e of it is half e % 2 (0: the low 16 bits) of word e % 8 / 2 of the Philox4x32-10 block
+with counter {low(e / 8), high(e / 8), n, 1} (1: the first step) under the key SEED, and is kept, as
+x 2^16 / threshold, where the half is below threshold = round((1 - p) 2^16). Philox is written down
+here from its paper: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC
+2011.
 
     dropout.safetensors     F64 [] loss, mlm_loss, nsp_loss, and F32 the f64 gradients of all
                             parameters of rank 1 and of the position and type embeddings
@@ -41,12 +42,14 @@ def philox(counter, key):
 
 def mask(shape, p, stream):
     count = int(np.prod(shape))
-    blocks = np.arange((count + 3) // 4, dtype=np.uint64)
+    blocks = np.arange((count + 7) // 8, dtype=np.uint64)
     counter = np.zeros((len(blocks), 4), np.uint64)
     counter[:, 0], counter[:, 2], counter[:, 3] = blocks, stream, 1
-    words = philox(counter, (SEED & 0xFFFFFFFF, SEED >> 32)).reshape(-1)[:count]
-    kept = words < np.uint64(round((1 - p) * 2**32))
-    return torch.from_numpy(kept.reshape(shape)).double() / (1 - p)
+    words = philox(counter, (SEED & 0xFFFFFFFF, SEED >> 32)).reshape(-1, 1)
+    halves = np.concatenate([words & np.uint64(0xFFFF), words >> np.uint64(16)], axis=1)
+    threshold = round((1 - p) * 2**16)
+    kept = halves.reshape(-1)[:count] < np.uint64(threshold)
+    return torch.from_numpy(kept.reshape(shape)).double() * (2**16 / threshold)
 
 
 class Masks:

@@ -45,6 +45,7 @@ typedef struct zfi_fault {
 typedef struct zfi_device {
     int number, processors;
     int shared;     /* bytes of shared memory that a block can have at most */
+    bool wgmma;     /* kernels of cuda/wgmma.cu run on it */
     int64_t memory; /* bytes of the device's memory */
     cudaStream_t streams[ZFI_QUEUES];
     zf_run *run;      /* the launches' zf_run, in device memory */

@@ -91,6 +91,7 @@ static zf_status zfi_open(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error
     if (status) return status;
     ZFI_TRY(cudaDeviceGetAttribute(&d->processors, cudaDevAttrMultiProcessorCount, d->number));
     ZFI_TRY(cudaDeviceGetAttribute(&d->shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, d->number));
+    ZFI_TRY(zfi_find_wgmma(&d->wgmma));
     if (desc->spare_processors < 0 || desc->spare_processors >= d->processors)
         return zfi_cuda_fail(error, ZF_ERR_ARGUMENT,
                              "zf_cuda_backend: spare_processors is %d; device %d has %d "

@@ -30,6 +30,18 @@
 
 enum { ZFI_WARPGROUP = 128 };
 
+/* Says by its launch bounds what the code was compiled for that this device takes. */
+static __global__ void __launch_bounds__(ZFI_HAS_WGMMA ? 128 : 256) zfi_wgmma_probe() {}
+
+/* Whether kernels with products of warpgroups run on the current device. */
+static cudaError_t zfi_find_wgmma(bool *has)
+{
+    cudaFuncAttributes probe;
+    cudaError_t code = cudaFuncGetAttributes(&probe, zfi_wgmma_probe);
+    *has = code == cudaSuccess && (!ZF_TENSOR_CORES || probe.maxThreadsPerBlock == 128);
+    return code;
+}
+
 /* Where chunk `chunk` of 8 elements of a row begins, in elements. */
 __device__ __forceinline__ int zfi_swizzled(int row, int chunk)
 {

@@ -529,6 +529,7 @@ TEST_ONCE(cuda_every_call_may_fail)
                                         "cudaGetDeviceCount",
                                         "cudaDeviceGetAttribute",
                                         "cudaGetDeviceProperties",
+                                        "cudaFuncGetAttributes",
                                         "cudaDeviceGetStreamPriorityRange",
                                         "cudaStreamCreateWithFlags",
                                         "cudaStreamCreateWithPriority",

@@ -59,8 +59,9 @@
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
  * Rewrite. Passes in their order: zf_fuse; zf_precision; zf_autograd; zf_simplify; zf_clip; one of
- * zf_sgd, zf_adamw, zf_lamb; zf_fuse again; zf_recompute; zf_zero; zf_prefetch. zf_graph_print shows
- * the graph between any two of them, one node per line:
+ * zf_sgd, zf_adamw, zf_lamb; zf_fuse again; zf_recompute; zf_zero; zf_prefetch. zf_passes runs them
+ * all by one description (zf_training). zf_graph_print shows the graph between any two of them, one
+ * node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -81,8 +82,9 @@
  * Ranks. zf_zero turns the step of one rank into that of each of several, at a ZeRO stage, and
  * zf_prefetch lays communication beside computation:
  *
- *     zf_zero(g, &(zf_zero_desc){.stage = 3, .world = comm->world});
- *     zf_prefetch(g, &(zf_prefetch_desc){.bytes = 128 << 20});
+ *     zf_passes(g, &(zf_training){.loss = loss,
+ *                                 .zero = {.stage = 3, .world = comm->world},
+ *                                 .prefetch.bytes = 128 << 20});
  *     zf_program *p = zf_compile(g, &(zf_compile_desc){.comm = comm, .seed = 1});
  *
  * comm is this rank's communicator: zf_local_comm for threads of one process, zf_mpi_comm
@@ -416,6 +418,10 @@ typedef struct zf_graph_desc {
 /* An empty graph, or NULL when there is no memory. desc NULL: defaults. */
 ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc);
 ZF_API void zf_graph_free(zf_graph *graph); /* NULL: nothing */
+/* A copy that shares nothing with the graph: the same nodes with the same ids, the same scopes,
+ * stage and error, by the same allocator. A tensor of the graph is in the copy {copy, tensor.id}. NULL
+ * without a graph or memory. */
+ZF_API zf_graph *zf_graph_copy(const zf_graph *graph);
 
 /* The first error of the graph: ZF_OK and "" while there is none. The text lives as long as the
  * graph. */
@@ -666,6 +672,9 @@ ZF_API zf_status zf_simplify(zf_graph *graph);
  * zf_autograd; no optimizer yet. */
 ZF_API zf_status zf_clip(zf_graph *graph, double max_norm);
 
+/* In a field whose 0 means its default: 0. */
+#define ZF_ZERO (-1e-300)
+
 /* Optimizers: one update per parameter that has a gradient. `lr` is a scalar f32. Weight decay is
  * decoupled (added to the update; for SGD to the gradient) and applies to parameters of rank >= 2,
  * so not to biases and norms, unless decay_all. A bf16 or f16 parameter is updated in f32: its
@@ -679,7 +688,8 @@ typedef struct zf_sgd_desc {
 } zf_sgd_desc;
 ZF_API zf_status zf_sgd(zf_graph *graph, zf_tensor lr, const zf_sgd_desc *desc);
 
-/* AdamW (Loshchilov & Hutter 2019), with bias correction. A field of 0 means its default. */
+/* AdamW (Loshchilov & Hutter 2019), with bias correction. A field of 0 means its default, and
+ * ZF_ZERO 0. */
 typedef struct zf_adamw_desc {
     double beta1; /* 0.9 */
     double beta2; /* 0.999 */
@@ -719,7 +729,8 @@ ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc
  *
  * passes/fuse.c says what each makes of what, and whether the bits stay. desc NULL: all. */
 typedef struct zf_fuse_desc {
-    const char *without; /* names of rewrites not to be done, separated by commas; NULL: none */
+    /* Names of rewrites not to be done, separated by commas; "all": none is done; NULL: all are */
+    const char *without;
 } zf_fuse_desc;
 ZF_API zf_status zf_fuse(zf_graph *graph, const zf_fuse_desc *desc);
 /* The name of a rewrite, 0 and up; NULL behind the last */
@@ -775,46 +786,88 @@ ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocato
 ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_allocator *allocator,
                               zf_error *error);
 
-/* Overlaps communication with computation: gathers are issued ahead of their use, reductions waited
- * for when their result is read, on queues of their own; the last large reduction, mostly of an
- * embedding, goes ahead of gradients that are not needed for it; small gathers are joined. Numbers
- * stay as they are. The cost in memory is `bytes` at most for each of the three. Requires: zf_zero.
- * desc NULL: nothing overlaps. */
 typedef struct zf_prefetch_desc {
     /* Of parameters gathered ahead, of gradients waiting to be reduced, and of what gradients are
      * made of that are put off; 0: no overlap */
     size_t bytes;
-    /* Bytes: units stay gathered between forward and backward pass as far as the plan stays within
-     * it (stage 3), which saves their second gather; 0: none */
-    size_t memory_limit;
-    const zf_cost *cost;       /* NULL: as early as `bytes` allow; else no earlier than is of use */
-    zf_backend *backend;       /* whose scratch the plan counts against the limit; NULL: none */
+    /* Stage 3: units stay gathered between forward and backward pass, which saves their second
+     * gather, as far as the plan stays within zf_training.memory_limit */
+    bool keep_gathered;
 } zf_prefetch_desc;
-ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_prefetch_desc *desc);
 
-/* Activation checkpointing (Chen et al. 2016): the backward pass makes values of the forward pass
- * again instead of keeping them. Numbers stay as they are, to the last bit. What is made again is
- * marked `recompute` in the text. A layer is what has one numbered scope ("layer.7"), or parameters
- * of such names. Requires: zf_autograd; behind the optimizer and the last zf_fuse, before zf_zero.
- * desc NULL: nothing. */
 typedef enum zf_recompute_mode {
     ZF_RECOMPUTE_OFF,
     ZF_RECOMPUTE_LAYERS,   /* each layer keeps what enters it alone, and makes the rest again */
-    ZF_RECOMPUTE_AS_NEEDED /* as much as memory_limit asks for, at the least FLOPs for it */
+    ZF_RECOMPUTE_AS_NEEDED /* as much as `bytes` ask for, at the least FLOPs for it */
 } zf_recompute_mode;
 
 typedef struct zf_recompute_desc {
     zf_recompute_mode mode;
-    /* Bytes that the peak of the plan must not exceed; 0: none. ZF_ERR_LIMIT where it cannot be
-     * kept to, with the least bytes that can */
-    size_t memory_limit;
-    zf_backend *backend; /* whose scratch the plan counts; NULL: none */
-    /* What the calls behind this one will be given, so that their bytes are counted; NULL: they do
-     * not come */
-    const zf_zero_desc *zero;
-    const zf_prefetch_desc *prefetch; /* its memory_limit aside */
+    /* That the peak of the plan must not exceed; ZF_ERR_LIMIT where it cannot be kept to, with the
+     * least bytes that can. 0: as needed zf_training.memory_limit, by layers any */
+    size_t bytes;
 } zf_recompute_desc;
-ZF_API zf_status zf_recompute(zf_graph *graph, const zf_recompute_desc *desc);
+
+typedef enum zf_optimizer { ZF_ADAMW, ZF_LAMB, ZF_SGD } zf_optimizer;
+/* "adamw", ...; NULL behind the last */
+ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
+
+/* One description of a training step: what each pass is told, and once for all of them, what plans
+ * are made for. {0} is valid, and so is each member that is {0}. */
+typedef struct zf_training {
+    /* A scalar; ZF_NONE: nothing is trained. Then all that is about gradients is left out, and the
+     * passes make a step that evaluates */
+    zf_tensor loss;
+    zf_tensor lr; /* a scalar f32; ZF_NONE: the input "lr", which is made where there is none */
+    zf_fuse_desc fuse;
+    zf_precision_desc precision;
+    bool keep_gradients; /* each is an output "gradient/PARAM", as it is before zf_clip */
+    /* As in zf_clip, INFINITY: the output "grad_norm" alone; 0: zf_clip is not run */
+    double clip;
+    zf_optimizer optimizer; /* and what it is told, the others' being without effect: */
+    zf_adamw_desc adamw;
+    zf_lamb_desc lamb;
+    zf_sgd_desc sgd;
+    zf_recompute_desc recompute;
+    zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
+    zf_prefetch_desc prefetch; /* {0}: not run */
+    /* What zf_recompute and zf_prefetch choose between plans by: */
+    size_t memory_limit; /* bytes; 0: none */
+    zf_backend *backend; /* whose scratch is counted in them; NULL: none */
+    const zf_cost *cost; /* NULL: gathers are issued as early as prefetch.bytes allow; else no earlier
+                            than is of use */
+    FILE *print; /* NULL: nothing is printed; else the graph after each pass, under "# after PASS" */
+    /* NULL, or: called after each pass that went well, by its name without "zf_"; it may add outputs
+     * to the graph */
+    void (*after)(void *user, zf_graph *graph, const char *pass);
+    void *user;
+} zf_training;
+
+/* Runs the passes of a training step, each as it is described, in their order:
+ *
+ *     fuse, precision, autograd, simplify, clip, an optimizer, fuse, recompute, zero, prefetch
+ *
+ * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
+ * {0}. */
+ZF_API zf_status zf_passes(zf_graph *graph, const zf_training *training);
+/* The same with defaults filled in, where they are known without a graph: all but
+ * zero.bucket_bytes. */
+ZF_API zf_training zf_training_resolved(const zf_training *training);
+
+/* Activation checkpointing (Chen et al. 2016): the backward pass makes values of the forward pass
+ * again instead of keeping them. Numbers stay as they are, to the last bit. What is made again is
+ * marked `recompute` in the text. A layer is what has one numbered scope ("layer.7"), or parameters
+ * of such names. It looks ahead: bytes are those of the plan behind zf_zero and zf_prefetch, as
+ * `training` describes them. Requires: zf_autograd; behind the optimizer and the last zf_fuse,
+ * before zf_zero. training NULL: nothing. */
+ZF_API zf_status zf_recompute(zf_graph *graph, const zf_training *training);
+
+/* Overlaps communication with computation: gathers are issued ahead of their use, reductions waited
+ * for when their result is read, on queues of their own; the last large reduction, mostly of an
+ * embedding, goes ahead of gradients that are not needed for it; small gathers are joined. Numbers
+ * stay as they are. The cost in memory is prefetch.bytes at most for each of the three. Requires:
+ * zf_zero. training NULL: nothing overlaps. */
+ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_training *training);
 
 /* -------------------------------------------------------------------------- 7 BACKENDS
  *
@@ -1685,6 +1738,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "io/safetensors.c"
 #include "graph/graph.c"
 #include "graph/build.c"
+#include "graph/copy.c"
 #include "ops/kernel.c"
 #include "ops/leaf.c"
 #include "ops/binary.c"
@@ -1731,6 +1785,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "passes/prefetch.c"
 #include "passes/recompute_order.c"
 #include "passes/recompute.c"
+#include "passes/training.c"
 #include "run/queue.c"
 #include "run/widen.c"
 #include "run/cpu.c"

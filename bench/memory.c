@@ -39,6 +39,7 @@ static bool make_plan(const settings *set, row *r, zf_error *error)
     const bert_session_desc *d = &set->session;
     zf_backend *backend = zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)d->threads}, error);
     zf_graph *g = backend ? zf_graph_new(NULL) : NULL;
+    zf_training training;
     bert_model m;
     bool good;
     if (!g) {
@@ -46,9 +47,9 @@ static bool make_plan(const settings *set, row *r, zf_error *error)
         return backend ? failed(error, ZF_ERR_NOMEM, "out of memory") : false;
     }
     m = bert_build(g, &d->config, &d->shape, false);
-    bert_training_passes(g, &m, d);
-    if (r->world > 1 || r->stage)
-        zf_zero(g, &(zf_zero_desc){.stage = r->stage, .world = r->world, .micro_batches = 1});
+    training = bert_training(&m, d);
+    if (r->world > 1 || r->stage) training.zero = (zf_zero_desc){.stage = r->stage, .world = r->world};
+    zf_passes(g, &training);
     zf_memory(g, &(zf_memory_desc){.backend = backend});
     good = !zf_graph_plan(g, &r->plan);
     if (!good) failed(error, zf_graph_status(g), zf_graph_error(g));

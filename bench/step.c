@@ -19,7 +19,7 @@
 int main(int argc, char **argv)
 {
     const char *model = "mini", *losses = NULL, *rest;
-    int64_t vocab = 8192, threads = 2, steps = 30, optimizer = BERT_ADAMW, precision = ZF_F32;
+    int64_t vocab = 8192, threads = 2, steps = 30, optimizer = ZF_ADAMW, precision = ZF_F32;
     double roof[2] = {0, 0};
     bool profile = false, json = false, fusions = false, with_peak = false;
     bert_session_desc d = {
@@ -64,7 +64,7 @@ int main(int argc, char **argv)
     }
     for (int32_t k = 0; fusions && zf_fuse_name(k); k++) puts(zf_fuse_name(k));
     if (fusions) return 0;
-    d.optimizer = (bert_optimizer)optimizer;
+    d.optimizer = (zf_optimizer)optimizer;
     d.dtype = (zf_dtype)precision;
     d.threads = threads;
     d.shape.predictions = bench_predictions(d.shape.batch, d.shape.sequence);

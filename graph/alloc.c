@@ -258,6 +258,12 @@ static int32_t zfi_map_get(zfi_name *map, const char *key, int32_t missing)
     return at < 0 ? missing : map[at].value;
 }
 
+/* How many names it has: map[0] to map[count - 1] */
+static int32_t zfi_map_count(const zfi_name *map)
+{
+    return map ? (int32_t)stbds_header(map - 1)->length - 1 : 0;
+}
+
 /* A map that has room for one more element, moved perhaps; NULL when there is none, and
  * memory->failed is set. */
 static zfi_name *zfi_map_grow(zfi_memory *memory, zfi_name *map)

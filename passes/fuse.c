@@ -681,8 +681,8 @@ static zf_status zfi_check_names(zf_graph *g, const char *list)
         }
         if (!known)
             return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                            "zf_fuse: \"%.*s\" is none of its rewrites: %s", (int)length, at,
-                            names);
+                            "zf_fuse: \"%.*s\" is none of its rewrites: %s; or \"all\" alone",
+                            (int)length, at, names);
     }
     return ZF_OK;
 }
@@ -765,8 +765,9 @@ ZF_API zf_status zf_fuse(zf_graph *g, const zf_fuse_desc *desc)
     zf_status status =
         zfi_enter(g, "zf_fuse", 0, ZFI_STAGE_RECOMPUTE | ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
     const char *without = desc ? desc->without : NULL, *scope;
+    bool none = without && !strcmp(without, "all");
     int phase;
-    if (status || (status = zfi_check_names(g, without))) return status;
+    if (status || none || (status = zfi_check_names(g, without))) return status;
     scope = g->scope;
     phase = g->stages & ZFI_STAGE_GRADIENTS ? ZFI_BACKWARD : ZFI_FORWARD;
     for (int32_t k = 0; k < ZFI_COUNT(zfi_fusions) && !g->error.status && !g->memory.failed; k++)

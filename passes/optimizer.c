@@ -123,7 +123,11 @@ static bool zfi_in_range(zf_graph *g, const char *pass, const char *field, doubl
     return false;
 }
 
-static double zfi_or(double value, double otherwise) { return value == 0 ? otherwise : value; }
+/* What a field says whose 0 means its default. */
+static double zfi_or(double value, double otherwise)
+{
+    return value == ZF_ZERO ? 0 : value == 0 ? otherwise : value;
+}
 
 static void zfi_update_sgd(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
                            double decay)
@@ -169,12 +173,18 @@ static bool zfi_moments_in_range(zf_graph *g, const char *pass, double beta1, do
            zfi_in_range(g, pass, "weight_decay", decay, 0, INFINITY);
 }
 
-ZF_API zf_status zf_adamw(zf_graph *g, zf_tensor lr, const zf_adamw_desc *desc)
+static zf_adamw_desc zfi_adamw_resolved(const zf_adamw_desc *desc)
 {
     zf_adamw_desc d = desc ? *desc : (zf_adamw_desc){.beta1 = 0};
+    d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-8);
+    return d;
+}
+
+ZF_API zf_status zf_adamw(zf_graph *g, zf_tensor lr, const zf_adamw_desc *desc)
+{
+    const zf_adamw_desc d = zfi_adamw_resolved(desc);
     zfi_optimizer o = {"zf_adamw",     lr,          ZF_NONE, ZF_NONE,
                        d.weight_decay, d.decay_all, &d,      zfi_update_adamw};
-    d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-8);
     if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay))
         return g->error.status;
     return zfi_optimize(g, &o, true);
@@ -196,13 +206,19 @@ static void zfi_update_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf
                            zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}));
 }
 
-ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)
+static zf_lamb_desc zfi_lamb_resolved(const zf_lamb_desc *desc)
 {
     zf_lamb_desc d = desc ? *desc : (zf_lamb_desc){.beta1 = 0};
-    zfi_optimizer o = {"zf_lamb",      lr,          ZF_NONE, ZF_NONE,
-                       d.weight_decay, d.decay_all, &d,      zfi_update_lamb};
     d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.999), d.eps = zfi_or(d.eps, 1e-6);
     d.min_coeff = zfi_or(d.min_coeff, 0.01), d.max_coeff = zfi_or(d.max_coeff, 10);
+    return d;
+}
+
+ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)
+{
+    const zf_lamb_desc d = zfi_lamb_resolved(desc);
+    zfi_optimizer o = {"zf_lamb",      lr,          ZF_NONE, ZF_NONE,
+                       d.weight_decay, d.decay_all, &d,      zfi_update_lamb};
     if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, d.eps, d.weight_decay) ||
         !zfi_in_range(g, o.name, "min_coeff", d.min_coeff, 0, INFINITY) ||
         !zfi_in_range(g, o.name, "max_coeff", d.max_coeff, 0, INFINITY))

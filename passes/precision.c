@@ -344,9 +344,19 @@ static void zfi_append_scaler(zf_graph *g, const zf_precision_desc *d)
     g->scope = scope;
 }
 
-ZF_API zf_status zf_precision(zf_graph *g, const zf_precision_desc *desc)
+static zf_precision_desc zfi_precision_resolved(const zf_precision_desc *desc)
 {
     zf_precision_desc d = desc ? *desc : (zf_precision_desc){.dtype = ZF_F32};
+    d.scale = zfi_or(d.scale, d.dtype == ZF_F16 ? 65536 : 0);
+    d.factor = zfi_or(d.factor, 2), d.min_scale = zfi_or(d.min_scale, 1);
+    if (!d.window) d.window = 1000;
+    if (!d.hysteresis) d.hysteresis = 2;
+    return d;
+}
+
+ZF_API zf_status zf_precision(zf_graph *g, const zf_precision_desc *desc)
+{
+    const zf_precision_desc d = zfi_precision_resolved(desc);
     const char *name = "zf_precision";
     zf_status status = zfi_enter(g, name, 0,
                                  ZFI_STAGE_GRADIENTS | ZFI_STAGE_CLIPPED | ZFI_STAGE_UPDATES |
@@ -356,10 +366,6 @@ ZF_API zf_status zf_precision(zf_graph *g, const zf_precision_desc *desc)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_precision: dtype is %s; it must be bf16 or f16, or f32 for no change",
                         zf_dtype_name(d.dtype));
-    if (d.scale == 0 && d.dtype == ZF_F16) d.scale = 65536;
-    d.factor = zfi_or(d.factor, 2), d.min_scale = zfi_or(d.min_scale, 1);
-    if (!d.window) d.window = 1000;
-    if (!d.hysteresis) d.hysteresis = 2;
     if (!zfi_in_range(g, name, "scale", d.scale, 0, 0x1p127) ||
         !zfi_in_range(g, name, "factor", d.factor, 1, INFINITY) ||
         !zfi_in_range(g, name, "window", (double)d.window, 1, INFINITY) ||

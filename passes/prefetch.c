@@ -12,7 +12,7 @@
  *     small       gathers of the update section are joined to one
  *     put off     what the last large reduction does not need is computed beside it, as far as no
  *                 more than `bytes` are kept for that
- *     kept        with a memory limit, units stay gathered from the forward to the backward pass,
+ *     kept        with `keep_gathered`, units stay gathered from the forward to the backward pass,
  *                 as many as fit the exact plan; what is soonest needed again first
  *
  * before:   %20 = all_gather %18 ...    %4 = matmul %1, %21     release %20
@@ -42,7 +42,8 @@ typedef struct zfi_keepable {
 
 typedef struct zfi_prefetch {
     zf_graph *graph;
-    zf_prefetch_desc d;
+    size_t bytes; /* zf_prefetch_desc.bytes */
+    bool costed;  /* gathers are issued no earlier than is of use by `cost` */
     zf_cost cost;
     zfi_ahead *aheads; /* growing array, by position */
     double *time;      /* by position of the micro section: seconds until then */
@@ -353,16 +354,16 @@ static void zfi_place_aheads(zfi_prefetch *p)
     for (int32_t k = 0; k < zfi_len(p->aheads); k++) {
         zfi_ahead *a = &p->aheads[k];
         int32_t at = k && p->aheads[k - 1].issue > start ? p->aheads[k - 1].issue : start;
-        if (a->bytes > (int64_t)p->d.bytes) { /* it does not fit: none may pass it either */
+        if (a->bytes > (int64_t)p->bytes) { /* it does not fit: none may pass it either */
             oldest = k + 1, ready = 0;
             continue;
         }
         while (oldest < k &&
-               (ready + a->bytes > (int64_t)p->d.bytes || p->aheads[oldest].use < at)) {
+               (ready + a->bytes > (int64_t)p->bytes || p->aheads[oldest].use < at)) {
             if (p->aheads[oldest].use + 1 > at) at = p->aheads[oldest].use + 1;
             ready -= p->aheads[oldest++].bytes;
         }
-        if (p->d.cost)
+        if (p->costed)
             while (at < a->use && p->time[a->use] - p->time[at] > 2 * a->seconds) at++;
         a->issue = at < a->use ? at : a->use;
         ready += a->bytes;
@@ -410,15 +411,15 @@ static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
     const zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
     int64_t bytes = (int64_t)zfi_node_bytes(node);
-    if (!p->d.bytes || !zfi_has(g, id, ZF_OP_COLLECTIVE) || node->attributes[0].i <= 1)
+    if (!p->bytes || !zfi_has(g, id, ZF_OP_COLLECTIVE) || node->attributes[0].i <= 1)
         return ZFI_QUEUE_COMPUTE;
     if (node->op == ZF_OP_all_gather) {
-        if (node->arg_count == 1 && bytes > (int64_t)p->d.bytes) return ZFI_QUEUE_COMPUTE;
+        if (node->arg_count == 1 && bytes > (int64_t)p->bytes) return ZFI_QUEUE_COMPUTE;
         return ZFI_QUEUE_GATHER;
     }
     bytes = (int64_t)zfi_node_bytes(&g->nodes[node->args[0]]);
     if ((node->op != ZF_OP_reduce_scatter && node->op != ZF_OP_all_reduce) || node->update ||
-        bytes > (int64_t)p->d.bytes)
+        bytes > (int64_t)p->bytes)
         return ZFI_QUEUE_COMPUTE;
     return ZFI_QUEUE_REDUCE;
 }
@@ -435,7 +436,7 @@ static void zfi_put(zfi_prefetch *p, int32_t id)
     }
     if (queue == ZFI_QUEUE_REDUCE) {
         int64_t bytes = (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
-        for (int32_t k = 0; p->reducing + bytes > (int64_t)p->d.bytes && k < zfi_len(p->waiting);)
+        for (int32_t k = 0; p->reducing + bytes > (int64_t)p->bytes && k < zfi_len(p->waiting);)
             if (g->nodes[p->waiting[k]].queue == ZFI_QUEUE_REDUCE) zfi_put_wait(p, p->waiting[k]);
             else k++;
         p->reducing += bytes;
@@ -471,7 +472,7 @@ static void zfi_run_prefetch(zfi_prefetch *p)
     int32_t end = zfi_len(p->order), ahead = 0;
     bool update = false;
     zfi_find_aheads(p);
-    if (!g->memory.failed && p->d.bytes) zfi_place_aheads(p);
+    if (!g->memory.failed && p->bytes) zfi_place_aheads(p);
     for (int32_t i = 0; i < end && !g->memory.failed && !g->error.status; i++) {
         int32_t id = p->order[i];
         if (g->nodes[id].update && !update) {
@@ -539,70 +540,25 @@ static void zfi_keep_gathered(zf_graph *g, const zfi_keepable *keep, int32_t cou
     if (g->order) stbds_header(g->order)->length = (size_t)kept;
 }
 
-/* A copy of the nodes alone, to try what a plan would take: names and texts are those of `g`. */
-static zf_graph *zfi_trial(const zf_graph *g, int32_t **args, size_t *arg_bytes)
-{
-    zfi_memory memory = zfi_memory_of(&g->memory.allocator);
-    zf_graph *copy = zfi_calloc(&memory, 1, sizeof *copy);
-    size_t count = 0, at = 0;
-    for (int32_t n = 0; n < zfi_len(g->nodes); n++) count += (size_t)g->nodes[n].arg_count;
-    *arg_bytes = count * sizeof **args;
-    *args = copy ? zfi_calloc(&memory, count, sizeof **args) : NULL;
-    if (!*args) {
-        zfi_free(&memory, copy, sizeof *copy);
-        return NULL;
-    }
-    *copy = *g;
-    copy->memory = memory;
-    copy->text = (zfi_text){NULL};
-    copy->names = NULL, copy->scopes = NULL, copy->params = NULL;
-    copy->nodes = NULL, copy->order = NULL;
-    copy->had = NULL, copy->had_count = 0;
-    for (int32_t n = 0; n < zfi_len(g->nodes) && !copy->memory.failed; n++) {
-        zfi_node node = g->nodes[n];
-        if (node.arg_count) memcpy(*args + at, node.args, (size_t)node.arg_count * sizeof **args);
-        node.args = *args + at;
-        at += (size_t)node.arg_count;
-        zfi_push(&copy->memory, copy->nodes, node);
-    }
-    for (int32_t i = 0; i < zfi_len(g->order) && !copy->memory.failed; i++)
-        zfi_push(&copy->memory, copy->order, g->order[i]);
-    for (int32_t i = 0; i < zfi_len(g->params) && !copy->memory.failed; i++)
-        zfi_push(&copy->memory, copy->params, g->params[i]);
-    return copy;
-}
-
-static void zfi_end_trial(zf_graph *copy, int32_t *args, size_t arg_bytes)
-{
-    zfi_memory memory = copy->memory;
-    zfi_free(&memory, args, arg_bytes);
-    zf_graph_free(copy);
-}
-
-static zf_status zfi_lay_beside(zf_graph *g, const zf_prefetch_desc *d);
+static zf_status zfi_lay_beside(zf_graph *g, const zf_training *t);
 
 /* *fits: there is a plan with the first `count` kept gathered, within the memory limit. */
-static zf_status zfi_try_keeping(const zf_graph *g, const zf_prefetch_desc *d,
+static zf_status zfi_try_keeping(const zf_graph *g, const zf_training *t,
                                  const zfi_keepable *keep, int32_t count, bool *fits)
 {
-    int32_t *args = NULL;
-    size_t arg_bytes = 0;
     zf_status status;
-    zf_graph *trial = zfi_trial(g, &args, &arg_bytes);
+    zf_graph *trial = zf_graph_copy(g);
     if (!trial) return ZF_ERR_NOMEM;
-    status = trial->memory.failed ? ZF_ERR_NOMEM : ZF_OK;
-    if (!status) {
-        zfi_keep_gathered(trial, keep, count);
-        status = zfi_lay_beside(trial, d);
-    }
-    if (!status) status = zf_memory(trial, &(zf_memory_desc){.backend = d->backend});
-    *fits = !status && trial->peak <= (int64_t)d->memory_limit;
-    zfi_end_trial(trial, args, arg_bytes);
+    zfi_keep_gathered(trial, keep, count);
+    status = zfi_lay_beside(trial, t);
+    if (!status) status = zf_memory(trial, &(zf_memory_desc){.backend = t->backend});
+    *fits = !status && trial->peak <= (int64_t)t->memory_limit;
+    zf_graph_free(trial);
     return status == ZF_ERR_NOMEM ? status : ZF_OK;
 }
 
 /* Keeps as many units gathered as fit the memory limit. */
-static void zfi_choose_kept(zf_graph *g, const zf_prefetch_desc *d)
+static void zfi_choose_kept(zf_graph *g, const zf_training *t)
 {
     zfi_keepable *keep = zfi_find_keepable(g);
     int32_t most = 0, over = zfi_len(keep) + 1; /* the first `most` fit, the first `over` do not */
@@ -610,7 +566,7 @@ static void zfi_choose_kept(zf_graph *g, const zf_prefetch_desc *d)
     while (!status && over - most > 1) {
         int32_t middle = most + (over - most) / 2;
         bool fits;
-        status = zfi_try_keeping(g, d, keep, middle, &fits);
+        status = zfi_try_keeping(g, t, keep, middle, &fits);
         if (!status && fits) most = middle;
         else over = middle;
     }
@@ -621,12 +577,15 @@ static void zfi_choose_kept(zf_graph *g, const zf_prefetch_desc *d)
 
 /* ------------------------------------------------------------------------------------ the pass */
 
-static zf_status zfi_lay_beside(zf_graph *g, const zf_prefetch_desc *d)
+static zf_status zfi_lay_beside(zf_graph *g, const zf_training *t)
 {
-    zfi_prefetch p = {.graph = g, .d = *d, .cost = d->cost ? *d->cost : zf_cost_default()};
+    zfi_prefetch p = {.graph = g,
+                      .bytes = t->prefetch.bytes,
+                      .costed = t->cost != NULL,
+                      .cost = t->cost ? *t->cost : zf_cost_default()};
     size_t positions;
-    if (d->bytes) zfi_join_small(g);
-    if (d->bytes && !g->error.status) zfi_put_off_gradients(g, &p.cost, d->bytes);
+    if (p.bytes) zfi_join_small(g);
+    if (p.bytes && !g->error.status) zfi_put_off_gradients(g, &p.cost, p.bytes);
     if (g->error.status) return g->error.status;
     positions = (size_t)zfi_len(g->order);
     /* `wait` nodes are added as it goes: one for each collective at most */
@@ -647,18 +606,18 @@ static zf_status zfi_lay_beside(zf_graph *g, const zf_prefetch_desc *d)
     return zfi_leave(g, ZFI_STAGE_OVERLAP);
 }
 
-ZF_API zf_status zf_prefetch(zf_graph *g, const zf_prefetch_desc *desc)
+ZF_API zf_status zf_prefetch(zf_graph *g, const zf_training *training)
 {
-    zf_prefetch_desc d = desc ? *desc : (zf_prefetch_desc){.bytes = 0};
+    zf_training t = training ? *training : (zf_training){.loss = ZF_NONE};
     zf_status status =
         zfi_enter(g, "zf_prefetch", ZFI_STAGE_RANKS, ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
     if (status) return status;
-    if (d.bytes > INT64_MAX / 2) d.bytes = INT64_MAX / 2;
-    if (d.memory_limit > INT64_MAX / 2) d.memory_limit = INT64_MAX / 2;
-    if (d.cost && !(d.cost->flops_per_s > 0 && d.cost->bytes_per_s > 0 &&
-                    d.cost->link_bytes_per_s > 0 && d.cost->link_latency_s >= 0))
+    if (t.prefetch.bytes > INT64_MAX / 2) t.prefetch.bytes = INT64_MAX / 2;
+    if (t.memory_limit > INT64_MAX / 2) t.memory_limit = INT64_MAX / 2;
+    if (t.cost && !(t.cost->flops_per_s > 0 && t.cost->bytes_per_s > 0 &&
+                    t.cost->link_bytes_per_s > 0 && t.cost->link_latency_s >= 0))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_prefetch: the rates of the cost table must be above 0");
-    if (d.memory_limit) zfi_choose_kept(g, &d);
-    return g->error.status ? g->error.status : zfi_lay_beside(g, &d);
+    if (t.prefetch.keep_gathered && t.memory_limit) zfi_choose_kept(g, &t);
+    return g->error.status ? g->error.status : zfi_lay_beside(g, &t);
 }

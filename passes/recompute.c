@@ -166,6 +166,30 @@ static void zfi_remake_all(zfi_recompute *r)
     zfi_free(&g->memory, m.placed, nodes * sizeof *m.placed);
 }
 
+/* ---------------------------------------------------------------------------- the passes behind */
+
+/* A pass of zf_passes: does what the description says of it, or nothing. */
+typedef struct zfi_pass {
+    const char *name;
+    bool (*wanted)(const zf_training *);
+    zf_status (*run)(zf_graph *, const zf_training *);
+} zfi_pass;
+
+static bool zfi_wants_zero(const zf_training *t)
+{
+    return t->zero.stage || t->zero.world || t->zero.micro_batches || t->zero.bucket_bytes;
+}
+
+static bool zfi_wants_prefetch(const zf_training *t)
+{
+    return zfi_wants_zero(t) && (t->prefetch.bytes || t->prefetch.keep_gathered);
+}
+
+static zf_status zfi_pass_zero(zf_graph *g, const zf_training *t) { return zf_zero(g, &t->zero); }
+
+static const zfi_pass zfi_rank_passes[] = {{"zero", zfi_wants_zero, zfi_pass_zero},
+                                           {"prefetch", zfi_wants_prefetch, zf_prefetch}};
+
 /* ---------------------------------------------------------------------------------- the limit */
 
 /* A plan that was tried: its bytes, and where they are. */
@@ -176,24 +200,22 @@ typedef struct zfi_tried {
 
 /* The plan with the first `taken` steps, and with the passes that come behind; false with the
  * graph's error. */
-static bool zfi_try_steps(zfi_recompute *r, const zf_recompute_desc *d, int32_t taken,
+static bool zfi_try_steps(zfi_recompute *r, const zf_training *t, int32_t taken,
                           zfi_tried *tried)
 {
     zf_graph *g = r->graph, *trial;
-    int32_t *args = NULL, all = r->taken;
-    size_t arg_bytes = 0;
-    zf_prefetch_desc ahead = d->prefetch ? *d->prefetch : (zf_prefetch_desc){.bytes = 0};
+    int32_t all = r->taken;
+    zf_training behind = *t;
     const zfi_node *most;
-    if (!(trial = zfi_trial(g, &args, &arg_bytes))) return zfi_graph_nomem(g), false;
-    ahead.memory_limit = 0; /* what it keeps gathered is as much as there is room for */
-    if (trial->memory.failed) zfi_graph_nomem(trial);
+    if (!(trial = zf_graph_copy(g))) return zfi_graph_nomem(g), false;
+    behind.prefetch.keep_gathered = false; /* that is as much as there is room for */
     r->graph = trial, r->taken = taken;
-    if (!trial->error.status) zfi_remake_all(r);
+    zfi_remake_all(r);
     r->graph = g, r->taken = all;
     if (trial->memory.failed) zfi_graph_nomem(trial);
-    if (d->zero) zf_zero(trial, d->zero);
-    if (d->zero && d->prefetch) zf_prefetch(trial, &ahead);
-    if (!zf_memory(trial, &(zf_memory_desc){.backend = d->backend})) {
+    for (int k = 0; k < ZFI_COUNT(zfi_rank_passes); k++)
+        if (zfi_rank_passes[k].wanted(&behind)) zfi_rank_passes[k].run(trial, &behind);
+    if (!zf_memory(trial, &(zf_memory_desc){.backend = t->backend})) {
         most = &trial->nodes[trial->peak_node];
         tried->peak = trial->peak;
         snprintf(tried->where, sizeof tried->where, "%s%s%.150s",
@@ -203,7 +225,7 @@ static bool zfi_try_steps(zfi_recompute *r, const zf_recompute_desc *d, int32_t 
     } else {
         zfi_fail(&g->error, trial->error.status, "%s", trial->error.text);
     }
-    zfi_end_trial(trial, args, arg_bytes);
+    zf_graph_free(trial);
     return !g->error.status;
 }
 
@@ -218,17 +240,17 @@ static zf_status zfi_over_limit(zf_graph *g, const zfi_tried *least, size_t limi
 
 /* Looks for fewer steps than all of them that take less, since what is made again needs room as
  * well: *fits, of which *least is the plan. */
-static void zfi_look_between(zfi_recompute *r, const zf_recompute_desc *d, int32_t *fits,
+static void zfi_look_between(zfi_recompute *r, const zf_training *t, int32_t *fits,
                              zfi_tried *least)
 {
     enum { BETWEEN = 8, LEVELS = 3 };
     int32_t low = 0, high = r->taken;
     for (int level = 0; level < LEVELS && high - low > 1; level++) {
         int32_t width = high - low;
-        for (int32_t k = BETWEEN - 1; k > 0 && least->peak > (int64_t)d->memory_limit; k--) {
+        for (int32_t k = BETWEEN - 1; k > 0 && least->peak > (int64_t)t->recompute.bytes; k--) {
             int32_t steps = low + (int32_t)((int64_t)width * k / BETWEEN);
             zfi_tried tried;
-            if (!zfi_try_steps(r, d, steps, &tried)) return;
+            if (!zfi_try_steps(r, t, steps, &tried)) return;
             if (tried.peak < least->peak) *least = tried, *fits = steps;
         }
         low = *fits > width / BETWEEN ? *fits - width / BETWEEN : 0;
@@ -237,19 +259,19 @@ static void zfi_look_between(zfi_recompute *r, const zf_recompute_desc *d, int32
 }
 
 /* The fewest steps whose plan fits the limit: r->taken. */
-static zf_status zfi_fit(zfi_recompute *r, const zf_recompute_desc *d)
+static zf_status zfi_fit(zfi_recompute *r, const zf_training *t)
 {
     zf_graph *g = r->graph;
-    int64_t limit = (int64_t)d->memory_limit;
+    int64_t limit = (int64_t)t->recompute.bytes;
     int32_t over = 0, fits = r->taken; /* the first `over` do not fit */
     zfi_tried tried, least;
-    if (!zfi_try_steps(r, d, fits, &least)) return g->error.status;
-    if (least.peak > limit) zfi_look_between(r, d, &fits, &least);
+    if (!zfi_try_steps(r, t, fits, &least)) return g->error.status;
+    if (least.peak > limit) zfi_look_between(r, t, &fits, &least);
     if (g->error.status) return g->error.status;
-    if (least.peak > limit) return zfi_over_limit(g, &least, d->memory_limit);
+    if (least.peak > limit) return zfi_over_limit(g, &least, t->recompute.bytes);
     while (fits - over > 1) {
         int32_t middle = over + (fits - over) / 2;
-        if (!zfi_try_steps(r, d, middle, &tried)) return g->error.status;
+        if (!zfi_try_steps(r, t, middle, &tried)) return g->error.status;
         if (tried.peak <= limit) fits = middle;
         else over = middle;
     }
@@ -259,6 +281,15 @@ static zf_status zfi_fit(zfi_recompute *r, const zf_recompute_desc *d)
 
 /* -------------------------------------------------------------------------------------- the pass
  */
+
+/* With the bytes that it goes by; 0: any. */
+static zf_recompute_desc zfi_recompute_resolved(const zf_training *t)
+{
+    zf_recompute_desc d = t->recompute;
+    if (d.mode == ZF_RECOMPUTE_AS_NEEDED && !d.bytes) d.bytes = t->memory_limit;
+    if (d.bytes > INT64_MAX / 2) d.bytes = INT64_MAX / 2;
+    return d;
+}
 
 /* Nodes of the backward pass that make a result of what was left. */
 static void zfi_find_inverses(zfi_recompute *r)
@@ -319,49 +350,41 @@ static void zfi_take_layers(zfi_recompute *r)
     r->taken = 1;
 }
 
-static void zfi_run_recompute(zfi_recompute *r, const zf_recompute_desc *d,
+static void zfi_run_recompute(zfi_recompute *r, const zf_training *t,
                               const zfi_placement *uses)
 {
     zf_graph *g = r->graph;
     zfi_tried tried = {.peak = 0};
-    bool limited = d->memory_limit > 0;
+    bool limited = t->recompute.bytes > 0;
     zfi_learn(r, uses);
     if (g->memory.failed || g->error.status) return;
-    if (d->mode == ZF_RECOMPUTE_LAYERS) {
+    if (t->recompute.mode == ZF_RECOMPUTE_LAYERS) {
         zfi_take_layers(r);
-        if (limited && !g->error.status && zfi_try_steps(r, d, r->taken, &tried) &&
-            tried.peak > (int64_t)d->memory_limit)
-            zfi_over_limit(g, &tried, d->memory_limit);
-    } else if (limited && zfi_try_steps(r, d, 0, &tried) && tried.peak > (int64_t)d->memory_limit) {
+        if (limited && !g->error.status && zfi_try_steps(r, t, r->taken, &tried) &&
+            tried.peak > (int64_t)t->recompute.bytes)
+            zfi_over_limit(g, &tried, t->recompute.bytes);
+    } else if (limited && zfi_try_steps(r, t, 0, &tried) &&
+               tried.peak > (int64_t)t->recompute.bytes) {
         zfi_find_order(r, uses);
-        if (!g->memory.failed) zfi_fit(r, d);
+        if (!g->memory.failed) zfi_fit(r, t);
     }
     if (r->taken && !g->error.status && !g->memory.failed) zfi_remake_all(r);
 }
 
-static zf_status zfi_check_recompute(zf_graph *g, const zf_recompute_desc *d)
+ZF_API zf_status zf_recompute(zf_graph *g, const zf_training *training)
 {
-    if ((unsigned)d->mode > ZF_RECOMPUTE_AS_NEEDED)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_recompute: there is no mode %d; the last one is %d", (int)d->mode,
-                        ZF_RECOMPUTE_AS_NEEDED);
-    if (d->prefetch && !d->zero)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_recompute: zf_prefetch comes behind zf_zero: where the plan is to be "
-                        "tried with it, `zero` is needed as well");
-    return ZF_OK;
-}
-
-ZF_API zf_status zf_recompute(zf_graph *g, const zf_recompute_desc *desc)
-{
-    zf_recompute_desc d = desc ? *desc : (zf_recompute_desc){.mode = ZF_RECOMPUTE_OFF};
+    zf_training t = training ? *training : (zf_training){.loss = ZF_NONE};
     zf_status status = zfi_enter(g, "zf_recompute", ZFI_STAGE_GRADIENTS,
                                  ZFI_STAGE_RECOMPUTE | ZFI_STAGE_RANKS | ZFI_STAGE_PLACED);
     zfi_recompute r = {.graph = g};
     zfi_placement uses = {.graph = g};
-    if (status || (status = zfi_check_recompute(g, &d))) return status;
-    if (d.mode == ZF_RECOMPUTE_OFF) return ZF_OK;
-    if (d.memory_limit > INT64_MAX / 2) d.memory_limit = INT64_MAX / 2;
+    if (status) return status;
+    if ((unsigned)t.recompute.mode > ZF_RECOMPUTE_AS_NEEDED)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_recompute: there is no mode %d; the last one is %d",
+                        (int)t.recompute.mode, ZF_RECOMPUTE_AS_NEEDED);
+    if (t.recompute.mode == ZF_RECOMPUTE_OFF) return ZF_OK;
+    t.recompute = zfi_recompute_resolved(&t);
     r.nodes = uses.nodes = (size_t)zfi_len(g->nodes);
     r.of = zfi_calloc(&g->memory, r.nodes, sizeof *r.of);
     uses.last_use = zfi_calloc(&g->memory, 4 * r.nodes, sizeof *uses.last_use);
@@ -370,7 +393,7 @@ ZF_API zf_status zf_recompute(zf_graph *g, const zf_recompute_desc *desc)
         uses.written_last = uses.last_use + 2 * r.nodes;
         uses.position = uses.last_use + 3 * r.nodes;
         zfi_find_uses(&uses);
-        zfi_run_recompute(&r, &d, &uses);
+        zfi_run_recompute(&r, &t, &uses);
     }
     zfi_free(&g->memory, r.of, r.nodes * sizeof *r.of);
     zfi_free(&g->memory, uses.last_use, 4 * r.nodes * sizeof *uses.last_use);

@@ -144,16 +144,22 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
     return ZF_OK;
 }
 
+static zf_zero_desc zfi_zero_resolved(const zf_zero_desc *desc)
+{
+    zf_zero_desc d = desc ? *desc : (zf_zero_desc){.stage = 0};
+    if (!d.world) d.world = 1;
+    if (!d.micro_batches) d.micro_batches = 1;
+    return d;
+}
+
 ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
 {
-    zfi_zero z = {.graph = g, .d = desc ? *desc : (zf_zero_desc){.stage = 0}, .cut = {.graph = g}};
+    zfi_zero z = {.graph = g, .d = zfi_zero_resolved(desc), .cut = {.graph = g}};
     zf_status status =
         zfi_enter(g, "zf_zero", 0, ZFI_STAGE_RANKS | ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
     const char *scope;
     size_t members, flats;
     if (status) return status;
-    if (!z.d.world) z.d.world = 1;
-    if (!z.d.micro_batches) z.d.micro_batches = 1;
     if ((status = zfi_check_zero(g, &z.d))) return status;
     scope = g->scope;
     z.sharded = z.d.world > 1 && z.d.stage > 0;

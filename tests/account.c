@@ -92,7 +92,7 @@ static zf_status open_ranks(test *t, ranks *r, int32_t stage, int32_t world, int
         zf_graph *g = r->graphs[k] =
             make_graph(t, lamb, &(zf_zero_desc){stage, world, micro_batches, 20000});
         if (!g) return error->status = ZF_ERR_NOMEM;
-        if (prefetch) zf_prefetch(g, &(zf_prefetch_desc){.bytes = 1 << 20});
+        if (prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
         r->comms[k] = (zf_comm){.rank = k, .world = world};
         r->programs[k] = zf_compile(g, &(zf_compile_desc){.comm = world > 1 ? &r->comms[k] : NULL});
         if (r->programs[k] && !write_seeded(r->programs[k], zf_graph_find(g, "x")) &&

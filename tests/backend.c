@@ -149,7 +149,7 @@ static zf_graph *build(test *t, const setup *s)
                                    .world = s->world,
                                    .micro_batches = s->micro_batches,
                                    .bucket_bytes = 4096});
-    if (s->prefetch) zf_prefetch(g, &(zf_prefetch_desc){.bytes = 1 << 20});
+    if (s->prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     return g;
 }
 

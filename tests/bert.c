@@ -23,7 +23,7 @@ static void free_json(void *json) { zf_json_free(json); }
 /* What the goldens were made with. */
 typedef struct recipe {
     const char *curve, *params; /* the golden files; params NULL: none */
-    bert_optimizer optimizer;
+    zf_optimizer optimizer;
     double lr, clip;
     double dropout, attention_dropout;
     const char *no_fuse; /* a session's */
@@ -31,11 +31,11 @@ typedef struct recipe {
 
 static const recipe adamw = {.curve = GOLDEN "adamw20.json",
                              .params = GOLDEN "adamw20_params.safetensors",
-                             .optimizer = BERT_ADAMW,
+                             .optimizer = ZF_ADAMW,
                              .lr = 1e-3,
                              .clip = 1};
 static const recipe lamb = {
-    .curve = GOLDEN "lamb20.json", .optimizer = BERT_LAMB, .lr = 1e-2, .clip = 5};
+    .curve = GOLDEN "lamb20.json", .optimizer = ZF_LAMB, .lr = 1e-2, .clip = 5};
 
 static void close_session(void *s) { bert_session_close(s); }
 static void free_batches(void *batches) { bert_batch_file_free(batches); }
@@ -826,7 +826,7 @@ static bool write_held_out(const bert_examples *examples, const char *path, zf_e
 TEST_ONCE(bert_evaluation_is_pytorchs)
 {
     const recipe dropped = {
-        .optimizer = BERT_ADAMW, .clip = 1, .dropout = 0.2, .attention_dropout = 0.3};
+        .optimizer = ZF_ADAMW, .clip = 1, .dropout = 0.2, .attention_dropout = 0.3};
     const char *path = test_path("held_out.safetensors"), *golden = GOLDEN "held_out.safetensors";
     bert_batch_file *batches = open_batches(t), *own, *committed;
     bert_examples *examples = number_examples(t);

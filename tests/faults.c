@@ -90,7 +90,7 @@ static zf_graph *build(const setup *s, int32_t rank)
                                .world = RANKS,
                                .micro_batches = s->micro_batches,
                                .bucket_bytes = rank == 1 && s->odd_bucket ? s->odd_bucket : 4096});
-    if (s->prefetch) zf_prefetch(g, &(zf_prefetch_desc){.bytes = 1 << 20});
+    if (s->prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     return g;
 }
 

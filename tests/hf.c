@@ -41,7 +41,7 @@ typedef struct bert_case {
 
 static bool open_bert(test *t, const bert_case *c, bert_session *s, const bert_batch **batch)
 {
-    bert_session_desc d = {.threads = 1, .seed = 1, .train = true, .optimizer = BERT_ADAMW};
+    bert_session_desc d = {.threads = 1, .seed = 1, .train = true, .optimizer = ZF_ADAMW};
     zf_error error = {ZF_OK, ""};
     weights_report report;
     bert_batch_file *f = NULL;

@@ -232,12 +232,11 @@ TEST_ONCE(recompute_meets_limits)
 {
     zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = 2}, NULL);
     for (int stage = -1; stage <= 3; stage++) {
-        const zf_zero_desc zero = {.stage = stage, .world = 1, .bucket_bytes = 4096};
-        const zf_prefetch_desc prefetch = {.bytes = 4096};
-        zf_recompute_desc d = {.mode = ZF_RECOMPUTE_AS_NEEDED,
-                               .backend = cpu,
-                               .zero = stage < 0 ? NULL : &zero,
-                               .prefetch = stage < 0 ? NULL : &prefetch};
+        zf_training d = {.recompute.mode = ZF_RECOMPUTE_AS_NEEDED, .backend = cpu};
+        if (stage >= 0) {
+            d.zero = (zf_zero_desc){.stage = stage, .world = 1, .bucket_bytes = 4096};
+            d.prefetch.bytes = 4096;
+        }
         double flops = 0;
         long long most = 0, least = 0;
         for (int k = 0; k <= 6; k++) {
@@ -261,7 +260,7 @@ TEST_ONCE(recompute_meets_limits)
                 continue;
             }
             zf_recompute(g, &d);
-            if (d.zero) zf_zero(g, d.zero), zf_prefetch(g, d.prefetch);
+            if (stage >= 0) zf_zero(g, &d.zero), zf_prefetch(g, &d);
             zf_memory(g, &(zf_memory_desc){.backend = cpu});
             if (zf_graph_plan(g, &plan)) test_fail(t, __FILE__, __LINE__, zf_graph_error(g), "");
             if (!k) most = (long long)plan.peak_bytes;
@@ -380,7 +379,7 @@ TEST_ONCE(recompute_counts_its_flops)
         zf_pop(g);
         zf_autograd(g, x);
         zf_sgd(g, lr, NULL);
-        zf_recompute(g, &(zf_recompute_desc){.mode = (zf_recompute_mode)mode});
+        zf_recompute(g, &(zf_training){.recompute.mode = (zf_recompute_mode)mode});
         zf_zero(g, &(zf_zero_desc){.micro_batches = 3});
         counting_of(&c, cpu);
         p = zf_compile(g, &(zf_compile_desc){.backend = &c.self});
@@ -408,7 +407,7 @@ TEST(recompute_says_what_would_be_right)
     NEED(t, g, NULL);
     test_defer(t, (test_cleanup *)zf_graph_free, g);
     OK(t, zf_recompute(g, NULL), zf_graph_error(g));
-    OK(t, zf_recompute(g, &(zf_recompute_desc){.mode = ZF_RECOMPUTE_LAYERS}), zf_graph_error(g));
+    OK(t, zf_recompute(g, &(zf_training){.recompute.mode = ZF_RECOMPUTE_LAYERS}), zf_graph_error(g));
     CHECK(t, zf_fuse(g, NULL) == ZF_ERR_STAGE);
     CHECK(t,
           !strcmp(zf_graph_error(g), "zf_fuse: must come before zf_recompute, which has been run"));

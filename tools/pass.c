@@ -209,10 +209,10 @@ static void run_fuse(call *c)
 
 static void run_recompute(call *c)
 {
-    zf_recompute_desc d = {.memory_limit = (size_t)take_number(c, "memory")};
-    if (take_flag(c, "layers")) d.mode = ZF_RECOMPUTE_LAYERS;
-    else if (d.memory_limit) d.mode = ZF_RECOMPUTE_AS_NEEDED;
-    if (ready(c)) ran(c, zf_recompute(c->graph, &d));
+    zf_training t = {.recompute.bytes = (size_t)take_number(c, "memory")};
+    if (take_flag(c, "layers")) t.recompute.mode = ZF_RECOMPUTE_LAYERS;
+    else if (t.recompute.bytes) t.recompute.mode = ZF_RECOMPUTE_AS_NEEDED;
+    if (ready(c)) ran(c, zf_recompute(c->graph, &t));
 }
 
 static void run_zero(call *c)
@@ -249,10 +249,10 @@ static const zf_cost *take_cost(call *c, zf_cost *cost)
 static void run_prefetch(call *c)
 {
     zf_cost cost;
-    zf_prefetch_desc d = {.bytes = (size_t)take_number(c, "bytes"),
-                          .memory_limit = (size_t)take_number(c, "memory"),
-                          .cost = take_cost(c, &cost)};
-    if (ready(c)) ran(c, zf_prefetch(c->graph, &d));
+    zf_training t = {.prefetch = {(size_t)take_number(c, "bytes"), .keep_gathered = true},
+                     .memory_limit = (size_t)take_number(c, "memory"),
+                     .cost = take_cost(c, &cost)};
+    if (ready(c)) ran(c, zf_prefetch(c->graph, &t));
 }
 
 /* With isa= or threads=, the scratch of that CPU backend is part of the plan. */

@@ -20,7 +20,8 @@
 enum { GOOD, BAD, MISUSED }; /* exit status */
 
 typedef struct options {
-    bool gpt, lamb, json, prefetches;
+    bool gpt, json, prefetches;
+    zf_optimizer optimizer;
     int64_t layers, hidden, heads, vocab, seq, batch, world, zero, micro_batches;
     int64_t prefetch, memory, bucket, recompute;
     zf_recompute_mode recomputes; /* within `recompute` bytes */
@@ -174,7 +175,7 @@ static int read_options(int argc, char **argv, options *o)
         {NULL, 0, NULL, 0},
     };
     enum { MANY = 1 << 20 };
-    bool good = true;
+    bool good = true, lamb = false;
     int option, index = 0;
     *o = (options){
         .layers = 12, .hidden = 768, .heads = 12, .batch = 8, .world = 1, .micro_batches = 1};
@@ -192,7 +193,10 @@ static int read_options(int argc, char **argv, options *o)
         case 'n': good = number(name, text, false, 1, MANY, &o->world); break;
         case 'z': good = number(name, text, false, 0, 3, &o->zero); break;
         case 'p': good = precision_of(text, &o->dtype); break;
-        case 'o': good = choice(name, text, "adamw", "lamb", &o->lamb); break;
+        case 'o':
+            good = choice(name, text, "adamw", "lamb", &lamb);
+            o->optimizer = lamb ? ZF_LAMB : ZF_ADAMW;
+            break;
         case 'c': good = norm(text, &o->clip); break;
         case 'u': good = number(name, text, true, 1, INT64_MAX / 2, &o->bucket); break;
         case 'f':
@@ -313,39 +317,23 @@ static double now_ms(void)
     return 1e3 * (double)t.tv_sec + 1e-6 * (double)t.tv_nsec;
 }
 
-static void fuse(zf_graph *g, const options *o)
-{
-    if (!o->no_fuse || strcmp(o->no_fuse, "all"))
-        zf_fuse(g, &(zf_fuse_desc){.without = o->no_fuse});
-}
-
 /* From the loss to a plan that has been verified. */
 static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, result *r)
 {
     double start = now_ms();
-    zf_tensor lr = zf_graph_find(g, "lr");
-    const zf_zero_desc zero = {.stage = (int32_t)o->zero,
-                               .world = (int32_t)o->world,
-                               .micro_batches = o->micro_batches,
-                               .bucket_bytes = (size_t)o->bucket};
-    const zf_prefetch_desc prefetch = {.bytes = (size_t)o->prefetch,
-                                       .memory_limit = (size_t)o->memory,
-                                       .cost = o->cost_file ? &o->cost : NULL};
-    if (!lr.id) lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
-    fuse(g, o);
-    zf_precision(g, &(zf_precision_desc){.dtype = o->dtype});
-    zf_autograd(g, loss);
-    zf_simplify(g);
-    if (o->clip > 0) zf_clip(g, o->clip);
-    if (o->lamb) zf_lamb(g, lr, NULL);
-    else zf_adamw(g, lr, NULL);
-    fuse(g, o);
-    zf_recompute(g, &(zf_recompute_desc){.mode = o->recomputes,
-                                         .memory_limit = (size_t)o->recompute,
-                                         .zero = &zero,
-                                         .prefetch = o->prefetches ? &prefetch : NULL});
-    zf_zero(g, &zero);
-    if (o->prefetches) zf_prefetch(g, &prefetch);
+    zf_passes(g, &(zf_training){.loss = loss,
+                                .fuse.without = o->no_fuse,
+                                .precision.dtype = o->dtype,
+                                .clip = o->clip,
+                                .optimizer = o->optimizer,
+                                .recompute = {o->recomputes, (size_t)o->recompute},
+                                .zero = {.stage = (int32_t)o->zero,
+                                         .world = (int32_t)o->world,
+                                         .micro_batches = o->micro_batches,
+                                         .bucket_bytes = (size_t)o->bucket},
+                                .prefetch = {(size_t)o->prefetch, .keep_gathered = o->prefetches},
+                                .memory_limit = (size_t)o->memory,
+                                .cost = o->cost_file ? &o->cost : NULL});
     zf_memory(g, NULL);
     r->plan_ms = now_ms() - start;
     return zf_graph_plan(g, &r->plan);
@@ -411,7 +399,7 @@ static void print_table(const options *o, const result *r)
     printf("%s: %lld layers of %lld, %lld heads, vocabulary %lld, %lld x %lld tokens, %s, %s\n",
            o->gpt ? "GPT" : "BERT", (long long)o->layers, (long long)o->hidden, (long long)o->heads,
            (long long)o->vocab, (long long)o->batch, (long long)o->seq, precision(o),
-           o->lamb ? "LAMB" : "AdamW");
+           o->optimizer == ZF_LAMB ? "LAMB" : "AdamW");
     printf("%lld parameters, %lld with padding; stage %lld, %lld ranks, %lld micro-batches\n\n",
            (long long)plan->parameter_count, (long long)plan->padded_count, (long long)o->zero,
            (long long)o->world, (long long)o->micro_batches);
@@ -461,7 +449,7 @@ static void put_options(zf_json_writer *w, const options *o)
     for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++)
         zf_json_put_key(w, rows[k].key), zf_json_put_int(w, rows[k].value);
     zf_json_put_key(w, "precision"), zf_json_put_string(w, precision(o));
-    zf_json_put_key(w, "optimizer"), zf_json_put_string(w, o->lamb ? "lamb" : "adamw");
+    zf_json_put_key(w, "optimizer"), zf_json_put_string(w, zf_optimizer_name(o->optimizer));
 }
 
 static int print_json(const options *o, const result *r)

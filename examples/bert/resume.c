@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const optimizer_names[] = {"adamw", "lamb", "sgd"}; /* by bert_optimizer */
-
 enum { SETTINGS = 21, NOTES = SETTINGS + 2, SETTING_TEXT = 64 };
 
 /* The settings that must be equal for a run to go on with the same bits, as notes of its
@@ -24,7 +22,7 @@ static void setting_notes(const bert_run *r, zf_note notes[NOTES], char text[NOT
         {"seq", NULL, (double)o->seq},
         {"masked", NULL, (double)o->masked},
         {"batch", NULL, (double)o->batch},
-        {"optimizer", optimizer_names[o->optimizer], 0},
+        {"optimizer", zf_optimizer_name((zf_optimizer)o->optimizer), 0},
         {"schedule", zf_schedule_name((zf_schedule_kind)o->schedule), 0},
         {"warmup", NULL, (double)o->warmup},
         {"seed", NULL, (double)o->seed},

@@ -12,44 +12,6 @@ static bool copy_error(zf_error *error, zf_status status, const char *text)
     return false;
 }
 
-/* Fusions, but for those that were not wanted. */
-static void fuse(zf_graph *g, const bert_session_desc *d)
-{
-    if (!d->no_fuse || strcmp(d->no_fuse, "all"))
-        zf_fuse(g, &(zf_fuse_desc){.without = d->no_fuse});
-}
-
-void bert_training_passes(zf_graph *g, const bert_model *m, const bert_session_desc *d)
-{
-    fuse(g, d);
-    zf_precision(g, &(zf_precision_desc){.dtype = d->dtype});
-    zf_autograd(g, m->loss);
-    zf_simplify(g);
-    for (int32_t i = 0; i < zf_param_count(g) && d->keep_gradients; i++) {
-        char name[300];
-        snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(zf_param_at(g, i)));
-        zf_output(zf_gradient(g, zf_param_at(g, i)), name);
-    }
-    zf_clip(g, d->clip);
-    if (d->optimizer == BERT_ADAMW)
-        zf_adamw(g, m->lr,
-                 &(zf_adamw_desc){.beta1 = d->beta1,
-                                  .beta2 = d->beta2,
-                                  .eps = d->eps,
-                                  .weight_decay = d->weight_decay});
-    if (d->optimizer == BERT_LAMB)
-        zf_lamb(g, m->lr,
-                &(zf_lamb_desc){.beta1 = d->beta1,
-                                .beta2 = d->beta2,
-                                .eps = d->eps,
-                                .weight_decay = d->weight_decay,
-                                .min_coeff = d->min_coeff,
-                                .max_coeff = d->max_coeff});
-    if (d->optimizer == BERT_SGD)
-        zf_sgd(g, m->lr, &(zf_sgd_desc){.momentum = d->momentum, .weight_decay = d->weight_decay});
-    fuse(g, d);
-}
-
 int64_t bert_session_skipped(bert_session *s)
 {
     int64_t steps = 0;
@@ -78,25 +40,44 @@ bool bert_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory)
     return true;
 }
 
-/* Recomputation, and one rank's step becomes that of each. */
-static void sharing_passes(bert_session *s, const bert_session_desc *d)
+zf_training bert_training(const bert_model *m, const bert_session_desc *d)
+{
+    zf_training t = {.fuse.without = d->no_fuse,
+                     .precision.dtype = d->dtype,
+                     .keep_gradients = d->keep_gradients,
+                     .clip = d->clip > 0 ? d->clip : INFINITY,
+                     .optimizer = d->optimizer,
+                     .adamw = {.beta1 = d->beta1,
+                               .beta2 = d->beta2,
+                               .eps = d->eps,
+                               .weight_decay = d->weight_decay},
+                     .lamb = {.beta1 = d->beta1,
+                              .beta2 = d->beta2,
+                              .eps = d->eps,
+                              .weight_decay = d->weight_decay,
+                              .min_coeff = d->min_coeff,
+                              .max_coeff = d->max_coeff},
+                     .sgd = {.momentum = d->momentum, .weight_decay = d->weight_decay},
+                     .recompute = {d->recompute, (size_t)d->memory}};
+    if (d->train) t.loss = m->loss, t.lr = m->lr;
+    return t;
+}
+
+/* The step of one rank; where parameters lie in units, it becomes that of each. */
+static void run_passes(bert_session *s, const bert_session_desc *d)
 {
     const bert_sharing *sharing = &s->sharing;
-    const zf_zero_desc zero = {.stage = (int32_t)sharing->stage,
-                               .world = s->world,
-                               .micro_batches = sharing->micro_batches,
-                               .bucket_bytes = (size_t)sharing->bucket};
-    const zf_prefetch_desc prefetch = {.bytes = (size_t)sharing->prefetch,
-                                       .cost = sharing->measure ? &s->cost : sharing->cost};
-    bool prefetches = s->units && sharing->prefetch >= 0;
-    if (d->train)
-        zf_recompute(s->graph, &(zf_recompute_desc){.mode = d->recompute,
-                                                    .memory_limit = (size_t)d->memory,
-                                                    .backend = s->backend,
-                                                    .zero = s->units ? &zero : NULL,
-                                                    .prefetch = prefetches ? &prefetch : NULL});
-    if (s->units) zf_zero(s->graph, &zero);
-    if (prefetches) zf_prefetch(s->graph, &prefetch);
+    zf_training t = bert_training(&s->model, d);
+    if (d->share) t.precision.dtype = d->share->dtype;
+    if (s->units)
+        t.zero = (zf_zero_desc){.stage = (int32_t)sharing->stage,
+                                .world = s->world,
+                                .micro_batches = sharing->micro_batches,
+                                .bucket_bytes = (size_t)sharing->bucket};
+    if (sharing->prefetch > 0) t.prefetch.bytes = (size_t)sharing->prefetch;
+    t.cost = sharing->measure ? &s->cost : sharing->cost;
+    t.backend = s->backend;
+    zf_passes(s->graph, &t);
 }
 
 /* What is read after a step is now, where there are several parts, the sum over them. */
@@ -140,14 +121,7 @@ bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *er
         return false;
     }
     s->model = bert_build(s->graph, &d->config, &d->shape, d->keep_logits);
-    if (d->train) bert_training_passes(s->graph, &s->model, d);
-    else {
-        fuse(s->graph, d);
-        zf_precision(s->graph,
-                     &(zf_precision_desc){.dtype = d->share ? d->share->dtype : d->dtype});
-        zf_simplify(s->graph);
-    }
-    sharing_passes(s, d);
+    run_passes(s, d);
     find_outputs(s);
     s->program = zf_compile(s->graph,
                             &(zf_compile_desc){.backend = d->share ? d->share->backend : s->backend,

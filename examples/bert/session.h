@@ -8,8 +8,6 @@
 #include "model.h"
 #include "tokenizer.h"
 
-typedef enum bert_optimizer { BERT_ADAMW, BERT_LAMB, BERT_SGD } bert_optimizer;
-
 /* How ranks share a step: its global batch is cut into world * micro_batches parts, of which rank r
  * runs part k * world + r as its micro-batch k. Each rank has a session of its own. */
 typedef struct bert_sharing {
@@ -30,12 +28,12 @@ typedef struct bert_session_desc {
     int64_t threads;
     uint64_t seed;
     bool train; /* else: forward only */
-    bert_optimizer optimizer;
+    zf_optimizer optimizer;
     double weight_decay, clip;
     double beta1, beta2, eps;    /* of AdamW and LAMB; 0: the optimizer's own */
     double momentum;             /* of SGD */
     double min_coeff, max_coeff; /* of LAMB; 0: its own */
-    const char *no_fuse;         /* zf_fuse_desc.without; "all": no fusion; NULL: all of them */
+    const char *no_fuse;         /* zf_fuse_desc.without */
     zf_recompute_mode recompute;
     int64_t memory; /* that the plan is kept within by recomputation; 0: any */
     zf_dtype dtype; /* in which it computes */
@@ -63,8 +61,8 @@ typedef struct bert_session {
  * M, G or T behind them; false: it is none of these. */
 bool bert_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory);
 
-/* The passes that make a training step of a model, each a visible line: up to the optimizer. */
-void bert_training_passes(zf_graph *g, const bert_model *m, const bert_session_desc *d);
+/* The step of one rank, as the passes make it of a model. */
+zf_training bert_training(const bert_model *m, const bert_session_desc *d);
 
 /* False with *error, and then there is nothing to close. */
 bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *error);

@@ -3,34 +3,24 @@
 #include <math.h>
 #include <string.h>
 
-static void fuse(zf_graph *g, const gpt_session_desc *d)
+zf_training gpt_training(const gpt_model *m, const gpt_session_desc *d)
 {
-    if (!d->no_fuse || strcmp(d->no_fuse, "all"))
-        zf_fuse(g, &(zf_fuse_desc){.without = d->no_fuse});
-}
-
-void gpt_training_passes(zf_graph *g, const gpt_model *m, const gpt_session_desc *d)
-{
-    fuse(g, d);
-    zf_precision(g, &(zf_precision_desc){.dtype = d->dtype});
-    zf_autograd(g, m->loss);
-    zf_simplify(g);
-    for (int32_t i = 0; i < zf_param_count(g) && d->keep_gradients; i++) {
-        char name[300];
-        snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(zf_param_at(g, i)));
-        zf_output(zf_gradient(g, zf_param_at(g, i)), name);
-    }
-    zf_clip(g, d->clip);
-    zf_adamw(
-        g, m->lr,
-        &(zf_adamw_desc){
-            .beta1 = d->beta1, .beta2 = d->beta2, .eps = d->eps, .weight_decay = d->weight_decay});
-    fuse(g, d);
+    zf_training t = {.fuse.without = d->no_fuse,
+                     .precision.dtype = d->dtype,
+                     .keep_gradients = d->keep_gradients,
+                     .clip = d->clip > 0 ? d->clip : INFINITY,
+                     .adamw = {.beta1 = d->beta1,
+                               .beta2 = d->beta2,
+                               .eps = d->eps,
+                               .weight_decay = d->weight_decay}};
+    if (d->purpose == GPT_TRAIN) t.loss = m->loss, t.lr = m->lr;
+    return t;
 }
 
 bool gpt_session_open(gpt_session *s, const gpt_session_desc *d, zf_error *error)
 {
     zf_compile_desc compile = {.seed = d->seed, .evaluate = d->purpose != GPT_TRAIN};
+    zf_training training;
     *s = (gpt_session){.shape = d->shape};
     if (d->shape.sequence > d->config.positions)
         return gpt_fail(error, ZF_ERR_ARGUMENT,
@@ -44,12 +34,8 @@ bool gpt_session_open(gpt_session *s, const gpt_session_desc *d, zf_error *error
     s->backend = d->share ? d->share->backend : s->own;
     if (d->purpose == GPT_GENERATE) s->model = gpt_build_next(s->graph, &d->config, &d->shape);
     else s->model = gpt_build(s->graph, &d->config, &d->shape);
-    if (d->purpose == GPT_TRAIN) gpt_training_passes(s->graph, &s->model, d);
-    else {
-        fuse(s->graph, d);
-        zf_precision(s->graph, &(zf_precision_desc){.dtype = d->dtype});
-        zf_simplify(s->graph);
-    }
+    training = gpt_training(&s->model, d);
+    zf_passes(s->graph, &training);
     compile.backend = s->backend;
     compile.share = d->share ? d->share->program : NULL;
     if ((s->program = zf_compile(s->graph, &compile))) return true;

@@ -18,7 +18,7 @@ typedef struct gpt_session_desc {
     uint64_t seed;
     double weight_decay, clip;
     double beta1, beta2, eps;  /* 0: AdamW's own */
-    const char *no_fuse;       /* zf_fuse_desc.without; "all": no fusion; NULL: all of them */
+    const char *no_fuse;       /* zf_fuse_desc.without */
     bool keep_gradients;       /* as outputs "gradient/NAME" */
     struct gpt_session *share; /* the parameters are this session's; not for training */
 } gpt_session_desc;
@@ -31,8 +31,8 @@ typedef struct gpt_session {
     gpt_shape shape;
 } gpt_session;
 
-/* The passes that make a training step of a model, each a visible line. */
-void gpt_training_passes(zf_graph *g, const gpt_model *m, const gpt_session_desc *d);
+/* The step, as the passes make it of a model. */
+zf_training gpt_training(const gpt_model *m, const gpt_session_desc *d);
 
 /* False with *error, and then there is nothing to close. */
 bool gpt_session_open(gpt_session *s, const gpt_session_desc *d, zf_error *error);

@@ -57,7 +57,7 @@ static zf_graph *build(test *t, const setup *s)
                                    .world = 1,
                                    .micro_batches = s->micro_batches,
                                    .bucket_bytes = 256});
-    if (s->prefetch) zf_prefetch(g, &(zf_prefetch_desc){.bytes = 1 << 20});
+    if (s->prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     return g;
 }
 

@@ -934,7 +934,7 @@ static void course_body(member *m)
     zf_zero(
         g, &(zf_zero_desc){
                .stage = c->stage, .world = m->world, .micro_batches = MICRO, .bucket_bytes = 4096});
-    zf_prefetch(g, &(zf_prefetch_desc){.bytes = 1 << 20});
+    zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     b.loss = zf_graph_find(g, "loss"); /* of the global batch */
     if (backend)
         p = zf_compile(g, &(zf_compile_desc){.backend = backend,

@@ -68,7 +68,7 @@ static runner open_runner(const setup *s)
                                .world = world,
                                .micro_batches = s->micro_batches,
                                .bucket_bytes = s->bucket ? s->bucket : 4096});
-    if (s->prefetch) zf_prefetch(g, &(zf_prefetch_desc){.bytes = 1 << 20});
+    if (s->prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     k.comm = zf_mpi_comm(&(zf_mpi_desc){.deadline_seconds = s->deadline}, &error);
     if (k.comm) k.program = zf_compile(g, &(zf_compile_desc){.seed = s->seed ? s->seed : 3, .comm = k.comm});
     if (k.program) return k;

@@ -1,0 +1,170 @@
+/* One description of a training step, and the list of the passes that make it.
+ *
+ *     fuse  precision  autograd  simplify  clip  OPTIMIZER  fuse  recompute  zero  prefetch
+ *     \_____________________________________________________________/        \____________/
+ *       this file                                                     recompute.c, which tries them
+ *
+ * A pass that the description says nothing about is not run; without a loss there are none about
+ * gradients.
+ */
+
+static bool zfi_wants_always(const zf_training *t)
+{
+    (void)t;
+    return true;
+}
+
+static bool zfi_wants_training(const zf_training *t) { return t->loss.graph || t->loss.id; }
+
+static bool zfi_wants_fuse(const zf_training *t)
+{
+    return !t->fuse.without || strcmp(t->fuse.without, "all") != 0;
+}
+
+static bool zfi_wants_fuse_again(const zf_training *t)
+{
+    return zfi_wants_training(t) && zfi_wants_fuse(t);
+}
+
+static bool zfi_wants_gradients(const zf_training *t)
+{
+    return zfi_wants_training(t) && t->keep_gradients;
+}
+
+static bool zfi_wants_clip(const zf_training *t) { return zfi_wants_training(t) && t->clip != 0; }
+
+static bool zfi_wants_recompute(const zf_training *t)
+{
+    return zfi_wants_training(t) && t->recompute.mode != ZF_RECOMPUTE_OFF;
+}
+
+static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t) { return zf_fuse(g, &t->fuse); }
+
+static zf_status zfi_pass_precision(zf_graph *g, const zf_training *t)
+{
+    return zf_precision(g, &t->precision);
+}
+
+static zf_status zfi_pass_autograd(zf_graph *g, const zf_training *t)
+{
+    return zf_autograd(g, t->loss);
+}
+
+static zf_status zfi_pass_simplify(zf_graph *g, const zf_training *t)
+{
+    (void)t;
+    return zf_simplify(g);
+}
+
+static zf_status zfi_pass_gradients(zf_graph *g, const zf_training *t)
+{
+    (void)t;
+    for (int32_t k = 0; k < zf_param_count(g); k++) {
+        char name[300];
+        zf_tensor param = zf_param_at(g, k), gradient = zf_gradient(g, param);
+        snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(param));
+        if (zf_valid(gradient)) zf_output(gradient, name);
+    }
+    return zf_graph_status(g);
+}
+
+static zf_status zfi_pass_clip(zf_graph *g, const zf_training *t) { return zf_clip(g, t->clip); }
+
+/* ---------------------------------------------------------------------------------- optimizers */
+
+static zf_status zfi_pass_adamw(zf_graph *g, const zf_training *t)
+{
+    return zf_adamw(g, t->lr, &t->adamw);
+}
+
+static zf_status zfi_pass_lamb(zf_graph *g, const zf_training *t)
+{
+    return zf_lamb(g, t->lr, &t->lamb);
+}
+
+static zf_status zfi_pass_sgd(zf_graph *g, const zf_training *t)
+{
+    return zf_sgd(g, t->lr, &t->sgd);
+}
+
+/* By zf_optimizer. */
+static const zfi_pass zfi_optimizers[] = {{"adamw", zfi_wants_always, zfi_pass_adamw},
+                                          {"lamb", zfi_wants_always, zfi_pass_lamb},
+                                          {"sgd", zfi_wants_always, zfi_pass_sgd}};
+
+ZF_API const char *zf_optimizer_name(zf_optimizer optimizer)
+{
+    return (unsigned)optimizer < (unsigned)ZFI_COUNT(zfi_optimizers)
+               ? zfi_optimizers[optimizer].name
+               : NULL;
+}
+
+/* ------------------------------------------------------------------------------------ the list */
+
+static const zfi_pass zfi_forward_passes[] = {
+    {"fuse", zfi_wants_fuse, zfi_pass_fuse},
+    {"precision", zfi_wants_always, zfi_pass_precision},
+    {"autograd", zfi_wants_training, zfi_pass_autograd},
+    {"simplify", zfi_wants_always, zfi_pass_simplify},
+    {"gradients", zfi_wants_gradients, zfi_pass_gradients},
+    {"clip", zfi_wants_clip, zfi_pass_clip}};
+
+static const zfi_pass zfi_update_passes[] = {{"fuse", zfi_wants_fuse_again, zfi_pass_fuse},
+                                             {"recompute", zfi_wants_recompute, zf_recompute}};
+
+static void zfi_run_passes(zf_graph *g, const zf_training *t, const zfi_pass *passes, int count)
+{
+    for (int k = 0; k < count && !g->error.status; k++) {
+        if (!passes[k].wanted(t) || passes[k].run(g, t)) continue;
+        if (t->print) {
+            fprintf(t->print, "# after %s\n", passes[k].name);
+            if (zf_graph_print(g, t->print) || ferror(t->print))
+                zfi_fail(&g->error, ZF_ERR_IO, "zf_passes: the graph after %s could not be printed",
+                         passes[k].name);
+        }
+        if (t->after && !g->error.status) t->after(t->user, g, passes[k].name);
+    }
+}
+
+/* The learning rate that was given, or the input "lr", made where there is none. *fixed: it is a
+ * constant, which zf_simplify removes as long as nothing reads it. */
+static zf_tensor zfi_rate(zf_graph *g, zf_tensor lr, bool *fixed, double *value)
+{
+    bool given = lr.graph || lr.id;
+    if (!given) lr = zf_graph_find(g, "lr");
+    if (!given && !zf_valid(lr)) lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    *fixed = lr.graph == g && zf_valid(lr) && g->nodes[lr.id].op == ZF_OP_constant;
+    *value = *fixed ? *(const double *)g->nodes[lr.id].attributes[0].list.data : 0;
+    return lr;
+}
+
+ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
+{
+    zf_training t = training ? *training : (zf_training){.loss = ZF_NONE};
+    bool fixed = false;
+    double rate = 0;
+    if (!g) return ZF_ERR_ARGUMENT;
+    if (g->error.status) return g->error.status;
+    if (!zf_optimizer_name(t.optimizer))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_passes: there is no optimizer %d; the last one is %d", (int)t.optimizer,
+                        (int)ZFI_COUNT(zfi_optimizers) - 1);
+    if (zfi_wants_training(&t)) t.lr = zfi_rate(g, t.lr, &fixed, &rate);
+    zfi_run_passes(g, &t, zfi_forward_passes, ZFI_COUNT(zfi_forward_passes));
+    if (fixed) t.lr = zf_constant(g, ZF_F32, ZF_SCALAR, rate);
+    if (zfi_wants_training(&t)) zfi_run_passes(g, &t, &zfi_optimizers[t.optimizer], 1);
+    zfi_run_passes(g, &t, zfi_update_passes, ZFI_COUNT(zfi_update_passes));
+    zfi_run_passes(g, &t, zfi_rank_passes, ZFI_COUNT(zfi_rank_passes));
+    return g->error.status;
+}
+
+ZF_API zf_training zf_training_resolved(const zf_training *training)
+{
+    zf_training t = training ? *training : (zf_training){.loss = ZF_NONE};
+    t.precision = zfi_precision_resolved(&t.precision);
+    t.adamw = zfi_adamw_resolved(&t.adamw);
+    t.lamb = zfi_lamb_resolved(&t.lamb);
+    t.recompute = zfi_recompute_resolved(&t);
+    t.zero = zfi_zero_resolved(&t.zero);
+    return t;
+}

@@ -1,0 +1,350 @@
+/* One description of a training step (zf_passes), and copies of graphs. */
+#include "numbers.h"
+#include "test.h"
+
+#include <unistd.h>
+
+/* Two layers with dropout and LayerNorm, and a head: x [4,8] -> a loss, with the input "lr". */
+static zf_tensor build(zf_graph *g)
+{
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(4, 8)),
+              labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(4)),
+              weight = zf_input(g, "weight", ZF_F32, ZF_SCALAR);
+    zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    for (int k = 0; k < 2; k++) {
+        zf_tensor y;
+        zf_push(g, "layer.%d", k);
+        y = zf_dropout(zf_gelu(zf_nn_linear(x, "fc", 8, NULL)), 0.1);
+        x = zf_nn_layer_norm(zf_add(x, y), "norm", 1e-5);
+        zf_pop(g);
+    }
+    return zf_cross_entropy(zf_nn_linear(x, "head", 8, NULL), labels, weight);
+}
+
+static zf_graph *new_graph(test *t)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    if (g) test_defer(t, (test_cleanup *)zf_graph_free, g);
+    return g;
+}
+
+/* -------------------------------------------------------------------------------------- the list */
+
+/* What zf_passes does, as calls. */
+static void run_lines(zf_graph *g, const zf_training *t)
+{
+    zf_tensor lr = zf_graph_find(g, "lr");
+    bool train = t->loss.id != 0;
+    zf_fuse(g, &t->fuse);
+    zf_precision(g, &t->precision);
+    if (train) zf_autograd(g, t->loss);
+    zf_simplify(g);
+    if (train && t->clip) zf_clip(g, t->clip);
+    if (train && t->optimizer == ZF_ADAMW) zf_adamw(g, lr, &t->adamw);
+    if (train && t->optimizer == ZF_LAMB) zf_lamb(g, lr, &t->lamb);
+    if (train && t->optimizer == ZF_SGD) zf_sgd(g, lr, &t->sgd);
+    if (train) zf_fuse(g, &t->fuse);
+    if (train) zf_recompute(g, t);
+    if (t->zero.world) zf_zero(g, &t->zero);
+    if (t->zero.world) zf_prefetch(g, t);
+}
+
+static const zf_cost slow_link = {1e9, 1e9, 1e6, 1e-3};
+
+/* The graph of each description is that of the calls, one by one. */
+TEST_ONCE(passes_make_what_the_calls_make)
+{
+    const zf_training rows[] = {
+        {.fuse.without = NULL},
+        {.fuse.without = "all", .clip = 1},
+        {.fuse.without = "chain,update", .clip = INFINITY, .optimizer = ZF_LAMB},
+        {.optimizer = ZF_SGD, .sgd = {.momentum = 0.5, .weight_decay = 0.1}},
+        {.precision = {ZF_F16, .window = 7}, .clip = 1, .adamw = {.beta1 = 0.5}},
+        {.recompute.mode = ZF_RECOMPUTE_LAYERS, .lamb = {.min_coeff = 0.5}, .optimizer = ZF_LAMB},
+        {.zero = {.world = 1}},
+        {.zero = {.stage = 3, .world = 4, .bucket_bytes = 512}, .prefetch.bytes = 4096},
+        {.zero = {.stage = 3, .world = 4, .bucket_bytes = 512},
+         .prefetch = {4096, true},
+         .memory_limit = 40000,
+         .cost = &slow_link},
+        {.recompute.mode = ZF_RECOMPUTE_AS_NEEDED,
+         .memory_limit = 146000,
+         .zero = {.stage = 2, .world = 2, .micro_batches = 3},
+         .prefetch.bytes = 1024},
+    };
+    for (int n = 0; n < (int)(sizeof rows / sizeof rows[0]); n++)
+        for (int train = 0; train < 2; train++) {
+            zf_graph *made = zf_graph_new(NULL), *wanted = zf_graph_new(NULL);
+            zf_training one = rows[n];
+            zf_tensor loss = build(made), other = build(wanted);
+            char what[40];
+            snprintf(what, sizeof what, "row %d, %s", n, train ? "training" : "evaluation");
+            if (!train) zf_output(loss, "loss"), zf_output(other, "loss");
+            if (train) one.loss = other;
+            run_lines(wanted, &one);
+            if (train) one.loss = loss;
+            zf_passes(made, &one);
+            if (zf_graph_status(made) || zf_graph_status(wanted) ||
+                zf_graph_hash(made) != zf_graph_hash(wanted))
+                test_fail(t, __FILE__, __LINE__, what, zf_graph_error(made));
+            zf_graph_free(made);
+            zf_graph_free(wanted);
+        }
+}
+
+/* NULL and {0} are a step that evaluates; the learning rate is made where there is none. */
+TEST(training_has_defaults)
+{
+    zf_graph *g = new_graph(t), *same, *trained;
+    zf_tensor x, w, loss;
+    zf_training r;
+    NEED(t, g, NULL);
+    zf_output(build(g), "loss");
+    OK(t, zf_passes(g, NULL), zf_graph_error(g));
+    CHECK(t, !zf_valid(zf_gradient(g, zf_param_at(g, 0))));
+    same = new_graph(t);
+    NEED(t, same, NULL);
+    zf_output(build(same), "loss");
+    OK(t, zf_passes(same, &(zf_training){.clip = 1, .keep_gradients = true}), zf_graph_error(same));
+    CHECK(t, zf_graph_hash(g) == zf_graph_hash(same));
+
+    trained = new_graph(t);
+    NEED(t, trained, NULL);
+    x = zf_input(trained, "x", ZF_F32, ZF_SHAPE(4));
+    w = zf_param(trained, "w", ZF_SHAPE(4), NULL);
+    loss = zf_sum(zf_mul(x, w));
+    OK(t, zf_passes(trained, &(zf_training){.loss = loss, .keep_gradients = true}),
+       zf_graph_error(trained));
+    CHECK(t, zf_valid(zf_graph_find(trained, "lr")));
+    CHECK(t, zf_valid(zf_graph_find(trained, "gradient/w")));
+    CHECK(t, zf_valid(zf_graph_find(trained, "adamw.m/w")));
+    CHECK(t, !zf_valid(zf_graph_find(trained, "grad_norm")));
+
+    r = zf_training_resolved(NULL);
+    CHECK(t, r.adamw.beta1 == 0.9 && r.adamw.beta2 == 0.999 && r.adamw.eps == 1e-8);
+    CHECK(t, r.lamb.eps == 1e-6 && r.lamb.min_coeff == 0.01 && r.lamb.max_coeff == 10);
+    CHECK(t, r.precision.scale == 0 && r.precision.factor == 2 && r.precision.window == 1000);
+    CHECK(t, r.precision.hysteresis == 2 && r.precision.min_scale == 1);
+    CHECK(t, r.zero.world == 1 && r.zero.micro_batches == 1 && !r.recompute.bytes);
+    r = zf_training_resolved(&(zf_training){.precision.dtype = ZF_F16,
+                                            .adamw = {.beta1 = ZF_ZERO, .eps = 1e-4},
+                                            .recompute.mode = ZF_RECOMPUTE_AS_NEEDED,
+                                            .memory_limit = 99});
+    CHECK(t, r.precision.scale == 65536 && r.adamw.beta1 == 0 && r.adamw.eps == 1e-4);
+    CHECK(t, r.recompute.bytes == 99);
+    CHECK_TEXT(t, zf_optimizer_name(ZF_SGD), "sgd");
+    CHECK(t, !zf_optimizer_name((zf_optimizer)3) && !zf_optimizer_name((zf_optimizer)-1));
+}
+
+/* A field of 0 is its default, of ZF_ZERO 0: AdamW without a first moment, by hand. */
+TEST(zero_can_be_said)
+{
+    const double b2 = 0.999, lr = 0.5;
+    double v = 0, p = 0;
+    zf_graph *g = new_graph(t);
+    zf_tensor x, w, rate;
+    zf_program *program;
+    NEED(t, g, NULL);
+    x = zf_input(g, "x", ZF_F32, ZF_SHAPE(1));
+    w = zf_param(g, "w", ZF_SHAPE(1), NULL);
+    rate = zf_constant(g, ZF_F32, ZF_SCALAR, lr);
+    OK(t,
+       zf_passes(g, &(zf_training){.loss = zf_sum(zf_mul(x, w)),
+                                   .lr = rate,
+                                   .adamw = {.beta1 = ZF_ZERO, .eps = ZF_ZERO}}),
+       zf_graph_error(g));
+    program = zf_compile(g, NULL);
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    NEED(t, program, NULL);
+    test_defer(t, (test_cleanup *)zf_program_free, program);
+    for (int step = 1; step <= 3; step++) {
+        const float gradient = (float)(step == 2 ? -2 : step);
+        float now;
+        OK(t, zf_write(program, x, &gradient, sizeof gradient), zf_program_error(program));
+        OK(t, zf_step(program), zf_program_error(program));
+        OK(t, zf_read(program, w, &now, sizeof now), zf_program_error(program));
+        v = b2 * v + (1 - b2) * gradient * gradient;
+        p -= lr * gradient / sqrt(v / (1 - pow(b2, step)));
+        CHECK_NEAR(t, now, p, 1e-5);
+    }
+}
+
+/* -------------------------------------------------------------------------------------- printing */
+
+typedef struct told {
+    char passes[200]; /* "fuse precision ... " */
+    char *texts;      /* what print is to hold */
+    size_t used;
+} told;
+
+enum { TOLD = 1 << 20 };
+
+static void hear(void *user, zf_graph *g, const char *pass)
+{
+    told *heard = user;
+    strcat(heard->passes, pass);
+    strcat(heard->passes, " ");
+    heard->used +=
+        (size_t)snprintf(heard->texts + heard->used, TOLD - heard->used, "# after %s\n", pass);
+    heard->used += zf_graph_text(g, heard->texts + heard->used, TOLD - heard->used);
+    if (!strcmp(pass, "gradients")) zf_output(zf_graph_find(g, "x"), "seen");
+}
+
+TEST_ONCE(passes_show_the_graph)
+{
+    zf_graph *g = zf_graph_new(NULL);
+    told heard = {.texts = calloc(2, TOLD)};
+    const char *path = test_path("passes.txt");
+    FILE *file = fopen(path, "w+");
+    char *printed = heard.texts + TOLD;
+    size_t bytes;
+    zf_tensor loss = build(g);
+    CHECK(t, heard.texts && file);
+    OK(t,
+       zf_passes(g, &(zf_training){.loss = loss,
+                                   .keep_gradients = true,
+                                   .clip = 1,
+                                   .optimizer = ZF_LAMB,
+                                   .recompute.mode = ZF_RECOMPUTE_LAYERS,
+                                   .zero = {.stage = 3, .world = 2},
+                                   .prefetch.bytes = 4096,
+                                   .print = file,
+                                   .after = hear,
+                                   .user = &heard}),
+       zf_graph_error(g));
+    CHECK_TEXT(
+        t, heard.passes,
+        "fuse precision autograd simplify gradients clip lamb fuse recompute zero prefetch ");
+    rewind(file);
+    bytes = fread(printed, 1, TOLD - 1, file);
+    CHECK(t, bytes == heard.used && !memcmp(printed, heard.texts, bytes));
+    CHECK(t, zf_valid(zf_graph_find(g, "seen")));
+    fclose(file);
+    unlink(path);
+    free(heard.texts);
+    zf_graph_free(g);
+}
+
+/* Where nothing can be written any more, that is the graph's error. */
+TEST_ONCE(passes_that_cannot_be_printed)
+{
+    FILE *full = fopen("/dev/full", "w");
+    zf_graph *g = zf_graph_new(NULL);
+    zf_tensor loss = build(g);
+    if (!full) {
+        test_skip(t, "/dev/full");
+    } else {
+        setvbuf(full, NULL, _IONBF, 0);
+        CHECK(t, zf_passes(g, &(zf_training){.loss = loss, .print = full}) == ZF_ERR_IO);
+        CHECK_TEXT(t, zf_graph_error(g), "zf_passes: the graph after fuse could not be printed");
+        fclose(full);
+    }
+    zf_graph_free(g);
+}
+
+/* ---------------------------------------------------------------------------------------- errors */
+
+TEST(passes_say_what_is_wrong)
+{
+    zf_graph *g = new_graph(t);
+    zf_tensor loss;
+    CHECK(t, zf_passes(NULL, NULL) == ZF_ERR_ARGUMENT);
+    CHECK(t, zf_graph_copy(NULL) == NULL);
+    NEED(t, g, NULL);
+    loss = build(g);
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    CHECK(t, zf_passes(g, &(zf_training){.loss = loss, .optimizer = (zf_optimizer)7}));
+    CHECK_TEXT(t, zf_graph_error(g), "zf_passes: there is no optimizer 7; the last one is 2");
+
+    g = new_graph(t);
+    NEED(t, g, NULL);
+    loss = build(g);
+    CHECK(t, zf_passes(g, &(zf_training){.loss = loss, .adamw.beta2 = 1}));
+    CHECK_TEXT(t, zf_graph_error(g), "zf_adamw: beta2 is 1; it must be in [0, 1)");
+    CHECK(t, zf_passes(g, NULL) == ZF_ERR_ARGUMENT);
+
+    g = new_graph(t);
+    NEED(t, g, NULL);
+    loss = build(g);
+    CHECK(t, zf_passes(g, &(zf_training){.loss = loss, .fuse.without = "norm,all"}));
+    CHECK(t, strstr(zf_graph_error(g), "\"all\" is none of its rewrites") || t->refused);
+}
+
+/* ---------------------------------------------------------------------------------------- copies */
+
+/* A copy outlives its graph, with the same text; what is changed in one is not in the other. */
+TEST(graph_copies_are_their_own)
+{
+    zf_graph *g = new_graph(t), *copy;
+    uint64_t before, trained;
+    zf_tensor loss;
+    NEED(t, g, NULL);
+    zf_push(g, "outer.%d", 1);
+    loss = build(g);
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    before = zf_graph_hash(g);
+    copy = zf_graph_copy(g);
+    NEED(t, copy, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, copy);
+    CHECK(t, zf_graph_hash(copy) == before);
+    CHECK(t, zf_param_count(copy) == zf_param_count(g));
+    CHECK_TEXT(t, zf_tensor_name(zf_param_at(copy, 1)), "outer.1.layer.0.fc.bias");
+    CHECK(t, zf_tensor_name(zf_param_at(copy, 1)) != zf_tensor_name(zf_param_at(g, 1)));
+
+    /* Scopes are open as they were, and names taken. */
+    CHECK(t, zf_valid(zf_param(copy, "more", ZF_SCALAR, NULL)) || zf_graph_status(copy));
+    OK(t, zf_graph_status(copy), zf_graph_error(copy));
+    CHECK(t, zf_valid(zf_graph_find(copy, "outer.1.more")));
+    zf_pop(copy);
+    OK(t,
+       zf_passes(copy, &(zf_training){.loss = {copy, loss.id},
+                                      .zero = {.stage = 3, .world = 2},
+                                      .prefetch.bytes = 1024}),
+       zf_graph_error(copy));
+    CHECK(t, zf_graph_hash(g) == before && !zf_valid(zf_graph_find(g, "outer.1.more")));
+
+    /* Behind all passes as well, and without the graph that it was made of. */
+    trained = zf_graph_hash(copy);
+    g = zf_graph_copy(copy);
+    NEED(t, g, NULL);
+    t->deferred_count--;
+    zf_graph_free(copy);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    CHECK(t, zf_graph_hash(g) == trained);
+    CHECK(t, zf_prefetch(g, NULL) == ZF_ERR_STAGE);
+    copy = zf_graph_copy(g);
+    NEED(t, copy, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, copy);
+    CHECK_TEXT(t, zf_graph_error(copy), "zf_prefetch: zf_prefetch has been run already");
+}
+
+/* Two programs, of a graph and of its copy, have the same bits. */
+TEST(graph_copies_train_alike)
+{
+    float at[2][8];
+    for (int k = 0; k < 2; k++) {
+        zf_graph *g = new_graph(t);
+        zf_program *p;
+        zf_tensor loss;
+        NEED(t, g, NULL);
+        loss = build(g);
+        OK(t, zf_passes(g, &(zf_training){.loss = loss, .clip = 1}), zf_graph_error(g));
+        if (k) {
+            g = zf_graph_copy(g);
+            NEED(t, g, NULL);
+            test_defer(t, (test_cleanup *)zf_graph_free, g);
+        }
+        p = zf_compile(g, &(zf_compile_desc){.seed = 3});
+        OK(t, zf_graph_status(g), zf_graph_error(g));
+        NEED(t, p, NULL);
+        test_defer(t, (test_cleanup *)zf_program_free, p);
+        OK(t, write_seeded(p, zf_graph_find(g, "x")), zf_program_error(p));
+        OK(t, write_seeded(p, zf_graph_find(g, "labels")), zf_program_error(p));
+        OK(t, write_seeded(p, zf_graph_find(g, "weight")), zf_program_error(p));
+        OK(t, write_seeded(p, zf_graph_find(g, "lr")), zf_program_error(p));
+        for (int step = 0; step < 3; step++) OK(t, zf_step(p), zf_program_error(p));
+        OK(t, zf_read(p, zf_graph_find(g, "layer.1.fc.bias"), at[k], sizeof at[k]),
+           zf_program_error(p));
+    }
+    CHECK(t, !memcmp(at[0], at[1], sizeof at[0]));
+}

@@ -61,7 +61,7 @@ static void zfi_copy_nodes(zfi_copier *c, const zf_graph *from)
     to->nodes = zfi_grow(&to->memory, NULL, sizeof *to->nodes, (size_t)zfi_len(from->nodes));
     for (int32_t id = 0; id < zfi_len(from->nodes) && !to->memory.failed; id++) {
         zfi_node node = from->nodes[id];
-        const char *fields = from->rows[node.op].attributes;
+        const char *fields = from->records[node.op]->attributes;
         zfi_field field;
         node.args = (int32_t *)(uintptr_t)zfi_copied_text(c, node.args);
         node.name = zfi_copied_text(c, node.name);

@@ -343,7 +343,19 @@ typedef enum zf_op_traits {
     ZF_OP_MUTATES = 8,  /* writes into its leaf operands */
     ZF_OP_VIEW = 16,    /* may be the same bytes as operand 0 */
     ZF_OP_INPLACE = 32, /* may write over an operand of its shape and element size that dies here */
-    ZF_OP_COLLECTIVE = 64 /* all ranks take part in it */
+    ZF_OP_COLLECTIVE = 64, /* all ranks take part in it */
+    /* Element i of the result is made of elements i of the operands, broadcast to its shape */
+    ZF_OP_ELEMENTWISE = 1 << 7,
+    ZF_OP_BY_ROWS = 1 << 8,   /* each row over the last dimension is made of rows of the operands */
+    ZF_OP_RANDOM = 1 << 9,    /* draws from a stream of random numbers */
+    ZF_OP_PRODUCT = 1 << 10,  /* a matrix product: adds in f32 whatever its operands are */
+    ZF_OP_UPDATE = 1 << 11,   /* an optimizer's: of operand 0 by the gradient, operand 1 */
+    ZF_OP_FOLDABLE = 1 << 12, /* exact but for one rounding, so that constants can be folded */
+    ZF_OP_WANTS_F32 = 1 << 13,  /* 16 bits have not its range or precision */
+    ZF_OP_COMPARES = 1 << 14,   /* its operands are not to be rounded */
+    ZF_OP_READS_HALF = 1 << 15, /* its CPU kernel takes bf16 and f16 as they are */
+    ZF_OP_ONCE = 1 << 16,       /* leaves gradients in the forward pass: is not recomputed */
+    ZF_OP_WRITABLE = 1 << 17    /* a leaf that steps may write */
 } zf_op_traits;
 ZF_API const char *zf_op_name(zf_op op); /* "add", ...; "none"; "?" for any other */
 ZF_API uint32_t zf_op_traits_of(zf_op op); /* 0 where there is no such operator */
@@ -1038,7 +1050,8 @@ typedef struct zf_launch {
     int32_t arg_count;
     const zf_array *args;
     zf_array out; /* data NULL for an effect */
-    /* What it leaves for its gradient: data NULL where no `saved` node asks for it; NULL: none does */
+    /* What it leaves for its gradient: data NULL and rank 0 where no `saved` node asks for it; NULL:
+     * none does */
     const zf_array *saved;
     const zf_attribute *attributes;
     void *scratch; /* as many bytes as backend->scratch asked for */
@@ -1051,7 +1064,12 @@ typedef struct zf_launch {
     zf_error *error;
 } zf_launch;
 
-/* What a node of flag ZF_OP_COLLECTIVE asks of the communicator; on no stream. */
+/* FLOPs of the products of a launch, a multiply-add being two, and the bytes that it reads and writes,
+ * each value once. Data pointers are not looked at. */
+ZF_API double zf_launch_flops(const zf_launch *launch);
+ZF_API double zf_launch_bytes(const zf_launch *launch);
+
+/* What a node of trait ZF_OP_COLLECTIVE asks of the communicator; on no stream. */
 ZF_API zf_collective zf_collective_of(const zf_launch *launch);
 /* For those who write a communicator: whether a call is one that can be done there, on channels 0 to
  * channels - 1; ZF_ERR_ARGUMENT says what is wrong, and what would be right. */

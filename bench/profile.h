@@ -32,53 +32,10 @@ typedef struct bench_profile {
 
 static bench_profile profiled; /* a launch has nothing to carry it */
 
-static inline double profile_count(const zf_array *x) { return (double)zf_shape_count(x->shape); }
-
-static inline double profile_array_bytes(const zf_array *x)
-{
-    return profile_count(x) * (double)zf_dtype_size(x->dtype);
-}
-
-/* Of the products of a launch, a multiply-add being two. */
-static inline double profile_flops(const zf_launch *l)
-{
-    const zf_array *a = &l->args[0];
-    int rank = a->shape.rank;
-    switch (l->op) {
-    case ZF_OP_matmul:
-        return 2 * profile_count(&l->out) *
-               (double)a->shape.dims[rank - (l->attributes[0].i ? 2 : 1)];
-    case ZF_OP_linear: return 2 * profile_count(&l->out) * (double)a->shape.dims[rank - 1];
-    case ZF_OP_head_loss: /* the logits, dx and dw */
-        return (l->saved ? 2.0 + 2.0 * (l->saved[0].data != NULL) + 2.0 * (l->saved[1].data != NULL)
-                         : 2.0) *
-               profile_count(a) * (double)l->args[1].shape.dims[0];
-    case ZF_OP_attention:
-        return 4 * profile_count(&l->out) * (double)l->args[l->arg_count > 2 ? 1 : 0].shape.dims[1];
-    case ZF_OP_attention_grad:
-        return 8 * profile_count(a) * (double)l->args[l->arg_count > 5 ? 4 : 3].shape.dims[1];
-    default: return 0;
-    }
-}
-
-/* Operands, once each, and results; of a table no more than the rows that are taken. */
-static inline double profile_bytes(const zf_launch *l)
-{
-    bool takes_rows = l->op == ZF_OP_gather_rows || l->op == ZF_OP_embed_norm;
-    double out = l->out.data ? profile_array_bytes(&l->out) : 0, bytes = out;
-    for (int32_t k = 0; k < l->arg_count; k++) {
-        double of = profile_array_bytes(&l->args[k]);
-        bytes += takes_rows && of > out ? out : of;
-    }
-    for (int k = 0; l->saved && k < ZF_MAX_SAVED; k++)
-        if (l->saved[k].data) bytes += profile_array_bytes(&l->saved[k]);
-    return bytes;
-}
-
 /* What the launch is counted as, but for its time. */
 static inline void profile_add(const zf_launch *launch)
 {
-    double flops = profile_flops(launch), bytes = profile_bytes(launch);
+    double flops = zf_launch_flops(launch), bytes = zf_launch_bytes(launch);
     double by_flops = flops / profiled.flops_per_s, by_bytes = bytes / profiled.bytes_per_s;
     zf_op op = launch->op;
     profiled.flops[op] += flops;

@@ -33,6 +33,20 @@ typedef struct zfi_node {
 typedef struct zfi_infer zfi_infer;
 typedef struct zfi_grad zfi_grad;
 
+/* What a value is to the ranks (ir/ranks.c says more). */
+typedef enum zfi_among_ranks {
+    ZFI_RANKS_OPERANDS, /* what its operands are; a part where all are and it is elementwise */
+    ZFI_RANKS_ALIKE,    /* the same on all */
+    ZFI_RANKS_KNOWN,    /* the same in every plan */
+    ZFI_RANKS_BATCH,    /* a share of the batch, unless it is one element */
+    ZFI_RANKS_UNIT,     /* this rank's part, where it is cut */
+    ZFI_RANKS_VIEW,     /* elements of operand 0 */
+    ZFI_RANKS_PART,     /* this rank's part of operand 0 */
+    ZFI_RANKS_PACK,     /* the operands, side by side */
+    ZFI_RANKS_BLOCKS,   /* sums over blocks: a part of a part */
+    ZFI_RANKS_GRADIENT  /* what the gradient, operand 1, is */
+} zfi_among_ranks;
+
 /* All that anybody may ask of an operator: one record for each row of ZF_OPS, at the end of the
  * operator's file. What is not given is 0 or NULL. */
 typedef struct zfi_record {
@@ -44,8 +58,38 @@ typedef struct zfi_record {
     zf_status (*infer)(zfi_infer *);
     /* Appends its gradient; NULL: to differentiate it is an error */
     void (*grad)(zfi_grad *);
-    /* The kernels: reference and fast; NULL: there is nothing to run */
+    /* The kernels, reference and fast; NULL: there is nothing to run */
     zf_status (*cpu)(const zf_launch *);
+    /* Bytes of scratch of cpu; NULL: 0 */
+    size_t (*scratch)(const zf_launch *);
+    /* What cpu would fail for, where it is run in pieces; NULL: nothing */
+    zf_status (*check)(const zf_launch *);
+    /* Dtype and shape of what it leaves for its gradient under `index`; false: it leaves nothing
+     * there. NULL: it never does */
+    bool (*saved)(const zf_graph *, const zfi_node *, int64_t index, zf_dtype *, zf_shape *);
+    /* Appends its result, made of what it has left under index 0: the same bits in f32 and f64. Asked
+     * where it leaves that. NULL: that is not possible */
+    int32_t (*remake)(zf_graph *, int32_t id, int32_t left);
+    /* FLOPs, NULL: 0; bytes that it reads and writes, NULL: operands and results, once each */
+    double (*flops)(const zf_launch *);
+    double (*bytes)(const zf_launch *);
+    /* The operand whose bytes the result is, from byte *at of it on (-1: the rank decides where);
+     * -1: it has its own. *at is 0 before. NULL: -1 */
+    int32_t (*views)(const zf_graph *, const zfi_node *, int64_t *at);
+    /* The operands that it writes, as a mask; NULL: none */
+    uint32_t (*writes)(const zfi_node *);
+    /* An update: the operand that holds master weights, -1: none; and the learning rate, 0: none */
+    int32_t (*master)(const zfi_node *);
+    int32_t rate;
+    /* The last random stream that it draws from; NULL: the attribute `stream` */
+    int64_t (*stream)(const zf_attribute *);
+    /* The node above that has the same value, or `id`; `written` as in zfi_identity. NULL: id */
+    int32_t (*same)(zf_graph *, int32_t id, bool written);
+    zf_kind holds;         /* a leaf: what its bytes are accounted as */
+    zfi_among_ranks ranks; /* what its value is to the ranks */
+    /* By rows: the operands that belong to all rows, as a mask, and the one that has the rows */
+    uint32_t whole;
+    int32_t rows;
 } zfi_record;
 
 /* What a row says, as constants: ZFI_LEAST_add, ZFI_MOST_add, zfi_attributes_add. */
@@ -142,18 +186,42 @@ static bool zfi_has(const zf_graph *g, int32_t id, uint32_t flag)
     return (zfi_record_of(g, id)->traits & flag) != 0;
 }
 
-static int64_t zfi_chain_stream(const zf_attribute *attributes); /* ops/chain.c */
 
-/* The last random stream that the node draws from: of dropout and of operators that have one in
- * them, whose first attributes are p and stream, or of a chain; -1: it draws none. */
-static int64_t zfi_last_stream(const zf_graph *g, int32_t id)
+
+/* Steps may write what the operator makes. */
+static bool zfi_is_written(const zf_graph *g, zf_op op)
 {
-    const zf_attribute *attributes = g->nodes[id].attributes;
-    if (g->nodes[id].op == ZF_OP_chain) return zfi_chain_stream(attributes);
-    return strncmp(zfi_record_of(g, id)->attributes, "p:f stream:i", 12) ? -1 : attributes[1].i;
+    return (g->records[op]->traits & ZF_OP_WRITABLE) != 0;
 }
 
-static bool zfi_draws(const zf_graph *g, int32_t id) { return zfi_last_stream(g, id) >= 0; }
+/* The operands that the node writes, as a mask. */
+static uint32_t zfi_written_args(const zf_graph *g, const zfi_node *node)
+{
+    const zfi_record *record = g->records[node->op];
+    return record->writes ? record->writes(node) : 0;
+}
+
+/* It updates a parameter, and not its states alone. */
+static bool zfi_updates_param(const zf_graph *g, const zfi_node *node)
+{
+    return (g->records[node->op]->traits & ZF_OP_UPDATE) && (zfi_written_args(g, node) & 1);
+}
+
+/* The operand that holds an update's master weights; -1: none. */
+static int32_t zfi_master_arg(const zf_graph *g, const zfi_node *node)
+{
+    const zfi_record *record = g->records[node->op];
+    return record->master ? record->master(node) : -1;
+}
+
+/* The operand whose bytes the node is, from byte *at of it on; -1: they are its own. *at is -1
+ * where they begin depends on the rank. */
+static int32_t zfi_viewed(const zf_graph *g, const zfi_node *node, int64_t *at)
+{
+    const zfi_record *record = g->records[node->op];
+    *at = 0;
+    return record->views ? record->views(g, node, at) : -1;
+}
 
 static int64_t zfi_node_count(const zfi_node *node) { return zf_shape_count(node->shape); }
 
@@ -254,6 +322,37 @@ static const char *zfi_choice(const char *choices, int64_t index, int *length)
     }
     return NULL;
 }
+
+/* The index of the attribute called `name`; -1: there is none. */
+static int zfi_attribute_index(const zfi_record *record, const char *name)
+{
+    const char *fields = record->attributes;
+    zfi_field field;
+    for (int k = 0; zfi_next_field(&fields, &field); k++)
+        if (strlen(name) == (size_t)field.name_length &&
+            !memcmp(name, field.name, (size_t)field.name_length))
+            return k;
+    return -1;
+}
+
+/* The attribute called `name`, NULL where the operator has none. */
+static const zf_attribute *zfi_attribute_of(const zf_graph *g, const zfi_node *node,
+                                            const char *name)
+{
+    int k = zfi_attribute_index(g->records[node->op], name);
+    return k < 0 ? NULL : node->attributes + k;
+}
+
+/* The last random stream that the node draws from; -1: it draws none. */
+static int64_t zfi_last_stream(const zf_graph *g, int32_t id)
+{
+    const zfi_record *record = zfi_record_of(g, id);
+    if (!(record->traits & ZF_OP_RANDOM)) return -1;
+    return record->stream ? record->stream(g->nodes[id].attributes)
+                          : zfi_attribute_of(g, &g->nodes[id], "stream")->i;
+}
+
+static bool zfi_draws(const zf_graph *g, int32_t id) { return zfi_last_stream(g, id) >= 0; }
 
 /* --------------------------------------------------------------------------- appending */
 

@@ -413,7 +413,7 @@ static uint32_t zfi_stages_of(const zf_graph *g)
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         if (node->op == ZF_OP_gradient) stages |= ZFI_STAGE_GRADIENTS;
-        if (zfi_updates_param(node->op)) stages |= ZFI_STAGE_UPDATES;
+        if (zfi_updates_param(g, node)) stages |= ZFI_STAGE_UPDATES;
         if (node->op == ZF_OP_output && !strcmp(node->name, "grad_norm"))
             stages |= ZFI_STAGE_CLIPPED;
     }

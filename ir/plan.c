@@ -131,7 +131,7 @@ static void zfi_play_place(zf_graph *g, int32_t id)
         zfi_verify_fail(g, id, "its bytes do not fit its type or the arena of %lld",
                         (long long)g->peak);
     if (!node->placed && !view && !zfi_has(g, id, ZF_OP_EFFECT) &&
-        (!zfi_is_written(node->op) || node->op == ZF_OP_accumulator))
+        (!zfi_is_written(g, node->op) || node->op == ZF_OP_accumulator))
         zfi_verify_fail(g, id, "it has no place");
     if (node->placed && node->held)
         zfi_verify_fail(g, id, "it has a place, and lies in the unit %%%d", (int)node->held);
@@ -139,7 +139,7 @@ static void zfi_play_place(zf_graph *g, int32_t id)
         zfi_verify_fail(g, id, "its place must be that of %%%d, into which it writes",
                         (int)node->args[1]);
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
-        if ((zfi_written_args(node) >> k & 1) && g->nodes[node->args[k]].op == ZF_OP_part &&
+        if ((zfi_written_args(g, node) >> k & 1) && g->nodes[node->args[k]].op == ZF_OP_part &&
             !zfi_lies_in_operand(g, &g->nodes[node->args[k]]))
             zfi_verify_fail(g, id, "it writes %%%d, which is a copy and no part of %%%d",
                             (int)node->args[k], (int)g->nodes[node->args[k]].args[0]);
@@ -187,7 +187,7 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
             zfi_verify_fail(
                 g, id, found ? "the bytes of %%%d belong to %%%d" : "the bytes of %%%d are gone",
                 (int)arg, (int)found);
-        if (owner != arg && x->op != ZF_OP_part && zfi_is_written(g->nodes[owner].op) &&
+        if (owner != arg && x->op != ZF_OP_part && zfi_is_written(g, g->nodes[owner].op) &&
             p->made[owner] > p->made[arg])
             zfi_verify_fail(g, id, "%%%d shows %%%d, which has been written since", (int)arg,
                             (int)owner);
@@ -298,7 +298,7 @@ static void zfi_play_node(zfi_play *p, int32_t position)
     zfi_claim(p, id, node->scratch_offset, node->scratch_bytes, 0);
     if (g->memory.failed) return;
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
-        if (zfi_written_args(node) >> k & 1)
+        if (zfi_written_args(g, node) >> k & 1)
             p->made[node->args[k]] = p->made[zfi_written_leaf(g, node->args[k])] = position;
     zfi_play_reads(p, id);
     if (zfi_has(g, id, ZF_OP_LEAF | ZF_OP_EFFECT)) return;

@@ -88,7 +88,7 @@ static void zfi_check_queue(zf_graph *g, zfi_lane *t, int32_t id)
     /* They read nothing */
     if (node->op == ZF_OP_unit || node->op == ZF_OP_gradient || node->op == ZF_OP_saved) return;
     for (int32_t k = 0; k < node->arg_count; k++) {
-        bool writes = k < 31 && zfi_written_args(node) >> k & 1;
+        bool writes = k < 31 && zfi_written_args(g, node) >> k & 1;
         int32_t root = t[node->args[k]].root;
         if (t[root].released)
             zfi_verify_fail(g, id, "it reads %%%d, whose bytes have been released",

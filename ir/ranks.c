@@ -62,25 +62,9 @@ typedef struct zfi_ranks {
     uint8_t shares; /* what differs: OTHER with several ranks, BATCH with several micro-batches */
 } zfi_ranks;
 
-/* The attribute called `name`, NULL where the operator has none. */
-static const zf_attribute *zfi_attribute_of(const zf_graph *g, const zfi_node *node,
-                                            const char *name)
-{
-    const char *fields = g->records[node->op]->attributes;
-    zfi_field field;
-    for (int k = 0; zfi_next_field(&fields, &field); k++)
-        if (strlen(name) == (size_t)field.name_length &&
-            !memcmp(name, field.name, (size_t)field.name_length))
-            return &node->attributes[k];
-    return NULL;
-}
-
 static bool zfi_reduces(zf_op op) { return op == ZF_OP_all_reduce || op == ZF_OP_reduce_scatter; }
 
 /* ------------------------------------------------------------------- where values stand */
-
-/* Element i of the result depends on elements i of the operands: the rows from add to cast. */
-static bool zfi_by_element(zf_op op) { return op >= ZF_OP_add && op <= ZF_OP_cast; }
 
 /* The sums of two operands, added, scaled or the like, are one if they come from one. */
 static void zfi_join_sums(zfi_stand *s, const zfi_stand *x)
@@ -96,7 +80,8 @@ static void zfi_join_sums(zfi_stand *s, const zfi_stand *x)
 static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
 {
     const zf_graph *g = r->graph;
-    bool by_element = zfi_by_element(node->op), part = false, whole = false;
+    bool elementwise = g->records[node->op]->traits & ZF_OP_ELEMENTWISE;
+    bool by_element = elementwise, part = false, whole = false;
     int64_t count = zfi_node_count(node);
     zfi_stand s = {.bits = ZFI_KNOWN};
     for (int32_t k = 0; k < node->arg_count; k++) {
@@ -108,7 +93,7 @@ static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
         if (x->bits & ZFI_PART) part = true;
         else if (size != 1) whole = true;
         if ((x->bits & ZFI_PART) && size != count) by_element = false;
-        if (zfi_by_element(node->op) && size == count) zfi_join_sums(&s, x);
+        if (elementwise && size == count) zfi_join_sums(&s, x);
     }
     if (part && by_element && !whole) s.bits |= ZFI_PART;
     else if (part) s.bits |= ZFI_OTHER;
@@ -162,38 +147,35 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
         s.cause = id;
         return s;
     }
-    switch (node->op) {
-    case ZF_OP_input:
+    switch (zfi_record_of(g, id)->ranks) {
+    case ZFI_RANKS_BATCH:
         if (zfi_node_count(node) != 1) s.bits = r->shares;
         return s;
-    case ZF_OP_unit:
-        if (node->attributes[2].i > 1) s.bits = ZFI_PART;
+    case ZFI_RANKS_UNIT:
+        if (ZF_INT(node, unit, world) > 1) s.bits = ZFI_PART;
         return s;
-    case ZF_OP_constant: s.bits = ZFI_KNOWN; return s;
-    case ZF_OP_param:
-    case ZF_OP_state:
-    case ZF_OP_accumulator: return s;
-    case ZF_OP_view:
-    case ZF_OP_reshape: return zfi_stand_of_view(r, node);
-    case ZF_OP_part:
+    case ZFI_RANKS_KNOWN: s.bits = ZFI_KNOWN; return s;
+    case ZFI_RANKS_ALIKE: return s;
+    case ZFI_RANKS_VIEW: return zfi_stand_of_view(r, node);
+    case ZFI_RANKS_PART:
         s = r->at[node->args[0]];
         s.torn = s.used = 0;
-        if (node->attributes[0].i <= 1) return s;
+        if (ZF_INT(node, part, world) <= 1) return s;
         if (s.bits & ZFI_PART) s.bits = (uint8_t)((s.bits & ~ZFI_PART) | ZFI_OTHER);
         else if (own) s.bits |= ZFI_PART;
         return s;
-    case ZF_OP_pack:
+    case ZFI_RANKS_PACK:
         s = zfi_stand_of_args(r, node);
         for (int32_t k = 0; k < node->arg_count; k++)
             s.bits |= r->at[node->args[k]].bits & ZFI_SUMMED;
         s.pack = s.sum = id;
         return s;
-    case ZF_OP_square_sums: /* a part is whole blocks */
+    case ZFI_RANKS_BLOCKS: /* a part is whole blocks */
         s = zfi_stand_of_args(r, node);
         if (r->at[node->args[0]].bits & ZFI_PART)
             s.bits = r->at[node->args[0]].bits & (ZFI_OTHER | ZFI_BATCH | ZFI_PART);
         return s;
-    case ZF_OP_lamb_update:
+    case ZFI_RANKS_GRADIENT:
         s = r->at[node->args[1]];
         s.used = 0;
         return s;
@@ -209,8 +191,7 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
 static void zfi_check_world(const zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
-    const zf_attribute *world = NULL;
-    if (g->nodes[id].op >= ZF_OP_unit) world = zfi_attribute_of(g, &g->nodes[id], "world");
+    const zf_attribute *world = zfi_attribute_of(g, &g->nodes[id], "world");
     if (zfi_has(g, id, ZF_OP_COLLECTIVE) && !(g->stages & ZFI_STAGE_RANKS))
         zfi_verify_fail(g, id, "a collective comes with zf_zero, which has not been run");
     if (world && world->i > 1 && world->i != g->world)
@@ -341,7 +322,7 @@ static void zfi_check_beside(zfi_ranks *r, int32_t id, int32_t k, const zf_attri
     int32_t arg = node->args[k], unit = zfi_written_leaf(g, node->args[0]);
     const zfi_stand *x = &r->at[arg];
     int64_t block;
-    if (!(k < 31 && zfi_written_args(node) >> k & 1) && k != zfi_master_arg(node)) {
+    if (!(k < 31 && zfi_written_args(g, node) >> k & 1) && k != zfi_master_arg(g, node)) {
         if (x->bits & (ZFI_OTHER | ZFI_BATCH))
             zfi_verify_fail(g, id, "%%%d depends on %%%d, so ranks would update differently",
                             (int)arg, (int)x->cause);
@@ -382,7 +363,7 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
     zfi_check_gradient(r, id, unit, blocks);
     zfi_check_cut(r, id, 1);
     for (int32_t k = 2; k < node->arg_count; k++) zfi_check_beside(r, id, k, blocks);
-    if (zfi_updates_param(node->op) && g->nodes[node->args[0]].op == ZF_OP_part && part)
+    if (zfi_updates_param(g, node) && g->nodes[node->args[0]].op == ZF_OP_part && part)
         r->at[unit].torn = id;
 }
 
@@ -442,12 +423,10 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
-    const zf_attribute *blocks = NULL;
-    if (node->op > ZF_OP_totals) blocks = zfi_attribute_of(g, node, "blocks");
     zfi_check_operands(r, id);
     if (zfi_reduces(node->op)) zfi_check_sum(r, id);
     if (node->op == ZF_OP_all_gather && node->arg_count > 1) zfi_check_fill(r, id);
-    if (blocks) zfi_check_update(r, id);
+    if (zfi_has(g, id, ZF_OP_UPDATE)) zfi_check_update(r, id);
     if (node->op == ZF_OP_advance || node->op == ZF_OP_loss_scale_update) zfi_check_moves(r, id);
     if (node->op == ZF_OP_gradient) zfi_check_gradient(r, id, node->args[0], NULL);
     if (node->op == ZF_OP_output) zfi_check_output(r, id);

@@ -22,78 +22,6 @@ static zf_status zfi_verify_fail(zf_graph *g, int32_t id, const char *format, ..
     return zfi_fail(&g->error, ZF_ERR_VERIFY, "verify: %s: %s", line, message);
 }
 
-/* Operands of an update, but for the scale behind them. */
-static int32_t zfi_update_args(const zfi_node *node)
-{
-    int scaled = node->op == ZF_OP_sgd ? 6 : 7;
-    bool has = node->op == ZF_OP_sgd || node->op == ZF_OP_adamw || node->op == ZF_OP_lamb_update;
-    return node->arg_count - (has && node->attributes[scaled].i);
-}
-
-/* Which operands the node writes, as a mask. */
-static uint32_t zfi_written_args(const zfi_node *node)
-{
-    switch (node->op) {
-    case ZF_OP_advance: return 1;
-    case ZF_OP_loss_scale_update: return 1 | 2 | 4 | 8 | 16;
-    case ZF_OP_sgd:
-        return 1 | (zfi_update_args(node) > 3 ? 8 : 0) | (zfi_update_args(node) > 4 ? 16 : 0);
-    case ZF_OP_adamw: return 1 | 4 | 8 | (zfi_update_args(node) > 6 ? 64 : 0);
-    case ZF_OP_lamb_update: return 4 | 8;
-    case ZF_OP_lamb_apply: return 1 | (node->arg_count > 5 ? 32 : 0);
-    case ZF_OP_all_gather:
-    case ZF_OP_reduce_scatter:
-    case ZF_OP_all_reduce: return node->arg_count > 1 ? 2 : 0;
-    default: return 0;
-    }
-}
-
-/* The operand that holds an update's master weights; -1: none. */
-static int32_t zfi_master_arg(const zfi_node *node)
-{
-    int32_t k = node->op == ZF_OP_sgd     ? zfi_sgd_master(node->attributes[0].f)
-                : node->op == ZF_OP_adamw ? 6
-                                          : 5;
-    bool may = k != 5 || node->op == ZF_OP_lamb_update || node->op == ZF_OP_lamb_apply;
-    return may && zfi_update_args(node) > k ? k : -1;
-}
-
-/* Steps may write the leaf. */
-static bool zfi_is_written(zf_op op)
-{
-    return op == ZF_OP_param || op == ZF_OP_state || op == ZF_OP_unit || op == ZF_OP_accumulator;
-}
-
-static bool zfi_updates_param(zf_op op)
-{
-    return op == ZF_OP_sgd || op == ZF_OP_adamw || op == ZF_OP_lamb_apply;
-}
-
-/* The operand whose bytes the node is, from byte *at of it on; -1: they are its own. *at is -1
- * where they begin depends on the rank. */
-static int32_t zfi_viewed(const zf_graph *g, const zfi_node *node, int64_t *at)
-{
-    const zfi_node *x;
-    int axis;
-    *at = 0;
-    switch (node->op) {
-    case ZF_OP_reshape: return 0;
-    case ZF_OP_view: *at = node->attributes[0].i * (int64_t)zf_dtype_size(node->dtype); return 0;
-    case ZF_OP_part: *at = node->attributes[0].i > 1 ? -1 : 0; return 0;
-    case ZF_OP_all_gather:
-    case ZF_OP_reduce_scatter:
-    case ZF_OP_all_reduce: return node->arg_count > 1 ? 1 : -1;
-    case ZF_OP_slice: break;
-    default: return -1;
-    }
-    x = &g->nodes[node->args[0]];
-    axis = (int)node->attributes[0].i;
-    if (zfi_span(&x->shape, 0, axis) != 1) return -1;
-    *at = node->attributes[1].i * zfi_span(&x->shape, axis + 1, x->shape.rank) *
-          (int64_t)zf_dtype_size(x->dtype);
-    return 0;
-}
-
 /* The leaf that is written through a node: itself, or the unit of which it is a part. */
 static int32_t zfi_written_leaf(const zf_graph *g, int32_t id)
 {
@@ -114,8 +42,8 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
             status = zfi_verify_fail(g, id, "%%%d is not defined above it", (int)arg);
         else if (zfi_has(g, arg, ZF_OP_EFFECT))
             status = zfi_verify_fail(g, id, "%%%d has no value", (int)arg);
-        else if ((zfi_written_args(node) >> (k < 31 ? k : 31) & 1) &&
-                 !zfi_is_written(g->nodes[zfi_written_leaf(g, arg)].op))
+        else if ((zfi_written_args(g, node) >> (k < 31 ? k : 31) & 1) &&
+                 !zfi_has(g, zfi_written_leaf(g, arg), ZF_OP_WRITABLE))
             status = zfi_verify_fail(g, id, "it writes %%%d, which is neither param nor state",
                                      (int)arg);
         else if (g->nodes[arg].held && node->op != ZF_OP_unit && node->op != ZF_OP_state)
@@ -127,7 +55,7 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
         status = zfi_verify_fail(g, id, "%%%d does not know of it", (int)node->args[0]);
     if (!status && node->op == ZF_OP_saved && args[0]->update != node->update)
         status = zfi_verify_fail(g, id, "%%%d is made in the other section", (int)node->args[0]);
-    if (!status && node->op == ZF_OP_gradient && zfi_is_written(args[1]->op))
+    if (!status && node->op == ZF_OP_gradient && zfi_has(g, node->args[1], ZF_OP_WRITABLE))
         status = zfi_verify_fail(g, id, "%%%d is a %s, which updates change", (int)node->args[1],
                                  g->records[args[1]->op]->name);
     if (!status) status = record->infer(&infer);
@@ -162,7 +90,7 @@ static zf_status zfi_verify_nodes(zf_graph *g)
         for (int32_t k = 0; k < node->arg_count && k < 31; k++) {
             uint8_t mark = node->op == ZF_OP_gradient ? HAS_GRADIENT : IS_UPDATED;
             int32_t leaf = zfi_written_leaf(g, node->args[k]);
-            if (node->op == ZF_OP_gradient ? k > 0 : !(zfi_written_args(node) >> k & 1)) continue;
+            if (node->op == ZF_OP_gradient ? k > 0 : !(zfi_written_args(g, node) >> k & 1)) continue;
             if (node->op == ZF_OP_advance || zfi_has(g, id, ZF_OP_COLLECTIVE)) continue;
             if (seen[leaf] & mark)
                 zfi_verify_fail(g, id, "%%%d has %s already", (int)leaf,

@@ -1292,8 +1292,25 @@ static zf_status zfi_cpu_attention_grad(const zf_launch *l)
     return ZF_OK;
 }
 
+/* Of two products over the keys; of the gradient four. */
+static double zfi_flops_attention(const zf_launch *l)
+{
+    return 4.0 * (double)zfi_count(&l->out) *
+           (double)l->args[l->arg_count > 2 ? 1 : 0].shape.dims[1];
+}
+
+static double zfi_flops_attention_grad(const zf_launch *l)
+{
+    return 8.0 * (double)zfi_count(&l->args[0]) *
+           (double)l->args[l->arg_count > 5 ? 4 : 3].shape.dims[1];
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(attention, .infer = zfi_infer_attention, .grad = zfi_grad_attention,
-             .cpu = zfi_cpu_attention)
-ZFI_OPERATOR(attention_grad, .infer = zfi_infer_attention_grad, .cpu = zfi_cpu_attention_grad)
+             .cpu = zfi_cpu_attention, .scratch = zfi_scratch_attention,
+             .saved = zfi_saved_attention, .flops = zfi_flops_attention,
+             .traits = ZF_OP_RANDOM | ZF_OP_PRODUCT | ZF_OP_READS_HALF)
+ZFI_OPERATOR(attention_grad, .infer = zfi_infer_attention_grad, .cpu = zfi_cpu_attention_grad,
+             .scratch = zfi_scratch_attention_grad, .flops = zfi_flops_attention_grad,
+             .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)

@@ -323,21 +323,50 @@ static zf_status zfi_cpu_binary(const zf_launch *l)
     return ZF_OK;
 }
 
+/* ----------------------------------------------------------------------------- simplify */
+
+/* x * 1 is x. */
+static int32_t zfi_same_mul(zf_graph *g, int32_t id, bool written)
+{
+    const zfi_node *node = &g->nodes[id];
+    double value;
+    (void)written;
+    for (int k = 0; k < 2; k++)
+        if (zfi_uniform(g, node->args[1 - k], &value) && value == 1 &&
+            zfi_same_shape(&g->nodes[node->args[k]].shape, &node->shape))
+            return node->args[k];
+    return id;
+}
+
+/* x / 1 and x - 0 are x. */
+static int32_t zfi_same_div(zf_graph *g, int32_t id, bool written)
+{
+    const zfi_node *node = &g->nodes[id];
+    double value, neutral = node->op == ZF_OP_div;
+    (void)written;
+    return zfi_same_type(g, node->args[0], id) && zfi_uniform(g, node->args[1], &value) &&
+                   value == neutral && !signbit(value)
+               ? node->args[0]
+               : id;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(add, .infer = zfi_infer_arithmetic, .grad = zfi_grad_add, .cpu = zfi_cpu_binary,
-             .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(sub, .infer = zfi_infer_arithmetic, .grad = zfi_grad_sub, .cpu = zfi_cpu_binary,
-             .traits = ZF_OP_INPLACE)
+             .same = zfi_same_div, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(mul, .infer = zfi_infer_arithmetic, .grad = zfi_grad_mul, .cpu = zfi_cpu_binary,
-             .traits = ZF_OP_INPLACE)
+             .same = zfi_same_mul, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(div, .infer = zfi_infer_arithmetic, .grad = zfi_grad_div, .cpu = zfi_cpu_binary,
-             .traits = ZF_OP_INPLACE)
+             .same = zfi_same_div, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(maximum, .infer = zfi_infer_arithmetic, .grad = zfi_grad_maximum,
-             .cpu = zfi_cpu_binary, .traits = ZF_OP_INPLACE)
+             .cpu = zfi_cpu_binary, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(minimum, .infer = zfi_infer_arithmetic, .grad = zfi_grad_minimum,
-             .cpu = zfi_cpu_binary, .traits = ZF_OP_INPLACE)
-ZFI_OPERATOR(equal, .infer = zfi_infer_compare, .grad = zfi_grad_none, .cpu = zfi_cpu_binary)
-ZFI_OPERATOR(less, .infer = zfi_infer_compare, .grad = zfi_grad_none, .cpu = zfi_cpu_binary)
+             .cpu = zfi_cpu_binary, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
+ZFI_OPERATOR(equal, .infer = zfi_infer_compare, .grad = zfi_grad_none, .cpu = zfi_cpu_binary,
+             .traits = ZF_OP_ELEMENTWISE | ZF_OP_COMPARES)
+ZFI_OPERATOR(less, .infer = zfi_infer_compare, .grad = zfi_grad_none, .cpu = zfi_cpu_binary,
+             .traits = ZF_OP_ELEMENTWISE | ZF_OP_COMPARES)
 ZFI_OPERATOR(where, .infer = zfi_infer_where, .grad = zfi_grad_where, .cpu = zfi_cpu_binary,
-             .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)

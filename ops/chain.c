@@ -287,4 +287,5 @@ static zf_status zfi_cpu_chain(const zf_launch *l)
 
 /* ------------------------------------------------------------------------------- records */
 
-ZFI_OPERATOR(chain, .infer = zfi_infer_chain, .cpu = zfi_cpu_chain, .traits = ZF_OP_INPLACE)
+ZFI_OPERATOR(chain, .infer = zfi_infer_chain, .cpu = zfi_cpu_chain, .stream = zfi_chain_stream,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_RANDOM | ZF_OP_READS_HALF)

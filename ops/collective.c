@@ -188,13 +188,25 @@ ZF_API void zf_comm_free(zf_comm *comm)
     if (comm && comm->destroy) comm->destroy(comm->self);
 }
 
+/* Operand 1, if it is there, is where the result lies. */
+static int32_t zfi_views_into(const zf_graph *g, const zfi_node *node, int64_t *at)
+{
+    (void)g, (void)at;
+    return node->arg_count > 1 ? 1 : -1;
+}
+
+static uint32_t zfi_writes_into(const zfi_node *node) { return node->arg_count > 1 ? 2 : 0; }
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(all_gather, .infer = zfi_infer_all_gather, .cpu = zfi_cpu_collective,
+             .views = zfi_views_into, .writes = zfi_writes_into,
              .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(reduce_scatter, .infer = zfi_infer_reduce_scatter, .cpu = zfi_cpu_collective,
+             .views = zfi_views_into, .writes = zfi_writes_into,
              .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(all_reduce, .infer = zfi_infer_all_reduce, .cpu = zfi_cpu_collective,
+             .views = zfi_views_into, .writes = zfi_writes_into,
              .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE | ZF_OP_INPLACE)
 ZFI_OPERATOR(all_to_all, .infer = zfi_infer_all_to_all, .cpu = zfi_cpu_collective,
              .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)

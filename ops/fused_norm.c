@@ -112,8 +112,6 @@ static bool zfi_saved_residual_norm(const zf_graph *g, const zfi_node *node, int
     return index <= 1;
 }
 
-#define zfi_saved_embed_norm zfi_saved_residual_norm
-
 static zf_status zfi_infer_residual_norm_grad(zfi_infer *c)
 {
     zf_status status = zfi_infer_rows(c, 1);
@@ -363,8 +361,6 @@ static size_t zfi_scratch_residual_norm(const zf_launch *l)
                : SIZE_MAX;
 }
 
-#define zfi_scratch_embed_norm         zfi_scratch_residual_norm
-#define zfi_scratch_residual_norm_grad zfi_scratch_residual_norm
 
 /* Vector `a` as f32, in row k of those behind the rooms where it must be converted. */
 static const float *zfi_norm_vector(const zfi_norm_job *j, const zf_array *a, int k)
@@ -697,13 +693,36 @@ static zf_status zfi_cpu_residual_norm_grad(const zf_launch *l)
     return ZF_OK;
 }
 
+/* Of residual_norm and embed_norm: gamma and beta over the normalised rows, and embed_norm's
+ * dropout. */
+static int32_t zfi_remake_residual_norm(zf_graph *g, int32_t id, int32_t left)
+{
+    const zfi_node node = g->nodes[id]; /* a copy: appending moves the nodes */
+    bool embeds = node.op == ZF_OP_embed_norm;
+    int32_t gamma = embeds ? node.arg_count - 2 : 2;
+    zf_tensor again = zfi_op(affine, NULL, ((zf_tensor){g, left}), ((zf_tensor){g, node.args[gamma]}),
+                             ((zf_tensor){g, node.args[gamma + 1]}));
+    if (!embeds || ZF_FLOAT(&node, embed_norm, p) == 0) return again.id;
+    return zfi_op(dropout,
+                  zfi_with({.f = ZF_FLOAT(&node, embed_norm, p)},
+                           {.i = ZF_INT(&node, embed_norm, stream)}),
+                  again)
+        .id;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(residual_norm, .infer = zfi_infer_residual_norm, .grad = zfi_grad_residual_norm,
-             .cpu = zfi_cpu_residual_norm, .traits = ZF_OP_INPLACE)
+             .cpu = zfi_cpu_residual_norm, .scratch = zfi_scratch_residual_norm,
+             .saved = zfi_saved_residual_norm, .remake = zfi_remake_residual_norm,
+             .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(embed_norm, .infer = zfi_infer_embed_norm, .grad = zfi_grad_embed_norm,
-             .cpu = zfi_cpu_embed_norm)
+             .cpu = zfi_cpu_embed_norm, .scratch = zfi_scratch_residual_norm,
+             .saved = zfi_saved_residual_norm, .remake = zfi_remake_residual_norm,
+             .bytes = zfi_bytes_of_rows, .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(residual_norm_grad, .infer = zfi_infer_residual_norm_grad,
-             .cpu = zfi_cpu_residual_norm_grad, .traits = ZF_OP_INPLACE)
+             .cpu = zfi_cpu_residual_norm_grad, .scratch = zfi_scratch_residual_norm,
+             .saved = zfi_saved_residual_norm_grad,
+             .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(affine, .infer = zfi_infer_affine, .grad = zfi_grad_affine, .cpu = zfi_cpu_affine,
-             .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)

@@ -198,9 +198,21 @@ static zf_status zfi_cpu_masked_softmax_grad(const zf_launch *l)
     return zfi_cpu_rows(l, zfi_masked_softmax_grad_fast, zfi_masked_softmax_grad_reference);
 }
 
+/* The dropout of what it was before. */
+static int32_t zfi_remake_masked_softmax(zf_graph *g, int32_t id, int32_t left)
+{
+    const zfi_node *node = &g->nodes[id];
+    return zfi_op(dropout,
+                  zfi_with({.f = ZF_FLOAT(node, masked_softmax, p)},
+                           {.i = ZF_INT(node, masked_softmax, stream)}),
+                  ((zf_tensor){g, left}))
+        .id;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(masked_softmax, .infer = zfi_infer_masked_softmax, .grad = zfi_grad_masked_softmax,
-             .cpu = zfi_cpu_masked_softmax, .traits = ZF_OP_INPLACE)
+             .cpu = zfi_cpu_masked_softmax, .saved = zfi_saved_masked_softmax,
+             .remake = zfi_remake_masked_softmax, .traits = ZF_OP_INPLACE | ZF_OP_RANDOM)
 ZFI_OPERATOR(masked_softmax_grad, .infer = zfi_infer_masked_softmax_grad,
-             .cpu = zfi_cpu_masked_softmax_grad)
+             .cpu = zfi_cpu_masked_softmax_grad, .traits = ZF_OP_RANDOM)

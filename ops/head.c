@@ -648,7 +648,17 @@ static zf_status zfi_cpu_head_loss(const zf_launch *l)
     return ZF_OK;
 }
 
+/* Of the logits, dx and dw. */
+static double zfi_flops_head_loss(const zf_launch *l)
+{
+    double each = 2.0 * (double)zfi_count(&l->args[0]) * (double)l->args[1].shape.dims[0];
+    return each * (1 + (l->saved && l->saved[ZFI_HEAD_DX].shape.rank) +
+                   (l->saved && l->saved[ZFI_HEAD_DW].shape.rank));
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(head_loss, .infer = zfi_infer_head_loss, .grad = zfi_grad_head_loss,
-             .cpu = zfi_cpu_head_loss)
+             .cpu = zfi_cpu_head_loss, .scratch = zfi_scratch_head_loss,
+             .saved = zfi_saved_head_loss, .flops = zfi_flops_head_loss,
+             .traits = ZF_OP_ONCE | ZF_OP_READS_HALF)

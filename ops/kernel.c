@@ -114,6 +114,18 @@ static void zfi_set_integer(const zf_array *a, int64_t i, int64_t value)
 
 static int64_t zfi_count(const zf_array *a) { return zf_shape_count(a->shape); }
 
+static int64_t zfi_array_bytes(const zf_array *a)
+{
+    return zfi_count(a) * (int64_t)zf_dtype_size(a->dtype);
+}
+
+/* The node has dtype and shape of `x`. */
+static bool zfi_same_type(const zf_graph *g, int32_t x, int32_t id)
+{
+    return g->nodes[x].dtype == g->nodes[id].dtype &&
+           zfi_same_shape(&g->nodes[x].shape, &g->nodes[id].shape);
+}
+
 ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype from_dtype,
                        size_t count)
 {

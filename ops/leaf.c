@@ -123,17 +123,40 @@ static zf_status zfi_cpu_advance(const zf_launch *l)
     return ZF_OK;
 }
 
+/* The one value of a constant. */
+static bool zfi_splat(const zfi_node *node, double *value)
+{
+    if (node->op != ZF_OP_constant || ZF_LIST(node, constant, values).count != 1) return false;
+    *value = *(const double *)ZF_LIST(node, constant, values).data;
+    return true;
+}
+
+/* The one value that all elements have, seen through reshape and broadcast. */
+static bool zfi_uniform(const zf_graph *g, int32_t id, double *value)
+{
+    while (g->nodes[id].op == ZF_OP_reshape || g->nodes[id].op == ZF_OP_broadcast)
+        id = g->nodes[id].args[0];
+    return zfi_splat(&g->nodes[id], value);
+}
+
+static uint32_t zfi_writes_first(const zfi_node *node)
+{
+    (void)node;
+    return 1;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
-ZFI_OPERATOR(input, .infer = zfi_infer_input, .grad = zfi_grad_none,
-             .traits = ZF_OP_LEAF | ZF_OP_NAMED)
-ZFI_OPERATOR(param, .infer = zfi_infer_param, .grad = zfi_grad_none,
-             .traits = ZF_OP_LEAF | ZF_OP_NAMED)
-ZFI_OPERATOR(state, .infer = zfi_infer_state, .grad = zfi_grad_none,
-             .traits = ZF_OP_LEAF | ZF_OP_NAMED)
-ZFI_OPERATOR(constant, .infer = zfi_infer_constant, .grad = zfi_grad_none, .traits = ZF_OP_LEAF)
+ZFI_OPERATOR(input, .infer = zfi_infer_input, .grad = zfi_grad_none, .holds = ZF_INPUTS,
+             .ranks = ZFI_RANKS_BATCH, .traits = ZF_OP_LEAF | ZF_OP_NAMED)
+ZFI_OPERATOR(param, .infer = zfi_infer_param, .grad = zfi_grad_none, .holds = ZF_PARAMETERS,
+             .ranks = ZFI_RANKS_ALIKE, .traits = ZF_OP_LEAF | ZF_OP_NAMED | ZF_OP_WRITABLE)
+ZFI_OPERATOR(state, .infer = zfi_infer_state, .grad = zfi_grad_none, .holds = ZF_OPTIMIZER,
+             .ranks = ZFI_RANKS_ALIKE, .traits = ZF_OP_LEAF | ZF_OP_NAMED | ZF_OP_WRITABLE)
+ZFI_OPERATOR(constant, .infer = zfi_infer_constant, .grad = zfi_grad_none, .holds = ZF_INPUTS,
+             .ranks = ZFI_RANKS_KNOWN, .traits = ZF_OP_LEAF)
 ZFI_OPERATOR(output, .infer = zfi_infer_output, .grad = zfi_grad_none,
              .traits = ZF_OP_EFFECT | ZF_OP_NAMED)
 ZFI_OPERATOR(gradient, .infer = zfi_infer_gradient, .grad = zfi_grad_none, .traits = ZF_OP_EFFECT)
 ZFI_OPERATOR(advance, .infer = zfi_infer_advance, .grad = zfi_grad_none, .cpu = zfi_cpu_advance,
-             .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)
+             .writes = zfi_writes_first, .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)

@@ -192,6 +192,21 @@ static zf_status zfi_cpu_linear(const zf_launch *l)
     return ZF_OK;
 }
 
+static double zfi_flops_linear(const zf_launch *l)
+{
+    return 2.0 * (double)zfi_count(&l->out) * (double)zfi_last(&l->args[0].shape);
+}
+
+static int32_t zfi_remake_linear(zf_graph *g, int32_t id, int32_t left)
+{
+    zf_tensor u = {g, left};
+    int64_t activation = ZF_INT(&g->nodes[id], linear, activation);
+    if (activation == ZFI_SILU) return zfi_op(silu, NULL, u).id;
+    return zfi_op(gelu, zfi_with({.i = activation == ZFI_GELU_TANH}), u).id;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
-ZFI_OPERATOR(linear, .infer = zfi_infer_linear, .grad = zfi_grad_linear, .cpu = zfi_cpu_linear)
+ZFI_OPERATOR(linear, .infer = zfi_infer_linear, .grad = zfi_grad_linear, .cpu = zfi_cpu_linear,
+             .scratch = zfi_scratch_linear, .saved = zfi_saved_linear, .remake = zfi_remake_linear,
+             .flops = zfi_flops_linear, .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

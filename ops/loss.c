@@ -213,11 +213,17 @@ static zf_status zfi_cpu_cross_entropy_grad(const zf_launch *l)
     return status;
 }
 
+static zf_status zfi_check_cross_entropy_grad(const zf_launch *l)
+{
+    return zfi_check_labels(l, "cross_entropy_grad", &l->args[1]);
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(logsumexp, .infer = zfi_infer_logsumexp, .grad = zfi_grad_logsumexp,
-             .cpu = zfi_cpu_logsumexp)
+             .cpu = zfi_cpu_logsumexp, .traits = ZF_OP_BY_ROWS | ZF_OP_WANTS_F32)
 ZFI_OPERATOR(cross_entropy, .infer = zfi_infer_cross_entropy, .grad = zfi_grad_cross_entropy,
-             .cpu = zfi_cpu_cross_entropy)
+             .cpu = zfi_cpu_cross_entropy, .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
 ZFI_OPERATOR(cross_entropy_grad, .infer = zfi_infer_cross_entropy_grad,
-             .cpu = zfi_cpu_cross_entropy_grad, .traits = ZF_OP_INPLACE)
+             .cpu = zfi_cpu_cross_entropy_grad, .check = zfi_check_cross_entropy_grad, .rows = 1,
+             .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)

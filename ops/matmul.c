@@ -179,6 +179,15 @@ static zf_status zfi_cpu_matmul(const zf_launch *l)
     return ZF_OK;
 }
 
+static double zfi_flops_matmul(const zf_launch *l)
+{
+    const zf_shape *a = &l->args[0].shape;
+    return 2.0 * (double)zfi_count(&l->out) *
+           (double)a->dims[a->rank - (ZF_INT(l, matmul, transpose_a) ? 2 : 1)];
+}
+
 /* ------------------------------------------------------------------------------- records */
 
-ZFI_OPERATOR(matmul, .infer = zfi_infer_matmul, .grad = zfi_grad_matmul, .cpu = zfi_cpu_matmul)
+ZFI_OPERATOR(matmul, .infer = zfi_infer_matmul, .grad = zfi_grad_matmul, .cpu = zfi_cpu_matmul,
+             .scratch = zfi_scratch_matmul, .flops = zfi_flops_matmul,
+             .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

@@ -675,16 +675,64 @@ static zf_status zfi_cpu_sum_to(const zf_launch *l)
     return ZF_OK;
 }
 
+/* ----------------------------------------------------------------------------- simplify */
+
+/* reshape of reshape is one, and that to its own shape is x. */
+static int32_t zfi_same_reshape(zf_graph *g, int32_t id, bool written)
+{
+    zfi_node *node = &g->nodes[id];
+    const zfi_node *x = &g->nodes[node->args[0]];
+    if (x->op == ZF_OP_reshape && !(written && zfi_has(g, x->args[0], ZF_OP_WRITABLE)))
+        node->args[0] = x->args[0], x = &g->nodes[node->args[0]];
+    return zfi_same_shape(&x->shape, &node->shape) ? node->args[0] : id;
+}
+
+/* A transpose that undoes another gives what that was of. */
+static int32_t zfi_same_transpose(zf_graph *g, int32_t id, bool written)
+{
+    const zfi_node *node = &g->nodes[id], *x = &g->nodes[node->args[0]];
+    const int64_t *outer = ZF_LIST(node, transpose, order).data, *inner;
+    (void)written;
+    if (x->op != ZF_OP_transpose) return id;
+    inner = ZF_LIST(x, transpose, order).data;
+    for (int32_t axis = 0; axis < node->shape.rank; axis++)
+        if (inner[outer[axis]] != axis) return id;
+    return x->args[0];
+}
+
+/* -------------------------------------------------------------------------------- views */
+
+static int32_t zfi_views_reshape(const zf_graph *g, const zfi_node *node, int64_t *at)
+{
+    (void)g, (void)node, (void)at;
+    return 0;
+}
+
+/* A slice of the first dimension that is not 1. */
+static int32_t zfi_views_slice(const zf_graph *g, const zfi_node *node, int64_t *at)
+{
+    const zfi_node *x = &g->nodes[node->args[0]];
+    int axis = (int)ZF_INT(node, slice, axis);
+    if (zfi_span(&x->shape, 0, axis) != 1) return -1;
+    *at = ZF_INT(node, slice, start) * zfi_span(&x->shape, axis + 1, x->shape.rank) *
+          (int64_t)zf_dtype_size(x->dtype);
+    return 0;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(reshape, .infer = zfi_infer_reshape, .grad = zfi_grad_reshape, .cpu = zfi_cpu_reshape,
+             .views = zfi_views_reshape, .same = zfi_same_reshape, .ranks = ZFI_RANKS_VIEW,
              .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(slice, .infer = zfi_infer_slice, .grad = zfi_grad_slice, .cpu = zfi_cpu_slice,
-             .traits = ZF_OP_VIEW)
-ZFI_OPERATOR(pad, .infer = zfi_infer_pad, .grad = zfi_grad_pad, .cpu = zfi_cpu_pad)
+             .views = zfi_views_slice, .traits = ZF_OP_VIEW)
+ZFI_OPERATOR(pad, .infer = zfi_infer_pad, .grad = zfi_grad_pad, .cpu = zfi_cpu_pad,
+             .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(transpose, .infer = zfi_infer_transpose, .grad = zfi_grad_transpose,
-             .cpu = zfi_cpu_transpose)
-ZFI_OPERATOR(concat, .infer = zfi_infer_concat, .grad = zfi_grad_concat, .cpu = zfi_cpu_concat)
+             .cpu = zfi_cpu_transpose, .same = zfi_same_transpose, .traits = ZF_OP_READS_HALF)
+ZFI_OPERATOR(concat, .infer = zfi_infer_concat, .grad = zfi_grad_concat, .cpu = zfi_cpu_concat,
+             .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(broadcast, .infer = zfi_infer_broadcast, .grad = zfi_grad_broadcast,
-             .cpu = zfi_cpu_broadcast)
-ZFI_OPERATOR(sum_to, .infer = zfi_infer_sum_to, .grad = zfi_grad_sum_to, .cpu = zfi_cpu_sum_to)
+             .cpu = zfi_cpu_broadcast, .traits = ZF_OP_READS_HALF)
+ZFI_OPERATOR(sum_to, .infer = zfi_infer_sum_to, .grad = zfi_grad_sum_to, .cpu = zfi_cpu_sum_to,
+             .scratch = zfi_scratch_sum_to, .traits = ZF_OP_READS_HALF)

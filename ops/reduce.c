@@ -209,8 +209,11 @@ static zf_status zfi_cpu_total(const zf_launch *l)
 
 /* ------------------------------------------------------------------------------- records */
 
-ZFI_OPERATOR(sum, .infer = zfi_infer_reduce, .grad = zfi_grad_sum, .cpu = zfi_cpu_sum_to)
+ZFI_OPERATOR(sum, .infer = zfi_infer_reduce, .grad = zfi_grad_sum, .cpu = zfi_cpu_sum_to,
+             .scratch = zfi_scratch_sum_to, .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
 ZFI_OPERATOR(max, .infer = zfi_infer_reduce, .grad = zfi_grad_max, .cpu = zfi_cpu_max)
 ZFI_OPERATOR(argmax, .infer = zfi_infer_argmax, .grad = zfi_grad_none, .cpu = zfi_cpu_max)
-ZFI_OPERATOR(square_sums, .infer = zfi_infer_square_sums, .cpu = zfi_cpu_square_sums)
-ZFI_OPERATOR(total, .infer = zfi_infer_total, .grad = zfi_grad_total, .cpu = zfi_cpu_total)
+ZFI_OPERATOR(square_sums, .infer = zfi_infer_square_sums, .cpu = zfi_cpu_square_sums,
+             .ranks = ZFI_RANKS_BLOCKS, .traits = ZF_OP_READS_HALF)
+ZFI_OPERATOR(total, .infer = zfi_infer_total, .grad = zfi_grad_total, .cpu = zfi_cpu_total,
+             .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)

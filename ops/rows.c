@@ -265,9 +265,19 @@ static zf_status zfi_cpu_scatter_rows(const zf_launch *l)
     return ZF_OK;
 }
 
+/* Of a table the rows that are taken. */
+static double zfi_bytes_of_rows(const zf_launch *l)
+{
+    double out = (double)zfi_array_bytes(&l->out), bytes = out;
+    for (int32_t k = 0; k < l->arg_count; k++)
+        bytes += fmin(out, (double)zfi_array_bytes(&l->args[k]));
+    return bytes;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(gather_rows, .infer = zfi_infer_gather_rows, .grad = zfi_grad_gather_rows,
-             .cpu = zfi_cpu_gather_rows)
+             .cpu = zfi_cpu_gather_rows, .bytes = zfi_bytes_of_rows, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(scatter_rows, .infer = zfi_infer_scatter_rows, .grad = zfi_grad_scatter_rows,
-             .cpu = zfi_cpu_scatter_rows)
+             .cpu = zfi_cpu_scatter_rows, .scratch = zfi_scratch_scatter_rows,
+             .traits = ZF_OP_READS_HALF)

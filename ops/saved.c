@@ -12,28 +12,15 @@
 static bool zfi_saved_type(const zf_graph *g, const zfi_node *node, int64_t index, zf_dtype *dtype,
                            zf_shape *shape)
 {
-    switch (node->op) {
-    case ZF_OP_linear: return zfi_saved_linear(g, node, index, dtype, shape);
-    case ZF_OP_head_loss: return zfi_saved_head_loss(g, node, index, dtype, shape);
-    case ZF_OP_masked_softmax:
-        return zfi_saved_masked_softmax(g, node, index, dtype, shape);
-    case ZF_OP_residual_norm: return zfi_saved_residual_norm(g, node, index, dtype, shape);
-    case ZF_OP_embed_norm: return zfi_saved_embed_norm(g, node, index, dtype, shape);
-    case ZF_OP_residual_norm_grad:
-        return zfi_saved_residual_norm_grad(g, node, index, dtype, shape);
-    case ZF_OP_gelu_grad:
-    case ZF_OP_silu_grad: *dtype = node->dtype, *shape = node->shape; return index == 0;
-    case ZF_OP_attention: return zfi_saved_attention(g, node, index, dtype, shape);
-    default: return false;
-    }
+    const zfi_record *record = g->records[node->op];
+    return index >= 0 && index < ZF_MAX_SAVED && record->saved &&
+           record->saved(g, node, index, dtype, shape);
 }
 
 static zf_status zfi_infer_saved(zfi_infer *c)
 {
-    int64_t index = c->attributes[0].i;
-    if (index >= 0 && index < ZF_MAX_SAVED &&
-        zfi_saved_type(c->graph, c->args[0], index, &c->dtype, &c->shape))
-        return ZF_OK;
+    int64_t index = ZF_INT(c, saved, index);
+    if (zfi_saved_type(c->graph, c->args[0], index, &c->dtype, &c->shape)) return ZF_OK;
     return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%s leaves nothing under index %lld",
                           c->graph->records[c->args[0]->op]->name, (long long)index);
 }

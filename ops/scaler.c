@@ -113,9 +113,16 @@ static int32_t zfi_scaler_node(const zf_graph *g, zf_op op)
     return 0;
 }
 
+static uint32_t zfi_writes_scaler(const zfi_node *node)
+{
+    (void)node;
+    return (1u << ZFI_SCALER_STATES) - 1;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(loss_scale, .infer = zfi_infer_loss_scale, .grad = zfi_grad_none,
              .traits = ZF_OP_EFFECT)
 ZFI_OPERATOR(loss_scale_update, .infer = zfi_infer_loss_scale_update, .grad = zfi_grad_none,
-             .cpu = zfi_cpu_loss_scale_update, .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)
+             .cpu = zfi_cpu_loss_scale_update, .writes = zfi_writes_scaler,
+             .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)

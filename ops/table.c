@@ -22,6 +22,26 @@ ZF_API uint32_t zf_op_traits_of(zf_op op)
     return (unsigned)op < ZF_OP_COUNT ? zfi_records[op]->traits : 0;
 }
 
+ZF_API double zf_launch_flops(const zf_launch *l)
+{
+    const zfi_record *record = zfi_records[l->op];
+    return record->flops ? record->flops(l) : 0;
+}
+
+ZF_API double zf_launch_bytes(const zf_launch *l)
+{
+    const zfi_record *record = zfi_records[l->op];
+    double bytes = record->bytes                     ? record->bytes(l)
+                   : record->traits & ZF_OP_EFFECT ? 0
+                                                   : (double)zfi_array_bytes(&l->out);
+    for (int32_t k = 0; k < l->arg_count && !record->bytes; k++)
+        bytes += (double)zfi_array_bytes(&l->args[k]);
+    for (int k = 0; l->saved && k < ZF_MAX_SAVED; k++)
+        if (l->saved[k].data || l->saved[k].shape.rank)
+            bytes += (double)zfi_array_bytes(&l->saved[k]);
+    return bytes;
+}
+
 ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc)
 {
     zfi_memory memory = zfi_memory_of(desc ? &desc->allocator : NULL);

@@ -333,36 +333,74 @@ static zf_status zfi_cpu_dropout(const zf_launch *l)
     return ZF_OK;
 }
 
+/* ----------------------------------------------------------------------------- simplify */
+
+/* scale by 1 is x. */
+static int32_t zfi_same_scale(zf_graph *g, int32_t id, bool written)
+{
+    (void)written;
+    return ZF_FLOAT(&g->nodes[id], scale, by) == 1 ? g->nodes[id].args[0] : id;
+}
+
+/* neg neg x is x. */
+static int32_t zfi_same_neg(zf_graph *g, int32_t id, bool written)
+{
+    const zfi_node *x = &g->nodes[g->nodes[id].args[0]];
+    (void)written;
+    return x->op == ZF_OP_neg ? x->args[0] : id;
+}
+
+/* A cast to its own dtype is x. */
+static int32_t zfi_same_cast(zf_graph *g, int32_t id, bool written)
+{
+    (void)written;
+    return zfi_same_type(g, g->nodes[id].args[0], id) ? g->nodes[id].args[0] : id;
+}
+
+/* What gelu_grad and silu_grad leave: the activation itself. */
+static bool zfi_saved_activation(const zf_graph *g, const zfi_node *node, int64_t index,
+                                 zf_dtype *dtype, zf_shape *shape)
+{
+    (void)g;
+    *dtype = node->dtype, *shape = node->shape;
+    return index == 0;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(neg, .infer = zfi_infer_alike, .grad = zfi_grad_neg, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE)
+             .same = zfi_same_neg, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(scale, .infer = zfi_infer_alike, .grad = zfi_grad_scale, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE)
+             .same = zfi_same_scale, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(exp, .infer = zfi_infer_alike, .grad = zfi_grad_exp, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
 ZFI_OPERATOR(log, .infer = zfi_infer_alike, .grad = zfi_grad_log, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
 ZFI_OPERATOR(sqrt, .infer = zfi_infer_alike, .grad = zfi_grad_sqrt, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(rsqrt, .infer = zfi_infer_alike, .grad = zfi_grad_rsqrt, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_WANTS_F32)
 ZFI_OPERATOR(tanh, .infer = zfi_infer_alike, .grad = zfi_grad_tanh, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE)
-ZFI_OPERATOR(tanh_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary, .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+ZFI_OPERATOR(tanh_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(sigmoid, .infer = zfi_infer_alike, .grad = zfi_grad_sigmoid, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE)
-ZFI_OPERATOR(sigmoid_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary, .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+ZFI_OPERATOR(sigmoid_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(relu, .infer = zfi_infer_alike, .grad = zfi_grad_relu, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE)
-ZFI_OPERATOR(relu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary, .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+ZFI_OPERATOR(relu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary,
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(gelu, .infer = zfi_infer_gelu, .grad = zfi_grad_gelu, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE)
-ZFI_OPERATOR(gelu_grad, .infer = zfi_infer_gelu, .cpu = zfi_cpu_unary, .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+ZFI_OPERATOR(gelu_grad, .infer = zfi_infer_gelu, .cpu = zfi_cpu_unary,
+             .saved = zfi_saved_activation, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(silu, .infer = zfi_infer_alike, .grad = zfi_grad_silu, .cpu = zfi_cpu_unary,
-             .traits = ZF_OP_INPLACE)
-ZFI_OPERATOR(silu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary, .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
+ZFI_OPERATOR(silu_grad, .infer = zfi_infer_alike, .cpu = zfi_cpu_unary,
+             .saved = zfi_saved_activation, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE)
 ZFI_OPERATOR(cast, .infer = zfi_infer_cast, .grad = zfi_grad_cast, .cpu = zfi_cpu_cast,
-             .traits = ZF_OP_INPLACE)
+             .same = zfi_same_cast, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_READS_HALF)
 ZFI_OPERATOR(dropout, .infer = zfi_infer_dropout, .grad = zfi_grad_dropout, .cpu = zfi_cpu_dropout,
-             .traits = ZF_OP_INPLACE)
+             .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_RANDOM | ZF_OP_READS_HALF)

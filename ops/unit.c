@@ -166,11 +166,6 @@ static void zfi_move_bytes(const zf_launch *l, void *to, const void *from, int64
                  &m);
 }
 
-static int64_t zfi_array_bytes(const zf_array *a)
-{
-    return zfi_count(a) * (int64_t)zf_dtype_size(a->dtype);
-}
-
 static zf_status zfi_cpu_view(const zf_launch *l)
 {
     const char *from = l->args[0].data;
@@ -214,12 +209,33 @@ static zf_status zfi_cpu_totals(const zf_launch *l)
     return ZF_OK;
 }
 
+/* -------------------------------------------------------------------------------- views */
+
+static int32_t zfi_views_view(const zf_graph *g, const zfi_node *node, int64_t *at)
+{
+    (void)g;
+    *at = ZF_INT(node, view, at) * (int64_t)zf_dtype_size(node->dtype);
+    return 0;
+}
+
+static int32_t zfi_views_part(const zf_graph *g, const zfi_node *node, int64_t *at)
+{
+    (void)g;
+    *at = ZF_INT(node, part, world) > 1 ? -1 : 0;
+    return 0;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
-ZFI_OPERATOR(unit, .infer = zfi_infer_unit, .grad = zfi_grad_none, .traits = ZF_OP_LEAF)
+ZFI_OPERATOR(unit, .infer = zfi_infer_unit, .grad = zfi_grad_none, .ranks = ZFI_RANKS_UNIT,
+             .traits = ZF_OP_LEAF | ZF_OP_WRITABLE)
 ZFI_OPERATOR(accumulator, .infer = zfi_infer_accumulator, .grad = zfi_grad_none,
-             .traits = ZF_OP_LEAF)
-ZFI_OPERATOR(view, .infer = zfi_infer_view, .cpu = zfi_cpu_view, .traits = ZF_OP_VIEW)
-ZFI_OPERATOR(part, .infer = zfi_infer_part, .cpu = zfi_cpu_part, .traits = ZF_OP_VIEW)
-ZFI_OPERATOR(pack, .infer = zfi_infer_pack, .cpu = zfi_cpu_pack)
-ZFI_OPERATOR(totals, .infer = zfi_infer_totals, .cpu = zfi_cpu_totals)
+             .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_ALIKE,
+             .traits = ZF_OP_LEAF | ZF_OP_WRITABLE)
+ZFI_OPERATOR(view, .infer = zfi_infer_view, .cpu = zfi_cpu_view, .views = zfi_views_view,
+             .ranks = ZFI_RANKS_VIEW, .traits = ZF_OP_VIEW)
+ZFI_OPERATOR(part, .infer = zfi_infer_part, .cpu = zfi_cpu_part, .views = zfi_views_part,
+             .ranks = ZFI_RANKS_PART, .traits = ZF_OP_VIEW)
+ZFI_OPERATOR(pack, .infer = zfi_infer_pack, .cpu = zfi_cpu_pack, .ranks = ZFI_RANKS_PACK,
+             .traits = ZF_OP_READS_HALF)
+ZFI_OPERATOR(totals, .infer = zfi_infer_totals, .cpu = zfi_cpu_totals, .traits = ZF_OP_READS_HALF)

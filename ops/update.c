@@ -608,13 +608,67 @@ static zf_status zfi_cpu_lamb_apply(const zf_launch *l)
     return ZF_OK;
 }
 
+/* ----------------------------------------------------------------------- what is written */
+
+/* Operand k holds the master weights, if there is one behind those that `scaled` announces. */
+static int32_t zfi_master_at(const zfi_node *node, int32_t k, bool scaled)
+{
+    return node->arg_count - scaled > k ? k : -1;
+}
+
+static int32_t zfi_master_sgd(const zfi_node *node)
+{
+    return zfi_master_at(node, zfi_sgd_master(ZF_FLOAT(node, sgd, momentum)),
+                         ZF_INT(node, sgd, scaled));
+}
+
+static int32_t zfi_master_adamw(const zfi_node *node)
+{
+    return zfi_master_at(node, 6, ZF_INT(node, adamw, scaled));
+}
+
+static int32_t zfi_master_lamb_update(const zfi_node *node)
+{
+    return zfi_master_at(node, 5, ZF_INT(node, lamb_update, scaled));
+}
+
+static int32_t zfi_master_lamb_apply(const zfi_node *node) { return zfi_master_at(node, 5, false); }
+
+static uint32_t zfi_writes_sgd(const zfi_node *node)
+{
+    int32_t args = node->arg_count - (int32_t)ZF_INT(node, sgd, scaled);
+    return 1 | (args > 3 ? 1 << 3 : 0) | (args > 4 ? 1 << 4 : 0);
+}
+
+static uint32_t zfi_writes_adamw(const zfi_node *node)
+{
+    return 1 | 1 << 2 | 1 << 3 | (zfi_master_adamw(node) > 0 ? 1 << 6 : 0);
+}
+
+/* The master weights are lamb_apply's to write. */
+static uint32_t zfi_writes_lamb_update(const zfi_node *node)
+{
+    (void)node;
+    return 1 << 2 | 1 << 3;
+}
+
+static uint32_t zfi_writes_lamb_apply(const zfi_node *node)
+{
+    return 1 | (zfi_master_lamb_apply(node) > 0 ? 1 << 5 : 0);
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(sgd, .infer = zfi_infer_sgd, .grad = zfi_grad_none, .cpu = zfi_cpu_sgd,
-             .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)
+             .writes = zfi_writes_sgd, .master = zfi_master_sgd, .rate = 2,
+             .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)
 ZFI_OPERATOR(adamw, .infer = zfi_infer_adamw, .grad = zfi_grad_none, .cpu = zfi_cpu_adamw,
-             .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)
+             .writes = zfi_writes_adamw, .master = zfi_master_adamw, .rate = 4,
+             .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)
 ZFI_OPERATOR(lamb_update, .infer = zfi_infer_lamb_update, .cpu = zfi_cpu_lamb_update,
-             .traits = ZF_OP_MUTATES)
+             .writes = zfi_writes_lamb_update, .master = zfi_master_lamb_update,
+             .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES | ZF_OP_UPDATE)
 ZFI_OPERATOR(lamb_apply, .infer = zfi_infer_lamb_apply, .grad = zfi_grad_none,
-             .cpu = zfi_cpu_lamb_apply, .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)
+             .cpu = zfi_cpu_lamb_apply, .writes = zfi_writes_lamb_apply,
+             .master = zfi_master_lamb_apply, .rate = 2,
+             .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)

@@ -548,26 +548,6 @@ static int32_t zfi_saved_above(zfi_fuser *f, int32_t id)
     return saved;
 }
 
-/* The result of node `id`, at this place, of what it has left under index 0. bits: equal in f32 and
- * f64 */
-static int32_t zfi_made_of_saved(zf_graph *g, int32_t id, int32_t left)
-{
-    const zfi_node node = g->nodes[id]; /* a copy: appending moves the nodes */
-    int32_t gamma = node.op == ZF_OP_residual_norm ? 2 : node.arg_count - 2, again;
-    switch (node.op) {
-    case ZF_OP_linear:
-        if (node.attributes[0].i == ZFI_SILU) return zfi_append_nodes(g, silu, NULL, left);
-        return zfi_append_nodes(g, gelu, zfi_with({.i = node.attributes[0].i == ZFI_GELU_TANH}),
-                                left);
-    case ZF_OP_masked_softmax:
-        return zfi_append_nodes(g, dropout, zfi_with(node.attributes[0], node.attributes[1]), left);
-    default: break;
-    }
-    again = zfi_append_nodes(g, affine, NULL, left, node.args[gamma], node.args[gamma + 1]);
-    if (node.op == ZF_OP_residual_norm || node.attributes[0].f == 0) return again;
-    return zfi_append_nodes(g, dropout, zfi_with(node.attributes[0], node.attributes[1]), again);
-}
-
 /* The value of an activation that has left what it is of: beside its gradient, if that can be made
  * here, else again. */
 static int32_t zfi_activated_again(zfi_fuser *f, int32_t id)
@@ -579,25 +559,19 @@ static int32_t zfi_activated_again(zfi_fuser *f, int32_t id)
         f->placed[gradient] = true;
     }
     if (gradient && f->placed[gradient]) return zfi_saved((zf_tensor){g, gradient}, 0).id;
-    return zfi_made_of_saved(g, id, of);
+    return zfi_record_of(g, id)->remake(g, id, of);
 }
 
 /* The value of node `id` made again, at this place; 0: that is not possible. */
 static int32_t zfi_made_again(zfi_fuser *f, int32_t id)
 {
-    const zfi_node *node = zfi_fuse_node(f, id);
-    switch (node->op) {
-    case ZF_OP_linear:
-        if (node->attributes[0].i == ZFI_GELU || node->attributes[0].i == ZFI_GELU_TANH ||
-            node->attributes[0].i == ZFI_SILU)
-            return zfi_activated_again(f, id);
+    zf_graph *g = f->graph;
+    zf_dtype dtype;
+    zf_shape shape;
+    if (!zfi_record_of(g, id)->remake || !zfi_saved_type(g, &g->nodes[id], 0, &dtype, &shape))
         return 0;
-    case ZF_OP_masked_softmax:
-        if (node->attributes[0].f == 0) return 0; /* fall through */
-    case ZF_OP_residual_norm:
-    case ZF_OP_embed_norm: return zfi_made_of_saved(f->graph, id, zfi_saved_above(f, id));
-    default: return 0;
-    }
+    if (g->nodes[id].op == ZF_OP_linear) return zfi_activated_again(f, id);
+    return zfi_record_of(g, id)->remake(g, id, zfi_saved_above(f, id));
 }
 
 /* Operands of a node of the backward pass that can be made again are. */

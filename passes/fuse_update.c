@@ -19,17 +19,6 @@ typedef struct zfi_scaling {
     int32_t value;  /* what a product multiplies, once the update does that; 0: it does not */
 } zfi_scaling;
 
-/* The attribute that says that an update multiplies its gradient; -1: it is no update. */
-static int zfi_scaled_attribute(zf_op op)
-{
-    switch (op) {
-    case ZF_OP_sgd: return 6;
-    case ZF_OP_adamw:
-    case ZF_OP_lamb_update: return 7;
-    default: return -1;
-    }
-}
-
 /* A constant above 0 alone. */
 static bool zfi_is_above_0(const zf_graph *g, int32_t id)
 {
@@ -58,7 +47,7 @@ static int32_t zfi_factor_of(const zf_graph *g, int32_t id, int32_t *value)
         int32_t factor = node->args[1 - k];
         *value = node->args[k];
         if (g->nodes[factor].op == ZF_OP_cast) factor = g->nodes[factor].args[0];
-        if (zfi_is_divisor(g, factor) && !zfi_is_written(g->nodes[*value].op) &&
+        if (zfi_is_divisor(g, factor) && !zfi_is_written(g, g->nodes[*value].op) &&
             zfi_same_shape(&g->nodes[*value].shape, &node->shape))
             return factor;
     }
@@ -71,12 +60,13 @@ static void zfi_find_scalings(const zf_graph *g, zfi_scaling *of)
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        int scaled = zfi_scaled_attribute(node->op);
+        const zf_attribute *scaled =
+            zfi_has(g, id, ZF_OP_UPDATE) ? zfi_attribute_of(g, node, "scaled") : NULL;
         for (int32_t k = 0; k < node->arg_count; k++) {
             zfi_scaling *x = &of[node->args[k]];
             x->uses++;
             x->marks += node->op == ZF_OP_gradient && k == 1;
-            if (k == 1 && scaled >= 0 && !node->attributes[scaled].i) x->update = id;
+            if (k == 1 && scaled && !scaled->i) x->update = id;
         }
     }
 }
@@ -94,7 +84,7 @@ static void zfi_move_factor(zf_graph *g, int32_t id, zfi_scaling *of)
     if (!list) return;
     update->args = list;
     update->arg_count++;
-    update->attributes[zfi_scaled_attribute(update->op)].i = 1;
+    update->attributes[zfi_attribute_index(g->records[update->op], "scaled")].i = 1;
     of->value = value;
 }
 

@@ -54,10 +54,10 @@ static int64_t zfi_aligned(int64_t bytes)
 }
 
 /* The node is storage that outlives a step. */
-static bool zfi_is_persistent(const zfi_node *node)
+static bool zfi_is_persistent(const zf_graph *g, const zfi_node *node)
 {
-    return node->op == ZF_OP_input || node->op == ZF_OP_constant || node->op == ZF_OP_unit ||
-           ((node->op == ZF_OP_param || node->op == ZF_OP_state) && !node->held);
+    return (g->records[node->op]->traits & ZF_OP_LEAF) && node->op != ZF_OP_accumulator &&
+           !node->held;
 }
 
 /* A saved node asks for something that the node leaves. */
@@ -109,7 +109,7 @@ static void zfi_find_uses(zfi_placement *p)
         for (int32_t k = 0; k < node->arg_count; k++) {
             int32_t x = node->args[k], last = k == viewed ? p->last_use[g->order[i]] : until;
             if (p->last_use[x] < last) p->last_use[x] = last;
-            if (k < 31 && zfi_written_args(node) >> k & 1) {
+            if (k < 31 && zfi_written_args(g, node) >> k & 1) {
                 x = zfi_written_leaf(g, x);
                 p->written[x] = i;
                 if (p->written_last[x] > end) p->written_last[x] = i;
@@ -246,7 +246,7 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
         int64_t at;
         bool view = zfi_shares_operand(p, id, i, d->no_reuse, &k, &at);
         if (node->held) continue;
-        if (d->backend && !zfi_is_persistent(node) && !view) {
+        if (d->backend && !zfi_is_persistent(g, node) && !view) {
             zf_launch l = zfi_launch_of(g, id, args);
             l.backend = d->backend->self;
             node->scratch_bytes = (int64_t)d->backend->scratch(d->backend->self, &l);
@@ -268,11 +268,11 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
             zfi_buffer b = {.first = node->op == ZF_OP_saved ? p->position[node->args[0]] : i,
                             .last = p->last_use[id],
                             .node = id,
-                            .persistent = zfi_is_persistent(node),
+                            .persistent = zfi_is_persistent(g, node),
                             .accumulates = node->op == ZF_OP_accumulator,
                             .host = -1,
                             .next = -1};
-            b.external = d->share && zfi_is_written(node->op) && b.persistent;
+            b.external = d->share && zfi_is_written(g, node->op) && b.persistent;
             if (b.persistent) b.first = 0, b.last = end;
             if (b.accumulates) { /* the micro section runs again */
                 b.first = 0;

@@ -60,26 +60,6 @@ static bool zfi_is_one(const zfi_retype *r, int32_t id)
     return zfi_node_count(&r->graph->nodes[id]) == 1;
 }
 
-/* Rows whose range or precision a 16-bit float has not. */
-static bool zfi_wants_f32(zf_op op)
-{
-    switch (op) {
-    case ZF_OP_exp:
-    case ZF_OP_log:
-    case ZF_OP_rsqrt:
-    case ZF_OP_sum:
-    case ZF_OP_total:
-    case ZF_OP_logsumexp:
-    case ZF_OP_cross_entropy: return true;
-    default: return false;
-    }
-}
-
-static bool zfi_is_product(zf_op op)
-{
-    return op == ZF_OP_matmul || op == ZF_OP_linear || op == ZF_OP_attention;
-}
-
 /* ------------------------------------------------------------------------------ operands */
 
 /* What the value's own node has now. */
@@ -172,7 +152,7 @@ static zfi_given zfi_choose_given(zfi_retype *r, int32_t id, zfi_infer *infer)
     static const zfi_given ways[] = {ZFI_GIVEN_ALL_NARROW, ZFI_GIVEN_NARROW, ZFI_GIVEN_NARROW_ONES};
     const zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
-    bool ones = true, held = false, compares = node->op == ZF_OP_equal || node->op == ZF_OP_less;
+    bool ones = true, held = false, compares = zfi_has(g, id, ZF_OP_COMPARES);
     bool constants = !zfi_is_one(r, id);
     zfi_given last = ZFI_GIVEN_F32;
     for (int32_t k = 0; k < node->arg_count; k++) {
@@ -184,8 +164,8 @@ static zfi_given zfi_choose_given(zfi_retype *r, int32_t id, zfi_infer *infer)
         held |= compares && (r->held[arg] == ZFI_HELD_DATA || r->held[arg] == ZFI_HELD_WIDE);
     }
     if (node->op == ZF_OP_cast || zfi_has(g, id, ZF_OP_EFFECT)) last = ZFI_GIVEN_AS_HELD;
-    else if ((!ones || constants) && !held && !zfi_wants_f32(node->op))
-        for (int way = !zfi_is_product(node->op); way < ZFI_COUNT(ways); way++)
+    else if ((!ones || constants) && !held && !zfi_has(g, id, ZF_OP_WANTS_F32))
+        for (int way = !zfi_has(g, id, ZF_OP_PRODUCT); way < ZFI_COUNT(ways); way++)
             if (!zfi_infer_given(r, id, ways[way], infer)) return ways[way];
     zfi_infer_given(r, id, last, infer);
     return last;

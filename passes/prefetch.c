@@ -65,22 +65,11 @@ ZF_API zf_cost zf_cost_default(void)
 /* Of a product, a multiply-add being two; 0 of any other node. */
 static double zfi_node_flops(const zf_graph *g, const zfi_node *node)
 {
-    const zfi_node *a = node->arg_count ? &g->nodes[node->args[0]] : NULL;
-    if (node->op == ZF_OP_linear)
-        return 2.0 * (double)zfi_node_count(node) * (double)zfi_last(&a->shape);
-    if (node->op == ZF_OP_head_loss) /* the logits, dx and dw */
-        return (2.0 + 2.0 * (node->saved[ZFI_HEAD_DX] != 0) +
-                2.0 * (node->saved[ZFI_HEAD_DW] != 0)) *
-               (double)zfi_node_count(a) * (double)g->nodes[node->args[1]].shape.dims[0];
-    if (node->op == ZF_OP_attention) /* two products over the keys; of the gradient four */
-        return 4.0 * (double)zfi_node_count(node) *
-               (double)g->nodes[node->args[node->arg_count > 2 ? 1 : 0]].shape.dims[1];
-    if (node->op == ZF_OP_attention_grad)
-        return 8.0 * (double)zfi_node_count(a) *
-               (double)g->nodes[node->args[node->arg_count > 5 ? 4 : 3]].shape.dims[1];
-    if (node->op != ZF_OP_matmul) return 0;
-    return 2.0 * (double)zfi_node_count(node) *
-           (double)a->shape.dims[a->shape.rank - (node->attributes[0].i ? 2 : 1)];
+    zf_array args[8 + ZF_MAX_SAVED];
+    zf_launch l;
+    if (!g->records[node->op]->flops || node->arg_count > 8) return 0;
+    l = zfi_launch_of(g, (int32_t)(node - g->nodes), args);
+    return g->records[node->op]->flops(&l);
 }
 
 /* Seconds that a node takes on queue compute. */
@@ -90,9 +79,7 @@ static double zfi_node_seconds(const zf_graph *g, const zf_cost *cost, int32_t i
     double bytes = 0;
     int64_t at;
     if (zfi_has(g, id, ZF_OP_LEAF | ZF_OP_COLLECTIVE) || zfi_viewed(g, node, &at) >= 0) return 0;
-    if (node->op == ZF_OP_output || node->op == ZF_OP_gradient || node->op == ZF_OP_release ||
-        node->op == ZF_OP_wait)
-        return 0;
+    if (zfi_has(g, id, ZF_OP_EFFECT) && !zfi_has(g, id, ZF_OP_MUTATES)) return 0; /* a mark */
     if (!zfi_has(g, id, ZF_OP_EFFECT)) bytes = (double)zfi_node_bytes(node);
     for (int32_t k = 0; k < node->arg_count; k++)
         bytes += (double)zfi_node_bytes(&g->nodes[node->args[k]]);

@@ -46,7 +46,7 @@ static int32_t zfi_remake_inverse(zfi_remaker *m, int32_t id, int32_t layer)
     zf_graph *g = m->r->graph;
     int32_t left = zfi_makes_result(m->r, id), inverse = m->r->of[id].inverse;
     zfi_put_above(m, left);
-    if (!inverse || m->r->of[inverse].layer != layer) return zfi_made_of_saved(g, id, left);
+    if (!inverse || m->r->of[inverse].layer != layer) return zfi_record_of(g, id)->remake(g, id, left);
     zfi_put_above(m, inverse);
     return inverse;
 }
@@ -320,7 +320,7 @@ static void zfi_learn(zfi_recompute *r, const zfi_placement *uses)
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         for (int32_t k = 0; k < node->arg_count && k < 31 && !node->update; k++)
-            if (zfi_written_args(node) >> k & 1) written[zfi_written_leaf(g, node->args[k])] = true;
+            if (zfi_written_args(g, node) >> k & 1) written[zfi_written_leaf(g, node->args[k])] = true;
     }
     zfi_mark_directions(r);
     for (int32_t i = 0; i < zfi_len(g->order); i++)

@@ -104,13 +104,7 @@ static int32_t zfi_left_for_result(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     if (node->dtype != ZF_F32 && node->dtype != ZF_F64) return 0;
-    switch (node->op) {
-    case ZF_OP_linear:
-    case ZF_OP_masked_softmax:
-    case ZF_OP_residual_norm:
-    case ZF_OP_embed_norm: return node->saved[0];
-    default: return 0;
-    }
+    return zfi_record_of(g, id)->remake ? node->saved[0] : 0;
 }
 
 /* The same where that is there. */
@@ -184,11 +178,11 @@ static bool zfi_is_given(const zfi_recompute *r, const zfi_node *node, const boo
 {
     const zf_graph *g = r->graph;
     uint32_t flags = g->records[node->op]->traits;
-    bool given = flags & (ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_COLLECTIVE);
+    bool given =
+        flags & (ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_COLLECTIVE | ZF_OP_ONCE);
     int64_t at;
     int32_t viewed = zfi_viewed(g, node, &at);
-    given |=
-        node->op == ZF_OP_head_loss || (viewed >= 0 && zfi_is(r, node->args[viewed], ZFI_GIVEN));
+    given |= viewed >= 0 && zfi_is(r, node->args[viewed], ZFI_GIVEN);
     for (int32_t k = 0; k < node->arg_count; k++) given |= written[zfi_bytes_of(g, node->args[k])];
     if (given || node->op != ZF_OP_concat || node->attributes[0].i != 0) return given;
     for (int32_t k = 0; k < node->arg_count; k++)

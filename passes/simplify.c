@@ -17,38 +17,6 @@
  * after:    %6 = exp %3 : f32[8]
  */
 
-/* The one value of a constant. */
-static bool zfi_splat(const zfi_node *node, double *value)
-{
-    if (node->op != ZF_OP_constant || node->attributes[0].list.count != 1) return false;
-    *value = *(const double *)node->attributes[0].list.data;
-    return true;
-}
-
-/* The one value that all elements have, seen through reshape and broadcast. */
-static bool zfi_uniform(const zf_graph *g, int32_t id, double *value)
-{
-    while (g->nodes[id].op == ZF_OP_reshape || g->nodes[id].op == ZF_OP_broadcast)
-        id = g->nodes[id].args[0];
-    return zfi_splat(&g->nodes[id], value);
-}
-
-static bool zfi_foldable(zf_op op)
-{
-    switch (op) {
-    case ZF_OP_add:
-    case ZF_OP_sub:
-    case ZF_OP_mul:
-    case ZF_OP_div:
-    case ZF_OP_maximum:
-    case ZF_OP_minimum:
-    case ZF_OP_neg:
-    case ZF_OP_scale:
-    case ZF_OP_sqrt: return true;
-    default: return false;
-    }
-}
-
 /* Turns a node over one-valued constants into a constant, by running its reference kernel on one
  * element. In f32 and f64 these operators are rounded once, so this is what the step would have
  * computed. (scale by what is no float: a fast kernel rounds that first.) */
@@ -65,7 +33,7 @@ static void zfi_fold(zf_graph *g, int32_t id)
                         .args = args,
                         .attributes = node->attributes,
                         .backend = &cpu};
-    if (!zfi_foldable(node->op) || (node->dtype != ZF_F32 && node->dtype != ZF_F64)) return;
+    if (!zfi_has(g, id, ZF_OP_FOLDABLE) || (node->dtype != ZF_F32 && node->dtype != ZF_F64)) return;
     if (node->op == ZF_OP_scale && node->dtype == ZF_F32 &&
         node->attributes[0].f != (float)node->attributes[0].f)
         return;
@@ -89,55 +57,13 @@ static void zfi_fold(zf_graph *g, int32_t id)
 
 /* The node that has the value of `id` already, or `id`. Operands are resolved. `written`: a node
  * above it writes params or states, so that those may have other values here than where they were
- * read before. */
-static int32_t zfi_same_value(zf_graph *g, int32_t id, bool written)
-{
-    zfi_node *node = &g->nodes[id];
-    const zfi_node *first = node->arg_count ? &g->nodes[node->args[0]] : NULL;
-    bool same_type =
-        first && first->dtype == node->dtype && zfi_same_shape(&first->shape, &node->shape);
-    double value;
-    switch (node->op) {
-    case ZF_OP_mul:
-        for (int k = 0; k < 2; k++) {
-            const zfi_node *other = &g->nodes[node->args[k]];
-            if (zfi_uniform(g, node->args[1 - k], &value) && value == 1 &&
-                zfi_same_shape(&other->shape, &node->shape))
-                return node->args[k];
-        }
-        return id;
-    case ZF_OP_div:
-    case ZF_OP_sub:
-        if (same_type && zfi_uniform(g, node->args[1], &value) &&
-            value == (node->op == ZF_OP_div) && !signbit(value))
-            return node->args[0];
-        return id;
-    case ZF_OP_scale: return node->attributes[0].f == 1 ? node->args[0] : id;
-    case ZF_OP_neg: return first->op == ZF_OP_neg ? first->args[0] : id;
-    case ZF_OP_cast: return same_type ? node->args[0] : id;
-    case ZF_OP_reshape:
-        if (first->op == ZF_OP_reshape && !(written && zfi_is_written(g->nodes[first->args[0]].op)))
-            node->args[0] = first->args[0], first = &g->nodes[node->args[0]];
-        return zfi_same_shape(&first->shape, &node->shape) ? node->args[0] : id;
-    case ZF_OP_transpose:
-        if (first->op == ZF_OP_transpose) {
-            const int64_t *outer = node->attributes[0].list.data,
-                          *inner = first->attributes[0].list.data;
-            for (int32_t axis = 0; axis < node->shape.rank; axis++)
-                if (inner[outer[axis]] != axis) return id;
-            return first->args[0];
-        }
-        return id;
-    default: return id;
-    }
-}
-
-/* The same, unless that is a param or state: a step may write it between here and where the value
- * is read. */
+ * read before. The value is never a param or state: a step may write it between here and where the
+ * value is read. */
 static int32_t zfi_identity(zf_graph *g, int32_t id, bool written)
 {
-    int32_t same = zfi_same_value(g, id, written);
-    return zfi_is_written(g->nodes[same].op) ? id : same;
+    const zfi_record *record = zfi_record_of(g, id);
+    int32_t same = record->same ? record->same(g, id, written) : id;
+    return zfi_has(g, same, ZF_OP_WRITABLE) ? id : same;
 }
 
 /* May be replaced by an equal node above it. */
@@ -147,7 +73,7 @@ static bool zfi_mergeable(const zf_graph *g, int32_t id, bool written)
     if (node->op != ZF_OP_constant && zfi_has(g, id, ZF_OP_LEAF)) return false;
     if (node->recompute || zfi_has(g, id, ZF_OP_EFFECT | ZF_OP_MUTATES)) return false;
     for (int32_t k = 0; k < node->arg_count && written; k++)
-        if (zfi_is_written(g->nodes[node->args[k]].op)) return false;
+        if (zfi_has(g, node->args[k], ZF_OP_WRITABLE)) return false;
     return true;
 }
 

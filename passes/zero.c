@@ -46,7 +46,7 @@ static void zfi_find_gradients(zfi_zero *z)
     for (int32_t i = 0; i < zfi_len(z->order); i++) {
         const zfi_node *node = &g->nodes[z->order[i]];
         int32_t m, value;
-        if (zfi_updates_param(node->op) && z->member_of[node->args[0]] >= 0) {
+        if (zfi_updates_param(g, node) && z->member_of[node->args[0]] >= 0) {
             z->updated[z->member_of[node->args[0]]] = true;
             z->units[z->flat_of[node->args[0]]].updated++;
         }
@@ -67,11 +67,11 @@ static void zfi_check_updates(zfi_zero *z)
     const zf_graph *g = z->graph;
     for (int32_t i = 0; i < zfi_len(z->order) && !g->error.status; i++) {
         const zfi_node *node = &g->nodes[z->order[i]];
-        int32_t m = zfi_update_attributes(node->op) >= 0 ? z->member_of[node->args[0]] : -1;
+        int32_t m = zfi_has(g, z->order[i], ZF_OP_UPDATE) ? z->member_of[node->args[0]] : -1;
         if (m < 0) continue;
         if (!z->gradient[m])
             zfi_zero_fail(z, z->order[i], "nothing says what the gradient of its parameter is");
-        else if (node->op != ZF_OP_lamb_apply && /* which reads what lamb_update made */
+        else if (!zfi_has(g, node->args[1], ZF_OP_UPDATE) && /* lamb_apply reads lamb_update */
                  z->member_of[zfi_raw_gradient(g, node->args[1])] >= 0)
             zfi_zero_fail(z, z->order[i], "it updates by a parameter, which is no gradient");
     }

@@ -50,22 +50,11 @@ static int32_t zfi_plain_arg(zfi_zero *z, int32_t id)
     return real;
 }
 
-static bool zfi_is_elementwise(zf_op op)
+/* Element i of a unit's value can be made of elements i of its operands. */
+static bool zfi_can_lift(const zf_graph *g, const zfi_node *node)
 {
-    switch (op) {
-    case ZF_OP_add:
-    case ZF_OP_sub:
-    case ZF_OP_mul:
-    case ZF_OP_div:
-    case ZF_OP_maximum:
-    case ZF_OP_minimum:
-    case ZF_OP_neg:
-    case ZF_OP_scale:
-    case ZF_OP_sqrt:
-    case ZF_OP_rsqrt:
-    case ZF_OP_cast: return true;
-    default: return false;
-    }
+    uint32_t traits = g->records[node->op]->traits;
+    return (traits & ZF_OP_ELEMENTWISE) && !(traits & ZF_OP_RANDOM) && zfi_is_float(node->dtype);
 }
 
 /* The node of unit f over these operands that is there already, or a new one. */
@@ -96,7 +85,7 @@ static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
     if (z->cut.members[member].param == id) return zfi_target(z, f);
     if (z->gradient[member] == id) return z->units[f].reduced;
     if (lift->value && lift->member == member) return lift->value;
-    if (!node.update || !zfi_is_elementwise(node.op) || node.arg_count > ZFI_COUNT(args))
+    if (!node.update || !zfi_can_lift(g, &node) || node.arg_count > ZFI_COUNT(args))
         return zfi_zero_fail(z, reader,
                              "it mixes elements of two parameters, which may lie on two ranks");
     for (int32_t k = 0; k < node.arg_count; k++) {
@@ -155,18 +144,6 @@ static void zfi_lift_total(zfi_zero *z, int32_t id)
     zfi_free_blocks(z, blocks, f);
 }
 
-/* Where an update's attributes world, blocks, decays are; -1: it is no update. */
-static int zfi_update_attributes(zf_op op)
-{
-    switch (op) {
-    case ZF_OP_sgd: return 3;
-    case ZF_OP_adamw:
-    case ZF_OP_lamb_update: return 4;
-    case ZF_OP_lamb_apply: return 2;
-    default: return -1;
-    }
-}
-
 /* A node of the same operator over another parameter of the unit, in the update section of before:
  * the m-th member's. */
 static int32_t zfi_update_of(const zfi_zero *z, zf_op op, int32_t param, int32_t from)
@@ -208,32 +185,36 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
     int32_t id = z->order[position], f = zfi_flat_of_member(z, member), args[8] = {0}, made;
     const zfi_unit *flat = &z->cut.flats[f];
     const zfi_node node = g->nodes[id];
-    int at = zfi_update_attributes(node.op);
+    const zfi_record *record = g->records[node.op];
+    int decay = zfi_attribute_index(record, "weight_decay");
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     int64_t count = 0, *blocks = zfi_updated_blocks(z, f, &count);
     double *decays = zfi_calloc(&g->memory, (size_t)flat->count, sizeof *decays);
-    bool decaying = at > 2;
     for (int32_t k = 0; blocks && decays && k < node.arg_count && !g->error.status; k++) {
         int32_t arg = node.args[k];
         const zfi_lift *lift = &z->lift[arg];
         if (lift->kind == ZFI_LIFT_TOTAL) args[k] = lift->value;
         else if (lift->kind == ZFI_LIFT_ELEMENTS) args[k] = zfi_pull(z, id, member, arg);
         else if (g->nodes[arg].op == ZF_OP_state &&
-                 ((zfi_written_args(&node) >> k & 1) || k == zfi_master_arg(&node)))
+                 ((zfi_written_args(g, &node) >> k & 1) || k == zfi_master_arg(g, &node)))
             args[k] = zfi_states_unit(z, f, position, k);
         else args[k] = zfi_plain_arg(z, arg);
     }
     if (blocks && decays && !g->error.status) {
-        for (int32_t m = flat->first, n = 0; decaying && m < flat->first + flat->count; m++) {
+        for (int32_t m = flat->first, n = 0; decay >= 0 && m < flat->first + flat->count; m++) {
             int32_t other =
                 z->updated[m] ? zfi_update_of(z, node.op, z->cut.members[m].param, position) : 0;
-            if (other) decays[n++] = g->nodes[other].attributes[at - 1].f;
+            if (other) decays[n++] = zfi_attribute_of(g, &g->nodes[other], "weight_decay")->f;
         }
         memcpy(attributes, node.attributes, sizeof attributes);
-        if (decaying) attributes[at - 1].f = 0;
-        attributes[at].i = z->sharded ? z->d.world : 0;
-        attributes[at + 1] = (zf_attribute)zfi_listed(blocks, count);
-        if (decaying) attributes[at + 2] = (zf_attribute)zfi_listed(decays, count / 2);
+        attributes[zfi_attribute_index(record, "world")].i = z->sharded ? z->d.world : 0;
+        attributes[zfi_attribute_index(record, "blocks")] =
+            (zf_attribute)zfi_listed(blocks, count);
+        if (decay >= 0) {
+            attributes[decay].f = 0;
+            attributes[zfi_attribute_index(record, "decays")] =
+                (zf_attribute)zfi_listed(decays, count / 2);
+        }
         made = zfi_append_op(g, node.op, args, node.arg_count, attributes);
         for (int32_t m = flat->first; made && m < flat->first + flat->count; m++) {
             int32_t other =
@@ -241,7 +222,7 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
             if (!other) continue;
             z->lift[other] = (zfi_lift){ZFI_LIFT_ELEMENTS, m, made};
         }
-        if (made && zfi_updates_param(node.op) && z->sharded && z->d.stage < 3)
+        if (made && zfi_updates_param(g, &node) && z->sharded && z->d.stage < 3)
             zfi_append_nodes(g, all_gather, zfi_with({.i = z->d.world}), zfi_target(z, f),
                              z->units[f].unit);
     }
@@ -287,9 +268,9 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
     if (node.op == ZF_OP_gradient) {
         member = z->member_of[node.args[0]];
         if (member >= 0) zfi_mark_gradient(z, member, zfi_pull(z, id, member, node.args[1]));
-    } else if (member >= 0 && zfi_update_attributes(node.op) >= 0) {
+    } else if (member >= 0 && zfi_has(g, id, ZF_OP_UPDATE)) {
         if (z->lift[id].kind == ZFI_LIFT_NONE) zfi_lift_update(z, position, member);
-    } else if (member >= 0 && zfi_is_elementwise(node.op)) {
+    } else if (member >= 0 && zfi_can_lift(g, &node)) {
         z->lift[id] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, 0};
     } else if (member >= 0 && node.op == ZF_OP_square_sums) {
         zfi_lift_blocks(z, id, member);

@@ -30,15 +30,8 @@ typedef struct zfi_account {
 static zf_kind zfi_holding_of(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
-    switch (node->op) {
-    case ZF_OP_param: return ZF_PARAMETERS;
-    case ZF_OP_state: return ZF_OPTIMIZER;
-    case ZF_OP_unit: return zfi_holding_of(g, node->args[0]);
-    case ZF_OP_input:
-    case ZF_OP_constant: return ZF_INPUTS;
-    case ZF_OP_accumulator: return ZF_COMMUNICATION;
-    default: break;
-    }
+    if (node->op == ZF_OP_unit) return zfi_holding_of(g, node->args[0]);
+    if (zfi_has(g, id, ZF_OP_LEAF)) return zfi_record_of(g, id)->holds;
     if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return ZF_COMMUNICATION;
     return node->update ? ZF_WORKSPACE : ZF_ACTIVATIONS;
 }
@@ -148,7 +141,7 @@ static void zfi_add_life(zfi_account *a, int32_t id, int32_t position)
         a->lives[life.before].last = position - 1;
     }
     if (node->op == ZF_OP_saved) life.first = a->uses.position[node->args[0]];
-    if (zfi_is_persistent(node)) life.first = 0, life.last = end;
+    if (zfi_is_persistent(g, node)) life.first = 0, life.last = end;
     if (node->op == ZF_OP_accumulator) life.first = 0;
     if (!zfi_push(&g->memory, a->lives, life)) return;
     a->life[id] = zfi_len(a->lives) - 1;
@@ -307,7 +300,7 @@ static void zfi_mark_peak(const zf_graph *g, bool *there)
     int32_t end = zfi_len(g->order), peak = end - 1, view;
     int64_t at;
     for (int32_t i = 0; i < end; i++)
-        if (g->order[i] == g->peak_node && !zfi_is_persistent(&g->nodes[g->peak_node])) peak = i;
+        if (g->order[i] == g->peak_node && !zfi_is_persistent(g, &g->nodes[g->peak_node])) peak = i;
     for (int32_t i = 0; i < end; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         for (int32_t k = 0; k < node->arg_count && (i >= peak || node->op == ZF_OP_output); k++) {
@@ -320,7 +313,7 @@ static void zfi_mark_peak(const zf_graph *g, bool *there)
     for (int32_t i = 0; i < end; i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        there[id] = node->placed && (zfi_is_persistent(node) || (there[id] && i <= peak));
+        there[id] = node->placed && (zfi_is_persistent(g, node) || (there[id] && i <= peak));
     }
 }
 

@@ -54,29 +54,10 @@ static zf_status zfi_cpu_copy(void *self, void *to, const void *from, size_t byt
     return ZF_OK;
 }
 
-static size_t zfi_row_scratch(const zf_launch *l)
-{
-    switch (l->op) {
-    case ZF_OP_matmul: return zfi_scratch_matmul(l);
-    case ZF_OP_linear: return zfi_scratch_linear(l);
-    case ZF_OP_head_loss: return zfi_scratch_head_loss(l);
-    case ZF_OP_residual_norm: return zfi_scratch_residual_norm(l);
-    case ZF_OP_embed_norm: return zfi_scratch_embed_norm(l);
-    case ZF_OP_residual_norm_grad: return zfi_scratch_residual_norm_grad(l);
-    case ZF_OP_attention: return zfi_scratch_attention(l);
-    case ZF_OP_attention_grad: return zfi_scratch_attention_grad(l);
-    case ZF_OP_sum:
-    case ZF_OP_sum_to: return zfi_scratch_sum_to(l);
-    case ZF_OP_scatter_rows: return zfi_scratch_scatter_rows(l);
-    case ZF_OP_norm_gamma_grad: return zfi_scratch_norm_gamma_grad(l);
-    default: return 0;
-    }
-}
-
 static size_t zfi_cpu_scratch(void *self, const zf_launch *l)
 {
     (void)self;
-    return zfi_launch_scratch(l, zfi_row_scratch);
+    return zfi_launch_scratch(l);
 }
 
 static zf_status zfi_cpu_queues(void *self, int32_t count, zf_error *error)

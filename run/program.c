@@ -149,7 +149,7 @@ static zf_status zfi_bind(zf_program *p)
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
         int32_t id = g->order[i], k;
         const zfi_node *node = &g->nodes[id];
-        bool outlives = zfi_is_persistent(node) && zfi_is_written(node->op);
+        bool outlives = zfi_is_persistent(g, node) && zfi_is_written(g, node->op);
         int64_t at;
         if (outlives && node->placed == (p->share != NULL))
             return zfi_fail(
@@ -355,9 +355,9 @@ static zf_status zfi_fill_unit(zf_program *p, int32_t id, zfi_fill_room *room)
 }
 
 /* Whether the node has memory that outlives a step, and so first values. */
-static bool zfi_has_first_values(const zfi_node *node)
+static bool zfi_has_first_values(const zf_graph *g, const zfi_node *node)
 {
-    return node->placed && zfi_is_persistent(node);
+    return node->placed && zfi_is_persistent(g, node);
 }
 
 /* Writes the first values of everything persistent. */
@@ -368,7 +368,7 @@ static zf_status zfi_fill(zf_program *p)
     zf_status status = ZF_OK;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (zfi_has_first_values(node)) room.count = zfi_max(room.count, zfi_node_count(node));
+        if (zfi_has_first_values(g, node)) room.count = zfi_max(room.count, zfi_node_count(node));
     }
     room.count = zfi_min(room.count, ZFI_FILL_PIECE);
     room.work = zfi_calloc(&p->memory, (size_t)room.count, sizeof *room.work);
@@ -377,7 +377,7 @@ static zf_status zfi_fill(zf_program *p)
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        if (!zfi_has_first_values(node)) continue;
+        if (!zfi_has_first_values(g, node)) continue;
         if (node->op == ZF_OP_unit) status = zfi_fill_unit(p, id, &room);
         else status = zfi_fill_leaf(p, id, 0, zfi_node_count(node), p->data[id], &room);
     }
@@ -396,12 +396,6 @@ static bool zfi_is_for_updates(const zf_graph *g, int32_t id)
     return false;
 }
 
-/* The operand that is an update's learning rate; -1: it has none. */
-static int32_t zfi_rate_arg(zf_op op)
-{
-    return op == ZF_OP_sgd || op == ZF_OP_lamb_apply ? 2 : op == ZF_OP_adamw ? 4 : -1;
-}
-
 /* Lists the inputs that somebody reads, and the learning rates. */
 static zf_status zfi_list_inputs(zf_program *p)
 {
@@ -414,7 +408,8 @@ static zf_status zfi_list_inputs(zf_program *p)
         for (int32_t k = 0; k < node->arg_count && !p->memory.failed; k++) {
             int32_t id = node->args[k];
             seen[id] |= READ;
-            if (k != zfi_rate_arg(node->op) || g->nodes[id].update || seen[id] & RATE) continue;
+            if (!k || k != g->records[node->op]->rate || g->nodes[id].update || seen[id] & RATE)
+                continue;
             zfi_push(&p->memory, p->rates, id);
             seen[id] |= RATE;
         }
@@ -567,7 +562,7 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
                         "%s: the tensor is not one of the program's graph", call),
                0;
-    known = (zfi_is_persistent(node) || node->held) && node->op != ZF_OP_unit &&
+    known = (zfi_is_persistent(g, node) || node->held) && node->op != ZF_OP_unit &&
             !(writing && node->op == ZF_OP_constant);
     for (int32_t i = 0; i < zfi_len(g->order) && !known && !writing; i++)
         known = g->nodes[g->order[i]].op == ZF_OP_output && g->nodes[g->order[i]].args[0] == id;
@@ -725,7 +720,7 @@ static bool zfi_wanted(const zf_program *p, const zf_array *x, int32_t n)
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         zf_array value;
-        if (node->op != ZF_OP_output && !zfi_is_persistent(node)) continue;
+        if (node->op != ZF_OP_output && !zfi_is_persistent(g, node)) continue;
         if (node->op == ZF_OP_output) node = &g->nodes[node->args[0]];
         value = (zf_array){p->data[node - g->nodes], node->dtype, node->shape};
         if (zfi_share_bytes(x, &value)) return true;
@@ -1068,7 +1063,7 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
         if (leaf->op == ZF_OP_state) info.state_bytes += bytes;
         if (node->op == ZF_OP_input) info.input_bytes += bytes;
         if (node->op == ZF_OP_constant) info.constant_bytes += bytes;
-        if (zfi_is_persistent(node)) persistent += (int64_t)bytes;
+        if (zfi_is_persistent(g, node)) persistent += (int64_t)bytes;
     }
     info.work_bytes = (size_t)(g->peak - persistent);
     return info;

@@ -29,75 +29,15 @@ static bool zfi_has_half(const zf_launch *l)
 
 static zfi_widening zfi_widening_of(const zf_launch *l)
 {
-    const uint32_t apart =
-        ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_VIEW | ZF_OP_COLLECTIVE;
-    if (zfi_cpu_of(l)->reference || (zfi_records[l->op]->traits & apart) ||
-        l->arg_count > ZFI_WIDEN_ARGS || !zfi_has_half(l))
+    const uint32_t apart = ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_VIEW |
+                           ZF_OP_COLLECTIVE | ZF_OP_READS_HALF;
+    uint32_t traits = zfi_records[l->op]->traits;
+    if (zfi_cpu_of(l)->reference || (traits & apart) || l->arg_count > ZFI_WIDEN_ARGS ||
+        !zfi_has_half(l))
         return ZFI_AS_IT_IS;
-    switch (l->op) {
-    case ZF_OP_add:
-    case ZF_OP_sub:
-    case ZF_OP_mul:
-    case ZF_OP_div:
-    case ZF_OP_maximum:
-    case ZF_OP_minimum:
-    case ZF_OP_equal:
-    case ZF_OP_less:
-    case ZF_OP_where:
-    case ZF_OP_neg:
-    case ZF_OP_scale:
-    case ZF_OP_exp:
-    case ZF_OP_log:
-    case ZF_OP_sqrt:
-    case ZF_OP_rsqrt:
-    case ZF_OP_tanh:
-    case ZF_OP_tanh_grad:
-    case ZF_OP_sigmoid:
-    case ZF_OP_sigmoid_grad:
-    case ZF_OP_relu:
-    case ZF_OP_relu_grad:
-    case ZF_OP_gelu:
-    case ZF_OP_gelu_grad:
-    case ZF_OP_silu:
-    case ZF_OP_silu_grad:
-    case ZF_OP_affine: return ZFI_ELEMENTWISE;
-    case ZF_OP_logsumexp:
-    case ZF_OP_softmax:
-    case ZF_OP_softmax_grad:
-    case ZF_OP_moments:
-    case ZF_OP_layer_norm:
-    case ZF_OP_layer_norm_grad:
-    case ZF_OP_rms:
-    case ZF_OP_rms_norm:
-    case ZF_OP_rms_norm_grad:
-    case ZF_OP_cross_entropy_grad: return ZFI_BY_ROWS;
-    case ZF_OP_cast:
-    case ZF_OP_dropout:
-    case ZF_OP_pad:
-    case ZF_OP_transpose:
-    case ZF_OP_concat:
-    case ZF_OP_broadcast:
-    case ZF_OP_sum:
-    case ZF_OP_sum_to:
-    case ZF_OP_square_sums:
-    case ZF_OP_total:
-    case ZF_OP_totals:
-    case ZF_OP_matmul:
-    case ZF_OP_linear:
-    case ZF_OP_residual_norm:
-    case ZF_OP_embed_norm:
-    case ZF_OP_residual_norm_grad:
-    case ZF_OP_gather_rows:
-    case ZF_OP_scatter_rows:
-    case ZF_OP_cross_entropy:
-    case ZF_OP_pack:
-    case ZF_OP_head_loss:
-    case ZF_OP_chain:
-    case ZF_OP_attention:
-    case ZF_OP_attention_grad:
-    case ZF_OP_saved: return ZFI_AS_IT_IS;
-    default: return ZFI_WHOLE;
-    }
+    return traits & ZF_OP_ELEMENTWISE ? ZFI_ELEMENTWISE
+           : traits & ZF_OP_BY_ROWS   ? ZFI_BY_ROWS
+                                      : ZFI_WHOLE;
 }
 
 /* ------------------------------------------------------------------------------- scratch */
@@ -232,13 +172,6 @@ static bool zfi_steps_along(const zf_shape *x, const zf_shape *out, int cut, boo
     return all || none;
 }
 
-/* Operands of a row over rows that belong to all of them: gamma, beta. */
-static bool zfi_is_whole(zf_op op, int k)
-{
-    if (op == ZF_OP_layer_norm || op == ZF_OP_rms_norm) return k == 2 || k == 3;
-    return k == 3 && (op == ZF_OP_layer_norm_grad || op == ZF_OP_rms_norm_grad);
-}
-
 /* How many of the first dimensions of the result can be cut, elementwise. */
 static int zfi_cut_elements(const zf_launch *l, zfi_cutting *p)
 {
@@ -255,8 +188,8 @@ static int zfi_cut_elements(const zf_launch *l, zfi_cutting *p)
 static bool zfi_cut(const zf_launch *l, zfi_widening how, zfi_cutting *p)
 {
     bool by_rows = how == ZFI_BY_ROWS;
-    const zf_shape *rows = &l->args[l->op == ZF_OP_cross_entropy_grad].shape;
-    const zf_shape *over = by_rows ? rows : &l->out.shape;
+    const zfi_record *record = zfi_records[l->op];
+    const zf_shape *over = by_rows ? &l->args[record->rows].shape : &l->out.shape;
     int64_t longest = 1;
     int cut;
     *p = (zfi_cutting){.launch = l, .arrays = l->arg_count + 1 + (l->saved ? ZF_MAX_SAVED : 0)};
@@ -273,7 +206,7 @@ static bool zfi_cut(const zf_launch *l, zfi_widening how, zfi_cutting *p)
         } else if (k == l->arg_count) {
             p->steps[k] = true;
         } else if (by_rows) {
-            p->steps[k] = !zfi_is_whole(l->op, k);
+            p->steps[k] = !(record->whole >> k & 1);
         }
         if (p->steps[k]) {
             p->unit[k] = p->rows ? zfi_count(a) / p->rows : 0;
@@ -342,8 +275,7 @@ static zf_status zfi_run_pieces(const zf_launch *l, zfi_cutting *p)
 {
     size_t shared = 0;
     zf_status status = ZF_OK;
-    if (l->op == ZF_OP_cross_entropy_grad)
-        status = zfi_check_labels(l, zfi_records[l->op]->name, &l->args[1]);
+    if (zfi_records[l->op]->check) status = zfi_records[l->op]->check(l);
     for (int k = 0; k < l->arg_count; k++) {
         zf_array wide = l->args[k];
         if (p->steps[k] || !zfi_is_half(wide.dtype)) continue;
@@ -357,17 +289,22 @@ static zf_status zfi_run_pieces(const zf_launch *l, zfi_cutting *p)
 
 /* --------------------------------------------------------------------------------- launches */
 
-/* Bytes of scratch of a launch on the CPU; of_row gives those of the row's own kernel. */
-static size_t zfi_launch_scratch(const zf_launch *l, size_t (*of_row)(const zf_launch *))
+static size_t zfi_kernel_scratch(const zf_launch *l)
+{
+    return zfi_records[l->op]->scratch ? zfi_records[l->op]->scratch(l) : 0;
+}
+
+/* Bytes of scratch of a launch on the CPU. */
+static size_t zfi_launch_scratch(const zf_launch *l)
 {
     zfi_widening how = zfi_widening_of(l);
     zfi_cutting pieces;
     zfi_widened whole;
     size_t bytes, threads = (size_t)zfi_pool_threads(zfi_cpu_of(l)->pool);
-    if (how == ZFI_AS_IT_IS) return of_row(l);
+    if (how == ZFI_AS_IT_IS) return zfi_kernel_scratch(l);
     if (how != ZFI_WHOLE && zfi_cut(l, how, &pieces)) return pieces.shared + threads * pieces.own;
     zfi_widen_whole(l, &whole);
-    bytes = of_row(&whole.launch);
+    bytes = zfi_kernel_scratch(&whole.launch);
     return zfi_add_size(bytes, whole.bytes, &bytes) ? bytes : SIZE_MAX;
 }
 

@@ -39,12 +39,12 @@
  * It runs on the CPU, in f32, bf16 and f16 (f64 by slow reference kernels), and on one GPU
  * (zeroflow_cuda.cu; f32, bf16, f16). Ranks by NCCL (zeroflow_nccl.c) are tested on the CPU; they
  * have not been run on several GPUs. There are no convolutions, no dynamic shapes, and no control
- * flow in a graph: another shape is another graph over the same parameters (zf_compile_desc.share).
+ * flow in a graph: another shape is another graph over the same parameters (zf_store).
  *
  * CONTENTS
  *
  *     1 status, memory    2 dtypes and shapes    3 operators    4 graphs    5 builders    6 passes
- *     7 backends          8 programs             9 files       10 layers
+ *     7 backends          8 stores, programs     9 files       10 layers
  *
  * STEP BY STEP
  *
@@ -96,8 +96,9 @@
  * zf_load at another stage and world. A rank that fails, or does not come, is an error of all.
  *
  * Own. A graph owns its nodes; a program borrows graph and backend; free in the reverse order of
- * making: program, backend, graph. NULL may be freed. One graph and its programs belong to one
- * thread at a time; different graphs are independent. No function prints, exits, aborts or reads
+ * making: program, backend, graph. NULL may be freed. A store of parameters that several programs
+ * work with (section 8) lives as long as one of them. One graph, its programs and their store belong
+ * to one thread at a time; others are independent. No function prints, exits, aborts or reads
  * the environment, and there are no global variables. Threads are those that a CPU backend is asked
  * for, and one more for each queue that a plan with zf_prefetch uses.
  */
@@ -763,6 +764,7 @@ ZF_API const char *zf_fuse_name(int32_t index);
  * what the micro section computes are sums over the global batch: weight a loss with 1 / (examples
  * of the global batch). Requires: where there are gradients, an optimizer; not run before. desc
  * NULL: one rank. */
+typedef struct zf_store zf_store; /* section 8 */
 typedef struct zf_zero_desc {
     int32_t stage; /* 0, 1, 2 or 3 */
     int32_t world; /* ranks; 0: 1 */
@@ -770,6 +772,8 @@ typedef struct zf_zero_desc {
     /* Parameters move in units of about this size, cut where scopes are; 0: that of the largest
      * numbered scope ("layer.7"), from 1 to 256 MiB */
     size_t bucket_bytes;
+    /* Parameters that it has in units already lie in the same ones here; NULL: none */
+    const zf_store *store;
 } zf_zero_desc;
 ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
 
@@ -1169,21 +1173,97 @@ ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error);
 /* The cudaStream_t of a queue of such a backend, for events of one's own; NULL where it has none. */
 ZF_API void *zf_cuda_stream(const zf_backend *cuda, int32_t queue);
 
-/* -------------------------------------------------------------------------- 8 PROGRAMS */
+/* ------------------------------------------------------------------ 8 STORES, PROGRAMS
+ *
+ * Parameters and states live in a store: tensors with a name, in the memory of a backend, whole or
+ * cut over the ranks. A program binds those that its graph names, and adds those that the store
+ * lacks: their first values follow from the store's seed and the name. So any number of programs
+ * work over one store. This one trains and evaluates, and so does any over two batch sizes, an
+ * adapter beside a frozen base, two models that learn from each other:
+ *
+ *     zf_program *train = zf_compile(g, &(zf_compile_desc){.seed = 1});
+ *     zf_program *eval = zf_compile(h, &(zf_compile_desc){.store = zf_program_store(train),
+ *                                                         .evaluate = true});
+ *     zf_save(zf_program_store(train), "checkpoint", NULL);
+ *
+ * The seed and the count of training steps are the store's, so that programs which train in turns
+ * go on with one count. A store lives until whoever made it and all its programs have freed it. It
+ * and its programs belong to one thread at a time. */
+
+typedef struct zf_store_desc {
+    zf_backend *backend; /* NULL: a single-threaded CPU backend of the store's own */
+    /* The ranks among which this store is one; NULL: there is one rank. It must outlive the store */
+    const zf_comm *comm;
+    uint64_t seed; /* of first values, and of dropout in all programs */
+    /* Bytes, of the store and all its programs together; 0: none. A program that does not fit is
+     * ZF_ERR_LIMIT of zf_compile */
+    size_t memory_limit;
+    zf_allocator allocator; /* of host memory */
+} zf_store_desc;
+
+/* An empty store, or NULL with *error (which may be NULL). desc NULL: defaults. A program for which
+ * there is no other needs none: zf_compile makes one for it. */
+ZF_API zf_store *zf_store_new(const zf_store_desc *desc, zf_error *error);
+/* Of stores made by zf_store_new. NULL: nothing. */
+ZF_API void zf_store_free(zf_store *store);
+/* The last call's error; "" when it was good. */
+ZF_API const char *zf_store_error(const zf_store *store);
+/* Training steps done, by all programs: 0 at first, kept by checkpoints. */
+ZF_API int64_t zf_store_step(const zf_store *store);
+
+/* A tensor, and how it is laid out: */
+typedef struct zf_stored {
+    const char *name; /* lives as long as the store */
+    bool state;       /* else it is a parameter */
+    zf_dtype dtype;
+    zf_shape shape;
+    const char *master_of; /* the parameter whose master weights these are; NULL */
+    /* Tensors of one number lie in one bucket, this one from element `at` on. -1: the tensor was
+     * loaded, and no program has named it yet; it lies in host memory */
+    int32_t bucket;
+    int64_t at, bucket_size; /* elements, with padding */
+    int32_t world;           /* ranks over which the bucket is cut; 1: each has all of it */
+    int64_t first, count;    /* elements of the tensor that this rank has */
+} zf_stored;
+
+/* The tensors in the order in which programs added them: 0 <= index < zf_store_count. The name is
+ * NULL for an index outside. */
+ZF_API int32_t zf_store_count(const zf_store *store);
+ZF_API zf_stored zf_store_at(const zf_store *store, int32_t index);
+/* The index of a name, or -1. */
+ZF_API int32_t zf_store_find(const zf_store *store, const char *name);
+
+typedef struct zf_store_info {
+    size_t bytes;         /* of the backend, for tensors that programs name */
+    size_t program_bytes; /* of the backend, for all else of all programs */
+    size_t host_bytes;    /* of tensors that no program has named yet */
+    int64_t param_count, state_count; /* elements */
+} zf_store_info;
+ZF_API zf_store_info zf_store_info_of(const zf_store *store);
+
+/* Copies all of a tensor out of the store, or into it; `bytes` are exactly the tensor's. Of one that
+ * is cut over the ranks, a read is collective: all ranks must make it; a write takes what is this
+ * rank's, so that all must write the same. Writing a parameter writes its master weights as well. */
+ZF_API zf_status zf_store_read(zf_store *store, const char *name, void *data, size_t bytes);
+ZF_API zf_status zf_store_write(zf_store *store, const char *name, const void *data, size_t bytes);
+/* Values of all tensors that both stores have, from one into the other, however each has cut them;
+ * ZF_ERR_MISMATCH, before anything is changed, where they differ in kind, dtype or shape. Both are
+ * of the same ranks, and all must call. The error is that of `to`. */
+ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from);
 
 typedef struct zf_program zf_program;
 
 typedef struct zf_memory_desc {
     zf_backend *backend; /* whose scratch is counted; NULL: none */
     bool no_reuse;       /* every value its own bytes */
-    bool share;          /* parameters and states lie in another program's arena */
+    /* Parameters and states that it has will be bound: they have no place in this plan; NULL: none */
+    const zf_store *store;
 } zf_memory_desc;
 
-/* Gives every value its place: an offset in one arena, first what outlives a step (parameters,
- * state, inputs, constants), then what does not. Nothing can be added to the graph afterwards.
+/* Gives every value its place: an offset in one plan, first what outlives a step (inputs,
+ * parameters, states, constants), then what does not. Nothing can be added to the graph afterwards.
  * zf_compile runs it when it has not been run, and refuses a plan with less scratch than its
- * backend needs, or one that was made for sharing where nothing is shared, and the other way round.
- * desc NULL: defaults. */
+ * backend needs, or one that was made for a store which had other tensors. desc NULL: defaults. */
 ZF_API zf_status zf_memory(zf_graph *graph, const zf_memory_desc *desc);
 
 /* What bytes of the arena hold: */
@@ -1217,7 +1297,7 @@ typedef struct zf_traffic {
 
 /* What a step of one rank takes. */
 typedef struct zf_plan {
-    size_t peak_bytes; /* the arena */
+    size_t peak_bytes; /* all that is allocated for it: the program's, and what it adds to the store */
     size_t live_bytes; /* the largest sum of bytes alive at one time */
     /* where that is, as the text numbers nodes, its operator and scope; "" where there is none */
     int32_t peak_node;
@@ -1240,25 +1320,30 @@ ZF_API zf_status zf_graph_plan(zf_graph *graph, zf_plan *plan);
 ZF_API zf_status zf_plan_fits(zf_graph *graph, size_t limit);
 
 typedef struct zf_compile_desc {
-    zf_backend *backend;  /* NULL: a single-threaded CPU backend of the program's own */
-    uint64_t seed;        /* of parameters and dropout */
+    /* Whose parameters and states it works with; NULL: a new one, of backend, comm and seed */
+    zf_store *store;
+    zf_backend *backend;  /* NULL: the store's; of a new one, a single-threaded CPU backend */
+    uint64_t seed;        /* of a new store; else 0, or the store's */
     /* bytes; 0: none. A plan over it is ZF_ERR_LIMIT, saying by how much and where */
     size_t memory_limit;
-    /* Parameters and state are those of this program, matched by name; it must outlive this one */
-    zf_program *share;
+    bool bound;           /* parameters and states that the store lacks are an error */
     bool evaluate;        /* dropout passes through */
     bool no_reuse;        /* as zf_memory_desc.no_reuse */
     bool poison;          /* fill bytes whose value died with NaN: finds reads of the dead; slow */
-    /* The ranks among which this program is one; NULL: there is one rank. It must outlive the
-     * program, and have as many as zf_zero was told. */
+    /* Of a new store: the ranks among which this program is one; NULL: there is one rank. It must
+     * outlive the program, and have as many as zf_zero was told. */
     const zf_comm *comm;
     bool allow_nan;       /* update also when a scalar output of the micro section is not finite */
     bool verify;          /* check the rules of graph and plan once more: ZF_ERR_VERIFY */
 } zf_compile_desc;
 
-/* A program that runs the graph, or NULL: the graph has the error. It borrows graph, backend and
- * share, and the graph must not change while it lives. desc NULL: defaults. */
+/* A program that runs the graph, or NULL: the graph has the error, and the store is as it was. It
+ * borrows graph and backend, and the graph must not change while it lives. What the store has under
+ * a name that the graph has must be of the same kind, dtype and shape, and be cut in the same way
+ * (zf_zero_desc.store), else it is ZF_ERR_MISMATCH. desc NULL: defaults. */
 ZF_API zf_program *zf_compile(zf_graph *graph, const zf_compile_desc *desc);
+/* The store of a program; not to be freed, and good as long as a program over it lives. */
+ZF_API zf_store *zf_program_store(const zf_program *program);
 ZF_API void zf_program_free(zf_program *program); /* NULL: nothing */
 
 /* The last call's error; "" when it was good. */
@@ -1293,13 +1378,12 @@ ZF_API zf_status zf_micro(zf_program *program);
  * and moves a few bytes. With one rank it is nothing. */
 ZF_API zf_status zf_compare_ranks(zf_program *program);
 
-/* Steps done: 0 at first, kept by checkpoints. */
+/* Steps done: of a program that trains, those of its store (zf_store_step); of another, its own. */
 ZF_API int64_t zf_program_step(const zf_program *program);
 
-/* Checkpoints: a directory with params.safetensors, state.safetensors, manifest.json (step, seed,
- * the caller's notes, and checksums that together cover every byte) and the caller's files. It is
- * written aside and renamed: a crash leaves the old one or the new one whole. A program compiled
- * with `.share` has none: the program that owns the parameters saves and loads them.
+/* Checkpoints of a store: a directory with params.safetensors, state.safetensors, manifest.json
+ * (step, seed, the caller's notes, and checksums that together cover every byte) and the caller's
+ * files. It is written aside and renamed: a crash leaves the old one or the new one whole.
  *
  * With several ranks both calls are collective: all ranks call, in one directory that all of them
  * see, and what fails on one is the error of all, which names that rank. Of parameters and states
@@ -1328,30 +1412,40 @@ typedef struct zf_save_desc {
     const zf_attachment *attachments;
     int32_t attachment_count;
     bool finite; /* parameters and states that are not finite are refused (ZF_ERR_NAN) */
+    /* Which tensors are saved, the same on all ranks: an adapter without its base; NULL: all */
+    bool (*select)(void *user, const zf_stored *tensor);
+    void *user;
 } zf_save_desc;
 
 /* Saves parameters, states, step and seed; notes and attachments are those of rank 0. desc NULL:
  * nothing else. An error leaves what `path` held as it was. One save at a time to a path: who is
- * second gets an error, where the file system has locks. No load from it meanwhile. */
-ZF_API zf_status zf_save(zf_program *program, const char *path, const zf_save_desc *desc);
+ * second gets an error, where the file system has locks. No load from it meanwhile. The error is
+ * the store's, as that of zf_load. */
+ZF_API zf_status zf_save(zf_store *store, const char *path, const zf_save_desc *desc);
 
 typedef struct zf_load_desc {
     /* For evaluation: states are neither needed nor touched (but master weights start anew from the
-     * parameters), step and seed stay, and the checkpoint may have parameters that the program has
+     * parameters), step and seed stay, and the checkpoint may have parameters that the store has
      * not. */
     bool params_only;
-    /* With params_only: f32 parameters of the program take the master weights of those that the
+    /* With params_only: f32 parameters of the store take the master weights of those that the
      * checkpoint has in bf16 or f16. */
     bool masters;
+    /* What the checkpoint lacks stays as it is (but master weights start anew from parameters that
+     * it has), and what the store lacks is added: a base and an adapter come together. */
+    bool merge;
 } zf_load_desc;
 
 /* Restores them, so that training goes on with the same bits, from the beginning of a step. The
- * checkpoint must have the tensors of the program, neither fewer nor more, each with its dtype and
+ * checkpoint must have the tensors of the store, neither fewer nor more, each with its dtype and
  * shape (ZF_ERR_MISMATCH names the first that is not so), and every checksum must fit
  * (ZF_ERR_FORMAT names file and tensor); all is checked before anything is changed. Only if a
- * device fails or a file changes after that are the program's parameters and states undefined, and
- * the error says so. desc NULL: all. */
-ZF_API zf_status zf_load(zf_program *program, const char *path, const zf_load_desc *desc);
+ * device fails or a file changes after that are parameters and states undefined, and the error says
+ * so. desc NULL: all.
+ *
+ * A store without tensors takes all that the checkpoint has. They lie in host memory, whole on each
+ * rank, until a program is compiled that names them; so where memory matters, compile first. */
+ZF_API zf_status zf_load(zf_store *store, const char *path, const zf_load_desc *desc);
 
 /* zf_step and others for all ranks at once, on one thread, in lockstep: programs[r] is that of rank
  * r, made with a communicator of that rank. Each runs up to its next collective, which must be the
@@ -1369,7 +1463,7 @@ ZF_API zf_status zf_lockstep_compare(const zf_lockstep_desc *desc, zf_error *err
 /* zf_read of a param or state, by name, that may be cut over the ranks. */
 ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name, void *data,
                                   size_t bytes, zf_error *error);
-/* zf_save and zf_load of all ranks. */
+/* zf_save and zf_load of the stores of all ranks. */
 ZF_API zf_status zf_lockstep_save(const zf_lockstep_desc *desc, const char *path,
                                   const zf_save_desc *save, zf_error *error);
 ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path,
@@ -1381,8 +1475,10 @@ ZF_API zf_status zf_checkpoint_note(const char *path, const char *key, char *val
                                     zf_error *error);
 
 typedef struct zf_program_info {
-    size_t peak_bytes;      /* predicted: the arena's size */
+    size_t peak_bytes;      /* predicted: all that is allocated for it */
     size_t allocated_bytes; /* what the backend was asked for */
+    size_t store_bytes;     /* of these, what it has added to the store; the rest is its own */
+    size_t bound_bytes;     /* of tensors that the store had before */
     size_t param_bytes, state_bytes, input_bytes, constant_bytes, work_bytes;
     size_t live_bytes;      /* the largest sum of bytes alive at one time */
     int32_t peak_node;      /* where that is, as the text numbers nodes */
@@ -1787,6 +1883,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "ir/gate.c"
 #include "ir/plan.c"
 #include "ir/parse.c"
+#include "store/layout.c"
 #include "passes/autograd.c"
 #include "passes/simplify.c"
 #include "passes/clip.c"
@@ -1810,16 +1907,17 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "run/call.c"
 #include "run/local.c"
 #include "run/agree.c"
-#include "run/same.c"
+#include "store/same.c"
+#include "store/store.c"
+#include "store/manifest.c"
+#include "store/save.c"
+#include "store/load.c"
+#include "store/checkpoint.c"
 #include "run/init.c"
 #include "run/account.c"
 #include "run/program.c"
 #include "run/lockstep.c"
 #include "run/cost.c"
-#include "store/manifest.c"
-#include "store/save.c"
-#include "store/load.c"
-#include "store/checkpoint.c"
 #include "nn/schedule.c"
 #include "nn/layers.c"
 #include "nn/train.c"

@@ -70,15 +70,14 @@ static int failed(const char *message)
     return EXIT_FAILURE;
 }
 
-/* Compiles a graph of n points over the parameters of `trained` and asks it for their classes. */
-static int classify(zf_program *trained, zf_backend *cpu, const float (*points)[2], int64_t n,
-                    int32_t *arms)
+/* Compiles a graph of n points over the store's parameters and asks it for their classes. */
+static int classify(zf_store *trained, const float (*points)[2], int64_t n, int32_t *arms)
 {
     zf_graph *g = zf_graph_new(NULL);
     zf_tensor x = zf_input(g, "points", ZF_F32, ZF_SHAPE(n, 2));
     zf_tensor best = zf_output(zf_argmax_ex(mlp(x), &(zf_reduce_desc){.axis = -1}), "arm");
-    zf_program *p =
-        zf_compile(g, &(zf_compile_desc){.backend = cpu, .share = trained, .evaluate = true});
+    zf_program *p = zf_compile(
+        g, &(zf_compile_desc){.store = trained, .bound = true, .evaluate = true});
     int status = EXIT_SUCCESS;
     if (!p) status = failed(g ? zf_graph_error(g) : "out of memory");
     else if (zf_write(p, x, points, (size_t)n * sizeof *points) || zf_step(p) ||
@@ -152,8 +151,8 @@ int main(void)
     }
     for (int i = 0; i < TEST; i++)
         for (int axis = 0; axis < 2; axis++) test[i][axis] = points[TRAIN + i].at[axis];
-    status = classify(p, cpu, (const float(*)[2])cells, HIGH * WIDE, cell_arms);
-    if (!status) status = classify(p, cpu, (const float(*)[2])test, TEST, test_arms);
+    status = classify(zf_program_store(p), (const float(*)[2])cells, HIGH * WIDE, cell_arms);
+    if (!status) status = classify(zf_program_store(p), (const float(*)[2])test, TEST, test_arms);
     if (status) goto end;
     for (int row = 0; row < HIGH; row++) {
         for (int column = 0; column < WIDE; column++)

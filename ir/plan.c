@@ -21,8 +21,8 @@
  * A concat of params that are neighbours may be where they are: it owns nothing, and to read it is
  * to read them.
  *
- * Only params, states and their units, which may be those of another program, have no place, and
- * what is a view of them, or a part, which lies where the rank says.
+ * Only params, states and their units, which may lie in a store, have no place, and what is a view of
+ * them, a concat of neighbours in the store, or a part, which lies where the rank says.
  */
 
 enum { ZFI_ALIGN = 64 }; /* of every place but that of a view */
@@ -97,14 +97,17 @@ static bool zfi_overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes)
     return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
 }
 
-/* The node is a concat of params that lie one behind the other, and is where they are. */
+/* The node is a concat of params that lie one behind the other, and is where they are: in the
+ * plan, or in a store. */
 static bool zfi_is_joined(const zf_graph *g, const zfi_node *node)
 {
     int64_t at = node->offset;
-    if (node->op != ZF_OP_concat || !node->placed || node->attributes[0].i != 0) return false;
+    if (node->op != ZF_OP_concat || node->attributes[0].i != 0) return false;
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
-        if (x->op != ZF_OP_param || !x->placed || x->offset != at) return false;
+        if (x->op != ZF_OP_param || x->held || x->placed != node->placed ||
+            (x->placed && x->offset != at))
+            return false;
         at += x->bytes;
     }
     return true;
@@ -130,7 +133,7 @@ static void zfi_play_place(zf_graph *g, int32_t id)
         (node->bytes != (int64_t)zfi_node_bytes(node) || node->offset > g->peak - node->bytes))
         zfi_verify_fail(g, id, "its bytes do not fit its type or the arena of %lld",
                         (long long)g->peak);
-    if (!node->placed && !view && !zfi_has(g, id, ZF_OP_EFFECT) &&
+    if (!node->placed && !view && !zfi_has(g, id, ZF_OP_EFFECT) && !zfi_is_joined(g, node) &&
         (!zfi_is_written(g, node->op) || node->op == ZF_OP_accumulator))
         zfi_verify_fail(g, id, "it has no place");
     if (node->placed && node->held)

@@ -12,7 +12,7 @@
  * A buffer is the storage of a value and of all that share it: views (reshape, a slice of leading
  * rows), results written over an operand that dies there, and operands of a pack that die there,
  * which are made where they belong. Params of which a concat is made are put side by side, and it
- * is a view of them. A buffer's life runs from the first definition to the last use; what a node on
+ * is a view of them. What a store has already, has no place here. A buffer's life runs from the first definition to the last use; what a node on
  * a queue of its own reads and writes lives until that is waited for, an accumulator from the
  * start, and what a node saves from that node on. What would be a view of a parameter or state and
  * is still read when that is written is a copy instead. Placing buffers is packing rectangles (life
@@ -27,7 +27,7 @@ typedef struct zfi_buffer {
     int32_t node;         /* of its first definition */
     int32_t rank;         /* its index, to break ties */
     bool persistent, scratch, accumulates;
-    bool external; /* a parameter or state of another program: no place in this arena */
+    bool external; /* a parameter or state that a store has: no place in this arena */
     int32_t host;  /* the buffer of a pack in which it lies, -1: none */
     int64_t at;    /* where in it */
     int32_t next;  /* of a param: the buffer that must follow, whose concat is a view; -1: none */
@@ -36,6 +36,7 @@ typedef struct zfi_buffer {
 
 typedef struct zfi_placement {
     zf_graph *graph;
+    const zf_store *store; /* zf_memory_desc.store */
     zfi_buffer *buffers; /* growing array */
     size_t nodes;
     int32_t *buffer_of; /* by node; -1: none */
@@ -123,8 +124,18 @@ static void zfi_find_uses(zfi_placement *p)
     }
 }
 
+/* Operands k and k + 1 of a node lie one behind the other in the store. */
+static bool zfi_are_neighbours(const zfi_placement *p, const zfi_node *node, int32_t k)
+{
+    const zf_graph *g = p->graph;
+    int32_t a = zfi_store_placed(p->store, g->nodes[node->args[k]].name),
+            b = zfi_store_placed(p->store, g->nodes[node->args[k + 1]].name);
+    return a >= 0 && b >= 0 && zfi_store_follows(p->store, a, b);
+}
+
 /* The node at `position` is a concat of params that can be made neighbours: none of them is written
- * before the last reader of the concat, and no other concat has any of them. Then they will be. */
+ * before the last reader of the concat, and no other concat has any of them. Then they will be.
+ * Those that are in a store must be neighbours there. */
 static bool zfi_joins_params(zfi_placement *p, int32_t id, int32_t position)
 {
     const zf_graph *g = p->graph;
@@ -133,17 +144,20 @@ static bool zfi_joins_params(zfi_placement *p, int32_t id, int32_t position)
     for (int32_t k = 0; k < node->arg_count; k++) {
         int32_t x = node->args[k], b = p->buffer_of[x];
         const zfi_buffer *buffer = b < 0 ? NULL : &p->buffers[b];
-        if (g->nodes[x].op != ZF_OP_param || !buffer || buffer->external || buffer->follows ||
-            buffer->next >= 0)
+        if (g->nodes[x].op != ZF_OP_param || !buffer || buffer->follows || buffer->next >= 0)
             return false;
-        if (k + 1 < node->arg_count && (int64_t)zfi_node_bytes(&g->nodes[x]) != buffer->size)
+        if (buffer->external ? k + 1 < node->arg_count && !zfi_are_neighbours(p, node, k)
+                             : k + 1 < node->arg_count &&
+                                   (int64_t)zfi_node_bytes(&g->nodes[x]) != buffer->size)
             return false;
+        if (buffer->external != p->buffers[p->buffer_of[node->args[0]]].external) return false;
         if (p->written[x] <= p->last_use[id] && p->written_last[x] > position) return false;
         for (int32_t other = 0; other < k; other++)
             if (node->args[other] == x) return false;
     }
     for (int32_t k = 0; k + 1 < node->arg_count; k++) {
         int32_t b = p->buffer_of[node->args[k]], next = p->buffer_of[node->args[k + 1]];
+        if (p->buffers[b].external) return true;
         p->buffers[b].next = next;
         p->buffers[next].follows = true;
     }
@@ -234,6 +248,16 @@ static void zfi_host_operands(zfi_placement *p, int32_t id, int32_t position)
     }
 }
 
+/* The store has the leaf, or one that lies in the unit. */
+static bool zfi_has_stored(const zf_graph *g, int32_t id, const zf_store *store)
+{
+    const zfi_node *node = &g->nodes[id];
+    bool has = node->name && zfi_store_placed(store, node->name) >= 0;
+    for (int32_t k = 0; node->op == ZF_OP_unit && k < node->arg_count && !has; k++)
+        has = zfi_store_placed(store, g->nodes[node->args[k]].name) >= 0;
+    return has;
+}
+
 /* Follows every value to its buffer, and asks the backend for scratch. */
 static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array *args)
 {
@@ -272,7 +296,7 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
                             .accumulates = node->op == ZF_OP_accumulator,
                             .host = -1,
                             .next = -1};
-            b.external = d->share && zfi_is_written(g, node->op) && b.persistent;
+            b.external = b.persistent && zfi_is_written(g, node->op) && zfi_has_stored(g, id, d->store);
             if (b.persistent) b.first = 0, b.last = end;
             if (b.accumulates) { /* the micro section runs again */
                 b.first = 0;
@@ -608,7 +632,7 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
 {
     zf_memory_desc d = desc ? *desc : (zf_memory_desc){.backend = NULL};
     zf_status status = zfi_enter(g, "zf_memory", 0, ZFI_STAGE_PLACED);
-    zfi_placement p = {.graph = g};
+    zfi_placement p = {.graph = g, .store = d.store};
     zf_array *args;
     int32_t most = 1;
     if (status) return status;

@@ -5,6 +5,8 @@
  * fit the bucket. Only names, shapes and dtypes count, in the order of declaration, so that every
  * graph over the same parameters has the same units. Frozen parameters are apart from trained ones.
  *
+ * Parameters that a store has in buckets already (zf_zero_desc.store) lie in units like these.
+ *
  *     embeddings.word | embeddings.position + .type + .LayerNorm | layer.0 | layer.1 | pooler + cls
  *
  * Within a unit, siblings of one shape stand side by side (query.weight, key.weight, value.weight),
@@ -169,30 +171,73 @@ static int64_t zfi_default_bucket(const zfi_cutter *c)
     return largest < MOST ? largest : MOST;
 }
 
+/* The parameter of the graph that is tensor k of the store, in a bucket that `world` ranks can have;
+ * 0: there is none. */
+static int32_t zfi_taken_param(const zf_graph *g, const zf_store *store, int32_t k, int32_t world)
+{
+    const zfi_stored *t = &store->tensors[k];
+    const zfi_bucket *b = t->bucket < 0 ? NULL : &store->buckets[t->bucket];
+    int32_t id = zfi_map_get(g->names, t->name, 0);
+    const zfi_node *node = &g->nodes[id];
+    if (!id || node->op != ZF_OP_param || t->op != ZF_OP_param || !b || !b->flat) return 0;
+    if (node->dtype != t->dtype || !zfi_same_shape(&node->shape, &t->shape)) return 0;
+    return b->size % ((int64_t)ZFI_NORM_BLOCK * world) ? 0 : id;
+}
+
+/* Parameters that lie in buckets of the store: one unit for each bucket, with the places that they
+ * have there. */
+static void zfi_take_units(zfi_cutter *c, const zf_store *store, int32_t world)
+{
+    zf_graph *g = c->graph;
+    for (int32_t b = 0; b < (store ? zfi_len(store->buckets) : 0) && !g->memory.failed; b++) {
+        const zfi_bucket *bucket = &store->buckets[b];
+        zfi_unit flat = {
+            .first = zfi_len(c->members), .size = bucket->size, .dtype = bucket->dtype};
+        for (int32_t k = 0; k < zfi_len(store->tensors); k++) {
+            const zfi_stored *t = &store->tensors[k];
+            int32_t id = t->bucket == b ? zfi_taken_param(g, store, k, world) : 0,
+                    at = zfi_len(c->members);
+            if (!id || !zfi_push(&g->memory, c->members,
+                                 ((zfi_member){id, t->at, zfi_node_count(&g->nodes[id])})))
+                continue;
+            for (; at > flat.first && c->members[at - 1].at > c->members[at].at; at--) {
+                zfi_member swap = c->members[at];
+                c->members[at] = c->members[at - 1], c->members[at - 1] = swap;
+            }
+        }
+        flat.count = zfi_len(c->members) - flat.first;
+        if (flat.count) zfi_push(&g->memory, c->flats, flat);
+    }
+}
+
 /* Cuts all parameters into units for `world` ranks; bucket 0: the default. On failure the graph has
  * the error. The arrays are the caller's to free. */
-static void zfi_cut_units(zfi_cutter *c, int64_t bucket, int32_t world)
+static void zfi_cut_units(zfi_cutter *c, int64_t bucket, int32_t world, const zf_store *store)
 {
     zf_graph *g = c->graph;
     int64_t all = 0;
-    int32_t until;
+    int32_t until, taken, taken_flats, k;
+    zfi_take_units(c, store, world);
+    taken = zfi_len(c->members), taken_flats = zfi_len(c->flats);
     for (int32_t i = 0; i < zfi_len(g->params); i++) {
         all += zfi_node_count(&g->nodes[g->params[i]]); /* each below 2^60 */
         if (all >> 59) {
             zfi_fail(&g->error, ZF_ERR_LIMIT, "zf_zero: the parameters have 2^59 elements or more");
             return;
         }
-        zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[i]}));
+        k = zfi_store_find(store, g->nodes[g->params[i]].name);
+        if (k < 0 || !zfi_taken_param(g, store, k, world))
+            zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[i]}));
     }
     c->bucket = bucket ? bucket : zfi_default_bucket(c);
-    for (int32_t from = 0; from < zfi_len(c->members) && !g->memory.failed; from = until) {
+    for (int32_t from = taken; from < zfi_len(c->members) && !g->memory.failed; from = until) {
         const zfi_node *node = zfi_member_node(c, from);
         for (until = from + 1; until < zfi_len(c->members); until++)
             if (!zfi_same_kind(node, zfi_member_node(c, until))) break;
         zfi_cut_atoms(c, from, until, 0);
         if (!g->memory.failed) zfi_join_atoms(c, until);
     }
-    for (int32_t f = 0; f < zfi_len(c->flats) && !g->memory.failed; f++)
+    for (int32_t f = taken_flats; f < zfi_len(c->flats) && !g->memory.failed; f++)
         zfi_lay_out(c, &c->flats[f], world);
     if (g->memory.failed) zfi_graph_nomem(g);
 }

@@ -164,7 +164,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     scope = g->scope;
     z.sharded = z.d.world > 1 && z.d.stage > 0;
     z.nodes = (size_t)zfi_len(g->nodes);
-    zfi_cut_units(&z.cut, (int64_t)z.d.bucket_bytes, z.d.world);
+    zfi_cut_units(&z.cut, (int64_t)z.d.bucket_bytes, z.d.world, z.d.store);
     members = (size_t)zfi_len(z.cut.members);
     flats = (size_t)zfi_len(z.cut.flats);
     z.units = zfi_calloc(&g->memory, flats, sizeof *z.units);

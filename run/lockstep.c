@@ -184,7 +184,7 @@ static zf_status zfi_lockstep_check(const zf_lockstep_desc *d, zf_error *error)
     if (!d || !d->programs || d->count < 1)
         return zfi_fail(error, ZF_ERR_ARGUMENT, "lockstep: no programs");
     for (int32_t r = 0; r < d->count; r++) {
-        const zf_program *p = d->programs[r];
+        zf_program *p = d->programs[r];
         if (!p) return zfi_fail(error, ZF_ERR_ARGUMENT, "lockstep: program %d is NULL", (int)r);
         if (p->run.world != d->count || p->run.rank != r)
             return zfi_fail(error, ZF_ERR_ARGUMENT,
@@ -196,12 +196,14 @@ static zf_status zfi_lockstep_check(const zf_lockstep_desc *d, zf_error *error)
                             "graphs, or the options of the passes, are not the same",
                             (int)r, (unsigned long long)d->programs[0]->hashes[0],
                             (unsigned long long)p->hashes[r]);
-        if (p->micro != d->programs[0]->micro || p->steps != d->programs[0]->steps)
+        zfi_see_load(p);
+        if (p->micro != d->programs[0]->micro || zf_program_step(p) != zf_program_step(d->programs[0]))
             return zfi_fail(error, ZF_ERR_STAGE,
                             "lockstep: rank %d is at step %lld, micro-batch %lld, rank 0 at %lld, "
                             "%lld",
-                            (int)r, (long long)p->steps, (long long)p->micro,
-                            (long long)d->programs[0]->steps, (long long)d->programs[0]->micro);
+                            (int)r, (long long)zf_program_step(p), (long long)p->micro,
+                            (long long)zf_program_step(d->programs[0]),
+                            (long long)d->programs[0]->micro);
     }
     return ZF_OK;
 }
@@ -220,35 +222,40 @@ static zf_status zfi_lockstep_agree(const zf_lockstep_desc *d, zf_error *error)
     return zfi_fail(error, first.status, "%s", first.text);
 }
 
-/* All ranks have what must be the same on all of them. */
-static zf_status zfi_lockstep_compare(const zf_lockstep_desc *d, zf_error *error)
+/* All ranks have what must be the same on all of them: of the programs, or of their stores. */
+static zf_status zfi_lockstep_compare(const zf_lockstep_desc *d, bool stores, zf_error *error)
 {
     zf_program *const first = d->programs[0];
-    int64_t *records = first->same.records;
+    int64_t *records = first->store->records;
     zf_status status;
     int32_t other, k = 0;
     if (!records) return ZF_OK;
     for (int32_t r = 0; r < d->count; r++) {
-        d->programs[r]->compared = false;
-        zfi_clear_error(d->programs[r]);
-        (void)zfi_make_record(d->programs[r], records + (ptrdiff_t)r * ZFI_SAME_FIELDS);
+        zf_program *p = d->programs[r];
+        zfi_same store = {.store = p->store};
+        zfi_clear_error(p);
+        p->same.runs = p->runs;
+        if (!stores) p->compared = false;
+        (void)zfi_same_record(stores ? &store : &p->same, records + (ptrdiff_t)r * ZFI_SAME_FIELDS,
+                              &p->error);
     }
     if ((status = zfi_lockstep_agree(d, error))) return status;
     if ((status = zfi_same_records(records, d->count, error))) return status;
     other = zfi_same_other(records + ZFI_SAME_VALUES, ZFI_SAME_FIELDS, d->count);
     if (other) {
-        const zfi_same_leaf *its = d->programs[other]->same.values, *values = first->same.values;
-        while (values[k].sum == its[k].sum) k++;
-        return zfi_same_fail(&values[k], other, (int64_t[]){values[k].sum, its[k].sum}, error);
+        const zfi_same *its = &d->programs[other]->same, *own = &first->same;
+        while (zfi_same_sum(own, k) == zfi_same_sum(its, k)) k++;
+        return zfi_same_fail(own, k, other,
+                             (uint32_t[]){zfi_same_sum(own, k), zfi_same_sum(its, k)}, error);
     }
-    for (int32_t r = 0; r < d->count; r++) d->programs[r]->compared = true;
+    for (int32_t r = 0; r < d->count && !stores; r++) d->programs[r]->compared = true;
     return ZF_OK;
 }
 
 ZF_API zf_status zf_lockstep_compare(const zf_lockstep_desc *desc, zf_error *error)
 {
     zf_status status = zfi_lockstep_check(desc, error);
-    return status ? status : zfi_lockstep_compare(desc, error);
+    return status ? status : zfi_lockstep_compare(desc, false, error);
 }
 
 /* One micro-batch, and if it is the step's last, the update. */
@@ -262,7 +269,7 @@ static zf_status zfi_lockstep_run(const zf_lockstep_desc *d, const char *call, b
     size_t world;
     if (status) return status;
     first = d->programs[0];
-    if (!first->compared && (status = zfi_lockstep_compare(d, error))) return status;
+    if (!first->compared && (status = zfi_lockstep_compare(d, false, error))) return status;
     world = (size_t)d->count;
     s.memory = zfi_memory_of(&first->memory.allocator);
     s.programs = d->programs, s.count = d->count;
@@ -285,11 +292,12 @@ static zf_status zfi_lockstep_run(const zf_lockstep_desc *d, const char *call, b
         zfi_fail(error, status, "%s", first->error.text);
         first->error = *error;
     }
+    for (int32_t r = 0; r < d->count && last && !status; r++) zfi_mark_changed(d->programs[r]);
     if (last && !status) status = zfi_lockstep_range(&s, first->micro_end, first->launch_count);
     for (int32_t r = 0; r < d->count; r++) {
         zf_program *p = d->programs[r];
         p->micro = status || last ? 0 : p->micro + 1;
-        if (!status && last) p->steps++;
+        if (!status && last) zfi_count_step(p);
         if (status) zfi_fail(&p->error, status, "%s", error->text);
     }
     zfi_free(&s.memory, s.sum, s.sum_bytes);
@@ -313,7 +321,7 @@ ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name
 {
     zf_status status = zfi_lockstep_check(desc, error);
     zf_program *first;
-    int32_t id, k;
+    int32_t id;
     if (status) return status;
     first = desc->programs[0];
     id = name ? zfi_map_get(first->graph->names, name, 0) : 0;
@@ -322,17 +330,76 @@ ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name
     if (!data && bytes) return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_lockstep_read: data is NULL");
     for (int32_t r = 0; r < desc->count && !status; r++) {
         zf_program *p = desc->programs[r];
-        const zfi_node *unit = zfi_unit_of(p->graph, id, &k);
-        size_t size = unit ? zf_dtype_size(unit->dtype) : 0;
-        zfi_range_of range;
-        if (!zfi_is_cut(p->graph, id))
+        const zfi_stored *t = p->tensor_of[id] < 0 ? NULL : &p->store->tensors[p->tensor_of[id]];
+        zfi_portion has;
+        size_t size = t ? zf_dtype_size(t->dtype) : 0;
+        if (!t)
             return p->backend->copy(p->backend->self, data, p->data[id], bytes, ZF_DEVICE_TO_HOST,
                                     error);
-        range = zfi_local_range(p, unit, k);
-        status =
-            p->backend->copy(p->backend->self, (char *)data + (size_t)range.first * size,
-                             (char *)p->data[p->graph->nodes[id].held] + (size_t)range.at * size,
-                             (size_t)range.count * size, ZF_DEVICE_TO_HOST, error);
+        has = zfi_portion_of(p->store, p->tensor_of[id]);
+        status = zfi_stored_get(p->store, t, (char *)data + (size_t)has.first * size, has.data,
+                                (size_t)has.count * size, error);
+        if (!has.cut) break;
     }
+    return status;
+}
+
+/* The same of the stores' errors. */
+static zf_status zfi_lockstep_agree_stores(const zf_lockstep_desc *d, zf_error *error)
+{
+    for (int32_t r = 0; r < d->count; r++) d->programs[r]->error = d->programs[r]->store->error;
+    return zfi_lockstep_agree(d, error);
+}
+
+ZF_API zf_status zf_lockstep_save(const zf_lockstep_desc *desc, const char *path,
+                                  const zf_save_desc *save, zf_error *error)
+{
+    zf_status status = zfi_lockstep_check(desc, error);
+    zfi_memory memory;
+    zfi_saving *all;
+    if (!status) status = zfi_lockstep_compare(desc, true, error);
+    if (status) return status;
+    memory = zfi_memory_of(&desc->programs[0]->memory.allocator);
+    all = zfi_calloc(&memory, (size_t)desc->count, sizeof *all);
+    if (!all) return zfi_nomem(error);
+    for (int32_t r = 0; r < desc->count; r++) {
+        all[r] = (zfi_saving){.store = desc->programs[r]->store, .path = path, .lock = -1};
+        if (save) all[r].d = *save;
+        all[r].store->error = (zf_error){ZF_OK, ""};
+    }
+    for (int k = 0; k < ZFI_COUNT(zfi_save_phases) && !status; k++) {
+        for (int32_t r = 0; r < desc->count; r++) (void)zfi_save_phases[k](&all[r]);
+        status = zfi_lockstep_agree_stores(desc, error);
+    }
+    for (int32_t r = 0; r < desc->count; r++) zfi_save_end(&all[r]);
+    zfi_free(&memory, all, (size_t)desc->count * sizeof *all);
+    return status;
+}
+
+ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path,
+                                  const zf_load_desc *load, zf_error *error)
+{
+    zf_status status = zfi_lockstep_check(desc, error);
+    int64_t *sums;
+    zfi_memory memory;
+    zfi_loading *all;
+    if (status) return status;
+    sums = desc->programs[0]->store->records;
+    memory = zfi_memory_of(&desc->programs[0]->memory.allocator);
+    all = zfi_calloc(&memory, (size_t)desc->count, sizeof *all);
+    if (!all) return zfi_nomem(error);
+    for (int32_t r = 0; r < desc->count; r++) {
+        all[r] = zfi_load_of(desc->programs[r]->store, path, load);
+        all[r].store->error = (zf_error){ZF_OK, ""};
+    }
+    for (int k = 0; k < ZFI_COUNT(zfi_load_phases) && !status; k++) {
+        for (int32_t r = 0; r < desc->count; r++) (void)zfi_load_phases[k](&all[r]);
+        status = zfi_lockstep_agree_stores(desc, error);
+        for (int32_t r = 0; r < desc->count && sums && !k && !status; r++)
+            sums[r] = zfi_manifest_sum(&all[r]);
+        if (sums && !k && !status) status = zfi_same_manifests(sums, desc->count, error);
+    }
+    for (int32_t r = 0; r < desc->count; r++) zfi_load_end(&all[r], status);
+    zfi_free(&memory, all, (size_t)desc->count * sizeof *all);
     return status;
 }

@@ -1,7 +1,13 @@
 /* Programs: a placed graph bound to memory, and the step that runs it.
  *
  * Compiling resolves every node to a zf_launch whose pointers are final, so that a step is a loop
- * over launches and allocates nothing. The arena is the only allocation from the backend.
+ * over launches and allocates nothing. There are two allocations from the backend: of parameters
+ * and states that the store did not have, which are the store's from then on, and of all else.
+ *
+ *     plan      | inputs | units, parameters, states | constants | values of a step |
+ *                        stored_at                   stored_end
+ *     store              |===========================|
+ *     arena     |========|                           |==============================|
  *
  *     launches | micro section, once per micro-batch | update section, once per step |
  *              0                                 micro_end                    launch_count
@@ -10,10 +16,15 @@
 struct zf_program {
     zfi_memory memory;
     zf_graph *graph;
-    zf_backend *backend, *own_backend; /* own: made here, freed here */
-    zf_program *share;
+    zf_store *store;
+    zf_backend *backend; /* the store's */
     void *arena;
     size_t arena_bytes;
+    char *stored; /* memory of tensors that it has added to the store */
+    int64_t stored_at, stored_end; /* where these stand in the plan */
+    size_t bound_bytes; /* of tensors that were there */
+    int32_t first_added; /* tensors of the store from here on were added */
+    int32_t *tensor_of; /* by node that is a parameter or state: of the store; else -1 */
     void **data; /* by node */
     size_t nodes;
     zf_launch *launches;
@@ -28,13 +39,17 @@ struct zf_program {
     bool agreed;         /* all ranks have the same plan */
     int32_t *unwritten;  /* inputs that are read and have not been written; growing arrays: */
     int32_t *rates;      /* learning rates that are known before the update section */
-    zfi_same same;       /* of several ranks */
+    zfi_same same;       /* what ranks compare */
     bool compared;       /* and have since begun with the same values */
+    bool changed;        /* it has made steps, so that what it writes has no first values any more */
     zf_run run;
     zf_plan plan;
     zf_traffic counted; /* of the step under way */
-    int64_t steps;      /* done */
-    int64_t micro;      /* micro-batches done of the step under way */
+    bool trains;        /* it writes to the store, and so counts the store's steps; */
+    int64_t runs;       /* else: steps done */
+    int64_t micro;      /* micro-batches done of the step under way, */
+    int64_t micro_step; /* which began at this step of the store */
+    int64_t loads;      /* the store's, that it knows of */
     bool poison, allow_nan;
     bool spoiled; /* of what this rank gave to these sums in this step not all was finite */
     zf_error error;
@@ -44,7 +59,12 @@ ZF_API const char *zf_program_error(const zf_program *p)
 {
     return p ? p->error.text : "there is no program";
 }
-ZF_API int64_t zf_program_step(const zf_program *p) { return p ? p->steps : 0; }
+ZF_API zf_store *zf_program_store(const zf_program *p) { return p ? p->store : NULL; }
+
+ZF_API int64_t zf_program_step(const zf_program *p)
+{
+    return !p ? 0 : p->trains ? p->store->step : p->runs;
+}
 
 static void zfi_clear_error(zf_program *p) { p->error = (zf_error){ZF_OK, ""}; }
 
@@ -58,119 +78,254 @@ typedef struct zfi_fill_room {
     int64_t count; /* elements of each */
 } zfi_fill_room;
 
-/* What this rank has of a leaf: elements [first, first + count), from element `at` of its part of
- * the unit on. */
-typedef struct zfi_range_of {
-    int64_t first, count, at;
-} zfi_range_of;
-
-/* Of operand k of a unit. */
-static zfi_range_of zfi_local_range(const zf_program *p, const zfi_node *unit, int32_t k)
-{
-    int64_t part = zfi_node_count(unit), begin = unit->attributes[2].i > 1 ? part * p->run.rank : 0,
-            at = ((const int64_t *)unit->attributes[0].list.data)[k],
-            end = at + zfi_node_count(&p->graph->nodes[unit->args[k]]);
-    int64_t from = at > begin ? at : begin, until = end < begin + part ? end : begin + part;
-    return (zfi_range_of){from - at, until > from ? until - from : 0, from - begin};
-}
-
-/* The unit that holds the leaf, and which of its operands that is; NULL: it is not in one. */
-static const zfi_node *zfi_unit_of(const zf_graph *g, int32_t leaf, int32_t *operand)
-{
-    const zfi_node *unit = g->nodes[leaf].held ? &g->nodes[g->nodes[leaf].held] : NULL;
-    for (*operand = 0; unit && unit->args[*operand] != leaf; ++*operand)
-        ;
-    return unit;
-}
-
-/* The leaf is cut over the ranks. */
-static bool zfi_is_cut(const zf_graph *g, int32_t id)
-{
-    return g->nodes[id].held && g->nodes[g->nodes[id].held].attributes[2].i > 1;
-}
-
 /* --------------------------------------------------------------------------- compiling */
 
-/* A unit of the shared program that holds the same leaves at the same places. */
-static zf_status zfi_bind_shared_unit(zf_program *p, int32_t id)
+/* The node is storage that belongs to the store: a unit, or a parameter or state in none. */
+static bool zfi_is_stored(const zf_graph *g, const zfi_node *node)
+{
+    return zfi_is_persistent(g, node) && zfi_is_written(g, node->op);
+}
+
+/* Where a place of the plan is in memory. Of 0 bytes it may be anywhere. */
+static void *zfi_address(const zf_program *p, int64_t offset)
+{
+    if (offset >= p->stored_at && offset < p->stored_end)
+        return p->stored + (offset - p->stored_at);
+    if (!p->arena) return (void *)p;
+    return (char *)p->arena +
+           (offset < p->stored_at ? offset : offset - (p->stored_end - p->stored_at));
+}
+
+/* Where in the plan parameters and states stand, one behind the other. */
+static zf_status zfi_find_stored(zf_program *p)
 {
     zf_graph *g = p->graph;
-    const zf_graph *share = p->share->graph;
-    const zfi_node *node = &g->nodes[id], *first = &g->nodes[node->args[0]], *other;
-    int32_t leaf = zfi_map_get(share->names, first->name, 0), there = share->nodes[leaf].held;
-    bool same;
-    other = &share->nodes[there];
-    same = there && other->arg_count == node->arg_count && other->dtype == node->dtype &&
-           zfi_same_shape(&other->shape, &node->shape) &&
-           !memcmp(other->attributes[0].list.data, node->attributes[0].list.data,
-                   (size_t)node->arg_count * sizeof(int64_t));
-    for (int32_t k = 0; same && k < node->arg_count; k++) {
-        const zfi_node *mine = &g->nodes[node->args[k]], *its = &share->nodes[other->args[k]];
-        same = !strcmp(mine->name, its->name) && zfi_same_shape(&mine->shape, &its->shape);
+    bool some = false;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        int64_t end = node->offset + zfi_aligned(node->bytes);
+        if (!zfi_is_stored(g, node) || !node->placed) continue;
+        if (!some || node->offset < p->stored_at) p->stored_at = node->offset;
+        if (!some || end > p->stored_end) p->stored_end = end < g->peak ? end : g->peak;
+        some = true;
     }
-    if (!same)
-        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
-                        "zf_compile: the shared program has no unit like %%%d, with \"%s\" and %d "
-                        "others: zf_zero must have been called with the same options",
-                        (int)id, first->name, (int)node->arg_count - 1);
-    p->data[id] = p->share->data[there];
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (zfi_is_persistent(g, node) && !zfi_is_stored(g, node) && node->bytes &&
+            node->offset >= p->stored_at && node->offset < p->stored_end)
+            return zfi_fail(&g->error, ZF_ERR_VERIFY,
+                            "zf_compile: the plan has %%%d %s among parameters and states, which "
+                            "are one piece of memory",
+                            (int)g->order[i], g->records[node->op]->name);
+    }
     return ZF_OK;
 }
 
-/* Finds a parameter or state of the shared program by name. */
-static zf_status zfi_bind_shared(zf_program *p, int32_t id)
+/* "whole" or "element 1024 of a bucket of 4096, cut over 4 ranks" */
+static const char *zfi_layout_text(char text[96], bool flat, int64_t at, int64_t size,
+                                   int64_t world)
+{
+    char cut[40] = ", whole on each rank";
+    if (world > 1) snprintf(cut, sizeof cut, ", cut over %lld ranks", (long long)world);
+    if (flat)
+        snprintf(text, 96, "element %lld of a bucket of %lld%s", (long long)at, (long long)size,
+                 cut);
+    else snprintf(text, 96, "apart%s", cut);
+    return text;
+}
+
+/* The node is a leaf that the store holds, of that kind, dtype and shape; *index is which, -1: it
+ * does not hold it, which is an error if it is to be `bound`. */
+static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool bound, int32_t *index)
 {
     zf_graph *g = p->graph;
-    const zfi_node *node = &g->nodes[id], *other;
-    int32_t there;
-    char here[ZFI_TYPE_TEXT], theirs[ZFI_TYPE_TEXT];
-    if (node->op == ZF_OP_unit) return zfi_bind_shared_unit(p, id);
-    there = zfi_map_get(p->share->graph->names, node->name, 0);
-    other = &p->share->graph->nodes[there];
-    if (!there || other->op != node->op)
+    const zfi_node *node = &g->nodes[id];
+    const zfi_stored *t;
+    char here[ZFI_TYPE_TEXT], there[ZFI_TYPE_TEXT];
+    if ((*index = zfi_store_find(p->store, node->name)) < 0) {
+        if (!bound) return ZF_OK;
         return zfi_fail(&g->error, ZF_ERR_MISMATCH,
-                        "zf_compile: the shared program has no %s \"%s\"", g->records[node->op]->name,
-                        node->name);
-    if (other->dtype != node->dtype || !zfi_same_shape(&other->shape, &node->shape))
+                        "zf_compile: the store has no %s \"%s\" (zf_compile_desc.bound)",
+                        g->records[node->op]->name, node->name);
+    }
+    t = &p->store->tensors[*index];
+    if (t->op == node->op && t->dtype == node->dtype && zfi_same_shape(&t->shape, &node->shape))
+        return ZF_OK;
+    return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                    "zf_compile: \"%s\" is a %s %s here and a %s %s in the store", node->name,
+                    g->records[node->op]->name, zfi_type_text(here, node->dtype, &node->shape),
+                    zfi_stored_kind(t), zfi_type_text(there, t->dtype, &t->shape));
+}
+
+/* Elements [at, at + count) of a bucket belong to no tensor. */
+static bool zfi_is_free(const zf_store *s, int32_t bucket, int64_t at, int64_t count)
+{
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
+        const zfi_stored *t = &s->tensors[k];
+        if (t->bucket == bucket && t->at < at + count && at < t->at + zfi_stored_count(t))
+            return false;
+    }
+    return true;
+}
+
+/* The unit or leaf of its own has no place in the plan: it is to be where the store has it, all
+ * leaves at the same places of one bucket. Leaves of a unit that the store lacks will be added to
+ * that bucket, where their places are free. */
+static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
+{
+    zf_graph *g = p->graph;
+    const zf_store *s = p->store;
+    const zfi_node *node = &g->nodes[id];
+    const bool flat = node->op == ZF_OP_unit;
+    const int64_t *at = node->attributes[0].list.data;
+    const int64_t world = flat && node->attributes[2].i > 1 ? node->attributes[2].i : 1,
+                  size = flat ? node->attributes[1].i : zfi_node_count(node);
+    const int32_t *leaves = flat ? node->args : &id, count = flat ? node->arg_count : 1;
+    int32_t bucket = -1;
+    for (int32_t k = 0; k < count && bucket < 0; k++)
+        if (p->tensor_of[leaves[k]] >= 0) bucket = s->tensors[p->tensor_of[leaves[k]]].bucket;
+    if (bucket < 0)
         return zfi_fail(&g->error, ZF_ERR_MISMATCH,
-                        "zf_compile: \"%s\" is %s here and %s in the shared program", node->name,
-                        zfi_type_text(here, node->dtype, &node->shape),
-                        zfi_type_text(theirs, other->dtype, &other->shape));
-    p->data[id] = p->share->data[there];
+                        "zf_compile: the store has no \"%s\"; zf_memory found it in another "
+                        "(zf_memory_desc.store)",
+                        g->nodes[*leaves].name);
+    for (int32_t k = 0; k < count; k++) {
+        const zfi_node *leaf = &g->nodes[leaves[k]];
+        const int32_t index = p->tensor_of[leaves[k]];
+        const bool has = index >= 0 && s->tensors[index].bucket >= 0;
+        const int32_t its_bucket = has ? s->tensors[index].bucket : bucket;
+        const zfi_bucket *b = &s->buckets[its_bucket];
+        char mine[96], its[96];
+        bool good = its_bucket == bucket && b->world == world && (!flat || b->size == size);
+        if (has) good = good && (!flat || s->tensors[index].at == at[k]);
+        else good = good && b->flat && zfi_is_free(s, bucket, at[k], zfi_node_count(leaf));
+        if (good) {
+            if (!has) bucket_of[id] = bucket;
+            else
+                p->bound_bytes +=
+                    (size_t)zfi_portion_of(s, index).count * zf_dtype_size(leaf->dtype);
+            continue;
+        }
+        zfi_layout_text(mine, flat, flat ? at[k] : 0, size, world);
+        if (has) zfi_layout_text(its, b->flat, s->tensors[index].at, b->size, b->world);
+        else snprintf(its, sizeof its, "not there");
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: \"%s\" is to be %s, and in the store it is %s%s: give zf_zero "
+                        "the same stage and world, and the store (zf_zero_desc.store), or "
+                        "zf_store_copy the values to a store of another layout",
+                        leaf->name, mine, its,
+                        its_bucket == bucket ? "" : ", apart from others of its bucket");
+    }
+    p->data[id] = flat ? s->buckets[bucket].data : zfi_stored_data(s, &s->tensors[p->tensor_of[id]]);
     return ZF_OK;
 }
 
-/* Where each node's value lies: at its place, in the shared program, in its operand if it is a
- * view, in its unit if that is not cut; a leaf of a unit that is cut lies nowhere as a whole. */
-static zf_status zfi_bind(zf_program *p)
+/* The unit or leaf of its own has a place in the plan: it becomes a bucket of the store. Leaves of
+ * it that are loose in the store will move there. */
+static zf_status zfi_bind_added(zf_program *p, int32_t id, int32_t *bucket_of)
+{
+    zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    const bool flat = node->op == ZF_OP_unit;
+    zfi_bucket b = {.data = p->stored ? p->stored + (node->offset - p->stored_at) : (char *)p->store,
+                    .dtype = node->dtype,
+                    .size = flat ? node->attributes[1].i : zfi_node_count(node),
+                    .world = flat && node->attributes[2].i > 1 ? (int32_t)node->attributes[2].i : 1,
+                    .flat = flat};
+    for (int32_t k = 0; k < (flat ? node->arg_count : 1); k++) {
+        int32_t leaf = flat ? node->args[k] : id, index = p->tensor_of[leaf];
+        if (index >= 0 && p->store->tensors[index].bucket >= 0)
+            return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                            "zf_compile: zf_memory gave %%%d \"%s\" a place of its own, but the "
+                            "store has it (zf_memory_desc.store)",
+                            (int)id, g->nodes[leaf].name);
+    }
+    bucket_of[id] = zfi_len(p->store->buckets);
+    p->data[id] = b.data;
+    return zfi_push(&p->store->memory, p->store->buckets, b) ? ZF_OK : zfi_graph_nomem(g);
+}
+
+/* The leaf becomes a tensor of the bucket. */
+static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_of)
+{
+    zf_graph *g = p->graph;
+    zf_store *s = p->store;
+    const zfi_node *node = &g->nodes[id], *unit = node->held ? &g->nodes[node->held] : NULL;
+    int32_t index = p->tensor_of[id], bucket = bucket_of[node->held ? node->held : id], k = 0;
+    while (unit && unit->args[k] != id) k++;
+    if (index < 0)
+        index = zfi_store_add(s, (zfi_stored){.name = node->name,
+                                              .op = node->op,
+                                              .dtype = node->dtype,
+                                              .shape = node->shape,
+                                              .of = -1,
+                                              .bucket = -1,
+                                              .fresh = true});
+    if (index < 0) return zfi_graph_nomem(g);
+    p->tensor_of[id] = index;
+    if (s->tensors[index].bucket >= 0) return ZF_OK; /* beside it, others are added */
+    s->tensors[index].bucket = bucket;
+    s->tensors[index].at = unit ? ((const int64_t *)unit->attributes[0].list.data)[k] : 0;
+    return ZF_OK;
+}
+
+/* Finds or makes in the store what the graph names: bound where it is there, else added. */
+static zf_status zfi_bind_store(zf_program *p, bool bound, int32_t *bucket_of)
 {
     zf_graph *g = p->graph;
     zf_status status = ZF_OK;
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
-        int32_t id = g->order[i], k;
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op == ZF_OP_param || node->op == ZF_OP_state)
+            status = zfi_bind_leaf(p, g->order[i], bound, &p->tensor_of[g->order[i]]);
+    }
+    for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (zfi_is_stored(g, node))
+            status = node->placed ? zfi_bind_added(p, g->order[i], bucket_of)
+                                  : zfi_bind_stored(p, g->order[i], bucket_of);
+    }
+    for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
+        int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        bool outlives = zfi_is_persistent(g, node) && zfi_is_written(g, node->op);
-        int64_t at;
-        if (outlives && node->placed == (p->share != NULL))
-            return zfi_fail(
-                &g->error, ZF_ERR_STAGE, "zf_compile: zf_memory gave %%%d \"%s\" %s", (int)id,
-                node->name ? node->name : "unit",
-                p->share ? "a place of its own, so it cannot be that of another program "
-                           "(zf_memory_desc.share)"
-                         : "no place, so it needs a program to share with (zf_compile_desc.share)");
-        /* Of 0 bytes */
-        if (node->placed) p->data[id] = p->arena ? (char *)p->arena + node->offset : (void *)p;
-        else if (outlives) status = zfi_bind_shared(p, id);
-        else if ((k = zfi_viewed(g, node, &at)) >= 0)
-            p->data[id] = (char *)p->data[node->args[k]] +
-                          (at < 0 ? (int64_t)zfi_node_bytes(node) * p->run.rank : at);
-        for (k = 0; node->op == ZF_OP_unit && node->attributes[2].i <= 1 && k < node->arg_count;
-             k++)
-            p->data[node->args[k]] =
-                (char *)p->data[id] + ((const int64_t *)node->attributes[0].list.data)[k] *
-                                          (int64_t)zf_dtype_size(node->dtype);
+        if (node->op != ZF_OP_param && node->op != ZF_OP_state) continue;
+        if (bucket_of[node->held ? node->held : id] >= 0) status = zfi_add_leaf(p, id, bucket_of);
+        if (!status && node->op == ZF_OP_state && node->arg_count)
+            p->store->tensors[p->tensor_of[id]].of = p->tensor_of[node->args[0]];
     }
     return status;
+}
+
+/* Where each node's value lies: at its place, in the store, in its operand if it is a view, in its
+ * unit if that is not cut; a leaf of a unit that is cut lies nowhere as a whole. */
+static zf_status zfi_bind(zf_program *p)
+{
+    zf_graph *g = p->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i], k;
+        const zfi_node *node = &g->nodes[id];
+        int64_t at;
+        if (zfi_is_stored(g, node)) {
+            for (k = 0; node->op == ZF_OP_unit && k < node->arg_count; k++)
+                p->data[node->args[k]] =
+                    zfi_stored_data(p->store, &p->store->tensors[p->tensor_of[node->args[k]]]);
+        } else if (node->placed) {
+            p->data[id] = zfi_address(p, node->offset);
+        } else if (zfi_is_joined(g, node)) {
+            p->data[id] = p->data[node->args[0]];
+            for (k = 0; k + 1 < node->arg_count; k++)
+                if ((char *)p->data[node->args[k]] + zfi_node_bytes(&g->nodes[node->args[k]]) !=
+                    p->data[node->args[k + 1]])
+                    return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                                    "zf_compile: zf_memory found operands of %%%d concat side by "
+                                    "side in the store (zf_memory_desc.store), which they are not",
+                                    (int)id);
+        } else if ((k = zfi_viewed(g, node, &at)) >= 0) {
+            p->data[id] = (char *)p->data[node->args[k]] +
+                          (at < 0 ? (int64_t)zfi_node_bytes(node) * p->run.rank : at);
+        }
+    }
+    return ZF_OK;
 }
 
 /* The node has work to do when its turn comes. */
@@ -272,7 +427,7 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         for (int k = 0; l.saved && k < ZF_MAX_SAVED; k++, args++)
             if (g->nodes[id].saved[k]) args->data = p->data[g->nodes[id].saved[k]];
         l.scratch =
-            g->nodes[id].scratch_bytes ? (char *)p->arena + g->nodes[id].scratch_offset : NULL;
+            g->nodes[id].scratch_bytes ? zfi_address(p, g->nodes[id].scratch_offset) : NULL;
         l.run = &p->run;
         l.error = &p->error;
         l.queue = g->nodes[id].queue;
@@ -298,7 +453,7 @@ static void zfi_fill_task(void *context, int64_t index)
     const zfi_filling *f = context;
     int64_t at = index * ZFI_FILL_TASK, n = zfi_min(f->count - at, ZFI_FILL_TASK);
     char *to = (char *)f->room->piece + at * (int64_t)zf_dtype_size(f->node->dtype);
-    zfi_first_values(f->program->graph, f->node, f->program->run.seed, f->first + at, n,
+    zfi_first_values(f->program->graph, f->node, f->program->store->seed, f->first + at, n,
                      f->room->work + at, to);
 }
 
@@ -315,18 +470,58 @@ static void zfi_make_piece(const zf_program *p, const zfi_node *node, int64_t fi
     for (int64_t k = 0; k < tasks; k++) zfi_fill_task(&f, k);
 }
 
-/* The leaf's elements [first, first + count) into memory at `to`, a piece at a time. */
+/* The parameter whose values, changed since they were first made, the leaf starts as; -1: none. */
+static int32_t zfi_source_of(const zf_program *p, int32_t id)
+{
+    const zf_store *s = p->store;
+    int32_t of = p->tensor_of[id] < 0 ? -1 : s->tensors[p->tensor_of[id]].of;
+    return of >= 0 && (!s->tensors[of].fresh || s->tensors[of].host) ? of : -1;
+}
+
+/* Elements [first, first + count) of master weights into the room, from what this rank has of the
+ * parameter. */
+static zf_status zfi_make_master(const zf_program *p, int32_t of, zf_dtype dtype, int64_t first,
+                                 int64_t count, const zfi_fill_room *room)
+{
+    const zf_store *s = p->store;
+    const zfi_stored *t = &s->tensors[of];
+    const zfi_portion have = zfi_portion_of(s, of);
+    const size_t size = zf_dtype_size(t->dtype);
+    zf_status status;
+    if (first < have.first || first + count > have.first + have.count)
+        return zfi_fail(&p->graph->error, ZF_ERR_MISMATCH,
+                        "zf_compile: master weights of \"%s\" are cut otherwise than the parameter "
+                        "in the store",
+                        t->name);
+    if (t->host) memcpy(room->work, t->host + (size_t)first * size, (size_t)count * size);
+    else if ((status = s->backend->copy(s->backend->self, room->work,
+                                        have.data + (size_t)(first - have.first) * size,
+                                        (size_t)count * size, ZF_DEVICE_TO_HOST,
+                                        &p->graph->error)))
+        return status;
+    zf_convert(room->piece, dtype, room->work, t->dtype, (size_t)count);
+    return ZF_OK;
+}
+
+/* The leaf's elements [first, first + count) into memory at `to`, a piece at a time: those that it
+ * has in host memory, those of its parameter, or its first values. */
 static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t count, char *to,
                                zfi_fill_room *r)
 {
     const zfi_node *node = &p->graph->nodes[id];
+    const char *host = p->tensor_of[id] < 0 ? NULL : p->store->tensors[p->tensor_of[id]].host;
     int64_t size = (int64_t)zf_dtype_size(node->dtype);
+    int32_t source = zfi_source_of(p, id);
     zf_status status = ZF_OK;
     for (int64_t at = 0; at < count && !status; at += r->count) {
         int64_t n = count - at < r->count ? count - at : r->count;
-        zfi_make_piece(p, node, first + at, n, r);
-        status = p->backend->copy(p->backend->self, to + at * size, r->piece, (size_t)(n * size),
-                                  ZF_HOST_TO_DEVICE, &p->graph->error);
+        const void *from = host ? host + (first + at) * size : (const char *)r->piece;
+        if (!host && source >= 0)
+            status = zfi_make_master(p, source, node->dtype, first + at, n, r);
+        else if (!host) zfi_make_piece(p, node, first + at, n, r);
+        if (!status)
+            status = p->backend->copy(p->backend->self, to + at * size, from, (size_t)(n * size),
+                                      ZF_HOST_TO_DEVICE, &p->graph->error);
     }
     return status;
 }
@@ -335,7 +530,7 @@ static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t
 static zf_status zfi_fill_unit(zf_program *p, int32_t id, zfi_fill_room *room)
 {
     const zfi_node *node = &p->graph->nodes[id];
-    size_t bytes = zfi_node_bytes(node), size = zf_dtype_size(node->dtype), n;
+    size_t bytes = zfi_node_bytes(node), n;
     const size_t most = (size_t)room->count * sizeof *room->piece;
     char *to = p->data[id];
     zf_status status = ZF_OK;
@@ -346,21 +541,34 @@ static zf_status zfi_fill_unit(zf_program *p, int32_t id, zfi_fill_room *room)
                                   &p->graph->error);
     }
     for (int32_t k = 0; k < node->arg_count && !status; k++) {
-        zfi_range_of r = zfi_local_range(p, node, k);
-        if (r.count > 0)
-            status = zfi_fill_leaf(p, node->args[k], r.first, r.count, to + (size_t)r.at * size,
-                                   room);
+        zfi_portion has = zfi_portion_of(p->store, p->tensor_of[node->args[k]]);
+        if (has.count > 0)
+            status = zfi_fill_leaf(p, node->args[k], has.first, has.count, has.data, room);
     }
     return status;
 }
 
-/* Whether the node has memory that outlives a step, and so first values. */
+/* Whether the node has memory that outlives a step, and is new. */
 static bool zfi_has_first_values(const zf_graph *g, const zfi_node *node)
 {
     return node->placed && zfi_is_persistent(g, node);
 }
 
-/* Writes the first values of everything persistent. */
+/* Leaves that were added to a bucket that was there. */
+static zf_status zfi_fill_added(zf_program *p, int32_t id, zfi_fill_room *room)
+{
+    const zfi_node *node = &p->graph->nodes[id];
+    zf_status status = ZF_OK;
+    for (int32_t k = 0; k < node->arg_count && !status; k++) {
+        int32_t index = p->tensor_of[node->args[k]];
+        zfi_portion has = zfi_portion_of(p->store, index);
+        if (has.count > 0 && (index >= p->first_added || p->store->tensors[index].host))
+            status = zfi_fill_leaf(p, node->args[k], has.first, has.count, has.data, room);
+    }
+    return status;
+}
+
+/* Values of everything persistent that was not in the store. */
 static zf_status zfi_fill(zf_program *p)
 {
     zf_graph *g = p->graph;
@@ -368,7 +576,8 @@ static zf_status zfi_fill(zf_program *p)
     zf_status status = ZF_OK;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (zfi_has_first_values(g, node)) room.count = zfi_max(room.count, zfi_node_count(node));
+        if (zfi_has_first_values(g, node) || node->op == ZF_OP_unit)
+            room.count = zfi_max(room.count, zfi_node_count(node));
     }
     room.count = zfi_min(room.count, ZFI_FILL_PIECE);
     room.work = zfi_calloc(&p->memory, (size_t)room.count, sizeof *room.work);
@@ -377,6 +586,7 @@ static zf_status zfi_fill(zf_program *p)
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
+        if (node->op == ZF_OP_unit && !node->placed) status = zfi_fill_added(p, id, &room);
         if (!zfi_has_first_values(g, node)) continue;
         if (node->op == ZF_OP_unit) status = zfi_fill_unit(p, id, &room);
         else status = zfi_fill_leaf(p, id, 0, zfi_node_count(node), p->data[id], &room);
@@ -384,6 +594,17 @@ static zf_status zfi_fill(zf_program *p)
     zfi_free(&p->memory, room.work, (size_t)room.count * sizeof *room.work);
     zfi_free(&p->memory, room.piece, (size_t)room.count * sizeof *room.piece);
     return status;
+}
+
+/* What was loose in the store and lies in a bucket now has no need of host memory. */
+static void zfi_drop_loose(zf_store *s)
+{
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
+        zfi_stored *t = &s->tensors[k];
+        if (t->bucket < 0) continue;
+        zfi_free(&s->memory, t->host, zfi_stored_bytes(t));
+        t->host = NULL;
+    }
 }
 
 /* An input that updates read: a learning rate. */
@@ -422,23 +643,17 @@ static zf_status zfi_list_inputs(zf_program *p)
     return p->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
 }
 
-/* Lists what ranks compare, and makes room for it. */
+/* Lists the inputs that ranks compare. */
 static zf_status zfi_list_same(zf_program *p)
 {
     const zf_graph *g = p->graph;
-    zfi_same *s = &p->same;
     for (int32_t i = 0; i < zfi_len(g->order) && !p->memory.failed; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (node->op != ZF_OP_param && node->op != ZF_OP_state && !zfi_is_for_updates(g, g->order[i]))
-            continue;
-        zfi_push(&p->memory, s->values,
-                 ((zfi_same_leaf){node, g->order[i],
-                                   zfi_is_cut(g, g->order[i]) ? NULL : p->data[g->order[i]], 0}));
-        if (zfi_node_bytes(node) > s->piece_bytes) s->piece_bytes = zfi_node_bytes(node);
+        if (zfi_is_for_updates(g, g->order[i]))
+            zfi_push(&p->memory, p->same.inputs,
+                     ((zfi_same_input){node->name, p->data[g->order[i]], zfi_node_bytes(node),
+                                       g->order[i], 0}));
     }
-    if (s->piece_bytes > ZFI_SAME_PIECE) s->piece_bytes = ZFI_SAME_PIECE;
-    s->piece = zfi_calloc(&p->memory, s->piece_bytes, 1);
-    s->records = zfi_calloc(&p->memory, (size_t)g->world * ZFI_SAME_FIELDS, sizeof *s->records);
     return p->memory.failed ? zfi_graph_nomem(p->graph) : ZF_OK;
 }
 
@@ -456,35 +671,116 @@ static zf_status zfi_check_comm(zf_graph *g, const zf_comm *comm)
                     (int)g->world, (int)world);
 }
 
+/* The store that the program works with: the desc's, or one of its own. */
+static zf_status zfi_open_store(zf_program *p, const zf_compile_desc *d)
+{
+    zf_error *error = &p->graph->error;
+    zf_store *s = d->store;
+    zf_status status = zfi_check_comm(p->graph, s ? s->comm : d->comm);
+    if (status) return status;
+    if (!s) {
+        p->store = zf_store_new(&(zf_store_desc){.backend = d->backend,
+                                                 .comm = d->comm,
+                                                 .seed = d->seed,
+                                                 .allocator = p->memory.allocator},
+                                error);
+        return p->store ? ZF_OK : error->status;
+    }
+    if ((d->backend && d->backend != s->backend) || (d->comm && d->comm != s->comm))
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "zf_compile: %s is not the store's (zf_store_desc); leave it out",
+                        d->backend && d->backend != s->backend ? "the backend"
+                                                               : "the communicator");
+    if (d->seed && d->seed != s->seed)
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "zf_compile: the seed %llu is not the store's, %llu (zf_store_desc.seed); "
+                        "leave it out",
+                        (unsigned long long)d->seed, (unsigned long long)s->seed);
+    s->owners++;
+    p->store = s;
+    return ZF_OK;
+}
+
+/* The bytes of the store and of all its programs stay within the store's limit. */
+static zf_status zfi_check_store_limit(const zf_program *p)
+{
+    const zf_store *s = p->store;
+    size_t all = s->bytes + s->program_bytes + (size_t)p->graph->peak;
+    if (!s->memory_limit || all <= s->memory_limit) return ZF_OK;
+    return zfi_fail(&p->graph->error, ZF_ERR_LIMIT,
+                    "zf_compile: the plan takes %lld bytes, the store has %zu and its other "
+                    "programs %zu: %zu more than the store's limit of %zu "
+                    "(zf_store_desc.memory_limit)",
+                    (long long)p->graph->peak, s->bytes, s->program_bytes, all - s->memory_limit,
+                    s->memory_limit);
+}
+
+/* Memory for what is added to the store, and for all else. */
+static zf_status zfi_allocate(zf_program *p)
+{
+    zf_graph *g = p->graph;
+    zf_status status = zfi_find_stored(p);
+    size_t stored = (size_t)(p->stored_end - p->stored_at);
+    if (status) return status;
+    if (stored && !(p->stored = zfi_store_add_piece(p->store, stored, &g->error)))
+        return g->error.status;
+    if (!(p->arena_bytes = (size_t)g->peak - stored)) return ZF_OK;
+    p->arena = p->backend->allocate(p->backend->self, p->arena_bytes, &g->error);
+    if (!p->arena) return g->error.status;
+    p->store->program_bytes += p->arena_bytes;
+    return ZF_OK;
+}
+
+/* Binds every node to its memory. */
+static zf_status zfi_bind_all(zf_program *p, bool bound)
+{
+    zf_graph *g = p->graph;
+    int32_t *bucket_of = zfi_calloc(&p->memory, p->nodes, sizeof *bucket_of);
+    zf_status status;
+    p->data = zfi_calloc(&p->memory, p->nodes, sizeof *p->data);
+    p->tensor_of = zfi_calloc(&p->memory, p->nodes, sizeof *p->tensor_of);
+    if (p->memory.failed) status = zfi_graph_nomem(g);
+    else {
+        for (size_t n = 0; n < p->nodes; n++) bucket_of[n] = p->tensor_of[n] = -1;
+        if (!(status = zfi_bind_store(p, bound, bucket_of))) status = zfi_bind(p);
+    }
+    zfi_free(&p->memory, bucket_of, p->nodes * sizeof *bucket_of);
+    return status;
+}
+
+/* The graph writes to parameters or states. */
+static bool zfi_trains(const zf_graph *g)
+{
+    for (int32_t i = zfi_len(g->order); i-- > 0;) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count && k < 31; k++)
+            if (zfi_written_args(g, node) >> k & 1 &&
+                zfi_is_stored(g, &g->nodes[zfi_written_leaf(g, node->args[k])]))
+                return true;
+    }
+    return false;
+}
+
 static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
 {
     zf_graph *g = p->graph;
-    zf_status status = zfi_check_comm(g, d->comm);
+    zf_status status = ZF_OK;
     int32_t *launch_of;
-    if (status) return status;
-    if (!d->backend) {
-        p->own_backend =
-            zf_cpu_backend(&(zf_cpu_desc){.allocator = g->memory.allocator}, &g->error);
-        if (!p->own_backend) return g->error.status;
-    }
-    p->backend = d->backend ? d->backend : p->own_backend;
+    p->backend = p->store->backend;
+    p->comm = p->store->comm;
+    p->run.rank = p->store->rank;
+    p->first_added = zfi_len(p->store->tensors);
     if (!(g->stages & ZFI_STAGE_PLACED))
-        status = zf_memory(g, &(zf_memory_desc){p->backend, d->no_reuse, d->share != NULL});
+        status = zf_memory(g, &(zf_memory_desc){p->backend, d->no_reuse, p->store});
     if (!status && d->verify && !(status = zfi_verify(g))) status = zfi_verify_plan(g);
     if (status || (status = zfi_check_limit(g, "zf_compile", d->memory_limit))) return status;
-    if ((status = zf_graph_plan(g, &p->plan))) return status;
-    p->arena_bytes = (size_t)g->peak;
-    if (p->arena_bytes) {
-        p->arena = p->backend->allocate(p->backend->self, p->arena_bytes, &g->error);
-        if (!p->arena) return g->error.status;
-    }
+    if ((status = zfi_check_store_limit(p))) return status;
+    if ((status = zf_graph_plan(g, &p->plan)) || (status = zfi_allocate(p))) return status;
     if (g->stages & ZFI_STAGE_OVERLAP &&
         (status = p->backend->queues(p->backend->self, ZFI_QUEUES, &g->error)))
         return status;
     p->nodes = (size_t)zfi_len(g->nodes);
-    p->data = zfi_calloc(&p->memory, p->nodes, sizeof *p->data);
-    if (!p->data) return zfi_graph_nomem(g);
-    if ((status = zfi_bind(p))) return status;
+    if ((status = zfi_bind_all(p, d->bound))) return status;
     launch_of = zfi_calloc(&p->memory, p->nodes, sizeof *launch_of);
     if (!launch_of) return zfi_graph_nomem(g);
     status = zfi_make_launches(p, launch_of);
@@ -498,30 +794,35 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     if ((status = zfi_list_inputs(p))) return status;
     if (p->comm && g->world > 1 && (status = zfi_list_same(p))) return status;
     p->poison = d->poison;
+    p->trains = zfi_trains(g);
+    p->loads = p->store->loads;
+    p->same = (zfi_same){p->store, p->same.inputs, 0, p->run.evaluate, p->allow_nan};
     return zfi_fill(p);
 }
 
 ZF_API zf_program *zf_compile(zf_graph *g, const zf_compile_desc *desc)
 {
     zf_compile_desc d = desc ? *desc : (zf_compile_desc){.seed = 0};
+    zfi_store_mark mark;
     zf_program *p;
     if (!g || g->error.status) return NULL;
     p = zfi_calloc(&g->memory, 1, sizeof *p);
     if (!p) return zfi_graph_nomem(g), NULL;
     p->memory = zfi_memory_of(&g->memory.allocator);
     p->graph = g;
-    p->share = d.share;
-    p->run.seed = d.seed;
     p->run.evaluate = d.evaluate;
     p->run.world = g->world;
-    p->comm = d.comm;
-    p->run.rank = d.comm ? d.comm->rank : 0;
     p->allow_nan = d.allow_nan;
-    if (zfi_compile(p, &d)) {
-        zf_program_free(p);
-        return NULL;
+    if (!zfi_open_store(p, &d)) {
+        mark = zfi_store_mark_of(p->store);
+        if (!zfi_compile(p, &d)) {
+            zfi_drop_loose(p->store);
+            return p;
+        }
+        zfi_store_go_back(p->store, mark);
     }
-    return p;
+    zf_program_free(p);
+    return NULL;
 }
 
 ZF_API void zf_program_free(zf_program *p)
@@ -531,18 +832,22 @@ ZF_API void zf_program_free(zf_program *p)
     memory = p->memory;
     for (int32_t k = 0; k < p->section_count; k++)
         if (p->sections[k].kept) p->backend->forget(p->backend->self, &p->sections[k]);
-    if (p->arena) p->backend->release(p->backend->self, p->arena, p->arena_bytes);
+    if (p->arena) {
+        p->backend->release(p->backend->self, p->arena, p->arena_bytes);
+        p->store->program_bytes -= p->arena_bytes;
+    }
     zfi_free(&memory, p->sections, (size_t)p->section_room * sizeof *p->sections);
     zfi_free(&memory, p->data, p->nodes * sizeof *p->data);
+    zfi_free(&memory, p->tensor_of, p->nodes * sizeof *p->tensor_of);
     zfi_free(&memory, p->launches, (size_t)p->launch_room * sizeof *p->launches);
     zfi_free(&memory, p->waits_for, (size_t)p->launch_room * sizeof *p->waits_for);
     zfi_free(&memory, p->sums_outputs, (size_t)p->launch_room * sizeof *p->sums_outputs);
     if (p->hashes) zfi_free(&memory, p->hashes, (size_t)p->run.world * sizeof *p->hashes);
     zfi_array_free(&memory, p->unwritten);
     zfi_array_free(&memory, p->rates);
-    zfi_same_free(&p->same, &memory, p->run.world);
+    zfi_array_free(&memory, p->same.inputs);
     zfi_free(&memory, p->args, (size_t)p->arg_count * sizeof *p->args);
-    zf_backend_free(p->own_backend);
+    zf_store_free(p->store);
     zfi_free(&memory, p, sizeof *p);
 }
 
@@ -581,41 +886,6 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
     return id;
 }
 
-/* All of the tensor into what this rank has of it. */
-static zf_status zfi_write_node(zf_program *p, int32_t id, const char *from)
-{
-    const zfi_node *unit;
-    int32_t k;
-    int64_t size = (int64_t)zf_dtype_size(p->graph->nodes[id].dtype);
-    zfi_range_of r;
-    if (!zfi_is_cut(p->graph, id))
-        return p->backend->copy(p->backend->self, p->data[id], from,
-                                zfi_node_bytes(&p->graph->nodes[id]), ZF_HOST_TO_DEVICE, &p->error);
-    unit = zfi_unit_of(p->graph, id, &k);
-    r = zfi_local_range(p, unit, k);
-    return p->backend->copy(
-        p->backend->self, (char *)p->data[p->graph->nodes[id].held] + r.at * size,
-        from + r.first * size, (size_t)(r.count * size), ZF_HOST_TO_DEVICE, &p->error);
-}
-
-/* The states that start as the parameter does start anew as `from`. */
-static zf_status zfi_write_masters(zf_program *p, int32_t param, const void *from)
-{
-    const zf_graph *g = p->graph;
-    zf_status status = ZF_OK;
-    for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
-        const zfi_node *node = &g->nodes[g->order[i]];
-        size_t count = (size_t)zfi_node_count(node), size = zf_dtype_size(node->dtype);
-        void *wide;
-        if (node->op != ZF_OP_state || !node->arg_count || node->args[0] != param) continue;
-        if (!(wide = zfi_calloc(&p->memory, count, size))) return zfi_nomem(&p->error);
-        zf_convert(wide, node->dtype, from, g->nodes[param].dtype, count);
-        status = zfi_write_node(p, g->order[i], wide);
-        zfi_free(&p->memory, wide, count * size);
-    }
-    return status;
-}
-
 ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t bytes)
 {
     int32_t id;
@@ -624,38 +894,15 @@ ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t b
     id = zfi_accessible(p, x, bytes, "zf_write", true);
     if (!id) return p->error.status;
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
-    status = zfi_write_node(p, id, data);
-    if (!status && p->graph->nodes[id].op == ZF_OP_param) status = zfi_write_masters(p, id, data);
+    if (p->tensor_of[id] >= 0) return zfi_store_put(p->store, p->tensor_of[id], data, &p->error);
+    status =
+        p->backend->copy(p->backend->self, p->data[id], data, bytes, ZF_HOST_TO_DEVICE, &p->error);
     for (int32_t k = 0; k < zfi_len(p->unwritten) && !status; k++)
         if (p->unwritten[k] == id) {
             p->unwritten[k] = stbds_arrlast(p->unwritten);
             stbds_header(p->unwritten)->length--;
         }
-    for (int32_t k = 0; k < zfi_len(p->same.values) && !status; k++)
-        if (p->same.values[k].id == id) p->same.values[k].sum = zfi_crc32c(0, data, bytes);
     return status;
-}
-
-/* A leaf that is cut: each rank in turn sends what it has of it. */
-static zf_status zfi_read_cut(zf_program *p, int32_t id, char *data)
-{
-    int32_t k;
-    const zfi_node *unit = zfi_unit_of(p->graph, id, &k);
-    int64_t size = (int64_t)zf_dtype_size(unit->dtype);
-    zf_program other = *p;
-    for (int32_t r = 0; r < p->run.world; r++) {
-        zfi_range_of range;
-        zf_collective c = {.op = ZF_OP_bcast, .node = id, .dtype = unit->dtype, .root = r};
-        other.run.rank = r;
-        range = zfi_local_range(&other, unit, k);
-        if (!range.count) continue;
-        c.count = range.count;
-        c.out = data + range.first * size;
-        c.in =
-            r == p->run.rank ? (char *)p->data[p->graph->nodes[id].held] + range.at * size : c.out;
-        if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
-    }
-    return ZF_OK;
 }
 
 ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
@@ -666,12 +913,8 @@ ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
     if (!id) return p->error.status;
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_read: data is NULL");
     if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
-    if (zfi_is_cut(p->graph, id) && !p->comm->run)
-        return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
-                        "zf_read: %%%d is cut over the ranks, which the communicator cannot ask "
-                        "(zf_comm.run is NULL); zf_lockstep_read can",
-                        (int)id);
-    if (zfi_is_cut(p->graph, id)) return zfi_read_cut(p, id, data);
+    if (p->tensor_of[id] >= 0)
+        return zfi_store_get(p->store, p->tensor_of[id], data, id, "zf_read", &p->error);
     return p->backend->copy(p->backend->self, data, p->data[id], bytes, ZF_DEVICE_TO_HOST,
                             &p->error);
 }
@@ -808,10 +1051,12 @@ static zf_status zfi_run_launches(zf_program *p, int32_t first, int32_t last)
 
 static void zfi_begin_micro(zf_program *p)
 {
-    p->run.step = p->steps + 1;
+    p->run.seed = p->store->seed;
+    p->run.step = zf_program_step(p) + 1;
     p->run.micro = p->micro;
     p->run.slot = p->micro * p->run.world + p->run.rank;
     if (p->micro) return;
+    p->micro_step = p->store->step;
     memset(&p->counted, 0, sizeof p->counted);
     p->spoiled = false;
 }
@@ -918,58 +1163,13 @@ static zf_status zfi_agree(zf_program *p)
     return ZF_OK;
 }
 
-/* This rank's record of what must be the same, into record[0..ZFI_SAME_FIELDS). */
-static zf_status zfi_make_record(zf_program *p, int64_t *record)
-{
-    zf_status status = p->backend->synchronize(p->backend->self, &p->error);
-    if (!status) status = zfi_same_read(&p->same, p->backend, &p->error);
-    record[ZFI_SAME_SEED] = (int64_t)p->run.seed;
-    record[ZFI_SAME_STEP] = p->steps;
-    record[ZFI_SAME_EVALUATE] = p->run.evaluate;
-    record[ZFI_SAME_ALLOW_NAN] = p->allow_nan;
-    record[ZFI_SAME_VALUES] = (int64_t)zfi_same_digest(&p->same);
-    record[ZFI_SAME_FAILED] = status != ZF_OK;
-    return status;
-}
-
-/* Somebody's digest of values is not rank 0's: finds the first value of which that is so. */
-static zf_status zfi_find_difference(zf_program *p)
-{
-    const zfi_same *s = &p->same;
-    for (int32_t k = 0; k < zfi_len(s->values); k++) {
-        int64_t mine = s->values[k].sum;
-        const zf_collective c = {.op = ZF_OP_all_gather,
-                                 .dtype = ZF_I64,
-                                 .count = 1,
-                                 .in = &mine,
-                                 .out = s->records};
-        int32_t r;
-        if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
-        if ((r = zfi_same_other(s->records, 1, p->run.world)))
-            return zfi_same_fail(&s->values[k], r, (int64_t[]){s->records[0], s->records[r]},
-                                 &p->error);
-    }
-    return ZF_OK;
-}
-
 /* All ranks have what must be the same on all of them; a difference is an error of all. */
 static zf_status zfi_compare(zf_program *p)
 {
-    int64_t *records = p->same.records;
-    zf_collective c = {
-        .op = ZF_OP_all_gather, .dtype = ZF_I64, .count = ZFI_SAME_FIELDS, .out = records};
-    zf_status status = ZF_OK;
-    if (!records) return ZF_OK;
+    zf_status status;
     p->compared = false;
-    c.in = records + (ptrdiff_t)p->run.rank * ZFI_SAME_FIELDS;
-    (void)zfi_make_record(p, records + (ptrdiff_t)p->run.rank * ZFI_SAME_FIELDS);
-    if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
-    for (int32_t r = 0; r < p->run.world; r++)
-        if (records[r * ZFI_SAME_FIELDS + ZFI_SAME_FAILED])
-            return zfi_comm_agree(p->comm, &p->error);
-    status = zfi_same_records(records, p->run.world, &p->error);
-    if (!status && zfi_same_other(records + ZFI_SAME_VALUES, ZFI_SAME_FIELDS, p->run.world))
-        status = zfi_find_difference(p);
+    p->same.runs = p->runs;
+    status = zfi_same_compare(&p->same, &p->error);
     p->compared = !status;
     return status;
 }
@@ -992,10 +1192,55 @@ static zf_status zfi_run_micro(zf_program *p)
     return status ? status : zfi_run_launches(p, 0, p->micro_end);
 }
 
+/* After zf_load a step begins anew, and ranks compare what they begin with. */
+static void zfi_see_load(zf_program *p)
+{
+    if (p->loads == p->store->loads) return;
+    p->loads = p->store->loads;
+    p->micro = 0;
+    p->compared = false;
+}
+
+/* A step is done. */
+static void zfi_count_step(zf_program *p)
+{
+    zf_store *s = p->store;
+    p->micro = 0;
+    *(p->trains ? &s->step : &p->runs) += 1;
+}
+
+/* The update section will change what the program writes to. */
+static void zfi_mark_changed(zf_program *p)
+{
+    const zf_graph *g = p->graph;
+    for (int32_t i = zfi_len(g->order); i-- > 0 && !p->changed;) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count && k < 31; k++) {
+            const zfi_node *leaf;
+            int32_t id;
+            if (!(zfi_written_args(g, node) >> k & 1)) continue;
+            id = zfi_written_leaf(g, node->args[k]);
+            leaf = &g->nodes[id];
+            for (int32_t n = 0; leaf->op == ZF_OP_unit && n < leaf->arg_count; n++)
+                p->store->tensors[p->tensor_of[leaf->args[n]]].fresh = false;
+            if (p->tensor_of[id] >= 0) p->store->tensors[p->tensor_of[id]].fresh = false;
+        }
+    }
+    p->changed = true;
+}
+
 static zf_status zfi_check_micro(zf_program *p, const char *call, bool last)
 {
     int64_t all = p->graph->micro_batches;
     zfi_clear_error(p);
+    zfi_see_load(p);
+    if (p->micro && p->micro_step != p->store->step) {
+        p->micro = 0;
+        return zfi_fail(&p->error, ZF_ERR_STAGE,
+                        "%s: another program has trained the store since the step's first "
+                        "micro-batch; the step starts anew",
+                        call);
+    }
     if (zfi_len(p->unwritten))
         return zfi_fail(&p->error, ZF_ERR_STAGE,
                         "%s: the input \"%.200s\" has not been written (zf_write)%s", call,
@@ -1029,11 +1274,11 @@ ZF_API zf_status zf_step(zf_program *p)
     if ((status = zfi_check_micro(p, "zf_step", true))) return status;
     status = zfi_run_micro(p);
     if (!status && (status = zfi_check_outputs(p)) == ZF_ERR_NAN) status = zfi_name_spoiler(p);
+    if (!status) zfi_mark_changed(p);
     if (!status) status = zfi_run_launches(p, p->micro_end, p->launch_count);
     if (!status) status = p->backend->synchronize(p->backend->self, &p->error);
     if (status) return zfi_step_failed(p, status);
-    p->steps++;
-    p->micro = 0;
+    zfi_count_step(p);
     return ZF_OK;
 }
 
@@ -1046,7 +1291,9 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
     g = p->graph;
     if (p->backend->remark) info.remark = p->backend->remark(p->backend->self);
     info.peak_bytes = (size_t)g->peak;
-    info.allocated_bytes = p->arena_bytes;
+    info.store_bytes = (size_t)(p->stored_end - p->stored_at);
+    info.bound_bytes = p->bound_bytes;
+    info.allocated_bytes = p->arena_bytes + info.store_bytes;
     if (p->comm) info.comm_bytes = p->comm->memory;
     info.plan = p->plan;
     info.counted = p->counted;

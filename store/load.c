@@ -10,16 +10,15 @@
  *     held      | rank 0 of 3        | rank 1 of 3        | rank 2 of 3      |
  */
 
-/* What the checkpoint has for a node. */
-typedef struct zfi_stored {
-    bool wanted;  /* the program has it, and wants it */
-    bool there;   /* so has the checkpoint: */
+/* What the checkpoint has of a tensor. */
+typedef struct zfi_found {
+    bool there;
     int64_t upto; /* its first elements, so far */
-} zfi_stored;
+} zfi_found;
 
-/* Elements [first, first + count) of a node, some of which this rank needs. */
+/* Elements [first, first + count) of a tensor, some of which this rank needs. */
 typedef struct zfi_part {
-    int32_t node;
+    int32_t tensor;
     int kind;     /* of the entry: a parameter may take the values of a state */
     int32_t rank; /* whose file; -1: that of what is whole */
     int64_t first, count;
@@ -28,10 +27,11 @@ typedef struct zfi_part {
 } zfi_part;
 
 typedef struct zfi_loading {
-    zf_program *program;
+    zf_store *store;
     const char *path;
-    bool params_only;
-    bool masters; /* beside params_only: see zf_load_desc */
+    zf_load_desc d;
+    bool adds; /* tensors that the store lacks */
+    zfi_store_mark mark;
     zfi_memory memory;
     zfi_manifest manifest;
     int32_t world; /* ranks that have lists; 0: all is whole */
@@ -40,7 +40,7 @@ typedef struct zfi_loading {
     const zf_json *headers;
     zf_safetensors *files[2]; /* by kind; NULL: not opened */
     int32_t listed[2];        /* tensors, by kind */
-    zfi_stored *stored;       /* by node */
+    zfi_found *found;         /* by tensor; a growing array */
     zfi_part *parts;          /* growing arrays */
     uint32_t *sums;
     char *piece;
@@ -129,7 +129,7 @@ static zf_status zfi_entry_read(const zfi_loading *l, const zf_json *json, zfi_e
  * their data. */
 static zf_status zfi_load_header(zfi_loading *l, int kind)
 {
-    zf_error *error = &l->program->error;
+    zf_error *error = &l->store->error;
     char name[ZFI_FILE_NAME], path[ZFI_ASIDE_MAX], who[ZFI_FILE_NAME];
     const zf_json *sum = zf_json_member(l->headers, zfi_tensor_file(name, kind, l->rank, l->world));
     uint32_t crc = 0, expected = 0;
@@ -149,7 +149,7 @@ static zf_status zfi_load_header(zfi_loading *l, int kind)
 /* The entry's file has it, as the entry says, from byte *at on. */
 static zf_status zfi_load_look(zfi_loading *l, const zfi_entry *entry, uint64_t *at)
 {
-    zf_error *error = &l->program->error;
+    zf_error *error = &l->store->error;
     const zf_safetensors *file;
     const zf_safetensors_entry *there;
     int32_t index;
@@ -176,30 +176,30 @@ static zf_status zfi_load_look(zfi_loading *l, const zfi_entry *entry, uint64_t 
 }
 
 /* The entry's elements follow those that are there. */
-static zf_status zfi_load_follows(zfi_stored *stored, const zfi_entry *entry, zf_error *error)
+static zf_status zfi_load_follows(zfi_found *found, const zfi_entry *entry, zf_error *error)
 {
-    if (!entry->first_json && stored->there)
+    if (!entry->first_json && found->there)
         return zf_json_fail(entry->json, error, "lists \"%s\" again", entry->name);
-    if (entry->first < stored->upto)
+    if (entry->first < found->upto)
         return zf_json_fail(entry->first_json, error,
                             "is %lld, but the parts before end at element %lld of \"%s\": they "
                             "overlap",
-                            (long long)entry->first, (long long)stored->upto, entry->name);
-    if (entry->first > stored->upto)
+                            (long long)entry->first, (long long)found->upto, entry->name);
+    if (entry->first > found->upto)
         return zf_json_fail(entry->first_json, error,
                             "is %lld, but the parts before end at element %lld of \"%s\": what is "
                             "between is missing",
-                            (long long)entry->first, (long long)stored->upto, entry->name);
-    stored->there = true;
-    stored->upto = entry->first + entry->count;
+                            (long long)entry->first, (long long)found->upto, entry->name);
+    found->there = true;
+    found->upto = entry->first + entry->count;
     return ZF_OK;
 }
 
 /* Notes that this rank needs some of the entry. */
-static zf_status zfi_load_later(zfi_loading *l, int32_t id, const zfi_entry *entry, uint64_t at)
+static zf_status zfi_load_later(zfi_loading *l, int32_t tensor, const zfi_entry *entry, uint64_t at)
 {
-    zf_error *error = &l->program->error;
-    zfi_part part = {id, entry->kind,           l->rank, entry->first, entry->count,
+    zf_error *error = &l->store->error;
+    zfi_part part = {tensor, entry->kind,       l->rank, entry->first, entry->count,
                      at, stbds_arrlenu(l->sums)};
     const zf_json *sum = l->manifest.format == 1 ? entry->sums : zf_json_first(entry->sums);
     while (sum) {
@@ -211,54 +211,72 @@ static zf_status zfi_load_later(zfi_loading *l, int32_t id, const zfi_entry *ent
     return zfi_push(&l->memory, l->parts, part) ? ZF_OK : zfi_nomem(error);
 }
 
-/* The node that takes the entry's values: that of its name, or of master weights, where these are
- * wanted, the parameter of their dtype; 0: none. */
-static int32_t zfi_load_node(const zfi_loading *l, const zfi_entry *entry)
+/* The tensor that takes the entry's values: that of its name, or of master weights, where these are
+ * wanted, the parameter of their dtype; -1: none. */
+static int32_t zfi_load_tensor(const zfi_loading *l, const zfi_entry *entry)
 {
     static const char of[] = ".master/";
-    const zf_graph *g = l->program->graph;
-    const char *master = l->masters ? strstr(entry->name, of) : NULL;
-    int32_t id = zfi_map_get(g->names, entry->name, 0);
-    if (!l->masters) return id;
+    const zf_store *s = l->store;
+    const char *master = l->d.masters ? strstr(entry->name, of) : NULL;
+    int32_t k = zfi_store_find(s, entry->name);
+    if (!l->d.masters) return k;
     if (!entry->kind)
-        return id && zfi_is_half(entry->dtype) && g->nodes[id].dtype == ZF_F32 ? 0 : id;
-    id = master ? zfi_map_get(g->names, master + sizeof of - 1, 0) : 0;
-    return id && g->nodes[id].dtype == entry->dtype ? id : 0;
+        return k >= 0 && zfi_is_half(entry->dtype) && s->tensors[k].dtype == ZF_F32 ? -1 : k;
+    k = master ? zfi_store_find(s, master + sizeof of - 1) : -1;
+    return k >= 0 && s->tensors[k].dtype == entry->dtype ? k : -1;
 }
 
-/* The program has the tensor, with that dtype and shape, and so has the file. */
+/* Adds the entry's tensor to the store, loose, until it is known that all is well. */
+static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
+{
+    zf_store *s = l->store;
+    int32_t k = zfi_store_add_loose(s, (zfi_stored){.name = entry->name,
+                                                    .op = entry->kind ? ZF_OP_state : ZF_OP_param,
+                                                    .dtype = entry->dtype,
+                                                    .shape = entry->shape});
+    if (k >= 0 && zfi_push(&l->memory, l->found, ((zfi_found){.there = false}))) return k;
+    s->memory.failed = false;
+    zfi_nomem(&s->error);
+    return -1;
+}
+
+/* The store has the tensor, with that dtype and shape, and so has the file. */
 static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
 {
-    zf_program *p = l->program;
-    int32_t id = zfi_load_node(l, entry);
-    const zfi_node *node = &p->graph->nodes[id];
+    zf_store *s = l->store;
+    int32_t k = zfi_load_tensor(l, entry);
+    const zfi_stored *t;
     char type[ZFI_TYPE_TEXT], other[ZFI_TYPE_TEXT], path[ZFI_ASIDE_MAX], name[ZFI_FILE_NAME];
     zfi_portion portion;
     uint64_t at = 0;
     zf_status status = ZF_OK;
     if (l->rank < 0 && (status = zfi_load_look(l, entry, &at))) return status;
     if ((status = zfi_file_in(path, l->path, zfi_tensor_file(name, entry->kind, l->rank, l->world),
-                              &p->error)))
+                              &s->error)))
         return status;
-    if (!id || !l->stored[id].wanted || (zfi_kind_of(node) != entry->kind && !l->masters)) {
-        if (l->params_only) return ZF_OK;
-        return zfi_fail(&p->error, ZF_ERR_MISMATCH,
-                        "%s: the program has no %s \"%s\": the checkpoint is of another model%s",
+    if (l->adds && !(entry->kind && l->d.params_only) && zfi_store_find(s, entry->name) < 0 &&
+        (k = zfi_load_add(l, entry)) < 0)
+        return s->error.status;
+    if (k < 0 || (zfi_kind_of(&s->tensors[k]) != entry->kind && !l->d.masters)) {
+        if (l->d.params_only) return ZF_OK;
+        return zfi_fail(&s->error, ZF_ERR_MISMATCH,
+                        "%s: the store has no %s \"%s\": the checkpoint is of another model%s",
                         zfi_path_tail(path), zfi_kinds[entry->kind].name, entry->name,
                         entry->kind ? " or optimizer" : "");
     }
-    if (node->dtype != entry->dtype || !zfi_same_shape(&node->shape, &entry->shape))
-        return zfi_fail(&p->error, ZF_ERR_MISMATCH, "%s: %s is %s, but %s in the program",
+    t = &s->tensors[k];
+    if (t->dtype != entry->dtype || !zfi_same_shape(&t->shape, &entry->shape))
+        return zfi_fail(&s->error, ZF_ERR_MISMATCH, "%s: %s is %s, but %s in the store",
                         zfi_path_tail(path), entry->name,
                         zfi_type_text(type, entry->dtype, &entry->shape),
-                        zfi_type_text(other, node->dtype, &node->shape));
-    if ((status = zfi_load_follows(&l->stored[id], entry, &p->error))) return status;
-    portion = zfi_portion_of(p, id);
+                        zfi_type_text(other, t->dtype, &t->shape));
+    if ((status = zfi_load_follows(&l->found[k], entry, &s->error))) return status;
+    portion = zfi_portion_of(s, k);
     if (portion.first >= entry->first + entry->count ||
         entry->first >= portion.first + portion.count)
         return ZF_OK;
     if (l->rank >= 0 && (status = zfi_load_look(l, entry, &at))) return status;
-    return zfi_load_later(l, id, entry, at);
+    return zfi_load_later(l, k, entry, at);
 }
 
 /* ----------------------------------------------------------------------------------- lists */
@@ -266,7 +284,7 @@ static zf_status zfi_load_entry(zfi_loading *l, const zfi_entry *entry)
 /* The list in `json`, that of l->rank: its entries, and that its files have nothing else. */
 static zf_status zfi_load_entries(zfi_loading *l, const zf_json *json)
 {
-    zf_error *error = &l->program->error;
+    zf_error *error = &l->store->error;
     const zf_json *tensors = zf_json_require(json, "tensors", error), *at;
     zf_status status = ZF_OK;
     if (!tensors) return error->status;
@@ -276,7 +294,7 @@ static zf_status zfi_load_entries(zfi_loading *l, const zf_json *json)
     if (zf_json_type_of(l->headers) != ZF_JSON_OBJECT)
         return zf_json_expected(l->headers, error, "an object");
     for (int kind = 0; kind < 2 && !status && l->rank < 0; kind++)
-        if (!kind || !l->params_only || l->masters) status = zfi_load_header(l, kind);
+        if (!kind || !l->d.params_only || l->d.masters) status = zfi_load_header(l, kind);
     if (status) return status;
     if (zf_json_type_of(tensors) != ZF_JSON_ARRAY)
         return zf_json_expected(tensors, error, "an array");
@@ -284,7 +302,7 @@ static zf_status zfi_load_entries(zfi_loading *l, const zf_json *json)
     for (at = zf_json_first(tensors); at && !status; at = zf_json_next(at)) {
         zfi_entry entry;
         if ((status = zfi_entry_read(l, at, &entry, error))) return status;
-        if (entry.kind && l->params_only && !l->masters) continue;
+        if (entry.kind && l->d.params_only && !l->d.masters) continue;
         l->listed[entry.kind]++;
         status = zfi_load_entry(l, &entry);
     }
@@ -313,7 +331,7 @@ static zf_status zfi_load_list(zfi_loading *l, const zf_json *json)
 /* A rank's list, under its checksum. */
 static zf_status zfi_load_rank(zfi_loading *l, const char *name, const zf_json *sum)
 {
-    zf_error *error = &l->program->error;
+    zf_error *error = &l->store->error;
     char path[ZFI_ASIDE_MAX];
     uint32_t crc, expected = 0;
     size_t bytes = 0;
@@ -336,7 +354,7 @@ static zf_status zfi_load_rank(zfi_loading *l, const char *name, const zf_json *
 /* The lists of the ranks, in their order. */
 static zf_status zfi_load_ranks(zfi_loading *l)
 {
-    zf_error *error = &l->program->error;
+    zf_error *error = &l->store->error;
     const zf_json *sum = l->world ? zf_json_first(zf_json_member(l->manifest.json, "ranks")) : NULL;
     zf_status status = ZF_OK;
     for (l->rank = 0; sum && !status; l->rank++, sum = zf_json_next(sum)) {
@@ -351,7 +369,7 @@ static zf_status zfi_load_ranks(zfi_loading *l)
 
 static zf_status zfi_load_seed(zfi_loading *l)
 {
-    zf_error *error = &l->program->error;
+    zf_error *error = &l->store->error;
     const zf_json *value = zf_json_require(l->manifest.json, "seed", error);
     const char *text = NULL;
     uint64_t seed = 0;
@@ -367,36 +385,34 @@ static zf_status zfi_load_seed(zfi_loading *l)
     return ZF_OK;
 }
 
-/* Everything that the program wants is there, and all of it. */
+/* Everything that the store has is there, and all of it. */
 static zf_status zfi_load_complete(const zfi_loading *l)
 {
-    const zf_program *p = l->program;
-    const zf_graph *g = p->graph;
-    zf_error *error = &l->program->error;
-    for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        const zfi_node *node = &g->nodes[g->order[i]];
-        const zfi_stored *stored = &l->stored[g->order[i]];
-        int kind = zfi_kind_of(node);
-        if (!stored->wanted) continue;
-        if (!stored->there)
-            return zfi_fail(error, ZF_ERR_MISMATCH,
+    zf_store *s = l->store;
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
+        const zfi_stored *t = &s->tensors[k];
+        const zfi_found *found = &l->found[k];
+        int kind = zfi_kind_of(t);
+        if (kind && l->d.params_only) continue;
+        if (!found->there && l->d.merge) continue;
+        if (!found->there)
+            return zfi_fail(&s->error, ZF_ERR_MISMATCH,
                             "%s: the checkpoint lacks the %s \"%s\": it is of another model%s",
-                            zfi_path_tail(l->path), zfi_kinds[kind].name, node->name,
+                            zfi_path_tail(l->path), zfi_kinds[kind].name, t->name,
                             kind ? " or optimizer" : "");
-        if (stored->upto < zfi_node_count(node))
-            return zfi_fail(error, ZF_ERR_FORMAT,
+        if (found->upto < zfi_stored_count(t))
+            return zfi_fail(&s->error, ZF_ERR_FORMAT,
                             "%s: the ranks' parts of \"%s\" end at element %lld of %lld",
-                            zfi_path_tail(l->path), node->name, (long long)stored->upto,
-                            (long long)zfi_node_count(node));
+                            zfi_path_tail(l->path), t->name, (long long)found->upto,
+                            (long long)zfi_stored_count(t));
     }
     return ZF_OK;
 }
 
-/* Manifest, lists, files and program agree about step, seed and every tensor. */
+/* Manifest, lists, files and store agree about step, seed and every tensor. */
 static zf_status zfi_load_manifest(zfi_loading *l)
 {
-    const zf_graph *g = l->program->graph;
-    zf_error *error = &l->program->error;
+    zf_error *error = &l->store->error;
     const zf_json *ranks =
         l->manifest.format == 1 ? NULL : zf_json_member(l->manifest.json, "ranks");
     zf_status status;
@@ -409,10 +425,6 @@ static zf_status zfi_load_manifest(zfi_loading *l)
     if (ranks && zf_json_type_of(ranks) != ZF_JSON_OBJECT)
         return zf_json_expected(ranks, error, "an object");
     l->world = (int32_t)zf_json_length(ranks);
-    for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        int kind = zfi_kind_of(&g->nodes[g->order[i]]);
-        l->stored[g->order[i]].wanted = !kind || (kind == 1 && !l->params_only);
-    }
     l->rank = -1;
     if ((status = zfi_load_list(l, l->manifest.json)) || (status = zfi_load_ranks(l)))
         return status;
@@ -421,7 +433,7 @@ static zf_status zfi_load_manifest(zfi_loading *l)
 
 static zf_status zfi_load_attachments(zfi_loading *l)
 {
-    zf_error *error = &l->program->error;
+    zf_error *error = &l->store->error;
     const zf_json *files = zf_json_require(l->manifest.json, "attachments", error);
     char path[ZFI_ASIDE_MAX];
     if (!files) return error->status;
@@ -443,63 +455,33 @@ static zf_status zfi_load_attachments(zfi_loading *l)
 
 /* ------------------------------------------------------------------------------------ data */
 
-/* Elements [from, until) of a parameter, at `data`, into the states that begin as it does. */
-static zf_status zfi_load_masters(zfi_loading *l, int32_t param, int64_t from, int64_t until,
-                                  const char *data)
-{
-    enum { ROOM = 4096 };
-    double room[ROOM];
-    zf_program *p = l->program;
-    const zf_graph *g = p->graph;
-    zf_dtype narrow = g->nodes[param].dtype;
-    zf_status status = ZF_OK;
-    for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        const zfi_node *node = &g->nodes[g->order[i]];
-        int64_t at = from, end = until, n;
-        zfi_portion portion;
-        if (node->op != ZF_OP_state || !node->arg_count || node->args[0] != param) continue;
-        portion = zfi_portion_of(p, g->order[i]);
-        if (at < portion.first) at = portion.first;
-        if (end > portion.first + portion.count) end = portion.first + portion.count;
-        for (; at < end && !status; at += n) {
-            n = end - at < ROOM ? end - at : ROOM;
-            zf_convert(room, node->dtype, data + (size_t)(at - from) * zf_dtype_size(narrow),
-                       narrow, (size_t)n);
-            status = p->backend->copy(
-                p->backend->self,
-                portion.data + (size_t)(at - portion.first) * zf_dtype_size(node->dtype), room,
-                (size_t)n * zf_dtype_size(node->dtype), ZF_HOST_TO_DEVICE, &p->error);
-        }
-    }
-    return status;
-}
-
 /* Elements [from, until), at `data`, into what this rank holds, which has them all. */
-static zf_status zfi_load_store(zfi_loading *l, int32_t id, const zfi_portion *portion,
-                                int64_t from, int64_t until, const char *data)
+static zf_status zfi_load_put(zfi_loading *l, int32_t k, const zfi_portion *portion, int64_t from,
+                              int64_t until, const char *data)
 {
-    zf_program *p = l->program;
-    const zfi_node *node = &p->graph->nodes[id];
-    size_t size = zf_dtype_size(node->dtype);
+    zf_store *s = l->store;
+    zfi_stored *t = &s->tensors[k];
+    size_t size = zf_dtype_size(t->dtype);
     zf_status status;
     if (from >= until) return ZF_OK;
-    status =
-        p->backend->copy(p->backend->self, portion->data + (size_t)(from - portion->first) * size,
-                         data, (size_t)(until - from) * size, ZF_HOST_TO_DEVICE, &p->error);
-    if (!status && l->params_only) status = zfi_load_masters(l, id, from, until, data);
-    return status ? zfi_fail(&p->error, status, "zf_load: %s cannot be written", node->name)
-                  : ZF_OK;
+    t->fresh = false;
+    status = zfi_stored_put(s, t, portion->data + (size_t)(from - portion->first) * size, data,
+                            (size_t)(until - from) * size, &s->error);
+    for (int32_t m = 0; m < zfi_len(s->tensors) && !status; m++) /* master weights start anew */
+        if (s->tensors[m].of == k && !l->found[m].there)
+            status = zfi_store_put_master(s, m, from, until, data, &s->error);
+    return status ? zfi_fail(&s->error, status, "zf_load: %s cannot be written", t->name) : ZF_OK;
 }
 
-/* Reads and checks the pieces of a part that this rank needs, and writes them into the program or
- * not. Allocates nothing. */
+/* Reads and checks the pieces of a part that this rank needs, and writes them into the store or not.
+ * Allocates nothing. */
 static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, const char *path,
                                bool write)
 {
-    zf_error *error = &l->program->error;
-    const zfi_node *node = &l->program->graph->nodes[part->node];
-    const zfi_portion portion = zfi_portion_of(l->program, part->node);
-    const int64_t size = (int64_t)zf_dtype_size(node->dtype), begin = portion.first,
+    zf_error *error = &l->store->error;
+    const zfi_stored *t = &l->store->tensors[part->tensor];
+    const zfi_portion portion = zfi_portion_of(l->store, part->tensor);
+    const int64_t size = (int64_t)zf_dtype_size(t->dtype), begin = portion.first,
                   end = begin + portion.count;
     /* Bytes of the part: all, those under one checksum, the first and the last that are needed */
     const size_t bytes = (size_t)(part->count * size),
@@ -511,7 +493,7 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
     const char *who = part->rank < 0 ? zfi_the_manifest : zfi_rank_file(list, part->rank, l->world);
     uint32_t crc = 0;
     size_t n;
-    zfi_part_name(name, node->name, part->rank, part->first, part->count);
+    zfi_part_name(name, t->name, part->rank, part->first, part->count);
     for (size_t at = from / span * span; at < until || (at < bytes && at % span); at += n) {
         const uint32_t expected = l->sums[part->sums + at / span];
         int64_t low = part->first + (int64_t)at / size, high;
@@ -522,8 +504,8 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
             return error->status;
         if (write) {
             int64_t first = low > begin ? low : begin, last = high < end ? high : end;
-            zf_status status = zfi_load_store(l, part->node, &portion, first, last,
-                                              l->piece + (first - low) * size);
+            zf_status status = zfi_load_put(l, part->tensor, &portion, first, last,
+                                            l->piece + (first - low) * size);
             if (status) return status;
         }
         if (crc == expected || (at + n < bytes && (at + n) % span)) continue;
@@ -537,7 +519,7 @@ static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, c
 /* All parts, with one file open at a time. */
 static zf_status zfi_load_parts(zfi_loading *l, bool write)
 {
-    zf_program *p = l->program;
+    zf_store *s = l->store;
     zf_status status = ZF_OK;
     int32_t rank = 0;
     int kind = -1, file = -1;
@@ -551,9 +533,9 @@ static zf_status zfi_load_parts(zfi_loading *l, bool write)
             if (file >= 0) close(file);
             file = -1;
             status =
-                zfi_file_in(path, l->path, zfi_tensor_file(name, kind, rank, l->world), &p->error);
-            if (!status && (file = zfi_file_open(path, &bytes, &p->error)) < 0)
-                status = p->error.status;
+                zfi_file_in(path, l->path, zfi_tensor_file(name, kind, rank, l->world), &s->error);
+            if (!status && (file = zfi_file_open(path, &bytes, &s->error)) < 0)
+                status = s->error.status;
         }
         if (!status) status = zfi_load_part(l, part, file, path, write);
     }
@@ -565,33 +547,30 @@ static zf_status zfi_load_parts(zfi_loading *l, bool write)
 
 static zf_status zfi_load_check(zfi_loading *l)
 {
-    zf_program *p = l->program;
+    zf_store *s = l->store;
     zf_status status;
-    if (p->share)
-        return zfi_fail(&p->error, ZF_ERR_STAGE,
-                        "zf_load: the parameters are those of the program that this one shares: "
-                        "load into that one");
-    l->memory = zfi_memory_of(&p->memory.allocator);
-    status = p->backend->synchronize(p->backend->self, &p->error);
-    if (status) return zfi_fail(&p->error, status, "zf_load: the backend failed");
-    status = zfi_manifest_read(&l->manifest, l->path, &l->memory.allocator, &p->error);
+    l->adds = l->d.merge || !zfi_len(s->tensors);
+    status = s->backend->synchronize(s->backend->self, &s->error);
+    if (status) return zfi_fail(&s->error, status, "zf_load: the backend failed");
+    status = zfi_manifest_read(&l->manifest, l->path, &l->memory.allocator, &s->error);
     if (status) return status;
     l->piece = zfi_realloc(&l->memory, NULL, 0, ZFI_PIECE);
-    l->stored = zfi_calloc(&l->memory, p->nodes, sizeof *l->stored);
-    if (l->memory.failed) return zfi_nomem(&p->error);
+    for (int32_t k = 0; k < zfi_len(s->tensors) && !l->memory.failed; k++)
+        zfi_push(&l->memory, l->found, ((zfi_found){.there = false}));
+    if (l->memory.failed) return zfi_nomem(&s->error);
     if ((status = zfi_load_manifest(l))) return status;
-    if (!p->run.rank && (status = zfi_load_attachments(l))) return status;
+    if (!s->rank && (status = zfi_load_attachments(l))) return status;
     return zfi_load_parts(l, false);
 }
 
 static zf_status zfi_load_write(zfi_loading *l)
 {
-    zf_program *p = l->program;
+    zf_store *s = l->store;
     zf_status status = zfi_load_parts(l, true);
-    if (!status) status = p->backend->synchronize(p->backend->self, &p->error);
+    if (!status) status = s->backend->synchronize(s->backend->self, &s->error);
     if (!status) return ZF_OK;
-    zfi_fail(&p->error, status, "zf_load: the backend failed");
-    snprintf(p->error.text + strlen(p->error.text), sizeof p->error.text - strlen(p->error.text),
+    zfi_fail(&s->error, status, "zf_load: the backend failed");
+    snprintf(s->error.text + strlen(s->error.text), sizeof s->error.text - strlen(s->error.text),
              "; parameters and states are now undefined");
     return status;
 }
@@ -599,16 +578,16 @@ static zf_status zfi_load_write(zfi_loading *l)
 /* Takes step and seed over, when all ranks have been written. */
 static void zfi_load_end(zfi_loading *l, zf_status status)
 {
-    zf_program *p = l->program;
-    for (int32_t k = 0; k < zfi_len(p->same.values) && !status; k++)
-        p->same.values[k].sum = 0; /* of what is cut, and has not been written since */
-    p->compared &= status != ZF_OK;
-    if (!status && !l->params_only) {
-        p->steps = l->step;
-        p->run.seed = l->seed;
-        p->micro = 0;
+    zf_store *s = l->store;
+    if (status) zfi_store_go_back(s, l->mark);
+    for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++)
+        s->tensors[k].sum = 0; /* of what is cut, and has not been written since */
+    if (!status) s->loads++;
+    if (!status && !l->d.params_only) {
+        s->step = l->step;
+        s->seed = l->seed;
     }
-    zfi_free(&l->memory, l->stored, p->nodes * sizeof *l->stored);
+    zfi_array_free(&l->memory, l->found);
     zfi_free(&l->memory, l->piece, ZFI_PIECE);
     zfi_array_free(&l->memory, l->parts);
     zfi_array_free(&l->memory, l->sums);

@@ -54,11 +54,8 @@ static const struct {
 } zfi_kinds[2] = {{"param", "params", "params.safetensors"},
                   {"state", "state", "state.safetensors"}};
 
-/* The kind of a node: an index into zfi_kinds, or -1 when checkpoints do not hold it. */
-static int zfi_kind_of(const zfi_node *node)
-{
-    return node->op == ZF_OP_param ? 0 : node->op == ZF_OP_state ? 1 : -1;
-}
+/* The kind of a tensor: an index into zfi_kinds. */
+static int zfi_kind_of(const zfi_stored *t) { return t->op == ZF_OP_param ? 0 : 1; }
 
 /* The file of what is whole (rank -1), or of what a rank has of the others. */
 static const char *zfi_tensor_file(char out[ZFI_FILE_NAME], int kind, int32_t rank, int32_t world)
@@ -115,30 +112,6 @@ static bool zfi_is_attachment(const char *name)
             return false;
     }
     return strcmp(name, zfi_manifest_name) != 0;
-}
-
-/* What a rank has of a tensor: elements [first, first + count), at `data`; all of it, or a part
- * that is its own. */
-typedef struct zfi_portion {
-    int64_t first, count;
-    bool cut;
-    char *data;
-} zfi_portion;
-
-static zfi_portion zfi_portion_of(const zf_program *p, int32_t id)
-{
-    const zfi_node *node = &p->graph->nodes[id], *unit;
-    zfi_portion all = {.count = zfi_node_count(node), .data = p->data[id]}, mine = {.cut = true};
-    zfi_range_of range;
-    int32_t k;
-    if (!all.count || !zfi_is_cut(p->graph, id)) return all;
-    unit = zfi_unit_of(p->graph, id, &k);
-    range = zfi_local_range(p, unit, k);
-    if (range.count <= 0) return mine;
-    mine.first = range.first;
-    mine.count = range.count;
-    mine.data = (char *)p->data[node->held] + (size_t)range.at * zf_dtype_size(node->dtype);
-    return mine;
 }
 
 /* -------------------------------------------------------------------------------- checksums */

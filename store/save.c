@@ -15,12 +15,13 @@ typedef struct zfi_list {
 } zfi_list;
 
 typedef struct zfi_saving {
-    zf_program *program;
+    zf_store *store;
     const char *path;
     zf_save_desc d;
     zfi_memory memory;
     char *piece;
-    bool cut; /* something is */
+    bool *wanted; /* by tensor: the checkpoint has it */
+    bool cut;     /* something of it is */
     zfi_list whole, parts;
     char aside[ZFI_ASIDE_MAX]; /* "": not begun by this rank, or committed */
     int lock;                  /* of aside, by rank 0; -1: none */
@@ -80,13 +81,14 @@ static zf_status zfi_check_save(const zf_save_desc *d, zf_error *error)
 
 /* --------------------------------------------------------------------------------- tensors */
 
-/* The list has something of this node; *portion is what. */
-static bool zfi_list_has(const zfi_saving *s, const zfi_list *list, int kind, int32_t id,
+/* The list has something of tensor k; *portion is what. */
+static bool zfi_list_has(const zfi_saving *s, const zfi_list *list, int kind, int32_t k,
                          zfi_portion *portion)
 {
-    if (zfi_kind_of(&s->program->graph->nodes[id]) != kind) return false;
-    *portion = zfi_portion_of(s->program, id);
-    return portion->cut == (list->rank >= 0) && (portion->count || !portion->cut);
+    if (zfi_kind_of(&s->store->tensors[k]) != kind) return false;
+    *portion = zfi_portion_of(s->store, k);
+    return portion->cut == (list->rank >= 0) && (portion->count || !portion->cut) &&
+           s->wanted[k];
 }
 
 /* Whether all of so many bytes of a type of floating point are finite: no exponent is all ones. */
@@ -107,22 +109,20 @@ static bool zfi_is_finite(zf_dtype dtype, const void *data, size_t bytes)
 }
 
 static zf_status zfi_save_tensor(zfi_saving *s, zfi_list *list, zf_safetensors_writer *file,
-                                 int32_t index, const zfi_node *node, const zfi_portion *portion)
+                                 int32_t index, const zfi_stored *t, const zfi_portion *portion)
 {
-    const zf_backend *backend = s->program->backend;
-    zf_error *error = &s->program->error;
-    size_t bytes = (size_t)portion->count * zf_dtype_size(node->dtype), n;
+    zf_error *error = &s->store->error;
+    size_t bytes = (size_t)portion->count * zf_dtype_size(t->dtype), n;
     zf_status status;
     for (size_t at = 0; at < bytes; at += n) {
         n = bytes - at < ZFI_PIECE ? bytes - at : ZFI_PIECE;
-        status =
-            backend->copy(backend->self, s->piece, portion->data + at, n, ZF_DEVICE_TO_HOST, error);
-        if (status) return zfi_fail(error, status, "zf_save: %s cannot be read", node->name);
-        if (s->d.finite && !zfi_is_finite(node->dtype, s->piece, n))
+        status = zfi_stored_get(s->store, t, s->piece, portion->data + at, n, error);
+        if (status) return zfi_fail(error, status, "zf_save: %s cannot be read", t->name);
+        if (s->d.finite && !zfi_is_finite(t->dtype, s->piece, n))
             return zfi_fail(error, ZF_ERR_NAN,
                             "zf_save: step %lld: %s is not finite, so nothing is saved: %s stays "
                             "as it was",
-                            (long long)s->program->steps, node->name, zfi_path_tail(s->path));
+                            (long long)s->store->step, t->name, zfi_path_tail(s->path));
         if (zf_safetensors_write(file, index, s->piece, n)) return ZF_OK; /* finishing will tell */
         if (!zfi_push(&s->memory, list->sums, file->tensors[index].crc)) return zfi_nomem(error);
         file->tensors[index].crc = 0; /* the next piece has its own */
@@ -134,35 +134,34 @@ static zf_status zfi_save_tensor(zfi_saving *s, zfi_list *list, zf_safetensors_w
  * of them. */
 static zf_status zfi_save_file(zfi_saving *s, zfi_list *list, int kind)
 {
-    zf_program *p = s->program;
-    const zf_graph *g = p->graph;
+    zf_store *store = s->store;
     char name[ZFI_FILE_NAME], path[ZFI_ASIDE_MAX], part[ZFI_PART_NAME];
     zf_safetensors_writer *file;
     zfi_portion portion;
     zf_status status = ZF_OK;
     int32_t count = 0, n = 0;
-    for (int32_t i = 0; i < zfi_len(g->order); i++)
-        count += zfi_list_has(s, list, kind, g->order[i], &portion);
+    for (int32_t i = 0; i < zfi_len(store->tensors); i++)
+        count += zfi_list_has(s, list, kind, i, &portion);
     if (!count && (kind || s->cut)) return ZF_OK;
-    zfi_tensor_file(name, kind, list->rank, p->run.world);
-    if (zfi_file_in(path, s->aside, name, &p->error)) return p->error.status;
-    file = zf_safetensors_writer_new(path, &s->memory.allocator, &p->error);
-    if (!file) return p->error.status;
+    zfi_tensor_file(name, kind, list->rank, store->world);
+    if (zfi_file_in(path, s->aside, name, &store->error)) return store->error.status;
+    file = zf_safetensors_writer_new(path, &s->memory.allocator, &store->error);
+    if (!file) return store->error.status;
     file->checksums = true;
     list->there[kind] = true;
-    for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        const zfi_node *node = &g->nodes[g->order[i]];
-        if (!zfi_list_has(s, list, kind, g->order[i], &portion)) continue;
-        zfi_part_name(part, node->name, list->rank, portion.first, portion.count);
-        zf_safetensors_declare(file, part, node->dtype,
-                               portion.cut ? ZF_SHAPE(portion.count) : node->shape);
+    for (int32_t i = 0; i < zfi_len(store->tensors); i++) {
+        const zfi_stored *t = &store->tensors[i];
+        if (!zfi_list_has(s, list, kind, i, &portion)) continue;
+        zfi_part_name(part, t->name, list->rank, portion.first, portion.count);
+        zf_safetensors_declare(file, part, t->dtype,
+                               portion.cut ? ZF_SHAPE(portion.count) : t->shape);
     }
-    for (int32_t i = 0; i < zfi_len(g->order) && !status && !file->error.status; i++)
-        if (zfi_list_has(s, list, kind, g->order[i], &portion))
-            status = zfi_save_tensor(s, list, file, n++, &g->nodes[g->order[i]], &portion);
-    if (!status) status = zf_safetensors_finish(file, &p->error);
+    for (int32_t i = 0; i < zfi_len(store->tensors) && !status && !file->error.status; i++)
+        if (zfi_list_has(s, list, kind, i, &portion))
+            status = zfi_save_tensor(s, list, file, n++, &store->tensors[i], &portion);
+    if (!status) status = zf_safetensors_finish(file, &store->error);
     if (!status)
-        status = zfi_file_sum(path, file->start, s->piece, &list->headers[kind], &p->error);
+        status = zfi_file_sum(path, file->start, s->piece, &list->headers[kind], &store->error);
     zf_safetensors_writer_free(file);
     return status;
 }
@@ -177,23 +176,23 @@ static void zfi_put_sum(zf_json_writer *json, const char *key, uint32_t crc)
 }
 
 /* One of "tensors"; returns how many of the sums it has. */
-static size_t zfi_put_tensor(zf_json_writer *json, const zfi_node *node, const zfi_portion *portion,
+static size_t zfi_put_tensor(zf_json_writer *json, const zfi_stored *t, const zfi_portion *portion,
                              int kind, const char *file, const uint32_t *sums)
 {
-    size_t bytes = (size_t)portion->count * zf_dtype_size(node->dtype),
+    size_t bytes = (size_t)portion->count * zf_dtype_size(t->dtype),
            count = bytes / ZFI_PIECE + (bytes % ZFI_PIECE != 0);
     char sum[12];
     zf_json_begin_object(json);
     zf_json_put_key(json, "name");
-    zf_json_put_string(json, node->name);
+    zf_json_put_string(json, t->name);
     zf_json_put_key(json, "kind");
     zf_json_put_string(json, zfi_kinds[kind].name);
     zf_json_put_key(json, "dtype");
-    zf_json_put_string(json, zf_dtype_name(node->dtype));
+    zf_json_put_string(json, zf_dtype_name(t->dtype));
     zf_json_put_key(json, "shape");
     zf_json_begin_array(json);
-    for (int axis = 0; axis < node->shape.rank; axis++)
-        zf_json_put_int(json, node->shape.dims[axis]);
+    for (int axis = 0; axis < t->shape.rank; axis++)
+        zf_json_put_int(json, t->shape.dims[axis]);
     zf_json_end(json);
     if (portion->cut) {
         zf_json_put_key(json, "first");
@@ -214,7 +213,7 @@ static size_t zfi_put_tensor(zf_json_writer *json, const zfi_node *node, const z
 /* The members "headers" and "tensors". */
 static void zfi_put_list(const zfi_saving *s, const zfi_list *list, zf_json_writer *json)
 {
-    const zf_graph *g = s->program->graph;
+    const zf_store *store = s->store;
     const uint32_t *sums = list->sums;
     char file[ZFI_FILE_NAME];
     zfi_portion portion;
@@ -222,16 +221,16 @@ static void zfi_put_list(const zfi_saving *s, const zfi_list *list, zf_json_writ
     zf_json_begin_object(json);
     for (int kind = 0; kind < 2; kind++)
         if (list->there[kind])
-            zfi_put_sum(json, zfi_tensor_file(file, kind, list->rank, s->program->run.world),
+            zfi_put_sum(json, zfi_tensor_file(file, kind, list->rank, s->store->world),
                         list->headers[kind]);
     zf_json_end(json);
     zf_json_put_key(json, "tensors");
     zf_json_begin_array(json);
     for (int kind = 0; kind < 2; kind++) {
-        zfi_tensor_file(file, kind, list->rank, s->program->run.world);
-        for (int32_t i = 0; i < zfi_len(g->order); i++)
-            if (zfi_list_has(s, list, kind, g->order[i], &portion))
-                sums += zfi_put_tensor(json, &g->nodes[g->order[i]], &portion, kind, file, sums);
+        zfi_tensor_file(file, kind, list->rank, s->store->world);
+        for (int32_t i = 0; i < zfi_len(store->tensors); i++)
+            if (zfi_list_has(s, list, kind, i, &portion))
+                sums += zfi_put_tensor(json, &store->tensors[i], &portion, kind, file, sums);
     }
     zf_json_end(json);
 }
@@ -239,7 +238,7 @@ static void zfi_put_list(const zfi_saving *s, const zfi_list *list, zf_json_writ
 /* Writes the text to a file of the checkpoint, and frees it. */
 static zf_status zfi_save_json(zfi_saving *s, zf_json_writer *json, const char *name)
 {
-    zf_error *error = &s->program->error;
+    zf_error *error = &s->store->error;
     char path[ZFI_ASIDE_MAX];
     if (!json) return zfi_nomem(error);
     if (stbds_arrlenu(json->text) >= ZFI_JSON_FILE_LIMIT)
@@ -260,19 +259,19 @@ static zf_status zfi_save_parts(zfi_saving *s)
     zf_json_begin_object(json);
     if (json) zfi_put_list(s, &s->parts, json);
     zf_json_end(json);
-    return zfi_save_json(s, json, zfi_rank_file(name, s->parts.rank, s->program->run.world));
+    return zfi_save_json(s, json, zfi_rank_file(name, s->parts.rank, s->store->world));
 }
 
 /* The member "ranks": the checksums of all ranks' lists, which are there. */
 static zf_status zfi_put_ranks(zfi_saving *s, zf_json_writer *json)
 {
-    zf_error *error = &s->program->error;
+    zf_error *error = &s->store->error;
     char name[ZFI_FILE_NAME], path[ZFI_ASIDE_MAX];
     uint32_t crc = 0;
     zf_json_put_key(json, "ranks");
     zf_json_begin_object(json);
-    for (int32_t r = 0; r < s->program->run.world; r++) {
-        zfi_rank_file(name, r, s->program->run.world);
+    for (int32_t r = 0; r < s->store->world; r++) {
+        zfi_rank_file(name, r, s->store->world);
         if (zfi_file_in(path, s->aside, name, error) ||
             zfi_file_sum(path, UINT64_MAX, s->piece, &crc, error))
             return error->status;
@@ -292,10 +291,10 @@ static zf_status zfi_put_manifest(zfi_saving *s, zf_json_writer *json)
     zf_json_put_key(json, "format");
     zf_json_put_int(json, ZFI_CHECKPOINT_FORMAT);
     zf_json_put_key(json, "step");
-    zf_json_put_int(json, s->program->steps);
+    zf_json_put_int(json, s->store->step);
     zf_json_put_key(json, "seed");
     /* 64 bits without a sign are more than JSON's readers promise to keep */
-    snprintf(text, sizeof text, "%llu", (unsigned long long)s->program->run.seed);
+    snprintf(text, sizeof text, "%llu", (unsigned long long)s->store->seed);
     zf_json_put_string(json, text);
     zf_json_put_key(json, "notes");
     zf_json_begin_object(json);
@@ -310,7 +309,7 @@ static zf_status zfi_put_manifest(zfi_saving *s, zf_json_writer *json)
         zfi_put_sum(json, d->attachments[i].name,
                     zfi_crc32c(0, d->attachments[i].data, d->attachments[i].bytes));
     zf_json_end(json);
-    if (s->cut && zfi_put_ranks(s, json)) return s->program->error.status;
+    if (s->cut && zfi_put_ranks(s, json)) return s->store->error.status;
     zfi_put_list(s, &s->whole, json);
     zf_json_put_key(json, "crc32c");
     if (!json->error.status)
@@ -323,15 +322,15 @@ static zf_status zfi_put_manifest(zfi_saving *s, zf_json_writer *json)
 static zf_status zfi_save_manifest(zfi_saving *s)
 {
     zf_json_writer *json = zf_json_writer_new(2, &s->memory.allocator);
-    if (!json) return zfi_nomem(&s->program->error);
+    if (!json) return zfi_nomem(&s->store->error);
     if (!zfi_put_manifest(s, json)) return zfi_save_json(s, json, zfi_manifest_name);
     zf_json_writer_free(json);
-    return s->program->error.status;
+    return s->store->error.status;
 }
 
 static zf_status zfi_save_attachments(zfi_saving *s)
 {
-    zf_error *error = &s->program->error;
+    zf_error *error = &s->store->error;
     char path[ZFI_ASIDE_MAX];
     for (int32_t i = 0; i < s->d.attachment_count; i++) {
         const zf_attachment *file = &s->d.attachments[i];
@@ -346,64 +345,63 @@ static zf_status zfi_save_attachments(zfi_saving *s)
 
 static zf_status zfi_save_begin(zfi_saving *s)
 {
-    zf_program *p = s->program;
+    zf_store *store = s->store;
     zf_status status;
-    if (!s->path) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_save: no path");
-    if (p->share)
-        return zfi_fail(
-            &p->error, ZF_ERR_STAGE,
-            "zf_save: the parameters are those of the program that this one shares: save that one");
-    if ((status = zfi_check_save(&s->d, &p->error))) return status;
-    status = p->backend->synchronize(p->backend->self, &p->error);
-    if (status) return zfi_fail(&p->error, status, "zf_save: the backend failed");
+    if (!s->path) return zfi_fail(&store->error, ZF_ERR_ARGUMENT, "zf_save: no path");
+    if ((status = zfi_check_save(&s->d, &store->error))) return status;
+    status = store->backend->synchronize(store->backend->self, &store->error);
+    if (status) return zfi_fail(&store->error, status, "zf_save: the backend failed");
     s->whole.rank = -1;
-    s->parts.rank = p->run.rank;
-    for (int32_t i = 0; i < zfi_len(p->graph->order); i++)
-        s->cut |= zfi_kind_of(&p->graph->nodes[p->graph->order[i]]) >= 0 &&
-                  zfi_portion_of(p, p->graph->order[i]).cut;
-    s->memory = zfi_memory_of(&p->memory.allocator);
+    s->parts.rank = store->rank;
+    s->memory = zfi_memory_of(&store->memory.allocator);
     s->piece = zfi_realloc(&s->memory, NULL, 0, ZFI_PIECE);
-    if (!s->piece) return zfi_nomem(&p->error);
-    if (p->run.rank) return ZF_OK;
-    status = zfi_directory_begin(s->path, zfi_manifest_name, s->aside, &p->error);
-    if (!status && (s->lock = zfi_directory_lock(s->aside, &p->error)) < 0) status = ZF_ERR_IO;
+    s->wanted = zfi_calloc(&s->memory, (size_t)zfi_len(store->tensors), sizeof *s->wanted);
+    if (!s->piece || !s->wanted) return zfi_nomem(&store->error);
+    for (int32_t k = 0; k < zfi_len(store->tensors); k++) {
+        zf_stored about = zf_store_at(store, k);
+        s->wanted[k] = !s->d.select || s->d.select(s->d.user, &about);
+        s->cut |= s->wanted[k] && zfi_portion_of(store, k).cut;
+    }
+    if (store->rank) return ZF_OK;
+    status = zfi_directory_begin(s->path, zfi_manifest_name, s->aside, &store->error);
+    if (!status && (s->lock = zfi_directory_lock(s->aside, &store->error)) < 0) status = ZF_ERR_IO;
     if (status) *s->aside = '\0';
     return status;
 }
 
 static zf_status zfi_save_write(zfi_saving *s)
 {
-    zf_program *p = s->program;
+    zf_store *store = s->store;
     zf_status status = ZF_OK;
-    if (p->run.rank) { /* where rank 0 has begun */
+    if (store->rank) { /* where rank 0 has begun */
         char place[ZFI_PATH_MAX];
         if (!s->cut) return ZF_OK;
-        if ((status = zfi_path_resolve(s->path, place, &p->error))) return status;
+        if ((status = zfi_path_resolve(s->path, place, &store->error))) return status;
         snprintf(s->aside, sizeof s->aside, "%s.zf-new", place);
     }
-    for (int kind = 0; kind < 2 && !status && !p->run.rank; kind++)
+    for (int kind = 0; kind < 2 && !status && !store->rank; kind++)
         status = zfi_save_file(s, &s->whole, kind);
     for (int kind = 0; kind < 2 && !status && s->cut; kind++)
         status = zfi_save_file(s, &s->parts, kind);
     if (!status && s->cut) status = zfi_save_parts(s);
-    if (!status && !p->run.rank) status = zfi_save_attachments(s);
+    if (!status && !store->rank) status = zfi_save_attachments(s);
     return status;
 }
 
 static zf_status zfi_save_commit(zfi_saving *s)
 {
     zf_status status;
-    if (s->program->run.rank) return ZF_OK;
+    if (s->store->rank) return ZF_OK;
     if ((status = zfi_save_manifest(s))) return status;
     if (!zfi_directory_is(s->lock, s->aside)) {
-        status = zfi_fail(&s->program->error, ZF_ERR_IO,
+        status = zfi_fail(&s->store->error, ZF_ERR_IO,
                           "cannot write %s: somebody else is "
                           "writing it too",
                           zfi_path_tail(s->aside));
         *s->aside = '\0'; /* it is theirs */
         return status;
     }
-    status = zfi_directory_commit(s->aside, &s->program->error);
+    status = zfi_directory_commit(s->aside, &s->store->error);
     *s->aside = '\0';
     return status;
 }
@@ -411,11 +409,12 @@ static zf_status zfi_save_commit(zfi_saving *s)
 /* Removes what was not committed. */
 static void zfi_save_end(zfi_saving *s)
 {
-    if (*s->aside && !s->program->run.rank) zfi_directory_abandon(s->aside);
+    if (*s->aside && !s->store->rank) zfi_directory_abandon(s->aside);
     if (s->lock >= 0) close(s->lock);
     zfi_array_free(&s->memory, s->whole.sums);
     zfi_array_free(&s->memory, s->parts.sums);
     zfi_free(&s->memory, s->piece, ZFI_PIECE);
+    zfi_free(&s->memory, s->wanted, (size_t)zfi_len(s->store->tensors) * sizeof *s->wanted);
 }
 
 static zf_status (*const zfi_save_phases[])(zfi_saving *) = {zfi_save_begin, zfi_save_write,

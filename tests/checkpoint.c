@@ -33,7 +33,7 @@ typedef struct model_desc {
     int64_t hidden; /* 0: HIDDEN */
     zf_dtype dtype; /* it computes in */
     zf_backend *backend;
-    zf_program *share;
+    zf_store *store;
 } model_desc;
 
 typedef struct model {
@@ -76,7 +76,7 @@ static zf_program *model_new(test *t, model *m, const model_desc *d)
     if (d->rule == LAMB) zf_lamb(g, m->lr, &(zf_lamb_desc){.weight_decay = 0.01});
     if (d->rule == SGD) zf_sgd(g, m->lr, NULL);
     m->program = zf_compile(
-        g, &(zf_compile_desc){.backend = d->backend, .seed = d->seed, .share = d->share});
+        g, &(zf_compile_desc){.backend = d->backend, .seed = d->seed, .store = d->store});
     return m->program;
 }
 
@@ -143,11 +143,11 @@ static void goes_on(test *t, optimizer rule)
     test_defer(t, model_free, &b);
     NEED(t, model_new(t, &b, &(model_desc){.rule = rule, .seed = UINT64_MAX - 3}), NULL);
     OK(t, train(&b, 5, first), zf_program_error(b.program));
-    OK(t, zf_save(b.program, path, NULL), zf_program_error(b.program));
+    OK(t, zf_save(STORE(b.program), path, NULL), STORE_ERROR(b.program));
     test_defer(t, model_free, &c);
     NEED(t, model_new(t, &c, &(model_desc){.rule = rule, .seed = 99}), NULL);
     CHECK(t, !same_image(&b, &c));
-    OK(t, zf_load(c.program, path, NULL), zf_program_error(c.program));
+    OK(t, zf_load(STORE(c.program), path, NULL), STORE_ERROR(c.program));
     CHECK(t, zf_program_step(c.program) == 5 && same_image(&b, &c));
     memcpy(second, first, sizeof second);
     OK(t, train(&c, 10, second), zf_program_error(c.program));
@@ -273,9 +273,9 @@ static void refuses(test *t, model *m, const char *path, const zf_load_desc *des
     static unsigned char before[IMAGE], after[IMAGE];
     size_t bytes = image_of(m, before);
     int64_t step = zf_program_step(m->program);
-    zf_status got = zf_load(m->program, path, desc);
+    zf_status got = zf_load(STORE(m->program), path, desc);
     if (got != ZF_ERR_NOMEM || !t->refused) {
-        CHECK_TEXT(t, without(zf_program_error(m->program), path), text);
+        CHECK_TEXT(t, without(STORE_ERROR(m->program), path), text);
         CHECK(t, got == status);
     }
     CHECK(t, zf_program_step(m->program) == step);
@@ -297,8 +297,8 @@ TEST_ONCE(checkpoint_takes_little_memory)
     test_defer(t, model_free, &b);
     NEED(t, model_new(t, &b, &(model_desc){.rule = NONE, .seed = 2, .hidden = LARGE}), NULL);
     before = t->peak_bytes = t->live_bytes;
-    OK(t, zf_save(a.program, path, NULL), zf_program_error(a.program));
-    OK(t, zf_load(b.program, path, NULL), zf_program_error(b.program));
+    OK(t, zf_save(STORE(a.program), path, NULL), STORE_ERROR(a.program));
+    OK(t, zf_load(STORE(b.program), path, NULL), STORE_ERROR(b.program));
     remove_all(path);
     CHECK(t, t->peak_bytes - before < 5 << 20);
     OK(t, zf_read(a.program, zf_graph_find(a.graph, "in.weight"), weight, sizeof weight), NULL);
@@ -325,10 +325,10 @@ TEST(checkpoint_notes_and_attachments)
     test_defer(t, model_free, &m);
     NEED(t, model_new(t, &m, &(model_desc){.rule = SGD, .seed = 1}), NULL);
     OK(t,
-       zf_save(m.program, path,
+       zf_save(STORE(m.program), path,
                &(zf_save_desc){
                    .notes = notes, .note_count = 3, .attachments = files, .attachment_count = 2}),
-       zf_program_error(m.program));
+       STORE_ERROR(m.program));
     OK(t, zf_checkpoint_note(path, "position", value, sizeof value, &error), error.text);
     CHECK_TEXT(t, value, "1280");
     OK(t, zf_checkpoint_note(path, "empty", value, 1, &error), error.text);
@@ -338,7 +338,7 @@ TEST(checkpoint_notes_and_attachments)
     CHECK(t, get_file(path, "vocab.txt", text) == sizeof data - 1 && !strcmp(text, data));
     CHECK(t, get_file(path, "empty-1_2", text) == 0);
     CHECK(t, !exists(path, "state.safetensors")); /* plain SGD has no states */
-    OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+    OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
 
     strcpy(value, "?");
     CHECK(t, zf_checkpoint_note(path, "position", value, 4, &error) == ZF_ERR_ARGUMENT);
@@ -358,7 +358,7 @@ TEST(checkpoint_notes_and_attachments)
     CHECK(t,
           zf_checkpoint_note(test_path("nowhere"), "lr", value, sizeof value, NULL) == ZF_ERR_IO);
     CHECK_TEXT(t, value, "?");
-    OK(t, zf_save(m.program, path, NULL), zf_program_error(m.program));
+    OK(t, zf_save(STORE(m.program), path, NULL), STORE_ERROR(m.program));
     CHECK(t, !exists(path, "vocab.txt")); /* a new checkpoint, not the old one with new parts */
 }
 
@@ -366,12 +366,12 @@ TEST(checkpoint_notes_and_attachments)
 static void declines(test *t, model *m, const char *path, const zf_save_desc *desc,
                      zf_status status, const char *text)
 {
-    zf_status got = zf_save(m->program, path, desc);
-    CHECK_TEXT(t, without(zf_program_error(m->program), path), text);
+    zf_status got = zf_save(STORE(m->program), path, desc);
+    CHECK_TEXT(t, without(STORE_ERROR(m->program), path), text);
     CHECK(t, got == status);
     CHECK(t, !exists(path, ".zf-new") && !exists(path, ".zf-old"));
     if (exists(path, "manifest.json"))
-        OK(t, zf_load(m->program, path, NULL), zf_program_error(m->program));
+        OK(t, zf_load(STORE(m->program), path, NULL), STORE_ERROR(m->program));
 }
 
 TEST_ONCE(checkpoint_declines_to_save)
@@ -398,7 +398,7 @@ TEST_ONCE(checkpoint_declines_to_save)
     zf_attachment files[] = {{"a", "1", 1}, {"b", "2", 1}, {"a", "3", 1}};
     test_defer(t, model_free, &m);
     NEED(t, model_new(t, &m, &(model_desc){.rule = ADAMW, .seed = 1}), NULL);
-    OK(t, zf_save(m.program, path, NULL), zf_program_error(m.program));
+    OK(t, zf_save(STORE(m.program), path, NULL), STORE_ERROR(m.program));
     CHECK(t, zf_save(NULL, path, NULL) == ZF_ERR_ARGUMENT);
     CHECK(t, zf_load(NULL, path, NULL) == ZF_ERR_ARGUMENT);
     declines(t, &m, path, &(zf_save_desc){.notes = notes, .note_count = 3}, ZF_ERR_ARGUMENT,
@@ -440,12 +440,12 @@ TEST_ONCE(checkpoint_declines_to_save)
     memset(name, 'n', 201);
     files[0].name = name;
     CHECK(t,
-          zf_save(m.program, path, &(zf_save_desc){.attachments = files, .attachment_count = 1}) ==
+          zf_save(STORE(m.program), path, &(zf_save_desc){.attachments = files, .attachment_count = 1}) ==
               ZF_ERR_ARGUMENT);
     name[200] = '\0';
-    OK(t, zf_save(m.program, path, &(zf_save_desc){.attachments = files, .attachment_count = 1}),
-       zf_program_error(m.program));
-    OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+    OK(t, zf_save(STORE(m.program), path, &(zf_save_desc){.attachments = files, .attachment_count = 1}),
+       STORE_ERROR(m.program));
+    OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
 }
 
 /* One number, the last of the last tensor. */
@@ -477,20 +477,20 @@ TEST_ONCE(checkpoint_of_what_is_not_finite)
         OK(t, zf_graph_status(g), zf_graph_error(g));
         memcpy(data + 2 * size, &kinds[i].largest, size); /* the low bytes are in front */
         OK(t, zf_write(m.program, x, data, 3 * size), zf_program_error(m.program));
-        OK(t, zf_save(m.program, path, &finite), zf_program_error(m.program));
+        OK(t, zf_save(STORE(m.program), path, &finite), STORE_ERROR(m.program));
         for (int nan = 0; nan < 2 && is_float; nan++) {
             memcpy(data + 2 * size, nan ? &kinds[i].nan : &kinds[i].infinite, size);
             OK(t, zf_write(m.program, x, data, 3 * size), zf_program_error(m.program));
-            CHECK(t, zf_save(m.program, path, &finite) == ZF_ERR_NAN);
-            CHECK_TEXT(t, without(zf_program_error(m.program), path),
+            CHECK(t, zf_save(STORE(m.program), path, &finite) == ZF_ERR_NAN);
+            CHECK_TEXT(t, without(STORE_ERROR(m.program), path),
                        "zf_save: step 0: x is not finite, so nothing is saved: PATH stays as it "
                        "was");
             CHECK(t, exists(path, "manifest.json") && !exists(path, ".zf-new"));
         }
-        OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+        OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
         OK(t, zf_read(m.program, x, data, 3 * size), zf_program_error(m.program));
         CHECK(t, !memcmp(data + 2 * size, &kinds[i].largest, size));
-        OK(t, zf_save(m.program, path, NULL), zf_program_error(m.program));
+        OK(t, zf_save(STORE(m.program), path, NULL), STORE_ERROR(m.program));
         model_free(&m);
         m = (model){.graph = NULL};
     }
@@ -505,19 +505,19 @@ TEST_ONCE(checkpoint_has_one_writer)
     int other;
     test_defer(t, model_free, &m);
     NEED(t, model_new(t, &m, &(model_desc){.rule = SGD, .seed = 1}), NULL);
-    OK(t, zf_save(m.program, path, NULL), zf_program_error(m.program));
+    OK(t, zf_save(STORE(m.program), path, NULL), STORE_ERROR(m.program));
     snprintf(aside, sizeof aside, "%s.zf-new", path);
     CHECK(t, mkdir(aside, 0700) == 0 && (other = open(aside, O_RDONLY)) >= 0 &&
                  flock(other, LOCK_EX) == 0);
-    CHECK(t, zf_save(m.program, path, NULL) == ZF_ERR_IO);
-    CHECK_TEXT(t, without(zf_program_error(m.program), path),
+    CHECK(t, zf_save(STORE(m.program), path, NULL) == ZF_ERR_IO);
+    CHECK_TEXT(t, without(STORE_ERROR(m.program), path),
                "cannot write PATH.zf-new: somebody else is writing it too");
     CHECK(t, exists(path, ".zf-new"));
-    OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+    OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
     close(other); /* it has ended, or was killed */
-    OK(t, zf_save(m.program, path, NULL), zf_program_error(m.program));
+    OK(t, zf_save(STORE(m.program), path, NULL), STORE_ERROR(m.program));
     CHECK(t, !exists(path, ".zf-new"));
-    OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+    OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
 }
 
 /* A manifest that no load would read is not written. */
@@ -534,32 +534,31 @@ TEST_ONCE(checkpoint_declines_endless_notes)
     value[ENDLESS] = '\0';
     test_defer(t, model_free, &m);
     NEED(t, model_new(t, &m, &(model_desc){.rule = SGD, .seed = 1}), NULL);
-    CHECK(t, zf_save(m.program, path, &(zf_save_desc){.notes = &note, .note_count = 1}) ==
+    CHECK(t, zf_save(STORE(m.program), path, &(zf_save_desc){.notes = &note, .note_count = 1}) ==
                  ZF_ERR_LIMIT);
     snprintf(expected, sizeof expected, "; it must be under %d", ENDLESS);
-    CHECK(t, strstr(zf_program_error(m.program), "notes and names make a manifest of 671") &&
-                 strstr(zf_program_error(m.program), expected));
+    CHECK(t, strstr(STORE_ERROR(m.program), "notes and names make a manifest of 671") &&
+                 strstr(STORE_ERROR(m.program), expected));
     CHECK(t, !exists(path, "") && !exists(path, ".zf-new"));
 }
 
 /* ----------------------------------------------------------------------- other programs */
 
-TEST(checkpoint_of_shared_parameters)
+/* Programs over one store have one checkpoint. */
+TEST(checkpoint_of_one_store)
 {
-    const char *path = test_path("shared");
-    static model a, b;
+    const char *path = test_path("one-store");
+    static model a, b, c;
     test_defer(t, model_free, &a);
     NEED(t, model_new(t, &a, &(model_desc){.rule = NONE, .seed = 1}), NULL);
     test_defer(t, model_free, &b);
-    NEED(t, model_new(t, &b, &(model_desc){.rule = NONE, .seed = 2, .share = a.program}), NULL);
-    OK(t, zf_save(a.program, path, NULL), zf_program_error(a.program));
-    CHECK(t, zf_save(b.program, path, NULL) == ZF_ERR_STAGE);
-    CHECK_TEXT(
-        t, zf_program_error(b.program),
-        "zf_save: the parameters are those of the program that this one shares: save that one");
-    refuses(t, &b, path, NULL, ZF_ERR_STAGE,
-            "zf_load: the parameters are those of the program that this one shares: load into that "
-            "one");
+    NEED(t, model_new(t, &b, &(model_desc){.rule = NONE, .store = STORE(a.program)}), NULL);
+    CHECK(t, STORE(a.program) == STORE(b.program));
+    OK(t, zf_save(STORE(b.program), path, NULL), STORE_ERROR(b.program));
+    test_defer(t, model_free, &c);
+    NEED(t, model_new(t, &c, &(model_desc){.rule = NONE, .seed = 2}), NULL);
+    OK(t, zf_load(STORE(c.program), path, NULL), STORE_ERROR(c.program));
+    CHECK(t, same_image(&a, &c) && same_image(&b, &c));
 }
 
 TEST_ONCE(checkpoint_params_only)
@@ -573,14 +572,14 @@ TEST_ONCE(checkpoint_params_only)
     test_defer(t, model_free, &a);
     NEED(t, model_new(t, &a, &(model_desc){.rule = ADAMW, .seed = 1}), NULL);
     OK(t, train(&a, 3, losses), zf_program_error(a.program));
-    OK(t, zf_save(a.program, path, NULL), zf_program_error(a.program));
+    OK(t, zf_save(STORE(a.program), path, NULL), STORE_ERROR(a.program));
     CHECK(t, image_of(&a, image) > params);
     test_defer(t, model_free, &b); /* for evaluation: no states */
     NEED(t, model_new(t, &b, &(model_desc){.rule = NONE, .seed = 2}), NULL);
     refuses(t, &b, path, NULL, ZF_ERR_MISMATCH,
-            "PATH/state.safetensors: the program has no state \"adamw.step\": the checkpoint is of "
+            "PATH/state.safetensors: the store has no state \"adamw.step\": the checkpoint is of "
             "another model or optimizer");
-    OK(t, zf_load(b.program, path, &only), zf_program_error(b.program));
+    OK(t, zf_load(STORE(b.program), path, &only), STORE_ERROR(b.program));
     CHECK(t, image_of(&b, before) == params && !memcmp(image, before, params));
     test_defer(t, model_free, &c); /* another optimizer: its states stay, and step and seed */
     NEED(t, model_new(t, &c, &(model_desc){.rule = LAMB, .seed = 1}), NULL);
@@ -588,7 +587,7 @@ TEST_ONCE(checkpoint_params_only)
     CHECK(t, image_of(&c, before));
     /* The file of the states is not even looked at. */
     CHECK(t, remove(join(path, "state.safetensors")) == 0);
-    OK(t, zf_load(c.program, path, &only), zf_program_error(c.program));
+    OK(t, zf_load(STORE(c.program), path, &only), STORE_ERROR(c.program));
     memcpy(before, image, params);
     CHECK(t,
           zf_program_step(c.program) == 2 && image_of(&c, image) && !memcmp(image, before, IMAGE));
@@ -607,12 +606,12 @@ TEST_ONCE(checkpoint_master_weights)
     test_defer(t, model_free, &a);
     NEED(t, model_new(t, &a, &(model_desc){.rule = LAMB, .seed = 1, .dtype = ZF_BF16}), NULL);
     OK(t, train(&a, 3, losses), zf_program_error(a.program));
-    OK(t, zf_save(a.program, path, NULL), zf_program_error(a.program));
+    OK(t, zf_save(STORE(a.program), path, NULL), STORE_ERROR(a.program));
     test_defer(t, model_free, &b);
     NEED(t, model_new(t, &b, &(model_desc){.rule = NONE, .seed = 2}), NULL);
     refuses(t, &b, path, &(zf_load_desc){.params_only = true}, ZF_ERR_MISMATCH,
-            "PATH/params.safetensors: in.weight is bf16[5,7], but f32[5,7] in the program");
-    OK(t, zf_load(b.program, path, &masters), zf_program_error(b.program));
+            "PATH/params.safetensors: in.weight is bf16[5,7], but f32[5,7] in the store");
+    OK(t, zf_load(STORE(b.program), path, &masters), STORE_ERROR(b.program));
     for (int i = 0; i < 3; i++) {
         float own[IN * HIDDEN], master[IN * HIDDEN];
         uint16_t param[IN * HIDDEN], rounded[IN * HIDDEN];
@@ -634,8 +633,8 @@ TEST_ONCE(checkpoint_master_weights)
     /* Of a run in f32 there are none. */
     test_defer(t, model_free, &c);
     NEED(t, model_new(t, &c, &(model_desc){.rule = ADAMW, .seed = 5}), NULL);
-    OK(t, zf_save(c.program, path, NULL), zf_program_error(c.program));
-    OK(t, zf_load(b.program, path, &masters), zf_program_error(b.program));
+    OK(t, zf_save(STORE(c.program), path, NULL), STORE_ERROR(c.program));
+    OK(t, zf_load(STORE(b.program), path, &masters), STORE_ERROR(b.program));
     CHECK(t, zf_graph_find(c.graph, "in.weight").id);
     {
         float own[IN * HIDDEN], other[IN * HIDDEN];
@@ -654,7 +653,7 @@ TEST(checkpoint_of_more_or_less)
     static model a, b;
     test_defer(t, model_free, &a);
     NEED(t, model_new(t, &a, &(model_desc){.rule = NONE, .seed = 1}), NULL);
-    OK(t, zf_save(a.program, path, NULL), zf_program_error(a.program));
+    OK(t, zf_save(STORE(a.program), path, NULL), STORE_ERROR(a.program));
     test_defer(t, model_free, &b);
     b.graph = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
     b.program = NULL;
@@ -662,11 +661,11 @@ TEST(checkpoint_of_more_or_less)
     zf_output(zf_sum(zf_param(b.graph, "in.bias", ZF_SHAPE(HIDDEN), NULL)), "sum");
     b.program = zf_compile(b.graph, NULL);
     OK(t, zf_graph_status(b.graph), zf_graph_error(b.graph));
-    OK(t, zf_load(b.program, path, &only), zf_program_error(b.program));
+    OK(t, zf_load(STORE(b.program), path, &only), STORE_ERROR(b.program));
     refuses(t, &b, path, NULL, ZF_ERR_MISMATCH,
-            "PATH/params.safetensors: the program has no param \"in.weight\": the checkpoint is of "
+            "PATH/params.safetensors: the store has no param \"in.weight\": the checkpoint is of "
             "another model");
-    OK(t, zf_save(b.program, other, NULL), zf_program_error(b.program));
+    OK(t, zf_save(STORE(b.program), other, NULL), STORE_ERROR(b.program));
     refuses(t, &a, other, &only, ZF_ERR_MISMATCH,
             "PATH: the checkpoint lacks the param \"in.weight\": it is of another model");
 }
@@ -677,19 +676,19 @@ TEST_ONCE(checkpoint_of_another_model)
     static model a, b;
     test_defer(t, model_free, &a);
     NEED(t, model_new(t, &a, &(model_desc){.rule = ADAMW, .seed = 1}), NULL);
-    OK(t, zf_save(a.program, path, NULL), zf_program_error(a.program));
+    OK(t, zf_save(STORE(a.program), path, NULL), STORE_ERROR(a.program));
     test_defer(t, model_free, &b);
     NEED(t, model_new(t, &b, &(model_desc){.rule = ADAMW, .seed = 1, .hidden = HIDDEN + 1}), NULL);
     refuses(t, &b, path, NULL, ZF_ERR_MISMATCH,
-            "PATH/params.safetensors: in.weight is f32[5,7], but f32[5,8] in the program");
+            "PATH/params.safetensors: in.weight is f32[5,7], but f32[5,8] in the store");
     model_free(&b);
     NEED(t, model_new(t, &b, &(model_desc){.rule = LAMB, .seed = 1}), NULL);
     refuses(t, &b, path, NULL, ZF_ERR_MISMATCH,
-            "PATH/state.safetensors: the program has no state \"adamw.step\": the checkpoint is of "
+            "PATH/state.safetensors: the store has no state \"adamw.step\": the checkpoint is of "
             "another model or optimizer");
     model_free(&b);
     NEED(t, model_new(t, &b, &(model_desc){.rule = NONE, .seed = 1}), NULL);
-    OK(t, zf_save(b.program, path, NULL), zf_program_error(b.program));
+    OK(t, zf_save(STORE(b.program), path, NULL), STORE_ERROR(b.program));
     refuses(
         t, &a, path, NULL, ZF_ERR_MISMATCH,
         "PATH: the checkpoint lacks the state \"adamw.step\": it is of another model or optimizer");
@@ -742,8 +741,8 @@ TEST(checkpoint_of_every_dtype)
             OK(t, zf_write(m[0].program, x, data, zf_tensor_bytes(x)),
                zf_program_error(m[0].program));
         }
-    OK(t, zf_save(m[0].program, path, NULL), zf_program_error(m[0].program));
-    OK(t, zf_load(m[1].program, path, NULL), zf_program_error(m[1].program));
+    OK(t, zf_save(STORE(m[0].program), path, NULL), STORE_ERROR(m[0].program));
+    OK(t, zf_load(STORE(m[1].program), path, NULL), STORE_ERROR(m[1].program));
     for (int i = 0; i < 8 * (ZF_MAX_RANK + 1) + 6; i++) {
         zf_tensor x, y;
         snprintf(name, sizeof name, "%s.%d", zf_dtype_name(dtypes[i % 8]), i / 8);
@@ -766,8 +765,8 @@ static bool small(test *t, model *m, const char *path)
     float losses[2];
     return model_new(t, m, &(model_desc){.rule = ADAMW, .seed = 1, .hidden = 1}) &&
            !train(m, 2, losses) &&
-           !zf_save(
-               m->program, path,
+           !zf_save(STORE(
+               m->program), path,
                &(zf_save_desc){
                    .notes = &note, .note_count = 1, .attachments = &file, .attachment_count = 1});
 }
@@ -939,13 +938,13 @@ TEST_ONCE(checkpoint_manifest_is_checked)
     CHECK(t, small(t, &m, path));
     bytes = get_file(path, "manifest.json", good);
     CHECK(t, bytes > 0 && edit(path, NULL, NULL)); /* the checksum is what this file thinks */
-    OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+    OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         CHECK(t, put_file(path, "manifest.json", good, bytes));
         if (!edit(path, edits[i].from, edits[i].to))
             test_fail(t, __FILE__, __LINE__, edits[i].from, "");
         if (edits[i].status) refuses(t, &m, path, NULL, edits[i].status, edits[i].text);
-        else OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+        else OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
     }
 }
 
@@ -1009,7 +1008,7 @@ TEST_ONCE(checkpoint_damage_is_named)
     refuses(t, &m, path, NULL, ZF_ERR_FORMAT,
             "PATH/manifest.json:1:1: expected a value, found the end of the text");
     CHECK(t, put_file(path, "manifest.json", good, bytes));
-    OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+    OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
 }
 
 static void put_byte(FILE *file, long at, int byte)
@@ -1041,23 +1040,23 @@ TEST_ONCE(checkpoint_any_damage_is_found)
         for (long at = 0; at < bytes; at++) {
             zf_status status;
             put_byte(file, at, good[at] ^ 1 << at % 8);
-            status = zf_load(m.program, path, NULL);
+            status = zf_load(STORE(m.program), path, NULL);
             put_byte(file, at, good[at]);
             if (status != ZF_ERR_FORMAT) fclose(file);
-            CHECK(t, status == ZF_ERR_FORMAT && *zf_program_error(m.program));
+            CHECK(t, status == ZF_ERR_FORMAT && *STORE_ERROR(m.program));
         }
         fclose(file);
         for (long length = bytes - 1; length >= 0; length--) {
             CHECK(t, truncate(join(path, files[i]), length) == 0);
-            CHECK(t, zf_load(m.program, path, NULL) == ZF_ERR_FORMAT);
+            CHECK(t, zf_load(STORE(m.program), path, NULL) == ZF_ERR_FORMAT);
         }
         good[bytes] = ' ';
         CHECK(t, put_file(path, files[i], good, bytes + 1));
-        CHECK(t, zf_load(m.program, path, NULL) == ZF_ERR_FORMAT);
+        CHECK(t, zf_load(STORE(m.program), path, NULL) == ZF_ERR_FORMAT);
         CHECK(t, put_file(path, files[i], good, bytes));
         CHECK(t, zf_program_step(m.program) == 2 && image_of(&m, after) == image);
         CHECK(t, !memcmp(before, after, image));
-        OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+        OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
     }
 }
 
@@ -1099,25 +1098,25 @@ TEST_ONCE(checkpoint_places_that_are_none)
     test_defer(t, model_free, &m);
     NEED(t, model_new(t, &m, &(model_desc){.rule = ADAMW, .seed = 1}), NULL);
     refuses(t, &m, path, NULL, ZF_ERR_IO, "cannot open PATH: No such file or directory");
-    CHECK(t, zf_load(m.program, "", NULL) == ZF_ERR_ARGUMENT);
-    CHECK_TEXT(t, zf_program_error(m.program), "an empty path");
-    CHECK(t, zf_load(m.program, NULL, NULL) == ZF_ERR_ARGUMENT);
-    CHECK_TEXT(t, zf_program_error(m.program), "an empty path");
-    CHECK(t, zf_save(m.program, NULL, NULL) == ZF_ERR_ARGUMENT);
-    CHECK_TEXT(t, zf_program_error(m.program), "zf_save: no path");
-    CHECK(t, zf_save(m.program, "", NULL) == ZF_ERR_ARGUMENT);
-    CHECK_TEXT(t, zf_program_error(m.program), "an empty path");
+    CHECK(t, zf_load(STORE(m.program), "", NULL) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, STORE_ERROR(m.program), "an empty path");
+    CHECK(t, zf_load(STORE(m.program), NULL, NULL) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, STORE_ERROR(m.program), "an empty path");
+    CHECK(t, zf_save(STORE(m.program), NULL, NULL) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, STORE_ERROR(m.program), "zf_save: no path");
+    CHECK(t, zf_save(STORE(m.program), "", NULL) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, STORE_ERROR(m.program), "an empty path");
     memset(longest, 'p', sizeof longest - 1);
-    CHECK(t, zf_load(m.program, longest, NULL) == ZF_ERR_ARGUMENT);
-    CHECK(t, strstr(zf_program_error(m.program), "ppp: too long a path"));
-    CHECK(t, zf_save(m.program, longest, NULL) == ZF_ERR_ARGUMENT);
-    CHECK(t, strstr(zf_program_error(m.program), ": a path of 4999 bytes, at most 4095 are"));
+    CHECK(t, zf_load(STORE(m.program), longest, NULL) == ZF_ERR_ARGUMENT);
+    CHECK(t, strstr(STORE_ERROR(m.program), "ppp: too long a path"));
+    CHECK(t, zf_save(STORE(m.program), longest, NULL) == ZF_ERR_ARGUMENT);
+    CHECK(t, strstr(STORE_ERROR(m.program), ": a path of 4999 bytes, at most 4095 are"));
 
     CHECK(t, put_file(path, "", "x", 1)); /* a file */
     refuses(t, &m, path, NULL, ZF_ERR_FORMAT, "PATH is no checkpoint: it is not a directory");
     declines(t, &m, path, NULL, ZF_ERR_IO, "PATH exists and is not a directory");
     inside = join(path, "in");
-    CHECK(t, zf_save(m.program, inside, NULL) == ZF_ERR_IO);
+    CHECK(t, zf_save(STORE(m.program), inside, NULL) == ZF_ERR_IO);
     CHECK(t, remove(path) == 0);
 
     CHECK(t,
@@ -1139,12 +1138,12 @@ TEST_ONCE(checkpoint_places_that_are_none)
     remove_all(path);
 
     inside = join(path, "in"); /* no parent */
-    CHECK(t, zf_save(m.program, inside, NULL) == ZF_ERR_IO);
-    CHECK_TEXT(t, without(zf_program_error(m.program), path),
+    CHECK(t, zf_save(STORE(m.program), inside, NULL) == ZF_ERR_IO);
+    CHECK_TEXT(t, without(STORE_ERROR(m.program), path),
                "cannot create PATH/in.zf-new: No such file or directory");
     CHECK(t, mkdir(path, 0700) == 0); /* an empty folder is as good as none */
-    OK(t, zf_save(m.program, path, NULL), zf_program_error(m.program));
-    OK(t, zf_load(m.program, path, NULL), zf_program_error(m.program));
+    OK(t, zf_save(STORE(m.program), path, NULL), STORE_ERROR(m.program));
+    OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
 }
 
 /* --------------------------------------------------------------------- saves that fail */
@@ -1173,7 +1172,7 @@ static bool rivals_new(test *t, rivals *r, const char *path, zf_backend *backend
                    &(model_desc){.rule = ADAMW, .seed = 1, .hidden = 300, .backend = backend}) ||
         !model_new(t, &r->reader, &(model_desc){.rule = ADAMW, .seed = 9, .hidden = 300}) ||
         train(&r->old, 1, losses) || train(&r->new, 2, losses) ||
-        zf_save(r->old.program, path, NULL))
+        zf_save(STORE(r->old.program), path, NULL))
         return false;
     r->bytes = image_of(&r->old, r->old_image);
     return r->bytes && image_of(&r->new, r->new_image) == r->bytes;
@@ -1184,7 +1183,7 @@ static int rivals_look(rivals *r)
 {
     static unsigned char image[IMAGE];
     int64_t step;
-    if (zf_load(r->reader.program, r->path, NULL) || image_of(&r->reader, image) != r->bytes)
+    if (zf_load(STORE(r->reader.program), r->path, NULL) || image_of(&r->reader, image) != r->bytes)
         return 0;
     step = zf_program_step(r->reader.program);
     if (step < 1 || step > 2) return 0;
@@ -1206,21 +1205,21 @@ TEST_ONCE(checkpoint_survives_a_refusing_allocator)
     CHECK(t, rivals_new(t, &r, test_path("refused"), NULL));
     while (status) {
         t->refuse_at = t->allocations + refusals++;
-        status = zf_save(r.new.program, r.path, NULL);
+        status = zf_save(STORE(r.new.program), r.path, NULL);
         t->refuse_at = -1;
         t->refused = false;
         CHECK(t, !status || status == ZF_ERR_NOMEM);
-        CHECK_TEXT(t, zf_program_error(r.new.program), status ? "out of memory" : "");
+        CHECK_TEXT(t, STORE_ERROR(r.new.program), status ? "out of memory" : "");
         CHECK(t, rivals_look(&r) == (status ? 1 : 2) && no_debris(r.path));
     }
     CHECK(t, refusals > 20);
     for (refusals = 0, status = ZF_ERR_NOMEM; status; refusals++) {
         t->refuse_at = t->allocations + refusals;
-        status = zf_load(r.old.program, r.path, NULL);
+        status = zf_load(STORE(r.old.program), r.path, NULL);
         t->refuse_at = -1;
         t->refused = false;
         CHECK(t, !status || status == ZF_ERR_NOMEM);
-        CHECK_TEXT(t, zf_program_error(r.old.program), status ? "out of memory" : "");
+        CHECK_TEXT(t, STORE_ERROR(r.old.program), status ? "out of memory" : "");
         CHECK(t, zf_program_step(r.old.program) == (status ? 1 : 2));
     }
     CHECK(t, refusals > 20 && same_image(&r.old, &r.new));
@@ -1281,26 +1280,26 @@ TEST_ONCE(checkpoint_survives_a_failing_device)
     device.kind = ZF_DEVICE_TO_HOST;
     for (device.fail_at = 0; status; device.fail_at++) {
         device.calls = 0;
-        status = zf_save(r.new.program, r.path, NULL);
+        status = zf_save(STORE(r.new.program), r.path, NULL);
         CHECK(t, !status || status == ZF_ERR_BACKEND);
-        CHECK_TEXT(t, zf_program_error(r.new.program), status ? "device lost" : "");
+        CHECK_TEXT(t, STORE_ERROR(r.new.program), status ? "device lost" : "");
         CHECK(t, rivals_look(&r) == (status ? 1 : 2) && no_debris(r.path));
     }
     CHECK(t, device.fail_at == 10 + 1); /* as many copies as tensors, one more to find that out */
     device.calls = 0, device.fail_at = 1, device.then = device_mute;
-    CHECK(t, zf_save(r.new.program, r.path, NULL) == ZF_ERR_BACKEND);
-    CHECK_TEXT(t, zf_program_error(r.new.program), "zf_save: in.bias cannot be read");
+    CHECK(t, zf_save(STORE(r.new.program), r.path, NULL) == ZF_ERR_BACKEND);
+    CHECK_TEXT(t, STORE_ERROR(r.new.program), "zf_save: in.bias cannot be read");
     device.kind = ZF_HOST_TO_DEVICE;
     device.calls = 0;
-    CHECK(t, zf_load(r.new.program, r.path, NULL) == ZF_ERR_BACKEND);
-    CHECK_TEXT(t, zf_program_error(r.new.program),
+    CHECK(t, zf_load(STORE(r.new.program), r.path, NULL) == ZF_ERR_BACKEND);
+    CHECK_TEXT(t, STORE_ERROR(r.new.program),
                "zf_load: in.bias cannot be written; parameters and states are now undefined");
     device.calls = 0, device.then = device_lost;
-    CHECK(t, zf_load(r.new.program, r.path, NULL) == ZF_ERR_BACKEND);
-    CHECK_TEXT(t, zf_program_error(r.new.program),
+    CHECK(t, zf_load(STORE(r.new.program), r.path, NULL) == ZF_ERR_BACKEND);
+    CHECK_TEXT(t, STORE_ERROR(r.new.program),
                "device lost; parameters and states are now undefined");
     device.calls = 10;
-    OK(t, zf_load(r.new.program, r.path, NULL), zf_program_error(r.new.program));
+    OK(t, zf_load(STORE(r.new.program), r.path, NULL), STORE_ERROR(r.new.program));
     CHECK(t, same_image(&r.new, &r.reader));
 }
 
@@ -1327,12 +1326,12 @@ TEST_ONCE(checkpoint_that_changes_while_it_is_loaded)
     test_defer(t, model_free, &m);
     NEED(t, model_new(t, &m, &(model_desc){.rule = SGD, .seed = 1, .backend = device_over(cpu)}),
          NULL);
-    OK(t, zf_save(m.program, path, NULL), zf_program_error(m.program));
+    OK(t, zf_save(STORE(m.program), path, NULL), STORE_ERROR(m.program));
     device.kind = ZF_HOST_TO_DEVICE;
     device.calls = device.fail_at = 0;
     device.then = change_file;
-    CHECK(t, zf_load(m.program, path, NULL) == ZF_ERR_FORMAT);
-    CHECK_TEXT(t, without(zf_program_error(m.program), path),
+    CHECK(t, zf_load(STORE(m.program), path, NULL) == ZF_ERR_FORMAT);
+    CHECK_TEXT(t, without(STORE_ERROR(m.program), path),
                "PATH/params.safetensors: out.weight changed while it was loaded; parameters and "
                "states are now undefined");
     CHECK(t, zf_program_step(m.program) == 0);
@@ -1354,9 +1353,9 @@ TEST_ONCE(checkpoint_survives_a_full_disk)
         limit = before;
         limit.rlim_cur = most;
         setrlimit(RLIMIT_FSIZE, &limit);
-        status = zf_save(r.new.program, r.path, NULL);
+        status = zf_save(STORE(r.new.program), r.path, NULL);
         setrlimit(RLIMIT_FSIZE, &before);
-        snprintf(text, sizeof text, "%s", without(zf_program_error(r.new.program), r.path));
+        snprintf(text, sizeof text, "%s", without(STORE_ERROR(r.new.program), r.path));
         CHECK(t, !status || status == ZF_ERR_IO);
         if (status) {
             CHECK(t, !strncmp(text, "cannot write PATH.zf-new/", 25));
@@ -1381,14 +1380,14 @@ TEST_ONCE(checkpoint_survives_an_unwritable_parent)
     CHECK(t, rivals_new(t, &r, path, NULL));
     CHECK(t, chmod(parent, 0555) == 0 && chmod(test_path(""), 0711) == 0);
     if (user == 0 && seteuid(65534)) test_fail(t, __FILE__, __LINE__, "seteuid", "");
-    status = zf_save(r.new.program, r.path, NULL);
-    snprintf(text, sizeof text, "%s", without(zf_program_error(r.new.program), r.path));
+    status = zf_save(STORE(r.new.program), r.path, NULL);
+    snprintf(text, sizeof text, "%s", without(STORE_ERROR(r.new.program), r.path));
     if (user == 0 && seteuid(0)) abort();
     CHECK(t, chmod(parent, 0755) == 0 && chmod(test_path(""), 0700) == 0);
     CHECK(t, status == ZF_ERR_IO);
     CHECK_TEXT(t, text, "cannot create PATH.zf-new: Permission denied");
     CHECK(t, rivals_look(&r) == 1 && no_debris(r.path));
-    OK(t, zf_save(r.new.program, r.path, NULL), zf_program_error(r.new.program));
+    OK(t, zf_save(STORE(r.new.program), r.path, NULL), STORE_ERROR(r.new.program));
     CHECK(t, rivals_look(&r) == 2);
 }
 
@@ -1401,7 +1400,7 @@ TEST_ONCE(checkpoint_comes_back)
     zf_error error = {ZF_OK, ""};
     test_defer(t, rivals_free, &r);
     CHECK(t, rivals_new(t, &r, test_path("back"), NULL));
-    OK(t, zf_save(r.new.program, r.path, &(zf_save_desc){.notes = &note, .note_count = 1}), NULL);
+    OK(t, zf_save(STORE(r.new.program), r.path, &(zf_save_desc){.notes = &note, .note_count = 1}), NULL);
     snprintf(aside, sizeof aside, "%s.zf-old", r.path);
     CHECK(t, rename(r.path, aside) == 0);
     CHECK(t, rivals_look(&r) == 2 && !exists(aside, ""));
@@ -1409,7 +1408,7 @@ TEST_ONCE(checkpoint_comes_back)
     OK(t, zf_checkpoint_note(r.path, "k", value, sizeof value, &error), error.text);
     CHECK_TEXT(t, value, "v");
     CHECK(t, rename(r.path, aside) == 0);
-    OK(t, zf_save(r.old.program, r.path, NULL), zf_program_error(r.old.program));
+    OK(t, zf_save(STORE(r.old.program), r.path, NULL), STORE_ERROR(r.old.program));
     CHECK(t, rivals_look(&r) == 1 && no_debris(r.path));
 }
 
@@ -1426,7 +1425,7 @@ static int save_and_kill(rivals *r, long stop)
 #if defined(__linux__)
         if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0) raise(SIGSTOP);
 #endif
-        _exit(zf_save(r->new.program, r->path, NULL) != ZF_OK);
+        _exit(zf_save(STORE(r->new.program), r->path, NULL) != ZF_OK);
     }
 #if defined(__linux__)
     traced = waitpid(child, &state, WUNTRACED) == child && WIFSTOPPED(state);
@@ -1458,7 +1457,7 @@ TEST_ONCE(checkpoint_survives_kill)
         seen[there] += killed;
         /* The next save clears away what is left; to save time it does so only now and then. */
         if (there == 2 || stop % 16 == 1 || !killed)
-            OK(t, zf_save(r.old.program, r.path, NULL), zf_program_error(r.old.program));
+            OK(t, zf_save(STORE(r.old.program), r.path, NULL), STORE_ERROR(r.old.program));
         else remove_all(join(r.path, ".zf-new"));
         CHECK(t, rivals_look(&r) == 1 && no_debris(r.path));
     }
@@ -1476,7 +1475,7 @@ TEST_ONCE(checkpoint_survives_power_loss)
     test_defer(t, rivals_free, &r);
     disk_remove(folder);
     CHECK(t, mkdir(folder, 0700) == 0 && rivals_new(t, &r, path, NULL) && disk_record(folder));
-    OK(t, zf_save(r.new.program, path, NULL), zf_program_error(r.new.program));
+    OK(t, zf_save(STORE(r.new.program), path, NULL), STORE_ERROR(r.new.program));
     calls = disk_stop();
     r.path = copy;
     for (int k = 0; k <= calls; k++)

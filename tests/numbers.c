@@ -321,18 +321,20 @@ bool numbers_of(numbers *out, const char *text, const numbers_desc *desc, zf_err
                                .evaluate = d->evaluate,
                                .no_reuse = d->no_reuse,
                                .poison = d->poison};
+    zf_program *first = NULL;
     ranks r = {0};
     char *full = NULL;
     bool good = false;
     *out = (numbers){0};
-    if (donor) compile.share = zf_compile(donor, &(zf_compile_desc){.backend = cpu, .seed = 7});
-    if (cpu && (!d->donor || compile.share) && open_ranks(&r, text, d, &compile, error) &&
+    if (donor) first = zf_compile(donor, &(zf_compile_desc){.backend = cpu, .seed = 7});
+    compile.store = zf_program_store(first);
+    if (cpu && (!d->donor || first) && open_ranks(&r, text, d, &compile, error) &&
         (full = text_of(r.graphs[0])))
         good = step_all(out, &r, full, d->steps ? d->steps : 1, error);
     if (!good && !error->status) error->status = ZF_ERR_NOMEM;
     free(full);
     close_ranks(&r);
-    zf_program_free(compile.share);
+    zf_program_free(first);
     zf_graph_free(donor);
     zf_backend_free(cpu);
     if (!good) numbers_free(out);

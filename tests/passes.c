@@ -310,7 +310,7 @@ static bool check_numbers(const char *line, const char *before, const char *afte
     const char *most = NULL;
     bool placed = strstr(after, "\npeak ") != NULL, precision = runs(line, "precision", NULL), good;
     bool scales = runs(line, "clip", NULL) && strstr(before, " loss_scale ");
-    if (runs(line, "memory", &most) && strstr(most, "share")) of_after.donor = before;
+    if (runs(line, "memory", &most) && strstr(most, "store")) of_after.donor = before;
     good = numbers_of(&x, before, &d, &error) && numbers_of(&y, after, &of_after, &error);
     if (!good && fast && placed && error.status == ZF_ERR_STAGE) { /* a plan without scratch */
         numbers_free(&x);

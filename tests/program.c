@@ -340,7 +340,7 @@ TEST(program_allocates_what_it_predicts)
             if (zf_step(p)) info.peak_bytes = 1;
         if (t->allocations != before) info.peak_bytes = 2;
         zf_program_free(p);
-        CHECK(t, c.allocations == 1 && c.allocated == c.released);
+        CHECK(t, c.allocations == 2 && c.allocated == c.released);
         CHECK(t, info.peak_bytes == c.allocated && info.allocated_bytes == c.allocated);
         CHECK(t, info.live_bytes <= info.peak_bytes && info.live_bytes > 0);
         CHECK(t, info.param_bytes + info.state_bytes + info.input_bytes + info.constant_bytes +
@@ -413,18 +413,17 @@ TEST(program_memory_limit_that_fits)
     }
 }
 
-/* ------------------------------------------------------------------------------------ sharing */
+/* ------------------------------------------------------------------------------- one store */
 
-/* Evaluation over the parameters of a training program: another graph, another batch, no dropout.
- */
-TEST(program_shares_parameters)
+/* Evaluation over the store of a training program: another graph, another batch, no dropout. */
+TEST(store_trains_and_evaluates)
 {
     model train = model_new(t, 12, 8, 10, true), eval = model_new(t, 5, 8, 10, false);
     zf_program *p, *q;
     float before = 0, after = 0, w[64], shared[64];
     COMPILED(t, train.g, p = compile(t, train.g, &(zf_compile_desc){.seed = 1}));
     COMPILED(t, eval.g,
-             q = compile(t, eval.g, &(zf_compile_desc){.seed = 99, .share = p, .evaluate = true}));
+             q = compile(t, eval.g, &(zf_compile_desc){.store = STORE(p), .evaluate = true}));
     CHECK(t, zf_program_info_of(q).param_bytes == 0 && zf_program_info_of(q).param_count == 160);
     OK(t, write_inputs(p, &train), zf_program_error(p));
     OK(t, write_inputs(q, &eval), zf_program_error(q));
@@ -445,8 +444,8 @@ TEST(program_shares_parameters)
     CHECK(t, zf_program_step(p) == 20 && zf_program_step(q) == 2);
 }
 
-/* A graph with one leaf, over a program that has "w" as f32[8,8] and "count" as a state. */
-static zf_graph *graph_sharing(test *t, bool state, const char *name, zf_dtype dtype,
+/* A graph with one leaf, over a store that has "w" as f32[8,8]. */
+static zf_graph *graph_of_leaf(test *t, bool state, const char *name, zf_dtype dtype,
                                zf_shape shape)
 {
     zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
@@ -457,55 +456,76 @@ static zf_graph *graph_sharing(test *t, bool state, const char *name, zf_dtype d
     return g;
 }
 
-TEST(program_refuses_to_share_what_is_not_there)
+TEST(store_refuses_what_does_not_match)
 {
     static const struct {
-        bool state;
+        bool state, bound;
         const char *name;
         zf_dtype dtype;
         int64_t dims;
         const char *text;
     } cases[] = {
-        {false, "nothing", ZF_F32, 8, "zf_compile: the shared program has no param \"nothing\""},
-        {true, "w", ZF_F32, 8, "zf_compile: the shared program has no state \"w\""},
-        {false, "ids", ZF_F32, 8, "zf_compile: the shared program has no param \"ids\""},
-        {false, "loss", ZF_F32, 8, "zf_compile: the shared program has no param \"loss\""},
-        {false, "w", ZF_F32, 9,
-         "zf_compile: \"w\" is f32[8,9] here and f32[8,8] in the shared program"},
-        {false, "w", ZF_F64, 8,
-         "zf_compile: \"w\" is f64[8,8] here and f32[8,8] in the shared program"},
+        {false, true, "nothing", ZF_F32, 8,
+         "zf_compile: the store has no param \"nothing\" (zf_compile_desc.bound)"},
+        {true, true, "nothing", ZF_F32, 8,
+         "zf_compile: the store has no state \"nothing\" (zf_compile_desc.bound)"},
+        {true, false, "w", ZF_F32, 8,
+         "zf_compile: \"w\" is a state f32[8,8] here and a param f32[8,8] in the store"},
+        {false, true, "ids", ZF_F32, 8,
+         "zf_compile: the store has no param \"ids\" (zf_compile_desc.bound)"},
+        {false, false, "w", ZF_F32, 9,
+         "zf_compile: \"w\" is a param f32[8,9] here and a param f32[8,8] in the store"},
+        {false, false, "w", ZF_F64, 8,
+         "zf_compile: \"w\" is a param f64[8,8] here and a param f32[8,8] in the store"},
     };
     model m = model_new(t, 5, 8, 10, false);
     zf_program *p;
     COMPILED(t, m.g, p = compile(t, m.g, NULL));
     for (int k = 0; k < (int)(sizeof cases / sizeof *cases); k++) {
-        zf_graph *g = graph_sharing(t, cases[k].state, cases[k].name, cases[k].dtype,
+        zf_graph *g = graph_of_leaf(t, cases[k].state, cases[k].name, cases[k].dtype,
                                     ZF_SHAPE(8, cases[k].dims));
         NEED(t, g, NULL);
         OK(t, zf_graph_status(g), zf_graph_error(g));
-        REFUSED(t, g, &(zf_compile_desc){.share = p}, cases[k].text);
+        REFUSED(t, g, (&(zf_compile_desc){.store = STORE(p), .bound = cases[k].bound}),
+                cases[k].text);
         CHECK(t, zf_graph_status(g) == ZF_ERR_MISMATCH);
+        CHECK(t, zf_store_count(STORE(p)) == 4);
     }
 }
 
-/* A plan was made for sharing or it was not. */
-TEST(program_refuses_a_plan_of_the_other_kind)
+/* A plan was made for a store, or for none. */
+TEST(store_refuses_the_plan_of_another)
 {
     model m = model_new(t, 5, 8, 10, false);
     zf_program *p;
     COMPILED(t, m.g, p = compile(t, m.g, NULL));
-    for (int share = 0; share < 2; share++) {
-        zf_graph *g = graph_sharing(t, false, "w", ZF_F32, ZF_SHAPE(8, 8));
+    for (int stored = 0; stored < 2; stored++) {
+        zf_graph *g = graph_of_leaf(t, false, "w", ZF_F32, ZF_SHAPE(8, 8));
         NEED(t, g, NULL);
-        OK(t, zf_memory(g, &(zf_memory_desc){.share = share}), zf_graph_error(g));
-        REFUSED(t, g, &(zf_compile_desc){.share = share ? NULL : p},
-                share ? "zf_compile: zf_memory gave %1 \"w\" no place, so it needs a program to "
-                        "share with "
-                        "(zf_compile_desc.share)"
-                      : "zf_compile: zf_memory gave %1 \"w\" a place of its own, so it cannot be "
-                        "that of another "
-                        "program (zf_memory_desc.share)");
+        OK(t, zf_memory(g, &(zf_memory_desc){.store = stored ? STORE(p) : NULL}),
+           zf_graph_error(g));
+        REFUSED(t, g, &(zf_compile_desc){.store = stored ? NULL : STORE(p)},
+                stored ? "zf_compile: the store has no \"w\"; zf_memory found it in another "
+                         "(zf_memory_desc.store)"
+                       : "zf_compile: zf_memory gave %1 \"w\" a place of its own, but the store has "
+                         "it (zf_memory_desc.store)");
     }
+}
+
+/* Backend, communicator and seed are those of the store. */
+TEST(store_has_backend_and_seed)
+{
+    model m = model_new(t, 5, 8, 10, false), other = model_new(t, 5, 8, 10, false),
+          third = model_new(t, 5, 8, 10, false);
+    zf_backend *cpu = cpu_of(t, 1, NULL);
+    zf_program *p;
+    if (!cpu) OK(t, ZF_ERR_NOMEM, "");
+    NEED(t, other.g && third.g, NULL);
+    COMPILED(t, m.g, p = compile(t, m.g, &(zf_compile_desc){.seed = 3}));
+    REFUSED(t, other.g, (&(zf_compile_desc){.store = STORE(p), .backend = cpu}),
+            "zf_compile: the backend is not the store's (zf_store_desc); leave it out");
+    REFUSED(t, third.g, (&(zf_compile_desc){.store = STORE(p), .seed = 4}),
+            "zf_compile: the seed 4 is not the store's, 3 (zf_store_desc.seed); leave it out");
 }
 
 /* A plan that was made for no backend, or for fewer threads, has too little scratch. */
@@ -634,7 +654,7 @@ TEST(program_bad_label)
 TEST(program_backend_fails)
 {
     for (int run = 0; run < 5; run++) {
-        static const char *const texts[] = {"counted: 3008 bytes are too many",
+        static const char *const texts[] = {"counted: 704 bytes are too many",
                                             "counted: no copies", "counted: launch 3",
                                             "the step failed", ""};
         model m = model_new(t, 12, 8, 10, false);
@@ -658,7 +678,7 @@ TEST(program_backend_fails)
         if (!status) status = zf_step(p);
         snprintf(text, sizeof text, "%s", p ? zf_program_error(p) : zf_graph_error(m.g));
         zf_program_free(p);
-        CHECK(t, c.allocated == c.released && c.allocations == (run > 0));
+        CHECK(t, c.allocated == c.released && c.allocations == (run > 0 ? 2 : 0));
         CHECK(t, status == (run < 4 ? ZF_ERR_BACKEND : ZF_OK));
         CHECK_TEXT(t, text, texts[run]);
     }

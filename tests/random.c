@@ -330,14 +330,14 @@ static bool check_graph(test *t, uint64_t seed, const char *built)
     char *simple = text ? after(t, seed, text, "simplify") : NULL;
     char *twice = simple ? after(t, seed, simple, "simplify") : NULL;
     char *placed = simple ? after(t, seed, simple, "memory; verify") : NULL;
-    char *shared = simple ? after(t, seed, text, "memory share") : NULL;
+    char *stored = simple ? after(t, seed, text, "memory store") : NULL;
     if (simple) recomputation(least, sizeof least, simple);
     again = simple ? after(t, seed, simple, *least ? least : "verify") : NULL;
     if (seed % 6 && !*least) {
         test_fail(t, __FILE__, __LINE__, "nothing is said of the least memory", text);
         good = false;
     }
-    if (!twice || !placed || !shared || !again) good = false;
+    if (!twice || !placed || !stored || !again) good = false;
     else if (strcmp(simple, twice))
         test_fail(t, __FILE__, __LINE__, "simplify twice is more than once", simple), good = false;
     for (int fast = 0; fast < 2 && good; fast++) {
@@ -359,7 +359,7 @@ static bool check_graph(test *t, uint64_t seed, const char *built)
         if (!fast) {
             good = good && same_numbers(t, seed, &expected, placed, e, "placed");
             e.donor = text;
-            good = good && same_numbers(t, seed, &expected, shared, e, "shared");
+            good = good && same_numbers(t, seed, &expected, stored, e, "stored");
         } else {
             e.poison = false, e.threads = 3;
             good = good && same_numbers(t, seed, &expected, simple, e, "threads");
@@ -370,7 +370,7 @@ static bool check_graph(test *t, uint64_t seed, const char *built)
     free(simple);
     free(twice);
     free(placed);
-    free(shared);
+    free(stored);
     free(again);
     return good;
 }

@@ -117,6 +117,10 @@ const char *test_path(const char *name);
         }                                                                                          \
     } while (0)
 
+/* The store of a program, and its error. */
+#define STORE(program)       zf_program_store(program)
+#define STORE_ERROR(program) zf_store_error(zf_program_store(program))
+
 /* The status is ZF_OK (text: what to print if not, may be NULL). */
 #define OK(t, status_, text)                                                                       \
     do {                                                                                           \

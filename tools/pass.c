@@ -255,11 +255,39 @@ static void run_prefetch(call *c)
     if (ready(c)) ran(c, zf_prefetch(c->graph, &t));
 }
 
+/* The graph's text, to be freed, or NULL after a complaint. */
+static char *text_of(call *c)
+{
+    size_t length = zf_graph_text(c->graph, NULL, 0);
+    char *text = malloc(length + 1);
+    if (text) zf_graph_text(c->graph, text, length + 1);
+    else complain(c, PASS_FAILED, "%s: out of memory", c->name);
+    return text;
+}
+
+/* A program of the same graph, whose store then has what the graph names; NULL after a complaint.
+ * *graph is its graph. */
+static zf_program *program_of(call *c, zf_graph **graph)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_program *program = NULL;
+    char *text = text_of(c);
+    *graph = text ? zf_graph_parse(text, strlen(text), NULL, &error) : NULL;
+    if (*graph && !(program = zf_compile(*graph, NULL)))
+        complain(c, PASS_FAILED, "%s: store: %s", c->name, zf_graph_error(*graph));
+    if (!*graph) complain(c, PASS_FAILED, "%s: store: %s", c->name, error.text);
+    free(text);
+    return program;
+}
+
 /* With isa= or threads=, the scratch of that CPU backend is part of the plan. */
 static void run_memory(call *c)
 {
     zf_error error = {ZF_OK, ""};
-    zf_memory_desc d = {.no_reuse = take_flag(c, "no_reuse"), .share = take_flag(c, "share")};
+    zf_memory_desc d = {.no_reuse = take_flag(c, "no_reuse")};
+    bool stored = take_flag(c, "store");
+    zf_graph *graph = NULL;
+    zf_program *program = NULL;
     const char *isa = take_value(c, "isa");
     double threads = take_number(c, "threads");
     if (!(threads >= 0 && threads <= 1024))
@@ -269,18 +297,12 @@ static void run_memory(call *c)
         d.backend = zf_cpu_backend(&(zf_cpu_desc){.isa = isa, .threads = (int32_t)threads}, &error);
         if (!d.backend) complain(c, PASS_FAILED, "%s", error.text);
     }
+    if (stored && !c->result) program = program_of(c, &graph);
+    d.store = zf_program_store(program);
     if (!c->result) ran(c, zf_memory(c->graph, &d));
+    zf_program_free(program);
+    zf_graph_free(graph);
     zf_backend_free(d.backend);
-}
-
-/* The graph's text, to be freed, or NULL after a complaint. */
-static char *text_of(call *c)
-{
-    size_t length = zf_graph_text(c->graph, NULL, 0);
-    char *text = malloc(length + 1);
-    if (text) zf_graph_text(c->graph, text, length + 1);
-    else complain(c, PASS_FAILED, "%s: out of memory", c->name);
-    return text;
 }
 
 /* Every rule is checked when text is read; that it reads back as the same graph is one more. */
@@ -328,9 +350,9 @@ static const pass passes[] = {
      "collectives beside the computation, no earlier than rates per second and the link's latency "
      "ask for; units kept gathered within a memory limit",
      run_prefetch},
-    {"memory", "[no_reuse] [share] [isa=NAME] [threads=N]",
+    {"memory", "[no_reuse] [store] [isa=NAME] [threads=N]",
      "give every value its place, and scratch as the CPU backend wants it if isa or threads are "
-     "given",
+     "given; store: in a store that has the parameters and states already",
      run_memory},
     {"verify", "", "check every rule of the graph, and that its text reads back", run_verify},
     {"hash", "", "print the graph's hash, as a comment", run_hash},

@@ -22,11 +22,12 @@ static bool open_forward(bert_session *s, const bert_config *config, const bert_
 /* Loads a checkpoint's parameters, or where they were trained in 16 bits their master weights. */
 static zf_status load(bert_session *s, const char *path, bool masters, zf_error *error)
 {
+    zf_store *store = zf_program_store(s->program);
     zf_status status =
-        zf_load(s->program, path, &(zf_load_desc){.params_only = true, .masters = masters});
+        zf_load(store, path, &(zf_load_desc){.params_only = true, .masters = masters});
     if (!status) return ZF_OK;
     error->status = status;
-    snprintf(error->text, sizeof error->text, "%s", zf_program_error(s->program));
+    snprintf(error->text, sizeof error->text, "%s", zf_store_error(store));
     return status;
 }
 

@@ -139,11 +139,12 @@ bool bert_run_resume(bert_run *r)
     const bert_settings *o = &r->job->o;
     char text[NOTES][SETTING_TEXT];
     zf_note notes[NOTES];
+    zf_store *store = zf_program_store(r->session.program);
     zf_status status;
     setting_notes(r, notes, text);
     (void)fits(r, notes);
     if (!bert_run_agree(r)) return false;
     compare_parts(r, &notes[SETTINGS]);
-    if (!(status = zf_load(r->session.program, o->load, NULL))) return true;
-    return bert_run_fail(r, status, "%s", zf_program_error(r->session.program));
+    if (!(status = zf_load(store, o->load, NULL))) return true;
+    return bert_run_fail(r, status, "%s", zf_store_error(store));
 }

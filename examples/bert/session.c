@@ -92,6 +92,7 @@ static void find_outputs(bert_session *s)
 bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *error)
 {
     size_t rows = (size_t)d->shape.predictions;
+    zf_store *store = d->share ? zf_program_store(d->share->program) : NULL;
     *s = (bert_session){
         .shape = d->shape, .sharing = d->share ? d->share->sharing : d->sharing, .dtype = d->dtype};
     s->sharing.micro_batches = d->sharing.micro_batches ? d->sharing.micro_batches : 1;
@@ -125,8 +126,9 @@ bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *er
     find_outputs(s);
     s->program = zf_compile(s->graph,
                             &(zf_compile_desc){.backend = d->share ? d->share->backend : s->backend,
-                                               .seed = d->seed,
-                                               .share = d->share ? d->share->program : NULL,
+                                               .seed = store ? 0 : d->seed,
+                                               .store = store,
+                                               .bound = store != NULL,
                                                .comm = s->sharing.comm,
                                                .evaluate = !d->train});
     if (s->program) return true;

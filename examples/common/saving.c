@@ -277,9 +277,9 @@ bool saving_save(const saving *s, bool leads, zf_program *program, const zf_save
         return false;
     }
     d.finite = true;
-    status = zf_save(program, s->path, &d);
+    status = zf_save(zf_program_store(program), s->path, &d);
     if (status) {
-        fail(error, "%s", zf_program_error(program));
+        fail(error, "%s", zf_store_error(zf_program_store(program)));
         error->status = status;
         if (keeps) remove_flat(kept);
         return false;

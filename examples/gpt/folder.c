@@ -7,9 +7,10 @@
 /* Loads a checkpoint's parameters, or where they were trained in 16 bits their master weights. */
 static bool load(gpt_session *s, const char *path, bool masters, zf_error *error)
 {
+    zf_store *store = zf_program_store(s->program);
     zf_status status =
-        zf_load(s->program, path, &(zf_load_desc){.params_only = true, .masters = masters});
-    return !status || gpt_fail(error, status, "%s", zf_program_error(s->program));
+        zf_load(store, path, &(zf_load_desc){.params_only = true, .masters = masters});
+    return !status || gpt_fail(error, status, "%s", zf_store_error(store));
 }
 
 static bool is_head(const char *name) { return !strcmp(name, "lm_head.weight"); }

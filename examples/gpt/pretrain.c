@@ -148,8 +148,9 @@ static bool resume(run *r)
         return gpt_fail(&r->error, ZF_ERR_MISMATCH,
                         "%s was trained with another model than --model %s: give the same", load,
                         r->o.model);
-    status = zf_load(r->session.program, load, NULL);
-    return !status || fail_by_program(r, status, &r->session);
+    status = zf_load(zf_program_store(r->session.program), load, NULL);
+    return !status || gpt_fail(&r->error, status, "%s",
+                               zf_store_error(zf_program_store(r->session.program)));
 }
 
 /* ----------------------------------------------------------------------------------- the steps */

@@ -37,7 +37,10 @@ bool gpt_session_open(gpt_session *s, const gpt_session_desc *d, zf_error *error
     training = gpt_training(&s->model, d);
     zf_passes(s->graph, &training);
     compile.backend = s->backend;
-    compile.share = d->share ? d->share->program : NULL;
+    if (d->share) {
+        compile.store = zf_program_store(d->share->program);
+        compile.seed = 0, compile.bound = true;
+    }
     if ((s->program = zf_compile(s->graph, &compile))) return true;
     gpt_fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
     gpt_session_close(s);

@@ -186,7 +186,7 @@ TEST_ONCE(cuda_programs_share_a_backend)
         NEED(t,
              p[k] = zf_compile(g[k], &(zf_compile_desc){.backend = cuda,
                                                         .seed = 2,
-                                                        .share = k ? p[0] : NULL,
+                                                        .store = k ? zf_program_store(p[0]) : NULL,
                                                         .evaluate = k == 1}),
              NULL);
         test_defer(t, (test_cleanup *)zf_program_free, p[k]);

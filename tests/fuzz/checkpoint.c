@@ -156,7 +156,7 @@ static void set_up(checkpoint *c)
 {
     static const zf_attachment file = {"a.txt", "hello", 5};
     static const zf_note note = {"k", "v"};
-    static const zf_save_desc save = {&note, 1, &file, 1, false};
+    static const zf_save_desc save = {.notes = &note, .note_count = 1, .attachments = &file, .attachment_count = 1};
     c->targets = targets[c - checkpoints];
     snprintf(c->path, sizeof c->path, "%s/zeroflow-fuzz-XXXXXX",
              access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
@@ -170,7 +170,7 @@ static void set_up(checkpoint *c)
         c->graph = make_graph(c, 1);
         insist((c->program = zf_compile(c->graph, &(zf_compile_desc){.seed = 7})) != NULL);
         write_tensors(c, c->saved);
-        insist(!zf_save(c->program, c->path, &save));
+        insist(!zf_save(zf_program_store(c->program), c->path, &save));
     } else {
         zf_comm comms[2] = {{.rank = 0, .world = 2}, {.rank = 1, .world = 2}};
         zf_graph *graphs[2];
@@ -288,11 +288,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     live = self.live;
     self.allocations = 0, self.refused = false;
     self.refuse_at = (data[1] | data[2] << 8) - 1L;
-    status = zf_load(c->program, c->path, &desc);
+    status = zf_load(zf_program_store(c->program), c->path, &desc);
     self.refuse_at = -1;
     insist(self.live == live);
     if (status) {
-        size_t length = strlen(zf_program_error(c->program));
+        size_t length = strlen(zf_store_error(zf_program_store(c->program)));
         insist(self.refused
                    ? status == ZF_ERR_NOMEM
                    : status == ZF_ERR_FORMAT || status == ZF_ERR_MISMATCH || status == ZF_ERR_IO);

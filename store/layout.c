@@ -1,0 +1,134 @@
+/* What a store holds: named tensors, the buckets in which they lie, and which elements of them are
+ * this rank's. Passes ask it how parameters that are there have been cut.
+ *
+ *     tensors   "w"   "b"   "adamw.m/w" ...          name, dtype, shape; at element `at` of a bucket
+ *                |     |         |
+ *     buckets   | w .... | b . pad |   | adamw.m/w .. |    whole on each rank, or cut into as many
+ *                                                          equal parts as there are ranks
+ *     pieces    | bucket, bucket, ... | bucket, ... |      one allocation for each zf_compile that
+ *                                                          added tensors
+ *
+ * A tensor that was loaded before any program named it is loose: it lies in host memory, whole on
+ * each rank, and in no bucket until a program is compiled that names it.
+ */
+
+typedef struct zfi_bucket {
+    char *data; /* what this rank has of it */
+    zf_dtype dtype;
+    int64_t size;  /* elements, with padding, of all parts */
+    int32_t world; /* parts; 1: it is whole on each rank */
+    bool flat;     /* it was made by zf_zero; else it is one tensor and no more */
+} zfi_bucket;
+
+typedef struct zfi_stored {
+    const char *name;
+    zf_op op; /* param or state */
+    zf_dtype dtype;
+    zf_shape shape;
+    int32_t of;     /* the parameter whose master weights these are; -1: none */
+    int32_t bucket; /* -1: it is loose */
+    int64_t at;     /* its first element in the bucket */
+    char *host;     /* the values of a loose tensor */
+    bool fresh;     /* its first values have not been changed */
+    uint32_t sum;   /* a checksum for zf_compare_ranks (same.c) */
+} zfi_stored;
+
+/* Memory of the backend. */
+typedef struct zfi_piece {
+    char *data;
+    size_t bytes;
+} zfi_piece;
+
+struct zf_store {
+    zfi_memory memory;
+    zfi_text text; /* names */
+    zf_error error;
+    zf_backend *backend, *own_backend; /* own: made here, freed here */
+    const zf_comm *comm;               /* NULL: one rank */
+    int32_t rank, world;
+    uint64_t seed;
+    int64_t step;  /* training steps done */
+    int64_t loads; /* how many zf_load there were: a program then begins its step anew */
+    int32_t owners; /* who holds it: whoever made it, and programs */
+    zfi_stored *tensors; /* growing arrays */
+    zfi_bucket *buckets;
+    zfi_piece *pieces;
+    zfi_name *names;      /* index + 1; may name what is no longer there */
+    size_t bytes;         /* of the pieces */
+    size_t program_bytes; /* of the programs */
+    size_t memory_limit;  /* of both; 0: none */
+    char *room;           /* ZFI_SAME_PIECE bytes, and records of all ranks; NULL: one rank */
+    int64_t *records;
+};
+
+static int64_t zfi_stored_count(const zfi_stored *t) { return zf_shape_count(t->shape); }
+
+static size_t zfi_stored_bytes(const zfi_stored *t)
+{
+    return (size_t)zfi_stored_count(t) * zf_dtype_size(t->dtype);
+}
+
+/* "param" or "state" */
+static const char *zfi_stored_kind(const zfi_stored *t)
+{
+    return t->op == ZF_OP_param ? "param" : "state";
+}
+
+/* The index of the tensor of that name, or -1. */
+static int32_t zfi_store_find(const zf_store *s, const char *name)
+{
+    int32_t k = s && name ? zfi_map_get(s->names, name, 0) - 1 : -1;
+    return k >= 0 && k < zfi_len(s->tensors) && !strcmp(s->tensors[k].name, name) ? k : -1;
+}
+
+/* The same of one that lies in a bucket. */
+static int32_t zfi_store_placed(const zf_store *s, const char *name)
+{
+    int32_t k = zfi_store_find(s, name);
+    return k >= 0 && s->tensors[k].bucket >= 0 ? k : -1;
+}
+
+/* Where the whole tensor begins; NULL: it is cut over the ranks. */
+static char *zfi_stored_data(const zf_store *s, const zfi_stored *t)
+{
+    const zfi_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
+    if (!b) return t->host;
+    return b->world > 1 ? NULL : b->data + (size_t)t->at * zf_dtype_size(t->dtype);
+}
+
+/* What a rank has of a tensor: elements [first, first + count), at `data`; all of it, or a part
+ * that is its own. */
+typedef struct zfi_portion {
+    int64_t first, count;
+    bool cut;
+    char *data; /* where the rank is the store's */
+} zfi_portion;
+
+static zfi_portion zfi_portion_of_rank(const zf_store *s, const zfi_stored *t, int32_t rank)
+{
+    zfi_portion all = {.count = zfi_stored_count(t), .data = zfi_stored_data(s, t)}, mine;
+    const zfi_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
+    int64_t part, begin, from, until;
+    if (!all.count || !b || b->world < 2) return all;
+    part = b->size / b->world, begin = part * rank;
+    from = t->at > begin ? t->at : begin;
+    until = t->at + all.count < begin + part ? t->at + all.count : begin + part;
+    mine = (zfi_portion){.cut = true};
+    if (until <= from) return mine;
+    mine.first = from - t->at;
+    mine.count = until - from;
+    mine.data = b->data + (size_t)(from - begin) * zf_dtype_size(t->dtype);
+    return mine;
+}
+
+static zfi_portion zfi_portion_of(const zf_store *s, int32_t k)
+{
+    return zfi_portion_of_rank(s, &s->tensors[k], s->rank);
+}
+
+/* Tensor b lies directly behind tensor a, both whole. */
+static bool zfi_store_follows(const zf_store *s, int32_t a, int32_t b)
+{
+    const char *first = zfi_stored_data(s, &s->tensors[a]);
+    return first && first + zfi_stored_bytes(&s->tensors[a]) == zfi_stored_data(s, &s->tensors[b]);
+}

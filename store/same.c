@@ -1,0 +1,222 @@
+/* What must be the same on all ranks and is not in the plan: the seed, the step, what the store
+ * holds and how it is cut, the values of parameters, states and learning rates. Every rank makes a
+ * record of them with one digest for all values; where digests differ, the values are compared one
+ * by one.
+ *
+ *               seed   step   ...   values              w          b          adamw.step
+ *     rank 0    1      5            9c1b3d07ae55f210    5cc0a2d1   0a1bd3c2   e3069283
+ *     rank 1    1      5            02f8c6be91d47a33    5cc0a2d1   8a9136aa   not reached
+ *
+ * Of a parameter or state that is cut, each rank has another part, and the checksum is that of the
+ * whole value which was written last.
+ */
+enum {
+    ZFI_SAME_SEED,
+    ZFI_SAME_STEP,
+    ZFI_SAME_RUNS,
+    ZFI_SAME_EVALUATE,
+    ZFI_SAME_ALLOW_NAN,
+    ZFI_SAME_LAYOUT,
+    ZFI_SAME_VALUES,
+    ZFI_SAME_FAILED, /* the rank has no digest */
+    ZFI_SAME_FIELDS
+};
+
+enum { ZFI_SAME_PIECE = 1 << 18 }; /* bytes that are read from the backend at a time, at most */
+
+/* An input that updates read. */
+typedef struct zfi_same_input {
+    const char *name;
+    const void *data;
+    size_t bytes;
+    int32_t id; /* its node */
+    uint32_t sum;
+} zfi_same_input;
+
+/* What is compared: all tensors of a store and, of a program, its inputs and options. */
+typedef struct zfi_same {
+    zf_store *store;
+    zfi_same_input *inputs; /* a growing array */
+    int64_t runs; /* steps of a program that does not train */
+    bool evaluate, allow_nan;
+} zfi_same;
+
+static int32_t zfi_same_count(const zfi_same *s)
+{
+    return zfi_len(s->store->tensors) + zfi_len(s->inputs);
+}
+
+static uint32_t zfi_same_sum(const zfi_same *s, int32_t k)
+{
+    int32_t tensors = zfi_len(s->store->tensors);
+    return k < tensors ? s->store->tensors[k].sum : s->inputs[k - tensors].sum;
+}
+
+/* The checksum of a value that is whole; where `loose`, in host memory. */
+static zf_status zfi_same_read_value(const zf_store *s, const char *name, const char *data,
+                                     size_t bytes, bool loose, uint32_t *sum, zf_error *error)
+{
+    size_t n;
+    for (size_t at = *sum = 0; at < bytes; at += n) {
+        zf_status status = ZF_OK;
+        n = bytes - at < ZFI_SAME_PIECE ? bytes - at : ZFI_SAME_PIECE;
+        if (!loose)
+            status = s->backend->copy(s->backend->self, s->room, data + at, n, ZF_DEVICE_TO_HOST,
+                                      error);
+        if (status) return zfi_fail(error, status, "\"%s\" cannot be read", name);
+        *sum = zfi_crc32c(*sum, loose ? data + at : s->room, n);
+    }
+    return ZF_OK;
+}
+
+/* Reads the values that are not cut, for their checksums. */
+static zf_status zfi_same_read(zfi_same *s, zf_error *error)
+{
+    zf_store *store = s->store;
+    zf_status status = ZF_OK;
+    for (int32_t k = 0; k < zfi_len(store->tensors) && !status; k++) {
+        zfi_stored *t = &store->tensors[k];
+        const char *data = zfi_stored_data(store, t);
+        if (data)
+            status = zfi_same_read_value(store, t->name, data, zfi_stored_bytes(t), t->bucket < 0,
+                                         &t->sum, error);
+    }
+    for (int32_t k = 0; k < zfi_len(s->inputs) && !status; k++) {
+        zfi_same_input *x = &s->inputs[k];
+        status = zfi_same_read_value(store, x->name, x->data, x->bytes, false, &x->sum, error);
+    }
+    return status;
+}
+
+static uint64_t zfi_same_digest(const zfi_same *s)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int32_t k = 0; k < zfi_same_count(s); k++) {
+        uint32_t sum = zfi_same_sum(s, k);
+        hash = zfi_hash_bytes(hash, (const char *)&sum, sizeof sum);
+    }
+    return hash;
+}
+
+/* Names, types and buckets. */
+static uint64_t zfi_same_layout(const zf_store *s)
+{
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
+        const zfi_stored *t = &s->tensors[k];
+        const zfi_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
+        int64_t numbers[6 + ZF_MAX_RANK] = {t->op, t->dtype, b ? b->world : 0, b ? b->size : 0,
+                                            t->at, t->shape.rank};
+        for (int axis = 0; axis < t->shape.rank; axis++) numbers[6 + axis] = t->shape.dims[axis];
+        hash = zfi_hash_bytes(hash, t->name, strlen(t->name) + 1);
+        hash = zfi_hash_bytes(hash, (const char *)numbers, sizeof numbers);
+    }
+    return hash;
+}
+
+/* The first rank whose number is not that of rank 0, `stride` being from rank to rank; 0: none. */
+static int32_t zfi_same_other(const int64_t *numbers, int32_t stride, int32_t world)
+{
+    for (int32_t r = 1; r < world; r++)
+        if (numbers[r * stride] != numbers[0]) return r;
+    return 0;
+}
+
+/* All records agree but for their values; all ranks find the same error. */
+static zf_status zfi_same_records(const int64_t *records, int32_t world, zf_error *error)
+{
+    static const char *const names[ZFI_SAME_VALUES] = {
+        "the seed (zf_compile_desc.seed)", "the step that they are at", "the step that they are at",
+        "zf_compile_desc.evaluate", "zf_compile_desc.allow_nan",
+        "what their stores hold, or how it is cut (a digest)"};
+    for (int k = 0; k < ZFI_SAME_VALUES; k++) {
+        int32_t r = zfi_same_other(records + k, ZFI_SAME_FIELDS, world);
+        if (r)
+            return zfi_fail(error, ZF_ERR_MISMATCH,
+                            "ranks 0 and %d differ in %s: %llu and %llu; it must be the same on "
+                            "all ranks",
+                            (int)r, names[k], (unsigned long long)records[k],
+                            (unsigned long long)records[r * ZFI_SAME_FIELDS + k]);
+    }
+    return ZF_OK;
+}
+
+/* What rank `other` has of value k has another checksum than what rank 0 has. */
+static zf_status zfi_same_fail(const zfi_same *s, int32_t k, int32_t other, const uint32_t sums[2],
+                               zf_error *error)
+{
+    const int32_t tensors = zfi_len(s->store->tensors);
+    const zfi_stored *t = k < tensors ? &s->store->tensors[k] : NULL;
+    bool cut = t && zfi_stored_count(t) && !zfi_stored_data(s->store, t);
+    return zfi_fail(error, ZF_ERR_MISMATCH,
+                    "ranks 0 and %d differ in %s the %s \"%.200s\" (checksums %08x and %08x); it "
+                    "must be the same on all ranks",
+                    (int)other, cut ? "what was written to" : "the value of",
+                    t ? zfi_stored_kind(t) : "input", t ? t->name : s->inputs[k - tensors].name,
+                    (unsigned)sums[0], (unsigned)sums[1]);
+}
+
+/* This rank's record of what must be the same, into record[0..ZFI_SAME_FIELDS). */
+static zf_status zfi_same_record(zfi_same *s, int64_t *record, zf_error *error)
+{
+    zf_backend *backend = s->store->backend;
+    zf_status status = backend->synchronize(backend->self, error);
+    if (!status) status = zfi_same_read(s, error);
+    record[ZFI_SAME_SEED] = (int64_t)s->store->seed;
+    record[ZFI_SAME_STEP] = s->store->step;
+    record[ZFI_SAME_RUNS] = s->runs;
+    record[ZFI_SAME_EVALUATE] = s->evaluate;
+    record[ZFI_SAME_ALLOW_NAN] = s->allow_nan;
+    record[ZFI_SAME_LAYOUT] = (int64_t)zfi_same_layout(s->store);
+    record[ZFI_SAME_VALUES] = (int64_t)zfi_same_digest(s);
+    record[ZFI_SAME_FAILED] = status != ZF_OK;
+    return status;
+}
+
+/* Somebody's digest of values is not rank 0's: finds the first value of which that is so. */
+static zf_status zfi_same_find(const zfi_same *s, zf_error *error)
+{
+    const zf_store *store = s->store;
+    for (int32_t k = 0; k < zfi_same_count(s); k++) {
+        int64_t mine = zfi_same_sum(s, k);
+        const zf_collective c = {.op = ZF_OP_all_gather,
+                                 .dtype = ZF_I64,
+                                 .count = 1,
+                                 .in = &mine,
+                                 .out = store->records};
+        int32_t r;
+        if (store->comm->run(store->comm->self, &c, error)) return error->status;
+        if ((r = zfi_same_other(store->records, 1, store->world)))
+            return zfi_same_fail(
+                s, k, r, (uint32_t[]){(uint32_t)store->records[0], (uint32_t)store->records[r]},
+                error);
+    }
+    return ZF_OK;
+}
+
+/* Collective: all ranks have what must be the same on all of them; a difference is an error of
+ * all. With one rank it is nothing. */
+static zf_status zfi_same_compare(zfi_same *s, zf_error *error)
+{
+    zf_store *store = s->store;
+    int64_t *records = store->records;
+    zf_collective c = {
+        .op = ZF_OP_all_gather, .dtype = ZF_I64, .count = ZFI_SAME_FIELDS, .out = records};
+    zf_status status = ZF_OK;
+    if (!records) return ZF_OK;
+    if (!store->comm->run)
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "the communicator cannot run anything (zf_comm.run is NULL); programs of "
+                        "such ranks run by zf_lockstep_step");
+    c.in = records + (ptrdiff_t)store->rank * ZFI_SAME_FIELDS;
+    (void)zfi_same_record(s, records + (ptrdiff_t)store->rank * ZFI_SAME_FIELDS, error);
+    if (store->comm->run(store->comm->self, &c, error)) return error->status;
+    for (int32_t r = 0; r < store->world; r++)
+        if (records[r * ZFI_SAME_FIELDS + ZFI_SAME_FAILED])
+            return zfi_comm_agree(store->comm, error);
+    status = zfi_same_records(records, store->world, error);
+    if (!status &&
+        zfi_same_other(records + ZFI_SAME_VALUES, ZFI_SAME_FIELDS, store->world))
+        status = zfi_same_find(s, error);
+    return status;
+}

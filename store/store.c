@@ -1,0 +1,374 @@
+/* Stores: parameters and optimizer states in the memory of a backend, apart from the programs that
+ * work with them; reading and writing them by name, whole, whatever each rank has of them.
+ *
+ *     read, of a tensor that is cut      rank 0: |=====|......|    each rank in turn sends its part
+ *                                        rank 1: |.....|======|
+ *
+ * A store is freed when whoever made it and every program over it have given it up.
+ */
+
+ZF_API const char *zf_store_error(const zf_store *s)
+{
+    return s ? s->error.text : "there is no store";
+}
+
+ZF_API int64_t zf_store_step(const zf_store *s) { return s ? s->step : 0; }
+
+static void zfi_store_destroy(zf_store *s)
+{
+    zfi_memory memory = s->memory;
+    for (int32_t k = 0; k < zfi_len(s->pieces); k++)
+        s->backend->release(s->backend->self, s->pieces[k].data, s->pieces[k].bytes);
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++)
+        zfi_free(&memory, s->tensors[k].host, zfi_stored_bytes(&s->tensors[k]));
+    zfi_array_free(&memory, s->tensors);
+    zfi_array_free(&memory, s->buckets);
+    zfi_array_free(&memory, s->pieces);
+    zfi_map_free(&memory, s->names);
+    zfi_text_free(&memory, &s->text);
+    zfi_free(&memory, s->room, ZFI_SAME_PIECE);
+    if (s->records)
+        zfi_free(&memory, s->records, (size_t)s->world * ZFI_SAME_FIELDS * sizeof *s->records);
+    zf_backend_free(s->own_backend);
+    zfi_free(&memory, s, sizeof *s);
+}
+
+ZF_API void zf_store_free(zf_store *s)
+{
+    if (s && --s->owners == 0) zfi_store_destroy(s);
+}
+
+/* What a store needs besides its tensors. */
+static zf_status zfi_store_open(zf_store *s, const zf_store_desc *d, zf_error *error)
+{
+    s->world = d->comm ? d->comm->world : 1;
+    s->rank = d->comm ? d->comm->rank : 0;
+    if (s->world < 1 || s->rank < 0 || s->rank >= s->world) {
+        int32_t world = s->world;
+        s->world = 1;
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_store_new: rank %d of a world of %d",
+                        (int)s->rank, (int)world);
+    }
+    if (!d->backend) {
+        s->own_backend = zf_cpu_backend(&(zf_cpu_desc){.allocator = s->memory.allocator}, error);
+        if (!s->own_backend) return error->status;
+    }
+    s->backend = d->backend ? d->backend : s->own_backend;
+    if (s->world < 2) return ZF_OK;
+    s->room = zfi_realloc(&s->memory, NULL, 0, ZFI_SAME_PIECE);
+    s->records = zfi_calloc(&s->memory, (size_t)s->world * ZFI_SAME_FIELDS, sizeof *s->records);
+    return s->memory.failed ? zfi_nomem(error) : ZF_OK;
+}
+
+ZF_API zf_store *zf_store_new(const zf_store_desc *desc, zf_error *error)
+{
+    zf_store_desc d = desc ? *desc : (zf_store_desc){.seed = 0};
+    zf_error failed = {ZF_OK, ""};
+    zfi_memory memory = zfi_memory_of(&d.allocator);
+    zf_store *s = zfi_calloc(&memory, 1, sizeof *s);
+    if (!s) {
+        zfi_nomem(error);
+        return NULL;
+    }
+    s->memory = memory;
+    s->comm = d.comm;
+    s->seed = d.seed;
+    s->memory_limit = d.memory_limit;
+    s->owners = 1;
+    if (!zfi_store_open(s, &d, &failed)) return s;
+    zfi_store_destroy(s);
+    zfi_fail(error, failed.status, "%s", failed.text);
+    return NULL;
+}
+
+/* ----------------------------------------------------------------------------------- asking */
+
+ZF_API int32_t zf_store_count(const zf_store *s) { return s ? zfi_len(s->tensors) : 0; }
+
+ZF_API int32_t zf_store_find(const zf_store *s, const char *name)
+{
+    return zfi_store_find(s, name);
+}
+
+ZF_API zf_stored zf_store_at(const zf_store *s, int32_t index)
+{
+    zf_stored out = {.bucket = -1};
+    const zfi_stored *t;
+    const zfi_bucket *b;
+    zfi_portion portion;
+    if (index < 0 || index >= zf_store_count(s)) return out;
+    t = &s->tensors[index];
+    b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
+    portion = zfi_portion_of(s, index);
+    out = (zf_stored){.name = t->name,
+                      .state = t->op == ZF_OP_state,
+                      .dtype = t->dtype,
+                      .shape = t->shape,
+                      .master_of = t->of < 0 ? NULL : s->tensors[t->of].name,
+                      .bucket = t->bucket,
+                      .at = t->at,
+                      .bucket_size = b ? b->size : zfi_stored_count(t),
+                      .world = b ? b->world : 1,
+                      .first = portion.first,
+                      .count = portion.count};
+    return out;
+}
+
+ZF_API zf_store_info zf_store_info_of(const zf_store *s)
+{
+    zf_store_info info = {0};
+    if (!s) return info;
+    info.bytes = s->bytes;
+    info.program_bytes = s->program_bytes;
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
+        const zfi_stored *t = &s->tensors[k];
+        if (t->bucket < 0) info.host_bytes += zfi_stored_bytes(t);
+        *(t->op == ZF_OP_param ? &info.param_count : &info.state_count) += zfi_stored_count(t);
+    }
+    return info;
+}
+
+/* ----------------------------------------------------------------------------------- adding */
+
+/* How far a store was filled, to go back there. */
+typedef struct zfi_store_mark {
+    int32_t tensors, buckets, pieces;
+} zfi_store_mark;
+
+static zfi_store_mark zfi_store_mark_of(const zf_store *s)
+{
+    return (zfi_store_mark){zfi_len(s->tensors), zfi_len(s->buckets), zfi_len(s->pieces)};
+}
+
+/* Takes away what was added since. What was loose is so again. */
+static void zfi_store_go_back(zf_store *s, zfi_store_mark mark)
+{
+    while (zfi_len(s->tensors) > mark.tensors) {
+        zfi_stored *t = &stbds_arrlast(s->tensors);
+        zfi_free(&s->memory, t->host, zfi_stored_bytes(t));
+        stbds_header(s->tensors)->length--;
+    }
+    for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
+        zfi_stored *t = &s->tensors[k];
+        if (t->host) t->bucket = -1, t->at = 0;
+        if (t->of >= mark.tensors) t->of = -1;
+    }
+    if (s->buckets) stbds_header(s->buckets)->length = (size_t)mark.buckets;
+    while (zfi_len(s->pieces) > mark.pieces) {
+        zfi_piece piece = stbds_arrlast(s->pieces);
+        s->backend->release(s->backend->self, piece.data, piece.bytes);
+        s->bytes -= piece.bytes;
+        stbds_header(s->pieces)->length--;
+    }
+    s->memory.failed = false;
+}
+
+/* Adds a tensor, whose name is copied; its index, or -1 for lack of memory. */
+static int32_t zfi_store_add(zf_store *s, zfi_stored t)
+{
+    int32_t index = zfi_len(s->tensors);
+    t.name = zfi_text_copy(&s->memory, &s->text, t.name, strlen(t.name));
+    if (!t.name) return -1;
+    s->names = zfi_map_put(&s->memory, s->names, t.name, index + 1);
+    if (s->memory.failed || !zfi_push(&s->memory, s->tensors, t)) return -1;
+    return index;
+}
+
+/* Adds a loose tensor of zeros. */
+static int32_t zfi_store_add_loose(zf_store *s, zfi_stored t)
+{
+    int32_t index;
+    t.bucket = t.of = -1;
+    t.host = zfi_calloc(&s->memory, zfi_stored_bytes(&t), 1);
+    index = t.host ? zfi_store_add(s, t) : -1;
+    if (index < 0) zfi_free(&s->memory, t.host, zfi_stored_bytes(&t));
+    return index;
+}
+
+/* Allocates memory of the backend for tensors; NULL with *error. */
+static char *zfi_store_add_piece(zf_store *s, size_t bytes, zf_error *error)
+{
+    zfi_piece piece = {.bytes = bytes};
+    piece.data = s->backend->allocate(s->backend->self, bytes, error);
+    if (!piece.data) return NULL;
+    if (zfi_push(&s->memory, s->pieces, piece)) {
+        s->bytes += bytes;
+        return piece.data;
+    }
+    s->backend->release(s->backend->self, piece.data, bytes);
+    zfi_nomem(error);
+    return NULL;
+}
+
+/* -------------------------------------------------------------------------- reading, writing */
+
+/* Copies between host memory and what this rank has of a tensor, `at` being in there. */
+static zf_status zfi_stored_get(const zf_store *s, const zfi_stored *t, void *out, const char *at,
+                                size_t bytes, zf_error *error)
+{
+    if (t->bucket >= 0)
+        return s->backend->copy(s->backend->self, out, at, bytes, ZF_DEVICE_TO_HOST, error);
+    if (bytes) memcpy(out, at, bytes);
+    return ZF_OK;
+}
+
+static zf_status zfi_stored_put(const zf_store *s, const zfi_stored *t, char *at, const void *from,
+                                size_t bytes, zf_error *error)
+{
+    if (t->bucket >= 0)
+        return s->backend->copy(s->backend->self, at, from, bytes, ZF_HOST_TO_DEVICE, error);
+    if (bytes) memcpy(at, from, bytes);
+    return ZF_OK;
+}
+
+/* Elements [from, until) of a parameter, at `data`, into its master weights, tensor k. */
+static zf_status zfi_store_put_master(zf_store *s, int32_t k, int64_t from, int64_t until,
+                                      const char *data, zf_error *error)
+{
+    enum { ROOM = 4096 };
+    double room[ROOM];
+    zfi_stored *t = &s->tensors[k];
+    const zf_dtype narrow = s->tensors[t->of].dtype;
+    const zfi_portion portion = zfi_portion_of(s, k);
+    int64_t at = from > portion.first ? from : portion.first,
+            end = until < portion.first + portion.count ? until : portion.first + portion.count, n;
+    zf_status status = ZF_OK;
+    t->fresh = false;
+    for (; at < end && !status; at += n) {
+        n = end - at < ROOM ? end - at : ROOM;
+        zf_convert(room, t->dtype, data + (size_t)(at - from) * zf_dtype_size(narrow), narrow,
+                   (size_t)n);
+        status = zfi_stored_put(
+            s, t, portion.data + (size_t)(at - portion.first) * zf_dtype_size(t->dtype), room,
+            (size_t)n * zf_dtype_size(t->dtype), error);
+    }
+    return status;
+}
+
+/* All of a tensor into what this rank has of it, and into its master weights. */
+static zf_status zfi_store_put(zf_store *s, int32_t index, const char *from, zf_error *error)
+{
+    zfi_stored *t = &s->tensors[index];
+    zfi_portion portion = zfi_portion_of(s, index);
+    size_t size = zf_dtype_size(t->dtype);
+    zf_status status = zfi_stored_put(s, t, portion.data, from + (size_t)portion.first * size,
+                                      (size_t)portion.count * size, error);
+    t->fresh = false;
+    if (portion.cut) t->sum = zfi_crc32c(0, from, zfi_stored_bytes(t));
+    for (int32_t k = 0; k < zfi_len(s->tensors) && !status; k++)
+        if (s->tensors[k].of == index)
+            status = zfi_store_put_master(s, k, 0, zfi_stored_count(t), from, error);
+    return status;
+}
+
+/* All of a tensor. Collective where it is cut; node: its id, for messages of the communicator. */
+static zf_status zfi_store_get(const zf_store *s, int32_t index, char *out, int32_t node,
+                               const char *call, zf_error *error)
+{
+    const zfi_stored *t = &s->tensors[index];
+    zfi_portion mine = zfi_portion_of(s, index);
+    if (!mine.cut) return zfi_stored_get(s, t, out, mine.data, zfi_stored_bytes(t), error);
+    if (!s->comm->run)
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "%s: \"%s\" is cut over the ranks, which the communicator cannot ask "
+                        "(zf_comm.run is NULL); zf_lockstep_read can",
+                        call, t->name);
+    for (int32_t r = 0; r < s->world; r++) {
+        zfi_portion portion = zfi_portion_of_rank(s, t, r);
+        zf_collective c = {.op = ZF_OP_bcast,
+                           .node = node,
+                           .dtype = t->dtype,
+                           .count = portion.count,
+                           .root = r};
+        c.out = out + (size_t)portion.first * zf_dtype_size(t->dtype);
+        c.in = r == s->rank ? portion.data : c.out;
+        if (c.count && s->comm->run(s->comm->self, &c, error)) return error->status;
+    }
+    return ZF_OK;
+}
+
+/* The index of a tensor of so many bytes, or -1 with the store's error. */
+static int32_t zfi_store_named(zf_store *s, const char *name, size_t bytes, const char *call)
+{
+    int32_t index = zfi_store_find(s, name);
+    char quoted[ZFI_QUOTE], type[ZFI_TYPE_TEXT];
+    s->error = (zf_error){ZF_OK, ""};
+    if (index < 0) {
+        zfi_fail(&s->error, ZF_ERR_ARGUMENT, "%s: the store has no tensor %s", call,
+                 name ? zfi_quote(quoted, name, strlen(name)) : "NULL");
+        return -1;
+    }
+    if (bytes == zfi_stored_bytes(&s->tensors[index])) return index;
+    zfi_fail(&s->error, ZF_ERR_ARGUMENT, "%s: \"%s\" is %s, %zu bytes, not %zu", call, name,
+             zfi_type_text(type, s->tensors[index].dtype, &s->tensors[index].shape),
+             zfi_stored_bytes(&s->tensors[index]), bytes);
+    return -1;
+}
+
+ZF_API zf_status zf_store_read(zf_store *s, const char *name, void *data, size_t bytes)
+{
+    int32_t index;
+    if (!s) return ZF_ERR_ARGUMENT;
+    if ((index = zfi_store_named(s, name, bytes, "zf_store_read")) < 0) return s->error.status;
+    if (!data && bytes)
+        return zfi_fail(&s->error, ZF_ERR_ARGUMENT, "zf_store_read: data is NULL");
+    if (s->backend->synchronize(s->backend->self, &s->error)) return s->error.status;
+    return zfi_store_get(s, index, data, 0, "zf_store_read", &s->error);
+}
+
+ZF_API zf_status zf_store_write(zf_store *s, const char *name, const void *data, size_t bytes)
+{
+    int32_t index;
+    if (!s) return ZF_ERR_ARGUMENT;
+    if ((index = zfi_store_named(s, name, bytes, "zf_store_write")) < 0) return s->error.status;
+    if (!data && bytes)
+        return zfi_fail(&s->error, ZF_ERR_ARGUMENT, "zf_store_write: data is NULL");
+    return zfi_store_put(s, index, data, &s->error);
+}
+
+/* Tensors that both stores have are of one kind, dtype and shape. */
+static zf_status zfi_store_check_copy(zf_store *to, const zf_store *from, size_t *most)
+{
+    char here[ZFI_TYPE_TEXT], there[ZFI_TYPE_TEXT];
+    for (int32_t k = 0; k < zfi_len(to->tensors); k++) {
+        const zfi_stored *t = &to->tensors[k], *x;
+        int32_t other = zfi_store_find(from, t->name);
+        if (other < 0) continue;
+        x = &from->tensors[other];
+        if (t->op != x->op || t->dtype != x->dtype || !zfi_same_shape(&t->shape, &x->shape))
+            return zfi_fail(&to->error, ZF_ERR_MISMATCH,
+                            "zf_store_copy: \"%s\" is a %s %s here and a %s %s there", t->name,
+                            zfi_stored_kind(t), zfi_type_text(here, t->dtype, &t->shape),
+                            zfi_stored_kind(x), zfi_type_text(there, x->dtype, &x->shape));
+        if (zfi_stored_bytes(t) > *most) *most = zfi_stored_bytes(t);
+    }
+    return ZF_OK;
+}
+
+ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from)
+{
+    size_t most = 1;
+    zf_status status;
+    char *room;
+    if (!to) return ZF_ERR_ARGUMENT;
+    to->error = (zf_error){ZF_OK, ""};
+    if (!from) return zfi_fail(&to->error, ZF_ERR_ARGUMENT, "zf_store_copy: no store to copy from");
+    if ((status = zfi_store_check_copy(to, from, &most))) return status;
+    if ((status = to->backend->synchronize(to->backend->self, &to->error))) return status;
+    if ((status = from->backend->synchronize(from->backend->self, &to->error))) return status;
+    if (!(room = zfi_realloc(&to->memory, NULL, 0, most))) {
+        to->memory.failed = false;
+        return zfi_nomem(&to->error);
+    }
+    for (int op = ZF_OP_param; !status; op = ZF_OP_state) { /* master weights behind parameters */
+        for (int32_t k = 0; k < zfi_len(to->tensors) && !status; k++) {
+            int32_t other = zfi_store_find(from, to->tensors[k].name);
+            if (other < 0 || to->tensors[k].op != (zf_op)op) continue;
+            status = zfi_store_get(from, other, room, 0, "zf_store_copy", &to->error);
+            if (!status) status = zfi_store_put(to, k, room, &to->error);
+        }
+        if (op == ZF_OP_state) break;
+    }
+    zfi_free(&to->memory, room, most);
+    return status;
+}

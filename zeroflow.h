@@ -252,8 +252,9 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(max, 1, 1, A(max, axis, i) A(max, keep, b))                                                  \
     X(argmax, 1, 1, A(argmax, axis, i) A(argmax, keep, b))                                         \
     X(logsumexp, 1, 1, )                                                                           \
-    X(square_sums, 1, 1, )                                                                         \
     X(total, 1, ZF_MAX_OPERANDS, )                                                                 \
+    X(block_norms, 1, 1, )                                                                         \
+    X(norm, 1, ZF_MAX_OPERANDS, )                                                                  \
     /* rows */                                                                                     \
     X(softmax, 1, 1, )                                                                             \
     X(softmax_grad, 2, 2, )                                                                        \
@@ -294,7 +295,7 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(view, 1, 1, A(view, at, i) A(view, shape, l))                                                \
     X(part, 1, 1, A(part, world, i))                                                               \
     X(pack, 1, ZF_MAX_OPERANDS, A(pack, at, l) A(pack, size, i))                                   \
-    X(totals, 1, 1, A(totals, blocks, l))                                                          \
+    X(norms, 1, 1, A(norms, blocks, l))                                                            \
     X(all_gather, 1, 2, A(all_gather, world, i))                                                   \
     X(reduce_scatter, 1, 2, A(reduce_scatter, world, i))                                           \
     X(all_reduce, 1, 2, A(all_reduce, world, i))                                                   \

@@ -264,3 +264,15 @@ ZFI_BODY float zfi_vmax_body(zfi_isa isa, const float *x, int64_t n)
     return zfi_fold_max(isa, lane);
 }
 ZFI_KERNEL_OF(float, zfi_vmax, (const float *x, int64_t n), (x, n))
+
+/* The largest of |x|; 0 when n is 0, NaN when one is NaN. */
+ZFI_BODY float zfi_vabsmax_body(zfi_isa isa, const float *x, int64_t n)
+{
+    float lane[ZFI_LANES] = {0};
+    int64_t i = 0;
+    for (; i + ZFI_LANES <= n; i += ZFI_LANES)
+        for (int l = 0; l < ZFI_LANES; l++) lane[l] = zfi_max1(isa, lane[l], fabsf(x[i + l]));
+    for (int l = 0; l < n % ZFI_LANES; l++) lane[l] = zfi_max1(isa, lane[l], fabsf(x[i + l]));
+    return zfi_fold_max(isa, lane);
+}
+ZFI_KERNEL_OF(float, zfi_vabsmax, (const float *x, int64_t n), (x, n))

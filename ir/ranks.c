@@ -16,8 +16,8 @@
  *     unit, view                                                            stage 3: PART
  *     matmul of both; pack of gradients       x     x
  *     reduce_scatter onto an accumulator                  x    x     x
- *     square_sums                                         x
- *     all_gather, total, ...: a norm
+ *     block_norms                                         x
+ *     all_gather, norm, ...
  *     mul of the sum and a norm                           x    x     x
  *
  * Inputs of one element (a learning rate, a loss weight) are the program's to give alike to all.

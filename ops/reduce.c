@@ -1,18 +1,23 @@
-/* Reductions: sum max argmax over one axis; square_sums and total, of which norms are made.
+/* Reductions: sum max argmax over one axis; total; block_norms and norm.
  *
  *     %2 = sum %1 {axis=1 keep=true} : f32[4,1]  y[o,i] = sum over n of x[o,n,i]
  *                                                dx = broadcast(dy)
  *     %2 = max %1 {axis=1} : f32[4]              the largest; NaN where one is NaN, -inf of none
  *                                                dx = dy / ties where x = y, else 0; saved: x, y
  *     %2 = argmax %1 {axis=1} : i32[4]           the first index of the largest; NaN is the largest
- *     %2 = square_sums %1 : f32[3]               y[b] = sum of x[i]^2, 1024 b <= i < 1024 (b + 1),
- *                                                x taken flat
  *     %3 = total %1, %2 : f32[]                  the sum of every element of every operand
  *                                                dx = broadcast(dy)
+ *     %2 = block_norms %1 : f32[3]               y[b] = sqrt(sum of x[i]^2, 1024 b <= i <
+ *                                                1024 (b + 1)), x taken flat
+ *     %3 = norm %1, %2 : f32[]                   sqrt(sum of x[i]^2) over every element of every
+ *                                                operand; of block norms: the norm of all
  *
- * The order of additions is fixed: for sum it is that of sum_to (move.c); square_sums adds in f32
+ * The order of additions is fixed: for sum it is that of sum_to (move.c); block_norms adds in f32
  * within its block (f64 for f64), so that cutting a tensor at a multiple of 1024 changes none of
- * them; total adds operand by operand, element by element, in double, and rounds once.
+ * them; total and norm add operand by operand, element by element, in double, and round once.
+ *
+ * A norm is as exact where squares vanish or overflow: elements are multiplied by a power of two
+ * first, or squared in a wider type.
  */
 
 static zf_status zfi_infer_reduce(zfi_infer *c)
@@ -39,7 +44,7 @@ static zf_status zfi_infer_argmax(zfi_infer *c)
 
 enum { ZFI_NORM_BLOCK = 1024 };
 
-static zf_status zfi_infer_square_sums(zfi_infer *c)
+static zf_status zfi_infer_block_norms(zfi_infer *c)
 {
     zf_status status = zfi_infer_dtypes(c, true);
     int64_t count = zfi_node_count(c->args[0]);
@@ -161,22 +166,50 @@ static zf_status zfi_cpu_max(const zf_launch *l)
     return ZF_OK;
 }
 
-/* Blocks [first, last). */
-static void zfi_square_sums_reference(const zf_launch *l, int64_t first, int64_t last)
+/* The norm of elements [first, last) of each of x[0..count), which may end before. */
+static double zfi_norm_of(const zf_array *x, int32_t count, int64_t first, int64_t last)
 {
-    int64_t count = zfi_count(&l->args[0]);
-    for (int64_t block = first; block < last; block++) {
-        double sum = 0;
-        for (int64_t i = block * ZFI_NORM_BLOCK; i < count && i < (block + 1) * ZFI_NORM_BLOCK;
-             i++) {
-            double x = zfi_get(&l->args[0], i);
-            sum += x * x;
+    double most = 0, by = 1, sum = 0;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int32_t k = 0; k < count; k++)
+            for (int64_t i = first, n = zfi_count(&x[k]); i < n && i < last; i++) {
+                double y = fabs(zfi_get(&x[k], i));
+                if (pass) sum += by * y * (by * y);
+                else if (y > most || isnan(y)) most = y; /* nothing is above a NaN */
+            }
+        if (most == 0 || !isfinite(most)) return most;
+        if (!pass) {
+            int exponent;
+            frexp(most, &exponent);
+            by = ldexp(1, exponent < -1000 ? 1000 : exponent > 1000 ? -1000 : -exponent);
         }
-        zfi_set(&l->out, block, sum);
     }
+    return sqrt(sum) / by;
 }
 
-static void zfi_square_sums_fast(const zf_launch *l, int64_t first, int64_t last)
+/* Blocks [first, last). */
+static void zfi_block_norms_reference(const zf_launch *l, int64_t first, int64_t last)
+{
+    for (int64_t block = first; block < last; block++)
+        zfi_set(&l->out, block,
+                zfi_norm_of(&l->args[0], 1, block * ZFI_NORM_BLOCK, (block + 1) * ZFI_NORM_BLOCK));
+}
+
+/* sqrt(sum of x[i]^2), 0 <= i < n <= ZFI_NORM_BLOCK. */
+static float zfi_block_norm(zfi_isa isa, const float *x, int64_t n)
+{
+    float sum = zfi_vsumsq(isa, x, n), scaled[ZFI_NORM_BLOCK], most, by;
+    int exponent;
+    if ((sum >= 0x1p-80f && sum < INFINITY) || isnan(sum)) return sqrtf(sum);
+    most = zfi_vabsmax(isa, x, n);
+    if (most == 0 || isinf(most)) return most;
+    frexpf(most, &exponent);
+    by = ldexpf(1, exponent < -100 ? 100 : exponent > 100 ? -100 : -exponent);
+    for (int64_t i = 0; i < n; i++) scaled[i] = by * x[i];
+    return sqrtf(zfi_vsumsq(isa, scaled, n)) / by;
+}
+
+static void zfi_block_norms_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     zfi_isa isa = zfi_cpu_of(l)->isa;
     int64_t count = zfi_count(&l->args[0]);
@@ -186,14 +219,14 @@ static void zfi_square_sums_fast(const zf_launch *l, int64_t first, int64_t last
         const void *x = zfi_element(l->args[0].data, l->args[0].dtype, i);
         float aside[ZFI_NORM_BLOCK];
         if (l->args[0].dtype != ZF_F32) zfi_widen(isa, aside, l->args[0].dtype, x, n), x = aside;
-        ((float *)l->out.data)[block] = zfi_vsumsq(isa, x, n);
+        ((float *)l->out.data)[block] = zfi_block_norm(isa, x, n);
     }
 }
 
-static zf_status zfi_cpu_square_sums(const zf_launch *l)
+static zf_status zfi_cpu_block_norms(const zf_launch *l)
 {
     zfi_split(l, zfi_count(&l->out), ZFI_GRAIN / ZFI_NORM_BLOCK,
-              zfi_fast_or_half(l) ? zfi_square_sums_fast : zfi_square_sums_reference);
+              zfi_fast_or_half(l) ? zfi_block_norms_fast : zfi_block_norms_reference);
     return ZF_OK;
 }
 
@@ -207,13 +240,21 @@ static zf_status zfi_cpu_total(const zf_launch *l)
     return ZF_OK;
 }
 
+static zf_status zfi_cpu_norm(const zf_launch *l)
+{
+    zfi_set(&l->out, 0, zfi_norm_of(l->args, l->arg_count, 0, INT64_MAX));
+    return ZF_OK;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(sum, .infer = zfi_infer_reduce, .grad = zfi_grad_sum, .cpu = zfi_cpu_sum_to,
              .scratch = zfi_scratch_sum_to, .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
 ZFI_OPERATOR(max, .infer = zfi_infer_reduce, .grad = zfi_grad_max, .cpu = zfi_cpu_max)
 ZFI_OPERATOR(argmax, .infer = zfi_infer_argmax, .grad = zfi_grad_none, .cpu = zfi_cpu_max)
-ZFI_OPERATOR(square_sums, .infer = zfi_infer_square_sums, .cpu = zfi_cpu_square_sums,
-             .ranks = ZFI_RANKS_BLOCKS, .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(total, .infer = zfi_infer_total, .grad = zfi_grad_total, .cpu = zfi_cpu_total,
+             .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
+ZFI_OPERATOR(block_norms, .infer = zfi_infer_block_norms, .cpu = zfi_cpu_block_norms,
+             .ranks = ZFI_RANKS_BLOCKS, .traits = ZF_OP_READS_HALF)
+ZFI_OPERATOR(norm, .infer = zfi_infer_total, .cpu = zfi_cpu_norm,
              .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)

@@ -1,8 +1,8 @@
-/* Reductions: sum max argmax over one axis; square_sums and total, of which norms are made.
+/* Reductions: sum max argmax over one axis; total; block_norms and norm.
  *
- * sum adds as sum_to does (move.cu). square_sums gives a block of 1024 elements to a warp, 16 bytes
+ * sum adds as sum_to does (move.cu). block_norms gives a block of 1024 elements to a warp, 16 bytes
  * to a lane at a time, wherever they lie: cutting a tensor at a multiple of 1024 changes none.
- * total, and totals (unit.cu) of each range, add in double:
+ * total and norm, and norms (unit.cu) of each range, add in double:
  *
  *     pieces of 4096 elements    thread t adds elements t, t + 256, ...; threads as a tree
  *     their sums                 the same once more, and rounded once
@@ -113,19 +113,38 @@ static zf_status zfi_cuda_max(const zf_launch *l)
 
 #define zfi_cuda_argmax zfi_cuda_max
 
-/* ------------------------------------------------------------------------- square_sums */
+/* ------------------------------------------------------------------------- block_norms */
 
 enum { ZFI_NORM_BLOCK = 1024 };
 
+/* sqrt(sum of x[i]^2), 0 <= i < n, of a warp's block whose squares vanish or overflow in f32: of x
+ * times a power of two. */
+template <class T> __device__ float zfi_scaled_norm(const T *x, int n)
+{
+    int lane = (int)threadIdx.x % ZFI_WARP, exponent;
+    float most = 0, sum = 0, by;
+    for (int i = lane; i < n; i += ZFI_WARP) most = fmaxf(most, fabsf(zfi_to_f32(x[i])));
+    most = zfi_warp_max(most);
+    if (most == 0 || isinf(most)) return most;
+    (void)frexpf(most, &exponent);
+    by = ldexpf(1, exponent < -100 ? 100 : exponent > 100 ? -100 : -exponent);
+    for (int i = lane; i < n; i += ZFI_WARP) {
+        float y = by * zfi_to_f32(x[i]);
+        sum = fmaf(y, y, sum);
+    }
+    return sqrtf(zfi_warp_sum(sum)) / by;
+}
+
 template <class T>
-__global__ void zfi_square_sums_kernel(int64_t blocks, int64_t count, float *out, const T *x,
+__global__ void zfi_block_norms_kernel(int64_t blocks, int64_t count, float *out, const T *x,
                                        bool well)
 {
     const int N = zfi_wide<T>::count;
     int lane = (int)threadIdx.x % ZFI_WARP;
     for (int64_t block = (int64_t)blockIdx.x * ZFI_SUM_WARPS + (int)threadIdx.x / ZFI_WARP;
          block < blocks; block += (int64_t)gridDim.x * ZFI_SUM_WARPS) {
-        int64_t at = block * ZFI_NORM_BLOCK;
+        const int n = ZFI_NORM_BLOCK;
+        int64_t at = block * n;
         float sum = 0;
         if (well && count - at >= ZFI_NORM_BLOCK) {
 #pragma unroll
@@ -143,24 +162,26 @@ __global__ void zfi_square_sums_kernel(int64_t blocks, int64_t count, float *out
                 }
         }
         sum = zfi_warp_sum(sum);
+        if ((sum >= 0x1p-80f && sum < INFINITY) || sum != sum) sum = sqrtf(sum);
+        else sum = zfi_scaled_norm(x + at, count - at < n ? (int)(count - at) : n);
         if (lane == 0) out[block] = sum;
     }
 }
 
-static zf_status zfi_cuda_square_sums(const zf_launch *l)
+static zf_status zfi_cuda_block_norms(const zf_launch *l)
 {
     int64_t blocks = zfi_count(&l->out), count = zfi_count(&l->args[0]);
     float *out = static_cast<float *>(l->out.data);
     if (!blocks) return ZF_OK;
     ZFI_FLOATS(l, l->args[0].dtype, T, {
         const T *x = static_cast<const T *>(l->args[0].data);
-        ZF_LAUNCH(zfi_square_sums_kernel<T>, zfi_grid(l, zfi_div_up(blocks, ZFI_SUM_WARPS)),
+        ZF_LAUNCH(zfi_block_norms_kernel<T>, zfi_grid(l, zfi_div_up(blocks, ZFI_SUM_WARPS)),
                   ZFI_THREADS, 0, zfi_stream(l), blocks, count, out, x, zfi_lies_well(0, 1, x));
     })
     return zfi_launched(l);
 }
 
-/* ------------------------------------------------------------------------------- total */
+/* ------------------------------------------------------------------------- total, norm */
 
 enum { ZFI_TOTAL_PIECE = 4096, ZFI_TOTALLED = 128 };
 
@@ -178,8 +199,14 @@ __device__ __forceinline__ double zfi_block_total(double x, double *shared)
     return shared[0];
 }
 
-/* The sum of the piece of x that begins at `first`, within [0, end). */
-template <class T>
+/* What becomes of a sum: its root where it is of squares. */
+template <bool SQUARES> __device__ __forceinline__ float zfi_total_of(double sum)
+{
+    return (float)(SQUARES ? sqrt(sum) : sum);
+}
+
+/* The sum of the piece of x, or of its squares, that begins at `first`, within [0, end). */
+template <bool SQUARES, class T>
 __device__ __forceinline__ double zfi_piece_total(const T *x, int64_t first, int64_t end,
                                                   double *shared)
 {
@@ -187,8 +214,10 @@ __device__ __forceinline__ double zfi_piece_total(const T *x, int64_t first, int
     double sum = 0;
     if (last > end) last = end;
 #pragma unroll 4
-    for (int64_t i = first + threadIdx.x; i < last; i += ZFI_THREADS)
-        sum += (double)zfi_to_f32(x[i]);
+    for (int64_t i = first + threadIdx.x; i < last; i += ZFI_THREADS) {
+        double y = (double)zfi_to_f32(x[i]);
+        sum += SQUARES ? y * y : y;
+    }
     return zfi_block_total(sum, shared);
 }
 
@@ -201,7 +230,7 @@ typedef struct zfi_totalled {
 } zfi_totalled;
 
 /* sums[first + piece] of operand y, or where that is all there is, out. */
-template <class T>
+template <bool SQUARES, class T>
 __global__ void zfi_total_kernel(zfi_totalled operands, double *sums, void *out, zf_dtype to)
 {
     ZF_SHARED(double, shared);
@@ -209,22 +238,22 @@ __global__ void zfi_total_kernel(zfi_totalled operands, double *sums, void *out,
     const T *x = static_cast<const T *>(o.x);
     for (int64_t at = (int64_t)blockIdx.x * ZFI_TOTAL_PIECE, piece = blockIdx.x; at < o.count;
          at += (int64_t)gridDim.x * ZFI_TOTAL_PIECE, piece += gridDim.x) {
-        double sum = zfi_piece_total(x, at, o.count, shared);
+        double sum = zfi_piece_total<SQUARES>(x, at, o.count, shared);
         if (threadIdx.x) continue;
-        if (out) zfi_put_float(out, to, 0, (float)sum);
+        if (out) zfi_put_float(out, to, 0, zfi_total_of<SQUARES>(sum));
         else sums[o.first + piece] = sum;
     }
 }
 
-static __global__ void zfi_total_last_kernel(int64_t pieces, const double *sums, void *out,
-                                             zf_dtype to)
+template <bool SQUARES>
+__global__ void zfi_total_last_kernel(int64_t pieces, const double *sums, void *out, zf_dtype to)
 {
     ZF_SHARED(double, shared);
     double sum = 0;
 #pragma unroll 4
     for (int64_t i = threadIdx.x; i < pieces; i += ZFI_THREADS) sum += sums[i];
     sum = zfi_block_total(sum, shared);
-    if (threadIdx.x == 0) zfi_put_float(out, to, 0, (float)sum);
+    if (threadIdx.x == 0) zfi_put_float(out, to, 0, zfi_total_of<SQUARES>(sum));
 }
 
 static int64_t zfi_total_pieces(const zf_launch *l)
@@ -241,7 +270,7 @@ static size_t zfi_cuda_scratch_total(const zf_launch *l)
     return pieces > 1 ? (size_t)pieces * sizeof(double) : 0;
 }
 
-static zf_status zfi_cuda_total(const zf_launch *l)
+template <bool SQUARES> static zf_status zfi_total_launch(const zf_launch *l)
 {
     int64_t pieces = zfi_total_pieces(l), first = 0;
     double *sums = static_cast<double *>(l->scratch);
@@ -260,12 +289,18 @@ static zf_status zfi_cuda_total(const zf_launch *l)
         }
         if (!count) continue;
         ZFI_FLOATS(l, l->args[0].dtype, T,
-                   ZF_LAUNCH(zfi_total_kernel<T>, dim3(zfi_grid(l, most), (unsigned)count),
+                   ZF_LAUNCH((zfi_total_kernel<SQUARES, T>), dim3(zfi_grid(l, most), (unsigned)count),
                              ZFI_THREADS, ZFI_THREADS * sizeof(double), zfi_stream(l), o, sums,
                              alone, l->out.dtype);)
     }
     if (pieces > 1)
-        ZF_LAUNCH(zfi_total_last_kernel, 1, ZFI_THREADS, ZFI_THREADS * sizeof(double),
+        ZF_LAUNCH(zfi_total_last_kernel<SQUARES>, 1, ZFI_THREADS, ZFI_THREADS * sizeof(double),
                   zfi_stream(l), pieces, sums, l->out.data, l->out.dtype);
     return zfi_launched(l);
 }
+
+static zf_status zfi_cuda_total(const zf_launch *l) { return zfi_total_launch<false>(l); }
+
+#define zfi_cuda_scratch_norm zfi_cuda_scratch_total
+
+static zf_status zfi_cuda_norm(const zf_launch *l) { return zfi_total_launch<true>(l); }

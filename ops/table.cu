@@ -24,8 +24,8 @@ static const zfi_row zfi_rows[] = {
     ZFI_ROW(broadcast) ZFI_ROW_SCRATCH(sum_to)
 
     /* reduce */
-    ZFI_ROW_SCRATCH(sum) ZFI_ROW(max) ZFI_ROW(argmax) ZFI_ROW(square_sums)
-    ZFI_ROW_SCRATCH(total)
+    ZFI_ROW_SCRATCH(sum) ZFI_ROW(max) ZFI_ROW(argmax) ZFI_ROW(block_norms)
+    ZFI_ROW_SCRATCH(total) ZFI_ROW_SCRATCH(norm)
 
     /* rows */
     ZFI_ROW(gather_rows) ZFI_ROW_SCRATCH(scatter_rows)
@@ -39,7 +39,7 @@ static const zfi_row zfi_rows[] = {
     ZFI_ROW(logsumexp) ZFI_ROW(cross_entropy) ZFI_ROW(cross_entropy_grad)
 
     /* unit */
-    ZFI_ROW(view) ZFI_ROW(part) ZFI_ROW(pack) ZFI_ROW(totals)
+    ZFI_ROW(view) ZFI_ROW(part) ZFI_ROW(pack) ZFI_ROW(norms)
 
     /* collective */
     ZFI_ROW(all_gather)

@@ -10,14 +10,14 @@
  *     %9 = view %7 {at=1024 shape=[8,32]} : f32[8,32]    elements [1024, 1280) of %7, taken flat
  *     %10 = part %7 {world=4} : f32[256]                 this rank's quarter of %7
  *     %11 = pack %5, %6 {at=[0,1024] size=4096} : f32[4096]   y[at[k] + i] = x[k][i], else 0
- *     %12 = totals %3 {blocks=[0,2,2,5]} : f32[2]        y[k] = sum of x[b], blocks[2k] <= b <
+ *     %12 = norms %3 {blocks=[0,2,2,5]} : f32[2]         y[k] = the norm of x[b], blocks[2k] <= b <
  *                                                        blocks[2k+1], as `total` adds
  *
  *     | %2 ......... pad | %4 .... pad | pad to a multiple of world |
  *     0                 1024          2048                         4096
  *
  * Every leaf starts at a multiple of 1024, and parts are multiples of 1024: so the blocks over
- * which norms are summed (square_sums) are the same whole or cut, and none belongs to two leaves.
+ * which norms are made (block_norms) are the same whole or cut, and none belongs to two leaves.
  */
 
 static int64_t zfi_whole_blocks(int64_t count)
@@ -128,7 +128,7 @@ static zf_status zfi_infer_blocks(const zfi_infer *c, const zf_attribute *blocks
                           (long long)most);
 }
 
-static zf_status zfi_infer_totals(zfi_infer *c)
+static zf_status zfi_infer_norms(zfi_infer *c)
 {
     zf_status status = zfi_infer_dtypes(c, true);
     if (!status) status = zfi_infer_blocks(c, &c->attributes[0], zfi_node_count(c->args[0]));
@@ -198,14 +198,11 @@ static zf_status zfi_cpu_pack(const zf_launch *l)
     return ZF_OK;
 }
 
-static zf_status zfi_cpu_totals(const zf_launch *l)
+static zf_status zfi_cpu_norms(const zf_launch *l)
 {
     const int64_t *at = l->attributes[0].list.data;
-    for (int64_t k = 0; k < zfi_count(&l->out); k++) {
-        double sum = 0;
-        for (int64_t b = at[2 * k]; b < at[2 * k + 1]; b++) sum += zfi_get(&l->args[0], b);
-        zfi_set(&l->out, k, sum);
-    }
+    for (int64_t k = 0; k < zfi_count(&l->out); k++)
+        zfi_set(&l->out, k, zfi_norm_of(&l->args[0], 1, at[2 * k], at[2 * k + 1]));
     return ZF_OK;
 }
 
@@ -238,4 +235,4 @@ ZFI_OPERATOR(part, .infer = zfi_infer_part, .cpu = zfi_cpu_part, .views = zfi_vi
              .ranks = ZFI_RANKS_PART, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(pack, .infer = zfi_infer_pack, .cpu = zfi_cpu_pack, .ranks = ZFI_RANKS_PACK,
              .traits = ZF_OP_READS_HALF)
-ZFI_OPERATOR(totals, .infer = zfi_infer_totals, .cpu = zfi_cpu_totals, .traits = ZF_OP_READS_HALF)
+ZFI_OPERATOR(norms, .infer = zfi_infer_norms, .cpu = zfi_cpu_norms, .traits = ZF_OP_READS_HALF)

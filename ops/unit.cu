@@ -1,4 +1,4 @@
-/* Units: view, part and pack, which move bytes, and totals, which adds up ranges of them in the
+/* Units: view, part and pack, which move bytes, and norms, which adds up squares of ranges in the
  * order that total has for each (reduce.cu). unit and accumulator are storage alone. */
 
 static zf_status zfi_cuda_view(const zf_launch *l)
@@ -34,7 +34,7 @@ static zf_status zfi_cuda_pack(const zf_launch *l)
     return zfi_launched(l);
 }
 
-/* Ranges of a launch, whose totals are elements first, first + 1, ... */
+/* Ranges of a launch, whose norms are elements first, first + 1, ... */
 typedef struct zfi_ranges {
     int64_t first;
     int64_t at[ZFI_TOTALLED][2];
@@ -43,20 +43,20 @@ typedef struct zfi_ranges {
 /* A block adds a range: thread t keeps the sums of pieces t, t + 256, ..., as the second step of
  * total does. */
 template <class T>
-__global__ void zfi_totals_kernel(zfi_ranges ranges, void *out, zf_dtype to, const T *x)
+__global__ void zfi_norms_kernel(zfi_ranges ranges, void *out, zf_dtype to, const T *x)
 {
     ZF_SHARED(double, shared);
     int64_t at = ranges.at[blockIdx.x][0], end = ranges.at[blockIdx.x][1];
     double kept = 0;
     for (int64_t piece = 0; at < end; piece++, at += ZFI_TOTAL_PIECE) {
-        double sum = zfi_piece_total(x, at, end, shared);
+        double sum = zfi_piece_total<true>(x, at, end, shared);
         if (piece % ZFI_THREADS == threadIdx.x) kept += sum;
     }
     kept = zfi_block_total(kept, shared);
-    if (threadIdx.x == 0) zfi_put_float(out, to, ranges.first + blockIdx.x, (float)kept);
+    if (threadIdx.x == 0) zfi_put_float(out, to, ranges.first + blockIdx.x, zfi_total_of<true>(kept));
 }
 
-static zf_status zfi_cuda_totals(const zf_launch *l)
+static zf_status zfi_cuda_norms(const zf_launch *l)
 {
     const int64_t *at = static_cast<const int64_t *>(l->attributes[0].list.data);
     int64_t count = zfi_count(&l->out);
@@ -66,7 +66,7 @@ static zf_status zfi_cuda_totals(const zf_launch *l)
         ranges.first = k;
         memcpy(ranges.at, at + 2 * k, (size_t)n * sizeof ranges.at[0]);
         ZFI_FLOATS(l, l->out.dtype, T,
-                   ZF_LAUNCH(zfi_totals_kernel<T>, (unsigned)n, ZFI_THREADS,
+                   ZF_LAUNCH(zfi_norms_kernel<T>, (unsigned)n, ZFI_THREADS,
                              ZFI_THREADS * sizeof(double), zfi_stream(l), ranges, l->out.data,
                              l->out.dtype, static_cast<const T *>(l->args[0].data));)
     }

@@ -10,12 +10,12 @@
  *         p -= lr wd p, p -= lr m^ / (sqrt(v^) + eps)
  *     %u = lamb_update %p, %g, %m, %v, %t {beta1=0.9 ...} : f32[8]
  *         m, v as above; u = m^ / (sqrt(v^) + eps) + wd p
- *     lamb_apply %p, %u, %lr, %pp, %uu {least=0.01 most=10}
- *         p -= lr r u, r = sqrt(pp / uu) in [least, most]
+ *     lamb_apply %p, %u, %lr, %np, %nu {least=0.01 most=10}
+ *         p -= lr r u, r = |p| / |u| in [least, most]
  *
  * m^ = m / (1 - beta1^t), v^ = v / (1 - beta2^t); t is a state i64[] that counts updates from 1,
- * advanced before. r is 1 where pp or uu, the sums of squares of p and u, is 0. m, v, buf and u are
- * f32, f64 for an f64 parameter. lr, pp and uu are floats of one element.
+ * advanced before. np and nu are the norms |p| and |u|; r is 1 where one is 0. m, v, buf and u are
+ * f32, f64 for an f64 parameter. lr, np and nu are floats of one element.
  *
  * A last operand of sgd (3, or behind the buffer), adamw (6), lamb_update and lamb_apply (5) are
  * the master weights of a bf16 or f16 parameter, an f32 state: they are read and written in place
@@ -29,7 +29,7 @@
  *
  * Of a unit (unit.c) or a part of one, blocks lists what is updated: ranges of blocks of 1024
  * elements of the whole unit, each a parameter with its own weight decay (decays) and, in
- * lamb_apply, its own element of pp and uu. With world=n the operands are this rank's n-th of the
+ * lamb_apply, its own element of np and nu. With world=n the operands are this rank's n-th of the
  * unit. Elements outside are left alone; u is 0 there.
  *
  * What all elements share (corrections, rates) is computed in double and rounded once; an element
@@ -212,8 +212,8 @@ static zf_status zfi_infer_lamb_apply(zfi_infer *c)
     zf_status status = zfi_infer_target(c, 2);
     if (!status) status = zfi_infer_beside(c, 1, "the update", zfi_wide(c->args[0]->dtype), false);
     if (!status) status = zfi_infer_number(c, 2, "the learning rate");
-    if (!status) status = zfi_infer_numbers(c, 3, "the parameter's sum of squares", norms);
-    if (!status) status = zfi_infer_numbers(c, 4, "the update's sum of squares", norms);
+    if (!status) status = zfi_infer_numbers(c, 3, "the parameter's norm", norms);
+    if (!status) status = zfi_infer_numbers(c, 4, "the update's norm", norms);
     if (!status) status = zfi_infer_master(c, 5);
     if (!status && !(least >= 0 && least <= most))
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
@@ -565,11 +565,10 @@ static zf_status zfi_cpu_lamb_update(const zf_launch *l)
 /* lr r of parameter `index`. A NaN among the norms is kept. */
 static double zfi_lamb_rate(const zf_launch *l, int64_t index)
 {
-    double pp = zfi_get(&l->args[3], index), uu = zfi_get(&l->args[4], index),
-           ratio = sqrt(pp) / sqrt(uu);
+    double p = zfi_get(&l->args[3], index), u = zfi_get(&l->args[4], index), ratio = p / u;
     if (ratio < l->attributes[0].f) ratio = l->attributes[0].f;
     if (ratio > l->attributes[1].f) ratio = l->attributes[1].f;
-    if (pp == 0 || uu == 0) ratio = 1;
+    if (p == 0 || u == 0) ratio = 1;
     return zfi_get(&l->args[2], 0) * ratio;
 }
 

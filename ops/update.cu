@@ -54,7 +54,7 @@ typedef struct zfi_update_job {
     float *master;        /* or NULL: p itself */
     float *u;             /* of lamb_update; NULL: adamw */
     zfi_number lr, scale; /* scale: data NULL: 1 */
-    zfi_number pp, uu;
+    zfi_number norm_p, norm_u;
     const int64_t *step;
     double beta1, beta2;
     float eps;            /* of sgd, momentum */
@@ -235,11 +235,11 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         zfi_get_weights<T>(p, j, pack);
         zfi_update_get(u, static_cast<const float *>(j.g), pack);
         if (range.index != of) {
-            float pp = (float)zfi_number_at(j.pp, range.index),
-                  uu = (float)zfi_number_at(j.uu, range.index), ratio = sqrtf(pp) / sqrtf(uu);
+            float of_p = (float)zfi_number_at(j.norm_p, range.index),
+                  of_u = (float)zfi_number_at(j.norm_u, range.index), ratio = of_p / of_u;
             if (ratio < j.least) ratio = j.least; /* a NaN is kept */
             if (ratio > j.most) ratio = j.most;
-            if (pp == 0 || uu == 0) ratio = 1;
+            if (of_p == 0 || of_u == 0) ratio = 1;
             rate = lr * ratio, of = range.index;
         }
 #pragma unroll
@@ -363,7 +363,7 @@ static zf_status zfi_cuda_lamb_apply(const zf_launch *l)
     int32_t end;
     zfi_update_job j = zfi_update_job_of(l, -1, &end);
     j.lr = zfi_number_of(&l->args[2]);
-    j.pp = zfi_number_of(&l->args[3]), j.uu = zfi_number_of(&l->args[4]);
+    j.norm_p = zfi_number_of(&l->args[3]), j.norm_u = zfi_number_of(&l->args[4]);
     if (end > 5) j.master = zfi_floats(&l->args[5]);
     j.least = (float)l->attributes[0].f, j.most = (float)l->attributes[1].f;
     ZFI_FLOATS(l, l->args[0].dtype, T,

@@ -4,7 +4,7 @@
  * ensures:  an output "grad_norm", the norm before scaling
  * before:   gradient %2, %9
  * after:    update:
- *           %20 = square_sums %9      %21 = total %20, ... : f32[]      %22 = sqrt %21
+ *           %20 = block_norms %9      %22 = norm %20, ... : f32[]
  *           %28 = mul %9, %27         gradient %2, %28
  *
  * With a loss scale, gradients stay as they are; one number, by which the updates multiply them,
@@ -14,7 +14,7 @@
  *           loss_scale_update %11, %12, %13, %14, %15, %31 {factor=2 ...}
  *
  * Source: Pascanu et al. 2013; the rule g / max(1, (norm + 1e-6) / max_norm) is the one that all
- * ZeRO stages share. The norm is a sum over blocks of 1024 elements in index order, so cutting a
+ * ZeRO stages share. The norm is that of the norms of blocks of 1024 elements, added in index order, so cutting a
  * tensor at such a block cannot change it.
  */
 
@@ -38,18 +38,18 @@ static int32_t *zfi_gradient_nodes(zf_graph *g)
     return list;
 }
 
-/* sqrt of the sum of squares of all of x[0..count): f32, f64 if one of them is. */
+/* The norm of all of x[0..count): f32, f64 if one of them is. */
 static zf_tensor zfi_global_norm(zf_graph *g, const int32_t *x, int32_t count)
 {
-    zf_tensor *sums = zfi_calloc(&g->memory, (size_t)count, sizeof *sums), norm = {g, 0};
+    zf_tensor *norms = zfi_calloc(&g->memory, (size_t)count, sizeof *norms), norm = {g, 0};
     zf_dtype dtype = ZF_F32;
-    if (!sums) return zfi_graph_nomem(g), norm;
+    if (!norms) return zfi_graph_nomem(g), norm;
     for (int32_t k = 0; k < count; k++)
         if (g->nodes[x[k]].dtype == ZF_F64) dtype = ZF_F64;
     for (int32_t k = 0; k < count; k++)
-        sums[k] = zf_cast(zfi_op(square_sums, NULL, ((zf_tensor){g, x[k]})), dtype);
-    norm = zf_sqrt(zfi_build(ZF_OP_total, count, sums, NULL));
-    zfi_free(&g->memory, sums, (size_t)count * sizeof *sums);
+        norms[k] = zf_cast(zfi_op(block_norms, NULL, ((zf_tensor){g, x[k]})), dtype);
+    norm = zfi_build(ZF_OP_norm, count, norms, NULL);
+    zfi_free(&g->memory, norms, (size_t)count * sizeof *norms);
     return norm;
 }
 

@@ -200,9 +200,9 @@ static void zfi_update_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf
         zfi_build_update(ZF_OP_lamb_update, 7, (zf_tensor[]){p, dp, m, v, o->step, w, o->scale},
                          zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
                                   {.f = decay}, [7] = {.i = o->scale.graph != NULL}));
-    zf_tensor pp = zfi_op(total, NULL, zfi_op(square_sums, NULL, w.graph ? w : p));
-    zf_tensor uu = zfi_op(total, NULL, zfi_op(square_sums, NULL, u));
-    (void)zfi_build_update(ZF_OP_lamb_apply, 6, (zf_tensor[]){p, u, o->lr, pp, uu, w},
+    zf_tensor of_p = zfi_op(norm, NULL, zfi_op(block_norms, NULL, w.graph ? w : p));
+    zf_tensor of_u = zfi_op(norm, NULL, zfi_op(block_norms, NULL, u));
+    (void)zfi_build_update(ZF_OP_lamb_apply, 6, (zf_tensor[]){p, u, o->lr, of_p, of_u, w},
                            zfi_with({.f = d->min_coeff}, {.f = d->max_coeff}));
 }
 

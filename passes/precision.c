@@ -12,7 +12,7 @@
  *
  * A node takes operands of the new dtype, with these exceptions, which are f32:
  *
- *   - exp, log, rsqrt, sum, total, logsumexp, cross_entropy: f16 lacks their range, bf16 their
+ *   - exp, log, rsqrt, sum, total, norm, logsumexp, cross_entropy: f16 lacks their range, bf16 their
  *     precision
  *   - what has one element, and is made of what has one element alone: losses and their weights.
  *     Not what is made of constants alone, a mask for example

@@ -27,7 +27,7 @@
  *
  * In the update section, a value with one element per element of a parameter is lifted to its unit:
  * elementwise operators and updates run once for a unit, on this rank's part from stage 1 on; block
- * sums of squares are gathered, and what is made of them is as before.
+ * norms are gathered, and what is made of them is as before.
  *
  * Scalar float outputs that the micro section computes, and not of constants alone, are summed over
  * the global batch.

@@ -6,14 +6,14 @@
  * made anew in each run.
  */
 
-/* What a node is to the update section: a value of its own; elements of a parameter; sums of their
- * squares over blocks; the total of these. */
-enum { ZFI_LIFT_NONE, ZFI_LIFT_ELEMENTS, ZFI_LIFT_BLOCKS, ZFI_LIFT_TOTAL };
+/* What a node is to the update section: a value of its own; elements of a parameter; the norms of
+ * their blocks; the norm of these. */
+enum { ZFI_LIFT_NONE, ZFI_LIFT_ELEMENTS, ZFI_LIFT_BLOCKS, ZFI_LIFT_NORM };
 
 typedef struct zfi_lift {
     int32_t kind;
     int32_t member; /* the parameter (of a value that several share, one of them), by member */
-    int32_t value;  /* of the unit: all block sums, all totals, what an update gives; else 0 */
+    int32_t value;  /* of the unit: all block norms, all norms, what an update gives; else 0 */
 } zfi_lift;
 
 /* A unit as the pass goes along. */

@@ -2,7 +2,7 @@
  * unit, so that elementwise operators and updates run once for a unit, on this rank's part from
  * stage 1 on. See zero.c.
  *
- *     square_sums %9, square_sums %21     square_sums %31, all_gather: a view of it for each
+ *     block_norms %9, block_norms %21     block_norms %31, all_gather: a view of it for each
  *     mul %9, %27 / mul %21, %27          mul %31, %27
  *     adamw %2, ... / adamw %4, ...       adamw %20, ... {blocks=[0,1,1,3]}, by ranges of blocks
  */
@@ -41,7 +41,7 @@ static int32_t zfi_plain_arg(zfi_zero *z, int32_t id)
     if (lift->kind == ZFI_LIFT_BLOCKS)
         real = zfi_view_node(g, lift->value, m->at / ZFI_NORM_BLOCK,
                              ZF_SHAPE(zfi_whole_blocks(m->count)));
-    if (lift->kind == ZFI_LIFT_TOTAL) {
+    if (lift->kind == ZFI_LIFT_NORM) {
         for (int32_t k = z->cut.flats[zfi_flat_of_member(z, lift->member)].first; k < lift->member;
              k++)
             index += z->updated[k];
@@ -67,7 +67,7 @@ static int32_t zfi_lifted_node(zfi_zero *z, int32_t f, zf_op op, const int32_t *
         const zfi_node *node = &g->nodes[z->lifted[i - 1].node];
         if (node->op == op && node->arg_count == count &&
             !memcmp(node->args, args, (size_t)count * sizeof *args) &&
-            (op == ZF_OP_totals || !memcmp(node->attributes, attributes, sizeof node->attributes)))
+            (op == ZF_OP_norms || !memcmp(node->attributes, attributes, sizeof node->attributes)))
             return z->lifted[i - 1].node;
     }
     made.node = zfi_append_op(g, op, args, count, attributes);
@@ -98,16 +98,16 @@ static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
     return zfi_lifted_node(z, f, node.op, args, node.arg_count, node.attributes);
 }
 
-/* Sums of squares over blocks: those of all ranks. */
+/* Norms of blocks: those of all ranks. */
 static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
 {
-    int32_t value = zfi_pull(z, id, member, z->graph->nodes[id].args[0]), sums,
+    int32_t value = zfi_pull(z, id, member, z->graph->nodes[id].args[0]), norms,
             f = zfi_flat_of_member(z, member);
     if (!value) return;
-    sums = zfi_lifted_node(z, f, ZF_OP_square_sums, &value, 1, z->graph->nodes[id].attributes);
-    if (sums && z->sharded)
-        sums = zfi_lifted_node(z, f, ZF_OP_all_gather, &sums, 1, zfi_with({.i = z->d.world}));
-    z->lift[id] = (zfi_lift){ZFI_LIFT_BLOCKS, member, sums};
+    norms = zfi_lifted_node(z, f, ZF_OP_block_norms, &value, 1, z->graph->nodes[id].attributes);
+    if (norms && z->sharded)
+        norms = zfi_lifted_node(z, f, ZF_OP_all_gather, &norms, 1, zfi_with({.i = z->d.world}));
+    z->lift[id] = (zfi_lift){ZFI_LIFT_BLOCKS, member, norms};
 }
 
 /* The ranges of blocks of the members of unit f that are updated, to be freed; *count numbers. */
@@ -131,16 +131,16 @@ static void zfi_free_blocks(zfi_zero *z, int64_t *blocks, int32_t f)
     zfi_free(&z->graph->memory, blocks, 2 * (size_t)z->cut.flats[f].count * sizeof *blocks);
 }
 
-/* The total of one parameter's blocks: an element of its unit's totals. */
-static void zfi_lift_total(zfi_zero *z, int32_t id)
+/* The norm of one parameter's blocks: an element of its unit's norms. */
+static void zfi_lift_norm(zfi_zero *z, int32_t id)
 {
     zfi_lift from = z->lift[z->graph->nodes[id].args[0]];
     int32_t f = zfi_flat_of_member(z, from.member);
     int64_t count, *blocks = zfi_updated_blocks(z, f, &count);
     if (blocks)
-        from.value = zfi_lifted_node(z, f, ZF_OP_totals, &from.value, 1,
+        from.value = zfi_lifted_node(z, f, ZF_OP_norms, &from.value, 1,
                                      zfi_with(zfi_listed(blocks, count)));
-    z->lift[id] = (zfi_lift){ZFI_LIFT_TOTAL, from.member, from.value};
+    z->lift[id] = (zfi_lift){ZFI_LIFT_NORM, from.member, from.value};
     zfi_free_blocks(z, blocks, f);
 }
 
@@ -193,7 +193,7 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
     for (int32_t k = 0; blocks && decays && k < node.arg_count && !g->error.status; k++) {
         int32_t arg = node.args[k];
         const zfi_lift *lift = &z->lift[arg];
-        if (lift->kind == ZFI_LIFT_TOTAL) args[k] = lift->value;
+        if (lift->kind == ZFI_LIFT_NORM) args[k] = lift->value;
         else if (lift->kind == ZFI_LIFT_ELEMENTS) args[k] = zfi_pull(z, id, member, arg);
         else if (g->nodes[arg].op == ZF_OP_state &&
                  ((zfi_written_args(g, &node) >> k & 1) || k == zfi_master_arg(g, &node)))
@@ -272,7 +272,7 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
         if (z->lift[id].kind == ZFI_LIFT_NONE) zfi_lift_update(z, position, member);
     } else if (member >= 0 && zfi_can_lift(g, &node)) {
         z->lift[id] = (zfi_lift){ZFI_LIFT_ELEMENTS, member, 0};
-    } else if (member >= 0 && node.op == ZF_OP_square_sums) {
+    } else if (member >= 0 && node.op == ZF_OP_block_norms) {
         zfi_lift_blocks(z, id, member);
     } else if (member >= 0 && node.op == ZF_OP_output) {
         g->nodes[id].args[0] = zfi_whole_value(z, member, zfi_pull(z, id, member, node.args[0]));
@@ -281,10 +281,10 @@ static void zfi_update_node(zfi_zero *z, int32_t position)
         zfi_zero_fail(z, id,
                       "it reads the elements of a parameter or gradient in a way that "
                       "cannot be cut over ranks");
-    } else if (node.op == ZF_OP_total && node.arg_count == 1 &&
+    } else if (node.op == ZF_OP_norm && node.arg_count == 1 &&
                z->lift[node.args[0]].kind == ZFI_LIFT_BLOCKS &&
                z->updated[z->lift[node.args[0]].member]) {
-        zfi_lift_total(z, id);
+        zfi_lift_norm(z, id);
     } else {
         for (int32_t k = 0; k < node.arg_count && !g->error.status; k++) {
             int32_t arg = zfi_plain_arg(z, node.args[k]);

@@ -220,7 +220,7 @@ static const struct {
     {"x0:T[70,1300]", "%2 = sum %1 {axis=1} : T[70]"},
     {"x0:T[91000]", "%2 = sum_to %1 : T[]"},
     {"x0:T[9,50,70]", "%2 = sum_to %1 {shape=[50,1]} : T[50,1]"},
-    {"x0:T[70,300]", "%2 = square_sums %1 : f32[21]"},
+    {"x0:T[70,300]", "%2 = block_norms %1 : f32[21]"},
 };
 
 /* The graph as text, `dtype` in place of T. */

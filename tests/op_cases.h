@@ -246,8 +246,9 @@ static const op_case cases[] = {
      NO_GRADIENT | NEEDS_N},
     {"argmax", "q[R,N]", "argmax %1 : i32[N]", EXACT, 0, 0, NO_GRADIENT | NEEDS_R},
     {"logsumexp", "f[R,N]", "logsumexp %1 : f[R]", TERMS, 44, 0, 0},
-    {"square_sums", "f[R,N]", "square_sums %1 : g[Q]", RELATIVE, 24, 0, REFUSED},
-    {"totals", "f[7]", "totals %1 {blocks=[0,1,2,7]} : f[2]", TERMS, 1, 0, REFUSED},
+    {"block_norms", "f[R,N]", "block_norms %1 : g[Q]", RELATIVE, 24, 0, REFUSED},
+    {"norm", "f[R,N] f[7]", "norm %1, %2 : f[]", RELATIVE, 1, 0, REFUSED},
+    {"norms", "f[7]", "norms %1 {blocks=[0,1,2,7]} : f[2]", RELATIVE, 1, 0, REFUSED},
     {"total", "f[R,N] f[N] f[]", "total %1, %2, %3 : f[]", TERMS, 1, 0, 0},
 
     {"softmax", "f[R,N]", "softmax %1 : f[R,N]", RELATIVE, 37, 0, 0},

@@ -334,8 +334,7 @@ static const char *const mistakes[][2] = {
     {"%9 = lamb_update %1, %2, %4, %5, %6 {weight_decay=-0.5} : f32[2,3]",
      "weight_decay = -0.5 must be finite and not negative"},
     {"lamb_apply %1, %8, %3, %3, %3 {most=1}", "operand 1, the update, must be f32[2,3]"},
-    {"lamb_apply %1, %2, %3, %3, %7 {most=1}",
-     "operand 4, the update's sum of squares, must be one float"},
+    {"lamb_apply %1, %2, %3, %3, %7 {most=1}", "operand 4, the update's norm, must be one float"},
     {"lamb_apply %1, %2, %3, %3, %3 {least=2 most=1}",
      "the ratio's bounds, 2 and 1, must be 0 <= least <= most"},
 };
@@ -443,6 +442,8 @@ static const char *const master_of[RULES] = {"sgd.master", "sgd.master", "adamw.
 
 /* Ranks of one plan with two parameters of `dtype`, whose gradients are inputs. */
 typedef struct masters {
+    /* Powers of two that first weights and gradients are multiplied by: to be set before. */
+    int of_weights, of_gradients;
     int32_t world;
     zf_backend *cpu;
     zf_comm comms[MASTER_RANKS];
@@ -460,9 +461,10 @@ static void close_masters(void *object)
     *m = (masters){.world = 0};
 }
 
-static zf_graph *masters_graph(test *t, zf_dtype dtype, update_rule by, const zf_zero_desc *zero)
+static zf_graph *masters_graph(test *t, zf_dtype dtype, update_rule by, const zf_zero_desc *zero,
+                               int of_weights)
 {
-    zf_param_desc init = {.dtype = dtype, .init = ZF_NORMAL, .std = 0.5};
+    zf_param_desc init = {.dtype = dtype, .init = ZF_NORMAL, .std = ldexp(0.5, of_weights)};
     zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
     zf_tensor lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR), loss = ZF_NONE;
     for (int k = 0; k < 2; k++) {
@@ -482,14 +484,14 @@ static zf_graph *masters_graph(test *t, zf_dtype dtype, update_rule by, const zf
 static zf_status open_masters(test *t, masters *m, zf_dtype dtype, update_rule by, bool reference,
                               int32_t stage, int32_t world)
 {
-    *m = (masters){.world = world};
+    m->world = world;
     test_defer(t, close_masters, m);
     m->cpu = zf_cpu_backend(&(zf_cpu_desc){.reference = reference, .allocator = t->allocator},
                             &m->error);
     if (!m->cpu) return m->error.status;
     for (int32_t r = 0; r < world; r++) {
         zf_graph *g = m->graphs[r] =
-            masters_graph(t, dtype, by, &(zf_zero_desc){stage, world, 1, 1, NULL});
+            masters_graph(t, dtype, by, &(zf_zero_desc){stage, world, 1, 1, NULL}, m->of_weights);
         if (!g) return m->error.status = ZF_ERR_NOMEM;
         m->comms[r] = (zf_comm){.rank = r, .world = world};
         m->programs[r] = zf_compile(g, &(zf_compile_desc){.backend = m->cpu,
@@ -502,7 +504,13 @@ static zf_status open_masters(test *t, masters *m, zf_dtype dtype, update_rule b
     return ZF_OK;
 }
 
-/* One step with gradients that bf16 can hold. */
+/* Element i of a gradient: bf16 can hold it. */
+static float masters_gradient(const masters *m, int i, int step, int32_t rank)
+{
+    return ldexpf((float)((i * 37 + step * 11 + rank * 5) % 61 - 30) / 32, m->of_gradients);
+}
+
+/* One step. */
 static zf_status step_masters(masters *m, int step)
 {
     static float x[MASTER_COUNT];
@@ -512,8 +520,7 @@ static zf_status step_masters(masters *m, int step)
         for (int k = 0; k < 2 && !m->error.status; k++) {
             zf_tensor to = zf_graph_find(m->graphs[r], k ? "x.b" : "x.w");
             int count = k ? MASTER_WIDTH : MASTER_COUNT;
-            for (int i = 0; i < count; i++)
-                x[i] = (float)((i * 37 + step * 11 + r * 5) % 61 - 30) / 32;
+            for (int i = 0; i < count; i++) x[i] = masters_gradient(m, i, step, r);
             zf_convert(narrow, zf_tensor_dtype(to), x, ZF_F32, (size_t)count);
             m->error.status = zf_write(m->programs[r], to, narrow, zf_tensor_bytes(to));
             if (!m->error.status)
@@ -631,4 +638,64 @@ TEST(optim_master_weights_misused)
         GIVES(t, error.status, ZF_ERR_PARSE, error.text);
         CHECK(t, strstr(error.text, rows[k].error));
     }
+}
+
+/* ------------------------------------------------------------------------- LAMB's norms */
+
+/* Weights and gradients whose squares vanish or overflow in f32, or those of the updates do; of
+ * gradients of 2^-103 updates are 2^-83. */
+static const int lamb_scales[][2] = {{0, 0},       {-83, -103}, {-83, 0}, {0, -103},
+                                     {-120, -110}, {-70, -83},  {80, 0},  {110, -10}};
+
+/* The first step in double. */
+static void lamb_in_double(const masters *m, const float *p, int count, double decay, double *out)
+{
+    double of_p = 0, of_u = 0, ratio;
+    for (int i = 0; i < count; i++) {
+        double g = masters_gradient(m, i, 0, 0), u = g / (fabs(g) + 1e-6) + decay * p[i];
+        of_p += (double)p[i] * p[i], of_u += u * u;
+        out[i] = u;
+    }
+    ratio = sqrt(of_p) / sqrt(of_u);
+    ratio = ratio < 0.01 ? 0.01 : ratio > 10 ? 10 : ratio;
+    for (int i = 0; i < count; i++) out[i] = p[i] - (double)0.01f * ratio * out[i];
+}
+
+/* The change of a parameter is LAMB's, whatever the scale of weights and updates. */
+TEST(optim_lamb_knows_norms_whose_squares_vanish)
+{
+    static masters m;
+    static float first[MASTER_COUNT], got[MASTER_COUNT];
+    static double want[MASTER_COUNT];
+    for (int way = 0; way < 2 * (int)(sizeof lamb_scales / sizeof lamb_scales[0]); way++) {
+        m.of_weights = lamb_scales[way / 2][0], m.of_gradients = lamb_scales[way / 2][1];
+        OK(t, open_masters(t, &m, ZF_F32, BY_LAMB, way % 2, 0, 1), m.error.text);
+        OK(t, read_masters(&m, "w", first), m.error.text);
+        OK(t, step_masters(&m, 0), m.error.text);
+        OK(t, read_masters(&m, "w", got), m.error.text);
+        lamb_in_double(&m, first, MASTER_COUNT, 0.1, want);
+        for (int i = 0; i < MASTER_COUNT; i++) {
+            double change = fabs(want[i] - first[i]);
+            CHECK_NEAR(t, got[i], want[i], 0x1p-20 * change + 0x1p-24 * fabs(want[i]) + 0x1p-149);
+        }
+        close_masters(&m);
+        t->deferred_count--;
+    }
+}
+
+/* Norms of a unit's parameters are those of the parameters, to the last bit. */
+TEST_ONCE(optim_lamb_is_cut_at_any_scale)
+{
+    static masters m;
+    static float first[MASTER_COUNT], got[MASTER_COUNT];
+    for (int way = 0; way < (int)(sizeof lamb_scales / sizeof lamb_scales[0]); way++)
+        for (int32_t stage = 0; stage < 4; stage++) {
+            m.of_weights = lamb_scales[way][0], m.of_gradients = lamb_scales[way][1];
+            OK(t, open_masters(t, &m, ZF_F32, BY_LAMB, false, stage, MASTER_RANKS), m.error.text);
+            for (int step = 0; step < 3; step++) OK(t, step_masters(&m, step), m.error.text);
+            OK(t, read_masters(&m, "w", stage ? got : first), m.error.text);
+            CHECK(t, !stage || !memcmp(first, got, sizeof first));
+            close_masters(&m);
+            t->deferred_count--;
+        }
 }

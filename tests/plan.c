@@ -44,11 +44,11 @@ static const char accumulating[] =
     "%37 = state \"adamw.v/a.w\" : f32[8,8]\n"
     "%39 = state \"adamw.m/b.w\" : f32[8,8]\n"
     "%40 = state \"adamw.v/b.w\" : f32[8,8]\n"
-    "%56 = square_sums %51 : f32[1]\n"
+    "%56 = block_norms %51 : f32[1]\n"
     "%57 = all_gather %56 {world=2} : f32[2]\n"
-    "%58 = square_sums %48 : f32[1]\n"
+    "%58 = block_norms %48 : f32[1]\n"
     "%59 = all_gather %58 {world=2} : f32[2]\n"
-    "%21 = total %57, %59 : f32[]\n"
+    "%21 = norm %57, %59 : f32[]\n"
     "%22 = sqrt %21 : f32[]\n"
     "      output %22 \"grad_norm\"\n"
     "%28 = maximum %22, %9 : f32[]\n"
@@ -337,8 +337,8 @@ TEST_ONCE(plan_gradients_are_summed_once)
          "verify: %83 = all_reduce %81, %82 {world=1} : f32[2048]: %81 has been summed over the "
          "micro-batches already"},
         {accumulating,
-         {{"%56 = square_sums %51 : f32[1]\n",
-           "%80 = all_reduce %46 {world=2} : f32[2048]\n%56 = square_sums %51 : f32[1]\n"}},
+         {{"%56 = block_norms %51 : f32[1]\n",
+           "%80 = all_reduce %46 {world=2} : f32[2048]\n%56 = block_norms %51 : f32[1]\n"}},
          "verify: %80 = all_reduce %46 {world=2} : f32[2048]: %46 is that of the last micro-batch "
          "alone"},
         {accumulating,

@@ -138,7 +138,7 @@ TEST_ONCE(fuse_updates_knows_when_not_to)
         {"%9 = mul %3, %7 : f32[8]\ngradient %1, %9", true},
         {"%9 = mul %7, %3 : f32[8]", true},
         {"%9 = mul %3, %7 : f32[8]\noutput %9 \"y\"", false},
-        {"%9 = mul %3, %7 : f32[8]\n%10 = square_sums %9 : f32[1]\noutput %10 \"y\"", false},
+        {"%9 = mul %3, %7 : f32[8]\n%10 = block_norms %9 : f32[1]\noutput %10 \"y\"", false},
         {"%9 = mul %3, %5 : f32[8]", false},
         {"%9 = mul %1, %7 : f32[8]", false},
         {"%9 = add %3, %7 : f32[8]", false},

@@ -246,7 +246,7 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(broadcast, 1, 1, A(broadcast, shape, l))                                                     \
     X(sum_to, 1, 1, A(sum_to, shape, l))                                                           \
     /* products */                                                                                 \
-    X(matmul, 2, 2, A(matmul, transpose_a, b) A(matmul, transpose_b, b))                           \
+    X(matmul, 2, 3, A(matmul, transpose_a, b) A(matmul, transpose_b, b))                           \
     /* reductions */                                                                               \
     X(sum, 1, 1, A(sum, axis, i) A(sum, keep, b))                                                  \
     X(max, 1, 1, A(max, axis, i) A(max, keep, b))                                                  \
@@ -737,6 +737,8 @@ ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc
  *     norm       bias, dropout, residual and LayerNorm
  *     embedding  word, type and position embeddings, LayerNorm and dropout
  *     head       logits, cross-entropy and best guesses, in tiles: the logits never exist whole
+ *     sums       gradients of biases in front of `norm`, with its gradient
+ *     accumulate a product that is added to a value begins with it
  *     invert     the backward pass makes activations and results of LayerNorm again
  *     update     clipping and update
  *     chain      elementwise nodes one after the other, as one loop

@@ -78,6 +78,8 @@ typedef struct zfi_record {
     int32_t (*views)(const zf_graph *, const zfi_node *, int64_t *at);
     /* The operands that it writes, as a mask; NULL: none */
     uint32_t (*writes)(const zfi_node *);
+    /* ZF_OP_INPLACE: the operands over which its result may lie, as a mask; 0: all */
+    uint32_t over;
     /* An update: the operand that holds master weights, -1: none; and the learning rate, 0: none */
     int32_t (*master)(const zfi_node *);
     int32_t rate;
@@ -187,6 +189,13 @@ static bool zfi_has(const zf_graph *g, int32_t id, uint32_t flag)
 }
 
 
+
+/* The node's result may lie over operand k, if that has its shape and as many bytes. */
+static bool zfi_may_overwrite(const zf_graph *g, int32_t id, int32_t k)
+{
+    const zfi_record *record = zfi_record_of(g, id);
+    return (record->traits & ZF_OP_INPLACE) && (!record->over || record->over >> k & 1);
+}
 
 /* Steps may write what the operator makes. */
 static bool zfi_is_written(const zf_graph *g, zf_op op)

@@ -280,7 +280,7 @@ static void zfi_play_result(zfi_play *p, int32_t id, int32_t result)
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
         bool over =
-            result == id && ((zfi_has(g, id, ZF_OP_INPLACE) && x->offset == node->offset &&
+            result == id && ((zfi_may_overwrite(g, id, k) && x->offset == node->offset &&
                               zfi_same_shape(&x->shape, &node->shape) && x->bytes == node->bytes) ||
                              zfi_packed_in_place(g, node, k));
         if (x->placed && !over && zfi_overlap(made->offset, made->bytes, x->offset, x->bytes))

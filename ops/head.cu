@@ -365,16 +365,16 @@ static zf_status zfi_head_multiply(const zf_launch *l, const zfi_head *h, int wh
         const char *w = static_cast<const char *>(l->args[1].data) +
                         (size_t)(from * h->width) * h->size;
         const char *dz = static_cast<const char *>(h->dz) + (size_t)from * h->size;
-        char *dx = static_cast<char *>(zfi_head_saved(l, ZFI_HEAD_DX));
-        char *dw = static_cast<char *>(zfi_head_saved(l, ZFI_HEAD_DW));
+        char *dx = static_cast<char *>(zfi_head_saved(l, ZFI_HEAD_DX)) +
+                   (size_t)(first * h->width) * made;
+        char *dw = static_cast<char *>(zfi_head_saved(l, ZFI_HEAD_DW)) +
+                   (size_t)(from * h->width) * made;
         if (which == ZFI_HEAD_LOGITS)
-            status = zfi_gemm_run(l, g, x, w, h->z + from, NULL, 1, false, h->work);
+            status = zfi_gemm_run(l, g, x, w, h->z + from, NULL, NULL, 1, h->work);
         else if (which == ZFI_HEAD_TO_X)
-            status = zfi_gemm_run(l, g, dz, w, dx + (size_t)(first * h->width) * made, NULL, alpha,
-                                  from > 0, h->work);
+            status = zfi_gemm_run(l, g, dz, w, dx, from > 0 ? dx : NULL, NULL, alpha, h->work);
         else
-            status = zfi_gemm_run(l, g, dz, x, dw + (size_t)(from * h->width) * made, NULL, alpha,
-                                  first > 0, h->work);
+            status = zfi_gemm_run(l, g, dz, x, dw, first > 0 ? dw : NULL, NULL, alpha, h->work);
     }
     return status;
 }

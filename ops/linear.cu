@@ -155,7 +155,7 @@ static zf_status zfi_cuda_linear(const zf_launch *l)
     p = zfi_linear_of(l);
     if (p.direct) {
         void *to = p.activate && saved ? saved->data : l->out.data;
-        status = zfi_gemm_run(l, p.gemm, l->args[0].data, l->args[1].data, to, bias, 1, false,
+        status = zfi_gemm_run(l, p.gemm, l->args[0].data, l->args[1].data, to, NULL, bias, 1,
                               l->scratch);
         if (status || !p.activate) return status;
         ZFI_FLOATS(l, l->out.dtype, T, {
@@ -176,7 +176,7 @@ static zf_status zfi_cuda_linear(const zf_launch *l)
             void *to = product;
             if (saved) u = static_cast<T *>(saved->data) + row * p.cols;
             if (!p.product) to = u ? u : y;
-            status = zfi_gemm_run(l, p.gemm, x, l->args[1].data, to, NULL, 1, false,
+            status = zfi_gemm_run(l, p.gemm, x, l->args[1].data, to, NULL, NULL, 1,
                                   product + p.product);
             if (status) return status;
             if (zfi_lies_well(p.cols, sizeof(T), y, u, b))

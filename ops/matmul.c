@@ -1,15 +1,18 @@
 /* Products: matmul.
  *
  *     %3 = matmul %1, %2 {transpose_b=true} : f32[4,8,32]
+ *     %5 = matmul %1, %2, %4 {transpose_b=true} : f32[4,8,32]
  *
- *     out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]
+ *     out[...,m,n] = (c[...,m,n] or 0) + sum over k of a[...,m,k] b[...,k,n]
  *     da = dy b^T, db = a^T dy, summed over the dimensions along which an operand was repeated
+ *     dc = dy
  *
- * where a or b is transposed in its last two dimensions first, if asked for.
+ * where a or b is transposed in its last two dimensions first, if asked for. c has the shape of the
+ * result, which may lie over it.
  *
  * Leading dimensions broadcast. Saved: both operands. f32, bf16 and f16 are summed in f32, in an
  * order that depends on the shape alone (cpu/matmul.c), and rounded once; the reference sums in
- * double, k ascending.
+ * double, k ascending. c comes first: blocks of k are added to it.
  */
 
 static zf_status zfi_infer_matmul(zfi_infer *c)
@@ -17,6 +20,7 @@ static zf_status zfi_infer_matmul(zfi_infer *c)
     zf_status status = zfi_infer_dtypes(c, true);
     zf_shape a, b, lead_a, lead_b;
     int64_t m, n, ka, kb;
+    char type[ZFI_TYPE_TEXT];
     if (status) return status;
     a = c->args[0]->shape, b = c->args[1]->shape;
     if (a.rank < 2 || b.rank < 2)
@@ -39,6 +43,9 @@ static zf_status zfi_infer_matmul(zfi_infer *c)
     c->shape.dims[c->shape.rank++] = m;
     c->shape.dims[c->shape.rank++] = n;
     c->dtype = c->args[0]->dtype;
+    if (c->arg_count > 2 && !zfi_same_shape(&c->args[2]->shape, &c->shape))
+        return zfi_infer_fail(c, ZF_ERR_SHAPE, "what the product is added to must be %s",
+                              zfi_type_text(type, c->dtype, &c->shape));
     return ZF_OK;
 }
 
@@ -58,6 +65,7 @@ static void zfi_grad_matmul(zfi_grad *c)
 {
     bool ta = c->attributes[0].i != 0, tb = c->attributes[1].i != 0;
     zf_tensor a = c->x[0], b = c->x[1], dy = c->dy, dx;
+    if (c->count > 2 && c->need[2]) c->dx[2] = dy;
     /* One matrix for a whole batch (a weight): the batch is a taller matrix, and db needs no sum
      * over it. */
     if (!ta && zf_tensor_shape(b).rank == 2) {
@@ -106,6 +114,7 @@ static zfi_product zfi_product_of(const zf_launch *l)
     d->c_row = d->n;
     d->batch = 1;
     d->dtype = d->c_dtype = l->out.dtype;
+    d->accumulate = l->arg_count > 2;
     p.lead.rank -= 2, lead_a.rank -= 2, lead_b.rank -= 2;
     zfi_broadcast_strides(&lead_a, &p.lead, p.step_a);
     zfi_broadcast_strides(&lead_b, &p.lead, p.step_b);
@@ -152,7 +161,7 @@ static void zfi_matmul_plain(const zf_launch *l, int64_t first, int64_t last)
         int64_t at_a = zfi_offset(outer, &p.lead, p.step_a) + batch * d->a_batch + m * d->a_row;
         int64_t at_b = zfi_offset(outer, &p.lead, p.step_b) + batch * d->b_batch;
         for (int64_t n = 0; n < d->n; n++) {
-            double sum = 0;
+            double sum = d->accumulate ? zfi_get(&l->args[2], row * d->n + n) : 0;
             for (int64_t k = 0; k < d->k; k++)
                 sum += zfi_get(&l->args[0], at_a + k * d->a_col) *
                        zfi_get(&l->args[1], at_b + k * d->b_row + n * d->b_col);
@@ -161,10 +170,20 @@ static void zfi_matmul_plain(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
+/* Elements [first, last) of c become those of the result. */
+static void zfi_matmul_begin(const zf_launch *l, int64_t first, int64_t last)
+{
+    size_t size = zf_dtype_size(l->out.dtype);
+    memcpy((char *)l->out.data + (size_t)first * size,
+           (const char *)l->args[2].data + (size_t)first * size, (size_t)(last - first) * size);
+}
+
 static zf_status zfi_cpu_matmul(const zf_launch *l)
 {
     zfi_product p = zfi_product_of(l);
     if (!zfi_count(&l->out)) return ZF_OK;
+    if (p.matrix.accumulate && l->args[2].data != l->out.data)
+        zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_matmul_begin);
     if (!zfi_by_tiles(l)) {
         zfi_split(l, zfi_count(&l->out) / p.matrix.n, 1, zfi_matmul_plain);
         return ZF_OK;
@@ -190,4 +209,4 @@ static double zfi_flops_matmul(const zf_launch *l)
 
 ZFI_OPERATOR(matmul, .infer = zfi_infer_matmul, .grad = zfi_grad_matmul, .cpu = zfi_cpu_matmul,
              .scratch = zfi_scratch_matmul, .flops = zfi_flops_matmul,
-             .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)
+             .over = 1 << 2, .traits = ZF_OP_INPLACE | ZF_OP_PRODUCT | ZF_OP_READS_HALF)

@@ -1,6 +1,6 @@
 /* Products on CUDA: ops/matmul.c; and the products of linear and head_loss.
  *
- *     c[m,n] = (add ? c[m,n] : 0) + alpha (sum over k of a[m,k] b[k,n]) + bias[n]
+ *     c[m,n] = (added ? added[m,n] : 0) + alpha (sum over k of a[m,k] b[k,n]) + bias[n]
  *
  * by cuBLASLt, whose matrices lie column by column. A matrix that lies row by row is, so read, its
  * transpose; hence operands change places:
@@ -249,13 +249,15 @@ static size_t zfi_gemm_bytes(int64_t rows, int64_t row, int64_t batch, int64_t s
 
 static cublasStatus_t zfi_plan_multiply(const zfi_device *d, cudaStream_t stream,
                                         const zfi_plan *p, const cublasLtMatmulAlgo_t *algo,
-                                        const void *a, const void *b, void *c, float alpha,
-                                        float beta, void *scratch, size_t bytes)
+                                        const void *a, const void *b, void *c,
+                                        const void *added, float alpha, void *scratch,
+                                        size_t bytes)
 {
     /* cuBLASLt takes pointers to descriptors that it does not change. */
     zfi_plan *q = const_cast<zfi_plan *>(p);
-    return cublasLtMatmul(d->blas, &q->operation, &alpha, b, &q->b, a, &q->a, &beta, c, &q->c, c,
-                          &q->c, algo, scratch, bytes, stream);
+    const float beta = added ? 1.0f : 0.0f;
+    return cublasLtMatmul(d->blas, &q->operation, &alpha, b, &q->b, a, &q->a, &beta,
+                          added ? added : c, &q->c, c, &q->c, algo, scratch, bytes, stream);
 }
 
 /* Bits of small numbers, in every float dtype. */
@@ -294,7 +296,7 @@ static int zfi_plan_trial(const zfi_device *d, zfi_plan *p,
             bool good = !cudaEventRecord(begin, stream);
             for (int run = 0; run < ZFI_SEARCH_RUNS && good; run++)
                 good = !zfi_plan_multiply(d, stream, p, &results[i].algo, memory + part[0],
-                                          memory + part[1], memory + part[2], 1, 0, work,
+                                          memory + part[1], memory + part[2], NULL, 1, work,
                                           results[i].workspaceSize);
             if (good && !cudaEventRecord(end, stream) && !cudaEventSynchronize(end) &&
                 !cudaEventElapsedTime(&time, begin, end) && time < least)
@@ -371,8 +373,8 @@ static const zfi_plan *zfi_plan_of(const zf_launch *l, const zfi_gemm *g, uint64
 enum { ZFI_PLAIN = 32, ZFI_PLAIN_ROWS = ZFI_THREADS / ZFI_PLAIN, ZFI_PLAIN_PITCH = ZFI_PLAIN + 1 };
 
 template <class T, class U>
-static __global__ void zfi_gemm_plain(zfi_gemm g, const T *a, const T *b, U *c, const T *bias,
-                                      float alpha, bool add)
+static __global__ void zfi_gemm_plain(zfi_gemm g, const T *a, const T *b, U *c, const U *added,
+                                      const T *bias, float alpha)
 {
     ZF_SHARED(float, part_a);
     float *part_b = part_a + ZFI_PLAIN * ZFI_PLAIN_PITCH;
@@ -383,7 +385,6 @@ static __global__ void zfi_gemm_plain(zfi_gemm g, const T *a, const T *b, U *c, 
         const int64_t batch = tile / (down * right);
         const int64_t m = tile / right % down * ZFI_PLAIN, n = tile % right * ZFI_PLAIN;
         const T *of_a = a + batch * g.a_batch, *of_b = b + batch * g.b_batch;
-        U *of_c = c + batch * g.c_batch;
         float sum[ZFI_PLAIN / ZFI_PLAIN_ROWS] = {0};
         for (int64_t k = 0; k < g.k; k += ZFI_PLAIN) {
             for (int i = y; i < ZFI_PLAIN; i += ZFI_PLAIN_ROWS) { /* neighbours read neighbours */
@@ -415,11 +416,11 @@ static __global__ void zfi_gemm_plain(zfi_gemm g, const T *a, const T *b, U *c, 
         for (int r = 0; r < ZFI_PLAIN / ZFI_PLAIN_ROWS; r++) {
             const int64_t row = m + y + r * ZFI_PLAIN_ROWS, col = n + x;
             if (row < g.m && col < g.n) {
-                U *to = of_c + row * g.c_row + col;
+                const int64_t at = batch * g.c_batch + row * g.c_row + col;
                 float value = alpha * sum[r];
                 if (bias) value += zfi_to_f32(bias[col]);
-                if (add) value += zfi_to_f32(*to);
-                *to = zfi_from_f32<U>(value);
+                if (added) value += zfi_to_f32(added[at]);
+                c[at] = zfi_from_f32<U>(value);
             }
         }
     }
@@ -475,7 +476,8 @@ static void *zfi_work_in(void *scratch)
 
 /* The product in its plain form. */
 static zf_status zfi_gemm_by_hand(const zf_launch *l, const zfi_gemm *g, const void *a,
-                                  const void *b, void *c, const void *bias, float alpha, bool add)
+                                  const void *b, void *c, const void *added, const void *bias,
+                                  float alpha)
 {
     const size_t shared = 2 * ZFI_PLAIN * ZFI_PLAIN_PITCH * sizeof(float);
     const unsigned grid =
@@ -485,10 +487,11 @@ static zf_status zfi_gemm_by_hand(const zf_launch *l, const zfi_gemm *g, const v
         const T *of_bias = static_cast<const T *>(bias);
         if (g->to == g->from)
             ZF_LAUNCH((zfi_gemm_plain<T, T>), grid, ZFI_THREADS, shared, zfi_stream(l), *g, of_a,
-                      of_b, static_cast<T *>(c), of_bias, alpha, add);
+                      of_b, static_cast<T *>(c), static_cast<const T *>(added), of_bias, alpha);
         else
             ZF_LAUNCH((zfi_gemm_plain<T, float>), grid, ZFI_THREADS, shared, zfi_stream(l), *g,
-                      of_a, of_b, static_cast<float *>(c), of_bias, alpha, add);
+                      of_a, of_b, static_cast<float *>(c), static_cast<const float *>(added),
+                      of_bias, alpha);
     })
     return zfi_launched(l);
 }
@@ -504,20 +507,22 @@ static int64_t zfi_tile_rows(int64_t rows, int64_t cols, int64_t bytes)
     return zfi_div_up(rows, ZFI_TILE_ROWS) * ZFI_TILE_ROWS;
 }
 
-/* Puts the product on the launch's stream. bias: NULL, unless g.bias. c is what g.to says: the
- * dtype of a and b, or f32. scratch has what zfi_gemm_scratch asked for. */
+/* Puts the product on the launch's stream. added: NULL, or what is added to the product, which may
+ * be c. bias: NULL, unless g.bias. c is what g.to says: the dtype of a and b, or f32. scratch has
+ * what zfi_gemm_scratch asked for. */
 static zf_status zfi_gemm_run(const zf_launch *l, zfi_gemm g, const void *a, const void *b, void *c,
-                              const void *bias, float alpha, bool add, void *scratch)
+                              const void *added, const void *bias, float alpha, void *scratch)
 {
     const uintptr_t all = reinterpret_cast<uintptr_t>(a) | reinterpret_cast<uintptr_t>(b) |
-                          reinterpret_cast<uintptr_t>(c) | reinterpret_cast<uintptr_t>(bias);
+                          reinterpret_cast<uintptr_t>(c) | reinterpret_cast<uintptr_t>(added) |
+                          reinterpret_cast<uintptr_t>(bias);
     const zfi_plan *p;
     zfi_plan aside, other;
     cublasStatus_t code = CUBLAS_STATUS_NOT_SUPPORTED;
     if (!g.m || !g.n || !g.batch) return ZF_OK;
     if (g.from != ZF_F32 && g.from != ZF_BF16 && g.from != ZF_F16)
         return zfi_no_dtype(l, (zf_dtype)g.from);
-    if (!g.k) return zfi_gemm_by_hand(l, &g, a, b, c, bias, alpha, add);
+    if (!g.k) return zfi_gemm_by_hand(l, &g, a, b, c, added, bias, alpha);
     zfi_gemm_settle(l, &g, 0);
     p = zfi_plan_of(l, &g, ZFI_WORKSPACE, false, &aside);
     if (all % (uintptr_t)g.lies) {
@@ -525,12 +530,12 @@ static zf_status zfi_gemm_run(const zf_launch *l, zfi_gemm g, const void *a, con
         p = zfi_plan_of(l, &g, p->workspace, false, &other);
     }
     if (p->able && (!bias || zfi_operation_bias(&const_cast<zfi_plan *>(p)->operation, bias)))
-        code = zfi_plan_multiply(zfi_device_of(l), zfi_stream(l), p, &p->algo, a, b, c, alpha,
-                                 add ? 1.0f : 0.0f, zfi_work_in(scratch), p->workspace);
+        code = zfi_plan_multiply(zfi_device_of(l), zfi_stream(l), p, &p->algo, a, b, c, added,
+                                 alpha, zfi_work_in(scratch), p->workspace);
     if (code == CUBLAS_STATUS_SUCCESS) return ZF_OK;
     if (code == CUBLAS_STATUS_NOT_SUPPORTED) {
         if (p->able) zfi_plan_is_plain(l, zfi_device_of(l)->products, const_cast<zfi_plan *>(p));
-        return zfi_gemm_by_hand(l, &g, a, b, c, bias, alpha, add);
+        return zfi_gemm_by_hand(l, &g, a, b, c, added, bias, alpha);
     }
     return zfi_cuda_fail(l->error, ZF_ERR_BACKEND, "%s %%%d: cuBLASLt: %s", zf_op_name(l->op),
                          (int)l->node, cublasLtGetStatusString(code));
@@ -616,8 +621,11 @@ static zf_status zfi_cuda_matmul(const zf_launch *l)
         status = zfi_gemm_run(l, p.gemm,
                               static_cast<const char *>(l->args[0].data) + (size_t)at_a * size,
                               static_cast<const char *>(l->args[1].data) + (size_t)at_b * size,
-                              static_cast<char *>(l->out.data) + (size_t)at_c * size, NULL, 1,
-                              false, l->scratch);
+                              static_cast<char *>(l->out.data) + (size_t)at_c * size,
+                              l->arg_count > 2 ? static_cast<const char *>(l->args[2].data) +
+                                                     (size_t)at_c * size
+                                               : NULL,
+                              NULL, 1, l->scratch);
         if (status) return status;
     }
     return ZF_OK;

@@ -51,6 +51,17 @@
  * linear %1, %2, %3   %6 = logsumexp %5   %7 = cross_entropy %5, %6, %4 %8 = sum %7   %10 = mul %8,
  * %9   %11 = argmax %5 after:   %12 = head_loss %1, %2, %4, %9, %3   %13 = saved %12 {index=3}
  *
+ * sums       the gradient of a bias in front of residual_norm, which residual_norm_grad makes beside
+ *            the rows that are summed
+ *            rounding: of the sums (ops/fused_norm.c), and that the rows are not rounded before
+ *   before:  %6 = saved %5 {index=0}   %7 = sum_to %6 {shape=[8]}
+ *   after:   %8 = saved %5 {index=3}
+ *
+ * accumulate a product that is added to a value which is there already begins with that
+ *            rounding: the product is not rounded before the sum; f32 adds blocks of k to the value
+ *   before:  %6 = matmul %1, %2   %7 = add %5, %6
+ *   after:   %8 = matmul %1, %2, %5
+ *
  * update     clipping and update (passes/fuse_update.c)
  *
  * chain      elementwise nodes one after the other (passes/fuse_chain.c)
@@ -520,6 +531,80 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
     return loss;
 }
 
+/* ----------------------------------------------------------------------------------- sums */
+
+/* The value whose rows those of `id` are, before it was reshaped. */
+static int32_t zfi_rows_of(const zfi_fuser *f, int32_t id)
+{
+    for (const zfi_node *node; (node = zfi_fuse_node(f, id))->op == ZF_OP_reshape;
+         id = node->args[0]) {
+        const zf_shape *from = &zfi_fuse_node(f, node->args[0])->shape;
+        if (!from->rank || !node->shape.rank || zfi_last(from) != zfi_last(&node->shape)) break;
+    }
+    return id;
+}
+
+static int32_t zfi_fuse_sums(zfi_fuser *f, int32_t id)
+{
+    zf_graph *g = f->graph;
+    const zfi_node *node = zfi_fuse_node(f, id), *x;
+    int32_t of;
+    if (node->op != ZF_OP_sum_to || node->shape.rank != 1) return 0;
+    of = zfi_rows_of(f, node->args[0]);
+    x = zfi_fuse_node(f, of);
+    if (!x->shape.rank || zfi_last(&x->shape) != node->shape.dims[0]) return 0;
+    if (x->op == ZF_OP_residual_norm_grad && ZF_FLOAT(x, residual_norm_grad, p) == 0)
+        return zfi_saved((zf_tensor){g, of}, ZFI_DBIAS).id;
+    if (x->op == ZF_OP_saved && ZF_INT(x, saved, index) == ZFI_DX &&
+        zfi_fuse_node(f, x->args[0])->op == ZF_OP_residual_norm_grad)
+        return zfi_saved((zf_tensor){g, x->args[0]}, ZFI_DBIAS).id;
+    return 0;
+}
+
+/* ----------------------------------------------------------------------------- accumulate */
+
+/* The product that the node is, or is a reshape of, if nothing else reads it; 0: there is none. */
+static int32_t zfi_product_of_sum(const zfi_fuser *f, int32_t id)
+{
+    while (zfi_used_once(f, id, ZF_OP_reshape)) id = zfi_fuse_node(f, id)->args[0];
+    return zfi_used_once(f, id, ZF_OP_matmul) && zfi_fuse_node(f, id)->arg_count == 2 ? id : 0;
+}
+
+/* last[]: of a product, the sum that it is added to. */
+static void zfi_find_accumulated(zfi_fuser *f)
+{
+    const zf_graph *g = f->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op != ZF_OP_add ||
+            !zfi_same_shape(&g->nodes[node->args[0]].shape, &g->nodes[node->args[1]].shape))
+            continue;
+        for (int k = 0; k < 2; k++) {
+            int32_t product = zfi_product_of_sum(f, node->args[k]);
+            if (product) f->last[product] = g->order[i];
+        }
+    }
+}
+
+/* The sum is made where the product was, if the other operand is there by then. */
+static int32_t zfi_fuse_accumulate(zfi_fuser *f, int32_t id)
+{
+    zf_graph *g = f->graph;
+    const zfi_node *node = zfi_fuse_node(f, id), *sum;
+    int32_t args[3], x;
+    if (f->becomes[id]) return f->becomes[id];
+    if (node->op != ZF_OP_matmul || !f->last[id]) return 0;
+    sum = zfi_fuse_node(f, f->last[id]);
+    x = sum->args[zfi_product_of_sum(f, sum->args[0]) == id];
+    if (f->becomes[f->last[id]] || !f->placed[x]) return 0;
+    args[0] = node->args[0], args[1] = node->args[1];
+    args[2] = zf_reshape((zf_tensor){g, zfi_resolve(g, x)}, node->shape).id;
+    x = zfi_append_op(g, ZF_OP_matmul, args, 3, zfi_fuse_node(f, id)->attributes);
+    if (x) x = zf_reshape((zf_tensor){g, x}, zfi_fuse_node(f, f->last[id])->shape).id;
+    f->becomes[f->last[id]] = x;
+    return 0;
+}
+
 /* --------------------------------------------------------------------------------- invert */
 
 /* What the output "loss" depends on; gradients of activations. */
@@ -609,6 +694,8 @@ static const struct zfi_fusion {
     {"embedding", ZFI_FORWARD, zfi_fuse_embedding, NULL, NULL},
     {"embedding", ZFI_FORWARD, zfi_fuse_embedding_dropout, NULL, NULL},
     {"head", ZFI_FORWARD, zfi_fuse_head, zfi_find_guesses, NULL},
+    {"sums", ZFI_BACKWARD, zfi_fuse_sums, NULL, NULL},
+    {"accumulate", ZFI_BACKWARD, zfi_fuse_accumulate, zfi_find_accumulated, NULL},
     {"invert", ZFI_BACKWARD, zfi_invert, zfi_find_forward, NULL},
     {"update", ZFI_BACKWARD, NULL, NULL, zfi_fuse_updates},
     {"chain", ZFI_BACKWARD, NULL, NULL, zfi_fuse_chains},

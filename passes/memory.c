@@ -188,11 +188,11 @@ static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t positi
 {
     const zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
-    if (!zfi_has(g, id, ZF_OP_INPLACE)) return -1;
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
         int32_t b = p->buffer_of[node->args[k]];
-        bool good = b >= 0 && !p->buffers[b].persistent && !p->buffers[b].accumulates &&
+        bool good = zfi_may_overwrite(g, id, k) && b >= 0 && !p->buffers[b].persistent &&
+                    !p->buffers[b].accumulates &&
                     p->buffers[b].host < 0 && p->buffers[b].last == position &&
                     zf_dtype_size(x->dtype) == zf_dtype_size(node->dtype) &&
                     zfi_same_shape(&x->shape, &node->shape) &&
@@ -200,7 +200,7 @@ static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t positi
                     p->inside[node->args[k]] == 0;
         for (int32_t other = 0; other < node->arg_count && good; other++)
             good = p->buffer_of[node->args[other]] != b ||
-                   (p->inside[node->args[other]] == 0 &&
+                   (zfi_may_overwrite(g, id, other) && p->inside[node->args[other]] == 0 &&
                     zfi_same_shape(&g->nodes[node->args[other]].shape, &node->shape));
         if (good) return k;
     }

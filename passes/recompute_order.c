@@ -516,10 +516,10 @@ static void zfi_sum_alive(zfi_recompute *r, const zfi_placement *uses)
         if (node->op == ZF_OP_saved) first = r->position[node->args[0]];
         r->alive[first] += zfi_value_bytes(g, id);
         r->alive[uses->last_use[id] + 1] -= zfi_value_bytes(g, id);
-        for (int32_t k = 0; k < node->arg_count && zfi_has(g, id, ZF_OP_INPLACE); k++) {
+        for (int32_t k = 0; k < node->arg_count; k++) {
             int32_t x = node->args[k];
-            if (zfi_has(g, x, ZF_OP_LEAF) || uses->last_use[x] != i ||
-                !zfi_same_shape(&g->nodes[x].shape, &node->shape))
+            if (!zfi_may_overwrite(g, id, k) || zfi_has(g, x, ZF_OP_LEAF) ||
+                uses->last_use[x] != i || !zfi_same_shape(&g->nodes[x].shape, &node->shape))
                 continue;
             r->alive[i] -= zfi_value_bytes(g, x); /* written over */
             r->alive[i + 1] += zfi_value_bytes(g, x);

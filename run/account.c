@@ -92,11 +92,11 @@ static int32_t zfi_made_over(const zfi_account *a, int32_t id, int32_t position)
 {
     const zf_graph *g = a->graph;
     const zfi_node *node = &g->nodes[id];
-    for (int32_t k = 0; zfi_has(g, id, ZF_OP_INPLACE) && k < node->arg_count; k++) {
+    for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
         int32_t life = a->life[node->args[k]];
-        if (life >= 0 && x->placed && x->offset == node->offset && x->bytes == node->bytes &&
-            node->bytes && a->lives[life].last == position)
+        if (zfi_may_overwrite(g, id, k) && life >= 0 && x->placed && x->offset == node->offset &&
+            x->bytes == node->bytes && node->bytes && a->lives[life].last == position)
             return k;
     }
     return -1;

@@ -14,6 +14,7 @@ static const struct fusion {
     {"norm", "= residual_norm ", NULL},
     {"embedding", "= embed_norm ", NULL},
     {"head", "= head_loss ", "= cross_entropy "},
+    {"sums", "{index=3} : f32[16]", NULL},
     {"invert", "= affine ", NULL},
 };
 

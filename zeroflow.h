@@ -855,7 +855,8 @@ typedef struct zf_training {
     zf_backend *backend; /* whose scratch is counted in them; NULL: none */
     const zf_cost *cost; /* NULL: gathers are issued as early as prefetch.bytes allow; else no earlier
                             than is of use */
-    FILE *print; /* NULL: nothing is printed; else the graph after each pass, under "# after PASS" */
+    /* NULL: nothing is printed; else the graph after each pass that changes it, under "# after PASS" */
+    FILE *print;
     /* NULL, or: called after each pass that went well, by its name without "zf_"; it may add outputs
      * to the graph */
     void (*after)(void *user, zf_graph *graph, const char *pass);

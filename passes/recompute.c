@@ -177,7 +177,8 @@ typedef struct zfi_pass {
 
 static bool zfi_wants_zero(const zf_training *t)
 {
-    return t->zero.stage || t->zero.world || t->zero.micro_batches || t->zero.bucket_bytes;
+    return t->zero.stage || t->zero.world || t->zero.micro_batches || t->zero.bucket_bytes ||
+           t->zero.store;
 }
 
 static bool zfi_wants_prefetch(const zf_training *t)

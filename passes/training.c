@@ -38,6 +38,11 @@ static bool zfi_wants_recompute(const zf_training *t)
     return zfi_wants_training(t) && t->recompute.mode != ZF_RECOMPUTE_OFF;
 }
 
+static bool zfi_wants_precision(const zf_training *t)
+{
+    return t->precision.dtype != ZF_F32 || t->precision.scale != 0;
+}
+
 static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t) { return zf_fuse(g, &t->fuse); }
 
 static zf_status zfi_pass_precision(zf_graph *g, const zf_training *t)
@@ -103,7 +108,7 @@ ZF_API const char *zf_optimizer_name(zf_optimizer optimizer)
 
 static const zfi_pass zfi_forward_passes[] = {
     {"fuse", zfi_wants_fuse, zfi_pass_fuse},
-    {"precision", zfi_wants_always, zfi_pass_precision},
+    {"precision", zfi_wants_precision, zfi_pass_precision},
     {"autograd", zfi_wants_training, zfi_pass_autograd},
     {"simplify", zfi_wants_always, zfi_pass_simplify},
     {"gradients", zfi_wants_gradients, zfi_pass_gradients},
@@ -112,16 +117,21 @@ static const zfi_pass zfi_forward_passes[] = {
 static const zfi_pass zfi_update_passes[] = {{"fuse", zfi_wants_fuse_again, zfi_pass_fuse},
                                              {"recompute", zfi_wants_recompute, zf_recompute}};
 
+/* Prints the graph behind a pass, if that has changed it. */
+static void zfi_show(zf_graph *g, const zf_training *t, const char *pass, uint64_t before)
+{
+    bool same = zf_graph_hash(g) == before;
+    fprintf(t->print, "# after %s%s\n", pass, same ? ": the same" : "");
+    if ((!same && zf_graph_print(g, t->print)) || ferror(t->print))
+        zfi_fail(&g->error, ZF_ERR_IO, "zf_passes: the graph after %s could not be printed", pass);
+}
+
 static void zfi_run_passes(zf_graph *g, const zf_training *t, const zfi_pass *passes, int count)
 {
     for (int k = 0; k < count && !g->error.status; k++) {
+        uint64_t before = t->print ? zf_graph_hash(g) : 0;
         if (!passes[k].wanted(t) || passes[k].run(g, t)) continue;
-        if (t->print) {
-            fprintf(t->print, "# after %s\n", passes[k].name);
-            if (zf_graph_print(g, t->print) || ferror(t->print))
-                zfi_fail(&g->error, ZF_ERR_IO, "zf_passes: the graph after %s could not be printed",
-                         passes[k].name);
-        }
+        if (t->print) zfi_show(g, t, passes[k].name, before);
         if (t->after && !g->error.status) t->after(t->user, g, passes[k].name);
     }
 }

@@ -315,6 +315,7 @@ run_fuzz() {
 run_examples() {
     check 'hello finds the line' gives 0 '^y = 2.000 x \+ 1.000, ' build/hello
     check 'hello prints its graph' gives 0 '^ +sgd %3, %[0-9]+, %[0-9]+$' build/hello
+    check 'after each pass' gives 0 '^# after fuse: the same$' build/hello
     check 'mlp learns the spirals' gives 0 '^(9[5-9]|100)\.[0-9]% of 500 unseen points' build/mlp
 }
 
@@ -330,6 +331,18 @@ run_opt() {
         > "$work/graph.zf"
     check 'runs passes' gives 0 '^ +gradient %1, %[0-9]+' \
         build/zf-opt 'autograd %3; simplify' "$work/graph.zf"
+    # hash_of PASSES: of what they make of the graph and an input "lr".
+    hash_of() { build/zf-opt "$1; hash" "$work/step.zf" | grep '^# hash'; }
+    { cat "$work/graph.zf"; echo '%4 = input "lr" : f32[]'; } > "$work/step.zf"
+    check 'all passes of a step' test "$(hash_of 'passes %3 clip=1 stage=3 world=2 prefetch=99')" = \
+        "$(hash_of 'fuse; autograd %3; simplify; clip 1; adamw %4; fuse; zero stage=3 world=2;
+                    prefetch bytes=99')"
+    check 'and the graph after each' gives 0 '^# after adamw$' \
+        build/zf-opt 'passes %3 print' "$work/step.zf"
+    check 'an unknown optimizer' gives 2 "optimizer must be adamw, lamb or sgd, not 'adam'" \
+        build/zf-opt 'passes %3 optimizer=adam' "$work/step.zf"
+    check '0 can be said' gives 0 'adamw .*{beta2=0.999' build/zf-opt 'autograd %3; adamw %4 beta1=0' \
+        "$work/step.zf"
     check 'prints the plan' gives 0 '^peak [0-9]+' build/zf-opt 'autograd %3; memory' "$work/graph.zf"
     check 'a graph is its own text' build/zf-opt --check -o "$work/again.zf" "$work/graph.zf"
     check 'which is equal' cmp "$work/graph.zf" "$work/again.zf"

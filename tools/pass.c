@@ -97,6 +97,14 @@ static double take_number(call *c, const char *key)
     return number_of(c, key, take_value(c, key));
 }
 
+/* The same where 0 is a value that can be given: ZF_ZERO. */
+static double take_default(call *c, const char *key)
+{
+    const char *text = take_value(c, key);
+    double value = number_of(c, key, text);
+    return text && value == 0 ? ZF_ZERO : value;
+}
+
 /* A value: %id, or the name of an input, param, state or output. Whether an id is one is for the
  * pass to say. */
 static zf_tensor take_tensor(call *c, const char *what)
@@ -158,9 +166,9 @@ static void run_sgd(call *c)
 static void run_adamw(call *c)
 {
     zf_tensor lr = take_tensor(c, "the learning rate");
-    zf_adamw_desc d = {.beta1 = take_number(c, "beta1"),
-                       .beta2 = take_number(c, "beta2"),
-                       .eps = take_number(c, "eps"),
+    zf_adamw_desc d = {.beta1 = take_default(c, "beta1"),
+                       .beta2 = take_default(c, "beta2"),
+                       .eps = take_default(c, "eps"),
                        .weight_decay = take_number(c, "weight_decay")};
     d.decay_all = take_flag(c, "decay_all");
     if (ready(c)) ran(c, zf_adamw(c->graph, lr, &d));
@@ -169,12 +177,12 @@ static void run_adamw(call *c)
 static void run_lamb(call *c)
 {
     zf_tensor lr = take_tensor(c, "the learning rate");
-    zf_lamb_desc d = {.beta1 = take_number(c, "beta1"),
-                      .beta2 = take_number(c, "beta2"),
-                      .eps = take_number(c, "eps"),
+    zf_lamb_desc d = {.beta1 = take_default(c, "beta1"),
+                      .beta2 = take_default(c, "beta2"),
+                      .eps = take_default(c, "eps"),
                       .weight_decay = take_number(c, "weight_decay"),
-                      .min_coeff = take_number(c, "min_coeff"),
-                      .max_coeff = take_number(c, "max_coeff")};
+                      .min_coeff = take_default(c, "min_coeff"),
+                      .max_coeff = take_default(c, "max_coeff")};
     d.decay_all = take_flag(c, "decay_all");
     if (ready(c)) ran(c, zf_lamb(c->graph, lr, &d));
 }
@@ -192,7 +200,7 @@ static zf_dtype take_dtype(call *c)
 static void run_precision(call *c)
 {
     zf_precision_desc d = {.dtype = take_dtype(c),
-                           .scale = take_number(c, "scale"),
+                           .scale = take_default(c, "scale"),
                            .factor = take_number(c, "factor"),
                            .window = (int64_t)take_number(c, "window"),
                            .hysteresis = (int32_t)take_number(c, "hysteresis"),
@@ -280,6 +288,62 @@ static zf_program *program_of(call *c, zf_graph **graph)
     return program;
 }
 
+/* adamw, lamb or sgd; the first where it is not given */
+static zf_optimizer take_optimizer(call *c)
+{
+    const char *name = take_value(c, "optimizer");
+    int k = 0;
+    while (name && zf_optimizer_name((zf_optimizer)k) &&
+           strcmp(name, zf_optimizer_name((zf_optimizer)k)))
+        k++;
+    if (!zf_optimizer_name((zf_optimizer)k))
+        complain(c, PASS_MISUSED, "%s: optimizer must be adamw, lamb or sgd, not '%s'", c->name,
+                 name);
+    return (zf_optimizer)k;
+}
+
+/* off, layers or bytes */
+static zf_recompute_desc take_recompute(call *c)
+{
+    const char *text = take_value(c, "recompute");
+    if (!text || !strcmp(text, "off")) return (zf_recompute_desc){ZF_RECOMPUTE_OFF, 0};
+    if (!strcmp(text, "layers")) return (zf_recompute_desc){ZF_RECOMPUTE_LAYERS, 0};
+    return (zf_recompute_desc){ZF_RECOMPUTE_AS_NEEDED, (size_t)number_of(c, "recompute", text)};
+}
+
+/* A name of a dtype; f32 where it is not given */
+static zf_dtype take_precision(call *c)
+{
+    const char *name = take_value(c, "precision");
+    zf_dtype dtype = ZF_F32;
+    while (name && dtype <= ZF_F16 && strcmp(name, zf_dtype_name(dtype))) dtype++;
+    if (dtype > ZF_F16)
+        complain(c, PASS_MISUSED, "%s: precision must be f32, bf16 or f16, not '%s'", c->name,
+                 name);
+    return dtype;
+}
+
+/* The whole step, of a loss or of none. */
+static void run_passes(call *c)
+{
+    zf_cost cost;
+    zf_training t = {.fuse.without = take_value(c, "without"),
+                     .precision.dtype = take_precision(c),
+                     .clip = take_number(c, "clip"),
+                     .optimizer = take_optimizer(c),
+                     .recompute = take_recompute(c),
+                     .zero = {.stage = (int32_t)take_number(c, "stage"),
+                              .world = (int32_t)take_number(c, "world"),
+                              .micro_batches = (int64_t)take_number(c, "micro_batches"),
+                              .bucket_bytes = (size_t)take_number(c, "bucket")},
+                     .prefetch = {(size_t)take_number(c, "prefetch"), .keep_gathered = true},
+                     .memory_limit = (size_t)take_number(c, "memory"),
+                     .cost = take_cost(c, &cost)};
+    if (take_flag(c, "print")) t.print = c->out;
+    if (!take_flag(c, "evaluate")) t.loss = take_tensor(c, "the loss");
+    if (ready(c)) ran(c, zf_passes(c->graph, &t));
+}
+
 /* With isa= or threads=, the scratch of that CPU backend is part of the plan. */
 static void run_memory(call *c)
 {
@@ -350,6 +414,13 @@ static const pass passes[] = {
      "collectives beside the computation, no earlier than rates per second and the link's latency "
      "ask for; units kept gathered within a memory limit",
      run_prefetch},
+    {"passes",
+     "LOSS|evaluate [print] [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE]\n"
+     "        [recompute=layers|BYTES] [stage=N] [world=N] [micro_batches=N] [bucket=BYTES]\n"
+     "        [prefetch=BYTES] [memory=BYTES] [cost=FLOPS,BYTES,LINK,LATENCY]",
+     "all that make a training step of LOSS, in their order, with an input \"lr\"; print: the graph\n"
+     "        after each",
+     run_passes},
     {"memory", "[no_reuse] [store] [isa=NAME] [threads=N]",
      "give every value its place, and scratch as the CPU backend wants it if isa or threads are "
      "given; store: in a store that has the parameters and states already",

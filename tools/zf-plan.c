@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE /* getopt_long, clock_gettime */
 #include "../examples/bert/model.h"
+#include "../examples/gpt/model.h"
 
 #include <errno.h>
 #include <getopt.h>
@@ -222,49 +223,24 @@ static int read_options(int argc, char **argv, options *o)
     return 0;
 }
 
-/* ----------------------------------------------------------------------------------- models */
+/* ---------------------------------------------------------------- models: those of the samples */
 
-/* Added to the scores: 0 for keys up to the query, so far below for those behind it that their
- * softmax is 0: [T, T]. */
-static zf_tensor causal_bias(zf_graph *g, int64_t tokens)
-{
-    double *at = malloc((size_t)tokens * sizeof *at);
-    zf_tensor query, key, bias;
-    if (!at) return ZF_NONE;
-    for (int64_t t = 0; t < tokens; t++) at[t] = (double)t;
-    query = zf_values(g, ZF_I32, ZF_SHAPE(tokens, 1), at);
-    key = zf_values(g, ZF_I32, ZF_SHAPE(1, tokens), at);
-    bias = zf_where(zf_less(query, key), zf_constant(g, ZF_F32, ZF_SCALAR, -INFINITY),
-                    zf_constant(g, ZF_F32, ZF_SCALAR, 0));
-    free(at);
-    return bias;
-}
-
-/* A GPT-2 (Radford et al. 2019): learned positions, blocks with LayerNorm in front, a tied head.
- * Returns the loss. */
 static zf_tensor build_gpt(zf_graph *g, const options *o)
 {
-    const zf_nn_encoder_desc block = {
-        .heads = o->heads, .dropout = 0.1, .attention_dropout = 0.1, .eps = 1e-5, .pre_norm = true};
-    zf_shape shape = ZF_SHAPE(o->batch, o->seq);
-    zf_tensor ids = zf_input(g, "input_ids", ZF_I32, shape),
-              labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(o->batch * o->seq)),
-              weight = zf_input(g, "weight", ZF_F32, ZF_SCALAR);
-    zf_tensor words = zf_nn_embedding_table(g, "wte", o->vocab, o->hidden, NULL),
-              places = zf_nn_embedding_table(g, "wpe", o->seq, o->hidden, NULL);
-    zf_tensor x = zf_dropout(zf_add(zf_embedding(words, ids), places), 0.1),
-              bias = causal_bias(g, o->seq);
-    for (int64_t k = 0; k < o->layers; k++) {
-        zf_push(g, "h.%lld", (long long)k);
-        x = zf_nn_encoder_block(x, bias, &block);
-        zf_pop(g);
-    }
-    x = zf_reshape(zf_nn_layer_norm(x, "ln_f", 1e-5), ZF_SHAPE(o->batch * o->seq, o->hidden));
-    zf_push(g, "lm_head");
-    x = zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
-    x = zf_cross_entropy(x, labels, weight);
-    zf_pop(g);
-    return x;
+    gpt_config c = {.vocab = o->vocab,
+                    .positions = o->seq,
+                    .hidden = o->hidden,
+                    .layers = o->layers,
+                    .heads = o->heads,
+                    .intermediate = 4 * o->hidden,
+                    .activation = ZF_ACTIVATION_GELU_TANH,
+                    .eps = 1e-5,
+                    .embedding_dropout = 0.1,
+                    .attention_dropout = 0.1,
+                    .residual_dropout = 0.1,
+                    .std = 0.02,
+                    .tied = 1};
+    return gpt_build(g, &c, &(gpt_shape){.batch = o->batch, .sequence = o->seq}).loss;
 }
 
 static zf_tensor build_bert(zf_graph *g, const options *o)

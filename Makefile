@@ -91,10 +91,11 @@ endif
 # CUDA: build/cuda. Without a GPU these compile and link as well (make cuda-check).
 NVCC       := $(firstword $(shell command -v nvcc) $(wildcard /usr/local/cuda/bin/nvcc))
 CUDA_HOME   = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-# Compute capabilities; the last one as PTX, for what is newer, too.
+# Compute capabilities; the last one as PTX, for what is newer, too. 90 is compiled as 90a, which has
+# products of warpgroups.
 CUDA_ARCHS  = 80 90 100
 CUDA_LIBS   = -L$(CUDA_HOME)/lib64 -Wl,-rpath,$(CUDA_HOME)/lib64 -lcublasLt -lcudart -lstdc++
-CUDA_CODE   = $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$a,code=sm_$a) \
+CUDA_CODE   = $(foreach a,$(CUDA_ARCHS:90=90a),-gencode arch=compute_$a,code=sm_$a) \
               -gencode arch=compute_$(lastword $(CUDA_ARCHS)),code=compute_$(lastword $(CUDA_ARCHS))
 NVCC_FLAGS  = -std=c++17 -O3 -isystem $(CUDA_HOME)/include -Xcompiler -Wall,-Wextra $(CUDA_CODE) \
               $(if $(WERROR),-Werror all-warnings)
@@ -324,7 +325,8 @@ $(MORE_GROUPS:%=test-%): build/.needs-test-all
 # What is shipped, for every architecture, in a C program. No source asks for the architecture, and
 # the toolkit's headers for 9.0 at most: what is for 10.0 is made of 9.0's PTX, in less time.
 build/cuda-check/zeroflow_cuda.o: private CUDA_CODE = \
-    -gencode arch=compute_80,code=sm_80 -gencode 'arch=compute_90,code=[sm_90,sm_100,compute_90]' \
+    -gencode arch=compute_80,code=sm_80 -gencode arch=compute_90a,code=sm_90a \
+    -gencode 'arch=compute_90,code=[sm_100,compute_90]' \
     -Xcompiler -O1
 build/cuda-check/zeroflow_cuda.o: dist/zeroflow_cuda.cu dist/zeroflow.h Makefile
 	$(COMPILE_CUDA) $<

@@ -45,6 +45,7 @@
 #include "ops/fused_norm.cu"
 #include "ops/fused_softmax.cu"
 #include "ops/attention.cu"
+#include "ops/attention_grad_sm90.cu"
 #include "ops/chain.cu"
 #include "ops/table.cu"
 #include "cuda/device.cu"

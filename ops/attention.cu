@@ -598,11 +598,12 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
 
 /* --------------------------------------------------------------------- backward, in general */
 
-/* delta[head,m] = sum of dy y over the d of a row, by 8 threads; shift[head,m] = what is subtracted
- * from scores times log2 e: inf for an empty row, of which nothing is left. */
+/* delta[head,m] = sum of dy y over the d of a row, by 8 threads, over what dropout multiplies what
+ * it keeps by where that is left to the end; shift[head,m] = what is subtracted from scores times
+ * log2 e: inf for an empty row, of which nothing is left. */
 template <class T>
 __global__ void zfi_attention_delta(const zfi_heads a, const T *dy, const T *y, const float *lse,
-                                    float *delta, float *shift, bool well)
+                                    float *delta, float *shift, bool well, bool over_scale)
 {
     const int wide = zfi_wide<T>::count;
     int64_t rows = a.count * a.m, row = ((int64_t)blockIdx.x * ZFI_THREADS + threadIdx.x) / 8;
@@ -624,7 +625,8 @@ __global__ void zfi_attention_delta(const zfi_heads a, const T *dy, const T *y, 
     if (row >= rows || threadIdx.x % 8) return;
     int64_t token = row / a.heads; /* rows are [b,m,head] */
     int64_t to = (token / a.m * a.heads + row % a.heads) * a.m + token % a.m;
-    delta[to] = sum;
+    const zfi_dropper drop = zfi_dropper_of(a.drop);
+    delta[to] = over_scale && !drop.off ? sum / drop.scale : sum;
     shift[to] = lse[to] == -INFINITY ? INFINITY : lse[to] * 1.44269504f;
 }
 
@@ -632,8 +634,7 @@ __global__ void zfi_attention_delta(const zfi_heads a, const T *dy, const T *y, 
  * added up. */
 typedef struct zfi_heads_back {
     const void *dy;
-    const float *shift, *delta;
-    float *sums;
+    float *shift, *delta, *sums;
     int64_t sums_size; /* of a block */
     void *dq, *dk, *dv;
     int64_t row, hidden; /* from a token to the next of the gradients, and of dy */
@@ -1582,75 +1583,82 @@ static zf_status zfi_cuda_attention(const zf_launch *l)
     return status ? status : zfi_launched(l);
 }
 
-/* How the tiles of a gradient are dealt out: one task a head where there are enough of these for
- * the device, or one tile of keys has them all. */
-static void zfi_heads_back_of(const zf_launch *l, const zfi_heads *a, int keys, int queries,
-                              int width, zfi_heads_back *b, unsigned *grid)
-{
-    int64_t most = 2 * zfi_device_of(l)->processors;
-    memset(b, 0, sizeof *b);
-    b->key_tiles = (int)max((int64_t)1, zfi_div_up(a->n, keys));
-    b->query_tiles = (int)zfi_div_up(a->m, queries);
-    b->apart = b->key_tiles > 1 && a->count < most;
-    b->tasks = a->count * (b->apart ? b->key_tiles + b->query_tiles : 1);
-    *grid = (unsigned)min(b->tasks, most);
-    if (b->key_tiles > 1) b->sums_size = (int64_t)(b->apart ? 1 : b->query_tiles) * queries * width;
-}
-
 /* Scratch: delta and shift, each of this size, and the blocks' sums of dQ. */
 static size_t zfi_delta_size(const zfi_heads *a)
 {
     return (size_t)zfi_div_up(a->count * a->m, 16) * 16;
 }
 
-static size_t zfi_cuda_scratch_attention_grad(const zf_launch *l)
+/* A gradient's operands, results and scratch; how tasks are cut is left open. */
+static zfi_heads_back zfi_heads_back_of(const zf_launch *l, const zfi_heads *a)
 {
-    zfi_heads a;
     zfi_heads_back b;
-    unsigned grid;
-    zf_launch quiet = *l;
-    quiet.error = NULL;
-    if (zfi_heads_of(&quiet, 3, &a)) return 0;
-    ZFI_FLOATS(&quiet, l->out.dtype, T, {ZFI_HEAD_WIDTHS(T, a.d, of, {
-        zfi_heads_back_of(l, &a, of::keys, of::queries, of::width, &b, &grid);
-    })})
-    return sizeof(float) * (2 * zfi_delta_size(&a) + grid * (size_t)b.sums_size);
+    const size_t size = zf_dtype_size(l->out.dtype);
+    const bool packed = l->arg_count <= 5;
+    const int64_t hidden = (int64_t)a->heads * a->d, rows = a->count / a->heads;
+    const int64_t of_q = packed ? hidden : rows * a->m * hidden;
+    const int64_t of_k = packed ? hidden : rows * a->n * hidden;
+    char *out = static_cast<char *>(l->out.data);
+    float *scratch = static_cast<float *>(l->scratch);
+    memset(&b, 0, sizeof b);
+    b.dy = l->args[0].data;
+    b.delta = scratch, b.shift = scratch + zfi_delta_size(a);
+    b.sums = scratch + 2 * zfi_delta_size(a);
+    b.dq = out, b.dk = out + of_q * (int64_t)size, b.dv = out + (of_q + of_k) * (int64_t)size;
+    b.row = packed ? a->row : hidden, b.hidden = hidden;
+    b.well = zfi_lies_well(b.row, size, b.dq, b.dk, b.dv) && a->d * size % 16 == 0;
+    b.dy_well = zfi_lies_well(a->d, size, b.dy);
+    return b;
 }
 
-static zf_status zfi_cuda_attention_grad(const zf_launch *l)
+/* delta and shift of all rows. */
+template <class T>
+static void zfi_make_delta(const zf_launch *l, const zfi_heads &a, const zfi_heads_back &b,
+                           bool over_scale)
 {
-    zfi_heads a;
+    const T *dy = static_cast<const T *>(b.dy), *y = static_cast<const T *>(l->args[1].data);
+    ZF_LAUNCH(zfi_attention_delta<T>, (unsigned)zfi_div_up(a.count * a.m * 8, ZFI_THREADS),
+              ZFI_THREADS, 0, zfi_stream(l), a, dy, y, static_cast<const float *>(l->args[2].data),
+              b.delta, b.shift, zfi_lies_well(a.d, sizeof(T), dy, y), over_scale);
+}
+
+/* How the tiles of a gradient are dealt out: one task a head where there are enough of these for
+ * the device, or one tile of keys has them all. */
+static unsigned zfi_cut_gradient(const zf_launch *l, const zfi_heads *a, int keys, int queries,
+                                 int width, zfi_heads_back *b)
+{
+    int64_t most = 2 * zfi_device_of(l)->processors;
+    b->key_tiles = (int)max((int64_t)1, zfi_div_up(a->n, keys));
+    b->query_tiles = (int)zfi_div_up(a->m, queries);
+    b->apart = b->key_tiles > 1 && a->count < most;
+    b->tasks = a->count * (b->apart ? b->key_tiles + b->query_tiles : 1);
+    if (b->key_tiles > 1) b->sums_size = (int64_t)(b->apart ? 1 : b->query_tiles) * queries * width;
+    return (unsigned)min(b->tasks, most);
+}
+
+/* The scratch of a gradient by the kernels above, in floats. */
+static size_t zfi_scratch_of_gradient(const zf_launch *l, const zfi_heads *a)
+{
     zfi_heads_back b;
+    unsigned grid = 0;
+    memset(&b, 0, sizeof b);
+    ZFI_FLOATS(l, l->out.dtype, T, {ZFI_HEAD_WIDTHS(T, a->d, of, {
+        grid = zfi_cut_gradient(l, a, of::keys, of::queries, of::width, &b);
+    })})
+    return 2 * zfi_delta_size(a) + grid * (size_t)b.sums_size;
+}
+
+static zf_status zfi_general_attention_grad(const zf_launch *l, const zfi_heads &a)
+{
+    zfi_heads_back b = zfi_heads_back_of(l, &a);
     unsigned grid;
     cudaError_t code = cudaSuccess;
-    zf_status status = zfi_heads_of(l, 3, &a);
-    size_t size = zf_dtype_size(l->out.dtype);
-    bool packed = l->arg_count <= 5;
-    if (status || !a.count || !zfi_count(&l->out)) return status;
-    float *delta = static_cast<float *>(l->scratch), *shift = delta + zfi_delta_size(&a);
-    const float *lse = static_cast<const float *>(l->args[2].data);
-    int64_t hidden = (int64_t)a.heads * a.d, rows = a.count / a.heads;
-    int64_t of_q = packed ? hidden : rows * a.m * hidden,
-            of_k = packed ? hidden : rows * a.n * hidden;
     ZFI_FLOATS(l, l->out.dtype, T, {
-        T *out = static_cast<T *>(l->out.data);
-        const T *dy = static_cast<const T *>(l->args[0].data);
-        const T *y = static_cast<const T *>(l->args[1].data);
-        if (a.m)
-            ZF_LAUNCH(zfi_attention_delta<T>, (unsigned)zfi_div_up(a.count * a.m * 8, ZFI_THREADS),
-                      ZFI_THREADS, 0, zfi_stream(l), a, dy, y, lse, delta, shift,
-                      zfi_lies_well(a.d, size, dy, y));
+        if (a.m) zfi_make_delta<T>(l, a, b, false);
         ZFI_HEAD_WIDTHS(T, a.d, of, {
-            zfi_heads_back_of(l, &a, of::keys, of::queries, of::width, &b, &grid);
-            b.dy = dy;
-            b.shift = shift, b.delta = delta, b.sums = shift + zfi_delta_size(&a);
-            b.dq = out, b.dk = out + of_q, b.dv = out + of_q + of_k;
-            b.row = packed ? a.row : hidden, b.hidden = hidden;
-            b.well = zfi_lies_well(b.row, size, b.dq, b.dk, b.dv) && a.d * size % 16 == 0;
-            b.dy_well = zfi_lies_well(a.d, size, dy);
+            grid = zfi_cut_gradient(l, &a, of::keys, of::queries, of::width, &b);
             code = of::backward(l, a, b, grid);
         })
     })
-    status = zfi_cuda_failed(l->error, "attention_grad", code);
-    return status ? status : zfi_launched(l);
+    return zfi_cuda_failed(l->error, "attention_grad", code);
 }

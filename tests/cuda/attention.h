@@ -57,6 +57,11 @@ APART_GRAD(130, 65, 64, 2, 16640, "scale=0.2 causal=true"),
 APART_GRAD(1, 130, 80, 1, 20880, "scale=0.1 p=0.2 stream=5"),
 APART_GRAD(70, 129, 64, 2, 20992, "scale=0.1 p=0.2 stream=5 causal=true"),
 APART_GRAD(3, 18, 300, 1, 11700, "scale=0.1 p=0.2 stream=5 causal=true"),
+PACKED_GRAD(1, 264, 128, 384, 2, "scale=0.125 p=0.1 stream=5"),
+PACKED_GRAD(1, 300, 64, 192, 1, "scale=0.125 causal=true"),
+APART_GRAD(130, 72, 64, 1, 17536, "scale=0.2 p=0.2 stream=5"),
+APART_GRAD(70, 264, 64, 1, 38272, "scale=0.2 p=0.1 stream=5 causal=true"),
+APART_GRAD(270, 129, 64, 1, 33792, "scale=-0.1 causal=true"),
 #undef PACKED
 #undef PACKED_GRAD
 #undef APART

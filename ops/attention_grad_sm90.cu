@@ -1,0 +1,504 @@
+/* The gradient of attention on compute capability 9.0, for heads 64 wide of 16-bit floats.
+ *
+ * A block of two warpgroups has a head, and goes along its tiles of 128 keys, and in each along the
+ * tiles of 128 queries. Of a tile of scores,
+ *
+ *                     128 queries
+ *                 +----------------+     S = K Q^T   dP = V dy^T     64 keys a warpgroup: rows
+ *      warpgroup 0|  S, dP, P, dS  |     P = exp2(S - shift)         in registers, where they are
+ *      64 keys    +----------------+     dS = P (dP - delta)         left operands of
+ *      warpgroup 1|  S, dP, P, dS  |     dV += P dy    dK += dS Q
+ *      64 keys    +-------+--------+     dQ += dS^T K                64 queries a warpgroup, of all
+ *                  group 0 group 1                                   keys: dS crosses shared memory
+ *
+ * dK and dV stay in registers until the tile of keys is done. dQ of all queries is added up in the
+ * block's own f32 in global memory, each element by one thread in the order of the keys, so that
+ * the same bits come out in every run; where one tile holds all keys it is written at once.
+ *
+ * Q and dy of the next tile, and K and V where they change, come in while these are worked on.
+ *
+ * Rows of K, V and dS are permuted, in every 16 keys, so that a thread has the neighbours 2 x and
+ * 2 x + 1, and 4 lanes have the 8 keys of a query that one block of random words serves. Each of
+ * these lanes makes the words of every fourth of their queries; they exchange what is dropped, a
+ * bit each, by shuffles.
+ *
+ * Who waits for whom, in a tile:
+ *
+ *     what came in is there, and products of the tile before are done      wait, barrier 1
+ *     S, dP begin; the next tile's operands are asked for, into places whose last readers were
+ *     products before barrier 1; random bits; P, dS; dV begins; dS is stored: its last readers were
+ *     products before barrier 1                                            barrier 2
+ *     dK, dQ begin, dS being whole; all products are waited for; dQ is added up
+ *
+ * All threads of a block take the same steps, so that both barriers are __syncthreads. */
+
+typedef struct zfi_grad90 {
+    static const int width = 64, keys = 128, queries = 128, threads = 256, warps = 8;
+    static const int tile = 128 * width; /* elements */
+    static const int stage = 16 * width; /* of a warp, on the way out */
+} zfi_grad90;
+
+template <class T> static size_t zfi_grad90_bytes()
+{
+    typedef zfi_grad90 cut;
+    return sizeof(T) * (10 * cut::tile + cut::warps * cut::stage) +
+           sizeof(float) * 4 * cut::queries;
+}
+
+#if ZF_TENSOR_CORES
+
+/* Four 8x8 matrices to the rows that lanes point to, as zfi_fragments<false> has them. */
+__device__ __forceinline__ void zfi_put_fragments(void *row, const uint32_t (&x)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
+                     zfi_shared_at(row)),
+                 "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
+/* Adds to 4 floats that no other thread touches; nothing waits for it. */
+__device__ __forceinline__ void zfi_add_there(float *to, const float *x)
+{
+    asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]),
+                 "f"(x[1]), "f"(x[2]), "f"(x[3])
+                 : "memory");
+}
+
+/* Of both halves of a word: bit 0 or 16 where it is more than that of `less`. */
+__device__ __forceinline__ uint32_t zfi_drops_two(uint32_t word, uint32_t less)
+{
+    return __viaddmin_u16x2(__vmaxu2(word, less), __vneg2(less), 0x00010001u);
+}
+
+#else
+
+static inline uint32_t zfi_drops_two(uint32_t word, uint32_t less)
+{
+    return (uint32_t)((word & 0xffff) > (less & 0xffff)) |
+           (uint32_t)((word >> 16) > (less >> 16)) << 16;
+}
+
+static inline void zfi_put_fragments(void *row, const uint32_t (&x)[4])
+{
+    const int lane = (int)threadIdx.x % ZFI_WARP;
+    for (int i = 0; i < 4; i++) {
+        char *at = __shfl_sync(0xffffffffu, static_cast<char *>(row), 8 * i + lane / 4);
+        memcpy(at + lane % 4 * 4, &x[i], 4);
+    }
+    __syncwarp();
+}
+
+static inline void zfi_add_there(float *to, const float *x)
+{
+    for (int i = 0; i < 4; i++) to[i] += x[i];
+}
+
+#endif
+
+/* Where key k of 16 lies: keys 2 x and 2 x + 1 in rows x and x + 8, x going on with 4 behind the
+ * first 8 keys. And the key that lies in row r. */
+__device__ __forceinline__ int zfi_row_of_key(int k)
+{
+    return (k & ~15) | (k & 1) << 3 | (k >> 1 & 7);
+}
+__device__ __forceinline__ int zfi_key_of_row(int r)
+{
+    return (r & ~15) | (r & 7) << 1 | (r >> 3 & 1);
+}
+
+/* A tile of scores: the next one is in the same tile of keys, or the first that the next tile of
+ * keys is worked on with, or of another head. */
+typedef struct zfi_grad_place {
+    zfi_one_head head;
+    int j, i; /* j: keys, i: queries */
+} zfi_grad_place;
+
+__device__ __forceinline__ zfi_grad_place zfi_place_behind(const zfi_heads &a,
+                                                           const zfi_heads_back &b,
+                                                           zfi_grad_place x)
+{
+    typedef zfi_grad90 cut;
+    if (++x.i < b.query_tiles) return x;
+    if (++x.j < b.key_tiles) {
+        x.i = a.causal ? max(0, x.j * cut::keys + a.m - a.n) / cut::queries : 0;
+        return x;
+    }
+    x.head = zfi_one_head_of(a, x.head.number + (int)gridDim.x);
+    x.j = x.i = 0;
+    return x;
+}
+
+/* A warp's 16 rows of a product times `by`, through its place in shared memory to memory: row r is
+ * row r there or, TURNED, zfi_key_of_row(r). `has` of them are there. */
+template <class T, bool TURNED>
+__device__ __forceinline__ void zfi_grad_out(T *stage, const float (&x)[32], float by, T *to,
+                                             int64_t row, int has)
+{
+    typedef zfi_tensor_core<T> core;
+    const int lane = (int)threadIdx.x % ZFI_WARP, r = lane % 16;
+    const int at = TURNED ? zfi_key_of_row(r) : r, turn = TURNED ? at >> 1 & 7 : at & 7;
+#pragma unroll
+    for (int c = 0; c < 8; c += 2) {
+        const uint32_t four[4] = {core::pair(x[4 * c] * by, x[4 * c + 1] * by),
+                                  core::pair(x[4 * c + 2] * by, x[4 * c + 3] * by),
+                                  core::pair(x[4 * c + 4] * by, x[4 * c + 5] * by),
+                                  core::pair(x[4 * c + 6] * by, x[4 * c + 7] * by)};
+        zfi_put_fragments(stage + at * 64 + ((c + lane / 16) ^ turn) * 8, four);
+    }
+    __syncwarp();
+    to += lane / 8 * row + lane % 8 * 8;
+#pragma unroll
+    for (int i = 0; i < 16; i += 4, to += 4 * row) {
+        const int from = i + lane / 8;
+        const T *y = stage + from * 64 + (lane % 8 ^ (TURNED ? from >> 1 & 7 : from & 7)) * 8;
+        if (from < has)
+            *reinterpret_cast<zfi_pack<T, 8> *>(to) = *reinterpret_cast<const zfi_pack<T, 8> *>(y);
+    }
+    __syncwarp();
+}
+
+/* What is dropped of a thread's scores with 32 queries, 8 j + 2 t + e for j < 16: of key 2 x + h of
+ * its two, bit 4 (j / 4 % 2 * 2 + e) + j % 4 + 16 h of word j / 8. first: the number of the score
+ * of query 0 and the first of 8 keys that 4 lanes have, a multiple of 8 as n is. */
+__device__ __forceinline__ void zfi_dropped_bits(const zfi_dropper &d, uint64_t first, int n,
+                                                 uint32_t (&bits)[2])
+{
+    const int lane = (int)threadIdx.x % ZFI_WARP, t = lane % 4, x = lane / 4 % 4;
+    const uint64_t block = (d.first + first) / 8;
+    const uint32_t mask = 0x11111111u, less = d.off ? ~0u : (d.threshold - 1) * 0x10001u;
+    const unsigned step = (unsigned)n / 8;
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        uint32_t made = 0, all;
+#pragma unroll
+        for (int k = 0; k < 4; k += 2) {
+            uint64_t at[2];
+            uint4 word[2];
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                at[e] = block + (uint64_t)(unsigned)(8 * (8 * half + 2 * k + x) + 2 * t + e) * step;
+            zfi_random_blocks(at, d.stream, d.step, d.seed, word);
+#pragma unroll
+            for (int e = 0; e < 2; e++)
+                made |= (zfi_drops_two(word[e].x, less) | zfi_drops_two(word[e].y, less) << 1 |
+                         zfi_drops_two(word[e].z, less) << 2 | zfi_drops_two(word[e].w, less) << 3)
+                        << 4 * (k + e);
+        }
+        all = made & mask << x;
+#pragma unroll
+        for (int other = 1; other < 4; other++) { /* what lane x ^ other has made of this one's */
+            const uint32_t has = __shfl_xor_sync(0xffffffffu, made, 4 * other) >> x & mask;
+            all |= has << (x ^ other);
+        }
+        bits[half] = all;
+    }
+}
+
+/* DROPS: there is dropout, unless this run evaluates; BIASED: there is a bias, all queries' one. */
+template <class T, bool DROPS, bool BIASED>
+__global__ void __launch_bounds__(256, 1)
+    zfi_attention_backward_sm90(const zfi_heads a, const zfi_heads_back b)
+{
+#if ZFI_HAS_WGMMA
+    typedef zfi_grad90 cut;
+    typedef zfi_tensor_core<T> core;
+    typedef zfi_wgmma<T, 128> wide;
+    typedef zfi_wgmma<T, 64> narrow;
+    const int step = zfi_wgmma_step<false>::of, across = zfi_wgmma_step<true>::of;
+    ZF_SHARED(T, shared); /* twice k and v; twice q and dy; dS of 64 queries, and of the others */
+    T *const ds = shared + 8 * cut::tile;
+    T *const stage = ds + 2 * cut::tile + (int)threadIdx.x / ZFI_WARP * cut::stage;
+    float *const stats = reinterpret_cast<float *>(ds + 2 * cut::tile + cut::warps * cut::stage);
+    const int lane = (int)threadIdx.x % ZFI_WARP, g = lane / 4, t = lane % 4;
+    const int group = (int)threadIdx.x / ZFI_WARPGROUP;
+    const int own = (int)threadIdx.x / ZFI_WARP * 16; /* the warp's rows, keys or queries */
+    const zfi_dropper drop = zfi_dropper_of(a.drop);
+    const float keep = DROPS && !drop.off ? drop.scale : 1;
+    const float scale = a.scale * 0.693147181f * keep;
+    float *const sums = b.sums + blockIdx.x * b.sums_size + 4 * (int)threadIdx.x;
+    const int64_t hidden = (int64_t)a.heads * a.d;
+    /* What a thread brings of every tile: 16 bytes of rows r, r + 32 ... */
+    const int r = (int)threadIdx.x / 8, chunk = (int)threadIdx.x % 8;
+    const int to = zfi_swizzled(r, chunk), to_key = zfi_swizzled(zfi_row_of_key(r), chunk);
+    auto tile_in = [&](T *tile, const T *from, int64_t row, int has) {
+        const T *x = from + r * row + chunk * 8;
+#pragma unroll
+        for (int i = 0; i < 4; i++, x += 32 * row) {
+            const bool there = r + 32 * i < has;
+            zfi_fetch<16>(tile + i * 32 * 64, there ? x : from, there);
+        }
+    };
+    T some[2] = {}; /* the bias of the thread's keys in the next tile of keys */
+    auto bring = [&](const zfi_grad_place &x, bool all, int k_half, int q_half) {
+        const zfi_one_head &head = x.head;
+        const int m = x.i * cut::queries, n = x.j * cut::keys;
+        T *q = shared + (4 + 2 * q_half) * cut::tile, *k = shared + 2 * k_half * cut::tile;
+        const int of = (int)threadIdx.x % 128;
+        const float *from =
+            (threadIdx.x < 128 ? b.shift : b.delta) + (int64_t)head.number * a.m + m;
+        tile_in(q + to, static_cast<const T *>(a.q) + zfi_token_at(a, head, a.m, m, a.row), a.row,
+                a.m - m);
+        tile_in(q + cut::tile + to,
+                static_cast<const T *>(b.dy) + zfi_token_at(a, head, a.m, m, hidden), hidden,
+                a.m - m);
+        zfi_fetch<4>(stats + q_half * 256 + threadIdx.x, m + of < a.m ? from + of : from,
+                     m + of < a.m);
+        if (!all) return;
+        const int64_t at = zfi_token_at(a, head, a.n, n, a.row);
+        tile_in(k + to_key, static_cast<const T *>(a.k) + at, a.row, a.n - n);
+        tile_in(k + cut::tile + to_key, static_cast<const T *>(a.v) + at, a.row, a.n - n);
+        if (BIASED) {
+            const T *bias = zfi_bias_row<T>(a, head, 0);
+#pragma unroll
+            for (int h = 0; h < 2; h++)
+                some[h] = bias[min(n + own + 2 * g + h, a.n - 1) * a.bias_step[3]];
+        }
+    };
+    /* What is dropped of the thread's scores at x; nothing where this run evaluates. */
+    auto dropped_at = [&](const zfi_grad_place &x, uint32_t (&bits)[2]) {
+        zfi_dropped_bits(drop,
+                         zfi_score_number(a, x.head, x.i * cut::queries) +
+                             (unsigned)(x.j * cut::keys + own + g / 4 * 8),
+                         a.n, bits);
+    };
+    float dk[32] = {}, dv[32] = {};
+    zfi_grad_place x = {zfi_one_head_of(a, (int)blockIdx.x), 0, 0};
+    float bias[2] = {0, 0};
+    uint32_t dropped[2] = {0, 0};
+    bool fresh = true; /* the first tile of queries of a tile of keys */
+    int k_half = 0, q_half = 0;
+    bring(x, true, 0, 0);
+    if (DROPS) dropped_at(x, dropped);
+#pragma unroll 1
+    while (x.head.number < a.count) {
+        const zfi_grad_place next = zfi_place_behind(a, b, x);
+        const bool ends = next.head.number != x.head.number || next.j != x.j;
+        const int m0 = x.i * cut::queries, n0 = x.j * cut::keys;
+        T *const k = shared + 2 * k_half * cut::tile, *const v = k + cut::tile;
+        T *const q = shared + (4 + 2 * q_half) * cut::tile, *const dy = q + cut::tile;
+        const float *const shift = stats + q_half * 256 + 2 * t, *const delta = shift + 128;
+        const uint64_t k_rows = zfi_wgmma_operand(k) + (unsigned)(group * zfi_wgmma_rows);
+        const uint64_t v_rows = zfi_wgmma_operand(v) + (unsigned)(group * zfi_wgmma_rows);
+        const uint64_t q_rows = zfi_wgmma_operand(q), dy_rows = zfi_wgmma_operand(dy);
+        float s[64], dp[64];
+        uint32_t p_rows[8][4], ds_rows[8][4];
+        zfi_fetched();
+        zfi_shared_to_products();
+        __syncthreads();
+        zfi_wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            wide::template both<false, false>(s, k_rows + i * step, q_rows + i * step, i > 0);
+        zfi_wgmma_commit();
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            wide::template both<false, false>(dp, v_rows + i * step, dy_rows + i * step, i > 0);
+        zfi_wgmma_commit();
+        if (BIASED && fresh) {
+#pragma unroll
+            for (int h = 0; h < 2; h++) bias[h] = zfi_to_f32(some[h]) * 1.44269504f;
+        }
+        if (next.head.number < a.count) bring(next, ends, k_half ^ (int)ends, q_half ^ 1);
+        /* Register 4 j + 2 h + e is of query 8 j + 2 t + e and key 2 g + h of the warp's. */
+        auto probability = [&](int j) {
+            const float2 less = *reinterpret_cast<const float2 *>(shift + 8 * j);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float *y = &s[4 * j + 2 * h];
+                y[0] = zfi_exp2(fmaf(y[0], a.scale, BIASED ? bias[h] - less.x : -less.x));
+                y[1] = zfi_exp2(fmaf(y[1], a.scale, BIASED ? bias[h] - less.y : -less.y));
+            }
+        };
+        auto gradient = [&](int j) {
+            const float2 less = *reinterpret_cast<const float2 *>(delta + 8 * j);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                float p[2], d[2];
+#pragma unroll
+                for (int e = 0; e < 2; e++) {
+                    const float has = s[4 * j + 2 * h + e];
+                    const int bit = 4 * (j / 4 % 2 * 2 + e) + j % 4 + 16 * h;
+                    p[e] = DROPS && (dropped[j / 8] >> bit & 1) ? 0 : has;
+                    d[e] = fmaf(p[e], dp[4 * j + 2 * h + e], -has * (e ? less.y : less.x));
+                }
+                p_rows[j / 2][j % 2 * 2 + h] = core::pair(p[0], p[1]);
+                ds_rows[j / 2][j % 2 * 2 + h] = core::pair(d[0], d[1]);
+            }
+        };
+        const bool edge = n0 + group * 64 + 64 > zfi_sees(a, m0) || m0 + cut::queries > a.m;
+        zfi_wgmma_wait<1>();
+        zfi_wgmma_settle(s);
+#pragma unroll
+        for (int j = 0; j < 8; j++) probability(j);
+        zfi_wgmma_wait<0>();
+        zfi_wgmma_settle(dp);
+#pragma unroll
+        for (int j = 0; j < 8; j++) gradient(j), probability(j + 8);
+#pragma unroll
+        for (int j = 8; j < 16; j++) gradient(j);
+        if (edge) {
+            const int key = n0 + own + 2 * g;
+#pragma unroll
+            for (int j = 0; j < 16; j++) {
+                const int sees = zfi_sees(a, m0 + 8 * j + 2 * t);
+                const int more = zfi_sees(a, m0 + 8 * j + 2 * t + 1);
+#pragma unroll
+                for (int h = 0; h < 2; h++) {
+                    const uint32_t seen =
+                        (key + h < sees ? 0xffffu : 0) | (key + h < more ? 0xffff0000u : 0);
+                    p_rows[j / 2][j % 2 * 2 + h] &= seen;
+                    ds_rows[j / 2][j % 2 * 2 + h] &= seen;
+                }
+            }
+        }
+        zfi_wgmma_settle(dv);
+        zfi_wgmma_settle(dk);
+        zfi_wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            narrow::template rows<true>(dv, p_rows[i], dy_rows + i * across, i > 0 || !fresh);
+        zfi_wgmma_commit();
+        /* dS: a row of keys, in each half of the queries. */
+        const int row = own + lane % 16;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            zfi_put_fragments(ds + i / 4 * cut::tile + zfi_swizzled(row, i % 4 * 2 + lane / 16),
+                              ds_rows[i]);
+        zfi_shared_to_products();
+        __syncthreads();
+        float dq[32];
+        const uint64_t ds_at = zfi_wgmma_operand(ds + group * cut::tile);
+        const uint64_t k_at = zfi_wgmma_operand(k);
+        zfi_wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            narrow::template both<true, true>(dq, ds_at + i * across, k_at + i * across, i > 0);
+        zfi_wgmma_commit();
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            narrow::template rows<true>(dk, ds_rows[i], q_rows + i * across, i > 0 || !fresh);
+        zfi_wgmma_commit();
+        if (DROPS) dropped_at(next, dropped); /* while the products go on */
+        /* dQ of 16 queries, in registers as in the sums. */
+        const int end = min(m0 + cut::queries, a.m);
+        const bool last = x.j == max(0, zfi_sees(a, end - 1) - 1) / cut::keys;
+        float *sum = sums + (int64_t)x.i * (cut::queries * cut::width);
+        zfi_wgmma_wait<1>();
+        zfi_wgmma_settle(dq);
+        if (last) {
+            if (x.j > 0) {
+#pragma unroll
+                for (int c = 0; c < 32; c += 4) {
+                    const float4 had =
+                        __ldcg(reinterpret_cast<const float4 *>(sum + c * cut::threads));
+                    dq[c] += had.x, dq[c + 1] += had.y, dq[c + 2] += had.z, dq[c + 3] += had.w;
+                }
+            }
+            zfi_grad_out<T, false>(stage, dq, scale,
+                                   static_cast<T *>(b.dq) +
+                                       zfi_token_at(a, x.head, a.m, m0 + own, b.row),
+                                   b.row, a.m - m0 - own);
+        } else if (x.j == 0) {
+#pragma unroll
+            for (int c = 0; c < 32; c += 4)
+                __stcg(reinterpret_cast<float4 *>(sum + c * cut::threads),
+                       make_float4(dq[c], dq[c + 1], dq[c + 2], dq[c + 3]));
+        } else {
+#pragma unroll
+            for (int c = 0; c < 32; c += 4) zfi_add_there(sum + c * cut::threads, &dq[c]);
+        }
+        zfi_wgmma_wait<0>();
+        zfi_wgmma_settle(dv);
+        zfi_wgmma_settle(dk);
+        if (ends) {
+            const int64_t at = zfi_token_at(a, x.head, a.n, n0 + own, b.row);
+            zfi_grad_out<T, true>(stage, dv, keep, static_cast<T *>(b.dv) + at, b.row,
+                                  a.n - n0 - own);
+            zfi_grad_out<T, true>(stage, dk, scale, static_cast<T *>(b.dk) + at, b.row,
+                                  a.n - n0 - own);
+        }
+        fresh = ends, k_half ^= (int)ends, q_half ^= 1;
+        x = next;
+    }
+    zfi_fetched();
+#endif
+}
+
+/* ------------------------------------------------------------------------------- launchers */
+
+/* Whether the kernel above is for these operands: rows on 16 bytes, a bias that all queries share,
+ * and where there is dropout, as many keys as make whole blocks of random words. A head is one
+ * block's: where there are so few that most of the device would have nothing to do, tiles of keys
+ * and of queries as tasks of their own are faster, though they make the scores twice. */
+static bool zfi_grad90_takes(const zf_launch *l, const zfi_heads &a, const zfi_heads_back &b)
+{
+    const zfi_device *device = zfi_device_of(l);
+    return device->wgmma && (size_t)device->shared >= zfi_grad90_bytes<zfi_bf16>() &&
+           l->out.dtype != ZF_F32 && a.d == zfi_grad90::width && a.n && a.m && a.well && b.well &&
+           b.dy_well && a.bias_step[2] == 0 && (a.drop.none || a.n % 8 == 0) &&
+           (a.n <= zfi_grad90::keys || 6 * a.count >= device->processors);
+}
+
+static unsigned zfi_grad90_cut(const zf_launch *l, const zfi_heads &a, zfi_heads_back *b)
+{
+    typedef zfi_grad90 cut;
+    b->key_tiles = (int)zfi_div_up(a.n, cut::keys);
+    b->query_tiles = (int)zfi_div_up(a.m, cut::queries);
+    b->sums_size = b->key_tiles > 1 ? (int64_t)b->query_tiles * cut::queries * cut::width : 0;
+    return (unsigned)min(a.count, (int64_t)zfi_device_of(l)->processors);
+}
+
+template <class T, bool DROPS, bool BIASED>
+static cudaError_t zfi_grad90_run(const zf_launch *l, const zfi_heads &a, const zfi_heads_back &b,
+                                  unsigned grid)
+{
+    const size_t bytes = zfi_grad90_bytes<T>();
+    auto kernel = zfi_attention_backward_sm90<T, DROPS, BIASED>;
+    cudaError_t code = zfi_allow_shared(l, kernel, bytes, bytes);
+    if (code == cudaSuccess)
+        ZF_LAUNCH(kernel, grid, zfi_grad90::threads, bytes, zfi_stream(l), a, b);
+    return code;
+}
+
+template <class T>
+static zf_status zfi_grad90_launch(const zf_launch *l, const zfi_heads &a, zfi_heads_back b)
+{
+    const unsigned grid = zfi_grad90_cut(l, a, &b);
+    cudaError_t code;
+    zfi_make_delta<T>(l, a, b, true);
+    if (a.drop.none && !a.bias) code = zfi_grad90_run<T, false, false>(l, a, b, grid);
+    else if (a.drop.none) code = zfi_grad90_run<T, false, true>(l, a, b, grid);
+    else if (!a.bias) code = zfi_grad90_run<T, true, false>(l, a, b, grid);
+    else code = zfi_grad90_run<T, true, true>(l, a, b, grid);
+    return zfi_cuda_failed(l->error, "attention_grad", code);
+}
+
+/* As much as either kind of kernel takes: which one it is depends on where operands will lie. */
+static size_t zfi_cuda_scratch_attention_grad(const zf_launch *l)
+{
+    zfi_heads a;
+    zfi_heads_back b;
+    zf_launch quiet = *l;
+    quiet.error = NULL;
+    memset(&b, 0, sizeof b);
+    if (zfi_heads_of(&quiet, 3, &a)) return 0;
+    size_t most = zfi_scratch_of_gradient(&quiet, &a);
+    if (a.d == zfi_grad90::width && zfi_device_of(l)->wgmma) {
+        const unsigned grid = zfi_grad90_cut(l, a, &b);
+        most = max(most, 2 * zfi_delta_size(&a) + grid * (size_t)b.sums_size);
+    }
+    return sizeof(float) * most;
+}
+
+static zf_status zfi_cuda_attention_grad(const zf_launch *l)
+{
+    zfi_heads a;
+    zf_status status = zfi_heads_of(l, 3, &a);
+    if (status || !a.count || !zfi_count(&l->out)) return status;
+    const zfi_heads_back b = zfi_heads_back_of(l, &a);
+    const bool of_sm90 = zfi_grad90_takes(l, a, b);
+    if (of_sm90 && l->out.dtype == ZF_BF16) status = zfi_grad90_launch<zfi_bf16>(l, a, b);
+    else if (of_sm90) status = zfi_grad90_launch<zfi_f16>(l, a, b);
+    else status = zfi_general_attention_grad(l, a);
+    return status ? status : zfi_launched(l);
+}

@@ -372,8 +372,9 @@ typedef union zf_attribute {
 } zf_attribute;
 
 /* Attributes by the names that their rows give them: ZF_INT(launch, matmul, transpose_a),
- * ZF_FLOAT(launch, dropout, p), ZF_LIST(launch, pack, at).data. Another kind than the row's does not
- * compile. ZF_AT_pack_size is the index of `size` among those of pack. */
+ * ZF_FLOAT(launch, dropout, p), ZF_LIST(launch, pack, at).data; another kind than the row's does not
+ * compile. ZF_ATTRIBUTE is the union itself, and ZF_AT_pack_size is the index of `size` among the
+ * attributes of pack. */
 #define ZFI_ROW(name, least, most, attributes) enum { attributes ZF_ATTRIBUTES_OF_##name };
 #define ZFI_ATTRIBUTE(op, name, kind)          ZF_AT_##op##_##name,
 ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
@@ -395,6 +396,7 @@ enum {
 #undef ZFI_ATTRIBUTE
 };
 #define ZFI_AT(x, at, same) ((x)->attributes[(at) + 0 * sizeof(char[(same) ? 1 : -1])])
+#define ZF_ATTRIBUTE(x, op, name) ((x)->attributes[ZF_AT_##op##_##name])
 #define ZF_INT(x, op, name) ZFI_AT(x, ZF_AT_##op##_##name, ZFI_KIND_OF_##op##_##name == 1).i
 #define ZF_FLOAT(x, op, name)                                                                      \
     ZFI_AT(x, ZF_AT_##op##_##name, ZFI_KIND_OF_##op##_##name == 2).f

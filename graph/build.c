@@ -156,10 +156,10 @@ ZF_API zf_tensor zf_param(zf_graph *g, const char *name, zf_shape shape, const z
 {
     zf_param_desc d = desc ? *desc : (zf_param_desc){.dtype = ZF_F32};
     zfi_new leaf = {.op = ZF_OP_param, .dtype = d.dtype, .shape = shape};
-    leaf.attributes[0].i = d.init;
-    leaf.attributes[1].f = d.init == ZF_UNIFORM ? d.low : d.init == ZF_FILL ? d.value : d.mean;
-    leaf.attributes[2].f = d.init == ZF_UNIFORM ? d.high : d.std;
-    leaf.attributes[3].i = d.frozen;
+    ZF_INT(&leaf, param, init) = d.init;
+    ZF_FLOAT(&leaf, param, a) = d.init == ZF_UNIFORM ? d.low : d.init == ZF_FILL ? d.value : d.mean;
+    ZF_FLOAT(&leaf, param, b) = d.init == ZF_UNIFORM ? d.high : d.std;
+    ZF_INT(&leaf, param, frozen) = d.frozen;
     return zfi_leaf(g, leaf, name ? name : "");
 }
 
@@ -174,16 +174,16 @@ ZF_API zf_tensor zf_state(zf_graph *g, const char *name, zf_dtype dtype, zf_shap
 ZF_API zf_tensor zf_constant(zf_graph *g, zf_dtype dtype, zf_shape shape, double value)
 {
     zfi_new leaf = {.op = ZF_OP_constant, .dtype = dtype, .shape = shape};
-    leaf.attributes[0].list.data = &value;
-    leaf.attributes[0].list.count = 1;
+    ZF_LIST(&leaf, constant, values).data = &value;
+    ZF_LIST(&leaf, constant, values).count = 1;
     return zfi_leaf(g, leaf, NULL);
 }
 
 ZF_API zf_tensor zf_values(zf_graph *g, zf_dtype dtype, zf_shape shape, const double *values)
 {
     zfi_new leaf = {.op = ZF_OP_constant, .dtype = dtype, .shape = shape};
-    leaf.attributes[0].list.data = values;
-    leaf.attributes[0].list.count =
+    ZF_LIST(&leaf, constant, values).data = values;
+    ZF_LIST(&leaf, constant, values).count =
         values && zf_shape_count(shape) >= 0 ? zf_shape_count(shape) : 0;
     return zfi_leaf(g, leaf, NULL);
 }

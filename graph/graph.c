@@ -84,7 +84,7 @@ typedef struct zfi_record {
     int32_t (*master)(const zfi_node *);
     int32_t rate;
     /* The last random stream that it draws from; NULL: the attribute `stream` */
-    int64_t (*stream)(const zf_attribute *);
+    int64_t (*stream)(const zfi_node *);
     /* The node above that has the same value, or `id`; `written` as in zfi_identity. NULL: id */
     int32_t (*same)(zf_graph *, int32_t id, bool written);
     zf_kind holds;         /* a leaf: what its bytes are accounted as */
@@ -108,6 +108,11 @@ enum {
 ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
 #undef ZFI_ROW
 #undef ZFI_ATTRIBUTE
+
+/* Code that operators share reads the attribute by the name that one of them has for it. */
+#define ZFI_SAME_ATTRIBUTE(op, other, name)                                                        \
+    _Static_assert((int)ZF_AT_##op##_##name == (int)ZF_AT_##other##_##name,                        \
+                   #op " and " #other " have " #name " at two places");
 
 /* ZFI_OPERATOR(neg, .infer = zfi_infer_alike, ...) is the record of a row. */
 #define ZFI_OPERATOR(op, ...)                                                                      \
@@ -344,6 +349,13 @@ static int zfi_attribute_index(const zfi_record *record, const char *name)
     return -1;
 }
 
+/* The attribute called `name` of an operator that has it. */
+static zf_attribute *zfi_attribute_in(const zfi_record *record, zf_attribute *attributes,
+                                      const char *name)
+{
+    return attributes + zfi_attribute_index(record, name);
+}
+
 /* The attribute called `name`, NULL where the operator has none. */
 static const zf_attribute *zfi_attribute_of(const zf_graph *g, const zfi_node *node,
                                             const char *name)
@@ -357,7 +369,7 @@ static int64_t zfi_last_stream(const zf_graph *g, int32_t id)
 {
     const zfi_record *record = zfi_record_of(g, id);
     if (!(record->traits & ZF_OP_RANDOM)) return -1;
-    return record->stream ? record->stream(g->nodes[id].attributes)
+    return record->stream ? record->stream(&g->nodes[id])
                           : zfi_attribute_of(g, &g->nodes[id], "stream")->i;
 }
 
@@ -416,7 +428,8 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     }
     if (n->arg_count < record->least || n->arg_count > record->most) {
         char range[32] = "";
-        if (record->most > record->least) snprintf(range, sizeof range, " to %d", (int)record->most);
+        if (record->most > record->least)
+            snprintf(range, sizeof range, " to %d", (int)record->most);
         zfi_graph_fail(g, ZF_ERR_ARGUMENT, record->name, "%d operands, but it takes %d%s",
                        (int)n->arg_count, (int)record->least, range);
         return 0;
@@ -461,9 +474,9 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
         return 0;
     }
 
-    if (n->op == ZF_OP_saved && g->nodes[n->args[0]].saved[n->attributes[0].i]) {
+    if (n->op == ZF_OP_saved && g->nodes[n->args[0]].saved[ZF_INT(n, saved, index)]) {
         zfi_graph_fail(g, ZF_ERR_ARGUMENT, record->name, "%%%d is that of %%%d already",
-                       (int)g->nodes[n->args[0]].saved[n->attributes[0].i], (int)n->args[0]);
+                       (int)g->nodes[n->args[0]].saved[ZF_INT(n, saved, index)], (int)n->args[0]);
         return 0;
     }
 
@@ -490,7 +503,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     for (int32_t k = 0; n->op == ZF_OP_unit && k < n->arg_count; k++)
         g->nodes[n->args[k]].held = id;
     if (n->op == ZF_OP_saved && !g->memory.failed)
-        g->nodes[n->args[0]].saved[n->attributes[0].i] = id;
+        g->nodes[n->args[0]].saved[ZF_INT(n, saved, index)] = id;
     if (node.name && !g->memory.failed) g->names = zfi_map_put(&g->memory, g->names, node.name, id);
     if (g->memory.failed) return zfi_graph_nomem(g), 0;
     if (zfi_last_stream(g, id) >= g->random_streams) g->random_streams = zfi_last_stream(g, id) + 1;

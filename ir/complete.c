@@ -14,7 +14,7 @@ static int32_t zfi_pack_behind(const zf_graph *g, int32_t id)
     while (id && g->nodes[id].op != ZF_OP_pack) {
         const zfi_node *node = &g->nodes[id];
         int64_t count = zfi_node_count(node);
-        if (node->op == ZF_OP_reduce_scatter) count *= node->attributes[0].i;
+        if (node->op == ZF_OP_reduce_scatter) count *= ZF_INT(node, reduce_scatter, world);
         id = 0;
         for (int32_t k = 0; k < node->arg_count && !id; k++)
             if (zfi_node_count(&g->nodes[node->args[k]]) == count) id = node->args[k];
@@ -26,7 +26,7 @@ static int32_t zfi_pack_behind(const zf_graph *g, int32_t id)
 static void zfi_find_gradients_of(const zf_graph *g, int32_t unit, int32_t value, uint8_t *has)
 {
     const zfi_node *node = &g->nodes[unit];
-    const int64_t *at = node->attributes[0].list.data;
+    const int64_t *at = ZF_LIST(node, unit, at).data;
     int32_t pack = zfi_pack_behind(g, value);
     for (int32_t k = 0; k < node->arg_count && pack; k++) {
         int64_t first = at[k] / ZFI_NORM_BLOCK,
@@ -41,7 +41,7 @@ static void zfi_find_updates_of(const zf_graph *g, int32_t unit, const zf_attrib
                                 uint8_t *has)
 {
     const zfi_node *node = &g->nodes[unit];
-    const int64_t *at = node->attributes[0].list.data, *range = blocks->list.data;
+    const int64_t *at = ZF_LIST(node, unit, at).data, *range = blocks->list.data;
     for (int32_t k = 0; k < node->arg_count; k++)
         for (int64_t b = 0; b < blocks->list.count; b += 2)
             if (range[b] * ZFI_NORM_BLOCK == at[k] &&

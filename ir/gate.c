@@ -50,8 +50,9 @@ static void zfi_link_saved(zf_graph *g)
         memset(g->nodes[g->order[i]].saved, 0, sizeof g->nodes->saved);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        int32_t *link =
-            node->op == ZF_OP_saved ? &g->nodes[node->args[0]].saved[node->attributes[0].i] : NULL;
+        int32_t *link = node->op == ZF_OP_saved
+                            ? &g->nodes[node->args[0]].saved[ZF_INT(node, saved, index)]
+                            : NULL;
         if (link && !*link) *link = g->order[i];
     }
 }

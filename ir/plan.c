@@ -102,7 +102,7 @@ static bool zfi_overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes)
 static bool zfi_is_joined(const zf_graph *g, const zfi_node *node)
 {
     int64_t at = node->offset;
-    if (node->op != ZF_OP_concat || node->attributes[0].i != 0) return false;
+    if (node->op != ZF_OP_concat || ZF_INT(node, concat, axis) != 0) return false;
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
         if (x->op != ZF_OP_param || x->held || x->placed != node->placed ||
@@ -202,7 +202,7 @@ static bool zfi_packed_in_place(const zf_graph *g, const zfi_node *node, int32_t
 {
     const zfi_node *x = &g->nodes[node->args[k]], *there;
     int64_t size = (int64_t)zf_dtype_size(node->dtype), at = (x->offset - node->offset) / size;
-    const int64_t *places = node->attributes[0].list.data;
+    const int64_t *places = ZF_LIST(node, pack, at).data;
     int32_t low = 0, high = node->arg_count - 1;
     if (node->op != ZF_OP_pack || x->offset < node->offset) return false;
     while (low < high) { /* the last that begins at `at` or before */

@@ -65,7 +65,8 @@ static void zfi_check_release(zf_graph *g, zfi_lane *t, int32_t id)
 {
     int32_t arg = g->nodes[id].args[0], root = t[arg].root;
     if (zfi_has(g, root, ZF_OP_LEAF))
-        zfi_verify_fail(g, id, "%%%d is a %s, which stays", (int)root, zfi_record_of(g, root)->name);
+        zfi_verify_fail(g, id, "%%%d is a %s, which stays", (int)root,
+                        zfi_record_of(g, root)->name);
     else if (t[root].released) zfi_verify_fail(g, id, "%%%d has been released", (int)root);
     else if (t[root].kept)
         zfi_verify_fail(g, id, "%%%d is an output, which is read after the step", (int)root);
@@ -79,7 +80,7 @@ static void zfi_check_queue(zf_graph *g, zfi_lane *t, int32_t id)
     int64_t at;
     int32_t viewed = zfi_viewed(g, node, &at);
     t[id].root = viewed < 0 ? id : t[node->args[viewed]].root;
-    if (node->queue && (!zfi_has(g, id, ZF_OP_COLLECTIVE) || node->attributes[0].i <= 1))
+    if (node->queue && (!zfi_has(g, id, ZF_OP_COLLECTIVE) || ZF_INT(node, all_gather, world) <= 1))
         zfi_verify_fail(g, id, "on queue %s there are collectives of several ranks alone",
                         zfi_queue_names[node->queue]);
     if (node->op == ZF_OP_wait) zfi_check_wait(g, t, id);

@@ -114,7 +114,7 @@ static zfi_stand zfi_stand_of_view(const zfi_ranks *r, const zfi_node *node)
 static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
 {
     const zfi_node *node = &r->graph->nodes[id];
-    bool several = node->attributes[0].i > 1;
+    bool several = ZF_INT(node, all_gather, world) > 1;
     zfi_stand s = r->at[node->args[0]];
     s.torn = s.used = 0;
     if (several && node->op == ZF_OP_all_gather) {
@@ -210,7 +210,7 @@ static void zfi_check_sum(zfi_ranks *r, int32_t id)
     if (x->bits & ZFI_PART)
         zfi_verify_fail(g, id, "%%%d is this rank's part: ranks would add different elements",
                         (int)arg);
-    else if (node->attributes[0].i > 1 && (x->bits & ZFI_RANKS))
+    else if (ZF_INT(node, all_gather, world) > 1 && (x->bits & ZFI_RANKS))
         zfi_verify_fail(g, id, "%%%d has been summed over the ranks already", (int)arg);
     else if (onto && (x->bits & ZFI_BATCHES))
         zfi_verify_fail(g, id, "%%%d has been summed over the micro-batches already", (int)arg);
@@ -249,7 +249,7 @@ static void zfi_check_fill(zfi_ranks *r, int32_t id)
 static int64_t zfi_missing_block(const zf_graph *g, int32_t holder, const zf_attribute *blocks)
 {
     const zfi_node *node = &g->nodes[holder];
-    const int64_t *at = node->attributes[0].list.data, *range = blocks->list.data;
+    const int64_t *at = ZF_LIST(node, unit, at).data, *range = blocks->list.data;
     int32_t k = 0;
     for (int64_t b = 0; b < blocks->list.count; b += 2) {
         int64_t first = range[b], last = range[b + 1];
@@ -288,7 +288,7 @@ static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t unit, const zf_
     if (g->nodes[unit].op != ZF_OP_unit || g->error.status) return;
     if (!pack || pack->op != ZF_OP_pack)
         zfi_verify_fail(g, id, "%%%d is no gradient: it has not the elements of a pack", (int)arg);
-    else if (pack->attributes[1].i != g->nodes[unit].attributes[1].i)
+    else if (ZF_INT(pack, pack, size) != ZF_INT(&g->nodes[unit], unit, size))
         zfi_verify_fail(g, id, "the gradients packed in %%%d are not those of unit %%%d",
                         (int)x->pack, (int)unit);
     else if (blocks && (block = zfi_missing_block(g, x->pack, blocks)) >= 0)
@@ -334,7 +334,7 @@ static void zfi_check_beside(zfi_ranks *r, int32_t id, int32_t k, const zf_attri
     zfi_check_cut(r, id, k);
     if (g->nodes[unit].op != ZF_OP_unit) return;
     if (g->nodes[arg].op != ZF_OP_unit ||
-        g->nodes[arg].attributes[1].i != g->nodes[unit].attributes[1].i)
+        ZF_INT(&g->nodes[arg], unit, size) != ZF_INT(&g->nodes[unit], unit, size))
         zfi_verify_fail(g, id, "%%%d is no unit of states like unit %%%d", (int)arg, (int)unit);
     else if ((block = zfi_missing_block(g, arg, blocks)) >= 0)
         zfi_verify_fail(g, id, "what lies at block %lld of unit %%%d has no state in %%%d",

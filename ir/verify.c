@@ -33,7 +33,8 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
     const zfi_node *node = &g->nodes[id];
     const zfi_record *record = g->records[node->op];
     const zfi_node **args = zfi_calloc(&g->memory, (size_t)node->arg_count + 1, sizeof *args);
-    zfi_infer infer = {g, record, args, node->arg_count, node->attributes, node->dtype, node->shape};
+    zfi_infer infer = {g,           record,     args, node->arg_count, node->attributes,
+                       node->dtype, node->shape};
     zf_status status = ZF_OK;
     if (!args) return zfi_graph_nomem(g);
     for (int32_t k = 0; k < node->arg_count && !status; k++) {
@@ -51,7 +52,7 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
                                      (int)arg, (int)g->nodes[arg].held);
         else args[k] = &g->nodes[arg];
     }
-    if (!status && node->op == ZF_OP_saved && args[0]->saved[node->attributes[0].i] != id)
+    if (!status && node->op == ZF_OP_saved && args[0]->saved[ZF_INT(node, saved, index)] != id)
         status = zfi_verify_fail(g, id, "%%%d does not know of it", (int)node->args[0]);
     if (!status && node->op == ZF_OP_saved && args[0]->update != node->update)
         status = zfi_verify_fail(g, id, "%%%d is made in the other section", (int)node->args[0]);

@@ -55,7 +55,6 @@ typedef struct zfi_attention {
     zfi_drop drop;
 } zfi_attention;
 
-enum { ZFI_P, ZFI_STREAM, ZFI_HEADS, ZFI_SCALE, ZFI_CAUSAL }; /* attributes */
 
 /* The shapes of q and of k from that of operand 0 and, in the separate form, of operand 1. */
 static void zfi_attention_shapes(const zf_shape *x, const zf_shape *of_k, zf_shape *q, zf_shape *k)
@@ -71,9 +70,8 @@ static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q,
 {
     int32_t count = c->arg_count - first;
     const zfi_node *const *x = c->args + first;
-    const zf_attribute *a = c->attributes;
-    int64_t heads = a[ZFI_HEADS].i, stream = a[ZFI_STREAM].i;
-    double p = a[ZFI_P].f;
+    int64_t heads = ZF_INT(c, attention, heads), stream = ZF_INT(c, attention, stream);
+    double p = ZF_FLOAT(c, attention, p), scale = ZF_FLOAT(c, attention, scale);
     bool packed = count <= 2;
     char type[ZFI_TYPE_TEXT];
     if (!zfi_is_float(x[0]->dtype))
@@ -87,8 +85,8 @@ static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q,
     if (heads < 1)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "heads = %lld must be 1 or more",
                               (long long)heads);
-    if (!isfinite(a[ZFI_SCALE].f))
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "scale = %g must be finite", a[ZFI_SCALE].f);
+    if (!isfinite(scale))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "scale = %g must be finite", scale);
     if (!(p >= 0 && p < 1))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "p = %g must be at least 0 and below 1", p);
     if (stream < 0 || stream > UINT32_MAX)
@@ -142,7 +140,7 @@ static bool zfi_saved_attention(const zf_graph *g, const zfi_node *node, int64_t
     (void)g;
     *dtype = zfi_wide(node->dtype);
     *shape =
-        (zf_shape){3, {node->shape.dims[0], node->attributes[ZFI_HEADS].i, node->shape.dims[1]}};
+        (zf_shape){3, {node->shape.dims[0], ZF_INT(node, attention, heads), node->shape.dims[1]}};
     return index == 0;
 }
 
@@ -203,13 +201,12 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
 {
     int32_t count = l->arg_count - first;
     const zf_array *x = l->args + first;
-    const zf_attribute *a = l->attributes;
     bool packed = count <= 2;
     zf_launch as_dropout = *l;
     zfi_attention o = {.q = x, .k = packed ? x : x + 1, .v = packed ? x : x + 2};
     zf_shape q, k;
     zfi_attention_shapes(&x->shape, packed ? NULL : &x[1].shape, &q, &k);
-    o.batch = q.dims[0], o.heads = a[ZFI_HEADS].i, o.m = q.dims[1], o.n = k.dims[1];
+    o.batch = q.dims[0], o.heads = ZF_INT(l, attention, heads), o.m = q.dims[1], o.n = k.dims[1];
     o.d = q.dims[2] / o.heads;
     o.row = x->shape.dims[2];
     if (packed) o.k_at = q.dims[2], o.v_at = 2 * q.dims[2];
@@ -218,10 +215,10 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
         o.bias = x + count - 1;
         zfi_broadcast_strides(&o.bias->shape, &o.scores, o.bias_step);
     }
-    o.scale = a[ZFI_SCALE].f;
-    o.causal = a[ZFI_CAUSAL].i != 0;
+    o.scale = ZF_FLOAT(l, attention, scale);
+    o.causal = ZF_INT(l, attention, causal) != 0;
     o.keep = 1;
-    if (l->run && !l->run->evaluate && a[ZFI_P].f > 0) {
+    if (l->run && !l->run->evaluate && ZF_FLOAT(l, attention, p) > 0) {
         as_dropout.out.shape = o.scores;
         o.drop = zfi_drop_of(&as_dropout);
         o.keep = o.drop.scale;
@@ -1307,6 +1304,13 @@ static double zfi_flops_attention_grad(const zf_launch *l)
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, p)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, stream)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, heads)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, scale)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, causal)
+ZFI_SAME_ATTRIBUTE(attention, dropout, p)
+ZFI_SAME_ATTRIBUTE(attention, dropout, stream)
 ZFI_OPERATOR(attention, .infer = zfi_infer_attention, .grad = zfi_grad_attention,
              .cpu = zfi_cpu_attention, .scratch = zfi_scratch_attention,
              .saved = zfi_saved_attention, .flops = zfi_flops_attention,

@@ -49,12 +49,12 @@ static int64_t zfi_chain_stream_of(double value)
 }
 
 /* The last random stream that a chain draws from, -1: none. */
-static int64_t zfi_chain_stream(const zf_attribute *attributes)
+static int64_t zfi_chain_stream(const zfi_node *node)
 {
-    const int64_t *program = attributes[0].list.data;
-    const double *values = attributes[1].list.data;
+    const int64_t *program = ZF_LIST(node, chain, program).data;
+    const double *values = ZF_LIST(node, chain, values).data;
     int64_t last = -1;
-    for (int64_t k = 0; k < attributes[0].list.count; k += 3)
+    for (int64_t k = 0; k < ZF_LIST(node, chain, program).count; k += 3)
         if (zfi_chain_codes[program[k]].op == ZF_OP_dropout) {
             int64_t stream = zfi_chain_stream_of(values[program[k + 2] + 1]);
             if (stream > last) last = stream;
@@ -65,9 +65,9 @@ static int64_t zfi_chain_stream(const zf_attribute *attributes)
 /* Instruction `index`, the registers before it being `registers`. */
 static zf_status zfi_infer_instruction(zfi_infer *c, int64_t index, int64_t registers)
 {
-    const int64_t *at = (const int64_t *)c->attributes[0].list.data + 3 * index;
-    const double *values = c->attributes[1].list.data;
-    int64_t count = c->attributes[1].list.count, code = at[0], a = at[1], b = at[2];
+    const int64_t *at = (const int64_t *)ZF_LIST(c, chain, program).data + 3 * index;
+    const double *values = ZF_LIST(c, chain, values).data;
+    int64_t count = ZF_LIST(c, chain, values).count, code = at[0], a = at[1], b = at[2];
     if (code < 0 || code >= ZFI_COUNT(zfi_chain_codes))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "instruction %lld: there is no code %lld",
                               (long long)index, (long long)code);
@@ -113,7 +113,7 @@ static bool zfi_chain_reads(const zf_shape *x, const zf_shape *shape)
 static zf_status zfi_infer_chain(zfi_infer *c)
 {
     zf_status status = zfi_infer_dtypes(c, true);
-    int64_t count = c->attributes[0].list.count;
+    int64_t count = ZF_LIST(c, chain, program).count;
     if (status) return status;
     zfi_infer_like(c, 0);
     for (int32_t k = 1; k < c->arg_count; k++)
@@ -167,9 +167,9 @@ static void zfi_chain_slots(zfi_chain *c)
 
 static void zfi_chain_of(const zf_launch *l, zfi_chain *c)
 {
-    const int64_t *program = l->attributes[0].list.data;
-    const double *values = l->attributes[1].list.data;
-    c->operands = l->arg_count, c->count = (int32_t)(l->attributes[0].list.count / 3);
+    const int64_t *program = ZF_LIST(l, chain, program).data;
+    const double *values = ZF_LIST(l, chain, values).data;
+    c->operands = l->arg_count, c->count = (int32_t)(ZF_LIST(l, chain, program).count / 3);
     for (int32_t k = 0; k < c->operands; k++) c->period[k] = zfi_count(&l->args[k]);
     for (int32_t k = 0; k < c->count; k++, program += 3) {
         zfi_chain_step *s = &c->steps[k];
@@ -183,11 +183,11 @@ static void zfi_chain_of(const zf_launch *l, zfi_chain *c)
                                 .attributes = s->attributes,
                                 .run = l->run,
                                 .backend = l->backend};
-        s->attributes[0].i = code->form;
-        if (code->op == ZF_OP_scale) s->attributes[0].f = values[program[2]];
+        ZF_INT(s, gelu, form) = code->form;
+        if (code->op == ZF_OP_scale) ZF_FLOAT(s, scale, by) = values[program[2]];
         if (code->op != ZF_OP_dropout) continue;
-        s->attributes[0].f = values[program[2]];
-        s->attributes[1].i = zfi_chain_stream_of(values[program[2] + 1]);
+        ZF_FLOAT(s, dropout, p) = values[program[2]];
+        ZF_INT(s, dropout, stream) = zfi_chain_stream_of(values[program[2] + 1]);
         s->drop = zfi_drop_of(&s->launch);
     }
     zfi_chain_slots(c);

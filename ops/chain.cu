@@ -155,14 +155,14 @@ static void zfi_chain_slots(zfi_chain *c, const int *a, const int *b)
 
 static zfi_chain zfi_chain_of(const zf_launch *l)
 {
-    const int64_t *program = static_cast<const int64_t *>(l->attributes[0].list.data);
-    const double *values = static_cast<const double *>(l->attributes[1].list.data);
+    const int64_t *program = static_cast<const int64_t *>(ZF_LIST(l, chain, program).data);
+    const double *values = static_cast<const double *>(ZF_LIST(l, chain, values).data);
     int64_t count = zfi_count(&l->out);
     const zf_shape *shape = &l->out.shape;
     int a[ZFI_CHAIN_LONGEST], b[ZFI_CHAIN_LONGEST];
     zfi_chain c;
     memset(&c, 0, sizeof c);
-    c.operands = l->arg_count, c.count = (int)(l->attributes[0].list.count / 3);
+    c.operands = l->arg_count, c.count = (int)(ZF_LIST(l, chain, program).count / 3);
     c.last = zfi_divisor_of(shape->rank ? shape->dims[shape->rank - 1] : 1, count);
     for (int k = 0; k < c.operands; k++) {
         int64_t n = zfi_count(&l->args[k]);

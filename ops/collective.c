@@ -17,7 +17,7 @@
 
 static zf_status zfi_infer_collective(const zfi_infer *c)
 {
-    return zfi_infer_parts(c, zfi_node_count(c->args[0]), c->attributes[0].i);
+    return zfi_infer_parts(c, zfi_node_count(c->args[0]), ZF_INT(c, all_gather, world));
 }
 
 /* Operand 1 is an `op` that the result, c->dtype and c->shape, can lie in. */
@@ -33,7 +33,7 @@ static zf_status zfi_infer_into(const zfi_infer *c, zf_op op)
 
 static zf_status zfi_infer_all_gather(zfi_infer *c)
 {
-    int64_t count = zfi_node_count(c->args[0]), world = c->attributes[0].i;
+    int64_t count = zfi_node_count(c->args[0]), world = ZF_INT(c, all_gather, world);
     c->dtype = c->args[0]->dtype;
     if (world < 1 || world > INT32_MAX || (count && world > INT64_MAX / 8 / count))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "world is %lld; it must be 1 or more",
@@ -47,15 +47,15 @@ static zf_status zfi_infer_reduce_scatter(zfi_infer *c)
     zf_status status = zfi_infer_collective(c);
     if (status) return status;
     c->dtype = c->args[0]->dtype;
-    c->shape = ZF_SHAPE(zfi_node_count(c->args[0]) / c->attributes[0].i);
+    c->shape = ZF_SHAPE(zfi_node_count(c->args[0]) / ZF_INT(c, reduce_scatter, world));
     return zfi_infer_into(c, ZF_OP_accumulator);
 }
 
 static zf_status zfi_infer_all_reduce(zfi_infer *c)
 {
-    if (c->attributes[0].i < 1 || c->attributes[0].i > INT32_MAX)
+    if (ZF_INT(c, all_reduce, world) < 1 || ZF_INT(c, all_reduce, world) > INT32_MAX)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "world is %lld; it must be 1 or more",
-                              (long long)c->attributes[0].i);
+                              (long long)ZF_INT(c, all_reduce, world));
     zfi_infer_like(c, 0);
     return zfi_infer_into(c, ZF_OP_accumulator);
 }
@@ -68,7 +68,7 @@ static zf_status zfi_infer_all_to_all(zfi_infer *c)
 
 static zf_status zfi_infer_bcast(zfi_infer *c)
 {
-    int64_t world = c->attributes[0].i, root = c->attributes[1].i;
+    int64_t world = ZF_INT(c, bcast, world), root = ZF_INT(c, bcast, root);
     if (world < 1 || world > INT32_MAX || root < 0 || root >= world)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "root %lld is no rank of a world of %lld",
                               (long long)root, (long long)world);
@@ -154,7 +154,7 @@ static void zfi_add_alone(const zf_launch *l, int64_t first, int64_t last)
 
 ZF_API zf_collective zf_collective_of(const zf_launch *l)
 {
-    int64_t world = l->attributes[0].i, count = zfi_count(&l->args[0]);
+    int64_t world = ZF_INT(l, all_gather, world), count = zfi_count(&l->args[0]);
     zf_collective c = {.op = l->op,
                        .node = l->node,
                        .channel = l->queue,
@@ -165,19 +165,19 @@ ZF_API zf_collective zf_collective_of(const zf_launch *l)
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_to_all) c.count = count / world;
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_reduce)
         c.add = l->arg_count > 1 && l->run->micro > 0;
-    if (l->op == ZF_OP_bcast) c.root = (int32_t)l->attributes[1].i;
+    if (l->op == ZF_OP_bcast) c.root = (int32_t)ZF_INT(l, bcast, root);
     return c;
 }
 
 static zf_status zfi_cpu_collective(const zf_launch *l)
 {
     zf_collective c;
-    if (l->attributes[0].i > 1 && !l->comm)
+    if (ZF_INT(l, all_gather, world) > 1 && !l->comm)
         return zfi_fail(l->error, ZF_ERR_COMM,
                         "%%%d: a plan for %lld ranks needs a communicator (zf_compile_desc.comm)",
-                        (int)l->node, (long long)l->attributes[0].i);
+                        (int)l->node, (long long)ZF_INT(l, all_gather, world));
     c = zf_collective_of(l);
-    if (l->attributes[0].i > 1) return l->comm->run(l->comm->self, &c, l->error);
+    if (ZF_INT(l, all_gather, world) > 1) return l->comm->run(l->comm->self, &c, l->error);
     if (c.add) zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_add_alone);
     else zfi_move_bytes(l, l->out.data, l->args[0].data, zfi_array_bytes(&l->out));
     return ZF_OK;
@@ -199,6 +199,10 @@ static uint32_t zfi_writes_into(const zfi_node *node) { return node->arg_count >
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(reduce_scatter, all_gather, world)
+ZFI_SAME_ATTRIBUTE(all_reduce, all_gather, world)
+ZFI_SAME_ATTRIBUTE(all_to_all, all_gather, world)
+ZFI_SAME_ATTRIBUTE(bcast, all_gather, world)
 ZFI_OPERATOR(all_gather, .infer = zfi_infer_all_gather, .cpu = zfi_cpu_collective,
              .views = zfi_views_into, .writes = zfi_writes_into,
              .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)

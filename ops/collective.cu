@@ -9,7 +9,7 @@ static bool zfi_is_among_ranks(const zf_launch *l)
     case ZF_OP_reduce_scatter:
     case ZF_OP_all_reduce:
     case ZF_OP_all_to_all:
-    case ZF_OP_bcast: return l->attributes[0].i > 1;
+    case ZF_OP_bcast: return ZF_INT(l, all_gather, world) > 1;
     default: return false;
     }
 }
@@ -63,7 +63,7 @@ static zf_status zfi_cuda_collective(const zf_launch *l)
             return zfi_cuda_fail(l->error, ZF_ERR_COMM,
                                  "%%%d: a plan for %lld ranks needs a communicator "
                                  "(zf_compile_desc.comm)",
-                                 (int)l->node, (long long)l->attributes[0].i);
+                                 (int)l->node, (long long)ZF_INT(l, all_gather, world));
         c.stream = zfi_stream(l);
         return l->comm->run(l->comm->self, &c, l->error);
     }

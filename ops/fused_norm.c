@@ -43,7 +43,7 @@
 static zf_status zfi_infer_norm_attributes(const zfi_infer *c)
 {
     zf_status status = zfi_infer_mask(c);
-    return status ? status : zfi_infer_eps(c, 2);
+    return status ? status : zfi_infer_eps(c, ZF_FLOAT(c, residual_norm, eps));
 }
 
 static zf_status zfi_infer_residual_norm(zfi_infer *c)
@@ -89,7 +89,7 @@ static zf_status zfi_infer_embed_norm(zfi_infer *c)
     if (!status) status = zfi_infer_vector(c, 5, "gamma");
     if (!status) status = zfi_infer_vector(c, 6, "beta");
     if (!status) status = zfi_infer_norm_attributes(c);
-    if (!status) status = zfi_infer_padding(c, 3, c->args[0]->shape.dims[0]);
+    if (!status) status = zfi_infer_padding(c, ZF_AT_embed_norm_padded, c->args[0]->shape.dims[0]);
     if (status) return status;
     c->dtype = c->args[0]->dtype;
     c->shape = *ids;
@@ -151,9 +151,10 @@ static zf_status zfi_infer_affine(zfi_infer *c)
 
 static void zfi_grad_residual_norm(zfi_grad *c)
 {
-    double p = c->attributes[0].f;
-    zf_tensor ds = zfi_op(residual_norm_grad, zfi_with({.f = p}, {.i = c->attributes[1].i}), c->dy,
-                          zfi_saved(c->y, 0), zfi_saved(c->y, 1), c->x[2]);
+    double p = ZF_FLOAT(c, residual_norm, p);
+    zf_tensor ds =
+        zfi_op(residual_norm_grad, zfi_with({.f = p}, {.i = ZF_INT(c, residual_norm, stream)}),
+               c->dy, zfi_saved(c->y, 0), zfi_saved(c->y, 1), c->x[2]);
     if (c->need[0]) c->dx[0] = p > 0 ? zfi_saved(ds, ZFI_DX) : ds;
     if (c->need[1]) c->dx[1] = ds;
     if (c->need[2]) c->dx[2] = zfi_saved(ds, ZFI_DGAMMA);
@@ -163,16 +164,16 @@ static void zfi_grad_residual_norm(zfi_grad *c)
 
 static void zfi_grad_embed_norm(zfi_grad *c)
 {
-    double p = c->attributes[0].f;
+    double p = ZF_FLOAT(c, embed_norm, p);
     zf_tensor dy = c->dy, ds;
-    if (p > 0) dy = zfi_op(dropout, zfi_with({.f = p}, {.i = c->attributes[1].i}), dy);
+    if (p > 0) dy = zfi_op(dropout, zfi_with({.f = p}, {.i = ZF_INT(c, embed_norm, stream)}), dy);
     ds = zfi_op(residual_norm_grad, NULL, dy, zfi_saved(c->y, 0), zfi_saved(c->y, 1), c->x[5]);
     for (int k = 0; k <= 2; k += 2) /* words, types */
         if (c->need[k])
             c->dx[k] = zfi_op(scatter_rows,
                               zfi_with({.i = zf_tensor_shape(c->x[k]).dims[0]},
-                                       {.i = k ? 0 : c->attributes[3].i},
-                                       {.i = k ? 0 : c->attributes[4].i}),
+                                       {.i = k ? 0 : ZF_INT(c, embed_norm, padded)},
+                                       {.i = k ? 0 : ZF_INT(c, embed_norm, padding)}),
                               ds, c->x[k + 1]);
     if (c->need[4]) c->dx[4] = zfi_sum_like(ds, c->x[4]);
     if (c->need[5]) c->dx[5] = zfi_saved(ds, ZFI_DGAMMA);
@@ -191,7 +192,10 @@ static void zfi_grad_affine(zfi_grad *c)
  * An element of s is made anew each time it is looked at, so that y may lie over any operand: of
  * each, element i of a row is read for the last time before element i of y is written. */
 
-static bool zfi_drops(const zf_launch *l) { return l->attributes[0].f > 0 && !l->run->evaluate; }
+static bool zfi_drops(const zf_launch *l)
+{
+    return ZF_FLOAT(l, residual_norm, p) > 0 && !l->run->evaluate;
+}
 
 /* Element i of what becomes of x in dropout. */
 static double zfi_dropped(const zf_launch *l, double x, int64_t i)
@@ -228,7 +232,7 @@ static void zfi_fused_norm_reference(const zf_launch *l, int64_t first, int64_t 
             double s = zfi_norm_input(l, r, i);
             squares += (s - mean) * (s - mean);
         }
-        rstd = 1 / sqrt(squares / elements + l->attributes[2].f);
+        rstd = 1 / sqrt(squares / elements + ZF_FLOAT(l, residual_norm, eps));
         if (rstds) zfi_set(rstds, r, rstd);
         for (int64_t i = 0; i < n; i++) {
             double h = (zfi_norm_input(l, r, i) - mean) * rstd,
@@ -524,7 +528,7 @@ static void zfi_norm_piece(void *context, int64_t piece, int worker)
                               zfi_norm_in(j, &l->args[1], r, count, room[1]), j->bias, j->drop,
                               r * j->n, count, j->n);
         zfi_norm_group(j->isa, y, h, rstds, s, j->stride, j->gamma, j->beta, count, j->n,
-                       l->attributes[2].f);
+                       ZF_FLOAT(l, residual_norm, eps));
         if (embeds && j->drop) zfi_norm_drop(j, y, y, r, count);
         zfi_norm_put(j, &l->out, r, count, y);
         zfi_norm_put(j, xhat, r, count, h);
@@ -700,8 +704,9 @@ static int32_t zfi_remake_residual_norm(zf_graph *g, int32_t id, int32_t left)
     const zfi_node node = g->nodes[id]; /* a copy: appending moves the nodes */
     bool embeds = node.op == ZF_OP_embed_norm;
     int32_t gamma = embeds ? node.arg_count - 2 : 2;
-    zf_tensor again = zfi_op(affine, NULL, ((zf_tensor){g, left}), ((zf_tensor){g, node.args[gamma]}),
-                             ((zf_tensor){g, node.args[gamma + 1]}));
+    zf_tensor again =
+        zfi_op(affine, NULL, ((zf_tensor){g, left}), ((zf_tensor){g, node.args[gamma]}),
+               ((zf_tensor){g, node.args[gamma + 1]}));
     if (!embeds || ZF_FLOAT(&node, embed_norm, p) == 0) return again.id;
     return zfi_op(dropout,
                   zfi_with({.f = ZF_FLOAT(&node, embed_norm, p)},
@@ -712,6 +717,13 @@ static int32_t zfi_remake_residual_norm(zf_graph *g, int32_t id, int32_t left)
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(residual_norm, dropout, p)
+ZFI_SAME_ATTRIBUTE(residual_norm, dropout, stream)
+ZFI_SAME_ATTRIBUTE(embed_norm, dropout, p)
+ZFI_SAME_ATTRIBUTE(embed_norm, dropout, stream)
+ZFI_SAME_ATTRIBUTE(residual_norm_grad, dropout, p)
+ZFI_SAME_ATTRIBUTE(residual_norm_grad, dropout, stream)
+ZFI_SAME_ATTRIBUTE(embed_norm, residual_norm, eps)
 ZFI_OPERATOR(residual_norm, .infer = zfi_infer_residual_norm, .grad = zfi_grad_residual_norm,
              .cpu = zfi_cpu_residual_norm, .scratch = zfi_scratch_residual_norm,
              .saved = zfi_saved_residual_norm, .remake = zfi_remake_residual_norm,

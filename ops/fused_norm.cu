@@ -139,7 +139,7 @@ static zf_status zfi_cuda_residual_norm(const zf_launch *l)
         if (l->arg_count > 4) j.bias = x[4].data;
     }
     j.gamma = vectors[0].data, j.beta = vectors[1].data;
-    j.y = l->out.data, j.eps = (float)l->attributes[2].f;
+    j.y = l->out.data, j.eps = (float)ZF_FLOAT(l, residual_norm, eps);
     if (xhat) j.xhat = xhat->data;
     if (rstds) j.rstds = static_cast<float *>(rstds->data);
     j.drop = zfi_dropout_attributes(l);

@@ -21,7 +21,7 @@ static zf_status zfi_infer_masked_softmax(zfi_infer *c)
     zf_shape both;
     if (!status) status = zfi_infer_mask(c);
     if (status) return status;
-    if (!isfinite(c->attributes[2].f))
+    if (!isfinite(ZF_FLOAT(c, masked_softmax, scale)))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "scale must be finite");
     if (c->arg_count > 1 && (c->args[1]->dtype != c->args[0]->dtype ||
                              !zfi_broadcast_shape(&c->args[0]->shape, &c->args[1]->shape, &both) ||
@@ -35,7 +35,7 @@ static zf_status zfi_infer_masked_softmax_grad(zfi_infer *c)
 {
     zf_status status = zfi_infer_rows(c, 1);
     if (!status) status = zfi_infer_mask(c);
-    if (!status && !isfinite(c->attributes[2].f))
+    if (!status && !isfinite(ZF_FLOAT(c, masked_softmax_grad, scale)))
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "scale must be finite");
     return status ? status : zfi_infer_like(c, 0);
 }
@@ -45,12 +45,12 @@ static bool zfi_saved_masked_softmax(const zf_graph *g, const zfi_node *node, in
 {
     (void)g;
     *dtype = node->dtype, *shape = node->shape;
-    return index == 0 && node->attributes[0].f > 0;
+    return index == 0 && ZF_FLOAT(node, masked_softmax, p) > 0;
 }
 
 static void zfi_grad_masked_softmax(zfi_grad *c)
 {
-    zf_tensor p = c->attributes[0].f > 0 ? zfi_saved(c->y, 0) : c->y;
+    zf_tensor p = ZF_FLOAT(c, masked_softmax, p) > 0 ? zfi_saved(c->y, 0) : c->y;
     if (c->count > 1 && c->need[1])
         zfi_graph_fail(c->graph, ZF_ERR_ARGUMENT, "masked_softmax", "its bias has no gradient");
     if (c->need[0]) c->dx[0] = zfi_op(masked_softmax_grad, c->attributes, c->dy, p);
@@ -73,7 +73,10 @@ static zfi_row_bias zfi_row_bias_of(const zf_launch *l)
     return b;
 }
 
-static bool zfi_masks(const zf_launch *l) { return l->attributes[0].f > 0 && !l->run->evaluate; }
+static bool zfi_masks(const zf_launch *l)
+{
+    return ZF_FLOAT(l, masked_softmax, p) > 0 && !l->run->evaluate;
+}
 
 /* dropout of x, which is element i. */
 static double zfi_masked(const zf_launch *l, const zfi_drop *d, int64_t i, double x)
@@ -87,7 +90,7 @@ static void zfi_masked_softmax_reference(const zf_launch *l, int64_t first, int6
     const zfi_row_bias b = zfi_row_bias_of(l);
     const zfi_drop d = zfi_drop_of(l);
     int64_t n = zfi_last(&x->shape);
-    double scale = l->attributes[2].f;
+    double scale = ZF_FLOAT(l, masked_softmax, scale);
     for (int64_t row = first; row < last; row++) {
         int64_t of = l->arg_count > 1 ? zfi_offset(row, &b.rows, b.steps) : 0;
         double most = -INFINITY, sum = 0;
@@ -149,7 +152,7 @@ static void zfi_masked_softmax_fast(const zf_launch *l, int64_t first, int64_t l
         const float *x = (const float *)l->args[0].data + row * n, *bias = NULL;
         if (l->arg_count > 1)
             bias = (const float *)l->args[1].data + zfi_offset(row, &b.rows, b.steps);
-        zfi_scale_add(isa, y, x, (float)l->attributes[2].f, bias, b.step, n);
+        zfi_scale_add(isa, y, x, (float)ZF_FLOAT(l, masked_softmax, scale), bias, b.step, n);
         zfi_softmax_rows(isa, y, y, 1, n);
         if (p) memcpy((float *)p->data + row * n, y, (size_t)n * sizeof *y);
         if (zfi_masks(l)) zfi_drop_row(l, &d, y, y, row * n, n);
@@ -172,7 +175,7 @@ static void zfi_masked_softmax_grad_reference(const zf_launch *l, int64_t first,
             dot += zfi_masked(l, &d, i, zfi_get(dy, i)) * zfi_get(p, i);
         for (int64_t i = row * n; i < (row + 1) * n; i++)
             zfi_set(&l->out, i,
-                    l->attributes[2].f * zfi_get(p, i) *
+                    ZF_FLOAT(l, masked_softmax_grad, scale) * zfi_get(p, i) *
                         (zfi_masked(l, &d, i, zfi_get(dy, i)) - dot));
     }
 }
@@ -182,7 +185,7 @@ static void zfi_masked_softmax_grad_fast(const zf_launch *l, int64_t first, int6
     const zfi_drop d = zfi_drop_of(l);
     zfi_isa isa = zfi_cpu_of(l)->isa;
     int64_t n = zfi_last(&l->out.shape);
-    float scale = (float)l->attributes[2].f;
+    float scale = (float)ZF_FLOAT(l, masked_softmax_grad, scale);
     for (int64_t row = first; row < last; row++) {
         float *dx = (float *)l->out.data + row * n;
         const float *dy = (const float *)l->args[0].data + row * n,
@@ -211,6 +214,11 @@ static int32_t zfi_remake_masked_softmax(zf_graph *g, int32_t id, int32_t left)
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(masked_softmax, dropout, p)
+ZFI_SAME_ATTRIBUTE(masked_softmax, dropout, stream)
+ZFI_SAME_ATTRIBUTE(masked_softmax_grad, dropout, p)
+ZFI_SAME_ATTRIBUTE(masked_softmax_grad, dropout, stream)
+ZFI_SAME_ATTRIBUTE(masked_softmax_grad, masked_softmax, scale)
 ZFI_OPERATOR(masked_softmax, .infer = zfi_infer_masked_softmax, .grad = zfi_grad_masked_softmax,
              .cpu = zfi_cpu_masked_softmax, .saved = zfi_saved_masked_softmax,
              .remake = zfi_remake_masked_softmax, .traits = ZF_OP_INPLACE | ZF_OP_RANDOM)

@@ -6,7 +6,7 @@ static zf_status zfi_cuda_masked_softmax(const zf_launch *l)
     const zf_array *p = zfi_saved_out(l, 0);
     zfi_softmax_job j = {};
     j.p = p ? p->data : NULL;
-    j.scale = (float)l->attributes[2].f;
+    j.scale = (float)ZF_FLOAT(l, masked_softmax, scale);
     j.drop = zfi_dropout_attributes(l);
     if (l->arg_count > 1) {
         zfi_walk *w = &j.rows;
@@ -24,5 +24,5 @@ static zf_status zfi_cuda_masked_softmax(const zf_launch *l)
 static zf_status zfi_cuda_masked_softmax_grad(const zf_launch *l)
 {
     zfi_dropout drop = zfi_dropout_attributes(l);
-    return zfi_softmax_grad_launch(l, (float)l->attributes[2].f, &drop);
+    return zfi_softmax_grad_launch(l, (float)ZF_FLOAT(l, masked_softmax_grad, scale), &drop);
 }

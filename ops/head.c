@@ -106,8 +106,8 @@ static void zfi_grad_head_loss(zfi_grad *c)
 {
     static const int saved[] = {ZFI_HEAD_DX, ZFI_HEAD_DW, -1, -1, ZFI_HEAD_DB};
     const zfi_node *dy = zfi_node_of(c->dy);
-    bool one = dy && dy->op == ZF_OP_constant && dy->attributes[0].list.count == 1 &&
-               *(const double *)dy->attributes[0].list.data == 1;
+    bool one = dy && dy->op == ZF_OP_constant && ZF_LIST(dy, constant, values).count == 1 &&
+               *(const double *)ZF_LIST(dy, constant, values).data == 1;
     for (int32_t k = 0; k < c->count; k++) {
         zf_tensor dx;
         if (!c->need[k] || saved[k] < 0) continue;
@@ -154,7 +154,7 @@ static double zfi_head_logit(const zfi_head_plain *h, int64_t row, int64_t class
 static double zfi_head_slope(const zfi_head_plain *h, int64_t row, int64_t class, double logit)
 {
     int64_t label = zfi_get_integer(&h->launch->args[2], row);
-    if (label == h->launch->attributes[0].i) return 0;
+    if (label == ZF_INT(h->launch, head_loss, ignore)) return 0;
     return h->weight * (exp(logit - h->lse[row]) - (class == label));
 }
 
@@ -174,7 +174,7 @@ static void zfi_head_plain_row(void *context, int64_t row, int worker)
     if (isinf(most)) most = 0;
     for (int64_t v = 0; v < h->classes; v++) sum += exp(z[v] - most);
     h->lse[row] = most + log(sum);
-    h->loss[row] = label == l->attributes[0].i ? 0 : h->lse[row] - z[label];
+    h->loss[row] = label == ZF_INT(l, head_loss, ignore) ? 0 : h->lse[row] - z[label];
     for (int64_t v = 0; v < h->classes && dx; v++) z[v] = zfi_head_slope(h, row, v, z[v]);
     for (int64_t i = 0; i < h->width && dx; i++) { /* dx[row,i] */
         sum = 0;
@@ -596,7 +596,7 @@ static double zfi_head_tile(zfi_head *h, float weight, const zf_array *best)
     else zfi_head_turn16(h->isa, h->turned, h->lanes, zfi_head_x(h), h->width, h->count);
     for (int64_t t = 0; t < h->lanes; t++) {
         int64_t label = t < h->count ? zfi_get_integer(&l->args[2], h->first + t) : -1;
-        bool counts = t < h->count && label != l->attributes[0].i;
+        bool counts = t < h->count && label != ZF_INT(l, head_loss, ignore);
         h->label[t] = counts ? label : -1;
         h->weights[t] = counts ? weight : 0;
     }

@@ -392,7 +392,7 @@ static void zfi_head_middle(const zf_launch *l, const zfi_head *h, int64_t first
     const int64_t pieces = zfi_div_up(rows, ZFI_HEAD_PIECE);
     const zfi_head_labels labels = {l->args[2].data,
                                     l->args[2].dtype == ZF_I64,
-                                    l->attributes[0].i,
+                                    ZF_INT(l, head_loss, ignore),
                                     h->classes,
                                     d->fault,
                                     (int32_t)l->op,

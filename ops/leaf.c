@@ -45,7 +45,7 @@ static zf_status zfi_infer_input(zfi_infer *c) { return zfi_infer_leaf(c); }
 static zf_status zfi_infer_state(zfi_infer *c)
 {
     zf_status status = zfi_infer_leaf(c);
-    if (!status) status = zfi_infer_value(c, c->attributes[0].f);
+    if (!status) status = zfi_infer_value(c, ZF_FLOAT(c, state, value));
     if (status || !c->arg_count ||
         (c->args[0]->op == ZF_OP_param && zfi_is_float(c->dtype) &&
          zfi_same_shape(&c->args[0]->shape, &c->shape)))
@@ -56,8 +56,8 @@ static zf_status zfi_infer_state(zfi_infer *c)
 
 static zf_status zfi_infer_param(zfi_infer *c)
 {
-    int64_t init = c->attributes[0].i;
-    double a = c->attributes[1].f, b = c->attributes[2].f, most;
+    int64_t init = ZF_INT(c, param, init);
+    double a = ZF_FLOAT(c, param, a), b = ZF_FLOAT(c, param, b), most;
     zf_status status = zfi_infer_leaf(c);
     if (status) return status;
     if (!zfi_is_float(c->dtype))
@@ -77,7 +77,7 @@ static zf_status zfi_infer_param(zfi_infer *c)
 
 static zf_status zfi_infer_constant(zfi_infer *c)
 {
-    int64_t given = c->attributes[0].list.count;
+    int64_t given = ZF_LIST(c, constant, values).count;
     zf_status status = zfi_infer_leaf(c);
     if (status) return status;
     if (given != 1 && given != zf_shape_count(c->shape))
@@ -85,7 +85,7 @@ static zf_status zfi_infer_constant(zfi_infer *c)
                               "takes 1 value or as many as elements, %lld, not %lld",
                               (long long)zf_shape_count(c->shape), (long long)given);
     for (int64_t i = 0; i < given && !status; i++)
-        status = zfi_infer_value(c, ((const double *)c->attributes[0].list.data)[i]);
+        status = zfi_infer_value(c, ((const double *)ZF_LIST(c, constant, values).data)[i]);
     return status;
 }
 

@@ -32,9 +32,9 @@ static zf_status zfi_infer_linear(zfi_infer *c)
     if (c->arg_count > 2 &&
         (c->args[2]->shape.rank != 1 || c->args[2]->shape.dims[0] != w->dims[0]))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "the bias must be [%lld]", (long long)w->dims[0]);
-    if (c->attributes[0].i < 0 || c->attributes[0].i > ZFI_SIGMOID)
+    if (ZF_INT(c, linear, activation) < 0 || ZF_INT(c, linear, activation) > ZFI_SIGMOID)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "there is no activation %lld",
-                              (long long)c->attributes[0].i);
+                              (long long)ZF_INT(c, linear, activation));
     c->dtype = c->args[0]->dtype;
     c->shape = *x;
     c->shape.dims[x->rank - 1] = w->dims[0];
@@ -44,7 +44,7 @@ static zf_status zfi_infer_linear(zfi_infer *c)
 static bool zfi_saved_linear(const zf_graph *g, const zfi_node *node, int64_t index,
                              zf_dtype *dtype, zf_shape *shape)
 {
-    int64_t activation = node->attributes[0].i;
+    int64_t activation = ZF_INT(node, linear, activation);
     (void)g;
     *dtype = node->dtype, *shape = node->shape;
     return index == 0 &&
@@ -56,7 +56,7 @@ static void zfi_grad_linear(zfi_grad *c)
     zf_shape w = zf_tensor_shape(c->x[1]), y = zf_tensor_shape(c->y);
     int64_t rows = y.rank == 1 ? 1 : zfi_row_count(&y);
     zf_tensor du = c->dy;
-    switch (c->attributes[0].i) {
+    switch (ZF_INT(c, linear, activation)) {
     case ZFI_GELU: du = zfi_op(gelu_grad, NULL, du, zfi_saved(c->y, 0)); break;
     case ZFI_GELU_TANH: du = zfi_op(gelu_grad, zfi_with({.i = 1}), du, zfi_saved(c->y, 0)); break;
     case ZFI_RELU: du = zfi_op(relu_grad, NULL, du, c->y); break;
@@ -98,7 +98,7 @@ static void zfi_linear_reference(const zf_launch *l, int64_t first, int64_t last
         for (int64_t p = 0; p < k; p++) sum += zfi_get(x, row * k + p) * zfi_get(w, col * k + p);
         if (l->arg_count > 2) sum += zfi_get(&l->args[2], col);
         if (u) zfi_set(u, i, sum);
-        zfi_set(&l->out, i, zfi_activate_f64(l->attributes[0].i, sum));
+        zfi_set(&l->out, i, zfi_activate_f64(ZF_INT(l, linear, activation), sum));
     }
 }
 
@@ -146,7 +146,7 @@ static void zfi_linear_epilogue(void *context, float *c, int64_t c_row_stride, i
         if (u)
             zfi_narrow(isa, zfi_element_of(u->data, u->dtype, (row + i) * n + col), u->dtype, y,
                        cols);
-        zfi_activate(isa, l->attributes[0].i, y, y, cols);
+        zfi_activate(isa, ZF_INT(l, linear, activation), y, y, cols);
     }
 }
 

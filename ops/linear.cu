@@ -98,7 +98,7 @@ static void zfi_linear_launch(const zf_launch *l, const float *product, const T 
     down = zfi_grid(l, zfi_div_up(rows, ZFI_THREADS / width));
     down = (unsigned)zfi_div_up(down, across < 16 ? across : 16); /* some rows for one bias */
     ZF_LAUNCH((zfi_linear_finish<T, N>), dim3(down, across), ZFI_THREADS, 0, zfi_stream(l),
-              product, bias, u, y, rows, cols, (int)l->attributes[0].i, width);
+              product, bias, u, y, rows, cols, (int)ZF_INT(l, linear, activation), width);
 }
 
 /* How the work is cut: one piece, or tiles by way of f32 in scratch. */
@@ -114,7 +114,7 @@ static zfi_linear zfi_linear_of(const zf_launch *l)
 {
     const int64_t n = l->args[1].shape.dims[0], k = l->args[1].shape.dims[1];
     zfi_linear p;
-    const bool plain = l->attributes[0].i == ZFI_NO_ACTIVATION;
+    const bool plain = ZF_INT(l, linear, activation) == ZFI_NO_ACTIVATION;
     if (l->out.dtype == ZF_F32) p.direct = plain;
     else p.direct = (n % 8 == 0 && k % 8 == 0) || (plain && l->arg_count < 3);
     p.activate = p.direct && !plain;
@@ -163,7 +163,7 @@ static zf_status zfi_cuda_linear(const zf_launch *l)
             T *u = static_cast<T *>(to), *y = static_cast<T *>(l->out.data);
             ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, u, y),
                      (zfi_linear_activate<T, n>), (zfi_linear_activate<T, 1>), u, y,
-                     (int)l->attributes[0].i)
+                     (int)ZF_INT(l, linear, activation))
         })
         return zfi_launched(l);
     }

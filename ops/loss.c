@@ -133,7 +133,7 @@ static zf_status zfi_cpu_logsumexp(const zf_launch *l)
 static zf_status zfi_check_labels(const zf_launch *l, const char *name, const zf_array *x)
 {
     const zf_array *labels = &l->args[l->arg_count - 1];
-    int64_t classes = zfi_last(&x->shape), ignored = l->attributes[0].i;
+    int64_t classes = zfi_last(&x->shape), ignored = ZF_INT(l, cross_entropy, ignore);
     for (int64_t r = 0, rows = zfi_count(labels); r < rows; r++) {
         int64_t label = zfi_get_integer(labels, r);
         if (label != ignored && (label < 0 || label >= classes))
@@ -156,7 +156,7 @@ static zf_status zfi_cpu_cross_entropy(const zf_launch *l)
     for (int64_t r = 0; r < rows && !status; r++) {
         int64_t label = zfi_get_integer(labels, r);
         zfi_set(&l->out, r,
-                label == l->attributes[0].i ? 0
+                label == ZF_INT(l, cross_entropy, ignore) ? 0
                                             : zfi_get(lse, r) - zfi_get(x, r * classes + label));
     }
     return status;
@@ -171,7 +171,8 @@ static void zfi_cross_entropy_grad_reference(const zf_launch *l, int64_t first, 
         for (int64_t i = 0; i < classes; i++) {
             double p = exp(zfi_get(x, r * classes + i) - zfi_get(lse, r)),
                    dx = zfi_get(dy, r) * (p - (i == label));
-            zfi_set(&l->out, r * classes + i, label == l->attributes[0].i ? 0 : dx);
+            zfi_set(&l->out, r * classes + i,
+                    label == ZF_INT(l, cross_entropy_grad, ignore) ? 0 : dx);
         }
     }
 }
@@ -196,7 +197,8 @@ static void zfi_cross_entropy_grad_fast(const zf_launch *l, int64_t first, int64
     float *dx = l->out.data;
     for (int64_t r = first; r < last; r++) {
         int64_t label = zfi_get_integer(&l->args[3], r);
-        if (label == l->attributes[0].i) memset(dx + r * n, 0, (size_t)n * sizeof *dx);
+        if (label == ZF_INT(l, cross_entropy_grad, ignore))
+            memset(dx + r * n, 0, (size_t)n * sizeof *dx);
         else
             zfi_cross_entropy_row(zfi_cpu_of(l)->isa, dx + r * n, x + r * n, n, label, lse[r],
                                   dy[r]);
@@ -220,6 +222,8 @@ static zf_status zfi_check_cross_entropy_grad(const zf_launch *l)
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(cross_entropy_grad, cross_entropy, ignore)
+ZFI_SAME_ATTRIBUTE(head_loss, cross_entropy, ignore)
 ZFI_OPERATOR(logsumexp, .infer = zfi_infer_logsumexp, .grad = zfi_grad_logsumexp,
              .cpu = zfi_cpu_logsumexp, .traits = ZF_OP_BY_ROWS | ZF_OP_WANTS_F32)
 ZFI_OPERATOR(cross_entropy, .infer = zfi_infer_cross_entropy, .grad = zfi_grad_cross_entropy,

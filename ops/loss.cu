@@ -125,7 +125,7 @@ static zf_status zfi_cross_entropy_launch(const zf_launch *l, const zf_array *x)
     zfi_cross_entropy_job j = {};
     j.set = t.set;
     j.dy = l->args[0].data, j.x = x->data, j.lse = x[1].data, j.y = l->out.data;
-    j.labels = zfi_integers_of(labels), j.ignored = l->attributes[0].i;
+    j.labels = zfi_integers_of(labels), j.ignored = ZF_INT(l, cross_entropy, ignore);
     j.fault.kind = ZFI_FAULT_LABEL, j.fault.op = l->op, j.fault.node = l->node;
     j.fault.limit = t.set.n, j.fault.ignored = j.ignored;
     j.report = zfi_device_of(l)->fault;

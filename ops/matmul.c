@@ -27,14 +27,14 @@ static zf_status zfi_infer_matmul(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "both operands need two dimensions or more");
     m = a.dims[a.rank - 2], ka = a.dims[a.rank - 1], kb = b.dims[b.rank - 2],
     n = b.dims[b.rank - 1];
-    if (c->attributes[0].i) ka = a.dims[a.rank - 2], m = a.dims[a.rank - 1];
-    if (c->attributes[1].i) kb = b.dims[b.rank - 1], n = b.dims[b.rank - 2];
+    if (ZF_INT(c, matmul, transpose_a)) ka = a.dims[a.rank - 2], m = a.dims[a.rank - 1];
+    if (ZF_INT(c, matmul, transpose_b)) kb = b.dims[b.rank - 1], n = b.dims[b.rank - 2];
     if (ka != kb)
         return zfi_infer_fail(
             c, ZF_ERR_SHAPE,
             "the inner dimensions differ: %lld of a%s, %lld of b%s; they must be equal",
-            (long long)ka, c->attributes[0].i ? " transposed" : "", (long long)kb,
-            c->attributes[1].i ? " transposed" : "");
+            (long long)ka, ZF_INT(c, matmul, transpose_a) ? " transposed" : "", (long long)kb,
+            ZF_INT(c, matmul, transpose_b) ? " transposed" : "");
     lead_a = a, lead_b = b;
     lead_a.rank -= 2, lead_b.rank -= 2;
     if (!zfi_broadcast_shape(&lead_a, &lead_b, &c->shape))
@@ -63,7 +63,7 @@ static zf_tensor zfi_matrix(zf_tensor x)
 
 static void zfi_grad_matmul(zfi_grad *c)
 {
-    bool ta = c->attributes[0].i != 0, tb = c->attributes[1].i != 0;
+    bool ta = ZF_INT(c, matmul, transpose_a) != 0, tb = ZF_INT(c, matmul, transpose_b) != 0;
     zf_tensor a = c->x[0], b = c->x[1], dy = c->dy, dx;
     if (c->count > 2 && c->need[2]) c->dx[2] = dy;
     /* One matrix for a whole batch (a weight): the batch is a taller matrix, and db needs no sum
@@ -101,7 +101,7 @@ static bool zfi_by_tiles(const zf_launch *l)
 static zfi_product zfi_product_of(const zf_launch *l)
 {
     const zf_shape *a = &l->args[0].shape, *b = &l->args[1].shape, *out = &l->out.shape;
-    bool ta = l->attributes[0].i != 0, tb = l->attributes[1].i != 0;
+    bool ta = ZF_INT(l, matmul, transpose_a) != 0, tb = ZF_INT(l, matmul, transpose_b) != 0;
     int64_t rows_a = a->dims[a->rank - 2], cols_a = a->dims[a->rank - 1];
     int64_t rows_b = b->dims[b->rank - 2], cols_b = b->dims[b->rank - 1];
     zfi_product p = {.lead = *out};

@@ -560,7 +560,8 @@ static int64_t zfi_lead(const zf_shape *x, const zf_shape *out, int axis)
 static zfi_product zfi_product_of(const zf_launch *l)
 {
     const zf_shape *a = &l->args[0].shape, *b = &l->args[1].shape, *out = &l->out.shape;
-    const bool turn_a = l->attributes[0].i != 0, turn_b = l->attributes[1].i != 0;
+    const bool turn_a = ZF_INT(l, matmul, transpose_a) != 0,
+               turn_b = ZF_INT(l, matmul, transpose_b) != 0;
     int64_t size_a = a->dims[a->rank - 2] * a->dims[a->rank - 1], rows = 1, axes[ZF_MAX_RANK];
     int64_t size_b = b->dims[b->rank - 2] * b->dims[b->rank - 1], size_c, b_count = 1;
     int64_t step_a[ZF_MAX_RANK], step_b[ZF_MAX_RANK], step_c[ZF_MAX_RANK];

@@ -32,7 +32,7 @@ static bool zfi_listed_shape(const zf_attribute *attribute, zf_shape *shape)
 static zf_status zfi_infer_shape(zfi_infer *c)
 {
     c->dtype = c->args[0]->dtype;
-    if (zfi_listed_shape(&c->attributes[0], &c->shape)) return ZF_OK;
+    if (zfi_listed_shape(&ZF_ATTRIBUTE(c, reshape, shape), &c->shape)) return ZF_OK;
     return zfi_infer_fail(
         c, ZF_ERR_SHAPE,
         "a shape has 0 to %d dimensions, none negative, and fewer than 2^63 elements", ZF_MAX_RANK);
@@ -62,7 +62,8 @@ static zf_status zfi_infer_reshape(zfi_infer *c)
 
 static zf_status zfi_infer_slice(zfi_infer *c)
 {
-    int64_t axis = c->attributes[0].i, start = c->attributes[1].i, stop = c->attributes[2].i;
+    int64_t axis = ZF_INT(c, slice, axis), start = ZF_INT(c, slice, start),
+            stop = ZF_INT(c, slice, stop);
     zf_status status = zfi_infer_axis(c, axis);
     if (status) return status;
     zfi_infer_like(c, 0);
@@ -76,7 +77,8 @@ static zf_status zfi_infer_slice(zfi_infer *c)
 
 static zf_status zfi_infer_pad(zfi_infer *c)
 {
-    int64_t axis = c->attributes[0].i, before = c->attributes[1].i, after = c->attributes[2].i;
+    int64_t axis = ZF_INT(c, pad, axis), before = ZF_INT(c, pad, before),
+            after = ZF_INT(c, pad, after);
     zf_status status = zfi_infer_axis(c, axis);
     if (status) return status;
     zfi_infer_like(c, 0);
@@ -93,12 +95,12 @@ static zf_status zfi_infer_pad(zfi_infer *c)
 static zf_status zfi_infer_transpose(zfi_infer *c)
 {
     const zf_shape *from = &c->args[0]->shape;
-    const int64_t *order = c->attributes[0].list.data;
+    const int64_t *order = ZF_LIST(c, transpose, order).data;
     bool seen[ZF_MAX_RANK] = {false};
-    if (c->attributes[0].list.count != from->rank)
+    if (ZF_LIST(c, transpose, order).count != from->rank)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "the order has %lld entries, the operand %d dimensions",
-                              (long long)c->attributes[0].list.count, (int)from->rank);
+                              (long long)ZF_LIST(c, transpose, order).count, (int)from->rank);
     zfi_infer_like(c, 0);
     for (int axis = 0; axis < from->rank; axis++) {
         if (order[axis] < 0 || order[axis] >= from->rank || seen[order[axis]])
@@ -113,7 +115,7 @@ static zf_status zfi_infer_transpose(zfi_infer *c)
 
 static zf_status zfi_infer_concat(zfi_infer *c)
 {
-    int64_t axis = c->attributes[0].i;
+    int64_t axis = ZF_INT(c, concat, axis);
     zf_status status = zfi_infer_dtypes(c, false);
     if (!status) status = zfi_infer_axis(c, axis);
     if (status) return status;
@@ -177,19 +179,20 @@ static void zfi_grad_sum_to(zfi_grad *c)
 
 static void zfi_grad_slice(zfi_grad *c)
 {
-    int64_t axis = c->attributes[0].i, start = c->attributes[1].i, stop = c->attributes[2].i;
+    int64_t axis = ZF_INT(c, slice, axis), start = ZF_INT(c, slice, start),
+            stop = ZF_INT(c, slice, stop);
     c->dx[0] = zf_pad(c->dy, (int32_t)axis, start, zf_tensor_shape(c->x[0]).dims[axis] - stop);
 }
 
 static void zfi_grad_pad(zfi_grad *c)
 {
-    int64_t axis = c->attributes[0].i, before = c->attributes[1].i;
+    int64_t axis = ZF_INT(c, pad, axis), before = ZF_INT(c, pad, before);
     c->dx[0] = zf_slice(c->dy, (int32_t)axis, before, before + zf_tensor_shape(c->x[0]).dims[axis]);
 }
 
 static void zfi_grad_transpose(zfi_grad *c)
 {
-    const int64_t *order = c->attributes[0].list.data;
+    const int64_t *order = ZF_LIST(c, transpose, order).data;
     int32_t inverse[ZF_MAX_RANK];
     for (int32_t axis = 0; axis < zf_tensor_shape(c->y).rank; axis++) inverse[order[axis]] = axis;
     c->dx[0] = zf_permute(c->dy, inverse);
@@ -197,7 +200,7 @@ static void zfi_grad_transpose(zfi_grad *c)
 
 static void zfi_grad_concat(zfi_grad *c)
 {
-    int64_t axis = c->attributes[0].i, start = 0;
+    int64_t axis = ZF_INT(c, concat, axis), start = 0;
     for (int32_t k = 0; k < c->count; k++) {
         int64_t stop = start + zf_tensor_shape(c->x[k]).dims[axis];
         if (c->need[k]) c->dx[k] = zf_slice(c->dy, (int32_t)axis, start, stop);
@@ -409,8 +412,8 @@ static zf_status zfi_cpu_reshape(const zf_launch *l)
 
 static zf_status zfi_cpu_slice(const zf_launch *l)
 {
-    zfi_box b =
-        zfi_box_at(l, &l->args[0], l->out.shape, (int)l->attributes[0].i, l->attributes[1].i, 0);
+    zfi_box b = zfi_box_at(l, &l->args[0], l->out.shape, (int)ZF_INT(l, slice, axis),
+                           ZF_INT(l, slice, start), 0);
     if (b.from != b.to) zfi_box_copy(l, b); /* equal: the plan made it a view */
     return ZF_OK;
 }
@@ -418,8 +421,8 @@ static zf_status zfi_cpu_slice(const zf_launch *l)
 static zf_status zfi_cpu_pad(const zf_launch *l)
 {
     static const char zero[8];
-    int axis = (int)l->attributes[0].i;
-    int64_t before = l->attributes[1].i, after = l->attributes[2].i,
+    int axis = (int)ZF_INT(l, pad, axis);
+    int64_t before = ZF_INT(l, pad, before), after = ZF_INT(l, pad, after),
             n = l->args[0].shape.dims[axis];
     zf_shape edge = l->out.shape;
     zfi_box_copy(l, zfi_box_at(l, &l->args[0], l->args[0].shape, axis, 0, before));
@@ -436,7 +439,7 @@ static zf_status zfi_cpu_pad(const zf_launch *l)
 
 static zf_status zfi_cpu_transpose(const zf_launch *l)
 {
-    const int64_t *order = l->attributes[0].list.data;
+    const int64_t *order = ZF_LIST(l, transpose, order).data;
     int64_t steps[ZF_MAX_RANK];
     zfi_box b = {.walk = {.rank = l->out.shape.rank}, .from = l->args[0].data, .to = l->out.data};
     memcpy(b.walk.dims, l->out.shape.dims, sizeof b.walk.dims);
@@ -449,7 +452,7 @@ static zf_status zfi_cpu_transpose(const zf_launch *l)
 
 static zf_status zfi_cpu_concat(const zf_launch *l)
 {
-    int axis = (int)l->attributes[0].i;
+    int axis = (int)ZF_INT(l, concat, axis);
     int64_t start = 0;
     for (int32_t k = 0; k < l->arg_count; k++) {
         zfi_box_copy(l, zfi_box_at(l, &l->args[k], l->args[k].shape, axis, 0, start));
@@ -509,7 +512,7 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
         bool group = true;
         /* The next group: n elements, `from` apart. */
         for (n = 1, keep = false; axis >= 0; axis--) {
-            bool kept = l->op == ZF_OP_sum ? axis != l->attributes[0].i
+            bool kept = l->op == ZF_OP_sum ? axis != ZF_INT(l, sum, axis)
                                            : axis >= x->rank - out->rank &&
                                                  out->dims[axis - x->rank + out->rank] != 1;
             if (x->dims[axis] == 1) continue;
@@ -721,6 +724,8 @@ static int32_t zfi_views_slice(const zf_graph *g, const zfi_node *node, int64_t 
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(broadcast, reshape, shape)
+ZFI_SAME_ATTRIBUTE(sum_to, reshape, shape)
 ZFI_OPERATOR(reshape, .infer = zfi_infer_reshape, .grad = zfi_grad_reshape, .cpu = zfi_cpu_reshape,
              .views = zfi_views_reshape, .same = zfi_same_reshape, .ranks = ZFI_RANKS_VIEW,
              .traits = ZF_OP_VIEW)

@@ -296,9 +296,9 @@ static zf_status zfi_cuda_reshape(const zf_launch *l)
 static zf_status zfi_cuda_slice(const zf_launch *l)
 {
     const zf_shape *x = &l->args[0].shape;
-    int axis = (int)l->attributes[0].i;
+    int axis = (int)ZF_INT(l, slice, axis);
     int64_t inner = zfi_span(x, axis + 1, x->rank), width = x->dims[axis] * inner,
-            start = l->attributes[1].i * inner, wide = l->out.shape.dims[axis] * inner;
+            start = ZF_INT(l, slice, start) * inner, wide = l->out.shape.dims[axis] * inner;
     zfi_box b;
     if (!zfi_count(&l->out)) return ZF_OK;
     b = zfi_box_rows(l, zfi_span(x, 0, axis), wide, l->args[0].data, start, width, l->out.data, 0,
@@ -310,19 +310,19 @@ static zf_status zfi_cuda_slice(const zf_launch *l)
 static zf_status zfi_cuda_pad(const zf_launch *l)
 {
     const zf_shape *x = &l->args[0].shape;
-    int axis = (int)l->attributes[0].i;
+    int axis = (int)ZF_INT(l, pad, axis);
     int64_t inner = zfi_span(x, axis + 1, x->rank), width = x->dims[axis] * inner,
             wide = l->out.shape.dims[axis] * inner;
     zfi_box b = zfi_box_rows(l, zfi_span(x, 0, axis), wide, l->args[0].data, 0, width, l->out.data,
                              0, wide);
-    b.low = l->attributes[1].i * inner, b.high = b.low + width;
+    b.low = ZF_INT(l, pad, before) * inner, b.high = b.low + width;
     zfi_box_copy(l, b, true);
     return zfi_launched(l);
 }
 
 static zf_status zfi_cuda_transpose(const zf_launch *l)
 {
-    const int64_t *order = static_cast<const int64_t *>(l->attributes[0].list.data);
+    const int64_t *order = static_cast<const int64_t *>(ZF_LIST(l, transpose, order).data);
     int64_t steps[ZF_MAX_RANK];
     zfi_box b;
     memset(&b, 0, sizeof b);
@@ -339,7 +339,7 @@ static zf_status zfi_cuda_transpose(const zf_launch *l)
 static zf_status zfi_cuda_concat(const zf_launch *l)
 {
     const zf_shape *out = &l->out.shape;
-    int axis = (int)l->attributes[0].i;
+    int axis = (int)ZF_INT(l, concat, axis);
     int64_t inner = zfi_span(out, axis + 1, out->rank), wide = out->dims[axis] * inner, start = 0;
     int64_t rows = zfi_span(out, 0, axis), size = (int64_t)zf_dtype_size(l->out.dtype);
     zfi_moves m;
@@ -442,7 +442,7 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
         bool keep = false, group = true;
         /* The next group: n elements, `from` apart. */
         for (; axis >= 0; axis--) {
-            bool kept = l->op == ZF_OP_sum ? axis != l->attributes[0].i
+            bool kept = l->op == ZF_OP_sum ? axis != ZF_INT(l, sum, axis)
                                            : axis >= x->rank - out->rank &&
                                                  out->dims[axis - x->rank + out->rank] != 1;
             if (x->dims[axis] == 1) continue;

@@ -87,10 +87,8 @@ static zf_status zfi_infer_softmax_grad(zfi_infer *c)
     return status ? status : zfi_infer_like(c, 0);
 }
 
-/* Attribute k is the eps of a norm. */
-static zf_status zfi_infer_eps(const zfi_infer *c, int k)
+static zf_status zfi_infer_eps(const zfi_infer *c, double eps)
 {
-    double eps = c->attributes[k].f;
     if (eps >= 0 && !isinf(eps)) return ZF_OK;
     return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "eps = %g must be finite and not negative", eps);
 }
@@ -98,7 +96,7 @@ static zf_status zfi_infer_eps(const zfi_infer *c, int k)
 static zf_status zfi_infer_moments(zfi_infer *c)
 {
     zf_status status = zfi_infer_rows(c, 0);
-    if (!status) status = zfi_infer_eps(c, 0);
+    if (!status) status = zfi_infer_eps(c, ZF_FLOAT(c, moments, eps));
     if (status) return status;
     c->dtype = zfi_wide(c->args[0]->dtype);
     c->shape = c->args[0]->shape;
@@ -254,7 +252,7 @@ static void zfi_moments_reference(const zf_launch *l, int64_t first, int64_t las
 {
     const zf_array *x = &l->args[0];
     int64_t n = zfi_last(&x->shape);
-    double count = n ? (double)n : 1, eps = l->attributes[0].f;
+    double count = n ? (double)n : 1, eps = ZF_FLOAT(l, moments, eps);
     for (int64_t r = first; r < last; r++) {
         double mean = 0, squares = 0;
         for (int64_t i = r * n; i < (r + 1) * n && l->op == ZF_OP_moments; i++)
@@ -303,7 +301,7 @@ static void zfi_moments_fast(const zf_launch *l, int64_t first, int64_t last)
     int64_t n = zfi_last(&l->args[0].shape);
     const float *x = l->args[0].data;
     zfi_moments_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + 2 * first, x + first * n,
-                     last - first, n, l->op == ZF_OP_moments, l->attributes[0].f);
+                     last - first, n, l->op == ZF_OP_moments, ZF_FLOAT(l, moments, eps));
 }
 
 static zf_status zfi_cpu_moments(const zf_launch *l)
@@ -522,6 +520,7 @@ static zf_status zfi_cpu_norm_gamma_grad(const zf_launch *l)
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(rms, moments, eps)
 ZFI_OPERATOR(softmax, .infer = zfi_infer_softmax, .grad = zfi_grad_softmax, .cpu = zfi_cpu_softmax,
              .traits = ZF_OP_INPLACE | ZF_OP_BY_ROWS)
 ZFI_OPERATOR(softmax_grad, .infer = zfi_infer_softmax_grad, .cpu = zfi_cpu_softmax_grad,

@@ -235,7 +235,8 @@ static zfi_teams zfi_long_teams_of(const zf_array *x, bool wide, int sums)
 /* The dropout of a value like the result, by attributes 0 and 1. */
 static zfi_dropout zfi_dropout_attributes(const zf_launch *l)
 {
-    return zfi_dropout_of(l, l->attributes[0].f, l->attributes[1].i, zfi_count(&l->out));
+    return zfi_dropout_of(l, ZF_FLOAT(l, dropout, p), ZF_INT(l, dropout, stream),
+                          zfi_count(&l->out));
 }
 
 /* ----------------------------------------------------------------------------- softmax */
@@ -475,7 +476,7 @@ static zf_status zfi_cuda_moments(const zf_launch *l)
     if (!zfi_count(&l->out)) return ZF_OK;
     zfi_teams t = zfi_long_teams_of(x, zfi_lies_well(0, 1, x->data), 2);
     zfi_moments_job j = {t.set, x->data, static_cast<float *>(l->out.data),
-                         (float)l->attributes[0].f, l->op == ZF_OP_moments};
+                         (float)ZF_FLOAT(l, moments, eps), l->op == ZF_OP_moments};
     ZFI_FLOATS(l, x->dtype, T, ZFI_LAUNCH_LONG_ROWS(zfi_moments_kernel, T, t, l, j);)
     return zfi_launched(l);
 }

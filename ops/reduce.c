@@ -23,18 +23,18 @@
 static zf_status zfi_infer_reduce(zfi_infer *c)
 {
     zf_status status = zfi_infer_dtypes(c, true);
-    if (!status) status = zfi_infer_axis(c, c->attributes[0].i);
+    if (!status) status = zfi_infer_axis(c, ZF_INT(c, sum, axis));
     if (status) return status;
     c->dtype = c->args[0]->dtype;
     c->shape =
-        zfi_without_axis(c->args[0]->shape, (int)c->attributes[0].i, c->attributes[1].i != 0);
+        zfi_without_axis(c->args[0]->shape, (int)ZF_INT(c, sum, axis), ZF_INT(c, sum, keep) != 0);
     return ZF_OK;
 }
 
 static zf_status zfi_infer_argmax(zfi_infer *c)
 {
     zf_status status = zfi_infer_reduce(c);
-    int64_t n = status ? 0 : c->args[0]->shape.dims[c->attributes[0].i];
+    int64_t n = status ? 0 : c->args[0]->shape.dims[ZF_INT(c, argmax, axis)];
     if (!status && (n < 1 || n > INT32_MAX))
         status = zfi_infer_fail(
             c, ZF_ERR_SHAPE, "the axis has %lld elements; 1 to 2^31 - 1 is possible", (long long)n);
@@ -65,7 +65,8 @@ static zf_status zfi_infer_total(zfi_infer *c)
 /* x with the reduced axis as a dimension 1. */
 static zf_tensor zfi_kept_axis(const zfi_grad *c, zf_tensor x)
 {
-    return zf_reshape(x, zfi_without_axis(zf_tensor_shape(c->x[0]), (int)c->attributes[0].i, true));
+    return zf_reshape(x,
+                      zfi_without_axis(zf_tensor_shape(c->x[0]), (int)ZF_INT(c, sum, axis), true));
 }
 
 static void zfi_grad_sum(zfi_grad *c)
@@ -80,7 +81,7 @@ static void zfi_grad_max(zfi_grad *c)
               zero = zf_constant(c->graph, dtype, ZF_SCALAR, 0);
     zf_tensor largest = zf_equal(c->x[0], zfi_kept_axis(c, c->y));
     zf_tensor ties = zf_sum_ex(zf_where(largest, one, zero),
-                               &(zf_reduce_desc){(int32_t)c->attributes[0].i, true});
+                               &(zf_reduce_desc){(int32_t)ZF_INT(c, max, axis), true});
     c->dx[0] = zf_where(largest, zf_div(zfi_kept_axis(c, c->dy), ties), zero);
 }
 
@@ -102,7 +103,7 @@ typedef struct zfi_axis_of {
 static zfi_axis_of zfi_reduced_axis(const zf_launch *l)
 {
     const zf_shape *x = &l->args[0].shape;
-    int axis = (int)l->attributes[0].i;
+    int axis = (int)ZF_INT(l, sum, axis);
     return (zfi_axis_of){x->dims[axis], zfi_span(x, axis + 1, x->rank)};
 }
 
@@ -248,6 +249,10 @@ static zf_status zfi_cpu_norm(const zf_launch *l)
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(max, sum, axis)
+ZFI_SAME_ATTRIBUTE(max, sum, keep)
+ZFI_SAME_ATTRIBUTE(argmax, sum, axis)
+ZFI_SAME_ATTRIBUTE(argmax, sum, keep)
 ZFI_OPERATOR(sum, .infer = zfi_infer_reduce, .grad = zfi_grad_sum, .cpu = zfi_cpu_sum_to,
              .scratch = zfi_scratch_sum_to, .traits = ZF_OP_WANTS_F32 | ZF_OP_READS_HALF)
 ZFI_OPERATOR(max, .infer = zfi_infer_reduce, .grad = zfi_grad_max, .cpu = zfi_cpu_max)

@@ -90,7 +90,7 @@ __global__ void zfi_most_columns_kernel(int64_t count, int64_t n, zfi_divisor in
 template <class T> static void zfi_most_launch(const zf_launch *l)
 {
     const zf_shape *x = &l->args[0].shape;
-    int axis = (int)l->attributes[0].i;
+    int axis = (int)ZF_INT(l, max, axis);
     int64_t n = x->dims[axis], inner = zfi_span(x, axis + 1, x->rank), count = zfi_count(&l->out);
     int lanes = n <= ZFI_SUM_BY_WARP ? ZFI_WARP : ZFI_THREADS;
     const T *from = static_cast<const T *>(l->args[0].data);

@@ -32,9 +32,10 @@ static zf_status zfi_infer_index(const zfi_infer *c)
 /* Attributes first, padded, and the one behind it: a row of the table. */
 static zf_status zfi_infer_padding(const zfi_infer *c, int first, int64_t rows)
 {
-    int64_t padding = c->attributes[first + 1].i;
-    if (c->attributes[first].i ? padding >= 0 && padding < rows : !padding) return ZF_OK;
-    if (!c->attributes[first].i)
+    bool padded = (c->attributes + first)->i;
+    int64_t padding = (c->attributes + first + 1)->i;
+    if (padded ? padding >= 0 && padding < rows : !padding) return ZF_OK;
+    if (!padded)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "padding = %lld is only for padded=true",
                               (long long)padding);
     return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "padding = %lld must be one of the %lld rows",
@@ -45,7 +46,8 @@ static zf_status zfi_infer_gather_rows(zfi_infer *c)
 {
     const zf_shape *table = &c->args[0]->shape;
     zf_status status = zfi_infer_index(c);
-    if (!status && table->rank) status = zfi_infer_padding(c, 0, table->dims[0]);
+    if (!status && table->rank)
+        status = zfi_infer_padding(c, ZF_AT_gather_rows_padded, table->dims[0]);
     if (status) return status;
     if (!zfi_is_float(c->args[0]->dtype))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "the table must be float: f32, bf16, f16 or f64");
@@ -76,12 +78,13 @@ static zf_status zfi_infer_scatter_rows(zfi_infer *c)
     if (dy->rank - index->rank + 1 > ZF_MAX_RANK)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "the result has more than %d dimensions",
                               ZF_MAX_RANK);
-    if (c->attributes[0].i < 0)
+    if (ZF_INT(c, scatter_rows, rows) < 0)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "rows = %lld must not be negative",
-                              (long long)c->attributes[0].i);
-    if ((status = zfi_infer_padding(c, 1, c->attributes[0].i))) return status;
+                              (long long)ZF_INT(c, scatter_rows, rows));
+    if ((status = zfi_infer_padding(c, ZF_AT_scatter_rows_padded, ZF_INT(c, scatter_rows, rows))))
+        return status;
     c->dtype = c->args[0]->dtype;
-    c->shape = (zf_shape){1, {c->attributes[0].i}};
+    c->shape = (zf_shape){1, {ZF_INT(c, scatter_rows, rows)}};
     for (int axis = index->rank; axis < dy->rank; axis++)
         c->shape.dims[c->shape.rank++] = dy->dims[axis];
     return ZF_OK;
@@ -91,7 +94,9 @@ static void zfi_grad_gather_rows(zfi_grad *c)
 {
     int64_t rows = zf_tensor_shape(c->x[0]).dims[0];
     if (c->need[0])
-        c->dx[0] = zfi_op(scatter_rows, zfi_with({.i = rows}, c->attributes[0], c->attributes[1]),
+        c->dx[0] = zfi_op(scatter_rows,
+                          zfi_with({.i = rows}, ZF_ATTRIBUTE(c, gather_rows, padded),
+                                   ZF_ATTRIBUTE(c, gather_rows, padding)),
                           c->dy, c->x[1]);
 }
 
@@ -101,9 +106,9 @@ static void zfi_grad_scatter_rows(zfi_grad *c)
     zf_tensor padding, dx;
     if (!c->need[0]) return;
     dx = zf_gather_rows(c->dy, c->x[1]);
-    if (c->attributes[1].i) { /* nothing was added of what is there */
-        padding =
-            zf_constant(c->graph, zf_tensor_dtype(c->x[1]), ZF_SCALAR, (double)c->attributes[2].i);
+    if (ZF_INT(c, scatter_rows, padded)) { /* nothing was added of what is there */
+        padding = zf_constant(c->graph, zf_tensor_dtype(c->x[1]), ZF_SCALAR,
+                              (double)ZF_INT(c, scatter_rows, padding));
         padding = zf_equal(c->x[1], padding);
         while (shape.rank < zf_tensor_shape(dx).rank) shape.dims[shape.rank++] = 1;
         dx = zf_where(zf_reshape(padding, shape),
@@ -165,7 +170,7 @@ static void zfi_zero_range(const zf_launch *l, int64_t first, int64_t last)
 /* The row that scatter_rows adds nothing to; -1: none. */
 static int64_t zfi_scatter_padding(const zf_launch *l)
 {
-    return l->attributes[1].i ? l->attributes[2].i : -1;
+    return ZF_INT(l, scatter_rows, padded) ? ZF_INT(l, scatter_rows, padding) : -1;
 }
 
 /* Columns [first, last), at most ZFI_SCATTER_GRAIN of them: for each row the sum in double, rounded
@@ -211,7 +216,8 @@ static size_t zfi_scratch_scatter_rows(const zf_launch *l)
 {
     size_t bytes;
     if (!zfi_is_half(l->out.dtype) || zfi_cpu_of(l)->reference) return 0;
-    return zfi_add_size((size_t)l->attributes[0].i, (size_t)zfi_count(&l->args[1]), &bytes) &&
+    return zfi_add_size((size_t)ZF_INT(l, scatter_rows, rows), (size_t)zfi_count(&l->args[1]),
+                        &bytes) &&
                    zfi_mul_size(bytes, sizeof(int64_t), &bytes)
                ? bytes
                : SIZE_MAX;
@@ -219,8 +225,8 @@ static size_t zfi_scratch_scatter_rows(const zf_launch *l)
 
 static void zfi_scatter_lists(const zf_launch *l)
 {
-    int64_t *first = l->scratch, *next = first + l->attributes[0].i;
-    for (int64_t row = 0; row < l->attributes[0].i; row++) first[row] = -1;
+    int64_t *first = l->scratch, *next = first + ZF_INT(l, scatter_rows, rows);
+    for (int64_t row = 0; row < ZF_INT(l, scatter_rows, rows); row++) first[row] = -1;
     for (int64_t i = zfi_count(&l->args[1]) - 1; i >= 0; i--) {
         int64_t row = zfi_get_integer(&l->args[1], i);
         if (row == zfi_scatter_padding(l)) continue;
@@ -234,9 +240,9 @@ static void zfi_scatter_half(const zf_launch *l, int64_t first, int64_t last)
 {
     zfi_isa isa = zfi_cpu_of(l)->isa;
     zf_dtype dtype = l->out.dtype;
-    const int64_t *lists = l->scratch, *next = lists + l->attributes[0].i;
+    const int64_t *lists = l->scratch, *next = lists + ZF_INT(l, scatter_rows, rows);
     int64_t width = zfi_row_width(&l->out), n = last - first;
-    for (int64_t row = 0; row < l->attributes[0].i; row++) {
+    for (int64_t row = 0; row < ZF_INT(l, scatter_rows, rows); row++) {
         float sum[ZFI_SCATTER_FAST_GRAIN] = {0}, term[ZFI_SCATTER_FAST_GRAIN];
         if (lists[row] < 0) continue;
         for (int64_t i = lists[row]; i >= 0; i = next[i]) {

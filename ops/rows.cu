@@ -224,7 +224,7 @@ static zfi_scatter zfi_scatter_of(const zf_launch *l)
     size_t sizes[6], starts;
     chunk = zfi_div_up(chunk, ZFI_SCATTER_AHEAD) * ZFI_SCATTER_AHEAD;
     memset(&s, 0, sizeof s);
-    s.rows = l->attributes[0].i, s.width = zfi_span(&l->out.shape, 1, l->out.shape.rank);
+    s.rows = ZF_INT(l, scatter_rows, rows), s.width = zfi_span(&l->out.shape, 1, l->out.shape.rank);
     s.count = count > INT32_MAX - ZFI_SORT_TILE ? -1 : (int)count;
     s.tiles = (int)zfi_div_up(count, ZFI_SORT_TILE);
     if (chunk < ZFI_SCATTER_LEAST) chunk = ZFI_SCATTER_LEAST;
@@ -333,7 +333,7 @@ static int zfi_scatter_sort(const zf_launch *l, const zfi_scatter *s)
     int to = 0;
     memset(&pass, 0, sizeof pass);
     pass.index = zfi_index_of(l, s->rows);
-    pass.padding = l->attributes[1].i ? l->attributes[2].i : -1;
+    pass.padding = ZF_INT(l, scatter_rows, padded) ? ZF_INT(l, scatter_rows, padding) : -1;
     pass.starts = s->starts, pass.count = s->count, pass.tiles = s->tiles;
     for (pass.shift = 0; pass.shift == 0 || s->rows >> pass.shift; pass.shift += ZFI_SORT_BITS) {
         pass.keys = s->keys[to], pass.positions = s->positions[to];

@@ -30,8 +30,8 @@ static zf_status zfi_infer_loss_scale(zfi_infer *c)
     static const char *const names[ZFI_SCALER_STATES] = {"the scale", "the hysteresis left",
                                                          "the iteration", "the last overflow",
                                                          "the skipped steps"};
-    double factor = c->attributes[0].f, least = c->attributes[3].f;
-    int64_t window = c->attributes[1].i, hysteresis = c->attributes[2].i;
+    double factor = ZF_FLOAT(c, loss_scale, factor), least = ZF_FLOAT(c, loss_scale, least);
+    int64_t window = ZF_INT(c, loss_scale, window), hysteresis = ZF_INT(c, loss_scale, hysteresis);
     for (int32_t k = 0; k < ZFI_SCALER_STATES; k++) {
         zf_dtype dtype = k ? ZF_I64 : ZF_F32;
         if (c->args[k]->op != ZF_OP_state || c->args[k]->dtype != dtype || c->args[k]->shape.rank)
@@ -77,14 +77,16 @@ static int64_t zfi_wrapped_sum(int64_t a, int64_t b)
 static zf_status zfi_cpu_loss_scale_update(const zf_launch *l)
 {
     const zf_array *state = l->args;
-    double factor = l->attributes[0].f, least = l->attributes[3].f, scale = zfi_get(state, 0);
-    int64_t window = l->attributes[1].i, hysteresis = l->attributes[2].i;
+    double factor = ZF_FLOAT(l, loss_scale_update, factor),
+           least = ZF_FLOAT(l, loss_scale_update, least), scale = zfi_get(state, 0);
+    int64_t window = ZF_INT(l, loss_scale_update, window),
+            hysteresis = ZF_INT(l, loss_scale_update, hysteresis);
     int64_t left = zfi_get_integer(&state[1], 0), iteration = zfi_get_integer(&state[2], 0),
             last = zfi_get_integer(&state[3], 0), skipped = zfi_get_integer(&state[4], 0);
     if (!(zfi_get(&state[ZFI_SCALER_STATES], 0) < 0)) {
         int64_t good = zfi_wrapped_sum(iteration, ~last);
         bool due = good > 0 && good % window == 0;
-        if (due || l->attributes[4].i) left = hysteresis;
+        if (due || ZF_INT(l, loss_scale_update, consecutive)) left = hysteresis;
         if (due && isfinite((float)(scale * factor))) scale *= factor;
     } else {
         if (left <= 1 && factor > 1 && scale <= least)
@@ -121,6 +123,11 @@ static uint32_t zfi_writes_scaler(const zfi_node *node)
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(loss_scale_update, loss_scale, factor)
+ZFI_SAME_ATTRIBUTE(loss_scale_update, loss_scale, window)
+ZFI_SAME_ATTRIBUTE(loss_scale_update, loss_scale, hysteresis)
+ZFI_SAME_ATTRIBUTE(loss_scale_update, loss_scale, least)
+ZFI_SAME_ATTRIBUTE(loss_scale_update, loss_scale, consecutive)
 ZFI_OPERATOR(loss_scale, .infer = zfi_infer_loss_scale, .grad = zfi_grad_none,
              .traits = ZF_OP_EFFECT)
 ZFI_OPERATOR(loss_scale_update, .infer = zfi_infer_loss_scale_update, .grad = zfi_grad_none,

@@ -79,11 +79,11 @@ static zf_status zfi_cuda_loss_scale_update(const zf_launch *l)
                     static_cast<int64_t *>(l->args[4].data),
                     l->args[5].data,
                     l->args[5].dtype,
-                    l->attributes[0].f,
-                    l->attributes[3].f,
-                    l->attributes[1].i,
-                    l->attributes[2].i,
-                    l->attributes[4].i != 0,
+                    ZF_FLOAT(l, loss_scale_update, factor),
+                    ZF_FLOAT(l, loss_scale_update, least),
+                    ZF_INT(l, loss_scale_update, window),
+                    ZF_INT(l, loss_scale_update, hysteresis),
+                    ZF_INT(l, loss_scale_update, consecutive) != 0,
                     l->op,
                     l->node};
     if (s.good_dtype == ZF_F64) return zfi_no_dtype(l, ZF_F64);

@@ -34,7 +34,7 @@
 
 static zf_status zfi_infer_gelu(zfi_infer *c)
 {
-    int64_t form = c->attributes[0].i;
+    int64_t form = ZF_INT(c, gelu, form);
     if (form != 0 && form != 1)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "form %lld is neither erf (0) nor tanh (1)",
                               (long long)form);
@@ -43,7 +43,7 @@ static zf_status zfi_infer_gelu(zfi_infer *c)
 
 static zf_status zfi_infer_cast(zfi_infer *c)
 {
-    int64_t to = c->attributes[0].i;
+    int64_t to = ZF_INT(c, cast, to);
     if (to < 0 || to > INT_MAX || !zf_dtype_size((zf_dtype)to))
         return zfi_infer_fail(c, ZF_ERR_DTYPE, "%lld is no dtype", (long long)to);
     zfi_infer_like(c, 0);
@@ -54,8 +54,8 @@ static zf_status zfi_infer_cast(zfi_infer *c)
 /* Attributes 0 and 1 are p and stream of a dropout. */
 static zf_status zfi_infer_mask(const zfi_infer *c)
 {
-    double p = c->attributes[0].f;
-    int64_t stream = c->attributes[1].i;
+    double p = ZF_FLOAT(c, dropout, p);
+    int64_t stream = ZF_INT(c, dropout, stream);
     if (!(p >= 0 && p < 1))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "p = %g must be at least 0 and below 1", p);
     if (stream < 0 || stream > UINT32_MAX)
@@ -73,7 +73,7 @@ static zf_status zfi_infer_dropout(zfi_infer *c)
 /* --------------------------------------------------------------------------- gradients */
 
 static void zfi_grad_neg(zfi_grad *c) { c->dx[0] = zf_neg(c->dy); }
-static void zfi_grad_scale(zfi_grad *c) { c->dx[0] = zf_scale(c->dy, c->attributes[0].f); }
+static void zfi_grad_scale(zfi_grad *c) { c->dx[0] = zf_scale(c->dy, ZF_FLOAT(c, scale, by)); }
 static void zfi_grad_exp(zfi_grad *c) { c->dx[0] = zf_mul(c->dy, c->y); }
 static void zfi_grad_log(zfi_grad *c) { c->dx[0] = zf_div(c->dy, c->x[0]); }
 static void zfi_grad_sqrt(zfi_grad *c) { c->dx[0] = zf_scale(zf_div(c->dy, c->y), 0.5); }
@@ -134,7 +134,7 @@ static double zfi_unary_value(const zf_launch *l, double x, double v)
 {
     switch (l->op) {
     case ZF_OP_neg: return -x;
-    case ZF_OP_scale: return x * l->attributes[0].f;
+    case ZF_OP_scale: return x * ZF_FLOAT(l, scale, by);
     case ZF_OP_exp: return exp(x);
     case ZF_OP_log: return log(x);
     case ZF_OP_sqrt: return sqrt(x);
@@ -145,8 +145,8 @@ static double zfi_unary_value(const zf_launch *l, double x, double v)
     case ZF_OP_sigmoid_grad: return x * v * (1.0 - v);
     case ZF_OP_relu: return x <= 0 ? 0 : x;
     case ZF_OP_relu_grad: return v <= 0 ? 0 : x;
-    case ZF_OP_gelu: return zfi_gelu_f64(x, l->attributes[0].i);
-    case ZF_OP_gelu_grad: return x * zfi_gelu_grad_f64(v, l->attributes[0].i);
+    case ZF_OP_gelu: return zfi_gelu_f64(x, ZF_INT(l, gelu, form));
+    case ZF_OP_gelu_grad: return x * zfi_gelu_grad_f64(v, ZF_INT(l, gelu_grad, form));
     case ZF_OP_silu: return x * zfi_sigmoid_f64(x);
     case ZF_OP_silu_grad: return x * zfi_silu_grad_f64(v);
     default: return 0;
@@ -160,7 +160,8 @@ static void zfi_unary_reference(const zf_launch *l, int64_t first, int64_t last)
         double of = zfi_get(v, i), gradient = zfi_get(x, i);
         bool silu = l->op == ZF_OP_silu_grad;
         if (z)
-            zfi_set(z, i, silu ? of * zfi_sigmoid_f64(of) : zfi_gelu_f64(of, l->attributes[0].i));
+            zfi_set(z, i,
+                    silu ? of * zfi_sigmoid_f64(of) : zfi_gelu_f64(of, ZF_INT(l, gelu_grad, form)));
         zfi_set(&l->out, i, zfi_unary_value(l, gradient, of));
     }
 }
@@ -195,11 +196,11 @@ typedef struct zfi_drop {
 
 static zfi_drop zfi_drop_of(const zf_launch *l)
 {
-    uint32_t threshold = zfi_dropout_threshold(l->attributes[0].f);
+    uint32_t threshold = zfi_dropout_threshold(ZF_FLOAT(l, dropout, p));
     return (zfi_drop){(uint64_t)l->run->slot * (uint64_t)zfi_count(&l->out),
                       l->run->seed,
                       threshold,
-                      (uint32_t)l->attributes[1].i,
+                      (uint32_t)ZF_INT(l, dropout, stream),
                       (uint32_t)l->run->step,
                       65536.0 / threshold};
 }
@@ -251,10 +252,10 @@ static void zfi_unary_fast(const zf_launch *l, int64_t first, int64_t last)
     const zf_array *made = zfi_saved_out(l, 0);
     float *z = made ? (float *)made->data + first : NULL;
     int64_t n = last - first;
-    bool by_tanh = l->attributes[0].i != 0;
+    bool by_tanh = ZF_INT(l, gelu, form) != 0;
     switch (l->op) {
     case ZF_OP_neg: zfi_neg_run(isa, y, x, v, 0, n); break;
-    case ZF_OP_scale: zfi_scale_run(isa, y, x, v, (float)l->attributes[0].f, n); break;
+    case ZF_OP_scale: zfi_scale_run(isa, y, x, v, (float)ZF_FLOAT(l, scale, by), n); break;
     case ZF_OP_exp: zfi_vexp(isa, y, x, n); break;
     case ZF_OP_log: zfi_vlog(isa, y, x, n); break;
     case ZF_OP_sqrt: zfi_sqrt_run(isa, y, x, v, 0, n); break;
@@ -368,6 +369,7 @@ static bool zfi_saved_activation(const zf_graph *g, const zfi_node *node, int64_
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(gelu_grad, gelu, form)
 ZFI_OPERATOR(neg, .infer = zfi_infer_alike, .grad = zfi_grad_neg, .cpu = zfi_cpu_unary,
              .same = zfi_same_neg, .traits = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_FOLDABLE)
 ZFI_OPERATOR(scale, .infer = zfi_infer_alike, .grad = zfi_grad_scale, .cpu = zfi_cpu_unary,

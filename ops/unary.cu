@@ -156,9 +156,9 @@ template <class T> static void zfi_unary_launch(const zf_launch *l)
     const T *x = static_cast<const T *>(l->args[0].data), *v = NULL;
     if (l->arg_count > 1) v = static_cast<const T *>(l->args[1].data);
     if (zfi_saved_out(l, 0)) made = static_cast<T *>(zfi_saved_out(l, 0)->data);
-    if (l->op == ZF_OP_scale) u.by = (float)l->attributes[0].f;
+    if (l->op == ZF_OP_scale) u.by = (float)ZF_FLOAT(l, scale, by);
     if (l->op == ZF_OP_gelu || l->op == ZF_OP_gelu_grad) 
-        u.way = zfi_gelu_way_of(l->attributes[0].i != 0, l->out.dtype);
+        u.way = zfi_gelu_way_of(ZF_INT(l, gelu, form) != 0, l->out.dtype);
     ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, out, x, v, made),
              (zfi_unary_kernel<T, n>), (zfi_unary_kernel<T, 1>), u, out, x, v, made)
 }
@@ -326,7 +326,8 @@ __global__ void zfi_dropout_kernel(int64_t first, int64_t count, zfi_dropout d, 
 template <class T> static void zfi_dropout_launch(const zf_launch *l)
 {
     const int n = zfi_wide<T>::count;
-    zfi_dropout d = zfi_dropout_of(l, l->attributes[0].f, l->attributes[1].i, zfi_count(&l->out));
+    zfi_dropout d =
+        zfi_dropout_of(l, ZF_FLOAT(l, dropout, p), ZF_INT(l, dropout, stream), zfi_count(&l->out));
     T *out = static_cast<T *>(l->out.data);
     const T *x = static_cast<const T *>(l->args[0].data);
     ZFI_FLAT(l, n, zfi_count(&l->out), zfi_lies_well(0, 1, out, x), (zfi_dropout_kernel<T, n>),

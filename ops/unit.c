@@ -29,11 +29,11 @@ static int64_t zfi_whole_blocks(int64_t count)
  * within `size`. */
 static zf_status zfi_infer_layout(const zfi_infer *c, int64_t align)
 {
-    const int64_t *at = c->attributes[0].list.data;
-    int64_t size = c->attributes[1].i, end = 0;
-    if (c->attributes[0].list.count != c->arg_count)
+    const int64_t *at = ZF_LIST(c, unit, at).data;
+    int64_t size = ZF_INT(c, unit, size), end = 0;
+    if (ZF_LIST(c, unit, at).count != c->arg_count)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%lld places for %d operands",
-                              (long long)c->attributes[0].list.count, (int)c->arg_count);
+                              (long long)ZF_LIST(c, unit, at).count, (int)c->arg_count);
     for (int32_t k = 0; k < c->arg_count; k++) {
         int64_t count = zfi_node_count(c->args[k]);
         if (at[k] < end || at[k] % align || at[k] > size - count)
@@ -50,7 +50,8 @@ static zf_status zfi_infer_layout(const zfi_infer *c, int64_t align)
 
 static zf_status zfi_infer_unit(zfi_infer *c)
 {
-    int64_t size = c->attributes[1].i, world = c->attributes[2].i, parts = world > 0 ? world : 1;
+    int64_t size = ZF_INT(c, unit, size), world = ZF_INT(c, unit, world),
+            parts = world > 0 ? world : 1;
     zf_status status = zfi_infer_dtypes(c, true);
     if (!status) status = zfi_infer_layout(c, ZFI_NORM_BLOCK);
     for (int32_t k = 0; k < c->arg_count && !status; k++)
@@ -73,9 +74,9 @@ static zf_status zfi_infer_accumulator(zfi_infer *c) { return zfi_infer_leaf(c);
 
 static zf_status zfi_infer_view(zfi_infer *c)
 {
-    int64_t at = c->attributes[0].i, all = zfi_node_count(c->args[0]), count;
+    int64_t at = ZF_INT(c, view, at), all = zfi_node_count(c->args[0]), count;
     c->dtype = c->args[0]->dtype;
-    if (!zfi_listed_shape(&c->attributes[1], &c->shape))
+    if (!zfi_listed_shape(&ZF_ATTRIBUTE(c, view, shape), &c->shape))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "a shape has 0 to %d dimensions, none negative",
                               ZF_MAX_RANK);
     count = zf_shape_count(c->shape);
@@ -95,7 +96,7 @@ static zf_status zfi_infer_parts(const zfi_infer *c, int64_t count, int64_t worl
 
 static zf_status zfi_infer_part(zfi_infer *c)
 {
-    int64_t count = zfi_node_count(c->args[0]), world = c->attributes[0].i;
+    int64_t count = zfi_node_count(c->args[0]), world = ZF_INT(c, part, world);
     zf_status status = zfi_infer_parts(c, count, world);
     c->dtype = c->args[0]->dtype;
     if (!status) c->shape = ZF_SHAPE(count / world);
@@ -107,7 +108,7 @@ static zf_status zfi_infer_pack(zfi_infer *c)
     zf_status status = zfi_infer_dtypes(c, true);
     if (!status) status = zfi_infer_layout(c, 1);
     c->dtype = c->args[0]->dtype;
-    c->shape = ZF_SHAPE(c->attributes[1].i);
+    c->shape = ZF_SHAPE(ZF_INT(c, pack, size));
     return status;
 }
 
@@ -131,9 +132,10 @@ static zf_status zfi_infer_blocks(const zfi_infer *c, const zf_attribute *blocks
 static zf_status zfi_infer_norms(zfi_infer *c)
 {
     zf_status status = zfi_infer_dtypes(c, true);
-    if (!status) status = zfi_infer_blocks(c, &c->attributes[0], zfi_node_count(c->args[0]));
+    if (!status)
+        status = zfi_infer_blocks(c, &ZF_ATTRIBUTE(c, norms, blocks), zfi_node_count(c->args[0]));
     c->dtype = c->args[0]->dtype;
-    c->shape = ZF_SHAPE(c->attributes[0].list.count / 2);
+    c->shape = ZF_SHAPE(ZF_LIST(c, norms, blocks).count / 2);
     return status;
 }
 
@@ -169,7 +171,7 @@ static void zfi_move_bytes(const zf_launch *l, void *to, const void *from, int64
 static zf_status zfi_cpu_view(const zf_launch *l)
 {
     const char *from = l->args[0].data;
-    int64_t at = l->attributes[0].i * (int64_t)zf_dtype_size(l->out.dtype);
+    int64_t at = ZF_INT(l, view, at) * (int64_t)zf_dtype_size(l->out.dtype);
     zfi_move_bytes(l, l->out.data, from + at, zfi_array_bytes(&l->out));
     return ZF_OK;
 }
@@ -185,7 +187,7 @@ static zf_status zfi_cpu_part(const zf_launch *l)
 /* An operand that the plan has put where it belongs is not moved. */
 static zf_status zfi_cpu_pack(const zf_launch *l)
 {
-    const int64_t *at = l->attributes[0].list.data;
+    const int64_t *at = ZF_LIST(l, pack, at).data;
     int64_t size = (int64_t)zf_dtype_size(l->out.dtype), end = 0, all = zfi_array_bytes(&l->out);
     char *out = l->out.data;
     for (int32_t k = 0; k <= l->arg_count; k++) {
@@ -200,7 +202,7 @@ static zf_status zfi_cpu_pack(const zf_launch *l)
 
 static zf_status zfi_cpu_norms(const zf_launch *l)
 {
-    const int64_t *at = l->attributes[0].list.data;
+    const int64_t *at = ZF_LIST(l, norms, blocks).data;
     for (int64_t k = 0; k < zfi_count(&l->out); k++)
         zfi_set(&l->out, k, zfi_norm_of(&l->args[0], 1, at[2 * k], at[2 * k + 1]));
     return ZF_OK;
@@ -224,6 +226,8 @@ static int32_t zfi_views_part(const zf_graph *g, const zfi_node *node, int64_t *
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(pack, unit, at)
+ZFI_SAME_ATTRIBUTE(pack, unit, size)
 ZFI_OPERATOR(unit, .infer = zfi_infer_unit, .grad = zfi_grad_none, .ranks = ZFI_RANKS_UNIT,
              .traits = ZF_OP_LEAF | ZF_OP_WRITABLE)
 ZFI_OPERATOR(accumulator, .infer = zfi_infer_accumulator, .grad = zfi_grad_none,

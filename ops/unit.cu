@@ -4,7 +4,7 @@
 static zf_status zfi_cuda_view(const zf_launch *l)
 {
     const char *from = static_cast<const char *>(l->args[0].data);
-    int64_t at = l->attributes[0].i * (int64_t)zf_dtype_size(l->out.dtype);
+    int64_t at = ZF_INT(l, view, at) * (int64_t)zf_dtype_size(l->out.dtype);
     return zfi_move_bytes(l, l->out.data, from + at, (int64_t)zfi_bytes(&l->out));
 }
 
@@ -18,7 +18,7 @@ static zf_status zfi_cuda_part(const zf_launch *l)
 /* An operand that the plan has put where it belongs is not moved; what lies between becomes 0. */
 static zf_status zfi_cuda_pack(const zf_launch *l)
 {
-    const int64_t *at = static_cast<const int64_t *>(l->attributes[0].list.data);
+    const int64_t *at = static_cast<const int64_t *>(ZF_LIST(l, pack, at).data);
     int64_t size = (int64_t)zf_dtype_size(l->out.dtype), end = 0, all = (int64_t)zfi_bytes(&l->out);
     char *out = static_cast<char *>(l->out.data);
     zfi_moves m;
@@ -58,7 +58,7 @@ __global__ void zfi_norms_kernel(zfi_ranges ranges, void *out, zf_dtype to, cons
 
 static zf_status zfi_cuda_norms(const zf_launch *l)
 {
-    const int64_t *at = static_cast<const int64_t *>(l->attributes[0].list.data);
+    const int64_t *at = static_cast<const int64_t *>(ZF_LIST(l, norms, blocks).data);
     int64_t count = zfi_count(&l->out);
     for (int64_t k = 0; k < count; k += ZFI_TOTALLED) {
         int64_t most = ZFI_TOTALLED, n = count - k < most ? count - k : most;

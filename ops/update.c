@@ -42,7 +42,7 @@
  * world, blocks and, if there are any, decays. */
 static zf_status zfi_infer_target(zfi_infer *c, int first)
 {
-    const zf_attribute *world = &c->attributes[first], *blocks = world + 1, *decays = blocks + 1;
+    const zf_attribute *world = c->attributes + first, *blocks = world + 1, *decays = blocks + 1;
     zf_op op = c->args[0]->op;
     int64_t count = zfi_node_count(c->args[0]), parts = world->i > 0 ? world->i : 1;
     zf_status status;
@@ -112,7 +112,7 @@ static zf_status zfi_infer_below(const zfi_infer *c, const char *what, double va
 static zf_status zfi_infer_scaled(zfi_infer *c, int at, int32_t least)
 {
     zf_status status = ZF_OK;
-    if (!c->attributes[at].i) return ZF_OK;
+    if (!(c->attributes + at)->i) return ZF_OK;
     if (c->arg_count <= least)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "scaled=true needs one more operand, the scale");
     status = zfi_infer_number(c, c->arg_count - 1, "the scale");
@@ -142,24 +142,25 @@ static int32_t zfi_sgd_master(double momentum) { return momentum != 0 ? 4 : 3; }
 
 static zf_status zfi_infer_sgd(zfi_infer *c)
 {
-    double momentum = c->attributes[0].f;
+    double momentum = ZF_FLOAT(c, sgd, momentum);
     int32_t master = zfi_sgd_master(momentum);
-    zf_status status = zfi_infer_scaled(c, 6, 3);
-    if (!status) status = zfi_infer_target(c, 3);
+    zf_status status = zfi_infer_scaled(c, ZF_AT_sgd_scaled, 3);
+    if (!status) status = zfi_infer_target(c, ZF_AT_sgd_world);
     if (!status && c->arg_count > master + 1)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
                                 (int)c->arg_count);
     if (!status) status = zfi_infer_beside(c, 1, "the gradient", c->args[0]->dtype, false);
     if (!status) status = zfi_infer_number(c, 2, "the learning rate");
     if (!status) status = zfi_infer_below(c, "momentum", momentum, INFINITY);
-    if (!status) status = zfi_infer_below(c, "weight_decay", c->attributes[2].f, INFINITY);
+    if (!status)
+        status = zfi_infer_below(c, "weight_decay", ZF_FLOAT(c, sgd, weight_decay), INFINITY);
     if (!status && c->arg_count < master)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                                 "momentum = %g needs a buffer, a state, as operand 3", momentum);
     if (!status && master > 3)
         status = zfi_infer_beside(c, 3, "the momentum buffer", zfi_wide(c->args[0]->dtype), true);
     if (!status) status = zfi_infer_master(c, master);
-    if (!status && momentum == 0 && c->attributes[1].i)
+    if (!status && momentum == 0 && ZF_INT(c, sgd, nesterov))
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "nesterov needs a momentum above 0");
     return status;
 }
@@ -169,8 +170,8 @@ static zf_status zfi_infer_sgd(zfi_infer *c)
 static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
 {
     zf_dtype wide = zfi_wide(c->args[0]->dtype);
-    zf_status status = zfi_infer_scaled(c, 7, step + 1);
-    if (!status) status = zfi_infer_target(c, 4);
+    zf_status status = zfi_infer_scaled(c, ZF_AT_adamw_scaled, step + 1);
+    if (!status) status = zfi_infer_target(c, ZF_AT_adamw_world);
     if (!status && c->arg_count > step + 2)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands without scaled=true",
                                 (int)c->arg_count);
@@ -185,10 +186,11 @@ static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand %d, the step, must be a state i64[]",
                                 (int)step);
     if (!status) status = zfi_infer_master(c, step + 1);
-    if (!status) status = zfi_infer_below(c, "beta1", c->attributes[0].f, 1);
-    if (!status) status = zfi_infer_below(c, "beta2", c->attributes[1].f, 1);
-    if (!status) status = zfi_infer_below(c, "eps", c->attributes[2].f, INFINITY);
-    if (!status) status = zfi_infer_below(c, "weight_decay", c->attributes[3].f, INFINITY);
+    if (!status) status = zfi_infer_below(c, "beta1", ZF_FLOAT(c, adamw, beta1), 1);
+    if (!status) status = zfi_infer_below(c, "beta2", ZF_FLOAT(c, adamw, beta2), 1);
+    if (!status) status = zfi_infer_below(c, "eps", ZF_FLOAT(c, adamw, eps), INFINITY);
+    if (!status)
+        status = zfi_infer_below(c, "weight_decay", ZF_FLOAT(c, adamw, weight_decay), INFINITY);
     return status;
 }
 
@@ -207,9 +209,10 @@ static zf_status zfi_infer_lamb_update(zfi_infer *c)
 
 static zf_status zfi_infer_lamb_apply(zfi_infer *c)
 {
-    double least = c->attributes[0].f, most = c->attributes[1].f;
-    int64_t norms = c->attributes[3].list.count ? c->attributes[3].list.count / 2 : 1;
-    zf_status status = zfi_infer_target(c, 2);
+    double least = ZF_FLOAT(c, lamb_apply, least), most = ZF_FLOAT(c, lamb_apply, most);
+    int64_t norms =
+        ZF_LIST(c, lamb_apply, blocks).count ? ZF_LIST(c, lamb_apply, blocks).count / 2 : 1;
+    zf_status status = zfi_infer_target(c, ZF_AT_lamb_apply_world);
     if (!status) status = zfi_infer_beside(c, 1, "the update", zfi_wide(c->args[0]->dtype), false);
     if (!status) status = zfi_infer_number(c, 2, "the learning rate");
     if (!status) status = zfi_infer_numbers(c, 3, "the parameter's norm", norms);
@@ -241,7 +244,7 @@ static zfi_stretch zfi_stretch_over(int64_t from, int64_t until)
  * decays; decay: that of a whole tensor. */
 static bool zfi_next_stretch(const zf_launch *l, int at, double decay, zfi_stretch *s)
 {
-    const zf_attribute *world = &l->attributes[at], *blocks = world + 1, *decays = blocks + 1;
+    const zf_attribute *world = l->attributes + at, *blocks = world + 1, *decays = blocks + 1;
     const int64_t *ends = blocks->list.data;
     int64_t base = world->i > 1 ? l->run->rank * zfi_count(&l->args[0]) : 0,
             count = blocks->list.count / 2;
@@ -277,14 +280,14 @@ static bool zfi_next_stretch(const zf_launch *l, int at, double decay, zfi_stret
 static zf_launch zfi_without_scale(const zf_launch *l, int at)
 {
     zf_launch own = *l;
-    own.arg_count -= l->attributes[at].i != 0;
+    own.arg_count -= (l->attributes + at)->i != 0;
     return own;
 }
 
 /* What such a launch multiplies gradients by. */
 static double zfi_gradient_scale(const zf_launch *own, int at)
 {
-    return own->attributes[at].i ? zfi_get(&own->args[own->arg_count], 0) : 1;
+    return (own->attributes + at)->i ? zfi_get(&own->args[own->arg_count], 0) : 1;
 }
 
 /* --------------------------------------------------------------------- runs of elements */
@@ -334,18 +337,18 @@ static void zfi_set_weight(const zf_launch *l, const zf_array *weights, int64_t 
 
 static void zfi_sgd_reference(const zf_launch *l, int64_t first, int64_t last)
 {
-    double lr = zfi_get(&l->args[2], 0), momentum = l->attributes[0].f,
-           scale = zfi_gradient_scale(l, 6);
+    double lr = zfi_get(&l->args[2], 0), momentum = ZF_FLOAT(l, sgd, momentum),
+           scale = zfi_gradient_scale(l, ZF_AT_sgd_scaled);
     const zf_array *p = zfi_weights(l, zfi_sgd_master(momentum)), *g = &l->args[1],
                    *buf = momentum != 0 ? &l->args[3] : NULL;
     zfi_stretch s = zfi_stretch_over(first, last);
-    while (zfi_next_stretch(l, 3, l->attributes[2].f, &s))
+    while (zfi_next_stretch(l, ZF_AT_sgd_world, ZF_FLOAT(l, sgd, weight_decay), &s))
         for (int64_t i = s.first; i < s.last; i++) {
             double d = scale * zfi_get(g, i) + s.decay * zfi_get(p, i);
             if (buf) {
                 double b = momentum * zfi_get(buf, i) + d;
                 zfi_set(buf, i, b);
-                d = l->attributes[1].i ? d + momentum * b : b;
+                d = ZF_INT(l, sgd, nesterov) ? d + momentum * b : b;
             }
             zfi_set_weight(l, p, i, zfi_get(p, i) - lr * d);
         }
@@ -376,27 +379,27 @@ ZFI_KERNEL(zfi_sgd_run,
 
 static void zfi_sgd_fast(const zf_launch *l, int64_t first, int64_t last)
 {
-    int32_t master = zfi_sgd_master(l->attributes[0].f),
+    int32_t master = zfi_sgd_master(ZF_FLOAT(l, sgd, momentum)),
             weights = l->arg_count > master ? master : 0;
-    float *buf = l->attributes[0].f != 0 ? l->args[3].data : NULL;
+    float *buf = ZF_FLOAT(l, sgd, momentum) != 0 ? l->args[3].data : NULL;
     zfi_stretch s = zfi_stretch_over(first, last);
-    while (zfi_next_stretch(l, 3, l->attributes[2].f, &s))
+    while (zfi_next_stretch(l, ZF_AT_sgd_world, ZF_FLOAT(l, sgd, weight_decay), &s))
         for (int64_t at = s.first, n; at < s.last; at += n) {
             float of_p[ZFI_CONVERT_RUN], of_g[ZFI_CONVERT_RUN], *p;
             n = zfi_update_run(l, s.last - at);
             p = zfi_update_floats(l, weights, at, n, of_p);
             zfi_sgd_run(zfi_cpu_of(l)->isa, p, zfi_update_floats(l, 1, at, n, of_g),
-                        buf ? buf + at : NULL, (float)zfi_gradient_scale(l, 6),
-                        (float)zfi_get(&l->args[2], 0), (float)l->attributes[0].f,
-                        l->attributes[1].i, (float)s.decay, n);
+                        buf ? buf + at : NULL, (float)zfi_gradient_scale(l, ZF_AT_sgd_scaled),
+                        (float)zfi_get(&l->args[2], 0), (float)ZF_FLOAT(l, sgd, momentum),
+                        ZF_INT(l, sgd, nesterov), (float)s.decay, n);
             zfi_update_parameter(l, at, n, p);
         }
 }
 
 static zf_status zfi_cpu_sgd(const zf_launch *l)
 {
-    zf_launch own = zfi_without_scale(l, 6);
-    if (zfi_gradient_scale(&own, 6) < 0) return ZF_OK;
+    zf_launch own = zfi_without_scale(l, ZF_AT_sgd_scaled);
+    if (zfi_gradient_scale(&own, ZF_AT_sgd_scaled) < 0) return ZF_OK;
     zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN,
               zfi_fast_or_half(l) ? zfi_sgd_fast : zfi_sgd_reference);
     return ZF_OK;
@@ -425,7 +428,7 @@ static zfi_adam zfi_adam_of(const zf_launch *l)
                       a[2].f,
                       1 / (1 - pow(a[0].f, t)),
                       1 / sqrt(1 - pow(a[1].f, t)),
-                      zfi_gradient_scale(l, 7)};
+                      zfi_gradient_scale(l, ZF_AT_adamw_scaled)};
 }
 
 /* Moves m and v on by the gradient's element i and returns m^ / (sqrt(v^) + eps). */
@@ -446,7 +449,7 @@ static void zfi_adamw_reference(const zf_launch *l, int64_t first, int64_t last)
     zfi_adam a = zfi_adam_of(l);
     double lr = zfi_get(&l->args[4], 0);
     zfi_stretch s = zfi_stretch_over(first, last);
-    while (zfi_next_stretch(l, 4, l->attributes[3].f, &s))
+    while (zfi_next_stretch(l, ZF_AT_adamw_world, ZF_FLOAT(l, adamw, weight_decay), &s))
         for (int64_t i = s.first; i < s.last; i++) {
             double old = zfi_get(p, i);
             zfi_set_weight(l, p, i, old - lr * s.decay * old - lr * zfi_adam_reference(l, &a, i));
@@ -462,7 +465,8 @@ static void zfi_zero_update(const zf_launch *l, int64_t first, int64_t last)
 /* Elements of u that belong to no parameter are 0. */
 static void zfi_clear_update(const zf_launch *l, int64_t first, int64_t last)
 {
-    if (l->op == ZF_OP_lamb_update && l->attributes[5].list.count) zfi_zero_update(l, first, last);
+    if (l->op == ZF_OP_lamb_update && ZF_LIST(l, lamb_update, blocks).count)
+        zfi_zero_update(l, first, last);
 }
 
 static void zfi_lamb_update_reference(const zf_launch *l, int64_t first, int64_t last)
@@ -471,7 +475,7 @@ static void zfi_lamb_update_reference(const zf_launch *l, int64_t first, int64_t
     zfi_adam a = zfi_adam_of(l);
     zfi_stretch s = zfi_stretch_over(first, last);
     zfi_clear_update(l, first, last);
-    while (zfi_next_stretch(l, 4, l->attributes[3].f, &s))
+    while (zfi_next_stretch(l, ZF_AT_adamw_world, ZF_FLOAT(l, lamb_update, weight_decay), &s))
         for (int64_t i = s.first; i < s.last; i++)
             zfi_set(&l->out, i, zfi_adam_reference(l, &a, i) + s.decay * zfi_get(p, i));
 }
@@ -515,7 +519,7 @@ static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
     double lr = adamw ? zfi_get(&l->args[4], 0) : 1;
     zfi_stretch s = zfi_stretch_over(first, last);
     zfi_clear_update(l, first, last);
-    while (zfi_next_stretch(l, 4, l->attributes[3].f, &s)) {
+    while (zfi_next_stretch(l, ZF_AT_adamw_world, ZF_FLOAT(l, adamw, weight_decay), &s)) {
         double keep = adamw ? 1 - lr * s.decay : s.decay;
         for (int64_t at = s.first, n; at < s.last; at += n) {
             float of_p[ZFI_CONVERT_RUN], of_g[ZFI_CONVERT_RUN], *p;
@@ -533,9 +537,9 @@ static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
 /* The step must have been advanced. */
 static zf_status zfi_cpu_adam(const zf_launch *l, const char *name, zfi_range_task *reference)
 {
-    zf_launch own = zfi_without_scale(l, 7);
+    zf_launch own = zfi_without_scale(l, ZF_AT_adamw_scaled);
     int64_t t = zfi_get_integer(zfi_adam_step(l), 0);
-    if (zfi_gradient_scale(&own, 7) < 0) {
+    if (zfi_gradient_scale(&own, ZF_AT_adamw_scaled) < 0) {
         if (l->op == ZF_OP_lamb_update)
             zfi_split(l, zfi_count(&l->out), ZFI_GRAIN, zfi_zero_update);
         return ZF_OK;
@@ -566,8 +570,8 @@ static zf_status zfi_cpu_lamb_update(const zf_launch *l)
 static double zfi_lamb_rate(const zf_launch *l, int64_t index)
 {
     double p = zfi_get(&l->args[3], index), u = zfi_get(&l->args[4], index), ratio = p / u;
-    if (ratio < l->attributes[0].f) ratio = l->attributes[0].f;
-    if (ratio > l->attributes[1].f) ratio = l->attributes[1].f;
+    if (ratio < ZF_FLOAT(l, lamb_apply, least)) ratio = ZF_FLOAT(l, lamb_apply, least);
+    if (ratio > ZF_FLOAT(l, lamb_apply, most)) ratio = ZF_FLOAT(l, lamb_apply, most);
     if (p == 0 || u == 0) ratio = 1;
     return zfi_get(&l->args[2], 0) * ratio;
 }
@@ -576,7 +580,7 @@ static void zfi_lamb_apply_reference(const zf_launch *l, int64_t first, int64_t 
 {
     const zf_array *p = zfi_weights(l, 5), *u = &l->args[1];
     zfi_stretch s = zfi_stretch_over(first, last);
-    while (zfi_next_stretch(l, 2, 0, &s)) {
+    while (zfi_next_stretch(l, ZF_AT_lamb_apply_world, 0, &s)) {
         double rate = zfi_lamb_rate(l, s.index);
         for (int64_t i = s.first; i < s.last; i++)
             zfi_set_weight(l, p, i, zfi_get(p, i) - rate * zfi_get(u, i));
@@ -589,7 +593,7 @@ static void zfi_lamb_apply_fast(const zf_launch *l, int64_t first, int64_t last)
     int32_t weights = (int32_t)(zfi_weights(l, 5) - l->args);
     const float *u = l->args[1].data;
     zfi_stretch s = zfi_stretch_over(first, last);
-    while (zfi_next_stretch(l, 2, 0, &s))
+    while (zfi_next_stretch(l, ZF_AT_lamb_apply_world, 0, &s))
         for (int64_t at = s.first, n; at < s.last; at += n) {
             float of_p[ZFI_CONVERT_RUN], *p;
             n = zfi_update_run(l, s.last - at);
@@ -658,6 +662,12 @@ static uint32_t zfi_writes_lamb_apply(const zfi_node *node)
 
 /* ------------------------------------------------------------------------------- records */
 
+ZFI_SAME_ATTRIBUTE(lamb_update, adamw, beta1)
+ZFI_SAME_ATTRIBUTE(lamb_update, adamw, beta2)
+ZFI_SAME_ATTRIBUTE(lamb_update, adamw, eps)
+ZFI_SAME_ATTRIBUTE(lamb_update, adamw, weight_decay)
+ZFI_SAME_ATTRIBUTE(lamb_update, adamw, world)
+ZFI_SAME_ATTRIBUTE(lamb_update, adamw, scaled)
 ZFI_OPERATOR(sgd, .infer = zfi_infer_sgd, .grad = zfi_grad_none, .cpu = zfi_cpu_sgd,
              .writes = zfi_writes_sgd, .master = zfi_master_sgd, .rate = 2,
              .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)

@@ -263,7 +263,7 @@ typedef struct zfi_update_list {
 static bool zfi_next_ranges(zfi_update_list *s, zfi_update_ranges *r)
 {
     const zf_launch *l = s->l;
-    const zf_attribute *world = &l->attributes[s->at], *blocks = world + 1, *decays = blocks + 1;
+    const zf_attribute *world = l->attributes + s->at, *blocks = world + 1, *decays = blocks + 1;
     const int64_t *ends = static_cast<const int64_t *>(blocks->list.data);
     const double *decay = NULL;
     int64_t count = zfi_count(&l->args[0]), ranges = blocks->list.count / 2,
@@ -304,7 +304,7 @@ static zfi_update_job zfi_update_job_of(const zf_launch *l, int scaled, int32_t 
 {
     zfi_update_job j = {};
     *end = l->arg_count;
-    if (scaled >= 0 && l->attributes[scaled].i)
+    if (scaled >= 0 && (l->attributes + scaled)->i)
         j.scale = zfi_number_of(&l->args[--*end]);
     j.p = l->args[0].data, j.g = l->args[1].data;
     j.report = zfi_device_of(l)->fault;
@@ -330,30 +330,34 @@ static zf_status zfi_update_launch(const zf_launch *l,
 static zf_status zfi_cuda_sgd(const zf_launch *l)
 {
     int32_t end;
-    zfi_update_job j = zfi_update_job_of(l, 6, &end);
+    zfi_update_job j = zfi_update_job_of(l, ZF_AT_sgd_scaled, &end);
     j.lr = zfi_number_of(&l->args[2]);
-    int32_t master = l->attributes[0].f != 0 ? 4 : 3; /* behind the buffer, if there is one */
+    int32_t master =
+        ZF_FLOAT(l, sgd, momentum) != 0 ? 4 : 3; /* behind the buffer, if there is one */
     if (master > 3) j.m = zfi_floats(&l->args[3]);
     if (end > master) j.master = zfi_floats(&l->args[master]);
-    j.eps = (float)l->attributes[0].f, j.nesterov = l->attributes[1].i != 0;
+    j.eps = (float)ZF_FLOAT(l, sgd, momentum), j.nesterov = ZF_INT(l, sgd, nesterov) != 0;
     ZFI_FLOATS(l, l->args[0].dtype, T,
-               return zfi_update_launch(l, zfi_sgd_kernel<T>, 3, l->attributes[2].f, &j);)
+               return zfi_update_launch(l, zfi_sgd_kernel<T>, ZF_AT_sgd_world,
+                                        ZF_FLOAT(l, sgd, weight_decay), &j);)
 }
 
 static zf_status zfi_cuda_adamw(const zf_launch *l)
 {
     int32_t end, step = l->op == ZF_OP_adamw ? 5 : 4;
-    zfi_update_job j = zfi_update_job_of(l, 7, &end);
+    zfi_update_job j = zfi_update_job_of(l, ZF_AT_adamw_scaled, &end);
     j.m = zfi_floats(&l->args[2]), j.v = zfi_floats(&l->args[3]);
     if (l->op == ZF_OP_adamw) j.lr = zfi_number_of(&l->args[4]);
     else j.u = zfi_floats(&l->out);
     j.step = static_cast<const int64_t *>(l->args[step].data);
     if (end > step + 1) j.master = zfi_floats(&l->args[step + 1]);
-    j.beta1 = l->attributes[0].f, j.beta2 = l->attributes[1].f, j.eps = (float)l->attributes[2].f;
+    j.beta1 = ZF_FLOAT(l, adamw, beta1), j.beta2 = ZF_FLOAT(l, adamw, beta2);
+    j.eps = (float)ZF_FLOAT(l, adamw, eps);
     j.fault.kind = ZFI_FAULT_COUNT, j.fault.op = l->op, j.fault.node = l->node;
     j.fault.element = step;
     ZFI_FLOATS(l, l->args[0].dtype, T,
-               return zfi_update_launch(l, zfi_adam_kernel<T>, 4, l->attributes[3].f, &j);)
+               return zfi_update_launch(l, zfi_adam_kernel<T>, ZF_AT_adamw_world,
+                                        ZF_FLOAT(l, adamw, weight_decay), &j);)
 }
 
 #define zfi_cuda_lamb_update zfi_cuda_adamw
@@ -365,7 +369,8 @@ static zf_status zfi_cuda_lamb_apply(const zf_launch *l)
     j.lr = zfi_number_of(&l->args[2]);
     j.norm_p = zfi_number_of(&l->args[3]), j.norm_u = zfi_number_of(&l->args[4]);
     if (end > 5) j.master = zfi_floats(&l->args[5]);
-    j.least = (float)l->attributes[0].f, j.most = (float)l->attributes[1].f;
-    ZFI_FLOATS(l, l->args[0].dtype, T,
-               return zfi_update_launch(l, zfi_lamb_apply_kernel<T>, 2, 0, &j);)
+    j.least = (float)ZF_FLOAT(l, lamb_apply, least), j.most = (float)ZF_FLOAT(l, lamb_apply, most);
+    ZFI_FLOATS(
+        l, l->args[0].dtype, T,
+        return zfi_update_launch(l, zfi_lamb_apply_kernel<T>, ZF_AT_lamb_apply_world, 0, &j);)
 }

@@ -19,7 +19,7 @@ static void zfi_mark_trained(const zf_graph *g, bool *needs)
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        if (node->op == ZF_OP_param) needs[id] = !node->attributes[3].i;
+        if (node->op == ZF_OP_param) needs[id] = !ZF_INT(node, param, frozen);
         for (int32_t k = 0; k < node->arg_count && !zfi_has(g, id, ZF_OP_EFFECT); k++)
             if (needs[node->args[k]] && zfi_is_float(node->dtype)) needs[id] = true;
     }

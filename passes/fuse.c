@@ -106,8 +106,8 @@ static bool zfi_used_once(const zfi_fuser *f, int32_t id, zf_op op)
 static bool zfi_is_projection(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
-    return zfi_used_once(f, id, ZF_OP_matmul) && !node->attributes[0].i && node->attributes[1].i &&
-           zfi_fuse_node(f, node->args[1])->shape.rank == 2;
+    return zfi_used_once(f, id, ZF_OP_matmul) && !ZF_INT(node, matmul, transpose_a) &&
+           ZF_INT(node, matmul, transpose_b) && zfi_fuse_node(f, node->args[1])->shape.rank == 2;
 }
 
 /* --------------------------------------------------------------------------------- linear */
@@ -133,7 +133,7 @@ static int32_t zfi_fuse_activation(zfi_fuser *f, int32_t id)
     const zfi_node *node = zfi_fuse_node(f, id), *linear;
     zfi_activation activation;
     switch (node->op) {
-    case ZF_OP_gelu: activation = node->attributes[0].i ? ZFI_GELU_TANH : ZFI_GELU; break;
+    case ZF_OP_gelu: activation = ZF_INT(node, gelu, form) ? ZFI_GELU_TANH : ZFI_GELU; break;
     case ZF_OP_relu: activation = ZFI_RELU; break;
     case ZF_OP_silu: activation = ZFI_SILU; break;
     case ZF_OP_tanh: activation = ZFI_TANH; break;
@@ -142,7 +142,7 @@ static int32_t zfi_fuse_activation(zfi_fuser *f, int32_t id)
     }
     if (!zfi_used_once(f, node->args[0], ZF_OP_linear)) return 0;
     linear = zfi_fuse_node(f, node->args[0]);
-    if (linear->attributes[0].i) return 0;
+    if (ZF_INT(linear, linear, activation)) return 0;
     return zfi_append_op(f->graph, ZF_OP_linear, linear->args, linear->arg_count,
                          zfi_with({.i = activation}));
 }
@@ -153,7 +153,7 @@ static int32_t zfi_fuse_activation(zfi_fuser *f, int32_t id)
 static bool zfi_can_join(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
-    if (node->op != ZF_OP_linear || node->attributes[0].i) return false;
+    if (node->op != ZF_OP_linear || ZF_INT(node, linear, activation)) return false;
     for (int32_t k = 1; k < node->arg_count; k++)
         if (!zfi_used_once(f, node->args[k], ZF_OP_param)) return false;
     return true;
@@ -220,7 +220,7 @@ static int32_t zfi_fuse_siblings(zfi_fuser *f, int32_t id)
 static int32_t zfi_heads_of(const zfi_fuser *f, int32_t id, int64_t heads)
 {
     const zfi_node *node = zfi_fuse_node(f, id), *cut, *x;
-    const int64_t *order = node->attributes[0].list.data;
+    const int64_t *order = ZF_LIST(node, transpose, order).data;
     if (!zfi_used_once(f, id, ZF_OP_transpose) || node->shape.rank != 4 || order[0] != 0 ||
         order[1] != 2 || order[2] != 1 || order[3] != 3 || node->shape.dims[1] != heads)
         return 0;
@@ -249,8 +249,8 @@ static int32_t zfi_packed_of(const zfi_fuser *f, const int32_t parts[3])
     for (int k = 0; k < 3; k++) {
         const zfi_node *part = zfi_fuse_node(f, parts[k]);
         int64_t n = zfi_last(&part->shape);
-        if (!zfi_used_once(f, parts[k], ZF_OP_slice) || part->attributes[0].i != 2 ||
-            part->attributes[1].i != k * n || part->attributes[2].i != (k + 1) * n ||
+        if (!zfi_used_once(f, parts[k], ZF_OP_slice) || ZF_INT(part, slice, axis) != 2 ||
+            ZF_INT(part, slice, start) != k * n || ZF_INT(part, slice, stop) != (k + 1) * n ||
             part->args[0] != zfi_fuse_node(f, parts[0])->args[0] ||
             zfi_last(&whole->shape) != 3 * n)
             return 0;
@@ -266,8 +266,8 @@ static const double *zfi_fuse_constant(const zfi_fuser *f, int32_t id, int64_t c
 {
     const zfi_node *node = zfi_fuse_node(f, id);
     while (node->op == ZF_OP_reshape) node = zfi_fuse_node(f, node->args[0]);
-    if (node->op != ZF_OP_constant || node->attributes[0].list.count != count) return NULL;
-    return node->attributes[0].list.data;
+    if (node->op != ZF_OP_constant || ZF_LIST(node, constant, values).count != count) return NULL;
+    return ZF_LIST(node, constant, values).data;
 }
 
 /* Element i is i. */
@@ -307,18 +307,20 @@ static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
     const int64_t *order;
     if (node->op != ZF_OP_reshape || node->shape.rank != 3) return 0;
     at = node->args[0], x = zfi_fuse_node(f, at); /* the heads side by side again */
-    order = x->attributes[0].list.data;
+    order = ZF_LIST(x, transpose, order).data;
     if (!zfi_used_once(f, at, ZF_OP_transpose) || x->shape.rank != 4 || order[0] != 0 ||
         order[1] != 2 || order[2] != 1 || order[3] != 3 ||
         x->shape.dims[0] != node->shape.dims[0] || x->shape.dims[1] != node->shape.dims[1])
         return 0;
     heads = x->shape.dims[2];
     at = x->args[0], x = zfi_fuse_node(f, at); /* times v */
-    if (!zfi_used_once(f, at, ZF_OP_matmul) || x->attributes[0].i || x->attributes[1].i) return 0;
+    if (!zfi_used_once(f, at, ZF_OP_matmul) || ZF_INT(x, matmul, transpose_a) ||
+        ZF_INT(x, matmul, transpose_b))
+        return 0;
     parts[2] = zfi_heads_of(f, x->args[1], heads);
     at = x->args[0], x = zfi_fuse_node(f, at);
     if (zfi_used_once(f, at, ZF_OP_dropout)) {
-        p = x->attributes[0].f, stream = x->attributes[1].i;
+        p = ZF_FLOAT(x, dropout, p), stream = ZF_INT(x, dropout, stream);
         at = x->args[0], x = zfi_fuse_node(f, at);
     }
     if (!zfi_used_once(f, at, ZF_OP_softmax)) return 0;
@@ -330,10 +332,12 @@ static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
             return 0;
         at = x->args[k], x = zfi_fuse_node(f, at);
     }
-    if (!zfi_used_once(f, at, ZF_OP_matmul) || x->attributes[0].i || !x->attributes[1].i) return 0;
+    if (!zfi_used_once(f, at, ZF_OP_matmul) || ZF_INT(x, matmul, transpose_a) ||
+        !ZF_INT(x, matmul, transpose_b))
+        return 0;
     parts[1] = zfi_heads_of(f, x->args[1], heads);
     at = x->args[0], x = zfi_fuse_node(f, at);
-    if (zfi_used_once(f, at, ZF_OP_scale)) scale = x->attributes[0].f, at = x->args[0];
+    if (zfi_used_once(f, at, ZF_OP_scale)) scale = ZF_FLOAT(x, scale, by), at = x->args[0];
     parts[0] = zfi_heads_of(f, at, heads);
     if (!parts[0] || !parts[1] || !parts[2] || !zfi_fit_together(f, parts)) return 0;
     packed = zfi_packed_of(f, parts);
@@ -366,7 +370,7 @@ static int32_t zfi_fuse_softmax(zfi_fuser *f, int32_t id)
             args[count++] = node->args[1 - k], x = node->args[k];
     }
     if (zfi_used_once(f, x, ZF_OP_scale))
-        scale = zfi_fuse_node(f, x)->attributes[0].f, x = zfi_fuse_node(f, x)->args[0];
+        scale = ZF_FLOAT(zfi_fuse_node(f, x), scale, by), x = zfi_fuse_node(f, x)->args[0];
     if (x == zfi_fuse_node(f, id)->args[0]) return 0;
     args[0] = x;
     return zfi_append_op(f->graph, ZF_OP_masked_softmax, args, count,
@@ -380,10 +384,11 @@ static int32_t zfi_fuse_softmax_dropout(zfi_fuser *f, int32_t id)
     if (node->op != ZF_OP_dropout || !zfi_used_once(f, node->args[0], ZF_OP_masked_softmax))
         return 0;
     softmax = zfi_fuse_node(f, node->args[0]);
-    if (softmax->attributes[0].f > 0) return 0;
+    if (ZF_FLOAT(softmax, masked_softmax, p) > 0) return 0;
     return zfi_append_op(
         f->graph, ZF_OP_masked_softmax, softmax->args, softmax->arg_count,
-        zfi_with(node->attributes[0], node->attributes[1], softmax->attributes[2]));
+        zfi_with(ZF_ATTRIBUTE(node, dropout, p), ZF_ATTRIBUTE(node, dropout, stream),
+                 ZF_ATTRIBUTE(softmax, masked_softmax, scale)));
 }
 
 /* ------------------------------------------------------------------------------ LayerNorm */
@@ -400,7 +405,7 @@ static bool zfi_is_norm_of_sum(const zfi_fuser *f, int32_t id, int32_t *a, int32
         zfi_fuse_node(f, node->args[1])->args[0] != node->args[0])
         return false;
     *a = sum->args[0], *b = sum->args[1];
-    *eps = zfi_fuse_node(f, node->args[1])->attributes[0].f;
+    *eps = ZF_FLOAT(zfi_fuse_node(f, node->args[1]), moments, eps);
     return true;
 }
 
@@ -419,7 +424,8 @@ static int32_t zfi_fuse_norm(zfi_fuser *f, int32_t id)
         a = b, b = swap;
     }
     if (zfi_used_once(f, b, ZF_OP_dropout)) {
-        p = zfi_fuse_node(f, b)->attributes[0].f, stream = zfi_fuse_node(f, b)->attributes[1].i;
+        p = ZF_FLOAT(zfi_fuse_node(f, b), dropout, p),
+        stream = ZF_INT(zfi_fuse_node(f, b), dropout, stream);
         b = zfi_fuse_node(f, b)->args[0];
     }
     x = zfi_fuse_node(f, b);
@@ -453,14 +459,15 @@ static int32_t zfi_fuse_embedding(zfi_fuser *f, int32_t id)
         zfi_fuse_node(f, positions)->shape.dims[0] != node->shape.dims[1])
         return 0;
     words = zfi_fuse_node(f, sum->args[0]), types = zfi_fuse_node(f, sum->args[1]);
-    if (types->attributes[0].i) return 0; /* of words alone there may be padding */
+    if (ZF_INT(types, gather_rows, padded)) return 0; /* of words alone there may be padding */
     if (!zfi_same_shape(&words->shape, &types->shape)) return 0; /* one of them is repeated */
     args[0] = words->args[0], args[1] = words->args[1];
     args[2] = types->args[0], args[3] = types->args[1];
     args[4] = positions, args[5] = node->args[2], args[6] = node->args[3];
     return zfi_append_op(f->graph, ZF_OP_embed_norm, args, 7,
-                         zfi_with({.f = 0}, {.i = 0}, {.f = eps}, words->attributes[0],
-                                  words->attributes[1]));
+                         zfi_with({.f = 0}, {.i = 0}, {.f = eps},
+                                  ZF_ATTRIBUTE(words, gather_rows, padded),
+                                  ZF_ATTRIBUTE(words, gather_rows, padding)));
 }
 
 /* The dropout behind it. */
@@ -469,10 +476,12 @@ static int32_t zfi_fuse_embedding_dropout(zfi_fuser *f, int32_t id)
     const zfi_node *node = zfi_fuse_node(f, id), *norm;
     if (node->op != ZF_OP_dropout || !zfi_used_once(f, node->args[0], ZF_OP_embed_norm)) return 0;
     norm = zfi_fuse_node(f, node->args[0]);
-    if (norm->attributes[0].f > 0) return 0;
-    return zfi_append_op(f->graph, ZF_OP_embed_norm, norm->args, norm->arg_count,
-                         zfi_with(node->attributes[0], node->attributes[1], norm->attributes[2],
-                                  norm->attributes[3], norm->attributes[4]));
+    if (ZF_FLOAT(norm, embed_norm, p) > 0) return 0;
+    return zfi_append_op(
+        f->graph, ZF_OP_embed_norm, norm->args, norm->arg_count,
+        zfi_with(ZF_ATTRIBUTE(node, dropout, p), ZF_ATTRIBUTE(node, dropout, stream),
+                 ZF_ATTRIBUTE(norm, embed_norm, eps), ZF_ATTRIBUTE(norm, embed_norm, padded),
+                 ZF_ATTRIBUTE(norm, embed_norm, padding)));
 }
 
 /* ----------------------------------------------------------------------------------- head */
@@ -482,7 +491,7 @@ static bool zfi_is_best(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
     return node->op == ZF_OP_argmax && zfi_fuse_node(f, node->args[0])->shape.rank == 2 &&
-           node->attributes[0].i == 1 && !node->attributes[1].i;
+           ZF_INT(node, argmax, axis) == 1 && !ZF_INT(node, argmax, keep);
 }
 
 /* last[]: how many best guesses are made of a value. */
@@ -518,15 +527,17 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
     }
     product = zfi_fuse_node(f, of);
     if (product->op != ZF_OP_linear && product->op != ZF_OP_matmul) return 0;
-    if (product->op == ZF_OP_linear ? product->attributes[0].i != 0
-                                    : product->attributes[0].i || !product->attributes[1].i)
+    if (product->op == ZF_OP_linear
+            ? ZF_INT(product, linear, activation) != 0
+            : ZF_INT(product, matmul, transpose_a) || !ZF_INT(product, matmul, transpose_b))
         return 0;
     if (product->shape.rank != 2 || zfi_fuse_node(f, args[3])->shape.rank ||
         zfi_fuse_node(f, args[3])->dtype != zfi_wide(product->dtype))
         return 0;
     args[0] = product->args[0], args[1] = product->args[1], args[2] = rows->args[2];
     if (product->arg_count > 2) args[4] = product->args[2], count = 5;
-    loss = zfi_append_op(g, ZF_OP_head_loss, args, count, zfi_with(rows->attributes[0]));
+    loss = zfi_append_op(g, ZF_OP_head_loss, args, count,
+                         zfi_with(ZF_ATTRIBUTE(rows, cross_entropy, ignore)));
     f->becomes[logits] = loss;
     return loss;
 }

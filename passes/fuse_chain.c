@@ -28,7 +28,7 @@ static int zfi_chain_code_of(const zfi_node *node)
     bool forms = node->op == ZF_OP_gelu || node->op == ZF_OP_gelu_grad;
     for (int code = 0; code < ZFI_COUNT(zfi_chain_codes); code++)
         if (zfi_chain_codes[code].op == node->op &&
-            (!forms || node->attributes[0].i == zfi_chain_codes[code].form))
+            (!forms || ZF_INT(node, gelu, form) == zfi_chain_codes[code].form))
             return code;
     return -1;
 }
@@ -133,8 +133,8 @@ static void zfi_chain_make(zfi_chainer *c, int32_t root)
         if (member->arg_count > 1) at[2] = zfi_chain_register(c, member->args[1]);
         if (member->op != ZF_OP_scale && member->op != ZF_OP_dropout) continue;
         at[2] = count;
-        values[count++] = member->attributes[0].f;
-        if (member->op == ZF_OP_dropout) values[count++] = (double)member->attributes[1].i;
+        values[count++] = ZF_FLOAT(member, scale, by);
+        if (member->op == ZF_OP_dropout) values[count++] = (double)ZF_INT(member, dropout, stream);
     }
     args = zfi_bytes_copy(&g->memory, &g->text, c->args, (size_t)c->arg_count * sizeof *args);
     lists[0] = zfi_bytes_copy(&g->memory, &g->text, program, (size_t)(at - program) * 8);
@@ -143,8 +143,9 @@ static void zfi_chain_make(zfi_chainer *c, int32_t root)
     node->op = ZF_OP_chain;
     node->args = args, node->arg_count = c->arg_count;
     memset(node->attributes, 0, sizeof node->attributes);
-    node->attributes[0].list.data = lists[0], node->attributes[0].list.count = at - program;
-    node->attributes[1].list.data = lists[1], node->attributes[1].list.count = count;
+    ZF_LIST(node, chain, program).data = lists[0],
+                         ZF_LIST(node, chain, program).count = at - program;
+    ZF_LIST(node, chain, values).data = lists[1], ZF_LIST(node, chain, values).count = count;
     for (int32_t m = 1; m < c->count; m++) zfi_replace(g, c->members[m], 0);
 }
 

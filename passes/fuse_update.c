@@ -84,7 +84,7 @@ static void zfi_move_factor(zf_graph *g, int32_t id, zfi_scaling *of)
     if (!list) return;
     update->args = list;
     update->arg_count++;
-    update->attributes[zfi_attribute_index(g->records[update->op], "scaled")].i = 1;
+    zfi_attribute_in(g->records[update->op], update->attributes, "scaled")->i = 1;
     of->value = value;
 }
 

@@ -140,7 +140,7 @@ static bool zfi_joins_params(zfi_placement *p, int32_t id, int32_t position)
 {
     const zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
-    if (node->op != ZF_OP_concat || node->attributes[0].i != 0) return false;
+    if (node->op != ZF_OP_concat || ZF_INT(node, concat, axis) != 0) return false;
     for (int32_t k = 0; k < node->arg_count; k++) {
         int32_t x = node->args[k], b = p->buffer_of[x];
         const zfi_buffer *buffer = b < 0 ? NULL : &p->buffers[b];
@@ -228,7 +228,7 @@ static void zfi_host_operands(zfi_placement *p, int32_t id, int32_t position)
 {
     const zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
-    const int64_t *places = node->attributes[0].list.data;
+    const int64_t *places = ZF_LIST(node, pack, at).data;
     int32_t host = p->buffer_of[id];
     for (int32_t k = 0; k < node->arg_count && host >= 0; k++) {
         int32_t x = node->args[k], b = p->buffer_of[x];

@@ -135,9 +135,10 @@ static void zfi_update_sgd(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_
     const zf_sgd_desc *d = o->desc;
     zf_tensor buffer = d->momentum == 0 ? ZF_NONE : zfi_moment(g, "sgd.momentum", p);
     zf_tensor w = zfi_master(g, "sgd.master", p);
-    (void)zfi_build_update(ZF_OP_sgd, 6, (zf_tensor[]){p, dp, o->lr, buffer, w, o->scale},
-                           zfi_with({.f = d->momentum}, {.i = d->nesterov},
-                                    {.f = decay}, [6] = {.i = o->scale.graph != NULL}));
+    (void)zfi_build_update(
+        ZF_OP_sgd, 6, (zf_tensor[]){p, dp, o->lr, buffer, w, o->scale},
+        zfi_with({.f = d->momentum}, {.i = d->nesterov},
+                 {.f = decay}, [ZF_AT_sgd_scaled] = {.i = o->scale.graph != NULL}));
 }
 
 ZF_API zf_status zf_sgd(zf_graph *g, zf_tensor lr, const zf_sgd_desc *desc)
@@ -159,9 +160,10 @@ static void zfi_update_adamw(zf_graph *g, const zfi_optimizer *o, zf_tensor p, z
     const zf_adamw_desc *d = o->desc;
     zf_tensor m = zfi_moment(g, "adamw.m", p), v = zfi_moment(g, "adamw.v", p);
     zf_tensor w = zfi_master(g, "adamw.master", p);
-    (void)zfi_build_update(ZF_OP_adamw, 8, (zf_tensor[]){p, dp, m, v, o->lr, o->step, w, o->scale},
-                           zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
-                                    {.f = decay}, [7] = {.i = o->scale.graph != NULL}));
+    (void)zfi_build_update(
+        ZF_OP_adamw, 8, (zf_tensor[]){p, dp, m, v, o->lr, o->step, w, o->scale},
+        zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
+                 {.f = decay}, [ZF_AT_adamw_scaled] = {.i = o->scale.graph != NULL}));
 }
 
 static bool zfi_moments_in_range(zf_graph *g, const char *pass, double beta1, double beta2,
@@ -196,10 +198,10 @@ static void zfi_update_lamb(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf
     const zf_lamb_desc *d = o->desc;
     zf_tensor m = zfi_moment(g, "lamb.m", p), v = zfi_moment(g, "lamb.v", p);
     zf_tensor w = zfi_master(g, "lamb.master", p);
-    zf_tensor u =
-        zfi_build_update(ZF_OP_lamb_update, 7, (zf_tensor[]){p, dp, m, v, o->step, w, o->scale},
-                         zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
-                                  {.f = decay}, [7] = {.i = o->scale.graph != NULL}));
+    zf_tensor u = zfi_build_update(
+        ZF_OP_lamb_update, 7, (zf_tensor[]){p, dp, m, v, o->step, w, o->scale},
+        zfi_with({.f = d->beta1}, {.f = d->beta2}, {.f = d->eps},
+                 {.f = decay}, [ZF_AT_lamb_update_scaled] = {.i = o->scale.graph != NULL}));
     zf_tensor of_p = zfi_op(norm, NULL, zfi_op(block_norms, NULL, w.graph ? w : p));
     zf_tensor of_u = zfi_op(norm, NULL, zfi_op(block_norms, NULL, u));
     (void)zfi_build_update(ZF_OP_lamb_apply, 6, (zf_tensor[]){p, u, o->lr, of_p, of_u, w},

@@ -89,8 +89,8 @@ static int32_t zfi_narrow_constant(zfi_retype *r, int32_t id)
     zf_graph *g = r->graph;
     double most = r->to == ZF_F16 ? 65504.0 : 0x1.fep127;
     zfi_new n = {.op = ZF_OP_constant, .dtype = r->to, .shape = g->nodes[id].shape};
-    int64_t count = g->nodes[id].attributes[0].list.count;
-    const double *from = g->nodes[id].attributes[0].list.data;
+    int64_t count = ZF_LIST(&g->nodes[id], constant, values).count;
+    const double *from = ZF_LIST(&g->nodes[id], constant, values).data;
     double *values = zfi_calloc(&g->memory, (size_t)count, sizeof *values);
     int32_t made = 0;
     if (!values) {
@@ -100,8 +100,8 @@ static int32_t zfi_narrow_constant(zfi_retype *r, int32_t id)
             values[i] = !isfinite(from[i])     ? from[i]
                         : fabs(from[i]) > most ? copysign(most, from[i])
                                                : from[i];
-        n.attributes[0].list.data = values;
-        n.attributes[0].list.count = count;
+        ZF_LIST(&n, constant, values).data = values;
+        ZF_LIST(&n, constant, values).count = count;
         made = zfi_append(g, &n);
     }
     zfi_free(&g->memory, values, (size_t)count * sizeof *values);
@@ -178,12 +178,13 @@ static void zfi_keep_wide(zfi_retype *r, int32_t id)
     zfi_new n = {
         .op = g->nodes[id].op, .args = g->nodes[id].args, .arg_count = g->nodes[id].arg_count};
     memcpy(n.attributes, g->nodes[id].attributes, sizeof n.attributes);
-    if (n.op == ZF_OP_saved) g->nodes[n.args[0]].saved[n.attributes[0].i] = 0; /* the new one is */
+    if (n.op == ZF_OP_saved)
+        g->nodes[n.args[0]].saved[ZF_INT(&n, saved, index)] = 0; /* the new one is */
     r->narrow[id] = zfi_append(g, &n);
     r->wide[id] = id;
     memset(g->nodes[id].attributes, 0, sizeof n.attributes);
     g->nodes[id].op = ZF_OP_cast;
-    g->nodes[id].attributes[0].i = ZF_F32;
+    ZF_INT(&g->nodes[id], cast, to) = ZF_F32;
     g->nodes[id].args[0] = r->narrow[id];
     g->nodes[id].arg_count = 1;
 }
@@ -208,7 +209,7 @@ static void zfi_retype_saved(zfi_retype *r, int32_t id)
     zf_dtype dtype = g->nodes[id].dtype;
     zf_shape shape;
     if (r->held[of] == ZFI_HELD_NARROW) g->nodes[id].args[0] = of = r->narrow[of];
-    (void)zfi_saved_type(g, &g->nodes[of], g->nodes[id].attributes[0].i, &dtype, &shape);
+    (void)zfi_saved_type(g, &g->nodes[of], ZF_INT(&g->nodes[id], saved, index), &dtype, &shape);
     if (was_f32) r->held[id] = dtype == r->to ? ZFI_HELD_NARROW : ZFI_HELD_WIDE;
     if (was_f32 && dtype == r->to && r->kept[id]) {
         zfi_keep_wide(r, id);

@@ -98,13 +98,13 @@ static bool zfi_joinable(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     return node->op == ZF_OP_all_gather && node->arg_count == 1 && node->update &&
-           node->attributes[0].i > 1 && zfi_node_bytes(node) <= ZFI_SMALL_GATHER;
+           ZF_INT(node, all_gather, world) > 1 && zfi_node_bytes(node) <= ZFI_SMALL_GATHER;
 }
 
 /* One gather for joined[0..count): what each would have given is cut out of its result. */
 static void zfi_join(zf_graph *g, const int32_t *joined, int32_t count)
 {
-    int64_t world = g->nodes[joined[0]].attributes[0].i, size = 0, *at;
+    int64_t world = ZF_INT(&g->nodes[joined[0]], all_gather, world), size = 0, *at;
     int32_t *parts = zfi_calloc(&g->memory, (size_t)count, sizeof *parts), all = 0;
     at = zfi_calloc(&g->memory, (size_t)count, sizeof *at);
     for (int32_t k = 0; parts && at && k < count; k++) {
@@ -189,7 +189,7 @@ typedef struct zfi_put_off {
 static double zfi_reduction_seconds(const zfi_put_off *o, int32_t id, size_t most)
 {
     const zfi_node *node = &o->graph->nodes[id];
-    int64_t bytes, world = node->attributes[0].i;
+    int64_t bytes, world = ZF_INT(node, all_gather, world);
     if ((node->op != ZF_OP_reduce_scatter && node->op != ZF_OP_all_reduce) || world <= 1) return 0;
     bytes = (int64_t)zfi_node_bytes(&o->graph->nodes[node->args[0]]);
     if ((uint64_t)bytes > most) return 0;
@@ -325,8 +325,9 @@ static void zfi_find_aheads(zfi_prefetch *p)
         zfi_push(&p->graph->memory, p->aheads,
                  ((zfi_ahead){id, i, i, (int64_t)zfi_node_bytes(&g->nodes[id]), 0}));
         if (!g->memory.failed)
-            stbds_arrlast(p->aheads).seconds = zfi_gather_seconds(
-                &p->cost, stbds_arrlast(p->aheads).bytes, (int32_t)g->nodes[id].attributes[0].i);
+            stbds_arrlast(p->aheads).seconds =
+                zfi_gather_seconds(&p->cost, stbds_arrlast(p->aheads).bytes,
+                                   (int32_t)ZF_INT(&g->nodes[id], all_gather, world));
     }
 }
 
@@ -398,7 +399,7 @@ static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
     const zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
     int64_t bytes = (int64_t)zfi_node_bytes(node);
-    if (!p->bytes || !zfi_has(g, id, ZF_OP_COLLECTIVE) || node->attributes[0].i <= 1)
+    if (!p->bytes || !zfi_has(g, id, ZF_OP_COLLECTIVE) || ZF_INT(node, all_gather, world) <= 1)
         return ZFI_QUEUE_COMPUTE;
     if (node->op == ZF_OP_all_gather) {
         if (node->arg_count == 1 && bytes > (int64_t)p->bytes) return ZFI_QUEUE_COMPUTE;

@@ -46,7 +46,8 @@ static int32_t zfi_remake_inverse(zfi_remaker *m, int32_t id, int32_t layer)
     zf_graph *g = m->r->graph;
     int32_t left = zfi_makes_result(m->r, id), inverse = m->r->of[id].inverse;
     zfi_put_above(m, left);
-    if (!inverse || m->r->of[inverse].layer != layer) return zfi_record_of(g, id)->remake(g, id, left);
+    if (!inverse || m->r->of[inverse].layer != layer)
+        return zfi_record_of(g, id)->remake(g, id, left);
     zfi_put_above(m, inverse);
     return inverse;
 }
@@ -59,7 +60,8 @@ static int32_t zfi_remake_node(zfi_remaker *m, int32_t id, int32_t layer)
     int32_t *args, made = 0;
     int64_t at;
     if (node.op == ZF_OP_saved)
-        return zfi_saved((zf_tensor){g, zfi_remade(m, node.args[0], layer)}, node.attributes[0].i)
+        return zfi_saved((zf_tensor){g, zfi_remade(m, node.args[0], layer)},
+                         ZF_INT(&node, saved, index))
             .id;
     if (zfi_viewed(g, &node, &at) >= 0 && zfi_remade(m, node.args[0], layer) == node.args[0])
         return id;
@@ -304,7 +306,7 @@ static void zfi_find_inverses(zfi_recompute *r)
         of = &g->nodes[maker];
         gamma = of->op == ZF_OP_residual_norm ? 2 : of->arg_count - 2;
         if ((of->op == ZF_OP_residual_norm ||
-             (of->op == ZF_OP_embed_norm && of->attributes[0].f == 0)) &&
+             (of->op == ZF_OP_embed_norm && ZF_FLOAT(of, embed_norm, p) == 0)) &&
             node->args[0] == of->saved[0] && node->args[1] == of->args[gamma] &&
             node->args[2] == of->args[gamma + 1])
             r->of[maker].inverse = g->order[i];

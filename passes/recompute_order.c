@@ -184,7 +184,7 @@ static bool zfi_is_given(const zfi_recompute *r, const zfi_node *node, const boo
     int32_t viewed = zfi_viewed(g, node, &at);
     given |= viewed >= 0 && zfi_is(r, node->args[viewed], ZFI_GIVEN);
     for (int32_t k = 0; k < node->arg_count; k++) given |= written[zfi_bytes_of(g, node->args[k])];
-    if (given || node->op != ZF_OP_concat || node->attributes[0].i != 0) return given;
+    if (given || node->op != ZF_OP_concat || ZF_INT(node, concat, axis) != 0) return given;
     for (int32_t k = 0; k < node->arg_count; k++)
         if (g->nodes[node->args[k]].op != ZF_OP_param) return false;
     return true;

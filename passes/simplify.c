@@ -35,7 +35,7 @@ static void zfi_fold(zf_graph *g, int32_t id)
                         .backend = &cpu};
     if (!zfi_has(g, id, ZF_OP_FOLDABLE) || (node->dtype != ZF_F32 && node->dtype != ZF_F64)) return;
     if (node->op == ZF_OP_scale && node->dtype == ZF_F32 &&
-        node->attributes[0].f != (float)node->attributes[0].f)
+        ZF_FLOAT(node, scale, by) != (float)ZF_FLOAT(node, scale, by))
         return;
     for (int32_t k = 0; k < node->arg_count; k++) {
         double splat;
@@ -49,8 +49,8 @@ static void zfi_fold(zf_graph *g, int32_t id)
     value = zfi_bytes_copy(&g->memory, &g->text, in, sizeof in[0]);
     if (!value) return;
     memset(node->attributes, 0, sizeof node->attributes);
-    node->attributes[0].list.data = value;
-    node->attributes[0].list.count = 1;
+    ZF_LIST(node, constant, values).data = value;
+    ZF_LIST(node, constant, values).count = 1;
     node->op = ZF_OP_constant;
     node->arg_count = 0;
 }

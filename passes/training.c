@@ -144,7 +144,7 @@ static zf_tensor zfi_rate(zf_graph *g, zf_tensor lr, bool *fixed, double *value)
     if (!given) lr = zf_graph_find(g, "lr");
     if (!given && !zf_valid(lr)) lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
     *fixed = lr.graph == g && zf_valid(lr) && g->nodes[lr.id].op == ZF_OP_constant;
-    *value = *fixed ? *(const double *)g->nodes[lr.id].attributes[0].list.data : 0;
+    *value = *fixed ? *(const double *)ZF_LIST(&g->nodes[lr.id], constant, values).data : 0;
     return lr;
 }
 

@@ -60,7 +60,7 @@ static size_t zfi_prefix(const char *name, int depth)
 /* Two that may be in one unit. */
 static bool zfi_same_kind(const zfi_node *a, const zfi_node *b)
 {
-    return a->dtype == b->dtype && !a->attributes[3].i == !b->attributes[3].i;
+    return a->dtype == b->dtype && !ZF_INT(a, param, frozen) == !ZF_INT(b, param, frozen);
 }
 
 /* Cuts members [from, until), which share their first `depth` components, into atoms. */
@@ -90,7 +90,7 @@ static void zfi_join_atoms(zfi_cutter *c, int32_t until)
     for (int32_t a = 0, next; a < atoms; a = next) {
         const zfi_node *node = zfi_member_node(c, c->atoms[a]);
         zfi_unit flat = {
-            .first = c->atoms[a], .dtype = node->dtype, .frozen = node->attributes[3].i != 0};
+            .first = c->atoms[a], .dtype = node->dtype, .frozen = ZF_INT(node, param, frozen) != 0};
         int32_t end = until;
         for (next = a + 1; next < atoms; next++) {
             end = next + 1 < atoms ? c->atoms[next + 1] : until;

@@ -218,7 +218,7 @@ static void zfi_find_runs(zfi_zero *z)
 /* The node is a concat of parameters that lie one behind the other in a unit. */
 static bool zfi_joins_members(const zfi_zero *z, const zfi_node *node)
 {
-    if (node->op != ZF_OP_concat || node->attributes[0].i != 0) return false;
+    if (node->op != ZF_OP_concat || ZF_INT(node, concat, axis) != 0) return false;
     for (int32_t k = 0; k < node->arg_count; k++) {
         int32_t x = node->args[k], before = k ? z->member_of[node->args[k - 1]] : -1;
         if (z->member_of[x] < 0 || z->flat_of[x] != z->flat_of[node->args[0]]) return false;
@@ -270,12 +270,12 @@ static int32_t zfi_pieces(const zfi_zero *z, int32_t m)
     int64_t row = 0;
     for (int32_t n = m; n < flat->first + flat->count && z->gradient[n]; n++, count++) {
         const zfi_node *piece = &g->nodes[z->packed[n]];
-        if (piece->op != ZF_OP_slice || piece->attributes[0].i != 0 ||
-            piece->attributes[1].i != row || piece->args[0] != g->nodes[z->packed[m]].args[0])
+        if (piece->op != ZF_OP_slice || ZF_INT(piece, slice, axis) != 0 ||
+            ZF_INT(piece, slice, start) != row || piece->args[0] != g->nodes[z->packed[m]].args[0])
             break;
         if (n > m && z->cut.members[n].at != z->cut.members[n - 1].at + z->cut.members[n - 1].count)
             break;
-        row = piece->attributes[2].i;
+        row = ZF_INT(piece, slice, stop);
     }
     return count;
 }
@@ -286,8 +286,9 @@ static int32_t zfi_sliced(const zfi_zero *z, int32_t m)
     const zf_graph *g = z->graph;
     int32_t count = zfi_pieces(z, m);
     const zfi_node *last = count ? &g->nodes[z->packed[m + count - 1]] : NULL;
-    return last && g->nodes[last->args[0]].shape.dims[0] == last->attributes[2].i ? last->args[0]
-                                                                                  : 0;
+    return last && g->nodes[last->args[0]].shape.dims[0] == ZF_INT(last, slice, stop)
+               ? last->args[0]
+               : 0;
 }
 
 /* All gradients of a unit, in their places. */

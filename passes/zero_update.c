@@ -186,7 +186,7 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
     const zfi_unit *flat = &z->cut.flats[f];
     const zfi_node node = g->nodes[id];
     const zfi_record *record = g->records[node.op];
-    int decay = zfi_attribute_index(record, "weight_decay");
+    bool decaying = zfi_attribute_index(record, "weight_decay") >= 0;
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     int64_t count = 0, *blocks = zfi_updated_blocks(z, f, &count);
     double *decays = zfi_calloc(&g->memory, (size_t)flat->count, sizeof *decays);
@@ -201,18 +201,17 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
         else args[k] = zfi_plain_arg(z, arg);
     }
     if (blocks && decays && !g->error.status) {
-        for (int32_t m = flat->first, n = 0; decay >= 0 && m < flat->first + flat->count; m++) {
+        for (int32_t m = flat->first, n = 0; decaying && m < flat->first + flat->count; m++) {
             int32_t other =
                 z->updated[m] ? zfi_update_of(z, node.op, z->cut.members[m].param, position) : 0;
             if (other) decays[n++] = zfi_attribute_of(g, &g->nodes[other], "weight_decay")->f;
         }
         memcpy(attributes, node.attributes, sizeof attributes);
-        attributes[zfi_attribute_index(record, "world")].i = z->sharded ? z->d.world : 0;
-        attributes[zfi_attribute_index(record, "blocks")] =
-            (zf_attribute)zfi_listed(blocks, count);
-        if (decay >= 0) {
-            attributes[decay].f = 0;
-            attributes[zfi_attribute_index(record, "decays")] =
+        zfi_attribute_in(record, attributes, "world")->i = z->sharded ? z->d.world : 0;
+        *zfi_attribute_in(record, attributes, "blocks") = (zf_attribute)zfi_listed(blocks, count);
+        if (decaying) {
+            zfi_attribute_in(record, attributes, "weight_decay")->f = 0;
+            *zfi_attribute_in(record, attributes, "decays") =
                 (zf_attribute)zfi_listed(decays, count / 2);
         }
         made = zfi_append_op(g, node.op, args, node.arg_count, attributes);

@@ -239,7 +239,7 @@ static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        int64_t world = node->attributes[0].i, count;
+        int64_t world = ZF_INT(node, all_gather, world), count;
         if (!zfi_has(g, g->order[i], ZF_OP_COLLECTIVE)) continue;
         count = zfi_node_count(&g->nodes[node->args[0]]);
         if (node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_to_all) count /= world;
@@ -258,7 +258,7 @@ static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
         *(node->recompute ? &plan->recomputed_flops : &plan->flops) +=
             zfi_node_flops(g, node) * (double)(node->update ? 1 : g->micro_batches);
         if (node->op == ZF_OP_unit && g->nodes[node->args[0]].op == ZF_OP_param)
-            plan->padded_count += node->attributes[1].i;
+            plan->padded_count += ZF_INT(node, unit, size);
         if (node->op != ZF_OP_param) continue;
         plan->parameter_count += zfi_node_count(node);
         if (!node->held) plan->padded_count += zfi_node_count(node);

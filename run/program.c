@@ -177,9 +177,9 @@ static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
     const zf_store *s = p->store;
     const zfi_node *node = &g->nodes[id];
     const bool flat = node->op == ZF_OP_unit;
-    const int64_t *at = node->attributes[0].list.data;
-    const int64_t world = flat && node->attributes[2].i > 1 ? node->attributes[2].i : 1,
-                  size = flat ? node->attributes[1].i : zfi_node_count(node);
+    const int64_t *at = ZF_LIST(node, unit, at).data;
+    const int64_t world = flat && ZF_INT(node, unit, world) > 1 ? ZF_INT(node, unit, world) : 1,
+                  size = flat ? ZF_INT(node, unit, size) : zfi_node_count(node);
     const int32_t *leaves = flat ? node->args : &id, count = flat ? node->arg_count : 1;
     int32_t bucket = -1;
     for (int32_t k = 0; k < count && bucket < 0; k++)
@@ -229,8 +229,10 @@ static zf_status zfi_bind_added(zf_program *p, int32_t id, int32_t *bucket_of)
     const bool flat = node->op == ZF_OP_unit;
     zfi_bucket b = {.data = p->stored ? p->stored + (node->offset - p->stored_at) : (char *)p->store,
                     .dtype = node->dtype,
-                    .size = flat ? node->attributes[1].i : zfi_node_count(node),
-                    .world = flat && node->attributes[2].i > 1 ? (int32_t)node->attributes[2].i : 1,
+                    .size = flat ? ZF_INT(node, unit, size) : zfi_node_count(node),
+                    .world = flat && ZF_INT(node, unit, world) > 1
+                                 ? (int32_t)ZF_INT(node, unit, world)
+                                 : 1,
                     .flat = flat};
     for (int32_t k = 0; k < (flat ? node->arg_count : 1); k++) {
         int32_t leaf = flat ? node->args[k] : id, index = p->tensor_of[leaf];
@@ -265,7 +267,7 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
     p->tensor_of[id] = index;
     if (s->tensors[index].bucket >= 0) return ZF_OK; /* beside it, others are added */
     s->tensors[index].bucket = bucket;
-    s->tensors[index].at = unit ? ((const int64_t *)unit->attributes[0].list.data)[k] : 0;
+    s->tensors[index].at = unit ? ((const int64_t *)ZF_LIST(unit, unit, at).data)[k] : 0;
     return ZF_OK;
 }
 
@@ -1001,7 +1003,7 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
     zf_collective c;
     if (!(p->graph->records[l->op]->traits & ZF_OP_COLLECTIVE)) return ZF_OK;
     c = zf_collective_of(l);
-    zfi_count_calls(&p->counted, c.op, c.dtype, c.count, l->attributes[0].i, 1);
+    zfi_count_calls(&p->counted, c.op, c.dtype, c.count, ZF_INT(l, all_gather, world), 1);
     if (!p->sums_outputs[n]) return ZF_OK;
     piece.dtype = x->dtype;
     for (int64_t at = 0; at < c.count && !p->spoiled; at += PIECE) {

@@ -327,7 +327,7 @@ static zf_status counting_launch(void *self, const zf_launch *launch)
     counting *c = self;
     zf_launch l = *launch;
     const zf_shape *a = l.arg_count ? &l.args[0].shape : NULL;
-    bool transposed = l.op == ZF_OP_matmul && l.attributes[0].i;
+    bool transposed = l.op == ZF_OP_matmul && ZF_INT(&l, matmul, transpose_a);
     if (l.op == ZF_OP_matmul || l.op == ZF_OP_linear)
         c->flops += 2.0 * (double)zf_shape_count(l.out.shape) *
                     (double)a->dims[a->rank - (transposed ? 2 : 1)];

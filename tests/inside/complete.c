@@ -23,8 +23,8 @@ static void complete_drop_block(zf_graph *g)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         if (g->nodes[g->order[i]].op == ZF_OP_sgd) {
-            g->nodes[g->order[i]].attributes[4].list.count -= 2;
-            g->nodes[g->order[i]].attributes[5].list.count -= 1;
+            ZF_LIST(&g->nodes[g->order[i]], sgd, blocks).count -= 2;
+            ZF_LIST(&g->nodes[g->order[i]], sgd, decays).count -= 1;
         }
 }
 
@@ -33,7 +33,8 @@ static void complete_drop_packed(zf_graph *g)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         if (g->nodes[g->order[i]].op == ZF_OP_pack && g->nodes[g->order[i]].arg_count == 2)
-            g->nodes[g->order[i]].arg_count = 1, g->nodes[g->order[i]].attributes[0].list.count = 1;
+            g->nodes[g->order[i]].arg_count = 1,
+            ZF_LIST(&g->nodes[g->order[i]], pack, at).count = 1;
     complete_drop_block(g);
 }
 

@@ -171,17 +171,17 @@ static int64_t zfi_default_bucket(const zfi_cutter *c)
     return largest < MOST ? largest : MOST;
 }
 
-/* The parameter of the graph that is tensor k of the store, in a bucket that `world` ranks can have;
- * 0: there is none. */
-static int32_t zfi_taken_param(const zf_graph *g, const zf_store *store, int32_t k, int32_t world)
+/* The tensor of the store that the parameter is, in a bucket that `world` ranks can have; -1: there
+ * is none. */
+static int32_t zfi_taken(const zfi_node *param, const zf_store *store, int32_t world)
 {
-    const zfi_stored *t = &store->tensors[k];
-    const zfi_bucket *b = t->bucket < 0 ? NULL : &store->buckets[t->bucket];
-    int32_t id = zfi_map_get(g->names, t->name, 0);
-    const zfi_node *node = &g->nodes[id];
-    if (!id || node->op != ZF_OP_param || t->op != ZF_OP_param || !b || !b->flat) return 0;
-    if (node->dtype != t->dtype || !zfi_same_shape(&node->shape, &t->shape)) return 0;
-    return b->size % ((int64_t)ZFI_NORM_BLOCK * world) ? 0 : id;
+    int32_t k = zfi_store_placed(store, param->name);
+    const zfi_stored *t = k < 0 ? NULL : &store->tensors[k];
+    const zfi_bucket *b = t ? &store->buckets[t->bucket] : NULL;
+    if (!b || !b->flat || t->op != ZF_OP_param || t->dtype != param->dtype ||
+        !zfi_same_shape(&t->shape, &param->shape))
+        return -1;
+    return b->size % ((int64_t)ZFI_NORM_BLOCK * world) ? -1 : k;
 }
 
 /* Parameters that lie in buckets of the store: one unit for each bucket, with the places that they
@@ -189,24 +189,32 @@ static int32_t zfi_taken_param(const zf_graph *g, const zf_store *store, int32_t
 static void zfi_take_units(zfi_cutter *c, const zf_store *store, int32_t world)
 {
     zf_graph *g = c->graph;
-    for (int32_t b = 0; b < (store ? zfi_len(store->buckets) : 0) && !g->memory.failed; b++) {
-        const zfi_bucket *bucket = &store->buckets[b];
-        zfi_unit flat = {
-            .first = zfi_len(c->members), .size = bucket->size, .dtype = bucket->dtype};
-        for (int32_t k = 0; k < zfi_len(store->tensors); k++) {
-            const zfi_stored *t = &store->tensors[k];
-            int32_t id = t->bucket == b ? zfi_taken_param(g, store, k, world) : 0,
-                    at = zfi_len(c->members);
-            if (!id || !zfi_push(&g->memory, c->members,
-                                 ((zfi_member){id, t->at, zfi_node_count(&g->nodes[id])})))
-                continue;
-            for (; at > flat.first && c->members[at - 1].at > c->members[at].at; at--) {
-                zfi_member swap = c->members[at];
-                c->members[at] = c->members[at - 1], c->members[at - 1] = swap;
-            }
+    const zfi_stored *before = NULL;
+    for (int32_t i = 0; store && i < zfi_len(g->params) && !g->memory.failed; i++) {
+        const zfi_node *node = &g->nodes[g->params[i]];
+        int32_t k = zfi_taken(node, store, world), m = zfi_len(c->members);
+        const zfi_stored *t = k < 0 ? NULL : &store->tensors[k];
+        if (!t || !zfi_push(&g->memory, c->members,
+                               ((zfi_member){g->params[i], t->at, zfi_node_count(node)})))
+            continue;
+        for (; m > 0; m--) { /* by bucket and place: nearly so already */
+            const zfi_member last = c->members[m - 1];
+            int32_t other = zfi_taken(&g->nodes[last.param], store, world);
+            if (store->tensors[other].bucket < t->bucket ||
+                (store->tensors[other].bucket == t->bucket && last.at < t->at))
+                break;
+            c->members[m - 1] = c->members[m], c->members[m] = last;
         }
-        flat.count = zfi_len(c->members) - flat.first;
-        if (flat.count) zfi_push(&g->memory, c->flats, flat);
+    }
+    for (int32_t m = 0; m < zfi_len(c->members) && !g->memory.failed; m++) {
+        const zfi_stored *t =
+            &store->tensors[zfi_taken(zfi_member_node(c, m), store, world)];
+        const zfi_bucket *b = &store->buckets[t->bucket];
+        if (!before || t->bucket != before->bucket)
+            zfi_push(&g->memory, c->flats,
+                     ((zfi_unit){.first = m, .size = b->size, .dtype = b->dtype}));
+        if (!g->memory.failed) stbds_arrlast(c->flats).count++;
+        before = t;
     }
 }
 
@@ -216,7 +224,7 @@ static void zfi_cut_units(zfi_cutter *c, int64_t bucket, int32_t world, const zf
 {
     zf_graph *g = c->graph;
     int64_t all = 0;
-    int32_t until, taken, taken_flats, k;
+    int32_t until, taken, taken_flats;
     zfi_take_units(c, store, world);
     taken = zfi_len(c->members), taken_flats = zfi_len(c->flats);
     for (int32_t i = 0; i < zfi_len(g->params); i++) {
@@ -225,8 +233,7 @@ static void zfi_cut_units(zfi_cutter *c, int64_t bucket, int32_t world, const zf
             zfi_fail(&g->error, ZF_ERR_LIMIT, "zf_zero: the parameters have 2^59 elements or more");
             return;
         }
-        k = zfi_store_find(store, g->nodes[g->params[i]].name);
-        if (k < 0 || !zfi_taken_param(g, store, k, world))
+        if (zfi_taken(&g->nodes[g->params[i]], store, world) < 0)
             zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[i]}));
     }
     c->bucket = bucket ? bucket : zfi_default_bucket(c);

@@ -521,6 +521,8 @@ TEST(store_has_backend_and_seed)
     zf_program *p;
     if (!cpu) OK(t, ZF_ERR_NOMEM, "");
     NEED(t, other.g && third.g, NULL);
+    OK(t, zf_graph_status(other.g), zf_graph_error(other.g));
+    OK(t, zf_graph_status(third.g), zf_graph_error(third.g));
     COMPILED(t, m.g, p = compile(t, m.g, &(zf_compile_desc){.seed = 3}));
     REFUSED(t, other.g, (&(zf_compile_desc){.store = STORE(p), .backend = cpu}),
             "zf_compile: the backend is not the store's (zf_store_desc); leave it out");

@@ -873,7 +873,7 @@ typedef struct zf_training {
  * {0}. */
 ZF_API zf_status zf_passes(zf_graph *graph, const zf_training *training);
 /* The same with defaults filled in, where they are known without a graph: all but
- * zero.bucket_bytes. */
+ * zero.bucket_bytes. To be read, and not to be passed on: a 0 in it is 0. */
 ZF_API zf_training zf_training_resolved(const zf_training *training);
 
 /* Activation checkpointing (Chen et al. 2016): the backward pass makes values of the forward pass
@@ -1775,6 +1775,51 @@ typedef struct zf_nn_train_desc {
 } zf_nn_train_desc;
 ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 
+/* An input of a model, and where its values of all examples lie: data [examples, ...], of the
+ * input's dtype. */
+typedef struct zf_nn_field {
+    const char *input;
+    const void *data;
+} zf_nn_field;
+
+/* How far a fit is. */
+typedef struct zf_nn_progress {
+    int64_t epoch, step; /* 1, 2, ...; the step is the store's (zf_store_step) */
+    double lr;
+    double loss;       /* of this step's batch */
+    double epoch_loss; /* mean over the examples that this call has trained on in this epoch */
+    bool epoch_done;   /* this step was its last one: */
+    double held_out;   /* mean loss of what is held out, without dropout; else NAN */
+} zf_nn_progress;
+
+enum { ZF_NN_FIELDS = 8 };
+
+typedef struct zf_nn_fit_desc {
+    /* Builds the model for so many examples, the first dimension of its inputs; returns the loss, a
+     * scalar f32, the mean over them. It is called for each number of examples that there is */
+    zf_tensor (*build)(void *user, zf_graph *graph, int64_t examples);
+    void *user;
+    zf_nn_field fields[ZF_NN_FIELDS]; /* behind the last one input is NULL */
+    int64_t examples; /* in the arrays */
+    int64_t held_out; /* the last so many of them are not trained on, but evaluated after each epoch */
+    int64_t batch;    /* examples of a step; 0: 32. The last step of an epoch has what is left */
+    int64_t epochs;   /* 0: 1 */
+    bool in_order;    /* examples come as they lie; else in another order in each epoch: */
+    uint64_t seed;    /* of these orders */
+    zf_schedule schedule; /* peak 0: 1e-3; steps 0: those of all epochs */
+    zf_training training; /* loss and lr aside; for one rank and without micro-batches */
+    /* After each step; false ends the fit. May be NULL */
+    bool (*report)(void *user, zf_store *store, const zf_nn_progress *progress);
+    zf_allocator allocator; /* of graphs and of a batch; {0}: the C library's */
+} zf_nn_fit_desc;
+
+/* Trains the store's parameters, which it adds where the store lacks them. What is done in a step
+ * follows from its number, so that a store that has had steps (zf_load) goes on with the same bits.
+ * An error, which *error (may be NULL) tells, leaves the store as the last good step has left it. */
+ZF_API zf_status zf_nn_fit(zf_store *store, const zf_nn_fit_desc *desc, zf_error *error);
+/* The same with defaults filled in, but for schedule.steps. To be read, as zf_training_resolved. */
+ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
+
 #ifdef __cplusplus
 }
 #endif
@@ -1927,6 +1972,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 #include "nn/schedule.c"
 #include "nn/layers.c"
 #include "nn/train.c"
+#include "nn/fit.c"
 #if defined(__clang__)
 #pragma clang diagnostic pop /* cpu/isa.c */
 #pragma STDC FP_CONTRACT DEFAULT

@@ -1,0 +1,273 @@
+/* A fit to examples that lie in arrays: batches in a new order in each epoch, and after each the
+ * loss of what is held out. Copy it when yours needs more.
+ *
+ *     examples     0 1 2 3 4 5 6 7 8 9 | 10 11 12        the last ones are held out
+ *     epoch 1      [7 2 9 0] [4 4' ...]                  batches, the last of them what is left
+ *
+ * A graph is for one number of examples, so there are up to four programs over the store: training
+ * and evaluation, of whole batches and of what is left.
+ */
+
+enum { ZFI_FIT_WHOLE, ZFI_FIT_REST, ZFI_FIT_SIZES };
+
+typedef struct zfi_fit_program {
+    zf_graph *graph;
+    zf_program *program;
+    int64_t batch;
+    zf_tensor loss, lr, inputs[ZF_NN_FIELDS];
+} zfi_fit_program;
+
+typedef struct zfi_fitter {
+    const zf_nn_fit_desc *d;
+    zf_store *store;
+    zf_allocator allocator;
+    zf_error *error;
+    int64_t trained; /* examples that are not held out */
+    zf_schedule schedule;
+    zfi_fit_program programs[2][ZFI_FIT_SIZES]; /* [1]: of evaluation */
+    char *buffer;                               /* one input of a batch */
+    size_t buffer_bytes;
+} zfi_fitter;
+
+ZFI_PRINTF(3, 4)
+static zf_status zfi_fit_fail(zfi_fitter *f, zf_status status, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    f->error->status = status;
+    vsnprintf(f->error->text, sizeof f->error->text, format, args);
+    va_end(args);
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------ the order */
+
+static uint64_t zfi_fit_mix(uint64_t x) /* splitmix64's (Steele et al. 2014) */
+{
+    x += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* Where `at` of [0, count) goes in the permutation of that key: a Feistel network over a power of 4
+ * that is no smaller than count, again and again until it is below count (Black & Rogaway 2002). */
+static int64_t zfi_fit_shuffled(int64_t at, int64_t count, uint64_t key)
+{
+    int half = 1;
+    uint64_t x = (uint64_t)at, mask;
+    while (half < 31 && (uint64_t)1 << 2 * half < (uint64_t)count) half++;
+    mask = ((uint64_t)1 << half) - 1;
+    do {
+        uint64_t left = x >> half, right = x & mask;
+        for (uint64_t round = 0; round < 6; round++) {
+            uint64_t next = left ^ (zfi_fit_mix(key ^ zfi_fit_mix(right << 3 | round)) & mask);
+            left = right, right = next;
+        }
+        x = left << half | right;
+    } while (x >= (uint64_t)count);
+    return (int64_t)x;
+}
+
+/* Example `at` of an epoch. */
+static int64_t zfi_fit_example(const zfi_fitter *f, int64_t epoch, int64_t at)
+{
+    if (f->d->in_order) return at;
+    return zfi_fit_shuffled(at, f->trained, zfi_fit_mix(f->d->seed ^ zfi_fit_mix((uint64_t)epoch)));
+}
+
+/* -------------------------------------------------------------------------------- the programs */
+
+/* The inputs that the fields name: each has an example in each of its first dimension. */
+static zf_status zfi_fit_inputs(zfi_fitter *f, zfi_fit_program *p)
+{
+    for (int k = 0; k < ZF_NN_FIELDS && f->d->fields[k].input; k++) {
+        const char *name = f->d->fields[k].input;
+        zf_tensor x = p->inputs[k] = zf_graph_find(p->graph, name);
+        zf_shape shape = zf_tensor_shape(x);
+        size_t bytes = zf_tensor_bytes(x);
+        char *more;
+        if (!zf_valid(x))
+            return zfi_fit_fail(f, ZF_ERR_ARGUMENT, "zf_nn_fit: the model has no input \"%.100s\"",
+                                name);
+        if (shape.rank < 1 || shape.dims[0] != p->batch)
+            return zfi_fit_fail(
+                f, ZF_ERR_SHAPE,
+                "zf_nn_fit: the first dimension of the input \"%.100s\" must be the "
+                "%lld examples that it was built for",
+                name, (long long)p->batch);
+        if (bytes <= f->buffer_bytes) continue;
+        more = f->allocator.fn(f->allocator.user, f->buffer, f->buffer_bytes, bytes);
+        if (!more) return zfi_fit_fail(f, ZF_ERR_NOMEM, "out of memory");
+        f->buffer = more, f->buffer_bytes = bytes;
+    }
+    return ZF_OK;
+}
+
+/* The program for so many examples. */
+static zf_status zfi_fit_open(zfi_fitter *f, bool evaluate, int size, int64_t batch)
+{
+    zfi_fit_program *p = &f->programs[evaluate][size];
+    zf_training t = f->d->training;
+    zf_graph *g;
+    if (p->program || !batch) return ZF_OK;
+    p->batch = batch;
+    p->graph = g = zf_graph_new(&(zf_graph_desc){.allocator = f->d->allocator});
+    if (!g) return zfi_fit_fail(f, ZF_ERR_NOMEM, "out of memory");
+    t.loss = f->d->build(f->d->user, g, batch);
+    if (!zf_graph_status(g) && (t.loss.graph != g || !zf_valid(t.loss)))
+        return zfi_fit_fail(f, ZF_ERR_ARGUMENT, "zf_nn_fit: build must return the loss, a scalar");
+    if (evaluate) {
+        zf_output(t.loss, "loss");
+        t.loss = ZF_NONE;
+    }
+    t.lr = ZF_NONE;
+    zf_passes(g, &t);
+    p->program = zf_compile(
+        g, &(zf_compile_desc){.store = f->store, .bound = evaluate, .evaluate = evaluate});
+    if (!p->program) return zfi_fit_fail(f, zf_graph_status(g), "%s", zf_graph_error(g));
+    p->loss = zf_graph_find(g, "loss");
+    p->lr = zf_graph_find(g, "lr");
+    return zfi_fit_inputs(f, p);
+}
+
+static void zfi_fit_close(zfi_fitter *f)
+{
+    for (int k = 0; k < 2 * ZFI_FIT_SIZES; k++) {
+        zfi_fit_program *p = &f->programs[k / ZFI_FIT_SIZES][k % ZFI_FIT_SIZES];
+        zf_program_free(p->program);
+        zf_graph_free(p->graph);
+    }
+    if (f->buffer) f->allocator.fn(f->allocator.user, f->buffer, f->buffer_bytes, 0);
+}
+
+/* ----------------------------------------------------------------------------------- the steps */
+
+/* One step over examples [first, first + batch) of an epoch, or, epoch 0, of what is held out. */
+static zf_status zfi_fit_step(zfi_fitter *f, zfi_fit_program *p, int64_t epoch, int64_t first,
+                              double *loss)
+{
+    float value = 0;
+    zf_status status = ZF_OK;
+    for (int k = 0; k < ZF_NN_FIELDS && f->d->fields[k].input && !status; k++) {
+        const char *data = f->d->fields[k].data;
+        size_t bytes = zf_tensor_bytes(p->inputs[k]), one = bytes / (size_t)p->batch;
+        for (int64_t row = 0; row < p->batch; row++) {
+            int64_t at = epoch ? zfi_fit_example(f, epoch, first + row) : first + row;
+            memcpy(f->buffer + (size_t)row * one, data + (size_t)at * one, one);
+        }
+        status = zf_write(p->program, p->inputs[k], f->buffer, bytes);
+    }
+    if (!status) status = zf_step(p->program);
+    if (!status) status = zf_read(p->program, p->loss, &value, sizeof value);
+    if (status) return zfi_fit_fail(f, status, "%s", zf_program_error(p->program));
+    *loss = value;
+    return ZF_OK;
+}
+
+/* The mean loss of what is held out. */
+static zf_status zfi_fit_evaluate(zfi_fitter *f, double *mean)
+{
+    int64_t count = f->d->held_out, batch = f->d->batch;
+    double sum = 0, loss = 0;
+    zf_status status = zfi_fit_open(f, true, ZFI_FIT_WHOLE, count < batch ? 0 : batch);
+    if (!status) status = zfi_fit_open(f, true, ZFI_FIT_REST, count % batch);
+    for (int64_t at = 0; at < count && !status; at += batch) {
+        zfi_fit_program *p = &f->programs[1][count - at < batch ? ZFI_FIT_REST : ZFI_FIT_WHOLE];
+        status = zfi_fit_step(f, p, 0, f->trained + at, &loss);
+        sum += loss * (double)p->batch;
+    }
+    *mean = sum / (double)count;
+    return status;
+}
+
+static zf_status zfi_fit_train(zfi_fitter *f)
+{
+    const zf_nn_fit_desc *d = f->d;
+    int64_t batches = (f->trained + d->batch - 1) / d->batch, step = zf_store_step(f->store);
+    double sum = 0, seen = 0;
+    bool more = true;
+    zf_status status = zfi_fit_open(f, false, ZFI_FIT_WHOLE, f->trained < d->batch ? 0 : d->batch);
+    if (!status) status = zfi_fit_open(f, false, ZFI_FIT_REST, f->trained % d->batch);
+    if (!f->schedule.steps) f->schedule.steps = d->epochs * batches;
+    for (; step < d->epochs * batches && more && !status; step++) {
+        int64_t epoch = step / batches + 1, first = step % batches * d->batch;
+        zfi_fit_program *p =
+            &f->programs[0][f->trained - first < d->batch ? ZFI_FIT_REST : ZFI_FIT_WHOLE];
+        float lr = (float)zf_schedule_at(&f->schedule, step + !f->schedule.from_zero);
+        zf_nn_progress at = {.epoch = epoch, .step = step + 1, .lr = lr, .held_out = NAN};
+        status = zf_write(p->program, p->lr, &lr, sizeof lr);
+        if (status) return zfi_fit_fail(f, status, "%s", zf_program_error(p->program));
+        if ((status = zfi_fit_step(f, p, epoch, first, &at.loss))) break;
+        sum += at.loss * (double)p->batch, seen += (double)p->batch;
+        at.epoch_loss = sum / seen;
+        at.epoch_done = (step + 1) % batches == 0;
+        if (at.epoch_done) sum = seen = 0;
+        if (at.epoch_done && d->held_out) status = zfi_fit_evaluate(f, &at.held_out);
+        if (!status && d->report) more = d->report(d->user, f->store, &at);
+    }
+    return status;
+}
+
+/* ------------------------------------------------------------------------------------- the call */
+
+static zf_status zfi_fit_check(zfi_fitter *f)
+{
+    const zf_nn_fit_desc *d = f->d;
+    if (!f->store) return zfi_fit_fail(f, ZF_ERR_ARGUMENT, "zf_nn_fit: a store is needed");
+    if (!d->build)
+        return zfi_fit_fail(f, ZF_ERR_ARGUMENT, "zf_nn_fit: build, which makes the model, is NULL");
+    if (d->batch < 1 || d->epochs < 0)
+        return zfi_fit_fail(f, ZF_ERR_ARGUMENT,
+                            "zf_nn_fit: batch is %lld and epochs %lld; they must not be negative",
+                            (long long)d->batch, (long long)d->epochs);
+    if (d->held_out < 0 || d->examples <= d->held_out)
+        return zfi_fit_fail(f, ZF_ERR_ARGUMENT,
+                            "zf_nn_fit: %lld of %lld examples are held out; one must remain to "
+                            "learn from",
+                            (long long)d->held_out, (long long)d->examples);
+    if (d->training.zero.world > 1 || d->training.zero.micro_batches > 1)
+        return zfi_fit_fail(
+            f, ZF_ERR_ARGUMENT,
+            "zf_nn_fit: training.zero is for several parts of a batch; it feeds one");
+    for (int k = 0; k < ZF_NN_FIELDS && d->fields[k].input; k++)
+        if (!d->fields[k].data)
+            return zfi_fit_fail(f, ZF_ERR_ARGUMENT, "zf_nn_fit: the data of \"%.100s\" are NULL",
+                                d->fields[k].input);
+    return ZF_OK;
+}
+
+static void *zfi_fit_allocate(void *user, void *ptr, size_t old_size, size_t new_size)
+{
+    (void)user, (void)old_size;
+    if (new_size) return realloc(ptr, new_size);
+    free(ptr);
+    return NULL;
+}
+
+ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc)
+{
+    zf_nn_fit_desc d = desc ? *desc : (zf_nn_fit_desc){.examples = 0};
+    if (!d.batch) d.batch = 32;
+    if (!d.epochs) d.epochs = 1;
+    if (!d.schedule.peak) d.schedule.peak = 1e-3;
+    d.training = zf_training_resolved(&d.training);
+    return d;
+}
+
+ZF_API zf_status zf_nn_fit(zf_store *store, const zf_nn_fit_desc *desc, zf_error *error)
+{
+    zf_error none = {ZF_OK, ""};
+    zf_nn_fit_desc d = zf_nn_fit_resolved(desc);
+    zfi_fitter f = {
+        .d = &d, .store = store, .allocator = d.allocator, .error = error ? error : &none};
+    zf_status status;
+    f.error = error ? error : &none;
+    if (desc) d.training = desc->training;
+    if (!f.allocator.fn) f.allocator.fn = zfi_fit_allocate;
+    f.trained = d.examples - d.held_out;
+    f.schedule = d.schedule;
+    if (!(status = zfi_fit_check(&f))) status = zfi_fit_train(&f);
+    zfi_fit_close(&f);
+    return status;
+}

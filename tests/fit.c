@@ -1,0 +1,300 @@
+/* zf_nn_fit: batches, epochs, what is held out, and what a mistake is told. */
+#include "test.h"
+
+enum { EXAMPLES = 13 };
+
+static const float xs[EXAMPLES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+
+/* What a fit has told. */
+typedef struct heard {
+    zf_nn_progress at[64];
+    int count, stop; /* stop: the step after which the fit ends; 0: none */
+    int64_t built[8];
+    int build_count;
+} heard;
+
+static bool hear(void *user, zf_store *store, const zf_nn_progress *at)
+{
+    heard *h = user;
+    if (h->count < 64) h->at[h->count++] = *at;
+    return at->step != h->stop && at->step == zf_store_step(store);
+}
+
+static void note(void *user, int64_t n)
+{
+    heard *h = user;
+    if (h && h->build_count < 8) h->built[h->build_count++] = n;
+}
+
+/* mean (w x - 3 x)^2 over the examples, dropout on w x - 3 x, and 0 w where `user` is one. */
+static zf_tensor line(zf_graph *g, int64_t n, double dropout)
+{
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(n)), w = zf_param(g, "w", ZF_SCALAR, NULL);
+    zf_tensor miss = zf_dropout(zf_sub(zf_mul(w, x), zf_scale(x, 3)), dropout);
+    return zf_mean(zf_mul(miss, miss));
+}
+
+static zf_tensor build_line(void *user, zf_graph *g, int64_t n)
+{
+    note(user, n);
+    return line(g, n, 0);
+}
+
+static zf_tensor build_dropping(void *user, zf_graph *g, int64_t n)
+{
+    note(user, n);
+    return line(g, n, 0.5);
+}
+
+/* The example itself as the loss, where there is one. */
+static zf_tensor build_itself(void *user, zf_graph *g, int64_t n)
+{
+    zf_tensor w = zf_param(g, "w", ZF_SCALAR, NULL);
+    note(user, n);
+    return zf_add(zf_mean(zf_input(g, "x", ZF_F32, ZF_SHAPE(n))), zf_sub(w, w));
+}
+
+static zf_store *new_store(test *t)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_store *store = zf_store_new(&(zf_store_desc){.seed = 5, .allocator = t->allocator}, &error);
+    if (store) test_defer(t, (test_cleanup *)zf_store_free, store);
+    else test_unwind(t, __FILE__, __LINE__, "zf_store_new", error.status, error.text);
+    return store;
+}
+
+#define FIT(t, ...)                                                                                \
+    do {                                                                                           \
+        zf_error fit_error = {ZF_OK, ""};                                                          \
+        OK(t,                                                                                      \
+           zf_nn_fit(store, &(zf_nn_fit_desc){.allocator = t->allocator, __VA_ARGS__},             \
+                     &fit_error),                                                                  \
+           fit_error.text);                                                                        \
+    } while (0)
+
+/* --------------------------------------------------------------------------------------- batches */
+
+/* Gradient descent by hand: mean over [first, last) of (w - 3)^2 x^2, whose gradient is returned. */
+static double by_hand(double w, int first, int last, double *gradient)
+{
+    double squares = 0;
+    for (int k = first; k < last; k++) squares += xs[k] * xs[k];
+    squares /= last - first;
+    if (gradient) *gradient = 2 * (w - 3) * squares;
+    return (w - 3) * (w - 3) * squares;
+}
+
+/* Seven examples in batches of four, and what is held out, by each batch that there may be. */
+TEST(fit_takes_what_is_left_as_a_batch)
+{
+    for (int held_out = 0; held_out <= 6; held_out += 3) {
+        const int trained = 7, all = trained + held_out;
+        const double lr = 0.01;
+        heard h = {.count = 0};
+        double w = 0, sum = 0;
+        zf_store *store = new_store(t);
+        if (!store) return;
+        FIT(t, .build = build_line, .user = &h, .fields = {{"x", xs}}, .examples = all,
+            .held_out = held_out, .batch = 4, .epochs = 3, .in_order = true, .schedule.peak = lr,
+            .training.optimizer = ZF_SGD, .report = hear);
+        CHECK(t, h.count == 6 && zf_store_step(store) == 6);
+        for (int step = 0; step < 6; step++) {
+            const zf_nn_progress *at = &h.at[step];
+            int first = step % 2 * 4, last = step % 2 ? trained : 4;
+            double gradient, loss = by_hand(w, first, last, &gradient);
+            w -= (float)lr * gradient;
+            sum = (step % 2 ? sum : 0) + loss * (last - first);
+            CHECK(t, at->step == step + 1 && at->epoch == step / 2 + 1);
+            CHECK(t, at->epoch_done == (step % 2 == 1) && at->lr == (float)lr);
+            CHECK_NEAR(t, at->loss, loss, 1e-4 * (1 + loss));
+            CHECK_NEAR(t, at->epoch_loss, sum / last, 1e-4 * (1 + loss));
+            CHECK(t, isnan(at->held_out) == !(at->epoch_done && held_out));
+            if (held_out && at->epoch_done)
+                CHECK_NEAR(t, at->held_out, by_hand(w, trained, all, NULL), 1e-4 * (1 + loss));
+        }
+        CHECK(t, h.built[0] == 4 && h.built[1] == 3);
+        CHECK(t, h.build_count == 2 + (held_out == 3) + 2 * (held_out == 6));
+        CHECK(t, held_out != 3 || h.built[2] == 3);
+        CHECK(t, held_out != 6 || (h.built[2] == 4 && h.built[3] == 2));
+    }
+}
+
+/* Batches that divide the examples, and one that is larger than all of them. */
+TEST(fit_builds_what_it_needs)
+{
+    heard h = {.count = 0};
+    zf_store *store = new_store(t);
+    if (!store) return;
+    FIT(t, .build = build_line, .user = &h, .fields = {{"x", xs}}, .examples = 12, .batch = 4,
+        .report = hear);
+    CHECK(t, h.count == 3 && h.build_count == 1 && h.built[0] == 4);
+    h = (heard){.count = 0};
+    store = new_store(t);
+    if (!store) return;
+    FIT(t, .build = build_line, .user = &h, .fields = {{"x", xs}}, .examples = 12, .report = hear);
+    CHECK(t, h.count == 1 && h.build_count == 1 && h.built[0] == 12 && h.at[0].lr == 1e-3f);
+}
+
+/* ----------------------------------------------------------------------------------------- orders */
+
+/* The order in which the examples of some epochs came. */
+static bool orders(test *t, uint64_t seed, bool in_order, int examples, int epochs, float *order)
+{
+    heard h = {.count = 0};
+    zf_error error = {ZF_OK, ""};
+    zf_store *store = new_store(t);
+    const zf_nn_fit_desc d = {.build = build_itself,
+                              .user = &h,
+                              .fields = {{"x", xs}},
+                              .examples = examples,
+                              .batch = 1,
+                              .epochs = epochs,
+                              .in_order = in_order,
+                              .seed = seed,
+                              .report = hear,
+                              .allocator = t->allocator};
+    zf_status status = store ? zf_nn_fit(store, &d, &error) : ZF_OK;
+    if (store) t->deferred_count--, zf_store_free(store);
+    if (status) test_unwind(t, __FILE__, __LINE__, "zf_nn_fit", status, error.text);
+    if (status || !store) return false;
+    for (int k = 0; k < examples * epochs; k++) order[k] = (float)h.at[k].loss;
+    return h.count == examples * epochs;
+}
+
+TEST(fit_shuffles_each_epoch)
+{
+    float one[3 * EXAMPLES], same[3 * EXAMPLES], other[3 * EXAMPLES], plain[2 * EXAMPLES];
+    if (!orders(t, 1, false, EXAMPLES, 3, one) || !orders(t, 1, false, EXAMPLES, 3, same) ||
+        !orders(t, 2, false, EXAMPLES, 3, other) || !orders(t, 1, true, EXAMPLES, 2, plain))
+        return;
+    CHECK(t, !memcmp(one, same, sizeof one));
+    CHECK(t, memcmp(one, other, sizeof one) && memcmp(one, one + EXAMPLES, sizeof one / 3));
+    for (int epoch = 0; epoch < 3; epoch++) {
+        int seen = 0;
+        for (int k = 0; k < EXAMPLES; k++) seen |= 1 << (int)one[epoch * EXAMPLES + k];
+        CHECK(t, seen == (1 << EXAMPLES) - 1);
+    }
+    for (int k = 0; k < 2 * EXAMPLES; k++) CHECK(t, plain[k] == (float)(k % EXAMPLES));
+    for (int examples = 1; examples < 5; examples++) {
+        int seen = 0;
+        if (!orders(t, 3, false, examples, 1, one)) return;
+        for (int k = 0; k < examples; k++) seen |= 1 << (int)one[k];
+        CHECK(t, seen == (1 << examples) - 1);
+    }
+}
+
+/* Each example is as likely in each place: of 4000 epochs of four, each place has each 1000 times,
+ * with a standard deviation of 27. */
+TEST_ONCE(fit_orders_are_even)
+{
+    int times[4][4] = {{0}};
+    for (uint64_t seed = 0; seed < 250; seed++) {
+        float order[64];
+        if (!orders(t, seed, false, 4, 16, order)) return;
+        for (int k = 0; k < 64; k++) times[k % 4][(int)order[k]]++;
+    }
+    for (int k = 0; k < 16; k++) CHECK_NEAR(t, times[k / 4][k % 4], 1000, 135);
+}
+
+/* ------------------------------------------------------------------------------- stop and go on */
+
+/* A fit that its callback ends in the middle of an epoch goes on with the same bits. */
+TEST(fit_stops_and_goes_on)
+{
+    float w[2];
+    for (int stop = 0; stop < 2; stop++) {
+        heard h = {.stop = stop ? 3 : 0};
+        zf_store *store = new_store(t);
+        if (!store) return;
+        for (int k = 0; k <= stop; k++) {
+            FIT(t, .build = build_dropping, .user = &h, .fields = {{"x", xs}}, .examples = EXAMPLES,
+                .held_out = 3, .batch = 4, .epochs = 2, .seed = 9, .report = hear,
+                .schedule = {ZF_LINEAR, .peak = 0.1});
+            CHECK(t, zf_store_step(store) == (stop && !k ? 3 : 6));
+        }
+        CHECK(t, h.count == 6 && h.at[5].epoch_done && h.at[5].epoch == 2);
+        OK(t, zf_store_read(store, "w", &w[stop], sizeof w[stop]), zf_store_error(store));
+        /* What is held out is evaluated without dropout. */
+        CHECK_NEAR(t, h.at[5].held_out, by_hand(w[stop], 10, 13, NULL), 1e-2);
+    }
+    CHECK(t, w[0] != 0 && w[0] == w[1]);
+}
+
+/* ---------------------------------------------------------------------------------------- errors */
+
+static zf_tensor build_nothing(void *user, zf_graph *g, int64_t n)
+{
+    (void)user, (void)g, (void)n;
+    return ZF_NONE;
+}
+
+static zf_tensor build_wrong(void *user, zf_graph *g, int64_t n)
+{
+    (void)user, (void)n;
+    return line(g, 3, 0);
+}
+
+static zf_tensor build_bad(void *user, zf_graph *g, int64_t n)
+{
+    (void)user;
+    return zf_sum_ex(zf_input(g, "x", ZF_F32, ZF_SHAPE(n)), &(zf_reduce_desc){.axis = 7});
+}
+
+TEST(fit_says_what_is_wrong)
+{
+    static const float infinite[4] = {1, INFINITY, 1, 1};
+    const struct {
+        zf_nn_fit_desc d;
+        zf_status status;
+        const char *text;
+    } rows[] = {
+        {{.examples = 4}, ZF_ERR_ARGUMENT, "zf_nn_fit: build, which makes the model, is NULL"},
+        {{.build = build_line, .examples = 4, .batch = -1},
+         ZF_ERR_ARGUMENT,
+         "zf_nn_fit: batch is -1 and epochs 1; they must not be negative"},
+        {{.build = build_line, .examples = 4, .held_out = 4},
+         ZF_ERR_ARGUMENT,
+         "zf_nn_fit: 4 of 4 examples are held out; one must remain to learn from"},
+        {{.build = build_line, .examples = 4, .training.zero = {.world = 2}},
+         ZF_ERR_ARGUMENT,
+         "zf_nn_fit: training.zero is for several parts of a batch; it feeds one"},
+        {{.build = build_line, .examples = 4, .fields = {{"x", NULL}}},
+         ZF_ERR_ARGUMENT,
+         "zf_nn_fit: the data of \"x\" are NULL"},
+        {{.build = build_line, .examples = 4, .fields = {{"x", xs}, {"y", xs}}},
+         ZF_ERR_ARGUMENT,
+         "zf_nn_fit: the model has no input \"y\""},
+        {{.build = build_wrong, .examples = 4, .fields = {{"x", xs}}},
+         ZF_ERR_SHAPE,
+         "zf_nn_fit: the first dimension of the input \"x\" must be the 4 examples that it was "
+         "built "
+         "for"},
+        {{.build = build_nothing, .examples = 4},
+         ZF_ERR_ARGUMENT,
+         "zf_nn_fit: build must return the loss, a scalar"},
+        {{.build = build_bad, .examples = 4}, ZF_ERR_ARGUMENT, "axis 7 of a tensor of rank 1"},
+        {{.build = build_line, .examples = 4}, ZF_ERR_STAGE, "zf_step: the input \"x\""},
+        {{.build = build_line, .examples = 4, .fields = {{"x", infinite}}},
+         ZF_ERR_NAN,
+         "step 1: the output \"loss\" is not a finite number"},
+    };
+    zf_error error = {ZF_OK, ""};
+    CHECK(t, zf_nn_fit(NULL, NULL, NULL) == ZF_ERR_ARGUMENT);
+    CHECK(t, zf_nn_fit(NULL, &rows[0].d, &error) == ZF_ERR_ARGUMENT);
+    CHECK_TEXT(t, error.text, "zf_nn_fit: a store is needed");
+    for (size_t k = 0; k < sizeof rows / sizeof rows[0]; k++) {
+        zf_store *store = new_store(t);
+        zf_nn_fit_desc d = rows[k].d;
+        zf_status status;
+        if (!store) return;
+        d.allocator = t->allocator;
+        error = (zf_error){ZF_OK, ""};
+        status = zf_nn_fit(store, &d, &error);
+        if (status != rows[k].status || error.status != status ||
+            !strstr(error.text, rows[k].text)) {
+            test_unwind(t, __FILE__, __LINE__, rows[k].text, status, error.text);
+            return;
+        }
+        CHECK(t, zf_store_step(store) == 0);
+    }
+}

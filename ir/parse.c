@@ -302,7 +302,8 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     if (zfi_take(p, "scratch=") && !zfi_parse_place(p, scratch)) return false;
     if (zfi_take(p, "queue=") && !zfi_parse_queue(p, &queue)) return false;
     recompute = zfi_take(p, "recompute");
-    if (recompute && (record->traits & (ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES)))
+    if (recompute &&
+        (record->traits & (ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_COLLECTIVE)))
         return zfi_parse_fail(p, "%s is nothing that is made again", record->name);
     zfi_skip_space(p);
     if (p->at < p->end) return zfi_parse_fail(p, "expected the end of the line");

@@ -213,9 +213,9 @@ ZFI_OPERATOR(all_reduce, .infer = zfi_infer_all_reduce, .cpu = zfi_cpu_collectiv
              .views = zfi_views_into, .writes = zfi_writes_into,
              .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE | ZF_OP_INPLACE)
 ZFI_OPERATOR(all_to_all, .infer = zfi_infer_all_to_all, .cpu = zfi_cpu_collective,
-             .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
+             .traits = ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(bcast, .infer = zfi_infer_bcast, .cpu = zfi_cpu_collective,
-             .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
+             .traits = ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(release, .infer = zfi_infer_release, .grad = zfi_grad_none, .traits = ZF_OP_EFFECT)
 /* The program waits. */
 ZFI_OPERATOR(wait, .infer = zfi_infer_wait, .grad = zfi_grad_none, .cpu = zfi_cpu_nothing,

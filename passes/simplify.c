@@ -19,12 +19,14 @@
 
 /* Turns a node over one-valued constants into a constant, by running its reference kernel on one
  * element. In f32 and f64 these operators are rounded once, so this is what the step would have
- * computed. (scale by what is no float: a fast kernel rounds that first.) */
+ * computed. (Attributes that f32 does not hold: a fast kernel rounds them first.) */
 static void zfi_fold(zf_graph *g, int32_t id)
 {
     zfi_node *node = &g->nodes[id];
     zfi_cpu cpu = {.reference = true};
     double in[2] = {0, 0}, out = 0;
+    const char *fields = zfi_record_of(g, id)->attributes;
+    zfi_field field;
     const double *value;
     zf_array args[2];
     zf_launch launch = {.op = node->op,
@@ -33,10 +35,13 @@ static void zfi_fold(zf_graph *g, int32_t id)
                         .args = args,
                         .attributes = node->attributes,
                         .backend = &cpu};
-    if (!zfi_has(g, id, ZF_OP_FOLDABLE) || (node->dtype != ZF_F32 && node->dtype != ZF_F64)) return;
-    if (node->op == ZF_OP_scale && node->dtype == ZF_F32 &&
-        ZF_FLOAT(node, scale, by) != (float)ZF_FLOAT(node, scale, by))
+    if (!zfi_has(g, id, ZF_OP_FOLDABLE) || node->arg_count > ZFI_COUNT(args) ||
+        (node->dtype != ZF_F32 && node->dtype != ZF_F64))
         return;
+    for (int k = 0; zfi_next_field(&fields, &field); k++)
+        if (field.kind == 'f' && node->dtype == ZF_F32 &&
+            (node->attributes + k)->f != (float)(node->attributes + k)->f)
+            return;
     for (int32_t k = 0; k < node->arg_count; k++) {
         double splat;
         if (!zfi_splat(&g->nodes[node->args[k]], &splat)) return;

@@ -22,3 +22,4 @@
 #include "inside/fuse_update.c"
 #include "inside/verify.c"
 #include "inside/complete.c"
+#include "inside/records.c"

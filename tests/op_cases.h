@@ -818,8 +818,8 @@ static zf_status session_result(session *s, const op_case *c, result *r)
 }
 
 /* Parses, compiles, steps, reads and closes: all of a case. */
-static zf_status run_case(test *t, session *s, const op_case *c, const sizes *z, zf_dtype dtype,
-                          zf_cpu_desc cpu, unsigned copied, result *r)
+static inline zf_status run_case(test *t, session *s, const op_case *c, const sizes *z,
+                                 zf_dtype dtype, zf_cpu_desc cpu, unsigned copied, result *r)
 {
     zf_status status = session_graph(t, s, c, z, dtype, false, copied);
     if (!status) status = session_compile(t, s, cpu, (zf_compile_desc){.seed = 5});

@@ -14,7 +14,6 @@ static const char *const elsewhere[] = {
     "loss_scale",     "loss_scale_update", "unit",       "accumulator", "part",    "all_gather",
     "reduce_scatter", "all_reduce",        "all_to_all", "bcast",       "release", "wait"};
 
-/* A row without a case fails. */
 /* The operator of that name; none where there is none. */
 static zf_op op_called(const char *name)
 {
@@ -24,6 +23,7 @@ static zf_op op_called(const char *name)
     return (zf_op)op;
 }
 
+/* A row without a case fails. */
 TEST_ONCE(operators_have_cases)
 {
     for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT; op++) {

@@ -1,0 +1,50 @@
+/* What records say, for tests/records.c; and what of it must fit together. */
+#include "../records.h"
+
+claims claims_of(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    const zfi_record *record = g->records[node->op];
+    claims c = {.writes = zfi_written_args(g, node),
+                .rate = record->rate,
+                .whole = record->whole,
+                .rows = record->rows};
+    c.views = zfi_viewed(g, node, &c.at);
+    return c;
+}
+
+bool launch_at(const zf_graph *g, int32_t index, zf_launch *launch, zf_array *args)
+{
+    if (index >= zfi_len(g->order)) return false;
+    *launch = zfi_launch_of(g, g->order[index], args);
+    return true;
+}
+
+/* A trait and the fields that go with it are given together. */
+TEST_ONCE(records_are_complete)
+{
+    for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT; op++) {
+        const zfi_record *r = zfi_records[op];
+        uint32_t traits = r->traits;
+        const char *wrong = NULL;
+        bool streams = zfi_attribute_index(r, "stream") >= 0 || r->stream;
+        if (!r->infer) wrong = "has no infer";
+        if (!(traits & ZF_OP_RANDOM) != !streams) wrong = "RANDOM goes with a stream";
+        if (!(traits & ZF_OP_MUTATES) != !r->writes) wrong = "MUTATES goes with writes";
+        if ((traits & ZF_OP_VIEW) && !r->views) wrong = "VIEW goes with views";
+        if (r->views && !(traits & (ZF_OP_VIEW | ZF_OP_COLLECTIVE))) wrong = "views is no VIEW";
+        if ((traits & ZF_OP_LEAF) && r->cpu) wrong = "a LEAF has no kernel";
+        if ((traits & ZF_OP_LEAF) && !r->holds && op != ZF_OP_unit && op != ZF_OP_param)
+            wrong = "a LEAF holds something";
+        if ((traits & ZF_OP_UPDATE) && (!r->master || zfi_attribute_index(r, "world") < 0 ||
+                                        zfi_attribute_index(r, "blocks") < 0))
+            wrong = "an UPDATE has master, world and blocks";
+        if ((traits & ZF_OP_PRODUCT) && !r->flops) wrong = "a PRODUCT has flops";
+        if ((traits & ZF_OP_ELEMENTWISE) && (traits & ZF_OP_BY_ROWS))
+            wrong = "it is ELEMENTWISE or BY_ROWS";
+        if ((traits & (ZF_OP_FOLDABLE | ZF_OP_COMPARES)) && !(traits & ZF_OP_ELEMENTWISE))
+            wrong = "what is folded or compares is ELEMENTWISE";
+        if (r->remake && !r->saved) wrong = "remake goes with saved";
+        if (wrong) test_fail(t, __FILE__, __LINE__, r->name, wrong);
+    }
+}

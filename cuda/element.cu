@@ -59,11 +59,23 @@ template <class T> struct zfi_wide {
 };
 
 template <class T, int N>
-__device__ __forceinline__ void zfi_load(float (&x)[N], const T *from)
+__device__ __forceinline__ void zfi_unpack(float (&x)[N], const zfi_pack<T, N> &p)
 {
-    const zfi_pack<T, N> p = *reinterpret_cast<const zfi_pack<T, N> *>(from);
 #pragma unroll
     for (int i = 0; i < N; i++) x[i] = zfi_to_f32(p.at[i]);
+}
+
+/* 16 bytes of T. */
+template <class T, int N>
+__device__ __forceinline__ void zfi_unpack(float (&x)[N], const uint4 &raw)
+{
+    zfi_unpack(x, reinterpret_cast<const zfi_pack<T, N> &>(raw));
+}
+
+template <class T, int N>
+__device__ __forceinline__ void zfi_load(float (&x)[N], const T *from)
+{
+    zfi_unpack(x, *reinterpret_cast<const zfi_pack<T, N> *>(from));
 }
 
 template <class T, int N>

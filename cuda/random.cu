@@ -114,14 +114,16 @@ __device__ __forceinline__ uint32_t zfi_kept_of_block(const uint4 &w, uint32_t t
 }
 
 /* Which of N <= 8 neighbours are kept, from element e on: bit i of element e + i. Those of two
- * blocks take two. Not where dropout is off. */
-template <int N> __device__ __forceinline__ uint32_t zfi_kept_from(const zfi_dropper &d, uint64_t e)
+ * blocks take two. Not where dropout is off. WHOLE: numbers of elements are multiples of N, which
+ * divides 8. */
+template <int N, bool WHOLE = false>
+__device__ __forceinline__ uint32_t zfi_kept_from(const zfi_dropper &d, uint64_t e)
 {
     const uint64_t block = (d.first + e) / 8;
-    const int at = (int)((d.first + e) % 8);
+    const int at = WHOLE && N == 8 ? 0 : (int)((d.first + e) % 8);
     uint32_t bits =
         zfi_kept_of_block(zfi_random_block(block, d.stream, d.step, d.seed), d.threshold);
-    if (at + N > 8)
+    if (!WHOLE && at + N > 8)
         bits |= zfi_kept_of_block(zfi_random_block(block + 1, d.stream, d.step, d.seed),
                                   d.threshold)
                 << 8;
@@ -134,11 +136,11 @@ __device__ __forceinline__ float zfi_kept(const zfi_dropper &d, uint64_t e)
     return d.off ? 1 : zfi_kept_from<1>(d, e) ? d.scale : 0;
 }
 
-/* The same of N <= 8 neighbours. */
-template <int N>
+/* The same of N <= 8 neighbours; WHOLE: as above. */
+template <int N, bool WHOLE = false>
 __device__ __forceinline__ void zfi_kept_of(const zfi_dropper &d, uint64_t e, float (&by)[N])
 {
-    const uint32_t bits = d.off ? 0 : zfi_kept_from<N>(d, e);
+    const uint32_t bits = d.off ? 0 : zfi_kept_from<N, WHOLE>(d, e);
     const float off = d.off ? 1 : 0;
 #pragma unroll
     for (int i = 0; i < N; i++) by[i] = bits >> i & 1 ? d.scale : off;

@@ -17,12 +17,30 @@ typedef struct zfi_replay {
     const zf_comm *comm; /* of the section's collectives; NULL: it has none */
 } zfi_replay;
 
+/* How many launches from n on are of one operator, on queue 0 and behind no wait. */
+static int zfi_alike(const zf_section *s, int32_t n)
+{
+    int count = 0;
+    for (int32_t i = n; i < s->last && s->waits_for[i] < 0 && s->launches[i].queue == 0 &&
+                        s->launches[i].op == s->launches[n].op;
+         i++)
+        count++;
+    return count;
+}
+
 static zf_status zfi_put_section(zfi_cuda *c, const zf_section *s)
 {
     zf_status status = ZF_OK;
-    for (int32_t n = s->first; n < s->last && !status; n++)
+    for (int32_t n = s->first, taken; n < s->last && !status; n += taken ? taken : 1) {
+        const zf_launch *l = &s->launches[n];
+        const zfi_row *row = s->waits_for[n] < 0 ? zfi_row_of(l->op) : NULL;
+        const int count = row && row->together ? zfi_alike(s, n) : 0;
+        taken = 0;
+        if (count > 1) status = row->together(l, count, &taken);
+        if (taken || status) continue;
         status = s->waits_for[n] >= 0 ? zfi_put_wait(c, &s->launches[s->waits_for[n]])
-                                      : zfi_put(c, &s->launches[n]);
+                                      : zfi_put(c, l);
+    }
     return status;
 }
 

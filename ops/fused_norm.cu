@@ -1,8 +1,9 @@
 /* LayerNorm with what stands around it (ops/fused_norm.c) on CUDA: rows as in ops/norm.cu, s in
  * registers from its making to y.
  *
- * residual_norm_grad keeps columns in registers. The rows of a block are a part; its teams take two
- * rows at a time, each thread the same columns of all of them, and with them
+ * residual_norm_grad keeps columns in registers. The rows of a block are a part; its teams take one
+ * after the other, each thread the same columns of all of them, the next row being under way while
+ * one is worked on, and with them
  *
  *     dy, xhat [rows,n] -> ds, dx [rows,n]
  *                     \--> parts [parts,ZFI_SUMS,n] f32 -> dgamma, dbeta, dbias [n]
@@ -43,22 +44,28 @@ __device__ __forceinline__ const T *zfi_named_row(const zfi_fused_norm_job &j, c
     return NULL;
 }
 
-template <class T, int K>
-__global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_fused_norm_kernel(const zfi_fused_norm_job j)
+enum { ZFI_NORM_THREADS = 512 }; /* of zfi_fused_norm_kernel on a multiprocessor, of whole rows */
+
+/* Threads of a block, and how many blocks of so many have places at the same time. */
+template <bool WHOLE> struct zfi_norm_bound {
+    static const int threads = WHOLE ? ZFI_TEAM_LONG : ZFI_TEAM_MOST,
+                     blocks = WHOLE ? ZFI_NORM_THREADS / ZFI_TEAM_LONG : 1;
+};
+
+/* A team has rows row, row + step, ...: while one is worked on, the next is under way. */
+template <class T, int K, bool WHOLE>
+__global__ void __launch_bounds__(zfi_norm_bound<WHOLE>::threads, zfi_norm_bound<WHOLE>::blocks)
+    zfi_fused_norm_kernel(const zfi_fused_norm_job j)
 {
     ZF_SHARED(float, shared);
-    const zfi_team<T, K> t(j.set);
-    typedef typename zfi_team<T, K>::index index;
-    const int V = zfi_team<T, K>::V;
+    typedef zfi_team<T, K, WHOLE> team;
+    typedef typename team::index index;
+    const int V = team::V, held = K ? K : 1;
     const zfi_dropper drop = zfi_dropper_of(j.drop);
+    const int64_t step = (int64_t)gridDim.x * blockDim.y;
     const T *word = NULL, *type = NULL, *position = NULL;
-    float s[K ? K : 1][V], residual[K ? K : 1][V], mean = 0, squares = 0, rstd;
-    if (j.words && t.row < j.set.rows) {
-        int64_t token = t.row >> 32 ? t.row % j.tokens : (uint32_t)t.row % (uint32_t)j.tokens;
-        word = zfi_named_row<T>(j, j.words, j.ids, j.word_count, t.row, ZFI_FAULT_INDEX);
-        type = zfi_named_row<T>(j, j.types, j.type_ids, j.type_count, t.row, ZFI_FAULT_TYPES);
-        position = static_cast<const T *>(j.positions) + token * j.set.n;
-    }
+    uint4 next_x[held] = {}, next_residual[held] = {};
+    team t(j.set);
     /* s of x, with the residual that is added. */
     auto finish = [&](float(&x)[V], const float(&more)[V], index i) {
         float bias[V];
@@ -88,39 +95,93 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_fused_norm_kernel(const zfi
         t.get(more, static_cast<const T *>(j.residual), i);
         finish(x, more, i);
     };
-    if (K && !j.words) /* all of the row under way before words of dropout are made */
+    auto fetch = [&](int64_t row) {
+        if (!K || j.words || row >= j.set.rows) return;
+        t.go(j.set, row);
         t.each([&](int k, index i) {
-            t.get(s[k], static_cast<const T *>(j.x), i);
-            t.get(residual[k], static_cast<const T *>(j.residual), i);
+            t.fetch(next_x[k], static_cast<const T *>(j.x), i);
+            t.fetch(next_residual[k], static_cast<const T *>(j.residual), i);
         });
-    t.each([&](int k, index i) { /* s of what is not the row's is 0 */
-        if (K && !j.words) finish(s[k], residual[k], i);
-        else look(s[k], i);
+    };
+    fetch(t.row);
+    for (int64_t at = (int64_t)blockIdx.x * blockDim.y; at < j.set.rows; at += step) {
+        const int64_t row = at + threadIdx.y;
+        float s[held][V], mean = 0, squares = 0, rstd;
+        uint4 residual[held];
 #pragma unroll
-        for (int v = 0; v < V; v++) mean += s[k][v];
-    });
-    mean = zfi_team_sum(mean, shared) / (float)j.set.n;
-    t.each([&](int k, index i) {
-        if (!K) look(s[k], i);
+        for (int k = 0; k < K; k++) {
+            zfi_unpack<T>(s[k], next_x[k]);
+            residual[k] = next_residual[k];
+        }
+        fetch(row + step);
+        t.go(j.set, row);
+        if (j.words && row < j.set.rows) {
+            int64_t token = row >> 32 ? row % j.tokens : (uint32_t)row % (uint32_t)j.tokens;
+            word = zfi_named_row<T>(j, j.words, j.ids, j.word_count, row, ZFI_FAULT_INDEX);
+            type = zfi_named_row<T>(j, j.types, j.type_ids, j.type_count, row, ZFI_FAULT_TYPES);
+            position = static_cast<const T *>(j.positions) + token * j.set.n;
+        }
+        t.each([&](int k, index i) { /* s of what is not the row's is 0 */
+            if (K && !j.words) {
+                float more[V];
+                zfi_unpack<T>(more, residual[k]);
+                finish(s[k], more, i);
+            } else {
+                look(s[k], i);
+            }
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            if (t.has(i + v)) squares += (s[k][v] - mean) * (s[k][v] - mean);
-    });
-    rstd = zfi_rstd(zfi_team_sum(squares, zfi_sum_room(shared, 1)), j.set.n, j.eps);
-    if (j.rstds && threadIdx.x == 0 && t.row < j.set.rows) j.rstds[t.row] = rstd;
-    t.each([&](int k, index i) {
-        float gamma[V], beta[V];
-        if (!K) look(s[k], i);
-        t.get_vector(gamma, static_cast<const T *>(j.gamma), i);
-        t.get_vector(beta, static_cast<const T *>(j.beta), i);
+            for (int v = 0; v < V; v++) mean += s[k][v];
+        });
+        mean = zfi_team_sum(mean, shared) / (float)j.set.n;
+        t.each([&](int k, index i) {
+            if (!K) look(s[k], i);
 #pragma unroll
-        for (int v = 0; v < V; v++) s[k][v] = (s[k][v] - mean) * rstd;
-        if (j.xhat) t.put(static_cast<T *>(j.xhat), i, s[k]);
+            for (int v = 0; v < V; v++)
+                if (t.has(i + v)) squares += (s[k][v] - mean) * (s[k][v] - mean);
+        });
+        rstd = zfi_rstd(zfi_team_sum(squares, zfi_sum_room(shared, 1)), j.set.n, j.eps);
+        if (j.rstds && threadIdx.x == 0 && row < j.set.rows) j.rstds[row] = rstd;
+        t.each([&](int k, index i) {
+            float gamma[V], beta[V];
+            if (!K) look(s[k], i);
+            t.get_vector(gamma, static_cast<const T *>(j.gamma), i);
+            t.get_vector(beta, static_cast<const T *>(j.beta), i);
 #pragma unroll
-        for (int v = 0; v < V; v++) s[k][v] = fmaf(s[k][v], gamma[v], beta[v]);
-        if (j.words) t.drop(drop, s[k], i);
-        t.put(static_cast<T *>(j.y), i, s[k]);
-    });
+            for (int v = 0; v < V; v++) s[k][v] = (s[k][v] - mean) * rstd;
+            if (j.xhat) t.put(static_cast<T *>(j.xhat), i, s[k]);
+#pragma unroll
+            for (int v = 0; v < V; v++) s[k][v] = fmaf(s[k][v], gamma[v], beta[v]);
+            if (j.words) t.drop(drop, s[k], i);
+            t.put(static_cast<T *>(j.y), i, s[k]);
+        });
+    }
+}
+
+/* Rows of 16 bits that are whole packs are held in few threads, and dealt to the blocks that the
+ * device has places for; all others have a team each. */
+template <class T>
+static void zfi_fused_norm_launch(const zf_launch *l, zfi_fused_norm_job *j, bool wide)
+{
+    const int many = zfi_held<T>::many;
+    zfi_teams t = zfi_long_teams_of(&l->out, wide, 2);
+    j->set = t.set;
+    if constexpr (sizeof(T) == 2) {
+        if (t.many && wide && t.set.n % zfi_wide<T>::count == 0) {
+            const unsigned places = ZFI_NORM_THREADS / (t.block.x * t.block.y),
+                           most = (unsigned)zfi_device_of(l)->processors * places;
+            if (t.grid.x > most) t.grid.x = most;
+            ZF_LAUNCH((zfi_fused_norm_kernel<T, many, true>), t.grid, t.block, t.shared,
+                      zfi_stream(l), *j);
+            return;
+        }
+    }
+    t = zfi_teams_of(&l->out, wide, 2);
+    if (t.held)
+        ZF_LAUNCH((zfi_fused_norm_kernel<T, zfi_held<T>::packs, false>), t.grid, t.block, t.shared,
+                  zfi_stream(l), *j);
+    else
+        ZF_LAUNCH((zfi_fused_norm_kernel<T, 0, false>), t.grid, t.block, t.shared, zfi_stream(l),
+                  *j);
 }
 
 static zf_status zfi_cuda_residual_norm(const zf_launch *l)
@@ -146,9 +207,7 @@ static zf_status zfi_cuda_residual_norm(const zf_launch *l)
     bool wide = zfi_lies_well(0, 1, j.x, j.residual, j.bias, j.words) &&
                 zfi_lies_well(0, 1, j.types, j.positions, j.gamma, j.beta) &&
                 zfi_lies_well(0, 1, j.y, j.xhat);
-    zfi_teams t = zfi_teams_of(&l->out, wide, 2);
-    j.set = t.set;
-    ZFI_FLOATS(l, l->out.dtype, T, ZFI_LAUNCH_ROWS(zfi_fused_norm_kernel, T, t, l, j);)
+    ZFI_FLOATS(l, l->out.dtype, T, zfi_fused_norm_launch<T>(l, &j, wide);)
     return zfi_launched(l);
 }
 
@@ -164,9 +223,9 @@ static zf_status zfi_cuda_affine(const zf_launch *l)
 enum {
     ZFI_DX = 0, /* what residual_norm_grad leaves beside ds: dx, and the sums from 1 on */
     ZFI_DGAMMA,
-    ZFI_GRAD_ROWS = 2,      /* that a team has at a time */
-    ZFI_GRAD_THREADS = 256, /* of a block, or one team if that is more, */
-    ZFI_GRAD_MOST = 512     /* at most this */
+    ZFI_GRAD_HELD = 2 * ZFI_HELD, /* elements of a row that a thread has */
+    ZFI_GRAD_THREADS = 256,       /* of a block, whose sums have room in 48 KiB, */
+    ZFI_GRAD_BLOCKS = 2           /* of which so many stand on a multiprocessor */
 };
 
 typedef struct zfi_residual_grad_job {
@@ -180,102 +239,107 @@ typedef struct zfi_residual_grad_job {
     zfi_dropout drop;
 } zfi_residual_grad_job;
 
-template <class T>
-__global__ void __launch_bounds__(ZFI_GRAD_MOST)
+template <class T, bool WHOLE>
+__global__ void __launch_bounds__(ZFI_GRAD_THREADS, ZFI_GRAD_BLOCKS)
     zfi_residual_grad_kernel(const zfi_residual_grad_job j)
 {
-    const int V = zfi_wide<T>::count, K = zfi_held<T>::packs, R = ZFI_GRAD_ROWS;
-    ZF_SHARED(float, shared); /* of sums, twice; then [teams][ZFI_SUMS][team * ZFI_HELD] */
+    const int V = zfi_wide<T>::count, K = ZFI_GRAD_HELD / V;
+    ZF_SHARED(float, shared); /* of sums over teams, twice; then [ZFI_SUMS][team * ZFI_GRAD_HELD] */
     const zfi_dropper drop = zfi_dropper_of(j.drop);
     const T *dy = static_cast<const T *>(j.dy), *xhat = static_cast<const T *>(j.xhat);
     T *ds = static_cast<T *>(j.ds), *dx = static_cast<T *>(j.dx);
-    int width = (int)blockDim.x * ZFI_HELD, turn = 0;
-    int64_t begin = (int64_t)blockIdx.x * j.chunk,
-            end = begin + j.chunk < j.rows ? begin + j.chunk : j.rows;
-    float gamma[K][V], sums[ZFI_SUMS][K][V] = {};
+    const int width = (int)blockDim.x * ZFI_GRAD_HELD;
+    const int64_t begin = (int64_t)blockIdx.x * j.chunk,
+                  end = begin + j.chunk < j.rows ? begin + j.chunk : j.rows;
+    int turn = 0;
+    float sums[ZFI_SUMS][K][V] = {};
+    uint4 gamma[K], next_d[K], next_h[K];
     zfi_row_set one = {1, j.n, j.wide}; /* columns are elements of this */
-    zfi_team<T, K> t(one);
-    t.n = j.n, t.first = 0;
-    t.each([&](int k, int i) { t.get_vector(gamma[k], static_cast<const T *>(j.gamma), i); });
-    for (int64_t at = begin; at < end; at += (int64_t)blockDim.y * R, turn ^= 1) {
-        int64_t first = at + threadIdx.y * R;
-        float d[R][K][V], h[R][K][V], mean[2 * R] = {};
+    zfi_team<T, K, WHOLE> t(one);
+    t.n = j.n, t.first = 0, t.base = 0;
+    t.each([&](int k, int i) { t.fetch(gamma[k], static_cast<const T *>(j.gamma), i); });
+    auto fetch = [&](int64_t row) {
+        if (row >= end) return;
+        t.base = row * j.n;
+        t.each([&](int k, int i) {
+            t.fetch(next_d[k], dy, i);
+            t.fetch(next_h[k], xhat, i);
+        });
+    };
+    fetch(begin + threadIdx.y);
+    for (int64_t at = begin; at < end; at += blockDim.y, turn ^= 1) {
+        const int64_t row = at + threadIdx.y;
+        uint4 packed_d[K], packed_h[K];
+        float mean[2] = {}, rstd = row < end ? j.rstds[row] : 0;
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            if (first + r >= end) continue;
-            t.base = (first + r) * j.n;
-            t.each([&](int k, int i) {
-                t.get(d[r][k], dy, i);
-                t.get(h[r][k], xhat, i);
-            });
-        }
-#pragma unroll
-        for (int r = 0; r < R; r++) {
-            if (first + r >= end) continue;
+        for (int k = 0; k < K; k++) packed_d[k] = next_d[k], packed_h[k] = next_h[k];
+        fetch(row + blockDim.y);
+        if (row < end)
             t.each([&](int k, int) {
+                float d[V], h[V], c[V];
+                zfi_unpack<T>(d, packed_d[k]), zfi_unpack<T>(h, packed_h[k]);
+                zfi_unpack<T>(c, gamma[k]);
 #pragma unroll
                 for (int v = 0; v < V; v++) {
-                    float g = d[r][k][v] * gamma[k][v];
-                    mean[2 * r] += g;
-                    mean[2 * r + 1] = fmaf(g, h[r][k][v], mean[2 * r + 1]);
+                    float g = d[v] * c[v];
+                    mean[0] += g;
+                    mean[1] = fmaf(g, h[v], mean[1]);
                 }
             });
-        }
-        zfi_team_sums(mean, shared + turn * 2 * R * ZFI_WARP * (int)blockDim.y);
+        zfi_team_sums(mean, shared + turn * 2 * ZFI_WARP * (int)blockDim.y);
+        if (row >= end) continue;
+        mean[0] /= (float)j.n, mean[1] /= (float)j.n;
+        t.base = row * j.n;
+        t.each([&](int k, int i) {
+            float x[V], d[V], h[V], c[V];
+            zfi_unpack<T>(d, packed_d[k]), zfi_unpack<T>(h, packed_h[k]);
+            zfi_unpack<T>(c, gamma[k]);
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            if (first + r >= end) continue;
-            float rstd = j.rstds[first + r], mean_g = mean[2 * r] / (float)j.n,
-                  mean_gx = mean[2 * r + 1] / (float)j.n;
-            t.base = (first + r) * j.n;
-            t.each([&](int k, int i) {
-                float x[V];
+            for (int v = 0; v < V; v++) {
+                sums[0][k][v] = fmaf(d[v], h[v], sums[0][k][v]);
+                sums[1][k][v] += d[v];
+                x[v] = rstd * (d[v] * c[v] - fmaf(h[v], mean[1], mean[0]));
+            }
+            t.put(ds, i, x);
+            t.drop(drop, x, i);
+            if (dx) t.put(dx, i, x);
 #pragma unroll
-                for (int v = 0; v < V; v++) {
-                    sums[0][k][v] = fmaf(d[r][k][v], h[r][k][v], sums[0][k][v]);
-                    sums[1][k][v] += d[r][k][v];
-                    x[v] = rstd * (d[r][k][v] * gamma[k][v] - fmaf(h[r][k][v], mean_gx, mean_g));
-                }
-                t.put(ds, i, x);
-                t.drop(drop, x, i);
-                if (dx) t.put(dx, i, x);
-#pragma unroll
-                for (int v = 0; v < V; v++) sums[2][k][v] += x[v];
-            });
-        }
+            for (int v = 0; v < V; v++) sums[2][k][v] += x[v];
+        });
     }
-    __syncthreads();
-    t.each([&](int k, int i) {
+    for (int team = 0; team < (int)blockDim.y; team++) { /* added in their order */
+        __syncthreads();
+        if ((int)threadIdx.y != team) continue;
+        t.each([&](int k, int i) {
 #pragma unroll
-        for (int s = 0; s < ZFI_SUMS; s++)
+            for (int s = 0; s < ZFI_SUMS; s++)
 #pragma unroll
-            for (int v = 0; v < V; v++)
-                shared[((int)threadIdx.y * ZFI_SUMS + s) * width + i + v] = sums[s][k][v];
-    });
+                for (int v = 0; v < V; v++) {
+                    float *to = shared + s * width + i + v;
+                    *to = team ? *to + sums[s][k][v] : sums[s][k][v];
+                }
+        });
+    }
     __syncthreads();
     for (int c = (int)(threadIdx.y * blockDim.x + threadIdx.x); c < ZFI_SUMS * j.n;
          c += (int)(blockDim.x * blockDim.y)) {
         int s = c / j.n, i = c - s * j.n;
-        float sum = 0;
-        for (int team = 0; team < (int)blockDim.y; team++)
-            sum += shared[(team * ZFI_SUMS + s) * width + i];
-        j.parts[((int64_t)blockIdx.x * ZFI_SUMS + s) * j.n + i] = sum;
+        j.parts[((int64_t)blockIdx.x * ZFI_SUMS + s) * j.n + i] = shared[s * width + i];
     }
 }
 
 /* Threads of a team and teams of a block; false: the rows are too long. */
 static bool zfi_grad_teams(int64_t n, dim3 *block)
 {
-    int64_t threads = zfi_div_up(n > 0 ? n : 1, ZFI_HELD * ZFI_WARP) * ZFI_WARP;
-    if (threads > ZFI_GRAD_MOST) return false;
-    *block = dim3((unsigned)threads,
-                  (unsigned)(threads < ZFI_GRAD_THREADS ? ZFI_GRAD_THREADS / threads : 1));
+    int64_t threads = zfi_div_up(n > 0 ? n : 1, ZFI_GRAD_HELD * ZFI_WARP) * ZFI_WARP;
+    if (threads > ZFI_GRAD_THREADS) return false;
+    *block = dim3((unsigned)threads, (unsigned)(ZFI_GRAD_THREADS / threads));
     return true;
 }
 
 static int64_t zfi_grad_parts(const zf_launch *l, const dim3 &block)
 {
-    return zfi_parts(l, zfi_row_count(&l->out), (int64_t)block.y * ZFI_GRAD_ROWS, 2);
+    return zfi_parts(l, zfi_row_count(&l->out), (int64_t)block.y, 4 / ZFI_GRAD_BLOCKS);
 }
 
 static size_t zfi_cuda_scratch_residual_norm_grad(const zf_launch *l)
@@ -321,17 +385,21 @@ static zf_status zfi_cuda_residual_norm_grad(const zf_launch *l)
     if (!zfi_grad_teams(o.n, &block)) return zfi_long_residual_grad(l, o.out, j.dx, j.drop);
     j.rows = zfi_row_count(&l->out), j.n = (int)o.n;
     o.count = zfi_grad_parts(l, block);
-    j.chunk = zfi_div_up(j.rows, o.count * block.y * ZFI_GRAD_ROWS) * block.y * ZFI_GRAD_ROWS;
+    j.chunk = zfi_div_up(j.rows, o.count * block.y) * block.y;
     j.dy = l->args[0].data, j.xhat = l->args[1].data, j.gamma = l->args[3].data;
     j.rstds = static_cast<const float *>(l->args[2].data);
     j.ds = l->out.data;
     o.parts = j.parts = static_cast<float *>(l->scratch);
     j.wide = zfi_lies_well(j.n, zf_dtype_size(l->out.dtype), j.dy, j.xhat, j.gamma, j.ds) &&
              zfi_lies_well(0, 1, j.dx);
-    size_t rooms = 2 * 2 * ZFI_GRAD_ROWS * ZFI_WARP * block.y,
-           sums = ZFI_SUMS * ZFI_HELD * (size_t)block.x * block.y;
-    ZFI_FLOATS(l, l->out.dtype, T,
-               ZF_LAUNCH(zfi_residual_grad_kernel<T>, dim3((unsigned)o.count), block,
-                         (rooms > sums ? rooms : sums) * sizeof(float), zfi_stream(l), j);)
+    size_t rooms = 2 * 2 * ZFI_WARP * block.y, sums = ZFI_SUMS * ZFI_GRAD_HELD * (size_t)block.x;
+    const size_t shared = (rooms > sums ? rooms : sums) * sizeof(float);
+    const dim3 grid((unsigned)o.count);
+    ZFI_FLOATS(l, l->out.dtype, T, {
+        if (j.wide)
+            ZF_LAUNCH((zfi_residual_grad_kernel<T, true>), grid, block, shared, zfi_stream(l), j);
+        else
+            ZF_LAUNCH((zfi_residual_grad_kernel<T, false>), grid, block, shared, zfi_stream(l), j);
+    })
     return zfi_columns_end(l, l->out.dtype, o);
 }

@@ -44,8 +44,9 @@ typedef struct zfi_row_set {
     bool wide; /* packs of the arrays are aligned */
 } zfi_row_set;
 
-/* The team of the calling thread, and its row. */
-template <class T, int K> struct zfi_team {
+/* The team of the calling thread, and its row. WHOLE: of rows that are whole packs, all of them
+ * aligned (zfi_row_set.wide, and n a multiple of V), so that nothing else is compiled. */
+template <class T, int K, bool WHOLE = false> struct zfi_team {
     typedef typename zfi_row_index<K>::type index;
     static const int V = zfi_wide<T>::count;
     int64_t row, base; /* base: its first element's in the array */
@@ -54,14 +55,24 @@ template <class T, int K> struct zfi_team {
 
     __device__ __forceinline__ explicit zfi_team(const zfi_row_set &s)
     {
-        row = (int64_t)blockIdx.x * blockDim.y + threadIdx.y;
-        n = row < s.rows ? (index)s.n : 0;
-        base = row < s.rows ? row * s.n : 0;
-        first = -(index)(base % V);
-        wide = s.wide;
+        go(s, (int64_t)blockIdx.x * blockDim.y + threadIdx.y);
+        wide = WHOLE || s.wide;
     }
 
-    __device__ __forceinline__ bool has(index i) const { return i >= 0 && i < n; }
+    /* Its row is another one. */
+    __device__ __forceinline__ void go(const zfi_row_set &s, int64_t to)
+    {
+        row = to;
+        n = row < s.rows ? (index)s.n : 0;
+        base = row < s.rows ? row * s.n : 0;
+        first = WHOLE ? 0 : -(index)(base % V);
+    }
+
+    __device__ __forceinline__ bool has(index i) const { return WHOLE || (i >= 0 && i < n); }
+    __device__ __forceinline__ bool has_pack(index i) const
+    {
+        return WHOLE || (i >= 0 && i + V <= n);
+    }
 
     /* f(k, i) for each pack of the thread: its k-th, which begins at element i. */
     template <class F> __device__ __forceinline__ void each(F f) const
@@ -83,17 +94,31 @@ template <class T, int K> struct zfi_team {
     {
         part(x, array + base, i, wide, other);
     }
-    /* The same of a vector that is a row long. */
+    /* The same as it lies, to be unpacked later; what is not the row's is 0. */
+    template <class A>
+    __device__ __forceinline__ void fetch(uint4 &x, const A *array, index i) const
+    {
+        const A *from = array + base + i;
+        if ((WHOLE || wide) && has_pack(i)) {
+            x = *reinterpret_cast<const uint4 *>(from);
+        } else {
+            zfi_pack<A, V> p;
+#pragma unroll
+            for (int v = 0; v < V; v++) p.at[v] = has(i + v) ? from[v] : zfi_from_f32<A>(0);
+            x = reinterpret_cast<const uint4 &>(p);
+        }
+    }
+    /* As get, of a vector that is a row long. */
     template <class A>
     __device__ __forceinline__ void get_vector(float (&x)[V], const A *vector, index i) const
     {
-        part(x, vector, i, wide && first == 0 && n % V == 0, 0);
+        part(x, vector, i, WHOLE || (wide && first == 0 && n % V == 0), 0);
     }
     template <class A>
     __device__ __forceinline__ void part(float (&x)[V], const A *from, index i, bool aligned,
                                          float other) const
     {
-        if (aligned && i >= 0 && i + V <= n) {
+        if ((WHOLE || aligned) && has_pack(i)) {
             zfi_load(x, from + i);
         } else {
 #pragma unroll
@@ -105,7 +130,7 @@ template <class T, int K> struct zfi_team {
     __device__ __forceinline__ void put(A *array, index i, const float (&x)[V]) const
     {
         A *to = array + base;
-        if (wide && i >= 0 && i + V <= n) {
+        if ((WHOLE || wide) && has_pack(i)) {
             zfi_store(to + i, x);
         } else {
 #pragma unroll
@@ -119,7 +144,7 @@ template <class T, int K> struct zfi_team {
     {
         float by[V];
         if (d.off) return;
-        zfi_kept_of(d, (uint64_t)(base + i), by);
+        zfi_kept_of<V, WHOLE>(d, (uint64_t)(base + i), by);
 #pragma unroll
         for (int v = 0; v < V; v++) x[v] = by[v] != 0 ? x[v] * by[v] : 0;
     }

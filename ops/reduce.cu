@@ -135,50 +135,81 @@ template <class T> __device__ float zfi_scaled_norm(const T *x, int n)
     return sqrtf(zfi_warp_sum(sum)) / by;
 }
 
-template <class T>
-__global__ void zfi_block_norms_kernel(int64_t blocks, int64_t count, float *out, const T *x,
-                                       bool well)
+/* The norms of x, and of others that are made with it. Blocks are counted through all of them. */
+typedef struct zfi_normed {
+    const void *x;
+    float *out;
+    int64_t count, blocks; /* elements; blocks up to this one and with it */
+} zfi_normed;
+
+enum { ZFI_NORMED = ZF_TENSOR_CORES ? 96 : 3 };
+
+typedef struct zfi_normed_list {
+    int count;
+    zfi_normed at[ZFI_NORMED];
+} zfi_normed_list;
+
+template <class T> __global__ void zfi_block_norms_kernel(const zfi_normed_list list)
 {
-    const int N = zfi_wide<T>::count;
-    int lane = (int)threadIdx.x % ZFI_WARP;
+    const int N = zfi_wide<T>::count, n = ZFI_NORM_BLOCK, lane = (int)threadIdx.x % ZFI_WARP;
+    const int64_t blocks = list.at[list.count - 1].blocks;
+    int of = 0;
     for (int64_t block = (int64_t)blockIdx.x * ZFI_SUM_WARPS + (int)threadIdx.x / ZFI_WARP;
          block < blocks; block += (int64_t)gridDim.x * ZFI_SUM_WARPS) {
-        const int n = ZFI_NORM_BLOCK;
-        int64_t at = block * n;
+        while (block >= list.at[of].blocks) of++;
+        const int64_t own = block - (of ? list.at[of - 1].blocks : 0), at = own * n;
+        const int64_t rest = list.at[of].count - at;
+        const T *x = static_cast<const T *>(list.at[of].x) + at;
         float sum = 0;
-        if (well && count - at >= ZFI_NORM_BLOCK) {
+        if (rest >= n && reinterpret_cast<uintptr_t>(x) % 16 == 0) {
 #pragma unroll
-            for (int i = lane * N; i < ZFI_NORM_BLOCK; i += ZFI_WARP * N) {
+            for (int i = lane * N; i < n; i += ZFI_WARP * N) {
                 float y[N];
-                zfi_fetch(y, x + at + i, true);
+                zfi_fetch(y, x + i, true);
 #pragma unroll
                 for (int k = 0; k < N; k++) sum = fmaf(y[k], y[k], sum);
             }
         } else {
-            for (int i = lane * N; i < ZFI_NORM_BLOCK; i += ZFI_WARP * N)
-                for (int k = 0; k < N && at + i + k < count; k++) {
-                    float y = zfi_to_f32(x[at + i + k]);
+            for (int i = lane * N; i < n; i += ZFI_WARP * N)
+                for (int k = 0; k < N && i + k < rest; k++) {
+                    float y = zfi_to_f32(x[i + k]);
                     sum = fmaf(y, y, sum);
                 }
         }
         sum = zfi_warp_sum(sum);
         if ((sum >= 0x1p-80f && sum < INFINITY) || sum != sum) sum = sqrtf(sum);
-        else sum = zfi_scaled_norm(x + at, count - at < n ? (int)(count - at) : n);
-        if (lane == 0) out[block] = sum;
+        else sum = zfi_scaled_norm(x, rest < n ? (int)rest : n);
+        if (lane == 0) list.at[of].out[own] = sum;
     }
+}
+
+/* As many as one launch takes, of one dtype. */
+static zf_status zfi_cuda_together_block_norms(const zf_launch *l, int count, int *taken)
+{
+    const zf_dtype dtype = l->args[0].dtype;
+    zfi_normed_list list;
+    int64_t blocks = 0;
+    list.count = 0;
+    for (*taken = 0; *taken < count && list.count < ZFI_NORMED; ++*taken) {
+        const zf_array *x = &l[*taken].args[0];
+        zfi_normed *of = &list.at[list.count];
+        if (x->dtype != dtype) break;
+        if (!zfi_count(x)) continue;
+        of->x = x->data, of->out = static_cast<float *>(l[*taken].out.data);
+        of->count = zfi_count(x), of->blocks = blocks += zfi_count(&l[*taken].out);
+        list.count++;
+    }
+    if (!blocks) return ZF_OK;
+    ZFI_FLOATS(l, dtype, T,
+               ZF_LAUNCH(zfi_block_norms_kernel<T>, zfi_grid(l, zfi_div_up(blocks, ZFI_SUM_WARPS)),
+                         ZFI_THREADS, 0, zfi_stream(l), list);)
+    return zfi_launched(l);
 }
 
 static zf_status zfi_cuda_block_norms(const zf_launch *l)
 {
-    int64_t blocks = zfi_count(&l->out), count = zfi_count(&l->args[0]);
-    float *out = static_cast<float *>(l->out.data);
-    if (!blocks) return ZF_OK;
-    ZFI_FLOATS(l, l->args[0].dtype, T, {
-        const T *x = static_cast<const T *>(l->args[0].data);
-        ZF_LAUNCH(zfi_block_norms_kernel<T>, zfi_grid(l, zfi_div_up(blocks, ZFI_SUM_WARPS)),
-                  ZFI_THREADS, 0, zfi_stream(l), blocks, count, out, x, zfi_lies_well(0, 1, x));
-    })
-    return zfi_launched(l);
+    int taken;
+    return zfi_cuda_together_block_norms(l, 1, &taken);
 }
 
 /* ------------------------------------------------------------------------- total, norm */

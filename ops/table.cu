@@ -4,10 +4,14 @@ typedef struct zfi_row {
     zf_op op;
     zf_status (*run)(const zf_launch *l);
     size_t (*scratch)(const zf_launch *l); /* bytes; NULL: none */
+    /* Runs the first of `count` launches of the row that follow each other at once, to the same
+     * bits; *taken: how many, 0: the first is to be run alone. NULL: each is run alone */
+    zf_status (*together)(const zf_launch *l, int count, int *taken);
 } zfi_row;
 
-#define ZFI_ROW(name)         {ZF_OP_##name, zfi_cuda_##name, NULL},
-#define ZFI_ROW_SCRATCH(name) {ZF_OP_##name, zfi_cuda_##name, zfi_cuda_scratch_##name},
+#define ZFI_ROW(name)          {ZF_OP_##name, zfi_cuda_##name, NULL, NULL},
+#define ZFI_ROW_SCRATCH(name)  {ZF_OP_##name, zfi_cuda_##name, zfi_cuda_scratch_##name, NULL},
+#define ZFI_ROW_TOGETHER(name) {ZF_OP_##name, zfi_cuda_##name, NULL, zfi_cuda_together_##name},
 
 static const zfi_row zfi_rows[] = {
     /* binary */
@@ -24,8 +28,8 @@ static const zfi_row zfi_rows[] = {
     ZFI_ROW(broadcast) ZFI_ROW_SCRATCH(sum_to)
 
     /* reduce */
-    ZFI_ROW_SCRATCH(sum) ZFI_ROW(max) ZFI_ROW(argmax) ZFI_ROW(block_norms)
-    ZFI_ROW_SCRATCH(total) ZFI_ROW_SCRATCH(norm)
+    ZFI_ROW_SCRATCH(sum) ZFI_ROW(max) ZFI_ROW(argmax)
+    ZFI_ROW_TOGETHER(block_norms) ZFI_ROW_SCRATCH(total) ZFI_ROW_SCRATCH(norm)
 
     /* rows */
     ZFI_ROW(gather_rows) ZFI_ROW_SCRATCH(scatter_rows)
@@ -52,7 +56,7 @@ static const zfi_row zfi_rows[] = {
     ZFI_ROW(advance) ZFI_ROW(loss_scale_update)
 
     /* update */
-    ZFI_ROW(sgd) ZFI_ROW(adamw) ZFI_ROW(lamb_update) ZFI_ROW(lamb_apply)
+    ZFI_ROW(sgd) ZFI_ROW_TOGETHER(adamw) ZFI_ROW(lamb_update) ZFI_ROW(lamb_apply)
 
     /* matmul */
     ZFI_ROW_SCRATCH(matmul)
@@ -76,4 +80,4 @@ static const zfi_row zfi_rows[] = {
     /* chain */
     ZFI_ROW(chain)
 
-    {ZF_OP_none, NULL, NULL}};
+    {ZF_OP_none, NULL, NULL, NULL}};

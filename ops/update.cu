@@ -185,6 +185,32 @@ __device__ __forceinline__ void zfi_adam_of(const zfi_update_job &j, zfi_adam *a
 }
 
 template <class T>
+__device__ __forceinline__ void zfi_adam_pack(const zfi_update_job &j, const zfi_adam &a,
+                                              float decay, const zfi_update_pack &pack)
+{
+    const float beta1 = (float)j.beta1, rest1 = (float)(1 - j.beta1), beta2 = (float)j.beta2,
+                rest2 = (float)(1 - j.beta2);
+    const float keep = j.u ? decay : (float)(1 - a.lr * (double)decay);
+    float p[ZFI_TILE_PACK], g[ZFI_TILE_PACK], m[ZFI_TILE_PACK], v[ZFI_TILE_PACK];
+    zfi_get_weights<T>(p, j, pack);
+    zfi_update_get(g, static_cast<const T *>(j.g), pack);
+    zfi_update_get(m, j.m, pack);
+    zfi_update_get(v, j.v, pack);
+#pragma unroll
+    for (int i = 0; i < ZFI_TILE_PACK; i++) {
+        float d = a.scale * g[i], by;
+        m[i] = fmaf(beta1, m[i], rest1 * d);
+        v[i] = fmaf(beta2, v[i], rest2 * d * d);
+        by = a.rate * (m[i] / fmaf(sqrtf(v[i]), a.of_root, j.eps));
+        p[i] = fmaf(keep, p[i], j.u ? by : -by);
+    }
+    zfi_update_put(j.m, pack, m);
+    zfi_update_put(j.v, pack, v);
+    if (j.u) zfi_update_put(j.u, pack, p);
+    else zfi_put_weights<T>(j, pack, p);
+}
+
+template <class T>
 __global__ void __launch_bounds__(ZFI_THREADS)
     zfi_adam_kernel(const zfi_update_job j, const zfi_update_ranges r)
 {
@@ -192,33 +218,53 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     if (threadIdx.x == 0) zfi_adam_of(j, shared);
     __syncthreads();
     const zfi_adam a = *shared;
-    float beta1 = (float)j.beta1, rest1 = (float)(1 - j.beta1), beta2 = (float)j.beta2,
-          rest2 = (float)(1 - j.beta2);
     if (a.state < 0 || (a.state == 0 && !j.u)) return;
     zfi_each_update(r, j.wide, [&](const zfi_update_range &range, const zfi_update_pack &pack) {
-        float p[ZFI_TILE_PACK] = {}, g[ZFI_TILE_PACK], m[ZFI_TILE_PACK], v[ZFI_TILE_PACK];
-        if (range.index < 0 || a.state == 0) {
-            if (j.u) zfi_update_put(j.u, pack, p);
-            return;
-        }
-        zfi_get_weights<T>(p, j, pack);
-        zfi_update_get(g, static_cast<const T *>(j.g), pack);
-        zfi_update_get(m, j.m, pack);
-        zfi_update_get(v, j.v, pack);
-        float keep = j.u ? range.decay : (float)(1 - a.lr * (double)range.decay);
-#pragma unroll
-        for (int i = 0; i < ZFI_TILE_PACK; i++) {
-            float d = a.scale * g[i], by;
-            m[i] = fmaf(beta1, m[i], rest1 * d);
-            v[i] = fmaf(beta2, v[i], rest2 * d * d);
-            by = a.rate * (m[i] / fmaf(sqrtf(v[i]), a.of_root, j.eps));
-            p[i] = fmaf(keep, p[i], j.u ? by : -by);
-        }
-        zfi_update_put(j.m, pack, m);
-        zfi_update_put(j.v, pack, v);
-        if (j.u) zfi_update_put(j.u, pack, p);
-        else zfi_put_weights<T>(j, pack, p);
+        const float none[ZFI_TILE_PACK] = {};
+        if (range.index >= 0 && a.state) zfi_adam_pack<T>(j, a, range.decay, pack);
+        else if (j.u) zfi_update_put(j.u, pack, none);
     });
+}
+
+/* Whole tensors that are updated alike, tiles being counted through all of them. */
+typedef struct zfi_updated {
+    void *p;
+    const void *g;
+    float *m, *v, *master;
+    int64_t count, tiles; /* elements; tiles of those up to this one and with it */
+    float decay;
+} zfi_updated;
+
+enum { ZFI_UPDATED = ZF_TENSOR_CORES ? 56 : 3 };
+
+typedef struct zfi_updated_list {
+    int count;
+    zfi_updated at[ZFI_UPDATED];
+} zfi_updated_list;
+
+/* The same for all of a list; of the job, what they have in common. */
+template <class T>
+__global__ void __launch_bounds__(ZFI_THREADS)
+    zfi_adam_together_kernel(const zfi_update_job j, const zfi_updated_list list)
+{
+    ZF_SHARED(zfi_adam, shared);
+    if (threadIdx.x == 0) zfi_adam_of(j, shared);
+    __syncthreads();
+    const zfi_adam a = *shared;
+    int k = 0;
+    if (a.state <= 0) return;
+    for (int64_t tile = blockIdx.x; tile < list.at[list.count - 1].tiles; tile += gridDim.x) {
+        zfi_update_job own = j;
+        zfi_update_pack pack;
+        while (tile >= list.at[k].tiles) k++;
+        const zfi_updated &of = list.at[k];
+        own.p = of.p, own.g = of.g, own.m = of.m, own.v = of.v, own.master = of.master;
+        pack.at = (tile - (k ? list.at[k - 1].tiles : 0)) * ZFI_TILE + threadIdx.x * ZFI_TILE_PACK;
+        const int64_t rest = of.count - pack.at;
+        pack.count = rest < ZFI_TILE_PACK ? (int)rest : ZFI_TILE_PACK;
+        pack.whole = j.wide && rest >= ZFI_TILE_PACK;
+        if (rest > 0) zfi_adam_pack<T>(own, a, of.decay, pack);
+    }
 }
 
 /* -------------------------------------------------------------------------- lamb_apply */
@@ -342,7 +388,7 @@ static zf_status zfi_cuda_sgd(const zf_launch *l)
                                         ZF_FLOAT(l, sgd, weight_decay), &j);)
 }
 
-static zf_status zfi_cuda_adamw(const zf_launch *l)
+static zfi_update_job zfi_adam_job_of(const zf_launch *l)
 {
     int32_t end, step = l->op == ZF_OP_adamw ? 5 : 4;
     zfi_update_job j = zfi_update_job_of(l, ZF_AT_adamw_scaled, &end);
@@ -355,9 +401,58 @@ static zf_status zfi_cuda_adamw(const zf_launch *l)
     j.eps = (float)ZF_FLOAT(l, adamw, eps);
     j.fault.kind = ZFI_FAULT_COUNT, j.fault.op = l->op, j.fault.node = l->node;
     j.fault.element = step;
+    return j;
+}
+
+static zf_status zfi_cuda_adamw(const zf_launch *l)
+{
+    zfi_update_job j = zfi_adam_job_of(l);
     ZFI_FLOATS(l, l->args[0].dtype, T,
                return zfi_update_launch(l, zfi_adam_kernel<T>, ZF_AT_adamw_world,
                                         ZF_FLOAT(l, adamw, weight_decay), &j);)
+}
+
+/* Launch b updates a whole tensor as launch a does, and another one. */
+static bool zfi_updates_alike(const zf_launch *a, const zf_launch *b)
+{
+    const zf_attribute *x = a->attributes, *y = b->attributes;
+    bool alike = a->args[0].dtype == b->args[0].dtype && a->arg_count == b->arg_count &&
+                 !ZF_LIST(a, adamw, blocks).count && !ZF_LIST(b, adamw, blocks).count &&
+                 x[0].f == y[0].f && x[1].f == y[1].f && x[2].f == y[2].f &&
+                 ZF_INT(a, adamw, scaled) == ZF_INT(b, adamw, scaled);
+    for (int32_t k = 4; k < a->arg_count && alike; k++) /* lr, step and scale, but master weights */
+        if (k != 6 || (a->arg_count == 7 && ZF_INT(a, adamw, scaled)))
+            alike = a->args[k].data == b->args[k].data;
+    return alike && (a == b || a->args[0].data != b->args[0].data);
+}
+
+static zf_status zfi_cuda_together_adamw(const zf_launch *l, int count, int *taken)
+{
+    zfi_update_job j = zfi_adam_job_of(l);
+    zfi_updated_list list;
+    int64_t tiles = 0;
+    list.count = 0, j.wide = true;
+    for (*taken = 0; *taken < count && list.count < ZFI_UPDATED; ++*taken) {
+        const zf_launch *next = &l[*taken];
+        zfi_updated *of = &list.at[list.count];
+        bool alike = zfi_updates_alike(l, next);
+        for (int k = 0; k < list.count && alike; k++) alike = list.at[k].p != next->args[0].data;
+        if (!alike) break;
+        if (!zfi_count(&next->args[0])) continue;
+        const zfi_update_job own = zfi_adam_job_of(next);
+        of->p = own.p, of->g = own.g, of->m = own.m, of->v = own.v, of->master = own.master;
+        of->count = zfi_count(&next->args[0]);
+        of->tiles = tiles += zfi_div_up(of->count, ZFI_TILE);
+        of->decay = (float)ZF_FLOAT(next, adamw, weight_decay);
+        j.wide &= zfi_lies_well(0, 1, of->p, of->g, of->m, of->v) &&
+                  zfi_lies_well(0, 1, of->master);
+        list.count++;
+    }
+    if (!tiles) return ZF_OK;
+    ZFI_FLOATS(l, l->args[0].dtype, T,
+               ZF_LAUNCH(zfi_adam_together_kernel<T>, dim3(zfi_grid(l, tiles)),
+                         dim3(ZFI_TILE / ZFI_TILE_PACK), sizeof(zfi_adam), zfi_stream(l), j, list);)
+    return zfi_launched(l);
 }
 
 #define zfi_cuda_lamb_update zfi_cuda_adamw

@@ -10,9 +10,10 @@
 #define emulation_seed(seed) ((void)(seed))
 #define emulation_report()   ""
 #define emulation_live()     0
+#define emulation_kernels()  0L
 #endif
 
-enum { ROWS = 6, WIDTH = 16, WORDS = 11, IMAGE = 1 << 14 };
+enum { ROWS = 6, WIDTH = 16, WORDS = 11, IMAGE = 1 << 16 };
 
 static zf_backend *cuda_of(test *t, const zf_cuda_desc *desc, zf_error *error)
 {
@@ -165,6 +166,78 @@ TEST_ONCE(cuda_steps_as_graphs)
             if (way) CHECK(t, same(&got, &expected));
             else CHECK_NEAR(t, expected.loss, on_cpu, near * fabs(on_cpu));
         }
+    }
+}
+
+/* Parameters of all kinds of sizes, of which every other one is a matrix and decays. */
+static zf_graph *build_many(test *t, zf_dtype dtype)
+{
+    static const int64_t sizes[] = {1, 1023, 1024, 1025, 3000, 7, 2048, 5, 4096, 33};
+    const zf_param_desc normal = {.init = ZF_NORMAL, .std = 0.2};
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_tensor loss = zf_constant(g, ZF_F32, ZF_SCALAR, 1);
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        char name[20];
+        zf_tensor p;
+        snprintf(name, sizeof name, "p%d", (int)k);
+        p = zf_param(g, name, k % 2 ? ZF_SHAPE(1, sizes[k]) : ZF_SHAPE(sizes[k]), &normal);
+        loss = zf_add(loss, zf_sum(zf_mul(zf_mul(p, p), p)));
+    }
+    zf_output(loss, "loss");
+    zf_precision(g, &(zf_precision_desc){.dtype = dtype});
+    zf_autograd(g, loss);
+    zf_clip(g, 0.5);
+    zf_adamw(g, zf_constant(g, ZF_F32, ZF_SCALAR, 0.01), &(zf_adamw_desc){.weight_decay = 0.1});
+    return g;
+}
+
+/* Three steps; how many kernels they took. */
+static long train_many(test *t, zf_dtype dtype, zf_backend *backend, image *to)
+{
+    long before = emulation_kernels();
+    zf_graph *g = build_many(t, dtype);
+    zf_program *p = zf_compile(g, &(zf_compile_desc){.backend = backend, .seed = 2});
+    zf_status status = p ? ZF_OK : zf_graph_status(g);
+    *to = (image){.size = 0};
+    for (int n = 0; n < 3 && !status; n++) status = zf_step(p);
+    for (int32_t k = 0; k < zf_param_count(g) && !status; k++)
+        status = keep(p, zf_param_at(g, k), to);
+    if (status)
+        test_fail(t, __FILE__, __LINE__, "train", p ? zf_program_error(p) : zf_graph_error(g));
+    zf_program_free(p);
+    zf_graph_free(g);
+    if (*emulation_report()) test_fail(t, __FILE__, __LINE__, "report", emulation_report());
+    return emulation_kernels() - before;
+}
+
+/* Updates that follow each other, and norms, are launched together: fewer kernels, equal bits. */
+TEST_ONCE(cuda_updates_together)
+{
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16};
+    static image together, alone, on_cpu;
+    for (int k = 0; k < 2; k++) {
+        long kernels[2];
+        for (int way = 0; way < 2; way++) {
+            zf_error error = {ZF_OK, ""};
+            zf_backend *cuda = zf_cuda_backend(&(zf_cuda_desc){.no_graphs = true}, &error);
+            NEED(t, cuda, &error);
+            if (way) cuda->run = NULL; /* launch by launch */
+            kernels[way] = train_many(t, dtypes[k], cuda, way ? &alone : &together);
+            zf_backend_free(cuda);
+        }
+        train_many(t, dtypes[k], NULL, &on_cpu);
+        CHECK(t, same(&together, &alone));
+        CHECK(t, together.size == on_cpu.size);
+        for (size_t i = 0; dtypes[k] == ZF_F32 && i < on_cpu.size; i += sizeof(float)) {
+            float x, y;
+            memcpy(&x, together.bytes + i, sizeof x), memcpy(&y, on_cpu.bytes + i, sizeof y);
+            CHECK_NEAR(t, x, y, 1e-5);
+        }
+#ifdef EMULATION
+        CHECK(t, kernels[0] <= kernels[1] - 3 * 12); /* ten of each by four launches */
+#else
+        (void)kernels;
+#endif
     }
 }
 

@@ -8,7 +8,8 @@
  * are medians. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/options.h"
-#include "../examples/gpt/session.h"
+#include "../examples/common/lm_session.h"
+#include "../examples/gpt/model.h"
 #include "profile.h"
 
 int main(int argc, char **argv)
@@ -18,12 +19,15 @@ int main(int argc, char **argv)
     double dropout = 0;
     double roof[2] = {0, 0};
     bool profile = false, json = false;
-    gpt_session_desc d = {.purpose = GPT_TRAIN,
-                          .weight_decay = 0.1,
-                          .clip = 1,
-                          .seed = 1,
-                          .threads = 2,
-                          .shape = {8, 128, false}};
+    gpt_config config;
+    lm_session_desc d = {.kind = &gpt_kind,
+                         .config = &config,
+                         .purpose = LM_TRAIN,
+                         .weight_decay = 0.1,
+                         .clip = 1,
+                         .seed = 1,
+                         .threads = 2,
+                         .shape = {8, 128, false}};
     const option_row rows[] = {
         {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as gpt pretrain"},
         {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},
@@ -45,8 +49,8 @@ int main(int argc, char **argv)
     int count;
     zf_error error = {ZF_OK, ""};
     zf_program_info info;
-    gpt_session s;
-    gpt_batch batch;
+    lm_session s;
+    lm_batch batch;
     double *times, tokens, median;
     options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
     if (result != OPTIONS_GOOD || count) {
@@ -55,16 +59,16 @@ int main(int argc, char **argv)
         return result == OPTIONS_HELP ? 0 : 2;
     }
     d.dtype = (zf_dtype)precision;
-    if (!gpt_config_load(model, &d.config, &error))
+    if (!gpt_config_load(model, &config, &error))
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
-    d.config.embedding_dropout = d.config.attention_dropout = d.config.residual_dropout = dropout;
-    if (!gpt_session_open(&s, &d, &error) ||
-        !gpt_batch_new(&batch, d.shape.batch, d.shape.sequence, &error))
+    config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
+    if (!lm_session_open(&s, &d, &error) ||
+        !lm_batch_new(&batch, d.shape.batch, d.shape.sequence, &error))
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
     batch.labelled = batch.examples * batch.sequence;
     for (int64_t i = 0; i < batch.labelled; i++) {
-        batch.ids[i] = (int32_t)(bert_mix((uint64_t)i) % (uint64_t)d.config.vocab);
-        batch.labels[i] = (int32_t)(bert_mix((uint64_t)i + 1) % (uint64_t)d.config.vocab);
+        batch.ids[i] = (int32_t)(bert_mix((uint64_t)i) % (uint64_t)config.vocab);
+        batch.labels[i] = (int32_t)(bert_mix((uint64_t)i + 1) % (uint64_t)config.vocab);
     }
     times = calloc((size_t)steps, sizeof *times);
     if (!times) return 1;
@@ -73,7 +77,7 @@ int main(int argc, char **argv)
         float lr = 1e-4f;
         double start = bench_now();
         if (n == 0) profile_reset();
-        if (gpt_session_feed(&s, &batch) || zf_write(s.program, s.model.lr, &lr, sizeof lr) ||
+        if (lm_session_feed(&s, &batch) || zf_write(s.program, s.model.lr, &lr, sizeof lr) ||
             zf_step(s.program))
             return fprintf(stderr, "gpt: %s\n", zf_program_error(s.program)), 1;
         if (n >= 0) times[n] = bench_now() - start;
@@ -99,7 +103,7 @@ int main(int argc, char **argv)
         if (profile) profile_print(steps);
     }
     free(times);
-    gpt_batch_free(&batch);
-    gpt_session_close(&s);
+    lm_batch_free(&batch);
+    lm_session_close(&s);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* Two spirals told apart by a small multilayer perceptron: layers, a fit to arrays, and a program that
- * asks the trained parameters for classes.
+/* Two spirals told apart by a small multilayer perceptron: layers, a fit to arrays, and a program
+ * that asks the trained parameters for classes.
  *
  *     cc -O2 -I. examples/mlp.c -o mlp -lm -lpthread && ./mlp
  */
@@ -66,7 +66,7 @@ static zf_tensor build(void *user, zf_graph *g, int64_t n)
                             zf_input(g, "arms", ZF_I32, ZF_SHAPE(n)), ZF_NONE);
 }
 
-/* Asks for the arms of n points. A graph is for one number of them; the parameters are the store's. */
+/* Asks for the arms of n points. A graph is for one number of them; parameters are the store's. */
 static zf_status classify(zf_store *store, const float (*at)[2], int64_t n, int32_t *arm,
                           zf_error *error)
 {
@@ -114,7 +114,7 @@ static zf_status show(zf_store *store, zf_error *error)
     return ZF_OK;
 }
 
-/* ---------------------------------------------------------------------------------------- the fit */
+/* ------------------------------------------------------------------------------------- the fit */
 
 int main(void)
 {

@@ -26,7 +26,7 @@ static void note(void *user, int64_t n)
     if (h && h->build_count < 8) h->built[h->build_count++] = n;
 }
 
-/* mean (w x - 3 x)^2 over the examples, dropout on w x - 3 x, and 0 w where `user` is one. */
+/* mean (w x - 3 x)^2 over the examples, with dropout on w x - 3 x. */
 static zf_tensor line(zf_graph *g, int64_t n, double dropout)
 {
     zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(n)), w = zf_param(g, "w", ZF_SCALAR, NULL);
@@ -72,9 +72,9 @@ static zf_store *new_store(test *t)
            fit_error.text);                                                                        \
     } while (0)
 
-/* --------------------------------------------------------------------------------------- batches */
+/* ------------------------------------------------------------------------------------- batches */
 
-/* Gradient descent by hand: mean over [first, last) of (w - 3)^2 x^2, whose gradient is returned. */
+/* By hand: the mean over [first, last) of (w - 3)^2 x^2, and its gradient. */
 static double by_hand(double w, int first, int last, double *gradient)
 {
     double squares = 0;
@@ -135,7 +135,7 @@ TEST(fit_builds_what_it_needs)
     CHECK(t, h.count == 1 && h.build_count == 1 && h.built[0] == 12 && h.at[0].lr == 1e-3f);
 }
 
-/* ----------------------------------------------------------------------------------------- orders */
+/* -------------------------------------------------------------------------------------- orders */
 
 /* The order in which the examples of some epochs came. */
 static bool orders(test *t, uint64_t seed, bool in_order, int examples, int epochs, float *order)
@@ -220,7 +220,7 @@ TEST(fit_stops_and_goes_on)
     CHECK(t, w[0] != 0 && w[0] == w[1]);
 }
 
-/* ---------------------------------------------------------------------------------------- errors */
+/* -------------------------------------------------------------------------------------- errors */
 
 static zf_tensor build_nothing(void *user, zf_graph *g, int64_t n)
 {

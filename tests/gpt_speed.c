@@ -4,11 +4,13 @@
 #include "test.h"
 
 #include "../examples/common/alike.h"
+#include "../examples/common/command.h"
 #include "../examples/common/csv.h"
+#include "../examples/common/fail.h"
 #include "../examples/common/interrupt.h"
 #include "../examples/common/training.h"
-#include "../examples/gpt/commands.h"
-#include "../examples/gpt/session.h"
+#include "../examples/gpt/model.h"
+#include "../examples/common/lm_session.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -25,10 +27,10 @@ static int step_clock(clockid_t id, struct timespec *t)
     return 0;
 }
 
-static zf_status counted_feed(gpt_session *s, const gpt_batch *b)
+static zf_status counted_feed(lm_session *s, const lm_batch *b)
 {
     feeds++;
-    return gpt_session_feed(s, b);
+    return lm_session_feed(s, b);
 }
 
 static int keep_said(const char *format, ...)
@@ -43,13 +45,13 @@ static int keep_said(const char *format, ...)
 
 /* The source once more, under another name. */
 #define clock_gettime         step_clock
-#define gpt_session_feed      counted_feed
+#define lm_session_feed       counted_feed
 #define printf                keep_said
-#define gpt_command_pretrain  timed_command_pretrain
+#define lm_pretrain           timed_pretrain
 #define interrupt_catch(echo) ((void)(echo))
-#include "../examples/gpt/pretrain.c"
+#include "../examples/common/lm_pretrain.c"
 #undef clock_gettime
-#undef gpt_session_feed
+#undef lm_session_feed
 #undef printf
 
 /* In the log, in both lines, of which the first is due when ten seconds have passed, and in the
@@ -60,7 +62,7 @@ TEST_ONCE(gpt_speed_by_a_clock)
     char *argv[] = {"gpt",          "pretrain", "--model",  "tests/golden/gpt/config.json",
                     "--batch-file", NULL,       "--steps",  "6",
                     "--log",        NULL,       "--report", NULL};
-    gpt_batch_file file;
+    lm_batch_file file;
     zf_error error = {ZF_OK, ""};
     char *line, expected[80], row[256];
     double speed, logged, reported = 0;
@@ -68,12 +70,12 @@ TEST_ONCE(gpt_speed_by_a_clock)
     FILE *csv;
     zf_json *json;
     argv[5] = "tests/golden/gpt/batch.safetensors", argv[9] = (char *)log, argv[11] = (char *)path;
-    CHECK(t, gpt_batch_file_load(&file, argv[5], 1 << 20, &error));
+    CHECK(t, lm_batch_file_load(&file, argv[5], 1 << 20, &error));
     speed = (double)(file.batch[0].examples * file.batch[0].sequence) / 4;
-    gpt_batch_file_free(&file);
+    lm_batch_file_free(&file);
     remove(log);
     feeds = 0, said[0] = 0;
-    CHECK(t, timed_command_pretrain(12, argv) == EXIT_GOOD);
+    CHECK(t, timed_pretrain(&gpt_kind, 12, argv) == EXIT_GOOD);
     CHECK(t, (csv = fopen(log, "r")));
     while (fgets(row, sizeof row, csv))
         if (rows++ && (sscanf(strrchr(row, ',') + 1, "%lf", &logged) != 1 || logged != speed))

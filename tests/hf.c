@@ -5,17 +5,17 @@
 #include "../examples/bert/batchfile.h"
 #include "../examples/bert/commands.h"
 #include "../examples/common/command.h"
-#include "../examples/gpt/commands.h"
-#include "../examples/gpt/session.h"
+#include "../examples/gpt/model.h"
+#include "../examples/common/lm_session.h"
 
 #include <sys/stat.h>
 
 #define GOLDEN "tests/golden/hf/"
 
 static void close_bert(void *s) { bert_session_close(s); }
-static void close_gpt(void *s) { gpt_session_close(s); }
+static void close_gpt(void *s) { lm_session_close(s); }
 static void free_bert_batches(void *f) { bert_batch_file_free(f); }
-static void free_gpt_batches(void *f) { gpt_batch_file_free(f); }
+static void free_gpt_batches(void *f) { lm_batch_file_free(f); }
 
 /* What transformers has computed of a case of losses.json. */
 static bool expected(test *t, const char *name, double *loss, double *norm)
@@ -92,28 +92,30 @@ BERT(bert_of_masked_words_alone_in_shards, "bert-mlm", "bert-mlm-batch", "bert-m
 
 TEST_ONCE(hf_gpt_of_its_own_head_with_padding)
 {
-    gpt_session_desc d = {.purpose = GPT_TRAIN, .threads = 1, .seed = 1};
+    gpt_config config;
+    lm_session_desc d = {
+        .kind = &gpt_kind, .purpose = LM_TRAIN, .config = &config, .threads = 1, .seed = 1};
     zf_error error = {ZF_OK, ""};
-    static gpt_session s; /* outlive what the test defers */
-    static gpt_batch_file f;
+    static lm_session s; /* outlive what the test defers */
+    static lm_batch_file f;
     weights_report report;
     double loss, norm;
     float lr = 0;
     CHECK(t, expected(t, "gpt", &loss, &norm));
-    CHECK(t, gpt_config_load(GOLDEN "gpt", &d.config, &error) &&
-                 gpt_config_fit(&d.config, GOLDEN "gpt", &error) && !d.config.tied);
-    CHECK(t, gpt_batch_file_load(&f, GOLDEN "gpt-batch.safetensors", d.config.vocab, &error));
+    CHECK(t, gpt_config_load(GOLDEN "gpt", &config, &error) &&
+                 gpt_config_fit(&config, GOLDEN "gpt", &error) && !config.tied);
+    CHECK(t, lm_batch_file_load(&f, GOLDEN "gpt-batch.safetensors", config.vocab, &error));
     test_defer(t, free_gpt_batches, &f);
-    d.shape = (gpt_shape){f.batch[0].examples, f.batch[0].sequence, f.masked};
-    CHECK(t, f.masked && gpt_session_open(&s, &d, &error));
+    d.shape = (lm_shape){f.batch[0].examples, f.batch[0].sequence, f.masked};
+    CHECK(t, f.masked && lm_session_open(&s, &d, &error));
     test_defer(t, close_gpt, &s);
     CHECK(t, gpt_import(s.program, s.graph, GOLDEN "gpt", &report, &error));
     CHECK(t, !report.fresh && !report.unused);
-    OK(t, gpt_session_feed(&s, &f.batch[0]), zf_program_error(s.program));
+    OK(t, lm_session_feed(&s, &f.batch[0]), zf_program_error(s.program));
     OK(t, zf_write(s.program, s.model.lr, &lr, sizeof lr), zf_program_error(s.program));
     OK(t, zf_step(s.program), zf_program_error(s.program));
-    CHECK_NEAR(t, gpt_session_scalar(&s, "loss"), loss, 1e-5 * loss);
-    CHECK_NEAR(t, gpt_session_scalar(&s, "grad_norm"), norm, 1e-5 * norm);
+    CHECK_NEAR(t, lm_session_scalar(&s, "loss"), loss, 1e-5 * loss);
+    CHECK_NEAR(t, lm_session_scalar(&s, "grad_norm"), norm, 1e-5 * norm);
 }
 
 /* ------------------------------------------------------------------------------------ export */
@@ -140,7 +142,8 @@ static void check_export(test *t, const char *name, int (*command_export)(int, c
 }
 
 TEST_ONCE(hf_export_of_bert) { check_export(t, "bert", bert_command_export); }
-TEST_ONCE(hf_export_of_gpt) { check_export(t, "gpt", gpt_command_export); }
+static int export_gpt(int argc, char **argv) { return lm_export(&gpt_kind, argc, argv); }
+TEST_ONCE(hf_export_of_gpt) { check_export(t, "gpt", export_gpt); }
 
 /* ----------------------------------------------------------------------------- what is refused */
 
@@ -202,7 +205,7 @@ TEST_ONCE(hf_decoder_counts_before_the_configuration)
     CHECK(t, gpt_config_load(GOLDEN "gpt", &g, &error) && g.end == 3);
     c.tied = 1, g.tied = 1;
     CHECK(t, bert_config_take(&c, GOLDEN "bert", &error) && !c.tied);
-    CHECK(t, gpt_config_take(&g, GOLDEN "gpt", &error) && !g.tied);
+    CHECK(t, lm_config_take(&gpt_kind, &g, GOLDEN "gpt", &error) && !g.tied);
     CHECK(t, bert_config_load(GOLDEN "bert-mlm", &c, &error));
     CHECK(t, bert_config_take(&c, GOLDEN "bert-mlm", &error) && c.tied); /* it is not there */
 }

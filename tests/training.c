@@ -28,7 +28,7 @@ static zf_graph *new_graph(test *t)
     return g;
 }
 
-/* -------------------------------------------------------------------------------------- the list */
+/* ------------------------------------------------------------------------------------ the list */
 
 /* What zf_passes does, as calls. */
 static void run_lines(zf_graph *g, const zf_training *t)
@@ -169,7 +169,7 @@ TEST(zero_can_be_said)
     }
 }
 
-/* -------------------------------------------------------------------------------------- printing */
+/* ------------------------------------------------------------------------------------ printing */
 
 typedef struct told {
     char passes[200]; /* "fuse autograd ... " */
@@ -245,7 +245,7 @@ TEST_ONCE(passes_that_cannot_be_printed)
     zf_graph_free(g);
 }
 
-/* ---------------------------------------------------------------------------------------- errors */
+/* -------------------------------------------------------------------------------------- errors */
 
 TEST(passes_say_what_is_wrong)
 {
@@ -273,7 +273,7 @@ TEST(passes_say_what_is_wrong)
     CHECK(t, strstr(zf_graph_error(g), "\"all\" is none of its rewrites") || t->refused);
 }
 
-/* ---------------------------------------------------------------------------------------- copies */
+/* -------------------------------------------------------------------------------------- copies */
 
 /* A copy outlives its graph, with the same text; what is changed in one is not in the other. */
 TEST(graph_copies_are_their_own)

@@ -240,7 +240,7 @@ static zf_tensor build_gpt(zf_graph *g, const options *o)
                     .residual_dropout = 0.1,
                     .std = 0.02,
                     .tied = 1};
-    return gpt_build(g, &c, &(gpt_shape){.batch = o->batch, .sequence = o->seq}).loss;
+    return gpt_build(g, &c, &(lm_shape){.batch = o->batch, .sequence = o->seq}).loss;
 }
 
 static zf_tensor build_bert(zf_graph *g, const options *o)

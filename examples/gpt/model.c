@@ -1,20 +1,10 @@
 #include "model.h"
 #include "../common/config.h"
+#include "../common/fail.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
-
-bool gpt_fail(zf_error *error, zf_status status, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    error->status = status;
-    vsnprintf(error->text, sizeof error->text, format, args);
-    va_end(args);
-    return false;
-}
 
 /* ------------------------------------------------------------------------------ configuration */
 
@@ -72,10 +62,10 @@ bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
             return true;
         }
     if (!config_is_path(name))
-        return gpt_fail(error, ZF_ERR_ARGUMENT,
-                        "model \"%.100s\" is none of small, 124m, 355m, 774m, 1558m, and no "
-                        "config.json",
-                        name);
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "model \"%.100s\" is none of small, 124m, 355m, 774m, 1558m, and no "
+                    "config.json",
+                    name);
     json = config_read(name, error);
     if (!json) return false;
     zf_json_to_int(zf_json_require(json, "vocab_size", error), 8, INT32_MAX, &c->vocab, error);
@@ -154,7 +144,7 @@ static zf_tensor causal_mask(zf_graph *g, int64_t tokens)
 
 /* The same where some keys are padding, so far below the others that their softmax is 0, though not
  * where all are padding: [B, 1, T, T]. */
-static zf_tensor padding_mask(zf_tensor causal, zf_tensor attention_mask, const gpt_shape *s)
+static zf_tensor padding_mask(zf_tensor causal, zf_tensor attention_mask, const lm_shape *s)
 {
     zf_graph *g = causal.graph;
     zf_tensor keys = zf_reshape(attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
@@ -190,7 +180,7 @@ static zf_tensor block(zf_tensor x, zf_tensor mask, const gpt_config *c)
 }
 
 /* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied. */
-static zf_tensor body(zf_graph *g, const gpt_config *c, const gpt_shape *s, const gpt_model *m,
+static zf_tensor body(zf_graph *g, const gpt_config *c, const lm_shape *s, const lm_model *m,
                       zf_tensor *words)
 {
     zf_nn_embedding_desc table = {.std = c->std};
@@ -218,13 +208,13 @@ static zf_tensor head(zf_tensor x, zf_tensor words)
     return zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
 }
 
-gpt_model gpt_build(zf_graph *g, const gpt_config *c, const gpt_shape *s)
+lm_model gpt_build(zf_graph *g, const gpt_config *c, const lm_shape *s)
 {
-    gpt_model m = {.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
-                   .labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
-                   .loss_weight = zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR),
-                   .lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR),
-                   .attention_mask = {g, 0}};
+    lm_model m = {.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
+                  .labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
+                  .loss_weight = zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR),
+                  .lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR),
+                  .attention_mask = {g, 0}};
     zf_tensor words, x;
     if (s->masked)
         m.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(s->batch, s->sequence));
@@ -234,10 +224,10 @@ gpt_model gpt_build(zf_graph *g, const gpt_config *c, const gpt_shape *s)
     return m;
 }
 
-gpt_model gpt_build_next(zf_graph *g, const gpt_config *c, const gpt_shape *s)
+lm_model gpt_build_next(zf_graph *g, const gpt_config *c, const lm_shape *s)
 {
-    gpt_model m = {.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
-                   .last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch))};
+    lm_model m = {.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
+                  .last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch))};
     zf_tensor words, x = body(g, c, s, &m, &words);
     m.logits = zf_output(head(zf_gather_rows(x, m.last), words), "logits");
     return m;
@@ -319,7 +309,7 @@ static bool import_param(zf_program *p, weights *w, int32_t at, zf_tensor param,
     if (good && is_turned(param)) {
         good = (turned = malloc(bytes + 1)) != NULL;
         if (good) turn((char *)turned, (const char *)values, shape, sizeof *values);
-        else gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
+        else fail(error, ZF_ERR_NOMEM, "out of memory");
     }
     good = good && !weights_put(p, param, turned ? turned : values, error);
     free(values);
@@ -341,14 +331,14 @@ static bool check_unused(const weights *w, weights_report *report, const char *p
             continue;
         for (int k = 0; k < 4; k++) inside |= !strncmp(bare(name), parts[k], strlen(parts[k]));
         if (inside)
-            return gpt_fail(error, ZF_ERR_MISMATCH,
-                            "%s: the model has no tensor %.200s; do the sizes of --model fit?",
-                            path, name);
+            return fail(error, ZF_ERR_MISMATCH,
+                        "%s: the model has no tensor %.200s; do the sizes of --model fit?", path,
+                        name);
         if (!strcmp(name, head_name))
-            return gpt_fail(error, ZF_ERR_MISMATCH,
-                            "%s: %s differs from the word embedding, to which the model ties it: "
-                            "its config.json must have \"tie_word_embeddings\": false",
-                            path, name);
+            return fail(error, ZF_ERR_MISMATCH,
+                        "%s: %s differs from the word embedding, to which the model ties it: "
+                        "its config.json must have \"tie_word_embeddings\": false",
+                        path, name);
         weights_unused(report, name);
     }
     return true;
@@ -367,7 +357,7 @@ bool gpt_import(zf_program *p, zf_graph *g, const char *path, weights_report *re
         if (error->status) good = false;
         else if (at >= 0) good = import_param(p, w, at, param, error);
         else if (!strcmp(name, head_name)) weights_fresh(report, name);
-        else good = gpt_fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
+        else good = fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
     }
     good = good && check_unused(w, report, path, error);
     weights_close(w);
@@ -391,10 +381,10 @@ static bool export_tensor(zf_program *p, zf_safetensors_writer *w, int32_t index
     zf_status status = ZF_OK;
     if (!values || !data || !turned) {
         status = ZF_ERR_NOMEM;
-        gpt_fail(error, status, "out of memory");
+        fail(error, status, "out of memory");
     } else if (from.id != param.id) { /* a gradient */
         status = zf_read(p, from, data, count * size);
-        if (status) gpt_fail(error, status, "%s", zf_program_error(p));
+        if (status) fail(error, status, "%s", zf_program_error(p));
     } else if (!(status = weights_get(p, param, values, error))) {
         zf_convert(data, dtype, values, ZF_F32, count);
     }
@@ -427,3 +417,52 @@ bool gpt_export(zf_program *p, zf_graph *g, const char *path, bool gradients, zf
     zf_safetensors_writer_free(w);
     return good;
 }
+
+/* -------------------------------------------------------------------------------- to the frame */
+
+static bool load(const char *name, void *config, zf_error *error)
+{
+    return gpt_config_load(name, config, error);
+}
+
+static bool fit(void *config, const char *path, zf_error *error)
+{
+    return gpt_config_fit(config, path, error);
+}
+
+static zf_json_writer *json_of(const void *config) { return gpt_config_json(config); }
+
+static lm_facts facts(void *config)
+{
+    gpt_config *c = config;
+    return (lm_facts){
+        .vocab = &c->vocab,
+        .positions = &c->positions,
+        .tied = &c->tied,
+        .end = &c->end,
+        .dropouts = {&c->residual_dropout, &c->embedding_dropout, &c->attention_dropout}};
+}
+
+static lm_model build(zf_graph *g, const void *config, const lm_shape *shape, bool next)
+{
+    return next ? gpt_build_next(g, config, shape) : gpt_build(g, config, shape);
+}
+
+static bool is_head(const char *param) { return !strcmp(param, "lm_head.weight"); }
+
+const lm_kind gpt_kind = {
+    .program = "gpt",
+    .title = "GPT-2",
+    .models = "small 124m 355m 774m 1558m, or a config.json, perhaps of a folder; else that of\n"
+              "                                    --load or --init, else small",
+    .otherwise = "small",
+    .config_bytes = sizeof(gpt_config),
+    .load = load,
+    .fit = fit,
+    .json = json_of,
+    .facts = facts,
+    .build = build,
+    .import = gpt_import,
+    .export = gpt_export,
+    .is_head = is_head,
+};

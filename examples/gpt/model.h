@@ -2,7 +2,7 @@
 #ifndef GPT_MODEL_H
 #define GPT_MODEL_H
 
-#include "../common/weights.h"
+#include "../common/lm.h"
 
 typedef struct gpt_config {
     int64_t vocab, positions, hidden, layers, heads, intermediate;
@@ -19,28 +19,13 @@ bool gpt_config_load(const char *name_or_path, gpt_config *config, zf_error *err
  * out of memory. */
 zf_json_writer *gpt_config_json(const gpt_config *config);
 
-typedef struct gpt_shape {
-    int64_t batch, sequence;
-    bool masked; /* with attention_mask */
-} gpt_shape;
-
-typedef struct gpt_model {
-    zf_tensor input_ids;      /* i32 [B, T] */
-    zf_tensor attention_mask; /* u8 [B, T], 1: a token; invalid unless the shape is masked */
-    /* Of training and evaluation: */
-    zf_tensor labels;      /* i32 [B, T], the token behind each; -100: none */
-    zf_tensor loss_weight; /* f32 []: 1 / labels of the batch */
-    zf_tensor lr;          /* f32 [] */
-    zf_tensor loss;        /* output, f32 [] */
-    /* Of generation: */
-    zf_tensor last;   /* i32 [B], b * T + t of the token to be followed */
-    zf_tensor logits; /* output, f32 [B, vocab], of the one that follows */
-} gpt_model;
+/* To the samples' frame. */
+extern const lm_kind gpt_kind;
 
 /* Builds the forward graph up to the loss, or up to the logits of one token that follows each
  * sequence. A mistake is the graph's error. */
-gpt_model gpt_build(zf_graph *g, const gpt_config *config, const gpt_shape *shape);
-gpt_model gpt_build_next(zf_graph *g, const gpt_config *config, const gpt_shape *shape);
+lm_model gpt_build(zf_graph *g, const gpt_config *config, const lm_shape *shape);
+lm_model gpt_build_next(zf_graph *g, const gpt_config *config, const lm_shape *shape);
 
 /* Parameters have GPT-2's names. The weights of its Conv1D, which its files hold as [in, out], are
  * [out, in] here, as of any linear layer: reading and writing files turns them.
@@ -59,9 +44,5 @@ bool gpt_config_fit(gpt_config *config, const char *path, zf_error *error);
  * instead those gradients that outputs "gradient/NAME" keep, in their own. */
 bool gpt_export(zf_program *program, zf_graph *g, const char *path, bool gradients, zf_dtype dtype,
                 zf_error *error);
-
-/* Fills *error, a program's or one's own; returns false. */
-__attribute__((format(printf, 3, 4))) bool gpt_fail(zf_error *error, zf_status status,
-                                                    const char *format, ...);
 
 #endif

@@ -1,32 +1,32 @@
-#include "batch.h"
+#include "lm_batch.h"
 #include "../bert/corpus.h"
-#include "../common/integers.h"
-#include "model.h"
+#include "fail.h"
+#include "integers.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-bool gpt_batch_new(gpt_batch *b, int64_t examples, int64_t sequence, zf_error *error)
+bool lm_batch_new(lm_batch *b, int64_t examples, int64_t sequence, zf_error *error)
 {
     size_t count = (size_t)(examples * sequence);
-    *b = (gpt_batch){.examples = examples, .sequence = sequence};
+    *b = (lm_batch){.examples = examples, .sequence = sequence};
     b->ids = malloc(count * sizeof *b->ids);
     b->labels = malloc(count * sizeof *b->labels);
     if (b->ids && b->labels) return true;
-    gpt_batch_free(b);
-    return gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
+    lm_batch_free(b);
+    return fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
-void gpt_batch_free(gpt_batch *b)
+void lm_batch_free(lm_batch *b)
 {
     free(b->ids);
     free(b->labels);
     free(b->mask);
-    *b = (gpt_batch){.ids = NULL};
+    *b = (lm_batch){.ids = NULL};
 }
 
 /* Example `row` of the batch: the tokens from `at` on. */
-static void copy(gpt_batch *b, int64_t row, const gpt_tokens *text, int64_t at)
+static void copy(lm_batch *b, int64_t row, const lm_tokens *text, int64_t at)
 {
     size_t bytes = (size_t)b->sequence * sizeof *b->ids;
     memcpy(b->ids + row * b->sequence, text->id + at, bytes);
@@ -34,14 +34,14 @@ static void copy(gpt_batch *b, int64_t row, const gpt_tokens *text, int64_t at)
     b->labelled = b->examples * b->sequence;
 }
 
-void gpt_batch_draw(gpt_batch *b, const gpt_tokens *text, uint64_t seed, int64_t first)
+void lm_batch_draw(lm_batch *b, const lm_tokens *text, uint64_t seed, int64_t first)
 {
     uint64_t places = (uint64_t)(text->count - b->sequence), stream = bert_mix(seed + 1);
     for (int64_t row = 0; row < b->examples; row++)
         copy(b, row, text, (int64_t)(bert_mix(stream + (uint64_t)(first + row)) % places));
 }
 
-void gpt_batch_read(gpt_batch *b, const gpt_tokens *text, int64_t first)
+void lm_batch_read(lm_batch *b, const lm_tokens *text, int64_t first)
 {
     int64_t windows = (text->count - 1) / b->sequence;
     for (int64_t row = 0; row < b->examples; row++)
@@ -53,7 +53,7 @@ void gpt_batch_read(gpt_batch *b, const gpt_tokens *text, int64_t first)
 enum { IDS, LABELS, MASK, TENSORS };
 
 /* Entry `s` of the file's arrays; false out of memory. */
-static bool fill(gpt_batch *b, int64_t s, int64_t *const data[TENSORS])
+static bool fill(lm_batch *b, int64_t s, int64_t *const data[TENSORS])
 {
     int64_t count = b->examples * b->sequence;
     const int64_t *labels = data[LABELS] ? data[LABELS] : data[IDS];
@@ -68,7 +68,7 @@ static bool fill(gpt_batch *b, int64_t s, int64_t *const data[TENSORS])
     return true;
 }
 
-bool gpt_batch_file_load(gpt_batch_file *f, const char *path, int64_t vocab, zf_error *error)
+bool lm_batch_file_load(lm_batch_file *f, const char *path, int64_t vocab, zf_error *error)
 {
     const integers_rule rules[TENSORS] = {{"input_ids", 2, vocab, false, false},
                                           {"labels", 2, vocab, true, true},
@@ -77,36 +77,36 @@ bool gpt_batch_file_load(gpt_batch_file *f, const char *path, int64_t vocab, zf_
     int64_t *data[TENSORS] = {NULL};
     zf_shape shape[TENSORS];
     bool good = file != NULL;
-    *f = (gpt_batch_file){.entries = 0};
+    *f = (lm_batch_file){.entries = 0};
     if (good) error->status = ZF_OK;
     for (int k = 0; k < TENSORS && good; k++) {
         data[k] = integers_load(file, path, &rules[k], &shape[k], error);
         good = !error->status;
         if (good && data[k] && memcmp(&shape[k], &shape[IDS], sizeof shape[k]))
-            good = gpt_fail(error, ZF_ERR_FORMAT, "%s: %s and input_ids differ in shape", path,
+            good = fail(error, ZF_ERR_FORMAT, "%s: %s and input_ids differ in shape", path,
                             rules[k].name);
     }
     good = good && integers_all_known(file, path, rules, TENSORS, error);
     if (good && zf_shape_count(shape[IDS]) < 1)
-        good = gpt_fail(error, ZF_ERR_FORMAT, "%s: input_ids is empty", path);
+        good = fail(error, ZF_ERR_FORMAT, "%s: input_ids is empty", path);
     if (good && !(f->batch = calloc((size_t)shape[IDS].dims[0], sizeof *f->batch)))
-        good = gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
+        good = fail(error, ZF_ERR_NOMEM, "out of memory");
     f->masked = data[MASK] != NULL;
     for (int64_t s = 0; good && s < shape[IDS].dims[0]; s++) {
-        gpt_batch *b = &f->batch[s];
-        good = gpt_batch_new(b, shape[IDS].dims[1], shape[IDS].dims[2], error);
+        lm_batch *b = &f->batch[s];
+        good = lm_batch_new(b, shape[IDS].dims[1], shape[IDS].dims[2], error);
         f->entries += good;
-        if (good && !fill(b, s, data)) good = gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
+        if (good && !fill(b, s, data)) good = fail(error, ZF_ERR_NOMEM, "out of memory");
     }
-    if (!good) gpt_batch_file_free(f);
+    if (!good) lm_batch_file_free(f);
     for (int k = 0; k < TENSORS; k++) free(data[k]);
     zf_safetensors_close(file);
     return good;
 }
 
-void gpt_batch_file_free(gpt_batch_file *f)
+void lm_batch_file_free(lm_batch_file *f)
 {
-    for (int64_t s = 0; s < f->entries; s++) gpt_batch_free(&f->batch[s]);
+    for (int64_t s = 0; s < f->entries; s++) lm_batch_free(&f->batch[s]);
     free(f->batch);
-    *f = (gpt_batch_file){.batch = NULL};
+    *f = (lm_batch_file){.batch = NULL};
 }

@@ -1,7 +1,7 @@
-#include "text.h"
+#include "lm_text.h"
 #include "../bert/corpus.h"
-#include "../common/folder.h"
-#include "model.h"
+#include "fail.h"
+#include "folder.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -12,11 +12,11 @@ static int64_t encode(const void *user, const char *text, size_t bytes, int32_t 
 }
 
 /* The documents of a split, one behind the other. */
-static bool join(gpt_tokens *out, const bert_corpus *c, const bert_split *split, int32_t end,
+static bool join(lm_tokens *out, const bert_corpus *c, const bert_split *split, int32_t end,
                  int64_t sequence, const char *path, zf_error *error)
 {
     out->id = malloc((size_t)(split->tokens + split->count) * sizeof *out->id);
-    if (!out->id) return gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (!out->id) return fail(error, ZF_ERR_NOMEM, "out of memory");
     for (int64_t d = 0; d < split->count; d++) {
         const int64_t *sentence = c->document + split->documents[d];
         for (int64_t i = c->sentence[sentence[0]]; i < c->sentence[sentence[1]]; i++)
@@ -24,13 +24,13 @@ static bool join(gpt_tokens *out, const bert_corpus *c, const bert_split *split,
         out->id[out->count++] = end;
     }
     return out->count > sequence ||
-           gpt_fail(error, ZF_ERR_ARGUMENT,
+           fail(error, ZF_ERR_ARGUMENT,
                     "%s: the training part and the held-out part must each have more than %lld "
                     "tokens; one has %lld",
                     path, (long long)sequence, (long long)out->count);
 }
 
-bool gpt_text_open(gpt_text *t, const char *path, const char *vocab,
+bool lm_text_open(lm_text *t, const char *path, const char *vocab,
                    const bert_tokenizer_options *options, int64_t sequence, int64_t threads,
                    zf_error *error)
 {
@@ -39,13 +39,13 @@ bool gpt_text_open(gpt_text *t, const char *path, const char *vocab,
     char err[512];
     int32_t end;
     bool good;
-    *t = (gpt_text){.vocab = folder_vocab(vocab, options, error)};
+    *t = (lm_text){.vocab = folder_vocab(vocab, options, error)};
     if (!t->vocab) return false;
     d.user = t->vocab, d.vocab_size = bert_vocab_size(t->vocab);
     corpus = bert_corpus_load(path, &d, err, sizeof err);
     if (!corpus) {
-        gpt_text_close(t);
-        return gpt_fail(error, ZF_ERR_FORMAT, "%s", err);
+        lm_text_close(t);
+        return fail(error, ZF_ERR_FORMAT, "%s", err);
     }
     end = bert_vocab_id(t->vocab, "[SEP]");
     t->unigram_nats = corpus->unigram_nats;
@@ -53,19 +53,19 @@ bool gpt_text_open(gpt_text *t, const char *path, const char *vocab,
     good = join(&t->train, corpus, &corpus->train, end, sequence, path, error) &&
            join(&t->held_out, corpus, &corpus->held_out, end, sequence, path, error);
     bert_corpus_free(corpus);
-    if (!good) gpt_text_close(t);
+    if (!good) lm_text_close(t);
     return good;
 }
 
-void gpt_text_close(gpt_text *t)
+void lm_text_close(lm_text *t)
 {
     bert_vocab_free(t->vocab);
     free(t->train.id);
     free(t->held_out.id);
-    *t = (gpt_text){.vocab = NULL};
+    *t = (lm_text){.vocab = NULL};
 }
 
-void gpt_print_token(const bert_vocab *vocab, int32_t id)
+void lm_print_token(const bert_vocab *vocab, int32_t id)
 {
     const char *token = bert_vocab_token(vocab, id);
     if (!strncmp(token, "##", 2) && !bert_vocab_starts_word(vocab, id)) printf("%s", token + 2);

@@ -1,13 +1,16 @@
-/* gpt generate and gpt export: what a checkpoint is good for. */
+/* The commands generate and export: what a checkpoint is good for. */
 #include "../bert/corpus.h"
-#include "../common/folder.h"
-#include "commands.h"
+#include "command.h"
+#include "fail.h"
+#include "folder.h"
+#include "lm_session.h"
+#include "lm_text.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct writer {
-    gpt_session session;
+    lm_session session;
     const bert_vocab *vocab;
     int64_t window; /* tokens that the model sees */
     int32_t end;    /* the token in front of a text and behind it */
@@ -20,7 +23,7 @@ typedef struct writer {
 static bool next(writer *w, int64_t count, double temperature, uint64_t dice, int32_t *id,
                  zf_error *error)
 {
-    gpt_session *s = &w->session;
+    lm_session *s = &w->session;
     int64_t first = count > w->window ? count - w->window : 0;
     int32_t last = (int32_t)(count - first - 1);
     size_t bytes = (size_t)w->window * sizeof *w->ids;
@@ -29,8 +32,8 @@ static bool next(writer *w, int64_t count, double temperature, uint64_t dice, in
     if (!status) status = zf_step(s->program);
     if (!status)
         status = zf_read(s->program, s->model.logits, w->logits, zf_tensor_bytes(s->model.logits));
-    if (status) return gpt_fail(error, status, "%s", zf_program_error(s->program));
-    *id = gpt_sample(w->logits, bert_vocab_size(w->vocab), temperature, dice);
+    if (status) return fail(error, status, "%s", zf_program_error(s->program));
+    *id = lm_sample(w->logits, bert_vocab_size(w->vocab), temperature, dice);
     return true;
 }
 
@@ -40,7 +43,7 @@ static bool write_on(writer *w, const char *prompt, int64_t tokens, double tempe
     int64_t given = bert_encode(w->vocab, prompt, strlen(prompt), 0, NULL, 0), count;
     w->ids = calloc((size_t)(1 + given + tokens + w->window), sizeof *w->ids);
     w->logits = malloc(zf_tensor_bytes(w->session.model.logits));
-    if (!w->ids || !w->logits) return gpt_fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (!w->ids || !w->logits) return fail(error, ZF_ERR_NOMEM, "out of memory");
     w->ids[0] = w->end; /* a text begins where another one ends */
     bert_encode(w->vocab, prompt, strlen(prompt), 0, w->ids + 1, given);
     printf("%s", prompt);
@@ -49,7 +52,7 @@ static bool write_on(writer *w, const char *prompt, int64_t tokens, double tempe
                   error))
             return false;
         if (w->ids[count] == w->end) break;
-        gpt_print_token(w->vocab, w->ids[count]);
+        lm_print_token(w->vocab, w->ids[count]);
         fflush(stdout);
     }
     printf("\n");
@@ -58,17 +61,17 @@ static bool write_on(writer *w, const char *prompt, int64_t tokens, double tempe
 
 /* The tokens that the model is shown: positions behind those of a checkpoint's run have not been
  * trained. */
-static bool window_of(const char *load, const gpt_config *config, writer *w, zf_error *error)
+static bool window_of(const char *load, int64_t positions, writer *w, zf_error *error)
 {
     char sequence[40];
-    w->window = config->positions;
+    w->window = positions;
     if (!folder_is_checkpoint(load)) return true;
     if (zf_checkpoint_note(load, "seq", sequence, sizeof sequence, error)) return false;
     w->window = strtoll(sequence, NULL, 10);
     return true;
 }
 
-int gpt_command_generate(int argc, char **argv)
+int lm_generate(const lm_kind *kind, int argc, char **argv)
 {
     const char *load = NULL, *prompt;
     int64_t tokens = 64, seed = 1, threads = 1, dtype = 0;
@@ -78,12 +81,14 @@ int gpt_command_generate(int argc, char **argv)
         {"tokens", OPTION_COUNT, "N", &tokens, 1, 1e6, "to write, at most"},
         {"temperature", OPTION_NUMBER, "X", &temperature, 0, 100, "0: always the likeliest token"},
         {"seed", OPTION_COUNT, "K", &seed, 0, 9e15, "another one, another text"},
-        {"dtype", OPTION_CHOICE, GPT_DTYPES, &dtype, 0, 0,
+        {"dtype", OPTION_CHOICE, LM_DTYPES, &dtype, 0, 0,
          "it computes in; auto: as the checkpoint was trained, else f32"},
         {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
-    gpt_session_desc d = {.purpose = GPT_GENERATE};
+    lm_config config = {{0}};
+    const lm_facts facts = kind->facts(&config);
+    lm_session_desc d = {.kind = kind, .purpose = LM_GENERATE, .config = &config};
     bert_vocab *vocab = NULL;
     writer w = {.ids = NULL};
     zf_error error = {ZF_OK, ""};
@@ -93,15 +98,16 @@ int gpt_command_generate(int argc, char **argv)
                          &status))
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    good = gpt_folder_config(load, &d.config, &error) && window_of(load, &d.config, &w, &error) &&
+    good = lm_folder_config(kind, load, &config, &error) &&
+           window_of(load, *facts.positions, &w, &error) &&
            (vocab = folder_vocab(load, NULL, &error)) != NULL;
     if (good) {
         w.vocab = vocab;
-        w.end = d.config.end >= 0 ? (int32_t)d.config.end : bert_vocab_id(vocab, "[SEP]");
-        d.shape = (gpt_shape){1, w.window, false}, d.threads = threads;
-        good = gpt_folder_open(&w.session, load, &d, dtype, &error) &&
+        w.end = *facts.end >= 0 ? (int32_t)*facts.end : bert_vocab_id(vocab, "[SEP]");
+        d.shape = (lm_shape){1, w.window, false}, d.threads = threads;
+        good = lm_folder_open(&w.session, load, &d, dtype, &error) &&
                write_on(&w, prompt ? prompt : "", tokens, temperature, (uint64_t)seed, &error);
-        gpt_session_close(&w.session);
+        lm_session_close(&w.session);
     }
     free(w.ids);
     free(w.logits);
@@ -109,7 +115,7 @@ int gpt_command_generate(int argc, char **argv)
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }
 
-int gpt_command_export(int argc, char **argv)
+int lm_export(const lm_kind *kind, int argc, char **argv)
 {
     const char *load = NULL, *out;
     int64_t dtype = ZF_F32;
@@ -119,8 +125,13 @@ int gpt_command_export(int argc, char **argv)
          "of the weights that are written; f32 are the master weights of runs in 16 bits"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
-    gpt_session_desc d = {.purpose = GPT_GENERATE, .shape = {1, 1, false}, .threads = 1};
-    gpt_session s;
+    lm_config config = {{0}};
+    lm_session_desc d = {.kind = kind,
+                         .purpose = LM_GENERATE,
+                         .config = &config,
+                         .shape = {1, 1, false},
+                         .threads = 1};
+    lm_session s;
     zf_error error = {ZF_OK, ""};
     char file[FOLDER_PATH];
     int status;
@@ -130,13 +141,13 @@ int gpt_command_export(int argc, char **argv)
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
     if (!out) return command_usage_error(argv, "a folder or a file to write is needed");
-    good = gpt_folder_config(load, &d.config, &error) &&
-           gpt_folder_open(&s, load, &d, 1 + ZF_F32, &error);
+    good = lm_folder_config(kind, load, &config, &error) &&
+           lm_folder_open(&s, load, &d, 1 + ZF_F32, &error);
     if (good) {
-        good = folder_export(out, load, gpt_config_json(&d.config), FOLDER_GPT, d.config.positions,
-                             file, &error) &&
-               gpt_export(s.program, s.graph, file, false, (zf_dtype)dtype, &error);
-        gpt_session_close(&s);
+        good = folder_export(out, load, kind->json(&config), FOLDER_GPT,
+                             *kind->facts(&config).positions, file, &error) &&
+               kind->export(s.program, s.graph, file, false, (zf_dtype)dtype, &error);
+        lm_session_close(&s);
     }
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }

@@ -1,14 +1,17 @@
-/* gpt pretrain: the next token of a text, or steps on given batches for comparison with other
- * systems. */
+/* The command pretrain: the next token of a text, or steps on given batches for comparison with
+ * other systems. */
 #define _POSIX_C_SOURCE 200809L
-#include "../common/config.h"
-#include "../common/folder.h"
-#include "../common/tokenizing.h"
-#include "../common/interrupt.h"
-#include "../common/output.h"
-#include "../common/saving.h"
-#include "../common/training.h"
-#include "commands.h"
+#include "command.h"
+#include "config.h"
+#include "fail.h"
+#include "folder.h"
+#include "interrupt.h"
+#include "lm_session.h"
+#include "lm_text.h"
+#include "output.h"
+#include "saving.h"
+#include "tokenizing.h"
+#include "training.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -30,12 +33,14 @@ typedef struct settings {
 } settings;
 
 typedef struct run {
+    const lm_kind *kind;
     settings o;
-    gpt_config config;
-    gpt_text text;       /* unless there is a batch file */
-    gpt_batch_file file; /* entries 0: there is none */
-    gpt_batch own;       /* of the text */
-    gpt_session session;
+    lm_config config;
+    lm_facts facts;     /* of it */
+    lm_text text;       /* unless there is a batch file */
+    lm_batch_file file; /* entries 0: there is none */
+    lm_batch own;       /* of the text */
+    lm_session session;
     training told;
     saving saving;
     csv_file log;
@@ -54,9 +59,9 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-static bool fail_by_program(run *r, zf_status status, const gpt_session *s)
+static bool fail_by_program(run *r, zf_status status, const lm_session *s)
 {
-    return gpt_fail(&r->error, status, "%s", zf_program_error(s->program));
+    return fail(&r->error, status, "%s", zf_program_error(s->program));
 }
 
 /* -------------------------------------------------------------------------------- checkpoints */
@@ -81,7 +86,7 @@ static void setting_notes(const run *r, zf_note notes[NOTES], char text[NOTES][N
         {"end-lr", o->end_lr},
         {"weight-decay", o->weight_decay},
         {"clip", o->clip},
-        {"dropout", r->config.residual_dropout},
+        {"dropout", *r->facts.dropouts[0]},
         {"beta1", o->beta1},
         {"beta2", o->beta2},
         {"eps", o->eps},
@@ -97,7 +102,7 @@ static void setting_notes(const run *r, zf_note notes[NOTES], char text[NOTES][N
 
 static bool save(run *r)
 {
-    zf_json_writer *config = gpt_config_json(&r->config);
+    zf_json_writer *config = r->kind->json(&r->config);
     const bert_vocab *vocab = r->text.vocab;
     zf_attachment attachments[3] = {{"config.json", NULL, 0}};
     folder_tokenizer tokenizer = {.json = NULL};
@@ -113,7 +118,7 @@ static bool save(run *r)
     memcpy(notes + NOTES, words.note, sizeof words.note);
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
     if (vocab &&
-        folder_tokenizer_open(&tokenizer, vocab, FOLDER_GPT, r->config.positions, &r->error))
+        folder_tokenizer_open(&tokenizer, vocab, FOLDER_GPT, *r->facts.positions, &r->error))
         memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
     if (!r->error.status) saving_save(&r->saving, true, r->session.program, &d, &r->error);
     folder_tokenizer_close(&tokenizer);
@@ -127,7 +132,7 @@ static bool resume(run *r)
     char text[NOTES][NOTE_TEXT], saved[NOTE_TEXT], path[1024], init[1100];
     zf_note notes[NOTES];
     tokenizing_notes words;
-    gpt_config config;
+    lm_config config;
     zf_status status;
     snprintf(init, sizeof init, "--init %s", load);
     tokenizing_note(&words, &r->o.words, r->text.vocab, r->text.digest);
@@ -136,29 +141,28 @@ static bool resume(run *r)
     for (int i = 0; i < NOTES; i++) {
         if (zf_checkpoint_note(load, notes[i].key, saved, sizeof saved, &r->error)) return false;
         if (strcmp(saved, notes[i].value))
-            return gpt_fail(
-                &r->error, ZF_ERR_MISMATCH,
-                "%s was trained with %s = %s, not %s: give the same, or start anew from "
-                "its weights with --init %s",
-                load, notes[i].key, saved, notes[i].value, load);
+            return fail(&r->error, ZF_ERR_MISMATCH,
+                        "%s was trained with %s = %s, not %s: give the same, or start anew from "
+                        "its weights with --init %s",
+                        load, notes[i].key, saved, notes[i].value, load);
     }
     snprintf(path, sizeof path, "%s/config.json", load);
-    if (!gpt_config_load(path, &config, &r->error)) return false;
-    if (memcmp(&config, &r->config, sizeof config))
-        return gpt_fail(&r->error, ZF_ERR_MISMATCH,
-                        "%s was trained with another model than --model %s: give the same", load,
-                        r->o.model);
+    if (!r->kind->load(path, &config, &r->error)) return false;
+    if (memcmp(&config, &r->config, r->kind->config_bytes))
+        return fail(&r->error, ZF_ERR_MISMATCH,
+                    "%s was trained with another model than --model %s: give the same", load,
+                    r->o.model);
     status = zf_load(zf_program_store(r->session.program), load, NULL);
-    return !status || gpt_fail(&r->error, status, "%s",
-                               zf_store_error(zf_program_store(r->session.program)));
+    return !status ||
+           fail(&r->error, status, "%s", zf_store_error(zf_program_store(r->session.program)));
 }
 
 /* ----------------------------------------------------------------------------------- the steps */
 
-static const gpt_batch *batch_of(run *r, int64_t step)
+static const lm_batch *batch_of(run *r, int64_t step)
 {
     if (r->file.entries) return &r->file.batch[step % r->file.entries];
-    gpt_batch_draw(&r->own, &r->text.train, (uint64_t)r->o.seed, step * r->o.batch);
+    lm_batch_draw(&r->own, &r->text.train, (uint64_t)r->o.seed, step * r->o.batch);
     return &r->own;
 }
 
@@ -166,7 +170,7 @@ static zf_status feed(void *user, zf_program *program, int64_t step)
 {
     run *r = user;
     (void)program;
-    return gpt_session_feed(&r->session, batch_of(r, step));
+    return lm_session_feed(&r->session, batch_of(r, step));
 }
 
 static bool report(void *user, zf_program *program, int64_t done, double lr)
@@ -174,19 +178,19 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
     run *r = user;
     const settings *o = &r->o;
     double t = now(), tokens = (double)(o->batch * o->seq),
-           grad_norm = gpt_session_scalar(&r->session, "grad_norm");
+           grad_norm = lm_session_scalar(&r->session, "grad_norm");
     bool last = done == o->steps;
     char row[160];
     (void)program;
-    r->loss = gpt_session_scalar(&r->session, "loss");
+    r->loss = lm_session_scalar(&r->session, "loss");
     snprintf(row, sizeof row, "%lld,%.9g,%.9g,%.9g,%.9g\n", (long long)done, r->loss, lr, grad_norm,
              tokens / (t - r->last_step));
-    training_log(&r->log, "gpt", row);
+    training_log(&r->log, r->kind->program, row);
     /* With a loss scale a gradient that is not finite is a step that was skipped. */
     if (!isfinite(grad_norm) && o->precision != ZF_F16)
-        return gpt_fail(&r->error, ZF_ERR_NAN,
-                        "step %lld: loss %g, gradient norm %g; " TRAINING_DIVERGED, (long long)done,
-                        r->loss, grad_norm);
+        return fail(&r->error, ZF_ERR_NAN,
+                    "step %lld: loss %g, gradient norm %g; " TRAINING_DIVERGED, (long long)done,
+                    r->loss, grad_norm);
     if (!o->quiet && (last || t - r->last_line > (r->terminal ? 0.5 : 10))) {
         printf("%sstep %lld/%lld  loss %.4f  %.0f tokens/s%s", r->terminal ? "\r\033[K" : "",
                (long long)done, (long long)o->steps, r->loss, tokens / (t - r->last_step),
@@ -208,7 +212,7 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
 static bool train(run *r)
 {
     const settings *o = &r->o;
-    gpt_session *s = &r->session;
+    lm_session *s = &r->session;
     zf_nn_train_desc d = {.program = s->program,
                           .steps = o->steps,
                           .lr = s->model.lr,
@@ -232,9 +236,9 @@ static bool train(run *r)
     if (r->interrupted && r->terminal && !o->quiet) printf("\n");
     if (!status) return !r->error.status;
     if (status == ZF_ERR_NAN)
-        return gpt_fail(&r->error, status,
-                        "step %lld: the loss is not a finite number; " TRAINING_DIVERGED,
-                        (long long)zf_program_step(s->program) + 1);
+        return fail(&r->error, status,
+                    "step %lld: the loss is not a finite number; " TRAINING_DIVERGED,
+                    (long long)zf_program_step(s->program) + 1);
     return fail_by_program(r, status, s);
 }
 
@@ -244,32 +248,33 @@ static bool train(run *r)
  */
 static bool evaluate(run *r)
 {
-    gpt_session_desc d = {.purpose = GPT_EVALUATE,
-                          .config = r->config,
-                          .shape = r->session.shape,
-                          .dtype = (zf_dtype)r->o.precision,
-                          .no_fuse = r->o.no_fuse,
-                          .share = &r->session};
+    lm_session_desc d = {.kind = r->kind,
+                         .purpose = LM_EVALUATE,
+                         .config = &r->config,
+                         .shape = r->session.shape,
+                         .dtype = (zf_dtype)r->o.precision,
+                         .no_fuse = r->o.no_fuse,
+                         .share = &r->session};
     int64_t batches = r->file.entries ? 1 : r->o.eval_batches;
     double sum = 0;
-    gpt_session s;
+    lm_session s;
     zf_status status = ZF_OK;
     if (!batches) return true;
-    if (!gpt_session_open(&s, &d, &r->error)) return false;
+    if (!lm_session_open(&s, &d, &r->error)) return false;
     for (int64_t n = 0; n < batches && !status; n++) {
-        const gpt_batch *b = &r->own;
+        const lm_batch *b = &r->own;
         if (r->file.entries) b = batch_of(r, zf_program_step(r->session.program));
-        else gpt_batch_read(&r->own, &r->text.held_out, n * r->o.batch);
-        status = gpt_session_feed(&s, b);
+        else lm_batch_read(&r->own, &r->text.held_out, n * r->o.batch);
+        status = lm_session_feed(&s, b);
         if (!status) status = zf_step(s.program);
-        if (!status) sum += gpt_session_scalar(&s, "loss");
+        if (!status) sum += lm_session_scalar(&s, "loss");
     }
     if (status) fail_by_program(r, status, &s);
-    gpt_session_close(&s);
+    lm_session_close(&s);
     r->held_out = sum / (double)batches;
     if (!status && !isfinite(r->held_out))
-        return gpt_fail(&r->error, ZF_ERR_NAN, "%s: the loss is not a finite number",
-                        r->file.entries ? r->o.batch_file : "held out");
+        return fail(&r->error, ZF_ERR_NAN, "%s: the loss is not a finite number",
+                    r->file.entries ? r->o.batch_file : "held out");
     if (!status && r->file.entries) printf("loss %.9g\n", r->held_out);
     if (!status && !r->file.entries)
         printf("held out: loss %.4f, perplexity %.1f; unigram entropy %.4f\n", r->held_out,
@@ -317,19 +322,20 @@ static bool write_report(run *r)
 static bool finish(run *r)
 {
     const settings *o = &r->o;
-    gpt_session *s = &r->session;
+    lm_session *s = &r->session;
     if (o->save && !save(r)) return false;
     if (r->interrupted) {
         training_tell_interrupted(&r->told, zf_program_step(s->program));
         return true;
     }
     if ((!r->file.entries || !o->steps) && !evaluate(r)) return false;
-    if (o->dump && !gpt_export(s->program, s->graph, o->dump, false, ZF_F32, &r->error))
+    if (o->dump && !r->kind->export(s->program, s->graph, o->dump, false, ZF_F32, &r->error))
         return false;
     if (o->dump_grads && zf_program_step(s->program) == r->first_step)
-        return gpt_fail(&r->error, ZF_ERR_ARGUMENT,
-                        "--dump-grads %s: there was no step to take gradients of", o->dump_grads);
-    if (o->dump_grads && !gpt_export(s->program, s->graph, o->dump_grads, true, ZF_F32, &r->error))
+        return fail(&r->error, ZF_ERR_ARGUMENT,
+                    "--dump-grads %s: there was no step to take gradients of", o->dump_grads);
+    if (o->dump_grads &&
+        !r->kind->export(s->program, s->graph, o->dump_grads, true, ZF_F32, &r->error))
         return false;
     return !o->report || write_report(r);
 }
@@ -343,36 +349,37 @@ static bool open_data(run *r)
     bert_tokenizer_options options = tokenizing_options(&o->words);
     int64_t tokens;
     if (o->batch_file) {
-        if (!gpt_batch_file_load(&r->file, o->batch_file, r->config.vocab, &r->error)) return false;
+        if (!lm_batch_file_load(&r->file, o->batch_file, *r->facts.vocab, &r->error)) return false;
         o->batch = r->file.batch[0].examples, o->seq = r->file.batch[0].sequence;
         return true;
     }
-    if (!gpt_text_open(&r->text, o->corpus, o->vocab, &options, o->seq, o->threads, &r->error) ||
-        !gpt_batch_new(&r->own, o->batch, o->seq, &r->error))
+    if (!lm_text_open(&r->text, o->corpus, o->vocab, &options, o->seq, o->threads, &r->error) ||
+        !lm_batch_new(&r->own, o->batch, o->seq, &r->error))
         return false;
     tokens = bert_vocab_size(r->text.vocab);
-    r->config.end = bert_vocab_id(r->text.vocab, "[SEP]");
-    if (!config_is_path(o->model)) r->config.vocab = tokens;
-    if (tokens <= r->config.vocab) return true;
-    return gpt_fail(&r->error, ZF_ERR_ARGUMENT, "%s: vocab_size is %lld, but %s has %lld tokens",
-                    o->model, (long long)r->config.vocab, o->vocab, (long long)tokens);
+    *r->facts.end = bert_vocab_id(r->text.vocab, "[SEP]");
+    if (!config_is_path(o->model)) *r->facts.vocab = tokens;
+    if (tokens <= *r->facts.vocab) return true;
+    return fail(&r->error, ZF_ERR_ARGUMENT, "%s: vocab_size is %lld, but %s has %lld tokens",
+                o->model, (long long)*r->facts.vocab, o->vocab, (long long)tokens);
 }
 
 static bool begin(run *r)
 {
     settings *o = &r->o;
-    gpt_session_desc d = {.purpose = GPT_TRAIN,
-                          .dtype = (zf_dtype)o->precision,
-                          .device = o->device,
-                          .threads = o->threads,
-                          .seed = (uint64_t)o->seed,
-                          .weight_decay = o->weight_decay,
-                          .beta1 = o->beta1,
-                          .beta2 = o->beta2,
-                          .eps = o->eps,
-                          .clip = o->clip,
-                          .no_fuse = o->no_fuse,
-                          .keep_gradients = o->dump_grads != NULL};
+    lm_session_desc d = {.kind = r->kind,
+                         .purpose = LM_TRAIN,
+                         .dtype = (zf_dtype)o->precision,
+                         .device = o->device,
+                         .threads = o->threads,
+                         .seed = (uint64_t)o->seed,
+                         .weight_decay = o->weight_decay,
+                         .beta1 = o->beta1,
+                         .beta2 = o->beta2,
+                         .eps = o->eps,
+                         .clip = o->clip,
+                         .no_fuse = o->no_fuse,
+                         .keep_gradients = o->dump_grads != NULL};
     weights_report report;
     const output outputs[] = {
         {"dump", o->dump}, {"dump-grads", o->dump_grads}, {"report", o->report}};
@@ -385,25 +392,25 @@ static bool begin(run *r)
                                                .keep = o->keep},
                                 &r->error))
         return false;
-    if (!gpt_config_load(o->model, &r->config, &r->error) || !open_data(r)) return false;
-    if (o->init && !o->load && !gpt_config_take(&r->config, o->init, &r->error)) return false;
-    if (o->dropout >= 0)
-        r->config.embedding_dropout = r->config.attention_dropout = r->config.residual_dropout =
-            o->dropout;
+    if (!r->kind->load(o->model, &r->config, &r->error) || !open_data(r)) return false;
+    if (o->init && !o->load && !lm_config_take(r->kind, &r->config, o->init, &r->error))
+        return false;
+    for (int k = 0; k < LM_DROPOUTS && r->facts.dropouts[k] && o->dropout >= 0; k++)
+        *r->facts.dropouts[k] = o->dropout;
     if (o->warmup < 0) o->warmup = o->steps / 10;
-    d.config = r->config, d.shape = (gpt_shape){o->batch, o->seq, r->file.masked};
-    if (!gpt_session_open(&r->session, &d, &r->error)) return false;
+    d.config = &r->config, d.shape = (lm_shape){o->batch, o->seq, r->file.masked};
+    if (!lm_session_open(&r->session, &d, &r->error)) return false;
     if (o->init && !o->load) {
-        if (!gpt_session_take(&r->session, o->init, &report, &r->error)) return false;
+        if (!lm_session_take(&r->session, o->init, &report, &r->error)) return false;
         weights_print(o->init, &report);
     }
     if (o->load && !resume(r)) return false;
     info = zf_program_info_of(r->session.program);
-    printf("GPT-2 %s: %.3g million parameters, batch %lld x %lld tokens, %.3g GFLOP a step, plan "
+    printf("%s %s: %.3g million parameters, batch %lld x %lld tokens, %.3g GFLOP a step, plan "
            "%.3g MiB\n",
-           o->model, 1e-6 * (double)info.param_count, (long long)o->batch, (long long)o->seq,
-           1e-9 * info.flops, (double)info.peak_bytes / 1048576);
-    device_print_remark("gpt", r->session.program);
+           r->kind->title, o->model, 1e-6 * (double)info.param_count, (long long)o->batch,
+           (long long)o->seq, 1e-9 * info.flops, (double)info.peak_bytes / 1048576);
+    device_print_remark(r->kind->program, r->session.program);
     if (!r->file.entries)
         printf("%s: %lld tokens, and %lld held out\n", o->corpus, (long long)r->text.train.count,
                (long long)r->text.held_out.count);
@@ -422,14 +429,14 @@ static void end(run *r)
     zf_error lost = {ZF_OK, ""};
     if (!csv_close(&r->log, &lost) && !r->error.status) r->error = lost;
     saving_close(&r->saving);
-    gpt_session_close(&r->session);
-    gpt_batch_free(&r->own);
-    gpt_batch_file_free(&r->file);
-    gpt_text_close(&r->text);
+    lm_session_close(&r->session);
+    lm_batch_free(&r->own);
+    lm_batch_file_free(&r->file);
+    lm_text_close(&r->text);
 }
 
 /* A folder that options name has the model and the vocabulary of which they say nothing. */
-static void look_into_folders(settings *o)
+static void look_into_folders(settings *o, const char *otherwise)
 {
     const char *const folders[] = {o->load, o->init, o->model};
     for (int i = 0; i < 3; i++) {
@@ -437,7 +444,7 @@ static void look_into_folders(settings *o)
         if (!o->model) o->model = folders[i];
         if (!o->vocab && o->corpus && folder_has_vocab(folders[i])) o->vocab = folders[i];
     }
-    if (!o->model) o->model = "small";
+    if (!o->model) o->model = otherwise;
 }
 
 /* What is wrong with the options as a whole, or NULL. */
@@ -453,9 +460,10 @@ static const char *contradiction(const settings *o)
     return NULL;
 }
 
-int gpt_command_pretrain(int argc, char **argv)
+int lm_pretrain(const lm_kind *kind, int argc, char **argv)
 {
-    run r = {.o = {.seq = 128,
+    run r = {.kind = kind,
+             .o = {.seq = 128,
                    .batch = 8,
                    .steps = 1000,
                    .schedule = ZF_COSINE,
@@ -477,9 +485,7 @@ int gpt_command_pretrain(int argc, char **argv)
              .held_out = NAN};
     settings *o = &r.o;
     const option_row rows[] = {
-        {"model", OPTION_TEXT, "NAME|DIR|FILE", &o->model, 0, 0,
-         "small 124m 355m 774m 1558m, or a config.json, perhaps of a folder; else that of\n"
-         "                                    --load or --init, else small"},
+        {"model", OPTION_TEXT, "NAME|DIR|FILE", &o->model, 0, 0, kind->models},
         {"corpus", OPTION_TEXT, "FILE", &o->corpus, 0, 0,
          "one sentence a line, a blank line between documents"},
         {"vocab", OPTION_TEXT, "FILE|DIR", &o->vocab, 0, 0,
@@ -546,7 +552,8 @@ int gpt_command_pretrain(int argc, char **argv)
     if (!command_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
                          &status))
         return status;
-    look_into_folders(o);
+    r.facts = kind->facts(&r.config);
+    look_into_folders(o, kind->otherwise);
     if ((wrong = contradiction(o))) return command_usage_error(argv, wrong);
     r.terminal = isatty(STDOUT_FILENO) != 0;
     good = begin(&r) && (!o->steps || train(&r)) && finish(&r);

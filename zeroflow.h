@@ -1949,6 +1949,7 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 #include "passes/fuse.c"
 #include "passes/memory.c"
 #include "passes/prefetch.c"
+#include "passes/recompute_alive.c"
 #include "passes/recompute_order.c"
 #include "passes/recompute.c"
 #include "passes/training.c"

@@ -151,6 +151,7 @@ struct zf_graph {
     const char *file;    /* of the call under way */
     int line;
     bool in_update; /* new nodes belong to the update section; once there are some, all do */
+    bool trial;     /* a copy that is thrown away: passes do not verify it */
     int64_t random_streams; /* the next dropout's */
     uint32_t stages;
     int32_t zero, world;   /* ZeRO stage and ranks; 0 and 1 without zf_zero */

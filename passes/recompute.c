@@ -195,16 +195,39 @@ static const zfi_pass zfi_rank_passes[] = {{"zero", zfi_wants_zero, zfi_pass_zer
 
 /* ---------------------------------------------------------------------------------- the limit */
 
-/* A plan that was tried: its bytes, and where they are. */
+/* A plan that was tried: its bytes, where they are, and what of them is there whatever is made
+ * again. */
 typedef struct zfi_tried {
-    int64_t peak;
+    int64_t peak, base;
     char where[200];
 } zfi_tried;
 
+/* Of a placed graph: leaves, and what the micro section makes and the update section reads, as it
+ * does gradients. */
+static int64_t zfi_base_bytes(zf_graph *g)
+{
+    size_t nodes = (size_t)zfi_len(g->nodes);
+    bool *counted = zfi_calloc(&g->memory, nodes, sizeof *counted);
+    int64_t persistent = 0, bytes = 0;
+    for (int32_t i = 0; counted && i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (zfi_is_persistent(g, node) && node->offset + zfi_aligned(node->bytes) > persistent)
+            persistent = node->offset + zfi_aligned(node->bytes);
+        for (int32_t k = 0; k < node->arg_count && node->update; k++) {
+            int32_t x = zfi_bytes_of(g, node->args[k]);
+            if (counted[x] || g->nodes[x].update || zfi_is_persistent(g, &g->nodes[x])) continue;
+            counted[x] = true;
+            bytes += zfi_aligned(g->nodes[x].bytes);
+        }
+    }
+    if (!counted) zfi_graph_nomem(g);
+    zfi_free(&g->memory, counted, nodes * sizeof *counted);
+    return persistent + bytes;
+}
+
 /* The plan with the first `taken` steps, and with the passes that come behind; false with the
  * graph's error. */
-static bool zfi_try_steps(zfi_recompute *r, const zf_training *t, int32_t taken,
-                          zfi_tried *tried)
+static bool zfi_try_steps(zfi_recompute *r, const zf_training *t, int32_t taken, zfi_tried *tried)
 {
     zf_graph *g = r->graph, *trial;
     int32_t all = r->taken;
@@ -212,6 +235,7 @@ static bool zfi_try_steps(zfi_recompute *r, const zf_training *t, int32_t taken,
     const zfi_node *most;
     if (!(trial = zf_graph_copy(g))) return zfi_graph_nomem(g), false;
     behind.prefetch.keep_gathered = false; /* that is as much as there is room for */
+    trial->trial = true;
     r->graph = trial, r->taken = taken;
     zfi_remake_all(r);
     r->graph = g, r->taken = all;
@@ -221,19 +245,24 @@ static bool zfi_try_steps(zfi_recompute *r, const zf_training *t, int32_t taken,
     if (!zf_memory(trial, &(zf_memory_desc){.backend = t->backend})) {
         most = &trial->nodes[trial->peak_node];
         tried->peak = trial->peak;
+        tried->base = zfi_base_bytes(trial);
         snprintf(tried->where, sizeof tried->where, "%s%s%.150s",
                  trial->peak_node ? g->records[most->op]->name : "the leaves",
                  trial->peak_node && *most->scope ? " in " : "",
                  trial->peak_node ? most->scope : "");
-    } else {
-        zfi_fail(&g->error, trial->error.status, "%s", trial->error.text);
     }
+    if (trial->error.status) zfi_fail(&g->error, trial->error.status, "%s", trial->error.text);
     zf_graph_free(trial);
     return !g->error.status;
 }
 
 static zf_status zfi_over_limit(zf_graph *g, const zfi_tried *least, size_t limit)
 {
+    if (least->base > (int64_t)limit)
+        return zfi_fail(&g->error, ZF_ERR_LIMIT,
+                        "zf_recompute: parameters, gradients, states and inputs alone take %lld "
+                        "bytes, %lld more than the limit of %zu",
+                        (long long)least->base, (long long)(least->base - (int64_t)limit), limit);
     return zfi_fail(&g->error, ZF_ERR_LIMIT,
                     "zf_recompute: the plan takes %lld bytes at least, %lld more than the limit of "
                     "%zu; most is alive at %s",
@@ -241,44 +270,73 @@ static zf_status zfi_over_limit(zf_graph *g, const zfi_tried *least, size_t limi
                     least->where);
 }
 
-/* Looks for fewer steps than all of them that take less, since what is made again needs room as
- * well: *fits, of which *least is the plan. */
-static void zfi_look_between(zfi_recompute *r, const zf_training *t, int32_t *fits,
-                             zfi_tried *least)
+/* Looking for the fewest steps whose plan fits. The order knows what is alive after each step
+ * (r->peaks), to which a plan adds about as much as the last plan that was tried. */
+typedef struct zfi_search {
+    zfi_recompute *r;
+    const zf_training *training;
+    int64_t limit;
+    int32_t over, fits; /* the first `over` steps do not fit, `fits` do; none do: all + 1 */
+    double added;
+    zfi_tried least;
+} zfi_search;
+
+/* False with the graph's error. */
+static bool zfi_search_try(zfi_search *s, int32_t steps)
 {
-    enum { BETWEEN = 8, LEVELS = 3 };
-    int32_t low = 0, high = r->taken;
-    for (int level = 0; level < LEVELS && high - low > 1; level++) {
-        int32_t width = high - low;
-        for (int32_t k = BETWEEN - 1; k > 0 && least->peak > (int64_t)t->recompute.bytes; k--) {
-            int32_t steps = low + (int32_t)((int64_t)width * k / BETWEEN);
-            zfi_tried tried;
-            if (!zfi_try_steps(r, t, steps, &tried)) return;
-            if (tried.peak < least->peak) *least = tried, *fits = steps;
-        }
-        low = *fits > width / BETWEEN ? *fits - width / BETWEEN : 0;
-        high = *fits < r->taken - width / BETWEEN ? *fits + width / BETWEEN : r->taken;
-    }
+    zfi_tried tried;
+    if (!zfi_try_steps(s->r, s->training, steps, &tried)) return false;
+    s->added = (double)tried.peak - s->r->peaks[steps];
+    if (tried.peak < s->least.peak) s->least = tried;
+    if (tried.peak <= s->limit) s->fits = steps;
+    else if (steps > s->over) s->over = steps;
+    return true;
 }
 
-/* The fewest steps whose plan fits the limit: r->taken. */
-static zf_status zfi_fit(zfi_recompute *r, const zf_training *t)
+/* The first steps behind `over` and before `fits` that should fit; 0: there are none. */
+static int32_t zfi_search_next(const zfi_search *s)
+{
+    for (int32_t steps = s->over + 1; steps < s->fits; steps++)
+        if (s->r->peaks[steps] + s->added <= (double)s->limit) return steps;
+    return 0;
+}
+
+/* Where nothing should fit: tries what should take least, since what is made again needs room as
+ * well. */
+static void zfi_search_least(zfi_search *s)
+{
+    enum { TRIALS = 3 };
+    const double *peaks = s->r->peaks;
+    int32_t all = s->r->taken, first = s->over + 1, least = first, last;
+    for (int32_t steps = first; steps <= all; steps++)
+        if (peaks[steps] < peaks[least]) least = steps;
+    for (last = all; last > least && peaks[last] > 1.02 * peaks[least];) last--;
+    for (int k = 0; k < TRIALS && s->fits > all && least <= all; k++)
+        if (!zfi_search_try(s, least + (int32_t)((int64_t)(last - least) * k / (TRIALS - 1))))
+            return;
+}
+
+/* The fewest steps whose plan fits the limit: r->taken. `none`: the plan without any. */
+static zf_status zfi_fit(zfi_recompute *r, const zf_training *t, const zfi_tried *none)
 {
     zf_graph *g = r->graph;
-    int64_t limit = (int64_t)t->recompute.bytes;
-    int32_t over = 0, fits = r->taken; /* the first `over` do not fit */
-    zfi_tried tried, least;
-    if (!zfi_try_steps(r, t, fits, &least)) return g->error.status;
-    if (least.peak > limit) zfi_look_between(r, t, &fits, &least);
-    if (g->error.status) return g->error.status;
-    if (least.peak > limit) return zfi_over_limit(g, &least, t->recompute.bytes);
-    while (fits - over > 1) {
-        int32_t middle = over + (fits - over) / 2;
-        if (!zfi_try_steps(r, t, middle, &tried)) return g->error.status;
-        if (tried.peak <= limit) fits = middle;
-        else over = middle;
+    int32_t all = r->taken;
+    zfi_search s = {
+        r, t, (int64_t)t->recompute.bytes, 0, all + 1, (double)none->peak - r->peaks[0], *none};
+    for (int tries = 0; s.fits - s.over > 1 && !g->error.status; tries++) {
+        int32_t steps = zfi_search_next(&s);
+        if (tries > 4 && s.fits <= all) steps = s.over + (s.fits - s.over) / 2;
+        else if (!steps && s.fits <= all) steps = s.fits - 1;
+        if (steps) {
+            zfi_search_try(&s, steps);
+            continue;
+        }
+        zfi_search_least(&s);
+        if (s.fits > all) break;
     }
-    r->taken = fits;
+    if (g->error.status) return g->error.status;
+    if (s.fits > all) return zfi_over_limit(g, &s.least, t->recompute.bytes);
+    r->taken = s.fits;
     return ZF_OK;
 }
 
@@ -323,7 +381,8 @@ static void zfi_learn(zfi_recompute *r, const zfi_placement *uses)
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         for (int32_t k = 0; k < node->arg_count && k < 31 && !node->update; k++)
-            if (zfi_written_args(g, node) >> k & 1) written[zfi_written_leaf(g, node->args[k])] = true;
+            if (zfi_written_args(g, node) >> k & 1)
+                written[zfi_written_leaf(g, node->args[k])] = true;
     }
     zfi_mark_directions(r);
     for (int32_t i = 0; i < zfi_len(g->order); i++)
@@ -353,8 +412,7 @@ static void zfi_take_layers(zfi_recompute *r)
     r->taken = 1;
 }
 
-static void zfi_run_recompute(zfi_recompute *r, const zf_training *t,
-                              const zfi_placement *uses)
+static void zfi_run_recompute(zfi_recompute *r, const zf_training *t, const zfi_placement *uses)
 {
     zf_graph *g = r->graph;
     zfi_tried tried = {.peak = 0};
@@ -368,8 +426,12 @@ static void zfi_run_recompute(zfi_recompute *r, const zf_training *t,
             zfi_over_limit(g, &tried, t->recompute.bytes);
     } else if (limited && zfi_try_steps(r, t, 0, &tried) &&
                tried.peak > (int64_t)t->recompute.bytes) {
+        if (tried.base > (int64_t)t->recompute.bytes) {
+            zfi_over_limit(g, &tried, t->recompute.bytes);
+            return;
+        }
         zfi_find_order(r, uses);
-        if (!g->memory.failed) zfi_fit(r, t);
+        if (!g->memory.failed) zfi_fit(r, t, &tried);
     }
     if (r->taken && !g->error.status && !g->memory.failed) zfi_remake_all(r);
 }
@@ -403,6 +465,8 @@ ZF_API zf_status zf_recompute(zf_graph *g, const zf_training *training)
     for (int32_t n = 0; n < zfi_len(r.candidates); n++)
         zfi_array_free(&g->memory, r.candidates[n].products);
     zfi_array_free(&g->memory, r.candidates);
+    zfi_array_free(&g->memory, r.runs);
+    zfi_array_free(&g->memory, r.peaks);
     zfi_array_free(&g->memory, r.layers);
     zfi_array_free(&g->memory, r.list);
     zfi_array_free(&g->memory, r.there);

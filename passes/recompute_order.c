@@ -41,6 +41,7 @@ typedef struct zfi_again {
     int32_t early;       /* the last position where it is read or made in the forward pass; */
     int32_t first, last; /* those where the backward pass first and last reads it */
     int32_t inverse;     /* the node of the backward pass that makes its value of what it left; 0 */
+    int32_t candidate;   /* the first one that gives it up; they are neighbours */
     int32_t stamp;
 } zfi_again;
 
@@ -49,6 +50,7 @@ typedef struct zfi_layer {
     size_t length;
     int32_t nodes; /* of its forward pass, but for views */
     int32_t next;  /* where it goes on when it has many; 0 */
+    int32_t runs;  /* of candidates: the last one, + 1 */
 } zfi_layer;
 
 /* A step that could be taken. */
@@ -56,11 +58,27 @@ typedef struct zfi_step {
     int32_t node;
     bool result; /* that alone */
     bool worthless;
-    bool known; /* what follows is: */
+    int32_t run;
+    int32_t from, until; /* positions that it covers: where it is idle and could be taken */
+    bool known;          /* what follows is: */
     double flops, moved;
     double kept;       /* bytes that are kept for it, and were not before */
     int32_t *products; /* growing array: nodes */
 } zfi_step;
+
+/* Candidates [first, last), neighbours of one layer. */
+typedef struct zfi_run {
+    int32_t first, last;
+    int32_t before; /* another run of the layer, + 1; 0: there is none */
+} zfi_run;
+
+/* The candidate to be taken next of one run or more, against a peak at positions [from, until): at
+ * none, where it is not known. */
+typedef struct zfi_winner {
+    int32_t from, until;
+    int32_t candidate; /* -1: none is worth anything there */
+    double bytes;      /* that it is worth */
+} zfi_winner;
 
 typedef struct zfi_recompute {
     zf_graph *graph;
@@ -72,9 +90,13 @@ typedef struct zfi_recompute {
     /* A trace: what must be made again, and what is there that it takes; growing arrays */
     int32_t *list, *there, *stack;
     int32_t stamp;
-    /* The choice of the order; by position, bytes that are alive */
-    double *alive;
-    zfi_step *candidates; /* growing array */
+    /* The choice of the order */
+    zfi_alive alive;
+    zfi_step *candidates; /* growing arrays */
+    zfi_run *runs;
+    zfi_winner *winners; /* a tree: of nodes 2k and 2k + 1, k; of run i, leaves + i */
+    int32_t leaves;
+    double *peaks; /* growing array: the most that is alive after so many steps */
 } zfi_recompute;
 
 static bool zfi_is(const zfi_recompute *r, int32_t id, int marks)
@@ -264,16 +286,28 @@ static int32_t zfi_new_layer(zfi_recompute *r, const char *name, size_t length)
     return zfi_push(&r->graph->memory, r->layers, layer) ? zfi_len(r->layers) - 1 : 0;
 }
 
-/* The layer of a name's numbered part; 0: there is none. */
-static int32_t zfi_find_layer(const zfi_recompute *r, const char *name, size_t length)
+static bool zfi_is_layer(const zfi_recompute *r, int32_t l, const char *name, size_t length)
 {
-    for (int32_t l = zfi_len(r->layers) - 1; l > 0; l--)
-        if (r->layers[l].length == length && !memcmp(r->layers[l].name, name, length)) return l;
-    return 0;
+    return l > 0 && l < zfi_len(r->layers) && r->layers[l].length == length &&
+           !memcmp(r->layers[l].name, name, length);
 }
 
-/* The layer of a node, given those of its operands; `last` is that of the node before it. */
-static int32_t zfi_layer_of(zfi_recompute *r, int32_t id, int32_t last)
+/* The last layer of a name's numbered part; 0: there is none. It is looked for from layer `near`
+ * on, to both sides. */
+static int32_t zfi_find_layer(const zfi_recompute *r, const char *name, size_t length, int32_t near)
+{
+    int32_t found = 0;
+    for (int32_t k = 0; k < zfi_len(r->layers) && !found; k++)
+        found = zfi_is_layer(r, near - k, name, length)   ? near - k
+                : zfi_is_layer(r, near + k, name, length) ? near + k
+                                                          : 0;
+    while (r->layers[found].next) found = r->layers[found].next;
+    return found;
+}
+
+/* The layer of a node, given those of its operands; `last` is that of the forward pass' node before
+ * it, `near` that of the node before it. */
+static int32_t zfi_layer_of(zfi_recompute *r, int32_t id, int32_t last, int32_t near)
 {
     const zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
@@ -285,7 +319,7 @@ static int32_t zfi_layer_of(zfi_recompute *r, int32_t id, int32_t last)
         const zfi_layer *before = &r->layers[last];
         layer = before->length == length && !memcmp(before->name, name, length)
                     ? last
-                    : zfi_find_layer(r, name, length);
+                    : zfi_find_layer(r, name, length, near);
         if (!layer && forward) layer = zfi_new_layer(r, name, length);
     }
     for (int32_t k = 0; k < node->arg_count && !name; k++) {
@@ -307,7 +341,7 @@ static int32_t zfi_layer_of(zfi_recompute *r, int32_t id, int32_t last)
 static void zfi_find_layers(zfi_recompute *r)
 {
     zf_graph *g = r->graph;
-    int32_t last = 0;
+    int32_t last = 0, near = 0;
     int64_t at;
     zfi_new_layer(r, "", 0);
     for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++) {
@@ -315,7 +349,7 @@ static void zfi_find_layers(zfi_recompute *r)
         bool counts = zfi_is(r, id, ZFI_FORWARD_VALUE) && !zfi_is(r, id, ZFI_GIVEN) &&
                       g->nodes[id].op != ZF_OP_saved;
         if (g->nodes[id].update || (!counts && !zfi_is(r, id, ZFI_BACKWARD_VALUE))) continue;
-        r->of[id].layer = zfi_layer_of(r, id, last);
+        near = r->of[id].layer = zfi_layer_of(r, id, last, near);
         if (!counts) continue;
         last = r->of[id].layer;
         if (zfi_viewed(g, &g->nodes[id], &at) < 0) r->layers[last].nodes++;
@@ -367,6 +401,19 @@ static int32_t zfi_late_value(const zfi_recompute *r, int32_t id, int k)
     return v && zfi_is(r, v, ZFI_LATE) && !zfi_is(r, v, ZFI_HELD_ON) ? v : 0;
 }
 
+static void zfi_add_candidate(zfi_recompute *r, int32_t id, bool result)
+{
+    zf_graph *g = r->graph;
+    int32_t n = zfi_len(r->candidates), layer = r->of[id].layer;
+    if (!n || r->of[r->candidates[n - 1].node].layer != layer) {
+        zfi_run run = {n, n, r->layers[layer].runs};
+        if (zfi_push(&g->memory, r->runs, run)) r->layers[layer].runs = zfi_len(r->runs);
+    }
+    if (!n || r->candidates[n - 1].node != id) r->of[id].candidate = n;
+    zfi_step step = {.node = id, .result = result, .run = zfi_len(r->runs) - 1};
+    if (zfi_push(&g->memory, r->candidates, step)) r->runs[step.run].last = n + 1;
+}
+
 static void zfi_find_candidates(zfi_recompute *r)
 {
     zf_graph *g = r->graph;
@@ -377,11 +424,10 @@ static void zfi_find_candidates(zfi_recompute *r)
         if (!zfi_is(r, id, ZFI_FORWARD_VALUE) || zfi_is(r, id, ZFI_GIVEN) ||
             g->nodes[id].op == ZF_OP_saved || zfi_viewed(g, &g->nodes[id], &at) >= 0)
             continue;
-        if (zfi_late_value(r, id, -1) && zfi_makes_result(r, id))
-            zfi_push(&g->memory, r->candidates, ((zfi_step){.node = id, .result = true}));
+        if (zfi_late_value(r, id, -1) && zfi_makes_result(r, id)) zfi_add_candidate(r, id, true);
         for (int k = -1; k < ZF_MAX_SAVED; k++) late |= zfi_late_value(r, id, k) != 0;
         if (late && (!zfi_is(r, id, ZFI_CROSSES) || r->of[id].cheap))
-            zfi_push(&g->memory, r->candidates, ((zfi_step){.node = id}));
+            zfi_add_candidate(r, id, false);
     }
 }
 
@@ -470,18 +516,16 @@ static void zfi_idle(const zfi_recompute *r, const zfi_step *c, int32_t *from, i
     }
 }
 
-static bool zfi_is_idle(const zfi_recompute *r, const zfi_step *c, int32_t position)
+static bool zfi_is_idle(const zfi_step *c, int32_t position)
 {
-    int32_t from, until;
-    zfi_idle(r, c, &from, &until);
-    return from <= position && position < until;
+    return c->from <= position && position < c->until;
 }
 
 /* Bytes of what a candidate gives up and is idle at a position. */
 static double zfi_idle_bytes(const zfi_recompute *r, const zfi_step *c, int32_t position)
 {
     double bytes = 0;
-    if (!zfi_is_idle(r, c, position)) return 0;
+    if (!zfi_is_idle(c, position)) return 0;
     for (int k = -1; k < ZF_MAX_SAVED; k++) {
         int32_t v = zfi_given_up(r, c, k);
         if (v && r->of[v].early < position) bytes += zfi_value_bytes(r->graph, v);
@@ -499,7 +543,7 @@ static bool zfi_is_gone(const zfi_recompute *r, const zfi_step *c)
 
 static void zfi_add_alive(zfi_recompute *r, int32_t from, int32_t until, double bytes)
 {
-    for (int32_t i = from; i < until; i++) r->alive[i] += bytes;
+    if (from < until) zfi_alive_change_by(&r->alive, from, until, bytes, 0);
 }
 
 /* What is alive at each position, before anything is given up; leaves are left out. */
@@ -507,44 +551,55 @@ static void zfi_sum_alive(zfi_recompute *r, const zfi_placement *uses)
 {
     const zf_graph *g = r->graph;
     int32_t end = zfi_len(g->order);
-    double sum = 0;
+    double sum = 0, *alive = r->alive.bytes;
     int64_t at;
     for (int32_t i = 0; i < end; i++) {
         int32_t id = g->order[i], first = i;
         const zfi_node *node = &g->nodes[id];
         if (zfi_has(g, id, ZF_OP_LEAF | ZF_OP_EFFECT) || zfi_viewed(g, node, &at) >= 0) continue;
         if (node->op == ZF_OP_saved) first = r->position[node->args[0]];
-        r->alive[first] += zfi_value_bytes(g, id);
-        r->alive[uses->last_use[id] + 1] -= zfi_value_bytes(g, id);
+        alive[first] += zfi_value_bytes(g, id);
+        alive[uses->last_use[id] + 1] -= zfi_value_bytes(g, id);
         for (int32_t k = 0; k < node->arg_count; k++) {
             int32_t x = node->args[k];
             if (!zfi_may_overwrite(g, id, k) || zfi_has(g, x, ZF_OP_LEAF) ||
                 uses->last_use[x] != i || !zfi_same_shape(&g->nodes[x].shape, &node->shape))
                 continue;
-            r->alive[i] -= zfi_value_bytes(g, x); /* written over */
-            r->alive[i + 1] += zfi_value_bytes(g, x);
+            alive[i] -= zfi_value_bytes(g, x); /* written over */
+            alive[i + 1] += zfi_value_bytes(g, x);
             break;
         }
     }
-    for (int32_t i = 0; i < end; i++) r->alive[i] = sum += r->alive[i];
+    for (int32_t i = 0; i < end; i++) alive[i] = sum += alive[i];
+    zfi_alive_build(&r->alive, 0, 0, zfi_alive_blocks(&r->alive));
 }
 
-/* The position where most is alive of those where some candidate is idle; -1: there is none. */
-static int32_t zfi_find_peak(const zfi_recompute *r, int32_t *cover)
+/* The best of the run of candidate n, and of all runs with it, is not known any more. */
+static void zfi_forget_winner(zfi_recompute *r, int32_t n)
 {
-    int32_t end = zfi_len(r->graph->order), best = -1, sum = 0;
-    memset(cover, 0, ((size_t)end + 1) * sizeof *cover);
-    for (int32_t n = 0; n < zfi_len(r->candidates); n++) {
-        const zfi_step *c = &r->candidates[n];
-        int32_t from, until;
-        zfi_idle(r, c, &from, &until);
-        if (!zfi_is_gone(r, c) && from < until) cover[from]++, cover[until]--;
-    }
-    for (int32_t i = 0; i < end; i++) {
-        sum += cover[i];
-        if (sum && (best < 0 || r->alive[i] > r->alive[best])) best = i;
-    }
-    return best;
+    for (int32_t k = r->leaves + r->candidates[n].run; k; k /= 2)
+        r->winners[k].from = r->winners[k].until = 0;
+}
+
+/* Candidate n covers the positions where it is idle, as things now are, until it is gone. */
+static void zfi_cover(zfi_recompute *r, int32_t n)
+{
+    zfi_step *c = &r->candidates[n];
+    int32_t from = 0, until = 0;
+    if (!zfi_is_gone(r, c)) zfi_idle(r, c, &from, &until);
+    if (from >= until) from = until = 0;
+    zfi_forget_winner(r, n);
+    if (from == c->from && until == c->until) return;
+    if (c->from < c->until) zfi_alive_change_by(&r->alive, c->from, c->until, 0, -1);
+    if (from < until) zfi_alive_change_by(&r->alive, from, until, 0, 1);
+    c->from = from, c->until = until;
+}
+
+/* The same for those that give up value `id`, which is idle otherwise than before. */
+static void zfi_cover_value(zfi_recompute *r, int32_t id)
+{
+    int32_t maker = zfi_maker(r->graph, id), n = r->of[maker].candidate;
+    for (; n < zfi_len(r->candidates) && r->candidates[n].node == maker; n++) zfi_cover(r, n);
 }
 
 /* ------------------------------------------------------------------------------- the order */
@@ -557,24 +612,21 @@ static bool zfi_products_stamped(const zfi_recompute *r, const zfi_step *c)
     return zfi_len(c->products) > 0;
 }
 
-/* Bytes that are idle at a position of the candidate at index n, and of those of its layer that its
- * products pay for as well, less those that are kept for it. Candidates of a layer are neighbours.
- */
+/* Bytes that are idle at a position of the candidate at index n, and of those of its run that its
+ * products pay for as well, less those that are kept for it. */
 static double zfi_benefit(zfi_recompute *r, int32_t n, int32_t position)
 {
     const zfi_step *c = &r->candidates[n];
+    const zfi_run *run = &r->runs[c->run];
     double bytes = zfi_idle_bytes(r, c, position);
-    int32_t layer = r->of[c->node].layer, count = zfi_len(r->candidates);
     if (bytes <= 0 || c->flops <= 0) return bytes - c->kept;
     r->stamp++;
     for (int32_t k = 0; k < zfi_len(c->products); k++) r->of[c->products[k]].stamp = r->stamp;
-    for (int step = -1; step <= 1; step += 2)
-        for (int32_t m = n + step; m >= 0 && m < count; m += step) {
-            const zfi_step *other = &r->candidates[m];
-            if (r->of[other->node].layer != layer) break;
-            if (!zfi_is_gone(r, other) && zfi_products_stamped(r, other))
-                bytes += zfi_idle_bytes(r, other, position);
-        }
+    for (int32_t m = run->first; m < run->last; m++) {
+        const zfi_step *other = &r->candidates[m];
+        if (m != n && !zfi_is_gone(r, other) && zfi_products_stamped(r, other))
+            bytes += zfi_idle_bytes(r, other, position);
+    }
     return bytes - c->kept;
 }
 
@@ -594,9 +646,10 @@ static void zfi_live_again(zfi_recompute *r, const zfi_step *c, int32_t until)
         } else if (until < a->first) {
             zfi_add_alive(r, until, a->first, zfi_value_bytes(g, id));
             a->first = until;
+            zfi_cover_value(r, id);
         }
     }
-    r->alive[until] += most;
+    zfi_add_alive(r, until, until + 1, most);
 }
 
 /* The lives of what that is made of: until `until` at least. */
@@ -607,6 +660,7 @@ static void zfi_live_on(zfi_recompute *r, int32_t until)
         if (a->marks & ZFI_HELD_ON) continue;
         if (!(a->marks & ZFI_LATE)) a->marks |= ZFI_LATE, a->first = until, a->last = a->early;
         if (until < a->first) a->first = until;
+        zfi_cover_value(r, r->there[k]);
         if (until <= a->last) continue;
         zfi_add_alive(r, a->last + 1, until + 1, zfi_value_bytes(r->graph, r->there[k]));
         a->last = until;
@@ -628,48 +682,113 @@ static void zfi_take_step(zfi_recompute *r, zfi_step *c)
     zfi_trace_step(r, c);
     zfi_live_again(r, c, until);
     zfi_live_on(r, until);
-    for (int32_t n = 0; n < zfi_len(r->candidates); n++)
-        if (r->of[r->candidates[n].node].layer == layer) r->candidates[n].known = false;
+    zfi_cover_value(r, c->node);
+    for (int32_t run = r->layers[layer].runs; run; run = r->runs[run - 1].before) {
+        zfi_forget_winner(r, r->runs[run - 1].first);
+        for (int32_t n = r->runs[run - 1].first; n < r->runs[run - 1].last; n++)
+            r->candidates[n].known = false;
+    }
 }
 
-/* The candidate to be taken next against the peak at a position; NULL: none. */
-static zfi_step *zfi_best_step(zfi_recompute *r, int32_t position)
+/* The better one of two, the first of those that are as good: the fewer FLOPs for a byte, then the
+ * fewer bytes moved. */
+static zfi_winner zfi_better(const zfi_recompute *r, zfi_winner x, zfi_winner y)
 {
-    zfi_step *best = NULL;
-    double best_bytes = 0;
-    for (int32_t n = 0; n < zfi_len(r->candidates) && !r->graph->memory.failed; n++) {
-        zfi_step *c = &r->candidates[n];
-        double bytes;
+    const zfi_step *a, *b;
+    double less;
+    if (x.candidate < 0 || y.candidate < 0) return x.candidate < 0 ? y : x;
+    a = &r->candidates[x.candidate], b = &r->candidates[y.candidate];
+    less = b->flops * x.bytes - a->flops * y.bytes;
+    if (less == 0) less = b->moved * x.bytes - a->moved * y.bytes;
+    return less < 0 ? y : x;
+}
+
+/* Of a position: *w is the same at no position before and none from there on that is beyond it. */
+static void zfi_split_at(zfi_winner *w, int32_t at, int32_t position)
+{
+    if (at <= position && at > w->from) w->from = at;
+    if (at > position && at < w->until) w->until = at;
+}
+
+/* The best of a run against the peak at a position. */
+static zfi_winner zfi_best_of_run(zfi_recompute *r, const zfi_run *run, int32_t position)
+{
+    zfi_winner best = {0, INT32_MAX, -1, 0};
+    for (int32_t n = run->first; n < run->last; n++)
+        if (!zfi_is_gone(r, &r->candidates[n]) && !r->candidates[n].known)
+            zfi_know_step(r, &r->candidates[n]);
+    for (int32_t n = run->first; n < run->last; n++) {
+        const zfi_step *c = &r->candidates[n];
+        zfi_winner own = {.candidate = n};
         if (zfi_is_gone(r, c)) continue;
-        if (!c->known) zfi_know_step(r, c);
-        bytes = zfi_benefit(r, n, position);
-        if (bytes <= 0) continue;
-        if (best) {
-            double less = c->flops * best_bytes - best->flops * bytes;
-            if (less == 0) less = c->moved * best_bytes - best->moved * bytes;
-            if (less >= 0) continue;
+        zfi_split_at(&best, c->from, position);
+        zfi_split_at(&best, c->until, position);
+        for (int k = -1; k < ZF_MAX_SAVED; k++) {
+            int32_t v = zfi_given_up(r, c, k);
+            if (v) zfi_split_at(&best, r->of[v].early + 1, position);
         }
-        best = c, best_bytes = bytes;
+        own.bytes = zfi_benefit(r, n, position);
+        own.from = best.from, own.until = best.until;
+        if (own.bytes > 0) best = zfi_better(r, best, own);
+        else own.candidate = -1;
     }
     return best;
 }
 
-/* Puts all candidates that are worth anything into an order: of[].step and of[].result_step, and
- * r->taken, how many there are. */
+/* The best of the runs below node k of r->winners. */
+static zfi_winner zfi_best_below(zfi_recompute *r, int32_t k, int32_t position)
+{
+    zfi_winner *w = &r->winners[k], x, y;
+    if (w->from <= position && position < w->until) return *w;
+    if (k >= r->leaves + zfi_len(r->runs)) {
+        *w = (zfi_winner){0, INT32_MAX, -1, 0};
+    } else if (k >= r->leaves) {
+        *w = zfi_best_of_run(r, &r->runs[k - r->leaves], position);
+    } else {
+        x = zfi_best_below(r, 2 * k, position), y = zfi_best_below(r, 2 * k + 1, position);
+        *w = zfi_better(r, x, y);
+        w->from = x.from > y.from ? x.from : y.from;
+        w->until = x.until < y.until ? x.until : y.until;
+    }
+    return *w;
+}
+
+/* Takes steps against the peak until nothing is idle there that is worth anything. */
+static void zfi_take_steps(zfi_recompute *r)
+{
+    zf_graph *g = r->graph;
+    zfi_alive_most peak = zfi_alive_peak(&r->alive, false);
+    zfi_push(&g->memory, r->peaks, peak.bytes);
+    while (peak = zfi_alive_peak(&r->alive, true), peak.position < INT32_MAX && !g->memory.failed) {
+        int32_t best = zfi_best_below(r, 1, peak.position).candidate;
+        if (g->memory.failed) return;
+        if (best >= 0) {
+            zfi_take_step(r, &r->candidates[best]);
+            peak = zfi_alive_peak(&r->alive, false);
+            zfi_push(&g->memory, r->peaks, peak.bytes);
+        }
+        for (int32_t n = 0; n < zfi_len(r->candidates) && best < 0; n++)
+            if (zfi_is_idle(&r->candidates[n], peak.position)) {
+                r->candidates[n].worthless = true;
+                zfi_cover(r, n);
+            }
+    }
+}
+
+/* Puts all candidates that are worth anything into an order: of[].step and of[].result_step;
+ * r->taken, how many there are; r->peaks. */
 static void zfi_find_order(zfi_recompute *r, const zfi_placement *uses)
 {
     zf_graph *g = r->graph;
-    size_t positions = (size_t)zfi_len(g->order) + 2;
-    int32_t *cover = zfi_calloc(&g->memory, positions, sizeof *cover), peak;
-    r->alive = zfi_calloc(&g->memory, positions, sizeof *r->alive);
-    if (cover && r->alive) zfi_sum_alive(r, uses);
-    while (cover && r->alive && !g->memory.failed && (peak = zfi_find_peak(r, cover)) >= 0) {
-        zfi_step *best = zfi_best_step(r, peak);
-        if (best) zfi_take_step(r, best);
-        for (int32_t n = 0; n < zfi_len(r->candidates) && !best; n++)
-            r->candidates[n].worthless |= zfi_is_idle(r, &r->candidates[n], peak);
+    size_t winners;
+    for (r->leaves = 1; r->leaves < zfi_len(r->runs);) r->leaves *= 2;
+    winners = 2 * (size_t)r->leaves;
+    r->winners = zfi_calloc(&g->memory, winners, sizeof *r->winners);
+    if (zfi_alive_open(&r->alive, &g->memory, zfi_len(g->order) + 2) && r->winners) {
+        zfi_sum_alive(r, uses);
+        for (int32_t n = 0; n < zfi_len(r->candidates); n++) zfi_cover(r, n);
+        zfi_take_steps(r);
     }
-    zfi_free(&g->memory, cover, positions * sizeof *cover);
-    zfi_free(&g->memory, r->alive, positions * sizeof *r->alive);
-    r->alive = NULL;
+    zfi_alive_close(&r->alive);
+    zfi_free(&g->memory, r->winners, winners * sizeof *r->winners);
 }

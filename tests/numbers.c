@@ -1,5 +1,6 @@
 /* Runs a graph's text and keeps its numbers. Names are found in the text, so that the public
  * interface is enough. */
+#include "../tools/pass.h"
 #include "numbers.h"
 
 #include <stdio.h>
@@ -393,4 +394,24 @@ int numbers_compare_within(const numbers *a, const numbers *b, const char *prefi
         }
     }
     return compared;
+}
+
+long long numbers_least_peak(const char *text)
+{
+    static const char *const messages[] = {
+        "zf_recompute: parameters, gradients, states and inputs alone take ",
+        "zf_recompute: the plan takes "};
+    long long limit = 1;
+    for (int k = 0; k < 2; k++) {
+        zf_graph *g = zf_graph_parse(text, strlen(text), NULL, NULL);
+        char passes[64], why[600] = "";
+        pass_result status = PASS_FAILED;
+        snprintf(passes, sizeof passes, "recompute memory=%lld", limit);
+        if (g) status = pass_run(g, passes, NULL, why, sizeof why);
+        zf_graph_free(g);
+        if (k && status == PASS_DONE) return limit;
+        if (status != PASS_FAILED || strncmp(why, messages[k], strlen(messages[k]))) return -1;
+        limit = atoll(why + strlen(messages[k]));
+    }
+    return limit;
 }

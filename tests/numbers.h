@@ -55,5 +55,8 @@ char *text_in_f64(const char *graph);
 /* Element i as a double. */
 double number_at(const number *number, int64_t i);
 int64_t number_count(const number *number);
+/* The least bytes of a plan of the graph with recomputation, by the messages about impossible limits;
+ * -1 where there are none. */
+long long numbers_least_peak(const char *text);
 
 #endif

@@ -81,18 +81,6 @@ static long long peak_of(const char *text)
     return line ? atoll(line + 6) : -1;
 }
 
-/* The least bytes of a plan with recomputation, as the message about an impossible limit says; -1
- * where there is no such message. `behind`: more passes, of which it does not know. */
-static long long least_peak(const char *text)
-{
-    char why[600] = "";
-    const char *at;
-    char *text_after = after(text, "recompute memory=1", why, sizeof why);
-    free(text_after);
-    at = strstr(why, "zf_recompute: the plan takes ");
-    return at && !text_after ? atoll(at + strlen("zf_recompute: the plan takes ")) : -1;
-}
-
 /* --------------------------------------------------------------------------------------- bits */
 
 /* Three steps of both have the same bits. */
@@ -129,7 +117,7 @@ static void check_bits(test *t, int which, double dropout, bool fused, const cha
     kept = after(plain, line, why, sizeof why);
     if (kept) placed = after(kept, "memory", why, sizeof why);
     most = peak_of(placed);
-    least = kept ? least_peak(kept) : -1;
+    least = kept ? numbers_least_peak(kept) : -1;
     if (most < 0 || least < 0 || least >= most) test_fail(t, __FILE__, __LINE__, line, why);
     for (int k = 0; k <= 3 && kept; k++) {
         char passes[100] = "recompute layers";
@@ -191,12 +179,12 @@ TEST_ONCE(recompute_keeps_bits_on_ranks)
                                   .fast = true,
                                   .slots = rows[k].world * rows[k].micro,
                                   .no_gradients = true};
-                snprintf(
-                    passes, sizeof passes,
-                    "recompute %s%.0lld; zero stage=%d world=%d micro_batches=%d "
-                    "bucket=8192%s; memory threads=1; verify",
-                    layers ? "layers memory=" : "memory=", layers ? 1000000000LL : least_peak(kept),
-                    rows[k].stage, rows[k].world, rows[k].micro, rows[k].prefetch);
+                snprintf(passes, sizeof passes,
+                         "recompute %s%.0lld; zero stage=%d world=%d micro_batches=%d "
+                         "bucket=8192%s; memory threads=1; verify",
+                         layers ? "layers memory=" : "memory=",
+                         layers ? 1000000000LL : numbers_least_peak(kept), rows[k].stage,
+                         rows[k].world, rows[k].micro, rows[k].prefetch);
                 again = after(kept, passes, why, sizeof why);
                 if (!again || !strstr(again, " recompute\n") ||
                     !same_bits(kept, again, d,
@@ -225,6 +213,44 @@ static zf_graph *training_graph(test *t, bool fused)
     return g;
 }
 
+/* The number at *text, behind `words`; -1 where there are others. */
+static long long number_behind(const char **text, const char *words)
+{
+    char *end;
+    long long found;
+    if (strncmp(*text, words, strlen(words))) return -1;
+    found = strtoll(*text + strlen(words), &end, 10);
+    *text = end;
+    return found;
+}
+
+/* What the graph takes at least, as the message about a limit below it says; frees it. A limit below
+ * what is there whatever is made again has a message of its own. */
+static long long least_of(test *t, zf_training *d, zf_graph *g)
+{
+    zf_graph *own = zf_graph_copy(g);
+    const char *at;
+    long long base, least;
+    d->memory_limit = 1;
+    if (zf_recompute(own, d) != ZF_ERR_LIMIT) test_fail(t, __FILE__, __LINE__, "no limit", "");
+    at = zf_graph_error(own);
+    base = number_behind(&at, "zf_recompute: parameters, gradients, states and inputs alone take ");
+    if (base < 1 || number_behind(&at, " bytes, ") != base - 1 ||
+        strcmp(at, " more than the limit of 1"))
+        test_fail(t, __FILE__, __LINE__, "the message", zf_graph_error(own));
+    d->memory_limit = (size_t)base;
+    if (zf_recompute(g, d) != ZF_ERR_LIMIT) test_fail(t, __FILE__, __LINE__, "no limit", "");
+    at = zf_graph_error(g);
+    least = number_behind(&at, "zf_recompute: the plan takes ");
+    if (least <= base || number_behind(&at, " bytes at least, ") != least - base ||
+        number_behind(&at, " more than the limit of ") != base ||
+        strncmp(at, "; most is alive at ", 19))
+        test_fail(t, __FILE__, __LINE__, "the message", zf_graph_error(g));
+    zf_graph_free(own);
+    zf_graph_free(g);
+    return least;
+}
+
 /* Limits between what the plan takes and the least that it can, with the scratch of a backend, with
  * ranks and without: the plan is within, its bytes are those that are allocated, and less room
  * takes no fewer FLOPs. */
@@ -246,17 +272,8 @@ TEST_ONCE(recompute_meets_limits)
                              : k == 1 ? 1
                                       : (size_t)(most - (most - least) * (k - 1) / 5);
             if (k == 1) {
-                char *end = NULL;
-                const char *at;
-                CHECK(t, zf_recompute(g, &d) == ZF_ERR_LIMIT);
-                at = zf_graph_error(g);
-                CHECK(t, !strncmp(at, "zf_recompute: the plan takes ", 29));
-                least = strtoll(at + 29, &end, 10);
-                CHECK(t, least > 0 && least < most);
-                CHECK(t, !strncmp(end, " bytes at least, ", 17));
-                CHECK(t, strtoll(end + 17, &end, 10) == least - 1);
-                CHECK(t, !strncmp(end, " more than the limit of 1; most is alive at ", 44));
-                zf_graph_free(g);
+                least = least_of(t, &d, g);
+                CHECK(t, 0 < least && least < most);
                 continue;
             }
             zf_recompute(g, &d);
@@ -407,7 +424,8 @@ TEST(recompute_says_what_would_be_right)
     NEED(t, g, NULL);
     test_defer(t, (test_cleanup *)zf_graph_free, g);
     OK(t, zf_recompute(g, NULL), zf_graph_error(g));
-    OK(t, zf_recompute(g, &(zf_training){.recompute.mode = ZF_RECOMPUTE_LAYERS}), zf_graph_error(g));
+    OK(t, zf_recompute(g, &(zf_training){.recompute.mode = ZF_RECOMPUTE_LAYERS}),
+       zf_graph_error(g));
     CHECK(t, zf_fuse(g, NULL) == ZF_ERR_STAGE);
     CHECK(t,
           !strcmp(zf_graph_error(g), "zf_fuse: must come before zf_recompute, which has been run"));

@@ -598,35 +598,60 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
 
 /* --------------------------------------------------------------------- backward, in general */
 
-/* delta[head,m] = sum of dy y over the d of a row, by 8 threads, over what dropout multiplies what
- * it keeps by where that is left to the end; shift[head,m] = what is subtracted from scores times
- * log2 e: inf for an empty row, of which nothing is left. */
+/* delta[head,m] = sum of dy y over the d of a row, over what dropout multiplies what it keeps by
+ * where that is left to the end; shift[head,m] = what is subtracted from scores times log2 e: inf
+ * for an empty row, of which nothing is left. Rows of dy are [b,m,head]. A block has 128 of them, 8
+ * threads a row, each thread 4 at a time; results are put down head by head. */
+enum { ZFI_DELTA_ROWS = 128 };
+
 template <class T>
-__global__ void zfi_attention_delta(const zfi_heads a, const T *dy, const T *y, const float *lse,
-                                    float *delta, float *shift, bool well, bool over_scale)
+__global__ void __launch_bounds__(ZFI_THREADS)
+    zfi_attention_delta(const zfi_heads a, const T *dy, const T *y, const float *lse, float *delta,
+                        float *shift, bool well, bool over_scale)
 {
-    const int wide = zfi_wide<T>::count;
-    int64_t rows = a.count * a.m, row = ((int64_t)blockIdx.x * ZFI_THREADS + threadIdx.x) / 8;
-    int64_t at = min(row, rows - 1) * a.d;
-    float sum = 0;
+    const int wide = zfi_wide<T>::count, some = 4, group = (int)threadIdx.x / 8;
+    const int64_t rows = a.count * a.m, first = (int64_t)blockIdx.x * ZFI_DELTA_ROWS;
+    ZF_SHARED(float, sums);
+    float sum[some] = {};
     if (well) {
         for (int i = (int)threadIdx.x % 8 * wide; i < a.d; i += 8 * wide) {
-            float p[wide], q[wide];
-            zfi_load<T, wide>(p, dy + at + i);
-            zfi_load<T, wide>(q, y + at + i);
+            zfi_pack<T, wide> p[some], q[some];
 #pragma unroll
-            for (int j = 0; j < wide; j++) sum = fmaf(p[j], q[j], sum);
+            for (int k = 0; k < some; k++) {
+                const int64_t at = min(first + group + k * 32, rows - 1) * a.d + i;
+                p[k] = *reinterpret_cast<const zfi_pack<T, wide> *>(dy + at);
+                q[k] = *reinterpret_cast<const zfi_pack<T, wide> *>(y + at);
+            }
+#pragma unroll
+            for (int k = 0; k < some; k++)
+#pragma unroll
+                for (int j = 0; j < wide; j++)
+                    sum[k] = fmaf(zfi_to_f32(p[k].at[j]), zfi_to_f32(q[k].at[j]), sum[k]);
         }
     } else {
-        for (int i = (int)threadIdx.x % 8; i < a.d; i += 8)
-            sum = fmaf(zfi_to_f32(dy[at + i]), zfi_to_f32(y[at + i]), sum);
+        for (int k = 0; k < some; k++) {
+            const int64_t at = min(first + group + k * 32, rows - 1) * a.d;
+            for (int i = (int)threadIdx.x % 8; i < a.d; i += 8)
+                sum[k] = fmaf(zfi_to_f32(dy[at + i]), zfi_to_f32(y[at + i]), sum[k]);
+        }
     }
-    for (int step = 4; step; step /= 2) sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    if (row >= rows || threadIdx.x % 8) return;
-    int64_t token = row / a.heads; /* rows are [b,m,head] */
-    int64_t to = (token / a.m * a.heads + row % a.heads) * a.m + token % a.m;
+#pragma unroll
+    for (int k = 0; k < some; k++) {
+        for (int step = 4; step; step /= 2) sum[k] += __shfl_xor_sync(0xffffffffu, sum[k], step);
+        if (threadIdx.x % 8 == 0) sums[group + k * 32] = sum[k];
+    }
+    __syncthreads();
+    int nth = (int)threadIdx.x;
+    if (nth >= ZFI_DELTA_ROWS) return;
+    if (ZFI_DELTA_ROWS % a.heads == 0) { /* neighbours are of one head */
+        const int tokens = ZFI_DELTA_ROWS / a.heads;
+        nth = nth % tokens * a.heads + nth / tokens;
+    }
+    const int64_t row = first + nth, token = row / a.heads;
+    if (row >= rows) return;
+    const int64_t to = (token / a.m * a.heads + row % a.heads) * a.m + token % a.m;
     const zfi_dropper drop = zfi_dropper_of(a.drop);
-    delta[to] = over_scale && !drop.off ? sum / drop.scale : sum;
+    delta[to] = over_scale && !drop.off ? sums[nth] / drop.scale : sums[nth];
     shift[to] = lse[to] == -INFINITY ? INFINITY : lse[to] * 1.44269504f;
 }
 
@@ -1617,9 +1642,10 @@ static void zfi_make_delta(const zf_launch *l, const zfi_heads &a, const zfi_hea
                            bool over_scale)
 {
     const T *dy = static_cast<const T *>(b.dy), *y = static_cast<const T *>(l->args[1].data);
-    ZF_LAUNCH(zfi_attention_delta<T>, (unsigned)zfi_div_up(a.count * a.m * 8, ZFI_THREADS),
-              ZFI_THREADS, 0, zfi_stream(l), a, dy, y, static_cast<const float *>(l->args[2].data),
-              b.delta, b.shift, zfi_lies_well(a.d, sizeof(T), dy, y), over_scale);
+    ZF_LAUNCH(zfi_attention_delta<T>, (unsigned)zfi_div_up(a.count * a.m, ZFI_DELTA_ROWS),
+              ZFI_THREADS, sizeof(float) * ZFI_DELTA_ROWS, zfi_stream(l), a, dy, y,
+              static_cast<const float *>(l->args[2].data), b.delta, b.shift,
+              zfi_lies_well(a.d, sizeof(T), dy, y), over_scale);
 }
 
 /* How the tiles of a gradient are dealt out: one task a head where there are enough of these for

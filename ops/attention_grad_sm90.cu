@@ -24,13 +24,23 @@
  *
  * Who waits for whom, in a tile:
  *
- *     what came in is there, and products of the tile before are done      wait, barrier 1
- *     S, dP begin; the next tile's operands are asked for, into places whose last readers were
- *     products before barrier 1; random bits; P, dS; dV begins; dS is stored: its last readers were
- *     products before barrier 1                                            barrier 2
- *     dK, dQ begin, dS being whole; all products are waited for; dQ is added up
+ *     barrier 1: the tile is there, and all products of the tile before are done
+ *     S and dP begin; the next tile is asked for, into places whose last readers were products
+ *     before barrier 1; P and dS of half of the queries, whose part of dV and dK begins; the other
+ *     half; dS is stored: its last readers were products before barrier 1
+ *     barrier 2: dS is whole
+ *     dQ begins; random bits of the next tile; the next tile has come; all products are waited for;
+ *     dQ is added up
  *
- * All threads of a block take the same steps, so that both barriers are __syncthreads. */
+ * What a thread has stored or brought is made visible to the products by zfi_shared_to_products,
+ * before the barrier. All threads of a block take the same steps, so that both barriers are
+ * __syncthreads. */
+
+/* An operand `by` further on. */
+__device__ __forceinline__ uint64_t zfi_operand_at(uint64_t operand, int by)
+{
+    return (operand & 0xffffffff00000000u) | (uint32_t)((uint32_t)operand + (uint32_t)by);
+}
 
 typedef struct zfi_grad90 {
     static const int width = 64, keys = 128, queries = 128, threads = 256, warps = 8;
@@ -64,6 +74,14 @@ __device__ __forceinline__ void zfi_add_there(float *to, const float *x)
                  : "memory");
 }
 
+/* x, as if it were another in every round of a loop: what is made of it is made again, rather than
+ * kept in registers. */
+__device__ __forceinline__ int zfi_anew(int x)
+{
+    asm volatile("" : "+r"(x));
+    return x;
+}
+
 /* Of both halves of a word: bit 0 or 16 where it is more than that of `less`. */
 __device__ __forceinline__ uint32_t zfi_drops_two(uint32_t word, uint32_t less)
 {
@@ -72,10 +90,12 @@ __device__ __forceinline__ uint32_t zfi_drops_two(uint32_t word, uint32_t less)
 
 #else
 
+static inline int zfi_anew(int x) { return x; }
+
 static inline uint32_t zfi_drops_two(uint32_t word, uint32_t less)
 {
-    return (uint32_t)((word & 0xffff) > (less & 0xffff)) |
-           (uint32_t)((word >> 16) > (less >> 16)) << 16;
+    return (uint32_t)((word & 0xffff) > (less & 0xffff)) | (uint32_t)((word >> 16) > (less >> 16))
+                                                               << 16;
 }
 
 static inline void zfi_put_fragments(void *row, const uint32_t (&x)[4])
@@ -131,19 +151,21 @@ __device__ __forceinline__ zfi_grad_place zfi_place_behind(const zfi_heads &a,
 /* A warp's 16 rows of a product times `by`, through its place in shared memory to memory: row r is
  * row r there or, TURNED, zfi_key_of_row(r). `has` of them are there. */
 template <class T, bool TURNED>
-__device__ __forceinline__ void zfi_grad_out(T *stage, const float (&x)[32], float by, T *to,
+__device__ __forceinline__ void zfi_grad_out(T *stages, const float (&x)[32], float by, T *to,
                                              int64_t row, int has)
 {
     typedef zfi_tensor_core<T> core;
-    const int lane = (int)threadIdx.x % ZFI_WARP, r = lane % 16;
+    const int self = zfi_anew((int)threadIdx.x), lane = self % ZFI_WARP, r = lane % 16;
+    T *const stage = stages + self / ZFI_WARP * zfi_grad90::stage;
     const int at = TURNED ? zfi_key_of_row(r) : r, turn = TURNED ? at >> 1 & 7 : at & 7;
+    const int first = at * 64 + (lane / 16 ^ turn) * 8;
 #pragma unroll
     for (int c = 0; c < 8; c += 2) {
         const uint32_t four[4] = {core::pair(x[4 * c] * by, x[4 * c + 1] * by),
                                   core::pair(x[4 * c + 2] * by, x[4 * c + 3] * by),
                                   core::pair(x[4 * c + 4] * by, x[4 * c + 5] * by),
                                   core::pair(x[4 * c + 6] * by, x[4 * c + 7] * by)};
-        zfi_put_fragments(stage + at * 64 + ((c + lane / 16) ^ turn) * 8, four);
+        zfi_put_fragments(stage + (first ^ c * 8), four);
     }
     __syncwarp();
     to += lane / 8 * row + lane % 8 * 8;
@@ -163,26 +185,25 @@ __device__ __forceinline__ void zfi_grad_out(T *stage, const float (&x)[32], flo
 __device__ __forceinline__ void zfi_dropped_bits(const zfi_dropper &d, uint64_t first, int n,
                                                  uint32_t (&bits)[2])
 {
-    const int lane = (int)threadIdx.x % ZFI_WARP, t = lane % 4, x = lane / 4 % 4;
+    const int lane = zfi_anew((int)threadIdx.x) % ZFI_WARP, t = lane % 4, x = lane / 4 % 4;
     const uint64_t block = (d.first + first) / 8;
     const uint32_t mask = 0x11111111u, less = d.off ? ~0u : (d.threshold - 1) * 0x10001u;
     const unsigned step = (unsigned)n / 8;
+    uint64_t at[8];
+    uint4 word[8];
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        at[k] = block + (uint64_t)(unsigned)(8 * (k / 2 * 4 + x) + 2 * t + k % 2) * step;
+    zfi_random_blocks(at, d.stream, d.step, d.seed, word);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
         uint32_t made = 0, all;
 #pragma unroll
-        for (int k = 0; k < 4; k += 2) {
-            uint64_t at[2];
-            uint4 word[2];
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                at[e] = block + (uint64_t)(unsigned)(8 * (8 * half + 2 * k + x) + 2 * t + e) * step;
-            zfi_random_blocks(at, d.stream, d.step, d.seed, word);
-#pragma unroll
-            for (int e = 0; e < 2; e++)
-                made |= (zfi_drops_two(word[e].x, less) | zfi_drops_two(word[e].y, less) << 1 |
-                         zfi_drops_two(word[e].z, less) << 2 | zfi_drops_two(word[e].w, less) << 3)
-                        << 4 * (k + e);
+        for (int k = 0; k < 4; k++) {
+            const uint4 w = word[4 * half + k];
+            made |= (zfi_drops_two(w.x, less) | zfi_drops_two(w.y, less) << 1 |
+                     zfi_drops_two(w.z, less) << 2 | zfi_drops_two(w.w, less) << 3)
+                    << 4 * k;
         }
         all = made & mask << x;
 #pragma unroll
@@ -202,30 +223,27 @@ __global__ void __launch_bounds__(256, 1)
 #if ZFI_HAS_WGMMA
     typedef zfi_grad90 cut;
     typedef zfi_tensor_core<T> core;
+    typedef zfi_wgmma<T, 64> product;
     typedef zfi_wgmma<T, 128> wide;
-    typedef zfi_wgmma<T, 64> narrow;
     const int step = zfi_wgmma_step<false>::of, across = zfi_wgmma_step<true>::of;
     ZF_SHARED(T, shared); /* twice k and v; twice q and dy; dS of 64 queries, and of the others */
     T *const ds = shared + 8 * cut::tile;
-    T *const stage = ds + 2 * cut::tile + (int)threadIdx.x / ZFI_WARP * cut::stage;
+    T *const stage = ds + 2 * cut::tile;
     float *const stats = reinterpret_cast<float *>(ds + 2 * cut::tile + cut::warps * cut::stage);
     const int lane = (int)threadIdx.x % ZFI_WARP, g = lane / 4, t = lane % 4;
-    const int group = (int)threadIdx.x / ZFI_WARPGROUP;
+    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / ZFI_WARPGROUP, 0);
     const int own = (int)threadIdx.x / ZFI_WARP * 16; /* the warp's rows, keys or queries */
     const zfi_dropper drop = zfi_dropper_of(a.drop);
     const float keep = DROPS && !drop.off ? drop.scale : 1;
     const float scale = a.scale * 0.693147181f * keep;
-    float *const sums = b.sums + blockIdx.x * b.sums_size + 4 * (int)threadIdx.x;
     const int64_t hidden = (int64_t)a.heads * a.d;
-    /* What a thread brings of every tile: 16 bytes of rows r, r + 32 ... */
-    const int r = (int)threadIdx.x / 8, chunk = (int)threadIdx.x % 8;
-    const int to = zfi_swizzled(r, chunk), to_key = zfi_swizzled(zfi_row_of_key(r), chunk);
-    auto tile_in = [&](T *tile, const T *from, int64_t row, int has) {
+    /* A thread brings 16 bytes of rows r, r + 32 ... */
+    auto tile_in = [&](T *tile, int r, int chunk, const T *from, int64_t row, int has) {
         const T *x = from + r * row + chunk * 8;
 #pragma unroll
         for (int i = 0; i < 4; i++, x += 32 * row) {
             const bool there = r + 32 * i < has;
-            zfi_fetch<16>(tile + i * 32 * 64, there ? x : from, there);
+            zfi_fetch<16>(tile + i * 32 * 64, x, there);
         }
     };
     T some[2] = {}; /* the bias of the thread's keys in the next tile of keys */
@@ -233,29 +251,30 @@ __global__ void __launch_bounds__(256, 1)
         const zfi_one_head &head = x.head;
         const int m = x.i * cut::queries, n = x.j * cut::keys;
         T *q = shared + (4 + 2 * q_half) * cut::tile, *k = shared + 2 * k_half * cut::tile;
-        const int of = (int)threadIdx.x % 128;
-        const float *from =
-            (threadIdx.x < 128 ? b.shift : b.delta) + (int64_t)head.number * a.m + m;
-        tile_in(q + to, static_cast<const T *>(a.q) + zfi_token_at(a, head, a.m, m, a.row), a.row,
-                a.m - m);
-        tile_in(q + cut::tile + to,
+        const int self = zfi_anew((int)threadIdx.x), of = self % 128, r = self / 8,
+                  chunk = self % 8;
+        const int to = zfi_swizzled(r, chunk), to_key = zfi_swizzled(zfi_row_of_key(r), chunk);
+        const float *from = (self < 128 ? b.shift : b.delta) + (int64_t)head.number * a.m + m;
+        tile_in(q + to, r, chunk,
+                static_cast<const T *>(a.q) + zfi_token_at(a, head, a.m, m, a.row), a.row, a.m - m);
+        tile_in(q + cut::tile + to, r, chunk,
                 static_cast<const T *>(b.dy) + zfi_token_at(a, head, a.m, m, hidden), hidden,
                 a.m - m);
-        zfi_fetch<4>(stats + q_half * 256 + threadIdx.x, m + of < a.m ? from + of : from,
-                     m + of < a.m);
+        zfi_fetch<4>(stats + q_half * 256 + self, from + of, m + of < a.m);
         if (!all) return;
         const int64_t at = zfi_token_at(a, head, a.n, n, a.row);
-        tile_in(k + to_key, static_cast<const T *>(a.k) + at, a.row, a.n - n);
-        tile_in(k + cut::tile + to_key, static_cast<const T *>(a.v) + at, a.row, a.n - n);
+        tile_in(k + to_key, r, chunk, static_cast<const T *>(a.k) + at, a.row, a.n - n);
+        tile_in(k + cut::tile + to_key, r, chunk, static_cast<const T *>(a.v) + at, a.row, a.n - n);
         if (BIASED) {
             const T *bias = zfi_bias_row<T>(a, head, 0);
 #pragma unroll
             for (int h = 0; h < 2; h++)
-                some[h] = bias[min(n + own + 2 * g + h, a.n - 1) * a.bias_step[3]];
+                some[h] =
+                    bias[min(n + self / 32 * 16 + self % 32 / 4 * 2 + h, a.n - 1) * a.bias_step[3]];
         }
     };
     /* What is dropped of the thread's scores at x; nothing where this run evaluates. */
-    auto dropped_at = [&](const zfi_grad_place &x, uint32_t (&bits)[2]) {
+    auto dropped_at = [&](const zfi_grad_place &x, uint32_t(&bits)[2]) {
         zfi_dropped_bits(drop,
                          zfi_score_number(a, x.head, x.i * cut::queries) +
                              (unsigned)(x.j * cut::keys + own + g / 4 * 8),
@@ -269,6 +288,8 @@ __global__ void __launch_bounds__(256, 1)
     int k_half = 0, q_half = 0;
     bring(x, true, 0, 0);
     if (DROPS) dropped_at(x, dropped);
+    zfi_fetched();
+    zfi_shared_to_products();
 #pragma unroll 1
     while (x.head.number < a.count) {
         const zfi_grad_place next = zfi_place_behind(a, b, x);
@@ -281,25 +302,24 @@ __global__ void __launch_bounds__(256, 1)
         const uint64_t v_rows = zfi_wgmma_operand(v) + (unsigned)(group * zfi_wgmma_rows);
         const uint64_t q_rows = zfi_wgmma_operand(q), dy_rows = zfi_wgmma_operand(dy);
         float s[64], dp[64];
-        uint32_t p_rows[8][4], ds_rows[8][4];
-        zfi_fetched();
-        zfi_shared_to_products();
+        uint32_t p_rows[8][4], ds_rows[8][4], coming[2] = {0, 0};
         __syncthreads();
         zfi_wgmma_begin();
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            wide::template both<false, false>(s, k_rows + i * step, q_rows + i * step, i > 0);
+            wide::template both<false, false>(s, zfi_operand_at(k_rows, i * step),
+                                              zfi_operand_at(q_rows, i * step), i > 0);
         zfi_wgmma_commit();
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            wide::template both<false, false>(dp, v_rows + i * step, dy_rows + i * step, i > 0);
+            wide::template both<false, false>(dp, zfi_operand_at(v_rows, i * step),
+                                              zfi_operand_at(dy_rows, i * step), i > 0);
         zfi_wgmma_commit();
         if (BIASED && fresh) {
 #pragma unroll
             for (int h = 0; h < 2; h++) bias[h] = zfi_to_f32(some[h]) * 1.44269504f;
         }
         if (next.head.number < a.count) bring(next, ends, k_half ^ (int)ends, q_half ^ 1);
-        /* Register 4 j + 2 h + e is of query 8 j + 2 t + e and key 2 g + h of the warp's. */
         auto probability = [&](int j) {
             const float2 less = *reinterpret_cast<const float2 *>(shift + 8 * j);
 #pragma unroll
@@ -309,61 +329,73 @@ __global__ void __launch_bounds__(256, 1)
                 y[1] = zfi_exp2(fmaf(y[1], a.scale, BIASED ? bias[h] - less.y : -less.y));
             }
         };
-        auto gradient = [&](int j) {
-            const float2 less = *reinterpret_cast<const float2 *>(delta + 8 * j);
-#pragma unroll
-            for (int h = 0; h < 2; h++) {
-                float p[2], d[2];
-#pragma unroll
-                for (int e = 0; e < 2; e++) {
-                    const float has = s[4 * j + 2 * h + e];
-                    const int bit = 4 * (j / 4 % 2 * 2 + e) + j % 4 + 16 * h;
-                    p[e] = DROPS && (dropped[j / 8] >> bit & 1) ? 0 : has;
-                    d[e] = fmaf(p[e], dp[4 * j + 2 * h + e], -has * (e ? less.y : less.x));
-                }
-                p_rows[j / 2][j % 2 * 2 + h] = core::pair(p[0], p[1]);
-                ds_rows[j / 2][j % 2 * 2 + h] = core::pair(d[0], d[1]);
-            }
-        };
         const bool edge = n0 + group * 64 + 64 > zfi_sees(a, m0) || m0 + cut::queries > a.m;
-        zfi_wgmma_wait<1>();
-        zfi_wgmma_settle(s);
+        const int self = zfi_anew((int)threadIdx.x);
+        const int ds_to = zfi_swizzled(self / 32 * 16 + self % 16, self % 32 / 16);
 #pragma unroll
-        for (int j = 0; j < 8; j++) probability(j);
-        zfi_wgmma_wait<0>();
-        zfi_wgmma_settle(dp);
+        for (int half = 0; half < 2; half++) {
+            if (half == 0) {
+                zfi_wgmma_wait<1>();
+                zfi_wgmma_settle(s);
 #pragma unroll
-        for (int j = 0; j < 8; j++) gradient(j), probability(j + 8);
+                for (int j = 0; j < 8; j++) probability(j);
+                zfi_wgmma_wait<0>();
+                zfi_wgmma_settle(dp);
+            }
+            /* Register 4 j + 2 h + e is of query 8 j + 2 t + e and key 2 g + h of the warp's. */
 #pragma unroll
-        for (int j = 8; j < 16; j++) gradient(j);
-        if (edge) {
-            const int key = n0 + own + 2 * g;
-#pragma unroll
-            for (int j = 0; j < 16; j++) {
-                const int sees = zfi_sees(a, m0 + 8 * j + 2 * t);
-                const int more = zfi_sees(a, m0 + 8 * j + 2 * t + 1);
+            for (int j = 0; j < 8; j++) {
+                const float2 mean = *reinterpret_cast<const float2 *>(delta + 64 * half + 8 * j);
+                if (half == 0) probability(j + 8);
 #pragma unroll
                 for (int h = 0; h < 2; h++) {
-                    const uint32_t seen =
-                        (key + h < sees ? 0xffffu : 0) | (key + h < more ? 0xffff0000u : 0);
-                    p_rows[j / 2][j % 2 * 2 + h] &= seen;
-                    ds_rows[j / 2][j % 2 * 2 + h] &= seen;
+                    float p[2], d[2];
+#pragma unroll
+                    for (int e = 0; e < 2; e++) {
+                        const float has = s[32 * half + 4 * j + 2 * h + e];
+                        const int bit = 4 * (j / 4 % 2 * 2 + e) + j % 4 + 16 * h;
+                        p[e] = DROPS && (dropped[half] >> bit & 1) ? 0 : has;
+                        d[e] = fmaf(p[e], dp[32 * half + 4 * j + 2 * h + e],
+                                    -has * (e ? mean.y : mean.x));
+                    }
+                    p_rows[4 * half + j / 2][j % 2 * 2 + h] = core::pair(p[0], p[1]);
+                    ds_rows[4 * half + j / 2][j % 2 * 2 + h] = core::pair(d[0], d[1]);
                 }
             }
+            if (edge) {
+                const int key = n0 + own + 2 * g;
+#pragma unroll
+                for (int j = 8 * half; j < 8 * half + 8; j++) {
+                    const int sees = zfi_sees(a, m0 + 8 * j + 2 * t);
+                    const int more = zfi_sees(a, m0 + 8 * j + 2 * t + 1);
+#pragma unroll
+                    for (int h = 0; h < 2; h++) {
+                        const uint32_t seen =
+                            (key + h < sees ? 0xffffu : 0) | (key + h < more ? 0xffff0000u : 0);
+                        p_rows[j / 2][j % 2 * 2 + h] &= seen;
+                        ds_rows[j / 2][j % 2 * 2 + h] &= seen;
+                    }
+                }
+            }
+            if (half == 0) {
+                zfi_wgmma_settle(dv);
+                zfi_wgmma_settle(dk);
+            }
+            zfi_wgmma_begin();
+#pragma unroll
+            for (int i = 4 * half; i < 4 * half + 4; i++)
+                product::template rows<true>(dv, p_rows[i], zfi_operand_at(dy_rows, i * across),
+                                             i > 0 || !fresh);
+#pragma unroll
+            for (int i = 4 * half; i < 4 * half + 4; i++)
+                product::template rows<true>(dk, ds_rows[i], zfi_operand_at(q_rows, i * across),
+                                             i > 0 || !fresh);
+            zfi_wgmma_commit();
+            /* dS: a row of keys, in each half of the queries. */
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                zfi_put_fragments(ds + half * cut::tile + (ds_to ^ i * 16), ds_rows[4 * half + i]);
         }
-        zfi_wgmma_settle(dv);
-        zfi_wgmma_settle(dk);
-        zfi_wgmma_begin();
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            narrow::template rows<true>(dv, p_rows[i], dy_rows + i * across, i > 0 || !fresh);
-        zfi_wgmma_commit();
-        /* dS: a row of keys, in each half of the queries. */
-        const int row = own + lane % 16;
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            zfi_put_fragments(ds + i / 4 * cut::tile + zfi_swizzled(row, i % 4 * 2 + lane / 16),
-                              ds_rows[i]);
         zfi_shared_to_products();
         __syncthreads();
         float dq[32];
@@ -372,19 +404,21 @@ __global__ void __launch_bounds__(256, 1)
         zfi_wgmma_begin();
 #pragma unroll
         for (int i = 0; i < 8; i++)
-            narrow::template both<true, true>(dq, ds_at + i * across, k_at + i * across, i > 0);
+            product::template both<true, true>(dq, zfi_operand_at(ds_at, i * across),
+                                               zfi_operand_at(k_at, i * across), i > 0);
         zfi_wgmma_commit();
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            narrow::template rows<true>(dk, ds_rows[i], q_rows + i * across, i > 0 || !fresh);
-        zfi_wgmma_commit();
-        if (DROPS) dropped_at(next, dropped); /* while the products go on */
+        if (DROPS) dropped_at(next, coming);
+        zfi_fetched();
+        zfi_shared_to_products(); /* the next tile */
         /* dQ of 16 queries, in registers as in the sums. */
         const int end = min(m0 + cut::queries, a.m);
         const bool last = x.j == max(0, zfi_sees(a, end - 1) - 1) / cut::keys;
-        float *sum = sums + (int64_t)x.i * (cut::queries * cut::width);
-        zfi_wgmma_wait<1>();
+        float *sum = b.sums + blockIdx.x * b.sums_size +
+                     (int64_t)x.i * (cut::queries * cut::width) + 4 * zfi_anew((int)threadIdx.x);
+        zfi_wgmma_wait<0>();
         zfi_wgmma_settle(dq);
+        zfi_wgmma_settle(dv);
+        zfi_wgmma_settle(dk);
         if (last) {
             if (x.j > 0) {
 #pragma unroll
@@ -407,9 +441,6 @@ __global__ void __launch_bounds__(256, 1)
 #pragma unroll
             for (int c = 0; c < 32; c += 4) zfi_add_there(sum + c * cut::threads, &dq[c]);
         }
-        zfi_wgmma_wait<0>();
-        zfi_wgmma_settle(dv);
-        zfi_wgmma_settle(dk);
         if (ends) {
             const int64_t at = zfi_token_at(a, x.head, a.n, n0 + own, b.row);
             zfi_grad_out<T, true>(stage, dv, keep, static_cast<T *>(b.dv) + at, b.row,
@@ -417,10 +448,10 @@ __global__ void __launch_bounds__(256, 1)
             zfi_grad_out<T, true>(stage, dk, scale, static_cast<T *>(b.dk) + at, b.row,
                                   a.n - n0 - own);
         }
+        dropped[0] = coming[0], dropped[1] = coming[1];
         fresh = ends, k_half ^= (int)ends, q_half ^= 1;
         x = next;
     }
-    zfi_fetched();
 #endif
 }
 

@@ -1321,6 +1321,14 @@ typedef struct zf_plan {
 /* The plan of the graph, of which no memory is known before zf_memory. The graph's error, if there
  * is one. */
 ZF_API zf_status zf_graph_plan(zf_graph *graph, zf_plan *plan);
+/* What the nodes of an operator do in a step: how often they run, and what zf_launch_flops and
+ * zf_launch_bytes say of that. Leaves, marks and views do nothing; behind zf_memory, only views
+ * that it has put onto their operand are views. ZF_OP_none: all operators together. */
+typedef struct zf_work {
+    int64_t launches;
+    double flops, bytes;
+} zf_work;
+ZF_API zf_status zf_graph_work(zf_graph *graph, zf_op op, zf_work *work);
 /* ZF_ERR_LIMIT where the arena is larger than `limit` bytes (0: none), saying by how much, at which
  * node, and what is there. Requires: zf_memory. */
 ZF_API zf_status zf_plan_fits(zf_graph *graph, size_t limit);

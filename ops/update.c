@@ -660,6 +660,18 @@ static uint32_t zfi_writes_lamb_apply(const zfi_node *node)
     return 1 | (zfi_master_lamb_apply(node) > 0 ? 1 << 5 : 0);
 }
 
+/* All operands, and those of the parameter's size once more, which are written; but the second,
+ * which is read alone. */
+static double zfi_bytes_update(const zf_launch *l)
+{
+    double bytes = 0;
+    for (int32_t k = 0; k < l->arg_count; k++) {
+        bool written = k != 1 && zfi_same_shape(&l->args[k].shape, &l->args[0].shape);
+        bytes += (double)zfi_array_bytes(&l->args[k]) * (written ? 2 : 1);
+    }
+    return bytes;
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(lamb_update, adamw, beta1)
@@ -669,15 +681,17 @@ ZFI_SAME_ATTRIBUTE(lamb_update, adamw, weight_decay)
 ZFI_SAME_ATTRIBUTE(lamb_update, adamw, world)
 ZFI_SAME_ATTRIBUTE(lamb_update, adamw, scaled)
 ZFI_OPERATOR(sgd, .infer = zfi_infer_sgd, .grad = zfi_grad_none, .cpu = zfi_cpu_sgd,
-             .writes = zfi_writes_sgd, .master = zfi_master_sgd, .rate = 2,
+             .writes = zfi_writes_sgd, .master = zfi_master_sgd, .bytes = zfi_bytes_update,
+             .rate = 2,
              .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)
 ZFI_OPERATOR(adamw, .infer = zfi_infer_adamw, .grad = zfi_grad_none, .cpu = zfi_cpu_adamw,
-             .writes = zfi_writes_adamw, .master = zfi_master_adamw, .rate = 4,
+             .writes = zfi_writes_adamw, .master = zfi_master_adamw, .bytes = zfi_bytes_update,
+             .rate = 4,
              .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)
 ZFI_OPERATOR(lamb_update, .infer = zfi_infer_lamb_update, .cpu = zfi_cpu_lamb_update,
              .writes = zfi_writes_lamb_update, .master = zfi_master_lamb_update,
              .ranks = ZFI_RANKS_GRADIENT, .traits = ZF_OP_MUTATES | ZF_OP_UPDATE)
 ZFI_OPERATOR(lamb_apply, .infer = zfi_infer_lamb_apply, .grad = zfi_grad_none,
              .cpu = zfi_cpu_lamb_apply, .writes = zfi_writes_lamb_apply,
-             .master = zfi_master_lamb_apply, .rate = 2,
+             .master = zfi_master_lamb_apply, .bytes = zfi_bytes_update, .rate = 2,
              .traits = ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_UPDATE)

@@ -283,6 +283,40 @@ ZF_API zf_status zf_graph_plan(zf_graph *g, zf_plan *plan)
     return g->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
 }
 
+/* The node is run, and moves or makes something. */
+static bool zfi_works(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    if (zfi_has(g, id, ZF_OP_LEAF) || node->op == ZF_OP_saved || node->held) return false;
+    if (zfi_has(g, id, ZF_OP_EFFECT)) return zfi_has(g, id, ZF_OP_MUTATES);
+    return zfi_has(g, id, ZF_OP_COLLECTIVE) ||
+           !(zfi_lies_in_operand(g, node) || zfi_is_joined(g, node));
+}
+
+ZF_API zf_status zf_graph_work(zf_graph *g, zf_op op, zf_work *work)
+{
+    zf_array *args;
+    int32_t most = 1;
+    if (!g || !work) return ZF_ERR_ARGUMENT;
+    *work = (zf_work){0};
+    if (g->error.status) return g->error.status;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (g->nodes[g->order[i]].arg_count > most) most = g->nodes[g->order[i]].arg_count;
+    args = zfi_calloc(&g->memory, (size_t)most + ZF_MAX_SAVED, sizeof *args);
+    for (int32_t i = 0; i < zfi_len(g->order) && args; i++) {
+        int32_t id = g->order[i];
+        int64_t times = g->nodes[id].update ? 1 : g->micro_batches;
+        zf_launch l;
+        if ((op != ZF_OP_none && g->nodes[id].op != op) || !zfi_works(g, id)) continue;
+        l = zfi_launch_of(g, id, args);
+        work->launches += times;
+        work->flops += (double)times * zf_launch_flops(&l);
+        work->bytes += (double)times * zf_launch_bytes(&l);
+    }
+    zfi_free(&g->memory, args, ((size_t)most + ZF_MAX_SAVED) * sizeof *args);
+    return g->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
+}
+
 ZF_API const char *zf_kind_name(zf_kind kind)
 {
     static const char *const names[ZF_KINDS] = {"parameters",  "gradients",     "optimizer",

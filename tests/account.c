@@ -195,6 +195,36 @@ TEST(account_says_what_does_not_fit)
     CHECK(t, strstr(zf_graph_error(g), text) && strstr(zf_graph_error(g), "layer.0.dense.weight"));
 }
 
+/* A product of [8,64] by [64,64], the gradient of its weight and an update, by hand; views and
+ * leaves do nothing. */
+TEST(account_counts_work)
+{
+    const double x = 8 * 64, w = 64 * 64, f = sizeof(float);
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    zf_work all, work;
+    zf_tensor in, loss;
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    in = zf_input(g, "x", ZF_F32, ZF_SHAPE(4, 2, 64));
+    in = zf_matmul(zf_reshape(in, ZF_SHAPE(8, 64)), zf_param(g, "w", ZF_SHAPE(64, 64), NULL));
+    loss = zf_sum(zf_mul(in, in));
+    zf_autograd(g, loss);
+    zf_adamw(g, zf_input(g, "lr", ZF_F32, ZF_SCALAR), NULL);
+    GIVES(t, zf_graph_work(g, ZF_OP_none, &all), ZF_OK, zf_graph_error(g));
+    GIVES(t, zf_graph_work(g, ZF_OP_matmul, &work), ZF_OK, zf_graph_error(g));
+    CHECK(t, work.launches == 2); /* it, and the gradient of w */
+    CHECK(t, work.flops == 2 * 2 * x * 64 && all.flops == work.flops);
+    CHECK(t, work.bytes == f * (x + w + x) + f * (x + x + w));
+    GIVES(t, zf_graph_work(g, ZF_OP_adamw, &work), ZF_OK, zf_graph_error(g));
+    CHECK(t, work.launches == 1 && work.flops == 0);
+    CHECK(t, work.bytes == f * (2 * w + w + 2 * w + 2 * w) + f + 8); /* p, g, m, v; lr, step */
+    GIVES(t, zf_graph_work(g, ZF_OP_reshape, &work), ZF_OK, zf_graph_error(g));
+    CHECK(t, work.launches == 0 && work.bytes == 0);
+    GIVES(t, zf_graph_work(g, ZF_OP_param, &work), ZF_OK, zf_graph_error(g));
+    CHECK(t, work.launches == 0 && work.bytes == 0);
+    CHECK(t, zf_graph_work(NULL, ZF_OP_none, &work) == ZF_ERR_ARGUMENT);
+}
+
 TEST_ONCE(account_names_kinds)
 {
     CHECK_TEXT(t, zf_kind_name(ZF_PARAMETERS), "parameters");

@@ -207,7 +207,7 @@ holds 'recompute BYTES: the peak is within' "$(of peak) <= $limit"
 holds 'recompute BYTES: no more than that asks for' "$(of peak) > $least"
 "$plan" --recompute layers > "$work/table"
 is 'recompute: in the table' \
-    "$(grep -Ec ' FLOPs in a step and .* more \(.*%\) recomputed, ' "$work/table")" 1
+    "$(grep -Ec ' FLOPs and .* more \(.*%\) recomputed, ' "$work/table")" 1
 "$plan" --recompute 1G > "$work/out" 2> "$work/err"
 is 'recompute BYTES: a limit that cannot be kept to' "$?: $(sed 's/[0-9][0-9]*/N/g' "$work/err")" \
     '1: zf-plan: zf_recompute: parameters, gradients, states and inputs alone take N bytes, N more than the limit of N'

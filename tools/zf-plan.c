@@ -282,6 +282,7 @@ static void *metered(void *user, void *ptr, size_t old_size, size_t new_size)
 
 typedef struct result {
     zf_plan plan;
+    zf_work work; /* of all operators */
     meter meter;
     double plan_ms;
 } result;
@@ -312,6 +313,7 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
                                 .cost = o->cost_file ? &o->cost : NULL});
     zf_memory(g, NULL);
     r->plan_ms = now_ms() - start;
+    if (zf_graph_work(g, ZF_OP_none, &r->work)) return zf_graph_status(g);
     return zf_graph_plan(g, &r->plan);
 }
 
@@ -399,7 +401,8 @@ static void print_table(const options *o, const result *r)
                "turn, %.4g ms overlapped\n",
                e.products_ms, e.communication_ms, e.in_turn_ms, e.overlapped_ms);
     }
-    printf("\n%.4g FLOPs in a step", plan->flops);
+    printf("\n%s read and written in a step, by %lld launches; %.4g FLOPs",
+           human(most, r->work.bytes), (long long)r->work.launches, plan->flops);
     if (o->recomputes)
         printf(" and %.4g more (%.1f%%) recomputed", plan->recomputed_flops,
                100 * plan->recomputed_flops / plan->flops);
@@ -411,6 +414,24 @@ static void put_bytes(zf_json_writer *w, const char *key, size_t bytes)
 {
     zf_json_put_key(w, key);
     zf_json_put_int(w, (int64_t)bytes);
+}
+
+/* Of each operator that does anything; all of it under "work". */
+static void put_work(zf_json_writer *w, zf_graph *g, const zf_work *all)
+{
+    for (int op = -1; op < (int)ZF_OP_COUNT; op++) {
+        zf_work of = *all;
+        if (op == 0) zf_json_put_key(w, "operators"), zf_json_begin_object(w);
+        if (op >= 0 && (op == ZF_OP_none || zf_graph_work(g, (zf_op)op, &of) || !of.launches))
+            continue;
+        zf_json_put_key(w, op < 0 ? "work" : zf_op_name((zf_op)op));
+        zf_json_begin_object(w);
+        zf_json_put_key(w, "launches"), zf_json_put_int(w, of.launches);
+        zf_json_put_key(w, "bytes"), zf_json_put_double(w, of.bytes);
+        zf_json_put_key(w, "flops"), zf_json_put_double(w, of.flops);
+        zf_json_end(w);
+    }
+    zf_json_end(w);
 }
 
 static void put_options(zf_json_writer *w, const options *o)
@@ -428,7 +449,7 @@ static void put_options(zf_json_writer *w, const options *o)
     zf_json_put_key(w, "optimizer"), zf_json_put_string(w, zf_optimizer_name(o->optimizer));
 }
 
-static int print_json(const options *o, const result *r)
+static int print_json(const options *o, zf_graph *g, const result *r)
 {
     const zf_plan *plan = &r->plan;
     zf_json_writer *w = zf_json_writer_new(2, NULL);
@@ -454,6 +475,7 @@ static int print_json(const options *o, const result *r)
                       calls ? (size_t)moved(plan, k).calls : moved(plan, k).bytes);
         zf_json_end(w);
     }
+    put_work(w, g, &r->work);
     zf_json_put_key(w, "flops"), zf_json_put_double(w, plan->flops);
     zf_json_put_key(w, "recomputed_flops"), zf_json_put_double(w, plan->recomputed_flops);
     if (o->cost_file) {
@@ -497,7 +519,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "zf-plan: %s\n", g ? zf_graph_error(g) : "out of memory");
         end = BAD;
     } else {
-        if (o.json) end = print_json(&o, &r);
+        if (o.json) end = print_json(&o, g, &r);
         else print_table(&o, &r);
         if (zf_plan_fits(g, (size_t)o.memory)) {
             fflush(stdout);

@@ -107,6 +107,10 @@ build/cuda/%: private MODE = -DWITH_CUDA -isystem $(CUDA_HOME)/include
 build/cuda/%: private BLAS = $(CUDA_LIBS)
 build/cuda/matmul: build/cuda/obj/bench/cuda/matmul.o
 	$(LINK)
+# Kernels of attention alone; what else launches call is not called.
+build/cuda/attention: bench/cuda/attention.cu zeroflow.h $(DEVICE) build/cuda/libzeroflow.a Makefile
+	$(call say,nvcc) mkdir -p $(@D); $(NVCC) $(NVCC_FLAGS) -diag-suppress 177 \
+	    -Xcompiler -Wno-unused-function -I. -o $@ $< build/cuda/libzeroflow.a $(LDLIBS)
 $(SAMPLES:%=build/cuda/%) $(BENCHES:%=build/cuda/%): build/cuda/obj/zeroflow_cuda.o
 ifneq ($(NCCL),)
 build/cuda/bert: build/cuda/obj/nccl/examples/bert/nccl.o build/cuda/obj/zeroflow_nccl.o

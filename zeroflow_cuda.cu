@@ -1,7 +1,7 @@
 /* zeroflow on CUDA: zf_cuda_backend (zeroflow.h), for the operators that training uses, in f32,
  * bf16 and f16.
  *
- *     nvcc -O3 -arch=sm_90 -c zeroflow_cuda.cu
+ *     nvcc -O3 -gencode arch=compute_90a,code=sm_90a -c zeroflow_cuda.cu
  *     cc ... zeroflow_cuda.o -lcublasLt -lcudart -lstdc++
  *
  * Sees the public header alone. A kernel stands beside its operator, ops/NAME.cu beside ops/NAME.c,
@@ -45,6 +45,7 @@
 #include "ops/fused_norm.cu"
 #include "ops/fused_softmax.cu"
 #include "ops/attention.cu"
+#include "ops/attention_sm90.cu"
 #include "ops/attention_grad_sm90.cu"
 #include "ops/chain.cu"
 #include "ops/table.cu"

@@ -18,7 +18,9 @@
  * dS crosses shared memory, for dQ. Columns (forward) and rows (backward) of scores are permuted so
  * that a thread has 4 (or 2) neighbouring keys of a query: one load of bias, and a half (or a
  * quarter) of a block of dropout, which neighbouring threads share. f32 has kernels of its own
- * below, in f32 throughout, and so have heads wider than 256, which are no matter of speed.
+ * below, in f32 throughout, and so have heads wider than 256, which are no matter of speed. On
+ * compute capability 9.0, heads 64 wide of 16 bits have ops/attention_sm90.cu and
+ * ops/attention_grad_sm90.cu.
  */
 
 /* ------------------------------------------------------------------------------- operands */
@@ -1592,20 +1594,14 @@ template <class T> struct zfi_attention_of_wide {
         __VA_ARGS__                                                                                \
     }
 
-static zf_status zfi_cuda_attention(const zf_launch *l)
+/* The forward by the kernels above. `well`: y lies on 16 bytes, and so do its heads. */
+static zf_status zfi_general_attention(const zf_launch *l, const zfi_heads &a, float *lse, bool well)
 {
-    zfi_heads a;
-    const zf_array *saved = zfi_saved_out(l, 0);
-    float *lse = saved ? static_cast<float *>(saved->data) : NULL;
     cudaError_t code = cudaSuccess;
-    zf_status status = zfi_heads_of(l, 0, &a);
-    if (status || !a.count || !a.m) return status;
-    bool well = zfi_lies_well(a.d, zf_dtype_size(l->out.dtype), l->out.data);
     ZFI_FLOATS(l, l->out.dtype, T, {ZFI_HEAD_WIDTHS(T, a.d, of, {
                    code = of::forward(l, a, static_cast<T *>(l->out.data), lse, well);
                })})
-    status = zfi_cuda_failed(l->error, "attention", code);
-    return status ? status : zfi_launched(l);
+    return zfi_cuda_failed(l->error, "attention", code);
 }
 
 /* Scratch: delta and shift, each of this size, and the blocks' sums of dQ. */

@@ -24,6 +24,14 @@
       "attention %1, %2, %3, %10 {heads=" #heads " " how "} : f[1," #m "," #h "]",                 \
       NORM, 0, 0, REFUSED},                                                                        \
      {1, 8000, 1}}
+/* The same with a bias of keys, which all queries have. */
+#define APART_KEYS(m, n, h, heads, how)                                                            \
+    {{"attention", "f[1," #m "," #h "] f[1," #n "," #h "] f[1," #n "," #h "] b[1,1," #n "]",       \
+      "constant {values=[-inf]} : f[]\nconstant {values=[0.5]} : f[]\n"                            \
+      "where %4, %6, %5 : f[1,1," #n "]\n"                                                         \
+      "attention %1, %2, %3, %7 {heads=" #heads " " how "} : f[1," #m "," #h "]",                  \
+      NORM, 0, 0, REFUSED},                                                                        \
+     {1, 8000, 1}}
 #define APART_GRAD(m, n, h, heads, all, how)                                                       \
     {{"attention_grad",                                                                            \
       "f[1," #m "," #h "] f[1," #m "," #h "] f[1," #n "," #h "] f[1," #n "," #h "] b[1,1," #n "]", \
@@ -44,6 +52,16 @@ PACKED(1, 40, 200, 600, 1, "scale=0.1 p=0.4 stream=6 causal=true"),
 PACKED(1, 68, 64, 192, 1, "scale=0.1 p=0.4 stream=6"),
 APART(65, 128, 64, 2, "scale=0.2"),
 APART(1, 130, 160, 2, "scale=0.1 p=0.2 stream=4294967295"),
+PACKED(1, 128, 192, 576, 3, "scale=0.125"),
+PACKED(2, 136, 128, 384, 2, "scale=0.2 p=0.1 stream=5"),
+PACKED(1, 203, 64, 192, 1, "scale=0.125 causal=true"),
+PACKED(1, 264, 64, 192, 1, "scale=0.3 p=0.5 stream=2 causal=true"),
+APART(70, 136, 128, 2, "scale=0.2 p=0.1 stream=5"),
+APART(130, 72, 128, 2, "scale=0.2 causal=true"),
+APART(3, 320, 128, 2, "scale=0.3 p=0.3 stream=7 causal=true"),
+APART_KEYS(140, 200, 128, 2, "scale=0.3 p=0.3 stream=7"),
+APART_KEYS(64, 192, 64, 1, "scale=0.3 causal=true"),
+APART_KEYS(5, 12, 64, 1, "scale=0.3"),
 PACKED_GRAD(1, 64, 128, 384, 2, "scale=0.125"),
 PACKED_GRAD(1, 7, 32, 96, 2, "scale=0.25 p=0.5 stream=2 causal=true"),
 PACKED_GRAD(1, 65, 48, 144, 2, "scale=0.25 p=0.1 stream=2"),
@@ -65,4 +83,5 @@ APART_GRAD(270, 129, 64, 1, 33792, "scale=-0.1 causal=true"),
 #undef PACKED
 #undef PACKED_GRAD
 #undef APART
+#undef APART_KEYS
 #undef APART_GRAD

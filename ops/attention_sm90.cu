@@ -1,0 +1,329 @@
+/* The forward of attention for compute capability 9.0: heads of 64 elements of 16 bits, by products
+ * of a warpgroup (cuda/wgmma.cu). The rest is ops/attention.cu.
+ *
+ * A block is one warpgroup and has 64 queries, a warp 16, a thread 2 (g and g + 8 of these) and of
+ * each a quarter of the keys. It goes along the keys by tiles of 64. Four blocks are on a
+ * processor, so that the tensor cores work for one while others make exponentials. In a block,
+ *
+ *     S = Q K^T of tile j and O += P V of tile j - 1 begin, in this order
+ *     S is there: bias, mask, maxima of the rows, while P V goes on
+ *     O is there: scaled where a maximum has grown; P, which stays in registers as left operand
+ *
+ * Rows of K and V in shared memory are permuted so that the columns of S that a thread has are, of
+ * 32 keys, 8 neighbours: one block of random words and 16 bytes of bias are theirs. Row
+ * 8 c + 2 t + i has key 8 t + 2 c + i, and lanes with this t have column 8 c + 2 t + i of S.
+ *
+ * A maximum lags behind by up to 8, a factor of 256 in P: O and the sum are scaled only where a row
+ * of the warp has grown by more. Numbers stay far below the largest of 16 bits, and P has the same
+ * relative precision.
+ *
+ * K and V of a tile have one of 3 places. At the barrier of tile j each thread's part of it is in
+ * shared memory, and made visible to the tensor cores by the thread that brought it. Tile j + 1 is
+ * brought behind that barrier, to the place of tile j - 2, whose last reader was P V, which every
+ * thread has waited for in the step of tile j - 1. Queries are read by S alone: when all warps have
+ * waited for the last one, y takes their place on its way out. They are no operand in registers,
+ * which would save reads: ptxas of CUDA 13.0 gives these registers to P. */
+
+enum { ZFI_SM90_QUERIES = 64, ZFI_SM90_KEYS = 64, ZFI_SM90_PLACES = 3, ZFI_SM90_WIDTH = 64 };
+
+/* The bias of a query: none, that of all queries, or its own. */
+enum { ZFI_NO_BIAS, ZFI_ONE_BIAS, ZFI_BIAS_OF_ROW };
+
+static const size_t zfi_sm90_bytes =
+    2 * ZFI_SM90_WIDTH * (ZFI_SM90_QUERIES + 2 * ZFI_SM90_PLACES * ZFI_SM90_KEYS);
+
+__device__ __forceinline__ uint32_t zfi_word_of(const uint4 &x, int i)
+{
+    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+}
+
+/* Elements 0 and 1 of a pair. */
+__device__ __forceinline__ float zfi_low_of(zfi_bf16, uint32_t x)
+{
+    return __uint_as_float(x << 16);
+}
+__device__ __forceinline__ float zfi_high_of(zfi_bf16, uint32_t x)
+{
+    return __uint_as_float(x & 0xffff0000u);
+}
+__device__ __forceinline__ float zfi_low_of(zfi_f16, uint32_t x)
+{
+    return __half2float(__ushort_as_half((unsigned short)x));
+}
+__device__ __forceinline__ float zfi_high_of(zfi_f16, uint32_t x)
+{
+    return __half2float(__ushort_as_half((unsigned short)(x >> 16)));
+}
+
+/* Not to be computed anew where it is used. */
+template <class P> __device__ __forceinline__ void zfi_keep(P *&x)
+{
+#if ZF_TENSOR_CORES
+    asm volatile("" : "+l"(x));
+#else
+    (void)x;
+#endif
+}
+
+template <class T, int BIAS, bool DROP>
+__global__ void __launch_bounds__(ZFI_WARPGROUP, 4)
+    zfi_attention_sm90(const zfi_heads a, T *y, float *lse)
+{
+#if ZFI_HAS_WGMMA
+    typedef zfi_tensor_core<T> core;
+    typedef zfi_wgmma<T, ZFI_SM90_KEYS> product;
+    const int keys = ZFI_SM90_KEYS, queries = ZFI_SM90_QUERIES, D = ZFI_SM90_WIDTH;
+    const int tile = keys * D, place = 2 * tile;
+    ZF_SHARED(T, q_tile);
+    T *const places = q_tile + queries * D;
+    /* All lanes have the same, which the compiler knows of what a shuffle gives. */
+    const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
+    const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const zfi_one_head head = {(int)(blockIdx.z * gridDim.y + blockIdx.y), (int)blockIdx.z,
+                               (int)blockIdx.y};
+    const int nth = (int)(a.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x); /* longest first */
+    const int m0 = nth * queries, m = m0 + 16 * warp;
+    /* Keys that the block sees, all of a warp's queries, and each of this thread's. */
+    const int end = zfi_sees(a, min(m0 + queries, a.m) - 1);
+    const int least = zfi_sees(a, m), sees[2] = {zfi_sees(a, m + g), zfi_sees(a, m + g + 8)};
+    /* What this thread brings of each tile: chunk tid % 8 of the key in row tid / 8, and of those
+     * 16, 32 and 48 rows on, which are keys 4, 32 and 36 on. */
+    const int row = (int)threadIdx.x / 8, chunk = (int)threadIdx.x % 8;
+    const int first_key = row % 8 / 2 * 8 + row / 8 * 2 + row % 2;
+    const int to = zfi_swizzled(row, chunk);
+    const int64_t of_head = zfi_token_at(a, head, a.n, 0, a.row);
+    const char *k = reinterpret_cast<const char *>(static_cast<const T *>(a.k) + of_head);
+    const char *v = reinterpret_cast<const char *>(static_cast<const T *>(a.v) + of_head);
+    const uint32_t line = (uint32_t)a.row * 2, from = (uint32_t)first_key * line + 16 * chunk;
+    auto bring = [&](int n, T *at) { /* the tiles come one after the other */
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int below = i / 2 * 32 + i % 2 * 4;
+            const bool there = n + first_key + below < a.n;
+            const uint32_t down = there ? from + below * line : 0;
+            zfi_fetch<16>(at + to + 16 * i * D, k + down, there);
+            zfi_fetch<16>(at + to + 16 * i * D + tile, v + down, there);
+        }
+        k += keys * line, v += keys * line;
+    };
+    const zfi_dropper drop = zfi_dropper_of(a.drop);
+    const uint32_t kept = drop.off ? UINT32_MAX : (drop.threshold << 16) - 1; /* at most */
+    const uint64_t block_at = (drop.first + zfi_score_number(a, head, m + g)) / 8 + (unsigned)t;
+    /* Scores are x = s * times + bias; of a score, exp2(x * by) is wanted. */
+    const float times = a.scale * 0.693147181f, by = BIAS ? 1.44269504f : a.scale, slack = 8 / by;
+    const T *bias[2] = {NULL, NULL};
+    if (BIAS)
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            bias[r] = zfi_bias_row<T>(a, head, m + g + 8 * r) + 8 * t;
+            zfi_keep(bias[r]);
+        }
+    float o[32], s[32], most[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+    uint32_t p[4][4];
+#pragma unroll
+    for (int i = 0; i < 32; i++) o[i] = 0;
+#pragma unroll
+    for (int i = 0; i < 16; i++) p[i / 4][i % 4] = 0;
+    const char *q = reinterpret_cast<const char *>(static_cast<const T *>(a.q) +
+                                                   zfi_token_at(a, head, a.m, m0, a.row));
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const bool there = m0 + row + 16 * i < a.m;
+        const uint32_t down = there ? (row + 16 * i) * line + 16 * chunk : 0;
+        zfi_fetch<16>(q_tile + to + 16 * i * D, q + down, there);
+    }
+    bring(0, places);
+    zfi_fetch_commit();
+    const uint64_t of_q = zfi_wgmma_operand(q_tile), of_places = zfi_wgmma_operand(places);
+    uint64_t of_v = of_places + (unsigned)(tile * 2 / 16); /* of the tile before; P is 0 at first */
+    for (int n = 0, now = 0; n < end; n += keys) {
+        zfi_fetch_wait<0>();
+        zfi_shared_to_products();
+        __syncthreads();
+        const int next = now == ZFI_SM90_PLACES - 1 ? 0 : now + 1;
+        if (n + keys < end) bring(n + keys, places + next * place);
+        zfi_fetch_commit();
+        const uint64_t of_k = of_places + (unsigned)(now * (place * 2 / 16));
+        zfi_wgmma_begin();
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            product::template both<false, false>(
+                s, of_q + (unsigned)(i * zfi_wgmma_step<false>::of),
+                of_k + (unsigned)(i * zfi_wgmma_step<false>::of), i > 0);
+        zfi_wgmma_commit();
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            product::template rows<true>(o, p[i],
+                                         of_v + (unsigned)(i * zfi_wgmma_step<true>::of), true);
+        zfi_wgmma_commit();
+        of_v = of_k + (unsigned)(tile * 2 / 16);
+        now = next;
+        uint4 raw[2][2];
+        if (BIAS)
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int r = 0; r < (BIAS == ZFI_ONE_BIAS ? 1 : 2); r++) {
+                    raw[i][r] = make_uint4(0, 0, 0, 0);
+                    if (n + 32 * i + 8 * t < a.n)
+                        raw[i][r] = __ldg(reinterpret_cast<const uint4 *>(bias[r] + n + 32 * i));
+                }
+        zfi_wgmma_wait<1>();
+        zfi_wgmma_settle(s);
+        if (BIAS)
+#pragma unroll
+            for (int c = 0; c < 8; c++)
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const uint32_t two =
+                        zfi_word_of(raw[c / 4][BIAS == ZFI_ONE_BIAS ? 0 : r], c % 4);
+                    float *x = s + 4 * c + 2 * r;
+                    x[0] = fmaf(x[0], times, zfi_low_of(T(), two));
+                    x[1] = fmaf(x[1], times, zfi_high_of(T(), two));
+                }
+        if (n + keys > least) {
+#pragma unroll
+            for (int i = 0; i < 32; i++)
+                if (n + i / 16 * 32 + 8 * t + i / 4 % 4 * 2 + i % 2 >= sees[i / 2 % 2])
+                    s[i] = -INFINITY;
+        }
+        float high[2], shift[2];
+#pragma unroll
+        for (int r = 0; r < 2; r++) {
+            high[r] = fmaxf(s[2 * r], s[2 * r + 1]);
+#pragma unroll
+            for (int c = 1; c < 8; c++)
+                high[r] = fmaxf(high[r], fmaxf(s[4 * c + 2 * r], s[4 * c + 2 * r + 1]));
+            high[r] = fmaxf(high[r], __shfl_xor_sync(0xffffffffu, high[r], 1));
+            high[r] = fmaxf(high[r], __shfl_xor_sync(0xffffffffu, high[r], 2));
+        }
+        zfi_wgmma_wait<0>();
+        zfi_wgmma_settle(o);
+        if (__any_sync(0xffffffffu, high[0] > most[0] + slack || high[1] > most[1] + slack)) {
+#pragma unroll
+            for (int r = 0; r < 2; r++) {
+                const float now = fmaxf(high[r], most[r]);
+                const float fix = now == most[r] ? 1 : zfi_exp2((most[r] - now) * by);
+                most[r] = now;
+                sum[r] *= fix;
+#pragma unroll
+                for (int c = 0; c < 8; c++) o[4 * c + 2 * r] *= fix, o[4 * c + 2 * r + 1] *= fix;
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < 2; r++) shift[r] = most[r] == -INFINITY ? 0 : most[r] * by;
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            uint4 word[2];
+            if (DROP) {
+                const uint64_t first = block_at + (unsigned)(n / 8 + 4 * half);
+                const uint64_t block[2] = {first, first + (unsigned)a.n};
+                zfi_random_blocks(block, drop.stream, drop.step, drop.seed, word);
+            }
+#pragma unroll
+            for (int c = 0; c < 4; c++)
+#pragma unroll
+                for (int r = 0; r < 2; r++) {
+                    const float *x = s + 4 * (4 * half + c) + 2 * r;
+                    float e[2] = {zfi_exp2(fmaf(x[0], by, -shift[r])),
+                                  zfi_exp2(fmaf(x[1], by, -shift[r]))};
+                    sum[r] += e[0] + e[1];
+                    if (DROP) {
+                        const uint32_t w = zfi_word_of(word[r], c);
+                        if (w << 16 > kept) e[0] = 0;
+                        if (w > kept) e[1] = 0;
+                    }
+                    p[2 * half + c / 2][c % 2 * 2 + r] = core::pair(e[0], e[1]);
+                }
+        }
+    }
+    zfi_wgmma_begin();
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        product::template rows<true>(o, p[i],
+                                     of_v + (unsigned)(i * zfi_wgmma_step<true>::of), true);
+    zfi_wgmma_commit();
+    zfi_wgmma_wait<0>();
+    zfi_wgmma_settle(o);
+    __syncthreads();
+    if (m >= a.m) return;
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        const int query = m + g + 8 * r;
+        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 1);
+        sum[r] += __shfl_xor_sync(0xffffffffu, sum[r], 2);
+        if (lse && t == 0 && query < a.m)
+            lse[(int64_t)head.number * a.m + query] =
+                (most[r] * by + __log2f(sum[r])) * 0.693147181f;
+        const float of_sum = sum[r] == 0 ? 0 : __fdividef(drop.off ? 1 : drop.scale, sum[r]);
+#pragma unroll
+        for (int c = 0; c < 8; c++)
+            zfi_put_pair(q_tile + zfi_swizzled(16 * warp + g + 8 * r, c) + 2 * t,
+                         core::pair(o[4 * c + 2 * r] * of_sum, o[4 * c + 2 * r + 1] * of_sum));
+    }
+    __syncwarp();
+    const int hidden = a.heads * D;
+    T *out = y + zfi_token_at(a, head, a.m, m, hidden) + lane / 8 * hidden + lane % 8 * 8;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (m + lane / 8 + 4 * i < a.m)
+            *reinterpret_cast<uint4 *>(out + 4 * i * hidden) =
+                *reinterpret_cast<const uint4 *>(
+                    q_tile + zfi_swizzled(16 * warp + lane / 8 + 4 * i, lane % 8));
+#else
+    (void)a, (void)y, (void)lse;
+#endif
+}
+
+/* Whether it takes these operands: rows on 16 bytes; every query sees a key; and where there is
+ * dropout or a bias, keys by whole groups of 8, of which each has its bias on 16 bytes. */
+static bool zfi_sm90_takes(const zf_launch *l, const zfi_heads &a, bool y_well)
+{
+    const int most = 1 << 16; /* of a grid, but along x */
+    const bool eights = a.n % 8 == 0 && a.bias_step[0] % 8 == 0 && a.bias_step[1] % 8 == 0 &&
+                        a.bias_step[2] % 8 == 0;
+    if (a.bias && !(eights && a.bias_step[3] == 1 && zfi_lies_well(8, 2, a.bias))) return false;
+    return zfi_device_of(l)->wgmma && (size_t)zfi_device_of(l)->shared >= zfi_sm90_bytes &&
+           zf_dtype_size(l->out.dtype) == 2 && a.d == ZFI_SM90_WIDTH && a.well && y_well &&
+           a.scale > 0 && (a.drop.none || a.n % 8 == 0) && a.n > 0 && (!a.causal || a.n >= a.m) &&
+           a.row < 1 << 23 && a.heads < most && a.count / a.heads < most;
+}
+
+template <class T, int BIAS>
+static cudaError_t zfi_sm90_forward_with(const zf_launch *l, const zfi_heads &a, T *y, float *lse)
+{
+    auto kernel = a.drop.none ? zfi_attention_sm90<T, BIAS, false>
+                              : zfi_attention_sm90<T, BIAS, true>;
+    const dim3 grid((unsigned)zfi_div_up(a.m, ZFI_SM90_QUERIES), (unsigned)a.heads,
+                    (unsigned)(a.count / a.heads));
+    cudaError_t code = zfi_allow_shared(l, kernel, zfi_sm90_bytes, zfi_sm90_bytes);
+    if (code == cudaSuccess)
+        ZF_LAUNCH(kernel, grid, ZFI_WARPGROUP, zfi_sm90_bytes, zfi_stream(l), a, y, lse);
+    return code;
+}
+
+template <class T>
+static cudaError_t zfi_sm90_forward(const zf_launch *l, const zfi_heads &a, float *lse)
+{
+    T *y = static_cast<T *>(l->out.data);
+    if (!a.bias) return zfi_sm90_forward_with<T, ZFI_NO_BIAS>(l, a, y, lse);
+    if (a.bias_step[2] == 0) return zfi_sm90_forward_with<T, ZFI_ONE_BIAS>(l, a, y, lse);
+    return zfi_sm90_forward_with<T, ZFI_BIAS_OF_ROW>(l, a, y, lse);
+}
+
+static zf_status zfi_cuda_attention(const zf_launch *l)
+{
+    zfi_heads a;
+    const zf_array *saved = zfi_saved_out(l, 0);
+    float *lse = saved ? static_cast<float *>(saved->data) : NULL;
+    zf_status status = zfi_heads_of(l, 0, &a);
+    if (status || !a.count || !a.m) return status;
+    const bool well = zfi_lies_well(a.d, zf_dtype_size(l->out.dtype), l->out.data);
+    if (!zfi_sm90_takes(l, a, well))
+        status = zfi_general_attention(l, a, lse, well);
+    else
+        status = zfi_cuda_failed(l->error, "attention",
+                                 l->out.dtype == ZF_F16 ? zfi_sm90_forward<zfi_f16>(l, a, lse)
+                                                        : zfi_sm90_forward<zfi_bf16>(l, a, lse));
+    return status ? status : zfi_launched(l);
+}

@@ -12,9 +12,6 @@ int bert_command_fill(int argc, char **argv);
 int bert_command_tokenize(int argc, char **argv);
 int bert_command_export(int argc, char **argv);
 
-/* What a checkpoint was trained in: f32 where it does not say. */
-zf_dtype bert_checkpoint_precision(const char *path);
-
 /* The text and its split, and examples of one of the splits. */
 typedef struct bert_text {
     bert_vocab *vocab;

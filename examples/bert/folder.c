@@ -4,31 +4,11 @@
 
 #include <string.h>
 
-zf_dtype bert_checkpoint_precision(const char *path)
-{
-    char note[8] = "f32";
-    zf_error none;
-    (void)zf_checkpoint_note(path, "precision", note, sizeof note, &none);
-    return !strcmp(note, "bf16") ? ZF_BF16 : !strcmp(note, "f16") ? ZF_F16 : ZF_F32;
-}
-
 static bool open_forward(bert_session *s, const bert_config *config, const bert_shape *shape,
                          int64_t threads, zf_dtype dtype, zf_error *error)
 {
     bert_session_desc d = {.config = *config, .shape = *shape, .threads = threads, .dtype = dtype};
     return bert_session_open(s, &d, error);
-}
-
-/* Loads a checkpoint's parameters, or where they were trained in 16 bits their master weights. */
-static zf_status load(bert_session *s, const char *path, bool masters, zf_error *error)
-{
-    zf_store *store = zf_program_store(s->program);
-    zf_status status =
-        zf_load(store, path, &(zf_load_desc){.params_only = true, .masters = masters});
-    if (!status) return ZF_OK;
-    error->status = status;
-    snprintf(error->text, sizeof error->text, "%s", zf_store_error(store));
-    return status;
 }
 
 static bool is_head(const char *name)
@@ -42,12 +22,12 @@ static zf_status take_checkpoint(bert_session *s, const char *path, weights_repo
 {
     bert_session from;
     bert_config config;
-    zf_status status;
+    zf_status status = ZF_OK;
     if (!bert_config_load(path, &config, error) ||
         !open_forward(&from, &config, &(bert_shape){1, 8, 1}, 1, ZF_F32, error))
         return error->status;
-    status = load(&from, path, true, error);
-    if (!status)
+    if (!folder_load(from.program, path, true, error)) status = error->status;
+    else
         status = weights_copy(s->program, s->graph, from.program, from.graph, is_head, path, report,
                               error);
     bert_session_close(&from);
@@ -84,12 +64,12 @@ bool bert_folder_open(bert_session *s, const char *path, const bert_config *conf
                       const bert_shape *shape, int64_t threads, int64_t dtype, zf_error *error)
 {
     bool checkpoint = folder_is_checkpoint(path), good;
-    zf_dtype saved = checkpoint ? bert_checkpoint_precision(path) : ZF_F32,
+    zf_dtype saved = checkpoint ? folder_precision(path) : ZF_F32,
              wanted = dtype ? (zf_dtype)(dtype - 1) : saved;
     weights_report report;
     if (!open_forward(s, config, shape, threads, wanted, error)) return false;
     if (checkpoint && (wanted == saved || wanted == ZF_F32))
-        good = !load(s, path, wanted != saved, error);
+        good = folder_load(s->program, path, wanted != saved, error);
     else good = !bert_session_take(s, path, &report, error);
     if (!good) bert_session_close(s);
     return good;

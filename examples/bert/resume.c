@@ -1,6 +1,6 @@
 /* Checkpoints of a run: what a run must have in common with the one that it continues. */
 #define _POSIX_C_SOURCE 200809L
-#include "../common/folder.h"
+#include "../common/resuming.h"
 #include "run.h"
 
 #include <stdlib.h>
@@ -53,36 +53,41 @@ static void setting_notes(const bert_run *r, zf_note notes[NOTES], char text[NOT
     }
 }
 
-static void word_notes(const bert_run *r, tokenizing_notes *words)
+static bool load_config(const char *path, void *config, zf_error *error)
 {
-    const bert_text *text = &r->job->text;
-    tokenizing_note(words, &r->job->o.words, text->vocab, text->corpus ? text->corpus->digest : 0);
+    return bert_config_load(path, config, error);
+}
+
+static resuming identity(const bert_run *r, const zf_note notes[NOTES])
+{
+    const bert_job *job = r->job;
+    return (resuming){.load = job->o.load,
+                      .model = job->o.model,
+                      .vocab_path = job->o.vocab,
+                      .corpus_path = job->o.corpus,
+                      .notes = notes,
+                      .note_count = NOTES,
+                      .equal = SETTINGS,
+                      .names_options = true,
+                      .words = &job->o.words,
+                      .vocab = job->text.vocab,
+                      .digest = job->text.corpus ? job->text.corpus->digest : 0,
+                      .frame = FOLDER_BERT,
+                      .longest = job->config.positions,
+                      .config = &job->config,
+                      .config_bytes = sizeof job->config,
+                      .config_load = load_config};
 }
 
 bool bert_run_save(bert_run *r)
 {
-    const bert_vocab *vocab = r->job->text.vocab;
     char text[NOTES][SETTING_TEXT];
-    zf_note notes[NOTES + TOKENIZING_NOTES];
-    tokenizing_notes words;
-    zf_attachment attachments[3] = {{"config.json", NULL, 0}};
-    zf_json_writer *config = bert_config_json(&r->job->config);
-    folder_tokenizer tokenizer = {.json = NULL};
-    zf_save_desc d = {.notes = notes,
-                      .note_count = NOTES + TOKENIZING_NOTES,
-                      .attachments = attachments,
-                      .attachment_count = vocab ? 3 : 1};
+    zf_note notes[NOTES];
+    resuming all;
     setting_notes(r, notes, text);
-    word_notes(r, &words);
-    memcpy(notes + NOTES, words.note, sizeof words.note);
-    attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
-    if (vocab &&
-        folder_tokenizer_open(&tokenizer, vocab, FOLDER_BERT, r->job->config.positions, &r->error))
-        memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
-    if (!r->error.status) saving_save(&r->job->saving, r->leads, r->session.program, &d, &r->error);
-    folder_tokenizer_close(&tokenizer);
-    zf_json_writer_free(config);
-    return !r->error.status;
+    all = identity(r, notes);
+    return resuming_save(&all, &r->job->saving, r->leads, r->session.program,
+                         bert_config_json(&r->job->config), &r->error);
 }
 
 /* Another number of parts goes on as well, but not with the same bits: sums are cut elsewhere. */
@@ -97,43 +102,6 @@ static void compare_parts(const bert_run *r, const zf_note *parts)
                r->job->o.load, saved, strcmp(saved, "1") ? "s" : "", parts->value);
 }
 
-/* A setting of the checkpoint is another. */
-static bool refuse(bert_run *r, const zf_note *wanted, const char *saved)
-{
-    const char *load = r->job->o.load;
-    return bert_run_fail(r, ZF_ERR_MISMATCH,
-                         "%s was trained with %s = %s%s, not %s: give the same --%s, or start anew "
-                         "from its weights with --init %s",
-                         load, wanted->key, saved, strcmp(wanted->key, "corpus") ? "" : " tokens",
-                         wanted->value, wanted->key, load);
-}
-
-/* Whether this run is the one that the checkpoint belongs to. */
-static bool fits(bert_run *r, const zf_note notes[NOTES])
-{
-    const bert_settings *o = &r->job->o;
-    char saved[SETTING_TEXT], path[1024], init[1100];
-    tokenizing_notes words;
-    bert_config config;
-    snprintf(init, sizeof init, "--init %s", o->load);
-    word_notes(r, &words);
-    if (!tokenizing_fits(&words, o->load, o->vocab, o->corpus, init, &r->error)) return false;
-    for (int i = 0; i < SETTINGS; i++) {
-        if (!strcmp(notes[i].key, "precision"))
-            snprintf(saved, sizeof saved, "%s", zf_dtype_name(bert_checkpoint_precision(o->load)));
-        else if (zf_checkpoint_note(o->load, notes[i].key, saved, sizeof saved, &r->error))
-            return false;
-        if (strcmp(saved, notes[i].value)) return refuse(r, &notes[i], saved);
-    }
-    snprintf(path, sizeof path, "%s/config.json", o->load);
-    if (!bert_config_load(path, &config, &r->error)) return false;
-    if (memcmp(&config, &r->job->config, sizeof config))
-        return bert_run_fail(r, ZF_ERR_MISMATCH,
-                             "%s was trained with another model than --model %s: give the same",
-                             o->load, o->model);
-    return true;
-}
-
 bool bert_run_resume(bert_run *r)
 {
     const bert_settings *o = &r->job->o;
@@ -141,8 +109,10 @@ bool bert_run_resume(bert_run *r)
     zf_note notes[NOTES];
     zf_store *store = zf_program_store(r->session.program);
     zf_status status;
+    resuming all;
     setting_notes(r, notes, text);
-    (void)fits(r, notes);
+    all = identity(r, notes);
+    (void)resuming_fits(&all, &r->error);
     if (!bert_run_agree(r)) return false;
     compare_parts(r, &notes[SETTINGS]);
     if (!(status = zf_load(store, o->load, NULL))) return true;

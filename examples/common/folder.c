@@ -23,6 +23,22 @@ static bool has(const char *path, const char *name)
 
 bool folder_is_checkpoint(const char *path) { return has(path, "manifest.json"); }
 
+zf_dtype folder_precision(const char *path)
+{
+    char note[8] = "f32";
+    zf_error none;
+    (void)zf_checkpoint_note(path, "precision", note, sizeof note, &none);
+    return !strcmp(note, "bf16") ? ZF_BF16 : !strcmp(note, "f16") ? ZF_F16 : ZF_F32;
+}
+
+bool folder_load(zf_program *program, const char *path, bool masters, zf_error *error)
+{
+    zf_store *store = zf_program_store(program);
+    zf_status status =
+        zf_load(store, path, &(zf_load_desc){.params_only = true, .masters = masters});
+    return !status || fail(error, status, "%s", zf_store_error(store));
+}
+
 bool folder_has_vocab(const char *path)
 {
     return has(path, "vocab.txt") || has(path, "tokenizer.json");

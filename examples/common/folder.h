@@ -15,6 +15,12 @@
 bool folder_is(const char *path); /* a folder, of any kind */
 bool folder_is_checkpoint(const char *path);
 
+/* What a checkpoint was trained in: f32 where it does not say. */
+zf_dtype folder_precision(const char *path);
+/* A program takes the parameters of a checkpoint; masters: the master weights of those that were
+ * trained in 16 bits. False with *error. */
+bool folder_load(zf_program *program, const char *path, bool masters, zf_error *error);
+
 bool folder_has_vocab(const char *path);
 bool folder_make(const char *path, zf_error *error); /* where it is not there */
 

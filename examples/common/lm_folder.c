@@ -1,18 +1,6 @@
 /* Models of folders: checkpoints of zf_save, and those of Hugging Face. */
 #include "folder.h"
-#include "fail.h"
 #include "lm_session.h"
-
-#include <string.h>
-
-/* Loads a checkpoint's parameters, or where they were trained in 16 bits their master weights. */
-static bool load(lm_session *s, const char *path, bool masters, zf_error *error)
-{
-    zf_store *store = zf_program_store(s->program);
-    zf_status status =
-        zf_load(store, path, &(zf_load_desc){.params_only = true, .masters = masters});
-    return !status || fail(error, status, "%s", zf_store_error(store));
-}
 
 /* Of a checkpoint: by a program of its own, in f32. */
 static bool take_checkpoint(lm_session *s, const char *path, weights_report *report,
@@ -27,7 +15,7 @@ static bool take_checkpoint(lm_session *s, const char *path, weights_report *rep
     lm_session from;
     bool good;
     if (!s->kind->load(path, &config, error) || !lm_session_open(&from, &d, error)) return false;
-    good = load(&from, path, true, error) &&
+    good = folder_load(from.program, path, true, error) &&
            !weights_copy(s->program, s->graph, from.program, from.graph, s->kind->is_head, path,
                          report, error);
     lm_session_close(&from);
@@ -59,15 +47,12 @@ bool lm_folder_open(lm_session *s, const char *path, lm_session_desc *d, int64_t
                     zf_error *error)
 {
     bool checkpoint = folder_is_checkpoint(path), good;
-    char note[8] = "f32";
     weights_report report;
-    zf_dtype saved;
-    if (checkpoint && zf_checkpoint_note(path, "precision", note, sizeof note, error)) return false;
-    saved = !strcmp(note, "bf16") ? ZF_BF16 : !strcmp(note, "f16") ? ZF_F16 : ZF_F32;
+    zf_dtype saved = checkpoint ? folder_precision(path) : ZF_F32;
     d->dtype = dtype ? (zf_dtype)(dtype - 1) : saved;
     if (!lm_session_open(s, d, error)) return false;
     if (checkpoint && (d->dtype == saved || d->dtype == ZF_F32))
-        good = load(s, path, d->dtype != saved, error);
+        good = folder_load(s->program, path, d->dtype != saved, error);
     else good = lm_session_take(s, path, &report, error);
     if (!good) lm_session_close(s);
     return good;

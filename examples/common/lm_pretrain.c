@@ -9,8 +9,7 @@
 #include "lm_session.h"
 #include "lm_text.h"
 #include "output.h"
-#include "saving.h"
-#include "tokenizing.h"
+#include "resuming.h"
 #include "training.h"
 
 #include <math.h>
@@ -100,61 +99,48 @@ static void setting_notes(const run *r, zf_note notes[NOTES], char text[NOTES][N
     notes[NOTES - 1] = (zf_note){"precision", zf_dtype_name((zf_dtype)o->precision)};
 }
 
+static resuming identity(const run *r, const zf_note notes[NOTES])
+{
+    return (resuming){.load = r->o.load,
+                      .model = r->o.model,
+                      .vocab_path = r->o.vocab,
+                      .corpus_path = r->o.corpus,
+                      .notes = notes,
+                      .note_count = NOTES,
+                      .equal = NOTES,
+                      .words = &r->o.words,
+                      .vocab = r->text.vocab,
+                      .digest = r->text.digest,
+                      .frame = FOLDER_GPT,
+                      .longest = *r->facts.positions,
+                      .config = &r->config,
+                      .config_bytes = r->kind->config_bytes,
+                      .config_load = r->kind->load};
+}
+
 static bool save(run *r)
 {
-    zf_json_writer *config = r->kind->json(&r->config);
-    const bert_vocab *vocab = r->text.vocab;
-    zf_attachment attachments[3] = {{"config.json", NULL, 0}};
-    folder_tokenizer tokenizer = {.json = NULL};
     char text[NOTES][NOTE_TEXT];
-    zf_note notes[NOTES + TOKENIZING_NOTES];
-    tokenizing_notes words;
-    zf_save_desc d = {.notes = notes,
-                      .note_count = NOTES + TOKENIZING_NOTES,
-                      .attachments = attachments,
-                      .attachment_count = vocab ? 3 : 1};
+    zf_note notes[NOTES];
+    resuming all;
     setting_notes(r, notes, text);
-    tokenizing_note(&words, &r->o.words, vocab, r->text.digest);
-    memcpy(notes + NOTES, words.note, sizeof words.note);
-    attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
-    if (vocab &&
-        folder_tokenizer_open(&tokenizer, vocab, FOLDER_GPT, *r->facts.positions, &r->error))
-        memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
-    if (!r->error.status) saving_save(&r->saving, true, r->session.program, &d, &r->error);
-    folder_tokenizer_close(&tokenizer);
-    zf_json_writer_free(config);
-    return !r->error.status;
+    all = identity(r, notes);
+    return resuming_save(&all, &r->saving, true, r->session.program, r->kind->json(&r->config),
+                         &r->error);
 }
 
 static bool resume(run *r)
 {
-    const char *load = r->o.load;
-    char text[NOTES][NOTE_TEXT], saved[NOTE_TEXT], path[1024], init[1100];
+    char text[NOTES][NOTE_TEXT];
     zf_note notes[NOTES];
-    tokenizing_notes words;
-    lm_config config;
+    zf_store *store = zf_program_store(r->session.program);
     zf_status status;
-    snprintf(init, sizeof init, "--init %s", load);
-    tokenizing_note(&words, &r->o.words, r->text.vocab, r->text.digest);
-    if (!tokenizing_fits(&words, load, r->o.vocab, r->o.corpus, init, &r->error)) return false;
+    resuming all;
     setting_notes(r, notes, text);
-    for (int i = 0; i < NOTES; i++) {
-        if (zf_checkpoint_note(load, notes[i].key, saved, sizeof saved, &r->error)) return false;
-        if (strcmp(saved, notes[i].value))
-            return fail(&r->error, ZF_ERR_MISMATCH,
-                        "%s was trained with %s = %s, not %s: give the same, or start anew from "
-                        "its weights with --init %s",
-                        load, notes[i].key, saved, notes[i].value, load);
-    }
-    snprintf(path, sizeof path, "%s/config.json", load);
-    if (!r->kind->load(path, &config, &r->error)) return false;
-    if (memcmp(&config, &r->config, r->kind->config_bytes))
-        return fail(&r->error, ZF_ERR_MISMATCH,
-                    "%s was trained with another model than --model %s: give the same", load,
-                    r->o.model);
-    status = zf_load(zf_program_store(r->session.program), load, NULL);
-    return !status ||
-           fail(&r->error, status, "%s", zf_store_error(zf_program_store(r->session.program)));
+    all = identity(r, notes);
+    if (!resuming_fits(&all, &r->error)) return false;
+    status = zf_load(store, r->o.load, NULL);
+    return !status || fail(&r->error, status, "%s", zf_store_error(store));
 }
 
 /* ----------------------------------------------------------------------------------- the steps */

@@ -2,6 +2,7 @@
 #include "test.h"
 
 #include "../examples/common/options.h"
+#include "../examples/common/settings.h"
 
 typedef struct values {
     const char *text;
@@ -164,4 +165,26 @@ TEST(options_help_shows_defaults)
                "  --flag                            a flag\n"
                "  --choice first|second|third|and-a-long-last-one\n"
                "                                    a choice [second]\n");
+}
+
+/* Those that it names, in its order, its own rows before those of the frame. */
+TEST_ONCE(settings_are_those_that_a_sample_names)
+{
+    settings o = {.batch = 8};
+    int64_t width = 3;
+    const option_row own[] = {{"width", OPTION_COUNT, "N", &width, 1, 9, "of the model"},
+                              {"lr", OPTION_NUMBER, "X", &o.lr, 0, 1, "another text"},
+                              {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL}};
+    static const char *const wanted[] = {"width", "quiet", "lr", "batch", "strip-accents"};
+    option_row rows[SETTINGS_ROWS];
+    settings_rows(rows, "width quiet lr batch strip-accents", own, &o);
+    for (int k = 0; k < 5; k++) {
+        CHECK(t, rows[k].name);
+        CHECK_TEXT(t, rows[k].name, wanted[k]);
+    }
+    CHECK(t, !rows[5].name && rows[0].to == &width && rows[3].to == &o.batch);
+    CHECK_TEXT(t, rows[2].help, "another text");
+    CHECK(t, settings_no_text(&o) && !settings_nowhere_to_save(&o));
+    o.save_every = 1;
+    CHECK(t, settings_nowhere_to_save(&o));
 }

@@ -467,36 +467,19 @@ static bool tells(const bert_job *job, const zf_error *error)
 
 /* -------------------------------------------------------------------------------- the command */
 
-/* A folder that options name has the model and the vocabulary of which they say nothing. */
-static void look_into_folders(bert_settings *o)
-{
-    const char *const folders[] = {o->load, o->init, o->model};
-    for (int i = 0; i < 3; i++) {
-        if (!folders[i] || !folder_is(folders[i])) continue;
-        if (!o->model) o->model = folders[i];
-        if (!o->vocab && o->corpus && folder_has_vocab(folders[i])) o->vocab = folders[i];
-    }
-    if (!o->model) o->model = "mini";
-}
-
 /* What is wrong with the options as a whole, or NULL. */
 static const char *contradiction(const bert_settings *o)
 {
     zf_recompute_mode mode;
     int64_t memory;
-    if (!o->corpus && !o->batch_file)
-        return "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE";
-    if (o->corpus && o->batch_file) return "--corpus and --batch-file exclude each other";
-    if (o->corpus && !o->vocab)
-        return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
+    if (settings_no_text(&o->common)) return settings_no_text(&o->common);
     if (o->seconds > 0 && o->batch_file)
         return "--seconds measures steps on --corpus; with --batch-file, say --steps";
     if (o->init && (o->sinusoids || o->unigrams))
         return "--init has the first values: without --first-positions and --first-bias";
     if (o->unigrams && o->batch_file) return "--first-bias unigrams needs a text: --corpus FILE";
     if (o->min_coeff > o->max_coeff) return "--min-ratio must not be above --max-ratio";
-    if (o->save_every && !o->save)
-        return "--save-every needs a place for its checkpoints: --save DIR";
+    if (settings_nowhere_to_save(&o->common)) return settings_nowhere_to_save(&o->common);
     if (o->rendezvous && o->device.kind != DEVICE_CUDA)
         return "--rendezvous is for ranks with GPUs (--device cuda); those on CPUs meet by MPI";
     if (o->cost && o->prefetch < 0)
@@ -541,38 +524,26 @@ int bert_command_pretrain(int argc, char **argv)
                           .deadline = 60},
                     .told = {.argc = argc, .argv = argv}};
     bert_settings *o = &job.o;
-    const option_row rows[] = {
+    static const char names[] =
+        "model corpus vocab cased strip-accents chinese-chars seq masked no-nsp batch "
+        "steps seconds optimizer lr end-lr schedule warmup first-rate beta1 beta2 eps "
+        "momentum min-ratio max-ratio weight-decay clip dropout seed device tuning "
+        "spare-processors threads ranks rendezvous zero micro-batches bucket prefetch "
+        "cost save-cost precision no-fuse recompute deadline init first-positions "
+        "first-bias save save-every keep compare-every overwrite load eval-batches log "
+        "svg report batch-file dump dump-grads quiet";
+    const option_row own[] = {
         {"model", OPTION_TEXT, "NAME|DIR|FILE", &o->model, 0, 0,
          "tiny mini small medium base large, or a config.json, perhaps of a folder; else that of\n"
          "                                    --load or --init, else mini"},
-        {"corpus", OPTION_TEXT, "FILE", &o->corpus, 0, 0,
-         "one sentence a line, a blank line between documents"},
-        {"vocab", OPTION_TEXT, "FILE|DIR", &o->vocab, 0, 0,
-         "a vocab.txt, as 'bert vocab' makes it, a tokenizer.json, or a folder with one; else "
-         "that\n"
-         "                                    of --load, --init or --model"},
-        TOKENIZING_ROWS(&o->words),
         {"seq", OPTION_COUNT, "T", &o->seq, 8, 65536, "tokens of an example"},
         {"masked", OPTION_COUNT, "PERCENT", &o->masked, 1, 100,
          "of the words of training examples; held-out ones have 15"},
         {"no-nsp", OPTION_FLAG, NULL, &o->no_nsp, 0, 0,
          "masked words alone: no next sentences, examples of one segment"},
-        {"batch", OPTION_COUNT, "B", &o->batch, 1, 1 << 20, "examples of a step"},
-        {"steps", OPTION_COUNT, "N", &o->steps, 0, 1e12,
-         "steps in all; 0 evaluates the loss, and saves"},
         {"seconds", OPTION_NUMBER, "S", &o->seconds, 0, 1e9,
          "only as many steps as fit, but 200, by measuring one; 0: all --steps"},
         {"optimizer", OPTION_CHOICE, "adamw|lamb|sgd", &o->optimizer, 0, 0, "the update"},
-        {"lr", OPTION_NUMBER, "X", &o->lr, 0, 1e3, "highest learning rate"},
-        {"end-lr", OPTION_NUMBER, "X", &o->end_lr, 0, 1e3,
-         "learning rate at the end of the schedule"},
-        {"schedule", OPTION_CHOICE, "constant|linear|cosine|polynomial|exponential|one_cycle",
-         &o->schedule, 0, 0, "learning rate after the warm-up"},
-        {"warmup", OPTION_COUNT, "N", &o->warmup, -1, 1e12, "steps of warm-up; -1: a tenth of all"},
-        {"first-rate", OPTION_COUNT, "STEP", &o->first_rate, 0, 1,
-         "of the schedule that the first step has: 1, or 0 as transformers counts, where a "
-         "warm-up\n"
-         "                                    begins at 0"},
         {"beta1", OPTION_NUMBER, "X", &o->beta1, 1e-9, 0.9999999, "of AdamW and LAMB"},
         {"beta2", OPTION_NUMBER, "X", &o->beta2, 1e-9, 0.9999999, "of AdamW and LAMB"},
         {"eps", OPTION_NUMBER, "X", &o->eps, 0, 1, "of AdamW and LAMB; 0: 1e-8 and 1e-6"},
@@ -580,14 +551,7 @@ int bert_command_pretrain(int argc, char **argv)
         {"min-ratio", OPTION_NUMBER, "X", &o->min_coeff, 1e-9, 1e9,
          "of norms, that LAMB multiplies the rate by, at least"},
         {"max-ratio", OPTION_NUMBER, "X", &o->max_coeff, 1e-9, 1e9, "at most"},
-        {"weight-decay", OPTION_NUMBER, "X", &o->weight_decay, 0, 1e3,
-         "not on biases and LayerNorm"},
-        {"clip", OPTION_NUMBER, "X", &o->clip, 0, INFINITY, "largest gradient norm; 0: any"},
-        {"dropout", OPTION_NUMBER, "P", &o->dropout, -1, 0.999, "-1: as the model says"},
         {"seed", OPTION_COUNT, "K", &o->seed, 0, 9e15, "of parameters, dropout, masks and pairs"},
-        {"device", OPTION_CHOICE, DEVICE_KINDS, &o->device.kind, 0, 0, "it computes on"},
-        {"tuning", OPTION_TEXT, "FILE", &o->device.tuning, 0, 0,
-         "of CUDA: the fastest algorithms for products are looked for, and kept there"},
         {"spare-processors", OPTION_COUNT, "N", &o->device.spare, 0, 1024,
          "of CUDA: multiprocessors that products leave to the ranks' communication"},
         {"threads", OPTION_COUNT, "N", &o->threads, 1, 1024, "workers of the process"},
@@ -608,50 +572,33 @@ int bert_command_pretrain(int argc, char **argv)
         {"save-cost", OPTION_TEXT, "FILE", &o->save_cost, 0, 0, "what --cost measure has measured"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &o->precision, 0, 0,
          "of the computation; bf16 and f16 over f32 master weights, f16 with a loss scale"},
-        {"no-fuse", OPTION_TEXT, "NAME,...", &o->no_fuse, 0, 0,
-         "rewrites of zf_fuse that are left out, or all"},
         {"recompute", OPTION_TEXT, "off|layers|BYTES", &o->recompute, 0, 0,
          "values made again in the backward pass: inside each layer, or for a peak of BYTES"},
         {"deadline", OPTION_NUMBER, "SECONDS", &o->deadline, 0.001, 1e6,
          "that ranks wait for one another"},
-        {"init", OPTION_TEXT, "DIR|FILE", &o->init, 0, 0,
-         "start from the weights of a checkpoint or of Hugging Face (not with --load)"},
         {"first-positions", OPTION_CHOICE, "drawn|sinusoids", &o->sinusoids, 0, 0,
          "the position embedding of a new model"},
         {"first-bias", OPTION_CHOICE, "zero|unigrams", &o->unigrams, 0, 0,
          "the bias of the words of a new model; unigrams: their shares of the text"},
-        {"save", OPTION_TEXT, "DIR", &o->save, 0, 0,
-         "write a checkpoint at the end, and when interrupted"},
-        {"save-every", OPTION_COUNT, "N", &o->save_every, 0, 1e12, "and every N steps"},
-        {"keep", OPTION_COUNT, "N", &o->keep, 1, 1000,
-         "checkpoints that stay: DIR, DIR.previous-1, ..."},
         {"compare-every", OPTION_COUNT, "N", &o->compare_every, 0, 1e12,
          "steps after which ranks compare their parameters, as at saves; 0: never"},
-        {"overwrite", OPTION_FLAG, NULL, &o->overwrite, 0, 0,
-         "--save may replace another run's checkpoint"},
-        {"load", OPTION_TEXT, "DIR", &o->load, 0, 0, "go on from a checkpoint"},
         {"eval-batches", OPTION_COUNT, "N", &o->eval_batches, 0, 1e6,
          "of the held-out split, at the end"},
-        {"log", OPTION_TEXT, "FILE", &o->log, 0, 0, "CSV of the steps"},
         {"svg", OPTION_TEXT, "FILE", &o->svg, 0, 0, "the loss curve"},
-        {"report", OPTION_TEXT, "FILE", &o->report, 0, 0, "JSON: memory, speed, losses"},
-        {"batch-file", OPTION_TEXT, "FILE", &o->batch_file, 0, 0,
-         "train on these batches (safetensors) instead"},
         {"dump", OPTION_TEXT, "FILE", &o->dump, 0, 0,
          "parameters after the last step, Hugging Face names"},
-        {"dump-grads", OPTION_TEXT, "FILE", &o->dump_grads, 0, 0,
-         "gradients of the last step, before clipping"},
-        {"quiet", OPTION_FLAG, NULL, &o->quiet, 0, 0, "no line while it runs"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
+    option_row rows[SETTINGS_ROWS];
     const char *wrong;
     zf_error error = {ZF_OK, ""};
     int status;
     bool good;
+    settings_rows(rows, names, own, &o->common);
     if (!command_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
                          &status))
         return status;
-    look_into_folders(o);
+    settings_look_into_folders(&o->common, "mini");
     if ((wrong = contradiction(o))) return command_usage_error(argv, wrong);
     if (!bert_ranks_open(&job.ranks,
                          &(bert_ranks_desc){.count = o->ranks,

@@ -4,6 +4,7 @@
 
 #include "../common/alike.h"
 #include "../common/saving.h"
+#include "../common/settings.h"
 #include "../common/tokenizing.h"
 #include "../common/training.h"
 #include "batchfile.h"
@@ -12,18 +13,18 @@
 #include "ranks.h"
 
 typedef struct bert_settings {
-    const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
-        *dump, *dump_grads, *cost, *save_cost, *no_fuse, *recompute, *rendezvous;
-    device_desc device;
-    int64_t seq, masked, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
-        save_every, keep, compare_every;
-    int64_t ranks, zero, micro_batches, bucket, prefetch, precision;
-    double seconds, lr, end_lr, weight_decay, clip, dropout, deadline;
-    double beta1, beta2, eps, momentum, min_coeff, max_coeff;
-    int64_t first_rate;          /* 0: the schedule's first step has the rate of step 0 */
+    union {
+        settings common;
+        struct {
+            SETTINGS_MEMBERS
+        };
+    };
+    const char *svg, *cost, *save_cost, *recompute, *rendezvous;
+    int64_t masked, optimizer, compare_every;
+    int64_t ranks, zero, micro_batches, bucket, prefetch;
+    double seconds, deadline, momentum, min_coeff, max_coeff;
     int64_t sinusoids, unigrams; /* 1: first values of the position embedding, of the bias */
-    tokenizing words;
-    bool no_nsp, quiet, overwrite;
+    bool no_nsp;
 } bert_settings;
 
 /* The ranks of this process only read it while they run. */

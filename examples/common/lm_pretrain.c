@@ -10,6 +10,7 @@
 #include "lm_text.h"
 #include "output.h"
 #include "resuming.h"
+#include "settings.h"
 #include "training.h"
 
 #include <math.h>
@@ -18,18 +19,6 @@
 #include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
-
-typedef struct settings {
-    const char *model, *corpus, *vocab, *init, *save, *load, *log, *report, *batch_file, *dump,
-        *dump_grads, *no_fuse;
-    int64_t precision, seq, batch, steps, schedule, warmup, seed, threads, eval_batches, save_every,
-        keep;
-    double lr, end_lr, weight_decay, clip, dropout, beta1, beta2, eps;
-    int64_t first_rate; /* 0: the schedule's first step has the rate of step 0 */
-    device_desc device;
-    tokenizing words;
-    bool quiet, overwrite;
-} settings;
 
 typedef struct run {
     const lm_kind *kind;
@@ -421,31 +410,6 @@ static void end(run *r)
     lm_text_close(&r->text);
 }
 
-/* A folder that options name has the model and the vocabulary of which they say nothing. */
-static void look_into_folders(settings *o, const char *otherwise)
-{
-    const char *const folders[] = {o->load, o->init, o->model};
-    for (int i = 0; i < 3; i++) {
-        if (!folders[i] || !folder_is(folders[i])) continue;
-        if (!o->model) o->model = folders[i];
-        if (!o->vocab && o->corpus && folder_has_vocab(folders[i])) o->vocab = folders[i];
-    }
-    if (!o->model) o->model = otherwise;
-}
-
-/* What is wrong with the options as a whole, or NULL. */
-static const char *contradiction(const settings *o)
-{
-    if (!o->corpus && !o->batch_file)
-        return "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE";
-    if (o->corpus && o->batch_file) return "--corpus and --batch-file exclude each other";
-    if (o->corpus && !o->vocab)
-        return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
-    if (o->save_every && !o->save)
-        return "--save-every needs a place for its checkpoints: --save DIR";
-    return NULL;
-}
-
 int lm_pretrain(const lm_kind *kind, int argc, char **argv)
 {
     run r = {.kind = kind,
@@ -470,77 +434,39 @@ int lm_pretrain(const lm_kind *kind, int argc, char **argv)
              .loss = NAN,
              .held_out = NAN};
     settings *o = &r.o;
-    const option_row rows[] = {
+    static const char names[] =
+        "model corpus vocab cased strip-accents chinese-chars precision seq batch steps "
+        "lr end-lr schedule warmup first-rate beta1 beta2 eps weight-decay clip dropout "
+        "seed device tuning threads no-fuse init save save-every keep overwrite load "
+        "eval-batches log report batch-file dump dump-grads quiet";
+    const option_row own[] = {
         {"model", OPTION_TEXT, "NAME|DIR|FILE", &o->model, 0, 0, kind->models},
-        {"corpus", OPTION_TEXT, "FILE", &o->corpus, 0, 0,
-         "one sentence a line, a blank line between documents"},
-        {"vocab", OPTION_TEXT, "FILE|DIR", &o->vocab, 0, 0,
-         "a vocab.txt, as 'bert vocab' makes it, a tokenizer.json, or a folder with one; else "
-         "that\n"
-         "                                    of --load, --init or --model"},
-        TOKENIZING_ROWS(&o->words),
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &o->precision, 0, 0,
          "it computes in; optimizers update f32 weights"},
         {"seq", OPTION_COUNT, "T", &o->seq, 1, 65536, "tokens of an example"},
-        {"batch", OPTION_COUNT, "B", &o->batch, 1, 1 << 20, "examples of a step"},
-        {"steps", OPTION_COUNT, "N", &o->steps, 0, 1e12,
-         "steps in all; 0 evaluates the loss, and saves"},
-        {"lr", OPTION_NUMBER, "X", &o->lr, 0, 1e3, "highest learning rate"},
-        {"end-lr", OPTION_NUMBER, "X", &o->end_lr, 0, 1e3,
-         "learning rate at the end of the schedule"},
-        {"schedule", OPTION_CHOICE, "constant|linear|cosine|polynomial|exponential|one_cycle",
-         &o->schedule, 0, 0, "learning rate after the warm-up"},
-        {"warmup", OPTION_COUNT, "N", &o->warmup, -1, 1e12, "steps of warm-up; -1: a tenth of all"},
-        {"first-rate", OPTION_COUNT, "STEP", &o->first_rate, 0, 1,
-         "of the schedule that the first step has: 1, or 0 as transformers counts, where a "
-         "warm-up\n"
-         "                                    begins at 0"},
         {"beta1", OPTION_NUMBER, "X", &o->beta1, 1e-9, 0.9999999, "of AdamW"},
         {"beta2", OPTION_NUMBER, "X", &o->beta2, 1e-9, 0.9999999, "of AdamW"},
         {"eps", OPTION_NUMBER, "X", &o->eps, 1e-30, 1, "of AdamW"},
-        {"weight-decay", OPTION_NUMBER, "X", &o->weight_decay, 0, 1e3,
-         "not on biases and LayerNorm"},
-        {"clip", OPTION_NUMBER, "X", &o->clip, 0, INFINITY, "largest gradient norm; 0: any"},
-        {"dropout", OPTION_NUMBER, "P", &o->dropout, -1, 0.999, "-1: as the model says"},
         {"seed", OPTION_COUNT, "K", &o->seed, 0, 9e15, "of parameters, dropout and examples"},
-        {"device", OPTION_CHOICE, DEVICE_KINDS, &o->device.kind, 0, 0, "it computes on"},
-        {"tuning", OPTION_TEXT, "FILE", &o->device.tuning, 0, 0,
-         "of CUDA: the fastest algorithms for products are looked for, and kept there"},
         {"threads", OPTION_COUNT, "N", &o->threads, 1, 1024, "workers"},
-        {"no-fuse", OPTION_TEXT, "NAME,...", &o->no_fuse, 0, 0,
-         "rewrites of zf_fuse that are left out, or all"},
-        {"init", OPTION_TEXT, "DIR|FILE", &o->init, 0, 0,
-         "start from the weights of a checkpoint or of Hugging Face (not with --load)"},
-        {"save", OPTION_TEXT, "DIR", &o->save, 0, 0,
-         "write a checkpoint at the end, and when interrupted"},
-        {"save-every", OPTION_COUNT, "N", &o->save_every, 0, 1e12, "and every N steps"},
-        {"keep", OPTION_COUNT, "N", &o->keep, 1, 1000,
-         "checkpoints that stay: DIR, DIR.previous-1, ..."},
-        {"overwrite", OPTION_FLAG, NULL, &o->overwrite, 0, 0,
-         "--save may replace another run's checkpoint"},
-        {"load", OPTION_TEXT, "DIR", &o->load, 0, 0, "go on from a checkpoint"},
         {"eval-batches", OPTION_COUNT, "N", &o->eval_batches, 0, 1e6,
          "of the held-out part, at the end"},
-        {"log", OPTION_TEXT, "FILE", &o->log, 0, 0, "CSV of the steps"},
-        {"report", OPTION_TEXT, "FILE", &o->report, 0, 0, "JSON: memory, speed, losses"},
-        {"batch-file", OPTION_TEXT, "FILE", &o->batch_file, 0, 0,
-         "train on these batches (safetensors) instead"},
         {"dump", OPTION_TEXT, "FILE", &o->dump, 0, 0,
          "parameters after the last step, as GPT-2's files have them"},
-        {"dump-grads", OPTION_TEXT, "FILE", &o->dump_grads, 0, 0,
-         "gradients of the last step, before clipping"},
-        {"quiet", OPTION_FLAG, NULL, &o->quiet, 0, 0, "no line while it runs"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
+    option_row rows[SETTINGS_ROWS];
     const char *wrong;
     int status;
     bool good;
+    settings_rows(rows, names, own, o);
     if (!command_options(argc, argv, "pretrain --corpus FILE --vocab FILE [OPTIONS]", rows, NULL,
                          &status))
         return status;
     r.facts = kind->facts(&r.config);
-    look_into_folders(o, kind->otherwise);
-    if ((wrong = contradiction(o))) return command_usage_error(argv, wrong);
+    settings_look_into_folders(o, kind->otherwise);
+    if ((wrong = settings_no_text(o)) || (wrong = settings_nowhere_to_save(o)))
+        return command_usage_error(argv, wrong);
     r.terminal = isatty(STDOUT_FILENO) != 0;
     good = begin(&r) && (!o->steps || train(&r)) && finish(&r);
     end(&r);

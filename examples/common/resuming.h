@@ -1,5 +1,5 @@
-/* What a checkpoint holds besides its tensors: the settings of its run, the model's configuration and
- * the tokenizer. A run that goes on from it must have the same, so that it has the same bits. */
+/* What a checkpoint holds besides its tensors: the settings of its run, the model's configuration
+ * and the tokenizer. A run that goes on from it must have the same, for the same bits. */
 #ifndef RESUMING_H
 #define RESUMING_H
 
@@ -28,7 +28,7 @@ typedef struct resuming {
 bool resuming_save(const resuming *r, const saving *s, bool leads, zf_program *program,
                    zf_json_writer *config, zf_error *error);
 
-/* Whether the run is the one that the checkpoint `load` belongs to; else *error says what differs. */
+/* Whether the run is the one that the checkpoint `load` belongs to; else *error says why not. */
 bool resuming_fits(const resuming *r, zf_error *error);
 
 #endif

@@ -536,9 +536,12 @@ TEST_ONCE(gpt_configurations)
     CHECK(t, load_config("{\"vocab_size\": 99, \"hidden_size\": 6, \"num_hidden_layers\": 1, "
                          "\"num_attention_heads\": 3, \"n_inner\": null, \"n_ctx\": 40, "
                          "\"tie_word_embeddings\": false, \"eos_token_id\": 7, "
+                         "\"reorder_and_upcast_attn\": true, "
+                         "\"scale_attn_by_inverse_layer_idx\": true, "
                          "\"activation_function\": \"relu\"}",
                          &c, &error));
     CHECK(t, c.positions == 40 && c.hidden == 6 && c.intermediate == 24 && !c.tied && c.end == 7);
+    CHECK(t, c.upcast && c.inverse_layer);
     CHECK(t, c.activation == ZF_ACTIVATION_RELU);
     w = gpt_config_json(&c);
     text = zf_json_text(w, NULL, &error);
@@ -558,10 +561,10 @@ TEST_ONCE(gpt_configurations_that_are_refused)
         {SIZES ", \"model_type\": \"bert\"}", ":2:28: model_type must be \"gpt2\", not \"bert\""},
         {SIZES ", \"add_cross_attention\": true}",
          ":2:37: add_cross_attention must be false, not true"},
-        {SIZES ", \"reorder_and_upcast_attn\": true}",
-         ":2:41: reorder_and_upcast_attn must be false, not true"},
-        {SIZES ", \"scale_attn_by_inverse_layer_idx\": true}",
-         ":2:49: scale_attn_by_inverse_layer_idx must be false, not true"},
+        {SIZES ", \"reorder_and_upcast_attn\": 1}",
+         ":2:41: reorder_and_upcast_attn must be true or false, not 1"},
+        {SIZES ", \"scale_attn_weights\": false}",
+         ":2:36: scale_attn_weights must be true, not false"},
         {SIZES ", \"n_inner\": 0}", ":2:25: n_inner must be an integer from 1 to 4194304, not 0"},
         {"{\"vocab_size\": 99, \"n_embd\": 6, \"n_layer\": 1,\n\"n_head\": 4}",
          ":2:11: n_head must be a divisor of n_embd (6), not 4"},

@@ -90,7 +90,8 @@ BERT(bert_of_masked_words_alone_in_shards, "bert-mlm", "bert-mlm-batch", "bert-m
 
 /* --------------------------------------------------------------------------------------- GPT */
 
-TEST_ONCE(hf_gpt_of_its_own_head_with_padding)
+/* The model of the folder with attention as `change` has it; `name`: in losses.json. */
+static void check_gpt(test *t, const char *name, const gpt_config *change)
 {
     gpt_config config;
     lm_session_desc d = {
@@ -101,9 +102,10 @@ TEST_ONCE(hf_gpt_of_its_own_head_with_padding)
     weights_report report;
     double loss, norm;
     float lr = 0;
-    CHECK(t, expected(t, "gpt", &loss, &norm));
+    CHECK(t, expected(t, name, &loss, &norm));
     CHECK(t, gpt_config_load(GOLDEN "gpt", &config, &error) &&
                  gpt_config_fit(&config, GOLDEN "gpt", &error) && !config.tied);
+    config.inverse_layer = change->inverse_layer, config.upcast = change->upcast;
     CHECK(t, lm_batch_file_load(&f, GOLDEN "gpt-batch.safetensors", config.vocab, &error));
     test_defer(t, free_gpt_batches, &f);
     d.shape = (lm_shape){f.batch[0].examples, f.batch[0].sequence, f.masked};
@@ -116,6 +118,21 @@ TEST_ONCE(hf_gpt_of_its_own_head_with_padding)
     OK(t, zf_step(s.program), zf_program_error(s.program));
     CHECK_NEAR(t, lm_session_scalar(&s, "loss"), loss, 1e-5 * loss);
     CHECK_NEAR(t, lm_session_scalar(&s, "grad_norm"), norm, 1e-5 * norm);
+}
+
+TEST_ONCE(hf_gpt_of_its_own_head_with_padding)
+{
+    check_gpt(t, "gpt", &(gpt_config){.inverse_layer = 0});
+}
+
+TEST_ONCE(hf_gpt_scores_in_f32)
+{
+    check_gpt(t, "gpt reorder_and_upcast_attn", &(gpt_config){.upcast = 1});
+}
+
+TEST_ONCE(hf_gpt_scores_by_layer)
+{
+    check_gpt(t, "gpt scale_attn_by_inverse_layer_idx", &(gpt_config){.inverse_layer = 1});
 }
 
 /* ------------------------------------------------------------------------------------ export */

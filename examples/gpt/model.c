@@ -35,8 +35,6 @@ static void expect_gpt(const zf_json *json, zf_error *error)
 {
     config_expect_plain(json, "gpt2", error);
     config_expect_bool(json, "scale_attn_weights", true, error);
-    config_expect_bool(json, "scale_attn_by_inverse_layer_idx", false, error);
-    config_expect_bool(json, "reorder_and_upcast_attn", false, error);
     config_expect_bool(json, "add_cross_attention", false, error);
 }
 
@@ -44,7 +42,7 @@ bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
 {
     const zf_json *v;
     zf_json *json;
-    bool tied = true;
+    bool tied = true, inverse_layer = false, upcast = false;
     *c = (gpt_config){.vocab = 50257,
                       .activation = ZF_ACTIVATION_GELU_TANH,
                       .tied = 1,
@@ -86,7 +84,9 @@ bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
     zf_json_to_double(config_member(json, "initializer_range"), 0, 10, &c->std, error);
     config_activation(json, "activation_function", &c->activation, error);
     zf_json_to_bool(config_member(json, "tie_word_embeddings"), &tied, error);
-    c->tied = tied;
+    zf_json_to_bool(config_member(json, "scale_attn_by_inverse_layer_idx"), &inverse_layer, error);
+    zf_json_to_bool(config_member(json, "reorder_and_upcast_attn"), &upcast, error);
+    c->tied = tied, c->inverse_layer = inverse_layer, c->upcast = upcast;
     v = config_member(json, "eos_token_id");
     if (!error->status) zf_json_to_int(v, 0, c->vocab - 1, &c->end, error);
     expect_gpt(json, error);
@@ -117,6 +117,9 @@ zf_json_writer *gpt_config_json(const gpt_config *c)
     zf_json_put_key(w, "resid_pdrop"), zf_json_put_double(w, c->residual_dropout);
     zf_json_put_key(w, "initializer_range"), zf_json_put_double(w, c->std);
     zf_json_put_key(w, "tie_word_embeddings"), zf_json_put_bool(w, c->tied);
+    if (c->inverse_layer)
+        zf_json_put_key(w, "scale_attn_by_inverse_layer_idx"), zf_json_put_bool(w, true);
+    if (c->upcast) zf_json_put_key(w, "reorder_and_upcast_attn"), zf_json_put_bool(w, true);
     for (int k = 0; k < 2; k++) {
         zf_json_put_key(w, k ? "eos_token_id" : "bos_token_id");
         if (c->end < 0) zf_json_put_null(w);
@@ -161,13 +164,15 @@ static zf_tensor heads(zf_tensor x, int third, const gpt_config *c)
     return zf_transpose(x, 1, 2);
 }
 
-/* x [B, T, H] -> the same. What is added to x begins the smaller the more layers add to it. */
-static zf_tensor block(zf_tensor x, zf_tensor mask, const gpt_config *c)
+/* x [B, T, H] -> the same, of layer `number`, from 1 on. What is added to x begins the smaller the
+ * more layers add to it. */
+static zf_tensor block(zf_tensor x, zf_tensor mask, const gpt_config *c, int64_t number)
 {
     zf_nn_linear_desc in = {.std = c->std}, out = {.std = c->std / sqrt(2.0 * (double)c->layers)};
     zf_tensor y, q, k, v;
     y = zf_nn_linear(zf_nn_layer_norm(x, "ln_1", c->eps), "attn.c_attn", 3 * c->hidden, &in);
     q = heads(y, 0, c), k = heads(y, 1, c), v = heads(y, 2, c);
+    if (c->inverse_layer && number > 1) q = zf_scale(q, 1 / (double)number);
     y = zf_nn_attention(q, k, v, mask, c->attention_dropout);
     y = zf_reshape(zf_transpose(y, 1, 2), zf_tensor_shape(x));
     y = zf_nn_linear(y, "attn.c_proj", c->hidden, &out);
@@ -194,7 +199,7 @@ static zf_tensor body(zf_graph *g, const gpt_config *c, const lm_shape *s, const
     if (s->masked) mask = padding_mask(mask, m->attention_mask, s);
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "h.%lld", (long long)i);
-        x = block(x, mask, c);
+        x = block(x, mask, c, i + 1);
         zf_pop(g);
     }
     x = zf_nn_layer_norm(x, "ln_f", c->eps);

@@ -1,5 +1,5 @@
 """Model folders as transformers writes them, with the losses and gradient norms that it computes of
-them in float64.
+them in float64 (float32 where it does not in float64).
 
     pip install torch transformers safetensors numpy
     python make.py            # writes the folders, the batches and losses.json
@@ -10,7 +10,7 @@ them in float64.
                     within the text, whose row of the word embedding has no gradient
     gpt/            GPT2LMHeadModel whose head is not tied
     bert-batch.safetensors ...    what the losses are of: [B,T], as batch files have them
-    losses.json     of each, and of bert/ with other activations: loss, and the norm of all gradients
+    losses.json     of each, of bert/ with other activations and gpt/ with other attention: loss, and the norm of all gradients
     exported/       bert/ and gpt/ as `build/bert export --load bert exported/bert` (and gpt) writes
                     them; the tests compare what is exported with these files, byte for byte.
                     `make.py check` proves that from_pretrained takes them whole, that their logits
@@ -63,8 +63,8 @@ def bert_batch(pads_inside):
     return dict(input_ids=ids, attention_mask=mask, labels=labels)
 
 
-def evaluate(model, batch):
-    model = model.double().eval()
+def evaluate(model, batch, dtype=torch.float64):
+    model = model.to(dtype).eval()
     model.config._attn_implementation = "eager"
     out = model(**{k: torch.from_numpy(v) for k, v in batch.items()})
     model.zero_grad()
@@ -118,6 +118,11 @@ def make():
     save_file(dict(batch, attention_mask=batch["attention_mask"].astype(bool)),
               HERE / "gpt-batch.safetensors")
     losses["gpt"] = evaluate(model, batch)
+    for key in ("reorder_and_upcast_attn", "scale_attn_by_inverse_layer_idx"):
+        other = GPT2LMHeadModel.from_pretrained(HERE / "gpt", attn_implementation="eager",
+                                                **{key: True})
+        upcast = key == "reorder_and_upcast_attn"    # transformers refuses float64 there
+        losses["gpt " + key] = evaluate(other, batch, torch.float32 if upcast else torch.float64)
 
     (HERE / "losses.json").write_text(json.dumps(losses, indent=1) + "\n")
     for folder in ("bert", "bert-mlm", "gpt"):

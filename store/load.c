@@ -226,14 +226,17 @@ static int32_t zfi_load_tensor(const zfi_loading *l, const zfi_entry *entry)
     return k >= 0 && s->tensors[k].dtype == entry->dtype ? k : -1;
 }
 
-/* Adds the entry's tensor to the store, loose, until it is known that all is well. */
+/* Adds the entry's tensor to the store, loose, and without memory until it is known that the files
+ * have all of it. */
 static int32_t zfi_load_add(zfi_loading *l, const zfi_entry *entry)
 {
     zf_store *s = l->store;
-    int32_t k = zfi_store_add_loose(s, (zfi_stored){.name = entry->name,
-                                                    .op = entry->kind ? ZF_OP_state : ZF_OP_param,
-                                                    .dtype = entry->dtype,
-                                                    .shape = entry->shape});
+    int32_t k = zfi_store_add(s, (zfi_stored){.name = entry->name,
+                                              .op = entry->kind ? ZF_OP_state : ZF_OP_param,
+                                              .dtype = entry->dtype,
+                                              .shape = entry->shape,
+                                              .of = -1,
+                                              .bucket = -1});
     if (k >= 0 && zfi_push(&l->memory, l->found, ((zfi_found){.there = false}))) return k;
     s->memory.failed = false;
     zfi_nomem(&s->error);
@@ -560,7 +563,13 @@ static zf_status zfi_load_check(zfi_loading *l)
     if (l->memory.failed) return zfi_nomem(&s->error);
     if ((status = zfi_load_manifest(l))) return status;
     if (!s->rank && (status = zfi_load_attachments(l))) return status;
-    return zfi_load_parts(l, false);
+    if ((status = zfi_load_parts(l, false))) return status;
+    for (int32_t k = l->mark.tensors; k < zfi_len(s->tensors) && !status; k++) {
+        zfi_stored *t = &s->tensors[k];
+        if (!(t->host = zfi_calloc(&s->memory, zfi_stored_bytes(t), 1)))
+            status = zfi_nomem(&s->error);
+    }
+    return status;
 }
 
 static zf_status zfi_load_write(zfi_loading *l)

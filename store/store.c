@@ -174,17 +174,6 @@ static int32_t zfi_store_add(zf_store *s, zfi_stored t)
     return index;
 }
 
-/* Adds a loose tensor of zeros. */
-static int32_t zfi_store_add_loose(zf_store *s, zfi_stored t)
-{
-    int32_t index;
-    t.bucket = t.of = -1;
-    t.host = zfi_calloc(&s->memory, zfi_stored_bytes(&t), 1);
-    index = t.host ? zfi_store_add(s, t) : -1;
-    if (index < 0) zfi_free(&s->memory, t.host, zfi_stored_bytes(&t));
-    return index;
-}
-
 /* Allocates memory of the backend for tensors; NULL with *error. */
 static char *zfi_store_add_piece(zf_store *s, size_t bytes, zf_error *error)
 {

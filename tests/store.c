@@ -1,6 +1,9 @@
 /* Stores: several programs over the same parameters and states, whatever the stage and the number
  * of ranks: training in turns, evaluation, adapters, two models, layouts that fit or do not. */
 #include "test.h"
+#include "turns.h"
+
+#include <pthread.h>
 
 /* --------------------------------------------------------------------------------------- models */
 
@@ -841,4 +844,52 @@ TEST(store_answers)
                                             .allocator = t->allocator},
                            &error));
     CHECK_TEXT(t, error.text, t->refused ? error.text : "zf_store_new: rank 3 of a world of 2");
+}
+
+/* ----------------------------------------------------------------------------------- threads */
+
+typedef struct turner {
+    const zf_comm *comm;
+    int32_t stage;
+    char path[300];
+    zf_status status;
+    zf_error error;
+    unsigned char images[3][TURNS_IMAGE];
+} turner;
+
+static void *turn(void *argument)
+{
+    turner *self = argument;
+    self->status = turns_run(self->comm, self->stage, self->path, self->images, &self->error);
+    return NULL;
+}
+
+/* Ranks as threads, each with stores of its own: the bits of one rank, whatever stage and world. */
+TEST_ONCE(store_of_threads)
+{
+    static turner turners[RANKS];
+    static unsigned char expected[TURNS_IMAGE], copied[TURNS_IMAGE];
+    for (int32_t world = 1; world <= 4; world++)
+        for (int32_t stage = 0; stage < 4; stage++) {
+            pthread_t threads[RANKS];
+            zf_error error = {ZF_OK, ""};
+            zf_local *group = zf_local_new(&(zf_local_desc){.world = world}, &error);
+            NEED(t, group, &error);
+            for (int32_t r = 0; r < world; r++) {
+                turners[r] = (turner){.comm = zf_local_comm(group, r), .stage = stage};
+                snprintf(turners[r].path, sizeof turners[r].path, "%s", test_path("turns"));
+                if (pthread_create(&threads[r], NULL, turn, &turners[r])) abort();
+            }
+            for (int32_t r = 0; r < world; r++) pthread_join(threads[r], NULL);
+            zf_local_free(group);
+            if (world == 1 && !stage) memcpy(expected, turners[0].images[0], TURNS_IMAGE);
+            if (world == 1 && !stage) memcpy(copied, turners[0].images[2], TURNS_IMAGE);
+            CHECK(t, memcmp(expected, copied, TURNS_IMAGE));
+            for (int32_t r = 0; r < world; r++) {
+                OK(t, turners[r].status, turners[r].error.text);
+                CHECK(t, !memcmp(expected, turners[r].images[0], TURNS_IMAGE));
+                CHECK(t, !memcmp(expected, turners[r].images[1], TURNS_IMAGE));
+                CHECK(t, !memcmp(copied, turners[r].images[2], TURNS_IMAGE));
+            }
+        }
 }

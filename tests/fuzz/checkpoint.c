@@ -3,7 +3,8 @@
  *
  * The first byte says which file they replace (bits 0-1, below), whether the checksums around them
  * are made right, so that inputs reach deep (bit 2), whether parameters alone are loaded (bit 3),
- * and whether the checkpoint is of two ranks (bit 4). The next two say which allocation fails (0:
+ * whether the checkpoint is of two ranks (bit 4), and whether a store without tensors loads it as
+ * well (bit 5). The next two say which allocation fails (0:
  * none). */
 #if defined(__linux__)
 #define _GNU_SOURCE
@@ -259,6 +260,27 @@ static void correct(const checkpoint *c, int which, unsigned char *data, size_t 
     correct_parents(c, which, crc32c(data, end));
 }
 
+/* Loads the files into a store that has no tensors, which then has them all or none. */
+static void load_early(const checkpoint *c, const zf_load_desc *desc, long refuse_at)
+{
+    zf_store *store = zf_store_new(&(zf_store_desc){.allocator = {allocate, NULL}}, NULL);
+    zf_status status;
+    int32_t count;
+    insist(store != NULL);
+    self.allocations = 0, self.refused = false;
+    self.refuse_at = refuse_at;
+    status = zf_load(store, c->path, desc);
+    self.refuse_at = -1;
+    count = zf_store_count(store);
+    if (status) insist(count == 0 && strlen(zf_store_error(store)) > 3);
+    else {
+        insist(!self.refused && zf_store_info_of(store).bytes == 0);
+        insist(!zf_load(store, c->path, &(zf_load_desc){.params_only = true, .merge = true}));
+        insist(zf_store_count(store) == count);
+    }
+    zf_store_free(store);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
@@ -286,6 +308,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     put_file(c, which, copy, size - 3);
     write_tensors(c, c->other);
     live = self.live;
+    if (data[0] & 32) {
+        load_early(c, &desc, (data[1] | data[2] << 8) - 1L);
+        insist(self.live == live);
+    }
     self.allocations = 0, self.refused = false;
     self.refuse_at = (data[1] | data[2] << 8) - 1L;
     status = zf_load(zf_program_store(c->program), c->path, &desc);

@@ -12,6 +12,8 @@
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 
+#include "../turns.h"
+
 #include <math.h>
 #include <pthread.h>
 #include <signal.h>
@@ -566,6 +568,24 @@ static void large(void)
     zf_comm_free(comm);
 }
 
+/* ---------------------------------------------------------------------------------------- stores */
+
+/* Programs of all ranks over their stores: the same bits at every stage. */
+static void stores(void)
+{
+    static unsigned char expected[TURNS_IMAGE], images[3][TURNS_IMAGE];
+    zf_comm *comm = open_comm(0);
+    for (int32_t stage = 0; stage < 4 && TURNS_SLOTS % world == 0; stage++) {
+        zf_error error = {ZF_OK, ""};
+        zf_status status = turns_run(comm, stage, "build/mpi/turns", images, &error);
+        check(!status, "programs in turns", error.text);
+        if (!stage) memcpy(expected, images[0], TURNS_IMAGE);
+        check(!memcmp(expected, images[0], TURNS_IMAGE), "another stage", "other bits");
+        check(!memcmp(expected, images[1], TURNS_IMAGE), "loaded and gone on", "other bits");
+    }
+    zf_comm_free(comm);
+}
+
 int main(int argc, char **argv)
 {
     zf_error before = {ZF_OK, ""}, after = {ZF_OK, ""};
@@ -600,6 +620,7 @@ int main(int argc, char **argv)
             wrong_arguments(), ends("wrong arguments");
         }
         no_communicator(), ends("no communicator");
+        stores(), ends("programs over one store");
     }
     MPI_Finalize();
     broken = zf_mpi_comm(NULL, &after) || !strstr(after.text, "MPI has been finalized");

@@ -1188,12 +1188,26 @@ ZF_API void *zf_cuda_stream(const zf_backend *cuda, int32_t queue);
  * adapter beside a frozen base, two models that learn from each other:
  *
  *     zf_program *train = zf_compile(g, &(zf_compile_desc){.seed = 1});
- *     zf_program *eval = zf_compile(h, &(zf_compile_desc){.store = zf_program_store(train),
- *                                                         .evaluate = true});
- *     zf_save(zf_program_store(train), "checkpoint", NULL);
+ *     zf_store *store = zf_program_store(train);
+ *     zf_program *eval =
+ *         zf_compile(h, &(zf_compile_desc){.store = store, .bound = true, .evaluate = true});
+ *     zf_step(train), zf_step(eval), zf_step(train);
+ *     zf_save(store, "checkpoint", NULL);
+ *
+ * An adapter beside a base that was saved: g has the base's parameters, frozen, and new ones.
+ *
+ *     zf_store *store = zf_store_new(&(zf_store_desc){.backend = cpu, .seed = 1}, &error);
+ *     zf_load(store, "base", &(zf_load_desc){.params_only = true});
+ *     zf_program *p = zf_compile(g, &(zf_compile_desc){.store = store});
+ *     ... zf_step(p) ...
+ *     zf_save(store, "adapter", &(zf_save_desc){.select = is_of_adapter});
+ *
+ * and later "base" as above, and zf_load(store, "adapter", &(zf_load_desc){.merge = true}).
  *
  * The seed and the count of training steps are the store's, so that programs which train in turns
- * go on with one count. A store lives until whoever made it and all its programs have freed it. It
+ * go on with one count. With several ranks each has a store of its own, and they are cut alike: what
+ * a later graph's zf_zero must know of the store, zf_zero_desc.store tells it. A store lives until
+ * whoever made it and all its programs have freed it; backend and communicator must outlive it. It
  * and its programs belong to one thread at a time. */
 
 typedef struct zf_store_desc {

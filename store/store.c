@@ -336,6 +336,8 @@ static zf_status zfi_store_check_copy(zf_store *to, const zf_store *from, size_t
 
 ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from)
 {
+    /* Parameters first: with them go master weights */
+    static const zf_op kinds[] = {ZF_OP_param, ZF_OP_state};
     size_t most = 1;
     zf_status status;
     char *room;
@@ -349,15 +351,13 @@ ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from)
         to->memory.failed = false;
         return zfi_nomem(&to->error);
     }
-    for (int op = ZF_OP_param; !status; op = ZF_OP_state) { /* master weights behind parameters */
+    for (int n = 0; n < 2; n++)
         for (int32_t k = 0; k < zfi_len(to->tensors) && !status; k++) {
             int32_t other = zfi_store_find(from, to->tensors[k].name);
-            if (other < 0 || to->tensors[k].op != (zf_op)op) continue;
+            if (other < 0 || to->tensors[k].op != kinds[n]) continue;
             status = zfi_store_get(from, other, room, 0, "zf_store_copy", &to->error);
             if (!status) status = zfi_store_put(to, k, room, &to->error);
         }
-        if (op == ZF_OP_state) break;
-    }
     zfi_free(&to->memory, room, most);
     return status;
 }

@@ -571,9 +571,10 @@ TEST_ONCE(store_copies_to_another_layout)
     test_defer(t, family_free, &f), test_defer(t, family_free, &g);
     test_defer(t, crew_free, &a), test_defer(t, crew_free, &b);
     for (int stage = 0; stage < 4; stage++) {
-        const crew_desc d = {.plain = true, .dropout = 0.3}, z = {.stage = stage, .dropout = 0.3};
+        const zf_dtype dtype = stage % 2 ? ZF_BF16 : ZF_F32;
+        const crew_desc d = {.plain = true, .dtype = dtype}, z = {.stage = stage, .dtype = dtype};
         zf_error error = {ZF_OK, ""};
-        const crew_desc one = {.stage = 0, .dropout = 0.3};
+        const crew_desc one = {.stage = 0, .bucket = 1, .dtype = dtype};
         OK(t, family_new(t, &f, 1, 5, &error), error.text);
         OK(t, family_new(t, &g, 1, 9, &error), error.text);
         OK(t, crew_new(t, &a, &f, &one, &error), error.text);
@@ -600,7 +601,7 @@ TEST(store_master_weights)
     static float wide[IN * HIDDEN];
     zf_error error = {ZF_OK, ""};
     size_t bytes;
-    int32_t k;
+    int32_t k, rounded = 0;
     test_defer(t, family_free, &one), test_defer(t, family_free, &two);
     test_defer(t, crew_free, &alone), test_defer(t, crew_free, &eval);
     test_defer(t, crew_free, &late);
@@ -612,6 +613,14 @@ TEST(store_master_weights)
     OK(t, crew_new(t, &late, &two, &d, &error), error.text);
     k = zf_store_find(two.stores[0], "adamw.master/in.weight");
     CHECK(t, k >= 0 && !strcmp(zf_store_at(two.stores[0], k).master_of, "in.weight"));
+    OK(t, zf_store_read(two.stores[0], "adamw.master/in.weight", wide, sizeof wide),
+       zf_store_error(two.stores[0]));
+    for (int i = 0; i < IN * HIDDEN; i++) {
+        uint32_t bits;
+        memcpy(&bits, &wide[i], sizeof bits);
+        rounded += (bits & 0xffff) == 0;
+    }
+    CHECK(t, rounded < IN * HIDDEN / 100);
     bytes = image_of(&one, "in.weight", NULL, a);
     CHECK(t, bytes && image_of(&two, "in.weight", NULL, b) == bytes && !memcmp(a, b, bytes));
     crew_free(&late);

@@ -122,6 +122,11 @@ static zf_status turns_run(const zf_comm *comm, int32_t stage, const char *path,
     if (!status)
         status = turns_store_failed(stores[2], zf_store_copy(stores[2], stores[0]), error);
     if (!status) status = turns_image(stores[2], images[2], error);
+    if (!status) status = turns_image(stores[0], images[0], error);
+    if (!status && memcmp(images[0], images[2], TURNS_IMAGE)) {
+        snprintf(error->text, sizeof error->text, "what was copied has other bits");
+        status = error->status = ZF_ERR_MISMATCH;
+    }
     for (int step = 4; step < 6 && !status; step++) {
         status = turns_step(&p[step % 2], comm, step, error);
         if (!status) status = turns_step(&p[3], comm, step, error);

@@ -158,7 +158,8 @@ static void random_passes(mutator *m, char *line, size_t size, int64_t *slots, b
     if (*slots && choose(m, 2))
         snprintf(ahead, sizeof ahead, "; prefetch bytes=%d", 1 << choose(m, 20));
     snprintf(line, size, "%s%s%s%s%s; memory threads=1%s; verify", choose(m, 2) ? "simplify; " : "",
-             *fuses ? "fuse" : "verify", choose(m, 4) ? "" : "; recompute layers", zero, ahead, choose(m, 4) ? "" : " no_reuse");
+             *fuses ? "fuse" : "verify", choose(m, 4) ? "" : "; recompute layers", zero, ahead,
+             choose(m, 4) ? "" : " no_reuse");
 }
 
 /* Text of the graph after the passes; NULL where one refuses, with why in message. */
@@ -209,6 +210,26 @@ static bool tips(const char *text)
     return false;
 }
 
+/* The output of a step, as numbers_of calls it, is an input: nothing sums it over the slots, of which
+ * each has its own. */
+static bool is_input(const char *text, const char *called)
+{
+    const char *name = strstr(called, " output ") + strlen(" output ");
+    char mark[300], first[32];
+    for (const char *at = text; (at = strstr(at, "output %")); at++) {
+        int id = atoi(at + strlen("output %"));
+        snprintf(mark, sizeof mark, "output %%%d \"%.200s\"", id, name);
+        snprintf(first, sizeof first, "%%%d ", id);
+        if (strncmp(at, mark, strlen(mark))) continue;
+        for (const char *line = text; line;
+             line = strchr(line, '\n') ? strchr(line, '\n') + 1 : NULL)
+            if (!strncmp(line, first, strlen(first)) &&
+                !strncmp(line + strcspn(line, "="), "= input ", strlen("= input ")))
+                return true;
+    }
+    return false;
+}
+
 static bool same_numbers(const char *plain, const char *text, int64_t slots, bool fuses, char *why,
                          size_t size)
 {
@@ -221,7 +242,8 @@ static bool same_numbers(const char *plain, const char *text, int64_t slots, boo
     *why = '\0';
     for (int k = 0; k < a.count && slots > 1; k++) /* of one slot each has its own */
         if (strstr(a.list[k].name, " output ") &&
-            (number_count(&a.list[k]) != 1 || a.list[k].dtype > ZF_F64))
+            (number_count(&a.list[k]) != 1 || a.list[k].dtype > ZF_F64 ||
+             is_input(plain, a.list[k].name)))
             snprintf(a.list[k].name, sizeof a.list[k].name, "- -");
     if (ran) { /* an index out of range, say, is an error of both */
         if (!(good = numbers_of(&b, text, &e, &error))) {
@@ -242,8 +264,8 @@ static bool same_numbers(const char *plain, const char *text, int64_t slots, boo
 /* One graph, changed, and its passes; false where something is wrong. *checked: it came so far. */
 static bool mutate_once(mutator *m, char *why, size_t size, char *shown, bool *checked)
 {
-    static const char *const rules[] = {"sgd lr", "sgd lr momentum=0.9", "adamw lr", "clip 1; lamb lr",
-                                        "clip 1; adamw lr weight_decay=0.1"};
+    static const char *const rules[] = {"sgd lr", "sgd lr momentum=0.9", "adamw lr",
+                                        "clip 1; lamb lr", "clip 1; adamw lr weight_decay=0.1"};
     char text[TEXT], line[400], train[200], *plain, *after;
     zf_graph *g;
     int64_t slots;

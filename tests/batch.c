@@ -349,6 +349,31 @@ TEST(batch_masks_a_share)
     }
 }
 
+/* Every word of an example is as likely to be masked: the mean place of those that are is the
+ * middle, within four standard deviations. */
+TEST(batch_masks_every_place_alike)
+{
+    enum { rows = 400, sequence = 64 };
+    double sum = 0;
+    source s;
+    bert_batch *b;
+    if (!make_source(t, &s, (shape){2000, 30, 25}, sequence, false)) return;
+    b = make_batch(t, s.examples, rows);
+    if (!b) return;
+    bert_batch_fill(b, s.examples, 0);
+    for (int32_t p = 0; p < b->labelled; p++) {
+        int32_t first = b->positions[p] / sequence * sequence, before = 0, words = 0;
+        for (int32_t i = first + 1; i < first + sequence && b->attention_mask[i]; i++) {
+            if (b->input_ids[i] == SEP) continue;
+            before += i < b->positions[p];
+            words++;
+        }
+        sum += (before + 0.5) / words;
+    }
+    CHECK(t, b->labelled > 3000);
+    CHECK_NEAR(t, sum / b->labelled, 0.5, 4 / sqrt(12.0 * b->labelled));
+}
+
 TEST(batch_pairs_are_even)
 {
     /* Without single sentences the labels are a fair coin. */

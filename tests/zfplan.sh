@@ -115,11 +115,14 @@ is '10^12 parameters on 1024 ranks: the paper' "$(gigabytes 0)" 16
 
 planned
 is 'BERT-base by default' "$(of parameter_count) $(of layers) $(of world)" '110106428 12 1'
-is 'one rank sends nothing' "$(sent all_reduce)" 0
+is 'one rank sends nothing' "$(sent all_reduce) $(of nccl_at_most)" '0 0'
 planned --model bert --layers 24 --hidden 1024 --heads 16 --zero 2 --world 16 --micro-batches 4 \
     --precision bf16 --optimizer lamb --clip 1 --prefetch 64M --bucket 32M
 is 'BERT-large, everything on' "$(of parameter_count) $(of micro_batches)" '336226108 4'
 holds 'a reduction of each micro-batch' "$(calls reduce_scatter) % 4 == 0"
+planned --world 8
+is 'buffers of NCCL: 3 (32 + 2) MiB, and 12 MiB for each of 3 x 16 blocks and 8 ranks' \
+    "$(of nccl_at_most)" $(((3 * 34 + 3 * 16 * 8 * 12) * 1048576))
 planned --model gpt
 is 'GPT-2 small' "$(of parameter_count)" 124439808
 holds 'FLOPs: six for each parameter and token, and more' \

@@ -346,8 +346,8 @@ typedef struct estimate {
 
 static estimate estimate_of(const options *o, const zf_plan *plan)
 {
-    estimate e = {.products_ms = 1e3 * (plan->flops + plan->recomputed_flops) /
-                                 o->cost.flops_per_s};
+    estimate e = {.products_ms =
+                      1e3 * (plan->flops + plan->recomputed_flops) / o->cost.flops_per_s};
     for (int k = 0; k < COLLECTIVES; k++) {
         zf_moved m = moved(plan, k);
         e.communication_ms += 1e3 * ((double)m.bytes / o->cost.link_bytes_per_s +
@@ -361,6 +361,14 @@ static estimate estimate_of(const options *o, const zf_plan *plan)
 static const char *precision(const options *o) { return zf_dtype_name(o->dtype); }
 
 /* "12.34 GB" */
+/* What NCCL takes of a rank's device beside the plan, at most: zeroflow.h, zf_nccl_desc.ctas, with its
+ * defaults: 16 blocks, 32 MiB of staging, three channels. */
+static double nccl_bytes(const options *o)
+{
+    const double mib = 1 << 20;
+    return o->world < 2 ? 0 : 3 * (32 + 2) * mib + 3.0 * 16 * (double)o->world * 12 * mib;
+}
+
 static const char *human(char text[32], double bytes)
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
@@ -388,6 +396,9 @@ static void print_table(const options *o, const result *r)
     printf("%-16s%14s%14s   at %%%d %s%s%s\n", "peak", human(most, (double)plan->peak_bytes),
            human(then, (double)plan->live_bytes), (int)plan->peak_node, plan->peak_op,
            *plan->peak_scope ? " in " : "", plan->peak_scope);
+    if (o->world > 1)
+        printf("%-16s%14s                 NCCL's own buffers, where ranks are GPUs\n", "beside it",
+               human(most, nccl_bytes(o)));
     printf("\n%-16s%14s%14s\n", "sent in a step", "calls", "bytes");
     for (int k = 0; k < COLLECTIVES; k++) {
         zf_moved m = moved(plan, k);
@@ -460,6 +471,7 @@ static int print_json(const options *o, zf_graph *g, const result *r)
     for (int k = 0; k < ZF_KINDS; k++) put_bytes(w, zf_kind_name((zf_kind)k), plan->most[k]);
     put_bytes(w, "peak", plan->peak_bytes);
     put_bytes(w, "live", plan->live_bytes);
+    put_bytes(w, "nccl_at_most", (size_t)nccl_bytes(o));
     zf_json_put_key(w, "at_peak");
     zf_json_begin_object(w);
     for (int k = 0; k < ZF_KINDS; k++) put_bytes(w, zf_kind_name((zf_kind)k), plan->at_peak[k]);

@@ -513,6 +513,40 @@ TEST_ONCE(tokenizer_reads_odd_lines)
     CHECK(t, !memcmp(ids, expected, sizeof expected));
 }
 
+/* Where tokenizer_config.json has no added tokens, those of added_tokens.json count, as transformers
+ * reads them (ids by its BertTokenizer 5.23). */
+TEST_ONCE(vocab_added_tokens_of_their_own_file)
+{
+    static const char *const files[][2] = {
+        {"vocab.txt", FIVE "a\nb\n##c\n"},
+        {"tokenizer_config.json",
+         "{\"do_lower_case\": true, \"additional_special_tokens\": [\"<s1>\"]}"},
+        {"added_tokens.json", "{\"<s1>\": 8}"}};
+    static const char plain[] = "{\"<s1>\": 8, \"New\": 9}";
+    static const int32_t expected[] = {5, 8, 6, 6, 7};
+    const char *folder = test_path("added-tokens");
+    char path[600], err[600];
+    zf_error error = {ZF_OK, ""};
+    int32_t ids[8];
+    bert_vocab *v;
+    CHECK(t, folder_make(folder, &error));
+    for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+        snprintf(path, sizeof path, "%s/%s", folder, files[i][0]);
+        CHECK(t, write_file(path, files[i][1], strlen(files[i][1])));
+    }
+    v = bert_vocab_load(folder, NULL, err, sizeof err);
+    CHECK(t, v);
+    test_defer(t, free_vocab, v);
+    CHECK(t, bert_vocab_size(v) == 9 && bert_vocab_is_added(v, 8));
+    CHECK(t, bert_encode(v, "a <s1>b BC", 10, 0, ids, 8) == 5);
+    CHECK(t, !memcmp(ids, expected, sizeof expected));
+    CHECK(t, write_file(path, plain, sizeof plain - 1));
+    CHECK(t, !bert_vocab_load(folder, NULL, err, sizeof err));
+    CHECK_TEXT(t, err + strlen(path),
+               ":1:20: New is no special token of tokenizer_config.json "
+               "(additional_special_tokens); added tokens must be special");
+}
+
 /* What a save writes is what was read, byte for byte. */
 TEST_ONCE(vocab_keeps_its_file)
 {

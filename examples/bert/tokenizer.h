@@ -59,8 +59,8 @@ typedef struct bert_vocab_file {
 } bert_vocab_file;
 
 /* Reads a vocabulary: a file of lines; a tokenizer.json with a WordPiece model (a name that ends in
- * .json); or a folder with one of these, and perhaps a tokenizer_config.json, as Hugging Face's
- * models and the checkpoints of these programs are. Of what no file says something about, `options`
+ * .json); or a folder with one of these, and perhaps a tokenizer_config.json and an
+ * added_tokens.json, as Hugging Face's models and the checkpoints of these programs are. Of what no file says something about, `options`
  * tells; NULL: nothing.
  *
  * NULL when a file cannot be read; for the first line that is too long or not UTF-8; when one of the

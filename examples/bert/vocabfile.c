@@ -3,6 +3,8 @@
  *     vocab.txt               tokens, one per line
  *     tokenizer.json          tokens with their ids, added tokens, options
  *     tokenizer_config.json   options, added tokens
+ *     added_tokens.json       beside vocab.txt: added tokens with their ids, where
+ *                             tokenizer_config.json has none; as it says which are special
  *
  * Of a folder the tokens come from tokenizer.json, or where it has none, from vocab.txt. What
  * tokenizer_config.json says about an option counts before what tokenizer.json says, as it does for
@@ -29,7 +31,8 @@ typedef struct reader {
     bert_token *tokens;
     size_t count, room;
     bert_tokenizer_options options;
-    bool any_model; /* tokenizer_class is one of any model */
+    bool any_model;         /* tokenizer_class is one of any model */
+    const char *added_path; /* of added_tokens.json, or NULL */
     char *err;
     size_t err_size;
 } reader;
@@ -281,6 +284,57 @@ static bool read_config(reader *r, const zf_json *top, bert_tokenizer_options *s
            read_all_added(r, zf_json_member(top, "added_tokens_decoder"), name, error);
 }
 
+/* ---------------------------------------------------------------------------- added_tokens.json */
+
+/* tokenizer_config.json, which may be none, names the token as a special one. */
+static bool is_named_special(const zf_json *config, const char *text)
+{
+    static const char *const lists[] = {"additional_special_tokens", "extra_special_tokens"};
+    for (int k = 0; k < BERT_SPECIAL_COUNT; k++)
+        if (!strcmp(text, bert_special_tokens[k])) return true;
+    for (size_t i = 0; i < sizeof lists / sizeof lists[0]; i++)
+        for (const zf_json *v = zf_json_first(zf_json_member(config, lists[i])); v;
+             v = zf_json_next(v)) {
+            const char *is = zf_json_string(v, NULL);
+            if (!is) is = zf_json_string(zf_json_member(v, "content"), NULL);
+            if (is && !strcmp(is, text)) return true;
+        }
+    return false;
+}
+
+/* Of a token that is not special, Hugging Face's tokenizers find what is left of it by lower case
+ * and the like, which is not done here. */
+static bool read_added_file(reader *r, const zf_json *top, const zf_json *config, zf_error *error)
+{
+    if (zf_json_type_of(top) != ZF_JSON_OBJECT) zf_json_expected(top, error, "an object");
+    for (const zf_json *v = zf_json_first(top); v && !error->status; v = zf_json_next(v)) {
+        size_t bytes;
+        int64_t id = 0;
+        const char *text = zf_json_key(v, &bytes);
+        if (zf_json_to_int(v, 0, ID_LIMIT - 1, &id, error)) return false;
+        if (!is_named_special(config, text))
+            return zf_json_fail(v, error,
+                                "is no special token of tokenizer_config.json "
+                                "(additional_special_tokens); added tokens must be special"),
+                   false;
+        if (!add_json_token(r, v, text, bytes, id, true, r->added_path, error)) return false;
+    }
+    return !error->status;
+}
+
+/* Reads r->added_path; *tree, to be freed, has the texts. */
+static bool take_added(reader *r, const zf_json *config, zf_json **tree)
+{
+    size_t bytes;
+    char *text = read_whole(r, r->added_path, &bytes);
+    zf_error error = {ZF_OK, ""};
+    bool good = text && (*tree = parse(r, text, bytes, r->added_path)) != NULL &&
+                read_added_file(r, *tree, config, &error);
+    if (error.status) fail(r, "%s:%s", r->added_path, error.text);
+    free(text);
+    return good;
+}
+
 /* ---------------------------------------------------------------------------------------- whole */
 
 /* The options of the files and those that were asked for, which must not contradict them. */
@@ -333,7 +387,7 @@ static bert_vocab *make(reader *r, const bert_vocab_file *source, const char *pa
     bool json = !strcmp(source->name, "tokenizer.json"), good;
     bert_tokenizer_options said = {BERT_UNSAID, BERT_UNSAID, BERT_UNSAID, BERT_UNSAID};
     zf_error error = {ZF_OK, ""};
-    zf_json *top = NULL;
+    zf_json *top = NULL, *added = NULL;
     bert_vocab *v = NULL;
     size_t lines = 0;
     if (json) {
@@ -353,12 +407,15 @@ static bert_vocab *make(reader *r, const bert_vocab_file *source, const char *pa
             if (said.chinese_chars) r->options.chinese_chars = said.chinese_chars;
         }
     }
+    if (good && !json && r->added_path && !zf_json_member(config, "added_tokens_decoder"))
+        good = take_added(r, config, &added);
     if (good && take_options(r, wanted, name))
         v = bert_vocab_new(r->tokens, r->count, &r->options, source, path, r->err, r->err_size);
     if (v && !check_ids(r, v, lines, name)) {
         bert_vocab_free(v);
         v = NULL;
     }
+    zf_json_free(added);
     zf_json_free(top);
     return v;
 }
@@ -411,13 +468,14 @@ bert_vocab *bert_vocab_load(const char *path, const bert_tokenizer_options *opti
                             size_t err_size)
 {
     reader r = {.err = err, .err_size = err_size};
-    char file[PATH_SIZE], config[PATH_SIZE];
+    char file[PATH_SIZE], config[PATH_SIZE], added[PATH_SIZE];
     struct stat about;
     bert_vocab *v = NULL;
     if (stat(path, &about) || !S_ISDIR(about.st_mode)) {
         v = load_file(&r, path, NULL, options, path);
     } else if (find_file(file, path, "tokenizer.json") || find_file(file, path, "vocab.txt")) {
         bool configured = find_file(config, path, "tokenizer_config.json");
+        if (find_file(added, path, "added_tokens.json")) r.added_path = added;
         v = load_file(&r, file, configured ? config : NULL, options, path);
     } else {
         fail(&r, "%s: a folder without tokenizer.json and vocab.txt", path);

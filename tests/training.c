@@ -321,6 +321,30 @@ TEST(graph_copies_are_their_own)
     CHECK_TEXT(t, zf_graph_error(copy), "zf_prefetch: zf_prefetch has been run already");
 }
 
+/* Scopes that were open are so in the copy, when its graph is gone. */
+TEST(graph_copies_keep_open_scopes)
+{
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator}), *copy;
+    zf_push(g, "outer");
+    zf_push(g, "inner.%d", 7);
+    copy = zf_graph_copy(g);
+    zf_graph_free(g);
+    g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator}); /* where that was, perhaps */
+    for (int k = 0; k < 100; k++) zf_push(g, "another.%d", k), zf_pop(g);
+    zf_graph_free(g);
+    NEED(t, copy, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, copy);
+    zf_param(copy, "w", ZF_SCALAR, NULL);
+    zf_pop(copy);
+    zf_param(copy, "w", ZF_SCALAR, NULL);
+    zf_pop(copy);
+    zf_param(copy, "w", ZF_SCALAR, NULL);
+    OK(t, zf_graph_status(copy), zf_graph_error(copy));
+    CHECK_TEXT(t, zf_tensor_name(zf_param_at(copy, 0)), "outer.inner.7.w");
+    CHECK_TEXT(t, zf_tensor_name(zf_param_at(copy, 1)), "outer.w");
+    CHECK_TEXT(t, zf_tensor_name(zf_param_at(copy, 2)), "w");
+}
+
 /* Two programs, of a graph and of its copy, have the same bits. */
 TEST(graph_copies_train_alike)
 {

@@ -62,7 +62,7 @@ static zf_status zfi_cuda_check(void *self, const zf_launch *l)
     bool wide = l->out.dtype == ZF_F64;
     (void)self;
     if (l->op == ZF_OP_wait) return ZF_OK;
-    if (!zfi_row_of(l->op)) return zfi_no_row(l);
+    if (!zfi_kernel_for(l)) return zfi_no_kernel(l);
     for (int32_t k = 0; k < l->arg_count; k++) wide |= l->args[k].dtype == ZF_F64;
     if (wide)
         return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
@@ -81,10 +81,10 @@ static const char *zfi_cuda_remark(void *self) { return zfi_cuda_of(self)->produ
 
 static size_t zfi_cuda_scratch(void *self, const zf_launch *l)
 {
-    const zfi_row *row = zfi_row_of(l->op);
-    if (!row || !row->scratch) return 0;
+    const zfi_kernel *kernel = zfi_kernel_for(l);
+    if (!kernel || !kernel->scratch) return 0;
     (void)zfi_enter(zfi_cuda_of(self), NULL); /* products are looked up, or searched for, on it */
-    return row->scratch(l);
+    return kernel->scratch(l);
 }
 
 ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)

@@ -108,6 +108,25 @@ static zf_status zfi_launched(const zf_launch *l)
     return zfi_cuda_failed(l->error, what, code);
 }
 
+/* What runs an operator. Its file ends with ZFI_KERNEL(sum, run, scratch). */
+typedef struct zfi_kernel {
+    zf_status (*run)(const zf_launch *l);
+    size_t (*scratch)(const zf_launch *l); /* bytes; NULL: none */
+    /* Runs the first of `count` launches of the operator that follow each other at once, to the same
+     * bits; *taken: how many, 0: the first is to be run alone. NULL: each is run alone */
+    zf_status (*together)(const zf_launch *l, int count, int *taken);
+} zfi_kernel;
+
+template <int op> struct zfi_kernel_of {
+    static constexpr zfi_kernel get() { return {NULL, NULL, NULL}; } /* there is none */
+};
+
+#define ZFI_KERNEL_TOGETHER(op, run, scratch, together)                                            \
+    template <> struct zfi_kernel_of<ZF_OP_##op> {                                                 \
+        static constexpr zfi_kernel get() { return {run, scratch, together}; }                     \
+    };
+#define ZFI_KERNEL(op, run, scratch) ZFI_KERNEL_TOGETHER(op, run, scratch, NULL)
+
 static int64_t zfi_count(const zf_array *a) { return zf_shape_count(a->shape); }
 static size_t zfi_bytes(const zf_array *a) { return (size_t)zfi_count(a) * zf_dtype_size(a->dtype); }
 static int64_t zfi_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }

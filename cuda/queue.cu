@@ -61,14 +61,7 @@ static zfi_lane *zfi_lane_of(zfi_cuda *c, const zf_launch *l)
                : NULL;
 }
 
-static const zfi_row *zfi_row_of(zf_op op)
-{
-    for (const zfi_row *row = zfi_rows; row->run; row++)
-        if (row->op == op) return row;
-    return NULL;
-}
-
-static zf_status zfi_no_row(const zf_launch *l)
+static zf_status zfi_no_kernel(const zf_launch *l)
 {
     return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
                          "%s %%%d: there is no such operator on CUDA; the CPU backend has all",
@@ -79,12 +72,12 @@ static zf_status zfi_no_row(const zf_launch *l)
 static zf_status zfi_put(zfi_cuda *c, const zf_launch *l)
 {
     zfi_lane *lane = zfi_lane_of(c, l);
-    const zfi_row *row = zfi_row_of(l->op);
-    zf_status status = row ? ZF_OK : zfi_no_row(l);
+    const zfi_kernel *kernel = zfi_kernel_for(l);
+    zf_status status = kernel ? ZF_OK : zfi_no_kernel(l);
     int at = lane ? (int)(lane->count % ZFI_MARKS) : 0;
     if (lane && !status) status = zfi_follow(c, l->queue, 0, l->error);
     if (zfi_is_among_ranks(l)) c->comm = l->comm;
-    if (!status) status = row->run(l);
+    if (!status) status = kernel->run(l);
     if (!lane || status) return status;
     lane->launches[at] = l;
     lane->count++;

@@ -33,10 +33,10 @@ static zf_status zfi_put_section(zfi_cuda *c, const zf_section *s)
     zf_status status = ZF_OK;
     for (int32_t n = s->first, taken; n < s->last && !status; n += taken ? taken : 1) {
         const zf_launch *l = &s->launches[n];
-        const zfi_row *row = s->waits_for[n] < 0 ? zfi_row_of(l->op) : NULL;
-        const int count = row && row->together ? zfi_alike(s, n) : 0;
+        const zfi_kernel *kernel = s->waits_for[n] < 0 ? zfi_kernel_for(l) : NULL;
+        const int count = kernel && kernel->together ? zfi_alike(s, n) : 0;
         taken = 0;
-        if (count > 1) status = row->together(l, count, &taken);
+        if (count > 1) status = kernel->together(l, count, &taken);
         if (taken || status) continue;
         status = s->waits_for[n] >= 0 ? zfi_put_wait(c, &s->launches[s->waits_for[n]])
                                       : zfi_put(c, l);

@@ -533,3 +533,5 @@ static zf_status zfi_cuda_attention_grad(const zf_launch *l)
     else status = zfi_general_attention_grad(l, a);
     return status ? status : zfi_launched(l);
 }
+
+ZFI_KERNEL(attention_grad, zfi_cuda_attention_grad, zfi_cuda_scratch_attention_grad)

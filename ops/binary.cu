@@ -311,15 +311,6 @@ static zf_status zfi_cuda_binary(const zf_launch *l)
     return zfi_launched(l);
 }
 
-#define zfi_cuda_add     zfi_cuda_binary
-#define zfi_cuda_sub     zfi_cuda_binary
-#define zfi_cuda_mul     zfi_cuda_binary
-#define zfi_cuda_div     zfi_cuda_binary
-#define zfi_cuda_maximum zfi_cuda_binary
-#define zfi_cuda_minimum zfi_cuda_binary
-#define zfi_cuda_equal   zfi_cuda_binary
-#define zfi_cuda_less    zfi_cuda_binary
-
 /* T: bits of the size of an element. */
 template <class T, int N>
 __global__ void zfi_where_kernel(zfi_elementwise e, T *out, const uint8_t *c, const T *a,
@@ -363,3 +354,13 @@ static zf_status zfi_cuda_where(const zf_launch *l)
     }
     return zfi_launched(l);
 }
+
+ZFI_KERNEL(add, zfi_cuda_binary, NULL)
+ZFI_KERNEL(sub, zfi_cuda_binary, NULL)
+ZFI_KERNEL(mul, zfi_cuda_binary, NULL)
+ZFI_KERNEL(div, zfi_cuda_binary, NULL)
+ZFI_KERNEL(maximum, zfi_cuda_binary, NULL)
+ZFI_KERNEL(minimum, zfi_cuda_binary, NULL)
+ZFI_KERNEL(equal, zfi_cuda_binary, NULL)
+ZFI_KERNEL(less, zfi_cuda_binary, NULL)
+ZFI_KERNEL(where, zfi_cuda_where, NULL)

@@ -224,3 +224,5 @@ static zf_status zfi_cuda_chain(const zf_launch *l)
     ZFI_FLOATS(l, l->out.dtype, T, zfi_chain_launch<T>(l);)
     return zfi_launched(l);
 }
+
+ZFI_KERNEL(chain, zfi_cuda_chain, NULL)

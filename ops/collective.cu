@@ -4,14 +4,7 @@
 /* The launch is a collective of more than one rank. */
 static bool zfi_is_among_ranks(const zf_launch *l)
 {
-    switch (l->op) {
-    case ZF_OP_all_gather:
-    case ZF_OP_reduce_scatter:
-    case ZF_OP_all_reduce:
-    case ZF_OP_all_to_all:
-    case ZF_OP_bcast: return ZF_INT(l, all_gather, world) > 1;
-    default: return false;
-    }
+    return zf_op_traits_of(l->op) & ZF_OP_COLLECTIVE && ZF_INT(l, all_gather, world) > 1;
 }
 
 template <class T> __device__ __forceinline__ T zfi_plus(T a, T b)
@@ -84,8 +77,8 @@ static zf_status zfi_cuda_collective(const zf_launch *l)
     }
 }
 
-#define zfi_cuda_all_gather     zfi_cuda_collective
-#define zfi_cuda_reduce_scatter zfi_cuda_collective
-#define zfi_cuda_all_reduce     zfi_cuda_collective
-#define zfi_cuda_all_to_all     zfi_cuda_collective
-#define zfi_cuda_bcast          zfi_cuda_collective
+ZFI_KERNEL(all_gather, zfi_cuda_collective, NULL)
+ZFI_KERNEL(reduce_scatter, zfi_cuda_collective, NULL)
+ZFI_KERNEL(all_reduce, zfi_cuda_collective, NULL)
+ZFI_KERNEL(all_to_all, zfi_cuda_collective, NULL)
+ZFI_KERNEL(bcast, zfi_cuda_collective, NULL)

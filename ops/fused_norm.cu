@@ -211,8 +211,6 @@ static zf_status zfi_cuda_residual_norm(const zf_launch *l)
     return zfi_launched(l);
 }
 
-#define zfi_cuda_embed_norm zfi_cuda_residual_norm
-
 static zf_status zfi_cuda_affine(const zf_launch *l)
 {
     return zfi_norm_launch(l, NULL, l->args[1].data, l->args[2].data);
@@ -403,3 +401,8 @@ static zf_status zfi_cuda_residual_norm_grad(const zf_launch *l)
     })
     return zfi_columns_end(l, l->out.dtype, o);
 }
+
+ZFI_KERNEL(residual_norm, zfi_cuda_residual_norm, NULL)
+ZFI_KERNEL(embed_norm, zfi_cuda_residual_norm, NULL)
+ZFI_KERNEL(residual_norm_grad, zfi_cuda_residual_norm_grad, zfi_cuda_scratch_residual_norm_grad)
+ZFI_KERNEL(affine, zfi_cuda_affine, NULL)

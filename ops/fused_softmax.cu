@@ -26,3 +26,6 @@ static zf_status zfi_cuda_masked_softmax_grad(const zf_launch *l)
     zfi_dropout drop = zfi_dropout_attributes(l);
     return zfi_softmax_grad_launch(l, (float)ZF_FLOAT(l, masked_softmax_grad, scale), &drop);
 }
+
+ZFI_KERNEL(masked_softmax, zfi_cuda_masked_softmax, NULL)
+ZFI_KERNEL(masked_softmax_grad, zfi_cuda_masked_softmax_grad, NULL)

@@ -450,3 +450,5 @@ static zf_status zfi_cuda_head_loss(const zf_launch *l)
               static_cast<float *>(l->out.data), h.loss, h.rows, weight);
     return zfi_launched(l);
 }
+
+ZFI_KERNEL(head_loss, zfi_cuda_head_loss, zfi_cuda_scratch_head_loss)

@@ -189,3 +189,5 @@ static zf_status zfi_cuda_linear(const zf_launch *l)
     }
     return status;
 }
+
+ZFI_KERNEL(linear, zfi_cuda_linear, zfi_cuda_scratch_linear)

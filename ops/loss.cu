@@ -149,3 +149,7 @@ static zf_status zfi_cuda_cross_entropy_grad(const zf_launch *l)
 {
     return zfi_cross_entropy_launch(l, &l->args[1]);
 }
+
+ZFI_KERNEL(logsumexp, zfi_cuda_logsumexp, NULL)
+ZFI_KERNEL(cross_entropy, zfi_cuda_cross_entropy, NULL)
+ZFI_KERNEL(cross_entropy_grad, zfi_cuda_cross_entropy_grad, NULL)

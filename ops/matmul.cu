@@ -631,3 +631,5 @@ static zf_status zfi_cuda_matmul(const zf_launch *l)
     }
     return ZF_OK;
 }
+
+ZFI_KERNEL(matmul, zfi_cuda_matmul, zfi_cuda_scratch_matmul)

@@ -623,3 +623,11 @@ static zf_status zfi_cuda_sum_to(const zf_launch *l)
     }
     return zfi_launched(l);
 }
+
+ZFI_KERNEL(reshape, zfi_cuda_reshape, NULL)
+ZFI_KERNEL(slice, zfi_cuda_slice, NULL)
+ZFI_KERNEL(pad, zfi_cuda_pad, NULL)
+ZFI_KERNEL(transpose, zfi_cuda_transpose, NULL)
+ZFI_KERNEL(concat, zfi_cuda_concat, NULL)
+ZFI_KERNEL(broadcast, zfi_cuda_broadcast, NULL)
+ZFI_KERNEL(sum_to, zfi_cuda_sum_to, zfi_cuda_scratch_sum_to)

@@ -506,8 +506,6 @@ static zf_status zfi_cuda_moments(const zf_launch *l)
     return zfi_launched(l);
 }
 
-#define zfi_cuda_rms zfi_cuda_moments
-
 /* ------------------------------------------------------------------------------- norms */
 
 /* y = gamma (x - mean) rstd + beta; beta may be NULL. moments NULL: 0 and 1. */
@@ -558,8 +556,6 @@ static zf_status zfi_cuda_layer_norm(const zf_launch *l)
     return zfi_norm_launch(l, l->args[1].data, l->args[2].data,
                            l->arg_count > 3 ? l->args[3].data : NULL);
 }
-
-#define zfi_cuda_rms_norm zfi_cuda_layer_norm
 
 /* dx = rstd (g - mean g - xhat mean(g xhat)), g = dy gamma, without mean g where it is not centred.
  * rstds: x is xhat already, and these are its rows' rstd. dropped: or NULL, gets dropout(dx). */
@@ -641,8 +637,6 @@ static zf_status zfi_cuda_layer_norm_grad(const zf_launch *l)
     j.drop = zfi_dropout_of(l, 0, 0, 0);
     return zfi_norm_grad_launch(l, &j);
 }
-
-#define zfi_cuda_rms_norm_grad zfi_cuda_layer_norm_grad
 
 /* ------------------------------------------------------------------------ sums over rows
  *
@@ -826,3 +820,13 @@ static zf_status zfi_cuda_norm_gamma_grad(const zf_launch *l)
                        static_cast<const float *>(l->args[2].data), zfi_dropout_of(l, 0, 0, 0),
                        out);
 }
+
+ZFI_KERNEL(softmax, zfi_cuda_softmax, NULL)
+ZFI_KERNEL(softmax_grad, zfi_cuda_softmax_grad, NULL)
+ZFI_KERNEL(moments, zfi_cuda_moments, NULL)
+ZFI_KERNEL(rms, zfi_cuda_moments, NULL)
+ZFI_KERNEL(layer_norm, zfi_cuda_layer_norm, NULL)
+ZFI_KERNEL(layer_norm_grad, zfi_cuda_layer_norm_grad, NULL)
+ZFI_KERNEL(rms_norm, zfi_cuda_layer_norm, NULL)
+ZFI_KERNEL(rms_norm_grad, zfi_cuda_layer_norm_grad, NULL)
+ZFI_KERNEL(norm_gamma_grad, zfi_cuda_norm_gamma_grad, zfi_cuda_scratch_norm_gamma_grad)

@@ -8,9 +8,6 @@
  *     their sums                 the same once more, and rounded once
  */
 
-#define zfi_cuda_sum         zfi_cuda_sum_to
-#define zfi_cuda_scratch_sum zfi_cuda_scratch_sum_to
-
 /* ------------------------------------------------------------------------- max, argmax */
 
 /* The largest so far and the first index of it; NaN is larger than all. */
@@ -110,8 +107,6 @@ static zf_status zfi_cuda_max(const zf_launch *l)
     ZFI_FLOATS(l, l->args[0].dtype, T, zfi_most_launch<T>(l);)
     return zfi_launched(l);
 }
-
-#define zfi_cuda_argmax zfi_cuda_max
 
 /* ------------------------------------------------------------------------- block_norms */
 
@@ -332,6 +327,11 @@ template <bool SQUARES> static zf_status zfi_total_launch(const zf_launch *l)
 
 static zf_status zfi_cuda_total(const zf_launch *l) { return zfi_total_launch<false>(l); }
 
-#define zfi_cuda_scratch_norm zfi_cuda_scratch_total
-
 static zf_status zfi_cuda_norm(const zf_launch *l) { return zfi_total_launch<true>(l); }
+
+ZFI_KERNEL(sum, zfi_cuda_sum_to, zfi_cuda_scratch_sum_to)
+ZFI_KERNEL(max, zfi_cuda_max, NULL)
+ZFI_KERNEL(argmax, zfi_cuda_max, NULL)
+ZFI_KERNEL_TOGETHER(block_norms, zfi_cuda_block_norms, NULL, zfi_cuda_together_block_norms)
+ZFI_KERNEL(total, zfi_cuda_total, zfi_cuda_scratch_total)
+ZFI_KERNEL(norm, zfi_cuda_norm, zfi_cuda_scratch_total)

@@ -389,3 +389,6 @@ static zf_status zfi_cuda_scatter_rows(const zf_launch *l)
     ZFI_FLOATS(l, l->out.dtype, T, zfi_scatter_launch<T>(l, &s);)
     return zfi_launched(l);
 }
+
+ZFI_KERNEL(gather_rows, zfi_cuda_gather_rows, NULL)
+ZFI_KERNEL(scatter_rows, zfi_cuda_scatter_rows, zfi_cuda_scratch_scatter_rows)

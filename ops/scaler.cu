@@ -90,3 +90,6 @@ static zf_status zfi_cuda_loss_scale_update(const zf_launch *l)
     ZF_LAUNCH(zfi_scaler_kernel, 1, 1, 0, zfi_stream(l), s, zfi_device_of(l)->fault);
     return zfi_launched(l);
 }
+
+ZFI_KERNEL(advance, zfi_cuda_advance, NULL)
+ZFI_KERNEL(loss_scale_update, zfi_cuda_loss_scale_update, NULL)

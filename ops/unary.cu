@@ -169,23 +169,6 @@ static zf_status zfi_cuda_unary(const zf_launch *l)
     return zfi_launched(l);
 }
 
-#define zfi_cuda_neg          zfi_cuda_unary
-#define zfi_cuda_scale        zfi_cuda_unary
-#define zfi_cuda_exp          zfi_cuda_unary
-#define zfi_cuda_log          zfi_cuda_unary
-#define zfi_cuda_sqrt         zfi_cuda_unary
-#define zfi_cuda_rsqrt        zfi_cuda_unary
-#define zfi_cuda_tanh         zfi_cuda_unary
-#define zfi_cuda_tanh_grad    zfi_cuda_unary
-#define zfi_cuda_sigmoid      zfi_cuda_unary
-#define zfi_cuda_sigmoid_grad zfi_cuda_unary
-#define zfi_cuda_relu         zfi_cuda_unary
-#define zfi_cuda_relu_grad    zfi_cuda_unary
-#define zfi_cuda_gelu         zfi_cuda_unary
-#define zfi_cuda_gelu_grad    zfi_cuda_unary
-#define zfi_cuda_silu         zfi_cuda_unary
-#define zfi_cuda_silu_grad    zfi_cuda_unary
-
 /* ------------------------------------------------------------------------------- cast */
 
 /* x may be out, where the sizes are the same: what is read before it is written is one thread's. */
@@ -339,3 +322,22 @@ static zf_status zfi_cuda_dropout(const zf_launch *l)
     ZFI_FLOATS(l, l->out.dtype, T, zfi_dropout_launch<T>(l);)
     return zfi_launched(l);
 }
+
+ZFI_KERNEL(neg, zfi_cuda_unary, NULL)
+ZFI_KERNEL(scale, zfi_cuda_unary, NULL)
+ZFI_KERNEL(exp, zfi_cuda_unary, NULL)
+ZFI_KERNEL(log, zfi_cuda_unary, NULL)
+ZFI_KERNEL(sqrt, zfi_cuda_unary, NULL)
+ZFI_KERNEL(rsqrt, zfi_cuda_unary, NULL)
+ZFI_KERNEL(tanh, zfi_cuda_unary, NULL)
+ZFI_KERNEL(tanh_grad, zfi_cuda_unary, NULL)
+ZFI_KERNEL(sigmoid, zfi_cuda_unary, NULL)
+ZFI_KERNEL(sigmoid_grad, zfi_cuda_unary, NULL)
+ZFI_KERNEL(relu, zfi_cuda_unary, NULL)
+ZFI_KERNEL(relu_grad, zfi_cuda_unary, NULL)
+ZFI_KERNEL(gelu, zfi_cuda_unary, NULL)
+ZFI_KERNEL(gelu_grad, zfi_cuda_unary, NULL)
+ZFI_KERNEL(silu, zfi_cuda_unary, NULL)
+ZFI_KERNEL(silu_grad, zfi_cuda_unary, NULL)
+ZFI_KERNEL(cast, zfi_cuda_cast, NULL)
+ZFI_KERNEL(dropout, zfi_cuda_dropout, NULL)

@@ -72,3 +72,8 @@ static zf_status zfi_cuda_norms(const zf_launch *l)
     }
     return zfi_launched(l);
 }
+
+ZFI_KERNEL(view, zfi_cuda_view, NULL)
+ZFI_KERNEL(part, zfi_cuda_part, NULL)
+ZFI_KERNEL(pack, zfi_cuda_pack, NULL)
+ZFI_KERNEL(norms, zfi_cuda_norms, NULL)

@@ -415,10 +415,11 @@ static zf_status zfi_cuda_adamw(const zf_launch *l)
 /* Launch b updates a whole tensor as launch a does, and another one. */
 static bool zfi_updates_alike(const zf_launch *a, const zf_launch *b)
 {
-    const zf_attribute *x = a->attributes, *y = b->attributes;
     bool alike = a->args[0].dtype == b->args[0].dtype && a->arg_count == b->arg_count &&
                  !ZF_LIST(a, adamw, blocks).count && !ZF_LIST(b, adamw, blocks).count &&
-                 x[0].f == y[0].f && x[1].f == y[1].f && x[2].f == y[2].f &&
+                 ZF_FLOAT(a, adamw, beta1) == ZF_FLOAT(b, adamw, beta1) &&
+                 ZF_FLOAT(a, adamw, beta2) == ZF_FLOAT(b, adamw, beta2) &&
+                 ZF_FLOAT(a, adamw, eps) == ZF_FLOAT(b, adamw, eps) &&
                  ZF_INT(a, adamw, scaled) == ZF_INT(b, adamw, scaled);
     for (int32_t k = 4; k < a->arg_count && alike; k++) /* lr, step and scale, but master weights */
         if (k != 6 || (a->arg_count == 7 && ZF_INT(a, adamw, scaled)))
@@ -455,8 +456,6 @@ static zf_status zfi_cuda_together_adamw(const zf_launch *l, int count, int *tak
     return zfi_launched(l);
 }
 
-#define zfi_cuda_lamb_update zfi_cuda_adamw
-
 static zf_status zfi_cuda_lamb_apply(const zf_launch *l)
 {
     int32_t end;
@@ -469,3 +468,8 @@ static zf_status zfi_cuda_lamb_apply(const zf_launch *l)
         l, l->args[0].dtype, T,
         return zfi_update_launch(l, zfi_lamb_apply_kernel<T>, ZF_AT_lamb_apply_world, 0, &j);)
 }
+
+ZFI_KERNEL(sgd, zfi_cuda_sgd, NULL)
+ZFI_KERNEL_TOGETHER(adamw, zfi_cuda_adamw, NULL, zfi_cuda_together_adamw)
+ZFI_KERNEL(lamb_update, zfi_cuda_adamw, NULL)
+ZFI_KERNEL(lamb_apply, zfi_cuda_lamb_apply, NULL)

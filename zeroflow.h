@@ -101,6 +101,31 @@
  * to one thread at a time; others are independent. No function prints, exits, aborts or reads
  * the environment, and there are no global variables. Threads are those that a CPU backend is asked
  * for, and one more for each queue that a plan with zf_prefetch uses.
+ *
+ * ADDING AN OPERATOR
+ *
+ * One row in ZF_OPS: name, operands, attributes. One file ops/NAME.c, in the list of includes at
+ * the end of this header, with the functions of the operator and, at its end, one record of all
+ * that anybody may ask of it: ZFI_OPERATOR(NAME, .infer = ..., .grad = ..., .cpu = ..., .traits =
+ * ...). graph/graph.c explains the fields (zfi_record), zf_op_traits below the traits. No pass
+ * keeps a list of operators. For CUDA one file ops/NAME.cu, in the list of zeroflow_cuda.cu, that
+ * ends with ZFI_KERNEL(NAME, run, scratch). A builder: its declaration in section 5, with its lines
+ * among the macros at the end, and its function in graph/build.c. One row in tests/op_cases.h runs
+ * every test of operators: values, gradient, threads, writing in place, CUDA, and each claim of the
+ * record. ops/softplus.c is a short example. An optimizer's update is an operator with trait
+ * ZF_OP_UPDATE and attributes world and blocks (for zf_zero), perhaps weight_decay with decays, and
+ * scaled (for zf_fuse and the loss scale); passes/optimizer.c appends it.
+ *
+ * ADDING A PASS
+ *
+ * One file passes/NAME.c, in the list of includes, that begins with what it requires, ensures, and
+ * how text looks before and after. Its function enters by zfi_enter, which says which passes must
+ * and must not have been run, and leaves by zfi_leave, which verifies the graph. What it needs to
+ * know of a node it asks of the node's record; if nothing says it yet, the record gets a field, and
+ * tests/records.c a check that runs the operators. The declaration stands in section 6, a row in
+ * passes/training.c puts the pass among those of a training step, a row in tools/pass.c makes it
+ * known to zf-opt, and tests/passes/NAME.zf has a graph before and after it, whose numbers are
+ * compared as well.
  */
 #ifndef ZEROFLOW_H
 #define ZEROFLOW_H
@@ -235,6 +260,7 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(gelu_grad, 2, 2, A(gelu_grad, form, e(erf|tanh)))                                            \
     X(silu, 1, 1, )                                                                                \
     X(silu_grad, 2, 2, )                                                                           \
+    X(softplus, 1, 1, )                                                                            \
     X(cast, 1, 1, A(cast, to, d))                                                                  \
     X(dropout, 1, 1, A(dropout, p, f) A(dropout, stream, i))                                       \
     /* shape */                                                                                    \
@@ -549,6 +575,7 @@ ZF_API zf_tensor zf_relu(zf_tensor x);
 ZF_API zf_tensor zf_gelu(zf_tensor x);      /* x Phi(x), by erf (Hendrycks & Gimpel 2016) */
 ZF_API zf_tensor zf_gelu_tanh(zf_tensor x); /* its tanh approximation (ibid., section 2) */
 ZF_API zf_tensor zf_silu(zf_tensor x);      /* x sigmoid(x) */
+ZF_API zf_tensor zf_softplus(zf_tensor x);  /* log(1 + e^x) */
 /* Any to any; rounds to nearest even, float to integer truncates */
 ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to);
 /* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). Both use p
@@ -1861,6 +1888,7 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 #undef zf_gelu
 #undef zf_gelu_tanh
 #undef zf_silu
+#undef zf_softplus
 #undef zf_sum
 #undef zf_mean
 #undef zf_max
@@ -1930,6 +1958,7 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 #include "ops/leaf.c"
 #include "ops/binary.c"
 #include "ops/unary.c"
+#include "ops/softplus.c"
 #include "ops/move.c"
 #include "ops/matmul.c"
 #include "ops/reduce.c"
@@ -2016,6 +2045,7 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 #define zf_gelu(x) zf_gelu(zf_at((x), __FILE__, __LINE__))
 #define zf_gelu_tanh(x) zf_gelu_tanh(zf_at((x), __FILE__, __LINE__))
 #define zf_silu(x) zf_silu(zf_at((x), __FILE__, __LINE__))
+#define zf_softplus(x) zf_softplus(zf_at((x), __FILE__, __LINE__))
 #define zf_sum(x) zf_sum(zf_at((x), __FILE__, __LINE__))
 #define zf_mean(x) zf_mean(zf_at((x), __FILE__, __LINE__))
 #define zf_max(x) zf_max(zf_at((x), __FILE__, __LINE__))

@@ -30,6 +30,7 @@
 #include "cuda/ranks.cu"
 #include "ops/binary.cu"
 #include "ops/unary.cu"
+#include "ops/softplus.cu"
 #include "ops/move.cu"
 #include "ops/reduce.cu"
 #include "ops/rows.cu"

@@ -283,6 +283,7 @@ ZFI_UNARY(sigmoid)
 ZFI_UNARY(relu)
 ZFI_UNARY(gelu)
 ZFI_UNARY(silu)
+ZFI_UNARY(softplus)
 ZFI_UNARY(softmax)
 ZFI_UNARY(logsumexp)
 #undef ZFI_UNARY

@@ -113,6 +113,7 @@ static const op_case cases[] = {
     {"gelu_grad", "f[R,N] f[R,N]", "gelu_grad %1, %2 {form=tanh} : f[R,N]", GROWTH, 3.7, 0,
      REFUSED},
     {"silu", "f[R,N]", "silu %1 : f[R,N]", GROWTH, 2.5, 0, 0},
+    {"softplus", "f[R,N]", "softplus %1 : f[R,N]", RELATIVE, 6, 0, 0},
     {"saved", "f[R,N] f[R,N]", "gelu_grad %1, %2 : f[R,N]\nsaved %3 {index=0} : f[R,N]", NORM, 6, 0,
      REFUSED},
     {"saved", "f[R,N] f[R,N]", "silu_grad %1, %2 : f[R,N]\nsaved %3 {index=0} : f[R,N]", NORM, 6, 0,

@@ -755,6 +755,14 @@ typedef struct zf_lamb_desc {
 } zf_lamb_desc;
 ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc);
 
+/* When the rewrite `invert` is done. */
+typedef enum zf_invert {
+    ZF_INVERT_ALWAYS,
+    /* By zf_passes, where the plan without it takes more than zf_training.memory_limit, so never
+     * where that is 0: it takes time to save memory. By zf_fuse itself, always */
+    ZF_INVERT_AS_NEEDED
+} zf_invert;
+
 /* Merges nodes into ones that do their work at once, with less memory and traffic: before
  * zf_autograd what the forward pass is made of, whose gradients then come with it; called once more
  * behind the optimizer, what these have made. Each rewrite has a name and can be left out:
@@ -776,6 +784,7 @@ ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc
 typedef struct zf_fuse_desc {
     /* Names of rewrites not to be done, separated by commas; "all": none is done; NULL: all are */
     const char *without;
+    zf_invert invert;
 } zf_fuse_desc;
 ZF_API zf_status zf_fuse(zf_graph *graph, const zf_fuse_desc *desc);
 /* The name of a rewrite, 0 and up; NULL behind the last */
@@ -1355,6 +1364,7 @@ typedef struct zf_plan {
     double flops; /* of the matrix products of a step, a multiply-add being two; the model's: */
     double recomputed_flops; /* those of products that zf_recompute makes again are apart */
     int32_t nodes;
+    int32_t inverted; /* values that the backward pass makes again by zf_fuse's `invert` */
     int64_t parameter_count; /* elements; */
     int64_t padded_count;    /* with the padding of units */
 } zf_plan;

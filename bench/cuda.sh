@@ -213,7 +213,7 @@ do_steps() {
         # shellcheck disable=SC2086 # a list of options
         {
             step "step-${at%:*}" step $large --steps 20 --no-fuse invert
-            step "invert-${at%:*}" step $large --steps 10
+            step "invert-${at%:*}" step $large --steps 10 --no-fuse ""
             step "launches-${at%:*}" step $large --steps 10 --no-fuse invert --no-graphs
             step "profile-${at%:*}" step $large --steps 5 --no-fuse invert --profile \
                 --roof-gflops "${rate:-0}"

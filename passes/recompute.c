@@ -225,24 +225,30 @@ static int64_t zfi_base_bytes(zf_graph *g)
     return persistent + bytes;
 }
 
+/* Plans a copy of a graph, whose recomputation is decided, with the passes that come behind. */
+static zf_status zfi_plan_trial(zf_graph *trial, const zf_training *t)
+{
+    zf_training behind = *t;
+    behind.prefetch.keep_gathered = false; /* that is as much as there is room for */
+    for (int k = 0; k < ZFI_COUNT(zfi_rank_passes); k++)
+        if (zfi_rank_passes[k].wanted(&behind)) zfi_rank_passes[k].run(trial, &behind);
+    return zf_memory(trial, &(zf_memory_desc){.backend = t->backend});
+}
+
 /* The plan with the first `taken` steps, and with the passes that come behind; false with the
  * graph's error. */
 static bool zfi_try_steps(zfi_recompute *r, const zf_training *t, int32_t taken, zfi_tried *tried)
 {
     zf_graph *g = r->graph, *trial;
     int32_t all = r->taken;
-    zf_training behind = *t;
     const zfi_node *most;
     if (!(trial = zf_graph_copy(g))) return zfi_graph_nomem(g), false;
-    behind.prefetch.keep_gathered = false; /* that is as much as there is room for */
     trial->trial = true;
     r->graph = trial, r->taken = taken;
     zfi_remake_all(r);
     r->graph = g, r->taken = all;
     if (trial->memory.failed) zfi_graph_nomem(trial);
-    for (int k = 0; k < ZFI_COUNT(zfi_rank_passes); k++)
-        if (zfi_rank_passes[k].wanted(&behind)) zfi_rank_passes[k].run(trial, &behind);
-    if (!zf_memory(trial, &(zf_memory_desc){.backend = t->backend})) {
+    if (!zfi_plan_trial(trial, t)) {
         most = &trial->nodes[trial->peak_node];
         tried->peak = trial->peak;
         tried->base = zfi_base_bytes(trial);

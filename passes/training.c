@@ -45,6 +45,44 @@ static bool zfi_wants_precision(const zf_training *t)
 
 static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t) { return zf_fuse(g, &t->fuse); }
 
+/* Whether the step keeps to the limit without the rewrites of that list, and without values that
+ * zf_recompute makes again; tried on a copy. */
+static bool zfi_fits_without(zf_graph *g, const zf_training *t, const char *without)
+{
+    size_t limit = t->memory_limit;
+    zf_graph *trial;
+    bool fits;
+    if (t->recompute.mode == ZF_RECOMPUTE_LAYERS) return false; /* it is memory that is wanted */
+    if (t->recompute.bytes && (!limit || t->recompute.bytes < limit)) limit = t->recompute.bytes;
+    if (!limit) return true;
+    if (!(trial = zf_graph_copy(g))) {
+        zfi_graph_nomem(g);
+        return false;
+    }
+    trial->trial = true;
+    fits = !zf_fuse(trial, &(zf_fuse_desc){.without = without}) && !zfi_plan_trial(trial, t) &&
+           (size_t)trial->peak <= limit;
+    if (trial->error.status == ZF_ERR_NOMEM) zfi_graph_nomem(g);
+    zf_graph_free(trial);
+    return fits;
+}
+
+/* Behind the optimizer. */
+static zf_status zfi_pass_fuse_again(zf_graph *g, const zf_training *t)
+{
+    const char *names = t->fuse.without ? t->fuse.without : "";
+    size_t size = strlen(names) + sizeof "invert,";
+    zf_fuse_desc d = t->fuse;
+    char *without;
+    if (d.invert != ZF_INVERT_AS_NEEDED || zfi_names(names, "invert")) return zf_fuse(g, &d);
+    if (!(without = zfi_calloc(&g->memory, size, 1))) return zfi_graph_nomem(g);
+    snprintf(without, size, "invert%s%s", *names ? "," : "", names);
+    if (zfi_fits_without(g, t, without)) d.without = without;
+    if (!g->error.status) zf_fuse(g, &d);
+    zfi_free(&g->memory, without, size);
+    return g->error.status;
+}
+
 static zf_status zfi_pass_precision(zf_graph *g, const zf_training *t)
 {
     return zf_precision(g, &t->precision);
@@ -114,7 +152,7 @@ static const zfi_pass zfi_forward_passes[] = {
     {"gradients", zfi_wants_gradients, zfi_pass_gradients},
     {"clip", zfi_wants_clip, zfi_pass_clip}};
 
-static const zfi_pass zfi_update_passes[] = {{"fuse", zfi_wants_fuse_again, zfi_pass_fuse},
+static const zfi_pass zfi_update_passes[] = {{"fuse", zfi_wants_fuse_again, zfi_pass_fuse_again},
                                              {"recompute", zfi_wants_recompute, zf_recompute}};
 
 /* Prints the graph behind a pass, if that has changed it. */

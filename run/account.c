@@ -250,6 +250,21 @@ static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
 
 /* -------------------------------------------------------------------------------- the rest */
 
+/* The node makes a value again as zfi_invert does (passes/fuse.c), or stands for one. */
+static bool zfi_is_made_again(const zf_graph *g, const zfi_node *node)
+{
+    const zfi_node *x = node->arg_count ? &g->nodes[node->args[0]] : NULL;
+    zf_op left_by = x && x->op == ZF_OP_saved ? g->nodes[x->args[0]].op : ZF_OP_none;
+    switch (node->op) {
+    case ZF_OP_affine: return true;
+    case ZF_OP_gelu:
+    case ZF_OP_silu: return left_by == ZF_OP_linear;
+    case ZF_OP_dropout: return left_by == ZF_OP_masked_softmax;
+    case ZF_OP_saved: return x->op == ZF_OP_gelu_grad || x->op == ZF_OP_silu_grad;
+    default: return false;
+    }
+}
+
 static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
 {
     plan->nodes = zfi_len(g->order);
@@ -257,6 +272,7 @@ static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
         const zfi_node *node = &g->nodes[g->order[i]];
         *(node->recompute ? &plan->recomputed_flops : &plan->flops) +=
             zfi_node_flops(g, node) * (double)(node->update ? 1 : g->micro_batches);
+        plan->inverted += zfi_is_made_again(g, node);
         if (node->op == ZF_OP_unit && g->nodes[node->args[0]].op == ZF_OP_param)
             plan->padded_count += ZF_INT(node, unit, size);
         if (node->op != ZF_OP_param) continue;

@@ -375,3 +375,52 @@ TEST(graph_copies_train_alike)
     }
     CHECK(t, !memcmp(at[0], at[1], sizeof at[0]));
 }
+
+/* Layers whose values take most of the memory. */
+static zf_tensor build_deep(zf_graph *g)
+{
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(512, 16));
+    zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    for (int k = 0; k < 4; k++) {
+        zf_tensor y;
+        zf_push(g, "layer.%d", k);
+        y = zf_gelu(zf_nn_linear(x, "up", 64, NULL));
+        y = zf_dropout(zf_nn_linear(y, "down", 16, NULL), 0.1);
+        x = zf_nn_layer_norm(zf_add(x, y), "norm", 1e-5);
+        zf_pop(g);
+    }
+    return zf_sum(zf_mul(x, x));
+}
+
+/* The plan of its step within a limit. */
+static zf_plan plan_within(test *t, size_t limit, const char *without, zf_invert invert)
+{
+    zf_graph *g = new_graph(t);
+    zf_plan plan = {0};
+    zf_training d = {.clip = 1, .memory_limit = limit, .fuse = {without, invert}};
+    if (!g) return plan;
+    d.loss = build_deep(g);
+    if (zf_passes(g, &d) || zf_memory(g, NULL) || zf_graph_plan(g, &plan))
+        test_unwind(t, __FILE__, __LINE__, "plan_within", zf_graph_status(g), zf_graph_error(g));
+    return plan;
+}
+
+/* invert as needed: not where the plan fits without it, with it where it does not; and never where
+ * it was left out. */
+TEST(passes_invert_as_needed)
+{
+    zf_plan always = plan_within(t, 0, NULL, ZF_INVERT_ALWAYS),
+            never = plan_within(t, 0, "chain,invert", ZF_INVERT_AS_NEEDED), plan;
+    if (t->failed || !always.peak_bytes || !never.peak_bytes) return;
+    CHECK(t, always.inverted > 0 && !never.inverted);
+    plan = plan_within(t, 0, NULL, ZF_INVERT_AS_NEEDED);
+    CHECK(t, !plan.inverted);
+    never = plan;
+    CHECK(t, always.peak_bytes < never.peak_bytes);
+    plan = plan_within(t, never.peak_bytes, NULL, ZF_INVERT_AS_NEEDED);
+    CHECK(t, !plan.inverted && plan.peak_bytes == never.peak_bytes);
+    plan = plan_within(t, never.peak_bytes - 1, NULL, ZF_INVERT_AS_NEEDED);
+    CHECK(t, plan.inverted == always.inverted && plan.peak_bytes == always.peak_bytes);
+    plan = plan_within(t, 1, "invert", ZF_INVERT_AS_NEEDED);
+    CHECK(t, !plan.inverted);
+}

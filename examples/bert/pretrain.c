@@ -349,6 +349,7 @@ static void print_beginning(const bert_run *r)
     if (bert_job_parts(job) > 1) printf(" in %lld parts", (long long)bert_job_parts(job));
     printf(", %.3g GFLOP a step, plan %.3g MiB", 1e-9 * step_flops(r),
            (double)info.peak_bytes / 1048576);
+    if (info.plan.inverted) printf(", %d values made again (invert)", (int)info.plan.inverted);
     if (job->ranks.world > 1)
         printf(" on each of %d ranks (ZeRO stage %d)", (int)job->ranks.world, (int)o->zero);
     printf("\n");

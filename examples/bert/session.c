@@ -77,6 +77,9 @@ static void run_passes(bert_session *s, const bert_session_desc *d)
     if (sharing->prefetch > 0) t.prefetch.bytes = (size_t)sharing->prefetch;
     t.cost = sharing->measure ? &s->cost : sharing->cost;
     t.backend = s->backend;
+    /* A GPU is faster without `invert`; several would have to agree on what they leave out. */
+    if (s->world == 1 && !d->share && !d->no_fuse && (t.memory_limit = device_memory(&d->device)))
+        t.fuse.invert = ZF_INVERT_AS_NEEDED;
     zf_passes(s->graph, &t);
 }
 

@@ -1,5 +1,22 @@
 #include "device.h"
 
+#ifdef WITH_CUDA
+#include <cuda_runtime_api.h>
+#endif
+
+enum { SPARE = 1 << 30 }; /* of a device: for what is not in the plan, graphs and libraries */
+
+size_t device_memory(const device_desc *d)
+{
+#ifdef WITH_CUDA
+    size_t left = 0, all = 0;
+    if (d->kind == DEVICE_CUDA && !cudaSetDevice(d->index) && !cudaMemGetInfo(&left, &all))
+        return left > SPARE ? left - SPARE : 1;
+#endif
+    (void)d;
+    return 0;
+}
+
 void device_print_remark(const char *command, const zf_program *program)
 {
     const char *remark = zf_program_info_of(program).remark;

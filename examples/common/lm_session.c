@@ -38,6 +38,10 @@ bool lm_session_open(lm_session *s, const lm_session_desc *d, zf_error *error)
     s->backend = d->share ? d->share->backend : s->own;
     s->model = d->kind->build(s->graph, d->config, &d->shape, d->purpose == LM_GENERATE);
     training = lm_training(&s->model, d);
+    if (!d->share && !d->no_fuse && (training.memory_limit = device_memory(&d->device))) {
+        training.backend = s->backend;
+        training.fuse.invert = ZF_INVERT_AS_NEEDED; /* a GPU is faster without it */
+    }
     zf_passes(s->graph, &training);
     compile.backend = s->backend;
     if (d->share) {

@@ -44,7 +44,8 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const char *names, const opti
         {"tuning", OPTION_TEXT, "FILE", &o->device.tuning, 0, 0,
          "of CUDA: the fastest algorithms for products are looked for, and kept there"},
         {"no-fuse", OPTION_TEXT, "NAME,...", &o->no_fuse, 0, 0,
-         "rewrites of zf_fuse that are left out, or all"},
+         "rewrites of zf_fuse that are left out, or all; without it one GPU also does without "
+         "invert, while its memory allows"},
         {"init", OPTION_TEXT, "DIR|FILE", &o->init, 0, 0,
          "start from the weights of a checkpoint or of Hugging Face (not with --load)"},
         {"save", OPTION_TEXT, "DIR", &o->save, 0, 0,

@@ -580,9 +580,11 @@ ZF_API zf_tensor zf_softplus(zf_tensor x);  /* log(1 + e^x) */
 ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to);
 /* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). Both use p
  * rounded to a multiple of 2^-16 (if p > 0, from 2^-16 to 1 - 2^-16), so that the expectation is x.
- * The mask is a function of seed, step, this node and the element's global index (16 bits of
- * Philox4x32-10, Salmon et al. 2011): it is computed again for the gradient and never stored. A
- * program compiled with `.evaluate` passes x through. p = 0 gives x itself. */
+ * The mask is a function of seed, step, the scope, the number of this dropout in it, and the
+ * element's global index (16 bits of Philox4x32-10, Salmon et al. 2011): it is computed again for
+ * the gradient and never stored. Dropouts of a scope are counted along the operands of what the
+ * program shows, as soon as a pass runs, so that the order of calls does not matter. A program
+ * compiled with `.evaluate` passes x through. p = 0 gives x itself. */
 ZF_API zf_tensor zf_dropout(zf_tensor x, double p);
 
 /* Shape. */
@@ -1993,6 +1995,7 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 #include "ir/ranks.c"
 #include "ir/complete.c"
 #include "ir/gate.c"
+#include "ir/settle.c"
 #include "ir/plan.c"
 #include "ir/parse.c"
 #include "store/layout.c"

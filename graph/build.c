@@ -304,11 +304,20 @@ ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to)
     return zfi_op(cast, zfi_with({.i = to}), x);
 }
 
+/* The stream of a new dropout: the first of its scope that no node draws from. */
+static int64_t zfi_new_stream(zf_graph *g)
+{
+    int64_t nth = 0;
+    while (zfi_has_stream(g, zfi_stream_of_scope(g->scope, nth))) nth++;
+    if (nth) g->repeats = true;
+    return zfi_stream_of_scope(g->scope, nth);
+}
+
 ZF_API zf_tensor zf_dropout(zf_tensor x, double p)
 {
     if (!zf_valid(x)) return zfi_invalid(x, "dropout");
     if (p == 0.0) return x;
-    return zfi_op(dropout, zfi_with({.f = p}, {.i = x.graph->random_streams}), x);
+    return zfi_op(dropout, zfi_with({.f = p}, {.i = zfi_new_stream(x.graph)}), x);
 }
 
 /* ------------------------------------------------------------------------------ shapes */

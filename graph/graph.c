@@ -2,7 +2,7 @@
  *
  *     nodes[id]   what node id is; id 0 is invalid, an id is never used for anything else
  *     order[i]    the ids as they run; from the first that is marked `update` on, all are
- *     params[i]   the parameters as they were declared
+ *     params[i]   the parameters: as they were declared, then as ir/settle.c orders them
  *     names       input, param, state and output names -> id
  *
  * Text, operands and lists lie in the graph's text arena: they never move.
@@ -150,9 +150,10 @@ struct zf_graph {
     const char **scopes; /* the enclosing ones */
     const char *file;    /* of the call under way */
     int line;
-    bool in_update; /* new nodes belong to the update section; once there are some, all do */
-    bool trial;     /* a copy that is thrown away: passes do not verify it */
-    int64_t random_streams; /* the next dropout's */
+    bool in_update;   /* new nodes belong to the update section; once there are some, all do */
+    bool trial;       /* a copy that is thrown away: passes do not verify it */
+    int64_t *streams; /* of random numbers that nodes draw from, ascending */
+    bool repeats;     /* a scope has several dropouts (ir/settle.c) */
     uint32_t stages;
     int32_t zero, world;   /* ZeRO stage and ranks; 0 and 1 without zf_zero */
     int64_t micro_batches; /* of a step, on each rank: 1 without zf_zero */
@@ -376,6 +377,65 @@ static int64_t zfi_last_stream(const zf_graph *g, int32_t id)
 
 static bool zfi_draws(const zf_graph *g, int32_t id) { return zfi_last_stream(g, id) >= 0; }
 
+/* ---------------------------------------------------------------------------- identity
+ * What a program computes follows from scopes, names and operands, and not from the order in which
+ * builders were called: C leaves the order open in which arguments are evaluated. A dropout has the
+ * stream of its scope and of its number in it, which ir/settle.c gives it. */
+
+#define ZFI_HASH_START 0xcbf29ce484222325u
+
+/* FNV-1a (Fowler, Noll, Vo). */
+static uint64_t zfi_hash_bytes(uint64_t hash, const char *bytes, size_t count)
+{
+    for (size_t i = 0; i < count; i++) hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3u;
+    return hash;
+}
+
+static uint64_t zfi_hash_number(uint64_t hash, uint64_t x)
+{
+    for (int i = 0; i < 64; i += 8) hash = (hash ^ (x >> i & 255)) * 0x100000001b3u;
+    return hash;
+}
+
+/* Where stream x is, or belongs, among those of the graph. */
+static int32_t zfi_stream_at(const zf_graph *g, int64_t x)
+{
+    int32_t low = 0, high = zfi_len(g->streams);
+    while (low < high) {
+        int32_t middle = (low + high) / 2;
+        if (g->streams[middle] < x) low = middle + 1;
+        else high = middle;
+    }
+    return low;
+}
+
+static bool zfi_has_stream(const zf_graph *g, int64_t x)
+{
+    int32_t at = zfi_stream_at(g, x);
+    return at < zfi_len(g->streams) && g->streams[at] == x;
+}
+
+/* The random stream of dropout number `nth` of a scope. */
+static int64_t zfi_stream_of_scope(const char *scope, int64_t nth)
+{
+    uint64_t hash = zfi_hash_bytes(ZFI_HASH_START, scope, strlen(scope) + 1);
+    hash = zfi_hash_number(hash, (uint64_t)nth);
+    return (int64_t)((hash ^ hash >> 32) & UINT32_MAX);
+}
+
+/* Notes the stream that node `id` draws from. */
+static void zfi_note_stream(zf_graph *g, int32_t id)
+{
+    int64_t stream = zfi_last_stream(g, id);
+    int32_t at;
+    if (stream < 0 || zfi_has_stream(g, stream)) return;
+    at = zfi_stream_at(g, stream);
+    zfi_push(&g->memory, g->streams, stream);
+    if (g->memory.failed) return;
+    for (int32_t k = zfi_len(g->streams) - 1; k > at; k--) g->streams[k] = g->streams[k - 1];
+    g->streams[at] = stream;
+}
+
 /* --------------------------------------------------------------------------- appending */
 
 /* Every stride in bytes fits int64, along dimensions of 0 as well. */
@@ -460,13 +520,15 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     status = g->error.status ? g->error.status : record->infer(&infer);
     if (args != few) zfi_free(&g->memory, args, (size_t)n->arg_count * sizeof *args);
     if (status) return 0;
-    for (int32_t k = 0; n->op == ZF_OP_unit && k < n->arg_count; k++)
+    for (int32_t k = 0; n->op == ZF_OP_unit && k < n->arg_count; k++) {
         if (g->nodes[n->args[k]].held) {
             zfi_graph_fail(g, ZF_ERR_ARGUMENT, record->name,
                            "operand %d, \"%s\", lies in %%%d already", (int)k,
                            g->nodes[n->args[k]].name, (int)g->nodes[n->args[k]].held);
             return 0;
         }
+        g->nodes[n->args[k]].held = id;
+    }
     node.dtype = infer.dtype;
     node.shape = infer.shape;
     if (!(record->traits & ZF_OP_EFFECT) && !zfi_addressable(&node.shape)) {
@@ -501,12 +563,10 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     else g->nodes[id] = node;
     if (!g->memory.failed) zfi_push(&g->memory, g->order, id);
     if (n->op == ZF_OP_param && !g->memory.failed) zfi_push(&g->memory, g->params, id);
-    for (int32_t k = 0; n->op == ZF_OP_unit && k < n->arg_count; k++)
-        g->nodes[n->args[k]].held = id;
     if (n->op == ZF_OP_saved && !g->memory.failed)
         g->nodes[n->args[0]].saved[ZF_INT(n, saved, index)] = id;
     if (node.name && !g->memory.failed) g->names = zfi_map_put(&g->memory, g->names, node.name, id);
+    if (!g->memory.failed) zfi_note_stream(g, id);
     if (g->memory.failed) return zfi_graph_nomem(g), 0;
-    if (zfi_last_stream(g, id) >= g->random_streams) g->random_streams = zfi_last_stream(g, id) + 1;
     return id;
 }

@@ -25,14 +25,7 @@ typedef struct zfi_writer {
 
 static zfi_writer zfi_writer_of(FILE *file, char *text, size_t size)
 {
-    return (zfi_writer){.file = file, .text = text, .size = size, .hash = 0xcbf29ce484222325u};
-}
-
-/* FNV-1a (Fowler, Noll, Vo). */
-static uint64_t zfi_hash_bytes(uint64_t hash, const char *bytes, size_t count)
-{
-    for (size_t i = 0; i < count; i++) hash = (hash ^ (unsigned char)bytes[i]) * 0x100000001b3u;
-    return hash;
+    return (zfi_writer){.file = file, .text = text, .size = size, .hash = ZFI_HASH_START};
 }
 
 ZFI_PRINTF(2, 3)

@@ -78,7 +78,7 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
     const char *scope;
     int32_t *gradients, count;
     bool *needs;
-    if (status) return status;
+    if (status || (status = zfi_settle(g))) return status;
     if (loss.graph == g && loss.id > 0 && loss.id < zfi_len(g->nodes) && !zf_valid(loss))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_autograd: the loss %%%d was removed, since nothing needed it: "

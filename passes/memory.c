@@ -635,6 +635,7 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     zfi_placement p = {.graph = g, .store = d.store};
     zf_array *args;
     int32_t most = 1;
+    if (!status && g->repeats) status = zfi_settle(g);
     if (status) return status;
     if (zfi_len(g->scopes))
         return zfi_fail(&g->error, ZF_ERR_STAGE,

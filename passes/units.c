@@ -2,8 +2,8 @@
  *
  * The parameters' names are a tree (bert.encoder.layer.0...). A subtree of at most `bucket` bytes
  * is an atom; so is a single tensor, whatever its size. Neighbouring atoms are joined while they
- * fit the bucket. Only names, shapes and dtypes count, in the order of declaration, so that every
- * graph over the same parameters has the same units. Frozen parameters are apart from trained ones.
+ * fit the bucket. Only names, shapes and dtypes count, in the settled order (ir/settle.c), so that
+ * graphs that read the same parameters in one order have the same units. Frozen parameters are apart from trained ones.
  *
  * Parameters that a store has in buckets already (zf_zero_desc.store) lie in units like these.
  *
@@ -44,17 +44,6 @@ static int64_t zfi_members_bytes(const zfi_cutter *c, int32_t from, int32_t unti
     int64_t bytes = 0;
     for (int32_t m = from; m < until; m++) bytes += (int64_t)zfi_node_bytes(zfi_member_node(c, m));
     return bytes;
-}
-
-/* The length of the name's first `depth` components; all of it where it has no more. */
-static size_t zfi_prefix(const char *name, int depth)
-{
-    size_t at = 0;
-    for (; depth > 0 && name[at]; depth--) {
-        if (at) at++;
-        at += strcspn(name + at, ".");
-    }
-    return at;
 }
 
 /* Two that may be in one unit. */

@@ -5,7 +5,7 @@
  * there. */
 static uint32_t zfi_stream_of(const char *name)
 {
-    uint64_t hash = zfi_hash_bytes(0xcbf29ce484222325u, name, strlen(name));
+    uint64_t hash = zfi_hash_bytes(ZFI_HASH_START, name, strlen(name));
     return (uint32_t)(hash ^ hash >> 32);
 }
 

@@ -76,7 +76,7 @@ static void form_text(char *to, const form *f, zf_dtype dtype, bool fused)
     }
     if (fused)
         sprintf(to,
-                "%%5 = attention %s%s {p=%.17g heads=%lld scale=%.17g causal=%s} : "
+                "%%5 = attention %s%s {p=%.17g stream=3264523141 heads=%lld scale=%.17g causal=%s} : "
                 "%s[%lld,%lld,%lld]\noutput %%5 \"y\"\n",
                 operands, f->bias ? ", %4" : "", f->p, (long long)f->heads, 1 / sqrt((double)f->d),
                 f->causal ? "true" : "false", type, b, m, hidden);

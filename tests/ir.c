@@ -541,34 +541,25 @@ TEST(ir_stages_are_read_from_the_nodes)
     CHECK_TEXT(t, zf_graph_error(g), "zf_autograd: zf_autograd has been run already");
 }
 
-/* A dropout that is added to a graph from text has a stream of its own. */
+/* A dropout that is added to a graph from text has a stream of its own: the first of its scope that
+ * is free. */
 TEST(ir_streams_go_on)
 {
     static const char text[] =
-        "%1 = input \"x\" : f32[4]\n%2 = dropout %1 {p=0.5 stream=41} : f32[4]\n";
+        "%1 = input \"x\" : f32[4]\n%2 = dropout %1 {p=0.5 stream=3264523141} : f32[4]\n";
     zf_error error = {ZF_OK, ""};
     zf_graph *g = parse(t, text, &error);
     char printed[400];
     NEED(t, g, &error);
     zf_dropout(zf_graph_find(g, "x"), 0.5);
+    zf_push(g, "layer.1");
+    zf_dropout(zf_graph_find(g, "x"), 0.5);
     OK(t, zf_graph_status(g), zf_graph_error(g));
     zf_graph_text(g, printed, sizeof printed);
     CHECK_TEXT(t, printed,
-               "%1 = input \"x\" : f32[4]\n%2 = dropout %1 {p=0.5 stream=41} : f32[4]\n"
-               "%3 = dropout %1 {p=0.5 stream=42} : f32[4]\n");
-}
-
-TEST(ir_last_stream)
-{
-    static const char text[] =
-        "%1 = input \"x\" : f32[4]\n%2 = dropout %1 {p=0.5 stream=4294967295} : f32[4]\n";
-    zf_error error = {ZF_OK, ""};
-    zf_graph *g = parse(t, text, &error);
-    NEED(t, g, &error);
-    zf_dropout(zf_graph_find(g, "x"), 0.5);
-    if (t->refused) OK(t, zf_graph_status(g), zf_graph_error(g));
-    CHECK_TEXT(t, strstr(zf_graph_error(g), "stream"),
-               "stream 4294967296 must be 0 to 2^32 - 1; %1 = f32[4]");
+               "%1 = input \"x\" : f32[4]\n%2 = dropout %1 {p=0.5 stream=3264523141} : f32[4]\n"
+               "%3 = dropout %1 {p=0.5 stream=3735643311} : f32[4]\n"
+               "%4 = dropout %1 {p=0.5 stream=2423947921} : f32[4]\n");
 }
 
 /* A text of any length, a name of any length, an error into nothing. */

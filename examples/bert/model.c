@@ -249,7 +249,7 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const bert_shape *s, bo
     if (c->nsp) {
         m.nsp_loss =
             zf_output(zf_cross_entropy(pooled, m.next_sentence_label, m.nsp_weight), "nsp_loss");
-        m.loss = zf_add(m.mlm_loss, m.nsp_loss);
+        m.loss = zf_add(m.nsp_loss, m.mlm_loss);
     }
     zf_output(m.loss, "loss");
     m.mlm_correct = zf_output(count_correct(g, m.mlm_logits, m.labels), "mlm_correct");

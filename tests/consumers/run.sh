@@ -35,6 +35,16 @@ with_mpi() {
         nm "$work/mpi.o" | grep -q ' T zf_mpi_comm'
 }
 
+# Nested expressions give the same losses, parameters and states with both.
+evaluates_in_any_order() {
+    for cc in gcc clang; do
+        $cc $strict -O0 "$include" $own $here/nested.c -o "$work/nested-$cc" $link &&
+            "$work/nested-$cc" "$work/checkpoint-$cc" > "$work/losses-$cc" || return
+    done
+    cmp "$work/losses-gcc" "$work/losses-clang" &&
+        diff -r "$work/checkpoint-gcc" "$work/checkpoint-clang"
+}
+
 check 'make install' installs
 check 'what it installs' installed_files
 check 'pkg-config' with_pkg_config
@@ -44,6 +54,8 @@ if command -v mpicc > /dev/null; then
 else
     skip 'zeroflow_mpi.c beside the installed header' 'there is no mpicc (libopenmpi-dev)'
 fi
+
+check 'arguments in the order of gcc and of clang' evaluates_in_any_order
 
 # The installed header alone, dropped into a program.
 for cc in gcc clang; do

@@ -1,0 +1,260 @@
+/* The order of a forward graph, settled: each value stands where the first that reads it needs it,
+ * and what nothing reads comes by name, outputs first. A graph whose computations stand so already
+ * stays as it is. Builders that were called in another order leave the same graph, so that passes,
+ * which go along the order, make the same sums; parameters have one order, in buckets and in the
+ * global norm, and dropouts have their streams.
+ *
+ * before:  %1 = input "x"   %2 = param "b"   %3 = param "a"   %4 = mul %1, %2   %5 = mul %1, %3
+ *          %6 = add %5, %4
+ * after:   %1 = input "x"   %3 = param "a"   %5 = mul %1, %3   %2 = param "b"   %4 = mul %1, %2
+ *          %6 = add %5, %4
+ */
+
+static uint64_t zfi_hash_text(uint64_t hash, const char *text)
+{
+    return zfi_hash_bytes(hash, text, strlen(text) + 1);
+}
+
+/* The identity of a node: a hash of its operator, scope, name, attributes but the random stream, and
+ * of its operands' identities. */
+static uint64_t zfi_identity_of(const zf_graph *g, const zfi_node *node, const uint64_t *identities)
+{
+    const zfi_record *record = g->records[node->op];
+    const char *fields = record->attributes;
+    uint64_t hash = zfi_hash_text(zfi_hash_text(ZFI_HASH_START, record->name), node->scope);
+    zfi_field field;
+    hash = zfi_hash_text(hash, node->name ? node->name : "");
+    for (int k = 0; zfi_next_field(&fields, &field); k++) {
+        const zf_attribute *a = &node->attributes[k];
+        uint64_t bits = (uint64_t)a->i;
+        if (field.kind == 'l' || field.kind == 'v') {
+            hash = zfi_hash_number(hash, (uint64_t)a->list.count);
+            for (int64_t i = 0; i < a->list.count; i++) {
+                memcpy(&bits, (const char *)a->list.data + i * 8, sizeof bits);
+                hash = zfi_hash_number(hash, bits);
+            }
+        } else if (field.name_length != 6 || memcmp(field.name, "stream", 6)) {
+            if (field.kind == 'f') memcpy(&bits, &a->f, sizeof bits);
+            hash = zfi_hash_number(hash, bits);
+        }
+    }
+    for (int32_t k = 0; k < node->arg_count; k++)
+        hash = zfi_hash_number(hash, identities[node->args[k]]);
+    return hash;
+}
+
+/* A node that no other reads. */
+typedef struct zfi_sink {
+    bool shown;       /* an output */
+    const char *name; /* or NULL */
+    uint64_t identity;
+    int32_t at; /* in the order that was */
+} zfi_sink;
+
+static int zfi_by_name(const void *a, const void *b)
+{
+    const zfi_sink *x = a, *y = b;
+    if (x->shown != y->shown) return x->shown ? -1 : 1;
+    if (!x->name != !y->name) return x->name ? -1 : 1;
+    if (x->name) return strcmp(x->name, y->name);
+    if (x->identity != y->identity) return x->identity < y->identity ? -1 : 1;
+    return x->at < y->at ? -1 : 1;
+}
+
+/* A growing array of the nodes that no other reads, sorted. */
+static zfi_sink *zfi_sinks(zf_graph *g)
+{
+    size_t nodes = (size_t)zfi_len(g->nodes);
+    bool *read = zfi_calloc(&g->memory, nodes, sizeof *read);
+    uint64_t *identities = zfi_calloc(&g->memory, nodes, sizeof *identities);
+    zfi_sink *sinks = NULL;
+    for (int32_t i = 0; read && i < zfi_len(g->order); i++)
+        for (int32_t k = 0; k < g->nodes[g->order[i]].arg_count; k++)
+            read[g->nodes[g->order[i]].args[k]] = true;
+    for (int32_t i = 0; read && identities && i < zfi_len(g->order); i++) {
+        int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        identities[id] = zfi_identity_of(g, node, identities);
+        if (!read[id])
+            zfi_push(&g->memory, sinks,
+                     ((zfi_sink){node->op == ZF_OP_output, node->name, identities[id], i}));
+    }
+    if (sinks) qsort(sinks, (size_t)zfi_len(sinks), sizeof *sinks, zfi_by_name);
+    zfi_free(&g->memory, read, nodes * sizeof *read);
+    zfi_free(&g->memory, identities, nodes * sizeof *identities);
+    return sinks;
+}
+
+/* Appends to *order what node `id` is made of and is not there yet, and then the node. next: of each
+ * node, the operand that is to come, and more than all once it stands in the order. */
+static void zfi_place_after_operands(zf_graph *g, int32_t id, int32_t *next, int32_t **order,
+                                     int32_t **under_way)
+{
+    zfi_push(&g->memory, *under_way, id);
+    while (zfi_len(*under_way) && !g->memory.failed) {
+        int32_t now = stbds_arrlast(*under_way);
+        const zfi_node *node = &g->nodes[now];
+        if (next[now] < node->arg_count) {
+            int32_t x = node->args[next[now]++];
+            if (next[x] <= g->nodes[x].arg_count) zfi_push(&g->memory, *under_way, x);
+        } else {
+            if (next[now]++ == node->arg_count) zfi_push(&g->memory, *order, now);
+            (void)stbds_arrpop(*under_way);
+        }
+    }
+}
+
+/* A dropout: where it stands, and its scope. */
+typedef struct zfi_drawer {
+    const char *scope;
+    int32_t at;
+} zfi_drawer;
+
+static int zfi_by_scope(const void *a, const void *b)
+{
+    const zfi_drawer *x = a, *y = b;
+    int order = strcmp(x->scope, y->scope);
+    return order ? order : x->at < y->at ? -1 : 1;
+}
+
+/* The dropouts d[0..count) of one scope get its streams that they have, in the order of the nodes.
+ * Where a text has given them others, they keep them. */
+static void zfi_settle_scope(zf_graph *g, const zfi_drawer *d, int32_t count)
+{
+    int64_t *streams = NULL;
+    for (int64_t nth = 0; nth <= zfi_len(g->streams) && zfi_len(streams) < count; nth++)
+        for (int32_t k = 0; k < count && !g->memory.failed; k++)
+            if (ZF_INT(&g->nodes[g->order[d[k].at]], dropout, stream) == zfi_stream_of_scope(d->scope, nth))
+                zfi_push(&g->memory, streams, zfi_stream_of_scope(d->scope, nth));
+    for (int32_t k = 0; k < count && zfi_len(streams) == count; k++)
+        ZF_INT(&g->nodes[g->order[d[k].at]], dropout, stream) = streams[k];
+    zfi_array_free(&g->memory, streams);
+}
+
+static void zfi_settle_streams(zf_graph *g)
+{
+    zfi_drawer *all = NULL;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (g->nodes[g->order[i]].op == ZF_OP_dropout)
+            zfi_push(&g->memory, all, ((zfi_drawer){g->nodes[g->order[i]].scope, i}));
+    if (all && !g->memory.failed) {
+        qsort(all, (size_t)zfi_len(all), sizeof *all, zfi_by_scope);
+        for (int32_t i = 0, end; i < zfi_len(all); i = end) {
+            for (end = i + 1; end < zfi_len(all); end++)
+                if (strcmp(all[i].scope, all[end].scope)) break;
+            zfi_settle_scope(g, all + i, end - i);
+        }
+    }
+    zfi_array_free(&g->memory, all);
+}
+
+/* The length of the name's first `depth` components; all of it where it has no more. */
+static size_t zfi_prefix(const char *name, int depth)
+{
+    size_t at = 0;
+    for (; depth > 0 && name[at]; depth--) {
+        if (at) at++;
+        at += strcspn(name + at, ".");
+    }
+    return at;
+}
+
+/* A parameter: when it is read first. */
+typedef struct zfi_reading {
+    int32_t id, first;
+    const char *name;
+} zfi_reading;
+
+static int zfi_by_reading(const void *a, const void *b)
+{
+    const zfi_reading *x = a, *y = b;
+    return x->first != y->first ? (x->first < y->first ? -1 : 1) : strcmp(x->name, y->name);
+}
+
+/* Puts those of r[0..count), which share their first `depth` components, side by side that share
+ * more; else they stay in their order. */
+static void zfi_gather_scopes(zfi_reading *r, int32_t count, int depth)
+{
+    for (int32_t i = 0, end; i < count; i = end) {
+        size_t length = zfi_prefix(r[i].name, depth + 1);
+        end = i + 1;
+        if (!r[i].name[length]) continue;
+        for (int32_t k = end; k < count; k++) {
+            zfi_reading one = r[k];
+            if (zfi_prefix(one.name, depth + 1) != length || memcmp(one.name, r[i].name, length))
+                continue;
+            memmove(r + end + 1, r + end, (size_t)(k - end) * sizeof *r);
+            r[end++] = one;
+        }
+        if (end - i > 1) zfi_gather_scopes(r + i, end - i, depth + 1);
+    }
+}
+
+/* Parameters in the order in which they are read, but those of one scope side by side; and last, by
+ * name, those that nothing reads. */
+static void zfi_settle_params(zf_graph *g)
+{
+    int32_t count = zfi_len(g->params), reads = 0;
+    size_t nodes = (size_t)zfi_len(g->nodes);
+    int32_t *first = zfi_calloc(&g->memory, nodes, sizeof *first);
+    zfi_reading *all = zfi_calloc(&g->memory, (size_t)count, sizeof *all);
+    if (first && all) {
+        for (int32_t i = 0; i < zfi_len(g->order); i++) {
+            const zfi_node *node = &g->nodes[g->order[i]];
+            for (int32_t k = 0; k < node->arg_count && !zfi_has(g, g->order[i], ZF_OP_EFFECT); k++)
+                if (!first[node->args[k]]) first[node->args[k]] = ++reads;
+        }
+        for (int32_t i = 0; i < count; i++) {
+            int32_t id = g->params[i];
+            all[i] = (zfi_reading){id, first[id] ? first[id] : INT32_MAX, g->nodes[id].name};
+        }
+        qsort(all, (size_t)count, sizeof *all, zfi_by_reading);
+        zfi_gather_scopes(all, count, 0);
+        for (int32_t i = 0; i < count; i++) g->params[i] = all[i].id;
+    }
+    zfi_free(&g->memory, first, nodes * sizeof *first);
+    zfi_free(&g->memory, all, (size_t)count * sizeof *all);
+}
+
+/* Neither leaves nor effects compute: the other nodes stand as in `order`. */
+static bool zfi_computes_in_order(const zf_graph *g, const int32_t *order)
+{
+    const uint32_t idle = ZF_OP_LEAF | ZF_OP_EFFECT;
+    for (int32_t i = 0, k = 0; i < zfi_len(order); i++) {
+        if (zfi_has(g, order[i], idle)) continue;
+        while (zfi_has(g, g->order[k], idle)) k++; /* both have as many of them */
+        if (g->order[k++] != order[i]) return false;
+    }
+    return true;
+}
+
+/* Settles the order; not of a graph that has gradients, or writes into its leaves. */
+static zf_status zfi_settle(zf_graph *g)
+{
+    zfi_sink *sinks;
+    int32_t *order = NULL, *under_way = NULL, *next;
+    if (g->stages & ZFI_STAGE_GRADIENTS) return ZF_OK;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (g->nodes[g->order[i]].update || zfi_has(g, g->order[i], ZF_OP_MUTATES)) return ZF_OK;
+    sinks = zfi_sinks(g);
+    next = zfi_calloc(&g->memory, (size_t)zfi_len(g->nodes), sizeof *next);
+    for (int32_t k = 0; next && k < zfi_len(sinks) && !g->memory.failed; k++)
+        zfi_place_after_operands(g, g->order[sinks[k].at], next, &order, &under_way);
+    zfi_free(&g->memory, next, (size_t)zfi_len(g->nodes) * sizeof *next);
+    zfi_array_free(&g->memory, sinks);
+    zfi_array_free(&g->memory, under_way);
+    if (g->memory.failed) {
+        zfi_array_free(&g->memory, order);
+        return zfi_graph_nomem(g);
+    }
+    if (zfi_computes_in_order(g, order)) {
+        zfi_array_free(&g->memory, order);
+    } else {
+        zfi_array_free(&g->memory, g->order);
+        g->order = order;
+    }
+    zfi_settle_params(g);
+    if (g->repeats) zfi_settle_streams(g);
+    g->repeats = false;
+    return g->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
+}

@@ -4,13 +4,14 @@ transformers drops what zeroflow drops.
     pip install torch transformers safetensors numpy
     python dropout.py         # writes dropout.safetensors
 
-Every call of torch's dropout is replaced by a product with a mask. Call number n of the forward
-pass (embeddings; then of each layer attention probabilities, attention output, output) draws stream
-n: element e of it is half e % 2 (0: the low 16 bits) of word e % 8 / 2 of the Philox4x32-10 block
-with counter {low(e / 8), high(e / 8), n, 1} (1: the first step) under the key SEED, and is kept, as
-x 2^16 / threshold, where the half is below threshold = round((1 - p) 2^16). Philox is written down
-here from its paper: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC
-2011.
+Every call of torch's dropout is replaced by a product with a mask. Those of the forward pass
+(embeddings; then of each layer attention probabilities, attention output, output) draw the streams
+of SCOPES: n is FNV-1a of a scope, a zero byte and the 8 bytes of its number there, low byte first,
+as a 64-bit number whose halves are combined by exclusive or. Element e of it is half e % 2 (0: the
+low 16 bits) of word e % 8 / 2 of the Philox4x32-10 block with counter {low(e / 8), high(e / 8), n,
+1} (1: the first step) under the key SEED, and is kept, as x 2^16 / threshold, where the half is
+below threshold = round((1 - p) 2^16). Philox is written down here from its paper: Salmon, Moraes,
+Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011.
 
     dropout.safetensors     F64 [] loss, mlm_loss, nsp_loss, and F32 the f64 gradients of all
                             parameters of rank 1 and of the position and type embeddings
@@ -25,6 +26,17 @@ import make
 
 HERE = pathlib.Path(__file__).parent
 SEED, HIDDEN_P, ATTENTION_P = 5, 0.2, 0.3
+LAYER = "bert.encoder.layer."
+SCOPES = [("bert.embeddings", 0)] + [
+    dropout for i in range(make.CONFIG["num_hidden_layers"])
+    for dropout in [(f"{LAYER}{i}.attention.self", 0), (f"{LAYER}{i}", 0), (f"{LAYER}{i}", 1)]]
+
+
+def stream_of(scope, number):
+    x = 0xcbf29ce484222325
+    for byte in scope.encode() + b"\0" + number.to_bytes(8, "little"):
+        x = (x ^ byte) * 0x100000001b3 % 2**64
+    return (x ^ x >> 32) % 2**32
 
 
 def philox(counter, key):
@@ -61,7 +73,7 @@ class Masks:
     def __call__(self, x, p=0.5, training=True, inplace=False):
         assert training and not inplace
         self.calls.append((tuple(x.shape), p))
-        return x * mask(tuple(x.shape), p, len(self.calls) - 1)
+        return x * mask(tuple(x.shape), p, stream_of(*SCOPES[len(self.calls) - 1]))
 
 
 def main():

@@ -485,7 +485,8 @@ ZF_API uint64_t zf_graph_hash(const zf_graph *graph);
 /* The input, param, state or output of that name, or the invalid tensor, without making it an
  * error. */
 ZF_API zf_tensor zf_graph_find(zf_graph *graph, const char *name);
-/* The parameters in the order of their declaration: 0 <= index < zf_param_count; an index outside
+/* The parameters as they were declared, and after zf_fuse or zf_autograd as the program reads them,
+ * scope by scope: 0 <= index < zf_param_count; an index outside
  * gives the invalid tensor, without making it an error. */
 ZF_API int32_t zf_param_count(const zf_graph *graph);
 ZF_API zf_tensor zf_param_at(zf_graph *graph, int32_t index);

@@ -2,7 +2,7 @@
  *
  * requires: no gradients yet; the loss is a scalar float
  * ensures:  one `gradient param, value` per parameter that is not frozen and that the loss depends
- *           on, in the order of declaration; an output "loss". With a loss scale (precision.c),
+ *           on, in the order of zf_param_at; an output "loss". With a loss scale (precision.c),
  *           gradients are those of the loss times it
  * before:   %2 = param "w" : f32[8,1]     %3 = matmul %1, %2 : f32[4,1]     ... %5 = sum %4 : f32[]
  * after:    ...  %9 = matmul %1, %8 {transpose_a=true} : f32[8,1]

@@ -1684,5 +1684,3 @@ static zf_status zfi_general_attention_grad(const zf_launch *l, const zfi_heads 
     })
     return zfi_cuda_failed(l->error, "attention_grad", code);
 }
-
-ZFI_KERNEL(attention, zfi_cuda_attention, NULL)

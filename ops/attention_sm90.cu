@@ -327,3 +327,5 @@ static zf_status zfi_cuda_attention(const zf_launch *l)
                                                         : zfi_sm90_forward<zfi_bf16>(l, a, lse));
     return status ? status : zfi_launched(l);
 }
+
+ZFI_KERNEL(attention, zfi_cuda_attention, NULL)

@@ -102,7 +102,10 @@ build() {
         2> /dev/null && nccl=yes
     rm -f $programs/linked
     codes=
-    for a in $archs; do codes="$codes -gencode arch=compute_${a},code=sm_${a}"; done
+    for a in $archs; do
+        [ "$a" != 90 ] || a=90a # wgmma is in 90a alone
+        codes="$codes -gencode arch=compute_$a,code=sm_$a"
+    done
     if ! command -v make > /dev/null || ! echo '#include <stb/stb_ds.h>' |
         $cc -fsyntax-only -x c - 2> /dev/null; then
         build_plainly
@@ -112,7 +115,7 @@ build() {
     touch build/.needs-build build/.needs-test
     # shellcheck disable=SC2086
     make -k -j "$(getconf _NPROCESSORS_ONLN)" NVCC="$nvcc" CC="$cc" CUDA_ARCHS="$archs" MPICC= \
-        WERROR= ${nccl:-NCCL_HEADER=} build/cuda/tests build/cuda/bench/step build/cuda/bench/gpt \
+        WERROR= $([ "$nccl" ] || echo NCCL_HEADER=) build/cuda/tests build/cuda/bench/step build/cuda/bench/gpt \
         build/cuda/matmul build/cuda/bert || return 1
     cp build/cuda/tests build/cuda/bench/step build/cuda/bench/gpt build/cuda/matmul \
         build/cuda/bert $programs

@@ -197,7 +197,8 @@ static zf_status zfi_lockstep_check(const zf_lockstep_desc *d, zf_error *error)
                             (int)r, (unsigned long long)d->programs[0]->hashes[0],
                             (unsigned long long)p->hashes[r]);
         zfi_see_load(p);
-        if (p->micro != d->programs[0]->micro || zf_program_step(p) != zf_program_step(d->programs[0]))
+        if (p->micro != d->programs[0]->micro ||
+            zf_program_step(p) != zf_program_step(d->programs[0]))
             return zfi_fail(error, ZF_ERR_STAGE,
                             "lockstep: rank %d is at step %lld, micro-batch %lld, rank 0 at %lld, "
                             "%lld",

@@ -41,7 +41,7 @@ struct zf_program {
     int32_t *rates;      /* learning rates that are known before the update section */
     zfi_same same;       /* what ranks compare */
     bool compared;       /* and have since begun with the same values */
-    bool changed;        /* it has made steps, so that what it writes has no first values any more */
+    bool changed;        /* it has made steps: what it writes has no first values any more */
     zf_run run;
     zf_plan plan;
     zf_traffic counted; /* of the step under way */

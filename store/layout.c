@@ -1,7 +1,7 @@
 /* What a store holds: named tensors, the buckets in which they lie, and which elements of them are
  * this rank's. Passes ask it how parameters that are there have been cut.
  *
- *     tensors   "w"   "b"   "adamw.m/w" ...          name, dtype, shape; at element `at` of a bucket
+ *     tensors   "w"   "b"   "adamw.m/w" ...          name, dtype, shape; from element `at` on
  *                |     |         |
  *     buckets   | w .... | b . pad |   | adamw.m/w .. |    whole on each rank, or cut into as many
  *                                                          equal parts as there are ranks

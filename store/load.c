@@ -476,7 +476,7 @@ static zf_status zfi_load_put(zfi_loading *l, int32_t k, const zfi_portion *port
     return status ? zfi_fail(&s->error, status, "zf_load: %s cannot be written", t->name) : ZF_OK;
 }
 
-/* Reads and checks the pieces of a part that this rank needs, and writes them into the store or not.
+/* Reads and checks the pieces of a part that this rank needs; writes them into the store or not.
  * Allocates nothing. */
 static zf_status zfi_load_part(zfi_loading *l, const zfi_part *part, int file, const char *path,
                                bool write)

@@ -216,7 +216,8 @@ static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
                         leaf->name, mine, its,
                         its_bucket == bucket ? "" : ", apart from others of its bucket");
     }
-    p->data[id] = flat ? s->buckets[bucket].data : zfi_stored_data(s, &s->tensors[p->tensor_of[id]]);
+    p->data[id] =
+        flat ? s->buckets[bucket].data : zfi_stored_data(s, &s->tensors[p->tensor_of[id]]);
     return ZF_OK;
 }
 
@@ -1136,7 +1137,8 @@ static zf_status zfi_step_failed(zf_program *p, zf_status status)
 {
     p->micro = 0;
     zfi_fail(&p->error, status, "the step failed");
-    if (p->comm && p->comm->abort && status != ZF_ERR_NAN && status != ZF_ERR_COMM && status != ZF_ERR_MISMATCH)
+    if (p->comm && p->comm->abort && status != ZF_ERR_NAN && status != ZF_ERR_COMM &&
+        status != ZF_ERR_MISMATCH)
         p->comm->abort(p->comm->self, p->error.text);
     /* What is under way on other queues ends now: its memory is free to go. */
     p->backend->synchronize(p->backend->self, NULL);

@@ -78,7 +78,7 @@ template <bool ACROSS> struct zfi_wgmma_step {
     static const int of = (ACROSS ? 16 * 128 : 32) >> 4;
 };
 /* and for the next 64 rows of A (columns of B), where it is not ACROSS. */
-static const int zfi_wgmma_rows = 64 * 128 >> 4;
+enum { ZFI_WGMMA_ROWS = 64 * 128 >> 4 };
 
 #if ZF_TENSOR_CORES
 

@@ -298,8 +298,8 @@ __global__ void __launch_bounds__(256, 1)
         T *const k = shared + 2 * k_half * cut::tile, *const v = k + cut::tile;
         T *const q = shared + (4 + 2 * q_half) * cut::tile, *const dy = q + cut::tile;
         const float *const shift = stats + q_half * 256 + 2 * t, *const delta = shift + 128;
-        const uint64_t k_rows = zfi_wgmma_operand(k) + (unsigned)(group * zfi_wgmma_rows);
-        const uint64_t v_rows = zfi_wgmma_operand(v) + (unsigned)(group * zfi_wgmma_rows);
+        const uint64_t k_rows = zfi_wgmma_operand(k) + (unsigned)(group * ZFI_WGMMA_ROWS);
+        const uint64_t v_rows = zfi_wgmma_operand(v) + (unsigned)(group * ZFI_WGMMA_ROWS);
         const uint64_t q_rows = zfi_wgmma_operand(q), dy_rows = zfi_wgmma_operand(dy);
         float s[64], dp[64];
         uint32_t p_rows[8][4], ds_rows[8][4], coming[2] = {0, 0};

@@ -407,7 +407,8 @@ static void zfi_add_candidate(zfi_recompute *r, int32_t id, bool result)
     int32_t n = zfi_len(r->candidates), layer = r->of[id].layer;
     if (!n || r->of[r->candidates[n - 1].node].layer != layer) {
         zfi_run run = {n, n, r->layers[layer].runs};
-        if (zfi_push(&g->memory, r->runs, run)) r->layers[layer].runs = zfi_len(r->runs);
+        if (!zfi_push(&g->memory, r->runs, run)) return;
+        r->layers[layer].runs = zfi_len(r->runs);
     }
     if (!n || r->candidates[n - 1].node != id) r->of[id].candidate = n;
     zfi_step step = {.node = id, .result = result, .run = zfi_len(r->runs) - 1};

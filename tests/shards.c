@@ -934,7 +934,7 @@ static zf_status device_copy(void *self, void *to, const void *from, size_t byte
     (void)self;
     if (kind == device.kind && device.calls++ == device.fail_at)
         return told(error, ZF_ERR_BACKEND, "device lost");
-    memmove(to, from, bytes);
+    if (bytes) memmove(to, from, bytes);
     return ZF_OK;
 }
 

@@ -6,7 +6,6 @@
 #include "test.h"
 
 #include <stdio.h>
-#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -82,14 +81,18 @@ void test_defer(test *t, test_cleanup *run, void *object)
     t->deferred[t->deferred_count++].object = object;
 }
 
+/* New for each run: a run that was killed leaves its folder, and numbers of processes come again. */
+static char test_folder[] = "/tmp/zeroflow-test-XXXXXX";
+static bool test_folder_made;
+
 const char *test_path(const char *name)
 {
     static char paths[8][256];
     static unsigned turn;
     char *path = paths[turn++ % 8];
-    snprintf(path, sizeof paths[0], "/tmp/zeroflow-test-%ld", (long)getpid());
-    mkdir(path, 0700);
-    snprintf(path, sizeof paths[0], "/tmp/zeroflow-test-%ld/%s", (long)getpid(), name);
+    if (!test_folder_made && !mkdtemp(test_folder)) abort();
+    test_folder_made = true;
+    snprintf(path, sizeof paths[0], "%s/%s", test_folder, name);
     return path;
 }
 
@@ -176,7 +179,6 @@ int main(int argc, char **argv)
 {
     bool out_of_memory = false, list = false, times = false;
     long most = OOM_REFUSALS;
-    char folder[64];
     int passed = 0, failed = 0, skipped = 0, filters = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
     for (int i = 1; i < argc; i++) {
@@ -211,8 +213,7 @@ int main(int argc, char **argv)
         else if (t.skipped) skipped++;
         else passed++;
     }
-    snprintf(folder, sizeof folder, "/tmp/zeroflow-test-%ld", (long)getpid());
-    rmdir(folder); /* where tests have left nothing in it */
+    if (test_folder_made) rmdir(test_folder); /* where tests have left nothing in it */
     if (list) return 0;
     if (out_of_memory)
         printf("%d tests with every allocation refused in turn, %d with a sample: %ld of %ld; %d left "

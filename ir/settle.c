@@ -122,10 +122,12 @@ static int zfi_by_scope(const void *a, const void *b)
 static void zfi_settle_scope(zf_graph *g, const zfi_drawer *d, int32_t count)
 {
     int64_t *streams = NULL;
-    for (int64_t nth = 0; nth <= zfi_len(g->streams) && zfi_len(streams) < count; nth++)
+    for (int64_t nth = 0; nth <= zfi_len(g->streams) && zfi_len(streams) < count; nth++) {
+        const int64_t stream = zfi_stream_of_scope(d->scope, nth);
         for (int32_t k = 0; k < count && !g->memory.failed; k++)
-            if (ZF_INT(&g->nodes[g->order[d[k].at]], dropout, stream) == zfi_stream_of_scope(d->scope, nth))
-                zfi_push(&g->memory, streams, zfi_stream_of_scope(d->scope, nth));
+            if (ZF_INT(&g->nodes[g->order[d[k].at]], dropout, stream) == stream)
+                zfi_push(&g->memory, streams, stream);
+    }
     for (int32_t k = 0; k < count && zfi_len(streams) == count; k++)
         ZF_INT(&g->nodes[g->order[d[k].at]], dropout, stream) = streams[k];
     zfi_array_free(&g->memory, streams);

@@ -30,7 +30,7 @@ FUZZ_RUNS = 1000000
 
 # -------------------------------------------------------------------------------------- sources
 
-LIBRARY  = zeroflow.h $(wildcard $(addsuffix /*.c,graph cpu io ops ir passes run store nn))
+LIBRARY  = zeroflow.h $(wildcard $(addsuffix /*.c,graph cpu io ops ir passes store comm run nn))
 DEVICE   = zeroflow_cuda.cu $(wildcard cuda/*.cu ops/*.cu)
 TESTS    = $(filter-out tests/cuda.c,$(wildcard tests/*.c))
 FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))

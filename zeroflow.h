@@ -360,7 +360,9 @@ typedef enum zf_op {
     ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
 #undef ZFI_ROW
 #undef ZFI_ATTRIBUTE
-    ZF_OP_COUNT
+    ZF_OP_COUNT,
+    ZF_OP_OWN = ZF_OP_COUNT, /* and up: a program's own operators (zf_operator) */
+    ZF_OP_LAST = ZF_OP_OWN + 255
 } zf_op;
 
 /* What an operator is. Every claim is tested by running it (tests/ops.c). */
@@ -453,11 +455,96 @@ typedef struct zf_tensor {
 #define ZF_NONE (zf_tensor{nullptr, 0})
 #endif
 
+/* Operators of a program's own. One that zf_graph_desc lists is appended by zf_apply; it prints,
+ * parses and is verified as a built-in one, passes treat it by its traits, and it runs where the
+ * others do. examples/own_op.c has two. A name and a kernel are enough:
+ *
+ *     static zf_status cube(const zf_launch *l)
+ *     {
+ *         const float *x = l->args[0].data;
+ *         float *y = l->out.data;
+ *         for (int64_t i = 0; i < zf_shape_count(l->out.shape); i++) y[i] = x[i] * x[i] * x[i];
+ *         return ZF_OK;
+ *     }
+ *
+ *     const zf_operator own[] = {{.name = "cube", .cpu = cube}};
+ *     zf_graph *g = zf_graph_new(&(zf_graph_desc){.operators = own, .operator_count = 1});
+ *     zf_tensor y = zf_apply(g, "cube", 1, &x, NULL);
+ */
+typedef struct zf_operator zf_operator;
+typedef struct zf_array zf_array;   /* section 7 */
+typedef struct zf_launch zf_launch; /* section 7 */
+
+/* Operands and attributes of a node; infer sets dtype and shape of its result. */
+typedef struct zf_infer {
+    const zf_operator *own;
+    int32_t arg_count;
+    const zf_array *args; /* data NULL */
+    const zf_attribute *attributes;
+    zf_dtype dtype; /* of the result; operand 0's at first, like the shape */
+    zf_shape shape;
+    void *node; /* the library's */
+} zf_infer;
+/* Records what is wrong, and what would be right, as the graph's error; returns `status`. */
+ZF_API zf_status zf_infer_fail(zf_infer *infer, zf_status status, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 3, 4)))
+#endif
+    ;
+
+/* A node whose gradient is asked for. For every operand k with need[k], grad sets dx[k] to a tensor
+ * of the dtype and shape of x[k], appended by any builders, or leaves ZF_NONE where it is zero. */
+typedef struct zf_grad {
+    zf_graph *graph;
+    const zf_attribute *attributes;
+    zf_tensor y, dy; /* the node's result, and its gradient */
+    int32_t count;
+    const zf_tensor *x; /* operands */
+    const bool *need;
+    zf_tensor *dx; /* ZF_NONE at first */
+} zf_grad;
+
+struct zf_operator {
+    const char *name;    /* letters a to z, digits, _; at most 63; none that ZF_OPS has */
+    int32_t least, most; /* operands, at most ZF_OWN_OPERANDS; 0: 1, and as many as `least` */
+    /* Names and kinds, "p:f axis:i form:e(erf|tanh)", at most ZF_MAX_ATTRIBUTES; kinds are those of
+     * ZF_OPS. NULL: none */
+    const char *attributes;
+    /* Any of ZF_OP_INPLACE, ZF_OP_ELEMENTWISE, ZF_OP_BY_ROWS, ZF_OP_PRODUCT, ZF_OP_WANTS_F32,
+     * ZF_OP_COMPARES and ZF_OP_READS_HALF. They are believed */
+    uint32_t traits;
+    uint32_t over;  /* INPLACE: the operands over which its result may lie, as a mask; 0: all */
+    uint32_t whole; /* BY_ROWS: the operands that belong to all rows, as a mask, */
+    int32_t rows;   /* and the one that has the rows */
+    /* Dtype and shape of the result, from operands and attributes alone. NULL: all operands are f32,
+     * bf16 or f16, of one dtype and one shape, and so is the result */
+    zf_status (*infer)(zf_infer *infer);
+    /* Appends its gradient; NULL: to differentiate it is an error */
+    void (*grad)(zf_grad *grad);
+    /* The kernel. Without ZF_OP_READS_HALF it is given f32 in place of bf16 and f16, and with
+     * ELEMENTWISE or BY_ROWS some of the rows at a time, on several threads. Data pointers and what
+     * they point to change from step to step; it must do the same work with the same values */
+    zf_status (*cpu)(const zf_launch *launch);
+    size_t (*scratch)(const zf_launch *launch); /* bytes that cpu needs while it runs; NULL: none */
+    /* The kernel for a CUDA backend, or NULL: puts its work on `stream`, a cudaStream_t. Operands are
+     * of any dtype that infer lets pass but f64. It is called once or twice for each node, and what
+     * it has put there runs again in every step: it must not look at what launch->run points to */
+    zf_status (*cuda)(const zf_launch *launch, void *stream);
+    size_t (*cuda_scratch)(const zf_launch *launch);
+    double (*flops)(const zf_launch *launch); /* of its products, a multiply-add being two; NULL: 0 */
+    void *user; /* launch->own->user, infer->own->user */
+};
+
+enum { ZF_MAX_OPERATORS = ZF_OP_LAST - ZF_OP_OWN + 1, ZF_OWN_OPERANDS = 16 };
+
 typedef struct zf_graph_desc {
     zf_allocator allocator; /* {0}: the C library's */
+    const zf_operator *operators; /* of the program's own; they are copied */
+    int32_t operator_count;
 } zf_graph_desc;
 
-/* An empty graph, or NULL when there is no memory. desc NULL: defaults. */
+/* An empty graph, or NULL when there is no memory. What is wrong with an operator of one's own is
+ * the graph's first error. desc NULL: defaults. */
 ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc);
 ZF_API void zf_graph_free(zf_graph *graph); /* NULL: nothing */
 /* A copy that shares nothing with the graph: the same nodes with the same ids, the same scopes,
@@ -655,6 +742,11 @@ ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor 
 
 /* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
 ZF_API zf_tensor zf_output(zf_tensor x, const char *name);
+
+/* Appends one of the graph's own operators (zf_graph_desc.operators) over x[0..count). It reads as
+ * many attributes as the operator has, in their order; NULL: all are absent. */
+ZF_API zf_tensor zf_apply(zf_graph *graph, const char *name, int32_t count, const zf_tensor *x,
+                          const zf_attribute *attributes);
 
 /* For layers of one's own: records a misuse as the graph's error, with scope and line; returns the
  * invalid tensor. */
@@ -935,11 +1027,11 @@ ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_training *training);
  * What a device must offer. The core is handed a table of functions and knows no device by name. */
 
 /* A tensor in memory. */
-typedef struct zf_array {
+struct zf_array {
     void *data;
     zf_dtype dtype;
     zf_shape shape;
-} zf_array;
+};
 
 /* What changes from step to step and is no tensor. */
 typedef struct zf_run {
@@ -1093,9 +1185,10 @@ ZF_API zf_status zf_cuda_tell(zf_cuda_place *place, const zf_collective *call, v
                               zf_error *error);
 
 /* One node, ready to run. Operands of MUTATES operators are written through their data pointers. */
-typedef struct zf_launch {
+struct zf_launch {
     zf_op op;
     int32_t node; /* its id, for messages */
+    const zf_operator *own; /* one of the program's own, as the graph keeps it; NULL: a row of ZF_OPS */
     int32_t arg_count;
     const zf_array *args;
     zf_array out; /* data NULL for an effect */
@@ -1111,7 +1204,22 @@ typedef struct zf_launch {
     int32_t queue;
     const zf_comm *comm; /* of a collective */
     zf_error *error;
-} zf_launch;
+};
+
+/* The name of its operator. */
+ZF_API const char *zf_launch_name(const zf_launch *launch);
+
+/* For kernels of operators of one's own (zf_operator). */
+/* Records "NAME %NODE: " and the text as the step's error; returns `status`. */
+ZF_API zf_status zf_launch_fail(const zf_launch *launch, zf_status status, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 3, 4)))
+#endif
+    ;
+/* From zf_operator.cpu: task(launch, first, last) for the pieces, of `grain`, of [0, count), on the
+ * workers of the CPU backend; returns when all are done. */
+ZF_API void zf_launch_split(const zf_launch *launch, int64_t count, int64_t grain,
+                            void (*task)(const zf_launch *launch, int64_t first, int64_t last));
 
 /* FLOPs of the products of a launch, a multiply-add being two, and the bytes that it reads and writes,
  * each value once. Data pointers are not looked at. */
@@ -1873,6 +1981,8 @@ typedef struct zf_nn_fit_desc {
     /* After each step; false ends the fit. May be NULL */
     bool (*report)(void *user, zf_store *store, const zf_nn_progress *progress);
     zf_allocator allocator; /* of graphs and of a batch; {0}: the C library's */
+    const zf_operator *operators; /* of the model's own, as zf_graph_desc.operators */
+    int32_t operator_count;
 } zf_nn_fit_desc;
 
 /* Trains the store's parameters, which it adds where the store lacks them. What is done in a step
@@ -1940,6 +2050,7 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 #undef zf_embedding_ex
 #undef zf_cross_entropy
 #undef zf_output
+#undef zf_apply
 #undef zf_input
 #undef zf_param
 #undef zf_state
@@ -1966,6 +2077,7 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 #include "io/safetensors.c"
 #include "graph/graph.c"
 #include "graph/build.c"
+#include "graph/own.c"
 #include "graph/copy.c"
 #include "ops/kernel.c"
 #include "ops/leaf.c"
@@ -2098,6 +2210,7 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 #define zf_embedding_ex(x, ...) zf_embedding_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_cross_entropy(x, ...) zf_cross_entropy(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_output(x, ...) zf_output(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_apply(g, ...) zf_apply(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_input(g, ...) zf_input(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_param(g, ...) zf_param(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_state(g, ...) zf_state(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)

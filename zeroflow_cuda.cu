@@ -69,12 +69,12 @@ static zf_status zfi_cuda_check(void *self, const zf_launch *l)
         return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: there is no f64 on CUDA, but f32, bf16 and f16; the CPU "
                              "backend has it",
-                             zf_op_name(l->op), (int)l->node);
+                             zf_launch_name(l), (int)l->node);
     if (zfi_is_among_ranks(l) && l->comm && !l->comm->check)
         return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
                              "%s %%%d: the communicator (zf_compile_desc.comm) works in host "
                              "memory; a CUDA backend needs one that works on streams",
-                             zf_op_name(l->op), (int)l->node);
+                             zf_launch_name(l), (int)l->node);
     return ZF_OK;
 }
 

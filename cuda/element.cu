@@ -27,7 +27,7 @@ static zf_status zfi_no_dtype(const zf_launch *l, zf_dtype dtype)
     if (l->error && !l->error->status) {
         l->error->status = ZF_ERR_BACKEND;
         snprintf(l->error->text, sizeof l->error->text, "%s %%%d: there is no %s on CUDA",
-                 zf_op_name(l->op), (int)l->node, zf_dtype_name(dtype));
+                 zf_launch_name(l), (int)l->node, zf_dtype_name(dtype));
     }
     return ZF_ERR_BACKEND;
 }

@@ -104,7 +104,7 @@ static zf_status zfi_launched(const zf_launch *l)
     char what[40];
     cudaError_t code = cudaGetLastError();
     if (code == cudaSuccess) return ZF_OK;
-    snprintf(what, sizeof what, "%s %%%d", zf_op_name(l->op), (int)l->node);
+    snprintf(what, sizeof what, "%s %%%d", zf_launch_name(l), (int)l->node);
     return zfi_cuda_failed(l->error, what, code);
 }
 

@@ -64,8 +64,9 @@ static zfi_lane *zfi_lane_of(zfi_cuda *c, const zf_launch *l)
 static zf_status zfi_no_kernel(const zf_launch *l)
 {
     return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
-                         "%s %%%d: there is no such operator on CUDA; the CPU backend has all",
-                         zf_op_name(l->op), (int)l->node);
+                         l->own ? "%s %%%d: the operator has no kernel for CUDA (zf_operator.cuda)"
+                                : "%s %%%d: there is no such operator on CUDA; the CPU backend has all",
+                         zf_launch_name(l), (int)l->node);
 }
 
 /* Puts the node's kernels on the stream of its queue. */

@@ -69,8 +69,8 @@ static cudaGraphExec_t zfi_capture(zfi_cuda *c, const zf_section *s, zf_error *e
     zfi_cuda_fail(error, of.status ? of.status : ZF_ERR_BACKEND,
                   "launches %%%d %s to %%%d %s cannot be captured as a CUDA graph: %s "
                   "(zf_cuda_desc.no_graphs does without)",
-                  (int)s->launches[s->first].node, zf_op_name(s->launches[s->first].op),
-                  (int)s->launches[s->last - 1].node, zf_op_name(s->launches[s->last - 1].op),
+                  (int)s->launches[s->first].node, zf_launch_name(&s->launches[s->first]),
+                  (int)s->launches[s->last - 1].node, zf_launch_name(&s->launches[s->last - 1]),
                   cudaGetErrorString(code));
     return NULL;
 }

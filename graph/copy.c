@@ -55,6 +55,20 @@ static void zfi_copy_text(zfi_copier *c, const zf_graph *from)
     if (c->chunks) qsort(c->chunks, (size_t)zfi_len(c->chunks), sizeof *c->chunks, zfi_by_address);
 }
 
+/* Records of the program's own operators. */
+static void zfi_copy_own(zfi_copier *c, const zf_graph *from)
+{
+    zf_graph *to = c->to;
+    if (!from->all_records || !zfi_own_room(to, from->own_count)) return;
+    for (int32_t k = 0; k < to->own_count; k++) {
+        zf_operator *o = &to->own[k].op;
+        *o = from->own[k].op;
+        o->name = zfi_copied_text(c, o->name);
+        o->attributes = zfi_copied_text(c, o->attributes);
+    }
+    zfi_make_records(to, from->records);
+}
+
 static void zfi_copy_nodes(zfi_copier *c, const zf_graph *from)
 {
     zf_graph *to = c->to;
@@ -93,10 +107,12 @@ ZF_API zf_graph *zf_graph_copy(const zf_graph *from)
     to->text = (zfi_text){NULL};
     to->nodes = NULL, to->order = NULL, to->params = NULL, to->names = NULL, to->scopes = NULL;
     to->streams = NULL;
+    to->own = NULL, to->own_count = 0, to->all_records = NULL;
     to->had = NULL, to->had_count = 0;
     if (from->had && (to->had = zfi_calloc(&to->memory, from->had_count, 1)))
         memcpy(to->had, from->had, to->had_count = from->had_count);
     zfi_copy_text(&c, from);
+    if (!to->memory.failed) zfi_copy_own(&c, from);
     if (!to->memory.failed) zfi_copy_nodes(&c, from);
     to->scope = zfi_copied_text(&c, from->scope);
     to->order = zfi_copy_ids(&to->memory, from->order);

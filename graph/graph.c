@@ -31,7 +31,6 @@ typedef struct zfi_node {
 } zfi_node;
 
 typedef struct zfi_infer zfi_infer;
-typedef struct zfi_grad zfi_grad;
 
 /* What a value is to the ranks (ir/ranks.c says more). */
 typedef enum zfi_among_ranks {
@@ -57,7 +56,7 @@ typedef struct zfi_record {
     /* Dtype and shape of the result, or an error */
     zf_status (*infer)(zfi_infer *);
     /* Appends its gradient; NULL: to differentiate it is an error */
-    void (*grad)(zfi_grad *);
+    void (*grad)(zf_grad *);
     /* The kernels, reference and fast; NULL: there is nothing to run */
     zf_status (*cpu)(const zf_launch *);
     /* Bytes of scratch of cpu; NULL: 0 */
@@ -92,7 +91,15 @@ typedef struct zfi_record {
     /* By rows: the operands that belong to all rows, as a mask, and the one that has the rows */
     uint32_t whole;
     int32_t rows;
+    const zf_operator *own; /* what a program has said of an operator of its own; else NULL */
 } zfi_record;
+
+/* An operator of a program's own: launches point to `op`, from which zfi_record_for finds the
+ * record. */
+typedef struct zfi_own_operator {
+    zf_operator op;
+    zfi_record record;
+} zfi_own_operator;
 
 /* What a row says, as constants: ZFI_LEAST_add, ZFI_MOST_add, zfi_attributes_add. */
 enum {
@@ -141,7 +148,10 @@ static const char *const zfi_queue_names[ZFI_QUEUES] = {"compute", "gather", "re
 struct zf_graph {
     zfi_memory memory;
     zf_error error;
-    const zfi_record *const *records; /* by zf_op */
+    const zfi_record *const *records; /* by zf_op: of ZF_OPS, then of `own` */
+    const zfi_record **all_records;   /* their list, where there are own ones; else NULL */
+    zfi_own_operator *own;            /* own_count of them */
+    int32_t own_count;
     zfi_text text;
     zfi_node *nodes;
     int32_t *order, *params;
@@ -173,18 +183,6 @@ struct zfi_infer {
     zf_shape shape;
 };
 
-/* Appends the gradient of one node. For every operand k with need[k], grad sets dx[k] to the tensor
- * whose shape and dtype are those of x[k], or leaves ZF_NONE where it is zero. */
-struct zfi_grad {
-    zf_graph *graph;
-    const zf_attribute *attributes;
-    zf_tensor y, dy;
-    int32_t count;
-    const zf_tensor *x;
-    const bool *need;
-    zf_tensor *dx;
-};
-
 static const zfi_record *zfi_record_of(const zf_graph *g, int32_t id)
 {
     return g->records[g->nodes[id].op];
@@ -194,8 +192,6 @@ static bool zfi_has(const zf_graph *g, int32_t id, uint32_t flag)
 {
     return (zfi_record_of(g, id)->traits & flag) != 0;
 }
-
-
 
 /* The node's result may lie over operand k, if that has its shape and as many bytes. */
 static bool zfi_may_overwrite(const zf_graph *g, int32_t id, int32_t k)

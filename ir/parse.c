@@ -259,14 +259,10 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
 
     word = zfi_word(p, &length);
     start = word;
-    for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT && !record; op++)
-        if ((int)strlen(g->records[op]->name) == length &&
-            !memcmp(g->records[op]->name, word, (size_t)length)) {
-            n.op = (zf_op)op;
-            record = g->records[op];
-        }
-    if (!record && !length) return zfi_parse_fail(p, "expected an operator");
-    if (!record)
+    n.op = zfi_op_called(g, word, (size_t)length);
+    record = g->records[n.op];
+    if (!length) return zfi_parse_fail(p, "expected an operator");
+    if (!n.op)
         return p->at = start,
                zfi_parse_fail(p, "'%.*s' is no operator", length < 40 ? length : 40, word);
     if ((id == 0) != ((record->traits & ZF_OP_EFFECT) != 0))
@@ -433,7 +429,7 @@ ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_d
     if (!g) return zfi_nomem(error), NULL;
     if (!text) text = "", bytes = 0;
     end = text + bytes;
-    if (zfi_parse_ids(&p, text, end)) {
+    if (!g->error.status && zfi_parse_ids(&p, text, end)) {
         fresh = zfi_len(g->nodes);
         p.line = 1;
         for (const char *line = text; line < end; line = next, p.line++) {

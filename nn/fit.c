@@ -112,7 +112,9 @@ static zf_status zfi_fit_open(zfi_fitter *f, bool evaluate, int size, int64_t ba
     zf_graph *g;
     if (p->program || !batch) return ZF_OK;
     p->batch = batch;
-    p->graph = g = zf_graph_new(&(zf_graph_desc){.allocator = f->d->allocator});
+    p->graph = g = zf_graph_new(&(zf_graph_desc){.allocator = f->d->allocator,
+                                                 .operators = f->d->operators,
+                                                 .operator_count = f->d->operator_count});
     if (!g) return zfi_fit_fail(f, ZF_ERR_NOMEM, "out of memory");
     t.loss = f->d->build(f->d->user, g, batch);
     if (!zf_graph_status(g) && (t.loss.graph != g || !zf_valid(t.loss)))

@@ -170,7 +170,7 @@ static zf_status zfi_infer_attention_grad(zfi_infer *c)
     return ZF_OK;
 }
 
-static void zfi_grad_attention(zfi_grad *c)
+static void zfi_grad_attention(zf_grad *c)
 {
     zf_tensor x[7] = {c->dy, c->y}, dx;
     int64_t at = 0;

@@ -55,33 +55,33 @@ static zf_tensor zfi_sum_like(zf_tensor dy, zf_tensor x)
     return zf_sum_to(dy, zf_tensor_shape(x));
 }
 
-static void zfi_grad_add(zfi_grad *c)
+static void zfi_grad_add(zf_grad *c)
 {
     for (int k = 0; k < 2; k++)
         if (c->need[k]) c->dx[k] = zfi_sum_like(c->dy, c->x[k]);
 }
 
-static void zfi_grad_sub(zfi_grad *c)
+static void zfi_grad_sub(zf_grad *c)
 {
     if (c->need[0]) c->dx[0] = zfi_sum_like(c->dy, c->x[0]);
     if (c->need[1]) c->dx[1] = zf_neg(zfi_sum_like(c->dy, c->x[1]));
 }
 
-static void zfi_grad_mul(zfi_grad *c)
+static void zfi_grad_mul(zf_grad *c)
 {
     for (int k = 0; k < 2; k++)
         if (c->need[k]) c->dx[k] = zfi_sum_like(zf_mul(c->dy, c->x[1 - k]), c->x[k]);
 }
 
 /* da = dy / b, db = -dy y / b */
-static void zfi_grad_div(zfi_grad *c)
+static void zfi_grad_div(zf_grad *c)
 {
     if (c->need[0]) c->dx[0] = zfi_sum_like(zf_div(c->dy, c->x[1]), c->x[0]);
     if (c->need[1]) c->dx[1] = zf_neg(zfi_sum_like(zf_div(zf_mul(c->dy, c->y), c->x[1]), c->x[1]));
 }
 
 /* dy to x[k] where `second` is false (k = 0) or true (k = 1). */
-static void zfi_grad_choice(zfi_grad *c, zf_tensor second, const int operand[2])
+static void zfi_grad_choice(zf_grad *c, zf_tensor second, const int operand[2])
 {
     zf_tensor zero = zf_constant(c->graph, zf_tensor_dtype(c->dy), ZF_SCALAR, 0);
     if (c->need[operand[0]])
@@ -90,15 +90,15 @@ static void zfi_grad_choice(zfi_grad *c, zf_tensor second, const int operand[2])
         c->dx[operand[1]] = zfi_sum_like(zf_where(second, c->dy, zero), c->x[operand[1]]);
 }
 
-static void zfi_grad_maximum(zfi_grad *c)
+static void zfi_grad_maximum(zf_grad *c)
 {
     zfi_grad_choice(c, zf_less(c->x[0], c->x[1]), (int[]){0, 1});
 }
-static void zfi_grad_minimum(zfi_grad *c)
+static void zfi_grad_minimum(zf_grad *c)
 {
     zfi_grad_choice(c, zf_less(c->x[1], c->x[0]), (int[]){0, 1});
 }
-static void zfi_grad_where(zfi_grad *c) { zfi_grad_choice(c, c->x[0], (int[]){2, 1}); }
+static void zfi_grad_where(zf_grad *c) { zfi_grad_choice(c, c->x[0], (int[]){2, 1}); }
 
 /* ------------------------------------------------------------------------------ kernels */
 

@@ -149,7 +149,7 @@ static zf_status zfi_infer_affine(zfi_infer *c)
 
 /* --------------------------------------------------------------------------- gradients */
 
-static void zfi_grad_residual_norm(zfi_grad *c)
+static void zfi_grad_residual_norm(zf_grad *c)
 {
     double p = ZF_FLOAT(c, residual_norm, p);
     zf_tensor ds =
@@ -162,7 +162,7 @@ static void zfi_grad_residual_norm(zfi_grad *c)
     if (c->count > 4 && c->need[4]) c->dx[4] = zfi_saved(ds, ZFI_DBIAS);
 }
 
-static void zfi_grad_embed_norm(zfi_grad *c)
+static void zfi_grad_embed_norm(zf_grad *c)
 {
     double p = ZF_FLOAT(c, embed_norm, p);
     zf_tensor dy = c->dy, ds;
@@ -180,7 +180,7 @@ static void zfi_grad_embed_norm(zfi_grad *c)
     if (c->need[6]) c->dx[6] = zfi_saved(ds, ZFI_DBETA);
 }
 
-static void zfi_grad_affine(zfi_grad *c)
+static void zfi_grad_affine(zf_grad *c)
 {
     if (c->need[0]) c->dx[0] = zf_mul(c->dy, c->x[1]);
     if (c->need[1]) c->dx[1] = zfi_sum_like(zf_mul(c->dy, c->x[0]), c->x[1]);

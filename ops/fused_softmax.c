@@ -48,7 +48,7 @@ static bool zfi_saved_masked_softmax(const zf_graph *g, const zfi_node *node, in
     return index == 0 && ZF_FLOAT(node, masked_softmax, p) > 0;
 }
 
-static void zfi_grad_masked_softmax(zfi_grad *c)
+static void zfi_grad_masked_softmax(zf_grad *c)
 {
     zf_tensor p = ZF_FLOAT(c, masked_softmax, p) > 0 ? zfi_saved(c->y, 0) : c->y;
     if (c->count > 1 && c->need[1])

@@ -102,7 +102,7 @@ static bool zfi_saved_head_loss(const zf_graph *g, const zfi_node *node, int64_t
     return true;
 }
 
-static void zfi_grad_head_loss(zfi_grad *c)
+static void zfi_grad_head_loss(zf_grad *c)
 {
     static const int saved[] = {ZFI_HEAD_DX, ZFI_HEAD_DW, -1, -1, ZFI_HEAD_DB};
     const zfi_node *dy = zfi_node_of(c->dy);

@@ -271,4 +271,4 @@ static zf_status zfi_infer_alike(zfi_infer *c)
 }
 
 /* The gradient of an operator that has none: every dx stays ZF_NONE. */
-static void zfi_grad_none(zfi_grad *c) { (void)c; }
+static void zfi_grad_none(zf_grad *c) { (void)c; }

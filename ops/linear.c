@@ -51,7 +51,7 @@ static bool zfi_saved_linear(const zf_graph *g, const zfi_node *node, int64_t in
            (activation == ZFI_GELU || activation == ZFI_GELU_TANH || activation == ZFI_SILU);
 }
 
-static void zfi_grad_linear(zfi_grad *c)
+static void zfi_grad_linear(zf_grad *c)
 {
     zf_shape w = zf_tensor_shape(c->x[1]), y = zf_tensor_shape(c->y);
     int64_t rows = y.rank == 1 ? 1 : zfi_row_count(&y);

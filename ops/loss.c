@@ -65,13 +65,13 @@ static zf_status zfi_infer_cross_entropy_grad(zfi_infer *c)
     return status ? status : zfi_infer_like(c, 1);
 }
 
-static void zfi_grad_logsumexp(zfi_grad *c)
+static void zfi_grad_logsumexp(zf_grad *c)
 {
     zf_tensor y = zf_softmax(c->x[0]);
     c->dx[0] = zf_mul(zfi_column(c->dy), y);
 }
 
-static void zfi_grad_cross_entropy(zfi_grad *c)
+static void zfi_grad_cross_entropy(zf_grad *c)
 {
     if (c->need[0])
         c->dx[0] = zfi_op(cross_entropy_grad, c->attributes, c->dy, c->x[0], c->x[1], c->x[2]);

@@ -61,7 +61,7 @@ static zf_tensor zfi_matrix(zf_tensor x)
     return shape.rank <= 2 ? x : zf_reshape(x, ZF_SHAPE(zfi_row_count(&shape), zfi_last(&shape)));
 }
 
-static void zfi_grad_matmul(zfi_grad *c)
+static void zfi_grad_matmul(zf_grad *c)
 {
     bool ta = ZF_INT(c, matmul, transpose_a) != 0, tb = ZF_INT(c, matmul, transpose_b) != 0;
     zf_tensor a = c->x[0], b = c->x[1], dy = c->dy, dx;

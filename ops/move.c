@@ -164,33 +164,33 @@ static zf_status zfi_infer_sum_to(zfi_infer *c)
 
 /* --------------------------------------------------------------------------- gradients */
 
-static void zfi_grad_reshape(zfi_grad *c)
+static void zfi_grad_reshape(zf_grad *c)
 {
     c->dx[0] = zf_reshape(c->dy, zf_tensor_shape(c->x[0]));
 }
-static void zfi_grad_broadcast(zfi_grad *c)
+static void zfi_grad_broadcast(zf_grad *c)
 {
     c->dx[0] = zf_sum_to(c->dy, zf_tensor_shape(c->x[0]));
 }
-static void zfi_grad_sum_to(zfi_grad *c)
+static void zfi_grad_sum_to(zf_grad *c)
 {
     c->dx[0] = zf_broadcast(c->dy, zf_tensor_shape(c->x[0]));
 }
 
-static void zfi_grad_slice(zfi_grad *c)
+static void zfi_grad_slice(zf_grad *c)
 {
     int64_t axis = ZF_INT(c, slice, axis), start = ZF_INT(c, slice, start),
             stop = ZF_INT(c, slice, stop);
     c->dx[0] = zf_pad(c->dy, (int32_t)axis, start, zf_tensor_shape(c->x[0]).dims[axis] - stop);
 }
 
-static void zfi_grad_pad(zfi_grad *c)
+static void zfi_grad_pad(zf_grad *c)
 {
     int64_t axis = ZF_INT(c, pad, axis), before = ZF_INT(c, pad, before);
     c->dx[0] = zf_slice(c->dy, (int32_t)axis, before, before + zf_tensor_shape(c->x[0]).dims[axis]);
 }
 
-static void zfi_grad_transpose(zfi_grad *c)
+static void zfi_grad_transpose(zf_grad *c)
 {
     const int64_t *order = ZF_LIST(c, transpose, order).data;
     int32_t inverse[ZF_MAX_RANK];
@@ -198,7 +198,7 @@ static void zfi_grad_transpose(zfi_grad *c)
     c->dx[0] = zf_permute(c->dy, inverse);
 }
 
-static void zfi_grad_concat(zfi_grad *c)
+static void zfi_grad_concat(zf_grad *c)
 {
     int64_t axis = ZF_INT(c, concat, axis), start = 0;
     for (int32_t k = 0; k < c->count; k++) {

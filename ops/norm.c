@@ -133,16 +133,16 @@ static zf_status zfi_infer_norm_gamma_grad(zfi_infer *c)
 
 /* --------------------------------------------------------------------------- gradients */
 
-static void zfi_grad_softmax(zfi_grad *c) { c->dx[0] = zfi_op(softmax_grad, NULL, c->dy, c->y); }
+static void zfi_grad_softmax(zf_grad *c) { c->dx[0] = zfi_op(softmax_grad, NULL, c->dy, c->y); }
 
-static void zfi_grad_layer_norm(zfi_grad *c)
+static void zfi_grad_layer_norm(zf_grad *c)
 {
     if (c->need[0]) c->dx[0] = zfi_op(layer_norm_grad, NULL, c->dy, c->x[0], c->x[1], c->x[2]);
     if (c->need[2]) c->dx[2] = zfi_op(norm_gamma_grad, NULL, c->dy, c->x[0], c->x[1]);
     if (c->need[3]) c->dx[3] = zfi_sum_like(c->dy, c->x[3]);
 }
 
-static void zfi_grad_rms_norm(zfi_grad *c)
+static void zfi_grad_rms_norm(zf_grad *c)
 {
     if (c->need[0]) c->dx[0] = zfi_op(rms_norm_grad, NULL, c->dy, c->x[0], c->x[1], c->x[2]);
     if (c->need[2]) c->dx[2] = zfi_op(norm_gamma_grad, NULL, c->dy, c->x[0], c->x[1]);

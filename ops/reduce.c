@@ -63,18 +63,18 @@ static zf_status zfi_infer_total(zfi_infer *c)
 /* --------------------------------------------------------------------------- gradients */
 
 /* x with the reduced axis as a dimension 1. */
-static zf_tensor zfi_kept_axis(const zfi_grad *c, zf_tensor x)
+static zf_tensor zfi_kept_axis(const zf_grad *c, zf_tensor x)
 {
     return zf_reshape(x,
                       zfi_without_axis(zf_tensor_shape(c->x[0]), (int)ZF_INT(c, sum, axis), true));
 }
 
-static void zfi_grad_sum(zfi_grad *c)
+static void zfi_grad_sum(zf_grad *c)
 {
     c->dx[0] = zf_broadcast(zfi_kept_axis(c, c->dy), zf_tensor_shape(c->x[0]));
 }
 
-static void zfi_grad_max(zfi_grad *c)
+static void zfi_grad_max(zf_grad *c)
 {
     zf_dtype dtype = zf_tensor_dtype(c->y);
     zf_tensor one = zf_constant(c->graph, dtype, ZF_SCALAR, 1),
@@ -85,7 +85,7 @@ static void zfi_grad_max(zfi_grad *c)
     c->dx[0] = zf_where(largest, zf_div(zfi_kept_axis(c, c->dy), ties), zero);
 }
 
-static void zfi_grad_total(zfi_grad *c)
+static void zfi_grad_total(zf_grad *c)
 {
     for (int32_t k = 0; k < c->count; k++)
         if (c->need[k]) c->dx[k] = zf_broadcast(c->dy, zf_tensor_shape(c->x[k]));

@@ -90,7 +90,7 @@ static zf_status zfi_infer_scatter_rows(zfi_infer *c)
     return ZF_OK;
 }
 
-static void zfi_grad_gather_rows(zfi_grad *c)
+static void zfi_grad_gather_rows(zf_grad *c)
 {
     int64_t rows = zf_tensor_shape(c->x[0]).dims[0];
     if (c->need[0])
@@ -100,7 +100,7 @@ static void zfi_grad_gather_rows(zfi_grad *c)
                           c->dy, c->x[1]);
 }
 
-static void zfi_grad_scatter_rows(zfi_grad *c)
+static void zfi_grad_scatter_rows(zf_grad *c)
 {
     zf_shape shape = zf_tensor_shape(c->x[1]);
     zf_tensor padding, dx;

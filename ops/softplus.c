@@ -5,7 +5,7 @@
  * log(1 + t) is t log(u) / (u - 1) with u = 1 + t, rounded, so that small t keep their digits.
  */
 
-static void zfi_grad_softplus(zfi_grad *c) { c->dx[0] = zf_mul(c->dy, zf_sigmoid(c->x[0])); }
+static void zfi_grad_softplus(zf_grad *c) { c->dx[0] = zf_mul(c->dy, zf_sigmoid(c->x[0])); }
 
 static void zfi_softplus_reference(const zf_launch *l, int64_t first, int64_t last)
 {

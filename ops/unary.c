@@ -72,28 +72,28 @@ static zf_status zfi_infer_dropout(zfi_infer *c)
 
 /* --------------------------------------------------------------------------- gradients */
 
-static void zfi_grad_neg(zfi_grad *c) { c->dx[0] = zf_neg(c->dy); }
-static void zfi_grad_scale(zfi_grad *c) { c->dx[0] = zf_scale(c->dy, ZF_FLOAT(c, scale, by)); }
-static void zfi_grad_exp(zfi_grad *c) { c->dx[0] = zf_mul(c->dy, c->y); }
-static void zfi_grad_log(zfi_grad *c) { c->dx[0] = zf_div(c->dy, c->x[0]); }
-static void zfi_grad_sqrt(zfi_grad *c) { c->dx[0] = zf_scale(zf_div(c->dy, c->y), 0.5); }
+static void zfi_grad_neg(zf_grad *c) { c->dx[0] = zf_neg(c->dy); }
+static void zfi_grad_scale(zf_grad *c) { c->dx[0] = zf_scale(c->dy, ZF_FLOAT(c, scale, by)); }
+static void zfi_grad_exp(zf_grad *c) { c->dx[0] = zf_mul(c->dy, c->y); }
+static void zfi_grad_log(zf_grad *c) { c->dx[0] = zf_div(c->dy, c->x[0]); }
+static void zfi_grad_sqrt(zf_grad *c) { c->dx[0] = zf_scale(zf_div(c->dy, c->y), 0.5); }
 
-static void zfi_grad_rsqrt(zfi_grad *c)
+static void zfi_grad_rsqrt(zf_grad *c)
 {
     c->dx[0] = zf_scale(zf_mul(c->dy, zf_mul(c->y, zf_mul(c->y, c->y))), -0.5);
 }
 
-static void zfi_grad_tanh(zfi_grad *c) { c->dx[0] = zfi_op(tanh_grad, NULL, c->dy, c->y); }
-static void zfi_grad_sigmoid(zfi_grad *c) { c->dx[0] = zfi_op(sigmoid_grad, NULL, c->dy, c->y); }
-static void zfi_grad_relu(zfi_grad *c) { c->dx[0] = zfi_op(relu_grad, NULL, c->dy, c->y); }
-static void zfi_grad_gelu(zfi_grad *c)
+static void zfi_grad_tanh(zf_grad *c) { c->dx[0] = zfi_op(tanh_grad, NULL, c->dy, c->y); }
+static void zfi_grad_sigmoid(zf_grad *c) { c->dx[0] = zfi_op(sigmoid_grad, NULL, c->dy, c->y); }
+static void zfi_grad_relu(zf_grad *c) { c->dx[0] = zfi_op(relu_grad, NULL, c->dy, c->y); }
+static void zfi_grad_gelu(zf_grad *c)
 {
     c->dx[0] = zfi_op(gelu_grad, c->attributes, c->dy, c->x[0]);
 }
-static void zfi_grad_silu(zfi_grad *c) { c->dx[0] = zfi_op(silu_grad, NULL, c->dy, c->x[0]); }
-static void zfi_grad_dropout(zfi_grad *c) { c->dx[0] = zfi_op(dropout, c->attributes, c->dy); }
+static void zfi_grad_silu(zf_grad *c) { c->dx[0] = zfi_op(silu_grad, NULL, c->dy, c->x[0]); }
+static void zfi_grad_dropout(zf_grad *c) { c->dx[0] = zfi_op(dropout, c->attributes, c->dy); }
 
-static void zfi_grad_cast(zfi_grad *c)
+static void zfi_grad_cast(zf_grad *c)
 {
     zf_dtype from = zf_tensor_dtype(c->x[0]);
     if (zfi_is_float(from) && zfi_is_float(zf_tensor_dtype(c->y))) c->dx[0] = zf_cast(c->dy, from);

@@ -25,6 +25,21 @@ static void zfi_mark_trained(const zf_graph *g, bool *needs)
     }
 }
 
+/* dx has the type of operand k of node id. */
+static bool zfi_is_gradient(zf_graph *g, int32_t id, int32_t k, zf_tensor dx)
+{
+    int32_t x = g->nodes[id].args[k], made = dx.graph == g ? zfi_resolve(g, dx.id) : 0;
+    char type[2][ZFI_TYPE_TEXT];
+    if (made && zfi_same_type(g, x, made)) return true;
+    zfi_graph_fail(g, made ? ZF_ERR_SHAPE : ZF_ERR_ARGUMENT, "autograd",
+                   "%%%d = %s: its gradient of operand %d is %s; it must be %s, as the operand", (int)id,
+                   zfi_record_of(g, id)->name, (int)k,
+                   made ? zfi_type_text(type[0], g->nodes[made].dtype, &g->nodes[made].shape)
+                        : "no tensor of this graph",
+                   zfi_type_text(type[1], g->nodes[x].dtype, &g->nodes[x].shape));
+    return false;
+}
+
 /* Hands dy of node id to its operands. */
 static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_t *gradients)
 {
@@ -33,7 +48,7 @@ static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_
     zf_tensor *x = zfi_calloc(&g->memory, n, sizeof *x),
               *dx = zfi_calloc(&g->memory, n, sizeof *dx);
     bool *need = zfi_calloc(&g->memory, n, sizeof *need);
-    zfi_grad c = {g, node.attributes, {g, id}, {g, gradients[id]}, node.arg_count, x, need, dx};
+    zf_grad c = {g, node.attributes, {g, id}, {g, gradients[id]}, node.arg_count, x, need, dx};
     if (x && dx && need) {
         for (size_t k = 0; k < n; k++) {
             x[k] = (zf_tensor){g, node.args[k]};
@@ -46,7 +61,8 @@ static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_
                            (int)id, g->records[node.op]->name);
         for (size_t k = 0; k < n && !g->error.status; k++) {
             int32_t *sum = &gradients[node.args[k]];
-            if (!need[k] || !dx[k].graph) continue;
+            if (!need[k] || !zfi_is_operand(dx[k])) continue;
+            if (!zfi_is_gradient(g, id, (int32_t)k, dx[k])) break;
             *sum = *sum ? zf_add((zf_tensor){g, *sum}, dx[k]).id : dx[k].id;
         }
     } else {

@@ -75,6 +75,7 @@ static zf_launch zfi_launch_of(const zf_graph *g, int32_t id, zf_array *args)
 {
     const zfi_node *node = &g->nodes[id];
     zf_launch l = {.op = node->op,
+                   .own = g->records[node->op]->own,
                    .node = id,
                    .arg_count = node->arg_count,
                    .args = args,

@@ -32,7 +32,7 @@ static void *zfi_queue_main(void *argument)
         l.error = &error;
         if (!q->error.status) {
             pthread_mutex_unlock(&q->mutex);
-            (void)zfi_records[l.op]->cpu(&l);
+            (void)zfi_record_for(&l)->cpu(&l);
             pthread_mutex_lock(&q->mutex);
             if (error.status && !q->error.status) q->error = error;
         }

@@ -13,7 +13,7 @@
  * everything on a reference backend.
  */
 enum {
-    ZFI_WIDEN_ARGS = 16,        /* a row with more operands is run as it is */
+    ZFI_WIDEN_ARGS = 16,        /* a row with more operands is run as it is; no own operator has */
     ZFI_WIDEN_PIECE = 1024,     /* elements of a piece, unless a row is longer */
     ZFI_WIDEN_LONGEST = 1 << 16 /* elements of a row that goes piece by piece */
 };
@@ -31,13 +31,16 @@ static zfi_widening zfi_widening_of(const zf_launch *l)
 {
     const uint32_t apart = ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_VIEW |
                            ZF_OP_COLLECTIVE | ZF_OP_READS_HALF;
-    uint32_t traits = zfi_records[l->op]->traits;
-    if (zfi_cpu_of(l)->reference || (traits & apart) || l->arg_count > ZFI_WIDEN_ARGS ||
+    const zfi_record *record = zfi_record_for(l);
+    uint32_t traits = record->traits;
+    bool reference = zfi_cpu_of(l)->reference && !l->own; /* an own operator has one kernel */
+    if (reference || (traits & apart) || l->arg_count > ZFI_WIDEN_ARGS ||
         !zfi_has_half(l))
         return ZFI_AS_IT_IS;
-    return traits & ZF_OP_ELEMENTWISE ? ZFI_ELEMENTWISE
-           : traits & ZF_OP_BY_ROWS   ? ZFI_BY_ROWS
-                                      : ZFI_WHOLE;
+    return record->scratch            ? ZFI_WHOLE /* pieces have none */
+           : traits & ZF_OP_ELEMENTWISE ? ZFI_ELEMENTWISE
+           : traits & ZF_OP_BY_ROWS     ? ZFI_BY_ROWS
+                                        : ZFI_WHOLE;
 }
 
 /* ------------------------------------------------------------------------------- scratch */
@@ -125,7 +128,7 @@ static zf_status zfi_run_whole(const zf_launch *l)
     zf_status status;
     zfi_widen_whole(l, &w);
     for (int32_t k = 0; k < l->arg_count; k++) zfi_convert_array(l, &w.args[k], &l->args[k]);
-    status = zfi_records[l->op]->cpu(&w.launch);
+    status = zfi_record_for(l)->cpu(&w.launch);
     if (status) return status;
     zfi_convert_array(l, &l->out, &w.launch.out);
     for (int k = 0; l->saved && k < ZF_MAX_SAVED; k++)
@@ -148,6 +151,7 @@ typedef struct zfi_cutting {
     int inner[ZFI_WIDEN_ARRAYS];
     int64_t unit[ZFI_WIDEN_ARRAYS];
     size_t shared, own; /* bytes of scratch: of whole operands; of each worker */
+    _Atomic int64_t failed; /* the first piece whose kernel has failed; INT64_MAX: none */
 } zfi_cutting;
 
 static const zf_array *zfi_piece_array(const zf_launch *l, int k)
@@ -188,11 +192,11 @@ static int zfi_cut_elements(const zf_launch *l, zfi_cutting *p)
 static bool zfi_cut(const zf_launch *l, zfi_widening how, zfi_cutting *p)
 {
     bool by_rows = how == ZFI_BY_ROWS;
-    const zfi_record *record = zfi_records[l->op];
+    const zfi_record *record = zfi_record_for(l);
     const zf_shape *over = by_rows ? &l->args[record->rows].shape : &l->out.shape;
     int64_t longest = 1;
     int cut;
-    *p = (zfi_cutting){.launch = l, .arrays = l->arg_count + 1 + (l->saved ? ZF_MAX_SAVED : 0)};
+    *p = (zfi_cutting){.launch = l, .failed = INT64_MAX, .arrays = l->arg_count + 1 + (l->saved ? ZF_MAX_SAVED : 0)};
     cut = by_rows ? over->rank - 1 : zfi_cut_elements(l, p);
     p->rows = zfi_span(over, 0, cut);
     for (int k = 0; k < p->arrays; k++) {
@@ -226,10 +230,10 @@ static bool zfi_cut(const zf_launch *l, zfi_widening how, zfi_cutting *p)
 }
 
 /* Rows [first, first + n) of the arrays, f32 ones in place of those of 16 bits. */
-static void zfi_run_piece(void *context, int64_t index, int worker)
+static zf_status zfi_run_rows(const zfi_cutting *p, int64_t index, int worker, zf_error *error)
 {
-    const zfi_cutting *p = context;
     const zf_launch *l = p->launch;
+    zf_status status;
     zfi_cpu alone = *zfi_cpu_of(l);
     zf_array arrays[ZFI_WIDEN_ARRAYS] = {{.data = NULL}};
     zf_launch piece = *l;
@@ -264,18 +268,29 @@ static void zfi_run_piece(void *context, int64_t index, int worker)
     if (l->saved) piece.saved = arrays + l->arg_count + 1;
     piece.scratch = NULL;
     piece.backend = &alone;
-    (void)zfi_records[l->op]->cpu(&piece); /* what can fail was looked into before */
+    piece.error = error;
+    if ((status = zfi_record_for(l)->cpu(&piece))) return status;
     for (int k = l->arg_count; k < p->arrays; k++)
         if (zfi_is_half(zfi_piece_array(l, k)->dtype) && from[k])
             zfi_narrow(alone.isa, from[k], zfi_piece_array(l, k)->dtype, arrays[k].data,
                        n * p->unit[k]);
+    return ZF_OK;
+}
+
+static void zfi_run_piece(void *context, int64_t index, int worker)
+{
+    zfi_cutting *p = context;
+    zf_error error = {ZF_OK, ""};
+    int64_t first = atomic_load(&p->failed);
+    if (!zfi_run_rows(p, index, worker, &error)) return;
+    while (index < first && !atomic_compare_exchange_weak(&p->failed, &first, index)) continue;
 }
 
 static zf_status zfi_run_pieces(const zf_launch *l, zfi_cutting *p)
 {
     size_t shared = 0;
     zf_status status = ZF_OK;
-    if (zfi_records[l->op]->check) status = zfi_records[l->op]->check(l);
+    if (zfi_record_for(l)->check) status = zfi_record_for(l)->check(l);
     for (int k = 0; k < l->arg_count; k++) {
         zf_array wide = l->args[k];
         if (p->steps[k] || !zfi_is_half(wide.dtype)) continue;
@@ -283,7 +298,10 @@ static zf_status zfi_run_pieces(const zf_launch *l, zfi_cutting *p)
         wide.data = (char *)l->scratch + zfi_reserve(&shared, zfi_count(&wide));
         zfi_convert_array(l, &wide, &l->args[k]);
     }
-    if (!status) zfi_pool_run(zfi_cpu_of(l)->pool, p->count, zfi_run_piece, p);
+    if (status) return status;
+    zfi_pool_run(zfi_cpu_of(l)->pool, p->count, zfi_run_piece, p);
+    if (p->failed < p->count) /* the same error on any number of threads */
+        status = zfi_run_rows(p, p->failed, 0, l->error);
     return status;
 }
 
@@ -291,7 +309,7 @@ static zf_status zfi_run_pieces(const zf_launch *l, zfi_cutting *p)
 
 static size_t zfi_kernel_scratch(const zf_launch *l)
 {
-    return zfi_records[l->op]->scratch ? zfi_records[l->op]->scratch(l) : 0;
+    return zfi_record_for(l)->scratch ? zfi_record_for(l)->scratch(l) : 0;
 }
 
 /* Bytes of scratch of a launch on the CPU. */
@@ -313,7 +331,7 @@ static zf_status zfi_run_launch(const zf_launch *l)
 {
     zfi_widening how = zfi_widening_of(l);
     zfi_cutting pieces;
-    if (how == ZFI_AS_IT_IS) return zfi_records[l->op]->cpu(l);
+    if (how == ZFI_AS_IT_IS) return zfi_record_for(l)->cpu(l);
     if (how != ZFI_WHOLE && zfi_cut(l, how, &pieces)) return zfi_run_pieces(l, &pieces);
     return zfi_run_whole(l);
 }

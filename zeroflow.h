@@ -316,10 +316,10 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
       A(attention_grad, heads, i) A(attention_grad, scale, f) A(attention_grad, causal, b))        \
     X(chain, 1, 8, A(chain, program, l) A(chain, values, v))                                       \
     /* ranks: made by zf_zero */                                                                   \
-    X(unit, 1, ZF_MAX_OPERANDS, A(unit, at, l) A(unit, size, i) A(unit, world, i))                 \
+    X(bucket, 1, ZF_MAX_OPERANDS, A(bucket, at, l) A(bucket, size, i) A(bucket, world, i))         \
     X(accumulator, 0, 0, )                                                                         \
     X(view, 1, 1, A(view, at, i) A(view, shape, l))                                                \
-    X(part, 1, 1, A(part, world, i))                                                               \
+    X(shard, 1, 1, A(shard, world, i))                                                             \
     X(pack, 1, ZF_MAX_OPERANDS, A(pack, at, l) A(pack, size, i))                                   \
     X(norms, 1, 1, A(norms, blocks, l))                                                            \
     X(all_gather, 1, 2, A(all_gather, world, i))                                                   \
@@ -887,7 +887,7 @@ ZF_API const char *zf_fuse_name(int32_t index);
 
 /* ZeRO (Rajbhandari et al., SC'20): the step of one rank becomes that of each of `world` ranks,
  * which share a global batch of world * micro_batches equal parts: rank r runs part k * world + r
- * as its micro-batch k. Parameters and their optimizer states are cut into equal parts over the
+ * as its micro-batch k. Parameters and their optimizer states are sharded equally over the
  * ranks:
  *
  *     stage 0   nothing is cut; gradients are summed over the ranks
@@ -905,10 +905,10 @@ typedef struct zf_zero_desc {
     int32_t stage; /* 0, 1, 2 or 3 */
     int32_t world; /* ranks; 0: 1 */
     int64_t micro_batches; /* of a step, on each rank; 0: 1 */
-    /* Parameters move in units of about this size, cut where scopes are; 0: that of the largest
+    /* Parameters move in buckets of about this size, cut where scopes are; 0: that of the largest
      * numbered scope ("layer.7"), from 1 to 256 MiB */
     size_t bucket_bytes;
-    /* Parameters that it has in units already lie in the same ones here; NULL: none */
+    /* Parameters that it has in buckets already lie in the same ones here; NULL: none */
     const zf_store *store;
 } zf_zero_desc;
 ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
@@ -931,7 +931,7 @@ typedef struct zf_comm zf_comm; /* section 7 */
 ZF_API zf_status zf_calibrate(zf_backend *backend, const zf_comm *comm, zf_cost *cost,
                               zf_error *error);
 /* A table as a JSON file: an object of the four members of zf_cost, none missing and no others, in
- * their units; bytes and FLOPs from 1 to 1e24 per second, seconds from 0 to 1e6. On an error *cost,
+ * their buckets; bytes and FLOPs from 1 to 1e24 per second, seconds from 0 to 1e6. On an error *cost,
  * or what `path` names, stays as it was. allocator NULL: the C library's. */
 ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocator *allocator,
                               zf_error *error);
@@ -942,7 +942,7 @@ typedef struct zf_prefetch_desc {
     /* Of parameters gathered ahead, of gradients waiting to be reduced, and of what gradients are
      * made of that are put off; 0: no overlap */
     size_t bytes;
-    /* Stage 3: units stay gathered between forward and backward pass, which saves their second
+    /* Stage 3: buckets stay gathered between forward and backward pass, which saves their second
      * gather, as far as the plan stays within zf_training.memory_limit */
     bool keep_gathered;
 } zf_prefetch_desc;
@@ -1435,9 +1435,9 @@ ZF_API zf_status zf_memory(zf_graph *graph, const zf_memory_desc *desc);
 
 /* What bytes of the arena hold: */
 typedef enum zf_kind {
-    ZF_PARAMETERS, /* and the units that hold them */
+    ZF_PARAMETERS, /* and the buckets that hold them */
     /* of parameters: as the micro section leaves them, packed, their sums over ranks and
-     * micro-batches; at stages 2 and 3 the sums alone, which are this rank's parts */
+     * micro-batches; at stages 2 and 3 the sums alone, which are this rank's shards */
     ZF_GRADIENTS,
     ZF_OPTIMIZER,     /* states */
     ZF_ACTIVATIONS,   /* what else the micro section makes */
@@ -1477,7 +1477,7 @@ typedef struct zf_plan {
     int32_t nodes;
     int32_t inverted; /* values that the backward pass makes again by zf_fuse's `invert` */
     int64_t parameter_count; /* elements; */
-    int64_t padded_count;    /* with the padding of units */
+    int64_t padded_count;    /* with the padding of buckets */
 } zf_plan;
 
 /* The plan of the graph, of which no memory is known before zf_memory. The graph's error, if there
@@ -2090,7 +2090,7 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 #include "ops/rows.c"
 #include "ops/norm.c"
 #include "ops/loss.c"
-#include "ops/unit.c"
+#include "ops/bucket.c"
 #include "ops/collective.c"
 #include "ops/scaler.c"
 #include "ops/update.c"
@@ -2117,7 +2117,7 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 #include "passes/clip.c"
 #include "passes/optimizer.c"
 #include "passes/precision.c"
-#include "passes/units.c"
+#include "passes/buckets.c"
 #include "passes/zero_micro.c"
 #include "passes/zero_update.c"
 #include "passes/zero.c"

@@ -36,7 +36,7 @@
 #include "ops/rows.cu"
 #include "ops/norm.cu"
 #include "ops/loss.cu"
-#include "ops/unit.cu"
+#include "ops/bucket.cu"
 #include "ops/collective.cu"
 #include "ops/scaler.cu"
 #include "ops/update.cu"

@@ -379,7 +379,7 @@ int main(int argc, char **argv)
         {"threads", OPTION_COUNT, "N", &set.session.threads, 1, 1024, "workers of a rank"},
         {"stages", OPTION_TEXT, "DIGITS", &stages, 0, 0, "of ZeRO, one after the other"},
         {"bucket", OPTION_COUNT, "BYTES", &set.session.sharing.bucket, 0, 1e12,
-         "of a unit of parameters; 0: the default"},
+         "of a bucket of parameters; 0: the default"},
         {"prefetch", OPTION_COUNT, "BYTES", &set.session.sharing.prefetch, 0, 1e12,
          "gathered ahead of their use"},
         {"share", OPTION_NUMBER, "X", &set.share, 0.01, 100, "communication of the compute time"},

@@ -23,7 +23,7 @@ typedef struct zfi_node {
     const char *file;  /* the user's source, NULL where unknown */
     int line;
     int32_t same_as; /* op none: a pass put this node in its place; 0 where it is gone */
-    int32_t held;    /* the unit in which this leaf lies; 0: it has storage of its own */
+    int32_t held;    /* the bucket in which this leaf lies; 0: it has storage of its own */
     int32_t saved[ZF_MAX_SAVED]; /* the nodes that are what it leaves for its gradient; 0: none */
     bool placed;                 /* the memory pass has given it bytes: */
     int64_t offset, bytes;
@@ -34,15 +34,15 @@ typedef struct zfi_infer zfi_infer;
 
 /* What a value is to the ranks (ir/ranks.c says more). */
 typedef enum zfi_among_ranks {
-    ZFI_RANKS_OPERANDS, /* what its operands are; a part where all are and it is elementwise */
+    ZFI_RANKS_OPERANDS, /* what its operands are; a shard where all are and it is elementwise */
     ZFI_RANKS_ALIKE,    /* the same on all */
     ZFI_RANKS_KNOWN,    /* the same in every plan */
     ZFI_RANKS_BATCH,    /* a share of the batch, unless it is one element */
-    ZFI_RANKS_UNIT,     /* this rank's part, where it is cut */
+    ZFI_RANKS_BUCKET,   /* this rank's shard, where it is sharded */
     ZFI_RANKS_VIEW,     /* elements of operand 0 */
-    ZFI_RANKS_PART,     /* this rank's part of operand 0 */
+    ZFI_RANKS_SHARD,    /* this rank's shard of operand 0 */
     ZFI_RANKS_PACK,     /* the operands, side by side */
-    ZFI_RANKS_BLOCKS,   /* sums over blocks: a part of a part */
+    ZFI_RANKS_BLOCKS,   /* sums over blocks: a shard of a shard */
     ZFI_RANKS_GRADIENT  /* what the gradient, operand 1, is */
 } zfi_among_ranks;
 
@@ -516,7 +516,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     status = g->error.status ? g->error.status : record->infer(&infer);
     if (args != few) zfi_free(&g->memory, args, (size_t)n->arg_count * sizeof *args);
     if (status) return 0;
-    for (int32_t k = 0; n->op == ZF_OP_unit && k < n->arg_count; k++) {
+    for (int32_t k = 0; n->op == ZF_OP_bucket && k < n->arg_count; k++) {
         if (g->nodes[n->args[k]].held) {
             zfi_graph_fail(g, ZF_ERR_ARGUMENT, record->name,
                            "operand %d, \"%s\", lies in %%%d already", (int)k,

@@ -2,7 +2,7 @@
  * it. That it has no second one is a rule of verify.c and ranks.c.
  *
  * A pass notes what is there when it is entered, by node: parameters, and marks of outputs. Behind
- * zf_zero gradients and updates are those of units, and each parameter that lies in one is looked
+ * zf_zero gradients and updates are those of buckets, and each parameter that lies in one is looked
  * for in the pack of gradients and among the blocks that are updated; what was there before zf_zero
  * is expected of all later passes.
  */
@@ -22,11 +22,11 @@ static int32_t zfi_pack_behind(const zf_graph *g, int32_t id)
     return id;
 }
 
-/* Marks the parameters of a unit that have a gradient in the value. */
-static void zfi_find_gradients_of(const zf_graph *g, int32_t unit, int32_t value, uint8_t *has)
+/* Marks the parameters of a bucket that have a gradient in the value. */
+static void zfi_find_gradients_of(const zf_graph *g, int32_t bucket, int32_t value, uint8_t *has)
 {
-    const zfi_node *node = &g->nodes[unit];
-    const int64_t *at = ZF_LIST(node, unit, at).data;
+    const zfi_node *node = &g->nodes[bucket];
+    const int64_t *at = ZF_LIST(node, bucket, at).data;
     int32_t pack = zfi_pack_behind(g, value);
     for (int32_t k = 0; k < node->arg_count && pack; k++) {
         int64_t first = at[k] / ZFI_NORM_BLOCK,
@@ -36,12 +36,12 @@ static void zfi_find_gradients_of(const zf_graph *g, int32_t unit, int32_t value
     }
 }
 
-/* Marks the parameters of a unit that lie in the blocks. */
-static void zfi_find_updates_of(const zf_graph *g, int32_t unit, const zf_attribute *blocks,
+/* Marks the parameters of a bucket that lie in the blocks. */
+static void zfi_find_updates_of(const zf_graph *g, int32_t bucket, const zf_attribute *blocks,
                                 uint8_t *has)
 {
-    const zfi_node *node = &g->nodes[unit];
-    const int64_t *at = ZF_LIST(node, unit, at).data, *range = blocks->list.data;
+    const zfi_node *node = &g->nodes[bucket];
+    const int64_t *at = ZF_LIST(node, bucket, at).data, *range = blocks->list.data;
     for (int32_t k = 0; k < node->arg_count; k++)
         for (int64_t b = 0; b < blocks->list.count; b += 2)
             if (range[b] * ZFI_NORM_BLOCK == at[k] &&
@@ -57,12 +57,12 @@ static void zfi_find_all(const zf_graph *g, uint8_t *has)
         const zfi_node *node = &g->nodes[g->order[i]];
         if (node->op == ZF_OP_output) has[g->order[i]] |= ZFI_HAS_OUTPUT;
         if (node->op == ZF_OP_gradient) {
-            if (g->nodes[node->args[0]].op != ZF_OP_unit) has[node->args[0]] |= ZFI_HAS_GRADIENT;
+            if (g->nodes[node->args[0]].op != ZF_OP_bucket) has[node->args[0]] |= ZFI_HAS_GRADIENT;
             else zfi_find_gradients_of(g, node->args[0], node->args[1], has);
         }
         if (zfi_updates_param(g, node)) {
             int32_t leaf = zfi_written_leaf(g, node->args[0]);
-            if (g->nodes[leaf].op != ZF_OP_unit) has[leaf] |= ZFI_HAS_UPDATE;
+            if (g->nodes[leaf].op != ZF_OP_bucket) has[leaf] |= ZFI_HAS_UPDATE;
             else zfi_find_updates_of(g, leaf, zfi_attribute_of(g, node, "blocks"), has);
         }
     }

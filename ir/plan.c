@@ -21,8 +21,8 @@
  * A concat of params that are neighbours may be where they are: it owns nothing, and to read it is
  * to read them.
  *
- * Only params, states and their units, which may lie in a store, have no place, and what is a view of
- * them, a concat of neighbours in the store, or a part, which lies where the rank says.
+ * Only params, states and their buckets, which may lie in a store, have no place, and what is a
+ * view of them, a concat of neighbours in the store, or a shard, which lies where the rank says.
  */
 
 enum { ZFI_ALIGN = 64 }; /* of every place but that of a view */
@@ -86,7 +86,7 @@ typedef struct zfi_play {
     int32_t *owner;
     /* By node: the position that made the value; of a leaf, the last one that wrote it */
     int32_t *made;
-    /* By node: whose place its bytes are in, its own or that of what it is a part of */
+    /* By node: whose place its bytes are in, its own or that of what it is a view of */
     int32_t *place;
     /* By queue and owner: the last collective under way that uses the bytes; 0: none */
     int32_t *held[ZFI_QUEUES];
@@ -137,14 +137,14 @@ static void zfi_play_place(zf_graph *g, int32_t id)
         (!zfi_is_written(g, node->op) || node->op == ZF_OP_accumulator))
         zfi_verify_fail(g, id, "it has no place");
     if (node->placed && node->held)
-        zfi_verify_fail(g, id, "it has a place, and lies in the unit %%%d", (int)node->held);
+        zfi_verify_fail(g, id, "it has a place, and lies in the bucket %%%d", (int)node->held);
     if (zfi_has(g, id, ZF_OP_COLLECTIVE) && node->arg_count > 1 && !view)
         zfi_verify_fail(g, id, "its place must be that of %%%d, into which it writes",
                         (int)node->args[1]);
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
-        if ((zfi_written_args(g, node) >> k & 1) && g->nodes[node->args[k]].op == ZF_OP_part &&
+        if ((zfi_written_args(g, node) >> k & 1) && g->nodes[node->args[k]].op == ZF_OP_shard &&
             !zfi_lies_in_operand(g, &g->nodes[node->args[k]]))
-            zfi_verify_fail(g, id, "it writes %%%d, which is a copy and no part of %%%d",
+            zfi_verify_fail(g, id, "it writes %%%d, which is a copy and no view of %%%d",
                             (int)node->args[k], (int)g->nodes[node->args[k]].args[0]);
     if (node->scratch_bytes && node->scratch_offset > g->peak - node->scratch_bytes)
         zfi_verify_fail(g, id, "its scratch does not fit the arena of %lld", (long long)g->peak);
@@ -176,10 +176,10 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
         int32_t arg = node->args[k], owner = p->owner[arg], found = owner;
         if (zfi_is_joined(g, &g->nodes[arg])) {
             const zfi_node *joined = &g->nodes[arg];
-            for (int32_t part = 0; part < joined->arg_count; part++)
-                if (p->made[joined->args[part]] > p->made[arg])
+            for (int32_t shard = 0; shard < joined->arg_count; shard++)
+                if (p->made[joined->args[shard]] > p->made[arg])
                     zfi_verify_fail(g, id, "%%%d shows %%%d, which has been written since",
-                                    (int)arg, (int)joined->args[part]);
+                                    (int)arg, (int)joined->args[shard]);
             zfi_play_reads(p, arg);
             continue;
         }
@@ -190,7 +190,7 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
             zfi_verify_fail(
                 g, id, found ? "the bytes of %%%d belong to %%%d" : "the bytes of %%%d are gone",
                 (int)arg, (int)found);
-        if (owner != arg && x->op != ZF_OP_part && zfi_is_written(g, g->nodes[owner].op) &&
+        if (owner != arg && x->op != ZF_OP_shard && zfi_is_written(g, g->nodes[owner].op) &&
             p->made[owner] > p->made[arg])
             zfi_verify_fail(g, id, "%%%d shows %%%d, which has been written since", (int)arg,
                             (int)owner);

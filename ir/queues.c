@@ -87,7 +87,7 @@ static void zfi_check_queue(zf_graph *g, zfi_lane *t, int32_t id)
     if (node->op == ZF_OP_release) zfi_check_release(g, t, id);
     if (node->op == ZF_OP_wait || node->op == ZF_OP_release) return;
     /* They read nothing */
-    if (node->op == ZF_OP_unit || node->op == ZF_OP_gradient || node->op == ZF_OP_saved) return;
+    if (node->op == ZF_OP_bucket || node->op == ZF_OP_gradient || node->op == ZF_OP_saved) return;
     for (int32_t k = 0; k < node->arg_count; k++) {
         bool writes = k < 31 && zfi_written_args(g, node) >> k & 1;
         int32_t root = t[node->args[k]].root;

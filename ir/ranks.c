@@ -6,14 +6,14 @@
  *
  *     OTHER     ranks have different values: it depends on the batch, or on dropout
  *     BATCH     it belongs to one micro-batch
- *     PART      it is this rank's part of what all ranks have together
+ *     SHARD     it is this rank's shard of what all ranks have together
  *     RANKS     its elements are sums over the ranks
  *     BATCHES   its elements are sums over the micro-batches
  *     KNOWN     it is made of constants alone
  *
- *     stage 2, 4 ranks, 2 micro-batches     OTHER BATCH PART RANKS BATCHES
+ *     stage 2, 4 ranks, 2 micro-batches     OTHER BATCH SHARD RANKS BATCHES
  *     input "x", not of one element           x     x
- *     unit, view                                                            stage 3: PART
+ *     bucket, view                                                          stage 3: SHARD
  *     matmul of both; pack of gradients       x     x
  *     reduce_scatter onto an accumulator                  x    x     x
  *     block_norms                                         x
@@ -22,23 +22,23 @@
  *
  * Inputs of one element (a learning rate, a loss weight) are the program's to give alike to all.
  *
- *   - collectives come with zf_zero; the ranks they are for, and those for which units, parts and
- *     updates are cut, are the graph's; or one, which sums over micro-batches alone
+ *   - collectives come with zf_zero; the ranks they are for, and those for which buckets, shards
+ *     and updates are cut, are the graph's; or one, which sums over micro-batches alone
  *   - a sum takes what is whole and has not been summed over the same; in the micro section of
  *     several micro-batches it goes onto an accumulator, which nothing else reads or writes
  *   - an update reads a sum over all ranks and micro-batches of a pack of gradients that lie as
- *     their parameters do in the unit, and of which no other unit was updated; all else that it
+ *     their parameters do in the bucket, and of which no other bucket was updated; all else that it
  *     reads is one for all ranks, or cut as what it updates
- *   - a unit that is whole and updated in parts is gathered before anything reads it, or the end
+ *   - a bucket that is whole and updated in shards is gathered before anything reads it, or the end
  *   - floats of one element that the micro section computes and puts out are sums over the global
  *     batch, unless they depend on constants alone; nothing
- *     that is put out is a part
+ *     that is put out is a shard
  */
 
 enum {
     ZFI_OTHER = 1,
     ZFI_BATCH = 2,
-    ZFI_PART = 4,
+    ZFI_SHARD = 4,
     ZFI_RANKS = 8,
     ZFI_BATCHES = 16,
     ZFI_KNOWN = 32,
@@ -51,8 +51,8 @@ typedef struct zfi_stand {
     int32_t pack;  /* whose elements, or their sums, these are; 0: none, ZFI_MIXED: several */
     int32_t sum;   /* the node that made the sum; the pack where there is nothing to be summed */
     int32_t cause; /* of OTHER and BATCH: a node from which they come */
-    int32_t torn;  /* of a whole unit: the update of this rank's part, not gathered yet; 0 */
-    int32_t used;  /* of an accumulator, a sum: by this node, of this unit */
+    int32_t torn;  /* of a whole bucket: the update of this rank's shard, not gathered yet; 0 */
+    int32_t used;  /* of an accumulator, a sum: by this node, of this bucket */
     bool varies;   /* it depends on a leaf that is no constant, or on dropout */
 } zfi_stand;
 
@@ -75,13 +75,13 @@ static void zfi_join_sums(zfi_stand *s, const zfi_stand *x)
     s->bits |= x->bits & ZFI_SUMMED;
 }
 
-/* What any operator makes of its operands: it differs where one of them does; parts stay parts
+/* What any operator makes of its operands: it differs where one of them does; shards stay shards
  * where all that has several elements is one. */
 static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
 {
     const zf_graph *g = r->graph;
     bool elementwise = g->records[node->op]->traits & ZF_OP_ELEMENTWISE;
-    bool by_element = elementwise, part = false, whole = false;
+    bool by_element = elementwise, shard = false, whole = false;
     int64_t count = zfi_node_count(node);
     zfi_stand s = {.bits = ZFI_KNOWN};
     for (int32_t k = 0; k < node->arg_count; k++) {
@@ -90,13 +90,13 @@ static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
         if (x->bits & ~s.bits & (ZFI_OTHER | ZFI_BATCH)) s.cause = x->cause;
         s.bits |= x->bits & (ZFI_OTHER | ZFI_BATCH);
         if (!(x->bits & ZFI_KNOWN)) s.bits &= (uint8_t)~ZFI_KNOWN;
-        if (x->bits & ZFI_PART) part = true;
+        if (x->bits & ZFI_SHARD) shard = true;
         else if (size != 1) whole = true;
-        if ((x->bits & ZFI_PART) && size != count) by_element = false;
+        if ((x->bits & ZFI_SHARD) && size != count) by_element = false;
         if (elementwise && size == count) zfi_join_sums(&s, x);
     }
-    if (part && by_element && !whole) s.bits |= ZFI_PART;
-    else if (part) s.bits |= ZFI_OTHER;
+    if (shard && by_element && !whole) s.bits |= ZFI_SHARD;
+    else if (shard) s.bits |= ZFI_OTHER;
     return s;
 }
 
@@ -105,9 +105,9 @@ static zfi_stand zfi_stand_of_view(const zfi_ranks *r, const zfi_node *node)
 {
     zfi_stand s = r->at[node->args[0]];
     s.torn = s.used = 0;
-    if ((s.bits & ZFI_PART) &&
+    if ((s.bits & ZFI_SHARD) &&
         zfi_node_count(node) != zfi_node_count(&r->graph->nodes[node->args[0]]))
-        s.bits = (uint8_t)((s.bits & ~ZFI_PART) | ZFI_OTHER);
+        s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER);
     return s;
 }
 
@@ -118,11 +118,11 @@ static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
     zfi_stand s = r->at[node->args[0]];
     s.torn = s.used = 0;
     if (several && node->op == ZF_OP_all_gather) {
-        if (!(s.bits & ZFI_PART)) s.pack = 0, s.bits &= ZFI_OTHER | ZFI_BATCH;
-        s.bits &= (uint8_t) ~(ZFI_OTHER | ZFI_PART);
+        if (!(s.bits & ZFI_SHARD)) s.pack = 0, s.bits &= ZFI_OTHER | ZFI_BATCH;
+        s.bits &= (uint8_t) ~(ZFI_OTHER | ZFI_SHARD);
     } else if (several && zfi_reduces(node->op)) {
         s.bits = (uint8_t)((s.bits & ~ZFI_OTHER) | ZFI_RANKS);
-        if (node->op == ZF_OP_reduce_scatter) s.bits |= ZFI_PART;
+        if (node->op == ZF_OP_reduce_scatter) s.bits |= ZFI_SHARD;
         s.sum = id;
     } else if (several) { /* all_to_all, bcast */
         s.bits = (uint8_t)((s.bits & ZFI_BATCH) | (node->op == ZF_OP_all_to_all ? ZFI_OTHER : 0));
@@ -151,18 +151,18 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
     case ZFI_RANKS_BATCH:
         if (zfi_node_count(node) != 1) s.bits = r->shares;
         return s;
-    case ZFI_RANKS_UNIT:
-        if (ZF_INT(node, unit, world) > 1) s.bits = ZFI_PART;
+    case ZFI_RANKS_BUCKET:
+        if (ZF_INT(node, bucket, world) > 1) s.bits = ZFI_SHARD;
         return s;
     case ZFI_RANKS_KNOWN: s.bits = ZFI_KNOWN; return s;
     case ZFI_RANKS_ALIKE: return s;
     case ZFI_RANKS_VIEW: return zfi_stand_of_view(r, node);
-    case ZFI_RANKS_PART:
+    case ZFI_RANKS_SHARD:
         s = r->at[node->args[0]];
         s.torn = s.used = 0;
-        if (ZF_INT(node, part, world) <= 1) return s;
-        if (s.bits & ZFI_PART) s.bits = (uint8_t)((s.bits & ~ZFI_PART) | ZFI_OTHER);
-        else if (own) s.bits |= ZFI_PART;
+        if (ZF_INT(node, shard, world) <= 1) return s;
+        if (s.bits & ZFI_SHARD) s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER);
+        else if (own) s.bits |= ZFI_SHARD;
         return s;
     case ZFI_RANKS_PACK:
         s = zfi_stand_of_args(r, node);
@@ -170,10 +170,10 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
             s.bits |= r->at[node->args[k]].bits & ZFI_SUMMED;
         s.pack = s.sum = id;
         return s;
-    case ZFI_RANKS_BLOCKS: /* a part is whole blocks */
+    case ZFI_RANKS_BLOCKS: /* a shard is whole blocks */
         s = zfi_stand_of_args(r, node);
-        if (r->at[node->args[0]].bits & ZFI_PART)
-            s.bits = r->at[node->args[0]].bits & (ZFI_OTHER | ZFI_BATCH | ZFI_PART);
+        if (r->at[node->args[0]].bits & ZFI_SHARD)
+            s.bits = r->at[node->args[0]].bits & (ZFI_OTHER | ZFI_BATCH | ZFI_SHARD);
         return s;
     case ZFI_RANKS_GRADIENT:
         s = r->at[node->args[1]];
@@ -207,8 +207,8 @@ static void zfi_check_sum(zfi_ranks *r, int32_t id)
     int32_t arg = node->args[0];
     bool onto = node->arg_count > 1;
     zfi_stand *to = onto ? &r->at[node->args[1]] : NULL;
-    if (x->bits & ZFI_PART)
-        zfi_verify_fail(g, id, "%%%d is this rank's part: ranks would add different elements",
+    if (x->bits & ZFI_SHARD)
+        zfi_verify_fail(g, id, "%%%d is this rank's shard: ranks would add different elements",
                         (int)arg);
     else if (ZF_INT(node, all_gather, world) > 1 && (x->bits & ZFI_RANKS))
         zfi_verify_fail(g, id, "%%%d has been summed over the ranks already", (int)arg);
@@ -226,30 +226,30 @@ static void zfi_check_sum(zfi_ranks *r, int32_t id)
     if (onto) to->used = id;
 }
 
-/* Writes all of a unit from the ranks' parts of it. */
+/* Writes all of a bucket from the ranks' shards of it. */
 static void zfi_check_fill(zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id], *x = &g->nodes[node->args[0]];
-    int32_t unit = node->args[1];
-    if (x->op != ZF_OP_part || x->args[0] != unit)
-        zfi_verify_fail(g, id, "operand 0 must be the part of %%%d, into which it gathers",
-                        (int)unit);
+    int32_t bucket = node->args[1];
+    if (x->op != ZF_OP_shard || x->args[0] != bucket)
+        zfi_verify_fail(g, id, "operand 0 must be the shard of %%%d, into which it gathers",
+                        (int)bucket);
     else if (!node->update)
         zfi_verify_fail(g, id, "it writes %%%d in the micro section, which may run again",
-                        (int)unit);
-    r->at[unit].torn = 0;
+                        (int)bucket);
+    r->at[bucket].torn = 0;
 }
 
 /* --------------------------------------------------------------------------------- updates */
 
-/* `holder`, a unit or a pack, has something at each of the ranges of blocks that are updated: one
+/* `holder`, a bucket or a pack, has something at each of the ranges of blocks that are updated: one
  * operand of that range or, of a pack, one that covers it. Otherwise the first block of one that it
  * has not; -1: all there. */
 static int64_t zfi_missing_block(const zf_graph *g, int32_t holder, const zf_attribute *blocks)
 {
     const zfi_node *node = &g->nodes[holder];
-    const int64_t *at = ZF_LIST(node, unit, at).data, *range = blocks->list.data;
+    const int64_t *at = ZF_LIST(node, bucket, at).data, *range = blocks->list.data;
     int32_t k = 0;
     for (int64_t b = 0; b < blocks->list.count; b += 2) {
         int64_t first = range[b], last = range[b + 1];
@@ -265,8 +265,9 @@ static int64_t zfi_missing_block(const zf_graph *g, int32_t holder, const zf_att
     return -1;
 }
 
-/* Operand 1 of an update, or of a mark (`blocks` NULL), is the gradient of `unit`, summed once. */
-static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t unit, const zf_attribute *blocks)
+/* Operand 1 of an update, or of a mark (`blocks` NULL), is the gradient of `bucket`, summed
+ * once. */
+static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t bucket, const zf_attribute *blocks)
 {
     zf_graph *g = r->graph;
     int32_t arg = g->nodes[id].args[1];
@@ -285,33 +286,34 @@ static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t unit, const zf_
     else if (x->bits & (ZFI_OTHER | ZFI_BATCH))
         zfi_verify_fail(g, id, "%%%d depends on %%%d, which is this rank's and micro-batch's alone",
                         (int)arg, (int)x->cause);
-    if (g->nodes[unit].op != ZF_OP_unit || g->error.status) return;
+    if (g->nodes[bucket].op != ZF_OP_bucket || g->error.status) return;
     if (!pack || pack->op != ZF_OP_pack)
         zfi_verify_fail(g, id, "%%%d is no gradient: it has not the elements of a pack", (int)arg);
-    else if (ZF_INT(pack, pack, size) != ZF_INT(&g->nodes[unit], unit, size))
-        zfi_verify_fail(g, id, "the gradients packed in %%%d are not those of unit %%%d",
-                        (int)x->pack, (int)unit);
+    else if (ZF_INT(pack, pack, size) != ZF_INT(&g->nodes[bucket], bucket, size))
+        zfi_verify_fail(g, id, "the gradients packed in %%%d are not those of bucket %%%d",
+                        (int)x->pack, (int)bucket);
     else if (blocks && (block = zfi_missing_block(g, x->pack, blocks)) >= 0)
-        zfi_verify_fail(g, id, "what lies at block %lld of unit %%%d has no gradient in %%%d",
-                        (long long)block, (int)unit, (int)x->pack);
+        zfi_verify_fail(g, id, "what lies at block %lld of bucket %%%d has no gradient in %%%d",
+                        (long long)block, (int)bucket, (int)x->pack);
     if (g->error.status || !blocks) return;
     used = &r->at[x->sum].used;
-    if (*used && *used != unit)
-        zfi_verify_fail(g, id, "%%%d has the gradients of unit %%%d, which they update above",
+    if (*used && *used != bucket)
+        zfi_verify_fail(g, id, "%%%d has the gradients of bucket %%%d, which they update above",
                         (int)arg, (int)*used);
-    *used = unit;
+    *used = bucket;
 }
 
-/* Operand k is as whole, or as much a part, as what is updated. */
+/* Operand k is as whole, or as much a shard, as what is updated. */
 static void zfi_check_cut(zfi_ranks *r, int32_t id, int32_t k)
 {
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
-    uint8_t mine = r->at[node->args[0]].bits & ZFI_PART, its = r->at[node->args[k]].bits & ZFI_PART;
+    uint8_t mine = r->at[node->args[0]].bits & ZFI_SHARD,
+            its = r->at[node->args[k]].bits & ZFI_SHARD;
     if (mine == its) return;
     zfi_verify_fail(g, id, "%%%d is %s, and %%%d is %s", (int)node->args[0],
-                    mine ? "this rank's part" : "whole", (int)node->args[k],
-                    its ? "this rank's part" : "whole");
+                    mine ? "this rank's shard" : "whole", (int)node->args[k],
+                    its ? "this rank's shard" : "whole");
 }
 
 /* Operand k, beside the gradient: a state cut as the parameters are, or one for all ranks. */
@@ -319,26 +321,27 @@ static void zfi_check_beside(zfi_ranks *r, int32_t id, int32_t k, const zf_attri
 {
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
-    int32_t arg = node->args[k], unit = zfi_written_leaf(g, node->args[0]);
+    int32_t arg = node->args[k], bucket = zfi_written_leaf(g, node->args[0]);
     const zfi_stand *x = &r->at[arg];
     int64_t block;
     if (!(k < 31 && zfi_written_args(g, node) >> k & 1) && k != zfi_master_arg(g, node)) {
         if (x->bits & (ZFI_OTHER | ZFI_BATCH))
             zfi_verify_fail(g, id, "%%%d depends on %%%d, so ranks would update differently",
                             (int)arg, (int)x->cause);
-        else if (x->bits & ZFI_PART)
-            zfi_verify_fail(g, id, "%%%d is this rank's part, so ranks would update differently",
+        else if (x->bits & ZFI_SHARD)
+            zfi_verify_fail(g, id, "%%%d is this rank's shard, so ranks would update differently",
                             (int)arg);
         return;
     }
     zfi_check_cut(r, id, k);
-    if (g->nodes[unit].op != ZF_OP_unit) return;
-    if (g->nodes[arg].op != ZF_OP_unit ||
-        ZF_INT(&g->nodes[arg], unit, size) != ZF_INT(&g->nodes[unit], unit, size))
-        zfi_verify_fail(g, id, "%%%d is no unit of states like unit %%%d", (int)arg, (int)unit);
+    if (g->nodes[bucket].op != ZF_OP_bucket) return;
+    if (g->nodes[arg].op != ZF_OP_bucket ||
+        ZF_INT(&g->nodes[arg], bucket, size) != ZF_INT(&g->nodes[bucket], bucket, size))
+        zfi_verify_fail(g, id, "%%%d is no bucket of states like bucket %%%d", (int)arg,
+                        (int)bucket);
     else if ((block = zfi_missing_block(g, arg, blocks)) >= 0)
-        zfi_verify_fail(g, id, "what lies at block %lld of unit %%%d has no state in %%%d",
-                        (long long)block, (int)unit, (int)arg);
+        zfi_verify_fail(g, id, "what lies at block %lld of bucket %%%d has no state in %%%d",
+                        (long long)block, (int)bucket, (int)arg);
 }
 
 static void zfi_check_update(zfi_ranks *r, int32_t id)
@@ -347,24 +350,24 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
     const zfi_node *node = &g->nodes[id];
     const zf_attribute *blocks = zfi_attribute_of(g, node, "blocks"),
                        *world = zfi_attribute_of(g, node, "world");
-    int32_t unit = zfi_written_leaf(g, node->args[0]);
-    bool part = r->at[node->args[0]].bits & ZFI_PART;
+    int32_t bucket = zfi_written_leaf(g, node->args[0]);
+    bool shard = r->at[node->args[0]].bits & ZFI_SHARD;
     int64_t block;
     if (!node->update)
         zfi_verify_fail(g, id, "it updates in the micro section, which may run again");
-    if (g->nodes[unit].op == ZF_OP_unit && (block = zfi_missing_block(g, unit, blocks)) >= 0)
-        zfi_verify_fail(g, id, "at block %lld of unit %%%d is no parameter like that",
-                        (long long)block, (int)unit);
-    if ((world->i > 1) != part)
+    if (g->nodes[bucket].op == ZF_OP_bucket && (block = zfi_missing_block(g, bucket, blocks)) >= 0)
+        zfi_verify_fail(g, id, "at block %lld of bucket %%%d is no parameter like that",
+                        (long long)block, (int)bucket);
+    if ((world->i > 1) != shard)
         zfi_verify_fail(g, id,
-                        part ? "%%%d is this rank's part: world must be %d"
-                             : "%%%d is whole: world must not be given",
+                        shard ? "%%%d is this rank's shard: world must be %d"
+                              : "%%%d is whole: world must not be given",
                         (int)node->args[0], (int)g->world);
-    zfi_check_gradient(r, id, unit, blocks);
+    zfi_check_gradient(r, id, bucket, blocks);
     zfi_check_cut(r, id, 1);
     for (int32_t k = 2; k < node->arg_count; k++) zfi_check_beside(r, id, k, blocks);
-    if (zfi_updates_param(g, node) && g->nodes[node->args[0]].op == ZF_OP_part && part)
-        r->at[unit].torn = id;
+    if (zfi_updates_param(g, node) && g->nodes[node->args[0]].op == ZF_OP_shard && shard)
+        r->at[bucket].torn = id;
 }
 
 /* ------------------------------------------------------------------------------------ nodes */
@@ -379,10 +382,10 @@ static void zfi_check_operands(const zfi_ranks *r, int32_t id)
         if (g->nodes[arg].op == ZF_OP_accumulator && !(k == 1 && zfi_reduces(node->op)))
             zfi_verify_fail(g, id, "%%%d is an accumulator: its value is that of the sum onto it",
                             (int)arg);
-        else if (r->at[arg].torn && node->op != ZF_OP_part && node->op != ZF_OP_gradient &&
+        else if (r->at[arg].torn && node->op != ZF_OP_shard && node->op != ZF_OP_gradient &&
                  !(k == 1 && node->op == ZF_OP_all_gather))
             zfi_verify_fail(g, id,
-                            "only this rank's part of %%%d is updated: an all_gather into it must "
+                            "only this rank's shard of %%%d is updated: an all_gather into it must "
                             "be above",
                             (int)arg);
     }
@@ -393,8 +396,8 @@ static void zfi_check_output(const zfi_ranks *r, int32_t id)
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id], *x = &g->nodes[node->args[0]];
     uint8_t bits = r->at[node->args[0]].bits;
-    if (bits & ZFI_PART)
-        zfi_verify_fail(g, id, "%%%d is this rank's part alone", (int)node->args[0]);
+    if (bits & ZFI_SHARD)
+        zfi_verify_fail(g, id, "%%%d is this rank's shard alone", (int)node->args[0]);
     if (node->update || !zfi_is_float(x->dtype) || zfi_node_count(x) != 1 ||
         zfi_has(g, node->args[0], ZF_OP_LEAF) || !r->at[node->args[0]].varies)
         return;
@@ -452,7 +455,7 @@ static zf_status zfi_verify_ranks(zf_graph *g)
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
         if (r.at[g->order[i]].torn)
             zfi_verify_fail(g, r.at[g->order[i]].torn,
-                            "nothing gathers unit %%%d, of which it updates this rank's part",
+                            "nothing gathers bucket %%%d, of which it updates this rank's shard",
                             (int)g->order[i]);
     zfi_free(&g->memory, r.at, count * sizeof *r.at);
     return g->error.status;

@@ -22,10 +22,10 @@ static zf_status zfi_verify_fail(zf_graph *g, int32_t id, const char *format, ..
     return zfi_fail(&g->error, ZF_ERR_VERIFY, "verify: %s: %s", line, message);
 }
 
-/* The leaf that is written through a node: itself, or the unit of which it is a part. */
+/* The leaf that is written through a node: itself, or the bucket of which it is a shard. */
 static int32_t zfi_written_leaf(const zf_graph *g, int32_t id)
 {
-    return g->nodes[id].op == ZF_OP_part ? g->nodes[id].args[0] : id;
+    return g->nodes[id].op == ZF_OP_shard ? g->nodes[id].args[0] : id;
 }
 
 static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined)
@@ -47,8 +47,8 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
                  !zfi_has(g, zfi_written_leaf(g, arg), ZF_OP_WRITABLE))
             status = zfi_verify_fail(g, id, "it writes %%%d, which is neither param nor state",
                                      (int)arg);
-        else if (g->nodes[arg].held && node->op != ZF_OP_unit && node->op != ZF_OP_state)
-            status = zfi_verify_fail(g, id, "%%%d has no storage: it lies in the unit %%%d",
+        else if (g->nodes[arg].held && node->op != ZF_OP_bucket && node->op != ZF_OP_state)
+            status = zfi_verify_fail(g, id, "%%%d has no storage: it lies in the bucket %%%d",
                                      (int)arg, (int)g->nodes[arg].held);
         else args[k] = &g->nodes[arg];
     }

@@ -1,11 +1,11 @@
 /* Collectives, in which all ranks of a plan take part; release and wait.
  *
  *     %9 = all_gather %8 {world=4} : f32[4096]       y = the ranks' x, one behind the other
- *     %9 = all_gather %8, %7 {world=4} : f32[4096]   the same into the unit %7; y is %7 then
- *     %9 = reduce_scatter %8 {world=4} : f32[1024]   y = this rank's part of the ranks' sum of x
+ *     %9 = all_gather %8, %7 {world=4} : f32[4096]   the same into the bucket %7; y is %7 then
+ *     %9 = reduce_scatter %8 {world=4} : f32[1024]   y = this rank's shard of the ranks' sum of x
  *     %9 = reduce_scatter %8, %7 {world=4} : f32[1024]   the same, added to the accumulator %7
  *     %9 = all_reduce %8 {world=4} : f32[4096]       y = the ranks' sum of x; `, %7` likewise
- *     %9 = all_to_all %8 {world=4} : f32[4096]       part s of y on rank r is part r of x on rank s
+ *     %9 = all_to_all %8 {world=4} : f32[4096]    shard s of y on rank r is shard r of x on rank s
  *     %9 = bcast %8 {world=4 root=1} : f32[4096]     y = x of rank 1
  *          release %9      nothing reads %9 below
  *          wait %9         %9, made on a queue of its own, is complete
@@ -39,7 +39,7 @@ static zf_status zfi_infer_all_gather(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "world is %lld; it must be 1 or more",
                               (long long)world);
     c->shape = ZF_SHAPE(count * world);
-    return zfi_infer_into(c, ZF_OP_unit);
+    return zfi_infer_into(c, ZF_OP_bucket);
 }
 
 static zf_status zfi_infer_reduce_scatter(zfi_infer *c)

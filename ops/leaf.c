@@ -93,9 +93,9 @@ static zf_status zfi_infer_output(zfi_infer *c) { return zfi_infer_like(c, 0); }
 
 static zf_status zfi_infer_gradient(zfi_infer *c)
 {
-    if (c->args[0]->op == ZF_OP_unit) return zfi_infer_dtypes(c, true);
+    if (c->args[0]->op == ZF_OP_bucket) return zfi_infer_dtypes(c, true);
     if (c->args[0]->op != ZF_OP_param)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a param or a unit");
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a param or a bucket");
     return zfi_infer_alike(c);
 }
 

@@ -1,5 +1,5 @@
 /* Shape: reshape slice pad transpose concat broadcast, which move elements as bits, and sum_to,
- * which adds them. (view and part, which move as well, are unit.cu's.)
+ * which adds them. (view and shard, which move as well, are bucket.cu's.)
  *
  * What is contiguous at both ends moves 16 bytes at a time wherever both lie so. A box of elements
  * that are so many steps apart moves the widest piece of its last dimension that all steps are

@@ -2,7 +2,7 @@
  *
  * sum adds as sum_to does (move.cu). block_norms gives a block of 1024 elements to a warp, 16 bytes
  * to a lane at a time, wherever they lie: cutting a tensor at a multiple of 1024 changes none.
- * total and norm, and norms (unit.cu) of each range, add in double:
+ * total and norm, and norms (bucket.cu) of each range, add in double:
  *
  *     pieces of 4096 elements    thread t adds elements t, t + 256, ...; threads as a tree
  *     their sums                 the same once more, and rounded once

@@ -27,10 +27,10 @@
  *
  *     adamw %p, %g, %m, %v, %lr, %t, %c {beta1=0.9 beta2=0.999 eps=1e-08 scaled=true}
  *
- * Of a unit (unit.c) or a part of one, blocks lists what is updated: ranges of blocks of 1024
- * elements of the whole unit, each a parameter with its own weight decay (decays) and, in
+ * Of a bucket (bucket.c) or a shard of one, blocks lists what is updated: ranges of blocks of 1024
+ * elements of the whole bucket, each a parameter with its own weight decay (decays) and, in
  * lamb_apply, its own element of np and nu. With world=n the operands are this rank's n-th of the
- * unit. Elements outside are left alone; u is 0 there.
+ * bucket. Elements outside are left alone; u is 0 there.
  *
  * What all elements share (corrections, rates) is computed in double and rounded once; an element
  * then depends on nothing else, so a tensor may be cut anywhere.
@@ -38,24 +38,25 @@
 
 /* ------------------------------------------------------------------------------- infer */
 
-/* Operand 0 is a parameter, or a unit or a part of one; `first` is the index of the attributes
+/* Operand 0 is a parameter, or a bucket or a shard of one; `first` is the index of the attributes
  * world, blocks and, if there are any, decays. */
 static zf_status zfi_infer_target(zfi_infer *c, int first)
 {
     const zf_attribute *world = c->attributes + first, *blocks = world + 1, *decays = blocks + 1;
     zf_op op = c->args[0]->op;
-    int64_t count = zfi_node_count(c->args[0]), parts = world->i > 0 ? world->i : 1;
+    int64_t count = zfi_node_count(c->args[0]), shards = world->i > 0 ? world->i : 1;
     zf_status status;
-    if (op != ZF_OP_param && op != ZF_OP_unit && op != ZF_OP_part)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                              "operand 0 must be a param, a unit or a part of one, not the result "
-                              "of %s",
-                              c->graph->records[op]->name);
+    if (op != ZF_OP_param && op != ZF_OP_bucket && op != ZF_OP_shard)
+        return zfi_infer_fail(
+            c, ZF_ERR_ARGUMENT,
+            "operand 0 must be a param, a bucket or a shard of one, not the result "
+            "of %s",
+            c->graph->records[op]->name);
     if (op != ZF_OP_param && !blocks->list.count)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "of a unit, blocks must list what is updated");
-    if (world->i < 0 || count > INT64_MAX / parts)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "of a bucket, blocks must list what is updated");
+    if (world->i < 0 || count > INT64_MAX / shards)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "world %lld is none", (long long)world->i);
-    status = zfi_infer_blocks(c, blocks, zfi_whole_blocks(count * parts));
+    status = zfi_infer_blocks(c, blocks, zfi_whole_blocks(count * shards));
     if (!status && strstr(c->record->attributes, "decays:") &&
         decays->list.count != blocks->list.count / 2)
         status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%lld decays for %lld ranges of blocks",
@@ -64,13 +65,13 @@ static zf_status zfi_infer_target(zfi_infer *c, int first)
 }
 
 /* Operand k, called `what`, has the shape of the parameter and the given dtype; `state`: and is a
- * state, or a unit of them. */
+ * state, or a bucket of them. */
 static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *what, zf_dtype dtype,
                                   bool state)
 {
     char type[ZFI_TYPE_TEXT];
     const zfi_node *x = c->args[k];
-    bool stateless = state && x->op != ZF_OP_state && x->op != ZF_OP_unit;
+    bool stateless = state && x->op != ZF_OP_state && x->op != ZF_OP_bucket;
     zf_status status = stateless           ? ZF_ERR_ARGUMENT
                        : x->dtype != dtype ? ZF_ERR_DTYPE
                                            : ZF_ERR_SHAPE;

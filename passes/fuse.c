@@ -11,7 +11,7 @@
  *   after:   %7 = linear %1, %2, %3 {activation=gelu}
  *
  * qkv        products of one input with several weights of one shape. The weights are made
- * neighbours in memory (passes/memory.c, passes/units.c), so that their concat is a view;
+ * neighbours in memory (passes/memory.c, passes/buckets.c), so that their concat is a view;
  * parameters and checkpoints stay as they are. bits: equal forward; gradients of the input are
  * summed within the product before:  %5 = linear %1, %2   %6 = linear %1, %3   %7 = linear %1, %4
  *   after:   %8 = concat %2, %3, %4   %9 = linear %1, %8   %10 = slice %9 {axis=1 stop=8}  ...
@@ -51,8 +51,8 @@
  * linear %1, %2, %3   %6 = logsumexp %5   %7 = cross_entropy %5, %6, %4 %8 = sum %7   %10 = mul %8,
  * %9   %11 = argmax %5 after:   %12 = head_loss %1, %2, %4, %9, %3   %13 = saved %12 {index=3}
  *
- * sums       the gradient of a bias in front of residual_norm, which residual_norm_grad makes beside
- *            the rows that are summed
+ * sums       the gradient of a bias in front of residual_norm, which residual_norm_grad makes
+ *            beside the rows that are summed
  *            rounding: of the sums (ops/fused_norm.c), and that the rows are not rounded before
  *   before:  %6 = saved %5 {index=0}   %7 = sum_to %6 {shape=[8]}
  *   after:   %8 = saved %5 {index=3}
@@ -233,8 +233,8 @@ static int32_t zfi_heads_of(const zfi_fuser *f, int32_t id, int64_t heads)
                : 0;
 }
 
-/* q, k and v [B,T,H] are of one batch and width, and k and v of one length: none of them is repeated
- * for the others, as one head of keys for several of queries. */
+/* q, k and v [B,T,H] are of one batch and width, and k and v of one length: none of them is
+ * repeated for the others, as one head of keys for several of queries. */
 static bool zfi_fit_together(const zfi_fuser *f, const int32_t parts[3])
 {
     const zf_shape *q = &zfi_fuse_node(f, parts[0])->shape, *k = &zfi_fuse_node(f, parts[1])->shape;

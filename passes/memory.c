@@ -12,12 +12,12 @@
  * A buffer is the storage of a value and of all that share it: views (reshape, a slice of leading
  * rows), results written over an operand that dies there, and operands of a pack that die there,
  * which are made where they belong. Params of which a concat is made are put side by side, and it
- * is a view of them. What a store has already, has no place here. A buffer's life runs from the first definition to the last use; what a node on
- * a queue of its own reads and writes lives until that is waited for, an accumulator from the
- * start, and what a node saves from that node on. What would be a view of a parameter or state and
- * is still read when that is written is a copy instead. Placing buffers is packing rectangles (life
- * x size); two greedy orders are tried - by size, after Pisarchyk & Lee 2020, and by time with the
- * best fit - and the smaller arena is kept.
+ * is a view of them. What a store has already, has no place here. A buffer's life runs from the
+ * first definition to the last use; what a node on a queue of its own reads and writes lives until
+ * that is waited for, an accumulator from the start, and what a node saves from that node on. What
+ * would be a view of a parameter or state and is still read when that is written is a copy instead.
+ * Placing buffers is packing rectangles (life x size); two greedy orders are tried - by size, after
+ * Pisarchyk & Lee 2020, and by time with the best fit - and the smaller arena is kept.
  */
 
 typedef struct zfi_buffer {
@@ -175,7 +175,7 @@ static bool zfi_shares_operand(zfi_placement *p, int32_t id, int32_t position, b
     *k = viewed;
     if (!no_reuse && zfi_joins_params(p, id, position)) return *k = 0, true;
     if (viewed < 0) return false;
-    if (g->nodes[id].op == ZF_OP_part || zfi_has(g, id, ZF_OP_COLLECTIVE)) return true;
+    if (g->nodes[id].op == ZF_OP_shard || zfi_has(g, id, ZF_OP_COLLECTIVE)) return true;
     buffer = p->buffer_of[g->nodes[id].args[viewed]];
     if (no_reuse || p->inside[g->nodes[id].args[viewed]] < 0) return false;
     if (buffer < 0) return true;
@@ -249,12 +249,12 @@ static void zfi_host_operands(zfi_placement *p, int32_t id, int32_t position)
     }
 }
 
-/* The store has the leaf, or one that lies in the unit. */
+/* The store has the leaf, or one that lies in the bucket. */
 static bool zfi_has_stored(const zf_graph *g, int32_t id, const zf_store *store)
 {
     const zfi_node *node = &g->nodes[id];
     bool has = node->name && zfi_store_placed(store, node->name) >= 0;
-    for (int32_t k = 0; node->op == ZF_OP_unit && k < node->arg_count && !has; k++)
+    for (int32_t k = 0; node->op == ZF_OP_bucket && k < node->arg_count && !has; k++)
         has = zfi_store_placed(store, g->nodes[node->args[k]].name) >= 0;
     return has;
 }
@@ -582,11 +582,11 @@ static int64_t zfi_largest_sum(zfi_placement *p, int32_t *node)
     return most;
 }
 
-/* Inputs, units, parameters, states, constants, each kind in the order of its nodes, but for params
- * that are neighbours for a concat. Returns the end of the last one. */
+/* Inputs, buckets, parameters, states, constants, each kind in the order of its nodes, but for
+ * params that are neighbours for a concat. Returns the end of the last one. */
 static int64_t zfi_place_persistent(zfi_placement *p)
 {
-    static const zf_op kinds[] = {ZF_OP_input, ZF_OP_unit, ZF_OP_param, ZF_OP_state,
+    static const zf_op kinds[] = {ZF_OP_input, ZF_OP_bucket, ZF_OP_param, ZF_OP_state,
                                   ZF_OP_constant};
     int64_t at = 0;
     for (int k = 0; k < ZFI_COUNT(kinds); k++)

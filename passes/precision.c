@@ -12,8 +12,8 @@
  *
  * A node takes operands of the new dtype, with these exceptions, which are f32:
  *
- *   - exp, log, rsqrt, sum, total, norm, logsumexp, cross_entropy: f16 lacks their range, bf16 their
- *     precision
+ *   - exp, log, rsqrt, sum, total, norm, logsumexp, cross_entropy: f16 lacks their range, bf16
+ *     their precision
  *   - what has one element, and is made of what has one element alone: losses and their weights.
  *     Not what is made of constants alone, a mask for example
  *   - a row that does not go together with an operand that is f32 by these rules, or by its own

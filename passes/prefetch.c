@@ -4,16 +4,16 @@
  * ensures:  numbers are unchanged to the last bit. What waits for a collective is a `wait` node;
  * its operands and its result are its own from its line to there
  *
- *     gathers     of cut units are issued before their use, while at most `bytes` of gathered and
+ *     gathers     of cut buckets are issued before their use, while at most `bytes` of gathered and
  *                 not yet used parameters lie ready
  *     reductions  are waited for where their result is read, or when more than `bytes` of
  *                 gradients lie waiting to be reduced, or at the end of the section
- *     updated     parameters are gathered into their units while the next ones are updated
+ *     updated     parameters are gathered into their buckets while the next ones are updated
  *     small       gathers of the update section are joined to one
  *     put off     what the last large reduction does not need is computed beside it, as far as no
  *                 more than `bytes` are kept for that
- *     kept        with `keep_gathered`, units stay gathered from the forward to the backward pass,
- *                 as many as fit the exact plan; what is soonest needed again first
+ *     kept        with `keep_gathered`, buckets stay gathered from the forward to the backward
+ *                 pass, as many as fit the exact plan; what is soonest needed again first
  *
  * before:   %20 = all_gather %18 ...    %4 = matmul %1, %21     release %20
  *           %30 = all_gather %28 ...    %5 = matmul %4, %31     release %30
@@ -24,7 +24,7 @@
 
 enum { ZFI_SMALL_GATHER = 64 << 10 }; /* bytes of a result up to which gathers are joined */
 
-/* A gather of a cut unit in the micro section. */
+/* A gather of a cut bucket in the micro section. */
 typedef struct zfi_ahead {
     int32_t node;
     int32_t use;   /* position where it stands: in front of its first use */
@@ -33,7 +33,7 @@ typedef struct zfi_ahead {
     double seconds; /* that it takes, by the cost table */
 } zfi_ahead;
 
-/* Two runs of uses of a unit that could be one. */
+/* Two runs of uses of a bucket that could be one. */
 typedef struct zfi_keepable {
     int32_t first, second; /* gathers */
     int32_t release;       /* of the first */
@@ -105,28 +105,28 @@ static bool zfi_joinable(const zf_graph *g, int32_t id)
 static void zfi_join(zf_graph *g, const int32_t *joined, int32_t count)
 {
     int64_t world = ZF_INT(&g->nodes[joined[0]], all_gather, world), size = 0, *at;
-    int32_t *parts = zfi_calloc(&g->memory, (size_t)count, sizeof *parts), all = 0;
+    int32_t *shards = zfi_calloc(&g->memory, (size_t)count, sizeof *shards), all = 0;
     at = zfi_calloc(&g->memory, (size_t)count, sizeof *at);
-    for (int32_t k = 0; parts && at && k < count; k++) {
-        parts[k] = g->nodes[joined[k]].args[0];
+    for (int32_t k = 0; shards && at && k < count; k++) {
+        shards[k] = g->nodes[joined[k]].args[0];
         at[k] = size;
-        size += zfi_node_count(&g->nodes[parts[k]]);
+        size += zfi_node_count(&g->nodes[shards[k]]);
     }
-    if (parts && at)
-        all = zfi_append_op(g, ZF_OP_pack, parts, count,
+    if (shards && at)
+        all = zfi_append_op(g, ZF_OP_pack, shards, count,
                             zfi_with(zfi_listed(at, count), {.i = size}));
     if (all) all = zfi_append_nodes(g, all_gather, zfi_with({.i = world}), all);
     if (all)
         all = zfi_append_nodes(g, view,
                                zfi_with({.i = 0}, zfi_listed(((int64_t[]){world, size}), 2)), all);
     for (int32_t k = 0; all && k < count; k++) {
-        int64_t n = zfi_node_count(&g->nodes[parts[k]]), flat = n * world;
+        int64_t n = zfi_node_count(&g->nodes[shards[k]]), flat = n * world;
         int32_t piece =
             zfi_append_nodes(g, slice, zfi_with({.i = 1}, {.i = at[k]}, {.i = at[k] + n}), all);
         if (piece) piece = zfi_append_nodes(g, reshape, zfi_with(zfi_listed(&flat, 1)), piece);
         if (piece) zfi_replace(g, joined[k], piece);
     }
-    zfi_free(&g->memory, parts, (size_t)count * sizeof *parts);
+    zfi_free(&g->memory, shards, (size_t)count * sizeof *shards);
     zfi_free(&g->memory, at, (size_t)count * sizeof *at);
     if (g->memory.failed) zfi_graph_nomem(g);
 }
@@ -306,11 +306,11 @@ static void zfi_put_off_gradients(zf_graph *g, const zf_cost *cost, size_t bytes
 
 /* ------------------------------------------------------------------------- gathers ahead of use */
 
-static bool zfi_gathers_unit(const zf_graph *g, int32_t id)
+static bool zfi_gathers_bucket(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     return node->op == ZF_OP_all_gather && node->arg_count == 1 && !node->update &&
-           g->nodes[node->args[0]].op == ZF_OP_unit;
+           g->nodes[node->args[0]].op == ZF_OP_bucket;
 }
 
 static void zfi_find_aheads(zfi_prefetch *p)
@@ -321,7 +321,7 @@ static void zfi_find_aheads(zfi_prefetch *p)
         int32_t id = p->order[i];
         p->time[i] = seconds;
         seconds += zfi_node_seconds(g, &p->cost, id);
-        if (!zfi_gathers_unit(g, id)) continue;
+        if (!zfi_gathers_bucket(g, id)) continue;
         zfi_push(&p->graph->memory, p->aheads,
                  ((zfi_ahead){id, i, i, (int64_t)zfi_node_bytes(&g->nodes[id]), 0}));
         if (!g->memory.failed)
@@ -470,7 +470,7 @@ static void zfi_run_prefetch(zfi_prefetch *p)
         }
         for (; ahead < zfi_len(p->aheads) && p->aheads[ahead].issue <= i; ahead++)
             zfi_put(p, p->aheads[ahead].node);
-        if (!zfi_gathers_unit(g, id)) zfi_put(p, id);
+        if (!zfi_gathers_bucket(g, id)) zfi_put(p, id);
     }
     zfi_wait_all(p);
     zfi_drop_idle_waits(g);
@@ -485,25 +485,25 @@ static int zfi_by_gap(const void *left, const void *right)
     return a->first < b->first ? -1 : 1;
 }
 
-/* Gathers of a unit that is gathered again, those with the least between them first. */
+/* Gathers of a bucket that is gathered again, those with the least between them first. */
 static zfi_keepable *zfi_find_keepable(zf_graph *g)
 {
     zfi_keepable *list = NULL;
     int32_t count = zfi_len(g->nodes);
     int32_t *last =
-        zfi_calloc(&g->memory, 2 * (size_t)count, sizeof *last); /* by unit: a gather; */
+        zfi_calloc(&g->memory, 2 * (size_t)count, sizeof *last); /* by bucket: a gather; */
     int32_t *released = last ? last + count : NULL; /* by gather: position of its release */
     for (int32_t i = 0; last && i < zfi_len(g->order); i++) {
-        int32_t id = g->order[i], unit;
+        int32_t id = g->order[i], bucket;
         const zfi_node *node = &g->nodes[id];
         if (node->op == ZF_OP_release) released[node->args[0]] = i;
-        if (!zfi_gathers_unit(g, id)) continue;
-        unit = node->args[0];
-        if (last[unit] && released[last[unit]])
+        if (!zfi_gathers_bucket(g, id)) continue;
+        bucket = node->args[0];
+        if (last[bucket] && released[last[bucket]])
             zfi_push(&g->memory, list,
-                     ((zfi_keepable){last[unit], id, g->order[released[last[unit]]],
-                                     i - released[last[unit]]}));
-        last[unit] = id;
+                     ((zfi_keepable){last[bucket], id, g->order[released[last[bucket]]],
+                                     i - released[last[bucket]]}));
+        last[bucket] = id;
     }
     zfi_free(&g->memory, last, 2 * (size_t)count * sizeof *last);
     if (list) qsort(list, stbds_arrlenu(list), sizeof *list, zfi_by_gap);
@@ -545,7 +545,7 @@ static zf_status zfi_try_keeping(const zf_graph *g, const zf_training *t,
     return status == ZF_ERR_NOMEM ? status : ZF_OK;
 }
 
-/* Keeps as many units gathered as fit the memory limit. */
+/* Keeps as many buckets gathered as fit the memory limit. */
 static void zfi_choose_kept(zf_graph *g, const zf_training *t)
 {
     zfi_keepable *keep = zfi_find_keepable(g);

@@ -1,20 +1,20 @@
 /* zero: one rank's graph becomes that of `world` ranks at a ZeRO stage (Rajbhandari et al. 2020).
  *
  * requires: not run before; where there are gradients, an optimizer
- * ensures:  parameters and their states lie in units (units.c), of which a parameter is a view;
- *           the sum over all ranks and micro-batches is made once for each unit; numbers are those
- *           of one rank that runs world * micro_batches micro-batches, to the last bit
+ * ensures:  parameters and their states lie in buckets (buckets.c), of which a parameter is a view;
+ *           the sum over all ranks and micro-batches is made once for each bucket; numbers are
+ *           those of one rank that runs world * micro_batches micro-batches, to the last bit
  *
- *     stage 0   reduced: all_reduce of each unit's gradient as soon as it is complete
- *     stage 1   states and update on this rank's part: reduce_scatter when all gradients are there,
- *               all_gather of the updated parameters
+ *     stage 0   reduced: all_reduce of each bucket's gradient as soon as it is complete
+ *     stage 1   states and update on this rank's shard: reduce_scatter when all gradients are
+ *               there, all_gather of the updated parameters
  *     stage 2   reduce_scatter as soon as complete; the full gradient ends there
- *     stage 3   parameters are parts too: all_gather before a run of uses, release behind it
+ *     stage 3   parameters are shards too: all_gather before a run of uses, release behind it
  *
  * before:   %2 = param "w" : f32[8,32]   %4 = matmul %1, %2   ...   gradient %2, %9
  *           update:   adamw %2, %9, %10, %11, %3, %12 {weight_decay=0.01}
  * after (stage 3, world 4):
- *           %20 = unit %2 {at=[0] size=4096 world=4} : f32[1024]
+ *           %20 = bucket %2 {at=[0] size=4096 world=4} : f32[1024]
  *           %21 = all_gather %20 {world=4} : f32[4096]    %22 = view %21 {shape=[8,32]} : f32[8,32]
  *           %4 = matmul %1, %22     release %21     ...
  *           %30 = pack %9 {at=[0] size=4096} : f32[4096]
@@ -25,9 +25,9 @@
  * micro-batch, micro-batch after micro-batch, in every stage. That is why each micro-batch is
  * reduced, also in stage 0 and 1.
  *
- * In the update section, a value with one element per element of a parameter is lifted to its unit:
- * elementwise operators and updates run once for a unit, on this rank's part from stage 1 on; block
- * norms are gathered, and what is made of them is as before.
+ * In the update section, a value with one element per element of a parameter is lifted to its
+ * bucket: elementwise operators and updates run once for a bucket, on this rank's shard from stage
+ * 1 on; block norms are gathered, and what is made of them is as before.
  *
  * Scalar float outputs that the micro section computes, and not of constants alone, are summed over
  * the global batch.
@@ -48,7 +48,7 @@ static void zfi_find_gradients(zfi_zero *z)
         int32_t m, value;
         if (zfi_updates_param(g, node) && z->member_of[node->args[0]] >= 0) {
             z->updated[z->member_of[node->args[0]]] = true;
-            z->units[z->flat_of[node->args[0]]].updated++;
+            z->buckets[z->bucket_of[node->args[0]]].updated++;
         }
         if (node->op != ZF_OP_gradient || z->member_of[node->args[0]] < 0) continue;
         m = z->member_of[node->args[0]];
@@ -56,8 +56,8 @@ static void zfi_find_gradients(zfi_zero *z)
         z->gradient[m] = z->packed[m] = value;
         z->next_same[m] = z->first_same[value];
         z->first_same[value] = m;
-        z->units[z->flat_of[node->args[0]]].pending++;
-        z->units[z->flat_of[node->args[0]]].gradients++;
+        z->buckets[z->bucket_of[node->args[0]]].pending++;
+        z->buckets[z->bucket_of[node->args[0]]].gradients++;
     }
 }
 
@@ -92,11 +92,11 @@ static void zfi_forget(zfi_zero *z)
 static void zfi_run_zero(zfi_zero *z)
 {
     zf_graph *g = z->graph;
-    for (size_t n = 0; n < z->nodes; n++) z->flat_of[n] = z->member_of[n] = z->first_same[n] = -1;
-    for (int32_t f = 0; f < zfi_len(z->cut.flats); f++)
-        for (int32_t m = z->cut.flats[f].first; m < z->cut.flats[f].first + z->cut.flats[f].count;
-             m++) {
-            z->flat_of[z->cut.members[m].param] = f;
+    for (size_t n = 0; n < z->nodes; n++) z->bucket_of[n] = z->member_of[n] = z->first_same[n] = -1;
+    for (int32_t f = 0; f < zfi_len(z->cut.buckets); f++)
+        for (int32_t m = z->cut.buckets[f].first;
+             m < z->cut.buckets[f].first + z->cut.buckets[f].count; m++) {
+            z->bucket_of[z->cut.members[m].param] = f;
             z->member_of[z->cut.members[m].param] = m;
             z->next_same[m] = -1;
         }
@@ -106,8 +106,8 @@ static void zfi_run_zero(zfi_zero *z)
         const zfi_node *node = &g->nodes[z->order[i]];
         int64_t at;
         if (!node->update && (zfi_viewed(g, node, &at) == 0 || zfi_joins_members(z, node)) &&
-            z->flat_of[node->args[0]] >= 0)
-            z->flat_of[z->order[i]] = z->flat_of[node->args[0]];
+            z->bucket_of[node->args[0]] >= 0)
+            z->bucket_of[z->order[i]] = z->bucket_of[node->args[0]];
         z->varies[z->order[i]] =
             zfi_draws(g, z->order[i]) ||
             (zfi_has(g, z->order[i], ZF_OP_LEAF) && node->op != ZF_OP_constant);
@@ -158,35 +158,36 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     zf_status status =
         zfi_enter(g, "zf_zero", 0, ZFI_STAGE_RANKS | ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
     const char *scope;
-    size_t members, flats;
+    size_t members, buckets;
     if (status) return status;
     if ((status = zfi_check_zero(g, &z.d))) return status;
     scope = g->scope;
     z.sharded = z.d.world > 1 && z.d.stage > 0;
     z.nodes = (size_t)zfi_len(g->nodes);
-    zfi_cut_units(&z.cut, (int64_t)z.d.bucket_bytes, z.d.world, z.d.store);
+    zfi_cut_buckets(&z.cut, (int64_t)z.d.bucket_bytes, z.d.world, z.d.store);
     members = (size_t)zfi_len(z.cut.members);
-    flats = (size_t)zfi_len(z.cut.flats);
-    z.units = zfi_calloc(&g->memory, flats, sizeof *z.units);
+    buckets = (size_t)zfi_len(z.cut.buckets);
+    z.buckets = zfi_calloc(&g->memory, buckets, sizeof *z.buckets);
     z.lift = zfi_calloc(&g->memory, z.nodes, sizeof *z.lift);
-    z.flat_of = zfi_calloc(&g->memory, 5 * z.nodes, sizeof *z.flat_of);
+    z.bucket_of = zfi_calloc(&g->memory, 5 * z.nodes, sizeof *z.bucket_of);
     z.gradient = zfi_calloc(&g->memory, 3 * members, sizeof *z.gradient);
     z.updated = zfi_calloc(&g->memory, members, sizeof *z.updated);
     z.varies = zfi_calloc(&g->memory, z.nodes, sizeof *z.varies);
-    if (!g->error.status && z.units && z.lift && z.flat_of && z.gradient && z.updated && z.varies) {
-        z.member_of = z.flat_of + z.nodes, z.first_same = z.flat_of + 2 * z.nodes;
-        z.seen_as = z.flat_of + 3 * z.nodes, z.seen_in = z.flat_of + 4 * z.nodes;
+    if (!g->error.status && z.buckets && z.lift && z.bucket_of && z.gradient && z.updated &&
+        z.varies) {
+        z.member_of = z.bucket_of + z.nodes, z.first_same = z.bucket_of + 2 * z.nodes;
+        z.seen_as = z.bucket_of + 3 * z.nodes, z.seen_in = z.bucket_of + 4 * z.nodes;
         z.next_same = z.gradient + members, z.packed = z.gradient + 2 * members;
         zfi_run_zero(&z);
     }
-    zfi_free(&g->memory, z.units, flats * sizeof *z.units);
+    zfi_free(&g->memory, z.buckets, buckets * sizeof *z.buckets);
     zfi_free(&g->memory, z.lift, z.nodes * sizeof *z.lift);
-    zfi_free(&g->memory, z.flat_of, 5 * z.nodes * sizeof *z.flat_of);
+    zfi_free(&g->memory, z.bucket_of, 5 * z.nodes * sizeof *z.bucket_of);
     zfi_free(&g->memory, z.gradient, 3 * members * sizeof *z.gradient);
     zfi_free(&g->memory, z.updated, members * sizeof *z.updated);
     zfi_free(&g->memory, z.varies, z.nodes * sizeof *z.varies);
     zfi_array_free(&g->memory, z.cut.members);
-    zfi_array_free(&g->memory, z.cut.flats);
+    zfi_array_free(&g->memory, z.cut.buckets);
     zfi_array_free(&g->memory, z.cut.atoms);
     zfi_array_free(&g->memory, z.uses);
     zfi_array_free(&g->memory, z.lifted);

@@ -1,7 +1,7 @@
-/* zero, the micro section: units, gathers and views of what they hold, sums of gradients. See
+/* zero, the micro section: buckets, gathers and views of what they hold, sums of gradients. See
  * zero.c.
  *
- * What passes make of a parameter's uses: a run of uses of a cut unit lies between its all_gather
+ * What passes make of a parameter's uses: a run of uses of a cut bucket lies between its all_gather
  * and its release, and what shows parameters (view, reshape, leading rows, concat of neighbours) is
  * made anew in each run.
  */
@@ -13,14 +13,14 @@ enum { ZFI_LIFT_NONE, ZFI_LIFT_ELEMENTS, ZFI_LIFT_BLOCKS, ZFI_LIFT_NORM };
 typedef struct zfi_lift {
     int32_t kind;
     int32_t member; /* the parameter (of a value that several share, one of them), by member */
-    int32_t value;  /* of the unit: all block norms, all norms, what an update gives; else 0 */
+    int32_t value;  /* of the bucket: all block norms, all norms, what an update gives; else 0 */
 } zfi_lift;
 
-/* A unit as the pass goes along. */
-typedef struct zfi_unit_state {
-    int32_t unit;      /* nodes: the storage; */
-    int32_t part;      /* what an update writes: the unit, or this rank's part of it; 0: not yet */
-    int32_t pending;   /* gradients that are still to come */
+/* A bucket as the pass goes along. */
+typedef struct zfi_bucket_state {
+    int32_t bucket;  /* nodes: the storage; */
+    int32_t shard;   /* what an update writes: the bucket, or this rank's shard of it; 0: not yet */
+    int32_t pending; /* gradients that are still to come */
     int32_t gradients; /* members that have one */
     int32_t reduced;   /* its gradient, summed */
     int32_t gathered;  /* stage 3: all of it, while it is there */
@@ -29,16 +29,16 @@ typedef struct zfi_unit_state {
     int32_t whole;     /* what the program reads, gathered from */
     int32_t whole_of;  /* this value */
     bool marked;       /* `gradient` has been put */
-} zfi_unit_state;
+} zfi_bucket_state;
 
-/* A node that an operator of the update section has become, for all parameters of a unit. */
+/* A node that an operator of the update section has become, for all parameters of a bucket. */
 typedef struct zfi_lifted {
-    int32_t node, before; /* the one before of that unit, an index + 1 */
+    int32_t node, before; /* the one before of that bucket, an index + 1 */
 } zfi_lifted;
 
-/* A use of a unit by the node at `position` of the micro section. */
+/* A use of a bucket by the node at `position` of the micro section. */
 typedef struct zfi_use {
-    int32_t position, flat;
+    int32_t position, bucket;
     bool opens, closes; /* the first, the last of a run */
 } zfi_use;
 
@@ -47,7 +47,7 @@ typedef struct zfi_zero {
     zf_zero_desc d;
     bool sharded; /* optimizer states are: stage 1 and more, more than one rank */
     zfi_cutter cut;
-    zfi_unit_state *units; /* by flat; growing arrays: */
+    zfi_bucket_state *buckets; /* by bucket; growing arrays: */
     zfi_use *uses;
     zfi_lifted *lifted;
     int32_t *outputs;    /* marks: scalars of the micro section to be summed */
@@ -55,10 +55,10 @@ typedef struct zfi_zero {
     int32_t *order;      /* as it was */
     size_t nodes;        /* there were */
     zfi_lift *lift;      /* by node */
-    int32_t *flat_of;    /* by node: of a parameter and of its views; -1 */
+    int32_t *bucket_of;  /* by node: of a parameter and of its views; -1 */
     int32_t *member_of;  /* by node: of a parameter; -1 */
     int32_t *seen_as;    /* by node that is a parameter or a view of one: its copy of now, 0 */
-    int32_t *seen_in;    /* by node: what that copy shows, the unit or a gather of it */
+    int32_t *seen_in;    /* by node: what that copy shows, the bucket or a gather of it */
     int32_t *gradient;   /* by member: the value that autograd made, 0 */
     int32_t *packed;     /* by member: that value, or a copy where it is a view of a parameter */
     int32_t *next_same;  /* by member: another one with that value, -1 */
@@ -134,23 +134,23 @@ static int32_t zfi_view_node(zf_graph *g, int32_t of, int64_t at, zf_shape shape
     return zfi_append_nodes(g, view, zfi_with({.i = at}, zfi_listed(shape.dims, shape.rank)), of);
 }
 
-/* ------------------------------------------------------------------------------- units */
+/* ------------------------------------------------------------------------------- buckets */
 
-/* Storage for members of a unit: their leaves, given by node, those that are 0 left out. */
-static int32_t zfi_append_unit(zfi_zero *z, const zfi_unit *flat, const int32_t *leaves,
-                               bool sharded)
+/* Storage for members of a bucket: their leaves, given by node, those that are 0 left out. */
+static int32_t zfi_append_bucket(zfi_zero *z, const zfi_bucket *bucket, const int32_t *leaves,
+                                 bool sharded)
 {
     zf_graph *g = z->graph;
-    size_t room = (size_t)flat->count;
+    size_t room = (size_t)bucket->count;
     int32_t *args = zfi_calloc(&g->memory, room, sizeof *args), count = 0, id = 0;
     int64_t *at = zfi_calloc(&g->memory, room, sizeof *at);
     if (args && at) {
-        for (int32_t k = 0; k < flat->count; k++)
+        for (int32_t k = 0; k < bucket->count; k++)
             if (leaves[k])
-                args[count] = leaves[k], at[count++] = z->cut.members[flat->first + k].at;
+                args[count] = leaves[k], at[count++] = z->cut.members[bucket->first + k].at;
         id = zfi_append_op(
-            g, ZF_OP_unit, args, count,
-            zfi_with(zfi_listed(at, count), {.i = flat->size}, {.i = sharded ? z->d.world : 0}));
+            g, ZF_OP_bucket, args, count,
+            zfi_with(zfi_listed(at, count), {.i = bucket->size}, {.i = sharded ? z->d.world : 0}));
     }
     zfi_free(&g->memory, args, room * sizeof *args);
     zfi_free(&g->memory, at, room * sizeof *at);
@@ -158,44 +158,46 @@ static int32_t zfi_append_unit(zfi_zero *z, const zfi_unit *flat, const int32_t 
     return id;
 }
 
-static void zfi_make_units(zfi_zero *z)
+static void zfi_make_buckets(zfi_zero *z)
 {
     zf_graph *g = z->graph;
     for (int32_t i = 0; i < zfi_len(g->params); i++) zfi_keep(z, g->params[i]);
-    for (int32_t f = 0; f < zfi_len(z->cut.flats) && !g->error.status; f++) {
-        const zfi_unit *flat = &z->cut.flats[f];
-        int32_t *leaves = zfi_calloc(&g->memory, (size_t)flat->count, sizeof *leaves);
-        for (int32_t k = 0; leaves && k < flat->count; k++)
-            leaves[k] = z->cut.members[flat->first + k].param;
+    for (int32_t f = 0; f < zfi_len(z->cut.buckets) && !g->error.status; f++) {
+        const zfi_bucket *bucket = &z->cut.buckets[f];
+        int32_t *leaves = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *leaves);
+        for (int32_t k = 0; leaves && k < bucket->count; k++)
+            leaves[k] = z->cut.members[bucket->first + k].param;
         if (leaves)
-            z->units[f].unit = zfi_append_unit(z, flat, leaves, z->sharded && z->d.stage == 3);
-        zfi_free(&g->memory, leaves, (size_t)flat->count * sizeof *leaves);
+            z->buckets[f].bucket =
+                zfi_append_bucket(z, bucket, leaves, z->sharded && z->d.stage == 3);
+        zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
     }
 }
 
-/* Which nodes use which units, and where runs of uses begin and end: a run ends where another unit
- * is used before the next use. */
+/* Which nodes use which buckets, and where runs of uses begin and end: a run ends where another
+ * bucket is used before the next use. */
 static void zfi_find_runs(zfi_zero *z)
 {
     zf_graph *g = z->graph;
-    int32_t flats = zfi_len(z->cut.flats), end = zfi_len(z->order);
-    int32_t *last = zfi_calloc(&g->memory, (size_t)flats, sizeof *last); /* use of a unit, + 1 */
-    int32_t recent[2] = {-1, -1}, recent_flat[2] = {-1, -1}; /* last positions of two units */
+    int32_t buckets = zfi_len(z->cut.buckets), end = zfi_len(z->order);
+    int32_t *last =
+        zfi_calloc(&g->memory, (size_t)buckets, sizeof *last); /* use of a bucket, + 1 */
+    int32_t recent[2] = {-1, -1}, recent_bucket[2] = {-1, -1}; /* last positions of two buckets */
     if (!last) return;
     for (int32_t i = 0; i < end && !g->nodes[z->order[i]].update; i++) {
         const zfi_node *node = &g->nodes[z->order[i]];
         int32_t before = zfi_len(z->uses), position = recent[0], other = recent[1],
-                of = recent_flat[0];
+                of = recent_bucket[0];
         if (node->op == ZF_OP_gradient ||
-            (z->flat_of[z->order[i]] >= 0 && z->first_same[z->order[i]] < 0))
+            (z->bucket_of[z->order[i]] >= 0 && z->first_same[z->order[i]] < 0))
             continue;
         for (int32_t k = 0; k < node->arg_count; k++) {
-            int32_t f = z->flat_of[node->args[k]], between;
+            int32_t f = z->bucket_of[node->args[k]], between;
             bool known = false;
             if (f < 0) continue;
-            for (int32_t u = before; u < zfi_len(z->uses); u++) known |= z->uses[u].flat == f;
+            for (int32_t u = before; u < zfi_len(z->uses); u++) known |= z->uses[u].bucket == f;
             if (known) continue;
-            between = of == f ? other : position; /* where another unit was used last */
+            between = of == f ? other : position; /* where another bucket was used last */
             if (!zfi_push(&g->memory, z->uses, ((zfi_use){i, f, false, false}))) break;
             if (!last[f] || z->uses[last[f] - 1].position < between) {
                 stbds_arrlast(z->uses).opens = true;
@@ -204,24 +206,24 @@ static void zfi_find_runs(zfi_zero *z)
             last[f] = zfi_len(z->uses);
         }
         for (int32_t u = before; u < zfi_len(z->uses); u++) {
-            int32_t f = z->uses[u].flat;
-            if (recent_flat[0] != f)
-                recent[1] = recent[0], recent_flat[1] = recent_flat[0], recent_flat[0] = f;
+            int32_t f = z->uses[u].bucket;
+            if (recent_bucket[0] != f)
+                recent[1] = recent[0], recent_bucket[1] = recent_bucket[0], recent_bucket[0] = f;
             recent[0] = i;
         }
     }
-    for (int32_t f = 0; f < flats; f++)
+    for (int32_t f = 0; f < buckets; f++)
         if (last[f]) z->uses[last[f] - 1].closes = true;
-    zfi_free(&g->memory, last, (size_t)flats * sizeof *last);
+    zfi_free(&g->memory, last, (size_t)buckets * sizeof *last);
 }
 
-/* The node is a concat of parameters that lie one behind the other in a unit. */
+/* The node is a concat of parameters that lie one behind the other in a bucket. */
 static bool zfi_joins_members(const zfi_zero *z, const zfi_node *node)
 {
     if (node->op != ZF_OP_concat || ZF_INT(node, concat, axis) != 0) return false;
     for (int32_t k = 0; k < node->arg_count; k++) {
         int32_t x = node->args[k], before = k ? z->member_of[node->args[k - 1]] : -1;
-        if (z->member_of[x] < 0 || z->flat_of[x] != z->flat_of[node->args[0]]) return false;
+        if (z->member_of[x] < 0 || z->bucket_of[x] != z->bucket_of[node->args[0]]) return false;
         if (k && z->cut.members[z->member_of[x]].at !=
                      z->cut.members[before].at + z->cut.members[before].count)
             return false;
@@ -233,8 +235,8 @@ static bool zfi_joins_members(const zfi_zero *z, const zfi_node *node)
 static int32_t zfi_seen(zfi_zero *z, int32_t id)
 {
     zf_graph *g = z->graph;
-    const zfi_unit_state *unit = &z->units[z->flat_of[id]];
-    int32_t in = unit->gathered ? unit->gathered : unit->unit, m = z->member_of[id], x;
+    const zfi_bucket_state *bucket = &z->buckets[z->bucket_of[id]];
+    int32_t in = bucket->gathered ? bucket->gathered : bucket->bucket, m = z->member_of[id], x;
     const zfi_node node = g->nodes[id];
     if (z->seen_in[id] == in) return z->seen_as[id];
     if (node.op == ZF_OP_concat) m = z->member_of[node.args[0]];
@@ -250,25 +252,25 @@ static int32_t zfi_seen(zfi_zero *z, int32_t id)
 
 static void zfi_open_run(zfi_zero *z, int32_t f)
 {
-    z->units[f].gathered =
-        zfi_append_nodes(z->graph, all_gather, zfi_with({.i = z->d.world}), z->units[f].unit);
+    z->buckets[f].gathered =
+        zfi_append_nodes(z->graph, all_gather, zfi_with({.i = z->d.world}), z->buckets[f].bucket);
 }
 
 static void zfi_close_run(zfi_zero *z, int32_t f)
 {
-    zfi_append_nodes(z->graph, release, NULL, z->units[f].gathered);
-    z->units[f].gathered = 0;
+    zfi_append_nodes(z->graph, release, NULL, z->buckets[f].gathered);
+    z->buckets[f].gathered = 0;
 }
 
-/* How many gradients of parameters that follow one another in a unit, from m on, are slices that
+/* How many gradients of parameters that follow one another in a bucket, from m on, are slices that
  * follow one another in one value, the first being its first rows. */
 static int32_t zfi_pieces(const zfi_zero *z, int32_t m)
 {
     const zf_graph *g = z->graph;
-    const zfi_unit *flat = &z->cut.flats[z->flat_of[z->cut.members[m].param]];
+    const zfi_bucket *bucket = &z->cut.buckets[z->bucket_of[z->cut.members[m].param]];
     int32_t count = 0;
     int64_t row = 0;
-    for (int32_t n = m; n < flat->first + flat->count && z->gradient[n]; n++, count++) {
+    for (int32_t n = m; n < bucket->first + bucket->count && z->gradient[n]; n++, count++) {
         const zfi_node *piece = &g->nodes[z->packed[n]];
         if (piece->op != ZF_OP_slice || ZF_INT(piece, slice, axis) != 0 ||
             ZF_INT(piece, slice, start) != row || piece->args[0] != g->nodes[z->packed[m]].args[0])
@@ -291,23 +293,23 @@ static int32_t zfi_sliced(const zfi_zero *z, int32_t m)
                : 0;
 }
 
-/* All gradients of a unit, in their places. */
+/* All gradients of a bucket, in their places. */
 static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
 {
     zf_graph *g = z->graph;
-    const zfi_unit *flat = &z->cut.flats[f];
-    size_t room = (size_t)flat->count;
+    const zfi_bucket *bucket = &z->cut.buckets[f];
+    size_t room = (size_t)bucket->count;
     int32_t *args = zfi_calloc(&g->memory, room, sizeof *args), count = 0, id = 0;
     int64_t *at = zfi_calloc(&g->memory, room, sizeof *at);
     if (args && at) {
-        for (int32_t m = flat->first; m < flat->first + flat->count; m++)
+        for (int32_t m = bucket->first; m < bucket->first + bucket->count; m++)
             if (z->gradient[m]) {
                 int32_t whole = zfi_sliced(z, m);
                 args[count] = whole ? whole : z->packed[m], at[count++] = z->cut.members[m].at;
                 if (whole) m += zfi_pieces(z, m) - 1;
             }
         id = zfi_append_op(g, ZF_OP_pack, args, count,
-                           zfi_with(zfi_listed(at, count), {.i = flat->size}));
+                           zfi_with(zfi_listed(at, count), {.i = bucket->size}));
     }
     zfi_free(&g->memory, args, room * sizeof *args);
     zfi_free(&g->memory, at, room * sizeof *at);
@@ -315,22 +317,22 @@ static int32_t zfi_pack_gradients(zfi_zero *z, int32_t f)
     return id;
 }
 
-/* Unit f's gradient is complete on this rank. */
-static void zfi_reduce_unit(zfi_zero *z, int32_t f)
+/* Bucket f's gradient is complete on this rank. */
+static void zfi_reduce_bucket(zfi_zero *z, int32_t f)
 {
-    z->units[f].reduced = zfi_reduce_ranks(z, z->units[f].reduced, z->sharded);
+    z->buckets[f].reduced = zfi_reduce_ranks(z, z->buckets[f].reduced, z->sharded);
 }
 
-/* The gradients that node id is: where one was the last of its unit, packs it, and reduces it
+/* The gradients that node id is: where one was the last of its bucket, packs it, and reduces it
  * unless that waits for all others. */
 static void zfi_gradient_made(zfi_zero *z, int32_t id)
 {
     if ((size_t)id >= z->nodes) return;
     for (int32_t m = z->first_same[id]; m >= 0 && !z->graph->error.status; m = z->next_same[m]) {
-        int32_t f = z->flat_of[z->cut.members[m].param];
-        if (--z->units[f].pending) continue;
-        z->units[f].reduced = zfi_pack_gradients(z, f);
-        if (!z->sharded || z->d.stage > 1) zfi_reduce_unit(z, f);
+        int32_t f = z->bucket_of[z->cut.members[m].param];
+        if (--z->buckets[f].pending) continue;
+        z->buckets[f].reduced = zfi_pack_gradients(z, f);
+        if (!z->sharded || z->d.stage > 1) zfi_reduce_bucket(z, f);
     }
 }
 
@@ -339,7 +341,7 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     zf_graph *g = z->graph;
     bool output = g->nodes[id].op == ZF_OP_output;
     if (g->nodes[id].op == ZF_OP_param || g->nodes[id].op == ZF_OP_gradient) return;
-    if (z->flat_of[id] >= 0) { /* a view of a parameter, made where it is used */
+    if (z->bucket_of[id] >= 0) { /* a view of a parameter, made where it is used */
         int32_t copy = z->first_same[id] < 0 ? 0 : zfi_seen(z, id);
         if (copy) copy = zfi_append_nodes(g, scale, zfi_with({.f = 1}), copy);
         for (int32_t m = z->first_same[id]; m >= 0; m = z->next_same[m]) z->packed[m] = copy;
@@ -349,7 +351,7 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     if (output) {
         int32_t x = g->nodes[id].args[0];
         const zfi_node *value = &g->nodes[x];
-        if (z->flat_of[x] >= 0 || z->first_same[x] >= 0) {
+        if (z->bucket_of[x] >= 0 || z->first_same[x] >= 0) {
             zfi_push(&g->memory, z->kept, id);
             return;
         }
@@ -361,7 +363,7 @@ static void zfi_micro_node(zfi_zero *z, int32_t id)
     }
     for (int32_t k = 0; k < g->nodes[id].arg_count && !g->error.status; k++) {
         int32_t arg = g->nodes[id].args[k];
-        if (z->flat_of[arg] < 0) continue;
+        if (z->bucket_of[arg] < 0) continue;
         arg = zfi_seen(z, arg);
         g->nodes[id].args[k] = arg;
     }
@@ -403,20 +405,20 @@ static void zfi_micro_section(zfi_zero *z)
     zf_graph *g = z->graph;
     bool gathers = z->sharded && z->d.stage == 3;
     int32_t use = 0;
-    zfi_make_units(z);
+    zfi_make_buckets(z);
     if (gathers) zfi_find_runs(z);
     for (int32_t i = 0; i < zfi_len(z->order) && !g->error.status && !g->memory.failed; i++) {
         int32_t id = z->order[i];
         if (g->nodes[id].update) break;
         g->scope = g->nodes[id].scope;
         for (int32_t u = use; u < zfi_len(z->uses) && z->uses[u].position == i; u++)
-            if (z->uses[u].opens) zfi_open_run(z, z->uses[u].flat);
+            if (z->uses[u].opens) zfi_open_run(z, z->uses[u].bucket);
         zfi_micro_node(z, id);
         for (; use < zfi_len(z->uses) && z->uses[use].position == i && !g->error.status; use++)
-            if (z->uses[use].closes) zfi_close_run(z, z->uses[use].flat);
+            if (z->uses[use].closes) zfi_close_run(z, z->uses[use].bucket);
     }
     g->scope = "";
-    for (int32_t f = 0; f < zfi_len(z->cut.flats) && !g->error.status; f++)
-        if (z->sharded && z->d.stage == 1 && z->units[f].gradients) zfi_reduce_unit(z, f);
+    for (int32_t f = 0; f < zfi_len(z->cut.buckets) && !g->error.status; f++)
+        if (z->sharded && z->d.stage == 1 && z->buckets[f].gradients) zfi_reduce_bucket(z, f);
     for (int d = ZF_F32; d <= ZF_F64 && !g->error.status; d++) zfi_sum_outputs(z, (zf_dtype)d);
 }

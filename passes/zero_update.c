@@ -1,35 +1,35 @@
 /* zero, the update section: values with one element per element of a parameter are lifted to its
- * unit, so that elementwise operators and updates run once for a unit, on this rank's part from
- * stage 1 on. See zero.c.
+ * bucket, so that elementwise operators and updates run once for a bucket, on this rank's shard
+ * from stage 1 on. See zero.c.
  *
  *     block_norms %9, block_norms %21     block_norms %31, all_gather: a view of it for each
  *     mul %9, %27 / mul %21, %27          mul %31, %27
  *     adamw %2, ... / adamw %4, ...       adamw %20, ... {blocks=[0,1,1,3]}, by ranges of blocks
  */
 
-static int32_t zfi_flat_of_member(const zfi_zero *z, int32_t m)
+static int32_t zfi_bucket_of_member(const zfi_zero *z, int32_t m)
 {
-    return z->flat_of[z->cut.members[m].param];
+    return z->bucket_of[z->cut.members[m].param];
 }
 
-/* What an update of unit f writes. */
+/* What an update of bucket f writes. */
 static int32_t zfi_target(zfi_zero *z, int32_t f)
 {
-    zfi_unit_state *u = &z->units[f];
-    if (!u->part)
-        u->part = z->sharded && z->d.stage < 3
-                      ? zfi_append_nodes(z->graph, part, zfi_with({.i = z->d.world}), u->unit)
-                      : u->unit;
-    return u->part;
+    zfi_bucket_state *u = &z->buckets[f];
+    if (!u->shard)
+        u->shard = z->sharded && z->d.stage < 3
+                       ? zfi_append_nodes(z->graph, shard, zfi_with({.i = z->d.world}), u->bucket)
+                       : u->bucket;
+    return u->shard;
 }
 
 /* A node of the micro section that shows parameters and is not one. */
 static bool zfi_shows_params(const zfi_zero *z, int32_t id)
 {
-    return (size_t)id < z->nodes && z->flat_of[id] >= 0 && z->member_of[id] < 0;
+    return (size_t)id < z->nodes && z->bucket_of[id] >= 0 && z->member_of[id] < 0;
 }
 
-/* A node that is no elements, as an operand in the new graph: itself, or a view of its unit's. */
+/* A node that is no elements, as an operand in the new graph: itself, or a view of its bucket's. */
 static int32_t zfi_plain_arg(zfi_zero *z, int32_t id)
 {
     zf_graph *g = z->graph;
@@ -42,27 +42,27 @@ static int32_t zfi_plain_arg(zfi_zero *z, int32_t id)
         real = zfi_view_node(g, lift->value, m->at / ZFI_NORM_BLOCK,
                              ZF_SHAPE(zfi_whole_blocks(m->count)));
     if (lift->kind == ZFI_LIFT_NORM) {
-        for (int32_t k = z->cut.flats[zfi_flat_of_member(z, lift->member)].first; k < lift->member;
-             k++)
+        for (int32_t k = z->cut.buckets[zfi_bucket_of_member(z, lift->member)].first;
+             k < lift->member; k++)
             index += z->updated[k];
         real = zfi_view_node(g, lift->value, index, ZF_SCALAR);
     }
     return real;
 }
 
-/* Element i of a unit's value can be made of elements i of its operands. */
+/* Element i of a bucket's value can be made of elements i of its operands. */
 static bool zfi_can_lift(const zf_graph *g, const zfi_node *node)
 {
     uint32_t traits = g->records[node->op]->traits;
     return (traits & ZF_OP_ELEMENTWISE) && !(traits & ZF_OP_RANDOM) && zfi_is_float(node->dtype);
 }
 
-/* The node of unit f over these operands that is there already, or a new one. */
+/* The node of bucket f over these operands that is there already, or a new one. */
 static int32_t zfi_lifted_node(zfi_zero *z, int32_t f, zf_op op, const int32_t *args, int32_t count,
                                const zf_attribute *attributes)
 {
     zf_graph *g = z->graph;
-    zfi_lifted made = {0, z->units[f].lifted};
+    zfi_lifted made = {0, z->buckets[f].lifted};
     for (int32_t i = made.before; i; i = z->lifted[i - 1].before) {
         const zfi_node *node = &g->nodes[z->lifted[i - 1].node];
         if (node->op == op && node->arg_count == count &&
@@ -71,19 +71,20 @@ static int32_t zfi_lifted_node(zfi_zero *z, int32_t f, zf_op op, const int32_t *
             return z->lifted[i - 1].node;
     }
     made.node = zfi_append_op(g, op, args, count, attributes);
-    if (made.node && zfi_push(&g->memory, z->lifted, made)) z->units[f].lifted = zfi_len(z->lifted);
+    if (made.node && zfi_push(&g->memory, z->lifted, made))
+        z->buckets[f].lifted = zfi_len(z->lifted);
     return made.node;
 }
 
-/* The unit's value for `id`, elements of the parameter `member`, as node `reader` reads it. */
+/* The bucket's value for `id`, elements of the parameter `member`, as node `reader` reads it. */
 static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
 {
     zf_graph *g = z->graph;
     const zfi_lift *lift = &z->lift[id];
-    int32_t f = zfi_flat_of_member(z, member), args[4] = {0};
+    int32_t f = zfi_bucket_of_member(z, member), args[4] = {0};
     const zfi_node node = g->nodes[id];
     if (z->cut.members[member].param == id) return zfi_target(z, f);
-    if (z->gradient[member] == id) return z->units[f].reduced;
+    if (z->gradient[member] == id) return z->buckets[f].reduced;
     if (lift->value && lift->member == member) return lift->value;
     if (!node.update || !zfi_can_lift(g, &node) || node.arg_count > ZFI_COUNT(args))
         return zfi_zero_fail(z, reader,
@@ -102,7 +103,7 @@ static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
 static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
 {
     int32_t value = zfi_pull(z, id, member, z->graph->nodes[id].args[0]), norms,
-            f = zfi_flat_of_member(z, member);
+            f = zfi_bucket_of_member(z, member);
     if (!value) return;
     norms = zfi_lifted_node(z, f, ZF_OP_block_norms, &value, 1, z->graph->nodes[id].attributes);
     if (norms && z->sharded)
@@ -110,13 +111,13 @@ static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
     z->lift[id] = (zfi_lift){ZFI_LIFT_BLOCKS, member, norms};
 }
 
-/* The ranges of blocks of the members of unit f that are updated, to be freed; *count numbers. */
+/* The ranges of blocks of the members of bucket f that are updated, to be freed; *count numbers. */
 static int64_t *zfi_updated_blocks(zfi_zero *z, int32_t f, int64_t *count)
 {
-    const zfi_unit *flat = &z->cut.flats[f];
-    int64_t *blocks = zfi_calloc(&z->graph->memory, 2 * (size_t)flat->count, sizeof *blocks);
+    const zfi_bucket *bucket = &z->cut.buckets[f];
+    int64_t *blocks = zfi_calloc(&z->graph->memory, 2 * (size_t)bucket->count, sizeof *blocks);
     *count = 0;
-    for (int32_t m = flat->first; blocks && m < flat->first + flat->count; m++) {
+    for (int32_t m = bucket->first; blocks && m < bucket->first + bucket->count; m++) {
         const zfi_member *member = &z->cut.members[m];
         if (!z->updated[m]) continue;
         blocks[(*count)++] = member->at / ZFI_NORM_BLOCK;
@@ -128,14 +129,14 @@ static int64_t *zfi_updated_blocks(zfi_zero *z, int32_t f, int64_t *count)
 
 static void zfi_free_blocks(zfi_zero *z, int64_t *blocks, int32_t f)
 {
-    zfi_free(&z->graph->memory, blocks, 2 * (size_t)z->cut.flats[f].count * sizeof *blocks);
+    zfi_free(&z->graph->memory, blocks, 2 * (size_t)z->cut.buckets[f].count * sizeof *blocks);
 }
 
-/* The norm of one parameter's blocks: an element of its unit's norms. */
+/* The norm of one parameter's blocks: an element of its bucket's norms. */
 static void zfi_lift_norm(zfi_zero *z, int32_t id)
 {
     zfi_lift from = z->lift[z->graph->nodes[id].args[0]];
-    int32_t f = zfi_flat_of_member(z, from.member);
+    int32_t f = zfi_bucket_of_member(z, from.member);
     int64_t count, *blocks = zfi_updated_blocks(z, f, &count);
     if (blocks)
         from.value = zfi_lifted_node(z, f, ZF_OP_norms, &from.value, 1,
@@ -144,8 +145,8 @@ static void zfi_lift_norm(zfi_zero *z, int32_t id)
     zfi_free_blocks(z, blocks, f);
 }
 
-/* A node of the same operator over another parameter of the unit, in the update section of before:
- * the m-th member's. */
+/* A node of the same operator over another parameter of the bucket, in the update section of
+ * before: the m-th member's. */
 static int32_t zfi_update_of(const zfi_zero *z, zf_op op, int32_t param, int32_t from)
 {
     const zf_graph *g = z->graph;
@@ -156,40 +157,40 @@ static int32_t zfi_update_of(const zfi_zero *z, zf_op op, int32_t param, int32_t
     return 0;
 }
 
-/* The unit of the states that operand k is, of all updates of unit f like the one at `position`,
- * and their decays. */
-static int32_t zfi_states_unit(zfi_zero *z, int32_t f, int32_t position, int32_t k)
+/* The bucket of the states that operand k is, of all updates of bucket f like the one at
+ * `position`, and their decays. */
+static int32_t zfi_states_bucket(zfi_zero *z, int32_t f, int32_t position, int32_t k)
 {
     zf_graph *g = z->graph;
-    const zfi_unit *flat = &z->cut.flats[f];
-    int32_t *leaves = zfi_calloc(&g->memory, (size_t)flat->count, sizeof *leaves), id = 0;
+    const zfi_bucket *bucket = &z->cut.buckets[f];
+    int32_t *leaves = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *leaves), id = 0;
     if (!leaves) return zfi_graph_nomem(g), 0;
-    for (int32_t m = 0; m < flat->count; m++) {
-        int32_t other = !z->updated[flat->first + m]
+    for (int32_t m = 0; m < bucket->count; m++) {
+        int32_t other = !z->updated[bucket->first + m]
                             ? 0
                             : zfi_update_of(z, g->nodes[z->order[position]].op,
-                                            z->cut.members[flat->first + m].param, position);
+                                            z->cut.members[bucket->first + m].param, position);
         leaves[m] = other ? g->nodes[other].args[k] : 0;
     }
-    id = zfi_append_unit(z, flat, leaves, z->sharded);
-    for (int32_t m = 0; m < flat->count; m++)
-        if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, flat->first + m, id};
-    zfi_free(&g->memory, leaves, (size_t)flat->count * sizeof *leaves);
+    id = zfi_append_bucket(z, bucket, leaves, z->sharded);
+    for (int32_t m = 0; m < bucket->count; m++)
+        if (leaves[m]) z->lift[leaves[m]] = (zfi_lift){ZFI_LIFT_ELEMENTS, bucket->first + m, id};
+    zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
     return id;
 }
 
-/* The first update of a unit's parameters by this operator: the unit's, for all of them. */
+/* The first update of a bucket's parameters by this operator: the bucket's, for all of them. */
 static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
 {
     zf_graph *g = z->graph;
-    int32_t id = z->order[position], f = zfi_flat_of_member(z, member), args[8] = {0}, made;
-    const zfi_unit *flat = &z->cut.flats[f];
+    int32_t id = z->order[position], f = zfi_bucket_of_member(z, member), args[8] = {0}, made;
+    const zfi_bucket *bucket = &z->cut.buckets[f];
     const zfi_node node = g->nodes[id];
     const zfi_record *record = g->records[node.op];
     bool decaying = zfi_attribute_index(record, "weight_decay") >= 0;
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     int64_t count = 0, *blocks = zfi_updated_blocks(z, f, &count);
-    double *decays = zfi_calloc(&g->memory, (size_t)flat->count, sizeof *decays);
+    double *decays = zfi_calloc(&g->memory, (size_t)bucket->count, sizeof *decays);
     for (int32_t k = 0; blocks && decays && k < node.arg_count && !g->error.status; k++) {
         int32_t arg = node.args[k];
         const zfi_lift *lift = &z->lift[arg];
@@ -197,11 +198,11 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
         else if (lift->kind == ZFI_LIFT_ELEMENTS) args[k] = zfi_pull(z, id, member, arg);
         else if (g->nodes[arg].op == ZF_OP_state &&
                  ((zfi_written_args(g, &node) >> k & 1) || k == zfi_master_arg(g, &node)))
-            args[k] = zfi_states_unit(z, f, position, k);
+            args[k] = zfi_states_bucket(z, f, position, k);
         else args[k] = zfi_plain_arg(z, arg);
     }
     if (blocks && decays && !g->error.status) {
-        for (int32_t m = flat->first, n = 0; decaying && m < flat->first + flat->count; m++) {
+        for (int32_t m = bucket->first, n = 0; decaying && m < bucket->first + bucket->count; m++) {
             int32_t other =
                 z->updated[m] ? zfi_update_of(z, node.op, z->cut.members[m].param, position) : 0;
             if (other) decays[n++] = zfi_attribute_of(g, &g->nodes[other], "weight_decay")->f;
@@ -215,7 +216,7 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
                 (zf_attribute)zfi_listed(decays, count / 2);
         }
         made = zfi_append_op(g, node.op, args, node.arg_count, attributes);
-        for (int32_t m = flat->first; made && m < flat->first + flat->count; m++) {
+        for (int32_t m = bucket->first; made && m < bucket->first + bucket->count; m++) {
             int32_t other =
                 z->updated[m] ? zfi_update_of(z, node.op, z->cut.members[m].param, position) : 0;
             if (!other) continue;
@@ -223,10 +224,10 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
         }
         if (made && zfi_updates_param(g, &node) && z->sharded && z->d.stage < 3)
             zfi_append_nodes(g, all_gather, zfi_with({.i = z->d.world}), zfi_target(z, f),
-                             z->units[f].unit);
+                             z->buckets[f].bucket);
     }
     zfi_free_blocks(z, blocks, f);
-    zfi_free(&g->memory, decays, (size_t)flat->count * sizeof *decays);
+    zfi_free(&g->memory, decays, (size_t)bucket->count * sizeof *decays);
 }
 
 /* The member whose elements one of the operands has; -1. */
@@ -239,10 +240,10 @@ static int32_t zfi_lifted_member(const zfi_zero *z, const zfi_node *node)
 
 static void zfi_mark_gradient(zfi_zero *z, int32_t member, int32_t value)
 {
-    zfi_unit_state *u = &z->units[zfi_flat_of_member(z, member)];
+    zfi_bucket_state *u = &z->buckets[zfi_bucket_of_member(z, member)];
     if (u->marked || !value) return;
     u->marked = true;
-    zfi_append_nodes(z->graph, gradient, NULL, u->unit, value);
+    zfi_append_nodes(z->graph, gradient, NULL, u->bucket, value);
 }
 
 static int32_t zfi_gather_parts(zfi_zero *z, int32_t value)
@@ -250,7 +251,7 @@ static int32_t zfi_gather_parts(zfi_zero *z, int32_t value)
     return zfi_append_nodes(z->graph, all_gather, zfi_with({.i = z->d.world}), value);
 }
 
-/* Elements of a parameter, whole: of a value of its unit, of which each rank may have a part. */
+/* Elements of a parameter, whole: of a value of its bucket, of which each rank may have a shard. */
 static int32_t zfi_whole_value(zfi_zero *z, int32_t member, int32_t value)
 {
     const zfi_member *m = &z->cut.members[member];
@@ -300,17 +301,17 @@ static void zfi_keep_outputs(zfi_zero *z, bool params)
     zf_graph *g = z->graph;
     for (int32_t i = 0; i < zfi_len(z->kept) && !g->error.status; i++) {
         int32_t mark = z->kept[i], x = g->nodes[mark].args[0], m, f;
-        zfi_unit_state *u;
+        zfi_bucket_state *u;
         if ((size_t)x >= z->nodes) continue; /* done */
-        m = z->member_of[x], f = z->flat_of[x];
+        m = z->member_of[x], f = z->bucket_of[x];
         if ((m >= 0) != params) continue;
         if (m < 0 && f < 0) m = z->first_same[x];
-        u = &z->units[m < 0 ? f : zfi_flat_of_member(z, m)];
+        u = &z->buckets[m < 0 ? f : zfi_bucket_of_member(z, m)];
         if (m < 0) {
             if (z->sharded && z->d.stage == 3 && !u->gathered) zfi_open_run(z, f);
             x = zfi_seen(z, x);
         } else {
-            int32_t value = params ? u->unit : u->reduced;
+            int32_t value = params ? u->bucket : u->reduced;
             if (u->whole_of != value) {
                 bool cut = z->sharded && (!params || z->d.stage == 3);
                 u->whole_of = value;
@@ -333,10 +334,11 @@ static void zfi_keep_views(zfi_zero *z, int32_t first)
         for (int32_t k = 0; k < node.arg_count && !g->error.status; k++) {
             int32_t x = node.args[k];
             if (!zfi_shows_params(z, x) || z->lift[x].kind != ZFI_LIFT_NONE) continue;
-            if (z->sharded && z->d.stage == 3 && !z->units[z->flat_of[x]].gathered)
-                zfi_open_run(z, z->flat_of[x]);
+            if (z->sharded && z->d.stage == 3 && !z->buckets[z->bucket_of[x]].gathered)
+                zfi_open_run(z, z->bucket_of[x]);
             (void)zfi_seen(z, x);
-            /* A unit that ranks update in parts is written as a whole, beside the computation. */
+            /* A bucket that ranks update in shards is written as a whole, beside the computation.
+             * */
             if (z->sharded && z->d.stage < 3 && node.op != ZF_OP_output && z->seen_as[x] &&
                 g->nodes[z->seen_as[x]].op != ZF_OP_scale) {
                 int32_t copy = zfi_append_nodes(g, scale, zfi_with({.f = 1}), z->seen_as[x]);
@@ -367,6 +369,6 @@ static void zfi_update_section(zfi_zero *z)
     g->scope = "";
     /* Marks of the micro section: the sum is complete there, or in front of the updates. */
     for (int32_t m = 0; m < zfi_len(z->cut.members) && !g->error.status; m++)
-        if (z->gradient[m]) zfi_mark_gradient(z, m, z->units[zfi_flat_of_member(z, m)].reduced);
+        if (z->gradient[m]) zfi_mark_gradient(z, m, z->buckets[zfi_bucket_of_member(z, m)].reduced);
     zfi_keep_outputs(z, true);
 }

@@ -30,7 +30,7 @@ typedef struct zfi_account {
 static zf_kind zfi_holding_of(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
-    if (node->op == ZF_OP_unit) return zfi_holding_of(g, node->args[0]);
+    if (node->op == ZF_OP_bucket) return zfi_holding_of(g, node->args[0]);
     if (zfi_has(g, id, ZF_OP_LEAF)) return zfi_record_of(g, id)->holds;
     if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return ZF_COMMUNICATION;
     return node->update ? ZF_WORKSPACE : ZF_ACTIVATIONS;
@@ -57,7 +57,7 @@ static int32_t zfi_set_casts(zfi_account *a, int32_t id, zf_kind kind)
     return id;
 }
 
-/* The value that passes have made of a parameter's or unit's gradient, back to what the micro
+/* The value that passes have made of a parameter's or bucket's gradient, back to what the micro
  * section gives; and what that was reduced from: a gradient as well where it is whole until the
  * update, else on its way. */
 static void zfi_set_gradient(zfi_account *a, int32_t value)
@@ -273,8 +273,8 @@ static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
         *(node->recompute ? &plan->recomputed_flops : &plan->flops) +=
             zfi_node_flops(g, node) * (double)(node->update ? 1 : g->micro_batches);
         plan->inverted += zfi_is_made_again(g, node);
-        if (node->op == ZF_OP_unit && g->nodes[node->args[0]].op == ZF_OP_param)
-            plan->padded_count += ZF_INT(node, unit, size);
+        if (node->op == ZF_OP_bucket && g->nodes[node->args[0]].op == ZF_OP_param)
+            plan->padded_count += ZF_INT(node, bucket, size);
         if (node->op != ZF_OP_param) continue;
         plan->parameter_count += zfi_node_count(node);
         if (!node->held) plan->padded_count += zfi_node_count(node);

@@ -4,7 +4,7 @@
  * over launches and allocates nothing. There are two allocations from the backend: of parameters
  * and states that the store did not have, which are the store's from then on, and of all else.
  *
- *     plan      | inputs | units, parameters, states | constants | values of a step |
+ *     plan      | inputs | buckets, parameters, states | constants | values of a step |
  *                        stored_at                   stored_end
  *     store              |===========================|
  *     arena     |========|                           |==============================|
@@ -80,7 +80,7 @@ typedef struct zfi_fill_room {
 
 /* --------------------------------------------------------------------------- compiling */
 
-/* The node is storage that belongs to the store: a unit, or a parameter or state in none. */
+/* The node is storage that belongs to the store: a bucket, or a parameter or state in none. */
 static bool zfi_is_stored(const zf_graph *g, const zfi_node *node)
 {
     return zfi_is_persistent(g, node) && zfi_is_written(g, node->op);
@@ -168,18 +168,18 @@ static bool zfi_is_free(const zf_store *s, int32_t bucket, int64_t at, int64_t c
     return true;
 }
 
-/* The unit or leaf of its own has no place in the plan: it is to be where the store has it, all
- * leaves at the same places of one bucket. Leaves of a unit that the store lacks will be added to
+/* The bucket or leaf of its own has no place in the plan: it is to be where the store has it, all
+ * leaves at the same places of one bucket. Leaves of a bucket that the store lacks will be added to
  * that bucket, where their places are free. */
 static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
 {
     zf_graph *g = p->graph;
     const zf_store *s = p->store;
     const zfi_node *node = &g->nodes[id];
-    const bool flat = node->op == ZF_OP_unit;
-    const int64_t *at = ZF_LIST(node, unit, at).data;
-    const int64_t world = flat && ZF_INT(node, unit, world) > 1 ? ZF_INT(node, unit, world) : 1,
-                  size = flat ? ZF_INT(node, unit, size) : zfi_node_count(node);
+    const bool flat = node->op == ZF_OP_bucket;
+    const int64_t *at = ZF_LIST(node, bucket, at).data;
+    const int64_t world = flat && ZF_INT(node, bucket, world) > 1 ? ZF_INT(node, bucket, world) : 1,
+                  size = flat ? ZF_INT(node, bucket, size) : zfi_node_count(node);
     const int32_t *leaves = flat ? node->args : &id, count = flat ? node->arg_count : 1;
     int32_t bucket = -1;
     for (int32_t k = 0; k < count && bucket < 0; k++)
@@ -194,7 +194,7 @@ static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
         const int32_t index = p->tensor_of[leaves[k]];
         const bool has = index >= 0 && s->tensors[index].bucket >= 0;
         const int32_t its_bucket = has ? s->tensors[index].bucket : bucket;
-        const zfi_bucket *b = &s->buckets[its_bucket];
+        const zfi_stored_bucket *b = &s->buckets[its_bucket];
         char mine[96], its[96];
         bool good = its_bucket == bucket && b->world == world && (!flat || b->size == size);
         if (has) good = good && (!flat || s->tensors[index].at == at[k]);
@@ -221,20 +221,19 @@ static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
     return ZF_OK;
 }
 
-/* The unit or leaf of its own has a place in the plan: it becomes a bucket of the store. Leaves of
- * it that are loose in the store will move there. */
+/* The bucket or leaf of its own has a place in the plan: it becomes a bucket of the store. Leaves
+ * of it that are loose in the store will move there. */
 static zf_status zfi_bind_added(zf_program *p, int32_t id, int32_t *bucket_of)
 {
     zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
-    const bool flat = node->op == ZF_OP_unit;
-    zfi_bucket b = {.data = p->stored ? p->stored + (node->offset - p->stored_at) : (char *)p->store,
-                    .dtype = node->dtype,
-                    .size = flat ? ZF_INT(node, unit, size) : zfi_node_count(node),
-                    .world = flat && ZF_INT(node, unit, world) > 1
-                                 ? (int32_t)ZF_INT(node, unit, world)
-                                 : 1,
-                    .flat = flat};
+    const bool flat = node->op == ZF_OP_bucket;
+    zfi_stored_bucket b = {
+        .data = p->stored ? p->stored + (node->offset - p->stored_at) : (char *)p->store,
+        .dtype = node->dtype,
+        .size = flat ? ZF_INT(node, bucket, size) : zfi_node_count(node),
+        .world = flat && ZF_INT(node, bucket, world) > 1 ? (int32_t)ZF_INT(node, bucket, world) : 1,
+        .flat = flat};
     for (int32_t k = 0; k < (flat ? node->arg_count : 1); k++) {
         int32_t leaf = flat ? node->args[k] : id, index = p->tensor_of[leaf];
         if (index >= 0 && p->store->tensors[index].bucket >= 0)
@@ -253,9 +252,9 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
 {
     zf_graph *g = p->graph;
     zf_store *s = p->store;
-    const zfi_node *node = &g->nodes[id], *unit = node->held ? &g->nodes[node->held] : NULL;
+    const zfi_node *node = &g->nodes[id], *home = node->held ? &g->nodes[node->held] : NULL;
     int32_t index = p->tensor_of[id], bucket = bucket_of[node->held ? node->held : id], k = 0;
-    while (unit && unit->args[k] != id) k++;
+    while (home && home->args[k] != id) k++;
     if (index < 0)
         index = zfi_store_add(s, (zfi_stored){.name = node->name,
                                               .op = node->op,
@@ -268,7 +267,7 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
     p->tensor_of[id] = index;
     if (s->tensors[index].bucket >= 0) return ZF_OK; /* beside it, others are added */
     s->tensors[index].bucket = bucket;
-    s->tensors[index].at = unit ? ((const int64_t *)ZF_LIST(unit, unit, at).data)[k] : 0;
+    s->tensors[index].at = home ? ((const int64_t *)ZF_LIST(home, bucket, at).data)[k] : 0;
     return ZF_OK;
 }
 
@@ -300,7 +299,7 @@ static zf_status zfi_bind_store(zf_program *p, bool bound, int32_t *bucket_of)
 }
 
 /* Where each node's value lies: at its place, in the store, in its operand if it is a view, in its
- * unit if that is not cut; a leaf of a unit that is cut lies nowhere as a whole. */
+ * bucket if that is not cut; a leaf of a bucket that is cut lies nowhere as a whole. */
 static zf_status zfi_bind(zf_program *p)
 {
     zf_graph *g = p->graph;
@@ -309,7 +308,7 @@ static zf_status zfi_bind(zf_program *p)
         const zfi_node *node = &g->nodes[id];
         int64_t at;
         if (zfi_is_stored(g, node)) {
-            for (k = 0; node->op == ZF_OP_unit && k < node->arg_count; k++)
+            for (k = 0; node->op == ZF_OP_bucket && k < node->arg_count; k++)
                 p->data[node->args[k]] =
                     zfi_stored_data(p->store, &p->store->tensors[p->tensor_of[node->args[k]]]);
         } else if (node->placed) {
@@ -529,8 +528,8 @@ static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t
     return status;
 }
 
-/* This rank's part of a unit: zeros, and the leaves' values where they are. */
-static zf_status zfi_fill_unit(zf_program *p, int32_t id, zfi_fill_room *room)
+/* This rank's shard of a bucket: zeros, and the leaves' values where they are. */
+static zf_status zfi_fill_bucket(zf_program *p, int32_t id, zfi_fill_room *room)
 {
     const zfi_node *node = &p->graph->nodes[id];
     size_t bytes = zfi_node_bytes(node), n;
@@ -579,7 +578,7 @@ static zf_status zfi_fill(zf_program *p)
     zf_status status = ZF_OK;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (zfi_has_first_values(g, node) || node->op == ZF_OP_unit)
+        if (zfi_has_first_values(g, node) || node->op == ZF_OP_bucket)
             room.count = zfi_max(room.count, zfi_node_count(node));
     }
     room.count = zfi_min(room.count, ZFI_FILL_PIECE);
@@ -589,9 +588,9 @@ static zf_status zfi_fill(zf_program *p)
     for (int32_t i = 0; i < zfi_len(g->order) && !status; i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        if (node->op == ZF_OP_unit && !node->placed) status = zfi_fill_added(p, id, &room);
+        if (node->op == ZF_OP_bucket && !node->placed) status = zfi_fill_added(p, id, &room);
         if (!zfi_has_first_values(g, node)) continue;
-        if (node->op == ZF_OP_unit) status = zfi_fill_unit(p, id, &room);
+        if (node->op == ZF_OP_bucket) status = zfi_fill_bucket(p, id, &room);
         else status = zfi_fill_leaf(p, id, 0, zfi_node_count(node), p->data[id], &room);
     }
     zfi_free(&p->memory, room.work, (size_t)room.count * sizeof *room.work);
@@ -870,7 +869,7 @@ static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const ch
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
                         "%s: the tensor is not one of the program's graph", call),
                0;
-    known = (zfi_is_persistent(g, node) || node->held) && node->op != ZF_OP_unit &&
+    known = (zfi_is_persistent(g, node) || node->held) && node->op != ZF_OP_bucket &&
             !(writing && node->op == ZF_OP_constant);
     for (int32_t i = 0; i < zfi_len(g->order) && !known && !writing; i++)
         known = g->nodes[g->order[i]].op == ZF_OP_output && g->nodes[g->order[i]].args[0] == id;
@@ -1225,7 +1224,7 @@ static void zfi_mark_changed(zf_program *p)
             if (!(zfi_written_args(g, node) >> k & 1)) continue;
             id = zfi_written_leaf(g, node->args[k]);
             leaf = &g->nodes[id];
-            for (int32_t n = 0; leaf->op == ZF_OP_unit && n < leaf->arg_count; n++)
+            for (int32_t n = 0; leaf->op == ZF_OP_bucket && n < leaf->arg_count; n++)
                 p->store->tensors[p->tensor_of[leaf->args[n]]].fresh = false;
             if (p->tensor_of[id] >= 0) p->store->tensors[p->tensor_of[id]].fresh = false;
         }
@@ -1309,7 +1308,7 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
     for (int32_t i = 0; i < info.nodes; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         size_t bytes = node->placed ? (size_t)zfi_aligned(node->bytes) : 0;
-        const zfi_node *leaf = node->op == ZF_OP_unit ? &g->nodes[node->args[0]] : node;
+        const zfi_node *leaf = node->op == ZF_OP_bucket ? &g->nodes[node->args[0]] : node;
         if (leaf->op == ZF_OP_param) info.param_bytes += bytes;
         if (leaf->op == ZF_OP_state) info.state_bytes += bytes;
         if (node->op == ZF_OP_input) info.input_bytes += bytes;

@@ -12,13 +12,13 @@
  * each rank, and in no bucket until a program is compiled that names it.
  */
 
-typedef struct zfi_bucket {
+typedef struct zfi_stored_bucket {
     char *data; /* what this rank has of it */
     zf_dtype dtype;
     int64_t size;  /* elements, with padding, of all parts */
     int32_t world; /* parts; 1: it is whole on each rank */
     bool flat;     /* it was made by zf_zero; else it is one tensor and no more */
-} zfi_bucket;
+} zfi_stored_bucket;
 
 typedef struct zfi_stored {
     const char *name;
@@ -51,7 +51,7 @@ struct zf_store {
     int64_t loads; /* how many zf_load there were: a program then begins its step anew */
     int32_t owners; /* who holds it: whoever made it, and programs */
     zfi_stored *tensors; /* growing arrays */
-    zfi_bucket *buckets;
+    zfi_stored_bucket *buckets;
     zfi_piece *pieces;
     zfi_name *names;      /* index + 1; may name what is no longer there */
     size_t bytes;         /* of the pieces */
@@ -91,7 +91,7 @@ static int32_t zfi_store_placed(const zf_store *s, const char *name)
 /* Where the whole tensor begins; NULL: it is cut over the ranks. */
 static char *zfi_stored_data(const zf_store *s, const zfi_stored *t)
 {
-    const zfi_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
+    const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
     if (!b) return t->host;
     return b->world > 1 ? NULL : b->data + (size_t)t->at * zf_dtype_size(t->dtype);
 }
@@ -107,7 +107,7 @@ typedef struct zfi_portion {
 static zfi_portion zfi_portion_of_rank(const zf_store *s, const zfi_stored *t, int32_t rank)
 {
     zfi_portion all = {.count = zfi_stored_count(t), .data = zfi_stored_data(s, t)}, mine;
-    const zfi_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
+    const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
     int64_t part, begin, from, until;
     if (!all.count || !b || b->world < 2) return all;
     part = b->size / b->world, begin = part * rank;

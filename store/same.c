@@ -104,7 +104,7 @@ static uint64_t zfi_same_layout(const zf_store *s)
     uint64_t hash = 0xcbf29ce484222325u;
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         const zfi_stored *t = &s->tensors[k];
-        const zfi_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
+        const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
         int64_t numbers[6 + ZF_MAX_RANK] = {t->op, t->dtype, b ? b->world : 0, b ? b->size : 0,
                                             t->at, t->shape.rank};
         for (int axis = 0; axis < t->shape.rank; axis++) numbers[6 + axis] = t->shape.dims[axis];

@@ -94,7 +94,7 @@ ZF_API zf_stored zf_store_at(const zf_store *s, int32_t index)
 {
     zf_stored out = {.bucket = -1};
     const zfi_stored *t;
-    const zfi_bucket *b;
+    const zfi_stored_bucket *b;
     zfi_portion portion;
     if (index < 0 || index >= zf_store_count(s)) return out;
     t = &s->tensors[index];

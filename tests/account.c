@@ -53,7 +53,7 @@ static size_t sum_of(const size_t kinds[ZF_KINDS])
     return sum;
 }
 
-/* Units of one layer each: 4096 + 1024 elements, padded to whole parts of 1024 for each rank. */
+/* Buckets of one layer each: 4096 + 1024 elements, padded to whole parts of 1024 for each rank. */
 TEST(account_knows_every_kind)
 {
     for (int32_t stage = 0; stage < 4; stage++) {
@@ -67,7 +67,7 @@ TEST(account_knows_every_kind)
         CHECK(t, plan.parameter_count == 2 * 4160 && plan.padded_count == 2 * 6144);
         CHECK(t, plan.most[ZF_PARAMETERS] == (stage == 3 ? ALL / 2 : ALL));
         CHECK(t, plan.most[ZF_OPTIMIZER] == (stage ? ALL : 2 * ALL) + CLOCK);
-        /* At stage 1 the sum of the unit reduced first stands beside all of them. */
+        /* At stage 1 the sum of the bucket reduced first stands beside all of them. */
         CHECK(t, plan.most[ZF_GRADIENTS] == (stage == 0   ? ALL
                                              : stage == 1 ? ALL + UNIT / 2
                                                           : ALL / 2));
@@ -76,7 +76,7 @@ TEST(account_knows_every_kind)
         CHECK(t, plan.traffic.reduce_scatter.calls == (stage ? 2 : 0));
         CHECK(t, plan.traffic.reduce_scatter.bytes == (stage ? ALL / 2 : 0));
         /* What was updated; at stage 3 what is used, the second layer in one run, the first for
-         * the forward pass alone. And a rank's three of a unit's six block sums, for the norm. */
+         * the forward pass alone. And a rank's three of a bucket's six block sums, for the norm. */
         CHECK(t, plan.traffic.all_gather.calls == (stage ? 4 : 0));
         CHECK(t, plan.traffic.all_gather.bytes == (stage ? ALL / 2 + 2 * 3 * 4 : 0));
         CHECK(t, plan.flops == 2.0 * 8 * 64 * 64 * 5);

@@ -634,7 +634,7 @@ measures_cost() {
 check 'gathered by measured costs: the same bits' measures_cost
 check 'gathered by costs from a file: the same bits' like adamw --zero 3 --ranks 4 \
     --prefetch 1000000 --cost "$work/cost"
-check 'units of another size: the same bits' like adamw --zero 3 --ranks 4 --bucket 0
+check 'buckets of another size: the same bits' like adamw --zero 3 --ranks 4 --bucket 0
 check 'layers recomputed: the same bits' like adamw --ranks 4 --recompute layers
 check 'layers recomputed at stage 3: the same bits' like adamw --zero 3 --ranks 4 \
     --prefetch 20000 --recompute layers

@@ -110,7 +110,7 @@ TEST(ir_refuses_bad_text)
          "3: neg: operand 0, output, has no value"},
         {X "advance %1", "2: advance: operand 0 must be a state i64[] or i32[]; %1 = f32[4]"},
         {X "gradient %1, %1",
-         "2: gradient: operand 0 must be a param or a unit; %1 = f32[4], %1 = f32[4]"},
+         "2: gradient: operand 0 must be a param or a bucket; %1 = f32[4], %1 = f32[4]"},
         {X "%2 = scale %1 {by=} : f32[4]", "2:19: expected a number"},
         {X "%2 = scale %1 {by=two} : f32[4]", "2:19: expected a number"},
         {X "%2 = scale %1 {by=1.2.3} : f32[4]", "2:19: expected a number"},
@@ -141,7 +141,8 @@ TEST(ir_refuses_bad_text)
         {"%1 = param \"w\" {init=gauss} : f32[4]",
          "1:27: expected one of (zeros|ones|constant|normal|truncated|uniform)"},
         {"%1 = param \"w\" {init=normal b=inf} : f32[4]",
-         "1: param: init needs finite values (of f32 at most 3.40282e+38), std >= 0 and low <= high"},
+         "1: param: init needs finite values (of f32 at most 3.40282e+38), std >= 0 and low <= "
+         "high"},
         {"%1 = param \"w\" : i32[4]", "1: param: a parameter is f32, bf16, f16 or f64, not i32"},
         {"update", "1:1: 'update' is no operator"},
         {"update: %1 = input \"x\" : f32[4]", "1:9: expected the end of the line"},
@@ -173,7 +174,8 @@ TEST(ir_refuses_graphs_that_break_a_rule)
              "%4 = exp %2 : f32[4]\n"
              "update:\n"
              "sgd %4, %1, %3",
-         "6: sgd: operand 0 must be a param, a unit or a part of one, not the result of exp; %4 = "
+         "6: sgd: operand 0 must be a param, a bucket or a shard of one, not the result of exp; %4 "
+         "= "
          "f32[4], %1 = f32[4], %3 = "
          "f32[]"},
         {X W "%3 = input \"lr\" : f32[]\n"
@@ -286,7 +288,8 @@ TEST(ir_refuses_bad_places)
 
 /* --------------------------------------------------------------------------------- planted bugs */
 
-/* A plan with a view of a parameter, a view of a part, an output that is a view, a result in place.
+/* A plan with a view of a parameter, a view of a shard, an output that is a view, a result in
+ * place.
  */
 static const char plan[] = "%1  = input \"x\" : f32[4,16] @0+256\n"
                            "%2  = param \"w\" {init=normal b=1} : f32[4,16] @320+256\n"
@@ -301,7 +304,7 @@ static const char plan[] = "%1  = input \"x\" : f32[4,16] @0+256\n"
                            "%11 = reshape %9 {shape=[4,16]} : f32[4,16] @832+256\n"
                            "      gradient %2, %11\n"
                            "      output %10 \"loss\"\n"
-                           "      output %8 \"part\"\n"
+                           "      output %8 \"shard\"\n"
                            "update:\n"
                            "      sgd %2, %11, %3\n"
                            "peak 1152 %10\n";
@@ -349,7 +352,7 @@ TEST(ir_planted_bugs_are_found)
          "verify: sgd %2, %11, %3: the bytes of %3 belong to %9"},
         {{"output %10 \"loss\"\n", "peak 1152"},
          {"output %10 \"loss\"\n%12 = neg %9 : f32[64] @576+256\n", "peak 1152"},
-         "verify: output %8 \"part\": the bytes of %8 belong to %12"},
+         "verify: output %8 \"shard\": the bytes of %8 belong to %12"},
         /* a view that is not where its bytes are */
         {{"f32[16] @640+64", NULL},
          {"f32[16] @576+64", NULL},
@@ -394,12 +397,13 @@ TEST(ir_planted_bugs_are_found)
          "verify: gradient %2, %11: %2 has a gradient already"},
         {{"sgd %2, %11", NULL},
          {"sgd %4, %11", NULL},
-         "16: sgd: operand 0 must be a param, a unit or a part of one, not the result of mul; %4 = "
+         "16: sgd: operand 0 must be a param, a bucket or a shard of one, not the result of mul; "
+         "%4 = "
          "f32[4,16], %11 = "
          "f32[4,16], %3 = f32[]"},
         {{"gradient %2, %11\n", NULL},
          {"gradient %4, %11\n", NULL},
-         "12: gradient: operand 0 must be a param or a unit; %4 = f32[4,16], %11 = f32[4,16]"},
+         "12: gradient: operand 0 must be a param or a bucket; %4 = f32[4,16], %11 = f32[4,16]"},
         /* an arena that is too small */
         {{"peak 1152", NULL},
          {"peak 1088", NULL},

@@ -11,7 +11,7 @@ static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
 /* What zf_zero makes of a graph takes several ranks: tests/comm.c, tests/zero.c and
  * tests/passes/zero_*.zf run these. tests/precision.c has a table of the loss scale. */
 static const char *const elsewhere[] = {
-    "loss_scale",     "loss_scale_update", "unit",       "accumulator", "part",    "all_gather",
+    "loss_scale",     "loss_scale_update", "bucket",     "accumulator", "shard",   "all_gather",
     "reduce_scatter", "all_reduce",        "all_to_all", "bcast",       "release", "wait"};
 
 /* The operator of that name; none where there is none. */

@@ -313,7 +313,7 @@ TEST(optim_clip_scales_gradients)
 /* An operator as IR, and what it is told, up to the operands. */
 static const char *const mistakes[][2] = {
     {"sgd %2, %2, %3",
-     "operand 0 must be a param, a unit or a part of one, not the result of input"},
+     "operand 0 must be a param, a bucket or a shard of one, not the result of input"},
     {"sgd %1, %7, %3", "operand 1, the gradient, must be f32[2,3]"},
     {"sgd %1, %8, %3", "operand 1, the gradient, must be f32[2,3]"},
     {"sgd %1, %2, %7", "operand 2, the learning rate, must be one float"},
@@ -683,7 +683,7 @@ TEST(optim_lamb_knows_norms_whose_squares_vanish)
     }
 }
 
-/* Norms of a unit's parameters are those of the parameters, to the last bit. */
+/* Norms of a bucket's parameters are those of the parameters, to the last bit. */
 TEST_ONCE(optim_lamb_is_cut_at_any_scale)
 {
     static masters m;

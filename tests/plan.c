@@ -12,8 +12,8 @@ static const char accumulating[] =
     "zero stage=2 world=2 micro_batches=2\n"
     "%2  = param \"a.w\" {init=normal b=0.3} : f32[8,8]\n"
     "%3  = param \"b.w\" {init=normal b=0.3} : f32[8,8]\n"
-    "%42 = unit %2 {at=[0] size=2048} : f32[2048]\n"
-    "%43 = unit %3 {at=[0] size=2048} : f32[2048]\n"
+    "%42 = bucket %2 {at=[0] size=2048} : f32[2048]\n"
+    "%43 = bucket %3 {at=[0] size=2048} : f32[2048]\n"
     "%1  = input \"x\" : f32[4,8]\n"
     "%4  = input \"lr\" : f32[]\n"
     "%44 = view %42 {shape=[8,8]} : f32[8,8]\n"
@@ -58,15 +58,15 @@ static const char accumulating[] =
     "%64 = mul %48, %29 : f32[1024]\n"
     "      gradient %43, %64\n"
     "      advance %34\n"
-    "%66 = part %42 {world=2} : f32[1024]\n"
-    "%67 = unit %36 {at=[0] size=2048 world=2} : f32[1024]\n"
-    "%68 = unit %37 {at=[0] size=2048 world=2} : f32[1024]\n"
+    "%66 = shard %42 {world=2} : f32[1024]\n"
+    "%67 = bucket %36 {at=[0] size=2048 world=2} : f32[1024]\n"
+    "%68 = bucket %37 {at=[0] size=2048 world=2} : f32[1024]\n"
     "      adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
     "blocks=[0,1] decays=[0]}\n"
     "%70 = all_gather %66, %42 {world=2} : f32[2048]\n"
-    "%71 = part %43 {world=2} : f32[1024]\n"
-    "%72 = unit %39 {at=[0] size=2048 world=2} : f32[1024]\n"
-    "%73 = unit %40 {at=[0] size=2048 world=2} : f32[1024]\n"
+    "%71 = shard %43 {world=2} : f32[1024]\n"
+    "%72 = bucket %39 {at=[0] size=2048 world=2} : f32[1024]\n"
+    "%73 = bucket %40 {at=[0] size=2048 world=2} : f32[1024]\n"
     "      adamw %71, %64, %72, %73, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
     "blocks=[0,1] decays=[0]}\n"
     "%75 = all_gather %71, %43 {world=2} : f32[2048]\n";
@@ -76,8 +76,8 @@ static const char queued[] =
     "zero stage=3 world=2 micro_batches=1\n"
     "%2  = param \"a.w\" {init=normal b=0.3} : f32[8,8]\n"
     "%3  = param \"b.w\" {init=normal b=0.3} : f32[8,8]\n"
-    "%42 = unit %2 {at=[0] size=2048 world=2} : f32[1024] @192+4096\n"
-    "%43 = unit %3 {at=[0] size=2048 world=2} : f32[1024] @4288+4096\n"
+    "%42 = bucket %2 {at=[0] size=2048 world=2} : f32[1024] @192+4096\n"
+    "%43 = bucket %3 {at=[0] size=2048 world=2} : f32[1024] @4288+4096\n"
     "%1  = input \"x\" : f32[4,8] @0+128\n"
     "%4  = input \"lr\" : f32[] @128+4\n"
     "%44 = all_gather %42 {world=2} : f32[2048] @8576+8192 queue=gather\n"
@@ -116,7 +116,7 @@ static const char queued[] =
 static const char updating[] =
     "zero stage=1 world=2 micro_batches=2\n"
     "%2  = param \"w\" {init=normal b=0.3} : f32[8,8]\n"
-    "%42 = unit %2 {at=[0] size=2048} : f32[2048] @256+8192\n"
+    "%42 = bucket %2 {at=[0] size=2048} : f32[2048] @256+8192\n"
     "%1  = input \"x\" : f32[8,8] @0+256\n"
     "%4  = input \"lr\" : f32[] @8448+4\n"
     "%44 = view %42 {shape=[8,8]} : f32[8,8] @256+256\n"
@@ -126,7 +126,7 @@ static const char updating[] =
     "%5  = matmul %1, %44 : f32[8,8] @8512+256\n"
     "      output %5 \"y\"\n"
     "update:\n"
-    "%6  = part %42 {world=2} : f32[1024]\n"
+    "%6  = shard %42 {world=2} : f32[1024]\n"
     "      sgd %6, %48, %4 {world=2 blocks=[0,1] decays=[0]}\n"
     "%7  = all_gather %6, %42 {world=2} : f32[2048] @256+8192 queue=gather\n"
     "%8  = scale %4 {by=2} : f32[] @20800+4\n"
@@ -134,10 +134,10 @@ static const char updating[] =
     "      wait %7\n"
     "peak 20864 %48\n";
 
-/* Stage 0, one rank, two micro-batches: a unit that is updated whole. */
+/* Stage 0, one rank, two micro-batches: a bucket that is updated whole. */
 static const char whole[] = "zero stage=0 world=1 micro_batches=2\n"
                             "%2  = param \"w\" {init=normal b=0.3} : f32[8,8]\n"
-                            "%42 = unit %2 {at=[0] size=1024} : f32[1024]\n"
+                            "%42 = bucket %2 {at=[0] size=1024} : f32[1024]\n"
                             "%1  = input \"x\" : f32[8,8]\n"
                             "%4  = input \"lr\" : f32[]\n"
                             "%46 = pack %1 {at=[0] size=1024} : f32[1024]\n"
@@ -145,7 +145,7 @@ static const char whole[] = "zero stage=0 world=1 micro_batches=2\n"
                             "%48 = all_reduce %46, %47 {world=1} : f32[1024]\n"
                             "update:\n"
                             "%5  = state \"sgd.momentum/w\" : f32[8,8]\n"
-                            "%43 = unit %5 {at=[0] size=1024} : f32[1024]\n"
+                            "%43 = bucket %5 {at=[0] size=1024} : f32[1024]\n"
                             "      sgd %42, %48, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}\n";
 
 /* A concat of two params that is where they are; a node that saves a value. */
@@ -271,11 +271,11 @@ TEST_ONCE(plan_waits_and_releases_are_checked)
          "verify: release %44: %44 has been released"},
         {queued,
          {{"      release %44\n", "      release %42\n"}},
-         "verify: release %42: %42 is a unit, which stays"},
+         "verify: release %42: %42 is a bucket, which stays"},
         {accumulating,
          {{"%5  = matmul %1, %44 : f32[4,8]\n",
            "%5  = matmul %1, %44 : f32[4,8]\n      release %44\n"}},
-         "verify: release %44: %42 is a unit, which stays"},
+         "verify: release %44: %42 is a bucket, which stays"},
         {queued,
          {{"      wait %51\n", "      release %55\n      wait %51\n"}},
          "verify: release %55: %55 is an output, which is read after the step"},
@@ -299,9 +299,9 @@ TEST_ONCE(plan_gradients_are_summed_once)
          "verify: %54 = all_reduce %52, %53 {world=4} : f32[1]: it is for 4 ranks, and the graph "
          "for 2"},
         {queued,
-         {{"unit %2 {at=[0] size=2048 world=2} : f32[1024] @192+4096",
-           "unit %2 {at=[0] size=4096 world=4} : f32[1024] @192+4096"}},
-         "verify: %42 = unit %2 {at=[0] size=4096 world=4} : f32[1024] @192+4096: it is for 4 "
+         {{"bucket %2 {at=[0] size=2048 world=2} : f32[1024] @192+4096",
+           "bucket %2 {at=[0] size=4096 world=4} : f32[1024] @192+4096"}},
+         "verify: %42 = bucket %2 {at=[0] size=4096 world=4} : f32[1024] @192+4096: it is for 4 "
          "ranks, and the graph for 2"},
         {accumulating,
          {{"zero stage=2 world=2 micro_batches=2\n", ""}},
@@ -343,7 +343,7 @@ TEST_ONCE(plan_gradients_are_summed_once)
          "alone"},
         {accumulating,
          {{"%62 = mul %51, %29 : f32[1024]",
-           "%80 = part %49 {world=2} : f32[1024]\n%62 = mul %80, %29 : f32[1024]"}},
+           "%80 = shard %49 {world=2} : f32[1024]\n%62 = mul %80, %29 : f32[1024]"}},
          "verify: gradient %42, %62: %62 is a gradient that was not summed over the 2 ranks"},
         {accumulating,
          {{"reduce_scatter %49, %50 {world=2} : f32[1024]\n",
@@ -351,11 +351,11 @@ TEST_ONCE(plan_gradients_are_summed_once)
           {"%50 = accumulator : f32[1024]\n",
            "%50 = accumulator : f32[1024]\n%80 = view %49 {shape=[1024]} : f32[1024]\n"}},
          "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
-         "blocks=[0,1] decays=[0]}: %66 is this rank's part, and %62 is whole"},
+         "blocks=[0,1] decays=[0]}: %66 is this rank's shard, and %62 is whole"},
         {accumulating,
          {{"adamw %66, %62", "adamw %66, %64"}},
          "verify: adamw %71, %64, %72, %73, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
-         "blocks=[0,1] decays=[0]}: %64 has the gradients of unit %42, which they update above"},
+         "blocks=[0,1] decays=[0]}: %64 has the gradients of bucket %42, which they update above"},
         {accumulating,
          {{"%62 = mul %51, %29", "%62 = add %51, %48"}},
          "verify: gradient %42, %62: %62 mixes gradients of several sums"},
@@ -370,50 +370,50 @@ TEST_ONCE(plan_gradients_are_summed_once)
         {accumulating,
          {{"%68, %4, %34", "%68, %56, %34"}},
          "verify: adamw %66, %62, %67, %68, %56, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
-         "blocks=[0,1] decays=[0]}: %56 is this rank's part, so ranks would update differently"},
+         "blocks=[0,1] decays=[0]}: %56 is this rank's shard, so ranks would update differently"},
         {accumulating,
          {{"%49 = pack %15 {at=[0]", "%49 = pack %15 {at=[1024]"}},
          "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
-         "blocks=[0,1] decays=[0]}: what lies at block 0 of unit %42 has no gradient in %49"},
+         "blocks=[0,1] decays=[0]}: what lies at block 0 of bucket %42 has no gradient in %49"},
         {accumulating,
          {{"blocks=[0,1]", "blocks=[1,2]"}},
          "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
-         "blocks=[1,2] decays=[0]}: at block 1 of unit %42 is no parameter like that"},
+         "blocks=[1,2] decays=[0]}: at block 1 of bucket %42 is no parameter like that"},
         {accumulating,
-         {{"%68 = unit %37 {at=[0]", "%68 = unit %37 {at=[1024]"}},
+         {{"%68 = bucket %37 {at=[0]", "%68 = bucket %37 {at=[1024]"}},
          "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
-         "blocks=[0,1] decays=[0]}: what lies at block 0 of unit %42 has no state in %68"},
+         "blocks=[0,1] decays=[0]}: what lies at block 0 of bucket %42 has no state in %68"},
         {accumulating,
-         {{"%67 = unit %36 {at=[0] size=2048 world=2}", "%67 = unit %36 {at=[0] size=1024}"}},
+         {{"%67 = bucket %36 {at=[0] size=2048 world=2}", "%67 = bucket %36 {at=[0] size=1024}"}},
          "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
-         "blocks=[0,1] decays=[0]}: %66 is this rank's part, and %67 is whole"},
+         "blocks=[0,1] decays=[0]}: %66 is this rank's shard, and %67 is whole"},
         {accumulating,
          {{"adamw %71, %64, %72, %73", "adamw %71, %64, %67, %73"}},
          "verify: adamw %71, %64, %67, %73, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
          "blocks=[0,1] decays=[0]}: %67 has an update already"},
         {accumulating,
-         {{"%67 = unit %36 {at=[0] size=2048 world=2} : f32[1024]",
+         {{"%67 = bucket %36 {at=[0] size=2048 world=2} : f32[1024]",
            "%67 = state \"m\" : f32[1024]"}},
          "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
-         "blocks=[0,1] decays=[0]}: %66 is this rank's part, and %67 is whole"},
+         "blocks=[0,1] decays=[0]}: %66 is this rank's shard, and %67 is whole"},
         {accumulating,
          {{"world=2 blocks", "blocks"}},
          "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 blocks=[0,1] "
-         "decays=[0]}: %66 is this rank's part: world must be 2"},
+         "decays=[0]}: %66 is this rank's shard: world must be 2"},
         {accumulating,
          {{"%70 = all_gather %66, %42 {world=2} : f32[2048]\n", ""}},
          "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
-         "blocks=[0,1] decays=[0]}: nothing gathers unit %42, of which it updates this rank's "
-         "part"},
+         "blocks=[0,1] decays=[0]}: nothing gathers bucket %42, of which it updates this rank's "
+         "shard"},
         {accumulating,
          {{"%70 = all_gather %66, %42 {world=2} : f32[2048]\n",
            "%80 = view %42 {shape=[8,8]} : f32[8,8]\n      output %80 \"w\"\n%70 = all_gather %66, "
            "%42 {world=2} : f32[2048]\n"}},
-         "verify: %80 = view %42 {shape=[8,8]} : f32[8,8]: only this rank's part of %42 is "
+         "verify: %80 = view %42 {shape=[8,8]} : f32[8,8]: only this rank's shard of %42 is "
          "updated: an all_gather into it must be above"},
         {accumulating,
          {{"%15 = matmul %1, %13 {transpose_a=true} : f32[8,8]\n",
-           "%80 = part %42 {world=2} : f32[1024]\n%81 = all_gather %80, %42 {world=2} : "
+           "%80 = shard %42 {world=2} : f32[1024]\n%81 = all_gather %80, %42 {world=2} : "
            "f32[2048]\n%15 = matmul %1, %13 {transpose_a=true} : f32[8,8]\n"}},
          "verify: %81 = all_gather %80, %42 {world=2} : f32[2048]: it writes %42 in the micro "
          "section, which may run again"},
@@ -427,20 +427,21 @@ TEST_ONCE(plan_gradients_are_summed_once)
          "micro-batches"},
         {accumulating,
          {{"      advance %34\n", "      output %62 \"g\"\n      advance %34\n"}},
-         "verify: output %62 \"g\": %62 is this rank's part alone"},
+         "verify: output %62 \"g\": %62 is this rank's shard alone"},
         {accumulating,
-         {{"%67 = unit", "%80 = all_reduce %66 {world=2} : f32[1024]\n%67 = unit"}},
-         "verify: %80 = all_reduce %66 {world=2} : f32[1024]: %66 is this rank's part: ranks would "
+         {{"%67 = bucket", "%80 = all_reduce %66 {world=2} : f32[1024]\n%67 = bucket"}},
+         "verify: %80 = all_reduce %66 {world=2} : f32[1024]: %66 is this rank's shard: ranks "
+         "would "
          "add different elements"},
         {accumulating,
          {{"all_gather %66, %42", "all_gather %67, %42"}},
-         "verify: %70 = all_gather %67, %42 {world=2} : f32[2048]: operand 0 must be the part of "
+         "verify: %70 = all_gather %67, %42 {world=2} : f32[2048]: operand 0 must be the shard of "
          "%42, into which it gathers"},
         {accumulating,
          {{"advance %34", "advance %34, %8"}},
          "verify: advance %34, %8: %8 depends on %1, so states of ranks would differ"},
         {accumulating,
-         {{"%66 = part %42 {", "%66 = part %49 {"}},
+         {{"%66 = shard %42 {", "%66 = shard %49 {"}},
          "verify: adamw %66, %62, %67, %68, %4, %34 {beta1=0.9 beta2=0.999 eps=1e-08 world=2 "
          "blocks=[0,1] decays=[0]}: it writes %66, which is neither param nor state"},
         {whole,
@@ -458,11 +459,12 @@ TEST_ONCE(plan_gradients_are_summed_once)
            "%80 = all_reduce %46, %47 {world=1} : f32[2048]\n"
            "%48 = view %80 {at=1024 shape=[1024]} : f32[1024]\n"}},
          "verify: sgd %42, %48, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}: the gradients "
-         "packed in %46 are not those of unit %42"},
+         "packed in %46 are not those of bucket %42"},
         {whole,
-         {{"%43 = unit %5 {at=[0] size=1024}", "%43 = state \"m\""}},
-         "verify: sgd %42, %48, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}: %43 is no unit of "
-         "states like unit %42"},
+         {{"%43 = bucket %5 {at=[0] size=1024}", "%43 = state \"m\""}},
+         "verify: sgd %42, %48, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}: %43 is no bucket "
+         "of "
+         "states like bucket %42"},
     };
     CHECK_MISTAKES(t, list);
 }
@@ -525,14 +527,14 @@ TEST_ONCE(plan_places_are_checked)
           {"f32[1024] @16704+4096", "f32[1024]"}},
          "verify: %47 = accumulator : f32[1024]: it has no place"},
         {updating,
-         {{"%6  = part %42 {world=2} : f32[1024]",
-           "%6  = part %42 {world=2} : f32[1024] @8512+4096"}},
+         {{"%6  = shard %42 {world=2} : f32[1024]",
+           "%6  = shard %42 {world=2} : f32[1024] @8512+4096"}},
          "verify: sgd %6, %48, %4 {world=2 blocks=[0,1] decays=[0]}: it writes %6, which is a copy "
-         "and no part of %42"},
+         "and no view of %42"},
         {updating,
          {{"b=0.3} : f32[8,8]", "b=0.3} : f32[8,8] @8512+256"}},
          "verify: %2 = param \"w\" {init=normal b=0.3} : f32[8,8] @8512+256: it has a place, and "
-         "lies in the unit %42"},
+         "lies in the bucket %42"},
         {updating,
          {{"f32[2048] @256+8192 queue", "f32[2048] @8512+8192 queue"}},
          "verify: %7 = all_gather %6, %42 {world=2} : f32[2048] @8512+8192 queue=gather: its place "
@@ -861,7 +863,7 @@ static bool is_sound(const char *text, int world, const numbers *original, bool 
         if (!*ran) snprintf(why, size, "%s", error.text);
         good = *ran && numbers_compare(&plain, &n, "", why, size) == plain.count;
         numbers_free(&n);
-        /* A leaf that its unit has lost, and that has no place */
+        /* A leaf that its bucket has lost, and that has no place */
         if (!*ran && !original && error.status == ZF_ERR_STAGE) return numbers_free(&plain), true;
     }
     numbers_free(&plain);

@@ -321,7 +321,7 @@ static void has_files(test *t, const char *path, int32_t stage, int32_t world)
     CHECK(t, (count_files(path, "params.rank-") > 1) == (cut && stage == 3));
 }
 
-/* From every stage and world to every stage and world, with units of other sizes. */
+/* From every stage and world to every stage and world, with buckets of other sizes. */
 static void goes_on(test *t, bool lamb)
 {
     enum { SAVED = 2, DONE = 4 };

@@ -83,7 +83,7 @@ stage() {
     else
         is "$what: scattered" "$(sent reduce_scatter)" $all
         is "$what: the loss" "$(sent all_reduce)" $loss
-        # Padding is less than a block of each rank for each unit.
+        # Padding is less than a block of each rank for each bucket.
         holds "$what: padding" "$padded - $count < $(calls reduce_scatter) * 1024 * $ranks"
         [ "$1" = 3 ] || is "$what: gathered" "$(sent all_gather)" $all
     fi
@@ -192,7 +192,7 @@ fails 1 "zf-plan: cannot open $work/none: No such file or directory" --cost "$wo
 "$plan" --memory 1G > "$work/out" 2> "$work/err"
 is 'a plan that does not fit' "$?" 1
 what='the plan takes [0-9]+ bytes, [0-9]+ more than the limit of 1073741824; most is alive at'
-what="$what %[0-9]+ [a-z_]+; the largest there are .*unit with [0-9]+"
+what="$what %[0-9]+ [a-z_]+; the largest there are .*bucket with [0-9]+"
 is 'says by how much, where, and what is there' "$(grep -Ec "^zf-plan: .*$what" "$work/err")" 1
 "$plan" --memory 16G > /dev/null
 is 'a plan that fits' "$?" 0

@@ -412,13 +412,14 @@ static const pass passes[] = {
      "the step of each of `world` ranks at a ZeRO stage", run_zero},
     {"prefetch", "[bytes=N] [memory=N] [cost=FLOPS,BYTES,LINK,LATENCY]",
      "collectives beside the computation, no earlier than rates per second and the link's latency "
-     "ask for; units kept gathered within a memory limit",
+     "ask for; buckets kept gathered within a memory limit",
      run_prefetch},
     {"passes",
      "LOSS|evaluate [print] [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE]\n"
      "        [recompute=layers|BYTES] [stage=N] [world=N] [micro_batches=N] [bucket=BYTES]\n"
      "        [prefetch=BYTES] [memory=BYTES] [cost=FLOPS,BYTES,LINK,LATENCY]",
-     "all that make a training step of LOSS, in their order, with an input \"lr\"; print: the graph\n"
+     "all that make a training step of LOSS, in their order, with an input \"lr\"; print: the "
+     "graph\n"
      "        after each",
      run_passes},
     {"memory", "[no_reuse] [store] [isa=NAME] [threads=N]",

@@ -63,13 +63,13 @@ zf_training bert_training(const bert_model *m, const bert_session_desc *d)
     return t;
 }
 
-/* The step of one rank; where parameters lie in units, it becomes that of each. */
+/* The step of one rank; where parameters lie in buckets, it becomes that of each. */
 static void run_passes(bert_session *s, const bert_session_desc *d)
 {
     const bert_sharing *sharing = &s->sharing;
     zf_training t = bert_training(&s->model, d);
     if (d->share) t.precision.dtype = d->share->dtype;
-    if (s->units)
+    if (s->buckets)
         t.zero = (zf_zero_desc){.stage = (int32_t)sharing->stage,
                                 .world = s->world,
                                 .micro_batches = sharing->micro_batches,
@@ -101,8 +101,8 @@ bool bert_session_open(bert_session *s, const bert_session_desc *d, zf_error *er
     s->sharing.micro_batches = d->sharing.micro_batches ? d->sharing.micro_batches : 1;
     s->rank = s->sharing.comm ? s->sharing.comm->rank : 0;
     s->world = s->sharing.comm ? s->sharing.comm->world : 1;
-    s->units = d->share ? d->share->units
-                        : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1;
+    s->buckets = d->share ? d->share->buckets
+                          : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1;
     if (d->shape.sequence > d->config.positions) {
         error->status = ZF_ERR_ARGUMENT;
         snprintf(error->text, sizeof error->text,

@@ -14,7 +14,7 @@ typedef struct bert_sharing {
     const zf_comm *comm;   /* NULL: one rank */
     int64_t micro_batches; /* of a step on each rank; 0: 1 */
     int64_t stage;         /* of ZeRO */
-    int64_t bucket;        /* bytes of a unit of parameters; 0: the default */
+    int64_t bucket;        /* bytes of a bucket of parameters; 0: the default */
     int64_t prefetch;      /* bytes gathered ahead of their use; -1: nothing is */
     const zf_cost *cost;   /* by which it is decided when; NULL: as early as these bytes allow */
     bool measure;          /* the session's own, measured */
@@ -53,7 +53,7 @@ typedef struct bert_session {
     int32_t rank, world;
     zf_cost cost; /* measured */
     zf_dtype dtype;
-    bool units;                  /* parameters lie in units: zf_zero was run */
+    bool buckets;                /* parameters lie in buckets: zf_zero was run */
     int32_t *positions, *labels; /* of the part under way, [shape.predictions] */
 } bert_session;
 

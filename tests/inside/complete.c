@@ -18,7 +18,7 @@ static void complete_drop(zf_graph *g, zf_op op)
     stbds_header(g->order)->length--;
 }
 
-/* The last update, of a unit, does one parameter less. */
+/* The last update, of a bucket, does one parameter less. */
 static void complete_drop_block(zf_graph *g)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++)

@@ -34,7 +34,7 @@ TEST_ONCE(records_are_complete)
         if ((traits & ZF_OP_VIEW) && !r->views) wrong = "VIEW goes with views";
         if (r->views && !(traits & (ZF_OP_VIEW | ZF_OP_COLLECTIVE))) wrong = "views is no VIEW";
         if ((traits & ZF_OP_LEAF) && r->cpu) wrong = "a LEAF has no kernel";
-        if ((traits & ZF_OP_LEAF) && !r->holds && op != ZF_OP_unit && op != ZF_OP_param)
+        if ((traits & ZF_OP_LEAF) && !r->holds && op != ZF_OP_bucket && op != ZF_OP_param)
             wrong = "a LEAF holds something";
         if ((traits & ZF_OP_UPDATE) && (!r->master || zfi_attribute_index(r, "world") < 0 ||
                                         zfi_attribute_index(r, "blocks") < 0))

@@ -1,5 +1,5 @@
-/* Units: view, part and pack, which move bytes, and norms, which adds up squares of ranges in the
- * order that total has for each (reduce.cu). unit and accumulator are storage alone. */
+/* Buckets: view, shard and pack, which move bytes, and norms, which adds up squares of ranges in
+ * the order that total has for each (reduce.cu). bucket and accumulator are storage alone. */
 
 static zf_status zfi_cuda_view(const zf_launch *l)
 {
@@ -8,7 +8,7 @@ static zf_status zfi_cuda_view(const zf_launch *l)
     return zfi_move_bytes(l, l->out.data, from + at, (int64_t)zfi_bytes(&l->out));
 }
 
-static zf_status zfi_cuda_part(const zf_launch *l)
+static zf_status zfi_cuda_shard(const zf_launch *l)
 {
     const char *from = static_cast<const char *>(l->args[0].data);
     int64_t bytes = (int64_t)zfi_bytes(&l->out);
@@ -53,7 +53,8 @@ __global__ void zfi_norms_kernel(zfi_ranges ranges, void *out, zf_dtype to, cons
         if (piece % ZFI_THREADS == threadIdx.x) kept += sum;
     }
     kept = zfi_block_total(kept, shared);
-    if (threadIdx.x == 0) zfi_put_float(out, to, ranges.first + blockIdx.x, zfi_total_of<true>(kept));
+    if (threadIdx.x == 0)
+        zfi_put_float(out, to, ranges.first + blockIdx.x, zfi_total_of<true>(kept));
 }
 
 static zf_status zfi_cuda_norms(const zf_launch *l)
@@ -74,6 +75,6 @@ static zf_status zfi_cuda_norms(const zf_launch *l)
 }
 
 ZFI_KERNEL(view, zfi_cuda_view, NULL)
-ZFI_KERNEL(part, zfi_cuda_part, NULL)
+ZFI_KERNEL(shard, zfi_cuda_shard, NULL)
 ZFI_KERNEL(pack, zfi_cuda_pack, NULL)
 ZFI_KERNEL(norms, zfi_cuda_norms, NULL)

@@ -1,16 +1,17 @@
-/* Units: which parameters lie in one flat piece of storage, and where in it.
+/* Buckets: which parameters lie in one flat piece of storage, and where in it.
  *
- * The parameters' names are a tree (bert.encoder.layer.0...). A subtree of at most `bucket` bytes
- * is an atom; so is a single tensor, whatever its size. Neighbouring atoms are joined while they
- * fit the bucket. Only names, shapes and dtypes count, in the settled order (ir/settle.c), so that
- * graphs that read the same parameters in one order have the same units. Frozen parameters are apart from trained ones.
+ * The parameters' names are a tree (bert.encoder.layer.0...). A subtree of at most `bucket_bytes`
+ * bytes is an atom; so is a single tensor, whatever its size. Neighbouring atoms are joined while
+ * they fit the bucket. Only names, shapes and dtypes count, in the settled order (ir/settle.c), so
+ * that graphs that read the same parameters in one order have the same buckets. Frozen parameters
+ * are apart from trained ones.
  *
- * Parameters that a store has in buckets already (zf_zero_desc.store) lie in units like these.
+ * Parameters that a store has in buckets already (zf_zero_desc.store) lie in buckets like these.
  *
  *     embeddings.word | embeddings.position + .type + .LayerNorm | layer.0 | layer.1 | pooler + cls
  *
- * Within a unit, siblings of one shape stand side by side (query.weight, key.weight, value.weight),
- * so that a product with all of them is one with a single matrix.
+ * Within a bucket, siblings of one shape stand side by side (query.weight, key.weight,
+ * value.weight), so that a product with all of them is one with a single matrix.
  */
 
 typedef struct zfi_member {
@@ -18,19 +19,19 @@ typedef struct zfi_member {
     int64_t at, count; /* elements */
 } zfi_member;
 
-/* members[first .. first + count) in one unit of `size` elements, padding included. */
-typedef struct zfi_flat {
+/* members[first .. first + count) in one bucket of `size` elements, padding included. */
+typedef struct zfi_bucket {
     int32_t first, count;
     int64_t size;
     zf_dtype dtype;
     bool frozen;
-} zfi_unit;
+} zfi_bucket;
 
 typedef struct zfi_cutter {
     zf_graph *graph;
-    int64_t bucket;
+    int64_t bucket_bytes;
     zfi_member *members; /* growing arrays */
-    zfi_unit *flats;
+    zfi_bucket *buckets;
     int32_t *atoms; /* where each begins, an index into members */
 } zfi_cutter;
 
@@ -46,7 +47,7 @@ static int64_t zfi_members_bytes(const zfi_cutter *c, int32_t from, int32_t unti
     return bytes;
 }
 
-/* Two that may be in one unit. */
+/* Two that may be in one bucket. */
 static bool zfi_same_kind(const zfi_node *a, const zfi_node *b)
 {
     return a->dtype == b->dtype && !ZF_INT(a, param, frozen) == !ZF_INT(b, param, frozen);
@@ -55,7 +56,7 @@ static bool zfi_same_kind(const zfi_node *a, const zfi_node *b)
 /* Cuts members [from, until), which share their first `depth` components, into atoms. */
 static void zfi_cut_atoms(zfi_cutter *c, int32_t from, int32_t until, int depth)
 {
-    if (until - from == 1 || zfi_members_bytes(c, from, until) <= c->bucket) {
+    if (until - from == 1 || zfi_members_bytes(c, from, until) <= c->bucket_bytes) {
         zfi_push(&c->graph->memory, c->atoms, from);
         return;
     }
@@ -72,21 +73,21 @@ static void zfi_cut_atoms(zfi_cutter *c, int32_t from, int32_t until, int depth)
     }
 }
 
-/* Joins neighbouring atoms of [from, until) to units. */
+/* Joins neighbouring atoms of [from, until) to buckets. */
 static void zfi_join_atoms(zfi_cutter *c, int32_t until)
 {
     int32_t atoms = zfi_len(c->atoms);
     for (int32_t a = 0, next; a < atoms; a = next) {
         const zfi_node *node = zfi_member_node(c, c->atoms[a]);
-        zfi_unit flat = {
+        zfi_bucket bucket = {
             .first = c->atoms[a], .dtype = node->dtype, .frozen = ZF_INT(node, param, frozen) != 0};
         int32_t end = until;
         for (next = a + 1; next < atoms; next++) {
             end = next + 1 < atoms ? c->atoms[next + 1] : until;
-            if (zfi_members_bytes(c, flat.first, end) > c->bucket) break;
+            if (zfi_members_bytes(c, bucket.first, end) > c->bucket_bytes) break;
         }
-        flat.count = (next < atoms ? c->atoms[next] : until) - flat.first;
-        zfi_push(&c->graph->memory, c->flats, flat);
+        bucket.count = (next < atoms ? c->atoms[next] : until) - bucket.first;
+        zfi_push(&c->graph->memory, c->buckets, bucket);
     }
     if (c->atoms) stbds_header(c->atoms)->length = 0;
 }
@@ -105,13 +106,13 @@ static bool zfi_siblings(const zfi_node *a, const zfi_node *b)
 }
 
 /* Puts siblings side by side and gives every member its place. */
-static void zfi_lay_out(zfi_cutter *c, zfi_unit *flat, int32_t world)
+static void zfi_lay_out(zfi_cutter *c, zfi_bucket *bucket, int32_t world)
 {
-    zfi_member *m = c->members + flat->first;
-    int64_t at = 0, part = (int64_t)ZFI_NORM_BLOCK * world;
-    for (int32_t i = 0; i + 1 < flat->count; i++) {
+    zfi_member *m = c->members + bucket->first;
+    int64_t at = 0, shard = (int64_t)ZFI_NORM_BLOCK * world;
+    for (int32_t i = 0; i + 1 < bucket->count; i++) {
         int32_t behind = i + 1;
-        for (int32_t k = i + 1; k < flat->count; k++) {
+        for (int32_t k = i + 1; k < bucket->count; k++) {
             zfi_member sibling = m[k];
             if (!zfi_siblings(&c->graph->nodes[m[i].param], &c->graph->nodes[sibling.param]))
                 continue;
@@ -120,15 +121,16 @@ static void zfi_lay_out(zfi_cutter *c, zfi_unit *flat, int32_t world)
         }
         i = behind - 1;
     }
-    for (int32_t i = 0; i < flat->count; i++) {
+    for (int32_t i = 0; i < bucket->count; i++) {
         m[i].at = at;
         m[i].count = zfi_node_count(&c->graph->nodes[m[i].param]);
         at += zfi_whole_blocks(m[i].count) * ZFI_NORM_BLOCK;
     }
-    flat->size = (at + part - 1) / part * part;
+    bucket->size = (at + shard - 1) / shard * shard;
 }
 
-/* The length of a name's first part that is a number, with all before it: "layer.7"; 0: no part is.
+/* The length of a name's first component that is a number, with all before it: "layer.7"; 0: none
+ * is.
  */
 static size_t zfi_numbered(const char *name)
 {
@@ -142,7 +144,7 @@ static size_t zfi_numbered(const char *name)
 
 /* The bytes of the largest run of parameters under one number ("layer.7."), at least 1 MiB and at
  * most 256 MiB. */
-static int64_t zfi_default_bucket(const zfi_cutter *c)
+static int64_t zfi_default_bucket_bytes(const zfi_cutter *c)
 {
     enum { LEAST = 1 << 20, MOST = 256 << 20 };
     int64_t largest = LEAST, run = 0;
@@ -166,16 +168,16 @@ static int32_t zfi_taken(const zfi_node *param, const zf_store *store, int32_t w
 {
     int32_t k = zfi_store_placed(store, param->name);
     const zfi_stored *t = k < 0 ? NULL : &store->tensors[k];
-    const zfi_bucket *b = t ? &store->buckets[t->bucket] : NULL;
+    const zfi_stored_bucket *b = t ? &store->buckets[t->bucket] : NULL;
     if (!b || !b->flat || t->op != ZF_OP_param || t->dtype != param->dtype ||
         !zfi_same_shape(&t->shape, &param->shape))
         return -1;
     return b->size % ((int64_t)ZFI_NORM_BLOCK * world) ? -1 : k;
 }
 
-/* Parameters that lie in buckets of the store: one unit for each bucket, with the places that they
- * have there. */
-static void zfi_take_units(zfi_cutter *c, const zf_store *store, int32_t world)
+/* Parameters that lie in buckets of the store: one for each of the store's, with the places that
+ * they have there. */
+static void zfi_take_buckets(zfi_cutter *c, const zf_store *store, int32_t world)
 {
     zf_graph *g = c->graph;
     const zfi_stored *before = NULL;
@@ -198,24 +200,25 @@ static void zfi_take_units(zfi_cutter *c, const zf_store *store, int32_t world)
     for (int32_t m = 0; m < zfi_len(c->members) && !g->memory.failed; m++) {
         const zfi_stored *t =
             &store->tensors[zfi_taken(zfi_member_node(c, m), store, world)];
-        const zfi_bucket *b = &store->buckets[t->bucket];
+        const zfi_stored_bucket *b = &store->buckets[t->bucket];
         if (!before || t->bucket != before->bucket)
-            zfi_push(&g->memory, c->flats,
-                     ((zfi_unit){.first = m, .size = b->size, .dtype = b->dtype}));
-        if (!g->memory.failed) stbds_arrlast(c->flats).count++;
+            zfi_push(&g->memory, c->buckets,
+                     ((zfi_bucket){.first = m, .size = b->size, .dtype = b->dtype}));
+        if (!g->memory.failed) stbds_arrlast(c->buckets).count++;
         before = t;
     }
 }
 
-/* Cuts all parameters into units for `world` ranks; bucket 0: the default. On failure the graph has
- * the error. The arrays are the caller's to free. */
-static void zfi_cut_units(zfi_cutter *c, int64_t bucket, int32_t world, const zf_store *store)
+/* Cuts all parameters into buckets for `world` ranks; bucket 0: the default. On failure the graph
+ * has the error. The arrays are the caller's to free. */
+static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
+                            const zf_store *store)
 {
     zf_graph *g = c->graph;
     int64_t all = 0;
-    int32_t until, taken, taken_flats;
-    zfi_take_units(c, store, world);
-    taken = zfi_len(c->members), taken_flats = zfi_len(c->flats);
+    int32_t until, taken, taken_buckets;
+    zfi_take_buckets(c, store, world);
+    taken = zfi_len(c->members), taken_buckets = zfi_len(c->buckets);
     for (int32_t i = 0; i < zfi_len(g->params); i++) {
         all += zfi_node_count(&g->nodes[g->params[i]]); /* each below 2^60 */
         if (all >> 59) {
@@ -225,7 +228,7 @@ static void zfi_cut_units(zfi_cutter *c, int64_t bucket, int32_t world, const zf
         if (zfi_taken(&g->nodes[g->params[i]], store, world) < 0)
             zfi_push(&g->memory, c->members, ((zfi_member){.param = g->params[i]}));
     }
-    c->bucket = bucket ? bucket : zfi_default_bucket(c);
+    c->bucket_bytes = bucket_bytes ? bucket_bytes : zfi_default_bucket_bytes(c);
     for (int32_t from = taken; from < zfi_len(c->members) && !g->memory.failed; from = until) {
         const zfi_node *node = zfi_member_node(c, from);
         for (until = from + 1; until < zfi_len(c->members); until++)
@@ -233,7 +236,7 @@ static void zfi_cut_units(zfi_cutter *c, int64_t bucket, int32_t world, const zf
         zfi_cut_atoms(c, from, until, 0);
         if (!g->memory.failed) zfi_join_atoms(c, until);
     }
-    for (int32_t f = taken_flats; f < zfi_len(c->flats) && !g->memory.failed; f++)
-        zfi_lay_out(c, &c->flats[f], world);
+    for (int32_t f = taken_buckets; f < zfi_len(c->buckets) && !g->memory.failed; f++)
+        zfi_lay_out(c, &c->buckets[f], world);
     if (g->memory.failed) zfi_graph_nomem(g);
 }

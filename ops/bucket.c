@@ -1,14 +1,14 @@
-/* Units: the flat storage that zf_zero gives to parameters that are used together, and to their
+/* Buckets: the flat storage that zf_zero gives to parameters that are used together, and to their
  * states; what fills and reads it.
  *
- *     %7 = unit %2, %4 {at=[0,1024] size=4096 world=4} : f32[1024]
+ *     %7 = bucket %2, %4 {at=[0,1024] size=4096 world=4} : f32[1024]
  *         storage of the leaves %2 and %4, which then have none of their own: element i of %4 is
- *         element 1024 + i of the unit, the rest is zeros. With `world`, each rank holds one of
- *         that many equal parts, rank r the r-th; without, all of it.
+ *         element 1024 + i of the bucket, the rest is zeros. With `world`, each rank holds one of
+ *         that many equal shards, rank r the r-th; without, all of it.
  *     %8 = accumulator : f32[1024]     a sum over the micro-batches of a step; what it holds before
  *                                      the first one counts as zeros
  *     %9 = view %7 {at=1024 shape=[8,32]} : f32[8,32]    elements [1024, 1280) of %7, taken flat
- *     %10 = part %7 {world=4} : f32[256]                 this rank's quarter of %7
+ *     %10 = shard %7 {world=4} : f32[256]                 this rank's quarter of %7
  *     %11 = pack %5, %6 {at=[0,1024] size=4096} : f32[4096]   y[at[k] + i] = x[k][i], else 0
  *     %12 = norms %3 {blocks=[0,2,2,5]} : f32[2]         y[k] = the norm of x[b], blocks[2k] <= b <
  *                                                        blocks[2k+1], as `total` adds
@@ -16,7 +16,7 @@
  *     | %2 ......... pad | %4 .... pad | pad to a multiple of world |
  *     0                 1024          2048                         4096
  *
- * Every leaf starts at a multiple of 1024, and parts are multiples of 1024: so the blocks over
+ * Every leaf starts at a multiple of 1024, and shards are multiples of 1024: so the blocks over
  * which norms are made (block_norms) are the same whole or cut, and none belongs to two leaves.
  */
 
@@ -29,11 +29,11 @@ static int64_t zfi_whole_blocks(int64_t count)
  * within `size`. */
 static zf_status zfi_infer_layout(const zfi_infer *c, int64_t align)
 {
-    const int64_t *at = ZF_LIST(c, unit, at).data;
-    int64_t size = ZF_INT(c, unit, size), end = 0;
-    if (ZF_LIST(c, unit, at).count != c->arg_count)
+    const int64_t *at = ZF_LIST(c, bucket, at).data;
+    int64_t size = ZF_INT(c, bucket, size), end = 0;
+    if (ZF_LIST(c, bucket, at).count != c->arg_count)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%lld places for %d operands",
-                              (long long)ZF_LIST(c, unit, at).count, (int)c->arg_count);
+                              (long long)ZF_LIST(c, bucket, at).count, (int)c->arg_count);
     for (int32_t k = 0; k < c->arg_count; k++) {
         int64_t count = zfi_node_count(c->args[k]);
         if (at[k] < end || at[k] % align || at[k] > size - count)
@@ -48,25 +48,25 @@ static zf_status zfi_infer_layout(const zfi_infer *c, int64_t align)
     return ZF_OK;
 }
 
-static zf_status zfi_infer_unit(zfi_infer *c)
+static zf_status zfi_infer_bucket(zfi_infer *c)
 {
-    int64_t size = ZF_INT(c, unit, size), world = ZF_INT(c, unit, world),
-            parts = world > 0 ? world : 1;
+    int64_t size = ZF_INT(c, bucket, size), world = ZF_INT(c, bucket, world),
+            shards = world > 0 ? world : 1;
     zf_status status = zfi_infer_dtypes(c, true);
     if (!status) status = zfi_infer_layout(c, ZFI_NORM_BLOCK);
     for (int32_t k = 0; k < c->arg_count && !status; k++)
         if (c->args[k]->op != c->args[0]->op ||
             (c->args[k]->op != ZF_OP_param && c->args[k]->op != ZF_OP_state))
             status = zfi_infer_fail(c, ZF_ERR_ARGUMENT,
-                                    "operand %d is a %s; a unit holds params or states", (int)k,
+                                    "operand %d is a %s; a bucket holds params or states", (int)k,
                                     c->graph->records[c->args[k]->op]->name);
     if (status) return status;
-    if (world < 0 || size % ZFI_NORM_BLOCK || size / ZFI_NORM_BLOCK % parts)
+    if (world < 0 || size % ZFI_NORM_BLOCK || size / ZFI_NORM_BLOCK % shards)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "size %lld must be a multiple of %d for each of world %lld ranks",
                               (long long)size, ZFI_NORM_BLOCK, (long long)world);
     c->dtype = c->args[0]->dtype;
-    c->shape = ZF_SHAPE(size / parts);
+    c->shape = ZF_SHAPE(size / shards);
     return ZF_OK;
 }
 
@@ -85,7 +85,7 @@ static zf_status zfi_infer_view(zfi_infer *c)
                           (long long)count, (long long)at, (long long)all);
 }
 
-/* `count` elements in `world` equal parts. */
+/* `count` elements in `world` equal shards. */
 static zf_status zfi_infer_parts(const zfi_infer *c, int64_t count, int64_t world)
 {
     if (world >= 1 && world <= INT32_MAX && count % world == 0) return ZF_OK;
@@ -94,9 +94,9 @@ static zf_status zfi_infer_parts(const zfi_infer *c, int64_t count, int64_t worl
                           (long long)world, (long long)count);
 }
 
-static zf_status zfi_infer_part(zfi_infer *c)
+static zf_status zfi_infer_shard(zfi_infer *c)
 {
-    int64_t count = zfi_node_count(c->args[0]), world = ZF_INT(c, part, world);
+    int64_t count = zfi_node_count(c->args[0]), world = ZF_INT(c, shard, world);
     zf_status status = zfi_infer_parts(c, count, world);
     c->dtype = c->args[0]->dtype;
     if (!status) c->shape = ZF_SHAPE(count / world);
@@ -176,7 +176,7 @@ static zf_status zfi_cpu_view(const zf_launch *l)
     return ZF_OK;
 }
 
-static zf_status zfi_cpu_part(const zf_launch *l)
+static zf_status zfi_cpu_shard(const zf_launch *l)
 {
     const char *from = l->args[0].data;
     int64_t bytes = zfi_array_bytes(&l->out);
@@ -217,26 +217,26 @@ static int32_t zfi_views_view(const zf_graph *g, const zfi_node *node, int64_t *
     return 0;
 }
 
-static int32_t zfi_views_part(const zf_graph *g, const zfi_node *node, int64_t *at)
+static int32_t zfi_views_shard(const zf_graph *g, const zfi_node *node, int64_t *at)
 {
     (void)g;
-    *at = ZF_INT(node, part, world) > 1 ? -1 : 0;
+    *at = ZF_INT(node, shard, world) > 1 ? -1 : 0;
     return 0;
 }
 
 /* ------------------------------------------------------------------------------- records */
 
-ZFI_SAME_ATTRIBUTE(pack, unit, at)
-ZFI_SAME_ATTRIBUTE(pack, unit, size)
-ZFI_OPERATOR(unit, .infer = zfi_infer_unit, .grad = zfi_grad_none, .ranks = ZFI_RANKS_UNIT,
+ZFI_SAME_ATTRIBUTE(pack, bucket, at)
+ZFI_SAME_ATTRIBUTE(pack, bucket, size)
+ZFI_OPERATOR(bucket, .infer = zfi_infer_bucket, .grad = zfi_grad_none, .ranks = ZFI_RANKS_BUCKET,
              .traits = ZF_OP_LEAF | ZF_OP_WRITABLE)
 ZFI_OPERATOR(accumulator, .infer = zfi_infer_accumulator, .grad = zfi_grad_none,
              .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_ALIKE,
              .traits = ZF_OP_LEAF | ZF_OP_WRITABLE)
 ZFI_OPERATOR(view, .infer = zfi_infer_view, .cpu = zfi_cpu_view, .views = zfi_views_view,
              .ranks = ZFI_RANKS_VIEW, .traits = ZF_OP_VIEW)
-ZFI_OPERATOR(part, .infer = zfi_infer_part, .cpu = zfi_cpu_part, .views = zfi_views_part,
-             .ranks = ZFI_RANKS_PART, .traits = ZF_OP_VIEW)
+ZFI_OPERATOR(shard, .infer = zfi_infer_shard, .cpu = zfi_cpu_shard, .views = zfi_views_shard,
+             .ranks = ZFI_RANKS_SHARD, .traits = ZF_OP_VIEW)
 ZFI_OPERATOR(pack, .infer = zfi_infer_pack, .cpu = zfi_cpu_pack, .ranks = ZFI_RANKS_PACK,
              .traits = ZF_OP_READS_HALF)
 ZFI_OPERATOR(norms, .infer = zfi_infer_norms, .cpu = zfi_cpu_norms, .traits = ZF_OP_READS_HALF)

@@ -460,7 +460,9 @@ static int32_t zfi_fuse_embedding(zfi_fuser *f, int32_t id)
         return 0;
     words = zfi_fuse_node(f, sum->args[0]), types = zfi_fuse_node(f, sum->args[1]);
     if (ZF_INT(types, gather_rows, padded)) return 0; /* of words alone there may be padding */
-    if (!zfi_same_shape(&words->shape, &types->shape)) return 0; /* one of them is repeated */
+    if (!zfi_same_shape(&words->shape, &node->shape) ||
+        !zfi_same_shape(&types->shape, &node->shape))
+        return 0; /* one of them is repeated */
     args[0] = words->args[0], args[1] = words->args[1];
     args[2] = types->args[0], args[3] = types->args[1];
     args[4] = positions, args[5] = node->args[2], args[6] = node->args[3];

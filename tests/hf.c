@@ -259,4 +259,22 @@ TEST_ONCE(hf_weights_that_are_none)
     CHECK(t, strstr(error.text, "x must be the name of a file beside the index, not"));
     CHECK(t, !weights_open(file_of("absent.json", absent, sizeof absent - 1), &error));
     CHECK(t, strstr(error.text, "there.safetensors: No such file"));
+    snprintf(folder, sizeof folder, "%s", test_path("a pipe"));
+    CHECK(t, !mkfifo(folder, 0666) && !weights_open(folder, &error));
+    CHECK(t, strstr(error.text, "it is not a regular file"));
+}
+
+/* A header of 640 bytes: the file begins with 0x80 2, as a pickle does. */
+TEST_ONCE(hf_weights_that_look_like_a_pickle)
+{
+    static char file[8 + 640 + 4] = "\x80\2";
+    static const char header[] = "{\"x\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}";
+    zf_error error = {ZF_OK, ""};
+    weights *w;
+    memset(file + 8, ' ', 640);
+    memcpy(file + 8, header, sizeof header - 1);
+    w = weights_open(file_of("x.safetensors", file, sizeof file), &error);
+    CHECK_TEXT(t, error.text, "");
+    CHECK(t, w && weights_find(w, "x") == 0);
+    weights_close(w);
 }

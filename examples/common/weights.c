@@ -1,5 +1,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "fail.h"
+#include "file.h"
 #include "weights.h"
 
 #include <stdlib.h>
@@ -45,13 +46,17 @@ const char *shape_text(char text[SHAPE_TEXT], zf_shape shape)
 
 /* ---------------------------------------------------------------------------------- opening */
 
-/* PyTorch's own files are archives (of Zip) or streams of pickle: programs, not data. */
+/* PyTorch's own files are archives (of Zip) or streams of pickle: programs, not data. The length in
+ * front of a safetensors file may look like the latter. */
 static bool is_pickle(const char *path)
 {
     unsigned char head[4] = {0};
-    FILE *file = fopen(path, "rb");
-    size_t n = file ? fread(head, 1, sizeof head, file) : 0;
-    if (file) fclose(file);
+    const char *why;
+    size_t bytes, n;
+    FILE *file = file_open(path, &bytes, &why);
+    if (!file) return false;
+    n = fread(head, 1, sizeof head, file);
+    fclose(file);
     return n == 4 && (!memcmp(head, "PK\3\4", 4) || (head[0] == 0x80 && head[1] <= 5));
 }
 
@@ -73,10 +78,11 @@ static int32_t add_shard(weights *w, const char *path, zf_error *error)
     grown = realloc(w->shards, (size_t)(w->shard_count + 1) * sizeof *grown);
     if (!grown) return no_memory(error), -1;
     w->shards = grown;
-    if (is_pickle(path)) return fail_as_pickle(error, path), -1;
     snprintf(grown[w->shard_count].path, PATH, "%s", path);
     grown[w->shard_count].file = zf_safetensors_open(path, NULL, error);
-    return grown[w->shard_count].file ? w->shard_count++ : -1;
+    if (grown[w->shard_count].file) return w->shard_count++;
+    if (is_pickle(path)) fail_as_pickle(error, path);
+    return -1;
 }
 
 static const char *unwrapped(const char *name)

@@ -154,10 +154,7 @@ static void zfi_settle_streams(zf_graph *g)
 static size_t zfi_prefix(const char *name, int depth)
 {
     size_t at = 0;
-    for (; depth > 0 && name[at]; depth--) {
-        if (at) at++;
-        at += strcspn(name + at, ".");
-    }
+    for (int k = 0; k < depth && name[at]; k++) at += (k > 0) + strcspn(name + at + (k > 0), ".");
     return at;
 }
 
@@ -165,6 +162,8 @@ static size_t zfi_prefix(const char *name, int depth)
 typedef struct zfi_reading {
     int32_t id, first;
     const char *name;
+    size_t from, until; /* its component at the depth where scopes are gathered */
+    int32_t at, group;  /* where it stood, and where the first one of its group did */
 } zfi_reading;
 
 static int zfi_by_reading(const void *a, const void *b)
@@ -173,22 +172,57 @@ static int zfi_by_reading(const void *a, const void *b)
     return x->first != y->first ? (x->first < y->first ? -1 : 1) : strcmp(x->name, y->name);
 }
 
-/* Puts those of r[0..count), which share their first `depth` components, side by side that share
- * more; else they stay in their order. */
+static int zfi_compare_components(const zfi_reading *x, const zfi_reading *y)
+{
+    if (x->until != y->until) return x->until < y->until ? -1 : 1;
+    return memcmp(x->name + x->from, y->name + y->from, x->until - x->from);
+}
+
+static int zfi_by_component(const void *a, const void *b)
+{
+    const zfi_reading *x = a, *y = b;
+    int order = zfi_compare_components(x, y);
+    return order ? order : x->at < y->at ? -1 : 1;
+}
+
+static int zfi_by_group(const void *a, const void *b)
+{
+    const zfi_reading *x = a, *y = b;
+    if (x->group != y->group) return x->group < y->group ? -1 : 1;
+    return x->at < y->at ? -1 : 1;
+}
+
+/* Puts those of r[0..count), which share what stands before their components, side by side that
+ * share the component as well; else they stay in their order. */
+static void zfi_gather_components(zfi_reading *r, int32_t count)
+{
+    for (int32_t i = 0; i < count; i++) r[i].at = i;
+    qsort(r, (size_t)count, sizeof *r, zfi_by_component);
+    for (int32_t i = 0, head = 0; i < count; i++) {
+        /* A name that ends here opens no scope. */
+        bool opened = head < i && r[head].name[r[head].until];
+        if (!opened || zfi_compare_components(&r[head], &r[i])) head = i;
+        r[i].group = r[head].at;
+    }
+    qsort(r, (size_t)count, sizeof *r, zfi_by_group);
+}
+
+/* Puts parameters r[0..count) of one scope side by side that share more: their first `depth`
+ * components are equal. */
 static void zfi_gather_scopes(zfi_reading *r, int32_t count, int depth)
 {
-    for (int32_t i = 0, end; i < count; i = end) {
-        size_t length = zfi_prefix(r[i].name, depth + 1);
-        end = i + 1;
-        if (!r[i].name[length]) continue;
-        for (int32_t k = end; k < count; k++) {
-            zfi_reading one = r[k];
-            if (zfi_prefix(one.name, depth + 1) != length || memcmp(one.name, r[i].name, length))
-                continue;
-            memmove(r + end + 1, r + end, (size_t)(k - end) * sizeof *r);
-            r[end++] = one;
+    for (bool whole = count > 1; whole; depth++) {
+        for (int32_t i = 0; i < count; i++) {
+            r[i].from = r[i].until + (depth > 0 && r[i].name[r[i].until]);
+            r[i].until = r[i].from + strcspn(r[i].name + r[i].from, ".");
         }
-        if (end - i > 1) zfi_gather_scopes(r + i, end - i, depth + 1);
+        zfi_gather_components(r, count);
+        whole = false;
+        for (int32_t i = 0, end; i < count; i = end) {
+            for (end = i + 1; end < count && r[end].group == r[i].group;) end++;
+            if (end - i == count) whole = true;
+            else if (end - i > 1) zfi_gather_scopes(r + i, end - i, depth + 1);
+        }
     }
 }
 
@@ -208,7 +242,9 @@ static void zfi_settle_params(zf_graph *g)
         }
         for (int32_t i = 0; i < count; i++) {
             int32_t id = g->params[i];
-            all[i] = (zfi_reading){id, first[id] ? first[id] : INT32_MAX, g->nodes[id].name};
+            all[i] = (zfi_reading){.id = id,
+                                   .first = first[id] ? first[id] : INT32_MAX,
+                                   .name = g->nodes[id].name};
         }
         qsort(all, (size_t)count, sizeof *all, zfi_by_reading);
         zfi_gather_scopes(all, count, 0);

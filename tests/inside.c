@@ -22,4 +22,5 @@
 #include "inside/fuse_update.c"
 #include "inside/verify.c"
 #include "inside/complete.c"
+#include "inside/settle.c"
 #include "inside/records.c"

@@ -270,12 +270,13 @@ dist/zeroflow.h: $(LIBRARY) LICENSE build/amalgamate
 build/amalgamate: build/obj/tools/amalgamate.o
 	$(LINK)
 
-# The backend for CUDA, to be compiled beside that header.
-dist: dist/zeroflow_cuda.cu
+# The backend for CUDA and communicators, each to be compiled beside that header.
+BESIDE = zeroflow_cuda.cu zeroflow_mpi.c zeroflow_nccl.c
+dist: $(BESIDE:%=dist/%)
 
-dist/zeroflow_cuda.cu: $(DEVICE) LICENSE build/amalgamate
+$(BESIDE:%=dist/%): dist/%: % $(LIBRARY) $(DEVICE) LICENSE build/amalgamate
 	@mkdir -p dist
-	$(call say,write) build/amalgamate $(VERSION) LICENSE zeroflow_cuda.cu zeroflow.h= > $@.part
+	$(call say,write) build/amalgamate $(VERSION) LICENSE $< zeroflow.h= > $@.part
 	@mv $@.part $@
 
 # ------------------------------------------------------------------------------------ pretraining
@@ -398,7 +399,7 @@ install: dist ## install the header, zeroflow_{mpi,nccl}.c, zeroflow_cuda.cu, a 
 	install -d $(DESTDIR)$(PREFIX)/include $(SHARE)/pkgconfig $(SHARE)/cmake/zeroflow \
 	    $(SHARE)/zeroflow
 	install -m 644 dist/zeroflow.h $(DESTDIR)$(PREFIX)/include
-	install -m 644 zeroflow_mpi.c zeroflow_nccl.c dist/zeroflow_cuda.cu $(SHARE)/zeroflow
+	install -m 644 $(BESIDE:%=dist/%) $(SHARE)/zeroflow
 	install -m 644 tools/install/zeroflow-config.cmake $(SHARE)/cmake/zeroflow
 	sed 's/@VERSION@/$(VERSION)/' tools/install/zeroflow-config-version.cmake \
 	    > $(SHARE)/cmake/zeroflow/zeroflow-config-version.cmake

@@ -2060,6 +2060,7 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 #undef zf_push
 #undef zf_pop
 #endif
+#include "graph/error.c"
 #include "graph/alloc.c"
 #include "graph/number.c"
 #include "graph/shape.c"
@@ -2130,6 +2131,8 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 #include "passes/recompute_order.c"
 #include "passes/recompute.c"
 #include "passes/training.c"
+#include "comm/clock.c"
+#include "comm/ranks.c"
 #include "comm/call.c"
 #include "comm/local.c"
 #include "comm/agree.c"

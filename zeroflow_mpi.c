@@ -3,6 +3,8 @@
  *     mpicc -c zeroflow_mpi.c        beside zeroflow.h; link it with the rest
  *     mpirun -np 4 program
  *
+ * What it shares with other communicators is in comm/; dist/zeroflow_mpi.c (`make dist`) is one file.
+ *
  * A collective is made of messages between any two ranks, none of them longer than a piece, so that
  * neither the length of a buffer nor the memory for it is bounded by MPI. They go through staging
  * memory of a fixed size; in round k piece k of what each rank has for each other:
@@ -31,35 +33,27 @@
 #endif
 #include "zeroflow.h"
 
-#include <math.h>
+#include "comm/process.c"
+
 #include <mpi.h>
-#include <pthread.h>
-#include <sched.h>
 #include <signal.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stdlib.h>
-#include <string.h>
-#include <time.h>
 
 enum {
-    ZFI_MPI_CHANNELS = 3,
     /* Rounds under way: while a link sends one, the next ones agree with their receivers, for which
      * a message waits behind all that goes the same way */
     ZFI_MPI_DEPTH = 8,
     ZFI_MPI_STAGING = 8 << 20,     /* bytes of a channel that pieces are cut to fit */
     ZFI_MPI_LEAST_PIECE = 4 << 10, /* however many ranks there are */
     ZFI_MPI_MOST_PIECE = 256 << 10,
-    ZFI_MPI_SMALL = 16 << 10,         /* bytes up to which all_reduce sends its operand whole */
-    ZFI_MPI_NOTICE = ZFI_MPI_CHANNELS /* the tag of notices; those of messages are the channels */
+    ZFI_MPI_NOTICE = ZFI_CHANNELS /* the tag of notices; those of messages are the channels */
 };
 
 /* The first bytes of a message. */
 typedef struct zfi_mpi_head {
-    int64_t count, at; /* of the call; first element of the piece */
-    int32_t op, node, dtype, root, add;
+    zfi_call call;
+    int64_t at; /* first element of the piece */
     int32_t phase;
-    int32_t unused[6];
+    int32_t unused[5];
 } zfi_mpi_head;
 
 enum { ZFI_MPI_HEAD = sizeof(zfi_mpi_head) };
@@ -78,93 +72,32 @@ typedef struct zfi_mpi_mail {
 /* Of every round under way, what comes from each rank and what goes to each: requests and slots of
  * staging are numbered alike (zfi_mpi_index). */
 typedef struct zfi_mpi_channel {
-    atomic_bool busy; /* a call is under way */
-    bool left;        /* MPI has not finished with the staging of a call that failed */
+    bool left; /* MPI has not finished with the staging of a call that failed */
     char *staging;
     MPI_Request *requests;
     MPI_Status *statuses; /* [world], with indices: what MPI_Testsome tells */
     int *indices;
     const void **parts; /* [world], to add */
     zfi_mpi_mail mail;
-    double *alive; /* [world], when each last told that it waits here; by the mutex */
 } zfi_mpi_channel;
 
 typedef struct zfi_mpi {
-    zf_comm comm;
+    zfi_process p;
     MPI_Comm mpi;
-    double deadline;
     size_t piece, slot; /* bytes: payload of a message at most; with its head */
-    pthread_mutex_t mutex;
-    atomic_bool failed;
-    zf_error error; /* the first; it does not change once `failed` is set */
-    bool *lost;     /* [world], those that the error is about, until they are told of it */
+    bool *lost;         /* [world], those that the error is about, until they are told of it */
     zfi_mpi_mail mail;
-    zfi_mpi_channel channels[ZFI_MPI_CHANNELS];
+    zfi_mpi_channel channels[ZFI_CHANNELS];
 } zfi_mpi;
 
-#if defined(__GNUC__)
-#define ZFI_MPI_PRINTF(text, first) __attribute__((format(printf, text, first)))
-#else
-#define ZFI_MPI_PRINTF(text, first)
-#endif
-
-/* ------------------------------------------------------------------------------------- waiting */
-
-static double zfi_mpi_now(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-/* A breath of who has waited for that long: none at first, then others may run, then a sleep that
- * grows with the wait to half a millisecond. True when it is time to look for notices. */
-static bool zfi_mpi_breathe(double waited)
-{
-    double sleep = waited / 8;
-    if (waited < 10e-6) return false;
-    if (waited < 200e-6) {
-        sched_yield();
-    } else {
-        if (sleep > 500e-6) sleep = 500e-6;
-        nanosleep(&(struct timespec){0, (long)(sleep * 1e9)}, NULL);
-    }
-    return true;
-}
-
 /* ------------------------------------------------------------------------------------- failing */
-
-/* Records the error unless there is one; returns status. `error` may be NULL. */
-ZFI_MPI_PRINTF(3, 4)
-static zf_status zfi_mpi_error(zf_error *error, zf_status status, const char *format, ...)
-{
-    if (error && !error->status) {
-        va_list args;
-        va_start(args, format);
-        error->status = status;
-        vsnprintf(error->text, sizeof error->text, format, args);
-        va_end(args);
-    }
-    return status;
-}
-
-/* "bcast %59 of 1024 f32 from rank 1" */
-static const char *zfi_mpi_call_text(char text[128], const zfi_mpi_head *h)
-{
-    return zf_collective_text(text, &(zf_collective){.op = (zf_op)h->op,
-                                                     .node = h->node,
-                                                     .dtype = (zf_dtype)h->dtype,
-                                                     .count = h->count,
-                                                     .add = h->add,
-                                                     .root = h->root});
-}
 
 /* Starts to send the notice to another rank. */
 static void zfi_mpi_post(zfi_mpi *m, zfi_mpi_mail *mail, int32_t rank)
 {
     MPI_Request *request = &mail->requests[rank];
-    if (rank != m->comm.rank && MPI_Isend(&mail->notice, sizeof mail->notice, MPI_BYTE, rank,
-                                          ZFI_MPI_NOTICE, m->mpi, request))
+    if (rank != m->p.comm.rank && MPI_Isend(&mail->notice, sizeof mail->notice, MPI_BYTE, rank,
+                                            ZFI_MPI_NOTICE, m->mpi, request))
         *request = MPI_REQUEST_NULL;
 }
 
@@ -186,18 +119,20 @@ static bool zfi_mpi_drop(MPI_Request *requests, size_t count, bool receive)
 
 /* Tells the others why this rank gives up, but for those that are lost. What cannot be sent within
  * a second is left to MPI. */
-static void zfi_mpi_tell(zfi_mpi *m, const char *reason)
+static void zfi_mpi_on_failure(void *self, const char *notice)
 {
-    double start = zfi_mpi_now(), waited = 0, patience = m->deadline < 1 ? m->deadline : 1;
+    zfi_mpi *m = self;
+    double start = zfi_now(), waited = 0, patience = m->p.deadline < 1 ? m->p.deadline : 1;
     int all = 0;
+    if (!notice) return;
     m->mail.notice.channel = -1;
-    snprintf(m->mail.notice.text, sizeof m->mail.notice.text, "%s", reason);
-    for (int32_t r = 0; r < m->comm.world; r++)
+    snprintf(m->mail.notice.text, sizeof m->mail.notice.text, "%s", notice);
+    for (int32_t r = 0; r < m->p.comm.world; r++)
         if (!m->lost[r]) zfi_mpi_post(m, &m->mail, r);
-    while (!MPI_Testall(m->comm.world, m->mail.requests, &all, MPI_STATUSES_IGNORE) && !all &&
+    while (!MPI_Testall(m->p.comm.world, m->mail.requests, &all, MPI_STATUSES_IGNORE) && !all &&
            waited < patience) {
-        zfi_mpi_breathe(waited);
-        waited = zfi_mpi_now() - start;
+        zfi_back_off(waited);
+        waited = zfi_now() - start;
     }
 }
 
@@ -206,55 +141,29 @@ static void zfi_mpi_tell(zfi_mpi *m, const char *reason)
  * looked at again. */
 static void zfi_mpi_tell_lost(zfi_mpi *m)
 {
-    pthread_mutex_lock(&m->mutex);
-    for (int32_t r = 0; r < m->comm.world; r++)
+    pthread_mutex_lock(&m->p.mutex);
+    for (int32_t r = 0; r < m->p.comm.world; r++)
         if (m->lost[r]) zfi_mpi_post(m, &m->mail, r);
-    memset(m->lost, 0, (size_t)m->comm.world * sizeof *m->lost);
-    pthread_mutex_unlock(&m->mutex);
+    memset(m->lost, 0, (size_t)m->p.comm.world * sizeof *m->lost);
+    pthread_mutex_unlock(&m->p.mutex);
 }
 
-/* From here on every call fails with this error, unless with an earlier one. The others are told
- * `notice` if it is not NULL. Returns false. */
-static bool zfi_mpi_fail(zfi_mpi *m, const zf_error *error, const char *notice)
-{
-    bool first;
-    pthread_mutex_lock(&m->mutex);
-    first = !m->error.status;
-    if (first) m->error = *error;
-    atomic_store(&m->failed, true);
-    pthread_mutex_unlock(&m->mutex);
-    if (first && notice) zfi_mpi_tell(m, notice);
-    return false;
-}
-
-/* Fails for a reason that this rank found out, and tells it. */
-ZFI_MPI_PRINTF(2, 3)
-static bool zfi_mpi_find(zfi_mpi *m, const char *format, ...)
-{
-    zf_error error = {ZF_ERR_COMM, ""};
-    va_list args;
-    va_start(args, format);
-    vsnprintf(error.text, sizeof error.text, format, args);
-    va_end(args);
-    return zfi_mpi_fail(m, &error, error.text);
-}
-
-/* The same for an error of MPI, in what goes to or comes from a rank; -1: in anything. */
+/* Fails for an error of MPI, in what goes to or comes from a rank; -1: in anything. */
 static bool zfi_mpi_find_code(zfi_mpi *m, const zf_collective *c, int32_t rank, int code)
 {
     char name[64], who[64] = "", text[MPI_MAX_ERROR_STRING] = "";
     int length = 0;
     MPI_Error_string(code, text, &length);
-    if (rank >= 0) snprintf(who, sizeof who, "rank %d of %d: ", (int)rank, (int)m->comm.world);
-    return zfi_mpi_find(m, "%s: %s%s", zf_collective_name(name, c), who, text);
+    if (rank >= 0) snprintf(who, sizeof who, "rank %d of %d: ", (int)rank, (int)m->p.comm.world);
+    return zfi_process_find(&m->p, ZF_ERR_COMM, "%s: %s%s", zfi_process_call(&m->p, name, c), who,
+                            text);
 }
 
 static void zfi_mpi_give_up(zfi_mpi *m, int32_t rank, const char *reason, const char *notice)
 {
     zf_error error = {ZF_OK, ""};
-    zfi_mpi_error(&error, ZF_ERR_COMM, "rank %d gave up%s%s", (int)rank, *reason ? ": " : "",
-                  reason);
-    zfi_mpi_fail(m, &error, notice);
+    zfi_fail_by_rank(&error, rank, reason);
+    zfi_process_fail(&m->p, &error, notice);
 }
 
 /* MPI writes to sockets whose other end may be gone: SIGPIPE, which would end the process, is kept
@@ -280,14 +189,14 @@ static void zfi_mpi_abort(void *self, const char *reason)
     sigset_t pipe;
     bool unblock = zfi_mpi_block_pipe(&pipe);
     if (!reason) reason = "";
-    zfi_mpi_give_up(m, m->comm.rank, reason, reason);
+    zfi_mpi_give_up(m, m->p.comm.rank, reason, reason);
     if (unblock) zfi_mpi_unblock_pipe(&pipe);
 }
 
 /* Takes the notices of other ranks, if there are any. */
 static void zfi_mpi_listen(zfi_mpi *m)
 {
-    while (!atomic_load(&m->failed)) {
+    while (!atomic_load(&m->p.failed)) {
         MPI_Message message;
         MPI_Status status;
         zfi_mpi_notice notice = {-1, ""};
@@ -297,13 +206,13 @@ static void zfi_mpi_listen(zfi_mpi *m)
             return;
         MPI_Mrecv(&notice, sizeof notice, MPI_BYTE, &message, &status);
         notice.text[sizeof notice.text - 1] = 0;
-        if (notice.channel < 0 || notice.channel >= ZFI_MPI_CHANNELS) {
+        if (notice.channel < 0 || notice.channel >= ZFI_CHANNELS) {
             zfi_mpi_give_up(m, status.MPI_SOURCE, notice.text, NULL);
             return;
         }
-        pthread_mutex_lock(&m->mutex);
-        m->channels[notice.channel].alive[status.MPI_SOURCE] = zfi_mpi_now();
-        pthread_mutex_unlock(&m->mutex);
+        pthread_mutex_lock(&m->p.mutex);
+        zfi_process_heard(&m->p, notice.channel, status.MPI_SOURCE);
+        pthread_mutex_unlock(&m->p.mutex);
     }
 }
 
@@ -362,7 +271,7 @@ static int64_t zfi_mpi_rounds(const zfi_mpi_phase *p)
 /* The number of what comes from rank 0 in that round; what goes to rank 0 is `world` further. */
 static size_t zfi_mpi_index(const zfi_mpi_phase *p, int64_t round)
 {
-    return (size_t)(round % ZFI_MPI_DEPTH) * 2 * (size_t)p->m->comm.world;
+    return (size_t)(round % ZFI_MPI_DEPTH) * 2 * (size_t)p->m->p.comm.world;
 }
 
 static char *zfi_mpi_slot(const zfi_mpi_phase *p, size_t index)
@@ -372,15 +281,8 @@ static char *zfi_mpi_slot(const zfi_mpi_phase *p, size_t index)
 
 static zfi_mpi_head zfi_mpi_head_of(const zfi_mpi_phase *p, int64_t round)
 {
-    const zf_collective *c = p->call;
-    return (zfi_mpi_head){.count = c->count,
-                          .at = zfi_mpi_at(p, round),
-                          .op = (int32_t)c->op,
-                          .node = c->node,
-                          .dtype = (int32_t)c->dtype,
-                          .root = c->op == ZF_OP_bcast ? c->root : 0,
-                          .add = c->add,
-                          .phase = p->number};
+    return (zfi_mpi_head){
+        .call = zfi_call_of(p->call), .at = zfi_mpi_at(p, round), .phase = p->number};
 }
 
 /* Where this rank's piece for `to` is. */
@@ -393,7 +295,7 @@ static const char *zfi_mpi_source(const zfi_mpi_phase *p, int32_t to, int64_t ro
 /* Starts what is received and sent in a round. */
 static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
 {
-    const int32_t world = p->m->comm.world, rank = p->m->comm.rank;
+    const int32_t world = p->m->p.comm.world, rank = p->m->p.comm.rank;
     const size_t from = zfi_mpi_index(p, round), to = from + (size_t)world;
     MPI_Request *requests = p->channel->requests;
     const int tag = p->call->channel;
@@ -428,10 +330,10 @@ static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
 static bool zfi_mpi_check_message(const zfi_mpi_phase *p, int64_t round, int32_t from,
                                   const MPI_Status *status)
 {
-    const int32_t rank = p->m->comm.rank, first = rank < from ? rank : from,
+    const int32_t rank = p->m->p.comm.rank, first = rank < from ? rank : from,
                   second = rank < from ? from : rank;
     const int64_t count = zfi_mpi_piece(p, from, rank, round);
-    zfi_mpi_head ours = zfi_mpi_head_of(p, round), theirs = {.count = 0};
+    zfi_mpi_head ours = zfi_mpi_head_of(p, round), theirs = {.at = 0};
     char low[128], high[128];
     int bytes = 0;
     MPI_Get_count(status, MPI_BYTE, &bytes);
@@ -440,15 +342,16 @@ static bool zfi_mpi_check_message(const zfi_mpi_phase *p, int64_t round, int32_t
     if (!memcmp(&ours, &theirs, sizeof ours) &&
         (size_t)bytes == ZFI_MPI_HEAD + (size_t)count * p->size)
         return true;
-    zfi_mpi_call_text(first == rank ? low : high, &ours);
-    zfi_mpi_call_text(first == rank ? high : low, &theirs);
+    zfi_call_text(first == rank ? low : high, &ours.call);
+    zfi_call_text(first == rank ? high : low, &theirs.call);
     if (!strcmp(low, high))
-        return zfi_mpi_find(p->m,
-                            "%s: ranks %d and %d do not cut it into the same pieces; they must run "
-                            "the same version of zeroflow",
-                            low, (int)first, (int)second);
-    return zfi_mpi_find(p->m, "rank %d is at %s, rank %d at %s", (int)first, low, (int)second,
-                        high);
+        return zfi_process_find(
+            &p->m->p, ZF_ERR_COMM,
+            "%s: ranks %d and %d do not cut it into the same pieces; they must run "
+            "the same version of zeroflow",
+            low, (int)first, (int)second);
+    return zfi_process_find(&p->m->p, ZF_ERR_COMM, "rank %d is at %s, rank %d at %s", (int)first,
+                            low, (int)second, high);
 }
 
 /* The deadline has passed: names the ranks of requests that are not done. Those that have told
@@ -456,25 +359,23 @@ static bool zfi_mpi_check_message(const zfi_mpi_phase *p, int64_t round, int32_t
 static bool zfi_mpi_missing(const zfi_mpi_phase *p, const MPI_Request *requests, const char *what,
                             double since)
 {
-    enum { MOST = 16 };
-    char list[MOST * 16 + 32] = "", name[64];
-    size_t at = 0;
-    int32_t silent = 0, missing = 0;
-    pthread_mutex_lock(&p->m->mutex);
-    for (int32_t r = 0; r < p->m->comm.world; r++)
-        if (requests[r] != MPI_REQUEST_NULL && p->channel->alive[r] < since) silent++;
-    for (int32_t r = 0; r < p->m->comm.world; r++) {
-        if (requests[r] == MPI_REQUEST_NULL || (silent && p->channel->alive[r] >= since)) continue;
-        if (!p->m->error.status) p->m->lost[r] = true;
-        if (missing++ < MOST)
-            at += (size_t)snprintf(list + at, sizeof list - at, "%s%d", missing > 1 ? ", " : "",
-                                   (int)r);
+    zfi_mpi *m = p->m;
+    const double *heartbeat = m->p.heartbeat[p->call->channel];
+    zfi_rank_list list = {.count = 0};
+    char name[64];
+    int32_t silent = 0;
+    pthread_mutex_lock(&m->p.mutex);
+    for (int32_t r = 0; r < m->p.comm.world; r++)
+        if (requests[r] != MPI_REQUEST_NULL && heartbeat[r] < since) silent++;
+    for (int32_t r = 0; r < m->p.comm.world; r++) {
+        if (requests[r] == MPI_REQUEST_NULL || (silent && heartbeat[r] >= since)) continue;
+        if (!m->p.error.status) m->lost[r] = true;
+        zfi_list_rank(&list, r);
     }
-    pthread_mutex_unlock(&p->m->mutex);
-    if (missing > MOST) snprintf(list + at, sizeof list - at, " and %d more", (int)missing - MOST);
-    return zfi_mpi_find(p->m, "%s: rank%s %s of %d %s within %g s",
-                        zf_collective_name(name, p->call), missing > 1 ? "s" : "", list,
-                        (int)p->m->comm.world, what, p->m->deadline);
+    pthread_mutex_unlock(&m->p.mutex);
+    return zfi_process_find(&m->p, ZF_ERR_COMM, "%s: %s %s within %g s",
+                            zfi_process_call(&p->m->p, name, p->call),
+                            zfi_list_end(&list, m->p.comm.world), what, m->p.deadline);
 }
 
 /* All that rank `from` was to send so far has come. */
@@ -494,7 +395,7 @@ static bool zfi_mpi_is_ahead(const zfi_mpi_phase *p, int32_t from)
 static void zfi_mpi_tell_waiting(const zfi_mpi_phase *p)
 {
     zfi_mpi_mail *mail = &p->channel->mail;
-    const int32_t world = p->m->comm.world;
+    const int32_t world = p->m->p.comm.world;
     int all = 0;
     if (MPI_Testall(world, mail->requests, &all, MPI_STATUSES_IGNORE) || !all) return;
     mail->notice.channel = p->call->channel;
@@ -510,13 +411,12 @@ static bool zfi_mpi_wait(const zfi_mpi_phase *p, int64_t round, bool sent)
     zfi_mpi *m = p->m;
     zfi_mpi_channel *ch = p->channel;
     MPI_Request *requests =
-        ch->requests + zfi_mpi_index(p, round) + (size_t)(sent ? m->comm.world : 0);
-    double since = 0, before = 0, waited = 0;
-    bool told = false;
+        ch->requests + zfi_mpi_index(p, round) + (size_t)(sent ? m->p.comm.world : 0);
+    zfi_wait wait = {0, 0, 0, false};
     for (;;) {
         int done = 0;
-        double now;
-        int code = MPI_Testsome(m->comm.world, requests, &done, ch->indices, ch->statuses);
+        zfi_patience patience;
+        int code = MPI_Testsome(m->p.comm.world, requests, &done, ch->indices, ch->statuses);
         if (code && code != MPI_ERR_IN_STATUS) return zfi_mpi_find_code(m, p->call, -1, code);
         if (done == MPI_UNDEFINED) return true;
         for (int i = 0; i < done; i++) {
@@ -526,36 +426,26 @@ static bool zfi_mpi_wait(const zfi_mpi_phase *p, int64_t round, bool sent)
             if (!sent && !zfi_mpi_check_message(p, round, ch->indices[i], status)) return false;
         }
         if (done) {
-            since = 0;
+            wait = (zfi_wait){0, 0, 0, false};
             continue;
         }
-        now = zfi_mpi_now();
-        if (since == 0) {
-            since = before = now;
-            waited = 0;
-            told = false;
-        }
-        waited += fmin(now - before, m->deadline / 8);
-        before = now;
-        if (zfi_mpi_breathe(waited)) zfi_mpi_listen(m);
-        if (atomic_load(&m->failed)) return false;
-        if (!told && waited > m->deadline / 2) {
-            told = true;
-            zfi_mpi_tell_waiting(p);
-        }
-        if (waited > m->deadline)
+        patience = zfi_wait_more(&wait, m->p.deadline);
+        if (wait.waited >= zfi_spinning) zfi_mpi_listen(m);
+        if (atomic_load(&m->p.failed)) return false;
+        if (patience == ZFI_HEARTBEAT) zfi_mpi_tell_waiting(p);
+        if (patience == ZFI_TOO_LONG)
             return zfi_mpi_missing(p, requests,
                                    sent                ? "took nothing more"
                                    : p->number + round ? "sent nothing more"
                                                        : "did not come",
-                                   since);
+                                   wait.since);
     }
 }
 
 /* Adds up, or puts where it belongs, what has come in a round and this rank's own piece. */
 static void zfi_mpi_finish(const zfi_mpi_phase *p, int64_t round)
 {
-    const int32_t world = p->m->comm.world, rank = p->m->comm.rank;
+    const int32_t world = p->m->p.comm.world, rank = p->m->p.comm.rank;
     const size_t index = zfi_mpi_index(p, round);
     const int64_t at = zfi_mpi_at(p, round);
     const void **parts = p->channel->parts;
@@ -575,7 +465,7 @@ static void zfi_mpi_finish(const zfi_mpi_phase *p, int64_t round)
 /* After a failure: ends what is under way. */
 static void zfi_mpi_cancel(zfi_mpi *m, zfi_mpi_channel *ch)
 {
-    const size_t world = (size_t)m->comm.world;
+    const size_t world = (size_t)m->p.comm.world;
     for (size_t k = 0; k < 2 * ZFI_MPI_DEPTH; k++)
         if (zfi_mpi_drop(ch->requests + k * world, world, k % 2 == 0)) ch->left = true;
 }
@@ -600,12 +490,12 @@ static bool zfi_mpi_run_phase(const zfi_mpi_phase *p)
  * on all ranks; then all gather the parts. */
 static bool zfi_mpi_all_reduce(zfi_mpi_phase *p)
 {
-    const int64_t world = p->m->comm.world;
+    const int64_t world = p->m->p.comm.world;
     size_t mine;
     p->sum = true;
-    if (world < 3 || (size_t)p->total * p->size <= ZFI_MPI_SMALL) return zfi_mpi_run_phase(p);
+    if (world < 3 || (size_t)p->total * p->size <= ZFI_SMALL_SUM) return zfi_mpi_run_phase(p);
     p->segment = (p->total - 1) / world + 1;
-    mine = (size_t)zfi_mpi_clamp(p->m->comm.rank * p->segment, 0, p->total) * p->size;
+    mine = (size_t)zfi_mpi_clamp(p->m->p.comm.rank * p->segment, 0, p->total) * p->size;
     p->by_target = true;
     p->out += mine;
     if (!zfi_mpi_run_phase(p)) return false;
@@ -623,7 +513,7 @@ static bool zfi_mpi_collective(zfi_mpi *m, const zf_collective *c)
                        .size = zf_dtype_size(c->dtype),
                        .in = c->in,
                        .out = c->out,
-                       .total = c->count * m->comm.world,
+                       .total = c->count * m->p.comm.world,
                        .segment = c->count,
                        .root = -1};
     switch (c->op) {
@@ -636,49 +526,23 @@ static bool zfi_mpi_collective(zfi_mpi *m, const zf_collective *c)
     return zfi_mpi_run_phase(&p);
 }
 
-/* The call is one that can be done. */
-static zf_status zfi_mpi_check(const zfi_mpi *m, const zf_collective *c, zf_error *error)
-{
-    zf_status status = zf_collective_check(c, &m->comm, ZFI_MPI_CHANNELS, error);
-    char name[64];
-    if (!status && c->stream)
-        return zfi_mpi_error(error, ZF_ERR_ARGUMENT,
-                             "%s: this communicator has no streams; stream must be NULL",
-                             zf_collective_name(name, c));
-    return status;
-}
-
 static zf_status zfi_mpi_run(void *self, const zf_collective *c, zf_error *error)
 {
     zfi_mpi *m = self;
-    zf_error wrong = {ZF_OK, ""};
-    zfi_mpi_channel *ch;
-    char name[64];
     sigset_t pipe;
+    zf_status status;
     bool done, unblock;
     int cancel;
-    if (atomic_load(&m->failed)) return zfi_mpi_error(error, m->error.status, "%s", m->error.text);
-    if (!zfi_mpi_check(m, c, &wrong) && atomic_exchange(&m->channels[c->channel].busy, true))
-        zfi_mpi_error(&wrong, ZF_ERR_ARGUMENT, "%s: another thread of rank %d is using channel %d",
-                      zf_collective_name(name, c), (int)m->comm.rank, (int)c->channel);
-    if (wrong.status) {
-        zfi_mpi_abort(m, wrong.text);
-        return zfi_mpi_error(error, wrong.status, "%s", wrong.text);
-    }
-    ch = &m->channels[c->channel];
-    /* A thread that is cancelled inside of MPI would leave its locks behind. */
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
+    if ((status = zfi_process_begin(&m->p, c, false, &cancel, error))) return status;
     unblock = zfi_mpi_block_pipe(&pipe);
     zfi_mpi_listen(m);
-    done = !atomic_load(&m->failed) && zfi_mpi_collective(m, c);
+    done = !atomic_load(&m->p.failed) && zfi_mpi_collective(m, c);
     if (!done) {
-        zfi_mpi_cancel(m, ch);
+        zfi_mpi_cancel(m, &m->channels[c->channel]);
         zfi_mpi_tell_lost(m);
     }
-    atomic_store(&ch->busy, false);
     if (unblock) zfi_mpi_unblock_pipe(&pipe);
-    pthread_setcancelstate(cancel, &cancel);
-    return done ? ZF_OK : zfi_mpi_error(error, m->error.status, "%s", m->error.text);
+    return zfi_process_end(&m->p, c, done, cancel, error);
 }
 
 /* ---------------------------------------------------------------------------- the communicator */
@@ -688,12 +552,12 @@ static zf_status zfi_mpi_run(void *self, const zf_collective *c, zf_error *error
 static void zfi_mpi_destroy(void *self)
 {
     zfi_mpi *m = self;
-    bool failed = atomic_load(&m->failed);
+    bool failed = atomic_load(&m->p.failed);
     int ended = 0;
-    for (int k = 0; k < ZFI_MPI_CHANNELS; k++) {
+    for (int k = 0; k < ZFI_CHANNELS; k++) {
         zfi_mpi_channel *ch = &m->channels[k];
         if (ch->mail.requests && !failed &&
-            zfi_mpi_drop(ch->mail.requests, (size_t)m->comm.world, false))
+            zfi_mpi_drop(ch->mail.requests, (size_t)m->p.comm.world, false))
             failed = true;
         if (!ch->left) free(ch->staging);
         free(ch->requests);
@@ -701,11 +565,10 @@ static void zfi_mpi_destroy(void *self)
         free(ch->indices);
         free(ch->parts);
         free(ch->mail.requests);
-        free(ch->alive);
     }
     free(m->mail.requests);
     free(m->lost);
-    pthread_mutex_destroy(&m->mutex);
+    zfi_process_free(&m->p);
     if (failed) return;
     MPI_Finalized(&ended);
     if (!ended && m->mpi != MPI_COMM_NULL) MPI_Comm_free(&m->mpi);
@@ -713,20 +576,20 @@ static void zfi_mpi_destroy(void *self)
 }
 
 /* Duplicates the communicator, with all ranks that come within the deadline. Where some do not, MPI
- * still has the request and where it is to write: then `m->failed` is set. */
+ * still has the request and where it is to write: then `m->p.failed` is set. */
 static zf_status zfi_mpi_duplicate(zfi_mpi *m, MPI_Comm parent, zf_error *error)
 {
     MPI_Request request;
-    double start = zfi_mpi_now(), waited = 0;
+    double start = zfi_now(), waited = 0;
     int done = 0, rank, world, code = MPI_Comm_idup(parent, &m->mpi, &request);
     while (!code && !(code = MPI_Test(&request, &done, MPI_STATUS_IGNORE)) && !done) {
-        if (waited > m->deadline) {
-            atomic_store(&m->failed, true);
-            return zfi_mpi_error(error, ZF_ERR_COMM, "zf_mpi_comm: not all ranks came within %g s",
-                                 m->deadline);
+        if (waited > m->p.deadline) {
+            atomic_store(&m->p.failed, true);
+            return zfi_fail(error, ZF_ERR_COMM, "zf_mpi_comm: not all ranks came within %g s",
+                            m->p.deadline);
         }
-        zfi_mpi_breathe(waited);
-        waited = zfi_mpi_now() - start;
+        zfi_back_off(waited);
+        waited = zfi_now() - start;
     }
     if (!code) code = MPI_Comm_set_errhandler(m->mpi, MPI_ERRORS_RETURN);
     if (!code) code = MPI_Comm_rank(m->mpi, &rank);
@@ -735,9 +598,9 @@ static zf_status zfi_mpi_duplicate(zfi_mpi *m, MPI_Comm parent, zf_error *error)
         char text[MPI_MAX_ERROR_STRING] = "";
         int length = 0;
         MPI_Error_string(code, text, &length);
-        return zfi_mpi_error(error, ZF_ERR_COMM, "zf_mpi_comm: %s", text);
+        return zfi_fail(error, ZF_ERR_COMM, "zf_mpi_comm: %s", text);
     }
-    m->comm = (zf_comm){m, rank, world, zfi_mpi_run, zfi_mpi_abort, zfi_mpi_destroy, NULL, 0};
+    m->p.comm = (zf_comm){m, rank, world, zfi_mpi_run, zfi_mpi_abort, zfi_mpi_destroy, NULL, 0};
     return ZF_OK;
 }
 
@@ -751,27 +614,25 @@ static MPI_Request *zfi_mpi_requests(size_t count)
 /* The memory for all calls, by the size of the world. */
 static bool zfi_mpi_allocate(zfi_mpi *m)
 {
-    const size_t world = (size_t)m->comm.world, slots = 2 * ZFI_MPI_DEPTH * world;
+    const size_t world = (size_t)m->p.comm.world, slots = 2 * ZFI_MPI_DEPTH * world;
     m->piece = (size_t)zfi_mpi_clamp((int64_t)(ZFI_MPI_STAGING / slots), ZFI_MPI_LEAST_PIECE,
                                      ZFI_MPI_MOST_PIECE) &
                ~(size_t)63;
     m->slot = ZFI_MPI_HEAD + m->piece;
     m->mail.requests = zfi_mpi_requests(world);
     m->lost = calloc(world, sizeof *m->lost);
-    if (!m->mail.requests || !m->lost) return false;
+    if (!m->mail.requests || !m->lost || !zfi_process_allocate(&m->p)) return false;
     if (slots > SIZE_MAX / m->slot) return false;
-    for (int k = 0; k < ZFI_MPI_CHANNELS; k++) {
+    for (int k = 0; k < ZFI_CHANNELS; k++) {
         zfi_mpi_channel *ch = &m->channels[k];
-        atomic_init(&ch->busy, false);
         ch->staging = aligned_alloc(64, slots * m->slot);
         ch->requests = zfi_mpi_requests(slots);
         ch->statuses = calloc(world, sizeof *ch->statuses);
         ch->indices = calloc(world, sizeof *ch->indices);
         ch->parts = calloc(world, sizeof *ch->parts);
         ch->mail.requests = zfi_mpi_requests(world);
-        ch->alive = calloc(world, sizeof *ch->alive);
         if (!ch->staging || !ch->requests || !ch->statuses || !ch->indices || !ch->parts ||
-            !ch->mail.requests || !ch->alive)
+            !ch->mail.requests)
             return false;
     }
     return true;
@@ -782,26 +643,22 @@ static zf_status zfi_mpi_check_desc(const zf_mpi_desc *d, zf_error *error)
 {
     int started = 0, ended = 0, threads = MPI_THREAD_SINGLE, inter = 0;
     MPI_Comm mpi = d->comm ? *(const MPI_Comm *)d->comm : MPI_COMM_WORLD;
-    if (!(d->deadline_seconds > 0) || !isfinite(d->deadline_seconds))
-        return zfi_mpi_error(error, ZF_ERR_ARGUMENT,
-                             "zf_mpi_comm: deadline_seconds is %g; it must be positive and finite, "
-                             "or 0 for 60",
-                             d->deadline_seconds);
+    if (zfi_check_deadline("zf_mpi_comm", d->deadline_seconds, error)) return ZF_ERR_ARGUMENT;
     MPI_Initialized(&started);
     if (started) MPI_Finalized(&ended);
     if (!started || ended)
-        return zfi_mpi_error(error, ZF_ERR_COMM, "zf_mpi_comm: MPI %s; call it %s",
-                             ended ? "has been finalized" : "has not been initialised",
-                             ended ? "before MPI_Finalize" : "after MPI_Init_thread");
+        return zfi_fail(error, ZF_ERR_COMM, "zf_mpi_comm: MPI %s; call it %s",
+                        ended ? "has been finalized" : "has not been initialised",
+                        ended ? "before MPI_Finalize" : "after MPI_Init_thread");
     MPI_Query_thread(&threads);
     if (threads < MPI_THREAD_MULTIPLE)
-        return zfi_mpi_error(error, ZF_ERR_COMM,
-                             "zf_mpi_comm: MPI was not initialised for several threads; call "
-                             "MPI_Init_thread with MPI_THREAD_MULTIPLE, and see what it provides");
+        return zfi_fail(error, ZF_ERR_COMM,
+                        "zf_mpi_comm: MPI was not initialised for several threads; call "
+                        "MPI_Init_thread with MPI_THREAD_MULTIPLE, and see what it provides");
     if (mpi == MPI_COMM_NULL || MPI_Comm_test_inter(mpi, &inter) || inter)
-        return zfi_mpi_error(error, ZF_ERR_ARGUMENT, "zf_mpi_comm: comm is %s; it must be an %s",
-                             inter ? "an intercommunicator" : "MPI_COMM_NULL",
-                             "intracommunicator, or NULL for MPI_COMM_WORLD");
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_mpi_comm: comm is %s; it must be an %s",
+                        inter ? "an intercommunicator" : "MPI_COMM_NULL",
+                        "intracommunicator, or NULL for MPI_COMM_WORLD");
     return ZF_OK;
 }
 
@@ -812,22 +669,20 @@ ZF_API zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error)
     if (d.deadline_seconds == 0) d.deadline_seconds = 60;
     if (zfi_mpi_check_desc(&d, error)) return NULL;
     if (!(m = calloc(1, sizeof *m))) {
-        zfi_mpi_error(error, ZF_ERR_NOMEM, "out of memory");
+        zfi_nomem(error);
         return NULL;
     }
     m->mpi = MPI_COMM_NULL;
-    m->deadline = d.deadline_seconds;
-    atomic_init(&m->failed, false);
-    pthread_mutex_init(&m->mutex, NULL);
+    zfi_process_init(&m->p, "zf_mpi_comm", d.deadline_seconds, zfi_mpi_on_failure);
     if (zfi_mpi_duplicate(m, d.comm ? *(const MPI_Comm *)d.comm : MPI_COMM_WORLD, error)) {
         zfi_mpi_destroy(m);
         return NULL;
     }
     if (!zfi_mpi_allocate(m)) {
-        zfi_mpi_error(error, ZF_ERR_NOMEM, "out of memory");
+        zfi_nomem(error);
         if (m->mail.requests && m->lost) zfi_mpi_abort(m, "out of memory");
         zfi_mpi_destroy(m);
         return NULL;
     }
-    return &m->comm;
+    return &m->p.comm;
 }

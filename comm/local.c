@@ -16,13 +16,6 @@
  * back while it is read. The mutex orders the coming of ranks against failures: either a meeting
  * takes place for all of them, or for none.
  */
-#if defined(__linux__)
-enum { ZFI_CLOCK_MONOTONIC = 1 };
-/* Hidden by strict C11. */
-int clock_gettime(int, struct timespec *);
-int pthread_condattr_setclock(pthread_condattr_t *, int);
-#endif
-
 enum {
     ZFI_LOCAL_WORLD = 4096,
     ZFI_LOCAL_SMALL = 1024, /* bytes of `in` that are copied to the meeting place */
@@ -85,9 +78,10 @@ static void zfi_local_abort(void *self, const char *reason)
 {
     const zfi_local_rank *rank = self;
     zf_local *g = rank->group;
+    zf_error why = {ZF_OK, ""};
     pthread_mutex_lock(&g->mutex);
-    zfi_local_fail(g, "rank %d gave up%s%s", (int)rank->comm.rank, reason && *reason ? ": " : "",
-                   reason ? reason : "");
+    zfi_fail_by_rank(&why, rank->comm.rank, reason);
+    zfi_local_fail(g, "%s", why.text);
     pthread_mutex_unlock(&g->mutex);
 }
 
@@ -95,40 +89,15 @@ static void zfi_local_abort(void *self, const char *reason)
 static void zfi_local_missing(zf_local *g, const zfi_channel *channel, int64_t meeting,
                               const zf_collective *c)
 {
-    enum { MOST = 16 };
-    char list[MOST * 16 + 32] = "", name[64];
-    size_t at = 0;
-    int32_t missing = 0;
-    for (int32_t r = 0; r < g->world; r++) {
-        if (channel->seats[r].came > meeting) continue;
-        if (missing++ < MOST)
-            at += (size_t)snprintf(list + at, sizeof list - at, "%s%d", missing > 1 ? ", " : "",
-                                   (int)r);
-    }
-    if (missing > MOST) snprintf(list + at, sizeof list - at, " and %d more", (int)missing - MOST);
-    zfi_local_fail(g, "%s: rank%s %s of %d did not come within %g s", zf_collective_name(name, c),
-                   missing > 1 ? "s" : "", list, (int)g->world, g->deadline);
+    zfi_rank_list list = {.count = 0};
+    char name[64];
+    for (int32_t r = 0; r < g->world; r++)
+        if (channel->seats[r].came <= meeting) zfi_list_rank(&list, r);
+    zfi_local_fail(g, "%s: %s did not come within %g s", zf_collective_name(name, c),
+                   zfi_list_end(&list, g->world), g->deadline);
 }
 
 /* -------------------------------------------------------------------------------------- meeting */
-
-/* The time in `seconds`, on the clock of the conditions. */
-static struct timespec zfi_local_time(double seconds)
-{
-    const double longest = 1e8; /* three years: no overflow of a time */
-    struct timespec t;
-    int64_t nanoseconds;
-#if defined(__linux__)
-    clock_gettime(ZFI_CLOCK_MONOTONIC, &t);
-#else
-    timespec_get(&t, TIME_UTC);
-#endif
-    if (seconds > longest) seconds = longest;
-    nanoseconds = (int64_t)((seconds - floor(seconds)) * 1e9) + t.tv_nsec;
-    t.tv_sec += (time_t)floor(seconds) + (time_t)(nanoseconds / 1000000000);
-    t.tv_nsec = (long)(nanoseconds % 1000000000);
-    return t;
-}
 
 static bool zfi_same_call(const zf_collective *a, const zf_collective *b)
 {
@@ -193,7 +162,7 @@ static bool zfi_local_meet(zf_local *g, zfi_channel *channel, int32_t rank,
     }
     pthread_mutex_unlock(&g->mutex);
     if (zfi_local_spin(g, channel, meeting)) return true;
-    if (first) until = zfi_local_time(g->deadline);
+    if (first) until = zfi_time_in(g->deadline);
     pthread_mutex_lock(&g->mutex);
     while (!(met = atomic_load(&channel->meetings) != meeting) && !(first && g->error.status)) {
         if (!first) pthread_cond_wait(&channel->changed, &g->mutex);
@@ -368,14 +337,11 @@ static zf_status zfi_local_run(void *self, const zf_collective *c, zf_error *err
     zf_error wrong = {ZF_OK, ""};
     zf_status status;
     zfi_seat *seat = NULL;
-    char name[64];
     int cancel;
     if (atomic_load(&g->failed)) return zfi_fail(error, g->error.status, "%s", g->error.text);
     if (!zfi_local_check(rank, c, &wrong)) {
         seat = &g->channels[c->channel].seats[rank->comm.rank];
-        if (atomic_exchange(&seat->busy, true))
-            zfi_fail(&wrong, ZF_ERR_ARGUMENT, "%s: another thread of rank %d is using channel %d",
-                     zf_collective_name(name, c), (int)rank->comm.rank, (int)c->channel);
+        if (atomic_exchange(&seat->busy, true)) zfi_fail_busy(&wrong, c, rank->comm.rank);
     }
     if (wrong.status) {
         zfi_local_abort(self, wrong.text);
@@ -403,18 +369,6 @@ ZF_API void zf_local_free(zf_local *g)
     zfi_free(&memory, g, sizeof *g);
 }
 
-static void zfi_local_open(zf_local *g)
-{
-    pthread_condattr_t attributes;
-    pthread_mutex_init(&g->mutex, NULL);
-    pthread_condattr_init(&attributes);
-#if defined(__linux__)
-    pthread_condattr_setclock(&attributes, ZFI_CLOCK_MONOTONIC);
-#endif
-    for (int k = 0; k < ZFI_QUEUES; k++) pthread_cond_init(&g->channels[k].changed, &attributes);
-    pthread_condattr_destroy(&attributes);
-}
-
 ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error)
 {
     zf_local_desc d = desc ? *desc : (zf_local_desc){.world = 1};
@@ -427,18 +381,13 @@ ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error)
                  (int)d.world, ZFI_LOCAL_WORLD);
         return NULL;
     }
-    if (!(d.deadline_seconds > 0) || !isfinite(d.deadline_seconds)) {
-        zfi_fail(
-            error, ZF_ERR_ARGUMENT,
-            "zf_local_new: deadline_seconds is %g; it must be positive and finite, or 0 for 60",
-            d.deadline_seconds);
-        return NULL;
-    }
+    if (zfi_check_deadline("zf_local_new", d.deadline_seconds, error)) return NULL;
     if (!(g = zfi_calloc(&memory, 1, sizeof *g))) return zfi_nomem(error), NULL;
     g->memory = memory;
     g->world = d.world;
     g->deadline = d.deadline_seconds;
-    zfi_local_open(g);
+    pthread_mutex_init(&g->mutex, NULL);
+    for (int k = 0; k < ZFI_QUEUES; k++) zfi_condition_init(&g->channels[k].changed);
     g->ranks = zfi_calloc(&g->memory, (size_t)d.world, sizeof *g->ranks);
     g->seats = zfi_calloc(&g->memory, (size_t)d.world * ZFI_QUEUES, sizeof *g->seats);
     if (!g->ranks || !g->seats) {

@@ -1,4 +1,4 @@
-/* Memory and errors: every byte of the library passes through here.
+/* Memory: every byte of the library passes through here.
  *
  * A zfi_memory is an allocator with a sticky failure: after one refused request `failed` stays set,
  * later requests are still served, and the owner reports ZF_ERR_NOMEM once instead of after every
@@ -16,17 +16,14 @@
 #include <limits.h>
 #include <math.h>
 #include <setjmp.h>
-#include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #if defined(__GNUC__)
-#define ZFI_PRINTF(string, first) __attribute__((format(printf, string, first)))
-#define ZFI_INLINE                static inline __attribute__((always_inline, unused))
-#define ZFI_UNUSED                __attribute__((unused))
+#define ZFI_INLINE static inline __attribute__((always_inline, unused))
+#define ZFI_UNUSED __attribute__((unused))
 #else
-#define ZFI_PRINTF(string, first)
 #define ZFI_INLINE static inline
 #define ZFI_UNUSED
 #endif
@@ -53,26 +50,6 @@ ZF_API const char *zf_status_name(zf_status status)
         "not a number",
     };
     return (unsigned)status < (unsigned)ZFI_COUNT(names) ? names[status] : "unknown status";
-}
-
-/* Records `status` and the text, unless an error is recorded already (the first one tells the
- * cause). `error` may be NULL. Returns `status`. */
-ZFI_PRINTF(3, 4)
-static zf_status zfi_fail(zf_error *error, zf_status status, const char *format, ...)
-{
-    if (error && !error->status) {
-        va_list args;
-        va_start(args, format);
-        error->status = status;
-        vsnprintf(error->text, sizeof error->text, format, args);
-        va_end(args);
-    }
-    return status;
-}
-
-static zf_status zfi_nomem(zf_error *error)
-{
-    return zfi_fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
 /* a * b, a + b into *out; false when they do not fit. */

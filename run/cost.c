@@ -46,12 +46,6 @@ static double *zfi_cost_member(zf_cost *cost, int k)
 
 /* --------------------------------------------------------------------------------- measuring */
 
-static double zfi_cost_now(void)
-{
-    struct timespec t = zfi_local_time(0);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
 /* The median of times[0..count), which are sorted; above 0. */
 static double zfi_median(double *times, int count)
 {
@@ -72,9 +66,9 @@ static zf_status zfi_time_graph(zf_graph *g, zf_backend *backend, double *second
     double times[ZFI_COST_RUNS], all = 0;
     int count = 0;
     while (!status && count < ZFI_COST_RUNS && all < zfi_cost_budget) {
-        double start = zfi_cost_now();
+        double start = zfi_now();
         status = zf_step(p);
-        all += times[count++] = zfi_cost_now() - start;
+        all += times[count++] = zfi_now() - start;
     }
     if (status)
         zfi_fail(error, status, "zf_calibrate: %s",
@@ -131,9 +125,9 @@ static zf_status zfi_time_gather(const zf_comm *comm, const void *in, void *out,
     double times[ZFI_COST_LATENCIES];
     zf_status status = comm->run(comm->self, &gather, error);
     for (int k = 0; k < runs && !status; k++) {
-        double start = zfi_cost_now();
+        double start = zfi_now();
         status = comm->run(comm->self, &gather, error);
-        times[k] = zfi_cost_now() - start;
+        times[k] = zfi_now() - start;
     }
     if (status) return status;
     *seconds = zfi_median(times, runs);

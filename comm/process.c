@@ -1,0 +1,225 @@
+/* What communicators between processes share; zeroflow_mpi.c and zeroflow_nccl.c include it and see
+ * the public header beside it.
+ *
+ * The first failure of a process is the error of all its later calls, and the communicator tells the
+ * other ranks. Who waits does so with backoff, and listens to the others meanwhile:
+ *
+ *     waited   0 ........ deadline/2 ............. deadline
+ *                         heartbeat: "I wait too"  the ranks without a heartbeat are named
+ *
+ * So ranks that wait in vain are not taken for the one that is lost. */
+#ifndef ZFI_PROCESS
+#define ZFI_PROCESS
+
+#include "../graph/error.c"
+#include "clock.c"
+#include "ranks.c"
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+
+enum {
+    ZFI_CHANNELS = 3,
+    ZFI_SMALL_SUM = 16 << 10 /* bytes up to which all_reduce sends its operand whole */
+};
+
+/* What ranks compare of a call. */
+typedef struct zfi_call {
+    int64_t count;
+    int32_t op, node, dtype, root, add;
+    int32_t unused;
+} zfi_call;
+
+static zfi_call zfi_call_of(const zf_collective *c)
+{
+    return (zfi_call){.count = c->count,
+                      .op = (int32_t)c->op,
+                      .node = c->node,
+                      .dtype = (int32_t)c->dtype,
+                      .root = c->op == ZF_OP_bcast ? c->root : 0,
+                      .add = c->add};
+}
+
+/* "bcast %59 of 1024 f32 from rank 1" */
+static const char *zfi_call_text(char text[128], const zfi_call *call)
+{
+    return zf_collective_text(text, &(zf_collective){.op = (zf_op)call->op,
+                                                     .node = call->node,
+                                                     .dtype = (zf_dtype)call->dtype,
+                                                     .count = call->count,
+                                                     .add = call->add,
+                                                     .root = call->root});
+}
+
+/* A rank that is a process, or has a device; what a communicator begins with. */
+typedef struct zfi_process {
+    zf_comm comm;
+    const char *maker; /* the function that made it, for messages */
+    double deadline;
+    pthread_mutex_t mutex;
+    atomic_bool failed;
+    zf_error error;                  /* the first; it does not change once `failed` is set */
+    atomic_bool busy[ZFI_CHANNELS];  /* a call is under way */
+    double *heartbeat[ZFI_CHANNELS]; /* [world], the last of each rank; by the mutex */
+    /* After the first failure: tells the other ranks `notice` if it is not NULL. */
+    void (*on_failure)(void *self, const char *notice);
+} zfi_process;
+
+/* The mutex, and a rank and world of 0: comm is the caller's to fill in. */
+static void zfi_process_init(zfi_process *p, const char *maker, double deadline,
+                             void (*on_failure)(void *self, const char *notice))
+{
+    p->maker = maker;
+    p->deadline = deadline;
+    p->on_failure = on_failure;
+    pthread_mutex_init(&p->mutex, NULL);
+    atomic_init(&p->failed, false);
+    for (int k = 0; k < ZFI_CHANNELS; k++) atomic_init(&p->busy[k], false);
+}
+
+/* The memory that depends on the world; false: there is none. */
+static bool zfi_process_allocate(zfi_process *p)
+{
+    for (int k = 0; k < ZFI_CHANNELS; k++) {
+        p->heartbeat[k] = calloc((size_t)p->comm.world, sizeof *p->heartbeat[k]);
+        if (!p->heartbeat[k]) return false;
+    }
+    return true;
+}
+
+static void zfi_process_free(zfi_process *p)
+{
+    for (int k = 0; k < ZFI_CHANNELS; k++) free(p->heartbeat[k]);
+    pthread_mutex_destroy(&p->mutex);
+}
+
+/* ------------------------------------------------------------------------------------- failing */
+
+/* "all_gather %59"; of none, the function that makes the communicator. */
+static const char *zfi_process_call(const zfi_process *p, char text[64], const zf_collective *c)
+{
+    return c && c->op ? zf_collective_name(text, c) : p->maker;
+}
+
+/* From here on every call fails with this error, unless with an earlier one. The others are told
+ * `notice` if it is not NULL. Returns false. */
+static bool zfi_process_fail(zfi_process *p, const zf_error *error, const char *notice)
+{
+    bool first;
+    pthread_mutex_lock(&p->mutex);
+    first = !p->error.status;
+    if (first) p->error = *error;
+    atomic_store(&p->failed, true);
+    pthread_mutex_unlock(&p->mutex);
+    if (first) p->on_failure(p->comm.self, notice);
+    return false;
+}
+
+/* Fails for a reason that this rank found out, and tells it. */
+ZFI_PRINTF(3, 4)
+static bool zfi_process_find(zfi_process *p, zf_status status, const char *format, ...)
+{
+    zf_error error = {status, ""};
+    va_list args;
+    va_start(args, format);
+    vsnprintf(error.text, sizeof error.text, format, args);
+    va_end(args);
+    return zfi_process_fail(p, &error, error.text);
+}
+
+/* The error of the process as that of a call. */
+static zf_status zfi_process_error(const zfi_process *p, zf_error *error)
+{
+    return zfi_fail(error, p->error.status, "%s", p->error.text);
+}
+
+/* ------------------------------------------------------------------------------------- waiting */
+
+static const double zfi_spinning = 10e-6, zfi_yielding = 200e-6; /* seconds, without a sleep */
+
+/* Backoff of who has waited for that long: nothing at first, then others may run, then a sleep that
+ * grows with the wait to half a millisecond. */
+static void zfi_back_off(double waited)
+{
+    const double sleep = fmin(waited / 8, 500e-6);
+    if (waited < zfi_spinning) return;
+    if (waited < zfi_yielding) sched_yield();
+    else nanosleep(&(struct timespec){0, (long)(sleep * 1e9)}, NULL);
+}
+
+/* A wait for other ranks. {0} has not begun. */
+typedef struct zfi_wait {
+    double since, before; /* its begin and the last look; 0: none yet */
+    double waited;
+    bool told; /* the heartbeat is sent */
+} zfi_wait;
+
+typedef enum zfi_patience { ZFI_GO_ON, ZFI_HEARTBEAT, ZFI_TOO_LONG } zfi_patience;
+
+/* Adds time to the wait. Much time at once is mostly such in which this process itself was stopped,
+ * and hardly counts. */
+static zfi_patience zfi_wait_add(zfi_wait *w, double seconds, double deadline)
+{
+    w->waited += fmin(seconds, deadline / 8);
+    if (!w->told && w->waited > deadline / 2) {
+        w->told = true;
+        return ZFI_HEARTBEAT;
+    }
+    return w->waited > deadline ? ZFI_TOO_LONG : ZFI_GO_ON;
+}
+
+/* Waits a little longer. */
+static zfi_patience zfi_wait_more(zfi_wait *w, double deadline)
+{
+    const double now = zfi_now();
+    zfi_patience patience;
+    if (w->since == 0) w->since = w->before = now;
+    patience = zfi_wait_add(w, now - w->before, deadline);
+    w->before = now;
+    zfi_back_off(w->waited);
+    return patience;
+}
+
+/* A rank has told that it waits at the channel as well. The mutex is held. */
+static void zfi_process_heard(zfi_process *p, int32_t channel, int32_t rank)
+{
+    if (channel >= 0 && channel < ZFI_CHANNELS && rank >= 0 && rank < p->comm.world)
+        p->heartbeat[channel][rank] = zfi_now();
+}
+
+/* ---------------------------------------------------------------------------------- one call */
+
+/* Begins a call, unless it is one that cannot be done. After ZF_OK the channel is this call's, and
+ * the thread is not cancelled until zfi_process_end, which is given `cancel`: it would leave locks of
+ * the library below. */
+static zf_status zfi_process_begin(zfi_process *p, const zf_collective *c, bool streams,
+                                   int *cancel, zf_error *error)
+{
+    zf_error wrong = {ZF_OK, ""};
+    char name[64];
+    if (atomic_load(&p->failed)) return zfi_process_error(p, error);
+    if (!zf_collective_check(c, &p->comm, ZFI_CHANNELS, &wrong)) {
+        if (c->stream && !streams)
+            zfi_fail(&wrong, ZF_ERR_ARGUMENT,
+                     "%s: this communicator has no streams; stream must be NULL",
+                     zf_collective_name(name, c));
+        else if (atomic_exchange(&p->busy[c->channel], true))
+            zfi_fail_busy(&wrong, c, p->comm.rank);
+    }
+    if (wrong.status) {
+        p->comm.abort(p->comm.self, wrong.text);
+        return zfi_fail(error, wrong.status, "%s", wrong.text);
+    }
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, cancel);
+    return ZF_OK;
+}
+
+static zf_status zfi_process_end(zfi_process *p, const zf_collective *c, bool done, int cancel,
+                                 zf_error *error)
+{
+    atomic_store(&p->busy[c->channel], false);
+    pthread_setcancelstate(cancel, &cancel);
+    return done ? ZF_OK : zfi_process_error(p, error);
+}
+
+#endif

@@ -1,0 +1,590 @@
+/* How processes find one another and talk beside what carries their collectives: by TCP through
+ * rank 0, or by files in a folder that all see. zeroflow_nccl.c includes it.
+ *
+ * When all have come, rank 0 gives all the same bytes, the ids. Later ranks tell one another when
+ * they give up, and that they wait (comm/process.c). Nobody listens but who waits. */
+#ifndef ZFI_RENDEZVOUS
+#define ZFI_RENDEZVOUS
+
+#include "process.c"
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { ZFI_IDS_BYTES = 384 };
+
+typedef enum zfi_note_kind {
+    ZFI_NOTE_HERE = 1, /* to rank 0: this rank has come */
+    ZFI_NOTE_IDS,      /* of rank 0 */
+    ZFI_NOTE_WAITS,    /* at `channel`, like others */
+    ZFI_NOTE_GAVE_UP,  /* text: why */
+    ZFI_NOTE_LEFT      /* freed its communicator */
+} zfi_note_kind;
+
+/* What ranks tell one another, by TCP or in files. */
+typedef struct zfi_note {
+    char magic[8];
+    int32_t word, rank, world, channel;
+    uint64_t run; /* in files: which creation of a communicator it belongs to */
+    union {
+        char text[512];
+        unsigned char ids[ZFI_IDS_BYTES];
+    } as;
+} zfi_note;
+
+/* A connection, and as much of the next note as has come. */
+typedef struct zfi_line {
+    int socket; /* -1: none */
+    size_t have;
+    zfi_note note;
+} zfi_line;
+
+/* Of one process; what it does after its creation is by the process's mutex. */
+typedef struct zfi_rendezvous {
+    zfi_process *p;
+    const char *host; /* NULL, or where rank 0 listens; until all have come */
+    int32_t port;
+    double next_look;    /* for notes */
+    zfi_line *lines;     /* NULL, or [world]: of rank 0 to each, of others [0] to rank 0 */
+    char *file;          /* NULL, or its name, */
+    char *names[2];      /* room for names that begin with it, */
+    uint64_t run, *runs; /* this creation; of rank 0: [world], those that ranks have come for */
+    zfi_note ids;        /* of rank 0 */
+    bool published;      /* this rank has written a file for the others to find it */
+    bool *out;           /* [world], those who have not come */
+} zfi_rendezvous;
+
+/* The memory, of which a part depends on the world; false: there is none. */
+static bool zfi_meet_allocate(zfi_rendezvous *v, const char *file)
+{
+    const size_t world = (size_t)v->p->comm.world, length = file ? strlen(file) + 1 : 0;
+    v->runs = calloc(world, sizeof *v->runs);
+    v->out = calloc(world, sizeof *v->out);
+    if (!v->runs || !v->out) return false;
+    if (!file) return true;
+    v->file = malloc(length);
+    v->names[0] = malloc(length + 32);
+    v->names[1] = malloc(length + 32);
+    if (!v->file || !v->names[0] || !v->names[1]) return false;
+    memcpy(v->file, file, length);
+    return true;
+}
+
+static void zfi_meet_free(zfi_rendezvous *v)
+{
+    free(v->lines);
+    free(v->file);
+    free(v->names[0]);
+    free(v->names[1]);
+    free(v->runs);
+    free(v->out);
+}
+
+/* -------------------------------------------------------------------------------------- by TCP */
+
+static void zfi_meet_note_of(const zfi_rendezvous *v, zfi_note *n, zfi_note_kind word,
+                             const char *text)
+{
+    memset(n, 0, sizeof *n);
+    memcpy(n->magic, "zf_meet1", sizeof n->magic);
+    n->word = (int32_t)word;
+    n->rank = v->p->comm.rank, n->world = v->p->comm.world;
+    n->run = v->run;
+    if (text) snprintf(n->as.text, sizeof n->as.text, "%s", text);
+}
+
+static bool zfi_meet_is_note(zfi_note *n)
+{
+    if (n->word != ZFI_NOTE_IDS) n->as.text[sizeof n->as.text - 1] = 0;
+    return !memcmp(n->magic, "zf_meet1", sizeof n->magic);
+}
+
+static void zfi_meet_hang_up(zfi_line *line)
+{
+    if (line->socket >= 0) close(line->socket);
+    line->socket = -1;
+    line->have = 0;
+}
+
+/* Sends the note, unless it cannot be sent within a second: then the line is given up. */
+static void zfi_meet_send(zfi_line *line, const zfi_note *note)
+{
+    const double until = zfi_now() + 1;
+    const char *at = (const char *)note;
+    size_t left = sizeof *note;
+    while (left && line->socket >= 0) {
+        ssize_t n = send(line->socket, at, left, MSG_NOSIGNAL);
+        if (n >= 0) {
+            at += n, left -= (size_t)n;
+        } else if (errno == EAGAIN && zfi_now() < until) {
+            poll(&(struct pollfd){.fd = line->socket, .events = POLLOUT}, 1, 100);
+        } else if (errno != EINTR) {
+            zfi_meet_hang_up(line);
+        }
+    }
+}
+
+/* What has come: 1, a note; 0, no whole one; -1, the other end is gone, or is something else. */
+static int zfi_meet_receive(zfi_line *line)
+{
+    while (line->have < sizeof line->note) {
+        ssize_t n = recv(line->socket, (char *)&line->note + line->have,
+                         sizeof line->note - line->have, MSG_DONTWAIT);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0 && errno == EAGAIN) return 0;
+        if (n <= 0) return -1;
+        line->have += (size_t)n;
+    }
+    line->have = 0;
+    return zfi_meet_is_note(&line->note) ? 1 : -1;
+}
+
+/* Lines that this rank has: to each other rank, or to rank 0. */
+static int32_t zfi_meet_lines(const zfi_rendezvous *v)
+{
+    return !v->lines ? 0 : v->p->comm.rank ? 1 : v->p->comm.world;
+}
+
+/* To all other ranks but `but`: from rank 0, or through it. The mutex is held. */
+static void zfi_meet_send_all(zfi_rendezvous *v, const zfi_note *note, int32_t but)
+{
+    for (int32_t r = 0; r < zfi_meet_lines(v); r++)
+        if (r != but) zfi_meet_send(&v->lines[r], note);
+}
+
+/* Notes of other ranks, which rank 0 passes on. True when there is cause to give up: `error`, and
+ * whether the others know already. The mutex is held. */
+static bool zfi_meet_hear(zfi_rendezvous *v, zf_error *error, bool *known)
+{
+    const int32_t world = v->p->comm.world;
+    for (int32_t r = 0; r < zfi_meet_lines(v); r++) {
+        zfi_line *line = &v->lines[r];
+        while (line->socket >= 0) {
+            const zfi_note *n = &line->note;
+            int got = zfi_meet_receive(line);
+            if (!got) break;
+            if (got < 0 || n->rank < 0 || n->rank >= world) {
+                zfi_meet_hang_up(line);
+                *known = v->p->comm.rank != 0;
+                zfi_fail(error, ZF_ERR_COMM, "rank %d of %d has ended", (int)r, (int)world);
+                return true;
+            }
+            if (n->word == ZFI_NOTE_LEFT) zfi_meet_hang_up(line);
+            if (!v->p->comm.rank && n->word != ZFI_NOTE_LEFT) zfi_meet_send_all(v, n, r);
+            if (n->word == ZFI_NOTE_WAITS) zfi_process_heard(v->p, n->channel, n->rank);
+            if (n->word != ZFI_NOTE_GAVE_UP) continue;
+            *known = true;
+            zfi_fail_by_rank(error, n->rank, n->as.text);
+            return true;
+        }
+    }
+    return false;
+}
+
+/* ------------------------------------------------------------------------------------ by files
+ *
+ *     FILE.2    of rank 2: it has come, with a number of its own
+ *     FILE      of rank 0, when all have come: their numbers, and the ids
+ *
+ * A rank takes what bears its number. What an earlier run has left bears others: rank 0 may take an
+ * old FILE.2 for a new one, but looks on, and writes FILE again when it has changed. */
+
+/* The file's name with a suffix, ".2" of rank 2. */
+static const char *zfi_meet_name(zfi_rendezvous *v, int which, const char *format, int32_t rank)
+{
+    size_t length = strlen(v->file);
+    memcpy(v->names[which], v->file, length);
+    snprintf(v->names[which] + length, 32, format, (int)rank);
+    return v->names[which];
+}
+
+/* Writes what appears under names[0] at once: the note and `more`. */
+static bool zfi_meet_write_file(zfi_rendezvous *v, const zfi_note *note, const void *more,
+                                size_t bytes)
+{
+    const char *part = zfi_meet_name(v, 1, ".%d.part", v->p->comm.rank);
+    FILE *f = fopen(part, "wb");
+    bool good = f && fwrite(note, sizeof *note, 1, f) == 1 && fwrite(more, 1, bytes, f) == bytes;
+    if (f && fclose(f)) good = false;
+    if (good && !rename(part, v->names[0])) return true;
+    if (f) remove(part);
+    return false;
+}
+
+/* Reads what is under names[0], and is about as many ranks as there are. */
+static bool zfi_meet_read_file(const zfi_rendezvous *v, zfi_note *note, void *more, size_t bytes)
+{
+    FILE *f = fopen(v->names[0], "rb");
+    bool good = f && fread(note, sizeof *note, 1, f) == 1 && fread(more, 1, bytes, f) == bytes &&
+                zfi_meet_is_note(note) && note->world == v->p->comm.world;
+    if (f) fclose(f);
+    return good;
+}
+
+/* Of rank 0: looks who has come, and writes FILE when all have, and each time that changes; false,
+ * with v->out, while some are missing. */
+static bool zfi_meet_publish(zfi_rendezvous *v, zf_error *error)
+{
+    const size_t bytes = (size_t)v->p->comm.world * sizeof *v->runs;
+    bool all = true, changed = !v->published;
+    for (int32_t r = 1; r < v->p->comm.world; r++) {
+        zfi_note note;
+        char none;
+        zfi_meet_name(v, 0, ".%d", r);
+        if (zfi_meet_read_file(v, &note, &none, 0) && note.rank == r && v->runs[r] != note.run) {
+            v->runs[r] = note.run;
+            changed = true;
+        }
+        v->out[r] = !v->runs[r];
+        all = all && !v->out[r];
+    }
+    if (!all || !changed) return all;
+    zfi_meet_name(v, 0, "", 0);
+    v->published = zfi_meet_write_file(v, &v->ids, v->runs, bytes);
+    if (!v->published)
+        zfi_fail(error, ZF_ERR_IO, "%s: %s cannot be written: %s", v->p->maker, v->names[0],
+                 strerror(errno));
+    return v->published;
+}
+
+/* A rank has said in FILE.failed why it gives up. The mutex is held. */
+static bool zfi_meet_read_failure(zfi_rendezvous *v, zf_error *error)
+{
+    zfi_note note;
+    char none;
+    zfi_meet_name(v, 0, ".failed", 0);
+    if (!zfi_meet_read_file(v, &note, &none, 0) || note.run != v->run) return false;
+    zfi_fail_by_rank(error, note.rank, note.as.text);
+    return true;
+}
+
+/* Removes the files that this rank has made for the others to find it. */
+static void zfi_meet_unpublish(zfi_rendezvous *v)
+{
+    if (!v->file || !v->published) return;
+    remove(zfi_meet_name(v, 0, v->p->comm.rank ? ".%d" : "", v->p->comm.rank));
+    v->published = false;
+}
+
+/* ------------------------------------------------------------------------------ finding others */
+
+/* What waits for the others, until all have come or the deadline has passed. */
+typedef struct zfi_meet_search {
+    zfi_rendezvous *v;
+    double until;
+    zf_error *error;
+} zfi_meet_search;
+
+static double zfi_meet_left(const zfi_meet_search *s) { return s->until - zfi_now(); }
+
+/* As many milliseconds, at most `most`. */
+static int zfi_meet_milliseconds(double seconds, int most)
+{
+    return seconds <= 0 ? 0 : seconds * 1000 < most ? (int)(seconds * 1000) + 1 : most;
+}
+
+static zf_status zfi_meet_absent(const zfi_meet_search *s, const char *more)
+{
+    zfi_rank_list list = {.count = 0};
+    for (int32_t r = 0; r < s->v->p->comm.world; r++)
+        if (s->v->out[r]) zfi_list_rank(&list, r);
+    return zfi_fail(s->error, ZF_ERR_COMM, "%s: %s did not come within %g s%s", s->v->p->maker,
+                    zfi_list_end(&list, s->v->p->comm.world), s->v->p->deadline, more);
+}
+
+/* The next note of the line, within the time; else hangs up. */
+static bool zfi_meet_next_note(zfi_line *line, double seconds)
+{
+    const double until = zfi_now() + seconds;
+    int got;
+    while (!(got = zfi_meet_receive(line)) && zfi_now() < until)
+        poll(&(struct pollfd){.fd = line->socket, .events = POLLIN}, 1,
+             zfi_meet_milliseconds(until - zfi_now(), 1000));
+    if (got <= 0) zfi_meet_hang_up(line);
+    return got > 0;
+}
+
+/* A socket that does not block, and sends at once. */
+static int zfi_meet_prepare(int s)
+{
+    const int yes = 1;
+    if (s < 0) return s;
+    fcntl(s, F_SETFD, FD_CLOEXEC);
+    fcntl(s, F_SETFL, fcntl(s, F_GETFL) | O_NONBLOCK);
+    setsockopt(s, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+    return s;
+}
+
+/* The addresses of host:port, or NULL with the error. */
+static struct addrinfo *zfi_meet_resolve(const zfi_rendezvous *v, zf_error *error)
+{
+    const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
+    struct addrinfo *list = NULL;
+    char port[16];
+    int code;
+    snprintf(port, sizeof port, "%d", (int)v->port);
+    if ((code = getaddrinfo(v->host, port, &hints, &list)))
+        zfi_fail(error, ZF_ERR_COMM, "%s: the host '%s' is not found: %s", v->p->maker, v->host,
+                 gai_strerror(code));
+    return code ? NULL : list;
+}
+
+/* Listens at the address or, where this machine does not know it as its own, at all that it has; -1
+ * with errno. */
+static int zfi_meet_listen_at(const struct addrinfo *a, int32_t port)
+{
+    const struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
+    const int yes = 1, s = zfi_meet_prepare(socket(a->ai_family, SOCK_STREAM, 0));
+    int code, bound;
+    if (s < 0) return s;
+    setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    bound = !bind(s, a->ai_addr, a->ai_addrlen);
+    if (!bound && errno == EADDRNOTAVAIL && a->ai_family == AF_INET)
+        bound = !bind(s, (const struct sockaddr *)&any, sizeof any);
+    if (bound && !listen(s, SOMAXCONN)) return s;
+    code = errno;
+    close(s);
+    errno = code;
+    return -1;
+}
+
+/* The rank that has connected takes its place, if it is one that is missing. */
+static zf_status zfi_meet_seat(const zfi_meet_search *s, const zfi_line *line)
+{
+    const zfi_note *n = &line->note;
+    const int32_t world = s->v->p->comm.world;
+    if (n->world != world)
+        return zfi_fail(s->error, ZF_ERR_COMM,
+                        "%s: rank %d came from a world of %d; rank 0 is in one of %d",
+                        s->v->p->maker, (int)n->rank, (int)n->world, (int)world);
+    if (n->rank < 1 || n->rank >= world || !s->v->out[n->rank])
+        return zfi_fail(s->error, ZF_ERR_COMM, "%s: two processes say they are rank %d",
+                        s->v->p->maker, (int)n->rank);
+    s->v->lines[n->rank] = *line;
+    s->v->out[n->rank] = false;
+    return ZF_OK;
+}
+
+/* Of rank 0: until all have connected, who then are told the ids. */
+static zf_status zfi_meet_receive_all(const zfi_meet_search *s, int listening)
+{
+    for (int32_t missing = s->v->p->comm.world - 1; missing > 0;) {
+        const double left = zfi_meet_left(s);
+        zfi_line line = {.socket = -1};
+        if (left <= 0) return zfi_meet_absent(s, "");
+        poll(&(struct pollfd){.fd = listening, .events = POLLIN}, 1,
+             zfi_meet_milliseconds(left, 1000));
+        line.socket = zfi_meet_prepare(accept(listening, NULL, NULL));
+        if (line.socket < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOBUFS))
+            return zfi_fail(s->error, ZF_ERR_COMM,
+                            "%s: rank 0 cannot take a connection of each rank: %s", s->v->p->maker,
+                            strerror(errno));
+        if (line.socket < 0) continue;
+        if (!zfi_meet_next_note(&line, fmin(left, 5))) continue;
+        if (line.note.word != ZFI_NOTE_HERE) {
+            zfi_meet_hang_up(&line);
+        } else if (zfi_meet_seat(s, &line)) {
+            zfi_note no;
+            zfi_meet_note_of(s->v, &no, ZFI_NOTE_GAVE_UP, s->error->text);
+            zfi_meet_send(&line, &no);
+            zfi_meet_hang_up(&line);
+            return s->error->status;
+        } else {
+            missing--;
+        }
+    }
+    zfi_meet_send_all(s->v, &s->v->ids, -1);
+    return ZF_OK;
+}
+
+/* Connects to the address within the time; -1 if that fails. */
+static int zfi_meet_connect(const struct addrinfo *a, double seconds)
+{
+    const int s = zfi_meet_prepare(socket(a->ai_family, SOCK_STREAM, 0));
+    int code = 0;
+    socklen_t size = sizeof code;
+    if (s < 0) return s;
+    if (!connect(s, a->ai_addr, a->ai_addrlen)) return s;
+    if (errno == EINPROGRESS &&
+        poll(&(struct pollfd){.fd = s, .events = POLLOUT}, 1,
+             zfi_meet_milliseconds(seconds, 5000)) == 1 &&
+        !getsockopt(s, SOL_SOCKET, SO_ERROR, &code, &size) && !code)
+        return s;
+    close(s);
+    return -1;
+}
+
+/* Of other ranks: until rank 0 has told the ids. What does not answer as rank 0 does may become it
+ * yet. */
+static zf_status zfi_meet_ask_rank_0(const zfi_meet_search *s, const struct addrinfo *list)
+{
+    zfi_line *line = &s->v->lines[0];
+    zfi_note here;
+    char more[300];
+    zfi_meet_note_of(s->v, &here, ZFI_NOTE_HERE, NULL);
+    for (const struct addrinfo *a = list; zfi_meet_left(s) > 0;
+         a = a->ai_next ? a->ai_next : list) {
+        line->socket = zfi_meet_connect(a, zfi_meet_left(s));
+        zfi_meet_send(line, &here);
+        if (line->socket >= 0 && zfi_meet_next_note(line, zfi_meet_left(s))) {
+            if (line->note.word == ZFI_NOTE_IDS) {
+                s->v->ids = line->note;
+                return ZF_OK;
+            }
+            if (line->note.word == ZFI_NOTE_GAVE_UP)
+                return zfi_fail(s->error, ZF_ERR_COMM, "rank 0 gave up: %.480s",
+                                line->note.as.text);
+        }
+        zfi_meet_hang_up(line);
+        nanosleep(&(struct timespec){0, 50000000}, NULL);
+    }
+    snprintf(more, sizeof more, ": it is expected at %.200s:%d", s->v->host, (int)s->v->port);
+    return zfi_meet_absent(s, more);
+}
+
+static zf_status zfi_meet_search_tcp(const zfi_meet_search *s)
+{
+    zfi_rendezvous *v = s->v;
+    struct addrinfo *list = zfi_meet_resolve(v, s->error);
+    zf_status status = ZF_OK;
+    int listening = -1;
+    if (!list) return s->error->status;
+    if (!(v->lines = calloc(v->p->comm.rank ? 1 : (size_t)v->p->comm.world, sizeof *v->lines)))
+        status = zfi_nomem(s->error);
+    for (int32_t r = 0; r < zfi_meet_lines(v); r++) v->lines[r].socket = -1;
+    if (v->p->comm.rank && !status) {
+        status = zfi_meet_ask_rank_0(s, list);
+    } else if (!status) {
+        for (const struct addrinfo *a = list; a && listening < 0; a = a->ai_next)
+            listening = zfi_meet_listen_at(a, v->port);
+        if (listening >= 0) status = zfi_meet_receive_all(s, listening);
+        else
+            status = zfi_fail(s->error, ZF_ERR_COMM, "%s: rank 0 cannot listen at %s:%d: %s",
+                              s->v->p->maker, v->host, (int)v->port, strerror(errno));
+        if (listening >= 0) close(listening);
+    }
+    freeaddrinfo(list);
+    return status;
+}
+
+/* A number that no other creation has. */
+static uint64_t zfi_meet_number(const zfi_rendezvous *v)
+{
+    struct timespec t;
+    uint64_t x;
+    clock_gettime(CLOCK_REALTIME, &t);
+    x = (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+    x ^= (uint64_t)getpid() << 40 ^ (uint64_t)(uintptr_t)v << 16;
+    x = (x ^ x >> 31) * 0x9e3779b97f4a7c15u;
+    return (x ^ x >> 29) | 1;
+}
+
+/* Of other ranks: tells rank 0 that they have come, and waits for the file that is for them. */
+static zf_status zfi_meet_read_ids(const zfi_meet_search *s)
+{
+    zfi_rendezvous *v = s->v;
+    const size_t bytes = (size_t)v->p->comm.world * sizeof *v->runs;
+    zfi_note here, ids;
+    bool other = false;
+    char more[300];
+    zfi_meet_note_of(v, &here, ZFI_NOTE_HERE, NULL);
+    here.run = zfi_meet_number(v);
+    zfi_meet_name(v, 0, ".%d", v->p->comm.rank);
+    if (!zfi_meet_write_file(v, &here, "", 0))
+        return zfi_fail(s->error, ZF_ERR_IO, "%s: %s cannot be written: %s", v->p->maker,
+                        v->names[0], strerror(errno));
+    v->published = true;
+    zfi_meet_name(v, 0, "", 0);
+    for (; zfi_meet_left(s) > 0; nanosleep(&(struct timespec){0, 10000000}, NULL)) {
+        if (!zfi_meet_read_file(v, &ids, v->runs, bytes) || ids.word != ZFI_NOTE_IDS) continue;
+        other = v->runs[v->p->comm.rank] != here.run;
+        if (other) continue;
+        v->ids = ids;
+        v->run = ids.run;
+        return ZF_OK;
+    }
+    if (other) snprintf(more, sizeof more, " (%.200s is of an earlier run)", v->file);
+    return zfi_meet_absent(s, other ? more : "");
+}
+
+static zf_status zfi_meet_search_file(const zfi_meet_search *s)
+{
+    zfi_rendezvous *v = s->v;
+    if (v->p->comm.rank) return zfi_meet_read_ids(s);
+    v->run = v->ids.run = zfi_meet_number(v);
+    remove(zfi_meet_name(v, 0, ".failed", 0));
+    while (!zfi_meet_publish(v, s->error)) {
+        if (s->error->status) return s->error->status;
+        if (zfi_meet_left(s) <= 0) return zfi_meet_absent(s, "");
+        nanosleep(&(struct timespec){0, 10000000}, NULL);
+    }
+    return ZF_OK;
+}
+
+/* Until all ranks have rank 0's ids, or soon will: v->ids, which rank 0 gives. `start` is when the
+ * deadline began to run. */
+static zf_status zfi_meet_all(zfi_rendezvous *v, double start, zf_error *error)
+{
+    const zfi_meet_search s = {v, start + v->p->deadline, error};
+    for (int32_t r = 0; r < v->p->comm.world; r++) v->out[r] = v->p->comm.rank ? r == 0 : r > 0;
+    return v->host ? zfi_meet_search_tcp(&s) : zfi_meet_search_file(&s);
+}
+
+/* ---------------------------------------------------------------------------------- afterwards */
+
+/* Takes the notices of other ranks, if there are any. */
+static void zfi_meet_listen(zfi_rendezvous *v)
+{
+    zf_error error = {ZF_OK, ""};
+    double now = zfi_now();
+    bool known = true, out = false;
+    pthread_mutex_lock(&v->p->mutex);
+    if (now >= v->next_look && !v->p->error.status) {
+        v->next_look = now + (v->file ? 0.05 : 1e-3);
+        if (v->lines) out = zfi_meet_hear(v, &error, &known);
+        else if (v->file && v->run) out = zfi_meet_read_failure(v, &error);
+        if (v->published && !v->p->comm.rank) zfi_meet_publish(v, &error);
+    }
+    pthread_mutex_unlock(&v->p->mutex);
+    if (out) zfi_process_fail(v->p, &error, known ? NULL : error.text);
+}
+
+/* The heartbeat of a rank that waits at the channel. */
+static void zfi_meet_tell_waiting(zfi_rendezvous *v, int channel)
+{
+    zfi_note note;
+    zfi_meet_note_of(v, &note, ZFI_NOTE_WAITS, NULL);
+    note.channel = channel;
+    pthread_mutex_lock(&v->p->mutex);
+    zfi_meet_send_all(v, &note, -1);
+    pthread_mutex_unlock(&v->p->mutex);
+}
+
+/* Tells that this rank gives up, and why. The mutex is held. */
+static void zfi_meet_tell_failure(zfi_rendezvous *v, const char *why)
+{
+    zfi_note note;
+    zfi_meet_note_of(v, &note, ZFI_NOTE_GAVE_UP, why);
+    zfi_meet_send_all(v, &note, -1);
+    if (!v->file || !v->run) return;
+    zfi_meet_name(v, 0, ".failed", 0);
+    zfi_meet_write_file(v, &note, "", 0);
+}
+
+/* Ends the connections and takes the files back, after a word to the others unless it failed. The
+ * mutex is held. */
+static void zfi_meet_leave(zfi_rendezvous *v)
+{
+    zfi_note note;
+    zfi_meet_note_of(v, &note, ZFI_NOTE_LEFT, NULL);
+    if (!v->p->error.status) zfi_meet_send_all(v, &note, -1);
+    for (int32_t r = 0; r < zfi_meet_lines(v); r++) zfi_meet_hang_up(&v->lines[r]);
+    zfi_meet_unpublish(v);
+}
+
+#endif

@@ -1,0 +1,33 @@
+/* Errors. Communicators that are compiled on their own include this file as well. */
+#ifndef ZFI_ERROR
+#define ZFI_ERROR
+
+#include <stdarg.h>
+
+#if defined(__GNUC__)
+#define ZFI_PRINTF(string, first) __attribute__((format(printf, string, first)))
+#else
+#define ZFI_PRINTF(string, first)
+#endif
+
+/* Records `status` and the text, unless an error is recorded already (the first one tells the
+ * cause). `error` may be NULL. Returns `status`. */
+ZFI_PRINTF(3, 4)
+static zf_status zfi_fail(zf_error *error, zf_status status, const char *format, ...)
+{
+    if (error && !error->status) {
+        va_list args;
+        va_start(args, format);
+        error->status = status;
+        vsnprintf(error->text, sizeof error->text, format, args);
+        va_end(args);
+    }
+    return status;
+}
+
+static zf_status zfi_nomem(zf_error *error)
+{
+    return zfi_fail(error, ZF_ERR_NOMEM, "out of memory");
+}
+
+#endif

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Plants mistakes, one at a time, each of which a test must notice (make mutants):
 # sh tests/mutants/run.sh [WORD], of those mistakes whose test or file has the word in it.
+# sh tests/mutants/run.sh --list only looks whether each line of the list is in its file once.
 #
 # `list` has the mistakes: the test, the file, the line as it `is`, and as it should `not` be (may
 # be empty). The line is in the file once; spaces around it do not count. A copy of the tree in
@@ -19,6 +20,41 @@ passed=0
 failed=0
 
 files() { find . \( -name build -o -name dist -o -name .git \) -prune -o -type f -print; }
+
+each() { # COMMAND, for every mistake of the list
+    while read -r key value; do
+        case $key in
+        test) test=$value ;;
+        file) file=$value ;;
+        is) is=$value ;;
+        not) not=$value && "$@" < /dev/null ;;
+        esac
+    done < $list
+}
+
+# The file with `not` in the place of `is`; fails where that is not there, or more than once.
+changed() {
+    IS=$is NOT=$not awk '
+        { line = $0; gsub(/^[ \t]+|[ \t]+$/, "", line) }
+        line == ENVIRON["IS"] { n++; print ENVIRON["NOT"]; next }
+        { print }
+        END { exit n != 1 }' "$file"
+}
+
+is_there() {
+    if changed > /dev/null; then
+        passed=$((passed + 1))
+    else
+        failed=$((failed + 1))
+        echo "FAILED $file: not there, or more than once: $is"
+    fi
+}
+if [ "$word" = --list ]; then
+    each is_there
+    echo "$passed passed, $failed failed"
+    [ $failed = 0 ]
+    exit
+fi
 
 # The copy, as the tree is; what has not changed keeps its time.
 mkdir -p $tree
@@ -43,12 +79,7 @@ survives() {
 # Plants the mistake that was read, and takes it back.
 plant() {
     case "$test $file" in *"$word"*) ;; *) return ;; esac
-    IS=$is NOT=$not awk '
-        { line = $0; gsub(/^[ \t]+|[ \t]+$/, "", line) }
-        line == ENVIRON["IS"] { n++; print ENVIRON["NOT"]; next }
-        { print }
-        END { exit n != 1 }' "$file" > "$tree/$file"
-    if [ $? != 0 ]; then
+    if ! changed > "$tree/$file"; then
         survives 'the line is not there, or more than once'
     elif ! builds; then
         survives 'it does not compile with it'
@@ -60,17 +91,6 @@ plant() {
         echo "ok $test: $file"
     fi
     cp "$file" "$tree/$file"
-}
-
-each() { # COMMAND, for every mistake of the list
-    while read -r key value; do
-        case $key in
-        test) test=$value ;;
-        file) file=$value ;;
-        is) is=$value ;;
-        not) not=$value && "$@" < /dev/null ;;
-        esac
-    done < $list
 }
 
 # Without mistakes every test passes, and there is one of that name.

@@ -300,16 +300,17 @@ ZF_API int64_t zf_shape_count(zf_shape shape);
     X(saved, 1, 1, A(saved, index, i))                                                             \
     X(linear, 2, 3, A(linear, activation, e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)))          \
     X(head_loss, 4, 5, A(head_loss, ignore, i))                                                    \
-    X(residual_norm, 4, 5, A(residual_norm, p, f) A(residual_norm, stream, i)                      \
-      A(residual_norm, eps, f))                                                                    \
+    X(residual_norm, 3, 5, A(residual_norm, p, f) A(residual_norm, stream, i)                      \
+      A(residual_norm, eps, f) A(residual_norm, form, e(layer|rms)))                               \
     X(embed_norm, 7, 7, A(embed_norm, p, f) A(embed_norm, stream, i) A(embed_norm, eps, f)         \
       A(embed_norm, padded, b) A(embed_norm, padding, i))                                          \
-    X(residual_norm_grad, 4, 4, A(residual_norm_grad, p, f) A(residual_norm_grad, stream, i))      \
+    X(residual_norm_grad, 4, 5, A(residual_norm_grad, p, f) A(residual_norm_grad, stream, i)       \
+      A(residual_norm_grad, form, e(layer|rms)))                                                   \
     X(masked_softmax, 1, 2, A(masked_softmax, p, f) A(masked_softmax, stream, i)                   \
       A(masked_softmax, scale, f))                                                                 \
     X(masked_softmax_grad, 2, 2, A(masked_softmax_grad, p, f)                                      \
       A(masked_softmax_grad, stream, i) A(masked_softmax_grad, scale, f))                          \
-    X(affine, 3, 3, )                                                                              \
+    X(affine, 2, 3, )                                                                              \
     X(attention, 1, 4, A(attention, p, f) A(attention, stream, i) A(attention, heads, i)           \
       A(attention, scale, f) A(attention, causal, b))                                              \
     X(attention_grad, 4, 7, A(attention_grad, p, f) A(attention_grad, stream, i)                   \
@@ -502,6 +503,8 @@ typedef struct zf_grad {
     const zf_tensor *x; /* operands */
     const bool *need;
     zf_tensor *dx; /* ZF_NONE at first */
+    /* Of saved values that others read; ZF_NONE: 0. The library's operators alone have them */
+    zf_tensor dsaved[ZF_MAX_SAVED];
 } zf_grad;
 
 struct zf_operator {
@@ -866,7 +869,7 @@ typedef enum zf_invert {
  *     qkv        projections of one input, as one product with weights that are neighbours in memory
  *     attention  products, mask, softmax and dropout, online: no matrix of tokens by tokens
  *     softmax    scale, mask, softmax and dropout, where `attention` has not taken them
- *     norm       bias, dropout, residual and LayerNorm
+ *     norm       bias, dropout, residual and LayerNorm or RMSNorm
  *     embedding  word, type and position embeddings, LayerNorm and dropout
  *     head       logits, cross-entropy and best guesses, in tiles: the logits never exist whole
  *     sums       gradients of biases in front of `norm`, with its gradient

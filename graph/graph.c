@@ -66,6 +66,9 @@ typedef struct zfi_record {
     /* Dtype and shape of what it leaves for its gradient under `index`; false: it leaves nothing
      * there. NULL: it never does */
     bool (*saved)(const zf_graph *, const zfi_node *, int64_t index, zf_dtype *, zf_shape *);
+    /* The indices under which what it leaves is for others to read: grad is handed the gradients of
+     * these. As a mask */
+    uint32_t saved_grads;
     /* Appends its result, made of what it has left under index 0: the same bits in f32 and f64. Asked
      * where it leaves that. NULL: that is not possible */
     int32_t (*remake)(zf_graph *, int32_t id, int32_t left);

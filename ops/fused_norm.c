@@ -1,25 +1,29 @@
-/* LayerNorm with what stands around it, a row at a time: the row is read once and stays in the
- * first-level cache until its results are written.
+/* LayerNorm and RMSNorm with what stands around them, a row at a time: the row is read once and
+ * stays in the first-level cache until its results are written.
  *
  *     %5 = residual_norm %x, %residual, %gamma, %beta, %bias {p=0.1 stream=3 eps=1e-12} : f32[4,8]
  *          s = residual + dropout(x + bias), bias [8] or none
  *          y = gamma xhat + beta, xhat = (s - mean s) rstd, rstd = 1 / sqrt(var s + eps)
+ *     %5 = residual_norm %x, %residual, %gamma, %bias {p=0.1 stream=3 eps=1e-06 form=rms} : f32[4,8]
+ *          the same of RMSNorm: y = gamma xhat, xhat = s rstd, rstd = 1 / sqrt(mean s^2 + eps)
  *     %8 = embed_norm %words, %ids, %types, %type_ids, %positions, %gamma, %beta
  *          {p=0.1 stream=3 eps=1e-12} : f32[2,4,8]
  *          s = words[ids[b,t],:] + types[type_ids[b,t],:] + positions[t,:]
  *          y = dropout(gamma xhat + beta)
  *          padded=true padding=0: words[0,:] has no gradient (rows.c)
  *     saved 0: xhat    saved 1: rstd, one for each row (f32; f64 for f64)
+ *     saved 2 of residual_norm: s, which the next residual sum reads where norms come before layers
  *
- *     %9 = residual_norm_grad %dy, %xhat, %rstd, %gamma {p=0.1 stream=3} : f32[4,8]
- *          ds = rstd (g - mean g - xhat mean(g xhat)), g = dy gamma
+ *     %9 = residual_norm_grad %dy, %xhat, %rstd, %gamma, %dsum {p=0.1 stream=3} : f32[4,8]
+ *          ds = dsum + rstd (g - mean g - xhat mean(g xhat)), g = dy gamma; form=rms: without mean g
+ *          dsum, the gradient of saved 2, or none
  *     left beside it, all in one sweep over dy and xhat:
  *     0: dx = dropout(ds)    sums over rows, 1: dgamma of dy xhat, 2: dbeta of dy, 3: dbias of dx
  *
  *     %9 = affine %xhat, %gamma, %beta : f32[4,8]
- *          y = gamma xhat + beta
+ *          y = gamma xhat + beta, beta or none
  *
- *     x, residual -> s -> xhat, rstd -> y        s never leaves the cache
+ *     x, residual -> s -> xhat, rstd -> y        s leaves the cache as saved 2 alone
  *                          |             \
  *     dx, ds  <------------+-- dy         affine makes y of it again
  *
@@ -32,12 +36,24 @@
  * Dropout draws the halves of the `dropout` row of the same stream: its masks are the same, and a
  * run that evaluates has none. p = 0: none.
  *
- * f32: y, xhat, rstd, ds, dx and dgamma have the bits of add, dropout, moments, layer_norm,
- * layer_norm_grad and norm_gamma_grad one after the other. dbeta and dbias are added as dgamma is,
+ * f32: y, xhat, rstd, s, ds, dx and dgamma have the bits of add, dropout, moments, layer_norm,
+ * layer_norm_grad and norm_gamma_grad one after the other, or of rms and what belongs to it. dbeta and dbias are added as dgamma is,
  * over blocks of ZFI_GAMMA_ROWS rows and then over the blocks, where sum_to adds in double: of r
  * rows they are within (64 + r / 64) 2^-24 of the sum of magnitudes. bf16 and f16 are computed in
- * f32 and rounded when they are stored, s never, y from the xhat that has not been rounded.
+ * f32 and rounded when they are stored, y from the s and the xhat that have not been rounded.
  */
+
+/* The forms of a norm, in the order of the attribute's names. */
+enum { ZFI_FORM_LAYER, ZFI_FORM_RMS };
+
+/* The operand of residual_norm that is the bias, if there is one. */
+static int32_t zfi_norm_bias_at(int64_t form) { return form == ZFI_FORM_RMS ? 3 : 4; }
+
+static zf_status zfi_infer_form(const zfi_infer *c, int64_t form)
+{
+    if (form == ZFI_FORM_LAYER || form == ZFI_FORM_RMS) return ZF_OK;
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "there is no form %lld", (long long)form);
+}
 
 /* p, stream and eps of a row that has them in this order. */
 static zf_status zfi_infer_norm_attributes(const zfi_infer *c)
@@ -48,10 +64,17 @@ static zf_status zfi_infer_norm_attributes(const zfi_infer *c)
 
 static zf_status zfi_infer_residual_norm(zfi_infer *c)
 {
-    zf_status status = zfi_infer_rows(c, 1);
+    int64_t form = ZF_INT(c, residual_norm, form);
+    int32_t bias = zfi_norm_bias_at(form);
+    zf_status status = zfi_infer_form(c, form);
+    if (!status && (c->arg_count < bias || c->arg_count > bias + 1))
+        status = zfi_infer_fail(c, ZF_ERR_ARGUMENT, "%d operands, but form=%s takes %d or %d",
+                                (int)c->arg_count, form == ZFI_FORM_RMS ? "rms" : "layer",
+                                (int)bias, (int)bias + 1);
+    if (!status) status = zfi_infer_rows(c, 1);
     if (!status) status = zfi_infer_vector(c, 2, "gamma");
-    if (!status) status = zfi_infer_vector(c, 3, "beta");
-    if (!status && c->arg_count > 4) status = zfi_infer_vector(c, 4, "the bias");
+    if (!status && form == ZFI_FORM_LAYER) status = zfi_infer_vector(c, 3, "beta");
+    if (!status && c->arg_count > bias) status = zfi_infer_vector(c, bias, "the bias");
     if (!status) status = zfi_infer_norm_attributes(c);
     return status ? status : zfi_infer_like(c, 0);
 }
@@ -103,13 +126,16 @@ static zf_shape zfi_shape_of_rows(zf_shape shape)
     return zfi_without_axis(shape, shape.rank - 1, false);
 }
 
+enum { ZFI_XHAT, ZFI_RSTD, ZFI_SUM }; /* what residual_norm leaves, and embed_norm but for the sum */
+
 static bool zfi_saved_residual_norm(const zf_graph *g, const zfi_node *node, int64_t index,
                                     zf_dtype *dtype, zf_shape *shape)
 {
+    bool rows = index == ZFI_RSTD;
     (void)g;
-    *dtype = index == 0 ? node->dtype : zfi_wide(node->dtype);
-    *shape = index == 0 ? node->shape : zfi_shape_of_rows(node->shape);
-    return index <= 1;
+    *dtype = rows ? zfi_wide(node->dtype) : node->dtype;
+    *shape = rows ? zfi_shape_of_rows(node->shape) : node->shape;
+    return index <= (node->op == ZF_OP_residual_norm ? ZFI_SUM : ZFI_RSTD);
 }
 
 static zf_status zfi_infer_residual_norm_grad(zfi_infer *c)
@@ -124,6 +150,11 @@ static zf_status zfi_infer_residual_norm_grad(zfi_infer *c)
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "rstd must be %s",
                               zfi_type_text(type, zfi_wide(c->args[0]->dtype), &rows));
     status = zfi_infer_vector(c, 3, "gamma");
+    if (!status && c->arg_count > 4 && (c->args[4]->dtype != c->args[0]->dtype ||
+                                        !zfi_same_shape(&c->args[4]->shape, &c->args[0]->shape)))
+        status = zfi_infer_fail(c, ZF_ERR_SHAPE, "the gradient of the sum must be %s",
+                                zfi_type_text(type, c->args[0]->dtype, &c->args[0]->shape));
+    if (!status) status = zfi_infer_form(c, ZF_INT(c, residual_norm_grad, form));
     if (!status) status = zfi_infer_mask(c);
     return status ? status : zfi_infer_like(c, 0);
 }
@@ -143,7 +174,7 @@ static zf_status zfi_infer_affine(zfi_infer *c)
 {
     zf_status status = zfi_infer_rows(c, 0);
     if (!status) status = zfi_infer_vector(c, 1, "gamma");
-    if (!status) status = zfi_infer_vector(c, 2, "beta");
+    if (!status && c->arg_count > 2) status = zfi_infer_vector(c, 2, "beta");
     return status ? status : zfi_infer_like(c, 0);
 }
 
@@ -152,14 +183,18 @@ static zf_status zfi_infer_affine(zfi_infer *c)
 static void zfi_grad_residual_norm(zf_grad *c)
 {
     double p = ZF_FLOAT(c, residual_norm, p);
-    zf_tensor ds =
-        zfi_op(residual_norm_grad, zfi_with({.f = p}, {.i = ZF_INT(c, residual_norm, stream)}),
-               c->dy, zfi_saved(c->y, 0), zfi_saved(c->y, 1), c->x[2]);
+    int64_t form = ZF_INT(c, residual_norm, form);
+    int32_t bias = zfi_norm_bias_at(form);
+    bool summed = c->dsaved[ZFI_SUM].graph != NULL;
+    zf_tensor ds, x[] = {c->dy, zfi_saved(c->y, ZFI_XHAT), zfi_saved(c->y, ZFI_RSTD), c->x[2],
+                         c->dsaved[ZFI_SUM]};
+    ds = zfi_build(ZF_OP_residual_norm_grad, summed ? 5 : 4, x,
+                   zfi_with({.f = p}, {.i = ZF_INT(c, residual_norm, stream)}, {.i = form}));
     if (c->need[0]) c->dx[0] = p > 0 ? zfi_saved(ds, ZFI_DX) : ds;
     if (c->need[1]) c->dx[1] = ds;
     if (c->need[2]) c->dx[2] = zfi_saved(ds, ZFI_DGAMMA);
-    if (c->need[3]) c->dx[3] = zfi_saved(ds, ZFI_DBETA);
-    if (c->count > 4 && c->need[4]) c->dx[4] = zfi_saved(ds, ZFI_DBIAS);
+    if (form == ZFI_FORM_LAYER && c->need[3]) c->dx[3] = zfi_saved(ds, ZFI_DBETA);
+    if (c->count > bias && c->need[bias]) c->dx[bias] = zfi_saved(ds, ZFI_DBIAS);
 }
 
 static void zfi_grad_embed_norm(zf_grad *c)
@@ -184,7 +219,7 @@ static void zfi_grad_affine(zf_grad *c)
 {
     if (c->need[0]) c->dx[0] = zf_mul(c->dy, c->x[1]);
     if (c->need[1]) c->dx[1] = zfi_sum_like(zf_mul(c->dy, c->x[0]), c->x[1]);
-    if (c->need[2]) c->dx[2] = zfi_sum_like(c->dy, c->x[2]);
+    if (c->count > 2 && c->need[2]) c->dx[2] = zfi_sum_like(c->dy, c->x[2]);
 }
 
 /* --------------------------------------------------------------------------- references
@@ -204,8 +239,26 @@ static double zfi_dropped(const zf_launch *l, double x, int64_t i)
     return zfi_drops(l) ? zfi_drop_value(&d, i, x) : x;
 }
 
-/* Element i of row r of s. */
-static double zfi_norm_input(const zf_launch *l, int64_t r, int64_t i)
+/* The launch is one of RMSNorm. */
+static bool zfi_norm_is_rms(const zf_launch *l)
+{
+    return l->op == ZF_OP_residual_norm        ? ZF_INT(l, residual_norm, form) == ZFI_FORM_RMS
+           : l->op == ZF_OP_residual_norm_grad ? ZF_INT(l, residual_norm_grad, form) == ZFI_FORM_RMS
+                                               : false;
+}
+
+/* Of a forward launch: gamma; beta, NULL of RMSNorm; the bias of x, NULL where there is none. */
+static void zfi_norm_vectors(const zf_launch *l, const zf_array *vectors[3])
+{
+    bool embeds = l->op == ZF_OP_embed_norm, rms = zfi_norm_is_rms(l);
+    int32_t bias = zfi_norm_bias_at(rms ? ZFI_FORM_RMS : ZFI_FORM_LAYER);
+    vectors[0] = &l->args[embeds ? 5 : 2];
+    vectors[1] = rms ? NULL : vectors[0] + 1;
+    vectors[2] = !embeds && l->arg_count > bias ? &l->args[bias] : NULL;
+}
+
+/* Element i of row r of s. bias: of x, or NULL. */
+static double zfi_norm_input(const zf_launch *l, const zf_array *bias, int64_t r, int64_t i)
 {
     const zf_array *x = l->args;
     int64_t n = zfi_last(&l->out.shape), at = r * n + i;
@@ -214,29 +267,31 @@ static double zfi_norm_input(const zf_launch *l, int64_t r, int64_t i)
                zfi_get(&x[2], zfi_get_integer(&x[3], r) * n + i) +
                zfi_get(&x[4], r % x[4].shape.dims[0] * n + i);
     return zfi_get(&x[1], at) +
-           zfi_dropped(l, zfi_get(&x[0], at) + (l->arg_count > 4 ? zfi_get(&x[4], i) : 0), at);
+           zfi_dropped(l, zfi_get(&x[0], at) + (bias ? zfi_get(bias, i) : 0), at);
 }
 
 static void zfi_fused_norm_reference(const zf_launch *l, int64_t first, int64_t last)
 {
     bool embeds = l->op == ZF_OP_embed_norm;
-    const zf_array *gamma = &l->args[embeds ? 5 : 2], *beta = gamma + 1,
-                   *xhat = zfi_saved_out(l, 0), *rstds = zfi_saved_out(l, 1);
+    const zf_array *xhat = zfi_saved_out(l, ZFI_XHAT), *rstds = zfi_saved_out(l, ZFI_RSTD),
+                   *sum = zfi_saved_out(l, ZFI_SUM), *vectors[3];
     int64_t n = zfi_last(&l->out.shape);
     double elements = n ? (double)n : 1;
+    zfi_norm_vectors(l, vectors);
     for (int64_t r = first; r < last; r++) {
         double mean = 0, squares = 0, rstd;
-        for (int64_t i = 0; i < n; i++) mean += zfi_norm_input(l, r, i);
+        for (int64_t i = 0; i < n && vectors[1]; i++) mean += zfi_norm_input(l, vectors[2], r, i);
         mean /= elements;
         for (int64_t i = 0; i < n; i++) {
-            double s = zfi_norm_input(l, r, i);
+            double s = zfi_norm_input(l, vectors[2], r, i);
             squares += (s - mean) * (s - mean);
         }
         rstd = 1 / sqrt(squares / elements + ZF_FLOAT(l, residual_norm, eps));
         if (rstds) zfi_set(rstds, r, rstd);
         for (int64_t i = 0; i < n; i++) {
-            double h = (zfi_norm_input(l, r, i) - mean) * rstd,
-                   y = zfi_get(gamma, i) * h + zfi_get(beta, i);
+            double s = zfi_norm_input(l, vectors[2], r, i), h = (s - mean) * rstd,
+                   y = zfi_get(vectors[0], i) * h + (vectors[1] ? zfi_get(vectors[1], i) : 0);
+            if (sum) zfi_set(sum, r * n + i, s);
             if (xhat) zfi_set(xhat, r * n + i, h);
             zfi_set(&l->out, r * n + i, embeds ? zfi_dropped(l, y, r * n + i) : y);
         }
@@ -247,7 +302,8 @@ static void zfi_fused_norm_reference(const zf_launch *l, int64_t first, int64_t 
 static void zfi_residual_norm_grad_reference(const zf_launch *l)
 {
     const zf_array *dy = &l->args[0], *xhat = &l->args[1], *gamma = &l->args[3],
-                   *dx = zfi_saved_out(l, ZFI_DX);
+                   *dsum = l->arg_count > 4 ? &l->args[4] : NULL, *dx = zfi_saved_out(l, ZFI_DX);
+    bool rms = zfi_norm_is_rms(l);
     int64_t n = zfi_last(&l->out.shape), rows = zfi_row_count(&l->out.shape);
     double *sum = l->scratch;
     for (int64_t i = 0; i < (ZFI_DBIAS + 1) * n; i++) sum[i] = 0;
@@ -255,12 +311,13 @@ static void zfi_residual_norm_grad_reference(const zf_launch *l)
         double rstd = zfi_get(&l->args[2], r), mean_g = 0, mean_gx = 0;
         for (int64_t i = 0; i < n; i++) {
             double g = zfi_get(dy, r * n + i) * zfi_get(gamma, i);
-            mean_g += g / (double)n;
+            if (!rms) mean_g += g / (double)n;
             mean_gx += g * zfi_get(xhat, r * n + i) / (double)n;
         }
         for (int64_t i = 0; i < n; i++) {
             double d = zfi_get(dy, r * n + i), h = zfi_get(xhat, r * n + i),
-                   ds = rstd * (d * zfi_get(gamma, i) - mean_g - h * mean_gx),
+                   ds = rstd * (d * zfi_get(gamma, i) - mean_g - h * mean_gx) +
+                        (dsum ? zfi_get(dsum, r * n + i) : 0),
                    dropped = zfi_dropped(l, ds, r * n + i);
             sum[ZFI_DGAMMA * n + i] += d * h;
             sum[ZFI_DBETA * n + i] += d;
@@ -280,7 +337,7 @@ static void zfi_affine_reference(const zf_launch *l, int64_t first, int64_t last
     for (int64_t i = first * n; i < last * n; i++)
         zfi_set(&l->out, i,
                 zfi_get(&l->args[1], i % n) * zfi_get(&l->args[0], i) +
-                    zfi_get(&l->args[2], i % n));
+                    (l->arg_count > 2 ? zfi_get(&l->args[2], i % n) : 0));
 }
 
 /* --------------------------------------------------------------------------- fast kernels
@@ -291,17 +348,19 @@ static void zfi_affine_reference(const zf_launch *l, int64_t first, int64_t last
  *
  * Scratch: rows of f32, `stride` apart,
  *
- *     [workers, ZFI_NORM_ROOMS, group]   a worker's rooms
+ *     [workers, rooms, group]            a worker's rooms
  *     [3]                                gamma, beta and bias as f32
  *     [blocks + 1, 3]                    of residual_norm_grad: sums of blocks of rows
  */
 
-enum { ZFI_NORM_GROUP = 8, ZFI_NORM_ELEMENTS = 4096, ZFI_NORM_ROOMS = 3 };
+enum { ZFI_NORM_GROUP = 8, ZFI_NORM_ELEMENTS = 4096 };
 
 typedef struct zfi_norm_job {
     const zf_launch *l;
     zfi_isa isa;
     int64_t n, rows, piece, group, stride; /* piece, group: rows of a task, and at a time */
+    int rooms;                             /* of a worker */
+    bool rms;
     const zfi_drop *drop;                  /* NULL: none */
     const float *gamma, *beta, *bias;      /* NULL where there is none */
     zfi_drop drawn;
@@ -320,22 +379,24 @@ static float *zfi_norm_row(const zfi_norm_job *j, int64_t k)
 
 static float *zfi_norm_room(const zfi_norm_job *j, int worker, int room)
 {
-    return zfi_norm_row(j, (worker * ZFI_NORM_ROOMS + room) * j->group);
+    return zfi_norm_row(j, (worker * j->rooms + room) * j->group);
 }
 
 /* The sums `which`, ZFI_DGAMMA to ZFI_DBIAS, of block b. */
 static float *zfi_norm_sums(const zfi_norm_job *j, int64_t b, int which)
 {
-    return zfi_norm_row(j, zfi_norm_workers(j) * ZFI_NORM_ROOMS * j->group + 3 + 3 * b + which -
-                               ZFI_DGAMMA);
+    return zfi_norm_row(j,
+                        zfi_norm_workers(j) * j->rooms * j->group + 3 + 3 * b + which - ZFI_DGAMMA);
 }
 
 static zfi_norm_job zfi_norm_job_of(const zf_launch *l)
 {
-    zfi_norm_job j = {.l = l, .isa = zfi_cpu_of(l)->isa};
+    bool grad = l->op == ZF_OP_residual_norm_grad;
+    zfi_norm_job j = {.l = l, .isa = zfi_cpu_of(l)->isa, .rms = zfi_norm_is_rms(l)};
+    j.rooms = grad && l->arg_count > 4 ? 4 : 3;
     j.n = zfi_last(&l->out.shape);
     j.rows = zfi_row_count(&l->out.shape);
-    j.piece = l->op == ZF_OP_residual_norm_grad ? ZFI_GAMMA_ROWS : zfi_row_grain(j.n);
+    j.piece = grad ? ZFI_GAMMA_ROWS : zfi_row_grain(j.n);
     j.group = j.n ? ZFI_NORM_ELEMENTS / j.n : 1;
     if (j.group > ZFI_NORM_GROUP) j.group = ZFI_NORM_GROUP;
     if (j.group < 1) j.group = 1;
@@ -354,7 +415,7 @@ static size_t zfi_scratch_residual_norm(const zf_launch *l)
 {
     zfi_norm_job j = zfi_norm_job_of(l);
     bool grad = l->op == ZF_OP_residual_norm_grad, fast = zfi_norm_is_fast(l);
-    int64_t count = zfi_norm_workers(&j) * ZFI_NORM_ROOMS * j.group + 3;
+    int64_t count = zfi_norm_workers(&j) * j.rooms * j.group + 3;
     size_t bytes;
     if (!fast && !grad) return 0;
     if (grad) count += 3 * (zfi_gamma_blocks(l) + 1);
@@ -450,9 +511,9 @@ ZFI_KERNEL(zfi_residual_rows,
             const zfi_drop *drop, int64_t first, int64_t rows, int64_t n),
            (s, stride, x, residual, bias, drop, first, rows, n))
 
-/* LayerNorm of at most ZFI_NORM_GROUP rows of s, `stride` apart and a multiple of ZFI_LANES, whose
- * room behind n it fills with what adds nothing to a sum. xhat: or NULL. The sums are those of
- * zfi_moments_rows. */
+/* The norm of at most ZFI_NORM_GROUP rows of s, `stride` apart and a multiple of ZFI_LANES, whose
+ * room behind n it fills with what adds nothing to a sum. beta NULL: RMSNorm, about 0. xhat: or
+ * NULL. The sums are those of zfi_moments_rows. */
 ZFI_BODY void zfi_norm_group_body(zfi_isa isa, float *y, float *xhat, float *rstd, float *s,
                                   int64_t stride, const float *gamma, const float *beta,
                                   int64_t rows, int64_t n, double eps)
@@ -461,7 +522,7 @@ ZFI_BODY void zfi_norm_group_body(zfi_isa isa, float *y, float *xhat, float *rst
     int64_t blocks = stride / ZFI_LANES;
     for (int64_t r = 0; r < rows; r++) {
         for (int64_t i = n; i < stride; i++) s[r * stride + i] = 0;
-        mean[r] = zfi_vsum_body(isa, s + r * stride, blocks * ZFI_LANES) / (float)n;
+        mean[r] = beta ? zfi_vsum_body(isa, s + r * stride, blocks * ZFI_LANES) / (float)n : 0;
     }
     for (int64_t r = 0; r < rows; r++) {
         const float *row = s + r * stride;
@@ -480,8 +541,11 @@ ZFI_BODY void zfi_norm_group_body(zfi_isa isa, float *y, float *xhat, float *rst
             for (int64_t i = 0; i < n; i++) {
                 float h = (s[i] - centre) * scale;
                 xhat[r * n + i] = h;
-                y[i] = zfi_fma(isa, h, gamma[i], beta[i]);
+                y[i] = beta ? zfi_fma(isa, h, gamma[i], beta[i]) : h * gamma[i];
             }
+        } else if (!beta) {
+            ZFI_VECTOR
+            for (int64_t i = 0; i < n; i++) y[i] = (s[i] - centre) * scale * gamma[i];
         } else {
             ZFI_VECTOR
             for (int64_t i = 0; i < n; i++)
@@ -512,7 +576,8 @@ static void zfi_norm_piece(void *context, int64_t piece, int worker)
 {
     const zfi_norm_job *j = context;
     const zf_launch *l = j->l;
-    const zf_array *xhat = zfi_saved_out(l, 0), *rstd = zfi_saved_out(l, 1);
+    const zf_array *xhat = zfi_saved_out(l, ZFI_XHAT), *rstd = zfi_saved_out(l, ZFI_RSTD),
+                   *sum = zfi_saved_out(l, ZFI_SUM);
     bool embeds = l->op == ZF_OP_embed_norm;
     float *s = zfi_norm_room(j, worker, 0), *room[2];
     int64_t r = piece * j->piece, last = j->rows - r < j->piece ? j->rows : r + j->piece;
@@ -527,6 +592,9 @@ static void zfi_norm_piece(void *context, int64_t piece, int worker)
             zfi_residual_rows(j->isa, s, j->stride, zfi_norm_in(j, &l->args[0], r, count, room[0]),
                               zfi_norm_in(j, &l->args[1], r, count, room[1]), j->bias, j->drop,
                               r * j->n, count, j->n);
+        for (int64_t k = 0; k < count && sum; k++)
+            zfi_narrow(j->isa, zfi_element_of(sum->data, sum->dtype, (r + k) * j->n), sum->dtype, s + k * j->stride,
+                       j->n);
         zfi_norm_group(j->isa, y, h, rstds, s, j->stride, j->gamma, j->beta, count, j->n,
                        ZF_FLOAT(l, residual_norm, eps));
         if (embeds && j->drop) zfi_norm_drop(j, y, y, r, count);
@@ -535,24 +603,25 @@ static void zfi_norm_piece(void *context, int64_t piece, int worker)
     }
 }
 
-/* Runs task over the pieces of rows; `vectors`: of gamma, beta and bias, which may be missing at
- * the end. */
+/* Runs task over the pieces of rows; `vectors`: gamma, beta and bias, NULL where there is none. */
 static void zfi_norm_run(const zf_launch *l, zfi_norm_job *j, zfi_task *task,
-                         const zf_array *vectors, int count)
+                         const zf_array *const vectors[3])
 {
     const float **to[3] = {&j->gamma, &j->beta, &j->bias};
     j->drawn = zfi_drop_of(l);
     if (zfi_drops(l)) j->drop = &j->drawn;
-    for (int k = 0; k < count; k++) *to[k] = zfi_norm_vector(j, &vectors[k], k);
+    for (int k = 0; k < 3; k++)
+        if (vectors[k]) *to[k] = zfi_norm_vector(j, vectors[k], k);
     zfi_pool_run(zfi_cpu_of(l)->pool, j->rows / j->piece + (j->rows % j->piece != 0), task, j);
 }
 
 static zf_status zfi_cpu_residual_norm(const zf_launch *l)
 {
     zfi_norm_job j = zfi_norm_job_of(l);
-    int32_t gamma = l->op == ZF_OP_embed_norm ? 5 : 2;
+    const zf_array *vectors[3];
+    zfi_norm_vectors(l, vectors);
     if (!zfi_norm_is_fast(l)) zfi_split(l, j.rows, j.piece, zfi_fused_norm_reference);
-    else zfi_norm_run(l, &j, zfi_norm_piece, &l->args[gamma], l->arg_count - gamma);
+    else zfi_norm_run(l, &j, zfi_norm_piece, vectors);
     return ZF_OK;
 }
 
@@ -573,7 +642,7 @@ static void zfi_affine_fast(const zf_launch *l, int64_t first, int64_t last)
     for (int64_t r = first; r < last; r++)
         zfi_norm_rows(zfi_cpu_of(l)->isa, (float *)l->out.data + r * n,
                       (const float *)l->args[0].data + r * n, moments, l->args[1].data,
-                      l->args[2].data, 1, n);
+                      l->arg_count > 2 ? l->args[2].data : NULL, 1, n);
 }
 
 static zf_status zfi_cpu_affine(const zf_launch *l)
@@ -583,10 +652,11 @@ static zf_status zfi_cpu_affine(const zf_launch *l)
 
 /* --------------------------------------------------------------------------- the gradient */
 
-/* At most ZFI_NORM_GROUP rows; ds may be dy or xhat. The sums are those of zfi_norm_grad_rows. */
+/* At most ZFI_NORM_GROUP rows; ds may be dy, xhat or dsum, which may be NULL. The sums are those of
+ * zfi_norm_grad_rows. */
 ZFI_BODY void zfi_norm_grad_group_body(zfi_isa isa, float *ds, const float *dy, const float *xhat,
-                                       const float *rstd, const float *gamma, int64_t rows,
-                                       int64_t n)
+                                       const float *rstd, const float *gamma, const float *dsum,
+                                       bool rms, int64_t rows, int64_t n)
 {
     float mean_g[ZFI_NORM_GROUP], mean_gx[ZFI_NORM_GROUP];
     for (int64_t r = 0; r < rows; r++) {
@@ -597,20 +667,29 @@ ZFI_BODY void zfi_norm_grad_group_body(zfi_isa isa, float *ds, const float *dy, 
             sum_g[l] += g;
             sum_gx[l] = zfi_fma(isa, g, h[i], sum_gx[l]);
         });
-        mean_g[r] = zfi_fold_sum(sum_g) / (float)n;
+        mean_g[r] = rms ? 0 : zfi_fold_sum(sum_g) / (float)n;
         mean_gx[r] = zfi_fold_sum(sum_gx) / (float)n;
     }
     for (int64_t r = 0; r < rows; r++, ds += n, dy += n, xhat += n) {
         float mean = mean_g[r], mean_x = mean_gx[r], scale = rstd[r];
-        ZFI_VECTOR
-        for (int64_t i = 0; i < n; i++)
-            ds[i] = scale * (dy[i] * gamma[i] - zfi_fma(isa, xhat[i], mean_x, mean));
+        if (dsum) {
+            const float *more = dsum + r * n;
+            ZFI_VECTOR
+            for (int64_t i = 0; i < n; i++) {
+                float d = scale * (dy[i] * gamma[i] - zfi_fma(isa, xhat[i], mean_x, mean));
+                ds[i] = more[i] + d;
+            }
+        } else {
+            ZFI_VECTOR
+            for (int64_t i = 0; i < n; i++)
+                ds[i] = scale * (dy[i] * gamma[i] - zfi_fma(isa, xhat[i], mean_x, mean));
+        }
     }
 }
 ZFI_KERNEL(zfi_norm_grad_group,
            (float *ds, const float *dy, const float *xhat, const float *rstd, const float *gamma,
-            int64_t rows, int64_t n),
-           (ds, dy, xhat, rstd, gamma, rows, n))
+            const float *dsum, bool rms, int64_t rows, int64_t n),
+           (ds, dy, xhat, rstd, gamma, dsum, rms, rows, n))
 
 /* sum += rows of a, products += rows of a b; one row after the other, four for each visit of a sum.
  * b, products: or NULL. */
@@ -663,11 +742,14 @@ static void zfi_norm_grad_piece(void *context, int64_t piece, int worker)
         int64_t count = last - r < j->group ? last - r : j->group;
         float *room = zfi_norm_room(j, worker, 0);
         const float *dy = zfi_norm_in(j, &l->args[0], r, count, room),
-                    *xhat = zfi_norm_in(j, &l->args[1], r, count, zfi_norm_room(j, worker, 1));
+                    *xhat = zfi_norm_in(j, &l->args[1], r, count, zfi_norm_room(j, worker, 1)),
+                    *dsum = l->arg_count > 4 ? zfi_norm_in(j, &l->args[4], r, count,
+                                                           zfi_norm_room(j, worker, 3))
+                                             : NULL;
         float *ds = zfi_norm_out(j, &l->out, r, zfi_norm_room(j, worker, 2)),
               *to = zfi_norm_out(j, dx, r, room);
         if (sums) zfi_add_columns(j->isa, dbeta, dgamma, dy, xhat, count, n);
-        zfi_norm_grad_group(j->isa, ds, dy, xhat, rstd + r, j->gamma, count, n);
+        zfi_norm_grad_group(j->isa, ds, dy, xhat, rstd + r, j->gamma, dsum, j->rms, count, n);
         if (j->drop && (dx || biases)) zfi_norm_drop(j, to, ds, r, count);
         else if (dx) memcpy(to, ds, (size_t)(count * n) * sizeof *to);
         if (biases) zfi_add_columns(j->isa, dbias, NULL, j->drop ? to : ds, NULL, count, n);
@@ -684,7 +766,7 @@ static zf_status zfi_cpu_residual_norm_grad(const zf_launch *l)
         zfi_residual_norm_grad_reference(l);
         return ZF_OK;
     }
-    zfi_norm_run(l, &j, zfi_norm_grad_piece, &l->args[3], 1);
+    zfi_norm_run(l, &j, zfi_norm_grad_piece, (const zf_array *const[3]){&l->args[3]});
     for (int which = ZFI_DGAMMA; which <= ZFI_DBIAS; which++) {
         const zf_array *out = zfi_saved_out(l, which);
         float *sum = zfi_norm_sums(&j, blocks, which);
@@ -702,11 +784,11 @@ static zf_status zfi_cpu_residual_norm_grad(const zf_launch *l)
 static int32_t zfi_remake_residual_norm(zf_graph *g, int32_t id, int32_t left)
 {
     const zfi_node node = g->nodes[id]; /* a copy: appending moves the nodes */
-    bool embeds = node.op == ZF_OP_embed_norm;
+    bool embeds = node.op == ZF_OP_embed_norm,
+         rms = !embeds && ZF_INT(&node, residual_norm, form) == ZFI_FORM_RMS;
     int32_t gamma = embeds ? node.arg_count - 2 : 2;
-    zf_tensor again =
-        zfi_op(affine, NULL, ((zf_tensor){g, left}), ((zf_tensor){g, node.args[gamma]}),
-               ((zf_tensor){g, node.args[gamma + 1]}));
+    zf_tensor x[3] = {{g, left}, {g, node.args[gamma]}, {g, rms ? 0 : node.args[gamma + 1]}},
+              again = zfi_build(ZF_OP_affine, rms ? 2 : 3, x, NULL);
     if (!embeds || ZF_FLOAT(&node, embed_norm, p) == 0) return again.id;
     return zfi_op(dropout,
                   zfi_with({.f = ZF_FLOAT(&node, embed_norm, p)},
@@ -726,7 +808,8 @@ ZFI_SAME_ATTRIBUTE(residual_norm_grad, dropout, stream)
 ZFI_SAME_ATTRIBUTE(embed_norm, residual_norm, eps)
 ZFI_OPERATOR(residual_norm, .infer = zfi_infer_residual_norm, .grad = zfi_grad_residual_norm,
              .cpu = zfi_cpu_residual_norm, .scratch = zfi_scratch_residual_norm,
-             .saved = zfi_saved_residual_norm, .remake = zfi_remake_residual_norm,
+             .saved = zfi_saved_residual_norm, .saved_grads = 1 << ZFI_SUM,
+             .remake = zfi_remake_residual_norm,
              .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(embed_norm, .infer = zfi_infer_embed_norm, .grad = zfi_grad_embed_norm,
              .cpu = zfi_cpu_embed_norm, .scratch = zfi_scratch_residual_norm,

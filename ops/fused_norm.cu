@@ -1,5 +1,5 @@
-/* LayerNorm with what stands around it (ops/fused_norm.c) on CUDA: rows as in ops/norm.cu, s in
- * registers from its making to y.
+/* LayerNorm and RMSNorm with what stands around them (ops/fused_norm.c) on CUDA: rows as in
+ * ops/norm.cu, s in registers from its making to y.
  *
  * residual_norm_grad keeps columns in registers. The rows of a block are a part; its teams take one
  * after the other, each thread the same columns of all of them, the next row being under way while
@@ -13,6 +13,8 @@
 
 static bool zfi_embeds(const zf_launch *l) { return l->op == ZF_OP_embed_norm; }
 
+enum { ZFI_FORM_RMS = 1, ZFI_SUM = 2 }; /* of residual_norm: its form, and s as a saved value */
+
 /* s = residual + dropout(x + bias), or with `words` words[ids] + types[type_ids] + positions. */
 typedef struct zfi_fused_norm_job {
     zfi_row_set set;
@@ -20,8 +22,8 @@ typedef struct zfi_fused_norm_job {
     const void *words, *types, *positions;
     zfi_integers ids, type_ids;
     int64_t word_count, type_count, tokens;
-    const void *gamma, *beta;
-    void *y, *xhat; /* xhat, rstds: or NULL */
+    const void *gamma, *beta; /* beta NULL: RMSNorm */
+    void *y, *xhat, *sum;     /* xhat, sum, rstds: or NULL */
     float *rstds, eps;
     zfi_dropout drop;
     zfi_fault fault; /* to report, but for the index */
@@ -131,8 +133,9 @@ __global__ void __launch_bounds__(zfi_norm_bound<WHOLE>::threads, zfi_norm_bound
             }
 #pragma unroll
             for (int v = 0; v < V; v++) mean += s[k][v];
+            if (K && j.sum) t.put(static_cast<T *>(j.sum), i, s[k]);
         });
-        mean = zfi_team_sum(mean, shared) / (float)j.set.n;
+        mean = j.beta ? zfi_team_sum(mean, shared) / (float)j.set.n : 0;
         t.each([&](int k, index i) {
             if (!K) look(s[k], i);
 #pragma unroll
@@ -142,10 +145,13 @@ __global__ void __launch_bounds__(zfi_norm_bound<WHOLE>::threads, zfi_norm_bound
         rstd = zfi_rstd(zfi_team_sum(squares, zfi_sum_room(shared, 1)), j.set.n, j.eps);
         if (j.rstds && threadIdx.x == 0 && row < j.set.rows) j.rstds[row] = rstd;
         t.each([&](int k, index i) {
-            float gamma[V], beta[V];
-            if (!K) look(s[k], i);
+            float gamma[V], beta[V] = {};
+            if (!K) {
+                look(s[k], i);
+                if (j.sum) t.put(static_cast<T *>(j.sum), i, s[k]);
+            }
             t.get_vector(gamma, static_cast<const T *>(j.gamma), i);
-            t.get_vector(beta, static_cast<const T *>(j.beta), i);
+            if (j.beta) t.get_vector(beta, static_cast<const T *>(j.beta), i);
 #pragma unroll
             for (int v = 0; v < V; v++) s[k][v] = (s[k][v] - mean) * rstd;
             if (j.xhat) t.put(static_cast<T *>(j.xhat), i, s[k]);
@@ -187,7 +193,9 @@ static void zfi_fused_norm_launch(const zf_launch *l, zfi_fused_norm_job *j, boo
 static zf_status zfi_cuda_residual_norm(const zf_launch *l)
 {
     const zf_array *x = l->args, *vectors = x + (zfi_embeds(l) ? 5 : 2),
-                   *xhat = zfi_saved_out(l, 0), *rstds = zfi_saved_out(l, 1);
+                   *xhat = zfi_saved_out(l, 0), *rstds = zfi_saved_out(l, 1),
+                   *sum = zfi_saved_out(l, ZFI_SUM);
+    const bool rms = !zfi_embeds(l) && ZF_INT(l, residual_norm, form) == ZFI_FORM_RMS;
     zfi_fused_norm_job j = {};
     if (!zfi_row_count(&l->out)) return ZF_OK;
     if (zfi_embeds(l)) {
@@ -197,23 +205,25 @@ static zf_status zfi_cuda_residual_norm(const zf_launch *l)
         j.fault.op = l->op, j.fault.node = l->node, j.report = zfi_device_of(l)->fault;
     } else {
         j.x = x[0].data, j.residual = x[1].data;
-        if (l->arg_count > 4) j.bias = x[4].data;
+        if (l->arg_count > (rms ? 3 : 4)) j.bias = x[rms ? 3 : 4].data;
     }
-    j.gamma = vectors[0].data, j.beta = vectors[1].data;
+    j.gamma = vectors[0].data;
+    if (!rms) j.beta = vectors[1].data;
     j.y = l->out.data, j.eps = (float)ZF_FLOAT(l, residual_norm, eps);
     if (xhat) j.xhat = xhat->data;
+    if (sum) j.sum = sum->data;
     if (rstds) j.rstds = static_cast<float *>(rstds->data);
     j.drop = zfi_dropout_attributes(l);
     bool wide = zfi_lies_well(0, 1, j.x, j.residual, j.bias, j.words) &&
                 zfi_lies_well(0, 1, j.types, j.positions, j.gamma, j.beta) &&
-                zfi_lies_well(0, 1, j.y, j.xhat);
+                zfi_lies_well(0, 1, j.y, j.xhat, j.sum);
     ZFI_FLOATS(l, l->out.dtype, T, zfi_fused_norm_launch<T>(l, &j, wide);)
     return zfi_launched(l);
 }
 
 static zf_status zfi_cuda_affine(const zf_launch *l)
 {
-    return zfi_norm_launch(l, NULL, l->args[1].data, l->args[2].data);
+    return zfi_norm_launch(l, NULL, l->args[1].data, l->arg_count > 2 ? l->args[2].data : NULL);
 }
 
 /* --------------------------------------------------------------------------- the gradient */
@@ -229,11 +239,11 @@ enum {
 typedef struct zfi_residual_grad_job {
     int64_t rows, chunk; /* chunk: rows of a part */
     int n;
-    const void *dy, *xhat, *gamma;
+    const void *dy, *xhat, *gamma, *dsum; /* dsum: or NULL */
     const float *rstds;
     void *ds, *dx; /* dx: or NULL */
     float *parts;
-    bool wide;
+    bool wide, rms;
     zfi_dropout drop;
 } zfi_residual_grad_job;
 
@@ -244,7 +254,8 @@ __global__ void __launch_bounds__(ZFI_GRAD_THREADS, ZFI_GRAD_BLOCKS)
     const int V = zfi_wide<T>::count, K = ZFI_GRAD_HELD / V;
     ZF_SHARED(float, shared); /* of sums over teams, twice; then [ZFI_SUMS][team * ZFI_GRAD_HELD] */
     const zfi_dropper drop = zfi_dropper_of(j.drop);
-    const T *dy = static_cast<const T *>(j.dy), *xhat = static_cast<const T *>(j.xhat);
+    const T *dy = static_cast<const T *>(j.dy), *xhat = static_cast<const T *>(j.xhat),
+            *dsum = static_cast<const T *>(j.dsum);
     T *ds = static_cast<T *>(j.ds), *dx = static_cast<T *>(j.dx);
     const int width = (int)blockDim.x * ZFI_GRAD_HELD;
     const int64_t begin = (int64_t)blockIdx.x * j.chunk,
@@ -286,7 +297,7 @@ __global__ void __launch_bounds__(ZFI_GRAD_THREADS, ZFI_GRAD_BLOCKS)
             });
         zfi_team_sums(mean, shared + turn * 2 * ZFI_WARP * (int)blockDim.y);
         if (row >= end) continue;
-        mean[0] /= (float)j.n, mean[1] /= (float)j.n;
+        mean[0] = j.rms ? 0 : mean[0] / (float)j.n, mean[1] /= (float)j.n;
         t.base = row * j.n;
         t.each([&](int k, int i) {
             float x[V], d[V], h[V], c[V];
@@ -297,6 +308,11 @@ __global__ void __launch_bounds__(ZFI_GRAD_THREADS, ZFI_GRAD_BLOCKS)
                 sums[0][k][v] = fmaf(d[v], h[v], sums[0][k][v]);
                 sums[1][k][v] += d[v];
                 x[v] = rstd * (d[v] * c[v] - fmaf(h[v], mean[1], mean[0]));
+            }
+            if (dsum) {
+                t.get(d, dsum, i);
+#pragma unroll
+                for (int v = 0; v < V; v++) x[v] += d[v];
             }
             t.put(ds, i, x);
             t.drop(drop, x, i);
@@ -362,7 +378,8 @@ static zf_status zfi_long_residual_grad(const zf_launch *l, void *const out[ZFI_
     j.dy = l->args[0].data, j.x = l->args[1].data, j.gamma = l->args[3].data;
     j.rstds = static_cast<const float *>(l->args[2].data);
     j.dx = l->out.data, j.dropped = dx;
-    j.centred = true, j.drop = drop;
+    j.centred = ZF_INT(l, residual_norm_grad, form) != ZFI_FORM_RMS, j.drop = drop;
+    if (l->arg_count > 4) j.more = l->args[4].data;
     if (!status) status = zfi_norm_grad_launch(l, &j);
     if (!status && out[2]) status = zfi_columns(l, &l->out, NULL, NULL, drop, after);
     return status;
@@ -387,9 +404,11 @@ static zf_status zfi_cuda_residual_norm_grad(const zf_launch *l)
     j.dy = l->args[0].data, j.xhat = l->args[1].data, j.gamma = l->args[3].data;
     j.rstds = static_cast<const float *>(l->args[2].data);
     j.ds = l->out.data;
+    j.rms = ZF_INT(l, residual_norm_grad, form) == ZFI_FORM_RMS;
+    if (l->arg_count > 4) j.dsum = l->args[4].data;
     o.parts = j.parts = static_cast<float *>(l->scratch);
     j.wide = zfi_lies_well(j.n, zf_dtype_size(l->out.dtype), j.dy, j.xhat, j.gamma, j.ds) &&
-             zfi_lies_well(0, 1, j.dx);
+             zfi_lies_well(0, 1, j.dx, j.dsum);
     size_t rooms = 2 * 2 * ZFI_WARP * block.y, sums = ZFI_SUMS * ZFI_GRAD_HELD * (size_t)block.x;
     const size_t shared = (rooms > sums ? rooms : sums) * sizeof(float);
     const dim3 grid((unsigned)o.count);

@@ -558,10 +558,11 @@ static zf_status zfi_cuda_layer_norm(const zf_launch *l)
 }
 
 /* dx = rstd (g - mean g - xhat mean(g xhat)), g = dy gamma, without mean g where it is not centred.
- * rstds: x is xhat already, and these are its rows' rstd. dropped: or NULL, gets dropout(dx). */
+ * rstds: x is xhat already, and these are its rows' rstd. more: or NULL, is added to dx. dropped: or
+ * NULL, gets dropout(dx). */
 typedef struct zfi_norm_grad_job {
     zfi_row_set set;
-    const void *dy, *x, *gamma;
+    const void *dy, *x, *gamma, *more;
     const float *moments, *rstds;
     void *dx, *dropped;
     bool centred;
@@ -608,6 +609,11 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_norm_grad_kernel(const zfi_
 #pragma unroll
         for (int v = 0; v < V; v++)
             g[k][v] = rstd * (g[k][v] - fmaf(xhat[k][v], sums[1], sums[0]));
+        if (j.more) {
+            t.get(xhat[k], static_cast<const T *>(j.more), i);
+#pragma unroll
+            for (int v = 0; v < V; v++) g[k][v] += xhat[k][v];
+        }
         t.put(static_cast<T *>(j.dx), i, g[k]);
         if (!j.dropped) return;
         t.drop(drop, g[k], i);
@@ -620,7 +626,7 @@ static zf_status zfi_norm_grad_launch(const zf_launch *l, zfi_norm_grad_job *j)
 {
     if (!zfi_count(&l->out)) return ZF_OK;
     bool wide = zfi_lies_well(0, 1, j->dy, j->x, j->dx, j->dropped) &&
-                zfi_lies_well(0, 1, j->gamma);
+                zfi_lies_well(0, 1, j->gamma, j->more);
     zfi_teams t = zfi_teams_of(&l->out, wide, 2);
     j->set = t.set;
     ZFI_FLOATS(l, l->out.dtype, T, ZFI_LAUNCH_ROWS(zfi_norm_grad_kernel, T, t, l, *j);)

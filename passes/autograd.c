@@ -40,6 +40,29 @@ static bool zfi_is_gradient(zf_graph *g, int32_t id, int32_t k, zf_tensor dx)
     return false;
 }
 
+/* The gradient of what node id has left under `index` for others to read; 0: it is zero. */
+static int32_t zfi_gradient_of_saved(const zf_graph *g, int32_t id, int index,
+                                     const int32_t *gradients)
+{
+    int32_t saved = g->nodes[id].saved[index];
+    return saved && zfi_record_of(g, id)->saved_grads >> index & 1 ? gradients[saved] : 0;
+}
+
+/* The node is a saved value whose gradient its operand takes. */
+static bool zfi_is_read_saved(const zf_graph *g, const zfi_node *node)
+{
+    return node->op == ZF_OP_saved &&
+           zfi_record_of(g, node->args[0])->saved_grads >> ZF_INT(node, saved, index) & 1;
+}
+
+/* A node of which a saved value alone is read has the gradient 0. */
+static void zfi_start_gradient(zf_graph *g, int32_t id, int32_t *gradients)
+{
+    for (int k = 0; k < ZF_MAX_SAVED && !gradients[id]; k++)
+        if (zfi_gradient_of_saved(g, id, k, gradients))
+            gradients[id] = zf_constant(g, g->nodes[id].dtype, g->nodes[id].shape, 0).id;
+}
+
 /* Hands dy of node id to its operands. */
 static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_t *gradients)
 {
@@ -48,15 +71,20 @@ static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_
     zf_tensor *x = zfi_calloc(&g->memory, n, sizeof *x),
               *dx = zfi_calloc(&g->memory, n, sizeof *dx);
     bool *need = zfi_calloc(&g->memory, n, sizeof *need);
-    zf_grad c = {g, node.attributes, {g, id}, {g, gradients[id]}, node.arg_count, x, need, dx};
+    zf_grad c = {.graph = g, .attributes = node.attributes, .y = {g, id}, .dy = {g, gradients[id]}};
+    c.count = node.arg_count, c.x = x, c.need = need, c.dx = dx;
     if (x && dx && need) {
         for (size_t k = 0; k < n; k++) {
             x[k] = (zf_tensor){g, node.args[k]};
             need[k] = needs[node.args[k]];
         }
+        for (int k = 0; k < ZF_MAX_SAVED; k++) {
+            int32_t dsaved = zfi_gradient_of_saved(g, id, k, gradients);
+            if (dsaved) c.dsaved[k] = (zf_tensor){g, dsaved};
+        }
         g->scope = node.scope, g->file = node.file, g->line = node.line;
         if (g->records[node.op]->grad) g->records[node.op]->grad(&c);
-        else /* a zero would be wrong */
+        else if (!zfi_is_read_saved(g, &node)) /* a zero would be wrong */
             zfi_graph_fail(g, ZF_ERR_ARGUMENT, "autograd", "%%%d = %s has no gradient of its own",
                            (int)id, g->records[node.op]->name);
         for (size_t k = 0; k < n && !g->error.status; k++) {
@@ -124,9 +152,11 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
             zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                      "zf_autograd: the loss %%%d depends on no trained parameter", (int)loss.id);
         gradients[loss.id] = zfi_loss_gradient(g, loss).id;
-        for (int32_t i = last - 1; i >= 0 && !g->error.status; i--)
-            if (gradients[g->order[i]] && needs[g->order[i]] && g->nodes[g->order[i]].arg_count)
-                zfi_differentiate(g, g->order[i], needs, gradients);
+        for (int32_t i = last - 1; i >= 0 && !g->error.status; i--) {
+            if (!needs[g->order[i]] || !g->nodes[g->order[i]].arg_count) continue;
+            zfi_start_gradient(g, g->order[i], gradients);
+            if (gradients[g->order[i]]) zfi_differentiate(g, g->order[i], needs, gradients);
+        }
         g->scope = scope, g->file = NULL;
         for (int32_t i = 0; i < zfi_len(g->params) && !g->error.status; i++) {
             int32_t pair[2] = {g->params[i], gradients[g->params[i]]};

@@ -33,11 +33,12 @@
  *            %14 = reshape(transpose %13)
  *   after:   %15 = attention %1, %2, %3, %4
  *
- * norm       bias, dropout, residual and LayerNorm
+ * norm       bias, dropout, residual and LayerNorm or RMSNorm. Where the sum is read behind the norm
+ *            as well, in the same numbered layer (norms in front of halves), it is left beside it
  *            bits: equal, but for the gradients of bias and beta, whose sums have another rounding
  *            (ops/fused_norm.c)
  *   before:  %5 = dropout %1   %6 = add %2, %5   %7 = moments %6   %8 = layer_norm %6, %7, %3, %4
- *   after:   %9 = residual_norm %1, %2, %3, %4
+ *   after:   %9 = residual_norm %1, %2, %3, %4   %10 = saved %9 {index=2}, for what reads %6
  *
  * embedding  the sum of word, type and position embeddings, LayerNorm and dropout
  *            bits: as norm
@@ -391,33 +392,77 @@ static int32_t zfi_fuse_softmax_dropout(zfi_fuser *f, int32_t id)
                  ZF_ATTRIBUTE(softmax, masked_softmax, scale)));
 }
 
-/* ------------------------------------------------------------------------------ LayerNorm */
+/* ------------------------------------------------------------------- LayerNorm and RMSNorm */
 
-/* The sum that a layer_norm normalises, where nothing else reads it or its moments: *a + *b, and
- * the eps. */
-static bool zfi_is_norm_of_sum(const zfi_fuser *f, int32_t id, int32_t *a, int32_t *b, double *eps)
+/* A norm of a sum. */
+typedef struct zfi_normed {
+    int32_t sum, a, b; /* sum = a + b */
+    double eps;
+    bool rms;
+} zfi_normed;
+
+/* The node is the norm of a sum, and nothing else reads its moments. */
+static bool zfi_is_norm_of_sum(const zfi_fuser *f, int32_t id, zfi_normed *n)
 {
     const zfi_node *node = zfi_fuse_node(f, id), *sum;
-    if (node->op != ZF_OP_layer_norm || !zfi_used_once(f, node->args[1], ZF_OP_moments))
+    n->rms = node->op == ZF_OP_rms_norm;
+    if ((!n->rms && node->op != ZF_OP_layer_norm) ||
+        !zfi_used_once(f, node->args[1], n->rms ? ZF_OP_rms : ZF_OP_moments))
         return false;
-    sum = zfi_fuse_node(f, node->args[0]);
-    if (sum->op != ZF_OP_add || (size_t)node->args[0] >= f->nodes || f->uses[node->args[0]] != 2 ||
-        zfi_fuse_node(f, node->args[1])->args[0] != node->args[0])
+    n->sum = node->args[0], sum = zfi_fuse_node(f, n->sum);
+    if (sum->op != ZF_OP_add || (size_t)n->sum >= f->nodes ||
+        zfi_fuse_node(f, node->args[1])->args[0] != n->sum)
         return false;
-    *a = sum->args[0], *b = sum->args[1];
-    *eps = ZF_FLOAT(zfi_fuse_node(f, node->args[1]), moments, eps);
+    n->a = sum->args[0], n->b = sum->args[1];
+    n->eps = ZF_FLOAT(zfi_fuse_node(f, node->args[1]), moments, eps);
     return true;
+}
+
+/* sibling[], last[]: the first and the second reader of a sum. */
+static void zfi_find_readers(zfi_fuser *f)
+{
+    const zf_graph *g = f->graph;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        for (int32_t k = 0; k < node->arg_count; k++) {
+            int32_t x = node->args[k];
+            if (g->nodes[x].op != ZF_OP_add) continue;
+            if (!f->sibling[x]) f->sibling[x] = g->order[i];
+            else if (!f->last[x]) f->last[x] = g->order[i];
+        }
+    }
+}
+
+/* The scopes are of one numbered layer, or of none. */
+static bool zfi_of_one_layer(const char *a, const char *b)
+{
+    size_t length = zfi_numbered(a);
+    return length == zfi_numbered(b) && !strncmp(a, b, length);
+}
+
+/* What else reads the sum comes behind the norm, in its layer: the next layer is not to begin with
+ * two values. */
+static bool zfi_can_leave_sum(const zfi_fuser *f, int32_t id, const zfi_normed *n)
+{
+    const zfi_node *node = zfi_fuse_node(f, id);
+    return f->sibling[n->sum] == node->args[1] && f->last[n->sum] == id &&
+           zfi_of_one_layer(node->scope, zfi_fuse_node(f, n->sum)->scope);
 }
 
 static int32_t zfi_fuse_norm(zfi_fuser *f, int32_t id)
 {
+    zf_graph *g = f->graph;
     const zfi_node *node = zfi_fuse_node(f, id), *x;
-    int32_t args[5], count = 4, a, b;
-    double eps, p = 0;
+    int32_t args[5], count = 3, a, b, norm, sum;
+    zfi_normed n;
+    double p = 0;
     int64_t stream = 0;
-    if (!zfi_is_norm_of_sum(f, id, &a, &b, &eps) ||
-        !zfi_same_shape(&zfi_fuse_node(f, a)->shape, &node->shape) ||
-        !zfi_same_shape(&zfi_fuse_node(f, b)->shape, &node->shape))
+    bool read;
+    if (!zfi_is_norm_of_sum(f, id, &n)) return 0;
+    a = n.a, b = n.b, read = f->uses[n.sum] != 2;
+    if (!zfi_same_shape(&zfi_fuse_node(f, a)->shape, &node->shape) ||
+        !zfi_same_shape(&zfi_fuse_node(f, b)->shape, &node->shape) ||
+        (read && !zfi_can_leave_sum(f, id, &n)))
         return 0;
     if (zfi_used_once(f, a, ZF_OP_dropout)) { /* the branch; b is the residual */
         int32_t swap = a;
@@ -428,14 +473,21 @@ static int32_t zfi_fuse_norm(zfi_fuser *f, int32_t id)
         stream = ZF_INT(zfi_fuse_node(f, b), dropout, stream);
         b = zfi_fuse_node(f, b)->args[0];
     }
+    args[2] = node->args[2];
+    if (!n.rms) args[count++] = node->args[3];
     x = zfi_fuse_node(f, b);
     if (zfi_used_once(f, b, ZF_OP_add) && zfi_fuse_node(f, x->args[1])->shape.rank == 1 &&
         zfi_fuse_node(f, x->args[1])->shape.dims[0] == zfi_last(&node->shape) &&
         zfi_same_shape(&zfi_fuse_node(f, x->args[0])->shape, &node->shape))
-        b = x->args[0], args[4] = x->args[1], count = 5;
-    args[0] = b, args[1] = a, args[2] = node->args[2], args[3] = node->args[3];
-    return zfi_append_op(f->graph, ZF_OP_residual_norm, args, count,
-                         zfi_with({.f = p}, {.i = stream}, {.f = eps}));
+        b = x->args[0], args[count++] = x->args[1];
+    args[0] = b, args[1] = a;
+    norm = zfi_append_op(g, ZF_OP_residual_norm, args, count,
+                         zfi_with({.f = p}, {.i = stream}, {.f = n.eps},
+                                  {.i = n.rms ? ZFI_FORM_RMS : ZFI_FORM_LAYER}));
+    if (!norm || !read) return norm;
+    sum = zfi_saved((zf_tensor){g, norm}, ZFI_SUM).id;
+    if (sum) zfi_replace(g, n.sum, sum);
+    return norm;
 }
 
 /* gather_rows of a table by ids [B,T]. */
@@ -450,9 +502,11 @@ static int32_t zfi_fuse_embedding(zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id), *sum, *words, *types;
     int32_t args[7], two, positions;
-    double eps;
-    if (!zfi_is_norm_of_sum(f, id, &two, &positions, &eps) || !zfi_used_once(f, two, ZF_OP_add))
+    zfi_normed n;
+    if (!zfi_is_norm_of_sum(f, id, &n) || n.rms || f->uses[n.sum] != 2 ||
+        !zfi_used_once(f, n.a, ZF_OP_add))
         return 0;
+    two = n.a, positions = n.b;
     sum = zfi_fuse_node(f, two);
     if (!zfi_is_lookup(f, sum->args[0]) || !zfi_is_lookup(f, sum->args[1]) ||
         zfi_fuse_node(f, positions)->shape.rank != 2 ||
@@ -467,7 +521,7 @@ static int32_t zfi_fuse_embedding(zfi_fuser *f, int32_t id)
     args[2] = types->args[0], args[3] = types->args[1];
     args[4] = positions, args[5] = node->args[2], args[6] = node->args[3];
     return zfi_append_op(f->graph, ZF_OP_embed_norm, args, 7,
-                         zfi_with({.f = 0}, {.i = 0}, {.f = eps},
+                         zfi_with({.f = 0}, {.i = 0}, {.f = n.eps},
                                   ZF_ATTRIBUTE(words, gather_rows, padded),
                                   ZF_ATTRIBUTE(words, gather_rows, padding)));
 }
@@ -703,7 +757,7 @@ static const struct zfi_fusion {
     {"attention", ZFI_FORWARD, zfi_fuse_attention, zfi_find_trained, NULL},
     {"softmax", ZFI_FORWARD, zfi_fuse_softmax, zfi_find_trained, NULL},
     {"softmax", ZFI_FORWARD, zfi_fuse_softmax_dropout, NULL, NULL},
-    {"norm", ZFI_FORWARD, zfi_fuse_norm, NULL, NULL},
+    {"norm", ZFI_FORWARD, zfi_fuse_norm, zfi_find_readers, NULL},
     {"embedding", ZFI_FORWARD, zfi_fuse_embedding, NULL, NULL},
     {"embedding", ZFI_FORWARD, zfi_fuse_embedding_dropout, NULL, NULL},
     {"head", ZFI_FORWARD, zfi_fuse_head, zfi_find_guesses, NULL},
@@ -786,6 +840,10 @@ static void zfi_drop_unused(zfi_fuser *f)
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
         bool had = (size_t)id >= f->nodes || f->uses[id];
+        if (node->op == ZF_OP_none) { /* another node stands for it */
+            for (int32_t k = 0; k < node->arg_count; k++) uses[node->args[k]]--;
+            continue;
+        }
         if (uses[id] || !had || zfi_has(g, id, ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_NAMED))
             continue;
         for (int32_t k = 0; k < node->arg_count; k++) uses[node->args[k]]--;

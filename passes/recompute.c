@@ -372,7 +372,7 @@ static void zfi_find_inverses(zfi_recompute *r)
         if ((of->op == ZF_OP_residual_norm ||
              (of->op == ZF_OP_embed_norm && ZF_FLOAT(of, embed_norm, p) == 0)) &&
             node->args[0] == of->saved[0] && node->args[1] == of->args[gamma] &&
-            node->args[2] == of->args[gamma + 1])
+            (node->arg_count == 2 || node->args[2] == of->args[gamma + 1]))
             r->of[maker].inverse = g->order[i];
     }
 }

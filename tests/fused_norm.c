@@ -150,7 +150,7 @@ static zf_status run(test *t, bench *b, const setup *s, const char *text)
                                                          .poison = true});
     if (!b->program) return bench_failed(b, ZF_OK);
     for (int32_t k = 0; k < 64; k++) { /* params, then inputs, by their names */
-        static const char *const inputs[] = {"dy", "ids", "type_ids", "xhat", "rstd"};
+        static const char *const inputs[] = {"dy", "ids", "type_ids", "xhat", "rstd", "dsum"};
         int32_t params = zf_param_count(b->graph), i = k - params;
         zf_tensor to = k < params ? zf_param_at(b->graph, k) : ZF_NONE;
         if (i >= (int32_t)(sizeof inputs / sizeof inputs[0])) break;
@@ -256,31 +256,45 @@ static const double *upstream(const setup *s, int64_t count)
 
 static char fused_text[2048], plain_text[2048];
 
-static void residual_texts(const setup *s, bool bias, double p)
+/* What a residual_norm is asked for. */
+enum residual { BIAS = 1, DROPOUT = 2, RMS = 4, SUMMED = 8, RESIDUALS = 16 };
+
+/* SUMMED: s is added to y, so that both have a gradient. */
+static void residual_texts(const setup *s, int flags)
 {
-    const char *d = zf_dtype_name(s->dtype), *wide = s->dtype == ZF_F64 ? "f64" : "f32";
+    const char *d = zf_dtype_name(s->dtype), *wide = s->dtype == ZF_F64 ? "f64" : "f32",
+               *beta = flags & RMS ? "" : ", %4", *norm = flags & RMS ? "rms" : "moments";
+    const double p = flags & DROPOUT ? 0.3 : 0;
     long long r = s->rows, n = s->n;
     int at = 0, from = 1;
     at += sprintf(fused_text, "%%1 = param \"x\" : " ROWS "\n%%2 = param \"residual\" : " ROWS "\n",
                   d, r, n, d, r, n);
-    at += sprintf(fused_text + at,
-                  "%%3 = param \"gamma\" : " ROW "\n%%4 = param \"beta\" : " ROW "\n", d, n, d, n);
-    if (bias) at += sprintf(fused_text + at, "%%5 = param \"bias\" : " ROW "\n", d, n);
+    at += sprintf(fused_text + at, "%%3 = param \"gamma\" : " ROW "\n", d, n);
+    if (!(flags & RMS)) at += sprintf(fused_text + at, "%%4 = param \"beta\" : " ROW "\n", d, n);
+    if (flags & BIAS) at += sprintf(fused_text + at, "%%5 = param \"bias\" : " ROW "\n", d, n);
     strcpy(plain_text, fused_text);
-    sprintf(fused_text + at,
-            "%%6 = residual_norm %%1, %%2, %%3, %%4%s {p=%g stream=3 eps=1e-12} : " ROWS
-            "\noutput %%6 \"y\"\n",
-            bias ? ", %5" : "", p, d, r, n);
-    if (bias) at += sprintf(plain_text + at, "%%6 = add %%1, %%5 : " ROWS "\n", d, r, n), from = 6;
+    at += sprintf(fused_text + at,
+                  "%%6 = residual_norm %%1, %%2, %%3%s%s {p=%g stream=3 eps=1e-12%s} : " ROWS "\n",
+                  beta, flags & BIAS ? ", %5" : "", p, flags & RMS ? " form=rms" : "", d, r, n);
+    if (flags & SUMMED)
+        at += sprintf(fused_text + at,
+                      "%%7 = saved %%6 {index=2} : " ROWS "\n%%8 = add %%6, %%7 : " ROWS "\n", d, r, n,
+                      d, r, n);
+    sprintf(fused_text + at, "output %%%d \"y\"\n", flags & SUMMED ? 8 : 6);
+    at = (int)strlen(plain_text);
+    if (flags & BIAS)
+        at += sprintf(plain_text + at, "%%6 = add %%1, %%5 : " ROWS "\n", d, r, n), from = 6;
     if (p > 0) {
         at += sprintf(plain_text + at, "%%7 = dropout %%%d {p=%g stream=3} : " ROWS "\n", from, p,
                       d, r, n);
         from = 7;
     }
-    sprintf(plain_text + at,
-            "%%8 = add %%2, %%%d : " ROWS "\n%%9 = moments %%8 {eps=1e-12} : %s[%lld,2]\n"
-            "%%10 = layer_norm %%8, %%9, %%3, %%4 : " ROWS "\noutput %%10 \"y\"\n",
-            from, d, r, n, wide, r, d, r, n);
+    at += sprintf(plain_text + at,
+                  "%%8 = add %%2, %%%d : " ROWS "\n%%9 = %s %%8 {eps=1e-12} : %s[%lld,2]\n"
+                  "%%10 = %s_norm %%8, %%9, %%3%s : " ROWS "\n",
+                  from, d, r, n, norm, wide, r, flags & RMS ? "rms" : "layer", beta, d, r, n);
+    if (flags & SUMMED) at += sprintf(plain_text + at, "%%11 = add %%10, %%8 : " ROWS "\n", d, r, n);
+    sprintf(plain_text + at, "output %%%d \"y\"\n", flags & SUMMED ? 11 : 10);
 }
 
 static void close_both(void *unused)
@@ -303,15 +317,16 @@ static bool run_both(test *t, const setup *s)
 static const int64_t lengths[] = {1, 7, 127, 128, 513};
 static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
 
-static bool check_residual_bits(test *t, const setup *s, bool bias)
+static bool check_residual_bits(test *t, const setup *s, int flags)
 {
     if (!run_both(t, s)) return false;
     for (int k = 0; k < 4; k++)
         if (!same_bits(t, __LINE__, s, fused_text,
                        (const char *[]){"y", "d x", "d residual", "d gamma"}[k]))
             return false;
-    return near_sums(t, __LINE__, s, fused_text, "d beta", upstream(s, s->rows * s->n), s->rows) &&
-           (!bias || near_sums(t, __LINE__, s, fused_text, "d bias",
+    return (flags & RMS ||
+            near_sums(t, __LINE__, s, fused_text, "d beta", upstream(s, s->rows * s->n), s->rows)) &&
+           (!(flags & BIAS) || near_sums(t, __LINE__, s, fused_text, "d bias",
                                result_of(&plain, "d x")->values, s->rows));
 }
 
@@ -320,15 +335,15 @@ TEST_ONCE(fused_norm_has_the_bits_of_plain_nodes)
     test_defer(t, close_both, NULL);
     for (int isa = 0; isa < 4; isa++) {
         for (int n = 0; n < 5 && test_has_isa(t, isas[isa]); n++)
-            for (int variant = 0; variant < KINDS * 8; variant++) {
+            for (int variant = 0; variant < KINDS * RESIDUALS; variant++) {
                 setup s = {.dtype = ZF_F32,
-                           .rows = variant & 4 ? 70 : 3,
+                           .rows = variant & 1 ? 70 : 3,
                            .n = lengths[n],
-                           .kind = (enum kind)(variant / 8),
-                           .gamma = (enum gamma)(variant % GAMMAS),
+                           .kind = (enum kind)(variant / RESIDUALS),
+                           .gamma = (enum gamma)((variant / 2 + n) % GAMMAS),
                            .cpu = {.threads = 2, .isa = isas[isa]}};
-                residual_texts(&s, variant & 1, variant & 2 ? 0.3 : 0);
-                if (!check_residual_bits(t, &s, variant & 1)) return;
+                residual_texts(&s, variant % RESIDUALS);
+                if (!check_residual_bits(t, &s, variant % RESIDUALS)) return;
             }
     }
 }
@@ -350,7 +365,8 @@ TEST_ONCE(fused_norm_agrees_in_f64_for_any_gamma)
                            .cpu = {.threads = 2}};
                 double units =
                     8 * 0x1p-53 * (double)(s.n + s.rows) * (s.kind == LARGE_MEAN ? 1e4 : 1);
-                residual_texts(&s, variant & 1, variant & 2 ? 0.3 : 0);
+                /* Of a row of one element, the gradient of RMSNorm is 0 but for eps. */
+                residual_texts(&s, variant % 4 + (n ? (variant / 4 + gamma + n) % 4 * RMS : 0));
                 if (!run_both(t, &s)) return;
                 for (int k = 0; k < plain.count; k++)
                     if (!near(t, __LINE__, &s, fused_text, plain.results[k].name,
@@ -372,11 +388,13 @@ TEST_ONCE(fused_norm_is_inverted_exactly)
                    .cpu = {.threads = 2},
                    .forward = true};
         const char *d = zf_dtype_name(s.dtype);
-        residual_texts(&s, true, 0.3);
+        bool rms = variant / 2 % 2;
+        residual_texts(&s, BIAS | DROPOUT | (rms ? RMS : 0));
         sprintf(fused_text + strlen(fused_text),
-                "%%7 = saved %%6 {index=0} : " ROWS "\n%%8 = affine %%7, %%3, %%4 : " ROWS
+                "%%7 = saved %%6 {index=0} : " ROWS "\n%%8 = affine %%7, %%3%s : " ROWS
                 "\noutput %%8 \"y1\"\n",
-                d, (long long)s.rows, (long long)s.n, d, (long long)s.rows, (long long)s.n);
+                d, (long long)s.rows, (long long)s.n, rms ? "" : ", %4", d, (long long)s.rows,
+                (long long)s.n);
         OK(t, run(t, &fused, &s, fused_text), fused.error.text);
         plain.count = 1;
         plain.results[0] = fused.results[0];
@@ -396,10 +414,10 @@ TEST(fused_norm_evaluates)
                .forward = true};
     s.cpu.allocator = t->allocator;
     test_defer(t, close_both, NULL);
-    residual_texts(&s, true, 0.3);
+    residual_texts(&s, BIAS | DROPOUT);
     if (!run_both(t, &s)) return;
     if (!same_bits(t, __LINE__, &s, fused_text, "y")) return;
-    residual_texts(&s, true, 0);
+    residual_texts(&s, BIAS);
     OK(t, run(t, &plain, &s, fused_text), plain.error.text);
     same_bits(t, __LINE__, &s, fused_text, "y");
 }
@@ -486,17 +504,21 @@ TEST_ONCE(fused_norm_of_embeddings_agrees_in_f64)
 /* ------------------------------------------------------------- threads, bf16, f16, nothing */
 
 /* The gradient's row with all that it leaves. */
+/* Rows of an odd length: of RMSNorm, whose sum has a gradient of its own. */
 static void gradient_text(const setup *s, double p)
 {
     const char *d = zf_dtype_name(s->dtype);
     long long r = s->rows, n = s->n;
-    int at =
-        sprintf(fused_text,
-                "%%1 = input \"dy\" : " ROWS "\n%%2 = input \"xhat\" : " ROWS
-                "\n%%3 = input \"rstd\" : %s[%lld]\n%%4 = param \"gamma\" : " ROW "\n"
-                "%%5 = residual_norm_grad %%1, %%2, %%3, %%4 {p=%g stream=3} : " ROWS "\n"
-                "output %%5 \"y\"\n%%6 = saved %%5 {index=0} : " ROWS "\noutput %%6 \"y1\"\n",
-                d, r, n, d, r, n, s->dtype == ZF_F64 ? "f64" : "f32", r, d, n, p, d, r, n, d, r, n);
+    bool rms = n % 2;
+    int at = sprintf(fused_text,
+                     "%%1 = input \"dy\" : " ROWS "\n%%2 = input \"xhat\" : " ROWS
+                     "\n%%3 = input \"rstd\" : %s[%lld]\n%%4 = param \"gamma\" : " ROW
+                     "\n%%10 = input \"dsum\" : " ROWS "\n",
+                     d, r, n, d, r, n, s->dtype == ZF_F64 ? "f64" : "f32", r, d, n, d, r, n);
+    at += sprintf(fused_text + at,
+                  "%%5 = residual_norm_grad %%1, %%2, %%3, %%4%s {p=%g stream=3%s} : " ROWS "\n"
+                  "output %%5 \"y\"\n%%6 = saved %%5 {index=0} : " ROWS "\noutput %%6 \"y1\"\n",
+                  rms ? ", %10" : "", p, rms ? " form=rms" : "", d, r, n, d, r, n);
     for (int k = 1; k <= 3; k++)
         at +=
             sprintf(fused_text + at, "%%%d = saved %%5 {index=%d} : " ROW "\noutput %%%d \"y%d\"\n",
@@ -505,12 +527,14 @@ static void gradient_text(const setup *s, double p)
 
 static void forward_text(const setup *s)
 {
-    residual_texts(s, true, 0.3);
+    residual_texts(s, BIAS | DROPOUT | (s->n % 2 ? RMS : 0));
     sprintf(fused_text + strlen(fused_text),
             "%%7 = saved %%6 {index=0} : " ROWS "\n%%8 = saved %%6 {index=1} : %s[%lld]\n"
-            "output %%7 \"y1\"\noutput %%8 \"y2\"\n",
+            "output %%7 \"y1\"\noutput %%8 \"y2\"\n%%9 = saved %%6 {index=2} : " ROWS
+            "\noutput %%9 \"y3\"\n",
             zf_dtype_name(s->dtype), (long long)s->rows, (long long)s->n,
-            s->dtype == ZF_F64 ? "f64" : "f32", (long long)s->rows);
+            s->dtype == ZF_F64 ? "f64" : "f32", (long long)s->rows, zf_dtype_name(s->dtype),
+            (long long)s->rows, (long long)s->n);
 }
 
 TEST_ONCE(fused_norm_does_not_depend_on_threads)
@@ -631,8 +655,17 @@ static const char *const mistakes[][2] = {
     {"affine %8, %2, %2 : f32[]", "needs one dimension or more"},
     {"affine %1, %3, %2 : f32[2,3]", "gamma must be f32[3]"},
     {"affine %1, %2, %3 : f32[2,3]", "beta must be f32[3]"},
-    {"residual_norm %1, %1, %2, %2 : f32[2,3]\n%10 = saved %9 {index=2} : f32[2,3]",
-     "residual_norm leaves nothing under index 2"},
+    {"residual_norm %1, %1, %2 : f32[2,3]", "3 operands, but form=layer takes 4 or 5"},
+    {"residual_norm %1, %1, %2, %2, %2 {form=rms} : f32[2,3]",
+     "5 operands, but form=rms takes 3 or 4"},
+    {"residual_norm %1, %1, %3 {form=rms} : f32[2,3]", "gamma must be f32[3]"},
+    {"residual_norm %1, %1, %2, %3 {form=rms} : f32[2,3]", "the bias must be f32[3]"},
+    {"residual_norm_grad %1, %1, %3, %2, %2 : f32[2,3]",
+     "the gradient of the sum must be f32[2,3]"},
+    {"residual_norm %1, %1, %2, %2 : f32[2,3]\n%10 = saved %9 {index=3} : f32[2,3]",
+     "residual_norm leaves nothing under index 3"},
+    {"embed_norm %1, %5, %1, %5, %1, %2, %2 : f32[4,2,3]\n%10 = saved %9 {index=2} : f32[4,2,3]",
+     "embed_norm leaves nothing under index 2"},
     {"residual_norm_grad %1, %1, %3, %2 : f32[2,3]\n%10 = saved %9 {index=4} : f32[2,3]",
      "residual_norm_grad leaves nothing under index 4"},
 };

@@ -115,14 +115,15 @@ int disk_rmdir(const char *path)
     return result;
 }
 
-/* Exchanges two names, the one thing for which the library asks the system so. */
+/* Exchanges two names. All else that the library asks of the system in this way has six arguments
+ * (zfi_syscall), and changes nothing that is noted. */
 long disk_syscall(long number, ...)
 {
     long result = -1;
+    va_list rest;
     errno = ENOSYS;
 #if defined(__linux__) && defined(SYS_renameat2)
     if (number == SYS_renameat2 && !disk_cannot_exchange) {
-        va_list rest;
         const char *from, *to;
         int here, there;
         va_start(rest, number);
@@ -132,8 +133,15 @@ long disk_syscall(long number, ...)
         va_end(rest);
         if (!result) note(EXCHANGE, from, to, 0, NULL, 0, 0);
     }
+    if (number != SYS_renameat2) {
+        long a[6];
+        va_start(rest, number);
+        for (int k = 0; k < 6; k++) a[k] = va_arg(rest, long);
+        va_end(rest);
+        result = syscall(number, a[0], a[1], a[2], a[3], a[4], a[5]);
+    }
 #else
-    (void)number;
+    (void)number, (void)rest;
 #endif
     return result;
 }

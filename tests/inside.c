@@ -17,6 +17,7 @@
 #include "inside/threads.c"
 #include "inside/matmul.c"
 #include "inside/files.c"
+#include "inside/disk.c"
 #include "inside/vmath.c"
 #include "inside/random.c"
 #include "inside/fuse_update.c"

@@ -1,0 +1,242 @@
+/* Offload files: space on a disk that one rank of one run has while it lives.
+ *
+ *     FOLDER/RUN.rank-00001-of-00004.zf-offload
+ *     | header, one page: text | bytes 0 .. of the plan's disk space ...
+ *
+ * Nothing in such a file outlives its run. The run has it locked (flock), and the system drops the
+ * lock when the process ends in whatever way. So a file that nobody has locked was left by a run that
+ * was killed: its space is taken over when the name is wanted again, and files of other names are
+ * removed. A file that has the name and is no offload file is left alone.
+ *
+ * All of the space is allocated when the file is opened, so that the disk cannot become full later.
+ */
+enum {
+    ZFI_OFFLOAD_PAGE = 4096, /* of the header, and what all places in the file are multiples of */
+    ZFI_OFFLOAD_RUN = 128    /* bytes of a run's name, at most */
+};
+
+static const char zfi_offload_suffix[] = ".zf-offload",
+                  zfi_offload_magic[] = "zeroflow offload file 1\n";
+
+typedef struct zfi_offload_desc {
+    const char *folder, *run; /* run: letters, digits, '.', '-', '_' */
+    int32_t rank, world;
+    uint64_t plan; /* a hash, for people who look at the header */
+    int64_t bytes; /* with the header */
+    const zfi_system *system;
+} zfi_offload_desc;
+
+typedef struct zfi_offload_file {
+    int file; /* -1: none */
+    char path[ZFI_ASIDE_MAX];
+} zfi_offload_file;
+
+static bool zfi_offload_named(const char *name)
+{
+    size_t length = strlen(name), suffix = strlen(zfi_offload_suffix);
+    return length > suffix && !strcmp(name + length - suffix, zfi_offload_suffix);
+}
+
+/* Begins the file as one that a run has made? A run may be killed before it has written a header. */
+static bool zfi_offload_known(int file)
+{
+    static const char nothing[sizeof zfi_offload_magic];
+    char front[sizeof zfi_offload_magic] = "";
+    const size_t magic = sizeof front - 1;
+    int64_t got = pread(file, front, magic, 0);
+    if (got < 0) return false;
+    return got == 0 || (got == (int64_t)magic && (!memcmp(front, zfi_offload_magic, magic) ||
+                                                  !memcmp(front, nothing, magic)));
+}
+
+/* The open file has that name, and is a regular one. */
+static bool zfi_offload_is(int file, const char *path)
+{
+    struct stat opened, named;
+    return fstat(file, &opened) == 0 && stat(path, &named) == 0 && S_ISREG(opened.st_mode) &&
+           opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
+}
+
+/* Removes the file if a killed run has left it. */
+static void zfi_offload_clear(const char *path)
+{
+    int file = open(path, O_RDWR | O_NONBLOCK);
+    if (file < 0) return;
+    fcntl(file, F_SETFD, FD_CLOEXEC);
+    if (flock(file, LOCK_EX | LOCK_NB) == 0 && zfi_offload_is(file, path) &&
+        zfi_offload_known(file))
+        unlink(path);
+    close(file);
+}
+
+/* Removes what killed runs have left in the folder, but for the file `own`. */
+static zf_status zfi_offload_clean(const char *folder, const char *own, zf_error *error)
+{
+    char path[ZFI_ASIDE_MAX];
+    const char *name;
+    DIR *directory = opendir(folder);
+    if (!directory) return zfi_io_fail(error, "open", folder);
+    while ((name = zfi_directory_next(directory)))
+        if (zfi_offload_named(name) && zfi_path_join(path, folder, name) && strcmp(path, own))
+            zfi_offload_clear(path);
+    closedir(directory);
+    return ZF_OK;
+}
+
+/* The file's header names this process. */
+static bool zfi_offload_is_ours(int file)
+{
+    char header[512] = "";
+    const char *at;
+    if (pread(file, header, sizeof header - 1, 0) <= 0) return false;
+    at = strstr(header, "\nprocess ");
+    return at && strtol(at + strlen("\nprocess "), NULL, 10) == (long)getpid();
+}
+
+/* Opens and locks the file of that name, a new one or one that was left. When a process was killed
+ * with requests in the kernel, its lock goes a little later than itself, so this waits for a second. */
+static zf_status zfi_offload_take(zfi_offload_file *f, zf_error *error)
+{
+    const struct timespec moment = {0, 10000000};
+    for (int tries = 0; tries < 100; tries++) {
+        bool locked, named;
+        f->file = open(f->path, O_RDWR | O_CREAT | O_NONBLOCK, 0600);
+        if (f->file < 0) return zfi_io_fail(error, "create", f->path);
+        fcntl(f->file, F_SETFD, FD_CLOEXEC);
+        locked = flock(f->file, LOCK_EX | LOCK_NB) == 0;
+        if (!locked && errno != EWOULDBLOCK && errno != EINTR)
+            return zfi_io_fail(error, "lock", f->path);
+        named = zfi_offload_is(f->file, f->path);
+        if (locked && named && zfi_offload_known(f->file)) return ZF_OK;
+        if (locked && named)
+            return zfi_fail(error, ZF_ERR_IO,
+                            "%s is there, and it is not an offload file: remove it, or offload to "
+                            "another folder",
+                            zfi_path_tail(f->path));
+        if (!locked && zfi_offload_is_ours(f->file)) break;
+        close(f->file); /* when it was locked, somebody has just removed it: the next one is new */
+        f->file = -1;
+        if (!locked) nanosleep(&moment, NULL);
+    }
+    return zfi_fail(error, ZF_ERR_IO,
+                    "%s belongs to another run that is alive: give one of them another folder for "
+                    "offload",
+                    zfi_path_tail(f->path));
+}
+
+/* Writes all of `data`; false with errno. */
+static bool zfi_offload_put(const zfi_system *system, int file, int64_t offset, const char *data,
+                            size_t bytes)
+{
+    while (bytes) {
+        int64_t put = system->write(system->user, file, data, bytes, offset);
+        if (put < 0 && errno == EINTR) continue;
+        if (put == 0) errno = ENOSPC;
+        if (put <= 0) return false;
+        data += put, offset += put, bytes -= (size_t)put;
+    }
+    return true;
+}
+
+/* Writes every byte behind the header, for file systems that cannot allocate; false with errno. What
+ * is written has no two pages alike and cannot be compressed, so that a file system which saves space
+ * gives it all. */
+static bool zfi_offload_fill(const zfi_offload_desc *desc, int file)
+{
+    uint64_t noise[ZFI_OFFLOAD_PAGE / 8], state = 0x9e3779b97f4a7c15u;
+    for (int64_t at = ZFI_OFFLOAD_PAGE; at < desc->bytes; at += ZFI_OFFLOAD_PAGE) {
+        for (int i = 0; i < ZFI_COUNT(noise); i++) {
+            state ^= state << 13, state ^= state >> 7, state ^= state << 17;
+            noise[i] = state;
+        }
+        if (!zfi_offload_put(desc->system, file, at, (const char *)noise, sizeof noise))
+            return false;
+    }
+    return true;
+}
+
+/* Gives the file its size and its space; false with errno. */
+static bool zfi_offload_allocate(const zfi_offload_desc *desc, int file)
+{
+    struct rlimit most;
+    struct stat about;
+    int refused;
+    /* Beyond this limit the system would end the process. */
+    if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY &&
+        (uint64_t)most.rlim_cur < (uint64_t)desc->bytes) {
+        errno = EFBIG;
+        return false;
+    }
+    if (fstat(file, &about)) return false;
+    if (about.st_size > desc->bytes && ftruncate(file, (off_t)desc->bytes)) return false;
+    do refused = desc->system->allocate(desc->system->user, file, desc->bytes);
+    while (refused && errno == EINTR);
+    if (refused && (errno == ENOSYS || errno == EOPNOTSUPP)) return zfi_offload_fill(desc, file);
+    return !refused;
+}
+
+/* Writes the header and allocates the space. */
+static zf_status zfi_offload_make(const zfi_offload_desc *desc, const zfi_offload_file *f,
+                                  zf_error *error)
+{
+    char header[ZFI_OFFLOAD_PAGE] = "", room[64] = "";
+    struct statvfs about;
+    int code;
+    snprintf(
+        header, sizeof header,
+        "%srun %s\nrank %d of %d\nplan %016llx\nbytes %lld\nprocess %ld\n\nThis file is of use "
+        "to that process alone. When it has ended, the file can be removed.\n",
+        zfi_offload_magic, desc->run, (int)desc->rank, (int)desc->world,
+        (unsigned long long)desc->plan, (long long)desc->bytes, (long)getpid());
+    if (zfi_offload_put(desc->system, f->file, 0, header, sizeof header) &&
+        zfi_offload_allocate(desc, f->file))
+        return ZF_OK;
+    code = errno;
+    if (code != ENOSPC && code != EDQUOT && code != EFBIG)
+        return zfi_io_fail(error, "allocate", f->path);
+    if (code != EFBIG && fstatvfs(f->file, &about) == 0)
+        snprintf(room, sizeof room, "; %.4g GiB are free",
+                 (double)about.f_bavail * (double)about.f_frsize / (1 << 30));
+    return zfi_fail(error, ZF_ERR_LIMIT, "%s needs %lld bytes of disk space: %s%s",
+                    zfi_path_tail(f->path), (long long)desc->bytes, strerror(code), room);
+}
+
+/* Removes the file, whose lock goes last: nobody else can take it before. */
+static void zfi_offload_close(zfi_offload_file *f)
+{
+    if (f->file < 0) return;
+    unlink(f->path);
+    close(f->file);
+    f->file = -1;
+}
+
+/* A file with all of its space, locked. On failure there is nothing to close. */
+static zf_status zfi_offload_open(zfi_offload_file *f, const zfi_offload_desc *desc,
+                                  zf_error *error)
+{
+    char folder[ZFI_PATH_MAX], name[ZFI_OFFLOAD_RUN + 64];
+    const char *allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_";
+    size_t length = desc->run ? strlen(desc->run) : 0;
+    zf_status status;
+    f->file = -1;
+    if (!length || length > ZFI_OFFLOAD_RUN || strspn(desc->run, allowed) != length ||
+        desc->run[0] == '.')
+        return zfi_fail(
+            error, ZF_ERR_ARGUMENT,
+            "the run's name is to have 1 to %d letters, digits, '.', '-' or '_', and no "
+            "'.' in front",
+            (int)ZFI_OFFLOAD_RUN);
+    if ((status = zfi_path_resolve(desc->folder, folder, error))) return status;
+    snprintf(name, sizeof name, "%s.rank-%05d-of-%05d%s", desc->run, (int)desc->rank,
+             (int)desc->world, zfi_offload_suffix);
+    if (!zfi_path_join(f->path, folder, name))
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: the path is too long", zfi_path_tail(folder));
+    if ((status = zfi_offload_clean(folder, f->path, error))) return status;
+    if ((status = zfi_offload_take(f, error))) {
+        if (f->file >= 0) close(f->file);
+        f->file = -1;
+        return status;
+    }
+    if ((status = zfi_offload_make(desc, f, error))) zfi_offload_close(f);
+    return status;
+}

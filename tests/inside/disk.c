@@ -1,0 +1,829 @@
+/* The disk engine: what was written is what is read, by io_uring, by one that is made here, and by
+ * threads, direct and buffered, whatever the system does between; or it is an error that says where.
+ */
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+int kill(pid_t, int); /* hidden by strict C11 */
+
+/* ------------------------------------------------------------------------------ a bad system */
+
+enum { FAKE_DEPTH = 64 };
+
+/* The system's calls with faults, and a ring whose requests are done in any order. */
+typedef struct fake {
+    zfi_system system;
+    pthread_mutex_t mutex;
+    pthread_cond_t some; /* requests to do, or results */
+    uint64_t state;      /* of the dice */
+    /* One in so many requests (0: none) is cut short, is to be tried again, takes a while */
+    uint32_t cut, again, slow;
+    int64_t moved;              /* requests so far */
+    int64_t fail_from, fail_to; /* these fail ... */
+    bool fail_reads, fail_writes;
+    int fail_with;          /* ... with this */
+    int64_t flip;           /* that request reads a flipped bit; 0: none */
+    int allocate_with;      /* allocation fails with this */
+    int64_t space;          /* bytes that can be written before the disk is full; 0: any */
+    int setup_with, map_at; /* the ring is refused with this; its map number n fails */
+    int maps, open_maps;
+    int submit_with, wait_with; /* submitting and waiting fail with this, so many times: */
+    int submit_fails, wait_fails;
+    bool direct;
+
+    struct {
+        uint32_t head, tail, mask, indices[FAKE_DEPTH];
+        uint32_t result_head, result_tail, result_mask;
+        zfi_ring_result results[2 * FAKE_DEPTH];
+    } ring;
+    zfi_ring_entry entries[FAKE_DEPTH], pending[FAKE_DEPTH];
+    int pending_count;
+} fake;
+
+static uint32_t fake_dice(fake *f, uint32_t sides)
+{
+    f->state ^= f->state << 13, f->state ^= f->state >> 7, f->state ^= f->state << 17;
+    return sides ? (uint32_t)(f->state >> 33) % sides : 1;
+}
+
+/* Reads or writes with what is to go wrong. */
+static int64_t fake_move(fake *f, bool write, int file, char *data, size_t bytes, int64_t offset)
+{
+    static const int codes[3] = {EINTR, EAGAIN, ECANCELED};
+    int64_t number, result;
+    bool again, cut, slow;
+    size_t most = bytes;
+    pthread_mutex_lock(&f->mutex);
+    number = ++f->moved;
+    again = !fake_dice(f, f->again), cut = !fake_dice(f, f->cut), slow = !fake_dice(f, f->slow);
+    if (cut) most = fake_dice(f, (uint32_t)bytes) + 1;
+    errno = codes[fake_dice(f, 3)];
+    if (number >= f->fail_from && number < f->fail_to && (write ? f->fail_writes : f->fail_reads))
+        again = true, errno = f->fail_with;
+    if (write && f->space && offset + (int64_t)bytes > f->space) again = true, errno = ENOSPC;
+    pthread_mutex_unlock(&f->mutex);
+    if (slow) {
+        const struct timespec moment = {0, 300000};
+        int code = errno;
+        nanosleep(&moment, NULL);
+        errno = code;
+    }
+    if (again) return -1;
+    if (write) {
+        size_t whole = most == bytes ? bytes : f->direct ? most / 4096 * 4096 : most;
+        result = whole ? pwrite(file, data, whole, offset) : 0;
+        return result < (int64_t)whole ? result : (int64_t)most;
+    }
+    result = pread(file, data, bytes, offset);
+    if (result > (int64_t)most) {
+        memset(data + most, 0xee, (size_t)result - most);
+        result = (int64_t)most;
+    }
+    if (number == f->flip && result > 5) data[5] ^= 4;
+    return result;
+}
+
+static int64_t fake_read(void *user, int file, void *data, size_t bytes, int64_t offset)
+{
+    return fake_move(user, false, file, data, bytes, offset);
+}
+
+static int64_t fake_write(void *user, int file, const void *data, size_t bytes, int64_t offset)
+{
+    return fake_move(user, true, file, (char *)(uintptr_t)data, bytes, offset);
+}
+
+static int fake_allocate(void *user, int file, int64_t bytes)
+{
+    fake *f = user;
+    if (!f->allocate_with) return zfi_system_allocate(NULL, file, bytes);
+    errno = f->allocate_with;
+    return -1;
+}
+
+static int fake_setup(void *user, unsigned entries, void *params)
+{
+    fake *f = user;
+    zfi_ring_params *p = params;
+    if (f->setup_with || entries > FAKE_DEPTH) {
+        errno = f->setup_with ? f->setup_with : EINVAL;
+        return -1;
+    }
+    f->ring.mask = FAKE_DEPTH - 1, f->ring.result_mask = 2 * FAKE_DEPTH - 1;
+    p->requests = FAKE_DEPTH, p->results = 2 * FAKE_DEPTH, p->features = 0xff;
+#define AT(member) (uint32_t)((char *)&f->ring.member - (char *)&f->ring)
+    p->request = (zfi_ring_places){
+        .head = AT(head), .tail = AT(tail), .mask = AT(mask), .array = AT(indices)};
+    p->result = (zfi_ring_places){.head = AT(result_head),
+                                  .tail = AT(result_tail),
+                                  .mask = AT(result_mask),
+                                  .more = {0, AT(results)}};
+#undef AT
+    return open("/dev/null", O_RDONLY);
+}
+
+static void *fake_map(void *user, int ring, size_t bytes, int64_t offset)
+{
+    fake *f = user;
+    (void)ring;
+    if (++f->maps == f->map_at) return errno = ENOMEM, NULL;
+    f->open_maps++;
+    if (offset) return bytes <= sizeof f->entries ? (void *)f->entries : NULL;
+    return bytes <= sizeof f->ring ? (void *)&f->ring : NULL;
+}
+
+static void fake_unmap(void *user, void *at, size_t bytes)
+{
+    (void)at, (void)bytes;
+    ((fake *)user)->open_maps--;
+}
+
+/* Does one of the pending requests; called with the mutex, which is open meanwhile. */
+static void fake_do_one(fake *f)
+{
+    int k = (int)fake_dice(f, (uint32_t)f->pending_count);
+    zfi_ring_entry e = f->pending[k];
+    uint32_t tail;
+    int64_t result;
+    f->pending[k] = f->pending[--f->pending_count];
+    pthread_mutex_unlock(&f->mutex);
+    errno = 0;
+    result = fake_move(f, e.operation == ZFI_RING_WRITE, e.file, (char *)(uintptr_t)e.address,
+                       e.bytes, (int64_t)e.offset);
+    if (result < 0) result = -errno;
+    pthread_mutex_lock(&f->mutex);
+    tail = f->ring.result_tail;
+    f->ring.results[tail & f->ring.result_mask] = (zfi_ring_result){e.user, (int32_t)result, 0};
+    ZFI_RELEASE(&f->ring.result_tail, tail + 1);
+    pthread_cond_broadcast(&f->some);
+}
+
+static int fake_enter(void *user, int ring, unsigned submit, unsigned wait)
+{
+    fake *f = user;
+    int taken = 0;
+    (void)ring;
+    pthread_mutex_lock(&f->mutex);
+    if (submit && f->submit_fails) {
+        f->submit_fails--;
+        errno = f->submit_with;
+        taken = -1;
+    } else if (wait && f->wait_fails) {
+        f->wait_fails--;
+        while (f->pending_count) fake_do_one(f);
+        errno = f->wait_with;
+        taken = -1;
+    }
+    while (taken >= 0 && submit && f->ring.head != ZFI_ACQUIRE(&f->ring.tail)) {
+        f->pending[f->pending_count++] = f->entries[f->ring.indices[f->ring.head & f->ring.mask]];
+        f->ring.head++;
+        submit--, taken++;
+        pthread_cond_broadcast(&f->some);
+    }
+    while (taken >= 0 && wait && f->ring.result_tail == ZFI_ACQUIRE(&f->ring.result_head)) {
+        if (f->pending_count) fake_do_one(f);
+        else pthread_cond_wait(&f->some, &f->mutex);
+    }
+    while (taken >= 0 && f->pending_count && !fake_dice(f, 3)) fake_do_one(f);
+    pthread_mutex_unlock(&f->mutex);
+    return taken;
+}
+
+static void fake_new(fake *f)
+{
+    *f = (fake){.state = 88172645463325252u};
+    f->system = (zfi_system){f,          fake_allocate, fake_read, fake_write,
+                             fake_setup, fake_enter,    fake_map,  fake_unmap};
+    pthread_mutex_init(&f->mutex, NULL);
+    pthread_cond_init(&f->some, NULL);
+}
+
+/* ------------------------------------------------------------------------------------ the tests' */
+
+enum { BLOCK = 8192, SPACE = 40 * 4096 };
+
+/* Values whose last blocks are whole, short, and tiny; "again" lies where "large" lies. */
+static const zfi_disk_value values[] = {{"large", 0, 9 * BLOCK},
+                                        {"odd", 18 * 4096, 3 * BLOCK + 5000},
+                                        {"small", 26 * 4096, 7},
+                                        {"none", 27 * 4096, 0},
+                                        {"again", 4096, 4 * BLOCK}};
+enum { LARGE, ODD, SMALL, NONE, AGAIN, VALUES };
+
+/* A test's folder, its disk in there, and the system beneath. */
+typedef struct setup {
+    char folder[512];
+    fake f;
+    zfi_memory memory;
+    zfi_disk_desc desc;
+    zfi_disk *d;
+    zf_error error;
+    unsigned char data[9 * BLOCK], back[9 * BLOCK];
+} setup;
+
+static void setup_close(setup *s)
+{
+    zfi_disk_close(s->d);
+    s->d = NULL;
+}
+
+static void close_setup(void *object) { setup_close(object); }
+
+static void setup_free(void *object)
+{
+    setup *s = object;
+    setup_close(s);
+    disk_remove(s->folder);
+    pthread_cond_destroy(&s->f.some);
+    pthread_mutex_destroy(&s->f.mutex);
+}
+
+/* Opens the disk anew. */
+static zfi_disk *setup_open(setup *s)
+{
+    setup_close(s);
+    s->error = (zf_error){ZF_OK, ""};
+    s->f.ring.head = s->f.ring.tail = s->f.ring.result_head = s->f.ring.result_tail = 0;
+    s->f.moved = s->f.maps = 0;
+    s->d = zfi_disk_open(&s->memory, &s->desc, &s->error);
+    return s->d;
+}
+
+static void fill(unsigned char *data, size_t bytes, unsigned seed)
+{
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (unsigned char)((seed = seed * 1664525u + 1013904223u) >> 24);
+}
+
+static void setup_new(test *t, setup *s)
+{
+    memset(s, 0, sizeof *s);
+    snprintf(s->folder, sizeof s->folder, "%s", test_path("offload"));
+    disk_remove(s->folder);
+    mkdir(s->folder, 0700);
+    fake_new(&s->f);
+    s->memory = zfi_memory_of(&t->allocator);
+    s->desc = (zfi_disk_desc){.folder = s->folder,
+                              .run = "test",
+                              .rank = 1,
+                              .world = 4,
+                              .bytes = SPACE,
+                              .values = values,
+                              .count = VALUES,
+                              .block = BLOCK,
+                              .depth = 5,
+                              .staging = 2};
+    fill(s->data, sizeof s->data, 3);
+    test_defer(t, setup_free, s);
+}
+
+/* True when no disk can be opened, for a reason of that status and text. */
+static bool setup_refused(setup *s, zf_status status, const char *text)
+{
+    bool refused = !setup_open(s) && s->error.status == status && strstr(s->error.text, text);
+    if (!refused) printf("    %s\n", s->error.text);
+    return refused;
+}
+
+static zf_status write_all(zfi_disk *d, int32_t value, const void *data, zf_error *error)
+{
+    zfi_disk_transfer transfer;
+    zfi_disk_write(d, value, 0, data, values[value].bytes, &transfer);
+    return zfi_disk_wait(d, &transfer, error);
+}
+
+static zf_status read_all(zfi_disk *d, int32_t value, void *data, zf_error *error)
+{
+    zfi_disk_transfer transfer;
+    zfi_disk_read(d, value, 0, data, values[value].bytes, &transfer);
+    return zfi_disk_wait(d, &transfer, error);
+}
+
+/* Files in a folder. */
+static int files_in(const char *folder)
+{
+    int count = 0;
+    DIR *directory = opendir(folder);
+    while (directory && zfi_directory_next(directory)) count++;
+    if (directory) closedir(directory);
+    return count;
+}
+
+/* The ways of a disk that a test goes through; false behind the last. A machine may grant no ring. */
+static bool setup_case(test *t, setup *s, int k)
+{
+    static const zfi_disk_way way[] = {ZFI_DISK_RING, ZFI_DISK_RING, ZFI_DISK_THREADS};
+    zfi_ring ring;
+    if (k == 6) return false;
+    s->desc.way = way[k / 2];
+    s->desc.buffered = k % 2;
+    s->f.direct = !s->desc.buffered;
+    s->desc.system = k / 2 ? &s->f.system : NULL;
+    if (k / 2) return true;
+    if (zfi_ring_open(&ring, &zfi_system_own, 4)) return zfi_ring_close(&ring), true;
+    test_skip(t, "io_uring");
+    s->desc.way = ZFI_DISK_THREADS;
+    return true;
+}
+
+/* ---------------------------------------------------------------------------------- what is read */
+
+TEST(disk_gives_back_what_was_written)
+{
+    enum { EDGE = 64 };
+    static unsigned char back[4096 + EDGE + 9 * BLOCK + EDGE], data[sizeof back];
+    static setup s;
+    setup_new(t, &s);
+    fill(data, sizeof data, 1);
+    for (int k = 0; setup_case(t, &s, k); k++)
+        for (int shift = 0; shift < 2; shift++) { /* aligned, and not */
+            unsigned char *from = data + (4096 - (uintptr_t)data % 4096) + shift,
+                          *to = back + (4096 - (uintptr_t)back % 4096) + shift;
+            zfi_disk_transfer transfer, nothing;
+            zfi_disk_info info;
+            struct stat about;
+            NEED(t, setup_open(&s), &s.error);
+            info = zfi_disk_info_of(s.d);
+            CHECK(t, info.ring == (s.desc.way == ZFI_DISK_RING) && info.ring != (info.threads > 0));
+            CHECK(t, !s.desc.buffered || !info.direct);
+            CHECK(t, stat(info.path, &about) == 0 && about.st_size == info.file_bytes);
+            CHECK(t, info.file_bytes == zfi_disk_file_bytes(SPACE));
+            CHECK(t, (int64_t)about.st_blocks * 512 >= info.file_bytes);
+            for (int32_t v = LARGE; v <= NONE; v++) {
+                memset(back, 0x55, sizeof back);
+                OK(t, write_all(s.d, v, from, &s.error), s.error.text);
+                OK(t, read_all(s.d, v, to, &s.error), s.error.text);
+                CHECK(t, !memcmp(to, from, (size_t)values[v].bytes));
+                CHECK(t, to[values[v].bytes] == 0x55 && (!shift || to[-1] == 0x55));
+            }
+            /* two blocks in the middle, and nothing */
+            zfi_disk_write(s.d, LARGE, 3 * BLOCK, s.data, 2 * BLOCK, &transfer);
+            zfi_disk_write(s.d, LARGE, 0, from, 0, &nothing);
+            OK(t, zfi_disk_wait(s.d, &nothing, &s.error), s.error.text);
+            OK(t, zfi_disk_wait(s.d, &transfer, &s.error), s.error.text);
+            OK(t, read_all(s.d, LARGE, to, &s.error), s.error.text);
+            CHECK(t, !memcmp(to, from, 3 * BLOCK));
+            CHECK(t, !memcmp(to + 3 * BLOCK, s.data, 2 * BLOCK));
+            CHECK(t, !memcmp(to + 5 * BLOCK, from + 5 * BLOCK, 4 * BLOCK));
+            setup_close(&s);
+            CHECK(t, files_in(s.folder) == 0);
+        }
+}
+
+TEST_ONCE(disk_moves_any_bytes)
+{
+    static setup s;
+    static const int64_t pieces[][2] = {{0, 100},           {BLOCK - 3, 7},
+                                        {2 * BLOCK, BLOCK}, {4 * BLOCK + 1, 3 * BLOCK},
+                                        {9 * BLOCK - 1, 1}, {50, 0}};
+    unsigned seed = 5;
+    setup_new(t, &s);
+    NEED(t, setup_open(&s), &s.error);
+    /* what is left out of a block is 0, and a block that is left out is not there */
+    for (int k = 0; k < ZFI_COUNT(pieces); k++)
+        OK(t, zfi_disk_put(s.d, LARGE, pieces[k][0], s.data + pieces[k][0], pieces[k][1], &s.error),
+           s.error.text);
+    GIVES(t, read_all(s.d, LARGE, s.back, &s.error), ZF_ERR_STAGE, s.error.text);
+    CHECK(t, strstr(s.error.text, "large, byte 24576 of "));
+    s.error.status = ZF_OK;
+    OK(t, zfi_disk_get(s.d, LARGE, 0, s.back, 2 * BLOCK, &s.error), s.error.text);
+    for (int i = 0; i < 2 * BLOCK; i++)
+        CHECK(t, s.back[i] == (i < 100 || (i >= BLOCK - 3 && i < BLOCK + 4) ? s.data[i] : 0));
+    OK(t, write_all(s.d, LARGE, s.data, &s.error), s.error.text);
+    for (int k = 0; k < 200; k++) {
+        int64_t at = (seed = seed * 1664525u + 1013904223u) % sizeof s.data,
+                bytes = (seed = seed * 1664525u + 1013904223u) % (sizeof s.data + 1 - (size_t)at);
+        if (k % 2) fill(s.data + at, (size_t)bytes, seed);
+        if (k % 2) OK(t, zfi_disk_put(s.d, LARGE, at, s.data + at, bytes, &s.error), s.error.text);
+        else OK(t, zfi_disk_get(s.d, LARGE, at, s.back, bytes, &s.error), s.error.text);
+        CHECK(t, k % 2 || !memcmp(s.back, s.data + at, (size_t)bytes));
+    }
+    OK(t, read_all(s.d, LARGE, s.back, &s.error), s.error.text);
+    CHECK(t, !memcmp(s.back, s.data, sizeof s.data));
+    GIVES(t, zfi_disk_get(s.d, LARGE, 1, s.back, 9 * BLOCK, &s.error), ZF_ERR_ARGUMENT,
+          s.error.text);
+    s.error.status = ZF_OK;
+    GIVES(t, zfi_disk_put(s.d, VALUES, 0, s.back, 1, &s.error), ZF_ERR_ARGUMENT, s.error.text);
+}
+
+/* The plan's bytes: the disk takes none but those that it was given. */
+TEST_ONCE(disk_in_given_memory)
+{
+    static setup s;
+    char *host;
+    size_t bytes;
+    setup_new(t, &s);
+    bytes = zfi_disk_host_bytes(&s.desc);
+    CHECK(t, bytes % 4096 == 0);
+    host = aligned_alloc(4096, bytes + 4096);
+    NEED(t, host, NULL);
+    test_defer(t, free, host);
+    test_defer(t, close_setup, &s);
+    memset(host + bytes, 0x77, 4096);
+    s.desc.host = host;
+    NEED(t, setup_open(&s), &s.error);
+    OK(t, write_all(s.d, ODD, s.data, &s.error), s.error.text);
+    OK(t, read_all(s.d, ODD, s.back, &s.error), s.error.text);
+    CHECK(t, !memcmp(s.data, s.back, (size_t)values[ODD].bytes) && t->allocations == 0);
+    for (int i = 0; i < 4096; i++) CHECK(t, host[bytes + (size_t)i] == 0x77);
+}
+
+/* -------------------------------------------------------------------------------------- at random */
+
+enum { IN_FLIGHT = 6, ROOM = 9 * BLOCK + 64 };
+
+typedef struct worker {
+    zfi_disk *disk;
+    int32_t value;
+    unsigned seed;
+    int rounds;
+    const char *bad;
+    zf_error error;
+    unsigned char is[9 * BLOCK]; /* the value */
+    unsigned char data[IN_FLIGHT][ROOM], expected[IN_FLIGHT][ROOM];
+} worker;
+
+/* Writes and reads runs of blocks of one value, several at a time; a write may be followed by a read
+ * of the same bytes without a wait between. */
+static void *work_at_random(void *argument)
+{
+    worker *w = argument;
+    zfi_disk_transfer transfers[IN_FLIGHT];
+    struct {
+        int64_t from, bytes;
+        bool some, read;
+    } asked[IN_FLIGHT] = {{0, 0, false, false}};
+    const int64_t all = values[w->value].bytes, blocks = (all + BLOCK - 1) / BLOCK;
+    for (int round = 0; round < w->rounds + IN_FLIGHT && !w->bad; round++) {
+        const int k = round % IN_FLIGHT;
+        const unsigned dice = w->seed = w->seed * 1664525u + 1013904223u;
+        const int64_t first = (dice >> 8) % blocks,
+                      last = first + 1 + (dice >> 16) % (blocks - first);
+        unsigned char *data = w->data[k] + k; /* of all alignments */
+        if (asked[k].some) {
+            if (zfi_disk_wait(w->disk, &transfers[k], &w->error)) w->bad = w->error.text;
+            else if (asked[k].read && memcmp(data, w->expected[k], (size_t)asked[k].bytes))
+                w->bad = "other bytes";
+        }
+        asked[k].some = round < w->rounds;
+        if (!asked[k].some) continue;
+        asked[k].from = first * BLOCK;
+        asked[k].bytes = (last * BLOCK < all ? last * BLOCK : all) - asked[k].from;
+        asked[k].read = dice >> 31;
+        if (asked[k].read) {
+            memcpy(w->expected[k], w->is + asked[k].from, (size_t)asked[k].bytes);
+            zfi_disk_read(w->disk, w->value, asked[k].from, data, asked[k].bytes, &transfers[k]);
+        } else {
+            fill(data, (size_t)asked[k].bytes, dice);
+            memcpy(w->is + asked[k].from, data, (size_t)asked[k].bytes);
+            zfi_disk_write(w->disk, w->value, asked[k].from, data, asked[k].bytes, &transfers[k]);
+        }
+    }
+    if (w->bad) zfi_disk_drain(w->disk); /* it has this function's memory */
+    return NULL;
+}
+
+TEST_ONCE(disk_at_random)
+{
+    enum { WORKERS = 3 };
+    static const int32_t value[WORKERS] = {LARGE, ODD, SMALL};
+    static worker workers[WORKERS];
+    static setup s;
+    setup_new(t, &s);
+    for (int k = 0; setup_case(t, &s, k); k++) {
+        pthread_t threads[WORKERS];
+        s.f.cut = s.f.again = s.f.slow = 0;
+        NEED(t, setup_open(&s), &s.error);
+        s.f.cut = 4, s.f.again = 5, s.f.slow = 40;
+        s.f.submit_fails = 20, s.f.submit_with = EAGAIN, s.f.wait_fails = 20, s.f.wait_with = EBADF;
+        for (int i = 0; i < WORKERS; i++) {
+            worker *w = &workers[i];
+            w->disk = s.d, w->value = value[i], w->seed = (unsigned)(i + 10 * k), w->rounds = 150;
+            fill(w->is, sizeof w->is, (unsigned)(i + k));
+            OK(t, write_all(s.d, value[i], w->is, &s.error), s.error.text);
+        }
+        for (int i = 0; i < WORKERS; i++)
+            CHECK(t, !pthread_create(&threads[i], NULL, work_at_random, &workers[i]));
+        for (int i = 0; i < WORKERS; i++) pthread_join(threads[i], NULL);
+        for (int i = 0; i < WORKERS; i++) {
+            if (workers[i].bad) printf("    way %d, value %d: %s\n", k, i, workers[i].bad);
+            CHECK(t, !workers[i].bad);
+        }
+        CHECK(t, !s.desc.system || s.f.moved > 400);
+        setup_close(&s);
+        CHECK(t, s.f.open_maps == 0);
+    }
+}
+
+/* ----------------------------------------------------------------------------------------- faults */
+
+TEST_ONCE(disk_damage_is_found)
+{
+    static setup s;
+    char expected[700];
+    setup_new(t, &s);
+    for (int k = 0; setup_case(t, &s, k); k++) {
+        unsigned char byte;
+        zfi_disk_transfer transfer;
+        int file;
+        NEED(t, setup_open(&s), &s.error);
+        OK(t, write_all(s.d, LARGE, s.data, &s.error), s.error.text);
+        /* one bit */
+        file = open(zfi_disk_info_of(s.d).path, O_RDWR);
+        byte = s.data[5 * BLOCK + 77] ^ 0x10;
+        CHECK(t, file >= 0 && pwrite(file, &byte, 1, 4096 + 5 * BLOCK + 77) == 1 && !fsync(file));
+        GIVES(t, read_all(s.d, LARGE, s.back, &s.error), ZF_ERR_FORMAT, s.error.text);
+        snprintf(expected, sizeof expected,
+                 "large, byte %d of %d (%s/test.rank-00001-of-00004.zf-offload, byte %d): the disk "
+                 "gives back other bytes: checksum ",
+                 5 * BLOCK, 9 * BLOCK, s.folder, 4096 + 5 * BLOCK);
+        CHECK(t, !strncmp(s.error.text, expected, strlen(expected)));
+        s.error.status = ZF_OK;
+        zfi_disk_read(s.d, LARGE, 0, s.back, 5 * BLOCK, &transfer); /* the rest is good */
+        OK(t, zfi_disk_wait(s.d, &transfer, &s.error), s.error.text);
+        OK(t, write_all(s.d, LARGE, s.data, &s.error), s.error.text); /* mended by a write */
+        OK(t, read_all(s.d, LARGE, s.back, &s.error), s.error.text);
+        CHECK(t, !memcmp(s.data, s.back, sizeof s.back));
+        /* two blocks exchanged: each is whole, and wrong */
+        CHECK(t, pwrite(file, s.data, BLOCK, 4096 + BLOCK) == BLOCK &&
+                     pwrite(file, s.data + BLOCK, BLOCK, 4096) == BLOCK && !fsync(file));
+        GIVES(t, read_all(s.d, LARGE, s.back, &s.error), ZF_ERR_FORMAT, s.error.text);
+        /* another value where this one lay */
+        s.error.status = ZF_OK;
+        OK(t, write_all(s.d, LARGE, s.data, &s.error), s.error.text);
+        OK(t, write_all(s.d, AGAIN, s.data, &s.error), s.error.text);
+        GIVES(t, read_all(s.d, LARGE, s.back, &s.error), ZF_ERR_FORMAT, s.error.text);
+        s.error.status = ZF_OK;
+        OK(t, read_all(s.d, AGAIN, s.back, &s.error), s.error.text);
+        OK(t, write_all(s.d, LARGE, s.data, &s.error), s.error.text);
+        /* a file that ends within a block, and before one */
+        for (int cut = 0; cut < 2; cut++) {
+            s.error.status = ZF_OK;
+            CHECK(t, ftruncate(file, 4096 + 8 * BLOCK + (cut ? 0 : 1000)) == 0);
+            GIVES(t, read_all(s.d, LARGE, s.back, &s.error), ZF_ERR_FORMAT, s.error.text);
+            snprintf(expected, sizeof expected,
+                     "the file ends: it has %d bytes, and it was made with "
+                     "167936",
+                     4096 + 8 * BLOCK + (cut ? 0 : 1000));
+            CHECK(t, strstr(s.error.text, "large, byte 65536 of 73728 (") &&
+                         strstr(s.error.text, expected));
+        }
+        close(file);
+    }
+}
+
+TEST_ONCE(disk_refusals_are_errors)
+{
+    static setup s;
+    fake *f = &s.f;
+    setup_new(t, &s);
+    for (int k = 2; setup_case(t, &s, k); k++) {
+        zfi_disk_transfer good, bad;
+        NEED(t, setup_open(&s), &s.error);
+        OK(t, write_all(s.d, LARGE, s.data, &s.error), s.error.text);
+        /* never written */
+        GIVES(t, read_all(s.d, SMALL, s.back, &s.error), ZF_ERR_STAGE, s.error.text);
+        CHECK(t, strstr(s.error.text, "small, byte 0 of 7 (") &&
+                     strstr(s.error.text, "nothing was written"));
+        /* one read of several */
+        f->fail_with = EIO, f->fail_reads = true;
+        f->fail_from = f->moved + 4, f->fail_to = f->moved + 5;
+        s.error.status = ZF_OK;
+        GIVES(t, read_all(s.d, LARGE, s.back, &s.error), ZF_ERR_IO, s.error.text);
+        CHECK(t, strstr(s.error.text, "large, byte ") && strstr(s.error.text, "cannot read: ") &&
+                     strstr(s.error.text, strerror(EIO)));
+        f->fail_reads = false, s.error.status = ZF_OK;
+        OK(t, read_all(s.d, LARGE, s.back, &s.error), s.error.text);
+        CHECK(t, !memcmp(s.data, s.back, sizeof s.back));
+        /* a write: what was there is gone, and is not read as if it were there */
+        f->fail_writes = true, f->fail_from = 0, f->fail_to = INT64_MAX;
+        GIVES(t, write_all(s.d, SMALL, s.data, &s.error), ZF_ERR_IO, s.error.text);
+        CHECK(t, strstr(s.error.text, "cannot write: "));
+        zfi_disk_write(s.d, LARGE, 2 * BLOCK, s.data, BLOCK, &bad);
+        zfi_disk_read(s.d, LARGE, 0, s.back, 2 * BLOCK, &good);
+        s.error.status = ZF_OK;
+        GIVES(t, zfi_disk_wait(s.d, &bad, &s.error), ZF_ERR_IO, s.error.text);
+        s.error.status = ZF_OK;
+        OK(t, zfi_disk_wait(s.d, &good, &s.error), s.error.text);
+        GIVES(t, read_all(s.d, LARGE, s.back, &s.error), ZF_ERR_STAGE, s.error.text);
+        CHECK(t, strstr(s.error.text, "large, byte 16384 of "));
+        f->fail_writes = false, s.error.status = ZF_OK;
+        /* what was right on the disk, and is wrong when it comes */
+        OK(t, write_all(s.d, SMALL, s.data, &s.error), s.error.text);
+        f->flip = f->moved + 1;
+        GIVES(t, read_all(s.d, SMALL, s.back, &s.error), ZF_ERR_FORMAT, s.error.text);
+        s.error.status = ZF_OK;
+        OK(t, read_all(s.d, SMALL, s.back, &s.error), s.error.text);
+        /* a file system that takes space for what is written again */
+        f->space = 4096;
+        GIVES(t, write_all(s.d, SMALL, s.data, &s.error), ZF_ERR_IO, s.error.text);
+        CHECK(t, strstr(s.error.text, strerror(ENOSPC)));
+        f->space = 0, s.error.status = ZF_OK;
+        /* a request that gets nowhere */
+        OK(t, write_all(s.d, SMALL, s.data, &s.error), s.error.text);
+        f->fail_with = EAGAIN, f->fail_reads = true;
+        GIVES(t, read_all(s.d, SMALL, s.back, &s.error), ZF_ERR_IO, s.error.text);
+        f->fail_reads = false, s.error.status = ZF_OK;
+        /* a ring that takes nothing */
+        f->submit_with = EBADF, f->submit_fails = 1;
+        if (s.desc.way == ZFI_DISK_RING) {
+            GIVES(t, read_all(s.d, SMALL, s.back, &s.error), ZF_ERR_IO, s.error.text);
+            CHECK(t, strstr(s.error.text, strerror(EBADF)));
+            s.error.status = ZF_OK;
+        }
+        f->submit_fails = 0;
+        OK(t, read_all(s.d, SMALL, s.back, &s.error), s.error.text);
+        /* closed with slow requests in flight: their memory is the caller's afterwards */
+        f->slow = 1;
+        zfi_disk_write(s.d, LARGE, 0, s.data, sizeof s.data, &good);
+        zfi_disk_read(s.d, LARGE, 0, s.back, sizeof s.back, &bad);
+        setup_close(&s);
+        f->slow = 0, f->flip = 0;
+        CHECK(t, !good.pending && !good.error.status && !bad.pending && !bad.error.status);
+        CHECK(t, !memcmp(s.data, s.back, sizeof s.back));
+    }
+}
+
+TEST_ONCE(disk_without_a_ring)
+{
+    static setup s;
+    setup_new(t, &s);
+    s.desc.system = &s.f.system;
+    for (int k = 0; k < 3; k++) {
+        s.f.setup_with = k == 0 ? EPERM : 0, s.f.map_at = k;
+        s.desc.way = ZFI_DISK_ANY;
+        NEED(t, setup_open(&s), &s.error);
+        CHECK(t, !zfi_disk_info_of(s.d).ring && zfi_disk_info_of(s.d).threads > 0);
+        CHECK(t, strstr(zfi_disk_info_of(s.d).why, "io_uring: "));
+        OK(t, write_all(s.d, SMALL, s.data, &s.error), s.error.text);
+        OK(t, read_all(s.d, SMALL, s.back, &s.error), s.error.text);
+        setup_close(&s);
+        CHECK(t, s.f.open_maps == 0);
+        s.desc.way = ZFI_DISK_RING;
+        CHECK(t, setup_refused(&s, ZF_ERR_IO, "offload: the system grants no io_uring: "));
+        CHECK(t, files_in(s.folder) == 0 && s.f.open_maps == 0);
+    }
+}
+
+/* ------------------------------------------------------------------------------------------ files */
+
+TEST_ONCE(disk_full_is_found_when_it_is_opened)
+{
+    static setup s;
+    struct stat about;
+    setup_new(t, &s);
+    s.desc.system = &s.f.system;
+    s.f.allocate_with = ENOSPC;
+    CHECK(t, setup_refused(&s, ZF_ERR_LIMIT,
+                           "test.rank-00001-of-00004.zf-offload needs 167936 bytes "
+                           "of disk space: "));
+    CHECK(t, strstr(s.error.text, " GiB are free") && files_in(s.folder) == 0);
+    /* a file system that cannot allocate: it is written, and full */
+    s.f.allocate_with = EOPNOTSUPP, s.f.space = SPACE / 2;
+    CHECK(t, setup_refused(&s, ZF_ERR_LIMIT, " bytes of disk space: "));
+    CHECK(t, files_in(s.folder) == 0 && s.f.moved > 10);
+    s.f.space = 1; /* no room for a header */
+    CHECK(t, setup_refused(&s, ZF_ERR_LIMIT, " bytes of disk space: "));
+    /* an error that is no lack of space */
+    s.f.space = 0, s.f.allocate_with = EIO;
+    CHECK(t, setup_refused(&s, ZF_ERR_IO, "cannot allocate "));
+    CHECK(t, files_in(s.folder) == 0);
+    /* it is written, and has room */
+    s.f.allocate_with = EOPNOTSUPP, s.f.cut = 3;
+    NEED(t, setup_open(&s), &s.error);
+    CHECK(t, stat(zfi_disk_info_of(s.d).path, &about) == 0 && about.st_size == SPACE + 4096);
+    CHECK(t, (int64_t)about.st_blocks * 512 >= about.st_size && s.f.moved > 40);
+}
+
+/* A file of that text, with zeros up to byte `end`. */
+static bool put_text(const char *path, const char *text, long end)
+{
+    FILE *file = fopen(path, "w");
+    bool good = file && fputs(text, file) >= 0;
+    if (good && end) good = fseek(file, end - 1, SEEK_SET) == 0 && fputc(0, file) == 0;
+    return file && fclose(file) == 0 && good;
+}
+
+/* The beginning of a file. */
+static const char *front_of(const char *path)
+{
+    static char text[128];
+    FILE *file = fopen(path, "r");
+    memset(text, 0, sizeof text);
+    if (file && fread(text, 1, sizeof text - 1, file) == 0) *text = '\0';
+    if (file) fclose(file);
+    return text;
+}
+
+TEST_ONCE(disk_files_of_others)
+{
+    static const char novel[] = "It was a dark and stormy night";
+    static setup s, second;
+    char alive[600], gone[600], foreign[600], own[600];
+    setup_new(t, &s);
+    s.desc.plan = 0xabc;
+    setup_new(t, &second);
+    second.desc = s.desc;
+    snprintf(alive, sizeof alive, "%s/test.rank-00001-of-00004.zf-offload", s.folder);
+    snprintf(own, sizeof own, "%s/test.rank-00002-of-00004.zf-offload", s.folder);
+    snprintf(gone, sizeof gone, "%s/gone.rank-00000-of-00001.zf-offload", s.folder);
+    snprintf(foreign, sizeof foreign, "%s/novel.zf-offload", s.folder);
+    NEED(t, setup_open(&s), &s.error);
+    /* people can see whose it is */
+    CHECK(t, strstr(front_of(alive),
+                    "zeroflow offload file 1\nrun test\nrank 1 of 4\n"
+                    "plan 0000000000000abc\nbytes 167936\nprocess ") == front_of(alive));
+    /* a run that is alive */
+    CHECK(t, setup_refused(&second, ZF_ERR_IO, "-offload belongs to another run that is alive"));
+    /* what was left, of other names, goes; what lives, and what is something else, stays */
+    CHECK(t, put_text(gone, zfi_offload_magic, 0) && put_text(foreign, novel, 0));
+    second.desc.rank = 2;
+    NEED(t, setup_open(&second), &second.error);
+    CHECK(t, files_in(s.folder) == 3 && access(gone, F_OK) != 0);
+    setup_close(&second);
+    CHECK(t, access(alive, F_OK) == 0 && access(foreign, F_OK) == 0 && files_in(s.folder) == 2);
+    /* something else under its name */
+    CHECK(t, put_text(own, novel, 0));
+    CHECK(t, setup_refused(&second, ZF_ERR_IO, "it is not an offload file"));
+    CHECK_TEXT(t, front_of(own), novel);
+    /* what was left under its name, and is longer */
+    CHECK(t, put_text(own, zfi_offload_magic, 1 << 20));
+    NEED(t, setup_open(&second), &second.error);
+    CHECK(t, zfi_disk_info_of(second.d).file_bytes == SPACE + 4096);
+    CHECK(t, files_in(s.folder) == 3);
+    /* no folder; a name that would lead elsewhere */
+    second.desc.folder = foreign;
+    CHECK(t, setup_refused(&second, ZF_ERR_IO, "novel.zf-offload"));
+    second.desc.folder = "";
+    CHECK(t, setup_refused(&second, ZF_ERR_ARGUMENT, "an empty path"));
+    second.desc.folder = s.folder, second.desc.run = "../x";
+    CHECK(t, setup_refused(&second, ZF_ERR_ARGUMENT, "the run's name is to have 1 to 128 letters"));
+}
+
+TEST_ONCE(disk_misuse)
+{
+    static const zfi_disk_value askew = {"askew", 8, 8}, beyond = {"beyond", SPACE - 4096, 4097};
+    static const int64_t requests[][3] = {{-1, 0, 1},    {VALUES, 0, 1},        {LARGE, 1, BLOCK},
+                                          {LARGE, 0, 7}, {LARGE, -BLOCK, 7},    {ODD, 0, -1},
+                                          {SMALL, 0, 8}, {LARGE, 10 * BLOCK, 0}};
+    static setup s;
+    zfi_disk_desc good;
+    zfi_disk_transfer transfer;
+    setup_new(t, &s);
+    good = s.desc;
+    for (int k = 0; k < 8; k++) {
+        s.desc = good;
+        if (k < 2) s.desc.values = k ? &beyond : &askew, s.desc.count = 1;
+        else if (k < 5) s.desc.block = k == 2 ? 2048 : k == 3 ? 12288 : (int64_t)1 << 40;
+        else if (k == 5) s.desc.depth = -1;
+        else if (k == 6) s.desc.staging = 100000;
+        else s.desc.bytes = -1;
+        CHECK(t, setup_refused(&s, ZF_ERR_ARGUMENT, "offload: "));
+    }
+    CHECK(t, files_in(s.folder) == 0);
+    s.desc = good;
+    NEED(t, setup_open(&s), &s.error);
+    for (int k = 0; k < ZFI_COUNT(requests); k++) {
+        s.error.status = ZF_OK;
+        zfi_disk_read(s.d, (int32_t)requests[k][0], requests[k][1], s.back, requests[k][2],
+                      &transfer);
+        GIVES(t, zfi_disk_wait(s.d, &transfer, &s.error), ZF_ERR_ARGUMENT, s.error.text);
+    }
+}
+
+/* A run that is killed at any moment leaves what the next run knows: the space under its own name is
+ * taken over, another name is removed. */
+TEST_ONCE(disk_survives_kill)
+{
+    static setup s;
+    int left = 0;
+    setup_new(t, &s);
+    s.memory = zfi_memory_of(NULL);
+    for (int k = 0; k < 40; k++) {
+        const struct timespec moment = {0, 60000L * k};
+        int state;
+        pid_t child;
+        s.desc.rank = 1;
+        setup_close(&s);
+        child = fork();
+        CHECK(t, child >= 0);
+        while (!child)
+            if (!setup_open(&s) || write_all(s.d, LARGE, s.data, NULL) ||
+                read_all(s.d, LARGE, s.back, NULL))
+                _exit(1);
+        nanosleep(&moment, NULL);
+        kill(child, SIGKILL);
+        CHECK(t, waitpid(child, &state, 0) == child && WIFSIGNALED(state));
+        left += files_in(s.folder);
+        CHECK(t, files_in(s.folder) <= 1);
+        s.desc.rank = 1 + k % 2;
+        do NEED(t, setup_open(&s), &s.error); /* locks of a dead process may go a little later */
+        while (k % 2 && files_in(s.folder) > 1);
+        GIVES(t, read_all(s.d, LARGE, s.back, &s.error), ZF_ERR_STAGE, s.error.text);
+        s.error.status = ZF_OK;
+        OK(t, write_all(s.d, LARGE, s.data, &s.error), s.error.text);
+        OK(t, read_all(s.d, LARGE, s.back, &s.error), s.error.text);
+        CHECK(t, !memcmp(s.data, s.back, sizeof s.back));
+    }
+    CHECK(t, left > 5);
+}

@@ -43,7 +43,7 @@ PARTS    = $(filter-out %/main.c %/sentences.c, \
              $(wildcard $(SAMPLES:%=examples/%/*.c) examples/common/*.c)) $(wildcard tools/pass.c)
 
 # make CUDA=1 builds those that run on a GPU, in build/cuda.
-# NCCL=1: its bert runs on several.
+# NCCL=1: they run on several.
 PROGRAMS = $(if $(CUDA),$(SAMPLES:%=build/cuda/%),$(SAMPLES:%=build/%) $(TOOLS:%=build/%) \
                                                   $(EXAMPLES:%=build/%))
 all: $(PROGRAMS) ## build the programs (the default; CUDA=1: those for a GPU, in build/cuda)
@@ -76,16 +76,16 @@ build/neon/obj/tests/inside.o: dist/zeroflow.h
 DOUBTFUL  = -Wno-unknown-warning-option -Wno-format-truncation -Wno-maybe-uninitialized
 SANITIZED = -fno-sanitize-recover=all $(DOUBTFUL)
 
-# build/bert and build/bench/overlap run on processes as well where there is an MPI; make MPICC=
+# The samples and build/bench/overlap run on processes as well where there is an MPI; make MPICC=
 # does without.
 MPICC := $(shell command -v mpicc)
 ifneq ($(MPICC),)
-MPI = build/obj/mpi/examples/bert/mpi.o build/obj/mpi/zeroflow_mpi.o
-build/bert build/bench/overlap: private override CC = $(MPICC)
-build/bert build/bench/overlap: $(MPI)
+MPI = build/obj/mpi/examples/common/mpi.o build/obj/mpi/zeroflow_mpi.o
+$(SAMPLES:%=build/%) build/bench/overlap: private override CC = $(MPICC)
+$(SAMPLES:%=build/%) build/bench/overlap: $(MPI)
 build/mpi/%:     private override CC = $(MPICC)
 build/obj/mpi/%: private override CC = $(MPICC)
-build/obj/mpi/%: private MODE = -DBERT_MPI
+build/obj/mpi/%: private MODE = -DWITH_MPI
 endif
 
 # CUDA: build/cuda. Without a GPU these compile and link as well (make cuda-check).
@@ -113,12 +113,12 @@ build/cuda/attention: bench/cuda/attention.cu zeroflow.h $(DEVICE) build/cuda/li
 	    -Xcompiler -Wno-unused-function -I. -o $@ $< build/cuda/libzeroflow.a $(LDLIBS)
 $(SAMPLES:%=build/cuda/%) $(BENCHES:%=build/cuda/%): build/cuda/obj/zeroflow_cuda.o
 ifneq ($(NCCL),)
-build/cuda/bert: build/cuda/obj/nccl/examples/bert/nccl.o build/cuda/obj/zeroflow_nccl.o
-build/cuda/bert: private BLAS = -lnccl $(CUDA_LIBS)
+$(SAMPLES:%=build/cuda/%): build/cuda/obj/nccl/examples/common/nccl.o build/cuda/obj/zeroflow_nccl.o
+$(SAMPLES:%=build/cuda/%): private BLAS = -lnccl $(CUDA_LIBS)
 build/cuda/obj/zeroflow_nccl.o: | $(or $(NCCL_HEADER),nccl.h)
 endif
 build/cuda/obj/nccl/%.o: %.c Makefile
-	$(COMPILE) -DBERT_NCCL -I. $<
+	$(COMPILE) -DWITH_NCCL -I. $<
 nccl.h:
 	@echo 'NCCL=1: there is no nccl.h beside CUDA, in /usr/local/include or in /usr/include' \
 	    '(libnccl-dev of its makers)'; exit 1
@@ -143,7 +143,7 @@ EMULATION     = $(wildcard tests/emulation/*.c*)
 MACHINE       = $(filter %.cpp,$(EMULATION))
 EMULATED      = build/emulated build/emulated/asan
 
-build/emulated/%:      private MODE = -DEMULATION -DWITH_CUDA $(if $(NCCL_SOURCE),-DBERT_NCCL)
+build/emulated/%:      private MODE = -DEMULATION -DWITH_CUDA $(if $(NCCL_SOURCE),-DWITH_NCCL)
 build/emulated/asan/%: private MODE = -DEMULATION -fsanitize=address,undefined $(SANITIZED)
 build/emulated/%:      private BLAS = -lstdc++
 build/cuda/tests:      private BLAS = $(if $(NCCL_SOURCE),-lnccl) $(CUDA_LIBS)
@@ -241,7 +241,7 @@ $1/tests: $(patsubst %,$1/obj/%.o,$(basename tests/main.c $(CUDA_TESTS) \
 	$$(LINK)
 endef
 build/emulated/bert: $(patsubst %,build/emulated/obj/%.o,$(basename examples/bert/main.c \
-                         examples/bert/nccl.c examples/common/device.c $(MACHINE) zeroflow_cuda.cu \
+                         examples/common/nccl.c examples/common/device.c $(MACHINE) zeroflow_cuda.cu \
                          $(NCCL_SOURCE))) build/libparts.a build/libzeroflow.a
 	$(LINK)
 $(eval $(call emulated,build/emulated,build/libparts.a build/libzeroflow.a))

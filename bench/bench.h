@@ -2,7 +2,8 @@
 #ifndef BENCH_H
 #define BENCH_H
 
-#include "../examples/bert/session.h"
+#include "../examples/bert/masked.h"
+#include "../examples/bert/model.h"
 #include "figures.h"
 
 #include <string.h>
@@ -23,7 +24,7 @@ static inline int64_t bench_predictions(int64_t batch, int64_t sequence)
 
 /* A batch of tokens drawn by `seed`, labelled at even distances; NULL out of memory. It lives as
  * long as the program. */
-static inline bert_batch *bench_batch(const bert_shape *s, int64_t vocab, uint64_t seed)
+static inline bert_batch *bench_batch(const sample_shape *s, int64_t vocab, uint64_t seed)
 {
     bert_batch *b = calloc(1, sizeof *b);
     size_t tokens = (size_t)(s->batch * s->sequence);

@@ -8,7 +8,7 @@
  * are medians. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/options.h"
-#include "../examples/common/lm_session.h"
+#include "../examples/common/causal_batch.h"
 #include "../examples/gpt/model.h"
 #include "profile.h"
 
@@ -20,14 +20,14 @@ int main(int argc, char **argv)
     double roof[2] = {0, 0};
     bool profile = false, json = false;
     gpt_config config;
-    lm_session_desc d = {.kind = &gpt_kind,
+    session_desc d = {.sample = &gpt_sample,
                          .config = &config,
-                         .purpose = LM_TRAIN,
+                         .purpose = SAMPLE_TRAIN,
                          .weight_decay = 0.1,
                          .clip = 1,
                          .seed = 1,
                          .threads = 2,
-                         .shape = {8, 128, false}};
+                         .shape = {8, 128, 0, false}};
     const option_row rows[] = {
         {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as gpt pretrain"},
         {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},
@@ -49,8 +49,8 @@ int main(int argc, char **argv)
     int count;
     zf_error error = {ZF_OK, ""};
     zf_program_info info;
-    lm_session s;
-    lm_batch batch;
+    session s;
+    causal_batch batch;
     double *times, tokens, median;
     options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
     if (result != OPTIONS_GOOD || count) {
@@ -62,8 +62,8 @@ int main(int argc, char **argv)
     if (!gpt_config_load(model, &config, &error))
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
     config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
-    if (!lm_session_open(&s, &d, &error) ||
-        !lm_batch_new(&batch, d.shape.batch, d.shape.sequence, &error))
+    if (!session_open(&s, &d, &error) ||
+        !causal_batch_new(&batch, d.shape.batch, d.shape.sequence, &error))
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
     batch.labelled = batch.examples * batch.sequence;
     for (int64_t i = 0; i < batch.labelled; i++) {
@@ -77,7 +77,7 @@ int main(int argc, char **argv)
         float lr = 1e-4f;
         double start = bench_now();
         if (n == 0) profile_reset();
-        if (lm_session_feed(&s, &batch) || zf_write(s.program, s.model.lr, &lr, sizeof lr) ||
+        if (session_feed(&s, &batch, false) || zf_write(s.program, s.lr, &lr, sizeof lr) ||
             zf_step(s.program))
             return fprintf(stderr, "gpt: %s\n", zf_program_error(s.program)), 1;
         if (n >= 0) times[n] = bench_now() - start;
@@ -103,7 +103,7 @@ int main(int argc, char **argv)
         if (profile) profile_print(steps);
     }
     free(times);
-    lm_batch_free(&batch);
-    lm_session_close(&s);
+    causal_batch_free(&batch);
+    session_close(&s);
     return 0;
 }

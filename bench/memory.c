@@ -12,13 +12,14 @@
  * step: `measured` is what each has allocated, all of it, which must be what was planned. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/options.h"
-#include "../examples/bert/ranks.h"
+#include "../examples/common/ranks.h"
 #include "bench.h"
 
-typedef struct settings {
-    bert_session_desc session; /* but for comm */
+typedef struct choices {
+    bert_config config;
+    session_desc session; /* but for comm */
     bool json;
-} settings;
+} choices;
 
 typedef struct row {
     int32_t world, stage;
@@ -33,21 +34,20 @@ static bool failed(zf_error *error, zf_status status, const char *text)
     return false;
 }
 
-/* The plan alone: the passes of bert_session_open. */
-static bool make_plan(const settings *set, row *r, zf_error *error)
+/* The plan alone: the passes of session_open. */
+static bool make_plan(const choices *set, row *r, zf_error *error)
 {
-    const bert_session_desc *d = &set->session;
+    const session_desc *d = &set->session;
     zf_backend *backend = zf_cpu_backend(&(zf_cpu_desc){.threads = (int32_t)d->threads}, error);
     zf_graph *g = backend ? zf_graph_new(NULL) : NULL;
     zf_training training;
-    bert_model m;
     bool good;
     if (!g) {
         zf_backend_free(backend);
         return backend ? failed(error, ZF_ERR_NOMEM, "out of memory") : false;
     }
-    m = bert_build(g, &d->config, &d->shape, false);
-    training = bert_training(&m, d);
+    bert_build(g, &set->config, &d->shape, false);
+    training = session_training(g, d);
     if (r->world > 1 || r->stage) training.zero = (zf_zero_desc){.stage = r->stage, .world = r->world};
     zf_passes(g, &training);
     zf_memory(g, &(zf_memory_desc){.backend = backend});
@@ -59,7 +59,7 @@ static bool make_plan(const settings *set, row *r, zf_error *error)
 }
 
 typedef struct making {
-    const settings *set;
+    const choices *set;
     row *row;
 } making;
 
@@ -67,21 +67,21 @@ typedef struct making {
 static bool make_rank(void *user, const zf_comm *comm, zf_error *error)
 {
     const making *m = user;
-    bert_session_desc d = m->set->session;
-    bert_batch *batch = bench_batch(&d.shape, d.config.vocab, 1);
-    bert_session s;
+    session_desc d = m->set->session;
+    bert_batch *batch = bench_batch(&d.shape, m->set->config.vocab, 1);
+    session s;
     float lr = 1e-4f;
     bool good;
     d.sharing =
-        (bert_sharing){.comm = comm, .micro_batches = 1, .stage = m->row->stage, .prefetch = -1};
+        (sharing){.comm = comm, .micro_batches = 1, .stage = m->row->stage, .prefetch = -1};
     if (!batch) return failed(error, ZF_ERR_NOMEM, "out of memory");
-    if (!bert_session_open(&s, &d, error)) return false;
-    good = !bert_session_feed(&s, batch, (double)batch->labelled * m->row->world,
+    if (!session_open(&s, &d, error)) return false;
+    good = !masked_feed(&s, batch, (double)batch->labelled * m->row->world,
                               (double)d.shape.batch * m->row->world) &&
-           !zf_write(s.program, s.model.lr, &lr, sizeof lr) && !zf_step(s.program);
+           !zf_write(s.program, s.lr, &lr, sizeof lr) && !zf_step(s.program);
     if (!good) failed(error, ZF_ERR_BACKEND, zf_program_error(s.program));
     m->row->measured[s.rank] = zf_program_info_of(s.program).allocated_bytes;
-    bert_session_close(&s);
+    session_close(&s);
     return good;
 }
 
@@ -91,7 +91,7 @@ static double formula(const row *r)
     return bytes[r->stage] * (double)r->plan.parameter_count;
 }
 
-static void print_row(const settings *set, const row *r)
+static void print_row(const choices *set, const row *r)
 {
     const size_t *most = r->plan.most;
     double states = (double)(most[ZF_PARAMETERS] + most[ZF_GRADIENTS] + most[ZF_OPTIMIZER]);
@@ -119,29 +119,29 @@ static void print_row(const settings *set, const row *r)
     fflush(stdout);
 }
 
-static bool measure(const settings *set, row *r, double memory, zf_error *error)
+static bool measure(const choices *set, row *r, double memory, zf_error *error)
 {
-    bert_ranks ranks;
+    rank_group ranks;
     making m = {set, r};
     bool good;
     if (!make_plan(set, r, error)) return false;
     if ((double)r->plan.peak_bytes * r->world > memory) return true;
-    if (!bert_ranks_open(&ranks, &(bert_ranks_desc){.count = r->world, .deadline = 600}, error))
+    if (!ranks_open(&ranks, &(rank_group_desc){.count = r->world, .deadline = 600}, error))
         return false;
-    good = bert_ranks_run(&ranks, make_rank, &m, error);
-    bert_ranks_close(&ranks, good ? NULL : error);
+    good = ranks_run(&ranks, make_rank, &m, error);
+    ranks_close(&ranks, good ? NULL : error);
     return good;
 }
 
 int main(int argc, char **argv)
 {
     const char *model = "base", *rest;
-    settings set = {.session = {.train = true,
-                                .weight_decay = 0.01,
-                                .clip = 1,
-                                .seed = 1,
-                                .threads = 1,
-                                .shape = {1, 128, 0}}};
+    choices set = {.session = {.sample = &bert_sample,
+                               .weight_decay = 0.01,
+                               .clip = 1,
+                               .seed = 1,
+                               .threads = 1,
+                               .shape = {1, 128, 0, false}}};
     int64_t vocab = 0;
     double memory = 12;
     const option_row rows[] = {
@@ -164,9 +164,10 @@ int main(int argc, char **argv)
     }
     set.session.shape.predictions =
         bench_predictions(set.session.shape.batch, set.session.shape.sequence);
-    if (!bert_config_load(model, &set.session.config, &error))
+    if (!bert_config_load(model, &set.config, &error))
         return fprintf(stderr, "memory: %s\n", error.text), 1;
-    if (vocab) set.session.config.vocab = vocab;
+    if (vocab) set.config.vocab = vocab;
+    set.session.config = &set.config;
     if (!set.json)
         printf("MB of a rank, BERT-%s, %lld x %lld\nranks  stage   parameters  gradients  optimizer"
                "        sum    formula          planned   measured\n",

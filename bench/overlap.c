@@ -27,19 +27,20 @@
  * done, and how long queue compute stood still for it. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/options.h"
-#include "../examples/bert/ranks.h"
+#include "../examples/common/ranks.h"
 #include "bench.h"
 
 #include <math.h>
 #include <pthread.h>
 
-typedef struct settings {
-    bert_session_desc session; /* but for comm */
+typedef struct choices {
+    bert_config config;
+    session_desc session; /* but for comm */
     int64_t ranks, steps, rounds;
     double latency, rate, share, compute; /* seconds, bytes per second, of 1, seconds */
     bool real, trace, json;
     const char *model;
-} settings;
+} choices;
 
 /* ------------------------------------------------------------------------------------ the trace */
 
@@ -197,16 +198,16 @@ static bool failed(zf_error *error, zf_status status, const char *text)
     return false;
 }
 
-/* Mean seconds of a step, of settings.steps. */
-static bool time_steps(const settings *set, bert_session *s, const bert_batch *batch,
+/* Mean seconds of a step, of choices.steps. */
+static bool time_steps(const choices *set, session *s, const bert_batch *batch,
                        double *seconds, zf_error *error)
 {
     double start = bench_now();
     for (int64_t n = 0; n < set->steps; n++) {
         float lr = 1e-4f;
-        if (bert_session_feed(s, batch, (double)batch->labelled * s->world,
+        if (masked_feed(s, batch, (double)batch->labelled * s->world,
                               (double)s->shape.batch * s->world) ||
-            zf_write(s->program, s->model.lr, &lr, sizeof lr) || zf_step(s->program))
+            zf_write(s->program, s->lr, &lr, sizeof lr) || zf_step(s->program))
             return failed(error, ZF_ERR_BACKEND, zf_program_error(s->program));
     }
     *seconds = (bench_now() - start) / (double)set->steps;
@@ -235,19 +236,19 @@ typedef struct figures {
 
 typedef struct rank_state {
     slow_link link;
-    bert_session plain, ahead;
+    session plain, ahead;
     const bert_batch *batch;
     double bytes, calls; /* of the prefetched plan */
 } rank_state;
 
 /* The rate at which the communication takes its share of the round's compute time. */
-static double rate_of(const settings *set, const rank_state *s, double compute)
+static double rate_of(const choices *set, const rank_state *s, double compute)
 {
     double left = set->share * compute - s->calls * set->latency;
     return set->rate > 0 ? set->rate : s->bytes / (left > 1e-6 ? left : 1e-6);
 }
 
-static bool one_round(const settings *set, rank_state *s, figures *f, zf_error *error)
+static bool one_round(const choices *set, rank_state *s, figures *f, zf_error *error)
 {
     double rate;
     f->compute = set->compute;
@@ -272,7 +273,7 @@ static double median_of(const figures *rounds, int64_t count, size_t offset)
     return bench_median(values, count);
 }
 
-static void print_figures(const settings *set, const rank_state *s, const figures *rounds)
+static void print_figures(const choices *set, const rank_state *s, const figures *rounds)
 {
 #define MEDIAN(of) median_of(rounds, set->rounds, offsetof(figures, of))
     double compute = 1e3 * MEDIAN(compute), exposed = 1e3 * MEDIAN(exposed),
@@ -295,10 +296,10 @@ static void print_figures(const settings *set, const rank_state *s, const figure
     fflush(stdout);
 }
 
-static bool measure(const settings *set, rank_state *s, zf_error *error)
+static bool measure(const choices *set, rank_state *s, zf_error *error)
 {
     figures rounds[1000];
-    settings warm = *set;
+    choices warm = *set;
     zf_program_info info = zf_program_info_of(s->ahead.program);
     double ignored, start;
     warm.steps = 1;
@@ -328,8 +329,8 @@ static void trace_backend(zf_backend *backend)
 
 static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
 {
-    const settings *set = user;
-    bert_session_desc d = set->session;
+    const choices *set = user;
+    session_desc d = set->session;
     rank_state s = {
         .link = {.comm = *comm, .inner = comm, .delays = !set->real, .latency = set->latency}};
     bool good;
@@ -337,18 +338,18 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     s.link.comm.run = link_run, s.link.comm.abort = link_abort, s.link.comm.destroy = NULL;
     pthread_mutex_init(&s.link.mutex, NULL);
     d.sharing.comm = &s.link.comm;
-    s.batch = bench_batch(&d.shape, d.config.vocab, (uint64_t)comm->rank);
+    s.batch = bench_batch(&d.shape, set->config.vocab, (uint64_t)comm->rank);
     if (!s.batch) return failed(error, ZF_ERR_NOMEM, "out of memory");
-    if (!bert_session_open(&s.ahead, &d, error)) return false;
+    if (!session_open(&s.ahead, &d, error)) return false;
     d.sharing.prefetch = -1;
-    if (!bert_session_open(&s.plain, &d, error)) {
-        bert_session_close(&s.ahead);
+    if (!session_open(&s.plain, &d, error)) {
+        session_close(&s.ahead);
         return false;
     }
     if (set->trace) trace_backend(s.ahead.backend);
     good = measure(set, &s, error);
-    bert_session_close(&s.ahead);
-    bert_session_close(&s.plain);
+    session_close(&s.ahead);
+    session_close(&s.plain);
     pthread_mutex_destroy(&s.link.mutex);
     return good;
 }
@@ -356,19 +357,19 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
 int main(int argc, char **argv)
 {
     const char *rest, *stages = "0123";
-    settings set = {.ranks = 2,
-                    .steps = 3,
-                    .rounds = 5,
-                    .latency = 20,
-                    .share = 0.5,
-                    .model = "mini",
-                    .session = {.train = true,
-                                .weight_decay = 0.01,
-                                .clip = 1,
-                                .seed = 1,
-                                .threads = 1,
-                                .shape = {8, 128, 0},
-                                .sharing = {.prefetch = 32 << 20}}};
+    choices set = {.ranks = 2,
+                   .steps = 3,
+                   .rounds = 5,
+                   .latency = 20,
+                   .share = 0.5,
+                   .model = "mini",
+                   .session = {.sample = &bert_sample,
+                               .weight_decay = 0.01,
+                               .clip = 1,
+                               .seed = 1,
+                               .threads = 1,
+                               .shape = {8, 128, 0, false},
+                               .sharing = {.prefetch = 32 << 20}}};
     int64_t vocab = 8192;
     const option_row rows[] = {
         {"model", OPTION_TEXT, "NAME|FILE", &set.model, 0, 0, "as bert pretrain"},
@@ -395,7 +396,7 @@ int main(int argc, char **argv)
     };
     char text[512];
     int count;
-    bert_ranks ranks;
+    rank_group ranks;
     zf_error error = {ZF_OK, ""};
     options_result result = options_parse(argc, argv, rows, &rest, 1, &count, text, sizeof text);
     if (result == OPTIONS_GOOD && stages[strspn(stages, "0123")])
@@ -408,18 +409,20 @@ int main(int argc, char **argv)
     set.latency *= 1e-6, set.compute *= 1e-3;
     set.session.shape.predictions =
         bench_predictions(set.session.shape.batch, set.session.shape.sequence);
-    if (!bert_config_load(set.model, &set.session.config, &error) ||
-        !bert_ranks_open(
-            &ranks,
-            &(bert_ranks_desc){.count = bert_launch_of().launcher ? 0 : set.ranks, .deadline = 60},
-            &error))
+    if (!bert_config_load(set.model, &set.config, &error) ||
+        !ranks_open(&ranks,
+                    &(rank_group_desc){.program = "overlap",
+                                       .count = rank_launch_of().launcher ? 0 : set.ranks,
+                                       .deadline = 60},
+                    &error))
         return fprintf(stderr, "overlap: %s\n", error.text), 1;
-    set.session.config.vocab = vocab;
+    set.config.vocab = vocab;
+    set.session.config = &set.config;
     for (const char *s = stages; *s && !error.status; s++) {
         set.session.sharing.stage = *s - '0';
-        bert_ranks_run(&ranks, run_rank, &set, &error);
+        ranks_run(&ranks, run_rank, &set, &error);
     }
     if (error.status && ranks.first == 0) fprintf(stderr, "overlap: %s\n", error.text);
-    bert_ranks_close(&ranks, error.status ? &error : NULL);
+    ranks_close(&ranks, error.status ? &error : NULL);
     return error.status ? 1 : 0;
 }

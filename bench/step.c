@@ -22,8 +22,13 @@ int main(int argc, char **argv)
     int64_t vocab = 8192, threads = 2, steps = 30, optimizer = ZF_ADAMW, precision = ZF_F32;
     double roof[2] = {0, 0};
     bool profile = false, json = false, fusions = false, with_peak = false;
-    bert_session_desc d = {
-        .train = true, .weight_decay = 0.01, .clip = 1, .seed = 1, .shape = {16, 128, 0}};
+    bert_config config;
+    session_desc d = {.sample = &bert_sample,
+                      .config = &config,
+                      .weight_decay = 0.01,
+                      .clip = 1,
+                      .seed = 1,
+                      .shape = {16, 128, 0, false}};
     const option_row rows[] = {
         {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as bert pretrain"},
         {"vocab", OPTION_COUNT, "N", &vocab, 8, 1e9, "tokens of the vocabulary"},
@@ -52,7 +57,7 @@ int main(int argc, char **argv)
     zf_error error = {ZF_OK, ""};
     zf_program_info info;
     peak_kind kind;
-    bert_session s;
+    session s;
     bert_batch *batch;
     FILE *told;
     double *times, *peaks, *shares, tokens, median, peak = 0, share = 0, before = 0;
@@ -68,8 +73,8 @@ int main(int argc, char **argv)
     d.dtype = (zf_dtype)precision;
     d.threads = threads;
     d.shape.predictions = bench_predictions(d.shape.batch, d.shape.sequence);
-    if (bert_config_load(model, &d.config, &error)) d.config.vocab = vocab;
-    if (error.status || !bert_session_open(&s, &d, &error))
+    if (bert_config_load(model, &config, &error)) config.vocab = vocab;
+    if (error.status || !session_open(&s, &d, &error))
         return fprintf(stderr, "step: %s\n", error.text), 1;
     batch = bench_batch(&d.shape, vocab, 0);
     times = calloc(3 * (size_t)steps, sizeof *times);
@@ -84,8 +89,8 @@ int main(int argc, char **argv)
         float lr = 1e-4f;
         double start = bench_now();
         if (n == 0) profile_reset();
-        if (bert_session_feed(&s, batch, batch->labelled, (double)d.shape.batch) ||
-            zf_write(s.program, s.model.lr, &lr, sizeof lr) || zf_step(s.program))
+        if (masked_feed(&s, batch, batch->labelled, (double)d.shape.batch) ||
+            zf_write(s.program, s.lr, &lr, sizeof lr) || zf_step(s.program))
             return fprintf(stderr, "step: %s\n", zf_program_error(s.program)), 1;
         if (n >= 0) times[n] = bench_now() - start;
         if (with_peak) { /* what is behind one step is before the next */
@@ -97,7 +102,7 @@ int main(int argc, char **argv)
             before = behind;
         }
         if (profile) profile_step();
-        if (told) fprintf(told, "%.9g\n", bert_session_scalar(&s, s.model.loss));
+        if (told) fprintf(told, "%.9g\n", session_scalar(&s, "loss"));
     }
     median = bench_median(times, steps);
     if (with_peak) peak = bench_median(peaks, steps), share = bench_median(shares, steps);
@@ -123,7 +128,7 @@ int main(int argc, char **argv)
         printf("the peak: %.1f GFLOP/s (median); of it in a step: %.3f (median), %.3f (best)\n",
                1e-9 * peak, share, shares[steps - 1]);
     if (profile && !json) profile_print(steps);
-    bert_session_close(&s);
+    session_close(&s);
     if (told && fclose(told)) return fprintf(stderr, "step: %s cannot be written\n", losses), 1;
     return 0;
 }

@@ -2,8 +2,9 @@
  * weights as Hugging Face files. */
 #include "golden.h"
 
-#include "../examples/bert/batchfile.h"
-#include "../examples/bert/run.h"
+#include "../examples/bert/masked.h"
+#include "../examples/bert/model.h"
+#include "../examples/common/run.h"
 
 #define GOLDEN "tests/golden/bert/"
 
@@ -37,7 +38,7 @@ static const recipe adamw = {.curve = GOLDEN "adamw20.json",
 static const recipe lamb = {
     .curve = GOLDEN "lamb20.json", .optimizer = ZF_LAMB, .lr = 1e-2, .clip = 5};
 
-static void close_session(void *s) { bert_session_close(s); }
+static void close_session(void *s) { session_close(s); }
 static void free_batches(void *batches) { bert_batch_file_free(batches); }
 
 static bert_batch_file *open_batches(test *t)
@@ -50,48 +51,51 @@ static bert_batch_file *open_batches(test *t)
 }
 
 /* The golden model with its first parameters, ready to train. */
-static bool open_session(test *t, bert_session *s, const bert_batch_file *batches, const recipe *r,
+static bool open_session(test *t, session *s, const bert_batch_file *batches, const recipe *r,
                          int64_t threads, uint64_t seed)
 {
-    bert_session_desc d = {.shape = {batches->examples, batches->sequence, batches->predictions},
-                           .threads = threads,
-                           .seed = seed,
-                           .train = true,
-                           .optimizer = r->optimizer,
-                           .weight_decay = 0.01,
-                           .clip = r->clip,
-                           .no_fuse = r->no_fuse,
-                           .keep_gradients = true};
+    bert_config config;
+    session_desc d = {.sample = &bert_sample,
+                      .config = &config,
+                      .shape = {batches->examples, batches->sequence, batches->predictions, false},
+                      .threads = threads,
+                      .seed = seed,
+                      .optimizer = r->optimizer,
+                      .weight_decay = 0.01,
+                      .clip = r->clip,
+                      .no_fuse = r->no_fuse,
+                      .keep_gradients = true};
     zf_error error = {ZF_OK, ""};
     weights_report report;
-    bool good = bert_config_load(GOLDEN "config.json", &d.config, &error);
-    d.config.dropout = r->dropout, d.config.attention_dropout = r->attention_dropout;
-    good = good && bert_session_open(s, &d, &error);
+    bool good = bert_config_load(GOLDEN "config.json", &config, &error);
+    config.dropout = r->dropout, config.attention_dropout = r->attention_dropout;
+    good = good && session_open(s, &d, &error);
     if (good) {
         test_defer(t, close_session, s);
-        good = !bert_import(s->program, s->graph, GOLDEN "init.safetensors", &report, &error) &&
+        good = exchange_import(&bert_sample.exchange, s->program, s->graph, GOLDEN "init.safetensors", &report, &error) &&
                report.fresh == 0 && report.unused == 0;
     }
     if (!good) test_fail(t, __FILE__, __LINE__, "a session can be opened", error.text);
     return good;
 }
 
-static zf_status train_step(bert_session *s, const bert_batch_file *batches, int64_t step,
+static zf_status train_step(session *s, const bert_batch_file *batches, int64_t step,
                             double lr)
 {
     const bert_batch *b = &batches->batch[step % batches->entries];
     float rate = (float)lr;
-    zf_status status = bert_session_feed(s, b, b->labelled, (double)s->shape.batch);
-    if (!status) status = zf_write(s->program, s->model.lr, &rate, sizeof rate);
+    zf_status status = masked_feed(s, b, b->labelled, (double)s->shape.batch);
+    if (!status) status = zf_write(s->program, s->lr, &rate, sizeof rate);
     return status ? status : zf_step(s->program);
 }
 
-static bool export_params(test *t, bert_session *s, const char *path)
+static bool export_params(test *t, session *s, const char *path)
 {
     zf_error error;
-    zf_status status = bert_export(s->program, s->graph, path, false, ZF_F32, &error);
-    if (status) test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
-    return !status;
+    bool good = exchange_export(&bert_sample.exchange, s->program, s->graph, path, false, ZF_F32,
+                                &error);
+    if (!good) test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
+    return good;
 }
 
 /* --------------------------------------------------------------------------------- training */
@@ -103,19 +107,18 @@ static void check_step(test *t, const recipe *r, const char *file, uint64_t seed
     bert_batch_file *batches = open_batches(t);
     zf_safetensors *golden = open_file(t, file), *own;
     zf_error error = {ZF_OK, ""};
-    static bert_session s; /* outlives what the test defers */
+    static session s; /* outlives what the test defers */
     *compared = 0;
     CHECK(t, batches && golden && open_session(t, &s, batches, r, 1, seed));
     OK(t, train_step(&s, batches, 0, r->lr), zf_program_error(s.program));
     for (int i = 0; i < 3; i++) {
         const char *const names[] = {"loss", "mlm_loss", "nsp_loss"};
-        const zf_tensor outputs[] = {s.model.loss, s.model.mlm_loss, s.model.nsp_loss};
         int64_t count;
         double *value = values_of(golden, names[i], &count), expected = value ? *value : NAN;
         free(value);
-        CHECK_NEAR(t, bert_session_scalar(&s, outputs[i]), expected, 1e-5 * expected);
+        CHECK_NEAR(t, session_scalar(&s, names[i]), expected, 1e-5 * expected);
     }
-    OK(t, bert_export(s.program, s.graph, path, true, ZF_F32, &error), error.text);
+    CHECK(t, exchange_export(&bert_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -139,7 +142,7 @@ static void check_step(test *t, const recipe *r, const char *file, uint64_t seed
             test_fail(t, __FILE__, __LINE__, "a gradient is PyTorch's", text);
         }
     }
-    bert_session_close(&s); /* nothing is left to do when the test closes it again */
+    session_close(&s); /* nothing is left to do when the test closes it again */
 }
 
 TEST_ONCE(bert_loss_and_gradients_are_pytorchs)
@@ -174,23 +177,23 @@ typedef struct course {
 /* loss[STEPS] is the one of entry 0 after the last update. */
 static bool run_course(test *t, course *c, const recipe *r, int64_t threads, const char *params)
 {
-    static bert_session s; /* outlives what the test defers */
+    static session s; /* outlives what the test defers */
     bert_batch_file *batches = open_batches(t);
     zf_status status = ZF_OK;
     *c = (course){.params = params};
     if (!batches || !open_session(t, &s, batches, r, threads, 1)) return false;
     for (int k = 0; k < BERT_STEPS && !status; k++) {
         status = train_step(&s, batches, k, r->lr);
-        c->loss[k] = bert_session_scalar(&s, s.model.loss);
-        c->mlm[k] = bert_session_scalar(&s, s.model.mlm_loss);
-        c->nsp[k] = bert_session_scalar(&s, s.model.nsp_loss);
-        c->norm[k] = bert_session_scalar(&s, zf_graph_find(s.graph, "grad_norm"));
+        c->loss[k] = session_scalar(&s, "loss");
+        c->mlm[k] = session_scalar(&s, "mlm_loss");
+        c->nsp[k] = session_scalar(&s, "nsp_loss");
+        c->norm[k] = session_scalar(&s, "grad_norm");
     }
     if (!status && !export_params(t, &s, params)) return false;
     if (!status) status = train_step(&s, batches, 0, 0);
-    c->loss[STEPS] = bert_session_scalar(&s, s.model.loss);
+    c->loss[STEPS] = session_scalar(&s, "loss");
     if (status) test_fail(t, __FILE__, __LINE__, "twenty steps", zf_program_error(s.program));
-    bert_session_close(&s); /* nothing is left to do when the test closes it again */
+    session_close(&s); /* nothing is left to do when the test closes it again */
     return !status;
 }
 
@@ -245,7 +248,7 @@ static void free_program(void *p) { zf_program_free(p); }
 static void free_backend(void *b) { zf_backend_free(b); }
 
 /* A training graph, as a session makes it, in a graph of the test. */
-static zf_graph *training_graph(test *t, const bert_config *config, const bert_shape *shape,
+static zf_graph *training_graph(test *t, const bert_config *config, const sample_shape *shape,
                                 bert_model *m, bool fuse)
 {
     zf_graph *g = zf_graph_new(NULL);
@@ -285,7 +288,7 @@ static void check_plan(test *t, const char *model, int64_t batch, bool fuse)
 {
     static zf_backend counting; /* outlives what the test defers */
     zf_backend *cpu = zf_cpu_backend(NULL, NULL);
-    bert_shape shape = {batch, 128, batch * 19};
+    sample_shape shape = {batch, 128, batch * 19, false};
     zf_error error = {ZF_OK, ""};
     bert_config config;
     bert_model m;
@@ -330,19 +333,21 @@ PLAN(base, 8)
 static bool run_plainly(test *t, const bert_batch_file *batches, const zf_compile_desc *d,
                         double *loss, uint64_t *sum)
 {
-    bert_session s = {.shape = {batches->examples, batches->sequence, batches->predictions}};
+    session s = {.shape = {batches->examples, batches->sequence, batches->predictions, false}};
     zf_error error = {ZF_OK, ""};
     zf_status status = ZF_OK;
     bert_config config;
+    bert_model m;
     if (!bert_config_load(GOLDEN "config.json", &config, &error)) return false;
     config.dropout = config.attention_dropout = 0.1;
-    s.graph = training_graph(t, &config, &s.shape, &s.model, false);
+    s.graph = training_graph(t, &config, &s.shape, &m, false);
+    s.lr = m.lr;
     s.program = zf_compile(s.graph, d);
     if (!s.program)
         return test_fail(t, __FILE__, __LINE__, "zf_compile", zf_graph_error(s.graph)), false;
     test_defer(t, free_program, s.program);
     for (int k = 0; k < 3 && !status; k++) status = train_step(&s, batches, k, 1e-3);
-    *loss = bert_session_scalar(&s, s.model.loss);
+    *loss = session_scalar(&s, "loss");
     *sum = 0;
     for (int32_t i = 0; i < zf_param_count(s.graph) && !status; i++) {
         size_t bytes = zf_tensor_bytes(zf_param_at(s.graph, i));
@@ -380,7 +385,7 @@ TEST_ONCE(bert_export_and_import_keep_the_bits)
 {
     const char *first = test_path("first.safetensors"), *second = test_path("second.safetensors");
     bert_batch_file *batches = open_batches(t);
-    static bert_session a, b;
+    static session a, b;
     zf_error error = {ZF_OK, ""};
     weights_report report;
     double loss;
@@ -389,12 +394,12 @@ TEST_ONCE(bert_export_and_import_keep_the_bits)
     CHECK(t, export_params(t, &a, first));
     CHECK(t, !same_files(first, GOLDEN "init.safetensors"));
     CHECK(t, open_session(t, &b, batches, &adamw, 1, 2));
-    OK(t, bert_import(b.program, b.graph, first, &report, &error), error.text);
+    CHECK(t, exchange_import(&bert_sample.exchange, b.program, b.graph, first, &report, &error));
     CHECK(t, report.fresh == 0 && export_params(t, &b, second) && same_files(first, second));
     OK(t, train_step(&a, batches, 1, 1e-3), zf_program_error(a.program));
-    loss = bert_session_scalar(&a, a.model.loss);
+    loss = session_scalar(&a, "loss");
     OK(t, train_step(&b, batches, 1, 1e-3), zf_program_error(b.program));
-    CHECK(t, bert_session_scalar(&b, b.model.loss) == loss);
+    CHECK(t, session_scalar(&b, "loss") == loss);
 }
 
 /* What is different in a file that is else golden/bert/init.safetensors. */
@@ -480,7 +485,7 @@ static bool write_variant(test *t, const variant *v, const char *path)
 }
 
 /* The parameter is the file's, rounded to `dtype`, where the variant has it; else what it was. */
-static bool is_imported(bert_session *s, zf_safetensors *init, zf_safetensors *before,
+static bool is_imported(session *s, zf_safetensors *init, zf_safetensors *before,
                         zf_tensor param, const variant *v)
 {
     const char *name = zf_tensor_name(param);
@@ -507,28 +512,34 @@ static bool is_imported(bert_session *s, zf_safetensors *init, zf_safetensors *b
  * the path, or NULL. */
 static void check_import(test *t, const variant *v, int expected_fresh, const char *problem)
 {
-    static bert_session s; /* outlives what the test defers */
+    static session s; /* outlives what the test defers */
     const char *path = test_path("variant.safetensors"), *start = test_path("before.safetensors");
-    bert_session_desc d = {.shape = {1, 8, 1}, .threads = 1, .seed = 5};
+    bert_config config;
+    session_desc d = {.sample = &bert_sample,
+                      .config = &config,
+                      .purpose = SAMPLE_EVALUATE,
+                      .shape = {1, 8, 1, false},
+                      .threads = 1,
+                      .seed = 5};
     zf_safetensors *init, *before;
     zf_error error = {ZF_OK, ""};
-    zf_status status;
     weights_report report;
-    OK(t, bert_config_load(GOLDEN "config.json", &d.config, &error) ? ZF_OK : error.status,
+    bool good;
+    OK(t, bert_config_load(GOLDEN "config.json", &config, &error) ? ZF_OK : error.status,
        error.text);
-    OK(t, bert_session_open(&s, &d, &error) ? ZF_OK : error.status, error.text);
+    OK(t, session_open(&s, &d, &error) ? ZF_OK : error.status, error.text);
     test_defer(t, close_session, &s);
     CHECK(t, write_variant(t, v, path) && export_params(t, &s, start));
     init = open_file(t, GOLDEN "init.safetensors"), before = open_file(t, start);
     CHECK(t, init && before);
-    status = bert_import(s.program, s.graph, path, &report, &error);
-    CHECK(t, status == error.status);
+    good = exchange_import(&bert_sample.exchange, s.program, s.graph, path, &report, &error);
+    CHECK(t, good == !error.status);
     if (problem) {
-        CHECK(t, status && !strncmp(error.text, path, strlen(path)));
+        CHECK(t, !good && !strncmp(error.text, path, strlen(path)));
         CHECK_TEXT(t, error.text + strlen(path), problem);
         return;
     }
-    OK(t, status, error.text);
+    CHECK_TEXT(t, error.text, "");
     CHECK(t, report.fresh == expected_fresh && report.unused == 0);
     for (int32_t i = 0; i < zf_param_count(s.graph); i++)
         if (!is_imported(&s, init, before, zf_param_at(s.graph, i), v))
@@ -686,51 +697,52 @@ TEST_ONCE(bert_configurations_that_are_refused)
 
 TEST_ONCE(bert_steps_that_fit_into_a_time)
 {
-    CHECK(t, bert_steps_within(150, 0.25, 1500) == 600);
-    CHECK(t, bert_steps_within(150, 0.4, 1500) == 375);
-    CHECK(t, bert_steps_within(150, 1, 1500) == 200);
-    CHECK(t, bert_steps_within(150, 0.01, 1500) == 1500 && bert_steps_within(150, 0, 7) == 7);
-    CHECK(t, bert_steps_within(1, 1, 100) == 100); /* fewer were asked for */
+    CHECK(t, run_steps_within(150, 0.25, 1500) == 600);
+    CHECK(t, run_steps_within(150, 0.4, 1500) == 375);
+    CHECK(t, run_steps_within(150, 1, 1500) == 200);
+    CHECK(t, run_steps_within(150, 0.01, 1500) == 1500 && run_steps_within(150, 0, 7) == 7);
+    CHECK(t, run_steps_within(1, 1, 100) == 100); /* fewer were asked for */
 }
 
 TEST_ONCE(bert_evaluation_shares_parameters)
 {
     bert_batch_file *batches = open_batches(t);
-    bert_session_desc d = {.keep_logits = true};
-    static bert_session s, forward;
+    bert_config config;
+    session_desc d = {.sample = &bert_sample, .config = &config, .purpose = SAMPLE_ANSWER};
+    static session s, forward;
     zf_error error = {ZF_OK, ""};
     const bert_batch *b;
-    bert_guess guesses[8];
+    masked_guess guesses[8];
     double before;
+    zf_tensor output;
     float *logits;
     int64_t vocab = 197, tokens = 100; /* ids from 100 on are no guesses */
     CHECK(t, batches && open_session(t, &s, batches, &adamw, 2, 1));
     b = &batches->batch[0];
     d.shape = s.shape, d.share = &s;
-    CHECK(t, bert_config_load(GOLDEN "config.json", &d.config, &error));
-    CHECK(t, bert_session_open(&forward, &d, &error));
+    CHECK(t, bert_config_load(GOLDEN "config.json", &config, &error));
+    CHECK(t, session_open(&forward, &d, &error));
     test_defer(t, close_session, &forward);
-    OK(t, bert_session_feed(&forward, b, b->labelled, batches->examples),
+    OK(t, masked_feed(&forward, b, b->labelled, batches->examples),
        zf_program_error(forward.program));
     OK(t, zf_step(forward.program), zf_program_error(forward.program));
-    before = bert_session_scalar(&forward, forward.model.loss);
+    before = session_scalar(&forward, "loss");
     OK(t, train_step(&s, batches, 0, 1e-3), zf_program_error(s.program));
-    CHECK_NEAR(t, before, bert_session_scalar(&s, s.model.loss), 1e-6 * before);
-    CHECK(t, bert_session_guess(&forward, 8, tokens, guesses, &error));
-    CHECK(t, bert_session_scalar(&forward, forward.model.loss) <
+    CHECK_NEAR(t, before, session_scalar(&s, "loss"), 1e-6 * before);
+    CHECK(t, masked_guesses(&forward, 8, tokens, guesses, &error));
+    CHECK(t, session_scalar(&forward, "loss") <
                  before); /* of the updated parameters */
-    logits = malloc(zf_tensor_bytes(forward.model.mlm_logits));
+    output = zf_graph_find(forward.graph, "mlm_logits");
+    logits = malloc(zf_tensor_bytes(output));
     CHECK(t, logits);
     test_defer(t, free, logits);
-    OK(t,
-       zf_read(forward.program, forward.model.mlm_logits, logits,
-               zf_tensor_bytes(forward.model.mlm_logits)),
+    OK(t, zf_read(forward.program, output, logits, zf_tensor_bytes(output)),
        zf_program_error(forward.program));
     for (int row = 0; row < 8; row++) {
         const float *x = logits + row * vocab;
         double sum = 0;
         for (int64_t v = 0; v < vocab; v++) sum += exp(x[v]);
-        for (int n = 0; n < BERT_GUESSES; n++) {
+        for (int n = 0; n < MASKED_GUESSES; n++) {
             int64_t better = 0;
             for (int64_t v = 0; v < tokens; v++) better += x[v] > x[guesses[row].token[n]];
             CHECK(t, better == n);
@@ -787,7 +799,7 @@ static bert_examples *number_examples(test *t)
 
 enum { HELD_OUT_BATCHES = 3, HELD_OUT_B = 4, HELD_OUT_T = 32 };
 
-/* The batches that bert_session_score draws, as a batch file. */
+/* The batches that session_score draws, as a batch file. */
 static bool write_held_out(const bert_examples *examples, const char *path, zf_error *error)
 {
     static const char *const names[] = {"input_ids", "token_type_ids", "attention_mask", "labels",
@@ -834,10 +846,13 @@ TEST_ONCE(bert_evaluation_is_pytorchs)
     zf_json *expected;
     double mlm_loss = NAN, mlm_accuracy = NAN, nsp_loss = NAN;
     int64_t labelled = 0;
-    static bert_session s, evaluation;
-    bert_session_desc d = {.threads = 1};
+    static session s, evaluation;
+    bert_config config;
+    session_desc d = {
+        .sample = &bert_sample, .config = &config, .purpose = SAMPLE_EVALUATE, .threads = 1};
+    masked_data held_out = {.held_out = examples};
     weights_report report;
-    bert_score score;
+    sample_score score;
     CHECK(t, batches && examples);
     CHECK(t, write_held_out(examples, test_bless ? golden : path, &error));
     if (test_bless) return;
@@ -863,31 +878,33 @@ TEST_ONCE(bert_evaluation_is_pytorchs)
     zf_json_to_double(zf_json_member(expected, "nsp_loss"), 0, 100, &nsp_loss, &error);
     zf_json_to_int(zf_json_member(expected, "labelled"), 1, 1000, &labelled, &error);
     CHECK(t, open_session(t, &s, batches, &dropped, 1, 1));
-    CHECK(t, !bert_import(s.program, s.graph, adamw.params, &report, &error));
+    CHECK(t, exchange_import(&bert_sample.exchange, s.program, s.graph, adamw.params, &report, &error));
     d.shape = s.shape, d.share = &s;
-    CHECK(t, bert_config_load(GOLDEN "config.json", &d.config, &error));
-    d.config.dropout = dropped.dropout, d.config.attention_dropout = dropped.attention_dropout;
-    CHECK(t, bert_session_open(&evaluation, &d, &error));
+    CHECK(t, bert_config_load(GOLDEN "config.json", &config, &error));
+    config.dropout = dropped.dropout, config.attention_dropout = dropped.attention_dropout;
+    CHECK(t, session_open(&evaluation, &d, &error));
     test_defer(t, close_session, &evaluation);
-    if (!bert_session_score(&evaluation, examples, HELD_OUT_BATCHES, &score, &error))
+    if (!session_score(&evaluation, &(dataset){.own = &held_out}, HELD_OUT_BATCHES, &score, &error))
         test_fail(t, __FILE__, __LINE__, "a score", error.text);
     CHECK(t, score.labelled == labelled);
-    CHECK_NEAR(t, score.mlm_loss, mlm_loss, 1e-5 * mlm_loss);
-    CHECK_NEAR(t, score.nsp_loss, nsp_loss, 1e-5 * nsp_loss);
+    CHECK_NEAR(t, score.value[0], mlm_loss, 1e-5 * mlm_loss);
+    CHECK_NEAR(t, score.value[2], nsp_loss, 1e-5 * nsp_loss);
     CHECK(t, mlm_accuracy > 0);
-    CHECK_NEAR(t, score.mlm_accuracy, mlm_accuracy, 1e-12);
+    CHECK_NEAR(t, score.value[1], mlm_accuracy, 1e-12);
 }
 
 TEST_ONCE(bert_sessions_that_cannot_be)
 {
-    bert_session_desc d = {.shape = {1, 65, 1}, .threads = 1};
+    bert_config config;
+    session_desc d = {
+        .sample = &bert_sample, .config = &config, .shape = {1, 65, 1, false}, .threads = 1};
     zf_error error = {ZF_OK, ""};
-    bert_session s;
-    CHECK(t, bert_config_load(GOLDEN "config.json", &d.config, &error));
-    CHECK(t, !bert_session_open(&s, &d, &error));
+    session s;
+    CHECK(t, bert_config_load(GOLDEN "config.json", &config, &error));
+    CHECK(t, !session_open(&s, &d, &error));
     CHECK_TEXT(t, error.text, "sequences of 65 tokens are too long for the model's 64 positions");
     d.shape.sequence = 64, d.threads = 2000, error = (zf_error){ZF_OK, ""};
-    CHECK(t, !bert_session_open(&s, &d, &error));
+    CHECK(t, !session_open(&s, &d, &error));
     CHECK_TEXT(t, error.text, "zf_cpu_backend: threads is 2000; it must be 1 to 1024");
 }
 
@@ -911,15 +928,15 @@ TEST_ONCE(bert_text_with_masks_becomes_a_batch)
     bert_vocab *vocab = bert_vocab_parse(tokens, sizeof tokens - 1, "v", NULL, NULL, 0);
     CHECK(t, vocab);
     test_defer(t, free_vocab, vocab);
-    CHECK(t, bert_fill_batch(&b, vocab, "Paris is [MASK] .") == 1);
+    CHECK(t, masked_fill_batch(&b, vocab, "Paris is [MASK] .") == 1);
     CHECK(t, !memcmp(ids, (int32_t[]){2, 5, 6, 4, 7, 3, 0, 0}, sizeof ids));
     CHECK(t, !memcmp(types, (int32_t[T]){0}, sizeof types));
     CHECK(t, !memcmp(mask, (uint8_t[]){1, 1, 1, 1, 1, 1, 0, 0}, sizeof mask));
     CHECK(t, positions[0] == 3 && labels[0] == 0 && positions[1] == 0 && labels[1] == -100);
-    CHECK(t, bert_fill_batch(&b, vocab, "paris is paris is [MASK] [MASK]") == 2);
+    CHECK(t, masked_fill_batch(&b, vocab, "paris is paris is [MASK] [MASK]") == 2);
     CHECK(t, ids[7] == 3 && mask[7] == 1 && positions[0] == 5 && positions[1] == 6);
-    CHECK(t, bert_fill_batch(&b, vocab, "[MASK] [MASK] [MASK]") ==
+    CHECK(t, masked_fill_batch(&b, vocab, "[MASK] [MASK] [MASK]") ==
                  P); /* no more than there is room for */
-    CHECK(t, bert_fill_batch(&b, vocab, "Paris is Rome .") == 0);
-    CHECK(t, bert_fill_batch(&b, vocab, "paris is paris is paris is .") == -1);
+    CHECK(t, masked_fill_batch(&b, vocab, "Paris is Rome .") == 0);
+    CHECK(t, masked_fill_batch(&b, vocab, "paris is paris is paris is .") == -1);
 }

@@ -2,11 +2,12 @@
  * weights. */
 #include "test.h"
 
-#include "../examples/bert/run.h"
+#include "../examples/bert/masked.h"
+#include "../examples/bert/model.h"
 
 enum { VOCAB = 40, HIDDEN = 16, POSITIONS = 24 };
 
-static void close_session(void *s) { bert_session_close(s); }
+static void close_session(void *s) { session_close(s); }
 static void free_corpus(void *c) { bert_corpus_free(c); }
 
 /* a, b, c, ... are 5, 6, 7, ... */
@@ -17,27 +18,28 @@ static int64_t encode(const void *user, const char *text, size_t bytes, int32_t 
     return (int64_t)bytes;
 }
 
-/* A run whose session has its drawn values in that dtype. */
-static bool open_run(test *t, bert_run *r, bert_job *job, zf_dtype dtype)
+/* A session that has its drawn values in that dtype. */
+static bool open_session(test *t, session *s, bert_config *config, zf_dtype dtype)
 {
-    bert_session_desc d = {.shape = {2, POSITIONS, 4}, .threads = 1, .train = true, .dtype = dtype};
+    session_desc d = {.sample = &bert_sample,
+                      .config = config,
+                      .shape = {2, POSITIONS, 4, false},
+                      .threads = 1,
+                      .dtype = dtype};
     zf_error error = {ZF_OK, ""};
-    job->config = (bert_config){0};
-    if (!bert_config_load("tiny", &job->config, &error)) return false;
-    job->config.vocab = VOCAB, job->config.hidden = HIDDEN, job->config.positions = POSITIONS;
-    job->config.intermediate = HIDDEN;
-    d.config = job->config;
-    r->job = job;
-    if (!bert_session_open(&r->session, &d, &error)) return false;
-    test_defer(t, close_session, &r->session);
+    if (!bert_config_load("tiny", config, &error)) return false;
+    config->vocab = VOCAB, config->hidden = HIDDEN, config->positions = POSITIONS;
+    config->intermediate = HIDDEN;
+    if (!session_open(s, &d, &error)) return false;
+    test_defer(t, close_session, s);
     return true;
 }
 
-static zf_status read_f32(bert_run *r, const char *name, float *values, size_t count)
+static zf_status read_f32(session *s, const char *name, float *values, size_t count)
 {
-    zf_tensor x = zf_graph_find(r->session.graph, name);
+    zf_tensor x = zf_graph_find(s->graph, name);
     uint8_t data[4 * VOCAB * HIDDEN];
-    zf_status status = zf_read(r->session.program, x, data, zf_tensor_bytes(x));
+    zf_status status = zf_read(s->program, x, data, zf_tensor_bytes(x));
     zf_convert(values, ZF_F32, data, zf_tensor_dtype(x), count);
     return status;
 }
@@ -92,29 +94,31 @@ TEST_ONCE(first_values_go_into_parameters_and_master_weights)
     CHECK_NEAR(t, nats[6], -log(7. / (15 + VOCAB - 1)), 1e-12);
     CHECK_NEAR(t, nats[7], -log(1. / (15 + VOCAB - 1)), 1e-12);
     for (size_t k = 0; k < sizeof precisions / sizeof *precisions; k++) {
-        static bert_run runs[2]; /* outlive what the test defers */
-        static bert_job job;
-        bert_run *r = &runs[k];
-        *r = (bert_run){.job = NULL}, job = (bert_job){.o = {.sinusoids = 0}};
-        job.text.corpus = c;
-        CHECK(t, open_run(t, r, &job, precisions[k].dtype));
-        OK(t, read_f32(r, positions, before, POSITIONS * HIDDEN), "positions");
-        CHECK(t, bert_run_first_values(r)); /* as drawn, when nothing is asked for */
-        OK(t, read_f32(r, positions, have, POSITIONS * HIDDEN), "positions");
+        static session sessions[2]; /* outlive what the test defers */
+        session *s = &sessions[k];
+        masked_options own = {.sinusoids = 0};
+        const settings o = {.own = &own};
+        const dataset d = {.corpus = c};
+        zf_error error = {ZF_OK, ""};
+        bert_config config;
+        CHECK(t, open_session(t, s, &config, precisions[k].dtype));
+        OK(t, read_f32(s, positions, before, POSITIONS * HIDDEN), "positions");
+        CHECK(t, bert_first_values(s, &o, &config, &d, &error)); /* as drawn, when nothing is asked for */
+        OK(t, read_f32(s, positions, have, POSITIONS * HIDDEN), "positions");
         CHECK(t, !memcmp(have, before, sizeof(float) * POSITIONS * HIDDEN));
 
-        job.o.sinusoids = job.o.unigrams = 1;
-        CHECK(t, bert_run_first_values(r));
-        bert_sinusoids(want, POSITIONS, HIDDEN, job.config.std);
-        OK(t, read_f32(r, positions, have, POSITIONS * HIDDEN), "positions");
+        own.sinusoids = own.unigrams = 1;
+        CHECK(t, bert_first_values(s, &o, &config, &d, &error));
+        bert_sinusoids(want, POSITIONS, HIDDEN, config.std);
+        OK(t, read_f32(s, positions, have, POSITIONS * HIDDEN), "positions");
         for (int i = 0; i < POSITIONS * HIDDEN; i++)
             CHECK_NEAR(t, have[i], want[i], precisions[k].rounding * fabs(want[i]));
         snprintf(master, sizeof master, "%s%s", precisions[k].master, positions);
-        OK(t, read_f32(r, master, have, POSITIONS * HIDDEN), "positions");
+        OK(t, read_f32(s, master, have, POSITIONS * HIDDEN), "positions");
         CHECK(t, !memcmp(have, want, sizeof(float) * POSITIONS * HIDDEN));
 
         snprintf(master, sizeof master, "%s%s", precisions[k].master, bias);
-        OK(t, read_f32(r, master, have, VOCAB), "bias");
+        OK(t, read_f32(s, master, have, VOCAB), "bias");
         for (int id = 0; id < VOCAB; id++) /* one token of the model is not in the corpus' */
             CHECK_NEAR(t, have[id], -nats[id < VOCAB - 1 ? id : 0], 1e-6);
     }

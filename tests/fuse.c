@@ -41,7 +41,7 @@ static char *bert_text(double dropout)
                           .tied = 1,
                           .nsp = 1};
     char *text;
-    bert_build(g, &config, &(bert_shape){BATCH, TOKENS, PREDICTIONS}, false);
+    bert_build(g, &config, &(sample_shape){BATCH, TOKENS, PREDICTIONS, false}, false);
     text = text_of(g);
     zf_graph_free(g);
     return text;

@@ -15,8 +15,8 @@ golden=tests/golden/gpt
 # ------------------------------------------------------------------------------ bad command lines
 
 list="'gpt pretrain --help' lists the options"
-check 'unknown command' fails 2 "gpt: there is no command 'eval'; 'gpt --help' lists them" \
-    "$gpt" eval
+check 'unknown command' fails 2 "gpt: there is no command 'train'; 'gpt --help' lists them" \
+    "$gpt" train
 check 'bad number' fails 2 "gpt: pretrain: --batch takes a whole number from 1 to 1048576, not '0'; \
 $list" "$gpt" pretrain --batch 0
 check 'no text' fails 2 "gpt: pretrain: a text to train on is needed: --corpus FILE, or batches: \
@@ -116,7 +116,7 @@ goes_on() {
 }
 check 'goes on with the same bits' goes_on
 check 'goes on with other settings' fails 1 "gpt: $work/half was trained with batch = 4, not 5: give \
-the same, or start anew from its weights with --init $work/half" "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
+the same --batch, or start anew from its weights with --init $work/half" "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
     --seq 32 --batch 5 --lr 3e-3 --quiet --schedule constant --warmup 4 --load "$work/half"
 
 # Without --vocab, it is the checkpoint's; another one or another text does not go on.

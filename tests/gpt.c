@@ -2,16 +2,16 @@
  * Hugging Face files, and what the sample does beside training. */
 #include "golden.h"
 
-#include "../examples/common/lm_session.h"
+#include "../examples/common/causal_batch.h"
 #include "../examples/gpt/model.h"
 
 #define GOLDEN "tests/golden/gpt/"
 
 enum { STEPS = 10, VOCAB = 97 };
 
-static void close_session(void *s) { lm_session_close(s); }
-static void free_batches(void *f) { lm_batch_file_free(f); }
-static void free_batch(void *b) { lm_batch_free(b); }
+static void close_session(void *s) { session_close(s); }
+static void free_batches(void *f) { causal_batch_file_free(f); }
+static void free_batch(void *b) { causal_batch_free(b); }
 static void free_json(void *json) { zf_json_free(json); }
 
 /* The key's third of c_attn.bias has no gradient: it adds one number to all scores of a query. */
@@ -20,10 +20,10 @@ static bool has_key_bias(const char *name) { return strstr(name, ".c_attn.bias")
 /* --------------------------------------------------------------------------------- sessions */
 
 /* What the goldens were made with. */
-static lm_session_desc recipe(lm_purpose purpose)
+static session_desc recipe(sample_purpose purpose)
 {
     static gpt_config config;
-    lm_session_desc d = {.kind = &gpt_kind,
+    session_desc d = {.sample = &gpt_sample,
                          .purpose = purpose,
                          .config = &config,
                          .threads = 1,
@@ -31,37 +31,37 @@ static lm_session_desc recipe(lm_purpose purpose)
                          .clip = 1};
     zf_error error = {ZF_OK, ""};
     (void)gpt_config_load(GOLDEN "config.json", &config, &error);
-    d.shape = (lm_shape){3, 24, false};
+    d.shape = (sample_shape){3, 24, 0, false};
     return d;
 }
 
-static bool open_batches(test *t, lm_batch_file *f)
+static bool open_batches(test *t, causal_batch_file *f)
 {
     zf_error error = {ZF_OK, ""};
-    bool good = lm_batch_file_load(f, GOLDEN "batch.safetensors", VOCAB, &error);
+    bool good = causal_batch_file_load(f, GOLDEN "batch.safetensors", VOCAB, &error);
     if (!good) test_fail(t, __FILE__, __LINE__, "the batches can be opened", error.text);
     else test_defer(t, free_batches, f);
     return good;
 }
 
 /* A session with the golden model's first parameters. */
-static bool open_session(test *t, lm_session *s, const lm_session_desc *d)
+static bool open_session(test *t, session *s, const session_desc *d)
 {
     zf_error error = {ZF_OK, ""};
     weights_report report;
-    bool good = lm_session_open(s, d, &error);
+    bool good = session_open(s, d, &error);
     if (good) test_defer(t, close_session, s);
     if (good && !d->share)
-        good = gpt_import(s->program, s->graph, GOLDEN "init.safetensors", &report, &error) &&
+        good = exchange_import(&gpt_sample.exchange, s->program, s->graph, GOLDEN "init.safetensors", &report, &error) &&
                !report.fresh && !report.unused;
     if (!good) test_fail(t, __FILE__, __LINE__, "a session can be opened", error.text);
     return good;
 }
 
-static zf_status train_step(lm_session *s, const lm_batch_file *f, int64_t step, float lr)
+static zf_status train_step(session *s, const causal_batch_file *f, int64_t step, float lr)
 {
-    zf_status status = lm_session_feed(s, &f->batch[step % f->entries]);
-    if (!status) status = zf_write(s->program, s->model.lr, &lr, sizeof lr);
+    zf_status status = session_feed(s, &f->batch[step % f->entries], false);
+    if (!status) status = zf_write(s->program, s->lr, &lr, sizeof lr);
     return status ? status : zf_step(s->program);
 }
 
@@ -71,11 +71,11 @@ static zf_status train_step(lm_session *s, const lm_batch_file *f, int64_t step,
 static void compare_gradients(test *t, const char *no_fuse)
 {
     const char *path = test_path("gpt-gradients.safetensors");
-    lm_session_desc d = recipe(LM_TRAIN);
+    session_desc d = recipe(SAMPLE_TRAIN);
     zf_safetensors *golden = open_file(t, GOLDEN "step0.safetensors"), *own;
     zf_error error = {ZF_OK, ""};
-    static lm_session s; /* outlive what the test defers */
-    static lm_batch_file f;
+    static session s; /* outlive what the test defers */
+    static causal_batch_file f;
     int compared = 0;
     int64_t count;
     double *value, expected;
@@ -84,8 +84,8 @@ static void compare_gradients(test *t, const char *no_fuse)
     OK(t, train_step(&s, &f, 0, 1e-3f), zf_program_error(s.program));
     value = values_of(golden, "loss", &count), expected = value ? *value : NAN;
     free(value);
-    CHECK_NEAR(t, lm_session_scalar(&s, "loss"), expected, 1e-5 * expected);
-    CHECK(t, gpt_export(s.program, s.graph, path, true, ZF_F32, &error));
+    CHECK_NEAR(t, session_scalar(&s, "loss"), expected, 1e-5 * expected);
+    CHECK(t, exchange_export(&gpt_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -112,27 +112,27 @@ typedef struct course {
 /* loss[STEPS] is the one of entry 0 after the last update. */
 static bool run_course(test *t, course *c, int64_t threads, const char *params)
 {
-    lm_session_desc d = recipe(LM_TRAIN);
+    session_desc d = recipe(SAMPLE_TRAIN);
     zf_error error = {ZF_OK, ""};
     zf_status status = ZF_OK;
-    static lm_session s; /* outlive what the test defers */
-    static lm_batch_file f;
+    static session s; /* outlive what the test defers */
+    static causal_batch_file f;
     d.threads = threads;
     if (!open_batches(t, &f) || !open_session(t, &s, &d)) return false;
     for (int k = 0; k < STEPS && !status; k++) {
         status = train_step(&s, &f, k, 1e-3f);
-        c->loss[k] = lm_session_scalar(&s, "loss");
-        c->norm[k] = lm_session_scalar(&s, "grad_norm");
+        c->loss[k] = session_scalar(&s, "loss");
+        c->norm[k] = session_scalar(&s, "grad_norm");
     }
-    if (!status && !gpt_export(s.program, s.graph, params, false, ZF_F32, &error)) {
+    if (!status && !exchange_export(&gpt_sample.exchange, s.program, s.graph, params, false, ZF_F32, &error)) {
         test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
         return false;
     }
     if (!status) status = train_step(&s, &f, 0, 0);
-    c->loss[STEPS] = lm_session_scalar(&s, "loss");
+    c->loss[STEPS] = session_scalar(&s, "loss");
     if (status) test_fail(t, __FILE__, __LINE__, "ten steps", zf_program_error(s.program));
-    lm_session_close(&s); /* nothing is left to do when the test closes it again */
-    lm_batch_file_free(&f);
+    session_close(&s); /* nothing is left to do when the test closes it again */
+    causal_batch_file_free(&f);
     return !status;
 }
 
@@ -176,7 +176,7 @@ TEST_ONCE(gpt_ten_adamw_steps_are_pytorchs)
 }
 
 /* The standard deviation of a parameter's first values. */
-static double spread(lm_session *s, const char *name)
+static double spread(session *s, const char *name)
 {
     zf_tensor param = zf_graph_find(s->graph, name);
     size_t bytes = zf_tensor_bytes(param);
@@ -191,16 +191,16 @@ static double spread(lm_session *s, const char *name)
 TEST_ONCE(gpt_layers_that_add_to_the_residual_start_smaller)
 {
     gpt_config config;
-    lm_session_desc d = {.kind = &gpt_kind,
-                         .purpose = LM_EVALUATE,
+    session_desc d = {.sample = &gpt_sample,
+                         .purpose = SAMPLE_EVALUATE,
                          .config = &config,
-                         .shape = {1, 4, false},
+                         .shape = {1, 4, 0, false},
                          .threads = 1,
                          .seed = 1};
     zf_error error = {ZF_OK, ""};
-    static lm_session s;
+    static session s;
     double word;
-    CHECK(t, gpt_config_load("small", &config, &error) && lm_session_open(&s, &d, &error));
+    CHECK(t, gpt_config_load("small", &config, &error) && session_open(&s, &d, &error));
     test_defer(t, close_session, &s);
     word = spread(&s, "transformer.wte.weight");
     CHECK_NEAR(t, word, 0.88 * 0.02, 0.001); /* a normal cut at two deviations has 0.88 of one */
@@ -213,13 +213,13 @@ TEST_ONCE(gpt_layers_that_add_to_the_residual_start_smaller)
 /* -------------------------------------------------------------------------------- generation */
 
 /* The logits of what follows token `last` of each example. */
-static bool logits_of(test *t, lm_session *s, const int32_t *ids, int32_t last, float *out)
+static bool logits_of(test *t, session *s, const int32_t *ids, int32_t last, float *out)
 {
     int32_t at[3] = {last, 24 + last, 48 + last};
-    zf_status status = zf_write(s->program, s->model.input_ids, ids, 3 * 24 * sizeof *ids);
-    if (!status) status = zf_write(s->program, s->model.last, at, sizeof at);
+    zf_status status = session_write(s, "input_ids", ids, 3 * 24 * sizeof *ids);
+    if (!status) status = session_write(s, "last", at, sizeof at);
     if (!status) status = zf_step(s->program);
-    if (!status) status = zf_read(s->program, s->model.logits, out, 3 * VOCAB * sizeof *out);
+    if (!status) status = zf_read(s->program, zf_graph_find(s->graph, "logits"), out, 3 * VOCAB * sizeof *out);
     if (status) test_fail(t, __FILE__, __LINE__, "logits", zf_program_error(s->program));
     return !status;
 }
@@ -228,14 +228,14 @@ static bool logits_of(test *t, lm_session *s, const int32_t *ids, int32_t last, 
  * of it. */
 TEST_ONCE(gpt_generation_has_the_probabilities_of_training)
 {
-    lm_session_desc d = recipe(LM_EVALUATE);
-    static lm_session s, writer;
-    static lm_batch_file f;
+    session_desc d = recipe(SAMPLE_EVALUATE);
+    static session s, writer;
+    static causal_batch_file f;
     float logits[3][VOCAB];
-    const lm_batch *b;
+    const causal_batch *b;
     double sum = 0;
     CHECK(t, open_batches(t, &f) && open_session(t, &s, &d));
-    d.purpose = LM_GENERATE, d.share = &s;
+    d.purpose = SAMPLE_ANSWER, d.share = &s;
     CHECK(t, open_session(t, &writer, &d));
     b = &f.batch[0];
     for (int32_t at = 0; at < 24; at++) {
@@ -247,16 +247,16 @@ TEST_ONCE(gpt_generation_has_the_probabilities_of_training)
             if (label != -100) sum += log(all) - logits[row][label];
         }
     }
-    OK(t, lm_session_feed(&s, b), zf_program_error(s.program));
+    OK(t, session_feed(&s, b, false), zf_program_error(s.program));
     OK(t, zf_step(s.program), zf_program_error(s.program));
-    CHECK_NEAR(t, sum / (double)b->labelled, lm_session_scalar(&s, "loss"), 1e-5);
+    CHECK_NEAR(t, sum / (double)b->labelled, session_scalar(&s, "loss"), 1e-5);
 }
 
 TEST_ONCE(gpt_sees_no_token_behind)
 {
-    lm_session_desc d = recipe(LM_GENERATE);
-    static lm_session s;
-    static lm_batch_file f;
+    session_desc d = recipe(SAMPLE_ANSWER);
+    static session s;
+    static causal_batch_file f;
     float before[3 * VOCAB], after[3 * VOCAB];
     CHECK(t, open_batches(t, &f) && open_session(t, &s, &d));
     CHECK(t, logits_of(t, &s, f.batch[0].ids, 10, before));
@@ -273,12 +273,12 @@ TEST(gpt_samples_by_probability)
 {
     const float logits[] = {-1, 0, 0, -INFINITY, 0.5f};
     int drawn[5] = {0};
-    CHECK(t, lm_sample(logits, 5, 0, 99) == 4);
-    CHECK(t, lm_sample(logits, 4, 0, 99) == 1); /* the first of equal ones */
-    CHECK(t, lm_sample(logits, 5, 1, 0) == 0);
-    CHECK(t, lm_sample(logits, 5, 1, UINT64_MAX) == 4);
+    CHECK(t, causal_draw(logits, 5, 0, 99) == 4);
+    CHECK(t, causal_draw(logits, 4, 0, 99) == 1); /* the first of equal ones */
+    CHECK(t, causal_draw(logits, 5, 1, 0) == 0);
+    CHECK(t, causal_draw(logits, 5, 1, UINT64_MAX) == 4);
     for (uint64_t i = 0; i < 1000; i++)
-        drawn[lm_sample(logits, 5, 0.5, i * (UINT64_MAX / 1000))]++;
+        drawn[causal_draw(logits, 5, 0.5, i * (UINT64_MAX / 1000))]++;
     /* exp(2 x): 0.1353, 1, 1, 0, 2.7183 of 4.8536 */
     CHECK(t, abs(drawn[0] - 28) <= 1 && abs(drawn[1] - 206) <= 1 && abs(drawn[2] - 206) <= 1);
     CHECK(t, drawn[3] == 0 && abs(drawn[4] - 560) <= 1);
@@ -289,12 +289,12 @@ TEST(gpt_samples_by_probability)
 TEST_ONCE(gpt_export_of_what_was_imported_is_the_file)
 {
     const char *path = test_path("gpt-again.safetensors");
-    lm_session_desc d = recipe(LM_EVALUATE);
+    session_desc d = recipe(SAMPLE_EVALUATE);
     zf_safetensors *golden = open_file(t, GOLDEN "init.safetensors"), *own;
     zf_error error = {ZF_OK, ""};
-    static lm_session s;
+    static session s;
     CHECK(t, golden && open_session(t, &s, &d));
-    CHECK(t, gpt_export(s.program, s.graph, path, false, ZF_F32, &error));
+    CHECK(t, exchange_export(&gpt_sample.exchange, s.program, s.graph, path, false, ZF_F32, &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_safetensors_count(golden));
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -354,21 +354,21 @@ static void put_tensors(zf_safetensors_writer *w, zf_safetensors *file, const va
 static void check_import(test *t, const variant *v, const char *problem)
 {
     const char *path = test_path("gpt-variant.safetensors"), *out;
-    lm_session_desc d = recipe(LM_EVALUATE);
+    session_desc d = recipe(SAMPLE_EVALUATE);
     zf_safetensors *golden = open_file(t, GOLDEN "init.safetensors"), *own;
     zf_error error = {ZF_OK, ""};
     zf_safetensors_writer *w = zf_safetensors_writer_new(path, NULL, &error);
     weights_report report;
-    static lm_session s;
+    static session s;
     bool good;
     CHECK(t, golden && w);
     put_tensors(w, golden, v, false);
     put_tensors(w, golden, v, true);
     good = !zf_safetensors_finish(w, &error);
     zf_safetensors_writer_free(w);
-    CHECK(t, good && lm_session_open(&s, &d, &error));
+    CHECK(t, good && session_open(&s, &d, &error));
     test_defer(t, close_session, &s);
-    good = gpt_import(s.program, s.graph, path, &report, &error);
+    good = exchange_import(&gpt_sample.exchange, s.program, s.graph, path, &report, &error);
     CHECK(t, good == !problem && good == !error.status);
     if (problem) {
         CHECK(t, !strncmp(error.text, path, strlen(path)));
@@ -376,7 +376,7 @@ static void check_import(test *t, const variant *v, const char *problem)
         return;
     }
     out = test_path("gpt-variant-out.safetensors");
-    CHECK(t, gpt_export(s.program, s.graph, out, false, ZF_F32, &error));
+    CHECK(t, exchange_export(&gpt_sample.exchange, s.program, s.graph, out, false, ZF_F32, &error));
     own = open_file(t, out);
     CHECK(t, own);
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++)
@@ -415,15 +415,15 @@ TEST_ONCE(gpt_import_of_another_shape)
 TEST_ONCE(gpt_batches_of_a_text)
 {
     int32_t ids[100], all = 0;
-    lm_tokens text = {ids, 100};
+    causal_tokens text = {ids, 100};
     zf_error error;
-    static lm_batch b, again;
+    static causal_batch b, again;
     for (int32_t i = 0; i < 100; i++) ids[i] = i;
-    CHECK(t, lm_batch_new(&b, 5, 7, &error));
+    CHECK(t, causal_batch_new(&b, 5, 7, &error));
     test_defer(t, free_batch, &b);
-    CHECK(t, lm_batch_new(&again, 5, 7, &error));
+    CHECK(t, causal_batch_new(&again, 5, 7, &error));
     test_defer(t, free_batch, &again);
-    lm_batch_read(&b, &text, 12);
+    causal_batch_read(&b, &text, 12);
     CHECK(t, b.labelled == 35);
     for (int row = 0; row < 5; row++) /* windows 12, 13, and from the beginning again */
         for (int at = 0; at < 7; at++) {
@@ -431,7 +431,7 @@ TEST_ONCE(gpt_batches_of_a_text)
             CHECK(t, b.labels[row * 7 + at] == b.ids[row * 7 + at] + 1);
         }
     for (int64_t first = 0; first < 1000; first += 5) {
-        lm_batch_draw(&b, &text, 3, first);
+        causal_batch_draw(&b, &text, 3, first);
         for (int row = 0; row < 5; row++) {
             CHECK(t, b.ids[row * 7] >= 0 && b.labels[row * 7 + 6] <= 99);
             CHECK(t, b.labels[row * 7 + 6] == b.ids[row * 7] + 7);
@@ -439,16 +439,16 @@ TEST_ONCE(gpt_batches_of_a_text)
         }
     }
     CHECK(t, all == 3); /* the first and the last place are among them */
-    lm_batch_draw(&b, &text, 3, 10), lm_batch_draw(&again, &text, 3, 12);
+    causal_batch_draw(&b, &text, 3, 10), causal_batch_draw(&again, &text, 3, 12);
     CHECK(t, !memcmp(b.ids + 2 * 7, again.ids, 3 * 7 * sizeof *b.ids));
-    lm_batch_draw(&again, &text, 4, 10);
+    causal_batch_draw(&again, &text, 4, 10);
     CHECK(t, memcmp(b.ids, again.ids, 5 * 7 * sizeof *b.ids));
 }
 
 /* Loads a batch file of these tensors, which have `count` elements each; labels NULL: there are
  * none. */
 static bool load_batches(test *t, const int64_t *ids, zf_shape ids_shape, const int64_t *labels,
-                         zf_shape labels_shape, lm_batch_file *f, zf_error *error)
+                         zf_shape labels_shape, causal_batch_file *f, zf_error *error)
 {
     const char *path = test_path("gpt-batches.safetensors");
     zf_safetensors_writer *w = zf_safetensors_writer_new(path, NULL, error);
@@ -460,7 +460,7 @@ static bool load_batches(test *t, const int64_t *ids, zf_shape ids_shape, const 
     if (labels) zf_safetensors_write(w, 1, labels, (size_t)zf_shape_count(labels_shape) * 8);
     zf_safetensors_finish(w, error);
     zf_safetensors_writer_free(w);
-    return !error->status && lm_batch_file_load(f, path, 9, error);
+    return !error->status && causal_batch_file_load(f, path, 9, error);
 }
 
 TEST_ONCE(gpt_batch_files)
@@ -469,20 +469,20 @@ TEST_ONCE(gpt_batch_files)
     const int64_t wrong[6] = {1, 2, 3, 4, 9, 6};
     const char *path = test_path("gpt-batches.safetensors");
     zf_error error = {ZF_OK, ""};
-    static lm_batch_file f;
+    static causal_batch_file f;
     CHECK(t, load_batches(t, ids, ZF_SHAPE(2, 3), NULL, ZF_SCALAR, &f, &error));
     test_defer(t, free_batches, &f);
     CHECK(t, f.entries == 1 && f.batch[0].examples == 2 && f.batch[0].sequence == 3);
     CHECK(t, !memcmp(f.batch[0].ids, (int32_t[]){1, 2, 3, 4, 5, 6}, 24));
     CHECK(t, !memcmp(f.batch[0].labels, (int32_t[]){2, 3, -100, 5, 6, -100}, 24));
     CHECK(t, f.batch[0].labelled == 4);
-    lm_batch_file_free(&f);
+    causal_batch_file_free(&f);
     CHECK(t, load_batches(t, ids, ZF_SHAPE(2, 1, 3), labels, ZF_SHAPE(2, 1, 3), &f, &error));
     CHECK(t, f.entries == 2 && f.batch[1].examples == 1);
     CHECK(t, !memcmp(f.batch[0].labels, (int32_t[]){-100, 3, -100}, 12));
     CHECK(t, !memcmp(f.batch[1].labels, (int32_t[]){5, 8, -100}, 12));
     CHECK(t, f.batch[0].labelled == 1 && f.batch[1].labelled == 2);
-    lm_batch_file_free(&f);
+    causal_batch_file_free(&f);
     CHECK(t, !load_batches(t, wrong, ZF_SHAPE(2, 3), NULL, ZF_SCALAR, &f, &error));
     CHECK_TEXT(t, error.text + strlen(path), ": input_ids: element 4 is 9; it must be in [0, 9)");
     error = (zf_error){ZF_OK, ""};
@@ -493,7 +493,7 @@ TEST_ONCE(gpt_batch_files)
     CHECK_TEXT(t, error.text + strlen(path),
                ": input_ids must be an I64, I32, U8 or BOOL tensor [S,B,T] or [B,T]");
     error = (zf_error){ZF_OK, ""};
-    CHECK(t, !lm_batch_file_load(&f, GOLDEN "init.safetensors", 9, &error));
+    CHECK(t, !causal_batch_file_load(&f, GOLDEN "init.safetensors", 9, &error));
     CHECK_TEXT(t, error.text,
                GOLDEN "init.safetensors: input_ids must be an I64, I32, U8 or BOOL tensor [S,B,T] "
                       "or [B,T], and is "
@@ -586,13 +586,13 @@ TEST_ONCE(gpt_configurations_that_are_refused)
 
 TEST_ONCE(gpt_sessions_that_cannot_be)
 {
-    lm_session_desc d = recipe(LM_TRAIN);
+    session_desc d = recipe(SAMPLE_TRAIN);
     zf_error error = {ZF_OK, ""};
-    lm_session s;
+    session s;
     d.shape.sequence = 41;
-    CHECK(t, !lm_session_open(&s, &d, &error));
+    CHECK(t, !session_open(&s, &d, &error));
     CHECK_TEXT(t, error.text, "sequences of 41 tokens are too long for the model's 40 positions");
     d.shape.sequence = 40, d.threads = 2000, error = (zf_error){ZF_OK, ""};
-    CHECK(t, !lm_session_open(&s, &d, &error));
+    CHECK(t, !session_open(&s, &d, &error));
     CHECK_TEXT(t, error.text, "zf_cpu_backend: threads is 2000; it must be 1 to 1024");
 }

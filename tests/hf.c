@@ -2,20 +2,21 @@
  * made): losses and gradients of what is in them, and what goes out again. */
 #include "golden.h"
 
-#include "../examples/bert/batchfile.h"
-#include "../examples/bert/commands.h"
+#include "../examples/bert/masked.h"
+#include "../examples/bert/model.h"
+#include "../examples/common/causal_batch.h"
 #include "../examples/common/command.h"
+#include "../examples/common/frame.h"
 #include "../examples/gpt/model.h"
-#include "../examples/common/lm_session.h"
 
 #include <sys/stat.h>
 
 #define GOLDEN "tests/golden/hf/"
 
-static void close_bert(void *s) { bert_session_close(s); }
-static void close_gpt(void *s) { lm_session_close(s); }
+static void close_bert(void *s) { session_close(s); }
+static void close_gpt(void *s) { session_close(s); }
 static void free_bert_batches(void *f) { bert_batch_file_free(f); }
-static void free_gpt_batches(void *f) { lm_batch_file_free(f); }
+static void free_gpt_batches(void *f) { causal_batch_file_free(f); }
 
 /* What transformers has computed of a case of losses.json. */
 static bool expected(test *t, const char *name, double *loss, double *norm)
@@ -39,23 +40,24 @@ typedef struct bert_case {
     int64_t activation;
 } bert_case;
 
-static bool open_bert(test *t, const bert_case *c, bert_session *s, const bert_batch **batch)
+static bool open_bert(test *t, const bert_case *c, session *s, const bert_batch **batch)
 {
-    bert_session_desc d = {.threads = 1, .seed = 1, .train = true, .optimizer = ZF_ADAMW};
+    bert_config config;
+    session_desc d = {.sample = &bert_sample, .config = &config, .threads = 1, .seed = 1};
     zf_error error = {ZF_OK, ""};
     weights_report report;
     bert_batch_file *f = NULL;
-    bool good = bert_config_load(c->folder, &d.config, &error) &&
-                bert_config_take(&d.config, c->folder, &error) &&
-                (f = bert_batch_file_load(c->batch, d.config.vocab, d.config.types, &error));
+    bool good = bert_config_load(c->folder, &config, &error) &&
+                session_config_take(&bert_sample, &config, c->folder, &error) &&
+                (f = bert_batch_file_load(c->batch, config.vocab, config.types, &error));
     if (f) test_defer(t, free_bert_batches, f);
-    if (good && !f->next_sentences) d.config.nsp = 0;
-    if (good && c->activation >= 0) d.config.activation = c->activation;
-    if (good) d.shape = (bert_shape){f->examples, f->sequence, f->predictions};
-    good = good && bert_session_open(s, &d, &error);
+    if (good && !f->next_sentences) config.nsp = 0;
+    if (good && c->activation >= 0) config.activation = c->activation;
+    if (good) d.shape = (sample_shape){f->examples, f->sequence, f->predictions, false};
+    good = good && session_open(s, &d, &error);
     if (good) {
         test_defer(t, close_bert, s);
-        good = !bert_session_take(s, c->folder, &report, &error) && !report.fresh && !report.unused;
+        good = session_take(s, c->folder, &report, &error) && !report.fresh && !report.unused;
         *batch = &f->batch[0];
     }
     if (!good) test_fail(t, __FILE__, __LINE__, c->name, error.text);
@@ -64,16 +66,16 @@ static bool open_bert(test *t, const bert_case *c, bert_session *s, const bert_b
 
 static void check_bert(test *t, const bert_case *c)
 {
-    static bert_session s; /* outlives what the test defers */
+    static session s; /* outlives what the test defers */
     const bert_batch *b;
     double loss, norm;
     float lr = 0;
     CHECK(t, expected(t, c->name, &loss, &norm) && open_bert(t, c, &s, &b));
-    OK(t, bert_session_feed(&s, b, b->labelled, b->pairs), zf_program_error(s.program));
-    OK(t, zf_write(s.program, s.model.lr, &lr, sizeof lr), zf_program_error(s.program));
+    OK(t, masked_feed(&s, b, b->labelled, b->pairs), zf_program_error(s.program));
+    OK(t, zf_write(s.program, s.lr, &lr, sizeof lr), zf_program_error(s.program));
     OK(t, zf_step(s.program), zf_program_error(s.program));
-    CHECK_NEAR(t, bert_session_scalar(&s, s.model.loss), loss, 1e-5 * loss);
-    CHECK_NEAR(t, bert_session_scalar(&s, zf_graph_find(s.graph, "grad_norm")), norm, 1e-5 * norm);
+    CHECK_NEAR(t, session_scalar(&s, "loss"), loss, 1e-5 * loss);
+    CHECK_NEAR(t, session_scalar(&s, "grad_norm"), norm, 1e-5 * norm);
 }
 
 #define BERT(id, folder, batch, name, activation)                                                  \
@@ -94,30 +96,30 @@ BERT(bert_of_masked_words_alone_in_shards, "bert-mlm", "bert-mlm-batch", "bert-m
 static void check_gpt(test *t, const char *name, const gpt_config *change)
 {
     gpt_config config;
-    lm_session_desc d = {
-        .kind = &gpt_kind, .purpose = LM_TRAIN, .config = &config, .threads = 1, .seed = 1};
+    session_desc d = {
+        .sample = &gpt_sample, .purpose = SAMPLE_TRAIN, .config = &config, .threads = 1, .seed = 1};
     zf_error error = {ZF_OK, ""};
-    static lm_session s; /* outlive what the test defers */
-    static lm_batch_file f;
+    static session s; /* outlive what the test defers */
+    static causal_batch_file f;
     weights_report report;
     double loss, norm;
     float lr = 0;
     CHECK(t, expected(t, name, &loss, &norm));
     CHECK(t, gpt_config_load(GOLDEN "gpt", &config, &error) &&
-                 gpt_config_fit(&config, GOLDEN "gpt", &error) && !config.tied);
+                 session_config_take(&gpt_sample, &config, GOLDEN "gpt", &error) && !config.tied);
     config.inverse_layer = change->inverse_layer, config.upcast = change->upcast;
-    CHECK(t, lm_batch_file_load(&f, GOLDEN "gpt-batch.safetensors", config.vocab, &error));
+    CHECK(t, causal_batch_file_load(&f, GOLDEN "gpt-batch.safetensors", config.vocab, &error));
     test_defer(t, free_gpt_batches, &f);
-    d.shape = (lm_shape){f.batch[0].examples, f.batch[0].sequence, f.masked};
-    CHECK(t, f.masked && lm_session_open(&s, &d, &error));
+    d.shape = (sample_shape){f.batch[0].examples, f.batch[0].sequence, 0, f.masked};
+    CHECK(t, f.masked && session_open(&s, &d, &error));
     test_defer(t, close_gpt, &s);
-    CHECK(t, gpt_import(s.program, s.graph, GOLDEN "gpt", &report, &error));
+    CHECK(t, exchange_import(&gpt_sample.exchange, s.program, s.graph, GOLDEN "gpt", &report, &error));
     CHECK(t, !report.fresh && !report.unused);
-    OK(t, lm_session_feed(&s, &f.batch[0]), zf_program_error(s.program));
-    OK(t, zf_write(s.program, s.model.lr, &lr, sizeof lr), zf_program_error(s.program));
+    OK(t, session_feed(&s, &f.batch[0], false), zf_program_error(s.program));
+    OK(t, zf_write(s.program, s.lr, &lr, sizeof lr), zf_program_error(s.program));
     OK(t, zf_step(s.program), zf_program_error(s.program));
-    CHECK_NEAR(t, lm_session_scalar(&s, "loss"), loss, 1e-5 * loss);
-    CHECK_NEAR(t, lm_session_scalar(&s, "grad_norm"), norm, 1e-5 * norm);
+    CHECK_NEAR(t, session_scalar(&s, "loss"), loss, 1e-5 * loss);
+    CHECK_NEAR(t, session_scalar(&s, "grad_norm"), norm, 1e-5 * norm);
 }
 
 TEST_ONCE(hf_gpt_of_its_own_head_with_padding)
@@ -158,8 +160,9 @@ static void check_export(test *t, const char *name, int (*command_export)(int, c
     }
 }
 
-TEST_ONCE(hf_export_of_bert) { check_export(t, "bert", bert_command_export); }
-static int export_gpt(int argc, char **argv) { return lm_export(&gpt_kind, argc, argv); }
+static int export_bert(int argc, char **argv) { return export_command(&bert_sample, argc, argv); }
+TEST_ONCE(hf_export_of_bert) { check_export(t, "bert", export_bert); }
+static int export_gpt(int argc, char **argv) { return export_command(&gpt_sample, argc, argv); }
 TEST_ONCE(hf_export_of_gpt) { check_export(t, "gpt", export_gpt); }
 
 /* ----------------------------------------------------------------------------- what is refused */
@@ -170,12 +173,16 @@ static const char *take(test *t, const bert_config *config, const char *path,
                         weights_report *report)
 {
     static zf_error error;
-    static bert_session s;
-    bert_session_desc d = {.config = *config, .shape = {1, 8, 1}, .threads = 1};
+    static session s;
+    session_desc d = {.sample = &bert_sample,
+                      .config = config,
+                      .purpose = SAMPLE_EVALUATE,
+                      .shape = {1, 8, 1, false},
+                      .threads = 1};
     error = (zf_error){ZF_OK, ""};
-    if (!bert_session_open(&s, &d, &error)) test_fail(t, __FILE__, __LINE__, "open", error.text);
-    else if (!bert_session_take(&s, path, report, &error)) error.text[0] = '\0';
-    bert_session_close(&s);
+    if (!session_open(&s, &d, &error)) test_fail(t, __FILE__, __LINE__, "open", error.text);
+    else if (session_take(&s, path, report, &error)) error.text[0] = '\0';
+    session_close(&s);
     return error.text;
 }
 
@@ -221,10 +228,10 @@ TEST_ONCE(hf_decoder_counts_before_the_configuration)
     CHECK(t, bert_config_load(GOLDEN "bert", &c, &error));
     CHECK(t, gpt_config_load(GOLDEN "gpt", &g, &error) && g.end == 3);
     c.tied = 1, g.tied = 1;
-    CHECK(t, bert_config_take(&c, GOLDEN "bert", &error) && !c.tied);
-    CHECK(t, lm_config_take(&gpt_kind, &g, GOLDEN "gpt", &error) && !g.tied);
+    CHECK(t, session_config_take(&bert_sample, &c, GOLDEN "bert", &error) && !c.tied);
+    CHECK(t, session_config_take(&gpt_sample, &g, GOLDEN "gpt", &error) && !g.tied);
     CHECK(t, bert_config_load(GOLDEN "bert-mlm", &c, &error));
-    CHECK(t, bert_config_take(&c, GOLDEN "bert-mlm", &error) && c.tied); /* it is not there */
+    CHECK(t, session_config_take(&bert_sample, &c, GOLDEN "bert-mlm", &error) && c.tied); /* it is not there */
 }
 
 /* A file of that text; its path. */

@@ -2,19 +2,21 @@
 #define _XOPEN_SOURCE 700
 #include "test.h"
 
-#include "../examples/bert/log.h"
+#include "../examples/common/step_log.h"
 
 #include <ctype.h>
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 
+static const char *const losses[] = {"loss", "mlm_loss", "nsp_loss", NULL};
+
 #define HEADER "step,loss,mlm_loss,nsp_loss,lr,grad_norm,tokens_per_s\n"
 
 static void close_log(void *log)
 {
     zf_error ignored;
-    bert_log_close(log, &ignored);
+    step_log_close(log, &ignored);
 }
 
 /* A whole file; "" when there is none. */
@@ -27,18 +29,18 @@ static const char *text_of(const char *path)
     return text;
 }
 
-static bert_log_row row_of(int64_t step)
+static step_log_row row_of(int64_t step)
 {
     double x = (double)step;
-    return (bert_log_row){step, 10 / x, 9 / x, 1 / x, 1e-3 * x, 1 + x, 1000 * x};
+    return (step_log_row){step, {10 / x, 9 / x, 1 / x}, 1e-3 * x, 1 + x, 1000 * x};
 }
 
-static bool add_rows(bert_log *log, int64_t first, int64_t last, zf_error *error)
+static bool add_rows(step_log *log, int64_t first, int64_t last, zf_error *error)
 {
     bool good = true;
     for (int64_t step = first; step <= last && good; step++) {
-        bert_log_row row = row_of(step);
-        good = bert_log_add(log, &row, error);
+        step_log_row row = row_of(step);
+        good = step_log_add(log, &row, error);
     }
     return good;
 }
@@ -47,16 +49,16 @@ TEST_ONCE(log_has_nine_digits)
 {
     const char *path = test_path("log.csv");
     zf_error error = {ZF_OK, ""};
-    static bert_log log; /* outlives what the test defers */
-    CHECK(t, bert_log_open(&log, path, 0, &error));
+    static step_log log; /* outlives what the test defers */
+    CHECK(t, step_log_open(&log, path, "bert", losses, 0, &error));
     test_defer(t, close_log, &log);
     CHECK(t,
-          bert_log_add(&log, &(bert_log_row){1, 1.0 / 3, (double)0.1f, 12345678.25, 1e-4, 0, 5e9},
+          step_log_add(&log, &(step_log_row){1, {1.0 / 3, (double)0.1f, 12345678.25}, 1e-4, 0, 5e9},
                        &error));
     /* What is written is in the file at once: a run may end at any time. */
     CHECK_TEXT(t, text_of(path), HEADER "1,0.333333333,0.100000001,12345678.2,0.0001,0,5e+09\n");
-    CHECK(t, bert_log_add(&log, &(bert_log_row){2, INFINITY, NAN, -1, 1, 1, 1}, &error));
-    CHECK(t, bert_log_close(&log, &error));
+    CHECK(t, step_log_add(&log, &(step_log_row){2, {INFINITY, NAN, -1}, 1, 1, 1}, &error));
+    CHECK(t, step_log_close(&log, &error));
     CHECK_TEXT(t, text_of(path),
                HEADER "1,0.333333333,0.100000001,12345678.2,0.0001,0,5e+09\n2,inf,nan,-1,1,1,1\n");
 }
@@ -68,19 +70,19 @@ TEST_ONCE(log_keeps_floats)
     zf_error error = {ZF_OK, ""};
     uint32_t bits = 1;
     float x[100];
-    static bert_log log; /* outlives what the test defers */
-    CHECK(t, bert_log_open(&log, path, 0, &error));
+    static step_log log; /* outlives what the test defers */
+    CHECK(t, step_log_open(&log, path, "bert", losses, 0, &error));
     test_defer(t, close_log, &log);
     for (int i = 0; i < 100; i++) {
         bits = bits * 1664525 + 1013904223;
         x[i] = ldexpf((float)(bits >> 8), (int)(bits % 60) - 50);
-        CHECK(t, bert_log_add(&log, &(bert_log_row){i + 1, x[i], x[i], x[i], x[i], x[i], x[i]},
+        CHECK(t, step_log_add(&log, &(step_log_row){i + 1, {x[i], x[i], x[i]}, x[i], x[i], x[i]},
                               &error));
     }
-    CHECK(t, bert_log_close(&log, &error) && bert_log_open(&log, path, 100, &error));
+    CHECK(t, step_log_close(&log, &error) && step_log_open(&log, path, "bert", losses, 100, &error));
     CHECK(t, log.count == 100);
     for (int i = 0; i < 100; i++)
-        CHECK(t, (float)log.rows[i].loss == x[i] && (float)log.rows[i].tokens_per_s == x[i]);
+        CHECK(t, (float)log.rows[i].losses[0] == x[i] && (float)log.rows[i].tokens_per_s == x[i]);
 }
 
 TEST_ONCE(log_that_continues_drops_later_rows)
@@ -88,19 +90,19 @@ TEST_ONCE(log_that_continues_drops_later_rows)
     const char *path = test_path("log.csv");
     static char whole[1 << 16];
     zf_error error = {ZF_OK, ""};
-    static bert_log log; /* outlives what the test defers */
-    CHECK(t, bert_log_open(&log, path, 0, &error) && add_rows(&log, 1, 600, &error));
+    static step_log log; /* outlives what the test defers */
+    CHECK(t, step_log_open(&log, path, "bert", losses, 0, &error) && add_rows(&log, 1, 600, &error));
     test_defer(t, close_log, &log);
-    CHECK(t, bert_log_close(&log, &error));
+    CHECK(t, step_log_close(&log, &error));
     snprintf(whole, sizeof whole, "%s", text_of(path));
-    CHECK(t, bert_log_open(&log, path, 250, &error));
+    CHECK(t, step_log_open(&log, path, "bert", losses, 250, &error));
     CHECK(t, log.count == 250 && log.rows[249].step == 250 && log.rows[249].lr == 0.25);
     CHECK(t,
           !strncmp(text_of(path), whole, strlen(text_of(path))) && strstr(text_of(path), "\n250,"));
     CHECK(t, !strstr(text_of(path), "\n251,"));
-    CHECK(t, add_rows(&log, 251, 600, &error) && log.count == 600 && bert_log_close(&log, &error));
+    CHECK(t, add_rows(&log, 251, 600, &error) && log.count == 600 && step_log_close(&log, &error));
     CHECK(t, !strcmp(text_of(path), whole));
-    CHECK(t, bert_log_open(&log, path, 0, &error)); /* a run from the beginning */
+    CHECK(t, step_log_open(&log, path, "bert", losses, 0, &error)); /* a run from the beginning */
     CHECK(t, log.count == 0);
     CHECK_TEXT(t, text_of(path), HEADER);
 }
@@ -120,12 +122,12 @@ TEST_ONCE(log_that_continues_a_damaged_one)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         zf_error error = {ZF_OK, ""};
         FILE *file = cases[i].before ? fopen(path, "w") : NULL;
-        static bert_log log;
+        static step_log log;
         if (file) fputs(cases[i].before, file), fclose(file);
         else remove(path);
-        CHECK(t, bert_log_open(&log, path, 5, &error));
+        CHECK(t, step_log_open(&log, path, "bert", losses, 5, &error));
         CHECK(t, log.count == cases[i].rows);
-        CHECK(t, bert_log_close(&log, &error));
+        CHECK(t, step_log_close(&log, &error));
         CHECK_TEXT(t, text_of(path), cases[i].rows ? HEADER "1,1,1,1,1,1,1\n" : HEADER);
     }
 }
@@ -136,15 +138,15 @@ TEST_ONCE(log_that_continues_a_foreign_one)
 {
     const char *path = test_path("log.csv");
     zf_error error = {ZF_OK, ""};
-    static bert_log log; /* outlives what the test defers */
+    static step_log log; /* outlives what the test defers */
     FILE *file = fopen(path, "w");
     fputs("time,loss\n1,2\n", file), fclose(file);
-    CHECK(t, !bert_log_open(&log, path, 5, &error) && error.status == ZF_ERR_FORMAT);
+    CHECK(t, !step_log_open(&log, path, "bert", losses, 5, &error) && error.status == ZF_ERR_FORMAT);
     CHECK(t, strstr(error.text, "the first line of this file is not step,loss,mlm_loss,nsp_loss,lr,"
                                 "grad_norm,tokens_per_s: name another file"));
     CHECK_TEXT(t, text_of(path), "time,loss\n1,2\n");
-    CHECK(t, bert_log_close(&log, &error) && bert_log_open(&log, path, 0, &error));
-    CHECK(t, bert_log_close(&log, &error));
+    CHECK(t, step_log_close(&log, &error) && step_log_open(&log, path, "bert", losses, 0, &error));
+    CHECK(t, step_log_close(&log, &error));
     CHECK_TEXT(t, text_of(path), HEADER);
 }
 
@@ -155,9 +157,9 @@ TEST_ONCE(log_on_a_full_disk)
     const char *path = test_path("log.csv");
     struct rlimit was, full;
     zf_error error = {ZF_OK, ""};
-    static bert_log log; /* outlives what the test defers */
+    static step_log log; /* outlives what the test defers */
     void (*handler)(int) = signal(SIGXFSZ, SIG_IGN);
-    CHECK(t, bert_log_open(&log, path, 0, &error) && add_rows(&log, 1, 2, &error));
+    CHECK(t, step_log_open(&log, path, "bert", losses, 0, &error) && add_rows(&log, 1, 2, &error));
     test_defer(t, close_log, &log);
     CHECK(t, !getrlimit(RLIMIT_FSIZE, &was));
     full = was;
@@ -168,7 +170,7 @@ TEST_ONCE(log_on_a_full_disk)
     signal(SIGXFSZ, handler);
     CHECK(t, log.count == 5 && strstr(text_of(path), "\n2,5,") && !strstr(text_of(path), "\n3,"));
     CHECK(t, strstr(text_of(path), "0.002,3,2000\n5,2,"));
-    CHECK(t, !bert_log_close(&log, &error) && error.status == ZF_ERR_IO);
+    CHECK(t, !step_log_close(&log, &error) && error.status == ZF_ERR_IO);
     CHECK(t, strlen(error.text) > sizeof said &&
                  !strcmp(error.text + strlen(error.text) + 1 - sizeof said, said));
 }
@@ -176,11 +178,11 @@ TEST_ONCE(log_on_a_full_disk)
 TEST_ONCE(log_without_a_file_keeps_rows)
 {
     zf_error error = {ZF_OK, ""};
-    static bert_log log; /* outlives what the test defers */
-    CHECK(t, bert_log_open(&log, NULL, 0, &error) && add_rows(&log, 1, 3, &error));
+    static step_log log; /* outlives what the test defers */
+    CHECK(t, step_log_open(&log, NULL, "bert", losses, 0, &error) && add_rows(&log, 1, 3, &error));
     test_defer(t, close_log, &log);
-    CHECK(t, log.count == 3 && log.rows[2].mlm_loss == 3 && bert_log_close(&log, &error));
-    CHECK(t, !bert_log_open(&log, "nowhere/log.csv", 0, &error));
+    CHECK(t, log.count == 3 && log.rows[2].losses[1] == 3 && step_log_close(&log, &error));
+    CHECK(t, !step_log_open(&log, "nowhere/log.csv", "bert", losses, 0, &error));
     CHECK_TEXT(t, error.text, "nowhere/log.csv: No such file or directory");
 }
 
@@ -253,11 +255,11 @@ static void check_plot(test *t, int64_t rows, double level, double held_out, int
 {
     const char *path = test_path("loss.svg"), *svg;
     zf_error error = {ZF_OK, ""};
-    static bert_log log; /* outlives what the test defers */
-    CHECK(t, bert_log_open(&log, NULL, 0, &error) && add_rows(&log, 1, rows, &error));
+    static step_log log; /* outlives what the test defers */
+    CHECK(t, step_log_open(&log, NULL, "bert", losses, 0, &error) && add_rows(&log, 1, rows, &error));
     remove(path);
-    CHECK(t, bert_log_plot(&log, path, level, "unigram entropy", held_out, &error));
-    CHECK(t, bert_log_close(&log, &error));
+    CHECK(t, step_log_plot(&log, path, 1, "loss", level, "unigram entropy", held_out, &error));
+    CHECK(t, step_log_close(&log, &error));
     svg = text_of(path);
     CHECK(t, count_elements(svg) > 8);
     CHECK(t, !strstr(svg, "nan") && !strstr(svg, "inf"));
@@ -276,16 +278,16 @@ TEST_ONCE(svg_smooth_curve_does_not_lag_at_the_start)
     const char *path = test_path("lag.svg"), *at, *last = NULL;
     zf_error error = {ZF_OK, ""};
     double x, y, weight = 1, weights = 0;
-    bert_log_row row = {.mlm_loss = 9};
-    static bert_log log; /* outlives what the test defers */
+    step_log_row row = {.losses = {9, 9}};
+    static step_log log; /* outlives what the test defers */
     int used, n = 0;
-    CHECK(t, bert_log_open(&log, NULL, 0, &error));
+    CHECK(t, step_log_open(&log, NULL, "bert", losses, 0, &error));
     test_defer(t, close_log, &log);
     for (row.step = 1; row.step <= 40; row.step++) {
-        CHECK(t, bert_log_add(&log, &row, &error));
-        row.mlm_loss = 1;
+        CHECK(t, step_log_add(&log, &row, &error));
+        row.losses[1] = 1;
     }
-    CHECK(t, bert_log_plot(&log, path, 0, "", 0, &error));
+    CHECK(t, step_log_plot(&log, path, 1, "loss", 0, "", 0, &error));
     at = text_of(path);
     while ((at = strstr(at, "points='"))) last = at += 8;
     for (; last && sscanf(last, "%lf,%lf %n", &x, &y, &used) == 2; last += used, n++) {
@@ -300,12 +302,12 @@ TEST_ONCE(svg_of_no_rows_is_none)
 {
     const char *path = test_path("none.svg");
     zf_error error = {ZF_OK, ""};
-    static bert_log log; /* outlives what the test defers */
+    static step_log log; /* outlives what the test defers */
     struct stat s;
-    CHECK(t, bert_log_open(&log, NULL, 0, &error));
-    CHECK(t, bert_log_plot(&log, path, 1, "level", 0, &error) && stat(path, &s) != 0);
+    CHECK(t, step_log_open(&log, NULL, "bert", losses, 0, &error));
+    CHECK(t, step_log_plot(&log, path, 1, "loss", 1, "level", 0, &error) && stat(path, &s) != 0);
     CHECK(t, add_rows(&log, 1, 2, &error));
     test_defer(t, close_log, &log);
-    CHECK(t, !bert_log_plot(&log, "nowhere/loss.svg", 1, "level", 0, &error));
+    CHECK(t, !step_log_plot(&log, "nowhere/loss.svg", 1, "loss", 1, "level", 0, &error));
     CHECK_TEXT(t, error.text, "nowhere/loss.svg: No such file or directory");
 }

@@ -3,6 +3,7 @@
 
 #include "../examples/common/options.h"
 #include "../examples/common/settings.h"
+#include "../examples/gpt/model.h"
 
 typedef struct values {
     const char *text;
@@ -167,24 +168,50 @@ TEST(options_help_shows_defaults)
                "                                    a choice [second]\n");
 }
 
-/* Those that it names, in its order, its own rows before those of the frame. */
-TEST_ONCE(settings_are_those_that_a_sample_names)
+/* The frame's, and among them a sample's own; what a run does with them is said in their kind. */
+TEST_ONCE(settings_are_those_of_the_frame_and_of_the_sample)
 {
-    settings o = {.batch = 8};
-    int64_t width = 3;
-    const option_row own[] = {{"width", OPTION_COUNT, "N", &width, 1, 9, "of the model"},
-                              {"lr", OPTION_NUMBER, "X", &o.lr, 0, 1, "another text"},
+    settings o = settings_defaults();
+    int64_t width = 3, found = 0;
+    const option_row own[] = {{"width", OPTION_COUNT | OPTION_NOTED, "N", &width, 1, 9, "its own"},
                               {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL}};
-    static const char *const wanted[] = {"width", "quiet", "lr", "batch", "strip-accents"};
+    char *argv[] = {"gpt", "--width", "5", "--lr", "0.1", "--schedule", "cosine"}, error[200];
+    char text[OPTION_VALUE];
+    const char *expected[] = {"5", "0.1", "cosine", "4"}, *rest;
+    const char *const names[] = {"width", "lr", "schedule", "batch"};
     option_row rows[SETTINGS_ROWS];
-    settings_rows(rows, "width quiet lr batch strip-accents", own, &o);
-    for (int k = 0; k < 5; k++) {
-        CHECK(t, rows[k].name);
-        CHECK_TEXT(t, rows[k].name, wanted[k]);
+    int count;
+    o.batch = 4;
+    settings_rows(rows, &gpt_sample, own, &o);
+    CHECK(t, options_parse(7, argv, rows, &rest, 0, &count, error, sizeof error) == OPTIONS_GOOD);
+    for (const option_row *row = rows; row->name; row++)
+        for (int k = 0; k < 4; k++)
+            if (!strcmp(row->name, names[k])) {
+                CHECK_TEXT(t, option_text(text, row), expected[k]);
+                CHECK(t, row->kind & OPTION_NOTED);
+                found++;
+            }
+    CHECK(t, found == 4 && width == 5 && o.lr == 0.1 && o.schedule == ZF_COSINE);
+    CHECK_TEXT(t, settings_wrong(&o),
+               "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE");
+    o.batch_file = "b", o.save_every = 1;
+    CHECK_TEXT(t, settings_wrong(&o), "--save-every needs a place for its checkpoints: --save DIR");
+    o.save = "s";
+    CHECK(t, !settings_wrong(&o));
+}
+
+/* As few digits as read back the same. */
+TEST(options_as_text)
+{
+    static const struct {
+        double value;
+        const char *text;
+    } cases[] = {{0.1, "0.1"}, {1e-12, "1e-12"}, {1. / 3, "0.3333333333333333"}, {123456.5, "123456.5"}};
+    char text[OPTION_VALUE];
+    for (int k = 0; k < 4; k++) {
+        double value = cases[k].value;
+        option_row row = {"x", OPTION_NUMBER, "X", &value, 0, 1, ""};
+        CHECK_TEXT(t, option_text(text, &row), cases[k].text);
+        CHECK(t, strtod(text, NULL) == value);
     }
-    CHECK(t, !rows[5].name && rows[0].to == &width && rows[3].to == &o.batch);
-    CHECK_TEXT(t, rows[2].help, "another text");
-    CHECK(t, settings_no_text(&o) && !settings_nowhere_to_save(&o));
-    o.save_every = 1;
-    CHECK(t, settings_nowhere_to_save(&o));
 }

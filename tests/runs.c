@@ -2,7 +2,9 @@
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
-#include "../examples/bert/run.h"
+#include "../examples/bert/masked.h"
+#include "../examples/bert/model.h"
+#include "../examples/common/run.h"
 
 #include <signal.h>
 
@@ -35,7 +37,6 @@ static comparison same_on_all(void)
 
 static bool compare_rank(void *user, const zf_comm *comm, zf_error *error)
 {
-    static const char *const own[] = {"own", NULL}, *const given[] = {"output", NULL};
     comparison *c = user;
     int r = comm->rank;
     const option_row rows[] = {
@@ -43,9 +44,9 @@ static bool compare_rank(void *user, const zf_comm *comm, zf_error *error)
         {"number", OPTION_NUMBER, "X", &c->number[r], 0, 9, ""},
         {"choice", OPTION_CHOICE, "one|other", &c->choice[r], 0, 0, ""},
         {"text", OPTION_TEXT, "TEXT", &c->text[r], 0, 0, ""},
-        {"output", OPTION_TEXT, "FILE", &c->output[r], 0, 0, ""},
+        {"output", OPTION_TEXT | OPTION_NAMES, "FILE", &c->output[r], 0, 0, ""},
         {"flag", OPTION_FLAG, NULL, &c->flag[r], 0, 0, ""},
-        {"own", OPTION_COUNT, "N", &c->own[r], 0, 9, ""},
+        {"own", OPTION_COUNT | OPTION_OWN, "N", &c->own[r], 0, 9, ""},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     alike *a = calloc(1, sizeof *a);
@@ -55,7 +56,7 @@ static bool compare_rank(void *user, const zf_comm *comm, zf_error *error)
         snprintf(error->text, sizeof error->text, "%s", c->failure[r]);
     }
     if (a) {
-        alike_add_options(a, rows, own, given);
+        alike_add_options(a, rows);
         alike_add(a, "the extra", "%s", c->extra[r]);
         good = alike_good(comm, error) && alike_compare(a, comm, error);
     }
@@ -67,15 +68,15 @@ static bool compare_rank(void *user, const zf_comm *comm, zf_error *error)
 /* All ranks get this error, NULL: none. */
 static void compared(test *t, comparison *c, zf_status status, const char *text)
 {
-    bert_ranks ranks;
+    rank_group ranks;
     zf_error error = {ZF_OK, ""};
     OK(t,
-       bert_ranks_open(&ranks, &(bert_ranks_desc){.count = RANKS, .deadline = 20}, &error)
+       ranks_open(&ranks, &(rank_group_desc){.count = RANKS, .deadline = 20}, &error)
            ? ZF_OK
            : error.status,
        error.text);
-    CHECK(t, bert_ranks_run(&ranks, compare_rank, c, &error) == !text);
-    bert_ranks_close(&ranks, NULL);
+    CHECK(t, ranks_run(&ranks, compare_rank, c, &error) == !text);
+    ranks_close(&ranks, NULL);
     for (int r = 0; r < RANKS; r++) {
         CHECK_TEXT(t, c->error[r].text, text ? text : "");
         CHECK(t, c->error[r].status == (text ? status : ZF_OK));
@@ -102,7 +103,7 @@ TEST_ONCE(ranks_have_the_same_options)
     c = same_on_all();
     c.number[0] = nextafter(0.1, 1);
     compared(t, &c, ZF_ERR_MISMATCH,
-             "--number is 0.10000000000000001 on ranks 1, 2 and 0.10000000000000002 on rank 0: "
+             "--number is 0.1 on ranks 1, 2 and 0.10000000000000002 on rank 0: "
              "all ranks must have the same");
     c = same_on_all();
     c.choice[1] = 1;
@@ -140,59 +141,64 @@ TEST_ONCE(ranks_share_a_failure)
 static void free_batches(void *batches) { bert_batch_file_free(batches); }
 
 /* Two ranks with a golden batch, to be closed; `steps` and the comparison are still to be chosen. */
-static bool prepare(test *t, bert_job *job)
+static bool prepare(test *t, run_job *job)
 {
     zf_error error = {ZF_OK, ""};
-    *job = (bert_job){.o = {.micro_batches = 1, .lr = 1e-3, .clip = 1, .quiet = true}};
-    if (bert_config_load(GOLDEN "config.json", &job->config, &error))
-        job->batches = bert_batch_file_load(GOLDEN "batch.safetensors", job->config.vocab,
-                                            job->config.types, &error);
-    if (job->batches) test_defer(t, free_batches, job->batches);
-    if (!job->batches ||
-        !bert_ranks_open(&job->ranks, &(bert_ranks_desc){.count = 2, .deadline = 20}, &error)) {
+    static masked_data data;
+    bert_batch_file *f = NULL;
+    *job = (run_job){.sample = &bert_sample,
+                     .o = {.micro_batches = 1, .lr = 1e-3, .clip = 1, .quiet = true},
+                     .data.own = &data};
+    if (bert_sample.load(GOLDEN "config.json", &job->config, &error))
+        f = bert_batch_file_load(GOLDEN "batch.safetensors", 197, 2, &error);
+    if (f) test_defer(t, free_batches, f);
+    data = (masked_data){.file = f};
+    if (!f || !ranks_open(&job->ranks, &(rank_group_desc){.count = 2, .deadline = 20}, &error)) {
         test_fail(t, __FILE__, __LINE__, "there are two ranks and batches", error.text);
         return false;
     }
-    job->o.batch = job->batches->examples, job->o.seq = job->batches->sequence;
+    job->o.batch = f->examples, job->o.seq = f->sequence;
     job->o.threads = job->o.seed = 1, job->o.prefetch = -1;
-    job->shape =
-        (bert_shape){job->o.batch / 2, job->o.seq, bert_batch_file_predictions(job->batches, 2)};
+    job->shape = (sample_shape){job->o.batch / 2, job->o.seq, bert_batch_file_predictions(f, 2),
+                                false};
     return true;
 }
 
 /* Rank 1 spoils a parameter behind the first step. */
 static bool train_rank(void *user, const zf_comm *comm, zf_error *error)
 {
-    bert_job *job = user, first = *job;
-    bert_run r = {.job = &first, .comm = comm, .leads = comm->rank == 0};
-    bert_session_desc d = bert_job_session(job);
+    run_job *job = user, first = *job;
+    run r = {.job = &first, .comm = comm, .leads = comm->rank == 0};
+    session_desc d = run_session(job);
     bool good;
     d.sharing.comm = comm;
     first.o.steps = 1;
-    good = bert_session_open(&r.session, &d, &r.error) && bert_run_train(&r);
-    bert_log_close(&r.log, &(zf_error){ZF_OK, ""});
+    good = session_open(&r.session, &d, &r.error) && run_train(&r);
+    step_log_close(&r.log, &(zf_error){ZF_OK, ""});
+    masked_objective.stop(r.reader);
     if (good && comm->rank == 1) {
         zf_tensor bias = zf_graph_find(r.session.graph, "cls.seq_relationship.bias");
         float values[2] = {0, 1};
         good = zf_valid(bias) && !zf_write(r.session.program, bias, values, sizeof values);
     }
     r.job = job;
-    good = good && bert_run_train(&r);
+    good = good && run_train(&r);
     *error = r.error;
-    bert_session_close(&r.session);
-    bert_log_close(&r.log, &(zf_error){ZF_OK, ""});
+    masked_objective.stop(r.reader);
+    session_close(&r.session);
+    step_log_close(&r.log, &(zf_error){ZF_OK, ""});
     return good;
 }
 
 /* Four steps on two ranks. */
 static bool train_both(test *t, int64_t compare_every, zf_error *error)
 {
-    static bert_job job;
+    static run_job job;
     bool good;
     if (!prepare(t, &job)) return false;
     job.o.steps = 4, job.o.compare_every = compare_every;
-    good = bert_ranks_run(&job.ranks, train_rank, &job, error);
-    bert_ranks_close(&job.ranks, NULL);
+    good = ranks_run(&job.ranks, train_rank, &job, error);
+    ranks_close(&job.ranks, NULL);
     return good;
 }
 
@@ -226,20 +232,20 @@ static int64_t encode_digits(const void *user, const char *text, size_t bytes, i
 }
 
 typedef struct evaluation {
-    bert_job *job;
-    const bert_examples *held_out;
+    run_job *job;
+    const dataset *data; /* held-out examples */
 } evaluation;
 
 static bool evaluate_rank(void *user, const zf_comm *comm, zf_error *error)
 {
     const evaluation *e = user;
-    bert_session_desc d = bert_job_session(e->job);
-    bert_session s;
-    bert_score score;
+    session_desc d = run_session(e->job);
+    session s;
+    sample_score score;
     bool good;
-    d.sharing.comm = comm, d.train = false;
-    d.shape.predictions = bert_predictions(d.shape.batch, d.shape.sequence, 0);
-    if (!bert_session_open(&s, &d, error)) return false;
+    d.sharing.comm = comm, d.purpose = SAMPLE_EVALUATE;
+    masked_objective.fit_shape(e->data, &e->job->o, 2, &d.shape);
+    if (!session_open(&s, &d, error)) return false;
     if (comm->rank == 1) {
         error->status = ZF_ERR_IO;
         snprintf(error->text, sizeof error->text, "the disk of rank 1 has gone");
@@ -247,21 +253,23 @@ static bool evaluate_rank(void *user, const zf_comm *comm, zf_error *error)
         error->status = ZF_ERR_COMM; /* rank 0's is to be seen */
         good = false;
     } else {
-        good = bert_session_score(&s, e->held_out, 2, &score, error);
+        good = session_score(&s, e->data, 2, &score, error);
     }
-    bert_session_close(&s);
+    session_close(&s);
     return good;
 }
 
 TEST_ONCE(ranks_say_why_an_evaluation_failed)
 {
-    static bert_job job;
+    static run_job job;
     char err[256] = "", text[4096] = "";
     zf_error error = {ZF_OK, ""};
     bert_corpus_desc d = {.encode = encode_digits, .vocab_size = 20};
     bert_examples_desc x = {.held_out = true, .sequence = 64, .cls = 2, .sep = 3, .mask = 4};
     bert_corpus *corpus;
     bert_examples *examples;
+    masked_data data;
+    dataset held_out = {.own = &data};
     bool good;
     for (int k = 0; k < 40; k++) strcat(text, "1 2 3 4 5 6\n2 4 6 8 0\n3 6 9 2\n\n");
     corpus = bert_corpus_parse(text, strlen(text), "x.txt", &d, err, sizeof err);
@@ -269,9 +277,9 @@ TEST_ONCE(ranks_say_why_an_evaluation_failed)
     examples = corpus ? bert_examples_new(&x, err, sizeof err) : NULL;
     good = examples && prepare(t, &job);
     if (good) {
-        x.sequence = (int32_t)job.o.seq;
-        good = !bert_ranks_run(&job.ranks, evaluate_rank, &(evaluation){&job, examples}, &error);
-        bert_ranks_close(&job.ranks, NULL);
+        data = (masked_data){.held_out = examples};
+        good = !ranks_run(&job.ranks, evaluate_rank, &(evaluation){&job, &held_out}, &error);
+        ranks_close(&job.ranks, NULL);
     }
     bert_examples_free(examples);
     bert_corpus_free(corpus);

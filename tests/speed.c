@@ -1,10 +1,13 @@
-/* What a run of the sample BERT says of its speed, by a clock that tells each step to take four
+/* What a run of a sample says of its speed, by a clock that tells each step to take four
  * seconds. */
 #define _POSIX_C_SOURCE 200809L
 #include "golden.h"
 
-#include "../examples/bert/run.h"
+#include "../examples/bert/masked.h"
+#include "../examples/bert/model.h"
+#include "../examples/common/fail.h"
 #include "../examples/common/interrupt.h"
+#include "../examples/common/run.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,34 +36,39 @@ static void keep_said(const char *format, ...)
 /* The source once more, under other names. */
 #define clock_gettime         step_clock
 #define printf                keep_said
-#define bert_peak_mib         timed_peak_mib
-#define bert_run_speed        timed_run_speed
-#define bert_run_train        timed_run_train
+#define run_now               timed_run_now
+#define run_peak_mib          timed_peak_mib
+#define run_speed             timed_run_speed
+#define run_train             timed_run_train
 #define interrupt_catch(echo) ((void)(echo))
-#include "../examples/bert/train.c"
+#include "../examples/common/train.c"
 #undef clock_gettime
 #undef printf
 
-static void close_session(void *s) { bert_session_close(s); }
+static void close_session(void *s) { session_close(s); }
 static void free_batches(void *batches) { bert_batch_file_free(batches); }
 
 /* Four examples of 32 tokens in four seconds: 32 tokens/s, in the log, in the median and in both
  * lines, of which the first is due when ten seconds have passed. */
 TEST_ONCE(bert_speed_by_a_clock)
 {
-    static bert_job job;
-    static bert_run r;
-    bert_session_desc d = {.threads = 1, .train = true};
+    static run_job job;
+    static run r;
+    static masked_data data;
+    bert_config config;
+    session_desc d = {.sample = &bert_sample, .config = &config, .threads = 1};
     zf_error error = {ZF_OK, ""}, ignored = {ZF_OK, ""};
     char *line;
-    job = (bert_job){.o = {.batch = 4, .seq = 32, .steps = 6, .lr = 1e-3, .schedule = ZF_CONSTANT}};
-    r = (bert_run){.job = &job, .leads = true};
-    CHECK(t, (job.batches =
+    job = (run_job){.sample = &bert_sample,
+                    .o = {.batch = 4, .seq = 32, .steps = 6, .lr = 1e-3, .schedule = ZF_CONSTANT},
+                    .data.own = &data};
+    r = (run){.job = &job, .leads = true};
+    CHECK(t, (data.file =
                   bert_batch_file_load("tests/golden/bert/batch.safetensors", 197, 2, &error)));
-    test_defer(t, free_batches, job.batches);
-    CHECK(t, bert_config_load("tests/golden/bert/config.json", &d.config, &error));
-    d.shape = (bert_shape){4, 32, job.batches->predictions};
-    CHECK(t, bert_session_open(&r.session, &d, &error));
+    test_defer(t, free_batches, data.file);
+    CHECK(t, bert_config_load("tests/golden/bert/config.json", &config, &error));
+    d.shape = (sample_shape){4, 32, data.file->predictions, false};
+    CHECK(t, session_open(&r.session, &d, &error));
     test_defer(t, close_session, &r.session);
     timed = r.session.program;
     said[0] = 0;
@@ -69,7 +77,8 @@ TEST_ONCE(bert_speed_by_a_clock)
     CHECK(t, r.log.count == 6);
     for (int i = 0; i < 6; i++) CHECK_NEAR(t, r.log.rows[i].tokens_per_s, 32, 1e-12);
     CHECK_NEAR(t, timed_run_speed(&r), 32, 1e-12);
-    bert_log_close(&r.log, &ignored);
+    step_log_close(&r.log, &ignored);
+    masked_objective.stop(r.reader);
     CHECK(t, (line = strstr(said, "step 3/6 ")) && strstr(line, "  32 tokens/s  "));
     CHECK(t, strstr(line, "  ETA 0:12\n"));
     CHECK(t, (line = strstr(said, "step 6/6 ")) && strstr(line, "  32 tokens/s  "));

@@ -241,7 +241,7 @@ static zf_tensor build_gpt(zf_graph *g, const options *o)
                     .residual_dropout = 0.1,
                     .std = 0.02,
                     .tied = 1};
-    return gpt_build(g, &c, &(lm_shape){.batch = o->batch, .sequence = o->seq}).loss;
+    return gpt_build(g, &c, &(sample_shape){.batch = o->batch, .sequence = o->seq}, SAMPLE_TRAIN);
 }
 
 static zf_tensor build_bert(zf_graph *g, const options *o)
@@ -260,7 +260,7 @@ static zf_tensor build_bert(zf_graph *g, const options *o)
                      .pad = -1,
                      .tied = 1,
                      .nsp = 1};
-    bert_shape s = {o->batch, o->seq, o->batch * ((o->seq * 20 + 127) / 128)};
+    sample_shape s = {o->batch, o->seq, o->batch * ((o->seq * 20 + 127) / 128), false};
     return bert_build(g, &c, &s, false).loss;
 }
 

@@ -6,16 +6,16 @@
  *     bias of the words    ln of each word's share of the text, so that the first steps need not
  *                          learn it
  */
-#include "../common/weights.h"
-#include "run.h"
+#include "../common/fail.h"
+#include "masked.h"
+#include "model.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static bool put(bert_run *r, const char *name, const float *values)
+static bool put(session *s, const char *name, const float *values, zf_error *error)
 {
-    zf_tensor param = zf_graph_find(r->session.graph, name);
-    return !weights_put(r->session.program, param, values, &r->error);
+    return !weights_put(s->program, zf_graph_find(s->graph, name), values, error);
 }
 
 void bert_sinusoids(float *table, int64_t rows, int64_t width, double std)
@@ -27,39 +27,39 @@ void bert_sinusoids(float *table, int64_t rows, int64_t width, double std)
         }
 }
 
-static bool put_positions(bert_run *r)
+static bool put_positions(session *s, const bert_config *c, zf_error *error)
 {
-    const bert_config *c = &r->job->config;
     float *table = malloc((size_t)(c->positions * c->hidden) * sizeof *table);
     bool good;
-    if (!table) return bert_run_fail(r, ZF_ERR_NOMEM, "out of memory");
+    if (!table) return fail(error, ZF_ERR_NOMEM, "out of memory");
     bert_sinusoids(table, c->positions, c->hidden, c->std);
-    good = put(r, "bert.embeddings.position_embeddings.weight", table);
+    good = put(s, "bert.embeddings.position_embeddings.weight", table, error);
     free(table);
     return good;
 }
 
-static bool put_bias(bert_run *r)
+static bool put_bias(session *s, const bert_config *c, const bert_corpus *corpus, zf_error *error)
 {
-    const bert_corpus *corpus = r->job->text.corpus;
-    size_t vocab = (size_t)r->job->config.vocab;
+    size_t vocab = (size_t)c->vocab;
     double *nats = malloc(vocab * sizeof *nats);
     float *bias = calloc(vocab, sizeof *bias);
     bool good = nats && bias;
-    if (!good) bert_run_fail(r, ZF_ERR_NOMEM, "out of memory");
+    if (!good) fail(error, ZF_ERR_NOMEM, "out of memory");
     if (good) {
         bert_corpus_unigrams(corpus, nats);
         for (size_t id = 0; id < vocab; id++) /* the model's vocabulary may be larger */
             bias[id] = (float)-nats[id < (size_t)corpus->vocab_size ? id : 0];
-        good = put(r, "cls.predictions.bias", bias);
+        good = put(s, "cls.predictions.bias", bias, error);
     }
     free(nats);
     free(bias);
     return good;
 }
 
-bool bert_run_first_values(bert_run *r)
+bool bert_first_values(session *s, const settings *o, const void *config, const dataset *d,
+                       zf_error *error)
 {
-    const bert_settings *o = &r->job->o;
-    return (!o->sinusoids || put_positions(r)) && (!o->unigrams || put_bias(r));
+    const masked_options *own = masked_options_of(o);
+    return (!own->sinusoids || put_positions(s, config, error)) &&
+           (!own->unigrams || put_bias(s, config, d->corpus, error));
 }

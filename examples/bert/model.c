@@ -1,5 +1,6 @@
 #include "model.h"
 #include "../common/config.h"
+#include "masked.h"
 
 #include <string.h>
 
@@ -130,7 +131,7 @@ zf_json_writer *bert_config_json(const bert_config *c)
 /* -------------------------------------------------------------------------------------- graph */
 
 /* Word, position and type embeddings, normalised: [B, T, H]. */
-static zf_tensor embed(zf_graph *g, const bert_config *c, const bert_shape *s, const bert_model *m,
+static zf_tensor embed(zf_graph *g, const bert_config *c, const sample_shape *s, const bert_model *m,
                        zf_tensor words)
 {
     zf_nn_embedding_desc table = {.std = c->std};
@@ -149,7 +150,7 @@ static zf_tensor embed(zf_graph *g, const bert_config *c, const bert_shape *s, c
 
 /* Added to the scores: 0 where there is a token, so far below where there is none that its softmax
  * is 0: [B, 1, 1, T]. */
-static zf_tensor mask_bias(zf_graph *g, const bert_shape *s, const bert_model *m)
+static zf_tensor mask_bias(zf_graph *g, const sample_shape *s, const bert_model *m)
 {
     zf_tensor mask = zf_reshape(m->attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
     return zf_where(mask, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
@@ -158,7 +159,7 @@ static zf_tensor mask_bias(zf_graph *g, const bert_shape *s, const bert_model *m
 
 /* The masked-language head over the labelled positions: logits [P, vocab] by the word embedding, or
  * where that is not tied by a weight of the head's own. */
-static zf_tensor predict(zf_graph *g, const bert_config *c, const bert_shape *s,
+static zf_tensor predict(zf_graph *g, const bert_config *c, const sample_shape *s,
                          const bert_model *m, zf_tensor words, zf_tensor x)
 {
     zf_nn_linear_desc linear = {.std = c->std};
@@ -186,7 +187,7 @@ static zf_tensor count_correct(zf_graph *g, zf_tensor logits, zf_tensor labels)
 }
 
 /* The first token of x [B, T, H] through the pooler: [B, H]. */
-static zf_tensor pool(const bert_config *c, const bert_shape *s, zf_tensor x)
+static zf_tensor pool(const bert_config *c, const sample_shape *s, zf_tensor x)
 {
     zf_tensor first = zf_reshape(zf_slice(x, 1, 0, 1), ZF_SHAPE(s->batch, c->hidden));
     return zf_tanh(
@@ -194,7 +195,7 @@ static zf_tensor pool(const bert_config *c, const bert_shape *s, zf_tensor x)
 }
 
 /* The inputs, for what the configuration has. */
-static bert_model inputs(zf_graph *g, const bert_config *c, const bert_shape *s)
+static bert_model inputs(zf_graph *g, const bert_config *c, const sample_shape *s)
 {
     bert_model m = {.token_type_ids = {g, 0},
                     .next_sentence_label = {g, 0},
@@ -214,7 +215,7 @@ static bert_model inputs(zf_graph *g, const bert_config *c, const bert_shape *s)
     return m;
 }
 
-bert_model bert_build(zf_graph *g, const bert_config *c, const bert_shape *s, bool keep_logits)
+bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, bool keep_logits)
 {
     zf_nn_encoder_desc block = {.heads = c->heads,
                                 .intermediate = c->intermediate,
@@ -256,3 +257,81 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const bert_shape *s, bo
     if (keep_logits) zf_output(m.mlm_logits, "mlm_logits");
     return m;
 }
+
+/* ------------------------------------------------------------------------------ to the frame */
+
+static bool load(const char *name, void *config, zf_error *error)
+{
+    return bert_config_load(name, config, error);
+}
+
+static zf_json_writer *json_of(const void *config) { return bert_config_json(config); }
+
+static sample_facts facts(void *config)
+{
+    bert_config *c = config;
+    return (sample_facts){.vocab = &c->vocab,
+                          .positions = &c->positions,
+                          .tied = &c->tied,
+                          .pad = &c->pad,
+                          .dropouts = {&c->dropout, &c->attention_dropout}};
+}
+
+/* A folder without next-sentence head is a model without. */
+static void fit(void *config, const weights *w)
+{
+    ((bert_config *)config)->nsp = weights_find(w, "cls.seq_relationship.weight") >= 0;
+}
+
+static void build(zf_graph *g, const void *config, const sample_shape *shape,
+                  sample_purpose purpose)
+{
+    bert_build(g, config, shape, purpose == SAMPLE_ANSWER);
+}
+
+/* x.LayerNorm.weight -> x.LayerNorm.gamma */
+static bool older(const char *name, char *older, size_t size)
+{
+    const char *norm = strstr(name, "LayerNorm.");
+    if (!norm) return false;
+    snprintf(older, size, "%.*s%s", (int)(norm - name) + 10, name,
+             strcmp(norm + 10, "weight") ? "beta" : "gamma");
+    return true;
+}
+
+static const char *wrong(const settings *o)
+{
+    const masked_options *own = masked_options_of(o);
+    if (o->init && (own->sinusoids || own->unigrams))
+        return "--init has the first values: without --first-positions and --first-bias";
+    if (own->unigrams && o->batch_file)
+        return "--first-bias unigrams needs a text: --corpus FILE";
+    return NULL;
+}
+
+const sample_model bert_sample = {
+    .program = "bert",
+    .title = "BERT",
+    .models = "tiny mini small medium base large, or a config.json, perhaps of a folder; else that "
+              "of\n"
+              "                                    --load or --init, else mini",
+    .otherwise = "mini",
+    .config_bytes = sizeof(bert_config),
+    .load = load,
+    .json = json_of,
+    .facts = facts,
+    .fit = fit,
+    .build = build,
+    .exchange = {.prefix = "bert.",
+                 .words = "bert.embeddings.word_embeddings.weight",
+                 .head = "cls.predictions.decoder.weight",
+                 .bias = "cls.predictions.bias",
+                 .head_bias = "cls.predictions.decoder.bias",
+                 .inside = {"embeddings.", "encoder."},
+                 .heads = {"cls.", "bert.pooler."},
+                 .buffers = {"embeddings.position_ids", "embeddings.token_type_ids"},
+                 .older = older},
+    .objective = &masked_objective,
+    .first = bert_first_values,
+    .wrong = wrong,
+};

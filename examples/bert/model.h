@@ -3,7 +3,7 @@
 #ifndef BERT_MODEL_H
 #define BERT_MODEL_H
 
-#include "../common/weights.h"
+#include "../common/sample.h"
 
 typedef struct bert_config {
     int64_t vocab, hidden, layers, heads, intermediate, positions, types;
@@ -21,12 +21,9 @@ bool bert_config_load(const char *name_or_path, bert_config *config, zf_error *e
  * out of memory. */
 zf_json_writer *bert_config_json(const bert_config *config);
 
-/* What a graph is built for. */
-typedef struct bert_shape {
-    int64_t batch, sequence;
-    /* Rows of the masked-language head: labelled positions of a batch, at most */
-    int64_t predictions;
-} bert_shape;
+/* To the samples' frame. Parameters have Hugging Face's names. Accepted in files are LayerNorm's gamma
+ * and beta, a missing "bert." prefix and a decoder that is present though tied. */
+extern const sample_model bert_sample;
 
 /* What the configuration leaves out is the invalid tensor: token types where there is but one, and
  * what is about next sentences. */
@@ -44,26 +41,13 @@ typedef struct bert_model {
 } bert_model;
 
 /* Builds the forward graph, in f32. A mistake is the graph's error. */
-bert_model bert_build(zf_graph *g, const bert_config *config, const bert_shape *shape,
+bert_model bert_build(zf_graph *g, const bert_config *config, const sample_shape *shape,
                       bool keep_logits);
 
-/* What the weights at `path` (weights.h) say about the model: a head whose weight differs from the
- * word embedding is not tied to it, whatever config.json says. *has_nsp (may be NULL): there is a
- * next-sentence head. */
-bool bert_config_fit(bert_config *config, const char *path, bool *has_nsp, zf_error *error);
-
-/* Reads every parameter from files with Hugging Face names. LayerNorm's gamma and beta, a missing
- * "bert." prefix and a decoder that is present though tied are accepted; a parameter that is missing
- * (but for the heads, which then keep their first values) or of another shape, and a tensor of the
- * encoder that the model does not have, is an error that names it. What else the files have is
- * reported. Parameters of bf16 or f16 are rounded, their master weights are not. */
-zf_status bert_import(zf_program *program, zf_graph *g, const char *path, weights_report *report,
-                      zf_error *error);
-
-/* Writes parameters under Hugging Face names: their master weights, where there are any, rounded to
- * `dtype`. gradients: instead those gradients that outputs "gradient/NAME" keep, in their own. All
- * ranks must call; path NULL: another one writes. */
-zf_status bert_export(zf_program *program, zf_graph *g, const char *path, bool gradients,
-                      zf_dtype dtype, zf_error *error);
+/* First values (bert_sample.first): with settings.own's sinusoids and unigrams. */
+bool bert_first_values(struct session *s, const settings *o, const void *config, const dataset *d,
+                       zf_error *error);
+/* rows x width: sin and cos of t / 10000^(i / width), with a mean square of std^2. */
+void bert_sinusoids(float *table, int64_t rows, int64_t width, double std);
 
 #endif

@@ -1,68 +1,10 @@
-/* Text for the commands: vocabulary, corpus, examples; sentences with a masked word. */
-#include "../common/folder.h"
-#include "commands.h"
+/* Sentences with masked words, and what a model guesses. */
+#include "../common/fail.h"
+#include "masked.h"
 
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
-
-static int64_t encode(const void *user, const char *text, size_t bytes, int32_t *ids, int64_t cap)
-{
-    return bert_encode(user, text, bytes, 0, ids, cap);
-}
-
-int64_t bert_predictions(int64_t batch, int64_t sequence, int64_t masked_percent)
-{
-    int64_t percent = masked_percent > 15 ? masked_percent : 15;
-    return batch * (((sequence - 3) * percent + 50) / 100);
-}
-
-static bool examples(bert_examples **out, const bert_text *t, bool held_out, bool pairs,
-                     int64_t sequence, int64_t masked_percent, uint64_t seed, char *err,
-                     size_t size)
-{
-    bert_examples_desc d = {.corpus = t->corpus,
-                            .held_out = held_out,
-                            .single = !pairs,
-                            .seed = seed,
-                            .sequence = (int32_t)sequence,
-                            .masked_percent = (int32_t)masked_percent};
-    d.pad = bert_vocab_id(t->vocab, "[PAD]"), d.unk = bert_vocab_id(t->vocab, "[UNK]");
-    d.cls = bert_vocab_id(t->vocab, "[CLS]"), d.sep = bert_vocab_id(t->vocab, "[SEP]");
-    d.mask = bert_vocab_id(t->vocab, "[MASK]");
-    return (*out = bert_examples_new(&d, err, size)) != NULL;
-}
-
-bool bert_text_open(bert_text *t, const char *corpus, const char *vocab,
-                    const bert_tokenizer_options *options, bool pairs, int64_t sequence,
-                    int64_t masked_percent, uint64_t seed, int64_t threads, zf_error *error)
-{
-    bert_corpus_desc d = {.encode = encode, .threads = (int)threads};
-    char err[512] = "out of memory";
-    bool good;
-    *t = (bert_text){NULL, NULL, NULL, NULL};
-    t->vocab = folder_vocab(vocab, options, error);
-    if (!t->vocab) return false;
-    d.user = t->vocab, d.vocab_size = bert_vocab_size(t->vocab);
-    good = (t->corpus = bert_corpus_load(corpus, &d, err, sizeof err)) != NULL;
-    good = good &&
-           examples(&t->train, t, false, pairs, sequence, masked_percent, seed, err, sizeof err) &&
-           examples(&t->held_out, t, true, pairs, sequence, 0, seed, err, sizeof err);
-    if (good) return true;
-    error->status = ZF_ERR_FORMAT;
-    snprintf(error->text, sizeof error->text, "%s", err);
-    bert_text_close(t);
-    return false;
-}
-
-void bert_text_close(bert_text *t)
-{
-    bert_examples_free(t->train);
-    bert_examples_free(t->held_out);
-    bert_corpus_free(t->corpus);
-    bert_vocab_free(t->vocab);
-    *t = (bert_text){NULL, NULL, NULL, NULL};
-}
 
 /* Appends a token to a line of text, after a space unless it continues a word. */
 static void append_token(char *line, size_t size, const char *token)
@@ -73,13 +15,13 @@ static void append_token(char *line, size_t size, const char *token)
              continues ? token + 2 : token);
 }
 
-static void print_guesses(const bert_vocab *vocab, const char *text, const bert_guess *guesses,
+static void print_guesses(const bert_vocab *vocab, const char *text, const masked_guess *guesses,
                           int64_t masks, const char *truth)
 {
     printf("  %s\n", text);
     for (int64_t m = 0; m < masks; m++) {
         printf("    %s", masks > 1 ? "-> " : "");
-        for (int n = 0; n < BERT_GUESSES; n++)
+        for (int n = 0; n < MASKED_GUESSES; n++)
             printf("%s%s %.1f%%", n ? ", " : "", bert_vocab_token(vocab, guesses[m].token[n]),
                    100 * guesses[m].probability[n]);
         printf("%s%s%s\n", truth ? "   (was: " : "", truth ? truth : "", truth ? ")" : "");
@@ -87,7 +29,7 @@ static void print_guesses(const bert_vocab *vocab, const char *text, const bert_
 }
 
 /* {"text": ..., "masks": [[{"token": ..., "id": ..., "probability": ...}, ...], ...]} */
-static bool print_json(const bert_vocab *vocab, const char *text, const bert_guess *guesses,
+static bool print_json(const bert_vocab *vocab, const char *text, const masked_guess *guesses,
                        int64_t masks, zf_error *error)
 {
     zf_json_writer *w = zf_json_writer_new(2, NULL);
@@ -97,7 +39,7 @@ static bool print_json(const bert_vocab *vocab, const char *text, const bert_gue
     zf_json_put_key(w, "masks"), zf_json_begin_array(w);
     for (int64_t m = 0; m < masks; m++) {
         zf_json_begin_array(w);
-        for (int n = 0; n < BERT_GUESSES; n++) {
+        for (int n = 0; n < MASKED_GUESSES; n++) {
             int32_t id = guesses[m].token[n];
             zf_json_begin_object(w);
             zf_json_put_key(w, "token"), zf_json_put_string(w, bert_vocab_token(vocab, id));
@@ -115,48 +57,45 @@ static bool print_json(const bert_vocab *vocab, const char *text, const bert_gue
     return json != NULL;
 }
 
-bool bert_fill_text(bert_session *with, const bert_config *config, const bert_vocab *vocab,
-                    int64_t sequence, const char *text, const char *truth, bool json,
-                    zf_error *error)
+bool masked_fill_text(session *with, const void *config, const bert_vocab *vocab, int64_t sequence,
+                      const char *text, const char *truth, bool json, zf_error *error)
 {
     enum { MASKS = 16 };
-    bert_session_desc d = {
-        .config = *config, .shape = {1, sequence, MASKS}, .keep_logits = true, .share = with};
-    bert_guess guesses[MASKS];
-    bert_session s;
+    session_desc d = {.sample = with->sample,
+                      .purpose = SAMPLE_ANSWER,
+                      .config = config,
+                      .shape = {1, sequence, MASKS, false},
+                      .share = with};
+    masked_guess guesses[MASKS];
+    session s;
     int64_t masks = 0;
     bert_batch batch = {.examples = 1, .sequence = (int32_t)sequence, .predictions = MASKS};
     int32_t positions[MASKS], labels[MASKS], next[1];
     bool good;
-    if (!bert_session_open(&s, &d, error)) return false;
+    if (!session_open(&s, &d, error)) return false;
     batch.input_ids = calloc((size_t)sequence, sizeof *batch.input_ids);
     batch.token_type_ids = calloc((size_t)sequence, sizeof *batch.token_type_ids);
     batch.attention_mask = calloc((size_t)sequence, sizeof *batch.attention_mask);
     batch.positions = positions, batch.labels = labels, batch.next_sentence_label = next;
     good = batch.input_ids && batch.token_type_ids && batch.attention_mask;
     if (!good) {
-        error->status = ZF_ERR_NOMEM;
-        snprintf(error->text, sizeof error->text, "out of memory");
-    } else if ((masks = bert_fill_batch(&batch, vocab, text)) <= 0) {
-        error->status = ZF_ERR_ARGUMENT;
-        if (masks < 0)
-            snprintf(error->text, sizeof error->text, "the text has more than %lld tokens",
-                     (long long)sequence - 2);
-        else snprintf(error->text, sizeof error->text, "the text has no [MASK] to fill in");
-        good = false;
+        fail(error, ZF_ERR_NOMEM, "out of memory");
+    } else if ((masks = masked_fill_batch(&batch, vocab, text)) < 0) {
+        good = fail(error, ZF_ERR_ARGUMENT, "the text has more than %lld tokens",
+                    (long long)sequence - 2);
+    } else if (!masks) {
+        good = fail(error, ZF_ERR_ARGUMENT, "the text has no [MASK] to fill in");
     } else {
-        error->status = bert_session_feed(&s, &batch, 1, 1);
-        if (error->status)
-            snprintf(error->text, sizeof error->text, "%s", zf_program_error(s.program));
-        good =
-            !error->status && bert_session_guess(&s, masks, bert_vocab_size(vocab), guesses, error);
+        zf_status status = masked_feed(&s, &batch, 1, 1);
+        good = status ? fail(error, status, "%s", zf_program_error(s.program))
+                      : masked_guesses(&s, masks, bert_vocab_size(vocab), guesses, error);
     }
     if (good && s.rank == 0 && json) good = print_json(vocab, text, guesses, masks, error);
     else if (good && s.rank == 0) print_guesses(vocab, text, guesses, masks, truth);
     free(batch.input_ids);
     free(batch.token_type_ids);
     free(batch.attention_mask);
-    bert_session_close(&s);
+    session_close(&s);
     return good;
 }
 
@@ -169,7 +108,7 @@ static bool is_word(const char *token)
 
 /* The sentence's longest whole word of letters, as an index into its tokens; -1 when it has none of
  * four and more. */
-static int64_t word_to_mask(const bert_text *t, int64_t first, int64_t last)
+static int64_t word_to_mask(const dataset *t, int64_t first, int64_t last)
 {
     int64_t best = -1;
     size_t length = 3;
@@ -184,8 +123,8 @@ static int64_t word_to_mask(const bert_text *t, int64_t first, int64_t last)
 }
 
 /* Shows sentence `s` with a word masked, if it is one to show; false with *error. */
-static bool show_sentence(bert_session *with, const bert_config *config, const bert_text *t,
-                          int64_t sequence, int64_t s, bool *shown, zf_error *error)
+static bool show_sentence(session *with, const void *config, const dataset *t, int64_t sequence,
+                          int64_t s, bool *shown, zf_error *error)
 {
     int64_t first = t->corpus->sentence[s], last = t->corpus->sentence[s + 1], mask = -1;
     char line[2048] = "";
@@ -197,15 +136,16 @@ static bool show_sentence(bert_session *with, const bert_config *config, const b
         append_token(line, sizeof line,
                      i == mask ? "[MASK]"
                                : bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, i)));
-    return bert_fill_text(with, config, t->vocab, sequence, line,
-                          bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, mask)), false,
-                          error);
+    return masked_fill_text(with, config, t->vocab, sequence, line,
+                            bert_vocab_token(t->vocab, bert_corpus_id(t->corpus, mask)), false,
+                            error);
 }
 
 /* The first sentence of every document, then the second, ... until there are enough. */
-bool bert_show_guesses(bert_session *with, const bert_config *config, const bert_text *t,
-                       int64_t sequence, int count, zf_error *error)
+bool masked_show(session *with, const void *config, const dataset *t, int64_t sequence,
+                 zf_error *error)
 {
+    int count = 5;
     const bert_split *split = &t->corpus->held_out;
     bool more = true, shown;
     for (int64_t n = 0; more && count > 0; n++) {

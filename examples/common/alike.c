@@ -25,39 +25,14 @@ bool alike_add_file(alike *a, const char *name, const char *path, zf_error *erro
     return true;
 }
 
-static bool is_among(const char *name, const char *const *names)
-{
-    for (; *names; names++)
-        if (!strcmp(name, *names)) return true;
-    return false;
-}
-
-void alike_add_options(alike *a, const option_row *rows, const char *const *own,
-                       const char *const *given)
+void alike_add_options(alike *a, const option_row *rows)
 {
     for (; rows->name; rows++) {
-        char name[ALIKE_NAME];
-        const char *text;
-        if (is_among(rows->name, own)) continue;
+        char name[ALIKE_NAME], value[OPTION_VALUE];
+        bool given = rows->kind & OPTION_NAMES && *(const char **)rows->to;
+        if (rows->kind & OPTION_OWN) continue;
         snprintf(name, sizeof name, "--%s", rows->name);
-        switch (rows->kind) {
-        case OPTION_TEXT:
-            text = *(const char **)rows->to;
-            if (text && is_among(rows->name, given)) text = "given";
-            alike_add(a, name, "%s", text ? text : "not given");
-            break;
-        case OPTION_NUMBER: alike_add(a, name, "%.17g", *(double *)rows->to); break;
-        case OPTION_FLAG:
-            alike_add(a, name, "%s", *(bool *)rows->to ? "given" : "not given");
-            break;
-        case OPTION_CHOICE: {
-            const char *at = rows->value;
-            for (int64_t n = *(int64_t *)rows->to; n > 0; n--) at += strcspn(at, "|") + 1;
-            alike_add(a, name, "%.*s", (int)strcspn(at, "|"), at);
-            break;
-        }
-        default: alike_add(a, name, "%lld", (long long)*(int64_t *)rows->to);
-        }
+        alike_add(a, name, "%s", given ? "given" : option_text(value, rows));
     }
 }
 

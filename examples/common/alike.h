@@ -7,7 +7,7 @@
 #include "options.h"
 #include "../../zeroflow.h"
 
-enum { ALIKE_MOST = 128, ALIKE_NAME = 40, ALIKE_VALUE = 72 };
+enum { ALIKE_MOST = 128, ALIKE_NAME = 40, ALIKE_VALUE = OPTION_VALUE };
 
 typedef struct alike {
     int32_t count;
@@ -22,11 +22,9 @@ __attribute__((format(printf, 3, 4))) void alike_add(alike *a, const char *name,
 /* Adds the digest of a file or directory; path NULL: none. False with *error. */
 bool alike_add_file(alike *a, const char *name, const char *path, zf_error *error);
 
-/* Adds all options but those in `own` (names, the last NULL), which ranks may have for themselves.
- * Of options in `given` only whether they are given counts: they name outputs, or files whose
- * contents are added instead. */
-void alike_add_options(alike *a, const option_row *rows, const char *const *own,
-                       const char *const *given);
+/* Adds all options but those that ranks may have for themselves (OPTION_OWN); of those that name
+ * something (OPTION_NAMES) whether they are given. */
+void alike_add_options(alike *a, const option_row *rows);
 
 /* All ranks call it. False with *error, the same on all, which names the first value that differs,
  * and the ranks that have another than rank 0. comm NULL: there is one rank. */

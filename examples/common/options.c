@@ -41,11 +41,11 @@ static bool set(const option_row *row, const char *text, char *error, int size)
 {
     char *end;
     double number;
-    if (row->kind == OPTION_TEXT) {
+    if (option_kind_of(row) == OPTION_TEXT) {
         *(const char **)row->to = text;
         return true;
     }
-    if (row->kind == OPTION_CHOICE) {
+    if (option_kind_of(row) == OPTION_CHOICE) {
         int64_t index = choice(row->value, text);
         if (index >= 0) *(int64_t *)row->to = index;
         else
@@ -56,17 +56,17 @@ static bool set(const option_row *row, const char *text, char *error, int size)
     errno = 0;
     number = strtod(text, &end);
     if (end == text || *end || !isfinite(number) || number < row->least || number > row->most ||
-        (row->kind == OPTION_COUNT && number != floor(number))) {
+        (option_kind_of(row) == OPTION_COUNT && number != floor(number))) {
         if (isfinite(row->most))
             snprintf(error, (size_t)size, "--%s takes %s from %.10g to %.10g, not '%.100s'",
-                     row->name, row->kind == OPTION_COUNT ? "a whole number" : "a number",
+                     row->name, option_kind_of(row) == OPTION_COUNT ? "a whole number" : "a number",
                      row->least, row->most, text);
         else
             snprintf(error, (size_t)size, "--%s takes %s of %.10g or more, not '%.100s'", row->name,
-                     row->kind == OPTION_COUNT ? "a whole number" : "a number", row->least, text);
+                     option_kind_of(row) == OPTION_COUNT ? "a whole number" : "a number", row->least, text);
         return false;
     }
-    if (row->kind == OPTION_COUNT) *(int64_t *)row->to = (int64_t)number;
+    if (option_kind_of(row) == OPTION_COUNT) *(int64_t *)row->to = (int64_t)number;
     else *(double *)row->to = number;
     return true;
 }
@@ -106,7 +106,7 @@ options_result options_parse(int argc, char **argv, const option_row *rows, cons
                      second->name);
             return OPTIONS_BAD;
         }
-        if (row->kind == OPTION_FLAG) {
+        if (option_kind_of(row) == OPTION_FLAG) {
             if (equals) {
                 snprintf(error, (size_t)size, "--%s takes no value", row->name);
                 return OPTIONS_BAD;
@@ -125,23 +125,43 @@ options_result options_parse(int argc, char **argv, const option_row *rows, cons
     return OPTIONS_GOOD;
 }
 
+const char *option_text(char text[OPTION_VALUE], const option_row *row)
+{
+    const char *said, *at = row->value;
+    int digits = 6;
+    switch (option_kind_of(row)) {
+    case OPTION_TEXT:
+        said = *(const char **)row->to;
+        snprintf(text, OPTION_VALUE, "%s", said ? said : "not given");
+        break;
+    case OPTION_FLAG:
+        snprintf(text, OPTION_VALUE, "%s", *(bool *)row->to ? "given" : "not given");
+        break;
+    case OPTION_NUMBER:
+        do snprintf(text, OPTION_VALUE, "%.*g", digits, *(double *)row->to);
+        while (strtod(text, NULL) != *(double *)row->to && ++digits <= 17);
+        break;
+    case OPTION_CHOICE:
+        for (int64_t n = *(int64_t *)row->to; n > 0; n--) at += strcspn(at, "|") + 1;
+        snprintf(text, OPTION_VALUE, "%.*s", (int)strcspn(at, "|"), at);
+        break;
+    default: snprintf(text, OPTION_VALUE, "%lld", (long long)*(int64_t *)row->to);
+    }
+    return text;
+}
+
 void options_print(FILE *out, const option_row *rows)
 {
     for (; rows->name; rows++) {
-        char left[80];
-        snprintf(left, sizeof left, "--%s%s%s", rows->name, rows->kind == OPTION_FLAG ? "" : " ",
-                 rows->kind == OPTION_FLAG ? "" : rows->value);
+        char left[80], value[OPTION_VALUE];
+        snprintf(left, sizeof left, "--%s%s%s", rows->name, option_kind_of(rows) == OPTION_FLAG ? "" : " ",
+                 option_kind_of(rows) == OPTION_FLAG ? "" : rows->value);
         fprintf(out, "  %-34s%s%s", left,
                 strlen(left) > 33 ? "\n                                    " : "", rows->help);
-        if (rows->kind == OPTION_TEXT && *(const char **)rows->to)
+        if (option_kind_of(rows) == OPTION_TEXT && *(const char **)rows->to)
             fprintf(out, " [%s]", *(const char **)rows->to);
-        if (rows->kind == OPTION_COUNT) fprintf(out, " [%lld]", (long long)*(int64_t *)rows->to);
-        if (rows->kind == OPTION_NUMBER) fprintf(out, " [%g]", *(double *)rows->to);
-        if (rows->kind == OPTION_CHOICE) {
-            const char *at = rows->value;
-            for (int64_t n = *(int64_t *)rows->to; n > 0; n--) at += strcspn(at, "|") + 1;
-            fprintf(out, " [%.*s]", (int)strcspn(at, "|"), at);
-        }
+        if (option_kind_of(rows) != OPTION_TEXT && option_kind_of(rows) != OPTION_FLAG)
+            fprintf(out, " [%s]", option_text(value, rows));
         fprintf(out, "\n");
     }
 }

@@ -1,79 +1,157 @@
 #include "settings.h"
 #include "folder.h"
+#include "sample.h"
 
+#include <errno.h>
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-/* The row of that name, or NULL. */
-static const option_row *find(const option_row *rows, const char *name, size_t length)
+settings settings_defaults(void)
 {
-    for (; rows->name; rows++)
-        if (strlen(rows->name) == length && !memcmp(rows->name, name, length)) return rows;
-    return NULL;
+    return (settings){.seq = 128,
+                      .batch = 16,
+                      .steps = 1000,
+                      .optimizer = ZF_ADAMW,
+                      .schedule = ZF_LINEAR,
+                      .warmup = -1,
+                      .seed = 1,
+                      .threads = 1,
+                      .eval_batches = 16,
+                      .keep = 2,
+                      .compare_every = 1000,
+                      .micro_batches = 1,
+                      .prefetch = -1,
+                      .lr = 1e-3,
+                      .weight_decay = 0.01,
+                      .beta1 = 0.9,
+                      .beta2 = 0.999,
+                      .momentum = 0.9,
+                      .min_coeff = 0.01,
+                      .max_coeff = 10,
+                      .first_rate = 1,
+                      .clip = 1,
+                      .dropout = -1,
+                      .deadline = 60};
 }
 
-void settings_rows(option_row rows[SETTINGS_ROWS], const char *names, const option_row *own,
+void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, const option_row *own,
                    settings *o)
 {
-    const option_row common[] = {
-        {"corpus", OPTION_TEXT, "FILE", &o->corpus, 0, 0,
+    enum {
+        TEXT = OPTION_TEXT,
+        COUNT = OPTION_COUNT,
+        NUMBER = OPTION_NUMBER,
+        FLAG = OPTION_FLAG,
+        CHOICE = OPTION_CHOICE,
+        NOTED = OPTION_NOTED,
+        OWN = OPTION_OWN,
+        NAMES = OPTION_NAMES
+    };
+    const option_row text[] = {
+        {"model", TEXT | OWN, "NAME|DIR|FILE", &o->model, 0, 0, sample->models},
+        {"corpus", TEXT | NAMES, "FILE", &o->corpus, 0, 0,
          "one sentence a line, a blank line between documents"},
-        {"vocab", OPTION_TEXT, "FILE|DIR", &o->vocab, 0, 0,
+        {"vocab", TEXT | NAMES, "FILE|DIR", &o->vocab, 0, 0,
          "a vocab.txt, as 'bert vocab' makes it, a tokenizer.json, or a folder with one; else "
          "that\n"
          "                                    of --load, --init or --model"},
         TOKENIZING_ROWS(&o->words),
-        {"batch", OPTION_COUNT, "B", &o->batch, 1, 1 << 20, "examples of a step"},
-        {"steps", OPTION_COUNT, "N", &o->steps, 0, 1e12,
-         "steps in all; 0 evaluates the loss, and saves"},
-        {"lr", OPTION_NUMBER, "X", &o->lr, 0, 1e3, "highest learning rate"},
-        {"end-lr", OPTION_NUMBER, "X", &o->end_lr, 0, 1e3,
+        {"seq", COUNT | NOTED, "T", &o->seq, (double)sample->objective->least_sequence, 65536,
+         "tokens of an example"},
+        {NULL, FLAG, NULL, NULL, 0, 0, NULL},
+    };
+    const option_row run[] = {
+        {"batch", COUNT | NOTED, "B", &o->batch, 1, 1 << 20, "examples of a step"},
+        {"steps", COUNT, "N", &o->steps, 0, 1e12, "steps in all; 0 evaluates the loss, and saves"},
+        {"seconds", NUMBER, "S", &o->seconds, 0, 1e9,
+         "only as many steps as fit, but 200, by measuring one; 0: all --steps"},
+        {"optimizer", CHOICE | NOTED, "adamw|lamb|sgd", &o->optimizer, 0, 0, "the update"},
+        {"lr", NUMBER | NOTED, "X", &o->lr, 0, 1e3, "highest learning rate"},
+        {"end-lr", NUMBER | NOTED, "X", &o->end_lr, 0, 1e3,
          "learning rate at the end of the schedule"},
-        {"schedule", OPTION_CHOICE, "constant|linear|cosine|polynomial|exponential|one_cycle",
+        {"schedule", CHOICE | NOTED, "constant|linear|cosine|polynomial|exponential|one_cycle",
          &o->schedule, 0, 0, "learning rate after the warm-up"},
-        {"warmup", OPTION_COUNT, "N", &o->warmup, -1, 1e12, "steps of warm-up; -1: a tenth of all"},
-        {"first-rate", OPTION_COUNT, "STEP", &o->first_rate, 0, 1,
+        {"warmup", COUNT | NOTED, "N", &o->warmup, -1, 1e12,
+         "steps of warm-up; -1: a tenth of all"},
+        {"first-rate", COUNT | NOTED, "STEP", &o->first_rate, 0, 1,
          "of the schedule that the first step has: 1, or 0 as transformers counts, where a "
          "warm-up\n"
          "                                    begins at 0"},
-        {"weight-decay", OPTION_NUMBER, "X", &o->weight_decay, 0, 1e3,
+        {"beta1", NUMBER | NOTED, "X", &o->beta1, 1e-9, 0.9999999, "of AdamW and LAMB"},
+        {"beta2", NUMBER | NOTED, "X", &o->beta2, 1e-9, 0.9999999, "of AdamW and LAMB"},
+        {"eps", NUMBER | NOTED, "X", &o->eps, 0, 1, "of AdamW and LAMB; 0: 1e-8 and 1e-6"},
+        {"momentum", NUMBER | NOTED, "X", &o->momentum, 0, 0.9999999, "of SGD"},
+        {"min-ratio", NUMBER | NOTED, "X", &o->min_coeff, 1e-9, 1e9,
+         "of norms, that LAMB multiplies the rate by, at least"},
+        {"max-ratio", NUMBER | NOTED, "X", &o->max_coeff, 1e-9, 1e9, "at most"},
+        {"weight-decay", NUMBER | NOTED, "X", &o->weight_decay, 0, 1e3,
          "not on biases and LayerNorm"},
-        {"clip", OPTION_NUMBER, "X", &o->clip, 0, INFINITY, "largest gradient norm; 0: any"},
-        {"dropout", OPTION_NUMBER, "P", &o->dropout, -1, 0.999, "-1: as the model says"},
-        {"device", OPTION_CHOICE, DEVICE_KINDS, &o->device.kind, 0, 0, "it computes on"},
-        {"tuning", OPTION_TEXT, "FILE", &o->device.tuning, 0, 0,
+        {"clip", NUMBER | NOTED, "X", &o->clip, 0, INFINITY, "largest gradient norm; 0: any"},
+        {"dropout", NUMBER | NOTED, "P", &o->dropout, -1, 0.999, "-1: as the model says"},
+        {"seed", COUNT | NOTED, "K", &o->seed, 0, 9e15, "of parameters, dropout and examples"},
+        {"device", CHOICE, DEVICE_KINDS, &o->device.kind, 0, 0, "it computes on"},
+        {"tuning", TEXT | OWN, "FILE", &o->device.tuning, 0, 0,
          "of CUDA: the fastest algorithms for products are looked for, and kept there"},
-        {"no-fuse", OPTION_TEXT, "NAME,...", &o->no_fuse, 0, 0,
+        {"spare-processors", COUNT, "N", &o->device.spare, 0, 1024,
+         "of CUDA: multiprocessors that products leave to the ranks' communication"},
+        {"threads", COUNT | OWN, "N", &o->threads, 1, 1024, "workers of the process"},
+        {"ranks", COUNT | OWN, "N", &o->ranks, 0, 1024,
+         "ranks, as threads; 0: the processes that a launcher started, else 1"},
+        {"rendezvous", TEXT | OWN, "HOST:PORT|FILE", &o->rendezvous, 0, 0,
+         "where processes with GPUs find one another; else MASTER_ADDR and MASTER_PORT say it"},
+        {"zero", COUNT, "STAGE", &o->zero, 0, 3,
+         "cut over the ranks: 1 optimizer states, 2 and gradients, 3 and parameters"},
+        {"micro-batches", COUNT, "N", &o->micro_batches, 1, 1 << 20,
+         "of a step on each rank; the batch is cut into ranks times N parts"},
+        {"bucket", COUNT, "BYTES", &o->bucket, 0, 1e12,
+         "of parameters that move together; 0: those of a layer"},
+        {"prefetch", COUNT, "BYTES", &o->prefetch, -1, 1e15,
+         "of parameters gathered ahead of their use; -1: none, nothing overlaps"},
+        {"cost", TEXT, "FILE|measure", &o->cost, 0, 0,
+         "rates by which it is decided when to gather; measure: of this machine"},
+        {"save-cost", TEXT | OWN, "FILE", &o->save_cost, 0, 0,
+         "what --cost measure has measured"},
+        {"precision", CHOICE | NOTED, "f32|bf16|f16", &o->precision, 0, 0,
+         "of the computation; bf16 and f16 over f32 master weights, f16 with a loss scale"},
+        {"no-fuse", TEXT, "NAME,...", &o->no_fuse, 0, 0,
          "rewrites of zf_fuse that are left out, or all; without it one GPU also does without "
          "invert, while its memory allows"},
-        {"init", OPTION_TEXT, "DIR|FILE", &o->init, 0, 0,
+        {"recompute", TEXT, "off|layers|BYTES", &o->recompute, 0, 0,
+         "values made again in the backward pass: inside each layer, or for a peak of BYTES"},
+        {"deadline", NUMBER | OWN, "SECONDS", &o->deadline, 0.001, 1e6,
+         "that ranks wait for one another"},
+        {"init", TEXT | NAMES, "DIR|FILE", &o->init, 0, 0,
          "start from the weights of a checkpoint or of Hugging Face (not with --load)"},
-        {"save", OPTION_TEXT, "DIR", &o->save, 0, 0,
+        {"save", TEXT | NAMES, "DIR", &o->save, 0, 0,
          "write a checkpoint at the end, and when interrupted"},
-        {"save-every", OPTION_COUNT, "N", &o->save_every, 0, 1e12, "and every N steps"},
-        {"keep", OPTION_COUNT, "N", &o->keep, 1, 1000,
+        {"save-every", COUNT, "N", &o->save_every, 0, 1e12, "and every N steps"},
+        {"keep", COUNT | OWN, "N", &o->keep, 1, 1000,
          "checkpoints that stay: DIR, DIR.previous-1, ..."},
-        {"overwrite", OPTION_FLAG, NULL, &o->overwrite, 0, 0,
+        {"compare-every", COUNT, "N", &o->compare_every, 0, 1e12,
+         "steps after which ranks compare their parameters, as at saves; 0: never"},
+        {"overwrite", FLAG | OWN, NULL, &o->overwrite, 0, 0,
          "--save may replace another run's checkpoint"},
-        {"load", OPTION_TEXT, "DIR", &o->load, 0, 0, "go on from a checkpoint"},
-        {"log", OPTION_TEXT, "FILE", &o->log, 0, 0, "CSV of the steps"},
-        {"report", OPTION_TEXT, "FILE", &o->report, 0, 0, "JSON: memory, speed, losses"},
-        {"batch-file", OPTION_TEXT, "FILE", &o->batch_file, 0, 0,
+        {"load", TEXT | NAMES, "DIR", &o->load, 0, 0, "go on from a checkpoint"},
+        {"eval-batches", COUNT, "N", &o->eval_batches, 0, 1e6,
+         "of the held-out part, at the end"},
+        {"log", TEXT | OWN, "FILE", &o->log, 0, 0, "CSV of the steps"},
+        {"svg", TEXT | OWN, "FILE", &o->svg, 0, 0, "the loss curve"},
+        {"report", TEXT | OWN, "FILE", &o->report, 0, 0, "JSON: memory, speed, losses"},
+        {"batch-file", TEXT | NAMES, "FILE", &o->batch_file, 0, 0,
          "train on these batches (safetensors) instead"},
-        {"dump-grads", OPTION_TEXT, "FILE", &o->dump_grads, 0, 0,
+        {"dump", TEXT | NAMES, "FILE", &o->dump, 0, 0,
+         "parameters after the last step, as Hugging Face's files have them"},
+        {"dump-grads", TEXT | NAMES, "FILE", &o->dump_grads, 0, 0,
          "gradients of the last step, before clipping"},
-        {"quiet", OPTION_FLAG, NULL, &o->quiet, 0, 0, "no line while it runs"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
+        {"quiet", FLAG | OWN, NULL, &o->quiet, 0, 0, "no line while it runs"},
+        {NULL, FLAG, NULL, NULL, 0, 0, NULL},
     };
+    const option_row *const all[] = {text, own, run};
     int count = 0;
-    for (const char *at = names; *at && count < SETTINGS_ROWS - 1;) {
-        size_t length = strcspn(at, " ");
-        const option_row *row = find(own, at, length);
-        if (!row) row = find(common, at, length);
-        if (row) rows[count++] = *row;
-        at += length;
-        at += strspn(at, " ");
-    }
+    for (int k = 0; k < 3; k++)
+        for (const option_row *row = all[k]; row && row->name && count < SETTINGS_ROWS - 1; row++)
+            rows[count++] = *row;
     rows[count] = (option_row){.name = NULL};
 }
 
@@ -88,19 +166,54 @@ void settings_look_into_folders(settings *o, const char *otherwise)
     if (!o->model) o->model = otherwise;
 }
 
-const char *settings_no_text(const settings *o)
+bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory)
 {
+    static const char suffixes[] = "KMGT";
+    const char *suffix;
+    char *end;
+    long long bytes;
+    int shift = 0;
+    *mode = ZF_RECOMPUTE_OFF, *memory = 0;
+    if (!text || !strcmp(text, "off")) return true;
+    *mode = ZF_RECOMPUTE_LAYERS;
+    if (!strcmp(text, "layers")) return true;
+    *mode = ZF_RECOMPUTE_AS_NEEDED;
+    errno = 0;
+    bytes = strtoll(text, &end, 10);
+    if (*end && (suffix = strchr(suffixes, *end))) shift = 10 * (int)(suffix - suffixes + 1), end++;
+    if (end == text || *end || errno || bytes < 1 || bytes > INT64_MAX >> shift) return false;
+    *memory = bytes << shift;
+    return true;
+}
+
+bool settings_measures(const settings *o) { return o->cost && !strcmp(o->cost, "measure"); }
+
+const char *settings_wrong(const settings *o)
+{
+    zf_recompute_mode mode;
+    int64_t memory;
     if (!o->corpus && !o->batch_file)
         return "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE";
     if (o->corpus && o->batch_file) return "--corpus and --batch-file exclude each other";
     if (o->corpus && !o->vocab)
         return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
-    return NULL;
-}
-
-const char *settings_nowhere_to_save(const settings *o)
-{
+    if (o->seconds > 0 && o->batch_file)
+        return "--seconds measures steps on --corpus; with --batch-file, say --steps";
+    if (o->min_coeff > o->max_coeff) return "--min-ratio must not be above --max-ratio";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";
+    if (o->rendezvous && o->device.kind != DEVICE_CUDA)
+        return "--rendezvous is for ranks with GPUs (--device cuda); those on CPUs meet by MPI";
+    if (o->cost && o->prefetch < 0)
+        return "--cost decides when --prefetch gathers: --prefetch BYTES";
+    if (!settings_recompute(o->recompute, &mode, &memory))
+        return "--recompute is off, layers or a number of bytes, perhaps with K, M, G or T behind";
+    if (o->save_cost && !settings_measures(o))
+        return "--save-cost saves what --cost measure measures";
+    if (o->dump_grads && o->precision == ZF_F16)
+        return "--dump-grads writes gradients without a loss scale, so --precision f32 or bf16";
+    if (o->dump_grads && !o->steps) return "--dump-grads needs a step, and --steps 0 makes none";
+    if (o->corpus && !o->steps && !o->eval_batches && !o->save)
+        return "--steps 0 only evaluates, and --eval-batches 0 leaves nothing to evaluate";
     return NULL;
 }

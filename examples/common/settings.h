@@ -1,6 +1,6 @@
-/* The options of a run of training that samples have in common, their rows, and what they must not
- * say together. A sample names the options that it offers, and gives rows of its own for others, or
- * where its own says something else. */
+/* The options of a run of training, their rows, and what they must not say together. An option is a
+ * member of settings and a row in settings_rows; its kind says what else a run does with it
+ * (options.h). A sample has other defaults, and perhaps options of its own. */
 #ifndef SETTINGS_H
 #define SETTINGS_H
 
@@ -8,35 +8,44 @@
 #include "options.h"
 #include "tokenizing.h"
 
-/* As members, so that a sample's own settings can begin with them. */
-#define SETTINGS_MEMBERS                                                                           \
-    const char *model, *corpus, *vocab, *init, *save, *load, *log, *report, *batch_file, *dump,    \
-        *dump_grads, *no_fuse;                                                                     \
-    int64_t precision, seq, batch, steps, schedule, warmup, seed, threads, eval_batches,           \
-        save_every, keep;                                                                          \
-    double lr, end_lr, weight_decay, clip, dropout, beta1, beta2, eps;                             \
-    int64_t first_rate; /* 0: the schedule's first step has the rate of step 0 */                  \
-    device_desc device;                                                                            \
-    tokenizing words;                                                                              \
-    bool quiet, overwrite;
+struct sample_model;
 
 typedef struct settings {
-    SETTINGS_MEMBERS
+    const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
+        *dump, *dump_grads, *no_fuse, *cost, *save_cost, *recompute, *rendezvous;
+    int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
+        save_every, compare_every, keep;
+    int64_t ranks, zero, micro_batches, bucket, prefetch;
+    int64_t first_rate; /* 0: the schedule's first step has the rate of step 0 */
+    double lr, end_lr, weight_decay, clip, dropout, beta1, beta2, eps, momentum, min_coeff,
+        max_coeff, seconds, deadline;
+    device_desc device;
+    tokenizing words;
+    bool quiet, overwrite;
+    const void *own; /* the sample's own, or NULL */
 } settings;
+
+/* What most samples have. */
+settings settings_defaults(void);
 
 enum { SETTINGS_ROWS = 96 };
 
-/* rows: those of `names` ("model corpus ..."), in this order, of `own` (the last has name NULL) or
- * else of the frame, and one with name NULL. */
-void settings_rows(option_row rows[SETTINGS_ROWS], const char *names, const option_row *own,
-                   settings *o);
+/* All rows, those of the sample's own options (the last has name NULL) among them. */
+void settings_rows(option_row rows[SETTINGS_ROWS], const struct sample_model *sample,
+                   const option_row *own, settings *o);
 
 /* A folder that options name has the model and the vocabulary of which they say nothing;
  * `otherwise` is the model where none does. */
 void settings_look_into_folders(settings *o, const char *otherwise);
 
 /* What is wrong with the options as a whole, or NULL. */
-const char *settings_no_text(const settings *o); /* to train on */
-const char *settings_nowhere_to_save(const settings *o);
+const char *settings_wrong(const settings *o);
+
+/* Of --recompute: "off" (or NULL), "layers", or the bytes that the peak of the plan must not exceed,
+ * perhaps with K, M, G or T behind them; false: it is none of these. */
+bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory);
+
+/* --cost measure. */
+bool settings_measures(const settings *o);
 
 #endif

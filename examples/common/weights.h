@@ -49,13 +49,6 @@ zf_status weights_put(zf_program *program, zf_tensor param, const float *values,
  * call. */
 zf_status weights_get(zf_program *program, zf_tensor param, float *values, zf_error *error);
 
-/* Parameters of one program become those of another, of the same names and shapes. One that `from`
- * lacks keeps its value if it is of a head, and else is an error, as is one of `from` that is
- * neither of a head nor of `to`; what is left is reported. `path` stands for `from` in messages. */
-zf_status weights_copy(zf_program *to, zf_graph *to_graph, zf_program *from, zf_graph *from_graph,
-                       bool (*is_head)(const char *name), const char *path, weights_report *report,
-                       zf_error *error);
-
 /* A shape as "[2,3]"; returns text. */
 enum { SHAPE_TEXT = 21 * ZF_MAX_RANK + 2 };
 const char *shape_text(char text[SHAPE_TEXT], zf_shape shape);

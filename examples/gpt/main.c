@@ -1,13 +1,22 @@
 /* gpt: trains a GPT-2 on a text, continues sentences, exports its weights. */
 #include "../common/command.h"
+#include "../common/frame.h"
 #include "model.h"
 
-static int pretrain(int argc, char **argv) { return lm_pretrain(&gpt_kind, argc, argv); }
-static int generate(int argc, char **argv) { return lm_generate(&gpt_kind, argc, argv); }
-static int export(int argc, char **argv) { return lm_export(&gpt_kind, argc, argv); }
+static int pretrain(int argc, char **argv)
+{
+    settings o = settings_defaults();
+    o.batch = 8, o.schedule = ZF_COSINE, o.weight_decay = 0.1, o.eps = 1e-8;
+    return pretrain_command(&gpt_sample, &o, NULL, argc, argv);
+}
+
+static int eval(int argc, char **argv) { return evaluate_command(&gpt_sample, argc, argv); }
+static int generate(int argc, char **argv) { return causal_generate(&gpt_sample, argc, argv); }
+static int export(int argc, char **argv) { return export_command(&gpt_sample, argc, argv); }
 
 static const command commands[] = {
     {"pretrain", "train on the next token", pretrain},
+    {"eval", "the loss of a checkpoint on the held-out part of a text", eval},
     {"generate", "continue a text", generate},
     {"export", "write a checkpoint's weights as GPT-2's files have them", export},
     {NULL, NULL, NULL},

@@ -147,7 +147,7 @@ static zf_tensor causal_mask(zf_graph *g, int64_t tokens)
 
 /* The same where some keys are padding, so far below the others that their softmax is 0, though not
  * where all are padding: [B, 1, T, T]. */
-static zf_tensor padding_mask(zf_tensor causal, zf_tensor attention_mask, const lm_shape *s)
+static zf_tensor padding_mask(zf_tensor causal, zf_tensor attention_mask, const sample_shape *s)
 {
     zf_graph *g = causal.graph;
     zf_tensor keys = zf_reshape(attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
@@ -185,18 +185,18 @@ static zf_tensor block(zf_tensor x, zf_tensor mask, const gpt_config *c, int64_t
 }
 
 /* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied. */
-static zf_tensor body(zf_graph *g, const gpt_config *c, const lm_shape *s, const lm_model *m,
-                      zf_tensor *words)
+static zf_tensor body(zf_graph *g, const gpt_config *c, const sample_shape *s,
+                      const causal_inputs *in, zf_tensor *words)
 {
     zf_nn_embedding_desc table = {.std = c->std};
     zf_tensor positions, mask, x;
     zf_push(g, "transformer");
     *words = zf_nn_embedding_table(g, "wte", c->vocab, c->hidden, &table);
     positions = zf_nn_embedding_table(g, "wpe", c->positions, c->hidden, &table);
-    x = zf_embedding(*words, m->input_ids);
+    x = zf_embedding(*words, in->input_ids);
     x = zf_dropout(zf_add(x, zf_slice(positions, 0, 0, s->sequence)), c->embedding_dropout);
     mask = causal_mask(g, s->sequence);
-    if (s->masked) mask = padding_mask(mask, m->attention_mask, s);
+    if (s->masked) mask = padding_mask(mask, in->attention_mask, s);
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "h.%lld", (long long)i);
         x = block(x, mask, c, i + 1);
@@ -208,239 +208,32 @@ static zf_tensor body(zf_graph *g, const gpt_config *c, const lm_shape *s, const
     return zf_reshape(x, ZF_SHAPE(s->batch * s->sequence, c->hidden));
 }
 
-static zf_tensor head(zf_tensor x, zf_tensor words)
+zf_tensor gpt_build(zf_graph *g, const gpt_config *c, const sample_shape *s, sample_purpose purpose)
 {
-    return zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
+    causal_inputs in = causal_begin(g, s, purpose);
+    zf_tensor words, x = body(g, c, s, &in, &words);
+    return causal_end(x, words, &in);
 }
 
-lm_model gpt_build(zf_graph *g, const gpt_config *c, const lm_shape *s)
-{
-    lm_model m = {.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
-                  .labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
-                  .loss_weight = zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR),
-                  .lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR),
-                  .attention_mask = {g, 0}};
-    zf_tensor words, x;
-    if (s->masked)
-        m.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(s->batch, s->sequence));
-    x = body(g, c, s, &m, &words);
-    m.loss = zf_cross_entropy(head(x, words), zf_reshape(m.labels, ZF_SHAPE(-1)), m.loss_weight);
-    zf_output(m.loss, "loss");
-    return m;
-}
+/* -------------------------------------------------------------------------------- to the frame */
 
-lm_model gpt_build_next(zf_graph *g, const gpt_config *c, const lm_shape *s)
-{
-    lm_model m = {.input_ids = zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
-                  .last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch))};
-    zf_tensor words, x = body(g, c, s, &m, &words);
-    m.logits = zf_output(head(zf_gather_rows(x, m.last), words), "logits");
-    return m;
-}
-
-/* ----------------------------------------------------------------------- Hugging Face weights */
-
-static const char prefix[] = "transformer.";
-
-/* A name without the prefix. */
-static const char *bare(const char *name)
-{
-    return strncmp(name, prefix, sizeof prefix - 1) ? name : name + sizeof prefix - 1;
-}
-
-static bool ends_in(const char *name, const char *end)
-{
-    size_t n = strlen(name), m = strlen(end);
-    return n >= m && !strcmp(name + n - m, end);
-}
-
-/* A weight that files hold the other way round. */
+/* A weight of GPT-2's Conv1D. */
 static bool is_turned(zf_tensor param)
 {
     return zf_tensor_shape(param).rank == 2 && strstr(zf_tensor_name(param), ".c_");
 }
-
-/* A tensor's shape in files. */
-static zf_shape file_shape(zf_tensor param)
-{
-    zf_shape s = zf_tensor_shape(param);
-    return is_turned(param) ? ZF_SHAPE(s.dims[1], s.dims[0]) : s;
-}
-
-/* to[column,row] = from[row,column], elements of `size` bytes. */
-static void turn(char *to, const char *from, zf_shape shape, size_t size)
-{
-    size_t rows = (size_t)shape.dims[0], columns = (size_t)shape.dims[1];
-    for (size_t row = 0; row < rows; row++)
-        for (size_t column = 0; column < columns; column++)
-            memcpy(to + (column * rows + row) * size, from + (row * columns + column) * size, size);
-}
-
-static const char head_name[] = "lm_head.weight", words[] = "wte.weight";
-
-static int32_t find_name(const weights *w, const char *name)
-{
-    int32_t at = weights_find(w, name);
-    return at < 0 ? weights_find(w, bare(name)) : at;
-}
-
-static int32_t find_words(const weights *w) { return find_name(w, "transformer.wte.weight"); }
-
-/* The tensor that is parameter `name`; -1. Of a tied head, files have one or both. */
-static int32_t find_param(weights *w, const char *name, bool tied, zf_error *error)
-{
-    int32_t at = find_name(w, name), other = -1;
-    if (tied && !strcmp(bare(name), words)) other = weights_find(w, head_name);
-    if (at < 0) return other;
-    if (other >= 0 && weights_equal(w, at, other, error)) weights_pass(w, other);
-    return at;
-}
-
-bool gpt_config_fit(gpt_config *c, const char *path, zf_error *error)
-{
-    weights *w = weights_open(path, error);
-    if (!w) return false;
-    if (!weights_equal(w, find_words(w), weights_find(w, head_name), error)) c->tied = 0;
-    weights_close(w);
-    return !error->status;
-}
-
-static bool import_param(zf_program *p, weights *w, int32_t at, zf_tensor param, zf_error *error)
-{
-    zf_shape shape = file_shape(param);
-    float *values = weights_take(w, at, shape, error), *turned = NULL;
-    size_t bytes = (size_t)zf_shape_count(shape) * sizeof *values;
-    bool good = values != NULL;
-    if (good && is_turned(param)) {
-        good = (turned = malloc(bytes + 1)) != NULL;
-        if (good) turn((char *)turned, (const char *)values, shape, sizeof *values);
-        else fail(error, ZF_ERR_NOMEM, "out of memory");
-    }
-    good = good && !weights_put(p, param, turned ? turned : values, error);
-    free(values);
-    free(turned);
-    return good;
-}
-
-/* Tensors of the transformer must all be the model's, so that a larger one is not taken for it;
- * heads may be of other tasks. Masks, which old files have as buffers, say nothing. */
-static bool check_unused(const weights *w, weights_report *report, const char *path,
-                         zf_error *error)
-{
-    static const char *const parts[] = {"h.", "wte.", "wpe.", "ln_f."};
-    for (int32_t i = 0; i < weights_count(w); i++) {
-        const char *name = weights_name(w, i);
-        bool inside = false;
-        if (weights_taken(w, i) || ends_in(name, ".attn.bias") ||
-            ends_in(name, ".attn.masked_bias"))
-            continue;
-        for (int k = 0; k < 4; k++) inside |= !strncmp(bare(name), parts[k], strlen(parts[k]));
-        if (inside)
-            return fail(error, ZF_ERR_MISMATCH,
-                        "%s: the model has no tensor %.200s; do the sizes of --model fit?", path,
-                        name);
-        if (!strcmp(name, head_name))
-            return fail(error, ZF_ERR_MISMATCH,
-                        "%s: %s differs from the word embedding, to which the model ties it: "
-                        "its config.json must have \"tie_word_embeddings\": false",
-                        path, name);
-        weights_unused(report, name);
-    }
-    return true;
-}
-
-bool gpt_import(zf_program *p, zf_graph *g, const char *path, weights_report *report,
-                zf_error *error)
-{
-    weights *w = weights_open(path, error);
-    bool tied = !zf_valid(zf_graph_find(g, head_name)), good = w != NULL;
-    *report = (weights_report){.fresh = 0};
-    for (int32_t i = 0; i < zf_param_count(g) && good; i++) {
-        zf_tensor param = zf_param_at(g, i);
-        const char *name = zf_tensor_name(param);
-        int32_t at = find_param(w, name, tied, error);
-        if (error->status) good = false;
-        else if (at >= 0) good = import_param(p, w, at, param, error);
-        else if (!strcmp(name, head_name)) weights_fresh(report, name);
-        else good = fail(error, ZF_ERR_MISMATCH, "%s: there is no tensor %s", path, name);
-    }
-    good = good && check_unused(w, report, path, error);
-    weights_close(w);
-    return good;
-}
-
-/* What is exported of the parameter: it, or the output that keeps its gradient, if any. */
-static zf_tensor exported(zf_graph *g, zf_tensor param, bool gradients)
-{
-    char name[300];
-    snprintf(name, sizeof name, "gradient/%s", zf_tensor_name(param));
-    return gradients ? zf_graph_find(g, name) : param;
-}
-
-static bool export_tensor(zf_program *p, zf_safetensors_writer *w, int32_t index, zf_tensor param,
-                          zf_tensor from, zf_dtype dtype, zf_error *error)
-{
-    size_t count = (size_t)zf_shape_count(zf_tensor_shape(param)), size = zf_dtype_size(dtype);
-    float *values = malloc(count * sizeof *values + 1);
-    char *data = malloc(count * sizeof(double) + 1), *turned = malloc(count * size + 1);
-    zf_status status = ZF_OK;
-    if (!values || !data || !turned) {
-        status = ZF_ERR_NOMEM;
-        fail(error, status, "out of memory");
-    } else if (from.id != param.id) { /* a gradient */
-        status = zf_read(p, from, data, count * size);
-        if (status) fail(error, status, "%s", zf_program_error(p));
-    } else if (!(status = weights_get(p, param, values, error))) {
-        zf_convert(data, dtype, values, ZF_F32, count);
-    }
-    if (!status) {
-        if (is_turned(param)) turn(turned, data, zf_tensor_shape(param), size);
-        status = zf_safetensors_write(w, index, is_turned(param) ? turned : data, count * size);
-    }
-    free(values);
-    free(data);
-    free(turned);
-    return !status;
-}
-
-bool gpt_export(zf_program *p, zf_graph *g, const char *path, bool gradients, zf_dtype dtype,
-                zf_error *error)
-{
-    zf_safetensors_writer *w = zf_safetensors_writer_new(path, NULL, error);
-    bool good = w != NULL;
-    int32_t written = 0;
-    for (int writing = 0; writing < 2; writing++)
-        for (int32_t i = 0; i < zf_param_count(g) && good; i++) {
-            zf_tensor t = zf_param_at(g, i), from = exported(g, t, gradients);
-            zf_dtype type = gradients && zf_valid(from) ? zf_tensor_dtype(from) : dtype;
-            if (!zf_valid(from)) continue;
-            if (writing) good = export_tensor(p, w, written++, t, from, type, error);
-            else zf_safetensors_declare(w, zf_tensor_name(t), type, file_shape(t));
-        }
-    /* The writer's own error is told by its end. */
-    if (w && (good || !error->status)) good = !zf_safetensors_finish(w, error);
-    zf_safetensors_writer_free(w);
-    return good;
-}
-
-/* -------------------------------------------------------------------------------- to the frame */
 
 static bool load(const char *name, void *config, zf_error *error)
 {
     return gpt_config_load(name, config, error);
 }
 
-static bool fit(void *config, const char *path, zf_error *error)
-{
-    return gpt_config_fit(config, path, error);
-}
-
 static zf_json_writer *json_of(const void *config) { return gpt_config_json(config); }
 
-static lm_facts facts(void *config)
+static sample_facts facts(void *config)
 {
     gpt_config *c = config;
-    return (lm_facts){
+    return (sample_facts){
         .vocab = &c->vocab,
         .positions = &c->positions,
         .tied = &c->tied,
@@ -448,14 +241,13 @@ static lm_facts facts(void *config)
         .dropouts = {&c->residual_dropout, &c->embedding_dropout, &c->attention_dropout}};
 }
 
-static lm_model build(zf_graph *g, const void *config, const lm_shape *shape, bool next)
+static void build(zf_graph *g, const void *config, const sample_shape *shape,
+                  sample_purpose purpose)
 {
-    return next ? gpt_build_next(g, config, shape) : gpt_build(g, config, shape);
+    gpt_build(g, config, shape, purpose);
 }
 
-static bool is_head(const char *param) { return !strcmp(param, "lm_head.weight"); }
-
-const lm_kind gpt_kind = {
+const sample_model gpt_sample = {
     .program = "gpt",
     .title = "GPT-2",
     .models = "small 124m 355m 774m 1558m, or a config.json, perhaps of a folder; else that of\n"
@@ -463,11 +255,15 @@ const lm_kind gpt_kind = {
     .otherwise = "small",
     .config_bytes = sizeof(gpt_config),
     .load = load,
-    .fit = fit,
     .json = json_of,
     .facts = facts,
     .build = build,
-    .import = gpt_import,
-    .export = gpt_export,
-    .is_head = is_head,
+    .exchange = {.prefix = "transformer.",
+                 .words = "transformer.wte.weight",
+                 .head = "lm_head.weight",
+                 .inside = {"h.", "wte.", "wpe.", "ln_f."},
+                 .heads = {"lm_head."},
+                 .buffers = {".attn.bias", ".attn.masked_bias"},
+                 .turned = is_turned},
+    .objective = &causal_objective,
 };

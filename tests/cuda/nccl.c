@@ -923,7 +923,7 @@ static void course_body(member *m)
     zf_backend *backend = c->cpu ? zf_cpu_backend(NULL, &m->error)
                                  : zf_cuda_backend(&(zf_cuda_desc){.device = m->rank}, &m->error);
     zf_graph *g = zf_graph_new(NULL);
-    bert_model b = bert_build(g, &config, &(bert_shape){1, SEQUENCE, LABELS}, false);
+    bert_model b = bert_build(g, &config, &(sample_shape){1, SEQUENCE, LABELS, false}, false);
     zf_program *p = NULL;
     zf_fuse(g, NULL);
     zf_precision(g, &(zf_precision_desc){.dtype = c->dtype});

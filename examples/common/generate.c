@@ -1,16 +1,41 @@
-/* The commands generate and export: what a checkpoint is good for. */
+/* The command generate: a text goes on. */
 #include "../bert/corpus.h"
+#include "causal.h"
 #include "command.h"
 #include "fail.h"
 #include "folder.h"
-#include "lm_session.h"
-#include "lm_text.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+int32_t causal_draw(const float *logits, int64_t count, double temperature, uint64_t dice)
+{
+    double sum = 0, at;
+    int32_t best = 0;
+    for (int64_t v = 1; v < count; v++)
+        if (logits[v] > logits[best]) best = (int32_t)v;
+    if (!(temperature > 0)) return best;
+    for (int64_t v = 0; v < count; v++) sum += exp((logits[v] - logits[best]) / temperature);
+    at = ldexp((double)(dice >> 11), -53) * sum;
+    for (int64_t v = 0; v < count; v++) {
+        at -= exp((logits[v] - logits[best]) / temperature);
+        if (at < 0) return (int32_t)v;
+    }
+    return best;
+}
+
+/* Prints a token as it follows what has been printed: with a space before it, unless it continues a
+ * word or ends a clause. */
+static void print_token(const bert_vocab *vocab, int32_t id)
+{
+    const char *token = bert_vocab_token(vocab, id);
+    if (!strncmp(token, "##", 2) && !bert_vocab_starts_word(vocab, id)) printf("%s", token + 2);
+    else printf("%s%s", strlen(token) == 1 && strchr(".,;:!?)", *token) ? "" : " ", token);
+}
+
 typedef struct writer {
-    lm_session session;
+    session session;
     const bert_vocab *vocab;
     int64_t window; /* tokens that the model sees */
     int32_t end;    /* the token in front of a text and behind it */
@@ -23,17 +48,18 @@ typedef struct writer {
 static bool next(writer *w, int64_t count, double temperature, uint64_t dice, int32_t *id,
                  zf_error *error)
 {
-    lm_session *s = &w->session;
+    session *s = &w->session;
     int64_t first = count > w->window ? count - w->window : 0;
     int32_t last = (int32_t)(count - first - 1);
     size_t bytes = (size_t)w->window * sizeof *w->ids;
-    zf_status status = zf_write(s->program, s->model.input_ids, w->ids + first, bytes);
-    if (!status) status = zf_write(s->program, s->model.last, &last, sizeof last);
+    zf_tensor logits = zf_graph_find(s->graph, "logits");
+    zf_status status = session_write(s, "input_ids", w->ids + first, bytes);
+    if (!status) status = session_write(s, "last", &last, sizeof last);
     if (!status) status = zf_step(s->program);
     if (!status)
-        status = zf_read(s->program, s->model.logits, w->logits, zf_tensor_bytes(s->model.logits));
+        status = zf_read(s->program, logits, w->logits, zf_tensor_bytes(logits));
     if (status) return fail(error, status, "%s", zf_program_error(s->program));
-    *id = lm_sample(w->logits, bert_vocab_size(w->vocab), temperature, dice);
+    *id = causal_draw(w->logits, bert_vocab_size(w->vocab), temperature, dice);
     return true;
 }
 
@@ -42,7 +68,7 @@ static bool write_on(writer *w, const char *prompt, int64_t tokens, double tempe
 {
     int64_t given = bert_encode(w->vocab, prompt, strlen(prompt), 0, NULL, 0), count;
     w->ids = calloc((size_t)(1 + given + tokens + w->window), sizeof *w->ids);
-    w->logits = malloc(zf_tensor_bytes(w->session.model.logits));
+    w->logits = malloc(zf_tensor_bytes(zf_graph_find(w->session.graph, "logits")));
     if (!w->ids || !w->logits) return fail(error, ZF_ERR_NOMEM, "out of memory");
     w->ids[0] = w->end; /* a text begins where another one ends */
     bert_encode(w->vocab, prompt, strlen(prompt), 0, w->ids + 1, given);
@@ -52,7 +78,7 @@ static bool write_on(writer *w, const char *prompt, int64_t tokens, double tempe
                   error))
             return false;
         if (w->ids[count] == w->end) break;
-        lm_print_token(w->vocab, w->ids[count]);
+        print_token(w->vocab, w->ids[count]);
         fflush(stdout);
     }
     printf("\n");
@@ -71,7 +97,7 @@ static bool window_of(const char *load, int64_t positions, writer *w, zf_error *
     return true;
 }
 
-int lm_generate(const lm_kind *kind, int argc, char **argv)
+int causal_generate(const sample_model *sample, int argc, char **argv)
 {
     const char *load = NULL, *prompt;
     int64_t tokens = 64, seed = 1, threads = 1, dtype = 0;
@@ -81,14 +107,14 @@ int lm_generate(const lm_kind *kind, int argc, char **argv)
         {"tokens", OPTION_COUNT, "N", &tokens, 1, 1e6, "to write, at most"},
         {"temperature", OPTION_NUMBER, "X", &temperature, 0, 100, "0: always the likeliest token"},
         {"seed", OPTION_COUNT, "K", &seed, 0, 9e15, "another one, another text"},
-        {"dtype", OPTION_CHOICE, LM_DTYPES, &dtype, 0, 0,
+        {"dtype", OPTION_CHOICE, SESSION_DTYPES, &dtype, 0, 0,
          "it computes in; auto: as the checkpoint was trained, else f32"},
         {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
-    lm_config config = {{0}};
-    const lm_facts facts = kind->facts(&config);
-    lm_session_desc d = {.kind = kind, .purpose = LM_GENERATE, .config = &config};
+    sample_config config = {{0}};
+    const sample_facts facts = sample->facts(&config);
+    session_desc d = {.sample = sample, .purpose = SAMPLE_ANSWER, .config = &config};
     bert_vocab *vocab = NULL;
     writer w = {.ids = NULL};
     zf_error error = {ZF_OK, ""};
@@ -98,56 +124,19 @@ int lm_generate(const lm_kind *kind, int argc, char **argv)
                          &status))
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    good = lm_folder_config(kind, load, &config, &error) &&
+    good = session_config(sample, load, &config, &error) &&
            window_of(load, *facts.positions, &w, &error) &&
            (vocab = folder_vocab(load, NULL, &error)) != NULL;
     if (good) {
         w.vocab = vocab;
         w.end = *facts.end >= 0 ? (int32_t)*facts.end : bert_vocab_id(vocab, "[SEP]");
-        d.shape = (lm_shape){1, w.window, false}, d.threads = threads;
-        good = lm_folder_open(&w.session, load, &d, dtype, &error) &&
+        d.shape = (sample_shape){1, w.window, 0, false}, d.threads = threads;
+        good = session_open_folder(&w.session, load, &d, dtype, &error) &&
                write_on(&w, prompt ? prompt : "", tokens, temperature, (uint64_t)seed, &error);
-        lm_session_close(&w.session);
+        session_close(&w.session);
     }
     free(w.ids);
     free(w.logits);
     bert_vocab_free(vocab);
-    return good ? EXIT_GOOD : command_error("%s", error.text);
-}
-
-int lm_export(const lm_kind *kind, int argc, char **argv)
-{
-    const char *load = NULL, *out;
-    int64_t dtype = ZF_F32;
-    const option_row rows[] = {
-        {"load", OPTION_TEXT, "DIR", &load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
-        {"dtype", OPTION_CHOICE, "f32|bf16|f16", &dtype, 0, 0,
-         "of the weights that are written; f32 are the master weights of runs in 16 bits"},
-        {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
-    };
-    lm_config config = {{0}};
-    lm_session_desc d = {.kind = kind,
-                         .purpose = LM_GENERATE,
-                         .config = &config,
-                         .shape = {1, 1, false},
-                         .threads = 1};
-    lm_session s;
-    zf_error error = {ZF_OK, ""};
-    char file[FOLDER_PATH];
-    int status;
-    bool good;
-    if (!command_options(argc, argv, "export --load DIR [OPTIONS] DIR|FILE.safetensors", rows, &out,
-                         &status))
-        return status;
-    if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
-    if (!out) return command_usage_error(argv, "a folder or a file to write is needed");
-    good = lm_folder_config(kind, load, &config, &error) &&
-           lm_folder_open(&s, load, &d, 1 + ZF_F32, &error);
-    if (good) {
-        good = folder_export(out, load, kind->json(&config), FOLDER_GPT,
-                             *kind->facts(&config).positions, file, &error) &&
-               kind->export(s.program, s.graph, file, false, (zf_dtype)dtype, &error);
-        lm_session_close(&s);
-    }
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }

@@ -4,46 +4,46 @@
  *     ids     birds live near the
  *     labels  live  near the  banana
  */
-#ifndef LM_BATCH_H
-#define LM_BATCH_H
+#ifndef CAUSAL_BATCH_H
+#define CAUSAL_BATCH_H
 
 #include "../../zeroflow.h"
 
-typedef struct lm_batch {
+typedef struct causal_batch {
     int64_t examples, sequence; /* B, T */
     int64_t labelled;           /* labels that are not -100 */
     int32_t *ids, *labels;      /* [B, T] */
     uint8_t *mask;              /* [B, T], 1: a token, 0: padding; NULL: all are tokens */
-} lm_batch;
+} causal_batch;
 
 /* Room for a batch; false out of memory. */
-bool lm_batch_new(lm_batch *b, int64_t examples, int64_t sequence, zf_error *error);
-void lm_batch_free(lm_batch *b);
+bool causal_batch_new(causal_batch *b, int64_t examples, int64_t sequence, zf_error *error);
+void causal_batch_free(causal_batch *b);
 
 /* A text as one line of tokens. */
-typedef struct lm_tokens {
+typedef struct causal_tokens {
     int32_t *id;
     int64_t count;
-} lm_tokens;
+} causal_tokens;
 
 /* Examples first, first + 1, ...: each begins at a place drawn by seed and its number. */
-void lm_batch_draw(lm_batch *b, const lm_tokens *text, uint64_t seed, int64_t first);
+void causal_batch_draw(causal_batch *b, const causal_tokens *text, uint64_t seed, int64_t first);
 /* Examples first, first + 1, ...: one behind the other, from the beginning again behind the end. */
-void lm_batch_read(lm_batch *b, const lm_tokens *text, int64_t first);
+void causal_batch_read(causal_batch *b, const causal_tokens *text, int64_t first);
 
 /* Batches from a safetensors file, for comparison with other systems: integers (I64, I32, U8, BOOL)
  * input_ids and, where they are there, labels (else the ids) and attention_mask (else 1), [S,B,T] or
  * [B,T]. As in Hugging Face's files, labels[t] is what ids[t] should have been, so that the label of
  * a token is the next one's; -100: none. Step k takes entry k mod S. */
-typedef struct lm_batch_file {
+typedef struct causal_batch_file {
     int64_t entries;
     bool masked;      /* there is an attention_mask */
-    lm_batch *batch; /* [S] */
-} lm_batch_file;
+    causal_batch *batch; /* [S] */
+} causal_batch_file;
 
 /* False with *error for a file that is damaged, lacks a tensor or has an unknown one, or whose shapes or values (ids are
  * below `vocab`) do not fit. */
-bool lm_batch_file_load(lm_batch_file *f, const char *path, int64_t vocab, zf_error *error);
-void lm_batch_file_free(lm_batch_file *f);
+bool causal_batch_file_load(causal_batch_file *f, const char *path, int64_t vocab, zf_error *error);
+void causal_batch_file_free(causal_batch_file *f);
 
 #endif

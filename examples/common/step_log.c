@@ -1,32 +1,29 @@
-#include "log.h"
-#include "../common/training.h"
+#include "step_log.h"
+#include "fail.h"
+#include "training.h"
 
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static const char header[] = "step,loss,mlm_loss,nsp_loss,lr,grad_norm,tokens_per_s\n";
-
 static bool io_error(zf_error *error, const char *path)
 {
-    error->status = ZF_ERR_IO;
-    snprintf(error->text, sizeof error->text, "%s: %s", path, strerror(errno));
-    return false;
+    return fail(error, ZF_ERR_IO, "%s: %s", path, strerror(errno));
 }
 
-static bool no_memory(zf_error *error)
+static int losses_of(const step_log *log)
 {
-    error->status = ZF_ERR_NOMEM;
-    snprintf(error->text, sizeof error->text, "out of memory");
-    return false;
+    int n = 0;
+    while (n < STEP_LOSSES && log->losses[n]) n++;
+    return n;
 }
 
-static bool keep(bert_log *log, const bert_log_row *row)
+static bool keep(step_log *log, const step_log_row *row)
 {
     if (log->count == log->room) {
         int64_t room = log->room ? 2 * log->room : 256;
-        bert_log_row *rows = realloc(log->rows, (size_t)room * sizeof *rows);
+        step_log_row *rows = realloc(log->rows, (size_t)room * sizeof *rows);
         if (!rows) return false;
         log->rows = rows, log->room = room;
     }
@@ -37,39 +34,55 @@ static bool keep(bert_log *log, const bert_log_row *row)
 /* A row of an earlier part of the run. */
 static bool read_row(void *user, const char *line)
 {
-    bert_log *log = user;
-    bert_log_row r;
+    step_log *log = user;
+    int losses = losses_of(log), used;
+    step_log_row r = {.step = 0};
+    double *const values[] = {&r.lr, &r.grad_norm, &r.tokens_per_s};
     long long at;
-    if (sscanf(line, "%lld,%lf,%lf,%lf,%lf,%lf,%lf", &at, &r.loss, &r.mlm_loss, &r.nsp_loss, &r.lr,
-               &r.grad_norm, &r.tokens_per_s) != 7)
-        return false;
+    if (sscanf(line, "%lld%n", &at, &used) != 1) return false;
+    for (int k = 0; k < losses + 3; k++) {
+        line += used;
+        if (sscanf(line, ",%lf%n", k < losses ? &r.losses[k] : values[k - losses], &used) != 1)
+            return false;
+    }
     r.step = at;
     if (!keep(log, &r)) log->lacks_memory = true;
     return true;
 }
 
-bool bert_log_open(bert_log *log, const char *path, int64_t step, zf_error *error)
+bool step_log_open(step_log *log, const char *path, const char *program, const char *const *losses,
+                   int64_t step, zf_error *error)
 {
-    *log = (bert_log){.rows = NULL};
+    char header[256] = "step";
+    *log = (step_log){.program = program, .losses = losses};
+    for (int k = 0; k < losses_of(log); k++) {
+        size_t at = strlen(header);
+        snprintf(header + at, sizeof header - at, ",%s", losses[k]);
+    }
+    snprintf(header + strlen(header), sizeof header - strlen(header),
+             ",lr,grad_norm,tokens_per_s\n");
     if (!csv_open(&log->file, path, header, step, read_row, log, error)) return false;
-    return !log->lacks_memory || no_memory(error);
+    return !log->lacks_memory || fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
-bool bert_log_add(bert_log *log, const bert_log_row *r, zf_error *error)
+bool step_log_add(step_log *log, const step_log_row *r, zf_error *error)
 {
     char row[256];
-    if (!keep(log, r)) return no_memory(error);
-    snprintf(row, sizeof row, "%lld,%.9g,%.9g,%.9g,%.9g,%.9g,%.9g\n", (long long)r->step, r->loss,
-             r->mlm_loss, r->nsp_loss, r->lr, r->grad_norm, r->tokens_per_s);
-    training_log(&log->file, "bert", row);
+    int at = snprintf(row, sizeof row, "%lld", (long long)r->step);
+    if (!keep(log, r)) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    for (int k = 0; k < losses_of(log); k++)
+        at += snprintf(row + at, sizeof row - (size_t)at, ",%.9g", r->losses[k]);
+    snprintf(row + at, sizeof row - (size_t)at, ",%.9g,%.9g,%.9g\n", r->lr, r->grad_norm,
+             r->tokens_per_s);
+    training_log(&log->file, log->program, row);
     return true;
 }
 
-bool bert_log_close(bert_log *log, zf_error *error)
+bool step_log_close(step_log *log, zf_error *error)
 {
     bool good = csv_close(&log->file, error);
     free(log->rows);
-    *log = (bert_log){.rows = NULL};
+    *log = (step_log){.rows = NULL};
     return good;
 }
 
@@ -118,13 +131,14 @@ static void axes(FILE *out, const frame *f)
 
 /* At most about 2000 points: of the rows themselves, or of their exponential mean over 25 rows. That
  * begins at 0, which has the weight `rest`; it is divided by the weight of the rows. */
-static void curve(FILE *out, const bert_log *log, const frame *f, bool smooth, const char *style)
+static void curve(FILE *out, const step_log *log, int32_t loss, const frame *f, bool smooth,
+                  const char *style)
 {
     int64_t stride = log->count / 2000 + 1;
     double keep = smooth ? 0.96 : 0, sum = 0, rest = 1;
     fprintf(out, "<polyline fill='none' %s points='", style);
     for (int64_t i = 0; i < log->count; i++) {
-        sum = keep * sum + (1 - keep) * log->rows[i].mlm_loss;
+        sum = keep * sum + (1 - keep) * log->rows[i].losses[loss];
         rest *= keep;
         if (i % stride == 0 || i == log->count - 1)
             fprintf(out, "%.1f,%.1f ", x_of(f, (double)log->rows[i].step),
@@ -144,17 +158,17 @@ static void level_line(FILE *out, const frame *f, double level, const char *name
             y_of(f, level) - 5, colour, name, level);
 }
 
-bool bert_log_plot(const bert_log *log, const char *path, double level, const char *level_name,
-                   double held_out, zf_error *error)
+bool step_log_plot(const step_log *log, const char *path, int32_t loss, const char *title,
+                   double level, const char *level_name, double held_out, zf_error *error)
 {
     frame f = {0, 1, level > 0 ? level : INFINITY, level};
     FILE *out;
     if (!log->count) return true;
     f.first = (double)log->rows[0].step, f.last = (double)log->rows[log->count - 1].step;
     for (int64_t i = 0; i < log->count; i++) {
-        double loss = log->rows[i].mlm_loss;
-        if (loss < f.low) f.low = loss;
-        if (loss > f.high) f.high = loss;
+        double value = log->rows[i].losses[loss];
+        if (value < f.low) f.low = value;
+        if (value > f.high) f.high = value;
     }
     if (held_out > 0 && held_out < f.low) f.low = held_out;
     if (!(f.high > f.low)) f.high = f.low + 1;
@@ -165,12 +179,11 @@ bool bert_log_plot(const bert_log *log, const char *path, double level, const ch
             "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 %d %d' font-family='sans-serif' "
             "font-size='13'>\n"
             "<rect width='100%%' height='100%%' fill='white'/>\n<text x='%d' y='24' "
-            "font-size='15'>masked-language loss "
-            "(nats)</text>\n",
-            WIDTH, HEIGHT, LEFT);
+            "font-size='15'>%s (nats)</text>\n",
+            WIDTH, HEIGHT, LEFT, title);
     axes(out, &f);
-    curve(out, log, &f, false, "stroke='#9ecae1' stroke-width='0.8'");
-    curve(out, log, &f, true, "stroke='#08519c' stroke-width='2'");
+    curve(out, log, loss, &f, false, "stroke='#9ecae1' stroke-width='0.8'");
+    curve(out, log, loss, &f, true, "stroke='#08519c' stroke-width='2'");
     if (level > 0) level_line(out, &f, level, level_name, "#888");
     if (held_out > 0) level_line(out, &f, held_out, "held out", "#d94801");
     fprintf(out, "</svg>\n");

@@ -1,4 +1,4 @@
-#include "../common/fail.h"
+#include "fail.h"
 #include "ranks.h"
 
 #include <pthread.h>
@@ -16,7 +16,7 @@ static bool number_of(const char *variable, int64_t least, int64_t *number)
     return true;
 }
 
-bert_launch bert_launch_of(void)
+rank_launch rank_launch_of(void)
 {
     static const struct {
         const char *name, *rank, *world, *local;
@@ -27,22 +27,22 @@ bert_launch bert_launch_of(void)
         {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
     };
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
-        bert_launch l = {.launcher = launchers[i].name};
+        rank_launch l = {.launcher = launchers[i].name};
         if (!number_of(launchers[i].rank, 0, &l.rank) ||
             !number_of(launchers[i].world, 2, &l.world) || l.rank >= l.world)
             continue;
         if (!number_of(launchers[i].local, 0, &l.local)) l.local = -1;
         return l;
     }
-    return (bert_launch){.world = 1, .local = -1};
+    return (rank_launch){.world = 1, .local = -1};
 }
 
-int32_t bert_ranks_device(const bert_ranks *r, int32_t rank) { return r->device + rank - r->first; }
+int32_t ranks_device(const rank_group *r, int32_t rank) { return r->device + rank - r->first; }
 
-bool bert_ranks_open(bert_ranks *r, const bert_ranks_desc *d, zf_error *error)
+bool ranks_open(rank_group *r, const rank_group_desc *d, zf_error *error)
 {
-    bert_launch launch = bert_launch_of();
-    *r = (bert_ranks){.world = 1, .here = 1, .deadline = d->deadline};
+    rank_launch launch = rank_launch_of();
+    *r = (rank_group){.world = 1, .here = 1, .deadline = d->deadline, .program = d->program};
     if (launch.launcher && d->count && strcmp(launch.launcher, "Slurm"))
         return fail(error, ZF_ERR_ARGUMENT,
                     "%s started %lld processes, and --ranks %lld makes threads of one: start one "
@@ -51,10 +51,10 @@ bool bert_ranks_open(bert_ranks *r, const bert_ranks_desc *d, zf_error *error)
     /* A batch script of Slurm has its variables without being started as one of several. */
     if (launch.launcher && !d->count) {
         r->launcher = launch.launcher;
-        if (!d->gpus) return bert_mpi_open(r, launch.world, error);
+        if (!d->gpus) return ranks_mpi_open(r, launch.world, error);
         r->world = (int32_t)launch.world, r->first = (int32_t)launch.rank;
         r->device = launch.local < 0 ? r->first : (int32_t)launch.local;
-        return bert_nccl_open(r, d->rendezvous, error);
+        return ranks_nccl_open(r, d->rendezvous, error);
     }
     if (d->rendezvous)
         return fail(error, ZF_ERR_ARGUMENT,
@@ -63,25 +63,25 @@ bool bert_ranks_open(bert_ranks *r, const bert_ranks_desc *d, zf_error *error)
                     d->rendezvous);
     if (d->count <= 1) return true;
     r->world = r->here = (int32_t)d->count;
-    if (d->gpus) return bert_nccl_open(r, NULL, error);
+    if (d->gpus) return ranks_nccl_open(r, NULL, error);
     r->group =
         zf_local_new(&(zf_local_desc){.world = r->world, .deadline_seconds = d->deadline}, error);
     return r->group != NULL;
 }
 
-void bert_ranks_close(bert_ranks *r, const zf_error *error)
+void ranks_close(rank_group *r, const zf_error *error)
 {
     zf_local_free(r->group);
-    bert_nccl_close(r);
-    bert_mpi_close(r, error);
-    *r = (bert_ranks){.world = 0};
+    ranks_nccl_close(r);
+    ranks_mpi_close(r, error);
+    *r = (rank_group){.world = 0};
 }
 
 /* One rank of this process under way. */
 typedef struct rank_thread {
-    const bert_ranks *ranks;
+    const rank_group *ranks;
     int32_t rank;
-    bert_rank_function *run;
+    rank_function *run;
     void *user;
     pthread_t thread;
     bool started, good;
@@ -91,9 +91,9 @@ typedef struct rank_thread {
 static void *run_rank(void *argument)
 {
     rank_thread *t = argument;
-    const bert_ranks *r = t->ranks;
+    const rank_group *r = t->ranks;
     zf_comm *comm = r->group ? zf_local_comm(r->group, t->rank) : r->comm;
-    if (r->nccl && !(comm = bert_nccl_comm(r, t->rank, &t->error))) return NULL;
+    if (r->nccl && !(comm = ranks_nccl_comm(r, t->rank, &t->error))) return NULL;
     t->good = t->run(t->user, comm, &t->error);
     if (!t->good && comm) comm->abort(comm->self, t->error.text);
     if (r->nccl) zf_comm_free(comm);
@@ -103,7 +103,7 @@ static void *run_rank(void *argument)
 /* That another rank failed is an echo. */
 static bool is_cause(const rank_thread *t) { return !t->good && t->error.status != ZF_ERR_COMM; }
 
-bool bert_ranks_run(const bert_ranks *r, bert_rank_function *run, void *user, zf_error *error)
+bool ranks_run(const rank_group *r, rank_function *run, void *user, zf_error *error)
 {
     rank_thread *threads = calloc((size_t)r->here, sizeof *threads);
     const rank_thread *cause = NULL;
@@ -134,7 +134,7 @@ bool bert_ranks_run(const bert_ranks *r, bert_rank_function *run, void *user, zf
     return !cause;
 }
 
-zf_status bert_ranks_sum(const zf_comm *comm, int64_t *number, zf_error *error)
+zf_status ranks_sum(const zf_comm *comm, int64_t *number, zf_error *error)
 {
     zf_collective c = {
         .op = ZF_OP_all_reduce, .dtype = ZF_I64, .count = 1, .in = number, .out = number};

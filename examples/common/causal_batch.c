@@ -1,4 +1,4 @@
-#include "lm_batch.h"
+#include "causal_batch.h"
 #include "../bert/corpus.h"
 #include "fail.h"
 #include "integers.h"
@@ -6,27 +6,27 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool lm_batch_new(lm_batch *b, int64_t examples, int64_t sequence, zf_error *error)
+bool causal_batch_new(causal_batch *b, int64_t examples, int64_t sequence, zf_error *error)
 {
     size_t count = (size_t)(examples * sequence);
-    *b = (lm_batch){.examples = examples, .sequence = sequence};
+    *b = (causal_batch){.examples = examples, .sequence = sequence};
     b->ids = malloc(count * sizeof *b->ids);
     b->labels = malloc(count * sizeof *b->labels);
     if (b->ids && b->labels) return true;
-    lm_batch_free(b);
+    causal_batch_free(b);
     return fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
-void lm_batch_free(lm_batch *b)
+void causal_batch_free(causal_batch *b)
 {
     free(b->ids);
     free(b->labels);
     free(b->mask);
-    *b = (lm_batch){.ids = NULL};
+    *b = (causal_batch){.ids = NULL};
 }
 
 /* Example `row` of the batch: the tokens from `at` on. */
-static void copy(lm_batch *b, int64_t row, const lm_tokens *text, int64_t at)
+static void copy(causal_batch *b, int64_t row, const causal_tokens *text, int64_t at)
 {
     size_t bytes = (size_t)b->sequence * sizeof *b->ids;
     memcpy(b->ids + row * b->sequence, text->id + at, bytes);
@@ -34,14 +34,14 @@ static void copy(lm_batch *b, int64_t row, const lm_tokens *text, int64_t at)
     b->labelled = b->examples * b->sequence;
 }
 
-void lm_batch_draw(lm_batch *b, const lm_tokens *text, uint64_t seed, int64_t first)
+void causal_batch_draw(causal_batch *b, const causal_tokens *text, uint64_t seed, int64_t first)
 {
     uint64_t places = (uint64_t)(text->count - b->sequence), stream = bert_mix(seed + 1);
     for (int64_t row = 0; row < b->examples; row++)
         copy(b, row, text, (int64_t)(bert_mix(stream + (uint64_t)(first + row)) % places));
 }
 
-void lm_batch_read(lm_batch *b, const lm_tokens *text, int64_t first)
+void causal_batch_read(causal_batch *b, const causal_tokens *text, int64_t first)
 {
     int64_t windows = (text->count - 1) / b->sequence;
     for (int64_t row = 0; row < b->examples; row++)
@@ -53,7 +53,7 @@ void lm_batch_read(lm_batch *b, const lm_tokens *text, int64_t first)
 enum { IDS, LABELS, MASK, TENSORS };
 
 /* Entry `s` of the file's arrays; false out of memory. */
-static bool fill(lm_batch *b, int64_t s, int64_t *const data[TENSORS])
+static bool fill(causal_batch *b, int64_t s, int64_t *const data[TENSORS])
 {
     int64_t count = b->examples * b->sequence;
     const int64_t *labels = data[LABELS] ? data[LABELS] : data[IDS];
@@ -68,7 +68,7 @@ static bool fill(lm_batch *b, int64_t s, int64_t *const data[TENSORS])
     return true;
 }
 
-bool lm_batch_file_load(lm_batch_file *f, const char *path, int64_t vocab, zf_error *error)
+bool causal_batch_file_load(causal_batch_file *f, const char *path, int64_t vocab, zf_error *error)
 {
     const integers_rule rules[TENSORS] = {{"input_ids", 2, vocab, false, false},
                                           {"labels", 2, vocab, true, true},
@@ -77,7 +77,7 @@ bool lm_batch_file_load(lm_batch_file *f, const char *path, int64_t vocab, zf_er
     int64_t *data[TENSORS] = {NULL};
     zf_shape shape[TENSORS];
     bool good = file != NULL;
-    *f = (lm_batch_file){.entries = 0};
+    *f = (causal_batch_file){.entries = 0};
     if (good) error->status = ZF_OK;
     for (int k = 0; k < TENSORS && good; k++) {
         data[k] = integers_load(file, path, &rules[k], &shape[k], error);
@@ -93,20 +93,20 @@ bool lm_batch_file_load(lm_batch_file *f, const char *path, int64_t vocab, zf_er
         good = fail(error, ZF_ERR_NOMEM, "out of memory");
     f->masked = data[MASK] != NULL;
     for (int64_t s = 0; good && s < shape[IDS].dims[0]; s++) {
-        lm_batch *b = &f->batch[s];
-        good = lm_batch_new(b, shape[IDS].dims[1], shape[IDS].dims[2], error);
+        causal_batch *b = &f->batch[s];
+        good = causal_batch_new(b, shape[IDS].dims[1], shape[IDS].dims[2], error);
         f->entries += good;
         if (good && !fill(b, s, data)) good = fail(error, ZF_ERR_NOMEM, "out of memory");
     }
-    if (!good) lm_batch_file_free(f);
+    if (!good) causal_batch_file_free(f);
     for (int k = 0; k < TENSORS; k++) free(data[k]);
     zf_safetensors_close(file);
     return good;
 }
 
-void lm_batch_file_free(lm_batch_file *f)
+void causal_batch_file_free(causal_batch_file *f)
 {
-    for (int64_t s = 0; s < f->entries; s++) lm_batch_free(&f->batch[s]);
+    for (int64_t s = 0; s < f->entries; s++) causal_batch_free(&f->batch[s]);
     free(f->batch);
-    *f = (lm_batch_file){.batch = NULL};
+    *f = (causal_batch_file){.batch = NULL};
 }

@@ -1,6 +1,7 @@
 /* The steps of a run, its live line, its log, and the signals that end it. */
 #define _POSIX_C_SOURCE 200809L
-#include "../common/interrupt.h"
+#include "fail.h"
+#include "interrupt.h"
 #include "run.h"
 
 #include <math.h>
@@ -8,14 +9,14 @@
 #include <sys/resource.h>
 #include <time.h>
 
-static double now(void)
+double run_now(void)
 {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-double bert_peak_mib(void)
+double run_peak_mib(void)
 {
     struct rusage usage;
     getrusage(RUSAGE_SELF, &usage);
@@ -31,22 +32,25 @@ static void clock_text(char *text, size_t size, double seconds)
     else snprintf(text, size, "%ld:%02ld", s / 60, s % 60);
 }
 
-static void show(bert_run *r, int64_t done)
+static void show(run *r, int64_t done)
 {
-    const bert_settings *o = &r->job->o;
-    char eta[32], also[40] = "";
-    int64_t skipped = bert_session_skipped(&r->session);
-    double n = (double)(r->shown_steps ? r->shown_steps : 1), t = now(), spent = t - r->started;
+    const settings *o = &r->job->o;
+    const char *hits = r->job->sample->objective->hits.name;
+    char eta[32], share[60] = "", also[40] = "";
+    int64_t skipped = session_skipped(&r->session);
+    double n = (double)(r->shown_steps ? r->shown_steps : 1), t = run_now(), spent = t - r->started;
     double tokens = n * (double)(o->batch * o->seq);
     int64_t here = done - r->first_step;
     clock_text(eta, sizeof eta, here ? spent / (double)here * (double)(o->steps - done) : 0);
     if (skipped) snprintf(also, sizeof also, "  %lld skipped", (long long)skipped);
-    printf("%sstep %lld/%lld  loss %.4f  MLM accuracy %.1f%%  %.0f tokens/s  %.0f MiB  ETA %s%s%s",
+    if (hits)
+        snprintf(share, sizeof share, "  %s %.1f%%", hits,
+                 100 * r->shown_hits / (r->shown_labelled > 0 ? r->shown_labelled : 1));
+    printf("%sstep %lld/%lld  loss %.4f%s  %.0f tokens/s  %.0f MiB  ETA %s%s%s",
            r->terminal ? "\r\033[K" : "", (long long)done, (long long)o->steps, r->shown_loss / n,
-           100 * r->shown_correct / (r->shown_labelled > 0 ? r->shown_labelled : 1),
-           tokens / (t - r->last_line), bert_peak_mib(), eta, also, r->terminal ? "" : "\n");
+           share, tokens / (t - r->last_line), run_peak_mib(), eta, also, r->terminal ? "" : "\n");
     interrupt_flush();
-    r->shown_loss = r->shown_correct = r->shown_labelled = 0;
+    r->shown_loss = r->shown_hits = r->shown_labelled = 0;
     r->shown_steps = 0;
     r->last_line = t;
 }
@@ -55,70 +59,69 @@ static void show(bert_run *r, int64_t done)
 
 static zf_status feed(void *user, zf_program *program, int64_t step)
 {
-    bert_run *r = user;
-    const bert_batch_file *batches = r->job->batches;
+    run *r = user;
     (void)program;
-    if (batches) r->batch = &batches->batch[step % batches->entries];
-    else r->batch = bert_feeder_next(r->feeder);
-    return bert_session_feed_parts(&r->session, r->batch, r->batch->labelled, r->batch->pairs);
+    r->batch = r->job->sample->objective->read(r->reader, step);
+    return session_feed(&r->session, r->batch, false);
 }
 
 /* Whether a signal has reached any rank: they all hear of it after the same step. */
-static bool hear(bert_run *r)
+static bool hear(run *r)
 {
     int64_t heard = interrupt_came();
-    if (bert_ranks_sum(r->comm, &heard, &r->error)) return false;
+    if (ranks_sum(r->comm, &heard, &r->error)) return false;
     r->interrupted = heard > 0;
     return true;
 }
 
 /* There is a loss scale: a gradient that is not finite is a step that was skipped. */
-static bool scaled(const bert_run *r) { return r->job->o.precision == ZF_F16; }
+static bool scaled(const run *r) { return r->job->o.precision == ZF_F16; }
 
 /* The row of the log, and the line where it is time for one. */
-static bool tell(bert_run *r, const bert_log_row *row, double t)
+static bool tell(run *r, const step_log_row *row, double t)
 {
-    const bert_settings *o = &r->job->o;
+    const settings *o = &r->job->o;
+    const objective *of = r->job->sample->objective;
+    double loss = row->losses[0];
     if (!r->leads) return true;
-    r->shown_loss += row->loss, r->shown_steps++;
-    r->shown_correct += bert_session_scalar(&r->session, r->session.model.mlm_correct),
-        r->shown_labelled += r->batch->labelled;
-    if (!bert_log_add(&r->log, row, &r->error)) return false;
-    if (o->quiet || !isfinite(row->loss) || !(isfinite(row->grad_norm) || scaled(r))) return true;
+    r->shown_loss += loss, r->shown_steps++;
+    r->shown_labelled += (double)of->count(r->batch).labelled;
+    if (of->hits.name) r->shown_hits += session_scalar(&r->session, of->hits.output);
+    if (!step_log_add(&r->log, row, &r->error)) return false;
+    if (o->quiet || !isfinite(loss) || !(isfinite(row->grad_norm) || scaled(r))) return true;
     if (t - r->last_line > (r->terminal ? 0.5 : 10) || row->step == o->steps) show(r, row->step);
     return true;
 }
 
 static bool report(void *user, zf_program *program, int64_t done, double lr)
 {
-    bert_run *r = user;
-    const bert_settings *o = &r->job->o;
-    bert_session *s = &r->session;
-    const bert_model *m = &s->model;
-    double tokens = (double)(o->batch * o->seq), t = now();
-    bert_log_row row = {.step = done,
-                        .loss = bert_session_scalar(s, m->loss),
-                        .mlm_loss = bert_session_scalar(s, m->mlm_loss),
-                        .nsp_loss = bert_session_scalar(s, m->nsp_loss),
+    run *r = user;
+    const settings *o = &r->job->o;
+    session *s = &r->session;
+    const objective *of = r->job->sample->objective;
+    double tokens = (double)(o->batch * o->seq), t = run_now();
+    step_log_row row = {.step = done,
                         .lr = lr,
-                        .grad_norm = bert_session_scalar(s, zf_graph_find(s->graph, "grad_norm")),
+                        .grad_norm = session_scalar(s, "grad_norm"),
                         .tokens_per_s = tokens / (t - r->last_step)};
+    for (int k = 0; k < SAMPLE_LOSSES && of->losses[k]; k++)
+        row.losses[k] = session_scalar(s, of->losses[k]);
     if (!tell(r, &row, t)) return false;
-    if (!isfinite(row.loss) || !(isfinite(row.grad_norm) || scaled(r)))
-        return bert_run_fail(r, ZF_ERR_NAN,
-                             "step %lld: loss %g, gradient norm %g; " TRAINING_DIVERGED,
-                             (long long)done, row.loss, row.grad_norm);
+    if (!isfinite(row.losses[0]) || !(isfinite(row.grad_norm) || scaled(r)))
+        return fail(&r->error, ZF_ERR_NAN,
+                    "step %lld: loss %g, gradient norm %g; " TRAINING_DIVERGED, (long long)done,
+                    row.losses[0], row.grad_norm);
     if (r->leads && done == r->first_step + 2) training_tell_grace(&r->job->told, t - r->last_step);
     r->last_step = t;
     if (!hear(r) || r->interrupted) return false;
     if (r->comm && o->compare_every && done % o->compare_every == 0) {
         zf_status status = zf_compare_ranks(program);
-        if (status) return bert_run_fail(r, status, "%s", zf_program_error(program));
-        r->last_step = now();
+        if (status) return fail(&r->error, status, "%s", zf_program_error(program));
+        r->last_step = run_now();
     }
     if (!o->save || !o->save_every || done % o->save_every || done == o->steps) return true;
-    if (!bert_run_save(r)) return false;
-    r->last_step = now(); /* the next step's time begins here */
+    if (!run_save(r)) return false;
+    r->last_step = run_now(); /* the next step's time begins here */
     return true;
 }
 
@@ -128,7 +131,7 @@ static int by_value(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-double bert_run_speed(const bert_run *r)
+double run_speed(const run *r)
 {
     double *speeds = malloc((size_t)(r->log.count + 1) * sizeof *speeds), median = 0;
     int64_t count = 0;
@@ -143,25 +146,25 @@ double bert_run_speed(const bert_run *r)
 }
 
 /* The program's error says on which rank: "rank 2: step 5: the output ..." */
-static bool fail_by_loss(bert_run *r)
+static bool fail_by_loss(run *r)
 {
     const char *text = zf_program_error(r->session.program);
     char rank[16] = "";
     int number;
     if (sscanf(text, "rank %d: ", &number) == 1) snprintf(rank, sizeof rank, "rank %d: ", number);
-    return bert_run_fail(r, ZF_ERR_NAN,
-                         "%sstep %lld: the loss is not a finite number; " TRAINING_DIVERGED, rank,
-                         (long long)zf_program_step(r->session.program) + 1);
+    return fail(&r->error, ZF_ERR_NAN,
+                "%sstep %lld: the loss is not a finite number; " TRAINING_DIVERGED, rank,
+                (long long)zf_program_step(r->session.program) + 1);
 }
 
-bool bert_run_train(bert_run *r)
+bool run_train(run *r)
 {
-    const bert_settings *o = &r->job->o;
-    bert_session *s = &r->session;
-    char err[256];
+    const settings *o = &r->job->o;
+    session *s = &r->session;
+    const objective *of = r->job->sample->objective;
     zf_nn_train_desc d = {.program = s->program,
                           .steps = o->steps,
-                          .lr = s->model.lr,
+                          .lr = s->lr,
                           .user = r,
                           .feed = feed,
                           .report = report,
@@ -174,18 +177,13 @@ bool bert_run_train(bert_run *r)
     zf_status status;
     interrupt_catch(r->job->ranks.launcher != NULL);
     r->first_step = zf_program_step(s->program);
-    if (!r->job->batches) {
-        bert_feeder_desc f = {.examples = r->job->text.train,
-                              .batch = (int32_t)o->batch,
-                              .first = r->first_step * o->batch};
-        r->feeder = bert_feeder_start(&f, err, sizeof err);
-        if (!r->feeder) return bert_run_fail(r, ZF_ERR_NOMEM, "%s", err);
-    }
-    if (r->leads && !bert_log_open(&r->log, o->log, r->first_step, &r->error)) return false;
-    r->started = r->last_step = r->last_line = now();
+    r->reader = of->start(&r->job->data, false, o->batch, r->first_step, &r->error);
+    if (!r->reader) return false;
+    if (r->leads && !step_log_open(&r->log, o->log, r->job->sample->program, of->losses, r->first_step, &r->error)) return false;
+    r->started = r->last_step = r->last_line = run_now();
     status = zf_nn_train(&d);
     if (r->terminal && !o->quiet) printf("\n");
     if (!status) return !r->error.status;
     if (status == ZF_ERR_NAN && !scaled(r)) return fail_by_loss(r);
-    return bert_run_fail(r, status, "%s", zf_program_error(s->program));
+    return fail(&r->error, status, "%s", zf_program_error(s->program));
 }

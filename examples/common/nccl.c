@@ -1,26 +1,26 @@
-/* Ranks with a GPU each, where the program is built with NCCL (-DBERT_NCCL): make CUDA=1 NCCL=1
- * links it into build/cuda/bert. Threads have an id in common, processes a rendezvous. */
+/* Ranks with a GPU each, where the program is built with NCCL (-DWITH_NCCL): make CUDA=1 NCCL=1
+ * links it into the samples of build/cuda. Threads have an id in common, processes a rendezvous. */
 #include "ranks.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#ifndef BERT_NCCL
+#ifndef WITH_NCCL
 
-bool bert_nccl_open(bert_ranks *r, const char *rendezvous, zf_error *error)
+bool ranks_nccl_open(rank_group *r, const char *rendezvous, zf_error *error)
 {
     (void)rendezvous;
     error->status = ZF_ERR_COMM;
     snprintf(error->text, sizeof error->text,
              "%d ranks with GPUs need NCCL, and this program was built without: make CUDA=1 NCCL=1 "
-             "builds build/cuda/bert with it",
-             (int)r->world);
+             "builds build/cuda/%s with it",
+             (int)r->world, r->program);
     return false;
 }
 
-void bert_nccl_close(bert_ranks *r) { (void)r; }
+void ranks_nccl_close(rank_group *r) { (void)r; }
 
-zf_comm *bert_nccl_comm(const bert_ranks *r, int32_t rank, zf_error *error)
+zf_comm *ranks_nccl_comm(const rank_group *r, int32_t rank, zf_error *error)
 {
     (void)r, (void)rank, (void)error;
     return NULL;
@@ -56,7 +56,7 @@ static bool rendezvous_at(common *c, const char *text)
     return *text != '\0';
 }
 
-static bool open_processes(common *c, const bert_ranks *r, const char *rendezvous, zf_error *error)
+static bool open_processes(common *c, const rank_group *r, const char *rendezvous, zf_error *error)
 {
     const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
     bool told = host && port;
@@ -80,7 +80,7 @@ static bool open_processes(common *c, const bert_ranks *r, const char *rendezvou
     return false;
 }
 
-bool bert_nccl_open(bert_ranks *r, const char *rendezvous, zf_error *error)
+bool ranks_nccl_open(rank_group *r, const char *rendezvous, zf_error *error)
 {
     common *c = calloc(1, sizeof *c);
     bool good = c != NULL;
@@ -101,16 +101,16 @@ bool bert_nccl_open(bert_ranks *r, const char *rendezvous, zf_error *error)
     return true;
 }
 
-void bert_nccl_close(bert_ranks *r)
+void ranks_nccl_close(rank_group *r)
 {
     free(r->nccl); /* the first member of what was allocated */
     r->nccl = NULL;
 }
 
-zf_comm *bert_nccl_comm(const bert_ranks *r, int32_t rank, zf_error *error)
+zf_comm *ranks_nccl_comm(const rank_group *r, int32_t rank, zf_error *error)
 {
     zf_nccl_desc d = *r->nccl;
-    d.rank = rank, d.device = bert_ranks_device(r, rank);
+    d.rank = rank, d.device = ranks_device(r, rank);
     return zf_nccl_comm(&d, error);
 }
 

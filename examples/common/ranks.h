@@ -8,68 +8,69 @@
  * Each rank runs one function, with the communicator of that rank. Rank 0 alone speaks and writes.
  * On CPUs they meet in memory or by MPI, on GPUs (one for each rank) by NCCL.
  */
-#ifndef BERT_RANKS_H
-#define BERT_RANKS_H
+#ifndef RANKS_H
+#define RANKS_H
 
 #include "../../zeroflow.h"
 
-typedef struct bert_ranks_desc {
-    int64_t count;   /* as threads of this process; 0: the processes that a launcher has
-                               started, by what it left in the environment, else one rank */
-    double deadline; /* seconds that they wait for one another */
-    bool gpus;       /* each has a GPU */
-    const char
-        *rendezvous; /* where processes with GPUs find one another, HOST:PORT or a file; NULL:
+typedef struct rank_group_desc {
+    const char *program; /* its name, for messages */
+    int64_t count;       /* as threads of this process; 0: the processes that a launcher has
+                            started, by what it left in the environment, else one rank */
+    double deadline;     /* seconds that they wait for one another */
+    bool gpus;           /* each has a GPU */
+    const char *rendezvous; /* where processes with GPUs find one another, HOST:PORT or a file; NULL:
                                what MASTER_ADDR and MASTER_PORT say */
-} bert_ranks_desc;
+} rank_group_desc;
 
-typedef struct bert_ranks {
+typedef struct rank_group {
     int32_t world, first, here; /* ranks in all; of this process, from which on and how many */
     int32_t device;             /* the GPU of the first; the next has the next */
     double deadline;            /* seconds that they wait for one another */
+    const char *program;        /* its name, for messages */
     const char *launcher;       /* that started this process as one of several, or NULL */
     zf_local *group;            /* of threads, or NULL */
     zf_comm *comm;              /* of this process among others, or NULL */
     zf_nccl_desc *nccl;         /* of ranks with GPUs: what they have in common, or NULL */
-} bert_ranks;
+} rank_group;
 
 /* The GPU of a rank of this process. */
-int32_t bert_ranks_device(const bert_ranks *ranks, int32_t rank);
+int32_t ranks_device(const rank_group *ranks, int32_t rank);
 
 /* False with *error, and then there is nothing to close. */
-bool bert_ranks_open(bert_ranks *ranks, const bert_ranks_desc *desc, zf_error *error);
+bool ranks_open(rank_group *ranks, const rank_group_desc *desc, zf_error *error);
 
 /* error: why the run failed, NULL: it did not. Under MPI a failure ends all processes, here. */
-void bert_ranks_close(bert_ranks *ranks, const zf_error *error);
+void ranks_close(rank_group *ranks, const zf_error *error);
 
 /* What one rank does; comm is NULL where there is only one in all. False with *error. */
-typedef bool bert_rank_function(void *user, const zf_comm *comm, zf_error *error);
+typedef bool rank_function(void *user, const zf_comm *comm, zf_error *error);
 
 /* Runs it for every rank of this process, each on a thread of its own but for the first. Where one
  * fails the others' collectives fail as well; false, with *error the cause and not its echoes. */
-bool bert_ranks_run(const bert_ranks *ranks, bert_rank_function *run, void *user, zf_error *error);
+bool ranks_run(const rank_group *ranks, rank_function *run, void *user, zf_error *error);
 
 /* A number of each rank, added: the same on all. All ranks must call. */
-zf_status bert_ranks_sum(const zf_comm *comm, int64_t *number, zf_error *error);
+zf_status ranks_sum(const zf_comm *comm, int64_t *number, zf_error *error);
 
 /* What a launcher has told this process; the one that starts a process alone tells nothing. */
-typedef struct bert_launch {
+typedef struct rank_launch {
     const char *launcher; /* NULL: this process was not started as one of several */
     int64_t rank, world;  /* then 0 and 1 */
     int64_t local;        /* which it is of those on its host; -1: not told */
-} bert_launch;
-bert_launch bert_launch_of(void);
+} rank_launch;
+rank_launch rank_launch_of(void);
 
 /* Ranks as processes (mpi.c). Open sets world, first, here and comm; false with *error where this
  * program was built without MPI, or where MPI does not know all `expected` processes. */
-bool bert_mpi_open(bert_ranks *ranks, int64_t expected, zf_error *error);
-void bert_mpi_close(bert_ranks *ranks, const zf_error *error);
+bool ranks_mpi_open(rank_group *ranks, int64_t expected, zf_error *error);
+void ranks_mpi_close(rank_group *ranks, const zf_error *error);
 
 /* Ranks with GPUs (nccl.c), in threads or, by the rendezvous, in processes. Open sets nccl; false
  * with *error where this program was built without NCCL, or where there is no rendezvous. */
-bool bert_nccl_open(bert_ranks *ranks, const char *rendezvous, zf_error *error);
-void bert_nccl_close(bert_ranks *ranks);
+bool ranks_nccl_open(rank_group *ranks, const char *rendezvous, zf_error *error);
+void ranks_nccl_close(rank_group *ranks);
 /* The communicator of one rank of this process, to be freed; all ranks must call. */
-zf_comm *bert_nccl_comm(const bert_ranks *ranks, int32_t rank, zf_error *error);
+zf_comm *ranks_nccl_comm(const rank_group *ranks, int32_t rank, zf_error *error);
 
 #endif

@@ -1,11 +1,11 @@
-/* Ranks as processes, where the program is built with MPI (-DBERT_MPI): the Makefile links it into
- * build/bert where there is an mpicc. */
+/* Ranks as processes, where the program is built with MPI (-DWITH_MPI): the Makefile links it into
+ * the samples where there is an mpicc. */
 #define _POSIX_C_SOURCE 200809L
 #include "ranks.h"
 
-#ifndef BERT_MPI
+#ifndef WITH_MPI
 
-bool bert_mpi_open(bert_ranks *r, int64_t expected, zf_error *error)
+bool ranks_mpi_open(rank_group *r, int64_t expected, zf_error *error)
 {
     error->status = ZF_ERR_COMM;
     snprintf(error->text, sizeof error->text,
@@ -15,14 +15,14 @@ bool bert_mpi_open(bert_ranks *r, int64_t expected, zf_error *error)
     return false;
 }
 
-void bert_mpi_close(bert_ranks *r, const zf_error *error) { (void)r, (void)error; }
+void ranks_mpi_close(rank_group *r, const zf_error *error) { (void)r, (void)error; }
 
 #else
 
 #include <mpi.h>
 #include <time.h>
 
-bool bert_mpi_open(bert_ranks *r, int64_t expected, zf_error *error)
+bool ranks_mpi_open(rank_group *r, int64_t expected, zf_error *error)
 {
     int threads, world, rank;
     error->status = ZF_ERR_COMM;
@@ -70,12 +70,12 @@ static bool all_come(double deadline)
     }
 }
 
-void bert_mpi_close(bert_ranks *r, const zf_error *error)
+void ranks_mpi_close(rank_group *r, const zf_error *error)
 {
     if (!r->comm) return;
     /* Rank 0 has said why, and ends all; unless it is the one that is lost. */
     if (error && !all_come(r->deadline + (r->first > 0 ? 3 : 0))) {
-        if (r->first == 1) fprintf(stderr, "bert: rank 1: %s\n", error->text);
+        if (r->first == 1) fprintf(stderr, "%s: rank 1: %s\n", r->program, error->text);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     zf_comm_free(r->comm);

@@ -1,0 +1,263 @@
+#include "masked.h"
+#include "../common/fail.h"
+#include "model.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const masked_options *masked_options_of(const settings *o)
+{
+    static const masked_options none;
+    return o->own ? o->own : &none;
+}
+
+/* -------------------------------------------------------------------------------------- data */
+
+static bool new_data(dataset *d, zf_error *error)
+{
+    d->own = calloc(1, sizeof(masked_data));
+    return d->own || fail(error, ZF_ERR_NOMEM, "out of memory");
+}
+
+static bool open_file(dataset *d, settings *o, const sample_facts *facts, void *config,
+                      zf_error *error)
+{
+    bert_config *c = config;
+    bert_batch_file *f;
+    if (!new_data(d, error) ||
+        !(f = bert_batch_file_load(o->batch_file, *facts->vocab, c->types, error)))
+        return false;
+    ((masked_data *)d->own)->file = f;
+    o->batch = f->examples, o->seq = f->sequence;
+    if (masked_options_of(o)->no_nsp || !f->next_sentences) c->nsp = 0;
+    return true;
+}
+
+static bool open_text(dataset *d, const settings *o, void *config, zf_error *error)
+{
+    const masked_options *own = masked_options_of(o);
+    bert_config *c = config;
+    bert_examples_desc e = {.corpus = d->corpus,
+                            .seed = (uint64_t)o->seed,
+                            .sequence = (int32_t)o->seq,
+                            .masked_percent = (int32_t)own->masked,
+                            .pad = bert_vocab_id(d->vocab, "[PAD]"),
+                            .unk = bert_vocab_id(d->vocab, "[UNK]"),
+                            .cls = bert_vocab_id(d->vocab, "[CLS]"),
+                            .sep = bert_vocab_id(d->vocab, "[SEP]"),
+                            .mask = bert_vocab_id(d->vocab, "[MASK]")};
+    masked_data *data;
+    char err[512] = "out of memory";
+    if (!new_data(d, error)) return false;
+    data = d->own;
+    if (own->no_nsp) c->nsp = 0;
+    e.single = !c->nsp;
+    data->train = bert_examples_new(&e, err, sizeof err);
+    e.held_out = true, e.masked_percent = 0;
+    if (data->train) data->held_out = bert_examples_new(&e, err, sizeof err);
+    return data->held_out || fail(error, ZF_ERR_FORMAT, "%s", err);
+}
+
+static void close_data(dataset *d)
+{
+    masked_data *data = d->own;
+    if (!data) return;
+    bert_examples_free(data->train);
+    bert_examples_free(data->held_out);
+    bert_batch_file_free(data->file);
+    free(data);
+}
+
+static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample_shape *shape)
+{
+    const masked_data *data = d->own;
+    int64_t masked = masked_options_of(o)->masked, percent = masked > 15 ? masked : 15;
+    shape->predictions = data->file ? bert_batch_file_predictions(data->file, parts)
+                                    : shape->batch * (((o->seq - 3) * percent + 50) / 100);
+}
+
+/* Of one of three: the batches of a file, training examples, held-out ones. */
+typedef struct reader {
+    bert_batch_file *file;
+    bert_feeder *feeder;
+    const bert_examples *held_out;
+    bert_batch *batch;
+} reader;
+
+static void stop(void *user)
+{
+    reader *r = user;
+    if (!r) return;
+    bert_feeder_stop(r->feeder);
+    bert_batch_free(r->batch);
+    free(r);
+}
+
+static void *start(const dataset *d, bool held_out, int64_t examples, int64_t first,
+                   zf_error *error)
+{
+    const masked_data *data = d->own;
+    bert_feeder_desc f = {
+        .examples = data->train, .batch = (int32_t)examples, .first = first * examples};
+    reader *r = calloc(1, sizeof *r);
+    char err[256] = "out of memory";
+    bool good = r != NULL;
+    if (good && data->file) {
+        r->file = data->file;
+    } else if (good && held_out) {
+        r->held_out = data->held_out;
+        good = (r->batch = bert_batch_new(r->held_out, (int32_t)examples, err, sizeof err)) != NULL;
+    } else if (good) {
+        good = (r->feeder = bert_feeder_start(&f, err, sizeof err)) != NULL;
+    }
+    if (good) return r;
+    stop(r);
+    fail(error, ZF_ERR_NOMEM, "%s", err);
+    return NULL;
+}
+
+static const void *read_batch(void *user, int64_t step)
+{
+    reader *r = user;
+    if (r->file) return &r->file->batch[step % r->file->entries];
+    if (r->feeder) return bert_feeder_next(r->feeder);
+    bert_batch_fill(r->batch, r->held_out, step * r->batch->examples);
+    return r->batch;
+}
+
+static int64_t waits(void *user)
+{
+    reader *r = user;
+    return r->feeder ? bert_feeder_waits(r->feeder) : 0;
+}
+
+/* ------------------------------------------------------------------------------------- steps */
+
+static batch_counts count(const void *batch)
+{
+    const bert_batch *b = batch;
+    return (batch_counts){b->labelled, b->pairs};
+}
+
+zf_status masked_feed(session *s, const bert_batch *b, double labelled, double pairs)
+{
+    size_t tokens = (size_t)(s->shape.batch * s->shape.sequence),
+           rows = (size_t)s->shape.predictions;
+    float mlm = (float)(1 / (labelled > 1 ? labelled : 1)),
+          nsp = (float)(1 / (pairs > 1 ? pairs : 1));
+    zf_status status = session_write(s, "input_ids", b->input_ids, tokens * 4);
+    if (!status) status = session_write(s, "token_type_ids", b->token_type_ids, tokens * 4);
+    if (!status) status = session_write(s, "attention_mask", b->attention_mask, tokens);
+    if (!status) status = session_write(s, "positions", b->positions, rows * 4);
+    if (!status) status = session_write(s, "labels", b->labels, rows * 4);
+    if (!status) status = session_write(s, "mlm_weight", &mlm, sizeof mlm);
+    if (!status)
+        status = session_write(s, "next_sentence_label", b->next_sentence_label,
+                               (size_t)s->shape.batch * 4);
+    return status ? status : session_write(s, "nsp_weight", &nsp, sizeof nsp);
+}
+
+static zf_status feed(session *s, const void *batch, int64_t part, int64_t parts, bool sums)
+{
+    const bert_batch *b = batch;
+    bert_batch own = bert_batch_part(b, part, parts, s->labelled,
+                                     s->labelled + s->shape.predictions,
+                                     (int32_t)s->shape.predictions);
+    return masked_feed(s, &own, sums ? 1 : b->labelled, sums ? 1 : b->pairs);
+}
+
+static void print_score(const sample_score *score, const void *config, double unigram_nats, bool exact)
+{
+    const bert_config *c = config;
+    const double *v = score->value;
+    if (exact) {
+        printf("MLM loss %.9g, accuracy %.2f%%", v[0], 100 * v[1]);
+        if (c->nsp) printf(", NSP loss %.9g", v[2]);
+        printf("\n");
+        return;
+    }
+    printf("MLM loss %.4f, accuracy %.1f%% of %lld masked words", v[0], 100 * v[1],
+           (long long)score->labelled);
+    if (c->nsp) printf("; NSP loss %.4f", v[2]);
+    printf("; unigram entropy %.4f\n", unigram_nats);
+}
+
+const objective masked_objective = {
+    .losses = {"loss", "mlm_loss", "nsp_loss"},
+    .curve = 1,
+    .curve_title = "masked-language loss",
+    .hits = {"MLM accuracy", "mlm_correct"},
+    .scores = {{"mlm_loss", "mlm_loss", false, false},
+               {"mlm_accuracy", "mlm_correct", false, true},
+               {"nsp_loss", "nsp_loss", true, false}},
+    .least_sequence = 8,
+    .frame = FOLDER_BERT,
+    .open_file = open_file,
+    .open_text = open_text,
+    .close = close_data,
+    .fit_shape = fit_shape,
+    .start = start,
+    .read = read_batch,
+    .waits = waits,
+    .stop = stop,
+    .count = count,
+    .feed = feed,
+    .print = print_score,
+    .show = masked_show,
+};
+
+/* ----------------------------------------------------------------------------------- guesses */
+
+bool masked_guesses(session *s, int64_t positions, int64_t tokens, masked_guess *guesses,
+                    zf_error *error)
+{
+    zf_tensor output = zf_graph_find(s->graph, "mlm_logits");
+    int64_t vocab = zf_tensor_shape(output).dims[1];
+    size_t bytes = zf_tensor_bytes(output);
+    float *logits = malloc(bytes);
+    zf_status status;
+    if (!logits) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (tokens > vocab) tokens = vocab;
+    status = zf_step(s->program);
+    if (!status) status = zf_read(s->program, output, logits, bytes);
+    for (int64_t row = 0; row < positions && !status; row++) {
+        const float *x = logits + row * vocab;
+        double most = -INFINITY, sum = 0;
+        for (int64_t v = 0; v < vocab; v++) most = x[v] > most ? x[v] : most;
+        for (int64_t v = 0; v < vocab; v++) sum += exp(x[v] - most);
+        for (int n = 0; n < MASKED_GUESSES; n++) {
+            int32_t best = -1;
+            for (int64_t v = 0; v < tokens; v++) {
+                bool taken = false;
+                for (int k = 0; k < n; k++) taken |= guesses[row].token[k] == v;
+                if (!taken && (best < 0 || x[v] > x[best])) best = (int32_t)v;
+            }
+            guesses[row].token[n] = best;
+            guesses[row].probability[n] = exp(x[best] - most) / sum;
+        }
+    }
+    free(logits);
+    return !status || fail(error, status, "%s", zf_program_error(s->program));
+}
+
+int64_t masked_fill_batch(bert_batch *b, const bert_vocab *vocab, const char *text)
+{
+    int32_t cls = bert_vocab_id(vocab, "[CLS]"), sep = bert_vocab_id(vocab, "[SEP]"),
+            mask = bert_vocab_id(vocab, "[MASK]");
+    int64_t room = b->sequence - 2, masks = 0;
+    int64_t n = bert_encode(vocab, text, strlen(text), BERT_SPECIAL_TOKENS, b->input_ids + 1, room);
+    if (n > room) return -1;
+    memset(b->token_type_ids, 0, (size_t)b->sequence * sizeof *b->token_type_ids);
+    for (int32_t t = 0; t < b->sequence; t++) {
+        if (t == 0) b->input_ids[t] = cls;
+        if (t == n + 1) b->input_ids[t] = sep;
+        if (t > n + 1) b->input_ids[t] = bert_vocab_id(vocab, "[PAD]");
+        b->attention_mask[t] = t <= n + 1;
+    }
+    for (int32_t p = 0; p < b->predictions; p++) b->positions[p] = 0, b->labels[p] = -100;
+    for (int32_t t = 0; t < n + 2 && masks < b->predictions; t++)
+        if (b->input_ids[t] == mask) b->positions[masks] = t, b->labels[masks++] = 0;
+    b->next_sentence_label[0] = 0;
+    return masks;
+}

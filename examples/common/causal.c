@@ -1,0 +1,207 @@
+#include "causal.h"
+#include "causal_batch.h"
+#include "fail.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ------------------------------------------------------------------------------------ graphs */
+
+causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose purpose)
+{
+    causal_inputs in = {.input_ids = zf_input(g, "input_ids", ZF_I32,
+                                              ZF_SHAPE(s->batch, s->sequence)),
+                        .attention_mask = {g, 0},
+                        .labels = {g, 0},
+                        .loss_weight = {g, 0},
+                        .last = {g, 0}};
+    if (purpose == SAMPLE_ANSWER) {
+        in.last = zf_input(g, "last", ZF_I32, ZF_SHAPE(s->batch));
+        return in;
+    }
+    in.labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+    in.loss_weight = zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR);
+    zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    if (s->masked)
+        in.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(s->batch, s->sequence));
+    return in;
+}
+
+static zf_tensor head(zf_tensor x, zf_tensor words)
+{
+    return zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});
+}
+
+zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in)
+{
+    if (zf_valid(in->last)) return zf_output(head(zf_gather_rows(x, in->last), words), "logits");
+    return zf_output(zf_cross_entropy(head(x, words), zf_reshape(in->labels, ZF_SHAPE(-1)),
+                                      in->loss_weight),
+                     "loss");
+}
+
+/* -------------------------------------------------------------------------------------- data */
+
+/* dataset.own: a text as two lines of tokens, or the batches of a file. */
+typedef struct causal_data {
+    causal_tokens train, held_out;
+    uint64_t seed;
+    int64_t sequence;
+    causal_batch_file file; /* entries 0: there is none */
+} causal_data;
+
+/* The documents of a split, one behind the other. */
+static bool join(causal_tokens *out, const bert_corpus *c, const bert_split *split, int32_t end,
+                 int64_t sequence, const char *path, zf_error *error)
+{
+    out->id = malloc((size_t)(split->tokens + split->count) * sizeof *out->id);
+    if (!out->id) return fail(error, ZF_ERR_NOMEM, "out of memory");
+    for (int64_t d = 0; d < split->count; d++) {
+        const int64_t *sentence = c->document + split->documents[d];
+        for (int64_t i = c->sentence[sentence[0]]; i < c->sentence[sentence[1]]; i++)
+            out->id[out->count++] = bert_corpus_id(c, i);
+        out->id[out->count++] = end;
+    }
+    return out->count > sequence ||
+           fail(error, ZF_ERR_ARGUMENT,
+                    "%s: the training part and the held-out part must each have more than %lld "
+                    "tokens; one has %lld",
+                    path, (long long)sequence, (long long)out->count);
+}
+
+static bool new_data(dataset *d, zf_error *error)
+{
+    d->own = calloc(1, sizeof(causal_data));
+    return d->own || fail(error, ZF_ERR_NOMEM, "out of memory");
+}
+
+static bool open_file(dataset *d, settings *o, const sample_facts *facts, void *config,
+                      zf_error *error)
+{
+    causal_data *data;
+    (void)config;
+    if (!new_data(d, error)) return false;
+    data = d->own;
+    if (!causal_batch_file_load(&data->file, o->batch_file, *facts->vocab, error)) return false;
+    o->batch = data->file.batch[0].examples, o->seq = data->file.batch[0].sequence;
+    return true;
+}
+
+/* A [SEP] stands behind each document. */
+static bool open_text(dataset *d, const settings *o, void *config, zf_error *error)
+{
+    int32_t end = bert_vocab_id(d->vocab, "[SEP]");
+    const bert_corpus *c = d->corpus;
+    causal_data *data;
+    (void)config;
+    if (!new_data(d, error)) return false;
+    data = d->own;
+    data->seed = (uint64_t)o->seed, data->sequence = o->seq;
+    if (!join(&data->train, c, &c->train, end, o->seq, o->corpus, error) ||
+        !join(&data->held_out, c, &c->held_out, end, o->seq, o->corpus, error))
+        return false;
+    bert_corpus_free(d->corpus);
+    d->corpus = NULL;
+    return true;
+}
+
+static void close_data(dataset *d)
+{
+    causal_data *data = d->own;
+    if (!data) return;
+    free(data->train.id);
+    free(data->held_out.id);
+    causal_batch_file_free(&data->file);
+    free(data);
+}
+
+static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample_shape *shape)
+{
+    (void)o, (void)parts;
+    shape->masked = ((const causal_data *)d->own)->file.masked;
+}
+
+typedef struct reader {
+    const causal_data *data;
+    bool held_out;
+    causal_batch batch; /* of a text */
+} reader;
+
+static void stop(void *user)
+{
+    reader *r = user;
+    if (r) causal_batch_free(&r->batch);
+    free(r);
+}
+
+static void *start(const dataset *d, bool held_out, int64_t examples, int64_t first,
+                   zf_error *error)
+{
+    reader *r = calloc(1, sizeof *r);
+    (void)first;
+    if (!r) {
+        fail(error, ZF_ERR_NOMEM, "out of memory");
+        return NULL;
+    }
+    r->data = d->own, r->held_out = held_out;
+    if (r->data->file.entries || causal_batch_new(&r->batch, examples, r->data->sequence, error))
+        return r;
+    stop(r);
+    return NULL;
+}
+
+static const void *read_batch(void *user, int64_t step)
+{
+    reader *r = user;
+    const causal_data *data = r->data;
+    int64_t first = step * r->batch.examples;
+    if (data->file.entries) return &data->file.batch[step % data->file.entries];
+    if (r->held_out) causal_batch_read(&r->batch, &data->held_out, first);
+    else causal_batch_draw(&r->batch, &data->train, data->seed, first);
+    return &r->batch;
+}
+
+/* ------------------------------------------------------------------------------------- steps */
+
+static batch_counts count(const void *batch)
+{
+    return (batch_counts){((const causal_batch *)batch)->labelled, 0};
+}
+
+static zf_status feed(session *s, const void *batch, int64_t part, int64_t parts, bool sums)
+{
+    const causal_batch *b = batch;
+    int64_t tokens = b->examples / parts * b->sequence, first = part * tokens;
+    size_t bytes = (size_t)tokens * sizeof *b->ids;
+    float weight = sums ? 1 : 1 / (float)(b->labelled ? b->labelled : 1);
+    zf_status status = session_write(s, "input_ids", b->ids + first, bytes);
+    if (!status) status = session_write(s, "labels", b->labels + first, bytes);
+    if (!status && b->mask)
+        status = session_write(s, "attention_mask", b->mask + first, (size_t)tokens);
+    return status ? status : session_write(s, "loss_weight", &weight, sizeof weight);
+}
+
+static void print_score(const sample_score *score, const void *config, double unigram_nats, bool exact)
+{
+    (void)config, (void)exact;
+    printf("loss %.4f, perplexity %.1f; unigram entropy %.4f\n", score->value[0],
+           exp(score->value[0]), unigram_nats);
+}
+
+const objective causal_objective = {
+    .losses = {"loss"},
+    .curve_title = "loss",
+    .scores = {{"loss", "loss", false, false}},
+    .least_sequence = 1,
+    .frame = FOLDER_GPT,
+    .open_file = open_file,
+    .open_text = open_text,
+    .close = close_data,
+    .fit_shape = fit_shape,
+    .start = start,
+    .read = read_batch,
+    .stop = stop,
+    .count = count,
+    .feed = feed,
+    .print = print_score,
+};

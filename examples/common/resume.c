@@ -1,0 +1,149 @@
+/* Checkpoints of a run: beside its tensors its settings, the model's configuration and the tokenizer.
+ * A run that goes on from it must have the same, for the same bits. */
+#include "fail.h"
+#include "folder.h"
+#include "run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Of these notes the first `equal` must be the same; behind them is how many parts a global batch
+ * has, and the steps in all, which may change. */
+enum { NOTES = 48 };
+typedef struct notes {
+    int32_t count, equal;
+    zf_note note[NOTES + TOKENIZING_NOTES];
+    const option_row *row[NOTES]; /* NULL: it is no option */
+    char text[NOTES][OPTION_VALUE];
+    tokenizing_notes words;
+} notes;
+
+/* The room for the next note's text. */
+static char *add(notes *n, const char *key, const option_row *row)
+{
+    n->row[n->count] = row;
+    n->note[n->count] = (zf_note){key, n->text[n->count]};
+    return n->text[n->count++];
+}
+
+static void make_notes(notes *n, const run_job *job)
+{
+    const dataset *d = &job->data;
+    char *corpus;
+    *n = (notes){.count = 0};
+    for (const option_row *row = job->rows; row->name && n->count < NOTES - 3; row++)
+        if (row->kind & OPTION_NOTED) option_text(add(n, row->name, row), row);
+    corpus = add(n, "corpus", NULL);
+    snprintf(corpus, OPTION_VALUE, "none");
+    if (d->vocab) snprintf(corpus, OPTION_VALUE, "%lld", (long long)d->tokens);
+    n->equal = n->count;
+    snprintf(add(n, "parts", NULL), OPTION_VALUE, "%lld", (long long)run_parts(job));
+    snprintf(add(n, "steps", NULL), OPTION_VALUE, "%lld", (long long)job->o.steps);
+    tokenizing_note(&n->words, &job->o.words, d->vocab, d->digest);
+}
+
+bool run_save(run *r)
+{
+    const run_job *job = r->job;
+    const sample_model *sample = job->sample;
+    const bert_vocab *vocab = job->data.vocab;
+    sample_config copy = job->config;
+    zf_json_writer *config = sample->json(&job->config);
+    zf_attachment attachments[3] = {{"config.json", NULL, 0}};
+    folder_tokenizer tokenizer = {.json = NULL};
+    notes n;
+    zf_save_desc d = {.attachments = attachments, .attachment_count = vocab ? 3 : 1};
+    make_notes(&n, job);
+    memcpy(n.note + n.count, n.words.note, sizeof n.words.note);
+    d.notes = n.note, d.note_count = n.count + TOKENIZING_NOTES;
+    attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
+    if (vocab && folder_tokenizer_open(&tokenizer, vocab, sample->objective->frame,
+                                       *sample->facts(&copy).positions, &r->error))
+        memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
+    if (!r->error.status)
+        saving_save(&job->saving, r->leads, r->session.program, &d, &r->error);
+    folder_tokenizer_close(&tokenizer);
+    zf_json_writer_free(config);
+    return !r->error.status;
+}
+
+/* Whether a note of a checkpoint says what this one says: the text, the number, or the choice by its
+ * index. */
+static bool is_same(const zf_note *note, const option_row *row, const char *saved)
+{
+    char *end, *other_end;
+    double number = strtod(saved, &end), other = strtod(note->value, &other_end);
+    bool choice = row && option_kind_of(row) == OPTION_CHOICE;
+    if (!strcmp(saved, note->value)) return true;
+    if (end == saved || *end) return false;
+    if (choice) return number == (double)*(int64_t *)row->to;
+    return other_end != note->value && !*other_end && number == other;
+}
+
+/* A note that a checkpoint does not have is of an option that its program did not have. */
+static bool fits_notes(const notes *n, const char *load, zf_error *error)
+{
+    for (int i = 0; i < n->equal; i++) {
+        const zf_note *note = &n->note[i];
+        bool corpus = !strcmp(note->key, "corpus");
+        char saved[OPTION_VALUE];
+        zf_error none = {ZF_OK, ""};
+        if (!strcmp(note->key, "precision"))
+            snprintf(saved, sizeof saved, "%s", zf_dtype_name(folder_precision(load)));
+        else if (zf_checkpoint_note(load, note->key, saved, sizeof saved, &none)) {
+            if (none.status == ZF_ERR_ARGUMENT) continue;
+            *error = none;
+            return false;
+        }
+        if (!is_same(note, n->row[i], saved))
+            return fail(error, ZF_ERR_MISMATCH,
+                        "%s was trained with %s = %s%s, not %s: give the same --%s, or start anew "
+                        "from its weights with --init %s",
+                        load, note->key, saved, corpus ? " tokens" : "", note->value, note->key,
+                        load);
+    }
+    return true;
+}
+
+/* Whether the run is the one that the checkpoint belongs to; else *error says why not. */
+static bool fits(const run_job *job, const notes *n, zf_error *error)
+{
+    const settings *o = &job->o;
+    char path[1024], init[1100];
+    sample_config config;
+    snprintf(init, sizeof init, "--init %s", o->load);
+    if (!tokenizing_fits(&n->words, o->load, o->vocab, o->corpus, init, error) ||
+        !fits_notes(n, o->load, error))
+        return false;
+    snprintf(path, sizeof path, "%s/config.json", o->load);
+    if (!job->sample->load(path, &config, error)) return false;
+    return !memcmp(&config, &job->config, job->sample->config_bytes) ||
+           fail(error, ZF_ERR_MISMATCH,
+                "%s was trained with another model than --model %s: give the same", o->load,
+                o->model);
+}
+
+/* Another number of parts goes on as well, but not with the same bits: sums are cut elsewhere. */
+static void compare_parts(const run *r, const zf_note *parts)
+{
+    char saved[OPTION_VALUE] = "1";
+    zf_error none;
+    (void)zf_checkpoint_note(r->job->o.load, parts->key, saved, sizeof saved, &none);
+    if (r->leads && strcmp(saved, parts->value))
+        printf("%s was trained on batches in %s part%s (ranks times micro-batches), not %s: it "
+               "goes on, with other bits\n",
+               r->job->o.load, saved, strcmp(saved, "1") ? "s" : "", parts->value);
+}
+
+bool run_resume(run *r)
+{
+    zf_store *store = zf_program_store(r->session.program);
+    zf_status status;
+    notes n;
+    make_notes(&n, r->job);
+    (void)fits(r->job, &n, &r->error);
+    if (!run_agree(r)) return false;
+    compare_parts(r, &n.note[n.equal]);
+    status = zf_load(store, r->job->o.load, NULL);
+    return !status || fail(&r->error, status, "%s", zf_store_error(store));
+}

@@ -1,0 +1,221 @@
+#include "session.h"
+#include "fail.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+zf_training session_training(zf_graph *g, const session_desc *d)
+{
+    zf_training t = {.fuse.without = d->no_fuse,
+                     .precision.dtype = d->dtype,
+                     .keep_gradients = d->keep_gradients,
+                     .clip = d->clip > 0 ? d->clip : INFINITY,
+                     .optimizer = d->optimizer,
+                     .adamw = {.beta1 = d->beta1,
+                               .beta2 = d->beta2,
+                               .eps = d->eps,
+                               .weight_decay = d->weight_decay},
+                     .lamb = {.beta1 = d->beta1,
+                              .beta2 = d->beta2,
+                              .eps = d->eps,
+                              .weight_decay = d->weight_decay,
+                              .min_coeff = d->min_coeff,
+                              .max_coeff = d->max_coeff},
+                     .sgd = {.momentum = d->momentum, .weight_decay = d->weight_decay},
+                     .recompute = {d->recompute, (size_t)d->memory}};
+    if (d->purpose == SAMPLE_TRAIN)
+        t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
+    return t;
+}
+
+/* The step of one rank; where parameters lie in buckets, it becomes that of each. */
+static void run_passes(session *s, const session_desc *d)
+{
+    const sharing *shared = &s->sharing;
+    zf_training t = session_training(s->graph, d);
+    t.precision.dtype = s->dtype;
+    if (s->buckets)
+        t.zero = (zf_zero_desc){.stage = (int32_t)shared->stage,
+                                .world = s->world,
+                                .micro_batches = shared->micro_batches,
+                                .bucket_bytes = (size_t)shared->bucket};
+    if (shared->prefetch > 0) t.prefetch.bytes = (size_t)shared->prefetch;
+    t.cost = shared->measure ? &s->cost : shared->cost;
+    t.backend = s->own;
+    /* A GPU is faster without `invert`; several would have to agree on what they leave out. */
+    if (s->world == 1 && !d->share && !d->no_fuse && (t.memory_limit = device_memory(&d->device)))
+        t.fuse.invert = ZF_INVERT_AS_NEEDED;
+    zf_passes(s->graph, &t);
+}
+
+/* The sharing of a desc, or of the session whose parameters these are. */
+static void set_sharing(session *s, const session_desc *d)
+{
+    s->sharing = d->share ? d->share->sharing : d->sharing;
+    s->sharing.micro_batches = d->sharing.micro_batches ? d->sharing.micro_batches : 1;
+    s->rank = s->sharing.comm ? s->sharing.comm->rank : 0;
+    s->world = s->sharing.comm ? s->sharing.comm->world : 1;
+    s->buckets = d->share ? d->share->buckets
+                        : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1;
+    if (d->share) s->cost = d->share->cost;
+}
+
+static bool open_backend(session *s, const session_desc *d, zf_error *error)
+{
+    if (d->share) {
+        s->backend = d->share->backend;
+        return true;
+    }
+    s->backend = s->own = device_open(&d->device, d->threads, error);
+    return s->own && (!d->sharing.measure ||
+                      !zf_calibrate(s->own, s->sharing.comm, &s->cost, error));
+}
+
+static bool fits_positions(const session_desc *d, zf_error *error)
+{
+    sample_config config;
+    int64_t positions;
+    memcpy(&config, d->config, d->sample->config_bytes);
+    positions = *d->sample->facts(&config).positions;
+    return d->shape.sequence <= positions ||
+           fail(error, ZF_ERR_ARGUMENT,
+                "sequences of %lld tokens are too long for the model's %lld positions",
+                (long long)d->shape.sequence, (long long)positions);
+}
+
+bool session_open(session *s, const session_desc *d, zf_error *error)
+{
+    zf_store *store = d->share ? zf_program_store(d->share->program) : NULL;
+    *s = (session){.sample = d->sample,
+                   .shape = d->shape,
+                   .dtype = d->share ? d->share->dtype : d->dtype};
+    set_sharing(s, d);
+    if (!fits_positions(d, error)) return false;
+    s->graph = zf_graph_new(NULL);
+    s->labelled = malloc((size_t)(2 * d->shape.predictions) * sizeof *s->labelled + 1);
+    if (!s->graph || !s->labelled) {
+        fail(error, ZF_ERR_NOMEM, "out of memory");
+    } else if (open_backend(s, d, error)) {
+        d->sample->build(s->graph, d->config, &d->shape, d->purpose);
+        run_passes(s, d);
+        s->lr = zf_graph_find(s->graph, "lr");
+        s->program = zf_compile(s->graph, &(zf_compile_desc){.backend = s->backend,
+                                                             .seed = store ? 0 : d->seed,
+                                                             .store = store,
+                                                             .bound = store != NULL,
+                                                             .comm = s->sharing.comm,
+                                                             .evaluate = d->purpose !=
+                                                                         SAMPLE_TRAIN});
+        if (s->program) return true;
+        fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
+    }
+    session_close(s);
+    return false;
+}
+
+void session_close(session *s)
+{
+    zf_program_free(s->program);
+    zf_backend_free(s->own);
+    zf_graph_free(s->graph);
+    free(s->labelled);
+    *s = (session){.graph = NULL};
+}
+
+zf_status session_write(session *s, const char *input, const void *data, size_t bytes)
+{
+    zf_tensor t = zf_graph_find(s->graph, input);
+    return zf_valid(t) ? zf_write(s->program, t, data, bytes) : ZF_OK;
+}
+
+zf_status session_feed(session *s, const void *batch, bool sums)
+{
+    int64_t micro_batches = s->sharing.micro_batches, parts = s->world * micro_batches;
+    zf_status status = ZF_OK;
+    for (int64_t micro = 0; micro < micro_batches && !status; micro++) {
+        status = s->sample->objective->feed(s, batch, micro * s->world + s->rank, parts, sums);
+        if (!status && micro + 1 < micro_batches) status = zf_micro(s->program);
+    }
+    return status;
+}
+
+double session_scalar(session *s, const char *output)
+{
+    zf_tensor t = zf_graph_find(s->graph, output);
+    float value = NAN;
+    if (!zf_valid(t)) return 0;
+    (void)zf_read(s->program, t, &value, sizeof value);
+    return value;
+}
+
+int64_t session_skipped(session *s)
+{
+    int64_t steps = 0;
+    zf_tensor skipped = zf_graph_find(s->graph, "skipped_steps");
+    if (zf_valid(skipped)) (void)zf_read(s->program, skipped, &steps, sizeof steps);
+    return steps;
+}
+
+/* Adds what the objective scores of the batch that was fed. */
+static void add_scores(session *s, sample_score *score)
+{
+    const objective *of = s->sample->objective;
+    for (int k = 0; k < SAMPLE_SCORES && of->scores[k].name; k++)
+        score->value[k] += session_scalar(s, of->scores[k].output);
+}
+
+/* Reads batches, of which the first is `first`, and adds what is scored of each. */
+static bool add_batches(session *s, const dataset *d, bool held_out, int64_t first, int64_t batches,
+                        sample_score *score, batch_counts *counts, zf_error *error)
+{
+    const objective *of = s->sample->objective;
+    int64_t examples = s->shape.batch * s->world * s->sharing.micro_batches;
+    void *reader = of->start(d, held_out, examples, first, error);
+    zf_status status = ZF_OK;
+    if (!reader) return false;
+    for (int64_t k = 0; k < batches; k++) {
+        const void *batch = of->read(reader, first + k);
+        batch_counts here = of->count(batch);
+        status = session_feed(s, batch, held_out);
+        if (!status) status = zf_step(s->program);
+        if (status) break; /* reading would clear the error */
+        add_scores(s, score);
+        counts->labelled += here.labelled, counts->pairs += here.pairs;
+    }
+    of->stop(reader);
+    return !status || fail(error, status, "%s", zf_program_error(s->program));
+}
+
+/* Divides sums by what they are means over; where losses are means already, counts alone. */
+static bool finish_scores(const objective *of, sample_score *score, const batch_counts *counts, bool means)
+{
+    double labelled = (double)(counts->labelled ? counts->labelled : 1),
+           pairs = (double)(counts->pairs ? counts->pairs : 1);
+    score->labelled = counts->labelled;
+    for (int k = 0; k < SAMPLE_SCORES && of->scores[k].name; k++) {
+        if (!means || of->scores[k].counts)
+            score->value[k] /= of->scores[k].of_pairs ? pairs : labelled;
+        if (!of->scores[k].counts) score->loss += score->value[k];
+    }
+    return isfinite(score->loss);
+}
+
+bool session_score(session *s, const dataset *d, int64_t batches, sample_score *out, zf_error *error)
+{
+    batch_counts counts = {0, 0};
+    *out = (sample_score){.labelled = 0};
+    return add_batches(s, d, true, 0, batches, out, &counts, error) &&
+           (finish_scores(s->sample->objective, out, &counts, false) ||
+            fail(error, ZF_ERR_NAN, "held out: the loss is not a finite number"));
+}
+
+bool session_score_step(session *s, const dataset *d, int64_t step, sample_score *out, zf_error *error)
+{
+    batch_counts counts = {0, 0};
+    *out = (sample_score){.labelled = 0};
+    return add_batches(s, d, false, step, 1, out, &counts, error) &&
+           (finish_scores(s->sample->objective, out, &counts, true) ||
+            fail(error, ZF_ERR_NAN, "the batch of step %lld: the loss is not a finite number",
+                 (long long)step + 1));
+}

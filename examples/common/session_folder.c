@@ -1,0 +1,69 @@
+/* Models of folders: checkpoints of zf_save, and those of Hugging Face. */
+#include "folder.h"
+#include "session.h"
+
+/* Of a checkpoint: by a program of its own, in f32. */
+static bool take_checkpoint(session *s, const char *path, weights_report *report, zf_error *error)
+{
+    sample_config config;
+    session_desc d = {.sample = s->sample,
+                      .purpose = SAMPLE_EVALUATE,
+                      .config = &config,
+                      .shape = {1, 1, 1, false},
+                      .threads = 1};
+    session from;
+    bool good;
+    if (!s->sample->load(path, &config, error) || !session_open(&from, &d, error)) return false;
+    good = folder_load(from.program, path, true, error) &&
+           exchange_copy(&s->sample->exchange, s->program, s->graph, from.program, from.graph, path,
+                         report, error);
+    session_close(&from);
+    return good;
+}
+
+bool session_take(session *s, const char *path, weights_report *report, zf_error *error)
+{
+    if (folder_is_checkpoint(path)) return take_checkpoint(s, path, report, error);
+    return exchange_import(&s->sample->exchange, s->program, s->graph, path, report, error);
+}
+
+/* What the weights of Hugging Face say; whole: the model is theirs, with the heads that they have. */
+static bool fit(const sample_model *sample, void *config, const char *path, bool whole, zf_error *error)
+{
+    weights *w = weights_open(path, error);
+    if (!w) return false;
+    if (!exchange_is_tied(&sample->exchange, w, error)) *sample->facts(config).tied = 0;
+    if (whole && sample->fit) sample->fit(config, w);
+    weights_close(w);
+    return !error->status;
+}
+
+bool session_config_take(const sample_model *sample, void *config, const char *path, zf_error *error)
+{
+    sample_config own;
+    if (!folder_is_checkpoint(path)) return fit(sample, config, path, false, error);
+    if (!sample->load(path, &own, error)) return false;
+    *sample->facts(config).tied = *sample->facts(&own).tied;
+    return true;
+}
+
+bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error)
+{
+    return sample->load(path, config, error) &&
+           (folder_is_checkpoint(path) || fit(sample, config, path, true, error));
+}
+
+bool session_open_folder(session *s, const char *path, session_desc *d, int64_t dtype,
+                         zf_error *error)
+{
+    bool checkpoint = folder_is_checkpoint(path), good;
+    weights_report report;
+    zf_dtype saved = checkpoint ? folder_precision(path) : ZF_F32;
+    d->dtype = dtype ? (zf_dtype)(dtype - 1) : saved;
+    if (!session_open(s, d, error)) return false;
+    if (checkpoint && (d->dtype == saved || d->dtype == ZF_F32))
+        good = folder_load(s->program, path, d->dtype != saved, error);
+    else good = session_take(s, path, &report, error);
+    if (!good) session_close(s);
+    return good;
+}

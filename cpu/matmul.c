@@ -10,13 +10,13 @@
  *          k                            of threads, which share m and n only, and for every way
  *       +-----+   +-----+-----+-----+   of reading.
  *     0 |     |   |     | C   |     |
- *       +-----+   +-----+-----+-----+   Packed, a panel of B is [k][columns of a tile], and one of
- *     1 |     |   |     |     |     |   A [k][rows of a tile]. What lies well is read in place: A
- *       +-----+   +-----+-----+-----+   with k along memory, either one with short rows.
+ *       +-----+   +-----+-----+-----+   A packed panel of B is [k][columns of a tile], one of A
+ *     1 |     |   |     |     |     |   [k][rows of a tile]. Some operands are read in place: A
+ *       +-----+   +-----+-----+-----+   with k along memory, and A or B with short rows.
  *
- * A task has some panels of A and some columns. What it needs packed it packs for itself, a block
- * of k at a time, into the cache next to it: another core's would cost more to fetch. Neighbouring
- * tasks, which go to one thread, share rows.
+ * A task has some panels of A and some columns. It packs the panels that it needs for itself, one
+ * block of k at a time, into its own core's cache: another core's cache would cost more to read.
+ * Neighbouring tasks, which go to one thread, share rows.
  *
  * Blocks of k are counted in words (tile.c). A C of 16 bits is summed in f32 aside, all of a task's
  * rows where there are several blocks of k, and rounded when its last block is done.
@@ -86,8 +86,8 @@ enum {
     ZFI_ROWS_ASIDE = 1008   /* rows of a task that are summed aside: 1 MiB */
 };
 
-/* How a product is cut: by its shape and strides, the instruction set and the number of threads. Of
- * all this only k_block has a say in the result. */
+/* How a product is tiled: by its shape and strides, the instruction set and the number of threads.
+ * Of all fields only k_block affects the bits of the result. */
 typedef struct zfi_matmul_plan {
     const zfi_tile *tile;
     zfi_isa isa;
@@ -103,9 +103,9 @@ typedef struct zfi_matmul_plan {
     size_t a_size, b_size, c_size, bytes;
 } zfi_matmul_plan;
 
-/* Whether rows of a tile's width at this distance may stay where they lie: they do not crowd into
- * few sets of a cache (a way of the first level has 4 KiB) or are not needed again and again, and
- * there are several on a page. */
+/* Whether rows of a tile's width at this distance may be read in place: they do not share a few
+ * sets of the cache (a way of the first level has 4 KiB), or are not read repeatedly, and several
+ * of them are on one page. */
 static bool zfi_short_rows(int64_t stride, int64_t uses)
 {
     return stride > 0 && stride < 1024 && (stride % 512 || uses <= 4);
@@ -117,7 +117,7 @@ static int64_t zfi_round_up(int64_t n, int64_t unit) { return zfi_div_up(n, unit
 static void zfi_matmul_read(zfi_matmul_plan *plan, const zfi_matmul_desc *d)
 {
     int64_t per = plan->tile->per_word, tiles = zfi_div_up(d->n, plan->columns);
-    /* many rows along k at a distance of 4 KiB are all in one set, and too much for it */
+    /* many rows along k at a distance of 4 KiB share one set of the cache, which is too small */
     bool apart = d->a_row / per % 1024 || plan->rows <= 6;
     if (plan->converts) return;
     plan->direct_a = d->a_col == 1 && apart && d->a_row % per == 0 && d->k % per == 0;
@@ -180,8 +180,8 @@ typedef struct zfi_matmul_run {
     int64_t chunk; /* of k: where it begins */
 } zfi_matmul_run;
 
-/* c[0..rows,0..columns) (+)= one block of k words; a tile that is not whole goes by a whole one
- * aside. */
+/* c[0..rows,0..columns) (+)= one block of k words; a partial tile is computed as a whole one in a
+ * buffer of its own. */
 static void zfi_matmul_tile(const zfi_matmul_plan *plan, int64_t rows, int64_t columns, int64_t k,
                             const void *a, int64_t a_row, int64_t a_col, const float *b,
                             int64_t b_row, float *c, int64_t c_row, bool add)
@@ -294,7 +294,7 @@ static void zfi_matmul_task(void *context, int64_t index, int worker)
     }
 }
 
-/* k is 0: a sum of nothing, a row and a span at a time. */
+/* k is 0: each sum is empty; a row and a span at a time. */
 static void zfi_matmul_nothing_task(void *context, int64_t index, int worker)
 {
     const zfi_matmul_run *run = context;
@@ -315,7 +315,8 @@ static void zfi_matmul_nothing_task(void *context, int64_t index, int worker)
         }
 }
 
-/* A column is as good as a row, and a row of C goes by whole vectors: C^T = B^T A^T. */
+/* A product with one column is computed as one with one row, C^T = B^T A^T: a row of C is written
+ * by whole vectors. */
 static zfi_matmul_desc zfi_matmul_turned(const zfi_matmul_desc *d)
 {
     zfi_matmul_desc t = *d;

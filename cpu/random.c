@@ -49,9 +49,9 @@ ZFI_BODY uint32_t zfi_random_half(uint64_t element, uint32_t stream, uint32_t st
 }
 
 /* `count` vectors (an even number) of blocks from number `block` on, 4 * lanes words each, as
- * vectors of 64-bit lanes. A lane holds one word of one block in its lower half, where a
- * multiplication looks for it; what gathers in the upper half is never looked at. Two vectors go
- * side by side, since a round waits for its products.
+ * vectors of 64-bit lanes. A lane holds one word of one block in its lower half, which a
+ * multiplication reads; the upper half is never read. Two vectors are computed at a time, to hide
+ * the latency of the products.
  *
  * For the end, when words 0 and 1 of a block are joined into one lane and 2 and 3 into another,
  * lanes 0, 2, 4, ... hold the first half of the blocks and lanes 1, 3, 5, ... the second:
@@ -254,7 +254,8 @@ ZFI_BODY double zfi_normal_middle(double q)
     return q * zfi_ratio(0.180625 - q * q, middle[0], middle[1]);
 }
 
-/* The same of any probability p, 0 < p < 1: in the tails a ratio in the root of -log of the tail. */
+/* The same for any probability p, 0 < p < 1. In the tails it is a rational function of
+ * sqrt(-log(p)) or sqrt(-log(1 - p)). */
 static double zfi_normal_quantile(double p)
 {
     static const double near_tail[2][8] = {
@@ -280,7 +281,8 @@ static double zfi_normal_quantile(double p)
 }
 
 /* y = mean + deviation * a standard normal number, an element each; truncated: the distribution
- * within two deviations of the mean. Those of the tails, one in seven, are made again. */
+ * within two deviations of the mean. The tails' elements, one in seven, are computed a second
+ * time by the tails' formula. */
 ZFI_BODY void zfi_random_normal_body(zfi_isa isa, float *y, uint64_t first, int64_t n, float mean,
                                      float deviation, bool truncated, uint32_t stream,
                                      uint32_t step, uint64_t seed)

@@ -1,15 +1,15 @@
 /* Worker threads that share the tasks of one call at a time.
  *
  * A run publishes its job by opening the gate, takes part in it, and closes the gate when no task
- * is left to hand out. The tasks are dealt out in equal shares, of neighbours, so that who worked
- * on some rows in one run has them in its cache for the next; who is done helps with the other
- * shares. A worker counts itself in at an open gate and out when it finds no more tasks; the run
- * ends when the count is 0. One that comes late (its core was busy with something else) finds the
- * gate closed and is not waited for.
+ * is left to hand out. Each worker has an equal share of neighbouring tasks. The shares are the
+ * same from run to run, so a worker finds its rows in its cache. A worker that has finished its
+ * share takes tasks from the others'. A worker counts itself in at an open gate, and out when it
+ * finds no more tasks; the run ends when the count is 0. A worker that comes late (its core was
+ * busy with something else) finds the gate closed; the run does not wait for it.
  *
  *     gate   | job number (32) | ... | open (bit 16) | workers inside (16) |
  *
- * Who waits spins for a short time, and then sleeps on a condition variable.
+ * A thread that waits spins for a short time, and then sleeps on a condition variable.
  */
 #include <pthread.h>
 #include <stdatomic.h>
@@ -21,12 +21,12 @@ typedef struct zfi_pool zfi_pool;
 
 /* One for each thread, the caller of a run being the first. */
 typedef struct zfi_worker {
-    _Atomic int64_t next; /* of its share of the tasks: the one to hand out next */
+    _Atomic int64_t next; /* the next task of its share */
     int64_t end;
     zfi_pool *pool;
     pthread_t thread;
     int index;
-    char apart[128]; /* what many write lies a cache line and its neighbour away from the rest */
+    char apart[128]; /* fields that several threads write are two cache lines away from the rest */
 } zfi_worker;
 
 struct zfi_pool {
@@ -59,9 +59,9 @@ ZFI_INLINE void zfi_pause(void)
 #endif
 }
 
-/* Spins until the gate has changed in a way that `ready` likes, for about 100 microseconds at most;
- * true when it has. It does not yield: beside a foreign process that would give away the rest of a
- * time slice, milliseconds for a wait of microseconds. Who sleeps is woken at once. */
+/* Spins until `ready` accepts the gate, for about 100 microseconds at most; true when it does. It
+ * does not yield: another process would then get the rest of the time slice, milliseconds for a
+ * wait of microseconds. A sleeping thread is woken at once. */
 static bool zfi_pool_spin(zfi_pool *pool, bool (*ready)(zfi_pool *, uint64_t), uint64_t seen)
 {
     for (int round = 0; round < 200; round++) {
@@ -73,7 +73,7 @@ static bool zfi_pool_spin(zfi_pool *pool, bool (*ready)(zfi_pool *, uint64_t), u
     return false;
 }
 
-/* A job that has not been seen is open, or the pool ends. */
+/* A new job is open, or the pool ends. */
 static bool zfi_pool_opened(zfi_pool *pool, uint64_t seen)
 {
     uint64_t gate = atomic_load(&pool->gate);
@@ -137,7 +137,7 @@ static void *zfi_worker_main(void *argument)
     }
 }
 
-/* Frees the pool; NULL is nothing. No run may be going on. */
+/* Frees the pool; NULL may be freed. No run may be in progress. */
 static void zfi_pool_free(zfi_pool *pool)
 {
     zfi_memory *memory;

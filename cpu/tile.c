@@ -21,7 +21,7 @@ typedef void zfi_micro(int64_t k, const void *a, int64_t a_row, int64_t a_col, c
                        int64_t b_row, float *c, int64_t c_row, bool add);
 
 /* Packs lanes into panels of `width`, one behind the other: dst[(i * words + p) * width + l] = word
- * p of lane i * width + l. In a last panel that is not full the rest gets some number. k and the
+ * p of lane i * width + l. In a partial last panel the rest is unspecified. k and the
  * strides are in elements of src. */
 typedef void zfi_pack(float *dst, int64_t width, const void *src, int64_t lane_stride,
                       int64_t k_stride, int64_t lanes, int64_t k);
@@ -167,9 +167,9 @@ ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 4)
 ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 5)
 ZFI_MICROS(zfi_micro_avx2, ZFI_TARGET_AVX2, 6)
 
-/* Lanes that are neighbours are copied, one k after the other. Where k runs along memory, blocks of
- * 8 lanes x 8 k are transposed in registers. Either way what comes next is far from what came last:
- * it is fetched ahead. */
+/* Neighbouring lanes are copied, one k after the other. Where k runs along memory, blocks of 8
+ * lanes x 8 k are transposed in registers. In both cases the next reads are far from the last
+ * ones, so they are prefetched. */
 ZFI_TARGET_AVX2 ZFI_OPTIMIZE static void zfi_pack_avx2(float *dst, int64_t width, const void *from,
                                                        int64_t lane_stride, int64_t k_stride,
                                                        int64_t lanes, int64_t k)
@@ -206,7 +206,7 @@ ZFI_TARGET_AVX2 ZFI_OPTIMIZE static void zfi_pack_avx2(float *dst, int64_t width
             int64_t p = 0;
             for (int64_t i = 0; i < 8; i++)
                 row[i] = src + zfi_min(panel + l + i, lanes - 1) * lane_stride;
-            /* what goes beyond the width is written over by the next row, but for the last one */
+            /* elements beyond the width are overwritten by the next row, but for the last row's */
             bool beyond = l + 8 > width && panel + width >= lanes;
             for (; p + 8 <= k - beyond; p += 8) {
                 __m256 r[8], t[8];

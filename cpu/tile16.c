@@ -7,11 +7,11 @@
  *     row k    | b0 b1 b2 ... |    | b0 c0 | b1 c1 | b2 c2 | ...
  *     row k+1  | c0 c1 c2 ... |
  *
- * Where k runs along memory the words are there already: A is then read in place or turned as if
- * it were f32. An odd k is followed by a 0. The instruction, vdpbf16ps, rounds to nearest even
+ * Where k runs along memory the words are there already: A is then read in place or transposed as
+ * if it were f32. An odd k is followed by a 0. The instruction, vdpbf16ps, rounds to nearest even
  * after each of the two products, which are exact, whatever the rounding mode; it takes subnormal
- * numbers for 0, gives 0 for subnormal sums, and raises no exceptions. So, k products of numbers up
- * to |a| and |b|, it is off by at most
+ * numbers for 0, gives 0 for subnormal sums, and raises no exceptions. So the error of a sum of k
+ * products of numbers up to |a| and |b| is at most
  *
  *     k 2^-24 (sum of |a b|)  +  k 2^-126 (1 + |a| + |b|)
  *

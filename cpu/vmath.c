@@ -1,7 +1,7 @@
 /* Vector mathematics: functions of single numbers for use inside kernels (zfi_exp1, ...), functions
  * of arrays (zfi_vexp, ...), and reductions of rows in a fixed order.
  *
- * The polynomials are minimax fits made for this file. NaN gives NaN. The greatest error over all
+ * The polynomials are minimax fits made for this file. NaN gives NaN. The maximum error over all
  * floats is, in units in the last place of the result,
  *
  *     exp 1.1    log 1    tanh 2.6    erf 2    sigmoid 2.5
@@ -84,8 +84,8 @@ ZFI_BODY float zfi_tanh1(zfi_isa isa, float x)
     return zfi_with_sign(zfi_abs(t) / (t + 2.0f), x);
 }
 
-/* erf(a) = a + a s(a^2) for 0 <= a <= 1. The longer polynomials are summed in pairs: fewer steps
- * wait for another. */
+/* erf(a) = a + a s(a^2) for 0 <= a <= 1. The longer polynomials are summed in pairs, which
+ * shortens the chain of dependent operations. */
 ZFI_BODY float zfi_erf_small(zfi_isa isa, float a)
 {
     float b = a * a, b2 = b * b;
@@ -191,7 +191,7 @@ ZFI_BODY float zfi_gelu_tanh_grad1(zfi_isa isa, float x)
     }                                                                                              \
     ZFI_KERNEL(zfi_v##name, (float *dx, const float *dy, const float *x, int64_t n), (dx, dy, x, n))
 
-/* The same, and y[i] = f(x[i]) beside it, of which x[i] f'(x[i]) has most in common. */
+/* The same, and y[i] = f(x[i]), which shares most of the computation. */
 #define ZFI_ARRAY_BOTH(name)                                                                       \
     ZFI_BODY void zfi_v##name##_both_body(zfi_isa isa, float *dx, float *y, const float *dy,       \
                                           const float *x, int64_t n)                               \

@@ -9,11 +9,11 @@
  *              PATH -> PATH.zf-old, PATH.zf-new -> PATH
  *              the parent is brought to the disk, and the old one is removed
  *
- * Whenever the machine stops, PATH or PATH.zf-old is complete, be it the old one or the new;
- * zfi_directory_recover puts the second in place when the first is missing. Only flat directories
- * that hold a given file (the mark) are replaced or removed, so a path given by mistake costs
- * nobody a folder. PATH.zf-new is filled and removed by who has locked it: a second process that
- * would write the same directory gets an error.
+ * Whenever the machine stops, PATH or PATH.zf-old is complete: the old directory or the new one.
+ * zfi_directory_recover renames PATH.zf-old to PATH where PATH is missing. Only directories without
+ * subdirectories that hold a given file (the mark) are replaced or removed, so a wrong path
+ * destroys no other directory. PATH.zf-new is locked by the process that fills it; a second process
+ * that would write the same directory gets an error.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -170,7 +170,7 @@ typedef struct zfi_new_file {
     char path[ZFI_PATH_MAX], aside[ZFI_ASIDE_MAX];
 } zfi_new_file;
 
-/* Starts a file that will take the place of `path`: of nothing or of a regular file, whose mode it
+/* Starts a file that will replace `path`, which does not exist or is a regular file, whose mode it
  * gets. On failure there is nothing to abandon. */
 static zf_status zfi_new_file_begin(zfi_new_file *new_file, const char *path, zf_error *error)
 {
@@ -210,7 +210,7 @@ static zf_status zfi_new_file_write(const zfi_new_file *new_file, uint64_t offse
     return ZF_OK;
 }
 
-/* Removes what was written; `path` is as it was. */
+/* Removes what was written; `path` stays unchanged. */
 static void zfi_new_file_abandon(zfi_new_file *new_file)
 {
     if (new_file->file < 0) return;
@@ -219,7 +219,7 @@ static void zfi_new_file_abandon(zfi_new_file *new_file)
     unlink(new_file->aside);
 }
 
-/* Is the file still there under its name aside? Not when somebody else began to write `path`. */
+/* Whether the temporary file still has its name; not when another process began to write `path`. */
 static bool zfi_new_file_is_ours(const zfi_new_file *new_file)
 {
     struct stat opened, named;
@@ -287,7 +287,7 @@ static zf_status zfi_directory_remove(const char *path, zf_error *error)
     bool removed = true;
     DIR *directory = opendir(path);
     if (!directory) return errno == ENOENT ? ZF_OK : zfi_io_fail(error, "open", path);
-    while (removed) { /* an entry may be passed over while its neighbours go */
+    while (removed) { /* readdir may skip an entry while others are removed */
         removed = false;
         rewinddir(directory);
         while ((name = zfi_directory_next(directory)))
@@ -297,7 +297,7 @@ static zf_status zfi_directory_remove(const char *path, zf_error *error)
     return rmdir(path) ? zfi_io_fail(error, "remove", path) : ZF_OK;
 }
 
-/* Good when `path` is nothing yet, an empty directory, or one of files with the mark among them. */
+/* ZF_OK when `path` does not exist, is empty, or holds files only, the mark among them. */
 static zf_status zfi_directory_check(const char *path, const char *mark, zf_error *error)
 {
     char entry[ZFI_ASIDE_MAX], other[64] = "";
@@ -332,7 +332,8 @@ static zf_status zfi_directory_check(const char *path, const char *mark, zf_erro
     return ZF_OK;
 }
 
-/* Puts back what a stopped commit left under the other name. Call it before reading `path`. */
+/* Renames the directory that an interrupted commit left as PATH.zf-old to PATH. Call it before
+ * reading `path`. */
 ZFI_UNUSED static zf_status zfi_directory_recover(const char *path, zf_error *error)
 {
     char place[ZFI_PATH_MAX], old[ZFI_ASIDE_MAX];
@@ -345,7 +346,7 @@ ZFI_UNUSED static zf_status zfi_directory_recover(const char *path, zf_error *er
     return zfi_io_fail(error, "restore", place);
 }
 
-/* Is the open directory the one of that name? */
+/* Whether the open directory is the one of that name. */
 static bool zfi_directory_is(int directory, const char *name)
 {
     struct stat opened, named;
@@ -372,7 +373,7 @@ static int zfi_directory_lock(const char *aside, zf_error *error)
     return -1;
 }
 
-/* Removes what a stopped run left aside, unless somebody is at it. */
+/* Removes what an interrupted run left in PATH.zf-new, unless a process has locked it. */
 static zf_status zfi_directory_clear(const char *aside, zf_error *error)
 {
     struct stat about;

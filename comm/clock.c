@@ -40,7 +40,7 @@ static double zfi_now(void)
 }
 
 /* A condition whose timed waits end at a time of this clock. */
-static inline void zfi_condition_init(pthread_cond_t *condition)
+ZFI_UNUSED static void zfi_condition_init(pthread_cond_t *condition)
 {
     pthread_condattr_t attributes;
     pthread_condattr_init(&attributes);

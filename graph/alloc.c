@@ -22,10 +22,8 @@
 
 #if defined(__GNUC__)
 #define ZFI_INLINE static inline __attribute__((always_inline, unused))
-#define ZFI_UNUSED __attribute__((unused))
 #else
 #define ZFI_INLINE static inline
-#define ZFI_UNUSED
 #endif
 
 #define ZFI_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))

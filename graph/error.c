@@ -6,8 +6,10 @@
 
 #if defined(__GNUC__)
 #define ZFI_PRINTF(string, first) __attribute__((format(printf, string, first)))
+#define ZFI_UNUSED                __attribute__((unused))
 #else
 #define ZFI_PRINTF(string, first)
+#define ZFI_UNUSED
 #endif
 
 /* Records `status` and the text, unless an error is recorded already (the first one tells the

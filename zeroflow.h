@@ -43,8 +43,13 @@
  *
  * CONTENTS
  *
- *     1 status, memory    2 dtypes and shapes    3 operators    4 graphs    5 builders    6 passes
- *     7 backends          8 stores, programs     9 files       10 layers
+ *     training     1 status, memory     2 dtypes, shapes     3 graphs      4 builders    5 passes
+ *                  6 devices, ranks     7 stores             8 plans, programs
+ *                  9 checkpoints       10 layers, loops
+ *     files       11 JSON              12 safetensors
+ *     extending   13 operators         14 backends          15 communicators
+ *
+ * A program that trains needs the first part, and no more.
  *
  * STEP BY STEP
  *
@@ -90,42 +95,18 @@
  * comm is this rank's communicator: zf_local_comm for threads of one process, zf_mpi_comm
  * (zeroflow_mpi.c) for processes, zf_nccl_comm (zeroflow_nccl.c) for GPUs, or a table of functions
  * of one's own (zf_comm). Every rank builds the same graph; before the first step they compare their
- * plans, seeds and parameters (zf_compare_ranks). Each writes its part of the global batch (zf_zero_desc says which) and all
- * call zf_step. Losses, gradients and parameters are the same to the last bit at every stage, with
- * any prefetch, on any number of ranks that share the batch in as many parts, and after zf_save and
- * zf_load at another stage and world. A rank that fails, or does not come, is an error of all.
+ * plans, seeds and parameters (zf_compare_ranks). Each writes its part of the global batch
+ * (zf_zero_desc says which) and all call zf_step. Losses, gradients and parameters are the same to
+ * the last bit at every stage, with any prefetch, on any number of ranks that share the batch in as
+ * many parts, and after zf_save and zf_load at another stage and world. A rank that fails, or does
+ * not come, is an error of all.
  *
  * Own. A graph owns its nodes; a program borrows graph and backend; free in the reverse order of
  * making: program, backend, graph. NULL may be freed. A store of parameters that several programs
- * work with (section 8) lives as long as one of them. One graph, its programs and their store belong
+ * work with (section 7) lives as long as one of them. One graph, its programs and their store belong
  * to one thread at a time; others are independent. No function prints, exits, aborts or reads
  * the environment, and there are no global variables. Threads are those that a CPU backend is asked
  * for, and one more for each queue that a plan with zf_prefetch uses.
- *
- * ADDING AN OPERATOR
- *
- * One row in ZF_OPS: name, operands, attributes. One file ops/NAME.c, in the list of includes at
- * the end of this header, with the functions of the operator and, at its end, one record of all
- * that anybody may ask of it: ZFI_OPERATOR(NAME, .infer = ..., .grad = ..., .cpu = ..., .traits =
- * ...). graph/graph.c explains the fields (zfi_record), zf_op_traits below the traits. No pass
- * keeps a list of operators. For CUDA one file ops/NAME.cu, in the list of zeroflow_cuda.cu, that
- * ends with ZFI_KERNEL(NAME, run, scratch). A builder: its declaration in section 5, with its lines
- * among the macros at the end, and its function in graph/build.c. One row in tests/op_cases.h runs
- * every test of operators: values, gradient, threads, writing in place, CUDA, and each claim of the
- * record. ops/softplus.c is a short example. An optimizer's update is an operator with trait
- * ZF_OP_UPDATE and attributes world and blocks (for zf_zero), perhaps weight_decay with decays, and
- * scaled (for zf_fuse and the loss scale); passes/optimizer.c appends it.
- *
- * ADDING A PASS
- *
- * One file passes/NAME.c, in the list of includes, that begins with what it requires, ensures, and
- * how text looks before and after. Its function enters by zfi_enter, which says which passes must
- * and must not have been run, and leaves by zfi_leave, which verifies the graph. What it needs to
- * know of a node it asks of the node's record; if nothing says it yet, the record gets a field, and
- * tests/records.c a check that runs the operators. The declaration stands in section 6, a row in
- * passes/training.c puts the pass among those of a training step, a row in tools/pass.c makes it
- * known to zf-opt, and tests/passes/NAME.zf has a graph before and after it, whose numbers are
- * compared as well.
  */
 #ifndef ZEROFLOW_H
 #define ZEROFLOW_H
@@ -143,7 +124,12 @@ extern "C" {
 #define ZF_API /* decorates every public function; -DZF_API=static keeps the library in one file */
 #endif
 
-/* ----------------------------------------------------------------------- 1 STATUS, MEMORY */
+/* ======================================================================================== TRAINING
+ *
+ * All that a program needs which trains a model: sections 1 to 10.
+ */
+
+/* ----------------------------------------------------------------------------- 1 STATUS, MEMORY */
 
 typedef enum zf_status {
     ZF_OK = 0,
@@ -181,7 +167,7 @@ typedef struct zf_allocator {
     void *user;
 } zf_allocator;
 
-/* ------------------------------------------------------------------- 2 DTYPES AND SHAPES */
+/* -------------------------------------------------------------------------- 2 DTYPES AND SHAPES */
 
 typedef enum zf_dtype { ZF_F32, ZF_BF16, ZF_F16, ZF_F64, ZF_I32, ZF_I64, ZF_U8, ZF_BOOL } zf_dtype;
 
@@ -219,7 +205,1313 @@ ZF_API zf_shape zf_shape_of(int32_t rank, const int64_t *dims);
 /* Number of elements; -1 when it does not fit int64 */
 ZF_API int64_t zf_shape_count(zf_shape shape);
 
-/* -------------------------------------------------------------------------- 3 OPERATORS */
+/* Converts count elements as zf_cast does: to nearest even, float to integer truncated and
+ * saturated. */
+ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype from_dtype,
+                       size_t count);
+
+/* ------------------------------------------------------------------------------------- 3 GRAPHS */
+
+typedef struct zf_graph zf_graph;
+
+/* A value of a graph. {0} (ZF_NONE) is "no tensor", where a builder documents one as optional. A
+ * tensor of a graph with id 0 is invalid: a builder failed, the graph holds the error, and every
+ * builder passes it on. A builder that is given no graph to hold it (zf_relu(ZF_NONE), zf_concat of
+ * nothing) returns {NULL, -1}, which is the error of the next one that has a graph. */
+typedef struct zf_tensor {
+    zf_graph *graph;
+    int32_t id;
+} zf_tensor;
+
+#ifndef __cplusplus
+#define ZF_NONE ((zf_tensor){NULL, 0})
+#else
+#define ZF_NONE (zf_tensor{nullptr, 0})
+#endif
+
+typedef struct zf_operator zf_operator; /* section 13 */
+
+typedef struct zf_graph_desc {
+    zf_allocator allocator; /* {0}: the C library's */
+    const zf_operator *operators; /* of the program's own; they are copied */
+    int32_t operator_count;
+} zf_graph_desc;
+
+/* An empty graph, or NULL when there is no memory. What is wrong with an operator of one's own is
+ * the graph's first error. desc NULL: defaults. */
+ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc);
+ZF_API void zf_graph_free(zf_graph *graph); /* NULL: nothing */
+/* A copy that shares nothing with the graph: the same nodes with the same ids, the same scopes,
+ * stage and error, by the same allocator. A tensor of the graph is in the copy {copy, tensor.id}. NULL
+ * without a graph or memory. */
+ZF_API zf_graph *zf_graph_copy(const zf_graph *graph);
+
+/* The first error of the graph: ZF_OK and "" while there is none. The text lives as long as the
+ * graph. */
+ZF_API zf_status zf_graph_status(const zf_graph *graph);
+ZF_API const char *zf_graph_error(const zf_graph *graph);
+
+/* Writes the graph as text, one node per line. */
+ZF_API zf_status zf_graph_print(const zf_graph *graph, FILE *file);
+/* The same into text[0..size), terminated when size > 0; returns the length that the whole text
+ * has. */
+ZF_API size_t zf_graph_text(const zf_graph *graph, char *text, size_t size);
+/* The graph that `text` describes, or NULL with *error (which may be NULL) naming line and column.
+ * */
+ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_desc *desc,
+                                zf_error *error);
+/* A 64-bit hash of the text: equal graphs have equal hashes on every machine. */
+ZF_API uint64_t zf_graph_hash(const zf_graph *graph);
+
+/* The input, param, state or output of that name, or the invalid tensor, without making it an
+ * error. */
+ZF_API zf_tensor zf_graph_find(zf_graph *graph, const char *name);
+/* The parameters as they were declared, and after zf_fuse or zf_autograd as the program reads them,
+ * scope by scope: 0 <= index < zf_param_count; an index outside
+ * gives the invalid tensor, without making it an error. */
+ZF_API int32_t zf_param_count(const zf_graph *graph);
+ZF_API zf_tensor zf_param_at(zf_graph *graph, int32_t index);
+
+ZF_API bool zf_valid(zf_tensor tensor);
+ZF_API zf_dtype zf_tensor_dtype(zf_tensor tensor); /* ZF_F32 for an invalid one */
+ZF_API zf_shape zf_tensor_shape(zf_tensor tensor); /* rank -1 for an invalid one */
+ZF_API size_t zf_tensor_bytes(zf_tensor tensor);   /* 0 for an invalid one */
+/* Of an input, param or state; "" for any other */
+ZF_API const char *zf_tensor_name(zf_tensor tensor);
+
+/* Scopes name what is built inside them: zf_push(g, "layer.%d", i) ... zf_pop(g); names are joined
+ * by dots. */
+ZF_API void zf_push(zf_graph *graph, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+ZF_API void zf_pop(zf_graph *graph);
+
+/* ----------------------------------------------------------------------------------- 4 BUILDERS
+ *
+ * Every builder returns the new tensor, or the invalid tensor after recording the graph's first
+ * error. f32, bf16, f16 and f64 are "float"; operands of one operator have one dtype unless the
+ * comment says otherwise. "Broadcasting" is numpy's: shapes are aligned at the last dimension, a
+ * dimension 1 is repeated. An axis counts from 0, or from -1 backwards. Saved: what the gradient
+ * keeps alive. */
+
+/* Values that the program writes before a step (zf_write); they stay until written again. A step
+ * that reads one which has never been written is ZF_ERR_STAGE. */
+ZF_API zf_tensor zf_input(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
+
+typedef enum zf_init {
+    ZF_ZEROS,
+    ZF_ONES,
+    ZF_FILL,
+    ZF_NORMAL,
+    ZF_TRUNCATED_NORMAL,
+    ZF_UNIFORM
+} zf_init;
+
+typedef struct zf_param_desc {
+    zf_dtype dtype; /* float */
+    zf_init init;
+    double mean, std; /* ZF_NORMAL; ZF_TRUNCATED_NORMAL draws within mean +- 2 std */
+    double low, high; /* ZF_UNIFORM: [low, high) */
+    double value;     /* ZF_FILL */
+    bool frozen;      /* no gradient, no update */
+} zf_param_desc;
+
+/* A trained tensor. Its first value depends on seed, name and the element's index alone, so that it
+ * is the same however the tensor is cut. desc NULL: f32 zeros. */
+ZF_API zf_tensor zf_param(zf_graph *graph, const char *name, zf_shape shape,
+                          const zf_param_desc *desc);
+/* A tensor that steps change and checkpoints hold, but that is not trained: counters, moments.
+ * Starts as `value`. */
+ZF_API zf_tensor zf_state(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape,
+                          double value);
+/* One value everywhere */
+ZF_API zf_tensor zf_constant(zf_graph *graph, zf_dtype dtype, zf_shape shape, double value);
+/* values[0..zf_shape_count(shape)) are copied. */
+ZF_API zf_tensor zf_values(zf_graph *graph, zf_dtype dtype, zf_shape shape, const double *values);
+
+/* Elementwise, broadcasting. add sub mul div maximum minimum: float or integer; equal less: any ->
+ * bool. */
+ZF_API zf_tensor zf_add(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_sub(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_mul(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_div(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_maximum(zf_tensor a, zf_tensor b); /* at a tie the gradient goes to a */
+ZF_API zf_tensor zf_minimum(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_equal(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_less(zf_tensor a, zf_tensor b);
+/* condition: bool or u8, a and b: any */
+ZF_API zf_tensor zf_where(zf_tensor condition, zf_tensor a, zf_tensor b);
+
+/* Elementwise, float. */
+ZF_API zf_tensor zf_neg(zf_tensor x);
+ZF_API zf_tensor zf_scale(zf_tensor x, double by);
+ZF_API zf_tensor zf_exp(zf_tensor x);
+ZF_API zf_tensor zf_log(zf_tensor x);
+ZF_API zf_tensor zf_sqrt(zf_tensor x);
+ZF_API zf_tensor zf_rsqrt(zf_tensor x); /* 1 / sqrt(x) */
+ZF_API zf_tensor zf_tanh(zf_tensor x);
+ZF_API zf_tensor zf_sigmoid(zf_tensor x);
+ZF_API zf_tensor zf_relu(zf_tensor x);
+ZF_API zf_tensor zf_gelu(zf_tensor x);      /* x Phi(x), by erf (Hendrycks & Gimpel 2016) */
+ZF_API zf_tensor zf_gelu_tanh(zf_tensor x); /* its tanh approximation (ibid., section 2) */
+ZF_API zf_tensor zf_silu(zf_tensor x);      /* x sigmoid(x) */
+ZF_API zf_tensor zf_softplus(zf_tensor x);  /* log(1 + e^x) */
+/* Any to any; rounds to nearest even, float to integer truncates */
+ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to);
+/* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). Both use p
+ * rounded to a multiple of 2^-16 (if p > 0, from 2^-16 to 1 - 2^-16), so that the expectation is x.
+ * The mask is a function of seed, step, the scope, the number of this dropout in it, and the
+ * element's global index (16 bits of Philox4x32-10, Salmon et al. 2011): it is computed again for
+ * the gradient and never stored. Dropouts of a scope are counted along the operands of what the
+ * program shows, as soon as a pass runs, so that the order of calls does not matter. A program
+ * compiled with `.evaluate` passes x through. p = 0 gives x itself. */
+ZF_API zf_tensor zf_dropout(zf_tensor x, double p);
+
+/* Shape. */
+/* One dimension may be -1: what remains */
+ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape);
+ZF_API zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b);
+/* out.dims[i] = x.dims[order[i]], rank entries */
+ZF_API zf_tensor zf_permute(zf_tensor x, const int32_t *order);
+/* x[start..stop) */
+ZF_API zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop);
+ZF_API zf_tensor zf_pad(zf_tensor x, int32_t axis, int64_t before, int64_t after); /* with zeros */
+ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis); /* count >= 1 */
+ZF_API zf_tensor zf_broadcast(zf_tensor x, zf_shape shape);
+/* The transpose of broadcast: sums what was repeated */
+ZF_API zf_tensor zf_sum_to(zf_tensor x, zf_shape shape);
+
+typedef struct zf_matmul_desc {
+    bool transpose_a, transpose_b; /* of the last two dimensions */
+} zf_matmul_desc;
+
+/* out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]; float, ranks >= 2, leading dimensions
+ * broadcast; accumulates in f32 (f64 for f64). */
+ZF_API zf_tensor zf_matmul(zf_tensor a, zf_tensor b);
+ZF_API zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *desc);
+
+typedef struct zf_reduce_desc {
+    int32_t axis;
+    bool keep; /* keep the axis as a dimension 1 */
+} zf_reduce_desc;
+
+/* Reductions over every element, to a scalar; _ex over one axis. Float. The order of additions is
+ * fixed. */
+ZF_API zf_tensor zf_sum(zf_tensor x);
+ZF_API zf_tensor zf_sum_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_API zf_tensor zf_mean(zf_tensor x);
+ZF_API zf_tensor zf_mean_ex(zf_tensor x, const zf_reduce_desc *desc);
+ZF_API zf_tensor zf_max(zf_tensor x); /* equal maxima share the gradient */
+ZF_API zf_tensor zf_max_ex(zf_tensor x, const zf_reduce_desc *desc);
+/* i32, the first of equal ones; no gradient */
+ZF_API zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *desc);
+
+/* Over the last dimension, float. */
+ZF_API zf_tensor zf_softmax(zf_tensor x);     /* saved: the output alone */
+ZF_API zf_tensor zf_logsumexp(zf_tensor x);   /* drops the dimension */
+ZF_API zf_tensor zf_log_softmax(zf_tensor x);
+/* gamma (x - mean) / sqrt(var + eps) + beta; gamma, beta [n] (Ba et al. 2016). */
+ZF_API zf_tensor zf_layer_norm(zf_tensor x, zf_tensor gamma, zf_tensor beta, double eps);
+/* gamma x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019). */
+ZF_API zf_tensor zf_rms_norm(zf_tensor x, zf_tensor gamma, double eps);
+
+/* out[i...,:] = table[index[i...],:]; table [rows,n] float, index i32 or i64 of any shape. An index
+ * outside 0..rows-1 is an error of the step. The gradient adds in the order of the index:
+ * deterministic. */
+ZF_API zf_tensor zf_gather_rows(zf_tensor table, zf_tensor index);
+ZF_API zf_tensor zf_embedding(zf_tensor table, zf_tensor ids); /* the same, by its usual name */
+typedef struct zf_embedding_desc {
+    bool padded; /* lookups of the row `padding` leave it without a gradient */
+    int64_t padding;
+} zf_embedding_desc;
+ZF_API zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedding_desc *desc);
+
+/* weight * sum over rows of -log softmax(logits)[label]; rows whose label is -100 count nothing.
+ * logits [n,classes] float, labels [n] i32 or i64, weight a scalar f32: 1 / (labelled rows of the
+ * global batch) makes the loss, however the batch is cut, the mean over all labelled rows. weight
+ * ZF_NONE: 1 / max(1, labelled rows of these labels). */
+ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
+
+/* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
+ZF_API zf_tensor zf_output(zf_tensor x, const char *name);
+
+/* For layers of one's own: records a misuse as the graph's error, with scope and line; returns the
+ * invalid tensor. */
+ZF_API zf_tensor zf_fail(zf_tensor x, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 2, 3)))
+#endif
+    ;
+
+/* Used by the macros at the end of this header: they note where a builder was called, for error
+ * messages. */
+ZF_API zf_tensor zf_at(zf_tensor x, const char *file, int line);
+ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);
+
+/* ------------------------------------------------------------------------------------- 5 PASSES
+ *
+ * A pass rewrites the graph, checks that it comes at its turn, and verifies what it made. Node ids
+ * are never renumbered. All return ZF_OK or the graph's first error. */
+
+/* Mixed precision (Micikevicius et al. 2018): a graph of f32 computes in bf16 or f16. Parameters and
+ * activations get that dtype, and the optimizers update f32 master weights beside it. Losses and
+ * their weights, statistics, and what the program writes and reads besides parameters stay f32.
+ * Products add in f32 in any case.
+ *
+ * With a loss scale, gradients are those of the loss times a number, which keeps small ones from
+ * being rounded to zero in f16. zf_clip and the optimizers take it out again, in f32. A step in
+ * which a gradient is not finite, on any rank, is skipped: parameters and optimizer states stay as
+ * they are. The scale is then divided by `factor`, though only by the hysteresis-th overflow and
+ * those after it; at min_scale that is the step's error, ZF_ERR_NAN. It is multiplied by `factor`
+ * whenever `window` good steps follow the first since the last overflow, which also restores the
+ * hysteresis. Outputs "loss_scale" and "skipped_steps" (i64) say what became of it; they are
+ * states, which checkpoints hold. Gradients that are read (zf_gradient) have the scale in them.
+ *
+ * Requires: zf_autograd not run yet; before or after zf_fuse. desc NULL: nothing. */
+typedef struct zf_precision_desc {
+    zf_dtype dtype;     /* ZF_BF16 or ZF_F16; ZF_F32: dtypes stay */
+    double scale;       /* the first loss scale; 0: 65536 of f16, none of any other */
+    double factor;      /* 0: 2; 1: the scale stays as it is, and steps are only skipped */
+    int64_t window;     /* 0: 1000 */
+    int32_t hysteresis; /* overflows that it takes to change the scale; 0: 2 */
+    double min_scale;   /* 0: 1 */
+    bool consecutive_hysteresis; /* any good step restores the hysteresis */
+} zf_precision_desc;
+ZF_API zf_status zf_precision(zf_graph *graph, const zf_precision_desc *desc);
+
+/* Appends the gradient of `loss` (a scalar) with respect to every parameter that is not frozen and
+ * that it depends on, one `gradient param, value` node each, and an output "loss". Requires: not
+ * run before. */
+ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
+/* After zf_autograd: the gradient of a parameter as the passes so far have made it, or the invalid
+ * tensor where it has none, without making it an error. */
+ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
+
+/* Removes what nothing needs (no output, gradient or update: so it comes after zf_autograd, unless
+ * the loss is an output), merges equal nodes, folds what is known, and undoes what undoes itself.
+ */
+ZF_API zf_status zf_simplify(zf_graph *graph);
+
+/* Scales every gradient by 1 / max(1, (norm + 1e-6) / max_norm), norm over all of them, and adds an
+ * output "grad_norm" (before the scaling). max_norm <= 0 or infinite: the output alone. Requires:
+ * zf_autograd; no optimizer yet. */
+ZF_API zf_status zf_clip(zf_graph *graph, double max_norm);
+
+/* In a field whose 0 means its default: 0. */
+#define ZF_ZERO (-1e-300)
+
+/* Optimizers: one update per parameter that has a gradient. `lr` is a scalar f32. Weight decay is
+ * decoupled (added to the update; for SGD to the gradient) and applies to parameters of rank >= 2,
+ * so not to biases and norms, unless decay_all. A bf16 or f16 parameter is updated in f32: its
+ * master weights are a state that starts as the parameter before it is rounded, and whose rounded
+ * values the parameter has. Requires: zf_autograd; one optimizer per graph. desc NULL: defaults. */
+typedef struct zf_sgd_desc {
+    double momentum; /* 0 */
+    bool nesterov;
+    double weight_decay; /* 0 */
+    bool decay_all;
+} zf_sgd_desc;
+ZF_API zf_status zf_sgd(zf_graph *graph, zf_tensor lr, const zf_sgd_desc *desc);
+
+/* AdamW (Loshchilov & Hutter 2019), with bias correction. A field of 0 means its default, and
+ * ZF_ZERO 0. */
+typedef struct zf_adamw_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-8 */
+    double weight_decay; /* 0 */
+    bool decay_all;
+} zf_adamw_desc;
+ZF_API zf_status zf_adamw(zf_graph *graph, zf_tensor lr, const zf_adamw_desc *desc);
+
+/* LAMB (You et al. 2020): u = m^/(sqrt(v^) + eps) + wd p; r = |p| / |u|, clamped, 1 where a norm is
+ * 0; p -= lr r u. */
+typedef struct zf_lamb_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.999 */
+    double eps;   /* 1e-6 */
+    double weight_decay; /* 0 */
+    double min_coeff; /* 0.01 */
+    double max_coeff; /* 10 */
+    bool decay_all;
+} zf_lamb_desc;
+ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc);
+
+/* When the rewrite `invert` is done. */
+typedef enum zf_invert {
+    ZF_INVERT_ALWAYS,
+    /* By zf_passes, where the plan without it takes more than zf_training.memory_limit, so never
+     * where that is 0: it takes time to save memory. By zf_fuse itself, always */
+    ZF_INVERT_AS_NEEDED
+} zf_invert;
+
+/* Merges nodes into ones that do their work at once, with less memory and traffic: before
+ * zf_autograd what the forward pass is made of, whose gradients then come with it; called once more
+ * behind the optimizer, what these have made. Each rewrite has a name and can be left out:
+ *
+ *     linear     product, bias, activation
+ *     qkv        projections of one input, as one product with weights that are neighbours in memory
+ *     attention  products, mask, softmax and dropout, online: no matrix of tokens by tokens
+ *     softmax    scale, mask, softmax and dropout, where `attention` has not taken them
+ *     norm       bias, dropout, residual and LayerNorm or RMSNorm
+ *     embedding  word, type and position embeddings, LayerNorm and dropout
+ *     head       logits, cross-entropy and best guesses, in tiles: the logits never exist whole
+ *     sums       gradients of biases in front of `norm`, with its gradient
+ *     accumulate a product that is added to a value begins with it
+ *     invert     the backward pass makes activations and results of LayerNorm again
+ *     update     clipping and update
+ *     chain      elementwise nodes one after the other, as one loop
+ *
+ * passes/fuse.c says what each makes of what, and whether the bits stay. desc NULL: all. */
+typedef struct zf_fuse_desc {
+    /* Names of rewrites not to be done, separated by commas; "all": none is done; NULL: all are */
+    const char *without;
+    zf_invert invert;
+} zf_fuse_desc;
+ZF_API zf_status zf_fuse(zf_graph *graph, const zf_fuse_desc *desc);
+/* The name of a rewrite, 0 and up; NULL behind the last */
+ZF_API const char *zf_fuse_name(int32_t index);
+
+/* ZeRO (Rajbhandari et al., SC'20): the step of one rank becomes that of each of `world` ranks,
+ * which share a global batch of world * micro_batches equal parts: rank r runs part k * world + r
+ * as its micro-batch k. Parameters and their optimizer states are sharded equally over the
+ * ranks:
+ *
+ *     stage 0   nothing is cut; gradients are summed over the ranks
+ *     stage 1   optimizer states
+ *     stage 2   and gradients
+ *     stage 3   and parameters, which are gathered for each run of uses
+ *
+ * Losses, gradients, parameters and states are those of stage 0 to the last bit, and those of any
+ * other world in which world * micro_batches is the same. Scalar floats that zf_output keeps of
+ * what the micro section computes are sums over the global batch: weight a loss with 1 / (examples
+ * of the global batch). Requires: where there are gradients, an optimizer; not run before. desc
+ * NULL: one rank. */
+typedef struct zf_store zf_store; /* section 7 */
+typedef struct zf_zero_desc {
+    int32_t stage; /* 0, 1, 2 or 3 */
+    int32_t world; /* ranks; 0: 1 */
+    int64_t micro_batches; /* of a step, on each rank; 0: 1 */
+    /* Parameters move in buckets of about this size, cut where scopes are; 0: that of the largest
+     * numbered scope ("layer.7"), from 1 to 256 MiB */
+    size_t bucket_bytes;
+    /* Parameters that it has in buckets already lie in the same ones here; NULL: none */
+    const zf_store *store;
+} zf_zero_desc;
+ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
+
+typedef struct zf_backend zf_backend; /* section 6 */
+
+/* What a machine does in a second, for decisions between plans. */
+typedef struct zf_cost {
+    double flops_per_s;      /* of matrix products, on one rank */
+    double bytes_per_s;      /* of memory, by everything else */
+    double link_bytes_per_s; /* that a rank sends */
+    double link_latency_s;   /* of a collective */
+} zf_cost;
+ZF_API zf_cost zf_cost_default(void); /* of a small CPU and a 10 Gbit/s network */
+typedef struct zf_comm zf_comm; /* section 6 */
+/* Measures it, in a fraction of a second: products and sums of f32 on the backend (NULL: a CPU
+ * backend of one thread), all_gathers on the communicator (NULL: the link is the default). All
+ * ranks must call, and all get rank 0's values, so that the plans made with them are the same. On
+ * an error *cost stays as it was; what fails on one rank is the error of all. */
+ZF_API zf_status zf_calibrate(zf_backend *backend, const zf_comm *comm, zf_cost *cost,
+                              zf_error *error);
+/* A table as a JSON file: an object of the four members of zf_cost, none missing and no others, in
+ * their buckets; bytes and FLOPs from 1 to 1e24 per second, seconds from 0 to 1e6. On an error *cost,
+ * or what `path` names, stays as it was. allocator NULL: the C library's. */
+ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocator *allocator,
+                              zf_error *error);
+ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_allocator *allocator,
+                              zf_error *error);
+
+typedef struct zf_prefetch_desc {
+    /* Of parameters gathered ahead, of gradients waiting to be reduced, and of what gradients are
+     * made of that are put off; 0: no overlap */
+    size_t bytes;
+    /* Stage 3: buckets stay gathered between forward and backward pass, which saves their second
+     * gather, as far as the plan stays within zf_training.memory_limit */
+    bool keep_gathered;
+} zf_prefetch_desc;
+
+typedef enum zf_recompute_mode {
+    ZF_RECOMPUTE_OFF,
+    ZF_RECOMPUTE_LAYERS,   /* each layer keeps what enters it alone, and makes the rest again */
+    ZF_RECOMPUTE_AS_NEEDED /* as much as `bytes` ask for, at the least FLOPs for it */
+} zf_recompute_mode;
+
+typedef struct zf_recompute_desc {
+    zf_recompute_mode mode;
+    /* That the peak of the plan must not exceed; ZF_ERR_LIMIT where it cannot be kept to, with the
+     * least bytes that can. 0: as needed zf_training.memory_limit, by layers any */
+    size_t bytes;
+} zf_recompute_desc;
+
+typedef enum zf_optimizer { ZF_ADAMW, ZF_LAMB, ZF_SGD } zf_optimizer;
+/* "adamw", ...; NULL behind the last */
+ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
+
+/* One description of a training step: what each pass is told, and once for all of them, what plans
+ * are made for. {0} is valid, and so is each member that is {0}. */
+typedef struct zf_training {
+    /* A scalar; ZF_NONE: nothing is trained. Then all that is about gradients is left out, and the
+     * passes make a step that evaluates */
+    zf_tensor loss;
+    zf_tensor lr; /* a scalar f32; ZF_NONE: the input "lr", which is made where there is none */
+    zf_fuse_desc fuse;
+    zf_precision_desc precision;
+    bool keep_gradients; /* each is an output "gradient/PARAM", as it is before zf_clip */
+    /* As in zf_clip, INFINITY: the output "grad_norm" alone; 0: zf_clip is not run */
+    double clip;
+    zf_optimizer optimizer; /* and what it is told, the others' being without effect: */
+    zf_adamw_desc adamw;
+    zf_lamb_desc lamb;
+    zf_sgd_desc sgd;
+    zf_recompute_desc recompute;
+    zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
+    zf_prefetch_desc prefetch; /* {0}: not run */
+    /* What zf_recompute and zf_prefetch choose between plans by: */
+    size_t memory_limit; /* bytes; 0: none */
+    zf_backend *backend; /* whose scratch is counted in them; NULL: none */
+    const zf_cost *cost; /* NULL: gathers are issued as early as prefetch.bytes allow; else no earlier
+                            than is of use */
+    /* NULL: nothing is printed; else the graph after each pass that changes it, under "# after PASS" */
+    FILE *print;
+    /* NULL, or: called after each pass that went well, by its name without "zf_"; it may add outputs
+     * to the graph */
+    void (*after)(void *user, zf_graph *graph, const char *pass);
+    void *user;
+} zf_training;
+
+/* Runs the passes of a training step, each as it is described, in their order:
+ *
+ *     fuse, precision, autograd, simplify, clip, an optimizer, fuse, recompute, zero, prefetch
+ *
+ * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
+ * {0}. */
+ZF_API zf_status zf_passes(zf_graph *graph, const zf_training *training);
+/* The same with defaults filled in, where they are known without a graph: all but
+ * zero.bucket_bytes. To be read, and not to be passed on: a 0 in it is 0. */
+ZF_API zf_training zf_training_resolved(const zf_training *training);
+
+/* Activation checkpointing (Chen et al. 2016): the backward pass makes values of the forward pass
+ * again instead of keeping them. Numbers stay as they are, to the last bit. What is made again is
+ * marked `recompute` in the text. A layer is what has one numbered scope ("layer.7"), or parameters
+ * of such names. It looks ahead: bytes are those of the plan behind zf_zero and zf_prefetch, as
+ * `training` describes them. Requires: zf_autograd; behind the optimizer and the last zf_fuse,
+ * before zf_zero. training NULL: nothing. */
+ZF_API zf_status zf_recompute(zf_graph *graph, const zf_training *training);
+
+/* Overlaps communication with computation: gathers are issued ahead of their use, reductions waited
+ * for when their result is read, on queues of their own; the last large reduction, mostly of an
+ * embedding, goes ahead of gradients that are not needed for it; small gathers are joined. Numbers
+ * stay as they are. The cost in memory is prefetch.bytes at most for each of the three. Requires:
+ * zf_zero. training NULL: nothing overlaps. */
+ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_training *training);
+
+/* ----------------------------------------------------------------------------- 6 DEVICES, RANKS
+ *
+ * Who computes, and with whom. Each function here makes a table of functions (zf_backend, zf_comm),
+ * and others may be written: sections 14 and 15. */
+
+ZF_API void zf_backend_free(zf_backend *backend); /* NULL: nothing */
+
+typedef struct zf_cpu_desc {
+    int32_t threads; /* workers, the calling thread among them; 0: 1 */
+    /* Run the reference kernels (slow, in double precision) instead of the fast ones */
+    bool reference;
+    /* "portable", "avx2", "avx512", "neon": no better than that; NULL: the best there is */
+    const char *isa;
+    zf_allocator allocator;
+} zf_cpu_desc;
+
+/* The built-in CPU backend. NULL with *error (which may be NULL) for lack of memory or threads. */
+ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error);
+
+typedef struct zf_cuda_desc {
+    int32_t device; /* which one, as CUDA numbers those that it sees */
+    /* Launch node by node in every step, and not the step as a CUDA graph: to look for faults */
+    bool no_graphs;
+    bool tf32; /* products of f32 in TF32: fast, with 10 bits of mantissa */
+    /* The file of algorithms for products: those in it are taken, for others the fastest is looked
+     * for when a graph is compiled, and written to it. NULL: what the library would choose. Another
+     * algorithm gives other bits: runs and ranks that are to have the same need one file, complete */
+    const char *tuning;
+    /* Multiprocessors that products leave to what runs beside them, as NCCL's kernels (zf_nccl_desc.
+     * ctas, on each channel): a product that takes all makes a collective wait for its end. It is
+     * cuBLASLt that is told so, and it may choose another algorithm, with other bits. 0: none */
+    int32_t spare_processors;
+    /* That the device may take to come to its end when other ranks are lost; 0: 60. Then it is given
+     * up: all calls are ZF_ERR_BACKEND, and its memory is not freed */
+    double deadline_seconds;
+    zf_allocator allocator; /* of host memory */
+} zf_cuda_desc;
+
+/* A device of compute capability 8.0 or newer: zeroflow_cuda.cu, compiled by nvcc. It runs f32, bf16
+ * and f16. Where a block has less than 160 KiB of shared memory (8.6, 8.9, 12.x), attention over
+ * heads of more than 64 elements, or its gradient, may be ZF_ERR_BACKEND. For one thread at a time,
+ * as the CPU backend; a step is put on the device's queues, and its errors come when the host waits
+ * for it. NULL with *error (which may be NULL): ZF_ERR_BACKEND where there is no driver or no such
+ * device. */
+ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error);
+/* The cudaStream_t of a queue of such a backend, for events of one's own; NULL where it has none. */
+ZF_API void *zf_cuda_stream(const zf_backend *cuda, int32_t queue);
+
+ZF_API void zf_comm_free(zf_comm *comm); /* NULL: nothing */
+
+/* Ranks within one process: communicators for as many threads. Each belongs to one rank; the group
+ * must outlive them and what uses them, and frees them. */
+typedef struct zf_local zf_local;
+
+typedef struct zf_local_desc {
+    int32_t world;           /* ranks; 0: 1 */
+    double deadline_seconds; /* that ranks wait for one another; 0: 60 */
+    zf_allocator allocator;
+} zf_local_desc;
+/* NULL with *error (which may be NULL) for a value out of range or lack of memory. */
+ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error);
+ZF_API void zf_local_free(zf_local *group); /* NULL: nothing */
+/* The communicator of rank 0 <= rank < world; NULL outside. It is the group's: not to be freed. */
+ZF_API zf_comm *zf_local_comm(zf_local *group, int32_t rank);
+
+/* Ranks in processes, by MPI: zeroflow_mpi.c, compiled with mpicc. */
+typedef struct zf_mpi_desc {
+    double deadline_seconds; /* that ranks wait for one another; 0: 60 */
+    const void *comm;        /* where the MPI_Comm to duplicate is; NULL: MPI_COMM_WORLD */
+} zf_mpi_desc;
+/* The calling process's communicator. MPI must have been initialised with MPI_THREAD_MULTIPLE, and
+ * all ranks must call. NULL with *error (which may be NULL). zf_comm_free frees it, before
+ * MPI_Finalize. */
+ZF_API zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error);
+
+enum { ZF_NCCL_ID_BYTES = 384 };
+
+/* Ranks with a GPU each, in processes or in threads, by NCCL: zeroflow_nccl.c, linked with
+ * zeroflow_cuda.cu. How they find one another is one of `host`, `file` and `id`. */
+typedef struct zf_nccl_desc {
+    int32_t rank, world; /* world 0: 1, which needs none of the three */
+    int32_t device;      /* as zf_cuda_desc.device: the one whose memory the calls are about */
+    /* That ranks wait for one another, also at creation; 0: 60. Of calls on a stream it is the time
+     * that the stream spends in one of them. */
+    double deadline_seconds;
+    /* Sums as NCCL makes them: reduce_scatter and all_reduce in f32, f64, bf16, f16, i32 and i64
+     * add in an order that promises no bits, and 16-bit ones round at each addition. All else, and
+     * what is added to `out`, is as without */
+    bool fast;
+    /* Device memory that sums pass through in pieces, for each of three channels; 0: 32 MiB. The
+     * same on all ranks, like `fast` */
+    size_t staging_bytes;
+    /* Blocks that NCCL's kernels have at most on each of the three channels, a power of two; a block
+     * takes a multiprocessor. 0: 16, or as many fewer as all channels' take half of the device: so
+     * they can run at the same time, without which NCCL promises no progress. The same on all ranks.
+     *
+     * With it grows what NCCL takes of the device's memory: zf_comm.memory, which is measured when
+     * ranks are connected, 3 (staging_bytes + 2 MiB) of it for staging. Of NCCL 2.28, without its
+     * environment variables and without NVLS, the rest is at most about 3 * ctas * world * 12 MiB:
+     * for each block and channel a connection in the ring and one to each other rank, of 4 MiB
+     * (NCCL_BUFFSIZE), 4.7 MiB (NCCL_LL128_BUFFSIZE) and 0.5 MiB (NCCL_LL_BUFFSIZE), in whole pages
+     * of 2 MiB. `fast` may connect ranks in other ways later */
+    int32_t ctas;
+    /* Rank 0 listens at host:port, the others connect to it, and the connections stay: a rank that
+     * ends or gives up is told to all while they wait, and one that does not come is named. Who
+     * connects is believed, so it is for networks where all are friends */
+    const char *host;
+    int32_t port;
+    /* A file that does not matter yet, in a folder that all ranks see: made, with others beside it
+     * whose names begin with its own, and removed when all have come. What an earlier run has left
+     * there is told from this one's. A rank that gives up says so in FILE.failed, which stays */
+    const char *file;
+    /* ZF_NCCL_ID_BYTES from zf_nccl_id, called by one rank and brought to all by the program's own
+     * means. A rank that gives up tells nobody: the others find out by their deadline */
+    const void *id;
+} zf_nccl_desc;
+/* The calling rank's communicator; all ranks must call within the deadline. Calls on a stream (a
+ * cudaStream_t; memory of the device) return when they are put there, and may be captured into a
+ * graph; calls on none may be given memory of the host or of the device, and come when those on
+ * streams of the same channel are done. Sums have the bits of zf_add_ranks unless `fast`. NULL with
+ * *error (which may be NULL). zf_comm_free frees it, after the programs that use it. */
+ZF_API zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error);
+ZF_API zf_status zf_nccl_id(void *id, zf_error *error);
+
+/* ------------------------------------------------------------------------------------- 7 STORES
+ *
+ * Parameters and states live in a store: tensors with a name, in the memory of a backend, whole or
+ * cut over the ranks. A program binds those that its graph names, and adds those that the store
+ * lacks: their first values follow from the store's seed and the name. So any number of programs
+ * work over one store. This one trains and evaluates, and so does any over two batch sizes, an
+ * adapter beside a frozen base, two models that learn from each other:
+ *
+ *     zf_program *train = zf_compile(g, &(zf_compile_desc){.seed = 1});
+ *     zf_store *store = zf_program_store(train);
+ *     zf_program *eval =
+ *         zf_compile(h, &(zf_compile_desc){.store = store, .bound = true, .evaluate = true});
+ *     zf_step(train), zf_step(eval), zf_step(train);
+ *     zf_save(store, "checkpoint", NULL);
+ *
+ * An adapter beside a base that was saved: g has the base's parameters, frozen, and new ones.
+ *
+ *     zf_store *store = zf_store_new(&(zf_store_desc){.backend = cpu, .seed = 1}, &error);
+ *     zf_load(store, "base", &(zf_load_desc){.params_only = true});
+ *     zf_program *p = zf_compile(g, &(zf_compile_desc){.store = store});
+ *     ... zf_step(p) ...
+ *     zf_save(store, "adapter", &(zf_save_desc){.select = is_of_adapter});
+ *
+ * and later "base" as above, and zf_load(store, "adapter", &(zf_load_desc){.merge = true}).
+ *
+ * The seed and the count of training steps are the store's, so that programs which train in turns
+ * go on with one count. With several ranks each has a store of its own, and they are cut alike: what
+ * a later graph's zf_zero must know of the store, zf_zero_desc.store tells it. A store lives until
+ * whoever made it and all its programs have freed it; backend and communicator must outlive it. It
+ * and its programs belong to one thread at a time. */
+
+typedef struct zf_store_desc {
+    zf_backend *backend; /* NULL: a single-threaded CPU backend of the store's own */
+    /* The ranks among which this store is one; NULL: there is one rank. It must outlive the store */
+    const zf_comm *comm;
+    uint64_t seed; /* of first values, and of dropout in all programs */
+    /* Bytes, of the store and all its programs together; 0: none. A program that does not fit is
+     * ZF_ERR_LIMIT of zf_compile */
+    size_t memory_limit;
+    zf_allocator allocator; /* of host memory */
+} zf_store_desc;
+
+/* An empty store, or NULL with *error (which may be NULL). desc NULL: defaults. A program for which
+ * there is no other needs none: zf_compile makes one for it. */
+ZF_API zf_store *zf_store_new(const zf_store_desc *desc, zf_error *error);
+/* Of stores made by zf_store_new. NULL: nothing. */
+ZF_API void zf_store_free(zf_store *store);
+/* The last call's error; "" when it was good. */
+ZF_API const char *zf_store_error(const zf_store *store);
+/* Training steps done, by all programs: 0 at first, kept by checkpoints. */
+ZF_API int64_t zf_store_step(const zf_store *store);
+
+/* A tensor, and how it is laid out: */
+typedef struct zf_stored {
+    const char *name; /* lives as long as the store */
+    bool state;       /* else it is a parameter */
+    zf_dtype dtype;
+    zf_shape shape;
+    const char *master_of; /* the parameter whose master weights these are; NULL */
+    /* Tensors of one number lie in one bucket, this one from element `at` on. -1: the tensor was
+     * loaded, and no program has named it yet; it lies in host memory */
+    int32_t bucket;
+    int64_t at, bucket_size; /* elements, with padding */
+    int32_t world;           /* ranks over which the bucket is cut; 1: each has all of it */
+    int64_t first, count;    /* elements of the tensor that this rank has */
+} zf_stored;
+
+/* The tensors in the order in which programs added them: 0 <= index < zf_store_count. The name is
+ * NULL for an index outside. */
+ZF_API int32_t zf_store_count(const zf_store *store);
+ZF_API zf_stored zf_store_at(const zf_store *store, int32_t index);
+/* The index of a name, or -1. */
+ZF_API int32_t zf_store_find(const zf_store *store, const char *name);
+
+typedef struct zf_store_info {
+    size_t bytes;         /* of the backend, for tensors that programs name */
+    size_t program_bytes; /* of the backend, for all else of all programs */
+    size_t host_bytes;    /* of tensors that no program has named yet */
+    int64_t param_count, state_count; /* elements */
+} zf_store_info;
+ZF_API zf_store_info zf_store_info_of(const zf_store *store);
+
+/* Copies all of a tensor out of the store, or into it; `bytes` are exactly the tensor's. Of one that
+ * is cut over the ranks, a read is collective: all ranks must make it; a write takes what is this
+ * rank's, so that all must write the same. Writing a parameter writes its master weights as well. */
+ZF_API zf_status zf_store_read(zf_store *store, const char *name, void *data, size_t bytes);
+ZF_API zf_status zf_store_write(zf_store *store, const char *name, const void *data, size_t bytes);
+/* Values of all tensors that both stores have, from one into the other, however each has cut them;
+ * ZF_ERR_MISMATCH, before anything is changed, where they differ in kind, dtype or shape. Both are
+ * of the same ranks, and all must call. The error is that of `to`. */
+ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from);
+
+/* ---------------------------------------------------------------------------- 8 PLANS, PROGRAMS */
+
+typedef struct zf_program zf_program;
+
+typedef struct zf_memory_desc {
+    zf_backend *backend; /* whose scratch is counted; NULL: none */
+    bool no_reuse;       /* every value its own bytes */
+    /* Parameters and states that it has will be bound: they have no place in this plan; NULL: none */
+    const zf_store *store;
+} zf_memory_desc;
+
+/* Gives every value its place: an offset in one plan, first what outlives a step (inputs,
+ * parameters, states, constants), then what does not. Nothing can be added to the graph afterwards.
+ * zf_compile runs it when it has not been run, and refuses a plan with less scratch than its
+ * backend needs, or one that was made for a store which had other tensors. desc NULL: defaults. */
+ZF_API zf_status zf_memory(zf_graph *graph, const zf_memory_desc *desc);
+
+/* What bytes of the arena hold: */
+typedef enum zf_kind {
+    ZF_PARAMETERS, /* and the buckets that hold them */
+    /* of parameters: as the micro section leaves them, packed, their sums over ranks and
+     * micro-batches; at stages 2 and 3 the sums alone, which are this rank's shards */
+    ZF_GRADIENTS,
+    ZF_OPTIMIZER,     /* states */
+    ZF_ACTIVATIONS,   /* what else the micro section makes */
+    ZF_COMMUNICATION, /* what is gathered; at stages 2 and 3 also what gradients are summed from */
+    ZF_WORKSPACE,     /* what else the update section makes, and scratch */
+    ZF_INPUTS,        /* and constants */
+    ZF_KINDS
+} zf_kind;
+/* "parameters", ...; NULL behind the last */
+ZF_API const char *zf_kind_name(zf_kind kind);
+
+/* Collectives of one step: how many, and the bytes that one rank of n sends for them, by a ring or
+ * directly: for a part of b bytes, (n-1) b of all_gather, reduce_scatter (of its result's) and
+ * all_to_all; 2 (n-1) b of all_reduce, b being 1/n of the buffer, rounded up to elements; the
+ * buffer of bcast, which goes along a chain. INT64_MAX bytes stand for that or more. */
+typedef struct zf_moved {
+    int64_t calls;
+    size_t bytes;
+} zf_moved;
+
+typedef struct zf_traffic {
+    zf_moved all_gather, reduce_scatter, all_reduce, all_to_all, bcast;
+} zf_traffic;
+
+/* What a step of one rank takes. */
+typedef struct zf_plan {
+    size_t peak_bytes; /* all that is allocated for it: the program's, and what it adds to the store */
+    size_t live_bytes; /* the largest sum of bytes alive at one time */
+    /* where that is, as the text numbers nodes, its operator and scope; "" where there is none */
+    int32_t peak_node;
+    const char *peak_op, *peak_scope;
+    size_t most[ZF_KINDS];    /* the largest sum of each kind that is alive at one time */
+    size_t at_peak[ZF_KINDS]; /* what live_bytes are the sum of */
+    zf_traffic traffic;
+    double flops; /* of the matrix products of a step, a multiply-add being two; the model's: */
+    double recomputed_flops; /* those of products that zf_recompute makes again are apart */
+    int32_t nodes;
+    int32_t inverted; /* values that the backward pass makes again by zf_fuse's `invert` */
+    int64_t parameter_count; /* elements; */
+    int64_t padded_count;    /* with the padding of buckets */
+} zf_plan;
+
+/* The plan of the graph, of which no memory is known before zf_memory. The graph's error, if there
+ * is one. */
+ZF_API zf_status zf_graph_plan(zf_graph *graph, zf_plan *plan);
+/* ZF_ERR_LIMIT where the arena is larger than `limit` bytes (0: none), saying by how much, at which
+ * node, and what is there. Requires: zf_memory. */
+ZF_API zf_status zf_plan_fits(zf_graph *graph, size_t limit);
+
+typedef struct zf_compile_desc {
+    /* Whose parameters and states it works with; NULL: a new one, of backend, comm and seed */
+    zf_store *store;
+    zf_backend *backend;  /* NULL: the store's; of a new one, a single-threaded CPU backend */
+    uint64_t seed;        /* of a new store; else 0, or the store's */
+    /* bytes; 0: none. A plan over it is ZF_ERR_LIMIT, saying by how much and where */
+    size_t memory_limit;
+    bool bound;           /* parameters and states that the store lacks are an error */
+    bool evaluate;        /* dropout passes through */
+    bool no_reuse;        /* as zf_memory_desc.no_reuse */
+    bool poison;          /* fill bytes whose value died with NaN: finds reads of the dead; slow */
+    /* Of a new store: the ranks among which this program is one; NULL: there is one rank. It must
+     * outlive the program, and have as many as zf_zero was told. */
+    const zf_comm *comm;
+    bool allow_nan;       /* update also when a scalar output of the micro section is not finite */
+    bool verify;          /* check the rules of graph and plan once more: ZF_ERR_VERIFY */
+} zf_compile_desc;
+
+/* A program that runs the graph, or NULL: the graph has the error, and the store is as it was. It
+ * borrows graph and backend, and the graph must not change while it lives. What the store has under
+ * a name that the graph has must be of the same kind, dtype and shape, and be cut in the same way
+ * (zf_zero_desc.store), else it is ZF_ERR_MISMATCH. desc NULL: defaults. */
+ZF_API zf_program *zf_compile(zf_graph *graph, const zf_compile_desc *desc);
+/* The store of a program; not to be freed, and good as long as a program over it lives. */
+ZF_API zf_store *zf_program_store(const zf_program *program);
+ZF_API void zf_program_free(zf_program *program); /* NULL: nothing */
+
+/* The last call's error; "" when it was good. */
+ZF_API const char *zf_program_error(const zf_program *program);
+
+/* Copies `bytes` (exactly the tensor's) into an input, param or state; out of a param, state, input
+ * or output. Of a param or state that is cut over the ranks, a write takes what is this rank's, so
+ * that all must write the same, and a read is collective: all ranks must make it. Writing a
+ * parameter writes its master weights as well. */
+ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
+ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
+
+/* Runs the graph once: one training step where it has an optimizer. A learning rate that is not
+ * finite is ZF_ERR_ARGUMENT. After an error (an index out of
+ * range, say) the values of this step are undefined; parameters and state are untouched if it arose
+ * before the update section. Where there is an optimizer, a scalar float output of the micro
+ * section (a loss) that is NaN or infinite is such an error, ZF_ERR_NAN. With several ranks an
+ * error of one is an error of all, which names that rank; after ZF_ERR_NAN they can go on. */
+ZF_API zf_status zf_step(zf_program *program);
+
+/* Runs one micro-batch of a step of several (zf_zero_desc.micro_batches): for each but the last,
+ * zf_write and zf_micro; for the last, zf_write and zf_step. After an error the step starts anew.
+ */
+ZF_API zf_status zf_micro(zf_program *program);
+
+/* Ranks that begin differently train different models without a word, so they compare what must be
+ * the same on all of them: seed, step, `evaluate` and `allow_nan`, the values of parameters and
+ * states, and of inputs that updates read (the learning rate). Of a parameter or state that is cut
+ * over the ranks, it is what was written to it (zf_write). ZF_ERR_MISMATCH on all ranks names the
+ * first that differs. They do it before their first step, at the first one after zf_load, and in
+ * zf_save; with this call, which is collective, whenever a program likes. It reads all values once,
+ * and moves a few bytes. With one rank it is nothing. */
+ZF_API zf_status zf_compare_ranks(zf_program *program);
+
+/* Steps done: of a program that trains, those of its store (zf_store_step); of another, its own. */
+ZF_API int64_t zf_program_step(const zf_program *program);
+
+typedef struct zf_program_info {
+    size_t peak_bytes;      /* predicted: all that is allocated for it */
+    size_t allocated_bytes; /* what the backend was asked for */
+    size_t store_bytes;     /* of these, what it has added to the store; the rest is its own */
+    size_t bound_bytes;     /* of tensors that the store had before */
+    size_t param_bytes, state_bytes, input_bytes, constant_bytes, work_bytes;
+    size_t live_bytes;      /* the largest sum of bytes alive at one time */
+    int32_t peak_node;      /* where that is, as the text numbers nodes */
+    int64_t param_count;    /* elements of parameters */
+    double flops;           /* of the matrix products of a step, a multiply-add being two */
+    int32_t nodes;
+    zf_plan plan;           /* predicted */
+    zf_traffic counted;     /* by the last step, or that under way; plan.traffic when it is done */
+    size_t comm_bytes;      /* what the communicator has taken of the device: zf_comm.memory */
+    /* "", or a line on what the backend does in a slow way: "products of 7 shapes run by a plain
+     * kernel, which is slow: cuBLASLt has none for matmul %12 [128,768] x [768,2] bf16 and others".
+     * It is the backend's, so far, of all its programs, and changes as they run */
+    const char *remark;
+} zf_program_info;
+ZF_API zf_program_info zf_program_info_of(const zf_program *program);
+
+/* -------------------------------------------------------------------------------- 9 CHECKPOINTS */
+
+/* Checkpoints of a store: a directory with params.safetensors, state.safetensors, manifest.json
+ * (step, seed, the caller's notes, and checksums that together cover every byte) and the caller's
+ * files. It is written aside and renamed: a crash leaves the old one or the new one whole.
+ *
+ * With several ranks both calls are collective: all ranks call, in one directory that all of them
+ * see, and what fails on one is the error of all, which names that rank. Of parameters and states
+ * that zf_zero has cut, each rank writes the elements that it has, to files of its own, and no rank
+ * holds more:
+ *
+ *     params.rank-00001-of-00004.safetensors, state.rank-00001-of-00004.safetensors
+ *     rank-00001-of-00004.json    what is in them: of which tensor, from which element on
+ *
+ * and the rest is as above. So at stage 0 a checkpoint is that of one rank, at stages 1 and 2
+ * params.safetensors is whole, and at stage 3 there is none. The stage and the world that load it,
+ * with or without zf_zero, may be any: a rank reads the pieces (of 4 MiB) with what it needs. */
+typedef struct zf_note {
+    const char *key, *value; /* UTF-8 */
+} zf_note;
+
+typedef struct zf_attachment {
+    const char *name; /* of the file in the checkpoint: letters, digits, '.', '-', '_' */
+    const void *data;
+    size_t bytes;
+} zf_attachment;
+
+typedef struct zf_save_desc {
+    const zf_note *notes;
+    int32_t note_count;
+    const zf_attachment *attachments;
+    int32_t attachment_count;
+    bool finite; /* parameters and states that are not finite are refused (ZF_ERR_NAN) */
+    /* Which tensors are saved, the same on all ranks: an adapter without its base; NULL: all */
+    bool (*select)(void *user, const zf_stored *tensor);
+    void *user;
+} zf_save_desc;
+
+/* Saves parameters, states, step and seed; notes and attachments are those of rank 0. desc NULL:
+ * nothing else. An error leaves what `path` held as it was. One save at a time to a path: who is
+ * second gets an error, where the file system has locks. No load from it meanwhile. The error is
+ * the store's, as that of zf_load. */
+ZF_API zf_status zf_save(zf_store *store, const char *path, const zf_save_desc *desc);
+
+typedef struct zf_load_desc {
+    /* For evaluation: states are neither needed nor touched (but master weights start anew from the
+     * parameters), step and seed stay, and the checkpoint may have parameters that the store has
+     * not. */
+    bool params_only;
+    /* With params_only: f32 parameters of the store take the master weights of those that the
+     * checkpoint has in bf16 or f16. */
+    bool masters;
+    /* What the checkpoint lacks stays as it is (but master weights start anew from parameters that
+     * it has), and what the store lacks is added: a base and an adapter come together. */
+    bool merge;
+} zf_load_desc;
+
+/* Restores them, so that training goes on with the same bits, from the beginning of a step. The
+ * checkpoint must have the tensors of the store, neither fewer nor more, each with its dtype and
+ * shape (ZF_ERR_MISMATCH names the first that is not so), and every checksum must fit
+ * (ZF_ERR_FORMAT names file and tensor); all is checked before anything is changed. Only if a
+ * device fails or a file changes after that are parameters and states undefined, and the error says
+ * so. desc NULL: all.
+ *
+ * A store without tensors takes all that the checkpoint has. They lie in host memory, whole on each
+ * rank, until a program is compiled that names them; so where memory matters, compile first. */
+ZF_API zf_status zf_load(zf_store *store, const char *path, const zf_load_desc *desc);
+
+/* Reads one note of a checkpoint into value[0..size), terminated. ZF_ERR_ARGUMENT when there is
+ * none of that key, or it does not fit; on an error value stays as it was. */
+ZF_API zf_status zf_checkpoint_note(const char *path, const char *key, char *value, size_t size,
+                                    zf_error *error);
+
+/* ----------------------------------------------------------------------------- 10 LAYERS, LOOPS
+ *
+ * Conveniences, written with the calls above alone (nn/), to be used or copied. Parameters have the
+ * names and shapes that PyTorch and Hugging Face give them, inside the scopes that are open. */
+
+typedef struct zf_nn_linear_desc {
+    double std; /* of the weight's truncated normal; 0: 0.02 */
+    bool no_bias;
+} zf_nn_linear_desc;
+
+/* x [..., in] -> [..., out]: x weight^T + bias; parameters NAME.weight [out, in] and NAME.bias
+ * [out]. */
+ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out,
+                              const zf_nn_linear_desc *desc);
+/* Parameters NAME.weight (ones) and NAME.bias (zeros), [n] for x [..., n]. */
+ZF_API zf_tensor zf_nn_layer_norm(zf_tensor x, const char *name, double eps);
+
+typedef struct zf_nn_embedding_desc {
+    double std; /* of the truncated normal; 0: 0.02 */
+    zf_dtype dtype;
+} zf_nn_embedding_desc;
+
+/* The parameter NAME.weight [rows, width], for zf_embedding. */
+ZF_API zf_tensor zf_nn_embedding_table(zf_graph *graph, const char *name, int64_t rows,
+                                       int64_t width, const zf_nn_embedding_desc *desc);
+/* softmax(q k^T / sqrt(d) + bias) v, dropout on the softmax; q [..., m, d], k and v [..., n, d];
+ * bias broadcasts to [..., m, n] and may be ZF_NONE (Vaswani et al. 2017). */
+ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tensor bias,
+                                 double dropout);
+
+typedef enum zf_activation {
+    ZF_ACTIVATION_GELU,
+    ZF_ACTIVATION_GELU_TANH,
+    ZF_ACTIVATION_RELU,
+    ZF_ACTIVATION_SILU
+} zf_activation;
+/* zf_gelu, zf_gelu_tanh, zf_relu or zf_silu of x. */
+ZF_API zf_tensor zf_nn_activation(zf_tensor x, zf_activation activation);
+
+typedef struct zf_nn_encoder_desc {
+    int64_t heads;        /* 0: one for every 64 of hidden */
+    int64_t intermediate; /* 0: 4 hidden */
+    zf_activation activation; /* between the two products of its second half */
+    double dropout, attention_dropout;
+    double eps; /* of LayerNorm; 0: 1e-12 */
+    double std; /* of the weights; 0: 0.02 */
+    /* LayerNorm in front of each half and not behind it; a model then ends with one of its own */
+    bool pre_norm;
+} zf_nn_encoder_desc;
+
+/* One transformer encoder block, x [batch, tokens, hidden] -> the same; parameters named as in
+ * BERT's encoder.layer.{i} (attention.self.query.weight, ...). bias: as in zf_nn_attention, over
+ * [batch, heads, tokens, tokens]. */
+ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_encoder_desc *desc);
+
+typedef enum zf_schedule_kind {
+    ZF_CONSTANT,
+    ZF_LINEAR,      /* from peak to end at `steps` */
+    ZF_COSINE,      /* the same along half a cosine */
+    ZF_POLYNOMIAL,  /* the same along (1 - t)^power */
+    ZF_EXPONENTIAL, /* peak * rate^floor(steps after the warm-up / every), not below end */
+    ZF_ONE_CYCLE    /* cosines: up from peak/25 in the warm-up (0: 30% of steps), down to end */
+} zf_schedule_kind;
+
+/* The learning rate of step 1, 2, ...: all but ZF_ONE_CYCLE rise linearly, step/warmup of peak, for
+ * `warmup` steps. */
+typedef struct zf_schedule {
+    zf_schedule_kind kind;
+    double peak, end;
+    int64_t warmup, steps;
+    double power; /* 0: 1 */
+    double rate;  /* 0: 0.9 */
+    int64_t every; /* 0: 1 */
+    /* Of zf_nn_train: the first step has the rate of step 0, as in Hugging Face's transformers, which
+     * is 0 where there is a warm-up; else that of step 1, so that the last one has that of `steps` */
+    bool from_zero;
+} zf_schedule;
+ZF_API double zf_schedule_at(const zf_schedule *schedule, int64_t step);
+/* "constant", ...; NULL behind the last */
+ZF_API const char *zf_schedule_name(zf_schedule_kind kind);
+
+typedef struct zf_nn_train_desc {
+    zf_program *program;
+    int64_t steps; /* trains until zf_program_step is this */
+    zf_tensor lr;  /* written before each step; ZF_NONE: not */
+    zf_schedule schedule;
+    void *user;
+    /* Writes the inputs of step `step` (0, 1, ...); may be NULL. A bad status ends the training
+     * with it. */
+    zf_status (*feed)(void *user, zf_program *program, int64_t step);
+    /* After `done` steps; false ends the training. May be NULL. */
+    bool (*report)(void *user, zf_program *program, int64_t done, double lr);
+} zf_nn_train_desc;
+ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
+
+/* An input of a model, and where its values of all examples lie: data [examples, ...], of the
+ * input's dtype. */
+typedef struct zf_nn_field {
+    const char *input;
+    const void *data;
+} zf_nn_field;
+
+/* How far a fit is. */
+typedef struct zf_nn_progress {
+    int64_t epoch, step; /* 1, 2, ...; the step is the store's (zf_store_step) */
+    double lr;
+    double loss;       /* of this step's batch */
+    double epoch_loss; /* mean over the examples that this call has trained on in this epoch */
+    bool epoch_done;   /* this step was its last one: */
+    double held_out;   /* mean loss of what is held out, without dropout; else NAN */
+} zf_nn_progress;
+
+enum { ZF_NN_FIELDS = 8 };
+
+typedef struct zf_nn_fit_desc {
+    /* Builds the model for so many examples, the first dimension of its inputs; returns the loss, a
+     * scalar f32, the mean over them. It is called for each number of examples that there is */
+    zf_tensor (*build)(void *user, zf_graph *graph, int64_t examples);
+    void *user;
+    zf_nn_field fields[ZF_NN_FIELDS]; /* behind the last one input is NULL */
+    int64_t examples; /* in the arrays */
+    int64_t held_out; /* the last so many of them are not trained on, but evaluated after each epoch */
+    int64_t batch;    /* examples of a step; 0: 32. The last step of an epoch has what is left */
+    int64_t epochs;   /* 0: 1 */
+    bool in_order;    /* examples come as they lie; else in another order in each epoch: */
+    uint64_t seed;    /* of these orders */
+    zf_schedule schedule; /* peak 0: 1e-3; steps 0: those of all epochs */
+    zf_training training; /* loss and lr aside; for one rank and without micro-batches */
+    /* After each step; false ends the fit. May be NULL */
+    bool (*report)(void *user, zf_store *store, const zf_nn_progress *progress);
+    zf_allocator allocator; /* of graphs and of a batch; {0}: the C library's */
+    const zf_operator *operators; /* of the model's own, as zf_graph_desc.operators */
+    int32_t operator_count;
+} zf_nn_fit_desc;
+
+/* Trains the store's parameters, which it adds where the store lacks them. What is done in a step
+ * follows from its number, so that a store that has had steps (zf_load) goes on with the same bits.
+ * An error, which *error (may be NULL) tells, leaves the store as the last good step has left it. */
+ZF_API zf_status zf_nn_fit(zf_store *store, const zf_nn_fit_desc *desc, zf_error *error);
+/* The same with defaults filled in, but for schedule.steps. To be read, as zf_training_resolved. */
+ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
+
+/* =========================================================================================== FILES
+ *
+ * JSON and safetensors, read strictly and written so that others read them. A file appears under
+ * its name when it is complete and on the disk, or not at all. Sections 11 and 12.
+ */
+
+/* -------------------------------------------------------------------------------------- 11 JSON
+ *
+ * JSON (RFC 8259) is read into a tree that does not change. Whatever asks a value accepts NULL, "no
+ * such value", so look-ups nest; the zf_json_to_ functions leave *out alone then, so a default
+ * stays. They and all that takes an error keep the first one, which names file, line, column, the
+ * path of the value, what it must be and what it is:
+ *
+ *     int64_t hidden = 0, heads = 12;
+ *     double dropout = 0.1;
+ *     zf_error error = {0};
+ *     zf_json *config = zf_json_read("config.json", NULL, &error);
+ *     const zf_json *v = zf_json_require(config, "hidden_size", &error);
+ *     zf_json_to_int(v, 1, INT64_MAX, &hidden, &error);
+ *     v = zf_json_member(config, "hidden_dropout_prob");
+ *     zf_json_to_double(v, 0, 1, &dropout, &error);
+ *     v = zf_json_member(config, "num_attention_heads");
+ *     zf_json_to_int(v, 1, 1024, &heads, &error);
+ *     if (!error.status && hidden % heads)
+ *         zf_json_expected(v, &error, "a divisor of hidden_size (%lld)", (long long)hidden);
+ *     if (error.status) fprintf(stderr, "bert: %s\n", error.text);
+ *     zf_json_free(config);
+ *
+ *     bert: config.json:12:7: hidden_size must be a positive integer, not "768"
+ *     bert: config.json:4:26: num_attention_heads must be a divisor of hidden_size (768), not 11
+ *     bert: config.json:1:1: the top value lacks "hidden_size"
+ */
+
+typedef enum zf_json_type {
+    ZF_JSON_MISSING, /* of NULL */
+    ZF_JSON_NULL,
+    ZF_JSON_BOOL,
+    ZF_JSON_NUMBER,
+    ZF_JSON_STRING,
+    ZF_JSON_ARRAY,
+    ZF_JSON_OBJECT
+} zf_json_type;
+
+typedef struct zf_json zf_json; /* a value; the one at the top owns the tree */
+
+/* The tree of text[0..bytes), which is not needed afterwards, or NULL with *error (which may be
+ * NULL). Refused are, as by the RFC, trailing commas, comments, NaN, lone surrogates, bytes that
+ * are not UTF-8 and control characters in strings; and also two members of one name, numbers beyond
+ * a double, more than 128 levels, and 2^31 bytes or more. Takes time in proportion to the text. */
+ZF_API zf_json *zf_json_parse(const char *text, size_t bytes, const zf_allocator *allocator,
+                              zf_error *error);
+/* The same of a file of at most 64 MiB, whose name then stands in messages. */
+ZF_API zf_json *zf_json_read(const char *path, const zf_allocator *allocator, zf_error *error);
+/* Frees a tree by what zf_json_parse or zf_json_read returned; NULL: nothing. */
+ZF_API void zf_json_free(zf_json *top);
+
+ZF_API zf_json_type zf_json_type_of(const zf_json *value);
+/* Elements of an array, members of an object, bytes of a string; 0 of anything else. */
+ZF_API int64_t zf_json_length(const zf_json *value);
+/* Where it begins: both count from 1, columns in characters; 0 for NULL. */
+ZF_API void zf_json_where(const zf_json *value, int64_t *line, int64_t *column);
+
+/* A member's value, or NULL. */
+ZF_API const zf_json *zf_json_member(const zf_json *object, const char *key);
+/* The same; that an object lacks it is an error. Nothing is required of NULL. */
+ZF_API const zf_json *zf_json_require(const zf_json *object, const char *key, zf_error *error);
+/* An element, 0 <= index < length, or NULL. Takes time in proportion to index in an array of arrays
+ * or objects. */
+ZF_API const zf_json *zf_json_element(const zf_json *array, int64_t index);
+/* for (v = zf_json_first(c); v; v = zf_json_next(v)): elements or members, as the text has them. */
+ZF_API const zf_json *zf_json_first(const zf_json *container);
+ZF_API const zf_json *zf_json_next(const zf_json *value);
+/* The key of a member; NULL for an element and for the top. It is terminated, and lives as long as
+ * the tree; *bytes (which may be NULL) is its length. zf_json_string likewise: the value of a
+ * string, NULL for anything else. */
+ZF_API const char *zf_json_key(const zf_json *value, size_t *bytes);
+ZF_API const char *zf_json_string(const zf_json *value, size_t *bytes);
+
+/* *out, when the value is of that type and least <= value <= most; else ZF_ERR_FORMAT. An integer
+ * may be written as 5e8 or 1.0: it is the exact value that counts. A string with a zero byte in it
+ * is refused: ask zf_json_string. */
+ZF_API zf_status zf_json_to_bool(const zf_json *value, bool *out, zf_error *error);
+ZF_API zf_status zf_json_to_int(const zf_json *value, int64_t least, int64_t most, int64_t *out,
+                                zf_error *error);
+ZF_API zf_status zf_json_to_double(const zf_json *value, double least, double most, double *out,
+                                   zf_error *error);
+ZF_API zf_status zf_json_to_string(const zf_json *value, const char **out, zf_error *error);
+
+/* Records "FILE:LINE:COLUMN: PATH " and the text, and returns ZF_ERR_FORMAT: for rules of the
+ * caller's own. zf_json_expected writes "must be TEXT, not VALUE". */
+ZF_API zf_status zf_json_fail(const zf_json *value, zf_error *error, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 3, 4)))
+#endif
+    ;
+ZF_API zf_status zf_json_expected(const zf_json *value, zf_error *error, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 3, 4)))
+#endif
+    ;
+
+/* Writes JSON: commas, nesting and escapes are the writer's business. The first mistake or lack of
+ * memory sticks, and zf_json_text or zf_json_save reports it. That no two members of an object have
+ * one name is up to the caller. */
+typedef struct zf_json_writer zf_json_writer;
+
+/* indent: spaces per level; 0: all on one line. NULL when there is no memory; what follows accepts
+ * that. */
+ZF_API zf_json_writer *zf_json_writer_new(int32_t indent, const zf_allocator *allocator);
+ZF_API void zf_json_writer_free(zf_json_writer *writer);
+ZF_API void zf_json_begin_object(zf_json_writer *writer);
+ZF_API void zf_json_begin_array(zf_json_writer *writer);
+ZF_API void zf_json_end(zf_json_writer *writer); /* of the innermost object or array */
+ZF_API void zf_json_put_key(zf_json_writer *writer, const char *key); /* then its value; UTF-8 */
+ZF_API void zf_json_put_string(zf_json_writer *writer, const char *string); /* UTF-8; NULL: null */
+ZF_API void zf_json_put_int(zf_json_writer *writer, int64_t value);
+/* The shortest digits that read back as the same double; NaN and the infinities, which JSON lacks,
+ * are null. */
+ZF_API void zf_json_put_double(zf_json_writer *writer, double value);
+ZF_API void zf_json_put_bool(zf_json_writer *writer, bool value);
+ZF_API void zf_json_put_null(zf_json_writer *writer);
+/* The whole text, terminated, *bytes long (which may be NULL); it lives until the next call on the
+ * writer. NULL with *error when it is not complete. */
+ZF_API const char *zf_json_text(zf_json_writer *writer, size_t *bytes, zf_error *error);
+/* Writes the text and a line end to a file, which replaces what `path` names. */
+ZF_API zf_status zf_json_save(zf_json_writer *writer, const char *path, zf_error *error);
+
+/* ------------------------------------------------------------------------------- 12 SAFETENSORS */
+
+/* Safetensors: named tensors in one file. Reading checks every rule of the format and believes no
+ * number of the file; the data are read when asked for, by any threads at the same time, and a file
+ * that shrinks meanwhile is an error. */
+typedef struct zf_safetensors zf_safetensors;
+
+typedef struct zf_safetensors_entry {
+    const char *name;       /* UTF-8, terminated; lives as long as the file is open */
+    const char *dtype_name; /* as the file says it: "F32" */
+    zf_dtype dtype;
+    /* false: this library lacks the element type (U16, F8_E4M3, ...); dtype is void */
+    bool readable;
+    zf_shape shape;
+    size_t bytes;
+} zf_safetensors_entry;
+
+/* NULL with *error (which may be NULL) when it cannot be read or breaks a rule. */
+ZF_API zf_safetensors *zf_safetensors_open(const char *path, const zf_allocator *allocator,
+                                           zf_error *error);
+/* The same of bytes in memory, which must stay until it is closed. */
+ZF_API zf_safetensors *zf_safetensors_parse(const void *data, size_t bytes,
+                                            const zf_allocator *allocator, zf_error *error);
+ZF_API void zf_safetensors_close(zf_safetensors *file); /* NULL: nothing */
+
+ZF_API int32_t zf_safetensors_count(const zf_safetensors *file);
+/* 0 <= index < count, in the order of the data; NULL outside. */
+ZF_API const zf_safetensors_entry *zf_safetensors_at(const zf_safetensors *file, int32_t index);
+/* The index of a name, or -1. */
+ZF_API int32_t zf_safetensors_find(const zf_safetensors *file, const char *name);
+/* An object of strings, or NULL when the file has no metadata. It is the file's. */
+ZF_API const zf_json *zf_safetensors_metadata(const zf_safetensors *file);
+/* Copies a tensor's data, `bytes` being its size; or `bytes` of them from `offset` on. */
+ZF_API zf_status zf_safetensors_read(zf_safetensors *file, int32_t index, void *out, size_t bytes,
+                                     zf_error *error);
+ZF_API zf_status zf_safetensors_read_range(zf_safetensors *file, int32_t index, size_t offset,
+                                           void *out, size_t bytes, zf_error *error);
+
+/* Writes a file: declare every tensor, write the data of each (in any order, each in as many pieces
+ * as one likes), finish. Until then, and after any error, what `path` names stays as it was. The
+ * first error sticks. Data are stored with wide element types first, so that all are aligned, else
+ * in the order of declaration. The metadata "format" is "pt", which transformers asks for. */
+typedef struct zf_safetensors_writer zf_safetensors_writer;
+
+ZF_API zf_safetensors_writer *
+zf_safetensors_writer_new(const char *path, const zf_allocator *allocator, zf_error *error);
+ZF_API zf_status zf_safetensors_put_metadata(zf_safetensors_writer *writer, const char *key,
+                                             const char *value);
+/* The tensors have the indices 0, 1, ... in the order of these calls. */
+ZF_API zf_status zf_safetensors_declare(zf_safetensors_writer *writer, const char *name,
+                                        zf_dtype dtype, zf_shape shape);
+ZF_API zf_status zf_safetensors_write(zf_safetensors_writer *writer, int32_t index,
+                                      const void *data, size_t bytes);
+ZF_API zf_status zf_safetensors_finish(zf_safetensors_writer *writer, zf_error *error);
+/* Unfinished: leaves no trace. NULL: nothing. */
+ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
+
+/* ======================================================================================= EXTENDING
+ *
+ * What a program needs that brings operators, a device or a communicator of its own, and what stands
+ * where in the library: sections 13 to 15.
+ *
+ * ADDING AN OPERATOR
+ *
+ * One row in ZF_OPS: name, operands, attributes. One file ops/NAME.c, in the list of includes at
+ * the end of this header, with the functions of the operator and, at its end, one record of all
+ * that anybody may ask of it: ZFI_OPERATOR(NAME, .infer = ..., .grad = ..., .cpu = ..., .traits =
+ * ...). graph/graph.c explains the fields (zfi_record), zf_op_traits below the traits. No pass
+ * keeps a list of operators. For CUDA one file ops/NAME.cu, in the list of zeroflow_cuda.cu, that
+ * ends with ZFI_KERNEL(NAME, run, scratch). A builder: its declaration in section 4, with its lines
+ * among the macros at the end, and its function in graph/build.c. One row in tests/op_cases.h runs
+ * every test of operators: values, gradient, threads, writing in place, CUDA, and each claim of the
+ * record. ops/softplus.c is a short example. An optimizer's update is an operator with trait
+ * ZF_OP_UPDATE and attributes world and blocks (for zf_zero), perhaps weight_decay with decays, and
+ * scaled (for zf_fuse and the loss scale); passes/optimizer.c appends it.
+ *
+ * ADDING A PASS
+ *
+ * One file passes/NAME.c, in the list of includes, that begins with what it requires, ensures, and
+ * how text looks before and after. Its function enters by zfi_enter, which says which passes must
+ * and must not have been run, and leaves by zfi_leave, which verifies the graph. What it needs to
+ * know of a node it asks of the node's record; if nothing says it yet, the record gets a field, and
+ * tests/records.c a check that runs the operators. The declaration stands in section 5, a row in
+ * passes/training.c puts the pass among those of a training step, a row in tools/pass.c makes it
+ * known to zf-opt, and tests/passes/NAME.zf has a graph before and after it, whose numbers are
+ * compared as well.
+ */
+
+/* --------------------------------------------------------------------------------- 13 OPERATORS */
 
 /* One row per operator: name, least and most operands, attributes. An attribute is A(operator, name,
  * kind), kind one of i (int64), f (double), b (bool), d (dtype), l (list of int64), v (list of
@@ -432,29 +1724,64 @@ enum {
 #define ZF_LIST(x, op, name)                                                                       \
     ZFI_AT(x, ZF_AT_##op##_##name, ZFI_KIND_OF_##op##_##name == 3).list
 
-/* Converts count elements as zf_cast does: to nearest even, float to integer truncated and
- * saturated. */
-ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype from_dtype,
-                       size_t count);
+/* A tensor in memory. */
+typedef struct zf_array {
+    void *data;
+    zf_dtype dtype;
+    zf_shape shape;
+} zf_array;
 
-/* ---------------------------------------------------------------------------- 4 GRAPHS */
+/* What changes from step to step and is no tensor. */
+typedef struct zf_run {
+    uint64_t seed;
+    int64_t step;  /* 1, 2, ... */
+    int64_t micro; /* micro-batch of the step: 0, 1, ... */
+    int64_t slot;  /* which part of the global batch this is: micro * world + rank */
+    int32_t rank, world;
+    bool evaluate; /* dropout passes through */
+} zf_run;
 
-typedef struct zf_graph zf_graph;
+/* One node, ready to run. Operands of MUTATES operators are written through their data pointers. */
+typedef struct zf_launch {
+    zf_op op;
+    int32_t node; /* its id, for messages */
+    const zf_operator *own; /* one of the program's own, as the graph keeps it; NULL: a row of ZF_OPS */
+    int32_t arg_count;
+    const zf_array *args;
+    zf_array out; /* data NULL for an effect */
+    /* What it leaves for its gradient: data NULL and rank 0 where no `saved` node asks for it; NULL:
+     * none does */
+    const zf_array *saved;
+    const zf_attribute *attributes;
+    void *scratch; /* as many bytes as backend->scratch asked for */
+    const zf_run *run;
+    void *backend; /* zf_backend.self */
+    /* 0: the order of the list. Others run beside it, each in its own order, a launch after all
+     * that were launched on queue 0 before it. */
+    int32_t queue;
+    const zf_comm *comm; /* of a collective */
+    zf_error *error;
+} zf_launch;
 
-/* A value of a graph. {0} (ZF_NONE) is "no tensor", where a builder documents one as optional. A
- * tensor of a graph with id 0 is invalid: a builder failed, the graph holds the error, and every
- * builder passes it on. A builder that is given no graph to hold it (zf_relu(ZF_NONE), zf_concat of
- * nothing) returns {NULL, -1}, which is the error of the next one that has a graph. */
-typedef struct zf_tensor {
-    zf_graph *graph;
-    int32_t id;
-} zf_tensor;
+/* The name of its operator. */
+ZF_API const char *zf_launch_name(const zf_launch *launch);
 
-#ifndef __cplusplus
-#define ZF_NONE ((zf_tensor){NULL, 0})
-#else
-#define ZF_NONE (zf_tensor{nullptr, 0})
+/* For kernels of operators of one's own (zf_operator). */
+/* Records "NAME %NODE: " and the text as the step's error; returns `status`. */
+ZF_API zf_status zf_launch_fail(const zf_launch *launch, zf_status status, const char *format, ...)
+#if defined(__GNUC__)
+    __attribute__((format(printf, 3, 4)))
 #endif
+    ;
+/* From zf_operator.cpu: task(launch, first, last) for the pieces, of `grain`, of [0, count), on the
+ * workers of the CPU backend; returns when all are done. */
+ZF_API void zf_launch_split(const zf_launch *launch, int64_t count, int64_t grain,
+                            void (*task)(const zf_launch *launch, int64_t first, int64_t last));
+
+/* FLOPs of the products of a launch, a multiply-add being two, and the bytes that it reads and writes,
+ * each value once. Data pointers are not looked at. */
+ZF_API double zf_launch_flops(const zf_launch *launch);
+ZF_API double zf_launch_bytes(const zf_launch *launch);
 
 /* Operators of a program's own. One that zf_graph_desc lists is appended by zf_apply; it prints,
  * parses and is verified as a built-in one, passes treat it by its traits, and it runs where the
@@ -472,9 +1799,6 @@ typedef struct zf_tensor {
  *     zf_graph *g = zf_graph_new(&(zf_graph_desc){.operators = own, .operator_count = 1});
  *     zf_tensor y = zf_apply(g, "cube", 1, &x, NULL);
  */
-typedef struct zf_operator zf_operator;
-typedef struct zf_array zf_array;   /* section 7 */
-typedef struct zf_launch zf_launch; /* section 7 */
 
 /* Operands and attributes of a node; infer sets dtype and shape of its result. */
 typedef struct zf_infer {
@@ -540,704 +1864,23 @@ struct zf_operator {
 
 enum { ZF_MAX_OPERATORS = ZF_OP_LAST - ZF_OP_OWN + 1, ZF_OWN_OPERANDS = 16 };
 
-typedef struct zf_graph_desc {
-    zf_allocator allocator; /* {0}: the C library's */
-    const zf_operator *operators; /* of the program's own; they are copied */
-    int32_t operator_count;
-} zf_graph_desc;
-
-/* An empty graph, or NULL when there is no memory. What is wrong with an operator of one's own is
- * the graph's first error. desc NULL: defaults. */
-ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc);
-ZF_API void zf_graph_free(zf_graph *graph); /* NULL: nothing */
-/* A copy that shares nothing with the graph: the same nodes with the same ids, the same scopes,
- * stage and error, by the same allocator. A tensor of the graph is in the copy {copy, tensor.id}. NULL
- * without a graph or memory. */
-ZF_API zf_graph *zf_graph_copy(const zf_graph *graph);
-
-/* The first error of the graph: ZF_OK and "" while there is none. The text lives as long as the
- * graph. */
-ZF_API zf_status zf_graph_status(const zf_graph *graph);
-ZF_API const char *zf_graph_error(const zf_graph *graph);
-
-/* Writes the graph as text, one node per line. */
-ZF_API zf_status zf_graph_print(const zf_graph *graph, FILE *file);
-/* The same into text[0..size), terminated when size > 0; returns the length that the whole text
- * has. */
-ZF_API size_t zf_graph_text(const zf_graph *graph, char *text, size_t size);
-/* The graph that `text` describes, or NULL with *error (which may be NULL) naming line and column.
- * */
-ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_desc *desc,
-                                zf_error *error);
-/* A 64-bit hash of the text: equal graphs have equal hashes on every machine. */
-ZF_API uint64_t zf_graph_hash(const zf_graph *graph);
-
-/* The input, param, state or output of that name, or the invalid tensor, without making it an
- * error. */
-ZF_API zf_tensor zf_graph_find(zf_graph *graph, const char *name);
-/* The parameters as they were declared, and after zf_fuse or zf_autograd as the program reads them,
- * scope by scope: 0 <= index < zf_param_count; an index outside
- * gives the invalid tensor, without making it an error. */
-ZF_API int32_t zf_param_count(const zf_graph *graph);
-ZF_API zf_tensor zf_param_at(zf_graph *graph, int32_t index);
-
-ZF_API bool zf_valid(zf_tensor tensor);
-ZF_API zf_dtype zf_tensor_dtype(zf_tensor tensor); /* ZF_F32 for an invalid one */
-ZF_API zf_shape zf_tensor_shape(zf_tensor tensor); /* rank -1 for an invalid one */
-ZF_API size_t zf_tensor_bytes(zf_tensor tensor);   /* 0 for an invalid one */
-/* Of an input, param or state; "" for any other */
-ZF_API const char *zf_tensor_name(zf_tensor tensor);
-
-/* Scopes name what is built inside them: zf_push(g, "layer.%d", i) ... zf_pop(g); names are joined
- * by dots. */
-ZF_API void zf_push(zf_graph *graph, const char *format, ...)
-#if defined(__GNUC__)
-    __attribute__((format(printf, 2, 3)))
-#endif
-    ;
-ZF_API void zf_pop(zf_graph *graph);
-
-/* -------------------------------------------------------------------------- 5 BUILDERS
- *
- * Every builder returns the new tensor, or the invalid tensor after recording the graph's first
- * error. f32, bf16, f16 and f64 are "float"; operands of one operator have one dtype unless the
- * comment says otherwise. "Broadcasting" is numpy's: shapes are aligned at the last dimension, a
- * dimension 1 is repeated. An axis counts from 0, or from -1 backwards. Saved: what the gradient
- * keeps alive. */
-
-/* Values that the program writes before a step (zf_write); they stay until written again. A step
- * that reads one which has never been written is ZF_ERR_STAGE. */
-ZF_API zf_tensor zf_input(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape);
-
-typedef enum zf_init {
-    ZF_ZEROS,
-    ZF_ONES,
-    ZF_FILL,
-    ZF_NORMAL,
-    ZF_TRUNCATED_NORMAL,
-    ZF_UNIFORM
-} zf_init;
-
-typedef struct zf_param_desc {
-    zf_dtype dtype; /* float */
-    zf_init init;
-    double mean, std; /* ZF_NORMAL; ZF_TRUNCATED_NORMAL draws within mean +- 2 std */
-    double low, high; /* ZF_UNIFORM: [low, high) */
-    double value;     /* ZF_FILL */
-    bool frozen;      /* no gradient, no update */
-} zf_param_desc;
-
-/* A trained tensor. Its first value depends on seed, name and the element's index alone, so that it
- * is the same however the tensor is cut. desc NULL: f32 zeros. */
-ZF_API zf_tensor zf_param(zf_graph *graph, const char *name, zf_shape shape,
-                          const zf_param_desc *desc);
-/* A tensor that steps change and checkpoints hold, but that is not trained: counters, moments.
- * Starts as `value`. */
-ZF_API zf_tensor zf_state(zf_graph *graph, const char *name, zf_dtype dtype, zf_shape shape,
-                          double value);
-/* One value everywhere */
-ZF_API zf_tensor zf_constant(zf_graph *graph, zf_dtype dtype, zf_shape shape, double value);
-/* values[0..zf_shape_count(shape)) are copied. */
-ZF_API zf_tensor zf_values(zf_graph *graph, zf_dtype dtype, zf_shape shape, const double *values);
-
-/* Elementwise, broadcasting. add sub mul div maximum minimum: float or integer; equal less: any ->
- * bool. */
-ZF_API zf_tensor zf_add(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_sub(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_mul(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_div(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_maximum(zf_tensor a, zf_tensor b); /* at a tie the gradient goes to a */
-ZF_API zf_tensor zf_minimum(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_equal(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_less(zf_tensor a, zf_tensor b);
-/* condition: bool or u8, a and b: any */
-ZF_API zf_tensor zf_where(zf_tensor condition, zf_tensor a, zf_tensor b);
-
-/* Elementwise, float. */
-ZF_API zf_tensor zf_neg(zf_tensor x);
-ZF_API zf_tensor zf_scale(zf_tensor x, double by);
-ZF_API zf_tensor zf_exp(zf_tensor x);
-ZF_API zf_tensor zf_log(zf_tensor x);
-ZF_API zf_tensor zf_sqrt(zf_tensor x);
-ZF_API zf_tensor zf_rsqrt(zf_tensor x); /* 1 / sqrt(x) */
-ZF_API zf_tensor zf_tanh(zf_tensor x);
-ZF_API zf_tensor zf_sigmoid(zf_tensor x);
-ZF_API zf_tensor zf_relu(zf_tensor x);
-ZF_API zf_tensor zf_gelu(zf_tensor x);      /* x Phi(x), by erf (Hendrycks & Gimpel 2016) */
-ZF_API zf_tensor zf_gelu_tanh(zf_tensor x); /* its tanh approximation (ibid., section 2) */
-ZF_API zf_tensor zf_silu(zf_tensor x);      /* x sigmoid(x) */
-ZF_API zf_tensor zf_softplus(zf_tensor x);  /* log(1 + e^x) */
-/* Any to any; rounds to nearest even, float to integer truncates */
-ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to);
-/* Zeroes each element with probability p, 0 <= p < 1, and scales the others by 1/(1-p). Both use p
- * rounded to a multiple of 2^-16 (if p > 0, from 2^-16 to 1 - 2^-16), so that the expectation is x.
- * The mask is a function of seed, step, the scope, the number of this dropout in it, and the
- * element's global index (16 bits of Philox4x32-10, Salmon et al. 2011): it is computed again for
- * the gradient and never stored. Dropouts of a scope are counted along the operands of what the
- * program shows, as soon as a pass runs, so that the order of calls does not matter. A program
- * compiled with `.evaluate` passes x through. p = 0 gives x itself. */
-ZF_API zf_tensor zf_dropout(zf_tensor x, double p);
-
-/* Shape. */
-/* One dimension may be -1: what remains */
-ZF_API zf_tensor zf_reshape(zf_tensor x, zf_shape shape);
-ZF_API zf_tensor zf_transpose(zf_tensor x, int32_t axis_a, int32_t axis_b);
-/* out.dims[i] = x.dims[order[i]], rank entries */
-ZF_API zf_tensor zf_permute(zf_tensor x, const int32_t *order);
-/* x[start..stop) */
-ZF_API zf_tensor zf_slice(zf_tensor x, int32_t axis, int64_t start, int64_t stop);
-ZF_API zf_tensor zf_pad(zf_tensor x, int32_t axis, int64_t before, int64_t after); /* with zeros */
-ZF_API zf_tensor zf_concat(const zf_tensor *tensors, int32_t count, int32_t axis); /* count >= 1 */
-ZF_API zf_tensor zf_broadcast(zf_tensor x, zf_shape shape);
-/* The transpose of broadcast: sums what was repeated */
-ZF_API zf_tensor zf_sum_to(zf_tensor x, zf_shape shape);
-
-typedef struct zf_matmul_desc {
-    bool transpose_a, transpose_b; /* of the last two dimensions */
-} zf_matmul_desc;
-
-/* out[...,m,n] = sum over k of a[...,m,k] b[...,k,n]; float, ranks >= 2, leading dimensions
- * broadcast; accumulates in f32 (f64 for f64). */
-ZF_API zf_tensor zf_matmul(zf_tensor a, zf_tensor b);
-ZF_API zf_tensor zf_matmul_ex(zf_tensor a, zf_tensor b, const zf_matmul_desc *desc);
-
-typedef struct zf_reduce_desc {
-    int32_t axis;
-    bool keep; /* keep the axis as a dimension 1 */
-} zf_reduce_desc;
-
-/* Reductions over every element, to a scalar; _ex over one axis. Float. The order of additions is
- * fixed. */
-ZF_API zf_tensor zf_sum(zf_tensor x);
-ZF_API zf_tensor zf_sum_ex(zf_tensor x, const zf_reduce_desc *desc);
-ZF_API zf_tensor zf_mean(zf_tensor x);
-ZF_API zf_tensor zf_mean_ex(zf_tensor x, const zf_reduce_desc *desc);
-ZF_API zf_tensor zf_max(zf_tensor x); /* equal maxima share the gradient */
-ZF_API zf_tensor zf_max_ex(zf_tensor x, const zf_reduce_desc *desc);
-/* i32, the first of equal ones; no gradient */
-ZF_API zf_tensor zf_argmax_ex(zf_tensor x, const zf_reduce_desc *desc);
-
-/* Over the last dimension, float. */
-ZF_API zf_tensor zf_softmax(zf_tensor x);     /* saved: the output alone */
-ZF_API zf_tensor zf_logsumexp(zf_tensor x);   /* drops the dimension */
-ZF_API zf_tensor zf_log_softmax(zf_tensor x);
-/* gamma (x - mean) / sqrt(var + eps) + beta; gamma, beta [n] (Ba et al. 2016). */
-ZF_API zf_tensor zf_layer_norm(zf_tensor x, zf_tensor gamma, zf_tensor beta, double eps);
-/* gamma x / sqrt(mean(x^2) + eps) (Zhang & Sennrich 2019). */
-ZF_API zf_tensor zf_rms_norm(zf_tensor x, zf_tensor gamma, double eps);
-
-/* out[i...,:] = table[index[i...],:]; table [rows,n] float, index i32 or i64 of any shape. An index
- * outside 0..rows-1 is an error of the step. The gradient adds in the order of the index:
- * deterministic. */
-ZF_API zf_tensor zf_gather_rows(zf_tensor table, zf_tensor index);
-ZF_API zf_tensor zf_embedding(zf_tensor table, zf_tensor ids); /* the same, by its usual name */
-typedef struct zf_embedding_desc {
-    bool padded; /* lookups of the row `padding` leave it without a gradient */
-    int64_t padding;
-} zf_embedding_desc;
-ZF_API zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedding_desc *desc);
-
-/* weight * sum over rows of -log softmax(logits)[label]; rows whose label is -100 count nothing.
- * logits [n,classes] float, labels [n] i32 or i64, weight a scalar f32: 1 / (labelled rows of the
- * global batch) makes the loss, however the batch is cut, the mean over all labelled rows. weight
- * ZF_NONE: 1 / max(1, labelled rows of these labels). */
-ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
-
-/* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
-ZF_API zf_tensor zf_output(zf_tensor x, const char *name);
-
 /* Appends one of the graph's own operators (zf_graph_desc.operators) over x[0..count). It reads as
  * many attributes as the operator has, in their order; NULL: all are absent. */
 ZF_API zf_tensor zf_apply(zf_graph *graph, const char *name, int32_t count, const zf_tensor *x,
                           const zf_attribute *attributes);
 
-/* For layers of one's own: records a misuse as the graph's error, with scope and line; returns the
- * invalid tensor. */
-ZF_API zf_tensor zf_fail(zf_tensor x, const char *format, ...)
-#if defined(__GNUC__)
-    __attribute__((format(printf, 2, 3)))
-#endif
-    ;
+/* What the nodes of an operator do in a step: how often they run, and what zf_launch_flops and
+ * zf_launch_bytes say of that. Leaves, marks and views do nothing; behind zf_memory, only views
+ * that it has put onto their operand are views. ZF_OP_none: all operators together. */
+typedef struct zf_work {
+    int64_t launches;
+    double flops, bytes;
+} zf_work;
+ZF_API zf_status zf_graph_work(zf_graph *graph, zf_op op, zf_work *work);
 
-/* Used by the macros at the end of this header: they note where a builder was called, for error
- * messages. */
-ZF_API zf_tensor zf_at(zf_tensor x, const char *file, int line);
-ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);
-
-/* ---------------------------------------------------------------------------- 6 PASSES
- *
- * A pass rewrites the graph, checks that it comes at its turn, and verifies what it made. Node ids
- * are never renumbered. All return ZF_OK or the graph's first error. */
-
-/* Mixed precision (Micikevicius et al. 2018): a graph of f32 computes in bf16 or f16. Parameters and
- * activations get that dtype, and the optimizers update f32 master weights beside it. Losses and
- * their weights, statistics, and what the program writes and reads besides parameters stay f32.
- * Products add in f32 in any case.
- *
- * With a loss scale, gradients are those of the loss times a number, which keeps small ones from
- * being rounded to zero in f16. zf_clip and the optimizers take it out again, in f32. A step in
- * which a gradient is not finite, on any rank, is skipped: parameters and optimizer states stay as
- * they are. The scale is then divided by `factor`, though only by the hysteresis-th overflow and
- * those after it; at min_scale that is the step's error, ZF_ERR_NAN. It is multiplied by `factor`
- * whenever `window` good steps follow the first since the last overflow, which also restores the
- * hysteresis. Outputs "loss_scale" and "skipped_steps" (i64) say what became of it; they are
- * states, which checkpoints hold. Gradients that are read (zf_gradient) have the scale in them.
- *
- * Requires: zf_autograd not run yet; before or after zf_fuse. desc NULL: nothing. */
-typedef struct zf_precision_desc {
-    zf_dtype dtype;     /* ZF_BF16 or ZF_F16; ZF_F32: dtypes stay */
-    double scale;       /* the first loss scale; 0: 65536 of f16, none of any other */
-    double factor;      /* 0: 2; 1: the scale stays as it is, and steps are only skipped */
-    int64_t window;     /* 0: 1000 */
-    int32_t hysteresis; /* overflows that it takes to change the scale; 0: 2 */
-    double min_scale;   /* 0: 1 */
-    bool consecutive_hysteresis; /* any good step restores the hysteresis */
-} zf_precision_desc;
-ZF_API zf_status zf_precision(zf_graph *graph, const zf_precision_desc *desc);
-
-/* Appends the gradient of `loss` (a scalar) with respect to every parameter that is not frozen and
- * that it depends on, one `gradient param, value` node each, and an output "loss". Requires: not
- * run before. */
-ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
-/* After zf_autograd: the gradient of a parameter as the passes so far have made it, or the invalid
- * tensor where it has none, without making it an error. */
-ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
-
-/* Removes what nothing needs (no output, gradient or update: so it comes after zf_autograd, unless
- * the loss is an output), merges equal nodes, folds what is known, and undoes what undoes itself.
- */
-ZF_API zf_status zf_simplify(zf_graph *graph);
-
-/* Scales every gradient by 1 / max(1, (norm + 1e-6) / max_norm), norm over all of them, and adds an
- * output "grad_norm" (before the scaling). max_norm <= 0 or infinite: the output alone. Requires:
- * zf_autograd; no optimizer yet. */
-ZF_API zf_status zf_clip(zf_graph *graph, double max_norm);
-
-/* In a field whose 0 means its default: 0. */
-#define ZF_ZERO (-1e-300)
-
-/* Optimizers: one update per parameter that has a gradient. `lr` is a scalar f32. Weight decay is
- * decoupled (added to the update; for SGD to the gradient) and applies to parameters of rank >= 2,
- * so not to biases and norms, unless decay_all. A bf16 or f16 parameter is updated in f32: its
- * master weights are a state that starts as the parameter before it is rounded, and whose rounded
- * values the parameter has. Requires: zf_autograd; one optimizer per graph. desc NULL: defaults. */
-typedef struct zf_sgd_desc {
-    double momentum; /* 0 */
-    bool nesterov;
-    double weight_decay; /* 0 */
-    bool decay_all;
-} zf_sgd_desc;
-ZF_API zf_status zf_sgd(zf_graph *graph, zf_tensor lr, const zf_sgd_desc *desc);
-
-/* AdamW (Loshchilov & Hutter 2019), with bias correction. A field of 0 means its default, and
- * ZF_ZERO 0. */
-typedef struct zf_adamw_desc {
-    double beta1; /* 0.9 */
-    double beta2; /* 0.999 */
-    double eps;   /* 1e-8 */
-    double weight_decay; /* 0 */
-    bool decay_all;
-} zf_adamw_desc;
-ZF_API zf_status zf_adamw(zf_graph *graph, zf_tensor lr, const zf_adamw_desc *desc);
-
-/* LAMB (You et al. 2020): u = m^/(sqrt(v^) + eps) + wd p; r = |p| / |u|, clamped, 1 where a norm is
- * 0; p -= lr r u. */
-typedef struct zf_lamb_desc {
-    double beta1; /* 0.9 */
-    double beta2; /* 0.999 */
-    double eps;   /* 1e-6 */
-    double weight_decay; /* 0 */
-    double min_coeff; /* 0.01 */
-    double max_coeff; /* 10 */
-    bool decay_all;
-} zf_lamb_desc;
-ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc);
-
-/* When the rewrite `invert` is done. */
-typedef enum zf_invert {
-    ZF_INVERT_ALWAYS,
-    /* By zf_passes, where the plan without it takes more than zf_training.memory_limit, so never
-     * where that is 0: it takes time to save memory. By zf_fuse itself, always */
-    ZF_INVERT_AS_NEEDED
-} zf_invert;
-
-/* Merges nodes into ones that do their work at once, with less memory and traffic: before
- * zf_autograd what the forward pass is made of, whose gradients then come with it; called once more
- * behind the optimizer, what these have made. Each rewrite has a name and can be left out:
- *
- *     linear     product, bias, activation
- *     qkv        projections of one input, as one product with weights that are neighbours in memory
- *     attention  products, mask, softmax and dropout, online: no matrix of tokens by tokens
- *     softmax    scale, mask, softmax and dropout, where `attention` has not taken them
- *     norm       bias, dropout, residual and LayerNorm or RMSNorm
- *     embedding  word, type and position embeddings, LayerNorm and dropout
- *     head       logits, cross-entropy and best guesses, in tiles: the logits never exist whole
- *     sums       gradients of biases in front of `norm`, with its gradient
- *     accumulate a product that is added to a value begins with it
- *     invert     the backward pass makes activations and results of LayerNorm again
- *     update     clipping and update
- *     chain      elementwise nodes one after the other, as one loop
- *
- * passes/fuse.c says what each makes of what, and whether the bits stay. desc NULL: all. */
-typedef struct zf_fuse_desc {
-    /* Names of rewrites not to be done, separated by commas; "all": none is done; NULL: all are */
-    const char *without;
-    zf_invert invert;
-} zf_fuse_desc;
-ZF_API zf_status zf_fuse(zf_graph *graph, const zf_fuse_desc *desc);
-/* The name of a rewrite, 0 and up; NULL behind the last */
-ZF_API const char *zf_fuse_name(int32_t index);
-
-/* ZeRO (Rajbhandari et al., SC'20): the step of one rank becomes that of each of `world` ranks,
- * which share a global batch of world * micro_batches equal parts: rank r runs part k * world + r
- * as its micro-batch k. Parameters and their optimizer states are sharded equally over the
- * ranks:
- *
- *     stage 0   nothing is cut; gradients are summed over the ranks
- *     stage 1   optimizer states
- *     stage 2   and gradients
- *     stage 3   and parameters, which are gathered for each run of uses
- *
- * Losses, gradients, parameters and states are those of stage 0 to the last bit, and those of any
- * other world in which world * micro_batches is the same. Scalar floats that zf_output keeps of
- * what the micro section computes are sums over the global batch: weight a loss with 1 / (examples
- * of the global batch). Requires: where there are gradients, an optimizer; not run before. desc
- * NULL: one rank. */
-typedef struct zf_store zf_store; /* section 8 */
-typedef struct zf_zero_desc {
-    int32_t stage; /* 0, 1, 2 or 3 */
-    int32_t world; /* ranks; 0: 1 */
-    int64_t micro_batches; /* of a step, on each rank; 0: 1 */
-    /* Parameters move in buckets of about this size, cut where scopes are; 0: that of the largest
-     * numbered scope ("layer.7"), from 1 to 256 MiB */
-    size_t bucket_bytes;
-    /* Parameters that it has in buckets already lie in the same ones here; NULL: none */
-    const zf_store *store;
-} zf_zero_desc;
-ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
-
-typedef struct zf_backend zf_backend; /* section 7 */
-
-/* What a machine does in a second, for decisions between plans. */
-typedef struct zf_cost {
-    double flops_per_s;      /* of matrix products, on one rank */
-    double bytes_per_s;      /* of memory, by everything else */
-    double link_bytes_per_s; /* that a rank sends */
-    double link_latency_s;   /* of a collective */
-} zf_cost;
-ZF_API zf_cost zf_cost_default(void); /* of a small CPU and a 10 Gbit/s network */
-typedef struct zf_comm zf_comm; /* section 7 */
-/* Measures it, in a fraction of a second: products and sums of f32 on the backend (NULL: a CPU
- * backend of one thread), all_gathers on the communicator (NULL: the link is the default). All
- * ranks must call, and all get rank 0's values, so that the plans made with them are the same. On
- * an error *cost stays as it was; what fails on one rank is the error of all. */
-ZF_API zf_status zf_calibrate(zf_backend *backend, const zf_comm *comm, zf_cost *cost,
-                              zf_error *error);
-/* A table as a JSON file: an object of the four members of zf_cost, none missing and no others, in
- * their buckets; bytes and FLOPs from 1 to 1e24 per second, seconds from 0 to 1e6. On an error *cost,
- * or what `path` names, stays as it was. allocator NULL: the C library's. */
-ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocator *allocator,
-                              zf_error *error);
-ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_allocator *allocator,
-                              zf_error *error);
-
-typedef struct zf_prefetch_desc {
-    /* Of parameters gathered ahead, of gradients waiting to be reduced, and of what gradients are
-     * made of that are put off; 0: no overlap */
-    size_t bytes;
-    /* Stage 3: buckets stay gathered between forward and backward pass, which saves their second
-     * gather, as far as the plan stays within zf_training.memory_limit */
-    bool keep_gathered;
-} zf_prefetch_desc;
-
-typedef enum zf_recompute_mode {
-    ZF_RECOMPUTE_OFF,
-    ZF_RECOMPUTE_LAYERS,   /* each layer keeps what enters it alone, and makes the rest again */
-    ZF_RECOMPUTE_AS_NEEDED /* as much as `bytes` ask for, at the least FLOPs for it */
-} zf_recompute_mode;
-
-typedef struct zf_recompute_desc {
-    zf_recompute_mode mode;
-    /* That the peak of the plan must not exceed; ZF_ERR_LIMIT where it cannot be kept to, with the
-     * least bytes that can. 0: as needed zf_training.memory_limit, by layers any */
-    size_t bytes;
-} zf_recompute_desc;
-
-typedef enum zf_optimizer { ZF_ADAMW, ZF_LAMB, ZF_SGD } zf_optimizer;
-/* "adamw", ...; NULL behind the last */
-ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
-
-/* One description of a training step: what each pass is told, and once for all of them, what plans
- * are made for. {0} is valid, and so is each member that is {0}. */
-typedef struct zf_training {
-    /* A scalar; ZF_NONE: nothing is trained. Then all that is about gradients is left out, and the
-     * passes make a step that evaluates */
-    zf_tensor loss;
-    zf_tensor lr; /* a scalar f32; ZF_NONE: the input "lr", which is made where there is none */
-    zf_fuse_desc fuse;
-    zf_precision_desc precision;
-    bool keep_gradients; /* each is an output "gradient/PARAM", as it is before zf_clip */
-    /* As in zf_clip, INFINITY: the output "grad_norm" alone; 0: zf_clip is not run */
-    double clip;
-    zf_optimizer optimizer; /* and what it is told, the others' being without effect: */
-    zf_adamw_desc adamw;
-    zf_lamb_desc lamb;
-    zf_sgd_desc sgd;
-    zf_recompute_desc recompute;
-    zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
-    zf_prefetch_desc prefetch; /* {0}: not run */
-    /* What zf_recompute and zf_prefetch choose between plans by: */
-    size_t memory_limit; /* bytes; 0: none */
-    zf_backend *backend; /* whose scratch is counted in them; NULL: none */
-    const zf_cost *cost; /* NULL: gathers are issued as early as prefetch.bytes allow; else no earlier
-                            than is of use */
-    /* NULL: nothing is printed; else the graph after each pass that changes it, under "# after PASS" */
-    FILE *print;
-    /* NULL, or: called after each pass that went well, by its name without "zf_"; it may add outputs
-     * to the graph */
-    void (*after)(void *user, zf_graph *graph, const char *pass);
-    void *user;
-} zf_training;
-
-/* Runs the passes of a training step, each as it is described, in their order:
- *
- *     fuse, precision, autograd, simplify, clip, an optimizer, fuse, recompute, zero, prefetch
- *
- * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
- * {0}. */
-ZF_API zf_status zf_passes(zf_graph *graph, const zf_training *training);
-/* The same with defaults filled in, where they are known without a graph: all but
- * zero.bucket_bytes. To be read, and not to be passed on: a 0 in it is 0. */
-ZF_API zf_training zf_training_resolved(const zf_training *training);
-
-/* Activation checkpointing (Chen et al. 2016): the backward pass makes values of the forward pass
- * again instead of keeping them. Numbers stay as they are, to the last bit. What is made again is
- * marked `recompute` in the text. A layer is what has one numbered scope ("layer.7"), or parameters
- * of such names. It looks ahead: bytes are those of the plan behind zf_zero and zf_prefetch, as
- * `training` describes them. Requires: zf_autograd; behind the optimizer and the last zf_fuse,
- * before zf_zero. training NULL: nothing. */
-ZF_API zf_status zf_recompute(zf_graph *graph, const zf_training *training);
-
-/* Overlaps communication with computation: gathers are issued ahead of their use, reductions waited
- * for when their result is read, on queues of their own; the last large reduction, mostly of an
- * embedding, goes ahead of gradients that are not needed for it; small gathers are joined. Numbers
- * stay as they are. The cost in memory is prefetch.bytes at most for each of the three. Requires:
- * zf_zero. training NULL: nothing overlaps. */
-ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_training *training);
-
-/* -------------------------------------------------------------------------- 7 BACKENDS
+/* ---------------------------------------------------------------------------------- 14 BACKENDS
  *
  * What a device must offer. The core is handed a table of functions and knows no device by name. */
-
-/* A tensor in memory. */
-struct zf_array {
-    void *data;
-    zf_dtype dtype;
-    zf_shape shape;
-};
-
-/* What changes from step to step and is no tensor. */
-typedef struct zf_run {
-    uint64_t seed;
-    int64_t step;  /* 1, 2, ... */
-    int64_t micro; /* micro-batch of the step: 0, 1, ... */
-    int64_t slot;  /* which part of the global batch this is: micro * world + rank */
-    int32_t rank, world;
-    bool evaluate; /* dropout passes through */
-} zf_run;
-
-/* One collective of one rank. Elements of in and out, n ranks: count and n count of all_gather; n
- * count and count of reduce_scatter; n count each of all_to_all; count each of all_reduce and bcast.
- * out may be in where both have one length; they never overlap otherwise, except that in may be this
- * rank's own part of all_gather's out. With add, all_reduce's out is the same on all ranks. */
-typedef struct zf_collective {
-    zf_op op;
-    int32_t node;    /* its id, for messages */
-    int32_t channel; /* calls on one channel are in one order on all ranks; channels overlap */
-    zf_dtype dtype;
-    int64_t count;   /* elements, as above */
-    const void *in;
-    void *out;
-    bool add;     /* reductions: out += instead of out = */
-    int32_t root; /* bcast */
-    void *stream; /* the device queue to do it on; NULL: it is done when the call returns */
-} zf_collective;
-
-/* The ranks that run one plan, as one of them sees it. A reduction adds rank 0, 1, 2, ... in that
- * order, to what `add` finds, in f32 (f64 of f64, integers of integers) and rounds once, so that
- * the bits are the same on every communicator (zf_add_ranks). */
-struct zf_comm {
-    void *self;
-    int32_t rank, world;
-    /* Blocks until this rank's part is done. ZF_ERR_COMM, naming node and rank, when another rank
-     * does not come within the deadline, asks for something else, or has given up; then all later
-     * calls fail as well. Calls on different channels may come from different threads. */
-    zf_status (*run)(void *self, const zf_collective *call, zf_error *error);
-    /* This rank will not come any more: the others' calls fail with that reason. */
-    void (*abort)(void *self, const char *reason);
-    void (*destroy)(void *self);
-    /* NULL, or, where calls are put on a stream: how they fare, asked by a device that has been
-     * waiting for them for `seconds`. After ZF_ERR_COMM soon nothing on the stream waits for them. */
-    zf_status (*check)(void *self, double seconds, zf_error *error);
-    /* Bytes of the device that it has taken for itself, which no plan counts; 0: of the host's */
-    size_t memory;
-};
-
-ZF_API void zf_comm_free(zf_comm *comm); /* NULL: nothing */
-
-/* Ranks within one process: communicators for as many threads. Each belongs to one rank; the group
- * must outlive them and what uses them, and frees them. */
-typedef struct zf_local zf_local;
-
-typedef struct zf_local_desc {
-    int32_t world;           /* ranks; 0: 1 */
-    double deadline_seconds; /* that ranks wait for one another; 0: 60 */
-    zf_allocator allocator;
-} zf_local_desc;
-/* NULL with *error (which may be NULL) for a value out of range or lack of memory. */
-ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error);
-ZF_API void zf_local_free(zf_local *group); /* NULL: nothing */
-/* The communicator of rank 0 <= rank < world; NULL outside. It is the group's: not to be freed. */
-ZF_API zf_comm *zf_local_comm(zf_local *group, int32_t rank);
-
-/* Ranks in processes, by MPI: zeroflow_mpi.c, compiled with mpicc. */
-typedef struct zf_mpi_desc {
-    double deadline_seconds; /* that ranks wait for one another; 0: 60 */
-    const void *comm;        /* where the MPI_Comm to duplicate is; NULL: MPI_COMM_WORLD */
-} zf_mpi_desc;
-/* The calling process's communicator. MPI must have been initialised with MPI_THREAD_MULTIPLE, and
- * all ranks must call. NULL with *error (which may be NULL). zf_comm_free frees it, before
- * MPI_Finalize. */
-ZF_API zf_comm *zf_mpi_comm(const zf_mpi_desc *desc, zf_error *error);
-
-enum { ZF_NCCL_ID_BYTES = 384 };
-
-/* Ranks with a GPU each, in processes or in threads, by NCCL: zeroflow_nccl.c, linked with
- * zeroflow_cuda.cu. How they find one another is one of `host`, `file` and `id`. */
-typedef struct zf_nccl_desc {
-    int32_t rank, world; /* world 0: 1, which needs none of the three */
-    int32_t device;      /* as zf_cuda_desc.device: the one whose memory the calls are about */
-    /* That ranks wait for one another, also at creation; 0: 60. Of calls on a stream it is the time
-     * that the stream spends in one of them. */
-    double deadline_seconds;
-    /* Sums as NCCL makes them: reduce_scatter and all_reduce in f32, f64, bf16, f16, i32 and i64
-     * add in an order that promises no bits, and 16-bit ones round at each addition. All else, and
-     * what is added to `out`, is as without */
-    bool fast;
-    /* Device memory that sums pass through in pieces, for each of three channels; 0: 32 MiB. The
-     * same on all ranks, like `fast` */
-    size_t staging_bytes;
-    /* Blocks that NCCL's kernels have at most on each of the three channels, a power of two; a block
-     * takes a multiprocessor. 0: 16, or as many fewer as all channels' take half of the device: so
-     * they can run at the same time, without which NCCL promises no progress. The same on all ranks.
-     *
-     * With it grows what NCCL takes of the device's memory: zf_comm.memory, which is measured when
-     * ranks are connected, 3 (staging_bytes + 2 MiB) of it for staging. Of NCCL 2.28, without its
-     * environment variables and without NVLS, the rest is at most about 3 * ctas * world * 12 MiB:
-     * for each block and channel a connection in the ring and one to each other rank, of 4 MiB
-     * (NCCL_BUFFSIZE), 4.7 MiB (NCCL_LL128_BUFFSIZE) and 0.5 MiB (NCCL_LL_BUFFSIZE), in whole pages
-     * of 2 MiB. `fast` may connect ranks in other ways later */
-    int32_t ctas;
-    /* Rank 0 listens at host:port, the others connect to it, and the connections stay: a rank that
-     * ends or gives up is told to all while they wait, and one that does not come is named. Who
-     * connects is believed, so it is for networks where all are friends */
-    const char *host;
-    int32_t port;
-    /* A file that does not matter yet, in a folder that all ranks see: made, with others beside it
-     * whose names begin with its own, and removed when all have come. What an earlier run has left
-     * there is told from this one's. A rank that gives up says so in FILE.failed, which stays */
-    const char *file;
-    /* ZF_NCCL_ID_BYTES from zf_nccl_id, called by one rank and brought to all by the program's own
-     * means. A rank that gives up tells nobody: the others find out by their deadline */
-    const void *id;
-} zf_nccl_desc;
-/* The calling rank's communicator; all ranks must call within the deadline. Calls on a stream (a
- * cudaStream_t; memory of the device) return when they are put there, and may be captured into a
- * graph; calls on none may be given memory of the host or of the device, and come when those on
- * streams of the same channel are done. Sums have the bits of zf_add_ranks unless `fast`. NULL with
- * *error (which may be NULL). zf_comm_free frees it, after the programs that use it. */
-ZF_API zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error);
-ZF_API zf_status zf_nccl_id(void *id, zf_error *error);
-
-/* out[i] = (add ? out[i] : 0) + parts[0][i] + parts[1][i] + ..., in that order; what communicators
- * reduce with. out may be one of the parts. */
-ZF_API void zf_add_ranks(void *out, const void *const *parts, int32_t world, int64_t count,
-                         zf_dtype dtype, bool add);
-
-/* For communicators that work on CUDA's streams (zeroflow_cuda.cu): zf_add_ranks on the current
- * device. */
-typedef struct zf_cuda_sum {
-    void *out;
-    const void *parts; /* rank r's is at parts + r * stride */
-    size_t stride;     /* bytes */
-    const void *own;   /* where that of `rank` is instead; NULL: with the others */
-    int32_t rank, world;
-    int64_t count;
-    zf_dtype dtype;
-    bool add;
-} zf_cuda_sum;
-ZF_API zf_status zf_cuda_add_ranks(const zf_cuda_sum *sum, void *stream, zf_error *error);
-
-/* Where a stream is, in host memory that the device sees. */
-typedef struct zf_cuda_place {
-    int64_t turn;       /* grows by one at each of these: */
-    zf_collective call; /* what began last; op ZF_OP_none: it has ended */
-} zf_cuda_place;
-/* When the stream comes here, `place` says so; call NULL: what began has ended. */
-ZF_API zf_status zf_cuda_tell(zf_cuda_place *place, const zf_collective *call, void *stream,
-                              zf_error *error);
-
-/* One node, ready to run. Operands of MUTATES operators are written through their data pointers. */
-struct zf_launch {
-    zf_op op;
-    int32_t node; /* its id, for messages */
-    const zf_operator *own; /* one of the program's own, as the graph keeps it; NULL: a row of ZF_OPS */
-    int32_t arg_count;
-    const zf_array *args;
-    zf_array out; /* data NULL for an effect */
-    /* What it leaves for its gradient: data NULL and rank 0 where no `saved` node asks for it; NULL:
-     * none does */
-    const zf_array *saved;
-    const zf_attribute *attributes;
-    void *scratch; /* as many bytes as backend->scratch asked for */
-    const zf_run *run;
-    void *backend; /* zf_backend.self */
-    /* 0: the order of the list. Others run beside it, each in its own order, a launch after all
-     * that were launched on queue 0 before it. */
-    int32_t queue;
-    const zf_comm *comm; /* of a collective */
-    zf_error *error;
-};
-
-/* The name of its operator. */
-ZF_API const char *zf_launch_name(const zf_launch *launch);
-
-/* For kernels of operators of one's own (zf_operator). */
-/* Records "NAME %NODE: " and the text as the step's error; returns `status`. */
-ZF_API zf_status zf_launch_fail(const zf_launch *launch, zf_status status, const char *format, ...)
-#if defined(__GNUC__)
-    __attribute__((format(printf, 3, 4)))
-#endif
-    ;
-/* From zf_operator.cpu: task(launch, first, last) for the pieces, of `grain`, of [0, count), on the
- * workers of the CPU backend; returns when all are done. */
-ZF_API void zf_launch_split(const zf_launch *launch, int64_t count, int64_t grain,
-                            void (*task)(const zf_launch *launch, int64_t first, int64_t last));
-
-/* FLOPs of the products of a launch, a multiply-add being two, and the bytes that it reads and writes,
- * each value once. Data pointers are not looked at. */
-ZF_API double zf_launch_flops(const zf_launch *launch);
-ZF_API double zf_launch_bytes(const zf_launch *launch);
-
-/* What a node of trait ZF_OP_COLLECTIVE asks of the communicator; on no stream. */
-ZF_API zf_collective zf_collective_of(const zf_launch *launch);
-/* For those who write a communicator: whether a call is one that can be done there, on channels 0 to
- * channels - 1; ZF_ERR_ARGUMENT says what is wrong, and what would be right. */
-ZF_API zf_status zf_collective_check(const zf_collective *call, const zf_comm *comm,
-                                     int32_t channels, zf_error *error);
-/* "all_gather %59", and "bcast %59 of 1024 f32 from rank 1"; the text is given back. */
-ZF_API const char *zf_collective_name(char text[64], const zf_collective *call);
-ZF_API const char *zf_collective_text(char text[128], const zf_collective *call);
 
 typedef enum zf_copy { ZF_HOST_TO_DEVICE, ZF_DEVICE_TO_HOST, ZF_DEVICE_TO_DEVICE } zf_copy;
 
@@ -1286,345 +1929,82 @@ struct zf_backend {
                   void *context);
 };
 
-ZF_API void zf_backend_free(zf_backend *backend); /* NULL: nothing */
+/* ----------------------------------------------------------------------------- 15 COMMUNICATORS */
 
-typedef struct zf_cpu_desc {
-    int32_t threads; /* workers, the calling thread among them; 0: 1 */
-    /* Run the reference kernels (slow, in double precision) instead of the fast ones */
-    bool reference;
-    /* "portable", "avx2", "avx512", "neon": no better than that; NULL: the best there is */
-    const char *isa;
-    zf_allocator allocator;
-} zf_cpu_desc;
-
-/* The built-in CPU backend. NULL with *error (which may be NULL) for lack of memory or threads. */
-ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error);
-
-typedef struct zf_cuda_desc {
-    int32_t device; /* which one, as CUDA numbers those that it sees */
-    /* Launch node by node in every step, and not the step as a CUDA graph: to look for faults */
-    bool no_graphs;
-    bool tf32; /* products of f32 in TF32: fast, with 10 bits of mantissa */
-    /* The file of algorithms for products: those in it are taken, for others the fastest is looked
-     * for when a graph is compiled, and written to it. NULL: what the library would choose. Another
-     * algorithm gives other bits: runs and ranks that are to have the same need one file, complete */
-    const char *tuning;
-    /* Multiprocessors that products leave to what runs beside them, as NCCL's kernels (zf_nccl_desc.
-     * ctas, on each channel): a product that takes all makes a collective wait for its end. It is
-     * cuBLASLt that is told so, and it may choose another algorithm, with other bits. 0: none */
-    int32_t spare_processors;
-    /* That the device may take to come to its end when other ranks are lost; 0: 60. Then it is given
-     * up: all calls are ZF_ERR_BACKEND, and its memory is not freed */
-    double deadline_seconds;
-    zf_allocator allocator; /* of host memory */
-} zf_cuda_desc;
-
-/* A device of compute capability 8.0 or newer: zeroflow_cuda.cu, compiled by nvcc. It runs f32, bf16
- * and f16. Where a block has less than 160 KiB of shared memory (8.6, 8.9, 12.x), attention over
- * heads of more than 64 elements, or its gradient, may be ZF_ERR_BACKEND. For one thread at a time,
- * as the CPU backend; a step is put on the device's queues, and its errors come when the host waits
- * for it. NULL with *error (which may be NULL): ZF_ERR_BACKEND where there is no driver or no such
- * device. */
-ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error);
-/* The cudaStream_t of a queue of such a backend, for events of one's own; NULL where it has none. */
-ZF_API void *zf_cuda_stream(const zf_backend *cuda, int32_t queue);
-
-/* ------------------------------------------------------------------ 8 STORES, PROGRAMS
- *
- * Parameters and states live in a store: tensors with a name, in the memory of a backend, whole or
- * cut over the ranks. A program binds those that its graph names, and adds those that the store
- * lacks: their first values follow from the store's seed and the name. So any number of programs
- * work over one store. This one trains and evaluates, and so does any over two batch sizes, an
- * adapter beside a frozen base, two models that learn from each other:
- *
- *     zf_program *train = zf_compile(g, &(zf_compile_desc){.seed = 1});
- *     zf_store *store = zf_program_store(train);
- *     zf_program *eval =
- *         zf_compile(h, &(zf_compile_desc){.store = store, .bound = true, .evaluate = true});
- *     zf_step(train), zf_step(eval), zf_step(train);
- *     zf_save(store, "checkpoint", NULL);
- *
- * An adapter beside a base that was saved: g has the base's parameters, frozen, and new ones.
- *
- *     zf_store *store = zf_store_new(&(zf_store_desc){.backend = cpu, .seed = 1}, &error);
- *     zf_load(store, "base", &(zf_load_desc){.params_only = true});
- *     zf_program *p = zf_compile(g, &(zf_compile_desc){.store = store});
- *     ... zf_step(p) ...
- *     zf_save(store, "adapter", &(zf_save_desc){.select = is_of_adapter});
- *
- * and later "base" as above, and zf_load(store, "adapter", &(zf_load_desc){.merge = true}).
- *
- * The seed and the count of training steps are the store's, so that programs which train in turns
- * go on with one count. With several ranks each has a store of its own, and they are cut alike: what
- * a later graph's zf_zero must know of the store, zf_zero_desc.store tells it. A store lives until
- * whoever made it and all its programs have freed it; backend and communicator must outlive it. It
- * and its programs belong to one thread at a time. */
-
-typedef struct zf_store_desc {
-    zf_backend *backend; /* NULL: a single-threaded CPU backend of the store's own */
-    /* The ranks among which this store is one; NULL: there is one rank. It must outlive the store */
-    const zf_comm *comm;
-    uint64_t seed; /* of first values, and of dropout in all programs */
-    /* Bytes, of the store and all its programs together; 0: none. A program that does not fit is
-     * ZF_ERR_LIMIT of zf_compile */
-    size_t memory_limit;
-    zf_allocator allocator; /* of host memory */
-} zf_store_desc;
-
-/* An empty store, or NULL with *error (which may be NULL). desc NULL: defaults. A program for which
- * there is no other needs none: zf_compile makes one for it. */
-ZF_API zf_store *zf_store_new(const zf_store_desc *desc, zf_error *error);
-/* Of stores made by zf_store_new. NULL: nothing. */
-ZF_API void zf_store_free(zf_store *store);
-/* The last call's error; "" when it was good. */
-ZF_API const char *zf_store_error(const zf_store *store);
-/* Training steps done, by all programs: 0 at first, kept by checkpoints. */
-ZF_API int64_t zf_store_step(const zf_store *store);
-
-/* A tensor, and how it is laid out: */
-typedef struct zf_stored {
-    const char *name; /* lives as long as the store */
-    bool state;       /* else it is a parameter */
+/* One collective of one rank. Elements of in and out, n ranks: count and n count of all_gather; n
+ * count and count of reduce_scatter; n count each of all_to_all; count each of all_reduce and bcast.
+ * out may be in where both have one length; they never overlap otherwise, except that in may be this
+ * rank's own part of all_gather's out. With add, all_reduce's out is the same on all ranks. */
+typedef struct zf_collective {
+    zf_op op;
+    int32_t node;    /* its id, for messages */
+    int32_t channel; /* calls on one channel are in one order on all ranks; channels overlap */
     zf_dtype dtype;
-    zf_shape shape;
-    const char *master_of; /* the parameter whose master weights these are; NULL */
-    /* Tensors of one number lie in one bucket, this one from element `at` on. -1: the tensor was
-     * loaded, and no program has named it yet; it lies in host memory */
-    int32_t bucket;
-    int64_t at, bucket_size; /* elements, with padding */
-    int32_t world;           /* ranks over which the bucket is cut; 1: each has all of it */
-    int64_t first, count;    /* elements of the tensor that this rank has */
-} zf_stored;
+    int64_t count;   /* elements, as above */
+    const void *in;
+    void *out;
+    bool add;     /* reductions: out += instead of out = */
+    int32_t root; /* bcast */
+    void *stream; /* the device queue to do it on; NULL: it is done when the call returns */
+} zf_collective;
 
-/* The tensors in the order in which programs added them: 0 <= index < zf_store_count. The name is
- * NULL for an index outside. */
-ZF_API int32_t zf_store_count(const zf_store *store);
-ZF_API zf_stored zf_store_at(const zf_store *store, int32_t index);
-/* The index of a name, or -1. */
-ZF_API int32_t zf_store_find(const zf_store *store, const char *name);
+/* The ranks that run one plan, as one of them sees it. A reduction adds rank 0, 1, 2, ... in that
+ * order, to what `add` finds, in f32 (f64 of f64, integers of integers) and rounds once, so that
+ * the bits are the same on every communicator (zf_add_ranks). */
+struct zf_comm {
+    void *self;
+    int32_t rank, world;
+    /* Blocks until this rank's part is done. ZF_ERR_COMM, naming node and rank, when another rank
+     * does not come within the deadline, asks for something else, or has given up; then all later
+     * calls fail as well. Calls on different channels may come from different threads. */
+    zf_status (*run)(void *self, const zf_collective *call, zf_error *error);
+    /* This rank will not come any more: the others' calls fail with that reason. */
+    void (*abort)(void *self, const char *reason);
+    void (*destroy)(void *self);
+    /* NULL, or, where calls are put on a stream: how they fare, asked by a device that has been
+     * waiting for them for `seconds`. After ZF_ERR_COMM soon nothing on the stream waits for them. */
+    zf_status (*check)(void *self, double seconds, zf_error *error);
+    /* Bytes of the device that it has taken for itself, which no plan counts; 0: of the host's */
+    size_t memory;
+};
 
-typedef struct zf_store_info {
-    size_t bytes;         /* of the backend, for tensors that programs name */
-    size_t program_bytes; /* of the backend, for all else of all programs */
-    size_t host_bytes;    /* of tensors that no program has named yet */
-    int64_t param_count, state_count; /* elements */
-} zf_store_info;
-ZF_API zf_store_info zf_store_info_of(const zf_store *store);
+/* What a node of trait ZF_OP_COLLECTIVE asks of the communicator; on no stream. */
+ZF_API zf_collective zf_collective_of(const zf_launch *launch);
+/* For those who write a communicator: whether a call is one that can be done there, on channels 0 to
+ * channels - 1; ZF_ERR_ARGUMENT says what is wrong, and what would be right. */
+ZF_API zf_status zf_collective_check(const zf_collective *call, const zf_comm *comm,
+                                     int32_t channels, zf_error *error);
+/* "all_gather %59", and "bcast %59 of 1024 f32 from rank 1"; the text is given back. */
+ZF_API const char *zf_collective_name(char text[64], const zf_collective *call);
+ZF_API const char *zf_collective_text(char text[128], const zf_collective *call);
 
-/* Copies all of a tensor out of the store, or into it; `bytes` are exactly the tensor's. Of one that
- * is cut over the ranks, a read is collective: all ranks must make it; a write takes what is this
- * rank's, so that all must write the same. Writing a parameter writes its master weights as well. */
-ZF_API zf_status zf_store_read(zf_store *store, const char *name, void *data, size_t bytes);
-ZF_API zf_status zf_store_write(zf_store *store, const char *name, const void *data, size_t bytes);
-/* Values of all tensors that both stores have, from one into the other, however each has cut them;
- * ZF_ERR_MISMATCH, before anything is changed, where they differ in kind, dtype or shape. Both are
- * of the same ranks, and all must call. The error is that of `to`. */
-ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from);
+/* out[i] = (add ? out[i] : 0) + parts[0][i] + parts[1][i] + ..., in that order; what communicators
+ * reduce with. out may be one of the parts. */
+ZF_API void zf_add_ranks(void *out, const void *const *parts, int32_t world, int64_t count,
+                         zf_dtype dtype, bool add);
 
-typedef struct zf_program zf_program;
+/* For communicators that work on CUDA's streams (zeroflow_cuda.cu): zf_add_ranks on the current
+ * device. */
+typedef struct zf_cuda_sum {
+    void *out;
+    const void *parts; /* rank r's is at parts + r * stride */
+    size_t stride;     /* bytes */
+    const void *own;   /* where that of `rank` is instead; NULL: with the others */
+    int32_t rank, world;
+    int64_t count;
+    zf_dtype dtype;
+    bool add;
+} zf_cuda_sum;
+ZF_API zf_status zf_cuda_add_ranks(const zf_cuda_sum *sum, void *stream, zf_error *error);
 
-typedef struct zf_memory_desc {
-    zf_backend *backend; /* whose scratch is counted; NULL: none */
-    bool no_reuse;       /* every value its own bytes */
-    /* Parameters and states that it has will be bound: they have no place in this plan; NULL: none */
-    const zf_store *store;
-} zf_memory_desc;
-
-/* Gives every value its place: an offset in one plan, first what outlives a step (inputs,
- * parameters, states, constants), then what does not. Nothing can be added to the graph afterwards.
- * zf_compile runs it when it has not been run, and refuses a plan with less scratch than its
- * backend needs, or one that was made for a store which had other tensors. desc NULL: defaults. */
-ZF_API zf_status zf_memory(zf_graph *graph, const zf_memory_desc *desc);
-
-/* What bytes of the arena hold: */
-typedef enum zf_kind {
-    ZF_PARAMETERS, /* and the buckets that hold them */
-    /* of parameters: as the micro section leaves them, packed, their sums over ranks and
-     * micro-batches; at stages 2 and 3 the sums alone, which are this rank's shards */
-    ZF_GRADIENTS,
-    ZF_OPTIMIZER,     /* states */
-    ZF_ACTIVATIONS,   /* what else the micro section makes */
-    ZF_COMMUNICATION, /* what is gathered; at stages 2 and 3 also what gradients are summed from */
-    ZF_WORKSPACE,     /* what else the update section makes, and scratch */
-    ZF_INPUTS,        /* and constants */
-    ZF_KINDS
-} zf_kind;
-/* "parameters", ...; NULL behind the last */
-ZF_API const char *zf_kind_name(zf_kind kind);
-
-/* Collectives of one step: how many, and the bytes that one rank of n sends for them, by a ring or
- * directly: for a part of b bytes, (n-1) b of all_gather, reduce_scatter (of its result's) and
- * all_to_all; 2 (n-1) b of all_reduce, b being 1/n of the buffer, rounded up to elements; the
- * buffer of bcast, which goes along a chain. INT64_MAX bytes stand for that or more. */
-typedef struct zf_moved {
-    int64_t calls;
-    size_t bytes;
-} zf_moved;
-
-typedef struct zf_traffic {
-    zf_moved all_gather, reduce_scatter, all_reduce, all_to_all, bcast;
-} zf_traffic;
-
-/* What a step of one rank takes. */
-typedef struct zf_plan {
-    size_t peak_bytes; /* all that is allocated for it: the program's, and what it adds to the store */
-    size_t live_bytes; /* the largest sum of bytes alive at one time */
-    /* where that is, as the text numbers nodes, its operator and scope; "" where there is none */
-    int32_t peak_node;
-    const char *peak_op, *peak_scope;
-    size_t most[ZF_KINDS];    /* the largest sum of each kind that is alive at one time */
-    size_t at_peak[ZF_KINDS]; /* what live_bytes are the sum of */
-    zf_traffic traffic;
-    double flops; /* of the matrix products of a step, a multiply-add being two; the model's: */
-    double recomputed_flops; /* those of products that zf_recompute makes again are apart */
-    int32_t nodes;
-    int32_t inverted; /* values that the backward pass makes again by zf_fuse's `invert` */
-    int64_t parameter_count; /* elements; */
-    int64_t padded_count;    /* with the padding of buckets */
-} zf_plan;
-
-/* The plan of the graph, of which no memory is known before zf_memory. The graph's error, if there
- * is one. */
-ZF_API zf_status zf_graph_plan(zf_graph *graph, zf_plan *plan);
-/* What the nodes of an operator do in a step: how often they run, and what zf_launch_flops and
- * zf_launch_bytes say of that. Leaves, marks and views do nothing; behind zf_memory, only views
- * that it has put onto their operand are views. ZF_OP_none: all operators together. */
-typedef struct zf_work {
-    int64_t launches;
-    double flops, bytes;
-} zf_work;
-ZF_API zf_status zf_graph_work(zf_graph *graph, zf_op op, zf_work *work);
-/* ZF_ERR_LIMIT where the arena is larger than `limit` bytes (0: none), saying by how much, at which
- * node, and what is there. Requires: zf_memory. */
-ZF_API zf_status zf_plan_fits(zf_graph *graph, size_t limit);
-
-typedef struct zf_compile_desc {
-    /* Whose parameters and states it works with; NULL: a new one, of backend, comm and seed */
-    zf_store *store;
-    zf_backend *backend;  /* NULL: the store's; of a new one, a single-threaded CPU backend */
-    uint64_t seed;        /* of a new store; else 0, or the store's */
-    /* bytes; 0: none. A plan over it is ZF_ERR_LIMIT, saying by how much and where */
-    size_t memory_limit;
-    bool bound;           /* parameters and states that the store lacks are an error */
-    bool evaluate;        /* dropout passes through */
-    bool no_reuse;        /* as zf_memory_desc.no_reuse */
-    bool poison;          /* fill bytes whose value died with NaN: finds reads of the dead; slow */
-    /* Of a new store: the ranks among which this program is one; NULL: there is one rank. It must
-     * outlive the program, and have as many as zf_zero was told. */
-    const zf_comm *comm;
-    bool allow_nan;       /* update also when a scalar output of the micro section is not finite */
-    bool verify;          /* check the rules of graph and plan once more: ZF_ERR_VERIFY */
-} zf_compile_desc;
-
-/* A program that runs the graph, or NULL: the graph has the error, and the store is as it was. It
- * borrows graph and backend, and the graph must not change while it lives. What the store has under
- * a name that the graph has must be of the same kind, dtype and shape, and be cut in the same way
- * (zf_zero_desc.store), else it is ZF_ERR_MISMATCH. desc NULL: defaults. */
-ZF_API zf_program *zf_compile(zf_graph *graph, const zf_compile_desc *desc);
-/* The store of a program; not to be freed, and good as long as a program over it lives. */
-ZF_API zf_store *zf_program_store(const zf_program *program);
-ZF_API void zf_program_free(zf_program *program); /* NULL: nothing */
-
-/* The last call's error; "" when it was good. */
-ZF_API const char *zf_program_error(const zf_program *program);
-
-/* Copies `bytes` (exactly the tensor's) into an input, param or state; out of a param, state, input
- * or output. Of a param or state that is cut over the ranks, a write takes what is this rank's, so
- * that all must write the same, and a read is collective: all ranks must make it. Writing a
- * parameter writes its master weights as well. */
-ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
-ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
-
-/* Runs the graph once: one training step where it has an optimizer. A learning rate that is not
- * finite is ZF_ERR_ARGUMENT. After an error (an index out of
- * range, say) the values of this step are undefined; parameters and state are untouched if it arose
- * before the update section. Where there is an optimizer, a scalar float output of the micro
- * section (a loss) that is NaN or infinite is such an error, ZF_ERR_NAN. With several ranks an
- * error of one is an error of all, which names that rank; after ZF_ERR_NAN they can go on. */
-ZF_API zf_status zf_step(zf_program *program);
-
-/* Runs one micro-batch of a step of several (zf_zero_desc.micro_batches): for each but the last,
- * zf_write and zf_micro; for the last, zf_write and zf_step. After an error the step starts anew.
- */
-ZF_API zf_status zf_micro(zf_program *program);
-
-/* Ranks that begin differently train different models without a word, so they compare what must be
- * the same on all of them: seed, step, `evaluate` and `allow_nan`, the values of parameters and
- * states, and of inputs that updates read (the learning rate). Of a parameter or state that is cut
- * over the ranks, it is what was written to it (zf_write). ZF_ERR_MISMATCH on all ranks names the
- * first that differs. They do it before their first step, at the first one after zf_load, and in
- * zf_save; with this call, which is collective, whenever a program likes. It reads all values once,
- * and moves a few bytes. With one rank it is nothing. */
-ZF_API zf_status zf_compare_ranks(zf_program *program);
-
-/* Steps done: of a program that trains, those of its store (zf_store_step); of another, its own. */
-ZF_API int64_t zf_program_step(const zf_program *program);
-
-/* Checkpoints of a store: a directory with params.safetensors, state.safetensors, manifest.json
- * (step, seed, the caller's notes, and checksums that together cover every byte) and the caller's
- * files. It is written aside and renamed: a crash leaves the old one or the new one whole.
- *
- * With several ranks both calls are collective: all ranks call, in one directory that all of them
- * see, and what fails on one is the error of all, which names that rank. Of parameters and states
- * that zf_zero has cut, each rank writes the elements that it has, to files of its own, and no rank
- * holds more:
- *
- *     params.rank-00001-of-00004.safetensors, state.rank-00001-of-00004.safetensors
- *     rank-00001-of-00004.json    what is in them: of which tensor, from which element on
- *
- * and the rest is as above. So at stage 0 a checkpoint is that of one rank, at stages 1 and 2
- * params.safetensors is whole, and at stage 3 there is none. The stage and the world that load it,
- * with or without zf_zero, may be any: a rank reads the pieces (of 4 MiB) with what it needs. */
-typedef struct zf_note {
-    const char *key, *value; /* UTF-8 */
-} zf_note;
-
-typedef struct zf_attachment {
-    const char *name; /* of the file in the checkpoint: letters, digits, '.', '-', '_' */
-    const void *data;
-    size_t bytes;
-} zf_attachment;
-
-typedef struct zf_save_desc {
-    const zf_note *notes;
-    int32_t note_count;
-    const zf_attachment *attachments;
-    int32_t attachment_count;
-    bool finite; /* parameters and states that are not finite are refused (ZF_ERR_NAN) */
-    /* Which tensors are saved, the same on all ranks: an adapter without its base; NULL: all */
-    bool (*select)(void *user, const zf_stored *tensor);
-    void *user;
-} zf_save_desc;
-
-/* Saves parameters, states, step and seed; notes and attachments are those of rank 0. desc NULL:
- * nothing else. An error leaves what `path` held as it was. One save at a time to a path: who is
- * second gets an error, where the file system has locks. No load from it meanwhile. The error is
- * the store's, as that of zf_load. */
-ZF_API zf_status zf_save(zf_store *store, const char *path, const zf_save_desc *desc);
-
-typedef struct zf_load_desc {
-    /* For evaluation: states are neither needed nor touched (but master weights start anew from the
-     * parameters), step and seed stay, and the checkpoint may have parameters that the store has
-     * not. */
-    bool params_only;
-    /* With params_only: f32 parameters of the store take the master weights of those that the
-     * checkpoint has in bf16 or f16. */
-    bool masters;
-    /* What the checkpoint lacks stays as it is (but master weights start anew from parameters that
-     * it has), and what the store lacks is added: a base and an adapter come together. */
-    bool merge;
-} zf_load_desc;
-
-/* Restores them, so that training goes on with the same bits, from the beginning of a step. The
- * checkpoint must have the tensors of the store, neither fewer nor more, each with its dtype and
- * shape (ZF_ERR_MISMATCH names the first that is not so), and every checksum must fit
- * (ZF_ERR_FORMAT names file and tensor); all is checked before anything is changed. Only if a
- * device fails or a file changes after that are parameters and states undefined, and the error says
- * so. desc NULL: all.
- *
- * A store without tensors takes all that the checkpoint has. They lie in host memory, whole on each
- * rank, until a program is compiled that names them; so where memory matters, compile first. */
-ZF_API zf_status zf_load(zf_store *store, const char *path, const zf_load_desc *desc);
+/* Where a stream is, in host memory that the device sees. */
+typedef struct zf_cuda_place {
+    int64_t turn;       /* grows by one at each of these: */
+    zf_collective call; /* what began last; op ZF_OP_none: it has ended */
+} zf_cuda_place;
+/* When the stream comes here, `place` says so; call NULL: what began has ended. */
+ZF_API zf_status zf_cuda_tell(zf_cuda_place *place, const zf_collective *call, void *stream,
+                              zf_error *error);
 
 /* zf_step and others for all ranks at once, on one thread, in lockstep: programs[r] is that of rank
  * r, made with a communicator of that rank. Each runs up to its next collective, which must be the
@@ -1647,353 +2027,6 @@ ZF_API zf_status zf_lockstep_save(const zf_lockstep_desc *desc, const char *path
                                   const zf_save_desc *save, zf_error *error);
 ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path,
                                   const zf_load_desc *load, zf_error *error);
-
-/* Reads one note of a checkpoint into value[0..size), terminated. ZF_ERR_ARGUMENT when there is
- * none of that key, or it does not fit; on an error value stays as it was. */
-ZF_API zf_status zf_checkpoint_note(const char *path, const char *key, char *value, size_t size,
-                                    zf_error *error);
-
-typedef struct zf_program_info {
-    size_t peak_bytes;      /* predicted: all that is allocated for it */
-    size_t allocated_bytes; /* what the backend was asked for */
-    size_t store_bytes;     /* of these, what it has added to the store; the rest is its own */
-    size_t bound_bytes;     /* of tensors that the store had before */
-    size_t param_bytes, state_bytes, input_bytes, constant_bytes, work_bytes;
-    size_t live_bytes;      /* the largest sum of bytes alive at one time */
-    int32_t peak_node;      /* where that is, as the text numbers nodes */
-    int64_t param_count;    /* elements of parameters */
-    double flops;           /* of the matrix products of a step, a multiply-add being two */
-    int32_t nodes;
-    zf_plan plan;           /* predicted */
-    zf_traffic counted;     /* by the last step, or that under way; plan.traffic when it is done */
-    size_t comm_bytes;      /* what the communicator has taken of the device: zf_comm.memory */
-    /* "", or a line on what the backend does in a slow way: "products of 7 shapes run by a plain
-     * kernel, which is slow: cuBLASLt has none for matmul %12 [128,768] x [768,2] bf16 and others".
-     * It is the backend's, so far, of all its programs, and changes as they run */
-    const char *remark;
-} zf_program_info;
-ZF_API zf_program_info zf_program_info_of(const zf_program *program);
-
-/* ------------------------------------------------------------------------------------- 9 FILES
- *
- * JSON and safetensors, read strictly and written so that others read them. A file appears under
- * its name when it is complete and on the disk, or not at all.
- *
- * JSON (RFC 8259) is read into a tree that does not change. Whatever asks a value accepts NULL, "no
- * such value", so look-ups nest; the zf_json_to_ functions leave *out alone then, so a default
- * stays. They and all that takes an error keep the first one, which names file, line, column, the
- * path of the value, what it must be and what it is:
- *
- *     int64_t hidden = 0, heads = 12;
- *     double dropout = 0.1;
- *     zf_error error = {0};
- *     zf_json *config = zf_json_read("config.json", NULL, &error);
- *     const zf_json *v = zf_json_require(config, "hidden_size", &error);
- *     zf_json_to_int(v, 1, INT64_MAX, &hidden, &error);
- *     v = zf_json_member(config, "hidden_dropout_prob");
- *     zf_json_to_double(v, 0, 1, &dropout, &error);
- *     v = zf_json_member(config, "num_attention_heads");
- *     zf_json_to_int(v, 1, 1024, &heads, &error);
- *     if (!error.status && hidden % heads)
- *         zf_json_expected(v, &error, "a divisor of hidden_size (%lld)", (long long)hidden);
- *     if (error.status) fprintf(stderr, "bert: %s\n", error.text);
- *     zf_json_free(config);
- *
- *     bert: config.json:12:7: hidden_size must be a positive integer, not "768"
- *     bert: config.json:4:26: num_attention_heads must be a divisor of hidden_size (768), not 11
- *     bert: config.json:1:1: the top value lacks "hidden_size"
- */
-
-typedef enum zf_json_type {
-    ZF_JSON_MISSING, /* of NULL */
-    ZF_JSON_NULL,
-    ZF_JSON_BOOL,
-    ZF_JSON_NUMBER,
-    ZF_JSON_STRING,
-    ZF_JSON_ARRAY,
-    ZF_JSON_OBJECT
-} zf_json_type;
-
-typedef struct zf_json zf_json; /* a value; the one at the top owns the tree */
-
-/* The tree of text[0..bytes), which is not needed afterwards, or NULL with *error (which may be
- * NULL). Refused are, as by the RFC, trailing commas, comments, NaN, lone surrogates, bytes that
- * are not UTF-8 and control characters in strings; and also two members of one name, numbers beyond
- * a double, more than 128 levels, and 2^31 bytes or more. Takes time in proportion to the text. */
-ZF_API zf_json *zf_json_parse(const char *text, size_t bytes, const zf_allocator *allocator,
-                              zf_error *error);
-/* The same of a file of at most 64 MiB, whose name then stands in messages. */
-ZF_API zf_json *zf_json_read(const char *path, const zf_allocator *allocator, zf_error *error);
-/* Frees a tree by what zf_json_parse or zf_json_read returned; NULL: nothing. */
-ZF_API void zf_json_free(zf_json *top);
-
-ZF_API zf_json_type zf_json_type_of(const zf_json *value);
-/* Elements of an array, members of an object, bytes of a string; 0 of anything else. */
-ZF_API int64_t zf_json_length(const zf_json *value);
-/* Where it begins: both count from 1, columns in characters; 0 for NULL. */
-ZF_API void zf_json_where(const zf_json *value, int64_t *line, int64_t *column);
-
-/* A member's value, or NULL. */
-ZF_API const zf_json *zf_json_member(const zf_json *object, const char *key);
-/* The same; that an object lacks it is an error. Nothing is required of NULL. */
-ZF_API const zf_json *zf_json_require(const zf_json *object, const char *key, zf_error *error);
-/* An element, 0 <= index < length, or NULL. Takes time in proportion to index in an array of arrays
- * or objects. */
-ZF_API const zf_json *zf_json_element(const zf_json *array, int64_t index);
-/* for (v = zf_json_first(c); v; v = zf_json_next(v)): elements or members, as the text has them. */
-ZF_API const zf_json *zf_json_first(const zf_json *container);
-ZF_API const zf_json *zf_json_next(const zf_json *value);
-/* The key of a member; NULL for an element and for the top. It is terminated, and lives as long as
- * the tree; *bytes (which may be NULL) is its length. zf_json_string likewise: the value of a
- * string, NULL for anything else. */
-ZF_API const char *zf_json_key(const zf_json *value, size_t *bytes);
-ZF_API const char *zf_json_string(const zf_json *value, size_t *bytes);
-
-/* *out, when the value is of that type and least <= value <= most; else ZF_ERR_FORMAT. An integer
- * may be written as 5e8 or 1.0: it is the exact value that counts. A string with a zero byte in it
- * is refused: ask zf_json_string. */
-ZF_API zf_status zf_json_to_bool(const zf_json *value, bool *out, zf_error *error);
-ZF_API zf_status zf_json_to_int(const zf_json *value, int64_t least, int64_t most, int64_t *out,
-                                zf_error *error);
-ZF_API zf_status zf_json_to_double(const zf_json *value, double least, double most, double *out,
-                                   zf_error *error);
-ZF_API zf_status zf_json_to_string(const zf_json *value, const char **out, zf_error *error);
-
-/* Records "FILE:LINE:COLUMN: PATH " and the text, and returns ZF_ERR_FORMAT: for rules of the
- * caller's own. zf_json_expected writes "must be TEXT, not VALUE". */
-ZF_API zf_status zf_json_fail(const zf_json *value, zf_error *error, const char *format, ...)
-#if defined(__GNUC__)
-    __attribute__((format(printf, 3, 4)))
-#endif
-    ;
-ZF_API zf_status zf_json_expected(const zf_json *value, zf_error *error, const char *format, ...)
-#if defined(__GNUC__)
-    __attribute__((format(printf, 3, 4)))
-#endif
-    ;
-
-/* Writes JSON: commas, nesting and escapes are the writer's business. The first mistake or lack of
- * memory sticks, and zf_json_text or zf_json_save reports it. That no two members of an object have
- * one name is up to the caller. */
-typedef struct zf_json_writer zf_json_writer;
-
-/* indent: spaces per level; 0: all on one line. NULL when there is no memory; what follows accepts
- * that. */
-ZF_API zf_json_writer *zf_json_writer_new(int32_t indent, const zf_allocator *allocator);
-ZF_API void zf_json_writer_free(zf_json_writer *writer);
-ZF_API void zf_json_begin_object(zf_json_writer *writer);
-ZF_API void zf_json_begin_array(zf_json_writer *writer);
-ZF_API void zf_json_end(zf_json_writer *writer); /* of the innermost object or array */
-ZF_API void zf_json_put_key(zf_json_writer *writer, const char *key); /* then its value; UTF-8 */
-ZF_API void zf_json_put_string(zf_json_writer *writer, const char *string); /* UTF-8; NULL: null */
-ZF_API void zf_json_put_int(zf_json_writer *writer, int64_t value);
-/* The shortest digits that read back as the same double; NaN and the infinities, which JSON lacks,
- * are null. */
-ZF_API void zf_json_put_double(zf_json_writer *writer, double value);
-ZF_API void zf_json_put_bool(zf_json_writer *writer, bool value);
-ZF_API void zf_json_put_null(zf_json_writer *writer);
-/* The whole text, terminated, *bytes long (which may be NULL); it lives until the next call on the
- * writer. NULL with *error when it is not complete. */
-ZF_API const char *zf_json_text(zf_json_writer *writer, size_t *bytes, zf_error *error);
-/* Writes the text and a line end to a file, which replaces what `path` names. */
-ZF_API zf_status zf_json_save(zf_json_writer *writer, const char *path, zf_error *error);
-
-/* Safetensors: named tensors in one file. Reading checks every rule of the format and believes no
- * number of the file; the data are read when asked for, by any threads at the same time, and a file
- * that shrinks meanwhile is an error. */
-typedef struct zf_safetensors zf_safetensors;
-
-typedef struct zf_safetensors_entry {
-    const char *name;       /* UTF-8, terminated; lives as long as the file is open */
-    const char *dtype_name; /* as the file says it: "F32" */
-    zf_dtype dtype;
-    /* false: this library lacks the element type (U16, F8_E4M3, ...); dtype is void */
-    bool readable;
-    zf_shape shape;
-    size_t bytes;
-} zf_safetensors_entry;
-
-/* NULL with *error (which may be NULL) when it cannot be read or breaks a rule. */
-ZF_API zf_safetensors *zf_safetensors_open(const char *path, const zf_allocator *allocator,
-                                           zf_error *error);
-/* The same of bytes in memory, which must stay until it is closed. */
-ZF_API zf_safetensors *zf_safetensors_parse(const void *data, size_t bytes,
-                                            const zf_allocator *allocator, zf_error *error);
-ZF_API void zf_safetensors_close(zf_safetensors *file); /* NULL: nothing */
-
-ZF_API int32_t zf_safetensors_count(const zf_safetensors *file);
-/* 0 <= index < count, in the order of the data; NULL outside. */
-ZF_API const zf_safetensors_entry *zf_safetensors_at(const zf_safetensors *file, int32_t index);
-/* The index of a name, or -1. */
-ZF_API int32_t zf_safetensors_find(const zf_safetensors *file, const char *name);
-/* An object of strings, or NULL when the file has no metadata. It is the file's. */
-ZF_API const zf_json *zf_safetensors_metadata(const zf_safetensors *file);
-/* Copies a tensor's data, `bytes` being its size; or `bytes` of them from `offset` on. */
-ZF_API zf_status zf_safetensors_read(zf_safetensors *file, int32_t index, void *out, size_t bytes,
-                                     zf_error *error);
-ZF_API zf_status zf_safetensors_read_range(zf_safetensors *file, int32_t index, size_t offset,
-                                           void *out, size_t bytes, zf_error *error);
-
-/* Writes a file: declare every tensor, write the data of each (in any order, each in as many pieces
- * as one likes), finish. Until then, and after any error, what `path` names stays as it was. The
- * first error sticks. Data are stored with wide element types first, so that all are aligned, else
- * in the order of declaration. The metadata "format" is "pt", which transformers asks for. */
-typedef struct zf_safetensors_writer zf_safetensors_writer;
-
-ZF_API zf_safetensors_writer *
-zf_safetensors_writer_new(const char *path, const zf_allocator *allocator, zf_error *error);
-ZF_API zf_status zf_safetensors_put_metadata(zf_safetensors_writer *writer, const char *key,
-                                             const char *value);
-/* The tensors have the indices 0, 1, ... in the order of these calls. */
-ZF_API zf_status zf_safetensors_declare(zf_safetensors_writer *writer, const char *name,
-                                        zf_dtype dtype, zf_shape shape);
-ZF_API zf_status zf_safetensors_write(zf_safetensors_writer *writer, int32_t index,
-                                      const void *data, size_t bytes);
-ZF_API zf_status zf_safetensors_finish(zf_safetensors_writer *writer, zf_error *error);
-/* Unfinished: leaves no trace. NULL: nothing. */
-ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
-
-/* ---------------------------------------------------------------------------- 10 LAYERS
- *
- * Conveniences, written with the calls above alone (nn/), to be used or copied. Parameters have the
- * names and shapes that PyTorch and Hugging Face give them, inside the scopes that are open. */
-
-typedef struct zf_nn_linear_desc {
-    double std; /* of the weight's truncated normal; 0: 0.02 */
-    bool no_bias;
-} zf_nn_linear_desc;
-
-/* x [..., in] -> [..., out]: x weight^T + bias; parameters NAME.weight [out, in] and NAME.bias
- * [out]. */
-ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out,
-                              const zf_nn_linear_desc *desc);
-/* Parameters NAME.weight (ones) and NAME.bias (zeros), [n] for x [..., n]. */
-ZF_API zf_tensor zf_nn_layer_norm(zf_tensor x, const char *name, double eps);
-
-typedef struct zf_nn_embedding_desc {
-    double std; /* of the truncated normal; 0: 0.02 */
-    zf_dtype dtype;
-} zf_nn_embedding_desc;
-
-/* The parameter NAME.weight [rows, width], for zf_embedding. */
-ZF_API zf_tensor zf_nn_embedding_table(zf_graph *graph, const char *name, int64_t rows,
-                                       int64_t width, const zf_nn_embedding_desc *desc);
-/* softmax(q k^T / sqrt(d) + bias) v, dropout on the softmax; q [..., m, d], k and v [..., n, d];
- * bias broadcasts to [..., m, n] and may be ZF_NONE (Vaswani et al. 2017). */
-ZF_API zf_tensor zf_nn_attention(zf_tensor q, zf_tensor k, zf_tensor v, zf_tensor bias,
-                                 double dropout);
-
-typedef enum zf_activation {
-    ZF_ACTIVATION_GELU,
-    ZF_ACTIVATION_GELU_TANH,
-    ZF_ACTIVATION_RELU,
-    ZF_ACTIVATION_SILU
-} zf_activation;
-/* zf_gelu, zf_gelu_tanh, zf_relu or zf_silu of x. */
-ZF_API zf_tensor zf_nn_activation(zf_tensor x, zf_activation activation);
-
-typedef struct zf_nn_encoder_desc {
-    int64_t heads;        /* 0: one for every 64 of hidden */
-    int64_t intermediate; /* 0: 4 hidden */
-    zf_activation activation; /* between the two products of its second half */
-    double dropout, attention_dropout;
-    double eps; /* of LayerNorm; 0: 1e-12 */
-    double std; /* of the weights; 0: 0.02 */
-    /* LayerNorm in front of each half and not behind it; a model then ends with one of its own */
-    bool pre_norm;
-} zf_nn_encoder_desc;
-
-/* One transformer encoder block, x [batch, tokens, hidden] -> the same; parameters named as in
- * BERT's encoder.layer.{i} (attention.self.query.weight, ...). bias: as in zf_nn_attention, over
- * [batch, heads, tokens, tokens]. */
-ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_encoder_desc *desc);
-
-typedef enum zf_schedule_kind {
-    ZF_CONSTANT,
-    ZF_LINEAR,      /* from peak to end at `steps` */
-    ZF_COSINE,      /* the same along half a cosine */
-    ZF_POLYNOMIAL,  /* the same along (1 - t)^power */
-    ZF_EXPONENTIAL, /* peak * rate^floor(steps after the warm-up / every), not below end */
-    ZF_ONE_CYCLE    /* cosines: up from peak/25 in the warm-up (0: 30% of steps), down to end */
-} zf_schedule_kind;
-
-/* The learning rate of step 1, 2, ...: all but ZF_ONE_CYCLE rise linearly, step/warmup of peak, for
- * `warmup` steps. */
-typedef struct zf_schedule {
-    zf_schedule_kind kind;
-    double peak, end;
-    int64_t warmup, steps;
-    double power; /* 0: 1 */
-    double rate;  /* 0: 0.9 */
-    int64_t every; /* 0: 1 */
-    /* Of zf_nn_train: the first step has the rate of step 0, as in Hugging Face's transformers, which
-     * is 0 where there is a warm-up; else that of step 1, so that the last one has that of `steps` */
-    bool from_zero;
-} zf_schedule;
-ZF_API double zf_schedule_at(const zf_schedule *schedule, int64_t step);
-/* "constant", ...; NULL behind the last */
-ZF_API const char *zf_schedule_name(zf_schedule_kind kind);
-
-typedef struct zf_nn_train_desc {
-    zf_program *program;
-    int64_t steps; /* trains until zf_program_step is this */
-    zf_tensor lr;  /* written before each step; ZF_NONE: not */
-    zf_schedule schedule;
-    void *user;
-    /* Writes the inputs of step `step` (0, 1, ...); may be NULL. A bad status ends the training
-     * with it. */
-    zf_status (*feed)(void *user, zf_program *program, int64_t step);
-    /* After `done` steps; false ends the training. May be NULL. */
-    bool (*report)(void *user, zf_program *program, int64_t done, double lr);
-} zf_nn_train_desc;
-ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
-
-/* An input of a model, and where its values of all examples lie: data [examples, ...], of the
- * input's dtype. */
-typedef struct zf_nn_field {
-    const char *input;
-    const void *data;
-} zf_nn_field;
-
-/* How far a fit is. */
-typedef struct zf_nn_progress {
-    int64_t epoch, step; /* 1, 2, ...; the step is the store's (zf_store_step) */
-    double lr;
-    double loss;       /* of this step's batch */
-    double epoch_loss; /* mean over the examples that this call has trained on in this epoch */
-    bool epoch_done;   /* this step was its last one: */
-    double held_out;   /* mean loss of what is held out, without dropout; else NAN */
-} zf_nn_progress;
-
-enum { ZF_NN_FIELDS = 8 };
-
-typedef struct zf_nn_fit_desc {
-    /* Builds the model for so many examples, the first dimension of its inputs; returns the loss, a
-     * scalar f32, the mean over them. It is called for each number of examples that there is */
-    zf_tensor (*build)(void *user, zf_graph *graph, int64_t examples);
-    void *user;
-    zf_nn_field fields[ZF_NN_FIELDS]; /* behind the last one input is NULL */
-    int64_t examples; /* in the arrays */
-    int64_t held_out; /* the last so many of them are not trained on, but evaluated after each epoch */
-    int64_t batch;    /* examples of a step; 0: 32. The last step of an epoch has what is left */
-    int64_t epochs;   /* 0: 1 */
-    bool in_order;    /* examples come as they lie; else in another order in each epoch: */
-    uint64_t seed;    /* of these orders */
-    zf_schedule schedule; /* peak 0: 1e-3; steps 0: those of all epochs */
-    zf_training training; /* loss and lr aside; for one rank and without micro-batches */
-    /* After each step; false ends the fit. May be NULL */
-    bool (*report)(void *user, zf_store *store, const zf_nn_progress *progress);
-    zf_allocator allocator; /* of graphs and of a batch; {0}: the C library's */
-    const zf_operator *operators; /* of the model's own, as zf_graph_desc.operators */
-    int32_t operator_count;
-} zf_nn_fit_desc;
-
-/* Trains the store's parameters, which it adds where the store lacks them. What is done in a step
- * follows from its number, so that a store that has had steps (zf_load) goes on with the same bits.
- * An error, which *error (may be NULL) tells, leaves the store as the last good step has left it. */
-ZF_API zf_status zf_nn_fit(zf_store *store, const zf_nn_fit_desc *desc, zf_error *error);
-/* The same with defaults filled in, but for schedule.steps. To be read, as zf_training_resolved. */
-ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
 
 #ifdef __cplusplus
 }

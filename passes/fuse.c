@@ -160,10 +160,27 @@ static bool zfi_can_join(const zfi_fuser *f, int32_t id)
     return true;
 }
 
-/* Finds the siblings of every projection. */
+/* Of each node, which of the nodes without readers depend on it: bit k % 64 stands for the k-th. */
+static void zfi_find_ends(const zfi_fuser *f, uint64_t *ends)
+{
+    const zf_graph *g = f->graph;
+    int32_t count = 0;
+    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
+        int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        if (!f->uses[id]) ends[id] = (uint64_t)1 << count++ % 64;
+        for (int32_t k = 0; k < node->arg_count; k++) ends[node->args[k]] |= ends[id];
+    }
+}
+
+/* Finds the siblings of every projection. They have an end in common: joined to what the loss
+ * depends on, the weights of another one would have a gradient, of zeros, and be updated. */
 static void zfi_find_siblings(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
+    uint64_t *ends = zfi_calloc(&f->graph->memory, f->nodes, sizeof *ends);
+    if (!ends) return;
+    zfi_find_ends(f, ends);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i], x, before;
         const zfi_node *node = &g->nodes[id], *other;
@@ -172,10 +189,11 @@ static void zfi_find_siblings(zfi_fuser *f)
         f->last[x] = id;
         if (!before) continue;
         other = &g->nodes[before];
-        if (other->arg_count == node->arg_count &&
+        if (other->arg_count == node->arg_count && (ends[before] & ends[id]) &&
             zfi_same_shape(&g->nodes[other->args[1]].shape, &g->nodes[node->args[1]].shape))
             f->sibling[before] = id;
     }
+    zfi_free(&f->graph->memory, ends, f->nodes * sizeof *ends);
 }
 
 /* Operand k of all siblings, one behind the other. What is declared further down is moved up. */

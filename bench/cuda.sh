@@ -68,7 +68,7 @@ build_plainly() {
     objects=$programs/obj
     library=zeroflow.h
     sources="$(ls examples/bert/*.c examples/gpt/*.c examples/common/*.c tools/pass.c |
-        grep -Ev '/(main|sentences|nccl)\.c$') bench/step.c bench/gpt.c"
+        grep -Ev '/(main|sentences)\.c$') bench/step.c bench/gpt.c"
     [ "$nccl" ] && tests=$(ls tests/main.c tests/cuda.c tests/cuda/*.c zeroflow_nccl.c) ||
         tests=$(ls tests/main.c tests/cuda.c tests/cuda/*.c | grep -v nccl)
     mkdir -p $objects

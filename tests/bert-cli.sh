@@ -574,6 +574,7 @@ check 'but has no gradients' spoils "--dump-grads $work/none: the checkpoint had
 # ------------------------------------------------------------------------------- what all runs do
 
 self=bert
+reading="$corpus"
 train() {
     $before "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 \
         --batch 4 "$@"

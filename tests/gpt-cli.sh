@@ -64,6 +64,12 @@ learns() {
             END { exit !(loss > 0 && loss < entropy / 2) }' "$work/report.json"
 }
 check 'learns a small language' learns
+grep '^held out: ' "$work/out" | sed 's/^held out: //' > "$work/held out"
+evaluated() {
+    ends 0 "$gpt" eval --load "$work/learned" --corpus "$work/text" --seq 32 --batch 4 &&
+        cmp "$work/out" "$work/held out"
+}
+check 'evaluation is what the run said' evaluated
 
 writes() {
     ends 0 "$gpt" generate --load "$work/learned" --temperature 0 --tokens 4 'The bird' &&
@@ -170,9 +176,44 @@ narrow() {
 }
 check 'trains and writes in bf16' narrow
 
+# ------------------------------------------------------------------------------------------ ranks
+
+# ranked RUN OPTIONS...: a short run; its parameters and losses are left.
+ranked() {
+    leaves=$1
+    shift
+    pretrain --steps 6 --dropout 0.2 --clip 0.5 --bucket 20000 --eval-batches 4 \
+        --log "$work/ranks.csv" --dump "$work/$leaves.params" "$@" && {
+        cut -d, -f1-4 "$work/ranks.csv"
+        grep '^held out: ' "$work/out"
+    } > "$work/$leaves.losses"
+}
+like() { # like RUN OPTIONS...: another run leaves the same.
+    model=$1
+    shift
+    ranked other "$@" && cmp "$work/$model.params" "$work/other.params" &&
+        cmp "$work/$model.losses" "$work/other.losses"
+}
+for optimizer in adamw lamb; do
+    check "four ranks, $optimizer" ranked $optimizer --optimizer $optimizer --ranks 4
+    for zero in 0 1 2 3; do
+        check "stage $zero, 2 ranks x 2 micro-batches, $optimizer: the same bits" like $optimizer \
+            --optimizer $optimizer --zero $zero --ranks 2 --micro-batches 2 --prefetch 20000
+    done
+done
+check 'another optimizer has others' eval '! cmp -s "$work/adamw.params" "$work/lamb.params"'
+check 'layers recomputed: the same bits' like adamw --micro-batches 4 --recompute layers
+drawn() {
+    pretrain --steps 3 --seconds 1e6 --svg "$work/loss.svg" --report "$work/report.json" &&
+        grep -q ': 3 steps, about .* (all --steps)$' "$work/out" &&
+        grep -q '>loss (nats)<' "$work/loss.svg" && grep -q '"tokens_per_s": [1-9]' "$work/report.json"
+}
+check 'measures a step, and draws the loss' drawn
+
 # ------------------------------------------------------------------------------- what all runs do
 
 self=gpt
+reading="$work/text"
 train() {
     $before "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" \
         --vocab "$work/vocab.txt" --seq 32 --batch 4 "$@"

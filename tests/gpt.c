@@ -175,6 +175,34 @@ TEST_ONCE(gpt_ten_adamw_steps_are_pytorchs)
     }
 }
 
+/* The loss of a batch that is fed in so many parts. */
+static double loss_in_parts(test *t, const causal_batch_file *f, int64_t parts, bool sums)
+{
+    session_desc d = recipe(SAMPLE_EVALUATE);
+    static session all[4]; /* outlive what the test defers */
+    static int opened;
+    session *s = &all[opened++ % 4];
+    zf_status status;
+    d.shape.batch /= parts, d.sharing.micro_batches = parts;
+    if (!open_session(t, s, &d)) return NAN;
+    status = session_feed(s, &f->batch[0], sums);
+    if (!status) status = zf_step(s->program);
+    if (status) test_fail(t, __FILE__, __LINE__, "a step", zf_program_error(s->program));
+    return session_scalar(s, "loss");
+}
+
+TEST_ONCE(gpt_parts_of_a_batch)
+{
+    static causal_batch_file f;
+    double whole;
+    CHECK(t, open_batches(t, &f));
+    whole = loss_in_parts(t, &f, 1, false);
+    CHECK_NEAR(t, loss_in_parts(t, &f, 3, false), whole, 1e-6 * whole);
+    whole *= (double)f.batch[0].labelled;
+    CHECK_NEAR(t, loss_in_parts(t, &f, 1, true), whole, 1e-6 * whole);
+    CHECK_NEAR(t, loss_in_parts(t, &f, 3, true), whole, 1e-6 * whole);
+}
+
 /* The standard deviation of a parameter's first values. */
 static double spread(session *s, const char *name)
 {

@@ -5,6 +5,7 @@
 #include "../examples/bert/masked.h"
 #include "../examples/bert/model.h"
 #include "../examples/common/run.h"
+#include "../examples/gpt/model.h"
 
 #include <signal.h>
 
@@ -286,4 +287,58 @@ TEST_ONCE(ranks_say_why_an_evaluation_failed)
     CHECK_TEXT(t, err, "");
     CHECK(t, good && error.status == ZF_ERR_COMM);
     CHECK(t, strstr(error.text, "the disk of rank 1 has gone"));
+}
+
+/* --------------------------------------------------------------------------------- going on */
+
+/* Whether a run of GPT with these settings goes on from a checkpoint with these notes; else the error
+ * behind the path. */
+static const char *goes_on(test *t, const settings *o, const zf_note *notes, int32_t count)
+{
+    static run_job job;
+    static run r;
+    static char path[300];
+    option_row rows[SETTINGS_ROWS];
+    zf_json_writer *config;
+    zf_attachment attachment = {.name = "config.json"};
+    zf_save_desc d = {.notes = notes, .note_count = count, .attachments = &attachment,
+                      .attachment_count = 1};
+    session_desc of;
+    bool good;
+    snprintf(path, sizeof path, "%s", test_path("older"));
+    job = (run_job){.sample = &gpt_sample, .o = *o, .rows = rows, .shape = {1, 8, 0, false}};
+    job.o.load = path, job.ranks.world = job.ranks.here = 1;
+    r = (run){.job = &job, .leads = true};
+    settings_rows(rows, &gpt_sample, NULL, &job.o);
+    good = gpt_sample.load("tests/golden/gpt/config.json", &job.config, &r.error);
+    of = run_session(&job);
+    good = good && session_open(&r.session, &of, &r.error);
+    config = gpt_sample.json(&job.config);
+    attachment.data = zf_json_text(config, &attachment.bytes, &r.error);
+    good = good && attachment.data &&
+           !zf_save(zf_program_store(r.session.program), path, &d);
+    zf_json_writer_free(config);
+    if (!good) test_fail(t, __FILE__, __LINE__, "a checkpoint", r.error.text);
+    good = good && run_resume(&r);
+    session_close(&r.session);
+    if (good) return "";
+    return strncmp(r.error.text, path, strlen(path)) ? r.error.text : r.error.text + strlen(path);
+}
+
+/* A choice may be noted by its number, a number with all its digits; a setting that is not noted is of
+ * an option that there was not. */
+TEST_ONCE(runs_go_on_from_notes_of_an_older_program)
+{
+    settings o = settings_defaults();
+    const zf_note same[] = {{"cased", "no"}, {"schedule", "2"}, {"dropout", "0.10000000000000001"}},
+                  choice[] = {{"cased", "no"}, {"schedule", "1"}},
+                  number[] = {{"cased", "no"}, {"lr", "0.0010000000000000002"}},
+                  text[] = {{"cased", "no"}, {"optimizer", "adam"}};
+    o.schedule = ZF_COSINE, o.dropout = 0.1;
+    CHECK_TEXT(t, goes_on(t, &o, same, 3), "");
+    CHECK(t, strstr(goes_on(t, &o, choice, 2), " was trained with schedule = 1, not cosine: give "
+                                               "the same --schedule, or start anew from its "
+                                               "weights with --init "));
+    CHECK(t, strstr(goes_on(t, &o, number, 2), "with lr = 0.0010000000000000002, not 0.001: give "));
+    CHECK(t, strstr(goes_on(t, &o, text, 2), "with optimizer = adam, not adamw: give the same "));
 }

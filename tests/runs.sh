@@ -2,7 +2,8 @@
 # outputs that cannot be, signals, logs. To be included, behind cli.sh, by the tests of a program,
 # which give:
 #
-#     self               of the program in its messages
+#     self               the program's name in its messages, and the variable that has its path
+#     reading            the text
 #     train OPTIONS...   runs `$before PROGRAM pretrain` on a small model and text
 
 before=
@@ -33,6 +34,16 @@ starts() {
 # shellcheck disable=SC2086
 first_run() { ends 0 train $short --save "$work/place" --log "$work/place.csv"; }
 check 'a run that saves' first_run
+# By a name without a slash or a dot, as a model's is.
+# shellcheck disable=SC2086
+named() {
+    program=$(eval "echo \"\$$self\"")
+    case $program in /*) ;; *) program=$PWD/$program ;; esac
+    (cd "$work" && ends 0 "$program" export --load place named.safetensors &&
+        ends 0 "$program" pretrain --corpus "$reading" --load place \
+            --seq 32 --batch 4 $short)
+}
+check 'a folder by a name alone' named
 taken="--save $work/place: it holds the checkpoint of another run: go on with --load $work/place,\
  replace it with --overwrite, or name another place"
 # shellcheck disable=SC2086

@@ -54,7 +54,7 @@ bool bert_config_load(const char *name, bert_config *c, zf_error *error)
                        .std = 0.02,
                        .tied = 1,
                        .nsp = 1};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && !config_is_path(name); i++)
         if (!strcmp(name, sizes[i].name)) {
             c->layers = sizes[i].layers, c->hidden = sizes[i].hidden, c->heads = sizes[i].heads;
             c->intermediate = 4 * c->hidden;

@@ -3,6 +3,7 @@
 
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 const zf_json *config_member(const zf_json *config, const char *key)
 {
@@ -71,7 +72,13 @@ const char *config_activation_name(int64_t activation)
     return NULL;
 }
 
-bool config_is_path(const char *name) { return strpbrk(name, "./") != NULL; }
+bool config_is_path(const char *name)
+{
+    char file[1024];
+    if (strpbrk(name, "./")) return true;
+    snprintf(file, sizeof file, "%s/config.json", name);
+    return !access(file, F_OK);
+}
 
 zf_json *config_read(const char *path, zf_error *error)
 {

@@ -20,7 +20,8 @@ void config_activation(const zf_json *config, const char *key, int64_t *activati
 /* Transformers' name of a zf_activation. */
 const char *config_activation_name(int64_t activation);
 
-/* Whether a name is a path: it has a '/' or a '.' in it, as names of sizes have not. */
+/* Whether a name is a path: it has a '/' or a '.' in it, as names of sizes have not, or is a folder
+ * with a config.json. */
 bool config_is_path(const char *name);
 /* Reads the config.json that a path names, or that the folder has which it names. */
 zf_json *config_read(const char *path, zf_error *error);

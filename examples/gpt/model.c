@@ -53,7 +53,7 @@ bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
                       .attention_dropout = 0.1,
                       .residual_dropout = 0.1,
                       .std = 0.02};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++)
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && !config_is_path(name); i++)
         if (!strcmp(name, sizes[i].name)) {
             c->layers = sizes[i].layers, c->hidden = sizes[i].hidden, c->heads = sizes[i].heads;
             c->vocab = sizes[i].vocab, c->intermediate = 4 * c->hidden;

@@ -1,5 +1,5 @@
 """The golden of the held-out evaluation: what transformers' model makes of the batches that
-`bert_session_score` draws, without dropout.
+`session_score` draws, without dropout.
 
     build/tests --bless bert_evaluation_is_pytorchs    # writes held_out.safetensors: the batches
     python held_out.py                                 # writes held_out.json

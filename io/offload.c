@@ -83,16 +83,6 @@ static zf_status zfi_offload_clean(const char *folder, const char *own, zf_error
     return ZF_OK;
 }
 
-/* The file's header names this process. */
-static bool zfi_offload_is_ours(int file)
-{
-    char header[512] = "";
-    const char *at;
-    if (pread(file, header, sizeof header - 1, 0) <= 0) return false;
-    at = strstr(header, "\nprocess ");
-    return at && strtol(at + strlen("\nprocess "), NULL, 10) == (long)getpid();
-}
-
 /* Opens and locks the file of that name, a new one or one that was left. When a process was killed
  * with requests in the kernel, its lock goes a little later than itself, so this waits for a second. */
 static zf_status zfi_offload_take(zfi_offload_file *f, zf_error *error)
@@ -113,7 +103,6 @@ static zf_status zfi_offload_take(zfi_offload_file *f, zf_error *error)
                             "%s is there, and it is not an offload file: remove it, or offload to "
                             "another folder",
                             zfi_path_tail(f->path));
-        if (!locked && zfi_offload_is_ours(f->file)) break;
         close(f->file); /* when it was locked, somebody has just removed it: the next one is new */
         f->file = -1;
         if (!locked) nanosleep(&moment, NULL);

@@ -26,6 +26,7 @@ enum {
 
 static const double zfi_cost_enough = 2e-3; /* seconds, of one run */
 static const double zfi_cost_budget = 2e-2; /* of all runs of one size */
+static const double zfi_cost_disk = 0.3;    /* of a round of transfers */
 
 /* The members of a file. */
 static const struct {
@@ -150,6 +151,52 @@ static zf_status zfi_measure_link(const zf_comm *comm, const void *in, void *out
     }
     cost->link_latency_s = latency;
     return status;
+}
+
+/* Bytes per second that a rank's offload file in `folder` takes and gives, by the disk engine, in
+ * large blocks. The file, of some hundred MB, is removed. It is written once before: what is written
+ * for the first time may take longer, and a step writes the same places again and again. */
+ZFI_UNUSED static zf_status zfi_measure_disk(const char *folder, int32_t rank, int32_t world,
+                                             double *writes, double *reads, zf_error *error)
+{
+    enum { CHUNKS = 16, CHUNK = 16 << 20, BUFFERS = 2 };
+    const zfi_disk_value value = {"the measured file", 0, (int64_t)CHUNKS * CHUNK};
+    zfi_memory memory = zfi_memory_of(NULL);
+    zfi_disk_transfer transfers[BUFFERS];
+    zfi_disk *disk;
+    char run[32], *room, *data;
+    int written = CHUNKS;
+    zf_error mine = {ZF_OK, ""};
+    snprintf(run, sizeof run, "measure-%ld", (long)getpid());
+    room = zfi_calloc(&memory, BUFFERS * CHUNK + ZFI_DISK_ALIGN, 1);
+    if (!room) return zfi_nomem(error);
+    data = room + (ZFI_DISK_ALIGN - (uintptr_t)room % ZFI_DISK_ALIGN) % ZFI_DISK_ALIGN;
+    disk = zfi_disk_open(&memory,
+                         &(zfi_disk_desc){.folder = folder,
+                                          .run = run,
+                                          .rank = rank,
+                                          .world = world,
+                                          .bytes = value.bytes,
+                                          .values = &value,
+                                          .count = 1},
+                         &mine);
+    for (int round = 0; round < 3 && !mine.status; round++) { /* written, written again, read */
+        const double start = zfi_now();
+        int k = 0;
+        for (; k < written && !mine.status && zfi_now() - start < zfi_cost_disk; k++) {
+            zfi_disk_transfer *transfer = &transfers[k % BUFFERS];
+            char *at = data + k % BUFFERS * CHUNK;
+            if (k >= BUFFERS) zfi_disk_wait(disk, transfer, &mine);
+            if (round < 2) zfi_disk_write(disk, 0, (int64_t)k * CHUNK, at, CHUNK, transfer);
+            else zfi_disk_read(disk, 0, (int64_t)k * CHUNK, at, CHUNK, transfer);
+        }
+        for (int i = 0; i < BUFFERS && i < k; i++) zfi_disk_wait(disk, &transfers[i], &mine);
+        if (round) *(round == 1 ? writes : reads) = (double)k * CHUNK / (zfi_now() - start);
+        if (!round) written = k;
+    }
+    zfi_disk_close(disk);
+    zfi_free(&memory, room, BUFFERS * CHUNK + ZFI_DISK_ALIGN);
+    return mine.status ? zfi_fail(error, mine.status, "zf_calibrate: %s", mine.text) : ZF_OK;
 }
 
 /* All ranks take rank 0's table. */

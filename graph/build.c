@@ -70,8 +70,8 @@ static zf_tensor zfi_invalid(zf_tensor x, const char *what)
     return (zf_tensor){x.graph, 0};
 }
 
-/* Notes where the user's call stands; the macros at the end of the header wrap every builder in it.
- * */
+/* Notes where the user's call stands; the macros at the end of the header wrap every builder in
+ * it. */
 ZF_API zf_tensor zf_at(zf_tensor x, const char *file, int line)
 {
     if (x.graph) x.graph->file = file, x.graph->line = line;

@@ -360,8 +360,8 @@ static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
     return p->at == p->end || zfi_parse_fail(p, "expected the end of the line");
 }
 
-/* The end of the line that starts at `at`, without its comment; *next is the start of the next one.
- * */
+/* The end of the line that starts at `at`, without its comment; *next is the start of the next
+ * one. */
 static const char *zfi_line_end(const char *at, const char *end, const char **next)
 {
     const char *newline = memchr(at, '\n', (size_t)(end - at));

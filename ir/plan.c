@@ -69,8 +69,8 @@ static zfi_segment *zfi_own(zfi_memory *memory, zfi_segment *map, int64_t start,
     return map;
 }
 
-/* The owner of some byte of [start, stop) that is not `owner`, or `owner` when it owns all of them.
- * */
+/* The owner of some byte of [start, stop) that is not `owner`, or `owner` when it owns all of
+ * them. */
 static int32_t zfi_intruder(const zfi_segment *map, int64_t start, int64_t stop, int32_t owner)
 {
     if (start == stop) return owner;

@@ -72,8 +72,7 @@ ZF_API zf_tensor zf_nn_activation(zf_tensor x, zf_activation activation)
     return zf_fail(x, "zf_nn_activation: %d is no activation", (int)activation);
 }
 
-/* x [batch, tokens, hidden] projected and cut into heads: [batch, heads, tokens, hidden / heads].
- * */
+/* x [batch, tokens, hidden] projected, by heads: [batch, heads, tokens, hidden / heads]. */
 static zf_tensor zfi_nn_heads(zf_tensor x, const char *name, int64_t heads,
                               const zf_nn_linear_desc *linear)
 {

@@ -129,9 +129,8 @@ static void zfi_lay_out(zfi_cutter *c, zfi_bucket *bucket, int32_t world)
     bucket->size = (at + shard - 1) / shard * shard;
 }
 
-/* The length of a name's first component that is a number, with all before it: "layer.7"; 0: none
- * is.
- */
+/* The length of a name's first component that is a number, with all before it: "layer.7"; 0:
+ * none. */
 static size_t zfi_numbered(const char *name)
 {
     for (const char *at = name; *at;) {

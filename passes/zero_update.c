@@ -337,8 +337,8 @@ static void zfi_keep_views(zfi_zero *z, int32_t first)
             if (z->sharded && z->d.stage == 3 && !z->buckets[z->bucket_of[x]].gathered)
                 zfi_open_run(z, z->bucket_of[x]);
             (void)zfi_seen(z, x);
-            /* A bucket that ranks update in shards is written as a whole, beside the computation.
-             * */
+            /* A bucket that ranks update in shards is written as a whole, beside the
+             * computation. */
             if (z->sharded && z->d.stage < 3 && node.op != ZF_OP_output && z->seen_as[x] &&
                 g->nodes[z->seen_as[x]].op != ZF_OP_scale) {
                 int32_t copy = zfi_append_nodes(g, scale, zfi_with({.f = 1}), z->seen_as[x]);

@@ -1,10 +1,10 @@
-/* What a store holds: named tensors, the buckets in which they lie, and which elements of them are
- * this rank's. Passes ask it how parameters that are there have been cut.
+/* What a store holds: named tensors, their buckets, and which elements of them are this rank's.
+ * Passes read from it how the parameters that it holds are sharded.
  *
  *     tensors   "w"   "b"   "adamw.m/w" ...          name, dtype, shape; from element `at` on
  *                |     |         |
- *     buckets   | w .... | b . pad |   | adamw.m/w .. |    whole on each rank, or cut into as many
- *                                                          equal parts as there are ranks
+ *     buckets   | w .... | b . pad |   | adamw.m/w .. |    whole on each rank, or sharded equally
+ *                                                          over the ranks
  *     pieces    | bucket, bucket, ... | bucket, ... |      one allocation for each zf_compile that
  *                                                          added tensors
  *
@@ -15,9 +15,9 @@
 typedef struct zfi_stored_bucket {
     char *data; /* what this rank has of it */
     zf_dtype dtype;
-    int64_t size;  /* elements, with padding, of all parts */
-    int32_t world; /* parts; 1: it is whole on each rank */
-    bool flat;     /* it was made by zf_zero; else it is one tensor and no more */
+    int64_t size;  /* elements of all shards, with padding */
+    int32_t world; /* shards; 1: it is whole on each rank */
+    bool flat;     /* it was made by zf_zero; else it holds exactly one tensor */
 } zfi_stored_bucket;
 
 typedef struct zfi_stored {
@@ -49,11 +49,11 @@ struct zf_store {
     uint64_t seed;
     int64_t step;  /* training steps done */
     int64_t loads; /* how many zf_load there were: a program then begins its step anew */
-    int32_t owners; /* who holds it: whoever made it, and programs */
+    int32_t owners; /* references: that of the maker, and of programs */
     zfi_stored *tensors; /* growing arrays */
     zfi_stored_bucket *buckets;
     zfi_piece *pieces;
-    zfi_name *names;      /* index + 1; may name what is no longer there */
+    zfi_name *names;      /* index + 1; may name a tensor that was removed */
     size_t bytes;         /* of the pieces */
     size_t program_bytes; /* of the programs */
     size_t memory_limit;  /* of both; 0: none */
@@ -88,7 +88,7 @@ static int32_t zfi_store_placed(const zf_store *s, const char *name)
     return k >= 0 && s->tensors[k].bucket >= 0 ? k : -1;
 }
 
-/* Where the whole tensor begins; NULL: it is cut over the ranks. */
+/* Where the whole tensor begins; NULL: it is sharded. */
 static char *zfi_stored_data(const zf_store *s, const zfi_stored *t)
 {
     const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
@@ -96,8 +96,8 @@ static char *zfi_stored_data(const zf_store *s, const zfi_stored *t)
     return b->world > 1 ? NULL : b->data + (size_t)t->at * zf_dtype_size(t->dtype);
 }
 
-/* What a rank has of a tensor: elements [first, first + count), at `data`; all of it, or a part
- * that is its own. */
+/* What a rank has of a tensor: elements [first, first + count), at `data`; all of it, or the
+ * elements that lie in its shard. */
 typedef struct zfi_portion {
     int64_t first, count;
     bool cut;

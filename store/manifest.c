@@ -15,8 +15,8 @@
  *       "crc32c": "62a8ab43"
  *     }
  *
- * What zf_zero has cut is not gathered: each rank writes its elements into files of its own, as
- * flat tensors named by what they are of, and lists them. Rank 1 of 4:
+ * Sharded tensors are not gathered: each rank writes its elements into files of its own, as tensors
+ * of one dimension with their range in the name, and lists them. Rank 1 of 4:
  *
  *     PATH/params.rank-00001-of-00004.safetensors    "w[1024:2048]", ...
  *     PATH/state.rank-00001-of-00004.safetensors     "adamw.m/w[1024:2048]", ...
@@ -30,16 +30,15 @@
  *                   ...]
  *     }
  *
- * The parts of a tensor follow each other in the order of the ranks, without gap or overlap. What
- * is whole on all ranks is written by rank 0, as above, and the manifest then has a member "ranks":
- * {"rank-00000-of-00004.json": "3c9d0e55", ...}. Where nothing is cut there is nothing of ranks,
- * however many there were.
+ * The ranges of a tensor follow each other in the order of the ranks, without gap or overlap.
+ * Tensors that are whole on all ranks are written by rank 0, as above. The manifest then has a
+ * member "ranks": {"rank-00000-of-00004.json": "3c9d0e55", ...}. Where no tensor is sharded there
+ * are no files of ranks, however many ranks there were.
  *
- * Every byte is under a CRC-32C: each 4 MiB of a tensor's (or part's) data, so that a rank of
- * another world that needs some of them reads little else; what stands in front of the data, under
- * "headers"; the ranks' lists; and the manifest under its last member, which covers all that stands
- * before its own value. Format 1, which is read as well, has one checksum for a whole tensor, and
- * no ranks.
+ * A CRC-32C covers every byte: each 4 MiB of a tensor's (or range's) data have one, so that a rank
+ * of another world reads little more than it needs; "headers" has those of the files' headers;
+ * "ranks" those of the ranks' lists; the manifest's last member covers everything before its own
+ * value. Format 1, which is read as well, has one checksum for a whole tensor, and no ranks.
  */
 enum {
     ZFI_PIECE = 4 << 20, /* bytes that are moved at a time, and under one checksum */
@@ -57,7 +56,7 @@ static const struct {
 /* The kind of a tensor: an index into zfi_kinds. */
 static int zfi_kind_of(const zfi_stored *t) { return t->op == ZF_OP_param ? 0 : 1; }
 
-/* The file of what is whole (rank -1), or of what a rank has of the others. */
+/* The file of the whole tensors (rank -1), or of a rank's ranges of the sharded ones. */
 static const char *zfi_tensor_file(char out[ZFI_FILE_NAME], int kind, int32_t rank, int32_t world)
 {
     if (rank < 0) snprintf(out, ZFI_FILE_NAME, "%s", zfi_kinds[kind].file);
@@ -95,8 +94,8 @@ static zf_status zfi_file_in(char out[ZFI_ASIDE_MAX], const char *directory, con
     return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: too long a path", zfi_path_tail(directory));
 }
 
-/* May the caller's file have that name? It must be none of the checkpoint's own, none that a file
- * being written has, and must not lead out of the directory. */
+/* Whether the caller's file may have that name: it is no name of the checkpoint's own files or of
+ * temporary files, and does not lead out of the directory. */
 static bool zfi_is_attachment(const char *name)
 {
     size_t length = strlen(name);
@@ -194,8 +193,8 @@ typedef struct zfi_manifest {
     int64_t format;
 } zfi_manifest;
 
-/* Puts back what a stopped commit left aside. Nothing is asked of the file system when there is
- * nothing, so that a checkpoint may lie where nobody can write. */
+/* Completes an interrupted commit. Writes nothing where there was none, so a checkpoint may lie on
+ * a read-only file system. */
 static zf_status zfi_checkpoint_recover(const char *path, zf_error *error)
 {
     char place[ZFI_PATH_MAX], old[ZFI_ASIDE_MAX];

@@ -7,8 +7,8 @@
  *     rank 0    1      5            9c1b3d07ae55f210    5cc0a2d1   0a1bd3c2   e3069283
  *     rank 1    1      5            02f8c6be91d47a33    5cc0a2d1   8a9136aa   not reached
  *
- * Of a parameter or state that is cut, each rank has another part, and the checksum is that of the
- * whole value which was written last.
+ * Of a sharded parameter or state each rank has another shard; its checksum is that of the whole
+ * value that was last written.
  */
 enum {
     ZFI_SAME_SEED,
@@ -69,7 +69,7 @@ static zf_status zfi_same_read_value(const zf_store *s, const char *name, const 
     return ZF_OK;
 }
 
-/* Reads the values that are not cut, for their checksums. */
+/* Reads the values that are not sharded, for their checksums. */
 static zf_status zfi_same_read(zfi_same *s, zf_error *error)
 {
     zf_store *store = s->store;
@@ -114,7 +114,7 @@ static uint64_t zfi_same_layout(const zf_store *s)
     return hash;
 }
 
-/* The first rank whose number is not that of rank 0, `stride` being from rank to rank; 0: none. */
+/* The first rank whose number differs from rank 0's; numbers are `stride` apart; 0: none. */
 static int32_t zfi_same_other(const int64_t *numbers, int32_t stride, int32_t world)
 {
     for (int32_t r = 1; r < world; r++)
@@ -141,7 +141,7 @@ static zf_status zfi_same_records(const int64_t *records, int32_t world, zf_erro
     return ZF_OK;
 }
 
-/* What rank `other` has of value k has another checksum than what rank 0 has. */
+/* The error that value k has another checksum on rank `other` than on rank 0. */
 static zf_status zfi_same_fail(const zfi_same *s, int32_t k, int32_t other, const uint32_t sums[2],
                                zf_error *error)
 {
@@ -173,7 +173,7 @@ static zf_status zfi_same_record(zfi_same *s, int64_t *record, zf_error *error)
     return status;
 }
 
-/* Somebody's digest of values is not rank 0's: finds the first value of which that is so. */
+/* A rank's digest of all values differs from rank 0's: finds the first value that differs. */
 static zf_status zfi_same_find(const zfi_same *s, zf_error *error)
 {
     const zf_store *store = s->store;
@@ -194,8 +194,8 @@ static zf_status zfi_same_find(const zfi_same *s, zf_error *error)
     return ZF_OK;
 }
 
-/* Collective: all ranks have what must be the same on all of them; a difference is an error of
- * all. With one rank it is nothing. */
+/* Collective. Compares what must be the same on all ranks; a difference is an error on all of
+ * them. One rank has nothing to compare. */
 static zf_status zfi_same_compare(zfi_same *s, zf_error *error)
 {
     zf_store *store = s->store;

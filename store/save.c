@@ -5,8 +5,7 @@
  *     commit    rank 0: the manifest, and PATH.zf-new becomes PATH
  */
 
-/* What one rank writes of the tensors: those that are whole (rank 0 does), or its parts of those
- * that are cut. */
+/* What one rank writes: the whole tensors (rank 0 does), or its ranges of the sharded ones. */
 typedef struct zfi_list {
     int32_t rank;        /* of the files' names; -1: what is whole */
     bool there[2];       /* by kind: there is such a file */
@@ -91,7 +90,7 @@ static bool zfi_list_has(const zfi_saving *s, const zfi_list *list, int kind, in
            s->wanted[k];
 }
 
-/* Whether all of so many bytes of a type of floating point are finite: no exponent is all ones. */
+/* Whether all floats in `bytes` bytes are finite: no exponent is all ones. */
 static bool zfi_is_finite(zf_dtype dtype, const void *data, size_t bytes)
 {
     const size_t size = zf_dtype_size(dtype), count = bytes / size;

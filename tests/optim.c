@@ -173,8 +173,8 @@ static zf_status step(bench *b, int s, double lr, double factor)
                                                                     : note(b, zf_step(b->program));
 }
 
-/* The largest |x - y| over the largest |y|, or over 1 where that is less; NaN counts as infinite.
- * */
+/* The largest |x - y| over the largest |y|, or over 1 where that is less; NaN counts as
+ * infinite. */
 static double difference(const double *x, const double *y, int64_t count)
 {
     double most = 0, scale = 1;

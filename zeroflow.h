@@ -1499,6 +1499,14 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
  * ZF_OP_UPDATE and attributes world and blocks (for zf_zero), perhaps weight_decay with decays, and
  * scaled (for zf_fuse and the loss scale); passes/optimizer.c appends it.
  *
+ * OPERATORS OF YOUR OWN
+ *
+ * A program needs no change of the library for an operator: a zf_operator names it, its operands and
+ * attributes, its traits (elementwise, by rows, in place), and its functions: infer for the shape of
+ * the result, grad, which appends the gradient as nodes, cpu and perhaps cuda, its kernels.
+ * zf_graph_desc lists them, zf_apply appends one. examples/own_op.c is a whole program, section 13 the
+ * reference. They cannot be leaves, effects, updates or collectives, and draw no random numbers.
+ *
  * ADDING A PASS
  *
  * One file passes/NAME.c, in the list of includes, that begins with what it requires, ensures, and

@@ -316,6 +316,9 @@ run_examples() {
     check 'hello finds the line' gives 0 '^y = 2.000 x \+ 1.000, ' build/hello
     check 'hello prints its graph' gives 0 '^ +sgd %3, %[0-9]+, %[0-9]+$' build/hello
     check 'after each pass' gives 0 '^# after fuse: the same$' build/hello
+    check 'own_op learns a sine' gives 0 ' of step 400 0\.00[0-9]*$' build/own_op
+    check 'own_op prints its operators' gives 0 '^%[0-9]+ = snake_grad %[0-9]+, %19 \{a=1.5\} : ' \
+        build/own_op
     check 'mlp learns the spirals' gives 0 '^(9[5-9]|100)\.[0-9]% of 500 unseen points' build/mlp
 }
 

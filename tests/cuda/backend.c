@@ -241,6 +241,91 @@ TEST_ONCE(cuda_updates_together)
     }
 }
 
+/* Operators of a program's own: one whose kernel moves its operand through scratch, one that fails,
+ * one that has no kernel here. */
+static zf_status host_kernel(const zf_launch *l) { return l->out.data ? ZF_OK : ZF_ERR_BACKEND; }
+
+static size_t passed_bytes(const zf_launch *l)
+{
+    return (size_t)zf_shape_count(l->out.shape) * zf_dtype_size(l->out.dtype);
+}
+
+static zf_status passed_on(const zf_launch *l, void *stream)
+{
+    const size_t bytes = passed_bytes(l);
+    cudaMemcpyAsync(l->scratch, l->args[0].data, bytes, cudaMemcpyDeviceToDevice, stream);
+    cudaMemcpyAsync(l->out.data, l->scratch, bytes, cudaMemcpyDeviceToDevice, stream);
+    return ZF_OK;
+}
+
+static zf_status fails_here(const zf_launch *l, void *stream)
+{
+    (void)stream;
+    if (!l->attributes[0].i) return ZF_ERR_IO;
+    return zf_launch_fail(l, ZF_ERR_BACKEND, "not with this attribute");
+}
+
+static const zf_operator own_operators[] = {
+    {.name = "passed", .cpu = host_kernel, .cuda = passed_on, .cuda_scratch = passed_bytes},
+    {.name = "fails", .attributes = "aloud:b", .cpu = host_kernel, .cuda = fails_here},
+    {.name = "absent", .cpu = host_kernel}};
+
+/* y = 2 op(x). */
+typedef struct own_program {
+    zf_graph *graph;
+    zf_program *program;
+    zf_tensor x, y;
+} own_program;
+
+static own_program own_new(test *t, zf_backend *cuda, const char *name, bool aloud, zf_dtype dtype)
+{
+    own_program o = {.graph = zf_graph_new(&(zf_graph_desc){t->allocator, own_operators, 3})};
+    zf_tensor x;
+    if (!o.graph) return o;
+    test_defer(t, (test_cleanup *)zf_graph_free, o.graph);
+    o.x = zf_input(o.graph, "x", ZF_F32, ZF_SHAPE(3, 7));
+    x = zf_cast(o.x, dtype);
+    x = zf_apply(o.graph, name, 1, &x, &(zf_attribute){.i = aloud});
+    o.y = zf_output(zf_cast(zf_scale(x, 2), ZF_F32), "y");
+    o.program = zf_compile(o.graph, &(zf_compile_desc){.backend = cuda});
+    if (o.program) test_defer(t, (test_cleanup *)zf_program_free, o.program);
+    return o;
+}
+
+TEST_ONCE(cuda_runs_own_operators)
+{
+    static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
+    zf_error error = {ZF_OK, ""};
+    zf_backend *cuda = cuda_of(t, &(zf_cuda_desc){.device = 0}, &error);
+    own_program o;
+    float x[21] = {1}, y[21];
+    NEED(t, cuda, &error);
+    for (int k = 0; k < 3; k++) {
+        o = own_new(t, cuda, "passed", false, dtypes[k]);
+        if (!o.program) OK(t, zf_graph_status(o.graph), zf_graph_error(o.graph));
+        for (int step = 0; step < 4; step++) { /* launched, captured, replayed */
+            for (int i = 0; i < 21; i++) x[i] = (float)(i - 10 * step);
+            OK(t, zf_write(o.program, o.x, x, sizeof x), zf_program_error(o.program));
+            OK(t, zf_step(o.program), zf_program_error(o.program));
+            OK(t, zf_read(o.program, o.y, y, sizeof y), zf_program_error(o.program));
+            for (int i = 0; i < 21; i++) CHECK(t, y[i] == 2 * x[i]);
+        }
+    }
+    for (int aloud = 0; aloud < 2; aloud++) {
+        o = own_new(t, cuda, "fails", aloud, ZF_F32);
+        if (!o.program) OK(t, zf_graph_status(o.graph), zf_graph_error(o.graph));
+        OK(t, zf_write(o.program, o.x, x, sizeof x), zf_program_error(o.program));
+        CHECK(t, zf_step(o.program) == (aloud ? ZF_ERR_BACKEND : ZF_ERR_IO));
+        CHECK_TEXT(t, zf_program_error(o.program),
+                   aloud ? "fails %2: not with this attribute"
+                         : "fails %2: its CUDA kernel returned \"input/output error\"");
+    }
+    o = own_new(t, cuda, "absent", false, ZF_F32);
+    CHECK(t, !o.program);
+    CHECK_TEXT(t, zf_graph_error(o.graph),
+               "absent %2: the operator has no kernel for CUDA (zf_operator.cuda)");
+}
+
 /* A program that shares another's parameters goes between its steps: each has its own zf_run. */
 TEST_ONCE(cuda_programs_share_a_backend)
 {

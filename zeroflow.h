@@ -64,9 +64,9 @@
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
  * Rewrite. Passes in their order: zf_fuse; zf_precision; zf_autograd; zf_simplify; zf_clip; one of
- * zf_sgd, zf_adamw, zf_lamb; zf_fuse again; zf_recompute; zf_zero; zf_prefetch. zf_passes runs them
- * all by one description (zf_training). zf_graph_print shows the graph between any two of them, one
- * node per line:
+ * zf_adamw, zf_lamb, zf_sgd, zf_lion; zf_fuse again; zf_recompute; zf_zero; zf_prefetch. zf_passes
+ * runs them all by one description (zf_training). zf_graph_print shows the graph between any two of
+ * them, one node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -539,6 +539,16 @@ typedef struct zf_lamb_desc {
 } zf_lamb_desc;
 ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc);
 
+/* Lion (Chen et al. 2023): p -= lr (sign(beta1 m + (1 - beta1) g) + wd p); m = beta2 m + (1 - beta2)
+ * g. Its lr is about a tenth of AdamW's, and its weight_decay ten times. */
+typedef struct zf_lion_desc {
+    double beta1; /* 0.9 */
+    double beta2; /* 0.99 */
+    double weight_decay; /* 0 */
+    bool decay_all;
+} zf_lion_desc;
+ZF_API zf_status zf_lion(zf_graph *graph, zf_tensor lr, const zf_lion_desc *desc);
+
 /* When the rewrite `invert` is done. */
 typedef enum zf_invert {
     ZF_INVERT_ALWAYS,
@@ -649,7 +659,7 @@ typedef struct zf_recompute_desc {
     size_t bytes;
 } zf_recompute_desc;
 
-typedef enum zf_optimizer { ZF_ADAMW, ZF_LAMB, ZF_SGD } zf_optimizer;
+typedef enum zf_optimizer { ZF_ADAMW, ZF_LAMB, ZF_SGD, ZF_LION } zf_optimizer;
 /* "adamw", ...; NULL behind the last */
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
 
@@ -669,6 +679,7 @@ typedef struct zf_training {
     zf_adamw_desc adamw;
     zf_lamb_desc lamb;
     zf_sgd_desc sgd;
+    zf_lion_desc lion;
     zf_recompute_desc recompute;
     zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
     zf_prefetch_desc prefetch; /* {0}: not run */
@@ -1648,7 +1659,9 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
       A(lamb_update, eps, f) A(lamb_update, weight_decay, f) A(lamb_update, world, i)              \
       A(lamb_update, blocks, l) A(lamb_update, decays, v) A(lamb_update, scaled, b))               \
     X(lamb_apply, 5, 6, A(lamb_apply, least, f) A(lamb_apply, most, f) A(lamb_apply, world, i)     \
-      A(lamb_apply, blocks, l))
+      A(lamb_apply, blocks, l))                                                                    \
+    X(lion, 4, 6, A(lion, beta1, f) A(lion, beta2, f) A(lion, weight_decay, f) A(lion, world, i)   \
+      A(lion, blocks, l) A(lion, decays, v) A(lion, scaled, b))
 
 #define ZF_MAX_OPERANDS   65535
 #define ZF_MAX_ATTRIBUTES 8
@@ -2143,6 +2156,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "ops/collective.c"
 #include "ops/scaler.c"
 #include "ops/update.c"
+#include "ops/lion.c"
 #include "ops/linear.c"
 #include "ops/head.c"
 #include "ops/fused_norm.c"

@@ -40,6 +40,7 @@
 #include "ops/collective.cu"
 #include "ops/scaler.cu"
 #include "ops/update.cu"
+#include "ops/lion.cu"
 #include "ops/matmul.cu"
 #include "ops/linear.cu"
 #include "ops/head.cu"

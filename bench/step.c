@@ -13,6 +13,7 @@
  * loss of every step, from the first. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/options.h"
+#include "../examples/common/training.h"
 #include "peak.h"
 #include "profile.h"
 
@@ -39,7 +40,7 @@ int main(int argc, char **argv)
         {"no-graphs", OPTION_FLAG, NULL, &d.device.no_graphs, 0, 0, "CUDA launch by launch"},
         {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {"steps", OPTION_COUNT, "N", &steps, 1, 1e6, "steps that are timed, after three others"},
-        {"optimizer", OPTION_CHOICE, "adamw|lamb|sgd", &optimizer, 0, 0, "the update"},
+        {"optimizer", OPTION_CHOICE, training_optimizers(), &optimizer, 0, 0, "the update"},
         {"zero", OPTION_COUNT, "STAGE", &d.sharing.stage, 0, 3, "ZeRO stage, on one rank: buckets"},
         {"no-fuse", OPTION_TEXT, "NAME,...", &d.no_fuse, 0, 0, "rewrites left out, or all"},
         {"precision", OPTION_CHOICE, "f32|bf16|f16", &precision, 0, 0, "it computes in"},

@@ -14,7 +14,7 @@ static const char *zfi_stage_advice(uint32_t stage)
 {
     switch (stage) {
     case ZFI_STAGE_GRADIENTS: return "zf_autograd";
-    case ZFI_STAGE_UPDATES: return "an optimizer (zf_sgd, zf_adamw, zf_lamb)";
+    case ZFI_STAGE_UPDATES: return "an optimizer (zf_adamw or another)";
     case ZFI_STAGE_CLIPPED: return "zf_clip";
     case ZFI_STAGE_RECOMPUTE: return "zf_recompute";
     case ZFI_STAGE_RANKS: return "zf_zero";

@@ -1,4 +1,4 @@
-/* sgd, adamw, lamb: append one update per parameter that has a gradient.
+/* sgd, adamw, lamb, lion: append one update per parameter that has a gradient.
  *
  * requires: gradients; no optimizer yet
  * ensures:  the parameter and its states are written in the update section; states are named
@@ -229,4 +229,32 @@ ZF_API zf_status zf_lamb(zf_graph *g, zf_tensor lr, const zf_lamb_desc *desc)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_lamb: min_coeff is %g, above max_coeff, %g",
                         d.min_coeff, d.max_coeff);
     return zfi_optimize(g, &o, true);
+}
+
+static void zfi_update_lion(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
+                            double decay)
+{
+    const zf_lion_desc *d = o->desc;
+    zf_tensor m = zfi_moment(g, "lion.m", p), w = zfi_master(g, "lion.master", p);
+    (void)zfi_build_update(
+        ZF_OP_lion, 6, (zf_tensor[]){p, dp, m, o->lr, w, o->scale},
+        zfi_with({.f = d->beta1}, {.f = d->beta2},
+                 {.f = decay}, [ZF_AT_lion_scaled] = {.i = o->scale.graph != NULL}));
+}
+
+static zf_lion_desc zfi_lion_resolved(const zf_lion_desc *desc)
+{
+    zf_lion_desc d = desc ? *desc : (zf_lion_desc){.beta1 = 0};
+    d.beta1 = zfi_or(d.beta1, 0.9), d.beta2 = zfi_or(d.beta2, 0.99);
+    return d;
+}
+
+ZF_API zf_status zf_lion(zf_graph *g, zf_tensor lr, const zf_lion_desc *desc)
+{
+    const zf_lion_desc d = zfi_lion_resolved(desc);
+    zfi_optimizer o = {"zf_lion",      lr,          ZF_NONE, ZF_NONE,
+                       d.weight_decay, d.decay_all, &d,      zfi_update_lion};
+    if (!zfi_moments_in_range(g, o.name, d.beta1, d.beta2, 0, d.weight_decay))
+        return g->error.status;
+    return zfi_optimize(g, &o, false);
 }

@@ -130,10 +130,16 @@ static zf_status zfi_pass_sgd(zf_graph *g, const zf_training *t)
     return zf_sgd(g, t->lr, &t->sgd);
 }
 
+static zf_status zfi_pass_lion(zf_graph *g, const zf_training *t)
+{
+    return zf_lion(g, t->lr, &t->lion);
+}
+
 /* By zf_optimizer. */
 static const zfi_pass zfi_optimizers[] = {{"adamw", zfi_wants_always, zfi_pass_adamw},
                                           {"lamb", zfi_wants_always, zfi_pass_lamb},
-                                          {"sgd", zfi_wants_always, zfi_pass_sgd}};
+                                          {"sgd", zfi_wants_always, zfi_pass_sgd},
+                                          {"lion", zfi_wants_always, zfi_pass_lion}};
 
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer)
 {
@@ -212,6 +218,7 @@ ZF_API zf_training zf_training_resolved(const zf_training *training)
     t.precision = zfi_precision_resolved(&t.precision);
     t.adamw = zfi_adamw_resolved(&t.adamw);
     t.lamb = zfi_lamb_resolved(&t.lamb);
+    t.lion = zfi_lion_resolved(&t.lion);
     t.recompute = zfi_recompute_resolved(&t);
     t.zero = zfi_zero_resolved(&t.zero);
     return t;

@@ -398,6 +398,10 @@ static const op_case cases[] = {
     {"adamw", "w[R,N] f[R,N] m[R,N] v[R,N] p[] t[] p[]",
      "update:\nadamw %1, %2, %3, %4, %5, %6, %7 {beta1=0.9 beta2=0.99 eps=1e-08 scaled=true}", NORM,
      64, 0, MUTATES},
+    {"lion", "w[R,N] f[R,N] m[R,N] p[]",
+     "update:\nlion %1, %2, %3, %4 {beta1=0.9 beta2=0.99 weight_decay=0.1}", NORM, 16, 0, MUTATES},
+    {"lion", "w[R,N] f[R,N] m[R,N] p[] p[]",
+     "update:\nlion %1, %2, %3, %4, %5 {beta1=0.5 beta2=0.9 scaled=true}", NORM, 16, 0, MUTATES},
     {"lamb_update", "w[R,N] f[R,N] m[R,N] v[R,N] t[] p[]",
      "update:\nlamb_update %1, %2, %3, %4, %5, %6 {beta1=0.9 beta2=0.99 eps=1e-06 "
      "weight_decay=0.1 scaled=true} : g[R,N]",

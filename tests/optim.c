@@ -63,7 +63,7 @@ static zf_status golden(bench *b, const char *prefix, const char *name, int k, d
 }
 
 typedef struct rule {
-    const char *file; /* "sgd", "adamw" or "lamb" */
+    const char *file; /* "sgd", "adamw", "lamb" or "lion" */
     double hyper[8];  /* as in the golden file */
     bool decay_all;
     double clip; /* NAN: no pass */
@@ -85,6 +85,12 @@ static zf_status apply(zf_graph *g, zf_tensor lr, const rule *r)
                                          .eps = h[2],
                                          .weight_decay = h[3],
                                          .decay_all = r->decay_all});
+    if (!strcmp(r->file, "lion"))
+        return zf_lion(g, lr,
+                       &(zf_lion_desc){.beta1 = h[0],
+                                       .beta2 = h[1],
+                                       .weight_decay = h[2],
+                                       .decay_all = r->decay_all});
     return zf_lamb(g, lr,
                    &(zf_lamb_desc){.beta1 = h[0],
                                    .beta2 = h[1],
@@ -249,6 +255,11 @@ TEST(optim_lamb_is_timms)
     check_published(t, "lamb", (const char *[]){"unbounded", "default", "no_decay", "narrow"}, 4);
 }
 
+TEST(optim_lion_is_timms)
+{
+    check_published(t, "lion", (const char *[]){"default", "no_decay", "equal_betas"}, 3);
+}
+
 /* Weight decay leaves tensors of rank 1 alone: they follow the numbers without it. */
 TEST(optim_decay_spares_vectors)
 {
@@ -333,6 +344,13 @@ static const char *const mistakes[][2] = {
     {"adamw %1, %2, %4, %5, %3, %6 {eps=-1}", "eps = -1 must be finite and not negative"},
     {"%9 = lamb_update %1, %2, %4, %5, %6 {weight_decay=-0.5} : f32[2,3]",
      "weight_decay = -0.5 must be finite and not negative"},
+    {"lion %1, %2, %7, %3", "operand 2, the mean, must be a state f32[2,3]"},
+    {"lion %1, %2, %4, %7", "operand 3, the learning rate, must be one float"},
+    {"lion %1, %2, %4, %3 {beta1=1}", "beta1 = 1 must be at least 0 and below 1"},
+    {"lion %1, %2, %4, %3 {beta2=-1}", "beta2 = -1 must be at least 0 and below 1"},
+    {"lion %1, %2, %4, %3 {weight_decay=nan}", "weight_decay = nan must be finite and not negative"},
+    {"lion %1, %2, %4, %3, %3, %3", "6 operands without scaled=true"},
+    {"lion %1, %2, %4, %3 {scaled=true}", "scaled=true needs one more operand, the scale"},
     {"lamb_apply %1, %8, %3, %3, %3 {most=1}", "operand 1, the update, must be f32[2,3]"},
     {"lamb_apply %1, %2, %3, %3, %7 {most=1}", "operand 4, the update's norm, must be one float"},
     {"lamb_apply %1, %2, %3, %3, %3 {least=2 most=1}",
@@ -400,7 +418,7 @@ TEST(optim_mistakes_in_passes)
         {{"adamw", {0, 0, 0, 0}, false, NAN},
          2,
          false,
-         "zf_adamw: an optimizer (zf_sgd, zf_adamw, zf_lamb) has been run already"},
+         "zf_adamw: an optimizer (zf_adamw or another) has been run already"},
         {{"lamb", {0, 0, 0, 0, 2, 1}, false, NAN},
          1,
          false,
@@ -435,10 +453,17 @@ enum {
 };
 
 /* How they are updated, and the state of their master weights. */
-typedef enum update_rule { BY_SGD, BY_MOMENTUM, BY_ADAMW, BY_LAMB, RULES } update_rule;
+typedef enum update_rule {
+    BY_SGD,
+    BY_MOMENTUM,
+    BY_ADAMW,
+    BY_LAMB,
+    BY_LION,
+    RULES
+} update_rule;
 
 static const char *const master_of[RULES] = {"sgd.master", "sgd.master", "adamw.master",
-                                             "lamb.master"};
+                                             "lamb.master", "lion.master"};
 
 /* Ranks of one plan with two parameters of `dtype`, whose gradients are inputs. */
 typedef struct masters {
@@ -475,6 +500,7 @@ static zf_graph *masters_graph(test *t, zf_dtype dtype, update_rule by, const zf
     }
     zf_autograd(g, loss);
     if (by == BY_LAMB) zf_lamb(g, lr, &(zf_lamb_desc){.weight_decay = 0.1});
+    else if (by == BY_LION) zf_lion(g, lr, &(zf_lion_desc){.weight_decay = 0.1});
     else if (by == BY_ADAMW) zf_adamw(g, lr, &(zf_adamw_desc){.weight_decay = 0.1});
     else zf_sgd(g, lr, &(zf_sgd_desc){by == BY_MOMENTUM ? 0.9 : 0, .weight_decay = 0.1});
     if (zero) zf_zero(g, zero);

@@ -116,7 +116,8 @@ static bool runs(const char *line, const char *pass, const char **arguments)
 
 static bool updates(const char *line)
 {
-    return runs(line, "sgd", NULL) || runs(line, "adamw", NULL) || runs(line, "lamb", NULL);
+    return runs(line, "sgd", NULL) || runs(line, "adamw", NULL) || runs(line, "lamb", NULL) ||
+           runs(line, "lion", NULL);
 }
 
 /* The line that declares the parameter says that it is not trained. */

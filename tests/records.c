@@ -401,5 +401,5 @@ TEST_ONCE(operators_are_what_their_records_say)
                       "it is said to write an operand that never changes");
     CHECK(t, watch.seen[ZF_OP_matmul] & COUNTED && watch.seen[ZF_OP_linear] & COUNTED);
     CHECK(t, watch.seen[ZF_OP_sgd] & RATED && watch.seen[ZF_OP_adamw] & RATED);
-    CHECK(t, watch.seen[ZF_OP_lamb_apply] & RATED);
+    CHECK(t, watch.seen[ZF_OP_lamb_apply] & RATED && watch.seen[ZF_OP_lion] & RATED);
 }

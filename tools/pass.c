@@ -1,6 +1,8 @@
 /* The passes by name: a table that runs "NAME ARGUMENTS; NAME ARGUMENTS" and documents itself. */
 #include "pass.h"
 
+#include "../examples/common/training.h"
+
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -187,6 +189,16 @@ static void run_lamb(call *c)
     if (ready(c)) ran(c, zf_lamb(c->graph, lr, &d));
 }
 
+static void run_lion(call *c)
+{
+    zf_tensor lr = take_tensor(c, "the learning rate");
+    zf_lion_desc d = {.beta1 = take_default(c, "beta1"),
+                      .beta2 = take_default(c, "beta2"),
+                      .weight_decay = take_number(c, "weight_decay")};
+    d.decay_all = take_flag(c, "decay_all");
+    if (ready(c)) ran(c, zf_lion(c->graph, lr, &d));
+}
+
 /* The dtype of that name. */
 static zf_dtype take_dtype(call *c)
 {
@@ -288,7 +300,7 @@ static zf_program *program_of(call *c, zf_graph **graph)
     return program;
 }
 
-/* adamw, lamb or sgd; the first where it is not given */
+/* By its name; the first where it is not given */
 static zf_optimizer take_optimizer(call *c)
 {
     const char *name = take_value(c, "optimizer");
@@ -297,8 +309,8 @@ static zf_optimizer take_optimizer(call *c)
            strcmp(name, zf_optimizer_name((zf_optimizer)k)))
         k++;
     if (!zf_optimizer_name((zf_optimizer)k))
-        complain(c, PASS_MISUSED, "%s: optimizer must be adamw, lamb or sgd, not '%s'", c->name,
-                 name);
+        complain(c, PASS_MISUSED, "%s: optimizer is one of %s, not '%s'", c->name,
+                 training_optimizers(), name);
     return (zf_optimizer)k;
 }
 
@@ -401,6 +413,7 @@ static const pass passes[] = {
     {"lamb",
      "LR [beta1=X] [beta2=X] [eps=X] [weight_decay=X] [min_coeff=X] [max_coeff=X] [decay_all]",
      "the same, LAMB", run_lamb},
+    {"lion", "LR [beta1=X] [beta2=X] [weight_decay=X] [decay_all]", "the same, Lion", run_lion},
     {"precision",
      "DTYPE [scale=X] [factor=X] [window=N] [hysteresis=N] [min_scale=X] [consecutive_hysteresis]",
      "compute in bf16 or f16, over f32 master weights; a loss scale", run_precision},

@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE /* getopt_long, clock_gettime */
 #include "../examples/bert/model.h"
+#include "../examples/common/training.h"
 #include "../examples/gpt/model.h"
 
 #include <errno.h>
@@ -53,7 +54,7 @@ static void usage(FILE *out)
         "  --zero=0|1|2|3         ZeRO stage (0)\n"
         "  --precision=f32|bf16|f16\n"
         "                         of parameters, activations and gradients (f32)\n"
-        "  --optimizer=adamw|lamb (adamw)\n"
+        "  --optimizer=NAME       adamw, lamb, sgd or lion (adamw)\n"
         "  --clip=NORM            clip gradients by their global norm\n"
         "  --no-fuse=NAME,...     rewrites of zf_fuse that are left out, or all\n"
         "  --recompute=off|layers|BYTES  make values again in the backward pass: those inside\n"
@@ -137,6 +138,15 @@ static bool precision_of(const char *text, zf_dtype *out)
     return false;
 }
 
+static bool optimizer_of(const char *text, zf_optimizer *out)
+{
+    const char *name;
+    for (int k = 0; (name = zf_optimizer_name((zf_optimizer)k)); k++)
+        if (!strcmp(text, name)) return *out = (zf_optimizer)k, true;
+    misuse("--optimizer is one of %s, not '%s'", training_optimizers(), text);
+    return false;
+}
+
 /* off, layers or bytes */
 static bool recomputation(const char *text, options *o)
 {
@@ -177,7 +187,7 @@ static int read_options(int argc, char **argv, options *o)
         {NULL, 0, NULL, 0},
     };
     enum { MANY = 1 << 20 };
-    bool good = true, lamb = false;
+    bool good = true;
     int option, index = 0;
     *o = (options){
         .layers = 12, .hidden = 768, .heads = 12, .batch = 8, .world = 1, .micro_batches = 1};
@@ -196,8 +206,7 @@ static int read_options(int argc, char **argv, options *o)
         case 'z': good = number(name, text, false, 0, 3, &o->zero); break;
         case 'p': good = precision_of(text, &o->dtype); break;
         case 'o':
-            good = choice(name, text, "adamw", "lamb", &lamb);
-            o->optimizer = lamb ? ZF_LAMB : ZF_ADAMW;
+            good = optimizer_of(text, &o->optimizer);
             break;
         case 'c': good = norm(text, &o->clip); break;
         case 'u': good = number(name, text, true, 1, INT64_MAX / 2, &o->bucket); break;
@@ -386,7 +395,7 @@ static void print_table(const options *o, const result *r)
     printf("%s: %lld layers of %lld, %lld heads, vocabulary %lld, %lld x %lld tokens, %s, %s\n",
            o->gpt ? "GPT" : "BERT", (long long)o->layers, (long long)o->hidden, (long long)o->heads,
            (long long)o->vocab, (long long)o->batch, (long long)o->seq, precision(o),
-           o->optimizer == ZF_LAMB ? "LAMB" : "AdamW");
+           zf_optimizer_name(o->optimizer));
     printf("%lld parameters, %lld with padding; stage %lld, %lld ranks, %lld micro-batches\n\n",
            (long long)plan->parameter_count, (long long)plan->padded_count, (long long)o->zero,
            (long long)o->world, (long long)o->micro_batches);

@@ -23,6 +23,9 @@ zf_training session_training(zf_graph *g, const session_desc *d)
                               .min_coeff = d->min_coeff,
                               .max_coeff = d->max_coeff},
                      .sgd = {.momentum = d->momentum, .weight_decay = d->weight_decay},
+                     .lion = {.beta1 = d->beta1,
+                              .beta2 = d->beta2,
+                              .weight_decay = d->weight_decay},
                      .recompute = {d->recompute, (size_t)d->memory}};
     if (d->purpose == SAMPLE_TRAIN)
         t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");

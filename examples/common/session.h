@@ -28,7 +28,7 @@ typedef struct session_desc {
     uint64_t seed;
     zf_optimizer optimizer;
     double weight_decay, clip;
-    double beta1, beta2, eps;    /* of AdamW and LAMB; 0: the optimizer's own */
+    double beta1, beta2, eps;    /* of AdamW, LAMB, Lion; 0: the optimizer's own */
     double momentum;             /* of SGD */
     double min_coeff, max_coeff; /* of LAMB; 0: its own */
     const char *no_fuse;         /* zf_fuse_desc.without */

@@ -1,6 +1,7 @@
 #include "settings.h"
 #include "folder.h"
 #include "sample.h"
+#include "training.h"
 
 #include <errno.h>
 #include <math.h>
@@ -66,7 +67,7 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
         {"steps", COUNT, "N", &o->steps, 0, 1e12, "steps in all; 0 evaluates the loss, and saves"},
         {"seconds", NUMBER, "S", &o->seconds, 0, 1e9,
          "only as many steps as fit, but 200, by measuring one; 0: all --steps"},
-        {"optimizer", CHOICE | NOTED, "adamw|lamb|sgd", &o->optimizer, 0, 0, "the update"},
+        {"optimizer", CHOICE | NOTED, training_optimizers(), &o->optimizer, 0, 0, "the update"},
         {"lr", NUMBER | NOTED, "X", &o->lr, 0, 1e3, "highest learning rate"},
         {"end-lr", NUMBER | NOTED, "X", &o->end_lr, 0, 1e3,
          "learning rate at the end of the schedule"},
@@ -78,8 +79,9 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "of the schedule that the first step has: 1, or 0 as transformers counts, where a "
          "warm-up\n"
          "                                    begins at 0"},
-        {"beta1", NUMBER | NOTED, "X", &o->beta1, 1e-9, 0.9999999, "of AdamW and LAMB"},
-        {"beta2", NUMBER | NOTED, "X", &o->beta2, 1e-9, 0.9999999, "of AdamW and LAMB"},
+        {"beta1", NUMBER | NOTED, "X", &o->beta1, 1e-9, 0.9999999, "of AdamW, LAMB and Lion"},
+        {"beta2", NUMBER | NOTED, "X", &o->beta2, 1e-9, 0.9999999,
+         "of AdamW, LAMB and Lion, whose own is 0.99"},
         {"eps", NUMBER | NOTED, "X", &o->eps, 0, 1, "of AdamW and LAMB; 0: 1e-8 and 1e-6"},
         {"momentum", NUMBER | NOTED, "X", &o->momentum, 0, 0.9999999, "of SGD"},
         {"min-ratio", NUMBER | NOTED, "X", &o->min_coeff, 1e-9, 1e9,

@@ -316,11 +316,11 @@ void weights_print(const char *path, const weights_report *report)
 /* The master weights of a parameter, the invalid tensor where it has none. */
 static zf_tensor master_of(zf_tensor param)
 {
-    static const char *const kinds[] = {"adamw.master", "lamb.master", "sgd.master"};
     zf_tensor master = {param.graph, 0};
-    for (size_t k = 0; k < sizeof kinds / sizeof *kinds && !zf_valid(master); k++) {
+    const char *optimizer;
+    for (int k = 0; (optimizer = zf_optimizer_name((zf_optimizer)k)) && !zf_valid(master); k++) {
         char name[400];
-        snprintf(name, sizeof name, "%s/%s", kinds[k], zf_tensor_name(param));
+        snprintf(name, sizeof name, "%s.master/%s", optimizer, zf_tensor_name(param));
         master = zf_graph_find(param.graph, name);
     }
     return master;

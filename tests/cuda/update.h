@@ -11,6 +11,10 @@
   "blocks=[0,1,1,1,3,5] decays=[0.1,9,0.3]}",
   NORM, 64, 0, MUTATES},
  {5, 1001, 0}},
+{{"lion", "w[R,N] f[R,N] m[R,N] p[]",
+  "update:\nlion %1, %2, %3, %4 {beta1=0.9 beta2=0.99 blocks=[0,1,1,1,3,5] decays=[0.1,9,0.3]}", NORM,
+  16, 0, MUTATES},
+ {5, 1001, 0}},
 {{"lamb_update", "w[R,N] f[R,N] m[R,N] v[R,N] t[]",
   "update:\nlamb_update %1, %2, %3, %4, %5 {beta1=0.9 beta2=0.99 eps=1e-06 "
   "blocks=[1,2,4,5] decays=[0.1,0.3]} : g[R,N]",

@@ -1,5 +1,5 @@
-"""Optimizer goldens: sgd.safetensors and adamw.safetensors from torch.optim, lamb.safetensors from
-timm (see lamb.py for the exact form).
+"""Optimizer goldens: sgd.safetensors and adamw.safetensors from torch.optim, lamb.safetensors and
+lion.safetensors from timm (see lamb.py for the exact form of LAMB).
 
     pip install torch timm safetensors numpy
     python make.py
@@ -17,6 +17,7 @@ Each file holds K = 6 tensors, S = 10 steps and several cases that share them:
            g += wd p;  b = momentum b + g (b = 0 at first);  p -= lr (nesterov ? g + momentum b : b)
     adamw  hyper = beta1, beta2, eps, weight_decay
     lamb   hyper = beta1, beta2, eps, weight_decay, min_coeff, max_coeff
+    lion   hyper = beta1, beta2, weight_decay
 
 Weight decay applies to every tensor, whatever its rank. Every number in `lr` and `hyper` is exactly
 a float, the arithmetic is in f64, and nothing is clipped: an implementation in f64 agrees to
@@ -30,6 +31,7 @@ import torch
 from safetensors.numpy import save_file
 
 from lamb import bounded, lamb
+from timm.optim.lion import Lion
 
 HERE = pathlib.Path(__file__).parent
 STEPS = 10
@@ -161,6 +163,28 @@ def lambs(p0, g):
     return out
 
 
+def lions(p0, g):
+    out = {}
+    for name, hyper in {"default": (f(0.9), f(0.99), f(0.1)), "no_decay": (f(0.9), f(0.99), 0),
+                        "equal_betas": (f(0.5), f(0.5), f(0.3))}.items():
+        b1, b2, wd = hyper
+        lr = lrs(0.01)
+        values = run(p0, g, lr, lambda ps: Lion(ps, 1, betas=(b1, b2), weight_decay=wd,
+                                                foreach=False))
+
+        check = [np.empty_like(v) for v in values]
+        for k, p in enumerate(p0):
+            p, m = p.astype(np.float64), 0.0
+            for s in range(STEPS):
+                d = g[k][s].astype(np.float64)
+                p = p - lr[s] * (np.sign(b1 * m + (1 - b1) * d) + wd * p)
+                m = b2 * m + (1 - b2) * d
+                check[k][s] = p
+        agree(f"lion {name}", values, check)
+        out |= case(name, lr, hyper, values)
+    return out
+
+
 def case(name, lr, hyper, values):
     return {f"{name}.lr": np.array(lr), f"{name}.hyper": np.array(hyper, dtype=np.float64),
             **{f"{name}.p.{k}": v for k, v in enumerate(values)}}
@@ -170,7 +194,8 @@ def main():
     ordinary = (1, 0.1, 1, 1, 1, 1)
     # For lamb, tensor 0 is large, 1 is tiny: their ratios leave the bounds on either side.
     for name, make, seed, scales in (("sgd", sgd, 1, ordinary), ("adamw", adamw, 2, ordinary),
-                                     ("lamb", lambs, 3, (40, 1e-3, 1, 1, 1, 1))):
+                                     ("lamb", lambs, 3, (40, 1e-3, 1, 1, 1, 1)),
+                                     ("lion", lions, 4, ordinary)):
         p0, g = inputs(seed, scales)
         tensors = {f"p0.{k}": p for k, p in enumerate(p0)} | {f"g.{k}": x for k, x in enumerate(g)}
         save_file(tensors | make(p0, g), HERE / f"{name}.safetensors")

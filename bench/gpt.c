@@ -21,13 +21,13 @@ int main(int argc, char **argv)
     bool profile = false, json = false;
     gpt_config config;
     session_desc d = {.sample = &gpt_sample,
-                         .config = &config,
-                         .purpose = SAMPLE_TRAIN,
-                         .weight_decay = 0.1,
-                         .clip = 1,
-                         .seed = 1,
-                         .threads = 2,
-                         .shape = {8, 128, 0, false}};
+                      .config = &config,
+                      .purpose = SAMPLE_TRAIN,
+                      .weight_decay = 0.1,
+                      .clip = 1,
+                      .seed = 1,
+                      .threads = 2,
+                      .shape = {8, 128, 0, false}};
     const option_row rows[] = {
         {"model", OPTION_TEXT, "NAME|FILE", &model, 0, 0, "as gpt pretrain"},
         {"batch", OPTION_COUNT, "B", &d.shape.batch, 1, 1e6, "examples"},

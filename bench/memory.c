@@ -72,12 +72,11 @@ static bool make_rank(void *user, const zf_comm *comm, zf_error *error)
     session s;
     float lr = 1e-4f;
     bool good;
-    d.sharing =
-        (sharing){.comm = comm, .micro_batches = 1, .stage = m->row->stage, .prefetch = -1};
+    d.sharing = (sharing){.comm = comm, .micro_batches = 1, .stage = m->row->stage, .prefetch = -1};
     if (!batch) return failed(error, ZF_ERR_NOMEM, "out of memory");
     if (!session_open(&s, &d, error)) return false;
     good = !masked_feed(&s, batch, (double)batch->labelled * m->row->world,
-                              (double)d.shape.batch * m->row->world) &&
+                        (double)d.shape.batch * m->row->world) &&
            !zf_write(s.program, s.lr, &lr, sizeof lr) && !zf_step(s.program);
     if (!good) failed(error, ZF_ERR_BACKEND, zf_program_error(s.program));
     m->row->measured[s.rank] = zf_program_info_of(s.program).allocated_bytes;

@@ -199,14 +199,14 @@ static bool failed(zf_error *error, zf_status status, const char *text)
 }
 
 /* Mean seconds of a step, of choices.steps. */
-static bool time_steps(const choices *set, session *s, const bert_batch *batch,
-                       double *seconds, zf_error *error)
+static bool time_steps(const choices *set, session *s, const bert_batch *batch, double *seconds,
+                       zf_error *error)
 {
     double start = bench_now();
     for (int64_t n = 0; n < set->steps; n++) {
         float lr = 1e-4f;
         if (masked_feed(s, batch, (double)batch->labelled * s->world,
-                              (double)s->shape.batch * s->world) ||
+                        (double)s->shape.batch * s->world) ||
             zf_write(s->program, s->lr, &lr, sizeof lr) || zf_step(s->program))
             return failed(error, ZF_ERR_BACKEND, zf_program_error(s->program));
     }

@@ -72,15 +72,15 @@ static bool open_session(test *t, session *s, const bert_batch_file *batches, co
     good = good && session_open(s, &d, &error);
     if (good) {
         test_defer(t, close_session, s);
-        good = exchange_import(&bert_sample.exchange, s->program, s->graph, GOLDEN "init.safetensors", &report, &error) &&
+        good = exchange_import(&bert_sample.exchange, s->program, s->graph,
+                               GOLDEN "init.safetensors", &report, &error) &&
                report.fresh == 0 && report.unused == 0;
     }
     if (!good) test_fail(t, __FILE__, __LINE__, "a session can be opened", error.text);
     return good;
 }
 
-static zf_status train_step(session *s, const bert_batch_file *batches, int64_t step,
-                            double lr)
+static zf_status train_step(session *s, const bert_batch_file *batches, int64_t step, double lr)
 {
     const bert_batch *b = &batches->batch[step % batches->entries];
     float rate = (float)lr;
@@ -92,8 +92,8 @@ static zf_status train_step(session *s, const bert_batch_file *batches, int64_t 
 static bool export_params(test *t, session *s, const char *path)
 {
     zf_error error;
-    bool good = exchange_export(&bert_sample.exchange, s->program, s->graph, path, false, ZF_F32,
-                                &error);
+    bool good =
+        exchange_export(&bert_sample.exchange, s->program, s->graph, path, false, ZF_F32, &error);
     if (!good) test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
     return good;
 }
@@ -118,7 +118,8 @@ static void check_step(test *t, const recipe *r, const char *file, uint64_t seed
         free(value);
         CHECK_NEAR(t, session_scalar(&s, names[i]), expected, 1e-5 * expected);
     }
-    CHECK(t, exchange_export(&bert_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error));
+    CHECK(t,
+          exchange_export(&bert_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -485,8 +486,8 @@ static bool write_variant(test *t, const variant *v, const char *path)
 }
 
 /* The parameter is the file's, rounded to `dtype`, where the variant has it; else what it was. */
-static bool is_imported(session *s, zf_safetensors *init, zf_safetensors *before,
-                        zf_tensor param, const variant *v)
+static bool is_imported(session *s, zf_safetensors *init, zf_safetensors *before, zf_tensor param,
+                        const variant *v)
 {
     const char *name = zf_tensor_name(param);
     zf_safetensors *from = wanted(v, name) ? init : before;
@@ -635,7 +636,7 @@ TEST_ONCE(bert_configuration_of_a_file_and_back)
                          &c, &error));
     CHECK(t, c.eps == 1e-12 && c.types == 1 && c.pad == -1 && !c.tied && !c.nsp);
     CHECK(t, c.activation == ZF_ACTIVATION_SILU);
-    w = bert_config_json(&c);
+    w = config_json(bert_sample.config, &c);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));
     zf_json_writer_free(w);
@@ -730,8 +731,7 @@ TEST_ONCE(bert_evaluation_shares_parameters)
     OK(t, train_step(&s, batches, 0, 1e-3), zf_program_error(s.program));
     CHECK_NEAR(t, before, session_scalar(&s, "loss"), 1e-6 * before);
     CHECK(t, masked_guesses(&forward, 8, tokens, guesses, &error));
-    CHECK(t, session_scalar(&forward, "loss") <
-                 before); /* of the updated parameters */
+    CHECK(t, session_scalar(&forward, "loss") < before); /* of the updated parameters */
     output = zf_graph_find(forward.graph, "mlm_logits");
     logits = malloc(zf_tensor_bytes(output));
     CHECK(t, logits);
@@ -878,7 +878,8 @@ TEST_ONCE(bert_evaluation_is_pytorchs)
     zf_json_to_double(zf_json_member(expected, "nsp_loss"), 0, 100, &nsp_loss, &error);
     zf_json_to_int(zf_json_member(expected, "labelled"), 1, 1000, &labelled, &error);
     CHECK(t, open_session(t, &s, batches, &dropped, 1, 1));
-    CHECK(t, exchange_import(&bert_sample.exchange, s.program, s.graph, adamw.params, &report, &error));
+    CHECK(t, exchange_import(&bert_sample.exchange, s.program, s.graph, adamw.params, &report,
+                             &error));
     d.shape = s.shape, d.share = &s;
     CHECK(t, bert_config_load(GOLDEN "config.json", &config, &error));
     config.dropout = dropped.dropout, config.attention_dropout = dropped.attention_dropout;

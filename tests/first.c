@@ -103,7 +103,8 @@ TEST_ONCE(first_values_go_into_parameters_and_master_weights)
         bert_config config;
         CHECK(t, open_session(t, s, &config, precisions[k].dtype));
         OK(t, read_f32(s, positions, before, POSITIONS * HIDDEN), "positions");
-        CHECK(t, bert_first_values(s, &o, &config, &d, &error)); /* as drawn, when nothing is asked for */
+        CHECK(t, bert_first_values(s, &o, &config, &d,
+                                   &error)); /* as drawn, when nothing is asked for */
         OK(t, read_f32(s, positions, have, POSITIONS * HIDDEN), "positions");
         CHECK(t, !memcmp(have, before, sizeof(float) * POSITIONS * HIDDEN));
 

@@ -24,11 +24,11 @@ static session_desc recipe(sample_purpose purpose)
 {
     static gpt_config config;
     session_desc d = {.sample = &gpt_sample,
-                         .purpose = purpose,
-                         .config = &config,
-                         .threads = 1,
-                         .weight_decay = 0.1,
-                         .clip = 1};
+                      .purpose = purpose,
+                      .config = &config,
+                      .threads = 1,
+                      .weight_decay = 0.1,
+                      .clip = 1};
     zf_error error = {ZF_OK, ""};
     (void)gpt_config_load(GOLDEN "config.json", &config, &error);
     d.shape = (sample_shape){3, 24, 0, false};
@@ -52,7 +52,8 @@ static bool open_session(test *t, session *s, const session_desc *d)
     bool good = session_open(s, d, &error);
     if (good) test_defer(t, close_session, s);
     if (good && !d->share)
-        good = exchange_import(&gpt_sample.exchange, s->program, s->graph, GOLDEN "init.safetensors", &report, &error) &&
+        good = exchange_import(&gpt_sample.exchange, s->program, s->graph,
+                               GOLDEN "init.safetensors", &report, &error) &&
                !report.fresh && !report.unused;
     if (!good) test_fail(t, __FILE__, __LINE__, "a session can be opened", error.text);
     return good;
@@ -124,7 +125,8 @@ static bool run_course(test *t, course *c, int64_t threads, const char *params)
         c->loss[k] = session_scalar(&s, "loss");
         c->norm[k] = session_scalar(&s, "grad_norm");
     }
-    if (!status && !exchange_export(&gpt_sample.exchange, s.program, s.graph, params, false, ZF_F32, &error)) {
+    if (!status &&
+        !exchange_export(&gpt_sample.exchange, s.program, s.graph, params, false, ZF_F32, &error)) {
         test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
         return false;
     }
@@ -220,11 +222,11 @@ TEST_ONCE(gpt_layers_that_add_to_the_residual_start_smaller)
 {
     gpt_config config;
     session_desc d = {.sample = &gpt_sample,
-                         .purpose = SAMPLE_EVALUATE,
-                         .config = &config,
-                         .shape = {1, 4, 0, false},
-                         .threads = 1,
-                         .seed = 1};
+                      .purpose = SAMPLE_EVALUATE,
+                      .config = &config,
+                      .shape = {1, 4, 0, false},
+                      .threads = 1,
+                      .seed = 1};
     zf_error error = {ZF_OK, ""};
     static session s;
     double word;
@@ -247,7 +249,9 @@ static bool logits_of(test *t, session *s, const int32_t *ids, int32_t last, flo
     zf_status status = session_write(s, "input_ids", ids, 3 * 24 * sizeof *ids);
     if (!status) status = session_write(s, "last", at, sizeof at);
     if (!status) status = zf_step(s->program);
-    if (!status) status = zf_read(s->program, zf_graph_find(s->graph, "logits"), out, 3 * VOCAB * sizeof *out);
+    if (!status)
+        status =
+            zf_read(s->program, zf_graph_find(s->graph, "logits"), out, 3 * VOCAB * sizeof *out);
     if (status) test_fail(t, __FILE__, __LINE__, "logits", zf_program_error(s->program));
     return !status;
 }
@@ -322,7 +326,8 @@ TEST_ONCE(gpt_export_of_what_was_imported_is_the_file)
     zf_error error = {ZF_OK, ""};
     static session s;
     CHECK(t, golden && open_session(t, &s, &d));
-    CHECK(t, exchange_export(&gpt_sample.exchange, s.program, s.graph, path, false, ZF_F32, &error));
+    CHECK(t,
+          exchange_export(&gpt_sample.exchange, s.program, s.graph, path, false, ZF_F32, &error));
     own = open_file(t, path);
     CHECK(t, own && zf_safetensors_count(own) == zf_safetensors_count(golden));
     for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
@@ -571,7 +576,7 @@ TEST_ONCE(gpt_configurations)
     CHECK(t, c.positions == 40 && c.hidden == 6 && c.intermediate == 24 && !c.tied && c.end == 7);
     CHECK(t, c.upcast && c.inverse_layer);
     CHECK(t, c.activation == ZF_ACTIVATION_RELU);
-    w = gpt_config_json(&c);
+    w = config_json(gpt_sample.config, &c);
     text = zf_json_text(w, NULL, &error);
     CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));
     zf_json_writer_free(w);

@@ -113,7 +113,8 @@ static void check_gpt(test *t, const char *name, const gpt_config *change)
     d.shape = (sample_shape){f.batch[0].examples, f.batch[0].sequence, 0, f.masked};
     CHECK(t, f.masked && session_open(&s, &d, &error));
     test_defer(t, close_gpt, &s);
-    CHECK(t, exchange_import(&gpt_sample.exchange, s.program, s.graph, GOLDEN "gpt", &report, &error));
+    CHECK(t,
+          exchange_import(&gpt_sample.exchange, s.program, s.graph, GOLDEN "gpt", &report, &error));
     CHECK(t, !report.fresh && !report.unused);
     OK(t, session_feed(&s, &f.batch[0], false), zf_program_error(s.program));
     OK(t, zf_write(s.program, s.lr, &lr, sizeof lr), zf_program_error(s.program));
@@ -231,7 +232,8 @@ TEST_ONCE(hf_decoder_counts_before_the_configuration)
     CHECK(t, session_config_take(&bert_sample, &c, GOLDEN "bert", &error) && !c.tied);
     CHECK(t, session_config_take(&gpt_sample, &g, GOLDEN "gpt", &error) && !g.tied);
     CHECK(t, bert_config_load(GOLDEN "bert-mlm", &c, &error));
-    CHECK(t, session_config_take(&bert_sample, &c, GOLDEN "bert-mlm", &error) && c.tied); /* it is not there */
+    CHECK(t, session_config_take(&bert_sample, &c, GOLDEN "bert-mlm", &error) &&
+                 c.tied); /* it is not there */
 }
 
 /* A file of that text; its path. */

@@ -79,7 +79,8 @@ TEST_ONCE(log_keeps_floats)
         CHECK(t, step_log_add(&log, &(step_log_row){i + 1, {x[i], x[i], x[i]}, x[i], x[i], x[i]},
                               &error));
     }
-    CHECK(t, step_log_close(&log, &error) && step_log_open(&log, path, "bert", losses, 100, &error));
+    CHECK(t,
+          step_log_close(&log, &error) && step_log_open(&log, path, "bert", losses, 100, &error));
     CHECK(t, log.count == 100);
     for (int i = 0; i < 100; i++)
         CHECK(t, (float)log.rows[i].losses[0] == x[i] && (float)log.rows[i].tokens_per_s == x[i]);
@@ -91,7 +92,8 @@ TEST_ONCE(log_that_continues_drops_later_rows)
     static char whole[1 << 16];
     zf_error error = {ZF_OK, ""};
     static step_log log; /* outlives what the test defers */
-    CHECK(t, step_log_open(&log, path, "bert", losses, 0, &error) && add_rows(&log, 1, 600, &error));
+    CHECK(t,
+          step_log_open(&log, path, "bert", losses, 0, &error) && add_rows(&log, 1, 600, &error));
     test_defer(t, close_log, &log);
     CHECK(t, step_log_close(&log, &error));
     snprintf(whole, sizeof whole, "%s", text_of(path));
@@ -141,7 +143,8 @@ TEST_ONCE(log_that_continues_a_foreign_one)
     static step_log log; /* outlives what the test defers */
     FILE *file = fopen(path, "w");
     fputs("time,loss\n1,2\n", file), fclose(file);
-    CHECK(t, !step_log_open(&log, path, "bert", losses, 5, &error) && error.status == ZF_ERR_FORMAT);
+    CHECK(t,
+          !step_log_open(&log, path, "bert", losses, 5, &error) && error.status == ZF_ERR_FORMAT);
     CHECK(t, strstr(error.text, "the first line of this file is not step,loss,mlm_loss,nsp_loss,lr,"
                                 "grad_norm,tokens_per_s: name another file"));
     CHECK_TEXT(t, text_of(path), "time,loss\n1,2\n");
@@ -256,7 +259,8 @@ static void check_plot(test *t, int64_t rows, double level, double held_out, int
     const char *path = test_path("loss.svg"), *svg;
     zf_error error = {ZF_OK, ""};
     static step_log log; /* outlives what the test defers */
-    CHECK(t, step_log_open(&log, NULL, "bert", losses, 0, &error) && add_rows(&log, 1, rows, &error));
+    CHECK(t,
+          step_log_open(&log, NULL, "bert", losses, 0, &error) && add_rows(&log, 1, rows, &error));
     remove(path);
     CHECK(t, step_log_plot(&log, path, 1, "loss", level, "unigram entropy", held_out, &error));
     CHECK(t, step_log_close(&log, &error));

@@ -206,7 +206,8 @@ TEST(options_as_text)
     static const struct {
         double value;
         const char *text;
-    } cases[] = {{0.1, "0.1"}, {1e-12, "1e-12"}, {1. / 3, "0.3333333333333333"}, {123456.5, "123456.5"}};
+    } cases[] = {
+        {0.1, "0.1"}, {1e-12, "1e-12"}, {1. / 3, "0.3333333333333333"}, {123456.5, "123456.5"}};
     char text[OPTION_VALUE];
     for (int k = 0; k < 4; k++) {
         double value = cases[k].value;

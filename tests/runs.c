@@ -150,7 +150,7 @@ static bool prepare(test *t, run_job *job)
     *job = (run_job){.sample = &bert_sample,
                      .o = {.micro_batches = 1, .lr = 1e-3, .clip = 1, .quiet = true},
                      .data.own = &data};
-    if (bert_sample.load(GOLDEN "config.json", &job->config, &error))
+    if (config_load(bert_sample.config, GOLDEN "config.json", &job->config, &error))
         f = bert_batch_file_load(GOLDEN "batch.safetensors", 197, 2, &error);
     if (f) test_defer(t, free_batches, f);
     data = (masked_data){.file = f};
@@ -160,8 +160,8 @@ static bool prepare(test *t, run_job *job)
     }
     job->o.batch = f->examples, job->o.seq = f->sequence;
     job->o.threads = job->o.seed = 1, job->o.prefetch = -1;
-    job->shape = (sample_shape){job->o.batch / 2, job->o.seq, bert_batch_file_predictions(f, 2),
-                                false};
+    job->shape =
+        (sample_shape){job->o.batch / 2, job->o.seq, bert_batch_file_predictions(f, 2), false};
     return true;
 }
 
@@ -301,8 +301,8 @@ static const char *goes_on(test *t, const settings *o, const zf_note *notes, int
     option_row rows[SETTINGS_ROWS];
     zf_json_writer *config;
     zf_attachment attachment = {.name = "config.json"};
-    zf_save_desc d = {.notes = notes, .note_count = count, .attachments = &attachment,
-                      .attachment_count = 1};
+    zf_save_desc d = {
+        .notes = notes, .note_count = count, .attachments = &attachment, .attachment_count = 1};
     session_desc of;
     bool good;
     snprintf(path, sizeof path, "%s", test_path("older"));
@@ -310,13 +310,12 @@ static const char *goes_on(test *t, const settings *o, const zf_note *notes, int
     job.o.load = path, job.ranks.world = job.ranks.here = 1;
     r = (run){.job = &job, .leads = true};
     settings_rows(rows, &gpt_sample, NULL, &job.o);
-    good = gpt_sample.load("tests/golden/gpt/config.json", &job.config, &r.error);
+    good = config_load(gpt_sample.config, "tests/golden/gpt/config.json", &job.config, &r.error);
     of = run_session(&job);
     good = good && session_open(&r.session, &of, &r.error);
-    config = gpt_sample.json(&job.config);
+    config = config_json(gpt_sample.config, &job.config);
     attachment.data = zf_json_text(config, &attachment.bytes, &r.error);
-    good = good && attachment.data &&
-           !zf_save(zf_program_store(r.session.program), path, &d);
+    good = good && attachment.data && !zf_save(zf_program_store(r.session.program), path, &d);
     zf_json_writer_free(config);
     if (!good) test_fail(t, __FILE__, __LINE__, "a checkpoint", r.error.text);
     good = good && run_resume(&r);
@@ -339,6 +338,7 @@ TEST_ONCE(runs_go_on_from_notes_of_an_older_program)
     CHECK(t, strstr(goes_on(t, &o, choice, 2), " was trained with schedule = 1, not cosine: give "
                                                "the same --schedule, or start anew from its "
                                                "weights with --init "));
-    CHECK(t, strstr(goes_on(t, &o, number, 2), "with lr = 0.0010000000000000002, not 0.001: give "));
+    CHECK(t,
+          strstr(goes_on(t, &o, number, 2), "with lr = 0.0010000000000000002, not 0.001: give "));
     CHECK(t, strstr(goes_on(t, &o, text, 2), "with optimizer = adam, not adamw: give the same "));
 }

@@ -20,7 +20,7 @@ static bool new_data(dataset *d, zf_error *error)
     return d->own || fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
-static bool open_file(dataset *d, settings *o, const sample_facts *facts, void *config,
+static bool open_file(dataset *d, settings *o, const config_facts *facts, void *config,
                       zf_error *error)
 {
     bert_config *c = config;
@@ -161,13 +161,14 @@ zf_status masked_feed(session *s, const bert_batch *b, double labelled, double p
 static zf_status feed(session *s, const void *batch, int64_t part, int64_t parts, bool sums)
 {
     const bert_batch *b = batch;
-    bert_batch own = bert_batch_part(b, part, parts, s->labelled,
-                                     s->labelled + s->shape.predictions,
-                                     (int32_t)s->shape.predictions);
+    bert_batch own =
+        bert_batch_part(b, part, parts, s->labelled, s->labelled + s->shape.predictions,
+                        (int32_t)s->shape.predictions);
     return masked_feed(s, &own, sums ? 1 : b->labelled, sums ? 1 : b->pairs);
 }
 
-static void print_score(const sample_score *score, const void *config, double unigram_nats, bool exact)
+static void print_score(const sample_score *score, const void *config, double unigram_nats,
+                        bool exact)
 {
     const bert_config *c = config;
     const double *v = score->value;

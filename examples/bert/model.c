@@ -1,131 +1,79 @@
 #include "model.h"
-#include "../common/config.h"
 #include "masked.h"
 
 #include <string.h>
 
 /* ------------------------------------------------------------------------------ configuration */
 
-static const struct {
-    const char *name;
-    int64_t layers, hidden, heads;
-} sizes[] = {
-    {"tiny", 2, 128, 2},   {"mini", 4, 256, 4},   {"small", 4, 512, 8},
-    {"medium", 8, 512, 8}, {"base", 12, 768, 12}, {"large", 24, 1024, 16},
+static const char *architecture_of(const void *config)
+{
+    return ((const bert_config *)config)->nsp ? "BertForPreTraining" : "BertForMaskedLM";
+}
+
+static void read_architecture(void *config, const char *name)
+{
+    ((bert_config *)config)->nsp = strcmp(name, "BertForMaskedLM") != 0;
+}
+
+#define AT(member) offsetof(bert_config, member)
+static const config_table members = {
+    .type = "bert",
+    .bytes = sizeof(bert_config),
+    .defaults = &(const bert_config){.vocab = 30522,
+                                     .positions = 512,
+                                     .types = 2,
+                                     .eps = 1e-12,
+                                     .dropout = 0.1,
+                                     .attention_dropout = 0.1,
+                                     .std = 0.02,
+                                     .tied = 1,
+                                     .nsp = 1},
+    .sizes = {{"tiny", 2, 128, 2, 0},
+              {"mini", 4, 256, 4, 0},
+              {"small", 4, 512, 8, 0},
+              {"medium", 8, 512, 8, 0},
+              {"base", 12, 768, 12, 0},
+              {"large", 24, 1024, 16, 0}},
+    .rows = {{"vocab_size", CONFIG_COUNT, .at = AT(vocab), .least = 8, .most = INT32_MAX,
+              .use = CONFIG_NEEDED},
+             {"hidden_size", CONFIG_COUNT, .at = AT(hidden), .least = 1, .most = 1 << 20,
+              .use = CONFIG_NEEDED},
+             {"num_hidden_layers", CONFIG_COUNT, .at = AT(layers), .least = 1, .most = 1 << 16,
+              .use = CONFIG_NEEDED},
+             {"num_attention_heads", CONFIG_COUNT, .at = AT(heads), .least = 1, .most = 1 << 16,
+              .use = CONFIG_NEEDED},
+             {"intermediate_size", CONFIG_COUNT, .at = AT(intermediate), .least = 1,
+              .most = 1 << 22, .use = CONFIG_NEEDED},
+             {"max_position_embeddings", CONFIG_COUNT, .at = AT(positions), .least = 8,
+              .most = 1 << 24},
+             {"type_vocab_size", CONFIG_COUNT, .at = AT(types), .least = 1, .most = 1 << 16},
+             {"layer_norm_eps", CONFIG_NUMBER, .at = AT(eps), .most = 1},
+             {"hidden_act", CONFIG_ACTIVATION, .at = AT(activation)},
+             {"hidden_dropout_prob", CONFIG_NUMBER, .at = AT(dropout), .most = 0.999},
+             {"attention_probs_dropout_prob", CONFIG_NUMBER, .at = AT(attention_dropout),
+              .most = 0.999},
+             {"initializer_range", CONFIG_NUMBER, .at = AT(std), .most = 10},
+             {"pad_token_id", CONFIG_TOKEN, .at = AT(pad)},
+             {"tie_word_embeddings", CONFIG_TRUTH, .at = AT(tied)},
+             {"position_embedding_type", CONFIG_TEXT, .text = "absolute"},
+             {.key = "is_decoder", .kind = CONFIG_FALSE},
+             {.key = "add_cross_attention", .kind = CONFIG_FALSE}},
+    .vocab = AT(vocab),
+    .positions = AT(positions),
+    .layers = AT(layers),
+    .hidden = AT(hidden),
+    .heads = AT(heads),
+    .intermediate = AT(intermediate),
+    .tied = AT(tied),
+    .pad = AT(pad),
+    .dropouts = {AT(dropout), AT(attention_dropout)},
+    .architecture_of = architecture_of,
+    .read_architecture = read_architecture,
 };
-
-/* Refuses what this model computes in another way. */
-static void expect_bert(const zf_json *json, zf_error *error)
-{
-    config_expect_plain(json, "bert", error);
-    config_expect(json, "position_embedding_type", "absolute", error);
-    config_expect_bool(json, "is_decoder", false, error);
-    config_expect_bool(json, "add_cross_attention", false, error);
-}
-
-/* The id of [PAD], whose row of the word embedding has no gradient; null: there is none. */
-static void load_pad(const zf_json *json, bert_config *c, zf_error *error)
-{
-    const zf_json *v = zf_json_member(json, "pad_token_id");
-    if (zf_json_type_of(v) == ZF_JSON_NULL && v) c->pad = -1;
-    else if (!error->status) zf_json_to_int(v, 0, c->vocab - 1, &c->pad, error);
-}
-
-/* The model that the file was made of, where it says that it has no next-sentence head. */
-static void load_architecture(const zf_json *json, bert_config *c, zf_error *error)
-{
-    const zf_json *v = zf_json_element(config_member(json, "architectures"), 0);
-    const char *name = "";
-    zf_json_to_string(v, &name, error);
-    c->nsp = strcmp(name, "BertForMaskedLM") != 0;
-}
 
 bool bert_config_load(const char *name, bert_config *c, zf_error *error)
 {
-    const zf_json *v;
-    zf_json *json;
-    bool tied = true;
-    *c = (bert_config){.vocab = 30522,
-                       .positions = 512,
-                       .types = 2,
-                       .eps = 1e-12,
-                       .dropout = 0.1,
-                       .attention_dropout = 0.1,
-                       .std = 0.02,
-                       .tied = 1,
-                       .nsp = 1};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && !config_is_path(name); i++)
-        if (!strcmp(name, sizes[i].name)) {
-            c->layers = sizes[i].layers, c->hidden = sizes[i].hidden, c->heads = sizes[i].heads;
-            c->intermediate = 4 * c->hidden;
-            return true;
-        }
-    if (!config_is_path(name)) {
-        error->status = ZF_ERR_ARGUMENT;
-        snprintf(error->text, sizeof error->text,
-                 "model \"%.100s\" is none of tiny, mini, small, medium, base, large, and no "
-                 "config.json",
-                 name);
-        return false;
-    }
-    json = config_read(name, error);
-    if (!json) return false;
-    zf_json_to_int(zf_json_require(json, "vocab_size", error), 8, INT32_MAX, &c->vocab, error);
-    zf_json_to_int(zf_json_require(json, "hidden_size", error), 1, 1 << 20, &c->hidden, error);
-    zf_json_to_int(zf_json_require(json, "num_hidden_layers", error), 1, 1 << 16, &c->layers,
-                   error);
-    v = zf_json_require(json, "num_attention_heads", error);
-    zf_json_to_int(v, 1, 1 << 16, &c->heads, error);
-    if (!error->status && c->hidden % c->heads)
-        zf_json_expected(v, error, "a divisor of hidden_size (%lld)", (long long)c->hidden);
-    zf_json_to_int(zf_json_require(json, "intermediate_size", error), 1, 1 << 22, &c->intermediate,
-                   error);
-    zf_json_to_int(config_member(json, "max_position_embeddings"), 8, 1 << 24, &c->positions,
-                   error);
-    zf_json_to_int(config_member(json, "type_vocab_size"), 1, 1 << 16, &c->types, error);
-    zf_json_to_double(config_member(json, "layer_norm_eps"), 0, 1, &c->eps, error);
-    zf_json_to_double(config_member(json, "hidden_dropout_prob"), 0, 0.999, &c->dropout, error);
-    zf_json_to_double(config_member(json, "attention_probs_dropout_prob"), 0, 0.999,
-                      &c->attention_dropout, error);
-    zf_json_to_double(config_member(json, "initializer_range"), 0, 10, &c->std, error);
-    config_activation(json, "hidden_act", &c->activation, error);
-    zf_json_to_bool(config_member(json, "tie_word_embeddings"), &tied, error);
-    c->tied = tied;
-    load_pad(json, c, error);
-    load_architecture(json, c, error);
-    expect_bert(json, error);
-    zf_json_free(json);
-    return !error->status;
-}
-
-zf_json_writer *bert_config_json(const bert_config *c)
-{
-    zf_json_writer *w = zf_json_writer_new(2, NULL);
-    zf_json_begin_object(w);
-    zf_json_put_key(w, "architectures");
-    zf_json_begin_array(w);
-    zf_json_put_string(w, c->nsp ? "BertForPreTraining" : "BertForMaskedLM");
-    zf_json_end(w);
-    zf_json_put_key(w, "model_type"), zf_json_put_string(w, "bert");
-    zf_json_put_key(w, "vocab_size"), zf_json_put_int(w, c->vocab);
-    zf_json_put_key(w, "hidden_size"), zf_json_put_int(w, c->hidden);
-    zf_json_put_key(w, "num_hidden_layers"), zf_json_put_int(w, c->layers);
-    zf_json_put_key(w, "num_attention_heads"), zf_json_put_int(w, c->heads);
-    zf_json_put_key(w, "intermediate_size"), zf_json_put_int(w, c->intermediate);
-    zf_json_put_key(w, "max_position_embeddings"), zf_json_put_int(w, c->positions);
-    zf_json_put_key(w, "type_vocab_size"), zf_json_put_int(w, c->types);
-    zf_json_put_key(w, "layer_norm_eps"), zf_json_put_double(w, c->eps);
-    zf_json_put_key(w, "hidden_act");
-    zf_json_put_string(w, config_activation_name(c->activation));
-    zf_json_put_key(w, "hidden_dropout_prob"), zf_json_put_double(w, c->dropout);
-    zf_json_put_key(w, "attention_probs_dropout_prob"), zf_json_put_double(w, c->attention_dropout);
-    zf_json_put_key(w, "initializer_range"), zf_json_put_double(w, c->std);
-    zf_json_put_key(w, "pad_token_id");
-    if (c->pad < 0) zf_json_put_null(w);
-    else zf_json_put_int(w, c->pad);
-    zf_json_put_key(w, "tie_word_embeddings"), zf_json_put_bool(w, c->tied);
-    zf_json_end(w);
-    return w;
+    return config_load(&members, name, c, error);
 }
 
 /* -------------------------------------------------------------------------------------- graph */
@@ -260,23 +208,6 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, 
 
 /* ------------------------------------------------------------------------------ to the frame */
 
-static bool load(const char *name, void *config, zf_error *error)
-{
-    return bert_config_load(name, config, error);
-}
-
-static zf_json_writer *json_of(const void *config) { return bert_config_json(config); }
-
-static sample_facts facts(void *config)
-{
-    bert_config *c = config;
-    return (sample_facts){.vocab = &c->vocab,
-                          .positions = &c->positions,
-                          .tied = &c->tied,
-                          .pad = &c->pad,
-                          .dropouts = {&c->dropout, &c->attention_dropout}};
-}
-
 /* A folder without next-sentence head is a model without. */
 static void fit(void *config, const weights *w)
 {
@@ -316,10 +247,7 @@ const sample_model bert_sample = {
               "of\n"
               "                                    --load or --init, else mini",
     .otherwise = "mini",
-    .config_bytes = sizeof(bert_config),
-    .load = load,
-    .json = json_of,
-    .facts = facts,
+    .config = &members,
     .fit = fit,
     .build = build,
     .exchange = {.prefix = "bert.",

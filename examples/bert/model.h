@@ -17,9 +17,6 @@ typedef struct bert_config {
 /* One of tiny, mini, small, medium, base, large, the path of a Hugging Face config.json, or of a
  * folder with one. False with *error. */
 bool bert_config_load(const char *name_or_path, bert_config *config, zf_error *error);
-/* The same as a config.json in the Hugging Face form: a writer whose text it is, to be freed; NULL
- * out of memory. */
-zf_json_writer *bert_config_json(const bert_config *config);
 
 /* To the samples' frame. Parameters have Hugging Face's names. Accepted in files are LayerNorm's gamma
  * and beta, a missing "bert." prefix and a decoder that is present though tied. */

@@ -9,8 +9,8 @@
 
 causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose purpose)
 {
-    causal_inputs in = {.input_ids = zf_input(g, "input_ids", ZF_I32,
-                                              ZF_SHAPE(s->batch, s->sequence)),
+    causal_inputs in = {.input_ids =
+                            zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
                         .attention_mask = {g, 0},
                         .labels = {g, 0},
                         .loss_weight = {g, 0},
@@ -35,9 +35,9 @@ static zf_tensor head(zf_tensor x, zf_tensor words)
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in)
 {
     if (zf_valid(in->last)) return zf_output(head(zf_gather_rows(x, in->last), words), "logits");
-    return zf_output(zf_cross_entropy(head(x, words), zf_reshape(in->labels, ZF_SHAPE(-1)),
-                                      in->loss_weight),
-                     "loss");
+    return zf_output(
+        zf_cross_entropy(head(x, words), zf_reshape(in->labels, ZF_SHAPE(-1)), in->loss_weight),
+        "loss");
 }
 
 /* -------------------------------------------------------------------------------------- data */
@@ -64,9 +64,9 @@ static bool join(causal_tokens *out, const bert_corpus *c, const bert_split *spl
     }
     return out->count > sequence ||
            fail(error, ZF_ERR_ARGUMENT,
-                    "%s: the training part and the held-out part must each have more than %lld "
-                    "tokens; one has %lld",
-                    path, (long long)sequence, (long long)out->count);
+                "%s: the training part and the held-out part must each have more than %lld "
+                "tokens; one has %lld",
+                path, (long long)sequence, (long long)out->count);
 }
 
 static bool new_data(dataset *d, zf_error *error)
@@ -75,7 +75,7 @@ static bool new_data(dataset *d, zf_error *error)
     return d->own || fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
-static bool open_file(dataset *d, settings *o, const sample_facts *facts, void *config,
+static bool open_file(dataset *d, settings *o, const config_facts *facts, void *config,
                       zf_error *error)
 {
     causal_data *data;
@@ -181,7 +181,8 @@ static zf_status feed(session *s, const void *batch, int64_t part, int64_t parts
     return status ? status : session_write(s, "loss_weight", &weight, sizeof weight);
 }
 
-static void print_score(const sample_score *score, const void *config, double unigram_nats, bool exact)
+static void print_score(const sample_score *score, const void *config, double unigram_nats,
+                        bool exact)
 {
     (void)config, (void)exact;
     printf("loss %.4f, perplexity %.1f; unigram entropy %.4f\n", score->value[0],

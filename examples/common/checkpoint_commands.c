@@ -14,7 +14,7 @@ int export_command(const sample_model *sample, int argc, char **argv)
          "of the weights that are written; f32 are the master weights of runs in 16 bits"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
-    sample_config config = {{0}};
+    config_any config = {{0}};
     session_desc d = {.sample = sample,
                       .purpose = SAMPLE_EVALUATE,
                       .config = &config,
@@ -33,10 +33,11 @@ int export_command(const sample_model *sample, int argc, char **argv)
     good = session_config(sample, load, &config, &error) &&
            session_open_folder(&s, load, &d, 1 + ZF_F32, &error);
     if (good) {
-        good = folder_export(out, load, sample->json(&config), sample->objective->frame,
-                             *sample->facts(&config).positions, file, &error) &&
-               exchange_export(&sample->exchange, s.program, s.graph, file, false, (zf_dtype)dtype,
-                               &error);
+        good =
+            folder_export(out, load, config_json(sample->config, &config), sample->objective->frame,
+                          config_positions(sample->config, &config), file, &error) &&
+            exchange_export(&sample->exchange, s.program, s.graph, file, false, (zf_dtype)dtype,
+                            &error);
         session_close(&s);
     }
     return good ? EXIT_GOOD : command_error("%s", error.text);
@@ -59,7 +60,7 @@ int evaluate_command(const sample_model *sample, int argc, char **argv)
         {"threads", OPTION_COUNT, "N", &o.threads, 1, 1024, "workers"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
-    sample_config config = {{0}};
+    config_any config = {{0}};
     session_desc d = {.sample = sample, .purpose = SAMPLE_EVALUATE, .config = &config};
     dataset data;
     session s;

@@ -23,7 +23,7 @@ static bool read_text(dataset *d, const settings *o, zf_error *error)
 }
 
 /* The vocabulary becomes the model's, or fits into it. */
-static bool adopt(const dataset *d, const settings *o, const sample_facts *facts, zf_error *error)
+static bool adopt(const dataset *d, const settings *o, const config_facts *facts, zf_error *error)
 {
     bool named = !config_is_path(o->model);
     int64_t tokens = bert_vocab_size(d->vocab);
@@ -35,9 +35,10 @@ static bool adopt(const dataset *d, const settings *o, const sample_facts *facts
                 o->model, (long long)*facts->vocab, o->vocab, (long long)tokens);
 }
 
-bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *config, zf_error *error)
+bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *config,
+                  zf_error *error)
 {
-    const sample_facts facts = sample->facts(config);
+    const config_facts facts = config_facts_of(sample->config, config);
     bool good;
     *d = (dataset){.vocab = NULL};
     if (o->batch_file) good = sample->objective->open_file(d, o, &facts, config, error);

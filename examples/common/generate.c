@@ -56,8 +56,7 @@ static bool next(writer *w, int64_t count, double temperature, uint64_t dice, in
     zf_status status = session_write(s, "input_ids", w->ids + first, bytes);
     if (!status) status = session_write(s, "last", &last, sizeof last);
     if (!status) status = zf_step(s->program);
-    if (!status)
-        status = zf_read(s->program, logits, w->logits, zf_tensor_bytes(logits));
+    if (!status) status = zf_read(s->program, logits, w->logits, zf_tensor_bytes(logits));
     if (status) return fail(error, status, "%s", zf_program_error(s->program));
     *id = causal_draw(w->logits, bert_vocab_size(w->vocab), temperature, dice);
     return true;
@@ -112,8 +111,8 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
         {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
-    sample_config config = {{0}};
-    const sample_facts facts = sample->facts(&config);
+    config_any config = {{0}};
+    const config_facts facts = config_facts_of(sample->config, &config);
     session_desc d = {.sample = sample, .purpose = SAMPLE_ANSWER, .config = &config};
     bert_vocab *vocab = NULL;
     writer w = {.ids = NULL};

@@ -63,7 +63,8 @@ static bool set(const option_row *row, const char *text, char *error, int size)
                      row->least, row->most, text);
         else
             snprintf(error, (size_t)size, "--%s takes %s of %.10g or more, not '%.100s'", row->name,
-                     option_kind_of(row) == OPTION_COUNT ? "a whole number" : "a number", row->least, text);
+                     option_kind_of(row) == OPTION_COUNT ? "a whole number" : "a number",
+                     row->least, text);
         return false;
     }
     if (option_kind_of(row) == OPTION_COUNT) *(int64_t *)row->to = (int64_t)number;
@@ -154,7 +155,8 @@ void options_print(FILE *out, const option_row *rows)
 {
     for (; rows->name; rows++) {
         char left[80], value[OPTION_VALUE];
-        snprintf(left, sizeof left, "--%s%s%s", rows->name, option_kind_of(rows) == OPTION_FLAG ? "" : " ",
+        snprintf(left, sizeof left, "--%s%s%s", rows->name,
+                 option_kind_of(rows) == OPTION_FLAG ? "" : " ",
                  option_kind_of(rows) == OPTION_FLAG ? "" : rows->value);
         fprintf(out, "  %-34s%s%s", left,
                 strlen(left) > 33 ? "\n                                    " : "", rows->help);

@@ -120,8 +120,7 @@ static bool write_report(run *r)
         zf_json_put_int(w, (int64_t)(run_peak_mib() * 1048576));
     zf_json_put_key(w, "flops_per_step"), zf_json_put_double(w, step_flops(r));
     zf_json_put_key(w, "tokens_per_s"), zf_json_put_double(w, run_speed(r));
-    zf_json_put_key(w, "loss"),
-        zf_json_put_double(w, last ? last->losses[0] : r->score.loss);
+    zf_json_put_key(w, "loss"), zf_json_put_double(w, last ? last->losses[0] : r->score.loss);
     put_scores(w, r);
     if (job->data.vocab)
         zf_json_put_key(w, "unigram_entropy"), zf_json_put_double(w, job->data.unigram_nats);
@@ -157,9 +156,8 @@ static bool write_results(run *r)
     if (o->dump && !exchange_export(&sample->exchange, s->program, s->graph,
                                     r->leads ? o->dump : NULL, false, ZF_F32, &r->error))
         return false;
-    if (o->dump_grads &&
-        !exchange_export(&sample->exchange, s->program, s->graph, r->leads ? o->dump_grads : NULL,
-                         true, ZF_F32, &r->error))
+    if (o->dump_grads && !exchange_export(&sample->exchange, s->program, s->graph,
+                                          r->leads ? o->dump_grads : NULL, true, ZF_F32, &r->error))
         return false;
     if (!r->leads) return true;
     if (o->svg && !draw_curve(r)) return false;
@@ -234,8 +232,8 @@ static bool choose_steps(run_job *job, zf_error *error)
 /* What the options say about the dropouts of the model, or it about them. */
 static void set_dropouts(run_job *job)
 {
-    const sample_facts facts = job->sample->facts(&job->config);
-    for (int k = 0; k < SAMPLE_DROPOUTS && facts.dropouts[k] && job->o.dropout >= 0; k++)
+    const config_facts facts = config_facts_of(job->sample->config, &job->config);
+    for (int k = 0; k < CONFIG_DROPOUTS && facts.dropouts[k] && job->o.dropout >= 0; k++)
         *facts.dropouts[k] = job->o.dropout;
     job->o.dropout = *facts.dropouts[0];
 }
@@ -250,7 +248,8 @@ static bool open_job(run_job *job, zf_error *error)
                     (int)job->ranks.world);
     if (o->cost && !settings_measures(o) && zf_cost_read(o->cost, &job->cost, NULL, error))
         return false;
-    if (!open_outputs(job, error) || !job->sample->load(o->model, &job->config, error) ||
+    if (!open_outputs(job, error) ||
+        !config_load(job->sample->config, o->model, &job->config, error) ||
         !dataset_open(&job->data, job->sample, o, &job->config, error) || !cut_batch(job, error))
         return false;
     if (o->init && !o->load && !session_config_take(job->sample, &job->config, o->init, error))
@@ -269,7 +268,7 @@ static bool compare_settings(run_job *job, zf_error *error)
     size_t bytes;
     if (!job->ranks.launcher) return true;
     alike_add_options(&job->alike, job->rows);
-    config = job->sample->json(&job->config);
+    config = config_json(job->sample->config, &job->config);
     if ((text = zf_json_text(config, &bytes, error)))
         alike_add(&job->alike, "the digest of the model", "%016llx",
                   (unsigned long long)digest_bytes(DIGEST_START, text, bytes));
@@ -325,28 +324,28 @@ session_desc run_session(const run_job *job)
     session_desc d = {.sample = job->sample,
                       .purpose = SAMPLE_TRAIN,
                       .config = &job->config,
-                           .shape = job->shape,
-                           .sharing = {.micro_batches = o->micro_batches,
-                                       .stage = o->zero,
-                                       .bucket = o->bucket,
-                                       .prefetch = o->prefetch,
-                                       .cost = o->cost ? &job->cost : NULL,
-                                       .measure = settings_measures(o)},
-                           .device = o->device,
-                           .threads = workers > 1 ? workers : 1,
-                           .seed = (uint64_t)o->seed,
-                           .optimizer = (zf_optimizer)o->optimizer,
-                           .weight_decay = o->weight_decay,
-                           .beta1 = o->beta1,
-                           .beta2 = o->beta2,
-                           .eps = o->eps,
-                           .momentum = o->momentum,
-                           .min_coeff = o->min_coeff,
-                           .max_coeff = o->max_coeff,
-                           .clip = o->clip,
-                           .no_fuse = o->no_fuse,
-                           .dtype = (zf_dtype)o->precision,
-                           .keep_gradients = o->dump_grads != NULL};
+                      .shape = job->shape,
+                      .sharing = {.micro_batches = o->micro_batches,
+                                  .stage = o->zero,
+                                  .bucket = o->bucket,
+                                  .prefetch = o->prefetch,
+                                  .cost = o->cost ? &job->cost : NULL,
+                                  .measure = settings_measures(o)},
+                      .device = o->device,
+                      .threads = workers > 1 ? workers : 1,
+                      .seed = (uint64_t)o->seed,
+                      .optimizer = (zf_optimizer)o->optimizer,
+                      .weight_decay = o->weight_decay,
+                      .beta1 = o->beta1,
+                      .beta2 = o->beta2,
+                      .eps = o->eps,
+                      .momentum = o->momentum,
+                      .min_coeff = o->min_coeff,
+                      .max_coeff = o->max_coeff,
+                      .clip = o->clip,
+                      .no_fuse = o->no_fuse,
+                      .dtype = (zf_dtype)o->precision,
+                      .keep_gradients = o->dump_grads != NULL};
     settings_recompute(o->recompute, &d.recompute, &d.memory); /* settings_wrong has checked it */
     return d;
 }
@@ -430,8 +429,8 @@ static bool tells(const run_job *job, const zf_error *error)
 
 /* -------------------------------------------------------------------------------- the command */
 
-int pretrain_command(const sample_model *sample, const settings *defaults, const option_row *own, int argc,
-                     char **argv)
+int pretrain_command(const sample_model *sample, const settings *defaults, const option_row *own,
+                     int argc, char **argv)
 {
     run_job job = {.sample = sample, .o = *defaults, .told = {.argc = argc, .argv = argv}};
     settings *o = &job.o;

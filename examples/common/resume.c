@@ -47,8 +47,7 @@ bool run_save(run *r)
     const run_job *job = r->job;
     const sample_model *sample = job->sample;
     const bert_vocab *vocab = job->data.vocab;
-    sample_config copy = job->config;
-    zf_json_writer *config = sample->json(&job->config);
+    zf_json_writer *config = config_json(sample->config, &job->config);
     zf_attachment attachments[3] = {{"config.json", NULL, 0}};
     folder_tokenizer tokenizer = {.json = NULL};
     notes n;
@@ -58,10 +57,9 @@ bool run_save(run *r)
     d.notes = n.note, d.note_count = n.count + TOKENIZING_NOTES;
     attachments[0].data = zf_json_text(config, &attachments[0].bytes, &r->error);
     if (vocab && folder_tokenizer_open(&tokenizer, vocab, sample->objective->frame,
-                                       *sample->facts(&copy).positions, &r->error))
+                                       config_positions(sample->config, &job->config), &r->error))
         memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
-    if (!r->error.status)
-        saving_save(&job->saving, r->leads, r->session.program, &d, &r->error);
+    if (!r->error.status) saving_save(&job->saving, r->leads, r->session.program, &d, &r->error);
     folder_tokenizer_close(&tokenizer);
     zf_json_writer_free(config);
     return !r->error.status;
@@ -110,14 +108,14 @@ static bool fits(const run_job *job, const notes *n, zf_error *error)
 {
     const settings *o = &job->o;
     char path[1024], init[1100];
-    sample_config config;
+    config_any config;
     snprintf(init, sizeof init, "--init %s", o->load);
     if (!tokenizing_fits(&n->words, o->load, o->vocab, o->corpus, init, error) ||
         !fits_notes(n, o->load, error))
         return false;
     snprintf(path, sizeof path, "%s/config.json", o->load);
-    if (!job->sample->load(path, &config, error)) return false;
-    return !memcmp(&config, &job->config, job->sample->config_bytes) ||
+    if (!config_load(job->sample->config, path, &config, error)) return false;
+    return !memcmp(&config, &job->config, job->sample->config->bytes) ||
            fail(error, ZF_ERR_MISMATCH,
                 "%s was trained with another model than --model %s: give the same", o->load,
                 o->model);

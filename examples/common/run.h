@@ -16,7 +16,7 @@ typedef struct run_job {
     settings o;
     const option_row *rows; /* of the options */
     rank_group ranks;
-    sample_config config;
+    config_any config;
     sample_shape shape; /* of one part of a global batch */
     dataset data;
     zf_cost cost;  /* of --cost FILE */

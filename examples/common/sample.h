@@ -4,6 +4,7 @@
 
 #include "../bert/corpus.h"
 #include "../bert/tokenizer.h"
+#include "config.h"
 #include "exchange.h"
 #include "folder.h"
 #include "settings.h"
@@ -17,16 +18,6 @@ typedef struct sample_shape {
 
 /* SAMPLE_ANSWER: with an output of logits, which say what the model makes of an input. */
 typedef enum sample_purpose { SAMPLE_TRAIN, SAMPLE_EVALUATE, SAMPLE_ANSWER } sample_purpose;
-
-enum { SAMPLE_DROPOUTS = 4, SAMPLE_CONFIG = 512 };
-
-/* The members of a configuration that the frame reads and sets. */
-typedef struct sample_facts {
-    int64_t *vocab, *positions;
-    int64_t *tied;      /* 0: the head has a weight of its own, not that of the word embedding */
-    int64_t *end, *pad; /* ids of [SEP] and [PAD]; NULL: it does not know them */
-    double *dropouts[SAMPLE_DROPOUTS]; /* the first is what a checkpoint notes; NULL behind the last */
-} sample_facts;
 
 struct session;
 
@@ -70,7 +61,7 @@ typedef struct objective {
     folder_frame frame; /* what the tokenizer puts around a text */
 
     /* The dataset of --batch-file; it sets o->batch and o->seq. False with *error. */
-    bool (*open_file)(dataset *d, settings *o, const sample_facts *facts, void *config,
+    bool (*open_file)(dataset *d, settings *o, const config_facts *facts, void *config,
                       zf_error *error);
     /* What it needs beside vocabulary and corpus, which are there. False with *error. */
     bool (*open_text)(dataset *d, const settings *o, void *config, zf_error *error);
@@ -104,12 +95,7 @@ typedef struct sample_model {
     const char *title;     /* "GPT-2" */
     const char *models;    /* --model's help */
     const char *otherwise; /* --model's default */
-    size_t config_bytes;   /* of a configuration, at most SAMPLE_CONFIG; it has no pointers */
-    /* Of a name, the path of a config.json, or a folder with one. False with *error. */
-    bool (*load)(const char *name_or_path, void *config, zf_error *error);
-    /* A config.json: a writer whose text it is, to be freed; NULL out of memory. */
-    zf_json_writer *(*json)(const void *config);
-    sample_facts (*facts)(void *config);
+    const config_table *config;
     /* What else than a tied head the weights of a folder say about the model; NULL: nothing. */
     void (*fit)(void *config, const weights *w);
     /* The forward graph: the inputs of its objective and "lr", the outputs "loss" and those of the
@@ -124,12 +110,5 @@ typedef struct sample_model {
     /* What is wrong with the sample's own options, or NULL; NULL: it has none. */
     const char *(*wrong)(const settings *o);
 } sample_model;
-
-/* Room for a configuration of any model. */
-typedef union sample_config {
-    char bytes[SAMPLE_CONFIG];
-    double number; /* aligned for what is in it */
-    int64_t integer;
-} sample_config;
 
 #endif

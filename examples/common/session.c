@@ -60,7 +60,7 @@ static void set_sharing(session *s, const session_desc *d)
     s->rank = s->sharing.comm ? s->sharing.comm->rank : 0;
     s->world = s->sharing.comm ? s->sharing.comm->world : 1;
     s->buckets = d->share ? d->share->buckets
-                        : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1;
+                          : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1;
     if (d->share) s->cost = d->share->cost;
 }
 
@@ -71,16 +71,13 @@ static bool open_backend(session *s, const session_desc *d, zf_error *error)
         return true;
     }
     s->backend = s->own = device_open(&d->device, d->threads, error);
-    return s->own && (!d->sharing.measure ||
-                      !zf_calibrate(s->own, s->sharing.comm, &s->cost, error));
+    return s->own &&
+           (!d->sharing.measure || !zf_calibrate(s->own, s->sharing.comm, &s->cost, error));
 }
 
 static bool fits_positions(const session_desc *d, zf_error *error)
 {
-    sample_config config;
-    int64_t positions;
-    memcpy(&config, d->config, d->sample->config_bytes);
-    positions = *d->sample->facts(&config).positions;
+    int64_t positions = config_positions(d->sample->config, d->config);
     return d->shape.sequence <= positions ||
            fail(error, ZF_ERR_ARGUMENT,
                 "sequences of %lld tokens are too long for the model's %lld positions",
@@ -90,9 +87,8 @@ static bool fits_positions(const session_desc *d, zf_error *error)
 bool session_open(session *s, const session_desc *d, zf_error *error)
 {
     zf_store *store = d->share ? zf_program_store(d->share->program) : NULL;
-    *s = (session){.sample = d->sample,
-                   .shape = d->shape,
-                   .dtype = d->share ? d->share->dtype : d->dtype};
+    *s = (session){
+        .sample = d->sample, .shape = d->shape, .dtype = d->share ? d->share->dtype : d->dtype};
     set_sharing(s, d);
     if (!fits_positions(d, error)) return false;
     s->graph = zf_graph_new(NULL);
@@ -103,13 +99,13 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
         d->sample->build(s->graph, d->config, &d->shape, d->purpose);
         run_passes(s, d);
         s->lr = zf_graph_find(s->graph, "lr");
-        s->program = zf_compile(s->graph, &(zf_compile_desc){.backend = s->backend,
-                                                             .seed = store ? 0 : d->seed,
-                                                             .store = store,
-                                                             .bound = store != NULL,
-                                                             .comm = s->sharing.comm,
-                                                             .evaluate = d->purpose !=
-                                                                         SAMPLE_TRAIN});
+        s->program =
+            zf_compile(s->graph, &(zf_compile_desc){.backend = s->backend,
+                                                    .seed = store ? 0 : d->seed,
+                                                    .store = store,
+                                                    .bound = store != NULL,
+                                                    .comm = s->sharing.comm,
+                                                    .evaluate = d->purpose != SAMPLE_TRAIN});
         if (s->program) return true;
         fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));
     }
@@ -191,7 +187,8 @@ static bool add_batches(session *s, const dataset *d, bool held_out, int64_t fir
 }
 
 /* Divides sums by what they are means over; where losses are means already, counts alone. */
-static bool finish_scores(const objective *of, sample_score *score, const batch_counts *counts, bool means)
+static bool finish_scores(const objective *of, sample_score *score, const batch_counts *counts,
+                          bool means)
 {
     double labelled = (double)(counts->labelled ? counts->labelled : 1),
            pairs = (double)(counts->pairs ? counts->pairs : 1);
@@ -204,7 +201,8 @@ static bool finish_scores(const objective *of, sample_score *score, const batch_
     return isfinite(score->loss);
 }
 
-bool session_score(session *s, const dataset *d, int64_t batches, sample_score *out, zf_error *error)
+bool session_score(session *s, const dataset *d, int64_t batches, sample_score *out,
+                   zf_error *error)
 {
     batch_counts counts = {0, 0};
     *out = (sample_score){.labelled = 0};
@@ -213,7 +211,8 @@ bool session_score(session *s, const dataset *d, int64_t batches, sample_score *
             fail(error, ZF_ERR_NAN, "held out: the loss is not a finite number"));
 }
 
-bool session_score_step(session *s, const dataset *d, int64_t step, sample_score *out, zf_error *error)
+bool session_score_step(session *s, const dataset *d, int64_t step, sample_score *out,
+                        zf_error *error)
 {
     batch_counts counts = {0, 0};
     *out = (sample_score){.labelled = 0};

@@ -74,9 +74,11 @@ zf_status session_feed(session *s, const void *batch, bool sums);
 double session_scalar(session *s, const char *output);
 
 /* Losses of held-out batches 0, 1, ...: means over all labels and pairs, the same on all ranks. */
-bool session_score(session *s, const dataset *d, int64_t batches, sample_score *score, zf_error *error);
+bool session_score(session *s, const dataset *d, int64_t batches, sample_score *score,
+                   zf_error *error);
 /* The losses of the batch of a step. */
-bool session_score_step(session *s, const dataset *d, int64_t step, sample_score *score, zf_error *error);
+bool session_score_step(session *s, const dataset *d, int64_t step, sample_score *score,
+                        zf_error *error);
 
 /* Steps that were skipped because gradients were not finite; 0 without a loss scale. */
 int64_t session_skipped(session *s);
@@ -87,7 +89,8 @@ int64_t session_skipped(session *s);
  * weights. What these lack or have besides is reported. */
 bool session_take(session *s, const char *path, weights_report *report, zf_error *error);
 /* What the weights at such a path say about the model: whether its head is tied. */
-bool session_config_take(const sample_model *sample, void *config, const char *path, zf_error *error);
+bool session_config_take(const sample_model *sample, void *config, const char *path,
+                         zf_error *error);
 
 /* How a command computes: the index of a choice. */
 #define SESSION_DTYPES "auto|f32|bf16|f16"

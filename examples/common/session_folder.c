@@ -5,7 +5,7 @@
 /* Of a checkpoint: by a program of its own, in f32. */
 static bool take_checkpoint(session *s, const char *path, weights_report *report, zf_error *error)
 {
-    sample_config config;
+    config_any config;
     session_desc d = {.sample = s->sample,
                       .purpose = SAMPLE_EVALUATE,
                       .config = &config,
@@ -13,7 +13,8 @@ static bool take_checkpoint(session *s, const char *path, weights_report *report
                       .threads = 1};
     session from;
     bool good;
-    if (!s->sample->load(path, &config, error) || !session_open(&from, &d, error)) return false;
+    if (!config_load(s->sample->config, path, &config, error) || !session_open(&from, &d, error))
+        return false;
     good = folder_load(from.program, path, true, error) &&
            exchange_copy(&s->sample->exchange, s->program, s->graph, from.program, from.graph, path,
                          report, error);
@@ -28,28 +29,31 @@ bool session_take(session *s, const char *path, weights_report *report, zf_error
 }
 
 /* What the weights of Hugging Face say; whole: the model is theirs, with the heads that they have. */
-static bool fit(const sample_model *sample, void *config, const char *path, bool whole, zf_error *error)
+static bool fit(const sample_model *sample, void *config, const char *path, bool whole,
+                zf_error *error)
 {
     weights *w = weights_open(path, error);
     if (!w) return false;
-    if (!exchange_is_tied(&sample->exchange, w, error)) *sample->facts(config).tied = 0;
+    if (!exchange_is_tied(&sample->exchange, w, error))
+        *config_facts_of(sample->config, config).tied = 0;
     if (whole && sample->fit) sample->fit(config, w);
     weights_close(w);
     return !error->status;
 }
 
-bool session_config_take(const sample_model *sample, void *config, const char *path, zf_error *error)
+bool session_config_take(const sample_model *sample, void *config, const char *path,
+                         zf_error *error)
 {
-    sample_config own;
+    config_any own;
     if (!folder_is_checkpoint(path)) return fit(sample, config, path, false, error);
-    if (!sample->load(path, &own, error)) return false;
-    *sample->facts(config).tied = *sample->facts(&own).tied;
+    if (!config_load(sample->config, path, &own, error)) return false;
+    *config_facts_of(sample->config, config).tied = *config_facts_of(sample->config, &own).tied;
     return true;
 }
 
 bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error)
 {
-    return sample->load(path, config, error) &&
+    return config_load(sample->config, path, config, error) &&
            (folder_is_checkpoint(path) || fit(sample, config, path, true, error));
 }
 

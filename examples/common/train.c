@@ -179,7 +179,9 @@ bool run_train(run *r)
     r->first_step = zf_program_step(s->program);
     r->reader = of->start(&r->job->data, false, o->batch, r->first_step, &r->error);
     if (!r->reader) return false;
-    if (r->leads && !step_log_open(&r->log, o->log, r->job->sample->program, of->losses, r->first_step, &r->error)) return false;
+    if (r->leads && !step_log_open(&r->log, o->log, r->job->sample->program, of->losses,
+                                   r->first_step, &r->error))
+        return false;
     r->started = r->last_step = r->last_line = run_now();
     status = zf_nn_train(&d);
     if (r->terminal && !o->quiet) printf("\n");

@@ -1,6 +1,4 @@
 #include "model.h"
-#include "../common/config.h"
-#include "../common/fail.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -8,125 +6,65 @@
 
 /* ------------------------------------------------------------------------------ configuration */
 
-static const struct {
-    const char *name;
-    int64_t layers, hidden, heads, vocab;
-} sizes[] = {
-    {"small", 4, 256, 4, 8192},    {"124m", 12, 768, 12, 50257},   {"355m", 24, 1024, 16, 50257},
-    {"774m", 36, 1280, 20, 50257}, {"1558m", 48, 1600, 25, 50257},
+#define AT(member) offsetof(gpt_config, member)
+static const config_table members = {
+    .type = "gpt2",
+    .architecture = "GPT2LMHeadModel",
+    .bytes = sizeof(gpt_config),
+    .defaults = &(const gpt_config){.vocab = 50257,
+                                    .activation = ZF_ACTIVATION_GELU_TANH,
+                                    .tied = 1,
+                                    .end = -1,
+                                    .positions = 1024,
+                                    .eps = 1e-5,
+                                    .embedding_dropout = 0.1,
+                                    .attention_dropout = 0.1,
+                                    .residual_dropout = 0.1,
+                                    .std = 0.02},
+    .sizes = {{"small", 4, 256, 4, 8192},
+              {"124m", 12, 768, 12, 50257},
+              {"355m", 24, 1024, 16, 50257},
+              {"774m", 36, 1280, 20, 50257},
+              {"1558m", 48, 1600, 25, 50257}},
+    .rows = {{"vocab_size", CONFIG_COUNT, .at = AT(vocab), .least = 8, .most = INT32_MAX,
+              .use = CONFIG_NEEDED},
+             {"n_positions", CONFIG_COUNT, .at = AT(positions), .least = 1, .most = 1 << 24,
+              .other = {"max_position_embeddings", "n_ctx"}},
+             {"n_embd", CONFIG_COUNT, .at = AT(hidden), .least = 1, .most = 1 << 20,
+              .use = CONFIG_NEEDED, .other = {"hidden_size"}},
+             {"n_layer", CONFIG_COUNT, .at = AT(layers), .least = 1, .most = 1 << 16,
+              .use = CONFIG_NEEDED, .other = {"num_hidden_layers"}},
+             {"n_head", CONFIG_COUNT, .at = AT(heads), .least = 1, .most = 1 << 16,
+              .use = CONFIG_NEEDED, .other = {"num_attention_heads"}},
+             {"n_inner", CONFIG_COUNT, .at = AT(intermediate), .least = 1, .most = 1 << 22},
+             {"activation_function", CONFIG_ACTIVATION, .at = AT(activation)},
+             {"layer_norm_epsilon", CONFIG_NUMBER, .at = AT(eps), .most = 1},
+             {"embd_pdrop", CONFIG_NUMBER, .at = AT(embedding_dropout), .most = 0.999},
+             {"attn_pdrop", CONFIG_NUMBER, .at = AT(attention_dropout), .most = 0.999},
+             {"resid_pdrop", CONFIG_NUMBER, .at = AT(residual_dropout), .most = 0.999},
+             {"initializer_range", CONFIG_NUMBER, .at = AT(std), .most = 10},
+             {"tie_word_embeddings", CONFIG_TRUTH, .at = AT(tied)},
+             {"scale_attn_by_inverse_layer_idx", CONFIG_TRUTH, .at = AT(inverse_layer),
+              .use = CONFIG_RARE},
+             {"reorder_and_upcast_attn", CONFIG_TRUTH, .at = AT(upcast), .use = CONFIG_RARE},
+             {"bos_token_id", CONFIG_TOKEN, .at = AT(end), .use = CONFIG_WRITTEN},
+             {"eos_token_id", CONFIG_TOKEN, .at = AT(end)},
+             {.key = "scale_attn_weights", .kind = CONFIG_TRUE},
+             {.key = "add_cross_attention", .kind = CONFIG_FALSE}},
+    .vocab = AT(vocab),
+    .positions = AT(positions),
+    .layers = AT(layers),
+    .hidden = AT(hidden),
+    .heads = AT(heads),
+    .intermediate = AT(intermediate),
+    .tied = AT(tied),
+    .end = AT(end),
+    .dropouts = {AT(residual_dropout), AT(embedding_dropout), AT(attention_dropout)},
 };
-
-/* A key of GPT-2's, or the name that other models have for it, which transformers takes as well. */
-static const zf_json *either(const zf_json *json, const char *key, const char *other)
-{
-    const zf_json *v = config_member(json, key);
-    return v ? v : config_member(json, other);
-}
-
-static void need(const zf_json *json, const char *key, const char *other, int64_t most,
-                 int64_t *out, zf_error *error)
-{
-    const zf_json *v = either(json, key, other);
-    zf_json_to_int(v ? v : zf_json_require(json, key, error), 1, most, out, error);
-}
-
-/* Refuses what this model computes in another way. */
-static void expect_gpt(const zf_json *json, zf_error *error)
-{
-    config_expect_plain(json, "gpt2", error);
-    config_expect_bool(json, "scale_attn_weights", true, error);
-    config_expect_bool(json, "add_cross_attention", false, error);
-}
 
 bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
 {
-    const zf_json *v;
-    zf_json *json;
-    bool tied = true, inverse_layer = false, upcast = false;
-    *c = (gpt_config){.vocab = 50257,
-                      .activation = ZF_ACTIVATION_GELU_TANH,
-                      .tied = 1,
-                      .end = -1,
-                      .positions = 1024,
-                      .eps = 1e-5,
-                      .embedding_dropout = 0.1,
-                      .attention_dropout = 0.1,
-                      .residual_dropout = 0.1,
-                      .std = 0.02};
-    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0] && !config_is_path(name); i++)
-        if (!strcmp(name, sizes[i].name)) {
-            c->layers = sizes[i].layers, c->hidden = sizes[i].hidden, c->heads = sizes[i].heads;
-            c->vocab = sizes[i].vocab, c->intermediate = 4 * c->hidden;
-            return true;
-        }
-    if (!config_is_path(name))
-        return fail(error, ZF_ERR_ARGUMENT,
-                    "model \"%.100s\" is none of small, 124m, 355m, 774m, 1558m, and no "
-                    "config.json",
-                    name);
-    json = config_read(name, error);
-    if (!json) return false;
-    zf_json_to_int(zf_json_require(json, "vocab_size", error), 8, INT32_MAX, &c->vocab, error);
-    v = either(json, "n_positions", "max_position_embeddings");
-    zf_json_to_int(v ? v : config_member(json, "n_ctx"), 1, 1 << 24, &c->positions, error);
-    need(json, "n_embd", "hidden_size", 1 << 20, &c->hidden, error);
-    need(json, "n_layer", "num_hidden_layers", 1 << 16, &c->layers, error);
-    need(json, "n_head", "num_attention_heads", 1 << 16, &c->heads, error);
-    if (!error->status && c->hidden % c->heads)
-        zf_json_expected(either(json, "n_head", "num_attention_heads"), error,
-                         "a divisor of n_embd (%lld)", (long long)c->hidden);
-    c->intermediate = 4 * c->hidden;
-    zf_json_to_int(config_member(json, "n_inner"), 1, 1 << 22, &c->intermediate, error);
-    zf_json_to_double(config_member(json, "layer_norm_epsilon"), 0, 1, &c->eps, error);
-    zf_json_to_double(config_member(json, "embd_pdrop"), 0, 0.999, &c->embedding_dropout, error);
-    zf_json_to_double(config_member(json, "attn_pdrop"), 0, 0.999, &c->attention_dropout, error);
-    zf_json_to_double(config_member(json, "resid_pdrop"), 0, 0.999, &c->residual_dropout, error);
-    zf_json_to_double(config_member(json, "initializer_range"), 0, 10, &c->std, error);
-    config_activation(json, "activation_function", &c->activation, error);
-    zf_json_to_bool(config_member(json, "tie_word_embeddings"), &tied, error);
-    zf_json_to_bool(config_member(json, "scale_attn_by_inverse_layer_idx"), &inverse_layer, error);
-    zf_json_to_bool(config_member(json, "reorder_and_upcast_attn"), &upcast, error);
-    c->tied = tied, c->inverse_layer = inverse_layer, c->upcast = upcast;
-    v = config_member(json, "eos_token_id");
-    if (!error->status) zf_json_to_int(v, 0, c->vocab - 1, &c->end, error);
-    expect_gpt(json, error);
-    zf_json_free(json);
-    return !error->status;
-}
-
-zf_json_writer *gpt_config_json(const gpt_config *c)
-{
-    zf_json_writer *w = zf_json_writer_new(2, NULL);
-    zf_json_begin_object(w);
-    zf_json_put_key(w, "architectures");
-    zf_json_begin_array(w);
-    zf_json_put_string(w, "GPT2LMHeadModel");
-    zf_json_end(w);
-    zf_json_put_key(w, "model_type"), zf_json_put_string(w, "gpt2");
-    zf_json_put_key(w, "vocab_size"), zf_json_put_int(w, c->vocab);
-    zf_json_put_key(w, "n_positions"), zf_json_put_int(w, c->positions);
-    zf_json_put_key(w, "n_embd"), zf_json_put_int(w, c->hidden);
-    zf_json_put_key(w, "n_layer"), zf_json_put_int(w, c->layers);
-    zf_json_put_key(w, "n_head"), zf_json_put_int(w, c->heads);
-    zf_json_put_key(w, "n_inner"), zf_json_put_int(w, c->intermediate);
-    zf_json_put_key(w, "activation_function");
-    zf_json_put_string(w, config_activation_name(c->activation));
-    zf_json_put_key(w, "layer_norm_epsilon"), zf_json_put_double(w, c->eps);
-    zf_json_put_key(w, "embd_pdrop"), zf_json_put_double(w, c->embedding_dropout);
-    zf_json_put_key(w, "attn_pdrop"), zf_json_put_double(w, c->attention_dropout);
-    zf_json_put_key(w, "resid_pdrop"), zf_json_put_double(w, c->residual_dropout);
-    zf_json_put_key(w, "initializer_range"), zf_json_put_double(w, c->std);
-    zf_json_put_key(w, "tie_word_embeddings"), zf_json_put_bool(w, c->tied);
-    if (c->inverse_layer)
-        zf_json_put_key(w, "scale_attn_by_inverse_layer_idx"), zf_json_put_bool(w, true);
-    if (c->upcast) zf_json_put_key(w, "reorder_and_upcast_attn"), zf_json_put_bool(w, true);
-    for (int k = 0; k < 2; k++) {
-        zf_json_put_key(w, k ? "eos_token_id" : "bos_token_id");
-        if (c->end < 0) zf_json_put_null(w);
-        else zf_json_put_int(w, c->end);
-    }
-    zf_json_end(w);
-    return w;
+    return config_load(&members, name, c, error);
 }
 
 /* -------------------------------------------------------------------------------------- graph */
@@ -223,24 +161,6 @@ static bool is_turned(zf_tensor param)
     return zf_tensor_shape(param).rank == 2 && strstr(zf_tensor_name(param), ".c_");
 }
 
-static bool load(const char *name, void *config, zf_error *error)
-{
-    return gpt_config_load(name, config, error);
-}
-
-static zf_json_writer *json_of(const void *config) { return gpt_config_json(config); }
-
-static sample_facts facts(void *config)
-{
-    gpt_config *c = config;
-    return (sample_facts){
-        .vocab = &c->vocab,
-        .positions = &c->positions,
-        .tied = &c->tied,
-        .end = &c->end,
-        .dropouts = {&c->residual_dropout, &c->embedding_dropout, &c->attention_dropout}};
-}
-
 static void build(zf_graph *g, const void *config, const sample_shape *shape,
                   sample_purpose purpose)
 {
@@ -253,10 +173,7 @@ const sample_model gpt_sample = {
     .models = "small 124m 355m 774m 1558m, or a config.json, perhaps of a folder; else that of\n"
               "                                    --load or --init, else small",
     .otherwise = "small",
-    .config_bytes = sizeof(gpt_config),
-    .load = load,
-    .json = json_of,
-    .facts = facts,
+    .config = &members,
     .build = build,
     .exchange = {.prefix = "transformer.",
                  .words = "transformer.wte.weight",

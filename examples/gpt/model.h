@@ -18,9 +18,6 @@ typedef struct gpt_config {
 /* One of small, 124m, 355m, 774m, 1558m, the path of a Hugging Face config.json, or of a folder
  * with one. False with *error. */
 bool gpt_config_load(const char *name_or_path, gpt_config *config, zf_error *error);
-/* The same as a config.json in the Hugging Face form: a writer whose text it is, to be freed; NULL
- * out of memory. */
-zf_json_writer *gpt_config_json(const gpt_config *config);
 
 /* To the samples' frame. Parameters have GPT-2's names. The weights of its Conv1D, which its files
  * hold as [in, out], are [out, in] here, as of any linear layer: reading and writing files turns

@@ -6,20 +6,15 @@
 #define _DARWIN_C_SOURCE
 #endif
 #include "disk.h"
+#include "kill.h"
 #include "test.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-#if defined(__linux__)
-#include <sys/ptrace.h>
-#endif
 
 /* ------------------------------------------------------------------------------------ a model */
 
@@ -1412,33 +1407,10 @@ TEST_ONCE(checkpoint_comes_back)
     CHECK(t, rivals_look(&r) == 1 && no_debris(r.path));
 }
 
-/* Saves in a child that is killed at its stop number `stop`: each system call stops it twice, when
- * it enters and when it has returned. Where that cannot be had, it is killed after a while instead.
- * 1: it was killed, 0: it was done before, -1: it failed. */
-static int save_and_kill(rivals *r, long stop)
+static bool save_new(void *user)
 {
-    int state = 0;
-    bool traced = false;
-    pid_t child = fork();
-    if (child < 0) return -1;
-    if (child == 0) {
-#if defined(__linux__)
-        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0) raise(SIGSTOP);
-#endif
-        _exit(zf_save(STORE(r->new.program), r->path, NULL) != ZF_OK);
-    }
-#if defined(__linux__)
-    traced = waitpid(child, &state, WUNTRACED) == child && WIFSTOPPED(state);
-    while (traced && stop-- > 0) {
-        if (ptrace(PTRACE_SYSCALL, child, NULL, NULL)) break;
-        if (waitpid(child, &state, 0) != child) return -1;
-        if (!WIFSTOPPED(state)) return WIFEXITED(state) && WEXITSTATUS(state) == 0 ? 0 : -1;
-    }
-#endif
-    if (!traced) usleep((useconds_t)stop * 50);
-    kill(child, SIGKILL);
-    if (waitpid(child, &state, 0) != child) return -1;
-    return WIFEXITED(state) ? (WEXITSTATUS(state) == 0 ? 0 : -1) : 1;
+    rivals *r = user;
+    return !zf_save(STORE(r->new.program), r->path, NULL);
 }
 
 /* kill -9 at every system call of a save. */
@@ -1450,7 +1422,7 @@ TEST_ONCE(checkpoint_survives_kill)
     CHECK(t, rivals_new(t, &r, test_path("killed"), NULL));
     for (long stop = 1; killed; stop += 2) { /* on return is as good as on entering the next */
         int there;
-        killed = save_and_kill(&r, stop);
+        killed = kill_at(stop, save_new, &r);
         CHECK(t, killed >= 0);
         there = rivals_look(&r);
         CHECK(t, there != 0);

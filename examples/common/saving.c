@@ -30,6 +30,12 @@ static void previous(char out[ROOM], const saving *s, int64_t n)
     snprintf(out, ROOM, "%s.previous-%lld", s->path, (long long)n);
 }
 
+/* What is only there while a checkpoint is saved. */
+static void beside(char out[ROOM], const saving *s, const char *what)
+{
+    snprintf(out, ROOM, "%s.zf-%s", s->path, what);
+}
+
 static bool exists(const char *path)
 {
     struct stat about;
@@ -56,6 +62,25 @@ static const char *next_name(DIR *directory)
     while ((entry = readdir(directory)))
         if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..")) return entry->d_name;
     return NULL;
+}
+
+/* Removes a flat directory, if it is there. */
+static void remove_flat(const char *path)
+{
+    char inside[ROOM + 300];
+    const char *name;
+    bool removed = true;
+    DIR *directory = opendir(path);
+    while (directory && removed) { /* an entry may be passed over while its neighbours go */
+        removed = false;
+        rewinddir(directory);
+        while ((name = next_name(directory))) {
+            snprintf(inside, sizeof inside, "%s/%s", path, name);
+            removed |= !unlink(inside);
+        }
+    }
+    if (directory) closedir(directory);
+    rmdir(path);
 }
 
 /* ---------------------------------------------------------------------------- before the run */
@@ -125,7 +150,7 @@ static bool lock(saving *s, const saving_desc *d, zf_error *error)
     char path[ROOM];
     struct stat named, opened;
     bool taken, again;
-    snprintf(path, sizeof path, "%s.zf-lock", s->path);
+    beside(path, s, "lock");
     do {
         s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (s->lock < 0) return refuse(error, d, strerror(errno));
@@ -138,6 +163,14 @@ static bool lock(saving *s, const saving_desc *d, zf_error *error)
     if (!taken) return true;
     s->lock = -1;
     return refuse(error, d, "another process saves there; name another place");
+}
+
+/* What a run that was killed has left beside the place. */
+static void clear_aside(const saving *s)
+{
+    char path[ROOM];
+    beside(path, s, "kept"), remove_flat(path);
+    beside(path, s, "gone"), remove_flat(path);
 }
 
 bool saving_open(saving *s, const saving_desc *d, zf_error *error)
@@ -160,8 +193,10 @@ bool saving_open(saving *s, const saving_desc *d, zf_error *error)
     memcpy(s->path, place, length + 1);
     /* Whether there is a checkpoint is looked at with the lock: another process may end just now. */
     if (try_place(s, d, error) && try_previous(s, d, error) && lock(s, d, error) &&
-        may_replace(s, d, error))
+        may_replace(s, d, error)) {
+        clear_aside(s);
         return true;
+    }
     saving_close(s);
     return false;
 }
@@ -170,7 +205,7 @@ void saving_close(saving *s)
 {
     char path[ROOM];
     if (*s->path && s->lock >= 0) {
-        snprintf(path, sizeof path, "%s.zf-lock", s->path);
+        beside(path, s, "lock");
         unlink(path);
         close(s->lock);
     }
@@ -201,23 +236,13 @@ static bool copy_file(const char *from, const char *to, zf_error *error)
     return n == 0;
 }
 
-/* Removes a flat directory, if it is there. */
-static void remove_flat(const char *path)
+/* Removes a checkpoint: under another name, so that a run which is killed here leaves no half of
+ * it behind. */
+static void drop(const saving *s, const char *checkpoint)
 {
-    char inside[ROOM + 300];
-    const char *name;
-    bool removed = true;
-    DIR *directory = opendir(path);
-    while (directory && removed) { /* an entry may be passed over while its neighbours go */
-        removed = false;
-        rewinddir(directory);
-        while ((name = next_name(directory))) {
-            snprintf(inside, sizeof inside, "%s/%s", path, name);
-            removed |= !unlink(inside);
-        }
-    }
-    if (directory) closedir(directory);
-    rmdir(path);
+    char gone[ROOM];
+    beside(gone, s, "gone");
+    if (!rename(checkpoint, gone)) remove_flat(gone);
 }
 
 /* Another directory with the same files: under second names, or copied where the file system has
@@ -229,7 +254,6 @@ static bool duplicate(const char *path, const char *to, zf_error *error)
     DIR *directory;
     bool good = true;
     int made;
-    remove_flat(to); /* what a run left that was killed here */
     if (mkdir(to, 0777)) return fail(error, "%.400s: %s", to, strerror(errno));
     if (!(directory = opendir(path))) return fail(error, "%.400s: %s", path, strerror(errno));
     while (good && (name = next_name(directory))) {
@@ -251,7 +275,7 @@ static bool move_back(const saving *s, const char *was_newest, zf_error *error)
     char older[ROOM], old[ROOM];
     for (int64_t n = s->keep - 1; n > 0; n--) {
         previous(older, s, n);
-        if (n == s->keep - 1) remove_flat(older);
+        if (n == s->keep - 1) drop(s, older);
         if (n == 1) snprintf(old, sizeof old, "%s", was_newest);
         else previous(old, s, n - 1);
         if (rename(old, older) && errno != ENOENT)
@@ -260,7 +284,7 @@ static bool move_back(const saving *s, const char *was_newest, zf_error *error)
     for (int64_t n = s->keep;; n++) { /* of a run that kept more */
         previous(older, s, n);
         if (!is_checkpoint(older)) return true;
-        remove_flat(older);
+        drop(s, older);
     }
 }
 
@@ -271,7 +295,7 @@ bool saving_save(const saving *s, bool leads, zf_program *program, const zf_save
     zf_save_desc d = *desc;
     zf_status status;
     bool keeps = leads && s->keep > 1 && is_checkpoint(s->path);
-    snprintf(kept, sizeof kept, "%s.zf-kept", s->path);
+    beside(kept, s, "kept");
     if (keeps && !duplicate(s->path, kept, error)) {
         remove_flat(kept);
         return false;

@@ -3,6 +3,8 @@
  *     DIR               the newest
  *     DIR.previous-1    the one before it, down to --keep - 1
  *     DIR.zf-lock       locked by the process that saves there, while it runs
+ *     DIR.zf-kept       second names of DIR's files while it is replaced, to become previous-1
+ *     DIR.zf-gone       the one that is removed
  *
  * Each is whole: it can be loaded, moved or removed by itself. They share no file with the next.
  */

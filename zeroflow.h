@@ -73,7 +73,7 @@
  *     update:
  *           adamw %4, %45, %53, %54, %3, %51 {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01}
  *
- * What stands above `update:` runs once per micro-batch, what stands below once per step.
+ * Nodes above `update:` run once per micro-batch, nodes below it once per step.
  *
  * Compile. zf_compile places every value in one arena (zf_memory), allocates exactly those bytes,
  * draws the first values of the parameters, and returns a program. Its peak is known before
@@ -94,19 +94,38 @@
  *
  * comm is this rank's communicator: zf_local_comm for threads of one process, zf_mpi_comm
  * (zeroflow_mpi.c) for processes, zf_nccl_comm (zeroflow_nccl.c) for GPUs, or a table of functions
- * of one's own (zf_comm). Every rank builds the same graph; before the first step they compare their
- * plans, seeds and parameters (zf_compare_ranks). Each writes its part of the global batch
+ * of one's own (zf_comm). Every rank builds the same graph; before the first step they compare
+ * their plans, seeds and parameters (zf_compare_ranks). Each writes its part of the global batch
  * (zf_zero_desc says which) and all call zf_step. Losses, gradients and parameters are the same to
  * the last bit at every stage, with any prefetch, on any number of ranks that share the batch in as
- * many parts, and after zf_save and zf_load at another stage and world. A rank that fails, or does
- * not come, is an error of all.
+ * many parts, and after zf_save and zf_load at another stage and world. When a rank fails or does
+ * not arrive, all ranks get the error.
  *
  * Own. A graph owns its nodes; a program borrows graph and backend; free in the reverse order of
  * making: program, backend, graph. NULL may be freed. A store of parameters that several programs
- * work with (section 7) lives as long as one of them. One graph, its programs and their store belong
- * to one thread at a time; others are independent. No function prints, exits, aborts or reads
- * the environment, and there are no global variables. Threads are those that a CPU backend is asked
- * for, and one more for each queue that a plan with zf_prefetch uses.
+ * work with (section 7) lives as long as one of them. One graph, its programs and their store
+ * belong to one thread at a time; others are independent. No function prints, exits, aborts or
+ * reads the environment, and there are no global variables. Threads are those that a CPU backend is
+ * asked for, and one more for each queue that a plan with zf_prefetch uses.
+ *
+ * WORDS
+ *
+ *     leaf          an input, parameter, state or constant: a node that computes nothing
+ *     pass          a function that rewrites a graph
+ *     plan          a graph with all bytes placed (offsets in the arena), as zf_compile makes it
+ *     program       a plan with its memory on a backend: zf_step runs it
+ *     store         the tensors that outlive a program: parameters, optimizer states, their step
+ *     micro-batch   the examples that one rank computes at a time; world * micro_batches of them
+ *                   are the global batch of one step
+ *     bucket        parameters that lie side by side in memory; collectives move whole buckets
+ *     shard         the elements of a bucket that one rank holds: 1 of `world` equal ranges
+ *     queue         nodes that run in order, beside other queues: compute, gather, reduce
+ *     lifetime      the nodes from the first that writes a value to the last that reads it
+ *     peak          the bytes that a program and its store allocate together
+ *     fused         one node with the result of several
+ *     saved         a value that a node leaves for its gradient
+ *     recompute     to compute a value of the forward pass a second time, in the backward pass
+ *     non-finite    infinity or NaN
  */
 #ifndef ZEROFLOW_H
 #define ZEROFLOW_H
@@ -242,8 +261,8 @@ typedef struct zf_graph_desc {
 ZF_API zf_graph *zf_graph_new(const zf_graph_desc *desc);
 ZF_API void zf_graph_free(zf_graph *graph); /* NULL: nothing */
 /* A copy that shares nothing with the graph: the same nodes with the same ids, the same scopes,
- * stage and error, by the same allocator. A tensor of the graph is in the copy {copy, tensor.id}. NULL
- * without a graph or memory. */
+ * stage and error, by the same allocator. A tensor of the graph is in the copy {copy, tensor.id}.
+ * NULL without a graph or memory. */
 ZF_API zf_graph *zf_graph_copy(const zf_graph *graph);
 
 /* The first error of the graph: ZF_OK and "" while there is none. The text lives as long as the
@@ -256,8 +275,8 @@ ZF_API zf_status zf_graph_print(const zf_graph *graph, FILE *file);
 /* The same into text[0..size), terminated when size > 0; returns the length that the whole text
  * has. */
 ZF_API size_t zf_graph_text(const zf_graph *graph, char *text, size_t size);
-/* The graph that `text` describes, or NULL with *error (which may be NULL) naming line and column.
- * */
+/* The graph that `text` describes, or NULL with *error (which may be NULL) naming line and
+ * column. */
 ZF_API zf_graph *zf_graph_parse(const char *text, size_t bytes, const zf_graph_desc *desc,
                                 zf_error *error);
 /* A 64-bit hash of the text: equal graphs have equal hashes on every machine. */
@@ -428,10 +447,10 @@ typedef struct zf_embedding_desc {
 } zf_embedding_desc;
 ZF_API zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedding_desc *desc);
 
-/* weight * sum over rows of -log softmax(logits)[label]; rows whose label is -100 count nothing.
- * logits [n,classes] float, labels [n] i32 or i64, weight a scalar f32: 1 / (labelled rows of the
- * global batch) makes the loss, however the batch is cut, the mean over all labelled rows. weight
- * ZF_NONE: 1 / max(1, labelled rows of these labels). */
+/* weight * sum over rows of -log softmax(logits)[label]; rows with label -100 are ignored. logits
+ * [n,classes] float, labels [n] i32 or i64, weight a scalar f32. With the weight 1 / (labelled rows
+ * of the global batch), the loss is the mean over all labelled rows, whatever the number of ranks
+ * and micro-batches. weight ZF_NONE: 1 / max(1, labelled rows of these labels). */
 ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
 
 /* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
@@ -452,32 +471,32 @@ ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);
 
 /* ------------------------------------------------------------------------------------- 5 PASSES
  *
- * A pass rewrites the graph, checks that it comes at its turn, and verifies what it made. Node ids
- * are never renumbered. All return ZF_OK or the graph's first error. */
+ * A pass checks that it is called in its order, rewrites the graph, and verifies the result. Node
+ * ids are never renumbered. All return ZF_OK or the graph's first error. */
 
-/* Mixed precision (Micikevicius et al. 2018): a graph of f32 computes in bf16 or f16. Parameters and
- * activations get that dtype, and the optimizers update f32 master weights beside it. Losses and
- * their weights, statistics, and what the program writes and reads besides parameters stay f32.
+/* Mixed precision (Micikevicius et al. 2018): a graph of f32 computes in bf16 or f16. Parameters
+ * and activations get that dtype, and the optimizers update f32 master weights beside it. Losses
+ * and their weights, statistics, and what the program writes and reads besides parameters stay f32.
  * Products add in f32 in any case.
  *
- * With a loss scale, gradients are those of the loss times a number, which keeps small ones from
- * being rounded to zero in f16. zf_clip and the optimizers take it out again, in f32. A step in
- * which a gradient is not finite, on any rank, is skipped: parameters and optimizer states stay as
- * they are. The scale is then divided by `factor`, though only by the hysteresis-th overflow and
- * those after it; at min_scale that is the step's error, ZF_ERR_NAN. It is multiplied by `factor`
- * whenever `window` good steps follow the first since the last overflow, which also restores the
- * hysteresis. Outputs "loss_scale" and "skipped_steps" (i64) say what became of it; they are
- * states, which checkpoints hold. Gradients that are read (zf_gradient) have the scale in them.
+ * With a loss scale, the loss is multiplied by the scale before the backward pass, which keeps
+ * small gradients from being rounded to zero in f16. zf_clip and the optimizers divide by it, in
+ * f32. A step in which a gradient is non-finite, on any rank, is skipped: parameters and optimizer
+ * states do not change. From the hysteresis-th overflow on, each overflow divides the scale by
+ * `factor`; an overflow at min_scale is the step's error, ZF_ERR_NAN. When `window` finite steps
+ * have followed the first one after the last overflow, the scale is multiplied by `factor` and the
+ * hysteresis is restored. Outputs "loss_scale" and "skipped_steps" (i64) are states, which
+ * checkpoints hold. zf_gradient's values are multiplied by the scale.
  *
  * Requires: zf_autograd not run yet; before or after zf_fuse. desc NULL: nothing. */
 typedef struct zf_precision_desc {
     zf_dtype dtype;     /* ZF_BF16 or ZF_F16; ZF_F32: dtypes stay */
     double scale;       /* the first loss scale; 0: 65536 of f16, none of any other */
-    double factor;      /* 0: 2; 1: the scale stays as it is, and steps are only skipped */
+    double factor;      /* 0: 2; 1: the scale is constant, and steps are only skipped */
     int64_t window;     /* 0: 1000 */
-    int32_t hysteresis; /* overflows that it takes to change the scale; 0: 2 */
+    int32_t hysteresis; /* the overflow that first divides the scale; 0: 2 */
     double min_scale;   /* 0: 1 */
-    bool consecutive_hysteresis; /* any good step restores the hysteresis */
+    bool consecutive_hysteresis; /* any finite step restores the hysteresis */
 } zf_precision_desc;
 ZF_API zf_status zf_precision(zf_graph *graph, const zf_precision_desc *desc);
 
@@ -489,8 +508,8 @@ ZF_API zf_status zf_autograd(zf_graph *graph, zf_tensor loss);
  * tensor where it has none, without making it an error. */
 ZF_API zf_tensor zf_gradient(zf_graph *graph, zf_tensor param);
 
-/* Removes what nothing needs (no output, gradient or update: so it comes after zf_autograd, unless
- * the loss is an output), merges equal nodes, folds what is known, and undoes what undoes itself.
+/* Removes nodes that no output, gradient or update needs (so it comes after zf_autograd, unless the
+ * loss is an output), merges equal nodes, folds constants, and removes pairs of inverse operators.
  */
 ZF_API zf_status zf_simplify(zf_graph *graph);
 
@@ -499,14 +518,14 @@ ZF_API zf_status zf_simplify(zf_graph *graph);
  * zf_autograd; no optimizer yet. */
 ZF_API zf_status zf_clip(zf_graph *graph, double max_norm);
 
-/* In a field whose 0 means its default: 0. */
+/* Says 0 in a field of which 0 means the default. */
 #define ZF_ZERO (-1e-300)
 
 /* Optimizers: one update per parameter that has a gradient. `lr` is a scalar f32. Weight decay is
  * decoupled (added to the update; for SGD to the gradient) and applies to parameters of rank >= 2,
  * so not to biases and norms, unless decay_all. A bf16 or f16 parameter is updated in f32: its
- * master weights are a state that starts as the parameter before it is rounded, and whose rounded
- * values the parameter has. Requires: zf_autograd; one optimizer per graph. desc NULL: defaults. */
+ * master weights are a state, which starts as the first value in f32; the parameter is the master
+ * weights, rounded. Requires: zf_autograd; one optimizer per graph. desc NULL: defaults. */
 typedef struct zf_sgd_desc {
     double momentum; /* 0 */
     bool nesterov;
@@ -549,34 +568,35 @@ typedef struct zf_lion_desc {
 } zf_lion_desc;
 ZF_API zf_status zf_lion(zf_graph *graph, zf_tensor lr, const zf_lion_desc *desc);
 
-/* When the rewrite `invert` is done. */
+/* When the rewrite `invert` is applied. */
 typedef enum zf_invert {
     ZF_INVERT_ALWAYS,
-    /* By zf_passes, where the plan without it takes more than zf_training.memory_limit, so never
-     * where that is 0: it takes time to save memory. By zf_fuse itself, always */
+    /* By zf_passes where the plan without it exceeds zf_training.memory_limit (never where that is
+     * 0), since it saves memory and costs time. By zf_fuse itself, always */
     ZF_INVERT_AS_NEEDED
 } zf_invert;
 
-/* Merges nodes into ones that do their work at once, with less memory and traffic: before
- * zf_autograd what the forward pass is made of, whose gradients then come with it; called once more
- * behind the optimizer, what these have made. Each rewrite has a name and can be left out:
+/* Merges nodes into fused ones, with less memory and memory traffic. Before zf_autograd it fuses
+ * the forward pass, whose gradients are then fused too; called a second time after the optimizer it
+ * fuses gradients and updates. Each rewrite has a name and can be left out:
  *
  *     linear     product, bias, activation
- *     qkv        projections of one input, as one product with weights that are neighbours in memory
- *     attention  products, mask, softmax and dropout, online: no matrix of tokens by tokens
- *     softmax    scale, mask, softmax and dropout, where `attention` has not taken them
+ *     qkv        projections of one input, as one product with weights that are neighbours in
+ *     memory attention  products, mask, softmax and dropout, online: no matrix of tokens by tokens
+ *     softmax    scale, mask, softmax and dropout, where `attention` does not apply
  *     norm       bias, dropout, residual and LayerNorm or RMSNorm
  *     embedding  word, type and position embeddings, LayerNorm and dropout
- *     head       logits, cross-entropy and best guesses, in tiles: the logits never exist whole
- *     sums       gradients of biases in front of `norm`, with its gradient
- *     accumulate a product that is added to a value begins with it
- *     invert     the backward pass makes activations and results of LayerNorm again
+ *     head       logits, cross-entropy and argmax, in tiles: the whole logits are never in memory
+ *     sums       gradients of biases before `norm`, computed by its gradient
+ *     accumulate a product that is added to a value starts from that value
+ *     invert     the backward pass recomputes activations and inputs of LayerNorm from results
  *     update     clipping and update
  *     chain      elementwise nodes one after the other, as one loop
  *
- * passes/fuse.c says what each makes of what, and whether the bits stay. desc NULL: all. */
+ * passes/fuse.c gives for each the nodes before and after, and whether bits change. desc NULL: all.
+ */
 typedef struct zf_fuse_desc {
-    /* Names of rewrites not to be done, separated by commas; "all": none is done; NULL: all are */
+    /* Names of rewrites to leave out, separated by commas; "all": every one; NULL: none */
     const char *without;
     zf_invert invert;
 } zf_fuse_desc;
@@ -584,15 +604,14 @@ ZF_API zf_status zf_fuse(zf_graph *graph, const zf_fuse_desc *desc);
 /* The name of a rewrite, 0 and up; NULL behind the last */
 ZF_API const char *zf_fuse_name(int32_t index);
 
-/* ZeRO (Rajbhandari et al., SC'20): the step of one rank becomes that of each of `world` ranks,
- * which share a global batch of world * micro_batches equal parts: rank r runs part k * world + r
- * as its micro-batch k. Parameters and their optimizer states are sharded equally over the
- * ranks:
+/* ZeRO (Rajbhandari et al., SC'20): the step of one rank becomes that of each of `world` ranks. The
+ * global batch is world * micro_batches equal parts; rank r runs part k * world + r as its
+ * micro-batch k. The ranks hold equal shards of:
  *
- *     stage 0   nothing is cut; gradients are summed over the ranks
+ *     stage 0   nothing; gradients are summed over the ranks
  *     stage 1   optimizer states
  *     stage 2   and gradients
- *     stage 3   and parameters, which are gathered for each run of uses
+ *     stage 3   and parameters, which are gathered before each run of uses
  *
  * Losses, gradients, parameters and states are those of stage 0 to the last bit, and those of any
  * other world in which world * micro_batches is the same. Scalar floats that zf_output keeps of
@@ -604,17 +623,17 @@ typedef struct zf_zero_desc {
     int32_t stage; /* 0, 1, 2 or 3 */
     int32_t world; /* ranks; 0: 1 */
     int64_t micro_batches; /* of a step, on each rank; 0: 1 */
-    /* Parameters move in buckets of about this size, cut where scopes are; 0: that of the largest
-     * numbered scope ("layer.7"), from 1 to 256 MiB */
+    /* Maximum bytes of a bucket, which ends where a scope ends; 0: the size of the largest numbered
+     * scope ("layer.7"), from 1 to 256 MiB */
     size_t bucket_bytes;
-    /* Parameters that it has in buckets already lie in the same ones here; NULL: none */
+    /* Parameters that this store holds keep their buckets; NULL: none */
     const zf_store *store;
 } zf_zero_desc;
 ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
 
 typedef struct zf_backend zf_backend; /* section 6 */
 
-/* What a machine does in a second, for decisions between plans. */
+/* The speeds of a machine, by which passes choose between plans. */
 typedef struct zf_cost {
     double flops_per_s;      /* of matrix products, on one rank */
     double bytes_per_s;      /* of memory, by everything else */
@@ -625,21 +644,21 @@ ZF_API zf_cost zf_cost_default(void); /* of a small CPU and a 10 Gbit/s network 
 typedef struct zf_comm zf_comm; /* section 6 */
 /* Measures it, in a fraction of a second: products and sums of f32 on the backend (NULL: a CPU
  * backend of one thread), all_gathers on the communicator (NULL: the link is the default). All
- * ranks must call, and all get rank 0's values, so that the plans made with them are the same. On
- * an error *cost stays as it was; what fails on one rank is the error of all. */
+ * ranks must call, and all get rank 0's values, so that their plans are the same. On an error *cost
+ * does not change; an error on one rank is the error on all. */
 ZF_API zf_status zf_calibrate(zf_backend *backend, const zf_comm *comm, zf_cost *cost,
                               zf_error *error);
 /* A table as a JSON file: an object of the four members of zf_cost, none missing and no others, in
- * their buckets; bytes and FLOPs from 1 to 1e24 per second, seconds from 0 to 1e6. On an error *cost,
- * or what `path` names, stays as it was. allocator NULL: the C library's. */
+ * the units above; bytes and FLOPs from 1 to 1e24 per second, seconds from 0 to 1e6. On an error
+ * *cost, or the file at `path`, does not change. allocator NULL: the C library's. */
 ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocator *allocator,
                               zf_error *error);
 ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_allocator *allocator,
                               zf_error *error);
 
 typedef struct zf_prefetch_desc {
-    /* Of parameters gathered ahead, of gradients waiting to be reduced, and of what gradients are
-     * made of that are put off; 0: no overlap */
+    /* The maximum bytes of parameters gathered ahead, of gradients that wait to be reduced, and of
+     * operands kept for gradients that are computed later; 0: no overlap */
     size_t bytes;
     /* Stage 3: buckets stay gathered between forward and backward pass, which saves their second
      * gather, as far as the plan stays within zf_training.memory_limit */
@@ -648,14 +667,15 @@ typedef struct zf_prefetch_desc {
 
 typedef enum zf_recompute_mode {
     ZF_RECOMPUTE_OFF,
-    ZF_RECOMPUTE_LAYERS,   /* each layer keeps what enters it alone, and makes the rest again */
-    ZF_RECOMPUTE_AS_NEEDED /* as much as `bytes` ask for, at the least FLOPs for it */
+    ZF_RECOMPUTE_LAYERS,   /* each layer keeps its inputs only, and recomputes the rest */
+    ZF_RECOMPUTE_AS_NEEDED /* as much as the limit `bytes` requires, with the fewest FLOPs */
 } zf_recompute_mode;
 
 typedef struct zf_recompute_desc {
     zf_recompute_mode mode;
-    /* That the peak of the plan must not exceed; ZF_ERR_LIMIT where it cannot be kept to, with the
-     * least bytes that can. 0: as needed zf_training.memory_limit, by layers any */
+    /* The limit of the plan's peak. Where no plan keeps to it: ZF_ERR_LIMIT, which names the
+     * smallest limit that a plan keeps to. 0: zf_training.memory_limit for ZF_RECOMPUTE_AS_NEEDED,
+     * none for ZF_RECOMPUTE_LAYERS */
     size_t bytes;
 } zf_recompute_desc;
 
@@ -663,8 +683,8 @@ typedef enum zf_optimizer { ZF_ADAMW, ZF_LAMB, ZF_SGD, ZF_LION } zf_optimizer;
 /* "adamw", ...; NULL behind the last */
 ZF_API const char *zf_optimizer_name(zf_optimizer optimizer);
 
-/* One description of a training step: what each pass is told, and once for all of them, what plans
- * are made for. {0} is valid, and so is each member that is {0}. */
+/* One description of a training step: the desc of each pass, and what all plans are made for. {0}
+ * is valid, and so is each member that is {0}. */
 typedef struct zf_training {
     /* A scalar; ZF_NONE: nothing is trained. Then all that is about gradients is left out, and the
      * passes make a step that evaluates */
@@ -675,7 +695,7 @@ typedef struct zf_training {
     bool keep_gradients; /* each is an output "gradient/PARAM", as it is before zf_clip */
     /* As in zf_clip, INFINITY: the output "grad_norm" alone; 0: zf_clip is not run */
     double clip;
-    zf_optimizer optimizer; /* and what it is told, the others' being without effect: */
+    zf_optimizer optimizer; /* its desc is one of the next; the others have no effect */
     zf_adamw_desc adamw;
     zf_lamb_desc lamb;
     zf_sgd_desc sgd;
@@ -683,15 +703,17 @@ typedef struct zf_training {
     zf_recompute_desc recompute;
     zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
     zf_prefetch_desc prefetch; /* {0}: not run */
-    /* What zf_recompute and zf_prefetch choose between plans by: */
+    /* zf_recompute and zf_prefetch choose between plans by these: */
     size_t memory_limit; /* bytes; 0: none */
-    zf_backend *backend; /* whose scratch is counted in them; NULL: none */
-    const zf_cost *cost; /* NULL: gathers are issued as early as prefetch.bytes allow; else no earlier
-                            than is of use */
-    /* NULL: nothing is printed; else the graph after each pass that changes it, under "# after PASS" */
+    zf_backend *backend; /* its scratch is counted in plans; NULL: none */
+    /* NULL: gathers are issued as early as prefetch.bytes allow; else only as early as needed to
+     * hide their time */
+    const zf_cost *cost;
+    /* NULL: nothing is printed; else the graph after each pass that changes it, under "# after
+     * PASS" */
     FILE *print;
-    /* NULL, or: called after each pass that went well, by its name without "zf_"; it may add outputs
-     * to the graph */
+    /* NULL, or called after each pass that succeeded, with its name without "zf_"; it may add
+     * outputs to the graph */
     void (*after)(void *user, zf_graph *graph, const char *pass);
     void *user;
 } zf_training;
@@ -707,25 +729,25 @@ ZF_API zf_status zf_passes(zf_graph *graph, const zf_training *training);
  * zero.bucket_bytes. To be read, and not to be passed on: a 0 in it is 0. */
 ZF_API zf_training zf_training_resolved(const zf_training *training);
 
-/* Activation checkpointing (Chen et al. 2016): the backward pass makes values of the forward pass
- * again instead of keeping them. Numbers stay as they are, to the last bit. What is made again is
- * marked `recompute` in the text. A layer is what has one numbered scope ("layer.7"), or parameters
- * of such names. It looks ahead: bytes are those of the plan behind zf_zero and zf_prefetch, as
- * `training` describes them. Requires: zf_autograd; behind the optimizer and the last zf_fuse,
- * before zf_zero. training NULL: nothing. */
+/* Activation checkpointing (Chen et al. 2016): the backward pass recomputes values of the forward
+ * pass instead of keeping them. Numbers do not change, to the last bit. Recomputed nodes are marked
+ * `recompute` in the text. A layer is the nodes of one numbered scope ("layer.7"), or those that
+ * use parameters of such names. Byte limits are compared with the final plan, after zf_zero and
+ * zf_prefetch as `training` describes them. Requires: zf_autograd; after the optimizer and the last
+ * zf_fuse, before zf_zero. training NULL: nothing. */
 ZF_API zf_status zf_recompute(zf_graph *graph, const zf_training *training);
 
-/* Overlaps communication with computation: gathers are issued ahead of their use, reductions waited
- * for when their result is read, on queues of their own; the last large reduction, mostly of an
- * embedding, goes ahead of gradients that are not needed for it; small gathers are joined. Numbers
- * stay as they are. The cost in memory is prefetch.bytes at most for each of the three. Requires:
+/* Overlaps communication with computation, on queues of their own: gathers are issued ahead of
+ * their use; reductions are waited for where their result is read; the last large reduction, mostly
+ * an embedding's, is issued before the gradients that it does not need; small gathers are joined.
+ * Numbers do not change. Each of the first three costs at most prefetch.bytes of memory. Requires:
  * zf_zero. training NULL: nothing overlaps. */
 ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_training *training);
 
 /* ----------------------------------------------------------------------------- 6 DEVICES, RANKS
  *
- * Who computes, and with whom. Each function here makes a table of functions (zf_backend, zf_comm),
- * and others may be written: sections 14 and 15. */
+ * Backends compute, communicators connect ranks. Both are tables of functions (zf_backend,
+ * zf_comm). A program may write its own: sections 14 and 15. */
 
 ZF_API void zf_backend_free(zf_backend *backend); /* NULL: nothing */
 
@@ -733,7 +755,8 @@ typedef struct zf_cpu_desc {
     int32_t threads; /* workers, the calling thread among them; 0: 1 */
     /* Run the reference kernels (slow, in double precision) instead of the fast ones */
     bool reference;
-    /* "portable", "avx2", "avx512", "neon": no better than that; NULL: the best there is */
+    /* The instruction set: "portable", "avx2", "avx512", "neon", or a lesser one where the machine
+     * lacks it; NULL: the best that the machine has */
     const char *isa;
     zf_allocator allocator;
 } zf_cpu_desc;
@@ -746,28 +769,30 @@ typedef struct zf_cuda_desc {
     /* Launch node by node in every step, and not the step as a CUDA graph: to look for faults */
     bool no_graphs;
     bool tf32; /* products of f32 in TF32: fast, with 10 bits of mantissa */
-    /* The file of algorithms for products: those in it are taken, for others the fastest is looked
-     * for when a graph is compiled, and written to it. NULL: what the library would choose. Another
-     * algorithm gives other bits: runs and ranks that are to have the same need one file, complete */
+    /* A file of algorithms for matrix products. Those in the file are used; for other products
+     * zf_compile measures which is fastest and adds it to the file. NULL: cuBLASLt's own choice.
+     * Another algorithm gives other bits: runs and ranks that must have equal bits need the same
+     * complete file */
     const char *tuning;
-    /* Multiprocessors that products leave to what runs beside them, as NCCL's kernels (zf_nccl_desc.
-     * ctas, on each channel): a product that takes all makes a collective wait for its end. It is
-     * cuBLASLt that is told so, and it may choose another algorithm, with other bits. 0: none */
+    /* Multiprocessors that matrix products leave free for NCCL's kernels (zf_nccl_desc.ctas on each
+     * channel): a product on all of them makes a collective wait for its end. cuBLASLt then may
+     * choose another algorithm, with other bits. 0: none */
     int32_t spare_processors;
-    /* That the device may take to come to its end when other ranks are lost; 0: 60. Then it is given
-     * up: all calls are ZF_ERR_BACKEND, and its memory is not freed */
+    /* How long the device may take to finish its work after other ranks are lost; 0: 60. After that
+     * all calls are ZF_ERR_BACKEND, and its memory is not freed */
     double deadline_seconds;
     zf_allocator allocator; /* of host memory */
 } zf_cuda_desc;
 
-/* A device of compute capability 8.0 or newer: zeroflow_cuda.cu, compiled by nvcc. It runs f32, bf16
- * and f16. Where a block has less than 160 KiB of shared memory (8.6, 8.9, 12.x), attention over
- * heads of more than 64 elements, or its gradient, may be ZF_ERR_BACKEND. For one thread at a time,
- * as the CPU backend; a step is put on the device's queues, and its errors come when the host waits
- * for it. NULL with *error (which may be NULL): ZF_ERR_BACKEND where there is no driver or no such
- * device. */
+/* A device of compute capability 8.0 or newer: zeroflow_cuda.cu, compiled by nvcc. It runs f32,
+ * bf16 and f16. Where a block has less than 160 KiB of shared memory (8.6, 8.9, 12.x), attention
+ * over heads of more than 64 elements, or its gradient, may be ZF_ERR_BACKEND. One thread at a time
+ * may use it, as the CPU backend. zf_step returns when the step is on the device's queues; its
+ * errors are reported when the host waits for it. NULL with *error (which may be NULL):
+ * ZF_ERR_BACKEND where there is no driver or no such device. */
 ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error);
-/* The cudaStream_t of a queue of such a backend, for events of one's own; NULL where it has none. */
+/* The cudaStream_t of a queue of such a backend, for events of one's own; NULL where it has
+ * none. */
 ZF_API void *zf_cuda_stream(const zf_backend *cuda, int32_t queue);
 
 ZF_API void zf_comm_free(zf_comm *comm); /* NULL: nothing */
@@ -807,52 +832,53 @@ typedef struct zf_nccl_desc {
     /* That ranks wait for one another, also at creation; 0: 60. Of calls on a stream it is the time
      * that the stream spends in one of them. */
     double deadline_seconds;
-    /* Sums as NCCL makes them: reduce_scatter and all_reduce in f32, f64, bf16, f16, i32 and i64
-     * add in an order that promises no bits, and 16-bit ones round at each addition. All else, and
-     * what is added to `out`, is as without */
+    /* NCCL's own reductions: reduce_scatter and all_reduce in f32, f64, bf16, f16, i32 and i64 add
+     * in an order that may change from run to run, and 16-bit sums round at each addition. Other
+     * calls, and reductions that add to `out`, do not change */
     bool fast;
     /* Device memory that sums pass through in pieces, for each of three channels; 0: 32 MiB. The
      * same on all ranks, like `fast` */
     size_t staging_bytes;
-    /* Blocks that NCCL's kernels have at most on each of the three channels, a power of two; a block
-     * takes a multiprocessor. 0: 16, or as many fewer as all channels' take half of the device: so
-     * they can run at the same time, without which NCCL promises no progress. The same on all ranks.
+    /* Maximum blocks of NCCL's kernels on each of the three channels, a power of two; a block
+     * occupies a multiprocessor. 0: 16, or fewer, so that all channels together occupy at most half
+     * of the device: NCCL guarantees progress only if their kernels can run at the same time. The
+     * same on all ranks.
      *
-     * With it grows what NCCL takes of the device's memory: zf_comm.memory, which is measured when
-     * ranks are connected, 3 (staging_bytes + 2 MiB) of it for staging. Of NCCL 2.28, without its
-     * environment variables and without NVLS, the rest is at most about 3 * ctas * world * 12 MiB:
-     * for each block and channel a connection in the ring and one to each other rank, of 4 MiB
+     * NCCL's device memory grows with it: zf_comm.memory, measured when ranks are connected, of
+     * which 3 (staging_bytes + 2 MiB) are for staging. For NCCL 2.28, without its environment
+     * variables and without NVLS, the rest is at most about 3 * ctas * world * 12 MiB: for each
+     * block and channel a connection in the ring and one to each other rank, of 4 MiB
      * (NCCL_BUFFSIZE), 4.7 MiB (NCCL_LL128_BUFFSIZE) and 0.5 MiB (NCCL_LL_BUFFSIZE), in whole pages
-     * of 2 MiB. `fast` may connect ranks in other ways later */
+     * of 2 MiB. `fast` may open more connections later */
     int32_t ctas;
-    /* Rank 0 listens at host:port, the others connect to it, and the connections stay: a rank that
-     * ends or gives up is told to all while they wait, and one that does not come is named. Who
-     * connects is believed, so it is for networks where all are friends */
+    /* Rank 0 listens at host:port, the other ranks connect to it, and the connections stay open: a
+     * rank that ends or fails is reported to the ranks that wait, and a rank that does not arrive
+     * is named. Connections are not authenticated: use it in trusted networks only */
     const char *host;
     int32_t port;
-    /* A file that does not matter yet, in a folder that all ranks see: made, with others beside it
-     * whose names begin with its own, and removed when all have come. What an earlier run has left
-     * there is told from this one's. A rank that gives up says so in FILE.failed, which stays */
+    /* A path in a folder that all ranks share, where no file is needed otherwise. The ranks make
+     * this file and others whose names begin with it, and remove them when all ranks have arrived.
+     * Files of an earlier run are recognised. A rank that fails writes FILE.failed, which stays */
     const char *file;
-    /* ZF_NCCL_ID_BYTES from zf_nccl_id, called by one rank and brought to all by the program's own
-     * means. A rank that gives up tells nobody: the others find out by their deadline */
+    /* ZF_NCCL_ID_BYTES from zf_nccl_id, which one rank calls; the program sends them to all ranks.
+     * The other ranks notice a failed rank only by their deadline */
     const void *id;
 } zf_nccl_desc;
 /* The calling rank's communicator; all ranks must call within the deadline. Calls on a stream (a
- * cudaStream_t; memory of the device) return when they are put there, and may be captured into a
- * graph; calls on none may be given memory of the host or of the device, and come when those on
- * streams of the same channel are done. Sums have the bits of zf_add_ranks unless `fast`. NULL with
- * *error (which may be NULL). zf_comm_free frees it, after the programs that use it. */
+ * cudaStream_t; device memory) return once they are enqueued, and may be captured into a graph.
+ * Calls without a stream take host or device memory, and run after the calls on streams of the same
+ * channel. Sums have the bits of zf_add_ranks unless `fast`. NULL with *error (which may be NULL).
+ * zf_comm_free frees it, after the programs that use it. */
 ZF_API zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error);
 ZF_API zf_status zf_nccl_id(void *id, zf_error *error);
 
 /* ------------------------------------------------------------------------------------- 7 STORES
  *
- * Parameters and states live in a store: tensors with a name, in the memory of a backend, whole or
- * cut over the ranks. A program binds those that its graph names, and adds those that the store
- * lacks: their first values follow from the store's seed and the name. So any number of programs
- * work over one store. This one trains and evaluates, and so does any over two batch sizes, an
- * adapter beside a frozen base, two models that learn from each other:
+ * Parameters and states live in a store: named tensors in the memory of a backend, whole or
+ * sharded. A program binds those that its graph names, and adds those that the store lacks: their
+ * first values follow from the store's seed and the name. Any number of programs work over one
+ * store: training and evaluation (below), two batch sizes, an adapter beside a frozen base, two
+ * models that learn from each other.
  *
  *     zf_program *train = zf_compile(g, &(zf_compile_desc){.seed = 1});
  *     zf_store *store = zf_program_store(train);
@@ -871,15 +897,16 @@ ZF_API zf_status zf_nccl_id(void *id, zf_error *error);
  *
  * and later "base" as above, and zf_load(store, "adapter", &(zf_load_desc){.merge = true}).
  *
- * The seed and the count of training steps are the store's, so that programs which train in turns
- * go on with one count. With several ranks each has a store of its own, and they are cut alike: what
- * a later graph's zf_zero must know of the store, zf_zero_desc.store tells it. A store lives until
- * whoever made it and all its programs have freed it; backend and communicator must outlive it. It
- * and its programs belong to one thread at a time. */
+ * The seed and the count of training steps belong to the store: programs that train in turns share
+ * one count. With several ranks each has a store of its own, and all are sharded alike; a later
+ * graph's zf_zero takes the layout from zf_zero_desc.store. A store lives until its maker and all
+ * its programs have freed it; backend and communicator must outlive it. It and its programs belong
+ * to one thread at a time. */
 
 typedef struct zf_store_desc {
     zf_backend *backend; /* NULL: a single-threaded CPU backend of the store's own */
-    /* The ranks among which this store is one; NULL: there is one rank. It must outlive the store */
+    /* The ranks among which this store is one; NULL: there is one rank. It must outlive the
+     * store */
     const zf_comm *comm;
     uint64_t seed; /* of first values, and of dropout in all programs */
     /* Bytes, of the store and all its programs together; 0: none. A program that does not fit is
@@ -888,12 +915,12 @@ typedef struct zf_store_desc {
     zf_allocator allocator; /* of host memory */
 } zf_store_desc;
 
-/* An empty store, or NULL with *error (which may be NULL). desc NULL: defaults. A program for which
- * there is no other needs none: zf_compile makes one for it. */
+/* An empty store, or NULL with *error (which may be NULL). desc NULL: defaults. A program without
+ * one gets its own from zf_compile. */
 ZF_API zf_store *zf_store_new(const zf_store_desc *desc, zf_error *error);
 /* Of stores made by zf_store_new. NULL: nothing. */
 ZF_API void zf_store_free(zf_store *store);
-/* The last call's error; "" when it was good. */
+/* The last call's error; "" when it succeeded. */
 ZF_API const char *zf_store_error(const zf_store *store);
 /* Training steps done, by all programs: 0 at first, kept by checkpoints. */
 ZF_API int64_t zf_store_step(const zf_store *store);
@@ -909,7 +936,7 @@ typedef struct zf_stored {
      * loaded, and no program has named it yet; it lies in host memory */
     int32_t bucket;
     int64_t at, bucket_size; /* elements, with padding */
-    int32_t world;           /* ranks over which the bucket is cut; 1: each has all of it */
+    int32_t world;           /* ranks that share the bucket; 1: each has all of it */
     int64_t first, count;    /* elements of the tensor that this rank has */
 } zf_stored;
 
@@ -928,14 +955,14 @@ typedef struct zf_store_info {
 } zf_store_info;
 ZF_API zf_store_info zf_store_info_of(const zf_store *store);
 
-/* Copies all of a tensor out of the store, or into it; `bytes` are exactly the tensor's. Of one that
- * is cut over the ranks, a read is collective: all ranks must make it; a write takes what is this
- * rank's, so that all must write the same. Writing a parameter writes its master weights as well. */
+/* Copies a whole tensor out of the store, or into it; `bytes` are exactly the tensor's. Of a
+ * sharded tensor a read is collective: all ranks must call it; a write keeps this rank's elements,
+ * so all ranks must write the same data. Writing a parameter writes its master weights as well. */
 ZF_API zf_status zf_store_read(zf_store *store, const char *name, void *data, size_t bytes);
 ZF_API zf_status zf_store_write(zf_store *store, const char *name, const void *data, size_t bytes);
-/* Values of all tensors that both stores have, from one into the other, however each has cut them;
- * ZF_ERR_MISMATCH, before anything is changed, where they differ in kind, dtype or shape. Both are
- * of the same ranks, and all must call. The error is that of `to`. */
+/* Copies the values of all tensors that both stores have, whatever their shards. ZF_ERR_MISMATCH,
+ * before anything is changed, where they differ in kind, dtype or shape. Both stores have the same
+ * ranks, all of which must call. The error is kept in `to`. */
 ZF_API zf_status zf_store_copy(zf_store *to, zf_store *from);
 
 /* ---------------------------------------------------------------------------- 8 PLANS, PROGRAMS */
@@ -945,14 +972,15 @@ typedef struct zf_program zf_program;
 typedef struct zf_memory_desc {
     zf_backend *backend; /* whose scratch is counted; NULL: none */
     bool no_reuse;       /* every value its own bytes */
-    /* Parameters and states that it has will be bound: they have no place in this plan; NULL: none */
+    /* Parameters and states that it has will be bound: they have no place in this plan; NULL:
+     * none */
     const zf_store *store;
 } zf_memory_desc;
 
-/* Gives every value its place: an offset in one plan, first what outlives a step (inputs,
- * parameters, states, constants), then what does not. Nothing can be added to the graph afterwards.
- * zf_compile runs it when it has not been run, and refuses a plan with less scratch than its
- * backend needs, or one that was made for a store which had other tensors. desc NULL: defaults. */
+/* Gives every value its offset in the arena: first the values that outlive a step (inputs,
+ * parameters, states, constants), then the others. Nothing can be added to the graph afterwards.
+ * zf_compile runs it when it has not been run. It refuses a plan with less scratch than its backend
+ * needs, or one made for a store that had other tensors. desc NULL: defaults. */
 ZF_API zf_status zf_memory(zf_graph *graph, const zf_memory_desc *desc);
 
 /* What bytes of the arena hold: */
@@ -986,72 +1014,71 @@ typedef struct zf_traffic {
 
 /* What a step of one rank takes. */
 typedef struct zf_plan {
-    size_t peak_bytes; /* all that is allocated for it: the program's, and what it adds to the store */
+    size_t peak_bytes; /* all bytes allocated for it, those that it adds to the store included */
     size_t live_bytes; /* the largest sum of bytes alive at one time */
     /* where that is, as the text numbers nodes, its operator and scope; "" where there is none */
     int32_t peak_node;
     const char *peak_op, *peak_scope;
-    size_t most[ZF_KINDS];    /* the largest sum of each kind that is alive at one time */
-    size_t at_peak[ZF_KINDS]; /* what live_bytes are the sum of */
+    size_t most[ZF_KINDS];    /* of each kind, the maximum that is alive at one time */
+    size_t at_peak[ZF_KINDS]; /* of each kind, the bytes alive at the peak: in sum live_bytes */
     zf_traffic traffic;
     double flops; /* of the matrix products of a step, a multiply-add being two; the model's: */
-    double recomputed_flops; /* those of products that zf_recompute makes again are apart */
+    double recomputed_flops; /* without the products of zf_recompute, which are these */
     int32_t nodes;
-    int32_t inverted; /* values that the backward pass makes again by zf_fuse's `invert` */
+    int32_t inverted; /* values that the backward pass recomputes by zf_fuse's `invert` */
     int64_t parameter_count; /* elements; */
     int64_t padded_count;    /* with the padding of buckets */
 } zf_plan;
 
-/* The plan of the graph, of which no memory is known before zf_memory. The graph's error, if there
- * is one. */
+/* The plan of the graph; its bytes are 0 before zf_memory. The graph's error, if there is one. */
 ZF_API zf_status zf_graph_plan(zf_graph *graph, zf_plan *plan);
-/* ZF_ERR_LIMIT where the arena is larger than `limit` bytes (0: none), saying by how much, at which
- * node, and what is there. Requires: zf_memory. */
+/* ZF_ERR_LIMIT where the arena is larger than `limit` bytes (0: none); the error says by how much,
+ * at which node, and which values are alive there. Requires: zf_memory. */
 ZF_API zf_status zf_plan_fits(zf_graph *graph, size_t limit);
 
 typedef struct zf_compile_desc {
-    /* Whose parameters and states it works with; NULL: a new one, of backend, comm and seed */
+    /* The store of its parameters and states; NULL: a new one, of backend, comm and seed */
     zf_store *store;
     zf_backend *backend;  /* NULL: the store's; of a new one, a single-threaded CPU backend */
     uint64_t seed;        /* of a new store; else 0, or the store's */
-    /* bytes; 0: none. A plan over it is ZF_ERR_LIMIT, saying by how much and where */
+    /* bytes; 0: none. A larger plan is ZF_ERR_LIMIT; the error says by how much and where */
     size_t memory_limit;
     bool bound;           /* parameters and states that the store lacks are an error */
     bool evaluate;        /* dropout passes through */
     bool no_reuse;        /* as zf_memory_desc.no_reuse */
-    bool poison;          /* fill bytes whose value died with NaN: finds reads of the dead; slow */
-    /* Of a new store: the ranks among which this program is one; NULL: there is one rank. It must
-     * outlive the program, and have as many as zf_zero was told. */
+    bool poison;          /* fill values with NaN after their lifetime: finds late reads; slow */
+    /* Of a new store: this rank's communicator; NULL: there is one rank. It must outlive the
+     * program, and have zf_zero_desc.world ranks. */
     const zf_comm *comm;
     bool allow_nan;       /* update also when a scalar output of the micro section is not finite */
     bool verify;          /* check the rules of graph and plan once more: ZF_ERR_VERIFY */
 } zf_compile_desc;
 
-/* A program that runs the graph, or NULL: the graph has the error, and the store is as it was. It
- * borrows graph and backend, and the graph must not change while it lives. What the store has under
- * a name that the graph has must be of the same kind, dtype and shape, and be cut in the same way
- * (zf_zero_desc.store), else it is ZF_ERR_MISMATCH. desc NULL: defaults. */
+/* A program that runs the graph, or NULL: the graph has the error, and the store is unchanged. It
+ * borrows graph and backend, and the graph must not change while it lives. Tensors that graph and
+ * store both name must have the same kind, dtype, shape and shards (zf_zero_desc.store), else it is
+ * ZF_ERR_MISMATCH. desc NULL: defaults. */
 ZF_API zf_program *zf_compile(zf_graph *graph, const zf_compile_desc *desc);
-/* The store of a program; not to be freed, and good as long as a program over it lives. */
+/* The store of a program; not to be freed, and valid as long as a program over it lives. */
 ZF_API zf_store *zf_program_store(const zf_program *program);
 ZF_API void zf_program_free(zf_program *program); /* NULL: nothing */
 
-/* The last call's error; "" when it was good. */
+/* The last call's error; "" when it succeeded. */
 ZF_API const char *zf_program_error(const zf_program *program);
 
 /* Copies `bytes` (exactly the tensor's) into an input, param or state; out of a param, state, input
- * or output. Of a param or state that is cut over the ranks, a write takes what is this rank's, so
- * that all must write the same, and a read is collective: all ranks must make it. Writing a
- * parameter writes its master weights as well. */
+ * or output. Of a sharded param or state a write keeps this rank's elements, so all ranks must
+ * write the same data, and a read is collective: all ranks must call it. Writing a parameter writes
+ * its master weights as well. */
 ZF_API zf_status zf_write(zf_program *program, zf_tensor tensor, const void *data, size_t bytes);
 ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size_t bytes);
 
-/* Runs the graph once: one training step where it has an optimizer. A learning rate that is not
- * finite is ZF_ERR_ARGUMENT. After an error (an index out of
- * range, say) the values of this step are undefined; parameters and state are untouched if it arose
- * before the update section. Where there is an optimizer, a scalar float output of the micro
- * section (a loss) that is NaN or infinite is such an error, ZF_ERR_NAN. With several ranks an
- * error of one is an error of all, which names that rank; after ZF_ERR_NAN they can go on. */
+/* Runs the graph once: one training step where it has an optimizer. A non-finite learning rate is
+ * ZF_ERR_ARGUMENT. After an error (such as an index out of range) the values of this step are
+ * undefined; parameters and states do not change if it arose before the update section. Where there
+ * is an optimizer, a non-finite scalar float output of the micro section (a loss) is such an error,
+ * ZF_ERR_NAN. With several ranks an error on one rank is an error on all, which names that rank;
+ * after ZF_ERR_NAN training can go on. */
 ZF_API zf_status zf_step(zf_program *program);
 
 /* Runs one micro-batch of a step of several (zf_zero_desc.micro_batches): for each but the last,
@@ -1059,13 +1086,12 @@ ZF_API zf_status zf_step(zf_program *program);
  */
 ZF_API zf_status zf_micro(zf_program *program);
 
-/* Ranks that begin differently train different models without a word, so they compare what must be
- * the same on all of them: seed, step, `evaluate` and `allow_nan`, the values of parameters and
- * states, and of inputs that updates read (the learning rate). Of a parameter or state that is cut
- * over the ranks, it is what was written to it (zf_write). ZF_ERR_MISMATCH on all ranks names the
- * first that differs. They do it before their first step, at the first one after zf_load, and in
- * zf_save; with this call, which is collective, whenever a program likes. It reads all values once,
- * and moves a few bytes. With one rank it is nothing. */
+/* Collective: compares what must be the same on all ranks: seed, step, `evaluate` and `allow_nan`,
+ * and the values of parameters, states, and inputs that updates read (the learning rate); of a
+ * sharded parameter or state, the value last written (zf_write). ZF_ERR_MISMATCH on all ranks names
+ * the first difference. zf_step does it before the first step and before the first step after
+ * zf_load, and zf_save does it. It reads all values once, and moves a few bytes. One rank has
+ * nothing to compare. */
 ZF_API zf_status zf_compare_ranks(zf_program *program);
 
 /* Steps done: of a program that trains, those of its store (zf_store_step); of another, its own. */
@@ -1083,11 +1109,11 @@ typedef struct zf_program_info {
     double flops;           /* of the matrix products of a step, a multiply-add being two */
     int32_t nodes;
     zf_plan plan;           /* predicted */
-    zf_traffic counted;     /* by the last step, or that under way; plan.traffic when it is done */
-    size_t comm_bytes;      /* what the communicator has taken of the device: zf_comm.memory */
-    /* "", or a line on what the backend does in a slow way: "products of 7 shapes run by a plain
-     * kernel, which is slow: cuBLASLt has none for matmul %12 [128,768] x [768,2] bf16 and others".
-     * It is the backend's, so far, of all its programs, and changes as they run */
+    zf_traffic counted;     /* in the last step or the one in progress; at its end plan.traffic */
+    size_t comm_bytes;      /* of the device, taken by the communicator: zf_comm.memory */
+    /* "", or a line about slow kernels: "products of 7 shapes run by a plain kernel, which is slow:
+     * cuBLASLt has none for matmul %12 [128,768] x [768,2] bf16 and others". It covers all programs
+     * of the backend, and changes as they run */
     const char *remark;
 } zf_program_info;
 ZF_API zf_program_info zf_program_info_of(const zf_program *program);
@@ -1096,19 +1122,19 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *program);
 
 /* Checkpoints of a store: a directory with params.safetensors, state.safetensors, manifest.json
  * (step, seed, the caller's notes, and checksums that together cover every byte) and the caller's
- * files. It is written aside and renamed: a crash leaves the old one or the new one whole.
+ * files. It is written to a temporary directory, which is then renamed: a crash leaves the old
+ * checkpoint or the new one, complete.
  *
- * With several ranks both calls are collective: all ranks call, in one directory that all of them
- * see, and what fails on one is the error of all, which names that rank. Of parameters and states
- * that zf_zero has cut, each rank writes the elements that it has, to files of its own, and no rank
- * holds more:
+ * With several ranks both calls are collective: all ranks call, with one directory that all of them
+ * share, and an error on one rank is an error on all, which names that rank. Of sharded parameters
+ * and states each rank writes its own elements, to files of its own, and holds no others in memory:
  *
  *     params.rank-00001-of-00004.safetensors, state.rank-00001-of-00004.safetensors
  *     rank-00001-of-00004.json    what is in them: of which tensor, from which element on
  *
- * and the rest is as above. So at stage 0 a checkpoint is that of one rank, at stages 1 and 2
- * params.safetensors is whole, and at stage 3 there is none. The stage and the world that load it,
- * with or without zf_zero, may be any: a rank reads the pieces (of 4 MiB) with what it needs. */
+ * The other files are as above. At stage 0 a checkpoint is the same as one rank's; at stages 1 and
+ * 2 params.safetensors is whole; at stage 3 there is none. Any stage and world can load it, with or
+ * without zf_zero: a rank reads the pieces (of 4 MiB) that have its elements. */
 typedef struct zf_note {
     const char *key, *value; /* UTF-8 */
 } zf_note;
@@ -1124,44 +1150,44 @@ typedef struct zf_save_desc {
     int32_t note_count;
     const zf_attachment *attachments;
     int32_t attachment_count;
-    bool finite; /* parameters and states that are not finite are refused (ZF_ERR_NAN) */
+    bool finite; /* non-finite parameters or states are an error (ZF_ERR_NAN) */
     /* Which tensors are saved, the same on all ranks: an adapter without its base; NULL: all */
     bool (*select)(void *user, const zf_stored *tensor);
     void *user;
 } zf_save_desc;
 
 /* Saves parameters, states, step and seed; notes and attachments are those of rank 0. desc NULL:
- * nothing else. An error leaves what `path` held as it was. One save at a time to a path: who is
- * second gets an error, where the file system has locks. No load from it meanwhile. The error is
- * the store's, as that of zf_load. */
+ * nothing else. An error leaves the old checkpoint unchanged. One process at a time may save to a
+ * path: a second one gets an error, where the file system has locks. Do not load from it meanwhile.
+ * The error is kept in the store, as that of zf_load. */
 ZF_API zf_status zf_save(zf_store *store, const char *path, const zf_save_desc *desc);
 
 typedef struct zf_load_desc {
-    /* For evaluation: states are neither needed nor touched (but master weights start anew from the
-     * parameters), step and seed stay, and the checkpoint may have parameters that the store has
-     * not. */
+    /* For evaluation: states, step and seed do not change, but master weights are set to the
+     * parameters; the checkpoint may lack states, and may have parameters that the store lacks. */
     bool params_only;
     /* With params_only: f32 parameters of the store take the master weights of those that the
      * checkpoint has in bf16 or f16. */
     bool masters;
-    /* What the checkpoint lacks stays as it is (but master weights start anew from parameters that
-     * it has), and what the store lacks is added: a base and an adapter come together. */
+    /* Tensors that the checkpoint lacks do not change (but master weights are set to the parameters
+     * that it has), and tensors that the store lacks are added: a base and an adapter are
+     * joined. */
     bool merge;
 } zf_load_desc;
 
-/* Restores them, so that training goes on with the same bits, from the beginning of a step. The
- * checkpoint must have the tensors of the store, neither fewer nor more, each with its dtype and
- * shape (ZF_ERR_MISMATCH names the first that is not so), and every checksum must fit
- * (ZF_ERR_FORMAT names file and tensor); all is checked before anything is changed. Only if a
- * device fails or a file changes after that are parameters and states undefined, and the error says
- * so. desc NULL: all.
+/* Restores parameters, states, step and seed, so that training goes on with the same bits, from the
+ * beginning of a step. The checkpoint must have exactly the tensors of the store, each with its
+ * dtype and shape (ZF_ERR_MISMATCH names the first difference), and every checksum must match
+ * (ZF_ERR_FORMAT names file and tensor). Everything is checked before anything is changed. Only if
+ * a device fails or a file changes after that, parameters and states are undefined, and the error
+ * says so. desc NULL: all.
  *
  * A store without tensors takes all that the checkpoint has. They lie in host memory, whole on each
  * rank, until a program is compiled that names them; so where memory matters, compile first. */
 ZF_API zf_status zf_load(zf_store *store, const char *path, const zf_load_desc *desc);
 
 /* Reads one note of a checkpoint into value[0..size), terminated. ZF_ERR_ARGUMENT when there is
- * none of that key, or it does not fit; on an error value stays as it was. */
+ * none of that key, or it does not fit; on an error value does not change. */
 ZF_API zf_status zf_checkpoint_note(const char *path, const char *key, char *value, size_t size,
                                     zf_error *error);
 
@@ -1238,8 +1264,8 @@ typedef struct zf_schedule {
     double power; /* 0: 1 */
     double rate;  /* 0: 0.9 */
     int64_t every; /* 0: 1 */
-    /* Of zf_nn_train: the first step has the rate of step 0, as in Hugging Face's transformers, which
-     * is 0 where there is a warm-up; else that of step 1, so that the last one has that of `steps` */
+    /* Of zf_nn_train: the first step has the rate of step 0 (0 where there is a warm-up), as in
+     * Hugging Face's transformers; else that of step 1, so that the last one has that of `steps` */
     bool from_zero;
 } zf_schedule;
 ZF_API double zf_schedule_at(const zf_schedule *schedule, int64_t step);
@@ -1260,7 +1286,7 @@ typedef struct zf_nn_train_desc {
 } zf_nn_train_desc;
 ZF_API zf_status zf_nn_train(const zf_nn_train_desc *desc);
 
-/* An input of a model, and where its values of all examples lie: data [examples, ...], of the
+/* An input of a model, and the array of its values for all examples: data [examples, ...], of the
  * input's dtype. */
 typedef struct zf_nn_field {
     const char *input;
@@ -1274,7 +1300,7 @@ typedef struct zf_nn_progress {
     double loss;       /* of this step's batch */
     double epoch_loss; /* mean over the examples that this call has trained on in this epoch */
     bool epoch_done;   /* this step was its last one: */
-    double held_out;   /* mean loss of what is held out, without dropout; else NAN */
+    double held_out;   /* mean loss of the held-out examples, without dropout; else NAN */
 } zf_nn_progress;
 
 enum { ZF_NN_FIELDS = 8 };
@@ -1286,11 +1312,11 @@ typedef struct zf_nn_fit_desc {
     void *user;
     zf_nn_field fields[ZF_NN_FIELDS]; /* behind the last one input is NULL */
     int64_t examples; /* in the arrays */
-    int64_t held_out; /* the last so many of them are not trained on, but evaluated after each epoch */
-    int64_t batch;    /* examples of a step; 0: 32. The last step of an epoch has what is left */
+    int64_t held_out; /* the last held_out of them are only evaluated, after each epoch */
+    int64_t batch;    /* examples of a step; 0: 32. The last step of an epoch has the rest */
     int64_t epochs;   /* 0: 1 */
-    bool in_order;    /* examples come as they lie; else in another order in each epoch: */
-    uint64_t seed;    /* of these orders */
+    bool in_order;    /* examples in the order of the arrays; else shuffled in each epoch */
+    uint64_t seed;    /* of the shuffles */
     zf_schedule schedule; /* peak 0: 1e-3; steps 0: those of all epochs */
     zf_training training; /* loss and lr aside; for one rank and without micro-batches */
     /* After each step; false ends the fit. May be NULL */
@@ -1300,9 +1326,9 @@ typedef struct zf_nn_fit_desc {
     int32_t operator_count;
 } zf_nn_fit_desc;
 
-/* Trains the store's parameters, which it adds where the store lacks them. What is done in a step
- * follows from its number, so that a store that has had steps (zf_load) goes on with the same bits.
- * An error, which *error (may be NULL) tells, leaves the store as the last good step has left it. */
+/* Trains the store's parameters, which it adds where the store lacks them. Every step depends on
+ * its number only, so a store that has done some steps (zf_load) goes on with the same bits. After
+ * an error (*error may be NULL) the store is as after the last step that succeeded. */
 ZF_API zf_status zf_nn_fit(zf_store *store, const zf_nn_fit_desc *desc, zf_error *error);
 /* The same with defaults filled in, but for schedule.steps. To be read, as zf_training_resolved. */
 ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc);
@@ -1493,8 +1519,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
 
 /* ======================================================================================= EXTENDING
  *
- * What a program needs that brings operators, a device or a communicator of its own, and what stands
- * where in the library: sections 13 to 15.
+ * What a program needs that brings operators, a device or a communicator of its own, and what
+ * stands where in the library: sections 13 to 15.
  *
  * ADDING AN OPERATOR
  *
@@ -1532,9 +1558,9 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
 
 /* --------------------------------------------------------------------------------- 13 OPERATORS */
 
-/* One row per operator: name, least and most operands, attributes. An attribute is A(operator, name,
- * kind), kind one of i (int64), f (double), b (bool), d (dtype), l (list of int64), v (list of
- * double) and e(names) (one of the names). One that is absent is 0, false, the first name or the
+/* One row per operator: name, least and most operands, attributes. An attribute is A(operator,
+ * name, kind), kind one of i (int64), f (double), b (bool), d (dtype), l (list of int64), v (list
+ * of double) and e(names) (one of the names). One that is absent is 0, false, the first name or the
  * empty list. The order of rows means nothing. All else that is known of an operator is its record,
  * in its file of ops/. */
 #define ZF_OPS(X, A)                                                                               \
@@ -1714,9 +1740,9 @@ typedef union zf_attribute {
 } zf_attribute;
 
 /* Attributes by the names that their rows give them: ZF_INT(launch, matmul, transpose_a),
- * ZF_FLOAT(launch, dropout, p), ZF_LIST(launch, pack, at).data; another kind than the row's does not
- * compile. ZF_ATTRIBUTE is the union itself, and ZF_AT_pack_size is the index of `size` among the
- * attributes of pack. */
+ * ZF_FLOAT(launch, dropout, p), ZF_LIST(launch, pack, at).data; another kind than the row's does
+ * not compile. ZF_ATTRIBUTE is the union itself, and ZF_AT_pack_size is the index of `size` among
+ * the attributes of pack. */
 #define ZFI_ROW(name, least, most, attributes) enum { attributes ZF_ATTRIBUTES_OF_##name };
 #define ZFI_ATTRIBUTE(op, name, kind)          ZF_AT_##op##_##name,
 ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
@@ -1766,12 +1792,12 @@ typedef struct zf_run {
 typedef struct zf_launch {
     zf_op op;
     int32_t node; /* its id, for messages */
-    const zf_operator *own; /* one of the program's own, as the graph keeps it; NULL: a row of ZF_OPS */
+    const zf_operator *own; /* one of the program's own, kept by the graph; NULL: a row of ZF_OPS */
     int32_t arg_count;
     const zf_array *args;
     zf_array out; /* data NULL for an effect */
-    /* What it leaves for its gradient: data NULL and rank 0 where no `saved` node asks for it; NULL:
-     * none does */
+    /* What it leaves for its gradient: data NULL and rank 0 where no `saved` node asks for it;
+     * NULL: none does */
     const zf_array *saved;
     const zf_attribute *attributes;
     void *scratch; /* as many bytes as backend->scratch asked for */
@@ -1799,8 +1825,8 @@ ZF_API zf_status zf_launch_fail(const zf_launch *launch, zf_status status, const
 ZF_API void zf_launch_split(const zf_launch *launch, int64_t count, int64_t grain,
                             void (*task)(const zf_launch *launch, int64_t first, int64_t last));
 
-/* FLOPs of the products of a launch, a multiply-add being two, and the bytes that it reads and writes,
- * each value once. Data pointers are not looked at. */
+/* FLOPs of the products of a launch, a multiply-add being two, and the bytes that it reads and
+ * writes, each value once. Data pointers are not looked at. */
 ZF_API double zf_launch_flops(const zf_launch *launch);
 ZF_API double zf_launch_bytes(const zf_launch *launch);
 
@@ -1864,8 +1890,8 @@ struct zf_operator {
     uint32_t over;  /* INPLACE: the operands over which its result may lie, as a mask; 0: all */
     uint32_t whole; /* BY_ROWS: the operands that belong to all rows, as a mask, */
     int32_t rows;   /* and the one that has the rows */
-    /* Dtype and shape of the result, from operands and attributes alone. NULL: all operands are f32,
-     * bf16 or f16, of one dtype and one shape, and so is the result */
+    /* Dtype and shape of the result, from operands and attributes alone. NULL: all operands are
+     * f32, bf16 or f16, of one dtype and one shape, and so is the result */
     zf_status (*infer)(zf_infer *infer);
     /* Appends its gradient; NULL: to differentiate it is an error */
     void (*grad)(zf_grad *grad);
@@ -1874,12 +1900,13 @@ struct zf_operator {
      * they point to change from step to step; it must do the same work with the same values */
     zf_status (*cpu)(const zf_launch *launch);
     size_t (*scratch)(const zf_launch *launch); /* bytes that cpu needs while it runs; NULL: none */
-    /* The kernel for a CUDA backend, or NULL: puts its work on `stream`, a cudaStream_t. Operands are
-     * of any dtype that infer lets pass but f64. It is called once or twice for each node, and what
-     * it has put there runs again in every step: it must not look at what launch->run points to */
+    /* The kernel for a CUDA backend, or NULL: puts its work on `stream`, a cudaStream_t. Operands
+     * are of any dtype that infer lets pass but f64. It is called once or twice for each node, and
+     * what it has put there runs again in every step: it must not look at what launch->run points
+     * to */
     zf_status (*cuda)(const zf_launch *launch, void *stream);
     size_t (*cuda_scratch)(const zf_launch *launch);
-    double (*flops)(const zf_launch *launch); /* of its products, a multiply-add being two; NULL: 0 */
+    double (*flops)(const zf_launch *launch); /* of its products; a multiply-add is two; NULL: 0 */
     void *user; /* launch->own->user, infer->own->user */
 };
 
@@ -1953,9 +1980,10 @@ struct zf_backend {
 /* ----------------------------------------------------------------------------- 15 COMMUNICATORS */
 
 /* One collective of one rank. Elements of in and out, n ranks: count and n count of all_gather; n
- * count and count of reduce_scatter; n count each of all_to_all; count each of all_reduce and bcast.
- * out may be in where both have one length; they never overlap otherwise, except that in may be this
- * rank's own part of all_gather's out. With add, all_reduce's out is the same on all ranks. */
+ * count and count of reduce_scatter; n count each of all_to_all; count each of all_reduce and
+ * bcast. out may be in where both have one length; they never overlap otherwise, except that in may
+ * be this rank's own part of all_gather's out. With add, all_reduce's out is the same on all
+ * ranks. */
 typedef struct zf_collective {
     zf_op op;
     int32_t node;    /* its id, for messages */
@@ -1983,7 +2011,8 @@ struct zf_comm {
     void (*abort)(void *self, const char *reason);
     void (*destroy)(void *self);
     /* NULL, or, where calls are put on a stream: how they fare, asked by a device that has been
-     * waiting for them for `seconds`. After ZF_ERR_COMM soon nothing on the stream waits for them. */
+     * waiting for them for `seconds`. After ZF_ERR_COMM soon nothing on the stream waits for
+     * them. */
     zf_status (*check)(void *self, double seconds, zf_error *error);
     /* Bytes of the device that it has taken for itself, which no plan counts; 0: of the host's */
     size_t memory;
@@ -1991,8 +2020,8 @@ struct zf_comm {
 
 /* What a node of trait ZF_OP_COLLECTIVE asks of the communicator; on no stream. */
 ZF_API zf_collective zf_collective_of(const zf_launch *launch);
-/* For those who write a communicator: whether a call is one that can be done there, on channels 0 to
- * channels - 1; ZF_ERR_ARGUMENT says what is wrong, and what would be right. */
+/* For those who write a communicator: whether a call is one that can be done there, on channels 0
+ * to channels - 1; ZF_ERR_ARGUMENT says what is wrong, and what would be right. */
 ZF_API zf_status zf_collective_check(const zf_collective *call, const zf_comm *comm,
                                      int32_t channels, zf_error *error);
 /* "all_gather %59", and "bcast %59 of 1024 f32 from rank 1"; the text is given back. */

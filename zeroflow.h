@@ -307,6 +307,9 @@ ZF_API void zf_push(zf_graph *graph, const char *format, ...)
     ;
 ZF_API void zf_pop(zf_graph *graph);
 
+/* Says 0 in a field of which 0 means the default. */
+#define ZF_ZERO (-1e-300)
+
 /* ----------------------------------------------------------------------------------- 4 BUILDERS
  *
  * Every builder returns the new tensor, or the invalid tensor after recording the graph's first
@@ -453,6 +456,78 @@ ZF_API zf_tensor zf_embedding_ex(zf_tensor table, zf_tensor ids, const zf_embedd
  * and micro-batches. weight ZF_NONE: 1 / max(1, labelled rows of these labels). */
 ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor weight);
 
+/* Layers that are one node each, with gradients of their own. zf_fuse makes some of them of plain
+ * nodes, where it recognises these; the builders say what is meant. */
+
+/* x weight^T + bias, as PyTorch's functional.linear: x [..., in], weight [out, in], bias [out] or
+ * ZF_NONE. zf_fuse joins projections of one x, and takes an activation behind it into the node. */
+ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias);
+
+typedef struct zf_attention_desc {
+    int64_t heads; /* of q; 0: 1 */
+    /* Heads of k and v, a divisor of heads: head j of q reads head j / (heads / kv_heads). Less than
+     * heads, k and v are repeated in memory for all of q's. 0: heads */
+    int64_t kv_heads;
+    double scale;   /* of the scores; 0: 1 / sqrt(width of a head) */
+    double dropout; /* of the probabilities */
+    /* Query m of M sees key n of N where n <= m + N - M: for M = N, itself and what is before it.
+     * What is not seen is not computed */
+    bool causal;
+    /* Broadcasts to [B, heads, M, N], and gets no gradient. bool or u8: a key that is 0 is not seen;
+     * else it is of q's dtype and added to the scaled scores. ZF_NONE: none */
+    zf_tensor mask;
+} zf_attention_desc;
+
+/* softmax(scale q k^T + mask) v of each head (Vaswani et al. 2017), of which no [M,N] matrix is ever
+ * in memory (Dao et al. 2022). q [B, M, H], k and v [B, N, H kv_heads / heads], heads side by side in
+ * the last dimension; the result is [B, M, H]. k and v ZF_NONE: q holds all three, [B, T, H + 2 H
+ * kv_heads / heads], of each token first q, then k, then v. A query that sees no key gives 0. Saved:
+ * the result, and a number for each row of scores. desc NULL: defaults. */
+ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_attention_desc *desc);
+
+typedef struct zf_residual_desc {
+    double dropout; /* of x + bias */
+    zf_tensor bias; /* [n], or ZF_NONE */
+    double eps;     /* 0: 1e-5; ZF_ZERO: 0 */
+    /* Gets residual + dropout(x + bias) as a value of its own: what the next residual is, where norms
+     * stand in front of layers. NULL: not asked for */
+    zf_tensor *sum;
+} zf_residual_desc;
+
+/* zf_layer_norm or zf_rms_norm of residual + dropout(x + bias). x and residual are of one shape [..., n]; gamma
+ * and beta [n]. Saved: xhat, which the gradient is made of, and a number for each row. desc NULL:
+ * defaults. */
+ZF_API zf_tensor zf_residual_layer_norm(zf_tensor x, zf_tensor residual, zf_tensor gamma,
+                                        zf_tensor beta, const zf_residual_desc *desc);
+ZF_API zf_tensor zf_residual_rms_norm(zf_tensor x, zf_tensor residual, zf_tensor gamma,
+                                      const zf_residual_desc *desc);
+
+typedef enum zf_rope_scaling {
+    ZF_ROPE_PLAIN,
+    ZF_ROPE_LINEAR, /* all frequencies f are f / factor (Chen et al. 2023) */
+    /* Those of a wavelength 2 pi / f above original / low_factor are f / factor, those below original
+     * / high_factor stay, and between them they go from one to the other (Llama 3.1) */
+    ZF_ROPE_LLAMA3
+} zf_rope_scaling;
+
+typedef struct zf_rope_desc {
+    int64_t heads; /* 0: 1 */
+    double theta;  /* 0: 10000 */
+    zf_rope_scaling scaling;
+    double factor;                  /* 0: 8 */
+    double low_factor, high_factor; /* 0: 1 and 4 */
+    int64_t original; /* tokens that the model was trained with before; 0: 8192 */
+    /* i32 or i64, [T], or x's shape without H; ZF_NONE: 0, 1, ... T - 1 */
+    zf_tensor positions;
+} zf_rope_desc;
+
+/* Rotary positions (Su et al. 2021) of x [..., T, H], heads side by side, in the form of Llama: of a
+ * head's halves (a, b), (a cos - b sin, b cos + a sin), the angle of element i being position *
+ * theta^(-2 i / d), d the width of a head, in f32. desc NULL: defaults. */
+ZF_API zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc);
+/* Frequency i of heads of `width`, 0 <= i < width / 2, scaled. */
+ZF_API double zf_rope_frequency(const zf_rope_desc *desc, int64_t width, int64_t i);
+
 /* Keeps the value readable (zf_read) after each step, under `name`. Returns x. */
 ZF_API zf_tensor zf_output(zf_tensor x, const char *name);
 
@@ -517,9 +592,6 @@ ZF_API zf_status zf_simplify(zf_graph *graph);
  * output "grad_norm" (before the scaling). max_norm <= 0 or infinite: the output alone. Requires:
  * zf_autograd; no optimizer yet. */
 ZF_API zf_status zf_clip(zf_graph *graph, double max_norm);
-
-/* Says 0 in a field of which 0 means the default. */
-#define ZF_ZERO (-1e-300)
 
 /* Optimizers: one update per parameter that has a gradient. `lr` is a scalar f32. Weight decay is
  * decoupled (added to the update; for SGD to the gradient) and applies to parameters of rank >= 2,
@@ -593,12 +665,29 @@ typedef enum zf_invert {
  *     update     clipping and update
  *     chain      elementwise nodes one after the other, as one loop
  *
- * passes/fuse.c gives for each the nodes before and after, and whether bits change. desc NULL: all.
- */
+ * passes/fuse.c gives for each the nodes before and after, and whether bits change. Before zf_autograd
+ * it also reports near misses: nodes that a rewrite would take but for one thing, and what that is
+ * (passes/fuse_miss.c). desc NULL: all, and no reports. */
+typedef struct zf_fuse_miss {
+    const char *rewrite;    /* "attention" */
+    int32_t node;           /* as the text numbers nodes, after the pass */
+    const char *op, *scope; /* the node's; scope "" at the top */
+    const char *file;       /* where it was built, NULL: not known */
+    int line;
+    const char *text; /* what is in the way; lives until the call returns, as the rest */
+} zf_fuse_miss;
+/* Writes "# near miss: REWRITE in SCOPE (FILE:LINE): %NODE = OP: TEXT" and a line end to a FILE: for
+ * zf_fuse_desc.miss, with .user the file. */
+ZF_API void zf_fuse_miss_print(void *file, const zf_fuse_miss *miss);
+
 typedef struct zf_fuse_desc {
     /* Names of rewrites to leave out, separated by commas; "all": every one; NULL: none */
     const char *without;
     zf_invert invert;
+    /* Called for each near miss; it must not touch the graph. NULL: not; by zf_passes with
+     * zf_training.print, zf_fuse_miss_print */
+    void (*miss)(void *user, const zf_fuse_miss *miss);
+    void *user;
 } zf_fuse_desc;
 ZF_API zf_status zf_fuse(zf_graph *graph, const zf_fuse_desc *desc);
 /* The name of a rewrite, 0 and up; NULL behind the last */
@@ -1207,6 +1296,8 @@ ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out,
                               const zf_nn_linear_desc *desc);
 /* Parameters NAME.weight (ones) and NAME.bias (zeros), [n] for x [..., n]. */
 ZF_API zf_tensor zf_nn_layer_norm(zf_tensor x, const char *name, double eps);
+/* The parameter NAME.weight (ones), [n] for x [..., n]. */
+ZF_API zf_tensor zf_nn_rms_norm(zf_tensor x, const char *name, double eps);
 
 typedef struct zf_nn_embedding_desc {
     double std; /* of the truncated normal; 0: 0.02 */
@@ -1633,6 +1724,9 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
       A(scatter_rows, padding, i))                                                                 \
     X(cross_entropy, 3, 3, A(cross_entropy, ignore, i))                                            \
     X(cross_entropy_grad, 4, 4, A(cross_entropy_grad, ignore, i))                                  \
+    X(rope, 1, 2, A(rope, heads, i) A(rope, theta, f) A(rope, scaling, e(none|linear|llama3))      \
+      A(rope, factor, f) A(rope, low, f) A(rope, high, f) A(rope, original, i)                     \
+      A(rope, inverse, b))                                                                         \
     /* fused */                                                                                    \
     X(saved, 1, 1, A(saved, index, i))                                                             \
     X(linear, 2, 3, A(linear, activation, e(none|gelu|gelu_tanh|relu|silu|tanh|sigmoid)))          \
@@ -2135,6 +2229,11 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #undef zf_embedding
 #undef zf_embedding_ex
 #undef zf_cross_entropy
+#undef zf_linear
+#undef zf_attention
+#undef zf_residual_layer_norm
+#undef zf_residual_rms_norm
+#undef zf_rope
 #undef zf_output
 #undef zf_apply
 #undef zf_input
@@ -2179,6 +2278,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "ops/matmul.c"
 #include "ops/reduce.c"
 #include "ops/rows.c"
+#include "ops/rope.c"
 #include "ops/norm.c"
 #include "ops/loss.c"
 #include "ops/bucket.c"
@@ -2215,6 +2315,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "passes/zero.c"
 #include "passes/fuse_update.c"
 #include "passes/fuse_chain.c"
+#include "passes/fuse_miss.c"
 #include "passes/fuse.c"
 #include "passes/memory.c"
 #include "passes/prefetch.c"
@@ -2303,6 +2404,13 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #define zf_embedding(x, ...) zf_embedding(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_embedding_ex(x, ...) zf_embedding_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_cross_entropy(x, ...) zf_cross_entropy(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_linear(x, ...) zf_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_attention(q, ...) zf_attention(zf_at((q), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_residual_layer_norm(x, ...)                                                             \
+    zf_residual_layer_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_residual_rms_norm(x, ...)                                                               \
+    zf_residual_rms_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_rope(x, ...) zf_rope(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_output(x, ...) zf_output(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_apply(g, ...) zf_apply(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_input(g, ...) zf_input(zf_graph_at((g), __FILE__, __LINE__), __VA_ARGS__)

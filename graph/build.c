@@ -519,6 +519,135 @@ ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor 
     return zf_mul(zf_sum(rows), weight);
 }
 
+/* -------------------------------------------------------------------------------- layers */
+
+ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias)
+{
+    return zfi_build(ZF_OP_linear, zfi_is_operand(bias) ? 3 : 2, (zf_tensor[]){x, weight, bias},
+                     NULL);
+}
+
+/* x [B, N, H], of which each of `heads` heads is repeated so often. */
+static zf_tensor zfi_repeat_heads(zf_tensor x, int64_t heads, int64_t times)
+{
+    zf_shape s = zf_tensor_shape(x);
+    int64_t width;
+    if (!zf_valid(x)) return zfi_invalid(x, "attention");
+    if (s.rank != 3 || s.dims[2] % heads)
+        return zfi_misuse(x, ZF_ERR_SHAPE, "attention",
+                          "k and v must be [batch, tokens, hidden], hidden a multiple of the %lld "
+                          "kv_heads",
+                          (long long)heads);
+    width = s.dims[2] / heads;
+    x = zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], heads, 1, width));
+    x = zf_broadcast(x, ZF_SHAPE(s.dims[0], s.dims[1], heads, times, width));
+    return zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], heads * times * width));
+}
+
+/* 0 where a key is seen, else -inf. */
+static zf_tensor zfi_added_mask(zf_tensor mask, zf_dtype dtype)
+{
+    if (!zf_valid(mask) || zfi_is_float(zf_tensor_dtype(mask))) return mask;
+    return zf_where(mask, zf_constant(mask.graph, dtype, ZF_SCALAR, 0),
+                    zf_constant(mask.graph, dtype, ZF_SCALAR, -INFINITY));
+}
+
+ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_attention_desc *desc)
+{
+    zf_attention_desc d = desc ? *desc : (zf_attention_desc){.heads = 0};
+    int64_t heads = d.heads ? d.heads : 1, kv_heads = d.kv_heads ? d.kv_heads : heads, hidden;
+    bool packed = !zfi_is_operand(k) && !zfi_is_operand(v);
+    zf_shape s = zf_tensor_shape(q);
+    zf_tensor x[4] = {q, k, v};
+    int32_t count;
+    if (!zf_valid(q)) return zfi_invalid(q, "attention");
+    if (heads < 1 || kv_heads < 1 || heads % kv_heads)
+        return zfi_misuse(q, ZF_ERR_ARGUMENT, "attention",
+                          "%lld heads of q must be a multiple of the %lld kv_heads", (long long)heads,
+                          (long long)kv_heads);
+    if (packed && s.rank == 3 && s.dims[2] % (heads + 2 * kv_heads))
+        return zfi_misuse(q, ZF_ERR_SHAPE, "attention",
+                          "q holds q, k and v: its last dimension, %lld, must be a multiple of their "
+                          "%lld heads",
+                          (long long)s.dims[2], (long long)(heads + 2 * kv_heads));
+    hidden = s.rank != 3 ? 0 : packed ? s.dims[2] / (heads + 2 * kv_heads) * heads : s.dims[2];
+    if (packed && kv_heads < heads && s.rank == 3) {
+        int64_t of_k = hidden / heads * kv_heads;
+        x[0] = zf_slice(q, 2, 0, hidden);
+        x[1] = zf_slice(q, 2, hidden, hidden + of_k);
+        x[2] = zf_slice(q, 2, hidden + of_k, s.dims[2]);
+        packed = false;
+    }
+    for (int i = 1; i < 3 && kv_heads < heads && !packed; i++)
+        x[i] = zfi_repeat_heads(x[i], kv_heads, heads / kv_heads);
+    count = packed ? 1 : 3;
+    if (zfi_is_operand(d.mask)) x[count++] = zfi_added_mask(d.mask, zf_tensor_dtype(q));
+    if (d.scale == 0 && hidden) d.scale = 1 / sqrt((double)hidden / (double)heads);
+    return zfi_build(ZF_OP_attention, count, x,
+                     zfi_with({.f = d.dropout}, {.i = d.dropout > 0 ? zfi_new_stream(q.graph) : 0},
+                              {.i = heads}, {.f = d.scale}, {.i = d.causal}));
+}
+
+/* The last `count` operands of residual_norm are in x; the bias comes behind them. */
+static zf_tensor zfi_residual(zf_tensor x[5], int32_t count, int64_t form,
+                              const zf_residual_desc *desc)
+{
+    zf_residual_desc d = desc ? *desc : (zf_residual_desc){.dropout = 0};
+    zf_graph *g = x[0].graph;
+    int64_t stream;
+    zf_tensor y;
+    if (!zf_valid(x[0])) {
+        if (d.sum) *d.sum = (zf_tensor){g, g ? 0 : -1};
+        return zfi_invalid(x[0], "residual_norm");
+    }
+    stream = d.dropout > 0 ? zfi_new_stream(g) : 0;
+    if (zfi_is_operand(d.bias)) x[count++] = d.bias;
+    y = zfi_build(ZF_OP_residual_norm, count, x,
+                  zfi_with({.f = d.dropout}, {.i = stream},
+                           {.f = d.eps == 0         ? 1e-5
+                                 : d.eps == ZF_ZERO ? 0
+                                                    : d.eps},
+                           {.i = form}));
+    if (d.sum) *d.sum = zf_valid(y) ? zfi_op(saved, zfi_with({.i = 2}), y) : (zf_tensor){g, 0};
+    return y;
+}
+
+ZF_API zf_tensor zf_residual_layer_norm(zf_tensor x, zf_tensor residual, zf_tensor gamma,
+                                        zf_tensor beta, const zf_residual_desc *desc)
+{
+    return zfi_residual((zf_tensor[5]){x, residual, gamma, beta}, 4, 0, desc);
+}
+
+ZF_API zf_tensor zf_residual_rms_norm(zf_tensor x, zf_tensor residual, zf_tensor gamma,
+                                      const zf_residual_desc *desc)
+{
+    return zfi_residual((zf_tensor[5]){x, residual, gamma}, 3, 1, desc);
+}
+
+/* The desc with its defaults. */
+static zf_rope_desc zfi_rope_resolved(const zf_rope_desc *desc)
+{
+    zf_rope_desc d = desc ? *desc : (zf_rope_desc){.heads = 0};
+    if (!d.heads) d.heads = 1;
+    if (d.theta == 0) d.theta = 10000;
+    if (d.factor == 0) d.factor = 8;
+    if (d.low_factor == 0) d.low_factor = 1;
+    if (d.high_factor == 0) d.high_factor = 4;
+    if (!d.original) d.original = 8192;
+    return d;
+}
+
+ZF_API zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc)
+{
+    zf_rope_desc d = zfi_rope_resolved(desc);
+    bool llama3 = d.scaling == ZF_ROPE_LLAMA3;
+    return zfi_build(ZF_OP_rope, zfi_is_operand(d.positions) ? 2 : 1,
+                     (zf_tensor[]){x, d.positions},
+                     zfi_with({.i = d.heads}, {.f = d.theta}, {.i = d.scaling},
+                              {.f = d.scaling ? d.factor : 0}, {.f = llama3 ? d.low_factor : 0},
+                              {.f = llama3 ? d.high_factor : 0}, {.i = llama3 ? d.original : 0}));
+}
+
 ZF_API zf_tensor zf_output(zf_tensor x, const char *name)
 {
     int32_t id = x.graph ? zfi_resolve(x.graph, x.id) : 0;

@@ -104,6 +104,17 @@ static void zfi_place_after_operands(zf_graph *g, int32_t id, int32_t *next, int
     }
 }
 
+/* The stream of a node that draws its dropout, NULL of any other. */
+static int64_t *zfi_own_stream(const zf_graph *g, int32_t id)
+{
+    zfi_node *node = &g->nodes[id];
+    const zfi_record *record = zfi_record_of(g, id);
+    if (!(record->traits & ZF_OP_RANDOM) || record->stream ||
+        zfi_attribute_in(record, node->attributes, "p")->f == 0)
+        return NULL;
+    return &zfi_attribute_in(record, node->attributes, "stream")->i;
+}
+
 /* A dropout: where it stands, and its scope. */
 typedef struct zfi_drawer {
     const char *scope;
@@ -125,11 +136,11 @@ static void zfi_settle_scope(zf_graph *g, const zfi_drawer *d, int32_t count)
     for (int64_t nth = 0; nth <= zfi_len(g->streams) && zfi_len(streams) < count; nth++) {
         const int64_t stream = zfi_stream_of_scope(d->scope, nth);
         for (int32_t k = 0; k < count && !g->memory.failed; k++)
-            if (ZF_INT(&g->nodes[g->order[d[k].at]], dropout, stream) == stream)
+            if (*zfi_own_stream(g, g->order[d[k].at]) == stream)
                 zfi_push(&g->memory, streams, stream);
     }
     for (int32_t k = 0; k < count && zfi_len(streams) == count; k++)
-        ZF_INT(&g->nodes[g->order[d[k].at]], dropout, stream) = streams[k];
+        *zfi_own_stream(g, g->order[d[k].at]) = streams[k];
     zfi_array_free(&g->memory, streams);
 }
 
@@ -137,7 +148,7 @@ static void zfi_settle_streams(zf_graph *g)
 {
     zfi_drawer *all = NULL;
     for (int32_t i = 0; i < zfi_len(g->order); i++)
-        if (g->nodes[g->order[i]].op == ZF_OP_dropout)
+        if (zfi_own_stream(g, g->order[i]))
             zfi_push(&g->memory, all, ((zfi_drawer){g->nodes[g->order[i]].scope, i}));
     if (all && !g->memory.failed) {
         qsort(all, (size_t)zfi_len(all), sizeof *all, zfi_by_scope);

@@ -13,11 +13,27 @@ ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out,
     if (!zf_valid(x)) return zf_fail(x, "zf_nn_linear: x is no tensor");
     zf_push(g, "%s", name ? name : "");
     w = zf_param(g, "weight", ZF_SHAPE(out, shape.rank ? shape.dims[shape.rank - 1] : 1), &weight);
-    y = zf_matmul_ex(x, w, &(zf_matmul_desc){.transpose_b = true});
-    if (!d.no_bias)
+    if (d.no_bias) {
+        y = zf_linear(x, w, ZF_NONE);
+    } else {
+        y = zf_matmul_ex(x, w, &(zf_matmul_desc){.transpose_b = true});
         y = zf_add(y, zf_param(g, "bias", ZF_SHAPE(out), &(zf_param_desc){.dtype = weight.dtype}));
+    }
     zf_pop(g);
     return y;
+}
+
+ZF_API zf_tensor zf_nn_rms_norm(zf_tensor x, const char *name, double eps)
+{
+    zf_graph *g = x.graph;
+    zf_shape shape = zf_tensor_shape(x);
+    zf_param_desc ones = {.dtype = zf_tensor_dtype(x), .init = ZF_ONES};
+    zf_tensor gamma;
+    if (!zf_valid(x)) return zf_fail(x, "zf_nn_rms_norm: x is no tensor");
+    zf_push(g, "%s", name ? name : "");
+    gamma = zf_param(g, "weight", ZF_SHAPE(shape.rank ? shape.dims[shape.rank - 1] : 1), &ones);
+    zf_pop(g);
+    return zf_rms_norm(x, gamma, eps);
 }
 
 ZF_API zf_tensor zf_nn_layer_norm(zf_tensor x, const char *name, double eps)

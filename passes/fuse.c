@@ -345,18 +345,25 @@ static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
     if (!zfi_used_once(f, at, ZF_OP_softmax)) return 0;
     at = x->args[0], x = zfi_fuse_node(f, at);
     if (zfi_used_once(f, at, ZF_OP_add)) { /* a mask, of no more than the scores' size */
-        int32_t k = zfi_used_once(f, x->args[0], ZF_OP_matmul) ? 0 : 1;
+        int32_t k = zfi_used_once(f, x->args[0], ZF_OP_matmul) ||
+                            zfi_used_once(f, x->args[0], ZF_OP_scale)
+                        ? 0
+                        : 1;
         bias = x->args[1 - k];
         if (f->forward[bias] || !zfi_same_shape(&zfi_fuse_node(f, x->args[k])->shape, &x->shape))
             return 0;
         at = x->args[k], x = zfi_fuse_node(f, at);
+    }
+    if (zfi_used_once(f, at, ZF_OP_scale)) {
+        scale = ZF_FLOAT(x, scale, by);
+        at = x->args[0], x = zfi_fuse_node(f, at);
     }
     if (!zfi_used_once(f, at, ZF_OP_matmul) || ZF_INT(x, matmul, transpose_a) ||
         !ZF_INT(x, matmul, transpose_b))
         return 0;
     parts[1] = zfi_heads_of(f, x->args[1], heads);
     at = x->args[0], x = zfi_fuse_node(f, at);
-    if (zfi_used_once(f, at, ZF_OP_scale)) scale = ZF_FLOAT(x, scale, by), at = x->args[0];
+    if (zfi_used_once(f, at, ZF_OP_scale)) scale *= ZF_FLOAT(x, scale, by), at = x->args[0];
     parts[0] = zfi_heads_of(f, at, heads);
     if (!parts[0] || !parts[1] || !parts[2] || !zfi_fit_together(f, parts)) return 0;
     packed = zfi_packed_of(f, parts);
@@ -369,7 +376,20 @@ static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
         zfi_with({.f = p}, {.i = stream}, {.i = heads}, {.f = scale}, {.i = causal}));
 }
 
-/* ------------------------------------------------------------------------------ LayerNorm */
+/* The packed form of an attention that was built of the thirds. */
+static int32_t zfi_fuse_thirds(zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id);
+    int32_t args[2], packed;
+    if (node->op != ZF_OP_attention || node->arg_count < 3 ||
+        !(packed = zfi_packed_of(f, node->args)))
+        return 0;
+    args[0] = packed;
+    if (node->arg_count > 3) args[1] = node->args[3];
+    return zfi_append_op(f->graph, ZF_OP_attention, args, node->arg_count - 2, node->attributes);
+}
+
+/* -------------------------------------------------------------------------------- softmax */
 
 static int32_t zfi_fuse_softmax(zfi_fuser *f, int32_t id)
 {
@@ -449,13 +469,6 @@ static void zfi_find_readers(zfi_fuser *f)
             else if (!f->last[x]) f->last[x] = g->order[i];
         }
     }
-}
-
-/* The scopes are of one numbered layer, or of none. */
-static bool zfi_of_one_layer(const char *a, const char *b)
-{
-    size_t length = zfi_numbered(a);
-    return length == zfi_numbered(b) && !strncmp(a, b, length);
 }
 
 /* What else reads the sum comes behind the norm, in its layer: the next layer is not to begin with
@@ -773,6 +786,7 @@ static const struct zfi_fusion {
     {"linear", ZFI_FORWARD, zfi_fuse_activation, NULL, NULL},
     {"qkv", ZFI_FORWARD, zfi_fuse_siblings, zfi_find_siblings, NULL},
     {"attention", ZFI_FORWARD, zfi_fuse_attention, zfi_find_trained, NULL},
+    {"attention", ZFI_FORWARD, zfi_fuse_thirds, NULL, NULL},
     {"softmax", ZFI_FORWARD, zfi_fuse_softmax, zfi_find_trained, NULL},
     {"softmax", ZFI_FORWARD, zfi_fuse_softmax_dropout, NULL, NULL},
     {"norm", ZFI_FORWARD, zfi_fuse_norm, zfi_find_readers, NULL},
@@ -785,24 +799,6 @@ static const struct zfi_fusion {
     {"update", ZFI_BACKWARD, NULL, NULL, zfi_fuse_updates},
     {"chain", ZFI_BACKWARD, NULL, NULL, zfi_fuse_chains},
 };
-
-/* One name of a list that commas separate, and its length; NULL behind the last. */
-static const char *zfi_next_name(const char **list, size_t *length)
-{
-    const char *name = *list;
-    if (!name || !*name) return NULL;
-    *length = strcspn(name, ",");
-    *list = name + *length + (name[*length] == ',');
-    return name;
-}
-
-static bool zfi_names(const char *list, const char *name)
-{
-    size_t length;
-    for (const char *at; (at = zfi_next_name(&list, &length)) != NULL;)
-        if (strlen(name) == length && !memcmp(at, name, length)) return true;
-    return false;
-}
 
 ZF_API const char *zf_fuse_name(int32_t index)
 {
@@ -925,6 +921,8 @@ ZF_API zf_status zf_fuse(zf_graph *g, const zf_fuse_desc *desc)
         if ((zfi_fusions[k].phases & phase) && !zfi_names(without, zfi_fusions[k].name))
             zfi_fusions[k].whole ? zfi_fusions[k].whole(g) : zfi_fuse_sweep(g, &zfi_fusions[k]);
     g->scope = scope;
+    if (phase == ZFI_FORWARD && desc && desc->miss && !g->error.status && !g->memory.failed)
+        zfi_report_misses(g, desc);
     if (g->memory.failed) return zfi_graph_nomem(g);
     return zfi_leave(g, 0);
 }

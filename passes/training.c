@@ -203,6 +203,7 @@ ZF_API zf_status zf_passes(zf_graph *g, const zf_training *training)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                         "zf_passes: there is no optimizer %d; the last one is %d", (int)t.optimizer,
                         (int)ZFI_COUNT(zfi_optimizers) - 1);
+    if (t.print && !t.fuse.miss) t.fuse.miss = zf_fuse_miss_print, t.fuse.user = t.print;
     if (zfi_wants_training(&t)) t.lr = zfi_rate(g, t.lr, &fixed, &rate);
     zfi_run_passes(g, &t, zfi_forward_passes, ZFI_COUNT(zfi_forward_passes));
     if (fixed) t.lr = zf_constant(g, ZF_F32, ZF_SCALAR, rate);

@@ -3,7 +3,7 @@
  *     # A sentence that says what is shown.
  *     %1 = input "x" : f32[4]                  the graph
  *     --> simplify                             passes, as tools/zf-opt takes them
- *     ...                                      the graph after them, or
+ *     ...                                      near misses and the graph after them, or
  *     error: zf_clip: needs ...                why not; the next line of passes starts from the
  * graph before
  *
@@ -371,9 +371,16 @@ static bool run_line(test *t, int line, const char *passes, const char *before, 
     char message[600] = "", why[600] = "";
     zf_graph *g =
         zf_graph_parse(before, strlen(before), &(zf_graph_desc){.allocator = t->allocator}, &error);
-    pass_result result = g ? pass_run(g, passes, NULL, message, sizeof message) : PASS_FAILED;
+    char *notes = NULL;
+    size_t notes_length = 0;
+    FILE *out = open_memstream(&notes, &notes_length);
+    pass_result result = g ? pass_run(g, passes, out, message, sizeof message) : PASS_FAILED;
     bool good = true;
     *after = (text){0};
+    if (out) fclose(out);
+    for (const char *at = notes; at && *at && result == PASS_DONE; at += strcspn(at, "\n") + 1)
+        if (!strncmp(at, "# near miss", 11)) append(after, at, strcspn(at, "\n") + 1);
+    free(notes);
     *failed = result != PASS_DONE;
     if (!g || zf_graph_status(g) == ZF_ERR_NOMEM) {
         test_unwind(t, t->self->name, line, "the passes", g ? ZF_ERR_NOMEM : error.status,

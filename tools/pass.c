@@ -223,7 +223,8 @@ static void run_precision(call *c)
 
 static void run_fuse(call *c)
 {
-    zf_fuse_desc d = {.without = take_value(c, "without")};
+    zf_fuse_desc d = {
+        .without = take_value(c, "without"), .miss = zf_fuse_miss_print, .user = c->out};
     if (ready(c)) ran(c, zf_fuse(c->graph, &d));
 }
 
@@ -339,7 +340,9 @@ static zf_dtype take_precision(call *c)
 static void run_passes(call *c)
 {
     zf_cost cost;
-    zf_training t = {.fuse.without = take_value(c, "without"),
+    zf_training t = {.fuse = {.without = take_value(c, "without"),
+                              .miss = zf_fuse_miss_print,
+                              .user = c->out},
                      .precision.dtype = take_precision(c),
                      .clip = take_number(c, "clip"),
                      .optimizer = take_optimizer(c),

@@ -69,37 +69,14 @@ bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
 
 /* -------------------------------------------------------------------------------------- graph */
 
-/* Added to the scores: 0 where the key s is not behind the query t, else -inf: [T, T]. */
-static zf_tensor causal_mask(zf_graph *g, int64_t tokens)
+/* Added to the scores where some keys are padding, so far below the others that their softmax is 0,
+ * though not where all are padding: [B, 1, 1, T]. */
+static zf_tensor padding_mask(zf_tensor attention_mask, const sample_shape *s)
 {
-    double *numbers = malloc((size_t)tokens * sizeof *numbers);
-    zf_tensor s, t, seen, hidden;
-    for (int64_t i = 0; i < tokens && numbers; i++) numbers[i] = (double)i;
-    s = zf_values(g, ZF_I32, ZF_SHAPE(tokens), numbers);
-    t = zf_reshape(s, ZF_SHAPE(tokens, 1));
-    free(numbers);
-    seen = zf_constant(g, ZF_F32, ZF_SCALAR, 0);
-    hidden = zf_constant(g, ZF_F32, ZF_SCALAR, -INFINITY);
-    return zf_where(zf_less(t, s), hidden, seen);
-}
-
-/* The same where some keys are padding, so far below the others that their softmax is 0, though not
- * where all are padding: [B, 1, T, T]. */
-static zf_tensor padding_mask(zf_tensor causal, zf_tensor attention_mask, const sample_shape *s)
-{
-    zf_graph *g = causal.graph;
+    zf_graph *g = attention_mask.graph;
     zf_tensor keys = zf_reshape(attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
-    return zf_add(causal, zf_where(keys, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
-                                   zf_constant(g, ZF_F32, ZF_SCALAR, -1e9)));
-}
-
-/* A third of x [B, T, 3 H] cut into heads: [B, heads, T, H / heads]. */
-static zf_tensor heads(zf_tensor x, int third, const gpt_config *c)
-{
-    zf_shape s = zf_tensor_shape(x);
-    x = zf_slice(x, 2, third * c->hidden, (third + 1) * c->hidden);
-    x = zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], c->heads, c->hidden / c->heads));
-    return zf_transpose(x, 1, 2);
+    return zf_where(keys, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
+                    zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
 }
 
 /* x [B, T, H] -> the same, of layer `number`, from 1 on. What is added to x begins the smaller the
@@ -107,12 +84,13 @@ static zf_tensor heads(zf_tensor x, int third, const gpt_config *c)
 static zf_tensor block(zf_tensor x, zf_tensor mask, const gpt_config *c, int64_t number)
 {
     zf_nn_linear_desc in = {.std = c->std}, out = {.std = c->std / sqrt(2.0 * (double)c->layers)};
-    zf_tensor y, q, k, v;
+    zf_attention_desc attention = {
+        .heads = c->heads, .dropout = c->attention_dropout, .causal = true, .mask = mask};
+    zf_tensor y;
+    if (c->inverse_layer)
+        attention.scale = 1 / (sqrt((double)(c->hidden / c->heads)) * (double)number);
     y = zf_nn_linear(zf_nn_layer_norm(x, "ln_1", c->eps), "attn.c_attn", 3 * c->hidden, &in);
-    q = heads(y, 0, c), k = heads(y, 1, c), v = heads(y, 2, c);
-    if (c->inverse_layer && number > 1) q = zf_scale(q, 1 / (double)number);
-    y = zf_nn_attention(q, k, v, mask, c->attention_dropout);
-    y = zf_reshape(zf_transpose(y, 1, 2), zf_tensor_shape(x));
+    y = zf_attention(y, ZF_NONE, ZF_NONE, &attention);
     y = zf_nn_linear(y, "attn.c_proj", c->hidden, &out);
     x = zf_add(x, zf_dropout(y, c->residual_dropout));
 
@@ -127,14 +105,13 @@ static zf_tensor body(zf_graph *g, const gpt_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
     zf_nn_embedding_desc table = {.std = c->std};
-    zf_tensor positions, mask, x;
+    zf_tensor positions, mask = ZF_NONE, x;
     zf_push(g, "transformer");
     *words = zf_nn_embedding_table(g, "wte", c->vocab, c->hidden, &table);
     positions = zf_nn_embedding_table(g, "wpe", c->positions, c->hidden, &table);
     x = zf_embedding(*words, in->input_ids);
     x = zf_dropout(zf_add(x, zf_slice(positions, 0, 0, s->sequence)), c->embedding_dropout);
-    mask = causal_mask(g, s->sequence);
-    if (s->masked) mask = padding_mask(mask, in->attention_mask, s);
+    if (s->masked) mask = padding_mask(in->attention_mask, s);
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "h.%lld", (long long)i);
         x = block(x, mask, c, i + 1);

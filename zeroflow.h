@@ -1919,6 +1919,41 @@ ZF_API zf_status zf_launch_fail(const zf_launch *launch, zf_status status, const
 ZF_API void zf_launch_split(const zf_launch *launch, int64_t count, int64_t grain,
                             void (*task)(const zf_launch *launch, int64_t first, int64_t last));
 
+/* Instructions of a chain (ops/chain.c) by their codes, 0 and up, with the value of the attribute
+ * `form`: they read two registers, one, two, one. */
+typedef enum zf_chain_kind {
+    ZF_CHAIN_BINARY,
+    ZF_CHAIN_UNARY,
+    ZF_CHAIN_GRADIENT, /* of the unary one, by dy and what its row keeps */
+    ZF_CHAIN_DROPOUT
+} zf_chain_kind;
+#define ZF_CHAIN_CODES(X)                                                                          \
+    X(add, BINARY, 0)                                                                              \
+    X(sub, BINARY, 0)                                                                              \
+    X(mul, BINARY, 0)                                                                              \
+    X(div, BINARY, 0)                                                                              \
+    X(maximum, BINARY, 0)                                                                          \
+    X(minimum, BINARY, 0)                                                                          \
+    X(neg, UNARY, 0)                                                                               \
+    X(scale, UNARY, 0)                                                                             \
+    X(exp, UNARY, 0)                                                                               \
+    X(log, UNARY, 0)                                                                               \
+    X(sqrt, UNARY, 0)                                                                              \
+    X(rsqrt, UNARY, 0)                                                                             \
+    X(tanh, UNARY, 0)                                                                              \
+    X(sigmoid, UNARY, 0)                                                                           \
+    X(relu, UNARY, 0)                                                                              \
+    X(gelu, UNARY, 0)                                                                              \
+    X(gelu, UNARY, 1)                                                                              \
+    X(silu, UNARY, 0)                                                                              \
+    X(tanh_grad, GRADIENT, 0)                                                                      \
+    X(sigmoid_grad, GRADIENT, 0)                                                                   \
+    X(relu_grad, GRADIENT, 0)                                                                      \
+    X(gelu_grad, GRADIENT, 0)                                                                      \
+    X(gelu_grad, GRADIENT, 1)                                                                      \
+    X(silu_grad, GRADIENT, 0)                                                                      \
+    X(dropout, DROPOUT, 0)
+
 /* FLOPs of the products of a launch, a multiply-add being two, and the bytes that it reads and
  * writes, each value once. Data pointers are not looked at. */
 ZF_API double zf_launch_flops(const zf_launch *launch);

@@ -46,6 +46,17 @@ typedef enum zfi_among_ranks {
     ZFI_RANKS_GRADIENT  /* what the gradient, operand 1, is */
 } zfi_among_ranks;
 
+/* The kinds of leaves that outlive a step, as they lie in a plan, one behind the other. */
+typedef enum zfi_lies {
+    ZFI_NO_PLACE, /* or one among the values of a step */
+    ZFI_PLACE_OF_INPUTS,
+    ZFI_PLACE_OF_BUCKETS,
+    ZFI_PLACE_OF_PARAMS,
+    ZFI_PLACE_OF_STATES,
+    ZFI_PLACE_OF_CONSTANTS,
+    ZFI_PLACES
+} zfi_lies;
+
 /* All that anybody may ask of an operator: one record for each row of ZF_OPS, at the end of the
  * operator's file. What is not given is 0 or NULL. */
 typedef struct zfi_record {
@@ -72,6 +83,12 @@ typedef struct zfi_record {
     /* Appends its result, made of what it has left under index 0: the same bits in f32 and f64. Asked
      * where it leaves that. NULL: that is not possible */
     int32_t (*remake)(zf_graph *, int32_t id, int32_t left);
+    /* `node`, over what `of` has left under index 0, is the result of `of` as remake makes it; `alike`:
+     * of the same other operands. NULL: it never is */
+    bool (*remade)(const zf_graph *, const zfi_node *of, const zfi_node *node, bool alike);
+    /* A gradient: the operand by whose activation it goes, the value of which it leaves under index 0;
+     * 0: it is none */
+    int32_t activates;
     /* FLOPs, NULL: 0; bytes that it reads and writes, NULL: operands and results, once each */
     double (*flops)(const zf_launch *);
     double (*bytes)(const zf_launch *);
@@ -89,7 +106,8 @@ typedef struct zfi_record {
     int64_t (*stream)(const zfi_node *);
     /* The node above that has the same value, or `id`; `written` as in zfi_identity. NULL: id */
     int32_t (*same)(zf_graph *, int32_t id, bool written);
-    zf_kind holds;         /* a leaf: what its bytes are accounted as */
+    zf_kind holds;         /* a leaf: what its bytes are accounted as, */
+    zfi_lies place;        /* and where they lie */
     zfi_among_ranks ranks; /* what its value is to the ranks */
     /* By rows: the operands that belong to all rows, as a mask, and the one that has the rows */
     uint32_t whole;

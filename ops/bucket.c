@@ -228,7 +228,8 @@ static int32_t zfi_views_shard(const zf_graph *g, const zfi_node *node, int64_t 
 
 ZFI_SAME_ATTRIBUTE(pack, bucket, at)
 ZFI_SAME_ATTRIBUTE(pack, bucket, size)
-ZFI_OPERATOR(bucket, .infer = zfi_infer_bucket, .grad = zfi_grad_none, .ranks = ZFI_RANKS_BUCKET,
+ZFI_OPERATOR(bucket, .infer = zfi_infer_bucket, .grad = zfi_grad_none,
+             .place = ZFI_PLACE_OF_BUCKETS, .ranks = ZFI_RANKS_BUCKET,
              .traits = ZF_OP_LEAF | ZF_OP_WRITABLE)
 ZFI_OPERATOR(accumulator, .infer = zfi_infer_accumulator, .grad = zfi_grad_none,
              .holds = ZF_COMMUNICATION, .ranks = ZFI_RANKS_ALIKE,

@@ -8,7 +8,7 @@
  *     r4 = dropout r3                 p is values[b], the stream values[b + 1]
  *     y  = add r2, r4                 the last one's is the node's
  *
- * Codes are those of zfi_chain_codes. a and b are registers; b of scale, the index of its factor in
+ * Codes are those of ZF_CHAIN_CODES. a and b are registers; b of scale, the index of its factor in
  * values; b of what has one operand, 0. Operands are floats of one dtype: each of the result's
  * shape, which the first one has, or one element, or [n], n the last dimension.
  *
@@ -20,21 +20,22 @@
  *     operands (pieces)  ->  instruction  ->  a piece in cache  ->  ...  ->  the result's piece
  */
 
-/* What a code stands for: the row, how many registers it reads, and the attribute `form`. */
+/* What a code stands for: the row, how it is computed, and the attribute `form`. */
 static const struct zfi_chain_code {
     zf_op op;
-    int registers, form;
+    zf_chain_kind kind;
+    int form;
 } zfi_chain_codes[] = {
-    {ZF_OP_add, 2, 0},       {ZF_OP_sub, 2, 0},          {ZF_OP_mul, 2, 0},
-    {ZF_OP_div, 2, 0},       {ZF_OP_maximum, 2, 0},      {ZF_OP_minimum, 2, 0},
-    {ZF_OP_neg, 1, 0},       {ZF_OP_scale, 1, 0},        {ZF_OP_exp, 1, 0},
-    {ZF_OP_log, 1, 0},       {ZF_OP_sqrt, 1, 0},         {ZF_OP_rsqrt, 1, 0},
-    {ZF_OP_tanh, 1, 0},      {ZF_OP_sigmoid, 1, 0},      {ZF_OP_relu, 1, 0},
-    {ZF_OP_gelu, 1, 0},      {ZF_OP_gelu, 1, 1},         {ZF_OP_silu, 1, 0},
-    {ZF_OP_tanh_grad, 2, 0}, {ZF_OP_sigmoid_grad, 2, 0}, {ZF_OP_relu_grad, 2, 0},
-    {ZF_OP_gelu_grad, 2, 0}, {ZF_OP_gelu_grad, 2, 1},    {ZF_OP_silu_grad, 2, 0},
-    {ZF_OP_dropout, 1, 0},
+#define ZFI_CODE(op, kind, form) {ZF_OP_##op, ZF_CHAIN_##kind, form},
+    ZF_CHAIN_CODES(ZFI_CODE)
+#undef ZFI_CODE
 };
+
+/* How many registers it reads. */
+static int zfi_chain_registers(const struct zfi_chain_code *code)
+{
+    return code->kind == ZF_CHAIN_BINARY || code->kind == ZF_CHAIN_GRADIENT ? 2 : 1;
+}
 
 enum {
     ZFI_CHAIN_OPERANDS = 8,
@@ -72,7 +73,7 @@ static zf_status zfi_infer_instruction(zfi_infer *c, int64_t index, int64_t regi
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "instruction %lld: there is no code %lld",
                               (long long)index, (long long)code);
     if (a < 0 || a >= registers ||
-        (zfi_chain_codes[code].registers > 1 && (b < 0 || b >= registers)))
+        (zfi_chain_registers(&zfi_chain_codes[code]) > 1 && (b < 0 || b >= registers)))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
                               "instruction %lld reads registers %lld and %lld, but there are 0 to "
                               "%lld",
@@ -97,7 +98,7 @@ static zf_status zfi_infer_instruction(zfi_infer *c, int64_t index, int64_t regi
                               "instruction %lld: stream %g must be 0 to 2^32 - 1, and whole",
                               (long long)index, values[b + 1]);
     default:
-        if (zfi_chain_codes[code].registers > 1 || b == 0) return ZF_OK;
+        if (zfi_chain_registers(&zfi_chain_codes[code]) > 1 || b == 0) return ZF_OK;
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "instruction %lld: b must be 0, not %lld",
                               (long long)index, (long long)b);
     }
@@ -139,6 +140,7 @@ typedef struct zfi_chain_step {
     zf_attribute attributes[2];
     zf_array args[2];
     zfi_drop drop; /* of a dropout */
+    zf_chain_kind kind;
     int32_t a, b;
     int32_t slot; /* which piece in cache the result takes */
 } zfi_chain_step;
@@ -175,9 +177,10 @@ static void zfi_chain_of(const zf_launch *l, zfi_chain *c)
         zfi_chain_step *s = &c->steps[k];
         const struct zfi_chain_code *code = &zfi_chain_codes[program[0]];
         *s = (zfi_chain_step){.a = (int32_t)program[1]};
-        s->b = code->registers > 1 ? (int32_t)program[2] : s->a;
+        s->kind = code->kind;
+        s->b = zfi_chain_registers(code) > 1 ? (int32_t)program[2] : s->a;
         s->launch = (zf_launch){.op = code->op,
-                                .arg_count = code->registers,
+                                .arg_count = zfi_chain_registers(code),
                                 .args = s->args,
                                 .out = l->out,
                                 .attributes = s->attributes,
@@ -185,7 +188,7 @@ static void zfi_chain_of(const zf_launch *l, zfi_chain *c)
                                 .backend = l->backend};
         ZF_INT(s, gelu, form) = code->form;
         if (code->op == ZF_OP_scale) ZF_FLOAT(s, scale, by) = values[program[2]];
-        if (code->op != ZF_OP_dropout) continue;
+        if (code->kind != ZF_CHAIN_DROPOUT) continue;
         ZF_FLOAT(s, dropout, p) = values[program[2]];
         ZF_INT(s, dropout, stream) = zfi_chain_stream_of(values[program[2] + 1]);
         s->drop = zfi_drop_of(&s->launch);
@@ -195,8 +198,8 @@ static void zfi_chain_of(const zf_launch *l, zfi_chain *c)
 
 static double zfi_chain_value(const zfi_chain_step *s, int64_t i, double a, double b)
 {
-    if (s->launch.op <= ZF_OP_minimum) return zfi_binary_value(s->launch.op, a, b);
-    if (s->launch.op != ZF_OP_dropout) return zfi_unary_value(&s->launch, a, b);
+    if (s->kind == ZF_CHAIN_BINARY) return zfi_binary_value(s->launch.op, a, b);
+    if (s->kind != ZF_CHAIN_DROPOUT) return zfi_unary_value(&s->launch, a, b);
     return s->launch.run->evaluate ? a : zfi_drop_value(&s->drop, i, a);
 }
 
@@ -240,8 +243,8 @@ static void zfi_chain_run(zfi_chain_step *s, float *y, const float *const *r, in
     zfi_isa isa = zfi_cpu_of(&s->launch)->isa;
     const zfi_drop *d = &s->drop;
     const float *a = r[s->a], *b = r[s->b];
-    if (s->launch.op <= ZF_OP_minimum) zfi_binary_run(isa, s->launch.op, y, a, b, true, true, n);
-    else if (s->launch.op != ZF_OP_dropout) {
+    if (s->kind == ZF_CHAIN_BINARY) zfi_binary_run(isa, s->launch.op, y, a, b, true, true, n);
+    else if (s->kind != ZF_CHAIN_DROPOUT) {
         s->args[0].data = (void *)(uintptr_t)a, s->args[1].data = (void *)(uintptr_t)b;
         s->launch.out.data = y;
         zfi_unary_fast(&s->launch, 0, n);

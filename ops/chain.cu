@@ -12,21 +12,15 @@
 
 enum { ZFI_CHAIN_OPERANDS = 8, ZFI_CHAIN_LONGEST = 16, ZFI_CHAIN_SHARED = 48 << 10 };
 
-/* What a code stands for, in the order of zfi_chain_codes (chain.c): the row, how many registers it
- * reads, and the attribute `form`. */
+/* What a code stands for: the row, how it is computed, and the attribute `form`. */
 static const struct zfi_chain_code {
     zf_op op;
-    int registers, form;
+    zf_chain_kind kind;
+    int form;
 } zfi_chain_codes[] = {
-    {ZF_OP_add, 2, 0},       {ZF_OP_sub, 2, 0},          {ZF_OP_mul, 2, 0},
-    {ZF_OP_div, 2, 0},       {ZF_OP_maximum, 2, 0},      {ZF_OP_minimum, 2, 0},
-    {ZF_OP_neg, 1, 0},       {ZF_OP_scale, 1, 0},        {ZF_OP_exp, 1, 0},
-    {ZF_OP_log, 1, 0},       {ZF_OP_sqrt, 1, 0},         {ZF_OP_rsqrt, 1, 0},
-    {ZF_OP_tanh, 1, 0},      {ZF_OP_sigmoid, 1, 0},      {ZF_OP_relu, 1, 0},
-    {ZF_OP_gelu, 1, 0},      {ZF_OP_gelu, 1, 1},         {ZF_OP_silu, 1, 0},
-    {ZF_OP_tanh_grad, 2, 0}, {ZF_OP_sigmoid_grad, 2, 0}, {ZF_OP_relu_grad, 2, 0},
-    {ZF_OP_gelu_grad, 2, 0}, {ZF_OP_gelu_grad, 2, 1},    {ZF_OP_silu_grad, 2, 0},
-    {ZF_OP_dropout, 1, 0},
+#define ZFI_CODE(op, kind, form) {ZF_OP_##op, ZF_CHAIN_##kind, form},
+    ZF_CHAIN_CODES(ZFI_CODE)
+#undef ZFI_CODE
 };
 
 typedef enum zfi_chain_shape { ZFI_CHAIN_WHOLE, ZFI_CHAIN_VECTOR, ZFI_CHAIN_ONE } zfi_chain_shape;
@@ -34,6 +28,7 @@ typedef enum zfi_chain_shape { ZFI_CHAIN_WHOLE, ZFI_CHAIN_VECTOR, ZFI_CHAIN_ONE 
 /* a, b: the slot, or -1: the last result. to: the slot that wants the result as well, or -1. */
 typedef struct zfi_chain_step {
     zfi_unary unary;
+    zf_chain_kind kind;
     int a, b, to;
     uint32_t threshold, stream; /* of a dropout */
     float scale;
@@ -80,9 +75,9 @@ __device__ __forceinline__ void zfi_chain_values(const zfi_chain_step &s, const 
                                                  int64_t i, const float (&a)[N],
                                                  const float (&b)[N], float (&y)[N])
 {
-    if (s.unary.op <= ZF_OP_minimum) {
+    if (s.kind == ZF_CHAIN_BINARY) {
         zfi_binary_values(s.unary.op, a, b, y);
-    } else if (s.unary.op == ZF_OP_dropout) {
+    } else if (s.kind == ZF_CHAIN_DROPOUT) {
         zfi_dropper d = drop;
         d.off = drop.off || s.none;
         d.threshold = s.threshold, d.stream = s.stream, d.scale = s.scale;
@@ -174,11 +169,12 @@ static zfi_chain zfi_chain_of(const zf_launch *l)
     for (int k = 0; k < c.count; k++, program += 3) {
         const struct zfi_chain_code *code = &zfi_chain_codes[program[0]];
         zfi_chain_step *s = &c.steps[k];
-        s->unary.op = code->op;
+        const bool two = code->kind == ZF_CHAIN_BINARY || code->kind == ZF_CHAIN_GRADIENT;
+        s->unary.op = code->op, s->kind = code->kind;
         s->unary.way = zfi_gelu_way_of(code->form != 0, l->out.dtype);
-        a[k] = (int)program[1], b[k] = code->registers > 1 ? (int)program[2] : a[k];
+        a[k] = (int)program[1], b[k] = two ? (int)program[2] : a[k];
         if (code->op == ZF_OP_scale) s->unary.by = (float)values[program[2]];
-        if (code->op != ZF_OP_dropout) continue;
+        if (code->kind != ZF_CHAIN_DROPOUT) continue;
         c.dropout = zfi_dropout_of(l, values[program[2]], (int64_t)values[program[2] + 1], count);
         c.drops = true;
         s->threshold = c.dropout.threshold, s->stream = c.dropout.stream;

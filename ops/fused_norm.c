@@ -797,6 +797,17 @@ static int32_t zfi_remake_residual_norm(zf_graph *g, int32_t id, int32_t left)
         .id;
 }
 
+static bool zfi_remade_residual_norm(const zf_graph *g, const zfi_node *of, const zfi_node *node,
+                                     bool alike)
+{
+    bool embeds = of->op == ZF_OP_embed_norm;
+    int32_t gamma = embeds ? of->arg_count - 2 : 2;
+    (void)g;
+    if (node->op != ZF_OP_affine || !alike) return node->op == ZF_OP_affine;
+    return (!embeds || ZF_FLOAT(of, embed_norm, p) == 0) && node->args[1] == of->args[gamma] &&
+           (node->arg_count == 2 || node->args[2] == of->args[gamma + 1]);
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(residual_norm, dropout, p)
@@ -810,10 +821,12 @@ ZFI_OPERATOR(residual_norm, .infer = zfi_infer_residual_norm, .grad = zfi_grad_r
              .cpu = zfi_cpu_residual_norm, .scratch = zfi_scratch_residual_norm,
              .saved = zfi_saved_residual_norm, .saved_grads = 1 << ZFI_SUM,
              .remake = zfi_remake_residual_norm,
+             .remade = zfi_remade_residual_norm,
              .traits = ZF_OP_INPLACE | ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(embed_norm, .infer = zfi_infer_embed_norm, .grad = zfi_grad_embed_norm,
              .cpu = zfi_cpu_embed_norm, .scratch = zfi_scratch_residual_norm,
              .saved = zfi_saved_residual_norm, .remake = zfi_remake_residual_norm,
+             .remade = zfi_remade_residual_norm,
              .bytes = zfi_bytes_of_rows, .traits = ZF_OP_RANDOM | ZF_OP_READS_HALF)
 ZFI_OPERATOR(residual_norm_grad, .infer = zfi_infer_residual_norm_grad,
              .cpu = zfi_cpu_residual_norm_grad, .scratch = zfi_scratch_residual_norm,

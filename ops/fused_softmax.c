@@ -212,6 +212,14 @@ static int32_t zfi_remake_masked_softmax(zf_graph *g, int32_t id, int32_t left)
         .id;
 }
 
+static bool zfi_remade_masked_softmax(const zf_graph *g, const zfi_node *of, const zfi_node *node,
+                                      bool alike)
+{
+    (void)g, (void)alike;
+    return node->op == ZF_OP_dropout &&
+           ZF_INT(node, dropout, stream) == ZF_INT(of, masked_softmax, stream);
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(masked_softmax, dropout, p)
@@ -221,6 +229,7 @@ ZFI_SAME_ATTRIBUTE(masked_softmax_grad, dropout, stream)
 ZFI_SAME_ATTRIBUTE(masked_softmax_grad, masked_softmax, scale)
 ZFI_OPERATOR(masked_softmax, .infer = zfi_infer_masked_softmax, .grad = zfi_grad_masked_softmax,
              .cpu = zfi_cpu_masked_softmax, .saved = zfi_saved_masked_softmax,
-             .remake = zfi_remake_masked_softmax, .traits = ZF_OP_INPLACE | ZF_OP_RANDOM)
+             .remake = zfi_remake_masked_softmax, .remade = zfi_remade_masked_softmax,
+             .traits = ZF_OP_INPLACE | ZF_OP_RANDOM)
 ZFI_OPERATOR(masked_softmax_grad, .infer = zfi_infer_masked_softmax_grad,
              .cpu = zfi_cpu_masked_softmax_grad, .traits = ZF_OP_RANDOM)

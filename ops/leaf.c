@@ -148,13 +148,16 @@ static uint32_t zfi_writes_first(const zfi_node *node)
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(input, .infer = zfi_infer_input, .grad = zfi_grad_none, .holds = ZF_INPUTS,
-             .ranks = ZFI_RANKS_BATCH, .traits = ZF_OP_LEAF | ZF_OP_NAMED)
+             .place = ZFI_PLACE_OF_INPUTS, .ranks = ZFI_RANKS_BATCH,
+             .traits = ZF_OP_LEAF | ZF_OP_NAMED)
 ZFI_OPERATOR(param, .infer = zfi_infer_param, .grad = zfi_grad_none, .holds = ZF_PARAMETERS,
-             .ranks = ZFI_RANKS_ALIKE, .traits = ZF_OP_LEAF | ZF_OP_NAMED | ZF_OP_WRITABLE)
+             .place = ZFI_PLACE_OF_PARAMS, .ranks = ZFI_RANKS_ALIKE,
+             .traits = ZF_OP_LEAF | ZF_OP_NAMED | ZF_OP_WRITABLE)
 ZFI_OPERATOR(state, .infer = zfi_infer_state, .grad = zfi_grad_none, .holds = ZF_OPTIMIZER,
-             .ranks = ZFI_RANKS_ALIKE, .traits = ZF_OP_LEAF | ZF_OP_NAMED | ZF_OP_WRITABLE)
+             .place = ZFI_PLACE_OF_STATES, .ranks = ZFI_RANKS_ALIKE,
+             .traits = ZF_OP_LEAF | ZF_OP_NAMED | ZF_OP_WRITABLE)
 ZFI_OPERATOR(constant, .infer = zfi_infer_constant, .grad = zfi_grad_none, .holds = ZF_INPUTS,
-             .ranks = ZFI_RANKS_KNOWN, .traits = ZF_OP_LEAF)
+             .place = ZFI_PLACE_OF_CONSTANTS, .ranks = ZFI_RANKS_KNOWN, .traits = ZF_OP_LEAF)
 ZFI_OPERATOR(output, .infer = zfi_infer_output, .grad = zfi_grad_none,
              .traits = ZF_OP_EFFECT | ZF_OP_NAMED)
 ZFI_OPERATOR(gradient, .infer = zfi_infer_gradient, .grad = zfi_grad_none, .traits = ZF_OP_EFFECT)

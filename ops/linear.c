@@ -205,8 +205,17 @@ static int32_t zfi_remake_linear(zf_graph *g, int32_t id, int32_t left)
     return zfi_op(gelu, zfi_with({.i = activation == ZFI_GELU_TANH}), u).id;
 }
 
+static bool zfi_remade_linear(const zf_graph *g, const zfi_node *of, const zfi_node *node, bool alike)
+{
+    int64_t activation = ZF_INT(of, linear, activation);
+    (void)g, (void)alike;
+    if (activation == ZFI_SILU) return node->op == ZF_OP_silu;
+    return node->op == ZF_OP_gelu && ZF_INT(node, gelu, form) == (activation == ZFI_GELU_TANH);
+}
+
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_OPERATOR(linear, .infer = zfi_infer_linear, .grad = zfi_grad_linear, .cpu = zfi_cpu_linear,
              .scratch = zfi_scratch_linear, .saved = zfi_saved_linear, .remake = zfi_remake_linear,
+             .remade = zfi_remade_linear,
              .flops = zfi_flops_linear, .traits = ZF_OP_PRODUCT | ZF_OP_READS_HALF)

@@ -17,6 +17,16 @@ static bool zfi_saved_type(const zf_graph *g, const zfi_node *node, int64_t inde
            record->saved(g, node, index, dtype, shape);
 }
 
+/* The node whose result this one, of the operands `alike`, makes again of what that has left; 0: none. */
+static int32_t zfi_remade_of(const zf_graph *g, const zfi_node *node, bool alike)
+{
+    const zfi_node *left = &g->nodes[node->arg_count ? node->args[0] : 0], *of;
+    if (left->op != ZF_OP_saved || ZF_INT(left, saved, index)) return 0;
+    of = &g->nodes[left->args[0]];
+    if (!g->records[of->op]->remade || !g->records[of->op]->remade(g, of, node, alike)) return 0;
+    return left->args[0];
+}
+
 static zf_status zfi_infer_saved(zfi_infer *c)
 {
     int64_t index = ZF_INT(c, saved, index);

@@ -714,8 +714,8 @@ static void zfi_find_forward(zfi_fuser *f)
         bool *forward = &f->forward[g->order[i]];
         *forward |= node->op == ZF_OP_output && !strcmp(node->name, "loss");
         for (int32_t k = 0; k < node->arg_count && *forward; k++) f->forward[node->args[k]] = true;
-        if (node->op == ZF_OP_gelu_grad || node->op == ZF_OP_silu_grad)
-            f->last[node->args[1]] = g->order[i];
+        if (g->records[node->op]->activates)
+            f->last[node->args[g->records[node->op]->activates]] = g->order[i];
     }
 }
 

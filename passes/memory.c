@@ -57,8 +57,7 @@ static int64_t zfi_aligned(int64_t bytes)
 /* The node is storage that outlives a step. */
 static bool zfi_is_persistent(const zf_graph *g, const zfi_node *node)
 {
-    return (g->records[node->op]->traits & ZF_OP_LEAF) && node->op != ZF_OP_accumulator &&
-           !node->held;
+    return g->records[node->op]->place != ZFI_NO_PLACE && !node->held;
 }
 
 /* A saved node asks for something that the node leaves. */
@@ -586,14 +585,12 @@ static int64_t zfi_largest_sum(zfi_placement *p, int32_t *node)
  * params that are neighbours for a concat. Returns the end of the last one. */
 static int64_t zfi_place_persistent(zfi_placement *p)
 {
-    static const zf_op kinds[] = {ZF_OP_input, ZF_OP_bucket, ZF_OP_param, ZF_OP_state,
-                                  ZF_OP_constant};
     int64_t at = 0;
-    for (int k = 0; k < ZFI_COUNT(kinds); k++)
+    for (int place = ZFI_NO_PLACE + 1; place < ZFI_PLACES; place++)
         for (int32_t n = 0; n < zfi_len(p->buffers); n++) {
             zfi_buffer *b = &p->buffers[n];
             if (!b->persistent || b->external || b->follows ||
-                p->graph->nodes[b->node].op != kinds[k])
+                (int)zfi_record_of(p->graph, b->node)->place != place)
                 continue;
             for (;; b = &p->buffers[b->next]) {
                 b->offset = at;

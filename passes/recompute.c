@@ -363,17 +363,8 @@ static void zfi_find_inverses(zfi_recompute *r)
 {
     const zf_graph *g = r->graph;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        const zfi_node *node = &g->nodes[g->order[i]], *of;
-        int32_t maker, gamma;
-        if (node->op != ZF_OP_affine || !zfi_is(r, g->order[i], ZFI_BACKWARD_VALUE)) continue;
-        maker = zfi_maker(g, node->args[0]);
-        of = &g->nodes[maker];
-        gamma = of->op == ZF_OP_residual_norm ? 2 : of->arg_count - 2;
-        if ((of->op == ZF_OP_residual_norm ||
-             (of->op == ZF_OP_embed_norm && ZF_FLOAT(of, embed_norm, p) == 0)) &&
-            node->args[0] == of->saved[0] && node->args[1] == of->args[gamma] &&
-            (node->arg_count == 2 || node->args[2] == of->args[gamma + 1]))
-            r->of[maker].inverse = g->order[i];
+        int32_t id = g->order[i], of = zfi_remade_of(g, &g->nodes[id], true);
+        if (of && zfi_is(r, id, ZFI_BACKWARD_VALUE)) r->of[of].inverse = id;
     }
 }
 

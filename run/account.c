@@ -253,16 +253,8 @@ static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
 /* The node makes a value again as zfi_invert does (passes/fuse.c), or stands for one. */
 static bool zfi_is_made_again(const zf_graph *g, const zfi_node *node)
 {
-    const zfi_node *x = node->arg_count ? &g->nodes[node->args[0]] : NULL;
-    zf_op left_by = x && x->op == ZF_OP_saved ? g->nodes[x->args[0]].op : ZF_OP_none;
-    switch (node->op) {
-    case ZF_OP_affine: return true;
-    case ZF_OP_gelu:
-    case ZF_OP_silu: return left_by == ZF_OP_linear;
-    case ZF_OP_dropout: return left_by == ZF_OP_masked_softmax;
-    case ZF_OP_saved: return x->op == ZF_OP_gelu_grad || x->op == ZF_OP_silu_grad;
-    default: return false;
-    }
+    if (node->op == ZF_OP_saved) return zfi_record_of(g, node->args[0])->activates != 0;
+    return zfi_remade_of(g, node, false) != 0;
 }
 
 static void zfi_account_counts(const zf_graph *g, zf_plan *plan)

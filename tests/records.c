@@ -10,6 +10,8 @@
 #include "op_cases.h"
 #include "records.h"
 
+#include <pthread.h>
+
 enum {
     GUARD = 64,
     ARRAYS = OPERANDS + 1 + ZF_MAX_SAVED, /* operands, the result, what is saved */
@@ -402,4 +404,186 @@ TEST_ONCE(operators_are_what_their_records_say)
     CHECK(t, watch.seen[ZF_OP_matmul] & COUNTED && watch.seen[ZF_OP_linear] & COUNTED);
     CHECK(t, watch.seen[ZF_OP_sgd] & RATED && watch.seen[ZF_OP_adamw] & RATED);
     CHECK(t, watch.seen[ZF_OP_lamb_apply] & RATED && watch.seen[ZF_OP_lion] & RATED);
+}
+/* ------------------------------------------------------------------------------- collectives */
+
+enum { WORLD = 3 };
+
+static const char *const collectives[] = {
+    "%1 = input \"x\" : f32[6]\n"
+    "%2 = all_reduce %1 {world=3} : f32[6]\n"
+    "%3 = all_to_all %1 {world=3} : f32[6]\n"
+    "%4 = bcast %1 {world=3 root=2} : f32[6]\n"
+    "%5 = all_gather %1 {world=3} : f32[18]\n"
+    "%6 = reduce_scatter %1 {world=3} : f32[2]\n"
+    "%7 = accumulator : f32[2]\n"
+    "%8 = reduce_scatter %1, %7 {world=3} : f32[2]\n"
+    "%9 = accumulator : f32[6]\n"
+    "%10 = all_reduce %1, %9 {world=3} : f32[6]\n",
+    "%1 = param \"w\" : f32[6]\n"
+    "%2 = bucket %1 {at=[0] size=3072} : f32[3072]\n"
+    "%3 = shard %2 {world=3} : f32[1024]\n"
+    "update:\n"
+    "%4 = all_gather %3, %2 {world=3} : f32[3072]\n"};
+
+/* One rank's launch, over memory of its own. */
+typedef struct member {
+    const zf_launch *launch;
+    int32_t rank;
+    int64_t micro;
+    bool over;   /* the result lies over operand 0 */
+    int32_t view; /* it lies over this operand; -1: over none */
+    float before; /* in operand 1, and as poison */
+    zf_comm *comm;
+    zf_backend *cpu;
+    zf_error error;
+    copy copy;
+    float result[3072];
+    bool good;
+} member;
+
+/* Element i of operand k of a rank: small, so that sums are exact. */
+static float collective_element(const member *m, int k, int64_t i)
+{
+    return k ? m->before + (float)(i % 5) : (float)((i * 7 + m->rank * 5) % 11) - 5;
+}
+
+static void *run_member(void *object)
+{
+    member *m = object;
+    copy *c = &m->copy;
+    const size_t bytes = bytes_of(&m->launch->out);
+    memset(c, 0, sizeof *c);
+    c->launch = *m->launch;
+    c->launch.args = c->args;
+    c->run = (zf_run){.seed = 5, .step = 1, .micro = m->micro, .rank = m->rank, .world = WORLD};
+    c->launch.run = &c->run;
+    c->launch.error = &m->error;
+    c->launch.comm = m->comm, c->launch.backend = m->cpu->self;
+    for (int k = 0; k < c->launch.arg_count; k++) {
+        c->args[k] = m->launch->args[k];
+        c->args[k].data = guarded(c, k, NULL, bytes_of(&c->args[k]), 0);
+        for (int64_t i = 0; c->args[k].data && i < zf_shape_count(c->args[k].shape); i++)
+            ((float *)c->args[k].data)[i] = collective_element(m, k, i);
+    }
+    c->launch.out.data = m->view >= 0 ? c->args[m->view].data
+                         : m->over    ? c->args[0].data
+                                      : guarded(c, OPERANDS, NULL, bytes, (unsigned char)m->before);
+    m->good = !m->cpu->launch(m->cpu->self, &c->launch);
+    if (m->good) memcpy(m->result, c->launch.out.data, bytes);
+    else m->comm->abort(m->comm->self, m->error.text);
+    return NULL;
+}
+
+/* Runs the launch on all ranks and looks at their operands. False where it failed. */
+static bool run_members(const zf_launch *l, const claims *of, member *members, zf_backend *const *cpus)
+{
+    pthread_t threads[WORLD];
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = WORLD}, NULL);
+    bool good = group != NULL;
+    for (int r = 0; r < WORLD && group; r++) {
+        member *m = &members[r];
+        m->launch = l, m->rank = r, m->cpu = cpus[r];
+        m->comm = zf_local_comm(group, r);
+        m->view = of->views;
+        m->error = (zf_error){ZF_OK, ""};
+        if (pthread_create(&threads[r], NULL, run_member, m)) abort();
+    }
+    for (int r = 0; r < WORLD && group; r++) pthread_join(threads[r], NULL);
+    for (int r = 0; r < WORLD && group; r++) {
+        copy *c = &members[r].copy;
+        good = good && members[r].good;
+        claim(l, members[r].good, "rank %d: %s", r, members[r].error.text);
+        for (int k = 0; k <= OPERANDS; k++)
+            for (int i = 0; c->memory[k] && i < GUARD; i++)
+                if (c->memory[k][i] != REST || array_at(c, k)[c->bytes[k] + (size_t)i] != REST)
+                    good = false;
+        claim(l, good, "it writes where it must not");
+        for (int k = 0; k < l->arg_count && good; k++) {
+            bool changed = false;
+            for (int64_t i = 0; i < zf_shape_count(l->args[k].shape); i++)
+                changed |= ((float *)c->args[k].data)[i] != collective_element(&members[r], k, i);
+            if (k == 0 && members[r].over) continue;
+            claim(l, !changed || of->writes >> k & 1,
+                  "operand %d has changed, which it does not write", k);
+            watch.written[l->op] |= (uint32_t)changed << k;
+        }
+        copy_free(c);
+    }
+    watch.writes[l->op] |= of->writes;
+    watch.seen[l->op] |= RAN;
+    zf_local_free(group);
+    return good;
+}
+
+/* The results are the same, on all ranks; `added`: but for what was in operand 1. */
+static bool same_members(const zf_launch *l, const member *a, const member *b, bool added)
+{
+    for (int r = 0; r < WORLD; r++)
+        for (int64_t i = 0; i < zf_shape_count(l->out.shape); i++)
+            if (a[r].result[i] !=
+                b[r].result[i] - (added ? collective_element(&b[r], 1, i) : 0))
+                return false;
+    return true;
+}
+
+/* Of collectives: what they write, where their results lie, and that these depend on nothing that was
+ * there before, unless the micro-batch before has left it. */
+static void check_collective(const zf_launch *l, const claims *of, zf_backend *const *cpus)
+{
+    static member first[WORLD], again[WORLD];
+    uint32_t traits = zf_op_traits_of(l->op);
+    const bool sums = l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_reduce;
+    memset(first, 0, sizeof first), memset(again, 0, sizeof again);
+    claim(l, !(traits & ZF_OP_MUTATES) || l->arg_count == 1 || of->writes,
+          "it has operand 1 and does not write it");
+    claim(l, of->views < 0 || (of->at == 0 && of->writes >> of->views & 1),
+          "its result lies over operand %d, which it does not write", (int)of->views);
+    for (int r = 0; r < WORLD; r++) first[r].before = 1, again[r].before = 60;
+    if (!run_members(l, of, first, cpus) || !run_members(l, of, again, cpus)) return;
+    claim(l, same_members(l, first, again, false), "its result depends on what was there before");
+    for (int r = 0; r < WORLD && sums && l->arg_count > 1; r++) again[r].micro = 1;
+    if (again->micro && run_members(l, of, again, cpus))
+        claim(l, same_members(l, first, again, true),
+              "a later micro-batch is not added to what was there");
+    for (int r = 0; r < WORLD; r++) again[r].micro = 0, again[r].over = true;
+    if (traits & ZF_OP_INPLACE && l->arg_count == 1 && run_members(l, of, again, cpus))
+        claim(l, same_members(l, first, again, false), "it is not INPLACE: over operand 0 it differs");
+}
+
+TEST_ONCE(collectives_are_what_their_records_say)
+{
+    static const sizes z = {7, 33, 3};
+    static const op_case none = {.row = "a collective", .operands = "", .text = ""};
+    static session s;
+    zf_backend *cpus[WORLD];
+    memset(&watch, 0, sizeof watch);
+    watch.t = t, watch.z = &z, watch.c = &none, watch.session = &s;
+    for (int r = 0; r < WORLD; r++) {
+        NEED(t, cpus[r] = zf_cpu_backend(NULL, &s.error), &s.error);
+        test_defer(t, (test_cleanup *)zf_backend_free, cpus[r]);
+    }
+    for (size_t k = 0; k < sizeof collectives / sizeof *collectives; k++) {
+        zf_array args[64];
+        zf_launch l;
+        char text[1024];
+        zf_graph *g;
+        snprintf(text, sizeof text, "zero stage=1 world=%d micro_batches=1\n%s", WORLD,
+                 collectives[k]);
+        g = zf_graph_parse(text, strlen(text), NULL, &s.error);
+        NEED(t, g, &s.error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        for (int32_t i = 0; launch_at(g, i, &l, args); i++) {
+            claims of = claims_of(g, l.node);
+            if (zf_op_traits_of(l.op) & ZF_OP_COLLECTIVE) check_collective(&l, &of, cpus);
+        }
+    }
+    for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT; op++) {
+        if (!(zf_op_traits_of((zf_op)op) & ZF_OP_COLLECTIVE)) continue;
+        if (!(watch.seen[op] & RAN))
+            test_fail(t, __FILE__, __LINE__, zf_op_name((zf_op)op), "no case runs it");
+        if (watch.writes[op] & ~watch.written[op])
+            test_fail(t, __FILE__, __LINE__, zf_op_name((zf_op)op),
+                      "it is said to write an operand that never changes");
+    }
 }

@@ -45,6 +45,10 @@ TEST_ONCE(records_are_complete)
         if ((traits & (ZF_OP_FOLDABLE | ZF_OP_COMPARES)) && !(traits & ZF_OP_ELEMENTWISE))
             wrong = "what is folded or compares is ELEMENTWISE";
         if (r->remake && !r->saved) wrong = "remake goes with saved";
+        if (r->activates && (!r->saved || r->activates >= r->least))
+            wrong = "activates goes with saved and is an operand";
+        if (!r->place != !((traits & ZF_OP_LEAF) && op != ZF_OP_accumulator))
+            wrong = "a LEAF but accumulator has a place";
         if (wrong) test_fail(t, __FILE__, __LINE__, r->name, wrong);
     }
 }

@@ -30,7 +30,7 @@ bool exchange_is_head(const exchange *x, const char *param) { return any(x->head
 
 static const char *bare(const exchange *x, const char *name)
 {
-    return begins(name, x->prefix) ? name + strlen(x->prefix) : name;
+    return x->prefix && begins(name, x->prefix) ? name + strlen(x->prefix) : name;
 }
 
 /* The tensor of that name, with the prefix or without, by its newer or its older name; -1. */

@@ -8,7 +8,7 @@
 enum { EXCHANGE_NAMES = 6 };
 
 typedef struct exchange {
-    const char *prefix; /* of most parameters: "bert."; files may lack it */
+    const char *prefix; /* of most parameters: "bert."; files may lack it; NULL: there is none */
     /* The word embedding, and the weight of a head that may be tied to it. Of tied ones, files have
      * one or both. */
     const char *words, *head;

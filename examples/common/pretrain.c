@@ -235,7 +235,7 @@ static void set_dropouts(run_job *job)
     const config_facts facts = config_facts_of(job->sample->config, &job->config);
     for (int k = 0; k < CONFIG_DROPOUTS && facts.dropouts[k] && job->o.dropout >= 0; k++)
         *facts.dropouts[k] = job->o.dropout;
-    job->o.dropout = *facts.dropouts[0];
+    if (facts.dropouts[0]) job->o.dropout = *facts.dropouts[0];
 }
 
 /* What the ranks of this process share. False with *error. */
@@ -287,7 +287,7 @@ static bool compare_settings(run_job *job, zf_error *error)
 static void close_job(run_job *job)
 {
     saving_close(&job->saving);
-    if (job->data.vocab || job->data.own) dataset_close(&job->data, job->sample);
+    dataset_close(&job->data, job->sample);
 }
 
 static void print_beginning(const run *r)

@@ -9,7 +9,7 @@
 
 /* Of these notes the first `equal` must be the same; behind them is how many parts a global batch
  * has, and the steps in all, which may change. */
-enum { NOTES = 48 };
+enum { NOTES = SETTINGS_ROWS + 3 };
 typedef struct notes {
     int32_t count, equal;
     zf_note note[NOTES + TOKENIZING_NOTES];
@@ -31,7 +31,7 @@ static void make_notes(notes *n, const run_job *job)
     const dataset *d = &job->data;
     char *corpus;
     *n = (notes){.count = 0};
-    for (const option_row *row = job->rows; row->name && n->count < NOTES - 3; row++)
+    for (const option_row *row = job->rows; row->name; row++)
         if (row->kind & OPTION_NOTED) option_text(add(n, row->name, row), row);
     corpus = add(n, "corpus", NULL);
     snprintf(corpus, OPTION_VALUE, "none");

@@ -1,4 +1,21 @@
-/* What the samples' frame asks of a model, and of what it is trained for. */
+/* What the samples' frame asks of a model (sample_model), and of what it is trained for (objective).
+ * Options, ranks, steps, checkpoints, logs, reports, evaluation and Hugging Face's files are the
+ * frame's.
+ *
+ * How to add a sample of a model that predicts the next token:
+ *
+ *     examples/NAME/model.h    struct NAME_config, extern const sample_model NAME_sample
+ *     examples/NAME/model.c    its keys in config.json (config_table), its graph between causal_begin
+ *                              and causal_end (causal.h), and NAME_sample: these two, the names that
+ *                              files have for parameters (exchange.h), .objective = &causal_objective
+ *     examples/NAME/main.c     its commands (frame.h, causal.h), with its defaults for settings
+ *     Makefile                 NAME in SAMPLES
+ *
+ * Parameters are best named as Hugging Face's files name them: then most of exchange is empty. A model
+ * that is trained for something else has an objective of its own, as BERT (examples/bert/masked.c),
+ * which opens the data, reads batches, feeds them and prints scores. An option that all samples have is
+ * a member and a row of settings (settings.h); one of a sample's own is a row that it hands over.
+ */
 #ifndef SAMPLE_H
 #define SAMPLE_H
 

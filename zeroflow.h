@@ -178,6 +178,10 @@ typedef struct zf_error {
     char text[512];
 } zf_error;
 
+/* A field of a desc that is 0 has its default; where that is another number, comments say so: "0:
+ * 0.02". ZF_ZERO in a field of type double is the number 0. */
+#define ZF_ZERO (-1e-300)
+
 /* One function allocates, resizes and frees (new_size 0); it returns NULL when it cannot, and then
  * `ptr` is still valid. `fn` NULL means the C library's realloc and free. A graph and all that is
  * made from it use the graph's allocator. */
@@ -566,7 +570,7 @@ ZF_API zf_graph *zf_graph_at(zf_graph *graph, const char *file, int line);
  * Requires: zf_autograd not run yet; before or after zf_fuse. desc NULL: nothing. */
 typedef struct zf_precision_desc {
     zf_dtype dtype;     /* ZF_BF16 or ZF_F16; ZF_F32: dtypes stay */
-    double scale;       /* the first loss scale; 0: 65536 of f16, none of any other */
+    double scale;       /* the first loss scale; 0: 65536 of f16, else none; ZF_ZERO: none */
     double factor;      /* 0: 2; 1: the scale is constant, and steps are only skipped */
     int64_t window;     /* 0: 1000 */
     int32_t hysteresis; /* the overflow that first divides the scale; 0: 2 */
@@ -606,8 +610,7 @@ typedef struct zf_sgd_desc {
 } zf_sgd_desc;
 ZF_API zf_status zf_sgd(zf_graph *graph, zf_tensor lr, const zf_sgd_desc *desc);
 
-/* AdamW (Loshchilov & Hutter 2019), with bias correction. A field of 0 means its default, and
- * ZF_ZERO 0. */
+/* AdamW (Loshchilov & Hutter 2019), with bias correction. Defaults of 0; ZF_ZERO: 0. */
 typedef struct zf_adamw_desc {
     double beta1; /* 0.9 */
     double beta2; /* 0.999 */
@@ -1286,7 +1289,7 @@ ZF_API zf_status zf_checkpoint_note(const char *path, const char *key, char *val
  * names and shapes that PyTorch and Hugging Face give them, inside the scopes that are open. */
 
 typedef struct zf_nn_linear_desc {
-    double std; /* of the weight's truncated normal; 0: 0.02 */
+    double std; /* of the weight's truncated normal; 0: 0.02; ZF_ZERO: all are 0 */
     bool no_bias;
 } zf_nn_linear_desc;
 
@@ -1351,9 +1354,9 @@ typedef enum zf_schedule_kind {
 typedef struct zf_schedule {
     zf_schedule_kind kind;
     double peak, end;
-    int64_t warmup, steps;
+    int64_t warmup, steps; /* of ZF_ONE_CYCLE warmup -1: none */
     double power; /* 0: 1 */
-    double rate;  /* 0: 0.9 */
+    double rate;  /* 0: 0.9; ZF_ZERO: `end` after `every` steps */
     int64_t every; /* 0: 1 */
     /* Of zf_nn_train: the first step has the rate of step 0 (0 where there is a warm-up), as in
      * Hugging Face's transformers; else that of step 1, so that the last one has that of `steps` */
@@ -1408,7 +1411,7 @@ typedef struct zf_nn_fit_desc {
     int64_t epochs;   /* 0: 1 */
     bool in_order;    /* examples in the order of the arrays; else shuffled in each epoch */
     uint64_t seed;    /* of the shuffles */
-    zf_schedule schedule; /* peak 0: 1e-3; steps 0: those of all epochs */
+    zf_schedule schedule; /* peak 0: 1e-3, ZF_ZERO: 0; steps 0: those of all epochs */
     zf_training training; /* loss and lr aside; for one rank and without micro-batches */
     /* After each step; false ends the fit. May be NULL */
     bool (*report)(void *user, zf_store *store, const zf_nn_progress *progress);

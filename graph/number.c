@@ -1,7 +1,13 @@
-/* Numbers as text, the same in every locale. */
+/* Numbers of descs; numbers as text, the same in every locale. */
 #include <locale.h>
 
 enum { ZFI_NUMBER_TEXT = 32 };
+
+/* What a field of a desc says whose 0 means its default. */
+static double zfi_or(double value, double otherwise)
+{
+    return value == ZF_ZERO ? 0 : value == 0 ? otherwise : value;
+}
 
 /* The shortest of %.15g, %.16g, %.17g that reads back as `value`, with a point; "inf", "-inf",
  * "nan". Returns text. */

@@ -252,7 +252,7 @@ ZF_API zf_nn_fit_desc zf_nn_fit_resolved(const zf_nn_fit_desc *desc)
     zf_nn_fit_desc d = desc ? *desc : (zf_nn_fit_desc){.examples = 0};
     if (!d.batch) d.batch = 32;
     if (!d.epochs) d.epochs = 1;
-    if (!d.schedule.peak) d.schedule.peak = 1e-3;
+    d.schedule.peak = zfi_or(d.schedule.peak, 1e-3);
     d.training = zf_training_resolved(&d.training);
     return d;
 }

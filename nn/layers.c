@@ -8,7 +8,7 @@ ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out,
     zf_graph *g = x.graph;
     zf_shape shape = zf_tensor_shape(x);
     zf_param_desc weight = {
-        .dtype = zf_tensor_dtype(x), .init = ZF_TRUNCATED_NORMAL, .std = d.std == 0 ? 0.02 : d.std};
+        .dtype = zf_tensor_dtype(x), .init = ZF_TRUNCATED_NORMAL, .std = zfi_or(d.std, 0.02)};
     zf_tensor w, y;
     if (!zf_valid(x)) return zf_fail(x, "zf_nn_linear: x is no tensor");
     zf_push(g, "%s", name ? name : "");
@@ -60,7 +60,7 @@ ZF_API zf_tensor zf_nn_embedding_table(zf_graph *g, const char *name, int64_t ro
     table = zf_param(g, "weight", ZF_SHAPE(rows, width),
                      &(zf_param_desc){.dtype = d.dtype,
                                       .init = ZF_TRUNCATED_NORMAL,
-                                      .std = d.std == 0 ? 0.02 : d.std});
+                                      .std = zfi_or(d.std, 0.02)});
     zf_pop(g);
     return table;
 }
@@ -105,7 +105,7 @@ ZF_API zf_tensor zf_nn_encoder_block(zf_tensor x, zf_tensor bias, const zf_nn_en
     zf_shape s = zf_tensor_shape(x);
     zf_nn_linear_desc linear = {.std = d.std};
     zf_tensor in, q, k, v, y;
-    double eps = d.eps == 0 ? 1e-12 : d.eps;
+    double eps = zfi_or(d.eps, 1e-12);
     int64_t heads;
     if (!zf_valid(x)) return zf_fail(x, "zf_nn_encoder_block: x is no tensor");
     heads = d.heads ? d.heads : s.rank == 3 ? (s.dims[2] + 63) / 64 : 1;

@@ -12,28 +12,34 @@ static double zfi_fraction(double at, double of)
     return of <= 0 || at >= of ? 1 : at <= 0 ? 0 : at / of;
 }
 
+/* A field whose 0 means its default, and so does what is below. */
+static double zfi_schedule_or(double value, double otherwise)
+{
+    return value < 0 && value != ZF_ZERO ? otherwise : zfi_or(value, otherwise);
+}
+
 ZF_API double zf_schedule_at(const zf_schedule *s, int64_t step)
 {
     const double pi = 3.14159265358979323846;
-    double peak, end, power, after, way;
+    double peak, end, warmup, after, way;
     if (!s) return 0;
-    peak = s->peak, end = s->end, power = s->power > 0 ? s->power : 1;
-    after = (double)step - (double)s->warmup;
+    peak = zfi_or(s->peak, 0), end = s->end, warmup = s->warmup > 0 ? (double)s->warmup : 0;
+    after = (double)step - warmup;
     if (s->kind == ZF_ONE_CYCLE) { /* Smith & Topin 2018, with cosine flanks */
-        double top = s->warmup > 0 ? (double)s->warmup : 0.3 * (double)s->steps, start = peak / 25;
+        double top = s->warmup ? warmup : 0.3 * (double)s->steps, start = peak / 25;
         if ((double)step < top)
             return start + (peak - start) * (1 - cos(pi * zfi_fraction((double)step, top))) / 2;
         way = zfi_fraction((double)step - top, (double)s->steps - top);
         return end + (peak - end) * (1 + cos(pi * way)) / 2;
     }
-    if (step < s->warmup) return peak * (double)step / (double)s->warmup;
-    way = zfi_fraction(after, (double)s->steps - (double)s->warmup);
+    if ((double)step < warmup) return peak * (double)step / warmup;
+    way = zfi_fraction(after, (double)s->steps - warmup);
     switch (s->kind) {
     case ZF_LINEAR: return end + (peak - end) * (1 - way);
     case ZF_COSINE: return end + (peak - end) * (1 + cos(pi * way)) / 2;
-    case ZF_POLYNOMIAL: return end + (peak - end) * pow(1 - way, power);
+    case ZF_POLYNOMIAL: return end + (peak - end) * pow(1 - way, zfi_schedule_or(s->power, 1));
     case ZF_EXPONENTIAL: {
-        double decayed = peak * pow(s->rate > 0 ? s->rate : 0.9,
+        double decayed = peak * pow(zfi_schedule_or(s->rate, 0.9),
                                     floor(after / (s->every > 0 ? (double)s->every : 1)));
         return decayed > end ? decayed : end;
     }

@@ -123,12 +123,6 @@ static bool zfi_in_range(zf_graph *g, const char *pass, const char *field, doubl
     return false;
 }
 
-/* What a field says whose 0 means its default. */
-static double zfi_or(double value, double otherwise)
-{
-    return value == ZF_ZERO ? 0 : value == 0 ? otherwise : value;
-}
-
 static void zfi_update_sgd(zf_graph *g, const zfi_optimizer *o, zf_tensor p, zf_tensor dp,
                            double decay)
 {

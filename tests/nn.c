@@ -55,6 +55,15 @@ TEST(schedules_follow_their_formulas)
                  {11, 0.1}});
     CHECK_RATES(t, SCHEDULE(.kind = ZF_ONE_CYCLE, .peak = 0.5, .steps = 20),
                 {{0, 0.02}, {3, 0.26}, {6, 0.5}, {13, 0.25}, {20, 0}});
+    /* 0 where 0 is not the default */
+    CHECK_RATES(t, SCHEDULE(.kind = ZF_ONE_CYCLE, .peak = 0.5, .steps = 20, .warmup = -1),
+                {{0, 0.5}, {10, 0.25}, {20, 0}});
+    CHECK_RATES(t, SCHEDULE(.kind = ZF_POLYNOMIAL, .peak = 0.5, .steps = 20, .power = ZF_ZERO),
+                {{0, 0.5}, {10, 0.5}, {20, 0.5}});
+    CHECK_RATES(t,
+                SCHEDULE(.kind = ZF_EXPONENTIAL, .peak = 0.5, .end = 0.1, .every = 4,
+                         .rate = ZF_ZERO),
+                {{3, 0.5}, {4, 0.1}, {9, 0.1}});
 }
 
 /* Without warm-up, without steps, long after the end: a rate, and none beyond peak. */
@@ -142,6 +151,29 @@ TEST(layers_name_and_shape_their_parameters)
     check_params(t, g, expected, 6);
     CHECK(t, zf_tensor_shape(x).rank == 3 && zf_tensor_shape(x).dims[0] == 7 &&
                  zf_tensor_shape(x).dims[2] == 2);
+}
+
+/* A standard deviation of ZF_ZERO is 0: an adapter's second matrix. eps likewise. */
+TEST(layers_begin_with_zeros)
+{
+    float weight[6], rows[8];
+    zf_graph *g = new_graph(t);
+    zf_program *p;
+    zf_tensor x, y, w, table;
+    NEED(t, g, NULL);
+    x = zf_input(g, "x", ZF_F32, ZF_SHAPE(1, 3));
+    y = zf_nn_linear(x, "up", 2, &(zf_nn_linear_desc){.std = ZF_ZERO, .no_bias = true});
+    table = zf_nn_embedding_table(g, "table", 4, 2, &(zf_nn_embedding_desc){.std = ZF_ZERO});
+    w = zf_graph_find(g, "up.weight");
+    zf_output(zf_add(y, zf_slice(table, 0, 1, 1)), "y");
+    p = zf_compile(g, NULL);
+    OK(t, zf_graph_status(g), zf_graph_error(g));
+    NEED(t, p, NULL);
+    test_defer(t, free_program, p);
+    OK(t, zf_read(p, w, weight, sizeof weight), zf_program_error(p));
+    OK(t, zf_read(p, table, rows, sizeof rows), zf_program_error(p));
+    for (int i = 0; i < 6; i++) CHECK(t, weight[i] == 0);
+    for (int i = 0; i < 8; i++) CHECK(t, rows[i] == 0);
 }
 
 #define BLOCK(in, wide)                                                                            \

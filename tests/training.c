@@ -132,6 +132,9 @@ TEST(training_has_defaults)
                                             .memory_limit = 99});
     CHECK(t, r.precision.scale == 65536 && r.adamw.beta1 == 0 && r.adamw.eps == 1e-4);
     CHECK(t, r.recompute.bytes == 99);
+    r = zf_training_resolved(
+        &(zf_training){.precision = {.dtype = ZF_F16, .scale = ZF_ZERO}, .lamb.min_coeff = ZF_ZERO});
+    CHECK(t, r.precision.scale == 0 && r.lamb.min_coeff == 0);
     CHECK_TEXT(t, zf_optimizer_name(ZF_SGD), "sgd");
     CHECK_TEXT(t, zf_optimizer_name(ZF_LION), "lion");
     CHECK(t, r.lion.beta1 == 0.9 && r.lion.beta2 == 0.99);

@@ -2306,6 +2306,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "graph/graph.c"
 #include "graph/build.c"
 #include "graph/own.c"
+#include "graph/new.c"
 #include "graph/copy.c"
 #include "ops/kernel.c"
 #include "ops/leaf.c"

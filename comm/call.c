@@ -1,4 +1,4 @@
-/* A call of a communicator: its name in messages, and whether it can be done. */
+/* Communicators: the name of a call in messages, and whether it can be done. */
 
 ZF_API const char *zf_collective_name(char text[64], const zf_collective *c)
 {
@@ -43,4 +43,9 @@ ZF_API zf_status zf_collective_check(const zf_collective *c, const zf_comm *comm
     if (c->count && (!c->out || (!c->in && (c->op != ZF_OP_bcast || c->root == comm->rank))))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: %s is NULL", name, c->out ? "in" : "out");
     return ZF_OK;
+}
+
+ZF_API void zf_comm_free(zf_comm *comm)
+{
+    if (comm && comm->destroy) comm->destroy(comm->self);
 }

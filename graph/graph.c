@@ -271,6 +271,13 @@ static int32_t zfi_resolve(const zf_graph *g, int32_t id)
     return id;
 }
 
+/* The node is none any more, and who reads it reads `by`; 0: nobody does. */
+static void zfi_replace(zf_graph *g, int32_t id, int32_t by)
+{
+    g->nodes[id].op = ZF_OP_none;
+    g->nodes[id].same_as = by;
+}
+
 /* ----------------------------------------------------------------------------- errors */
 
 /* "bert.encoder (model.c:41)", as much of it as is known. */
@@ -587,3 +594,19 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     if (g->memory.failed) return zfi_graph_nomem(g), 0;
     return id;
 }
+
+/* The same of an operator without a name; 0 where an operand is 0. attributes NULL: none. */
+static int32_t zfi_append_op(zf_graph *g, zf_op op, const int32_t *args, int32_t count,
+                             const zf_attribute *attributes)
+{
+    zfi_new n = {.op = op, .args = args, .arg_count = count};
+    if (attributes) memcpy(n.attributes, attributes, sizeof n.attributes);
+    for (int32_t k = 0; k < count; k++)
+        if (!args[k]) return 0;
+    return zfi_append(g, &n);
+}
+
+/* op over the node ids that follow */
+#define zfi_append_nodes(g, op, attributes, ...)                                                   \
+    zfi_append_op(g, ZF_OP_##op, (int32_t[]){__VA_ARGS__},                                         \
+                  (int32_t)(sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t)), attributes)

@@ -21,19 +21,20 @@ static double zfi_schedule_or(double value, double otherwise)
 ZF_API double zf_schedule_at(const zf_schedule *s, int64_t step)
 {
     const double pi = 3.14159265358979323846;
-    double peak, end, warmup, after, way;
+    double peak, end, after, way;
     if (!s) return 0;
-    peak = zfi_or(s->peak, 0), end = s->end, warmup = s->warmup > 0 ? (double)s->warmup : 0;
-    after = (double)step - warmup;
+    peak = zfi_or(s->peak, 0), end = s->end;
+    after = (double)step - (double)s->warmup;
     if (s->kind == ZF_ONE_CYCLE) { /* Smith & Topin 2018, with cosine flanks */
-        double top = s->warmup ? warmup : 0.3 * (double)s->steps, start = peak / 25;
+        double top = s->warmup ? (double)s->warmup : 0.3 * (double)s->steps, start = peak / 25;
+        if (top < 0) top = 0;
         if ((double)step < top)
             return start + (peak - start) * (1 - cos(pi * zfi_fraction((double)step, top))) / 2;
         way = zfi_fraction((double)step - top, (double)s->steps - top);
         return end + (peak - end) * (1 + cos(pi * way)) / 2;
     }
-    if ((double)step < warmup) return peak * (double)step / warmup;
-    way = zfi_fraction(after, (double)s->steps - warmup);
+    if (step < s->warmup) return peak * (double)step / (double)s->warmup;
+    way = zfi_fraction(after, (double)s->steps - (double)s->warmup);
     switch (s->kind) {
     case ZF_LINEAR: return end + (peak - end) * (1 - way);
     case ZF_COSINE: return end + (peak - end) * (1 + cos(pi * way)) / 2;

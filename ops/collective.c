@@ -183,11 +183,6 @@ static zf_status zfi_cpu_collective(const zf_launch *l)
     return ZF_OK;
 }
 
-ZF_API void zf_comm_free(zf_comm *comm)
-{
-    if (comm && comm->destroy) comm->destroy(comm->self);
-}
-
 /* Operand 1, if it is there, is where the result lies. */
 static int32_t zfi_views_into(const zf_graph *g, const zfi_node *node, int64_t *at)
 {

@@ -528,7 +528,35 @@ static void zfi_keep_gathered(zf_graph *g, const zfi_keepable *keep, int32_t cou
     if (g->order) stbds_header(g->order)->length = (size_t)kept;
 }
 
-static zf_status zfi_lay_beside(zf_graph *g, const zf_training *t);
+/* Lays communication beside computation. */
+static zf_status zfi_lay_beside(zf_graph *g, const zf_training *t)
+{
+    zfi_prefetch p = {.graph = g,
+                      .bytes = t->prefetch.bytes,
+                      .costed = t->cost != NULL,
+                      .cost = t->cost ? *t->cost : zf_cost_default()};
+    size_t positions;
+    if (p.bytes) zfi_join_small(g);
+    if (p.bytes && !g->error.status) zfi_put_off_gradients(g, &p.cost, p.bytes);
+    if (g->error.status) return g->error.status;
+    positions = (size_t)zfi_len(g->order);
+    /* `wait` nodes are added as it goes: one for each collective at most */
+    p.nodes = 2 * (size_t)zfi_len(g->nodes) + 1;
+    p.time = zfi_calloc(&g->memory, positions, sizeof *p.time);
+    p.pending = zfi_calloc(&g->memory, p.nodes, sizeof *p.pending);
+    if (p.time && p.pending) {
+        p.order = g->order;
+        g->order = NULL;
+        zfi_run_prefetch(&p);
+    }
+    zfi_free(&g->memory, p.time, positions * sizeof *p.time);
+    zfi_free(&g->memory, p.pending, p.nodes * sizeof *p.pending);
+    zfi_array_free(&g->memory, p.aheads);
+    zfi_array_free(&g->memory, p.waiting);
+    zfi_array_free(&g->memory, p.order);
+    if (g->memory.failed) return zfi_graph_nomem(g);
+    return zfi_leave(g, ZFI_STAGE_OVERLAP);
+}
 
 /* *fits: there is a plan with the first `count` kept gathered, within the memory limit. */
 static zf_status zfi_try_keeping(const zf_graph *g, const zf_training *t,
@@ -564,35 +592,6 @@ static void zfi_choose_kept(zf_graph *g, const zf_training *t)
 }
 
 /* ------------------------------------------------------------------------------------ the pass */
-
-static zf_status zfi_lay_beside(zf_graph *g, const zf_training *t)
-{
-    zfi_prefetch p = {.graph = g,
-                      .bytes = t->prefetch.bytes,
-                      .costed = t->cost != NULL,
-                      .cost = t->cost ? *t->cost : zf_cost_default()};
-    size_t positions;
-    if (p.bytes) zfi_join_small(g);
-    if (p.bytes && !g->error.status) zfi_put_off_gradients(g, &p.cost, p.bytes);
-    if (g->error.status) return g->error.status;
-    positions = (size_t)zfi_len(g->order);
-    /* `wait` nodes are added as it goes: one for each collective at most */
-    p.nodes = 2 * (size_t)zfi_len(g->nodes) + 1;
-    p.time = zfi_calloc(&g->memory, positions, sizeof *p.time);
-    p.pending = zfi_calloc(&g->memory, p.nodes, sizeof *p.pending);
-    if (p.time && p.pending) {
-        p.order = g->order;
-        g->order = NULL;
-        zfi_run_prefetch(&p);
-    }
-    zfi_free(&g->memory, p.time, positions * sizeof *p.time);
-    zfi_free(&g->memory, p.pending, p.nodes * sizeof *p.pending);
-    zfi_array_free(&g->memory, p.aheads);
-    zfi_array_free(&g->memory, p.waiting);
-    zfi_array_free(&g->memory, p.order);
-    if (g->memory.failed) return zfi_graph_nomem(g);
-    return zfi_leave(g, ZFI_STAGE_OVERLAP);
-}
 
 ZF_API zf_status zf_prefetch(zf_graph *g, const zf_training *training)
 {

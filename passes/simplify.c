@@ -96,12 +96,6 @@ static const char *zfi_node_key(zf_graph *g, int32_t id, zfi_text *keys)
     return key ? zfi_text_copy(&g->memory, keys, key, strlen(key)) : NULL;
 }
 
-static void zfi_replace(zf_graph *g, int32_t id, int32_t by)
-{
-    g->nodes[id].op = ZF_OP_none;
-    g->nodes[id].same_as = by;
-}
-
 static void zfi_remove_dead(zf_graph *g)
 {
     size_t count = (size_t)zfi_len(g->nodes);

@@ -77,21 +77,6 @@ static int32_t zfi_zero_fail(zfi_zero *z, int32_t id, const char *why)
     return 0;
 }
 
-static int32_t zfi_append_op(zf_graph *g, zf_op op, const int32_t *args, int32_t count,
-                             const zf_attribute *attributes)
-{
-    zfi_new n = {.op = op, .args = args, .arg_count = count};
-    if (attributes) memcpy(n.attributes, attributes, sizeof n.attributes);
-    for (int32_t k = 0; k < count; k++)
-        if (!args[k]) return 0;
-    return zfi_append(g, &n);
-}
-
-/* op over the node ids that follow */
-#define zfi_append_nodes(g, op, attributes, ...)                                                   \
-    zfi_append_op(g, ZF_OP_##op, (int32_t[]){__VA_ARGS__},                                         \
-                  (int32_t)(sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t)), attributes)
-
 /* Puts a node of before into the new order. */
 static void zfi_keep(zfi_zero *z, int32_t id)
 {

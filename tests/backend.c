@@ -135,21 +135,24 @@ static zf_graph *build(test *t, const setup *s)
     zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
     zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(ROWS, WIDTH)),
               words = zf_input(g, "words", ZF_I32, ZF_SHAPE(ROWS)), h, loss;
+    zf_training training;
     if (!g) return NULL;
     h = zf_add(x, zf_embedding(zf_param(g, "table", ZF_SHAPE(5, WIDTH), &normal), words));
     h = zf_gelu(zf_matmul(h, zf_param(g, "first", ZF_SHAPE(WIDTH, HIDDEN), &normal)));
     h = zf_dropout(zf_matmul(h, zf_param(g, "second", ZF_SHAPE(HIDDEN, 3), &normal)), 0.1);
     loss = zf_mean(zf_mul(h, h));
     zf_output(loss, "loss");
-    zf_autograd(g, loss);
-    zf_clip(g, 1);
-    zf_adamw(g, zf_constant(g, ZF_F32, ZF_SCALAR, 0.01), NULL);
+    training = (zf_training){.loss = loss,
+                             .lr = zf_constant(g, ZF_F32, ZF_SCALAR, 0.01),
+                             .fuse.without = "all",
+                             .clip = 1,
+                             .prefetch.bytes = s->prefetch ? 1 << 20 : 0};
     if (s->world > 1 || s->micro_batches > 1)
-        zf_zero(g, &(zf_zero_desc){.stage = s->stage,
-                                   .world = s->world,
-                                   .micro_batches = s->micro_batches,
-                                   .bucket_bytes = 4096});
-    if (s->prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
+        training.zero = (zf_zero_desc){.stage = s->stage,
+                                       .world = s->world,
+                                       .micro_batches = s->micro_batches,
+                                       .bucket_bytes = 4096};
+    zf_passes(g, &training);
     return g;
 }
 

@@ -65,15 +65,14 @@ static void calls_open(test *t, calls *c, bool turned, bool fused, int stage, in
         if (!turned) lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR);
         x = layers(x, turned);
         loss = zf_output(zf_scale(zf_mean(zf_mul(x, x)), 1.0 / PARTS), "error");
-        if (fused) zf_fuse(g, NULL);
-        zf_autograd(g, loss);
-        zf_clip(g, 0.01);
-        zf_adamw(g, lr, NULL);
-        if (fused) zf_fuse(g, NULL);
-        zf_zero(g, &(zf_zero_desc){.stage = stage,
-                                   .world = world,
-                                   .micro_batches = PARTS / world,
-                                   .bucket_bytes = 30000});
+        zf_passes(g, &(zf_training){.loss = loss,
+                                    .lr = lr,
+                                    .fuse.without = fused ? NULL : "all",
+                                    .clip = 0.01,
+                                    .zero = {.stage = stage,
+                                             .world = world,
+                                             .micro_batches = PARTS / world,
+                                             .bucket_bytes = 30000}});
         c->comms[r] = (zf_comm){.rank = r, .world = world};
         c->programs[r] =
             zf_compile(g, &(zf_compile_desc){.seed = 5, .comm = world > 1 ? &c->comms[r] : NULL});

@@ -100,19 +100,19 @@ static zf_tensor layers(zf_tensor x, const crew_desc *d, bool frozen)
 
 static void passes(zf_graph *g, const crew_desc *d, int32_t world, const zf_store *store)
 {
-    zf_tensor lr = zf_graph_find(g, "lr"), loss = zf_graph_find(g, "error");
-    if (!d->forward) {
-        zf_autograd(g, loss);
-        zf_clip(g, 0.1);
-        if (d->lamb) zf_lamb(g, lr, &(zf_lamb_desc){.weight_decay = 0.01});
-        else zf_adamw(g, lr, &(zf_adamw_desc){.weight_decay = 0.01});
-    }
+    zf_training training = {.loss = d->forward ? ZF_NONE : zf_graph_find(g, "error"),
+                            .fuse.without = "all",
+                            .clip = 0.1,
+                            .optimizer = d->lamb ? ZF_LAMB : ZF_ADAMW,
+                            .adamw.weight_decay = 0.01,
+                            .lamb.weight_decay = 0.01};
     if (!d->plain)
-        zf_zero(g, &(zf_zero_desc){.stage = d->stage,
-                                   .world = world,
-                                   .micro_batches = SLOTS / world,
-                                   .bucket_bytes = d->bucket,
-                                   .store = d->knows_store ? store : NULL});
+        training.zero = (zf_zero_desc){.stage = d->stage,
+                                       .world = world,
+                                       .micro_batches = SLOTS / world,
+                                       .bucket_bytes = d->bucket,
+                                       .store = d->knows_store ? store : NULL};
+    zf_passes(g, &training);
 }
 
 static void build(zf_graph *g, const crew_desc *d)

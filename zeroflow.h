@@ -64,9 +64,9 @@
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
  * Rewrite. Passes in their order: zf_fuse; zf_precision; zf_autograd; zf_simplify; zf_clip; one of
- * zf_adamw, zf_lamb, zf_sgd, zf_lion; zf_fuse again; zf_recompute; zf_zero; zf_prefetch. zf_passes
- * runs them all by one description (zf_training). zf_graph_print shows the graph between any two of
- * them, one node per line:
+ * zf_adamw, zf_lamb, zf_sgd, zf_lion; zf_fuse again; zf_recompute; zf_zero; zf_offload; zf_prefetch.
+ * zf_passes runs them all by one description (zf_training). zf_graph_print shows the graph between
+ * any two of them, one node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -196,6 +196,15 @@ typedef enum zf_dtype { ZF_F32, ZF_BF16, ZF_F16, ZF_F64, ZF_I32, ZF_I64, ZF_U8, 
 
 ZF_API size_t zf_dtype_size(zf_dtype dtype);      /* bytes of an element; 0 when dtype is none */
 ZF_API const char *zf_dtype_name(zf_dtype dtype); /* "f32", "bf16", ...; "?" when it is none */
+
+/* Where a value lies. */
+typedef enum zf_space {
+    ZF_DEVICE, /* memory of the backend */
+    ZF_HOST,   /* memory of the host, where a CPU backend computes */
+    ZF_DISK,   /* a file; what lies there is copied and nothing else */
+    ZF_SPACES
+} zf_space;
+ZF_API const char *zf_space_name(zf_space space); /* "device", "host", "disk"; "?" for any other */
 
 #define ZF_MAX_RANK 6
 
@@ -723,6 +732,16 @@ typedef struct zf_zero_desc {
 } zf_zero_desc;
 ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
 
+/* ZeRO-Offload (Ren et al., ATC'21): what an update needs lies in host memory, and is computed there.
+ * Losses, gradients, parameters and states stay the same, to the last bit where the device is a CPU.
+ * Requires: zf_zero; before zf_prefetch. desc NULL: everything stays on the device. */
+typedef struct zf_offload_desc {
+    /* ZF_HOST: the states of the optimizer lie in host memory, master weights among them. Gradients
+     * go there, and updated parameters come back */
+    zf_space optimizer;
+} zf_offload_desc;
+ZF_API zf_status zf_offload(zf_graph *graph, const zf_offload_desc *desc);
+
 typedef struct zf_backend zf_backend; /* section 6 */
 
 /* The speeds of a machine, by which passes choose between plans. */
@@ -794,6 +813,7 @@ typedef struct zf_training {
     zf_lion_desc lion;
     zf_recompute_desc recompute;
     zf_zero_desc zero; /* {0}: neither zf_zero nor zf_prefetch is run */
+    zf_offload_desc offload;   /* {0}: not run; else zf_zero is, also where `zero` is {0} */
     zf_prefetch_desc prefetch; /* {0}: not run */
     /* zf_recompute and zf_prefetch choose between plans by these: */
     size_t memory_limit; /* bytes; 0: none */
@@ -812,7 +832,8 @@ typedef struct zf_training {
 
 /* Runs the passes of a training step, each as it is described, in their order:
  *
- *     fuse, precision, autograd, simplify, clip, an optimizer, fuse, recompute, zero, prefetch
+ *     fuse, precision, autograd, simplify, clip, an optimizer, fuse, recompute, zero, offload,
+ *     prefetch
  *
  * Each can be called by itself as well. zf_compile comes next, on the same backend. training NULL:
  * {0}. */
@@ -997,6 +1018,9 @@ ZF_API zf_status zf_nccl_id(void *id, zf_error *error);
 
 typedef struct zf_store_desc {
     zf_backend *backend; /* NULL: a single-threaded CPU backend of the store's own */
+    /* A CPU backend, for what lies in host memory; NULL: `backend`, if its memory is the host's,
+     * else a single-threaded one of the store's own */
+    zf_backend *host;
     /* The ranks among which this store is one; NULL: there is one rank. It must outlive the
      * store */
     const zf_comm *comm;
@@ -1043,6 +1067,8 @@ typedef struct zf_store_info {
     size_t bytes;         /* of the backend, for tensors that programs name */
     size_t program_bytes; /* of the backend, for all else of all programs */
     size_t host_bytes;    /* of tensors that no program has named yet */
+    /* of host memory, for tensors that programs name, and for all else of all programs */
+    size_t offloaded_bytes, host_program_bytes;
     int64_t param_count, state_count; /* elements */
 } zf_store_info;
 ZF_API zf_store_info zf_store_info_of(const zf_store *store);
@@ -1067,6 +1093,8 @@ typedef struct zf_memory_desc {
     /* Parameters and states that it has will be bound: they have no place in this plan; NULL:
      * none */
     const zf_store *store;
+    /* The same of what lies in host memory; NULL: `backend`, if its memory is the host's */
+    zf_backend *host;
 } zf_memory_desc;
 
 /* Gives every value its offset in the arena: first the values that outlive a step (inputs,
@@ -1104,8 +1132,17 @@ typedef struct zf_traffic {
     zf_moved all_gather, reduce_scatter, all_reduce, all_to_all, bcast;
 } zf_traffic;
 
-/* What a step of one rank takes. */
+/* What a step of one rank takes of one space. */
+typedef struct zf_space_plan {
+    size_t peak_bytes, live_bytes;
+    int32_t peak_node;
+    const char *peak_op, *peak_scope;
+    size_t most[ZF_KINDS], at_peak[ZF_KINDS];
+} zf_space_plan;
+
+/* What a step of one rank takes; of memory, that of the device, and of each space: */
 typedef struct zf_plan {
+    zf_space_plan spaces[ZF_SPACES]; /* [ZF_DEVICE] is what stands below: */
     size_t peak_bytes; /* all bytes allocated for it, those that it adds to the store included */
     size_t live_bytes; /* the largest sum of bytes alive at one time */
     /* where that is, as the text numbers nodes, its operator and scope; "" where there is none */
@@ -1132,6 +1169,7 @@ typedef struct zf_compile_desc {
     /* The store of its parameters and states; NULL: a new one, of backend, comm and seed */
     zf_store *store;
     zf_backend *backend;  /* NULL: the store's; of a new one, a single-threaded CPU backend */
+    zf_backend *host;     /* of a new store: zf_store_desc.host */
     uint64_t seed;        /* of a new store; else 0, or the store's */
     /* bytes; 0: none. A larger plan is ZF_ERR_LIMIT; the error says by how much and where */
     size_t memory_limit;
@@ -1190,8 +1228,9 @@ ZF_API zf_status zf_compare_ranks(zf_program *program);
 ZF_API int64_t zf_program_step(const zf_program *program);
 
 typedef struct zf_program_info {
-    size_t peak_bytes;      /* predicted: all that is allocated for it */
+    size_t peak_bytes;      /* predicted: all that is allocated of the device; plan.spaces has all */
     size_t allocated_bytes; /* what the backend was asked for */
+    size_t allocated[ZF_SPACES]; /* the same of each space; [ZF_DEVICE] is allocated_bytes */
     size_t store_bytes;     /* of these, what it has added to the store; the rest is its own */
     size_t bound_bytes;     /* of tensors that the store had before */
     size_t param_bytes, state_bytes, input_bytes, constant_bytes, work_bytes;
@@ -1765,6 +1804,7 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     /* effects */                                                                                  \
     X(output, 1, 1, )                                                                              \
     X(gradient, 2, 2, )                                                                            \
+    X(copy, 1, 2, A(copy, to, e(device|host|disk)))                                                \
     X(release, 1, 1, )                                                                             \
     X(wait, 1, 1, )                                                                                \
     X(loss_scale, 5, 5, A(loss_scale, factor, f) A(loss_scale, window, i)                          \
@@ -1822,7 +1862,8 @@ typedef enum zf_op_traits {
     ZF_OP_COMPARES = 1 << 14,   /* its operands are not to be rounded */
     ZF_OP_READS_HALF = 1 << 15, /* its CPU kernel takes bf16 and f16 as they are */
     ZF_OP_ONCE = 1 << 16,       /* leaves gradients in the forward pass: is not recomputed */
-    ZF_OP_WRITABLE = 1 << 17    /* a leaf that steps may write */
+    ZF_OP_WRITABLE = 1 << 17,   /* a leaf that steps may write */
+    ZF_OP_ANYWHERE = 1 << 18    /* its operands may lie in several spaces */
 } zf_op_traits;
 ZF_API const char *zf_op_name(zf_op op); /* "add", ...; "none"; "?" for any other */
 ZF_API uint32_t zf_op_traits_of(zf_op op); /* 0 where there is no such operator */
@@ -1898,6 +1939,7 @@ typedef struct zf_launch {
     const zf_array *saved;
     const zf_attribute *attributes;
     void *scratch; /* as many bytes as backend->scratch asked for */
+    zf_space space; /* where its operands lie; of a copy, where its result does */
     const zf_run *run;
     void *backend; /* zf_backend.self */
     /* 0: the order of the list. Others run beside it, each in its own order, a launch after all
@@ -2107,6 +2149,12 @@ struct zf_backend {
      * several threads of the host; returns when all are done. Called while nothing is launched. */
     void (*share)(void *self, int64_t count, void (*task)(void *context, int64_t index),
                   void *context);
+    /* Its memory is the host's: what lies in ZF_HOST can be computed here as well */
+    bool host_memory;
+    /* NULL (then it is that of the CPU backend), or: host memory that the device copies from and to
+     * without the host; as allocate and release */
+    void *(*allocate_host)(void *self, size_t bytes, zf_error *error);
+    void (*release_host)(void *self, void *memory, size_t bytes);
 };
 
 /* ----------------------------------------------------------------------------- 15 COMMUNICATORS */
@@ -2322,6 +2370,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "ops/loss.c"
 #include "ops/bucket.c"
 #include "ops/collective.c"
+#include "ops/copy.c"
 #include "ops/scaler.c"
 #include "ops/update.c"
 #include "ops/lion.c"
@@ -2352,6 +2401,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "passes/zero_micro.c"
 #include "passes/zero_update.c"
 #include "passes/zero.c"
+#include "passes/offload.c"
 #include "passes/fuse_update.c"
 #include "passes/fuse_chain.c"
 #include "passes/fuse_miss.c"

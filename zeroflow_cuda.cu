@@ -128,6 +128,9 @@ ZF_API zf_backend *zf_cuda_backend(const zf_cuda_desc *desc, zf_error *error)
                   zfi_cuda_run,
                   zfi_cuda_forget,
                   zfi_cuda_remark,
+                  NULL,
+                  false,
+                  NULL,
                   NULL};
     if (zfi_open(c, &d, error)) {
         zfi_cuda_destroy(c);

@@ -50,7 +50,7 @@ struct zf_local {
     int32_t world;
     double deadline;
     pthread_mutex_t mutex; /* of all below but what is atomic; calls are read after a meeting */
-    zfi_channel channels[ZFI_QUEUES];
+    zfi_channel channels[ZFI_CHANNELS];
     _Atomic bool failed;
     zf_error error; /* the first; it does not change once `failed` is set */
     zfi_local_rank *ranks;
@@ -71,7 +71,7 @@ static void zfi_local_fail(zf_local *g, const char *format, ...)
     vsnprintf(g->error.text, sizeof g->error.text, format, args);
     va_end(args);
     atomic_store(&g->failed, true);
-    for (int k = 0; k < ZFI_QUEUES; k++) pthread_cond_broadcast(&g->channels[k].changed);
+    for (int k = 0; k < ZFI_CHANNELS; k++) pthread_cond_broadcast(&g->channels[k].changed);
 }
 
 static void zfi_local_abort(void *self, const char *reason)
@@ -303,7 +303,7 @@ static size_t zfi_local_in_bytes(const zf_collective *c, int32_t world)
 static zf_status zfi_local_check(const zfi_local_rank *rank, const zf_collective *c,
                                  zf_error *error)
 {
-    zf_status status = zf_collective_check(c, &rank->comm, ZFI_QUEUES, error);
+    zf_status status = zf_collective_check(c, &rank->comm, ZFI_CHANNELS, error);
     char name[64];
     if (!status && c->stream)
         return zfi_fail(error, ZF_ERR_ARGUMENT,
@@ -362,9 +362,9 @@ ZF_API void zf_local_free(zf_local *g)
     zfi_memory memory;
     if (!g) return;
     memory = g->memory;
-    for (int k = 0; k < ZFI_QUEUES; k++) pthread_cond_destroy(&g->channels[k].changed);
+    for (int k = 0; k < ZFI_CHANNELS; k++) pthread_cond_destroy(&g->channels[k].changed);
     pthread_mutex_destroy(&g->mutex);
-    zfi_free(&memory, g->seats, (size_t)g->world * ZFI_QUEUES * sizeof *g->seats);
+    zfi_free(&memory, g->seats, (size_t)g->world * ZFI_CHANNELS * sizeof *g->seats);
     zfi_free(&memory, g->ranks, (size_t)g->world * sizeof *g->ranks);
     zfi_free(&memory, g, sizeof *g);
 }
@@ -387,15 +387,15 @@ ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error)
     g->world = d.world;
     g->deadline = d.deadline_seconds;
     pthread_mutex_init(&g->mutex, NULL);
-    for (int k = 0; k < ZFI_QUEUES; k++) zfi_condition_init(&g->channels[k].changed);
+    for (int k = 0; k < ZFI_CHANNELS; k++) zfi_condition_init(&g->channels[k].changed);
     g->ranks = zfi_calloc(&g->memory, (size_t)d.world, sizeof *g->ranks);
-    g->seats = zfi_calloc(&g->memory, (size_t)d.world * ZFI_QUEUES, sizeof *g->seats);
+    g->seats = zfi_calloc(&g->memory, (size_t)d.world * ZFI_CHANNELS, sizeof *g->seats);
     if (!g->ranks || !g->seats) {
         zfi_nomem(error);
         zf_local_free(g);
         return NULL;
     }
-    for (int k = 0; k < ZFI_QUEUES; k++)
+    for (int k = 0; k < ZFI_CHANNELS; k++)
         g->channels[k].seats = g->seats + (size_t)k * (size_t)d.world;
     for (int32_t r = 0; r < d.world; r++)
         g->ranks[r] = (zfi_local_rank){

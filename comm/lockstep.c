@@ -5,7 +5,7 @@
  *                        compared          done here, or sooner, if it has a queue of its own
  */
 
-/* A collective that has been launched and not done. */
+/* A collective or copy that has been launched and not done. */
 typedef struct zfi_pending {
     int32_t launch; /* of each program */
     int32_t queue;
@@ -55,8 +55,22 @@ static zf_status zfi_lockstep_room(zfi_lockstep *s, size_t bytes)
     return ZF_OK;
 }
 
+/* Does a copy of all ranks, at once. */
+static zf_status zfi_lockstep_copy(zfi_lockstep *s, int32_t launch)
+{
+    zf_status status = ZF_OK;
+    for (int32_t r = 0; r < s->count && !status; r++) {
+        zf_program *p = s->programs[r];
+        zf_launch l = p->launches[launch];
+        l.queue = ZFI_QUEUE_COMPUTE;
+        status = p->backend->launch(p->backend->self, &l);
+        if (status) zfi_fail(s->error, status, "rank %d: %s", (int)r, p->error.text);
+    }
+    return status;
+}
+
 /* Does a collective for all ranks, by its definition. */
-static zf_status zfi_lockstep_do(zfi_lockstep *s, int32_t launch)
+static zf_status zfi_lockstep_exchange(zfi_lockstep *s, int32_t launch)
 {
     zf_status status = zfi_lockstep_calls(s, launch);
     const zf_collective *c = s->calls;
@@ -98,6 +112,12 @@ static zf_status zfi_lockstep_do(zfi_lockstep *s, int32_t launch)
         for (size_t r = 0; r < world; r++) memcpy(s->calls[r].out, s->sum, part);
     }
     return ZF_OK;
+}
+
+static zf_status zfi_lockstep_do(zfi_lockstep *s, int32_t launch)
+{
+    return s->programs[0]->launches[launch].op == ZF_OP_copy ? zfi_lockstep_copy(s, launch)
+                                                             : zfi_lockstep_exchange(s, launch);
 }
 
 /* Does the oldest pending collective of the queue. */
@@ -161,6 +181,10 @@ static zf_status zfi_lockstep_launch(zfi_lockstep *s, int32_t n)
         for (int32_t r = 0; r < s->count && !status; r++)
             if (s->programs[r]->poison) zfi_poison(s->programs[r], n);
         return status;
+    }
+    if (l->op == ZF_OP_copy && l->queue && s->pending_count < ZFI_QUEUE_ROOM) {
+        s->pending[s->pending_count++] = (zfi_pending){n, l->queue};
+        return ZF_OK;
     }
     for (int32_t r = 0; r < s->count && !status; r++) {
         zf_program *p = s->programs[r];
@@ -335,8 +359,8 @@ ZF_API zf_status zf_lockstep_read(const zf_lockstep_desc *desc, const char *name
         zfi_portion has;
         size_t size = t ? zf_dtype_size(t->dtype) : 0;
         if (!t)
-            return p->backend->copy(p->backend->self, data, p->data[id], bytes, ZF_DEVICE_TO_HOST,
-                                    error);
+            return zfi_get_bytes(p->store, (zf_space)p->graph->nodes[id].space, data, p->data[id],
+                                 bytes, error);
         has = zfi_portion_of(p->store, p->tensor_of[id]);
         status = zfi_stored_get(p->store, t, (char *)data + (size_t)has.first * size, has.data,
                                 (size_t)has.count * size, error);

@@ -16,6 +16,7 @@ typedef struct zfi_node {
     int32_t arg_count;
     bool update;   /* runs once per step, not once per micro-batch */
     uint8_t queue; /* on which it runs, an index into zfi_queue_names */
+    uint8_t space; /* zf_space: where its value lies, and where it runs */
     bool recompute; /* makes again what another node has made; its work is not the model's */
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
     const char *name;  /* of a NAMED operator, else NULL */
@@ -106,6 +107,8 @@ typedef struct zfi_record {
     int64_t (*stream)(const zfi_node *);
     /* The node above that has the same value, or `id`; `written` as in zfi_identity. NULL: id */
     int32_t (*same)(zf_graph *, int32_t id, bool written);
+    /* The space of its result; NULL: that of its operands */
+    zf_space (*space)(const zf_attribute *);
     zf_kind holds;         /* a leaf: what its bytes are accounted as, */
     zfi_lies place;        /* and where they lie */
     zfi_among_ranks ranks; /* what its value is to the ranks */
@@ -158,13 +161,34 @@ enum {
     ZFI_STAGE_CLIPPED = 4,   /* clip */
     ZFI_STAGE_RECOMPUTE = 8, /* recompute */
     ZFI_STAGE_RANKS = 16,    /* zero */
-    ZFI_STAGE_OVERLAP = 32,  /* prefetch */
-    ZFI_STAGE_PLACED = 64    /* memory */
+    ZFI_STAGE_OFFLOAD = 32,  /* offload */
+    ZFI_STAGE_OVERLAP = 64,  /* prefetch */
+    ZFI_STAGE_PLACED = 128   /* memory */
 };
 
 /* Queues run beside one another, each in the order of its nodes. */
-enum { ZFI_QUEUE_COMPUTE, ZFI_QUEUE_GATHER, ZFI_QUEUE_REDUCE, ZFI_QUEUES };
-static const char *const zfi_queue_names[ZFI_QUEUES] = {"compute", "gather", "reduce"};
+enum {
+    ZFI_QUEUE_COMPUTE,
+    ZFI_QUEUE_GATHER,
+    ZFI_QUEUE_REDUCE,
+    ZFI_QUEUE_DOWNLOAD, /* device to host */
+    ZFI_QUEUE_UPLOAD,   /* host to device */
+    ZFI_QUEUE_READ,     /* disk to host */
+    ZFI_QUEUE_WRITE,    /* host to disk */
+    ZFI_QUEUES
+};
+static const char *const zfi_queue_names[ZFI_QUEUES] = {"compute", "gather", "reduce", "download",
+                                                        "upload",  "read",   "write"};
+
+/* Queues on which ranks communicate, compute among them: as many channels has a communicator. */
+enum { ZFI_CHANNELS = ZFI_QUEUE_REDUCE + 1 };
+
+/* What the memory pass has found out about a space. */
+typedef struct zfi_peak {
+    int64_t bytes; /* of its arena; */
+    int64_t live;  /* the largest sum of bytes alive at one time, */
+    int32_t node;  /* and where that is */
+} zfi_peak;
 
 struct zf_graph {
     zfi_memory memory;
@@ -188,8 +212,7 @@ struct zf_graph {
     uint32_t stages;
     int32_t zero, world;   /* ZeRO stage and ranks; 0 and 1 without zf_zero */
     int64_t micro_batches; /* of a step, on each rank: 1 without zf_zero */
-    int64_t peak, live;    /* once placed: bytes of the arena, and the largest sum of bytes alive */
-    int32_t peak_node;     /* where that sum is */
+    zfi_peak peaks[ZF_SPACES]; /* once placed */
     uint8_t *had;          /* by node: what was there when the pass began (ir/complete.c) */
     size_t had_count;
 };
@@ -254,6 +277,28 @@ static int32_t zfi_viewed(const zf_graph *g, const zfi_node *node, int64_t *at)
     const zfi_record *record = g->records[node->op];
     *at = 0;
     return record->views ? record->views(g, node, at) : -1;
+}
+
+/* The node writes into operand k, which its result is then. */
+static bool zfi_writes_into(const zf_graph *g, int32_t id, int32_t k)
+{
+    int64_t at;
+    return zfi_viewed(g, &g->nodes[id], &at) == k && zfi_written_args(g, &g->nodes[id]) >> k & 1;
+}
+
+/* The node whose bytes these are, when they are a view of it. */
+static int32_t zfi_bytes_of(const zf_graph *g, int32_t id)
+{
+    int64_t at;
+    for (int32_t k; (k = zfi_viewed(g, &g->nodes[id], &at)) >= 0;) id = g->nodes[id].args[k];
+    return id;
+}
+
+/* What the node is a copy of, in another space; the node itself where it is none. */
+static const zfi_node *zfi_copied(const zf_graph *g, const zfi_node *node)
+{
+    while (node->op == ZF_OP_copy) node = &g->nodes[node->args[0]];
+    return node;
 }
 
 static int64_t zfi_node_count(const zfi_node *node) { return zf_shape_count(node->shape); }
@@ -489,8 +534,18 @@ typedef struct zfi_new {
     const char *name;
     zf_dtype dtype; /* of a leaf */
     zf_shape shape;
-    int32_t id; /* 0: the next one */
+    zf_space space; /* of a leaf without operands, or with a name */
+    int32_t id;     /* 0: the next one */
 } zfi_new;
+
+/* Where the value of a node lies; `own`: where that is not decided by its operands. */
+static zf_space zfi_space_of(const zf_graph *g, const zfi_record *record, const int32_t *args,
+                             int32_t arg_count, const zf_attribute *attributes, zf_space own)
+{
+    if (record->space) return record->space(attributes);
+    if (!arg_count || (record->traits & ZF_OP_LEAF && record->traits & ZF_OP_NAMED)) return own;
+    return (zf_space)g->nodes[args[0]].space;
+}
 
 /* Appends a node after checking operands, attributes, name and shapes. Returns its id, or 0 with
  * the graph's error. */
@@ -568,6 +623,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     }
 
     node.update = g->in_update || (zfi_len(g->order) && g->nodes[stbds_arrlast(g->order)].update);
+    node.space = (uint8_t)zfi_space_of(g, record, n->args, n->arg_count, n->attributes, n->space);
     node.scope = g->scope;
     node.file = g->file;
     node.line = g->line;

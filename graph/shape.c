@@ -1,4 +1,4 @@
-/* Element types and shapes: sizes, names, products that may overflow, broadcasting. */
+/* Element types, shapes and spaces: sizes, names, products that may overflow, broadcasting. */
 
 static const struct {
     const char *name;
@@ -16,6 +16,12 @@ ZF_API size_t zf_dtype_size(zf_dtype dtype)
 ZF_API const char *zf_dtype_name(zf_dtype dtype)
 {
     return (unsigned)dtype < (unsigned)ZFI_COUNT(zfi_dtypes) ? zfi_dtypes[dtype].name : "?";
+}
+
+ZF_API const char *zf_space_name(zf_space space)
+{
+    static const char *const names[ZF_SPACES] = {"device", "host", "disk"};
+    return (unsigned)space < ZF_SPACES ? names[space] : "?";
 }
 
 static bool zfi_is_float(zf_dtype dtype) { return dtype <= ZF_F64; }

@@ -61,7 +61,7 @@ static void zfi_find_all(const zf_graph *g, uint8_t *has)
             else zfi_find_gradients_of(g, node->args[0], node->args[1], has);
         }
         if (zfi_updates_param(g, node)) {
-            int32_t leaf = zfi_written_leaf(g, node->args[0]);
+            int32_t leaf = zfi_updated_leaf(g, node->args[0]);
             if (g->nodes[leaf].op != ZF_OP_bucket) has[leaf] |= ZFI_HAS_UPDATE;
             else zfi_find_updates_of(g, leaf, zfi_attribute_of(g, node, "blocks"), has);
         }

@@ -18,6 +18,7 @@ static const char *zfi_stage_advice(uint32_t stage)
     case ZFI_STAGE_CLIPPED: return "zf_clip";
     case ZFI_STAGE_RECOMPUTE: return "zf_recompute";
     case ZFI_STAGE_RANKS: return "zf_zero";
+    case ZFI_STAGE_OFFLOAD: return "zf_offload";
     case ZFI_STAGE_OVERLAP: return "zf_prefetch";
     default: return "zf_memory";
     }

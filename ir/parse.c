@@ -215,6 +215,20 @@ static bool zfi_parse_place(zfi_parser *p, int64_t place[2])
     return true;
 }
 
+/* "host" or "disk", if one of them is there. */
+static zf_space zfi_parse_space(zfi_parser *p)
+{
+    const char *start = p->at;
+    int length;
+    const char *word = zfi_word(p, &length);
+    for (int space = ZF_DEVICE + 1; space < ZF_SPACES; space++)
+        if ((int)strlen(zf_space_name((zf_space)space)) == length &&
+            !memcmp(zf_space_name((zf_space)space), word, (size_t)length))
+            return (zf_space)space;
+    p->at = start;
+    return ZF_DEVICE;
+}
+
 static bool zfi_parse_queue(zfi_parser *p, uint8_t *queue)
 {
     int length;
@@ -223,7 +237,9 @@ static bool zfi_parse_queue(zfi_parser *p, uint8_t *queue)
         if ((int)strlen(zfi_queue_names[*queue]) == length &&
             !memcmp(zfi_queue_names[*queue], word, (size_t)length))
             return true;
-    return zfi_parse_fail(p, "'%.*s' is none of the queues compute, gather, reduce",
+    return zfi_parse_fail(p,
+                          "'%.*s' is none of the queues compute, gather, reduce, download, "
+                          "upload, read, write",
                           length < 40 ? length : 40, word);
 }
 
@@ -290,6 +306,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     if (!(record->traits & ZF_OP_EFFECT)) {
         if (!zfi_need(p, ":") || !zfi_parse_type(p, &dtype, &shape)) return false;
         n.dtype = dtype, n.shape = shape;
+        n.space = zfi_parse_space(p);
     }
     if (!(record->traits & ZF_OP_EFFECT) && zfi_take(p, "@")) {
         placed = true;
@@ -313,6 +330,10 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
                zfi_parse_fail(p, "the operands of %s give %s", record->name,
                               zfi_type_text(text, g->nodes[id].dtype, &g->nodes[id].shape));
     }
+    if (!(record->traits & ZF_OP_EFFECT) && g->nodes[id].space != n.space)
+        return p->at = start,
+               zfi_parse_fail(p, "the result of %s lies in the space %s", record->name,
+                              zf_space_name((zf_space)g->nodes[id].space));
     if (placed || scratch[1]) p->place_line = p->line;
     g->nodes[id].placed = placed;
     g->nodes[id].offset = place[0], g->nodes[id].bytes = place[1];
@@ -320,6 +341,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     g->nodes[id].queue = queue;
     g->nodes[id].recompute = recompute;
     if (queue) g->stages |= ZFI_STAGE_OVERLAP;
+    if (n.space) g->stages |= ZFI_STAGE_OFFLOAD;
     if (recompute) g->stages |= ZFI_STAGE_RECOMPUTE;
     return true;
 }
@@ -335,15 +357,16 @@ static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
     } else if (zfi_take(p, "zero ")) {
         if (!zfi_parse_zero(p)) return false;
     } else if (zfi_take(p, "peak ")) {
-        if (!zfi_integer(p, &g->peak) || !zfi_parse_id(p, &id)) return false;
-        g->live = g->peak;
+        zfi_peak *peak = &g->peaks[zfi_parse_space(p)];
+        if (!zfi_integer(p, &peak->bytes) || !zfi_parse_id(p, &id)) return false;
+        peak->live = peak->bytes;
         if (id < 0 || id >= zfi_len(g->nodes) ||
             (id && (g->nodes[id].op == ZF_OP_none || zfi_has(g, (int32_t)id, ZF_OP_EFFECT))))
             return zfi_parse_fail(p, "%%%lld is not defined above", (long long)id);
-        if (zfi_take(p, "live=") && !zfi_integer(p, &g->live)) return false;
-        if (g->live < 0 || g->peak < g->live)
+        if (zfi_take(p, "live=") && !zfi_integer(p, &peak->live)) return false;
+        if (peak->live < 0 || peak->bytes < peak->live)
             return zfi_parse_fail(p, "expected 0 <= live <= peak");
-        g->peak_node = (int32_t)id;
+        peak->node = (int32_t)id;
         g->stages |= ZFI_STAGE_PLACED; /* nothing can come behind it */
     } else {
         if (*p->at == '%') {

@@ -1,5 +1,5 @@
 /* The verifier of placements, written without the lives that passes/memory.c computes: it plays the
- * plan on a map of who wrote which bytes last.
+ * plan on a map of who wrote which bytes last, one for each space.
  *
  *     bytes   0        64            192      256
  *     owner   | %1     | %4          | scratch | %7 ...
@@ -14,7 +14,7 @@
  *     queue 0   %5 = ...   %7 = all_gather %5 queue=gather   %8 = ...      wait %7
  *     bytes     | %5       | %5, %7: nobody else may write   |             | as ever
  *
- * From the line of a collective on another queue to its wait, the bytes of whatever owns its
+ * From the line of a collective or copy on another queue to its wait, the bytes of whatever owns its
  * operands or its result are not written for another value. (That no node reads or writes these
  * values themselves is a rule of the nodes: queues.c.)
  *
@@ -81,13 +81,14 @@ static int32_t zfi_intruder(const zfi_segment *map, int64_t start, int64_t stop,
 
 typedef struct zfi_play {
     zf_graph *graph;
-    zfi_segment *map; /* growing array */
+    zfi_segment *maps[ZF_SPACES]; /* growing arrays */
     /* By node: whose bytes its value is, its own or those of what it is a view of */
     int32_t *owner;
     /* By node: the position that made the value; of a leaf, the last one that wrote it */
     int32_t *made;
     /* By node: whose place its bytes are in, its own or that of what it is a view of */
     int32_t *place;
+    int32_t queues; /* in use */
     /* By queue and owner: the last collective under way that uses the bytes; 0: none */
     int32_t *held[ZFI_QUEUES];
 } zfi_play;
@@ -129,16 +130,17 @@ static void zfi_play_place(zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     bool view = zfi_lies_in_operand(g, node);
+    const int64_t arena = g->peaks[node->space].bytes;
     if (node->placed &&
-        (node->bytes != (int64_t)zfi_node_bytes(node) || node->offset > g->peak - node->bytes))
+        (node->bytes != (int64_t)zfi_node_bytes(node) || node->offset > arena - node->bytes))
         zfi_verify_fail(g, id, "its bytes do not fit its type or the arena of %lld",
-                        (long long)g->peak);
+                        (long long)arena);
     if (!node->placed && !view && !zfi_has(g, id, ZF_OP_EFFECT) && !zfi_is_joined(g, node) &&
         (!zfi_is_written(g, node->op) || node->op == ZF_OP_accumulator))
         zfi_verify_fail(g, id, "it has no place");
     if (node->placed && node->held)
         zfi_verify_fail(g, id, "it has a place, and lies in the bucket %%%d", (int)node->held);
-    if (zfi_has(g, id, ZF_OP_COLLECTIVE) && node->arg_count > 1 && !view)
+    if (zfi_writes_into(g, id, 1) && !view)
         zfi_verify_fail(g, id, "its place must be that of %%%d, into which it writes",
                         (int)node->args[1]);
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
@@ -146,8 +148,8 @@ static void zfi_play_place(zf_graph *g, int32_t id)
             !zfi_lies_in_operand(g, &g->nodes[node->args[k]]))
             zfi_verify_fail(g, id, "it writes %%%d, which is a copy and no view of %%%d",
                             (int)node->args[k], (int)g->nodes[node->args[k]].args[0]);
-    if (node->scratch_bytes && node->scratch_offset > g->peak - node->scratch_bytes)
-        zfi_verify_fail(g, id, "its scratch does not fit the arena of %lld", (long long)g->peak);
+    if (node->scratch_bytes && node->scratch_offset > arena - node->scratch_bytes)
+        zfi_verify_fail(g, id, "its scratch does not fit the arena of %lld", (long long)arena);
     if ((node->placed && !view && node->offset % ZFI_ALIGN) || node->scratch_offset % ZFI_ALIGN)
         zfi_verify_fail(g, id, "places are multiples of %d", ZFI_ALIGN);
 }
@@ -161,9 +163,11 @@ static void zfi_play_leaf(zfi_play *p, int32_t id)
     if (!zfi_has(g, id, ZF_OP_LEAF)) return;
     p->owner[id] = id;
     if (!node->placed) return;
-    other = zfi_intruder(p->map, node->offset, node->offset + node->bytes, 0);
+    other = zfi_intruder(p->maps[node->space], node->offset, node->offset + node->bytes, 0);
     if (other) zfi_verify_fail(g, id, "it lies on %%%d, which is there all the time", (int)other);
-    else p->map = zfi_own(&g->memory, p->map, node->offset, node->offset + node->bytes, id);
+    else
+        p->maps[node->space] = zfi_own(&g->memory, p->maps[node->space], node->offset,
+                                       node->offset + node->bytes, id);
 }
 
 /* The operands of a node, or what an output names, are intact; of a concat that is where its
@@ -185,7 +189,8 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
         }
         const zfi_node *x = &g->nodes[arg], *place = &g->nodes[p->place[arg]];
         if (place->placed)
-            found = zfi_intruder(p->map, place->offset, place->offset + place->bytes, owner);
+            found = zfi_intruder(p->maps[place->space], place->offset, place->offset + place->bytes,
+                                 owner);
         if (found != owner)
             zfi_verify_fail(
                 g, id, found ? "the bytes of %%%d belong to %%%d" : "the bytes of %%%d are gone",
@@ -215,26 +220,28 @@ static bool zfi_packed_in_place(const zf_graph *g, const zfi_node *node, int32_t
            x->offset == node->offset + places[low] * size;
 }
 
-/* [start, start + bytes) belong to `owner` from now on, made by node `id`. What another queue is at
- * is not written. */
-static void zfi_claim(zfi_play *p, int32_t id, int64_t start, int64_t bytes, int32_t owner)
+/* [start, start + bytes) of a space belong to `owner` from now on, made by node `id`. What another
+ * queue is at is not written. */
+static void zfi_claim(zfi_play *p, int32_t id, uint8_t space, int64_t start, int64_t bytes,
+                      int32_t owner)
 {
     zf_graph *g = p->graph;
+    zfi_segment **map = &p->maps[space];
     if (!bytes || g->memory.failed) return;
-    for (int32_t s = zfi_segment_of(p->map, start);
-         s < zfi_len(p->map) && p->map[s].start < start + bytes; s++)
-        for (int q = 1; q < ZFI_QUEUES; q++) {
-            int32_t other = p->held[q][p->map[s].owner];
+    for (int32_t s = zfi_segment_of(*map, start);
+         s < zfi_len(*map) && (*map)[s].start < start + bytes; s++)
+        for (int q = 1; q < p->queues; q++) {
+            int32_t other = p->held[q][(*map)[s].owner];
             if (!other || q == g->nodes[id].queue) continue;
             zfi_verify_fail(g, id,
                             owner ? "its result lies on %%%d, which %s %%%d on queue %s uses until "
                                     "it is waited for"
                                   : "its scratch lies on %%%d, which %s %%%d on queue %s uses "
                                     "until it is waited for",
-                            (int)p->map[s].owner, zfi_record_of(g, other)->name, (int)other,
+                            (int)(*map)[s].owner, zfi_record_of(g, other)->name, (int)other,
                             zfi_queue_names[q]);
         }
-    if (!g->error.status) p->map = zfi_own(&g->memory, p->map, start, start + bytes, owner);
+    if (!g->error.status) *map = zfi_own(&g->memory, *map, start, start + bytes, owner);
 }
 
 /* A collective on another queue holds the bytes of its operands and its result, or lets them go. */
@@ -257,7 +264,7 @@ static void zfi_play_end(zfi_play *p, int32_t id, const char *section)
     const zfi_node *node = &g->nodes[id];
     int32_t found;
     if (!zfi_has(g, id, ZF_OP_LEAF) || !node->placed) return;
-    found = zfi_intruder(p->map, node->offset, node->offset + node->bytes, id);
+    found = zfi_intruder(p->maps[node->space], node->offset, node->offset + node->bytes, id);
     if (found != id)
         zfi_verify_fail(g, id,
                         found ? "at the end of the %s its bytes belong to %%%d"
@@ -283,11 +290,12 @@ static void zfi_play_result(zfi_play *p, int32_t id, int32_t result)
             result == id && ((zfi_may_overwrite(g, id, k) && x->offset == node->offset &&
                               zfi_same_shape(&x->shape, &node->shape) && x->bytes == node->bytes) ||
                              zfi_packed_in_place(g, node, k));
-        if (x->placed && !over && zfi_overlap(made->offset, made->bytes, x->offset, x->bytes))
+        if (x->placed && !over && x->space == made->space &&
+            zfi_overlap(made->offset, made->bytes, x->offset, x->bytes))
             zfi_verify_fail(g, result, "its result lies on %%%d, which %s still reads",
                             (int)node->args[k], result == id ? "it" : "what saves it");
     }
-    if (!g->error.status) zfi_claim(p, id, made->offset, made->bytes, result);
+    if (!g->error.status) zfi_claim(p, id, made->space, made->offset, made->bytes, result);
 }
 
 static void zfi_play_node(zfi_play *p, int32_t position)
@@ -298,7 +306,7 @@ static void zfi_play_node(zfi_play *p, int32_t position)
     bool view = zfi_lies_in_operand(g, node);
     int64_t at;
     if (node->op == ZF_OP_wait) zfi_hold(p, node->args[0], false);
-    zfi_claim(p, id, node->scratch_offset, node->scratch_bytes, 0);
+    zfi_claim(p, id, node->space, node->scratch_offset, node->scratch_bytes, 0);
     if (g->memory.failed) return;
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
         if (zfi_written_args(g, node) >> k & 1)
@@ -320,14 +328,15 @@ static void zfi_play_node(zfi_play *p, int32_t position)
  * but for moving what lies behind a segment of the map. */
 static zf_status zfi_verify_plan(zf_graph *g)
 {
-    enum { ARRAYS = 3 + ZFI_QUEUES };
-    size_t count = (size_t)zfi_len(g->nodes);
-    int32_t end = zfi_len(g->order),
-            *arrays = zfi_calloc(&g->memory, ARRAYS * count, sizeof *arrays);
-    zfi_play p = {.graph = g, .owner = arrays};
-    if (arrays && zfi_push(&g->memory, p.map, ((zfi_segment){0, 0}))) {
+    const int32_t queues = zfi_queue_count(g);
+    size_t count = (size_t)zfi_len(g->nodes), all = (3 + (size_t)queues) * count;
+    int32_t end = zfi_len(g->order), *arrays = zfi_calloc(&g->memory, all, sizeof *arrays);
+    zfi_play p = {.graph = g, .owner = arrays, .queues = queues};
+    for (int space = 0; space < ZF_SPACES && arrays; space++)
+        zfi_push(&g->memory, p.maps[space], ((zfi_segment){0, 0}));
+    if (arrays && !g->memory.failed) {
         p.made = arrays + count, p.place = arrays + 2 * count;
-        for (int q = 0; q < ZFI_QUEUES; q++) p.held[q] = arrays + (size_t)(3 + q) * count;
+        for (int q = 0; q < queues; q++) p.held[q] = arrays + (size_t)(3 + q) * count;
         for (size_t n = 0; n < count; n++) p.made[n] = -1, p.place[n] = (int32_t)n;
         for (int32_t i = 0; i < end && !g->error.status; i++) zfi_play_place(g, g->order[i]);
         for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
@@ -346,8 +355,8 @@ static zf_status zfi_verify_plan(zf_graph *g)
                 zfi_play_end(&p, g->order[i], "step");
         }
     }
-    zfi_free(&g->memory, arrays, ARRAYS * count * sizeof *arrays);
-    zfi_array_free(&g->memory, p.map);
+    zfi_free(&g->memory, arrays, all * sizeof *arrays);
+    for (int space = 0; space < ZF_SPACES; space++) zfi_array_free(&g->memory, p.maps[space]);
     if (g->memory.failed) return zfi_graph_nomem(g);
     return g->error.status;
 }

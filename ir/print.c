@@ -8,10 +8,11 @@
  *     peak 8192 %4 live=8064
  *
  * Attributes that are 0, false, the first choice or empty are left out. Effects have no id. Behind
- * the type stands where the memory pass has put the value, @offset+bytes, and its scratch, and the
- * queue, unless that is compute, and `recompute`. After zf_zero the first line is "zero stage=3
- * world=4 micro_batches=1". The last line says how large the arena is, at which node most is alive,
- * and how much, where that is less.
+ * the type stands its space, unless that is the device, where the memory pass has put the value,
+ * @offset+bytes, its scratch, the queue, unless that is compute, and `recompute`. After zf_zero the
+ * first line is "zero stage=3 world=4 micro_batches=1". The last line says how large the arena is, at
+ * which node most is alive, and how much, where that is less. Further lines, "peak host 4096 %5", say
+ * it of the other spaces that the graph uses.
  */
 
 /* Where text goes: a file, a buffer, or nowhere; it counts and hashes in any case. */
@@ -104,6 +105,8 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
     if (open[1] == '\0') zfi_print(w, "}");
     if (!(record->traits & ZF_OP_EFFECT))
         zfi_print(w, " : %s", zfi_type_text(type, node->dtype, &node->shape));
+    if (!(record->traits & ZF_OP_EFFECT) && node->space)
+        zfi_print(w, " %s", zf_space_name((zf_space)node->space));
     if (node->placed) zfi_print(w, " @%lld+%lld", (long long)node->offset, (long long)node->bytes);
     if (node->scratch_bytes)
         zfi_print(w, " scratch=%lld+%lld", (long long)node->scratch_offset,
@@ -131,9 +134,14 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
         zfi_print(w, "\n");
     }
     if (!(g->stages & ZFI_STAGE_PLACED)) return;
-    zfi_print(w, "peak %lld %%%d", (long long)g->peak, (int)g->peak_node);
-    if (g->live != g->peak) zfi_print(w, " live=%lld", (long long)g->live);
-    zfi_print(w, "\n");
+    for (int space = 0; space < ZF_SPACES; space++) {
+        const zfi_peak *peak = &g->peaks[space];
+        if (space && !peak->bytes) continue;
+        zfi_print(w, "peak %s%s%lld %%%d", space ? zf_space_name((zf_space)space) : "",
+                  space ? " " : "", (long long)peak->bytes, (int)peak->node);
+        if (peak->live != peak->bytes) zfi_print(w, " live=%lld", (long long)peak->live);
+        zfi_print(w, "\n");
+    }
 }
 
 ZF_API zf_status zf_graph_print(const zf_graph *g, FILE *file)

@@ -6,8 +6,8 @@
  *     %4  = matmul %1, %20
  *           release %20                         nothing below reads %20, nor what shows its bytes
  *
- *   - on a queue other than compute are collectives of several ranks alone; each is waited for
- *     once, below it, within its section, which may run again
+ *   - on a queue other than compute are collectives of several ranks, or copies of one direction;
+ *     each is waited for once, below it, within its section, which may run again
  *   - what is released has been made by a step, is complete, and is no output
  *
  * A value and its views count as one: who reads a view may read the value's bytes. A queue is in
@@ -17,16 +17,26 @@
 typedef struct zfi_lane {
     int32_t root;                                  /* what it is a view of; itself */
     int32_t read[ZFI_QUEUES], written[ZFI_QUEUES]; /* of a root: by the last one under way; 0 */
-    bool waited;                                   /* of a collective */
+    int32_t queues;                                /* of [0], which is no node: those in use */
+    bool waited;                                   /* of a collective or copy */
     bool released, kept;                           /* of a root */
 } zfi_lane;
+
+/* As many queues as the graph uses, compute among them. */
+static int32_t zfi_queue_count(const zf_graph *g)
+{
+    int32_t count = 1;
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        if (g->nodes[g->order[i]].queue >= count) count = g->nodes[g->order[i]].queue + 1;
+    return count;
+}
 
 /* Node `id` is about to use %arg: no other queue may be at it. */
 static void zfi_check_way(zf_graph *g, const zfi_lane *t, int32_t id, int32_t arg, const char *verb,
                           bool writes)
 {
     const zfi_lane *root = &t[t[arg].root];
-    for (int q = 1; q < ZFI_QUEUES; q++) {
+    for (int q = 1; q < t->queues; q++) {
         int32_t other = root->written[q] ? root->written[q] : writes ? root->read[q] : 0;
         if (!other || q == g->nodes[id].queue) continue;
         zfi_verify_fail(g, id,
@@ -74,15 +84,33 @@ static void zfi_check_release(zf_graph *g, zfi_lane *t, int32_t id)
     t[root].released = true;
 }
 
+/* The queue of copies of this direction. */
+static uint8_t zfi_queue_of_copy(const zf_graph *g, const zfi_node *copy)
+{
+    if (copy->space == ZF_DEVICE) return ZFI_QUEUE_UPLOAD;
+    if (copy->space == ZF_DISK) return ZFI_QUEUE_WRITE;
+    return g->nodes[copy->args[0]].space == ZF_DISK ? ZFI_QUEUE_READ : ZFI_QUEUE_DOWNLOAD;
+}
+
+/* A queue other than compute. */
+static bool zfi_may_run_on(const zf_graph *g, int32_t id, uint8_t queue)
+{
+    const zfi_node *node = &g->nodes[id];
+    if (node->op == ZF_OP_copy) return queue == zfi_queue_of_copy(g, node);
+    return zfi_has(g, id, ZF_OP_COLLECTIVE) && ZF_INT(node, all_gather, world) > 1 &&
+           queue < ZFI_QUEUE_DOWNLOAD;
+}
+
 static void zfi_check_queue(zf_graph *g, zfi_lane *t, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     int64_t at;
     int32_t viewed = zfi_viewed(g, node, &at);
     t[id].root = viewed < 0 ? id : t[node->args[viewed]].root;
-    if (node->queue && (!zfi_has(g, id, ZF_OP_COLLECTIVE) || ZF_INT(node, all_gather, world) <= 1))
-        zfi_verify_fail(g, id, "on queue %s there are collectives of several ranks alone",
-                        zfi_queue_names[node->queue]);
+    if (node->queue && !zfi_may_run_on(g, id, node->queue))
+        zfi_verify_fail(g, id, "on queue %s there are %s alone", zfi_queue_names[node->queue],
+                        node->queue < ZFI_QUEUE_DOWNLOAD ? "collectives of several ranks"
+                                                         : "copies of its direction");
     if (node->op == ZF_OP_wait) zfi_check_wait(g, t, id);
     if (node->op == ZF_OP_release) zfi_check_release(g, t, id);
     if (node->op == ZF_OP_wait || node->op == ZF_OP_release) return;
@@ -107,6 +135,7 @@ static zf_status zfi_verify_queues(zf_graph *g)
     zfi_lane *t = zfi_calloc(&g->memory, count, sizeof *t);
     int32_t end = zfi_len(g->order), start = 0; /* of the section */
     if (!t) return zfi_graph_nomem(g);
+    t->queues = zfi_queue_count(g);
     for (int32_t i = 0; i <= end && !g->error.status; i++) {
         bool update = start < end && g->nodes[g->order[start]].update;
         if (i == end || g->nodes[g->order[i]].update != update)

@@ -29,7 +29,8 @@
  *   - an update reads a sum over all ranks and micro-batches of a pack of gradients that lie as
  *     their parameters do in the bucket, and of which no other bucket was updated; all else that it
  *     reads is one for all ranks, or cut as what it updates
- *   - a bucket that is whole and updated in shards is gathered before anything reads it, or the end
+ *   - a bucket that is whole and updated in shards is gathered before anything reads it, or the end;
+ *     so is brought back a copy that is updated
  *   - floats of one element that the micro section computes and puts out are sums over the global
  *     batch, unless they depend on constants alone; nothing
  *     that is put out is a shard
@@ -320,8 +321,8 @@ static void zfi_check_cut(zfi_ranks *r, int32_t id, int32_t k)
 static void zfi_check_beside(zfi_ranks *r, int32_t id, int32_t k, const zf_attribute *blocks)
 {
     zf_graph *g = r->graph;
-    const zfi_node *node = &g->nodes[id];
-    int32_t arg = node->args[k], bucket = zfi_written_leaf(g, node->args[0]);
+    const zfi_node *node = &g->nodes[id], *home = zfi_copied(g, &g->nodes[node->args[k]]);
+    int32_t arg = node->args[k], bucket = zfi_updated_leaf(g, node->args[0]);
     const zfi_stand *x = &r->at[arg];
     int64_t block;
     if (!(k < 31 && zfi_written_args(g, node) >> k & 1) && k != zfi_master_arg(g, node)) {
@@ -335,13 +336,20 @@ static void zfi_check_beside(zfi_ranks *r, int32_t id, int32_t k, const zf_attri
     }
     zfi_check_cut(r, id, k);
     if (g->nodes[bucket].op != ZF_OP_bucket) return;
-    if (g->nodes[arg].op != ZF_OP_bucket ||
-        ZF_INT(&g->nodes[arg], bucket, size) != ZF_INT(&g->nodes[bucket], bucket, size))
+    if (home->op != ZF_OP_bucket ||
+        ZF_INT(home, bucket, size) != ZF_INT(&g->nodes[bucket], bucket, size))
         zfi_verify_fail(g, id, "%%%d is no bucket of states like bucket %%%d", (int)arg,
                         (int)bucket);
-    else if ((block = zfi_missing_block(g, arg, blocks)) >= 0)
+    else if ((block = zfi_missing_block(g, (int32_t)(home - g->nodes), blocks)) >= 0)
         zfi_verify_fail(g, id, "what lies at block %lld of bucket %%%d has no state in %%%d",
                         (long long)block, (int)bucket, (int)arg);
+}
+
+/* The node is this rank's shard of a leaf that it has whole, or a copy of that. */
+static bool zfi_is_shard(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = zfi_copied(g, &g->nodes[id]);
+    return node->op == ZF_OP_shard && ZF_INT(node, shard, world) > 1;
 }
 
 static void zfi_check_update(zfi_ranks *r, int32_t id)
@@ -350,7 +358,7 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
     const zfi_node *node = &g->nodes[id];
     const zf_attribute *blocks = zfi_attribute_of(g, node, "blocks"),
                        *world = zfi_attribute_of(g, node, "world");
-    int32_t bucket = zfi_written_leaf(g, node->args[0]);
+    int32_t bucket = zfi_updated_leaf(g, node->args[0]);
     bool shard = r->at[node->args[0]].bits & ZFI_SHARD;
     int64_t block;
     if (!node->update)
@@ -366,8 +374,34 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
     zfi_check_gradient(r, id, bucket, blocks);
     zfi_check_cut(r, id, 1);
     for (int32_t k = 2; k < node->arg_count; k++) zfi_check_beside(r, id, k, blocks);
-    if (zfi_updates_param(g, node) && g->nodes[node->args[0]].op == ZF_OP_shard && shard)
+    if (zfi_updates_param(g, node) && shard && zfi_is_shard(g, node->args[0]))
         r->at[bucket].torn = id;
+}
+
+/* Writes that go to copies, of which the originals know nothing until a copy back; and such. */
+static void zfi_check_copies(zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    for (int32_t k = 0; k < node->arg_count && k < 31; k++) {
+        int32_t copy = node->args[k], leaf = zfi_updated_leaf(g, copy);
+        if (!(zfi_written_args(g, node) >> k & 1) || g->nodes[copy].op != ZF_OP_copy) continue;
+        if (g->nodes[copy].arg_count > 1)
+            zfi_verify_fail(g, id, "it writes %%%d, which is %%%d, and not that", (int)copy,
+                            (int)g->nodes[copy].args[1]);
+        r->at[copy].torn = id;
+        if (!r->at[leaf].torn) r->at[leaf].torn = id;
+    }
+    if (node->op != ZF_OP_copy || node->arg_count < 2) return;
+    if (g->nodes[node->args[0]].op != ZF_OP_copy ||
+        g->nodes[node->args[0]].args[0] != node->args[1])
+        zfi_verify_fail(g, id, "operand 0 must be a copy of %%%d, which it brings back",
+                        (int)node->args[1]);
+    else if (!node->update)
+        zfi_verify_fail(g, id, "it writes %%%d in the micro section, which may run again",
+                        (int)node->args[1]);
+    r->at[node->args[0]].torn = 0;
+    if (!zfi_is_shard(g, node->args[1])) r->at[node->args[1]].torn = 0;
 }
 
 /* ------------------------------------------------------------------------------------ nodes */
@@ -383,10 +417,12 @@ static void zfi_check_operands(const zfi_ranks *r, int32_t id)
             zfi_verify_fail(g, id, "%%%d is an accumulator: its value is that of the sum onto it",
                             (int)arg);
         else if (r->at[arg].torn && node->op != ZF_OP_shard && node->op != ZF_OP_gradient &&
-                 !(k == 1 && node->op == ZF_OP_all_gather))
+                 g->nodes[arg].op != ZF_OP_copy && !zfi_writes_into(g, id, k))
             zfi_verify_fail(g, id,
-                            "only this rank's shard of %%%d is updated: an all_gather into it must "
-                            "be above",
+                            zfi_is_shard(g, g->nodes[r->at[arg].torn].args[0])
+                                ? "only this rank's shard of %%%d is updated: an all_gather into it "
+                                  "must be above"
+                                : "a copy of %%%d is updated: a copy back must be above",
                             (int)arg);
     }
 }
@@ -430,6 +466,7 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     if (zfi_reduces(node->op)) zfi_check_sum(r, id);
     if (node->op == ZF_OP_all_gather && node->arg_count > 1) zfi_check_fill(r, id);
     if (zfi_has(g, id, ZF_OP_UPDATE)) zfi_check_update(r, id);
+    zfi_check_copies(r, id);
     if (node->op == ZF_OP_advance || node->op == ZF_OP_loss_scale_update) zfi_check_moves(r, id);
     if (node->op == ZF_OP_gradient) zfi_check_gradient(r, id, node->args[0], NULL);
     if (node->op == ZF_OP_output) zfi_check_output(r, id);
@@ -455,7 +492,11 @@ static zf_status zfi_verify_ranks(zf_graph *g)
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++)
         if (r.at[g->order[i]].torn)
             zfi_verify_fail(g, r.at[g->order[i]].torn,
-                            "nothing gathers bucket %%%d, of which it updates this rank's shard",
+                            g->nodes[g->order[i]].op == ZF_OP_copy
+                                ? "nothing copies %%%d back, which it writes"
+                            : zfi_is_shard(g, g->nodes[r.at[g->order[i]].torn].args[0])
+                                ? "nothing gathers bucket %%%d, of which it updates this rank's shard"
+                                : "it updates a copy of %%%d, and nothing copies it back",
                             (int)g->order[i]);
     zfi_free(&g->memory, r.at, count * sizeof *r.at);
     return g->error.status;

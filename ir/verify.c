@@ -3,7 +3,8 @@
  *   - operands are defined above their use; effects are never operands; each node runs once
  *   - dtype and shape are those that the row infers
  *   - what the update section defines is not used in the micro section, which comes first
- *   - operands that an operator writes are leaves: params or states
+ *   - operands that an operator writes are leaves: params or states; or copies of such
+ *   - operands and result lie in one space, but for a copy; collectives are of the device
  *   - a parameter has one gradient at most, it and its states one update; a gradient is a value of
  *     its own and no param or state, which an update could change before the gradient is read
  */
@@ -28,6 +29,39 @@ static int32_t zfi_written_leaf(const zf_graph *g, int32_t id)
     return g->nodes[id].op == ZF_OP_shard ? g->nodes[id].args[0] : id;
 }
 
+/* The leaf that changes for good when the node is written: the same of what it is a copy of. */
+static int32_t zfi_updated_leaf(const zf_graph *g, int32_t id)
+{
+    while (g->nodes[id].op == ZF_OP_shard || g->nodes[id].op == ZF_OP_copy)
+        id = g->nodes[id].args[0];
+    return id;
+}
+
+/* The node runs where its operands lie, and that is where it can. */
+static zf_status zfi_verify_space(zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    const uint32_t traits = zfi_record_of(g, id)->traits;
+    const zf_space space =
+        zfi_space_of(g, zfi_record_of(g, id), node->args, node->arg_count, node->attributes,
+                     (zf_space)node->space);
+    if (space != (zf_space)node->space)
+        return zfi_verify_fail(g, id, "its operands give a result in the space %s",
+                               zf_space_name(space));
+    for (int32_t k = 1; k < node->arg_count && !(traits & ZF_OP_ANYWHERE); k++)
+        if ((zf_space)g->nodes[node->args[k]].space != space)
+            return zfi_verify_fail(g, id, "%%%d lies in the space %s, and %%%d in %s",
+                                   (int)node->args[0], zf_space_name(space), (int)node->args[k],
+                                   zf_space_name((zf_space)g->nodes[node->args[k]].space));
+    if (traits & ZF_OP_COLLECTIVE && space != ZF_DEVICE)
+        return zfi_verify_fail(g, id,
+                               "ranks exchange values of the device alone, and this lies in %s",
+                               zf_space_name(space));
+    if (space == ZF_DISK && !(traits & (ZF_OP_LEAF | ZF_OP_ANYWHERE)))
+        return zfi_verify_fail(g, id, "what lies on the disk is copied and nothing else");
+    return ZF_OK;
+}
+
 static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined)
 {
     const zfi_node *node = &g->nodes[id];
@@ -44,7 +78,7 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
         else if (zfi_has(g, arg, ZF_OP_EFFECT))
             status = zfi_verify_fail(g, id, "%%%d has no value", (int)arg);
         else if ((zfi_written_args(g, node) >> (k < 31 ? k : 31) & 1) &&
-                 !zfi_has(g, zfi_written_leaf(g, arg), ZF_OP_WRITABLE))
+                 !zfi_has(g, zfi_updated_leaf(g, arg), ZF_OP_WRITABLE))
             status = zfi_verify_fail(g, id, "it writes %%%d, which is neither param nor state",
                                      (int)arg);
         else if (g->nodes[arg].held && node->op != ZF_OP_bucket && node->op != ZF_OP_state)
@@ -59,6 +93,7 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
     if (!status && node->op == ZF_OP_gradient && zfi_has(g, node->args[1], ZF_OP_WRITABLE))
         status = zfi_verify_fail(g, id, "%%%d is a %s, which updates change", (int)node->args[1],
                                  g->records[args[1]->op]->name);
+    if (!status) status = zfi_verify_space(g, id);
     if (!status) status = record->infer(&infer);
     if (!status && !(record->traits & ZF_OP_EFFECT) &&
         (infer.dtype != node->dtype || !zfi_same_shape(&infer.shape, &node->shape))) {
@@ -90,9 +125,9 @@ static zf_status zfi_verify_nodes(zf_graph *g)
         seen[id] |= DEFINED;
         for (int32_t k = 0; k < node->arg_count && k < 31; k++) {
             uint8_t mark = node->op == ZF_OP_gradient ? HAS_GRADIENT : IS_UPDATED;
-            int32_t leaf = zfi_written_leaf(g, node->args[k]);
+            int32_t leaf = zfi_updated_leaf(g, node->args[k]);
             if (node->op == ZF_OP_gradient ? k > 0 : !(zfi_written_args(g, node) >> k & 1)) continue;
-            if (node->op == ZF_OP_advance || zfi_has(g, id, ZF_OP_COLLECTIVE)) continue;
+            if (node->op == ZF_OP_advance || zfi_writes_into(g, id, k)) continue;
             if (seen[leaf] & mark)
                 zfi_verify_fail(g, id, "%%%d has %s already", (int)leaf,
                                 mark == HAS_GRADIENT ? "a gradient" : "an update");

@@ -79,8 +79,10 @@ static zf_status zfi_infer_release(zfi_infer *c) { return zfi_infer_like(c, 0); 
 
 static zf_status zfi_infer_wait(zfi_infer *c)
 {
-    if (c->graph->records[c->args[0]->op]->traits & ZF_OP_COLLECTIVE) return zfi_infer_like(c, 0);
-    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a collective, not a %s",
+    if (c->graph->records[c->args[0]->op]->traits & ZF_OP_COLLECTIVE ||
+        c->args[0]->op == ZF_OP_copy)
+        return zfi_infer_like(c, 0);
+    return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 must be a collective or a copy, not a %s",
                           c->graph->records[c->args[0]->op]->name);
 }
 
@@ -190,7 +192,7 @@ static int32_t zfi_views_into(const zf_graph *g, const zfi_node *node, int64_t *
     return node->arg_count > 1 ? 1 : -1;
 }
 
-static uint32_t zfi_writes_into(const zfi_node *node) { return node->arg_count > 1 ? 2 : 0; }
+static uint32_t zfi_writes_into_1(const zfi_node *node) { return node->arg_count > 1 ? 2 : 0; }
 
 /* ------------------------------------------------------------------------------- records */
 
@@ -199,19 +201,20 @@ ZFI_SAME_ATTRIBUTE(all_reduce, all_gather, world)
 ZFI_SAME_ATTRIBUTE(all_to_all, all_gather, world)
 ZFI_SAME_ATTRIBUTE(bcast, all_gather, world)
 ZFI_OPERATOR(all_gather, .infer = zfi_infer_all_gather, .cpu = zfi_cpu_collective,
-             .views = zfi_views_into, .writes = zfi_writes_into,
+             .views = zfi_views_into, .writes = zfi_writes_into_1,
              .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(reduce_scatter, .infer = zfi_infer_reduce_scatter, .cpu = zfi_cpu_collective,
-             .views = zfi_views_into, .writes = zfi_writes_into,
+             .views = zfi_views_into, .writes = zfi_writes_into_1,
              .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(all_reduce, .infer = zfi_infer_all_reduce, .cpu = zfi_cpu_collective,
-             .views = zfi_views_into, .writes = zfi_writes_into,
+             .views = zfi_views_into, .writes = zfi_writes_into_1,
              .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE | ZF_OP_INPLACE)
 ZFI_OPERATOR(all_to_all, .infer = zfi_infer_all_to_all, .cpu = zfi_cpu_collective,
              .traits = ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(bcast, .infer = zfi_infer_bcast, .cpu = zfi_cpu_collective,
              .traits = ZF_OP_COLLECTIVE)
-ZFI_OPERATOR(release, .infer = zfi_infer_release, .grad = zfi_grad_none, .traits = ZF_OP_EFFECT)
+ZFI_OPERATOR(release, .infer = zfi_infer_release, .grad = zfi_grad_none,
+             .traits = ZF_OP_EFFECT | ZF_OP_ANYWHERE)
 /* The program waits. */
 ZFI_OPERATOR(wait, .infer = zfi_infer_wait, .grad = zfi_grad_none, .cpu = zfi_cpu_nothing,
-             .traits = ZF_OP_EFFECT)
+             .traits = ZF_OP_EFFECT | ZF_OP_ANYWHERE)

@@ -155,11 +155,12 @@ ZFI_OPERATOR(param, .infer = zfi_infer_param, .grad = zfi_grad_none, .holds = ZF
              .traits = ZF_OP_LEAF | ZF_OP_NAMED | ZF_OP_WRITABLE)
 ZFI_OPERATOR(state, .infer = zfi_infer_state, .grad = zfi_grad_none, .holds = ZF_OPTIMIZER,
              .place = ZFI_PLACE_OF_STATES, .ranks = ZFI_RANKS_ALIKE,
-             .traits = ZF_OP_LEAF | ZF_OP_NAMED | ZF_OP_WRITABLE)
+             .traits = ZF_OP_LEAF | ZF_OP_NAMED | ZF_OP_WRITABLE | ZF_OP_ANYWHERE)
 ZFI_OPERATOR(constant, .infer = zfi_infer_constant, .grad = zfi_grad_none, .holds = ZF_INPUTS,
              .place = ZFI_PLACE_OF_CONSTANTS, .ranks = ZFI_RANKS_KNOWN, .traits = ZF_OP_LEAF)
 ZFI_OPERATOR(output, .infer = zfi_infer_output, .grad = zfi_grad_none,
              .traits = ZF_OP_EFFECT | ZF_OP_NAMED)
-ZFI_OPERATOR(gradient, .infer = zfi_infer_gradient, .grad = zfi_grad_none, .traits = ZF_OP_EFFECT)
+ZFI_OPERATOR(gradient, .infer = zfi_infer_gradient, .grad = zfi_grad_none,
+             .traits = ZF_OP_EFFECT | ZF_OP_ANYWHERE)
 ZFI_OPERATOR(advance, .infer = zfi_infer_advance, .grad = zfi_grad_none, .cpu = zfi_cpu_advance,
              .writes = zfi_writes_first, .traits = ZF_OP_EFFECT | ZF_OP_MUTATES)

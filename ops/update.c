@@ -43,7 +43,7 @@
 static zf_status zfi_infer_target(zfi_infer *c, int first)
 {
     const zf_attribute *world = c->attributes + first, *blocks = world + 1, *decays = blocks + 1;
-    zf_op op = c->args[0]->op;
+    zf_op op = zfi_copied(c->graph, c->args[0])->op;
     int64_t count = zfi_node_count(c->args[0]), shards = world->i > 0 ? world->i : 1;
     zf_status status;
     if (op != ZF_OP_param && op != ZF_OP_bucket && op != ZF_OP_shard)
@@ -71,7 +71,8 @@ static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *wha
 {
     char type[ZFI_TYPE_TEXT];
     const zfi_node *x = c->args[k];
-    bool stateless = state && x->op != ZF_OP_state && x->op != ZF_OP_bucket;
+    const zf_op op = zfi_copied(c->graph, x)->op;
+    bool stateless = state && op != ZF_OP_state && op != ZF_OP_bucket;
     zf_status status = stateless           ? ZF_ERR_ARGUMENT
                        : x->dtype != dtype ? ZF_ERR_DTYPE
                                            : ZF_ERR_SHAPE;

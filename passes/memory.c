@@ -1,7 +1,7 @@
-/* memory: gives every value its place in one arena.
+/* memory: gives every value its place in the arena of its space.
  *
  * requires: nothing; run once, last
- * ensures:  every value has offset and bytes; the arena's size is exactly what a run allocates; no
+ * ensures:  every value has offset and bytes; an arena's size is exactly what a run allocates; no
  *           two live values overlap, which ir/plan.c checks again in its own way
  * before:   %4 = matmul %1, %2 : f32[4,32]
  * after:    %4 = matmul %1, %2 : f32[4,32] @4096+512      ...      peak 8192 %4
@@ -9,6 +9,7 @@
  *     | inputs, parameters, states, constants | work: values that live within a step |
  *     0                                   persistent                               arena
  *
+ * There is one such arena for each space (device, host, disk), placed without regard to the others.
  * A buffer is the storage of a value and of all that share it: views (reshape, a slice of leading
  * rows), results written over an operand that dies there, and operands of a pack that die there,
  * which are made where they belong. Params of which a concat is made are put side by side, and it
@@ -26,6 +27,7 @@ typedef struct zfi_buffer {
     int32_t first, last;  /* positions in the order between which it lives, both included */
     int32_t node;         /* of its first definition */
     int32_t rank;         /* its index, to break ties */
+    zf_space space;
     bool persistent, scratch, accumulates;
     bool external; /* a parameter or state that a store has: no place in this arena */
     int32_t host;  /* the buffer of a pack in which it lies, -1: none */
@@ -33,6 +35,13 @@ typedef struct zfi_buffer {
     int32_t next;  /* of a param: the buffer that must follow, whose concat is a view; -1: none */
     bool follows;  /* it is such a one */
 } zfi_buffer;
+
+/* What computes in host memory: `host`, or a backend whose memory that is; NULL: neither is
+ * given. */
+static zf_backend *zfi_host_backend(zf_backend *backend, zf_backend *host)
+{
+    return host ? host : backend && backend->host_memory ? backend : NULL;
+}
 
 typedef struct zfi_placement {
     zf_graph *graph;
@@ -174,7 +183,7 @@ static bool zfi_shares_operand(zfi_placement *p, int32_t id, int32_t position, b
     *k = viewed;
     if (!no_reuse && zfi_joins_params(p, id, position)) return *k = 0, true;
     if (viewed < 0) return false;
-    if (g->nodes[id].op == ZF_OP_shard || zfi_has(g, id, ZF_OP_COLLECTIVE)) return true;
+    if (g->nodes[id].op == ZF_OP_shard || zfi_writes_into(g, id, viewed)) return true;
     buffer = p->buffer_of[g->nodes[id].args[viewed]];
     if (no_reuse || p->inside[g->nodes[id].args[viewed]] < 0) return false;
     if (buffer < 0) return true;
@@ -270,16 +279,22 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
         int64_t at;
         bool view = zfi_shares_operand(p, id, i, d->no_reuse, &k, &at);
         if (node->held) continue;
-        if (d->backend && !zfi_is_persistent(g, node) && !view) {
+        if (!zfi_is_persistent(g, node) && !view) {
+            const zf_backend *runs =
+                node->space == ZF_HOST && node->op != ZF_OP_copy ? d->host : d->backend;
             zf_launch l = zfi_launch_of(g, id, args);
-            l.backend = d->backend->self;
-            node->scratch_bytes = (int64_t)d->backend->scratch(d->backend->self, &l);
+            if (runs) l.backend = runs->self;
+            node->scratch_bytes = runs ? (int64_t)runs->scratch(runs->self, &l) : 0;
             if (node->scratch_bytes)
-                zfi_add_buffer(
-                    p,
-                    (zfi_buffer){
-                        .first = i, .last = i, .node = id, .scratch = true, .host = -1, .next = -1},
-                    node->scratch_bytes);
+                zfi_add_buffer(p,
+                               (zfi_buffer){.first = i,
+                                            .last = i,
+                                            .node = id,
+                                            .space = (zf_space)node->space,
+                                            .scratch = true,
+                                            .host = -1,
+                                            .next = -1},
+                               node->scratch_bytes);
         }
         if (zfi_has(g, id, ZF_OP_EFFECT)) continue;
         if (view) {
@@ -292,6 +307,7 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
             zfi_buffer b = {.first = node->op == ZF_OP_saved ? p->position[node->args[0]] : i,
                             .last = p->last_use[id],
                             .node = id,
+                            .space = (zf_space)node->space,
                             .persistent = zfi_is_persistent(g, node),
                             .accumulates = node->op == ZF_OP_accumulator,
                             .host = -1,
@@ -521,8 +537,9 @@ static int64_t zfi_pack_apart(zfi_buffer *buffers, int32_t count)
 /* As many buffers as the packing by size, which is quadratic, is worth its time for */
 enum { ZFI_QUADRATIC = 1024 };
 
-/* Packs the buffers that live within a step; returns the size of their part of the arena. */
-static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d)
+/* Packs the buffers of a space that live within a step; returns the size of their part of its
+ * arena. */
+static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d, zf_space space)
 {
     zfi_memory *memory = &p->graph->memory;
     int32_t count = 0, all = zfi_len(p->buffers), positions = zfi_len(p->graph->order) + 1;
@@ -535,7 +552,8 @@ static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d)
     int64_t arena = 0;
     if (work && again && list && ending && blocks) {
         for (int32_t n = 0; n < all; n++)
-            if (!p->buffers[n].persistent && p->buffers[n].host < 0) work[count++] = p->buffers[n];
+            if (!p->buffers[n].persistent && p->buffers[n].host < 0 && p->buffers[n].space == space)
+                work[count++] = p->buffers[n];
         qsort(work, (size_t)count, sizeof *work, zfi_by_first);
         arena = d->no_reuse ? zfi_pack_apart(work, count)
                             : zfi_pack_by_time(work, count, positions, ending, blocks);
@@ -559,16 +577,16 @@ static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d)
     return arena;
 }
 
-/* The largest sum of live work bytes, and the node at whose position it is; for an effect, which
- * has no id in the text, its first operand. */
-static int64_t zfi_largest_sum(zfi_placement *p, int32_t *node)
+/* The largest sum of live work bytes of a space, and the node at whose position it is; for an
+ * effect, which has no id in the text, its first operand. */
+static int64_t zfi_largest_sum(zfi_placement *p, zf_space space, int32_t *node)
 {
     zf_graph *g = p->graph;
     size_t positions = (size_t)zfi_len(g->order) + 2;
     int64_t *change = zfi_calloc(&g->memory, positions, sizeof *change), sum = 0, most = 0;
     if (!change) return 0;
     for (int32_t n = 0; n < zfi_len(p->buffers); n++)
-        if (!p->buffers[n].persistent && p->buffers[n].host < 0) {
+        if (!p->buffers[n].persistent && p->buffers[n].host < 0 && p->buffers[n].space == space) {
             change[p->buffers[n].first] += p->buffers[n].size;
             change[p->buffers[n].last + 1] -= p->buffers[n].size;
         }
@@ -583,13 +601,13 @@ static int64_t zfi_largest_sum(zfi_placement *p, int32_t *node)
 
 /* Inputs, buckets, parameters, states, constants, each kind in the order of its nodes, but for
  * params that are neighbours for a concat. Returns the end of the last one. */
-static int64_t zfi_place_persistent(zfi_placement *p)
+static int64_t zfi_place_persistent(zfi_placement *p, zf_space space)
 {
     int64_t at = 0;
     for (int place = ZFI_NO_PLACE + 1; place < ZFI_PLACES; place++)
         for (int32_t n = 0; n < zfi_len(p->buffers); n++) {
             zfi_buffer *b = &p->buffers[n];
-            if (!b->persistent || b->external || b->follows ||
+            if (!b->persistent || b->external || b->follows || b->space != space ||
                 (int)zfi_record_of(p->graph, b->node)->place != place)
                 continue;
             for (;; b = &p->buffers[b->next]) {
@@ -604,13 +622,20 @@ static int64_t zfi_place_persistent(zfi_placement *p)
 static void zfi_place(zfi_placement *p, const zf_memory_desc *d)
 {
     zf_graph *g = p->graph;
-    int64_t persistent = zfi_place_persistent(p), work = zfi_pack_work(p, d);
-    g->peak = persistent + work;
-    g->peak_node = 0;
-    g->live = persistent + zfi_largest_sum(p, &g->peak_node);
+    int64_t persistent[ZF_SPACES] = {0};
+    bool used[ZF_SPACES] = {[ZF_DEVICE] = true};
+    for (int32_t n = 0; n < zfi_len(p->buffers); n++) used[p->buffers[n].space] = true;
+    for (int space = 0; space < ZF_SPACES && !g->memory.failed; space++) {
+        zfi_peak *peak = &g->peaks[space];
+        *peak = (zfi_peak){0};
+        if (!used[space]) continue;
+        persistent[space] = zfi_place_persistent(p, (zf_space)space);
+        peak->bytes = persistent[space] + zfi_pack_work(p, d, (zf_space)space);
+        peak->live = persistent[space] + zfi_largest_sum(p, (zf_space)space, &peak->node);
+    }
     for (int32_t n = 0; n < zfi_len(p->buffers); n++) {
         zfi_buffer *b = &p->buffers[n];
-        if (!b->persistent) b->offset += persistent;
+        if (!b->persistent) b->offset += persistent[b->space];
         if (b->scratch) g->nodes[b->node].scratch_offset = b->offset;
     }
     for (int32_t n = zfi_len(p->buffers) - 1; n >= 0;
@@ -635,6 +660,7 @@ ZF_API zf_status zf_memory(zf_graph *g, const zf_memory_desc *desc)
     int32_t most = 1;
     if (!status && g->repeats) status = zfi_settle(g);
     if (status) return status;
+    d.host = zfi_host_backend(d.backend, d.host);
     if (zfi_len(g->scopes))
         return zfi_fail(&g->error, ZF_ERR_STAGE,
                         "zf_memory: the scope \"%s\" is still open (zf_pop closes it)", g->scope);

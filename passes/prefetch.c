@@ -197,14 +197,6 @@ static double zfi_reduction_seconds(const zfi_put_off *o, int32_t id, size_t mos
            (double)world / o->cost->link_bytes_per_s;
 }
 
-/* The node whose bytes these are, when they are a view of it. */
-static int32_t zfi_bytes_of(const zf_graph *g, int32_t id)
-{
-    int64_t at;
-    for (int32_t k; (k = zfi_viewed(g, &g->nodes[id], &at)) >= 0;) id = g->nodes[id].args[k];
-    return id;
-}
-
 /* The position of the reduction that most lacks something to be done beside it, and for how many
  * seconds; `end` when none does. */
 static int32_t zfi_find_bare(const zfi_put_off *o, size_t bytes, double *seconds)
@@ -568,7 +560,7 @@ static zf_status zfi_try_keeping(const zf_graph *g, const zf_training *t,
     zfi_keep_gathered(trial, keep, count);
     status = zfi_lay_beside(trial, t);
     if (!status) status = zf_memory(trial, &(zf_memory_desc){.backend = t->backend});
-    *fits = !status && trial->peak <= (int64_t)t->memory_limit;
+    *fits = !status && trial->peaks[ZF_DEVICE].bytes <= (int64_t)t->memory_limit;
     zf_graph_free(trial);
     return status == ZF_ERR_NOMEM ? status : ZF_OK;
 }

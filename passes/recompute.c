@@ -177,10 +177,12 @@ typedef struct zfi_pass {
     zf_status (*run)(zf_graph *, const zf_training *);
 } zfi_pass;
 
+static bool zfi_wants_offload(const zf_training *t) { return t->offload.optimizer != ZF_DEVICE; }
+
 static bool zfi_wants_zero(const zf_training *t)
 {
-    return t->zero.stage || t->zero.world || t->zero.micro_batches || t->zero.bucket_bytes ||
-           t->zero.store;
+    return zfi_wants_offload(t) || t->zero.stage || t->zero.world || t->zero.micro_batches ||
+           t->zero.bucket_bytes || t->zero.store;
 }
 
 static bool zfi_wants_prefetch(const zf_training *t)
@@ -190,7 +192,13 @@ static bool zfi_wants_prefetch(const zf_training *t)
 
 static zf_status zfi_pass_zero(zf_graph *g, const zf_training *t) { return zf_zero(g, &t->zero); }
 
+static zf_status zfi_pass_offload(zf_graph *g, const zf_training *t)
+{
+    return zf_offload(g, &t->offload);
+}
+
 static const zfi_pass zfi_rank_passes[] = {{"zero", zfi_wants_zero, zfi_pass_zero},
+                                           {"offload", zfi_wants_offload, zfi_pass_offload},
                                            {"prefetch", zfi_wants_prefetch, zf_prefetch}};
 
 /* ---------------------------------------------------------------------------------- the limit */
@@ -211,6 +219,7 @@ static int64_t zfi_base_bytes(zf_graph *g)
     int64_t persistent = 0, bytes = 0;
     for (int32_t i = 0; counted && i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->space != ZF_DEVICE) continue;
         if (zfi_is_persistent(g, node) && node->offset + zfi_aligned(node->bytes) > persistent)
             persistent = node->offset + zfi_aligned(node->bytes);
         for (int32_t k = 0; k < node->arg_count && node->update; k++) {
@@ -249,13 +258,13 @@ static bool zfi_try_steps(zfi_recompute *r, const zf_training *t, int32_t taken,
     r->graph = g, r->taken = all;
     if (trial->memory.failed) zfi_graph_nomem(trial);
     if (!zfi_plan_trial(trial, t)) {
-        most = &trial->nodes[trial->peak_node];
-        tried->peak = trial->peak;
+        most = &trial->nodes[trial->peaks[ZF_DEVICE].node];
+        tried->peak = trial->peaks[ZF_DEVICE].bytes;
         tried->base = zfi_base_bytes(trial);
         snprintf(tried->where, sizeof tried->where, "%s%s%.150s",
-                 trial->peak_node ? g->records[most->op]->name : "the leaves",
-                 trial->peak_node && *most->scope ? " in " : "",
-                 trial->peak_node ? most->scope : "");
+                 trial->peaks[ZF_DEVICE].node ? g->records[most->op]->name : "the leaves",
+                 trial->peaks[ZF_DEVICE].node && *most->scope ? " in " : "",
+                 trial->peaks[ZF_DEVICE].node ? most->scope : "");
     }
     if (trial->error.status) zfi_fail(&g->error, trial->error.status, "%s", trial->error.text);
     zf_graph_free(trial);

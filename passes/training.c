@@ -1,7 +1,7 @@
 /* One description of a training step, and the list of the passes that make it.
  *
- *     fuse  precision  autograd  simplify  clip  OPTIMIZER  fuse  recompute  zero  prefetch
- *     \_____________________________________________________________/        \____________/
+ *     fuse  precision  autograd  simplify  clip  OPTIMIZER  fuse  recompute  zero  offload  prefetch
+ *     \_____________________________________________________________/        \_____________________/
  *       this file                                                     recompute.c, which tries them
  *
  * A pass that the description says nothing about is not run; without a loss there are none about
@@ -61,7 +61,7 @@ static bool zfi_fits_without(zf_graph *g, const zf_training *t, const char *with
     }
     trial->trial = true;
     fits = !zf_fuse(trial, &(zf_fuse_desc){.without = without}) && !zfi_plan_trial(trial, t) &&
-           (size_t)trial->peak <= limit;
+           (size_t)trial->peaks[ZF_DEVICE].bytes <= limit;
     if (trial->error.status == ZF_ERR_NOMEM) zfi_graph_nomem(g);
     zf_graph_free(trial);
     return fits;

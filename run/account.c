@@ -14,7 +14,7 @@ typedef struct zfi_lifetime {
     int64_t bytes; /* aligned; 0: counted with the pack in which it lies */
     int32_t first, last;
     int32_t before; /* the one whose bytes it took over, an index; -1: none */
-    uint8_t kind;
+    uint8_t kind, space;
 } zfi_lifetime;
 
 typedef struct zfi_account {
@@ -48,12 +48,14 @@ static void zfi_set_kind(zfi_account *a, int32_t id, zf_kind kind)
         a->kind[id] = (uint8_t)kind;
 }
 
-/* The same of what it is a cast of, which it returns. */
+/* The same of what it is a cast or copy of, which it returns. */
 static int32_t zfi_set_casts(zfi_account *a, int32_t id, zf_kind kind)
 {
     zfi_set_kind(a, id, kind);
-    for (; a->graph->nodes[id].op == ZF_OP_cast; zfi_set_kind(a, id, kind))
+    while (a->graph->nodes[id].op == ZF_OP_cast || a->graph->nodes[id].op == ZF_OP_copy) {
         id = a->graph->nodes[id].args[0];
+        zfi_set_kind(a, id, kind);
+    }
     return id;
 }
 
@@ -123,13 +125,14 @@ static void zfi_add_life(zfi_account *a, int32_t id, int32_t position)
 {
     zf_graph *g = a->graph;
     const zfi_node *node = &g->nodes[id];
-    zfi_lifetime life = {zfi_aligned(node->bytes), position, a->uses.last_use[id], -1, a->kind[id]};
+    zfi_lifetime life = {zfi_aligned(node->bytes), position,    a->uses.last_use[id], -1,
+                         a->kind[id],              node->space};
     int32_t over, end = zfi_len(g->order);
     int64_t at;
     if (node->scratch_bytes)
         zfi_push(&g->memory, a->lives,
                  ((zfi_lifetime){zfi_aligned(node->scratch_bytes), position, position, -1,
-                                 ZF_WORKSPACE}));
+                                 ZF_WORKSPACE, node->space}));
     if (!node->placed || g->memory.failed) return;
     if (zfi_is_joined(g, node)) return;
     if (zfi_lies_in_operand(g, node)) {
@@ -148,8 +151,8 @@ static void zfi_add_life(zfi_account *a, int32_t id, int32_t position)
     if (node->op == ZF_OP_pack) zfi_count_with_pack(a, id, position);
 }
 
-/* Sums the lifetimes by position and kind. */
-static void zfi_sum_lives(zfi_account *a, zf_plan *plan)
+/* Sums the lifetimes of a space by position and kind. */
+static void zfi_sum_lives(zfi_account *a, zf_space space, zf_space_plan *plan)
 {
     zf_graph *g = a->graph;
     int32_t end = zfi_len(g->order);
@@ -158,6 +161,7 @@ static void zfi_sum_lives(zfi_account *a, zf_plan *plan)
     if (!change) return;
     for (int32_t n = 0; n < zfi_len(a->lives); n++) {
         const zfi_lifetime *life = &a->lives[n];
+        if (life->space != space) continue;
         change[(size_t)life->first * ZF_KINDS + life->kind] += life->bytes;
         change[((size_t)life->last + 1) * ZF_KINDS + life->kind] -= life->bytes;
     }
@@ -191,7 +195,8 @@ static void zfi_account_memory(zf_graph *g, zf_plan *plan)
         zfi_find_kinds(&a);
         for (int32_t i = 0; i < zfi_len(g->order) && !g->memory.failed; i++)
             zfi_add_life(&a, g->order[i], i);
-        zfi_sum_lives(&a, plan);
+        for (int space = 0; space < ZF_SPACES; space++)
+            if (g->peaks[space].bytes) zfi_sum_lives(&a, (zf_space)space, &plan->spaces[space]);
     }
     zfi_free(&g->memory, a.uses.last_use, nodes * sizeof *a.uses.last_use);
     zfi_free(&g->memory, a.uses.written, 3 * nodes * sizeof *a.uses.written);
@@ -273,21 +278,37 @@ static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
     }
 }
 
+/* What the device takes stands by itself as well. */
+static void zfi_show_device(zf_plan *plan)
+{
+    const zf_space_plan *device = &plan->spaces[ZF_DEVICE];
+    plan->peak_bytes = device->peak_bytes, plan->live_bytes = device->live_bytes;
+    plan->peak_node = device->peak_node;
+    plan->peak_op = device->peak_op, plan->peak_scope = device->peak_scope;
+    memcpy(plan->most, device->most, sizeof plan->most);
+    memcpy(plan->at_peak, device->at_peak, sizeof plan->at_peak);
+}
+
 ZF_API zf_status zf_graph_plan(zf_graph *g, zf_plan *plan)
 {
     if (!g || !plan) return ZF_ERR_ARGUMENT;
-    *plan = (zf_plan){.peak_op = "", .peak_scope = ""};
+    *plan = (zf_plan){0};
+    for (int k = 0; k < ZF_SPACES; k++) plan->spaces[k].peak_op = plan->spaces[k].peak_scope = "";
+    zfi_show_device(plan);
     if (g->error.status) return g->error.status;
     zfi_account_traffic(g, plan);
     zfi_account_counts(g, plan);
     if (!(g->stages & ZFI_STAGE_PLACED)) return ZF_OK;
-    plan->peak_bytes = (size_t)g->peak;
-    plan->peak_node = g->peak_node;
-    if (g->peak_node) {
-        plan->peak_op = zfi_record_of(g, g->peak_node)->name;
-        plan->peak_scope = g->nodes[g->peak_node].scope;
+    for (int k = 0; k < ZF_SPACES; k++) {
+        const int32_t node = g->peaks[k].node;
+        plan->spaces[k].peak_bytes = (size_t)g->peaks[k].bytes;
+        plan->spaces[k].peak_node = node;
+        if (!node) continue;
+        plan->spaces[k].peak_op = zfi_record_of(g, node)->name;
+        plan->spaces[k].peak_scope = g->nodes[node].scope;
     }
     zfi_account_memory(g, plan);
+    zfi_show_device(plan);
     return g->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
 }
 
@@ -297,7 +318,7 @@ static bool zfi_works(const zf_graph *g, int32_t id)
     const zfi_node *node = &g->nodes[id];
     if (zfi_has(g, id, ZF_OP_LEAF) || node->op == ZF_OP_saved || node->held) return false;
     if (zfi_has(g, id, ZF_OP_EFFECT)) return zfi_has(g, id, ZF_OP_MUTATES);
-    return zfi_has(g, id, ZF_OP_COLLECTIVE) ||
+    return zfi_has(g, id, ZF_OP_COLLECTIVE) || node->op == ZF_OP_copy ||
            !(zfi_lies_in_operand(g, node) || zfi_is_joined(g, node));
 }
 
@@ -339,10 +360,10 @@ ZF_API const char *zf_kind_name(zf_kind kind)
  * later. Views are left out: their bytes are those of their operands. */
 static void zfi_mark_peak(const zf_graph *g, bool *there)
 {
-    int32_t end = zfi_len(g->order), peak = end - 1, view;
+    int32_t end = zfi_len(g->order), peak = end - 1, view, most = g->peaks[ZF_DEVICE].node;
     int64_t at;
     for (int32_t i = 0; i < end; i++)
-        if (g->order[i] == g->peak_node && !zfi_is_persistent(g, &g->nodes[g->peak_node])) peak = i;
+        if (g->order[i] == most && !zfi_is_persistent(g, &g->nodes[most])) peak = i;
     for (int32_t i = 0; i < end; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         for (int32_t k = 0; k < node->arg_count && (i >= peak || node->op == ZF_OP_output); k++) {
@@ -351,11 +372,12 @@ static void zfi_mark_peak(const zf_graph *g, bool *there)
             there[x] = true;
         }
     }
-    there[g->peak_node] = true;
+    there[most] = true;
     for (int32_t i = 0; i < end; i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
-        there[id] = node->placed && (zfi_is_persistent(g, node) || (there[id] && i <= peak));
+        there[id] = node->placed && node->space == ZF_DEVICE &&
+                    (zfi_is_persistent(g, node) || (there[id] && i <= peak));
     }
 }
 
@@ -365,8 +387,9 @@ static zf_status zfi_check_limit(zf_graph *g, const char *call, size_t limit)
 {
     char largest[256] = "", where[64] = "";
     size_t count = (size_t)zfi_len(g->nodes), at = 0;
+    const zfi_peak *peak = &g->peaks[ZF_DEVICE];
     bool *there;
-    if (!limit || (uint64_t)g->peak <= limit) return ZF_OK;
+    if (!limit || (uint64_t)peak->bytes <= limit) return ZF_OK;
     if (!(there = zfi_calloc(&g->memory, count, sizeof *there))) return zfi_graph_nomem(g);
     zfi_mark_peak(g, there);
     for (int n = 0; n < 3; n++) {
@@ -381,15 +404,15 @@ static zf_status zfi_check_limit(zf_graph *g, const char *call, size_t limit)
             g->nodes[best].name ? g->nodes[best].name : g->records[g->nodes[best].op]->name,
             (long long)g->nodes[best].bytes);
     }
-    if (g->peak_node)
-        snprintf(where, sizeof where, "; most is alive at %%%d %s", (int)g->peak_node,
-                 g->records[g->nodes[g->peak_node].op]->name);
+    if (peak->node)
+        snprintf(where, sizeof where, "; most is alive at %%%d %s", (int)peak->node,
+                 g->records[g->nodes[peak->node].op]->name);
     zfi_free(&g->memory, there, count * sizeof *there);
     return zfi_fail(&g->error, ZF_ERR_LIMIT,
                     "%s: the plan takes %lld bytes, %lld more than the limit of %zu%s; the largest "
                     "there are %s",
-                    call, (long long)g->peak, (long long)(g->peak - (int64_t)limit), limit, where,
-                    largest);
+                    call, (long long)peak->bytes, (long long)(peak->bytes - (int64_t)limit), limit,
+                    where, largest);
 }
 
 ZF_API zf_status zf_plan_fits(zf_graph *g, size_t limit)

@@ -163,22 +163,19 @@ ZF_API zf_backend *zf_cpu_backend(const zf_cpu_desc *desc, zf_error *error)
     cpu->memory = memory;
     cpu->isa = isa;
     cpu->reference = d.reference;
-    cpu->backend = (zf_backend){"cpu",
-                                cpu,
-                                zfi_cpu_allocate,
-                                zfi_cpu_give_back,
-                                zfi_cpu_copy,
-                                zfi_cpu_scratch,
-                                zfi_cpu_queues,
-                                zfi_cpu_launch,
-                                zfi_cpu_wait_for,
-                                zfi_cpu_synchronize,
-                                zfi_cpu_destroy,
-                                NULL,
-                                NULL,
-                                NULL,
-                                NULL,
-                                zfi_cpu_share};
+    cpu->backend = (zf_backend){.name = "cpu",
+                                .self = cpu,
+                                .allocate = zfi_cpu_allocate,
+                                .release = zfi_cpu_give_back,
+                                .copy = zfi_cpu_copy,
+                                .scratch = zfi_cpu_scratch,
+                                .queues = zfi_cpu_queues,
+                                .launch = zfi_cpu_launch,
+                                .wait = zfi_cpu_wait_for,
+                                .synchronize = zfi_cpu_synchronize,
+                                .destroy = zfi_cpu_destroy,
+                                .share = zfi_cpu_share,
+                                .host_memory = true};
     if (d.threads > 1 && !(cpu->pool = zfi_pool_new(&cpu->memory, d.threads, error))) {
         zfi_cpu_destroy(cpu);
         return NULL;

@@ -1,8 +1,8 @@
 /* Programs: a placed graph bound to memory, and the step that runs it.
  *
  * Compiling resolves every node to a zf_launch whose pointers are final, so that a step is a loop
- * over launches and allocates nothing. There are two allocations from the backend: of parameters
- * and states that the store did not have, which are the store's from then on, and of all else.
+ * over launches and allocates nothing. There are two allocations of each space: of parameters and
+ * states that the store did not have, which are the store's from then on, and of all else.
  *
  *     plan      | inputs | buckets, parameters, states | constants | values of a step |
  *                        stored_at                   stored_end
@@ -13,15 +13,19 @@
  *              0                                 micro_end                    launch_count
  */
 
+typedef struct zfi_arena {
+    void *memory;
+    size_t bytes;
+    char *stored;                  /* memory of tensors that the program has added to the store */
+    int64_t stored_at, stored_end; /* where these stand in the plan */
+} zfi_arena;
+
 struct zf_program {
     zfi_memory memory;
     zf_graph *graph;
     zf_store *store;
     zf_backend *backend; /* the store's */
-    void *arena;
-    size_t arena_bytes;
-    char *stored; /* memory of tensors that it has added to the store */
-    int64_t stored_at, stored_end; /* where these stand in the plan */
+    zfi_arena arenas[ZF_SPACES];
     size_t bound_bytes; /* of tensors that were there */
     int32_t first_added; /* tensors of the store from here on were added */
     int32_t *tensor_of; /* by node that is a parameter or state: of the store; else -1 */
@@ -87,32 +91,35 @@ static bool zfi_is_stored(const zf_graph *g, const zfi_node *node)
 }
 
 /* Where a place of the plan is in memory. Of 0 bytes it may be anywhere. */
-static void *zfi_address(const zf_program *p, int64_t offset)
+static void *zfi_address(const zf_program *p, uint8_t space, int64_t offset)
 {
-    if (offset >= p->stored_at && offset < p->stored_end)
-        return p->stored + (offset - p->stored_at);
-    if (!p->arena) return (void *)p;
-    return (char *)p->arena +
-           (offset < p->stored_at ? offset : offset - (p->stored_end - p->stored_at));
+    const zfi_arena *a = &p->arenas[space];
+    if (offset >= a->stored_at && offset < a->stored_end)
+        return a->stored + (offset - a->stored_at);
+    if (!a->memory) return (void *)p;
+    return (char *)a->memory +
+           (offset < a->stored_at ? offset : offset - (a->stored_end - a->stored_at));
 }
 
-/* Where in the plan parameters and states stand, one behind the other. */
-static zf_status zfi_find_stored(zf_program *p)
+/* Where in the plan of a space parameters and states stand, one behind the other. */
+static zf_status zfi_find_stored(zf_program *p, zf_space space)
 {
     zf_graph *g = p->graph;
+    zfi_arena *a = &p->arenas[space];
     bool some = false;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
         int64_t end = node->offset + zfi_aligned(node->bytes);
-        if (!zfi_is_stored(g, node) || !node->placed) continue;
-        if (!some || node->offset < p->stored_at) p->stored_at = node->offset;
-        if (!some || end > p->stored_end) p->stored_end = end < g->peak ? end : g->peak;
+        if ((zf_space)node->space != space || !zfi_is_stored(g, node) || !node->placed) continue;
+        if (!some || node->offset < a->stored_at) a->stored_at = node->offset;
+        if (!some || end > a->stored_end) a->stored_end = zfi_min(end, g->peaks[space].bytes);
         some = true;
     }
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        if (zfi_is_persistent(g, node) && !zfi_is_stored(g, node) && node->bytes &&
-            node->offset >= p->stored_at && node->offset < p->stored_end)
+        if ((zf_space)node->space == space && zfi_is_persistent(g, node) &&
+            !zfi_is_stored(g, node) && node->bytes && node->offset >= a->stored_at &&
+            node->offset < a->stored_end)
             return zfi_fail(&g->error, ZF_ERR_VERIFY,
                             "zf_compile: the plan has %%%d %s among parameters and states, which "
                             "are one piece of memory",
@@ -189,6 +196,13 @@ static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
                         "zf_compile: the store has no \"%s\"; zf_memory found it in another "
                         "(zf_memory_desc.store)",
                         g->nodes[*leaves].name);
+    if (s->buckets[bucket].space != (zf_space)node->space)
+        return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                        "zf_compile: \"%s\" is to lie in the space %s, and the store has it in %s: "
+                        "give zf_offload the same placement, or zf_store_copy the values to a store "
+                        "of another one",
+                        g->nodes[*leaves].name, zf_space_name((zf_space)node->space),
+                        zf_space_name(s->buckets[bucket].space));
     for (int32_t k = 0; k < count; k++) {
         const zfi_node *leaf = &g->nodes[leaves[k]];
         const int32_t index = p->tensor_of[leaves[k]];
@@ -228,8 +242,10 @@ static zf_status zfi_bind_added(zf_program *p, int32_t id, int32_t *bucket_of)
     zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
     const bool flat = node->op == ZF_OP_bucket;
+    const zfi_arena *a = &p->arenas[node->space];
     zfi_stored_bucket b = {
-        .data = p->stored ? p->stored + (node->offset - p->stored_at) : (char *)p->store,
+        .data = a->stored ? a->stored + (node->offset - a->stored_at) : (char *)p->store,
+        .space = (zf_space)node->space,
         .dtype = node->dtype,
         .size = flat ? ZF_INT(node, bucket, size) : zfi_node_count(node),
         .world = flat && ZF_INT(node, bucket, world) > 1 ? (int32_t)ZF_INT(node, bucket, world) : 1,
@@ -312,7 +328,7 @@ static zf_status zfi_bind(zf_program *p)
                 p->data[node->args[k]] =
                     zfi_stored_data(p->store, &p->store->tensors[p->tensor_of[node->args[k]]]);
         } else if (node->placed) {
-            p->data[id] = zfi_address(p, node->offset);
+            p->data[id] = zfi_address(p, node->space, node->offset);
         } else if (zfi_is_joined(g, node)) {
             p->data[id] = p->data[node->args[0]];
             for (k = 0; k + 1 < node->arg_count; k++)
@@ -337,9 +353,8 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
     int64_t at;
     int32_t k;
     if (!zfi_record_of(g, id)->cpu || zfi_is_joined(g, node)) return false;
-    if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return true;
     k = zfi_viewed(g, node, &at);
-    if (k < 0) return true;
+    if (k < 0 || zfi_has(g, id, ZF_OP_COLLECTIVE) || zfi_writes_into(g, id, k)) return true;
     if (at < 0) at = (int64_t)zfi_node_bytes(node) * p->run.rank;
     return (char *)p->data[node->args[k]] + at != (char *)p->data[id];
 }
@@ -377,15 +392,28 @@ static void zfi_mark_sums(zf_program *p, const int32_t *launch_of)
     }
 }
 
+/* What runs a launch: copies the device, all else what computes where its operands lie. */
+static zf_backend *zfi_runner(const zf_program *p, const zf_launch *l)
+{
+    return l->space == ZF_HOST && l->op != ZF_OP_copy ? p->store->host : p->backend;
+}
+
+/* The launches of a section that a backend runs at once are its own. */
+static bool zfi_ends_section(const zf_program *p, int32_t n)
+{
+    return n == p->micro_end || p->sums_outputs[n] ||
+           zfi_runner(p, &p->launches[n]) != zfi_runner(p, &p->launches[n - 1]);
+}
+
 /* Cuts the launches into sections. */
 static zf_status zfi_make_sections(zf_program *p)
 {
-    p->section_room = 2;
-    for (int32_t n = 0; n < p->launch_count; n++) p->section_room += p->sums_outputs[n];
+    p->section_room = 1;
+    for (int32_t n = 1; n < p->launch_count; n++) p->section_room += zfi_ends_section(p, n);
     p->sections = zfi_calloc(&p->memory, (size_t)p->section_room, sizeof *p->sections);
     if (!p->sections) return zfi_graph_nomem(p->graph);
     for (int32_t n = 0; n < p->launch_count; n++) {
-        if (!n || n == p->micro_end || p->sums_outputs[n])
+        if (!n || zfi_ends_section(p, n))
             p->sections[p->section_count++] = (zf_section){p->launches, p->waits_for, n, n, NULL};
         p->sections[p->section_count - 1].last = n + 1;
     }
@@ -407,15 +435,18 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
     if (!p->launches || !args || !p->waits_for || !p->sums_outputs) return zfi_graph_nomem(g);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
+        const zf_backend *runs;
         zf_launch l;
         size_t scratch;
         if (!zfi_runs(g, p, id)) continue;
         l = zfi_launch_of(g, id, args);
-        l.backend = p->backend->self;
+        l.space = (zf_space)g->nodes[id].space;
+        runs = zfi_runner(p, &l);
+        l.backend = runs->self;
         l.error = &g->error;
         l.comm = p->comm;
-        if (p->backend->check && p->backend->check(p->backend->self, &l)) return g->error.status;
-        scratch = p->backend->scratch(p->backend->self, &l);
+        if (runs->check && runs->check(runs->self, &l)) return g->error.status;
+        scratch = runs->scratch(runs->self, &l);
         if (scratch > (size_t)g->nodes[id].scratch_bytes)
             return zfi_fail(&g->error, ZF_ERR_STAGE,
                             "zf_compile: %%%d %s needs %zu bytes of scratch on this backend, and "
@@ -429,7 +460,9 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         for (int k = 0; l.saved && k < ZF_MAX_SAVED; k++, args++)
             if (g->nodes[id].saved[k]) args->data = p->data[g->nodes[id].saved[k]];
         l.scratch =
-            g->nodes[id].scratch_bytes ? zfi_address(p, g->nodes[id].scratch_offset) : NULL;
+            g->nodes[id].scratch_bytes
+                ? zfi_address(p, g->nodes[id].space, g->nodes[id].scratch_offset)
+                : NULL;
         l.run = &p->run;
         l.error = &p->error;
         l.queue = g->nodes[id].queue;
@@ -496,10 +529,9 @@ static zf_status zfi_make_master(const zf_program *p, int32_t of, zf_dtype dtype
                         "in the store",
                         t->name);
     if (t->host) memcpy(room->work, t->host + (size_t)first * size, (size_t)count * size);
-    else if ((status = s->backend->copy(s->backend->self, room->work,
-                                        have.data + (size_t)(first - have.first) * size,
-                                        (size_t)count * size, ZF_DEVICE_TO_HOST,
-                                        &p->graph->error)))
+    else if ((status = zfi_get_bytes(s, zfi_stored_space(s, t), room->work,
+                                     have.data + (size_t)(first - have.first) * size,
+                                     (size_t)count * size, &p->graph->error)))
         return status;
     zf_convert(room->piece, dtype, room->work, t->dtype, (size_t)count);
     return ZF_OK;
@@ -522,8 +554,8 @@ static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t
             status = zfi_make_master(p, source, node->dtype, first + at, n, r);
         else if (!host) zfi_make_piece(p, node, first + at, n, r);
         if (!status)
-            status = p->backend->copy(p->backend->self, to + at * size, from, (size_t)(n * size),
-                                      ZF_HOST_TO_DEVICE, &p->graph->error);
+            status = zfi_put_bytes(p->store, (zf_space)node->space, to + at * size, from,
+                                   (size_t)(n * size), &p->graph->error);
     }
     return status;
 }
@@ -539,8 +571,8 @@ static zf_status zfi_fill_bucket(zf_program *p, int32_t id, zfi_fill_room *room)
     memset(room->piece, 0, most);
     for (size_t at = 0; at < bytes && !status; at += n) {
         n = bytes - at < most ? bytes - at : most;
-        status = p->backend->copy(p->backend->self, to + at, room->piece, n, ZF_HOST_TO_DEVICE,
-                                  &p->graph->error);
+        status = zfi_put_bytes(p->store, (zf_space)node->space, to + at, room->piece, n,
+                               &p->graph->error);
     }
     for (int32_t k = 0; k < node->arg_count && !status; k++) {
         zfi_portion has = zfi_portion_of(p->store, p->tensor_of[node->args[k]]);
@@ -631,6 +663,7 @@ static zf_status zfi_list_inputs(zf_program *p)
         for (int32_t k = 0; k < node->arg_count && !p->memory.failed; k++) {
             int32_t id = node->args[k];
             seen[id] |= READ;
+            id = (int32_t)(zfi_copied(g, &g->nodes[id]) - g->nodes);
             if (!k || k != g->records[node->op]->rate || g->nodes[id].update || seen[id] & RATE)
                 continue;
             zfi_push(&p->memory, p->rates, id);
@@ -682,17 +715,20 @@ static zf_status zfi_open_store(zf_program *p, const zf_compile_desc *d)
     if (status) return status;
     if (!s) {
         p->store = zf_store_new(&(zf_store_desc){.backend = d->backend,
+                                                 .host = d->host,
                                                  .comm = d->comm,
                                                  .seed = d->seed,
                                                  .allocator = p->memory.allocator},
                                 error);
         return p->store ? ZF_OK : error->status;
     }
-    if ((d->backend && d->backend != s->backend) || (d->comm && d->comm != s->comm))
+    if ((d->backend && d->backend != s->backend) || (d->comm && d->comm != s->comm) ||
+        (d->host && d->host != s->host))
         return zfi_fail(error, ZF_ERR_ARGUMENT,
                         "zf_compile: %s is not the store's (zf_store_desc); leave it out",
                         d->backend && d->backend != s->backend ? "the backend"
-                                                               : "the communicator");
+                        : d->comm && d->comm != s->comm        ? "the communicator"
+                                                               : "the host's backend");
     if (d->seed && d->seed != s->seed)
         return zfi_fail(error, ZF_ERR_ARGUMENT,
                         "zf_compile: the seed %llu is not the store's, %llu (zf_store_desc.seed); "
@@ -707,29 +743,31 @@ static zf_status zfi_open_store(zf_program *p, const zf_compile_desc *d)
 static zf_status zfi_check_store_limit(const zf_program *p)
 {
     const zf_store *s = p->store;
-    size_t all = s->bytes + s->program_bytes + (size_t)p->graph->peak;
+    const int64_t peak = p->graph->peaks[ZF_DEVICE].bytes;
+    const size_t bytes = s->bytes[ZF_DEVICE], programs = s->program_bytes[ZF_DEVICE],
+                 all = bytes + programs + (size_t)peak;
     if (!s->memory_limit || all <= s->memory_limit) return ZF_OK;
     return zfi_fail(&p->graph->error, ZF_ERR_LIMIT,
                     "zf_compile: the plan takes %lld bytes, the store has %zu and its other "
                     "programs %zu: %zu more than the store's limit of %zu "
                     "(zf_store_desc.memory_limit)",
-                    (long long)p->graph->peak, s->bytes, s->program_bytes, all - s->memory_limit,
-                    s->memory_limit);
+                    (long long)peak, bytes, programs, all - s->memory_limit, s->memory_limit);
 }
 
 /* Memory for what is added to the store, and for all else. */
-static zf_status zfi_allocate(zf_program *p)
+static zf_status zfi_allocate(zf_program *p, zf_space space)
 {
     zf_graph *g = p->graph;
-    zf_status status = zfi_find_stored(p);
-    size_t stored = (size_t)(p->stored_end - p->stored_at);
+    zfi_arena *a = &p->arenas[space];
+    zf_status status = zfi_find_stored(p, space);
+    size_t stored = (size_t)(a->stored_end - a->stored_at);
     if (status) return status;
-    if (stored && !(p->stored = zfi_store_add_piece(p->store, stored, &g->error)))
+    if (stored && !(a->stored = zfi_store_add_piece(p->store, space, stored, &g->error)))
         return g->error.status;
-    if (!(p->arena_bytes = (size_t)g->peak - stored)) return ZF_OK;
-    p->arena = p->backend->allocate(p->backend->self, p->arena_bytes, &g->error);
-    if (!p->arena) return g->error.status;
-    p->store->program_bytes += p->arena_bytes;
+    if (!(a->bytes = (size_t)g->peaks[space].bytes - stored)) return ZF_OK;
+    a->memory = zfi_allocate_in(p->store, space, a->bytes, &g->error);
+    if (!a->memory) return g->error.status;
+    p->store->program_bytes[space] += a->bytes;
     return ZF_OK;
 }
 
@@ -773,14 +811,22 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     p->run.rank = p->store->rank;
     p->first_added = zfi_len(p->store->tensors);
     if (!(g->stages & ZFI_STAGE_PLACED))
-        status = zf_memory(g, &(zf_memory_desc){p->backend, d->no_reuse, p->store});
+        status = zf_memory(g, &(zf_memory_desc){.backend = p->backend,
+                                                .host = p->store->host,
+                                                .no_reuse = d->no_reuse,
+                                                .store = p->store});
     if (!status && d->verify && !(status = zfi_verify(g))) status = zfi_verify_plan(g);
     if (status || (status = zfi_check_limit(g, "zf_compile", d->memory_limit))) return status;
     if ((status = zfi_check_store_limit(p))) return status;
-    if ((status = zf_graph_plan(g, &p->plan)) || (status = zfi_allocate(p))) return status;
-    if (g->stages & ZFI_STAGE_OVERLAP &&
-        (status = p->backend->queues(p->backend->self, ZFI_QUEUES, &g->error)))
-        return status;
+    status = zf_graph_plan(g, &p->plan);
+    for (int space = 0; space < ZF_SPACES && !status; space++)
+        if (g->peaks[space].bytes) status = zfi_allocate(p, (zf_space)space);
+    if (!status && g->peaks[ZF_HOST].bytes && !zfi_store_host(p->store, &g->error))
+        status = g->error.status;
+    if (!status && g->stages & ZFI_STAGE_OVERLAP)
+        status = p->backend->queues(p->backend->self,
+                                    (int32_t)zfi_max(ZFI_CHANNELS, zfi_queue_count(g)), &g->error);
+    if (status) return status;
     p->nodes = (size_t)zfi_len(g->nodes);
     if ((status = zfi_bind_all(p, d->bound))) return status;
     launch_of = zfi_calloc(&p->memory, p->nodes, sizeof *launch_of);
@@ -834,9 +880,10 @@ ZF_API void zf_program_free(zf_program *p)
     memory = p->memory;
     for (int32_t k = 0; k < p->section_count; k++)
         if (p->sections[k].kept) p->backend->forget(p->backend->self, &p->sections[k]);
-    if (p->arena) {
-        p->backend->release(p->backend->self, p->arena, p->arena_bytes);
-        p->store->program_bytes -= p->arena_bytes;
+    for (int k = 0; k < ZF_SPACES; k++) {
+        if (!p->arenas[k].memory) continue;
+        zfi_release_in(p->store, (zf_space)k, p->arenas[k].memory, p->arenas[k].bytes);
+        p->store->program_bytes[k] -= p->arenas[k].bytes;
     }
     zfi_free(&memory, p->sections, (size_t)p->section_room * sizeof *p->sections);
     zfi_free(&memory, p->data, p->nodes * sizeof *p->data);
@@ -897,8 +944,8 @@ ZF_API zf_status zf_write(zf_program *p, zf_tensor x, const void *data, size_t b
     if (!id) return p->error.status;
     if (!data && bytes) return zfi_fail(&p->error, ZF_ERR_ARGUMENT, "zf_write: data is NULL");
     if (p->tensor_of[id] >= 0) return zfi_store_put(p->store, p->tensor_of[id], data, &p->error);
-    status =
-        p->backend->copy(p->backend->self, p->data[id], data, bytes, ZF_HOST_TO_DEVICE, &p->error);
+    status = zfi_put_bytes(p->store, (zf_space)p->graph->nodes[id].space, p->data[id], data, bytes,
+                           &p->error);
     for (int32_t k = 0; k < zfi_len(p->unwritten) && !status; k++)
         if (p->unwritten[k] == id) {
             p->unwritten[k] = stbds_arrlast(p->unwritten);
@@ -917,8 +964,8 @@ ZF_API zf_status zf_read(zf_program *p, zf_tensor x, void *data, size_t bytes)
     if (p->backend->synchronize(p->backend->self, &p->error)) return p->error.status;
     if (p->tensor_of[id] >= 0)
         return zfi_store_get(p->store, p->tensor_of[id], data, id, "zf_read", &p->error);
-    return p->backend->copy(p->backend->self, data, p->data[id], bytes, ZF_DEVICE_TO_HOST,
-                            &p->error);
+    return zfi_get_bytes(p->store, (zf_space)p->graph->nodes[id].space, data, p->data[id], bytes,
+                         &p->error);
 }
 
 /* ------------------------------------------------------------------------------ running */
@@ -982,12 +1029,13 @@ static void zfi_poison(zf_program *p, int32_t n)
     memset(nan, 0xff, sizeof nan);
     for (int32_t k = 0; k < p->launches[n].arg_count; k++) {
         const zf_array *x = &p->launches[n].args[k];
+        const zfi_node *node = &p->graph->nodes[p->launches[n].node];
+        const zf_space space = (zf_space)p->graph->nodes[node->args[k]].space;
         size_t bytes = (size_t)zfi_count(x) * zf_dtype_size(x->dtype);
         if (zfi_wanted(p, x, n)) continue;
         for (size_t at = 0; at < bytes; at += sizeof nan)
-            p->backend->copy(p->backend->self, (char *)x->data + at, nan,
-                             bytes - at < sizeof nan ? bytes - at : sizeof nan, ZF_HOST_TO_DEVICE,
-                             NULL);
+            zfi_put_bytes(p->store, space, (char *)x->data + at, nan,
+                          bytes - at < sizeof nan ? bytes - at : sizeof nan, NULL);
     }
 }
 
@@ -1017,6 +1065,17 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
     return ZF_OK;
 }
 
+/* Launches on the backend that runs it. What computes in host memory beside another device begins
+ * when that is done. */
+static zf_status zfi_launch_there(zf_program *p, const zf_launch *l)
+{
+    zf_backend *runs = zfi_runner(p, l);
+    if (runs != p->backend && !p->backend->host_memory &&
+        p->backend->synchronize(p->backend->self, &p->error))
+        return p->error.status;
+    return runs->launch(runs->self, l);
+}
+
 /* Launches n, or waits for the one that it waits for. */
 static zf_status zfi_launch(zf_program *p, int32_t n)
 {
@@ -1027,7 +1086,7 @@ static zf_status zfi_launch(zf_program *p, int32_t n)
         status = p->backend->wait(p->backend->self, &p->launches[n]);
     } else {
         if ((status = zfi_note_launch(p, n))) return status;
-        status = p->backend->launch(p->backend->self, l);
+        status = zfi_launch_there(p, l);
         if (l->queue) return status; /* what it reads is wanted until it has been waited for */
     }
     if (!status && p->poison) zfi_poison(p, n);
@@ -1045,6 +1104,10 @@ static zf_status zfi_run_launches(zf_program *p, int32_t first, int32_t last)
     for (int32_t k = 0; k < p->section_count && !status; k++) {
         zf_section *s = &p->sections[k];
         if (s->first < first || s->last > last) continue;
+        if (zfi_runner(p, &s->launches[s->first]) != p->backend) {
+            for (int32_t n = s->first; n < s->last && !status; n++) status = zfi_launch(p, n);
+            continue;
+        }
         for (int32_t n = s->first; n < s->last && !status; n++) status = zfi_note_launch(p, n);
         if (!status) status = p->backend->run(p->backend->self, s, &p->error);
     }
@@ -1074,8 +1137,8 @@ static const zfi_node *zfi_bad_output(zf_program *p)
         if (!zfi_marks_loss(g, mark)) continue;
         node = &g->nodes[mark->args[0]];
         value.dtype = node->dtype;
-        if (p->backend->copy(p->backend->self, number, p->data[mark->args[0]],
-                             zf_dtype_size(node->dtype), ZF_DEVICE_TO_HOST, &p->error) ||
+        if (zfi_get_bytes(p->store, (zf_space)node->space, number, p->data[mark->args[0]],
+                          zf_dtype_size(node->dtype), &p->error) ||
             !isfinite(zfi_get(&value, 0)))
             return mark;
     }
@@ -1090,8 +1153,8 @@ static zf_status zfi_check_rates(zf_program *p)
         double number[1] = {0};
         zf_array value = {number, node->dtype, ZF_SCALAR};
         zf_status status =
-            p->backend->copy(p->backend->self, number, p->data[p->rates[k]],
-                             zf_dtype_size(node->dtype), ZF_DEVICE_TO_HOST, &p->error);
+            zfi_get_bytes(p->store, (zf_space)node->space, number, p->data[p->rates[k]],
+                          zf_dtype_size(node->dtype), &p->error);
         if (status) return status;
         if (!isfinite(zfi_get(&value, 0)))
             return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
@@ -1289,19 +1352,24 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
 {
     zf_program_info info = {.remark = ""};
     const zf_graph *g;
-    int64_t persistent = 0;
+    int64_t persistent = 0, all = 0;
     if (!p) return info;
     g = p->graph;
     if (p->backend->remark) info.remark = p->backend->remark(p->backend->self);
-    info.peak_bytes = (size_t)g->peak;
-    info.store_bytes = (size_t)(p->stored_end - p->stored_at);
+    info.peak_bytes = (size_t)g->peaks[ZF_DEVICE].bytes;
+    for (int k = 0; k < ZF_SPACES; k++) {
+        const size_t stored = (size_t)(p->arenas[k].stored_end - p->arenas[k].stored_at);
+        info.allocated[k] = p->arenas[k].bytes + stored;
+        all += g->peaks[k].bytes;
+        if (k == ZF_DEVICE) info.store_bytes = stored;
+    }
     info.bound_bytes = p->bound_bytes;
-    info.allocated_bytes = p->arena_bytes + info.store_bytes;
+    info.allocated_bytes = info.allocated[ZF_DEVICE];
     if (p->comm) info.comm_bytes = p->comm->memory;
     info.plan = p->plan;
     info.counted = p->counted;
-    info.live_bytes = (size_t)g->live;
-    info.peak_node = g->peak_node;
+    info.live_bytes = (size_t)g->peaks[ZF_DEVICE].live;
+    info.peak_node = g->peaks[ZF_DEVICE].node;
     info.nodes = p->plan.nodes;
     info.flops = p->plan.flops;
     info.param_count = p->plan.parameter_count;
@@ -1315,6 +1383,6 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
         if (node->op == ZF_OP_constant) info.constant_bytes += bytes;
         if (zfi_is_persistent(g, node)) persistent += (int64_t)bytes;
     }
-    info.work_bytes = (size_t)(g->peak - persistent);
+    info.work_bytes = (size_t)(all - persistent);
     return info;
 }

@@ -18,6 +18,7 @@ typedef struct zfi_stored_bucket {
     int64_t size;  /* elements of all shards, with padding */
     int32_t world; /* shards; 1: it is whole on each rank */
     bool flat;     /* it was made by zf_zero; else it holds exactly one tensor */
+    zf_space space;
 } zfi_stored_bucket;
 
 typedef struct zfi_stored {
@@ -33,10 +34,11 @@ typedef struct zfi_stored {
     uint32_t sum;   /* a checksum for zf_compare_ranks (same.c) */
 } zfi_stored;
 
-/* Memory of the backend. */
+/* Memory of a space. */
 typedef struct zfi_piece {
     char *data;
     size_t bytes;
+    zf_space space;
 } zfi_piece;
 
 struct zf_store {
@@ -44,6 +46,7 @@ struct zf_store {
     zfi_text text; /* names */
     zf_error error;
     zf_backend *backend, *own_backend; /* own: made here, freed here */
+    zf_backend *host, *own_host;       /* what computes in host memory; NULL: nothing does yet */
     const zf_comm *comm;               /* NULL: one rank */
     int32_t rank, world;
     uint64_t seed;
@@ -53,10 +56,10 @@ struct zf_store {
     zfi_stored *tensors; /* growing arrays */
     zfi_stored_bucket *buckets;
     zfi_piece *pieces;
-    zfi_name *names;      /* index + 1; may name a tensor that was removed */
-    size_t bytes;         /* of the pieces */
-    size_t program_bytes; /* of the programs */
-    size_t memory_limit;  /* of both; 0: none */
+    zfi_name *names; /* index + 1; may name a tensor that was removed */
+    size_t bytes[ZF_SPACES];         /* of the pieces */
+    size_t program_bytes[ZF_SPACES]; /* of the programs */
+    size_t memory_limit;             /* of the device, of both; 0: none */
     char *room;           /* ZFI_SAME_PIECE bytes, and records of all ranks; NULL: one rank */
     int64_t *records;
 };
@@ -131,4 +134,29 @@ static bool zfi_store_follows(const zf_store *s, int32_t a, int32_t b)
 {
     const char *first = zfi_stored_data(s, &s->tensors[a]);
     return first && first + zfi_stored_bytes(&s->tensors[a]) == zfi_stored_data(s, &s->tensors[b]);
+}
+
+/* Where a tensor lies. */
+static zf_space zfi_stored_space(const zf_store *s, const zfi_stored *t)
+{
+    return t->bucket < 0 ? ZF_HOST : s->buckets[t->bucket].space;
+}
+
+/* Copies between the program's memory and a space. */
+static zf_status zfi_put_bytes(const zf_store *s, zf_space space, void *to, const void *from,
+                               size_t bytes, zf_error *error)
+{
+    if (space == ZF_DEVICE)
+        return s->backend->copy(s->backend->self, to, from, bytes, ZF_HOST_TO_DEVICE, error);
+    if (bytes) memmove(to, from, bytes);
+    return ZF_OK;
+}
+
+static zf_status zfi_get_bytes(const zf_store *s, zf_space space, void *to, const void *from,
+                               size_t bytes, zf_error *error)
+{
+    if (space == ZF_DEVICE)
+        return s->backend->copy(s->backend->self, to, from, bytes, ZF_DEVICE_TO_HOST, error);
+    if (bytes) memmove(to, from, bytes);
+    return ZF_OK;
 }

@@ -52,19 +52,18 @@ static uint32_t zfi_same_sum(const zfi_same *s, int32_t k)
     return k < tensors ? s->store->tensors[k].sum : s->inputs[k - tensors].sum;
 }
 
-/* The checksum of a value that is whole; where `loose`, in host memory. */
+/* The checksum of a value that is whole. */
 static zf_status zfi_same_read_value(const zf_store *s, const char *name, const char *data,
-                                     size_t bytes, bool loose, uint32_t *sum, zf_error *error)
+                                     size_t bytes, zf_space space, uint32_t *sum,
+                                     zf_error *error)
 {
     size_t n;
     for (size_t at = *sum = 0; at < bytes; at += n) {
         zf_status status = ZF_OK;
         n = bytes - at < ZFI_SAME_PIECE ? bytes - at : ZFI_SAME_PIECE;
-        if (!loose)
-            status = s->backend->copy(s->backend->self, s->room, data + at, n, ZF_DEVICE_TO_HOST,
-                                      error);
+        if (space != ZF_HOST) status = zfi_get_bytes(s, space, s->room, data + at, n, error);
         if (status) return zfi_fail(error, status, "\"%s\" cannot be read", name);
-        *sum = zfi_crc32c(*sum, loose ? data + at : s->room, n);
+        *sum = zfi_crc32c(*sum, space == ZF_HOST ? data + at : s->room, n);
     }
     return ZF_OK;
 }
@@ -78,12 +77,13 @@ static zf_status zfi_same_read(zfi_same *s, zf_error *error)
         zfi_stored *t = &store->tensors[k];
         const char *data = zfi_stored_data(store, t);
         if (data)
-            status = zfi_same_read_value(store, t->name, data, zfi_stored_bytes(t), t->bucket < 0,
-                                         &t->sum, error);
+            status = zfi_same_read_value(store, t->name, data, zfi_stored_bytes(t),
+                                         zfi_stored_space(store, t), &t->sum, error);
     }
     for (int32_t k = 0; k < zfi_len(s->inputs) && !status; k++) {
         zfi_same_input *x = &s->inputs[k];
-        status = zfi_same_read_value(store, x->name, x->data, x->bytes, false, &x->sum, error);
+        status = zfi_same_read_value(store, x->name, x->data, x->bytes, ZF_DEVICE, &x->sum,
+                                     error);
     }
     return status;
 }

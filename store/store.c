@@ -14,11 +14,38 @@ ZF_API const char *zf_store_error(const zf_store *s)
 
 ZF_API int64_t zf_store_step(const zf_store *s) { return s ? s->step : 0; }
 
+/* What computes in host memory, made where it is asked for first; NULL with *error. */
+static zf_backend *zfi_store_host(zf_store *s, zf_error *error)
+{
+    if (!s->host) s->host = zfi_host_backend(s->backend, NULL);
+    if (!s->host)
+        s->host = s->own_host =
+            zf_cpu_backend(&(zf_cpu_desc){.allocator = s->memory.allocator}, error);
+    return s->host;
+}
+
+/* Memory of a space; NULL with *error. */
+static void *zfi_allocate_in(zf_store *s, zf_space space, size_t bytes, zf_error *error)
+{
+    zf_backend *host;
+    if (space == ZF_DEVICE) return s->backend->allocate(s->backend->self, bytes, error);
+    if (!(host = zfi_store_host(s, error))) return NULL;
+    return s->backend->allocate_host ? s->backend->allocate_host(s->backend->self, bytes, error)
+                                     : host->allocate(host->self, bytes, error);
+}
+
+static void zfi_release_in(zf_store *s, zf_space space, void *memory, size_t bytes)
+{
+    if (space == ZF_DEVICE) s->backend->release(s->backend->self, memory, bytes);
+    else if (s->backend->release_host) s->backend->release_host(s->backend->self, memory, bytes);
+    else s->host->release(s->host->self, memory, bytes);
+}
+
 static void zfi_store_destroy(zf_store *s)
 {
     zfi_memory memory = s->memory;
     for (int32_t k = 0; k < zfi_len(s->pieces); k++)
-        s->backend->release(s->backend->self, s->pieces[k].data, s->pieces[k].bytes);
+        zfi_release_in(s, s->pieces[k].space, s->pieces[k].data, s->pieces[k].bytes);
     for (int32_t k = 0; k < zfi_len(s->tensors); k++)
         zfi_free(&memory, s->tensors[k].host, zfi_stored_bytes(&s->tensors[k]));
     zfi_array_free(&memory, s->tensors);
@@ -29,6 +56,7 @@ static void zfi_store_destroy(zf_store *s)
     zfi_free(&memory, s->room, ZFI_SAME_PIECE);
     if (s->records)
         zfi_free(&memory, s->records, (size_t)s->world * ZFI_SAME_FIELDS * sizeof *s->records);
+    zf_backend_free(s->own_host);
     zf_backend_free(s->own_backend);
     zfi_free(&memory, s, sizeof *s);
 }
@@ -54,6 +82,12 @@ static zf_status zfi_store_open(zf_store *s, const zf_store_desc *d, zf_error *e
         if (!s->own_backend) return error->status;
     }
     s->backend = d->backend ? d->backend : s->own_backend;
+    s->host = d->host;
+    if (s->host && !s->host->host_memory)
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "zf_store_new: host must be a backend that computes in host memory, and %s "
+                        "does not",
+                        s->host->name);
     if (s->world < 2) return ZF_OK;
     s->room = zfi_realloc(&s->memory, NULL, 0, ZFI_SAME_PIECE);
     s->records = zfi_calloc(&s->memory, (size_t)s->world * ZFI_SAME_FIELDS, sizeof *s->records);
@@ -118,8 +152,10 @@ ZF_API zf_store_info zf_store_info_of(const zf_store *s)
 {
     zf_store_info info = {0};
     if (!s) return info;
-    info.bytes = s->bytes;
-    info.program_bytes = s->program_bytes;
+    info.bytes = s->bytes[ZF_DEVICE];
+    info.program_bytes = s->program_bytes[ZF_DEVICE];
+    info.offloaded_bytes = s->bytes[ZF_HOST];
+    info.host_program_bytes = s->program_bytes[ZF_HOST];
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         const zfi_stored *t = &s->tensors[k];
         if (t->bucket < 0) info.host_bytes += zfi_stored_bytes(t);
@@ -156,8 +192,8 @@ static void zfi_store_go_back(zf_store *s, zfi_store_mark mark)
     if (s->buckets) stbds_header(s->buckets)->length = (size_t)mark.buckets;
     while (zfi_len(s->pieces) > mark.pieces) {
         zfi_piece piece = stbds_arrlast(s->pieces);
-        s->backend->release(s->backend->self, piece.data, piece.bytes);
-        s->bytes -= piece.bytes;
+        zfi_release_in(s, piece.space, piece.data, piece.bytes);
+        s->bytes[piece.space] -= piece.bytes;
         stbds_header(s->pieces)->length--;
     }
     s->memory.failed = false;
@@ -174,17 +210,17 @@ static int32_t zfi_store_add(zf_store *s, zfi_stored t)
     return index;
 }
 
-/* Allocates memory of the backend for tensors; NULL with *error. */
-static char *zfi_store_add_piece(zf_store *s, size_t bytes, zf_error *error)
+/* Allocates memory of a space for tensors; NULL with *error. */
+static char *zfi_store_add_piece(zf_store *s, zf_space space, size_t bytes, zf_error *error)
 {
-    zfi_piece piece = {.bytes = bytes};
-    piece.data = s->backend->allocate(s->backend->self, bytes, error);
+    zfi_piece piece = {.bytes = bytes, .space = space};
+    piece.data = zfi_allocate_in(s, space, bytes, error);
     if (!piece.data) return NULL;
     if (zfi_push(&s->memory, s->pieces, piece)) {
-        s->bytes += bytes;
+        s->bytes[space] += bytes;
         return piece.data;
     }
-    s->backend->release(s->backend->self, piece.data, bytes);
+    zfi_release_in(s, space, piece.data, bytes);
     zfi_nomem(error);
     return NULL;
 }
@@ -195,19 +231,13 @@ static char *zfi_store_add_piece(zf_store *s, size_t bytes, zf_error *error)
 static zf_status zfi_stored_get(const zf_store *s, const zfi_stored *t, void *out, const char *at,
                                 size_t bytes, zf_error *error)
 {
-    if (t->bucket >= 0)
-        return s->backend->copy(s->backend->self, out, at, bytes, ZF_DEVICE_TO_HOST, error);
-    if (bytes) memcpy(out, at, bytes);
-    return ZF_OK;
+    return zfi_get_bytes(s, zfi_stored_space(s, t), out, at, bytes, error);
 }
 
 static zf_status zfi_stored_put(const zf_store *s, const zfi_stored *t, char *at, const void *from,
                                 size_t bytes, zf_error *error)
 {
-    if (t->bucket >= 0)
-        return s->backend->copy(s->backend->self, at, from, bytes, ZF_HOST_TO_DEVICE, error);
-    if (bytes) memcpy(at, from, bytes);
-    return ZF_OK;
+    return zfi_put_bytes(s, zfi_stored_space(s, t), at, from, bytes, error);
 }
 
 /* Elements [from, until) of a parameter, at `data`, into its master weights, tensor k. */

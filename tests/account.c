@@ -161,6 +161,11 @@ TEST(account_reads_a_parsed_plan)
     OK(t, zf_graph_plan(h, &again), zf_graph_error(h));
     CHECK_TEXT(t, again.peak_op, plan.peak_op);
     plan.peak_op = again.peak_op, plan.peak_scope = again.peak_scope; /* text has no scopes */
+    for (int k = 0; k < ZF_SPACES; k++) {
+        CHECK_TEXT(t, again.spaces[k].peak_op, plan.spaces[k].peak_op);
+        plan.spaces[k].peak_op = again.spaces[k].peak_op;
+        plan.spaces[k].peak_scope = again.spaces[k].peak_scope;
+    }
     CHECK(t, !memcmp(&plan, &again, sizeof plan));
 }
 

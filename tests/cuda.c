@@ -193,7 +193,7 @@ static apart apart_of(test *t, zf_backend *inner, size_t shift)
 {
     return (apart){{"apart", NULL, apart_allocate, apart_release, apart_copy, apart_scratch,
                     apart_queues, apart_launch, apart_wait, apart_synchronize, NULL, apart_check,
-                    NULL, NULL, NULL, NULL},
+                    NULL, NULL, NULL, NULL, false, NULL, NULL},
                    inner,
                    shift,
                    t};

@@ -436,10 +436,11 @@ static bool check_ranks(test *t, uint64_t seed, const char *built)
     if (good) keep_shared(&expected, with);
     if (good && pick(&m, 2)) recomputation(least, sizeof least, with);
     snprintf(line, sizeof line,
-             "%s%szero stage=%d world=%d micro_batches=%d bucket=%d; prefetch bytes=%d memory=%d; "
+             "%s%szero stage=%d world=%d micro_batches=%d bucket=%d; %sprefetch bytes=%d memory=%d; "
              "memory threads=1; verify",
              least, pick(&m, 2) ? "simplify; " : "", stage, world, micro, 1 << pick(&m, 16),
-             pick(&m, 3) ? 1 << pick(&m, 18) : 0, pick(&m, 2) ? 1 << pick(&m, 20) : 0);
+             pick(&m, 2) ? "offload optimizer=host; " : "", pick(&m, 3) ? 1 << pick(&m, 18) : 0,
+             pick(&m, 2) ? 1 << pick(&m, 20) : 0);
     if (good) cut = after(t, seed, with, line);
     good = good && cut;
     e = (numbers_desc){.steps = 2, .fast = d.fast, .seed = (uint64_t)pick(&m, 1000)};

@@ -31,6 +31,7 @@ typedef struct model_desc {
     size_t bucket;
     uint64_t seed;
     zf_dtype dtype;      /* of the parameters */
+    zf_space offload;    /* where states of the optimizer lie */
     bool forward;        /* no optimizer */
     zf_backend *backend; /* of the last rank; NULL: its own */
     zf_local *group;     /* NULL: lockstep */
@@ -97,6 +98,7 @@ static zf_status model_new(test *t, model *m, const model_desc *d, zf_error *err
                                    .world = d->world,
                                    .micro_batches = d->forward ? 1 : SLOTS / d->world,
                                    .bucket_bytes = d->bucket});
+        if (d->offload) zf_offload(g, &(zf_offload_desc){.optimizer = d->offload});
         m->comms[r] = (zf_comm){.rank = r, .world = d->world};
         comm = d->group ? zf_local_comm(d->group, r) : d->world > 1 ? &m->comms[r] : NULL;
         if (last && d->last) comm = d->last;
@@ -321,7 +323,8 @@ static void has_files(test *t, const char *path, int32_t stage, int32_t world)
     CHECK(t, (count_files(path, "params.rank-") > 1) == (cut && stage == 3));
 }
 
-/* From every stage and world to every stage and world, with buckets of other sizes. */
+/* From every stage and world to every stage and world, with buckets of other sizes, and with the
+ * optimizer on the device or on the host. */
 static void goes_on(test *t, bool lamb)
 {
     enum { SAVED = 2, DONE = 4 };
@@ -339,12 +342,14 @@ static void goes_on(test *t, bool lamb)
         model *m = &loaded[k / RANKS][k % RANKS];
         d = (model_desc){.stage = k / RANKS, .world = k % RANKS + 1, .lamb = lamb, .seed = 77};
         d.bucket = buckets[(k + 1) % 4];
+        d.offload = k % 2 ? ZF_HOST : ZF_DEVICE;
         test_defer(t, model_free, m);
         OK(t, model_new(t, m, &d, &error), error.text);
     }
     for (int k = 0; k < 4 * RANKS; k++) {
         d = (model_desc){.stage = k / RANKS, .world = k % RANKS + 1, .lamb = lamb, .seed = 5};
         d.bucket = buckets[k * 3 % 4];
+        d.offload = k / 2 % 2 ? ZF_HOST : ZF_DEVICE;
         OK(t, model_new(t, &saved, &d, &error), error.text);
         OK(t, train(&saved, SAVED, others, &error), error.text);
         CHECK(t, !memcmp(losses, others, SAVED * sizeof *losses));
@@ -378,7 +383,11 @@ TEST(shards_save_and_load)
     float losses[1];
     test_defer(t, model_free, &a);
     test_defer(t, model_free, &b);
-    OK(t, model_new(t, &a, &(model_desc){.stage = 3, .world = 2, .tiny = true, .seed = 1}, &error),
+    OK(t,
+       model_new(t, &a,
+                 &(model_desc){
+                     .stage = 3, .world = 2, .tiny = true, .seed = 1, .offload = ZF_HOST},
+                 &error),
        error.text);
     OK(t, model_new(t, &b, &(model_desc){.stage = 1, .world = 3, .tiny = true, .seed = 2}, &error),
        error.text);

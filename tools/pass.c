@@ -245,6 +245,29 @@ static void run_zero(call *c)
     if (ready(c)) ran(c, zf_zero(c->graph, &d));
 }
 
+/* key=device or key=host */
+static zf_space take_space(call *c, const char *key)
+{
+    const char *name = take_value(c, key);
+    int space = ZF_DEVICE;
+    while (name && space < ZF_SPACES && strcmp(name, zf_space_name((zf_space)space))) space++;
+    if (space == ZF_SPACES)
+        complain(c, PASS_MISUSED, "%s: %s must be device, host or disk, not '%s'", c->name, key,
+                 name);
+    return (zf_space)space;
+}
+
+static zf_offload_desc take_offload(call *c)
+{
+    return (zf_offload_desc){.optimizer = take_space(c, "optimizer")};
+}
+
+static void run_offload(call *c)
+{
+    zf_offload_desc d = take_offload(c);
+    if (ready(c)) ran(c, zf_offload(c->graph, &d));
+}
+
 /* cost=FLOPS,BYTES,LINK,LATENCY: the members of zf_cost; NULL when it is not given. */
 static const zf_cost *take_cost(call *c, zf_cost *cost)
 {
@@ -426,6 +449,8 @@ static const pass passes[] = {
      run_recompute},
     {"zero", "[stage=N] [world=N] [micro_batches=N] [bucket=BYTES]",
      "the step of each of `world` ranks at a ZeRO stage", run_zero},
+    {"offload", "[optimizer=host]",
+     "optimizer: its states lie in host memory, where updates are computed", run_offload},
     {"prefetch", "[bytes=N] [memory=N] [cost=FLOPS,BYTES,LINK,LATENCY]",
      "collectives beside the computation, no earlier than rates per second and the link's latency "
      "ask for; buckets kept gathered within a memory limit",

@@ -32,7 +32,7 @@ TEST_ONCE(records_are_complete)
         if (!(traits & ZF_OP_RANDOM) != !streams) wrong = "RANDOM goes with a stream";
         if (!(traits & ZF_OP_MUTATES) != !r->writes) wrong = "MUTATES goes with writes";
         if ((traits & ZF_OP_VIEW) && !r->views) wrong = "VIEW goes with views";
-        if (r->views && !(traits & (ZF_OP_VIEW | ZF_OP_COLLECTIVE))) wrong = "views is no VIEW";
+        if (r->views && !(traits & ZF_OP_VIEW) && !r->writes) wrong = "views is no VIEW";
         if ((traits & ZF_OP_LEAF) && r->cpu) wrong = "a LEAF has no kernel";
         if ((traits & ZF_OP_LEAF) && !r->holds && op != ZF_OP_bucket && op != ZF_OP_param)
             wrong = "a LEAF holds something";

@@ -1,0 +1,52 @@
+/* copy: a value in another space.
+ *
+ *     %9 = copy %8 {to=host} : f32[1024] host     y = x
+ *     %9 = copy %8, %7 : f32[1024]                the same into %7, a leaf or a shard; y is %7 then
+ *
+ * Values lie on the device, in host memory or on a disk; operators compute in the first two. Copies
+ * go between device and host, and between host and disk. An update may write a copy of what it
+ * updates; a copy back must follow.
+ */
+
+static zf_space zfi_space_of_copy(const zf_attribute *attributes)
+{
+    return (zf_space)attributes[ZF_AT_copy_to].i;
+}
+
+static zf_status zfi_infer_copy(zfi_infer *c)
+{
+    const zfi_node *into = c->arg_count > 1 ? c->args[1] : NULL;
+    const zf_space to = zfi_space_of_copy(c->attributes), from = (zf_space)c->args[0]->space;
+    char type[ZFI_TYPE_TEXT];
+    if (to == from)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 0 lies in the space %s already",
+                              zf_space_name(to));
+    if (to != ZF_HOST && from != ZF_HOST)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "values go between device and disk by way of host memory");
+    if (into && (zf_space)into->space != to)
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 1 lies in the space %s, not %s",
+                              zf_space_name((zf_space)into->space), zf_space_name(to));
+    zfi_infer_like(c, 0);
+    if (into && (into->dtype != c->dtype || !zfi_same_shape(&into->shape, &c->shape)))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "operand 1 must be of type %s",
+                              zfi_type_text(type, c->dtype, &c->shape));
+    return ZF_OK;
+}
+
+/* Between memory and memory: the CPU backend has both spaces there. On a queue of its own it leaves
+ * the workers to what computes. */
+static zf_status zfi_run_copy(const zf_launch *l)
+{
+    if (l->queue) memmove(l->out.data, l->args[0].data, (size_t)zfi_array_bytes(&l->out));
+    else zfi_move_bytes(l, l->out.data, l->args[0].data, zfi_array_bytes(&l->out));
+    return ZF_OK;
+}
+
+static double zfi_bytes_of_copy(const zf_launch *l) { return 2 * (double)zfi_array_bytes(&l->out); }
+
+/* ------------------------------------------------------------------------------- records */
+
+ZFI_OPERATOR(copy, .infer = zfi_infer_copy, .cpu = zfi_run_copy, .bytes = zfi_bytes_of_copy,
+             .space = zfi_space_of_copy, .views = zfi_views_into, .writes = zfi_writes_into_1,
+             .ranks = ZFI_RANKS_VIEW, .traits = ZF_OP_MUTATES | ZF_OP_ANYWHERE | ZF_OP_READS_HALF)

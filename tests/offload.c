@@ -1,0 +1,240 @@
+/* Offload: numbers are those without it, to the last bit; each space has its own plan, which is what
+ * is allocated; the verifier finds copies that are missing, wrong or not waited for. */
+#include "../tools/pass.h"
+#include "numbers.h"
+
+/* Two layers with a dropout, a norm and a parameter that two products use. Parameters of several
+ * blocks of 1024 elements, and of less than one. */
+static const char model[] = "%1 = input \"x\" : f32[4,40]\n"
+                            "%2 = param \"layer.0.w\" {init=normal b=0.3} : f32[40,60]\n"
+                            "%3 = param \"layer.0.b\" : f32[60]\n"
+                            "%4 = param \"layer.1.w\" {init=normal b=0.3} : f32[60,40]\n"
+                            "%5 = param \"layer.1.g\" {init=ones} : f32[40]\n"
+                            "%6 = param \"frozen\" {init=normal b=0.3 frozen=true} : f32[40]\n"
+                            "%7 = input \"lr\" : f32[]\n"
+                            "%8 = matmul %1, %2 : f32[4,60]\n"
+                            "%9 = add %8, %3 : f32[4,60]\n"
+                            "%10 = tanh %9 : f32[4,60]\n"
+                            "%11 = dropout %10 {p=0.25 stream=3} : f32[4,60]\n"
+                            "%12 = matmul %11, %4 : f32[4,40]\n"
+                            "%13 = mul %12, %5 : f32[4,40]\n"
+                            "%14 = add %13, %6 : f32[4,40]\n"
+                            "%15 = matmul %14, %2 : f32[4,60]\n"
+                            "%16 = tanh %15 : f32[4,60]\n"
+                            "%17 = mul %16, %16 : f32[4,60]\n"
+                            "%18 = reshape %17 {shape=[240]} : f32[240]\n"
+                            "%19 = sum %18 : f32[]\n"
+                            "      output %19 \"loss\"\n";
+
+/* The text behind the passes, to be freed; NULL after a failed check. */
+static char *made(test *t, const char *text, const char *line)
+{
+    char message[600] = "", *out = NULL;
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = zf_graph_parse(text, strlen(text), NULL, &error);
+    if (g && !pass_run(g, line, NULL, message, sizeof message)) out = text_of(g);
+    else test_fail(t, __FILE__, __LINE__, line, g ? message : error.text);
+    zf_graph_free(g);
+    return out;
+}
+
+/* With and without, by the passes `before` and `behind`. */
+static bool same_bits(test *t, const char *before, const char *behind)
+{
+    char line[800], why[600] = "";
+    numbers with = {0}, without = {0};
+    zf_error error = {ZF_OK, ""};
+    const numbers_desc d = {.steps = 5, .fast = true, .no_gradients = true, .seed = 7};
+    char *plain, *host;
+    bool good;
+    snprintf(line, sizeof line, "%s; %s", before, behind);
+    plain = made(t, model, line);
+    snprintf(line, sizeof line, "%s; offload optimizer=host; %s", before, behind);
+    host = plain ? made(t, model, line) : NULL;
+    good = host && strstr(host, "] host @") && numbers_of(&without, plain, &d, &error) &&
+           numbers_of(&with, host, &d, &error) &&
+           numbers_compare(&without, &with, "", why, sizeof why) > 8;
+    if (!good)
+        test_fail(t, __FILE__, __LINE__, line, *why ? why : *error.text ? error.text : "no host");
+    numbers_free(&with);
+    numbers_free(&without);
+    free(plain);
+    free(host);
+    return good;
+}
+
+/* Every stage, on 1, 2 and 4 ranks, every optimizer and dtype, f16 with steps that are skipped, one
+ * micro-batch and four, recomputed, with every kind of budget. */
+TEST_ONCE(offload_keeps_the_bits)
+{
+    static const char *const optimizers[] = {"adamw lr weight_decay=0.1",
+                                             "lamb lr weight_decay=0.1 decay_all",
+                                             "sgd lr momentum=0.9", "lion lr weight_decay=0.1"};
+    static const char *const precisions[] = {"", "precision bf16; ",
+                                             "precision f16 scale=200000 hysteresis=1; "};
+    static const char *const clips[] = {"", "clip 0.5; ", "clip 0.5; "};
+    static const int prefetches[] = {0, 3000, 1 << 20};
+    int n = 0;
+    for (int world = 1; world <= 4; world *= 2)
+        for (int stage = 0; stage < 4; stage++)
+            for (int o = 0; o < 4; o++, n++) {
+                char before[300], behind[100];
+                const char *precision = precisions[n % 3];
+                snprintf(before, sizeof before,
+                         "%sautograd loss; %s%s; %s%szero stage=%d world=%d micro_batches=%d "
+                         "bucket=%d",
+                         precision, clips[(n / 3 + o) % 3], optimizers[o],
+                         n % 2 ? "fuse; " : "", n % 5 == 1 ? "recompute layers; " : "", stage,
+                         world, n % 4 == 3 ? 4 : 1, n % 7 ? 20000 : 1);
+                snprintf(behind, sizeof behind, "prefetch bytes=%d; memory threads=1; verify",
+                         prefetches[n / 2 % 3]);
+                CHECK(t, same_bits(t, before, behind));
+            }
+}
+
+/* A step with its states in host memory takes from each space what the plan says, and of the device
+ * as much less as the states are. */
+TEST_ONCE(offload_has_a_plan_of_each_space)
+{
+    zf_plan plans[2];
+    for (int k = 0; k < 2; k++) {
+        zf_error error = {ZF_OK, ""};
+        char message[600] = "";
+        zf_graph *g = zf_graph_parse(model, strlen(model), NULL, &error);
+        zf_program *p;
+        zf_program_info info;
+        zf_store_info store;
+        NEED(t, g, &error);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        CHECK(t, !pass_run(g,
+                           k ? "autograd loss; adamw lr; zero; offload optimizer=host"
+                             : "autograd loss; adamw lr; zero",
+                           NULL, message, sizeof message));
+        NEED(t, p = zf_compile(g, &(zf_compile_desc){.verify = true}), NULL);
+        test_defer(t, (test_cleanup *)zf_program_free, p);
+        info = zf_program_info_of(p);
+        store = zf_store_info_of(zf_program_store(p));
+        plans[k] = info.plan;
+        for (int space = 0; space < ZF_SPACES; space++)
+            CHECK(t, info.allocated[space] == info.plan.spaces[space].peak_bytes);
+        CHECK(t, info.allocated_bytes == info.allocated[ZF_DEVICE]);
+        CHECK(t, store.bytes + store.program_bytes == info.allocated[ZF_DEVICE]);
+        CHECK(t, store.offloaded_bytes + store.host_program_bytes == info.allocated[ZF_HOST]);
+    }
+    CHECK(t, !plans[0].spaces[ZF_HOST].peak_bytes && !plans[1].most[ZF_OPTIMIZER]);
+    CHECK(t, plans[1].spaces[ZF_HOST].most[ZF_OPTIMIZER] == plans[0].most[ZF_OPTIMIZER]);
+    CHECK(t, plans[1].spaces[ZF_HOST].live_bytes <= plans[1].spaces[ZF_HOST].peak_bytes);
+    CHECK(t, plans[1].peak_bytes + plans[0].most[ZF_OPTIMIZER] <= plans[0].peak_bytes + 64);
+}
+
+/* One rank, one bucket, placed; with queues. */
+static const char placed[] =
+    "zero stage=0 world=1 micro_batches=1\n"
+    "%2  = param \"w\" {init=normal b=0.3} : f32[8,8]\n"
+    "%42 = bucket %2 {at=[0] size=1024} : f32[1024] @320+4096\n"
+    "%1  = input \"x\" : f32[8,8] @0+256\n"
+    "%4  = input \"lr\" : f32[] @256+4\n"
+    "%46 = pack %1 {at=[0] size=1024} : f32[1024] @4416+4096\n"
+    "%47 = copy %46 {to=host} : f32[1024] host @4096+4096 queue=download\n"
+    "      wait %47\n"
+    "update:\n"
+    "%5  = state \"sgd.momentum/w\" : f32[8,8] host\n"
+    "%43 = bucket %5 {at=[0] size=1024} : f32[1024] host @0+4096\n"
+    "%48 = copy %42 {to=host} : f32[1024] host @8192+4096 queue=download\n"
+    "%49 = copy %4 {to=host} : f32[] host @12288+4\n"
+    "      wait %48\n"
+    "      sgd %48, %47, %49, %43 {momentum=0.9 blocks=[0,1] decays=[0]}\n"
+    "%50 = copy %48, %42 : f32[1024] @320+4096 queue=upload\n"
+    "      wait %50\n"
+    "peak 8512 %46\n"
+    "peak host 12352 %49\n";
+
+TEST(offload_text_is_good)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g = zf_graph_parse(placed, strlen(placed),
+                                 &(zf_graph_desc){.allocator = t->allocator}, &error);
+    char text[4000];
+    NEED(t, g, &error);
+    zf_graph_text(g, text, sizeof text);
+    zf_graph_free(g);
+    CHECK(t, strstr(text, "%43 = bucket %5 {at=[0] size=1024} : f32[1024] host @0+4096\n"));
+    CHECK(t, strstr(text, "\npeak 8512 %46\npeak host 12352 %49\n"));
+}
+
+TEST_ONCE(offload_mistakes_are_found)
+{
+    static const struct {
+        const char *from, *to, *error;
+    } list[] = {
+        {"      wait %48\n", "", "it writes %48 while copy %48 on queue download writes it"},
+        {"      wait %47\n", "", "nothing waits for it before the end of the micro section"},
+        {"      wait %50\n", "", "nothing waits for it before the end of the update section"},
+        {"%50 = copy %48, %42 : f32[1024] @320+4096 queue=upload\n      wait %50\n", "",
+         "it updates a copy of %42, and nothing copies it back"},
+        {"sgd %48, %47, %49, %43", "sgd %48, %47, %4, %43",
+         "%48 lies in the space host, and %4 in device"},
+        {"sgd %48, %47, %49, %43", "sgd %48, %46, %49, %43",
+         "%48 lies in the space host, and %46 in device"},
+        {"sgd %48, %47", "sgd %47, %48",
+         "operand 0 must be a param, a bucket or a shard of one, not the result of pack"},
+        {"@4096+4096 queue=download", "@2048+4096 queue=download",
+         "the bytes of %43 belong to %47"},
+        {"@8192+4096 queue=download", "@4096+4096 queue=download", "the bytes of %47 belong to %48"},
+        {"@8192+4096 queue=download", "@8192+4096 queue=upload",
+         "on queue upload there are copies of its direction alone"},
+        {"@8192+4096 queue=download", "@8192+4096 queue=gather",
+         "on queue gather there are collectives of several ranks alone"},
+        {"peak host 12352 %49", "peak host 12288 %49", "do not fit its type or the arena of 12288"},
+        {"peak host 12352 %49\n", "", "do not fit its type or the arena of 0"},
+        {"%50 = copy %48, %42", "%50 = copy %47, %42",
+         "operand 0 must be a copy of %42, which it brings back"},
+        {"      wait %50\n", "      wait %50\n%51 = copy %43 {to=disk} : f32[1024] disk\n",
+         "it has no place"},
+        {"%48 = copy %42 {to=host} : f32[1024] host", "%48 = copy %42 {to=host} : f32[1024]",
+         "the result of copy lies in the space host"},
+        {"%48 = copy %42 {to=host} : f32[1024] host", "%48 = copy %42 {to=disk} : f32[1024] disk",
+         "values go between device and disk by way of host memory"},
+        {"%48 = copy %42 {to=host} : f32[1024] host", "%48 = copy %42 : f32[1024]",
+         "operand 0 lies in the space device already"},
+    };
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        const char *at = strstr(placed, list[k].from);
+        zf_error error = {ZF_OK, ""};
+        char text[4000];
+        zf_graph *g;
+        CHECK(t, at);
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - placed), placed, list[k].to,
+                 at + strlen(list[k].from));
+        g = zf_graph_parse(text, strlen(text), NULL, &error);
+        zf_graph_free(g);
+        if (g || !strstr(error.text, list[k].error))
+            test_fail(t, __FILE__, __LINE__, list[k].error, g ? "no error" : error.text);
+    }
+}
+
+/* Passes out of order, and what a description cannot ask for. */
+TEST_ONCE(offload_errors)
+{
+    static const struct {
+        const char *line, *error;
+    } list[] = {
+        {"autograd loss; adamw lr; offload optimizer=host",
+         "zf_offload: needs zf_zero before it"},
+        {"autograd loss; adamw lr; zero; prefetch bytes=100; offload optimizer=host",
+         "zf_offload: must come before zf_prefetch, which has been run"},
+        {"autograd loss; adamw lr; zero; offload optimizer=host; offload optimizer=host",
+         "zf_offload: zf_offload has been run already"},
+        {"autograd loss; adamw lr; zero; offload optimizer=disk",
+         "zf_offload: optimizer is 2; it must be ZF_DEVICE or ZF_HOST"},
+    };
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        zf_error error = {ZF_OK, ""};
+        zf_graph *g = zf_graph_parse(model, strlen(model), NULL, &error);
+        char message[600] = "";
+        NEED(t, g, &error);
+        pass_run(g, list[k].line, NULL, message, sizeof message);
+        zf_graph_free(g);
+        CHECK_TEXT(t, message, list[k].error);
+    }
+}

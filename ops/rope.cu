@@ -19,8 +19,7 @@ template <class T> __global__ void zfi_rope_kernel(const zfi_rope r)
          n += (int64_t)gridDim.x * blockDim.x) {
         const int64_t row = zfi_divide(n, r.half), i = n - row * r.half.by, half = r.half.by,
                       table = row % r.tables;
-        const int64_t position =
-            r.positions ? zfi_index_at(r.positions, r.wide, table) : table;
+        const int64_t position = r.positions ? zfi_index_at(r.positions, r.wide, table) : table;
         const float angle = (float)position * r.frequencies[i], c = cosf(angle),
                     s = r.inverse ? -sinf(angle) : sinf(angle);
         const T *x = static_cast<const T *>(r.x) + row * r.heads * 2 * half + i;

@@ -633,6 +633,25 @@ static zf_tensor golden_causal(const zf_tensor *x, zf_tensor none, double eps)
 
 /* Units: a row of softmax is shifted by 1000, one of layer_norm has a mean of 100 (24 roundings in
  * its sum), one of cross_entropy has logits near 500. gelu and silu run to 40. */
+/* Of x [batch,token,head,size] with three heads. */
+static zf_tensor golden_turn(zf_tensor x, const zf_rope_desc *desc)
+{
+    zf_shape s = zf_tensor_shape(x);
+    return zf_reshape(zf_rope(zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], -1)), desc), s);
+}
+static zf_tensor golden_rope(const zf_tensor *x, zf_tensor i, double eps)
+{
+    return (void)i, (void)eps, golden_turn(x[0], &(zf_rope_desc){.heads = 3});
+}
+static zf_tensor golden_rope_llama3(const zf_tensor *x, zf_tensor i, double eps)
+{
+    return (void)i, (void)eps,
+           golden_turn(x[0], &(zf_rope_desc){.heads = 3,
+                                             .theta = 500000,
+                                             .scaling = ZF_ROPE_LLAMA3,
+                                             .original = 32});
+}
+
 static const golden goldens[] = {
     {"gelu_erf", {"x"}, NULL, golden_gelu, 16},
     {"gelu_tanh", {"x"}, NULL, golden_gelu_tanh, 24},
@@ -645,6 +664,8 @@ static const golden goldens[] = {
     {"embedding", {"weight"}, "ids", golden_embedding, 4},
     {"attention", {"q", "k", "v"}, "mask", golden_attention, 128},
     {"attention_causal", {"q", "k", "v"}, NULL, golden_causal, 128},
+    {"rope", {"x"}, NULL, golden_rope, 8},
+    {"rope_llama3", {"x"}, NULL, golden_rope_llama3, 8},
 };
 
 static zf_safetensors *golden_file;

@@ -1,6 +1,6 @@
 """Operator goldens from PyTorch: ops.safetensors, everything computed in f64.
 
-    pip install torch safetensors numpy
+    pip install torch transformers safetensors numpy
     python make.py
 
 Tensors are F64 unless said; every input is exactly a float, so that an f32 kernel sees the same
@@ -22,6 +22,10 @@ OP.dx (OP.dgamma, ...) flow out. Shapes are odd on purpose.
                                     y = softmax(q k^T / sqrt(5) + mask) v; attention: mask I64
                                     [2,7], a key with 0 gets probability 0 from every query; causal:
                                     a query sees itself and what is before it
+    rope, rope_llama3               x, dy, y, dx [2,40,3,12] = [batch,token,head,size], positions 0 to
+                                    39: theta 10000; theta 500000 with the scaling of Llama 3.1
+                                    (factor 8, low 1, high 4, original 32). Frequencies and angles
+                                    are rounded to f32, and are within 1e-6 of transformers'
 """
 import pathlib
 
@@ -29,6 +33,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from safetensors.numpy import save_file
+import transformers
+from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 HERE = pathlib.Path(__file__).parent
 RNG = np.random.default_rng(1)
@@ -52,6 +58,33 @@ def record(out, name, fn, inputs, extra=None, dy=None):
     out |= {f"{name}.{k}": v for k, v in (inputs | (extra or {})).items()}
     out |= {f"{name}.{k}": v.reshape(v.shape or (1,)) for k, v in (("y", y.detach()), ("dy", dy))}
     out |= {f"{name}.d{k}": g for k, g in zip(leaves, grads)}
+
+
+def rope(kind, theta, d):
+    """x -> x with the halves of each head turned, as modeling_llama does it."""
+    scaling = {"factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+               "original_max_position_embeddings": 32}
+    config = transformers.LlamaConfig(
+        hidden_size=3 * d, num_attention_heads=3, max_position_embeddings=64,
+        rope_parameters={"rope_type": kind, "rope_theta": theta} | (scaling if kind == "llama3"
+                                                                    else {}))
+    theirs = LlamaRotaryEmbedding(config).inv_freq.double()
+    f = exact(theta ** (-2.0 * np.arange(d // 2) / d))
+    if kind == "llama3":
+        wave = 2 * np.pi / f
+        share = (32 / wave - 1) / (4 - 1)
+        f = exact(torch.where(wave < 32 / 4, f, torch.where(
+            wave > 32 / 1, f / 8, (1 - share) * f / 8 + share * f)))
+    assert torch.allclose(f, theirs, rtol=1e-6, atol=0)
+
+    def turn(x):
+        angle = exact((torch.arange(x.shape[1]).float()[:, None] * f.float()).numpy())
+        c = torch.cat([angle.cos()] * 2, -1)[:, None]
+        s = torch.cat([angle.sin()] * 2, -1)[:, None]
+        a, b = x[..., : d // 2], x[..., d // 2 :]
+        return x * c + torch.cat([-b, a], -1) * s
+
+    return turn
 
 
 def main():
@@ -111,6 +144,10 @@ def main():
         record(out, name, attention(seen), qkv, extra)
         library = F.scaled_dot_product_attention(*qkv.values(), attn_mask=seen)
         torch.testing.assert_close(out[f"{name}.y"], library, rtol=1e-13, atol=1e-14)
+
+    x = {"x": normal(2, 40, 3, 12)}
+    record(out, "rope", rope("default", 10000.0, 12), x)
+    record(out, "rope_llama3", rope("llama3", 500000.0, 12), x)
 
     assert all(torch.isfinite(v).all() for v in out.values())
     tensors = {k: np.ascontiguousarray(v.numpy()) for k, v in out.items()}

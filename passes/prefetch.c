@@ -1,7 +1,7 @@
-/* prefetch: collectives run beside the computation, on queues of their own.
+/* prefetch: collectives and copies run beside the computation, on queues of their own.
  *
  * requires: zf_zero
- * ensures:  numbers are unchanged to the last bit. What waits for a collective is a `wait` node;
+ * ensures:  numbers are unchanged to the last bit. What waits for a collective or a copy is a `wait` node;
  * its operands and its result are its own from its line to there
  *
  *     gathers     of cut buckets are issued before their use, while at most `bytes` of gathered and
@@ -10,6 +10,9 @@
  *                 gradients lie waiting to be reduced, or at the end of the section
  *     updated     parameters are gathered into their buckets while the next ones are updated
  *     small       gathers of the update section are joined to one
+ *     copies      between device and host run beside the computation and are waited for where they
+ *                 are read, or when more than `bytes` are on their way in one direction. A gradient
+ *                 goes to the host where its reduction has been waited for
  *     put off     what the last large reduction does not need is computed beside it, as far as no
  *                 more than `bytes` are kept for that
  *     kept        with `keep_gathered`, buckets stay gathered from the forward to the backward
@@ -22,7 +25,10 @@
  *           wait %30      %5 = matmul %4, %31     release %30
  */
 
-enum { ZFI_SMALL_GATHER = 64 << 10 }; /* bytes of a result up to which gathers are joined */
+enum {
+    ZFI_SMALL_GATHER = 64 << 10, /* bytes of a result up to which gathers are joined */
+    ZFI_SMALL_COPY = 1 << 10     /* bytes from which copies have a queue */
+};
 
 /* A gather of a cut bucket in the micro section. */
 typedef struct zfi_ahead {
@@ -48,9 +54,10 @@ typedef struct zfi_prefetch {
     zfi_ahead *aheads; /* growing array, by position */
     double *time;      /* by position of the micro section: seconds until then */
     int32_t *order;    /* as it was */
-    int32_t *pending;  /* by node: the queued collective that reads or writes it; 0: none */
-    int32_t *waiting;  /* queued collectives that have not been waited for, oldest first */
-    int64_t reducing;  /* bytes of gradients among them */
+    int32_t *pending;  /* by node: the queued collective or copy that makes or writes it; 0: none */
+    int32_t *waiting;  /* those that have not been waited for, oldest first */
+    int32_t *deferred; /* copies of sums that have not been waited for */
+    int64_t moving[ZFI_QUEUES]; /* bytes of gradients that are reduced, and of copies */
     size_t nodes;
 } zfi_prefetch;
 
@@ -356,11 +363,14 @@ static void zfi_forget_pending(zfi_prefetch *p, int32_t id)
 {
     const zfi_node *node = &p->graph->nodes[id];
     p->pending[id] = 0;
-    for (int32_t k = 0; k < node->arg_count; k++)
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        int32_t leaf = zfi_written_leaf(p->graph, node->args[k]);
         if (p->pending[node->args[k]] == id) p->pending[node->args[k]] = 0;
+        if (p->pending[leaf] == id) p->pending[leaf] = 0;
+    }
 }
 
-/* Waits for everything of the collective's queue up to itself: a queue is in order. */
+/* Waits for a queued node. */
 static void zfi_put_wait(zfi_prefetch *p, int32_t id)
 {
     zf_graph *g = p->graph;
@@ -372,25 +382,22 @@ static void zfi_put_wait(zfi_prefetch *p, int32_t id)
             continue;
         }
         zfi_append_nodes(g, wait, NULL, id);
-        if (g->nodes[id].queue == ZFI_QUEUE_REDUCE)
-            p->reducing -= (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
+        if (g->nodes[id].queue != ZFI_QUEUE_GATHER)
+            p->moving[g->nodes[id].queue] -=
+                (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
         zfi_forget_pending(p, id);
     }
     stbds_header(p->waiting)->length = (size_t)kept;
 }
 
-static void zfi_wait_all(zfi_prefetch *p)
-{
-    while (zfi_len(p->waiting) && !p->graph->error.status && !p->graph->memory.failed)
-        zfi_put_wait(p, p->waiting[0]);
-}
-
-/* Which queue a collective goes to; compute where nothing is won. */
+/* Which queue a collective or copy goes to; compute where nothing is won. */
 static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
 {
     const zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
     int64_t bytes = (int64_t)zfi_node_bytes(node);
+    if (p->bytes && node->op == ZF_OP_copy && bytes >= ZFI_SMALL_COPY && bytes <= (int64_t)p->bytes)
+        return zfi_queue_of_copy(g, node);
     if (!p->bytes || !zfi_has(g, id, ZF_OP_COLLECTIVE) || ZF_INT(node, all_gather, world) <= 1)
         return ZFI_QUEUE_COMPUTE;
     if (node->op == ZF_OP_all_gather) {
@@ -404,30 +411,85 @@ static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
     return ZFI_QUEUE_REDUCE;
 }
 
-/* Puts a node, behind the waits that it needs. */
-static void zfi_put(zfi_prefetch *p, int32_t id)
+/* Waits for copies under way of what the node writes. */
+static void zfi_wait_for_readers(zfi_prefetch *p, int32_t id)
 {
     zf_graph *g = p->graph;
-    uint8_t queue = zfi_queue_of(p, id);
+    const uint32_t written = zfi_written_args(g, &g->nodes[id]);
+    for (int32_t k = 0; k < g->nodes[id].arg_count && k < 31; k++)
+        for (int32_t n = 0; written >> k & 1 && n < zfi_len(p->waiting);) {
+            const zfi_node *other = &g->nodes[p->waiting[n]];
+            if (other->op == ZF_OP_copy &&
+                zfi_bytes_of(g, other->args[0]) == zfi_bytes_of(g, g->nodes[id].args[k]))
+                zfi_put_wait(p, p->waiting[n]);
+            else n++;
+        }
+}
+
+/* Puts a node, behind the waits that it needs. */
+static void zfi_put_node(zfi_prefetch *p, int32_t id)
+{
+    zf_graph *g = p->graph;
+    const uint8_t queue = zfi_queue_of(p, id);
     for (int32_t k = 0; k < g->nodes[id].arg_count; k++) {
         int32_t leaf = zfi_written_leaf(g, g->nodes[id].args[k]);
         if (p->pending[g->nodes[id].args[k]]) zfi_put_wait(p, p->pending[g->nodes[id].args[k]]);
         if (p->pending[leaf]) zfi_put_wait(p, p->pending[leaf]);
     }
-    if (queue == ZFI_QUEUE_REDUCE) {
+    zfi_wait_for_readers(p, id);
+    if (queue && queue != ZFI_QUEUE_GATHER) {
         int64_t bytes = (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
-        for (int32_t k = 0; p->reducing + bytes > (int64_t)p->bytes && k < zfi_len(p->waiting);)
-            if (g->nodes[p->waiting[k]].queue == ZFI_QUEUE_REDUCE) zfi_put_wait(p, p->waiting[k]);
+        for (int32_t k = 0; p->moving[queue] + bytes > (int64_t)p->bytes && k < zfi_len(p->waiting);)
+            if (g->nodes[p->waiting[k]].queue == queue) zfi_put_wait(p, p->waiting[k]);
             else k++;
-        p->reducing += bytes;
+        p->moving[queue] += bytes;
     }
     if (!g->memory.failed) zfi_push(&g->memory, g->order, id);
     g->nodes[id].queue = queue;
     if (!queue || g->memory.failed) return;
     zfi_push(&g->memory, p->waiting, id);
     p->pending[id] = id;
+    if (g->nodes[id].arg_count < 2) return;
     /* What it writes into is its own as well. */
-    if (g->nodes[id].arg_count > 1) p->pending[g->nodes[id].args[1]] = id;
+    p->pending[g->nodes[id].args[1]] = id;
+    p->pending[zfi_written_leaf(g, g->nodes[id].args[1])] = id;
+}
+
+/* Puts the copies whose sums have been waited for. */
+static void zfi_put_deferred(zfi_prefetch *p)
+{
+    for (int32_t k = 0; k < zfi_len(p->deferred) && !p->graph->memory.failed;) {
+        const int32_t id = p->deferred[k];
+        if (p->pending[p->graph->nodes[id].args[0]]) {
+            k++;
+            continue;
+        }
+        for (int32_t n = k; n + 1 < zfi_len(p->deferred); n++) p->deferred[n] = p->deferred[n + 1];
+        stbds_header(p->deferred)->length--;
+        zfi_put_node(p, id);
+    }
+}
+
+/* The same; a copy of a sum that is under way waits until that has been waited for. */
+static void zfi_put(zfi_prefetch *p, int32_t id)
+{
+    const zf_graph *g = p->graph;
+    const int32_t sum = g->nodes[id].op == ZF_OP_copy ? p->pending[g->nodes[id].args[0]] : 0;
+    if (sum && g->nodes[sum].queue == ZFI_QUEUE_REDUCE && !g->nodes[id].update) {
+        zfi_push(&p->graph->memory, p->deferred, id);
+        return;
+    }
+    zfi_put_node(p, id);
+    zfi_put_deferred(p);
+}
+
+/* The end of a section: nothing is under way. */
+static void zfi_wait_all(zfi_prefetch *p)
+{
+    while (zfi_len(p->waiting) && !p->graph->error.status && !p->graph->memory.failed) {
+        zfi_put_wait(p, p->waiting[0]);
+        zfi_put_deferred(p);
+    }
 }
 
 /* Takes queues back where a wait stands right behind its collective. */
@@ -545,6 +607,7 @@ static zf_status zfi_lay_beside(zf_graph *g, const zf_training *t)
     zfi_free(&g->memory, p.pending, p.nodes * sizeof *p.pending);
     zfi_array_free(&g->memory, p.aheads);
     zfi_array_free(&g->memory, p.waiting);
+    zfi_array_free(&g->memory, p.deferred);
     zfi_array_free(&g->memory, p.order);
     if (g->memory.failed) return zfi_graph_nomem(g);
     return zfi_leave(g, ZFI_STAGE_OVERLAP);

@@ -1,5 +1,5 @@
-/* What communicators between processes share; zeroflow_mpi.c and zeroflow_nccl.c include it and see
- * the public header beside it.
+/* What communicators between processes share. zeroflow_mpi.c and zeroflow_nccl.c include it after the
+ * public header.
  *
  * The first failure of a process is the error of all its later calls, and the communicator tells the
  * other ranks. Who waits does so with backoff, and listens to the others meanwhile:
@@ -51,7 +51,7 @@ static const char *zfi_call_text(char text[128], const zfi_call *call)
                                                      .root = call->root});
 }
 
-/* A rank that is a process, or has a device; what a communicator begins with. */
+/* One rank. The struct of a communicator begins with this one. */
 typedef struct zfi_process {
     zf_comm comm;
     const char *maker; /* the function that made it, for messages */
@@ -65,7 +65,7 @@ typedef struct zfi_process {
     void (*on_failure)(void *self, const char *notice);
 } zfi_process;
 
-/* The mutex, and a rank and world of 0: comm is the caller's to fill in. */
+/* Fills in all but comm, which is the caller's. */
 static void zfi_process_init(zfi_process *p, const char *maker, double deadline,
                              void (*on_failure)(void *self, const char *notice))
 {

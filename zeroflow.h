@@ -852,9 +852,9 @@ ZF_API zf_status zf_recompute(zf_graph *graph, const zf_training *training);
 
 /* Overlaps communication with computation, on queues of their own: gathers are issued ahead of
  * their use; reductions are waited for where their result is read; the last large reduction, mostly
- * an embedding's, is issued before the gradients that it does not need; small gathers are joined.
- * Numbers do not change. Each of the first three costs at most prefetch.bytes of memory. Requires:
- * zf_zero. training NULL: nothing overlaps. */
+ * an embedding's, is issued before the gradients that it does not need; small gathers are joined;
+ * copies of zf_offload run beside the updates. Numbers do not change. Each but the fourth costs at
+ * most prefetch.bytes of memory. Requires: zf_zero. training NULL: nothing overlaps. */
 ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_training *training);
 
 /* ----------------------------------------------------------------------------- 6 DEVICES, RANKS

@@ -301,7 +301,7 @@ static void print_beginning(const run *r)
     if (run_parts(job) > 1) printf(" in %lld parts", (long long)run_parts(job));
     printf(", %.3g GFLOP a step, plan %.3g MiB", 1e-9 * step_flops(r),
            (double)info.peak_bytes / 1048576);
-    if (info.plan.inverted) printf(", %d values made again (invert)", (int)info.plan.inverted);
+    if (info.plan.inverted) printf(", %d values recomputed by invert", (int)info.plan.inverted);
     if (job->ranks.world > 1)
         printf(" on each of %d ranks (ZeRO stage %d)", (int)job->ranks.world, (int)o->zero);
     printf("\n");

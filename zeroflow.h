@@ -737,7 +737,8 @@ ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
  * Requires: zf_zero; before zf_prefetch. desc NULL: everything stays on the device. */
 typedef struct zf_offload_desc {
     /* ZF_HOST: the states of the optimizer lie in host memory, master weights among them. Gradients
-     * go there, and updated parameters come back */
+     * go there, and updated parameters come back. ZF_DISK: states lie in a file
+     * (zf_store_desc.offload_dir) and come to host memory for their update */
     zf_space optimizer;
 } zf_offload_desc;
 ZF_API zf_status zf_offload(zf_graph *graph, const zf_offload_desc *desc);
@@ -1021,6 +1022,10 @@ typedef struct zf_store_desc {
     /* A CPU backend, for what lies in host memory; NULL: `backend`, if its memory is the host's,
      * else a single-threaded one of the store's own */
     zf_backend *host;
+    /* A folder for values on the disk. They lie in files that are removed with the store, and whose
+     * space is allocated when a program is compiled (ZF_ERR_LIMIT where the disk is full). Checksums
+     * of their blocks are kept in memory: damage is ZF_ERR_FORMAT of the step. NULL: no disk */
+    const char *offload_dir;
     /* The ranks among which this store is one; NULL: there is one rank. It must outlive the
      * store */
     const zf_comm *comm;
@@ -1069,6 +1074,7 @@ typedef struct zf_store_info {
     size_t host_bytes;    /* of tensors that no program has named yet */
     /* of host memory, for tensors that programs name, and for all else of all programs */
     size_t offloaded_bytes, host_program_bytes;
+    size_t disk_bytes; /* of files, for tensors that programs name */
     int64_t param_count, state_count; /* elements */
 } zf_store_info;
 ZF_API zf_store_info zf_store_info_of(const zf_store *store);
@@ -1169,7 +1175,8 @@ typedef struct zf_compile_desc {
     /* The store of its parameters and states; NULL: a new one, of backend, comm and seed */
     zf_store *store;
     zf_backend *backend;  /* NULL: the store's; of a new one, a single-threaded CPU backend */
-    zf_backend *host;     /* of a new store: zf_store_desc.host */
+    zf_backend *host;     /* of a new store: zf_store_desc.host, */
+    const char *offload_dir; /* and its folder */
     uint64_t seed;        /* of a new store; else 0, or the store's */
     /* bytes; 0: none. A larger plan is ZF_ERR_LIMIT; the error says by how much and where */
     size_t memory_limit;
@@ -1939,6 +1946,7 @@ typedef struct zf_launch {
     const zf_array *saved;
     const zf_attribute *attributes;
     void *scratch; /* as many bytes as backend->scratch asked for */
+    void *disk; /* of a copy from or to the disk, where values have no memory; else NULL */
     zf_space space; /* where its operands lie; of a copy, where its result does */
     const zf_run *run;
     void *backend; /* zf_backend.self */

@@ -15,6 +15,9 @@
  * Pieces in flight whose places in the file overlap are all reads: what would break that waits first.
  * So who starts a read after a write was started gets what was written.
  *
+ * The disk space has addresses, behind which there is no memory. So places on the disk are passed
+ * around and added to as those in memory are, and who would use one as memory is stopped at once.
+ *
  * One mutex guards the engine; it is open while data are moved, copied, or summed. With a ring, a
  * thread that needs a result fetches results for all: one at a time sleeps in the kernel
  * (`reaping`), others wait for `changed`.
@@ -43,7 +46,7 @@ typedef struct zfi_disk_desc {
     int32_t rank, world;
     uint64_t plan;
     int64_t bytes;                /* of the plan's disk space */
-    const zfi_disk_value *values; /* is copied; values may share places */
+    const zfi_disk_value *values; /* is copied; in the order of their places, which may be shared */
     int32_t count;
     int64_t block;    /* bytes of a request and of what one checksum covers: a power of two */
     int32_t depth;    /* pieces in flight */
@@ -109,6 +112,8 @@ typedef struct zfi_disk {
     pthread_mutex_t corner_mutex;
     int32_t count, depth, staging_count;
     int64_t block;
+    char *base; /* addresses of the disk space, which nothing can be read from or written to */
+    int64_t bytes;
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* a slot or the ring is free, or requests were submitted */
@@ -608,8 +613,8 @@ static void zfi_disk_drain(zfi_disk *d)
     pthread_mutex_unlock(&d->mutex);
 }
 
-/* One piece of zfi_disk_get or zfi_disk_put, which ends with its block. */
-static void zfi_disk_part_of_block(zfi_disk *d, bool put, int32_t value, int64_t at, char *data,
+/* Reads or writes a part of a block. */
+static void zfi_disk_corner(zfi_disk *d, bool put, int32_t value, int64_t at, char *data,
                                    int64_t bytes, zfi_disk_transfer *transfer)
 {
     const int64_t from = at / d->block * d->block, rest = d->values[value].bytes - from,
@@ -617,11 +622,6 @@ static void zfi_disk_part_of_block(zfi_disk *d, bool put, int32_t value, int64_t
     const zfi_disk_check *check = &d->checks[d->first[value] + from / d->block];
     char *here = d->corner + (at - from);
     bool fresh;
-    if (bytes == all) {
-        zfi_disk_start(d, put, value, from, data, bytes, transfer);
-        zfi_disk_wait(d, transfer, NULL);
-        return;
-    }
     pthread_mutex_lock(&d->mutex);
     fresh = put && !check->written;
     pthread_mutex_unlock(&d->mutex);
@@ -651,9 +651,16 @@ static zf_status zfi_disk_any(zfi_disk *d, bool put, int32_t value, int64_t at, 
         return zfi_fail(error, ZF_ERR_ARGUMENT, "offload: %lld bytes at %lld of value %d of %lld",
                         (long long)bytes, (long long)at, (int)value, (long long)all);
     while (bytes) {
-        const int64_t rest = d->block - at % d->block, piece = bytes < rest ? bytes : rest;
+        const int64_t rest = d->block - at % d->block, ends = at + bytes == all;
+        int64_t piece = bytes < rest ? bytes : rest;
         zfi_disk_transfer transfer;
-        zfi_disk_part_of_block(d, put, value, at, data, piece, &transfer);
+        if (rest == d->block && (ends || bytes >= d->block)) {
+            piece = ends ? bytes : bytes / d->block * d->block;
+            zfi_disk_start(d, put, value, at, data, piece, &transfer);
+            zfi_disk_wait(d, &transfer, NULL);
+        } else {
+            zfi_disk_corner(d, put, value, at, data, piece, &transfer);
+        }
         if (transfer.error.status)
             return zfi_fail(error, transfer.error.status, "%s", transfer.error.text);
         at += piece, data += piece, bytes -= piece;
@@ -673,6 +680,33 @@ ZFI_UNUSED static zf_status zfi_disk_put(zfi_disk *d, int32_t value, int64_t at,
                                          int64_t bytes, zf_error *error)
 {
     return zfi_disk_any(d, true, value, at, (char *)(uintptr_t)data, bytes, error);
+}
+
+/* The address is one of the disk's. */
+static bool zfi_disk_has(const zfi_disk *d, const void *at)
+{
+    const uintptr_t base = (uintptr_t)d->base, here = (uintptr_t)at;
+    return d->base && here >= base && here - base < (uintptr_t)d->bytes;
+}
+
+/* Copies between memory and the disk: one of `to` and `from` is an address of the disk, of bytes of
+ * one value. Waits; other threads can copy meanwhile. */
+static zf_status zfi_disk_copy(zfi_disk *d, void *to, const void *from, size_t bytes,
+                                          zf_error *error)
+{
+    const bool put = zfi_disk_has(d, to);
+    const int64_t at = (const char *)(put ? to : from) - d->base;
+    int32_t low = 0, high = d->count;
+    while (high - low > 1) { /* the last value that begins there or before */
+        const int32_t middle = low + (high - low) / 2;
+        if (d->values[middle].offset <= at) low = middle;
+        else high = middle;
+    }
+    if (!bytes) return ZF_OK;
+    if (low == d->count || (!put && !zfi_disk_has(d, from)))
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "offload: a copy of what does not lie on the disk");
+    return zfi_disk_any(d, put, low, at - d->values[low].offset,
+                        (char *)(uintptr_t)(put ? from : to), (int64_t)bytes, error);
 }
 
 ZFI_UNUSED static zfi_disk_info zfi_disk_info_of(zfi_disk *d)
@@ -698,6 +732,7 @@ static void zfi_disk_close(zfi_disk *d)
     for (int32_t k = 0; k < d->info.threads; k++) pthread_join(d->threads[k], NULL);
     zfi_ring_close(&d->ring);
     zfi_offload_close(&d->file);
+    if (d->base) munmap(d->base, (size_t)d->bytes);
     pthread_cond_destroy(&d->work);
     pthread_cond_destroy(&d->changed);
     pthread_mutex_destroy(&d->corner_mutex);
@@ -729,7 +764,7 @@ static zf_status zfi_disk_start_way(zfi_disk *d, zfi_disk_way way, zf_error *err
 
 /* A disk with an empty file, whose space is allocated, or NULL with *error: ZF_ERR_LIMIT where the
  * disk is full. */
-ZFI_UNUSED static zfi_disk *zfi_disk_open(zfi_memory *memory, const zfi_disk_desc *desc,
+static zfi_disk *zfi_disk_open(zfi_memory *memory, const zfi_disk_desc *desc,
                                           zf_error *error)
 {
     const zfi_disk_desc want = zfi_disk_resolved(desc);
@@ -758,6 +793,7 @@ ZFI_UNUSED static zfi_disk *zfi_disk_open(zfi_memory *memory, const zfi_disk_des
     d->staging = parts.staging, d->staged = parts.staged, d->corner = parts.corner;
     d->count = want.count, d->depth = want.depth, d->staging_count = want.staging;
     d->block = want.block;
+    d->bytes = want.bytes;
     d->queue = -1;
     d->ring.file = -1;
     for (int32_t k = 0; k < want.count; k++) {
@@ -783,6 +819,9 @@ ZFI_UNUSED static zfi_disk *zfi_disk_open(zfi_memory *memory, const zfi_disk_des
                                                   .bytes = d->info.file_bytes,
                                                   .system = want.system},
                               error);
+    if (!status && want.bytes && !(d->base = zfi_addresses((size_t)want.bytes)))
+        status = zfi_fail(error, ZF_ERR_LIMIT, "offload: the system has no room for %lld addresses",
+                          (long long)want.bytes);
     if (!status && !want.buffered) zfi_disk_go_direct(d);
     if (!status) status = zfi_disk_start_way(d, want.way, error);
     if (!status) return d;

@@ -87,6 +87,19 @@ static int zfi_system_ring_enter(void *user, int ring, unsigned submit, unsigned
 }
 #endif
 
+/* So many addresses that nothing else has, and that cannot be read from or written to; NULL: there is
+ * no room. munmap gives them back. */
+static void *zfi_addresses(size_t bytes)
+{
+#if defined(MAP_ANONYMOUS)
+    const int anonymous = MAP_ANONYMOUS;
+#else /* hidden by strict C11 */
+    const int anonymous = 0x20;
+#endif
+    void *at = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | anonymous, -1, 0);
+    return at == MAP_FAILED ? NULL : at;
+}
+
 static void *zfi_system_ring_map(void *user, int ring, size_t bytes, int64_t offset)
 {
     void *at = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, ring, (off_t)offset);

@@ -25,7 +25,13 @@
  * view of them, a concat of neighbours in the store, or a shard, which lies where the rank says.
  */
 
-enum { ZFI_ALIGN = 64 }; /* of every place but that of a view */
+enum { ZFI_ALIGN = 64 }; /* of every place but that of a view, and of one on a disk */
+
+/* Places of a space are multiples of this. */
+static int64_t zfi_align_of(uint8_t space)
+{
+    return space == ZF_DISK ? ZFI_DISK_ALIGN : ZFI_ALIGN;
+}
 
 /* [start, next segment's start) belongs to `owner`; 0: nobody. */
 typedef struct zfi_segment {
@@ -150,8 +156,9 @@ static void zfi_play_place(zf_graph *g, int32_t id)
                             (int)node->args[k], (int)g->nodes[node->args[k]].args[0]);
     if (node->scratch_bytes && node->scratch_offset > arena - node->scratch_bytes)
         zfi_verify_fail(g, id, "its scratch does not fit the arena of %lld", (long long)arena);
-    if ((node->placed && !view && node->offset % ZFI_ALIGN) || node->scratch_offset % ZFI_ALIGN)
-        zfi_verify_fail(g, id, "places are multiples of %d", ZFI_ALIGN);
+    if ((node->placed && !view && node->offset % zfi_align_of(node->space)) ||
+        node->scratch_offset % ZFI_ALIGN)
+        zfi_verify_fail(g, id, "places are multiples of %d", (int)zfi_align_of(node->space));
 }
 
 /* Leaves own their bytes from the start and may not lie on one another. */

@@ -35,9 +35,12 @@ static zf_status zfi_infer_copy(zfi_infer *c)
 }
 
 /* Between memory and memory: the CPU backend has both spaces there. On a queue of its own it leaves
- * the workers to what computes. */
+ * the workers to what computes. From and to a disk it is the disk's requests that run side by side. */
 static zf_status zfi_run_copy(const zf_launch *l)
 {
+    if (l->disk)
+        return zfi_disk_copy(l->disk, l->out.data, l->args[0].data,
+                             (size_t)zfi_array_bytes(&l->out), l->error);
     if (l->queue) memmove(l->out.data, l->args[0].data, (size_t)zfi_array_bytes(&l->out));
     else zfi_move_bytes(l, l->out.data, l->args[0].data, zfi_array_bytes(&l->out));
     return ZF_OK;

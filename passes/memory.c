@@ -63,6 +63,13 @@ static int64_t zfi_aligned(int64_t bytes)
     return (bytes + ZFI_ALIGN - 1) / ZFI_ALIGN * ZFI_ALIGN;
 }
 
+/* What a value of so many bytes takes in a space. */
+static int64_t zfi_room_of(uint8_t space, int64_t bytes)
+{
+    const int64_t align = zfi_align_of(space);
+    return (bytes + align - 1) / align * align;
+}
+
 /* The node is storage that outlives a step. */
 static bool zfi_is_persistent(const zf_graph *g, const zfi_node *node)
 {
@@ -220,13 +227,13 @@ static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t positi
  * offset from overflowing. */
 static int32_t zfi_add_buffer(zfi_placement *p, zfi_buffer buffer, int64_t bytes)
 {
-    if (bytes < 0 || bytes > INT64_MAX - ZFI_ALIGN - p->total) {
+    if (bytes < 0 || bytes > INT64_MAX - ZFI_DISK_ALIGN - p->total) {
         zfi_fail(&p->graph->error, ZF_ERR_LIMIT,
                  "zf_memory: the values up to %%%d take 2^63 bytes or more", (int)buffer.node);
         return -1;
     }
     buffer.bytes = bytes;
-    buffer.size = zfi_aligned(bytes);
+    buffer.size = zfi_room_of((uint8_t)buffer.space, bytes);
     buffer.rank = zfi_len(p->buffers);
     p->total += buffer.size;
     return zfi_push(&p->graph->memory, p->buffers, buffer) ? buffer.rank : -1;

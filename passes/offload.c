@@ -5,7 +5,7 @@
  *           lie in host memory is computed there; `copy` nodes stand where a value is read in the
  *           other space
  *
- *     optimizer   states lie in host memory. A bucket's gradient goes there when it is summed, and
+ *     optimizer   states lie in host memory, or on the disk and are copied to host memory and back. A bucket's gradient goes there when it is summed, and
  *                 all that the update section makes of its elements is made there. Parameters stay
  *                 on the device: the update writes a copy, which goes back
  *
@@ -79,7 +79,7 @@ static void zfi_find_counts(zfi_offloading *o)
     }
     for (int32_t i = 0; i < zfi_len(o->order) && read; i++)
         if (g->nodes[o->order[i]].op == ZF_OP_state && read[o->order[i]] == BY_UPDATE)
-            zfi_set_home(g, o->order[i], o->d.optimizer);
+            zfi_set_home(g, o->order[i], ZF_HOST);
     zfi_free(&g->memory, read, o->nodes * sizeof *read);
 }
 
@@ -117,9 +117,10 @@ static zf_space zfi_space_of_update(const zfi_offloading *o, int32_t id)
     if (zfi_has(g, id, ZF_OP_UPDATE)) return ZF_HOST;
     if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return ZF_DEVICE;
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
-        if (written >> k & 1) return (zf_space)g->nodes[node->args[k]].space;
+        if (written >> k & 1)
+            return g->nodes[node->args[k]].space == ZF_DEVICE ? ZF_DEVICE : ZF_HOST;
     for (int32_t k = 0; k < node->arg_count; k++)
-        if (g->nodes[node->args[k]].space == ZF_HOST || o->moved[node->args[k]]) space = ZF_HOST;
+        if (g->nodes[node->args[k]].space != ZF_DEVICE || o->moved[node->args[k]]) space = ZF_HOST;
     return space;
 }
 
@@ -197,9 +198,9 @@ ZF_API zf_status zf_offload(zf_graph *g, const zf_offload_desc *desc)
                                  ZFI_STAGE_OFFLOAD | ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
     if (status) return status;
     if (desc) o.d = *desc;
-    if (o.d.optimizer != ZF_DEVICE && o.d.optimizer != ZF_HOST)
+    if ((unsigned)o.d.optimizer >= ZF_SPACES)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_offload: optimizer is %d; it must be ZF_DEVICE or ZF_HOST",
+                        "zf_offload: optimizer is %d; it must be ZF_DEVICE, ZF_HOST or ZF_DISK",
                         (int)o.d.optimizer);
     if (o.d.optimizer == ZF_DEVICE) return zfi_leave(g, ZFI_STAGE_OFFLOAD);
     scope = g->scope;

@@ -125,8 +125,12 @@ static void zfi_add_life(zfi_account *a, int32_t id, int32_t position)
 {
     zf_graph *g = a->graph;
     const zfi_node *node = &g->nodes[id];
-    zfi_lifetime life = {zfi_aligned(node->bytes), position,    a->uses.last_use[id], -1,
-                         a->kind[id],              node->space};
+    zfi_lifetime life = {zfi_room_of(node->space, node->bytes),
+                         position,
+                         a->uses.last_use[id],
+                         -1,
+                         a->kind[id],
+                         node->space};
     int32_t over, end = zfi_len(g->order);
     int64_t at;
     if (node->scratch_bytes)

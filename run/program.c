@@ -109,7 +109,7 @@ static zf_status zfi_find_stored(zf_program *p, zf_space space)
     bool some = false;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        int64_t end = node->offset + zfi_aligned(node->bytes);
+        int64_t end = node->offset + zfi_room_of(node->space, node->bytes);
         if ((zf_space)node->space != space || !zfi_is_stored(g, node) || !node->placed) continue;
         if (!some || node->offset < a->stored_at) a->stored_at = node->offset;
         if (!some || end > a->stored_end) a->stored_end = zfi_min(end, g->peaks[space].bytes);
@@ -457,6 +457,8 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         for (int32_t k = 0; k < l.arg_count; k++) args[k].data = p->data[g->nodes[id].args[k]];
         args += l.arg_count;
         l.out.data = p->data[id];
+        if (l.op == ZF_OP_copy && !(l.disk = zfi_store_disk(p->store, l.out.data)))
+            l.disk = zfi_store_disk(p->store, l.args[0].data);
         for (int k = 0; l.saved && k < ZF_MAX_SAVED; k++, args++)
             if (g->nodes[id].saved[k]) args->data = p->data[g->nodes[id].saved[k]];
         l.scratch =
@@ -716,6 +718,7 @@ static zf_status zfi_open_store(zf_program *p, const zf_compile_desc *d)
     if (!s) {
         p->store = zf_store_new(&(zf_store_desc){.backend = d->backend,
                                                  .host = d->host,
+                                                 .offload_dir = d->offload_dir,
                                                  .comm = d->comm,
                                                  .seed = d->seed,
                                                  .allocator = p->memory.allocator},
@@ -754,6 +757,44 @@ static zf_status zfi_check_store_limit(const zf_program *p)
                     (long long)peak, bytes, programs, all - s->memory_limit, s->memory_limit);
 }
 
+static int zfi_by_place(const void *a, const void *b)
+{
+    const int64_t x = ((const zfi_disk_value *)a)->offset, y = ((const zfi_disk_value *)b)->offset;
+    return (x > y) - (x < y);
+}
+
+/* A file for what is added to the store on the disk. */
+static zf_status zfi_allocate_disk(zf_program *p, size_t stored)
+{
+    zf_graph *g = p->graph;
+    zfi_arena *a = &p->arenas[ZF_DISK];
+    const size_t room = (size_t)zfi_len(g->order);
+    zfi_disk_value *values;
+    int32_t count = 0;
+    if (stored < (size_t)g->peaks[ZF_DISK].bytes)
+        return zfi_fail(&g->error, ZF_ERR_STAGE,
+                        "zf_compile: only parameters and states can lie on the disk, and %%%d is "
+                        "none",
+                        (int)g->peaks[ZF_DISK].node);
+    if (!zfi_host_backend(p->backend, NULL))
+        return zfi_fail(&g->error, ZF_ERR_BACKEND,
+                        "zf_compile: %s copies nothing from or to a disk; the CPU backend does",
+                        p->backend->name);
+    values = zfi_calloc(&p->memory, room, sizeof *values);
+    if (!values) return zfi_graph_nomem(g);
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        const zfi_node *leaf = node->op == ZF_OP_bucket ? &g->nodes[node->args[0]] : node;
+        if (node->space == ZF_DISK && zfi_is_stored(g, node) && node->placed && node->bytes)
+            values[count++] =
+                (zfi_disk_value){leaf->name, node->offset - a->stored_at, node->bytes};
+    }
+    qsort(values, (size_t)count, sizeof *values, zfi_by_place);
+    a->stored = zfi_store_add_disk(p->store, values, count, stored, &g->error);
+    zfi_free(&p->memory, values, room * sizeof *values);
+    return g->error.status;
+}
+
 /* Memory for what is added to the store, and for all else. */
 static zf_status zfi_allocate(zf_program *p, zf_space space)
 {
@@ -762,6 +803,7 @@ static zf_status zfi_allocate(zf_program *p, zf_space space)
     zf_status status = zfi_find_stored(p, space);
     size_t stored = (size_t)(a->stored_end - a->stored_at);
     if (status) return status;
+    if (space == ZF_DISK) return zfi_allocate_disk(p, stored);
     if (stored && !(a->stored = zfi_store_add_piece(p->store, space, stored, &g->error)))
         return g->error.status;
     if (!(a->bytes = (size_t)g->peaks[space].bytes - stored)) return ZF_OK;
@@ -1375,7 +1417,7 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
     info.param_count = p->plan.parameter_count;
     for (int32_t i = 0; i < info.nodes; i++) {
         const zfi_node *node = &g->nodes[g->order[i]];
-        size_t bytes = node->placed ? (size_t)zfi_aligned(node->bytes) : 0;
+        size_t bytes = node->placed ? (size_t)zfi_room_of(node->space, node->bytes) : 0;
         const zfi_node *leaf = node->op == ZF_OP_bucket ? &g->nodes[node->args[0]] : node;
         if (leaf->op == ZF_OP_param) info.param_bytes += bytes;
         if (leaf->op == ZF_OP_state) info.state_bytes += bytes;

@@ -39,6 +39,7 @@ typedef struct zfi_piece {
     char *data;
     size_t bytes;
     zf_space space;
+    zfi_disk *disk; /* of ZF_DISK: whose addresses `data` are */
 } zfi_piece;
 
 struct zf_store {
@@ -47,6 +48,7 @@ struct zf_store {
     zf_error error;
     zf_backend *backend, *own_backend; /* own: made here, freed here */
     zf_backend *host, *own_host;       /* what computes in host memory; NULL: nothing does yet */
+    const char *offload_dir;           /* NULL: none */
     const zf_comm *comm;               /* NULL: one rank */
     int32_t rank, world;
     uint64_t seed;
@@ -142,12 +144,22 @@ static zf_space zfi_stored_space(const zf_store *s, const zfi_stored *t)
     return t->bucket < 0 ? ZF_HOST : s->buckets[t->bucket].space;
 }
 
+/* The disk that has the address; NULL: none. */
+static zfi_disk *zfi_store_disk(const zf_store *s, const void *at)
+{
+    for (int32_t k = 0; k < zfi_len(s->pieces); k++)
+        if (s->pieces[k].disk && zfi_disk_has(s->pieces[k].disk, at)) return s->pieces[k].disk;
+    return NULL;
+}
+
 /* Copies between the program's memory and a space. */
 static zf_status zfi_put_bytes(const zf_store *s, zf_space space, void *to, const void *from,
                                size_t bytes, zf_error *error)
 {
     if (space == ZF_DEVICE)
         return s->backend->copy(s->backend->self, to, from, bytes, ZF_HOST_TO_DEVICE, error);
+    if (bytes && space == ZF_DISK)
+        return zfi_disk_copy(zfi_store_disk(s, to), to, from, bytes, error);
     if (bytes) memmove(to, from, bytes);
     return ZF_OK;
 }
@@ -157,6 +169,8 @@ static zf_status zfi_get_bytes(const zf_store *s, zf_space space, void *to, cons
 {
     if (space == ZF_DEVICE)
         return s->backend->copy(s->backend->self, to, from, bytes, ZF_DEVICE_TO_HOST, error);
+    if (bytes && space == ZF_DISK)
+        return zfi_disk_copy(zfi_store_disk(s, from), to, from, bytes, error);
     if (bytes) memmove(to, from, bytes);
     return ZF_OK;
 }

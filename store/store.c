@@ -41,11 +41,17 @@ static void zfi_release_in(zf_store *s, zf_space space, void *memory, size_t byt
     else s->host->release(s->host->self, memory, bytes);
 }
 
+static void zfi_release_piece(zf_store *s, const zfi_piece *piece)
+{
+    if (piece->space == ZF_DISK) zfi_disk_close(piece->disk);
+    else zfi_release_in(s, piece->space, piece->data, piece->bytes);
+}
+
 static void zfi_store_destroy(zf_store *s)
 {
     zfi_memory memory = s->memory;
     for (int32_t k = 0; k < zfi_len(s->pieces); k++)
-        zfi_release_in(s, s->pieces[k].space, s->pieces[k].data, s->pieces[k].bytes);
+        zfi_release_piece(s, &s->pieces[k]);
     for (int32_t k = 0; k < zfi_len(s->tensors); k++)
         zfi_free(&memory, s->tensors[k].host, zfi_stored_bytes(&s->tensors[k]));
     zfi_array_free(&memory, s->tensors);
@@ -83,6 +89,11 @@ static zf_status zfi_store_open(zf_store *s, const zf_store_desc *d, zf_error *e
     }
     s->backend = d->backend ? d->backend : s->own_backend;
     s->host = d->host;
+    if (d->offload_dir) {
+        s->offload_dir =
+            zfi_text_copy(&s->memory, &s->text, d->offload_dir, strlen(d->offload_dir));
+        if (!s->offload_dir) return zfi_nomem(error);
+    }
     if (s->host && !s->host->host_memory)
         return zfi_fail(error, ZF_ERR_ARGUMENT,
                         "zf_store_new: host must be a backend that computes in host memory, and %s "
@@ -156,6 +167,7 @@ ZF_API zf_store_info zf_store_info_of(const zf_store *s)
     info.program_bytes = s->program_bytes[ZF_DEVICE];
     info.offloaded_bytes = s->bytes[ZF_HOST];
     info.host_program_bytes = s->program_bytes[ZF_HOST];
+    info.disk_bytes = s->bytes[ZF_DISK];
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         const zfi_stored *t = &s->tensors[k];
         if (t->bucket < 0) info.host_bytes += zfi_stored_bytes(t);
@@ -192,7 +204,7 @@ static void zfi_store_go_back(zf_store *s, zfi_store_mark mark)
     if (s->buckets) stbds_header(s->buckets)->length = (size_t)mark.buckets;
     while (zfi_len(s->pieces) > mark.pieces) {
         zfi_piece piece = stbds_arrlast(s->pieces);
-        zfi_release_in(s, piece.space, piece.data, piece.bytes);
+        zfi_release_piece(s, &piece);
         s->bytes[piece.space] -= piece.bytes;
         stbds_header(s->pieces)->length--;
     }
@@ -208,6 +220,44 @@ static int32_t zfi_store_add(zf_store *s, zfi_stored t)
     s->names = zfi_map_put(&s->memory, s->names, t.name, index + 1);
     if (s->memory.failed || !zfi_push(&s->memory, s->tensors, t)) return -1;
     return index;
+}
+
+/* Makes a file for tensors on the disk, which are `values`; their addresses, or NULL with *error. */
+static char *zfi_store_add_disk(zf_store *s, zfi_disk_value *values, int32_t count, size_t bytes,
+                                zf_error *error)
+{
+    zfi_piece piece = {.bytes = bytes, .space = ZF_DISK};
+    char run[64]; /* no other store that lives has this name */
+    if (!s->offload_dir)
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "zf_compile: the plan takes %zu bytes of a disk, and the store has no folder "
+                        "for them (zf_store_desc.offload_dir)",
+                        bytes),
+               NULL;
+    for (int32_t k = 0; k < count; k++) {
+        values[k].name = zfi_text_copy(&s->memory, &s->text, values[k].name, strlen(values[k].name));
+        if (!values[k].name) return zfi_nomem(error), NULL;
+    }
+    snprintf(run, sizeof run, "zeroflow-%ld-%zx-%d", (long)getpid(), (size_t)(uintptr_t)s,
+             (int)zfi_len(s->pieces));
+    piece.disk = zfi_disk_open(&s->memory,
+                               &(zfi_disk_desc){.folder = s->offload_dir,
+                                                .run = run,
+                                                .rank = s->rank,
+                                                .world = s->world,
+                                                .bytes = (int64_t)bytes,
+                                                .values = values,
+                                                .count = count},
+                               error);
+    if (!piece.disk) return NULL;
+    piece.data = piece.disk->base;
+    if (zfi_push(&s->memory, s->pieces, piece)) {
+        s->bytes[ZF_DISK] += bytes;
+        return piece.data;
+    }
+    zfi_disk_close(piece.disk);
+    zfi_nomem(error);
+    return NULL;
 }
 
 /* Allocates memory of a space for tensors; NULL with *error. */

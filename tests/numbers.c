@@ -318,6 +318,7 @@ bool numbers_of(numbers *out, const char *text, const numbers_desc *desc, zf_err
         cpu && d->donor ? zf_graph_parse(d->donor, strlen(d->donor), NULL, error) : NULL;
     zf_compile_desc compile = {.backend = cpu,
                                .seed = 7,
+                               .offload_dir = d->offload_dir,
                                .allow_nan = true, /* numbers are compared, not judged */
                                .evaluate = d->evaluate,
                                .no_reuse = d->no_reuse,

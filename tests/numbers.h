@@ -22,6 +22,7 @@ typedef struct numbers_desc {
     int steps;         /* 0: 1; what is there is kept after the first and after the last */
     bool fast;         /* the fast kernels instead of the reference */
     int threads;       /* 0: 1 */
+    const char *offload_dir; /* zf_store_desc.offload_dir */
     const char *donor; /* text of a graph whose parameters and states are shared; NULL: none */
     bool evaluate, no_reuse, poison;
     bool no_gradients; /* do not add outputs for the gradients */

@@ -209,6 +209,7 @@ struct zf_graph {
     bool trial;       /* a copy that is thrown away: passes do not verify it */
     int64_t *streams; /* of random numbers that nodes draw from, ascending */
     bool repeats;     /* a scope has several dropouts (ir/settle.c) */
+    int32_t settled;  /* how many parameters there were when their order was settled */
     uint32_t stages;
     int32_t zero, world;   /* ZeRO stage and ranks; 0 and 1 without zf_zero */
     int64_t micro_batches; /* of a step, on each rank: 1 without zf_zero */

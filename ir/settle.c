@@ -2,7 +2,8 @@
  * and what nothing reads comes by name, outputs first. A graph whose computations stand so already
  * stays as it is. Builders that were called in another order leave the same graph, so that passes,
  * which go along the order, make the same sums; parameters have one order, in buckets and in the
- * global norm, and dropouts have their streams.
+ * global norm, and dropouts have their streams. That of parameters is settled once: a fused node
+ * reads them otherwise, and a program that trains and one that evaluates have the same buckets.
  *
  * before:  %1 = input "x"   %2 = param "b"   %3 = param "a"   %4 = mul %1, %2   %5 = mul %1, %3
  *          %6 = add %5, %4
@@ -302,7 +303,8 @@ static zf_status zfi_settle(zf_graph *g)
         zfi_array_free(&g->memory, g->order);
         g->order = order;
     }
-    zfi_settle_params(g);
+    if (g->settled != zfi_len(g->params)) zfi_settle_params(g);
+    g->settled = zfi_len(g->params);
     if (g->repeats) zfi_settle_streams(g);
     g->repeats = false;
     return g->memory.failed ? zfi_graph_nomem(g) : ZF_OK;

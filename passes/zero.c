@@ -161,6 +161,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     size_t members, buckets;
     if (status) return status;
     if ((status = zfi_check_zero(g, &z.d))) return status;
+    if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
     z.sharded = z.d.world > 1 && z.d.stage > 0;
     z.nodes = (size_t)zfi_len(g->nodes);

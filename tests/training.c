@@ -381,6 +381,36 @@ TEST(graph_copies_train_alike)
     CHECK(t, !memcmp(at[0], at[1], sizeof at[0]));
 }
 
+/* Embeddings of which a part is read, as by sequences shorter than a model admits. */
+static zf_tensor build_embedded(zf_graph *g)
+{
+    zf_tensor ids = zf_input(g, "ids", ZF_I32, ZF_SHAPE(2, 3)), x;
+    zf_tensor positions = zf_nn_embedding_table(g, "positions", 4, 8, NULL),
+              words = zf_nn_embedding_table(g, "words", 5, 8, NULL),
+              types = zf_nn_embedding_table(g, "types", 3, 8, NULL);
+    zf_input(g, "lr", ZF_F32, ZF_SCALAR);
+    x = zf_add(zf_embedding(words, ids), zf_embedding(types, ids));
+    x = zf_nn_layer_norm(zf_add(x, zf_slice(positions, 0, 0, 3)), "norm", 1e-5);
+    return zf_output(zf_sum(zf_mul(x, x)), "loss");
+}
+
+/* Whatever is fused, buckets are the same in a program that trains and in one that evaluates. */
+TEST(passes_order_parameters_alike)
+{
+    static const char *const names[] = {"words.weight", "types.weight", "positions.weight",
+                                        "norm.weight", "norm.bias"};
+    for (int k = 0; k < 4; k++) {
+        zf_graph *g = new_graph(t);
+        zf_training d = {.fuse.without = k / 2 ? "all" : NULL, .zero = {.world = 2}};
+        zf_tensor loss;
+        NEED(t, g, NULL);
+        loss = build_embedded(g);
+        if (k % 2) d.loss = loss;
+        OK(t, zf_passes(g, &d), zf_graph_error(g));
+        for (int i = 0; i < 5; i++) CHECK_TEXT(t, zf_tensor_name(zf_param_at(g, i)), names[i]);
+    }
+}
+
 /* Layers whose values take most of the memory. */
 static zf_tensor build_deep(zf_graph *g)
 {

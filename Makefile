@@ -55,7 +55,7 @@ VARIANTS = build build/clang build/asan build/ubsan build/tsan build/fuzz build/
            build/cuda build/neon
 
 build/clang/%:    private override CC = clang
-build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=100 -DOOM_REFUSALS=120 \
+build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=100 -DOOM_REFUSALS=120 -DOOM_SPARSE=0 \
                              $(SANITIZED)
 build/ubsan/%:    private MODE = -O1 -g1 -fsanitize=undefined $(SANITIZED)
 build/ubsan/%:    private override CC = clang
@@ -188,8 +188,15 @@ endef
 $(foreach v,$(VARIANTS),$(eval $(call variant,$v)))
 
 # The tests carry the implementation in inside.c; those of CUDA, which are on their own, link it.
+# Their samples and their library allocate through tests/main.c, and tell it their messages.
+OBJCOPY = objcopy
+build/neon/libtested.a: private OBJCOPY = aarch64-linux-gnu-objcopy
+HOOKED  = malloc calloc realloc snprintf vsnprintf
+%/libtested.a: %/libparts.a
+	$(if $V,,@)$(OBJCOPY) $(foreach f,$(HOOKED),--redefine-sym $f=test_$f) $< $@
+
 define tested
-$1/tests: $(TESTS:%.c=$1/obj/%.o) $1/libparts.a
+$1/tests: $(TESTS:%.c=$1/obj/%.o) $1/libtested.a
 	$$(LINK)
 endef
 $(foreach v,$(filter-out build/cuda,$(VARIANTS)),$(eval $(call tested,$v)))
@@ -209,7 +216,7 @@ IMPLEMENTED = build/dist build/blas
 define implemented
 $1/obj/%.o: %.c Makefile | build/.needs-test-all
 	$$(COMPILE) -I. $$<
-$1/tests: $1/obj/tests/inside.o build/libparts.a \
+$1/tests: $1/obj/tests/inside.o build/libtested.a \
           $(patsubst %.c,build/obj/%.o,$(filter-out %/inside.c,$(TESTS)))
 	$$(LINK)
 endef

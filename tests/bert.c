@@ -43,7 +43,7 @@ static void free_batches(void *batches) { bert_batch_file_free(batches); }
 
 static bert_batch_file *open_batches(test *t)
 {
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     bert_batch_file *f = bert_batch_file_load(GOLDEN "batch.safetensors", 197, 2, &error);
     if (!f) test_fail(t, __FILE__, __LINE__, "the batches can be opened", error.text);
     else test_defer(t, free_batches, f);
@@ -91,7 +91,7 @@ static zf_status train_step(session *s, const bert_batch_file *batches, int64_t 
 
 static bool export_params(test *t, session *s, const char *path)
 {
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     bool good =
         exchange_export(&bert_sample.exchange, s->program, s->graph, path, false, ZF_F32, &error);
     if (!good) test_fail(t, __FILE__, __LINE__, "the parameters can be exported", error.text);
@@ -296,7 +296,8 @@ static void check_plan(test *t, const char *model, int64_t batch, bool fuse)
     zf_graph *g;
     zf_program *p;
     zf_program_info info;
-    CHECK(t, cpu && bert_config_load(model, &config, &error));
+    NEED(t, cpu, NULL);
+    CHECK(t, bert_config_load(model, &config, &error));
     test_defer(t, free_backend, cpu);
     counting = *cpu;
     counting.allocate = count_allocation, counting.copy = copy_nothing;
@@ -444,7 +445,7 @@ static void put_tensor(zf_safetensors_writer *w, zf_safetensors *file, int32_t a
     const zf_safetensors_entry *e = zf_safetensors_at(file, at);
     zf_dtype dtype = v->integer && !strcmp(e->name, v->integer) ? ZF_I64 : v->dtype;
     int64_t count = zf_shape_count(e->shape);
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     if (writing) {
         float *x = malloc(e->bytes);
         void *y = malloc(8 * (size_t)count);
@@ -495,7 +496,7 @@ static bool is_imported(session *s, zf_safetensors *init, zf_safetensors *before
     size_t bytes = zf_tensor_bytes(param), count = bytes / sizeof(float);
     float *own = malloc(bytes), *expected = malloc(bytes);
     void *narrow = malloc(2 * bytes);
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     bool same = own && expected && narrow && at >= 0 && !zf_read(s->program, param, own, bytes) &&
                 !zf_safetensors_read(from, at, expected, bytes, &error);
     if (same && from == init) {
@@ -612,7 +613,7 @@ static bool load_config(const char *text, bert_config *config, zf_error *error)
 TEST_ONCE(bert_configuration_of_a_file_and_back)
 {
     bert_config c, again;
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     zf_json_writer *w;
     const char *text;
     CHECK(t, load_config(
@@ -679,7 +680,7 @@ TEST_ONCE(bert_configurations_that_are_refused)
 #undef SIZES
     };
     bert_config c;
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         CHECK(t, !load_config(bad[i].text, &c, &error));
         CHECK_TEXT(t, error.text, bad[i].problem);

@@ -2,7 +2,7 @@
 
 double *values_of(zf_safetensors *file, const char *name, int64_t *count)
 {
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     int32_t at = zf_safetensors_find(file, name);
     const zf_safetensors_entry *e = zf_safetensors_at(file, at);
     void *data = e ? malloc(e->bytes + 1) : NULL;
@@ -44,7 +44,7 @@ static void close_file(void *file) { zf_safetensors_close(file); }
 
 zf_safetensors *open_file(test *t, const char *path)
 {
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     zf_safetensors *file = zf_safetensors_open(path, NULL, &error);
     if (!file) test_fail(t, __FILE__, __LINE__, "a file can be opened", error.text);
     else test_defer(t, close_file, file);

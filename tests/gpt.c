@@ -366,7 +366,7 @@ static void put_tensors(zf_safetensors_writer *w, zf_safetensors *file, const va
              without = v->without && !strcmp(e->name, v->without);
         for (int copy = 0; copy < 2; copy++) {
             float *data = malloc(e->bytes);
-            zf_error error;
+            zf_error error = {ZF_OK, ""};
             bool wanted = copy ? words && v->head : !without;
             zf_shape shape = v->flat && !strcmp(e->name, v->flat)
                                  ? ZF_SHAPE(zf_shape_count(e->shape))
@@ -449,7 +449,7 @@ TEST_ONCE(gpt_batches_of_a_text)
 {
     int32_t ids[100], all = 0;
     causal_tokens text = {ids, 100};
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     static causal_batch b, again;
     for (int32_t i = 0; i < 100; i++) ids[i] = i;
     CHECK(t, causal_batch_new(&b, 5, 7, &error));
@@ -606,7 +606,7 @@ TEST_ONCE(gpt_configurations_that_are_refused)
     };
     const char *path = test_path("gpt-config.json");
     gpt_config c;
-    zf_error error;
+    zf_error error = {ZF_OK, ""};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         CHECK(t, !load_config(bad[i].text, &c, &error));
         CHECK_TEXT(t, error.text + strlen(path), bad[i].problem);

@@ -1,5 +1,6 @@
 /* Tests of private functions: one translation unit with the implementation. Its calls that change
- * files are those of disk.h, so that a test can look at what a disk would have of them. */
+ * files are those of disk.h, so that a test can look at what a disk would have of them. Its default
+ * allocator and its messages go through main.c, as those of the samples do. */
 #define open    disk_open
 #define pwrite  disk_pwrite
 #define fsync   disk_fsync
@@ -8,6 +9,10 @@
 #define mkdir   disk_mkdir
 #define rmdir   disk_rmdir
 #define syscall disk_syscall
+
+#define realloc   test_realloc
+#define snprintf  test_snprintf
+#define vsnprintf test_vsnprintf
 
 #define ZEROFLOW_IMPLEMENTATION
 #include "test.h"

@@ -257,6 +257,7 @@ static long long least_of(test *t, zf_training *d, zf_graph *g)
 TEST_ONCE(recompute_meets_limits)
 {
     zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = 2}, NULL);
+    NEED(t, cpu, NULL);
     for (int stage = -1; stage <= 3; stage++) {
         zf_training d = {.recompute.mode = ZF_RECOMPUTE_AS_NEEDED, .backend = cpu};
         if (stage >= 0) {
@@ -378,6 +379,7 @@ TEST_ONCE(recompute_counts_its_flops)
 {
     zf_backend *cpu = zf_cpu_backend(NULL, NULL);
     double model = 0;
+    NEED(t, cpu, NULL);
     for (int mode = 0; mode <= ZF_RECOMPUTE_LAYERS; mode++) {
         zf_graph *g = zf_graph_new(NULL);
         zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(8, 16)),

@@ -177,6 +177,7 @@ static bool train_rank(void *user, const zf_comm *comm, zf_error *error)
     good = session_open(&r.session, &d, &r.error) && run_train(&r);
     step_log_close(&r.log, &(zf_error){ZF_OK, ""});
     masked_objective.stop(r.reader);
+    r.reader = NULL;
     if (good && comm->rank == 1) {
         zf_tensor bias = zf_graph_find(r.session.graph, "cls.seq_relationship.bias");
         float values[2] = {0, 1};

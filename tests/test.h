@@ -11,8 +11,10 @@
  *
  * A failed check ends the body; what was deferred is run in reverse order. In the out-of-memory run
  * the allocation number k of t->allocator is refused. Then OK, GIVES or NEED meets ZF_ERR_NOMEM, or every
- * check holds as it does without; nothing may be left allocated. TEST_ONCE is for bodies that
- * allocate nothing by t->allocator, take long, or look at what refusals leave by themselves.
+ * check holds as it does without; nothing may be left allocated. TEST_ONCE is for bodies that take
+ * long, or allocate otherwise: a few refusals are spread over their run, of t->allocator, of the
+ * library's default allocator and of the samples. Then some message says that memory is out, or every
+ * check holds. refusals.h names those that are not judged, or not run, so.
  */
 #ifndef TEST_H
 #define TEST_H
@@ -23,6 +25,7 @@
 #include ZF_HEADER
 
 #include <math.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,9 +36,11 @@ typedef struct test_case test_case;
 typedef struct test {
     const test_case *self;
     zf_allocator allocator; /* counts, checks sizes, and refuses on demand */
-    long allocations, refuse_at, live_blocks, live_bytes, peak_bytes;
-    bool refused;  /* an allocation was, and no call has said so yet */
-    bool unwound;  /* a call said so: nothing is checked any more */
+    atomic_long allocations;
+    long refuse_at, live_blocks, live_bytes, peak_bytes;
+    atomic_bool refused; /* an allocation was */
+    atomic_bool told;    /* a message says that memory is out; noted of TEST_ONCE alone */
+    bool unwound;        /* a call said so: nothing is checked any more */
     bool failed, skipped;
     struct {
         test_cleanup *run;

@@ -1,0 +1,71 @@
+/* TEST_ONCE that cannot be judged, or not be run, with allocations refused: all of them, and why. */
+#ifndef REFUSALS_H
+#define REFUSALS_H
+
+typedef struct exception {
+    const char *name, *why;
+} exception;
+
+static const char no_message[] = "it is told of a refusal by a bool, or by NULL, without a message";
+static const char leaves[] = "a case that ends early leaves what it has open to the next one";
+
+/* They run so, and must not crash or hang; what they check after a refusal does not count. */
+static const exception unjudged[] = {
+    {"batch_files_of_wrong_shapes", no_message},
+    {"bert_text_with_masks_becomes_a_batch", no_message},
+    {"calls_in_any_order_give_the_same_bits", no_message},
+    {"checkpoint_any_damage_is_found", no_message},
+    {"checkpoint_comes_back", no_message},
+    {"checkpoint_damage_is_named", no_message},
+    {"checkpoint_files_that_are_missing", no_message},
+    {"checkpoint_manifest_is_checked", no_message},
+    {"checkpoint_survives_a_full_disk", no_message},
+    {"checkpoint_survives_an_unwritable_parent", no_message},
+    {"checkpoint_survives_power_loss", no_message},
+    {"fuse_computes_the_same", no_message},
+    {"fuse_does_what_it_names", no_message},
+    {"fuse_keeps_the_flops", no_message},
+    {"graph_many_threads", no_message},
+    {"operators_write_in_place", leaves},
+    {"passes_that_cannot_be_printed", no_message},
+    {"precision_bf16_is_the_same_at_every_stage", leaves},
+    {"precision_f16_is_the_same_at_every_stage", leaves},
+    {"recompute_meets_limits", leaves},
+    {"rows_of_padding_have_no_gradient", no_message},
+};
+
+static const char long_run[] = "a run takes more than a second, and is one of hundreds alike";
+
+static const exception not_run[] = {
+    {"bert_speed_by_a_clock", "it measures time"},
+    {"checkpoint_survives_a_refusing_allocator", "it refuses allocations by itself"},
+    {"checkpoint_survives_kill", "it starts processes and kills them"},
+    {"corpus_script_without_the_package", "it runs a script"},
+    {"disk_survives_kill", "it starts processes and kills them"},
+    {"gpt_speed_by_a_clock", "it measures time"},
+    {"plan_mutants_are_refused_or_sound", long_run},
+    {"random_graphs_keep_their_numbers", long_run},
+    {"recompute_keeps_bits", long_run},
+    {"shards_survive_a_refusing_allocator", "it refuses allocations by itself"},
+    {"threads_refused", "it refuses threads by itself"},
+    {"vocab_out_of_memory", "it refuses allocations by itself"},
+};
+
+static bool is_among(const test_case *c, const exception *list, size_t count)
+{
+    for (size_t k = 0; k < count; k++)
+        if (!strcmp(list[k].name, c->name)) return true;
+    return false;
+}
+
+static bool is_unjudged(const test_case *c)
+{
+    return is_among(c, unjudged, sizeof unjudged / sizeof *unjudged);
+}
+
+static bool is_not_run(const test_case *c)
+{
+    return is_among(c, not_run, sizeof not_run / sizeof *not_run);
+}
+
+#endif

@@ -53,6 +53,12 @@ check 'save-every without save' \
 check 'cost without prefetch' \
     misused '--cost decides when --prefetch gathers: --prefetch BYTES' \
     pretrain --corpus c --vocab v --cost measure
+check 'offload of something' \
+    misused '--offload is off, optimizer=host or optimizer=disk' \
+    pretrain --corpus c --vocab v --offload optimizer=tape
+check 'offload without a folder' \
+    misused '--offload optimizer=disk and --offload-dir DIR, for its files, go together' \
+    pretrain --corpus c --vocab v --offload optimizer=disk
 check 'save-cost without a measurement' \
     misused '--save-cost saves what --cost measure measures' \
     pretrain --corpus c --vocab v --prefetch 1 --cost c --save-cost d
@@ -640,6 +646,18 @@ check 'layers recomputed: the same bits' like adamw --ranks 4 --recompute layers
 check 'layers recomputed at stage 3: the same bits' like adamw --zero 3 --ranks 4 \
     --prefetch 20000 --recompute layers
 check 'a peak that needs no recomputation: the same bits' like adamw --ranks 4 --recompute 1G
+# offloads OPTIONS...: the states lie in host memory, as the report says.
+offloads() {
+    like "$@" --offload optimizer=host && [ "$(number host_bytes)" -gt 0 ]
+}
+offloads_to_disk() {
+    mkdir -p "$work/offload" && like "$@" --offload optimizer=disk --offload-dir "$work/offload" &&
+        [ "$(number disk_bytes)" -gt 0 ] && [ -z "$(ls "$work/offload")" ]
+}
+check 'optimizer in host memory: the same bits' offloads adamw --zero 2 --ranks 4
+check 'optimizer in host memory, one rank: the same bits' offloads adamw --micro-batches 4
+check 'LAMB on a disk: the same bits' offloads_to_disk lamb --optimizer lamb --zero 3 --ranks 2 \
+    --micro-batches 2
 check 'threads to share: the same bits' like adamw --zero 2 --ranks 4 --threads 8
 reports_ranks() {
     like adamw --zero 2 --ranks 2 --micro-batches 2 && [ "$(number ranks)" = 2 ] &&

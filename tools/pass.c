@@ -451,8 +451,9 @@ static const pass passes[] = {
      run_recompute},
     {"zero", "[stage=N] [world=N] [micro_batches=N] [bucket=BYTES]",
      "the step of each of `world` ranks at a ZeRO stage", run_zero},
-    {"offload", "[optimizer=host]",
-     "optimizer: its states lie in host memory, where updates are computed", run_offload},
+    {"offload", "[optimizer=host|disk]",
+     "optimizer: its states lie in host memory or on a disk; updates are computed in host memory",
+     run_offload},
     {"prefetch", "[bytes=N] [memory=N] [cost=FLOPS,BYTES,LINK,LATENCY]",
      "collectives beside the computation, no earlier than rates per second and the link's latency "
      "ask for; buckets kept gathered within a memory limit",

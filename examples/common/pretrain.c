@@ -114,6 +114,10 @@ static bool write_report(run *r)
         zf_json_put_key(w, "skipped_steps"), zf_json_put_int(w, session_skipped(s));
     zf_json_put_key(w, "predicted_peak_bytes"), zf_json_put_int(w, (int64_t)info.peak_bytes);
     zf_json_put_key(w, "allocated_peak_bytes"), zf_json_put_int(w, (int64_t)info.allocated_bytes);
+    if (info.allocated[ZF_HOST])
+        zf_json_put_key(w, "host_bytes"), zf_json_put_int(w, (int64_t)info.allocated[ZF_HOST]);
+    if (info.allocated[ZF_DISK])
+        zf_json_put_key(w, "disk_bytes"), zf_json_put_int(w, (int64_t)info.allocated[ZF_DISK]);
     zf_json_put_key(w, "communicator_bytes"), zf_json_put_int(w, (int64_t)info.comm_bytes);
     zf_json_put_key(w, "live_peak_bytes"), zf_json_put_int(w, (int64_t)info.live_bytes);
     zf_json_put_key(w, "resident_peak_bytes"),
@@ -344,9 +348,12 @@ session_desc run_session(const run_job *job)
                       .max_coeff = o->max_coeff,
                       .clip = o->clip,
                       .no_fuse = o->no_fuse,
+                      .offload_dir = o->offload_dir,
                       .dtype = (zf_dtype)o->precision,
                       .keep_gradients = o->dump_grads != NULL};
-    settings_recompute(o->recompute, &d.recompute, &d.memory); /* settings_wrong has checked it */
+    /* settings_wrong has checked them. */
+    settings_recompute(o->recompute, &d.recompute, &d.memory);
+    settings_offload(o->offload, &d.offload);
     return d;
 }
 

@@ -27,8 +27,10 @@ zf_training session_training(zf_graph *g, const session_desc *d)
                               .beta2 = d->beta2,
                               .weight_decay = d->weight_decay},
                      .recompute = {d->recompute, (size_t)d->memory}};
-    if (d->purpose == SAMPLE_TRAIN)
+    if (d->purpose == SAMPLE_TRAIN) {
         t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
+        t.offload = d->offload;
+    }
     return t;
 }
 
@@ -60,7 +62,8 @@ static void set_sharing(session *s, const session_desc *d)
     s->rank = s->sharing.comm ? s->sharing.comm->rank : 0;
     s->world = s->sharing.comm ? s->sharing.comm->world : 1;
     s->buckets = d->share ? d->share->buckets
-                          : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1;
+                          : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1 ||
+                                d->offload.optimizer;
     if (d->share) s->cost = d->share->cost;
 }
 
@@ -105,6 +108,7 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
                                                     .store = store,
                                                     .bound = store != NULL,
                                                     .comm = s->sharing.comm,
+                                                    .offload_dir = store ? NULL : d->offload_dir,
                                                     .evaluate = d->purpose != SAMPLE_TRAIN});
         if (s->program) return true;
         fail(error, zf_graph_status(s->graph), "%s", zf_graph_error(s->graph));

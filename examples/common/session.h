@@ -34,6 +34,8 @@ typedef struct session_desc {
     const char *no_fuse;         /* zf_fuse_desc.without */
     zf_recompute_mode recompute;
     int64_t memory;      /* that the plan is kept within by recomputation; 0: any */
+    zf_offload_desc offload;
+    const char *offload_dir; /* of what lies on a disk */
     zf_dtype dtype;      /* in which it computes */
     bool keep_gradients; /* as outputs "gradient/NAME" */
     /* Parameters, their dtype, and the sharing but for micro-batches, are this session's; not for

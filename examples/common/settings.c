@@ -121,6 +121,10 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "                                    invert while its memory allows"},
         {"recompute", TEXT, "off|layers|BYTES", &o->recompute, 0, 0,
          "in the backward pass: inside each layer, or as much as a peak of BYTES requires"},
+        {"offload", TEXT, "off|optimizer=SPACE", &o->offload, 0, 0,
+         "states of the optimizer lie in SPACE, host or disk, and are updated by the CPU"},
+        {"offload-dir", TEXT | OWN, "DIR", &o->offload_dir, 0, 0,
+         "an existing folder for the files of --offload"},
         {"deadline", NUMBER | OWN, "SECONDS", &o->deadline, 0.001, 1e6,
          "maximum time that ranks wait for one another"},
         {"init", TEXT | NAMES, "DIR|FILE", &o->init, 0, 0,
@@ -188,11 +192,21 @@ bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memo
     return true;
 }
 
+bool settings_offload(const char *text, zf_offload_desc *offload)
+{
+    *offload = (zf_offload_desc){.optimizer = ZF_DEVICE};
+    if (!text || !strcmp(text, "off")) return true;
+    if (!strcmp(text, "optimizer=host")) offload->optimizer = ZF_HOST;
+    else if (!strcmp(text, "optimizer=disk")) offload->optimizer = ZF_DISK;
+    return offload->optimizer != ZF_DEVICE;
+}
+
 bool settings_measures(const settings *o) { return o->cost && !strcmp(o->cost, "measure"); }
 
 const char *settings_wrong(const settings *o)
 {
     zf_recompute_mode mode;
+    zf_offload_desc offload;
     int64_t memory;
     if (!o->corpus && !o->batch_file)
         return "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE";
@@ -210,6 +224,12 @@ const char *settings_wrong(const settings *o)
         return "--cost decides when --prefetch gathers: --prefetch BYTES";
     if (!settings_recompute(o->recompute, &mode, &memory))
         return "--recompute is off, layers or a number of bytes, perhaps with K, M, G or T behind";
+    if (!settings_offload(o->offload, &offload))
+        return "--offload is off, optimizer=host or optimizer=disk";
+    if (offload.optimizer != ZF_DEVICE && o->device.kind == DEVICE_CUDA)
+        return "--offload is for --device cpu so far";
+    if ((offload.optimizer == ZF_DISK) != (o->offload_dir != NULL))
+        return "--offload optimizer=disk and --offload-dir DIR, for its files, go together";
     if (o->save_cost && !settings_measures(o))
         return "--save-cost saves what --cost measure measures";
     if (o->dump_grads && o->precision == ZF_F16)

@@ -12,7 +12,8 @@ struct sample_model;
 
 typedef struct settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
-        *dump, *dump_grads, *no_fuse, *cost, *save_cost, *recompute, *rendezvous;
+        *dump, *dump_grads, *no_fuse, *cost, *save_cost, *recompute, *rendezvous,
+        *offload, *offload_dir;
     int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
         save_every, compare_every, keep;
     int64_t ranks, zero, micro_batches, bucket, prefetch;
@@ -44,6 +45,8 @@ const char *settings_wrong(const settings *o);
 /* Of --recompute: "off" (or NULL), "layers", or the bytes that the peak of the plan must not exceed,
  * perhaps with K, M, G or T behind them; false: it is none of these. */
 bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory);
+/* Of --offload: "off" (or NULL), or optimizer=host or disk; false of any other. */
+bool settings_offload(const char *text, zf_offload_desc *offload);
 
 /* --cost measure. */
 bool settings_measures(const settings *o);

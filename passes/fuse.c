@@ -160,25 +160,37 @@ static bool zfi_can_join(const zfi_fuser *f, int32_t id)
     return true;
 }
 
-/* Of each node, which of the nodes without readers depend on it: bit k % 64 stands for the k-th. */
-static void zfi_find_ends(const zfi_fuser *f, uint64_t *ends)
+/* Which nodes without readers depend on a node: bit k % 64 stands for the k-th. `losses` has those
+ * of one element, any of which may be the loss. */
+typedef struct zfi_ends {
+    uint64_t all, losses;
+} zfi_ends;
+
+static void zfi_find_ends(const zfi_fuser *f, zfi_ends *ends)
 {
     const zf_graph *g = f->graph;
     int32_t count = 0;
     for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) {
         int32_t id = g->order[i];
-        const zfi_node *node = &g->nodes[id];
-        if (!f->uses[id]) ends[id] = (uint64_t)1 << count++ % 64;
-        for (int32_t k = 0; k < node->arg_count; k++) ends[node->args[k]] |= ends[id];
+        const zfi_node *node = &g->nodes[id],
+                       *value = node->op == ZF_OP_output ? &g->nodes[node->args[0]] : node;
+        if (!f->uses[id]) {
+            ends[id].all = (uint64_t)1 << count++ % 64;
+            if (zfi_node_count(value) == 1) ends[id].losses = ends[id].all;
+        }
+        for (int32_t k = 0; k < node->arg_count; k++) {
+            ends[node->args[k]].all |= ends[id].all;
+            ends[node->args[k]].losses |= ends[id].losses;
+        }
     }
 }
 
-/* Finds the siblings of every projection. They have an end in common: joined to what the loss
- * depends on, the weights of another one would have a gradient, of zeros, and be updated. */
+/* Finds the siblings of every projection. The same losses depend on them: else joined weights that
+ * the loss does not depend on would have a gradient, of zeros, and weight decay. */
 static void zfi_find_siblings(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
-    uint64_t *ends = zfi_calloc(&f->graph->memory, f->nodes, sizeof *ends);
+    zfi_ends *ends = zfi_calloc(&f->graph->memory, f->nodes, sizeof *ends);
     if (!ends) return;
     zfi_find_ends(f, ends);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
@@ -189,7 +201,8 @@ static void zfi_find_siblings(zfi_fuser *f)
         f->last[x] = id;
         if (!before) continue;
         other = &g->nodes[before];
-        if (other->arg_count == node->arg_count && (ends[before] & ends[id]) &&
+        if (other->arg_count == node->arg_count && (ends[before].all & ends[id].all) &&
+            ends[before].losses == ends[id].losses &&
             zfi_same_shape(&g->nodes[other->args[1]].shape, &g->nodes[node->args[1]].shape))
             f->sibling[before] = id;
     }

@@ -671,6 +671,8 @@ evaluates_alone() {
     grep '^held out' "$work/out" | cmp - "$work/one rank"
 }
 check 'ranks that only evaluate' evaluates_alone
+check 'ranks with examples shorter than the position embedding' \
+    ranked short --seq 16 --ranks 2 --zero 2
 
 # Saved by some, taken up by others.
 # steps TO RUN OPTIONS...: trains to that step; parameters and losses are left as above.

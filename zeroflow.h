@@ -64,9 +64,9 @@
  * Scopes (zf_push, zf_pop) name parameters: "bert.encoder.layer.0.attention.self.query.weight".
  *
  * Rewrite. Passes in their order: zf_fuse; zf_precision; zf_autograd; zf_simplify; zf_clip; one of
- * zf_adamw, zf_lamb, zf_sgd, zf_lion; zf_fuse again; zf_recompute; zf_zero; zf_offload; zf_prefetch.
- * zf_passes runs them all by one description (zf_training). zf_graph_print shows the graph between
- * any two of them, one node per line:
+ * zf_adamw, zf_lamb, zf_sgd, zf_lion; zf_fuse again; zf_recompute; zf_zero; zf_offload;
+ * zf_prefetch. zf_passes runs them all by one description (zf_training). zf_graph_print shows the
+ * graph between any two of them, one node per line:
  *
  *     %7  = matmul %1, %4 : f32[16,32]
  *           gradient %4, %45
@@ -478,38 +478,38 @@ ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias);
 
 typedef struct zf_attention_desc {
     int64_t heads; /* of q; 0: 1 */
-    /* Heads of k and v, a divisor of heads: head j of q reads head j / (heads / kv_heads). Less than
-     * heads, k and v are repeated in memory for all of q's. 0: heads */
+    /* Heads of k and v, a divisor of heads: head j of q reads head j / (heads / kv_heads). Less
+     * than heads, k and v are repeated in memory for all of q's. 0: heads */
     int64_t kv_heads;
     double scale;   /* of the scores; 0: 1 / sqrt(width of a head) */
     double dropout; /* of the probabilities */
     /* Query m of M sees key n of N where n <= m + N - M: for M = N, itself and what is before it.
      * What is not seen is not computed */
     bool causal;
-    /* Broadcasts to [B, heads, M, N], and gets no gradient. bool or u8: a key that is 0 is not seen;
-     * else it is of q's dtype and added to the scaled scores. ZF_NONE: none */
+    /* Broadcasts to [B, heads, M, N], and gets no gradient. bool or u8: a key that is 0 is not
+     * seen; else it is of q's dtype and added to the scaled scores. ZF_NONE: none */
     zf_tensor mask;
 } zf_attention_desc;
 
-/* softmax(scale q k^T + mask) v of each head (Vaswani et al. 2017), of which no [M,N] matrix is ever
- * in memory (Dao et al. 2022). q [B, M, H], k and v [B, N, H kv_heads / heads], heads side by side in
- * the last dimension; the result is [B, M, H]. k and v ZF_NONE: q holds all three, [B, T, H + 2 H
- * kv_heads / heads], of each token first q, then k, then v. A query that sees no key gives 0. Saved:
- * the result, and a number for each row of scores. desc NULL: defaults. */
+/* softmax(scale q k^T + mask) v of each head (Vaswani et al. 2017), of which no [M,N] matrix is
+ * ever in memory (Dao et al. 2022). q [B, M, H], k and v [B, N, H kv_heads / heads], heads side by
+ * side in the last dimension; the result is [B, M, H]. k and v ZF_NONE: q holds all three, [B, T, H
+ * + 2 H kv_heads / heads], of each token first q, then k, then v. A query that sees no key gives 0.
+ * Saved: the result, and a number for each row of scores. desc NULL: defaults. */
 ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_attention_desc *desc);
 
 typedef struct zf_residual_desc {
     double dropout; /* of x + bias */
     zf_tensor bias; /* [n], or ZF_NONE */
     double eps;     /* 0: 1e-5; ZF_ZERO: 0 */
-    /* Gets residual + dropout(x + bias) as a value of its own: what the next residual is, where norms
-     * stand in front of layers. NULL: not asked for */
+    /* Gets residual + dropout(x + bias) as a value of its own: what the next residual is, where
+     * norms stand in front of layers. NULL: not asked for */
     zf_tensor *sum;
 } zf_residual_desc;
 
-/* zf_layer_norm or zf_rms_norm of residual + dropout(x + bias). x and residual are of one shape [..., n]; gamma
- * and beta [n]. Saved: xhat, which the gradient is made of, and a number for each row. desc NULL:
- * defaults. */
+/* zf_layer_norm or zf_rms_norm of residual + dropout(x + bias). x and residual are of one shape
+ * [..., n]; gamma and beta [n]. Saved: xhat, which the gradient is made of, and a number for each
+ * row. desc NULL: defaults. */
 ZF_API zf_tensor zf_residual_layer_norm(zf_tensor x, zf_tensor residual, zf_tensor gamma,
                                         zf_tensor beta, const zf_residual_desc *desc);
 ZF_API zf_tensor zf_residual_rms_norm(zf_tensor x, zf_tensor residual, zf_tensor gamma,
@@ -518,8 +518,8 @@ ZF_API zf_tensor zf_residual_rms_norm(zf_tensor x, zf_tensor residual, zf_tensor
 typedef enum zf_rope_scaling {
     ZF_ROPE_PLAIN,
     ZF_ROPE_LINEAR, /* all frequencies f are f / factor (Chen et al. 2023) */
-    /* Those of a wavelength 2 pi / f above original / low_factor are f / factor, those below original
-     * / high_factor stay, and between them they go from one to the other (Llama 3.1) */
+    /* Those of a wavelength 2 pi / f above original / low_factor are f / factor, those below
+     * original / high_factor stay, and between them they go from one to the other (Llama 3.1) */
     ZF_ROPE_LLAMA3
 } zf_rope_scaling;
 
@@ -534,8 +534,8 @@ typedef struct zf_rope_desc {
     zf_tensor positions;
 } zf_rope_desc;
 
-/* Rotary positions (Su et al. 2021) of x [..., T, H], heads side by side, in the form of Llama: of a
- * head's halves (a, b), (a cos - b sin, b cos + a sin), the angle of element i being position *
+/* Rotary positions (Su et al. 2021) of x [..., T, H], heads side by side, in the form of Llama: of
+ * a head's halves (a, b), (a cos - b sin, b cos + a sin), the angle of element i being position *
  * theta^(-2 i / d), d the width of a head, in f32. desc NULL: defaults. */
 ZF_API zf_tensor zf_rope(zf_tensor x, const zf_rope_desc *desc);
 /* Frequency i of heads of `width`, 0 <= i < width / 2, scaled. */
@@ -642,8 +642,8 @@ typedef struct zf_lamb_desc {
 } zf_lamb_desc;
 ZF_API zf_status zf_lamb(zf_graph *graph, zf_tensor lr, const zf_lamb_desc *desc);
 
-/* Lion (Chen et al. 2023): p -= lr (sign(beta1 m + (1 - beta1) g) + wd p); m = beta2 m + (1 - beta2)
- * g. Its lr is about a tenth of AdamW's, and its weight_decay ten times. */
+/* Lion (Chen et al. 2023): p -= lr (sign(beta1 m + (1 - beta1) g) + wd p); m = beta2 m + (1 -
+ * beta2) g. Its lr is about a tenth of AdamW's, and its weight_decay ten times. */
 typedef struct zf_lion_desc {
     double beta1; /* 0.9 */
     double beta2; /* 0.99 */
@@ -677,9 +677,9 @@ typedef enum zf_invert {
  *     update     clipping and update
  *     chain      elementwise nodes one after the other, as one loop
  *
- * passes/fuse.c gives for each the nodes before and after, and whether bits change. Before zf_autograd
- * it also reports near misses: nodes that a rewrite would take but for one thing, and what that is
- * (passes/fuse_miss.c). desc NULL: all, and no reports. */
+ * passes/fuse.c gives for each the nodes before and after, and whether bits change. Before
+ * zf_autograd it also reports near misses: nodes that a rewrite would take but for one thing, and
+ * what that is (passes/fuse_miss.c). desc NULL: all, and no reports. */
 typedef struct zf_fuse_miss {
     const char *rewrite;    /* "attention" */
     int32_t node;           /* as the text numbers nodes, after the pass */
@@ -688,8 +688,8 @@ typedef struct zf_fuse_miss {
     int line;
     const char *text; /* what is in the way; lives until the call returns, as the rest */
 } zf_fuse_miss;
-/* Writes "# near miss: REWRITE in SCOPE (FILE:LINE): %NODE = OP: TEXT" and a line end to a FILE: for
- * zf_fuse_desc.miss, with .user the file. */
+/* Writes "# near miss: REWRITE in SCOPE (FILE:LINE): %NODE = OP: TEXT" and a line end to a FILE:
+ * for zf_fuse_desc.miss, with .user the file. */
 ZF_API void zf_fuse_miss_print(void *file, const zf_fuse_miss *miss);
 
 typedef struct zf_fuse_desc {
@@ -732,9 +732,9 @@ typedef struct zf_zero_desc {
 } zf_zero_desc;
 ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
 
-/* ZeRO-Offload (Ren et al., ATC'21): what an update needs lies in host memory, and is computed there.
- * Losses, gradients, parameters and states stay the same, to the last bit where the device is a CPU.
- * Requires: zf_zero; before zf_prefetch. desc NULL: everything stays on the device. */
+/* ZeRO-Offload (Ren et al., ATC'21): what an update needs lies in host memory, and is computed
+ * there. Losses, gradients, parameters and states stay the same, to the last bit where the device
+ * is a CPU. Requires: zf_zero; before zf_prefetch. desc NULL: everything stays on the device. */
 typedef struct zf_offload_desc {
     /* ZF_HOST: the states of the optimizer lie in host memory, master weights among them. Gradients
      * go there, and updated parameters come back. ZF_DISK: states lie in a file
@@ -1023,8 +1023,9 @@ typedef struct zf_store_desc {
      * else a single-threaded one of the store's own */
     zf_backend *host;
     /* A folder for values on the disk. They lie in files that are removed with the store, and whose
-     * space is allocated when a program is compiled (ZF_ERR_LIMIT where the disk is full). Checksums
-     * of their blocks are kept in memory: damage is ZF_ERR_FORMAT of the step. NULL: no disk */
+     * space is allocated when a program is compiled (ZF_ERR_LIMIT where the disk is full).
+     * Checksums of their blocks are kept in memory: damage is ZF_ERR_FORMAT of the step. NULL: no
+     * disk */
     const char *offload_dir;
     /* The ranks among which this store is one; NULL: there is one rank. It must outlive the
      * store */
@@ -1678,11 +1679,12 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
  *
  * OPERATORS OF YOUR OWN
  *
- * A program needs no change of the library for an operator: a zf_operator names it, its operands and
- * attributes, its traits (elementwise, by rows, in place), and its functions: infer for the shape of
- * the result, grad, which appends the gradient as nodes, cpu and perhaps cuda, its kernels.
- * zf_graph_desc lists them, zf_apply appends one. examples/own_op.c is a whole program, section 13 the
- * reference. They cannot be leaves, effects, updates or collectives, and draw no random numbers.
+ * A program needs no change of the library for an operator: a zf_operator names it, its operands
+ * and attributes, its traits (elementwise, by rows, in place), and its functions: infer for the
+ * shape of the result, grad, which appends the gradient as nodes, cpu and perhaps cuda, its
+ * kernels. zf_graph_desc lists them, zf_apply appends one. examples/own_op.c is a whole program,
+ * section 13 the reference. They cannot be leaves, effects, updates or collectives, and draw no
+ * random numbers.
  *
  * ADDING A PASS
  *

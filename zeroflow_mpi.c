@@ -3,7 +3,8 @@
  *     mpicc -c zeroflow_mpi.c        beside zeroflow.h; link it with the rest
  *     mpirun -np 4 program
  *
- * What it shares with other communicators is in comm/; dist/zeroflow_mpi.c (`make dist`) is one file.
+ * What it shares with other communicators is in comm/; dist/zeroflow_mpi.c (`make dist`) is one
+ * file.
  *
  * A collective is made of messages between any two ranks, none of them longer than a piece, so that
  * neither the length of a buffer nor the memory for it is bounded by MPI. They go through staging

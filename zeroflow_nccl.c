@@ -2,7 +2,8 @@
  *
  *     cc -c zeroflow_nccl.c       beside zeroflow.h; link it with zeroflow_cuda.o, -lnccl, -lcudart
  *
- * What it shares with other communicators is in comm/; dist/zeroflow_nccl.c (`make dist`) is one file.
+ * What it shares with other communicators is in comm/; dist/zeroflow_nccl.c (`make dist`) is one
+ * file.
  *
  * What only moves goes from buffer to buffer. NCCL's sums promise no order, so that here a sum is
  * an exchange of messages, in pieces, and an addition on the device, in the order of ranks; while
@@ -20,11 +21,11 @@
  * of the device, after all ranks have compared what they call: those who differ find out. (On a
  * stream they do not: there the ranks have compared their plans.)
  *
- * Each channel has a communicator of NCCL's, so that channels overlap; their kernels are bounded, for
- * NCCL promises that none waits for ever only where all can run at once. They do not block: whatever
- * NCCL waits for, it is asked for it until the deadline, and then aborted. On a stream, two kernels
- * of one thread tell the host which call it is in; so a device that waits for long is not taken for
- * one that waits for another rank.
+ * Each channel has a communicator of NCCL's, so that channels overlap; their kernels are bounded,
+ * for NCCL promises that none waits for ever only where all can run at once. They do not block:
+ * whatever NCCL waits for, it is asked for it until the deadline, and then aborted. On a stream,
+ * two kernels of one thread tell the host which call it is in; so a device that waits for long is
+ * not taken for one that waits for another rank.
  *
  * Beside NCCL, ranks tell one another when they give up, and (through rank 0) that they wait as
  * well, so that those that wait in vain are not taken for the one that is lost. Nobody listens but
@@ -157,8 +158,8 @@ typedef struct zfi_nccl_wait {
     zfi_wait wait;
 } zfi_nccl_wait;
 
-/* The deadline has passed: names the ranks without a heartbeat since then. If rank 0 is one of them,
- * others may have sent theirs in vain. */
+/* The deadline has passed: names the ranks without a heartbeat since then. If rank 0 is one of
+ * them, others may have sent theirs in vain. */
 static bool zfi_nccl_missing(zfi_nccl *m, int channel, const zf_collective *c, const char *what,
                              double since)
 {
@@ -660,8 +661,8 @@ static bool zfi_nccl_join(zfi_nccl *m, double seconds)
     return over;
 }
 
-/* Frees it. NCCL ends what it still sends, and is not waited for much longer than the deadline: what
- * it still uses then stays where it is until the process ends. */
+/* Frees it. NCCL ends what it still sends, and is not waited for much longer than the deadline:
+ * what it still uses then stays where it is until the process ends. */
 static void zfi_nccl_destroy(void *self)
 {
     zfi_nccl *m = self;

@@ -3,8 +3,8 @@
  *     build/bench/matmul [--shapes bert|attention|vectors|M,N,K] [--dtype f32|bf16|f16]
  *                        [--threads N] [--isa NAME] [--blas FILE|none] [--rounds N] [--quick]
  *
- * bert: Y = X W^T, dX = dY W and dW = dY^T X for every M of 512, 1024, 4096 and every (N, K) of BERT.
- * attention: batches of Q K^T, P V and their gradients. vectors: few rows or columns. A round
+ * bert: Y = X W^T, dX = dY W and dW = dY^T X for every M of 512, 1024, 4096 and every (N, K) of
+ * BERT. attention: batches of Q K^T, P V and their gradients. vectors: few rows or columns. A round
  * measures the peak (independent fused multiply-adds in registers, on the same threads; of bf16,
  * where the processor has them, its dot products), the library, the peak, OpenBLAS (f32), and the
  * peak again; figures are medians over rounds, and ratios are

@@ -3,9 +3,9 @@
  *
  *     build/bench/vmath [--threads N] [--rounds N]
  *
- * A million elements in pieces of 16 Ki, shared among the threads; the least of the rounds. The last
- * column is the C library's function, an element at a time on one thread. On a busy machine run it
- * under `chrt -f 1`. */
+ * A million elements in pieces of 16 Ki, shared among the threads; the least of the rounds. The
+ * last column is the C library's function, an element at a time on one thread. On a busy machine
+ * run it under `chrt -f 1`. */
 #define _POSIX_C_SOURCE 200809L
 #define ZEROFLOW_IMPLEMENTATION
 #include "../zeroflow.h"

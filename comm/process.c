@@ -1,8 +1,8 @@
-/* What communicators between processes share. zeroflow_mpi.c and zeroflow_nccl.c include it after the
- * public header.
+/* What communicators between processes share. zeroflow_mpi.c and zeroflow_nccl.c include it after
+ * the public header.
  *
- * The first failure of a process is the error of all its later calls, and the communicator tells the
- * other ranks. Who waits does so with backoff, and listens to the others meanwhile:
+ * The first failure of a process is the error of all its later calls, and the communicator tells
+ * the other ranks. Who waits does so with backoff, and listens to the others meanwhile:
  *
  *     waited   0 ........ deadline/2 ............. deadline
  *                         heartbeat: "I wait too"  the ranks without a heartbeat are named
@@ -190,8 +190,8 @@ static void zfi_process_heard(zfi_process *p, int32_t channel, int32_t rank)
 /* ---------------------------------------------------------------------------------- one call */
 
 /* Begins a call, unless it is one that cannot be done. After ZF_OK the channel is this call's, and
- * the thread is not cancelled until zfi_process_end, which is given `cancel`: it would leave locks of
- * the library below. */
+ * the thread is not cancelled until zfi_process_end, which is given `cancel`: it would leave locks
+ * of the library below. */
 static zf_status zfi_process_begin(zfi_process *p, const zf_collective *c, bool streams,
                                    int *cancel, zf_error *error)
 {

@@ -112,8 +112,8 @@ static zf_status zfi_launched(const zf_launch *l)
 typedef struct zfi_kernel {
     zf_status (*run)(const zf_launch *l);
     size_t (*scratch)(const zf_launch *l); /* bytes; NULL: none */
-    /* Runs the first of `count` launches of the operator that follow each other at once, to the same
-     * bits; *taken: how many, 0: the first is to be run alone. NULL: each is run alone */
+    /* Runs the first of `count` launches of the operator that follow each other at once, to the
+     * same bits; *taken: how many, 0: the first is to be run alone. NULL: each is run alone */
     zf_status (*together)(const zf_launch *l, int count, int *taken);
 } zfi_kernel;
 

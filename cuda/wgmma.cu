@@ -65,8 +65,8 @@ static inline uint32_t zfi_shared_at(const void *p)
 
 #endif
 
-/* The operand that begins at `tile`. Where it is `across` and has more than 64 columns, the tile with
- * the next 64 is `beside` bytes further on. */
+/* The operand that begins at `tile`. Where it is `across` and has more than 64 columns, the tile
+ * with the next 64 is `beside` bytes further on. */
 __device__ __forceinline__ uint64_t zfi_wgmma_operand(const void *tile, int beside = 0)
 {
     return (uint64_t)((zfi_shared_at(tile) & 0x3ffff) >> 4) | (uint64_t)(beside >> 4) << 16 |

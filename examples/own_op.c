@@ -2,9 +2,9 @@
  *
  *     cc -I. examples/own_op.c -o own_op -lm -lpthread
  *
- * snake is x + sin(x a)^2 / a, elementwise, for what repeats itself (Ziyin et al. 2020). The library has
- * no sine, so that its gradient is an operator as well. unit_rows divides each row by its length;
- * its gradient is made of the library's builders.
+ * snake is x + sin(x a)^2 / a, elementwise, for what repeats itself (Ziyin et al. 2020). The
+ * library has no sine, so that its gradient is an operator as well. unit_rows divides each row by
+ * its length; its gradient is made of the library's builders.
  */
 #define ZEROFLOW_IMPLEMENTATION /* in one file of a program */
 #include "zeroflow.h"

@@ -81,14 +81,14 @@ typedef struct zfi_record {
     /* The indices under which what it leaves is for others to read: grad is handed the gradients of
      * these. As a mask */
     uint32_t saved_grads;
-    /* Appends its result, made of what it has left under index 0: the same bits in f32 and f64. Asked
-     * where it leaves that. NULL: that is not possible */
+    /* Appends its result, made of what it has left under index 0: the same bits in f32 and f64.
+     * Asked where it leaves that. NULL: that is not possible */
     int32_t (*remake)(zf_graph *, int32_t id, int32_t left);
-    /* `node`, over what `of` has left under index 0, is the result of `of` as remake makes it; `alike`:
-     * of the same other operands. NULL: it never is */
+    /* `node`, over what `of` has left under index 0, is the result of `of` as remake makes it;
+     * `alike`: of the same other operands. NULL: it never is */
     bool (*remade)(const zf_graph *, const zfi_node *of, const zfi_node *node, bool alike);
-    /* A gradient: the operand by whose activation it goes, the value of which it leaves under index 0;
-     * 0: it is none */
+    /* A gradient: the operand by whose activation it goes, the value of which it leaves under index
+     * 0; 0: it is none */
     int32_t activates;
     /* FLOPs, NULL: 0; bytes that it reads and writes, NULL: operands and results, once each */
     double (*flops)(const zf_launch *);

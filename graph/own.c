@@ -1,5 +1,5 @@
-/* Operators of a program's own (zf_operator): checked once, when the graph is made, and from then on
- * records beside those of ZF_OPS, which the graph owns.
+/* Operators of a program's own (zf_operator): checked once, when the graph is made, and from then
+ * on records beside those of ZF_OPS, which the graph owns.
  *
  *     records   none | input | ... | lamb_apply | own[0] | own[1] | ...
  *     zf_op     0      1             COUNT - 1    ZF_OP_OWN
@@ -244,8 +244,8 @@ static void zfi_own_free(zfi_memory *memory, zf_graph *g)
     zfi_free(memory, g->own, (size_t)g->own_count * sizeof *g->own);
 }
 
-/* Adds the operators to a new graph, whose records are those of ZF_OPS. What is wrong with one is the
- * graph's error. */
+/* Adds the operators to a new graph, whose records are those of ZF_OPS. What is wrong with one is
+ * the graph's error. */
 static void zfi_own_operators(zf_graph *g, const zf_operator *operators, int32_t count)
 {
     if (count < 0 || count > ZF_MAX_OPERATORS || (count && !operators)) {

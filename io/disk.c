@@ -12,8 +12,8 @@
  * Every block of a value has a CRC-32C in memory, taken when its write starts. A block that comes
  * back different is an error that names it, and so is a block that nobody has written.
  *
- * Pieces in flight whose places in the file overlap are all reads: what would break that waits first.
- * So who starts a read after a write was started gets what was written.
+ * Pieces in flight whose places in the file overlap are all reads: what would break that waits
+ * first. So who starts a read after a write was started gets what was written.
  *
  * The disk space has addresses, behind which there is no memory. So places on the disk are passed
  * around and added to as those in memory are, and who would use one as memory is stopped at once.
@@ -57,7 +57,8 @@ typedef struct zfi_disk_desc {
     const zfi_system *system; /* NULL: the system's own */
 } zfi_disk_desc;
 
-/* What was started and is to be waited for. It is the caller's, and stays where it is until then. */
+/* What was started and is to be waited for. It is the caller's, and stays where it is until
+ * then. */
 typedef struct zfi_disk_transfer {
     int32_t pending; /* pieces in flight */
     zf_error error;  /* the first */
@@ -128,7 +129,7 @@ typedef struct zfi_disk {
     char why[96];
 } zfi_disk;
 
-/* ------------------------------------------------------------------------------- memory and file */
+/* ------------------------------------------------------------------------------ memory and file */
 
 static int64_t zfi_disk_up(int64_t bytes, int64_t align)
 {
@@ -278,7 +279,7 @@ static void zfi_disk_go_direct(zfi_disk *d)
     d->info.why = "";
 }
 
-/* --------------------------------------------------------------------------------------- requests */
+/* ------------------------------------------------------------------------------------- requests */
 
 /* Records the piece's error: what, and where it is. */
 static void zfi_disk_fail(const zfi_disk *d, zfi_disk_slot *s, zf_status status, const char *what)
@@ -359,7 +360,7 @@ static void zfi_disk_retire(zfi_disk *d, zfi_disk_slot *s)
     pthread_cond_broadcast(&d->changed);
 }
 
-/* ---------------------------------------------------------------------------------------- threads */
+/* -------------------------------------------------------------------------------------- threads */
 
 static void *zfi_disk_thread(void *argument)
 {
@@ -392,7 +393,7 @@ static void *zfi_disk_thread(void *argument)
     return NULL;
 }
 
-/* ------------------------------------------------------------------------------------------- ring */
+/* ----------------------------------------------------------------------------------------- ring */
 
 static void zfi_disk_nap(void)
 {
@@ -491,10 +492,10 @@ static void zfi_disk_pass(zfi_disk *d)
     zfi_disk_collect(d);
 }
 
-/* -------------------------------------------------------------------------------------- transfers */
+/* ------------------------------------------------------------------------------------ transfers */
 
-/* A free slot for a piece at [at, at + span) of the file, when no piece in flight forbids it; with a
- * staging block, if it is `staged`. */
+/* A free slot for a piece at [at, at + span) of the file, when no piece in flight forbids it; with
+ * a staging block, if it is `staged`. */
 static zfi_disk_slot *zfi_disk_take(zfi_disk *d, bool write, int64_t at, int64_t span, bool staged)
 {
     for (;;) {
@@ -579,8 +580,8 @@ static void zfi_disk_start(zfi_disk *d, bool write, int32_t value, int64_t from,
     pthread_mutex_unlock(&d->mutex);
 }
 
-/* Starts to write `bytes` of the value, from byte `from` on: whole blocks, or to its end. `data` must
- * stay as they are until the transfer was waited for. */
+/* Starts to write `bytes` of the value, from byte `from` on: whole blocks, or to its end. `data`
+ * must stay as they are until the transfer was waited for. */
 ZFI_UNUSED static void zfi_disk_write(zfi_disk *d, int32_t value, int64_t from, const void *data,
                                       int64_t bytes, zfi_disk_transfer *transfer)
 {
@@ -675,7 +676,8 @@ ZFI_UNUSED static zf_status zfi_disk_get(zfi_disk *d, int32_t value, int64_t at,
     return zfi_disk_any(d, false, value, at, data, bytes, error);
 }
 
-/* Writes any bytes of a value, and waits. Of a block of which nothing was written, the rest is 0. */
+/* Writes any bytes of a value, and waits. Of a block of which nothing was written, the rest is
+ * 0. */
 ZFI_UNUSED static zf_status zfi_disk_put(zfi_disk *d, int32_t value, int64_t at, const void *data,
                                          int64_t bytes, zf_error *error)
 {
@@ -718,7 +720,7 @@ ZFI_UNUSED static zfi_disk_info zfi_disk_info_of(zfi_disk *d)
     return info;
 }
 
-/* --------------------------------------------------------------------------------- open and close */
+/* ------------------------------------------------------------------------------- open and close */
 
 /* Waits for what is in flight, removes the file, and frees the disk. NULL: nothing. */
 static void zfi_disk_close(zfi_disk *d)

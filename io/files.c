@@ -354,8 +354,8 @@ static bool zfi_directory_is(int directory, const char *name)
            opened.st_ino == named.st_ino && opened.st_dev == named.st_dev;
 }
 
-/* Locks the directory aside until the descriptor is closed, or the process ends. -1 with *error when
- * somebody else has it. Where the file system has no locks, the descriptor is all. */
+/* Locks the directory aside until the descriptor is closed, or the process ends. -1 with *error
+ * when somebody else has it. Where the file system has no locks, the descriptor is all. */
 static int zfi_directory_lock(const char *aside, zf_error *error)
 {
     int directory = open(aside, O_RDONLY | O_NONBLOCK);

@@ -4,9 +4,9 @@
  *     | header, one page: text | bytes 0 .. of the plan's disk space ...
  *
  * Nothing in such a file outlives its run. The run has it locked (flock), and the system drops the
- * lock when the process ends in whatever way. So a file that nobody has locked was left by a run that
- * was killed: its space is taken over when the name is wanted again, and files of other names are
- * removed. A file that has the name and is no offload file is left alone.
+ * lock when the process ends in whatever way. So a file that nobody has locked was left by a run
+ * that was killed: its space is taken over when the name is wanted again, and files of other names
+ * are removed. A file that has the name and is no offload file is left alone.
  *
  * All of the space is allocated when the file is opened, so that the disk cannot become full later.
  */
@@ -37,7 +37,8 @@ static bool zfi_offload_named(const char *name)
     return length > suffix && !strcmp(name + length - suffix, zfi_offload_suffix);
 }
 
-/* Begins the file as one that a run has made? A run may be killed before it has written a header. */
+/* Begins the file as one that a run has made? A run may be killed before it has written a
+ * header. */
 static bool zfi_offload_known(int file)
 {
     static const char nothing[sizeof zfi_offload_magic];
@@ -84,7 +85,8 @@ static zf_status zfi_offload_clean(const char *folder, const char *own, zf_error
 }
 
 /* Opens and locks the file of that name, a new one or one that was left. When a process was killed
- * with requests in the kernel, its lock goes a little later than itself, so this waits for a second. */
+ * with requests in the kernel, its lock goes a little later than itself, so this waits for a
+ * second. */
 static zf_status zfi_offload_take(zfi_offload_file *f, zf_error *error)
 {
     const struct timespec moment = {0, 10000000};
@@ -127,9 +129,9 @@ static bool zfi_offload_put(const zfi_system *system, int file, int64_t offset, 
     return true;
 }
 
-/* Writes every byte behind the header, for file systems that cannot allocate; false with errno. What
- * is written has no two pages alike and cannot be compressed, so that a file system which saves space
- * gives it all. */
+/* Writes every byte behind the header, for file systems that cannot allocate; false with errno.
+ * What is written has no two pages alike and cannot be compressed, so that a file system which
+ * saves space gives it all. */
 static bool zfi_offload_fill(const zfi_offload_desc *desc, int file)
 {
     uint64_t noise[ZFI_OFFLOAD_PAGE / 8], state = 0x9e3779b97f4a7c15u;

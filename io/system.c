@@ -12,8 +12,8 @@ int nanosleep(const struct timespec *, struct timespec *);
 
 typedef struct zfi_system {
     void *user;
-    /* Gives the file's first `bytes` their space on the disk; ENOSYS or EOPNOTSUPP: this file system
-     * cannot */
+    /* Gives the file's first `bytes` their space on the disk; ENOSYS or EOPNOTSUPP: this file
+     * system cannot */
     int (*allocate)(void *user, int file, int64_t bytes);
     int64_t (*read)(void *user, int file, void *data, size_t bytes, int64_t offset);
     int64_t (*write)(void *user, int file, const void *data, size_t bytes, int64_t offset);
@@ -87,8 +87,8 @@ static int zfi_system_ring_enter(void *user, int ring, unsigned submit, unsigned
 }
 #endif
 
-/* So many addresses that nothing else has, and that cannot be read from or written to; NULL: there is
- * no room. munmap gives them back. */
+/* So many addresses that nothing else has, and that cannot be read from or written to; NULL: there
+ * is no room. munmap gives them back. */
 static void *zfi_addresses(size_t bytes)
 {
 #if defined(MAP_ANONYMOUS)

@@ -8,7 +8,8 @@
  */
 enum { ZFI_HAS_GRADIENT = 1, ZFI_HAS_UPDATE = 2, ZFI_HAS_OUTPUT = 4 };
 
-/* The pack whose elements, or their sums, the value has, as far as elements keep their places; 0. */
+/* The pack whose elements, or their sums, the value has, as far as elements keep their places;
+ * 0. */
 static int32_t zfi_pack_behind(const zf_graph *g, int32_t id)
 {
     while (id && g->nodes[id].op != ZF_OP_pack) {

@@ -14,8 +14,8 @@
  *     queue 0   %5 = ...   %7 = all_gather %5 queue=gather   %8 = ...      wait %7
  *     bytes     | %5       | %5, %7: nobody else may write   |             | as ever
  *
- * From the line of a collective or copy on another queue to its wait, the bytes of whatever owns its
- * operands or its result are not written for another value. (That no node reads or writes these
+ * From the line of a collective or copy on another queue to its wait, the bytes of whatever owns
+ * its operands or its result are not written for another value. (That no node reads or writes these
  * values themselves is a rule of the nodes: queues.c.)
  *
  * A concat of params that are neighbours may be where they are: it owns nothing, and to read it is

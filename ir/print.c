@@ -10,9 +10,9 @@
  * Attributes that are 0, false, the first choice or empty are left out. Effects have no id. Behind
  * the type stands its space, unless that is the device, where the memory pass has put the value,
  * @offset+bytes, its scratch, the queue, unless that is compute, and `recompute`. After zf_zero the
- * first line is "zero stage=3 world=4 micro_batches=1". The last line says how large the arena is, at
- * which node most is alive, and how much, where that is less. Further lines, "peak host 4096 %5", say
- * it of the other spaces that the graph uses.
+ * first line is "zero stage=3 world=4 micro_batches=1". The last line says how large the arena is,
+ * at which node most is alive, and how much, where that is less. Further lines, "peak host 4096
+ * %5", say it of the other spaces that the graph uses.
  */
 
 /* Where text goes: a file, a buffer, or nowhere; it counts and hashes in any case. */

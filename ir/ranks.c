@@ -29,8 +29,8 @@
  *   - an update reads a sum over all ranks and micro-batches of a pack of gradients that lie as
  *     their parameters do in the bucket, and of which no other bucket was updated; all else that it
  *     reads is one for all ranks, or cut as what it updates
- *   - a bucket that is whole and updated in shards is gathered before anything reads it, or the end;
- *     so is brought back a copy that is updated
+ *   - a bucket that is whole and updated in shards is gathered before anything reads it, or the
+ *     end; so is brought back a copy that is updated
  *   - floats of one element that the micro section computes and puts out are sums over the global
  *     batch, unless they depend on constants alone; nothing
  *     that is put out is a shard

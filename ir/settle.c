@@ -16,8 +16,8 @@ static uint64_t zfi_hash_text(uint64_t hash, const char *text)
     return zfi_hash_bytes(hash, text, strlen(text) + 1);
 }
 
-/* The identity of a node: a hash of its operator, scope, name, attributes but the random stream, and
- * of its operands' identities. */
+/* The identity of a node: a hash of its operator, scope, name, attributes but the random stream,
+ * and of its operands' identities. */
 static uint64_t zfi_identity_of(const zf_graph *g, const zfi_node *node, const uint64_t *identities)
 {
     const zfi_record *record = g->records[node->op];
@@ -86,8 +86,8 @@ static zfi_sink *zfi_sinks(zf_graph *g)
     return sinks;
 }
 
-/* Appends to *order what node `id` is made of and is not there yet, and then the node. next: of each
- * node, the operand that is to come, and more than all once it stands in the order. */
+/* Appends to *order what node `id` is made of and is not there yet, and then the node. next: of
+ * each node, the operand that is to come, and more than all once it stands in the order. */
 static void zfi_place_after_operands(zf_graph *g, int32_t id, int32_t *next, int32_t **order,
                                      int32_t **under_way)
 {

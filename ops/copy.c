@@ -35,7 +35,8 @@ static zf_status zfi_infer_copy(zfi_infer *c)
 }
 
 /* Between memory and memory: the CPU backend has both spaces there. On a queue of its own it leaves
- * the workers to what computes. From and to a disk it is the disk's requests that run side by side. */
+ * the workers to what computes. From and to a disk it is the disk's requests that run side by
+ * side. */
 static zf_status zfi_run_copy(const zf_launch *l)
 {
     if (l->disk)

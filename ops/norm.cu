@@ -558,8 +558,8 @@ static zf_status zfi_cuda_layer_norm(const zf_launch *l)
 }
 
 /* dx = rstd (g - mean g - xhat mean(g xhat)), g = dy gamma, without mean g where it is not centred.
- * rstds: x is xhat already, and these are its rows' rstd. more: or NULL, is added to dx. dropped: or
- * NULL, gets dropout(dx). */
+ * rstds: x is xhat already, and these are its rows' rstd. more: or NULL, is added to dx. dropped:
+ * or NULL, gets dropout(dx). */
 typedef struct zfi_norm_grad_job {
     zfi_row_set set;
     const void *dy, *x, *gamma, *more;

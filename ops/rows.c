@@ -6,8 +6,8 @@
  *          out[r,:] = sum of dy[i...,:] where index[i...] = r
  *
  * The table has rank 1 or more, the index is i32 or i64 of any shape. Each is the other's gradient;
- * saved: the index. With padded=true what is at the row `padding` of the table has no gradient, as an
- * embedding of padding has none:
+ * saved: the index. With padded=true what is at the row `padding` of the table has no gradient, as
+ * an embedding of padding has none:
  *
  *     %3 = gather_rows %1, %2 {padded=true padding=3} : f32[4,8,256]      the same numbers
  *     %5 = scatter_rows %4, %2 {rows=1000 padded=true padding=3} : f32[1000,256]

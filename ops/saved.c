@@ -17,7 +17,8 @@ static bool zfi_saved_type(const zf_graph *g, const zfi_node *node, int64_t inde
            record->saved(g, node, index, dtype, shape);
 }
 
-/* The node whose result this one, of the operands `alike`, makes again of what that has left; 0: none. */
+/* The node whose result this one, of the operands `alike`, makes again of what that has left; 0:
+ * none. */
 static int32_t zfi_remade_of(const zf_graph *g, const zfi_node *node, bool alike)
 {
     const zfi_node *left = &g->nodes[node->arg_count ? node->args[0] : 0], *of;

@@ -9,8 +9,8 @@
  *           gradient %2, %9
  *
  * Reverse accumulation: nodes are visited from the loss upwards, each hands dy to its operands (its
- * record's grad), and what reaches a node from several uses is added in that order, so the sum's order
- * is the graph's. Only nodes between a trained parameter and the loss are visited.
+ * record's grad), and what reaches a node from several uses is added in that order, so the sum's
+ * order is the graph's. Only nodes between a trained parameter and the loss are visited.
  */
 
 /* needs[id]: a trained parameter flows into it. */

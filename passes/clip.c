@@ -14,8 +14,8 @@
  *           loss_scale_update %11, %12, %13, %14, %15, %31 {factor=2 ...}
  *
  * Source: Pascanu et al. 2013; the rule g / max(1, (norm + 1e-6) / max_norm) is the one that all
- * ZeRO stages share. The norm is that of the norms of blocks of 1024 elements, added in index order, so cutting a
- * tensor at such a block cannot change it.
+ * ZeRO stages share. The norm is that of the norms of blocks of 1024 elements, added in index
+ * order, so cutting a tensor at such a block cannot change it.
  */
 
 /* Removes the nodes marked in `drop` from the order. */

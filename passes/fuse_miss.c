@@ -1,8 +1,8 @@
 /* fuse, near misses: what one of its rewrites would have taken, but for one thing. They are looked
  * for in the forward graph that zf_fuse leaves, and reported one sentence each (zf_fuse_miss):
  *
- *     # near miss: attention in h.0.attn (model.c:41): %33 = softmax: the scores, %32 = add, are read
- *     elsewhere too, by %40 = output
+ *     # near miss: attention in h.0.attn (model.c:41): %33 = softmax: the scores, %32 = add, are
+ *     read elsewhere too, by %40 = output
  *
  * linear     a bias or an activation whose product has it not: the product or its value is read
  *            elsewhere, the weight is [in, out], the bias is no vector or missing

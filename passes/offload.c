@@ -5,9 +5,10 @@
  *           lie in host memory is computed there; `copy` nodes stand where a value is read in the
  *           other space
  *
- *     optimizer   states lie in host memory, or on the disk and are copied to host memory and back. A bucket's gradient goes there when it is summed, and
- *                 all that the update section makes of its elements is made there. Parameters stay
- *                 on the device: the update writes a copy, which goes back
+ *     optimizer   states lie in host memory; or on the disk, from where they are copied to host
+ *                 memory and back. A bucket's gradient goes to the host when it is summed, and all
+ *                 that the update section computes of its elements is computed there. Parameters
+ *                 stay on the device: the update writes a copy, which is copied back
  *
  * before:   %31 = reduce_scatter %30 {world=4} : f32[1024]
  *           update:

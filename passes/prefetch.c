@@ -1,8 +1,8 @@
 /* prefetch: collectives and copies run beside the computation, on queues of their own.
  *
  * requires: zf_zero
- * ensures:  numbers are unchanged to the last bit. What waits for a collective or a copy is a `wait` node;
- * its operands and its result are its own from its line to there
+ * ensures:  numbers are unchanged to the last bit. What waits for a collective or a copy is a
+ *           `wait` node; its operands and its result are its own from its line to there
  *
  *     gathers     of cut buckets are issued before their use, while at most `bytes` of gathered and
  *                 not yet used parameters lie ready

@@ -1,8 +1,8 @@
 /* simplify: removes what nothing needs, merges what is equal, folds what is known.
  *
  * requires: no placement yet
- * ensures:  numbers are unchanged to the last bit; a tensor that was merged into another still names
- *           that one
+ * ensures:  numbers are unchanged to the last bit; a tensor that was merged into another still
+ *           names that one
  *
  *     fold      add sub mul div maximum minimum neg scale sqrt of one-valued constants; the result
  *               is a constant

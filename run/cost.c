@@ -154,8 +154,8 @@ static zf_status zfi_measure_link(const zf_comm *comm, const void *in, void *out
 }
 
 /* Bytes per second that a rank's offload file in `folder` takes and gives, by the disk engine, in
- * large blocks. The file, of some hundred MB, is removed. It is written once before: what is written
- * for the first time may take longer, and a step writes the same places again and again. */
+ * large blocks. The file, of some hundred MB, is removed. It is written once before: what is
+ * written for the first time may take longer, and a step writes the same places again and again. */
 ZFI_UNUSED static zf_status zfi_measure_disk(const char *folder, int32_t rank, int32_t world,
                                              double *writes, double *reads, zf_error *error)
 {

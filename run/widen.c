@@ -196,7 +196,9 @@ static bool zfi_cut(const zf_launch *l, zfi_widening how, zfi_cutting *p)
     const zf_shape *over = by_rows ? &l->args[record->rows].shape : &l->out.shape;
     int64_t longest = 1;
     int cut;
-    *p = (zfi_cutting){.launch = l, .failed = INT64_MAX, .arrays = l->arg_count + 1 + (l->saved ? ZF_MAX_SAVED : 0)};
+    *p = (zfi_cutting){.launch = l,
+                       .failed = INT64_MAX,
+                       .arrays = l->arg_count + 1 + (l->saved ? ZF_MAX_SAVED : 0)};
     cut = by_rows ? over->rank - 1 : zfi_cut_elements(l, p);
     p->rows = zfi_span(over, 0, cut);
     for (int k = 0; k < p->arrays; k++) {

@@ -222,7 +222,8 @@ static int32_t zfi_store_add(zf_store *s, zfi_stored t)
     return index;
 }
 
-/* Makes a file for tensors on the disk, which are `values`; their addresses, or NULL with *error. */
+/* Makes a file for tensors on the disk, which are `values`; their addresses, or NULL with
+ * *error. */
 static char *zfi_store_add_disk(zf_store *s, zfi_disk_value *values, int32_t count, size_t bytes,
                                 zf_error *error)
 {

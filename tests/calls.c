@@ -140,8 +140,8 @@ TEST_ONCE(calls_in_any_order_give_the_same_bits)
     CHECK(t, strstr(names[0], "layer.9.value.weight\nlayer.9.value.bias\n") == names[0]);
 }
 
-/* Of a scope's dropouts, those of another branch keep their masks when one is added elsewhere, and a
- * value that is dropped twice has two masks. */
+/* Of a scope's dropouts, those of another branch keep their masks when one is added elsewhere, and
+ * a value that is dropped twice has two masks. */
 TEST(calls_scopes_have_their_streams)
 {
     zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});

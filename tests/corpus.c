@@ -162,8 +162,8 @@ TEST_ONCE(corpus_is_the_same_for_any_threads)
     }
 }
 
-/* Whatever a run could read from it counts: ids, their order, the bounds of sentences and documents;
- * and nothing else. */
+/* Whatever a run could read from it counts: ids, their order, the bounds of sentences and
+ * documents; and nothing else. */
 TEST(corpus_digests)
 {
     static const char *const texts[] = {

@@ -18,8 +18,8 @@
 /* Which names are on the disk though their directory was not synced. */
 typedef enum disk_kept { DISK_NONE, DISK_ALL, DISK_INNER /* in directories of `folder` */ } disk_kept;
 
-/* What is in `folder`, files and directories of files, is on the disk. False when it cannot be read,
- * or is too much. */
+/* What is in `folder`, files and directories of files, is on the disk. False when it cannot be
+ * read, or is too much. */
 bool disk_record(const char *folder);
 /* How many calls were noted; what is noted stays until disk_record is called again. */
 int disk_stop(void);

@@ -1,7 +1,7 @@
-/* Faults of ranks: one that has another plan, begins differently, does not come, dies in the middle,
- * fails on its own, or computes a NaN. Each is a clear error on all ranks within a deadline, in threads and in
- * lockstep; after a NaN all is as it was before the step, and training goes on. tests/mpi/faults.c
- * has the same over processes.
+/* Faults of ranks: one that has another plan, begins differently, does not come, dies in the
+ * middle, fails on its own, or computes a NaN. Each is a clear error on all ranks within a
+ * deadline, in threads and in lockstep; after a NaN all is as it was before the step, and training
+ * goes on. tests/mpi/faults.c has the same over processes.
  */
 #include "test.h"
 

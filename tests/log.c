@@ -134,8 +134,8 @@ TEST_ONCE(log_that_continues_a_damaged_one)
     }
 }
 
-/* A file that is no such log is not added to, and stays as it is; a run from the beginning takes its
- * place. */
+/* A file that is no such log is not added to, and stays as it is; a run from the beginning takes
+ * its place. */
 TEST_ONCE(log_that_continues_a_foreign_one)
 {
     const char *path = test_path("log.csv");

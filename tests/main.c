@@ -97,7 +97,8 @@ void test_defer(test *t, test_cleanup *run, void *object)
     t->deferred[t->deferred_count++].object = object;
 }
 
-/* New for each run: a run that was killed leaves its folder, and numbers of processes come again. */
+/* New for each run: a run that was killed leaves its folder, and numbers of processes come
+ * again. */
 static char test_folder[] = "/tmp/zeroflow-test-XXXXXX";
 static bool test_folder_made;
 
@@ -233,8 +234,8 @@ static long sparse_refusals(double spent)
     return spent > 1 ? 2 : spent > 0.25 ? 4 : OOM_SPARSE;
 }
 
-/* Runs the body with each of its allocations refused in turn, or with `most` of them, evenly spread,
- * where there are more (0: all); then once more in good health. */
+/* Runs the body with each of its allocations refused in turn, or with `most` of them, evenly
+ * spread, where there are more (0: all); then once more in good health. */
 static bool run_out_of_memory(const test_case *c, long most, test *t)
 {
     double from = seconds();

@@ -1,8 +1,8 @@
 /* Mutated graphs: the graphs that tests/passes begin with, changed at random, go through random
- * lists of passes, with fusion in front of zf_autograd, behind it, or not at all. What a pass accepts
- * must keep every rule, and compute what the plain graph does: to the last bit, or, where passes
- * fuse, as near to the plain graph in f64 as the plain graph itself is, but for some times its
- * rounding. A bounded run is a test; MUTATE_RUNS=N and MUTATE_SEED=N make it longer and other,
+ * lists of passes, with fusion in front of zf_autograd, behind it, or not at all. What a pass
+ * accepts must keep every rule, and compute what the plain graph does: to the last bit, or, where
+ * passes fuse, as near to the plain graph in f64 as the plain graph itself is, but for some times
+ * its rounding. A bounded run is a test; MUTATE_RUNS=N and MUTATE_SEED=N make it longer and other,
  * MUTATE_CHANGES=N changes graphs up to N times in place of 4 (make mutate).
  */
 #define _POSIX_C_SOURCE 200809L
@@ -190,8 +190,8 @@ static double distance(const number *x, const number *exact, double *largest)
 }
 
 /* What all three have is in b about as near to the exact numbers as in a, where that is near enough
- * to tell something. In 16 bits roundings are few and large, and a sum may be near by luck: what b is
- * held to is the least near of a, and no less than is to be expected of a few numbers. */
+ * to tell something. In 16 bits roundings are few and large, and a sum may be near by luck: what b
+ * is held to is the least near of a, and no less than is to be expected of a few numbers. */
 static bool near_enough(const numbers *a, const numbers *b, const numbers *exact, bool narrow,
                         char *why, size_t size)
 {
@@ -229,8 +229,8 @@ static bool is_steep(const char *text)
     return false;
 }
 
-/* The output of a step, as numbers_of calls it, is an input: nothing sums it over the slots, of which
- * each has its own. */
+/* The output of a step, as numbers_of calls it, is an input: nothing sums it over the slots, of
+ * which each has its own. */
 static bool is_input(const char *text, const char *called)
 {
     const char *name = strstr(called, " output ") + strlen(" output ");

@@ -31,8 +31,9 @@ typedef struct numbers_desc {
     uint64_t seed; /* of the lockstep run: when collectives of other queues are done */
 } numbers_desc;
 
-/* Runs the graph, on as many ranks as it is for. Inputs and parameters get values that depend on their names: floats in [-1, 1],
- * "lr" 0.01, integers 0, 1 or 2, where "label" is in the name sometimes -100. False with *error. */
+/* Runs the graph, on as many ranks as it is for. Inputs and parameters get values that depend on
+ * their names: floats in [-1, 1], "lr" 0.01, integers 0, 1 or 2, where "label" is in the name
+ * sometimes -100. False with *error. */
 bool numbers_of(numbers *out, const char *text, const numbers_desc *desc, zf_error *error);
 void numbers_free(numbers *numbers);
 const number *numbers_find(const numbers *numbers, const char *name);
@@ -56,8 +57,8 @@ char *text_in_f64(const char *graph);
 /* Element i as a double. */
 double number_at(const number *number, int64_t i);
 int64_t number_count(const number *number);
-/* The least bytes of a plan of the graph with recomputation, by the messages about impossible limits;
- * -1 where there are none. */
+/* The least bytes of a plan of the graph with recomputation, by the messages about impossible
+ * limits; -1 where there are none. */
 long long numbers_least_peak(const char *text);
 
 #endif

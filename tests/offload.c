@@ -1,6 +1,6 @@
 #define _POSIX_C_SOURCE 200809L
-/* Offload: numbers are those without it, to the last bit; each space has its own plan, which is what
- * is allocated; the verifier finds copies that are missing, wrong or not waited for. */
+/* Offload: numbers are those without it, to the last bit; each space has its own plan, which is
+ * what is allocated; the verifier finds copies that are missing, wrong or not waited for. */
 #include "../tools/pass.h"
 #include "disk.h"
 #include "numbers.h"
@@ -143,9 +143,9 @@ static bool moment_of_step(zf_program *p, float moment[2400])
            !zf_store_read(STORE(p), "adamw.m/layer.0.w", moment, 2400 * sizeof *moment);
 }
 
-/* States on a disk: the file is as large as the plan says; after a change of the file, the next step
- * is an error that names the state, and another program goes on from the last checkpoint with the
- * same bits. */
+/* States on a disk: the file is as large as the plan says; after a change of the file, the next
+ * step is an error that names the state, and another program goes on from the last checkpoint with
+ * the same bits. */
 TEST_ONCE(offload_to_a_disk)
 {
     static float expected[2400], moment[2400];

@@ -398,8 +398,8 @@ static zf_status run_offset(test *t, zf_dtype dtype, bool reference, int threads
     return error->status;
 }
 
-/* 16 bits in pieces: rounded once; and an error of a piece is the error of the step, the same one on
- * any number of threads. */
+/* 16 bits in pieces: rounded once; and an error of a piece is the error of the step, the same one
+ * on any number of threads. */
 TEST(own_operators_of_16_bits)
 {
     static float x[64 * 40], y[64 * 40];

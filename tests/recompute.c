@@ -224,8 +224,8 @@ static long long number_behind(const char **text, const char *words)
     return found;
 }
 
-/* What the graph takes at least, as the message about a limit below it says; frees it. A limit below
- * what is there whatever is made again has a message of its own. */
+/* What the graph takes at least, as the message about a limit below it says; frees it. A limit
+ * below what is there whatever is made again has a message of its own. */
 static long long least_of(test *t, zf_training *d, zf_graph *g)
 {
     zf_graph *own = zf_graph_copy(g);

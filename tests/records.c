@@ -340,8 +340,8 @@ run:
     return watch.inner.launch(watch.inner.self, l);
 }
 
-/* Plans put a view where its operand is and do not launch it: here it is launched, over the bytes of
- * what another case has left. */
+/* Plans put a view where its operand is and do not launch it: here it is launched, over the bytes
+ * of what another case has left. */
 static void check_views(const session *s)
 {
     static const zf_run run = {.seed = 5, .step = 1, .world = 1};
@@ -527,8 +527,8 @@ static bool same_members(const zf_launch *l, const member *a, const member *b, b
     return true;
 }
 
-/* Of collectives: what they write, where their results lie, and that these depend on nothing that was
- * there before, unless the micro-batch before has left it. */
+/* Of collectives: what they write, where their results lie, and that these depend on nothing that
+ * was there before, unless the micro-batch before has left it. */
 static void check_collective(const zf_launch *l, const claims *of, zf_backend *const *cpus)
 {
     static member first[WORLD], again[WORLD];

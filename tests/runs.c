@@ -11,7 +11,7 @@
 
 #define GOLDEN "tests/golden/bert/"
 
-/* ---------------------------------------------------------------------------- what must be alike */
+/* --------------------------------------------------------------------------- what must be alike */
 
 enum { RANKS = 3 };
 
@@ -137,11 +137,12 @@ TEST_ONCE(ranks_share_a_failure)
     compared(t, &c, ZF_ERR_IO, "lost as well"); /* of all */
 }
 
-/* -------------------------------------------------------------------------------- in their steps */
+/* ------------------------------------------------------------------------------- in their steps */
 
 static void free_batches(void *batches) { bert_batch_file_free(batches); }
 
-/* Two ranks with a golden batch, to be closed; `steps` and the comparison are still to be chosen. */
+/* Two ranks with a golden batch, to be closed; `steps` and the comparison are still to be
+ * chosen. */
 static bool prepare(test *t, run_job *job)
 {
     zf_error error = {ZF_OK, ""};
@@ -218,7 +219,7 @@ TEST_ONCE(ranks_compare_their_parameters_while_they_train)
     CHECK(t, strstr(error.text, "cls.seq_relationship.bias"));
 }
 
-/* ------------------------------------------------------------------------------------ evaluation */
+/* ----------------------------------------------------------------------------------- evaluation */
 
 static int64_t encode_digits(const void *user, const char *text, size_t bytes, int32_t *ids,
                              int64_t cap)
@@ -292,8 +293,8 @@ TEST_ONCE(ranks_say_why_an_evaluation_failed)
 
 /* --------------------------------------------------------------------------------- going on */
 
-/* Whether a run of GPT with these settings goes on from a checkpoint with these notes; else the error
- * behind the path. */
+/* Whether a run of GPT with these settings goes on from a checkpoint with these notes; else the
+ * error behind the path. */
 static const char *goes_on(test *t, const settings *o, const zf_note *notes, int32_t count)
 {
     static run_job job;
@@ -325,8 +326,8 @@ static const char *goes_on(test *t, const settings *o, const zf_note *notes, int
     return strncmp(r.error.text, path, strlen(path)) ? r.error.text : r.error.text + strlen(path);
 }
 
-/* A choice may be noted by its number, a number with all its digits; a setting that is not noted is of
- * an option that there was not. */
+/* A choice may be noted by its number, a number with all its digits; a setting that is not noted is
+ * of an option that there was not. */
 TEST_ONCE(runs_go_on_from_notes_of_an_older_program)
 {
     settings o = settings_defaults();

@@ -363,8 +363,8 @@ static zf_status load(crew *c, const char *path, const zf_load_desc *d, zf_error
     return zf_lockstep_load(&c->lockstep, path, d, error);
 }
 
-/* A base that was trained and saved; an adapter beside it is trained alone, saved alone, and goes on
- * from both checkpoints with the same bits, at another stage and on other ranks too. */
+/* A base that was trained and saved; an adapter beside it is trained alone, saved alone, and goes
+ * on from both checkpoints with the same bits, at another stage and on other ranks too. */
 TEST_ONCE(store_of_base_and_adapter)
 {
     static unsigned char base[IMAGE], image[IMAGE];

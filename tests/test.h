@@ -10,11 +10,11 @@
  *     }
  *
  * A failed check ends the body; what was deferred is run in reverse order. In the out-of-memory run
- * the allocation number k of t->allocator is refused. Then OK, GIVES or NEED meets ZF_ERR_NOMEM, or every
- * check holds as it does without; nothing may be left allocated. TEST_ONCE is for bodies that take
- * long, or allocate otherwise: a few refusals are spread over their run, of t->allocator, of the
- * library's default allocator and of the samples. Then some message says that memory is out, or every
- * check holds. refusals.h names those that are not judged, or not run, so.
+ * the allocation number k of t->allocator is refused. Then OK, GIVES or NEED meets ZF_ERR_NOMEM, or
+ * every check holds as it does without; nothing may be left allocated. TEST_ONCE is for bodies that
+ * take long, or allocate otherwise: a few refusals are spread over their run, of t->allocator, of
+ * the library's default allocator and of the samples. Then some message says that memory is out, or
+ * every check holds. refusals.h names those that are not judged, or not run, so.
  */
 #ifndef TEST_H
 #define TEST_H

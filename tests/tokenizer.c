@@ -513,8 +513,8 @@ TEST_ONCE(tokenizer_reads_odd_lines)
     CHECK(t, !memcmp(ids, expected, sizeof expected));
 }
 
-/* Where tokenizer_config.json has no added tokens, those of added_tokens.json count, as transformers
- * reads them (ids by its BertTokenizer 5.23). */
+/* Where tokenizer_config.json has no added tokens, those of added_tokens.json count, as
+ * transformers reads them (ids by its BertTokenizer 5.23). */
 TEST_ONCE(vocab_added_tokens_of_their_own_file)
 {
     static const char *const files[][2] = {

@@ -432,7 +432,7 @@ static zf_plan plan_within(test *t, size_t limit, const char *without, zf_invert
 {
     zf_graph *g = new_graph(t);
     zf_plan plan = {0};
-    zf_training d = {.clip = 1, .memory_limit = limit, .fuse = {without, invert}};
+    zf_training d = {.clip = 1, .memory_limit = limit, .fuse = {.without = without, .invert = invert}};
     if (!g) return plan;
     d.loss = build_deep(g);
     if (zf_passes(g, &d) || zf_memory(g, NULL) || zf_graph_plan(g, &plan))

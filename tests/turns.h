@@ -1,6 +1,7 @@
-/* What each rank does by itself, as a thread or as a process, to see its store at work: a perceptron
- * is trained by two programs in turns and evaluated between, saved, and goes on in two other stores:
- * one that loads it before it has a program, at another stage, and one to which it is copied. */
+/* What each rank does by itself, as a thread or as a process, to see its store at work: a
+ * perceptron is trained by two programs in turns and evaluated between, saved, and goes on in two
+ * other stores: one that loads it before it has a program, at another stage, and one to which it is
+ * copied. */
 #ifndef TURNS_H
 #define TURNS_H
 
@@ -96,9 +97,9 @@ static zf_status turns_store_failed(const zf_store *store, zf_status status, zf_
     return status ? error->status = status : ZF_OK;
 }
 
-/* Runs it all. images[0] is what training at `stage` makes of six steps, images[1] what comes of the
- * same when the last two are made in the store that has loaded the first four, images[2] the same
- * of the store that they were copied to. */
+/* Runs it all. images[0] is what training at `stage` makes of six steps, images[1] what comes of
+ * the same when the last two are made in the store that has loaded the first four, images[2] the
+ * same of the store that they were copied to. */
 static zf_status turns_run(const zf_comm *comm, int32_t stage, const char *path,
                            unsigned char images[3][TURNS_IMAGE], zf_error *error)
 {

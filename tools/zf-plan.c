@@ -371,8 +371,8 @@ static estimate estimate_of(const options *o, const zf_plan *plan)
 static const char *precision(const options *o) { return zf_dtype_name(o->dtype); }
 
 /* "12.34 GB" */
-/* What NCCL takes of a rank's device beside the plan, at most: zeroflow.h, zf_nccl_desc.ctas, with its
- * defaults: 16 blocks, 32 MiB of staging, three channels. */
+/* What NCCL takes of a rank's device beside the plan, at most: zeroflow.h, zf_nccl_desc.ctas, with
+ * its defaults: 16 blocks, 32 MiB of staging, three channels. */
 static double nccl_bytes(const options *o)
 {
     const double mib = 1 << 20;

@@ -3,9 +3,9 @@
  *     make build/cuda/attention CUDA_ARCHS=90
  *     build/cuda/attention [check] [time] [--shape TEXT] [--way TEXT] [--rounds N]
  *
- * --shape, --way: those whose name has the text. check: for each shape, the largest error of y and lse over the largest number, and whether a
- * second run gives the same bits. time: medians by cudaEvent. TFLOP/s count two products of the
- * scores that are seen. Operands are random. */
+ * --shape, --way: those whose name has the text. check: for each shape, the largest error of y and
+ * lse over the largest number, and whether a second run gives the same bits. time: medians by
+ * cudaEvent. TFLOP/s count two products of the scores that are seen. Operands are random. */
 #include "zeroflow.h"
 
 #include <cublasLt.h>

@@ -1,7 +1,7 @@
 /* Batches from a safetensors file, for comparison with other systems: integers (I64, I32, U8, BOOL)
  * input_ids, labels (-100: none) and, where they are there, token_type_ids (else 0) and
- * attention_mask (else 1), each [S,B,T] or [B,T], and next_sentence_label [S,B] or [B] (-100: none).
- * Step k takes entry k mod S. */
+ * attention_mask (else 1), each [S,B,T] or [B,T], and next_sentence_label [S,B] or [B] (-100:
+ * none). Step k takes entry k mod S. */
 #ifndef BERT_BATCHFILE_H
 #define BERT_BATCHFILE_H
 
@@ -13,8 +13,8 @@ typedef struct bert_batch_file {
     bert_batch *batch;                                /* [S] */
 } bert_batch_file;
 
-/* NULL with *error for a file that is damaged, lacks a tensor or has an unknown one, or whose shapes or values do not
- * fit. ids are checked against `vocab` and `types`. */
+/* NULL with *error for a file that is damaged, lacks a tensor or has an unknown one, or whose
+ * shapes or values do not fit. ids are checked against `vocab` and `types`. */
 bert_batch_file *bert_batch_file_load(const char *path, int64_t vocab, int64_t types,
                                       zf_error *error);
 /* The most labels that a part of an entry has, 1 at least, when entries are cut into `parts` equal

@@ -53,8 +53,8 @@ typedef struct bert_corpus {
     zf_allocator allocator;
 } bert_corpus;
 
-/* Reads a regular file, a text with one sentence per line and blank lines between documents; lines may end in CRLF,
- * the last one in nothing. Lines that give no token are passed over.
+/* Reads a regular file, a text with one sentence per line and blank lines between documents; lines
+ * may end in CRLF, the last one in nothing. Lines that give no token are passed over.
  *
  * About 1% of the documents, and two at least, are held out; which ones depends on a document's
  * number alone. unigram_nats is the unigram entropy of the corpus, the loss of a model that knows

@@ -22,8 +22,8 @@ typedef struct masked_data {
     bert_batch_file *file;           /* or this */
 } masked_data;
 
-/* Writes a batch, or a part of one, into the inputs. labelled, pairs: counts of the global batch, whose
- * mean the losses are. */
+/* Writes a batch, or a part of one, into the inputs. labelled, pairs: counts of the global batch,
+ * whose mean the losses are. */
 zf_status masked_feed(session *s, const bert_batch *batch, double labelled, double pairs);
 
 /* The five best guesses for one [MASK]. */
@@ -42,8 +42,8 @@ bool masked_guesses(session *s, int64_t positions, int64_t tokens, masked_guess 
  * there are, -1 when the text is too long. */
 int64_t masked_fill_batch(bert_batch *batch, const bert_vocab *vocab, const char *text);
 
-/* The guesses for every [MASK] of one text, printed as lines or as JSON. `with` holds the parameters.
- * False with *error. */
+/* The guesses for every [MASK] of one text, printed as lines or as JSON. `with` holds the
+ * parameters. False with *error. */
 bool masked_fill_text(session *with, const void *config, const bert_vocab *vocab, int64_t sequence,
                       const char *text, const char *truth, bool json, zf_error *error);
 /* Prints sentences of the held-out split, one word masked in each, with the best guesses. */

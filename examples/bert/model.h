@@ -18,8 +18,8 @@ typedef struct bert_config {
  * folder with one. False with *error. */
 bool bert_config_load(const char *name_or_path, bert_config *config, zf_error *error);
 
-/* To the samples' frame. Parameters have Hugging Face's names. Accepted in files are LayerNorm's gamma
- * and beta, a missing "bert." prefix and a decoder that is present though tied. */
+/* To the samples' frame. Parameters have Hugging Face's names. Accepted in files are LayerNorm's
+ * gamma and beta, a missing "bert." prefix and a decoder that is present though tied. */
 extern const sample_model bert_sample;
 
 /* What the configuration leaves out is the invalid tensor: token types where there is but one, and

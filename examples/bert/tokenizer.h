@@ -60,12 +60,12 @@ typedef struct bert_vocab_file {
 
 /* Reads a vocabulary: a file of lines; a tokenizer.json with a WordPiece model (a name that ends in
  * .json); or a folder with one of these, and perhaps a tokenizer_config.json and an
- * added_tokens.json, as Hugging Face's models and the checkpoints of these programs are. Of what no file says something about, `options`
- * tells; NULL: nothing.
+ * added_tokens.json, as Hugging Face's models and the checkpoints of these programs are. Of what no
+ * file says something about, `options` tells; NULL: nothing.
  *
- * NULL when a file cannot be read; for the first line that is too long or not UTF-8; when one of the
- * five tokens is missing; when tokenizer.json asks for what this tokenizer does not do; when the
- * files say other than `options`. */
+ * NULL when a file cannot be read; for the first line that is too long or not UTF-8; when one of
+ * the five tokens is missing; when tokenizer.json asks for what this tokenizer does not do; when
+ * the files say other than `options`. */
 bert_vocab *bert_vocab_load(const char *path, const bert_tokenizer_options *options, char *err,
                             size_t err_size);
 

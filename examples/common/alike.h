@@ -30,9 +30,9 @@ void alike_add_options(alike *a, const option_row *rows);
  * and the ranks that have another than rank 0. comm NULL: there is one rank. */
 bool alike_compare(const alike *a, const zf_comm *comm, zf_error *error);
 
-/* What has failed on one rank fails on all: all ranks call it, each with its own error or none. False
- * where there is one: *error is that of the lowest rank with one, and begins with "rank N: " unless
- * all have the same. comm NULL: there is one rank. */
+/* What has failed on one rank fails on all: all ranks call it, each with its own error or none.
+ * False where there is one: *error is that of the lowest rank with one, and begins with "rank N: "
+ * unless all have the same. comm NULL: there is one rank. */
 bool alike_good(const zf_comm *comm, zf_error *error);
 
 #endif

@@ -22,8 +22,8 @@ typedef struct causal_inputs {
 
 causal_inputs causal_begin(zf_graph *g, const sample_shape *shape, sample_purpose purpose);
 
-/* The output "loss", or for an answer "logits", [B, vocab], of the token that follows each sequence.
- * x [B T, H]: of the last layer; words [vocab, H]: the head's weight. */
+/* The output "loss", or for an answer "logits", [B, vocab], of the token that follows each
+ * sequence. x [B T, H]: of the last layer; words [vocab, H]: the head's weight. */
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in);
 
 extern const objective causal_objective;

@@ -32,17 +32,17 @@ void causal_batch_draw(causal_batch *b, const causal_tokens *text, uint64_t seed
 void causal_batch_read(causal_batch *b, const causal_tokens *text, int64_t first);
 
 /* Batches from a safetensors file, for comparison with other systems: integers (I64, I32, U8, BOOL)
- * input_ids and, where they are there, labels (else the ids) and attention_mask (else 1), [S,B,T] or
- * [B,T]. As in Hugging Face's files, labels[t] is what ids[t] should have been, so that the label of
- * a token is the next one's; -100: none. Step k takes entry k mod S. */
+ * input_ids and, where they are there, labels (else the ids) and attention_mask (else 1), [S,B,T]
+ * or [B,T]. As in Hugging Face's files, labels[t] is what ids[t] should have been, so that the
+ * label of a token is the next one's; -100: none. Step k takes entry k mod S. */
 typedef struct causal_batch_file {
     int64_t entries;
     bool masked;      /* there is an attention_mask */
     causal_batch *batch; /* [S] */
 } causal_batch_file;
 
-/* False with *error for a file that is damaged, lacks a tensor or has an unknown one, or whose shapes or values (ids are
- * below `vocab`) do not fit. */
+/* False with *error for a file that is damaged, lacks a tensor or has an unknown one, or whose
+ * shapes or values (ids are below `vocab`) do not fit. */
 bool causal_batch_file_load(causal_batch_file *f, const char *path, int64_t vocab, zf_error *error);
 void causal_batch_file_free(causal_batch_file *f);
 

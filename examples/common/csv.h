@@ -1,6 +1,6 @@
 /* The log of a run: a CSV file with one row for each step, whose first column is the step. Each row
- * is in the file as soon as it is added. A run that goes on appends to it, and drops the rows behind
- * the step that it goes on from, which will come again:
+ * is in the file as soon as it is added. A run that goes on appends to it, and drops the rows
+ * behind the step that it goes on from, which will come again:
  *
  *     step,loss,lr            step,loss,lr
  *     1,5.2,0.001             1,5.2,0.001
@@ -23,9 +23,9 @@ typedef struct csv_file {
 /* Takes a row that stays; false: it is none. */
 typedef bool csv_row(void *user, const char *line);
 
-/* Opens the file of a run that goes on from that step, 0: from the beginning, and then what the file
- * held goes. `header` is its first line; `row` may be NULL. False with *error, also where a run would
- * go on in a file with another header. */
+/* Opens the file of a run that goes on from that step, 0: from the beginning, and then what the
+ * file held goes. `header` is its first line; `row` may be NULL. False with *error, also where a
+ * run would go on in a file with another header. */
 bool csv_open(csv_file *f, const char *path, const char *header, int64_t step, csv_row *row,
               void *user, zf_error *error);
 

@@ -5,8 +5,8 @@
 #include "sample.h"
 
 /* The text of --corpus, or the batches of --batch-file, which set o->batch and o->seq. A model that
- * has a name (--model) gets the size and the special tokens of the vocabulary. False with *error, and
- * then there is nothing to close. */
+ * has a name (--model) gets the size and the special tokens of the vocabulary. False with *error,
+ * and then there is nothing to close. */
 bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *config,
                   zf_error *error);
 void dataset_close(dataset *d, const sample_model *sample);

@@ -23,7 +23,8 @@ zf_backend *device_open(const device_desc *desc, int64_t threads, zf_error *erro
 /* Bytes that a plan may take on the device, as far as others leave them; 0: that is not known. */
 size_t device_memory(const device_desc *desc);
 
-/* Says on stderr what the backend does in a slow way, if there is anything: zf_program_info.remark. */
+/* Says on stderr what the backend does in a slow way, if there is anything:
+ * zf_program_info.remark. */
 void device_print_remark(const char *command, const zf_program *program);
 
 #endif

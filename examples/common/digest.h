@@ -1,5 +1,5 @@
-/* Digests of files and of data in memory: to notice that what should be the same is not. They are no
- * protection against somebody who wants two things to look alike. */
+/* Digests of files and of data in memory: to notice that what should be the same is not. They are
+ * no protection against somebody who wants two things to look alike. */
 #ifndef DIGEST_H
 #define DIGEST_H
 

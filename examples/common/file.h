@@ -6,7 +6,8 @@
 #include <stdio.h>
 
 /* Opens a regular file and tells its size, which may change while it is read. NULL, and *why is
- * what is wrong, when it cannot be opened or is another kind of file (a folder, a pipe, a device). */
+ * what is wrong, when it cannot be opened or is another kind of file (a folder, a pipe, a
+ * device). */
 FILE *file_open(const char *path, size_t *bytes, const char **why);
 
 #endif

@@ -24,8 +24,8 @@ bool folder_load(zf_program *program, const char *path, bool masters, zf_error *
 bool folder_has_vocab(const char *path);
 bool folder_make(const char *path, zf_error *error); /* where it is not there */
 
-/* The vocabulary of a folder of either kind, or of a file (bert_vocab_load). `options` are those that
- * were asked for, or NULL. NULL with *error. */
+/* The vocabulary of a folder of either kind, or of a file (bert_vocab_load). `options` are those
+ * that were asked for, or NULL. NULL with *error. */
 bert_vocab *folder_vocab(const char *path, const bert_tokenizer_options *options, zf_error *error);
 
 /* What a tokenizer puts around a text of its own accord. */
@@ -47,8 +47,8 @@ enum { FOLDER_PATH = 1024 };
 bool folder_export(const char *to, const char *from, zf_json_writer *config, folder_frame frame,
                    int64_t longest, char weights[FOLDER_PATH], zf_error *error);
 
-/* The files of a tokenizer for a checkpoint: its vocab.txt as it was read, whatever has become of it since, or where
- * there was none, tokenizer.json; and tokenizer_config.json. */
+/* The files of a tokenizer for a checkpoint: its vocab.txt as it was read, whatever has become of
+ * it since, or where there was none, tokenizer.json; and tokenizer_config.json. */
 typedef struct folder_tokenizer {
     zf_attachment files[2];
     zf_json_writer *json, *config; /* hold what these refer to */

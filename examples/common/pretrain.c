@@ -56,8 +56,8 @@ static bool evaluate(run *r)
     return good;
 }
 
-/* Evaluates the held-out text, and says what the model makes of it; of a batch file, only where there
- * were no steps. */
+/* Evaluates the held-out text, and says what the model makes of it; of a batch file, only where
+ * there were no steps. */
 static bool conclude(run *r)
 {
     const run_job *job = r->job;

@@ -1,5 +1,5 @@
-/* Checkpoints of a run: beside its tensors its settings, the model's configuration and the tokenizer.
- * A run that goes on from it must have the same, for the same bits. */
+/* Checkpoints of a run: beside its tensors its settings, the model's configuration and the
+ * tokenizer. A run that goes on from it must have the same, for the same bits. */
 #include "fail.h"
 #include "folder.h"
 #include "run.h"
@@ -65,8 +65,8 @@ bool run_save(run *r)
     return !r->error.status;
 }
 
-/* Whether a note of a checkpoint says what this one says: the text, the number, or the choice by its
- * index. */
+/* Whether a note of a checkpoint says what this one says: the text, the number, or the choice by
+ * its index. */
 static bool is_same(const zf_note *note, const option_row *row, const char *saved)
 {
     char *end, *other_end;

@@ -191,7 +191,8 @@ bool saving_open(saving *s, const saving_desc *d, zf_error *error)
     while (length > 1 && place[length - 1] == '/') place[--length] = '\0';
     if (length >= sizeof s->path) return refuse(error, d, strerror(ENAMETOOLONG));
     memcpy(s->path, place, length + 1);
-    /* Whether there is a checkpoint is looked at with the lock: another process may end just now. */
+    /* Whether there is a checkpoint is looked at with the lock: another process may end just
+     * now. */
     if (try_place(s, d, error) && try_previous(s, d, error) && lock(s, d, error) &&
         may_replace(s, d, error)) {
         clear_aside(s);

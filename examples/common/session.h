@@ -85,7 +85,7 @@ bool session_score_step(session *s, const dataset *d, int64_t step, sample_score
 /* Steps that were skipped because gradients were not finite; 0 without a loss scale. */
 int64_t session_skipped(session *s);
 
-/* ------------------------------------------------- models of folders: of a checkpoint or transformers */
+/* ------------------------------------------- models of folders: of a checkpoint or transformers */
 
 /* The parameters become those at `path`: of a checkpoint, a folder of Hugging Face, or a file of
  * weights. What these lack or have besides is reported. */
@@ -99,8 +99,8 @@ bool session_config_take(const sample_model *sample, void *config, const char *p
 
 /* The model of a folder, as its config.json and its weights say. */
 bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error);
-/* A session with its weights, by a desc that has its configuration. dtype: of SESSION_DTYPES; auto is
- * what the checkpoint was trained in, else f32. */
+/* A session with its weights, by a desc that has its configuration. dtype: of SESSION_DTYPES; auto
+ * is what the checkpoint was trained in, else f32. */
 bool session_open_folder(session *s, const char *path, session_desc *d, int64_t dtype,
                          zf_error *error);
 

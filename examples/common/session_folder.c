@@ -28,7 +28,8 @@ bool session_take(session *s, const char *path, weights_report *report, zf_error
     return exchange_import(&s->sample->exchange, s->program, s->graph, path, report, error);
 }
 
-/* What the weights of Hugging Face say; whole: the model is theirs, with the heads that they have. */
+/* What the weights of Hugging Face say; whole: the model is theirs, with the heads that they
+ * have. */
 static bool fit(const sample_model *sample, void *config, const char *path, bool whole,
                 zf_error *error)
 {

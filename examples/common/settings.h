@@ -42,8 +42,8 @@ void settings_look_into_folders(settings *o, const char *otherwise);
 /* What is wrong with the options as a whole, or NULL. */
 const char *settings_wrong(const settings *o);
 
-/* Of --recompute: "off" (or NULL), "layers", or the bytes that the peak of the plan must not exceed,
- * perhaps with K, M, G or T behind them; false: it is none of these. */
+/* Of --recompute: "off" (or NULL), "layers", or the bytes that the peak of the plan must not
+ * exceed, perhaps with K, M, G or T behind them; false: it is none of these. */
 bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory);
 /* Of --offload: "off" (or NULL), or optimizer=host or disk; false of any other. */
 bool settings_offload(const char *text, zf_offload_desc *offload);

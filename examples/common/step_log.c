@@ -129,8 +129,8 @@ static void axes(FILE *out, const frame *f)
             (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8);
 }
 
-/* At most about 2000 points: of the rows themselves, or of their exponential mean over 25 rows. That
- * begins at 0, which has the weight `rest`; it is divided by the weight of the rows. */
+/* At most about 2000 points: of the rows themselves, or of their exponential mean over 25 rows.
+ * That begins at 0, which has the weight `rest`; it is divided by the weight of the rows. */
 static void curve(FILE *out, const step_log *log, int32_t loss, const frame *f, bool smooth,
                   const char *style)
 {

@@ -20,8 +20,8 @@ typedef struct step_log {
     bool lacks_memory;
 } step_log;
 
-/* Opens the CSV, whose columns are step, the losses, lr, grad_norm and tokens_per_s. A run that continues after `step` steps keeps the rows up to that step, and drops
- * what came later. */
+/* Opens the CSV, whose columns are step, the losses, lr, grad_norm and tokens_per_s. A run that
+ * continues after `step` steps keeps the rows up to that step, and drops what came later. */
 bool step_log_open(step_log *log, const char *path, const char *program, const char *const *losses,
                    int64_t step, zf_error *error);
 /* A row that cannot be written is lost for the file, which its closing tells; false: no memory. */

@@ -40,8 +40,8 @@ typedef struct tokenizing_notes {
 void tokenizing_note(tokenizing_notes *, const tokenizing *, const bert_vocab *vocab,
                      uint64_t corpus_digest);
 
-/* Whether the checkpoint `load` has the same; else *error says what is other. The vocabulary and the
- * corpus came from the paths, and init is how to start from the checkpoint's weights. */
+/* Whether the checkpoint `load` has the same; else *error says what is other. The vocabulary and
+ * the corpus came from the paths, and init is how to start from the checkpoint's weights. */
 bool tokenizing_fits(const tokenizing_notes *, const char *load, const char *vocab_path,
                      const char *corpus_path, const char *init, zf_error *error);
 

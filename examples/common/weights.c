@@ -113,8 +113,8 @@ static zf_status list_items(weights *w, zf_error *error)
     return ZF_OK;
 }
 
-/* {"weight_map": {NAME: FILE beside the index, ...}}: opens the files, and checks that each has what
- * the index says. */
+/* {"weight_map": {NAME: FILE beside the index, ...}}: opens the files, and checks that each has
+ * what the index says. */
 static zf_status open_index(weights *w, const char *path, zf_error *error)
 {
     zf_json *json = zf_json_read(path, NULL, error);

@@ -10,8 +10,8 @@ typedef struct gpt_config {
     int64_t activation; /* a zf_activation */
     int64_t tied;       /* 0: the head has a weight of its own, not that of the word embedding */
     int64_t end;        /* the id of the token in front of a text and behind it; -1: not known */
-    /* Whether scores are divided by the layer's number, from 1 on, as well; and whether they are made
-     * in f32, which is so here in any case: it is kept for those who read config.json next. */
+    /* Whether scores are divided by the layer's number, from 1 on, as well; and whether they are
+     * made in f32, which is so here in any case: it is kept for those who read config.json next. */
     int64_t inverse_layer, upcast;
 } gpt_config;
 

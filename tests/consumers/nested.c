@@ -1,5 +1,5 @@
-/* A model in nested expressions, whose arguments compilers evaluate in different orders: its losses,
- * and a checkpoint in the folder that is named. */
+/* A model in nested expressions, whose arguments compilers evaluate in different orders: its
+ * losses, and a checkpoint in the folder that is named. */
 #include "zeroflow.h"
 
 static zf_tensor linear(zf_tensor x, const char *name) { return zf_nn_linear(x, name, 24, NULL); }

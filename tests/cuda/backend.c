@@ -25,8 +25,8 @@ static zf_backend *cuda_of(test *t, const zf_cuda_desc *desc, zf_error *error)
     return cuda;
 }
 
-/* A training step with most of what a transformer has, of `micro_batches`, cut into buckets and with
- * its communication on other queues if so wanted. */
+/* A training step with most of what a transformer has, of `micro_batches`, cut into buckets and
+ * with its communication on other queues if so wanted. */
 typedef struct setup {
     int32_t stage;
     int64_t micro_batches;

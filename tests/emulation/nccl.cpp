@@ -4,8 +4,9 @@
  * communicator before; it is done when the other ranks have posted their part, and until then the
  * stream waits, for ever if they do not come: no call of the host does. Calls within a group are
  * posted together. A graph refers to the communicators of the calls in it, for as long as there is
- * the graph; they are not freed before: ncclCommAbort and ncclCommDestroy wait. Sums are added as along a ring, which for no rank begins with rank 0, and
- * rounded at each step, as NCCL may: what needs an order must not depend on them.
+ * the graph; they are not freed before: ncclCommAbort and ncclCommDestroy wait. Sums are added as
+ * along a ring, which for no rank begins with rank 0, and rounded at each step, as NCCL may: what
+ * needs an order must not depend on them.
  *
  *     rank 0   all_gather #7 posted ............ done     moved by whoever posts last
  *     rank 1             all_gather #7 posted -> done
@@ -331,8 +332,8 @@ static ncclResult_t is_over(member *of, const char *name, std::unique_lock<std::
     return ncclSystemError;
 }
 
-/* Waits for this rank's, as where it is alone in its process; and the last for all others', as where
- * they are all in one. */
+/* Waits for this rank's, as where it is alone in its process; and the last for all others', as
+ * where they are all in one. */
 static ncclResult_t end(ncclComm_t comm, const char *name, std::unique_lock<std::mutex> &held)
 {
     std::shared_ptr<member> of = comm->of;

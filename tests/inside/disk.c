@@ -1,5 +1,6 @@
 /* The disk engine: what was written is what is read, by io_uring, by one that is made here, and by
- * threads, direct and buffered, whatever the system does between; or it is an error that says where.
+ * threads, direct and buffered, whatever the system does between; or it is an error that says
+ * where.
  */
 #include <signal.h>
 #include <sys/wait.h>
@@ -198,7 +199,7 @@ static void fake_new(fake *f)
     pthread_cond_init(&f->some, NULL);
 }
 
-/* ------------------------------------------------------------------------------------ the tests' */
+/* ----------------------------------------------------------------------------------- the tests' */
 
 enum { BLOCK = 8192, SPACE = 40 * 4096 };
 
@@ -309,7 +310,8 @@ static int files_in(const char *folder)
     return count;
 }
 
-/* The ways of a disk that a test goes through; false behind the last. A machine may grant no ring. */
+/* The ways of a disk that a test goes through; false behind the last. A machine may grant no
+ * ring. */
 static bool setup_case(test *t, setup *s, int k)
 {
     static const zfi_disk_way way[] = {ZFI_DISK_RING, ZFI_DISK_RING, ZFI_DISK_THREADS};
@@ -326,7 +328,7 @@ static bool setup_case(test *t, setup *s, int k)
     return true;
 }
 
-/* ---------------------------------------------------------------------------------- what is read */
+/* --------------------------------------------------------------------------------- what is read */
 
 TEST(disk_gives_back_what_was_written)
 {
@@ -440,7 +442,7 @@ TEST_ONCE(disk_in_given_memory)
     for (int i = 0; i < 4096; i++) CHECK(t, host[bytes + (size_t)i] == 0x77);
 }
 
-/* -------------------------------------------------------------------------------------- at random */
+/* ------------------------------------------------------------------------------------ at random */
 
 enum { IN_FLIGHT = 6, ROOM = 9 * BLOCK + 64 };
 
@@ -455,8 +457,8 @@ typedef struct worker {
     unsigned char data[IN_FLIGHT][ROOM], expected[IN_FLIGHT][ROOM];
 } worker;
 
-/* Writes and reads runs of blocks of one value, several at a time; a write may be followed by a read
- * of the same bytes without a wait between. */
+/* Writes and reads runs of blocks of one value, several at a time; a write may be followed by a
+ * read of the same bytes without a wait between. */
 static void *work_at_random(void *argument)
 {
     worker *w = argument;
@@ -527,7 +529,7 @@ TEST_ONCE(disk_at_random)
     }
 }
 
-/* ----------------------------------------------------------------------------------------- faults */
+/* --------------------------------------------------------------------------------------- faults */
 
 TEST_ONCE(disk_damage_is_found)
 {
@@ -677,7 +679,7 @@ TEST_ONCE(disk_without_a_ring)
     }
 }
 
-/* ------------------------------------------------------------------------------------------ files */
+/* ---------------------------------------------------------------------------------------- files */
 
 TEST_ONCE(disk_full_is_found_when_it_is_opened)
 {
@@ -804,8 +806,8 @@ TEST_ONCE(disk_misuse)
     }
 }
 
-/* A run that is killed at any moment leaves what the next run knows: the space under its own name is
- * taken over, another name is removed. */
+/* A run that is killed at any moment leaves what the next run knows: the space under its own name
+ * is taken over, another name is removed. */
 TEST_ONCE(disk_survives_kill)
 {
     static setup s;

@@ -568,7 +568,7 @@ static void large(void)
     zf_comm_free(comm);
 }
 
-/* ---------------------------------------------------------------------------------------- stores */
+/* --------------------------------------------------------------------------------------- stores */
 
 /* Programs of all ranks over their stores: the same bits at every stage. */
 static void stores(void)

@@ -55,7 +55,7 @@ VARIANTS = build build/clang build/asan build/ubsan build/tsan build/fuzz build/
            build/cuda build/neon
 
 build/clang/%:    private override CC = clang
-build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=100 -DOOM_REFUSALS=120 -DOOM_SPARSE=0 \
+build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_GRAPHS=60 -DOOM_REFUSALS=80 -DOOM_SPARSE=0 \
                              $(SANITIZED)
 build/ubsan/%:    private MODE = -O1 -g1 -fsanitize=undefined $(SANITIZED)
 build/ubsan/%:    private override CC = clang

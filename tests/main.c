@@ -208,7 +208,7 @@ static bool run(const test_case *c, long refuse_at, test *t)
 #endif
 /* Of TEST_ONCE; 0: they are left out. */
 #ifndef OOM_SPARSE
-#define OOM_SPARSE 12
+#define OOM_SPARSE 6
 #endif
 
 /* What of the tests was run with allocations refused. */
@@ -231,7 +231,7 @@ static double seconds(void)
 /* How many refusals a TEST_ONCE gets whose run took so long. */
 static long sparse_refusals(double spent)
 {
-    return spent > 1 ? 2 : spent > 0.25 ? 4 : OOM_SPARSE;
+    return spent > 0.5 ? 1 : spent > 0.1 ? 2 : OOM_SPARSE;
 }
 
 /* Runs the body with each of its allocations refused in turn, or with `most` of them, evenly

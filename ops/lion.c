@@ -82,11 +82,7 @@ static void zfi_lion_fast(const zf_launch *l, int64_t first, int64_t last)
 
 static zf_status zfi_cpu_lion(const zf_launch *l)
 {
-    zf_launch own = zfi_without_scale(l, ZF_AT_lion_scaled);
-    if (zfi_gradient_scale(&own, ZF_AT_lion_scaled) < 0) return ZF_OK;
-    zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN,
-              zfi_fast_or_half(l) ? zfi_lion_fast : zfi_lion_reference);
-    return ZF_OK;
+    return zfi_run_update(l, ZF_AT_lion_scaled, zfi_lion_fast, zfi_lion_reference);
 }
 
 static int32_t zfi_master_lion(const zfi_node *node)

@@ -335,6 +335,17 @@ static void zfi_set_weight(const zf_launch *l, const zf_array *weights, int64_t 
     if (weights != &l->args[0]) zfi_set(&l->args[0], i, zfi_get(weights, i));
 }
 
+/* Runs an update over its elements, unless the loss scale says that the step is skipped. at: of its
+ * attribute `scaled`. */
+static zf_status zfi_run_update(const zf_launch *l, int at, zfi_range_task *fast,
+                                zfi_range_task *reference)
+{
+    zf_launch own = zfi_without_scale(l, at);
+    if (zfi_gradient_scale(&own, at) < 0) return ZF_OK;
+    zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN, zfi_fast_or_half(l) ? fast : reference);
+    return ZF_OK;
+}
+
 /* --------------------------------------------------------------------------------- sgd */
 
 static void zfi_sgd_reference(const zf_launch *l, int64_t first, int64_t last)
@@ -400,11 +411,7 @@ static void zfi_sgd_fast(const zf_launch *l, int64_t first, int64_t last)
 
 static zf_status zfi_cpu_sgd(const zf_launch *l)
 {
-    zf_launch own = zfi_without_scale(l, ZF_AT_sgd_scaled);
-    if (zfi_gradient_scale(&own, ZF_AT_sgd_scaled) < 0) return ZF_OK;
-    zfi_split(&own, zfi_count(&l->args[0]), ZFI_GRAIN,
-              zfi_fast_or_half(l) ? zfi_sgd_fast : zfi_sgd_reference);
-    return ZF_OK;
+    return zfi_run_update(l, ZF_AT_sgd_scaled, zfi_sgd_fast, zfi_sgd_reference);
 }
 
 /* -------------------------------------------------------------------- adamw, lamb_update */

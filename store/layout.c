@@ -152,25 +152,27 @@ static zfi_disk *zfi_store_disk(const zf_store *s, const void *at)
     return NULL;
 }
 
-/* Copies between the program's memory and a space. */
+/* Copies between the program's memory and a space: to the space, if `how` is ZF_HOST_TO_DEVICE, or
+ * from it. */
+static zf_status zfi_copy_stored(const zf_store *s, zf_space space, zf_copy how, void *to,
+                                 const void *from, size_t bytes, zf_error *error)
+{
+    if (space == ZF_DEVICE) return s->backend->copy(s->backend->self, to, from, bytes, how, error);
+    if (bytes && space == ZF_DISK)
+        return zfi_disk_copy(zfi_store_disk(s, how == ZF_HOST_TO_DEVICE ? to : from), to, from,
+                             bytes, error);
+    if (bytes) memmove(to, from, bytes);
+    return ZF_OK;
+}
+
 static zf_status zfi_put_bytes(const zf_store *s, zf_space space, void *to, const void *from,
                                size_t bytes, zf_error *error)
 {
-    if (space == ZF_DEVICE)
-        return s->backend->copy(s->backend->self, to, from, bytes, ZF_HOST_TO_DEVICE, error);
-    if (bytes && space == ZF_DISK)
-        return zfi_disk_copy(zfi_store_disk(s, to), to, from, bytes, error);
-    if (bytes) memmove(to, from, bytes);
-    return ZF_OK;
+    return zfi_copy_stored(s, space, ZF_HOST_TO_DEVICE, to, from, bytes, error);
 }
 
 static zf_status zfi_get_bytes(const zf_store *s, zf_space space, void *to, const void *from,
                                size_t bytes, zf_error *error)
 {
-    if (space == ZF_DEVICE)
-        return s->backend->copy(s->backend->self, to, from, bytes, ZF_DEVICE_TO_HOST, error);
-    if (bytes && space == ZF_DISK)
-        return zfi_disk_copy(zfi_store_disk(s, from), to, from, bytes, error);
-    if (bytes) memmove(to, from, bytes);
-    return ZF_OK;
+    return zfi_copy_stored(s, space, ZF_DEVICE_TO_HOST, to, from, bytes, error);
 }

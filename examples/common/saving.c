@@ -1,11 +1,11 @@
 #define _XOPEN_SOURCE 700
 #include "saving.h"
+#include "fail.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
-#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -13,16 +13,6 @@
 #include <unistd.h>
 
 enum { ROOM = 1400 }; /* of saving.path with an ending, and a file in it */
-
-__attribute__((format(printf, 2, 3))) static bool fail(zf_error *error, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    error->status = ZF_ERR_IO;
-    vsnprintf(error->text, sizeof error->text, format, args);
-    va_end(args);
-    return false;
-}
 
 /* The n-th before the newest. */
 static void previous(char out[ROOM], const saving *s, int64_t n)
@@ -88,7 +78,7 @@ static void remove_flat(const char *path)
 /* "--save PATH: why" */
 static bool refuse(zf_error *error, const saving_desc *d, const char *why)
 {
-    return fail(error, "--save %.200s: %.280s", d->path, why);
+    return fail(error, ZF_ERR_IO, "--save %.200s: %.280s", d->path, why);
 }
 
 /* zf_save replaces nothing, an empty directory, or a flat one with a manifest. */
@@ -108,8 +98,9 @@ static bool try_place(const saving *s, const saving_desc *d, zf_error *error)
     }
     closedir(directory);
     if (!*other || (!nested && is_checkpoint(s->path))) return true;
-    return fail(error, "--save %.200s: it holds %s and is no checkpoint; name another place",
-                d->path, other);
+    return fail(error, ZF_ERR_IO,
+                "--save %.200s: it holds %s and is no checkpoint; name another place", d->path,
+                other);
 }
 
 /* Those before it have their places, too. */
@@ -119,7 +110,7 @@ static bool try_previous(const saving *s, const saving_desc *d, zf_error *error)
     for (int64_t n = 1; n < s->keep; n++) {
         previous(older, s, n);
         if (exists(older) && !is_checkpoint(older))
-            return fail(error,
+            return fail(error, ZF_ERR_IO,
                         "--save %.150s: the checkpoint before it would become %.150s, which is "
                         "there and is none; name another place, or --keep %lld",
                         d->path, older, (long long)n);
@@ -137,7 +128,7 @@ static bool may_replace(const saving *s, const saving_desc *d, zf_error *error)
         previous(older, s, n);
         if (is_same(d->load, older)) return true;
     }
-    return fail(error,
+    return fail(error, ZF_ERR_IO,
                 "--save %.150s: it holds the checkpoint of another run: go on with --load %.150s, "
                 "replace it with --overwrite, or name another place",
                 d->path, d->path);
@@ -230,7 +221,7 @@ static bool copy_file(const char *from, const char *to, zf_error *error)
         }
     }
     if (n == 0 && fsync(out)) n = -1;
-    if (n < 0) fail(error, "%.400s: %s", to, strerror(errno));
+    if (n < 0) fail(error, ZF_ERR_IO, "%.400s: %s", to, strerror(errno));
     if (in >= 0) close(in);
     if (out >= 0) close(out);
     free(piece);
@@ -255,8 +246,9 @@ static bool duplicate(const char *path, const char *to, zf_error *error)
     DIR *directory;
     bool good = true;
     int made;
-    if (mkdir(to, 0777)) return fail(error, "%.400s: %s", to, strerror(errno));
-    if (!(directory = opendir(path))) return fail(error, "%.400s: %s", path, strerror(errno));
+    if (mkdir(to, 0777)) return fail(error, ZF_ERR_IO, "%.400s: %s", to, strerror(errno));
+    if (!(directory = opendir(path)))
+        return fail(error, ZF_ERR_IO, "%.400s: %s", path, strerror(errno));
     while (good && (name = next_name(directory))) {
         snprintf(from, sizeof from, "%s/%s", path, name);
         snprintf(name_there, sizeof name_there, "%s/%s", to, name);
@@ -280,7 +272,7 @@ static bool move_back(const saving *s, const char *was_newest, zf_error *error)
         if (n == 1) snprintf(old, sizeof old, "%s", was_newest);
         else previous(old, s, n - 1);
         if (rename(old, older) && errno != ENOENT)
-            return fail(error, "%.300s: %s", older, strerror(errno));
+            return fail(error, ZF_ERR_IO, "%.300s: %s", older, strerror(errno));
     }
     for (int64_t n = s->keep;; n++) { /* of a run that kept more */
         previous(older, s, n);
@@ -304,7 +296,7 @@ bool saving_save(const saving *s, bool leads, zf_program *program, const zf_save
     d.finite = true;
     status = zf_save(zf_program_store(program), s->path, &d);
     if (status) {
-        fail(error, "%s", zf_store_error(zf_program_store(program)));
+        fail(error, ZF_ERR_IO, "%s", zf_store_error(zf_program_store(program)));
         error->status = status;
         if (keeps) remove_flat(kept);
         return false;

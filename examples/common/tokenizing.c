@@ -1,6 +1,6 @@
 #include "tokenizing.h"
+#include "fail.h"
 
-#include <stdarg.h>
 #include <string.h>
 
 static const char *yes_or_no(bert_choice choice) { return choice == BERT_YES ? "yes" : "no"; }
@@ -25,16 +25,6 @@ void tokenizing_note(tokenizing_notes *n, const tokenizing *t, const bert_vocab 
     n->note[4] = (zf_note){"corpus digest", digest(n->corpus, vocab != NULL, corpus_digest)};
 }
 
-__attribute__((format(printf, 2, 3))) static bool fail(zf_error *error, const char *format, ...)
-{
-    va_list args;
-    va_start(args, format);
-    error->status = ZF_ERR_MISMATCH;
-    vsnprintf(error->text, sizeof error->text, format, args);
-    va_end(args);
-    return false;
-}
-
 bool tokenizing_fits(const tokenizing_notes *n, const char *load, const char *vocab_path,
                      const char *corpus_path, const char *init, zf_error *error)
 {
@@ -49,16 +39,16 @@ bool tokenizing_fits(const tokenizing_notes *n, const char *load, const char *vo
         }
         if (!strcmp(saved, value)) continue;
         if (key == n->note[3].key)
-            return fail(error,
+            return fail(error, ZF_ERR_MISMATCH,
                         "%s was trained with another vocabulary than %s: without --vocab the "
                         "checkpoint's is taken; or start anew from its weights with %s",
                         load, vocab_path ? vocab_path : "none", init);
         if (key == n->note[4].key)
-            return fail(error,
+            return fail(error, ZF_ERR_MISMATCH,
                         "%s was trained on another text than %s, or with its sentences in another "
                         "order: give the same --corpus, or start anew from its weights with %s",
                         load, corpus_path ? corpus_path : "none", init);
-        return fail(error,
+        return fail(error, ZF_ERR_MISMATCH,
                     "%s was trained with %s = %s, not %s: give the same --%s, or start anew from "
                     "its weights with %s",
                     load, key, saved, value, key, init);

@@ -38,7 +38,7 @@ TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
 EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 BENCHES  = $(patsubst %.c,%,$(wildcard bench/*.c))
 # What programs and tests share: the samples without their main, the passes by name of zf-opt.
-SAMPLES  = bert gpt
+SAMPLES  = bert gpt llm
 PARTS    = $(filter-out %/main.c %/sentences.c, \
              $(wildcard $(SAMPLES:%=examples/%/*.c) examples/common/*.c)) $(wildcard tools/pass.c)
 
@@ -321,7 +321,7 @@ test-examples:      $(EXAMPLES:%=build/%)
 test-opt:           build/zf-opt
 test-plan:          build/zf-plan
 test-bert:          build/bert
-test-gpt:           build/gpt
+test-gpt:           build/gpt build/llm
 test-consumers test-more-consumers: dist
 test-neon:          $(if $(shell command -v aarch64-linux-gnu-gcc),build/neon/tests)
 test-cuda-check:    $(if $(NVCC),build/cuda-check/device)

@@ -327,7 +327,11 @@ run_bert() {
     check 'learns a small language' timeout 300 sh tests/learns.sh build/bert
 }
 
-run_gpt() { suite sh tests/gpt-cli.sh build/gpt; }
+run_gpt() {
+    suite sh tests/gpt-cli.sh build/gpt
+    check 'llm goes on from a folder of transformers' gives 0 '^step 3/3' build/llm pretrain \
+        --init tests/golden/llm/qwen3 --batch-file tests/golden/llm/batch.safetensors --steps 3
+}
 
 run_opt() {
     check 'mistakes to plant are where they were' sh tests/mutants/run.sh --list

@@ -17,7 +17,7 @@ static void read_architecture(void *config, const char *name)
 
 #define AT(member) offsetof(bert_config, member)
 static const config_table members = {
-    .type = "bert",
+    .types = {"bert"},
     .bytes = sizeof(bert_config),
     .defaults = &(const bert_config){.vocab = 30522,
                                      .positions = 512,

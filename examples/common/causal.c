@@ -27,6 +27,16 @@ causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose pu
     return in;
 }
 
+zf_tensor causal_padding(const causal_inputs *in, const sample_shape *s)
+{
+    zf_graph *g = in->attention_mask.graph;
+    zf_tensor keys;
+    if (!zf_valid(in->attention_mask)) return ZF_NONE;
+    keys = zf_reshape(in->attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
+    return zf_where(keys, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
+                    zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
+}
+
 static zf_tensor head(zf_tensor x, zf_tensor words)
 {
     return zf_matmul_ex(x, words, &(zf_matmul_desc){.transpose_b = true});

@@ -22,6 +22,11 @@ typedef struct causal_inputs {
 
 causal_inputs causal_begin(zf_graph *g, const sample_shape *shape, sample_purpose purpose);
 
+/* For attention's mask, [B, 1, 1, T]: added to the scores where some keys are padding, so far below
+ * the others that their softmax is 0, though not where all are padding. ZF_NONE where the shape is
+ * not masked. */
+zf_tensor causal_padding(const causal_inputs *in, const sample_shape *shape);
+
 /* The output "loss", or for an answer "logits", [B, vocab], of the token that follows each
  * sequence. x [B T, H]: of the last layer; words [vocab, H]: the head's weight. */
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in);

@@ -44,8 +44,7 @@ enum { ACTIVATIONS = sizeof activations / sizeof activations[0] };
 
 /* ----------------------------------------------------------------------------------- reading */
 
-/* The value of a key; NULL where it is absent or null, for which the default stands. */
-static const zf_json *member(const zf_json *json, const char *key)
+const zf_json *config_member(const zf_json *json, const char *key)
 {
     const zf_json *v = zf_json_member(json, key);
     return zf_json_type_of(v) == ZF_JSON_NULL ? NULL : v;
@@ -53,8 +52,8 @@ static const zf_json *member(const zf_json *json, const char *key)
 
 static const zf_json *find(const zf_json *json, const config_row *row, zf_error *error)
 {
-    const zf_json *v = member(json, row->key);
-    for (int k = 0; k < 2 && !v && row->other[k]; k++) v = member(json, row->other[k]);
+    const zf_json *v = config_member(json, row->key);
+    for (int k = 0; k < 2 && !v && row->other[k]; k++) v = config_member(json, row->other[k]);
     return v || !(row->use & CONFIG_NEEDED) ? v : zf_json_require(json, row->key, error);
 }
 
@@ -104,7 +103,7 @@ static void read_row(const config_table *t, const config_row *row, const zf_json
     case CONFIG_COUNT:
         zf_json_to_int(v, (int64_t)row->least, (int64_t)row->most, integer, error);
         if (row->at != t->heads || error->status) return;
-        if (hidden % *integer)
+        if (hidden % *integer && !(t->width && *integer_at(config, t->width)))
             zf_json_expected(v, error, "a divisor of %s (%lld)", key_of(t, t->hidden),
                              (long long)hidden);
         *integer_at(config, t->intermediate) = 4 * hidden;
@@ -129,12 +128,28 @@ static void read_row(const config_table *t, const config_row *row, const zf_json
     }
 }
 
-/* Of every model: its kind, quantised weights, heads that were removed. */
-static void expect_plain(const zf_json *json, const char *type, zf_error *error)
+static void read_type(const config_table *t, const zf_json *json, void *config, zf_error *error)
 {
-    const zf_json *quantized = member(json, "quantization_config"),
-                  *pruned = member(json, "pruned_heads");
-    expect_text(member(json, "model_type"), type, error);
+    const zf_json *v = config_member(json, "model_type");
+    const char *text = NULL;
+    char names[128] = "";
+    zf_json_to_string(v, &text, error);
+    for (int64_t k = 0; t->types[k] && text && !error->status; k++) {
+        size_t n = strlen(names);
+        snprintf(names + n, sizeof names - n, "%s\"%s\"", k ? t->types[k + 1] ? ", " : " or " : "",
+                 t->types[k]);
+        if (strcmp(text, t->types[k])) continue;
+        if (t->type) *integer_at(config, t->type) = k;
+        return;
+    }
+    if (text && !error->status) zf_json_expected(v, error, "%s", names);
+}
+
+/* Of every model: quantised weights, heads that were removed. */
+static void expect_plain(const zf_json *json, zf_error *error)
+{
+    const zf_json *quantized = config_member(json, "quantization_config"),
+                  *pruned = config_member(json, "pruned_heads");
     if (quantized && !error->status)
         zf_json_fail(quantized, error, "says that the weights are quantised, which is not read");
     if (zf_json_length(pruned) > 0 && !error->status)
@@ -167,9 +182,10 @@ static bool load_size(const config_table *t, const char *name, void *config, zf_
             *integer_at(config, t->layers) = s->layers;
             *integer_at(config, t->hidden) = s->hidden;
             *integer_at(config, t->heads) = s->heads;
-            *integer_at(config, t->intermediate) = 4 * s->hidden;
+            *integer_at(config, t->intermediate) =
+                s->intermediate ? s->intermediate : 4 * s->hidden;
             if (s->vocab) *integer_at(config, t->vocab) = s->vocab;
-            return true;
+            return !t->read_more || t->read_more(config, NULL, error);
         }
         snprintf(names + n, sizeof names - n, "%s, ", s->name);
     }
@@ -183,14 +199,16 @@ bool config_load(const config_table *t, const char *name, void *config, zf_error
     memcpy(config, t->defaults, t->bytes);
     if (!config_is_path(name)) return load_size(t, name, config, error);
     if (!(json = read_file(name, error))) return false;
+    read_type(t, json, config, error);
     for (const config_row *row = t->rows; row->key; row++)
         if (!(row->use & CONFIG_WRITTEN)) read_row(t, row, json, config, error);
     if (t->read_architecture) {
         const char *architecture = "";
-        zf_json_to_string(zf_json_element(member(json, "architectures"), 0), &architecture, error);
+        zf_json_to_string(zf_json_element(config_member(json, "architectures"), 0), &architecture, error);
         t->read_architecture(config, architecture);
     }
-    expect_plain(json, t->type, error);
+    expect_plain(json, error);
+    if (t->read_more && !error->status) (void)t->read_more(config, json, error);
     zf_json_free(json);
     return !error->status;
 }
@@ -226,8 +244,9 @@ zf_json_writer *config_json(const config_table *t, const void *config)
     zf_json_begin_array(w);
     zf_json_put_string(w, t->architecture_of ? t->architecture_of(config) : t->architecture);
     zf_json_end(w);
-    zf_json_put_key(w, "model_type"), zf_json_put_string(w, t->type);
+    zf_json_put_key(w, "model_type"), zf_json_put_string(w, t->types[t->type ? *integer_at(&copy, t->type) : 0]);
     for (const config_row *row = t->rows; row->key; row++) write_row(w, row, &copy);
+    if (t->write_more) t->write_more(&copy, w);
     zf_json_end(w);
     return w;
 }

@@ -41,25 +41,38 @@ typedef struct config_row {
 typedef struct config_size {
     const char *name;
     int64_t layers, hidden, heads;
-    int64_t vocab; /* 0: the default */
+    int64_t vocab;        /* 0: the default */
+    int64_t intermediate; /* 0: 4 * hidden */
 } config_size;
 
-enum { CONFIG_ROWS = 32, CONFIG_SIZES = 8, CONFIG_DROPOUTS = 4, CONFIG_BYTES = 512 };
+enum {
+    CONFIG_ROWS = 32,
+    CONFIG_SIZES = 8,
+    CONFIG_TYPES = 6,
+    CONFIG_DROPOUTS = 4,
+    CONFIG_BYTES = 512
+};
 
 typedef struct config_table {
-    const char *type;       /* model_type */
-    size_t bytes;           /* of the struct, at most CONFIG_BYTES */
-    const void *defaults;   /* a struct; sizes set layers, hidden, heads and 4 * hidden */
+    const char *types[CONFIG_TYPES]; /* model_type; NULL behind the last */
+    size_t type;          /* of several: the offset of a member that has the number of one */
+    size_t bytes;         /* of the struct, at most CONFIG_BYTES */
+    const void *defaults; /* a struct; sizes set layers, hidden, heads and intermediate */
     config_size sizes[CONFIG_SIZES]; /* name NULL behind the last */
     config_row rows[CONFIG_ROWS];    /* as they are written; key NULL behind the last */
-    /* Offsets of members. Those of the second line may be 0: there are none. */
+    /* Offsets of members. Those of the second and third line may be 0: there are none. */
     size_t vocab, positions, layers, hidden, heads, intermediate, tied;
-    size_t end, pad;                  /* ids of [SEP] and [PAD] */
+    size_t end, pad; /* ids of [SEP] and [PAD] */
+    size_t width;    /* of a head, whose row is before that of heads; 0 in it: hidden / heads */
     size_t dropouts[CONFIG_DROPOUTS]; /* the first is what a checkpoint notes */
     const char *architecture; /* of transformers */
     /* Where there are several: that of a configuration, and what one says about it. Else NULL. */
     const char *(*architecture_of)(const void *config);
     void (*read_architecture)(void *config, const char *architecture);
+    /* What rows cannot say; NULL: nothing. Behind the rows of a file, or with json NULL for a size:
+     * false with *error. And behind those that are written. */
+    bool (*read_more)(void *config, const zf_json *json, zf_error *error);
+    void (*write_more)(const void *config, zf_json_writer *writer);
 } config_table;
 
 /* A config of any model. */
@@ -84,6 +97,9 @@ typedef struct config_facts {
 } config_facts;
 config_facts config_facts_of(const config_table *table, void *config);
 int64_t config_positions(const config_table *table, const void *config);
+
+/* The value of a key; NULL where it is absent or null, for which the default stands. */
+const zf_json *config_member(const zf_json *json, const char *key);
 
 /* Whether a name is a path: it has a '/' or a '.' in it, as names of sizes have not, or is a folder
  * with a config.json. */

@@ -8,7 +8,7 @@
 
 #define AT(member) offsetof(gpt_config, member)
 static const config_table members = {
-    .type = "gpt2",
+    .types = {"gpt2"},
     .architecture = "GPT2LMHeadModel",
     .bytes = sizeof(gpt_config),
     .defaults = &(const gpt_config){.vocab = 50257,
@@ -69,16 +69,6 @@ bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
 
 /* -------------------------------------------------------------------------------------- graph */
 
-/* Added to the scores where some keys are padding, so far below the others that their softmax is 0,
- * though not where all are padding: [B, 1, 1, T]. */
-static zf_tensor padding_mask(zf_tensor attention_mask, const sample_shape *s)
-{
-    zf_graph *g = attention_mask.graph;
-    zf_tensor keys = zf_reshape(attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
-    return zf_where(keys, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
-                    zf_constant(g, ZF_F32, ZF_SCALAR, -1e9));
-}
-
 /* x [B, T, H] -> the same, of layer `number`, from 1 on. What is added to x begins the smaller the
  * more layers add to it. */
 static zf_tensor block(zf_tensor x, zf_tensor mask, const gpt_config *c, int64_t number)
@@ -105,13 +95,12 @@ static zf_tensor body(zf_graph *g, const gpt_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
     zf_nn_embedding_desc table = {.std = c->std};
-    zf_tensor positions, mask = ZF_NONE, x;
+    zf_tensor positions, mask = causal_padding(in, s), x;
     zf_push(g, "transformer");
     *words = zf_nn_embedding_table(g, "wte", c->vocab, c->hidden, &table);
     positions = zf_nn_embedding_table(g, "wpe", c->positions, c->hidden, &table);
     x = zf_embedding(*words, in->input_ids);
     x = zf_dropout(zf_add(x, zf_slice(positions, 0, 0, s->sequence)), c->embedding_dropout);
-    if (s->masked) mask = padding_mask(in->attention_mask, s);
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "h.%lld", (long long)i);
         x = block(x, mask, c, i + 1);

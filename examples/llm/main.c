@@ -1,0 +1,28 @@
+/* llm: trains a Llama or one of its relatives on a text, continues sentences, exports weights. */
+#include "../common/command.h"
+#include "../common/frame.h"
+#include "model.h"
+
+static int pretrain(int argc, char **argv)
+{
+    settings o = settings_defaults();
+    o.batch = 8, o.schedule = ZF_COSINE, o.weight_decay = 0.1, o.eps = 1e-8;
+    return pretrain_command(&llm_sample, &o, NULL, argc, argv);
+}
+
+static int eval(int argc, char **argv) { return evaluate_command(&llm_sample, argc, argv); }
+static int generate(int argc, char **argv) { return causal_generate(&llm_sample, argc, argv); }
+static int export(int argc, char **argv) { return export_command(&llm_sample, argc, argv); }
+
+static const command commands[] = {
+    {"pretrain", "train on the next token", pretrain},
+    {"eval", "the loss of a checkpoint on the held-out part of a text", eval},
+    {"generate", "continue a text", generate},
+    {"export", "write a checkpoint's weights as Hugging Face's files have them", export},
+    {NULL, NULL, NULL},
+};
+
+int main(int argc, char **argv)
+{
+    return command_main(&(command_program){"llm", commands}, argc, argv);
+}

@@ -1,0 +1,374 @@
+#include "model.h"
+#include "../common/fail.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ------------------------------------------------------------------------------ configuration */
+
+static const struct {
+    const char *architecture;
+    int64_t kv_heads, width, window; /* where the file says nothing; 0: heads, hidden / heads, none */
+} families[] = {
+    [LLM_LLAMA] = {"LlamaForCausalLM", 0, 0, 0},
+    [LLM_MISTRAL] = {"MistralForCausalLM", 8, 0, 4096},
+    [LLM_QWEN2] = {"Qwen2ForCausalLM", 32, 0, 4096},
+    [LLM_QWEN3] = {"Qwen3ForCausalLM", 32, 128, 4096},
+};
+
+static bool is_qwen(const llm_config *c) { return c->family >= LLM_QWEN2; }
+
+/* A count that the file gives, or null for `empty`, or leaves out for `absent`. */
+static void read_count(const zf_json *json, const char *key, int64_t absent, int64_t empty,
+                       int64_t *out, zf_error *error)
+{
+    const zf_json *v = zf_json_member(json, key);
+    *out = !v ? absent : zf_json_type_of(v) == ZF_JSON_NULL ? empty : *out;
+    if (config_member(json, key)) zf_json_to_int(v, 1, INT32_MAX, out, error);
+}
+
+/* Positions: the object rope_parameters, or the older rope_scaling. */
+static void read_rope(llm_config *c, const zf_json *json, zf_error *error)
+{
+    static const char *const names[] = {"default", "linear", "llama3"};
+    const zf_json *new = config_member(json, "rope_parameters"),
+                  *rope = new ? new : config_member(json, "rope_scaling"),
+                  *type = config_member(rope, "rope_type"), *part;
+    const char *text = names[0];
+    int k = 0;
+    if (!type) type = config_member(rope, "type");
+    zf_json_to_string(type, &text, error);
+    while (k < 3 && strcmp(text, names[k])) k++;
+    if (k == 3) zf_json_expected(type, error, "default, linear or llama3");
+    c->scaling = k < 3 ? k : 0;
+    if (new) zf_json_to_double(config_member(new, "rope_theta"), 1e-6, 1e12, &c->theta, error);
+    for (k = 0; k < 2; k++) {
+        double whole = 1;
+        part = config_member(k ? rope : json, "partial_rotary_factor");
+        zf_json_to_double(part, 0, 1, &whole, error);
+        if (whole != 1) zf_json_expected(part, error, "1: all of a head is turned");
+    }
+    if (c->scaling)
+        zf_json_to_double(zf_json_require(rope, "factor", error), 1e-6, 1e6, &c->factor, error);
+    if (c->scaling != ZF_ROPE_LLAMA3) return;
+    zf_json_to_double(zf_json_require(rope, "low_freq_factor", error), 1e-6, 1e6, &c->low, error);
+    zf_json_to_double(zf_json_require(rope, "high_freq_factor", error), 1e-6, 1e6, &c->high, error);
+    c->original = c->positions;
+    zf_json_to_int(config_member(rope, "original_max_position_embeddings"), 1, INT32_MAX,
+                   &c->original, error);
+    if (c->high <= c->low)
+        zf_json_expected(config_member(rope, "high_freq_factor"), error,
+                         "above low_freq_factor (%g)", c->low);
+}
+
+/* Which layers have a window. */
+static void read_windows(llm_config *c, const zf_json *json, zf_error *error)
+{
+    const zf_json *types = config_member(json, "layer_types"), *v;
+    int64_t layer = 0;
+    bool used = !is_qwen(c), sliding = false;
+    if (c->family == LLM_LLAMA) return;
+    read_count(json, "sliding_window", families[c->family].window, 0, &c->window, error);
+    if (!is_qwen(c)) return;
+    zf_json_to_bool(config_member(json, "use_sliding_window"), &used, error);
+    if (!used) c->window = 0;
+    c->window_from = 28;
+    zf_json_to_int(config_member(json, "max_window_layers"), 0, INT32_MAX, &c->window_from, error);
+    if (!types) return;
+    for (v = zf_json_first(types); v && !error->status; v = zf_json_next(v), layer++) {
+        const char *text = "";
+        bool slides;
+        zf_json_to_string(v, &text, error);
+        slides = !strcmp(text, "sliding_attention");
+        if (!error->status && !slides && strcmp(text, "full_attention"))
+            zf_json_expected(v, error, "full_attention or sliding_attention");
+        if (sliding && !slides)
+            zf_json_expected(v, error, "sliding_attention, as of a layer before it");
+        if (slides && !sliding) c->window_from = layer;
+        sliding = sliding || slides;
+    }
+    if (layer != c->layers && !error->status)
+        zf_json_expected(types, error, "a list of num_hidden_layers (%lld)", (long long)c->layers);
+    if (!sliding) c->window = 0;
+    else if (!c->window && !error->status)
+        zf_json_fail(types, error, "names sliding layers, and there is no sliding_window");
+}
+
+/* One id or several. */
+static void read_ends(llm_config *c, const zf_json *json, zf_error *error)
+{
+    const zf_json *v = config_member(json, "eos_token_id"), *first = zf_json_first(v);
+    bool list = zf_json_type_of(v) == ZF_JSON_ARRAY;
+    if (!list) zf_json_to_int(v, 0, c->vocab - 1, &c->ends[0], error);
+    for (int k = 0; list && first; first = zf_json_next(first), k++) {
+        if (k == LLM_ENDS) zf_json_fail(v, error, "has more than %d ids", LLM_ENDS);
+        else zf_json_to_int(first, 0, c->vocab - 1, &c->ends[k], error);
+        if (error->status) return;
+    }
+}
+
+static bool read_more(void *config, const zf_json *json, zf_error *error)
+{
+    llm_config *c = config;
+    if (json) {
+        read_count(json, "num_key_value_heads", families[c->family].kv_heads, 0, &c->kv_heads,
+                   error);
+        if (!c->width && !zf_json_member(json, "head_dim")) c->width = families[c->family].width;
+        read_rope(c, json, error);
+        read_windows(c, json, error);
+        read_ends(c, json, error);
+        if (c->family == LLM_MISTRAL || c->family == LLM_QWEN2) c->attention_bias = 0;
+        if (c->family != LLM_LLAMA) c->mlp_bias = 0;
+    }
+    if (!c->kv_heads) c->kv_heads = c->heads;
+    if (!c->width) c->width = c->hidden / c->heads;
+    if (error->status) return false;
+    if (c->heads % c->kv_heads)
+        return fail(error, ZF_ERR_MISMATCH,
+                    "config.json: num_key_value_heads (%lld) must be a divisor of "
+                    "num_attention_heads (%lld)",
+                    (long long)c->kv_heads, (long long)c->heads);
+    return c->width % 2 == 0 ||
+           fail(error, ZF_ERR_MISMATCH, "config.json: heads are %lld wide; rope needs an even width",
+                (long long)c->width);
+}
+
+static void put(zf_json_writer *w, const char *key, double value)
+{
+    zf_json_put_key(w, key);
+    zf_json_put_double(w, value);
+}
+
+static void put_count(zf_json_writer *w, const char *key, int64_t value)
+{
+    zf_json_put_key(w, key);
+    zf_json_put_int(w, value);
+}
+
+static void write_rope(const llm_config *c, zf_json_writer *w)
+{
+    bool llama3 = c->scaling == ZF_ROPE_LLAMA3;
+    zf_json_put_key(w, "rope_scaling");
+    if (!c->scaling) {
+        zf_json_put_null(w);
+        return;
+    }
+    zf_json_begin_object(w);
+    zf_json_put_key(w, "rope_type"), zf_json_put_string(w, llama3 ? "llama3" : "linear");
+    put(w, "factor", c->factor);
+    if (llama3) {
+        put(w, "low_freq_factor", c->low);
+        put(w, "high_freq_factor", c->high);
+        put_count(w, "original_max_position_embeddings", c->original);
+    }
+    zf_json_end(w);
+}
+
+static void write_more(const void *config, zf_json_writer *w)
+{
+    const llm_config *c = config;
+    write_rope(c, w);
+    if (c->family != LLM_LLAMA) {
+        zf_json_put_key(w, "sliding_window");
+        if (c->window) zf_json_put_int(w, c->window);
+        else zf_json_put_null(w);
+    }
+    if (is_qwen(c)) {
+        zf_json_put_key(w, "use_sliding_window"), zf_json_put_bool(w, c->window > 0);
+        put_count(w, "max_window_layers", c->window ? c->window_from : c->layers);
+    }
+    zf_json_put_key(w, "eos_token_id");
+    if (c->ends[1] >= 0) zf_json_begin_array(w);
+    for (int k = 0; k < LLM_ENDS && c->ends[k] >= 0; k++) zf_json_put_int(w, c->ends[k]);
+    if (c->ends[0] < 0) zf_json_put_null(w);
+    if (c->ends[1] >= 0) zf_json_end(w);
+}
+
+static const char *architecture_of(const void *config)
+{
+    return families[((const llm_config *)config)->family].architecture;
+}
+
+#define AT(member) offsetof(llm_config, member)
+static const config_table members = {
+    .types = {"llama", "mistral", "qwen2", "qwen3"},
+    .type = AT(family),
+    .bytes = sizeof(llm_config),
+    .defaults = &(const llm_config){.vocab = 32000,
+                                    .positions = 2048,
+                                    .eps = 1e-6,
+                                    .std = 0.02,
+                                    .theta = 10000,
+                                    .activation = ZF_ACTIVATION_SILU,
+                                    .begin = -1,
+                                    .pad = -1,
+                                    .ends = {-1, -1, -1, -1, -1, -1, -1, -1}},
+    .sizes = {{"15m", 6, 288, 6, 32000, 768},
+              {"110m", 12, 768, 12, 32000, 2048},
+              {"160m", 12, 768, 12, 32000, 3072}},
+    .rows = {{"vocab_size", CONFIG_COUNT, .at = AT(vocab), .least = 8, .most = INT32_MAX,
+              .use = CONFIG_NEEDED},
+             {"max_position_embeddings", CONFIG_COUNT, .at = AT(positions), .least = 1,
+              .most = 1 << 24, .use = CONFIG_NEEDED},
+             {"hidden_size", CONFIG_COUNT, .at = AT(hidden), .least = 1, .most = 1 << 20,
+              .use = CONFIG_NEEDED},
+             {"num_hidden_layers", CONFIG_COUNT, .at = AT(layers), .least = 1, .most = 1 << 16,
+              .use = CONFIG_NEEDED},
+             {"head_dim", CONFIG_COUNT, .at = AT(width), .least = 2, .most = 1024},
+             {"num_attention_heads", CONFIG_COUNT, .at = AT(heads), .least = 1, .most = 1 << 16,
+              .use = CONFIG_NEEDED},
+             {"num_key_value_heads", CONFIG_COUNT, .at = AT(kv_heads), .least = 1, .most = 1 << 16},
+             {"intermediate_size", CONFIG_COUNT, .at = AT(intermediate), .least = 1,
+              .most = 1 << 22, .use = CONFIG_NEEDED},
+             {"hidden_act", CONFIG_ACTIVATION, .at = AT(activation)},
+             {"rms_norm_eps", CONFIG_NUMBER, .at = AT(eps), .most = 1},
+             {"rope_theta", CONFIG_NUMBER, .at = AT(theta), .least = 1e-6, .most = 1e12},
+             {"attention_dropout", CONFIG_NUMBER, .at = AT(attention_dropout), .most = 0.999},
+             {"attention_bias", CONFIG_TRUTH, .at = AT(attention_bias), .use = CONFIG_RARE},
+             {"mlp_bias", CONFIG_TRUTH, .at = AT(mlp_bias), .use = CONFIG_RARE},
+             {"initializer_range", CONFIG_NUMBER, .at = AT(std), .most = 10},
+             {"tie_word_embeddings", CONFIG_TRUTH, .at = AT(tied)},
+             {"bos_token_id", CONFIG_TOKEN, .at = AT(begin)},
+             {"pad_token_id", CONFIG_TOKEN, .at = AT(pad)}},
+    .vocab = AT(vocab),
+    .positions = AT(positions),
+    .layers = AT(layers),
+    .hidden = AT(hidden),
+    .heads = AT(heads),
+    .intermediate = AT(intermediate),
+    .tied = AT(tied),
+    .end = AT(ends),
+    .pad = AT(pad),
+    .width = AT(width),
+    .dropouts = {AT(attention_dropout)},
+    .architecture_of = architecture_of,
+    .read_more = read_more,
+    .write_more = write_more,
+};
+
+bool llm_config_load(const char *name, llm_config *c, zf_error *error)
+{
+    return config_load(&members, name, c, error);
+}
+
+/* -------------------------------------------------------------------------------------- graph */
+
+static zf_tensor ones(zf_graph *g, const char *name, int64_t count)
+{
+    zf_tensor gamma;
+    zf_push(g, "%s", name);
+    gamma = zf_param(g, "weight", ZF_SHAPE(count), &(zf_param_desc){.init = ZF_ONES});
+    zf_pop(g);
+    return gamma;
+}
+
+/* The norm `name` of the residual *x, to which y is added first. */
+static zf_tensor norm(zf_tensor *x, zf_tensor y, const char *name, const llm_config *c)
+{
+    zf_residual_desc d = {.eps = c->eps > 0 ? c->eps : ZF_ZERO, .sum = x};
+    return zf_residual_rms_norm(y, *x, ones(y.graph, name, c->hidden), &d);
+}
+
+/* x [B, T, heads width], each head by itself. */
+static zf_tensor head_norm(zf_tensor x, const char *name, const llm_config *c)
+{
+    zf_shape s = zf_tensor_shape(x);
+    zf_tensor y = zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], s.dims[2] / c->width, c->width));
+    return zf_reshape(zf_nn_rms_norm(y, name, c->eps), s);
+}
+
+static zf_tensor attend(zf_tensor x, zf_tensor mask, const llm_config *c, int64_t layer)
+{
+    bool bias = c->attention_bias || c->family == LLM_QWEN2;
+    zf_nn_linear_desc in = {.std = c->std, .no_bias = !bias},
+                      out = {.std = c->std, .no_bias = !c->attention_bias};
+    zf_rope_desc rope = {.theta = c->theta,
+                         .scaling = (zf_rope_scaling)c->scaling,
+                         .factor = c->factor,
+                         .low_factor = c->low,
+                         .high_factor = c->high,
+                         .original = c->original};
+    zf_attention_desc attention = {.heads = c->heads,
+                                   .kv_heads = c->kv_heads,
+                                   .dropout = c->attention_dropout,
+                                   .causal = true,
+                                   .mask = mask};
+    int64_t of_k = c->kv_heads * c->width;
+    zf_tensor q = zf_nn_linear(x, "q_proj", c->heads * c->width, &in),
+              k = zf_nn_linear(x, "k_proj", of_k, &in), v = zf_nn_linear(x, "v_proj", of_k, &in);
+    if (c->window && layer >= c->window_from && zf_tensor_shape(x).dims[1] > c->window)
+        return zf_fail(x, "windows of %lld tokens are not known yet", (long long)c->window);
+    if (c->family == LLM_QWEN3) q = head_norm(q, "q_norm", c), k = head_norm(k, "k_norm", c);
+    rope.heads = c->heads, q = zf_rope(q, &rope);
+    rope.heads = c->kv_heads, k = zf_rope(k, &rope);
+    return zf_nn_linear(zf_attention(q, k, v, &attention), "o_proj", c->hidden, &out);
+}
+
+static zf_tensor feed_forward(zf_tensor x, const llm_config *c)
+{
+    zf_nn_linear_desc linear = {.std = c->std, .no_bias = !c->mlp_bias};
+    zf_tensor gate = zf_nn_linear(x, "gate_proj", c->intermediate, &linear),
+              up = zf_nn_linear(x, "up_proj", c->intermediate, &linear);
+    gate = zf_nn_activation(gate, (zf_activation)c->activation);
+    return zf_nn_linear(zf_mul(gate, up), "down_proj", c->hidden, &linear);
+}
+
+/* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied. */
+static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
+                      const causal_inputs *in, zf_tensor *words)
+{
+    zf_nn_embedding_desc table = {.std = c->std};
+    zf_tensor mask = causal_padding(in, s), x, y = ZF_NONE;
+    zf_push(g, "model");
+    *words = zf_nn_embedding_table(g, "embed_tokens", c->vocab, c->hidden, &table);
+    x = zf_embedding_ex(*words, in->input_ids,
+                        &(zf_embedding_desc){.padded = c->pad >= 0, .padding = c->pad});
+    for (int64_t i = 0; i < c->layers; i++) {
+        zf_push(g, "layers.%lld", (long long)i);
+        y = i ? norm(&x, y, "input_layernorm", c) : zf_nn_rms_norm(x, "input_layernorm", c->eps);
+        zf_push(g, "self_attn");
+        y = attend(y, mask, c, i);
+        zf_pop(g);
+        y = norm(&x, y, "post_attention_layernorm", c);
+        zf_push(g, "mlp");
+        y = feed_forward(y, c);
+        zf_pop(g);
+        zf_pop(g);
+    }
+    x = norm(&x, y, "norm", c);
+    zf_pop(g);
+    if (!c->tied) *words = zf_nn_embedding_table(g, "lm_head", c->vocab, c->hidden, &table);
+    return zf_reshape(x, ZF_SHAPE(s->batch * s->sequence, c->hidden));
+}
+
+zf_tensor llm_build(zf_graph *g, const llm_config *c, const sample_shape *s, sample_purpose purpose)
+{
+    causal_inputs in = causal_begin(g, s, purpose);
+    zf_tensor words, x = body(g, c, s, &in, &words);
+    return causal_end(x, words, &in);
+}
+
+/* -------------------------------------------------------------------------------- to the frame */
+
+static void build(zf_graph *g, const void *config, const sample_shape *shape,
+                  sample_purpose purpose)
+{
+    llm_build(g, config, shape, purpose);
+}
+
+const sample_model llm_sample = {
+    .program = "llm",
+    .title = "Llama",
+    .models = "15m 110m 160m, or a config.json, perhaps of a folder; else that of\n"
+              "                                    --load or --init, else 15m",
+    .otherwise = "15m",
+    .config = &members,
+    .build = build,
+    .exchange = {.prefix = "model.",
+                 .words = "model.embed_tokens.weight",
+                 .head = "lm_head.weight",
+                 .inside = {"layers.", "embed_tokens.", "norm."},
+                 .heads = {"lm_head."},
+                 .buffers = {".rotary_emb.inv_freq"}},
+    .objective = &causal_objective,
+};

@@ -1,0 +1,149 @@
+"""Llama and its relatives: small random models as folders of transformers, with the logits, the loss
+and the gradients that it computes of them in float64.
+
+    pip install torch transformers safetensors numpy
+    python make.py                   # writes the folders and the batches
+    python make.py check FOLDER      # loads what `build/llm export --load NAME FOLDER/NAME` wrote
+
+    NAME/config.json, model*.safetensors    a model; its weights are f32, bf16 or f16
+    NAME/expected.safetensors    F32 of f64: "logits" [B,T,V], "loss" [], and the gradient of every
+                                 parameter under its name
+    batch.safetensors            I64 input_ids and labels [1,B,T], as batch files have them
+    batch-masked.safetensors     the same with attention_mask: padding within and behind
+
+Half of the configurations are as transformers 5 writes them (rope_parameters), the others as older
+ones do (rope_theta, rope_scaling). Norms, the cosines of rope and softmax are computed in f32 by
+transformers whatever the model's dtype is.
+"""
+import json
+import pathlib
+import sys
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+
+HERE = pathlib.Path(__file__).parent
+V, B, T = 37, 2, 11
+SIZES = dict(vocab_size=V, num_hidden_layers=2, max_position_embeddings=64, use_cache=False,
+             bos_token_id=1, eos_token_id=2, attn_implementation="eager")
+LLAMA3 = dict(rope_type="llama3", rope_theta=500.0, factor=4.0, low_freq_factor=1.0,
+              high_freq_factor=4.0, original_max_position_embeddings=16)
+
+# name: model type, masked batch, dtype of the file, old configuration, shards, the rest
+CASES = {
+    "llama2": ("llama", False, torch.float32, False, None,
+               dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=4,
+                    intermediate_size=20)),
+    "llama3": ("llama", True, torch.bfloat16, True, None,
+               dict(hidden_size=18, num_attention_heads=3, num_key_value_heads=1,
+                    intermediate_size=21, tie_word_embeddings=True, rope_parameters=LLAMA3,
+                    eos_token_id=[2, 5, 7], rms_norm_eps=1e-5, pad_token_id=0)),
+    "linear": ("llama", False, torch.float16, True, None,
+               dict(hidden_size=12, num_attention_heads=4, num_key_value_heads=2, head_dim=6,
+                    intermediate_size=14, attention_bias=True, mlp_bias=True,
+                    rope_parameters=dict(rope_type="linear", rope_theta=100.0, factor=2.5))),
+    "mistral": ("mistral", True, torch.bfloat16, False, None,
+                dict(hidden_size=16, num_attention_heads=4, num_key_value_heads=1,
+                     intermediate_size=12, sliding_window=4)),
+    "qwen2": ("qwen2", False, torch.float32, False, "6KB",
+              dict(hidden_size=12, num_attention_heads=6, num_key_value_heads=3,
+                   intermediate_size=10, tie_word_embeddings=True, use_sliding_window=True,
+                   sliding_window=3, max_window_layers=1)),
+    "qwen3": ("qwen3", False, torch.bfloat16, True, None,
+              dict(hidden_size=12, num_attention_heads=4, num_key_value_heads=2, head_dim=8,
+                   intermediate_size=15, rope_parameters=dict(rope_type="default",
+                                                              rope_theta=1000.0))),
+}
+
+
+def fill(model, dtype):
+    """Every parameter random, exact in the file's dtype, and wide enough to matter."""
+    rng = np.random.default_rng(len(model.config.model_type) + model.config.hidden_size)
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            x = torch.from_numpy(rng.standard_normal(tuple(p.shape)))
+            p.copy_((1 + 0.2 * x if "norm" in name else 0.25 * x).to(dtype))
+    return model
+
+
+def make_batch(masked):
+    rng = np.random.default_rng(3)
+    ids = rng.integers(0, V, (B, T))
+    mask = np.ones((B, T), np.int64)
+    labels = np.where(rng.random((B, T)) < 0.1, -100, ids)
+    if masked:
+        mask[0, 3] = mask[1, 8:] = 0
+        ids = np.where(mask == 1, ids, 0)
+        labels = np.where(mask == 1, ids, -100)
+        labels[0, 4] = -100    # its prediction would come from a token that is masked
+    out = dict(input_ids=ids, labels=labels)
+    if masked:
+        out["attention_mask"] = mask
+    return {k: torch.from_numpy(v) for k, v in out.items()}
+
+
+def older(path):
+    """What transformers 4 wrote for the same model."""
+    config = json.loads(path.read_text())
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    kind = rope.pop("rope_type")
+    config["rope_scaling"] = None if kind == "default" else \
+        {"type" if kind == "linear" else "rope_type": kind, **rope}
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
+def make_case(name):
+    kind, masked, dtype, old, shards, more = CASES[name]
+    config = AutoConfig.for_model(kind, **{**SIZES, **more})
+    model = fill(AutoModelForCausalLM.from_config(config).to(torch.float64), dtype)
+    model.tie_weights()
+    folder = HERE / name
+    model.to(dtype).save_pretrained(folder, **(dict(max_shard_size=shards) if shards else {}))
+    (folder / "generation_config.json").unlink()
+    if old:
+        older(folder / "config.json")
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64,
+                                                 attn_implementation="eager")
+    batch = make_batch(masked)
+    out = model(**batch)
+    loss = torch.nn.functional.cross_entropy(out.logits[:, :-1].flatten(0, 1),
+                                             batch["labels"][:, 1:].flatten())
+    loss.backward()
+    tensors = {n: p.grad for n, p in model.named_parameters()}
+    tensors.update(logits=out.logits.detach(), loss=loss.detach())
+    save_file({n: x.float().contiguous() for n, x in tensors.items()},
+              folder / "expected.safetensors")
+    print(f"{name}: loss {loss.item():.6f}, {sum(p.numel() for p in model.parameters())} weights")
+
+
+def check(exported):
+    batch = make_batch(False)
+    for name in CASES:
+        golden = AutoModelForCausalLM.from_pretrained(HERE / name, dtype=torch.float32)
+        own, info = AutoModelForCausalLM.from_pretrained(exported / name, dtype=torch.float32,
+                                                         output_loading_info=True)
+        assert not any(info[k] for k in ("missing_keys", "unexpected_keys", "mismatched_keys")), info
+        assert own.state_dict().keys() == golden.state_dict().keys()
+        own.load_state_dict(golden.state_dict(), strict=True)
+        own = AutoModelForCausalLM.from_pretrained(exported / name, dtype=torch.float32)
+        with torch.no_grad():
+            assert torch.equal(own(batch["input_ids"]).logits, golden(batch["input_ids"]).logits)
+        assert own.config.eos_token_id == golden.config.eos_token_id
+        print(name, "is equal")
+
+
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    if len(sys.argv) > 2:
+        check(pathlib.Path(sys.argv[2]))
+    else:
+        for masked in (False, True):
+            save_file({k: v[None].contiguous() for k, v in make_batch(masked).items()},
+                      HERE / ("batch-masked.safetensors" if masked else "batch.safetensors"))
+        for each in CASES:
+            make_case(each)

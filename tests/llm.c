@@ -1,0 +1,264 @@
+/* Llama and its relatives against transformers (tests/golden/llm/make.py says how the folders are
+ * made), and their configurations. */
+#include "golden.h"
+
+#include "../examples/common/causal_batch.h"
+#include "../examples/common/command.h"
+#include "../examples/common/frame.h"
+#include "../examples/llm/model.h"
+
+#define GOLDEN "tests/golden/llm/"
+
+enum { VOCAB = 37, BATCH = 2, TOKENS = 11 };
+
+static const struct {
+    const char *name;
+    bool masked, shards;
+} cases[] = {{"llama2", false, false}, {"llama3", true, false}, {"linear", false, false},
+             {"mistral", true, false}, {"qwen2", false, true},  {"qwen3", false, false}};
+enum { CASES = sizeof cases / sizeof cases[0] };
+
+static bool has_window(int k) { return cases[k].name[0] == 'm' || cases[k].name[4] == '2'; }
+
+static void close_session(void *s) { session_close(s); }
+static void free_batches(void *f) { causal_batch_file_free(f); }
+
+static const char *folder_of(int k)
+{
+    static char path[100];
+    snprintf(path, sizeof path, GOLDEN "%s", cases[k].name);
+    return path;
+}
+
+static zf_safetensors *open_expected(test *t, int k)
+{
+    char path[140];
+    snprintf(path, sizeof path, "%s/expected.safetensors", folder_of(k));
+    return open_file(t, path);
+}
+
+/* A session with a case's weights, and its batch. */
+static bool open_case(test *t, int k, session *s, causal_batch_file *f, session_desc *d)
+{
+    static llm_config config;
+    zf_error error = {ZF_OK, ""};
+    weights_report report;
+    bool good = session_config(&llm_sample, folder_of(k), &config, &error) &&
+                causal_batch_file_load(f, cases[k].masked ? GOLDEN "batch-masked.safetensors"
+                                                          : GOLDEN "batch.safetensors",
+                                       VOCAB, &error);
+    if (good) test_defer(t, free_batches, f);
+    d->sample = &llm_sample, d->config = &config, d->threads = 1;
+    d->shape = (sample_shape){BATCH, TOKENS, 0, cases[k].masked};
+    good = good && session_open(s, d, &error);
+    if (good) {
+        test_defer(t, close_session, s);
+        good = session_take(s, folder_of(k), &report, &error) && !report.fresh && !report.unused;
+    }
+    if (!good) test_fail(t, __FILE__, __LINE__, cases[k].name, error.text);
+    return good;
+}
+
+/* The loss, and the gradient of every parameter. */
+static void check_gradients(test *t, int k, const char *no_fuse)
+{
+    static session s; /* outlive what the test defers */
+    static causal_batch_file f;
+    const char *path = test_path("llm-gradients.safetensors");
+    session_desc d = {.purpose = SAMPLE_TRAIN, .keep_gradients = true, .no_fuse = no_fuse};
+    zf_safetensors *golden = open_expected(t, k), *own;
+    zf_error error = {ZF_OK, ""};
+    int64_t count;
+    double *value;
+    float lr = 0;
+    CHECK(t, golden && open_case(t, k, &s, &f, &d));
+    OK(t, session_feed(&s, &f.batch[0], false), zf_program_error(s.program));
+    OK(t, zf_write(s.program, s.lr, &lr, sizeof lr), zf_program_error(s.program));
+    OK(t, zf_step(s.program), zf_program_error(s.program));
+    value = values_of(golden, "loss", &count);
+    CHECK(t, value);
+    lr = (float)*value;
+    free(value);
+    CHECK_NEAR(t, session_scalar(&s, "loss"), lr, 1e-5 * lr);
+    CHECK(t, exchange_export(&llm_sample.exchange, s.program, s.graph, path, true, ZF_F32, &error));
+    own = open_file(t, path);
+    CHECK(t, own && zf_safetensors_count(own) == zf_param_count(s.graph));
+    CHECK(t, zf_safetensors_count(golden) == zf_param_count(s.graph) + 2); /* loss and logits */
+    for (int32_t i = 0; i < zf_param_count(s.graph); i++) {
+        const char *name = zf_tensor_name(zf_param_at(s.graph, i));
+        double off = error_of(own, golden, name);
+        char text[200];
+        if (off <= 1e-10) continue;
+        snprintf(text, sizeof text, "%s: %s is off by %g", cases[k].name, name, off);
+        test_fail(t, __FILE__, __LINE__, "a gradient is that of transformers", text);
+    }
+}
+
+TEST_ONCE(llm_loss_and_gradients_are_those_of_transformers)
+{
+    for (int k = 0; k < CASES; k++)
+        if (!has_window(k)) check_gradients(t, k, NULL);
+    check_gradients(t, 1, "all");
+}
+
+/* The logits behind each token. */
+static void check_logits(test *t, int k)
+{
+    static session s; /* outlive what the test defers */
+    static causal_batch_file f;
+    session_desc d = {.purpose = SAMPLE_ANSWER};
+    zf_safetensors *golden = open_expected(t, k);
+    int64_t count;
+    double *value, most = 0;
+    CHECK(t, golden && open_case(t, k, &s, &f, &d));
+    value = values_of(golden, "logits", &count);
+    CHECK(t, value);
+    test_defer(t, free, value);
+    CHECK(t, count == BATCH * TOKENS * VOCAB);
+    for (int64_t i = 0; i < count; i++) most = fmax(most, fabs(value[i]));
+    for (int32_t at = 0; at < TOKENS; at++) {
+        const int32_t last[BATCH] = {at, TOKENS + at};
+        float out[BATCH][VOCAB];
+        double off = 0;
+        OK(t, session_write(&s, "input_ids", f.batch[0].ids, BATCH * TOKENS * sizeof(int32_t)),
+           zf_program_error(s.program));
+        OK(t, session_write(&s, "last", last, sizeof last), zf_program_error(s.program));
+        OK(t, zf_step(s.program), zf_program_error(s.program));
+        OK(t, zf_read(s.program, zf_graph_find(s.graph, "logits"), out, sizeof out),
+           zf_program_error(s.program));
+        for (int b = 0; b < BATCH; b++)
+            for (int v = 0; v < VOCAB; v++)
+                off = fmax(off, fabs(out[b][v] - value[(b * TOKENS + at) * VOCAB + v]));
+        CHECK_NEAR(t, off, 0, 1e-5 * most);
+    }
+}
+
+TEST_ONCE(llm_logits_are_those_of_transformers)
+{
+    for (int k = 0; k < CASES; k++)
+        if (!cases[k].masked && !has_window(k)) check_logits(t, k);
+}
+
+/* What was read goes out as it was: the weights to the bit, the configuration to one that reads
+ * alike. */
+static int export(int argc, char **argv) { return export_command(&llm_sample, argc, argv); }
+
+TEST_ONCE(llm_export_is_what_was_read)
+{
+    static const command commands[] = {{"export", "", export}, {NULL, NULL, NULL}};
+    for (int k = 0; k < CASES; k++) {
+        char from[140], to[340];
+        char *argv[] = {(char *)"llm", "export", "--load", from, "--dtype", "f32", to, NULL};
+        llm_config config, again;
+        zf_error error = {ZF_OK, ""};
+        zf_safetensors *golden, *own;
+        snprintf(from, sizeof from, "%s", folder_of(k));
+        snprintf(to, sizeof to, "%s", test_path(cases[k].name));
+        CHECK(t, command_main(&(command_program){"llm", commands}, 7, argv) == EXIT_GOOD);
+        CHECK(t, llm_config_load(from, &config, &error) && llm_config_load(to, &again, &error));
+        if (!config.window) config.window_from = again.window_from = 0;
+        CHECK(t, !memcmp(&config, &again, sizeof config));
+        snprintf(from, sizeof from, "%s/model.safetensors", folder_of(k));
+        snprintf(to, sizeof to, "%s/model.safetensors", test_path(cases[k].name));
+        if (cases[k].shards) continue;
+        golden = open_file(t, from), own = open_file(t, to);
+        CHECK(t, golden && own && zf_safetensors_count(own) == zf_safetensors_count(golden));
+        for (int32_t i = 0; i < zf_safetensors_count(golden); i++) {
+            const char *name = zf_safetensors_at(golden, i)->name;
+            if (error_of(own, golden, name) != 0)
+                test_fail(t, __FILE__, __LINE__, "a tensor is as it was", name);
+        }
+    }
+}
+
+/* ----------------------------------------------------------------------------- configurations */
+
+static bool load_config(const char *text, llm_config *c, zf_error *error)
+{
+    const char *path = test_path("llm-config.json");
+    FILE *file = fopen(path, "w");
+    if (!file) return false;
+    fputs(text, file);
+    fclose(file);
+    *error = (zf_error){ZF_OK, ""};
+    return llm_config_load(path, c, error);
+}
+
+#define SIZES                                                                                      \
+    "{\"vocab_size\": 99, \"hidden_size\": 12, \"num_hidden_layers\": 3, \"intermediate_size\": "   \
+    "7, \"num_attention_heads\": 6, \"max_position_embeddings\": 50,\n"
+
+TEST_ONCE(llm_configurations)
+{
+    llm_config c, again;
+    zf_error error = {ZF_OK, ""};
+    zf_json_writer *w;
+    const char *text;
+    CHECK(t, llm_config_load("15m", &c, &error));
+    CHECK(t, c.hidden == 288 && c.intermediate == 768 && c.kv_heads == 6 && c.width == 48);
+    CHECK(t, load_config(SIZES "\"rope_theta\": 5e5}", &c, &error));
+    CHECK(t, c.family == LLM_LLAMA && c.kv_heads == 6 && c.width == 2 && c.theta == 5e5);
+    CHECK(t, c.activation == ZF_ACTIVATION_SILU && c.ends[0] == -1 && c.eps == 1e-6 && !c.tied);
+    /* What is left out and what is null differ. */
+    CHECK(t, load_config(SIZES "\"model_type\": \"mistral\", \"num_key_value_heads\": null}", &c,
+                         &error));
+    CHECK(t, c.kv_heads == 6 && c.window == 4096 && !c.window_from);
+    CHECK(t, load_config(SIZES "\"model_type\": \"mistral\", \"num_key_value_heads\": 2, "
+                               "\"sliding_window\": null, \"attention_bias\": true}",
+                         &c, &error));
+    CHECK(t, c.kv_heads == 2 && !c.window && !c.attention_bias);
+    CHECK(t, load_config(SIZES "\"model_type\": \"qwen3\", \"num_key_value_heads\": 3, "
+                               "\"sliding_window\": 9, \"max_window_layers\": 1}",
+                         &c, &error));
+    CHECK(t, c.width == 128 && !c.window); /* use_sliding_window is false */
+    CHECK(t, load_config(SIZES "\"model_type\": \"qwen2\", \"num_key_value_heads\": 3, "
+                               "\"use_sliding_window\": true, \"sliding_window\": 9, "
+                               "\"layer_types\": [\"full_attention\", \"full_attention\", "
+                               "\"sliding_attention\"], \"max_window_layers\": 1, "
+                               "\"eos_token_id\": [7, 5], \"pad_token_id\": 3}",
+                         &c, &error));
+    CHECK(t, c.window == 9 && c.window_from == 2 && c.ends[1] == 5 && c.ends[2] == -1 && c.pad == 3);
+    w = config_json(llm_sample.config, &c);
+    test_defer(t, (test_cleanup *)zf_json_writer_free, w);
+    text = zf_json_text(w, NULL, &error);
+    CHECK(t, text && load_config(text, &again, &error) && !memcmp(&c, &again, sizeof c));
+}
+
+TEST_ONCE(llm_configurations_that_are_refused)
+{
+    static const struct {
+        const char *text, *problem;
+    } bad[] = {
+        {SIZES "\"model_type\": \"gemma2\"}",
+         ":2:15: model_type must be \"llama\", \"mistral\", \"qwen2\" or \"qwen3\", not "
+         "\"gemma2\""},
+        {SIZES "\"rope_scaling\": {\"type\": \"yarn\", \"factor\": 2}}",
+         ":2:26: rope_scaling.type must be default, linear or llama3, not \"yarn\""},
+        {SIZES "\"rope_scaling\": {\"rope_type\": \"linear\"}}",
+         ":2:17: rope_scaling lacks \"factor\""},
+        {SIZES "\"partial_rotary_factor\": 0.5}",
+         ":2:26: partial_rotary_factor must be 1: all of a head is turned, not 0.5"},
+        {SIZES "\"hidden_act\": \"mish\"}",
+         ":2:15: hidden_act must be one of gelu, gelu_new, gelu_pytorch_tanh, relu and silu, not "
+         "\"mish\""},
+        {SIZES "\"num_key_value_heads\": 4}",
+         "config.json: num_key_value_heads (4) must be a divisor of num_attention_heads (6)"},
+        {SIZES "\"head_dim\": 5}", "config.json: heads are 5 wide; rope needs an even width"},
+        {SIZES "\"quantization_config\": {}}", ":2:24: quantization_config says that the weights "
+                                              "are quantised, which is not read"},
+        {SIZES "\"model_type\": \"qwen2\", \"num_key_value_heads\": 3, "
+               "\"use_sliding_window\": true, \"layer_types\": [\"sliding_attention\", "
+               "\"full_attention\", \"full_attention\"]}",
+         ":2:115: layer_types[1] must be sliding_attention, as of a layer before it, not "
+         "\"full_attention\""},
+        {SIZES "\"eos_token_id\": [5, 99]}",
+         ":2:21: eos_token_id[1] must be an integer from 0 to 98, not 99"},
+    };
+    size_t prefix = strlen(test_path("llm-config.json"));
+    llm_config c;
+    zf_error error;
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        CHECK(t, !load_config(bad[i].text, &c, &error));
+        CHECK_TEXT(t, error.text + (bad[i].problem[0] == ':' ? prefix : 0), bad[i].problem);
+    }
+}

@@ -1,4 +1,4 @@
-/* Attention of several heads in one node: no [T,T] matrix is ever in memory.
+/* Attention of several heads in one node. No [T,T] matrix is ever in memory.
  *
  *     %3 = attention %1, %2 {p=0.1 stream=7 heads=4 scale=0.125} : f32[16,128,256]
  *
@@ -6,7 +6,7 @@
  *
  *     %4 = saved %3 {index=0} : f32[16,4,128]
  *
- *          lse, the log of the sum of exp of a row of scores; -inf where it is empty
+ *          lse[b,h,m] = log sum over n of exp(score); -inf of an empty row
  *
  *     %9 = attention_grad %8, %3, %4, %1, %2 {...} : f32[16,128,768]
  *
@@ -15,20 +15,21 @@
  *          dV = dropout(P)^T dy            dS = P (dropout(dy v^T) - D) scale
  *          dQ = dS k                       dK = dS^T q
  *
- * One or two operands are the packed form: qkv [B,T,3H], of a token first q of all heads, then k,
- * then v; and a bias. Three or four are the separate form: q [B,M,H], k and v [B,N,H], and a bias.
- * The bias broadcasts to [B,heads,M,N]. causal: query m sees key n where n <= m + N - M; what it
- * does not see counts 0. Dropout drops the elements that the row dropout {p stream} drops of a
- * tensor [B,heads,M,N]. A row that sees nothing, or only -inf, gives zeros; one with NaN or +inf
- * among its scores gives NaN.
+ * One or two operands are the packed form: qkv [B,T,3H] and an optional bias. A token's row of qkv
+ * holds q of all heads, then k, then v. Three or four are the separate form: q [B,M,H], k and v
+ * [B,N,H], and an optional bias. The bias broadcasts to [B,heads,M,N]. causal: query m sees key n
+ * where n <= m + N - M; other keys have probability 0. Dropout has the mask of the operator dropout
+ * {p stream} on a tensor [B,heads,M,N]. A row of scores is empty when its query sees no key, or all
+ * its scores are -inf: y is 0 there. A row with NaN or +inf among its scores gives NaN.
  *
- * The gradient is that of qkv; in the separate form those of q, k and v, flat, one behind the
- * other. The bias gets none. saved: y and lse, which is f64 for f64, else f32.
+ * The result of attention_grad is the gradient of qkv; in the separate form, the gradients of q, k
+ * and v in one flat tensor, in this order. The bias gets no gradient. Saved: y and lse. lse is f64
+ * for f64, else f32.
  *
  * Sources: Milakov & Gimelshein 2018 (online softmax); Dao et al. 2022 and Dao 2023
- * (FlashAttention), whose backward this is.
+ * (FlashAttention: the backward pass).
  *
- * The fast kernels cut the scores of a head into blocks, of which a worker has one at a time:
+ * The fast kernels split the scores of a head into blocks. A worker computes one at a time:
  *
  *                 keys
  *              +---+---+    Forward: along the keys for a block of queries, with the maximum and
@@ -41,22 +42,21 @@
 
 /* ------------------------------------------------------------------------------- operands */
 
-/* A launch or a node taken apart. Of token t in example b, head h has elements
- * at + (b * tokens + t) * row + h * d onwards of its array. */
+/* A launch or a node taken apart. Head h of token t of example b begins at element at + (b * tokens
+ * + t) * row + h * d of its array. */
 typedef struct zfi_attention {
     int64_t batch, heads, m, n, d;    /* m queries, n keys */
-    int64_t row;                      /* from one token to the next, in q, k and v alike */
-    const zf_array *q, *k, *v, *bias; /* bias: or NULL */
+    int64_t row;                      /* elements from one token to the next, in q, k and v */
+    const zf_array *q, *k, *v, *bias; /* bias may be NULL */
     int64_t q_at, k_at, v_at;
     zf_shape scores; /* [batch, heads, m, n] */
     int64_t bias_step[ZF_MAX_RANK];
-    double scale, keep; /* keep: dropout's scale where there is dropout, else 1 */
+    double scale, keep; /* keep: 1 / (1 - p) with dropout, else 1 */
     bool causal, drops;
     zfi_drop drop;
 } zfi_attention;
 
-
-/* The shapes of q and of k from that of operand 0 and, in the separate form, of operand 1. */
+/* The shapes of q and k, from the shape of operand 0 and, in the separate form, of operand 1. */
 static void zfi_attention_shapes(const zf_shape *x, const zf_shape *of_k, zf_shape *q, zf_shape *k)
 {
     *q = *x;
@@ -64,7 +64,8 @@ static void zfi_attention_shapes(const zf_shape *x, const zf_shape *of_k, zf_sha
     *k = of_k ? *of_k : *q;
 }
 
-/* Operands first.. of an attention; what they are into *q, *k (shapes) and *scores. */
+/* Checks the operands of an attention, from number `first` on. Sets the shapes of q, k and the
+ * scores. */
 static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q, zf_shape *k,
                                  zf_shape *scores)
 {
@@ -128,7 +129,7 @@ static zf_status zfi_infer_attention(zfi_infer *c)
     return zfi_infer_heads(c, 0, &c->shape, &k, &scores);
 }
 
-/* The row log-sum-exp of scores. */
+/* The shape of lse. */
 static zf_shape zfi_attention_lse(const zf_shape *scores)
 {
     return (zf_shape){3, {scores->dims[0], scores->dims[1], scores->dims[2]}};
@@ -196,7 +197,7 @@ static void zfi_grad_attention(zf_grad *c)
     }
 }
 
-/* Operands first.. of a launch. */
+/* The operands of a launch from number `first` on. */
 static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
 {
     int32_t count = l->arg_count - first;
@@ -227,7 +228,7 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     return o;
 }
 
-/* How many keys query `m` sees: the first ones. */
+/* How many keys query `m` sees: keys 0 to this number - 1. */
 static int64_t zfi_attention_seen(const zfi_attention *a, int64_t m)
 {
     return a->causal ? zfi_max(0, zfi_min(a->n, m + 1 + a->n - a->m)) : a->n;
@@ -235,7 +236,7 @@ static int64_t zfi_attention_seen(const zfi_attention *a, int64_t m)
 
 /* ------------------------------------------------------------------------------ reference */
 
-/* The score of a query and a key; `head` counts through the batch. */
+/* The score of a query and a key. `head` counts over the whole batch: b * heads + h. */
 static double zfi_attention_score(const zfi_attention *a, int64_t head, int64_t m, int64_t n)
 {
     int64_t b = head / a->heads, h = head % a->heads;
@@ -250,7 +251,7 @@ static double zfi_attention_score(const zfi_attention *a, int64_t head, int64_t 
     return sum;
 }
 
-/* What dropout multiplies a probability by. */
+/* The factor of dropout for one probability: 0 or 1 / (1 - p). */
 static double zfi_attention_kept(const zfi_attention *a, int64_t head, int64_t m, int64_t n)
 {
     return a->drops ? zfi_drop_value(&a->drop, (head * a->m + m) * a->n + n, 1) : 1;
@@ -288,8 +289,8 @@ static void zfi_attention_reference(void *context, int64_t row, int worker)
     }
 }
 
-/* Where the gradients lie in the result: of token t in example b, head h from
- * at + (b * tokens + t) * row + h * d on. */
+/* The gradients in the result. Head h of token t of example b begins at element at + (b * tokens +
+ * t) * row + h * d. */
 typedef struct zfi_attention_out {
     int64_t row, q_at, k_at, v_at;
 } zfi_attention_out;
@@ -348,17 +349,17 @@ static void zfi_attention_grad_reference(void *context, int64_t head, int worker
 /* ---------------------------------------------------------------------------- block kernels */
 
 #if defined(__GNUC__)
-#define ZFI_PREFETCH_NEAR(p) __builtin_prefetch((p), 0, 2) /* not into the first level */
+#define ZFI_PREFETCH_NEAR(p) __builtin_prefetch((p), 0, 2) /* into the second-level cache */
 #else
 #define ZFI_PREFETCH_NEAR(p) (void)0
 #endif
 
 enum {
-    ZFI_SCORE_LANES = 32, /* rows of scores are whole vectors of these: there is no rest */
-    ZFI_SCORE_ROWS = 8    /* that go together */
+    ZFI_SCORE_LANES = 32, /* rows of scores are a multiple of this: whole vectors */
+    ZFI_SCORE_ROWS = 8    /* rows computed together */
 };
 
-/* e^x for x <= 1, 0 below e^-87: what is that far under its row's maximum adds nothing. */
+/* e^x for x <= 1; 0 below e^-87, which is too small to change the sum of a row. */
 ZFI_BODY float zfi_exp_falling(zfi_isa isa, float x)
 {
     int32_t n;
@@ -388,21 +389,21 @@ ZFI_BODY float zfi_fold_scores_sum(float lane[ZFI_SCORE_LANES])
     return (lane[0] + lane[2]) + (lane[1] + lane[3]);
 }
 
-/* Some rows of a block of scores, at most ZFI_SCORE_ROWS, and what is known of them. */
+/* At most ZFI_SCORE_ROWS rows of a block of scores, and their values of the softmax. */
 typedef struct zfi_score_rows {
-    float *s, *ds; /* n of each row, q k^T and dy v^T, `line` apart */
+    float *s, *ds; /* n columns of each row; rows begin `line` elements apart */
     int64_t rows, n, line;
     const float *bias;    /* added to the scaled scores */
-    int64_t bias_row;     /* from one row's to the next */
-    const uint16_t *draw; /* below the threshold: the element is not dropped */
+    int64_t bias_row;     /* elements from one row to the next */
+    const uint16_t *draw; /* an element is kept where its draw is below the threshold */
     int64_t draw_row;
     uint32_t threshold;
     float scale, keep;
-    float *most, *sum, *fix;  /* of each row: forward */
-    const float *lse, *delta; /* backward */
+    float *most, *sum, *fix;  /* forward: one number for each row */
+    const float *lse, *delta; /* backward: one number for each row */
 } zfi_score_rows;
 
-/* Makes the products of a row scores; returns the largest, or `most`. */
+/* Turns the products of a row into scores. Returns the maximum of these and `most`. */
 ZFI_BODY float zfi_score_row_body(zfi_isa isa, float *restrict s, int64_t n, float scale,
                                   const float *restrict bias, float most)
 {
@@ -421,8 +422,8 @@ ZFI_KERNEL_OF(float, zfi_score_row,
               (float *s, int64_t n, float scale, const float *bias, float most),
               (s, n, scale, bias, most))
 
-/* Makes the scores of a row e^(score - least), and 0 where they are dropped; returns their sum
- * before that. */
+/* Turns the scores of a row into e^(score - least), 0 where dropout drops. Returns the sum before
+ * dropout. */
 ZFI_BODY float zfi_exp_row_body(zfi_isa isa, float *restrict s, int64_t n, float least,
                                 const uint16_t *restrict draw, uint32_t threshold)
 {
@@ -440,7 +441,8 @@ ZFI_KERNEL_OF(float, zfi_exp_row,
               (float *s, int64_t n, float least, const uint16_t *draw, uint32_t threshold),
               (s, n, least, draw, threshold))
 
-/* fix[r] = e^(before[r] - least[r]), which are -inf and 0 where nothing was seen yet. */
+/* fix[r] = e^(before[r] - least[r]). Before the first key that a row sees, before[r] is -inf and
+ * fix[r] is 0. */
 ZFI_BODY void zfi_exp_fixes_body(zfi_isa isa, float *fix, const float *before, const float *least,
                                  int64_t rows)
 {
@@ -450,9 +452,9 @@ ZFI_BODY void zfi_exp_fixes_body(zfi_isa isa, float *fix, const float *before, c
 ZFI_KERNEL(zfi_exp_fixes, (float *fix, const float *before, const float *least, int64_t rows),
            (fix, before, least, rows))
 
-/* Makes products probabilities times e^most, those that are dropped 0. most and sum run over the
- * blocks of a row; fix: what the earlier ones are to be multiplied by. A NaN need not be the
- * maximum: it is in the sum. */
+/* Turns products into probabilities times e^maximum, 0 where dropout drops. most and sum: the
+ * maximum and the sum over the blocks of a row so far. fix: the factor for the results of earlier
+ * blocks. A NaN need not be found by the maximum: it is in the sum. */
 static void zfi_attend_rows(zfi_isa isa, const zfi_score_rows *x)
 {
     float most[ZFI_SCORE_ROWS], least[ZFI_SCORE_ROWS];
@@ -470,7 +472,7 @@ static void zfi_attend_rows(zfi_isa isa, const zfi_score_rows *x)
     }
 }
 
-/* Makes q k^T probabilities after dropout, and dy v^T dS times the scale. */
+/* Turns q k^T into probabilities after dropout, and dy v^T into dS times the scale. */
 ZFI_BODY void zfi_attend_grad_rows_body(zfi_isa isa, const zfi_score_rows *x)
 {
     float scale = x->scale, keep = x->keep;
@@ -492,7 +494,7 @@ ZFI_BODY void zfi_attend_grad_rows_body(zfi_isa isa, const zfi_score_rows *x)
 }
 ZFI_KERNEL(zfi_attend_grad_rows, (const zfi_score_rows *x), (x))
 
-/* Rows that are used soon, and are asked for meanwhile, a few with each tile. */
+/* Rows that will be needed soon. A few of them are prefetched with each tile. */
 typedef struct zfi_soon {
     struct {
         const char *at;
@@ -501,10 +503,10 @@ typedef struct zfi_soon {
     } part[8];
     int parts, part_now;
     int64_t row_now;
-    size_t bytes; /* of a row */
+    size_t bytes; /* bytes of a row */
 } zfi_soon;
 
-/* Rows of x from element `at` on, `row` apart. */
+/* Adds rows of x to the list, from element `at` on, `row` elements apart. */
 static void zfi_soon_add(zfi_soon *soon, const zf_array *x, int64_t at, int64_t row, int64_t rows)
 {
     size_t size = zf_dtype_size(x->dtype);
@@ -527,21 +529,23 @@ static void zfi_soon_fetch(zfi_soon *soon)
     }
 }
 
-/* The left side of a product of blocks: row i begins i * step words behind `at`. Within a tile of
- * rows the next one is `row` words on, and the next word of k `col`. */
+/* The left operand of a product of blocks. Row i begins i * step words behind `at`. Within a tile,
+ * `row` words lie between rows, `col` words between neighbours in k. */
 typedef struct zfi_left {
     const void *at;
     int64_t step, row, col;
 } zfi_left;
 
-/* The right side: word p of k of the columns of a tile begins p * row behind their panel. */
+/* The right operand: word p of k, of the columns of a tile, begins p * row words behind their
+ * panel. */
 typedef struct zfi_right {
     const float *at;
     int64_t row, panel;
 } zfi_right;
 
-/* One product of blocks, k in elements. Row i of queries sees `seen` + i keys of the block, and
- * what it does not see is left out: of the result where that is scores, else of the sum. */
+/* One product of blocks, k in elements. With causal masking, row i of the queries sees `seen` + i
+ * keys of the block. Elements of keys that it does not see are not computed where the result is
+ * scores, and not added where k runs over keys. */
 typedef struct zfi_part_product {
     enum { ZFI_SCORES, ZFI_OVER_KEYS, ZFI_OVER_QUERIES } form;
     int64_t m, n, k, rows; /* rows of a tile */
@@ -564,7 +568,7 @@ static void zfi_multiply_part(const zfi_tile *tile, const zfi_part_product *x, z
             int64_t rows = zfi_min(x->rows, x->m - i), most = x->seen + i + rows - 1;
             int64_t from = 0, k = words;
             zfi_micro *micro = tile->micro[rows - 1][vectors - 1];
-            const float *a = (const float *)x->a.at; /* words, of whatever they are */
+            const float *a = (const float *)x->a.at; /* words of any type */
             float *c = x->c + i * x->c_row + j;
             if (x->form == ZFI_SCORES && j >= most) continue;
             if (x->form == ZFI_OVER_KEYS && most < x->k) k = zfi_div_up(zfi_max(0, most), per);
@@ -578,7 +582,8 @@ static void zfi_multiply_part(const zfi_tile *tile, const zfi_part_product *x, z
     }
 }
 
-/* y[r,0..n) = by[r * step] x[r,0..n), rows apart as told; y may be x. Rows ahead are fetched. */
+/* y[r,0..n) = by[r * step] x[r,0..n), with the given distances between rows; y may be x. Prefetches
+ * the rows ahead. */
 ZFI_BODY void zfi_scale_rows_body(zfi_isa isa, float *y, int64_t y_row, const float *x,
                                   int64_t x_row, int64_t rows, int64_t n, const float *by,
                                   int64_t step)
@@ -599,13 +604,14 @@ ZFI_KERNEL(zfi_scale_rows,
             const float *by, int64_t step),
            (y, y_row, x, x_row, rows, n, by, step))
 
-/* Element `at` of an array. */
+/* The address of element `at` of an array. */
 static void *zfi_array_at(const zf_array *x, int64_t at)
 {
     return (char *)x->data + at * (int64_t)zf_dtype_size(x->dtype);
 }
 
-/* y[0..rows)[0..d) = x from `at` on, `row` apart; in y, `width` apart, the rest of a row is 0. */
+/* y[0..rows)[0..d) = rows of x from element `at` on, `row` apart. Rows of y are `width` apart, and
+ * filled with 0 behind d. */
 static void zfi_load_rows(zfi_isa isa, float *y, int64_t width, const zf_array *x, int64_t at,
                           int64_t row, int64_t rows, int64_t d)
 {
@@ -615,7 +621,7 @@ static void zfi_load_rows(zfi_isa isa, float *y, int64_t width, const zf_array *
     }
 }
 
-/* The other way. */
+/* The inverse of zfi_load_rows, without the filling. */
 static void zfi_store_rows(zfi_isa isa, const zf_array *y, int64_t at, int64_t row, const float *x,
                            int64_t width, int64_t rows, int64_t d)
 {
@@ -626,14 +632,16 @@ static void zfi_store_rows(zfi_isa isa, const zf_array *y, int64_t at, int64_t r
 /* ------------------------------------------------------------------------------- fast kernels */
 
 enum {
-    ZFI_SCORE_BLOCK = 128,            /* queries and keys of a block at most */
-    ZFI_HEAD_BLOCK = 128 * 128,       /* elements of a block of q, k or v about */
-    ZFI_QUERIES_APART = 32,           /* queries that are worth packing the keys for */
-    ZFI_GRADIENT_IN_SCRATCH = 1 << 22 /* elements of dQ of a head at most */
+    ZFI_SCORE_BLOCK = 128,            /* elements of a block of q, k or v, about */
+    ZFI_HEAD_BLOCK = 128 * 128,       /* from so many queries on, keys are packed */
+    ZFI_QUERIES_APART = 32,           /* elements of a head's dQ in scratch, at most */
+    ZFI_GRADIENT_IN_SCRATCH = 1 << 22 /* maximum number of elements of a head's dQ that stay in
+                                       * scratch */
 };
 
-/* Parts of a worker's scratch. Of tokens there are three ways: as the left side of a product, as
- * its right side with k along the tokens, and (T) with the tokens along the columns. */
+/* Parts of a worker's scratch. Tokens are stored in three forms: as the left operand of a product;
+ * as the right operand with k along the tokens; and transposed (T) as the right operand with the
+ * tokens along the columns. */
 enum {
     ZFI_AT_Q,
     ZFI_AT_Q_RIGHT,
@@ -644,7 +652,7 @@ enum {
     ZFI_AT_VT,
     ZFI_AT_S,
     ZFI_AT_DS,
-    ZFI_AT_P_HALF, /* s and ds of 16 bits, and packed as the left side of a sum over queries */
+    ZFI_AT_P_HALF, /* s and ds in 16 bits, and packed as the left operand of a sum over queries */
     ZFI_AT_DS_HALF,
     ZFI_AT_TURNED,
     ZFI_AT_Y, /* or dQ */
@@ -653,15 +661,15 @@ enum {
     ZFI_AT_MOST, /* or lse */
     ZFI_AT_SUM,  /* or D */
     ZFI_AT_FIX,
-    ZFI_AT_DRAW, /* dropout's halves of ZFI_SCORE_ROWS rows of scores */
-    ZFI_AT_BIAS, /* of the same rows */
-    ZFI_AT_ZERO, /* no bias, and no dropout */
+    ZFI_AT_DRAW, /* dropout's draws for ZFI_SCORE_ROWS rows of scores */
+    ZFI_AT_BIAS, /* the bias of the same rows */
+    ZFI_AT_ZERO, /* zeros: no bias, no dropout */
     ZFI_AT_ROWS, /* two rows of tokens */
     ZFI_AT_END
 };
 
-/* How a launch is cut. Bits depend on tiles and key blocks, backward on query blocks as well: none
- * of them is a matter of threads. Sizes are elements. */
+/* How a launch is split into blocks. The bits depend on tiles and key blocks, in the backward pass
+ * on query blocks too. None of these depends on the number of threads. Sizes are in elements. */
 typedef struct zfi_attention_cut {
     zfi_attention a;
     const zf_launch *launch;
@@ -669,16 +677,17 @@ typedef struct zfi_attention_cut {
     const zfi_tile *tile;
     zf_dtype dtype;
     bool half;              /* tiles read bf16 */
-    int64_t rows, key_rows; /* of a tile of queries and one of keys */
+    int64_t rows, key_rows; /* rows of a tile of queries, and of a tile of keys */
     int64_t queries, keys;  /* of a block */
     int64_t query_blocks, key_blocks;
-    int64_t columns, words, width; /* of a tile; of d; of a row of f32 in scratch */
-    bool direct;                   /* whole vectors of f32: gradients are made where they belong */
-    bool apart;                    /* backward: dK and dV by themselves, dQ by itself */
+    int64_t columns, words, width; /* columns of a tile; words of d; width of a row of f32 in
+                                    * scratch */
+    bool direct;                   /* d is whole vectors of f32: gradients are computed in place */
+    bool apart;                    /* backward: dK and dV in one task, dQ in another */
     size_t part[ZFI_AT_END + 1];
 } zfi_attention_cut;
 
-/* n cut into equal blocks of at most `most`, but for rounding up to whole units. */
+/* The size of equal blocks of n, at most `most` before it is rounded up to a multiple of `unit`. */
 static int64_t zfi_attention_block(int64_t n, int64_t most, int64_t unit)
 {
     return zfi_round_up(zfi_div_up(n, zfi_div_up(n, most)), unit);
@@ -688,7 +697,8 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
 {
     size_t m = (size_t)c->a.m, keys = (size_t)c->keys, queries = (size_t)c->queries;
     size_t width = (size_t)c->width, s = queries * keys, size[ZFI_AT_END] = {0};
-    size_t tall = (size_t)zfi_round_up(c->a.d, c->columns); /* of a right side along tokens */
+    size_t tall = (size_t)zfi_round_up(c->a.d, c->columns); /* rows of a right operand along
+                                                             * tokens */
     size[ZFI_AT_Q] = queries * width;
     size[ZFI_AT_K_RIGHT] = keys * tall;
     size[ZFI_AT_KT] = (size_t)zfi_round_up(c->keys, c->columns) * (size_t)c->words;
@@ -734,7 +744,7 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, bool backward)
     c.keys = zfi_attention_block(n, most, ZFI_SCORE_LANES);
     c.key_rows = zfi_div_up(c.keys, zfi_div_up(c.keys, c.tile->rows));
     c.queries = zfi_attention_block(m, most, c.rows);
-    if (!backward && threads > 1) { /* a row has the same bits whatever is beside it */
+    if (!backward && threads > 1) { /* a row has the same bits in every block of queries */
         wanted = zfi_min(zfi_div_up(4 * threads, heads), zfi_div_up(m, ZFI_QUERIES_APART));
         c.queries = zfi_min(c.queries, zfi_round_up(zfi_div_up(m, wanted), c.rows));
     }
@@ -742,14 +752,14 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, bool backward)
     c.key_blocks = zfi_div_up(n, c.keys);
     c.width = zfi_round_up(c.a.d, c.tile->lanes);
     c.direct = c.a.d == c.width && c.dtype == ZF_F32;
-    /* The two halves have seven products rather than five. */
+    /* Two separate tasks compute seven products, one task for all computes five. */
     c.apart = 5 * zfi_round_up(heads, threads) > 7 * heads + 4 * threads / c.key_blocks ||
               (!c.direct && m > ZFI_GRADIENT_IN_SCRATCH / c.width);
     zfi_attention_parts(&c, backward);
     return c;
 }
 
-/* The block kernels know f32, bf16 and f16, and blocks that are not empty. */
+/* The block kernels take f32, bf16 and f16, and no empty tensors. */
 static bool zfi_attention_fast(const zf_launch *l, const zfi_attention *a)
 {
     return zfi_fast_or_half(l) && a->d > 0 && a->m > 0 && a->n > 0;
@@ -772,7 +782,7 @@ static size_t zfi_scratch_attention_grad(const zf_launch *l)
     return zfi_attention_scratch(l, true);
 }
 
-/* What a task is told: the cut, where its worker's scratch is, and what it will need. */
+/* What a task knows: the blocks, its worker's scratch, and the rows to prefetch. */
 typedef struct zfi_attention_worker {
     const zfi_attention_cut *c;
     float *scratch;
@@ -792,20 +802,20 @@ static float *zfi_part_of(const zfi_attention_worker *w, int part)
     return w->scratch + w->c->part[part];
 }
 
-/* Where token t of head `head` begins, in q, k or v. */
+/* The element of q, k or v at which token t of head `head` begins. */
 static int64_t zfi_attention_at(const zfi_attention *a, int64_t head, int64_t tokens, int64_t t,
                                 int64_t row)
 {
     return (head / a->heads * tokens + t) * row + head % a->heads * a->d;
 }
 
-/* Tokens as the left side: where they lie, if they lie well, else copied. */
+/* Tokens as the left operand: in place where their layout is good, else copied. */
 static zfi_left zfi_left_of(const zfi_attention_worker *w, int part, const zf_array *x, int64_t at,
                             int64_t row, int64_t rows)
 {
     const zfi_attention_cut *c = w->c;
     float *aside = zfi_part_of(w, part);
-    bool apart = row % 1024 || rows <= 6; /* lines 4 KiB apart are all in one set of a cache */
+    bool apart = row % 1024 || rows <= 6; /* rows that are 4 KiB apart share one set of the cache */
     if (c->half && c->a.d % 2 == 0 && row % 2 == 0 && apart)
         return (zfi_left){zfi_array_at(x, at), row / 2, row / 2, 1};
     if (c->half) {
@@ -821,7 +831,7 @@ static zfi_left zfi_left_of(const zfi_attention_worker *w, int part, const zf_ar
     return (zfi_left){aside, c->width, c->width, 1};
 }
 
-/* Tokens as the right side, k being the tokens. */
+/* Tokens as the right operand with k along the tokens. */
 static zfi_right zfi_right_of(const zfi_attention_worker *w, int part, const zf_array *x,
                               int64_t at, int64_t row, int64_t rows)
 {
@@ -837,7 +847,7 @@ static zfi_right zfi_right_of(const zfi_attention_worker *w, int part, const zf_
     return (zfi_right){aside, c->width, c->columns};
 }
 
-/* Tokens as the right side, k being d: scores are queries times this. */
+/* Tokens transposed, as the right operand: scores are the queries times this. */
 static zfi_right zfi_turned_of(const zfi_attention_worker *w, int part, const zf_array *x,
                                int64_t at, int64_t rows)
 {
@@ -850,8 +860,8 @@ static zfi_right zfi_turned_of(const zfi_attention_worker *w, int part, const zf
     return (zfi_right){to, c->columns, c->columns * c->words};
 }
 
-/* A block of scores: queries m..m+rows-1 and keys n..n+keys-1 of a head. Row i sees `seen` + i of
- * these keys, if there are as many. */
+/* A block of scores: queries m..m+rows-1 and keys n..n+keys-1 of a head. With causal masking, row i
+ * sees the first `seen` + i of these keys, at most all. */
 typedef struct zfi_scores {
     int64_t head, m, rows, n, keys, seen;
 } zfi_scores;
@@ -873,7 +883,8 @@ static int64_t zfi_row_sees(const zfi_scores *b, int64_t r)
     return zfi_max(0, zfi_min(b->keys, b->seen + r));
 }
 
-/* The bias of rows first.., x->n of each; 0 where there is no key, or none that is seen. */
+/* The bias of the rows from `first` on, x->n elements each; 0 where there is no key, or where the
+ * row does not see it. */
 static void zfi_bias_of(const zfi_attention_worker *w, const zfi_scores *b, int64_t first,
                         zfi_score_rows *x)
 {
@@ -898,7 +909,7 @@ static void zfi_bias_of(const zfi_attention_worker *w, const zfi_scores *b, int6
     }
 }
 
-/* The halves of dropout for those rows. */
+/* Dropout's draws for the same rows. */
 static void zfi_draws_of(const zfi_attention_worker *w, const zfi_scores *b, int64_t first,
                          zfi_score_rows *x)
 {
@@ -913,12 +924,14 @@ static void zfi_draws_of(const zfi_attention_worker *w, const zfi_scores *b, int
     x->draw = draw;
     x->draw_row = n;
     x->threshold = d->threshold;
-    if (n == a->n) n *= rows, rows = 1; /* one row behind the other */
+    if (n == a->n)
+        n *= rows, rows = 1; /* the rows are neighbours in the tensor: draw them as
+                                         * one */
     for (int64_t r = 0; r < rows; r++, at += (uint64_t)a->n, draw += n)
         zfi_random_halves(w->c->isa, draw, at, n, d->stream, d->step, d->seed);
 }
 
-/* Rows of a block, as bf16 where tiles read that. */
+/* Rows of a block, converted to bf16 where tiles read bf16. */
 static void zfi_halve_rows(const zfi_attention_worker *w, int part, int64_t first, int64_t rows,
                            const float *s)
 {
@@ -928,8 +941,7 @@ static void zfi_halve_rows(const zfi_attention_worker *w, int part, int64_t firs
                         rows * line);
 }
 
-/* What is done to a block of products between those that make it and those that use it. ds: NULL
- * forward. */
+/* Turns a block of products into what the next product reads. ds is NULL in the forward pass. */
 static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b, float *s,
                              float *ds, float *most, float *sum, float *fix)
 {
@@ -969,7 +981,7 @@ static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b,
     }
 }
 
-/* s = a k^T of a block, a being its queries and turned the keys. */
+/* s = a k^T for a block; a: its queries, turned: its keys transposed. */
 static void zfi_score_product(zfi_attention_worker *w, const zfi_scores *b, float *s, zfi_left a,
                               zfi_right turned)
 {
@@ -988,7 +1000,7 @@ static void zfi_score_product(zfi_attention_worker *w, const zfi_scores *b, floa
                       &w->soon);
 }
 
-/* y (+)= s x over the keys of a block, x being their rows. half: where s is as bf16. */
+/* y (+)= s x, summed over the keys of a block; x: the keys' rows; half: s in bf16. */
 static void zfi_keys_product(zfi_attention_worker *w, const zfi_scores *b, float *y, int64_t y_row,
                              const float *s, int half, zfi_right x, bool add)
 {
@@ -1009,7 +1021,7 @@ static void zfi_keys_product(zfi_attention_worker *w, const zfi_scores *b, float
                       &w->soon);
 }
 
-/* y (+)= s^T x over the queries of a block. */
+/* y (+)= s^T x, summed over the queries of a block. */
 static void zfi_queries_product(zfi_attention_worker *w, const zfi_scores *b, float *y,
                                 int64_t y_row, const float *s, int half, zfi_right x, bool add)
 {
@@ -1035,7 +1047,7 @@ static void zfi_queries_product(zfi_attention_worker *w, const zfi_scores *b, fl
                       &w->soon);
 }
 
-/* What comes behind block b of a task: the next keys, or the next task's first. */
+/* Prefetches what follows block b of a task: the next keys, or the first of the next task. */
 static void zfi_attention_soon(zfi_attention_worker *w, int64_t index, const zfi_scores *b,
                                int64_t end)
 {
@@ -1055,14 +1067,14 @@ static void zfi_attention_soon(zfi_attention_worker *w, int64_t index, const zfi
                      rows);
         if (head == b->head) return;
     } else if (b->m > 0) {
-        return; /* the queries before these were by */
+        return; /* already prefetched with earlier queries */
     }
     keys = zfi_min(c->keys, a->n - n);
     zfi_soon_add(soon, a->k, a->k_at + zfi_attention_at(a, head, a->n, n, a->row), a->row, keys);
     zfi_soon_add(soon, a->v, a->v_at + zfi_attention_at(a, head, a->n, n, a->row), a->row, keys);
 }
 
-/* A block of queries of one head, along the keys. */
+/* A task: one block of queries of one head, over all keys. */
 static void zfi_attention_task(void *context, int64_t index, int worker)
 {
     const zfi_attention_cut *c = context;
@@ -1120,13 +1132,13 @@ static zf_status zfi_cpu_attention(const zf_launch *l)
     return ZF_OK;
 }
 
-/* Blocks of a head's scores, backward: key blocks j0..j1-1 by query blocks i0..i1-1. */
+/* Blocks of a head's scores in the backward pass: key blocks j0..j1-1 by query blocks i0..i1-1. */
 typedef struct zfi_attention_range {
     int64_t head, i0, i1, j0, j1;
-    bool dq, dkv; /* what is wanted of them */
+    bool dq, dkv; /* which gradients to compute */
 } zfi_attention_range;
 
-/* Gradients of rows: where they are made, and how far apart they are. */
+/* Rows of a gradient: the address where they are computed, and the distance between rows. */
 typedef struct zfi_gradient_rows {
     float *at;
     int64_t row;
@@ -1139,7 +1151,7 @@ static zfi_gradient_rows zfi_gradient_rows_of(const zfi_attention_worker *w, int
     return (zfi_gradient_rows){zfi_array_at(&w->c->launch->out, at), row};
 }
 
-/* Puts them where they belong, if they are not there. */
+/* Stores the rows in the result, unless they were computed there. */
 static void zfi_gradient_done(const zfi_attention_worker *w, const zfi_gradient_rows *x, int64_t at,
                               int64_t row, int64_t rows)
 {
@@ -1147,7 +1159,7 @@ static void zfi_gradient_done(const zfi_attention_worker *w, const zfi_gradient_
         zfi_store_rows(w->c->isa, &w->c->launch->out, at, row, x->at, x->row, rows, w->c->a.d);
 }
 
-/* lse, with 0 where a row is empty, and D of queries m.. of a head. */
+/* lse, with 0 for an empty row, and D, for the queries from m on of a head. */
 static void zfi_row_sums(const zfi_attention_worker *w, int64_t head, int64_t m, int64_t rows,
                          float *lse, float *delta)
 {
@@ -1169,8 +1181,8 @@ static void zfi_row_sums(const zfi_attention_worker *w, int64_t head, int64_t m,
     }
 }
 
-/* What comes behind blocks i and j of a range: the next queries, or the next keys, or the next
- * head; and where their gradients go. */
+/* Prefetches what follows blocks i and j of a range: the next queries, the next keys, or the next
+ * head, and the rows of their gradients. */
 static void zfi_attention_grad_soon(zfi_attention_worker *w, const zfi_attention_range *x,
                                     int64_t i, int64_t j)
 {
@@ -1202,7 +1214,7 @@ static void zfi_attention_grad_soon(zfi_attention_worker *w, const zfi_attention
     }
     if (head > x->head)
         zfi_soon_add(soon, y, zfi_attention_at(a, head, a->m, m, hidden), hidden, rows);
-    if (head == x->head && j > x->j0) return; /* the keys before these were by */
+    if (head == x->head && j > x->j0) return; /* already prefetched with earlier keys */
     zfi_soon_add(soon, a->q, a->q_at + zfi_attention_at(a, head, a->m, m, a->row), a->row, rows);
     zfi_soon_add(soon, dy, zfi_attention_at(a, head, a->m, m, hidden), hidden, rows);
 }
@@ -1235,7 +1247,7 @@ static void zfi_attention_grad_range(zfi_attention_worker *w, const zfi_attentio
             zfi_scores b = zfi_scores_of(c, x->head, i * c->queries, n);
             int64_t q_at = a->q_at + zfi_attention_at(a, x->head, a->m, b.m, a->row);
             int64_t dy_at = zfi_attention_at(a, x->head, a->m, b.m, hidden), m = b.m - first;
-            if (b.seen + b.rows <= 1) continue; /* the last of them sees none of these keys */
+            if (b.seen + b.rows <= 1) continue; /* even its last query sees none of these keys */
             zfi_attention_grad_soon(w, x, i, j);
             zfi_score_product(w, &b, s, zfi_left_of(w, ZFI_AT_Q, a->q, q_at, a->row, b.rows), kt);
             zfi_score_product(w, &b, ds, zfi_left_of(w, ZFI_AT_DY, dy, dy_at, hidden, b.rows), vt);
@@ -1289,7 +1301,7 @@ static zf_status zfi_cpu_attention_grad(const zf_launch *l)
     return ZF_OK;
 }
 
-/* Of two products over the keys; of the gradient four. */
+/* Two products over the keys; the gradient has four. */
 static double zfi_flops_attention(const zf_launch *l)
 {
     return 4.0 * (double)zfi_count(&l->out) *

@@ -4,9 +4,8 @@
  *     %3 = add %1, %2 : f32[4,8]          out[i] = a[i] + b[i];   da = sum_to(dy), db = sum_to(dy)
  *     %5 = where %c, %a, %b : f32[4,8]    out[i] = c[i] ? a[i] : b[i]
  *
- * Nothing but the operands is saved. Division by zero and NaN follow IEEE 754; maximum and minimum
- * give b where a is NaN, and at a tie the gradient goes to a.
- */
+ * Saved: the operands. Division by zero and NaN follow IEEE 754; maximum and minimum give b where a
+ * is NaN, and at a tie the gradient goes to a. */
 
 static zf_status zfi_infer_elementwise(zfi_infer *c, int32_t first)
 {
@@ -80,7 +79,7 @@ static void zfi_grad_div(zf_grad *c)
     if (c->need[1]) c->dx[1] = zf_neg(zfi_sum_like(zf_div(zf_mul(c->dy, c->y), c->x[1]), c->x[1]));
 }
 
-/* dy to x[k] where `second` is false (k = 0) or true (k = 1). */
+/* Gives dy to x[0] where `second` is false, to x[1] where it is true. */
 static void zfi_grad_choice(zf_grad *c, zf_tensor second, const int operand[2])
 {
     zf_tensor zero = zf_constant(c->graph, zf_tensor_dtype(c->dy), ZF_SCALAR, 0);
@@ -117,7 +116,8 @@ ZFI_INLINE double zfi_binary_value(zf_op op, double a, double b)
     }
 }
 
-/* Integers in int64, where a double would not hold them; x / 0 is 0, overflow wraps. */
+/* Integers are computed in int64, since a double does not hold all of them. x / 0 is 0; overflow
+ * wraps. */
 static int64_t zfi_binary_integer(zf_op op, int64_t a, int64_t b)
 {
     switch (op) {
@@ -157,14 +157,15 @@ static void zfi_binary_reference(const zf_launch *l, int64_t first, int64_t last
     }
 }
 
-/* Positions in up to three arrays while an index runs over dims[0..rank) in row-major order. */
+/* Positions in up to three arrays while an index runs over dims[0..rank) in row-major order.
+ * Strides are in elements. */
 typedef struct zfi_walk {
     int rank, arrays;
-    int64_t dims[ZF_MAX_RANK], strides[3][ZF_MAX_RANK]; /* in elements */
+    int64_t dims[ZF_MAX_RANK], strides[3][ZF_MAX_RANK];
     int64_t index[ZF_MAX_RANK], at[3];
 } zfi_walk;
 
-/* Goes to position number `position`; all dims are positive. */
+/* Goes to position number `position`. All dims must be positive. */
 static void zfi_walk_seek(zfi_walk *w, int64_t position)
 {
     for (int k = 0; k < w->arrays; k++) w->at[k] = 0;
@@ -175,7 +176,7 @@ static void zfi_walk_seek(zfi_walk *w, int64_t position)
     }
 }
 
-/* Goes to the next position; from the last to the first. */
+/* Goes to the next position; from the last one to the first. */
 static void zfi_walk_next(zfi_walk *w)
 {
     for (int axis = w->rank - 1; axis >= 0; axis--) {
@@ -187,7 +188,7 @@ static void zfi_walk_next(zfi_walk *w)
     }
 }
 
-/* One run of n elements: p of a, q of b; an operand without a step is one repeated value. */
+/* One run of n elements. p and q are the steps of a and b: 1, or 0 for one repeated value. */
 #define ZFI_RUN(expression)                                                                        \
     {                                                                                              \
         if (step_a && step_b) {                                                                    \
@@ -258,8 +259,8 @@ ZFI_KERNEL(zfi_where_run,
             bool step_b, int64_t n),
            (y, c, a, b, step_c, step_a, step_b, n))
 
-/* The trailing dimensions over which each operand is either whole or one value are a run; `outer`
- * walks the runs. */
+/* The trailing dimensions in which every operand is either whole or one repeated value form a run.
+ * `outer` walks over the runs. */
 typedef struct zfi_elementwise {
     int64_t length;
     zfi_walk outer;
@@ -290,7 +291,7 @@ static zfi_elementwise zfi_elementwise_of(const zf_launch *l)
     return r;
 }
 
-/* Elements [first, last) of the output, cut at the ends of runs. */
+/* Elements [first, last) of the output, run by run. */
 static void zfi_binary_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     zfi_isa isa = zfi_cpu_of(l)->isa;

@@ -1,12 +1,12 @@
-/* Buckets: the flat storage that zf_zero gives to parameters that are used together, and to their
- * states; what fills and reads it.
+/* Buckets: flat storage for parameters that are used together, and for their states (zf_zero). The
+ * operators that fill and read it.
  *
  *     %7 = bucket %2, %4 {at=[0,1024] size=4096 world=4} : f32[1024]
- *         storage of the leaves %2 and %4, which then have none of their own: element i of %4 is
- *         element 1024 + i of the bucket, the rest is zeros. With `world`, each rank holds one of
- *         that many equal shards, rank r the r-th; without, all of it.
- *     %8 = accumulator : f32[1024]     a sum over the micro-batches of a step; what it holds before
- *                                      the first one counts as zeros
+ *         storage of the leaves %2 and %4, which have no other: element i of %4 is
+ *         element 1024 + i of the bucket; padding is 0. With `world`, each rank holds one of
+ *         `world` equal shards, rank r shard r; without it, the whole bucket.
+ *     %8 = accumulator : f32[1024]     a sum over the micro-batches of a step; it counts as 0
+ *                                      before the first one
  *     %9 = view %7 {at=1024 shape=[8,32]} : f32[8,32]    elements [1024, 1280) of %7, taken flat
  *     %10 = shard %7 {world=4} : f32[256]                 this rank's quarter of %7
  *     %11 = pack %5, %6 {at=[0,1024] size=4096} : f32[4096]   y[at[k] + i] = x[k][i], else 0
@@ -16,17 +16,17 @@
  *     | %2 ......... pad | %4 .... pad | pad to a multiple of world |
  *     0                 1024          2048                         4096
  *
- * Every leaf starts at a multiple of 1024, and shards are multiples of 1024: so the blocks over
- * which norms are made (block_norms) are the same whole or cut, and none belongs to two leaves.
- */
+ * Every leaf starts at a multiple of 1024, and the size of a shard is a multiple of 1024. So the
+ * blocks of block_norms are the same for a whole bucket and for its shards, and no block belongs to
+ * two leaves. */
 
 static int64_t zfi_whole_blocks(int64_t count)
 {
     return count / ZFI_NORM_BLOCK + (count % ZFI_NORM_BLOCK != 0);
 }
 
-/* at[k] are ascending multiples of `align`, and the operands, put there, do not overlap and end
- * within `size`. */
+/* Checks that at[k] are ascending multiples of `align`, and that the operands at these places do
+ * not overlap and end within `size`. */
 static zf_status zfi_infer_layout(const zfi_infer *c, int64_t align)
 {
     const int64_t *at = ZF_LIST(c, bucket, at).data;
@@ -85,7 +85,7 @@ static zf_status zfi_infer_view(zfi_infer *c)
                           (long long)count, (long long)at, (long long)all);
 }
 
-/* `count` elements in `world` equal shards. */
+/* Checks that `count` elements divide into `world` equal shards. */
 static zf_status zfi_infer_parts(const zfi_infer *c, int64_t count, int64_t world)
 {
     if (world >= 1 && world <= INT32_MAX && count % world == 0) return ZF_OK;
@@ -112,7 +112,7 @@ static zf_status zfi_infer_pack(zfi_infer *c)
     return status;
 }
 
-/* A list of block ranges: begin, end, begin, end, ..., ascending within [0, most). */
+/* Checks a list of block ranges: begin, end, begin, end, ..., ascending within [0, most). */
 static zf_status zfi_infer_blocks(const zfi_infer *c, const zf_attribute *blocks, int64_t most)
 {
     const int64_t *at = blocks->list.data;
@@ -141,7 +141,7 @@ static zf_status zfi_infer_norms(zfi_infer *c)
 
 /* ------------------------------------------------------------------------------ kernels */
 
-/* Copies bytes [first, last) of a contiguous move; l->scratch is not used. */
+/* Copies bytes [first, last) of a contiguous move. Does not use l->scratch. */
 typedef struct zfi_bytes_move {
     char *to;
     const char *from;
@@ -159,7 +159,7 @@ static void zfi_move_piece(void *context, int64_t index, int worker)
     memcpy(m->to + at, m->from + at, (size_t)n);
 }
 
-/* to[0..bytes) = from[0..bytes), on all workers; nothing where they are the same. */
+/* to[0..bytes) = from[0..bytes), on all workers; nothing where they are the same address. */
 static void zfi_move_bytes(const zf_launch *l, void *to, const void *from, int64_t bytes)
 {
     zfi_bytes_move m = {to, from, bytes};
@@ -184,7 +184,7 @@ static zf_status zfi_cpu_shard(const zf_launch *l)
     return ZF_OK;
 }
 
-/* An operand that the plan has put where it belongs is not moved. */
+/* Copies nothing for an operand that the plan has placed inside the result. */
 static zf_status zfi_cpu_pack(const zf_launch *l)
 {
     const int64_t *at = ZF_LIST(l, pack, at).data;

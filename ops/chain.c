@@ -1,26 +1,27 @@
-/* chain: elementwise nodes one after the other as one loop: what stands between them never leaves
- * the first-level cache.
+/* chain: several elementwise nodes, each reading the one before, as one loop. Intermediate results
+ * stay in the first-level cache.
  *
  *     %4 = chain %1, %2, %3 {program=[0,0,1, 24,3,0, 0,2,4] values=[0.1,7]} : f32[4,8]
  *
  *     r0 = %1   r1 = %2   r2 = %3     the registers: operands first,
  *     r3 = add r0, r1                 then the result of each instruction (code, a, b);
  *     r4 = dropout r3                 p is values[b], the stream values[b + 1]
- *     y  = add r2, r4                 the last one's is the node's
+ *     y  = add r2, r4                 the last one is the result of the node
  *
- * Codes are those of ZF_CHAIN_CODES. a and b are registers; b of scale, the index of its factor in
- * values; b of what has one operand, 0. Operands are floats of one dtype: each of the result's
- * shape, which the first one has, or one element, or [n], n the last dimension.
+ * Codes are those of ZF_CHAIN_CODES. a and b are registers, except that b of scale is the index of
+ * its factor in values, and b of an instruction with one operand is 0. Operands are floats of one
+ * dtype. The first has the shape of the result; each other one has this shape, or one element, or
+ * is [n], n being the last dimension.
  *
- * passes/fuse_chain.c makes them, behind autograd: there is no gradient.
+ * zf_fuse makes chains (passes/fuse_chain.c), after autograd only: there is no gradient.
  *
- * f32 and f64: the bits of the nodes one after the other, in the same masks; in bf16 and f16 the
- * result alone is rounded.
+ * f32 and f64: the same bits as the nodes one by one, with the same masks of dropout. bf16 and f16:
+ * only the result is rounded.
  *
  *     operands (pieces)  ->  instruction  ->  a piece in cache  ->  ...  ->  the result's piece
  */
 
-/* What a code stands for: the row, how it is computed, and the attribute `form`. */
+/* What a code stands for: the operator, the function that computes it, and its attribute `form`. */
 static const struct zfi_chain_code {
     zf_op op;
     zf_chain_kind kind;
@@ -31,7 +32,7 @@ static const struct zfi_chain_code {
 #undef ZFI_CODE
 };
 
-/* How many registers it reads. */
+/* How many registers an instruction reads. */
 static int zfi_chain_registers(const struct zfi_chain_code *code)
 {
     return code->kind == ZF_CHAIN_BINARY || code->kind == ZF_CHAIN_GRADIENT ? 2 : 1;
@@ -39,17 +40,18 @@ static int zfi_chain_registers(const struct zfi_chain_code *code)
 
 enum {
     ZFI_CHAIN_OPERANDS = 8,
-    ZFI_CHAIN_LONGEST = 16, /* instructions */
-    ZFI_CHAIN_PIECE = 512   /* elements; that many of some registers fit the first-level cache */
+    ZFI_CHAIN_LONGEST = 16, /* elements; several such pieces fit into that cache */
+    ZFI_CHAIN_PIECE = 512   /* elements; so many of several registers fit into the first-level
+                             * cache */
 };
 
-/* The random stream that the value of a list is; -1: it is none. */
+/* The random stream that an element of values stands for; -1 where it is no stream. */
 static int64_t zfi_chain_stream_of(double value)
 {
     return value >= 0 && value <= UINT32_MAX && value == nearbyint(value) ? (int64_t)value : -1;
 }
 
-/* The last random stream that a chain draws from, -1: none. */
+/* The last random stream that a chain draws from; -1 if it draws from none. */
 static int64_t zfi_chain_stream(const zfi_node *node)
 {
     const int64_t *program = ZF_LIST(node, chain, program).data;
@@ -63,7 +65,7 @@ static int64_t zfi_chain_stream(const zfi_node *node)
     return last;
 }
 
-/* Instruction `index`, the registers before it being `registers`. */
+/* Checks instruction `index`; `registers`: the number of registers before it. */
 static zf_status zfi_infer_instruction(zfi_infer *c, int64_t index, int64_t registers)
 {
     const int64_t *at = (const int64_t *)ZF_LIST(c, chain, program).data + 3 * index;
@@ -104,7 +106,7 @@ static zf_status zfi_infer_instruction(zfi_infer *c, int64_t index, int64_t regi
     }
 }
 
-/* A chain can read x: it has the shape, or one element, or is [n]. */
+/* A chain can read x: x has the shape, or one element, or is [n]. */
 static bool zfi_chain_reads(const zf_shape *x, const zf_shape *shape)
 {
     return zfi_same_shape(x, shape) || zf_shape_count(*x) == 1 ||
@@ -134,25 +136,25 @@ static zf_status zfi_infer_chain(zfi_infer *c)
 
 /* ------------------------------------------------------------------------------ kernels */
 
-/* An instruction, as a launch of its row. */
+/* An instruction as a launch of its operator. */
 typedef struct zfi_chain_step {
     zf_launch launch;
     zf_attribute attributes[2];
     zf_array args[2];
-    zfi_drop drop; /* of a dropout */
+    zfi_drop drop; /* of an instruction dropout */
     zf_chain_kind kind;
     int32_t a, b;
-    int32_t slot; /* which piece in cache the result takes */
+    int32_t slot; /* the piece in cache that takes the result */
 } zfi_chain_step;
 
 typedef struct zfi_chain {
     int32_t operands, count;
-    int64_t period[ZFI_CHAIN_OPERANDS]; /* element i of the result reads i % period */
+    int64_t period[ZFI_CHAIN_OPERANDS]; /* element i of the result reads element i % period */
     zfi_chain_step steps[ZFI_CHAIN_LONGEST];
 } zfi_chain;
 
-/* Gives every result a slot; that of a register is free again behind its last reader, for the
- * reader's own result. */
+/* Gives every result a slot. The slot of a register is free from its last reader on, whose own
+ * result can take it. */
 static void zfi_chain_slots(zfi_chain *c)
 {
     int32_t last[ZFI_CHAIN_OPERANDS + ZFI_CHAIN_LONGEST] = {0};
@@ -216,7 +218,7 @@ static void zfi_chain_reference(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-/* Elements [at, at + n) of an operand that is repeated with `period`: where they are, or copied. */
+/* Elements [at, at + n) of an operand that repeats with `period`: in place, or copied. */
 static const float *zfi_chain_read(const zf_launch *l, const zf_array *x, int64_t period,
                                    int64_t at, int64_t n, float *copy)
 {
@@ -229,7 +231,7 @@ static const float *zfi_chain_read(const zf_launch *l, const zf_array *x, int64_
     return copy;
 }
 
-/* A piece of an operand's one element. */
+/* A piece filled with the only element of an operand. */
 static const float *zfi_chain_repeat(const zf_launch *l, const zf_array *x, float *copy)
 {
     zfi_widen(zfi_cpu_of(l)->isa, copy, x->dtype, x->data, 1);
@@ -237,7 +239,7 @@ static const float *zfi_chain_repeat(const zf_launch *l, const zf_array *x, floa
     return copy;
 }
 
-/* y = the instruction on elements [at, at + n); y may be one of its operands. */
+/* y = the instruction, for elements [at, at + n). y may be one of its operands. */
 static void zfi_chain_run(zfi_chain_step *s, float *y, const float *const *r, int64_t at, int64_t n)
 {
     zfi_isa isa = zfi_cpu_of(&s->launch)->isa;
@@ -254,7 +256,7 @@ static void zfi_chain_run(zfi_chain_step *s, float *y, const float *const *r, in
     else if (y != a) memcpy(y, a, (size_t)n * sizeof *y);
 }
 
-/* Operands are read before the result's piece is written, which may be one of theirs. */
+/* Reads operands before it writes the result's piece, which may be the piece of an operand. */
 static void zfi_chain_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     _Alignas(64) float copies[ZFI_CHAIN_OPERANDS][ZFI_CHAIN_PIECE];

@@ -1,26 +1,25 @@
-/* Collectives, in which all ranks of a plan take part; release and wait.
+/* Collectives, in which all ranks of a plan take part; and the marks release and wait.
  *
- *     %9 = all_gather %8 {world=4} : f32[4096]       y = the ranks' x, one behind the other
- *     %9 = all_gather %8, %7 {world=4} : f32[4096]   the same into the bucket %7; y is %7 then
- *     %9 = reduce_scatter %8 {world=4} : f32[1024]   y = this rank's shard of the ranks' sum of x
+ *     %9 = all_gather %8 {world=4} : f32[4096]       y = x of rank 0, x of rank 1, ...
+ *     %9 = all_gather %8, %7 {world=4} : f32[4096]   the same, written to the bucket %7: y is %7
+ *     %9 = reduce_scatter %8 {world=4} : f32[1024]   y = this rank's shard of the sum of all x
  *     %9 = reduce_scatter %8, %7 {world=4} : f32[1024]   the same, added to the accumulator %7
- *     %9 = all_reduce %8 {world=4} : f32[4096]       y = the ranks' sum of x; `, %7` likewise
+ *     %9 = all_reduce %8 {world=4} : f32[4096]       y = the sum of all x; `, %7` likewise
  *     %9 = all_to_all %8 {world=4} : f32[4096]    shard s of y on rank r is shard r of x on rank s
  *     %9 = bcast %8 {world=4 root=1} : f32[4096]     y = x of rank 1
- *          release %9      nothing reads %9 below
+ *          release %9      no node below reads %9
  *          wait %9         %9, made on a queue of its own, is complete
  *
- * x is taken flat. Sums add rank 0, 1, 2, ... in that order, onto what the accumulator holds from
- * the micro-batches before; so a step sums over the parts of the global batch in their order, and
- * its bits do not depend on how many ranks share them. In a world of one no communicator is needed.
- */
+ * x is taken flat. Sums add rank 0, 1, 2, ... in this order to the sum of earlier micro-batches in
+ * the accumulator. So a step adds the parts of the global batch in their order, and its bits do not
+ * depend on how many ranks share them. In a world of one no communicator is needed. */
 
 static zf_status zfi_infer_collective(const zfi_infer *c)
 {
     return zfi_infer_parts(c, zfi_node_count(c->args[0]), ZF_INT(c, all_gather, world));
 }
 
-/* Operand 1 is an `op` that the result, c->dtype and c->shape, can lie in. */
+/* Checks that operand 1 is an `op` into which the result, c->dtype and c->shape, fits. */
 static zf_status zfi_infer_into(const zfi_infer *c, zf_op op)
 {
     char type[ZFI_TYPE_TEXT];
@@ -101,9 +100,9 @@ ZFI_ADD_PART(zfi_add_f32, float, part[i])
 ZFI_ADD_PART(zfi_add_bf16, uint16_t, zfi_bf16_to_f32(part[i]))
 ZFI_ADD_PART(zfi_add_f16, uint16_t, zfi_f16_to_f32(part[i]))
 
-enum { ZFI_ADD_TILE = 1024 }; /* elements whose sum stays in the first-level cache */
+enum { ZFI_ADD_TILE = 1024 }; /* elements; their sums stay in the first-level cache */
 
-/* Of f32, bf16 or f16: sums in f32, rounded once. */
+/* f32, bf16 or f16: adds in f32, rounds once. */
 static void zfi_add_floats(void *out, const void *const *parts, int32_t world, int64_t count,
                            zf_dtype dtype, bool add)
 {
@@ -145,7 +144,7 @@ ZF_API void zf_add_ranks(void *out, const void *const *parts, int32_t world, int
         }
 }
 
-/* A piece of a sum over a world of one. */
+/* Elements [first, last) of a sum over a world of one. */
 static void zfi_add_alone(const zf_launch *l, int64_t first, int64_t last)
 {
     size_t size = zf_dtype_size(l->out.dtype);
@@ -185,7 +184,7 @@ static zf_status zfi_cpu_collective(const zf_launch *l)
     return ZF_OK;
 }
 
-/* Operand 1, if it is there, is where the result lies. */
+/* The result lies in operand 1, if there is one. */
 static int32_t zfi_views_into(const zf_graph *g, const zfi_node *node, int64_t *at)
 {
     (void)g, (void)at;
@@ -215,6 +214,6 @@ ZFI_OPERATOR(bcast, .infer = zfi_infer_bcast, .cpu = zfi_cpu_collective,
              .traits = ZF_OP_COLLECTIVE)
 ZFI_OPERATOR(release, .infer = zfi_infer_release, .grad = zfi_grad_none,
              .traits = ZF_OP_EFFECT | ZF_OP_ANYWHERE)
-/* The program waits. */
+/* It is the program that waits. */
 ZFI_OPERATOR(wait, .infer = zfi_infer_wait, .grad = zfi_grad_none, .cpu = zfi_cpu_nothing,
              .traits = ZF_OP_EFFECT | ZF_OP_ANYWHERE)

@@ -3,10 +3,9 @@
  *     %9 = copy %8 {to=host} : f32[1024] host     y = x
  *     %9 = copy %8, %7 : f32[1024]                the same into %7, a leaf or a shard; y is %7 then
  *
- * Values lie on the device, in host memory or on a disk; operators compute in the first two. Copies
- * go between device and host, and between host and disk. An update may write a copy of what it
- * updates; a copy back must follow.
- */
+ * Values lie on the device, in host memory or on a disk. Operators compute on the device and in
+ * host memory. Copies go between device and host, and between host and disk. An update may write to
+ * a copy of a parameter or state; a copy back must follow. */
 
 static zf_space zfi_space_of_copy(const zf_attribute *attributes)
 {
@@ -34,9 +33,9 @@ static zf_status zfi_infer_copy(zfi_infer *c)
     return ZF_OK;
 }
 
-/* Between memory and memory: the CPU backend has both spaces there. On a queue of its own it leaves
- * the workers to what computes. From and to a disk it is the disk's requests that run side by
- * side. */
+/* Copies between device and host: on the CPU backend both are memory. A copy on a queue of its own
+ * does not use the workers, which then compute. Copies from and to a disk are split into requests
+ * that run at the same time (io/disk.c). */
 static zf_status zfi_run_copy(const zf_launch *l)
 {
     if (l->disk)

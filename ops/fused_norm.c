@@ -1,5 +1,5 @@
-/* LayerNorm and RMSNorm with what stands around them, a row at a time: the row is read once and
- * stays in the first-level cache until its results are written.
+/* LayerNorm and RMSNorm, fused with the nodes around them. A row is read once and stays in the
+ * first-level cache until its results are written.
  *
  *     %5 = residual_norm %x, %residual, %gamma, %beta, %bias {p=0.1 stream=3 eps=1e-12} : f32[4,8]
  *          s = residual + dropout(x + bias), bias [8] or none
@@ -17,36 +17,36 @@
  *     %9 = residual_norm_grad %dy, %xhat, %rstd, %gamma, %dsum {p=0.1 stream=3} : f32[4,8]
  *          ds = dsum + rstd (g - mean g - xhat mean(g xhat)), g = dy gamma; form=rms: without mean g
  *          dsum, the gradient of saved 2, or none
- *     left beside it, all in one sweep over dy and xhat:
- *     0: dx = dropout(ds)    sums over rows, 1: dgamma of dy xhat, 2: dbeta of dy, 3: dbias of dx
+ *     saved, computed in the same sweep over dy and xhat:
+ *     0: dx = dropout(ds)    sums over rows: 1: dgamma of dy xhat, 2: dbeta of dy, 3: dbias of dx
  *
  *     %9 = affine %xhat, %gamma, %beta : f32[4,8]
  *          y = gamma xhat + beta, beta or none
  *
- *     x, residual -> s -> xhat, rstd -> y        s leaves the cache as saved 2 alone
+ *     x, residual -> s -> xhat, rstd -> y        s is written to memory only as saved 2
  *                          |             \
- *     dx, ds  <------------+-- dy         affine makes y of it again
+ *     dx, ds  <------------+-- dy         affine recomputes y from xhat
  *
- * The gradient is made of xhat and rstd alone: neither x, s nor y is kept for it. Where y itself is
- * wanted again, for the gradient of a weight that it was multiplied with, affine makes it of xhat
- * with the very arithmetic of residual_norm, to the same bits in f32 and f64. This is the form
- * xhat = (y - beta) / gamma of the same identity read the other way round: it divides by nothing,
- * so it is exact for any gamma, 0 included, for which y has lost xhat.
+ * The gradient is computed from xhat and rstd alone; x, s and y are not kept for it. Where the
+ * gradient of a following weight needs y, affine recomputes y from xhat with the same arithmetic as
+ * residual_norm, to the same bits in f32 and f64. (An invertible LayerNorm keeps y and computes
+ * xhat = (y - beta) / gamma. Keeping xhat needs no division, so it is exact for any gamma, 0
+ * included.)
  *
- * Dropout draws the halves of the `dropout` row of the same stream: its masks are the same, and a
- * run that evaluates has none. p = 0: none.
+ * Dropout has the masks of the operator `dropout` with the same stream, and none in evaluation. p =
+ * 0: no dropout.
  *
- * f32: y, xhat, rstd, s, ds, dx and dgamma have the bits of add, dropout, moments, layer_norm,
- * layer_norm_grad and norm_gamma_grad one after the other, or of rms and what belongs to it. dbeta and dbias are added as dgamma is,
- * over blocks of ZFI_GAMMA_ROWS rows and then over the blocks, where sum_to adds in double: of r
- * rows they are within (64 + r / 64) 2^-24 of the sum of magnitudes. bf16 and f16 are computed in
- * f32 and rounded when they are stored, y from the s and the xhat that have not been rounded.
- */
+ * f32: y, xhat, rstd, s, ds, dx and dgamma have the bits of the nodes add, dropout, moments,
+ * layer_norm, layer_norm_grad and norm_gamma_grad, or of rms, rms_norm and rms_norm_grad. dbeta and
+ * dbias are added in f32 like dgamma, over blocks of ZFI_GAMMA_ROWS rows and then over the blocks,
+ * while sum_to adds in double: for r rows they differ by at most (64 + r / 64) 2^-24 of the sum of
+ * magnitudes. bf16 and f16 are computed in f32 and rounded when they are stored; y is computed from
+ * the unrounded s and xhat. */
 
 /* The forms of a norm, in the order of the attribute's names. */
 enum { ZFI_FORM_LAYER, ZFI_FORM_RMS };
 
-/* The operand of residual_norm that is the bias, if there is one. */
+/* The number of the operand of residual_norm that is its optional bias. */
 static int32_t zfi_norm_bias_at(int64_t form) { return form == ZFI_FORM_RMS ? 3 : 4; }
 
 static zf_status zfi_infer_form(const zfi_infer *c, int64_t form)
@@ -55,7 +55,7 @@ static zf_status zfi_infer_form(const zfi_infer *c, int64_t form)
     return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "there is no form %lld", (long long)form);
 }
 
-/* p, stream and eps of a row that has them in this order. */
+/* Checks p, stream and eps, the first attributes in this order. */
 static zf_status zfi_infer_norm_attributes(const zfi_infer *c)
 {
     zf_status status = zfi_infer_mask(c);
@@ -79,7 +79,8 @@ static zf_status zfi_infer_residual_norm(zfi_infer *c)
     return status ? status : zfi_infer_like(c, 0);
 }
 
-/* Operand k is [rows, n], of the dtype of operand 0 and as wide; rows < 0: any number of them. */
+/* Checks that operand k is [rows, n], with dtype and width of operand 0. rows < 0: any number of
+ * rows. */
 static zf_status zfi_infer_table(const zfi_infer *c, int32_t k, const char *what, int64_t rows)
 {
     const zf_shape *shape = &c->args[k]->shape;
@@ -120,13 +121,13 @@ static zf_status zfi_infer_embed_norm(zfi_infer *c)
     return ZF_OK;
 }
 
-/* One number for each row of `shape`. */
+/* The shape of one number for each row of `shape`. */
 static zf_shape zfi_shape_of_rows(zf_shape shape)
 {
     return zfi_without_axis(shape, shape.rank - 1, false);
 }
 
-enum { ZFI_XHAT, ZFI_RSTD, ZFI_SUM }; /* what residual_norm leaves, and embed_norm but for the sum */
+enum { ZFI_XHAT, ZFI_RSTD, ZFI_SUM }; /* saved values of residual_norm; embed_norm has no ZFI_SUM */
 
 static bool zfi_saved_residual_norm(const zf_graph *g, const zfi_node *node, int64_t index,
                                     zf_dtype *dtype, zf_shape *shape)
@@ -159,7 +160,7 @@ static zf_status zfi_infer_residual_norm_grad(zfi_infer *c)
     return status ? status : zfi_infer_like(c, 0);
 }
 
-enum { ZFI_DX, ZFI_DGAMMA, ZFI_DBETA, ZFI_DBIAS }; /* what residual_norm_grad leaves beside ds */
+enum { ZFI_DX, ZFI_DGAMMA, ZFI_DBETA, ZFI_DBIAS }; /* saved values of residual_norm_grad */
 
 static bool zfi_saved_residual_norm_grad(const zf_graph *g, const zfi_node *node, int64_t index,
                                          zf_dtype *dtype, zf_shape *shape)
@@ -224,22 +225,22 @@ static void zfi_grad_affine(zf_grad *c)
 
 /* --------------------------------------------------------------------------- references
  *
- * An element of s is made anew each time it is looked at, so that y may lie over any operand: of
- * each, element i of a row is read for the last time before element i of y is written. */
+ * An element of s is computed each time it is needed, since y may lie over any operand. Element i
+ * of a row of every operand is read for the last time before element i of y is written. */
 
 static bool zfi_drops(const zf_launch *l)
 {
     return ZF_FLOAT(l, residual_norm, p) > 0 && !l->run->evaluate;
 }
 
-/* Element i of what becomes of x in dropout. */
+/* Element i of dropout, of which x is the input. */
 static double zfi_dropped(const zf_launch *l, double x, int64_t i)
 {
     zfi_drop d = zfi_drop_of(l);
     return zfi_drops(l) ? zfi_drop_value(&d, i, x) : x;
 }
 
-/* The launch is one of RMSNorm. */
+/* The launch is of RMSNorm. */
 static bool zfi_norm_is_rms(const zf_launch *l)
 {
     return l->op == ZF_OP_residual_norm        ? ZF_INT(l, residual_norm, form) == ZFI_FORM_RMS
@@ -247,7 +248,8 @@ static bool zfi_norm_is_rms(const zf_launch *l)
                                                : false;
 }
 
-/* Of a forward launch: gamma; beta, NULL of RMSNorm; the bias of x, NULL where there is none. */
+/* The vectors of a forward launch: gamma; beta, NULL for RMSNorm; the bias of x, NULL where there
+ * is none. */
 static void zfi_norm_vectors(const zf_launch *l, const zf_array *vectors[3])
 {
     bool embeds = l->op == ZF_OP_embed_norm, rms = zfi_norm_is_rms(l);
@@ -257,7 +259,7 @@ static void zfi_norm_vectors(const zf_launch *l, const zf_array *vectors[3])
     vectors[2] = !embeds && l->arg_count > bias ? &l->args[bias] : NULL;
 }
 
-/* Element i of row r of s. bias: of x, or NULL. */
+/* Element i of row r of s. bias: of x, may be NULL. */
 static double zfi_norm_input(const zf_launch *l, const zf_array *bias, int64_t r, int64_t i)
 {
     const zf_array *x = l->args;
@@ -298,7 +300,7 @@ static void zfi_fused_norm_reference(const zf_launch *l, int64_t first, int64_t 
     }
 }
 
-/* All rows, sums in scratch: double [ZFI_DBIAS + 1, n]. */
+/* All rows. The sums are in scratch: double [ZFI_DBIAS + 1, n]. */
 static void zfi_residual_norm_grad_reference(const zf_launch *l)
 {
     const zf_array *dy = &l->args[0], *xhat = &l->args[1], *gamma = &l->args[3],
@@ -342,13 +344,13 @@ static void zfi_affine_reference(const zf_launch *l, int64_t first, int64_t last
 
 /* --------------------------------------------------------------------------- fast kernels
  *
- * A worker takes its rows in groups that fit its first-level cache, and does one thing with all
- * rows of a group before the next: what a row waits for, a sum that is folded or a root, is hidden
- * behind the others. bf16 and f16 are converted on their way in and out.
+ * A worker takes its rows in groups that fit into its first-level cache, and performs each stage
+ * for all rows of a group before the next stage. So the latency of one row's folded sum or root is
+ * hidden behind the other rows. bf16 and f16 are converted when they are read and written.
  *
  * Scratch: rows of f32, `stride` apart,
  *
- *     [workers, rooms, group]            a worker's rooms
+ *     [workers, rooms, group]            rows of a group, for each worker
  *     [3]                                gamma, beta and bias as f32
  *     [blocks + 1, 3]                    of residual_norm_grad: sums of blocks of rows
  */
@@ -358,10 +360,10 @@ enum { ZFI_NORM_GROUP = 8, ZFI_NORM_ELEMENTS = 4096 };
 typedef struct zfi_norm_job {
     const zf_launch *l;
     zfi_isa isa;
-    int64_t n, rows, piece, group, stride; /* piece, group: rows of a task, and at a time */
-    int rooms;                             /* of a worker */
+    int64_t n, rows, piece, group, stride; /* piece: rows of a task; group: rows at a time */
+    int rooms;                             /* rows of scratch for each row of a group */
     bool rms;
-    const zfi_drop *drop;                  /* NULL: none */
+    const zfi_drop *drop;                  /* NULL: no dropout */
     const float *gamma, *beta, *bias;      /* NULL where there is none */
     zfi_drop drawn;
 } zfi_norm_job;
@@ -404,13 +406,13 @@ static zfi_norm_job zfi_norm_job_of(const zf_launch *l)
     return j;
 }
 
-/* All but f64, and rows of nothing. */
+/* The fast kernel takes all dtypes but f64, and rows of at least one element. */
 static bool zfi_norm_is_fast(const zf_launch *l)
 {
     return zfi_fast_or_half(l) && zfi_last(&l->out.shape) > 0;
 }
 
-/* The bytes of scratch; SIZE_MAX, which no plan has, where they are too many to be counted. */
+/* The bytes of scratch; SIZE_MAX, which fits no plan, where their number overflows. */
 static size_t zfi_scratch_residual_norm(const zf_launch *l)
 {
     zfi_norm_job j = zfi_norm_job_of(l);
@@ -426,8 +428,7 @@ static size_t zfi_scratch_residual_norm(const zf_launch *l)
                : SIZE_MAX;
 }
 
-
-/* Vector `a` as f32, in row k of those behind the rooms where it must be converted. */
+/* Vector `a` as f32: in place, or converted into row k of the vectors behind the workers' rows. */
 static const float *zfi_norm_vector(const zfi_norm_job *j, const zf_array *a, int k)
 {
     float *room = zfi_norm_sums(j, -1, ZFI_DGAMMA + k);
@@ -436,7 +437,7 @@ static const float *zfi_norm_vector(const zfi_norm_job *j, const zf_array *a, in
     return room;
 }
 
-/* Rows first..first+count-1 of `a` as f32, n apart: where they are, or in `room`. */
+/* Rows first..first+count-1 of `a` as f32, n apart: in place, or converted into `room`. */
 static const float *zfi_norm_in(const zfi_norm_job *j, const zf_array *a, int64_t first,
                                 int64_t count, float *room)
 {
@@ -445,7 +446,7 @@ static const float *zfi_norm_in(const zfi_norm_job *j, const zf_array *a, int64_
     return room;
 }
 
-/* Where to make rows of `a`: where they go, or in `room`, from which zfi_norm_put takes them. */
+/* Where to compute rows of `a`: in place, or in `room`, from which zfi_norm_put converts them. */
 static float *zfi_norm_out(const zfi_norm_job *j, const zf_array *a, int64_t first, float *room)
 {
     return a && a->dtype == ZF_F32 ? (float *)a->data + first * j->n : room;
@@ -458,7 +459,7 @@ static void zfi_norm_put(const zfi_norm_job *j, const zf_array *a, int64_t first
         zfi_narrow(j->isa, (uint16_t *)a->data + first * j->n, a->dtype, room, count * j->n);
 }
 
-/* y = dropout(x), rows as in zfi_norm_in. */
+/* y = dropout(x); rows as in zfi_norm_in. */
 static void zfi_norm_drop(const zfi_norm_job *j, float *y, const float *x, int64_t first,
                           int64_t count)
 {
@@ -467,7 +468,7 @@ static void zfi_norm_drop(const zfi_norm_job *j, float *y, const float *x, int64
                 (float)d->scale, d->stream, d->step, d->seed);
 }
 
-/* s = residual + dropout(x + bias); bias, half: NULL or an element each. */
+/* s = residual + dropout(x + bias). bias and half, one number for each element, may be NULL. */
 ZFI_BODY void zfi_residual_run_body(zfi_isa isa, float *s, const float *x, const float *residual,
                                     const float *bias, const uint16_t *half, uint32_t threshold,
                                     float scale, int64_t n)
@@ -489,7 +490,8 @@ ZFI_BODY void zfi_residual_run_body(zfi_isa isa, float *s, const float *x, const
     }
 }
 
-/* The same for rows, those of s `stride` apart; x's first is element `first`. */
+/* The same for several rows; those of s are `stride` apart. The first row of x begins at element
+ * `first`. */
 ZFI_BODY void zfi_residual_rows_body(zfi_isa isa, float *s, int64_t stride, const float *x,
                                      const float *residual, const float *bias, const zfi_drop *drop,
                                      int64_t first, int64_t rows, int64_t n)
@@ -511,9 +513,9 @@ ZFI_KERNEL(zfi_residual_rows,
             const zfi_drop *drop, int64_t first, int64_t rows, int64_t n),
            (s, stride, x, residual, bias, drop, first, rows, n))
 
-/* The norm of at most ZFI_NORM_GROUP rows of s, `stride` apart and a multiple of ZFI_LANES, whose
- * room behind n it fills with what adds nothing to a sum. beta NULL: RMSNorm, about 0. xhat: or
- * NULL. The sums are those of zfi_moments_rows. */
+/* The norm of at most ZFI_NORM_GROUP rows of s. They are `stride` apart, a multiple of ZFI_LANES,
+ * and the elements from n on are filled with numbers that do not change sums. beta NULL: RMSNorm,
+ * with mean 0. xhat may be NULL. The sums are those of zfi_moments_rows. */
 ZFI_BODY void zfi_norm_group_body(zfi_isa isa, float *y, float *xhat, float *rstd, float *s,
                                   int64_t stride, const float *gamma, const float *beta,
                                   int64_t rows, int64_t n, double eps)
@@ -603,7 +605,7 @@ static void zfi_norm_piece(void *context, int64_t piece, int worker)
     }
 }
 
-/* Runs task over the pieces of rows; `vectors`: gamma, beta and bias, NULL where there is none. */
+/* Runs `task` over pieces of rows. `vectors`: gamma, beta and bias; each may be NULL. */
 static void zfi_norm_run(const zf_launch *l, zfi_norm_job *j, zfi_task *task,
                          const zf_array *const vectors[3])
 {
@@ -634,7 +636,7 @@ static zf_status zfi_cpu_embed_norm(const zf_launch *l)
     return status ? status : zfi_cpu_residual_norm(l);
 }
 
-/* xhat is normalised with mean 0 and rstd 1. */
+/* Normalises xhat with mean 0 and rstd 1: y = gamma xhat + beta. */
 static void zfi_affine_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     static const float moments[2] = {0, 1};
@@ -652,8 +654,8 @@ static zf_status zfi_cpu_affine(const zf_launch *l)
 
 /* --------------------------------------------------------------------------- the gradient */
 
-/* At most ZFI_NORM_GROUP rows; ds may be dy, xhat or dsum, which may be NULL. The sums are those of
- * zfi_norm_grad_rows. */
+/* The gradient of at most ZFI_NORM_GROUP rows. ds may be the memory of dy, xhat or dsum; dsum may
+ * be NULL. The sums are those of zfi_norm_grad_rows. */
 ZFI_BODY void zfi_norm_grad_group_body(zfi_isa isa, float *ds, const float *dy, const float *xhat,
                                        const float *rstd, const float *gamma, const float *dsum,
                                        bool rms, int64_t rows, int64_t n)
@@ -691,8 +693,8 @@ ZFI_KERNEL(zfi_norm_grad_group,
             const float *dsum, bool rms, int64_t rows, int64_t n),
            (ds, dy, xhat, rstd, gamma, dsum, rms, rows, n))
 
-/* sum += rows of a, products += rows of a b; one row after the other, four for each visit of a sum.
- * b, products: or NULL. */
+/* sum += rows of a, products += rows of a b. Rows are added in order, four for each visit of a sum.
+ * b and products may be NULL. */
 ZFI_BODY void zfi_add_columns_body(zfi_isa isa, float *sum, float *products, const float *a,
                                    const float *b, int64_t rows, int64_t n)
 {
@@ -779,8 +781,8 @@ static zf_status zfi_cpu_residual_norm_grad(const zf_launch *l)
     return ZF_OK;
 }
 
-/* Of residual_norm and embed_norm: gamma and beta over the normalised rows, and embed_norm's
- * dropout. */
+/* Recomputes the result of residual_norm or embed_norm: gamma and beta over the saved xhat, and the
+ * dropout of embed_norm. */
 static int32_t zfi_remake_residual_norm(zf_graph *g, int32_t id, int32_t left)
 {
     const zfi_node node = g->nodes[id]; /* a copy: appending moves the nodes */

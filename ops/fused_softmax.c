@@ -1,19 +1,17 @@
-/* Softmax with what stands around it in attention, a row at a time.
+/* Softmax, fused with the scale, mask and dropout around it in attention, row by row.
  *
  *     %3 = masked_softmax %1, %2 {p=0.1 stream=3 scale=0.125} : f32[2,4,8,8]
  *          y = dropout(P), P = softmax(scale x + bias) over the last dimension
- *          bias broadcasts to x, or there is none
- *     saved 0: P, where there is dropout: what it drops of P is not in y
+ *          bias, optional, broadcasts to x
+ *     saved 0: P, where there is dropout, since y lacks the dropped elements
  *     %5 = masked_softmax_grad %4, %3 {p=0.1 stream=3 scale=0.125} : f32[2,4,8,8]
  *          dx = scale P (g - sum g P), g = dropout(dy), of (dy, P)
  *
- * The gradient is made of P alone: neither x nor scale x + bias is kept. The bias gets none.
- * Dropout draws the halves of the `dropout` row of the same stream; rows that are fully masked are
- * as in `softmax`. p = 0: none.
+ * The gradient is computed from P alone; neither x nor scale x + bias is kept. The bias gets no
+ * gradient. Dropout has the masks of the operator `dropout` with the same stream. Fully masked rows
+ * are as in `softmax`. p = 0: no dropout.
  *
- * f32: the bits are those of scale, add, softmax and dropout one after the other, and of their
- * gradients.
- */
+ * f32: the bits are those of the nodes scale, add, softmax and dropout, and of their gradients. */
 
 static zf_status zfi_infer_masked_softmax(zfi_infer *c)
 {
@@ -58,7 +56,7 @@ static void zfi_grad_masked_softmax(zf_grad *c)
 
 /* ------------------------------------------------------------------------------ kernels */
 
-/* The bias of a row: its first element, and the step to the next one, 0 or 1. */
+/* The bias of a row: its first element, and the step from one to the next, 0 or 1. */
 typedef struct zfi_row_bias {
     zf_shape rows;
     int64_t steps[ZF_MAX_RANK], step;
@@ -78,7 +76,7 @@ static bool zfi_masks(const zf_launch *l)
     return ZF_FLOAT(l, masked_softmax, p) > 0 && !l->run->evaluate;
 }
 
-/* dropout of x, which is element i. */
+/* The dropout of x, element i of the tensor. */
 static double zfi_masked(const zf_launch *l, const zfi_drop *d, int64_t i, double x)
 {
     return zfi_masks(l) ? zfi_drop_value(d, i, x) : x;
@@ -201,7 +199,7 @@ static zf_status zfi_cpu_masked_softmax_grad(const zf_launch *l)
     return zfi_cpu_rows(l, zfi_masked_softmax_grad_fast, zfi_masked_softmax_grad_reference);
 }
 
-/* The dropout of what it was before. */
+/* Recomputes the result: the dropout of the saved P. */
 static int32_t zfi_remake_masked_softmax(zf_graph *g, int32_t id, int32_t left)
 {
     const zfi_node *node = &g->nodes[id];

@@ -1,5 +1,5 @@
-/* head_loss: the head of a language model and its loss, in tiles of rows: logits are there for one
- * tile at a time, and become their own gradient.
+/* head_loss: the head of a language model and its loss, in tiles of rows. Only the logits of one
+ * tile are in memory, and their gradient replaces them.
  *
  *     %6 = head_loss %1, %2, %3, %4, %5 {ignore=-100} : f32[]
  *
@@ -8,24 +8,24 @@
  *     dz[r,v] = weight (exp(z[r,v] - lse[r]) - (v = label[r]))
  *     dx = dy dz w     dw = dy dz^T x     db = dy sum over r of dz[r,:]
  *
- * labels [P] are i32 or i64; rows whose label is `ignore` count nothing; one that is no class is an
- * error of the step. weight is a scalar of the result's dtype, f32, or f64 for f64 operands. Its
- * gradient is dy y / weight: one that is trained must not be 0.
+ * labels [P] are i32 or i64. Rows whose label is `ignore` add nothing; a label that is no class is
+ * an error of the step. weight is a scalar of the result's dtype: f32, or f64 for f64 operands. Its
+ * gradient is dy y / weight; a trained weight must not be 0.
  *
- * The gradients for dy = 1 are made while z is at hand, where somebody asks for them:
+ * The gradients for dy = 1 are computed together with y, where there are saved nodes for them:
  *
  *     saved 0: dx                 saved 2: db
  *     saved 1: dw                 saved 3: i32[P], of each row the first of its largest logits
  *
- * They are f32, or f64 of f64, also where operands have 16 bits; but bf16 of bf16 where all rows
- * are one tile, so that nothing is added to what has been rounded.
+ * The gradients are f32 (f64 for f64 operands) also where operands have 16 bits. With bf16 operands
+ * and only one tile they are bf16: then nothing is added to a rounded sum.
  *
- * f32: z stands on its side, so that a row of x is a lane of a vector, and w is read as it lies.
- * Classes are cut into chunks, each the work of one task, which are computed, and later read again,
- * while they are in cache:
+ * f32: z is transposed. A row of x is a lane of a vector, and w is read in its own layout. Classes
+ * are split into chunks. A chunk is one task; it is computed, and later read again, while it is in
+ * cache:
  *
  *                 x^T [H, tile]                            1. z = w x^T + b; its columns' maxima
- *                +-------+                                    and sums of exp(z - maximum), which
+ *                +-------+                                    and sums of exp(z - maximum),
  *                |       |                                    is what stays of z
  *       w [V,H]  +-------+   z [V, tile]                   2. from these lse of the whole columns,
  *      +-------+ +-------+                                    the loss, a factor of every chunk
@@ -34,20 +34,19 @@
  *      | chunk | |       |   dx        += dz^T w chunk        the weight at the label
  *      +-------+ +-------+
  *
- * bf16: the same, but that products are of bf16, for which dz is rounded. f16, which has no room
- * for small dz: x and w are converted, a tile and a chunk at a time. All sums are in f32.
+ * bf16: the same with bf16 products, for which dz is rounded. f16: its range is too small for dz,
+ * so x and w are converted to f32, a tile and a chunk at a time. All sums are in f32.
  *
- * dx is summed for groups of neighbouring chunks, then over these. Tiles, chunks and groups depend
- * on the shape alone. Tiles go through w and dw once each: with too few rows these come from memory
- * more slowly than they are computed with.
- */
+ * dx is summed within groups of neighbouring chunks, then over the groups. Tiles, chunks and groups
+ * depend on the shape alone. Each tile reads all of w and dw once: with too few rows in a tile,
+ * memory bandwidth is the limit. */
 
 enum {
-    ZFI_HEAD_TILE = 160,  /* rows of a tile at most; a multiple of two vectors but in the last */
+    ZFI_HEAD_TILE = 160,  /* rows of a tile, at most; two vectors or a multiple, but in the last */
     ZFI_HEAD_LANES = 16,  /* numbers of the widest vector */
     ZFI_HEAD_CHUNK = 256, /* classes of a chunk */
-    ZFI_HEAD_GROUPS = 16, /* sums of dx at most */
-    ZFI_HEAD_SUM = 16,    /* exponentials that are added before they are added to others */
+    ZFI_HEAD_GROUPS = 16, /* sums of dx, at most */
+    ZFI_HEAD_SUM = 16,    /* exponentials that are summed before they are added to the total */
     ZFI_HEAD_ALIGN = 64
 };
 
@@ -82,9 +81,9 @@ static zf_status zfi_infer_head_loss(zfi_infer *c)
     return ZF_OK;
 }
 
-enum { ZFI_HEAD_DX, ZFI_HEAD_DW, ZFI_HEAD_DB, ZFI_HEAD_BEST }; /* saved */
+enum { ZFI_HEAD_DX, ZFI_HEAD_DW, ZFI_HEAD_DB, ZFI_HEAD_BEST }; /* saved values */
 
-/* Of gradients. */
+/* The dtype of the saved gradients. */
 static zf_dtype zfi_head_saved_dtype(zf_dtype x, int64_t rows)
 {
     return x == ZF_BF16 && rows <= ZFI_HEAD_TILE ? x : zfi_wide(x);
@@ -120,7 +119,7 @@ static void zfi_grad_head_loss(zf_grad *c)
 
 /* ------------------------------------------------------------------------------ reference */
 
-/* Scratch: lse of every row, and for each worker a row of classes or a column of rows. */
+/* Scratch: lse of every row, and for each worker one row of classes or one column of rows. */
 typedef struct zfi_head_plain {
     const zf_launch *launch;
     int64_t rows, width, classes, room;
@@ -150,7 +149,7 @@ static double zfi_head_logit(const zfi_head_plain *h, int64_t row, int64_t class
     return h->launch->arg_count > 4 ? sum + zfi_get(&args[4], class) : sum;
 }
 
-/* dz of a logit. */
+/* dz of one logit. */
 static double zfi_head_slope(const zfi_head_plain *h, int64_t row, int64_t class, double logit)
 {
     int64_t label = zfi_get_integer(&h->launch->args[2], row);
@@ -158,7 +157,7 @@ static double zfi_head_slope(const zfi_head_plain *h, int64_t row, int64_t class
     return h->weight * (exp(logit - h->lse[row]) - (class == label));
 }
 
-/* One row: lse, loss, the best, dx. */
+/* One row: lse, loss, the class with the largest logit, dx. */
 static void zfi_head_plain_row(void *context, int64_t row, int worker)
 {
     const zfi_head_plain *h = context;
@@ -218,9 +217,9 @@ static void zfi_head_reference(const zf_launch *l)
 
 /* ----------------------------------------------------------------------------------- fast */
 
-/* For each of `lanes` columns of z, which are neighbours in memory: adds the bias (or NULL), finds
- * the largest of `classes` numbers, NaN being the largest, and the index of the first of these,
- * counted from `first`. */
+/* For each of `lanes` neighbouring columns of z: adds the bias (may be NULL), and finds the maximum
+ * of `classes` numbers, NaN being the largest, and the first index at which it is, counted from
+ * `first`. */
 ZFI_BODY void zfi_head_top_body(zfi_isa isa, float *z, int64_t lanes, const float *bias,
                                 int64_t classes, int32_t first, float *top, int32_t *best)
 {
@@ -243,7 +242,7 @@ ZFI_KERNEL(zfi_head_top,
             int32_t *best),
            (z, lanes, bias, classes, first, top, best))
 
-/* What a column's exponentials are relative to: its largest number; 0 where all are -inf. */
+/* The number that is subtracted from a column before exp: its maximum; 0 where all are -inf. */
 ZFI_BODY float zfi_head_base(zfi_isa isa, float top)
 {
     return zfi_pick(isa, top == -INFINITY, 0.0f, top);
@@ -272,9 +271,9 @@ ZFI_BODY void zfi_head_exp_body(zfi_isa isa, float *z, int64_t lanes, int64_t cl
 ZFI_KERNEL(zfi_head_exp, (float *z, int64_t lanes, int64_t classes, const float *top, float *sum),
            (z, lanes, classes, top, sum))
 
-/* Over all chunks, whose top and sum are [chunks, lanes]: lse of each column, and in place of the
- * sums what makes dz of the exponentials, `weights` being those of the columns, 0 where a row
- * counts nothing. An infinite largest logit is lse itself. */
+/* For each column, from top and sum [chunks, lanes] of all chunks: computes lse, and replaces the
+ * sums by the factors that turn exponentials into dz. `weights` has one number for each column, 0
+ * where the row adds nothing. If the largest logit is infinite, it is lse. */
 ZFI_BODY void zfi_head_lse_body(zfi_isa isa, int64_t lanes, int64_t chunks, const float *top,
                                 float *sum, const float *weights, double *lse)
 {
@@ -312,7 +311,7 @@ ZFI_KERNEL(zfi_head_lse,
             double *lse),
            (lanes, chunks, top, sum, weights, lse))
 
-/* z *= factor of its column; 0 where that is 0, whatever z is. */
+/* z *= the factor of its column; 0 where the factor is 0, even for NaN and infinity. */
 ZFI_BODY void zfi_head_scale_body(zfi_isa isa, float *z, int64_t lanes, int64_t classes,
                                   const float *factor)
 {
@@ -325,7 +324,7 @@ ZFI_BODY void zfi_head_scale_body(zfi_isa isa, float *z, int64_t lanes, int64_t 
 ZFI_KERNEL(zfi_head_scale, (float *z, int64_t lanes, int64_t classes, const float *factor),
            (z, lanes, classes, factor))
 
-/* to[i,t] = from[t,i], i < width, t < count; the last row again for t up to lanes. */
+/* to[i,t] = from[t,i], i < width, t < count; columns count to lanes - 1 repeat the last row. */
 #define ZFI_HEAD_TURN(name, type)                                                                  \
     ZFI_BODY void name##_body(zfi_isa isa, type *to, int64_t lanes, const type *from,              \
                               int64_t width, int64_t count)                                        \
@@ -343,14 +342,14 @@ ZFI_HEAD_TURN(zfi_head_turn16, uint16_t)
 typedef struct zfi_head {
     const zf_launch *launch;
     zfi_isa isa;
-    zf_dtype dtype, product; /* of x, w and the bias; of the operands of products */
+    zf_dtype dtype, product; /* dtype: of x, w and the bias; product: of the operands of products */
     int64_t rows, width, classes;
-    int64_t tile, chunks, groups; /* rows of a tile but the last, chunks and groups of chunks */
-    int64_t first, count, lanes;  /* of the tile under way: its rows; these rounded up */
-    const void *x, *w, *bias;     /* bias: or NULL */
-    void *dx, *dw, *db;           /* or NULL */
-    zf_dtype made;                /* theirs */
-    /* In scratch: */
+    int64_t tile, chunks, groups; /* rows of a tile but the last; chunks; groups of chunks */
+    int64_t first, count, lanes;  /* the current tile: first row, rows, these rounded up */
+    const void *x, *w, *bias;     /* bias may be NULL */
+    void *dx, *dw, *db;           /* may be NULL */
+    zf_dtype made;                /* the dtype of dx, dw and db */
+    /* Arrays in scratch: */
     int64_t *label;            /* [lanes], -1: ignored */
     double *lse;               /* [lanes] */
     float *of_label, *weights; /* [lanes] */
@@ -358,10 +357,11 @@ typedef struct zfi_head {
     int32_t *best;             /* [chunks, lanes] */
     void *turned;              /* [width, lanes] */
     float *z;                  /* [classes, lanes] */
-    float *part;               /* [groups, tile, width]: dx */
-    float *wide;               /* of f16, [tile, width]: the tile's rows of x */
-    char *own; /* of each worker: what is converted for a product, and its scratch */
-    size_t aside_bytes, own_bytes, bytes; /* of the first, and of one `own`; of all scratch */
+    float *part;               /* [groups, tile, width]: sums of dx */
+    float *wide;               /* f16: [tile, width]: the tile's rows of x in f32 */
+    char *own;                 /* for each worker: converted operands, then the product's scratch */
+    size_t aside_bytes, own_bytes, bytes; /* bytes: `own` without the product's, `own`, all
+                                           * scratch */
 } zfi_head;
 
 enum { ZFI_HEAD_LOGITS, ZFI_HEAD_TO_W, ZFI_HEAD_TO_X, ZFI_HEAD_PRODUCTS };
@@ -372,7 +372,7 @@ static void zfi_head_rows(zfi_head *h, int64_t count)
     h->lanes = zfi_round_up(count, ZFI_HEAD_LANES);
 }
 
-/* The products of a chunk of `classes` with the tile under way; pointers are not set. */
+/* The product of a chunk of `classes` with the current tile. Pointers are not set. */
 static zfi_matmul_desc zfi_head_product(const zfi_head *h, int which, int64_t classes)
 {
     zfi_matmul_desc d = {.batch = 1, .b_col = 1, .dtype = h->product};
@@ -402,7 +402,7 @@ static void *zfi_head_take(zfi_head *h, int64_t count, size_t size)
     return at;
 }
 
-/* How the work is cut, and where scratch is. */
+/* How the work is split, and where the arrays in scratch are. */
 static zfi_head zfi_head_of(const zf_launch *l)
 {
     zfi_head h = {.launch = l,
@@ -466,7 +466,7 @@ static void zfi_head_multiply(const zfi_head *h, const zfi_matmul_desc *d, int w
     zfi_matmul_tiled(h->isa, NULL, d, (char *)zfi_head_aside(h, worker) + h->aside_bytes);
 }
 
-/* Rows [first, first + count) of w for products. */
+/* Rows [first, first + count) of w, in the dtype of products. */
 static const void *zfi_head_weights(const zfi_head *h, int64_t first, int64_t count, int worker)
 {
     const void *w = zfi_element(h->w, h->dtype, first * h->width);
@@ -475,7 +475,7 @@ static const void *zfi_head_weights(const zfi_head *h, int64_t first, int64_t co
     return zfi_head_aside(h, worker);
 }
 
-/* dz of a chunk for products. */
+/* dz of a chunk, in the dtype of products. */
 static const void *zfi_head_slopes(const zfi_head *h, const float *z, int64_t classes, int worker)
 {
     if (h->product == ZF_F32) return z;
@@ -483,13 +483,13 @@ static const void *zfi_head_slopes(const zfi_head *h, const float *z, int64_t cl
     return zfi_head_aside(h, worker);
 }
 
-/* Classes of a chunk. */
+/* The number of classes in a chunk. */
 static int64_t zfi_head_classes(const zfi_head *h, int64_t chunk)
 {
     return zfi_min(ZFI_HEAD_CHUNK, h->classes - chunk * ZFI_HEAD_CHUNK);
 }
 
-/* Step 1 of a chunk. */
+/* Step 1 for one chunk. */
 static void zfi_head_forward(void *context, int64_t chunk, int worker)
 {
     const zfi_head *h = context;
@@ -508,24 +508,24 @@ static void zfi_head_forward(void *context, int64_t chunk, int worker)
     zfi_head_exp(h->isa, z, h->lanes, classes, top, h->sum + chunk * h->lanes);
 }
 
-/* The tile's rows of x for products. */
+/* The tile's rows of x, in the dtype of products. */
 static const void *zfi_head_x(const zfi_head *h)
 {
     return h->wide ? h->wide : zfi_element(h->x, h->dtype, h->first * h->width);
 }
 
-/* db of a chunk. */
+/* Adds the tile to db, for one chunk. */
 static void zfi_head_add_bias(const zfi_head *h, const float *z, int64_t first, int64_t classes)
 {
     float sums[ZFI_HEAD_CHUNK];
     for (int64_t v = 0; v < classes; v++) {
         sums[v] = zfi_vsum(h->isa, z + v * h->lanes, h->count);
-        if (h->first) sums[v] += ((const float *)h->db)[first + v]; /* there are several tiles */
+        if (h->first) sums[v] += ((const float *)h->db)[first + v]; /* not the first tile */
     }
     zfi_narrow(h->isa, zfi_element_of(h->db, h->made, first), h->made, sums, classes);
 }
 
-/* Step 3 of a group of chunks. */
+/* Step 3 for one group of chunks. */
 static void zfi_head_backward(void *context, int64_t group, int worker)
 {
     const zfi_head *h = context;
@@ -559,7 +559,7 @@ static void zfi_head_backward(void *context, int64_t group, int worker)
     }
 }
 
-/* A row of dx: the groups' sums. */
+/* One row of dx: adds the sums of the groups. */
 static void zfi_head_add_groups(void *context, int64_t row, int worker)
 {
     const zfi_head *h = context;
@@ -571,7 +571,7 @@ static void zfi_head_add_groups(void *context, int64_t row, int worker)
                h->width);
 }
 
-/* The first of the largest of a column over all chunks. */
+/* The class of a column's maximum over all chunks: the first, where several have it. */
 static int32_t zfi_head_best(const zfi_head *h, int64_t t)
 {
     int64_t at = 0;
@@ -582,7 +582,7 @@ static int32_t zfi_head_best(const zfi_head *h, int64_t t)
     return h->best[at * h->lanes + t];
 }
 
-/* A tile of rows; returns the sum of their losses. */
+/* Computes a tile of rows. Returns the sum of their losses. */
 static double zfi_head_tile(zfi_head *h, float weight, const zf_array *best)
 {
     const zf_launch *l = h->launch;
@@ -640,7 +640,7 @@ static zf_status zfi_cpu_head_loss(const zf_launch *l)
     zf_array logits = {NULL, l->args[0].dtype, ZF_SHAPE(l->args[1].shape.dims[0])};
     zf_launch labelled = *l;
     zf_status status;
-    labelled.arg_count = 3; /* the labels are the last of them */
+    labelled.arg_count = 3; /* so that the labels are the last operand */
     status = zfi_check_labels(&labelled, "head_loss", &logits);
     if (status) return status;
     if (zfi_fast_or_half(l)) zfi_head_fast(l);
@@ -648,7 +648,7 @@ static zf_status zfi_cpu_head_loss(const zf_launch *l)
     return ZF_OK;
 }
 
-/* Of the logits, dx and dw. */
+/* Three products: the logits, dx and dw. */
 static double zfi_flops_head_loss(const zf_launch *l)
 {
     double each = 2.0 * (double)zfi_count(&l->args[0]) * (double)l->args[1].shape.dims[0];

@@ -1,11 +1,11 @@
-/* What kernels share: elements of any dtype, strides of broadcasting, work split over threads.
+/* What kernels share: access to elements of any dtype, strides of broadcasting, work split over
+ * threads.
  *
- * A reference kernel reads and writes one element at a time in double (or int64) through zfi_get
- * and zfi_set and defines the operator for every dtype. A fast kernel handles f32 and must agree
- * with it within rounding; for bf16 and f16 it runs on converted operands (run/widen.c) unless it
- * reads them itself. Work is cut into pieces of fixed size, whatever the number of threads,
- * so that the order of additions never depends on it.
- */
+ * A reference kernel reads and writes one element at a time in double (or int64), with zfi_get and
+ * zfi_set. It defines the operator for every dtype. A fast kernel takes f32 and must agree with the
+ * reference within rounding. For bf16 and f16 its operands are converted (run/widen.c), unless it
+ * reads 16 bits itself. Work is split into pieces whose size does not depend on the number of
+ * threads, so the order of additions does not depend on it either. */
 
 static double zfi_bf16_to_f64(uint16_t bits)
 {
@@ -33,15 +33,15 @@ static uint16_t zfi_f64_to_f16(double value)
     if (isnan(value)) return (uint16_t)(sign | 0x7e00);
     if (magnitude >= 65520.0) return (uint16_t)(sign | 0x7c00);
     (void)frexp(magnitude, &exponent);
-    if (exponent < -13) exponent = -13; /* subnormal: the unit of the smallest normal */
-    /* 1024..2048 when normal, so a carry moves the exponent */
+    if (exponent < -13) exponent = -13; /* subnormal: unit of the smallest normal */
+    /* 1024..2048 when normal, so a carry increments the exponent */
     unit = nearbyint(ldexp(magnitude, 11 - exponent));
     return (uint16_t)(sign |
                       (magnitude == 0.0 ? 0 : (unsigned)((exponent + 13) * 1024 + (int)unit)));
 }
 
-/* Rounds double -> float -> bf16 in one step: the float is rounded to odd, so the second rounding
- * sees no false tie. */
+/* Rounds a double to bf16 as if in one step: the float in between is rounded to odd, so that the
+ * second rounding meets no false tie. */
 static uint16_t zfi_f64_to_bf16(double value)
 {
     float near = (float)value;
@@ -56,7 +56,7 @@ static uint16_t zfi_f64_to_bf16(double value)
     return zfi_f32_to_bf16(near);
 }
 
-/* Element i as a double; exact but for i64 beyond 2^53. */
+/* Element i as a double; exact except for i64 beyond 2^53. */
 static double zfi_get(const zf_array *a, int64_t i)
 {
     switch (a->dtype) {
@@ -104,7 +104,7 @@ static void zfi_set(const zf_array *a, int64_t i, double value)
     }
 }
 
-/* Sets element i to an integer, exactly where the dtype is i64 or i32 and holds it. */
+/* Sets element i to an integer: exact for i64, and for i32 in its range. */
 static void zfi_set_integer(const zf_array *a, int64_t i, int64_t value)
 {
     if (a->dtype == ZF_I64) ((int64_t *)a->data)[i] = value;
@@ -119,7 +119,7 @@ static int64_t zfi_array_bytes(const zf_array *a)
     return zfi_count(a) * (int64_t)zf_dtype_size(a->dtype);
 }
 
-/* The node has dtype and shape of `x`. */
+/* The node `id` has the dtype and shape of `x`. */
 static bool zfi_same_type(const zf_graph *g, int32_t x, int32_t id)
 {
     return g->nodes[x].dtype == g->nodes[id].dtype &&
@@ -140,7 +140,7 @@ ZF_API void zf_convert(void *to, zf_dtype to_dtype, const void *from, zf_dtype f
     }
 }
 
-/* Element strides of `operand` when it is broadcast to `out`: 0 along what is repeated. */
+/* The strides, in elements, of `operand` broadcast to `out`: 0 along a repeated dimension. */
 static void zfi_broadcast_strides(const zf_shape *operand, const zf_shape *out,
                                   int64_t strides[ZF_MAX_RANK])
 {
@@ -153,7 +153,7 @@ static void zfi_broadcast_strides(const zf_shape *operand, const zf_shape *out,
     }
 }
 
-/* The offset under `strides` of the element that is number i of `shape` in row-major order. */
+/* The offset, under `strides`, of element number i of `shape` in row-major order. */
 static int64_t zfi_offset(int64_t i, const zf_shape *shape, const int64_t strides[ZF_MAX_RANK])
 {
     int64_t offset = 0;
@@ -170,14 +170,15 @@ typedef struct zfi_cpu {
     zf_backend backend;
     zfi_memory memory;
     zfi_pool *pool;
-    struct zfi_queue *queues[ZFI_QUEUES]; /* those beside queue 0 that are in use */
+    struct zfi_queue *queues[ZFI_QUEUES]; /* the queues beside queue 0; NULL: not in use */
     zfi_isa isa;
     bool reference;
 } zfi_cpu;
 
 static const zfi_cpu *zfi_cpu_of(const zf_launch *l) { return l->backend; }
 
-/* The fast kernel may run: it was not switched off, and out and all float operands are f32. */
+/* The fast kernel may run: fast kernels are not switched off, and the result and all float operands
+ * are f32. */
 static bool zfi_fast(const zf_launch *l)
 {
     if (zfi_cpu_of(l)->reference ||
@@ -188,7 +189,7 @@ static bool zfi_fast(const zf_launch *l)
     return true;
 }
 
-/* The same of a fast kernel that reads bf16 and f16 as well. */
+/* The same for a fast kernel that reads bf16 and f16 too. */
 static bool zfi_fast_or_half(const zf_launch *l)
 {
     if (zfi_cpu_of(l)->reference || l->out.dtype == ZF_F64) return false;
@@ -197,13 +198,13 @@ static bool zfi_fast_or_half(const zf_launch *l)
     return true;
 }
 
-/* Where to put what the node leaves for its gradient under `index`; NULL: nobody asks for it. */
+/* Where to write saved value `index`; NULL: there is no saved node for it. */
 static const zf_array *zfi_saved_out(const zf_launch *l, int index)
 {
     return l->saved && l->saved[index].data ? &l->saved[index] : NULL;
 }
 
-/* Runs task(launch, first, last) over [0, count) in pieces of `grain`, on all workers. */
+/* Runs task(launch, first, last) over [0, count), in pieces of `grain`, on all workers. */
 typedef void zfi_range_task(const zf_launch *l, int64_t first, int64_t last);
 
 typedef struct zfi_range {
@@ -229,14 +230,14 @@ static void zfi_split(const zf_launch *l, int64_t count, int64_t grain, zfi_rang
     else zfi_pool_run(zfi_cpu_of(l)->pool, (count + grain - 1) / grain, zfi_range_piece, &range);
 }
 
-/* Rows of `length` elements that make a piece of about 16 thousand elements. */
+/* The number of rows of `length` elements that make a piece of about 16 thousand elements. */
 static int64_t zfi_row_grain(int64_t length)
 {
     int64_t rows = 16384 / (length > 0 ? length : 1);
     return rows > 1 ? rows : 1;
 }
 
-/* Work of an elementwise kernel, in elements. */
+/* elements in a piece of an elementwise kernel */
 enum { ZFI_GRAIN = 16384 };
 
 /* ----------------------------------------------------------------- what infer functions share */
@@ -248,7 +249,7 @@ static zf_status zfi_infer_like(zfi_infer *c, int k)
     return ZF_OK;
 }
 
-/* All operands have operand 0's dtype; `floats`: and that is a float. */
+/* Checks that all operands have operand 0's dtype, and with `floats` that it is a float. */
 static zf_status zfi_infer_dtypes(const zfi_infer *c, bool floats)
 {
     for (int32_t k = 1; k < c->arg_count; k++)
@@ -260,7 +261,7 @@ static zf_status zfi_infer_dtypes(const zfi_infer *c, bool floats)
     return ZF_OK;
 }
 
-/* All operands are float, of one dtype and one shape, and so is the result. */
+/* Checks that all operands are float, of one dtype and one shape; so is the result. */
 static zf_status zfi_infer_alike(zfi_infer *c)
 {
     zf_status status = zfi_infer_dtypes(c, true);
@@ -270,5 +271,5 @@ static zf_status zfi_infer_alike(zfi_infer *c)
     return status ? status : zfi_infer_like(c, 0);
 }
 
-/* The gradient of an operator that has none: every dx stays ZF_NONE. */
+/* The gradient function of an operator without gradient: every dx stays ZF_NONE. */
 static void zfi_grad_none(zf_grad *c) { (void)c; }

@@ -1,10 +1,10 @@
 /* Leaves and marks: input, param, state, constant; output, gradient, advance.
  *
- *     %1 = input "x" : f32[4,8]               written by the program before a step
+ *     %1 = input "x" : f32[4,8]               written before a step (zf_write)
  *     %2 = param "w" {init=normal b=0.02} : f32[8,8]
- *     %3 = state "adamw.step" : i64[]         changed by steps, held by checkpoints
- *     %9 = state %2 "adamw.master/w" : f32[8,8]   which starts as the parameter %2 does
- *     %4 = constant {values=[1]} : f32[4]     one value everywhere, or as many as elements
+ *     %3 = state "adamw.step" : i64[]         changed by steps, saved in checkpoints
+ *     %9 = state %2 "adamw.master/w" : f32[8,8]   starts with the values of the parameter %2
+ *     %4 = constant {values=[1]} : f32[4]     one value for all elements, or one for each
  *          output %9 "loss"                       %9 can be read after a step
  *          gradient %2, %8                        %8 is the gradient of the loss with respect to %2
  *          advance %3                             %3 += 1
@@ -23,7 +23,7 @@ static zf_status zfi_infer_leaf(zfi_infer *c)
     return ZF_OK;
 }
 
-/* Numbers of that dtype can be what `value` says: it is one, or the dtype is float. */
+/* `value` is a number that the dtype can hold, or the dtype is float. */
 static zf_status zfi_infer_value(const zfi_infer *c, double value)
 {
     if (zfi_is_float(c->dtype) || isfinite(value)) return ZF_OK;
@@ -31,7 +31,7 @@ static zf_status zfi_infer_value(const zfi_infer *c, double value)
                           zf_dtype_name(c->dtype));
 }
 
-/* The largest number that first values can have: they are drawn in f32. */
+/* The largest magnitude that first values may have; they are drawn in f32. */
 static double zfi_largest_first(zf_dtype dtype, int64_t init)
 {
     return dtype == ZF_F16                       ? 65504
@@ -109,7 +109,7 @@ static zf_status zfi_infer_advance(zfi_infer *c)
     return zfi_infer_like(c, 0);
 }
 
-/* Of what takes its turn and computes nothing. */
+/* Marks compute nothing. */
 static zf_status zfi_cpu_nothing(const zf_launch *l)
 {
     (void)l;
@@ -123,7 +123,7 @@ static zf_status zfi_cpu_advance(const zf_launch *l)
     return ZF_OK;
 }
 
-/* The one value of a constant. */
+/* The single value of a constant; false where it has several. */
 static bool zfi_splat(const zfi_node *node, double *value)
 {
     if (node->op != ZF_OP_constant || ZF_LIST(node, constant, values).count != 1) return false;
@@ -131,7 +131,8 @@ static bool zfi_splat(const zfi_node *node, double *value)
     return true;
 }
 
-/* The one value that all elements have, seen through reshape and broadcast. */
+/* The value that all elements of a node have, seen through reshape and broadcast; false where they
+ * differ. */
 static bool zfi_uniform(const zf_graph *g, int32_t id, double *value)
 {
     while (g->nodes[id].op == ZF_OP_reshape || g->nodes[id].op == ZF_OP_broadcast)

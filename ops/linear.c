@@ -1,4 +1,4 @@
-/* linear: a product with what follows it while the tile is in cache.
+/* linear: a product, and its bias and activation while a tile of it is in cache.
  *
  *     %4 = linear %1, %2, %3 {activation=gelu} : f32[4,8,32]
  *
@@ -6,11 +6,11 @@
  *     y = activation(u)
  *     du = dy activation'   dx = du w   dw = du^T x   db = sum over rows of du
  *
- * saved 0: u, of gelu and silu, whose derivative is not a function of y. The others need y alone.
+ * saved 0: u, for gelu and silu, whose derivative is not a function of y. The other activations
+ * save y alone.
  *
- * f32: the bits are those of matmul, add and the activation one after the other. bf16 and f16: u
- * and y are computed in f32 and rounded once each; on CUDA y is computed from the rounded u.
- */
+ * f32: the bits are those of the nodes matmul, add and the activation. bf16 and f16: u and y are
+ * computed in f32 and rounded once each; on CUDA y is computed from the rounded u. */
 
 typedef enum zfi_activation {
     ZFI_NO_ACTIVATION,
@@ -68,7 +68,7 @@ static void zfi_grad_linear(zf_grad *c)
     du = zf_reshape(du, ZF_SHAPE(rows, w.dims[0]));
     if (c->need[0])
         c->dx[0] = zf_reshape(zfi_matmul_of(du, false, c->x[1], false), zf_tensor_shape(c->x[0]));
-    if (c->need[1]) /* behind dx: fuse can make x again beside what is made of dx */
+    if (c->need[1]) /* after dx: zf_fuse takes x from a node that reads dx */
         c->dx[1] = zfi_matmul_of(du, true, zf_reshape(c->x[0], ZF_SHAPE(rows, w.dims[1])), false);
     if (c->count > 2 && c->need[2]) c->dx[2] = zfi_sum_like(du, c->x[2]);
 }
@@ -102,7 +102,7 @@ static void zfi_linear_reference(const zf_launch *l, int64_t first, int64_t last
     }
 }
 
-/* y = activation(u) of n numbers; y may be u. */
+/* y = activation(u), for n numbers; y may be u. */
 static void zfi_activate(zfi_isa isa, int64_t activation, float *y, const float *u, int64_t n)
 {
     switch (activation) {
@@ -124,8 +124,8 @@ ZFI_BODY void zfi_add_run_body(zfi_isa isa, float *y, const float *x, int64_t n)
 }
 ZFI_KERNEL(zfi_add_run, (float *y, const float *x, int64_t n), (y, x, n))
 
-/* Bias, activation and what is saved, on a block of the product. One of 16 bits has ZFI_SPAN
- * columns at most. */
+/* Applies bias and activation to a block of the product, and writes u if it is saved. A block of 16
+ * bits has at most ZFI_SPAN columns. */
 static void zfi_linear_epilogue(void *context, float *c, int64_t c_row_stride, int64_t row,
                                 int64_t col, int64_t rows, int64_t cols)
 {

@@ -1,15 +1,14 @@
-/* lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", Algorithm 2): an
- * optimizer that moves each element by the learning rate, up or down.
+/* lion: an optimizer that moves each element up or down by the learning rate (Chen et al. 2023,
+ * "Symbolic Discovery of Optimization Algorithms", Algorithm 2).
  *
  *     lion %p, %g, %m, %lr {beta1=0.9 beta2=0.99 weight_decay=0.1}
  *         c = beta1 m + (1 - beta1) g, p -= lr wd p, p -= lr sign(c), m = beta2 m + (1 - beta2) g
  *
- * sign(0) is 0, and that of NaN is NaN. m is f32, f64 for an f64 parameter. Behind lr may stand the
- * master weights, and then the scale that scaled=true announces; these, world, blocks and decays
- * are as those of adamw (update.c).
- */
+ * sign(0) is 0, sign(NaN) is NaN. m is f32, f64 for an f64 parameter. The master weights may follow
+ * lr, and with scaled=true the scale comes last. These, world, blocks and decays are as for adamw
+ * (update.c). */
 
-enum { ZFI_LION_MASTER = 4 }; /* the operand, where there is one */
+enum { ZFI_LION_MASTER = 4 }; /* the master weights, where there are any */
 
 static zf_status zfi_infer_lion(zfi_infer *c)
 {

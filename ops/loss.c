@@ -7,13 +7,12 @@
  *     %6 = cross_entropy_grad %5, %1, %2, %3 {ignore=-100} : f32[4,8]
  *          dx[r,i] = dy[r] (exp(x[r,i] - lse[r]) - (i = label[r])), 0 where label[r] = ignore
  *
- * The gradient of logsumexp is dy softmax(x); saved: x. cross_entropy has the logits, their
- * logsumexp and the labels, i32 or i64, one for each row; saved: these three. Its gradient to the
- * logits is all of it: the part that flows through lse is in dx, so lse as an operand gets none. A
- * label that is neither ignored nor a class is an error of the step.
+ * The gradient of logsumexp is dy softmax(x); saved: x. The operands of cross_entropy are the
+ * logits, their logsumexp, and the labels, i32 or i64, one for each row; saved: these three. dx is
+ * the whole gradient: it includes the gradient through lse, so the operand lse gets none. A label
+ * that is neither a class nor `ignore` is an error of the step.
  *
- * A row that is -inf throughout has logsumexp -inf and the gradient 0; one with +inf has +inf.
- */
+ * A row of only -inf has logsumexp -inf and gradient 0; a row with +inf has logsumexp +inf. */
 
 static zf_status zfi_infer_logsumexp(zfi_infer *c)
 {
@@ -24,7 +23,7 @@ static zf_status zfi_infer_logsumexp(zfi_infer *c)
     return ZF_OK;
 }
 
-/* Operand k, called `what`, has one element for each row of operand x. */
+/* Checks that operand k, called `what` in messages, has one element for each row of operand x. */
 static zf_status zfi_infer_row_values(const zfi_infer *c, int32_t x, int32_t k, const char *what,
                                       bool label)
 {
@@ -39,7 +38,7 @@ static zf_status zfi_infer_row_values(const zfi_infer *c, int32_t x, int32_t k, 
     return ZF_OK;
 }
 
-/* Operands x, x + 1 and x + 2 are logits, lse and labels. */
+/* Checks that operands x, x + 1 and x + 2 are logits, lse and labels. */
 static zf_status zfi_infer_logits(const zfi_infer *c, int32_t x)
 {
     zf_status status = ZF_OK;
@@ -93,7 +92,7 @@ static void zfi_logsumexp_reference(const zf_launch *l, int64_t first, int64_t l
     }
 }
 
-/* Sums of so many classes are added in double: there may be 100,000 */
+/* exponentials of so many classes are summed before they are added in double */
 enum { ZFI_CLASS_BLOCK = 4096 };
 
 ZFI_BODY void zfi_logsumexp_rows_body(zfi_isa isa, float *y, const float *x, int64_t rows,
@@ -129,7 +128,7 @@ static zf_status zfi_cpu_logsumexp(const zf_launch *l)
 
 /* ----------------------------------------------------------------------- cross-entropy */
 
-/* Every label, the last operand, is a class of the logits or ignored. */
+/* Checks that every label, in the last operand, is a class or `ignore`. */
 static zf_status zfi_check_labels(const zf_launch *l, const char *name, const zf_array *x)
 {
     const zf_array *labels = &l->args[l->arg_count - 1];
@@ -147,7 +146,7 @@ static zf_status zfi_check_labels(const zf_launch *l, const char *name, const zf
     return ZF_OK;
 }
 
-/* One element a row: nothing to gain from threads. */
+/* One element for each row: threads would not pay. */
 static zf_status zfi_cpu_cross_entropy(const zf_launch *l)
 {
     const zf_array *x = &l->args[0], *lse = &l->args[1], *labels = &l->args[2];
@@ -177,7 +176,7 @@ static void zfi_cross_entropy_grad_reference(const zf_launch *l, int64_t first, 
     }
 }
 
-/* One row; dx may be x. */
+/* The gradient of one row; dx may be x. */
 ZFI_BODY void zfi_cross_entropy_row_body(zfi_isa isa, float *dx, const float *x, int64_t n,
                                          int64_t label, float lse, float dy)
 {

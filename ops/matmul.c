@@ -7,13 +7,12 @@
  *     da = dy b^T, db = a^T dy, summed over the dimensions along which an operand was repeated
  *     dc = dy
  *
- * where a or b is transposed in its last two dimensions first, if asked for. c has the shape of the
- * result, which may lie over it.
+ * where transpose_a or transpose_b first transposes the last two dimensions of that operand. c has
+ * the shape of the result; the result may be placed over c.
  *
  * Leading dimensions broadcast. Saved: both operands. f32, bf16 and f16 are summed in f32, in an
- * order that depends on the shape alone (cpu/matmul.c), and rounded once; the reference sums in
- * double, k ascending. c comes first: blocks of k are added to it.
- */
+ * order that depends on the shape alone (cpu/matmul.c), and rounded once. The reference sums in
+ * double, k ascending. The sum starts from c; blocks of k are added to it. */
 
 static zf_status zfi_infer_matmul(zfi_infer *c)
 {
@@ -54,7 +53,7 @@ static zf_tensor zfi_matmul_of(zf_tensor a, bool transpose_a, zf_tensor b, bool 
     return zf_matmul_ex(a, b, &(zf_matmul_desc){transpose_a, transpose_b});
 }
 
-/* x as a matrix: its leading dimensions folded into the rows. A view. */
+/* x as a matrix: leading dimensions become rows. A view. */
 static zf_tensor zfi_matrix(zf_tensor x)
 {
     zf_shape shape = zf_tensor_shape(x);
@@ -66,8 +65,8 @@ static void zfi_grad_matmul(zf_grad *c)
     bool ta = ZF_INT(c, matmul, transpose_a) != 0, tb = ZF_INT(c, matmul, transpose_b) != 0;
     zf_tensor a = c->x[0], b = c->x[1], dy = c->dy, dx;
     if (c->count > 2 && c->need[2]) c->dx[2] = dy;
-    /* One matrix for a whole batch (a weight): the batch is a taller matrix, and db needs no sum
-     * over it. */
+    /* b is one matrix for the whole batch (a weight): a becomes one tall matrix, and db needs no
+     * sum over the batch. */
     if (!ta && zf_tensor_shape(b).rank == 2) {
         a = zfi_matrix(a);
         dy = zfi_matrix(dy);
@@ -84,15 +83,15 @@ static void zfi_grad_matmul(zf_grad *c)
 
 /* ------------------------------------------------------------------------------ kernels */
 
-/* The product as a loop over matrices: how far apart they lie in a, b and out for every leading
- * dimension. */
+/* The product as a loop over matrices: for every leading dimension, the distance between matrices
+ * in a, b and out. */
 typedef struct zfi_product {
     zfi_matmul_desc matrix;
     zf_shape lead; /* leading dimensions that are not in matrix.batch */
     int64_t step_a[ZF_MAX_RANK], step_b[ZF_MAX_RANK], step_c[ZF_MAX_RANK];
 } zfi_product;
 
-/* The product goes by tiles: it was not switched off, and is not f64. */
+/* The tiled product applies: fast kernels are not switched off, and the dtype is not f64. */
 static bool zfi_by_tiles(const zf_launch *l)
 {
     return !zfi_cpu_of(l)->reference && l->out.dtype != ZF_F64;
@@ -124,12 +123,13 @@ static zfi_product zfi_product_of(const zf_launch *l)
         p.step_b[axis] *= rows_b * cols_b;
         p.step_c[axis] *= d->m * d->n;
     }
-    /* One b for every a: fold the batch into the rows. */
+    /* One b for every a: the batch becomes rows. */
     if (!ta && zfi_span(b, 0, b->rank - 2) == 1) {
         d->m *= zfi_span(&p.lead, 0, p.lead.rank);
         p.lead.rank = 0;
     }
-    /* Inner dimensions that are evenly spaced in all three become the batch of one call. */
+    /* The innermost leading dimensions become the batch of one call, where they are evenly spaced
+     * in all three. */
     while (p.lead.rank) {
         int axis = p.lead.rank - 1;
         if (d->batch > 1 &&
@@ -170,7 +170,7 @@ static void zfi_matmul_plain(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-/* Elements [first, last) of c become those of the result. */
+/* Elements [first, last) of c are copied to the result. */
 static void zfi_matmul_begin(const zf_launch *l, int64_t first, int64_t last)
 {
     size_t size = zf_dtype_size(l->out.dtype);

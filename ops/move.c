@@ -6,21 +6,21 @@
  *     %2 = pad %1 {axis=1 before=2 after=3} : f32[4,8]  zeros around x         dx = slice(dy)
  *     %2 = transpose %1 {order=[2,0,1]} : f32[8,2,4]    y.dims[i] = x.dims[order[i]]
  *                                                       dx = transpose(dy), the inverse order
- *     %3 = concat %1, %2 {axis=0} : f32[9,8]            one behind the other   dx[k] = slice(dy)
+ *     %3 = concat %1, %2 {axis=0} : f32[9,8]            x[0], then x[1], ...   dx[k] = slice(dy)
  *     %2 = broadcast %1 {shape=[4,8]} : f32[4,8]        repeats dimensions 1   dx = sum_to(dy)
  *     %2 = sum_to %1 {shape=[8]} : f32[8]               sums what was repeated dx = broadcast(dy)
  *
- * Nothing is saved. reshape, and slice when all dimensions in front of its axis are 1, are views:
- * their kernels do nothing where the plan has put them onto their operand.
+ * Saved: nothing. reshape is a view; so is slice when all dimensions before its axis are 1. Their
+ * kernels copy nothing where the plan has placed the result over the operand.
  *
- * All moves are one: a box of elements, copied from strides to strides.
+ * All moves are one algorithm: a box of elements is copied from one set of strides to another.
  *
- * Order of additions in f32 (sum_to here and sum in reduce.c): runs of neighbours are cut into
- * blocks of 1024 elements, each summed in f32 (zfi_vsum); blocks, and rows of columns, are added in
- * double in index order; the sum is rounded once. It depends on the shapes alone.
- */
+ * Order of additions in f32 (sum_to, and sum in reduce.c): runs of neighbours are split into blocks
+ * of 1024 elements. A block is summed in f32 (zfi_vsum). Blocks are added in double in index order,
+ * and so are rows where columns are kept. The sum is rounded once. The order depends on the shapes
+ * alone. */
 
-/* The shape that a list of dimensions gives; false when it is none. */
+/* The shape that a list of dimensions gives; false where it is not a valid shape. */
 static bool zfi_listed_shape(const zf_attribute *attribute, zf_shape *shape)
 {
     int64_t rank = attribute->list.count;
@@ -210,16 +210,16 @@ static void zfi_grad_concat(zf_grad *c)
 
 /* ------------------------------------------------------------------------ moving a box */
 
-/* Elements to copy: walk.strides[0] are the steps at `from`, walk.strides[1] those at `to`. */
+/* Elements to copy. walk.strides[0] are the steps in `from`, walk.strides[1] those in `to`. */
 typedef struct zfi_box {
     zfi_walk walk;
     const char *from;
     char *to;
-    size_t size;          /* of an element: 1, 2, 4 or 8 */
-    int64_t count, grain; /* elements, or bands of tiles, in all and of a task */
+    size_t size;          /* bytes of an element: 1, 2, 4 or 8 */
+    int64_t count, grain; /* elements, or bands of tiles: of the box, and of a task */
 } zfi_box;
 
-/* The definition, an element at a time. */
+/* The definition: one element at a time. */
 static void zfi_box_plain(const zfi_box *b)
 {
     zfi_walk w = b->walk;
@@ -228,7 +228,7 @@ static void zfi_box_plain(const zfi_box *b)
         memcpy(b->to + w.at[1] * (int64_t)b->size, b->from + w.at[0] * (int64_t)b->size, b->size);
 }
 
-/* n elements of a fixed size, steps apart. */
+/* Copies n elements of a fixed size, with given steps in bytes. */
 ZFI_INLINE void zfi_copy_steps_of(char *to, int64_t to_step, const char *from, int64_t from_step,
                                   int64_t n, const int64_t size)
 {
@@ -236,7 +236,7 @@ ZFI_INLINE void zfi_copy_steps_of(char *to, int64_t to_step, const char *from, i
         memcpy(to + i * to_step * size, from + i * from_step * size, (size_t)size);
 }
 
-/* n elements of 1, 2, 4 or 8 bytes. */
+/* Copies n elements of 1, 2, 4 or 8 bytes. */
 static void zfi_copy_steps(char *to, int64_t to_step, const char *from, int64_t from_step,
                            int64_t n, int64_t size)
 {
@@ -250,14 +250,14 @@ static void zfi_copy_steps(char *to, int64_t to_step, const char *from, int64_t 
     else if (size == 8) zfi_copy_steps_of(to, to_step, from, from_step, filled, 8);
     else if (size == 2) zfi_copy_steps_of(to, to_step, from, from_step, filled, 2);
     else zfi_copy_steps_of(to, to_step, from, from_step, filled, 1);
-    /* One value into neighbours: what is filled is copied behind itself, as much each time. */
+    /* One value, repeated: copies the filled part behind itself, doubling it each time. */
     for (int64_t more; filled < n; filled += more) {
         more = filled < n - filled ? filled : n - filled;
         memcpy(to + filled * size, to, (size_t)(more * size));
     }
 }
 
-/* Task: elements [index * grain, ...), run by run along the last axis. */
+/* Task: elements [index * grain, ...), one run along the last axis at a time. */
 static void zfi_box_runs(void *context, int64_t index, int worker)
 {
     const zfi_box *b = context;
@@ -278,7 +278,8 @@ static void zfi_box_runs(void *context, int64_t index, int worker)
 
 enum { ZFI_TILE = 32 };
 
-/* One tile, to[r,c] = from[c,r], through a buffer: both ends are touched in whole cache lines. */
+/* One tile, to[r,c] = from[c,r], through a buffer, so that reads and writes use whole cache
+ * lines. */
 ZFI_INLINE void zfi_box_tile(char *to, int64_t to_row, const char *from, int64_t from_row,
                              int64_t rows, int64_t columns, const int64_t size)
 {
@@ -290,8 +291,8 @@ ZFI_INLINE void zfi_box_tile(char *to, int64_t to_row, const char *from, int64_t
             memcpy(to + (r * to_row + c) * size, tile[c] + r * size, (size_t)size);
 }
 
-/* Task: tiles of the bands [index * grain, ...), a band being ZFI_TILE rows. The last axis has a
- * step of 1 at `to`, the one before it at `from`. */
+/* Task: tiles of the bands [index * grain, ...). A band is ZFI_TILE rows. The last axis has step 1
+ * in `to`, the one before it step 1 in `from`. */
 static void zfi_box_tiles(void *context, int64_t index, int worker)
 {
     const zfi_box *b = context;
@@ -320,8 +321,8 @@ static void zfi_box_tiles(void *context, int64_t index, int worker)
     }
 }
 
-/* Drops dimensions 1 and merges neighbours that both ends walk through in one step. One axis is
- * left at least. */
+/* Drops dimensions of size 1, and merges neighbouring dimensions that have one step in both arrays.
+ * At least one axis is left. */
 static void zfi_box_merge(zfi_walk *w)
 {
     int rank = 0;
@@ -337,8 +338,8 @@ static void zfi_box_merge(zfi_walk *w)
     w->rank = rank;
 }
 
-/* Moves the axis with a step of 1 at `from` to the last but one; false when there is none or no
- * need. */
+/* Moves the axis with step 1 in `from` to the last place but one; false when there is none, or when
+ * it is the last already. */
 static bool zfi_box_turn(zfi_walk *w)
 {
     int last = w->rank - 1, axis = last - 1;
@@ -380,15 +381,15 @@ static void zfi_box_copy(const zf_launch *l, zfi_box b)
     zfi_pool_run(cpu->pool, (b.count + b.grain - 1) / b.grain, task, &b);
 }
 
-/* Steps of a row-major array of this shape. */
+/* The strides of a row-major array of this shape. */
 static void zfi_strides_of(const zf_shape *shape, int64_t strides[ZF_MAX_RANK])
 {
     int64_t step = 1;
     for (int axis = shape->rank - 1; axis >= 0; step *= shape->dims[axis--]) strides[axis] = step;
 }
 
-/* A box of `shape` that is x[...] at x_axis = x_start and further, into out[...] at axis = start
- * and further. */
+/* The box that moves x, from x_axis = x_start on, to out, from axis = start on. `shape`: of the
+ * box. */
 static zfi_box zfi_box_at(const zf_launch *l, const zf_array *x, zf_shape shape, int axis,
                           int64_t x_start, int64_t start)
 {
@@ -414,7 +415,7 @@ static zf_status zfi_cpu_slice(const zf_launch *l)
 {
     zfi_box b = zfi_box_at(l, &l->args[0], l->out.shape, (int)ZF_INT(l, slice, axis),
                            ZF_INT(l, slice, start), 0);
-    if (b.from != b.to) zfi_box_copy(l, b); /* equal: the plan made it a view */
+    if (b.from != b.to) zfi_box_copy(l, b); /* equal where the plan made it a view */
     return ZF_OK;
 }
 
@@ -473,22 +474,23 @@ static zf_status zfi_cpu_broadcast(const zf_launch *l)
 
 /* ------------------------------------------------------------------------------- sums */
 
-/* x as sums see it: dimensions 1 dropped, neighbours merged that are kept, or summed, alike.
+/* The dimensions of x in a sum. Dimensions of size 1 are dropped; neighbouring dimensions are
+ * merged where both are kept or both summed.
  *
  *     out[kept...,c] = sum over reduced..., r of x[kept...,reduced...,r,c]
  *
- * where kept and reduced dimensions interleave. `columns` counts c: neighbours in x and in out; 1
- * when x's last dimension is summed. */
+ * where kept and reduced dimensions interleave. `columns` is the number of c: neighbours both in x
+ * and in out; 1 when x's last dimension is summed. */
 typedef struct zfi_sums {
     zfi_walk kept, reduced;     /* steps in x */
-    int64_t rows, row, columns; /* how many r, and their step */
+    int64_t rows, row, columns; /* rows: the number of r; row: the step from one to the next */
     int64_t kept_count, reduced_count;
     int64_t strip; /* columns of a task */
 } zfi_sums;
 
 enum { ZFI_SUM_BLOCK = 1024, ZFI_STRIP = 1024 };
 
-/* Puts a dimension in front of those that a walk has. */
+/* Puts a dimension before those that a walk has. */
 static void zfi_walk_push(zfi_walk *w, int64_t *count, int64_t n, int64_t step)
 {
     for (int axis = w->rank++; axis > 0; axis--) {
@@ -500,7 +502,7 @@ static void zfi_walk_push(zfi_walk *w, int64_t *count, int64_t n, int64_t step)
     *count *= n;
 }
 
-/* Of a sum_to or a sum. */
+/* The sums of a sum_to or sum. */
 static zfi_sums zfi_sums_of(const zf_launch *l)
 {
     const zf_shape *x = &l->args[0].shape, *out = &l->out.shape;
@@ -510,7 +512,7 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
     for (int axis = x->rank - 1; axis >= 0;) {
         int64_t from = step;
         bool group = true;
-        /* The next group: n elements, `from` apart. */
+        /* The next group of dimensions: n elements, `from` apart. */
         for (n = 1, keep = false; axis >= 0; axis--) {
             bool kept = l->op == ZF_OP_sum ? axis != ZF_INT(l, sum, axis)
                                            : axis >= x->rank - out->rank &&
@@ -529,7 +531,8 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
         else zfi_walk_push(&s.reduced, &s.reduced_count, n, from);
         inner = false;
     }
-    /* Sixteen tasks or more, none below 16 thousand elements, a whole number of cache lines. */
+    /* At least sixteen tasks, none below 16 thousand elements, each a whole number of cache
+     * lines. */
     line = (int64_t)(64 / zf_dtype_size(l->args[0].dtype));
     strip = zfi_row_grain(s.rows) > s.columns / 16 ? zfi_row_grain(s.rows) : s.columns / 16;
     strip = (strip + line - 1) / line * line;
@@ -553,7 +556,7 @@ static void zfi_sums_reference(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-/* sum[c] += x[r,c], over the rows r in order, four at a time. */
+/* sum[c] += x[r,c] over the rows r in order, four rows at a time. */
 #define ZFI_ADD_ROWS(name, type, wide)                                                             \
     ZFI_BODY void name##_body(zfi_isa isa, double *sum, const type *x, int64_t rows, int64_t row,  \
                               int64_t columns)                                                     \
@@ -580,7 +583,7 @@ ZFI_ADD_ROWS(zfi_add_rows_f32, float, )
 ZFI_ADD_ROWS(zfi_add_rows_bf16, uint16_t, zfi_bf16_to_f32)
 ZFI_ADD_ROWS(zfi_add_rows_f16, uint16_t, zfi_f16_to_f32)
 
-/* The same from element `at` of any x but f64 on. */
+/* The same for x of any dtype but f64, from element `at` on. */
 static void zfi_add_rows(zfi_isa isa, double *sum, const zf_array *x, int64_t at, int64_t rows,
                          int64_t row, int64_t columns)
 {
@@ -590,7 +593,7 @@ static void zfi_add_rows(zfi_isa isa, double *sum, const zf_array *x, int64_t at
     else zfi_add_rows_f32(isa, sum, from, rows, row, columns);
 }
 
-/* The sum of x[at..at+n), a block at most. */
+/* The sum of x[at..at+n), at most one block. */
 static float zfi_sum_block(zfi_isa isa, const zf_array *x, int64_t at, int64_t n)
 {
     float aside[ZFI_SUM_BLOCK];
@@ -599,7 +602,7 @@ static float zfi_sum_block(zfi_isa isa, const zf_array *x, int64_t at, int64_t n
     return zfi_vsum(isa, aside, n);
 }
 
-/* The sum of x[at..at+n), blocks added in order. */
+/* sum plus x[at..at+n); blocks are added in order. */
 static double zfi_sum_blocks(zfi_isa isa, double sum, const zf_array *x, int64_t at, int64_t n)
 {
     for (int64_t i = 0; i < n; i += ZFI_SUM_BLOCK)
@@ -607,7 +610,7 @@ static double zfi_sum_blocks(zfi_isa isa, double sum, const zf_array *x, int64_t
     return sum;
 }
 
-/* Tasks [first, last): task number kept * strips + strip. */
+/* Tasks [first, last). The number of a task is kept * strips + strip. */
 static void zfi_sums_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     zfi_isa isa = zfi_cpu_of(l)->isa;
@@ -632,7 +635,7 @@ static void zfi_sums_fast(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-/* One long row: the sums of its blocks [first, last) into scratch. */
+/* One long row: writes the sums of blocks [first, last) to scratch. */
 static void zfi_sum_row(const zf_launch *l, int64_t first, int64_t last)
 {
     int64_t n = zfi_count(&l->args[0]);
@@ -643,7 +646,8 @@ static void zfi_sum_row(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-/* How many blocks a single long row has, whose sums all workers make; 0 where x is no such row. */
+/* The number of blocks of a single long row, whose block sums all workers compute; 0 where x is not
+ * such a row. */
 static int64_t zfi_sum_row_blocks(const zf_launch *l, const zfi_sums *s)
 {
     bool row = s->row == 1 && s->kept_count == 1 && s->reduced_count == 1 && s->rows > ZFI_GRAIN;
@@ -664,7 +668,7 @@ static zf_status zfi_cpu_sum_to(const zf_launch *l)
     double sum = 0;
     if (!terms && count) {
         memset(l->out.data, 0, (size_t)count * zf_dtype_size(l->out.dtype));
-    } else if (blocks && l->scratch) { /* without it one worker makes the same sum below */
+    } else if (blocks && l->scratch) { /* without scratch, one worker computes the same sum below */
         zfi_split(l, blocks, ZFI_GRAIN / ZFI_SUM_BLOCK, zfi_sum_row);
         for (int64_t block = 0; block < blocks; block++) sum += ((const float *)l->scratch)[block];
         zfi_set(&l->out, 0, (float)sum);
@@ -680,7 +684,7 @@ static zf_status zfi_cpu_sum_to(const zf_launch *l)
 
 /* ----------------------------------------------------------------------------- simplify */
 
-/* reshape of reshape is one, and that to its own shape is x. */
+/* A reshape of a reshape is one reshape; a reshape to its operand's shape is its operand. */
 static int32_t zfi_same_reshape(zf_graph *g, int32_t id, bool written)
 {
     zfi_node *node = &g->nodes[id];
@@ -690,7 +694,7 @@ static int32_t zfi_same_reshape(zf_graph *g, int32_t id, bool written)
     return zfi_same_shape(&x->shape, &node->shape) ? node->args[0] : id;
 }
 
-/* A transpose that undoes another gives what that was of. */
+/* A transpose that undoes another one is the operand of that. */
 static int32_t zfi_same_transpose(zf_graph *g, int32_t id, bool written)
 {
     const zfi_node *node = &g->nodes[id], *x = &g->nodes[node->args[0]];
@@ -711,7 +715,7 @@ static int32_t zfi_views_reshape(const zf_graph *g, const zfi_node *node, int64_
     return 0;
 }
 
-/* A slice of the first dimension that is not 1. */
+/* A slice of the first dimension that is not 1 is a view. */
 static int32_t zfi_views_slice(const zf_graph *g, const zfi_node *node, int64_t *at)
 {
     const zfi_node *x = &g->nodes[node->args[0]];

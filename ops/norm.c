@@ -12,7 +12,7 @@
  *     %7 = layer_norm_grad %6, %1, %2, %3 : f32[4,8]
  *          dx = rstd (g - mean g - xhat mean(g xhat)), g = dy gamma
  *     %2 = rms %1 {eps=1e-06} : f32[4,2]
- *          0, 1 / sqrt(mean x^2 + eps): moments about 0
+ *          0, 1 / sqrt(mean x^2 + eps): as moments, with the mean 0
  *     %4 = rms_norm %1, %2, %3 : f32[4,8]
  *          y = gamma xhat; saved: x, rms
  *     %6 = rms_norm_grad %5, %1, %2, %3 : f32[4,8]
@@ -20,17 +20,16 @@
  *     %8 = norm_gamma_grad %6, %1, %2 : f32[8]
  *          dgamma = sum over rows of dy xhat, of either norm
  *
- * softmax: a row that is -inf throughout, fully masked, gives zeros rather than the NaN of 0 / 0. A
- * row with a NaN or +inf in it is NaN.
+ * softmax: a fully masked row (only -inf) gives zeros, not the NaN of 0 / 0. A row with NaN or +inf
+ * gives NaN.
  *
- * Moments are f32, f64 for an f64 x. What x gets from a norm's gradient is all of it: the part that
- * flows through the moments is in dx, so the moments as an operand get none. dbeta is sum_to(dy).
+ * Moments are f32, f64 for an f64 x. dx is the whole gradient: it includes the gradient through the
+ * moments, so the operand moments gets none. dbeta is sum_to(dy).
  *
  * norm_gamma_grad adds over blocks of ZFI_GAMMA_ROWS rows, then over the blocks, both in order of
- * the rows.
- */
+ * the rows. */
 
-/* Operand k has at least one dimension and, with operands 0..k, a float dtype in common. */
+/* Checks that operand k has at least one dimension, and that operands 0..k have one float dtype. */
 static zf_status zfi_infer_rows(const zfi_infer *c, int32_t k)
 {
     if (!zfi_is_float(c->args[0]->dtype))
@@ -48,10 +47,10 @@ static zf_status zfi_infer_rows(const zfi_infer *c, int32_t k)
     return ZF_OK;
 }
 
-/* The dtype of sums and moments of `dtype`. */
+/* The dtype of sums and moments of a tensor of `dtype`. */
 static zf_dtype zfi_wide(zf_dtype dtype) { return dtype == ZF_F64 ? ZF_F64 : ZF_F32; }
 
-/* Operand k has the moments of operand 0. */
+/* Checks that operand k has the shape and dtype of the moments of operand 0. */
 static zf_status zfi_infer_moments_of(const zfi_infer *c, int32_t k)
 {
     zf_shape shape = c->args[0]->shape;
@@ -64,7 +63,8 @@ static zf_status zfi_infer_moments_of(const zfi_infer *c, int32_t k)
                           zfi_type_text(type, zfi_wide(c->args[0]->dtype), &shape));
 }
 
-/* Operand k, called `what`, is a vector as long as the rows of operand 0. */
+/* Checks that operand k, called `what` in messages, is a vector as long as the rows of operand
+ * 0. */
 static zf_status zfi_infer_vector(const zfi_infer *c, int32_t k, const char *what)
 {
     zf_shape shape = {1, {zfi_last(&c->args[0]->shape)}};
@@ -150,8 +150,8 @@ static void zfi_grad_rms_norm(zf_grad *c)
 
 /* ----------------------------------------------------------------------------- softmax
  *
- * Tasks have rows [first, last). Those that may run in place read what they need of a row before
- * they write to it. */
+ * A task computes rows [first, last). Kernels that may run in place read what they need of a row
+ * before they write to it. */
 
 static void zfi_softmax_reference(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -228,7 +228,7 @@ static void zfi_softmax_grad_fast(const zf_launch *l, int64_t first, int64_t las
 static zf_status zfi_cpu_rows(const zf_launch *l, zfi_range_task *fast, zfi_range_task *reference)
 {
     const zf_shape *x = &l->args[0].shape;
-    if (zfi_count(&l->out) > 0) /* else any number of rows, all empty */
+    if (zfi_count(&l->out) > 0) /* else there are no rows, or empty ones */
         zfi_split(l, zfi_row_count(x), zfi_row_grain(zfi_last(x)), zfi_fast(l) ? fast : reference);
     return ZF_OK;
 }
@@ -245,8 +245,8 @@ static zf_status zfi_cpu_softmax_grad(const zf_launch *l)
 
 /* ----------------------------------------------------------------------------- moments
  *
- * In two passes: the mean first, then the squares about it, so that a large mean costs no digits. A
- * row of no elements has mean 0 and variance 0. */
+ * In two passes: the mean first, then the squares of the differences, so that a large mean does not
+ * cost precision. An empty row has mean 0 and variance 0. */
 
 static void zfi_moments_reference(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -265,8 +265,8 @@ static void zfi_moments_reference(const zf_launch *l, int64_t first, int64_t las
     }
 }
 
-/* Runs `statement` for i = 0..n-1 with l = i % ZFI_LANES, ZFI_LANES at a time: the sums of a row
- * that are not those of cpu/vmath.c. */
+/* Runs `statement` for i = 0..n-1 with l = i % ZFI_LANES, ZFI_LANES elements at a time: for sums
+ * over a row that cpu/vmath.c does not have. */
 #define ZFI_LANED(i, l, n, statement)                                                              \
     do {                                                                                           \
         int64_t laned_ = 0;                                                                        \
@@ -380,7 +380,7 @@ static void zfi_norm_grad_reference(const zf_launch *l, int64_t first, int64_t l
     }
 }
 
-/* centred: layer_norm, whose gradient has the term mean g; else rms_norm. */
+/* centred: for layer_norm, whose gradient has the term mean g; else for rms_norm. */
 ZFI_BODY void zfi_norm_grad_rows_body(zfi_isa isa, float *dx, const float *dy, const float *x,
                                       const float *moments, const float *gamma, bool centred,
                                       int64_t rows, int64_t n)
@@ -425,8 +425,8 @@ static zf_status zfi_cpu_layer_norm_grad(const zf_launch *l)
 
 /* ------------------------------------------------------------------------ gamma's gradient
  *
- * The fast kernel's tasks have blocks of rows, which are read as they lie in memory; each leaves
- * one row of sums:
+ * A task of the fast kernel adds one block of rows, reading them in memory order, into one row of
+ * sums:
  *
  *     dy, x [rows,n] -> scratch [blocks,n] -> out [n]
  */
@@ -506,7 +506,7 @@ static zf_status zfi_cpu_norm_gamma_grad(const zf_launch *l)
     int64_t n = zfi_last(&l->out.shape), blocks = zfi_gamma_blocks(l);
     const float *sums = l->scratch;
     float *out = l->out.data;
-    if (n == 0) return ZF_OK; /* of any number of rows */
+    if (n == 0) return ZF_OK; /* there may be rows, but without elements */
     if (!zfi_fast(l)) {
         zfi_split(l, n, 64, zfi_gamma_reference);
         return ZF_OK;

@@ -12,13 +12,13 @@
  *     %3 = norm %1, %2 : f32[]                   sqrt(sum of x[i]^2) over every element of every
  *                                                operand; of block norms: the norm of all
  *
- * The order of additions is fixed: for sum it is that of sum_to (move.c); block_norms adds in f32
- * within its block (f64 for f64), so that cutting a tensor at a multiple of 1024 changes none of
- * them; total and norm add operand by operand, element by element, in double, and round once.
+ * The order of additions is fixed. sum adds in the order of sum_to (move.c). block_norms adds in
+ * f32 within its block (f64 for f64), so the norms do not change when a tensor is split at a
+ * multiple of 1024. total and norm add operand by operand, element by element, in double, and round
+ * once.
  *
- * A norm is as exact where squares vanish or overflow: elements are multiplied by a power of two
- * first, or squared in a wider type.
- */
+ * A norm stays exact where squares would underflow or overflow: elements are first multiplied by a
+ * power of two, or squared in a wider type. */
 
 static zf_status zfi_infer_reduce(zfi_infer *c)
 {
@@ -62,7 +62,7 @@ static zf_status zfi_infer_total(zfi_infer *c)
 
 /* --------------------------------------------------------------------------- gradients */
 
-/* x with the reduced axis as a dimension 1. */
+/* x with the reduced axis kept as a dimension of size 1. */
 static zf_tensor zfi_kept_axis(const zf_grad *c, zf_tensor x)
 {
     return zf_reshape(x,
@@ -95,7 +95,7 @@ static void zfi_grad_total(zf_grad *c)
 
 #define zfi_scratch_sum zfi_scratch_sum_to
 
-/* out[o,i] over x[o,n,i] */
+/* out[o,i] is computed from x[o,n,i] */
 typedef struct zfi_axis_of {
     int64_t n, inner;
 } zfi_axis_of;
@@ -122,7 +122,7 @@ static void zfi_max_reference(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-/* y[i] = the larger of y[i] and x[i], NaN where one is. */
+/* y[i] = the larger of y[i] and x[i]; NaN where one of them is NaN. */
 ZFI_BODY void zfi_larger_body(zfi_isa isa, float *y, const float *x, int64_t n)
 {
     (void)isa;
@@ -167,7 +167,7 @@ static zf_status zfi_cpu_max(const zf_launch *l)
     return ZF_OK;
 }
 
-/* The norm of elements [first, last) of each of x[0..count), which may end before. */
+/* The norm of elements [first, last) of each of x[0..count); an array may end before `last`. */
 static double zfi_norm_of(const zf_array *x, int32_t count, int64_t first, int64_t last)
 {
     double most = 0, by = 1, sum = 0;
@@ -176,7 +176,7 @@ static double zfi_norm_of(const zf_array *x, int32_t count, int64_t first, int64
             for (int64_t i = first, n = zfi_count(&x[k]); i < n && i < last; i++) {
                 double y = fabs(zfi_get(&x[k], i));
                 if (pass) sum += by * y * (by * y);
-                else if (y > most || isnan(y)) most = y; /* nothing is above a NaN */
+                else if (y > most || isnan(y)) most = y; /* NaN counts as the largest */
             }
         if (most == 0 || !isfinite(most)) return most;
         if (!pass) {

@@ -1,17 +1,18 @@
-/* rope: rotary positions (Su et al. 2021) in the form that turns the halves of a head.
+/* rope: rotary position embedding (Su et al. 2021), in the form that rotates the two halves of a
+ * head.
  *
  *     %2 = rope %1 {heads=4 theta=10000} : f32[2,8,256]
  *
  *          of a head (x1, x2), halves of d / 2: y = (x1 cos a - x2 sin a, x2 cos a + x1 sin a),
  *          a = position f(i), i < d / 2; f(i) = theta^(-2 i / d), scaled (zf_rope_frequency)
- *          inverse=true turns back: dx of dy, and dy of dx
+ *          inverse=true rotates back: it is the gradient of rope, and rope is its gradient
  *
  *     %4 = rope %1, %3 {...}       the positions %3, [8] or [2,8]; else they are 0, 1, ...
  *
- * Frequencies and angles are rounded to f32, as models are trained with; saved: nothing.
+ * Frequencies and angles are rounded to f32, as in the models' training code. Saved: nothing.
  *
- * The fast kernel makes the cosines and sines of each position once, for all heads, and for all
- * examples that share it:
+ * The fast kernel computes the cosines and sines of each position once, for all heads, and for all
+ * examples that share the position:
  *
  *     scratch [positions, 2, d / 2]    cos, sin
  */
@@ -30,7 +31,7 @@ ZF_API double zf_rope_frequency(const zf_rope_desc *desc, int64_t width, int64_t
     return (float)((1 - share) * f / d.factor + share * f);
 }
 
-/* What the attributes of a node or a launch say. */
+/* The attributes of a node or a launch, as a desc. */
 static zf_rope_desc zfi_rope_of(const zf_attribute *attributes)
 {
     struct {
@@ -45,7 +46,7 @@ static zf_rope_desc zfi_rope_of(const zf_attribute *attributes)
                           .original = ZF_INT(&a, rope, original)};
 }
 
-/* The positions are those of all tokens, or of one example's. */
+/* The shape of the positions is that of all tokens, or of one example's tokens. */
 static bool zfi_rope_positions_fit(const zf_shape *positions, const zf_shape *x)
 {
     bool all = positions->rank == x->rank - 1;
@@ -107,8 +108,8 @@ static void zfi_grad_rope(zf_grad *c)
 /* A launch taken apart. */
 typedef struct zfi_rope {
     const zf_launch *l;
-    int64_t rows, tokens, heads, half; /* half of a head's width */
-    int64_t tables; /* rows of cosines and sines: each row of x has one of them */
+    int64_t rows, tokens, heads, half; /* half: half the width of a head */
+    int64_t tables; /* rows of cosines and sines; several rows of x may share one */
     int64_t piece;  /* rows of a task */
     bool inverse;
     float frequencies[ZFI_ROPE_FREQUENCIES];
@@ -134,7 +135,7 @@ static void zfi_rope_tune(zfi_rope *r)
         r->frequencies[i] = (float)zf_rope_frequency(&d, 2 * r->half, i);
 }
 
-/* The angle of frequency i at the position that row `table` has. */
+/* The angle of frequency i at the position of row `table` of the table. */
 static float zfi_rope_angle(const zfi_rope *r, int64_t table, int64_t i)
 {
     int64_t position = r->l->arg_count > 1 ? zfi_get_integer(&r->l->args[1], table) : table;
@@ -142,7 +143,7 @@ static float zfi_rope_angle(const zfi_rope *r, int64_t table, int64_t i)
     return r->inverse ? -angle : angle;
 }
 
-/* A pair is read before it is written. */
+/* Reads a pair before it is written: the result may lie over x. */
 static void zfi_rope_reference(const zfi_rope *r, int64_t row)
 {
     const zf_array *x = &r->l->args[0], *out = &r->l->out;
@@ -158,8 +159,8 @@ static void zfi_rope_reference(const zfi_rope *r, int64_t row)
 
 /* ----------------------------------------------------------------------------- fast kernels */
 
-/* cos and sin of x, |x| < 2^20, as if rounded once: x is taken to the nearest multiple of pi / 2,
- * which is the sum of two numbers, and the series of what is left are summed in double. */
+/* cos and sin of x, |x| < 2^20, as if rounded once. x is reduced by the nearest multiple of pi / 2,
+ * which is subtracted as the sum of two numbers; the series of the rest are summed in double. */
 ZFI_BODY void zfi_cos_sin_body(zfi_isa isa, float *cosine, float *sine, const float *x, int64_t n)
 {
     (void)isa;
@@ -180,7 +181,7 @@ ZFI_BODY void zfi_cos_sin_body(zfi_isa isa, float *cosine, float *sine, const fl
 ZFI_KERNEL(zfi_cos_sin, (float *cosine, float *sine, const float *x, int64_t n),
            (cosine, sine, x, n))
 
-/* Cosines and sines of one row of the table. */
+/* Computes the cosines and sines of one row of the table. */
 static void zfi_rope_table(const zfi_rope *r, int64_t table)
 {
     float *c = (float *)r->l->scratch + table * 2 * r->half, *s = c + r->half;
@@ -229,7 +230,7 @@ static size_t zfi_scratch_rope(const zf_launch *l)
     return zfi_fast(l) ? (size_t)(r.tables * 2 * r.half) * sizeof(float) : 0;
 }
 
-/* The rows of a task: of the table, or of the result. */
+/* Tasks: rows of the table, or rows of the result. */
 static void zfi_rope_tables_piece(void *context, int64_t piece, int worker)
 {
     const zfi_rope *r = context;

@@ -1,21 +1,20 @@
-/* Rows of a table by index: gather_rows, and scatter_rows that adds them back.
+/* Rows of a table by index: gather_rows reads them, scatter_rows adds to them.
  *
  *     %3 = gather_rows %1, %2 : f32[4,8,256]
  *          out[i...,:] = table[index[i...],:]
  *     %5 = scatter_rows %4, %2 {rows=1000} : f32[1000,256]
  *          out[r,:] = sum of dy[i...,:] where index[i...] = r
  *
- * The table has rank 1 or more, the index is i32 or i64 of any shape. Each is the other's gradient;
- * saved: the index. With padded=true what is at the row `padding` of the table has no gradient, as
- * an embedding of padding has none:
+ * The table has rank 1 or more; the index is i32 or i64 of any shape. Each operator is the gradient
+ * of the other; saved: the index. With padded=true, the row `padding` of the table gets no gradient
+ * (an embedding of padding):
  *
  *     %3 = gather_rows %1, %2 {padded=true padding=3} : f32[4,8,256]      the same numbers
  *     %5 = scatter_rows %4, %2 {rows=1000 padded=true padding=3} : f32[1000,256]
  *          out[3,:] = 0
  *
- * An index outside the table is an error of the step. scatter_rows adds in the
- * order of the index, starting from 0, whatever the number of threads, because those share the
- * columns and not the rows:
+ * An index outside the table is an error of the step. scatter_rows adds in the order of the index,
+ * starting from 0, with any number of threads, since threads split the columns and not the rows:
  *
  *     index  3 1 3            out | worker 0 | worker 1 | ...
  *                               1 |   dy[1]  |   dy[1]  |
@@ -29,7 +28,8 @@ static zf_status zfi_infer_index(const zfi_infer *c)
     return ZF_OK;
 }
 
-/* Attributes first, padded, and the one behind it: a row of the table. */
+/* Checks the attributes padded, which is number `first`, and padding: padding is a row of the
+ * table. */
 static zf_status zfi_infer_padding(const zfi_infer *c, int first, int64_t rows)
 {
     bool padded = (c->attributes + first)->i;
@@ -106,7 +106,7 @@ static void zfi_grad_scatter_rows(zf_grad *c)
     zf_tensor padding, dx;
     if (!c->need[0]) return;
     dx = zf_gather_rows(c->dy, c->x[1]);
-    if (ZF_INT(c, scatter_rows, padded)) { /* nothing was added of what is there */
+    if (ZF_INT(c, scatter_rows, padded)) { /* dy of the padding row was not added */
         padding = zf_constant(c->graph, zf_tensor_dtype(c->x[1]), ZF_SCALAR,
                               (double)ZF_INT(c, scatter_rows, padding));
         padding = zf_equal(c->x[1], padding);
@@ -117,7 +117,7 @@ static void zfi_grad_scatter_rows(zf_grad *c)
     c->dx[0] = dx;
 }
 
-/* Every element of operand 1 is a row of `table`. */
+/* Checks that every element of operand 1 is a row of `table`. */
 static zf_status zfi_check_index(const zf_launch *l, const char *name, const zf_array *table)
 {
     const zf_array *index = &l->args[1];
@@ -134,13 +134,13 @@ static zf_status zfi_check_index(const zf_launch *l, const char *name, const zf_
     return ZF_OK;
 }
 
-/* Elements of a row of a table. */
+/* The number of elements in a row of a table. */
 static int64_t zfi_row_width(const zf_array *table)
 {
     return zfi_span(&table->shape, 1, table->shape.rank);
 }
 
-/* Bytes, whatever the dtype. */
+/* Copies bytes, for every dtype. */
 static void zfi_gather_range(const zf_launch *l, int64_t first, int64_t last)
 {
     const char *table = l->args[0].data;
@@ -167,13 +167,13 @@ static void zfi_zero_range(const zf_launch *l, int64_t first, int64_t last)
     memset((char *)l->out.data + first, 0, (size_t)(last - first));
 }
 
-/* The row that scatter_rows adds nothing to; -1: none. */
+/* The row to which scatter_rows adds nothing; -1: there is none. */
 static int64_t zfi_scatter_padding(const zf_launch *l)
 {
     return ZF_INT(l, scatter_rows, padded) ? ZF_INT(l, scatter_rows, padding) : -1;
 }
 
-/* Columns [first, last), at most ZFI_SCATTER_GRAIN of them: for each row the sum in double, rounded
+/* Columns [first, last), at most ZFI_SCATTER_GRAIN: each row is summed in double and rounded
  * once. */
 static void zfi_scatter_reference(const zf_launch *l, int64_t first, int64_t last)
 {
@@ -184,7 +184,7 @@ static void zfi_scatter_reference(const zf_launch *l, int64_t first, int64_t las
         int64_t row = zfi_get_integer(index, i), j = 0;
         if (row == zfi_scatter_padding(l)) continue;
         while (j < i && zfi_get_integer(index, j) != row) j++;
-        if (j < i) continue; /* this row is done */
+        if (j < i) continue; /* this row was summed before */
         for (; j < count; j++)
             for (int64_t k = first; k < last && zfi_get_integer(index, j) == row; k++)
                 sum[k - first] += zfi_get(dy, j * width + k);
@@ -207,10 +207,10 @@ static void zfi_scatter_fast(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-/* bf16 and f16: a row is summed in f32 and rounded once. Its terms are a list in scratch,
+/* bf16 and f16: a row is summed in f32 and rounded once. Its terms form a list in scratch,
  * ascending:
  *
- *     int64 first[rows], the first of them or -1; next[count], the one behind each or -1
+ *     int64 first[rows]: the first term of a row, or -1; next[count]: the term after each, or -1
  */
 static size_t zfi_scratch_scatter_rows(const zf_launch *l)
 {
@@ -235,7 +235,7 @@ static void zfi_scatter_lists(const zf_launch *l)
     }
 }
 
-/* Columns [first, last), at most ZFI_SCATTER_FAST_GRAIN of them. */
+/* Columns [first, last), at most ZFI_SCATTER_FAST_GRAIN. */
 static void zfi_scatter_half(const zf_launch *l, int64_t first, int64_t last)
 {
     zfi_isa isa = zfi_cpu_of(l)->isa;
@@ -271,7 +271,7 @@ static zf_status zfi_cpu_scatter_rows(const zf_launch *l)
     return ZF_OK;
 }
 
-/* Of a table the rows that are taken. */
+/* Of the table, only the rows that are read count. */
 static double zfi_bytes_of_rows(const zf_launch *l)
 {
     double out = (double)zfi_array_bytes(&l->out), bytes = out;

@@ -1,14 +1,13 @@
-/* saved: a value that a node leaves for its gradient, beside its result.
+/* saved: a second result of a node, for its gradient.
  *
  *     %9  = linear %1, %2, %3 {activation=gelu} : f32[4,32]
  *     %12 = saved %9 {index=0} : f32[4,32]       x w^T + b, of which %9 is the gelu
  *
- * The node that is its operand makes it, and only where there is a saved node: a forward pass alone
- * does without. It has bytes of its own, from its operand's turn to its last use, and takes no time
- * itself. Which values there are, the file of each row says.
- */
+ * Its operand computes the value, and only where a saved node exists: a forward pass alone has
+ * none. The value has its own memory, from the operand's turn to its last use. The saved node
+ * itself takes no time. The file of each operator says which values it can save. */
 
-/* Dtype and shape of saved value `index` of a node; false: it leaves none of that index. */
+/* Dtype and shape of saved value `index` of a node; false: it has no such value. */
 static bool zfi_saved_type(const zf_graph *g, const zfi_node *node, int64_t index, zf_dtype *dtype,
                            zf_shape *shape)
 {
@@ -17,8 +16,8 @@ static bool zfi_saved_type(const zf_graph *g, const zfi_node *node, int64_t inde
            record->saved(g, node, index, dtype, shape);
 }
 
-/* The node whose result this one, of the operands `alike`, makes again of what that has left; 0:
- * none. */
+/* The node whose result this node recomputes, from the operands `alike` and the values that the
+ * other node saved; 0: none. */
 static int32_t zfi_remade_of(const zf_graph *g, const zfi_node *node, bool alike)
 {
     const zfi_node *left = &g->nodes[node->arg_count ? node->args[0] : 0], *of;

@@ -4,24 +4,23 @@
  *     loss_scale %4, %5, %6, %7, %8 {factor=2 window=1000 hysteresis=2 least=1}
  *         a mark: gradients are those of the loss times %4
  *     loss_scale_update %4, %5, %6, %7, %8, %30 {factor=2 window=1000 hysteresis=2 least=1}
- *         moves the states on by one step, in which gradients were finite unless %30 < 0
+ *         updates the states after a step; its gradients were finite unless %30 < 0
  *
- * The states are scale f32[]; hysteresis left, iteration, last overflow and skipped steps, i64[]. A
- * step whose gradients are finite:
+ * The states are scale f32[]; hysteresis left, iteration, last overflow and skipped steps, i64[].
+ * After a step with finite gradients:
  *
- *     good = iteration - last overflow - 1     steps before it since the last overflow
+ *     good = iteration - last overflow - 1     steps from the last overflow to this step
  *     consecutive:                             hysteresis left = hysteresis
  *     good is a positive multiple of window:   hysteresis left = hysteresis, scale *= factor
  *
- * and one whose are not, which is skipped:
+ * After a step with non-finite gradients, which is skipped:
  *
  *     hysteresis left > 1:   hysteresis left -= 1
- *     otherwise:             scale = max(scale / factor, least); it was `least`: an error
+ *     otherwise:             scale = max(scale / factor, least); an error if it was `least` before
  *     last overflow = iteration, skipped += 1
  *
- * then iteration += 1. A scale does not grow beyond f32. With factor 1 it stays as it is, and is
- * never an error.
- */
+ * Then iteration += 1. The scale does not grow beyond the maximum of f32. With factor 1 it never
+ * changes, and no error is reported. */
 
 enum { ZFI_SCALER_STATES = 5 };
 
@@ -68,7 +67,7 @@ static zf_status zfi_infer_loss_scale_update(zfi_infer *c)
     return status;
 }
 
-/* a + b, wrapping: counters may hold anything that was written. */
+/* a + b, with wrapping: a program can write any number to a counter. */
 static int64_t zfi_wrapped_sum(int64_t a, int64_t b)
 {
     return (int64_t)((uint64_t)a + (uint64_t)b);
@@ -107,7 +106,7 @@ static zf_status zfi_cpu_loss_scale_update(const zf_launch *l)
     return ZF_OK;
 }
 
-/* The graph's `op`, loss_scale or loss_scale_update; 0 where there is none. */
+/* The node of the graph that is `op`, loss_scale or loss_scale_update; 0: none. */
 static int32_t zfi_scaler_node(const zf_graph *g, zf_op op)
 {
     for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--)

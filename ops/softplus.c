@@ -2,8 +2,8 @@
  *
  *     %2 = softplus %1 : f32[8]     y = max(x, 0) + log(1 + e^-|x|); dx = dy sigmoid(x); saved: x
  *
- * log(1 + t) is t log(u) / (u - 1) with u = 1 + t, rounded, so that small t keep their digits.
- */
+ * log(1 + t) is computed as t log(u) / (u - 1) with u = 1 + t rounded, which is exact for small t
+ * too. */
 
 static void zfi_grad_softplus(zf_grad *c) { c->dx[0] = zf_mul(c->dy, zf_sigmoid(c->x[0])); }
 

@@ -1,5 +1,5 @@
-/* The table: the record of every row of ZF_OPS. Nothing else lists operators, and a row without a
- * record does not compile. */
+/* The table of records, one for each row of ZF_OPS. There is no other list of operators. A row
+ * without a record does not compile. */
 
 static const zfi_record zfi_record_none = {.name = "none"};
 

@@ -1,5 +1,5 @@
 /* Elementwise over one operand: neg scale exp log sqrt rsqrt tanh sigmoid relu gelu silu cast
- * dropout, and the gradients that are not made of other rows: tanh_grad sigmoid_grad relu_grad
+ * dropout; and gradients that are operators of their own: tanh_grad sigmoid_grad relu_grad
  * gelu_grad silu_grad.
  *
  *     %2 = neg %1 : f32[4,8]              y = -x                 dx = -dy
@@ -20,17 +20,17 @@
  *     %2 = dropout %1 {p=0.1 stream=3} : f32[4,8]   dx = dropout of dy, the same attributes; saved:
  *                                                   nothing
  *
- * gelu and silu save x (Hendrycks & Gimpel 2016). gelu_grad and silu_grad leave y beside dx (saved
- * 0), where it is wanted again: most of the work is that of both. NaN passes through all of them.
+ * gelu and silu save x (Hendrycks & Gimpel 2016). gelu_grad and silu_grad also compute y (saved 0),
+ * where it is needed again: both share most of the work. All of them propagate NaN.
  *
  * cast rounds floats to nearest even, truncates a float that becomes an integer, and saturates at
  * the ends of the new type's range (NaN becomes 0); bool is x != 0.
  *
- * dropout keeps element e where word < (1-p) 2^32, the bound rounded to an integer and at most 2^32
- * - 1, and gives x / (1-p) there, 0 elsewhere. The word is that of cpu/random.c for element slot *
- * count + e of `stream` in the low 32 bits of the step under the run's seed. When the run
- * evaluates, y = x.
- */
+ * dropout keeps element e where half < threshold and gives x 2^16 / threshold there, 0 elsewhere.
+ * threshold is (1-p) 2^16 as an integer (zfi_dropout_threshold), so p is rounded to a multiple of
+ * 2^-16. half is 16 random bits (cpu/random.c) of element slot * count + e of `stream`, keyed by
+ * the low 32 bits of the step and the run's seed; slot numbers the parts of the global batch. In
+ * evaluation, y = x. */
 
 static zf_status zfi_infer_gelu(zfi_infer *c)
 {
@@ -51,7 +51,7 @@ static zf_status zfi_infer_cast(zfi_infer *c)
     return ZF_OK;
 }
 
-/* Attributes 0 and 1 are p and stream of a dropout. */
+/* Checks p and stream of a dropout, attributes 0 and 1. */
 static zf_status zfi_infer_mask(const zfi_infer *c)
 {
     double p = ZF_FLOAT(c, dropout, p);
@@ -103,7 +103,7 @@ static void zfi_grad_cast(zf_grad *c)
 
 static double zfi_sigmoid_f64(double x) { return 1.0 / (1.0 + exp(-x)); }
 
-/* The tanh form's u; (1 + tanh u) / 2 is sigmoid(2 u), which keeps its digits below 0. */
+/* u of the tanh form. (1 + tanh u) / 2 is sigmoid(2 u), which is exact below 0 too. */
 static double zfi_gelu_u(double x) { return 0.79788456080286535588 * (x + 0.044715 * x * x * x); }
 
 static double zfi_gelu_f64(double x, bool by_tanh)
@@ -129,7 +129,7 @@ static double zfi_silu_grad_f64(double x)
     return s * (1.0 + x * (1.0 - s));
 }
 
-/* x is the first operand; v the second one's, y or x, for the gradients. */
+/* x: the element of the first operand; v: that of the second, y or x, for gradients. */
 static double zfi_unary_value(const zf_launch *l, double x, double v)
 {
     switch (l->op) {
@@ -166,8 +166,8 @@ static void zfi_unary_reference(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-/* An i64 as the nearest double, or, when a narrower float is to come of it, rounded to odd, so that
- * the second rounding sees no false tie. */
+/* An i64 as a double: the nearest, or, if it is converted to a narrower float next, rounded to odd,
+ * so that the second rounding meets no false tie. */
 static double zfi_integer_to_f64(int64_t value, zf_dtype to)
 {
     uint64_t magnitude = value < 0 ? 0 - (uint64_t)value : (uint64_t)value;
@@ -186,8 +186,8 @@ static void zfi_cast_reference(const zf_launch *l, int64_t first, int64_t last)
         else zfi_set(&l->out, i, zfi_get(x, i));
 }
 
-/* What dropout is told by its attributes and the run. Elements are kept with the probability
- * threshold / 2^16, and 1 / scale is just that: the expectation is x. */
+/* What dropout needs from its attributes and the run. Elements are kept with probability threshold
+ * / 2^16, which is exactly 1 / scale: the expectation is x. */
 typedef struct zfi_drop {
     uint64_t element, seed; /* of the tensor's first element */
     uint32_t threshold, stream, step;
@@ -358,7 +358,7 @@ static int32_t zfi_same_cast(zf_graph *g, int32_t id, bool written)
     return zfi_same_type(g, g->nodes[id].args[0], id) ? g->nodes[id].args[0] : id;
 }
 
-/* What gelu_grad and silu_grad leave: the activation itself. */
+/* The saved value of gelu_grad and silu_grad is the result of gelu and silu. */
 static bool zfi_saved_activation(const zf_graph *g, const zfi_node *node, int64_t index,
                                  zf_dtype *dtype, zf_shape *shape)
 {

@@ -1,5 +1,6 @@
 /* Optimizers: sgd, adamw (Loshchilov & Hutter 2019), lamb_update and lamb_apply (You et al. 2020).
  * They write parameters and states in place, have no gradient, and run in the update section.
+ * lion.c is one more.
  *
  *     sgd %p, %g, %lr {weight_decay=0.1}
  *         p -= lr d, d = g + wd p
@@ -13,33 +14,32 @@
  *     lamb_apply %p, %u, %lr, %np, %nu {least=0.01 most=10}
  *         p -= lr r u, r = |p| / |u| in [least, most]
  *
- * m^ = m / (1 - beta1^t), v^ = v / (1 - beta2^t); t is a state i64[] that counts updates from 1,
- * advanced before. np and nu are the norms |p| and |u|; r is 1 where one is 0. m, v, buf and u are
- * f32, f64 for an f64 parameter. lr, np and nu are floats of one element.
+ * m^ = m / (1 - beta1^t), v^ = v / (1 - beta2^t); t is a state i64[] that counts updates from 1; it
+ * is advanced before. np and nu are the norms |p| and |u|; r is 1 where one of them is 0. m, v, buf
+ * and u are f32, f64 for an f64 parameter. lr, np and nu are floats of one element.
  *
- * A last operand of sgd (3, or behind the buffer), adamw (6), lamb_update and lamb_apply (5) are
- * the master weights of a bf16 or f16 parameter, an f32 state: they are read and written in place
- * of p, and p = master, rounded.
+ * The last operand of sgd (3, or 4 after the buffer), adamw (6), lamb_update and lamb_apply (5) may
+ * be the master weights of a bf16 or f16 parameter, an f32 state. They are read and updated instead
+ * of p; then p = master, rounded.
  *
- * With scaled=true the operand behind all others, one float, multiplies the gradient first: it
- * clips it, or takes a loss scale out of it (scaler.c). One below 0 stands for a step that is
- * skipped: parameter and states stay as they are, and u is 0.
+ * With scaled=true one more operand comes last, a float by which the gradient is multiplied first:
+ * it clips the gradient, or removes the loss scale (scaler.c). A negative scale skips the step:
+ * parameter and states do not change, and u is 0.
  *
  *     adamw %p, %g, %m, %v, %lr, %t, %c {beta1=0.9 beta2=0.999 eps=1e-08 scaled=true}
  *
- * Of a bucket (bucket.c) or a shard of one, blocks lists what is updated: ranges of blocks of 1024
- * elements of the whole bucket, each a parameter with its own weight decay (decays) and, in
- * lamb_apply, its own element of np and nu. With world=n the operands are this rank's n-th of the
- * bucket. Elements outside are left alone; u is 0 there.
+ * For a bucket (bucket.c) or a shard of one, blocks lists the parameters to update, as ranges of
+ * blocks of 1024 elements of the whole bucket. Each has its own weight decay (decays) and, in
+ * lamb_apply, its own element of np and nu. With world=n the operands are this rank's shard, one of
+ * n. Elements outside the ranges do not change; u is 0 there.
  *
- * What all elements share (corrections, rates) is computed in double and rounded once; an element
- * then depends on nothing else, so a tensor may be cut anywhere.
- */
+ * Numbers that all elements share (corrections, rates) are computed in double and rounded once.
+ * Otherwise no element depends on another, so a tensor can be split anywhere. */
 
 /* ------------------------------------------------------------------------------- infer */
 
-/* Operand 0 is a parameter, or a bucket or a shard of one; `first` is the index of the attributes
- * world, blocks and, if there are any, decays. */
+/* Checks that operand 0 is a parameter, or a bucket or a shard of one. `first` is the number of the
+ * attribute world; blocks and, where there are any, decays follow it. */
 static zf_status zfi_infer_target(zfi_infer *c, int first)
 {
     const zf_attribute *world = c->attributes + first, *blocks = world + 1, *decays = blocks + 1;
@@ -64,8 +64,8 @@ static zf_status zfi_infer_target(zfi_infer *c, int first)
     return status ? status : zfi_infer_like(c, 0);
 }
 
-/* Operand k, called `what`, has the shape of the parameter and the given dtype; `state`: and is a
- * state, or a bucket of them. */
+/* Checks that operand k, called `what` in messages, has the shape of the parameter and the given
+ * dtype; with `state`, that it is a state or a bucket of states. */
 static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *what, zf_dtype dtype,
                                   bool state)
 {
@@ -83,7 +83,7 @@ static zf_status zfi_infer_beside(const zfi_infer *c, int32_t k, const char *wha
                           zfi_type_text(type, dtype, &c->args[0]->shape));
 }
 
-/* Operand k is a float of `count` elements. */
+/* Checks that operand k is a float tensor of `count` elements. */
 static zf_status zfi_infer_numbers(const zfi_infer *c, int32_t k, const char *what, int64_t count)
 {
     if (zfi_is_float(c->args[k]->dtype) && zfi_node_count(c->args[k]) == count) return ZF_OK;
@@ -98,7 +98,7 @@ static zf_status zfi_infer_number(const zfi_infer *c, int32_t k, const char *wha
     return zfi_infer_numbers(c, k, what, 1);
 }
 
-/* An attribute called `what` is at least 0, and finite and below `most`. */
+/* Checks that an attribute called `what` is at least 0, finite, and below `most`. */
 static zf_status zfi_infer_below(const zfi_infer *c, const char *what, double value, double most)
 {
     if (value >= 0 && value < most) return ZF_OK;
@@ -109,8 +109,8 @@ static zf_status zfi_infer_below(const zfi_infer *c, const char *what, double va
                           value, most);
 }
 
-/* Where attribute `at`, scaled, is given, checks the last operand, of which the rest of infer then
- * knows nothing; `least`: operands in front of it. */
+/* With attribute `at`, scaled: checks the last operand and removes it from *c for the checks that
+ * follow. `least`: the number of operands before it, at least. */
 static zf_status zfi_infer_scaled(zfi_infer *c, int at, int32_t least)
 {
     zf_status status = ZF_OK;
@@ -122,7 +122,7 @@ static zf_status zfi_infer_scaled(zfi_infer *c, int at, int32_t least)
     return status;
 }
 
-/* Operand k, if it is there, are the master weights of operand 0. */
+/* Checks operand k, if it is there: the master weights of operand 0. */
 static zf_status zfi_infer_master(const zfi_infer *c, int32_t k)
 {
     zf_dtype dtype = c->args[0]->dtype;
@@ -139,7 +139,8 @@ static zf_status zfi_infer_master(const zfi_infer *c, int32_t k)
     return zfi_infer_beside(c, k, "the master weights", ZF_F32, true);
 }
 
-/* Where sgd's master weights are, if it has any: behind the buffer, which a momentum needs. */
+/* The number of the operand of sgd that is its optional master weights: after the buffer, which
+ * momentum needs. */
 static int32_t zfi_sgd_master(double momentum) { return momentum != 0 ? 4 : 3; }
 
 static zf_status zfi_infer_sgd(zfi_infer *c)
@@ -167,8 +168,8 @@ static zf_status zfi_infer_sgd(zfi_infer *c)
     return status;
 }
 
-/* What adamw and lamb_update share: operands 0 to 3, operand `step` and the one behind it, and the
- * attributes. */
+/* Checks what adamw and lamb_update share: operands 0 to 3, operand `step` and the one after it,
+ * and the attributes. */
 static zf_status zfi_infer_adam(zfi_infer *c, int32_t step)
 {
     zf_dtype wide = zfi_wide(c->args[0]->dtype);
@@ -229,12 +230,12 @@ static zf_status zfi_infer_lamb_apply(zfi_infer *c)
 
 /* --------------------------------------------------------------------------- stretches */
 
-/* What of elements [from, until) is updated, one parameter at a time: */
+/* A range of elements in [from, until) that is updated as one: elements of one parameter. */
 typedef struct zfi_stretch {
     int64_t first, last; /* these elements */
-    int64_t index;       /* of the parameter among the ranges of blocks; 0 without any */
+    int64_t index;       /* number of the parameter in the list of ranges; 0 without a list */
     double decay;
-    int64_t from, until, next; /* next: the range to look at */
+    int64_t from, until, next; /* next: the range at which to continue */
 } zfi_stretch;
 
 static zfi_stretch zfi_stretch_over(int64_t from, int64_t until)
@@ -242,8 +243,8 @@ static zfi_stretch zfi_stretch_over(int64_t from, int64_t until)
     return (zfi_stretch){.from = from, .until = until};
 }
 
-/* Goes to the next one; false behind the last. `at`: the index of the attributes world, blocks,
- * decays; decay: that of a whole tensor. */
+/* Goes to the next stretch; false after the last. at: the number of the attribute world, which
+ * blocks and decays follow; decay: the weight decay of a whole tensor. */
 static bool zfi_next_stretch(const zf_launch *l, int at, double decay, zfi_stretch *s)
 {
     const zf_attribute *world = l->attributes + at, *blocks = world + 1, *decays = blocks + 1;
@@ -254,7 +255,7 @@ static bool zfi_next_stretch(const zf_launch *l, int at, double decay, zfi_stret
         s->first = s->from, s->last = s->until, s->decay = decay;
         return s->next++ == 0 && s->from < s->until;
     }
-    if (s->next == 0) { /* the first range that ends behind `from` */
+    if (s->next == 0) { /* find the first range that ends after `from` */
         int64_t low = 0, high = count;
         while (low < high) {
             int64_t middle = (low + high) / 2;
@@ -278,7 +279,7 @@ static bool zfi_next_stretch(const zf_launch *l, int at, double decay, zfi_stret
 
 /* ------------------------------------------------------------------------------- scale */
 
-/* The launch without the operand that attribute `at`, scaled, announces. */
+/* The launch without the operand that belongs to attribute `at`, scaled. */
 static zf_launch zfi_without_scale(const zf_launch *l, int at)
 {
     zf_launch own = *l;
@@ -286,7 +287,7 @@ static zf_launch zfi_without_scale(const zf_launch *l, int at)
     return own;
 }
 
-/* What such a launch multiplies gradients by. */
+/* The factor for the gradients in a launch with or without that operand. */
 static double zfi_gradient_scale(const zf_launch *own, int at)
 {
     return (own->attributes + at)->i ? zfi_get(&own->args[own->arg_count], 0) : 1;
@@ -294,16 +295,16 @@ static double zfi_gradient_scale(const zf_launch *own, int at)
 
 /* --------------------------------------------------------------------- runs of elements */
 
-/* The fast kernels are of f32. Of 16 bits they get runs that are converted in the first-level
- * cache, so that nothing passes through memory twice. */
+/* The fast kernels compute in f32. Tensors of 16 bits are converted in runs that stay in the
+ * first-level cache, so that each number passes through memory once. */
 
-/* Elements of the next run, of `rest` that are left. */
+/* The number of elements of the next run, of `rest` that are left. */
 static int64_t zfi_update_run(const zf_launch *l, int64_t rest)
 {
     return l->args[0].dtype == ZF_F32 || rest < ZFI_CONVERT_RUN ? rest : ZFI_CONVERT_RUN;
 }
 
-/* Elements [at, at + n) of operand k: where they are, or of 16 bits converted to `aside`. */
+/* Elements [at, at + n) of operand k as f32: in place, or converted into `aside`. */
 static float *zfi_update_floats(const zf_launch *l, int32_t k, int64_t at, int64_t n, float *aside)
 {
     const zf_array *x = &l->args[k];
@@ -312,7 +313,7 @@ static float *zfi_update_floats(const zf_launch *l, int32_t k, int64_t at, int64
     return aside;
 }
 
-/* Elements [at, at + n) of a parameter of 16 bits become `weights`, rounded. */
+/* Writes `weights`, rounded, to elements [at, at + n) of a parameter of 16 bits. */
 static void zfi_update_parameter(const zf_launch *l, int64_t at, int64_t n, const float *weights)
 {
     const zf_array *p = &l->args[0];
@@ -322,21 +323,21 @@ static void zfi_update_parameter(const zf_launch *l, int64_t at, int64_t n, cons
 
 /* ------------------------------------------------------------------------------ weights */
 
-/* What is updated: the parameter, or operand k, its master weights. */
+/* The weights to update: the parameter, or its master weights, operand k. */
 static const zf_array *zfi_weights(const zf_launch *l, int32_t k)
 {
     return &l->args[l->arg_count > k ? k : 0];
 }
 
-/* Element i of what is updated. The parameter has the master weight rounded. */
+/* Sets element i of the weights to update, and the parameter to the rounded master weight. */
 static void zfi_set_weight(const zf_launch *l, const zf_array *weights, int64_t i, double value)
 {
     zfi_set(weights, i, value);
     if (weights != &l->args[0]) zfi_set(&l->args[0], i, zfi_get(weights, i));
 }
 
-/* Runs an update over its elements, unless the loss scale says that the step is skipped. at: of its
- * attribute `scaled`. */
+/* Runs an update over its elements, unless the loss scale says that the step is skipped. at: the
+ * number of its attribute `scaled`. */
 static zf_status zfi_run_update(const zf_launch *l, int at, zfi_range_task *fast,
                                 zfi_range_task *reference)
 {
@@ -416,13 +417,13 @@ static zf_status zfi_cpu_sgd(const zf_launch *l)
 
 /* -------------------------------------------------------------------- adamw, lamb_update */
 
-/* Gradients times `scale`, m^ = m * of_m, sqrt(v^) = sqrt(v) * of_root; the rest are the
- * attributes. */
+/* The attributes, and: scale, the factor of gradients; m^ = m * of_m; sqrt(v^) = sqrt(v) *
+ * of_root. */
 typedef struct zfi_adam {
     double beta1, beta2, eps, of_m, of_root, scale;
 } zfi_adam;
 
-/* The step's operand; the master weights, if any, are behind it. */
+/* The operand that is the step's number. The master weights, if any, follow it. */
 static const zf_array *zfi_adam_step(const zf_launch *l)
 {
     return &l->args[l->op == ZF_OP_adamw ? 5 : 4];
@@ -440,7 +441,7 @@ static zfi_adam zfi_adam_of(const zf_launch *l)
                       zfi_gradient_scale(l, ZF_AT_adamw_scaled)};
 }
 
-/* Moves m and v on by the gradient's element i and returns m^ / (sqrt(v^) + eps). */
+/* Updates element i of m and v, and returns m^ / (sqrt(v^) + eps). */
 static double zfi_adam_reference(const zf_launch *l, const zfi_adam *a, int64_t i)
 {
     const zf_array *m = &l->args[2], *v = &l->args[3];
@@ -471,7 +472,7 @@ static void zfi_zero_update(const zf_launch *l, int64_t first, int64_t last)
     memset((char *)l->out.data + (size_t)first * size, 0, (size_t)(last - first) * size);
 }
 
-/* Elements of u that belong to no parameter are 0. */
+/* Sets u to 0 for elements that belong to no parameter. */
 static void zfi_clear_update(const zf_launch *l, int64_t first, int64_t last)
 {
     if (l->op == ZF_OP_lamb_update && ZF_LIST(l, lamb_update, blocks).count)
@@ -489,7 +490,7 @@ static void zfi_lamb_update_reference(const zf_launch *l, int64_t first, int64_t
             zfi_set(&l->out, i, zfi_adam_reference(l, &a, i) + s.decay * zfi_get(p, i));
 }
 
-/* u == NULL: p = keep p - rate m / (sqrt(v) of_root + eps); else u = keep p + rate m / (sqrt(v)
+/* u NULL: p = keep p - rate m / (sqrt(v) of_root + eps). Else u = keep p + rate m / (sqrt(v)
  * of_root + eps). */
 ZFI_BODY void zfi_adam_run_body(zfi_isa isa, float *u, float *p, const float *g, float *m, float *v,
                                 float scale, float beta1, float rest1, float beta2, float rest2,
@@ -543,7 +544,7 @@ static void zfi_adam_fast(const zf_launch *l, int64_t first, int64_t last)
     }
 }
 
-/* The step must have been advanced. */
+/* An error unless the step was advanced before. */
 static zf_status zfi_cpu_adam(const zf_launch *l, const char *name, zfi_range_task *reference)
 {
     zf_launch own = zfi_without_scale(l, ZF_AT_adamw_scaled);
@@ -575,7 +576,7 @@ static zf_status zfi_cpu_lamb_update(const zf_launch *l)
 
 /* -------------------------------------------------------------------------- lamb_apply */
 
-/* lr r of parameter `index`. A NaN among the norms is kept. */
+/* lr r for parameter `index`; NaN if a norm is NaN. */
 static double zfi_lamb_rate(const zf_launch *l, int64_t index)
 {
     double p = zfi_get(&l->args[3], index), u = zfi_get(&l->args[4], index), ratio = p / u;
@@ -596,7 +597,7 @@ static void zfi_lamb_apply_reference(const zf_launch *l, int64_t first, int64_t 
     }
 }
 
-/* p -= rate u is sgd's step. */
+/* p -= rate u: the same loop as the step of sgd. */
 static void zfi_lamb_apply_fast(const zf_launch *l, int64_t first, int64_t last)
 {
     int32_t weights = (int32_t)(zfi_weights(l, 5) - l->args);
@@ -622,7 +623,7 @@ static zf_status zfi_cpu_lamb_apply(const zf_launch *l)
 
 /* ----------------------------------------------------------------------- what is written */
 
-/* Operand k holds the master weights, if there is one behind those that `scaled` announces. */
+/* Operand k is the master weights if it is there and is not the operand of `scaled`. */
 static int32_t zfi_master_at(const zfi_node *node, int32_t k, bool scaled)
 {
     return node->arg_count - scaled > k ? k : -1;
@@ -657,7 +658,7 @@ static uint32_t zfi_writes_adamw(const zfi_node *node)
     return 1 | 1 << 2 | 1 << 3 | (zfi_master_adamw(node) > 0 ? 1 << 6 : 0);
 }
 
-/* The master weights are lamb_apply's to write. */
+/* lamb_update does not write the master weights; lamb_apply does. */
 static uint32_t zfi_writes_lamb_update(const zfi_node *node)
 {
     (void)node;
@@ -669,8 +670,8 @@ static uint32_t zfi_writes_lamb_apply(const zfi_node *node)
     return 1 | (zfi_master_lamb_apply(node) > 0 ? 1 << 5 : 0);
 }
 
-/* All operands, and those of the parameter's size once more, which are written; but the second,
- * which is read alone. */
+/* All operands are read. Those of the parameter's size are written too, except the second, the
+ * gradient. */
 static double zfi_bytes_update(const zf_launch *l)
 {
     double bytes = 0;

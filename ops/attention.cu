@@ -1,42 +1,45 @@
-/* Attention on CUDA: ops/attention.c, in tiles as in FlashAttention-2 (Dao 2023). A score is made
- * where it is used, in registers, and never lies in memory.
+/* Attention on CUDA (ops/attention.c), in tiles as in FlashAttention-2 (Dao 2023). Scores are
+ * computed in registers and never stored in memory.
  *
  *                 keys
  *              +---+---+    Forward: a block of threads has a tile of queries, a warp 16 of them,
- *      queries | S |   |    and goes along the keys, with the maximum and the sum of each row so
+ *     queries | S |   |    and loops over the keys, with the maximum and the sum of each row so
  *              +---+---+    far; y is scaled when the maximum grows.
- *              |   |   |    Backward: it has a tile of keys, a warp 16 or 32 of them, and goes
- *              +---+---+    along the queries; dK and dV stay in registers until the tile is done,
+ *             |   |   |    Backward: it has a tile of keys, a warp 16 or 32 of them, and loops
+ *             +---+---+    over the queries; dK and dV stay in registers until the tile is done,
  *                           and dQ is added up from one tile of keys to the next.
  *
- * Backward, one block has all tiles of a head, and adds to its own dQ. Where heads are too few for
- * the device, a tile of keys is one task (dK, dV) and a tile of queries another (dQ), which makes
- * the scores twice. A thread adds to what it has itself written: no atomics, and one order.
+ * Backward, one block has all tiles of a head and adds to its own dQ. Where heads are too few for
+ * the device, a tile of keys is one task (dK, dV) and a tile of queries another (dQ), and scores
+ * are computed twice. A thread adds only to numbers that it has written itself: there are no
+ * atomics, and sums have one order.
  *
- * 16-bit floats go through the tensor cores, rows of 16 queries (forward) or keys (backward) of
- * mma m16n8k16. Scores come out of one product where the next takes its left operand, so that only
- * dS crosses shared memory, for dQ. Columns (forward) and rows (backward) of scores are permuted so
- * that a thread has 4 (or 2) neighbouring keys of a query: one load of bias, and a half (or a
- * quarter) of a block of dropout, which neighbouring threads share. f32 has kernels of its own
- * below, in f32 throughout, and so have heads wider than 256, which are no matter of speed. On
- * compute capability 9.0, heads 64 wide of 16 bits have ops/attention_sm90.cu and
- * ops/attention_grad_sm90.cu.
- */
+ * 16-bit floats use the tensor cores: mma m16n8k16, whose rows are 16 queries (forward) or keys
+ * (backward). The scores of one product are already in the registers of the next one's left
+ * operand, so only dS goes through shared memory, for dQ. Columns (forward) and rows (backward) of
+ * scores are permuted so that a thread has 4 (or 2) neighbouring keys of a query: one load of bias,
+ * and a half (or a quarter) of a block of dropout, which neighbouring threads share. There are
+ * separate kernels below for f32, all in f32, and for heads wider than 256, which are not
+ * optimised. Heads of 64 elements in 16 bits use ops/attention_sm90.cu and
+ * ops/attention_grad_sm90.cu on compute capability 9.0. */
 
 /* ------------------------------------------------------------------------------- operands */
 
-enum { ZFI_HEAD_WIDTH = 256 /* of heads in tiles */, ZFI_TOKENS = 1 << 30 /* at most */ };
+enum {
+    ZFI_HEAD_WIDTH = 256, /* maximum width of a head in tiles */
+    ZFI_TOKENS = 1 << 30  /* maximum */
+};
 
-/* A launch taken apart, as kernels have it. Of token t in example b, head h has elements
- * (b * tokens + t) * row + h * d onwards of q, k or v. */
+/* A launch taken apart, for kernels. Head h of token t of example b begins at element (b * tokens +
+ * t) * row + h * d of q, k or v. */
 typedef struct zfi_heads {
-    const void *q, *k, *v, *bias; /* bias: or NULL */
+    const void *q, *k, *v, *bias; /* bias may be NULL */
     int64_t row, bias_step[4];
     int64_t count;      /* heads of all examples */
     int heads, m, n, d; /* m queries, n keys */
-    float scale;        /* times log2 e */
+    float scale;        /* the scale times log2 e */
     bool causal, well, bias_well;
-    bool steady; /* rows lie well and are whole blocks of dropout, all queries have one bias */
+    bool steady; /* rows are aligned and whole blocks of dropout, and all queries share one bias */
     zfi_dropout drop;
 } zfi_heads;
 
@@ -45,7 +48,8 @@ static const void *zfi_behind(const void *data, int64_t count, size_t size)
     return data ? static_cast<const char *>(data) + count * (int64_t)size : NULL;
 }
 
-/* Operands first.. of a launch; an error for what kernels cannot count. */
+/* The operands of a launch from number `first` on; an error where their sizes exceed the kernels'
+ * counters. */
 static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
 {
     const zf_array *x = l->args + first, *bias = NULL;
@@ -87,7 +91,7 @@ static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
     return ZF_OK;
 }
 
-/* A head: its number among those of all examples, its example, and which it is there. */
+/* A head: its number among the heads of all examples, its example, and its number there. */
 typedef struct zfi_one_head {
     int number, example, nth;
 } zfi_one_head;
@@ -98,14 +102,14 @@ __device__ __forceinline__ zfi_one_head zfi_one_head_of(const zfi_heads &a, int 
     return h;
 }
 
-/* Where its token t begins, rows being `row` elements. */
+/* The element at which token t of the head begins, with rows of `row` elements. */
 __device__ __forceinline__ int64_t zfi_token_at(const zfi_heads &a, const zfi_one_head &head,
                                                 int tokens, int t, int64_t row)
 {
     return ((int64_t)head.example * tokens + t) * row + (int64_t)head.nth * a.d;
 }
 
-/* How many keys query m sees: the first ones. There may be no such query. */
+/* How many keys query m sees, counted from key 0. m may be beyond the last query. */
 __device__ __forceinline__ int zfi_sees(const zfi_heads &a, int m)
 {
     int seen = a.causal ? max(0, min(a.n, m + 1 + a.n - a.m)) : a.n;
@@ -121,7 +125,7 @@ __device__ __forceinline__ const T *zfi_bias_row(const zfi_heads &a, const zfi_o
            head.nth * a.bias_step[1] + min(m, a.m - 1) * a.bias_step[2];
 }
 
-/* Of N keys from n on, a multiple of N; times log2 e, as scores are. */
+/* The bias of N keys from n on, a multiple of N, times log2 e as scores are. */
 template <class T, int N>
 __device__ __forceinline__ void zfi_bias_of(const zfi_heads &a, const T *row, int n, float (&y)[N])
 {
@@ -138,9 +142,9 @@ __device__ __forceinline__ void zfi_bias_of(const zfi_heads &a, const T *row, in
     for (int i = 0; i < N; i++) y[i] *= 1.44269504f;
 }
 
-/* Which of the elements are kept: bit 4 i + k of element e[i] + k, N even. The 4 from e[i] on are
- * half a block of dropout: the first in even lanes, of which `odd` is 0, and the second in those
- * lanes ^ PARTNER. Of two blocks each lane draws one. All lanes of the warp must come. */
+/* Which elements dropout keeps: bit 4 i + k is element e[i] + k, N even. The 4 elements from e[i]
+ * on are half a block of dropout: the first half in even lanes, where `odd` is 0, the second in
+ * lanes ^ PARTNER. Of two blocks each lane draws one. All lanes of the warp must take part. */
 template <int PARTNER, int N>
 __device__ __forceinline__ uint32_t zfi_kept_bits(const zfi_dropper &d, const uint64_t (&e)[N],
                                                   int odd)
@@ -158,7 +162,7 @@ __device__ __forceinline__ uint32_t zfi_kept_bits(const zfi_dropper &d, const ui
     return odd ? bits << 4 | other : other << 4 | bits;
 }
 
-/* The number of the score of a query and key 0. */
+/* The number, for dropout, of the score of a query and key 0. */
 __device__ __forceinline__ uint64_t zfi_score_number(const zfi_heads &a, const zfi_one_head &head,
                                                      int m)
 {
@@ -166,12 +170,14 @@ __device__ __forceinline__ uint64_t zfi_score_number(const zfi_heads &a, const z
 }
 
 /* ------------------------------------------------------------------------------ instructions
- * What of a warp's threads does what is the instruction's: a fragment is 2 elements of a thread.
- * The twins have the same fragments, by shuffles. */
+ * The instruction defines which thread of a warp holds which elements; a fragment is 2 elements of
+ * a thread. The replacements without tensor cores have the same fragments, exchanged by
+ * shuffles. */
 
 #if ZF_TENSOR_CORES
 
-/* 16 bytes (SIZE 4: 4) to shared memory, there after zfi_fetched; zeros where !there. */
+/* Copies 16 bytes (SIZE 4: 4) to shared memory, zeros where !there. They have arrived after
+ * zfi_fetched. */
 template <int SIZE>
 __device__ __forceinline__ void zfi_fetch(void *to, const void *from, bool there)
 {
@@ -188,8 +194,8 @@ __device__ __forceinline__ void zfi_fetch(void *to, const void *from, bool there
 
 __device__ __forceinline__ void zfi_fetched() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
-/* Four 8x8 matrices, matrix i from the 8 rows that lanes 8 i.. point to: of row lane / 4 the
- * elements lane % 4 * 2 and the next; ACROSS: of column lane / 4. */
+/* Loads four 8x8 matrices; matrix i from the 8 rows to which lanes 8 i.. point. A lane gets
+ * elements lane % 4 * 2 and the next one of row lane / 4; ACROSS: of column lane / 4. */
 template <bool ACROSS>
 __device__ __forceinline__ void zfi_fragments(uint32_t (&x)[4], const void *row)
 {
@@ -293,10 +299,10 @@ __device__ __forceinline__ float zfi_exp2(float x) { return exp2f(x); }
 #endif
 
 /* ------------------------------------------------------------------------- tiles of 16 bits
- * Rows of D elements in shared memory, cut into chunks of 8, 16 bytes. Chunks of a row are permuted
- * so that the 8 rows of a matrix lie in different banks, the rows being r, ... with a step of 1, 2
- * or 4, or by twos with a step of 4. Of what begins at x (chunk 0 or 1), chunks 2 i on begin at
- * x ^ 16 i; and rows 32 lower lie alike. */
+ * Rows of D elements in shared memory, split into chunks of 8 elements, 16 bytes. Chunks of a row
+ * are permuted so that the 8 rows of a matrix lie in different banks, the rows being r, ... with a
+ * step of 1, 2 or 4, or by twos with a step of 4. If a chunk (0 or 1) begins at x, the chunk 2 i
+ * further begins at x ^ 16 i. Rows 32 apart have the same permutation. */
 
 template <int D> __device__ __forceinline__ int zfi_chunk_at(int row, int chunk)
 {
@@ -305,8 +311,8 @@ template <int D> __device__ __forceinline__ int zfi_chunk_at(int row, int chunk)
     return row * D + (chunk ^ by) * 8;
 }
 
-/* ROWS rows, zeros where there are no more than `has`, or than d elements of a row. All threads
- * come; the tile is there after zfi_fetched and a barrier. */
+/* Fetches ROWS rows into a tile; zeros beyond `has` rows and beyond d elements of a row. All
+ * threads of the block must take part. The tile is complete after zfi_fetched and a barrier. */
 template <int D, class T>
 __device__ __forceinline__ void zfi_tile_in(T *tile, int rows, const T *from, int64_t row, int has,
                                             int d, bool well)
@@ -326,7 +332,7 @@ __device__ __forceinline__ void zfi_tile_in(T *tile, int rows, const T *from, in
     }
 }
 
-/* Rows first.. of a tile into memory, columns column.. of them, `has` of `rows`. A warp's. */
+/* Stores rows first.. of a tile, columns column.., `has` of `rows` rows. One warp. */
 template <int D, int COLUMNS, class T>
 __device__ __forceinline__ void zfi_tile_out(T *to, int64_t row, const T *tile, int first, int rows,
                                              int has, int column, int d, bool well)
@@ -345,13 +351,13 @@ __device__ __forceinline__ void zfi_tile_out(T *to, int64_t row, const T *tile, 
     }
 }
 
-/* What a thread brings of every tile of ROWS rows, by 16 bytes each where rows lie well: the places
- * are known beforehand, for blocks of 128 or 256 threads. */
+/* The part of each tile of ROWS rows that a thread fetches, 16 bytes at a time where rows are
+ * aligned. The addresses are computed once; for blocks of 128 or 256 threads. */
 template <int D, int ROWS, class T> struct zfi_tile_share {
-    static const int most = ROWS * D / 8 / 128; /* places, with 128 threads */
+    static const int most = ROWS * D / 8 / 128; /* pieces of 16 bytes, with 128 threads */
     int to[most], row, step, count;
     int64_t from, down;
-    bool used; /* the columns are those of a head */
+    bool used; /* the columns belong to the head */
 
     __device__ __forceinline__ zfi_tile_share(int64_t line, int d)
     {
@@ -374,8 +380,8 @@ template <int D, int ROWS, class T> struct zfi_tile_share {
     }
 };
 
-/* The bias of `keys` keys from n on, which all queries share, as it lies in memory; zeros where
- * there are no more keys. All threads come; it is there after zfi_fetched and a barrier. */
+/* Fetches the bias of `keys` keys from n on, which all queries share; zeros beyond the last key.
+ * All threads of the block must take part. It is complete after zfi_fetched and a barrier. */
 template <class T>
 __device__ __forceinline__ void zfi_bias_in(T *tile, const zfi_heads &a, const T *row, int n,
                                             int keys)
@@ -389,7 +395,7 @@ __device__ __forceinline__ void zfi_bias_in(T *tile, const zfi_heads &a, const T
     }
 }
 
-/* Two neighbours. */
+/* Stores two neighbours. */
 template <class T> __device__ __forceinline__ void zfi_put_pair(T *to, uint32_t pair)
 {
     zfi_pack<T, 2> p;
@@ -404,8 +410,8 @@ template <int D> struct zfi_front {
     static size_t bytes(int queries) { return 2 * (D * (size_t)(queries + 4 * keys) + 2 * keys); }
 };
 
-/* A block: 16 queries a warp. K and V of the next keys, and STEADY their bias, come in while these
- * are worked on. STEADY: as zfi_heads.steady. */
+/* A warp has 16 queries. K and V of the next keys (and STEADY: their bias) are fetched while the
+ * current ones are used. STEADY: zfi_heads.steady. */
 template <class T, int D, bool STEADY>
 __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
     zfi_attention_forward(const zfi_heads a, T *y, float *lse, bool y_well)
@@ -418,13 +424,13 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
     const int queries = (int)blockDim.x / 2, tiles = (a.m + queries - 1) / queries;
     const zfi_one_head head = zfi_one_head_of(a, (int)(blockIdx.x / (unsigned)tiles));
     int tile = (int)(blockIdx.x % (unsigned)tiles);
-    if (a.causal) tile = tiles - 1 - tile; /* the longest first */
+    if (a.causal) tile = tiles - 1 - tile; /* the longest rows first */
     const int m0 = tile * queries, m = m0 + 16 * warp;
     const int end = zfi_sees(a, min(m0 + queries, a.m) - 1);
     const int ends = m < a.m ? zfi_sees(a, min(m + 16, a.m) - 1) : 0, least = zfi_sees(a, m);
     const int sees[2] = {zfi_sees(a, m + g), zfi_sees(a, m + g + 8)};
-    /* Where fragments begin: of q, of k and v in the first 16 keys and the next. */
-    const int pair = lane % 8 / 2 * 4 + lane % 2; /* a key of 16: columns are permuted */
+    /* Where fragments begin: of q, and of k and v in the first 16 keys and the next. */
+    const int pair = lane % 8 / 2 * 4 + lane % 2; /* one of 16 keys: columns are permuted */
     const int q_at = zfi_chunk_at<D>(16 * warp + lane % 16, lane / 16);
     const int k_at[2] = {zfi_chunk_at<D>(pair + lane / 16 * 2, lane / 8 % 2),
                          zfi_chunk_at<D>(16 + pair + lane / 16 * 2, lane / 8 % 2) - 16 * D};
@@ -472,7 +478,7 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
         }
         if (n >= ends) continue;
         float s[2 * groups][4], shift[2], fix[2], high[2] = {most[0], most[1]};
-        uint32_t kept[2] = {~0u, ~0u}; /* STEADY: of row r, bit 4 c + i of key i of group c */
+        uint32_t kept[2] = {~0u, ~0u}; /* STEADY: bit 4 c + i of row r is key i of group c */
         if (STEADY && !drop.off) {
 #pragma unroll
             for (int r = 0; r < 2; r++) {
@@ -577,7 +583,7 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
         }
     }
     if (m >= a.m) return;
-    __syncwarp(); /* the warp's queries are done with: y takes their place */
+    __syncwarp(); /* the warp has read its queries: y replaces them */
 #pragma unroll
     for (int r = 0; r < 2; r++) {
         int row = m + g + 8 * r;
@@ -600,10 +606,10 @@ __global__ void __launch_bounds__(256, D <= 128 ? 2 : 1)
 
 /* --------------------------------------------------------------------- backward, in general */
 
-/* delta[head,m] = sum of dy y over the d of a row, over what dropout multiplies what it keeps by
- * where that is left to the end; shift[head,m] = what is subtracted from scores times log2 e: inf
- * for an empty row, of which nothing is left. Rows of dy are [b,m,head]. A block has 128 of them, 8
- * threads a row, each thread 4 at a time; results are put down head by head. */
+/* delta[head,m] = sum of dy y over the d of a row, divided by dropout's factor where that factor is
+ * applied at the end; shift[head,m] = the number subtracted from scores times log2 e: inf for an
+ * empty row, whose probabilities become 0. Rows of dy are [b,m,head]. A block has 128 rows, 8
+ * threads each; a thread reads 4 elements at a time. Results are stored head by head. */
 enum { ZFI_DELTA_ROWS = 128 };
 
 template <class T>
@@ -645,7 +651,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     __syncthreads();
     int nth = (int)threadIdx.x;
     if (nth >= ZFI_DELTA_ROWS) return;
-    if (ZFI_DELTA_ROWS % a.heads == 0) { /* neighbours are of one head */
+    if (ZFI_DELTA_ROWS % a.heads == 0) { /* neighbours in a result belong to one head */
         const int tokens = ZFI_DELTA_ROWS / a.heads;
         nth = nth % tokens * a.heads + nth / tokens;
     }
@@ -657,20 +663,20 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     shift[to] = lse[to] == -INFINITY ? INFINITY : lse[to] * 1.44269504f;
 }
 
-/* A gradient's operands and how its tasks are cut. sums: of a block of threads, where its dQ is
- * added up. */
+/* The operands of a gradient, and how its tasks are split. sums: where a block of threads adds up
+ * its dQ. */
 typedef struct zfi_heads_back {
     const void *dy;
     float *shift, *delta, *sums;
-    int64_t sums_size; /* of a block */
+    int64_t sums_size; /* elements of one block's sums */
     void *dq, *dk, *dv;
-    int64_t row, hidden; /* from a token to the next of the gradients, and of dy */
+    int64_t row, hidden; /* elements from one token to the next: of the gradients, of dy */
     int key_tiles, query_tiles;
     int64_t tasks;
     bool apart, well, dy_well;
 } zfi_heads_back;
 
-/* Tiles of a head's scores: what a task is. */
+/* A task: a range of tiles of a head's scores. */
 typedef struct zfi_tiles {
     zfi_one_head head;
     int i0, i1, j0, j1; /* tiles of queries, tiles of keys */
@@ -691,8 +697,8 @@ __device__ __forceinline__ zfi_tiles zfi_tiles_of(const zfi_heads &a, const zfi_
     return x;
 }
 
-/* The first tile of queries that tile j of keys is worked on with: the first that sees one of them,
- * but the first of all keys make every dQ, if only zeros. */
+/* The first tile of queries for tile j of keys: the first that sees one of these keys. Tile 0 of
+ * keys has all tiles of queries, since it initialises every dQ. */
 __device__ __forceinline__ int zfi_first_queries(const zfi_heads &a, const zfi_tiles &x, int j,
                                                  int queries, int keys)
 {
@@ -708,10 +714,10 @@ __device__ __forceinline__ int zfi_last_keys(const zfi_heads &a, int i, int quer
 
 /* --------------------------------------------------------------------- backward, 16 bits */
 
-/* Warps: 4 in the direction of keys; of heads wider than 128, twice that, which share the columns
- * of dK and dV. */
+/* 4 warps in the direction of keys; for heads wider than 128, twice as many, which share the
+ * columns of dK and dV. */
 template <class T, int D> struct zfi_back {
-    static const int blocks = D <= 64 ? 2 : 1; /* of 16 keys, a warp's */
+    static const int blocks = D <= 64 ? 2 : 1; /* blocks of 16 keys of a warp */
     static const int parts = D <= 128 ? 1 : D / 128;
     static const int keys = 64 * blocks, queries = D <= 128 ? 64 : 32, threads = 128 * parts;
     static const int per_processor = D <= 128 ? 2 : 1;
@@ -719,21 +725,21 @@ template <class T, int D> struct zfi_back {
         sizeof(T) * (2 * keys * D + 4 * queries * D + keys * queries) + sizeof(float) * 4 * queries;
 };
 
-/* A warp's place in a tile of keys, which is shared memory's: k, v, dS [keys, queries]. The keys'
- * rows of a fragment: row (block, half, g) of the warp is key g * 2 * blocks + 2 * block + half of
- * its own, so that a thread has neighbours. */
+/* A warp's place in a tile of keys. Shared memory: k, v, dS [keys, queries]. Row (block, half, g)
+ * of a fragment is key g * 2 * blocks + 2 * block + half of the warp, so that a thread has
+ * neighbouring keys. */
 template <class T, int D> struct zfi_back_warp {
     T *k, *v, *ds;
     zfi_one_head head;
-    int n, own, column; /* the tile's first key, the warp's in it, its columns of dK and dV */
-    int own_at[2];      /* where blocks of its keys begin, as left operands */
+    int n, own, column; /* first: key of the tile; key, and column of dK and dV, of the warp */
+    int own_at[2];      /* where blocks of the warp's keys begin, as left operands */
     int lane, g, t;
     zfi_dropper drop;
     float keep;
 };
 
-/* P after dropout, and dS / scale, of the warp's keys and queries m.. to m + 15, rows r.. of their
- * tile, as left operands. bias: of the thread's keys, where all queries have the same. */
+/* P after dropout, and dS / scale, as left operands, for the warp's keys and queries m.. to m + 15,
+ * rows r.. of their tile. bias: of the thread's keys, where all queries share it. */
 template <class T, int D, bool STEADY>
 __device__ __forceinline__ void
 zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, const T *dy,
@@ -745,7 +751,7 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
     const int mine = w.n + w.own + w.g * 2 * blocks; /* the first of the thread's keys */
     const int right_at = zfi_chunk_at<D>(r + w.lane % 8 + w.lane / 16 * 8, w.lane / 8 % 2);
     float s[blocks][2][4], dp[blocks][2][4];
-    unsigned kept = 0; /* bit 4 c + e: of query c, key e of the thread's */
+    unsigned kept = 0; /* bit 4 c + e: query c, key e of the thread */
     if (STEADY && !w.drop.off && blocks == 2) {
         uint64_t e[4];
 #pragma unroll
@@ -776,8 +782,8 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
         }
     }
     if (!w.drop.off && blocks == 1) {
-        /* Four lanes, of neighbouring g, have 2 keys each of 8 neighbours: each draws for one of
-         * their queries, and all get byte c of query c. */
+        /* Four lanes with neighbouring g have 2 keys each of the same 8. Each lane draws for one of
+         * their queries; all lanes get byte c for query c. */
         const int of = w.g % 4, query = of / 2 * 8 + 2 * w.t + of % 2;
         unsigned all = zfi_kept_from<8>(w.drop, zfi_score_number(a, w.head, m + query) +
                                                     (unsigned)(mine & ~7))
@@ -788,7 +794,7 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
         for (int c = 0; c < 4; c++) kept |= (all >> (8 * c + 2 * of) & 3) << 4 * c;
     }
 #pragma unroll
-    for (int c = 0; c < 4; c++) { /* a query: c % 2 of n-block c / 2 */
+    for (int c = 0; c < 4; c++) { /* query c % 2 of n-block c / 2 */
         const int query = c / 2 * 8 + 2 * w.t + c % 2;
         const float shift = stat[r + query], less = stat[queries + r + query];
         float by[4] = {w.keep, w.keep, w.keep, w.keep};
@@ -814,7 +820,7 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
             *to = prob * by[e];
         }
     }
-    if (w.n + w.own + 16 * blocks > zfi_sees(a, m) || m + 16 > a.m) { /* an edge */
+    if (w.n + w.own + 16 * blocks > zfi_sees(a, m) || m + 16 > a.m) { /* an edge of the scores */
 #pragma unroll
         for (int c = 0; c < 4; c++) {
             int seen = zfi_sees(a, m + c / 2 * 8 + 2 * w.t + c % 2);
@@ -834,8 +840,9 @@ zfi_back_scores(const zfi_heads &a, const zfi_back_warp<T, D> &w, const T *q, co
         }
 }
 
-/* dQ of tile i of queries: what earlier tiles of keys have left in `sums`, and what this one adds.
- * A warp has 16 of the queries, and some columns. q: the queries' tile, which is done with. */
+/* dQ of tile i of queries: the sum of earlier tiles of keys, in `sums`, plus this one. A warp has
+ * 16 of the queries and some of the columns. q: the memory of the queries' tile, which is no longer
+ * needed. */
 template <class T, int D>
 __device__ __forceinline__ void zfi_back_queries(const zfi_heads &a, const zfi_heads_back &b,
                                                  const zfi_back_warp<T, D> &w, T *q, int i,
@@ -845,17 +852,17 @@ __device__ __forceinline__ void zfi_back_queries(const zfi_heads &a, const zfi_h
     typedef zfi_back<T, D> cut;
     const int queries = cut::queries, blocks = cut::blocks, span = 16 * blocks;
     const int rows = queries / 16, parts = 4 * cut::parts / rows, warp = (int)threadIdx.x / 32;
-    const int width = D / parts, some = width < 64 ? width : 64; /* columns, and at a time */
+    const int width = D / parts, some = width < 64 ? width : 64; /* of a warp; at a time */
     const int own = warp % rows * 16, end = min((i + 1) * queries, a.m);
     const bool first = w.n == 0, last = w.n / cut::keys == zfi_last_keys(a, i, queries, cut::keys);
     const float scale = a.scale * 0.693147181f;
-    /* Fragments of keys among which one of the queries sees one. */
+    /* The keys up to the last that one of the queries sees, in whole fragments. */
     const int seen = min(cut::keys, zfi_sees(a, end - 1) - w.n);
     const int steps = (seen + span - 1) / span * blocks;
 #pragma unroll 1
     for (int from = warp / rows * width, to = from + width; from < to; from += some) {
         float dq[some / 8][4];
-        float *sum = sums + own * D + from * 16 + 4 * w.lane; /* as it lies in registers */
+        float *sum = sums + own * D + from * 16 + 4 * w.lane; /* in the order of registers */
 #pragma unroll
         for (int c = 0; c < some / 8; c++) {
             if (first) dq[c][0] = dq[c][1] = dq[c][2] = dq[c][3] = 0;
@@ -904,12 +911,12 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
     typedef zfi_tensor_core<T> core;
     typedef zfi_back<T, D> cut;
     const int keys = cut::keys, queries = cut::queries, blocks = cut::blocks, span = 16 * blocks;
-    const int width = D / cut::parts; /* columns of dK and dV, a warp's */
+    const int width = D / cut::parts; /* columns of dK and dV of a warp */
     const int warp = (int)threadIdx.x / 32;
     const float scale = a.scale * 0.693147181f;
     float *sums = b.sums + blockIdx.x * b.sums_size;
     ZF_SHARED(T, shared);
-    T *stage = shared + 2 * keys * D; /* twice q and dy */
+    T *stage = shared + 2 * keys * D; /* two stages of q and dy */
     zfi_back_warp<T, D> w;
     w.k = shared, w.v = w.k + keys * D, w.ds = stage + 4 * queries * D;
     float *stats = reinterpret_cast<float *>(w.ds + keys * queries);
@@ -923,7 +930,7 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
     for (int64_t task = blockIdx.x; task < b.tasks; task += gridDim.x) {
         const zfi_tiles x = zfi_tiles_of(a, b, task);
         w.head = x.head;
-        /* Queries of tile i, with what is known of them, into half `to` of the stage. */
+        /* Fetches tile i of queries, with their rows' sums, into stage `to`. */
         auto queries_in = [&](int i, int to) {
             int m = i * queries, has = a.m - m;
             T *tile = stage + to * 2 * queries * D;
@@ -947,7 +954,7 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
             if (first >= x.i1 && !x.dkv) break;
             w.n = j * keys;
             const int64_t at = zfi_token_at(a, w.head, a.n, w.n, a.row);
-            __syncthreads(); /* the tiles before are done with */
+            __syncthreads(); /* the tiles before have been read */
             zfi_tile_in<D>(w.k, keys, static_cast<const T *>(a.k) + at, a.row, a.n - w.n, a.d,
                            a.well);
             zfi_tile_in<D>(w.v, keys, static_cast<const T *>(a.v) + at, a.row, a.n - w.n, a.d,
@@ -1008,11 +1015,11 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
                     }
                 }
                 if (!x.dq) continue;
-                __syncthreads(); /* dS is whole, and the queries are done with */
+                __syncthreads(); /* dS is complete, and the queries have been read */
                 zfi_back_queries<T, D>(a, b, w, q, i, sums + (int64_t)(i - x.i0) * queries * D);
             }
             zfi_fetched();
-            __syncthreads(); /* K and V are done with: dK and dV take their place */
+            __syncthreads(); /* K and V have been read: dK and dV replace them */
             if (!x.dkv) continue;
 #pragma unroll
             for (int k = 0; k < 2 * blocks; k++) {
@@ -1036,14 +1043,14 @@ __global__ void __launch_bounds__(zfi_back<T, D>::threads, zfi_back<T, D>::per_p
 }
 
 /* ------------------------------------------------------------------------------------- f32
- * 256 threads, of which thread (row, column) of 16 x 16 has `each` rows and as many neighbouring
- * keys of a tile of scores, and 4 neighbouring columns of every 64 of a tile of y or a gradient.
- * Where threads read rows of K or V side by side, these lie so that neighbours in the tile are
- * neighbours in the threads: row k in place k % each * 16 + k / each. */
+ * 256 threads as 16 x 16: thread (row, column) has `each` rows and `each` neighbouring keys of a
+ * tile of scores, and 4 neighbouring columns of every 64 of a tile of y or a gradient. Where
+ * neighbouring threads read rows of K or V, row k is stored at k % each * 16 + k / each, so that
+ * they read neighbouring rows. */
 
 template <int D> struct zfi_plain {
     static const int tile = D <= 128 ? 64 : 32, each = tile / 16, columns = D / 16;
-    static const int line = D + 4, s_line = tile + 4; /* from a row to the next */
+    static const int line = D + 4, s_line = tile + 4; /* elements from one row to the next */
     static size_t bytes(int tiles)
     {
         return sizeof(float) * (size_t)(tiles * tile * line + tile * s_line);
@@ -1069,7 +1076,7 @@ __device__ __forceinline__ void zfi_plain_in(float *tile, const float *from, int
     }
 }
 
-/* Products of the thread's rows of x with its keys, rows of a spread tile. */
+/* Products of the thread's rows of x with its keys, rows of a tile that is stored in this order. */
 template <int D>
 __device__ __forceinline__ void zfi_plain_scores(float (&s)[zfi_plain<D>::each][zfi_plain<D>::each],
                                                  const float *x, const float *keys)
@@ -1124,7 +1131,7 @@ __device__ __forceinline__ void zfi_plain_add(float (&y)[zfi_plain<D>::each][zfi
     }
 }
 
-/* The thread's rows times `by` into memory, `has` of the tile. */
+/* Stores the thread's rows times `by`, the first `has` of the tile. */
 template <int D>
 __device__ __forceinline__ void
 zfi_plain_out(float *to, int64_t row, const float (&y)[zfi_plain<D>::each][zfi_plain<D>::columns],
@@ -1184,7 +1191,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     for (int n0 = 0; n0 < end; n0 += tile) {
         const int n = n0 + (int)threadIdx.x % 16 * each;
         const int64_t at = keys_at + n0 * a.row;
-        __syncthreads(); /* the keys before are done with */
+        __syncthreads(); /* the keys before have been read */
         zfi_plain_in<D, true>(k_tile, static_cast<const float *>(a.k) + at, a.row, a.n - n0, a.d,
                               a.well);
         zfi_plain_in<D, false>(v_tile, static_cast<const float *>(a.v) + at, a.row, a.n - n0, a.d,
@@ -1220,7 +1227,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
                 if (!(kept >> c & 1)) s[r][c] = 0;
             }
         }
-        __syncwarp(); /* a warp's rows of p are its own */
+        __syncwarp(); /* each warp reads only its own rows of p */
         zfi_plain_put<each>(p, s, cut::s_line);
         __syncwarp();
         zfi_plain_add<D, false, false>(o, p, v_tile);
@@ -1264,7 +1271,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
             const int64_t to = zfi_token_at(a, head, a.n, n0, b.row);
             float dk[each][columns], dv[each][columns];
             if (first >= x.i1 && !x.dkv) break;
-            __syncthreads(); /* the tiles before are done with */
+            __syncthreads(); /* the tiles before have been read */
             zfi_plain_in<D, true>(k_tile, static_cast<const float *>(a.k) + at, a.row, a.n - n0,
                                   a.d, a.well);
             zfi_plain_in<D, true>(v_tile, static_cast<const float *>(a.v) + at, a.row, a.n - n0,
@@ -1352,14 +1359,14 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 }
 
 /* ------------------------------------------------------------------------------ wide heads
- * A block of threads has one row of y (and lse), of dQ, or of dK and dV. For every 256 columns of
- * it it goes along the keys or queries that the row meets, 64 at a time, of which a warp has every
- * eighth; a thread adds up a column. */
+ * A block of threads computes one row of y (and lse), of dQ, or of dK and dV. For every 256 columns
+ * of the row it loops over the row's keys or queries, 64 at a time. A warp computes the scores of
+ * every eighth; a thread adds up one column. */
 
 enum zfi_wide_row { ZFI_ROW_OF_Y, ZFI_ROW_OF_DQ, ZFI_ROW_OF_DKV };
 enum { ZFI_MEETS = 64 };
 
-/* x y, the warp's. */
+/* The dot product of x and y, by one warp. */
 template <class T> __device__ __forceinline__ float zfi_wide_dot(const T *x, const T *y, int d)
 {
     float sum = 0;
@@ -1387,7 +1394,8 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         const T *v = static_cast<const T *>(a.v) + k_at, *dy = static_cast<const T *>(b.dy);
         if (dy) dy += zfi_token_at(a, head, a.m, 0, b.hidden);
         const int meets = what == ZFI_ROW_OF_DKV ? a.m : zfi_sees(a, row);
-        /* The score of query m and key n, times log2 e; -inf where it is not seen. */
+        /* The score of query m and key n, times log2 e; -inf where the query does not see the
+         * key. */
         auto score = [&](int m, int n) {
             float bias[1] = {0};
             if (n >= zfi_sees(a, m)) return -INFINITY;
@@ -1395,7 +1403,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
             return fmaf(zfi_wide_dot(q + m * a.row, k + n * a.row, a.d), a.scale, bias[0]);
         };
         float shift = 0, by = 0;
-        if (what == ZFI_ROW_OF_Y) { /* the row's maximum and sum: a warp's, then all warps' */
+        if (what == ZFI_ROW_OF_Y) { /* the row's maximum and sum: of each warp, then of all warps */
             float most = -INFINITY, sum = 0, high;
             for (int n = warp; n < meets; n += warps) {
                 float x = score(row, n);
@@ -1468,8 +1476,9 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 
 /* ------------------------------------------------------------------------------- launchers */
 
-/* Lets a block of the kernel have `bytes` of shared memory, or as much up to `most` as there is: no
- * less for one launch than for another, which may be in a graph. */
+/* Allows a block of the kernel `bytes` of shared memory, or up to `most` if the device has as much.
+ * The allowance never shrinks from one launch to the next, since an earlier launch may be in a
+ * captured graph. */
 template <class K>
 static cudaError_t zfi_allow_shared(const zf_launch *l, K *kernel, size_t bytes, size_t most)
 {
@@ -1485,12 +1494,13 @@ static cudaError_t zfi_allow_shared(const zf_launch *l, K *kernel, size_t bytes,
                                 (int)(most < has ? most : has));
 }
 
-/* What runs heads of type T, at most D wide. */
+/* Launches the kernels for heads of type T, at most D wide. */
 template <class T, int D> struct zfi_attention_of {
     typedef zfi_back<T, D> back;
     static const int keys = back::keys, queries = back::queries, width = D;
 
-    /* Tiles are halved where whole ones would leave processors without; rows do not mind. */
+    /* Tiles are halved where whole ones would not occupy all processors; the bits of rows do not
+     * change. */
     static cudaError_t forward(const zf_launch *l, const zfi_heads &a, T *y, float *lse, bool well)
     {
         int warps = (int)zfi_div_up(min(a.m, 128), 16), processors = zfi_device_of(l)->processors;
@@ -1547,7 +1557,7 @@ template <int W> struct zfi_attention_of<float, W> {
     }
 };
 
-/* What runs wider ones. */
+/* The same for wider heads. */
 template <class T> struct zfi_attention_of_wide {
     static const int keys = 1 << 30, queries = 1, width = 1;
 
@@ -1575,7 +1585,7 @@ template <class T> struct zfi_attention_of_wide {
     }
 };
 
-/* Runs the code with `of` being what runs heads `d` wide. */
+/* Runs the code with `of` the class that launches heads `d` wide. */
 #define ZFI_HEAD_WIDTHS(T, d, of, ...)                                                             \
     if ((d) <= 32) {                                                                               \
         typedef zfi_attention_of<T, 32> of;                                                        \
@@ -1594,7 +1604,7 @@ template <class T> struct zfi_attention_of_wide {
         __VA_ARGS__                                                                                \
     }
 
-/* The forward by the kernels above. `well`: y lies on 16 bytes, and so do its heads. */
+/* The forward pass by the kernels above. `well`: y and its heads are aligned to 16 bytes. */
 static zf_status zfi_general_attention(const zf_launch *l, const zfi_heads &a, float *lse, bool well)
 {
     cudaError_t code = cudaSuccess;
@@ -1604,13 +1614,13 @@ static zf_status zfi_general_attention(const zf_launch *l, const zfi_heads &a, f
     return zfi_cuda_failed(l->error, "attention", code);
 }
 
-/* Scratch: delta and shift, each of this size, and the blocks' sums of dQ. */
+/* The size of delta and of shift in scratch. The blocks' sums of dQ follow them. */
 static size_t zfi_delta_size(const zfi_heads *a)
 {
     return (size_t)zfi_div_up(a->count * a->m, 16) * 16;
 }
 
-/* A gradient's operands, results and scratch; how tasks are cut is left open. */
+/* The operands, results and scratch of a gradient, without the split into tasks. */
 static zfi_heads_back zfi_heads_back_of(const zf_launch *l, const zfi_heads *a)
 {
     zfi_heads_back b;
@@ -1644,8 +1654,8 @@ static void zfi_make_delta(const zf_launch *l, const zfi_heads &a, const zfi_hea
               zfi_lies_well(a.d, sizeof(T), dy, y), over_scale);
 }
 
-/* How the tiles of a gradient are dealt out: one task a head where there are enough of these for
- * the device, or one tile of keys has them all. */
+/* Splits a gradient into tasks: one per head where heads are enough for the device or one tile
+ * holds all keys, else tiles. */
 static unsigned zfi_cut_gradient(const zf_launch *l, const zfi_heads *a, int keys, int queries,
                                  int width, zfi_heads_back *b)
 {

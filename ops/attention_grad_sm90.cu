@@ -1,7 +1,7 @@
-/* The gradient of attention on compute capability 9.0, for heads 64 wide of 16-bit floats.
+/* The gradient of attention on compute capability 9.0, for heads of 64 elements in 16 bits.
  *
- * A block of two warpgroups has a head, and goes along its tiles of 128 keys, and in each along the
- * tiles of 128 queries. Of a tile of scores,
+ * A block of two warpgroups has one head. It loops over tiles of 128 keys, and for each over tiles
+ * of 128 queries. For one tile of scores:
  *
  *                     128 queries
  *                 +----------------+     S = K Q^T   dP = V dy^T     64 keys a warpgroup: rows
@@ -11,32 +11,32 @@
  *      64 keys    +-------+--------+     dQ += dS^T K                64 queries a warpgroup, of all
  *                  group 0 group 1                                   keys: dS crosses shared memory
  *
- * dK and dV stay in registers until the tile of keys is done. dQ of all queries is added up in the
- * block's own f32 in global memory, each element by one thread in the order of the keys, so that
- * the same bits come out in every run; where one tile holds all keys it is written at once.
+ * dK and dV stay in registers until the tile of keys is done. dQ of all queries is added up in f32
+ * in global memory of the block's own. Each element is added by one thread in the order of the
+ * keys, so every run has the same bits. Where one tile holds all keys, dQ is written at once.
  *
- * Q and dy of the next tile, and K and V where they change, come in while these are worked on.
+ * Q and dy of the next tile, and K and V where they change, are fetched during the current tile.
  *
- * Rows of K, V and dS are permuted, in every 16 keys, so that a thread has the neighbours 2 x and
- * 2 x + 1, and 4 lanes have the 8 keys of a query that one block of random words serves. Each of
- * these lanes makes the words of every fourth of their queries; they exchange what is dropped, a
- * bit each, by shuffles.
+ * Rows of K, V and dS are permuted within every 16 keys, so that a thread has the neighbours 2 x
+ * and 2 x + 1, and 4 lanes have the 8 keys of a query that share one block of random words. Each of
+ * these lanes computes the words of every fourth of their queries. They exchange one bit for each
+ * dropped score by shuffles.
  *
- * Who waits for whom, in a tile:
+ * Synchronisation within a tile:
  *
- *     barrier 1: the tile is there, and all products of the tile before are done
- *     S and dP begin; the next tile is asked for, into places whose last readers were products
+ *     barrier 1: the tile has arrived, and all products of the tile before are done
+ *     S and dP begin; the next tile is requested, into memory whose last readers were products
  *     before barrier 1; P and dS of half of the queries, whose part of dV and dK begins; the other
  *     half; dS is stored: its last readers were products before barrier 1
- *     barrier 2: dS is whole
- *     dQ begins; random bits of the next tile; the next tile has come; all products are waited for;
+ *     barrier 2: dS is complete
+ *     dQ begins; random bits of the next tile; waits for the next tile, then for all products;
  *     dQ is added up
  *
- * What a thread has stored or brought is made visible to the products by zfi_shared_to_products,
- * before the barrier. All threads of a block take the same steps, so that both barriers are
+ * A thread makes what it has stored or fetched visible to the products by zfi_shared_to_products,
+ * before the barrier. All threads of a block run the same steps, so both barriers are
  * __syncthreads. */
 
-/* An operand `by` further on. */
+/* The operand `by` elements further. */
 __device__ __forceinline__ uint64_t zfi_operand_at(uint64_t operand, int by)
 {
     return (operand & 0xffffffff00000000u) | (uint32_t)((uint32_t)operand + (uint32_t)by);
@@ -45,7 +45,7 @@ __device__ __forceinline__ uint64_t zfi_operand_at(uint64_t operand, int by)
 typedef struct zfi_grad90 {
     static const int width = 64, keys = 128, queries = 128, threads = 256, warps = 8;
     static const int tile = 128 * width; /* elements */
-    static const int stage = 16 * width; /* of a warp, on the way out */
+    static const int stage = 16 * width; /* of a warp, before its rows are stored */
 } zfi_grad90;
 
 template <class T> static size_t zfi_grad90_bytes()
@@ -57,7 +57,8 @@ template <class T> static size_t zfi_grad90_bytes()
 
 #if ZF_TENSOR_CORES
 
-/* Four 8x8 matrices to the rows that lanes point to, as zfi_fragments<false> has them. */
+/* Stores four 8x8 matrices to the rows to which lanes point, in the layout of
+ * zfi_fragments<false>. */
 __device__ __forceinline__ void zfi_put_fragments(void *row, const uint32_t (&x)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(
@@ -66,7 +67,7 @@ __device__ __forceinline__ void zfi_put_fragments(void *row, const uint32_t (&x)
                  : "memory");
 }
 
-/* Adds to 4 floats that no other thread touches; nothing waits for it. */
+/* Adds to 4 floats that no other thread touches, without waiting for the result. */
 __device__ __forceinline__ void zfi_add_there(float *to, const float *x)
 {
     asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(x[0]),
@@ -74,15 +75,15 @@ __device__ __forceinline__ void zfi_add_there(float *to, const float *x)
                  : "memory");
 }
 
-/* x, as if it were another in every round of a loop: what is made of it is made again, rather than
- * kept in registers. */
+/* x, hidden from the compiler in each round of a loop, so that values derived from it are
+ * recomputed and not kept in registers. */
 __device__ __forceinline__ int zfi_anew(int x)
 {
     asm volatile("" : "+r"(x));
     return x;
 }
 
-/* Of both halves of a word: bit 0 or 16 where it is more than that of `less`. */
+/* For both halves of a word: bit 0 or 16 where the half is larger than that of `less`. */
 __device__ __forceinline__ uint32_t zfi_drops_two(uint32_t word, uint32_t less)
 {
     return __viaddmin_u16x2(__vmaxu2(word, less), __vneg2(less), 0x00010001u);
@@ -115,8 +116,8 @@ static inline void zfi_add_there(float *to, const float *x)
 
 #endif
 
-/* Where key k of 16 lies: keys 2 x and 2 x + 1 in rows x and x + 8, x going on with 4 behind the
- * first 8 keys. And the key that lies in row r. */
+/* The row in which key k of 16 is stored: keys 2 x and 2 x + 1 are in rows x and x + 8, x
+ * continuing with 4 after the first 8 keys. And the inverse: the key that is stored in row r. */
 __device__ __forceinline__ int zfi_row_of_key(int k)
 {
     return (k & ~15) | (k & 1) << 3 | (k >> 1 & 7);
@@ -126,11 +127,11 @@ __device__ __forceinline__ int zfi_key_of_row(int r)
     return (r & ~15) | (r & 7) << 1 | (r >> 3 & 1);
 }
 
-/* A tile of scores: the next one is in the same tile of keys, or the first that the next tile of
- * keys is worked on with, or of another head. */
+/* A tile of scores. The next tile has the same keys, or is the first tile of queries for the next
+ * keys, or belongs to the next head. */
 typedef struct zfi_grad_place {
     zfi_one_head head;
-    int j, i; /* j: keys, i: queries */
+    int j, i; /* j: tile of keys, i: tile of queries */
 } zfi_grad_place;
 
 __device__ __forceinline__ zfi_grad_place zfi_place_behind(const zfi_heads &a,
@@ -148,8 +149,8 @@ __device__ __forceinline__ zfi_grad_place zfi_place_behind(const zfi_heads &a,
     return x;
 }
 
-/* A warp's 16 rows of a product times `by`, through its place in shared memory to memory: row r is
- * row r there or, TURNED, zfi_key_of_row(r). `has` of them are there. */
+/* Stores a warp's 16 rows of a product times `by`, by way of shared memory: row r of the product is
+ * row r of the result or, TURNED, zfi_key_of_row(r). The result has `has` of them. */
 template <class T, bool TURNED>
 __device__ __forceinline__ void zfi_grad_out(T *stages, const float (&x)[32], float by, T *to,
                                              int64_t row, int has)
@@ -179,9 +180,9 @@ __device__ __forceinline__ void zfi_grad_out(T *stages, const float (&x)[32], fl
     __syncwarp();
 }
 
-/* What is dropped of a thread's scores with 32 queries, 8 j + 2 t + e for j < 16: of key 2 x + h of
- * its two, bit 4 (j / 4 % 2 * 2 + e) + j % 4 + 16 h of word j / 8. first: the number of the score
- * of query 0 and the first of 8 keys that 4 lanes have, a multiple of 8 as n is. */
+/* Which of a thread's scores with 32 queries, 8 j + 2 t + e for j < 16, are dropped. Key 2 x + h of
+ * its two keys is bit 4 (j / 4 % 2 * 2 + e) + j % 4 + 16 h of word j / 8. first: the number of the
+ * score of query 0 and the first of the 8 keys of 4 lanes; it and n are multiples of 8. */
 __device__ __forceinline__ void zfi_dropped_bits(const zfi_dropper &d, uint64_t first, int n,
                                                  uint32_t (&bits)[2])
 {
@@ -207,7 +208,7 @@ __device__ __forceinline__ void zfi_dropped_bits(const zfi_dropper &d, uint64_t 
         }
         all = made & mask << x;
 #pragma unroll
-        for (int other = 1; other < 4; other++) { /* what lane x ^ other has made of this one's */
+        for (int other = 1; other < 4; other++) { /* bits computed by lane x ^ other */
             const uint32_t has = __shfl_xor_sync(0xffffffffu, made, 4 * other) >> x & mask;
             all |= has << (x ^ other);
         }
@@ -215,7 +216,7 @@ __device__ __forceinline__ void zfi_dropped_bits(const zfi_dropper &d, uint64_t 
     }
 }
 
-/* DROPS: there is dropout, unless this run evaluates; BIASED: there is a bias, all queries' one. */
+/* DROPS: with dropout, unless the run evaluates; BIASED: with a bias, shared by all queries. */
 template <class T, bool DROPS, bool BIASED>
 __global__ void __launch_bounds__(256, 1)
     zfi_attention_backward_sm90(const zfi_heads a, const zfi_heads_back b)
@@ -226,18 +227,18 @@ __global__ void __launch_bounds__(256, 1)
     typedef zfi_wgmma<T, 64> product;
     typedef zfi_wgmma<T, 128> wide;
     const int step = zfi_wgmma_step<false>::of, across = zfi_wgmma_step<true>::of;
-    ZF_SHARED(T, shared); /* twice k and v; twice q and dy; dS of 64 queries, and of the others */
+    ZF_SHARED(T, shared); /* 2 stages of k and v, 2 of q and dy, dS in two halves */
     T *const ds = shared + 8 * cut::tile;
     T *const stage = ds + 2 * cut::tile;
     float *const stats = reinterpret_cast<float *>(ds + 2 * cut::tile + cut::warps * cut::stage);
     const int lane = (int)threadIdx.x % ZFI_WARP, g = lane / 4, t = lane % 4;
     const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / ZFI_WARPGROUP, 0);
-    const int own = (int)threadIdx.x / ZFI_WARP * 16; /* the warp's rows, keys or queries */
+    const int own = (int)threadIdx.x / ZFI_WARP * 16; /* the warp's first row, of keys or queries */
     const zfi_dropper drop = zfi_dropper_of(a.drop);
     const float keep = DROPS && !drop.off ? drop.scale : 1;
     const float scale = a.scale * 0.693147181f * keep;
     const int64_t hidden = (int64_t)a.heads * a.d;
-    /* A thread brings 16 bytes of rows r, r + 32 ... */
+    /* A thread fetches 16 bytes of rows r, r + 32 ... */
     auto tile_in = [&](T *tile, int r, int chunk, const T *from, int64_t row, int has) {
         const T *x = from + r * row + chunk * 8;
 #pragma unroll
@@ -273,7 +274,7 @@ __global__ void __launch_bounds__(256, 1)
                     bias[min(n + self / 32 * 16 + self % 32 / 4 * 2 + h, a.n - 1) * a.bias_step[3]];
         }
     };
-    /* What is dropped of the thread's scores at x; nothing where this run evaluates. */
+    /* The dropped scores of the thread at x; none in evaluation. */
     auto dropped_at = [&](const zfi_grad_place &x, uint32_t(&bits)[2]) {
         zfi_dropped_bits(drop,
                          zfi_score_number(a, x.head, x.i * cut::queries) +
@@ -342,7 +343,7 @@ __global__ void __launch_bounds__(256, 1)
                 zfi_wgmma_wait<0>();
                 zfi_wgmma_settle(dp);
             }
-            /* Register 4 j + 2 h + e is of query 8 j + 2 t + e and key 2 g + h of the warp's. */
+            /* Register 4 j + 2 h + e is query 8 j + 2 t + e and key 2 g + h of the warp. */
 #pragma unroll
             for (int j = 0; j < 8; j++) {
                 const float2 mean = *reinterpret_cast<const float2 *>(delta + 64 * half + 8 * j);
@@ -410,7 +411,7 @@ __global__ void __launch_bounds__(256, 1)
         if (DROPS) dropped_at(next, coming);
         zfi_fetched();
         zfi_shared_to_products(); /* the next tile */
-        /* dQ of 16 queries, in registers as in the sums. */
+        /* dQ of 16 queries, in the register order of the sums. */
         const int end = min(m0 + cut::queries, a.m);
         const bool last = x.j == max(0, zfi_sees(a, end - 1) - 1) / cut::keys;
         float *sum = b.sums + blockIdx.x * b.sums_size +
@@ -457,10 +458,10 @@ __global__ void __launch_bounds__(256, 1)
 
 /* ------------------------------------------------------------------------------- launchers */
 
-/* Whether the kernel above is for these operands: rows on 16 bytes, a bias that all queries share,
- * and where there is dropout, as many keys as make whole blocks of random words. A head is one
- * block's: where there are so few that most of the device would have nothing to do, tiles of keys
- * and of queries as tasks of their own are faster, though they make the scores twice. */
+/* Whether the kernel above takes these operands: rows aligned to 16 bytes, a bias that all queries
+ * share, and with dropout, a number of keys that is a multiple of a block of random words. One
+ * block has a whole head. With too few heads to occupy the device, separate tasks for tiles of keys
+ * and of queries are faster, though they compute the scores twice. */
 static bool zfi_grad90_takes(const zf_launch *l, const zfi_heads &a, const zfi_heads_back &b)
 {
     const zfi_device *device = zfi_device_of(l);
@@ -504,7 +505,8 @@ static zf_status zfi_grad90_launch(const zf_launch *l, const zfi_heads &a, zfi_h
     return zfi_cuda_failed(l->error, "attention_grad", code);
 }
 
-/* As much as either kind of kernel takes: which one it is depends on where operands will lie. */
+/* The larger of both kernels' needs: the choice depends on the alignment of operands, which is not
+ * yet known. */
 static size_t zfi_cuda_scratch_attention_grad(const zf_launch *l)
 {
     zfi_heads a;

@@ -1,32 +1,33 @@
-/* The forward of attention for compute capability 9.0: heads of 64 elements of 16 bits, by products
- * of a warpgroup (cuda/wgmma.cu). The rest is ops/attention.cu.
+/* The forward pass of attention for compute capability 9.0: heads of 64 elements in 16 bits, with
+ * the products of a warpgroup (cuda/wgmma.cu). The rest is in ops/attention.cu.
  *
- * A block is one warpgroup and has 64 queries, a warp 16, a thread 2 (g and g + 8 of these) and of
- * each a quarter of the keys. It goes along the keys by tiles of 64. Four blocks are on a
- * processor, so that the tensor cores work for one while others make exponentials. In a block,
+ * A block is one warpgroup and has 64 queries, a warp 16, a thread 2 (g and g + 8 of these) with a
+ * quarter of the keys each. It loops over the keys in tiles of 64. A multiprocessor has four
+ * blocks: the tensor cores work for one while others compute exponentials. In a block,
  *
  *     S = Q K^T of tile j and O += P V of tile j - 1 begin, in this order
- *     S is there: bias, mask, maxima of the rows, while P V goes on
- *     O is there: scaled where a maximum has grown; P, which stays in registers as left operand
+ *     S is done: bias, mask, maxima of the rows, while P V continues
+ *     O is done: scaled where a maximum has grown; P, which stays in registers as left operand
  *
- * Rows of K and V in shared memory are permuted so that the columns of S that a thread has are, of
- * 32 keys, 8 neighbours: one block of random words and 16 bytes of bias are theirs. Row
- * 8 c + 2 t + i has key 8 t + 2 c + i, and lanes with this t have column 8 c + 2 t + i of S.
+ * Rows of K and V in shared memory are permuted so that a thread's columns of S are 8 neighbours of
+ * every 32 keys: they share one block of random words and 16 bytes of bias. Row 8 c + 2 t + i has
+ * key 8 t + 2 c + i, and lanes with this t have column 8 c + 2 t + i of S.
  *
  * A maximum lags behind by up to 8, a factor of 256 in P: O and the sum are scaled only where a row
  * of the warp has grown by more. Numbers stay far below the largest of 16 bits, and P has the same
  * relative precision.
  *
- * K and V of a tile have one of 3 places. At the barrier of tile j each thread's part of it is in
- * shared memory, and made visible to the tensor cores by the thread that brought it. Tile j + 1 is
- * brought behind that barrier, to the place of tile j - 2, whose last reader was P V, which every
- * thread has waited for in the step of tile j - 1. Queries are read by S alone: when all warps have
- * waited for the last one, y takes their place on its way out. They are no operand in registers,
- * which would save reads: ptxas of CUDA 13.0 gives these registers to P. */
+ * K and V of a tile use one of 3 places in shared memory. At the barrier of tile j, all threads'
+ * parts of it have arrived, and the thread that fetched a part has made it visible to the tensor
+ * cores. Tile j + 1 is fetched after that barrier, to the place of tile j - 2. The last reader of
+ * that tile was P V, for which every thread waited in the step of tile j - 1. Only S reads the
+ * queries: after all warps have waited for the last S, y uses their memory before it is stored.
+ * Keeping the queries in registers would save reads, but ptxas of CUDA 13.0 gives these registers
+ * to P. */
 
 enum { ZFI_SM90_QUERIES = 64, ZFI_SM90_KEYS = 64, ZFI_SM90_PLACES = 3, ZFI_SM90_WIDTH = 64 };
 
-/* The bias of a query: none, that of all queries, or its own. */
+/* The bias of a query: none, one for all queries, or its own. */
 enum { ZFI_NO_BIAS, ZFI_ONE_BIAS, ZFI_BIAS_OF_ROW };
 
 static const size_t zfi_sm90_bytes =
@@ -55,7 +56,7 @@ __device__ __forceinline__ float zfi_high_of(zfi_f16, uint32_t x)
     return __half2float(__ushort_as_half((unsigned short)(x >> 16)));
 }
 
-/* Not to be computed anew where it is used. */
+/* Keeps the compiler from computing x again where it is used. */
 template <class P> __device__ __forceinline__ void zfi_keep(P *&x)
 {
 #if ZF_TENSOR_CORES
@@ -76,18 +77,19 @@ __global__ void __launch_bounds__(ZFI_WARPGROUP, 4)
     const int tile = keys * D, place = 2 * tile;
     ZF_SHARED(T, q_tile);
     T *const places = q_tile + queries * D;
-    /* All lanes have the same, which the compiler knows of what a shuffle gives. */
+    /* All lanes have the same value; the compiler knows it of the result of a shuffle. */
     const int warp = __shfl_sync(0xffffffffu, (int)threadIdx.x / 32, 0);
     const int lane = (int)threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const zfi_one_head head = {(int)(blockIdx.z * gridDim.y + blockIdx.y), (int)blockIdx.z,
                                (int)blockIdx.y};
     const int nth = (int)(a.causal ? gridDim.x - 1 - blockIdx.x : blockIdx.x); /* longest first */
     const int m0 = nth * queries, m = m0 + 16 * warp;
-    /* Keys that the block sees, all of a warp's queries, and each of this thread's. */
+    /* The numbers of keys that the block sees, that all of a warp's queries see, and that each of
+     * this thread's queries sees. */
     const int end = zfi_sees(a, min(m0 + queries, a.m) - 1);
     const int least = zfi_sees(a, m), sees[2] = {zfi_sees(a, m + g), zfi_sees(a, m + g + 8)};
-    /* What this thread brings of each tile: chunk tid % 8 of the key in row tid / 8, and of those
-     * 16, 32 and 48 rows on, which are keys 4, 32 and 36 on. */
+    /* What this thread fetches of each tile: chunk tid % 8 of the key in row tid / 8, and of the
+     * rows 16, 32 and 48 further, which are keys 4, 32 and 36 further. */
     const int row = (int)threadIdx.x / 8, chunk = (int)threadIdx.x % 8;
     const int first_key = row % 8 / 2 * 8 + row / 8 * 2 + row % 2;
     const int to = zfi_swizzled(row, chunk);
@@ -95,21 +97,21 @@ __global__ void __launch_bounds__(ZFI_WARPGROUP, 4)
     const char *k = reinterpret_cast<const char *>(static_cast<const T *>(a.k) + of_head);
     const char *v = reinterpret_cast<const char *>(static_cast<const T *>(a.v) + of_head);
     const uint32_t line = (uint32_t)a.row * 2, from = (uint32_t)first_key * line + 16 * chunk;
-    auto bring = [&](int n, T *at) { /* the tiles come one after the other */
+    auto bring = [&](int n, T *at) { /* must be called for the tiles in order */
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            const int below = i / 2 * 32 + i % 2 * 4;
-            const bool there = n + first_key + below < a.n;
-            const uint32_t down = there ? from + below * line : 0;
-            zfi_fetch<16>(at + to + 16 * i * D, k + down, there);
-            zfi_fetch<16>(at + to + 16 * i * D + tile, v + down, there);
-        }
-        k += keys * line, v += keys * line;
+                                     for (int i = 0; i < 4; i++) {
+                                         const int below = i / 2 * 32 + i % 2 * 4;
+                                         const bool there = n + first_key + below < a.n;
+                                         const uint32_t down = there ? from + below * line : 0;
+                                         zfi_fetch<16>(at + to + 16 * i * D, k + down, there);
+                                         zfi_fetch<16>(at + to + 16 * i * D + tile, v + down, there);
+                                     }
+                                     k += keys * line, v += keys * line;
     };
     const zfi_dropper drop = zfi_dropper_of(a.drop);
     const uint32_t kept = drop.off ? UINT32_MAX : (drop.threshold << 16) - 1; /* at most */
     const uint64_t block_at = (drop.first + zfi_score_number(a, head, m + g)) / 8 + (unsigned)t;
-    /* Scores are x = s * times + bias; of a score, exp2(x * by) is wanted. */
+    /* A score is x = s * times + bias; its exponential is exp2(x * by). */
     const float times = a.scale * 0.693147181f, by = BIAS ? 1.44269504f : a.scale, slack = 8 / by;
     const T *bias[2] = {NULL, NULL};
     if (BIAS)
@@ -275,11 +277,11 @@ __global__ void __launch_bounds__(ZFI_WARPGROUP, 4)
 #endif
 }
 
-/* Whether it takes these operands: rows on 16 bytes; every query sees a key; and where there is
- * dropout or a bias, keys by whole groups of 8, of which each has its bias on 16 bytes. */
+/* Whether the kernel takes these operands: rows aligned to 16 bytes; every query sees a key; and
+ * with dropout or a bias, keys in whole groups of 8, each with its bias aligned to 16 bytes. */
 static bool zfi_sm90_takes(const zf_launch *l, const zfi_heads &a, bool y_well)
 {
-    const int most = 1 << 16; /* of a grid, but along x */
+    const int most = 1 << 16; /* maximum of a grid's dimensions other than x */
     const bool eights = a.n % 8 == 0 && a.bias_step[0] % 8 == 0 && a.bias_step[1] % 8 == 0 &&
                         a.bias_step[2] % 8 == 0;
     if (a.bias && !(eights && a.bias_step[3] == 1 && zfi_lies_well(8, 2, a.bias))) return false;

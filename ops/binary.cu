@@ -1,23 +1,23 @@
 /* Elementwise over two or three operands, broadcasting: add sub mul div maximum minimum equal less
- * where; and what other kernels share with them, positions under broadcasting.
+ * where. Also positions under broadcasting, which other kernels share.
  *
- * A thread makes 16 bytes of the result at a time, which lie within the last dimension after
- * dimensions have been merged. There an operand either goes along or is one value, and whatever is
- * in front of it is found by one multiplication for each dimension but the first:
+ * A thread computes 16 bytes of the result at a time, within the last of the merged dimensions.
+ * Along this dimension an operand has its own elements or repeats one value. Its position takes one
+ * multiplication for each earlier dimension but the first:
  *
  *     [R,N] with [R,N] or []      one dimension, none        a   |========|   |========|
  *     [R,N] with [N] or [R,1]     two dimensions, one        b   |========|   |  same  |
  */
 
-/* Divides by a number that the host knows: by a multiplication where what is divided is below 2^31
+/* Division by a number known on the host: by a multiplication where the dividend is below 2^31
  * (Granlund & Montgomery 1994). */
 typedef struct zfi_divisor {
     int64_t by;
     uint32_t factor;
-    int32_t shift; /* -1: by a division */
+    int32_t shift; /* -1: uses a division */
 } zfi_divisor;
 
-/* by > 0; nothing that is divided is over `most`. */
+/* by > 0; no dividend is larger than `most`. */
 static zfi_divisor zfi_divisor_of(int64_t by, int64_t most)
 {
     zfi_divisor d = {by, 0, -1};
@@ -42,10 +42,10 @@ enum { ZFI_WALKED = 4 };
 typedef struct zfi_walk {
     int rank, arrays;
     int64_t dims[ZF_MAX_RANK], strides[ZFI_WALKED][ZF_MAX_RANK]; /* in elements */
-    zfi_divisor by[ZF_MAX_RANK];                                 /* dims, once it is ready */
+    zfi_divisor by[ZF_MAX_RANK];                                 /* dims, set by zfi_walk_ready */
 } zfi_walk;
 
-/* Element strides of `operand` when it is broadcast to `out`: 0 along what is repeated. */
+/* The strides, in elements, of `operand` broadcast to `out`: 0 along a repeated dimension. */
 static void zfi_broadcast_strides(const zf_shape *operand, const zf_shape *out,
                                   int64_t strides[ZF_MAX_RANK])
 {
@@ -58,8 +58,8 @@ static void zfi_broadcast_strides(const zf_shape *operand, const zf_shape *out,
     }
 }
 
-/* Drops dimensions 1 and merges neighbours that all arrays walk through in one step. One axis is
- * left at least. */
+/* Drops dimensions of size 1, and merges neighbouring dimensions that have one step in all arrays.
+ * At least one axis is left. */
 static void zfi_walk_merge(zfi_walk *w)
 {
     int rank = 0;
@@ -81,7 +81,7 @@ static void zfi_walk_merge(zfi_walk *w)
     w->rank = rank;
 }
 
-/* To be done before a kernel walks. */
+/* Must be called before a kernel walks. */
 static void zfi_walk_ready(zfi_walk *w)
 {
     int64_t count = 1;
@@ -90,7 +90,7 @@ static void zfi_walk_ready(zfi_walk *w)
         w->by[axis] = zfi_divisor_of(w->dims[axis] > 0 ? w->dims[axis] : 1, count);
 }
 
-/* Where position number i of the first `rank` dimensions is in each of the arrays; its index along
+/* The positions, in all arrays, of number i of the first `rank` dimensions; returns the index along
  * the last of them. */
 template <int arrays>
 __device__ __forceinline__ int64_t zfi_walk_along(const zfi_walk &w, int rank, int64_t i,
@@ -115,10 +115,11 @@ __device__ __forceinline__ int64_t zfi_walk_to(const zfi_walk &w, int64_t i, int
     return zfi_walk_along(w, w.rank, i, at);
 }
 
-/* What elements of a dtype are computed in: floats in f32, integers as they are. */
+/* The type in which elements of a dtype are computed: f32 for floats, the dtype itself for
+ * integers. */
 template <class T> struct zfi_math {
     typedef T type;
-    typedef T bits; /* adds and multiplies without overflow */
+    typedef T bits; /* adds and multiplies with wrapping */
 };
 template <> struct zfi_math<zfi_bf16> {
     typedef float type, bits;
@@ -149,7 +150,7 @@ template <> struct zfi_narrowed<zfi_f16> {
     static __device__ __forceinline__ zfi_f16 of(float x) { return zfi_from_f32<zfi_f16>(x); }
 };
 
-/* N elements from `from` on, or, where they have no step, N times the first. */
+/* N elements from `from` on; or, with step 0, the first one N times. */
 template <int N, class T, class C>
 __device__ __forceinline__ void zfi_fetch(C (&x)[N], const T *from, bool step)
 {
@@ -173,7 +174,7 @@ __device__ __forceinline__ void zfi_put_pack(T *to, const C (&x)[N])
     *reinterpret_cast<zfi_pack<T, N> *>(to) = p;
 }
 
-/* x / 0 is 0 of integers, and the least of them by -1 is itself. */
+/* Integers: x / 0 is 0, and the minimum divided by -1 is the minimum. */
 __device__ __forceinline__ float zfi_quotient(float a, float b) { return a / b; }
 template <class C> __device__ __forceinline__ C zfi_quotient(C a, C b)
 {
@@ -181,7 +182,7 @@ template <class C> __device__ __forceinline__ C zfi_quotient(C a, C b)
     return b == 0 ? 0 : b == (C)-1 ? (C)((U)0 - (U)a) : (C)(a / b);
 }
 
-/* y[i] = expression of p = a[i] and q = b[i], and out of the switch. */
+/* y[i] = the expression, with p = a[i] and q = b[i]; then leaves the switch. */
 #define ZFI_EACH(expression)                                                                       \
     _Pragma("unroll") for (int i = 0; i < N; i++)                                                  \
     {                                                                                              \
@@ -209,7 +210,7 @@ __device__ __forceinline__ void zfi_binary_values(zf_op op, const C (&a)[N], con
     }
 }
 
-/* An elementwise node: packs of N elements, walked as operands 0, 1, ... */
+/* An elementwise node, in packs of N elements. Array k of the walk is operand k. */
 typedef struct zfi_elementwise {
     zfi_walk walk;
     int64_t first, count; /* elements */
@@ -232,8 +233,8 @@ static zfi_elementwise zfi_elementwise_of(const zf_launch *l)
     return e;
 }
 
-/* How many elements, from the first on, can be moved n at a time: all, or, where there is one
- * dimension, all but the last few, or none. */
+/* The number of elements, from the first on, that can be moved n at a time: all, or none, or with
+ * one dimension all but the last few. */
 static int64_t zfi_in_packs(const zf_launch *l, const zfi_elementwise *e, int n)
 {
     int64_t last = e->walk.dims[e->walk.rank - 1];
@@ -246,7 +247,7 @@ static int64_t zfi_in_packs(const zf_launch *l, const zfi_elementwise *e, int n)
     return last % n == 0 ? e->count : e->walk.rank == 1 ? e->count / n * n : 0;
 }
 
-/* Launches wide(packs) of what can be moved `n` elements at a time, and plain of the rest. */
+/* Launches wide(packs) for the elements that can be moved `n` at a time, and plain for the rest. */
 #define ZFI_ELEMENTWISE(l, e, n, wide, plain, ...)                                                 \
     {                                                                                              \
         int64_t whole = zfi_in_packs(l, &e, n), all = e.count;                                     \
@@ -260,7 +261,7 @@ static int64_t zfi_in_packs(const zf_launch *l, const zfi_elementwise *e, int n)
                       zfi_stream(l), e, __VA_ARGS__);                                              \
     }
 
-/* For the elements [first, count) of e, `N` at a time: their number is i. */
+/* Loops over elements [first, count) of e, `N` at a time; i is the first one's number. */
 #define ZFI_EACH_PACK(e, N)                                                                        \
     for (int64_t i = (e).first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * (N);           \
          i < (e).count; i += (int64_t)gridDim.x * blockDim.x * (N))
@@ -311,7 +312,7 @@ static zf_status zfi_cuda_binary(const zf_launch *l)
     return zfi_launched(l);
 }
 
-/* T: bits of the size of an element. */
+/* T: an unsigned type of the size of an element. */
 template <class T, int N>
 __global__ void zfi_where_kernel(zfi_elementwise e, T *out, const uint8_t *c, const T *a,
                                  const T *b)

@@ -1,5 +1,5 @@
-/* Buckets: view, shard and pack, which move bytes, and norms, which adds up squares of ranges in
- * the order that total has for each (reduce.cu). bucket and accumulator are storage alone. */
+/* Buckets: view, shard and pack, which move bytes; and norms, which adds the squares of each range
+ * in the order of `total` (reduce.cu). bucket and accumulator are memory and have no kernel. */
 
 static zf_status zfi_cuda_view(const zf_launch *l)
 {
@@ -15,7 +15,7 @@ static zf_status zfi_cuda_shard(const zf_launch *l)
     return zfi_move_bytes(l, l->out.data, from + l->run->rank * bytes, bytes);
 }
 
-/* An operand that the plan has put where it belongs is not moved; what lies between becomes 0. */
+/* Copies nothing for an operand that the plan has placed inside the result. Gaps become 0. */
 static zf_status zfi_cuda_pack(const zf_launch *l)
 {
     const int64_t *at = static_cast<const int64_t *>(ZF_LIST(l, pack, at).data);
@@ -34,14 +34,14 @@ static zf_status zfi_cuda_pack(const zf_launch *l)
     return zfi_launched(l);
 }
 
-/* Ranges of a launch, whose norms are elements first, first + 1, ... */
+/* The ranges of a launch; their norms are elements first, first + 1, ... */
 typedef struct zfi_ranges {
     int64_t first;
     int64_t at[ZFI_TOTALLED][2];
 } zfi_ranges;
 
-/* A block adds a range: thread t keeps the sums of pieces t, t + 256, ..., as the second step of
- * total does. */
+/* A block adds one range: thread t has the sums of pieces t, t + 256, ..., as in the second step of
+ * total. */
 template <class T>
 __global__ void zfi_norms_kernel(zfi_ranges ranges, void *out, zf_dtype to, const T *x)
 {

@@ -1,9 +1,8 @@
-/* chain: an elementwise program as one kernel, which follows it for 16 bytes of the result at a
- * time; the program comes with the launch.
+/* chain: an elementwise program in one kernel, which runs it for 16 bytes of the result at a time.
+ * The program is a parameter of the launch.
  *
- * The last result stays in registers, where the next instruction mostly wants it. Operands, and
- * results that are wanted later, lie in slots of shared memory, each thread's in a column of its
- * own:
+ * The latest result stays in registers, where the next instruction mostly needs it. Operands, and
+ * results that are needed later, are in slots of shared memory, in a column for each thread:
  *
  *     operands -> slots        r3 = add r0, r1      slot 0, slot 1
  *                              r4 = dropout r3      the last
@@ -12,7 +11,7 @@
 
 enum { ZFI_CHAIN_OPERANDS = 8, ZFI_CHAIN_LONGEST = 16, ZFI_CHAIN_SHARED = 48 << 10 };
 
-/* What a code stands for: the row, how it is computed, and the attribute `form`. */
+/* What a code stands for: the operator, the function that computes it, and its attribute `form`. */
 static const struct zfi_chain_code {
     zf_op op;
     zf_chain_kind kind;
@@ -25,12 +24,12 @@ static const struct zfi_chain_code {
 
 typedef enum zfi_chain_shape { ZFI_CHAIN_WHOLE, ZFI_CHAIN_VECTOR, ZFI_CHAIN_ONE } zfi_chain_shape;
 
-/* a, b: the slot, or -1: the last result. to: the slot that wants the result as well, or -1. */
+/* a, b: a slot, or -1 for the latest result. to: a slot that also stores the result, or -1. */
 typedef struct zfi_chain_step {
     zfi_unary unary;
     zf_chain_kind kind;
     int a, b, to;
-    uint32_t threshold, stream; /* of a dropout */
+    uint32_t threshold, stream; /* of an instruction dropout */
     float scale;
     bool none;
 } zfi_chain_step;
@@ -44,10 +43,10 @@ typedef struct zfi_chain {
     } operand[ZFI_CHAIN_OPERANDS];
     zfi_chain_step steps[ZFI_CHAIN_LONGEST];
     bool drops;
-    zfi_dropout dropout; /* what all have in common */
+    zfi_dropout dropout; /* what all dropouts of the chain share */
 } zfi_chain;
 
-/* N numbers of this thread, which are some packs of 4 or less, each beside those of the others. */
+/* N numbers of this thread, as packs of at most 4, each pack beside those of the other threads. */
 template <int N> struct zfi_slots {
     static const int some = N < 4 ? N : 4;
     typedef zfi_pack<float, some> pack;
@@ -69,7 +68,7 @@ template <int N> struct zfi_slots {
     }
 };
 
-/* y = what the step gives for elements i to i + N from a and b; y may be either. */
+/* y = the instruction for elements i to i + N of a and b; y may be either. */
 template <int N>
 __device__ __forceinline__ void zfi_chain_values(const zfi_chain_step &s, const zfi_dropper &drop,
                                                  int64_t i, const float (&a)[N],
@@ -119,15 +118,15 @@ __global__ void zfi_chain_kernel(int64_t start, int64_t count, zfi_chain c, T *o
     }
 }
 
-/* Gives slots to operands and to results that are read later than by the next instruction; they are
- * free again behind their last reader. */
+/* Gives slots to operands, and to results that an instruction after the next one reads. A slot is
+ * free again after its last reader. */
 static void zfi_chain_slots(zfi_chain *c, const int *a, const int *b)
 {
     int last[ZFI_CHAIN_OPERANDS + ZFI_CHAIN_LONGEST], slot[ZFI_CHAIN_OPERANDS + ZFI_CHAIN_LONGEST];
     uint32_t taken = (1u << c->operands) - 1;
     for (int r = 0; r < c->operands + c->count; r++) last[r] = slot[r] = -1;
     for (int k = 0; k < c->operands; k++) slot[k] = k;
-    for (int k = 0; k < c->count; k++) { /* the last result needs none */
+    for (int k = 0; k < c->count; k++) { /* the final result needs none */
         if (a[k] != c->operands + k - 1) last[a[k]] = k;
         if (b[k] != c->operands + k - 1) last[b[k]] = k;
     }
@@ -185,7 +184,7 @@ static zfi_chain zfi_chain_of(const zf_launch *l)
     return c;
 }
 
-/* Whether N elements at a time can be read of all operands, wherever they begin at a multiple. */
+/* Whether N elements of every operand can be read at once, from each multiple of N on. */
 static bool zfi_chain_lies_well(const zf_launch *l, const zfi_chain *c, int64_t n)
 {
     bool well = zfi_lies_well(0, 1, l->out.data);
@@ -203,7 +202,7 @@ template <class T> static void zfi_chain_launch(const zf_launch *l)
     zfi_chain c = zfi_chain_of(l);
     int64_t all = zfi_count(&l->out), whole = zfi_chain_lies_well(l, &c, n) ? all / n * n : 0;
     T *out = static_cast<T *>(l->out.data);
-    size_t column = (size_t)c.slots * sizeof(float); /* of one element */
+    size_t column = (size_t)c.slots * sizeof(float); /* bytes of one element's slots */
     int threads = ZFI_THREADS;
     while (column * n * threads > ZFI_CHAIN_SHARED) threads /= 2;
     if (whole)

@@ -1,5 +1,5 @@
-/* Collectives on CUDA: ops/collective.c. Among several ranks the communicator puts them on the
- * stream of their queue; alone they are a copy, or an addition to the accumulator. */
+/* Collectives on CUDA (ops/collective.c). With several ranks, the communicator puts them on the
+ * stream of their queue. In a world of one they are a copy, or an addition to the accumulator. */
 
 /* The launch is a collective of more than one rank. */
 static bool zfi_is_among_ranks(const zf_launch *l)

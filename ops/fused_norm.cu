@@ -1,36 +1,36 @@
-/* LayerNorm and RMSNorm with what stands around them (ops/fused_norm.c) on CUDA: rows as in
- * ops/norm.cu, s in registers from its making to y.
+/* Fused LayerNorm and RMSNorm (ops/fused_norm.c) on CUDA. Rows as in ops/norm.cu; s stays in
+ * registers until y is computed.
  *
- * residual_norm_grad keeps columns in registers. The rows of a block are a part; its teams take one
- * after the other, each thread the same columns of all of them, the next row being under way while
- * one is worked on, and with them
+ * residual_norm_grad keeps sums of columns in registers. The rows of a block are a part. Its teams
+ * take one row after the other, each thread the same columns of all rows, and fetch the next row
+ * during the current one:
  *
  *     dy, xhat [rows,n] -> ds, dx [rows,n]
  *                     \--> parts [parts,ZFI_SUMS,n] f32 -> dgamma, dbeta, dbias [n]
  *
- * so that dy and xhat are read once. Rows too long for that are summed before and after.
- */
+ * So dy and xhat are read once. Rows too long for this kernel are summed by kernels before and
+ * after. */
 
 static bool zfi_embeds(const zf_launch *l) { return l->op == ZF_OP_embed_norm; }
 
-enum { ZFI_FORM_RMS = 1, ZFI_SUM = 2 }; /* of residual_norm: its form, and s as a saved value */
+enum { ZFI_FORM_RMS = 1, ZFI_SUM = 2 }; /* of residual_norm: its form RMS, and the saved value s */
 
-/* s = residual + dropout(x + bias), or with `words` words[ids] + types[type_ids] + positions. */
+/* s = residual + dropout(x + bias), or with `words`: words[ids] + types[type_ids] + positions. */
 typedef struct zfi_fused_norm_job {
     zfi_row_set set;
-    const void *x, *residual, *bias; /* bias: or NULL */
+    const void *x, *residual, *bias; /* bias may be NULL */
     const void *words, *types, *positions;
     zfi_integers ids, type_ids;
     int64_t word_count, type_count, tokens;
     const void *gamma, *beta; /* beta NULL: RMSNorm */
-    void *y, *xhat, *sum;     /* xhat, sum, rstds: or NULL */
+    void *y, *xhat, *sum;     /* xhat, sum and rstds may be NULL */
     float *rstds, eps;
     zfi_dropout drop;
-    zfi_fault fault; /* to report, but for the index */
+    zfi_fault fault; /* the error to report, without the index */
     zfi_fault *report;
 } zfi_fused_norm_job;
 
-/* The row of a table that an index names; NULL, and a fault, if it has none. */
+/* The row of a table at an index; NULL, and an error, where the index is outside. */
 template <class T>
 __device__ __forceinline__ const T *zfi_named_row(const zfi_fused_norm_job &j, const void *table,
                                                   const zfi_integers &ids, int64_t rows,
@@ -46,15 +46,15 @@ __device__ __forceinline__ const T *zfi_named_row(const zfi_fused_norm_job &j, c
     return NULL;
 }
 
-enum { ZFI_NORM_THREADS = 512 }; /* of zfi_fused_norm_kernel on a multiprocessor, of whole rows */
+enum { ZFI_NORM_THREADS = 512 }; /* threads on a multiprocessor, for whole rows */
 
-/* Threads of a block, and how many blocks of so many have places at the same time. */
+/* Threads of a block, and how many such blocks a multiprocessor holds. */
 template <bool WHOLE> struct zfi_norm_bound {
     static const int threads = WHOLE ? ZFI_TEAM_LONG : ZFI_TEAM_MOST,
                      blocks = WHOLE ? ZFI_NORM_THREADS / ZFI_TEAM_LONG : 1;
 };
 
-/* A team has rows row, row + step, ...: while one is worked on, the next is under way. */
+/* A team has rows row, row + step, ... and fetches the next during the current one. */
 template <class T, int K, bool WHOLE>
 __global__ void __launch_bounds__(zfi_norm_bound<WHOLE>::threads, zfi_norm_bound<WHOLE>::blocks)
     zfi_fused_norm_kernel(const zfi_fused_norm_job j)
@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(zfi_norm_bound<WHOLE>::threads, zfi_norm_bound
     const T *word = NULL, *type = NULL, *position = NULL;
     uint4 next_x[held] = {}, next_residual[held] = {};
     team t(j.set);
-    /* s of x, with the residual that is added. */
+    /* s from x, with the residual `more`. */
     auto finish = [&](float(&x)[V], const float(&more)[V], index i) {
         float bias[V];
         if (j.bias) {
@@ -123,17 +123,17 @@ __global__ void __launch_bounds__(zfi_norm_bound<WHOLE>::threads, zfi_norm_bound
             type = zfi_named_row<T>(j, j.types, j.type_ids, j.type_count, row, ZFI_FAULT_TYPES);
             position = static_cast<const T *>(j.positions) + token * j.set.n;
         }
-        t.each([&](int k, index i) { /* s of what is not the row's is 0 */
-            if (K && !j.words) {
-                float more[V];
-                zfi_unpack<T>(more, residual[k]);
-                finish(s[k], more, i);
-            } else {
-                look(s[k], i);
-            }
+        t.each([&](int k, index i) { /* s is 0 outside the row */
+                                     if (K && !j.words) {
+                                         float more[V];
+                                         zfi_unpack<T>(more, residual[k]);
+                                         finish(s[k], more, i);
+                                     } else {
+                                         look(s[k], i);
+                                     }
 #pragma unroll
-            for (int v = 0; v < V; v++) mean += s[k][v];
-            if (K && j.sum) t.put(static_cast<T *>(j.sum), i, s[k]);
+                                     for (int v = 0; v < V; v++) mean += s[k][v];
+                                     if (K && j.sum) t.put(static_cast<T *>(j.sum), i, s[k]);
         });
         mean = j.beta ? zfi_team_sum(mean, shared) / (float)j.set.n : 0;
         t.each([&](int k, index i) {
@@ -163,8 +163,8 @@ __global__ void __launch_bounds__(zfi_norm_bound<WHOLE>::threads, zfi_norm_bound
     }
 }
 
-/* Rows of 16 bits that are whole packs are held in few threads, and dealt to the blocks that the
- * device has places for; all others have a team each. */
+/* Rows of 16 bits that are whole packs use few threads each and are distributed over as many blocks
+ * as the device holds. Every other row has a team. */
 template <class T>
 static void zfi_fused_norm_launch(const zf_launch *l, zfi_fused_norm_job *j, bool wide)
 {
@@ -229,19 +229,19 @@ static zf_status zfi_cuda_affine(const zf_launch *l)
 /* --------------------------------------------------------------------------- the gradient */
 
 enum {
-    ZFI_DX = 0, /* what residual_norm_grad leaves beside ds: dx, and the sums from 1 on */
+    ZFI_DX = 0, /* saved values of residual_norm_grad: dx, then the sums */
     ZFI_DGAMMA,
     ZFI_GRAD_HELD = 2 * ZFI_HELD, /* elements of a row that a thread has */
-    ZFI_GRAD_THREADS = 256,       /* of a block, whose sums have room in 48 KiB, */
-    ZFI_GRAD_BLOCKS = 2           /* of which so many stand on a multiprocessor */
+    ZFI_GRAD_THREADS = 256,       /* of a block; its sums fit into 48 KiB */
+    ZFI_GRAD_BLOCKS = 2           /* blocks on a multiprocessor */
 };
 
 typedef struct zfi_residual_grad_job {
     int64_t rows, chunk; /* chunk: rows of a part */
     int n;
-    const void *dy, *xhat, *gamma, *dsum; /* dsum: or NULL */
+    const void *dy, *xhat, *gamma, *dsum; /* dsum may be NULL */
     const float *rstds;
-    void *ds, *dx; /* dx: or NULL */
+    void *ds, *dx; /* dx may be NULL */
     float *parts;
     bool wide, rms;
     zfi_dropout drop;
@@ -252,7 +252,7 @@ __global__ void __launch_bounds__(ZFI_GRAD_THREADS, ZFI_GRAD_BLOCKS)
     zfi_residual_grad_kernel(const zfi_residual_grad_job j)
 {
     const int V = zfi_wide<T>::count, K = ZFI_GRAD_HELD / V;
-    ZF_SHARED(float, shared); /* of sums over teams, twice; then [ZFI_SUMS][team * ZFI_GRAD_HELD] */
+    ZF_SHARED(float, shared); /* 2 rooms of team sums; [ZFI_SUMS][team * ZFI_GRAD_HELD] */
     const zfi_dropper drop = zfi_dropper_of(j.drop);
     const T *dy = static_cast<const T *>(j.dy), *xhat = static_cast<const T *>(j.xhat),
             *dsum = static_cast<const T *>(j.dsum);
@@ -263,7 +263,7 @@ __global__ void __launch_bounds__(ZFI_GRAD_THREADS, ZFI_GRAD_BLOCKS)
     int turn = 0;
     float sums[ZFI_SUMS][K][V] = {};
     uint4 gamma[K], next_d[K], next_h[K];
-    zfi_row_set one = {1, j.n, j.wide}; /* columns are elements of this */
+    zfi_row_set one = {1, j.n, j.wide}; /* the columns as elements of one row */
     zfi_team<T, K, WHOLE> t(one);
     t.n = j.n, t.first = 0, t.base = 0;
     t.each([&](int k, int i) { t.fetch(gamma[k], static_cast<const T *>(j.gamma), i); });
@@ -321,7 +321,7 @@ __global__ void __launch_bounds__(ZFI_GRAD_THREADS, ZFI_GRAD_BLOCKS)
             for (int v = 0; v < V; v++) sums[2][k][v] += x[v];
         });
     }
-    for (int team = 0; team < (int)blockDim.y; team++) { /* added in their order */
+    for (int team = 0; team < (int)blockDim.y; team++) { /* teams are added in their order */
         __syncthreads();
         if ((int)threadIdx.y != team) continue;
         t.each([&](int k, int i) {
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(ZFI_GRAD_THREADS, ZFI_GRAD_BLOCKS)
     }
 }
 
-/* Threads of a team and teams of a block; false: the rows are too long. */
+/* Sets the threads of a team and the teams of a block; false: the rows are too long. */
 static bool zfi_grad_teams(int64_t n, dim3 *block)
 {
     int64_t threads = zfi_div_up(n > 0 ? n : 1, ZFI_GRAD_HELD * ZFI_WARP) * ZFI_WARP;
@@ -365,8 +365,8 @@ static size_t zfi_cuda_scratch_residual_norm_grad(const zf_launch *l)
     return zfi_parts_bytes(parts, zfi_row_length(&l->out));
 }
 
-/* Rows that are too long for the kernel above. ds may lie over dy or xhat: what is summed of these
- * comes first. */
+/* Rows that are too long for the kernel above. ds may lie over dy or xhat, so sums of these come
+ * first. */
 static zf_status zfi_long_residual_grad(const zf_launch *l, void *const out[ZFI_SUMS], void *dx,
                                         const zfi_dropout &drop)
 {

@@ -1,5 +1,5 @@
-/* Softmax with scale, bias and dropout around it (ops/fused_softmax.c) on CUDA: the kernels of
- * softmax and softmax_grad (ops/norm.cu), which do that on the way. */
+/* Softmax with scale, bias and dropout (ops/fused_softmax.c) on CUDA: the kernels of softmax and
+ * softmax_grad (ops/norm.cu) include them. */
 
 static zf_status zfi_cuda_masked_softmax(const zf_launch *l)
 {

@@ -8,34 +8,34 @@
  *          /        \            |              4. db += pieces, in their order
  *     dx tile      dw +=        db +=           5. dx = dz w, dw += dz^T x             cuBLASLt
  *
- * Each tile goes through dw in memory once, and tall products are faster, so z has a 256th of the
- * device's memory. dz of f16
- * is 2^14 (exp(z - lse) - (v = label)), which has room there; the weight comes last.
- */
+ * Each tile reads and writes all of dw once, and products with more rows are faster, so z may take
+ * a 256th of the device's memory. dz in f16 is 2^14 (exp(z - lse) - (v = label)), which its range
+ * can hold; the weight is multiplied last. */
 
 enum {
-    ZFI_HEAD_ONE_TILE = 160, /* rows: so many of bf16 have gradients of bf16, made at once */
-    ZFI_HEAD_PIECE = 32,     /* rows of which columns are added by one thread */
+    ZFI_HEAD_ONE_TILE = 160, /* rows: with at most so many, bf16 has gradients in bf16 */
+    ZFI_HEAD_PIECE = 32,     /* rows of a column that one thread adds */
     ZFI_HEAD_PACK = 4        /* columns of a thread */
 };
-enum { ZFI_HEAD_DX, ZFI_HEAD_DW, ZFI_HEAD_DB, ZFI_HEAD_BEST }; /* saved */
+enum { ZFI_HEAD_DX, ZFI_HEAD_DW, ZFI_HEAD_DB, ZFI_HEAD_BEST }; /* saved values */
 
 static const float zfi_head_f16 = 16384;
 
-/* A row, for dz: exp(z - base) over is the probability. label: -1 where it counts nothing. */
+/* A row, as dz needs it: exp(z - base) over is the probability. label: -1 where the row adds
+ * nothing. */
 typedef struct alignas(16) zfi_head_row {
     float base, over;
     int32_t label, unused;
 } zfi_head_row;
 
-/* The largest of some numbers, NaN being the largest, the first place of it, and the sum of
- * exponentials relative to it. */
+/* The maximum of some numbers, NaN being the largest; the first index at which it is; and the sum
+ * of exponentials relative to it. */
 typedef struct zfi_head_top {
     float most, sum;
     int best;
 } zfi_head_top;
 
-/* What exponentials are relative to. */
+/* The number that is subtracted before exp. */
 __device__ __forceinline__ float zfi_head_base(float most) { return isinf(most) ? 0 : most; }
 
 /* The sum, relative to another base. */
@@ -60,14 +60,14 @@ template <class T> __device__ __forceinline__ float zfi_head_exp(float x)
     return sizeof(T) == 4 ? expf(x) : exp2f(x * 1.44269504f);
 }
 
-/* Neighbours from class `at` on; -inf where there are no more. */
+/* Neighbours from class `at` on; -inf beyond the last class. */
 template <class T>
 __device__ __forceinline__ void zfi_head_add_pack(zfi_head_top &t, const float (&x)[ZFI_HEAD_PACK],
                                                   int at)
 {
     const float top = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
     const float all = (x[0] + x[1]) + (x[2] + x[3]);
-    if (isnan(all)) { /* a NaN, or infinities of both signs */
+    if (isnan(all)) { /* NaN, or infinities of both signs */
 #pragma unroll
         for (int i = 0; i < ZFI_HEAD_PACK; i++) zfi_head_add(t, x[i], at + i);
         return;
@@ -82,7 +82,7 @@ __device__ __forceinline__ void zfi_head_add_pack(zfi_head_top &t, const float (
              (zfi_head_exp<T>(x[2] - base) + zfi_head_exp<T>(x[3] - base));
 }
 
-/* Both ways round the same bits. */
+/* Joins two; the order of the operands does not change the bits. */
 __device__ __forceinline__ zfi_head_top zfi_head_join(const zfi_head_top &a, const zfi_head_top &b)
 {
     const bool same = a.most == b.most || (isnan(a.most) && isnan(b.most));
@@ -105,7 +105,7 @@ __device__ __forceinline__ zfi_head_top zfi_head_warp(zfi_head_top t)
     return t;
 }
 
-/* b = bias[col ...], 0 where there is none. */
+/* b = bias[col ...], 0 without bias. */
 template <class T>
 __device__ __forceinline__ void zfi_head_bias(float (&b)[ZFI_HEAD_PACK], const T *bias, bool lies,
                                               int64_t col, int64_t classes)
@@ -119,16 +119,16 @@ __device__ __forceinline__ void zfi_head_bias(float (&b)[ZFI_HEAD_PACK], const T
         b[i] = bias && col + i < classes ? zfi_to_f32(bias[col + i]) : 0;
 }
 
-/* What is known of labels, for the check. */
+/* The labels, and what their check needs. */
 typedef struct zfi_head_labels {
     const void *data;
-    bool wide; /* i64 */
+    bool wide; /* labels are i64 */
     int64_t ignored, classes;
     zfi_fault *fault;
     int32_t op, node;
 } zfi_head_labels;
 
-/* -1: the row counts nothing. */
+/* -1: the row adds nothing. */
 __device__ __forceinline__ int32_t zfi_head_label(const zfi_head_labels &l, int64_t row)
 {
     const int64_t label = l.wide ? static_cast<const int64_t *>(l.data)[row]
@@ -140,7 +140,7 @@ __device__ __forceinline__ int32_t zfi_head_label(const zfi_head_labels &l, int6
     return -1;
 }
 
-/* A block takes a row of z[0..rows, 0..ld); row 0 is row `first` of labels, loss and best. */
+/* A block computes a row of z[0..rows, 0..ld). Row 0 is row `first` of labels, loss and best. */
 template <class T>
 static __global__ void zfi_head_rows(const float *z, int64_t ld, const T *bias, bool lies,
                                      int64_t rows, int64_t first, zfi_head_labels labels,
@@ -164,7 +164,7 @@ static __global__ void zfi_head_rows(const float *z, int64_t ld, const T *bias, 
             zfi_head_add_pack<T>(t, x, (int)col);
         }
         t = zfi_head_warp(t);
-        __syncthreads(); /* warps[] may be in use for the row before */
+        __syncthreads(); /* warps[] may still be in use for the row before */
         if (lane == 0) warps[warp] = t;
         __syncthreads();
         if (warp == 0) {
@@ -183,8 +183,8 @@ static __global__ void zfi_head_rows(const float *z, int64_t ld, const T *bias, 
     }
 }
 
-/* dz of ZFI_HEAD_PIECE rows and as many columns as a block has packs: dz may be z. pieces: the sum
- * of each column times the weight. `scale`: what dz is multiplied by; 0: the weight. */
+/* dz of ZFI_HEAD_PIECE rows and a block's packs of columns; dz may be z. pieces: the sum of each
+ * column times the weight. `scale`: the factor of dz; 0: the weight. */
 template <class T>
 static __global__ void zfi_head_slopes(const float *z, T *dz, int64_t ld, const T *bias, bool lies,
                                        int64_t rows, int64_t classes, const zfi_head_row *made,
@@ -206,7 +206,7 @@ static __global__ void zfi_head_slopes(const float *z, T *dz, int64_t ld, const 
             for (int i = 0; i < ZFI_HEAD_PACK; i++) {
                 float slope = zfi_head_exp<T>(x[i] + b[i] - r.base) * r.over -
                               (col + i == r.label ? 1 : 0);
-                if (r.label < 0 || col + i >= classes) slope = 0; /* whatever z is */
+                if (r.label < 0 || col + i >= classes) slope = 0; /* even if z is NaN */
                 else sum[i] += by * slope;
                 x[i] = r.label < 0 ? 0 : of_dz * slope;
             }
@@ -237,8 +237,8 @@ static __global__ void zfi_head_weigh(float *x, int64_t count, const float *weig
         x[i] *= *weight;
 }
 
-/* out = weight * the sum of losses, by one block: thread t adds t, t + blockDim, ...; then warps,
- * then their sums. */
+/* out = weight * the sum of losses, by one block: thread t adds t, t + blockDim, ...; then each
+ * warp, then their sums. */
 static __global__ void zfi_head_total(float *out, const float *loss, int64_t rows,
                                       const float *weight)
 {
@@ -254,14 +254,14 @@ static __global__ void zfi_head_total(float *out, const float *loss, int64_t row
     *out = (float)(*weight * sum);
 }
 
-/* How the work is cut, and where scratch is. */
+/* How the work is split, and the parts of scratch. */
 typedef struct zfi_head {
     int64_t rows, width, classes;
     int64_t tile, rest; /* rows of a tile, and of the last one */
-    int64_t whole;      /* classes of the first of two products, all of them where there is one */
-    int64_t ld;         /* from row to row of z and dz */
-    size_t size, bytes; /* of an element of x; of scratch, the workspace not counted */
-    zf_dtype made;      /* of gradients */
+    int64_t whole;      /* classes of the first of two products; all classes where there is one */
+    int64_t ld;         /* elements from one row of z or dz to the next */
+    size_t size, bytes; /* size: of an element of x; bytes: scratch without the workspace */
+    zf_dtype made;      /* the dtype of gradients */
     float *z, *loss, *pieces;
     void *dz;
     zfi_head_row *of_rows;
@@ -276,7 +276,7 @@ static void *zfi_head_take(zfi_head *h, const zf_launch *l, int64_t count, size_
     return at;
 }
 
-/* Bytes of a tile of z; few in the emulation, for its tests to have several tiles. */
+/* Bytes of a tile of z; few in the emulation, so that its tests have several tiles. */
 static int64_t zfi_head_bytes(const zf_launch *l)
 {
     const int64_t least = (int64_t)64 << 20, bytes = zfi_device_of(l)->memory / 256;
@@ -315,7 +315,7 @@ static void *zfi_head_saved(const zf_launch *l, int index)
 
 enum { ZFI_HEAD_LOGITS, ZFI_HEAD_TO_X, ZFI_HEAD_TO_W, ZFI_HEAD_PRODUCTS };
 
-/* A product of a tile of `rows` with `classes` of the classes. */
+/* The product of a tile of `rows` rows with `classes` classes. */
 static zfi_gemm zfi_head_product(const zf_launch *l, const zfi_head *h, int which, int64_t rows,
                                  int64_t classes)
 {
@@ -349,9 +349,9 @@ static size_t zfi_cuda_scratch_head_loss(const zf_launch *l)
     return h.bytes + work;
 }
 
-/* The product of a tile of `rows`, which begins at `first`: of the classes of h.whole, then of the
- * rest. cuBLASLt's fast kernels want 16 bytes of classes at a time, and a vocabulary is what it
- * is. */
+/* The product of a tile of `rows` rows from `first` on: for the first h.whole classes, then for the
+ * rest. cuBLASLt's fast kernels need the classes as a multiple of 16 bytes, and a vocabulary may
+ * have any size. */
 static zf_status zfi_head_multiply(const zf_launch *l, const zfi_head *h, int which, int64_t first,
                                    int64_t rows, float alpha)
 {
@@ -379,7 +379,7 @@ static zf_status zfi_head_multiply(const zf_launch *l, const zfi_head *h, int wh
     return status;
 }
 
-/* Steps 2 to 4 of a tile, whose z is there. */
+/* Steps 2 to 4 of a tile, after its z. */
 template <class T>
 static void zfi_head_middle(const zf_launch *l, const zfi_head *h, int64_t first, int64_t rows,
                             bool slopes)

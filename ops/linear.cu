@@ -1,22 +1,22 @@
-/* Products with what follows them on CUDA: ops/linear.c.
+/* Products with bias and activation (ops/linear.c) on CUDA.
  *
  *     f32, no activation   y = product + bias, by cuBLASLt
- *     f32, activation      the product to u (or y), then a kernel that adds, stores u, activates
+ *     f32, activation      the product to u (or y), then a kernel for bias, u and activation
  *     bf16, f16            u = product + bias by cuBLASLt, which rounds it once; then a kernel
- *                          makes y of the rounded u. Without u, y takes its place first
+ *                          computes y from the rounded u. Without u, it is y's memory
  *     the same, n or k not a multiple of 8     the product is f32, in tiles of rows in scratch,
  *                          and a kernel does the rest: cuBLASLt may round before the bias there
  *
  *         x rows  -->  product f32 [tile,n] in scratch  -->  u rows, y rows
  *
- * cuBLASLt has a GELU too, but of the tanh form, and its ReLU makes 0 of NaN.
- */
+ * cuBLASLt's own GELU is not used: it has the tanh form. Nor is its ReLU, which turns NaN into
+ * 0. */
 
-/* A tile of f32, to stay in the second-level cache; small in the emulation, for its tests to have
- * several. */
+/* Bytes of a tile of f32, which stays in the second-level cache; few in the emulation, so that its
+ * tests have several tiles. */
 enum { ZFI_LINEAR_BYTES = ZF_TENSOR_CORES ? 16 << 20 : 2 << 10 };
 
-/* As ops/linear.c counts them. */
+/* The values of the attribute, as in ops/linear.c. */
 typedef enum zfi_activation {
     ZFI_NO_ACTIVATION,
     ZFI_GELU,
@@ -45,9 +45,9 @@ __device__ __forceinline__ void zfi_activate(int activation, float (&y)[N])
     }
 }
 
-/* u[row,col] = product[row,col] + bias[col], y[row,col] = activation(u[row,col]); bias and u: or
- * NULL; product may be u or y. A thread stays in N columns and goes down the rows; `width` threads
- * stand side by side. */
+/* u[row,col] = product[row,col] + bias[col], y[row,col] = activation(u[row,col]). bias and u may be
+ * NULL; product may be u or y. A thread has N columns and loops over the rows; `width` threads are
+ * side by side. */
 template <class T, int N>
 static __global__ void zfi_linear_finish(const float *product, const T *bias, T *u, T *y,
                                          int64_t rows, int64_t cols, int activation, int width)
@@ -71,8 +71,7 @@ static __global__ void zfi_linear_finish(const float *product, const T *bias, T 
     }
 }
 
-/* y = activation(u), for the packs of N elements from `first` on that lie within `count`. y may be
- * u. */
+/* y = activation(u), for the packs of N elements from `first` on within `count`. y may be u. */
 template <class T, int N>
 static __global__ void zfi_linear_activate(int64_t first, int64_t count, const T *u, T *y,
                                            int activation)
@@ -96,18 +95,18 @@ static void zfi_linear_launch(const zf_launch *l, const float *product, const T 
     across = (unsigned)zfi_div_up(cols, (int64_t)width * N);
     if (across > 65535) across = 65535;
     down = zfi_grid(l, zfi_div_up(rows, ZFI_THREADS / width));
-    down = (unsigned)zfi_div_up(down, across < 16 ? across : 16); /* some rows for one bias */
+    down = (unsigned)zfi_div_up(down, across < 16 ? across : 16); /* rows share a bias */
     ZF_LAUNCH((zfi_linear_finish<T, N>), dim3(down, across), ZFI_THREADS, 0, zfi_stream(l),
               product, bias, u, y, rows, cols, (int)ZF_INT(l, linear, activation), width);
 }
 
-/* How the work is cut: one piece, or tiles by way of f32 in scratch. */
+/* How the work is split: one product, or tiles in f32 in scratch. */
 typedef struct zfi_linear {
-    bool direct;   /* cuBLASLt makes y, or u, */
-    bool activate; /* and a kernel makes y of u */
-    int64_t rows, cols, tile, rest; /* rows of each tile and of the last */
-    zfi_gemm gemm;                  /* of a tile */
-    size_t product;                 /* bytes of the f32 tile, in front of the workspace */
+    bool direct;                    /* cuBLASLt computes y or u */
+    bool activate;                  /* a kernel computes y from u */
+    int64_t rows, cols, tile, rest; /* tile, rest: rows of a tile, and of the last */
+    zfi_gemm gemm;                  /* the product of a tile */
+    size_t product;                 /* bytes of the f32 tile, which the workspace follows */
 } zfi_linear;
 
 static zfi_linear zfi_linear_of(const zf_launch *l)

@@ -1,4 +1,4 @@
-/* lion on CUDA: ops/lion.c, by ops/update.cu's packs. */
+/* lion on CUDA (ops/lion.c), with the packs of ops/update.cu. */
 
 template <class T>
 __global__ void __launch_bounds__(ZFI_THREADS)
@@ -18,7 +18,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 #pragma unroll
         for (int i = 0; i < ZFI_TILE_PACK; i++) {
             float d = scale * g[i], along = fmaf(beta1, m[i], rest1 * d);
-            float by = along > 0 ? rate : along < 0 ? -rate : along; /* a NaN is kept */
+            float by = along > 0 ? rate : along < 0 ? -rate : along; /* NaN stays NaN */
             m[i] = fmaf(beta2, m[i], rest2 * d);
             p[i] = fmaf(keep, p[i], -by);
         }

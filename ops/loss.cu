@@ -1,6 +1,5 @@
-/* Losses over rows of logits (ops/loss.c) on CUDA. A row of logsumexp is read once, by a team as in
- * ops/norm.cu: each thread keeps a maximum and the sum of exp(x - maximum), which are then joined.
- */
+/* Losses over rows of logits (ops/loss.c) on CUDA. logsumexp reads a row once, by a team as in
+ * ops/norm.cu: each thread has a maximum and the sum of exp(x - maximum); then these are joined. */
 
 typedef struct zfi_logsumexp_job {
     zfi_row_set set;
@@ -38,7 +37,7 @@ static zf_status zfi_cuda_logsumexp(const zf_launch *l)
 
 /* ----------------------------------------------------------------------- cross-entropy */
 
-/* Whole numbers, i32 or i64. */
+/* Integers of i32 or i64. */
 typedef struct zfi_integers {
     const void *data;
     bool narrow; /* i32 */
@@ -56,18 +55,18 @@ __device__ __forceinline__ int64_t zfi_integer_at(const zfi_integers &a, int64_t
                     : static_cast<const int64_t *>(a.data)[i];
 }
 
-/* y: of cross_entropy [rows]; of its gradient [rows,n], and dy not NULL. */
+/* y: the result, [rows] of cross_entropy, [rows,n] of its gradient, for which dy is not NULL. */
 typedef struct zfi_cross_entropy_job {
     zfi_row_set set;
     const void *dy, *x, *lse;
     void *y;
     zfi_integers labels;
     int64_t ignored;
-    zfi_fault fault;  /* to report, but for row and label */
+    zfi_fault fault; /* the error to report, without row and label */
     zfi_fault *report;
 } zfi_cross_entropy_job;
 
-/* The label of a row; -1: it is ignored, or no class, which thread `reporter` reports. */
+/* The label of a row. -1: it is ignored, or is no class, which thread `reporter` reports. */
 __device__ __forceinline__ int64_t zfi_label(const zfi_cross_entropy_job &j, int64_t row,
                                              bool reporter)
 {
@@ -115,7 +114,7 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST)
     });
 }
 
-/* x: the logits' operand. */
+/* x: the number of the operand that is the logits. */
 static zf_status zfi_cross_entropy_launch(const zf_launch *l, const zf_array *x)
 {
     const zf_array *labels = &l->args[l->arg_count - 1];

@@ -1,62 +1,64 @@
-/* Products on CUDA: ops/matmul.c; and the products of linear and head_loss.
+/* Products on CUDA: matmul (ops/matmul.c), and the products of linear and head_loss.
  *
  *     c[m,n] = (added ? added[m,n] : 0) + alpha (sum over k of a[m,k] b[k,n]) + bias[n]
  *
- * by cuBLASLt, whose matrices lie column by column. A matrix that lies row by row is, so read, its
- * transpose; hence operands change places:
+ * They are computed by cuBLASLt, whose matrices are column-major. A row-major matrix read as
+ * column-major is its transpose, so the operands are swapped:
  *
- *     c [m,n] = a [m,k] b [k,n]    is    c^T = b^T a^T    with what lies in memory for c, b, a
+ *     c [m,n] = a [m,k] b [k,n]    is    c^T = b^T a^T    with the same memory of c, b, a
  *
- * Sums are in f32, where k is split also in the workspace, and rounded once. f32 is f32, TF32 only
- * where the backend was asked for it. Bits depend on the shape, the alignment of operands and the
- * version of cuBLASLt; with a search also on the file of its results.
+ * Sums are in f32 and rounded once; where k is split, partial sums in the workspace are f32 too.
+ * Products of f32 use TF32 only where the backend was asked for it. Bits depend on the shape, the
+ * alignment of operands and the version of cuBLASLt; after a search also on the file of its
+ * results.
  *
- * What is known of a shape, descriptors and algorithm, is a plan, made when its scratch is asked
- * for and kept for the device's life. What cuBLASLt does not offer goes to a kernel of our own.
- */
+ * A plan holds the descriptors and the algorithm for a shape. It is made when the scratch of a
+ * product is asked for, and kept as long as the device. A kernel of our own computes products for
+ * which cuBLASLt has no algorithm. */
 
-/* A product, and its key in plans and files. All are int64_t, so that it is compared as bytes. */
+/* A product, which is also the key in plans and files. All members are int64_t, so that keys are
+ * compared as bytes. */
 typedef struct zfi_gemm {
     int64_t m, n, k, batch;
-    int64_t a_row, b_row, c_row; /* elements from row to row, as they lie */
+    int64_t a_row, b_row, c_row; /* elements from one row to the next, in memory */
     int64_t a_batch, b_batch, c_batch;
-    int64_t turn_a, turn_b; /* lie as [k,m], [n,k] */
-    int64_t from, to;       /* dtypes of a, b and bias, and of c */
+    int64_t turn_a, turn_b; /* stored as [k,m], [n,k] */
+    int64_t from, to;       /* from: dtype of a, b and bias; to: of c */
     int64_t bias, tf32;
-    int64_t lies; /* all matrices begin at multiples of so many bytes, 16 at most */
+    int64_t lies; /* all matrices begin at multiples of this number of bytes, 16 at most */
 } zfi_gemm;
 
 enum {
     ZFI_GEMM_FIELDS = sizeof(zfi_gemm) / sizeof(int64_t),
     ZFI_ALGO_WORDS = sizeof(cublasLtMatmulAlgo_t) / sizeof(uint64_t),
-    ZFI_PLANS = 512, /* kept; of more shapes each is looked up every time */
+    ZFI_PLANS = 512, /* plans kept; for shapes beyond these, a plan is made at each launch */
     ZFI_CANDIDATES = 16,
     ZFI_SEARCH_ROUNDS = 4,
     ZFI_SEARCH_RUNS = 4,
-    ZFI_WORKSPACE = 32 << 20, /* at most, for one product, */
-    ZFI_WORK_LIES = 256,      /* at a multiple of this, as cuBLASLt wants it; scratch is at 64 */
-    ZFI_TILE_ROWS = ZF_TENSOR_CORES ? 128 : 4 /* zfi_tile_rows gives multiples of these */
+    ZFI_WORKSPACE = 32 << 20,                 /* bytes for one product, at most */
+    ZFI_WORK_LIES = 256,                      /* alignment for cuBLASLt; scratch has 64 */
+    ZFI_TILE_ROWS = ZF_TENSOR_CORES ? 128 : 4 /* zfi_tile_rows returns multiples of this */
 };
 
 typedef struct zfi_plan {
     zfi_gemm gemm;
     cublasLtMatmulAlgo_t algo;
     uint64_t workspace; /* bytes */
-    bool able;          /* cuBLASLt has something for it; else the plain kernel */
+    bool able;          /* cuBLASLt has an algorithm; else the plain kernel is used */
     bool searched;      /* the algorithm is the result of a search */
-    bool described;     /* these are set: */
+    bool described;     /* the following are set */
     cublasLtMatmulDescOpaque_t operation;
     cublasLtMatrixLayoutOpaque_t a, b, c;
 } zfi_plan;
 
 typedef struct zfi_products {
     bool tf32;
-    int target;         /* multiprocessors that products may take; 0: all */
-    const char *file;   /* of searched algorithms; NULL: none are searched for */
-    const char *device; /* its name: what was found holds for this one */
-    bool fresh;         /* something was found that the file lacks */
-    int plain;          /* shapes that go to the plain kernel for want of another, */
-    char first[128];    /* and the first of them */
+    int target;         /* multiprocessors for products; 0: all */
+    const char *file;   /* of searched algorithms; NULL: no search */
+    const char *device; /* its name: results of a search hold for this device */
+    bool fresh;         /* there are results that the file lacks */
+    int plain;          /* shapes without an algorithm, computed by the plain kernel */
+    char first[128];    /* the first of them */
     char remark[256];   /* zf_program_info.remark */
     int count;
     zfi_plan plans[ZFI_PLANS];
@@ -68,7 +70,7 @@ typedef struct zfi_products {
  *                                                  multiprocessors)
  *     M N K BATCH ... LIES WORKSPACE ALGORITHM     17 numbers of zfi_gemm, bytes, 8 words (hex)
  *
- * Of another version or device, it counts for nothing, and is replaced. */
+ * A file of another version or device is ignored and replaced. */
 
 static void zfi_products_head(const zfi_products *p, char *text, size_t size)
 {
@@ -78,7 +80,7 @@ static void zfi_products_head(const zfi_products *p, char *text, size_t size)
              (unsigned long long)cublasLtGetVersion(), p->device, on);
 }
 
-/* One plan of the file; false at its end, or where it is none. */
+/* Reads one plan of the file; false at its end, or where the line is not a plan. */
 static bool zfi_plan_read(zfi_plan *plan, FILE *file)
 {
     int64_t fields[ZFI_GEMM_FIELDS];
@@ -111,7 +113,7 @@ static void zfi_plan_write(const zfi_plan *plan, FILE *file)
     fprintf(file, "\n");
 }
 
-/* Begins with what is in the file; of *p the settings are there, else it is 0. `file` (or NULL) and
+/* Reads the file. The settings in *p must be set, all else 0. `file` (which may be NULL) and
  * `device` must live as long as *p. */
 static void zfi_products_open(zfi_products *p)
 {
@@ -124,15 +126,15 @@ static void zfi_products_open(zfi_products *p)
     fclose(from);
 }
 
-/* Writes what searches have found since; the file appears when it is complete, also where several
- * processes write it: it is the last one's then. */
+/* Writes the results of searches that the file lacks. The file appears when it is complete. If
+ * several processes write it, the last one's remains. */
 static zf_status zfi_products_save(zfi_products *p, zf_error *error)
 {
     char head[256], part[1024];
     FILE *to = NULL;
     bool bad;
     if (!p->file || !p->fresh) return ZF_OK;
-    for (int n = 0; n < 1000 && !to; n++) { /* a name that nobody has */
+    for (int n = 0; n < 1000 && !to; n++) { /* a name that no file has yet */
         if (snprintf(part, sizeof part, "%s.part%d", p->file, n) >= (int)sizeof part) break;
         to = fopen(part, "wx");
     }
@@ -180,14 +182,14 @@ static bool zfi_operation_set(cublasLtMatmulDescOpaque_t *operation,
     return !cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof value);
 }
 
-/* Of the bias. */
+/* Sets the bias; false where that fails. */
 static bool zfi_operation_bias(cublasLtMatmulDescOpaque_t *operation, const void *bias)
 {
     return !cublasLtMatmulDescSetAttribute(operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &bias,
                                            sizeof bias);
 }
 
-/* Sets descriptors, with the operands in cuBLASLt's places; false where they cannot be. */
+/* Sets the descriptors, with operands swapped for cuBLASLt; false where that fails. */
 static bool zfi_plan_describe(const zfi_products *kept, zfi_plan *p)
 {
     const zfi_gemm *g = &p->gemm;
@@ -201,7 +203,7 @@ static bool zfi_plan_describe(const zfi_products *kept, zfi_plan *p)
     if (good && kept->target)
         good = zfi_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET,
                                  kept->target);
-    if (good && g->bias) /* any pointer so aligned, for the heuristic */
+    if (good && g->bias) /* the heuristic needs any pointer of the same alignment */
         good = zfi_operation_set(&p->operation, CUBLASLT_MATMUL_DESC_EPILOGUE,
                                  CUBLASLT_EPILOGUE_BIAS) &&
                zfi_operation_bias(&p->operation, reinterpret_cast<void *>((uintptr_t)g->lies));
@@ -214,7 +216,8 @@ static bool zfi_plan_describe(const zfi_products *kept, zfi_plan *p)
     return p->described;
 }
 
-/* What cuBLASLt recommends, best first, with that much workspace at most; returns how many. */
+/* The algorithms that cuBLASLt recommends, best first, with at most so much workspace. Returns
+ * their number. */
 static int zfi_plan_recommended(const zfi_device *d, zfi_plan *p, uint64_t workspace,
                                 cublasLtMatmulHeuristicResult_t *results, int most)
 {
@@ -222,7 +225,7 @@ static int zfi_plan_recommended(const zfi_device *d, zfi_plan *p, uint64_t works
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
         CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES};
     cublasLtMatmulPreferenceOpaque_t want;
-    /* The other ways to add up a split k round what they have added. */
+    /* The other reductions of a split k round partial sums. */
     uint32_t lies = (uint32_t)p->gemm.lies, adding = CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
     int found = 0, good = 0;
     bool set = !cublasLtMatmulPreferenceInit(&want) &&
@@ -253,14 +256,14 @@ static cublasStatus_t zfi_plan_multiply(const zfi_device *d, cudaStream_t stream
                                         const void *added, float alpha, void *scratch,
                                         size_t bytes)
 {
-    /* cuBLASLt takes pointers to descriptors that it does not change. */
+    /* cuBLASLt takes pointers without const to descriptors that it does not change. */
     zfi_plan *q = const_cast<zfi_plan *>(p);
     const float beta = added ? 1.0f : 0.0f;
     return cublasLtMatmul(d->blas, &q->operation, &alpha, b, &q->b, a, &q->a, &beta,
                           added ? added : c, &q->c, c, &q->c, algo, scratch, bytes, stream);
 }
 
-/* Bits of small numbers, in every float dtype. */
+/* Fills memory with bits that are small numbers in every float dtype. */
 static __global__ void zfi_search_fill(uint32_t *to, size_t words)
 {
     for (size_t i = blockIdx.x * (size_t)blockDim.x + threadIdx.x; i < words;
@@ -268,7 +271,8 @@ static __global__ void zfi_search_fill(uint32_t *to, size_t words)
         to[i] = zfi_random_word(i, 0, 0, 0) & 0xbfffbfffu;
 }
 
-/* The fastest of the candidates by trial, in memory of its own; -1 where that is not to be had. */
+/* The number of the fastest candidate by trial, in memory allocated for it; -1 where there is not
+ * enough memory. */
 static int zfi_plan_trial(const zfi_device *d, zfi_plan *p,
                           const cublasLtMatmulHeuristicResult_t *results, int count)
 {
@@ -291,7 +295,7 @@ static int zfi_plan_trial(const zfi_device *d, zfi_plan *p,
     ZF_LAUNCH(zfi_search_fill, (unsigned)d->processors * 8, ZFI_THREADS, 0, stream,
               reinterpret_cast<uint32_t *>(memory), all / 4);
     if (g->bias) zfi_operation_bias(&p->operation, memory + part[3]);
-    for (int round = 0; round < ZFI_SEARCH_ROUNDS; round++) /* all in turn: clocks change */
+    for (int round = 0; round < ZFI_SEARCH_ROUNDS; round++) /* in turns: clocks change */
         for (int i = 0; i < count; i++) {
             bool good = !cudaEventRecord(begin, stream);
             for (int run = 0; run < ZFI_SEARCH_RUNS && good; run++)
@@ -306,11 +310,11 @@ done:
     if (begin) cudaEventDestroy(begin);
     if (end) cudaEventDestroy(end);
     if (memory) cudaFree(memory);
-    cudaGetLastError(); /* what a candidate has met is no error of a launch */
+    cudaGetLastError(); /* errors of candidates are not errors of a launch */
     return best;
 }
 
-/* The plan's product goes to the plain kernel; that is remarked once for a shape that is kept. */
+/* Makes the plain kernel compute the plan's product. The remark counts a kept shape once. */
 static void zfi_plan_is_plain(const zf_launch *l, zfi_products *kept, zfi_plan *p)
 {
     const zfi_gemm *g = &p->gemm;
@@ -328,8 +332,8 @@ static void zfi_plan_is_plain(const zf_launch *l, zfi_products *kept, zfi_plan *
              kept->plain > 1 ? " and others" : "");
 }
 
-/* The plan of g, from what is kept, or made, and kept where there is room; else *aside is it. A
- * search is made where the backend was asked for it and `search` allows. */
+/* The plan of g: a kept one, or a new one, which is kept where there is room; else it is in *aside.
+ * Searches only if the backend was asked to and `search` is true. */
 static const zfi_plan *zfi_plan_of(const zf_launch *l, const zfi_gemm *g, uint64_t workspace,
                                    bool search, zfi_plan *aside)
 {
@@ -355,7 +359,7 @@ static const zfi_plan *zfi_plan_of(const zf_launch *l, const zfi_gemm *g, uint64
     if (search && found > 0) best = found > 1 ? zfi_plan_trial(d, p, results, found) : 0;
     p->able = found > 0;
     p->searched = best >= 0;
-    if (best < 0) best = 0; /* the one that is recommended */
+    if (best < 0) best = 0; /* no trial: the recommended one */
     if (p->able) p->algo = results[best].algo, p->workspace = results[best].workspaceSize;
     else zfi_plan_is_plain(l, kept, p);
     kept->fresh |= p->searched;
@@ -365,7 +369,7 @@ static const zfi_plan *zfi_plan_of(const zf_launch *l, const zfi_gemm *g, uint64
 
 /* ------------------------------------------------------------------------------- the plain kernel
  *
- * A block makes 32 x 32 of c, k ascending, 32 at a time through shared memory:
+ * A block computes 32 x 32 of c, with k ascending, 32 of k at a time in shared memory:
  *
  *     a [32,32 of k]   b [32 of k,32]     a thread has column x and rows y, y + 8, y + 16, y + 24
  */
@@ -387,7 +391,7 @@ static __global__ void zfi_gemm_plain(zfi_gemm g, const T *a, const T *b, U *c, 
         const T *of_a = a + batch * g.a_batch, *of_b = b + batch * g.b_batch;
         float sum[ZFI_PLAIN / ZFI_PLAIN_ROWS] = {0};
         for (int64_t k = 0; k < g.k; k += ZFI_PLAIN) {
-            for (int i = y; i < ZFI_PLAIN; i += ZFI_PLAIN_ROWS) { /* neighbours read neighbours */
+            for (int i = y; i < ZFI_PLAIN; i += ZFI_PLAIN_ROWS) { /* by neighbouring threads */
                 const int at_m = g.turn_a ? x : i, a_k = g.turn_a ? i : x;
                 const int at_n = g.turn_b ? i : x, b_k = g.turn_b ? x : i;
                 const int64_t row_a = m + at_m, col_b = n + at_n;
@@ -441,8 +445,8 @@ static zfi_gemm zfi_gemm_of(const zf_launch *l, int64_t m, int64_t n, int64_t k,
     return g;
 }
 
-/* As it is looked up, with operands at addresses that have no bits but these. TF32 is a setting of
- * the device's. */
+/* The product as the key of its plan. `lies`: the or of all operands' addresses, for their
+ * alignment. TF32 is a setting of the device. */
 static void zfi_gemm_settle(const zf_launch *l, zfi_gemm *g, uintptr_t addresses)
 {
     const uint64_t all = addresses | 16 |
@@ -452,11 +456,11 @@ static void zfi_gemm_settle(const zf_launch *l, zfi_gemm *g, uintptr_t addresses
     g->lies = (int64_t)(all & (0 - all));
 }
 
-/* Nothing to add up, or nowhere to put it. */
+/* There is nothing to add, or no result. */
 static bool zfi_gemm_empty(const zfi_gemm *g) { return !g->m || !g->n || !g->k || !g->batch; }
 
-/* Scratch of the product, in bytes: its workspace, wherever scratch begins. The algorithm is chosen
- * with it. */
+/* The bytes of scratch of the product: its workspace, with any alignment of scratch. Chooses the
+ * algorithm. */
 static size_t zfi_gemm_scratch(const zf_launch *l, zfi_gemm g)
 {
     zfi_plan aside;
@@ -467,14 +471,14 @@ static size_t zfi_gemm_scratch(const zf_launch *l, zfi_gemm g)
     return bytes ? bytes + ZFI_WORK_LIES : 0;
 }
 
-/* Where in scratch that begins. */
+/* Where the workspace begins in scratch. */
 static void *zfi_work_in(void *scratch)
 {
     const uintptr_t lies = ZFI_WORK_LIES, at = reinterpret_cast<uintptr_t>(scratch);
     return reinterpret_cast<void *>((at + lies - 1) / lies * lies);
 }
 
-/* The product in its plain form. */
+/* The product by the plain kernel. */
 static zf_status zfi_gemm_by_hand(const zf_launch *l, const zfi_gemm *g, const void *a,
                                   const void *b, void *c, const void *added, const void *bias,
                                   float alpha)
@@ -496,8 +500,8 @@ static zf_status zfi_gemm_by_hand(const zf_launch *l, const zfi_gemm *g, const v
     return zfi_launched(l);
 }
 
-/* Rows of a tile of f32 results, of `cols` columns and about `bytes`, where these are worked on
- * before the next come; tiles are about equal. */
+/* Rows of a tile of f32 results of `cols` columns and about `bytes`. All tiles have about the same
+ * size. */
 static int64_t zfi_tile_rows(int64_t rows, int64_t cols, int64_t bytes)
 {
     int64_t most = bytes / (int64_t)sizeof(float) / cols / ZFI_TILE_ROWS * ZFI_TILE_ROWS;
@@ -507,9 +511,9 @@ static int64_t zfi_tile_rows(int64_t rows, int64_t cols, int64_t bytes)
     return zfi_div_up(rows, ZFI_TILE_ROWS) * ZFI_TILE_ROWS;
 }
 
-/* Puts the product on the launch's stream. added: NULL, or what is added to the product, which may
- * be c. bias: NULL, unless g.bias. c is what g.to says: the dtype of a and b, or f32. scratch has
- * what zfi_gemm_scratch asked for. */
+/* Puts the product on the launch's stream. added: an addend, which may be c, or NULL. bias: NULL,
+ * unless g.bias. c has the dtype g.to: that of a and b, or f32. scratch has zfi_gemm_scratch
+ * bytes. */
 static zf_status zfi_gemm_run(const zf_launch *l, zfi_gemm g, const void *a, const void *b, void *c,
                               const void *added, const void *bias, float alpha, void *scratch)
 {
@@ -543,14 +547,14 @@ static zf_status zfi_gemm_run(const zf_launch *l, zfi_gemm g, const void *a, con
 
 /* ------------------------------------------------------------------------------------ matmul */
 
-/* The launch as a loop over products: how far apart they lie. */
+/* The launch as a loop over products, with the distances between them. */
 typedef struct zfi_product {
     zfi_gemm gemm;
     int rank; /* leading dimensions that are not in gemm.batch */
     int64_t dims[ZF_MAX_RANK], step_a[ZF_MAX_RANK], step_b[ZF_MAX_RANK], step_c[ZF_MAX_RANK];
 } zfi_product;
 
-/* Leading dimension `axis` of out as x has it: 1 where x is repeated along it. */
+/* Size of leading dimension `axis` of out in x: 1 where x is repeated along it. */
 static int64_t zfi_lead(const zf_shape *x, const zf_shape *out, int axis)
 {
     int at = axis - (out->rank - x->rank);
@@ -579,14 +583,15 @@ static zfi_product zfi_product_of(const zf_launch *l)
         size_a *= of_a, size_b *= of_b, size_c *= out->dims[axis];
         rows *= out->dims[axis], b_count *= of_b;
     }
-    for (int axis = 0; axis < out->rank - 2; axis++) /* those of 1 are no loop */
+    for (int axis = 0; axis < out->rank - 2; axis++) /* dimensions of size 1 need no loop */
         if (axes[axis] != 1) {
             p.dims[p.rank] = axes[axis], p.step_a[p.rank] = step_a[axis];
             p.step_b[p.rank] = step_b[axis], p.step_c[p.rank++] = step_c[axis];
         }
-    /* One b for every a: the batch is a taller matrix. */
+    /* One b for every a: the batch becomes rows. */
     if (!turn_a && b_count == 1) g->m *= rows, p.rank = 0;
-    /* Inner dimensions that are evenly spaced in all three are one batch. */
+    /* The innermost leading dimensions become one batch where they are evenly spaced in all
+     * three. */
     for (int axis = p.rank - 1; axis >= 0; axis--, p.rank--) {
         if (g->batch > 1 && (p.step_a[axis] != g->a_batch * g->batch ||
                              p.step_b[axis] != g->b_batch * g->batch ||

@@ -1,19 +1,19 @@
 /* Shape: reshape slice pad transpose concat broadcast, which move elements as bits, and sum_to,
- * which adds them. (view and shard, which move as well, are bucket.cu's.)
+ * which adds them. (bucket.cu has view and shard.)
  *
- * What is contiguous at both ends moves 16 bytes at a time wherever both lie so. A box of elements
- * that are so many steps apart moves the widest piece of its last dimension that all steps are
- * multiples of; where the last dimensions of the ends differ, tiles of 32 by 32 go through shared
- * memory, so that both ends are touched in whole lines:
+ * Contiguous runs move 16 bytes at a time where both ends are aligned. A box with strides moves the
+ * widest piece of its last dimension of which all steps are multiples. Where the last dimensions of
+ * both ends differ, tiles of 32 by 32 go through shared memory, so that reads and writes use whole
+ * cache lines:
  *
  *     from  | a b c |    tile  | a b c |    to  | a d |
- *           | d e f |          | d e f |        | b e |      rows of `from` are read, columns of
- *                                               | c f |      the tile written
+ *           | d e f |          | d e f |        | b e |      reads rows of `from`, writes
+ *                                               | c f |      columns of the tile
  *
- * Order of additions (sum_to here and sum in reduce.cu): depends on shapes and dtype alone. Columns
- * are summed by eight warps, each every eighth row of a chunk; rows, by the lanes of a warp or a
- * block, each 16 bytes at a time; chunks that lie apart, by the same kernel once more.
- */
+ * The order of additions (sum_to, and sum in reduce.cu) depends on shapes and dtype alone. Columns
+ * are summed by eight warps, each of which has every eighth row of a chunk. Rows are summed by the
+ * threads of a warp or a block, 16 bytes at a time each. The same kernel then adds the sums of
+ * chunks. */
 
 /* ------------------------------------------------------------------------ runs of bytes */
 
@@ -51,7 +51,7 @@ static __global__ void zfi_moves_kernel(zfi_moves m)
     else zfi_move_as<uint8_t>(r.to, r.from, r.bytes);
 }
 
-/* Launches what has been gathered. */
+/* Launches the runs added so far. */
 static void zfi_moves_run(const zf_launch *l, zfi_moves *m)
 {
     int64_t most = 0;
@@ -64,7 +64,7 @@ static void zfi_moves_run(const zf_launch *l, zfi_moves *m)
     m->count = 0;
 }
 
-/* Gathers a run; nothing where it is in its place. */
+/* Adds a run; nothing where both addresses are equal. */
 static void zfi_moves_add(const zf_launch *l, zfi_moves *m, void *to, const void *from,
                           int64_t bytes)
 {
@@ -86,17 +86,17 @@ static zf_status zfi_move_bytes(const zf_launch *l, void *to, const void *from, 
 
 /* ------------------------------------------------------------------------------- boxes */
 
-/* Elements to copy: walk.strides[0] are the steps at `from`, walk.strides[1] those at `to`. Those
- * that are not in [low, high) of the last dimension are zeros, and not in `from`. */
+/* Elements to copy. walk.strides[0] are the steps in `from`, walk.strides[1] those in `to`.
+ * Elements outside [low, high) of the last dimension become 0 and are not in `from`. */
 typedef struct zfi_box {
     zfi_walk walk;
     const char *from;
     char *to;
-    int64_t size; /* of an element, in bytes */
+    int64_t size; /* bytes of an element */
     int64_t count, low, high;
 } zfi_box;
 
-/* Each element N times; steps at `to` are of so many. */
+/* Copies each element N times; steps in `to` are in units of N elements. */
 template <class T, int N> __global__ void zfi_box_kernel(zfi_box b)
 {
     for (int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; i < b.count;
@@ -111,8 +111,8 @@ template <class T, int N> __global__ void zfi_box_kernel(zfi_box b)
     }
 }
 
-/* Whether all pieces of `bytes` of the last dimension lie on multiples of them: those at `to`, and
- * if `both`, those at `from`. */
+/* Whether all pieces of `bytes` bytes of the last dimension are aligned in `to`, and with `both` in
+ * `from` too. */
 static bool zfi_box_fits(const zfi_box *b, int64_t bytes, bool both)
 {
     const zfi_walk *w = &b->walk;
@@ -128,7 +128,8 @@ static bool zfi_box_fits(const zfi_box *b, int64_t bytes, bool both)
     return all % (uint64_t)bytes == 0;
 }
 
-/* Counts the last dimension, and steps at `to`, or `both` ends, in pieces of n elements. */
+/* Counts the last dimension, and the steps in `to` or with `both` in both arrays, in pieces of n
+ * elements. */
 static void zfi_box_gather(zfi_box *b, int64_t n, bool both)
 {
     zfi_walk *w = &b->walk;
@@ -144,8 +145,8 @@ static void zfi_box_gather(zfi_box *b, int64_t n, bool both)
 
 enum { ZFI_BOX_TILE = 32, ZFI_BOX_ROWS = 8 };
 
-/* The last axis has a step of 1 at `to`, the one before it at `from`. A block makes one tile after
- * the other. */
+/* The last axis has step 1 in `to`, the one before it step 1 in `from`. A block moves one tile
+ * after the other. */
 template <class T> __global__ void zfi_tile_kernel(zfi_box b, zfi_divisor across, zfi_divisor down)
 {
     ZF_SHARED(T, tile); /* [32][33]: columns are in different banks */
@@ -171,8 +172,8 @@ template <class T> __global__ void zfi_tile_kernel(zfi_box b, zfi_divisor across
     }
 }
 
-/* Moves the axis with a step of 1 at `from` to the last but one; false when there is none or no
- * need. */
+/* Moves the axis with step 1 in `from` to the last place but one; false when there is none, or when
+ * it is the last already. */
 static bool zfi_box_turn(zfi_walk *w)
 {
     int last = w->rank - 1, axis = last - 1;
@@ -210,7 +211,7 @@ template <class T> static void zfi_tile_launch(const zf_launch *l, zfi_box *b)
               zfi_divisor_of(across, b->count), zfi_divisor_of(down, b->count));
 }
 
-/* Copies the box; `window`: low and high are set. */
+/* Copies the box. `window`: low and high are set. */
 static void zfi_box_copy(const zf_launch *l, zfi_box b, bool window)
 {
     zfi_walk *w = &b.walk;
@@ -256,7 +257,7 @@ static void zfi_box_copy(const zf_launch *l, zfi_box b, bool window)
     }
 }
 
-/* Product of dims[from..to). */
+/* The product of dims[from..to). */
 static int64_t zfi_span(const zf_shape *shape, int from, int to)
 {
     int64_t count = 1;
@@ -264,14 +265,14 @@ static int64_t zfi_span(const zf_shape *shape, int from, int to)
     return count;
 }
 
-/* Steps of a row-major array of this shape. */
+/* The strides of a row-major array of this shape. */
 static void zfi_strides_of(const zf_shape *shape, int64_t strides[ZF_MAX_RANK])
 {
     int64_t step = 1;
     for (int axis = shape->rank - 1; axis >= 0; step *= shape->dims[axis--]) strides[axis] = step;
 }
 
-/* `rows` rows of `width` elements, from_step and to_step elements apart. */
+/* A box of `rows` rows of `width` elements, which are from_step and to_step elements apart. */
 static zfi_box zfi_box_rows(const zf_launch *l, int64_t rows, int64_t width, const void *from,
                             int64_t from_at, int64_t from_step, void *to, int64_t to_at,
                             int64_t to_step)
@@ -292,7 +293,7 @@ static zf_status zfi_cuda_reshape(const zf_launch *l)
     return zfi_move_bytes(l, l->out.data, l->args[0].data, (int64_t)zfi_bytes(&l->out));
 }
 
-/* All that follows takes x[outer..., axis, inner...] as rows of what axis and inner make. */
+/* The following kernels take x[outer..., axis, inner...] as rows of axis times inner. */
 static zf_status zfi_cuda_slice(const zf_launch *l)
 {
     const zf_shape *x = &l->args[0].shape;
@@ -303,7 +304,7 @@ static zf_status zfi_cuda_slice(const zf_launch *l)
     if (!zfi_count(&l->out)) return ZF_OK;
     b = zfi_box_rows(l, zfi_span(x, 0, axis), wide, l->args[0].data, start, width, l->out.data, 0,
                      wide);
-    if (b.from != b.to) zfi_box_copy(l, b, false); /* equal: the plan made it a view */
+    if (b.from != b.to) zfi_box_copy(l, b, false); /* equal where the plan made it a view */
     return zfi_launched(l);
 }
 
@@ -375,16 +376,17 @@ static zf_status zfi_cuda_broadcast(const zf_launch *l)
 
 /* -------------------------------------------------------------------------------- sums */
 
-/* A sum_to or a sum, x being dims that are kept and dims that are summed, in any order:
+/* A sum_to or sum. Each dimension of x is kept or summed, in any order:
  *
  *     out[kept...,c] = sum over terms... of x[kept...,terms...,c]
  *
- * `columns` counts c: neighbours in x and in out; 1 where x's last dimension is summed. Terms are
- * cut into chunks, whose sums are first put one behind the other where there are several. */
+ * `columns` is the number of c: neighbours both in x and in out; 1 where x's last dimension is
+ * summed. Terms are split into chunks. The sums of several chunks are first stored one after the
+ * other. */
 typedef struct zfi_sums {
     zfi_walk kept, terms; /* steps in x */
     int64_t kept_count, term_count, columns;
-    int64_t chunk; /* terms */
+    int64_t chunk; /* terms of a chunk */
     int64_t strips;
     zfi_divisor chunks, by_strips;
     bool rows; /* x's last dimension is summed */
@@ -393,13 +395,13 @@ typedef struct zfi_sums {
 
 enum {
     ZFI_SUM_WARPS = ZFI_THREADS / ZFI_WARP,
-    ZFI_SUM_TASKS = 1024, /* blocks that are wanted, where there is work for them */
+    ZFI_SUM_TASKS = 1024, /* blocks to aim for, where there is enough work */
     ZFI_SUM_LEAST = 64,   /* terms of a chunk of columns */
-    ZFI_SUM_ROW = 4096,   /* the same of rows */
+    ZFI_SUM_ROW = 4096,   /* terms of a chunk of rows */
     ZFI_SUM_BY_WARP = 2048
 };
 
-/* Puts a dimension in front of those that a walk has. */
+/* Puts a dimension before those that a walk has. */
 static void zfi_walk_push(zfi_walk *w, int64_t *count, int64_t n, int64_t step)
 {
     for (int axis = w->rank++; axis > 0; axis--) {
@@ -410,7 +412,7 @@ static void zfi_walk_push(zfi_walk *w, int64_t *count, int64_t n, int64_t step)
     *count *= n;
 }
 
-/* Cuts the terms; `pack` elements are 16 bytes. */
+/* Splits the terms into chunks; `pack` elements are 16 bytes. */
 static void zfi_sums_cut(zfi_sums *s, int pack)
 {
     int64_t tasks, most, chunks;
@@ -440,7 +442,7 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
     for (int axis = x->rank - 1; axis >= 0;) {
         int64_t n = 1, from = step;
         bool keep = false, group = true;
-        /* The next group: n elements, `from` apart. */
+        /* The next group of dimensions: n elements, `from` apart. */
         for (; axis >= 0; axis--) {
             bool kept = l->op == ZF_OP_sum ? axis != ZF_INT(l, sum, axis)
                                            : axis >= x->rank - out->rank &&
@@ -464,7 +466,7 @@ static zfi_sums zfi_sums_of(const zf_launch *l)
     return s;
 }
 
-/* The sums of the chunks of s, to be added: rows of rows, or columns of columns. */
+/* A second sum, which adds the sums of the chunks: rows of rows, or columns of columns. */
 static zfi_sums zfi_sums_of_chunks(const zfi_sums *of)
 {
     int64_t chunks = of->chunks.by, outer = of->kept_count;
@@ -478,12 +480,12 @@ static zfi_sums zfi_sums_of_chunks(const zfi_sums *of)
     s.kept.strides[0][0] = of->rows ? chunks : 0;
     s.terms.strides[0][0] = of->rows ? 1 : s.columns;
     zfi_sums_cut(&s, 4);
-    /* chunks are few: as one */
+    /* the few chunks are one chunk */
     s.chunk = zfi_div_up(chunks, 4) * 4, s.chunks = zfi_divisor_of(1, 1);
     return s;
 }
 
-/* Element i of an array of floats. */
+/* Sets element i of an array of floats. */
 __device__ __forceinline__ void zfi_put_float(void *out, zf_dtype dtype, int64_t i, float x)
 {
     if (dtype == ZF_F32) static_cast<float *>(out)[i] = x;
@@ -533,7 +535,7 @@ __device__ __forceinline__ void zfi_sum_more(float (&sum)[N], const T *from)
     for (int k = 0; k < N; k++) sum[k] += y[k];
 }
 
-/* out[chunk,kept,c] of a strip of 32 N columns by each block. */
+/* out[chunk,kept,c]; each block has a strip of 32 N columns. */
 template <class T>
 __global__ void zfi_sum_columns_kernel(zfi_sums s, void *out, zf_dtype to, const T *x)
 {
@@ -590,7 +592,7 @@ static void zfi_sums_launch(const zf_launch *l, zfi_sums *s, void *out, zf_dtype
     const int n = zfi_wide<T>::count;
     int64_t tasks = s->kept_count * s->strips * s->chunks.by;
     int lanes = s->chunk <= ZFI_SUM_BY_WARP ? ZFI_WARP : ZFI_THREADS;
-    /* Steps are multiples of the dimension within them, so one lies as all do. */
+    /* Every other step is a multiple of the last dimension, so if one row is aligned, all are. */
     s->wide = zfi_lies_well(s->rows ? s->terms.dims[s->terms.rank - 1] : s->columns, sizeof(T), x);
     if (s->rows)
         ZF_LAUNCH(zfi_sum_rows_kernel<T>, zfi_grid(l, zfi_div_up(tasks * lanes, ZFI_THREADS)),

@@ -1,37 +1,41 @@
-/* Rows of the last dimension, n long, on CUDA: softmax, LayerNorm, RMSNorm (ops/norm.c), and what
- * all kernels of rows share.
+/* Rows of n elements, the last dimension, on CUDA: softmax, LayerNorm, RMSNorm (ops/norm.c), and
+ * what all kernels of rows share.
  *
- * A row is a team's: the threads of one threadIdx.y, as many warps as hold the row in registers at
- * ZFI_HELD elements each. Up to 8192 elements it is so read once; the team of a longer row is a
- * block of 1024, which reads it again for each pass (softmax up to 32768 does not, at four times as
- * many elements each). Kernels that need few registers hold rows of 257 to 8192 elements at four
- * times ZFI_HELD, so that a team has few sums beside its elements. Teams of one warp add without a
- * barrier.
+ * A row belongs to a team: the threads with one threadIdx.y, in as many warps as hold the row in
+ * registers with ZFI_HELD elements per thread. A row of up to 8192 elements is read once. The team
+ * of a longer row is a block of 1024 threads, which reads it for each pass (softmax holds up to
+ * 32768 elements, four times as many per thread). Kernels that need few registers hold rows of 257
+ * to 8192 elements with four times ZFI_HELD per thread, so that a team adds fewer sums. A team of
+ * one warp adds without a barrier.
  *
  *     array  ...|  pack  |  pack  |  pack  |  pack  |...       packs: 16 bytes, aligned
  *                  [ row, n long                 ]             thread t: packs t, t + team, ...
  *
- * Where n is no multiple of a pack, a row has its first and last pack in part, element by element;
- * where an array is not aligned, all of them. Sums are added over a thread's elements in their
- * order, then over the lanes of a warp, then over warps.
+ * Where n is no multiple of a pack, the row's first and last pack are incomplete and read element
+ * by element; where an array is not aligned, all packs are. Sums are added over a thread's elements
+ * in their order, then over the lanes of a warp, then over warps.
  *
  * Operators may run in place: a thread reads its elements of a row for the last time before it
- * writes them, and no other thread reads them.
- */
+ * writes them, and no other thread reads them. */
 
-enum { ZFI_HELD = 8, ZFI_TEAM_MOST = 1024, ZFI_TEAM_LONG = 256 /* of rows held at 4 ZFI_HELD */ };
+enum {
+    ZFI_HELD = 8,
+    ZFI_TEAM_MOST = 1024,
+    ZFI_TEAM_LONG = 256 /* with 4 ZFI_HELD */
+};
 
-/* How many packs of T a thread holds, at ZFI_HELD and at four times as many elements. */
+/* How many packs of T a thread holds, with ZFI_HELD and with four times as many elements. */
 template <class T> struct zfi_held {
     static const int packs = ZFI_HELD / zfi_wide<T>::count, many = 4 * packs;
 };
 
-/* Threads of a block that holds K packs each. */
+/* Threads of a block whose threads hold K packs each. */
 template <class T, int K> struct zfi_team_bound {
     static const int threads = K == zfi_held<T>::many ? ZFI_TEAM_LONG : ZFI_TEAM_MOST;
 };
 
-/* Counts the elements of a row of which a thread holds K packs; 0: any row, and nothing is held. */
+/* Counts elements of a row of which a thread holds K packs; 0: a row of any length, of which
+ * nothing is held. */
 template <int K> struct zfi_row_index {
     typedef int type;
 };
@@ -44,13 +48,13 @@ typedef struct zfi_row_set {
     bool wide; /* packs of the arrays are aligned */
 } zfi_row_set;
 
-/* The team of the calling thread, and its row. WHOLE: of rows that are whole packs, all of them
- * aligned (zfi_row_set.wide, and n a multiple of V), so that nothing else is compiled. */
+/* The team of the calling thread, and its row. WHOLE: rows are whole aligned packs
+ * (zfi_row_set.wide, and n a multiple of V), so that no other case is compiled. */
 template <class T, int K, bool WHOLE = false> struct zfi_team {
     typedef typename zfi_row_index<K>::type index;
     static const int V = zfi_wide<T>::count;
-    int64_t row, base; /* base: its first element's in the array */
-    index n, first;    /* n: 0 where it has no row; first: where its first pack begins, at most 0 */
+    int64_t row, base; /* base: the row's first element in the array */
+    index n, first;    /* n: 0 without a row; first: where the first pack begins, at most 0 */
     bool wide;
 
     __device__ __forceinline__ explicit zfi_team(const zfi_row_set &s)
@@ -59,7 +63,7 @@ template <class T, int K, bool WHOLE = false> struct zfi_team {
         wide = WHOLE || s.wide;
     }
 
-    /* Its row is another one. */
+    /* Moves the team to another row. */
     __device__ __forceinline__ void go(const zfi_row_set &s, int64_t to)
     {
         row = to;
@@ -74,7 +78,7 @@ template <class T, int K, bool WHOLE = false> struct zfi_team {
         return WHOLE || (i >= 0 && i + V <= n);
     }
 
-    /* f(k, i) for each pack of the thread: its k-th, which begins at element i. */
+    /* Calls f(k, i) for each pack of the thread: its k-th, which begins at element i. */
     template <class F> __device__ __forceinline__ void each(F f) const
     {
         index i = (index)threadIdx.x * V + first, step = (index)blockDim.x * V;
@@ -87,14 +91,14 @@ template <class T, int K, bool WHOLE = false> struct zfi_team {
         }
     }
 
-    /* The pack at i of the row of an array; elements that are not the row's are `other`. */
+    /* The pack at i of the array's row; elements outside the row are `other`. */
     template <class A>
     __device__ __forceinline__ void get(float (&x)[V], const A *array, index i,
                                         float other = 0) const
     {
         part(x, array + base, i, wide, other);
     }
-    /* The same as it lies, to be unpacked later; what is not the row's is 0. */
+    /* The same without conversion, to be unpacked later; elements outside the row are 0. */
     template <class A>
     __device__ __forceinline__ void fetch(uint4 &x, const A *array, index i) const
     {
@@ -108,7 +112,7 @@ template <class T, int K, bool WHOLE = false> struct zfi_team {
             x = reinterpret_cast<const uint4 &>(p);
         }
     }
-    /* As get, of a vector that is a row long. */
+    /* As get, for a vector as long as a row. */
     template <class A>
     __device__ __forceinline__ void get_vector(float (&x)[V], const A *vector, index i) const
     {
@@ -139,7 +143,7 @@ template <class T, int K, bool WHOLE = false> struct zfi_team {
         }
     }
 
-    /* dropout of the pack at i of a value of that shape */
+    /* Applies dropout to the pack at i of a value of the rows' shape. */
     __device__ __forceinline__ void drop(const zfi_dropper &d, float (&x)[V], index i) const
     {
         float by[V];
@@ -150,9 +154,9 @@ template <class T, int K, bool WHOLE = false> struct zfi_team {
     }
 };
 
-/* N sums over a team, or maxima, of which every thread gets all. `shared` has N * ZFI_WARP floats
- * for each team, which nothing else uses until the block has passed another barrier. All threads of
- * the block must come. */
+/* N sums, or maxima, over a team; every thread gets all. `shared` has N * ZFI_WARP floats for each
+ * team, which nothing else uses until the block has passed another barrier. All threads of the
+ * block must take part. */
 template <int N, bool MOST = false>
 __device__ __forceinline__ void zfi_team_sums(float (&x)[N], float *shared)
 {
@@ -187,16 +191,16 @@ __device__ __forceinline__ float zfi_team_max(float x, float *shared)
     return one[0];
 }
 
-/* Where the k-th of the single sums of a kernel has its room. */
+/* The shared memory for the k-th sum of a kernel that adds one at a time. */
 __device__ __forceinline__ float *zfi_sum_room(float *shared, int k)
 {
     return shared + (unsigned)k * ZFI_WARP * blockDim.y;
 }
 
-/* How rows are launched. */
+/* The launch of a kernel of rows. */
 typedef struct zfi_teams {
     zfi_row_set set;
-    bool held, many; /* many: at four times ZFI_HELD elements a thread */
+    bool held, many; /* many: four times ZFI_HELD elements per thread */
     dim3 grid, block;
     size_t shared; /* bytes, for `sums` sums */
 } zfi_teams;
@@ -210,10 +214,11 @@ static int64_t zfi_row_count(const zf_array *x)
     return rows;
 }
 
-/* Threads that hold a row of n elements at `each`, a multiple of a warp. */
+/* The number of threads that hold a row of n elements with `each` per thread, a multiple of a
+ * warp. */
 static int64_t zfi_row_threads(int64_t n, int64_t each)
 {
-    if (n % each) n += 2 * each; /* packs in part */
+    if (n % each) n += 2 * each; /* incomplete packs */
     return zfi_div_up(n > 0 ? n : 1, each * ZFI_WARP) * ZFI_WARP;
 }
 
@@ -232,7 +237,7 @@ static zfi_teams zfi_teams_for(const zf_array *x, bool wide, int sums, bool many
     return t;
 }
 
-/* Of rows like those of x: for ZFI_LAUNCH_ROWS, and for ZFI_LAUNCH_LONG_ROWS. */
+/* The teams for rows like those of x, for ZFI_LAUNCH_ROWS and for ZFI_LAUNCH_LONG_ROWS. */
 static zfi_teams zfi_teams_of(const zf_array *x, bool wide, int sums)
 {
     return zfi_teams_for(x, wide, sums, false);
@@ -250,14 +255,14 @@ static zfi_teams zfi_long_teams_of(const zf_array *x, bool wide, int sums)
     else                                                                                           \
         ZF_LAUNCH((kernel<T, 0>), (t).grid, (t).block, (t).shared, zfi_stream(l), __VA_ARGS__)
 
-/* The same of a kernel that also comes with zfi_held<T>::many packs. */
+/* The same for a kernel that also exists with zfi_held<T>::many packs. */
 #define ZFI_LAUNCH_LONG_ROWS(kernel, T, t, l, ...)                                                 \
     if ((t).many)                                                                                  \
         ZF_LAUNCH((kernel<T, zfi_held<T>::many>), (t).grid, (t).block, (t).shared, zfi_stream(l),  \
                   __VA_ARGS__);                                                                    \
     else ZFI_LAUNCH_ROWS(kernel, T, t, l, __VA_ARGS__)
 
-/* The dropout of a value like the result, by attributes 0 and 1. */
+/* The dropout of a value of the result's shape, from attributes 0 and 1. */
 static zfi_dropout zfi_dropout_attributes(const zf_launch *l)
 {
     return zfi_dropout_of(l, ZF_FLOAT(l, dropout, p), ZF_INT(l, dropout, stream),
@@ -266,23 +271,23 @@ static zfi_dropout zfi_dropout_attributes(const zf_launch *l)
 
 /* ----------------------------------------------------------------------------- softmax */
 
-/* The softmax of scale x + bias, and its dropout. */
+/* The dropout of softmax(scale x + bias). */
 typedef struct zfi_softmax_job {
     zfi_row_set set;
     const void *x;
-    void *y, *p;      /* p: before dropout, or NULL */
-    const void *bias; /* or NULL */
+    void *y, *p;      /* p: before dropout; may be NULL */
+    const void *bias; /* may be NULL */
     zfi_walk rows; /* where the bias of a row begins */
-    bool step;     /* and whether it has an element for each of the row's, or one */
+    bool step;     /* the bias has an element for each of the row's; else one */
     float scale;
     zfi_dropout drop;
 } zfi_softmax_job;
 
-/* What is subtracted from a row with this maximum before exp. */
+/* The number that is subtracted before exp from a row with this maximum. */
 __device__ __forceinline__ float zfi_shift(float most) { return isinf(most) ? 0 : most; }
 
-/* The maximum so far, and the sum of exp(x - zfi_shift(most)), go on by the elements of a pack,
- * those that are not there being -inf. */
+/* Adds a pack to the maximum so far and to the sum of exp(x - zfi_shift(most)). Elements outside
+ * the row are -inf. */
 template <int V>
 __device__ __forceinline__ void zfi_online(float &most, float &sum, const float (&x)[V])
 {
@@ -295,7 +300,7 @@ __device__ __forceinline__ void zfi_online(float &most, float &sum, const float 
     most = next;
 }
 
-/* The same of all threads of a team, whose every thread has the result. */
+/* Joins these over the threads of a team; every thread gets the result. */
 __device__ __forceinline__ void zfi_online_team(float &most, float &sum, float *shared)
 {
     float own = most;
@@ -368,7 +373,7 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_softmax_kernel(const zfi_so
     });
 }
 
-/* Fills in rows, x and y, and runs the job. */
+/* Sets rows, x and y, and runs the job. */
 static zf_status zfi_softmax_launch(const zf_launch *l, zfi_softmax_job *j)
 {
     if (!zfi_count(&l->out)) return ZF_OK;
@@ -449,14 +454,14 @@ static zf_status zfi_cuda_softmax_grad(const zf_launch *l)
 
 /* ----------------------------------------------------------------------------- moments
  *
- * In two passes: the mean first, then the squares about it. */
+ * In two passes: the mean first, then the squares of the differences. */
 
 typedef struct zfi_moments_job {
     zfi_row_set set;
     const void *x;
     float *moments;
     float eps;
-    bool centred; /* moments; else rms, about 0 */
+    bool centred; /* moments; else rms, with the mean 0 */
 } zfi_moments_job;
 
 /* rstd of the sum of squares of n elements. */
@@ -508,7 +513,7 @@ static zf_status zfi_cuda_moments(const zf_launch *l)
 
 /* ------------------------------------------------------------------------------- norms */
 
-/* y = gamma (x - mean) rstd + beta; beta may be NULL. moments NULL: 0 and 1. */
+/* y = gamma (x - mean) rstd + beta; beta may be NULL. moments NULL: mean 0 and rstd 1. */
 typedef struct zfi_norm_job {
     zfi_row_set set;
     const void *x, *gamma, *beta;
@@ -526,7 +531,7 @@ __global__ void __launch_bounds__(zfi_team_bound<T, K>::threads)
     if (t.row >= j.set.rows) return;
     float mean = j.moments ? j.moments[2 * t.row] : 0,
           rstd = j.moments ? j.moments[2 * t.row + 1] : 1, x[K ? K : 1][V];
-    if (K) /* all of them under way before one is written */
+    if (K) /* all reads begin before the first write */
         t.each([&](int k, index i) { t.get(x[k], static_cast<const T *>(j.x), i); });
     t.each([&](int k, index i) {
         float gamma[V], beta[V] = {};
@@ -557,9 +562,9 @@ static zf_status zfi_cuda_layer_norm(const zf_launch *l)
                            l->arg_count > 3 ? l->args[3].data : NULL);
 }
 
-/* dx = rstd (g - mean g - xhat mean(g xhat)), g = dy gamma, without mean g where it is not centred.
- * rstds: x is xhat already, and these are its rows' rstd. more: or NULL, is added to dx. dropped:
- * or NULL, gets dropout(dx). */
+/* dx = rstd (g - mean g - xhat mean(g xhat)), g = dy gamma; without mean g where not centred.
+ * rstds, if not NULL: x is xhat, and these are the rows' rstd. more: added to dx; dropped: gets
+ * dropout(dx); both may be NULL. */
 typedef struct zfi_norm_grad_job {
     zfi_row_set set;
     const void *dy, *x, *gamma, *more;
@@ -596,7 +601,7 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_norm_grad_kernel(const zfi_
     t.each([&](int k, index i) {
         look(k, i);
 #pragma unroll
-        for (int v = 0; v < V; v++) { /* g of what is not the row's is 0 */
+        for (int v = 0; v < V; v++) { /* g is 0 outside the row */
             sums[0] += g[k][v];
             if (t.has(i + v)) sums[1] = fmaf(g[k][v], xhat[k][v], sums[1]);
         }
@@ -621,7 +626,7 @@ __global__ void __launch_bounds__(ZFI_TEAM_MOST) zfi_norm_grad_kernel(const zfi_
     });
 }
 
-/* The job without its rows. */
+/* Launches the job; sets its rows. */
 static zf_status zfi_norm_grad_launch(const zf_launch *l, zfi_norm_grad_job *j)
 {
     if (!zfi_count(&l->out)) return ZF_OK;
@@ -646,14 +651,13 @@ static zf_status zfi_cuda_layer_norm_grad(const zf_launch *l)
 
 /* ------------------------------------------------------------------------ sums over rows
  *
- * In two stages: parts of the rows leave a row of sums each, which are then added.
+ * In two stages: each part of the rows gives a row of sums; then these are added.
  *
  *     a, b [rows,n] -> parts [parts,ZFI_SUMS,n] f32 -> out [n] each
  *
- * A block has 32 packs of columns and ZFI_SUM_ROWS rows at a time, whose sums it adds in the order
- * of the rows; 0: of a b, b being normalised first where there are moments; 1: of a; 2: of
- * dropout(a).
- */
+ * A block has 32 packs of columns and ZFI_SUM_ROWS rows at a time, and adds in the order of the
+ * rows. Sum 0 is of a b, where b is normalised first if there are moments; sum 1 is of a; sum 2 is
+ * of dropout(a). */
 
 enum { ZFI_SUMS = 3, ZFI_SUM_ROWS = 8 };
 
@@ -724,16 +728,17 @@ __global__ void __launch_bounds__(ZFI_WARP *ZFI_SUM_ROWS)
     }
 }
 
-/* Where the sums go: NULL, those that are not wanted. */
+/* Where to write the sums; NULL: a sum is not needed. */
 typedef struct zfi_columns_out {
     const float *parts;
-    int64_t count, n; /* of parts */
+    int64_t count, n; /* number of parts, and columns */
     void *out[ZFI_SUMS];
 } zfi_columns_out;
 
 enum { ZFI_PART_ROWS = 32 }; /* threads that share the parts of a column */
 
-/* The sum blockIdx.y of 32 columns: a thread adds every ZFI_PART_ROWS-th part, one adds these. */
+/* Sum blockIdx.y of 32 columns. Each thread adds every ZFI_PART_ROWS-th part; one thread adds their
+ * sums. */
 template <class T>
 __global__ void __launch_bounds__(ZFI_WARP *ZFI_PART_ROWS)
     zfi_columns_end_kernel(const zfi_columns_out j)
@@ -754,8 +759,8 @@ __global__ void __launch_bounds__(ZFI_WARP *ZFI_PART_ROWS)
     out[c] = zfi_from_f32<T>(sum);
 }
 
-/* Parts of `rows` rows, of at least `least` rows each, that keep the device busy where each is
- * `blocks` blocks. */
+/* The number of parts of `rows` rows, at least `least` rows each, that occupies the device if a
+ * part has `blocks` blocks. */
 static int64_t zfi_parts(const zf_launch *l, int64_t rows, int64_t least, int64_t blocks)
 {
     int64_t most = zfi_div_up((int64_t)zfi_device_of(l)->processors * 4, blocks > 1 ? blocks : 1),
@@ -763,7 +768,7 @@ static int64_t zfi_parts(const zf_launch *l, int64_t rows, int64_t least, int64_
     return parts < 1 ? 1 : parts < most ? parts : most;
 }
 
-/* Of zfi_columns over an array of this type. */
+/* The number of parts for zfi_columns over an array of this type. */
 static int64_t zfi_column_parts(const zf_launch *l, const zf_array *a)
 {
     int64_t columns = ZFI_WARP * 16 / (int64_t)zf_dtype_size(a->dtype);
@@ -771,7 +776,7 @@ static int64_t zfi_column_parts(const zf_launch *l, const zf_array *a)
                      zfi_div_up(zfi_row_length(a), columns));
 }
 
-/* The bytes of so many; SIZE_MAX, which no plan has, where they are too many to be counted. */
+/* The bytes of so many parts; SIZE_MAX, which fits no plan, where their number overflows. */
 static size_t zfi_parts_bytes(int64_t parts, int64_t n)
 {
     size_t each = (size_t)parts * ZFI_SUMS * sizeof(float);
@@ -788,7 +793,7 @@ static zf_status zfi_columns_end(const zf_launch *l, zf_dtype dtype, const zfi_c
     return zfi_launched(l);
 }
 
-/* The sums whose `out` is not NULL; parts in scratch. */
+/* Computes the sums whose `out` is not NULL. The parts are in scratch. */
 static zf_status zfi_columns(const zf_launch *l, const zf_array *a, const void *b,
                              const float *moments, const zfi_dropout &drop,
                              void *const out[ZFI_SUMS])

@@ -1,16 +1,16 @@
 /* Reductions: sum max argmax over one axis; total; block_norms and norm.
  *
- * sum adds as sum_to does (move.cu). block_norms gives a block of 1024 elements to a warp, 16 bytes
- * to a lane at a time, wherever they lie: cutting a tensor at a multiple of 1024 changes none.
- * total and norm, and norms (bucket.cu) of each range, add in double:
+ * sum adds as sum_to does (move.cu). In block_norms a warp has a block of 1024 elements, a lane 16
+ * bytes of it at a time, with any alignment. So the norms do not change when a tensor is split at a
+ * multiple of 1024. total and norm, and norms (bucket.cu) for each range, add in double:
  *
- *     pieces of 4096 elements    thread t adds elements t, t + 256, ...; threads as a tree
- *     their sums                 the same once more, and rounded once
+ *     pieces of 4096 elements    thread t adds elements t, t + 256, ...; then threads as a tree
+ *     their sums                 added in the same way, and rounded once
  */
 
 /* ------------------------------------------------------------------------- max, argmax */
 
-/* The largest so far and the first index of it; NaN is larger than all. */
+/* The largest number so far and its first index; NaN is larger than every number. */
 typedef struct zfi_most {
     float x;
     int at;
@@ -37,8 +37,8 @@ __device__ __forceinline__ zfi_most zfi_warp_most(zfi_most a)
     return a;
 }
 
-/* out[row] over n neighbours, by `lanes` threads each: a warp or a block. to: i32 asks for the
- * index. */
+/* out[row] over n neighbours, by `lanes` threads each: a warp or a block. to i32: the index, else
+ * the maximum. */
 template <class T>
 __global__ void zfi_most_rows_kernel(int64_t rows, int64_t n, int lanes, void *out, zf_dtype to,
                                      const T *x)
@@ -112,8 +112,8 @@ static zf_status zfi_cuda_max(const zf_launch *l)
 
 enum { ZFI_NORM_BLOCK = 1024 };
 
-/* sqrt(sum of x[i]^2), 0 <= i < n, of a warp's block whose squares vanish or overflow in f32: of x
- * times a power of two. */
+/* sqrt(sum of x[i]^2), 0 <= i < n, for a block of one warp whose squares underflow or overflow in
+ * f32: computed from x times a power of two. */
 template <class T> __device__ float zfi_scaled_norm(const T *x, int n)
 {
     int lane = (int)threadIdx.x % ZFI_WARP, exponent;
@@ -130,11 +130,12 @@ template <class T> __device__ float zfi_scaled_norm(const T *x, int n)
     return sqrtf(zfi_warp_sum(sum)) / by;
 }
 
-/* The norms of x, and of others that are made with it. Blocks are counted through all of them. */
+/* The norms of x, computed in one launch with those of other tensors. Blocks are numbered through
+ * all of them. */
 typedef struct zfi_normed {
     const void *x;
     float *out;
-    int64_t count, blocks; /* elements; blocks up to this one and with it */
+    int64_t count, blocks; /* count: elements; blocks: up to the end of this tensor */
 } zfi_normed;
 
 enum { ZFI_NORMED = ZF_TENSOR_CORES ? 96 : 3 };
@@ -178,7 +179,7 @@ template <class T> __global__ void zfi_block_norms_kernel(const zfi_normed_list 
     }
 }
 
-/* As many as one launch takes, of one dtype. */
+/* Computes as many launches of one dtype as one launch can take. */
 static zf_status zfi_cuda_together_block_norms(const zf_launch *l, int count, int *taken)
 {
     const zf_dtype dtype = l->args[0].dtype;
@@ -211,7 +212,8 @@ static zf_status zfi_cuda_block_norms(const zf_launch *l)
 
 enum { ZFI_TOTAL_PIECE = 4096, ZFI_TOTALLED = 128 };
 
-/* The sum of a block's threads, which is every thread's; shared has room for one of each. */
+/* The sum over a block's threads; every thread gets it. shared has room for one double per
+ * thread. */
 __device__ __forceinline__ double zfi_block_total(double x, double *shared)
 {
     int t = (int)threadIdx.x;
@@ -225,7 +227,7 @@ __device__ __forceinline__ double zfi_block_total(double x, double *shared)
     return shared[0];
 }
 
-/* What becomes of a sum: its root where it is of squares. */
+/* The result of a sum: its root if it is a sum of squares. */
 template <bool SQUARES> __device__ __forceinline__ float zfi_total_of(double sum)
 {
     return (float)(SQUARES ? sqrt(sum) : sum);
@@ -247,7 +249,8 @@ __device__ __forceinline__ double zfi_piece_total(const T *x, int64_t first, int
     return zfi_block_total(sum, shared);
 }
 
-/* Operands of a launch: count elements each, whose pieces' sums start at `first`. */
+/* The operands of a launch: count elements each. The sums of an operand's pieces start at
+ * `first`. */
 typedef struct zfi_totalled {
     struct zfi_totalled_operand {
         const void *x;
@@ -255,7 +258,7 @@ typedef struct zfi_totalled {
     } at[ZFI_TOTALLED];
 } zfi_totalled;
 
-/* sums[first + piece] of operand y, or where that is all there is, out. */
+/* Writes sums[first + piece] of operand y, or out where there is only one piece. */
 template <bool SQUARES, class T>
 __global__ void zfi_total_kernel(zfi_totalled operands, double *sums, void *out, zf_dtype to)
 {

@@ -1,15 +1,15 @@
-/* rope on CUDA: ops/rope.c. A thread makes the cosine and the sine of one angle and turns the pairs
- * of all heads that have it. */
+/* rope on CUDA (ops/rope.c). A thread computes the cosine and sine of one angle, and rotates the
+ * pairs of all heads with this angle. */
 
 enum { ZFI_ROPE_FREQUENCIES = 512 };
 
 typedef struct zfi_rope {
-    int64_t count, tables; /* count: pairs of a head, in all rows */
+    int64_t count, tables; /* count: pairs of one head in all rows */
     zfi_divisor half;
     int64_t heads;
-    const void *x, *positions; /* positions: or NULL */
+    const void *x, *positions; /* positions may be NULL */
     void *y;
-    bool wide, inverse; /* wide: the positions are i64 */
+    bool wide, inverse; /* wide: positions are i64 */
     float frequencies[ZFI_ROPE_FREQUENCIES];
 } zfi_rope;
 

@@ -1,14 +1,14 @@
-/* Rows of a table by index: gather_rows, and scatter_rows that adds them back.
+/* Rows of a table by index: gather_rows reads them, scatter_rows adds to them.
  *
- * An index outside the table is a fault; it gathers zeros, and nothing is added for it, nor for the
- * row `padding`.
+ * An index outside the table is reported as an error. Its row is read as zeros, and nothing is
+ * added for it, nor for the row `padding`.
  *
- * scatter_rows sorts the positions by their index, positions of one index staying in order (a radix
- * sort of 8 bits at a time, of tiles of 2048 positions). Then each block adds a chunk of what is
- * sorted, and what goes on beyond its ends is added up once more, chunk by chunk:
+ * scatter_rows sorts the positions by their index with a stable radix sort (8 bits at a time, tiles
+ * of 2048 positions). Then each block adds the rows of one chunk of sorted positions. Where an
+ * index continues beyond a chunk, the sums of its chunks are added in a second step:
  *
  *     index       3 1 3 0 3 3 ...       chunk 0        chunk 1
- *     sorted      0 1 3 3 | 3 3 ...     out[0], out[1] are done; of 3 there is
+ *     sorted      0 1 3 3 | 3 3 ...     out[0], out[1] are done; for 3:
  *     positions   3 1 0 2 | 4 5 ...     tail[0]        head[1]       out[3] = tail[0] + head[1]
  */
 
@@ -18,7 +18,7 @@ __device__ __forceinline__ int64_t zfi_index_at(const void *index, bool wide, in
     return wide ? static_cast<const int64_t *>(index)[i] : static_cast<const int32_t *>(index)[i];
 }
 
-/* What an index is checked with. */
+/* What the check of an index needs. */
 typedef struct zfi_index {
     const void *at;
     bool wide;
@@ -47,7 +47,7 @@ __device__ __forceinline__ void zfi_index_report(const zfi_index &x, int64_t i, 
 
 /* ------------------------------------------------------------------------- gather_rows */
 
-/* T: a piece of a row, of which there are pieces.by. */
+/* T: a piece of a row; a row has pieces.by of them. */
 template <class T>
 __global__ void zfi_gather_kernel(int64_t count, zfi_divisor pieces, zfi_index index, T *out,
                                   const T *table)
@@ -89,21 +89,21 @@ static zf_status zfi_cuda_gather_rows(const zf_launch *l)
 
 enum {
     ZFI_SORT_BITS = 8,
-    ZFI_SORT_DIGITS = 1 << ZFI_SORT_BITS, /* as many as threads of a block */
+    ZFI_SORT_DIGITS = 1 << ZFI_SORT_BITS, /* one for each thread of a block */
     ZFI_SORT_WARPS = ZFI_THREADS / ZFI_WARP,
     ZFI_SORT_TILE = 2048,
-    ZFI_SORT_RUN = ZFI_SORT_TILE / ZFI_SORT_WARPS, /* of a warp */
+    ZFI_SORT_RUN = ZFI_SORT_TILE / ZFI_SORT_WARPS, /* positions of a warp */
     ZFI_SCAN_THREADS = 1024
 };
 
-/* One pass, by the digit of the keys above `shift`: from keys_in NULL the keys are the index, or
- * index.rows where that is out of range, and the positions 0, 1, ... */
+/* One pass of the sort, by the digit of the keys at `shift`. keys_in NULL: the keys are the index,
+ * or index.rows where that is out of range, and the positions are 0, 1, ... */
 typedef struct zfi_sort {
     zfi_index index;
     const uint32_t *keys_in, *positions_in;
     uint32_t *keys, *positions;
-    uint32_t *starts; /* [digit][tile]: how many, then where they begin */
-    int64_t padding; /* a row that nothing is added to, so that its keys are index.rows; -1: none */
+    uint32_t *starts; /* [digit][tile]: counts, then the places where they begin */
+    int64_t padding;  /* nothing is added to it: its keys are index.rows; -1: none */
     int count, tiles, shift;
 } zfi_sort;
 
@@ -123,7 +123,7 @@ __device__ __forceinline__ int zfi_sort_digit(const zfi_sort &s, uint32_t key)
     return (int)(key >> s.shift & (ZFI_SORT_DIGITS - 1));
 }
 
-/* starts[digit][tile] = how many of the tile's keys have the digit. A block has a tile. */
+/* starts[digit][tile] = the number of the tile's keys with the digit. A block has one tile. */
 static __global__ void zfi_sort_count_kernel(zfi_sort s)
 {
     ZF_SHARED(uint32_t, counts); /* [digit] */
@@ -137,7 +137,7 @@ static __global__ void zfi_sort_count_kernel(zfi_sort s)
     s.starts[(int64_t)threadIdx.x * s.tiles + tile] = counts[threadIdx.x];
 }
 
-/* values[i] = the sum of all before it. One block. */
+/* values[i] = the sum of all values before it. One block. */
 static __global__ void zfi_sort_scan_kernel(uint32_t *values, int64_t count)
 {
     ZF_SHARED(uint32_t, sums); /* [thread] */
@@ -162,7 +162,7 @@ static __global__ void zfi_sort_scan_kernel(uint32_t *values, int64_t count)
     }
 }
 
-/* Puts keys and positions where they belong; a warp takes its run of the tile in order. */
+/* Moves keys and positions to their places. A warp takes its part of the tile in order. */
 static __global__ void zfi_sort_place_kernel(zfi_sort s)
 {
     ZF_SHARED(uint32_t, starts); /* [warp][digit] */
@@ -194,7 +194,7 @@ static __global__ void zfi_sort_place_kernel(zfi_sort s)
         }
         at = own[digit] + (uint32_t)__popc(same & ((1u << lane) - 1));
         __syncwarp();
-        if (there && (same >> lane) == 1) own[digit] = at + 1; /* the last of them */
+        if (there && (same >> lane) == 1) own[digit] = at + 1; /* the last of these lanes */
         __syncwarp();
         if (there) {
             s.keys[at] = key;
@@ -207,7 +207,7 @@ static __global__ void zfi_sort_place_kernel(zfi_sort s)
 
 enum { ZFI_SCATTER_CHUNKS = 512, ZFI_SCATTER_LEAST = 32, ZFI_SCATTER_AHEAD = 4 };
 
-/* What scatter_rows has in scratch, and how it cuts its work. */
+/* The parts of scratch of scatter_rows, and how it splits its work. */
 typedef struct zfi_scatter {
     uint32_t *keys[2], *positions[2], *starts;
     float *sums; /* [chunk][head, tail][width] */
@@ -249,7 +249,7 @@ static size_t zfi_cuda_scratch_scatter_rows(const zf_launch *l)
     return zfi_count(&l->out) && zfi_count(&l->args[1]) ? s.bytes : 0;
 }
 
-/* to[0..N), N being 1 or a multiple of 4. */
+/* Stores N numbers; N is 1 or a multiple of 4. */
 template <int N> __device__ __forceinline__ void zfi_put_sums(float *to, const float (&sum)[N])
 {
     const int some = N < 4 ? N : 4;
@@ -262,8 +262,8 @@ template <int N> __device__ __forceinline__ void zfi_put_sums(float *to, const f
     }
 }
 
-/* Chunk y, columns c to c + N of it: sums of whole indices to out, those of the first and the last
- * that are not whole to the chunk's head and tail. */
+/* Chunk y, columns c to c + N: writes the sums of complete indices to out, those of an incomplete
+ * first and last index to the chunk's head and tail. */
 template <class T, int N>
 __global__ void zfi_scatter_kernel(zfi_scatter s, const uint32_t *keys, const uint32_t *positions,
                                    T *out, const T *dy)
@@ -271,7 +271,7 @@ __global__ void zfi_scatter_kernel(zfi_scatter s, const uint32_t *keys, const ui
     int first = (int)blockIdx.y * s.chunk;
     int last = s.count - first < s.chunk ? s.count : first + s.chunk;
     int64_t c = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N;
-    bool begun = first == 0 || keys[first - 1] != keys[first]; /* the piece begins here */
+    bool begun = first == 0 || keys[first - 1] != keys[first]; /* the index begins in this chunk */
     float sum[N] = {0};
     if (c >= s.width) return;
     for (int e = first; e < last; e += ZFI_SCATTER_AHEAD) {
@@ -300,7 +300,7 @@ __global__ void zfi_scatter_kernel(zfi_scatter s, const uint32_t *keys, const ui
     }
 }
 
-/* A piece that begins in chunk y and goes on beyond it. */
+/* Adds an index that begins in chunk y and continues beyond it. */
 template <class T>
 __global__ void zfi_scatter_last_kernel(zfi_scatter s, const uint32_t *keys, T *out)
 {
@@ -310,7 +310,7 @@ __global__ void zfi_scatter_last_kernel(zfi_scatter s, const uint32_t *keys, T *
     key = keys[end - 1];
     if (keys[end] != key || key >= s.rows) return;
     if (first > 0 && keys[first] == key && keys[first - 1] == key) return;
-    for (low = end, high = s.count; low < high;) { /* where it ends */
+    for (low = end, high = s.count; low < high;) { /* where the index ends */
         int middle = low + (high - low) / 2;
         if (keys[middle] == key) low = middle + 1;
         else high = middle;
@@ -326,7 +326,7 @@ __global__ void zfi_scatter_last_kernel(zfi_scatter s, const uint32_t *keys, T *
     }
 }
 
-/* Sorts; the keys and positions of s that hold the result have the index that it returns. */
+/* Sorts. Returns which of the two arrays of keys and positions holds the result. */
 static int zfi_scatter_sort(const zf_launch *l, const zfi_scatter *s)
 {
     zfi_sort pass;

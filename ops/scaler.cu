@@ -1,7 +1,7 @@
-/* What counts steps and scales losses, on state that is the device's: advance, loss_scale_update.
- * One thread; arithmetic as in scaler.c. */
+/* Counters and the loss scale, in device memory: advance, loss_scale_update. One thread, with the
+ * arithmetic of scaler.c. */
 
-/* Below 0: the step is skipped. */
+/* A float operand. Below 0: the step is skipped. */
 __device__ __forceinline__ float zfi_one_float(const void *x, zf_dtype dtype)
 {
     if (dtype == ZF_F32) return *static_cast<const float *>(x);
@@ -9,7 +9,7 @@ __device__ __forceinline__ float zfi_one_float(const void *x, zf_dtype dtype)
                             : zfi_to_f32(*static_cast<const zfi_f16 *>(x));
 }
 
-/* good NULL: always. */
+/* good NULL: always advances. */
 static __global__ void zfi_advance_kernel(void *count, zf_dtype dtype, const void *good,
                                           zf_dtype good_dtype)
 {
@@ -30,7 +30,7 @@ static zf_status zfi_cuda_advance(const zf_launch *l)
 typedef struct zfi_scaler {
     float *scale;
     int64_t *left, *iteration, *last, *skipped;
-    const void *good; /* below 0: gradients are not finite */
+    const void *good; /* below 0: gradients are non-finite */
     zf_dtype good_dtype;
     double factor, least;
     int64_t window, hysteresis;
@@ -38,7 +38,7 @@ typedef struct zfi_scaler {
     int32_t op, node;
 } zfi_scaler;
 
-/* a + b, wrapping: counters may hold anything that was written. */
+/* a + b, with wrapping: a program can write any number to a counter. */
 __device__ __forceinline__ int64_t zfi_wrapped_sum(int64_t a, int64_t b)
 {
     return (int64_t)((uint64_t)a + (uint64_t)b);

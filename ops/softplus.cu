@@ -1,4 +1,4 @@
-/* softplus on CUDA: ops/softplus.c. */
+/* softplus on CUDA (ops/softplus.c). */
 
 template <class T, int N>
 __global__ void zfi_softplus_kernel(int64_t first, int64_t count, T *out, const T *in)

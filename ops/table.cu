@@ -1,4 +1,4 @@
-/* The kernels of every row of ZF_OPS. */
+/* The table of kernels, one for each row of ZF_OPS. */
 static constexpr zfi_kernel zfi_kernels[] = {
     {NULL, NULL, NULL},
 #define ZFI_ROW(name, least, most, attributes) zfi_kernel_of<ZF_OP_##name>::get(),
@@ -8,7 +8,7 @@ static constexpr zfi_kernel zfi_kernels[] = {
 #undef ZFI_ATTRIBUTE
 };
 
-/* An operator of the program's own: what it puts on the stream, and what it asks for. */
+/* The kernel and the scratch of a program's own operator. */
 static zf_status zfi_cuda_own(const zf_launch *l)
 {
     zf_status status = l->own->cuda(l, zfi_stream(l));
@@ -25,7 +25,7 @@ static size_t zfi_cuda_own_scratch(const zf_launch *l)
 
 static constexpr zfi_kernel zfi_own_kernel = {zfi_cuda_own, zfi_cuda_own_scratch, NULL};
 
-/* What runs the launch; NULL: there is nothing. */
+/* The kernel of a launch; NULL: there is none. */
 static const zfi_kernel *zfi_kernel_for(const zf_launch *l)
 {
     if (l->own) return l->own->cuda ? &zfi_own_kernel : NULL;

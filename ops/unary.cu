@@ -1,6 +1,6 @@
-/* Elementwise over one operand and a gradient: neg scale exp log sqrt rsqrt tanh sigmoid relu gelu
- * silu, what autograd makes of them, cast and dropout. Values are computed in f32 and rounded once;
- * functions are within 3 units of 2^-24 (1 + |x|), and NaN passes through. */
+/* Elementwise over one operand, or over one and a gradient: neg scale exp log sqrt rsqrt tanh
+ * sigmoid relu gelu silu and their gradients, cast and dropout. Values are computed in f32 and
+ * rounded once; the error of a function is at most 3 times 2^-24 (1 + |x|). NaN is propagated. */
 
 __device__ __forceinline__ float zfi_sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
 
@@ -10,7 +10,8 @@ __device__ __forceinline__ float zfi_normal(float x)
     return fmaf(0.5f, erff(x * 0.70710678f), 0.5f);
 }
 
-/* Between -most and most, NaN being 0: for factors beside one that carries it. */
+/* x clamped to [-most, most], 0 for NaN: for a factor whose product has NaN from the other
+ * factor. */
 __device__ __forceinline__ float zfi_within(float x, float most)
 {
     return fminf(fmaxf(x, -most), most);
@@ -23,9 +24,9 @@ enum zfi_gelu_way {
     ZFI_GELU_NARROW /* by erf, for results of 16 bits */
 };
 
-/* (1 + erf(x / sqrt 2)) / 2 within 1e-7, and the density exp(-x^2 / 2) / sqrt(2 pi), of |x| up to
- * 14.45: one exponential for both (Abramowitz, Stegun: Handbook of Mathematical Functions, 26.2.17,
- * where the error shrinks with the density). */
+/* (1 + erf(x / sqrt 2)) / 2 within 1e-7, and the density exp(-x^2 / 2) / sqrt(2 pi), for |x| up to
+ * 14.45, with one exponential for both (Abramowitz & Stegun, Handbook of Mathematical Functions,
+ * 26.2.17; the error shrinks with the density). */
 __device__ __forceinline__ float zfi_normal_narrow(float x, float &density)
 {
     const float a = fabsf(x), t = __fdividef(1.0f, fmaf(a, 0.2316419f, 1.0f));
@@ -38,7 +39,7 @@ __device__ __forceinline__ float zfi_normal_narrow(float x, float &density)
     return x > 0 ? 1.0f - tail : tail;
 }
 
-/* y and dy/dx of gelu; the compiler leaves out what is not asked for. */
+/* y and dy/dx of gelu. The compiler removes what is not used. */
 __device__ __forceinline__ void zfi_gelu_both(float x, zfi_gelu_way way, float &y, float &slope)
 {
     if (way == ZFI_GELU_NARROW) {
@@ -71,22 +72,21 @@ __device__ __forceinline__ void zfi_silu_both(float x, float &y, float &slope)
     slope = s * fmaf(zfi_within(x, 200.0f), 1.0f - s, 1.0f);
 }
 
-/* Of a node with or without the tanh form, and values of the dtype. */
+/* How to compute a node with or without the tanh form, for values of the dtype. */
 static zfi_gelu_way zfi_gelu_way_of(bool by_tanh, zf_dtype dtype)
 {
     return by_tanh ? ZFI_GELU_BY_TANH : dtype == ZF_F32 ? ZFI_GELU_BY_ERF : ZFI_GELU_NARROW;
 }
 
-/* What a node of one operand, or a gradient from (dy, v), does with f32: also one of its
- * instructions in a chain. */
+/* A node of one operand, or a gradient of (dy, v), in f32; also an instruction of a chain. */
 typedef struct zfi_unary {
     zf_op op;
     zfi_gelu_way way; /* gelu */
     float by;         /* scale */
 } zfi_unary;
 
-/* y of x = a or, for gradients, of (dy, v) = (a, b); z: what the activation itself gives at b, of
- * gelu_grad and silu_grad. y and z may be a and b. */
+/* y from x = a or, for gradients, from (dy, v) = (a, b). z: the activation at b, for gelu_grad and
+ * silu_grad. y and z may be a and b. */
 template <int N>
 __device__ __forceinline__ void zfi_unary_values(const zfi_unary &u, const float (&a)[N],
                                                  const float (&b)[N], float (&y)[N], float (&z)[N])
@@ -119,7 +119,7 @@ __device__ __forceinline__ void zfi_unary_values(const zfi_unary &u, const float
     }
 }
 
-/* For the packs of N elements from `first` on that lie within `count`. */
+/* Computes the packs of N elements from `first` on within `count`. */
 template <class T, int N>
 __global__ void zfi_unary_kernel(int64_t first, int64_t count, zfi_unary u, T *out, const T *x,
                                  const T *v, T *made)
@@ -136,7 +136,8 @@ __global__ void zfi_unary_kernel(int64_t first, int64_t count, zfi_unary u, T *o
     }
 }
 
-/* Launches wide(0, whole) and plain(whole, count): `n` elements at a time as far as that goes. */
+/* Launches wide(0, whole) for as many elements as can be taken `n` at a time, and plain(whole,
+ * count) for the rest. */
 #define ZFI_FLAT(l, n, count, lies, wide, plain, ...)                                              \
     {                                                                                              \
         int64_t all = (count), whole = (lies) ? all / (n) * (n) : 0;                               \
@@ -171,7 +172,7 @@ static zf_status zfi_cuda_unary(const zf_launch *l)
 
 /* ------------------------------------------------------------------------------- cast */
 
-/* x may be out, where the sizes are the same: what is read before it is written is one thread's. */
+/* x may be out if both dtypes have one size: each element is read and written by one thread. */
 template <class T, class X, int N>
 __global__ void zfi_cast_kernel(int64_t first, int64_t count, T *out, const X *x)
 {
@@ -192,8 +193,8 @@ template <class T, class X> static void zfi_cast_launch(const zf_launch *l)
              (zfi_cast_kernel<T, X, 1>), out, x)
 }
 
-/* An integer as an f32 that narrower floats may be rounded from, as the integer itself would be:
- * what does not fit 24 bits leaves a bit behind that says so. */
+/* An integer as an f32 that rounds to narrower floats as the integer itself would: if it does not
+ * fit 24 bits, the lowest bit is set (rounding to odd). */
 __device__ __forceinline__ float zfi_sticky_f32(int64_t x)
 {
     uint64_t magnitude = x < 0 ? 0 - (uint64_t)x : (uint64_t)x;
@@ -203,7 +204,7 @@ __device__ __forceinline__ float zfi_sticky_f32(int64_t x)
     return x < 0 ? -(float)magnitude : (float)magnitude;
 }
 
-/* x truncated towards zero, between low and high; NaN gives 0. */
+/* x truncated towards zero and clamped to [low, high]; NaN gives 0. */
 __device__ __forceinline__ int64_t zfi_truncated(float x, int64_t low, int64_t high)
 {
     if (x != x) return 0;
@@ -215,7 +216,7 @@ __device__ __forceinline__ int64_t zfi_clamped(int64_t x, int64_t low, int64_t h
     return x < low ? low : x > high ? high : x;
 }
 
-/* An element of any dtype but f64: in `integer` of integers, else in `real`. */
+/* Reads an element of any dtype but f64, into `integer` or into `real`; returns which. */
 __device__ __forceinline__ bool zfi_read_any(const void *x, zf_dtype dtype, int64_t i,
                                              int64_t &integer, float &real)
 {
@@ -262,7 +263,7 @@ static __global__ void zfi_cast_any_kernel(int64_t count, void *out, zf_dtype to
     }
 }
 
-/* i32, i64, u8, bool */
+/* i32, i64, u8 or bool */
 static bool zfi_is_whole(zf_dtype dtype) { return dtype >= ZF_I32; }
 
 static zf_status zfi_cuda_cast(const zf_launch *l)
@@ -282,7 +283,7 @@ static zf_status zfi_cuda_cast(const zf_launch *l)
 
 /* ---------------------------------------------------------------------------- dropout */
 
-/* y = dropout of x, elements i to i + N. What is dropped is 0 whatever it was. y may be x. */
+/* y = dropout of x, elements i to i + N. A dropped element is 0 even if x is NaN. y may be x. */
 template <int N>
 __device__ __forceinline__ void zfi_dropped(const zfi_dropper &d, int64_t i, const float (&x)[N],
                                             float (&y)[N])

@@ -1,20 +1,20 @@
-/* Optimizers (ops/update.c) on CUDA, one pass over what is updated. What all elements share is made
- * of lr, the step's number and the gradients' scale in device memory, in double by the first thread
- * of each block: a captured launch reads that of its step.
+/* Optimizers (ops/update.c) on CUDA, in one pass over the weights. The first thread of each block
+ * computes, in double, the numbers that all elements share, from lr, the step's number and the
+ * gradients' scale in device memory. So a captured launch reads those of its own step.
  *
- * Ranges of blocks are parameters of the kernel, ZFI_RANGES_MOST at a time, and so are what lies
- * between them, so that nothing of the host is read later. They are cut into tiles:
+ * Ranges of blocks, and the gaps between them, are parameters of the kernel, at most
+ * ZFI_RANGES_MOST at a time, so that no host memory is read later. They are split into tiles:
  *
  *     range 0         range 1     range 2
- *     | 0 | 1 | 2 |   | 3 |       | 4 | 5 |       tiles of ZFI_TILE elements, dealt to the blocks
+ *     | 0 | 1 | 2 |   | 3 |       | 4 | 5 |       tiles of ZFI_TILE elements, shared by blocks
  */
 
 enum { ZFI_TILE = 1024, ZFI_TILE_PACK = 4, ZFI_RANGES_MOST = 88 };
 
-/* Elements [first, first + count) are parameter `index`, or nothing's where that is -1. */
+/* Elements [first, first + count) are parameter `index`; -1: a gap. */
 typedef struct zfi_update_range {
     int64_t first, count;
-    int64_t tiles; /* of the ranges up to this one and with it */
+    int64_t tiles; /* up to the end of this range */
     float decay;
     int32_t index;
 } zfi_update_range;
@@ -46,21 +46,21 @@ __device__ __forceinline__ double zfi_number_at(const zfi_number &a, int64_t i)
     }
 }
 
-/* The operands, of which kernels take what is theirs. */
+/* The operands; each kernel uses those that it has. */
 typedef struct zfi_update_job {
     void *p;
-    const void *g;        /* of p's dtype; of lamb_apply, u, f32 */
-    float *m, *v;         /* of sgd, m: buf or NULL */
-    float *master;        /* or NULL: p itself */
+    const void *g;        /* of p's dtype; lamb_apply: u, f32 */
+    float *m, *v;         /* sgd: m is the buffer or NULL */
+    float *master;        /* NULL: p itself */
     float *u;             /* of lamb_update; NULL: adamw */
-    zfi_number lr, scale; /* scale: data NULL: 1 */
+    zfi_number lr, scale; /* scale.data NULL: 1 */
     zfi_number norm_p, norm_u;
     const int64_t *step;
     double beta1, beta2;
-    float eps;            /* of sgd, momentum */
+    float eps; /* sgd: momentum */
     float least, most;
     bool nesterov, wide;
-    zfi_fault fault;      /* to report where the step's number is none */
+    zfi_fault fault; /* the error to report where the step's number is below 1 */
     zfi_fault *report;
 } zfi_update_job;
 
@@ -71,7 +71,7 @@ typedef struct zfi_update_pack {
     bool whole;
 } zfi_update_pack;
 
-/* update(range, pack) for the packs of the calling thread. */
+/* Calls update(range, pack) for the packs of the calling thread. */
 template <class F>
 __device__ __forceinline__ void zfi_each_update(const zfi_update_ranges &r, bool wide, F update)
 {
@@ -114,7 +114,7 @@ __device__ __forceinline__ void zfi_update_put(A *a, const zfi_update_pack &p,
     }
 }
 
-/* What is updated: p, or its master weights, of which p then is the rounding. */
+/* The weights to update: p, or its master weights, of which p is then the rounding. */
 template <class T>
 __device__ __forceinline__ void zfi_get_weights(float (&x)[ZFI_TILE_PACK], const zfi_update_job &j,
                                                 const zfi_update_pack &p)
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 
 typedef struct zfi_adam {
     double lr;
-    float scale, of_root, rate; /* rate: lr, or 1, times what makes m^ of m */
+    float scale, of_root, rate; /* rate: lr, or 1, times the correction of m^ */
     int state;                  /* 0: the step is skipped; -1: it is an error */
 } zfi_adam;
 
@@ -226,12 +226,12 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     });
 }
 
-/* Whole tensors that are updated alike, tiles being counted through all of them. */
+/* Whole tensors with the same update. Tiles are numbered through all of them. */
 typedef struct zfi_updated {
     void *p;
     const void *g;
     float *m, *v, *master;
-    int64_t count, tiles; /* elements; tiles of those up to this one and with it */
+    int64_t count, tiles; /* count: elements; tiles: up to the end of this tensor */
     float decay;
 } zfi_updated;
 
@@ -242,7 +242,7 @@ typedef struct zfi_updated_list {
     zfi_updated at[ZFI_UPDATED];
 } zfi_updated_list;
 
-/* The same for all of a list; of the job, what they have in common. */
+/* The update of all tensors of a list. The job has what they share. */
 template <class T>
 __global__ void __launch_bounds__(ZFI_THREADS)
     zfi_adam_together_kernel(const zfi_update_job j, const zfi_updated_list list)
@@ -274,7 +274,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
     zfi_lamb_apply_kernel(const zfi_update_job j, const zfi_update_ranges r)
 {
     float lr = (float)zfi_number_at(j.lr, 0), rate = 0;
-    int32_t of = -1; /* the parameter that `rate` is of */
+    int32_t of = -1; /* the parameter to which `rate` belongs */
     zfi_each_update(r, j.wide, [&](const zfi_update_range &range, const zfi_update_pack &pack) {
         float p[ZFI_TILE_PACK], u[ZFI_TILE_PACK];
         if (range.index < 0) return;
@@ -283,7 +283,7 @@ __global__ void __launch_bounds__(ZFI_THREADS)
         if (range.index != of) {
             float of_p = (float)zfi_number_at(j.norm_p, range.index),
                   of_u = (float)zfi_number_at(j.norm_u, range.index), ratio = of_p / of_u;
-            if (ratio < j.least) ratio = j.least; /* a NaN is kept */
+            if (ratio < j.least) ratio = j.least; /* NaN stays NaN */
             if (ratio > j.most) ratio = j.most;
             if (of_p == 0 || of_u == 0) ratio = 1;
             rate = lr * ratio, of = range.index;
@@ -296,16 +296,16 @@ __global__ void __launch_bounds__(ZFI_THREADS)
 
 /* ---------------------------------------------------------------------------- launchers */
 
-/* Goes through the ranges that attributes `at` (world, blocks and, unless lamb_apply, decays)
- * state; `decay`: that of a whole tensor. */
+/* Goes through the ranges that the attributes from `at` on list (world, blocks and, except for
+ * lamb_apply, decays). `decay`: that of a whole tensor. */
 typedef struct zfi_update_list {
     const zf_launch *l;
     int at;
     double decay;
-    int64_t next, end; /* the list's next range; behind the last element that is done */
+    int64_t next, end; /* next: the next range; end: after the last element done */
 } zfi_update_list;
 
-/* The next ranges; false behind the last. */
+/* The next ranges; false after the last. */
 static bool zfi_next_ranges(zfi_update_list *s, zfi_update_ranges *r)
 {
     const zf_launch *l = s->l;
@@ -326,9 +326,9 @@ static bool zfi_next_ranges(zfi_update_list *s, zfi_update_ranges *r)
             own.count = (last < count ? last : count) - own.first;
             own.decay = decay ? (float)decay[k] : 0;
             own.index = (int32_t)k;
-            if (own.count <= 0) continue; /* empty, or another rank's */
+            if (own.count <= 0) continue; /* empty, or of another rank */
         } else if (ranges) {
-            own.first = count, own.count = 0; /* behind the last one */
+            own.first = count, own.count = 0; /* after the last one */
         }
         if (own.first > s->end) {
             zfi_update_range *gap = &r->at[r->count++];
@@ -344,8 +344,8 @@ static bool zfi_next_ranges(zfi_update_list *s, zfi_update_ranges *r)
     return r->count > 0;
 }
 
-/* The first two operands and, where attribute `scaled` (-1: there is none) says so, the scale, the
- * last one; *end: how many there are in front of it. */
+/* A job with the first two operands and, where attribute `scaled` (-1: there is none) is true, the
+ * scale, which is the last operand. *end: the number of operands before the scale. */
 static zfi_update_job zfi_update_job_of(const zf_launch *l, int scaled, int32_t *end)
 {
     zfi_update_job j = {};
@@ -379,7 +379,7 @@ static zf_status zfi_cuda_sgd(const zf_launch *l)
     zfi_update_job j = zfi_update_job_of(l, ZF_AT_sgd_scaled, &end);
     j.lr = zfi_number_of(&l->args[2]);
     int32_t master =
-        ZF_FLOAT(l, sgd, momentum) != 0 ? 4 : 3; /* behind the buffer, if there is one */
+        ZF_FLOAT(l, sgd, momentum) != 0 ? 4 : 3; /* after the buffer, if there is one */
     if (master > 3) j.m = zfi_floats(&l->args[3]);
     if (end > master) j.master = zfi_floats(&l->args[master]);
     j.eps = (float)ZF_FLOAT(l, sgd, momentum), j.nesterov = ZF_INT(l, sgd, nesterov) != 0;
@@ -412,7 +412,7 @@ static zf_status zfi_cuda_adamw(const zf_launch *l)
                                         ZF_FLOAT(l, adamw, weight_decay), &j);)
 }
 
-/* Launch b updates a whole tensor as launch a does, and another one. */
+/* Launches a and b do the same update, for different whole tensors. */
 static bool zfi_updates_alike(const zf_launch *a, const zf_launch *b)
 {
     bool alike = a->args[0].dtype == b->args[0].dtype && a->arg_count == b->arg_count &&
@@ -421,7 +421,7 @@ static bool zfi_updates_alike(const zf_launch *a, const zf_launch *b)
                  ZF_FLOAT(a, adamw, beta2) == ZF_FLOAT(b, adamw, beta2) &&
                  ZF_FLOAT(a, adamw, eps) == ZF_FLOAT(b, adamw, eps) &&
                  ZF_INT(a, adamw, scaled) == ZF_INT(b, adamw, scaled);
-    for (int32_t k = 4; k < a->arg_count && alike; k++) /* lr, step and scale, but master weights */
+    for (int32_t k = 4; k < a->arg_count && alike; k++) /* not the master weights */
         if (k != 6 || (a->arg_count == 7 && ZF_INT(a, adamw, scaled)))
             alike = a->args[k].data == b->args[k].data;
     return alike && (a == b || a->args[0].data != b->args[0].data);

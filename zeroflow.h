@@ -732,14 +732,19 @@ typedef struct zf_zero_desc {
 } zf_zero_desc;
 ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
 
-/* ZeRO-Offload (Ren et al., ATC'21): what an update needs lies in host memory, and is computed
- * there. Losses, gradients, parameters and states stay the same, to the last bit where the device
- * is a CPU. Requires: zf_zero; before zf_prefetch. desc NULL: everything stays on the device. */
+/* ZeRO-Offload (Ren et al., ATC'21), ZeRO-Infinity (Rajbhandari et al., SC'21): what a step keeps
+ * lies in host memory or on a disk, and is on the device while it is used there. Losses, gradients,
+ * parameters and states stay the same, to the last bit where the device is a CPU. ZF_DISK: in a
+ * file (zf_store_desc.offload_dir), from where values come by way of host memory. Requires:
+ * zf_zero; before zf_prefetch. desc NULL: everything stays on the device. */
 typedef struct zf_offload_desc {
-    /* ZF_HOST: the states of the optimizer lie in host memory, master weights among them. Gradients
-     * go there, and updated parameters come back. ZF_DISK: states lie in a file
-     * (zf_store_desc.offload_dir) and come to host memory for their update */
+    /* The states of the optimizer, master weights among them. Updates are computed in host memory:
+     * gradients go there, and updated parameters come back */
     zf_space optimizer;
+    /* Parameters: a bucket is brought to the device for each run of its uses and dropped behind it.
+     * At stage 3 each rank brings its shard. Stages 1 and 2 of several ranks cannot */
+    zf_space parameters;
+    size_t keep_bytes; /* of parameters: buckets of at most so many bytes stay on the device */
 } zf_offload_desc;
 ZF_API zf_status zf_offload(zf_graph *graph, const zf_offload_desc *desc);
 
@@ -2408,10 +2413,12 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "passes/optimizer.c"
 #include "passes/precision.c"
 #include "passes/buckets.c"
+#include "passes/runs.c"
 #include "passes/zero_micro.c"
 #include "passes/zero_update.c"
 #include "passes/zero.c"
 #include "passes/offload_copies.c"
+#include "passes/offload_parameters.c"
 #include "passes/offload_optimizer.c"
 #include "passes/offload_gradients.c"
 #include "passes/offload.c"

@@ -28,50 +28,95 @@
  * Source: Ren et al. 2021, sections 4 and 5.
  */
 
+/* Puts the micro section; returns the position of its end. */
+static int32_t zfi_offload_micro(zfi_offloading *o)
+{
+    zf_graph *g = o->graph;
+    int32_t i = 0, use = 0;
+    for (; i < zfi_len(o->order) && !g->nodes[o->order[i]].update; i++) {
+        const int32_t id = o->order[i];
+        if (g->error.status || g->memory.failed) break;
+        if (zfi_is_shown_anew(o, id)) continue;
+        g->scope = g->nodes[id].scope;
+        zfi_bring_uses(o, i, use);
+        zfi_keep_node(o, id);
+        use = zfi_drop_uses(o, i, use);
+        zfi_offload_gradient(o, id);
+    }
+    return i;
+}
+
 static void zfi_run_offload(zfi_offloading *o)
 {
     zf_graph *g = o->graph;
+    int32_t end;
     o->order = g->order;
     g->order = NULL;
+    zfi_find_parameters(o);
     zfi_find_states(o);
     zfi_find_counts(o);
     zfi_find_moved(o);
+    end = zfi_offload_micro(o);
+    g->in_update = end < zfi_len(o->order);
     for (int32_t i = 0; i < zfi_len(o->order) && !g->error.status && !g->memory.failed; i++) {
-        int32_t id = o->order[i];
-        if (g->nodes[id].update) {
-            g->in_update = true;
-            zfi_offload_update(o, id);
-            continue;
-        }
-        zfi_keep_node(o, id);
-        zfi_offload_gradient(o, id);
+        const int32_t id = o->order[i];
+        if (i < end && !(zfi_is_shown_anew(o, id) && o->late[id])) continue;
+        g->nodes[id].update = true;
+        zfi_offload_update(o, id);
     }
-    zfi_array_free(&g->memory, o->order);
+    for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++)
+        if (zfi_is_shown_anew(o, o->order[i]) && !o->late[o->order[i]])
+            zfi_replace(g, o->order[i], 0);
+}
+
+static zf_status zfi_check_offload(zf_graph *g, const zf_offload_desc *d)
+{
+    const struct {
+        const char *name;
+        zf_space space;
+    } kinds[] = {{"optimizer", d->optimizer}, {"parameters", d->parameters}};
+    for (int k = 0; k < ZFI_COUNT(kinds); k++)
+        if ((unsigned)kinds[k].space >= ZF_SPACES)
+            return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                            "zf_offload: %s is %d; it must be ZF_DEVICE, ZF_HOST or ZF_DISK",
+                            kinds[k].name, (int)kinds[k].space);
+    if (d->parameters != ZF_DEVICE && g->world > 1 && (g->zero == 1 || g->zero == 2))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_offload: at stage %d each rank gathers all updated parameters on the "
+                        "device; they can leave it at stage 3, where each rank brings its shard, "
+                        "or at stage 0",
+                        (int)g->zero);
+    return ZF_OK;
 }
 
 ZF_API zf_status zf_offload(zf_graph *g, const zf_offload_desc *desc)
 {
     zfi_offloading o = {.graph = g};
     const char *scope;
+    size_t nodes;
     zf_status status = zfi_enter(g, "zf_offload", ZFI_STAGE_RANKS,
                                  ZFI_STAGE_OFFLOAD | ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
     if (status) return status;
     if (desc) o.d = *desc;
-    if ((unsigned)o.d.optimizer >= ZF_SPACES)
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_offload: optimizer is %d; it must be ZF_DEVICE, ZF_HOST or ZF_DISK",
-                        (int)o.d.optimizer);
-    if (o.d.optimizer == ZF_DEVICE) return zfi_leave(g, ZFI_STAGE_OFFLOAD);
+    if ((status = zfi_check_offload(g, &o.d))) return status;
     scope = g->scope;
-    o.nodes = (size_t)zfi_len(g->nodes);
-    o.copy = zfi_calloc(&g->memory, 3 * o.nodes, sizeof *o.copy);
-    o.moved = zfi_calloc(&g->memory, o.nodes, sizeof *o.moved);
-    if (o.copy && o.moved) {
-        o.version = o.copy + o.nodes, o.copied = o.copy + 2 * o.nodes;
+    nodes = o.nodes = (size_t)zfi_len(g->nodes);
+    o.copy = zfi_calloc(&g->memory, 2 * nodes, sizeof *o.copy);
+    o.version = zfi_calloc(&g->memory, 4 * nodes, sizeof *o.version);
+    o.moved = zfi_calloc(&g->memory, 2 * nodes, sizeof *o.moved);
+    if (o.copy && o.version && o.moved) {
+        o.copied = o.copy + nodes, o.bucket_of = o.version + nodes;
+        o.shown_as = o.version + 2 * nodes, o.shown_in = o.version + 3 * nodes;
+        o.late = o.moved + nodes;
         zfi_run_offload(&o);
     }
-    zfi_free(&g->memory, o.copy, 3 * o.nodes * sizeof *o.copy);
-    zfi_free(&g->memory, o.moved, o.nodes * sizeof *o.moved);
+    zfi_free(&g->memory, o.copy, 2 * nodes * sizeof *o.copy);
+    zfi_free(&g->memory, o.version, 4 * nodes * sizeof *o.version);
+    zfi_free(&g->memory, o.moved, 2 * nodes * sizeof *o.moved);
+    zfi_array_free(&g->memory, o.buckets);
+    zfi_array_free(&g->memory, o.brought);
+    zfi_array_free(&g->memory, o.uses);
+    zfi_array_free(&g->memory, o.order);
     g->scope = scope;
     if (g->memory.failed) return zfi_graph_nomem(g);
     return zfi_leave(g, ZFI_STAGE_OFFLOAD);

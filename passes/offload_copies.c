@@ -10,12 +10,20 @@
 typedef struct zfi_offloading {
     zf_graph *graph;
     zf_offload_desc d;
-    int32_t *order;   /* as it was */
-    size_t nodes;     /* there were; by node: */
-    int32_t *copy;    /* its copy in the other space; 0: none */
-    int32_t *version; /* how often its bytes have been written; */
-    int32_t *copied;  /* and had been when the copy was made */
-    bool *moved;      /* a gradient: read in host memory */
+    int32_t *order; /* as it was */
+    size_t nodes;   /* there were; by node: */
+    int32_t (*copy)[ZF_SPACES];   /* its copies in other spaces; 0: none */
+    int32_t (*copied)[ZF_SPACES]; /* how often its bytes had been written when these were made; */
+    int32_t *version;             /* and have been */
+    bool *moved;                  /* a gradient: read in host memory */
+    /* Parameters; growing arrays, by the number of an offloaded bucket: */
+    int32_t *buckets; /* nodes; */
+    int32_t *brought; /* the copy on the device, while it is there; 0 */
+    zfi_use *uses;    /* of whole buckets */
+    int32_t *bucket_of; /* by node: the number of the offloaded bucket that it shows; -1 */
+    int32_t *shown_as;  /* by node that shows one: the same of its copy on the device; 0 */
+    int32_t *shown_in;  /* and of which copy */
+    bool *late;         /* by node that shows one: the update section reads it */
 } zfi_offloading;
 
 /* The leaf lies in the space from now on; of a bucket all that lie in it. */
@@ -33,20 +41,49 @@ static void zfi_keep_node(zfi_offloading *o, int32_t id)
     if (!o->graph->memory.failed) zfi_push(&o->graph->memory, o->graph->order, id);
 }
 
-static bool zfi_has_copy(const zfi_offloading *o, int32_t id)
+static bool zfi_has_copy(const zfi_offloading *o, int32_t id, zf_space space)
 {
-    return o->copy[id] && o->copied[id] == o->version[zfi_bytes_of(o->graph, id)];
+    return o->copy[id][space] && o->copied[id][space] == o->version[zfi_bytes_of(o->graph, id)];
 }
 
-/* The value in that space: itself, or its copy, which is made unless it is there. */
+/* The copy of `id` in the space has its bytes of now. */
+static void zfi_note_copy(zfi_offloading *o, int32_t id, zf_space space, int32_t copy)
+{
+    o->copy[id][space] = copy;
+    o->copied[id][space] = o->version[zfi_bytes_of(o->graph, id)];
+}
+
+static int32_t zfi_append_copy(zf_graph *g, int32_t id, zf_space space)
+{
+    return zfi_append_nodes(g, copy, zfi_with({.i = space}), id);
+}
+
+/* The value in that space: itself, or its copy, which is made unless it is there: between device
+ * and disk by way of host memory. */
 static int32_t zfi_value_in(zfi_offloading *o, int32_t id, zf_space space)
 {
-    zf_graph *g = o->graph;
-    if ((zf_space)g->nodes[id].space == space) return id;
-    if (!zfi_has_copy(o, id)) {
-        int32_t made = zfi_append_nodes(g, copy, zfi_with({.i = space}), id);
-        o->copy[id] = made;
-        o->copied[id] = o->version[zfi_bytes_of(g, id)];
+    const zf_space home = (zf_space)o->graph->nodes[id].space;
+    int32_t from = id;
+    if (home == space) return id;
+    if (!zfi_has_copy(o, id, space)) {
+        if (home != ZF_HOST && space != ZF_HOST) from = zfi_value_in(o, id, ZF_HOST);
+        zfi_note_copy(o, id, space, zfi_append_copy(o->graph, from, space));
     }
-    return o->copy[id];
+    return o->copy[id][space];
+}
+
+/* The copy in that space has been written: its bytes go back to the value. */
+static void zfi_bring_back(zfi_offloading *o, int32_t id, zf_space space)
+{
+    zf_graph *g = o->graph;
+    const zf_space home = (zf_space)g->nodes[id].space;
+    int32_t from = o->copy[id][space];
+    zfi_note_copy(o, id, space, from);
+    if (home != ZF_HOST && space != ZF_HOST) {
+        int32_t between = o->copy[id][ZF_HOST];
+        zfi_append_nodes(g, copy, zfi_with({.i = ZF_HOST}), from, between);
+        zfi_note_copy(o, id, ZF_HOST, between);
+        from = between;
+    }
+    zfi_append_nodes(g, copy, zfi_with({.i = home}), from, id);
 }

@@ -8,6 +8,7 @@
 static void zfi_find_moved(zfi_offloading *o)
 {
     const zf_graph *g = o->graph;
+    if (o->d.optimizer == ZF_DEVICE) return;
     for (int32_t i = 0; i < zfi_len(o->order); i++) {
         const zfi_node *node = &g->nodes[o->order[i]];
         int32_t gradient;

@@ -10,6 +10,7 @@
 static void zfi_find_states(zfi_offloading *o)
 {
     zf_graph *g = o->graph;
+    if (o->d.optimizer == ZF_DEVICE) return;
     for (int32_t i = 0; i < zfi_len(o->order); i++) {
         const zfi_node *node = &g->nodes[o->order[i]];
         if (!zfi_has(g, o->order[i], ZF_OP_UPDATE)) continue;
@@ -34,7 +35,8 @@ static void zfi_find_counts(zfi_offloading *o)
                 read[node->args[k]] |= ELSEWHERE;
     }
     for (int32_t i = 0; i < zfi_len(o->order) && read; i++)
-        if (g->nodes[o->order[i]].op == ZF_OP_state && read[o->order[i]] == BY_UPDATE)
+        if (g->nodes[o->order[i]].op == ZF_OP_state && read[o->order[i]] == BY_UPDATE &&
+            o->d.optimizer != ZF_DEVICE)
             zfi_set_home(g, o->order[i], ZF_HOST);
     zfi_free(&g->memory, read, o->nodes * sizeof *read);
 }
@@ -46,7 +48,7 @@ static zf_space zfi_space_of_update(const zfi_offloading *o, int32_t id)
     const zfi_node *node = &g->nodes[id];
     const uint32_t written = zfi_written_args(g, node);
     zf_space space = ZF_DEVICE;
-    if (zfi_has(g, id, ZF_OP_UPDATE)) return ZF_HOST;
+    if (zfi_has(g, id, ZF_OP_UPDATE)) return o->d.optimizer == ZF_DEVICE ? ZF_DEVICE : ZF_HOST;
     if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return ZF_DEVICE;
     for (int32_t k = 0; k < node->arg_count && k < 31; k++)
         if (written >> k & 1)
@@ -56,19 +58,16 @@ static zf_space zfi_space_of_update(const zfi_offloading *o, int32_t id)
     return space;
 }
 
-/* What the node has written to copies goes back. */
-static void zfi_copy_back(zfi_offloading *o, int32_t id, const int32_t *before)
+/* What the node has written to copies in a space goes back. */
+static void zfi_copy_back(zfi_offloading *o, int32_t id, zf_space space, const int32_t *before)
 {
     zf_graph *g = o->graph;
     const uint32_t written = zfi_written_args(g, &g->nodes[id]);
     const int32_t count = g->nodes[id].arg_count;
     for (int32_t k = 0; k < count && k < 31 && !g->error.status; k++) {
-        const int32_t x = before[k], copy = g->nodes[id].args[k];
         if (!(written >> k & 1)) continue;
-        o->version[zfi_bytes_of(g, x)]++;
-        if (copy == x) continue;
-        o->copied[x] = o->version[zfi_bytes_of(g, x)];
-        zfi_append_nodes(g, copy, zfi_with({.i = g->nodes[x].space}), copy, x);
+        o->version[zfi_bytes_of(g, before[k])]++;
+        if (g->nodes[id].args[k] != before[k]) zfi_bring_back(o, before[k], space);
     }
 }
 
@@ -97,5 +96,5 @@ static void zfi_offload_update(zfi_offloading *o, int32_t id)
     }
     g->nodes[id].space = (uint8_t)space;
     zfi_keep_node(o, id);
-    zfi_copy_back(o, id, before);
+    zfi_copy_back(o, id, space, before);
 }

@@ -177,7 +177,10 @@ typedef struct zfi_pass {
     zf_status (*run)(zf_graph *, const zf_training *);
 } zfi_pass;
 
-static bool zfi_wants_offload(const zf_training *t) { return t->offload.optimizer != ZF_DEVICE; }
+static bool zfi_wants_offload(const zf_training *t)
+{
+    return t->offload.optimizer != ZF_DEVICE || t->offload.parameters != ZF_DEVICE;
+}
 
 static bool zfi_wants_zero(const zf_training *t)
 {

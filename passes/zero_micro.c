@@ -36,12 +36,6 @@ typedef struct zfi_lifted {
     int32_t node, before; /* the one before of that bucket, an index + 1 */
 } zfi_lifted;
 
-/* A use of a bucket by the node at `position` of the micro section. */
-typedef struct zfi_use {
-    int32_t position, bucket;
-    bool opens, closes; /* the first, the last of a run */
-} zfi_use;
-
 typedef struct zfi_zero {
     zf_graph *graph;
     zf_zero_desc d;
@@ -157,49 +151,6 @@ static void zfi_make_buckets(zfi_zero *z)
                 zfi_append_bucket(z, bucket, leaves, z->sharded && z->d.stage == 3);
         zfi_free(&g->memory, leaves, (size_t)bucket->count * sizeof *leaves);
     }
-}
-
-/* Which nodes use which buckets, and where runs of uses begin and end: a run ends where another
- * bucket is used before the next use. */
-static void zfi_find_runs(zfi_zero *z)
-{
-    zf_graph *g = z->graph;
-    int32_t buckets = zfi_len(z->cut.buckets), end = zfi_len(z->order);
-    int32_t *last =
-        zfi_calloc(&g->memory, (size_t)buckets, sizeof *last); /* use of a bucket, + 1 */
-    int32_t recent[2] = {-1, -1}, recent_bucket[2] = {-1, -1}; /* last positions of two buckets */
-    if (!last) return;
-    for (int32_t i = 0; i < end && !g->nodes[z->order[i]].update; i++) {
-        const zfi_node *node = &g->nodes[z->order[i]];
-        int32_t before = zfi_len(z->uses), position = recent[0], other = recent[1],
-                of = recent_bucket[0];
-        if (node->op == ZF_OP_gradient ||
-            (z->bucket_of[z->order[i]] >= 0 && z->first_same[z->order[i]] < 0))
-            continue;
-        for (int32_t k = 0; k < node->arg_count; k++) {
-            int32_t f = z->bucket_of[node->args[k]], between;
-            bool known = false;
-            if (f < 0) continue;
-            for (int32_t u = before; u < zfi_len(z->uses); u++) known |= z->uses[u].bucket == f;
-            if (known) continue;
-            between = of == f ? other : position; /* where another bucket was used last */
-            if (!zfi_push(&g->memory, z->uses, ((zfi_use){i, f, false, false}))) break;
-            if (!last[f] || z->uses[last[f] - 1].position < between) {
-                stbds_arrlast(z->uses).opens = true;
-                if (last[f]) z->uses[last[f] - 1].closes = true;
-            }
-            last[f] = zfi_len(z->uses);
-        }
-        for (int32_t u = before; u < zfi_len(z->uses); u++) {
-            int32_t f = z->uses[u].bucket;
-            if (recent_bucket[0] != f)
-                recent[1] = recent[0], recent_bucket[1] = recent_bucket[0], recent_bucket[0] = f;
-            recent[0] = i;
-        }
-    }
-    for (int32_t f = 0; f < buckets; f++)
-        if (last[f]) z->uses[last[f] - 1].closes = true;
-    zfi_free(&g->memory, last, (size_t)buckets * sizeof *last);
 }
 
 /* The node is a concat of parameters that lie one behind the other in a bucket. */
@@ -391,7 +342,8 @@ static void zfi_micro_section(zfi_zero *z)
     bool gathers = z->sharded && z->d.stage == 3;
     int32_t use = 0;
     zfi_make_buckets(z);
-    if (gathers) zfi_find_runs(z);
+    if (gathers)
+        z->uses = zfi_find_runs(g, z->order, z->bucket_of, z->first_same, zfi_len(z->cut.buckets));
     for (int32_t i = 0; i < zfi_len(z->order) && !g->error.status && !g->memory.failed; i++) {
         int32_t id = z->order[i];
         if (g->nodes[id].update) break;

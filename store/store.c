@@ -352,6 +352,12 @@ static zf_status zfi_store_get(const zf_store *s, int32_t index, char *out, int3
                            .root = r};
         c.out = out + (size_t)portion.first * zf_dtype_size(t->dtype);
         c.in = r == s->rank ? portion.data : c.out;
+        if (r == s->rank && zfi_stored_space(s, t) != ZF_DEVICE) { /* ranks exchange memory alone */
+            c.in = c.out;
+            if (zfi_stored_get(s, t, c.out, portion.data,
+                               (size_t)portion.count * zf_dtype_size(t->dtype), error))
+                return error->status;
+        }
         if (c.count && s->comm->run(s->comm->self, &c, error)) return error->status;
     }
     return ZF_OK;

@@ -54,11 +54,15 @@ check 'cost without prefetch' \
     misused '--cost decides when --prefetch gathers: --prefetch BYTES' \
     pretrain --corpus c --vocab v --cost measure
 check 'offload of something' \
-    misused '--offload is off, optimizer=host or optimizer=disk' \
-    pretrain --corpus c --vocab v --offload optimizer=tape
+    misused \
+    "--offload is off, or optimizer or parameters, =host or =disk, with ',' between them" \
+    pretrain --corpus c --vocab v --offload parameters=host,optimizer=tape
 check 'offload without a folder' \
-    misused '--offload optimizer=disk and --offload-dir DIR, for its files, go together' \
-    pretrain --corpus c --vocab v --offload optimizer=disk
+    misused '--offload to disk and --offload-dir DIR, for its files, go together' \
+    pretrain --corpus c --vocab v --offload optimizer=host,parameters=disk
+check 'offload of parameters that ranks gather' \
+    misused '--offload parameters is for --zero 3, where each rank has a shard, or --zero 0' \
+    pretrain --corpus c --vocab v --offload parameters=host --zero 2
 check 'save-cost without a measurement' \
     misused '--save-cost saves what --cost measure measures' \
     pretrain --corpus c --vocab v --prefetch 1 --cost c --save-cost d
@@ -646,18 +650,21 @@ check 'layers recomputed: the same bits' like adamw --ranks 4 --recompute layers
 check 'layers recomputed at stage 3: the same bits' like adamw --zero 3 --ranks 4 \
     --prefetch 20000 --recompute layers
 check 'a peak that needs no recomputation: the same bits' like adamw --ranks 4 --recompute 1G
-# offloads OPTIONS...: the states lie in host memory, as the report says.
+# offloads KINDS RUN OPTIONS...: that lies in host memory, as the report says.
 offloads() {
-    like "$@" --offload optimizer=host && [ "$(number host_bytes)" -gt 0 ]
+    kinds=$1
+    shift
+    like "$@" --offload "$kinds" && [ "$(number host_bytes)" -gt 0 ]
 }
 offloads_to_disk() {
-    mkdir -p "$work/offload" && like "$@" --offload optimizer=disk --offload-dir "$work/offload" &&
+    mkdir -p "$work/offload" && offloads "$@" --offload-dir "$work/offload" &&
         [ "$(number disk_bytes)" -gt 0 ] && [ -z "$(ls "$work/offload")" ]
 }
-check 'optimizer in host memory: the same bits' offloads adamw --zero 2 --ranks 4
-check 'optimizer in host memory, one rank: the same bits' offloads adamw --micro-batches 4
-check 'LAMB on a disk: the same bits' offloads_to_disk lamb --optimizer lamb --zero 3 --ranks 2 \
-    --micro-batches 2
+check 'optimizer in host memory: the same bits' offloads optimizer=host adamw --zero 2 --ranks 4
+check 'all in host memory, one rank: the same bits' offloads optimizer=host,parameters=host \
+    adamw --micro-batches 4 --prefetch 100000
+check 'LAMB on a disk: the same bits' offloads_to_disk optimizer=disk,parameters=disk \
+    lamb --optimizer lamb --zero 3 --ranks 2 --micro-batches 2
 check 'threads to share: the same bits' like adamw --zero 2 --ranks 4 --threads 8
 reports_ranks() {
     like adamw --zero 2 --ranks 2 --micro-batches 2 && [ "$(number ranks)" = 2 ] &&

@@ -45,8 +45,8 @@ static char *made(test *t, const char *text, const char *line)
     return out;
 }
 
-/* With states in a space and without, by the passes `before` and `behind`. */
-static bool same_bits(test *t, zf_space space, const char *before, const char *behind)
+/* With kinds offloaded and without, by the passes `before` and `behind`. */
+static bool same_bits(test *t, const char *kinds, const char *before, const char *behind)
 {
     char line[800], why[600] = "";
     numbers with = {0}, without = {0};
@@ -54,30 +54,30 @@ static bool same_bits(test *t, zf_space space, const char *before, const char *b
     const char *folder = test_path("offload");
     const numbers_desc d = {
         .steps = 5, .fast = true, .no_gradients = true, .seed = 7, .offload_dir = folder};
-    char *plain, *host, place[16];
+    char *plain, *other;
     bool good;
     mkdir(folder, 0700);
-    snprintf(place, sizeof place, "] %s @", zf_space_name(space));
     snprintf(line, sizeof line, "%s; %s", before, behind);
     plain = made(t, model, line);
-    snprintf(line, sizeof line, "%s; offload optimizer=%s; %s", before, zf_space_name(space),
-             behind);
-    host = plain ? made(t, model, line) : NULL;
-    good = host && (strstr(host, place) || strstr(before, "sgd lr;")) &&
-           numbers_of(&without, plain, &d, &error) && numbers_of(&with, host, &d, &error) &&
+    snprintf(line, sizeof line, "%s; offload %s; %s", before, kinds, behind);
+    other = plain ? made(t, model, line) : NULL;
+    good = other && strstr(other, " host @") &&
+           (!strstr(kinds, "disk") || strstr(other, " disk @") || strstr(before, "sgd lr;")) &&
+           numbers_of(&without, plain, &d, &error) && numbers_of(&with, other, &d, &error) &&
            numbers_compare(&without, &with, "", why, sizeof why) > 8;
     if (!good)
         test_fail(t, __FILE__, __LINE__, line, *why ? why : *error.text ? error.text : "no host");
     numbers_free(&with);
     numbers_free(&without);
     free(plain);
-    free(host);
+    free(other);
     rmdir(folder); /* there are no files left in it */
     return good && access(folder, F_OK) != 0;
 }
 
 /* Every stage, on 1, 2 and 4 ranks, every optimizer and dtype, f16 with steps that are skipped, one
- * micro-batch and four, recomputed, with every kind of budget. */
+ * micro-batch and four, recomputed, with every kind of budget; each with one kind or several that
+ * leave the device. */
 TEST_ONCE(offload_keeps_the_bits)
 {
     static const char *const optimizers[] = {"adamw lr weight_decay=0.1",
@@ -87,12 +87,17 @@ TEST_ONCE(offload_keeps_the_bits)
                                              "precision f16 scale=200000 hysteresis=1; "};
     static const char *const clips[] = {"", "clip 0.5; ", "clip 0.5; "};
     static const int prefetches[] = {0, 3000, 1 << 20};
+    static const char *const all[] = {"optimizer=host", "parameters=host optimizer=disk",
+                                      "parameters=disk", "optimizer=disk parameters=disk",
+                                      "parameters=host keep=4096"},
+                             *const states[] = {"optimizer=host", "optimizer=disk"};
     int n = 0;
     for (int world = 1; world <= 4; world *= 2)
         for (int stage = 0; stage < 4; stage++)
             for (int o = 0; o < 4; o++, n++) {
                 char before[300], behind[100];
                 const char *precision = precisions[n % 3];
+                const bool whole = world > 1 && (stage == 1 || stage == 2);
                 snprintf(before, sizeof before,
                          "%sautograd loss; %s%s; %s%szero stage=%d world=%d micro_batches=%d "
                          "bucket=%d",
@@ -101,8 +106,8 @@ TEST_ONCE(offload_keeps_the_bits)
                          n % 7 ? 20000 : 1);
                 snprintf(behind, sizeof behind, "prefetch bytes=%d; memory threads=1; verify",
                          prefetches[n / 2 % 3]);
-                CHECK(t, same_bits(t, ZF_HOST, before, behind));
-                if (n % 2 == world / 2 % 2) CHECK(t, same_bits(t, ZF_DISK, before, behind));
+                if (whole) CHECK(t, same_bits(t, states[n % 2], before, behind));
+                else CHECK(t, same_bits(t, all[n % 5], before, behind));
             }
 }
 
@@ -276,11 +281,44 @@ TEST(offload_text_is_good)
     CHECK(t, strstr(text, "\npeak 8512 %46\npeak host 12352 %49\n"));
 }
 
+/* A parameter that is brought for each of two runs of uses; with a queue. */
+static const char brought[] = "zero stage=0 world=1 micro_batches=1\n"
+                              "%2  = param \"w\" : f32[8,8] host\n"
+                              "%3  = param \"v\" : f32[8,8] host\n"
+                              "%8  = bucket %2 {at=[0] size=1024} : f32[1024] host @0+4096\n"
+                              "%9  = bucket %3 {at=[0] size=1024} : f32[1024] host @4096+4096\n"
+                              "%1  = input \"x\" : f32[8,8] @0+256\n"
+                              "%12 = copy %8 : f32[1024] @256+4096 queue=upload\n"
+                              "%15 = copy %9 : f32[1024] @4864+4096 queue=upload\n"
+                              "      wait %12\n"
+                              "%13 = view %12 {shape=[8,8]} : f32[8,8] @256+256\n"
+                              "%4  = matmul %1, %13 : f32[8,8] @4352+256\n"
+                              "      release %12\n"
+                              "      wait %15\n"
+                              "%16 = view %15 {shape=[8,8]} : f32[8,8] @4864+256\n"
+                              "%5  = matmul %4, %16 : f32[8,8] @4608+256\n"
+                              "      release %15\n"
+                              "%18 = copy %8 : f32[1024] @256+4096\n"
+                              "%19 = view %18 {shape=[8,8]} : f32[8,8] @256+256\n"
+                              "%6  = matmul %5, %19 : f32[8,8] @4352+256\n"
+                              "      release %18\n"
+                              "      output %6 \"y\"\n"
+                              "peak 8960 %15\n"
+                              "peak host 8192 %0\n";
+
 TEST_ONCE(offload_mistakes_are_found)
 {
     static const struct {
         const char *from, *to, *error;
     } list[] = {
+        {"", "", NULL}, /* `brought` is good */
+        {"%6  = matmul %5, %19", "%6  = matmul %5, %13",
+         "it reads %13, whose bytes have been released"},
+        {"      wait %15\n", "", "it reads %15 while copy %15 on queue upload writes it"},
+        {"      wait %12\n", "      release %12\n",
+         "it releases %12 while copy %12 on queue upload writes it"},
+        {"@4864+4096 queue=upload", "@256+4096 queue=upload", "the bytes of %12 belong to %15"},
+        {"%4  = matmul %1, %13", "%4  = matmul %1, %2", "it lies in the bucket %8"},
         {"      wait %48\n", "", "it writes %48 while copy %48 on queue download writes it"},
         {"      wait %47\n", "", "nothing waits for it before the end of the micro section"},
         {"      wait %50\n", "", "nothing waits for it before the end of the update section"},
@@ -314,15 +352,20 @@ TEST_ONCE(offload_mistakes_are_found)
          "operand 0 lies in the space device already"},
     };
     for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
-        const char *at = strstr(placed, list[k].from);
+        const char *const good = list[k].error && strstr(placed, list[k].from) ? placed : brought,
+                          *const at = strstr(good, list[k].from);
         zf_error error = {ZF_OK, ""};
         char text[4000];
         zf_graph *g;
         CHECK(t, at);
-        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - placed), placed, list[k].to,
+        snprintf(text, sizeof text, "%.*s%s%s", (int)(at - good), good, list[k].to,
                  at + strlen(list[k].from));
         g = zf_graph_parse(text, strlen(text), NULL, &error);
         zf_graph_free(g);
+        if (!list[k].error) {
+            CHECK_TEXT(t, error.text, "");
+            continue;
+        }
         if (g || !strstr(error.text, list[k].error))
             test_fail(t, __FILE__, __LINE__, list[k].error, g ? "no error" : error.text);
     }
@@ -337,6 +380,9 @@ TEST_ONCE(offload_errors)
         {"autograd loss; adamw lr; offload optimizer=host", "zf_offload: needs zf_zero before it"},
         {"autograd loss; adamw lr; zero; prefetch bytes=100; offload optimizer=host",
          "zf_offload: must come before zf_prefetch, which has been run"},
+        {"autograd loss; adamw lr; zero stage=2 world=2; offload parameters=host",
+         "zf_offload: at stage 2 each rank gathers all updated parameters on the device; they can "
+         "leave it at stage 3, where each rank brings its shard, or at stage 0"},
         {"autograd loss; adamw lr; zero; offload optimizer=host; offload optimizer=host",
          "zf_offload: zf_offload has been run already"},
     };

@@ -259,7 +259,9 @@ static zf_space take_space(call *c, const char *key)
 
 static zf_offload_desc take_offload(call *c)
 {
-    return (zf_offload_desc){.optimizer = take_space(c, "optimizer")};
+    return (zf_offload_desc){.optimizer = take_space(c, "optimizer"),
+                             .parameters = take_space(c, "parameters"),
+                             .keep_bytes = (size_t)take_number(c, "keep")};
 }
 
 static void run_offload(call *c)
@@ -451,8 +453,9 @@ static const pass passes[] = {
      run_recompute},
     {"zero", "[stage=N] [world=N] [micro_batches=N] [bucket=BYTES]",
      "the step of each of `world` ranks at a ZeRO stage", run_zero},
-    {"offload", "[optimizer=host|disk]",
-     "optimizer: its states lie in host memory or on a disk; updates are computed in host memory",
+    {"offload", "[optimizer=host|disk] [parameters=host|disk] [keep=BYTES]",
+     "optimizer: its states lie in host memory or on a disk; updates are computed in host memory.\n"
+     "        Parameters: their buckets lie there, but for those of at most `keep` bytes",
      run_offload},
     {"prefetch", "[bytes=N] [memory=N] [cost=FLOPS,BYTES,LINK,LATENCY]",
      "collectives beside the computation, no earlier than rates per second and the link's latency "

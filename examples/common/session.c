@@ -31,6 +31,7 @@ zf_training session_training(zf_graph *g, const session_desc *d)
         t.loss = zf_graph_find(g, "loss"), t.lr = zf_graph_find(g, "lr");
         t.offload = d->offload;
     }
+    if (d->share) t.offload = (zf_offload_desc){.parameters = d->share->offload.parameters};
     return t;
 }
 
@@ -63,7 +64,7 @@ static void set_sharing(session *s, const session_desc *d)
     s->world = s->sharing.comm ? s->sharing.comm->world : 1;
     s->buckets = d->share ? d->share->buckets
                           : s->sharing.comm || s->sharing.stage || s->sharing.micro_batches > 1 ||
-                                d->offload.optimizer;
+                                d->offload.optimizer || d->offload.parameters;
     if (d->share) s->cost = d->share->cost;
 }
 
@@ -91,7 +92,10 @@ bool session_open(session *s, const session_desc *d, zf_error *error)
 {
     zf_store *store = d->share ? zf_program_store(d->share->program) : NULL;
     *s = (session){
-        .sample = d->sample, .shape = d->shape, .dtype = d->share ? d->share->dtype : d->dtype};
+        .sample = d->sample,
+        .shape = d->shape,
+        .offload = d->offload,
+        .dtype = d->share ? d->share->dtype : d->dtype};
     set_sharing(s, d);
     if (!fits_positions(d, error)) return false;
     s->graph = zf_graph_new(NULL);

@@ -53,6 +53,7 @@ typedef struct session {
     sharing sharing;
     int32_t rank, world;
     zf_cost cost; /* measured */
+    zf_offload_desc offload;
     zf_dtype dtype;
     bool buckets;      /* parameters lie in buckets: zf_zero was run */
     int32_t *labelled; /* room for positions and labels of the part that is fed, [2, predictions] */

@@ -121,8 +121,9 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "                                    invert while its memory allows"},
         {"recompute", TEXT, "off|layers|BYTES", &o->recompute, 0, 0,
          "in the backward pass: inside each layer, or as much as a peak of BYTES requires"},
-        {"offload", TEXT, "off|optimizer=SPACE", &o->offload, 0, 0,
-         "states of the optimizer lie in SPACE, host or disk, and are updated by the CPU"},
+        {"offload", TEXT, "off|KIND=SPACE,...", &o->offload, 0, 0,
+         "optimizer (its states, which the CPU updates) or parameters lie in SPACE, host or disk,\n"
+         "                                    and come to the device for their use"},
         {"offload-dir", TEXT | OWN, "DIR", &o->offload_dir, 0, 0,
          "an existing folder for the files of --offload"},
         {"deadline", NUMBER | OWN, "SECONDS", &o->deadline, 0.001, 1e6,
@@ -194,11 +195,36 @@ bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memo
 
 bool settings_offload(const char *text, zf_offload_desc *offload)
 {
+    const struct {
+        const char *name;
+        zf_space *space;
+    } kinds[] = {{"optimizer=", &offload->optimizer}, {"parameters=", &offload->parameters}};
+    const int count = (int)(sizeof kinds / sizeof *kinds);
     *offload = (zf_offload_desc){.optimizer = ZF_DEVICE};
     if (!text || !strcmp(text, "off")) return true;
-    if (!strcmp(text, "optimizer=host")) offload->optimizer = ZF_HOST;
-    else if (!strcmp(text, "optimizer=disk")) offload->optimizer = ZF_DISK;
-    return offload->optimizer != ZF_DEVICE;
+    for (;; text++) {
+        const char *const comma = strchr(text, ',');
+        const size_t length = comma ? (size_t)(comma - text) : strlen(text);
+        int k = 0;
+        zf_space space = ZF_HOST;
+        while (k < count && strncmp(text, kinds[k].name, strlen(kinds[k].name))) k++;
+        if (k == count || *kinds[k].space) return false;
+        for (; space < ZF_SPACES; space++) {
+            const char *name = zf_space_name(space);
+            if (strlen(kinds[k].name) + strlen(name) == length &&
+                !strncmp(text + strlen(kinds[k].name), name, strlen(name)))
+                break;
+        }
+        if (space == ZF_SPACES) return false;
+        *kinds[k].space = space;
+        if (!comma) return true;
+        text = comma;
+    }
+}
+
+bool settings_offloads(const zf_offload_desc *d, zf_space space)
+{
+    return d->optimizer == space || d->parameters == space;
 }
 
 bool settings_measures(const settings *o) { return o->cost && !strcmp(o->cost, "measure"); }
@@ -225,11 +251,13 @@ const char *settings_wrong(const settings *o)
     if (!settings_recompute(o->recompute, &mode, &memory))
         return "--recompute is off, layers or a number of bytes, perhaps with K, M, G or T behind";
     if (!settings_offload(o->offload, &offload))
-        return "--offload is off, optimizer=host or optimizer=disk";
-    if (offload.optimizer != ZF_DEVICE && o->device.kind == DEVICE_CUDA)
+        return "--offload is off, or optimizer or parameters, =host or =disk, with ',' between them";
+    if (o->offload && strcmp(o->offload, "off") && o->device.kind == DEVICE_CUDA)
         return "--offload is for --device cpu so far";
-    if ((offload.optimizer == ZF_DISK) != (o->offload_dir != NULL))
-        return "--offload optimizer=disk and --offload-dir DIR, for its files, go together";
+    if (settings_offloads(&offload, ZF_DISK) != (o->offload_dir != NULL))
+        return "--offload to disk and --offload-dir DIR, for its files, go together";
+    if (offload.parameters && (o->zero == 1 || o->zero == 2))
+        return "--offload parameters is for --zero 3, where each rank has a shard, or --zero 0";
     if (o->save_cost && !settings_measures(o))
         return "--save-cost saves what --cost measure measures";
     if (o->dump_grads && o->precision == ZF_F16)

@@ -45,8 +45,11 @@ const char *settings_wrong(const settings *o);
 /* Of --recompute: "off" (or NULL), "layers", or the bytes that the peak of the plan must not
  * exceed, perhaps with K, M, G or T behind them; false: it is none of these. */
 bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory);
-/* Of --offload: "off" (or NULL), or optimizer=host or disk; false of any other. */
+/* Of --offload: "off" (or NULL), or KIND=SPACE,... of kinds of zf_offload_desc, each once; false of
+ * any other. */
 bool settings_offload(const char *text, zf_offload_desc *offload);
+/* Some kind lies in that space. */
+bool settings_offloads(const zf_offload_desc *d, zf_space space);
 
 /* --cost measure. */
 bool settings_measures(const settings *o);

@@ -1,0 +1,113 @@
+/* offload, parameters: their buckets lie in host memory or on the disk, and are on the device while
+ * they are used. See offload.c.
+ *
+ *     shards     of stage 3 are brought in front of their all_gather: every rank brings its own, so
+ *                that the links of all ranks add up (Rajbhandari et al. 2021, section 6.1)
+ *     whole      buckets are brought in front of a run of uses and released behind it; what shows
+ *                parameters (view, reshape, leading rows) is made anew in each run
+ *     update     it reads and writes buckets where they lie; what it reads of them as the micro
+ *                section saw them is made in front of it
+ *     small      buckets of at most keep_bytes stay on the device
+ *
+ * before:   %20 = bucket %2 ...     %4 = matmul %1, %21
+ * after:    %20 = bucket %2 ... disk
+ *           %40 = copy %20 {to=host} : f32[1024] host     %41 = copy %40 : f32[1024]
+ *           %42 = view %41 ...      %4 = matmul %1, %42     release %41
+ */
+
+/* This bucket leaves the device. */
+static bool zfi_leaves(const zfi_offloading *o, const zfi_node *node)
+{
+    const int64_t element = (int64_t)zf_dtype_size(node->dtype);
+    return o->d.parameters != ZF_DEVICE && node->op == ZF_OP_bucket &&
+           o->graph->nodes[node->args[0]].op == ZF_OP_param &&
+           (uint64_t)(ZF_INT(node, bucket, size) * element) > o->d.keep_bytes;
+}
+
+/* Each rank has a shard of it. */
+static bool zfi_is_cut(const zf_graph *g, int32_t bucket)
+{
+    return ZF_INT(&g->nodes[bucket], bucket, world) > 1;
+}
+
+static void zfi_find_parameters(zfi_offloading *o)
+{
+    zf_graph *g = o->graph;
+    for (size_t n = 0; n < o->nodes; n++) o->bucket_of[n] = -1;
+    for (int32_t i = 0; i < zfi_len(o->order) && !g->memory.failed; i++) {
+        const int32_t id = o->order[i];
+        const zfi_node *node = &g->nodes[id];
+        int64_t at;
+        if (zfi_leaves(o, node)) {
+            o->bucket_of[id] = zfi_len(o->buckets);
+            zfi_set_home(g, id, o->d.parameters);
+            zfi_push(&g->memory, o->buckets, id);
+            zfi_push(&g->memory, o->brought, 0);
+        }
+        if (!node->update && zfi_viewed(g, node, &at) == 0) o->bucket_of[id] = o->bucket_of[node->args[0]];
+    }
+    for (int32_t i = zfi_len(o->order) - 1; i >= 0; i--) {
+        const zfi_node *node = &g->nodes[o->order[i]];
+        for (int32_t k = 0; k < node->arg_count; k++)
+            o->late[node->args[k]] |= node->update || o->late[o->order[i]];
+    }
+    o->uses = zfi_find_runs(g, o->order, o->bucket_of, NULL, zfi_len(o->buckets));
+}
+
+/* The bucket is on the device from here on. */
+static void zfi_bring(zfi_offloading *o, int32_t f)
+{
+    zf_graph *g = o->graph;
+    int32_t x = o->buckets[f];
+    if (g->nodes[x].space == ZF_DISK) x = zfi_append_copy(g, x, ZF_HOST);
+    o->brought[f] = x ? zfi_append_copy(g, x, ZF_DEVICE) : 0;
+}
+
+/* A bucket that has been brought, or what shows one, on the device. */
+static int32_t zfi_shown(zfi_offloading *o, int32_t id)
+{
+    zf_graph *g = o->graph;
+    const int32_t f = o->bucket_of[id];
+    const zfi_node node = g->nodes[id]; /* appending moves the nodes */
+    int32_t x;
+    if (id == o->buckets[f]) return o->brought[f];
+    if (o->shown_in[id] == o->brought[f]) return o->shown_as[id];
+    x = zfi_shown(o, node.args[0]);
+    o->shown_in[id] = o->brought[f];
+    return o->shown_as[id] = zfi_append_op(g, node.op, &x, 1, node.attributes);
+}
+
+/* In front of the node at `position` of the micro section: its buckets are brought. */
+static void zfi_bring_uses(zfi_offloading *o, int32_t position, int32_t use)
+{
+    zf_graph *g = o->graph;
+    const int32_t id = o->order[position];
+    for (int32_t u = use; u < zfi_len(o->uses) && o->uses[u].position == position; u++)
+        if (o->uses[u].opens || zfi_is_cut(g, o->buckets[o->uses[u].bucket]))
+            zfi_bring(o, o->uses[u].bucket);
+    for (int32_t k = 0; k < g->nodes[id].arg_count && !g->error.status; k++) {
+        const int32_t x = g->nodes[id].args[k];
+        if (o->bucket_of[x] < 0 || g->nodes[id].op == ZF_OP_gradient) continue;
+        const int32_t shown = zfi_shown(o, x);
+        g->nodes[id].args[k] = shown;
+    }
+}
+
+/* Behind it: what is not used again is dropped. A shard's place is free when its all_gather has
+ * been waited for. The next use. */
+static int32_t zfi_drop_uses(zfi_offloading *o, int32_t position, int32_t use)
+{
+    zf_graph *g = o->graph;
+    for (; use < zfi_len(o->uses) && o->uses[use].position == position; use++) {
+        const int32_t f = o->uses[use].bucket;
+        if (o->uses[use].closes && !zfi_is_cut(g, o->buckets[f]) && o->brought[f])
+            zfi_append_nodes(g, release, NULL, o->brought[f]);
+    }
+    return use;
+}
+
+/* The node shows an offloaded bucket and is made anew where it is used. */
+static bool zfi_is_shown_anew(const zfi_offloading *o, int32_t id)
+{
+    return o->bucket_of[id] >= 0 && o->buckets[o->bucket_of[id]] != id;
+}

@@ -1,0 +1,59 @@
+/* Runs of uses: where a bucket is used again and again in the micro section, and no other between.
+ *
+ *     uses   A A A   B B   C C   B B   A A        runs of A: 2, of B: 2, of C: 1
+ *
+ * What brings a bucket to where it is used does so once for each run.
+ */
+
+/* A use of a bucket by the node at `position` of the micro section. */
+typedef struct zfi_use {
+    int32_t position, bucket;
+    bool opens, closes; /* the first, the last of a run */
+} zfi_use;
+
+/* Which nodes of the micro section of `order` use which buckets, and where runs of uses begin and
+ * end: a run ends where another bucket is used before the next use. bucket_of: by node, the number
+ * of the bucket that it shows; -1. What shows one does not use it, unless it is a gradient:
+ * gradient_of, by node, is -1 for those that are none; NULL: none is one. A growing array. */
+static zfi_use *zfi_find_runs(zf_graph *g, const int32_t *order, const int32_t *bucket_of,
+                              const int32_t *gradient_of, int32_t buckets)
+{
+    zfi_use *uses = NULL;
+    const int32_t end = zfi_len(order);
+    int32_t *last =
+        zfi_calloc(&g->memory, (size_t)buckets, sizeof *last); /* use of a bucket, + 1 */
+    int32_t recent[2] = {-1, -1}, recent_bucket[2] = {-1, -1}; /* last positions of two buckets */
+    if (!last) return NULL;
+    for (int32_t i = 0; i < end && !g->nodes[order[i]].update; i++) {
+        const zfi_node *node = &g->nodes[order[i]];
+        int32_t before = zfi_len(uses), position = recent[0], other = recent[1],
+                of = recent_bucket[0];
+        if (node->op == ZF_OP_gradient ||
+            (bucket_of[order[i]] >= 0 && (!gradient_of || gradient_of[order[i]] < 0)))
+            continue;
+        for (int32_t k = 0; k < node->arg_count; k++) {
+            int32_t f = bucket_of[node->args[k]], between;
+            bool known = false;
+            if (f < 0) continue;
+            for (int32_t u = before; u < zfi_len(uses); u++) known |= uses[u].bucket == f;
+            if (known) continue;
+            between = of == f ? other : position; /* where another bucket was used last */
+            if (!zfi_push(&g->memory, uses, ((zfi_use){i, f, false, false}))) break;
+            if (!last[f] || uses[last[f] - 1].position < between) {
+                stbds_arrlast(uses).opens = true;
+                if (last[f]) uses[last[f] - 1].closes = true;
+            }
+            last[f] = zfi_len(uses);
+        }
+        for (int32_t u = before; u < zfi_len(uses); u++) {
+            int32_t f = uses[u].bucket;
+            if (recent_bucket[0] != f)
+                recent[1] = recent[0], recent_bucket[1] = recent_bucket[0], recent_bucket[0] = f;
+            recent[0] = i;
+        }
+    }
+    for (int32_t f = 0; f < buckets; f++)
+        if (last[f]) uses[last[f] - 1].closes = true;
+    zfi_free(&g->memory, last, (size_t)buckets * sizeof *last);
+    return uses;
+}

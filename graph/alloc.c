@@ -1,14 +1,14 @@
-/* Memory: every byte of the library passes through here.
+/* Memory: every allocation of the library is made here.
  *
  * A zfi_memory is an allocator with a sticky failure: after one refused request `failed` stays set,
  * later requests are still served, and the owner reports ZF_ERR_NOMEM once instead of after every
  * line.
  *
- * Growing arrays and name maps are those of stb_ds. It knows no failed allocation and no context,
- * so this file gives it both: arrays grow through zfi_grow, which stb_ds then finds roomy enough; a
- * map grows its hash index inside zfi_map_put alone, where a thread-local pointer names the
- * allocator and a refusal leaves by longjmp before stb_ds has changed anything. Blocks of stb_ds
- * carry their size in front:
+ * Growing arrays and name maps are those of stb_ds, which knows neither failed allocations nor an
+ * allocator's context. Arrays are grown by zfi_grow first, so that stb_ds has no need to. A map's
+ * hash index grows only inside zfi_map_put: there a thread-local pointer names the allocator, and a
+ * refused request leaves by longjmp before stb_ds has changed anything. Blocks of stb_ds begin with
+ * their size:
  *
  *     | size (16 bytes) | stbds_array_header | elements ... |
  */
@@ -50,7 +50,7 @@ ZF_API const char *zf_status_name(zf_status status)
     return (unsigned)status < (unsigned)ZFI_COUNT(names) ? names[status] : "unknown status";
 }
 
-/* a * b, a + b into *out; false when they do not fit. */
+/* *out = a * b, *out = a + b; false when it overflows. */
 static bool zfi_mul_size(size_t a, size_t b, size_t *out)
 {
     if (b && a > SIZE_MAX / b) return false;
@@ -86,8 +86,8 @@ static zfi_memory zfi_memory_of(const zf_allocator *allocator)
     return memory;
 }
 
-/* Resizes `ptr` (NULL: allocates). On failure returns NULL, sets `failed`, and `ptr` stays as it
- * was. */
+/* Resizes `ptr` (NULL: allocates). On failure returns NULL and sets `failed`; `ptr` is
+ * unchanged. */
 static void *zfi_realloc(zfi_memory *memory, void *ptr, size_t old_size, size_t new_size)
 {
     void *block = memory->allocator.fn(memory->allocator.user, ptr, old_size, new_size);
@@ -95,7 +95,7 @@ static void *zfi_realloc(zfi_memory *memory, void *ptr, size_t old_size, size_t 
     return block;
 }
 
-/* `size` as it was asked for; 0 was served as 1 byte. */
+/* `size` is the requested size; a request of 0 bytes was served as 1. */
 static void zfi_free(zfi_memory *memory, void *ptr, size_t size)
 {
     if (ptr) memory->allocator.fn(memory->allocator.user, ptr, size ? size : 1, 0);
@@ -118,10 +118,10 @@ typedef struct zfi_stb_scope {
     jmp_buf refused;
 } zfi_stb_scope;
 
-/* Set for the duration of one zfi_map_put; stb_ds hands no context to its allocator. */
+/* Set during zfi_map_put: stb_ds passes no context to its allocator. */
 static _Thread_local zfi_stb_scope *zfi_stb;
 
-/* Held while an index is made: stb_ds seeds it from a variable that all threads share. */
+/* Held while an index is made, since stb_ds seeds it from a variable that all threads share. */
 static atomic_flag zfi_stb_seeding = ATOMIC_FLAG_INIT;
 
 enum { ZFI_STB_FRONT = 16 };
@@ -158,7 +158,7 @@ static void *zfi_stb_realloc(void *ptr, size_t size)
 
 static void zfi_stb_free(void *ptr) { zfi_block_free(zfi_stb->memory, ptr); }
 
-/* stb_ds's functions under names of our own, so that a program may link its own copy as well. */
+/* stb_ds's functions have names of our own, so that a program may link its own copy too. */
 #define STBDS_NO_SHORT_NAMES
 #define STBDS_REALLOC(context, ptr, size) zfi_stb_realloc(ptr, size)
 #define STBDS_FREE(context, ptr)          zfi_stb_free(ptr)
@@ -183,8 +183,9 @@ static void zfi_stb_free(void *ptr) { zfi_block_free(zfi_stb->memory, ptr); }
 
 #define zfi_len(array) ((int32_t)stbds_arrlen(array))
 
-/* Room for `more` elements behind the array's length. Returns the array, moved perhaps; on failure
- * the old one, and memory->failed is set. Call it as `a = zfi_grow(memory, a, sizeof *a, n)`. */
+/* Makes room for `more` elements after the array's last. Returns the array, which may have moved.
+ * On failure returns the old array and sets memory->failed. Call it as `a = zfi_grow(memory, a,
+ * sizeof *a, n)`. */
 static void *zfi_grow(zfi_memory *memory, void *array, size_t element, size_t more)
 {
     size_t length = array ? stbds_header(array)->length : 0,
@@ -217,13 +218,13 @@ refuse:
 #define zfi_array_free(memory, array)                                                              \
     (zfi_block_free((memory), (array) ? stbds_header(array) : NULL), (array) = NULL)
 
-/* A map from names to numbers. Keys are borrowed: they must outlive the map. */
+/* A map from names to numbers. Keys are borrowed: they must live longer than the map. */
 typedef struct zfi_name {
     char *key;
     int32_t value;
 } zfi_name;
 
-/* The number under `key`, or `missing`. */
+/* The number of `key`; `missing` where it has none. */
 static int32_t zfi_map_get(zfi_name *map, const char *key, int32_t missing)
 {
     ptrdiff_t at = -1;
@@ -233,17 +234,17 @@ static int32_t zfi_map_get(zfi_name *map, const char *key, int32_t missing)
     return at < 0 ? missing : map[at].value;
 }
 
-/* How many names it has: map[0] to map[count - 1] */
+/* The number of names in it: map[0] to map[count - 1] */
 static int32_t zfi_map_count(const zfi_name *map)
 {
     return map ? (int32_t)stbds_header(map - 1)->length - 1 : 0;
 }
 
-/* A map that has room for one more element, moved perhaps; NULL when there is none, and
- * memory->failed is set. */
+/* Makes room for one more element. Returns the map, which may have moved; NULL, with memory->failed
+ * set, on failure. */
 static zfi_name *zfi_map_grow(zfi_memory *memory, zfi_name *map)
 {
-    zfi_name *elements = map ? map - 1 : NULL; /* stb_ds keeps a default element in front */
+    zfi_name *elements = map ? map - 1 : NULL; /* stb_ds has a default element before the first */
     elements = zfi_grow(memory, elements, sizeof *map, map ? 1 : 2);
     if (stbds_arrcap(elements) < stbds_arrlenu(elements) + (map ? 1 : 2)) return NULL;
     if (!map) {
@@ -253,8 +254,8 @@ static zfi_name *zfi_map_grow(zfi_memory *memory, zfi_name *map)
     return elements + 1;
 }
 
-/* Sets key -> value and returns the map, moved perhaps; on failure the map as it was, and
- * memory->failed is set. */
+/* Sets key -> value. Returns the map, which may have moved; on failure returns the old map and sets
+ * memory->failed. */
 static zfi_name *zfi_map_put(zfi_memory *memory, zfi_name *map, const char *key, int32_t value)
 {
     zfi_stb_scope scope = {.memory = memory};

@@ -1,6 +1,6 @@
-/* Builders: the public functions that append nodes. Each packs its arguments into one row's
- * operands and attributes; what fits and what does not is decided by the row's infer. Composites
- * (mean, log_softmax, ...) are built of rows. */
+/* Builders: the public functions that append nodes. A builder packs its arguments into operands and
+ * attributes of one operator; the operator's infer checks them. Composites (mean, log_softmax, ...)
+ * are built from several operators. */
 
 ZF_API zf_status zf_graph_status(const zf_graph *g)
 {
@@ -55,14 +55,15 @@ ZF_API zf_tensor zf_param_at(zf_graph *g, int32_t index)
     return (zf_tensor){g, index >= 0 && index < zf_param_count(g) ? g->params[index] : 0};
 }
 
-/* What a builder returns that was given no graph to record its error in. It is invalid, and no
- * ZF_NONE, so that it cannot pass for an optional operand that was left out. */
+/* The result of a builder that had no graph to record its error in. It is invalid, but not ZF_NONE,
+ * so that it is not taken for an optional operand that is left out. */
 #define ZFI_LOST ((zf_tensor){NULL, -1})
 
 /* The optional operand is given. */
 static bool zfi_is_operand(zf_tensor x) { return x.graph || x.id; }
 
-/* Passes on what is no tensor; that the graph has no error yet is the caller's mistake. */
+/* Returns the invalid tensor. If the graph has no error yet, passing x is the caller's mistake, and
+ * the error. */
 static zf_tensor zfi_invalid(zf_tensor x, const char *what)
 {
     if (!x.graph) return ZFI_LOST;
@@ -70,7 +71,7 @@ static zf_tensor zfi_invalid(zf_tensor x, const char *what)
     return (zf_tensor){x.graph, 0};
 }
 
-/* Notes where the user's call stands; the macros at the end of the header wrap every builder in
+/* Notes the source line of the user's call. Macros at the end of the header wrap every builder in
  * it. */
 ZF_API zf_tensor zf_at(zf_tensor x, const char *file, int line)
 {
@@ -190,8 +191,8 @@ ZF_API zf_tensor zf_values(zf_graph *g, zf_dtype dtype, zf_shape shape, const do
 
 /* ------------------------------------------------------------------ operators in general */
 
-/* Appends `op` over x[0..count). An invalid operand gives an invalid result; a missing one or one
- * of another graph is the caller's mistake. */
+/* Appends `op` over x[0..count). An invalid operand gives an invalid result; a missing operand, or
+ * one of another graph, is an error. */
 static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x,
                            const zf_attribute *attributes)
 {
@@ -231,20 +232,20 @@ static zf_tensor zfi_build(zf_op op, int32_t count, const zf_tensor *x,
     zfi_build(ZF_OP_##name, (int32_t)ZFI_COUNT(((zf_tensor[]){__VA_ARGS__})),                      \
               (zf_tensor[]){__VA_ARGS__}, (attributes))
 
-/* Attributes of one builder: zfi_with({.i = 1}, {.f = 2}) */
+/* The attributes of one builder: zfi_with({.i = 1}, {.f = 2}) */
 #define zfi_with(...) ((const zf_attribute[ZF_MAX_ATTRIBUTES]){__VA_ARGS__})
 
-/* A list attribute over an array that lives until the builder returns. */
+/* A list attribute over an array that must live until the builder returns. */
 #define zfi_listed(array, n)                                                                       \
     {                                                                                              \
         .list = {(array), (n) }                                                                    \
     }
 
-/* Records the misuse of a builder that is found before its row is. */
+/* Records a mistake that a builder finds before it appends a node. */
 #define zfi_misuse(x, status, what, ...)                                                           \
     (zfi_graph_fail((x).graph, (status), (what), __VA_ARGS__), (zf_tensor){(x).graph, 0})
 
-/* axis in 0..rank-1 or -rank..-1, made positive; -1 when it is neither. */
+/* Makes an axis in 0..rank-1 or -rank..-1 non-negative; -1 when it is outside. */
 static int32_t zfi_axis(zf_tensor x, int32_t axis)
 {
     int32_t rank = zf_tensor_shape(x).rank;
@@ -252,7 +253,7 @@ static int32_t zfi_axis(zf_tensor x, int32_t axis)
     return axis >= 0 && axis < rank ? axis : -1;
 }
 
-/* What x leaves for its gradient under `index`: the node that stands for it, or a new one. */
+/* Saved value `index` of x: its saved node, or a new one. */
 ZFI_UNUSED static zf_tensor zfi_saved(zf_tensor x, int64_t index)
 {
     int32_t id = zf_valid(x) ? zfi_resolve(x.graph, x.id) : 0;
@@ -304,7 +305,7 @@ ZF_API zf_tensor zf_cast(zf_tensor x, zf_dtype to)
     return zfi_op(cast, zfi_with({.i = to}), x);
 }
 
-/* The stream of a new dropout: the first of its scope that no node draws from. */
+/* The stream of a new dropout: the first of its scope that no node uses. */
 static int64_t zfi_new_stream(zf_graph *g)
 {
     int64_t nth = 0;
@@ -466,7 +467,7 @@ ZF_API zf_tensor zf_mean(zf_tensor x) { return zf_mean_ex(zfi_flat(x), NULL); }
 
 /* -------------------------------------------------------------------------------- rows */
 
-/* x with a dimension 1 behind its last. */
+/* x with a new last dimension of size 1. */
 static zf_tensor zfi_column(zf_tensor x)
 {
     zf_shape shape = zf_tensor_shape(x);
@@ -527,7 +528,7 @@ ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias)
                      NULL);
 }
 
-/* x [B, N, H], of which each of `heads` heads is repeated so often. */
+/* x [B, N, H] has `heads` heads; repeats each of them `times` times. */
 static zf_tensor zfi_repeat_heads(zf_tensor x, int64_t heads, int64_t times)
 {
     zf_shape s = zf_tensor_shape(x);
@@ -588,7 +589,7 @@ ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_at
                               {.i = heads}, {.f = d.scale}, {.i = d.causal}));
 }
 
-/* The last `count` operands of residual_norm are in x; the bias comes behind them. */
+/* x holds the last `count` operands of residual_norm; the bias is the last of all. */
 static zf_tensor zfi_residual(zf_tensor x[5], int32_t count, int64_t form,
                               const zf_residual_desc *desc)
 {
@@ -621,7 +622,7 @@ ZF_API zf_tensor zf_residual_rms_norm(zf_tensor x, zf_tensor residual, zf_tensor
     return zfi_residual((zf_tensor[5]){x, residual, gamma}, 3, 1, desc);
 }
 
-/* The desc with its defaults. */
+/* The desc with its defaults filled in. */
 static zf_rope_desc zfi_rope_resolved(const zf_rope_desc *desc)
 {
     zf_rope_desc d = desc ? *desc : (zf_rope_desc){.heads = 0};

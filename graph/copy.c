@@ -1,10 +1,10 @@
-/* A copy of a graph: nodes, names and texts of its own, with the ids that they have.
+/* A copy of a graph, with nodes, names and texts of its own. Node ids are the same.
  *
  *     text arena of the graph   [chunk 2][chunk 1][chunk 0]
- *     of the copy               [       one chunk         ]   every pointer into it is moved along
+ *     of the copy               [       one chunk         ]   pointers are adjusted
  */
 
-/* Where the bytes of one chunk have gone. */
+/* Where the bytes of one chunk are in the copy. */
 typedef struct zfi_moved_chunk {
     const char *from;
     size_t bytes;
@@ -14,10 +14,11 @@ typedef struct zfi_moved_chunk {
 typedef struct zfi_copier {
     zf_graph *to;
     zfi_moved_chunk *chunks; /* growing array, by address */
-    int32_t last; /* the chunk where the last pointer was: the next one is mostly there */
+    int32_t last;            /* the chunk of the last pointer, which the next one mostly shares */
 } zfi_copier;
 
-/* Where text that the graph owns is in the copy; what it does not own (source files, "") stays. */
+/* The address in the copy of text that the graph owns. Text that it does not own (names of source
+ * files, "") is shared. */
 static const void *zfi_copied_text(zfi_copier *c, const void *text)
 {
     int32_t low = 0, high = zfi_len(c->chunks) - 1, at = c->last;
@@ -55,7 +56,7 @@ static void zfi_copy_text(zfi_copier *c, const zf_graph *from)
     if (c->chunks) qsort(c->chunks, (size_t)zfi_len(c->chunks), sizeof *c->chunks, zfi_by_address);
 }
 
-/* Records of the program's own operators. */
+/* Copies the records of the program's own operators. */
 static void zfi_copy_own(zfi_copier *c, const zf_graph *from)
 {
     zf_graph *to = c->to;

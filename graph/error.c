@@ -1,4 +1,4 @@
-/* Errors. Communicators that are compiled on their own include this file as well. */
+/* Errors. Communicators that are compiled separately include this file too. */
 #ifndef ZFI_ERROR
 #define ZFI_ERROR
 
@@ -12,8 +12,8 @@
 #define ZFI_UNUSED
 #endif
 
-/* Records `status` and the text, unless an error is recorded already (the first one tells the
- * cause). `error` may be NULL. Returns `status`. */
+/* Records `status` and the text, unless an error is recorded already: the first error names the
+ * cause. `error` may be NULL. Returns `status`. */
 ZFI_PRINTF(3, 4)
 static zf_status zfi_fail(zf_error *error, zf_status status, const char *format, ...)
 {

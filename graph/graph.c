@@ -1,12 +1,11 @@
-/* Nodes: what a graph is made of, and the one way to append to it.
+/* Nodes, and the only function that appends them to a graph.
  *
- *     nodes[id]   what node id is; id 0 is invalid, an id is never used for anything else
- *     order[i]    the ids as they run; from the first that is marked `update` on, all are
- *     params[i]   the parameters: as they were declared, then as ir/settle.c orders them
+ *     nodes[id]   the node; id 0 is invalid; an id is never used again for another node
+ *     order[i]    ids in the order of execution; nodes marked `update` come last
+ *     params[i]   the parameters, as declared; later in the order of ir/settle.c
  *     names       input, param, state and output names -> id
  *
- * Text, operands and lists lie in the graph's text arena: they never move.
- */
+ * Text, operands and lists are in the graph's text arena; they never move. */
 
 typedef struct zfi_node {
     zf_op op;
@@ -15,41 +14,41 @@ typedef struct zfi_node {
     int32_t *args; /* operands, by id */
     int32_t arg_count;
     bool update;   /* runs once per step, not once per micro-batch */
-    uint8_t queue; /* on which it runs, an index into zfi_queue_names */
+    uint8_t queue; /* the queue on which it runs, an index into zfi_queue_names */
     uint8_t space; /* zf_space: where its value lies, and where it runs */
-    bool recompute; /* makes again what another node has made; its work is not the model's */
+    bool recompute; /* recomputes another node's value; not counted as work of the model */
     zf_attribute attributes[ZF_MAX_ATTRIBUTES];
-    const char *name;  /* of a NAMED operator, else NULL */
-    const char *scope; /* where it was built, "" at the top */
-    const char *file;  /* the user's source, NULL where unknown */
+    const char *name;  /* of an operator with NAMED, else NULL */
+    const char *scope; /* where it was built; "" at the top */
+    const char *file;  /* the user's source; NULL: unknown */
     int line;
-    int32_t same_as; /* op none: a pass put this node in its place; 0 where it is gone */
-    int32_t held;    /* the bucket in which this leaf lies; 0: it has storage of its own */
-    int32_t saved[ZF_MAX_SAVED]; /* the nodes that are what it leaves for its gradient; 0: none */
+    int32_t same_as;             /* op none: the node that replaces it; 0: none */
+    int32_t held;                /* the bucket in which this leaf lies; 0: it has its own storage */
+    int32_t saved[ZF_MAX_SAVED]; /* its saved nodes; 0: none */
     bool placed;                 /* the memory pass has given it bytes: */
     int64_t offset, bytes;
-    int64_t scratch_offset, scratch_bytes; /* while it runs */
+    int64_t scratch_offset, scratch_bytes; /* in use while it runs */
 } zfi_node;
 
 typedef struct zfi_infer zfi_infer;
 
-/* What a value is to the ranks (ir/ranks.c says more). */
+/* How an operator's result depends on the rank (used by ir/ranks.c). */
 typedef enum zfi_among_ranks {
-    ZFI_RANKS_OPERANDS, /* what its operands are; a shard where all are and it is elementwise */
-    ZFI_RANKS_ALIKE,    /* the same on all */
+    ZFI_RANKS_OPERANDS, /* as its operands; a shard if all are shards and it is elementwise */
+    ZFI_RANKS_ALIKE,    /* the same on all ranks */
     ZFI_RANKS_KNOWN,    /* the same in every plan */
-    ZFI_RANKS_BATCH,    /* a share of the batch, unless it is one element */
-    ZFI_RANKS_BUCKET,   /* this rank's shard, where it is sharded */
+    ZFI_RANKS_BATCH,    /* this rank's part of the batch, unless it is one element */
+    ZFI_RANKS_BUCKET,   /* this rank's shard, where the bucket is sharded */
     ZFI_RANKS_VIEW,     /* elements of operand 0 */
     ZFI_RANKS_SHARD,    /* this rank's shard of operand 0 */
     ZFI_RANKS_PACK,     /* the operands, side by side */
-    ZFI_RANKS_BLOCKS,   /* sums over blocks: a shard of a shard */
-    ZFI_RANKS_GRADIENT  /* what the gradient, operand 1, is */
+    ZFI_RANKS_BLOCKS,   /* sums over blocks: a shard if the operand is a shard */
+    ZFI_RANKS_GRADIENT  /* as operand 1, the gradient */
 } zfi_among_ranks;
 
-/* The kinds of leaves that outlive a step, as they lie in a plan, one behind the other. */
+/* Kinds of leaves that outlive a step, in the order of their places in a plan. */
 typedef enum zfi_lies {
-    ZFI_NO_PLACE, /* or one among the values of a step */
+    ZFI_NO_PLACE, /* no place, or one among the values of a step */
     ZFI_PLACE_OF_INPUTS,
     ZFI_PLACE_OF_BUCKETS,
     ZFI_PLACE_OF_PARAMS,
@@ -58,74 +57,72 @@ typedef enum zfi_lies {
     ZFI_PLACES
 } zfi_lies;
 
-/* All that anybody may ask of an operator: one record for each row of ZF_OPS, at the end of the
- * operator's file. What is not given is 0 or NULL. */
+/* All that can be asked of an operator: one record for each row of ZF_OPS, at the end of the
+ * operator's file. Members that are not set are 0 or NULL. */
 typedef struct zfi_record {
     const char *name; /* the record: */
     int32_t least, most;
     const char *attributes; /* "p:f stream:i" */
     uint32_t traits;        /* zf_op_traits */
-    /* Dtype and shape of the result, or an error */
+    /* Infers dtype and shape of the result, or reports an error */
     zf_status (*infer)(zfi_infer *);
-    /* Appends its gradient; NULL: to differentiate it is an error */
+    /* Appends its gradient; NULL: differentiating it is an error */
     void (*grad)(zf_grad *);
-    /* The kernels, reference and fast; NULL: there is nothing to run */
+    /* Runs it, by a reference or a fast kernel; NULL: there is nothing to run */
     zf_status (*cpu)(const zf_launch *);
-    /* Bytes of scratch of cpu; NULL: 0 */
+    /* Bytes of scratch for cpu; NULL: 0 */
     size_t (*scratch)(const zf_launch *);
-    /* What cpu would fail for, where it is run in pieces; NULL: nothing */
+    /* The check by which cpu may fail, for launches that run in pieces; NULL: none */
     zf_status (*check)(const zf_launch *);
-    /* Dtype and shape of what it leaves for its gradient under `index`; false: it leaves nothing
-     * there. NULL: it never does */
+    /* Dtype and shape of saved value `index`; false: there is none. NULL: it saves nothing */
     bool (*saved)(const zf_graph *, const zfi_node *, int64_t index, zf_dtype *, zf_shape *);
-    /* The indices under which what it leaves is for others to read: grad is handed the gradients of
-     * these. As a mask */
+    /* A mask of the saved values that other nodes may read as results: grad gets their gradients */
     uint32_t saved_grads;
-    /* Appends its result, made of what it has left under index 0: the same bits in f32 and f64.
-     * Asked where it leaves that. NULL: that is not possible */
+    /* Appends nodes that recompute its result from saved value 0: the same bits in f32 and f64.
+     * Called where that is saved. NULL: not possible */
     int32_t (*remake)(zf_graph *, int32_t id, int32_t left);
-    /* `node`, over what `of` has left under index 0, is the result of `of` as remake makes it;
-     * `alike`: of the same other operands. NULL: it never is */
+    /* `node`, which reads saved value 0 of `of`, is the result of `of` as remake computes it;
+     * `alike`: its other operands are the same. NULL: never */
     bool (*remade)(const zf_graph *, const zfi_node *of, const zfi_node *node, bool alike);
-    /* A gradient: the operand by whose activation it goes, the value of which it leaves under index
-     * 0; 0: it is none */
+    /* A gradient: the operand from which it can recompute an activation, as saved value 0; 0:
+     * none */
     int32_t activates;
-    /* FLOPs, NULL: 0; bytes that it reads and writes, NULL: operands and results, once each */
+    /* FLOPs, NULL: 0; bytes read and written, NULL: operands and results, once each */
     double (*flops)(const zf_launch *);
     double (*bytes)(const zf_launch *);
-    /* The operand whose bytes the result is, from byte *at of it on (-1: the rank decides where);
-     * -1: it has its own. *at is 0 before. NULL: -1 */
+    /* The operand of which the result is a view, from byte *at on, which is 0 before the call (-1:
+     * the rank decides where); -1: the result has its own bytes. NULL: -1 */
     int32_t (*views)(const zf_graph *, const zfi_node *, int64_t *at);
-    /* The operands that it writes, as a mask; NULL: none */
+    /* A mask of the operands that it writes; NULL: none */
     uint32_t (*writes)(const zfi_node *);
-    /* ZF_OP_INPLACE: the operands over which its result may lie, as a mask; 0: all */
+    /* ZF_OP_INPLACE: a mask of the operands over which its result may be placed; 0: all */
     uint32_t over;
-    /* An update: the operand that holds master weights, -1: none; and the learning rate, 0: none */
+    /* An update: the operands that hold master weights (-1: none) and the learning rate (0:
+     * none) */
     int32_t (*master)(const zfi_node *);
     int32_t rate;
     /* The last random stream that it draws from; NULL: the attribute `stream` */
     int64_t (*stream)(const zfi_node *);
-    /* The node above that has the same value, or `id`; `written` as in zfi_identity. NULL: id */
+    /* A node above with the same value, or `id`; `written` as in zfi_identity. NULL: id */
     int32_t (*same)(zf_graph *, int32_t id, bool written);
     /* The space of its result; NULL: that of its operands */
     zf_space (*space)(const zf_attribute *);
-    zf_kind holds;         /* a leaf: what its bytes are accounted as, */
-    zfi_lies place;        /* and where they lie */
-    zfi_among_ranks ranks; /* what its value is to the ranks */
-    /* By rows: the operands that belong to all rows, as a mask, and the one that has the rows */
+    zf_kind holds;         /* a leaf: the kind of its bytes in accounts, */
+    zfi_lies place;        /* and where they are placed */
+    zfi_among_ranks ranks; /* how its value depends on the rank */
+    /* BY_ROWS: a mask of the operands that all rows share, and the operand that has the rows */
     uint32_t whole;
     int32_t rows;
-    const zf_operator *own; /* what a program has said of an operator of its own; else NULL */
+    const zf_operator *own; /* the definition of a program's own operator; else NULL */
 } zfi_record;
 
-/* An operator of a program's own: launches point to `op`, from which zfi_record_for finds the
- * record. */
+/* A program's own operator. Launches point to `op`, by which zfi_record_for finds the record. */
 typedef struct zfi_own_operator {
     zf_operator op;
     zfi_record record;
 } zfi_own_operator;
 
-/* What a row says, as constants: ZFI_LEAST_add, ZFI_MOST_add, zfi_attributes_add. */
+/* Constants from each row: ZFI_LEAST_add, ZFI_MOST_add, zfi_attributes_add. */
 enum {
 #define ZFI_ROW(name, least, most, attributes) ZFI_LEAST_##name = (least), ZFI_MOST_##name = (most),
 #define ZFI_ATTRIBUTE(op, name, kind)
@@ -140,7 +137,8 @@ ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
 #undef ZFI_ROW
 #undef ZFI_ATTRIBUTE
 
-/* Code that operators share reads the attribute by the name that one of them has for it. */
+/* Checks at compile time that two operators have an attribute at the same index, for code that they
+ * share. */
 #define ZFI_SAME_ATTRIBUTE(op, other, name)                                                        \
     _Static_assert((int)ZF_AT_##op##_##name == (int)ZF_AT_##other##_##name,                        \
                    #op " and " #other " have " #name " at two places");
@@ -154,7 +152,7 @@ ZF_OPS(ZFI_ROW, ZFI_ATTRIBUTE)
         .attributes = zfi_attributes_##op + (sizeof zfi_attributes_##op > 1),                      \
         __VA_ARGS__};
 
-/* What passes have been over the graph: each requires some of these and ensures others. */
+/* Stages: the passes that have been run. Each pass requires some stages and ensures others. */
 enum {
     ZFI_STAGE_GRADIENTS = 1, /* autograd */
     ZFI_STAGE_UPDATES = 2,   /* an optimizer */
@@ -166,7 +164,7 @@ enum {
     ZFI_STAGE_PLACED = 128   /* memory */
 };
 
-/* Queues run beside one another, each in the order of its nodes. */
+/* Queues run at the same time, each in the order of its nodes. */
 enum {
     ZFI_QUEUE_COMPUTE,
     ZFI_QUEUE_GATHER,
@@ -180,21 +178,22 @@ enum {
 static const char *const zfi_queue_names[ZFI_QUEUES] = {"compute", "gather", "reduce", "download",
                                                         "upload",  "read",   "write"};
 
-/* Queues on which ranks communicate, compute among them: as many channels has a communicator. */
+/* The number of channels of a communicator: the queues on which ranks communicate, compute among
+ * them. */
 enum { ZFI_CHANNELS = ZFI_QUEUE_REDUCE + 1 };
 
-/* What the memory pass has found out about a space. */
+/* The result of the memory pass for one space. */
 typedef struct zfi_peak {
-    int64_t bytes; /* of its arena; */
-    int64_t live;  /* the largest sum of bytes alive at one time, */
-    int32_t node;  /* and where that is */
+    int64_t bytes; /* bytes of its arena */
+    int64_t live;  /* the largest sum of live bytes at any node */
+    int32_t node;  /* that node */
 } zfi_peak;
 
 struct zf_graph {
     zfi_memory memory;
     zf_error error;
-    const zfi_record *const *records; /* by zf_op: of ZF_OPS, then of `own` */
-    const zfi_record **all_records;   /* their list, where there are own ones; else NULL */
+    const zfi_record *const *records; /* by zf_op: those of ZF_OPS, then `own` */
+    const zfi_record **all_records;   /* the list, if there are own operators; else NULL */
     zfi_own_operator *own;            /* own_count of them */
     int32_t own_count;
     zfi_text text;
@@ -202,19 +201,19 @@ struct zf_graph {
     int32_t *order, *params;
     zfi_name *names;
     const char *scope;
-    const char **scopes; /* the enclosing ones */
-    const char *file;    /* of the call under way */
+    const char **scopes; /* the enclosing scopes */
+    const char *file;    /* of the current call */
     int line;
-    bool in_update;   /* new nodes belong to the update section; once there are some, all do */
-    bool trial;       /* a copy that is thrown away: passes do not verify it */
-    int64_t *streams; /* of random numbers that nodes draw from, ascending */
+    bool in_update;   /* new nodes belong to the update section, which comes last */
+    bool trial;       /* a copy for a trial: passes do not verify it */
+    int64_t *streams; /* random streams that nodes use, ascending */
     bool repeats;     /* a scope has several dropouts (ir/settle.c) */
-    int32_t settled;  /* how many parameters there were when their order was settled */
+    int32_t settled;  /* the number of parameters when their order was settled */
     uint32_t stages;
     int32_t zero, world;   /* ZeRO stage and ranks; 0 and 1 without zf_zero */
     int64_t micro_batches; /* of a step, on each rank: 1 without zf_zero */
     zfi_peak peaks[ZF_SPACES]; /* once placed */
-    uint8_t *had;          /* by node: what was there when the pass began (ir/complete.c) */
+    uint8_t *had;              /* by node: noted when the pass began (ir/complete.c) */
     size_t had_count;
 };
 
@@ -224,7 +223,7 @@ struct zfi_infer {
     const zfi_node *const *args;
     int32_t arg_count;
     const zf_attribute *attributes;
-    zf_dtype dtype; /* in for leaves, out */
+    zf_dtype dtype; /* in for leaves, out for others */
     zf_shape shape;
 };
 
@@ -238,27 +237,27 @@ static bool zfi_has(const zf_graph *g, int32_t id, uint32_t flag)
     return (zfi_record_of(g, id)->traits & flag) != 0;
 }
 
-/* The node's result may lie over operand k, if that has its shape and as many bytes. */
+/* The node's result may be placed over operand k, if shape and bytes are equal. */
 static bool zfi_may_overwrite(const zf_graph *g, int32_t id, int32_t k)
 {
     const zfi_record *record = zfi_record_of(g, id);
     return (record->traits & ZF_OP_INPLACE) && (!record->over || record->over >> k & 1);
 }
 
-/* Steps may write what the operator makes. */
+/* Steps may write the results of the operator. */
 static bool zfi_is_written(const zf_graph *g, zf_op op)
 {
     return (g->records[op]->traits & ZF_OP_WRITABLE) != 0;
 }
 
-/* The operands that the node writes, as a mask. */
+/* A mask of the operands that the node writes. */
 static uint32_t zfi_written_args(const zf_graph *g, const zfi_node *node)
 {
     const zfi_record *record = g->records[node->op];
     return record->writes ? record->writes(node) : 0;
 }
 
-/* It updates a parameter, and not its states alone. */
+/* The node updates a parameter, not only states. */
 static bool zfi_updates_param(const zf_graph *g, const zfi_node *node)
 {
     return (g->records[node->op]->traits & ZF_OP_UPDATE) && (zfi_written_args(g, node) & 1);
@@ -271,8 +270,8 @@ static int32_t zfi_master_arg(const zf_graph *g, const zfi_node *node)
     return record->master ? record->master(node) : -1;
 }
 
-/* The operand whose bytes the node is, from byte *at of it on; -1: they are its own. *at is -1
- * where they begin depends on the rank. */
+/* The operand of which the node is a view, from byte *at on (-1: the rank decides where); -1: the
+ * node has its own bytes. */
 static int32_t zfi_viewed(const zf_graph *g, const zfi_node *node, int64_t *at)
 {
     const zfi_record *record = g->records[node->op];
@@ -280,14 +279,14 @@ static int32_t zfi_viewed(const zf_graph *g, const zfi_node *node, int64_t *at)
     return record->views ? record->views(g, node, at) : -1;
 }
 
-/* The node writes into operand k, which its result is then. */
+/* The node writes its result into operand k. */
 static bool zfi_writes_into(const zf_graph *g, int32_t id, int32_t k)
 {
     int64_t at;
     return zfi_viewed(g, &g->nodes[id], &at) == k && zfi_written_args(g, &g->nodes[id]) >> k & 1;
 }
 
-/* The node whose bytes these are, when they are a view of it. */
+/* The root of a view: the node that owns the bytes. */
 static int32_t zfi_bytes_of(const zf_graph *g, int32_t id)
 {
     int64_t at;
@@ -295,7 +294,7 @@ static int32_t zfi_bytes_of(const zf_graph *g, int32_t id)
     return id;
 }
 
-/* What the node is a copy of, in another space; the node itself where it is none. */
+/* The node of which a copy in another space was made; the node itself where it is no copy. */
 static const zfi_node *zfi_copied(const zf_graph *g, const zfi_node *node)
 {
     while (node->op == ZF_OP_copy) node = &g->nodes[node->args[0]];
@@ -309,7 +308,7 @@ static size_t zfi_node_bytes(const zfi_node *node)
     return (size_t)zfi_node_count(node) * zf_dtype_size(node->dtype);
 }
 
-/* The node that stands for `id` after rewrites; 0 where there is none. */
+/* The node that replaces `id` after rewrites; 0: none. */
 static int32_t zfi_resolve(const zf_graph *g, int32_t id)
 {
     if (id <= 0 || id >= zfi_len(g->nodes)) return 0;
@@ -317,7 +316,7 @@ static int32_t zfi_resolve(const zf_graph *g, int32_t id)
     return id;
 }
 
-/* The node is none any more, and who reads it reads `by`; 0: nobody does. */
+/* Removes a node; its readers read `by` (0: there are none). */
 static void zfi_replace(zf_graph *g, int32_t id, int32_t by)
 {
     g->nodes[id].op = ZF_OP_none;
@@ -326,7 +325,7 @@ static void zfi_replace(zf_graph *g, int32_t id, int32_t by)
 
 /* ----------------------------------------------------------------------------- errors */
 
-/* "bert.encoder (model.c:41)", as much of it as is known. */
+/* "bert.encoder (model.c:41)", as far as it is known. */
 static const char *zfi_where(char *text, size_t size, const char *scope, const char *file, int line)
 {
     const char *base = file ? strrchr(file, '/') : NULL;
@@ -336,7 +335,7 @@ static const char *zfi_where(char *text, size_t size, const char *scope, const c
     return text;
 }
 
-/* Records an error of the call under way: "what in scope (file:line): message". */
+/* Records an error of the current call: "what in scope (file:line): message". */
 ZFI_PRINTF(4, 5)
 static zf_status zfi_graph_fail(zf_graph *g, zf_status status, const char *what, const char *format,
                                 ...)
@@ -372,12 +371,12 @@ static zf_status zfi_infer_fail(const zfi_infer *c, zf_status status, const char
 
 /* -------------------------------------------------------------------------- attributes */
 
-/* One attribute of a row, as its text says: "name:kind" or "name:e(a|b)". */
+/* One attribute of a row's text: "name:kind" or "name:e(a|b)". */
 typedef struct zfi_field {
     const char *name;
     int name_length;
     char kind;
-    const char *choices; /* behind "(" for kind e */
+    const char *choices; /* for kind e: the text after "(" */
 } zfi_field;
 
 /* Reads the next field of a row's attribute text; false at its end. */
@@ -396,7 +395,7 @@ static bool zfi_next_field(const char **text, zfi_field *field)
     return true;
 }
 
-/* The index-th name of "a|b|c)" and its length; NULL behind the last. */
+/* Name `index` of "a|b|c)", and its length; NULL after the last. */
 static const char *zfi_choice(const char *choices, int64_t index, int *length)
 {
     for (; index >= 0; index--) {
@@ -428,7 +427,7 @@ static zf_attribute *zfi_attribute_in(const zfi_record *record, zf_attribute *at
     return attributes + zfi_attribute_index(record, name);
 }
 
-/* The attribute called `name`, NULL where the operator has none. */
+/* The attribute called `name`; NULL where the operator has none. */
 static const zf_attribute *zfi_attribute_of(const zf_graph *g, const zfi_node *node,
                                             const char *name)
 {
@@ -436,7 +435,7 @@ static const zf_attribute *zfi_attribute_of(const zf_graph *g, const zfi_node *n
     return k < 0 ? NULL : node->attributes + k;
 }
 
-/* The last random stream that the node draws from; -1: it draws none. */
+/* The last random stream that the node draws from; -1: none. */
 static int64_t zfi_last_stream(const zf_graph *g, int32_t id)
 {
     const zfi_record *record = zfi_record_of(g, id);
@@ -448,9 +447,10 @@ static int64_t zfi_last_stream(const zf_graph *g, int32_t id)
 static bool zfi_draws(const zf_graph *g, int32_t id) { return zfi_last_stream(g, id) >= 0; }
 
 /* ---------------------------------------------------------------------------- identity
- * What a program computes follows from scopes, names and operands, and not from the order in which
- * builders were called: C leaves the order open in which arguments are evaluated. A dropout has the
- * stream of its scope and of its number in it, which ir/settle.c gives it. */
+ *
+ * The numbers of a program follow from scopes, names and operands, not from the order in which
+ * builders were called: C does not define the order in which arguments are evaluated. The stream of
+ * a dropout follows from its scope and its number there (ir/settle.c). */
 
 #define ZFI_HASH_START 0xcbf29ce484222325u
 
@@ -467,7 +467,7 @@ static uint64_t zfi_hash_number(uint64_t hash, uint64_t x)
     return hash;
 }
 
-/* Where stream x is, or belongs, among those of the graph. */
+/* The index of stream x, or where it belongs, among the graph's streams. */
 static int32_t zfi_stream_at(const zf_graph *g, int64_t x)
 {
     int32_t low = 0, high = zfi_len(g->streams);
@@ -493,7 +493,7 @@ static int64_t zfi_stream_of_scope(const char *scope, int64_t nth)
     return (int64_t)((hash ^ hash >> 32) & UINT32_MAX);
 }
 
-/* Notes the stream that node `id` draws from. */
+/* Adds the stream that node `id` draws from to the graph's list. */
 static void zfi_note_stream(zf_graph *g, int32_t id)
 {
     int64_t stream = zfi_last_stream(g, id);
@@ -508,7 +508,7 @@ static void zfi_note_stream(zf_graph *g, int32_t id)
 
 /* --------------------------------------------------------------------------- appending */
 
-/* Every stride in bytes fits int64, along dimensions of 0 as well. */
+/* Every stride in bytes fits int64, even if a dimension is 0. */
 static bool zfi_addressable(const zf_shape *shape)
 {
     zf_shape ones = *shape;
@@ -539,7 +539,8 @@ typedef struct zfi_new {
     int32_t id;     /* 0: the next one */
 } zfi_new;
 
-/* Where the value of a node lies; `own`: where that is not decided by its operands. */
+/* The space of a node's value; `own`: that of a leaf, or of any node whose operands do not decide
+ * it. */
 static zf_space zfi_space_of(const zf_graph *g, const zfi_record *record, const int32_t *args,
                              int32_t arg_count, const zf_attribute *attributes, zf_space own)
 {
@@ -652,7 +653,7 @@ static int32_t zfi_append(zf_graph *g, const zfi_new *n)
     return id;
 }
 
-/* The same of an operator without a name; 0 where an operand is 0. attributes NULL: none. */
+/* The same for an operator without a name; 0 where an operand is 0. attributes NULL: none. */
 static int32_t zfi_append_op(zf_graph *g, zf_op op, const int32_t *args, int32_t count,
                              const zf_attribute *attributes)
 {
@@ -663,7 +664,7 @@ static int32_t zfi_append_op(zf_graph *g, zf_op op, const int32_t *args, int32_t
     return zfi_append(g, &n);
 }
 
-/* op over the node ids that follow */
+/* Appends op over the node ids that follow. */
 #define zfi_append_nodes(g, op, attributes, ...)                                                   \
     zfi_append_op(g, ZF_OP_##op, (int32_t[]){__VA_ARGS__},                                         \
                   (int32_t)(sizeof((int32_t[]){__VA_ARGS__}) / sizeof(int32_t)), attributes)

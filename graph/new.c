@@ -1,4 +1,4 @@
-/* A graph begins and ends. */
+/* Making and freeing a graph. */
 
 ZF_API void zf_graph_free(zf_graph *g)
 {
@@ -17,7 +17,7 @@ ZF_API void zf_graph_free(zf_graph *g)
     zfi_free(&memory, g, sizeof *g);
 }
 
-/* An empty graph over the library's operators, as zf_graph_new. */
+/* An empty graph with the library's operators, as zf_graph_new makes it. */
 static zf_graph *zfi_graph_new(const zf_graph_desc *desc, const zfi_record *const *records)
 {
     zfi_memory memory = zfi_memory_of(desc ? &desc->allocator : NULL);

@@ -1,16 +1,16 @@
-/* Numbers of descs; numbers as text, the same in every locale. */
+/* Numbers of descs; numbers as text, which is the same in every locale. */
 #include <locale.h>
 
 enum { ZFI_NUMBER_TEXT = 32 };
 
-/* What a field of a desc says whose 0 means its default. */
+/* The number in a field of a desc; `otherwise` where the field is 0, 0 where it is ZF_ZERO. */
 static double zfi_or(double value, double otherwise)
 {
     return value == ZF_ZERO ? 0 : value == 0 ? otherwise : value;
 }
 
-/* The shortest of %.15g, %.16g, %.17g that reads back as `value`, with a point; "inf", "-inf",
- * "nan". Returns text. */
+/* The shortest of %.15g, %.16g, %.17g that reads back as `value`, with a decimal point; or "inf",
+ * "-inf", "nan". Returns text. */
 static const char *zfi_double_text(char text[ZFI_NUMBER_TEXT], double value)
 {
     const char *point = localeconv()->decimal_point;
@@ -27,8 +27,8 @@ static const char *zfi_double_text(char text[ZFI_NUMBER_TEXT], double value)
     return text;
 }
 
-/* Reads [+-]digits[.digits][e[+-]digits], inf or nan at `at`, not beyond `end`. Returns what
- * follows it, NULL when there is no number. Rounded correctly; too large is infinite. */
+/* Reads [+-]digits[.digits][e[+-]digits], inf or nan from `at` to at most `end`. Returns the end of
+ * the number, or NULL where there is none. Rounds correctly; overflow gives infinity. */
 static const char *zfi_double_read(const char *at, const char *end, double *value)
 {
     const char *point = localeconv()->decimal_point, *start = at;

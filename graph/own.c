@@ -1,5 +1,5 @@
-/* Operators of a program's own (zf_operator): checked once, when the graph is made, and from then
- * on records beside those of ZF_OPS, which the graph owns.
+/* A program's own operators (zf_operator). They are checked once, when the graph is made. The graph
+ * owns their records, which follow those of ZF_OPS.
  *
  *     records   none | input | ... | lamb_apply | own[0] | own[1] | ...
  *     zf_op     0      1             COUNT - 1    ZF_OP_OWN
@@ -8,7 +8,7 @@ enum {
     ZFI_OWN_TRAITS = ZF_OP_INPLACE | ZF_OP_ELEMENTWISE | ZF_OP_BY_ROWS | ZF_OP_PRODUCT |
                      ZF_OP_WANTS_F32 | ZF_OP_COMPARES | ZF_OP_READS_HALF,
     ZFI_OWN_NAME = 63,
-    ZFI_OWN_TEXT = 255 /* of attributes */
+    ZFI_OWN_TEXT = 255 /* longest text of attributes */
 };
 
 /* ------------------------------------------------------------------------------------ infer */
@@ -37,14 +37,15 @@ static zf_status zfi_own_alike(zf_infer *c)
     return ZF_OK;
 }
 
-/* The array has the rows of `over`: its dimensions but the last. */
+/* The array has the rows of `over`: all its dimensions but the last. */
 static bool zfi_has_rows(const zf_shape *x, const zf_shape *over)
 {
     int32_t rows = over->rank - 1;
     return x->rank >= rows && !memcmp(x->dims, over->dims, (size_t)rows * sizeof *x->dims);
 }
 
-/* The shapes are such as the traits promise: kernels are run in pieces that are cut by them. */
+/* Checks that the shapes are as the traits promise, since kernels are run in pieces on that
+ * promise. */
 static zf_status zfi_own_fits(zf_infer *c)
 {
     const zf_operator *own = c->own;
@@ -64,18 +65,18 @@ static zf_status zfi_own_fits(zf_infer *c)
     for (int32_t k = 0; k < c->arg_count; k++)
         if (!(own->whole >> k & 1) && !zfi_has_rows(&c->args[k].shape, over))
             return zf_infer_fail(c, ZF_ERR_SHAPE,
-                                 "the operator is BY_ROWS, and operand %d has not the rows of "
+                                 "the operator is BY_ROWS, and operand %d lacks the rows of "
                                  "operand %d",
                                  (int)k, (int)own->rows);
     if (!zfi_has_rows(&c->shape, over))
         return zf_infer_fail(c, ZF_ERR_SHAPE,
-                             "the operator is BY_ROWS, and the result, %s, has not the rows of "
+                             "the operator is BY_ROWS, and the result, %s, lacks the rows of "
                              "operand %d",
                              type, (int)own->rows);
     return ZF_OK;
 }
 
-/* infer of all of them. */
+/* The function infer of all own operators. */
 static zf_status zfi_infer_own(zfi_infer *c)
 {
     const zf_operator *own = c->record->own;
@@ -101,7 +102,7 @@ static zf_status zfi_infer_own(zfi_infer *c)
     return ZF_OK;
 }
 
-/* cpu of all of them. */
+/* The function cpu of all own operators. */
 static zf_status zfi_cpu_own(const zf_launch *l)
 {
     zf_status status = l->own->cpu(l);
@@ -113,7 +114,7 @@ static zf_status zfi_cpu_own(const zf_launch *l)
 
 static bool zfi_is_letter(char c) { return (c >= 'a' && c <= 'z') || c == '_'; }
 
-/* The characters of a name at `text`: letters, _, and behind the first digits. */
+/* The length of a name at `text`: letters and _, after the first also digits. */
 static size_t zfi_name_length(const char *text)
 {
     size_t length = 0;
@@ -122,7 +123,8 @@ static size_t zfi_name_length(const char *text)
     return length;
 }
 
-/* Behind the kind at `text`, NULL where there is none: i f b d l v or e(NAME|NAME). */
+/* The text after the kind at `text`, which is one of i f b d l v or e(NAME|NAME); NULL where it is
+ * none. */
 static const char *zfi_behind_kind(const char *text)
 {
     size_t length;
@@ -152,7 +154,7 @@ static bool zfi_is_attributes(const char *text)
     return strlen(text) <= ZFI_OWN_TEXT;
 }
 
-/* The operator called so; ZF_OP_none: there is none. */
+/* The operator of this name; ZF_OP_none: there is none. */
 static zf_op zfi_op_called(const zf_graph *g, const char *name, size_t length)
 {
     for (int op = ZF_OP_none + 1; op < ZF_OP_COUNT + g->own_count; op++)
@@ -161,7 +163,7 @@ static zf_op zfi_op_called(const zf_graph *g, const char *name, size_t length)
     return ZF_OP_none;
 }
 
-/* What is wrong with own operator k, in text[0..size); "" where it is good. */
+/* Describes a mistake in own operator k, in text[0..size); "" where there is none. */
 static void zfi_own_wrong(const zf_graph *g, int32_t k, char *text, size_t size)
 {
     const zf_operator *o = &g->own[k].op;
@@ -202,7 +204,7 @@ static void zfi_own_wrong(const zf_graph *g, int32_t k, char *text, size_t size)
         snprintf(text, size, "cuda_scratch goes with a kernel, cuda");
 }
 
-/* The records of a graph's own operators, whose text it has. */
+/* Makes the records of a graph's own operators, whose text the graph has. */
 static void zfi_make_records(zf_graph *g, const zfi_record *const *records)
 {
     for (int32_t k = 0; k < ZF_OP_COUNT; k++) g->all_records[k] = records[k];
@@ -229,7 +231,7 @@ static void zfi_make_records(zf_graph *g, const zfi_record *const *records)
 
 static size_t zfi_records_count(const zf_graph *g) { return ZF_OP_COUNT + (size_t)g->own_count; }
 
-/* Room for `count` own operators; false where there is no memory. */
+/* Makes room for `count` own operators; false where there is no memory. */
 static bool zfi_own_room(zf_graph *g, int32_t count)
 {
     g->own_count = count;
@@ -244,7 +246,7 @@ static void zfi_own_free(zfi_memory *memory, zf_graph *g)
     zfi_free(memory, g->own, (size_t)g->own_count * sizeof *g->own);
 }
 
-/* Adds the operators to a new graph, whose records are those of ZF_OPS. What is wrong with one is
+/* Adds the operators to a new graph, whose records are those of ZF_OPS. A mistake in one of them is
  * the graph's error. */
 static void zfi_own_operators(zf_graph *g, const zf_operator *operators, int32_t count)
 {
@@ -279,7 +281,7 @@ static void zfi_own_operators(zf_graph *g, const zf_operator *operators, int32_t
 
 /* ---------------------------------------------------------------------------------- builder */
 
-/* The attributes' values are of their kinds. */
+/* Checks that the attributes' values are of their kinds. */
 static bool zfi_own_values(zf_graph *g, const zfi_record *record, const zf_attribute *values)
 {
     const char *fields = record->attributes;

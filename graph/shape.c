@@ -1,4 +1,4 @@
-/* Element types, shapes and spaces: sizes, names, products that may overflow, broadcasting. */
+/* Element types, shapes and spaces: sizes, names, products with overflow checks, broadcasting. */
 
 static const struct {
     const char *name;
@@ -51,7 +51,7 @@ ZF_API int64_t zf_shape_count(zf_shape shape)
     return empty ? 0 : count;
 }
 
-/* Elements in dims[from..to), of a shape known to be good. */
+/* The number of elements in dims[from..to) of a valid shape. */
 static int64_t zfi_span(const zf_shape *shape, int from, int to)
 {
     int64_t count = 1;
@@ -67,7 +67,7 @@ static bool zfi_same_shape(const zf_shape *a, const zf_shape *b)
     return true;
 }
 
-/* The last dimension, 1 for a scalar; and how many rows of it there are. */
+/* The last dimension, 1 for a scalar; and the number of rows of this length. */
 static int64_t zfi_last(const zf_shape *shape)
 {
     return shape->rank ? shape->dims[shape->rank - 1] : 1;
@@ -89,7 +89,7 @@ static zf_shape zfi_without_axis(zf_shape shape, int axis, bool keep)
     return shape;
 }
 
-/* numpy's rule: aligned at the last dimension, equal or 1. */
+/* Broadcasts as numpy does: aligned at the last dimension, sizes equal or 1. */
 static bool zfi_broadcast_shape(const zf_shape *a, const zf_shape *b, zf_shape *out)
 {
     out->rank = a->rank > b->rank ? a->rank : b->rank;
@@ -111,7 +111,7 @@ static bool zfi_broadcasts_to(const zf_shape *small, const zf_shape *large)
 
 enum { ZFI_TYPE_TEXT = 160 };
 
-/* "f32[4,8]" into text[ZFI_TYPE_TEXT]; returns text. */
+/* Writes "f32[4,8]" to text[ZFI_TYPE_TEXT]. Returns text. */
 static const char *zfi_type_text(char *text, zf_dtype dtype, const zf_shape *shape)
 {
     int at = snprintf(text, ZFI_TYPE_TEXT, "%s[", zf_dtype_name(dtype));

@@ -1,15 +1,13 @@
-/* The rule of completeness: what had a gradient, an update or an output before a pass has one after
- * it. That it has no second one is a rule of verify.c and ranks.c.
+/* The rule of completeness: a pass loses no gradient, update or output. (verify.c and ranks.c check
+ * that there is no second one.)
  *
- * A pass notes what is there when it is entered, by node: parameters, and marks of outputs. Behind
- * zf_zero gradients and updates are those of buckets, and each parameter that lies in one is looked
- * for in the pack of gradients and among the blocks that are updated; what was there before zf_zero
- * is expected of all later passes.
- */
+ * When a pass is entered, it notes by node which parameters have a gradient and an update, and
+ * which outputs there are. After zf_zero, gradients and updates are those of buckets. Each
+ * parameter of a bucket must then be found in the pack of gradients and among the updated blocks.
+ * What was noted before zf_zero is checked after all later passes. */
 enum { ZFI_HAS_GRADIENT = 1, ZFI_HAS_UPDATE = 2, ZFI_HAS_OUTPUT = 4 };
 
-/* The pack whose elements, or their sums, the value has, as far as elements keep their places;
- * 0. */
+/* The pack of which the value has the elements, or sums of them, in their places; 0: none. */
 static int32_t zfi_pack_behind(const zf_graph *g, int32_t id)
 {
     while (id && g->nodes[id].op != ZF_OP_pack) {
@@ -51,7 +49,7 @@ static void zfi_find_updates_of(const zf_graph *g, int32_t bucket, const zf_attr
                 has[node->args[k]] |= ZFI_HAS_UPDATE;
 }
 
-/* What is there, by node. */
+/* Finds gradients, updates and outputs, by node. */
 static void zfi_find_all(const zf_graph *g, uint8_t *has)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
@@ -69,7 +67,7 @@ static void zfi_find_all(const zf_graph *g, uint8_t *has)
     }
 }
 
-/* A pass begins: notes what is there. */
+/* Notes them at the beginning of a pass. */
 static zf_status zfi_note_all(zf_graph *g)
 {
     if (g->stages & ZFI_STAGE_RANKS) return ZF_OK;
@@ -81,7 +79,7 @@ static zf_status zfi_note_all(zf_graph *g)
     return ZF_OK;
 }
 
-/* All that was noted is there, in a graph whose nodes have been verified. */
+/* Checks that all that was noted is still there. The nodes must have been verified. */
 static zf_status zfi_verify_complete(zf_graph *g)
 {
     size_t count = (size_t)zfi_len(g->nodes);
@@ -90,7 +88,7 @@ static zf_status zfi_verify_complete(zf_graph *g)
     zfi_find_all(g, has);
     for (size_t n = 0; n < g->had_count && !g->error.status; n++) {
         const char *name = g->nodes[n].name;
-        bool moved = g->had[n] & ZFI_HAS_OUTPUT && !has[n]; /* to another mark of that name */
+        bool moved = g->had[n] & ZFI_HAS_OUTPUT && !has[n]; /* the name has moved to another mark */
         size_t now = moved ? (size_t)zfi_map_get(g->names, name, 0) : n;
         uint8_t lost = g->had[n] & (uint8_t)~has[now];
         if (lost)

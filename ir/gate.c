@@ -1,4 +1,5 @@
-/* The gate of passes: each enters at its turn, and leaves a graph that keeps every rule. */
+/* The gate of passes: a pass enters if the stages before it are reached, and leaves a graph that
+ * keeps every rule. */
 
 /* Checks the whole graph; the first broken rule becomes the graph's error. */
 static zf_status zfi_verify(zf_graph *g)
@@ -24,7 +25,8 @@ static const char *zfi_stage_advice(uint32_t stage)
     }
 }
 
-/* Enters pass `name`: every stage of `needs` has been reached and none of `forbids`. */
+/* Enters pass `name`: an error unless every stage of `needs` has been reached and none of
+ * `forbids`. */
 static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32_t forbids)
 {
     if (!g) return ZF_ERR_ARGUMENT;
@@ -44,7 +46,7 @@ static zf_status zfi_enter(zf_graph *g, const char *name, uint32_t needs, uint32
     return zfi_note_all(g);
 }
 
-/* Nodes learn which saved nodes they have now: of two that were merged, the one that is left. */
+/* Sets the saved nodes of every node. Where two were merged, the remaining one counts. */
 static void zfi_link_saved(zf_graph *g)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++)
@@ -58,7 +60,7 @@ static void zfi_link_saved(zf_graph *g)
     }
 }
 
-/* Leaves a pass that ensures `stages`. What is thrown away is not verified. */
+/* Leaves a pass that ensures `stages`. Trial copies are not verified. */
 static zf_status zfi_leave(zf_graph *g, uint32_t stages)
 {
     g->in_update = false;

@@ -1,11 +1,11 @@
-/* Reads the text that print.c writes. Generic over the table; blank lines and comments (# to the
- * end of the line) are skipped. Every node goes through zfi_append, so that text meets the same
- * checks as calls do. */
+/* Reads the text that print.c writes, generically over the table. Blank lines and comments (# to
+ * the end of the line) are skipped. Every node is appended by zfi_append, so text is checked as
+ * calls are. */
 
 typedef struct zfi_parser {
     zf_graph *graph;
-    const char *line_start, *at, *end; /* of the line under way */
-    int32_t line, place_line;          /* the last line that says where its value lies; 0: none */
+    const char *line_start, *at, *end; /* of the current line */
+    int32_t line, place_line;          /* place_line: the last with a place; 0: none */
     int32_t *args;                     /* growing array */
     union {
         int64_t *integers;
@@ -32,7 +32,7 @@ static void zfi_skip_space(zfi_parser *p)
     while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\r')) p->at++;
 }
 
-/* Takes `text` after white space, if it is there. */
+/* Takes `text`, after white space, if it comes next. */
 static bool zfi_take(zfi_parser *p, const char *text)
 {
     size_t length = strlen(text);
@@ -52,7 +52,7 @@ static bool zfi_is_word(char c)
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_';
 }
 
-/* The word after white space; its length is 0 where there is none. */
+/* The next word after white space; its length is 0 where there is none. */
 static const char *zfi_word(zfi_parser *p, int *length)
 {
     const char *start;
@@ -122,7 +122,7 @@ static bool zfi_parse_type(zfi_parser *p, zf_dtype *dtype, zf_shape *shape)
     return zfi_need(p, "]");
 }
 
-/* The value behind "name=" of attribute k. */
+/* The value after "name=" of attribute k. */
 static bool zfi_parse_value(zfi_parser *p, int k, const zfi_field *field, zf_attribute *a)
 {
     zf_dtype dtype;
@@ -215,7 +215,7 @@ static bool zfi_parse_place(zfi_parser *p, int64_t place[2])
     return true;
 }
 
-/* "host" or "disk", if one of them is there. */
+/* "host" or "disk", if one of them comes next; else the device. */
 static zf_space zfi_parse_space(zfi_parser *p)
 {
     const char *start = p->at;
@@ -259,7 +259,7 @@ static bool zfi_parse_zero(zfi_parser *p)
     return true;
 }
 
-/* The node behind "%id =" (id 0: an effect, which takes `fresh`). */
+/* The node after "%id =". id 0: an effect, which gets the id `fresh`. */
 static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
 {
     zf_graph *g = p->graph;
@@ -317,7 +317,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     recompute = zfi_take(p, "recompute");
     if (recompute &&
         (record->traits & (ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_COLLECTIVE)))
-        return zfi_parse_fail(p, "%s is nothing that is made again", record->name);
+        return zfi_parse_fail(p, "%s cannot be a recomputed node", record->name);
     zfi_skip_space(p);
     if (p->at < p->end) return zfi_parse_fail(p, "expected the end of the line");
 
@@ -367,7 +367,7 @@ static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
         if (peak->live < 0 || peak->bytes < peak->live)
             return zfi_parse_fail(p, "expected 0 <= live <= peak");
         peak->node = (int32_t)id;
-        g->stages |= ZFI_STAGE_PLACED; /* nothing can come behind it */
+        g->stages |= ZFI_STAGE_PLACED; /* no node can follow it */
     } else {
         if (*p->at == '%') {
             if (!zfi_parse_id(p, &id)) return false;
@@ -383,8 +383,8 @@ static bool zfi_parse_line(zfi_parser *p, int32_t *fresh)
     return p->at == p->end || zfi_parse_fail(p, "expected the end of the line");
 }
 
-/* The end of the line that starts at `at`, without its comment; *next is the start of the next
- * one. */
+/* The end of the line that begins at `at`, without its comment. *next is the beginning of the next
+ * line. */
 static const char *zfi_line_end(const char *at, const char *end, const char **next)
 {
     const char *newline = memchr(at, '\n', (size_t)(end - at));
@@ -398,8 +398,8 @@ static const char *zfi_line_end(const char *at, const char *end, const char **ne
     return end;
 }
 
-/* Makes room for every id that the text defines, so that effects, which have none in the text, come
- * behind them. Ids are bounded by the length of the text, so that a short one cannot ask for much
+/* Reserves every id that the text defines, so that effects, which have no id in the text, get ids
+ * after these. Ids are limited by the length of the text, so that a short text cannot ask for much
  * memory. */
 static bool zfi_parse_ids(zfi_parser *p, const char *text, const char *end)
 {
@@ -426,7 +426,7 @@ static bool zfi_parse_ids(zfi_parser *p, const char *text, const char *end)
     return true;
 }
 
-/* What passes the nodes show. */
+/* The stages that the nodes show. */
 static uint32_t zfi_stages_of(const zf_graph *g)
 {
     uint32_t stages = g->stages;

@@ -1,39 +1,39 @@
-/* The verifier of placements, written without the lives that passes/memory.c computes: it plays the
- * plan on a map of who wrote which bytes last, one for each space.
+/* The verifier of plans. It does not use the lifetimes that passes/memory.c computes: it runs the
+ * plan on a map of memory that holds the last writer of every byte, one map for each space.
  *
  *     bytes   0        64            192      256
  *     owner   | %1     | %4          | scratch | %7 ...
  *
- * Every value must find its own bytes intact when it is read, and every output at the end. A view
- * owns what its operand owns, and must not be read once a param or state that it shows has been
- * written: where values are apart it would still be the old one. What is written belongs to the
- * writer, and so does what a node saves, from that node on; scratch belongs to nobody afterwards.
- * What outlives a step must be intact at the end of it, and an accumulator at the end of the micro
- * section, which may run again.
+ * Every value must own its bytes when it is read, and every output at the end. A view owns what its
+ * operand owns. It must not be read after a write to a param or state of which it is a view, since
+ * without sharing memory it would still have the old value. A written leaf owns its bytes, and a
+ * saved value owns its bytes from its operand's turn on; scratch has no owner afterwards. What
+ * outlives a step must own its bytes at the end of the step, and an accumulator at the end of the
+ * micro section, which may run again.
  *
  *     queue 0   %5 = ...   %7 = all_gather %5 queue=gather   %8 = ...      wait %7
- *     bytes     | %5       | %5, %7: nobody else may write   |             | as ever
+ *     bytes     | %5       | %5, %7: nobody else may write   |             | as before
  *
- * From the line of a collective or copy on another queue to its wait, the bytes of whatever owns
- * its operands or its result are not written for another value. (That no node reads or writes these
- * values themselves is a rule of the nodes: queues.c.)
+ * From a collective or copy on another queue to its wait, nothing may write the bytes of the owners
+ * of its operands and result for another value. (queues.c checks that no node reads or writes these
+ * values themselves.)
  *
- * A concat of params that are neighbours may be where they are: it owns nothing, and to read it is
- * to read them.
+ * A concat of params that are neighbours in memory may have their bytes as its own: it owns
+ * nothing, and reading it reads them.
  *
- * Only params, states and their buckets, which may lie in a store, have no place, and what is a
- * view of them, a concat of neighbours in the store, or a shard, which lies where the rank says.
- */
+ * These have no place in the plan: params, states and their buckets that lie in a store; views of
+ * them; a concat of neighbours in the store; and a shard, which begins at a place that depends on
+ * the rank. */
 
-enum { ZFI_ALIGN = 64 }; /* of every place but that of a view, and of one on a disk */
+enum { ZFI_ALIGN = 64 }; /* of every place, except views and places on a disk */
 
-/* Places of a space are multiples of this. */
+/* Places in a space are multiples of this. */
 static int64_t zfi_align_of(uint8_t space)
 {
     return space == ZF_DISK ? ZFI_DISK_ALIGN : ZFI_ALIGN;
 }
 
-/* [start, next segment's start) belongs to `owner`; 0: nobody. */
+/* Bytes from start to the next segment's start belong to `owner`; 0: no owner. */
 typedef struct zfi_segment {
     int64_t start;
     int32_t owner;
@@ -75,8 +75,7 @@ static zfi_segment *zfi_own(zfi_memory *memory, zfi_segment *map, int64_t start,
     return map;
 }
 
-/* The owner of some byte of [start, stop) that is not `owner`, or `owner` when it owns all of
- * them. */
+/* An owner other than `owner` of a byte in [start, stop); `owner` where it owns all of them. */
 static int32_t zfi_intruder(const zfi_segment *map, int64_t start, int64_t stop, int32_t owner)
 {
     if (start == stop) return owner;
@@ -88,14 +87,14 @@ static int32_t zfi_intruder(const zfi_segment *map, int64_t start, int64_t stop,
 typedef struct zfi_play {
     zf_graph *graph;
     zfi_segment *maps[ZF_SPACES]; /* growing arrays */
-    /* By node: whose bytes its value is, its own or those of what it is a view of */
+    /* By node: the owner of its value's bytes, the node itself or the root of its view */
     int32_t *owner;
-    /* By node: the position that made the value; of a leaf, the last one that wrote it */
+    /* By node: the position of the node that made the value; for a leaf, of its last writer */
     int32_t *made;
-    /* By node: whose place its bytes are in, its own or that of what it is a view of */
+    /* By node: the node whose place contains its bytes, itself or the root of its view */
     int32_t *place;
     int32_t queues; /* in use */
-    /* By queue and owner: the last collective under way that uses the bytes; 0: none */
+    /* By queue and owner: the last collective in flight that uses the bytes; 0: none */
     int32_t *held[ZFI_QUEUES];
 } zfi_play;
 
@@ -104,8 +103,8 @@ static bool zfi_overlap(int64_t a, int64_t a_bytes, int64_t b, int64_t b_bytes)
     return a_bytes > 0 && b_bytes > 0 && a < b + b_bytes && b < a + a_bytes;
 }
 
-/* The node is a concat of params that lie one behind the other, and is where they are: in the
- * plan, or in a store. */
+/* The node is a concat of params that are neighbours in the plan or in a store, and has their
+ * bytes. */
 static bool zfi_is_joined(const zf_graph *g, const zfi_node *node)
 {
     int64_t at = node->offset;
@@ -120,7 +119,7 @@ static bool zfi_is_joined(const zf_graph *g, const zfi_node *node)
     return true;
 }
 
-/* The node's place is that of its bytes in its operand. */
+/* Checks that the node's place is that of its bytes in its operand. */
 static bool zfi_lies_in_operand(const zf_graph *g, const zfi_node *node)
 {
     int64_t at;
@@ -131,7 +130,7 @@ static bool zfi_lies_in_operand(const zf_graph *g, const zfi_node *node)
     return !node->placed || node->offset == x->offset + at;
 }
 
-/* The place is one: within the arena, as large as the value, aligned. */
+/* Checks a place: inside the arena, of the value's size, aligned. */
 static void zfi_play_place(zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
@@ -161,7 +160,7 @@ static void zfi_play_place(zf_graph *g, int32_t id)
         zfi_verify_fail(g, id, "places are multiples of %d", (int)zfi_align_of(node->space));
 }
 
-/* Leaves own their bytes from the start and may not lie on one another. */
+/* Leaves own their bytes from the start and must not overlap. */
 static void zfi_play_leaf(zfi_play *p, int32_t id)
 {
     zf_graph *g = p->graph;
@@ -171,14 +170,14 @@ static void zfi_play_leaf(zfi_play *p, int32_t id)
     p->owner[id] = id;
     if (!node->placed) return;
     other = zfi_intruder(p->maps[node->space], node->offset, node->offset + node->bytes, 0);
-    if (other) zfi_verify_fail(g, id, "it lies on %%%d, which is there all the time", (int)other);
+    if (other) zfi_verify_fail(g, id, "it overlaps %%%d, whose bytes are never free", (int)other);
     else
         p->maps[node->space] = zfi_own(&g->memory, p->maps[node->space], node->offset,
                                        node->offset + node->bytes, id);
 }
 
-/* The operands of a node, or what an output names, are intact; of a concat that is where its
- * operands are, these. */
+/* Checks that the operands of a node, or the value of an output, own their bytes; for a concat that
+ * has the bytes of its operands, that these do. */
 static void zfi_play_reads(zfi_play *p, int32_t id)
 {
     zf_graph *g = p->graph;
@@ -189,7 +188,7 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
             const zfi_node *joined = &g->nodes[arg];
             for (int32_t shard = 0; shard < joined->arg_count; shard++)
                 if (p->made[joined->args[shard]] > p->made[arg])
-                    zfi_verify_fail(g, id, "%%%d shows %%%d, which has been written since",
+                    zfi_verify_fail(g, id, "%%%d is a view of %%%d, which has been written since",
                                     (int)arg, (int)joined->args[shard]);
             zfi_play_reads(p, arg);
             continue;
@@ -204,12 +203,13 @@ static void zfi_play_reads(zfi_play *p, int32_t id)
                 (int)arg, (int)found);
         if (owner != arg && x->op != ZF_OP_shard && zfi_is_written(g, g->nodes[owner].op) &&
             p->made[owner] > p->made[arg])
-            zfi_verify_fail(g, id, "%%%d shows %%%d, which has been written since", (int)arg,
+            zfi_verify_fail(g, id, "%%%d is a view of %%%d, which has been written since", (int)arg,
                             (int)owner);
     }
 }
 
-/* Operand k of a pack lies where it, or another one of the same bytes, belongs in it. */
+/* Operand k of a pack has the place that belongs to it in the pack; or another operand of the same
+ * bytes has. */
 static bool zfi_packed_in_place(const zf_graph *g, const zfi_node *node, int32_t k)
 {
     const zfi_node *x = &g->nodes[node->args[k]], *there;
@@ -217,7 +217,7 @@ static bool zfi_packed_in_place(const zf_graph *g, const zfi_node *node, int32_t
     const int64_t *places = ZF_LIST(node, pack, at).data;
     int32_t low = 0, high = node->arg_count - 1;
     if (node->op != ZF_OP_pack || x->offset < node->offset) return false;
-    while (low < high) { /* the last that begins at `at` or before */
+    while (low < high) { /* the last that begins at or before `at` */
         int32_t middle = (low + high + 1) / 2;
         if (places[middle] <= at) low = middle;
         else high = middle - 1;
@@ -227,8 +227,8 @@ static bool zfi_packed_in_place(const zf_graph *g, const zfi_node *node, int32_t
            x->offset == node->offset + places[low] * size;
 }
 
-/* [start, start + bytes) of a space belong to `owner` from now on, made by node `id`. What another
- * queue is at is not written. */
+/* Gives [start, start + bytes) of a space to `owner`, written by node `id`. Bytes in use on another
+ * queue must not be written. */
 static void zfi_claim(zfi_play *p, int32_t id, uint8_t space, int64_t start, int64_t bytes,
                       int32_t owner)
 {
@@ -241,17 +241,19 @@ static void zfi_claim(zfi_play *p, int32_t id, uint8_t space, int64_t start, int
             int32_t other = p->held[q][(*map)[s].owner];
             if (!other || q == g->nodes[id].queue) continue;
             zfi_verify_fail(g, id,
-                            owner ? "its result lies on %%%d, which %s %%%d on queue %s uses until "
-                                    "it is waited for"
-                                  : "its scratch lies on %%%d, which %s %%%d on queue %s uses "
-                                    "until it is waited for",
+                            owner
+                                ? "its result overlaps %%%d, which %s %%%d on queue %s uses until "
+                                  "it is waited for"
+                                : "its scratch overlaps %%%d, which %s %%%d on queue %s uses "
+                                  "until it is waited for",
                             (int)(*map)[s].owner, zfi_record_of(g, other)->name, (int)other,
                             zfi_queue_names[q]);
         }
     if (!g->error.status) *map = zfi_own(&g->memory, *map, start, start + bytes, owner);
 }
 
-/* A collective on another queue holds the bytes of its operands and its result, or lets them go. */
+/* Marks the bytes of a collective's operands and result on another queue as in use, or as free
+ * again. */
 static void zfi_hold(zfi_play *p, int32_t id, bool holds)
 {
     const zfi_node *node = &p->graph->nodes[id];
@@ -264,7 +266,7 @@ static void zfi_hold(zfi_play *p, int32_t id, bool holds)
     }
 }
 
-/* A leaf has its bytes at the end of a section. */
+/* Checks that a leaf owns its bytes at the end of a section. */
 static void zfi_play_end(zfi_play *p, int32_t id, const char *section)
 {
     zf_graph *g = p->graph;
@@ -279,18 +281,18 @@ static void zfi_play_end(zfi_play *p, int32_t id, const char *section)
                         section, (int)found);
 }
 
-/* Node `id` makes the value of `result`: itself, or a saved node of it. */
+/* Node `id` writes the value of `result`: its own, or that of its saved node. */
 static void zfi_play_result(zfi_play *p, int32_t id, int32_t result)
 {
     zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id], *made = &g->nodes[result];
     if (zfi_overlap(made->offset, made->bytes, node->scratch_offset, node->scratch_bytes))
         zfi_verify_fail(g, result,
-                        result == id ? "its result lies on its scratch"
-                                     : "its result lies on the scratch of %%%d",
+                        result == id ? "its result overlaps its scratch"
+                                     : "its result overlaps the scratch of %%%d",
                         (int)id);
     if (result != id && zfi_overlap(made->offset, made->bytes, node->offset, node->bytes))
-        zfi_verify_fail(g, result, "its result lies on that of %%%d", (int)id);
+        zfi_verify_fail(g, result, "its result overlaps that of %%%d", (int)id);
     for (int32_t k = 0; k < node->arg_count; k++) {
         const zfi_node *x = &g->nodes[node->args[k]];
         bool over =
@@ -299,7 +301,7 @@ static void zfi_play_result(zfi_play *p, int32_t id, int32_t result)
                              zfi_packed_in_place(g, node, k));
         if (x->placed && !over && x->space == made->space &&
             zfi_overlap(made->offset, made->bytes, x->offset, x->bytes))
-            zfi_verify_fail(g, result, "its result lies on %%%d, which %s still reads",
+            zfi_verify_fail(g, result, "its result overlaps %%%d, which %s still reads",
                             (int)node->args[k], result == id ? "it" : "what saves it");
     }
     if (!g->error.status) zfi_claim(p, id, made->space, made->offset, made->bytes, result);
@@ -324,7 +326,7 @@ static void zfi_play_node(zfi_play *p, int32_t position)
     p->place[id] = view && !node->placed ? p->place[node->args[zfi_viewed(g, node, &at)]] : id;
     p->made[id] = position;
     if (zfi_is_joined(g, node)) return;
-    if (node->op == ZF_OP_saved) return; /* its bytes became its own where its operand was made */
+    if (node->op == ZF_OP_saved) return; /* it owns its bytes since its operand was computed */
     if (!view) zfi_play_result(p, id, id);
     for (int k = 0; k < ZF_MAX_SAVED; k++)
         if (node->saved[k]) zfi_play_result(p, id, node->saved[k]);
@@ -332,7 +334,7 @@ static void zfi_play_node(zfi_play *p, int32_t position)
 }
 
 /* Checks the placement of a graph whose nodes have been verified. O(n log n) in nodes and operands,
- * but for moving what lies behind a segment of the map. */
+ * apart from inserting segments into the maps. */
 static zf_status zfi_verify_plan(zf_graph *g)
 {
     const int32_t queues = zfi_queue_count(g);

@@ -7,15 +7,15 @@
  *           adamw %9, %31, %40, %41, %7, %42 {beta1=0.9 beta2=0.999 eps=1e-08}
  *     peak 8192 %4 live=8064
  *
- * Attributes that are 0, false, the first choice or empty are left out. Effects have no id. Behind
- * the type stands its space, unless that is the device, where the memory pass has put the value,
- * @offset+bytes, its scratch, the queue, unless that is compute, and `recompute`. After zf_zero the
- * first line is "zero stage=3 world=4 micro_batches=1". The last line says how large the arena is,
- * at which node most is alive, and how much, where that is less. Further lines, "peak host 4096
- * %5", say it of the other spaces that the graph uses.
- */
+ * Attributes that are 0, false, the first choice or empty are not printed. Effects have no id.
+ * After the type come, where they apply: the space, if it is not the device; the value's place,
+ * @offset+bytes, and its scratch, after the memory pass; the queue, if it is not compute;
+ * `recompute`. After zf_zero the first line is "zero stage=3 world=4 micro_batches=1". The last
+ * line has the size of the arena, the node at which the most bytes are live, and their number where
+ * it is smaller than the arena. Further lines, "peak host 4096 %5", are for the other spaces that
+ * the graph uses. */
 
-/* Where text goes: a file, a buffer, or nowhere; it counts and hashes in any case. */
+/* Where text goes: a file, a buffer, or nowhere. It is counted and hashed in every case. */
 typedef struct zfi_writer {
     FILE *file;
     char *text;
@@ -81,7 +81,7 @@ static bool zfi_attribute_absent(char kind, const zf_attribute *a)
     return kind == 'f' ? a->f == 0 && !signbit(a->f) : a->i == 0;
 }
 
-/* `width`: of the ids; 0 prints the node alone, for messages. */
+/* `width`: the width of ids. 0 prints only the node, for messages. */
 static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int width)
 {
     const zfi_node *node = &g->nodes[id];
@@ -118,7 +118,7 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
 static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
 {
     bool update = false;
-    int32_t last = 0; /* of the ids that show */
+    int32_t last = 0; /* the largest id that is printed */
     int width;
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         if (!zfi_has(g, g->order[i], ZF_OP_EFFECT) && g->order[i] > last) last = g->order[i];

@@ -1,28 +1,28 @@
 /* The rules of queues and of releases, checked from the nodes alone.
  *
- *     %20 = all_gather %18 ... queue=gather     issued: from here on nothing else writes %18, nor
- *           ...                                 reads or writes %20, but what follows on its queue
+ *     %20 = all_gather %18 ... queue=gather     issued: until the wait, only nodes on its queue
+ *           ...                                 may write %18, or read or write %20
  *           wait %20                            complete
  *     %4  = matmul %1, %20
- *           release %20                         nothing below reads %20, nor what shows its bytes
+ *           release %20                         no node below reads %20 or a view of it
  *
- *   - on a queue other than compute are collectives of several ranks, or copies of one direction;
- *     each is waited for once, below it, within its section, which may run again
- *   - what is released has been made by a step, is complete, and is no output
+ *   - queues other than compute have only collectives of several ranks, or copies of one direction;
+ *     each has one wait, below it, in the same section, which may run again
+ *   - a released value was computed in the step, is complete, and is no output
  *
- * A value and its views count as one: who reads a view may read the value's bytes. A queue is in
- * order, so of its collectives that read one value, or write it, the last one tells of all.
- */
+ * A value and its views count as one value, since reading a view reads the value's bytes. A queue
+ * runs in order. So of the collectives on a queue that read (or write) one value, only the last
+ * needs to be remembered: when it is complete, all are. */
 
 typedef struct zfi_lane {
-    int32_t root;                                  /* what it is a view of; itself */
-    int32_t read[ZFI_QUEUES], written[ZFI_QUEUES]; /* of a root: by the last one under way; 0 */
-    int32_t queues;                                /* of [0], which is no node: those in use */
+    int32_t root;                                  /* the value of which it is a view; itself */
+    int32_t read[ZFI_QUEUES], written[ZFI_QUEUES]; /* of a root: the last in flight; 0: none */
+    int32_t queues;                                /* of [0]: queues in use */
     bool waited;                                   /* of a collective or copy */
-    bool released, kept;                           /* of a root */
+    bool released, kept;                           /* of a root; kept: it is an output */
 } zfi_lane;
 
-/* As many queues as the graph uses, compute among them. */
+/* The number of queues that the graph uses, compute among them. */
 static int32_t zfi_queue_count(const zf_graph *g)
 {
     int32_t count = 1;
@@ -31,7 +31,7 @@ static int32_t zfi_queue_count(const zf_graph *g)
     return count;
 }
 
-/* Node `id` is about to use %arg: no other queue may be at it. */
+/* Node `id` uses %arg: an error if a node in flight on another queue uses it. */
 static void zfi_check_way(zf_graph *g, const zfi_lane *t, int32_t id, int32_t arg, const char *verb,
                           bool writes)
 {
@@ -47,7 +47,7 @@ static void zfi_check_way(zf_graph *g, const zfi_lane *t, int32_t id, int32_t ar
     }
 }
 
-/* From its line to its wait (`under_way`), or no more. */
+/* Marks a node as in flight (`under_way`), or as complete. */
 static void zfi_mark_way(const zf_graph *g, zfi_lane *t, int32_t id, bool under_way)
 {
     const zfi_node *node = &g->nodes[id];
@@ -84,7 +84,7 @@ static void zfi_check_release(zf_graph *g, zfi_lane *t, int32_t id)
     t[root].released = true;
 }
 
-/* The queue of copies of this direction. */
+/* The queue for copies in this direction. */
 static uint8_t zfi_queue_of_copy(const zf_graph *g, const zfi_node *copy)
 {
     if (copy->space == ZF_DEVICE) return ZFI_QUEUE_UPLOAD;
@@ -92,7 +92,7 @@ static uint8_t zfi_queue_of_copy(const zf_graph *g, const zfi_node *copy)
     return g->nodes[copy->args[0]].space == ZF_DISK ? ZFI_QUEUE_READ : ZFI_QUEUE_DOWNLOAD;
 }
 
-/* A queue other than compute. */
+/* Whether the node may run on this queue, other than compute. */
 static bool zfi_may_run_on(const zf_graph *g, int32_t id, uint8_t queue)
 {
     const zfi_node *node = &g->nodes[id];
@@ -114,7 +114,7 @@ static void zfi_check_queue(zf_graph *g, zfi_lane *t, int32_t id)
     if (node->op == ZF_OP_wait) zfi_check_wait(g, t, id);
     if (node->op == ZF_OP_release) zfi_check_release(g, t, id);
     if (node->op == ZF_OP_wait || node->op == ZF_OP_release) return;
-    /* They read nothing */
+    /* these do not read their operands */
     if (node->op == ZF_OP_bucket || node->op == ZF_OP_gradient || node->op == ZF_OP_saved) return;
     for (int32_t k = 0; k < node->arg_count; k++) {
         bool writes = k < 31 && zfi_written_args(g, node) >> k & 1;
@@ -122,7 +122,7 @@ static void zfi_check_queue(zf_graph *g, zfi_lane *t, int32_t id)
         if (t[root].released)
             zfi_verify_fail(g, id, "it reads %%%d, whose bytes have been released",
                             (int)node->args[k]);
-        if (node->op == ZF_OP_output) t[root].kept = true; /* read after the step */
+        if (node->op == ZF_OP_output) t[root].kept = true; /* it is read after the step */
         else zfi_check_way(g, t, id, node->args[k], writes ? "writes" : "reads", writes);
     }
     if (node->queue) zfi_mark_way(g, t, id, true);
@@ -133,7 +133,7 @@ static zf_status zfi_verify_queues(zf_graph *g)
 {
     size_t count = (size_t)zfi_len(g->nodes);
     zfi_lane *t = zfi_calloc(&g->memory, count, sizeof *t);
-    int32_t end = zfi_len(g->order), start = 0; /* of the section */
+    int32_t end = zfi_len(g->order), start = 0; /* the end of the section */
     if (!t) return zfi_graph_nomem(g);
     t->queues = zfi_queue_count(g);
     for (int32_t i = 0; i <= end && !g->error.status; i++) {

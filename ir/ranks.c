@@ -289,7 +289,8 @@ static void zfi_check_gradient(zfi_ranks *r, int32_t id, int32_t bucket, const z
                         (int)arg, (int)x->cause);
     if (g->nodes[bucket].op != ZF_OP_bucket || g->error.status) return;
     if (!pack || pack->op != ZF_OP_pack)
-        zfi_verify_fail(g, id, "%%%d is no gradient: it has not the elements of a pack", (int)arg);
+        zfi_verify_fail(g, id, "%%%d is no gradient: it does not have the elements of a pack",
+                        (int)arg);
     else if (ZF_INT(pack, pack, size) != ZF_INT(&g->nodes[bucket], bucket, size))
         zfi_verify_fail(g, id, "the gradients packed in %%%d are not those of bucket %%%d",
                         (int)x->pack, (int)bucket);

@@ -1,13 +1,14 @@
-/* The order of a forward graph, settled: each value stands where the first that reads it needs it,
- * and what nothing reads comes by name, outputs first. A graph whose computations stand so already
- * stays as it is. Builders that were called in another order leave the same graph, so that passes,
- * which go along the order, make the same sums; parameters have one order, in buckets and in the
- * global norm, and dropouts have their streams. That of parameters is settled once: a fused node
- * reads them otherwise, and a program that trains and one that evaluates have the same buckets.
+/* Settles the order of a forward graph, so that it does not depend on the order in which builders
+ * were called. A value stands directly above its first reader. Nodes that nothing reads are ordered
+ * by name, outputs first. A graph in this order does not change. Passes go along the order, so they
+ * make the same sums; parameters have one order, in buckets and in the global norm; and every
+ * dropout has its stream. The order of parameters is settled only once, since fusion changes which
+ * node reads a parameter first, and a program that trains and one that evaluates must have the same
+ * buckets.
  *
- * before:  %1 = input "x"   %2 = param "b"   %3 = param "a"   %4 = mul %1, %2   %5 = mul %1, %3
+ * before: %1 = input "x" %2 = param "b" %3 = param "a" %4 = mul %1, %2 %5 = mul %1, %3
  *          %6 = add %5, %4
- * after:   %1 = input "x"   %3 = param "a"   %5 = mul %1, %3   %2 = param "b"   %4 = mul %1, %2
+ * after: %1 = input "x" %3 = param "a" %5 = mul %1, %3 %2 = param "b" %4 = mul %1, %2
  *          %6 = add %5, %4
  */
 
@@ -16,7 +17,7 @@ static uint64_t zfi_hash_text(uint64_t hash, const char *text)
     return zfi_hash_bytes(hash, text, strlen(text) + 1);
 }
 
-/* The identity of a node: a hash of its operator, scope, name, attributes but the random stream,
+/* The identity of a node: a hash of its operator, scope, name, attributes except the random stream,
  * and of its operands' identities. */
 static uint64_t zfi_identity_of(const zf_graph *g, const zfi_node *node, const uint64_t *identities)
 {
@@ -44,12 +45,12 @@ static uint64_t zfi_identity_of(const zf_graph *g, const zfi_node *node, const u
     return hash;
 }
 
-/* A node that no other reads. */
+/* A node that no other node reads. */
 typedef struct zfi_sink {
-    bool shown;       /* an output */
-    const char *name; /* or NULL */
+    bool shown;       /* it is an output */
+    const char *name; /* may be NULL */
     uint64_t identity;
-    int32_t at; /* in the order that was */
+    int32_t at; /* its place in the order before */
 } zfi_sink;
 
 static int zfi_by_name(const void *a, const void *b)
@@ -86,8 +87,9 @@ static zfi_sink *zfi_sinks(zf_graph *g)
     return sinks;
 }
 
-/* Appends to *order what node `id` is made of and is not there yet, and then the node. next: of
- * each node, the operand that is to come, and more than all once it stands in the order. */
+/* Appends to *order the nodes from which node `id` is computed, unless they are there, and then the
+ * node. next, by node: the operand to visit next; larger than the number of operands once the node
+ * is in the order. */
 static void zfi_place_after_operands(zf_graph *g, int32_t id, int32_t *next, int32_t **order,
                                      int32_t **under_way)
 {
@@ -105,7 +107,7 @@ static void zfi_place_after_operands(zf_graph *g, int32_t id, int32_t *next, int
     }
 }
 
-/* The stream of a node that draws its dropout, NULL of any other. */
+/* The stream attribute of a node that has its own dropout, else NULL. */
 static int64_t *zfi_own_stream(const zf_graph *g, int32_t id)
 {
     zfi_node *node = &g->nodes[id];
@@ -116,7 +118,7 @@ static int64_t *zfi_own_stream(const zf_graph *g, int32_t id)
     return &zfi_attribute_in(record, node->attributes, "stream")->i;
 }
 
-/* A dropout: where it stands, and its scope. */
+/* A dropout, by its place in the order and its scope. */
 typedef struct zfi_drawer {
     const char *scope;
     int32_t at;
@@ -129,8 +131,8 @@ static int zfi_by_scope(const void *a, const void *b)
     return order ? order : x->at < y->at ? -1 : 1;
 }
 
-/* The dropouts d[0..count) of one scope get its streams that they have, in the order of the nodes.
- * Where a text has given them others, they keep them. */
+/* Distributes the streams of the dropouts d[0..count) of one scope among them, in the order of the
+ * nodes. Streams that a text has set otherwise do not change. */
 static void zfi_settle_scope(zf_graph *g, const zfi_drawer *d, int32_t count)
 {
     int64_t *streams = NULL;
@@ -170,12 +172,12 @@ static size_t zfi_prefix(const char *name, int depth)
     return at;
 }
 
-/* A parameter: when it is read first. */
+/* A parameter and when it is first read. */
 typedef struct zfi_reading {
     int32_t id, first;
     const char *name;
-    size_t from, until; /* its component at the depth where scopes are gathered */
-    int32_t at, group;  /* where it stood, and where the first one of its group did */
+    size_t from, until; /* its name's component at the current depth */
+    int32_t at, group;  /* its place before, and the first place of its group */
 } zfi_reading;
 
 static int zfi_by_reading(const void *a, const void *b)
@@ -204,14 +206,14 @@ static int zfi_by_group(const void *a, const void *b)
     return x->at < y->at ? -1 : 1;
 }
 
-/* Puts those of r[0..count), which share what stands before their components, side by side that
- * share the component as well; else they stay in their order. */
+/* Puts parameters r[0..count) with the same component side by side; otherwise they keep their
+ * order. All have the same text before the component. */
 static void zfi_gather_components(zfi_reading *r, int32_t count)
 {
     for (int32_t i = 0; i < count; i++) r[i].at = i;
     qsort(r, (size_t)count, sizeof *r, zfi_by_component);
     for (int32_t i = 0, head = 0; i < count; i++) {
-        /* A name that ends here opens no scope. */
+        /* a name that ends here opens no scope */
         bool opened = head < i && r[head].name[r[head].until];
         if (!opened || zfi_compare_components(&r[head], &r[i])) head = i;
         r[i].group = r[head].at;
@@ -219,8 +221,8 @@ static void zfi_gather_components(zfi_reading *r, int32_t count)
     qsort(r, (size_t)count, sizeof *r, zfi_by_group);
 }
 
-/* Puts parameters r[0..count) of one scope side by side that share more: their first `depth`
- * components are equal. */
+/* Puts parameters r[0..count) of one scope side by side where they share more components. The first
+ * `depth` components are equal. */
 static void zfi_gather_scopes(zfi_reading *r, int32_t count, int depth)
 {
     for (bool whole = count > 1; whole; depth++) {
@@ -238,8 +240,8 @@ static void zfi_gather_scopes(zfi_reading *r, int32_t count, int depth)
     }
 }
 
-/* Parameters in the order in which they are read, but those of one scope side by side; and last, by
- * name, those that nothing reads. */
+/* Orders parameters by their first reader, those of one scope side by side; last come, by name,
+ * those that nothing reads. */
 static void zfi_settle_params(zf_graph *g)
 {
     int32_t count = zfi_len(g->params), reads = 0;
@@ -266,19 +268,19 @@ static void zfi_settle_params(zf_graph *g)
     zfi_free(&g->memory, all, (size_t)count * sizeof *all);
 }
 
-/* Neither leaves nor effects compute: the other nodes stand as in `order`. */
+/* Apart from leaves and effects, the nodes are already in the order `order`. */
 static bool zfi_computes_in_order(const zf_graph *g, const int32_t *order)
 {
     const uint32_t idle = ZF_OP_LEAF | ZF_OP_EFFECT;
     for (int32_t i = 0, k = 0; i < zfi_len(order); i++) {
         if (zfi_has(g, order[i], idle)) continue;
-        while (zfi_has(g, g->order[k], idle)) k++; /* both have as many of them */
+        while (zfi_has(g, g->order[k], idle)) k++; /* both orders have equally many of them */
         if (g->order[k++] != order[i]) return false;
     }
     return true;
 }
 
-/* Settles the order; not of a graph that has gradients, or writes into its leaves. */
+/* Settles the order, unless the graph has gradients or writes to its leaves. */
 static zf_status zfi_settle(zf_graph *g)
 {
     zfi_sink *sinks;

@@ -1,12 +1,12 @@
 /* The rules that every node keeps, checked from the nodes alone.
  *
  *   - operands are defined above their use; effects are never operands; each node runs once
- *   - dtype and shape are those that the row infers
- *   - what the update section defines is not used in the micro section, which comes first
- *   - operands that an operator writes are leaves: params or states; or copies of such
- *   - operands and result lie in one space, but for a copy; collectives are of the device
- *   - a parameter has one gradient at most, it and its states one update; a gradient is a value of
- *     its own and no param or state, which an update could change before the gradient is read
+ *   - dtype and shape are those that the operator infers
+ *   - the micro section comes first, and uses no value of the update section
+ *   - operands that an operator writes are params or states, or copies of these
+ *   - operands and result lie in one space, except for copy; collectives are on the device
+ *   - a parameter has at most one gradient; it and each of its states has at most one update; a
+ *     gradient is no param or state, since an update could change it before it is read
  */
 
 ZFI_PRINTF(3, 4)
@@ -23,13 +23,15 @@ static zf_status zfi_verify_fail(zf_graph *g, int32_t id, const char *format, ..
     return zfi_fail(&g->error, ZF_ERR_VERIFY, "verify: %s: %s", line, message);
 }
 
-/* The leaf that is written through a node: itself, or the bucket of which it is a shard. */
+/* The leaf that is written through a node: the node itself, or the bucket of which it is a
+ * shard. */
 static int32_t zfi_written_leaf(const zf_graph *g, int32_t id)
 {
     return g->nodes[id].op == ZF_OP_shard ? g->nodes[id].args[0] : id;
 }
 
-/* The leaf that changes for good when the node is written: the same of what it is a copy of. */
+/* The leaf whose value in the end changes when the node is written: for a copy, the leaf of which
+ * it is a copy. */
 static int32_t zfi_updated_leaf(const zf_graph *g, int32_t id)
 {
     while (g->nodes[id].op == ZF_OP_shard || g->nodes[id].op == ZF_OP_copy)
@@ -37,7 +39,7 @@ static int32_t zfi_updated_leaf(const zf_graph *g, int32_t id)
     return id;
 }
 
-/* The node runs where its operands lie, and that is where it can. */
+/* Checks that the node runs in the space of its operands, and can run there. */
 static zf_status zfi_verify_space(zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
@@ -55,10 +57,10 @@ static zf_status zfi_verify_space(zf_graph *g, int32_t id)
                                    zf_space_name((zf_space)g->nodes[node->args[k]].space));
     if (traits & ZF_OP_COLLECTIVE && space != ZF_DEVICE)
         return zfi_verify_fail(g, id,
-                               "ranks exchange values of the device alone, and this lies in %s",
+                               "collectives take values on the device, and this one lies in %s",
                                zf_space_name(space));
     if (space == ZF_DISK && !(traits & (ZF_OP_LEAF | ZF_OP_ANYWHERE)))
-        return zfi_verify_fail(g, id, "what lies on the disk is copied and nothing else");
+        return zfi_verify_fail(g, id, "a value on the disk can only be copied");
     return ZF_OK;
 }
 
@@ -87,9 +89,10 @@ static zf_status zfi_verify_node(zf_graph *g, int32_t id, const uint8_t *defined
         else args[k] = &g->nodes[arg];
     }
     if (!status && node->op == ZF_OP_saved && args[0]->saved[ZF_INT(node, saved, index)] != id)
-        status = zfi_verify_fail(g, id, "%%%d does not know of it", (int)node->args[0]);
+        status =
+            zfi_verify_fail(g, id, "%%%d does not list it as a saved node", (int)node->args[0]);
     if (!status && node->op == ZF_OP_saved && args[0]->update != node->update)
-        status = zfi_verify_fail(g, id, "%%%d is made in the other section", (int)node->args[0]);
+        status = zfi_verify_fail(g, id, "%%%d is in the other section", (int)node->args[0]);
     if (!status && node->op == ZF_OP_gradient && zfi_has(g, node->args[1], ZF_OP_WRITABLE))
         status = zfi_verify_fail(g, id, "%%%d is a %s, which updates change", (int)node->args[1],
                                  g->records[args[1]->op]->name);

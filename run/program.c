@@ -128,12 +128,12 @@ static zf_status zfi_find_stored(zf_program *p, zf_space space)
     return ZF_OK;
 }
 
-/* "whole" or "element 1024 of a bucket of 4096, cut over 4 ranks" */
+/* "whole" or "element 1024 of a bucket of 4096, sharded over 4 ranks" */
 static const char *zfi_layout_text(char text[96], bool flat, int64_t at, int64_t size,
                                    int64_t world)
 {
-    char cut[40] = ", whole on each rank";
-    if (world > 1) snprintf(cut, sizeof cut, ", cut over %lld ranks", (long long)world);
+    char cut[48] = ", whole on each rank";
+    if (world > 1) snprintf(cut, sizeof cut, ", sharded over %lld ranks", (long long)world);
     if (flat)
         snprintf(text, 96, "element %lld of a bucket of %lld%s", (long long)at, (long long)size,
                  cut);

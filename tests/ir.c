@@ -269,7 +269,7 @@ TEST(ir_refuses_bad_places)
         {"%1 = input \"x\" : f32[4] @0+16\n"
          "%2 = neg %1 : f32[4] @64+16 scratch=64+64\n"
          "peak 128 %2",
-         "verify: %2 = neg %1 : f32[4] @64+16 scratch=64+64: its result lies on its scratch"},
+         "verify: %2 = neg %1 : f32[4] @64+16 scratch=64+64: its result overlaps its scratch"},
         {"%1 = input \"x\" : f32[4] @0+16\n"
          "%2 = neg %1 : f32[4] @64+16 scratch=128+64\n"
          "peak 128 %2",
@@ -336,17 +336,18 @@ TEST(ir_planted_bugs_are_found)
          "verify: %10 = sum %8 : f32[] @1088+4: the bytes of %8 belong to %9"},
         {{"f32[64] @832+256", "f32[4,16] @832+256"},
          {"f32[64] @640+256", "f32[4,16] @640+256"},
-         "verify: %9 = mul %5, %7 : f32[64] @640+256: its result lies on %7, which it still reads"},
+         "verify: %9 = mul %5, %7 : f32[64] @640+256: its result overlaps %7, which it still "
+         "reads"},
         {{"f32[] @1088+4", NULL},
          {"f32[] @640+4", NULL},
-         "verify: %10 = sum %8 : f32[] @640+4: its result lies on %8, which it still reads"},
+         "verify: %10 = sum %8 : f32[] @640+4: its result overlaps %8, which it still reads"},
         {{"mul %1, %2 : f32[4,16] @576+256", NULL},
          {"mul %1, %2 : f32[4,16] @512+256", NULL},
-         "verify: %4 = mul %1, %2 : f32[4,16] @512+256: its result lies on %2, which it still "
+         "verify: %4 = mul %1, %2 : f32[4,16] @512+256: its result overlaps %2, which it still "
          "reads"},
         {{"f32[] @256+4", NULL},
          {"f32[] @320+4", NULL},
-         "verify: %3 = input \"lr\" : f32[] @320+4: it lies on %2, which is there all the time"},
+         "verify: %3 = input \"lr\" : f32[] @320+4: it overlaps %2, whose bytes are never free"},
         {{"f32[] @256+4", NULL},
          {"f32[] @832+4", NULL},
          "verify: sgd %2, %11, %3: the bytes of %3 belong to %9"},
@@ -356,15 +357,18 @@ TEST(ir_planted_bugs_are_found)
         /* a view that is not where its bytes are */
         {{"f32[16] @640+64", NULL},
          {"f32[16] @576+64", NULL},
-         "verify: %8 = slice %7 {start=16 stop=32} : f32[16] @576+64: its result lies on %7, which "
+         "verify: %8 = slice %7 {start=16 stop=32} : f32[16] @576+64: its result overlaps %7, "
+         "which "
          "it still reads"},
         {{"f32[16] @640+64", NULL},
          {"f32[16] @704+64", NULL},
-         "verify: %8 = slice %7 {start=16 stop=32} : f32[16] @704+64: its result lies on %7, which "
+         "verify: %8 = slice %7 {start=16 stop=32} : f32[16] @704+64: its result overlaps %7, "
+         "which "
          "it still reads"},
         {{"f32[64] @320+256", NULL},
          {"f32[64] @896+256", NULL},
-         "verify: %9 = mul %5, %7 : f32[64] @832+256: its result lies on %5, which it still reads"},
+         "verify: %9 = mul %5, %7 : f32[64] @832+256: its result overlaps %5, which it still "
+         "reads"},
         /* scratch on what is alive */
         {{"f32[64] @832+256", NULL},
          {"f32[64] @832+256 scratch=576+8", NULL},
@@ -375,10 +379,11 @@ TEST(ir_planted_bugs_are_found)
         /* a parameter is written, and then a view of it is read */
         {{"sgd %2, %11, %3\n", NULL},
          {"sgd %2, %11, %3\n%12 = neg %5 : f32[64] @576+256\n", NULL},
-         "verify: %12 = neg %5 : f32[64] @576+256: %5 shows %2, which has been written since"},
+         "verify: %12 = neg %5 : f32[64] @576+256: %5 is a view of %2, which has been written "
+         "since"},
         {{"sgd %2, %11, %3\n", NULL},
          {"sgd %2, %11, %3\noutput %5 \"old\"\n", NULL},
-         "verify: output %5 \"old\": %5 shows %2, which has been written since"},
+         "verify: output %5 \"old\": %5 is a view of %2, which has been written since"},
         /* a node is missing, comes too late or twice; a write to what is no leaf */
         {{"%6  = exp %4 : f32[4,16] @576+256\n", NULL},
          {"", NULL},

@@ -1,5 +1,5 @@
-/* A program's own operators: they print, parse, are copied, differentiated, fused around, cut over
- * ranks and run as built-in ones are, and what is wrong with one is said.
+/* A program's own operators: they print, parse, are copied, differentiated, fused around, sharded
+ * over ranks and run as built-in ones are, and what is wrong with one is said.
  *
  *     snake        x + sin(a x)^2 / a, elementwise, its gradient an operator of its own as well
  *     unit_rows    rows divided by their lengths, its gradient made of builders

@@ -451,7 +451,7 @@ TEST_ONCE(plan_gradients_are_summed_once)
         {whole,
          {{"%46 = pack %1 {at=[0] size=1024}", "%46 = input \"g\""}},
          "verify: sgd %42, %48, %4, %43 {momentum=0.9 blocks=[0,1] decays=[0]}: %48 is no "
-         "gradient: it has not the elements of a pack"},
+         "gradient: it does not have the elements of a pack"},
         {whole,
          {{"%46 = pack %1 {at=[0] size=1024} : f32[1024]\n%47 = accumulator : f32[1024]\n"
            "%48 = all_reduce %46, %47 {world=1} : f32[1024]\n",
@@ -474,23 +474,24 @@ TEST_ONCE(plan_places_are_checked)
     static const mistake list[] = {
         {queued,
          {{"transpose_a=true} : f32[8,8] @16768", "transpose_a=true} : f32[8,8] @8576"}},
-         "verify: %15 = matmul %1, %13 {transpose_a=true} : f32[8,8] @8576+256: its result lies on "
+         "verify: %15 = matmul %1, %13 {transpose_a=true} : f32[8,8] @8576+256: its result "
+         "overlaps "
          "%50, which reduce_scatter %51 on queue reduce uses until it is waited for"},
         {queued,
          {{"%54 = pack %8 {at=[0] size=1} : f32[1] @33152",
            "%54 = pack %8 {at=[0] size=1} : f32[1] @8576"}},
-         "verify: %54 = pack %8 {at=[0] size=1} : f32[1] @8576+4: its result lies on %50, which "
+         "verify: %54 = pack %8 {at=[0] size=1} : f32[1] @8576+4: its result overlaps %50, which "
          "reduce_scatter %51 on queue reduce uses until it is waited for"},
         {queued,
          {{"%54 = pack %8 {at=[0] size=1} : f32[1] @33152",
            "%54 = pack %8 {at=[0] size=1} : f32[1] @24960"}},
-         "verify: %54 = pack %8 {at=[0] size=1} : f32[1] @24960+4: its result lies on %51, which "
+         "verify: %54 = pack %8 {at=[0] size=1} : f32[1] @24960+4: its result overlaps %51, which "
          "reduce_scatter %51 on queue reduce uses until it is waited for"},
         {queued,
          {{"%54 = pack %8 {at=[0] size=1} : f32[1] @33152+4",
            "%54 = pack %8 {at=[0] size=1} : f32[1] @33152+4 scratch=24960+8"}},
          "verify: %54 = pack %8 {at=[0] size=1} : f32[1] @33152+4 scratch=24960+8: its scratch "
-         "lies on %51, which reduce_scatter %51 on queue reduce uses until it is waited for"},
+         "overlaps %51, which reduce_scatter %51 on queue reduce uses until it is waited for"},
         {queued,
          {{"@16768+8192 queue=gather", "@8576+8192 queue=gather"}},
          "verify: wait %44: the bytes of %44 belong to %47"},
@@ -499,7 +500,7 @@ TEST_ONCE(plan_places_are_checked)
          "verify: wait %51: the bytes of %51 belong to %53"},
         {queued,
          {{"%5  = matmul %1, %45 : f32[4,8] @24960", "%5  = matmul %1, %45 : f32[4,8] @16768"}},
-         "verify: %5 = matmul %1, %45 : f32[4,8] @16768+128: its result lies on %47, which "
+         "verify: %5 = matmul %1, %45 : f32[4,8] @16768+128: its result overlaps %47, which "
          "all_gather %47 on queue gather uses until it is waited for"},
         {updating,
          {{"      output %5 \"y\"\n", ""},
@@ -542,15 +543,16 @@ TEST_ONCE(plan_places_are_checked)
         {joined,
          {{"sgd %2, %5, %4\n", "sgd %2, %5, %4\n%10 = neg %6 : f32[16,16] @2432+1024\n"},
           {"peak 2432", "peak 3456"}},
-         "verify: %10 = neg %6 : f32[16,16] @2432+1024: %6 shows %2, which has been written since"},
+         "verify: %10 = neg %6 : f32[16,16] @2432+1024: %6 is a view of %2, which has been written "
+         "since"},
         {joined,
          {{"      output %9 \"before\"\nupdate:\n", "update:\n"},
           {"%9  = saved %8 : f32[4,16] @2176+256\n      output %8 \"y\"\nupdate:\n",
            "      output %8 \"y\"\nupdate:\n%9 = saved %8 : f32[4,16] @2176+256\n"}},
-         "verify: %9 = saved %8 : f32[4,16] @2176+256: %8 is made in the other section"},
+         "verify: %9 = saved %8 : f32[4,16] @2176+256: %8 is in the other section"},
         {joined,
          {{"saved %8 : f32[4,16] @2176", "saved %8 : f32[4,16] @1920"}},
-         "verify: %9 = saved %8 : f32[4,16] @1920+256: its result lies on that of %8"},
+         "verify: %9 = saved %8 : f32[4,16] @1920+256: its result overlaps that of %8"},
     };
     CHECK_MISTAKES(t, list);
 }

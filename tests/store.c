@@ -507,18 +507,29 @@ TEST(store_refuses_another_layout)
         int32_t world;
         const char *text;
     } cases[] = {
-        {{.stage = 3}, {.stage = 0, .forward = true}, 2,
-         "zf_compile: \"in.weight\" is to be element 0 of a bucket of 6144, whole on each rank, and "
-         "in the store it is element 0 of a bucket of 6144, cut over 2 ranks: give zf_zero the same "
+        {{.stage = 3},
+         {.stage = 0, .forward = true},
+         2,
+         "zf_compile: \"in.weight\" is to be element 0 of a bucket of 6144, whole on each rank, "
+         "and "
+         "in the store it is element 0 of a bucket of 6144, sharded over 2 ranks: give zf_zero the "
+         "same "
          "stage and world, and the store (zf_zero_desc.store), or zf_store_copy the values to a "
          "store of another layout"},
-        {{.stage = 3}, {.stage = 3, .forward = true, .half = true}, 2,
-         "zf_compile: \"in.weight\" is to be element 0 of a bucket of 4096, cut over 2 ranks, and "
-         "in the store it is element 0 of a bucket of 6144, cut over 2 ranks: give zf_zero the same "
+        {{.stage = 3},
+         {.stage = 3, .forward = true, .half = true},
+         2,
+         "zf_compile: \"in.weight\" is to be element 0 of a bucket of 4096, sharded over 2 ranks, "
+         "and "
+         "in the store it is element 0 of a bucket of 6144, sharded over 2 ranks: give zf_zero the "
+         "same "
          "stage and world, and the store (zf_zero_desc.store), or zf_store_copy the values to a "
          "store of another layout"},
-        {{.plain = true}, {.stage = 0, .forward = true}, 1,
-         "zf_compile: \"in.weight\" is to be element 0 of a bucket of 5120, whole on each rank, and "
+        {{.plain = true},
+         {.stage = 0, .forward = true},
+         1,
+         "zf_compile: \"in.weight\" is to be element 0 of a bucket of 5120, whole on each rank, "
+         "and "
          "in the store it is apart, whole on each rank: give zf_zero the same stage and world, and "
          "the store (zf_zero_desc.store), or zf_store_copy the values to a store of another "
          "layout"},

@@ -57,7 +57,8 @@ TEST(verify_finds_what_passes_could_break)
         {verify_twice, "verify: %7 = gelu %6 : f32[4,8]: it stands twice in the order"},
         {verify_micro_below_update, "verify: sgd %2, %9, %4: it belongs to the micro section but "
                                     "stands below 'update:'"},
-        {verify_unlinked_saved, "verify: %6 = saved %5 : f32[4,8]: %5 does not know of it"},
+        {verify_unlinked_saved,
+         "verify: %6 = saved %5 : f32[4,8]: %5 does not list it as a saved node"},
         {verify_writes_a_value,
          "verify: sgd %2, %9, %4: it writes %2, which is neither param nor state"},
     };

@@ -750,24 +750,44 @@ ZF_API zf_status zf_offload(zf_graph *graph, const zf_offload_desc *desc);
 
 typedef struct zf_backend zf_backend; /* section 6 */
 
-/* The speeds of a machine, by which passes choose between plans. */
+typedef struct zf_comm zf_comm;       /* section 6 */
+
+/* The speeds of a machine, by which passes choose between plans, and zf_graph_estimate foretells
+ * the time of a step. */
 typedef struct zf_cost {
     double flops_per_s;      /* of matrix products, on one rank */
     double bytes_per_s;      /* of memory, by everything else */
     double link_bytes_per_s; /* that a rank sends */
     double link_latency_s;   /* of a collective */
+    /* Of zf_offload: bytes read and written by updates in host memory; copies from the device to
+     * host memory and back, from the disk to host memory and back. Where bytes per second are 0,
+     * they and the latency are those of zf_cost_default */
+    double host_bytes_per_s;
+    double download_bytes_per_s, download_latency_s; /* device to host */
+    double upload_bytes_per_s, upload_latency_s;     /* host to device */
+    double read_bytes_per_s, read_latency_s;         /* disk to host */
+    double write_bytes_per_s, write_latency_s;       /* host to disk */
 } zf_cost;
-ZF_API zf_cost zf_cost_default(void); /* of a small CPU and a 10 Gbit/s network */
-typedef struct zf_comm zf_comm; /* section 6 */
-/* Measures it, in a fraction of a second: products and sums of f32 on the backend (NULL: a CPU
- * backend of one thread), all_gathers on the communicator (NULL: the link is the default). All
- * ranks must call, and all get rank 0's values, so that their plans are the same. On an error *cost
- * does not change; an error on one rank is the error on all. */
-ZF_API zf_status zf_calibrate(zf_backend *backend, const zf_comm *comm, zf_cost *cost,
-                              zf_error *error);
-/* A table as a JSON file: an object of the four members of zf_cost, none missing and no others, in
- * the units above; bytes and FLOPs from 1 to 1e24 per second, seconds from 0 to 1e6. On an error
- * *cost, or the file at `path`, does not change. allocator NULL: the C library's. */
+/* Of a small CPU, a 10 Gbit/s network, copies at 10 GB/s, and an SSD that reads 2 and writes 1
+ * GB/s */
+ZF_API zf_cost zf_cost_default(void);
+
+typedef struct zf_calibrate_desc {
+    zf_backend *backend; /* NULL: a CPU backend of one thread */
+    zf_backend *host;    /* what updates in host memory run on; NULL: as in zf_store_desc.host */
+    const zf_comm *comm; /* NULL: the link is the default */
+    const char *offload_dir; /* a folder on the disk; NULL: the disk is the default */
+} zf_calibrate_desc;
+/* Measures it, in a fraction of a second, and about a second more for a disk: products and sums of
+ * f32, copies between the spaces, an update in host memory, all_gathers, and a file of 256 MiB in
+ * the folder, which it removes. All ranks must call, and all get rank 0's values, so that their
+ * plans are the same. On an error *cost does not change; an error on one rank is the error on all.
+ * desc NULL: defaults. */
+ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_error *error);
+/* A table as a JSON file: an object of members of zf_cost in the units above; bytes and FLOPs from
+ * 1 to 1e24 per second, seconds from 0 to 1e6. The first four are required; others that are not
+ * there are those of zf_cost_default. On an error *cost, or the file at `path`, does not change.
+ * allocator NULL: the C library's. */
 ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocator *allocator,
                               zf_error *error);
 ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_allocator *allocator,
@@ -1142,6 +1162,9 @@ typedef struct zf_moved {
 
 typedef struct zf_traffic {
     zf_moved all_gather, reduce_scatter, all_reduce, all_to_all, bcast;
+    /* Copies of zf_offload, device to host memory and back, disk to host memory and back, and the
+     * bytes of the values */
+    zf_moved download, upload, read, write;
 } zf_traffic;
 
 /* What a step of one rank takes of one space. */
@@ -1176,6 +1199,35 @@ ZF_API zf_status zf_graph_plan(zf_graph *graph, zf_plan *plan);
 /* ZF_ERR_LIMIT where the arena is larger than `limit` bytes (0: none); the error says by how much,
  * at which node, and which values are alive there. Requires: zf_memory. */
 ZF_API zf_status zf_plan_fits(zf_graph *graph, size_t limit);
+
+/* What a step of one rank occupies. Each does one thing at a time, in the order of the plan. */
+typedef enum zf_resource {
+    ZF_RESOURCE_COMPUTE, /* the device */
+    ZF_RESOURCE_HOST,    /* what computes in host memory */
+    ZF_RESOURCE_LINK,    /* to other ranks: all collectives */
+    ZF_RESOURCE_DOWNLOAD, /* copies from the device to host memory; */
+    ZF_RESOURCE_UPLOAD,   /* from there to the device; */
+    ZF_RESOURCE_READ,     /* from the disk to host memory; */
+    ZF_RESOURCE_WRITE,    /* from there to the disk */
+    ZF_RESOURCES
+} zf_resource;
+/* "compute", "host", "link", "download", "upload", "read", "write"; NULL behind the last */
+ZF_API const char *zf_resource_name(zf_resource resource);
+
+/* Seconds of a step by a cost table. */
+typedef struct zf_estimate {
+    double seconds; /* of the step: the sum of `exposed` */
+    double busy[ZF_RESOURCES];    /* of work on each */
+    double exposed[ZF_RESOURCES]; /* in which the step waits for it, and queue compute is idle or
+                                     does it itself */
+} zf_estimate;
+
+/* Plays the step on its queues: a node on queue compute begins where the one before it ends, one on
+ * another queue where it is issued, each when its resource is free, and a wait ends with what it
+ * waits for. Nodes take what the table says of their FLOPs and bytes. Without zf_prefetch all is on
+ * queue compute, and everything is exposed. Requires: nothing, but the plan is final behind
+ * zf_memory. cost NULL: the default. ZF_ERR_ARGUMENT for rates that are not above 0. */
+ZF_API zf_status zf_graph_estimate(zf_graph *graph, const zf_cost *cost, zf_estimate *estimate);
 
 typedef struct zf_compile_desc {
     /* The store of its parameters and states; NULL: a new one, of backend, comm and seed */
@@ -2427,6 +2479,9 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "passes/fuse_miss.c"
 #include "passes/fuse.c"
 #include "passes/memory.c"
+#include "passes/cost.c"
+#include "passes/account.c"
+#include "passes/estimate.c"
 #include "passes/prefetch.c"
 #include "passes/recompute_alive.c"
 #include "passes/recompute_order.c"
@@ -2447,7 +2502,6 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "run/widen.c"
 #include "run/cpu.c"
 #include "run/init.c"
-#include "run/account.c"
 #include "run/program.c"
 #include "run/cost.c"
 #include "comm/lockstep.c"

@@ -61,43 +61,6 @@ typedef struct zfi_prefetch {
     size_t nodes;
 } zfi_prefetch;
 
-/* ------------------------------------------------------------------------------- the cost table */
-
-ZF_API zf_cost zf_cost_default(void)
-{
-    return (zf_cost){
-        .flops_per_s = 1e11, .bytes_per_s = 1e10, .link_bytes_per_s = 1e9, .link_latency_s = 2e-5};
-}
-
-/* Of a product, a multiply-add being two; 0 of any other node. */
-static double zfi_node_flops(const zf_graph *g, const zfi_node *node)
-{
-    zf_array args[8 + ZF_MAX_SAVED];
-    zf_launch l;
-    if (!g->records[node->op]->flops || node->arg_count > 8) return 0;
-    l = zfi_launch_of(g, (int32_t)(node - g->nodes), args);
-    return g->records[node->op]->flops(&l);
-}
-
-/* Seconds that a node takes on queue compute. */
-static double zfi_node_seconds(const zf_graph *g, const zf_cost *cost, int32_t id)
-{
-    const zfi_node *node = &g->nodes[id];
-    double bytes = 0;
-    int64_t at;
-    if (zfi_has(g, id, ZF_OP_LEAF | ZF_OP_COLLECTIVE) || zfi_viewed(g, node, &at) >= 0) return 0;
-    if (zfi_has(g, id, ZF_OP_EFFECT) && !zfi_has(g, id, ZF_OP_MUTATES)) return 0; /* a mark */
-    if (!zfi_has(g, id, ZF_OP_EFFECT)) bytes = (double)zfi_node_bytes(node);
-    for (int32_t k = 0; k < node->arg_count; k++)
-        bytes += (double)zfi_node_bytes(&g->nodes[node->args[k]]);
-    return zfi_node_flops(g, node) / cost->flops_per_s + bytes / cost->bytes_per_s;
-}
-
-static double zfi_gather_seconds(const zf_cost *cost, int64_t bytes, int32_t world)
-{
-    return cost->link_latency_s + (double)bytes * (world - 1) / world / cost->link_bytes_per_s;
-}
-
 /* -------------------------------------------------------------------------------- small gathers */
 
 /* A small gather of the update section, which may be joined with others. */
@@ -588,7 +551,7 @@ static zf_status zfi_lay_beside(zf_graph *g, const zf_training *t)
     zfi_prefetch p = {.graph = g,
                       .bytes = t->prefetch.bytes,
                       .costed = t->cost != NULL,
-                      .cost = t->cost ? *t->cost : zf_cost_default()};
+                      .cost = zfi_cost_resolved(t->cost)};
     size_t positions;
     if (p.bytes) zfi_join_small(g);
     if (p.bytes && !g->error.status) zfi_put_off_gradients(g, &p.cost, p.bytes);
@@ -656,10 +619,7 @@ ZF_API zf_status zf_prefetch(zf_graph *g, const zf_training *training)
     if (status) return status;
     if (t.prefetch.bytes > INT64_MAX / 2) t.prefetch.bytes = INT64_MAX / 2;
     if (t.memory_limit > INT64_MAX / 2) t.memory_limit = INT64_MAX / 2;
-    if (t.cost && !(t.cost->flops_per_s > 0 && t.cost->bytes_per_s > 0 &&
-                    t.cost->link_bytes_per_s > 0 && t.cost->link_latency_s >= 0))
-        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
-                        "zf_prefetch: the rates of the cost table must be above 0");
+    if (t.cost && (status = zfi_check_cost(g, "zf_prefetch", t.cost))) return status;
     if (t.prefetch.keep_gathered && t.memory_limit) zfi_choose_kept(g, &t);
     return g->error.status ? g->error.status : zfi_lay_beside(g, &t);
 }

@@ -4,46 +4,31 @@
  *       "flops_per_s": 1e11,
  *       "bytes_per_s": 1e10,
  *       "link_bytes_per_s": 1e9,
- *       "link_latency_s": 2e-05
+ *       ...
  *     }
  *
  * What is measured runs as what it stands for would: products and memory as small programs of the
- * backend, on all ranks at the same time, the link as collectives. Each size is tried once to warm
- * up; of the times of the others the median counts. A size that takes too little time to tell gives
- * way to a larger one. Rank 0's values are those of all, so that their plans are the same.
+ * backend, on all ranks at the same time, the link as collectives, the disk by its engine. Each
+ * size is tried once to warm up; of the times of the others the median counts. A size that takes
+ * too little time to tell gives way to a larger one. Rank 0's values are those of all, so that
+ * their plans are the same.
  */
 
 enum {
     ZFI_COST_RUNS = 5,       /* that are timed, at most */
-    ZFI_COST_LATENCIES = 15, /* collectives of one element */
+    ZFI_COST_LATENCIES = 15, /* collectives of one element, small copies and transfers */
     ZFI_COST_WIDTH = 256,    /* of the first product, a square */
     ZFI_COST_MOST_WIDTH = 2048,
     ZFI_COST_ELEMENTS = 1 << 18, /* of the first sum of two tensors */
     ZFI_COST_MOST_ELEMENTS = 1 << 22,
     ZFI_COST_LINK = 64 << 10, /* bytes of what the first all_gather gives */
-    ZFI_COST_MOST_LINK = 4 << 20
+    ZFI_COST_MOST_LINK = 4 << 20,
+    ZFI_COST_COPY = 16 << 20 /* bytes of a large copy or transfer */
 };
 
 static const double zfi_cost_enough = 2e-3; /* seconds, of one run */
 static const double zfi_cost_budget = 2e-2; /* of all runs of one size */
 static const double zfi_cost_disk = 0.3;    /* of a round of transfers */
-
-/* The members of a file. */
-static const struct {
-    const char *name;
-    size_t at; /* in zf_cost */
-    double least, most;
-} zfi_cost_members[4] = {
-    {"flops_per_s", offsetof(zf_cost, flops_per_s), 1, 1e24},
-    {"bytes_per_s", offsetof(zf_cost, bytes_per_s), 1, 1e24},
-    {"link_bytes_per_s", offsetof(zf_cost, link_bytes_per_s), 1, 1e24},
-    {"link_latency_s", offsetof(zf_cost, link_latency_s), 0, 1e6},
-};
-
-static double *zfi_cost_member(zf_cost *cost, int k)
-{
-    return (double *)(void *)((char *)cost + zfi_cost_members[k].at);
-}
 
 /* --------------------------------------------------------------------------------- measuring */
 
@@ -72,7 +57,7 @@ static zf_status zfi_time_graph(zf_graph *g, zf_backend *backend, double *second
         all += times[count++] = zfi_now() - start;
     }
     if (status)
-        zfi_fail(error, status, "zf_calibrate: %s",
+        zfi_fail(error, status, "%s",
                  p   ? p->error.text
                  : g ? g->error.text
                      : "out of memory");
@@ -153,89 +138,236 @@ static zf_status zfi_measure_link(const zf_comm *comm, const void *in, void *out
     return status;
 }
 
-/* Bytes per second that a rank's offload file in `folder` takes and gives, by the disk engine, in
- * large blocks. The file, of some hundred MB, is removed. It is written once before: what is
- * written for the first time may take longer, and a step writes the same places again and again. */
-ZFI_UNUSED static zf_status zfi_measure_disk(const char *folder, int32_t rank, int32_t world,
-                                             double *writes, double *reads, zf_error *error)
+/* Of copies from the device to host memory, or back. */
+static zf_status zfi_time_copies(zf_backend *backend, void *device, void *host, zf_copy kind,
+                                 size_t bytes, int runs, double *seconds, zf_error *error)
 {
-    enum { CHUNKS = 16, CHUNK = 16 << 20, BUFFERS = 2 };
-    const zfi_disk_value value = {"the measured file", 0, (int64_t)CHUNKS * CHUNK};
-    zfi_memory memory = zfi_memory_of(NULL);
-    zfi_disk_transfer transfers[BUFFERS];
-    zfi_disk *disk;
-    char run[32], *room, *data;
-    int written = CHUNKS;
-    zf_error mine = {ZF_OK, ""};
-    snprintf(run, sizeof run, "measure-%ld", (long)getpid());
-    room = zfi_calloc(&memory, BUFFERS * CHUNK + ZFI_DISK_ALIGN, 1);
-    if (!room) return zfi_nomem(error);
-    data = room + (ZFI_DISK_ALIGN - (uintptr_t)room % ZFI_DISK_ALIGN) % ZFI_DISK_ALIGN;
-    disk = zfi_disk_open(&memory,
-                         &(zfi_disk_desc){.folder = folder,
-                                          .run = run,
-                                          .rank = rank,
-                                          .world = world,
-                                          .bytes = value.bytes,
-                                          .values = &value,
-                                          .count = 1},
-                         &mine);
-    for (int round = 0; round < 3 && !mine.status; round++) { /* written, written again, read */
+    void *to = kind == ZF_DEVICE_TO_HOST ? host : device, *from = to == host ? device : host;
+    double times[ZFI_COST_LATENCIES];
+    zf_status status = backend->copy(backend->self, to, from, bytes, kind, error);
+    for (int k = 0; k < runs && !status; k++) {
         const double start = zfi_now();
-        int k = 0;
-        for (; k < written && !mine.status && zfi_now() - start < zfi_cost_disk; k++) {
-            zfi_disk_transfer *transfer = &transfers[k % BUFFERS];
-            char *at = data + k % BUFFERS * CHUNK;
-            if (k >= BUFFERS) zfi_disk_wait(disk, transfer, &mine);
-            if (round < 2) zfi_disk_write(disk, 0, (int64_t)k * CHUNK, at, CHUNK, transfer);
-            else zfi_disk_read(disk, 0, (int64_t)k * CHUNK, at, CHUNK, transfer);
-        }
-        for (int i = 0; i < BUFFERS && i < k; i++) zfi_disk_wait(disk, &transfers[i], &mine);
-        if (round) *(round == 1 ? writes : reads) = (double)k * CHUNK / (zfi_now() - start);
-        if (!round) written = k;
+        status = backend->copy(backend->self, to, from, bytes, kind, error);
+        if (!status) status = backend->synchronize(backend->self, error);
+        times[k] = zfi_now() - start;
     }
-    zfi_disk_close(disk);
-    zfi_free(&memory, room, BUFFERS * CHUNK + ZFI_DISK_ALIGN);
-    return mine.status ? zfi_fail(error, mine.status, "zf_calibrate: %s", mine.text) : ZF_OK;
+    if (!status) *seconds = zfi_median(times, runs);
+    return status;
+}
+
+/* Copies that the backend makes between its memory and the host's. */
+static zf_status zfi_measure_copies(zf_backend *backend, zf_cost *cost, zf_error *error)
+{
+    zfi_memory memory = zfi_memory_of(NULL);
+    void *host = zfi_calloc(&memory, ZFI_COST_COPY, 1);
+    void *device = host ? backend->allocate(backend->self, ZFI_COST_COPY, error) : NULL;
+    zf_status status = ZF_OK;
+    for (int up = 0; up < 2 && device && !status; up++) {
+        const zf_copy kind = up ? ZF_HOST_TO_DEVICE : ZF_DEVICE_TO_HOST;
+        double large = 0, small = 0;
+        status = zfi_time_copies(backend, device, host, kind, ZFI_COST_COPY, ZFI_COST_RUNS, &large,
+                                 error);
+        if (!status)
+            status = zfi_time_copies(backend, device, host, kind, sizeof(float), ZFI_COST_LATENCIES,
+                                     &small, error);
+        *(up ? &cost->upload_bytes_per_s : &cost->download_bytes_per_s) =
+            ZFI_COST_COPY / (large > 2 * small ? large - small : large);
+        *(up ? &cost->upload_latency_s : &cost->download_latency_s) = small;
+    }
+    if (!host) status = zfi_nomem(error);
+    if (host && !device) status = error->status;
+    if (device) backend->release(backend->self, device, ZFI_COST_COPY);
+    zfi_free(&memory, host, ZFI_COST_COPY);
+    return status;
+}
+
+/* Seconds of the update of a program that has made a step, and the bytes that it moves. */
+static zf_status zfi_time_update(const zf_program *p, double *seconds, double *bytes)
+{
+    double times[ZFI_COST_RUNS] = {0};
+    zf_status status = ZF_OK;
+    *bytes = 0;
+    for (int k = 0; k < ZFI_COST_RUNS; k++)
+        for (int32_t n = p->micro_end; n < p->launch_count && !status; n++) {
+            const zf_launch *l = &p->launches[n];
+            const double start = zfi_now();
+            if (!(p->graph->records[l->op]->traits & ZF_OP_UPDATE)) continue;
+            status = p->backend->launch(p->backend->self, l);
+            if (!status) status = p->backend->synchronize(p->backend->self, l->error);
+            times[k] += zfi_now() - start;
+            if (!k) *bytes += zf_launch_bytes(l);
+        }
+    *seconds = zfi_median(times, ZFI_COST_RUNS);
+    return status;
+}
+
+/* AdamW of f32 on the backend that computes in host memory. */
+static zf_status zfi_measure_updates(zf_backend *host, zf_cost *cost, zf_error *error)
+{
+    zf_status status = ZF_OK;
+    double seconds = 0, bytes = 0;
+    for (int64_t n = ZFI_COST_ELEMENTS;
+         n <= ZFI_COST_MOST_ELEMENTS && !status && seconds < zfi_cost_enough; n *= 4) {
+        zf_graph *g = zf_graph_new(NULL);
+        zf_tensor a = zf_param(g, "a", ZF_SHAPE(n), NULL);
+        zf_program *p = NULL;
+        zf_autograd(g, zf_sum(zf_mul(a, a)));
+        zf_adamw(g, zf_constant(g, ZF_F32, ZF_SCALAR, 0.01), NULL);
+        if (g) p = zf_compile(g, &(zf_compile_desc){.backend = host});
+        if (!p) status = zfi_fail(error, zf_graph_status(g), "%s", zf_graph_error(g));
+        if (p && ((status = zf_step(p)) || (status = zfi_time_update(p, &seconds, &bytes))))
+            zfi_fail(error, status, "%s", p->error.text);
+        if (!status) cost->host_bytes_per_s = bytes / seconds;
+        zf_program_free(p);
+        zf_graph_free(g);
+    }
+    return status;
+}
+
+/* A file of the disk engine that is measured: large chunks, and behind them a page. */
+typedef struct zfi_disk_trial {
+    zfi_disk *disk;
+    char *data;  /* two chunks */
+    int written; /* chunks */
+} zfi_disk_trial;
+
+enum { ZFI_DISK_CHUNKS = 16 };
+
+/* Seconds of a chunk, of as many as there is time for, with two on their way. */
+static double zfi_time_chunks(zfi_disk_trial *t, bool write, zf_error *error)
+{
+    zfi_disk_transfer transfers[2];
+    const double start = zfi_now();
+    int k = 0;
+    for (; k < t->written && !error->status && zfi_now() - start < zfi_cost_disk; k++) {
+        zfi_disk_transfer *transfer = &transfers[k % 2];
+        const int64_t at = (int64_t)k * ZFI_COST_COPY;
+        char *data = t->data + (size_t)(k % 2) * ZFI_COST_COPY;
+        if (k >= 2) zfi_disk_wait(t->disk, transfer, error);
+        if (write) zfi_disk_write(t->disk, 0, at, data, ZFI_COST_COPY, transfer);
+        else zfi_disk_read(t->disk, 0, at, data, ZFI_COST_COPY, transfer);
+    }
+    for (int i = 0; i < 2 && i < k; i++) zfi_disk_wait(t->disk, &transfers[i], error);
+    t->written = k;
+    return (zfi_now() - start) / (k ? k : 1);
+}
+
+/* Seconds of a page. */
+static double zfi_time_pages(const zfi_disk_trial *t, bool write, zf_error *error)
+{
+    double times[ZFI_COST_LATENCIES];
+    for (int k = 0; k < ZFI_COST_LATENCIES; k++) {
+        zfi_disk_transfer transfer;
+        const double start = zfi_now();
+        if (write) zfi_disk_write(t->disk, 1, 0, t->data, ZFI_DISK_ALIGN, &transfer);
+        else zfi_disk_read(t->disk, 1, 0, t->data, ZFI_DISK_ALIGN, &transfer);
+        zfi_disk_wait(t->disk, &transfer, error);
+        times[k] = zfi_now() - start;
+    }
+    return zfi_median(times, ZFI_COST_LATENCIES);
+}
+
+/* What a rank's offload file in `folder` takes and gives. The file is removed. It is written once
+ * before: what is written for the first time may take longer, and a step writes the same places
+ * again and again. */
+static zf_status zfi_measure_disk(const char *folder, int32_t rank, int32_t world, zf_cost *cost,
+                                  zf_error *error)
+{
+    const int64_t all = (int64_t)ZFI_DISK_CHUNKS * ZFI_COST_COPY;
+    const size_t room = 2 * ZFI_COST_COPY + ZFI_DISK_ALIGN;
+    const zfi_disk_value values[] = {{"the measured file", 0, all},
+                                     {"its last page", all, ZFI_DISK_ALIGN}};
+    zfi_memory memory = zfi_memory_of(NULL);
+    zfi_disk_trial t = {.written = ZFI_DISK_CHUNKS};
+    char run[32], *memory_at = zfi_calloc(&memory, room, 1);
+    double write, read;
+    snprintf(run, sizeof run, "measure-%ld", (long)getpid());
+    if (!memory_at) return zfi_nomem(error);
+    t.data = memory_at + (ZFI_DISK_ALIGN - (uintptr_t)memory_at % ZFI_DISK_ALIGN) % ZFI_DISK_ALIGN;
+    t.disk = zfi_disk_open(&memory,
+                           &(zfi_disk_desc){.folder = folder,
+                                            .run = run,
+                                            .rank = rank,
+                                            .world = world,
+                                            .bytes = all + ZFI_DISK_ALIGN,
+                                            .values = values,
+                                            .count = ZFI_COUNT(values)},
+                           error);
+    if (t.disk) {
+        (void)zfi_time_chunks(&t, true, error);
+        write = zfi_time_chunks(&t, true, error);
+        read = zfi_time_chunks(&t, false, error);
+        cost->write_bytes_per_s = ZFI_COST_COPY / write;
+        cost->read_bytes_per_s = ZFI_COST_COPY / read;
+        cost->write_latency_s = zfi_time_pages(&t, true, error);
+        cost->read_latency_s = zfi_time_pages(&t, false, error);
+    }
+    zfi_disk_close(t.disk);
+    zfi_free(&memory, memory_at, room);
+    return error->status;
+}
+
+/* Rates and latencies by which a step of zf_offload is foretold. */
+static zf_status zfi_measure_spaces(const zf_calibrate_desc *d, zf_backend *backend, zf_cost *cost,
+                                    zf_error *error)
+{
+    zf_backend *host = zfi_host_backend(backend, d->host), *own = NULL;
+    if (!host) host = own = zf_cpu_backend(NULL, error);
+    if (host && !zfi_measure_copies(backend, cost, error) &&
+        !zfi_measure_updates(host, cost, error) && d->offload_dir)
+        zfi_measure_disk(d->offload_dir, d->comm ? d->comm->rank : 0, d->comm ? d->comm->world : 1,
+                         cost, error);
+    zf_backend_free(own);
+    return error->status;
 }
 
 /* All ranks take rank 0's table. */
 static zf_status zfi_share_cost(const zf_comm *comm, zf_cost *cost, zf_error *error)
 {
-    double rates[4];
+    double rates[ZFI_COST_MEMBERS];
     const zf_collective tell = {
-        .op = ZF_OP_bcast, .dtype = ZF_F64, .count = 4, .in = rates, .out = rates};
+        .op = ZF_OP_bcast, .dtype = ZF_F64, .count = ZFI_COST_MEMBERS, .in = rates, .out = rates};
     zf_status status;
-    for (int k = 0; k < 4; k++) rates[k] = *zfi_cost_member(cost, k);
+    for (int k = 0; k < ZFI_COST_MEMBERS; k++) rates[k] = *zfi_cost_member(cost, k);
     status = comm->run(comm->self, &tell, error);
-    for (int k = 0; k < 4 && !status; k++) *zfi_cost_member(cost, k) = rates[k];
+    for (int k = 0; k < ZFI_COST_MEMBERS && !status; k++) *zfi_cost_member(cost, k) = rates[k];
     return status;
 }
 
-ZF_API zf_status zf_calibrate(zf_backend *backend, const zf_comm *comm, zf_cost *cost,
-                              zf_error *error)
+/* Measures what is on this rank alone. */
+static zf_status zfi_measure_rank(const zf_calibrate_desc *d, zf_backend *backend, zf_cost *cost,
+                                  zf_error *error)
 {
-    const size_t bytes = ZFI_COST_MOST_LINK + sizeof(float) * (comm ? (size_t)comm->world : 1);
     zf_error mine = {ZF_OK, ""};
-    zf_backend *own = backend ? NULL : zf_cpu_backend(NULL, &mine);
+    zf_status status = zfi_measure_products(backend, cost, &mine);
+    if (!status) status = zfi_measure_memory(backend, cost, &mine);
+    if (!status) status = zfi_measure_spaces(d, backend, cost, &mine);
+    return status ? zfi_fail(error, status, "zf_calibrate: %s", mine.text) : ZF_OK;
+}
+
+ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_error *error)
+{
+    zf_calibrate_desc d = desc ? *desc : (zf_calibrate_desc){.backend = NULL};
+    const size_t bytes = ZFI_COST_MOST_LINK + sizeof(float) * (d.comm ? (size_t)d.comm->world : 1);
+    zf_error mine = {ZF_OK, ""};
+    zf_backend *own = d.backend ? NULL : zf_cpu_backend(NULL, &mine);
+    zf_backend *backend = d.backend ? d.backend : own;
     zf_cost measured = zf_cost_default();
     void *out = NULL, *in = NULL;
-    if (comm && comm->world < 2) comm = NULL;
-    if (!backend) backend = own;
+    if (d.comm && d.comm->world < 2) d.comm = NULL;
     if (!cost) zfi_fail(&mine, ZF_ERR_ARGUMENT, "zf_calibrate: cost is NULL");
-    if (!mine.status && comm) {
+    if (!mine.status && d.comm) {
         out = backend->allocate(backend->self, bytes, &mine);
         if (out) in = backend->allocate(backend->self, bytes, &mine);
     }
     /* Ranks measure at the same time, as they will run. What fails on one fails on all. */
-    zfi_comm_agree(comm, &mine);
+    zfi_comm_agree(d.comm, &mine);
     if (!mine.status) {
-        if (!zfi_measure_products(backend, &measured, &mine))
-            zfi_measure_memory(backend, &measured, &mine);
-        zfi_comm_agree(comm, &mine);
+        zfi_measure_rank(&d, backend, &measured, &mine);
+        zfi_comm_agree(d.comm, &mine);
     }
-    if (!mine.status && comm) zfi_measure_link(comm, in, out, &measured, &mine);
-    if (!mine.status && comm) zfi_share_cost(comm, &measured, &mine);
+    if (!mine.status && d.comm) zfi_measure_link(d.comm, in, out, &measured, &mine);
+    if (!mine.status && d.comm) zfi_share_cost(d.comm, &measured, &mine);
     if (in) backend->release(backend->self, in, bytes);
     if (out) backend->release(backend->self, out, bytes);
     zf_backend_free(own);
@@ -246,28 +378,41 @@ ZF_API zf_status zf_calibrate(zf_backend *backend, const zf_comm *comm, zf_cost 
 
 /* ------------------------------------------------------------------------------------- files */
 
+/* A member of a file that a table has not: says which there are. */
+static void zfi_no_such_rate(const zf_json *member, zf_error *error)
+{
+    char names[400] = "";
+    size_t at = 0;
+    for (int k = 0; k < ZFI_COST_MEMBERS; k++)
+        at += (size_t)snprintf(names + at, sizeof names - at, "%s%s",
+                               !k                         ? ""
+                               : k < ZFI_COST_MEMBERS - 1 ? ", "
+                                                          : " and ",
+                               zfi_cost_members[k].name);
+    zf_json_fail(member, error, "is no rate; there are %s", names);
+}
+
 ZF_API zf_status zf_cost_read(const char *path, zf_cost *cost, const zf_allocator *allocator,
                               zf_error *error)
 {
     zf_error mine = {ZF_OK, ""};
     zf_json *file = path && cost ? zf_json_read(path, allocator, &mine) : NULL;
-    zf_cost read = {0};
+    zf_cost read = zf_cost_default();
     if (!path || !cost)
         return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_cost_read: %s is NULL", path ? "cost" : "path");
     if (file && zf_json_type_of(file) != ZF_JSON_OBJECT)
         zf_json_expected(file, &mine, "an object of rates");
     for (const zf_json *v = zf_json_first(file); v && !mine.status; v = zf_json_next(v)) {
         int k = 0;
-        while (k < 4 && strcmp(zf_json_key(v, NULL), zfi_cost_members[k].name)) k++;
-        if (k == 4)
-            zf_json_fail(v, &mine,
-                         "is no rate; there are flops_per_s, bytes_per_s, link_bytes_per_s and "
-                         "link_latency_s");
+        while (k < ZFI_COST_MEMBERS && strcmp(zf_json_key(v, NULL), zfi_cost_members[k].name)) k++;
+        if (k == ZFI_COST_MEMBERS) zfi_no_such_rate(v, &mine);
     }
-    for (int k = 0; k < 4 && !mine.status; k++)
-        zf_json_to_double(zf_json_require(file, zfi_cost_members[k].name, &mine),
-                          zfi_cost_members[k].least, zfi_cost_members[k].most,
-                          zfi_cost_member(&read, k), &mine);
+    for (int k = 0; k < ZFI_COST_MEMBERS && !mine.status; k++) {
+        const char *name = zfi_cost_members[k].name;
+        if (zfi_cost_members[k].optional && !zf_json_member(file, name)) continue;
+        zf_json_to_double(zf_json_require(file, name, &mine), zfi_cost_members[k].least,
+                          zfi_cost_members[k].most, zfi_cost_member(&read, k), &mine);
+    }
     zf_json_free(file);
     if (mine.status) return zfi_fail(error, mine.status, "%s", mine.text);
     *cost = read;
@@ -282,8 +427,8 @@ ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_al
     zf_cost copy;
     if (!path || !cost)
         return zfi_fail(error, ZF_ERR_ARGUMENT, "zf_cost_save: %s is NULL", path ? "cost" : "path");
-    copy = *cost;
-    for (int k = 0; k < 4; k++) {
+    copy = zfi_cost_resolved(cost);
+    for (int k = 0; k < ZFI_COST_MEMBERS; k++) {
         double x = *zfi_cost_member(&copy, k);
         if (!(x >= zfi_cost_members[k].least && x <= zfi_cost_members[k].most))
             return zfi_fail(
@@ -292,7 +437,7 @@ ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_al
     }
     w = zf_json_writer_new(2, allocator);
     zf_json_begin_object(w);
-    for (int k = 0; k < 4; k++) {
+    for (int k = 0; k < ZFI_COST_MEMBERS; k++) {
         zf_json_put_key(w, zfi_cost_members[k].name);
         zf_json_put_double(w, *zfi_cost_member(&copy, k));
     }

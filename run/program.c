@@ -1081,8 +1081,7 @@ static void zfi_poison(zf_program *p, int32_t n)
     }
 }
 
-/* Before launch n: counts what it moves if it is a collective, and if it sums losses over the
- * ranks, notes whether those of this rank are numbers. */
+/* Before launch n: counts what it moves, and if it sums losses over the ranks, notes whether those of this rank are numbers. */
 static zf_status zfi_note_launch(zf_program *p, int32_t n)
 {
     enum { PIECE = 64 };
@@ -1091,6 +1090,8 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
     double room[PIECE];
     zf_array piece = {.data = room};
     zf_collective c;
+    if (l->op == ZF_OP_copy)
+        zfi_count_copies(&p->counted, p->graph, &p->graph->nodes[l->node], 1);
     if (!(p->graph->records[l->op]->traits & ZF_OP_COLLECTIVE)) return ZF_OK;
     c = zf_collective_of(l);
     zfi_count_calls(&p->counted, c.op, c.dtype, c.count, ZF_INT(l, all_gather, world), 1);

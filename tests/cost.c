@@ -1,3 +1,4 @@
+#define _POSIX_C_SOURCE 200809L
 /* Cost tables: measured, the same on all ranks; as files, and what is wrong with those. Whether the
  * rates are right is not for a test to say.
  */
@@ -5,14 +6,33 @@
 
 #include <float.h>
 #include <pthread.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A table of these four. */
+#define TABLE(flops, bytes, link, latency)                                                         \
+    {.flops_per_s = (flops),                                                                       \
+     .bytes_per_s = (bytes),                                                                       \
+     .link_bytes_per_s = (link),                                                                   \
+     .link_latency_s = (latency)}
 
 enum { RANKS = 3 };
 
+enum { MEMBERS = sizeof(zf_cost) / sizeof(double) };
+
+/* Member k in the order of the declaration. */
+static double member_of(const zf_cost *c, int k)
+{
+    double all[MEMBERS];
+    memcpy(all, c, sizeof all);
+    return all[k];
+}
+
 static bool is_table(const zf_cost *c)
 {
-    return c->flops_per_s >= 1 && c->bytes_per_s >= 1 && c->link_bytes_per_s >= 1 &&
-           c->link_latency_s > 0 && c->flops_per_s < DBL_MAX && c->bytes_per_s < DBL_MAX &&
-           c->link_bytes_per_s < DBL_MAX && c->link_latency_s < DBL_MAX;
+    bool good = true;
+    for (int k = 0; k < MEMBERS; k++) good &= member_of(c, k) > 0 && member_of(c, k) < DBL_MAX;
+    return good;
 }
 
 static bool same(const zf_cost *a, const zf_cost *b) { return !memcmp(a, b, sizeof *a); }
@@ -21,19 +41,31 @@ TEST_ONCE(cost_alone)
 {
     zf_cost cost = {0}, plain = zf_cost_default();
     zf_error error = {ZF_OK, ""};
+    const char *folder = test_path("measured");
     zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = 2}, &error);
     NEED(t, cpu, &error);
     test_defer(t, (test_cleanup *)zf_backend_free, cpu);
     CHECK(t, is_table(&plain));
+    mkdir(folder, 0700);
     for (int k = 0; k < 2; k++) {
-        OK(t, zf_calibrate(k ? cpu : NULL, NULL, &cost, &error), error.text);
+        OK(t,
+           zf_calibrate(k ? &(zf_calibrate_desc){.backend = cpu, .offload_dir = folder} : NULL,
+                        &cost, &error),
+           error.text);
         CHECK(t, is_table(&cost));
-        CHECK(t, cost.link_bytes_per_s == plain.link_bytes_per_s);
-        CHECK(t, cost.link_latency_s == plain.link_latency_s);
-        CHECK(t, cost.flops_per_s != plain.flops_per_s && cost.bytes_per_s != plain.bytes_per_s);
+        for (int n = 0; n < MEMBERS; n++) { /* the link, and without a folder the disk */
+            const bool left = n == 2 || n == 3 || (!k && n >= MEMBERS - 4);
+            CHECK(t, (member_of(&cost, n) == member_of(&plain, n)) == left);
+        }
     }
-    CHECK(t, zf_calibrate(NULL, NULL, NULL, &error) == ZF_ERR_ARGUMENT);
+    CHECK(t, rmdir(folder) == 0); /* its file was removed */
+    CHECK(t, zf_calibrate(NULL, NULL, &error) == ZF_ERR_ARGUMENT);
     CHECK_TEXT(t, error.text, "zf_calibrate: cost is NULL");
+    error.status = ZF_OK;
+    plain = cost;
+    GIVES(t, zf_calibrate(&(zf_calibrate_desc){.offload_dir = folder}, &cost, &error), ZF_ERR_IO,
+          error.text);
+    CHECK(t, strstr(error.text, "zf_calibrate: cannot open ") && same(&cost, &plain));
 }
 
 /* ---------------------------------------------------------------------------------------- ranks
@@ -52,7 +84,8 @@ typedef struct member {
 static void *member_main(void *object)
 {
     member *m = object;
-    m->status = zf_calibrate(m->backend, m->comm, m->none ? NULL : &m->cost, &m->error);
+    m->status = zf_calibrate(&(zf_calibrate_desc){.backend = m->backend, .comm = m->comm},
+                             m->none ? NULL : &m->cost, &m->error);
     return NULL;
 }
 
@@ -80,8 +113,8 @@ TEST_ONCE(cost_of_ranks)
     for (int r = 0; r < RANKS; r++) {
         CHECK(t, !members[r].status && is_table(&members[r].cost));
         CHECK(t, same(&members[r].cost, &members[0].cost));
-        CHECK(t, members[r].cost.link_bytes_per_s != plain.link_bytes_per_s);
-        CHECK(t, members[r].cost.link_latency_s != plain.link_latency_s);
+        for (int n = 0; n < MEMBERS - 4; n++)
+            CHECK(t, member_of(&members[r].cost, n) != member_of(&plain, n));
     }
 }
 
@@ -118,7 +151,7 @@ TEST_ONCE(cost_that_cannot_be_measured)
                                             "rank 1: no 1 bytes left",
                                             "rank 1: zf_calibrate: cost is NULL", ""};
         static const zf_status statuses[] = {ZF_ERR_BACKEND, ZF_ERR_NOMEM, ZF_ERR_ARGUMENT, ZF_OK};
-        const zf_cost before = {1, 2, 3, 4};
+        const zf_cost before = TABLE(1, 2, 3, 4);
         member members[RANKS] = {{.comm = NULL}};
         for (int r = 0; r < RANKS; r++) members[r].cost = before;
         members[1].backend = k == 0 ? &lost : k == 1 ? &full : NULL;
@@ -145,10 +178,11 @@ static bool put(const char *path, const char *text)
 TEST(cost_files)
 {
     const char *path = test_path("cost.json");
-    const zf_cost tables[] = {zf_cost_default(),
-                              {1, 1, 1, 0},
-                              {1e24, 1e24, 1e24, 1e6},
-                              {123456789.125, 1.0 / 3 + 1, 0x1.23456789abcdep40, 0x1p-60}};
+    const zf_cost tables[] = {
+        zf_cost_default(),
+        {1, 1, 1, 0, 1, 1, 0, 1, 0, 1, 0, 1, 0},
+        {1e24, 1e24, 1e24, 1e6, 1e24, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6, 1e24, 1e6},
+        {123456789.125, 1.0 / 3 + 1, 0x1.23456789abcdep40, 0x1p-60, 5, 6, 7, 8, 9, 10, 11, 12, 13}};
     for (size_t k = 0; k < sizeof tables / sizeof *tables; k++) {
         zf_error error = {ZF_OK, ""};
         zf_cost cost = {0};
@@ -157,10 +191,23 @@ TEST(cost_files)
         CHECK(t, same(&cost, &tables[k]));
     }
     CHECK(t, put(path, "{\"link_latency_s\":0,\"flops_per_s\":2e9,\n\"link_bytes_per_s\":3,"
-                       "\"bytes_per_s\":4}"));
-    {
+                       "\"read_bytes_per_s\":7,\"bytes_per_s\":4}"));
+    { /* what lies between spaces has defaults */
         zf_error error = {ZF_OK, ""};
-        zf_cost cost = {0}, want = {2e9, 4, 3, 0};
+        zf_cost cost = {0}, want = zf_cost_default();
+        want.flops_per_s = 2e9, want.bytes_per_s = 4, want.link_bytes_per_s = 3;
+        want.link_latency_s = 0, want.read_bytes_per_s = 7;
+        OK(t, zf_cost_read(path, &cost, &t->allocator, &error), error.text);
+        CHECK(t, same(&cost, &want));
+    }
+    { /* so it has where a rate is 0, with the latency that is beside it */
+        zf_error error = {ZF_OK, ""};
+        zf_cost cost = {.flops_per_s = 1, .bytes_per_s = 2, .link_bytes_per_s = 3,
+                        .read_bytes_per_s = 8, .write_latency_s = 5},
+                want = zf_cost_default();
+        want.flops_per_s = 1, want.bytes_per_s = 2, want.link_bytes_per_s = 3;
+        want.link_latency_s = 0, want.read_bytes_per_s = 8, want.read_latency_s = 0;
+        OK(t, zf_cost_save(&cost, path, &t->allocator, &error), error.text);
         OK(t, zf_cost_read(path, &cost, &t->allocator, &error), error.text);
         CHECK(t, same(&cost, &want));
     }
@@ -186,8 +233,10 @@ TEST_ONCE(cost_bad_files)
          ":1:73: expected ',' or '}' in the object that began on line 1, found the end of the "
          "text"},
         {"{" ALL ",\n \"flops\": 1}",
-         ":2:11: flops is no rate; there are flops_per_s, bytes_per_s, link_bytes_per_s and "
-         "link_latency_s"},
+         ":2:11: flops is no rate; there are flops_per_s, bytes_per_s, link_bytes_per_s, "
+         "link_latency_s, host_bytes_per_s, download_bytes_per_s, download_latency_s, "
+         "upload_bytes_per_s, upload_latency_s, read_bytes_per_s, read_latency_s, "
+         "write_bytes_per_s and write_latency_s"},
         {"{" ALL ", \"flops_per_s\": 2}",
          ":1:75: the key \"flops_per_s\" is already there, on line 1"},
         {"{}", ":1:1: the top value lacks \"flops_per_s\""},
@@ -199,6 +248,8 @@ TEST_ONCE(cost_bad_files)
          ":1:32: bytes_per_s must be a number from 1.0 to 1e24, not 0"},
         {"{\"flops_per_s\":1,\"bytes_per_s\":1,\"link_bytes_per_s\":1e25,\"link_latency_s\":1}",
          ":1:53: link_bytes_per_s must be a number from 1.0 to 1e24, not 1e25"},
+        {"{" ALL ",\n \"write_bytes_per_s\": 0}",
+         ":2:23: write_bytes_per_s must be a number from 1.0 to 1e24, not 0"},
         {"{\"flops_per_s\":1,\"bytes_per_s\":1,\"link_bytes_per_s\":1,\"link_latency_s\":-1}",
          ":1:72: link_latency_s must be a number from 0.0 to 1000000.0, not -1"},
     };
@@ -206,7 +257,7 @@ TEST_ONCE(cost_bad_files)
     const char *path = test_path("bad-cost.json");
     for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
         zf_error error = {ZF_OK, ""};
-        const zf_cost before = {1, 2, 3, 4};
+        const zf_cost before = TABLE(1, 2, 3, 4);
         zf_cost cost = before;
         CHECK(t, put(path, rows[k].text));
         CHECK(t, zf_cost_read(path, &cost, NULL, &error) == ZF_ERR_FORMAT);
@@ -223,10 +274,12 @@ TEST_ONCE(cost_bad_calls)
         zf_cost cost;
         const char *error;
     } rows[] = {
-        {{0, 1, 1, 1}, "zf_cost_save: flops_per_s is 0; it must be from 1 to 1e+24"},
-        {{1, NAN, 1, 1}, "zf_cost_save: bytes_per_s is nan; it must be from 1 to 1e+24"},
-        {{1, 1, INFINITY, 1}, "zf_cost_save: link_bytes_per_s is inf; it must be from 1 to 1e+24"},
-        {{1, 1, 1, -1}, "zf_cost_save: link_latency_s is -1; it must be from 0 to 1e+06"},
+        {TABLE(0, 1, 1, 1), "zf_cost_save: flops_per_s is 0; it must be from 1 to 1e+24"},
+        {TABLE(1, NAN, 1, 1), "zf_cost_save: bytes_per_s is nan; it must be from 1 to 1e+24"},
+        {TABLE(1, 1, INFINITY, 1), "zf_cost_save: link_bytes_per_s is inf; it must be from 1 to 1e+24"},
+        {TABLE(1, 1, 1, -1), "zf_cost_save: link_latency_s is -1; it must be from 0 to 1e+06"},
+        {{.flops_per_s = 1, .bytes_per_s = 1, .link_bytes_per_s = 1, .upload_bytes_per_s = -1},
+         "zf_cost_save: upload_bytes_per_s is -1; it must be from 1 to 1e+24"},
     };
     char path[1000];
     zf_cost cost = good;

@@ -49,7 +49,8 @@ static void run_lines(zf_graph *g, const zf_training *t)
     if (t->zero.world) zf_prefetch(g, t);
 }
 
-static const zf_cost slow_link = {1e9, 1e9, 1e6, 1e-3};
+static const zf_cost slow_link = {
+    .flops_per_s = 1e9, .bytes_per_s = 1e9, .link_bytes_per_s = 1e6, .link_latency_s = 1e-3};
 
 /* The graph of each description is that of the calls, one by one. */
 TEST_ONCE(passes_make_what_the_calls_make)

@@ -288,7 +288,10 @@ static const zf_cost *take_cost(call *c, zf_cost *cost)
         }
         at = end + 1;
     }
-    *cost = (zf_cost){rates[0], rates[1], rates[2], rates[3]};
+    *cost = (zf_cost){.flops_per_s = rates[0],
+                      .bytes_per_s = rates[1],
+                      .link_bytes_per_s = rates[2],
+                      .link_latency_s = rates[3]};
     return cost;
 }
 

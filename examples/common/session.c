@@ -76,7 +76,11 @@ static bool open_backend(session *s, const session_desc *d, zf_error *error)
     }
     s->backend = s->own = device_open(&d->device, d->threads, error);
     return s->own &&
-           (!d->sharing.measure || !zf_calibrate(s->own, s->sharing.comm, &s->cost, error));
+           (!d->sharing.measure ||
+            !zf_calibrate(&(zf_calibrate_desc){.backend = s->own,
+                                               .comm = s->sharing.comm,
+                                               .offload_dir = d->offload_dir},
+                          &s->cost, error));
 }
 
 static bool fits_positions(const session_desc *d, zf_error *error)

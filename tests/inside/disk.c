@@ -408,18 +408,6 @@ TEST_ONCE(disk_moves_any_bytes)
     GIVES(t, zfi_disk_put(s.d, VALUES, 0, s.back, 1, &s.error), ZF_ERR_ARGUMENT, s.error.text);
 }
 
-TEST_ONCE(disk_is_measured)
-{
-    static setup s;
-    double writes = 0, reads = 0;
-    setup_new(t, &s);
-    OK(t, zfi_measure_disk(s.folder, 0, 1, &writes, &reads, &s.error), s.error.text);
-    CHECK(t, writes > 0 && reads > 0 && files_in(s.folder) == 0);
-    disk_remove(s.folder);
-    GIVES(t, zfi_measure_disk(s.folder, 0, 1, &writes, &reads, &s.error), ZF_ERR_IO, s.error.text);
-    CHECK(t, strstr(s.error.text, "zf_calibrate: cannot open ") && strstr(s.error.text, "/offload"));
-}
-
 /* The plan's bytes: the disk takes none but those that it was given. */
 TEST_ONCE(disk_in_given_memory)
 {

@@ -220,9 +220,10 @@ static size_t zfi_add_moved(size_t bytes, int64_t count, size_t size, int64_t ra
     return fits && all < INT64_MAX ? all : INT64_MAX;
 }
 
-/* Adds `times` calls of a collective: `count` elements as zf_collective counts them. */
-static void zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_t count, int64_t world,
-                            int64_t times)
+/* Adds `times` calls of a collective: `count` elements as zf_collective counts them. Returns what it
+ * was added to. */
+static zf_moved *zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_t count,
+                                 int64_t world, int64_t times)
 {
     size_t size = zf_dtype_size(dtype);
     int64_t ranks = world - 1;
@@ -242,19 +243,37 @@ static void zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_t cou
     }
     moved->calls += times;
     moved->bytes = zfi_add_moved(moved->bytes, count, size, ranks, times);
+    return moved;
+}
+
+/* Adds `times` copies of the node between spaces. Returns what they were added to. */
+static zf_moved *zfi_count_copies(zf_traffic *t, const zf_graph *g, const zfi_node *copy,
+                                  int64_t times)
+{
+    zf_moved *const moved[] = {&t->download, &t->upload, &t->read, &t->write};
+    zf_moved *to = moved[zfi_queue_of_copy(g, copy) - ZFI_QUEUE_DOWNLOAD];
+    to->calls += times;
+    to->bytes = zfi_add_moved(to->bytes, (int64_t)zfi_node_bytes(copy), 1, 1, times);
+    return to;
+}
+
+/* Adds what the node moves, `times` times. Returns what it was added to; NULL: it moves nothing. */
+static zf_moved *zfi_count_node(zf_traffic *t, const zf_graph *g, int32_t id, int64_t times)
+{
+    const zfi_node *node = &g->nodes[id];
+    int64_t world = ZF_INT(node, all_gather, world), count;
+    if (node->op == ZF_OP_copy) return zfi_count_copies(t, g, node, times);
+    if (!zfi_has(g, id, ZF_OP_COLLECTIVE)) return NULL;
+    count = zfi_node_count(&g->nodes[node->args[0]]);
+    if (node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_to_all) count /= world;
+    return zfi_count_calls(t, node->op, node->dtype, count, world, times);
 }
 
 static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
 {
-    for (int32_t i = 0; i < zfi_len(g->order); i++) {
-        const zfi_node *node = &g->nodes[g->order[i]];
-        int64_t world = ZF_INT(node, all_gather, world), count;
-        if (!zfi_has(g, g->order[i], ZF_OP_COLLECTIVE)) continue;
-        count = zfi_node_count(&g->nodes[node->args[0]]);
-        if (node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_to_all) count /= world;
-        zfi_count_calls(&plan->traffic, node->op, node->dtype, count, world,
-                        node->update ? 1 : g->micro_batches);
-    }
+    for (int32_t i = 0; i < zfi_len(g->order); i++)
+        zfi_count_node(&plan->traffic, g, g->order[i],
+                       g->nodes[g->order[i]].update ? 1 : g->micro_batches);
 }
 
 /* -------------------------------------------------------------------------------- the rest */
@@ -314,16 +333,6 @@ ZF_API zf_status zf_graph_plan(zf_graph *g, zf_plan *plan)
     zfi_account_memory(g, plan);
     zfi_show_device(plan);
     return g->memory.failed ? zfi_graph_nomem(g) : ZF_OK;
-}
-
-/* The node is run, and moves or makes something. */
-static bool zfi_works(const zf_graph *g, int32_t id)
-{
-    const zfi_node *node = &g->nodes[id];
-    if (zfi_has(g, id, ZF_OP_LEAF) || node->op == ZF_OP_saved || node->held) return false;
-    if (zfi_has(g, id, ZF_OP_EFFECT)) return zfi_has(g, id, ZF_OP_MUTATES);
-    return zfi_has(g, id, ZF_OP_COLLECTIVE) || node->op == ZF_OP_copy ||
-           !(zfi_lies_in_operand(g, node) || zfi_is_joined(g, node));
 }
 
 ZF_API zf_status zf_graph_work(zf_graph *g, zf_op op, zf_work *work)

@@ -1,0 +1,147 @@
+/* What nodes take by a cost table: seconds where they are computed, of a collective, of a copy.
+ *
+ *     matmul  linear  attention ...  FLOPs / flops_per_s + bytes / bytes_per_s
+ *     an update in host memory       bytes / host_bytes_per_s
+ *     a collective                   latency + bytes that a rank sends / link_bytes_per_s
+ *     a copy between spaces          latency + bytes / the rate of its direction
+ */
+
+/* The members of a table. What lies between spaces may be left out of a file, and its rate may be
+ * 0 in memory. */
+static const struct {
+    const char *name;
+    size_t at; /* in zf_cost */
+    double least, most;
+    bool optional;
+} zfi_cost_members[] = {
+#define ZFI_RATE(name, optional)                                                                   \
+    {                                                                                              \
+#name, offsetof(zf_cost, name), 1, 1e24, optional                                          \
+    }
+#define ZFI_DELAY(name, optional)                                                                  \
+    {                                                                                              \
+#name, offsetof(zf_cost, name), 0, 1e6, optional                                           \
+    }
+    ZFI_RATE(flops_per_s, false),        ZFI_RATE(bytes_per_s, false),
+    ZFI_RATE(link_bytes_per_s, false),   ZFI_DELAY(link_latency_s, false),
+    ZFI_RATE(host_bytes_per_s, true),    ZFI_RATE(download_bytes_per_s, true),
+    ZFI_DELAY(download_latency_s, true), ZFI_RATE(upload_bytes_per_s, true),
+    ZFI_DELAY(upload_latency_s, true),   ZFI_RATE(read_bytes_per_s, true),
+    ZFI_DELAY(read_latency_s, true),     ZFI_RATE(write_bytes_per_s, true),
+    ZFI_DELAY(write_latency_s, true),
+#undef ZFI_RATE
+#undef ZFI_DELAY
+};
+
+enum { ZFI_COST_MEMBERS = ZFI_COUNT(zfi_cost_members) };
+
+static double *zfi_cost_member(zf_cost *cost, int k)
+{
+    return (double *)(void *)((char *)cost + zfi_cost_members[k].at);
+}
+
+ZF_API zf_cost zf_cost_default(void)
+{
+    return (zf_cost){.flops_per_s = 1e11,
+                     .bytes_per_s = 1e10,
+                     .link_bytes_per_s = 1e9,
+                     .link_latency_s = 2e-5,
+                     .host_bytes_per_s = 1e10,
+                     .download_bytes_per_s = 1e10,
+                     .download_latency_s = 1e-5,
+                     .upload_bytes_per_s = 1e10,
+                     .upload_latency_s = 1e-5,
+                     .read_bytes_per_s = 2e9,
+                     .read_latency_s = 1e-4,
+                     .write_bytes_per_s = 1e9,
+                     .write_latency_s = 1e-4};
+}
+
+/* The table with defaults in place of optional rates that are 0, and of their latencies; NULL: the
+ * default. */
+static zf_cost zfi_cost_resolved(const zf_cost *cost)
+{
+    zf_cost all = zf_cost_default(), mine = cost ? *cost : all;
+    for (int k = 0; k < ZFI_COST_MEMBERS; k++) {
+        const bool rate = zfi_cost_members[k].least > 0;
+        if (!zfi_cost_members[k].optional || !rate || *zfi_cost_member(&mine, k) != 0) continue;
+        *zfi_cost_member(&mine, k) = *zfi_cost_member(&all, k);
+        if (k + 1 < ZFI_COST_MEMBERS && zfi_cost_members[k + 1].least <= 0)
+            *zfi_cost_member(&mine, k + 1) = *zfi_cost_member(&all, k + 1);
+    }
+    return mine;
+}
+
+/* Rates above 0, latencies from 0 on: numbers that a plan can be chosen by. */
+static zf_status zfi_check_cost(zf_graph *g, const char *call, const zf_cost *cost)
+{
+    zf_cost all = zfi_cost_resolved(cost);
+    for (int k = 0; k < ZFI_COST_MEMBERS; k++) {
+        const double x = *zfi_cost_member(&all, k);
+        if (zfi_cost_members[k].least > 0 ? x > 0 : x >= 0) continue;
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "%s: %s of the cost table is %g; it must be %s",
+                        call, zfi_cost_members[k].name, x,
+                        zfi_cost_members[k].least > 0 ? "above 0" : "0 or more");
+    }
+    return ZF_OK;
+}
+
+/* The node is run, and moves or makes something. */
+static bool zfi_works(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    if (zfi_has(g, id, ZF_OP_LEAF) || node->op == ZF_OP_saved || node->held) return false;
+    if (zfi_has(g, id, ZF_OP_EFFECT)) return zfi_has(g, id, ZF_OP_MUTATES);
+    return zfi_has(g, id, ZF_OP_COLLECTIVE) || node->op == ZF_OP_copy ||
+           !(zfi_lies_in_operand(g, node) || zfi_is_joined(g, node));
+}
+
+/* FLOPs of the products of a node, a multiply-add being two, and bytes that it reads and writes. */
+static double zfi_node_work(const zf_graph *g, const zfi_node *node, double *bytes)
+{
+    const int32_t id = (int32_t)(node - g->nodes);
+    zf_array args[ZF_OWN_OPERANDS + ZF_MAX_SAVED];
+    if (node->arg_count <= ZF_OWN_OPERANDS) {
+        const zf_launch l = zfi_launch_of(g, id, args);
+        *bytes = zf_launch_bytes(&l);
+        return zf_launch_flops(&l);
+    }
+    *bytes = zfi_has(g, id, ZF_OP_EFFECT) ? 0 : (double)zfi_node_bytes(node);
+    for (int32_t k = 0; k < node->arg_count; k++)
+        *bytes += (double)zfi_node_bytes(&g->nodes[node->args[k]]);
+    return 0;
+}
+
+static double zfi_node_flops(const zf_graph *g, const zfi_node *node)
+{
+    double bytes;
+    return g->records[node->op]->flops ? zfi_node_work(g, node, &bytes) : 0;
+}
+
+/* Seconds that a node takes where it is computed; 0 for what moves values. */
+static double zfi_node_seconds(const zf_graph *g, const zf_cost *cost, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    double bytes, flops;
+    if (!zfi_works(g, id) || zfi_has(g, id, ZF_OP_COLLECTIVE) || node->op == ZF_OP_copy) return 0;
+    flops = zfi_node_work(g, node, &bytes);
+    return flops / cost->flops_per_s +
+           bytes / (node->space == ZF_HOST ? cost->host_bytes_per_s : cost->bytes_per_s);
+}
+
+static double zfi_gather_seconds(const zf_cost *cost, int64_t bytes, int32_t world)
+{
+    return cost->link_latency_s + (double)bytes * (world - 1) / world / cost->link_bytes_per_s;
+}
+
+/* Seconds of a copy of so many bytes, by its queue. */
+static double zfi_copy_seconds(const zf_cost *cost, uint8_t queue, int64_t bytes)
+{
+    switch (queue) {
+    case ZFI_QUEUE_DOWNLOAD:
+        return cost->download_latency_s + (double)bytes / cost->download_bytes_per_s;
+    case ZFI_QUEUE_UPLOAD: return cost->upload_latency_s + (double)bytes / cost->upload_bytes_per_s;
+    case ZFI_QUEUE_READ: return cost->read_latency_s + (double)bytes / cost->read_bytes_per_s;
+    default: return cost->write_latency_s + (double)bytes / cost->write_bytes_per_s;
+    }
+}

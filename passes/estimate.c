@@ -1,0 +1,104 @@
+/* The time of a step, foretold: the plan is played on its queues by a cost table.
+ *
+ *     compute   | matmul      | matmul   |::::| adamw |::| copy |
+ *     download      | copy          |..........^ wait
+ *     read      | copy | copy |                         ^
+ *
+ *     ::::  exposed: queue compute waits for what is under way on another resource. What it does
+ *           itself is exposed as well, so that the sum of what is exposed is the time of the step
+ *
+ * A resource does one thing at a time, in the order in which nodes are issued: gathers and
+ * reductions share one link, though they have two queues. Since whatever is on a queue is waited
+ * for within its section, each run of the micro section takes as long as the first.
+ */
+
+typedef struct zfi_simulation {
+    const zf_graph *graph;
+    zf_cost cost;
+    zf_estimate *estimate;
+    double *done; /* by node on a queue: when it is done */
+    double now;   /* of queue compute */
+    double free[ZF_RESOURCES];
+    double times; /* that the section runs */
+} zfi_simulation;
+
+ZF_API const char *zf_resource_name(zf_resource resource)
+{
+    static const char *const names[ZF_RESOURCES] = {"compute", "host", "link", "download",
+                                                    "upload",  "read", "write"};
+    return (unsigned)resource < ZF_RESOURCES ? names[resource] : NULL;
+}
+
+static zf_resource zfi_resource_of(const zf_graph *g, int32_t id)
+{
+    static const zf_resource of_copies[] = {ZF_RESOURCE_DOWNLOAD, ZF_RESOURCE_UPLOAD,
+                                            ZF_RESOURCE_READ, ZF_RESOURCE_WRITE};
+    const zfi_node *node = &g->nodes[id];
+    if (node->op == ZF_OP_copy) return of_copies[zfi_queue_of_copy(g, node) - ZFI_QUEUE_DOWNLOAD];
+    if (zfi_has(g, id, ZF_OP_COLLECTIVE)) return ZF_RESOURCE_LINK;
+    return node->space == ZF_HOST ? ZF_RESOURCE_HOST : ZF_RESOURCE_COMPUTE;
+}
+
+/* Of any node, wherever it runs. */
+static double zfi_seconds_of(const zf_graph *g, const zf_cost *cost, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    zf_traffic traffic = {.all_gather = {0, 0}};
+    const zf_moved *moved = zfi_count_node(&traffic, g, id, 1);
+    if (!moved) return zfi_node_seconds(g, cost, id);
+    if (node->op == ZF_OP_copy)
+        return zfi_copy_seconds(cost, zfi_queue_of_copy(g, node), (int64_t)moved->bytes);
+    if (ZF_INT(node, all_gather, world) <= 1) return 0;
+    return cost->link_latency_s + (double)moved->bytes / cost->link_bytes_per_s;
+}
+
+/* Queue compute goes on at `end`; until then it was the resource's turn. */
+static void zfi_expose(zfi_simulation *s, zf_resource resource, double end)
+{
+    if (end <= s->now) return;
+    s->estimate->exposed[resource] += s->times * (end - s->now);
+    s->now = end;
+}
+
+static void zfi_play_seconds(zfi_simulation *s, int32_t id)
+{
+    const zfi_node *node = &s->graph->nodes[id];
+    zf_resource resource = zfi_resource_of(s->graph, id);
+    double seconds, end;
+    if (node->op == ZF_OP_wait) {
+        zfi_expose(s, zfi_resource_of(s->graph, node->args[0]), s->done[node->args[0]]);
+        return;
+    }
+    if ((seconds = zfi_seconds_of(s->graph, &s->cost, id)) <= 0) return;
+    end = (s->free[resource] > s->now ? s->free[resource] : s->now) + seconds;
+    s->estimate->busy[resource] += s->times * seconds;
+    s->free[resource] = end;
+    if (node->queue) s->done[id] = end;
+    else zfi_expose(s, resource, end);
+}
+
+/* The estimate of a graph by a table that has been checked. */
+static zf_status zfi_estimate(zf_graph *g, const zf_cost *cost, zf_estimate *e)
+{
+    const size_t nodes = (size_t)zfi_len(g->nodes);
+    zfi_simulation s = {.graph = g, .cost = zfi_cost_resolved(cost), .estimate = e};
+    bool update = false;
+    *e = (zf_estimate){0};
+    if (!(s.done = zfi_calloc(&g->memory, nodes, sizeof *s.done))) return zfi_graph_nomem(g);
+    s.times = (double)g->micro_batches;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        if (g->nodes[g->order[i]].update && !update) update = true, s.times = 1;
+        zfi_play_seconds(&s, g->order[i]);
+    }
+    for (int k = 0; k < ZF_RESOURCES; k++) e->seconds += e->exposed[k];
+    zfi_free(&g->memory, s.done, nodes * sizeof *s.done);
+    return ZF_OK;
+}
+
+ZF_API zf_status zf_graph_estimate(zf_graph *g, const zf_cost *cost, zf_estimate *estimate)
+{
+    if (!g || !estimate) return ZF_ERR_ARGUMENT;
+    *estimate = (zf_estimate){0};
+    if (g->error.status || zfi_check_cost(g, "zf_graph_estimate", cost)) return g->error.status;
+    return zfi_estimate(g, cost, estimate);
+}

@@ -749,7 +749,6 @@ typedef struct zf_offload_desc {
 ZF_API zf_status zf_offload(zf_graph *graph, const zf_offload_desc *desc);
 
 typedef struct zf_backend zf_backend; /* section 6 */
-
 typedef struct zf_comm zf_comm;       /* section 6 */
 
 /* The speeds of a machine, by which passes choose between plans, and zf_graph_estimate foretells

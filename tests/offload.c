@@ -177,6 +177,11 @@ TEST_ONCE(offload_to_a_disk)
         byte ^= 1;
         if (k) CHECK(t, ftruncate(file, 8192) == 0);
         else CHECK(t, pwrite(file, &byte, 1, 4096 + 100) == 1 && fsync(file) == 0);
+        if (!k) {
+            info = zf_program_info_of(p);
+            CHECK(t, !memcmp(&info.counted, &info.plan.traffic, sizeof info.counted));
+            CHECK(t, info.counted.read.bytes > 0 && info.counted.upload.bytes > 0);
+        }
         GIVES(t, zf_step(p), ZF_ERR_FORMAT, zf_program_error(p));
         CHECK(t, strstr(zf_program_error(p), "adamw.m/layer.") &&
                      strstr(zf_program_error(p), k ? "the file ends: it has 8192 bytes"

@@ -169,22 +169,25 @@ fails 2 "$plan: unrecognized option '--nonesuch'" --nonesuch
 # One link of 1 MB/s and 1 s of latency, 10^9 FLOPs a second.
 echo '{"flops_per_s": 1e9, "bytes_per_s": 1e9, "link_bytes_per_s": 1e6, "link_latency_s": 1}' \
     > "$work/cost"
-guess() { sed -n "s/^    \"$1\": \([0-9.e+]*\),*\$/\1/p" "$work/json"; }
-planned --world 4 --zero 2 --prefetch 64M --cost "$work/cost"
+# seconds busy|exposed RESOURCE: of the estimate
+seconds() { sed -n "/^    \"$1\"/,/}/s/^      \"$2\": \([0-9.e+-]*\),*\$/\1/p" "$work/json"; }
+whole() { awk '{ printf "%.0f", $1 * 1e6 }'; }
+planned --world 4 --zero 2 --cost "$work/cost"
 sum() { echo "$(sent all_gather) $(sent reduce_scatter) $(sent all_reduce)"; }
 all=$(($(sum | tr ' ' +)))
 times=$(($(calls all_gather) + $(calls reduce_scatter) + $(calls all_reduce)))
-is 'estimate: communication' "$(guess communication_ms | awk '{ printf "%.0f", $1 * 1000 }')" \
-    $((all + times * 1000000))
-is 'estimate: products' "$(guess products_ms | awk '{ printf "%.0f", $1 }')" \
-    "$(sed -n 's/^  "flops": \([0-9.e+]*\),$/\1/p' "$work/json" | awk '{ printf "%.0f", $1 / 1e6 }')"
-is 'estimate: in turn and overlapped' \
-    "$(echo "$(guess in_turn_ms) $(guess overlapped_ms)" | awk '{ printf "%.13g %.13g", $1, $2 }')" \
-    "$(echo "$(guess products_ms) $(guess communication_ms)" |
-        awk '{ printf "%.13g %.13g", $1 + $2, ($1 > $2 ? $1 : $2) }')"
+is 'estimate: the link' "$(seconds busy link | whole)" $((all + times * 1000000))
+is 'estimate: all of it is exposed' "$(seconds exposed link | whole)" "$(seconds busy link | whole)"
+planned --world 4 --zero 2 --prefetch 64M --cost "$work/cost"
+holds 'estimate: prefetch hides a part of it' \
+    "$(seconds exposed link | whole) < $(seconds busy link | whole)"
+is 'estimate: the step is what is exposed' \
+    "$(sed -n 's/^    "seconds": \([0-9.e+]*\),$/\1/p' "$work/json" | whole)" \
+    "$(for k in compute link; do seconds exposed $k; done | awk '{ s += $1 } END { printf "%.6f", s }' |
+        whole)"
 "$plan" --world 4 --zero 2 --cost "$work/cost" > "$work/table"
-is 'estimate: in the table' "$(grep -Ec '^estimate: .* of products, .* in turn, .* overlapped$' \
-    "$work/table")" 1
+is 'estimate: in the table' "$(grep -Ec "^seconds .* by $work/cost|^(compute|link) |^a step " \
+    "$work/table")" 4
 echo '{"flops_per_s": 1}' > "$work/cost"
 fails 1 "zf-plan: $work/cost:1:1: the top value lacks \"bytes_per_s\"" --cost "$work/cost"
 fails 1 "zf-plan: cannot open $work/none: No such file or directory" --cost "$work/none"
@@ -214,6 +217,29 @@ is 'recompute: in the table' \
 "$plan" --recompute 1G > "$work/out" 2> "$work/err"
 is 'recompute BYTES: a limit that cannot be kept to' "$?: $(sed 's/[0-9][0-9]*/N/g' "$work/err")" \
     '1: zf-plan: zf_recompute: parameters, gradients, states and inputs alone take N bytes, N more than the limit of N'
+
+# --------------------------------------------------------------------------------------- offload
+
+planned --precision bf16
+states=$(of optimizer)
+planned --precision bf16 --offload optimizer=disk
+space() { sed -n "/^    \"$1\": {/,/^    }/s/^      \"$2\": \([0-9]*\),*\$/\1/p" "$work/json"; }
+is 'offload: the states left the device' "$(of optimizer)" 0
+# The clock is in host memory; on the disk, places are pages.
+is 'offload: to the disk' "$(space host optimizer)" 64
+holds 'offload: all of them' "$(space disk optimizer) >= $states - 64 &&
+    $(space disk optimizer) < $states + 4096 * $(calls read)"
+is 'offload: read as often as written' "$(sent read) $(calls read)" "$(sent write) $(calls write)"
+holds 'offload: what is read' "$(sent read) >= $states - 64 - 4096"
+holds 'offload: parameters come back' "$(sent upload) == 2 * $(of padded_count)"
+is 'offload: copies of disk and memory take time' "$(for k in download upload read write host; do
+    seconds busy $k; done | awk '$1 > 0 { n++ } END { print n }')" 5
+"$plan" --offload optimizer=disk > "$work/table"
+is 'offload: in the table' "$(grep -Ec '^(bytes of (a rank|host|disk)|download|upload|read|write) ' \
+    "$work/table")" 11
+misused "--offload is off, or optimizer or parameters, =host or =disk, with ',' between them" \
+    --offload optimizer=moon
+
 "$plan" --help | grep -q '^Usage: zf-plan'
 is 'help' "$?" 0
 

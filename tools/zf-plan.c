@@ -8,6 +8,7 @@
  */
 #define _GNU_SOURCE /* getopt_long, clock_gettime */
 #include "../examples/bert/model.h"
+#include "../examples/common/settings.h"
 #include "../examples/common/training.h"
 #include "../examples/gpt/model.h"
 
@@ -31,7 +32,8 @@ typedef struct options {
     zf_dtype dtype;
     const char *no_fuse;   /* zf_fuse_desc.without, or all; NULL: nothing */
     const char *cost_file; /* or NULL; */
-    zf_cost cost;          /* what is in it */
+    zf_cost cost;          /* what is in it, or the default */
+    zf_offload_desc offload;
 } options;
 
 static void usage(FILE *out)
@@ -60,9 +62,12 @@ static void usage(FILE *out)
         "  --recompute=off|layers|BYTES  make values again in the backward pass: those inside\n"
         "                         each layer, or what it takes for a peak of BYTES (off)\n"
         "  --bucket=BYTES         size of the buckets in which parameters move (that of a block)\n"
-        "  --prefetch=BYTES       of parameters gathered ahead and gradients reduced behind\n"
-        "  --cost=FILE            rates of a machine and its link (zf_cost_read): what a step\n"
-        "                         takes by them, and --prefetch goes by them\n"
+        "  --offload=KIND=SPACE,...  where values lie: optimizer or parameters, =host or =disk\n"
+        "                         (off)\n"
+        "  --prefetch=BYTES       of parameters gathered ahead, gradients reduced behind, and\n"
+        "                         copies between spaces under way\n"
+        "  --cost=FILE            rates of a machine, its link and its disk (zf_cost_read), by\n"
+        "                         which the time of a step is estimated, and --prefetch goes\n"
         "  --memory=BYTES         of a rank: the status is 1 when the plan does not fit\n"
         "  --json                 print JSON\n"
         "  --help                 print this and exit\n"
@@ -179,6 +184,7 @@ static int read_options(int argc, char **argv, options *o)
         {"no-fuse", required_argument, NULL, 'F'},
         {"recompute", required_argument, NULL, 'r'},
         {"bucket", required_argument, NULL, 'u'},
+        {"offload", required_argument, NULL, 'w'},
         {"prefetch", required_argument, NULL, 'f'},
         {"memory", required_argument, NULL, 'y'},
         {"cost", required_argument, NULL, 't'},
@@ -189,8 +195,13 @@ static int read_options(int argc, char **argv, options *o)
     enum { MANY = 1 << 20 };
     bool good = true;
     int option, index = 0;
-    *o = (options){
-        .layers = 12, .hidden = 768, .heads = 12, .batch = 8, .world = 1, .micro_batches = 1};
+    *o = (options){.layers = 12,
+                   .hidden = 768,
+                   .heads = 12,
+                   .batch = 8,
+                   .world = 1,
+                   .micro_batches = 1,
+                   .cost = zf_cost_default()};
     while (good && (option = getopt_long(argc, argv, "", names, &index)) != -1) {
         const char *name = names[index].name, *text = optarg;
         switch (option) {
@@ -205,15 +216,16 @@ static int read_options(int argc, char **argv, options *o)
         case 'n': good = number(name, text, false, 1, MANY, &o->world); break;
         case 'z': good = number(name, text, false, 0, 3, &o->zero); break;
         case 'p': good = precision_of(text, &o->dtype); break;
-        case 'o':
-            good = optimizer_of(text, &o->optimizer);
-            break;
+        case 'o': good = optimizer_of(text, &o->optimizer); break;
         case 'c': good = norm(text, &o->clip); break;
         case 'u': good = number(name, text, true, 1, INT64_MAX / 2, &o->bucket); break;
         case 'f':
             good = o->prefetches = number(name, text, true, 0, INT64_MAX / 2, &o->prefetch);
             break;
         case 'y': good = number(name, text, true, 1, INT64_MAX / 2, &o->memory); break;
+        case 'w':
+            if (!(good = settings_offload(text, &o->offload))) misuse("%s", SETTINGS_OFFLOAD);
+            break;
         case 't': o->cost_file = text; break;
         case 'F': o->no_fuse = text; break;
         case 'r': good = recomputation(text, o); break;
@@ -293,6 +305,7 @@ static void *metered(void *user, void *ptr, size_t old_size, size_t new_size)
 typedef struct result {
     zf_plan plan;
     zf_work work; /* of all operators */
+    zf_estimate estimate;
     meter meter;
     double plan_ms;
 } result;
@@ -318,59 +331,43 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
                                          .world = (int32_t)o->world,
                                          .micro_batches = o->micro_batches,
                                          .bucket_bytes = (size_t)o->bucket},
+                                .offload = o->offload,
                                 .prefetch = {(size_t)o->prefetch, .keep_gathered = o->prefetches},
                                 .memory_limit = (size_t)o->memory,
                                 .cost = o->cost_file ? &o->cost : NULL});
     zf_memory(g, NULL);
     r->plan_ms = now_ms() - start;
-    if (zf_graph_work(g, ZF_OP_none, &r->work)) return zf_graph_status(g);
+    if (zf_graph_work(g, ZF_OP_none, &r->work) || zf_graph_estimate(g, &o->cost, &r->estimate))
+        return zf_graph_status(g);
     return zf_graph_plan(g, &r->plan);
 }
 
 /* ----------------------------------------------------------------------------------- printing */
 
-enum { COLLECTIVES = 5 };
-
 static const struct {
     const char *name;
     size_t at; /* in zf_traffic */
-} collectives[COLLECTIVES] = {
+} movements[] = {
     {"all_gather", offsetof(zf_traffic, all_gather)},
     {"reduce_scatter", offsetof(zf_traffic, reduce_scatter)},
     {"all_reduce", offsetof(zf_traffic, all_reduce)},
     {"all_to_all", offsetof(zf_traffic, all_to_all)},
     {"broadcast", offsetof(zf_traffic, bcast)},
+    {"download", offsetof(zf_traffic, download)},
+    {"upload", offsetof(zf_traffic, upload)},
+    {"read", offsetof(zf_traffic, read)},
+    {"write", offsetof(zf_traffic, write)},
 };
+
+enum { MOVEMENTS = sizeof movements / sizeof movements[0] };
 
 static zf_moved moved(const zf_plan *plan, int k)
 {
-    return *(const zf_moved *)(const void *)((const char *)&plan->traffic + collectives[k].at);
-}
-
-/* Milliseconds of a step by the cost table. What lies between the products is not in it. */
-typedef struct estimate {
-    double products_ms, communication_ms;
-    double in_turn_ms;    /* nothing overlaps; */
-    double overlapped_ms; /* all that can does */
-} estimate;
-
-static estimate estimate_of(const options *o, const zf_plan *plan)
-{
-    estimate e = {.products_ms =
-                      1e3 * (plan->flops + plan->recomputed_flops) / o->cost.flops_per_s};
-    for (int k = 0; k < COLLECTIVES; k++) {
-        zf_moved m = moved(plan, k);
-        e.communication_ms += 1e3 * ((double)m.bytes / o->cost.link_bytes_per_s +
-                                     (double)m.calls * o->cost.link_latency_s);
-    }
-    e.in_turn_ms = e.products_ms + e.communication_ms;
-    e.overlapped_ms = e.products_ms > e.communication_ms ? e.products_ms : e.communication_ms;
-    return e;
+    return *(const zf_moved *)(const void *)((const char *)&plan->traffic + movements[k].at);
 }
 
 static const char *precision(const options *o) { return zf_dtype_name(o->dtype); }
 
-/* "12.34 GB" */
 /* What NCCL takes of a rank's device beside the plan, at most: zeroflow.h, zf_nccl_desc.ctas, with
  * its defaults: 16 blocks, 32 MiB of staging, three channels. */
 static double nccl_bytes(const options *o)
@@ -379,6 +376,7 @@ static double nccl_bytes(const options *o)
     return o->world < 2 ? 0 : 3 * (32 + 2) * mib + 3.0 * 16 * (double)o->world * 12 * mib;
 }
 
+/* "12.34 GB" */
 static const char *human(char text[32], double bytes)
 {
     static const char *const units[] = {"B", "kB", "MB", "GB", "TB", "PB", "EB"};
@@ -388,10 +386,43 @@ static const char *human(char text[32], double bytes)
     return text;
 }
 
+/* What a rank takes of a space. */
+static void print_space(const options *o, zf_space space, const zf_space_plan *plan)
+{
+    char title[32], most[32], then[32];
+    if (space != ZF_DEVICE && !plan->peak_bytes) return;
+    snprintf(title, sizeof title, "%sbytes of %s", space == ZF_DEVICE ? "" : "\n",
+             space == ZF_DEVICE ? "a rank" : zf_space_name(space));
+    printf("%-*s%14s%14s\n", space == ZF_DEVICE ? 16 : 17, title, "at most", "at the peak");
+    for (int k = 0; k < ZF_KINDS; k++)
+        if (space == ZF_DEVICE || plan->most[k])
+            printf("%-16s%14s%14s\n", zf_kind_name((zf_kind)k), human(most, (double)plan->most[k]),
+                   human(then, (double)plan->at_peak[k]));
+    printf("%-16s%14s%14s", "peak", human(most, (double)plan->peak_bytes),
+           human(then, (double)plan->live_bytes));
+    if (*plan->peak_op) printf("   at %%%d %s", (int)plan->peak_node, plan->peak_op);
+    printf("%s%s\n", *plan->peak_scope ? " in " : "", plan->peak_scope);
+    if (o->world > 1 && space == ZF_DEVICE)
+        printf("%-16s%14s                 NCCL's own buffers, where ranks are GPUs\n", "beside it",
+               human(most, nccl_bytes(o)));
+}
+
+static void print_estimate(const options *o, const zf_estimate *e)
+{
+    printf("\n%-16s%14s%14s   by %s%s\n", "seconds", "busy", "exposed",
+           o->cost_file ? o->cost_file : "the default cost table",
+           o->cost_file ? "" : " (--cost FILE)");
+    for (int k = 0; k < ZF_RESOURCES; k++)
+        if (e->busy[k] > 0)
+            printf("%-16s%14.4g%14.4g\n", zf_resource_name((zf_resource)k), e->busy[k],
+                   e->exposed[k]);
+    printf("%-16s%14s%14.4g\n", "a step", "", e->seconds);
+}
+
 static void print_table(const options *o, const result *r)
 {
     const zf_plan *plan = &r->plan;
-    char most[32], then[32];
+    char most[32];
     printf("%s: %lld layers of %lld, %lld heads, vocabulary %lld, %lld x %lld tokens, %s, %s\n",
            o->gpt ? "GPT" : "BERT", (long long)o->layers, (long long)o->hidden, (long long)o->heads,
            (long long)o->vocab, (long long)o->batch, (long long)o->seq, precision(o),
@@ -399,29 +430,16 @@ static void print_table(const options *o, const result *r)
     printf("%lld parameters, %lld with padding; stage %lld, %lld ranks, %lld micro-batches\n\n",
            (long long)plan->parameter_count, (long long)plan->padded_count, (long long)o->zero,
            (long long)o->world, (long long)o->micro_batches);
-    printf("%-16s%14s%14s\n", "bytes of a rank", "at most", "at the peak");
-    for (int k = 0; k < ZF_KINDS; k++)
-        printf("%-16s%14s%14s\n", zf_kind_name((zf_kind)k), human(most, (double)plan->most[k]),
-               human(then, (double)plan->at_peak[k]));
-    printf("%-16s%14s%14s   at %%%d %s%s%s\n", "peak", human(most, (double)plan->peak_bytes),
-           human(then, (double)plan->live_bytes), (int)plan->peak_node, plan->peak_op,
-           *plan->peak_scope ? " in " : "", plan->peak_scope);
-    if (o->world > 1)
-        printf("%-16s%14s                 NCCL's own buffers, where ranks are GPUs\n", "beside it",
-               human(most, nccl_bytes(o)));
-    printf("\n%-16s%14s%14s\n", "sent in a step", "calls", "bytes");
-    for (int k = 0; k < COLLECTIVES; k++) {
+    for (int space = 0; space < ZF_SPACES; space++)
+        print_space(o, (zf_space)space, &plan->spaces[space]);
+    printf("\n%-16s%14s%14s\n", "moved in a step", "calls", "bytes");
+    for (int k = 0; k < MOVEMENTS; k++) {
         zf_moved m = moved(plan, k);
         if (m.calls)
-            printf("%-16s%14lld%14s\n", collectives[k].name, (long long)m.calls,
+            printf("%-16s%14lld%14s\n", movements[k].name, (long long)m.calls,
                    human(most, (double)m.bytes));
     }
-    if (o->cost_file) {
-        estimate e = estimate_of(o, plan);
-        printf("\nestimate: %.4g ms of products, %.4g ms of communication; a step takes %.4g ms in "
-               "turn, %.4g ms overlapped\n",
-               e.products_ms, e.communication_ms, e.in_turn_ms, e.overlapped_ms);
-    }
+    print_estimate(o, &r->estimate);
     printf("\n%s read and written in a step, by %lld launches; %.4g FLOPs",
            human(most, r->work.bytes), (long long)r->work.launches, plan->flops);
     if (o->recomputes)
@@ -470,6 +488,52 @@ static void put_options(zf_json_writer *w, const options *o)
     zf_json_put_key(w, "optimizer"), zf_json_put_string(w, zf_optimizer_name(o->optimizer));
 }
 
+/* The bytes at the peak of a space, and where it is. */
+static void put_peak(zf_json_writer *w, const zf_space_plan *plan)
+{
+    zf_json_put_key(w, "at_peak");
+    zf_json_begin_object(w);
+    for (int k = 0; k < ZF_KINDS; k++) put_bytes(w, zf_kind_name((zf_kind)k), plan->at_peak[k]);
+    zf_json_put_key(w, "node"), zf_json_put_int(w, plan->peak_node);
+    zf_json_put_key(w, "operator"), zf_json_put_string(w, plan->peak_op);
+    zf_json_put_key(w, "scope"), zf_json_put_string(w, plan->peak_scope);
+    zf_json_end(w);
+}
+
+static void put_spaces(zf_json_writer *w, const zf_plan *plan)
+{
+    zf_json_put_key(w, "spaces");
+    zf_json_begin_object(w);
+    for (int space = 0; space < ZF_SPACES; space++) {
+        const zf_space_plan *s = &plan->spaces[space];
+        zf_json_put_key(w, zf_space_name((zf_space)space));
+        zf_json_begin_object(w);
+        for (int k = 0; k < ZF_KINDS; k++) put_bytes(w, zf_kind_name((zf_kind)k), s->most[k]);
+        put_bytes(w, "peak", s->peak_bytes);
+        put_bytes(w, "live", s->live_bytes);
+        put_peak(w, s);
+        zf_json_end(w);
+    }
+    zf_json_end(w);
+}
+
+static void put_estimate(zf_json_writer *w, const zf_estimate *e)
+{
+    zf_json_put_key(w, "estimate");
+    zf_json_begin_object(w);
+    zf_json_put_key(w, "seconds"), zf_json_put_double(w, e->seconds);
+    for (int exposed = 0; exposed < 2; exposed++) {
+        zf_json_put_key(w, exposed ? "exposed" : "busy");
+        zf_json_begin_object(w);
+        for (int k = 0; k < ZF_RESOURCES; k++) {
+            zf_json_put_key(w, zf_resource_name((zf_resource)k));
+            zf_json_put_double(w, exposed ? e->exposed[k] : e->busy[k]);
+        }
+        zf_json_end(w);
+    }
+    zf_json_end(w);
+}
+
 static int print_json(const options *o, zf_graph *g, const result *r)
 {
     const zf_plan *plan = &r->plan;
@@ -482,34 +546,20 @@ static int print_json(const options *o, zf_graph *g, const result *r)
     put_bytes(w, "peak", plan->peak_bytes);
     put_bytes(w, "live", plan->live_bytes);
     put_bytes(w, "nccl_at_most", (size_t)nccl_bytes(o));
-    zf_json_put_key(w, "at_peak");
-    zf_json_begin_object(w);
-    for (int k = 0; k < ZF_KINDS; k++) put_bytes(w, zf_kind_name((zf_kind)k), plan->at_peak[k]);
-    zf_json_put_key(w, "node"), zf_json_put_int(w, plan->peak_node);
-    zf_json_put_key(w, "operator"), zf_json_put_string(w, plan->peak_op);
-    zf_json_put_key(w, "scope"), zf_json_put_string(w, plan->peak_scope);
-    zf_json_end(w);
+    put_peak(w, &plan->spaces[ZF_DEVICE]);
+    put_spaces(w, plan);
     for (int calls = 0; calls < 2; calls++) {
         zf_json_put_key(w, calls ? "calls" : "traffic");
         zf_json_begin_object(w);
-        for (int k = 0; k < COLLECTIVES; k++)
-            put_bytes(w, collectives[k].name,
+        for (int k = 0; k < MOVEMENTS; k++)
+            put_bytes(w, movements[k].name,
                       calls ? (size_t)moved(plan, k).calls : moved(plan, k).bytes);
         zf_json_end(w);
     }
     put_work(w, g, &r->work);
     zf_json_put_key(w, "flops"), zf_json_put_double(w, plan->flops);
     zf_json_put_key(w, "recomputed_flops"), zf_json_put_double(w, plan->recomputed_flops);
-    if (o->cost_file) {
-        estimate e = estimate_of(o, plan);
-        zf_json_put_key(w, "estimate");
-        zf_json_begin_object(w);
-        zf_json_put_key(w, "products_ms"), zf_json_put_double(w, e.products_ms);
-        zf_json_put_key(w, "communication_ms"), zf_json_put_double(w, e.communication_ms);
-        zf_json_put_key(w, "in_turn_ms"), zf_json_put_double(w, e.in_turn_ms);
-        zf_json_put_key(w, "overlapped_ms"), zf_json_put_double(w, e.overlapped_ms);
-        zf_json_end(w);
-    }
+    put_estimate(w, &r->estimate);
     zf_json_put_key(w, "parameter_count"), zf_json_put_int(w, plan->parameter_count);
     zf_json_put_key(w, "padded_count"), zf_json_put_int(w, plan->padded_count);
     zf_json_put_key(w, "nodes"), zf_json_put_int(w, plan->nodes);

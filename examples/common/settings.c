@@ -251,7 +251,7 @@ const char *settings_wrong(const settings *o)
     if (!settings_recompute(o->recompute, &mode, &memory))
         return "--recompute is off, layers or a number of bytes, perhaps with K, M, G or T behind";
     if (!settings_offload(o->offload, &offload))
-        return "--offload is off, or optimizer or parameters, =host or =disk, with ',' between them";
+        return SETTINGS_OFFLOAD;
     if (o->offload && strcmp(o->offload, "off") && o->device.kind == DEVICE_CUDA)
         return "--offload is for --device cpu so far";
     if (settings_offloads(&offload, ZF_DISK) != (o->offload_dir != NULL))

@@ -46,7 +46,9 @@ const char *settings_wrong(const settings *o);
  * exceed, perhaps with K, M, G or T behind them; false: it is none of these. */
 bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory);
 /* Of --offload: "off" (or NULL), or KIND=SPACE,... of kinds of zf_offload_desc, each once; false of
- * any other. */
+ * any other, which is told so. */
+#define SETTINGS_OFFLOAD                                                                           \
+    "--offload is off, or optimizer or parameters, =host or =disk, with ',' between them"
 bool settings_offload(const char *text, zf_offload_desc *offload);
 /* Some kind lies in that space. */
 bool settings_offloads(const zf_offload_desc *d, zf_space space);

@@ -1,0 +1,189 @@
+/* Estimates: small plans by hand; what is exposed sums up to the step; bytes are those of the plan. */
+#include "../tools/pass.h"
+#include "numbers.h"
+
+/* Rates by which a byte takes a second or less, and no two resources the same. */
+static const zf_cost hand = {.flops_per_s = 1e30,
+                             .bytes_per_s = 1,
+                             .link_bytes_per_s = 16,
+                             .link_latency_s = 100,
+                             .host_bytes_per_s = 2,
+                             .download_bytes_per_s = 4,
+                             .download_latency_s = 10,
+                             .upload_bytes_per_s = 8,
+                             .upload_latency_s = 20,
+                             .read_bytes_per_s = 32,
+                             .read_latency_s = 30,
+                             .write_bytes_per_s = 64,
+                             .write_latency_s = 40};
+
+typedef struct expected {
+    double busy[ZF_RESOURCES], exposed[ZF_RESOURCES];
+} expected;
+
+static bool near(double a, double b) { return a - b < 1e-6 * (b + 1) && b - a < 1e-6 * (b + 1); }
+
+/* The estimate of the text by those rates is the one expected. */
+static bool is_estimated(test *t, const char *text, const zf_cost *cost, const expected *want)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_graph *g =
+        zf_graph_parse(text, strlen(text), &(zf_graph_desc){.allocator = t->allocator}, &error);
+    zf_estimate e = {0};
+    double sum = 0;
+    bool good = g && !zf_graph_estimate(g, cost, &e);
+    for (int k = 0; k < ZF_RESOURCES && good; k++) {
+        sum += want->exposed[k];
+        good = near(e.busy[k], want->busy[k]) && near(e.exposed[k], want->exposed[k]);
+        if (!good)
+            printf("    %s: busy %g, exposed %g\n", zf_resource_name((zf_resource)k), e.busy[k],
+                   e.exposed[k]);
+    }
+    if (!g) printf("    %s\n", error.text);
+    good = good && near(e.seconds, sum);
+    zf_graph_free(g);
+    return good;
+}
+
+/* An optimizer in host memory. The micro section: pack reads 256 bytes and
+ * writes 4096; while its result goes to the host, tanh reads and writes 256; the section then waits
+ * for the copy. The learning rate's copy, on queue compute, comes behind that of the parameters. */
+TEST(estimate_of_copies)
+{
+    static const char text[] =
+        "zero stage=0 world=1 micro_batches=1\n"
+        "%2  = param \"w\" {init=normal b=0.3} : f32[8,8]\n"
+        "%42 = bucket %2 {at=[0] size=1024} : f32[1024]\n"
+        "%1  = input \"x\" : f32[8,8]\n"
+        "%4  = input \"lr\" : f32[]\n"
+        "%46 = pack %1 {at=[0] size=1024} : f32[1024]\n"
+        "%47 = copy %46 {to=host} : f32[1024] host queue=download\n"
+        "%9  = tanh %1 : f32[8,8]\n"
+        "      wait %47\n"
+        "      output %9 \"y\"\n"
+        "update:\n"
+        "%5  = state \"sgd.momentum/w\" : f32[8,8] disk\n"
+        "%43 = bucket %5 {at=[0] size=1024} : f32[1024] disk\n"
+        "%44 = copy %43 {to=host} : f32[1024] host queue=read\n"
+        "%48 = copy %42 {to=host} : f32[1024] host queue=download\n"
+        "%49 = copy %4 {to=host} : f32[] host\n"
+        "      wait %48\n"
+        "      wait %44\n"
+        "      sgd %48, %47, %49, %44 {momentum=0.9 blocks=[0,1] decays=[0]}\n"
+        "%50 = copy %44, %43 {to=disk} : f32[1024] disk queue=write\n"
+        "%51 = copy %48, %42 : f32[1024] queue=upload\n"
+        "      wait %50\n"
+        "      wait %51\n";
+    const double copy = 10 + 4096 / 4.0, rate = 10 + 4 / 4.0, read = 30 + 4096 / 32.0,
+                 write = 40 + 4096 / 64.0, upload = 20 + 4096 / 8.0;
+    const expected want = {
+        .busy = {[ZF_RESOURCE_COMPUTE] = 256 + 4096 + 512,
+                 [ZF_RESOURCE_HOST] = (2 * 4096 + 4096 + 4 + 2 * 4096) / 2.0,
+                 [ZF_RESOURCE_DOWNLOAD] = copy + copy + rate,
+                 [ZF_RESOURCE_UPLOAD] = upload,
+                 [ZF_RESOURCE_READ] = read,
+                 [ZF_RESOURCE_WRITE] = write},
+        .exposed = {[ZF_RESOURCE_COMPUTE] = 256 + 4096 + 512,
+                    [ZF_RESOURCE_HOST] = (2 * 4096 + 4096 + 4 + 2 * 4096) / 2.0,
+                    [ZF_RESOURCE_DOWNLOAD] = copy - 512 + copy + rate,
+                    [ZF_RESOURCE_UPLOAD] = upload - write, /* the write began at the same time */
+                    [ZF_RESOURCE_WRITE] = write}};
+    CHECK(t, is_estimated(t, text, &hand, &want));
+}
+
+/* Gathers and reductions have queues of their own, and one link. A rank of two
+ * sends 4096 bytes of what is reduced, and 2048 for the gather. */
+TEST(estimate_of_one_link)
+{
+    static const char text[] = "zero stage=0 world=2 micro_batches=1\n"
+                               "%1 = input \"x\" : f32[1024]\n"
+                               "%2 = input \"y\" : f32[512]\n"
+                               "%3 = all_reduce %1 {world=2} : f32[1024] queue=reduce\n"
+                               "%4 = all_gather %2 {world=2} : f32[1024] queue=gather\n"
+                               "%5 = tanh %2 : f32[512]\n"
+                               "     wait %4\n"
+                               "%6 = tanh %4 : f32[1024]\n"
+                               "     wait %3\n"
+                               "     output %3 \"a\"\n"
+                               "     output %5 \"b\"\n"
+                               "     output %6 \"c\"\n";
+    const double both = 100 + 4096 / 16.0 + 100 + 2048 / 16.0, work = 2 * 2048 + 2 * 4096;
+    zf_cost fast = hand;
+    expected want = {.busy = {[ZF_RESOURCE_COMPUTE] = work, [ZF_RESOURCE_LINK] = both},
+                     .exposed = {[ZF_RESOURCE_COMPUTE] = work}};
+    CHECK(t, is_estimated(t, text, &hand, &want)); /* all of it is hidden */
+    fast.bytes_per_s = 1e30;
+    want.busy[ZF_RESOURCE_COMPUTE] = want.exposed[ZF_RESOURCE_COMPUTE] = 0;
+    want.exposed[ZF_RESOURCE_LINK] = both;
+    CHECK(t, is_estimated(t, text, &fast, &want));
+}
+
+/* Every stage with and without prefetch and offload: the sum of what is exposed is the step, nothing
+ * is more exposed than it is busy, all of it without prefetch; what links move takes what the
+ * table says. */
+TEST_ONCE(estimate_adds_up)
+{
+    static const char *const offloads[] = {"", "offload optimizer=host;",
+                                           "offload optimizer=disk;"};
+    static const char model[] = "%1 = input \"x\" : f32[4,40]\n"
+                                "%2 = param \"layer.0.w\" {init=normal b=0.3} : f32[40,60]\n"
+                                "%3 = param \"layer.1.w\" {init=normal b=0.3} : f32[60,40]\n"
+                                "%4 = input \"lr\" : f32[]\n"
+                                "%5 = matmul %1, %2 : f32[4,60]\n"
+                                "%6 = tanh %5 : f32[4,60]\n"
+                                "%7 = matmul %6, %3 : f32[4,40]\n"
+                                "%8 = mul %7, %7 : f32[4,40]\n"
+                                "%9 = reshape %8 {shape=[160]} : f32[160]\n"
+                                "%10 = sum %9 : f32[]\n"
+                                "      output %10 \"loss\"\n";
+    for (int n = 0; n < 24; n++) {
+        char line[300], message[600] = "";
+        zf_graph *g = zf_graph_parse(model, strlen(model), NULL, NULL);
+        zf_estimate e;
+        zf_plan plan;
+        double sum = 0, link;
+        NEED(t, g, NULL);
+        test_defer(t, (test_cleanup *)zf_graph_free, g);
+        snprintf(line, sizeof line,
+                 "autograd loss; adamw lr; zero stage=%d world=4 micro_batches=%d bucket=10000; %s "
+                 "prefetch bytes=%d; memory",
+                 n % 4, 1 + n % 3, offloads[n / 4 % 3], n < 12 ? 0 : 100000);
+        CHECK(t, !pass_run(g, line, NULL, message, sizeof message));
+        OK(t, zf_graph_plan(g, &plan), zf_graph_error(g));
+        OK(t, zf_graph_estimate(g, &hand, &e), zf_graph_error(g));
+        for (int k = 0; k < ZF_RESOURCES; k++) {
+            sum += e.exposed[k];
+            CHECK(t, n < 12 ? near(e.exposed[k], e.busy[k]) : e.exposed[k] <= 1.000001 * e.busy[k]);
+        }
+        CHECK(t, near(sum, e.seconds) && (n < 12 || e.exposed[ZF_RESOURCE_LINK] > 0));
+        link = 100 * (double)(plan.traffic.all_gather.calls + plan.traffic.reduce_scatter.calls +
+                              plan.traffic.all_reduce.calls) +
+               (double)(plan.traffic.all_gather.bytes + plan.traffic.reduce_scatter.bytes +
+                        plan.traffic.all_reduce.bytes) /
+                   16;
+        CHECK(t, near(e.busy[ZF_RESOURCE_LINK], link));
+        CHECK(t, near(e.busy[ZF_RESOURCE_WRITE], 40 * (double)plan.traffic.write.calls +
+                                                     (double)plan.traffic.write.bytes / 64));
+        CHECK(t, (e.busy[ZF_RESOURCE_READ] > 0) == (n / 4 % 3 == 2));
+        CHECK(t, (e.busy[ZF_RESOURCE_HOST] > 0) == (n / 4 % 3 > 0));
+    }
+}
+
+TEST(estimate_errors)
+{
+    zf_estimate e;
+    zf_cost cost = hand;
+    zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});
+    NEED(t, g, NULL);
+    test_defer(t, (test_cleanup *)zf_graph_free, g);
+    OK(t, zf_graph_estimate(g, NULL, &e), zf_graph_error(g));
+    CHECK(t, e.seconds == 0);
+    CHECK(t, zf_graph_estimate(g, NULL, NULL) == ZF_ERR_ARGUMENT);
+    CHECK(t, zf_graph_estimate(NULL, NULL, &e) == ZF_ERR_ARGUMENT);
+    cost.read_bytes_per_s = -1;
+    GIVES(t, zf_graph_estimate(g, &cost, &e), ZF_ERR_ARGUMENT, zf_graph_error(g));
+    CHECK_TEXT(t, zf_graph_error(g),
+               "zf_graph_estimate: read_bytes_per_s of the cost table is -1; it must be above 0");
+    CHECK_TEXT(t, zf_resource_name(ZF_RESOURCE_WRITE), "write");
+    CHECK(t, !zf_resource_name(ZF_RESOURCES));
+}

@@ -155,13 +155,17 @@ build/cuda/tests:      $(patsubst %.c,build/cuda/obj/%.o,tests/main.c $(CUDA_TES
 # make V=1 shows the commands.
 say       = $(if $V,,@$(if $(QUIET),,printf '  %-8s %s\n' $1 $@;))
 
+# Tokenizers with regular expressions (examples/common/regex.c) need PCRE2, where there is one.
+PCRE2     = $(shell $(CC) -DPCRE2_CODE_UNIT_WIDTH=8 -include pcre2.h -E -x c /dev/null \
+              > /dev/null 2>&1 && echo -Wl,--as-needed -lpcre2-8)
+
 IMPLEMENT = -DZEROFLOW_IMPLEMENTATION
 STRICT    = -std=c11 -Wall -Wextra -pedantic -Wshadow $(WERROR)
 COMPILE   = $(call say,compile) mkdir -p $(@D); \
             $(CC) $(STRICT) $(CFLAGS) $(MODE) -MMD -MP -c -o $@
 LINK      = $(call say,link) mkdir -p $(@D); \
             $(CC) $(CFLAGS) $(MODE) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
-            $(BLAS) $(LDLIBS)
+            $(BLAS) $(PCRE2) $(LDLIBS)
 # -q: samples have files of one name.
 ARCHIVE   = $(if $V,,@)rm -f $@; ar -cqs $@ $^
 

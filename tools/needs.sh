@@ -63,6 +63,7 @@ examine() {
         need clang compiles clang stdio.h
         need cmake command -v cmake
         need pkg-config command -v pkg-config
+        wish libpcre2-dev compiles "$cc -DPCRE2_CODE_UNIT_WIDTH=8" pcre2.h -lpcre2-8
         wish libopenmpi-dev compiles mpicc mpi.h
         wish openmpi-bin command -v mpirun
         ;;

@@ -1,12 +1,11 @@
-/* A fit to examples that lie in arrays: batches in a new order in each epoch, and after each the
- * loss of what is held out. Copy it when yours needs more.
+/* A fit to examples in arrays: batches in a new order in each epoch, and after each epoch the loss
+ * of the held-out examples. Copy it when you need more.
  *
  *     examples     0 1 2 3 4 5 6 7 8 9 | 10 11 12        the last ones are held out
- *     epoch 1      [7 2 9 0] [4 4' ...]                  batches, the last of them what is left
+ *     epoch 1      [7 2 9 0] [4 4' ...]                  batches; the last has the remainder
  *
- * A graph is for one number of examples, so there are up to four programs over the store: training
- * and evaluation, of whole batches and of what is left.
- */
+ * A graph has a fixed number of examples, so there are up to four programs over the store: training
+ * and evaluation, for whole batches and for the remainder. */
 
 enum { ZFI_FIT_WHOLE, ZFI_FIT_REST, ZFI_FIT_SIZES };
 
@@ -24,7 +23,7 @@ typedef struct zfi_fitter {
     zf_error *error;
     int64_t trained; /* examples that are not held out */
     zf_schedule schedule;
-    zfi_fit_program programs[2][ZFI_FIT_SIZES]; /* [1]: of evaluation */
+    zfi_fit_program programs[2][ZFI_FIT_SIZES]; /* programs[1]: evaluation */
     char *buffer;                               /* one input of a batch */
     size_t buffer_bytes;
 } zfi_fitter;
@@ -42,7 +41,7 @@ static zf_status zfi_fit_fail(zfi_fitter *f, zf_status status, const char *forma
 
 /* ------------------------------------------------------------------------------------ the order */
 
-static uint64_t zfi_fit_mix(uint64_t x) /* splitmix64's (Steele et al. 2014) */
+static uint64_t zfi_fit_mix(uint64_t x) /* the mixing function of splitmix64 (Steele et al. 2014) */
 {
     x += 0x9e3779b97f4a7c15u;
     x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
@@ -50,8 +49,8 @@ static uint64_t zfi_fit_mix(uint64_t x) /* splitmix64's (Steele et al. 2014) */
     return x ^ x >> 31;
 }
 
-/* Where `at` of [0, count) goes in the permutation of that key: a Feistel network over a power of 4
- * that is no smaller than count, again and again until it is below count (Black & Rogaway 2002). */
+/* The place of `at` in a permutation of [0, count) that depends on `key`: a Feistel network over a
+ * power of 4, at least count, repeated until the result is below count (Black & Rogaway 2002). */
 static int64_t zfi_fit_shuffled(int64_t at, int64_t count, uint64_t key)
 {
     int half = 1;
@@ -69,7 +68,7 @@ static int64_t zfi_fit_shuffled(int64_t at, int64_t count, uint64_t key)
     return (int64_t)x;
 }
 
-/* Example `at` of an epoch. */
+/* Example number `at` of an epoch. */
 static int64_t zfi_fit_example(const zfi_fitter *f, int64_t epoch, int64_t at)
 {
     if (f->d->in_order) return at;
@@ -78,7 +77,7 @@ static int64_t zfi_fit_example(const zfi_fitter *f, int64_t epoch, int64_t at)
 
 /* -------------------------------------------------------------------------------- the programs */
 
-/* The inputs that the fields name: each has an example in each of its first dimension. */
+/* Finds the inputs that the fields name. The first dimension of each counts the examples. */
 static zf_status zfi_fit_inputs(zfi_fitter *f, zfi_fit_program *p)
 {
     for (int k = 0; k < ZF_NN_FIELDS && f->d->fields[k].input; k++) {
@@ -104,7 +103,7 @@ static zf_status zfi_fit_inputs(zfi_fitter *f, zfi_fit_program *p)
     return ZF_OK;
 }
 
-/* The program for so many examples. */
+/* Makes the program for a number of examples. */
 static zf_status zfi_fit_open(zfi_fitter *f, bool evaluate, int size, int64_t batch)
 {
     zfi_fit_program *p = &f->programs[evaluate][size];
@@ -145,7 +144,7 @@ static void zfi_fit_close(zfi_fitter *f)
 
 /* ----------------------------------------------------------------------------------- the steps */
 
-/* One step over examples [first, first + batch) of an epoch, or, epoch 0, of what is held out. */
+/* One step over examples [first, first + batch) of an epoch; epoch 0: of the held-out examples. */
 static zf_status zfi_fit_step(zfi_fitter *f, zfi_fit_program *p, int64_t epoch, int64_t first,
                               double *loss)
 {
@@ -167,7 +166,7 @@ static zf_status zfi_fit_step(zfi_fitter *f, zfi_fit_program *p, int64_t epoch, 
     return ZF_OK;
 }
 
-/* The mean loss of what is held out. */
+/* The mean loss of the held-out examples. */
 static zf_status zfi_fit_evaluate(zfi_fitter *f, double *mean)
 {
     int64_t count = f->d->held_out, batch = f->d->batch;

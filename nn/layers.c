@@ -1,5 +1,5 @@
-/* Layers: a few lines of public calls each, meant to be read and copied. Parameters have PyTorch's
- * names and shapes. */
+/* Layers: a few public calls each, meant to be read and copied. Parameters have PyTorch's names and
+ * shapes. */
 
 ZF_API zf_tensor zf_nn_linear(zf_tensor x, const char *name, int64_t out,
                               const zf_nn_linear_desc *desc)
@@ -88,7 +88,7 @@ ZF_API zf_tensor zf_nn_activation(zf_tensor x, zf_activation activation)
     return zf_fail(x, "zf_nn_activation: %d is no activation", (int)activation);
 }
 
-/* x [batch, tokens, hidden] projected, by heads: [batch, heads, tokens, hidden / heads]. */
+/* The projection of x [batch, tokens, hidden], by heads: [batch, heads, tokens, hidden / heads]. */
 static zf_tensor zfi_nn_heads(zf_tensor x, const char *name, int64_t heads,
                               const zf_nn_linear_desc *linear)
 {

@@ -12,7 +12,7 @@ static double zfi_fraction(double at, double of)
     return of <= 0 || at >= of ? 1 : at <= 0 ? 0 : at / of;
 }
 
-/* A field whose 0 means its default, and so does what is below. */
+/* A field whose 0 means its default, which may be 0 too (ZF_ZERO). */
 static double zfi_schedule_or(double value, double otherwise)
 {
     return value < 0 && value != ZF_ZERO ? otherwise : zfi_or(value, otherwise);

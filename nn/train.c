@@ -1,4 +1,4 @@
-/* A training loop: feed, set the learning rate, step, report. Copy it when yours needs more. */
+/* A training loop: feed, set the learning rate, step, report. Copy it when you need more. */
 
 ZF_API zf_status zf_nn_train(const zf_nn_train_desc *d)
 {
@@ -7,7 +7,7 @@ ZF_API zf_status zf_nn_train(const zf_nn_train_desc *d)
         int64_t step = zf_program_step(d->program);
         float lr = (float)zf_schedule_at(&d->schedule, step + !d->schedule.from_zero);
         zf_status status = ZF_OK;
-        /* Before the feed, which may run micro-batches, and these need a value of every input. */
+        /* Before the feed, which may run micro-batches: these need a value for every input. */
         if (d->lr.graph || d->lr.id) status = zf_write(d->program, d->lr, &lr, sizeof lr);
         if (!status && d->feed) status = d->feed(d->user, d->program, step);
         if (!status) status = zf_step(d->program);

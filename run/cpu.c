@@ -1,13 +1,13 @@
-/* The CPU backend: memory from its allocator, copies by memcpy, nodes by their row's kernel on its
- * own workers. */
+/* The CPU backend: memory from its allocator, copies by memcpy, each node by its operator's kernel
+ * on the backend's own workers. */
 
 #if defined(__linux__)
 #include <sys/mman.h>
 int madvise(void *, size_t, int); /* hidden by strict C11 */
 #endif
 
-/* Asks for 2 MiB pages under [memory, memory + bytes): a step then spends a third less time in
- * memory-bound kernels. It is a wish; without it all works. */
+/* Asks for 2 MiB pages for [memory, memory + bytes), with which memory-bound kernels take a third
+ * less time. If the system refuses, nothing else changes. */
 static void zfi_want_huge_pages(char *memory, size_t bytes)
 {
 #if defined(__linux__)
@@ -33,7 +33,7 @@ static void *zfi_cpu_allocate(void *self, size_t bytes, zf_error *error)
     aligned = block + sizeof block;
     aligned += (ZFI_ALIGN - (uintptr_t)aligned % ZFI_ALIGN) % ZFI_ALIGN;
     zfi_want_huge_pages(aligned, bytes);
-    /* Where the block starts, in front of what is handed out */
+    /* The block's start is stored before the address that is returned */
     memcpy(aligned - sizeof block, &block, sizeof block);
     return aligned;
 }
@@ -96,7 +96,7 @@ static zf_status zfi_cpu_synchronize(void *self, zf_error *error)
     return status;
 }
 
-/* A task of somebody else, who does not ask which worker does it. */
+/* A task that does not need to know which worker runs it. */
 typedef struct zfi_shared {
     void (*task)(void *context, int64_t index);
     void *context;
@@ -125,7 +125,7 @@ static void zfi_cpu_destroy(void *self)
     zfi_free(&memory, cpu, sizeof *cpu);
 }
 
-/* The set called `name`, if this machine has it; false with *error otherwise. */
+/* The instruction set called `name`; false with *error if this machine does not have it. */
 static bool zfi_isa_named(const char *name, zfi_isa *isa, zf_error *error)
 {
     zfi_isa best = zfi_isa_best();

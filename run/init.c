@@ -1,16 +1,16 @@
-/* First values of persistent tensors, as a function of seed, name and element alone: the same
- * however a tensor is cut. */
+/* First values of persistent tensors. They depend on seed, name and element alone, so sharding does
+ * not change them. */
 
-/* The random stream of a name, apart from those of dropout by its step, which is 0 here and never
- * there. */
+/* The random stream of a name. It differs from those of dropout by the step, which is 0 here and
+ * never 0 there. */
 static uint32_t zfi_stream_of(const char *name)
 {
     uint64_t hash = zfi_hash_bytes(ZFI_HASH_START, name, strlen(name));
     return (uint32_t)(hash ^ hash >> 32);
 }
 
-/* Elements [first, first + n) of a param, state or constant into out[0..n), in its dtype. work: n
- * floats. */
+/* Computes elements [first, first + n) of a param, state or constant, in its dtype, into out[0..n).
+ * work: n floats. */
 static void zfi_first_values(const zf_graph *g, const zfi_node *node, uint64_t seed, int64_t first,
                              int64_t n, float *work, void *out)
 {

@@ -1,8 +1,8 @@
 /* Programs: a placed graph bound to memory, and the step that runs it.
  *
- * Compiling resolves every node to a zf_launch whose pointers are final, so that a step is a loop
- * over launches and allocates nothing. There are two allocations of each space: of parameters and
- * states that the store did not have, which are the store's from then on, and of all else.
+ * Compiling turns every node into a zf_launch with final pointers, so that a step is a loop over
+ * launches and allocates nothing. Each space has two allocations: one for the parameters and states
+ * that the store did not have, which the store then owns, and one for all else.
  *
  *     plan      | inputs | buckets, parameters, states | constants | values of a step |
  *                        stored_at                   stored_end
@@ -17,7 +17,7 @@ typedef struct zfi_arena {
     void *memory;
     size_t bytes;
     char *stored;                  /* memory of tensors that the program has added to the store */
-    int64_t stored_at, stored_end; /* where these stand in the plan */
+    int64_t stored_at, stored_end; /* their place in the plan */
 } zfi_arena;
 
 struct zf_program {
@@ -26,34 +26,34 @@ struct zf_program {
     zf_store *store;
     zf_backend *backend; /* the store's */
     zfi_arena arenas[ZF_SPACES];
-    size_t bound_bytes; /* of tensors that were there */
-    int32_t first_added; /* tensors of the store from here on were added */
-    int32_t *tensor_of; /* by node that is a parameter or state: of the store; else -1 */
+    size_t bound_bytes;  /* bytes of tensors that the store had before */
+    int32_t first_added; /* tensors of the store from this one on were added */
+    int32_t *tensor_of;  /* by node: the store's tensor of a parameter or state; -1: none */
     void **data; /* by node */
     size_t nodes;
     zf_launch *launches;
-    int32_t *waits_for; /* by launch that is a `wait`: the launch it waits for; else -1 */
-    bool *sums_outputs; /* by launch: sums over the ranks what zfi_check_outputs looks at */
-    zf_section *sections; /* what a backend runs at once: up to the next such sum, or section */
+    int32_t *waits_for;   /* by launch: the launch for which a `wait` waits; else -1 */
+    bool *sums_outputs;   /* by launch: it sums outputs over the ranks, for zfi_check_outputs */
+    zf_section *sections; /* launches run at once: up to such a sum, or a section's end */
     int32_t section_count, section_room;
     int32_t launch_count, launch_room, micro_end, arg_count;
-    zf_array *args;      /* of all launches */
+    zf_array *args;      /* the operands of all launches */
     const zf_comm *comm; /* NULL: one rank */
-    uint64_t *hashes;    /* of the plans, by rank; this rank's first */
+    uint64_t *hashes;    /* of the ranks' plans; this rank's first */
     bool agreed;         /* all ranks have the same plan */
-    int32_t *unwritten;  /* inputs that are read and have not been written; growing arrays: */
-    int32_t *rates;      /* learning rates that are known before the update section */
-    zfi_same same;       /* what ranks compare */
-    bool compared;       /* and have since begun with the same values */
-    bool changed;        /* it has made steps: what it writes has no first values any more */
+    int32_t *unwritten;  /* inputs that are read and not yet written; growing arrays: */
+    int32_t *rates;      /* inputs that are learning rates, known before the update section */
+    zfi_same same;       /* the values that ranks compare */
+    bool compared;       /* the ranks have compared the values with which they begin */
+    bool changed;        /* it has run steps, so what it writes no longer has its first values */
     zf_run run;
     zf_plan plan;
-    zf_traffic counted; /* of the step under way */
-    bool trains;        /* it writes to the store, and so counts the store's steps; */
-    int64_t runs;       /* else: steps done */
-    int64_t micro;      /* micro-batches done of the step under way, */
+    zf_traffic counted; /* of the current step */
+    bool trains;        /* it writes to the store, and counts the store's steps; */
+    int64_t runs;       /* else: the steps it has run */
+    int64_t micro;      /* micro-batches run in the current step, */
     int64_t micro_step; /* which began at this step of the store */
-    int64_t loads;      /* the store's, that it knows of */
+    int64_t loads;      /* the store's count of zf_load when last seen */
     bool poison, allow_nan;
     bool spoiled; /* of what this rank gave to these sums in this step not all was finite */
     zf_error error;
@@ -72,25 +72,25 @@ ZF_API int64_t zf_program_step(const zf_program *p)
 
 static void zfi_clear_error(zf_program *p) { p->error = (zf_error){ZF_OK, ""}; }
 
-/* Room for first values, which are made a piece of at most so many elements at a time, and of that
- * so many in one task. */
+/* First values are computed in pieces: at most ZFI_FILL_PIECE elements at a time, ZFI_FILL_TASK of
+ * them per task. */
 enum { ZFI_FILL_PIECE = 1 << 19, ZFI_FILL_TASK = 1 << 14 };
 
 typedef struct zfi_fill_room {
     float *work;
     double *piece;
-    int64_t count; /* elements of each */
+    int64_t count; /* elements of each array */
 } zfi_fill_room;
 
 /* --------------------------------------------------------------------------- compiling */
 
-/* The node is storage that belongs to the store: a bucket, or a parameter or state in none. */
+/* The node's storage belongs to the store: a bucket, or a parameter or state outside buckets. */
 static bool zfi_is_stored(const zf_graph *g, const zfi_node *node)
 {
     return zfi_is_persistent(g, node) && zfi_is_written(g, node->op);
 }
 
-/* Where a place of the plan is in memory. Of 0 bytes it may be anywhere. */
+/* The address of a place of the plan. An empty value may have any address. */
 static void *zfi_address(const zf_program *p, uint8_t space, int64_t offset)
 {
     const zfi_arena *a = &p->arenas[space];
@@ -101,7 +101,7 @@ static void *zfi_address(const zf_program *p, uint8_t space, int64_t offset)
            (offset < a->stored_at ? offset : offset - (a->stored_end - a->stored_at));
 }
 
-/* Where in the plan of a space parameters and states stand, one behind the other. */
+/* Finds where parameters and states, which are contiguous, lie in the plan of a space. */
 static zf_status zfi_find_stored(zf_program *p, zf_space space)
 {
     zf_graph *g = p->graph;
@@ -141,8 +141,8 @@ static const char *zfi_layout_text(char text[96], bool flat, int64_t at, int64_t
     return text;
 }
 
-/* The node is a leaf that the store holds, of that kind, dtype and shape; *index is which, -1: it
- * does not hold it, which is an error if it is to be `bound`. */
+/* Checks a leaf that the store holds for kind, dtype and shape. *index is its tensor; -1: the store
+ * does not hold it, which is an error if it must be `bound`. */
 static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool bound, int32_t *index)
 {
     zf_graph *g = p->graph;
@@ -164,7 +164,7 @@ static zf_status zfi_bind_leaf(const zf_program *p, int32_t id, bool bound, int3
                     zfi_stored_kind(t), zfi_type_text(there, t->dtype, &t->shape));
 }
 
-/* Elements [at, at + count) of a bucket belong to no tensor. */
+/* No tensor has elements [at, at + count) of a bucket. */
 static bool zfi_is_free(const zf_store *s, int32_t bucket, int64_t at, int64_t count)
 {
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
@@ -175,9 +175,9 @@ static bool zfi_is_free(const zf_store *s, int32_t bucket, int64_t at, int64_t c
     return true;
 }
 
-/* The bucket or leaf of its own has no place in the plan: it is to be where the store has it, all
- * leaves at the same places of one bucket. Leaves of a bucket that the store lacks will be added to
- * that bucket, where their places are free. */
+/* For a bucket, or a leaf outside buckets, without a place in the plan: it must be in the store,
+ * all leaves at the same places of one bucket. Leaves of the bucket that the store lacks will be
+ * added there, if their places are free. */
 static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
 {
     zf_graph *g = p->graph;
@@ -235,8 +235,8 @@ static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
     return ZF_OK;
 }
 
-/* The bucket or leaf of its own has a place in the plan: it becomes a bucket of the store. Leaves
- * of it that are loose in the store will move there. */
+/* For a bucket, or a leaf outside buckets, with a place in the plan: it becomes a bucket of the
+ * store. Leaves of it that the store holds outside buckets will move there. */
 static zf_status zfi_bind_added(zf_program *p, int32_t id, int32_t *bucket_of)
 {
     zf_graph *g = p->graph;
@@ -263,7 +263,7 @@ static zf_status zfi_bind_added(zf_program *p, int32_t id, int32_t *bucket_of)
     return zfi_push(&p->store->memory, p->store->buckets, b) ? ZF_OK : zfi_graph_nomem(g);
 }
 
-/* The leaf becomes a tensor of the bucket. */
+/* Makes the leaf a tensor of the bucket. */
 static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_of)
 {
     zf_graph *g = p->graph;
@@ -281,13 +281,13 @@ static zf_status zfi_add_leaf(zf_program *p, int32_t id, const int32_t *bucket_o
                                               .fresh = true});
     if (index < 0) return zfi_graph_nomem(g);
     p->tensor_of[id] = index;
-    if (s->tensors[index].bucket >= 0) return ZF_OK; /* beside it, others are added */
+    if (s->tensors[index].bucket >= 0) return ZF_OK; /* others are added beside it */
     s->tensors[index].bucket = bucket;
     s->tensors[index].at = home ? ((const int64_t *)ZF_LIST(home, bucket, at).data)[k] : 0;
     return ZF_OK;
 }
 
-/* Finds or makes in the store what the graph names: bound where it is there, else added. */
+/* Finds in the store what the graph names, or adds it there. */
 static zf_status zfi_bind_store(zf_program *p, bool bound, int32_t *bucket_of)
 {
     zf_graph *g = p->graph;
@@ -314,8 +314,8 @@ static zf_status zfi_bind_store(zf_program *p, bool bound, int32_t *bucket_of)
     return status;
 }
 
-/* Where each node's value lies: at its place, in the store, in its operand if it is a view, in its
- * bucket if that is not cut; a leaf of a bucket that is cut lies nowhere as a whole. */
+/* Sets the address of each node's value: its place; the store; inside its operand, for a view;
+ * inside its bucket, if that is not sharded. A leaf of a sharded bucket has no address. */
 static zf_status zfi_bind(zf_program *p)
 {
     zf_graph *g = p->graph;
@@ -346,7 +346,7 @@ static zf_status zfi_bind(zf_program *p)
     return ZF_OK;
 }
 
-/* The node has work to do when its turn comes. */
+/* The node has a launch of its own. */
 static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
@@ -359,7 +359,7 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
     return (char *)p->data[node->args[k]] + at != (char *)p->data[id];
 }
 
-/* The mark keeps a scalar float of the micro section. */
+/* The mark is an output of a scalar float of the micro section. */
 static bool zfi_marks_loss(const zf_graph *g, const zfi_node *mark)
 {
     const zfi_node *node = &g->nodes[mark->op == ZF_OP_output ? mark->args[0] : 0];
@@ -367,7 +367,7 @@ static bool zfi_marks_loss(const zf_graph *g, const zfi_node *mark)
            zfi_node_count(node) == 1;
 }
 
-/* The all_reduce whose sums the value is one of, seen through views and casts; 0: none. */
+/* The all_reduce of whose result the value is a part, seen through views and casts; 0: none. */
 static int32_t zfi_sum_behind(const zf_graph *g, int32_t id)
 {
     while (g->nodes[id].op != ZF_OP_all_reduce) {
@@ -392,20 +392,21 @@ static void zfi_mark_sums(zf_program *p, const int32_t *launch_of)
     }
 }
 
-/* What runs a launch: copies the device, all else what computes where its operands lie. */
+/* The backend that runs a launch: the device for copies; for all else the backend that computes in
+ * the space of its operands. */
 static zf_backend *zfi_runner(const zf_program *p, const zf_launch *l)
 {
     return l->space == ZF_HOST && l->op != ZF_OP_copy ? p->store->host : p->backend;
 }
 
-/* The launches of a section that a backend runs at once are its own. */
+/* The launch ends a section, which a backend runs at once. */
 static bool zfi_ends_section(const zf_program *p, int32_t n)
 {
     return n == p->micro_end || p->sums_outputs[n] ||
            zfi_runner(p, &p->launches[n]) != zfi_runner(p, &p->launches[n - 1]);
 }
 
-/* Cuts the launches into sections. */
+/* Splits the launches into sections. */
 static zf_status zfi_make_sections(zf_program *p)
 {
     p->section_room = 1;
@@ -477,7 +478,7 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
     return zfi_make_sections(p);
 }
 
-/* Elements [first, first + count) of a leaf, of which a task makes ZFI_FILL_TASK. */
+/* Elements [first, first + count) of a leaf. A task computes ZFI_FILL_TASK of them. */
 typedef struct zfi_filling {
     const zf_program *program;
     const zfi_node *node;
@@ -494,7 +495,7 @@ static void zfi_fill_task(void *context, int64_t index)
                      f->room->work + at, to);
 }
 
-/* Makes elements [first, first + count) of a leaf in the room, on the backend's threads. */
+/* Computes elements [first, first + count) of a leaf into the room, on the backend's threads. */
 static void zfi_make_piece(const zf_program *p, const zfi_node *node, int64_t first, int64_t count,
                            const zfi_fill_room *room)
 {
@@ -507,7 +508,8 @@ static void zfi_make_piece(const zf_program *p, const zfi_node *node, int64_t fi
     for (int64_t k = 0; k < tasks; k++) zfi_fill_task(&f, k);
 }
 
-/* The parameter whose values, changed since they were first made, the leaf starts as; -1: none. */
+/* The parameter from which the leaf takes its first values, if they have changed since they were
+ * drawn; -1: none. */
 static int32_t zfi_source_of(const zf_program *p, int32_t id)
 {
     const zf_store *s = p->store;
@@ -515,8 +517,8 @@ static int32_t zfi_source_of(const zf_program *p, int32_t id)
     return of >= 0 && (!s->tensors[of].fresh || s->tensors[of].host) ? of : -1;
 }
 
-/* Elements [first, first + count) of master weights into the room, from what this rank has of the
- * parameter. */
+/* Copies elements [first, first + count) of master weights into the room, from this rank's part of
+ * the parameter. */
 static zf_status zfi_make_master(const zf_program *p, int32_t of, zf_dtype dtype, int64_t first,
                                  int64_t count, const zfi_fill_room *room)
 {
@@ -539,8 +541,8 @@ static zf_status zfi_make_master(const zf_program *p, int32_t of, zf_dtype dtype
     return ZF_OK;
 }
 
-/* The leaf's elements [first, first + count) into memory at `to`, a piece at a time: those that it
- * has in host memory, those of its parameter, or its first values. */
+/* Writes the leaf's elements [first, first + count) to memory at `to`, a piece at a time: from host
+ * memory, from its parameter, or its first values. */
 static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t count, char *to,
                                zfi_fill_room *r)
 {
@@ -562,7 +564,7 @@ static zf_status zfi_fill_leaf(zf_program *p, int32_t id, int64_t first, int64_t
     return status;
 }
 
-/* This rank's shard of a bucket: zeros, and the leaves' values where they are. */
+/* Fills this rank's shard of a bucket: zeros, then the values of the leaves at their places. */
 static zf_status zfi_fill_bucket(zf_program *p, int32_t id, zfi_fill_room *room)
 {
     const zfi_node *node = &p->graph->nodes[id];
@@ -584,13 +586,13 @@ static zf_status zfi_fill_bucket(zf_program *p, int32_t id, zfi_fill_room *room)
     return status;
 }
 
-/* Whether the node has memory that outlives a step, and is new. */
+/* The node has new memory that outlives a step. */
 static bool zfi_has_first_values(const zf_graph *g, const zfi_node *node)
 {
     return node->placed && zfi_is_persistent(g, node);
 }
 
-/* Leaves that were added to a bucket that was there. */
+/* Fills leaves that were added to a bucket of the store. */
 static zf_status zfi_fill_added(zf_program *p, int32_t id, zfi_fill_room *room)
 {
     const zfi_node *node = &p->graph->nodes[id];
@@ -604,7 +606,7 @@ static zf_status zfi_fill_added(zf_program *p, int32_t id, zfi_fill_room *room)
     return status;
 }
 
-/* Values of everything persistent that was not in the store. */
+/* Fills all persistent memory that was not in the store. */
 static zf_status zfi_fill(zf_program *p)
 {
     zf_graph *g = p->graph;
@@ -632,7 +634,7 @@ static zf_status zfi_fill(zf_program *p)
     return status;
 }
 
-/* What was loose in the store and lies in a bucket now has no need of host memory. */
+/* Frees the host memory of tensors that have moved into a bucket. */
 static void zfi_drop_loose(zf_store *s)
 {
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
@@ -643,7 +645,7 @@ static void zfi_drop_loose(zf_store *s)
     }
 }
 
-/* An input that updates read: a learning rate. */
+/* The node is an input that an update reads: a learning rate. */
 static bool zfi_is_for_updates(const zf_graph *g, int32_t id)
 {
     if (g->nodes[id].op != ZF_OP_input) return false;
@@ -653,7 +655,7 @@ static bool zfi_is_for_updates(const zf_graph *g, int32_t id)
     return false;
 }
 
-/* Lists the inputs that somebody reads, and the learning rates. */
+/* Lists the inputs that nodes read, and the learning rates. */
 static zf_status zfi_list_inputs(zf_program *p)
 {
     enum { READ = 1, RATE = 2 };
@@ -694,7 +696,7 @@ static zf_status zfi_list_same(zf_program *p)
     return p->memory.failed ? zfi_graph_nomem(p->graph) : ZF_OK;
 }
 
-/* The communicator is one of as many ranks as the graph was cut for. */
+/* Checks that the communicator has as many ranks as the graph is for. */
 static zf_status zfi_check_comm(zf_graph *g, const zf_comm *comm)
 {
     int32_t world = comm ? comm->world : 1;
@@ -708,7 +710,7 @@ static zf_status zfi_check_comm(zf_graph *g, const zf_comm *comm)
                     (int)g->world, (int)world);
 }
 
-/* The store that the program works with: the desc's, or one of its own. */
+/* Opens the store of the program: that of the desc, or a new one. */
 static zf_status zfi_open_store(zf_program *p, const zf_compile_desc *d)
 {
     zf_error *error = &p->graph->error;
@@ -742,7 +744,7 @@ static zf_status zfi_open_store(zf_program *p, const zf_compile_desc *d)
     return ZF_OK;
 }
 
-/* The bytes of the store and of all its programs stay within the store's limit. */
+/* Checks the bytes of the store and all its programs against the store's limit. */
 static zf_status zfi_check_store_limit(const zf_program *p)
 {
     const zf_store *s = p->store;
@@ -763,7 +765,7 @@ static int zfi_by_place(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* A file for what is added to the store on the disk. */
+/* Makes a file for what is added to the store on the disk. */
 static zf_status zfi_allocate_disk(zf_program *p, size_t stored)
 {
     zf_graph *g = p->graph;
@@ -795,7 +797,7 @@ static zf_status zfi_allocate_disk(zf_program *p, size_t stored)
     return g->error.status;
 }
 
-/* Memory for what is added to the store, and for all else. */
+/* Allocates memory for what is added to the store, and for all else. */
 static zf_status zfi_allocate(zf_program *p, zf_space space)
 {
     zf_graph *g = p->graph;
@@ -944,7 +946,7 @@ ZF_API void zf_program_free(zf_program *p)
 
 /* --------------------------------------------------------------------- reading, writing */
 
-/* The node that `x` names, after checking that the program can hand out or take its bytes. */
+/* The node of `x`, after checking that a program may read or write its bytes. */
 static int32_t zfi_accessible(zf_program *p, zf_tensor x, size_t bytes, const char *call,
                               bool writing)
 {
@@ -1020,7 +1022,7 @@ static bool zfi_share_bytes(const zf_array *a, const zf_array *b)
     return x && y && x < y + y_bytes && y < x + x_bytes;
 }
 
-/* The launch makes some of the bytes of `x`. */
+/* The launch writes some of the bytes of `x`. */
 static bool zfi_makes(const zf_launch *l, const zf_array *x)
 {
     bool makes = zfi_share_bytes(x, &l->out);
@@ -1028,13 +1030,13 @@ static bool zfi_makes(const zf_launch *l, const zf_array *x)
     return makes;
 }
 
-/* Something still wants the bytes of `x` after launch n: a later launch, before they are written
- * again, or an output. */
+/* The bytes of `x` are needed after launch n: by a later launch, before they are written again, or
+ * by an output. */
 static bool zfi_wanted(const zf_program *p, const zf_array *x, int32_t n)
 {
     const zf_graph *g = p->graph;
     if (zfi_makes(&p->launches[n], x)) return true;
-    for (int32_t m = 0; m < p->launch_count; m++) /* what is under way on another queue */
+    for (int32_t m = 0; m < p->launch_count; m++) /* launches in flight on another queue */
         if (p->waits_for[m] >= 0 && p->waits_for[m] < n && m > n) {
             const zf_launch *l = &p->launches[p->waits_for[m]];
             if (zfi_share_bytes(x, &l->out)) return true;
@@ -1062,9 +1064,9 @@ static bool zfi_wanted(const zf_program *p, const zf_array *x, int32_t n)
     return false;
 }
 
-/* Fills the operands of launch n that nothing wants any more with NaN, so that a read of the dead
- * shows in the numbers. Looks at bytes alone, not at the lives that placed them. Quadratic: for
- * tests. */
+/* Fills operands of launch n that are no longer needed with NaN, so that a wrong read changes the
+ * numbers. Looks at bytes alone, not at the lifetimes by which they were placed. Takes quadratic
+ * time; for tests. */
 static void zfi_poison(zf_program *p, int32_t n)
 {
     unsigned char nan[4096];
@@ -1081,7 +1083,8 @@ static void zfi_poison(zf_program *p, int32_t n)
     }
 }
 
-/* Before launch n: counts what it moves, and if it sums losses over the ranks, notes whether those of this rank are numbers. */
+/* Before launch n: counts its traffic; and if it sums losses over the ranks, notes whether this
+ * rank's are finite. */
 static zf_status zfi_note_launch(zf_program *p, int32_t n)
 {
     enum { PIECE = 64 };
@@ -1108,8 +1111,8 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
     return ZF_OK;
 }
 
-/* Launches on the backend that runs it. What computes in host memory beside another device begins
- * when that is done. */
+/* Launches on the backend that runs it. A launch in host memory beside another device waits for
+ * that device first. */
 static zf_status zfi_launch_there(zf_program *p, const zf_launch *l)
 {
     zf_backend *runs = zfi_runner(p, l);
@@ -1119,7 +1122,7 @@ static zf_status zfi_launch_there(zf_program *p, const zf_launch *l)
     return runs->launch(runs->self, l);
 }
 
-/* Launches n, or waits for the one that it waits for. */
+/* Launches n, or waits for the launch of a `wait`. */
 static zf_status zfi_launch(zf_program *p, int32_t n)
 {
     const zf_launch *l = &p->launches[n];
@@ -1130,13 +1133,13 @@ static zf_status zfi_launch(zf_program *p, int32_t n)
     } else {
         if ((status = zfi_note_launch(p, n))) return status;
         status = zfi_launch_there(p, l);
-        if (l->queue) return status; /* what it reads is wanted until it has been waited for */
+        if (l->queue) return status; /* its operands are needed until its wait */
     }
     if (!status && p->poison) zfi_poison(p, n);
     return status;
 }
 
-/* Launches [first, last): the micro section, or the update section. */
+/* Runs launches [first, last): the micro section, or the update section. */
 static zf_status zfi_run_launches(zf_program *p, int32_t first, int32_t last)
 {
     zf_status status = ZF_OK;
@@ -1169,7 +1172,7 @@ static void zfi_begin_micro(zf_program *p)
     p->spoiled = false;
 }
 
-/* The first scalar output of the micro section that is not finite; NULL. */
+/* The first scalar output of the micro section that is non-finite; NULL: none. */
 static const zfi_node *zfi_bad_output(zf_program *p)
 {
     const zf_graph *g = p->graph;
@@ -1188,7 +1191,7 @@ static const zfi_node *zfi_bad_output(zf_program *p)
     return NULL;
 }
 
-/* Before the update section: the learning rates are numbers. */
+/* Before the update section: checks that the learning rates are finite. */
 static zf_status zfi_check_rates(zf_program *p)
 {
     for (int32_t k = 0; k < zfi_len(p->rates); k++) {
@@ -1210,8 +1213,7 @@ static zf_status zfi_check_rates(zf_program *p)
     return ZF_OK;
 }
 
-/* Between the sections: the micro section went well, and the losses are numbers. All ranks see the
- * same. */
+/* Between the sections: checks that the losses are finite. All ranks see the same losses. */
 static zf_status zfi_check_outputs(zf_program *p)
 {
     const zfi_node *bad;
@@ -1228,8 +1230,8 @@ static zf_status zfi_check_outputs(zf_program *p)
                     (long long)p->run.step, bad->name);
 }
 
-/* All ranks have found a loss that is no number: names the first one whose own was none. Where
- * there is no such rank, their sum has overflowed. */
+/* After a non-finite sum on all ranks: names the first rank whose own loss was non-finite. If there
+ * is none, the sum has overflowed. */
 static zf_status zfi_name_spoiler(zf_program *p)
 {
     zf_error mine = p->spoiled ? p->error : (zf_error){ZF_OK, ""};
@@ -1237,7 +1239,8 @@ static zf_status zfi_name_spoiler(zf_program *p)
     return p->error.status;
 }
 
-/* A step that failed on this rank fails on all: unless they know, they are told. */
+/* Tells the other ranks that the step failed on this one, unless they know, so that it fails on
+ * all. */
 static zf_status zfi_step_failed(zf_program *p, zf_status status)
 {
     p->micro = 0;
@@ -1245,12 +1248,13 @@ static zf_status zfi_step_failed(zf_program *p, zf_status status)
     if (p->comm && p->comm->abort && status != ZF_ERR_NAN && status != ZF_ERR_COMM &&
         status != ZF_ERR_MISMATCH)
         p->comm->abort(p->comm->self, p->error.text);
-    /* What is under way on other queues ends now: its memory is free to go. */
+    /* Ends what is in flight on other queues, so that its memory can be freed. */
     p->backend->synchronize(p->backend->self, NULL);
     return p->error.status;
 }
 
-/* All ranks have the same plan: a difference is an error on each of them, and not a hang. */
+/* Checks that all ranks have the same plan. A difference is an error on each of them, and not a
+ * hang. */
 static zf_status zfi_agree(zf_program *p)
 {
     zf_collective c = {.op = ZF_OP_all_gather, .dtype = ZF_I64, .count = 1, .out = p->hashes};
@@ -1272,7 +1276,7 @@ static zf_status zfi_agree(zf_program *p)
     return ZF_OK;
 }
 
-/* All ranks have what must be the same on all of them; a difference is an error of all. */
+/* Compares what must be equal on all ranks. A difference is an error on all. */
 static zf_status zfi_compare(zf_program *p)
 {
     zf_status status;
@@ -1301,7 +1305,7 @@ static zf_status zfi_run_micro(zf_program *p)
     return status ? status : zfi_run_launches(p, 0, p->micro_end);
 }
 
-/* After zf_load a step begins anew, and ranks compare what they begin with. */
+/* After zf_load: a step begins anew, and ranks will compare the values with which they begin. */
 static void zfi_see_load(zf_program *p)
 {
     if (p->loads == p->store->loads) return;
@@ -1310,7 +1314,7 @@ static void zfi_see_load(zf_program *p)
     p->compared = false;
 }
 
-/* A step is done. */
+/* Counts a finished step. */
 static void zfi_count_step(zf_program *p)
 {
     zf_store *s = p->store;
@@ -1318,7 +1322,7 @@ static void zfi_count_step(zf_program *p)
     *(p->trains ? &s->step : &p->runs) += 1;
 }
 
-/* The update section will change what the program writes to. */
+/* Notes that the update section will change what the program writes. */
 static void zfi_mark_changed(zf_program *p)
 {
     const zf_graph *g = p->graph;

@@ -1,5 +1,5 @@
-/* A queue of the CPU backend: launches that run on a thread of their own, in their order, beside
- * queue 0. They are collectives, which mostly wait for other ranks.
+/* A queue of the CPU backend: launches that run in order on a thread of their own, beside queue 0.
+ * They are collectives, which mostly wait for other ranks, and copies.
  *
  *     queue 0    launch A ------ matmul ---- matmul ---- wait A ---- reads A
  *     queue 1             A on its thread ........ done
@@ -14,7 +14,7 @@ typedef struct zfi_queue {
     const zf_launch *ring[ZFI_QUEUE_ROOM]; /* number n is at n % ZFI_QUEUE_ROOM */
     int64_t launched, done;
     bool stop;
-    zf_error error; /* the first; what comes behind it is not run */
+    zf_error error; /* the first error; later launches do not run */
 } zfi_queue;
 
 static void *zfi_queue_main(void *argument)
@@ -84,7 +84,7 @@ static void zfi_queue_launch(zfi_queue *q, const zf_launch *l)
     pthread_mutex_unlock(&q->mutex);
 }
 
-/* Until `l`, or with NULL everything, is done. */
+/* Waits until `l`, or with NULL everything, is done. */
 static zf_status zfi_queue_wait(zfi_queue *q, const zf_launch *l, zf_error *error)
 {
     int64_t until;

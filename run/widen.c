@@ -1,21 +1,20 @@
-/* bf16 and f16 for rows whose kernels know f32: operands are converted to f32 in scratch, the f32
- * kernel runs on them, and what it makes is rounded once.
+/* bf16 and f16 for operators whose fast kernels take f32: operands are converted to f32 in scratch,
+ * the f32 kernel runs on them, and its results are rounded once.
  *
  *     bf16 operands -> f32 scratch -> kernel -> f32 scratch -> bf16 result
  *
- * Elementwise rows, and those over rows of the last dimension, go piece by piece, each worker with
- * a few pieces of scratch that stay in its cache:
+ * Elementwise operators, and operators BY_ROWS (over rows of the last dimension), run in pieces.
+ * The scratch of a worker holds a few pieces and stays in its cache:
  *
- *     x [rows | row]   first..last of the rows, converted   | row of gamma: whole, converted before
+ *     x [rows | row]   rows first..last, converted   | gamma: shared by all rows, converted before
  *
- * All others go whole, one after the other: conversion, kernel, conversion, each on all workers.
- * Rows that write operands, move bytes, or read 16 bits themselves are run as they are, and so is
- * everything on a reference backend.
- */
+ * All others run as a whole: conversion, kernel, conversion, each on all workers. Operators that
+ * write operands, move bytes, or read 16 bits themselves run unconverted, and so does everything on
+ * a reference backend. */
 enum {
-    ZFI_WIDEN_ARGS = 16,        /* a row with more operands is run as it is; no own operator has */
-    ZFI_WIDEN_PIECE = 1024,     /* elements of a piece, unless a row is longer */
-    ZFI_WIDEN_LONGEST = 1 << 16 /* elements of a row that goes piece by piece */
+    ZFI_WIDEN_ARGS = 16,        /* with more operands it runs unconverted */
+    ZFI_WIDEN_PIECE = 1024,     /* elements of a piece, or one row if that is longer */
+    ZFI_WIDEN_LONGEST = 1 << 16 /* longest row that runs in pieces */
 };
 
 typedef enum zfi_widening { ZFI_AS_IT_IS, ZFI_WHOLE, ZFI_ELEMENTWISE, ZFI_BY_ROWS } zfi_widening;
@@ -33,11 +32,11 @@ static zfi_widening zfi_widening_of(const zf_launch *l)
                            ZF_OP_COLLECTIVE | ZF_OP_READS_HALF;
     const zfi_record *record = zfi_record_for(l);
     uint32_t traits = record->traits;
-    bool reference = zfi_cpu_of(l)->reference && !l->own; /* an own operator has one kernel */
+    bool reference = zfi_cpu_of(l)->reference && !l->own; /* own operators have one */
     if (reference || (traits & apart) || l->arg_count > ZFI_WIDEN_ARGS ||
         !zfi_has_half(l))
         return ZFI_AS_IT_IS;
-    return record->scratch            ? ZFI_WHOLE /* pieces have none */
+    return record->scratch              ? ZFI_WHOLE /* pieces have no scratch for the kernel */
            : traits & ZF_OP_ELEMENTWISE ? ZFI_ELEMENTWISE
            : traits & ZF_OP_BY_ROWS     ? ZFI_BY_ROWS
                                         : ZFI_WHOLE;
@@ -45,8 +44,7 @@ static zfi_widening zfi_widening_of(const zf_launch *l)
 
 /* ------------------------------------------------------------------------------- scratch */
 
-/* Adds room for `count` floats to *bytes and returns where it begins; stays at the most there is.
- */
+/* Adds room for `count` floats to *bytes, SIZE_MAX at most, and returns where the room begins. */
 static size_t zfi_reserve(size_t *bytes, int64_t count)
 {
     size_t at = *bytes, size;
@@ -57,8 +55,8 @@ static size_t zfi_reserve(size_t *bytes, int64_t count)
     return at;
 }
 
-/* Makes *a the same array of f32 in scratch where it is of 16 bits, at l->scratch + *bytes; while
- * there is no scratch, counts it alone. True where it did. */
+/* If *a is of 16 bits, makes it an array of f32 in scratch, at l->scratch + *bytes, and returns
+ * true. Without scratch it only counts the bytes. */
 static bool zfi_widen_array(const zf_launch *l, zf_array *a, size_t *bytes)
 {
     size_t at;
@@ -71,7 +69,7 @@ static bool zfi_widen_array(const zf_launch *l, zf_array *a, size_t *bytes)
 
 /* --------------------------------------------------------------------------------- whole */
 
-/* A launch over arrays of f32. */
+/* A launch over converted arrays of f32. */
 typedef struct zfi_widened {
     zf_launch launch;
     zf_array args[ZFI_WIDEN_ARGS], saved[ZF_MAX_SAVED];
@@ -90,7 +88,7 @@ static void zfi_widen_whole(const zf_launch *l, zfi_widened *w)
     for (int k = 0; l->saved && k < ZF_MAX_SAVED; k++) {
         w->saved[k] = l->saved[k];
         zfi_widen_array(l, &w->saved[k], &w->bytes);
-        if (!l->saved[k].data) w->saved[k].data = NULL; /* nobody asks for it */
+        if (!l->saved[k].data) w->saved[k].data = NULL; /* it has no saved node */
     }
     if (l->saved) w->launch.saved = w->saved;
     w->launch.scratch = l->scratch ? (char *)l->scratch + w->bytes : NULL;
@@ -113,7 +111,7 @@ static void zfi_convert_piece(void *context, int64_t index, int worker)
                        c->from->dtype, n);
 }
 
-/* *to = *from, on all workers; nothing where they are one array. */
+/* *to = *from, on all workers; nothing where they are the same array. */
 static void zfi_convert_array(const zf_launch *l, const zf_array *to, const zf_array *from)
 {
     zfi_array_conversion c = {zfi_cpu_of(l)->isa, to, from, 0};
@@ -140,17 +138,18 @@ static zf_status zfi_run_whole(const zf_launch *l)
 
 enum { ZFI_WIDEN_ARRAYS = ZFI_WIDEN_ARGS + 1 + ZF_MAX_SAVED };
 
-/* How a launch is cut: the first dimensions of the result (of the operand that has the rows), taken
- * as one, are `rows`. An array steps with them, `unit` elements for each, which are its last
- * `inner` dimensions, or is whole. The arrays are the operands, the result, and what is saved. */
+/* The split of a launch into pieces. The first dimensions of the result (or of the operand that has
+ * the rows) are taken as one, of size `rows`. Each array either steps with them, `unit` elements
+ * for each, which are its last `inner` dimensions, or is whole. The arrays are the operands, the
+ * result, and the saved values. */
 typedef struct zfi_cutting {
     const zf_launch *launch;
-    int64_t rows, grain, count; /* rows in all and of a piece; pieces */
+    int64_t rows, grain, count; /* rows in all, and of a piece; number of pieces */
     int arrays;
     bool steps[ZFI_WIDEN_ARRAYS];
     int inner[ZFI_WIDEN_ARRAYS];
     int64_t unit[ZFI_WIDEN_ARRAYS];
-    size_t shared, own; /* bytes of scratch: of whole operands; of each worker */
+    size_t shared, own;     /* bytes of scratch: shared, for whole operands; own, of each worker */
     _Atomic int64_t failed; /* the first piece whose kernel has failed; INT64_MAX: none */
 } zfi_cutting;
 
@@ -161,8 +160,8 @@ static const zf_array *zfi_piece_array(const zf_launch *l, int k)
                                : &l->saved[k - l->arg_count - 1];
 }
 
-/* The first `cut` dimensions of `out`, to which x is aligned at the last one, are x's as well
- * (*steps), or x is repeated along them; false: neither. */
+/* How x, aligned at the last dimension, has the first `cut` dimensions of `out`: *steps where it
+ * has them too, not where it is repeated along them; false: neither. */
 static bool zfi_steps_along(const zf_shape *x, const zf_shape *out, int cut, bool *steps)
 {
     bool all = true, none = true;
@@ -176,7 +175,7 @@ static bool zfi_steps_along(const zf_shape *x, const zf_shape *out, int cut, boo
     return all || none;
 }
 
-/* How many of the first dimensions of the result can be cut, elementwise. */
+/* How many of the first dimensions of an elementwise result can be split. */
 static int zfi_cut_elements(const zf_launch *l, zfi_cutting *p)
 {
     for (int cut = l->out.shape.rank; cut > 0; cut--) {
@@ -188,7 +187,7 @@ static int zfi_cut_elements(const zf_launch *l, zfi_cutting *p)
     return 0;
 }
 
-/* Cuts the launch; false where it is better whole. */
+/* Splits the launch; false where it should run as a whole. */
 static bool zfi_cut(const zf_launch *l, zfi_widening how, zfi_cutting *p)
 {
     bool by_rows = how == ZFI_BY_ROWS;
@@ -206,7 +205,7 @@ static bool zfi_cut(const zf_launch *l, zfi_widening how, zfi_cutting *p)
         int rest = by_rows ? a->shape.rank - cut : over->rank - cut;
         bool half = zfi_is_half(a->dtype);
         if (half && !zfi_count(a)) return false;
-        if (k > l->arg_count) { /* saved: like the result, or none */
+        if (k > l->arg_count) { /* a saved value is like the result, or absent */
             p->steps[k] = zfi_same_shape(&a->shape, &l->out.shape);
             if (!p->steps[k] && (half || a->shape.rank)) return false;
         } else if (k == l->arg_count) {
@@ -231,7 +230,7 @@ static bool zfi_cut(const zf_launch *l, zfi_widening how, zfi_cutting *p)
     return true;
 }
 
-/* Rows [first, first + n) of the arrays, f32 ones in place of those of 16 bits. */
+/* Runs rows [first, first + n), with arrays of f32 in place of those of 16 bits. */
 static zf_status zfi_run_rows(const zfi_cutting *p, int64_t index, int worker, zf_error *error)
 {
     const zf_launch *l = p->launch;
@@ -260,7 +259,7 @@ static zf_status zfi_run_rows(const zfi_cutting *p, int64_t index, int worker, z
         a->dtype = ZF_F32;
         a->data = (char *)l->scratch + (p->steps[k] ? zfi_reserve(&own, p->grain * p->unit[k])
                                                     : zfi_reserve(&shared, zfi_count(a)));
-        if (!from[k]) a->data = NULL; /* saved, and nobody asks for it */
+        if (!from[k]) a->data = NULL; /* a saved value without saved node */
         else if (p->steps[k] && k < l->arg_count)
             zfi_widen(alone.isa, a->data, whole->dtype, from[k], n * p->unit[k]);
     }
@@ -302,7 +301,7 @@ static zf_status zfi_run_pieces(const zf_launch *l, zfi_cutting *p)
     }
     if (status) return status;
     zfi_pool_run(zfi_cpu_of(l)->pool, p->count, zfi_run_piece, p);
-    if (p->failed < p->count) /* the same error on any number of threads */
+    if (p->failed < p->count) /* so that the error does not depend on the number of threads */
         status = zfi_run_rows(p, p->failed, 0, l->error);
     return status;
 }

@@ -1,9 +1,9 @@
 /* CRC-32C (Castagnoli: polynomial 0x1edc6f41, reflected 0x82f63b78), the checksum of stored
  * tensors.
  *
- * Three ways to one result: the processor's instruction; eight bytes at a time by tables, for long
- * data; four bits at a time, for short data and for making those tables, which live on the stack.
- */
+ * There are three algorithms with one result: the processor's instruction; eight bytes at a time by
+ * tables, for long data; and four bits at a time, for short data and for computing these tables,
+ * which are on the stack. */
 #if defined(__ARM_FEATURE_CRC32)
 #include <arm_acle.h>
 #endif
@@ -25,7 +25,7 @@ static uint32_t zfi_crc32c_short(uint32_t state, const uint8_t *data, size_t byt
 
 static uint32_t zfi_crc32c_long(uint32_t state, const uint8_t *data, size_t bytes)
 {
-    uint32_t table[8][256]; /* [k][byte]: that byte and k zero bytes behind it */
+    uint32_t table[8][256]; /* [k][byte]: the byte followed by k zero bytes */
     for (int byte = 0; byte < 256; byte++) {
         uint8_t one = (uint8_t)byte;
         table[0][byte] = zfi_crc32c_short(0, &one, 1);
@@ -70,8 +70,8 @@ static uint32_t zfi_crc32c_arm(uint32_t state, const uint8_t *data, size_t bytes
 }
 #endif
 
-/* The checksum of what `crc` covers (0: nothing) and data[0..bytes) behind it: data may come in any
- * pieces. */
+/* The checksum of data[0..bytes) after the data of which `crc` is the checksum (0: none). Data may
+ * come in pieces of any size. */
 static uint32_t zfi_crc32c(uint32_t crc, const void *data, size_t bytes)
 {
 #if defined(__ARM_FEATURE_CRC32)

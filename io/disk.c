@@ -1,38 +1,37 @@
-/* The disk engine: values in an offload file, moved between it and memory while the caller goes on.
+/* The disk engine: moves values between an offload file and memory while the caller continues.
  *
  *     zfi_disk_write     pieces of one block: checksum, request --.         .-- the disk, many at a
  *     zfi_disk_read      pieces of one block: request ------------'- slots -'   time, in any order
- *     zfi_disk_wait      results; what was read is compared with its checksum
+ *     zfi_disk_wait      results; data that were read are compared with their checksum
  *
- * A piece in flight has one of `depth` slots. Requests go by io_uring where the system grants it,
- * else to threads that call pread and pwrite; and past the system's cache (O_DIRECT) where the file
- * system allows it. Direct requests need memory and lengths that are multiples of what the device
- * says; other pieces go through a staging block.
+ * A piece in flight has one of `depth` slots. Requests use io_uring where the system grants it,
+ * else threads that call pread and pwrite. They bypass the system's cache (O_DIRECT) where the file
+ * system allows it. Direct requests need addresses and lengths aligned as the device requires;
+ * other pieces go through a staging block.
  *
- * Every block of a value has a CRC-32C in memory, taken when its write starts. A block that comes
- * back different is an error that names it, and so is a block that nobody has written.
+ * Every block of a value has a CRC-32C in memory, computed when its write starts. Reading a block
+ * with another checksum, or a block that was never written, is an error that names the block.
  *
- * Pieces in flight whose places in the file overlap are all reads: what would break that waits
- * first. So who starts a read after a write was started gets what was written.
+ * Pieces in flight that overlap in the file are all reads: a piece that would break this rule waits
+ * first. So a read that is started after a write gets the written data.
  *
- * The disk space has addresses, behind which there is no memory. So places on the disk are passed
- * around and added to as those in memory are, and who would use one as memory is stopped at once.
+ * The disk space has addresses without memory. So places on the disk are passed and offset like
+ * those in memory, and using one as memory stops the program at once.
  *
- * One mutex guards the engine; it is open while data are moved, copied, or summed. With a ring, a
- * thread that needs a result fetches results for all: one at a time sleeps in the kernel
- * (`reaping`), others wait for `changed`.
- */
+ * One mutex guards the engine. It is released while data are moved, copied, or summed. With a ring,
+ * a thread that needs a result collects the results of all: one thread at a time sleeps in the
+ * kernel (`reaping`), others wait for `changed`. */
 typedef enum zfi_disk_way { ZFI_DISK_ANY, ZFI_DISK_RING, ZFI_DISK_THREADS } zfi_disk_way;
 
 enum {
-    ZFI_DISK_ALIGN = ZFI_OFFLOAD_PAGE, /* of places in the file; of memory, it is always enough */
+    ZFI_DISK_ALIGN = ZFI_OFFLOAD_PAGE, /* alignment in the file, and enough for memory */
     ZFI_DISK_BLOCK = 1 << 20,
     ZFI_DISK_MOST_BLOCK = 64 << 20,
     ZFI_DISK_DEPTH = 32,
     ZFI_DISK_MOST_DEPTH = 1024,
     ZFI_DISK_STAGING = 4,
-    ZFI_DISK_THREAD_COUNT = 16, /* at most */
-    ZFI_DISK_TRIES = 1000       /* of a request that gets nowhere */
+    ZFI_DISK_THREAD_COUNT = 16, /* threads at most */
+    ZFI_DISK_TRIES = 1000       /* tries of a request that makes no progress */
 };
 
 typedef struct zfi_disk_value {
@@ -40,34 +39,33 @@ typedef struct zfi_disk_value {
     int64_t offset, bytes; /* in the plan's disk space; offset: a multiple of ZFI_DISK_ALIGN */
 } zfi_disk_value;
 
-/* {0} is the default of block, depth, staging, way, buffered, host, system. */
+/* 0 in block, depth, staging, way, buffered, host and system is the default. */
 typedef struct zfi_disk_desc {
     const char *folder, *run; /* as in zfi_offload_desc */
     int32_t rank, world;
     uint64_t plan;
-    int64_t bytes;                /* of the plan's disk space */
-    const zfi_disk_value *values; /* is copied; in the order of their places, which may be shared */
+    int64_t bytes;                /* size of the plan's disk space */
+    const zfi_disk_value *values; /* copied; ordered by place; places may be shared */
     int32_t count;
-    int64_t block;    /* bytes of a request and of what one checksum covers: a power of two */
+    int64_t block;    /* bytes of a request and of a checksum: a power of two */
     int32_t depth;    /* pieces in flight */
     int32_t staging;  /* blocks of memory for pieces that are not aligned */
-    zfi_disk_way way; /* ZFI_DISK_ANY: a ring where there is one, else threads */
-    bool buffered;    /* through the system's cache, also where it can be passed */
-    void *host; /* zfi_disk_host_bytes, aligned to ZFI_DISK_ALIGN; NULL: allocated by itself */
-    const zfi_system *system; /* NULL: the system's own */
+    zfi_disk_way way; /* ZFI_DISK_ANY: a ring if possible, else threads */
+    bool buffered;    /* uses the system's cache, even where it can be bypassed */
+    void *host;       /* zfi_disk_host_bytes, aligned to ZFI_DISK_ALIGN; NULL: allocated */
+    const zfi_system *system; /* NULL: the system itself */
 } zfi_disk_desc;
 
-/* What was started and is to be waited for. It is the caller's, and stays where it is until
- * then. */
+/* A transfer that was started. The caller owns it and must not move it until zfi_disk_wait. */
 typedef struct zfi_disk_transfer {
     int32_t pending; /* pieces in flight */
-    zf_error error;  /* the first */
+    zf_error error;  /* the first error */
 } zfi_disk_transfer;
 
 typedef struct zfi_disk_info {
     const char *path;
     bool direct, ring;
-    const char *why; /* "" or why it is not direct, or has no ring */
+    const char *why; /* "", or why requests are not direct, or there is no ring */
     int32_t depth, threads;
     int64_t file_bytes, memory_align;
     int64_t reads, writes, bytes_read, bytes_written; /* so far */
@@ -89,43 +87,43 @@ typedef struct zfi_disk_slot {
     int64_t from;       /* of the value */
     int64_t at;         /* in the file */
     int64_t bytes;      /* of the value's block */
-    int64_t span, done; /* bytes of the request, and those that were moved */
+    int64_t span, done; /* bytes of the request; bytes moved so far */
     char *data;         /* of the request */
     char *user;         /* of the caller */
     zf_error error;
-    int32_t next; /* in a list; -1: the last */
+    int32_t next; /* next in a list; -1: the last */
 } zfi_disk_slot;
 
 typedef struct zfi_disk {
     zfi_memory *memory;
-    char *own; /* the memory, where it is not the caller's; of own_bytes */
+    char *own; /* memory that the disk has allocated; own_bytes bytes */
     size_t own_bytes;
     zfi_offload_file file;
     const zfi_system *system;
     zfi_disk_info info;
     zfi_disk_value *values;
-    int64_t *first; /* of each value: its first check */
+    int64_t *first; /* by value: the index of its first checksum */
     zfi_disk_check *checks;
     zfi_disk_slot *slots;
     char *staging;
-    bool *staged; /* which staging blocks are taken */
-    char *corner; /* a block, of zfi_disk_get and zfi_disk_put; under corner_mutex */
+    bool *staged; /* by staging block: it is in use */
+    char *corner; /* a block for zfi_disk_get and zfi_disk_put; guarded by corner_mutex */
     pthread_mutex_t corner_mutex;
     int32_t count, depth, staging_count;
     int64_t block;
-    char *base; /* addresses of the disk space, which nothing can be read from or written to */
+    char *base; /* addresses of the disk space, without memory */
     int64_t bytes;
 
     pthread_mutex_t mutex;
-    pthread_cond_t changed; /* a slot or the ring is free, or requests were submitted */
-    pthread_cond_t work;    /* for threads */
+    pthread_cond_t changed; /* a slot or the ring has become free, or requests were submitted */
+    pthread_cond_t work;    /* for threads: there is a request */
     pthread_t threads[ZFI_DISK_THREAD_COUNT];
     int32_t queue, queue_end; /* list of slots for threads; -1: empty */
     bool stop;
     zfi_ring ring;
     bool reaping;      /* a thread waits for results in the kernel */
     int32_t flying;    /* requests in the kernel */
-    int32_t finishing; /* slots whose requests are done, and which are being checked */
+    int32_t finishing; /* slots whose requests are done and are being checked */
     char why[96];
 } zfi_disk;
 
@@ -136,7 +134,7 @@ static int64_t zfi_disk_up(int64_t bytes, int64_t align)
     return (bytes + align - 1) / align * align;
 }
 
-/* Bytes of the file of a plan with so many bytes of disk space. */
+/* The size of the file for a plan with so many bytes of disk space. */
 static int64_t zfi_disk_file_bytes(int64_t bytes)
 {
     return ZFI_OFFLOAD_PAGE + zfi_disk_up(bytes, ZFI_DISK_ALIGN);
@@ -155,7 +153,7 @@ static zfi_disk_desc zfi_disk_resolved(const zfi_disk_desc *desc)
 
 static int64_t zfi_disk_blocks(int64_t bytes, int64_t block) { return (bytes + block - 1) / block; }
 
-/* The parts of a disk in one piece of memory. */
+/* The arrays of a disk in one block of memory. */
 typedef struct zfi_disk_parts {
     char *staging, *corner;
     zfi_disk *disk;
@@ -167,7 +165,7 @@ typedef struct zfi_disk_parts {
     size_t bytes;
 } zfi_disk_parts;
 
-/* The next part of the memory at `host`; NULL: it is counted, and there is none. */
+/* The next array in the memory at `host`; NULL: only counts its bytes. */
 static void *zfi_disk_part(char *host, size_t *at, int64_t count, size_t size)
 {
     char *part = host ? host + *at : NULL;
@@ -193,7 +191,7 @@ static zfi_disk_parts zfi_disk_lay_out(const zfi_disk_desc *d, char *host)
     return p;
 }
 
-/* Bytes of memory that a disk takes, in one piece. */
+/* The bytes of memory that a disk takes, in one block. */
 ZFI_UNUSED static size_t zfi_disk_host_bytes(const zfi_disk_desc *desc)
 {
     const zfi_disk_desc d = zfi_disk_resolved(desc);
@@ -237,7 +235,7 @@ enum { ZFI_O_DIRECT = __O_DIRECT };
 enum { ZFI_O_DIRECT = 0 };
 #endif
 
-/* What direct requests must be multiples of: places and lengths, and addresses. False: unknown. */
+/* The alignment of direct requests: of places and lengths, and of addresses. False: unknown. */
 static bool zfi_disk_device_align(int file, int64_t *places, int64_t *memory)
 {
 #if defined(__linux__) && defined(SYS_statx)
@@ -254,7 +252,7 @@ static bool zfi_disk_device_align(int file, int64_t *places, int64_t *memory)
 #endif
 }
 
-/* Has requests pass the system's cache, if they can. */
+/* Makes requests bypass the system's cache, if possible. */
 static void zfi_disk_go_direct(zfi_disk *d)
 {
     const int file = d->file.file, flags = fcntl(file, F_GETFL);
@@ -269,7 +267,7 @@ static void zfi_disk_go_direct(zfi_disk *d)
         return;
     }
     if (fcntl(file, F_SETFL, flags | ZFI_O_DIRECT)) return;
-    /* Some file systems promise it, and then refuse. */
+    /* Some file systems promise direct requests and then refuse them. */
     if (pread(file, d->staging, ZFI_OFFLOAD_PAGE, 0) != ZFI_OFFLOAD_PAGE) {
         fcntl(file, F_SETFL, flags);
         return;
@@ -281,7 +279,7 @@ static void zfi_disk_go_direct(zfi_disk *d)
 
 /* ------------------------------------------------------------------------------------- requests */
 
-/* Records the piece's error: what, and where it is. */
+/* Records the piece's error: what failed, and where. */
 static void zfi_disk_fail(const zfi_disk *d, zfi_disk_slot *s, zf_status status, const char *what)
 {
     zfi_fail(&s->error, status, "%.100s, byte %lld of %lld (%s, byte %lld): %s",
@@ -297,7 +295,7 @@ static void zfi_disk_refused(const zfi_disk *d, zfi_disk_slot *s, int code)
 }
 
 /* Takes a request's result: bytes, or an error as a negative number. True when the piece is done or
- * has failed; else what is left of it is to be requested. */
+ * has failed; else its rest must be requested. */
 static bool zfi_disk_result(const zfi_disk *d, zfi_disk_slot *s, int64_t result)
 {
     const int64_t left = s->span - s->done;
@@ -312,7 +310,7 @@ static bool zfi_disk_result(const zfi_disk *d, zfi_disk_slot *s, int64_t result)
         s->done = s->span;
         return true;
     }
-    /* A direct request goes on at a place that one may begin at. */
+    /* A direct request must continue at an aligned place. */
     if (d->info.direct) result = result / ZFI_DISK_ALIGN * ZFI_DISK_ALIGN;
     s->done += result;
     if (result) {
@@ -330,7 +328,7 @@ static bool zfi_disk_result(const zfi_disk *d, zfi_disk_slot *s, int64_t result)
     return false;
 }
 
-/* Looks at what has come, and brings it to its place. Called without the mutex. */
+/* Checks the data that have arrived and copies them to their place. Called without the mutex. */
 static void zfi_disk_finish(const zfi_disk *d, zfi_disk_slot *s)
 {
     char what[96];
@@ -347,7 +345,7 @@ static void zfi_disk_finish(const zfi_disk *d, zfi_disk_slot *s)
     }
 }
 
-/* The piece is done: its slot is free. */
+/* Frees the slot of a piece that is done. */
 static void zfi_disk_retire(zfi_disk *d, zfi_disk_slot *s)
 {
     if (s->error.status) {
@@ -421,8 +419,8 @@ static void zfi_disk_push(zfi_disk *d, zfi_disk_slot *s)
     pthread_cond_signal(&d->work);
 }
 
-/* Hands what was pushed to the kernel. What it refuses for the moment is handed over later, when a
- * result has come; where none is to come, it fails after some time. */
+/* Submits the pushed requests to the kernel. Those that it cannot take now are submitted after the
+ * next result; if no result is to come, the call fails after some time. */
 static void zfi_disk_submit(zfi_disk *d)
 {
     bool some = false;
@@ -445,7 +443,7 @@ static void zfi_disk_submit(zfi_disk *d)
     if (some) pthread_cond_broadcast(&d->changed);
 }
 
-/* Takes the results that have come. */
+/* Takes the results that have arrived. */
 static void zfi_disk_collect(zfi_disk *d)
 {
     int32_t done = -1;
@@ -474,7 +472,7 @@ static void zfi_disk_collect(zfi_disk *d)
     }
 }
 
-/* Waits until something has changed; called with the mutex, which is open meanwhile. */
+/* Waits until something has changed. Called with the mutex, which is released while it waits. */
 static void zfi_disk_pass(zfi_disk *d)
 {
     if (d->info.ring) zfi_disk_submit(d);
@@ -484,7 +482,7 @@ static void zfi_disk_pass(zfi_disk *d)
     }
     d->reaping = true;
     pthread_mutex_unlock(&d->mutex);
-    /* Whatever the error is, buffers are the kernel's until their results have come. */
+    /* After any error, the kernel may use the buffers until their results have arrived. */
     if (zfi_ring_wait(&d->ring) < 0 && errno != EINTR) zfi_disk_nap();
     pthread_mutex_lock(&d->mutex);
     d->reaping = false;
@@ -494,8 +492,8 @@ static void zfi_disk_pass(zfi_disk *d)
 
 /* ------------------------------------------------------------------------------------ transfers */
 
-/* A free slot for a piece at [at, at + span) of the file, when no piece in flight forbids it; with
- * a staging block, if it is `staged`. */
+/* A free slot for a piece at [at, at + span) of the file, if no piece in flight overlaps it in a
+ * forbidden way; with a staging block, if `staged`. */
 static zfi_disk_slot *zfi_disk_take(zfi_disk *d, bool write, int64_t at, int64_t span, bool staged)
 {
     for (;;) {
@@ -518,7 +516,7 @@ static zfi_disk_slot *zfi_disk_take(zfi_disk *d, bool write, int64_t at, int64_t
     }
 }
 
-/* Starts the piece [from, from + bytes) of a value; called with the mutex. */
+/* Starts the piece [from, from + bytes) of a value. Called with the mutex. */
 static void zfi_disk_start_piece(zfi_disk *d, bool write, int32_t value, int64_t from, char *user,
                                  int64_t bytes, zfi_disk_transfer *transfer)
 {
@@ -550,7 +548,7 @@ static void zfi_disk_start_piece(zfi_disk *d, bool write, int32_t value, int64_t
         return;
     }
     zfi_disk_push(d, s);
-    if (write && d->info.ring) zfi_disk_submit(d); /* it runs while the next one is summed */
+    if (write && d->info.ring) zfi_disk_submit(d); /* it runs while the next one is checksummed */
 }
 
 static void zfi_disk_start(zfi_disk *d, bool write, int32_t value, int64_t from, char *data,
@@ -580,22 +578,22 @@ static void zfi_disk_start(zfi_disk *d, bool write, int32_t value, int64_t from,
     pthread_mutex_unlock(&d->mutex);
 }
 
-/* Starts to write `bytes` of the value, from byte `from` on: whole blocks, or to its end. `data`
- * must stay as they are until the transfer was waited for. */
+/* Starts writing `bytes` of the value from byte `from` on: whole blocks, or to its end. `data` must
+ * not change until zfi_disk_wait. */
 ZFI_UNUSED static void zfi_disk_write(zfi_disk *d, int32_t value, int64_t from, const void *data,
                                       int64_t bytes, zfi_disk_transfer *transfer)
 {
     zfi_disk_start(d, true, value, from, (char *)(uintptr_t)data, bytes, transfer);
 }
 
-/* Starts to read them. `data` are undefined until the transfer was waited for, and if it failed. */
+/* Starts reading. `data` are undefined until zfi_disk_wait, and also if that fails. */
 ZFI_UNUSED static void zfi_disk_read(zfi_disk *d, int32_t value, int64_t from, void *data,
                                      int64_t bytes, zfi_disk_transfer *transfer)
 {
     zfi_disk_start(d, false, value, from, data, bytes, transfer);
 }
 
-/* Waits until the transfer is done: its first error. */
+/* Waits until the transfer is done; returns its first error. */
 static zf_status zfi_disk_wait(zfi_disk *d, zfi_disk_transfer *transfer, zf_error *error)
 {
     pthread_mutex_lock(&d->mutex);
@@ -614,7 +612,7 @@ static void zfi_disk_drain(zfi_disk *d)
     pthread_mutex_unlock(&d->mutex);
 }
 
-/* Reads or writes a part of a block. */
+/* Reads or writes a part of one block. */
 static void zfi_disk_corner(zfi_disk *d, bool put, int32_t value, int64_t at, char *data,
                                    int64_t bytes, zfi_disk_transfer *transfer)
 {
@@ -669,37 +667,36 @@ static zf_status zfi_disk_any(zfi_disk *d, bool put, int32_t value, int64_t at, 
     return ZF_OK;
 }
 
-/* Reads any bytes of a value, and waits: for what is done now and then. */
+/* Reads any bytes of a value and waits. For rare use. */
 ZFI_UNUSED static zf_status zfi_disk_get(zfi_disk *d, int32_t value, int64_t at, void *data,
                                          int64_t bytes, zf_error *error)
 {
     return zfi_disk_any(d, false, value, at, data, bytes, error);
 }
 
-/* Writes any bytes of a value, and waits. Of a block of which nothing was written, the rest is
- * 0. */
+/* Writes any bytes of a value and waits. In a block that was never written, the rest becomes 0. */
 ZFI_UNUSED static zf_status zfi_disk_put(zfi_disk *d, int32_t value, int64_t at, const void *data,
                                          int64_t bytes, zf_error *error)
 {
     return zfi_disk_any(d, true, value, at, (char *)(uintptr_t)data, bytes, error);
 }
 
-/* The address is one of the disk's. */
+/* The address is in the disk space. */
 static bool zfi_disk_has(const zfi_disk *d, const void *at)
 {
     const uintptr_t base = (uintptr_t)d->base, here = (uintptr_t)at;
     return d->base && here >= base && here - base < (uintptr_t)d->bytes;
 }
 
-/* Copies between memory and the disk: one of `to` and `from` is an address of the disk, of bytes of
- * one value. Waits; other threads can copy meanwhile. */
+/* Copies between memory and the disk: either `to` or `from` is an address in the disk space, and
+ * the bytes belong to one value. Waits; other threads can copy at the same time. */
 static zf_status zfi_disk_copy(zfi_disk *d, void *to, const void *from, size_t bytes,
                                           zf_error *error)
 {
     const bool put = zfi_disk_has(d, to);
     const int64_t at = (const char *)(put ? to : from) - d->base;
     int32_t low = 0, high = d->count;
-    while (high - low > 1) { /* the last value that begins there or before */
+    while (high - low > 1) { /* the last value that begins at or before it */
         const int32_t middle = low + (high - low) / 2;
         if (d->values[middle].offset <= at) low = middle;
         else high = middle;
@@ -742,7 +739,7 @@ static void zfi_disk_close(zfi_disk *d)
     if (d->own) zfi_free(d->memory, d->own, d->own_bytes);
 }
 
-/* Starts what carries requests. */
+/* Starts the ring or the threads. */
 static zf_status zfi_disk_start_way(zfi_disk *d, zfi_disk_way way, zf_error *error)
 {
     const int32_t threads = d->depth < ZFI_DISK_THREAD_COUNT ? d->depth : ZFI_DISK_THREAD_COUNT;
@@ -756,7 +753,7 @@ static zf_status zfi_disk_start_way(zfi_disk *d, zfi_disk_way way, zf_error *err
     }
     while (d->info.threads < threads) {
         if (pthread_create(&d->threads[d->info.threads], NULL, zfi_disk_thread, d)) {
-            if (d->info.threads) break; /* fewer will do */
+            if (d->info.threads) break; /* fewer threads are enough */
             return zfi_fail(error, ZF_ERR_IO, "offload: the system refused a thread");
         }
         d->info.threads++;
@@ -764,8 +761,8 @@ static zf_status zfi_disk_start_way(zfi_disk *d, zfi_disk_way way, zf_error *err
     return ZF_OK;
 }
 
-/* A disk with an empty file, whose space is allocated, or NULL with *error: ZF_ERR_LIMIT where the
- * disk is full. */
+/* Opens a disk with an empty file whose space is allocated. NULL with *error on failure;
+ * ZF_ERR_LIMIT where the disk is full. */
 static zfi_disk *zfi_disk_open(zfi_memory *memory, const zfi_disk_desc *desc,
                                           zf_error *error)
 {

@@ -1,9 +1,9 @@
 /* JSON: a strict reader into a tree, and a writer.
  *
- * A document is one copy of the text, in which strings are decoded where they stand (decoding never
- * lengthens them, and their closing quote makes room for a terminator), and one array of nodes in
- * the order of the text. A key is a node in front of its value. A hash table over (object, key)
- * finds members and, while it is filled, duplicates:
+ * A document is one copy of the text and one array of nodes in the order of the text. Strings are
+ * decoded in place: decoding never lengthens them, and the closing quote is replaced by a
+ * terminator. A key is a node before its value. A hash table over (object, key) finds members and,
+ * while it is filled, duplicates:
  *
  *     {"a": [1, 2], "b": {"c": null}}
  *
@@ -12,17 +12,17 @@
  */
 struct zf_json {
     uint8_t type;   /* zf_json_type; ZF_JSON_MISSING: the document */
-    bool member;    /* the node in front is its key */
-    bool last;      /* nothing follows in its array or object */
+    bool member;    /* the node before it is its key */
+    bool last;      /* it is the last in its array or object */
     bool exact;     /* a number that is an integer of 64 bits: as.integer */
     uint32_t index; /* of this node */
     uint32_t line, column;
-    uint32_t start; /* string, number: its place in the text; array, object: free for the owner */
+    uint32_t start; /* string, number: its place in the text; array, object: for its reader */
     uint32_t count; /* bytes of a string or number, elements, members */
     union {
         int64_t integer;
         double number;
-        uint32_t end;    /* array, object: the first node behind it */
+        uint32_t end;    /* array, object: the first node after it */
         uint32_t object; /* key: the node of its object */
         struct zfi_json_document *document;
     } as;
@@ -30,7 +30,7 @@ struct zf_json {
 
 typedef struct zfi_json_document {
     zfi_memory memory;
-    char *text; /* terminated, then the name for messages */
+    char *text; /* terminated; the name for messages follows it */
     size_t text_size;
     const char *name;
     zf_json *nodes;
@@ -43,8 +43,8 @@ enum { ZFI_JSON_DEPTH = 128, ZFI_QUOTE = 80, ZFI_JSON_FILE_LIMIT = 64 << 20 };
 
 /* ------------------------------------------------------------------------------------ text */
 
-/* Bytes of the UTF-8 character at s[0..left), left > 0; 0 when it is none: cut, overlong, a
- * surrogate, past U+10FFFF. */
+/* Bytes of the UTF-8 character at s[0..left), left > 0; 0 where there is none: incomplete,
+ * overlong, a surrogate, or above U+10FFFF. */
 static int zfi_utf8_bytes(const unsigned char *s, size_t left)
 {
     int bytes = 1 + (s[0] >= 0xc2) + (s[0] >= 0xe0) + (s[0] >= 0xf0);
@@ -65,7 +65,7 @@ static int zfi_utf8_encode(unsigned char out[4], uint32_t code)
     return bytes;
 }
 
-/* The escape that JSON wants for an ASCII character, or "" for one that stands for itself. */
+/* The escape that JSON requires for an ASCII character; "" if it needs none. */
 static const char *zfi_json_escape(char room[8], unsigned char c)
 {
     static const char names[] = "\"\"\\\\\bb\ff\nn\rr\tt";
@@ -79,8 +79,8 @@ static const char *zfi_json_escape(char room[8], unsigned char c)
     return room;
 }
 
-/* "text" in quotes for a message, cut to about 40 bytes, into out[ZFI_QUOTE]. Bytes that are not
- * UTF-8 become '?'. */
+/* Writes "text" in quotes, at most about 40 bytes, for a message into out[ZFI_QUOTE]. Bytes that
+ * are not UTF-8 become '?'. */
 static const char *zfi_quote(char out[ZFI_QUOTE], const char *text, size_t bytes)
 {
     char room[8];
@@ -103,9 +103,9 @@ static const char *zfi_quote(char out[ZFI_QUOTE], const char *text, size_t bytes
     return out;
 }
 
-/* The shortest decimal that reads back as `x` (finite) into out[32], with a point or an exponent so
- * that it stays a double for who reads it. No locale has a say: only digits and the exponent are
- * taken from printf. Returns its length. */
+/* Writes the shortest decimal that reads back as `x` (finite) to out[32], with a point or an
+ * exponent, so that readers take it for a double. Independent of the locale: only digits and the
+ * exponent come from printf. Returns its length. */
 static int zfi_json_double(char out[32], double x)
 {
     char text[40], digits[20];
@@ -143,7 +143,7 @@ typedef struct zfi_json_parser {
     zfi_json_document *document;
     unsigned char *at, *end;
     const unsigned char *line_start;
-    uint32_t line, joined; /* joined: bytes of this line that begin no character, hence no column */
+    uint32_t line, joined; /* joined: bytes of this line that begin no character */
     zf_error *error;
 } zfi_json_parser;
 
@@ -174,7 +174,7 @@ static bool zfi_json_word(int c)
     return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-/* What stands at the current place, for a message: 'x', 'NaN', the end of the text, byte 0xff. */
+/* The text at the current place, for a message: 'x', 'NaN', the end of the text, byte 0xff. */
 static const char *zfi_json_found(const zfi_json_parser *p, char out[ZFI_QUOTE])
 {
     int length = 0;
@@ -205,7 +205,7 @@ static int32_t zfi_json_hex(const unsigned char *s, const unsigned char *end)
     int32_t code = 0;
     if (end - s < 4) return -1;
     for (int i = 0; i < 4; i++) {
-        int c = s[i] | 32; /* digits have that bit, letters become small */
+        int c = s[i] | 32; /* digits have this bit set, letters become lower case */
         if (c >= '0' && c <= '9' && s[i] == c) code = code * 16 + c - '0';
         else if (c >= 'a' && c <= 'f') code = code * 16 + c - 'a' + 10;
         else return -1;
@@ -213,7 +213,7 @@ static int32_t zfi_json_hex(const unsigned char *s, const unsigned char *end)
     return code;
 }
 
-/* Decodes the escape at the current place (a backslash) to *out, and goes behind both. */
+/* Decodes the escape at the current place (a backslash) to *out, and moves past both. */
 static bool zfi_json_unescape(zfi_json_parser *p, unsigned char **out)
 {
     static const char names[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
@@ -250,7 +250,7 @@ static bool zfi_json_unescape(zfi_json_parser *p, unsigned char **out)
     return ZFI_JSON_REFUSE(p, "JSON has no escape of a backslash and %s", name);
 }
 
-/* A string at its opening quote: decodes it in place. */
+/* Decodes a string in place, from its opening quote on. */
 static bool zfi_json_text_of(zfi_json_parser *p, uint32_t *start, uint32_t *count)
 {
     uint32_t column = zfi_json_column(p);
@@ -258,7 +258,7 @@ static bool zfi_json_text_of(zfi_json_parser *p, uint32_t *start, uint32_t *coun
     for (;;) {
         unsigned char *at = p->at;
         int bytes;
-        /* The bulk: ASCII that stands for itself. The terminator of the text ends it too. */
+        /* The common case: ASCII without escapes. The terminator of the text ends the loop too. */
         while (*at >= 0x20 && *at < 0x80 && *at != '"' && *at != '\\') *out++ = *at++;
         p->at = at;
         if (p->at == p->end)
@@ -283,17 +283,17 @@ static bool zfi_json_text_of(zfi_json_parser *p, uint32_t *start, uint32_t *coun
     return true;
 }
 
-enum { ZFI_DIGITS = 800 /* more than any double needs to be rounded right (767) */ };
+enum { ZFI_DIGITS = 800 /* more than the 767 that correct rounding of any double needs */ };
 
-/* The value of a number of correct form: digits and a decimal exponent, exact where it is an
- * integer of 64 bits. False when it is beyond a double. */
+/* The value of a number in valid syntax, from its digits and decimal exponent; exact if it is an
+ * integer of 64 bits. False if it is too large for a double. */
 static bool zfi_json_value_of(const unsigned char *s, const unsigned char *end, zf_json *node)
 {
     char digits[ZFI_DIGITS + 64];
     int count = 1, sign = *s == '-';
     int64_t exponent = 0, written = 0;
     bool fraction = false, more = false;
-    digits[0] = '-'; /* passed over in what is positive */
+    digits[0] = '-'; /* the sign, skipped for a positive number */
     for (s += sign; s < end && (*s | 32) != 'e'; s++) {
         if (*s == '.') {
             fraction = true;
@@ -315,7 +315,7 @@ static bool zfi_json_value_of(const unsigned char *s, const unsigned char *end, 
         exponent += minus ? -written : written;
     }
     if (count == 1) exponent = 0;
-    if (more) digits[count++] = '1', exponent--; /* what was cut matters to the rounding alone */
+    if (more) digits[count++] = '1', exponent--; /* digits that were cut off only affect rounding */
     while (count > 1 && digits[count - 1] == '0') count--, exponent++;
     if (exponent >= 0 && count - 1 + exponent <= 19) {
         uint64_t value = 0, most = (uint64_t)INT64_MAX + (uint64_t)sign;
@@ -328,7 +328,7 @@ static bool zfi_json_value_of(const unsigned char *s, const unsigned char *end, 
             return true;
         }
     }
-    /* No decimal point: its character depends on the locale. */
+    /* Without a decimal point, whose character depends on the locale. */
     exponent = exponent < -99999 ? -99999 : exponent > 99999 ? 99999 : exponent;
     snprintf(digits + count, sizeof digits - (size_t)count, "e%d", (int)exponent);
     node->as.number = strtod(digits + !sign, NULL);
@@ -439,7 +439,8 @@ static bool zfi_json_value(zfi_json_parser *p, bool member, bool first)
     return zfi_json_push(p, node);
 }
 
-/* Nodes for the whole text. Open arrays and objects are on a stack of our own. */
+/* Makes the nodes of the whole text. Open arrays and objects are on a stack, so there is no
+ * recursion. */
 static bool zfi_json_values(zfi_json_parser *p)
 {
     struct {
@@ -448,7 +449,7 @@ static bool zfi_json_values(zfi_json_parser *p)
     char found[ZFI_QUOTE];
     int depth = 0;
     bool member = false, first = false;
-    for (;;) { /* a value comes, the first of an array perhaps */
+    for (;;) { /* a value comes next, or the end of an empty array */
         zf_json *nodes, *value;
         if (!zfi_json_value(p, member, first)) return false;
         nodes = p->document->nodes;
@@ -468,7 +469,7 @@ static bool zfi_json_values(zfi_json_parser *p)
                 continue;
             }
         }
-        for (;;) { /* behind a value, or before the end of an empty array or object */
+        for (;;) { /* after a value, or before the end of an empty array or object */
             zf_json *parent;
             bool object;
             zfi_json_space(p);
@@ -500,7 +501,7 @@ static bool zfi_json_values(zfi_json_parser *p)
 
 /* --------------------------------------------------------------------------------- members */
 
-/* Seeded, so that no file can be made beforehand whose keys collide. */
+/* Seeded, so that nobody can prepare a file whose keys collide. */
 static uint64_t zfi_json_hash(uint64_t seed, uint32_t object, const char *key, size_t bytes)
 {
     const uint64_t odd = UINT64_C(0x9e3779b97f4a7c15);
@@ -514,7 +515,7 @@ static uint64_t zfi_json_hash(uint64_t seed, uint32_t object, const char *key, s
     return hash ^ hash >> 29;
 }
 
-/* The slot of a key, or the free one where it belongs. */
+/* The slot of a key, or the free slot where it belongs. */
 static uint32_t *zfi_json_slot(const zfi_json_document *document, uint32_t object, const char *key,
                                size_t bytes)
 {
@@ -528,7 +529,7 @@ static uint32_t *zfi_json_slot(const zfi_json_document *document, uint32_t objec
     }
 }
 
-/* Fills the table; a key that is there already is an error. */
+/* Fills the table; a duplicate key is an error. */
 static bool zfi_json_index(zfi_json_parser *p)
 {
     zfi_json_document *document = p->document;
@@ -662,7 +663,7 @@ ZF_API const zf_json *zf_json_first(const zf_json *container)
     return container + (container->type == ZF_JSON_OBJECT ? 2 : 1);
 }
 
-/* The first node behind a value and all that is in it. */
+/* The first node after a value and all that it contains. */
 static uint32_t zfi_json_end(const zf_json *value)
 {
     return value->type >= ZF_JSON_ARRAY ? value->as.end : value->index + 1;
@@ -679,7 +680,7 @@ ZF_API const zf_json *zf_json_element(const zf_json *array, int64_t index)
     const zf_json *value;
     if (zf_json_type_of(array) != ZF_JSON_ARRAY || index < 0 || index >= array->count) return NULL;
     if (array->as.end == array->index + 1 + array->count)
-        return array + 1 + index; /* one node each */
+        return array + 1 + index; /* each element is one node */
     for (value = array + 1; index; index--) value = zf_json_next(value);
     return value;
 }
@@ -710,7 +711,7 @@ ZF_API const char *zf_json_key(const zf_json *value, size_t *bytes)
 
 enum { ZFI_JSON_PATH = 200 };
 
-/* optimizer.params.betas[1] into out; of a long one the end. */
+/* Writes optimizer.params.betas[1] to out; of a long path only the end. */
 static const char *zfi_json_path(const zf_json *value, char out[ZFI_JSON_PATH])
 {
     const zf_json *at = &zfi_json_document_of(value)->nodes[1];
@@ -737,7 +738,7 @@ static const char *zfi_json_path(const zf_json *value, char out[ZFI_JSON_PATH])
     return out;
 }
 
-/* The value as a message shows it: as written, cut when long; an object or array by its kind. */
+/* The value for a message: as in the text, shortened where long; an object or array by its kind. */
 static const char *zfi_json_show(const zf_json *value, char out[ZFI_QUOTE])
 {
     static const char *const kinds[] = {"nothing", "null", "", "", "", "an array", "an object"};
@@ -867,10 +868,10 @@ struct zf_json_writer {
     zf_error error;
     char *text;
     int indent, depth;
-    bool keyed; /* a key waits for its value */
-    bool done;  /* the value at the top is complete */
+    bool keyed; /* a key has been written, its value not */
+    bool done;  /* the value at the top level is complete */
     struct {
-        bool object, empty, broken; /* broken: its end goes on a line of its own */
+        bool object, empty, broken; /* broken: over several lines */
     } open[ZFI_JSON_DEPTH];
 };
 
@@ -941,7 +942,7 @@ static void zfi_json_quoted(zf_json_writer *writer, const char *string)
     zfi_json_append(writer, "\"", 1);
 }
 
-/* What stands between the value before and this key or element. */
+/* Writes what comes between the value before and this key or element. */
 static void zfi_json_separate(zf_json_writer *writer, bool on_new_line)
 {
     bool empty = writer->open[writer->depth - 1].empty;
@@ -951,7 +952,7 @@ static void zfi_json_separate(zf_json_writer *writer, bool on_new_line)
     if (on_new_line) zfi_json_line(writer);
 }
 
-/* A value begins; false when none may stand here. */
+/* Begins a value; false if no value is allowed here. */
 static bool zfi_json_begin(zf_json_writer *writer, bool container)
 {
     if (!writer || writer->error.status) return false;
@@ -961,7 +962,7 @@ static bool zfi_json_begin(zf_json_writer *writer, bool container)
         zfi_fail(&writer->error, ZF_ERR_STAGE,
                  "JSON: a value in an object without a key before it");
     } else {
-        /* Members have a line each; elements share one, unless they are arrays or objects. */
+        /* Members have one line each; elements share a line, unless they are arrays or objects. */
         if (writer->depth && !writer->keyed) zfi_json_separate(writer, container);
         writer->keyed = false;
         if (!writer->depth) writer->done = true;
@@ -1069,7 +1070,7 @@ ZF_API const char *zf_json_text(zf_json_writer *writer, size_t *bytes, zf_error 
     }
     if (writer->error.status)
         return zfi_fail(error, writer->error.status, "%s", writer->error.text), NULL;
-    stbds_header(writer->text)->length--; /* the terminator stays behind the end */
+    stbds_header(writer->text)->length--; /* the terminator is not counted */
     if (bytes) *bytes = stbds_arrlenu(writer->text);
     return writer->text;
 }

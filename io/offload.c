@@ -1,18 +1,17 @@
-/* Offload files: space on a disk that one rank of one run has while it lives.
+/* Offload files: disk space of one rank of one run, as long as the run lasts.
  *
  *     FOLDER/RUN.rank-00001-of-00004.zf-offload
  *     | header, one page: text | bytes 0 .. of the plan's disk space ...
  *
- * Nothing in such a file outlives its run. The run has it locked (flock), and the system drops the
- * lock when the process ends in whatever way. So a file that nobody has locked was left by a run
- * that was killed: its space is taken over when the name is wanted again, and files of other names
- * are removed. A file that has the name and is no offload file is left alone.
+ * The data in such a file do not outlive the run. The run holds a lock on it (flock), which the
+ * system releases however the process ends. So a file without a lock was left by a killed run: it
+ * is reused if it has the wanted name, and removed otherwise. A file with the wanted name that is
+ * no offload file is not touched.
  *
- * All of the space is allocated when the file is opened, so that the disk cannot become full later.
- */
+ * The whole space is allocated when the file is opened, so the disk cannot become full later. */
 enum {
-    ZFI_OFFLOAD_PAGE = 4096, /* of the header, and what all places in the file are multiples of */
-    ZFI_OFFLOAD_RUN = 128    /* bytes of a run's name, at most */
+    ZFI_OFFLOAD_PAGE = 4096, /* bytes of the header, and alignment of all places */
+    ZFI_OFFLOAD_RUN = 128    /* longest name of a run */
 };
 
 static const char zfi_offload_suffix[] = ".zf-offload",
@@ -21,8 +20,8 @@ static const char zfi_offload_suffix[] = ".zf-offload",
 typedef struct zfi_offload_desc {
     const char *folder, *run; /* run: letters, digits, '.', '-', '_' */
     int32_t rank, world;
-    uint64_t plan; /* a hash, for people who look at the header */
-    int64_t bytes; /* with the header */
+    uint64_t plan; /* a hash, for people who read the header */
+    int64_t bytes; /* of the file, with the header */
     const zfi_system *system;
 } zfi_offload_desc;
 
@@ -37,7 +36,7 @@ static bool zfi_offload_named(const char *name)
     return length > suffix && !strcmp(name + length - suffix, zfi_offload_suffix);
 }
 
-/* Begins the file as one that a run has made? A run may be killed before it has written a
+/* The file begins as an offload file does, or is empty: a run may be killed before it has written a
  * header. */
 static bool zfi_offload_known(int file)
 {
@@ -50,7 +49,7 @@ static bool zfi_offload_known(int file)
                                                   !memcmp(front, nothing, magic)));
 }
 
-/* The open file has that name, and is a regular one. */
+/* The open file has this name and is a regular file. */
 static bool zfi_offload_is(int file, const char *path)
 {
     struct stat opened, named;
@@ -70,7 +69,7 @@ static void zfi_offload_clear(const char *path)
     close(file);
 }
 
-/* Removes what killed runs have left in the folder, but for the file `own`. */
+/* Removes files of killed runs in the folder, except the file `own`. */
 static zf_status zfi_offload_clean(const char *folder, const char *own, zf_error *error)
 {
     char path[ZFI_ASIDE_MAX];
@@ -84,9 +83,9 @@ static zf_status zfi_offload_clean(const char *folder, const char *own, zf_error
     return ZF_OK;
 }
 
-/* Opens and locks the file of that name, a new one or one that was left. When a process was killed
- * with requests in the kernel, its lock goes a little later than itself, so this waits for a
- * second. */
+/* Opens and locks the file of this name, a new one or one of a killed run. If a process was killed
+ * with requests in the kernel, its lock is released a little later than it ends; so this waits up
+ * to a second. */
 static zf_status zfi_offload_take(zfi_offload_file *f, zf_error *error)
 {
     const struct timespec moment = {0, 10000000};
@@ -105,7 +104,7 @@ static zf_status zfi_offload_take(zfi_offload_file *f, zf_error *error)
                             "%s is there, and it is not an offload file: remove it, or offload to "
                             "another folder",
                             zfi_path_tail(f->path));
-        close(f->file); /* when it was locked, somebody has just removed it: the next one is new */
+        close(f->file); /* locked, but just removed by another process: try a new one */
         f->file = -1;
         if (!locked) nanosleep(&moment, NULL);
     }
@@ -129,9 +128,9 @@ static bool zfi_offload_put(const zfi_system *system, int file, int64_t offset, 
     return true;
 }
 
-/* Writes every byte behind the header, for file systems that cannot allocate; false with errno.
- * What is written has no two pages alike and cannot be compressed, so that a file system which
- * saves space gives it all. */
+/* Writes every byte after the header, for file systems that cannot allocate; false with errno. The
+ * data cannot be compressed or deduplicated, so that a file system that saves space allocates all
+ * of it. */
 static bool zfi_offload_fill(const zfi_offload_desc *desc, int file)
 {
     uint64_t noise[ZFI_OFFLOAD_PAGE / 8], state = 0x9e3779b97f4a7c15u;
@@ -146,13 +145,13 @@ static bool zfi_offload_fill(const zfi_offload_desc *desc, int file)
     return true;
 }
 
-/* Gives the file its size and its space; false with errno. */
+/* Sets the file's size and allocates its space; false with errno. */
 static bool zfi_offload_allocate(const zfi_offload_desc *desc, int file)
 {
     struct rlimit most;
     struct stat about;
     int refused;
-    /* Beyond this limit the system would end the process. */
+    /* A write beyond this limit would kill the process. */
     if (getrlimit(RLIMIT_FSIZE, &most) == 0 && most.rlim_cur != RLIM_INFINITY &&
         (uint64_t)most.rlim_cur < (uint64_t)desc->bytes) {
         errno = EFBIG;
@@ -192,7 +191,7 @@ static zf_status zfi_offload_make(const zfi_offload_desc *desc, const zfi_offloa
                     zfi_path_tail(f->path), (long long)desc->bytes, strerror(code), room);
 }
 
-/* Removes the file, whose lock goes last: nobody else can take it before. */
+/* Removes the file, then releases its lock, so that no other run can take it in between. */
 static void zfi_offload_close(zfi_offload_file *f)
 {
     if (f->file < 0) return;
@@ -201,7 +200,7 @@ static void zfi_offload_close(zfi_offload_file *f)
     f->file = -1;
 }
 
-/* A file with all of its space, locked. On failure there is nothing to close. */
+/* Opens a file with all of its space, locked. On failure there is nothing to close. */
 static zf_status zfi_offload_open(zfi_offload_file *f, const zfi_offload_desc *desc,
                                   zf_error *error)
 {

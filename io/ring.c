@@ -1,18 +1,18 @@
-/* io_uring without its library: two rings in memory that the kernel and this process share.
+/* io_uring without liburing: two rings in memory that the kernel and this process share.
  *
  *     requests    push: entry at tail, tail + 1      submit: the kernel takes head .. tail
  *     results     the kernel: result at tail         next:   result at head, head + 1
  *
- * The layout of this memory is the kernel's interface and does not change. A ring has no lock: one
- * thread at a time pushes, submits, or takes results. Waiting (zfi_ring_wait) can be beside that.
- */
+ * The layout of this memory is a stable interface of the kernel. A ring has no lock: only one
+ * thread at a time may push, submit, or take results. Another may wait meanwhile
+ * (zfi_ring_wait). */
 typedef struct zfi_ring_entry {
     uint8_t operation, flags;
     uint16_t priority;
     int32_t file;
     uint64_t offset, address;
     uint32_t bytes, how;
-    uint64_t user; /* comes back with the result */
+    uint64_t user; /* returned with the result */
     uint64_t rest[3];
 } zfi_ring_entry;
 
@@ -22,7 +22,7 @@ typedef struct zfi_ring_result {
     uint32_t flags;
 } zfi_ring_result;
 
-/* Where things are in the memory of a ring. */
+/* Offsets in the memory of a ring. */
 typedef struct zfi_ring_places {
     uint32_t head, tail, mask, entries;
     uint32_t more[2]; /* of requests: flags, dropped; of results: overflow, results */
@@ -39,8 +39,8 @@ enum {
     ZFI_RING_READ = 22,
     ZFI_RING_WRITE = 23,
     ZFI_RING_SINGLE_MAP = 1, /* features: both rings are one piece of memory */
-    ZFI_RING_NODROP = 2,     /* no result is lost */
-    ZFI_RING_READ_WRITE = 8, /* of the same kernels as the operations READ and WRITE */
+    ZFI_RING_NODROP = 2,     /* results are never lost */
+    ZFI_RING_READ_WRITE = 8, /* in the same kernels as the operations READ and WRITE */
     ZFI_RING_ENTRIES_AT = 0x10000000
 };
 
@@ -53,13 +53,13 @@ typedef struct zfi_ring {
     uint32_t *request_head, *request_tail, *indices, request_mask;
     uint32_t *result_head, *result_tail, result_mask;
     zfi_ring_result *results;
-    uint32_t waiting; /* requests that were pushed and not submitted */
+    uint32_t waiting; /* requests pushed but not submitted */
 } zfi_ring;
 
 #if defined(__GNUC__)
 #define ZFI_ACQUIRE(at)        __atomic_load_n((at), __ATOMIC_ACQUIRE)
 #define ZFI_RELEASE(at, value) __atomic_store_n((at), (value), __ATOMIC_RELEASE)
-#else /* there is no ring then */
+#else /* without these calls there is no ring */
 #define ZFI_ACQUIRE(at)        (*(at))
 #define ZFI_RELEASE(at, value) (*(at) = (value))
 #endif
@@ -72,7 +72,8 @@ static void zfi_ring_close(zfi_ring *r)
     *r = (zfi_ring){.file = -1};
 }
 
-/* A ring for so many requests at a time; false with errno where the system has or grants none. */
+/* Opens a ring for so many requests at a time; false with errno where the system has none or
+ * refuses. */
 static bool zfi_ring_open(zfi_ring *r, const zfi_system *system, uint32_t requests)
 {
     const uint32_t needed = ZFI_RING_SINGLE_MAP | ZFI_RING_NODROP | ZFI_RING_READ_WRITE;
@@ -107,7 +108,7 @@ static bool zfi_ring_open(zfi_ring *r, const zfi_system *system, uint32_t reques
     return true;
 }
 
-/* Adds a request; there must be room. */
+/* Pushes a request; there must be room. */
 static void zfi_ring_push(zfi_ring *r, zfi_ring_entry entry)
 {
     uint32_t tail = *r->request_tail, at = tail & r->request_mask;
@@ -117,7 +118,7 @@ static void zfi_ring_push(zfi_ring *r, zfi_ring_entry entry)
     r->waiting++;
 }
 
-/* Takes back the last request that was not submitted; gives its `user`. */
+/* Takes back the last request that was not submitted; returns its `user`. */
 static uint64_t zfi_ring_pop(zfi_ring *r)
 {
     uint32_t tail = *r->request_tail - 1;
@@ -126,7 +127,7 @@ static uint64_t zfi_ring_pop(zfi_ring *r)
     return r->entries[tail & r->request_mask].user;
 }
 
-/* Hands requests to the kernel: how many it took, or -1 with errno. */
+/* Submits requests to the kernel; returns how many it took, or -1 with errno. */
 static int zfi_ring_submit(zfi_ring *r)
 {
     int taken = r->system->ring_enter(r->system->user, r->file, r->waiting, 0);
@@ -140,7 +141,7 @@ static int zfi_ring_wait(const zfi_ring *r)
     return r->system->ring_enter(r->system->user, r->file, 0, 1);
 }
 
-/* Takes a result; false when there is none. */
+/* Takes a result; false if there is none. */
 static bool zfi_ring_next(zfi_ring *r, uint64_t *user, int64_t *result)
 {
     uint32_t head = *r->result_head;

@@ -1,20 +1,19 @@
 /* Safetensors: named tensors in one file, little-endian.
  *
- *     | u64: header bytes | header: JSON, padded with spaces | data of the tensors, without holes |
+ *     | u64: header bytes | header: JSON, padded with spaces | data of the tensors, without gaps |
  *                           {"__metadata__": {"format": "pt"},
  *                            "name": {"dtype": "F32", "shape": [2,3], "data_offsets": [0,24]}, ...}
  *
- * Offsets count from the beginning of the data. Reading is by pread into the caller's memory, never
- * by a mapping, so a file that is cut while it is read gives an error and no signal.
- */
+ * Offsets count from the beginning of the data. Files are read by pread into the caller's memory,
+ * not mapped, so a file that is truncated meanwhile gives an error and no signal. */
 enum {
     ZFI_HEADER_LIMIT = 100000000,
-    ZFI_CHECK_CHUNK = 256 << 10 /* summed while in cache */
+    ZFI_CHECK_CHUNK = 256 << 10 /* bytes that are summed while in cache */
 };
 
 static const struct {
     char name[12];
-    int dtype; /* -1: known, but not to this library */
+    int dtype; /* -1: known, but not supported by this library */
     unsigned bits;
 } zfi_safetensors_dtypes[] = {
     {"F32", ZF_F32, 32}, {"BF16", ZF_BF16, 16},  {"F16", ZF_F16, 16},    {"F64", ZF_F64, 64},
@@ -66,7 +65,7 @@ ZF_API void zf_safetensors_close(zf_safetensors *file)
     zfi_free(&memory, file, sizeof *file);
 }
 
-/* bytes from `offset` of the file, which has them. */
+/* Copies bytes from `offset` of the file, which has them. */
 static zf_status zfi_safetensors_copy(const zf_safetensors *file, uint64_t offset, void *out,
                                       size_t bytes, zf_error *error)
 {
@@ -75,7 +74,7 @@ static zf_status zfi_safetensors_copy(const zf_safetensors *file, uint64_t offse
     return ZF_OK;
 }
 
-/* Two integers of at least 0. */
+/* Reads two integers of at least 0. */
 static zf_status zfi_safetensors_offsets(const zf_json *offsets, uint64_t *begin, uint64_t *end,
                                          zf_error *error)
 {
@@ -112,7 +111,7 @@ static zf_status zfi_safetensors_shape(const zf_json *dims, zf_shape *shape, zf_
     return ZF_OK;
 }
 
-/* One member of the header. */
+/* Reads one member of the header. */
 static zf_status zfi_safetensors_entry(const zf_json *json, zfi_safetensors_tensor *tensor,
                                        zf_error *error)
 {
@@ -144,7 +143,7 @@ static zf_status zfi_safetensors_entry(const zf_json *json, zfi_safetensors_tens
             if (entry->readable) entry->dtype = (zf_dtype)zfi_safetensors_dtypes[i].dtype;
         }
     count = (size_t)zf_shape_count(entry->shape);
-    /* Of an element type that is not known here, the size is not known either. */
+    /* The size of an unknown element type is unknown. */
     if (bits && ((uint64_t)count > UINT64_MAX / bits || count * (uint64_t)bits % 8 ||
                  count * (uint64_t)bits / 8 != entry->bytes))
         return zf_json_fail(json, error,
@@ -160,7 +159,8 @@ static bool zfi_safetensors_before(const zfi_safetensors_tensor *a, const zfi_sa
     return a->json->index < b->json->index;
 }
 
-/* Sorts by begin: a heap, n log n steps in place whatever the order. Most files are in order. */
+/* Sorts by begin: a heap sort, in place, n log n steps in any order. Most files are in order
+ * already. */
 static void zfi_safetensors_sort(zfi_safetensors_tensor *tensors, int32_t count)
 {
     int32_t sorted = 1;
@@ -182,7 +182,7 @@ static void zfi_safetensors_sort(zfi_safetensors_tensor *tensors, int32_t count)
     }
 }
 
-/* Header to tensors. */
+/* Reads the tensors from the header. */
 static zf_status zfi_safetensors_index(zf_safetensors *file, zf_error *error)
 {
     zf_json *nodes = zfi_json_document_of(file->header)->nodes;
@@ -229,7 +229,7 @@ static zf_status zfi_safetensors_index(zf_safetensors *file, zf_error *error)
     return ZF_OK;
 }
 
-/* The eight bytes in front and the header. */
+/* Reads the first eight bytes and the header. */
 static zf_status zfi_safetensors_header(zf_safetensors *file, zf_error *error)
 {
     char name[ZFI_JSON_PATH + 32];
@@ -361,9 +361,9 @@ typedef struct zfi_safetensors_output {
     const char *name;
     zf_dtype dtype;
     zf_shape shape;
-    size_t bytes, done; /* its size, and how much of it is written */
+    size_t bytes, done; /* bytes: its size; done: bytes written */
     uint64_t begin;
-    uint32_t crc; /* of what is written */
+    uint32_t crc; /* checksum of what is written */
 } zfi_safetensors_output;
 
 typedef struct zfi_safetensors_note {
@@ -384,7 +384,7 @@ struct zf_safetensors_writer {
     bool finished;
 };
 
-/* The end of every call: an error takes the unfinished file with it. */
+/* The end of every call: after an error, removes the unfinished file. */
 static zf_status zfi_safetensors_done(zf_safetensors_writer *writer)
 {
     if (writer->memory.failed) zfi_nomem(&writer->error);
@@ -425,7 +425,7 @@ zf_safetensors_writer_new(const char *path, const zf_allocator *allocator, zf_er
     return writer;
 }
 
-/* May something be declared? */
+/* Checks that declarations are still possible. */
 static bool zfi_safetensors_declaring(zf_safetensors_writer *writer)
 {
     if (!writer || writer->error.status) return false;
@@ -435,7 +435,7 @@ static bool zfi_safetensors_declaring(zf_safetensors_writer *writer)
     return !writer->error.status;
 }
 
-/* What the calls return where there is no writer: its creation failed and said why. */
+/* The status of calls without a writer, whose creation has failed and reported why. */
 static zf_status zfi_safetensors_status(const zf_safetensors_writer *writer)
 {
     return writer ? writer->error.status : ZF_ERR_ARGUMENT;
@@ -469,7 +469,7 @@ ZF_API zf_status zf_safetensors_put_metadata(zf_safetensors_writer *writer, cons
     note.value = zfi_text_copy(&writer->memory, &writer->text, value, strlen(value));
     if (writer->memory.failed) return zfi_safetensors_done(writer);
     for (int32_t i = 0; i < zfi_len(writer->notes); i++)
-        if (!strcmp(writer->notes[i].key, key)) { /* said again: replaced */
+        if (!strcmp(writer->notes[i].key, key)) { /* a key given twice: replaces the value */
             writer->notes[i].value = note.value;
             return ZF_OK;
         }
@@ -528,7 +528,7 @@ static void zfi_safetensors_describe(zf_json_writer *json, const zfi_safetensors
     zf_json_end(json);
 }
 
-/* Places the tensors, and writes what stands before their data. */
+/* Assigns places to the tensors, and writes what comes before their data. */
 static zf_status zfi_safetensors_begin(zf_safetensors_writer *writer)
 {
     static const char spaces[] = "        ";

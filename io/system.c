@@ -1,8 +1,7 @@
-/* The calls of the system by which the disk engine works, as a table: a test puts another in its
- * place, which fails, answers late, or changes what was read.
+/* The system calls of the disk engine, as a table. A test replaces them by calls that fail, answer
+ * late, or change data.
  *
- * All of them answer as the system does: -1 and errno, or what the call gives.
- */
+ * All of them return what the system call returns: -1 with errno, or its result. */
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
@@ -12,13 +11,13 @@ int nanosleep(const struct timespec *, struct timespec *);
 
 typedef struct zfi_system {
     void *user;
-    /* Gives the file's first `bytes` their space on the disk; ENOSYS or EOPNOTSUPP: this file
-     * system cannot */
+    /* Allocates disk space for the file's first `bytes`; ENOSYS or EOPNOTSUPP: the file system
+     * cannot */
     int (*allocate)(void *user, int file, int64_t bytes);
     int64_t (*read)(void *user, int file, void *data, size_t bytes, int64_t offset);
     int64_t (*write)(void *user, int file, const void *data, size_t bytes, int64_t offset);
-    /* io_uring: makes a ring, hands over requests and waits for results, maps and unmaps its memory
-     * (NULL: it cannot) */
+    /* io_uring: makes a ring, submits requests and waits for results, maps and unmaps its memory
+     * (NULL: not supported) */
     int (*ring_setup)(void *user, unsigned entries, void *params);
     int (*ring_enter)(void *user, int ring, unsigned submit, unsigned wait);
     void *(*ring_map)(void *user, int ring, size_t bytes, int64_t offset);
@@ -56,7 +55,7 @@ static int64_t zfi_system_write(void *user, int file, const void *data, size_t b
 }
 
 #if defined(__linux__) && defined(__GNUC__)
-/* These numbers are the same on all architectures that this library knows. */
+/* These numbers are the same on all supported architectures. */
 enum { ZFI_SYS_RING_SETUP = 425, ZFI_SYS_RING_ENTER = 426, ZFI_RING_GETEVENTS = 1 };
 
 static int zfi_system_ring_setup(void *user, unsigned entries, void *params)
@@ -87,8 +86,8 @@ static int zfi_system_ring_enter(void *user, int ring, unsigned submit, unsigned
 }
 #endif
 
-/* So many addresses that nothing else has, and that cannot be read from or written to; NULL: there
- * is no room. munmap gives them back. */
+/* Reserves so many addresses that cannot be read or written; NULL: not possible. munmap releases
+ * them. */
 static void *zfi_addresses(size_t bytes)
 {
 #if defined(MAP_ANONYMOUS)

@@ -1,19 +1,19 @@
 /* autograd: appends the gradient of the loss, as nodes.
  *
  * requires: no gradients yet; the loss is a scalar float
- * ensures:  one `gradient param, value` per parameter that is not frozen and that the loss depends
- *           on, in the order of zf_param_at; an output "loss". With a loss scale (precision.c),
- *           gradients are those of the loss times it
+ * ensures:  one `gradient param, value` for each parameter that is not frozen and on which the loss
+ *           depends, in the order of zf_param_at; an output "loss". With a loss scale
+ *           (precision.c), gradients are those of the loss times the scale
  * before:   %2 = param "w" : f32[8,1]     %3 = matmul %1, %2 : f32[4,1]     ... %5 = sum %4 : f32[]
  * after:    ...  %9 = matmul %1, %8 {transpose_a=true} : f32[8,1]
  *           gradient %2, %9
  *
- * Reverse accumulation: nodes are visited from the loss upwards, each hands dy to its operands (its
- * record's grad), and what reaches a node from several uses is added in that order, so the sum's
- * order is the graph's. Only nodes between a trained parameter and the loss are visited.
- */
+ * Reverse accumulation: nodes are visited from the loss upwards. Each adds gradients for its
+ * operands (grad of its record). Gradients of a node with several uses are added in the order of
+ * these visits, so the order of sums follows from the graph. Only nodes between a trained parameter
+ * and the loss are visited. */
 
-/* needs[id]: a trained parameter flows into it. */
+/* needs[id]: node id depends on a trained parameter. */
 static void zfi_mark_trained(const zf_graph *g, bool *needs)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
@@ -25,7 +25,7 @@ static void zfi_mark_trained(const zf_graph *g, bool *needs)
     }
 }
 
-/* dx has the type of operand k of node id. */
+/* Checks that dx has dtype and shape of operand k of node id. */
 static bool zfi_is_gradient(zf_graph *g, int32_t id, int32_t k, zf_tensor dx)
 {
     int32_t x = g->nodes[id].args[k], made = dx.graph == g ? zfi_resolve(g, dx.id) : 0;
@@ -40,7 +40,7 @@ static bool zfi_is_gradient(zf_graph *g, int32_t id, int32_t k, zf_tensor dx)
     return false;
 }
 
-/* The gradient of what node id has left under `index` for others to read; 0: it is zero. */
+/* The gradient of saved value `index` of node id, which other nodes read; 0: it is zero. */
 static int32_t zfi_gradient_of_saved(const zf_graph *g, int32_t id, int index,
                                      const int32_t *gradients)
 {
@@ -55,7 +55,7 @@ static bool zfi_is_read_saved(const zf_graph *g, const zfi_node *node)
            zfi_record_of(g, node->args[0])->saved_grads >> ZF_INT(node, saved, index) & 1;
 }
 
-/* A node of which a saved value alone is read has the gradient 0. */
+/* Where only a saved value of a node is read, the gradient of its result is 0. */
 static void zfi_start_gradient(zf_graph *g, int32_t id, int32_t *gradients)
 {
     for (int k = 0; k < ZF_MAX_SAVED && !gradients[id]; k++)
@@ -63,7 +63,7 @@ static void zfi_start_gradient(zf_graph *g, int32_t id, int32_t *gradients)
             gradients[id] = zf_constant(g, g->nodes[id].dtype, g->nodes[id].shape, 0).id;
 }
 
-/* Hands dy of node id to its operands. */
+/* Adds the gradients for the operands of node id, whose gradient is dy. */
 static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_t *gradients)
 {
     const zfi_node node = g->nodes[id]; /* a copy: appending moves the nodes */
@@ -84,7 +84,7 @@ static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_
         }
         g->scope = node.scope, g->file = node.file, g->line = node.line;
         if (g->records[node.op]->grad) g->records[node.op]->grad(&c);
-        else if (!zfi_is_read_saved(g, &node)) /* a zero would be wrong */
+        else if (!zfi_is_read_saved(g, &node)) /* leaving the gradient out would be wrong */
             zfi_graph_fail(g, ZF_ERR_ARGUMENT, "autograd", "%%%d = %s has no gradient of its own",
                            (int)id, g->records[node.op]->name);
         for (size_t k = 0; k < n && !g->error.status; k++) {
@@ -101,8 +101,7 @@ static void zfi_differentiate(zf_graph *g, int32_t id, const bool *needs, int32_
     zfi_free(&g->memory, need, n * sizeof *need);
 }
 
-/* The gradient of what is differentiated with respect to the loss: 1, or the loss scale as it is
- * now. */
+/* The gradient with which the backward pass begins: 1, or the current loss scale. */
 static zf_tensor zfi_loss_gradient(zf_graph *g, zf_tensor loss)
 {
     int32_t scaler = zfi_scaler_node(g, ZF_OP_loss_scale);
@@ -173,7 +172,7 @@ ZF_API zf_status zf_autograd(zf_graph *g, zf_tensor loss)
     return zfi_leave(g, ZFI_STAGE_GRADIENTS);
 }
 
-/* The `gradient` node of a parameter, 0 where it has none. */
+/* The `gradient` node of a parameter; 0: it has none. */
 static int32_t zfi_gradient_node(const zf_graph *g, int32_t param)
 {
     for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--)

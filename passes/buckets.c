@@ -1,25 +1,24 @@
-/* Buckets: which parameters lie in one flat piece of storage, and where in it.
+/* Buckets: which parameters lie in one flat storage, and at which places.
  *
  * The parameters' names are a tree (bert.encoder.layer.0...). A subtree of at most `bucket_bytes`
- * bytes is an atom; so is a single tensor, whatever its size. Neighbouring atoms are joined while
- * they fit the bucket. Only names, shapes and dtypes count, in the settled order (ir/settle.c), so
- * that graphs that read the same parameters in one order have the same buckets. Frozen parameters
- * are apart from trained ones.
+ * bytes is an atom; so is a single tensor of any size. Neighbouring atoms are joined while they fit
+ * into a bucket. Only names, shapes and dtypes count, in the settled order (ir/settle.c), so graphs
+ * that read the same parameters in one order have the same buckets. Frozen and trained parameters
+ * have separate buckets.
  *
- * Parameters that a store has in buckets already (zf_zero_desc.store) lie in buckets like these.
+ * Parameters that are in buckets of a store (zf_zero_desc.store) get the same buckets here.
  *
  *     embeddings.word | embeddings.position + .type + .LayerNorm | layer.0 | layer.1 | pooler + cls
  *
- * Within a bucket, siblings of one shape stand side by side (query.weight, key.weight,
- * value.weight), so that a product with all of them is one with a single matrix.
- */
+ * Within a bucket, siblings of one shape are side by side (query.weight, key.weight, value.weight),
+ * so that a product with all of them is a product with one matrix. */
 
 typedef struct zfi_member {
     int32_t param;
     int64_t at, count; /* elements */
 } zfi_member;
 
-/* members[first .. first + count) in one bucket of `size` elements, padding included. */
+/* members[first .. first + count) are in one bucket of `size` elements, padding included. */
 typedef struct zfi_bucket {
     int32_t first, count;
     int64_t size;
@@ -32,7 +31,7 @@ typedef struct zfi_cutter {
     int64_t bucket_bytes;
     zfi_member *members; /* growing arrays */
     zfi_bucket *buckets;
-    int32_t *atoms; /* where each begins, an index into members */
+    int32_t *atoms; /* where each atom begins, an index into members */
 } zfi_cutter;
 
 static const zfi_node *zfi_member_node(const zfi_cutter *c, int32_t m)
@@ -47,13 +46,13 @@ static int64_t zfi_members_bytes(const zfi_cutter *c, int32_t from, int32_t unti
     return bytes;
 }
 
-/* Two that may be in one bucket. */
+/* The two parameters may be in one bucket. */
 static bool zfi_same_kind(const zfi_node *a, const zfi_node *b)
 {
     return a->dtype == b->dtype && !ZF_INT(a, param, frozen) == !ZF_INT(b, param, frozen);
 }
 
-/* Cuts members [from, until), which share their first `depth` components, into atoms. */
+/* Splits members [from, until), which share their first `depth` components, into atoms. */
 static void zfi_cut_atoms(zfi_cutter *c, int32_t from, int32_t until, int depth)
 {
     if (until - from == 1 || zfi_members_bytes(c, from, until) <= c->bucket_bytes) {
@@ -67,13 +66,13 @@ static void zfi_cut_atoms(zfi_cutter *c, int32_t from, int32_t until, int depth)
             const char *other = zfi_member_node(c, end)->name;
             if (zfi_prefix(other, depth + 1) != length || memcmp(name, other, length)) break;
         }
-        /* A name that ends here has no deeper level to cut at. */
+        /* A name that ends here has no deeper level at which to split. */
         if (!name[length]) end = from + 1;
         zfi_cut_atoms(c, from, end, depth + 1);
     }
 }
 
-/* Joins neighbouring atoms of [from, until) to buckets. */
+/* Joins neighbouring atoms, up to `until`, to buckets. */
 static void zfi_join_atoms(zfi_cutter *c, int32_t until)
 {
     int32_t atoms = zfi_len(c->atoms);
@@ -92,7 +91,7 @@ static void zfi_join_atoms(zfi_cutter *c, int32_t until)
     if (c->atoms) stbds_header(c->atoms)->length = 0;
 }
 
-/* A.x.weight and A.y.weight of one shape. */
+/* The names are A.x.weight and A.y.weight, and the shapes are equal. */
 static bool zfi_siblings(const zfi_node *a, const zfi_node *b)
 {
     const char *tail_a = strrchr(a->name, '.'), *tail_b = strrchr(b->name, '.');
@@ -129,7 +128,7 @@ static void zfi_lay_out(zfi_cutter *c, zfi_bucket *bucket, int32_t world)
     bucket->size = (at + shard - 1) / shard * shard;
 }
 
-/* The length of a name's first component that is a number, with all before it: "layer.7"; 0:
+/* The length of a name up to its first component that is a number, such as "layer.7"; 0: it has
  * none. */
 static size_t zfi_numbered(const char *name)
 {
@@ -161,8 +160,8 @@ static int64_t zfi_default_bucket_bytes(const zfi_cutter *c)
     return largest < MOST ? largest : MOST;
 }
 
-/* The tensor of the store that the parameter is, in a bucket that `world` ranks can have; -1: there
- * is none. */
+/* The store's tensor of the parameter, in a bucket that `world` ranks can share; -1: there is
+ * none. */
 static int32_t zfi_taken(const zfi_node *param, const zf_store *store, int32_t world)
 {
     int32_t k = zfi_store_placed(store, param->name);
@@ -174,8 +173,7 @@ static int32_t zfi_taken(const zfi_node *param, const zf_store *store, int32_t w
     return b->size % ((int64_t)ZFI_NORM_BLOCK * world) ? -1 : k;
 }
 
-/* Parameters that lie in buckets of the store: one for each of the store's, with the places that
- * they have there. */
+/* Takes over the buckets of the store, with the places of their parameters. */
 static void zfi_take_buckets(zfi_cutter *c, const zf_store *store, int32_t world)
 {
     zf_graph *g = c->graph;
@@ -187,7 +185,7 @@ static void zfi_take_buckets(zfi_cutter *c, const zf_store *store, int32_t world
         if (!t || !zfi_push(&g->memory, c->members,
                                ((zfi_member){g->params[i], t->at, zfi_node_count(node)})))
             continue;
-        for (; m > 0; m--) { /* by bucket and place: nearly so already */
+        for (; m > 0; m--) { /* by bucket and place; they are nearly in this order */
             const zfi_member last = c->members[m - 1];
             int32_t other = zfi_taken(&g->nodes[last.param], store, world);
             if (store->tensors[other].bucket < t->bucket ||
@@ -208,8 +206,8 @@ static void zfi_take_buckets(zfi_cutter *c, const zf_store *store, int32_t world
     }
 }
 
-/* Cuts all parameters into buckets for `world` ranks; bucket 0: the default. On failure the graph
- * has the error. The arrays are the caller's to free. */
+/* Assigns all parameters to buckets for `world` ranks; bucket_bytes 0: the default. The caller
+ * frees the arrays. On failure the graph has the error. */
 static void zfi_cut_buckets(zfi_cutter *c, int64_t bucket_bytes, int32_t world,
                             const zf_store *store)
 {

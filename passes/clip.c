@@ -7,16 +7,15 @@
  *           %20 = block_norms %9      %22 = norm %20, ... : f32[]
  *           %28 = mul %9, %27         gradient %2, %28
  *
- * With a loss scale, gradients stay as they are; one number, by which the updates multiply them,
- * unscales and clips, or is -1 where the norm is not finite: nothing is changed then.
+ * With a loss scale, the gradients do not change. The updates multiply them by one number, which
+ * removes the scale and clips. It is -1 where the norm is non-finite: then nothing is updated.
  *
  *           %30 = less %22, %29       %31 = where %30, %27, %28     of inf, -1
  *           loss_scale_update %11, %12, %13, %14, %15, %31 {factor=2 ...}
  *
- * Source: Pascanu et al. 2013; the rule g / max(1, (norm + 1e-6) / max_norm) is the one that all
- * ZeRO stages share. The norm is that of the norms of blocks of 1024 elements, added in index
- * order, so cutting a tensor at such a block cannot change it.
- */
+ * Source: Pascanu et al. 2013; all ZeRO stages share the rule g / max(1, (norm + 1e-6) / max_norm).
+ * The global norm is computed from the norms of blocks of 1024 elements, added in index order, so
+ * it does not change when a tensor is split between blocks. */
 
 /* Removes the nodes marked in `drop` from the order. */
 static void zfi_drop_marked(zf_graph *g, const bool *drop, int32_t marked)
@@ -38,7 +37,7 @@ static int32_t *zfi_gradient_nodes(zf_graph *g)
     return list;
 }
 
-/* The norm of all of x[0..count): f32, f64 if one of them is. */
+/* The global norm of x[0..count): f32, or f64 if one of them is f64. */
 static zf_tensor zfi_global_norm(zf_graph *g, const int32_t *x, int32_t count)
 {
     zf_tensor *norms = zfi_calloc(&g->memory, (size_t)count, sizeof *norms), norm = {g, 0};
@@ -60,9 +59,9 @@ static zf_tensor zfi_clip_divisor(zf_tensor norm, zf_tensor one, double max_norm
     return zf_maximum(zf_scale(zf_add(norm, tiny), 1 / max_norm), one);
 }
 
-/* Below a loss scale: the number that updates multiply the scaled gradients x[0..count) by, and the
- * scale's own update. max_norm <= 0 or infinite: they are not clipped. `keep`: their norm without
- * the scale is an output "grad_norm". */
+/* With a loss scale: appends the number by which updates multiply the scaled gradients x[0..count),
+ * and the update of the scale. max_norm <= 0 or infinite: no clipping. `keep`: the norm of the
+ * unscaled gradients is an output "grad_norm". */
 static void zfi_unscale(zf_graph *g, const int32_t *x, int32_t count, double max_norm, bool keep)
 {
     const zfi_node mark = g->nodes[zfi_scaler_node(g, ZF_OP_loss_scale)];

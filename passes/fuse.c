@@ -1,95 +1,100 @@
-/* fuse: merges nodes into ones that do their work at once. Each rewrite has a name, by which it can
- * be left out.
+/* fuse: merges several nodes into one that computes the same. Each rewrite has a name, by which it
+ * can be left out.
  *
- * requires: nothing. Before zf_autograd it rewrites the forward pass, and the gradients then come
- *           with it; afterwards what autograd and the optimizers have made.
- * ensures:  the values that outputs, gradients and updates have, within what each rewrite says
+ * requires: nothing. Before zf_autograd it rewrites the forward pass, whose gradients are then
+ *           those of fused nodes; afterwards the nodes of autograd and of the optimizers.
+ * ensures:  outputs, gradients and updates have the same values, within the bound of each rewrite
  *
- * linear     a product, its bias and its activation
- *            bits: equal
- *   before:  %4 = matmul %1, %2 {transpose_b=true}   %5 = add %4, %3   %6 = gelu %5
- *   after:   %7 = linear %1, %2, %3 {activation=gelu}
+ *   linear     a product, its bias and its activation
+ *              bits: equal
+ *     before:  %4 = matmul %1, %2 {transpose_b=true}   %5 = add %4, %3   %6 = gelu %5
+ *     after:   %7 = linear %1, %2, %3 {activation=gelu}
  *
- * qkv        products of one input with several weights of one shape. The weights are made
- * neighbours in memory (passes/memory.c, passes/buckets.c), so that their concat is a view;
- * parameters and checkpoints stay as they are. bits: equal forward; gradients of the input are
- * summed within the product before:  %5 = linear %1, %2   %6 = linear %1, %3   %7 = linear %1, %4
- *   after:   %8 = concat %2, %3, %4   %9 = linear %1, %8   %10 = slice %9 {axis=1 stop=8}  ...
+ *   qkv        products of one input with several weights of one shape. The weights become
+ *              neighbours in memory (passes/memory.c, passes/buckets.c), so that their concat is a
+ *              view; parameters and checkpoints do not change.
+ *              bits: equal forward; gradients of the input are summed within the product
+ *     before:  %5 = linear %1, %2   %6 = linear %1, %3   %7 = linear %1, %4
+ *     after:   %8 = concat %2, %3, %4   %9 = linear %1, %8   %10 = slice %9 {axis=1 stop=8}  ...
  *
- * softmax    scale, mask, softmax and dropout, where `attention` has not taken them. Not where the
- *            mask is trained.
- *            bits: equal
- *   before:  %4 = scale %1   %5 = add %4, %2   %6 = softmax %5   %7 = dropout %6
- *   after:   %8 = masked_softmax %1, %2
+ *   softmax    scale, mask, softmax and dropout, where `attention` does not apply. Not if the mask
+ *              is trained.
+ *              bits: equal
+ *     before:  %4 = scale %1   %5 = add %4, %2   %6 = softmax %5   %7 = dropout %6
+ *     after:   %8 = masked_softmax %1, %2
  *
- * attention  scaled products, mask, softmax, dropout and the product with the values, and the
- *            turns of heads around them; of the pieces of one product of a token, the packed form
- *            (ops/attention.c). Not where the mask is trained. A mask that is
- *            where(less(t [T,1], s [T]), -inf, 0), t and s being 0, 1, 2, ..., becomes the
- *            attribute `causal`: what no query sees is then not computed.
- *            rounding: online softmax adds in another order
- *   before:  %5 = transpose(reshape %1)   ...   %8 = scale %5   %9 = matmul %8, %6
- *            %10 = add %9, %4   %11 = softmax %10   %12 = dropout %11   %13 = matmul %12, %7
- *            %14 = reshape(transpose %13)
- *   after:   %15 = attention %1, %2, %3, %4
+ *   attention  scaled products, mask, softmax, dropout and the product with the values, and the
+ *              reshapes and transposes that split and join heads. If q, k and v are the thirds of
+ *              one product, the packed form (ops/attention.c). Not if the mask is trained. A mask
+ *              where(less(t [T,1], s [T]), -inf, 0), with t and s being 0, 1, 2, ..., becomes the
+ *              attribute `causal`: keys that no query sees are then skipped.
+ *              rounding: online softmax adds in another order
+ *     before:  %5 = transpose(reshape %1)   ...   %8 = scale %5   %9 = matmul %8, %6
+ *              %10 = add %9, %4   %11 = softmax %10   %12 = dropout %11   %13 = matmul %12, %7
+ *              %14 = reshape(transpose %13)
+ *     after:   %15 = attention %1, %2, %3, %4
  *
- * norm       bias, dropout, residual and LayerNorm or RMSNorm. Where the sum is read behind the norm
- *            as well, in the same numbered layer (norms in front of halves), it is left beside it
- *            bits: equal, but for the gradients of bias and beta, whose sums have another rounding
- *            (ops/fused_norm.c)
- *   before:  %5 = dropout %1   %6 = add %2, %5   %7 = moments %6   %8 = layer_norm %6, %7, %3, %4
- *   after:   %9 = residual_norm %1, %2, %3, %4   %10 = saved %9 {index=2}, for what reads %6
+ *   norm       bias, dropout, residual and LayerNorm or RMSNorm. If the sum is also read after the
+ *              norm, in the same numbered layer (pre-norm), the fused node saves it.
+ *              bits: equal, except gradients of bias and beta, whose sums are rounded differently
+ *              (ops/fused_norm.c)
+ *     before:  %5 = dropout %1   %6 = add %2, %5   %7 = moments %6   %8 = layer_norm %6, %7, %3, %4
+ *     after:   %9 = residual_norm %1, %2, %3, %4   %10 = saved %9 {index=2}, for readers of %6
  *
- * embedding  the sum of word, type and position embeddings, LayerNorm and dropout
- *            bits: as norm
- *   before:  %8 = gather_rows %1, %2   %9 = gather_rows %3, %4   %10 = add %8, %9
- *            %11 = add %10, %5   %12 = moments %11   %13 = layer_norm %11, %12, %6, %7
- *   after:   %14 = embed_norm %1, %2, %3, %4, %5, %6, %7
+ *   embedding  the sum of word, type and position embeddings, LayerNorm and dropout
+ *              bits: as norm
+ *     before:  %8 = gather_rows %1, %2   %9 = gather_rows %3, %4   %10 = add %8, %9
+ *              %11 = add %10, %5   %12 = moments %11   %13 = layer_norm %11, %12, %6, %7
+ *     after:   %14 = embed_norm %1, %2, %3, %4, %5, %6, %7
  *
- * head       logits, their cross-entropy and their best guesses, in tiles: neither logits nor their
- *            gradient exist whole, which is made with the loss (ops/head.c). Not where anything
- * else reads the logits. rounding: sums over the classes are added in another order before:  %5 =
- * linear %1, %2, %3   %6 = logsumexp %5   %7 = cross_entropy %5, %6, %4 %8 = sum %7   %10 = mul %8,
- * %9   %11 = argmax %5 after:   %12 = head_loss %1, %2, %4, %9, %3   %13 = saved %12 {index=3}
+ *   head       logits, their cross-entropy and argmax, in tiles: neither the logits nor their
+ *              gradient, which is computed with the loss, are in memory as a whole (ops/head.c).
+ *              Not if anything else reads the logits.
+ *              rounding: sums over the classes are added in another order
+ *     before:  %5 = linear %1, %2, %3   %6 = logsumexp %5   %7 = cross_entropy %5, %6, %4
+ *              %8 = sum %7   %10 = mul %8, %9   %11 = argmax %5
+ *     after:   %12 = head_loss %1, %2, %4, %9, %3   %13 = saved %12 {index=3}
  *
- * sums       the gradient of a bias in front of residual_norm, which residual_norm_grad makes
- *            beside the rows that are summed
- *            rounding: of the sums (ops/fused_norm.c), and that the rows are not rounded before
- *   before:  %6 = saved %5 {index=0}   %7 = sum_to %6 {shape=[8]}
- *   after:   %8 = saved %5 {index=3}
+ *   sums       the gradient of a bias before residual_norm: residual_norm_grad computes it together
+ *              with the rows that are summed
+ *              rounding: of the sums (ops/fused_norm.c); the rows are not rounded before
+ *     before:  %6 = saved %5 {index=0}   %7 = sum_to %6 {shape=[8]}
+ *     after:   %8 = saved %5 {index=3}
  *
- * accumulate a product that is added to a value which is there already begins with that
- *            rounding: the product is not rounded before the sum; f32 adds blocks of k to the value
- *   before:  %6 = matmul %1, %2   %7 = add %5, %6
- *   after:   %8 = matmul %1, %2, %5
+ *   accumulate a product that is added to a value computed before it starts from that value
+ *              rounding: the product is not rounded before the sum; f32 adds blocks of k to it
+ *     before:  %6 = matmul %1, %2   %7 = add %5, %6
+ *     after:   %8 = matmul %1, %2, %5
  *
- * update     clipping and update (passes/fuse_update.c)
+ *   update     clipping and update (passes/fuse_update.c)
  *
- * chain      elementwise nodes one after the other (passes/fuse_chain.c)
+ *   chain      elementwise nodes, each reading the one before (passes/fuse_chain.c)
  *
- * invert     the backward pass makes again what it wants of a fused node from what that left for
- * its gradient, instead of keeping both: LayerNorm's result from xhat, an activation from what it
- * is of bits: equal in f32 and f64 before:  %20 = saved %9 {index=0}   ...   %30 = matmul %29, %9
- * {transpose_a=true} after:   %20 = saved %9 {index=0}   ...   %31 = affine %20, %3, %4 %30 =
- * matmul %29, %31 {transpose_a=true}
+ *   invert     the backward pass recomputes a result of a fused node from the value that the node
+ *              saves for its gradient, instead of keeping both: LayerNorm's result from xhat, an
+ *              activation from its argument
+ *              bits: equal in f32 and f64
+ *     before:  %20 = saved %9 {index=0}   ...   %30 = matmul %29, %9 {transpose_a=true}
+ *     after:   %20 = saved %9 {index=0}   ...   %31 = affine %20, %3, %4
+ *              %30 = matmul %29, %31 {transpose_a=true}
  */
 
 typedef struct zfi_fuser {
     zf_graph *graph;
-    size_t nodes; /* there were at the beginning of the sweep */
-    /* By node of then: */
+    size_t nodes; /* number of nodes at the beginning of the sweep */
+    /* For each of these nodes: */
     int32_t *uses;    /* how often it is an operand */
-    bool *placed;     /* it stands in the new order */
-    int32_t *becomes; /* what has been made of it already; 0: nothing */
-    int32_t *sibling; /* of a projection, the next one of the same input and shape; 0: none */
-    /* Of an input, the last projection so far; of what a node leaves, the gradient that is made of
+    bool *placed;     /* it is in the new order */
+    int32_t *becomes; /* the node that replaces it; 0: none */
+    int32_t *sibling; /* of a projection: the next one of the same input and shape; 0: none */
+    /* Of an input: the last projection so far. Of a saved value: the gradient that is computed from
      * it */
     int32_t *last;
     bool *forward; /* the loss depends on it; or it depends on a trained parameter */
 } zfi_fuser;
 
-/* What the root of a pattern becomes: 0 where there is no pattern. New nodes are appended; the root
- * is not in the order yet. */
+/* Appends the nodes that replace the root of a pattern and returns the new root; 0: the pattern
+ * does not match. The old root is not yet in the new order. */
 typedef int32_t zfi_rewrite(zfi_fuser *f, int32_t id);
 
 static const zfi_node *zfi_fuse_node(const zfi_fuser *f, int32_t id)
@@ -97,13 +102,13 @@ static const zfi_node *zfi_fuse_node(const zfi_fuser *f, int32_t id)
     return &f->graph->nodes[id];
 }
 
-/* The node is an `op` that is an operand once. */
+/* The node is an `op`, and is an operand exactly once. */
 static bool zfi_used_once(const zfi_fuser *f, int32_t id, zf_op op)
 {
     return f->graph->nodes[id].op == op && (size_t)id < f->nodes && f->uses[id] == 1;
 }
 
-/* A product x w^T with a matrix w. */
+/* The node is a product x w^T with a matrix w. */
 static bool zfi_is_projection(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
@@ -150,7 +155,8 @@ static int32_t zfi_fuse_activation(zfi_fuser *f, int32_t id)
 
 /* ------------------------------------------------------------------------------------- qkv */
 
-/* A projection whose weight, and bias if it has one, are parameters of its own. */
+/* The node is a projection; its weight, and its bias if it has one, are parameters that nothing
+ * else reads. */
 static bool zfi_can_join(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
@@ -160,8 +166,8 @@ static bool zfi_can_join(const zfi_fuser *f, int32_t id)
     return true;
 }
 
-/* Which nodes without readers depend on a node: bit k % 64 stands for the k-th. `losses` has those
- * of one element, any of which may be the loss. */
+/* Which of the nodes without readers depend on a node: bit k % 64 stands for the k-th of them.
+ * `losses` has the bits of those with one element, any of which may be the loss. */
 typedef struct zfi_ends {
     uint64_t all, losses;
 } zfi_ends;
@@ -185,8 +191,8 @@ static void zfi_find_ends(const zfi_fuser *f, zfi_ends *ends)
     }
 }
 
-/* Finds the siblings of every projection. The same losses depend on them: else joined weights that
- * the loss does not depend on would have a gradient, of zeros, and weight decay. */
+/* Finds the siblings of every projection. The same losses must depend on them: otherwise a joined
+ * weight on which the loss does not depend would get a gradient of zeros, and weight decay. */
 static void zfi_find_siblings(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
@@ -209,7 +215,7 @@ static void zfi_find_siblings(zfi_fuser *f)
     zfi_free(&f->graph->memory, ends, f->nodes * sizeof *ends);
 }
 
-/* Operand k of all siblings, one behind the other. What is declared further down is moved up. */
+/* The concat of operand k of all siblings. Operands that are declared further down are moved up. */
 static int32_t zfi_join_operands(zfi_fuser *f, int32_t id, int32_t k)
 {
     zf_graph *g = f->graph;
@@ -248,7 +254,8 @@ static int32_t zfi_fuse_siblings(zfi_fuser *f, int32_t id)
 
 /* ------------------------------------------------------------------------------ attention */
 
-/* x [B,T,H], of which the node is the heads: [B,heads,T,H / heads]; 0: it is not. */
+/* The value x [B,T,H] of which the node has the heads: [B,heads,T,H / heads]; 0: it is not of this
+ * form. */
 static int32_t zfi_heads_of(const zfi_fuser *f, int32_t id, int64_t heads)
 {
     const zfi_node *node = zfi_fuse_node(f, id), *cut, *x;
@@ -265,8 +272,8 @@ static int32_t zfi_heads_of(const zfi_fuser *f, int32_t id, int64_t heads)
                : 0;
 }
 
-/* q, k and v [B,T,H] are of one batch and width, and k and v of one length: none of them is
- * repeated for the others, as one head of keys for several of queries. */
+/* q, k and v [B,T,H] have one batch and width, and k and v one length: none is repeated to fit the
+ * others, as one key head for several query heads would be. */
 static bool zfi_fit_together(const zfi_fuser *f, const int32_t parts[3])
 {
     const zf_shape *q = &zfi_fuse_node(f, parts[0])->shape, *k = &zfi_fuse_node(f, parts[1])->shape;
@@ -274,7 +281,8 @@ static bool zfi_fit_together(const zfi_fuser *f, const int32_t parts[3])
            k->dims[2] == q->dims[2];
 }
 
-/* q, k and v are the thirds of one value, in this order, and nothing else reads it. */
+/* The value of which q, k and v are the thirds, in this order, if nothing else reads it; 0: there
+ * is none. */
 static int32_t zfi_packed_of(const zfi_fuser *f, const int32_t parts[3])
 {
     const zfi_node *whole = zfi_fuse_node(f, zfi_fuse_node(f, parts[0])->args[0]);
@@ -290,10 +298,11 @@ static int32_t zfi_packed_of(const zfi_fuser *f, const int32_t parts[3])
     return zfi_fuse_node(f, parts[0])->args[0];
 }
 
-/* Marks what depends on a trained parameter. */
+/* Marks the nodes that depend on a trained parameter. */
 static void zfi_find_trained(zfi_fuser *f) { zfi_mark_trained(f->graph, f->forward); }
 
-/* What the node, a constant of `count` elements or a view of one, holds; NULL: it is none. */
+/* The numbers of a node that is a constant of `count` elements, or a view of one; NULL: it is
+ * not. */
 static const double *zfi_fuse_constant(const zfi_fuser *f, int32_t id, int64_t count)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
@@ -302,7 +311,7 @@ static const double *zfi_fuse_constant(const zfi_fuser *f, int32_t id, int64_t c
     return ZF_LIST(node, constant, values).data;
 }
 
-/* Element i is i. */
+/* Element i is i, for all i. */
 static bool zfi_counts_up(const double *x, int64_t count)
 {
     for (int64_t i = 0; x && i < count; i++)
@@ -311,7 +320,7 @@ static bool zfi_counts_up(const double *x, int64_t count)
 }
 
 /* The node is where(less(t [T,1], s [T]), -inf, 0) with t and s counting from 0: query t sees no
- * key behind it. */
+ * key after t. */
 static bool zfi_is_causal(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id), *less;
@@ -338,14 +347,14 @@ static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
     int64_t stream = 0, heads;
     const int64_t *order;
     if (node->op != ZF_OP_reshape || node->shape.rank != 3) return 0;
-    at = node->args[0], x = zfi_fuse_node(f, at); /* the heads side by side again */
+    at = node->args[0], x = zfi_fuse_node(f, at); /* joins the heads */
     order = ZF_LIST(x, transpose, order).data;
     if (!zfi_used_once(f, at, ZF_OP_transpose) || x->shape.rank != 4 || order[0] != 0 ||
         order[1] != 2 || order[2] != 1 || order[3] != 3 ||
         x->shape.dims[0] != node->shape.dims[0] || x->shape.dims[1] != node->shape.dims[1])
         return 0;
     heads = x->shape.dims[2];
-    at = x->args[0], x = zfi_fuse_node(f, at); /* times v */
+    at = x->args[0], x = zfi_fuse_node(f, at); /* the product with v */
     if (!zfi_used_once(f, at, ZF_OP_matmul) || ZF_INT(x, matmul, transpose_a) ||
         ZF_INT(x, matmul, transpose_b))
         return 0;
@@ -357,7 +366,7 @@ static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
     }
     if (!zfi_used_once(f, at, ZF_OP_softmax)) return 0;
     at = x->args[0], x = zfi_fuse_node(f, at);
-    if (zfi_used_once(f, at, ZF_OP_add)) { /* a mask, of no more than the scores' size */
+    if (zfi_used_once(f, at, ZF_OP_add)) { /* a mask, no larger than the scores */
         int32_t k = zfi_used_once(f, x->args[0], ZF_OP_matmul) ||
                             zfi_used_once(f, x->args[0], ZF_OP_scale)
                         ? 0
@@ -389,7 +398,7 @@ static int32_t zfi_fuse_attention(zfi_fuser *f, int32_t id)
         zfi_with({.f = p}, {.i = stream}, {.i = heads}, {.f = scale}, {.i = causal}));
 }
 
-/* The packed form of an attention that was built of the thirds. */
+/* The packed form of an attention over three thirds of one value. */
 static int32_t zfi_fuse_thirds(zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
@@ -412,7 +421,7 @@ static int32_t zfi_fuse_softmax(zfi_fuser *f, int32_t id)
     if (node->op != ZF_OP_softmax) return 0;
     x = node->args[0];
     node = zfi_fuse_node(f, x);
-    if (zfi_used_once(f, x, ZF_OP_add)) { /* the mask is what is smaller, or not trained */
+    if (zfi_used_once(f, x, ZF_OP_add)) { /* the smaller operand, or the one not trained */
         int32_t k = zfi_same_shape(&zfi_fuse_node(f, node->args[0])->shape, &node->shape) &&
                             !f->forward[node->args[1]]
                         ? 0
@@ -429,7 +438,7 @@ static int32_t zfi_fuse_softmax(zfi_fuser *f, int32_t id)
                          zfi_with({.f = 0}, {.i = 0}, {.f = scale}));
 }
 
-/* The dropout behind it. */
+/* Adds a dropout that follows. */
 static int32_t zfi_fuse_softmax_dropout(zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id), *softmax;
@@ -469,7 +478,7 @@ static bool zfi_is_norm_of_sum(const zfi_fuser *f, int32_t id, zfi_normed *n)
     return true;
 }
 
-/* sibling[], last[]: the first and the second reader of a sum. */
+/* Finds the first and second reader of each sum: sibling[], last[]. */
 static void zfi_find_readers(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
@@ -484,8 +493,8 @@ static void zfi_find_readers(zfi_fuser *f)
     }
 }
 
-/* What else reads the sum comes behind the norm, in its layer: the next layer is not to begin with
- * two values. */
+/* The other readers of the sum are after the norm and in its layer, so that the next layer does not
+ * have to keep two values. */
 static bool zfi_can_leave_sum(const zfi_fuser *f, int32_t id, const zfi_normed *n)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
@@ -508,7 +517,7 @@ static int32_t zfi_fuse_norm(zfi_fuser *f, int32_t id)
         !zfi_same_shape(&zfi_fuse_node(f, b)->shape, &node->shape) ||
         (read && !zfi_can_leave_sum(f, id, &n)))
         return 0;
-    if (zfi_used_once(f, a, ZF_OP_dropout)) { /* the branch; b is the residual */
+    if (zfi_used_once(f, a, ZF_OP_dropout)) { /* a is the branch, b the residual */
         int32_t swap = a;
         a = b, b = swap;
     }
@@ -534,7 +543,7 @@ static int32_t zfi_fuse_norm(zfi_fuser *f, int32_t id)
     return norm;
 }
 
-/* gather_rows of a table by ids [B,T]. */
+/* The node is gather_rows of a table by ids [B,T]. */
 static bool zfi_is_lookup(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
@@ -557,10 +566,10 @@ static int32_t zfi_fuse_embedding(zfi_fuser *f, int32_t id)
         zfi_fuse_node(f, positions)->shape.dims[0] != node->shape.dims[1])
         return 0;
     words = zfi_fuse_node(f, sum->args[0]), types = zfi_fuse_node(f, sum->args[1]);
-    if (ZF_INT(types, gather_rows, padded)) return 0; /* of words alone there may be padding */
+    if (ZF_INT(types, gather_rows, padded)) return 0; /* only words may have padding */
     if (!zfi_same_shape(&words->shape, &node->shape) ||
         !zfi_same_shape(&types->shape, &node->shape))
-        return 0; /* one of them is repeated */
+        return 0; /* one of them is broadcast */
     args[0] = words->args[0], args[1] = words->args[1];
     args[2] = types->args[0], args[3] = types->args[1];
     args[4] = positions, args[5] = node->args[2], args[6] = node->args[3];
@@ -570,7 +579,7 @@ static int32_t zfi_fuse_embedding(zfi_fuser *f, int32_t id)
                                   ZF_ATTRIBUTE(words, gather_rows, padding)));
 }
 
-/* The dropout behind it. */
+/* Adds a dropout that follows. */
 static int32_t zfi_fuse_embedding_dropout(zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id), *norm;
@@ -586,7 +595,7 @@ static int32_t zfi_fuse_embedding_dropout(zfi_fuser *f, int32_t id)
 
 /* ----------------------------------------------------------------------------------- head */
 
-/* The classes of the largest of [rows, classes], as i32[rows]. */
+/* The node is the argmax of [rows, classes], as i32[rows]. */
 static bool zfi_is_best(const zfi_fuser *f, int32_t id)
 {
     const zfi_node *node = zfi_fuse_node(f, id);
@@ -594,7 +603,7 @@ static bool zfi_is_best(const zfi_fuser *f, int32_t id)
            ZF_INT(node, argmax, axis) == 1 && !ZF_INT(node, argmax, keep);
 }
 
-/* last[]: how many best guesses are made of a value. */
+/* Counts the argmaxes of each value: last[]. */
 static void zfi_find_guesses(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
@@ -621,7 +630,7 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
     if ((size_t)logits >= f->nodes || f->uses[logits] != 2 + f->last[logits] ||
         zfi_fuse_node(f, rows->args[1])->args[0] != logits)
         return 0;
-    if (zfi_fuse_node(f, of)->op == ZF_OP_cast) { /* 16-bit logits: the loss is of f32 */
+    if (zfi_fuse_node(f, of)->op == ZF_OP_cast) { /* 16-bit logits: the loss is computed in f32 */
         of = zfi_fuse_node(f, of)->args[0];
         if ((size_t)of >= f->nodes || f->uses[of] != 1) return 0;
     }
@@ -644,7 +653,7 @@ static int32_t zfi_fuse_head(zfi_fuser *f, int32_t id)
 
 /* ----------------------------------------------------------------------------------- sums */
 
-/* The value whose rows those of `id` are, before it was reshaped. */
+/* The value of whose rows `id` consists, before a reshape. */
 static int32_t zfi_rows_of(const zfi_fuser *f, int32_t id)
 {
     for (const zfi_node *node; (node = zfi_fuse_node(f, id))->op == ZF_OP_reshape;
@@ -674,14 +683,15 @@ static int32_t zfi_fuse_sums(zfi_fuser *f, int32_t id)
 
 /* ----------------------------------------------------------------------------- accumulate */
 
-/* The product that the node is, or is a reshape of, if nothing else reads it; 0: there is none. */
+/* The product that the node is, or of which it is a reshape, if nothing else reads it; 0: there is
+ * none. */
 static int32_t zfi_product_of_sum(const zfi_fuser *f, int32_t id)
 {
     while (zfi_used_once(f, id, ZF_OP_reshape)) id = zfi_fuse_node(f, id)->args[0];
     return zfi_used_once(f, id, ZF_OP_matmul) && zfi_fuse_node(f, id)->arg_count == 2 ? id : 0;
 }
 
-/* last[]: of a product, the sum that it is added to. */
+/* last[]: for a product, the sum to which it is added. */
 static void zfi_find_accumulated(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
@@ -697,7 +707,7 @@ static void zfi_find_accumulated(zfi_fuser *f)
     }
 }
 
-/* The sum is made where the product was, if the other operand is there by then. */
+/* Computes the sum at the place of the product, if the other operand is computed by then. */
 static int32_t zfi_fuse_accumulate(zfi_fuser *f, int32_t id)
 {
     zf_graph *g = f->graph;
@@ -718,7 +728,7 @@ static int32_t zfi_fuse_accumulate(zfi_fuser *f, int32_t id)
 
 /* --------------------------------------------------------------------------------- invert */
 
-/* What the output "loss" depends on; gradients of activations. */
+/* Finds on what the output "loss" depends, and the gradients of activations. */
 static void zfi_find_forward(zfi_fuser *f)
 {
     const zf_graph *g = f->graph;
@@ -732,7 +742,7 @@ static void zfi_find_forward(zfi_fuser *f)
     }
 }
 
-/* What node `id` leaves under index 0. A node for it that stands further down is moved up. */
+/* Saved value 0 of node `id`. If its saved node is further down, moves it up. */
 static int32_t zfi_saved_above(zfi_fuser *f, int32_t id)
 {
     zf_graph *g = f->graph;
@@ -744,8 +754,8 @@ static int32_t zfi_saved_above(zfi_fuser *f, int32_t id)
     return saved;
 }
 
-/* The value of an activation that has left what it is of: beside its gradient, if that can be made
- * here, else again. */
+/* The value of an activation that has saved its argument: from the activation's gradient, if that
+ * can be computed by then, else recomputed. */
 static int32_t zfi_activated_again(zfi_fuser *f, int32_t id)
 {
     zf_graph *g = f->graph;
@@ -758,7 +768,7 @@ static int32_t zfi_activated_again(zfi_fuser *f, int32_t id)
     return zfi_record_of(g, id)->remake(g, id, of);
 }
 
-/* The value of node `id` made again, at this place; 0: that is not possible. */
+/* Recomputes the value of node `id` at this place; 0: that is not possible. */
 static int32_t zfi_made_again(zfi_fuser *f, int32_t id)
 {
     zf_graph *g = f->graph;
@@ -770,7 +780,7 @@ static int32_t zfi_made_again(zfi_fuser *f, int32_t id)
     return zfi_record_of(g, id)->remake(g, id, zfi_saved_above(f, id));
 }
 
-/* Operands of a node of the backward pass that can be made again are. */
+/* Replaces operands of a node of the backward pass by recomputed ones, where that is possible. */
 static int32_t zfi_invert(zfi_fuser *f, int32_t id)
 {
     zf_graph *g = f->graph;
@@ -792,8 +802,8 @@ static const struct zfi_fusion {
     const char *name;
     int phases;
     zfi_rewrite *rewrite;
-    void (*prepare)(zfi_fuser *); /* or NULL */
-    void (*whole)(zf_graph *);    /* or NULL: instead of a sweep */
+    void (*prepare)(zfi_fuser *); /* may be NULL */
+    void (*whole)(zf_graph *);    /* instead of a sweep; may be NULL */
 } zfi_fusions[] = {
     {"linear", ZFI_FORWARD, zfi_fuse_bias, NULL, NULL},
     {"linear", ZFI_FORWARD, zfi_fuse_activation, NULL, NULL},
@@ -822,7 +832,7 @@ ZF_API const char *zf_fuse_name(int32_t index)
     return NULL;
 }
 
-/* Every name of the list is one of a rewrite. */
+/* Checks that every name of the list is a rewrite. */
 static zf_status zfi_check_names(zf_graph *g, const char *list)
 {
     size_t length;
@@ -842,7 +852,7 @@ static zf_status zfi_check_names(zf_graph *g, const char *list)
     return ZF_OK;
 }
 
-/* uses[] of the nodes in the order. */
+/* uses[]: how often each node in the order is an operand. */
 static void zfi_count_uses(const zf_graph *g, int32_t *uses)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
@@ -851,8 +861,8 @@ static void zfi_count_uses(const zf_graph *g, int32_t *uses)
     }
 }
 
-/* Nodes that had readers, or are new, and have none, go; but for what stands for a node that had
- * none either, as a loss before zf_autograd. */
+/* Removes nodes without readers that had readers before, or are new. It keeps those that replace a
+ * node without readers, such as a loss before zf_autograd. */
 static void zfi_drop_unused(zfi_fuser *f)
 {
     zf_graph *g = f->graph;
@@ -867,7 +877,7 @@ static void zfi_drop_unused(zfi_fuser *f)
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
         bool had = (size_t)id >= f->nodes || f->uses[id];
-        if (node->op == ZF_OP_none) { /* another node stands for it */
+        if (node->op == ZF_OP_none) { /* another node replaces it */
             for (int32_t k = 0; k < node->arg_count; k++) uses[node->args[k]]--;
             continue;
         }
@@ -882,7 +892,7 @@ static void zfi_drop_unused(zfi_fuser *f)
     zfi_free(&g->memory, uses, nodes * sizeof *uses);
 }
 
-/* Tries one rewrite at every node, in their order. */
+/* Tries one rewrite at every node, in order. */
 static void zfi_fuse_nodes(zfi_fuser *f, const struct zfi_fusion *fusion)
 {
     zf_graph *g = f->graph;

@@ -1,10 +1,10 @@
-/* fuse, chains: an elementwise node takes over an operand that is elementwise as well, and that
- * one's, as one loop (ops/chain.c). Both have one type, of ZFI_CHAIN_LEAST elements or more, and
- * the operand is read nowhere else, as an output, a gradient or a saved value neither. Nothing but
- * leaves, views and members of the chain stands between them, so that no value lives longer than
- * before. The update section stays as it is.
+/* fuse, chains: an elementwise node and its elementwise operands, and theirs, become one loop
+ * (ops/chain.c). All have one type, of at least ZFI_CHAIN_LEAST elements. Nothing else reads an
+ * operand that is merged; it is no output, gradient or saved value. Between the merged nodes there
+ * are only leaves, views and members of the chain, so that no value lives longer than before. The
+ * update section does not change.
  *
- * bits: equal in f32 and f64. In bf16 and f16 the chain's result alone is rounded
+ * bits: equal in f32 and f64. In bf16 and f16 only the chain's result is rounded
  *
  *   before:  %5 = add %1, %2   %6 = dropout %5 {p=0.1 stream=7}   %7 = add %3, %6
  *   after:   %7 = chain %1, %2, %3 {program=[0,0,1,24,3,0,0,2,4] values=[0.1,7]}
@@ -14,15 +14,15 @@ enum { ZFI_CHAIN_LEAST = 1024 };
 
 typedef struct zfi_chainer {
     zf_graph *graph;
-    /* By node: how often it is an operand, the last that reads it, and the chain's root of which it
-     * is a member; 0: none */
+    /* By node: how often it is an operand; its last reader; the root of the chain of which it is a
+     * member, 0: none */
     int32_t *uses, *reader, *root;
-    /* Of the chain under way, from the root up: */
+    /* The current chain, from the root up: */
     int32_t members[ZFI_CHAIN_LONGEST], count;
-    int32_t args[ZFI_CHAIN_OPERANDS], arg_count; /* what it reads, one of its shape first */
+    int32_t args[ZFI_CHAIN_OPERANDS], arg_count; /* its operands, first one of its shape */
 } zfi_chainer;
 
-/* The code of the node's row; -1: there is none. */
+/* The code of the node's operator; -1: there is none. */
 static int zfi_chain_code_of(const zfi_node *node)
 {
     bool forms = node->op == ZF_OP_gelu || node->op == ZF_OP_gelu_grad;
@@ -51,7 +51,7 @@ static bool zfi_can_chain(const zf_graph *g, int32_t id)
     return full;
 }
 
-/* What the chain of `root` reads, in its order, one of its shape first; false: that is too much. */
+/* Lists the operands of the chain of `root`, first one of its shape; false: there are too many. */
 static bool zfi_chain_operands(zfi_chainer *c, int32_t root)
 {
     const zf_graph *g = c->graph;
@@ -74,7 +74,7 @@ static bool zfi_chain_operands(zfi_chainer *c, int32_t root)
     return true;
 }
 
-/* Adds a node to the chain of `root`; false where it would read too many values. */
+/* Adds a node to the chain of `root`; false where the chain would have too many operands. */
 static bool zfi_chain_add(zfi_chainer *c, int32_t id, int32_t root)
 {
     if (c->count == ZFI_CHAIN_LONGEST) return false;
@@ -86,7 +86,7 @@ static bool zfi_chain_add(zfi_chainer *c, int32_t id, int32_t root)
     return false;
 }
 
-/* The chain whose last node stands at `position` of the order. */
+/* Finds the chain whose last node is at `position` of the order. */
 static void zfi_chain_grow(zfi_chainer *c, int32_t position)
 {
     const zf_graph *g = c->graph;
@@ -105,7 +105,7 @@ static void zfi_chain_grow(zfi_chainer *c, int32_t position)
     }
 }
 
-/* The register in which the chain has a value. */
+/* The register that holds a value of the chain. */
 static int32_t zfi_chain_register(const zfi_chainer *c, int32_t id)
 {
     for (int32_t m = 0; m < c->count; m++)
@@ -115,7 +115,7 @@ static int32_t zfi_chain_register(const zfi_chainer *c, int32_t id)
     return 0;
 }
 
-/* Makes the root the chain; the other members go. */
+/* Turns the root into the chain, and removes the other members. */
 static void zfi_chain_make(zfi_chainer *c, int32_t root)
 {
     zf_graph *g = c->graph;
@@ -149,7 +149,7 @@ static void zfi_chain_make(zfi_chainer *c, int32_t root)
     for (int32_t m = 1; m < c->count; m++) zfi_replace(g, c->members[m], 0);
 }
 
-/* Makes all chains, from the end of the graph on, so that each is as long as it can be. */
+/* Makes all chains, from the end of the graph on, so that each is as long as possible. */
 static void zfi_chain_all(zfi_chainer *c)
 {
     zf_graph *g = c->graph;

@@ -1,21 +1,21 @@
-/* fuse, near misses: what one of its rewrites would have taken, but for one thing. They are looked
- * for in the forward graph that zf_fuse leaves, and reported one sentence each (zf_fuse_miss):
+/* fuse, near misses: nodes to which one of its rewrites would apply but for one thing. They are
+ * found in the forward graph after zf_fuse, and each is reported with one sentence (zf_fuse_miss):
  *
  *     # near miss: attention in h.0.attn (model.c:41): %33 = softmax: the scores, %32 = add, are
  *     read elsewhere too, by %40 = output
  *
- * linear     a bias or an activation whose product has it not: the product or its value is read
- *            elsewhere, the weight is [in, out], the bias is no vector or missing
- * qkv        products of one value that are not joined: without a bias, some with and some without,
- *            weights [in, out] or read elsewhere
- * attention  softmax between two products that stays: what stands between, is read elsewhere, is
- *            trained, or is not cut into heads
- * norm       a norm of a residual sum, or one that is written out by hand
- * embedding  a norm of a sum of three embeddings
- * head       cross-entropy of a product whose logits stay
+ *   linear     a bias or an activation that is not merged with its product: the product or the sum
+ *              is read elsewhere, the weight is [in, out], the bias is no vector or is missing
+ *   qkv        products of one value that are not joined: they have no bias, some have one and some
+ *              not, weights are [in, out] or read elsewhere
+ *   attention  a softmax between two products: something between them is in the way, is read
+ *              elsewhere, is trained, or is not split into heads
+ *   norm       a norm of a residual sum, or one that is written out in plain operators
+ *   embedding  a norm of a sum of three embeddings
+ *   head       the cross-entropy of a product whose logits stay in memory
  */
 
-/* One name of a list that commas separate, and its length; NULL behind the last. */
+/* The next name of a list separated by commas, and its length; NULL after the last. */
 static const char *zfi_next_name(const char **list, size_t *length)
 {
     const char *name = *list;
@@ -33,7 +33,7 @@ static bool zfi_names(const char *list, const char *name)
     return false;
 }
 
-/* The scopes are of one numbered layer, or of none. */
+/* The scopes belong to one numbered layer, or to none. */
 static bool zfi_of_one_layer(const char *a, const char *b)
 {
     size_t length = zfi_numbered(a);
@@ -43,7 +43,7 @@ static bool zfi_of_one_layer(const char *a, const char *b)
 typedef struct zfi_missing {
     zf_graph *graph;
     const zf_fuse_desc *desc;
-    int32_t *uses, *reader; /* by node: how often it is an operand, and the last that reads it */
+    int32_t *uses, *reader; /* by node: how often it is an operand, and its last reader */
     bool *trained;          /* it depends on a trained parameter */
 } zfi_missing;
 
@@ -52,7 +52,7 @@ static const zfi_node *zfi_miss_node(const zfi_missing *m, int32_t id)
     return &m->graph->nodes[id];
 }
 
-/* Reports that `rewrite` has left node id as it is. */
+/* Reports that `rewrite` did not apply to node id. */
 ZFI_PRINTF(4, 5)
 static void zfi_miss(const zfi_missing *m, const char *rewrite, int32_t id, const char *format, ...)
 {
@@ -86,7 +86,7 @@ static zfi_miss_name zfi_name_of(const zfi_missing *m, int32_t id)
 
 #define ZFI_NAME(m, id) (zfi_name_of((m), (id)).text)
 
-/* The first that reads the value and is not `but`; 0: nothing does. */
+/* The first reader of the value other than `but`; 0: there is none. */
 static int32_t zfi_other_reader(const zfi_missing *m, int32_t id, int32_t but)
 {
     const zf_graph *g = m->graph;
@@ -96,7 +96,7 @@ static int32_t zfi_other_reader(const zfi_missing *m, int32_t id, int32_t but)
     return 0;
 }
 
-/* Reports that something else than `reader` reads the value; false: nothing does. */
+/* Reports a reader of the value other than `reader`; false: there is none. */
 static bool zfi_is_read_elsewhere(const zfi_missing *m, const char *rewrite, int32_t id,
                                   const char *what, int32_t x, int32_t reader)
 {
@@ -107,7 +107,7 @@ static bool zfi_is_read_elsewhere(const zfi_missing *m, const char *rewrite, int
     return other != 0;
 }
 
-/* A product of a value and a matrix that is a parameter. */
+/* The node is a product of a value and a matrix that is a parameter. */
 static bool zfi_is_weighted(const zfi_missing *m, int32_t id)
 {
     const zfi_node *node = zfi_miss_node(m, id);
@@ -123,7 +123,7 @@ static bool zfi_is_turned_weight(const zfi_node *product)
     return product->op == ZF_OP_matmul && !ZF_INT(product, matmul, transpose_b);
 }
 
-/* Reports that the product's weight is [in, out]; false: it is not. */
+/* Reports that the product's weight is [in, out]; false: it is [out, in]. */
 static bool zfi_has_turned_weight(const zfi_missing *m, const char *rewrite, int32_t id,
                                   int32_t product)
 {
@@ -184,7 +184,7 @@ static void zfi_miss_activation(const zfi_missing *m, int32_t id)
 
 /* ------------------------------------------------------------------------------------- qkv */
 
-/* A product that could be joined with others of its operand, whatever is in the way. */
+/* The node is a product that qkv could join with others of its operand, but for one thing. */
 static bool zfi_may_join(const zfi_missing *m, int32_t id)
 {
     const zfi_node *node = zfi_miss_node(m, id);
@@ -193,8 +193,8 @@ static bool zfi_may_join(const zfi_missing *m, int32_t id)
            !(m->uses[id] == 1 && zfi_is_activation(zfi_miss_node(m, m->reader[id])->op));
 }
 
-/* The next product of the same operand and shapes, from `position` of the order on by `step`; 0:
- * there is none. */
+/* The next product of the same operand and shapes, from `position` of the order in steps of `step`;
+ * 0: there is none. */
 static int32_t zfi_sibling_from(const zfi_missing *m, int32_t position, int32_t step)
 {
     const zf_graph *g = m->graph;
@@ -209,7 +209,7 @@ static int32_t zfi_sibling_from(const zfi_missing *m, int32_t position, int32_t 
     return 0;
 }
 
-/* Each run of siblings is reported once, at its first. */
+/* Reports each run of siblings once, at its first. */
 static void zfi_miss_siblings(const zfi_missing *m, int32_t position)
 {
     int32_t id = m->graph->order[position], other, with, without;
@@ -234,7 +234,8 @@ static void zfi_miss_siblings(const zfi_missing *m, int32_t position)
 
 /* ------------------------------------------------------------------------------ attention */
 
-/* The product of two values that `id` is made of, through nodes of its size; 0: there is none. */
+/* The product of two values from which `id` is computed, through nodes of its size; 0: there is
+ * none. */
 static int32_t zfi_scores_product(const zfi_missing *m, int32_t id)
 {
     for (int steps = 0; steps < 8; steps++) {
@@ -255,7 +256,7 @@ static int32_t zfi_scores_product(const zfi_missing *m, int32_t id)
     return 0;
 }
 
-/* The order is the one that brings heads and tokens to each other's place. */
+/* The transpose exchanges heads and tokens. */
 static bool zfi_turns_heads(const zfi_node *node)
 {
     const int64_t *order = ZF_LIST(node, transpose, order).data;
@@ -263,7 +264,8 @@ static bool zfi_turns_heads(const zfi_node *node)
            order[2] == 1 && order[3] == 3;
 }
 
-/* Reports that q, k or v is no [batch, tokens, hidden] cut into heads; false: it is one. */
+/* Reports that q, k or v is not a [batch, tokens, hidden] value that is split into heads; false: it
+ * is one. */
 static bool zfi_is_no_heads(const zfi_missing *m, int32_t id, const char *what, int32_t x,
                             int32_t reader)
 {
@@ -283,8 +285,8 @@ static bool zfi_is_no_heads(const zfi_missing *m, int32_t id, const char *what, 
     return true;
 }
 
-/* Reports what stands between the softmax and the product; false: nothing does. *product is what
- * else it reads. */
+/* Reports a node between the softmax and the product; false: there is none. *product: the other
+ * operand of the product. */
 static bool zfi_is_apart(const zfi_missing *m, int32_t id, int32_t product)
 {
     int32_t x = zfi_miss_node(m, id)->args[0], reader = id;
@@ -316,7 +318,7 @@ static bool zfi_is_apart(const zfi_missing *m, int32_t id, int32_t product)
     return zfi_is_read_elsewhere(m, "attention", id, "the product of q and k", product, reader);
 }
 
-/* The first `op` whose operand 0 is x; 0: there is none. */
+/* The first `op` with x as operand 0; 0: there is none. */
 static int32_t zfi_first_reader(const zfi_missing *m, int32_t x, zf_op op)
 {
     const zf_graph *g = m->graph;
@@ -370,7 +372,8 @@ static void zfi_miss_attention(const zfi_missing *m, int32_t id)
 
 /* ----------------------------------------------------------------------------------- norms */
 
-/* Terms of a sum of at most `most` sums, each read by the next alone; returns how many. */
+/* The terms of a sum of at most `most` additions, of which only the next one reads each; returns
+ * their number. */
 static int zfi_terms(const zfi_missing *m, int32_t id, int32_t *terms, int most)
 {
     const zfi_node *node = zfi_miss_node(m, id);
@@ -383,7 +386,8 @@ static int zfi_terms(const zfi_missing *m, int32_t id, int32_t *terms, int most)
                         : (terms[count] = node->args[1], 1));
 }
 
-/* Of a norm whose sum nothing else reads; false: it is of no embeddings, or all is well. */
+/* Reports on a norm of whose sum there is no other reader; false: the sum is not of embeddings, or
+ * was fused. */
 static bool zfi_miss_embedding(const zfi_missing *m, int32_t id)
 {
     const zfi_node *node = zfi_miss_node(m, id), *first, *second, *third;
@@ -425,7 +429,7 @@ static bool zfi_miss_embedding(const zfi_missing *m, int32_t id)
     return true;
 }
 
-/* Of a norm that reads x as its operand; `sum` is x, or what x is a cast of. */
+/* Reports on a norm with the operand x; `sum` is x, or the value of which x is a cast. */
 static void zfi_miss_residual(const zfi_missing *m, int32_t id, int32_t x, int32_t sum)
 {
     const zfi_node *node = zfi_miss_node(m, sum);
@@ -468,7 +472,7 @@ static void zfi_miss_norm(const zfi_missing *m, int32_t id)
     if (!zfi_names(m->desc->without, "norm")) zfi_miss_residual(m, id, x, sum);
 }
 
-/* 1 / sqrt(mean of squares + eps) over the last dimension. */
+/* Finds 1 / sqrt(mean of squares + eps) over the last dimension. */
 static void zfi_miss_norm_by_hand(const zfi_missing *m, int32_t id)
 {
     const zfi_node *node = zfi_miss_node(m, id), *x;

@@ -1,7 +1,7 @@
-/* fuse, updates: a gradient that is multiplied by one number for its update alone is multiplied by
- * the update, while it is read: clipping then makes no sweep of its own. The number must be one
- * that is never below 0, as the divisor of zf_clip is: an update takes that for a step to be
- * skipped.
+/* fuse, updates: where a gradient is multiplied by one number only for its update, the update
+ * multiplies it while reading it, so that clipping needs no pass over memory of its own. The number
+ * must never be negative (as the divisor of zf_clip), since a negative scale tells an update to
+ * skip the step.
  *
  * bits: equal in f32 and f64. In bf16 and f16 neither the factor nor the product is rounded to 16
  *       bits any more
@@ -12,21 +12,21 @@
  *            adamw %2, %9, %31, %32, %7, %30, %27 {... scaled=true}
  */
 
-/* Of a node: */
+/* For each node: */
 typedef struct zfi_scaling {
-    int32_t uses, marks, lost; /* as an operand; as that of a gradient mark; that are no more */
-    int32_t update; /* one that has it as its gradient and does not scale that; 0: none */
-    int32_t value;  /* what a product multiplies, once the update does that; 0: it does not */
+    int32_t uses, marks, lost; /* uses as an operand, in gradient marks, in removed nodes */
+    int32_t update;            /* an update that has it as its gradient, without scale; 0: none */
+    int32_t value; /* of a product that the update now computes: its other operand; 0: none */
 } zfi_scaling;
 
-/* A constant above 0 alone. */
+/* The node is a constant above 0. */
 static bool zfi_is_above_0(const zf_graph *g, int32_t id)
 {
     double value;
     return zfi_splat(&g->nodes[id], &value) && value > 0;
 }
 
-/* a / max(b, c) of constants a and c above 0: never below 0. */
+/* The node is a / max(b, c) of constants a and c above 0, which is never negative. */
 static bool zfi_is_divisor(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id], *most;
@@ -38,7 +38,7 @@ static bool zfi_is_divisor(const zf_graph *g, int32_t id)
 }
 
 /* The operand of a product that is such a number, seen through a cast; 0: neither is. *value is the
- * other one. */
+ * other operand. */
 static int32_t zfi_factor_of(const zf_graph *g, int32_t id, int32_t *value)
 {
     const zfi_node *node = &g->nodes[id];
@@ -54,7 +54,7 @@ static int32_t zfi_factor_of(const zf_graph *g, int32_t id, int32_t *value)
     return 0;
 }
 
-/* Who reads each node. */
+/* Finds the readers of each node. */
 static void zfi_find_scalings(const zf_graph *g, zfi_scaling *of)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
@@ -71,7 +71,8 @@ static void zfi_find_scalings(const zf_graph *g, zfi_scaling *of)
     }
 }
 
-/* The update that alone reads the product `id` multiplies itself, if it can. */
+/* Moves the factor of product `id` into the update, if the update is its only reader and can take
+ * it. */
 static void zfi_move_factor(zf_graph *g, int32_t id, zfi_scaling *of)
 {
     zfi_node *update = &g->nodes[of->update];
@@ -88,11 +89,11 @@ static void zfi_move_factor(zf_graph *g, int32_t id, zfi_scaling *of)
     of->value = value;
 }
 
-/* Removes products whose factor has moved, and what was made for them alone. */
+/* Removes products whose factor has moved, and nodes that only they read. */
 static void zfi_drop_products(zf_graph *g, zfi_scaling *of)
 {
     int32_t kept = 0;
-    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) { /* readers before what they read */
+    for (int32_t i = zfi_len(g->order) - 1; i >= 0; i--) { /* readers before their operands */
         int32_t id = g->order[i];
         zfi_node *node = &g->nodes[id];
         if (node->op == ZF_OP_gradient && of[node->args[1]].value)
@@ -107,7 +108,7 @@ static void zfi_drop_products(zf_graph *g, zfi_scaling *of)
     if (g->order) stbds_header(g->order)->length = (size_t)kept;
 }
 
-/* Rewrites all updates for which that is so. */
+/* Rewrites all updates where this is possible. */
 ZFI_UNUSED static void zfi_fuse_updates(zf_graph *g)
 {
     size_t known = (size_t)zfi_len(g->nodes);

@@ -9,35 +9,37 @@
  *     | inputs, parameters, states, constants | work: values that live within a step |
  *     0                                   persistent                               arena
  *
- * There is one such arena for each space (device, host, disk), placed without regard to the others.
- * A buffer is the storage of a value and of all that share it: views (reshape, a slice of leading
- * rows), results written over an operand that dies there, and operands of a pack that die there,
- * which are made where they belong. Params of which a concat is made are put side by side, and it
- * is a view of them. What a store has already, has no place here. A buffer's life runs from the
- * first definition to the last use; what a node on a queue of its own reads and writes lives until
- * that is waited for, an accumulator from the start, and what a node saves from that node on. What
- * would be a view of a parameter or state and is still read when that is written is a copy instead.
- * Placing buffers is packing rectangles (life x size); two greedy orders are tried - by size, after
- * Pisarchyk & Lee 2020, and by time with the best fit - and the smaller arena is kept.
- */
+ * There is one such arena for each space (device, host, disk), placed independently. A buffer is
+ * the storage of a value and of all values that share it: views (reshape, a slice of leading rows);
+ * results written over an operand at its last use; and operands of a pack at their last use, which
+ * are computed inside the pack. Params of a concat are placed side by side, and the concat is a
+ * view of them. What a store holds already has no place here.
+ *
+ * The lifetime of a buffer runs from the first definition to the last use. Operands and results of
+ * a node on another queue live until its wait, an accumulator from the start, and a saved value
+ * from its operand's turn on. A view of a parameter or state that would be read after a write to it
+ * is a copy instead.
+ *
+ * Placing buffers is packing rectangles (lifetime x size). Two greedy orders are tried - by size,
+ * after Pisarchyk & Lee 2020, and by time with the best fit - and the smaller arena is used. */
 
 typedef struct zfi_buffer {
-    int64_t bytes;        /* of the value that it was made for */
+    int64_t bytes;        /* of the value for which it was made */
     int64_t size, offset; /* aligned */
-    int32_t first, last;  /* positions in the order between which it lives, both included */
-    int32_t node;         /* of its first definition */
+    int32_t first, last;  /* its lifetime: positions in the order, both included */
+    int32_t node;         /* the first node that defines it */
     int32_t rank;         /* its index, to break ties */
     zf_space space;
     bool persistent, scratch, accumulates;
-    bool external; /* a parameter or state that a store has: no place in this arena */
-    int32_t host;  /* the buffer of a pack in which it lies, -1: none */
-    int64_t at;    /* where in it */
-    int32_t next;  /* of a param: the buffer that must follow, whose concat is a view; -1: none */
-    bool follows;  /* it is such a one */
+    bool external; /* a parameter or state in a store: no place in this arena */
+    int32_t host;  /* the buffer of a pack inside which it lies; -1: none */
+    int64_t at;    /* its offset there */
+    int32_t next;  /* of a param: the buffer that follows it in a concat; -1: none */
+    bool follows;  /* it must follow another */
 } zfi_buffer;
 
-/* What computes in host memory: `host`, or a backend whose memory that is; NULL: neither is
- * given. */
+/* The backend that computes in host memory: `host`, or a backend whose memory that is; NULL:
+ * neither is given. */
 static zf_backend *zfi_host_backend(zf_backend *backend, zf_backend *host)
 {
     return host ? host : backend && backend->host_memory ? backend : NULL;
@@ -49,10 +51,10 @@ typedef struct zfi_placement {
     zfi_buffer *buffers; /* growing array */
     size_t nodes;
     int32_t *buffer_of; /* by node; -1: none */
-    int64_t *inside;    /* by node: bytes from its buffer's start, -1: that depends on the rank */
-    /* By node: position of the last reader, through views too; behind the end for an output */
+    int64_t *inside;    /* by node: bytes from its buffer's start; -1: it depends on the rank */
+    /* By node: position of the last reader, also of its views; after the end for an output */
     int32_t *last_use;
-    /* By node: positions of the first and the last node that writes it; behind the end for none */
+    /* By node: positions of the first and last node that writes it; after the end for none */
     int32_t *written, *written_last;
     int32_t *position; /* by node */
     int64_t total;     /* bytes of all buffers */
@@ -63,7 +65,7 @@ static int64_t zfi_aligned(int64_t bytes)
     return (bytes + ZFI_ALIGN - 1) / ZFI_ALIGN * ZFI_ALIGN;
 }
 
-/* What a value of so many bytes takes in a space. */
+/* The bytes that a value takes in a space, rounded up. */
 static int64_t zfi_room_of(uint8_t space, int64_t bytes)
 {
     const int64_t align = zfi_align_of(space);
@@ -76,7 +78,7 @@ static bool zfi_is_persistent(const zf_graph *g, const zfi_node *node)
     return g->records[node->op]->place != ZFI_NO_PLACE && !node->held;
 }
 
-/* A saved node asks for something that the node leaves. */
+/* The node has a saved node. */
 static bool zfi_saves(const zfi_node *node)
 {
     for (int k = 0; k < ZF_MAX_SAVED; k++)
@@ -84,8 +86,8 @@ static bool zfi_saves(const zfi_node *node)
     return false;
 }
 
-/* A node as a backend sees it, data pointers unset. `args` has room for its operands and, where it
- * saves something, for ZF_MAX_SAVED more. */
+/* A node as a backend sees it, with data pointers not set. `args` has room for its operands and, if
+ * it has saved nodes, for ZF_MAX_SAVED more. */
 static zf_launch zfi_launch_of(const zf_graph *g, int32_t id, zf_array *args)
 {
     const zfi_node *node = &g->nodes[id];
@@ -108,8 +110,8 @@ static zf_launch zfi_launch_of(const zf_graph *g, int32_t id, zf_array *args)
     return l;
 }
 
-/* Positions of last uses and of writes. A view's readers read its operand; what is waited for has
- * been reading its operands until then. */
+/* Finds positions of last uses and of writes. A view's readers count as readers of its operand; a
+ * wait counts as the last reader of the operands of its launch. */
 static void zfi_find_uses(zfi_placement *p)
 {
     const zf_graph *g = p->graph;
@@ -122,7 +124,7 @@ static void zfi_find_uses(zfi_placement *p)
         int32_t until = node->op == ZF_OP_output ? end : i, viewed = zfi_viewed(g, node, &at);
         p->position[g->order[i]] = i;
         if (p->last_use[g->order[i]] < i) p->last_use[g->order[i]] = i;
-        if (node->op == ZF_OP_saved) continue; /* made by its operand, which it does not read */
+        if (node->op == ZF_OP_saved) continue; /* its operand computes it */
         for (int32_t k = 0; k < node->arg_count; k++) {
             int32_t x = node->args[k], last = k == viewed ? p->last_use[g->order[i]] : until;
             if (p->last_use[x] < last) p->last_use[x] = last;
@@ -140,7 +142,7 @@ static void zfi_find_uses(zfi_placement *p)
     }
 }
 
-/* Operands k and k + 1 of a node lie one behind the other in the store. */
+/* Operands k and k + 1 of a node are neighbours in the store. */
 static bool zfi_are_neighbours(const zfi_placement *p, const zfi_node *node, int32_t k)
 {
     const zf_graph *g = p->graph;
@@ -150,8 +152,8 @@ static bool zfi_are_neighbours(const zfi_placement *p, const zfi_node *node, int
 }
 
 /* The node at `position` is a concat of params that can be made neighbours: none of them is written
- * before the last reader of the concat, and no other concat has any of them. Then they will be.
- * Those that are in a store must be neighbours there. */
+ * before the last reader of the concat, and no other concat has any of them. Then marks them as
+ * neighbours. Those in a store must be neighbours there. */
 static bool zfi_joins_params(zfi_placement *p, int32_t id, int32_t position)
 {
     const zf_graph *g = p->graph;
@@ -180,8 +182,8 @@ static bool zfi_joins_params(zfi_placement *p, int32_t id, int32_t position)
     return true;
 }
 
-/* The node at `position` shares the bytes of an operand, whose index is *k: it is a view, and no
- * reader would find a parameter or state changed since. What is written through always does. */
+/* The node at `position` shares the bytes of operand *k: it is a view, and no reader would see a
+ * parameter or state changed by a later write. A view through which a node writes always shares. */
 static bool zfi_shares_operand(zfi_placement *p, int32_t id, int32_t position, bool no_reuse,
                                int32_t *k, int64_t *at)
 {
@@ -198,8 +200,8 @@ static bool zfi_shares_operand(zfi_placement *p, int32_t id, int32_t position, b
     return p->written[leaf] > p->last_use[id] || p->written_last[leaf] <= position;
 }
 
-/* The operand over which the node at `position` may write its result, -1: none. Its buffer ends
- * here and holds nothing else, and an operand that lies in it as well is the same bytes. */
+/* The operand over which the node at `position` can write its result; -1: none. The operand's
+ * buffer ends here and holds no other value; other operands in this buffer have the same bytes. */
 static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t position)
 {
     const zf_graph *g = p->graph;
@@ -223,8 +225,8 @@ static int32_t zfi_overwrites(const zfi_placement *p, int32_t id, int32_t positi
     return -1;
 }
 
-/* Adds a buffer of `bytes`; its index. That all of them together fit int64 is what keeps every
- * offset from overflowing. */
+/* Adds a buffer of `bytes`; returns its index. The sum of all buffers must fit int64, so that no
+ * offset overflows. */
 static int32_t zfi_add_buffer(zfi_placement *p, zfi_buffer buffer, int64_t bytes)
 {
     if (bytes < 0 || bytes > INT64_MAX - ZFI_DISK_ALIGN - p->total) {
@@ -239,7 +241,8 @@ static int32_t zfi_add_buffer(zfi_placement *p, zfi_buffer buffer, int64_t bytes
     return zfi_push(&p->graph->memory, p->buffers, buffer) ? buffer.rank : -1;
 }
 
-/* Operands of a pack that end there, alone in their buffers, are made in its buffer. */
+/* Puts operands of a pack whose last use it is, and which have their buffers alone, inside its
+ * buffer. */
 static void zfi_host_operands(zfi_placement *p, int32_t id, int32_t position)
 {
     const zf_graph *g = p->graph;
@@ -264,7 +267,7 @@ static void zfi_host_operands(zfi_placement *p, int32_t id, int32_t position)
     }
 }
 
-/* The store has the leaf, or one that lies in the bucket. */
+/* The store has the leaf, or a leaf of the bucket. */
 static bool zfi_has_stored(const zf_graph *g, int32_t id, const zf_store *store)
 {
     const zfi_node *node = &g->nodes[id];
@@ -274,7 +277,7 @@ static bool zfi_has_stored(const zf_graph *g, int32_t id, const zf_store *store)
     return has;
 }
 
-/* Follows every value to its buffer, and asks the backend for scratch. */
+/* Assigns every value to its buffer, and asks the backend for scratch. */
 static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array *args)
 {
     zf_graph *g = p->graph;
@@ -352,9 +355,9 @@ static bool zfi_lives_with(const zfi_buffer *a, const zfi_buffer *b)
     return a->first <= b->last && b->first <= a->last;
 }
 
-/* Largest first, each into the smallest gap that holds it among those already placed that live with
- * it. `sorted` is by size, `placed` has room for all. Sets offsets from 0; returns the arena's
- * size. Quadratic. */
+/* Largest first: each buffer goes into the smallest gap that holds it between the placed buffers
+ * that live at the same time. `sorted` is by size; `placed` has room for all. Sets offsets from 0;
+ * returns the arena's size. Quadratic. */
 static int64_t zfi_pack_by_size(zfi_buffer *sorted, int32_t count, zfi_buffer **placed)
 {
     int64_t arena = 0;
@@ -379,17 +382,18 @@ static int64_t zfi_pack_by_size(zfi_buffer *sorted, int32_t count, zfi_buffer **
     return arena;
 }
 
-/* A piece of the arena, taken or free; neighbours by offset, free ones also in a tree by size. */
+/* A piece of the arena, taken or free. Neighbours are linked by offset; free pieces are also in a
+ * tree by size. */
 typedef struct zfi_block {
     int64_t offset, size;
     int32_t before, after; /* neighbours; 0: none */
-    int32_t left, right;   /* of the tree: a treap, whose priorities are hashes of the index */
+    int32_t left, right;   /* the tree is a treap, whose priorities are hashes of the index */
     bool free;
 } zfi_block;
 
 typedef struct zfi_heap {
-    zfi_block *blocks;               /* [0] is none */
-    int32_t used, root, last, spare; /* spare: a list by `after` of those no longer in use */
+    zfi_block *blocks;               /* [0] is no block */
+    int32_t used, root, last, spare; /* spare: unused blocks, linked by `after` */
 } zfi_heap;
 
 static uint32_t zfi_priority(int32_t block) { return (uint32_t)block * 2654435769u; }
@@ -400,7 +404,7 @@ static bool zfi_smaller(const zfi_heap *h, int32_t a, int32_t b)
     return x->size != y->size ? x->size < y->size : x->offset < y->offset;
 }
 
-/* Splits the tree into what is smaller than `at` and the rest. */
+/* Splits the tree into blocks smaller than `at` and the rest. */
 static void zfi_tree_split(zfi_heap *h, int32_t tree, int32_t at, int32_t *low, int32_t *high)
 {
     while (tree) {
@@ -439,7 +443,7 @@ static void zfi_tree_remove(zfi_heap *h, int32_t block)
     *link = low ? low : high;
 }
 
-/* A block behind `before`, in no tree. */
+/* Inserts a block after `before`, in no tree. */
 static int32_t zfi_heap_insert(zfi_heap *h, int32_t before, int64_t offset, int64_t size)
 {
     int32_t id = h->spare ? h->spare : ++h->used, after = before ? h->blocks[before].after : 0;
@@ -461,14 +465,14 @@ static void zfi_heap_drop(zfi_heap *h, int32_t id)
     h->spare = id;
 }
 
-/* Takes `size` bytes out of the smallest free block that holds them, or from the end. */
+/* Takes `size` bytes from the smallest free block that holds them, or from the end of the arena. */
 static int32_t zfi_heap_take(zfi_heap *h, int64_t size)
 {
     int32_t best = 0;
     for (int32_t tree = h->root; tree;)
         if (h->blocks[tree].size >= size) best = tree, tree = h->blocks[tree].left;
         else tree = h->blocks[tree].right;
-    if (!best && h->last && h->blocks[h->last].free) { /* the end grows */
+    if (!best && h->last && h->blocks[h->last].free) { /* grow the end */
         best = h->last;
         zfi_tree_remove(h, best);
         h->blocks[best].size = size;
@@ -507,9 +511,9 @@ static void zfi_heap_give(zfi_heap *h, int32_t id)
     zfi_tree_add(h, id);
 }
 
-/* In the order of first definitions, each into the smallest gap among those alive. `ending`: room
- * for a number for each position and one more, then for each buffer two; `blocks`: room for two for
- * each buffer, and one. Takes n log n. */
+/* In the order of first definitions: each buffer goes into the smallest gap between the live ones.
+ * `ending` has room for one number for each position and one more, then for two for each buffer;
+ * `blocks` for two for each buffer and one more. Takes n log n. */
 static int64_t zfi_pack_by_time(zfi_buffer *buffers, int32_t count, int32_t positions,
                                 int32_t *ending, zfi_block *blocks)
 {
@@ -517,7 +521,7 @@ static int64_t zfi_pack_by_time(zfi_buffer *buffers, int32_t count, int32_t posi
     int32_t *next = ending + positions, *block = next + count, now = 0;
     int64_t arena = 0;
     for (int32_t i = 0; i < positions; i++) ending[i] = -1;
-    for (int32_t n = 0; n < count; n++) { /* ending[i]: those whose life ends at position i */
+    for (int32_t n = 0; n < count; n++) { /* ending[i]: buffers whose lifetime ends at position i */
         next[n] = ending[buffers[n].last];
         ending[buffers[n].last] = n;
     }
@@ -541,7 +545,7 @@ static int64_t zfi_pack_apart(zfi_buffer *buffers, int32_t count)
     return arena;
 }
 
-/* As many buffers as the packing by size, which is quadratic, is worth its time for */
+/* Up to so many buffers, packing by size, which is quadratic, is tried too */
 enum { ZFI_QUADRATIC = 1024 };
 
 /* Packs the buffers of a space that live within a step; returns the size of their part of its
@@ -584,7 +588,7 @@ static int64_t zfi_pack_work(zfi_placement *p, const zf_memory_desc *d, zf_space
     return arena;
 }
 
-/* The largest sum of live work bytes of a space, and the node at whose position it is; for an
+/* The largest sum of live work bytes of a space, and the node at whose position it occurs; for an
  * effect, which has no id in the text, its first operand. */
 static int64_t zfi_largest_sum(zfi_placement *p, zf_space space, int32_t *node)
 {
@@ -606,8 +610,8 @@ static int64_t zfi_largest_sum(zfi_placement *p, zf_space space, int32_t *node)
     return most;
 }
 
-/* Inputs, buckets, parameters, states, constants, each kind in the order of its nodes, but for
- * params that are neighbours for a concat. Returns the end of the last one. */
+/* Places inputs, buckets, parameters, states and constants, each kind in the order of its nodes,
+ * except params that are neighbours for a concat. Returns the end of the last one. */
 static int64_t zfi_place_persistent(zfi_placement *p, zf_space space)
 {
     int64_t at = 0;
@@ -646,7 +650,7 @@ static void zfi_place(zfi_placement *p, const zf_memory_desc *d)
         if (b->scratch) g->nodes[b->node].scratch_offset = b->offset;
     }
     for (int32_t n = zfi_len(p->buffers) - 1; n >= 0;
-         n--) /* a pack may lie in another, behind it */
+         n--) /* a pack may lie in another one that comes after it */
         if (p->buffers[n].host >= 0)
             p->buffers[n].offset = p->buffers[p->buffers[n].host].offset + p->buffers[n].at;
     for (int32_t i = 0; i < zfi_len(g->order); i++) {

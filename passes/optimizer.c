@@ -8,8 +8,8 @@
  *           advance %30
  *           adamw %2, %9, %31, %32, %7, %30 {beta1=0.9 beta2=0.999 eps=1e-08}
  *
- * With a loss scale, updates multiply gradients by what takes it out of them (clip.c, which makes
- * it here where zf_clip has not), and leave everything as it is where that is below 0:
+ * With a loss scale, updates multiply gradients by the number that removes the scale (from zf_clip,
+ * or computed here). If it is negative, they change nothing:
  *
  *           advance %30, %29
  *           adamw %2, %9, %31, %32, %7, %30, %29 {beta1=0.9 beta2=0.999 eps=1e-08 scaled=true}
@@ -17,8 +17,8 @@
 
 typedef struct zfi_optimizer {
     const char *name;
-    /* step: how many updates there were; ZF_NONE where the rule has no use for it. scale: what
-     * gradients are multiplied by; ZF_NONE: 1 */
+    /* step: counts updates; ZF_NONE if the optimizer does not need it. scale: the factor for
+     * gradients; ZF_NONE: 1 */
     zf_tensor lr, step, scale;
     double weight_decay;
     bool decay_all;
@@ -27,7 +27,7 @@ typedef struct zfi_optimizer {
                    double decay);
 } zfi_optimizer;
 
-/* A state of zeros beside a parameter: f32, or f64 for an f64 parameter. */
+/* A new state of zeros for a parameter: f32, or f64 for an f64 parameter. */
 static zf_tensor zfi_moment(zf_graph *g, const char *kind, zf_tensor param)
 {
     char name[400];
@@ -36,7 +36,8 @@ static zf_tensor zfi_moment(zf_graph *g, const char *kind, zf_tensor param)
     return zf_state(g, name, dtype, zf_tensor_shape(param), 0);
 }
 
-/* The master weights of a bf16 or f16 parameter, which start as it does; ZF_NONE of another. */
+/* New master weights for a bf16 or f16 parameter, which start with its values; ZF_NONE for
+ * others. */
 static zf_tensor zfi_master(zf_graph *g, const char *kind, zf_tensor param)
 {
     char name[400];
@@ -52,7 +53,7 @@ static zf_tensor zfi_master(zf_graph *g, const char *kind, zf_tensor param)
                     name);
 }
 
-/* `op` over those of x[0..count) that are not ZF_NONE. */
+/* Appends `op` over those of x[0..count) that are not ZF_NONE. */
 static zf_tensor zfi_build_update(zf_op op, int32_t count, const zf_tensor *x,
                                   const zf_attribute *attributes)
 {
@@ -63,7 +64,7 @@ static zf_tensor zfi_build_update(zf_op op, int32_t count, const zf_tensor *x,
     return zfi_build(op, n, args, attributes);
 }
 
-/* What updates multiply the gradients of the marks by; ZF_NONE: nothing. */
+/* The factor by which updates multiply the gradients of the marks; ZF_NONE: none. */
 static zf_tensor zfi_gradients_scale(zf_graph *g, const int32_t *marks)
 {
     int32_t *values = NULL, made;
@@ -113,7 +114,7 @@ static zf_status zfi_optimize(zf_graph *g, zfi_optimizer *o, bool counts)
     return zfi_leave(g, ZFI_STAGE_UPDATES);
 }
 
-/* Records a value that is outside its range; false then. */
+/* False, after recording an error, where a value is outside its range. */
 static bool zfi_in_range(zf_graph *g, const char *pass, const char *field, double value, double low,
                          double high)
 {

@@ -1,46 +1,46 @@
-/* precision: a graph of f32 computes in bf16 or f16; small gradients are kept by a loss scale.
+/* precision: a graph of f32 computes in bf16 or f16; a loss scale keeps small gradients.
  *
  * requires: no gradients yet
  * ensures:  f32 parameters have the new dtype, so that optimizers keep f32 master weights beside
- *           them, and what is made of them has it too; what the program writes and reads besides
- *           parameters keeps its dtype; with a loss scale, its states and a mark
+ *           them, and so have values computed from them; other values that the program writes and
+ *           reads keep their dtype; with a loss scale, its states and a mark
  * before:   %3 = matmul %1, %2 : f32[4,8]            of an input and a parameter
  *           %5 = cross_entropy %3, %4, %6 : f32[4]   %4 = logsumexp %3
  * after:    %9 = cast %1 {to=bf16} : bf16[4,8]       %3 = matmul %9, %2 : bf16[4,8]
  *           %10 = cast %3 : f32[4,8]                 %5 = cross_entropy %10, %4, %6 : f32[4]
  *           loss_scale %11, %12, %13, %14, %15 {factor=2 window=1000 hysteresis=2 least=1}
  *
- * A node takes operands of the new dtype, with these exceptions, which are f32:
+ * Nodes take operands of the new dtype, except that these are f32:
  *
  *   - exp, log, rsqrt, sum, total, norm, logsumexp, cross_entropy: f16 lacks their range, bf16
  *     their precision
- *   - what has one element, and is made of what has one element alone: losses and their weights.
- *     Not what is made of constants alone, a mask for example
- *   - a row that does not go together with an operand that is f32 by these rules, or by its own
- *     (moments), if that is rounded: log_softmax, which takes a logsumexp from its operand.
- * Products are too large for that: their operands are rounded
+ *   - values of one element that are computed from values of one element: losses and their weights.
+ *     Not values that are computed from constants alone, a mask for example
+ *   - operators with an operand that is f32 by these rules, or by its own operator (moments), if
+ *     they do not accept the new dtype beside it: log_softmax, which subtracts a logsumexp from its
+ *     operand. Products are too large for this: their operands are rounded
  *
- * What a row takes is asked of its infer, so any row may stand in the graph. An operand is cast
- * once, where it is first needed. A constant is not cast but written in the dtype, and one that is
- * finite stays so. What an output keeps, and a result of one element, stays f32 under its id: it
- * becomes the cast of a new node.
+ * Whether an operator accepts operands of a dtype is decided by its infer, so the graph may have
+ * any operator. An operand is cast once, where it is first needed. A constant is not cast but
+ * rewritten in the new dtype; finite values stay finite. The value of an output, and a result of
+ * one element, stays f32 under its id: it becomes the cast of a new node.
  *
- * Source: Micikevicius et al. 2018; which rows are f32 is close to PyTorch's autocast.
- */
+ * Source: Micikevicius et al. 2018. The list of operators in f32 is close to that of PyTorch's
+ * autocast. */
 
 typedef enum zfi_held {
-    ZFI_HELD_APART,    /* was no f32, and stays as it was */
+    ZFI_HELD_APART,    /* it was not f32, and does not change */
     ZFI_HELD_NARROW,   /* in the new dtype */
-    ZFI_HELD_DATA,     /* f32 that was written or made of integers, and may be rounded */
+    ZFI_HELD_DATA,     /* f32, written by the program or computed from integers; may be rounded */
     ZFI_HELD_CONSTANT, /* f32 */
     ZFI_HELD_WIDE      /* f32 by a rule */
 } zfi_held;
 
-/* The dtypes in which a node is given its operands that were f32. */
+/* The dtypes in which a node gets operands that were f32. */
 typedef enum zfi_given {
     ZFI_GIVEN_AS_HELD,
-    ZFI_GIVEN_NARROW,      /* but wide ones, and those of one element but for constants */
-    ZFI_GIVEN_NARROW_ONES, /* but wide ones of more elements */
+    ZFI_GIVEN_NARROW,      /* narrow, except wide operands and single elements */
+    ZFI_GIVEN_NARROW_ONES, /* narrow, except wide operands of several elements */
     ZFI_GIVEN_ALL_NARROW,
     ZFI_GIVEN_F32
 } zfi_given;
@@ -48,7 +48,7 @@ typedef enum zfi_given {
 typedef struct zfi_retype {
     zf_graph *graph;
     zf_dtype to;
-    int32_t *order; /* as it was; by node of then: */
+    int32_t *order; /* as it was; then by node: */
     uint8_t *held;
     bool *kept;      /* an output reads it */
     int32_t *wide;   /* its value in f32; 0: not made yet */
@@ -62,7 +62,7 @@ static bool zfi_is_one(const zfi_retype *r, int32_t id)
 
 /* ------------------------------------------------------------------------------ operands */
 
-/* What the value's own node has now. */
+/* The dtype that the value's own node has now. */
 static zf_dtype zfi_held_dtype(const zfi_retype *r, int32_t id)
 {
     return r->held[id] == ZFI_HELD_APART ? r->graph->nodes[id].dtype
@@ -83,7 +83,7 @@ static zf_dtype zfi_given_dtype(const zfi_retype *r, int32_t id, zfi_given given
     }
 }
 
-/* The constant with its values in the new dtype: those that are finite stay so. */
+/* The constant in the new dtype; finite values stay finite. */
 static int32_t zfi_narrow_constant(zfi_retype *r, int32_t id)
 {
     zf_graph *g = r->graph;
@@ -108,7 +108,7 @@ static int32_t zfi_narrow_constant(zfi_retype *r, int32_t id)
     return made;
 }
 
-/* The node that is the value of `id` in `dtype`; appends it where there is none. */
+/* The node with the value of `id` in `dtype`; appends one if there is none. */
 static int32_t zfi_in_dtype(zfi_retype *r, int32_t id, zf_dtype dtype)
 {
     int32_t *there = dtype == ZF_F32 ? &r->wide[id] : &r->narrow[id];
@@ -120,8 +120,8 @@ static int32_t zfi_in_dtype(zfi_retype *r, int32_t id, zf_dtype dtype)
                                                      : zfi_append(r->graph, &n);
 }
 
-/* What the row makes of its operands if they are so given. Not ZF_OK, and no error of the graph,
- * where it does not take them. */
+/* Infers the node's result for operands in these dtypes. Not ZF_OK, but no error of the graph, if
+ * the operator does not accept them. */
 static zf_status zfi_infer_given(zfi_retype *r, int32_t id, zfi_given given, zfi_infer *infer)
 {
     zf_graph *g = r->graph;
@@ -146,7 +146,7 @@ static zf_status zfi_infer_given(zfi_retype *r, int32_t id, zfi_given given, zfi
 
 /* ---------------------------------------------------------------------------------- nodes */
 
-/* How the node is given its operands, and what it makes of them. */
+/* Chooses the dtypes of the node's operands, and infers its result. */
 static zfi_given zfi_choose_given(zfi_retype *r, int32_t id, zfi_infer *infer)
 {
     static const zfi_given ways[] = {ZFI_GIVEN_ALL_NARROW, ZFI_GIVEN_NARROW, ZFI_GIVEN_NARROW_ONES};
@@ -160,7 +160,7 @@ static zfi_given zfi_choose_given(zfi_retype *r, int32_t id, zfi_infer *infer)
         if (r->held[arg] == ZFI_HELD_APART) continue;
         ones &= zfi_is_one(r, arg);
         constants &= r->held[arg] == ZFI_HELD_CONSTANT;
-        /* What is compared is not rounded. */
+        /* Operands of a comparison are not rounded. */
         held |= compares && (r->held[arg] == ZFI_HELD_DATA || r->held[arg] == ZFI_HELD_WIDE);
     }
     if (node->op == ZF_OP_cast || zfi_has(g, id, ZF_OP_EFFECT)) last = ZFI_GIVEN_AS_HELD;
@@ -171,7 +171,7 @@ static zfi_given zfi_choose_given(zfi_retype *r, int32_t id, zfi_infer *infer)
     return last;
 }
 
-/* The node's place is taken by a cast of what it was: its id stays an f32. */
+/* Replaces the node by a cast of a new node with its computation, so that its id stays f32. */
 static void zfi_keep_wide(zfi_retype *r, int32_t id)
 {
     zf_graph *g = r->graph;
@@ -179,7 +179,7 @@ static void zfi_keep_wide(zfi_retype *r, int32_t id)
         .op = g->nodes[id].op, .args = g->nodes[id].args, .arg_count = g->nodes[id].arg_count};
     memcpy(n.attributes, g->nodes[id].attributes, sizeof n.attributes);
     if (n.op == ZF_OP_saved)
-        g->nodes[n.args[0]].saved[ZF_INT(&n, saved, index)] = 0; /* the new one is */
+        g->nodes[n.args[0]].saved[ZF_INT(&n, saved, index)] = 0; /* the new node saves it */
     r->narrow[id] = zfi_append(g, &n);
     r->wide[id] = id;
     memset(g->nodes[id].attributes, 0, sizeof n.attributes);
@@ -200,7 +200,7 @@ static void zfi_retype_leaf(zfi_retype *r, int32_t id)
     else r->wide[id] = id;
 }
 
-/* What a node leaves beside its result has the dtype that it has now. */
+/* Gives saved values of a node the dtypes that its new dtype implies. */
 static void zfi_retype_saved(zfi_retype *r, int32_t id)
 {
     zf_graph *g = r->graph;
@@ -247,7 +247,7 @@ static void zfi_retype_node(zfi_retype *r, int32_t id)
     if (!g->error.status) zfi_push(&g->memory, g->order, id);
 }
 
-/* Constants that are used in the new dtype alone: their ids stand for that one. */
+/* Removes f32 constants that are only used in the new dtype: the id becomes the new constant. */
 static void zfi_drop_constants(zfi_retype *r)
 {
     zf_graph *g = r->graph;
@@ -308,7 +308,7 @@ static void zfi_retype_graph(zf_graph *g, zf_dtype to)
     if (g->memory.failed) zfi_graph_nomem(g);
 }
 
-/* The loss scale's states, and the mark that names them. */
+/* Appends the states of the loss scale, and the mark that names them. */
 static void zfi_append_scaler(zf_graph *g, const zf_precision_desc *d)
 {
     const char *scope = g->scope;

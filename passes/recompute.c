@@ -1,36 +1,37 @@
-/* recompute: the backward pass makes values of the forward pass again instead of keeping them.
+/* recompute: the backward pass recomputes values of the forward pass instead of keeping them.
  *
- * requires: zf_autograd; behind the optimizer and the last zf_fuse, before zf_zero
- * ensures:  numbers are unchanged to the last bit. A node made again is the same operator with the
- *           same attributes, dropout's stream among them, over the same operands or such as were
- *           made again themselves, and what it left for its gradient is left by it. It stands in
- *           front of its first use and bears the mark `recompute`
+ * requires: zf_autograd; after the optimizer and the last zf_fuse, before zf_zero
+ * ensures:  numbers are unchanged to the last bit. A recomputed node is the same operator with the
+ *           same attributes (dropout's stream too) over the same operands or recomputed ones, and
+ *           it saves the values that the first node saved. It is directly above its first
+ *           reader and has the mark `recompute`
  *
- *     layers    every layer keeps what enters it and makes the rest again
- *     a limit   as much as the plan needs to stay within it, at the least FLOPs: steps in the order
- *               of recompute_order.c, as few of them as do. How many is found by bisection; for
- * each try the plan of a copy of the graph is made, with the passes that come behind
+ *     layers    every layer keeps its inputs and recomputes the rest
+ *     a limit   recomputes what the plan needs to stay within the limit, at the minimum of FLOPs:
+ *               the first steps in the order of recompute_order.c, as few as possible. Bisection
+ *               finds how many: each try plans a copy of the graph, with the passes that follow
  *
  * before:   %4 = tanh %3    %5 = matmul %4, %2       ...     %9 = tanh_grad %8, %4
  * after:    %4 = tanh %3    %5 = matmul %4, %2       ...     %20 = tanh %3 recompute
  *           %9 = tanh_grad %8, %20
  */
 
-/* A graph that is being rewritten: the one that was asked for, or a copy. By node of before: */
+/* A rewrite of a graph: of the one that was asked for, or of a copy. By node of the graph
+ * before: */
 typedef struct zfi_remaker {
-    zfi_recompute *r; /* its graph is this one for as long */
-    int32_t *copy;    /* the node made again; 0: none */
-    int32_t *copy_in; /* for which layer */
-    bool *placed;     /* it stands in the new order */
+    zfi_recompute *r; /* its member `graph` is this graph during the rewrite */
+    int32_t *copy;    /* the recomputed node; 0: none */
+    int32_t *copy_in; /* the layer for which it was recomputed */
+    bool *placed;     /* it is in the new order */
 } zfi_remaker;
 
-/* The operand of a node that is made again in a layer. */
+/* The operand to use for `id` in a node that is recomputed in a layer. */
 static int32_t zfi_remade(const zfi_remaker *m, int32_t id, int32_t layer)
 {
     return m->copy[id] && m->copy_in[id] == layer ? m->copy[id] : id;
 }
 
-/* A node of before stands here unless it stands further up. */
+/* Puts a node of the graph before here, unless it is further up. */
 static void zfi_put_above(zfi_remaker *m, int32_t id)
 {
     zf_graph *g = m->r->graph;
@@ -39,8 +40,8 @@ static void zfi_put_above(zfi_remaker *m, int32_t id)
     m->placed[id] = true;
 }
 
-/* The result of a node made of what that left, by the node that does so anyway if it is in this
- * layer. */
+/* Recomputes the result of a node from its saved value; if a node of this layer computes it anyway,
+ * uses that. */
 static int32_t zfi_remake_inverse(zfi_remaker *m, int32_t id, int32_t layer)
 {
     zf_graph *g = m->r->graph;
@@ -73,7 +74,7 @@ static int32_t zfi_remake_node(zfi_remaker *m, int32_t id, int32_t layer)
     return made;
 }
 
-/* Where a node is made: what it leaves stands behind it. */
+/* The position at which a node is computed; for a saved value, that of its operand. */
 static int64_t zfi_making_order(const zfi_recompute *r, int32_t id)
 {
     int32_t maker = zfi_maker(r->graph, id);
@@ -92,8 +93,8 @@ static void zfi_sort_list(zfi_recompute *r)
         }
 }
 
-/* What the operand `id` of a node of the backward pass, in `layer`, becomes: what is made again is
- * put in front of it. */
+/* The operand to use for `id` in a node of the backward pass in `layer`; recomputed nodes are put
+ * above that node. */
 static int32_t zfi_remake(zfi_remaker *m, int32_t id, int32_t layer)
 {
     zfi_recompute *r = m->r;
@@ -114,7 +115,8 @@ static int32_t zfi_remake(zfi_remaker *m, int32_t id, int32_t layer)
     return zfi_remade(m, id, layer);
 }
 
-/* What was read before and is not any more goes: what nodes left that leave it again. */
+/* Removes saved nodes that were read before and no longer are, since recomputed nodes save the
+ * values again. */
 static void zfi_drop_unread(zf_graph *g, const int32_t *uses, size_t nodes)
 {
     size_t all = (size_t)zfi_len(g->nodes);
@@ -170,7 +172,7 @@ static void zfi_remake_all(zfi_recompute *r)
 
 /* ---------------------------------------------------------------------------- the passes behind */
 
-/* A pass of zf_passes: does what the description says of it, or nothing. */
+/* A pass of zf_passes: runs if the description asks for it. */
 typedef struct zfi_pass {
     const char *name;
     bool (*wanted)(const zf_training *);
@@ -206,15 +208,14 @@ static const zfi_pass zfi_rank_passes[] = {{"zero", zfi_wants_zero, zfi_pass_zer
 
 /* ---------------------------------------------------------------------------------- the limit */
 
-/* A plan that was tried: its bytes, where they are, and what of them is there whatever is made
- * again. */
+/* The plan of a trial: its bytes, where the peak is, and the bytes that recomputing cannot save. */
 typedef struct zfi_tried {
     int64_t peak, base;
     char where[200];
 } zfi_tried;
 
-/* Of a placed graph: leaves, and what the micro section makes and the update section reads, as it
- * does gradients. */
+/* For a placed graph: bytes of leaves, and of values of the micro section that the update section
+ * reads, such as gradients. */
 static int64_t zfi_base_bytes(zf_graph *g)
 {
     size_t nodes = (size_t)zfi_len(g->nodes);
@@ -237,18 +238,18 @@ static int64_t zfi_base_bytes(zf_graph *g)
     return persistent + bytes;
 }
 
-/* Plans a copy of a graph, whose recomputation is decided, with the passes that come behind. */
+/* Plans a copy of a graph after its recomputation is decided, with the passes that follow. */
 static zf_status zfi_plan_trial(zf_graph *trial, const zf_training *t)
 {
     zf_training behind = *t;
-    behind.prefetch.keep_gathered = false; /* that is as much as there is room for */
+    behind.prefetch.keep_gathered = false; /* it would only use memory that is free */
     for (int k = 0; k < ZFI_COUNT(zfi_rank_passes); k++)
         if (zfi_rank_passes[k].wanted(&behind)) zfi_rank_passes[k].run(trial, &behind);
     return zf_memory(trial, &(zf_memory_desc){.backend = t->backend});
 }
 
-/* The plan with the first `taken` steps, and with the passes that come behind; false with the
- * graph's error. */
+/* Plans with the first `taken` steps and with the passes that follow; false with the graph's
+ * error. */
 static bool zfi_try_steps(zfi_recompute *r, const zf_training *t, int32_t taken, zfi_tried *tried)
 {
     zf_graph *g = r->graph, *trial;
@@ -288,13 +289,13 @@ static zf_status zfi_over_limit(zf_graph *g, const zfi_tried *least, size_t limi
                     least->where);
 }
 
-/* Looking for the fewest steps whose plan fits. The order knows what is alive after each step
- * (r->peaks), to which a plan adds about as much as the last plan that was tried. */
+/* The search for the fewest steps whose plan fits. The order knows the live bytes after each step
+ * (r->peaks); a plan adds about as much to them as the last trial did. */
 typedef struct zfi_search {
     zfi_recompute *r;
     const zf_training *training;
     int64_t limit;
-    int32_t over, fits; /* the first `over` steps do not fit, `fits` do; none do: all + 1 */
+    int32_t over, fits; /* the first `over` steps do not fit, `fits` do; none: all + 1 */
     double added;
     zfi_tried least;
 } zfi_search;
@@ -311,7 +312,7 @@ static bool zfi_search_try(zfi_search *s, int32_t steps)
     return true;
 }
 
-/* The first steps behind `over` and before `fits` that should fit; 0: there are none. */
+/* The smallest number of steps after `over` and before `fits` that should fit; 0: there is none. */
 static int32_t zfi_search_next(const zfi_search *s)
 {
     for (int32_t steps = s->over + 1; steps < s->fits; steps++)
@@ -319,8 +320,8 @@ static int32_t zfi_search_next(const zfi_search *s)
     return 0;
 }
 
-/* Where nothing should fit: tries what should take least, since what is made again needs room as
- * well. */
+/* Where no number of steps should fit: tries the one with the smallest estimate, since recomputed
+ * values need memory too. */
 static void zfi_search_least(zfi_search *s)
 {
     enum { TRIALS = 3 };
@@ -334,7 +335,7 @@ static void zfi_search_least(zfi_search *s)
             return;
 }
 
-/* The fewest steps whose plan fits the limit: r->taken. `none`: the plan without any. */
+/* Finds the fewest steps whose plan fits the limit: r->taken. `none`: the plan without any. */
 static zf_status zfi_fit(zfi_recompute *r, const zf_training *t, const zfi_tried *none)
 {
     zf_graph *g = r->graph;

@@ -1,34 +1,33 @@
-/* recompute, what is alive: bytes by position, of which ranges are added to, and the position where
- * most is alive of those that some candidate covers.
+/* recompute, live bytes: a tree over positions, in which ranges are added, and which finds the
+ * position with the most live bytes among those that some candidate covers.
  *
  *     bytes   | 64 positions | 64 positions | 64 positions |   by position
  *     covers  |              |              |              |   candidates that are idle there
  *                     \            /               |
- *                      node: the most of positions with the fewest covers, the most of the others
+ *                      node: the maximum where covers are fewest, and the maximum elsewhere
  *
  * A node keeps what was added to all of its positions and not to its children, so that an addition
- * changes few nodes. Bytes are whole numbers in double: their order of addition means nothing.
- */
+ * changes few nodes. Bytes are integers in double, so the order of additions does not matter. */
 
 enum { ZFI_ALIVE_BLOCK = 64 };
 
-/* The most bytes, at the first position of those with as many; none: -INFINITY. */
+/* The maximum of bytes, at its first position; none: -INFINITY. */
 typedef struct zfi_alive_most {
     double bytes;
     int32_t position;
 } zfi_alive_most;
 
 typedef struct zfi_alive_node {
-    double add;                 /* to all positions below, for this node alone */
-    int32_t cover, covers;      /* the same of covers; the fewest of a position below */
-    zfi_alive_most least, more; /* of positions with that many; with more */
+    double add;                 /* added to all positions below, kept in this node alone */
+    int32_t cover, covers;      /* the same for covers; the minimum of covers below */
+    zfi_alive_most least, more; /* of positions with the minimum of covers; of the others */
 } zfi_alive_node;
 
 typedef struct zfi_alive {
     zfi_memory *memory;
     int32_t count;
-    double *bytes;   /* by position, but for what nodes add; */
-    int32_t *covers; /* the same of covers */
+    double *bytes;   /* by position, without what nodes add; */
+    int32_t *covers; /* the same for covers */
     zfi_alive_node *nodes;
 } zfi_alive;
 
@@ -43,7 +42,7 @@ static zfi_alive_most zfi_alive_better(zfi_alive_most x, zfi_alive_most y)
     return x.position < y.position ? x : y;
 }
 
-/* Node `at` has blocks [low, high): its value, of its children's or its positions'. */
+/* Recomputes node `at` of blocks [low, high), from its children or its positions. */
 static void zfi_alive_sum(zfi_alive *a, int32_t at, int32_t low, int32_t high)
 {
     const zfi_alive_most none = {-INFINITY, INT32_MAX};
@@ -81,8 +80,8 @@ static void zfi_alive_build(zfi_alive *a, int32_t at, int32_t low, int32_t high)
     zfi_alive_sum(a, at, low, high);
 }
 
-/* `count` positions without bytes: what a->bytes and a->covers hold is taken by zfi_alive_build.
- * False with memory->failed. */
+/* Makes `count` positions without bytes. The caller fills a->bytes and a->covers, then calls
+ * zfi_alive_build. False with memory->failed. */
 static bool zfi_alive_open(zfi_alive *a, zfi_memory *memory, int32_t count)
 {
     *a = (zfi_alive){.memory = memory, .count = count};
@@ -99,7 +98,7 @@ static void zfi_alive_close(zfi_alive *a)
     zfi_free(a->memory, a->nodes, 4 * (size_t)zfi_alive_blocks(a) * sizeof *a->nodes);
 }
 
-/* What is added to positions [from, until). */
+/* An addition to positions [from, until). */
 typedef struct zfi_alive_change {
     int32_t from, until;
     double bytes;
@@ -131,7 +130,7 @@ static void zfi_alive_change_by(zfi_alive *a, int32_t from, int32_t until, doubl
     zfi_alive_add(a, &(zfi_alive_change){from, until, bytes, covers}, 0, 0, zfi_alive_blocks(a));
 }
 
-/* Of all positions; of those that are covered, of which there may be none. */
+/* The maximum over all positions, or over covered ones, of which there may be none. */
 static zfi_alive_most zfi_alive_peak(const zfi_alive *a, bool covered)
 {
     const zfi_alive_node *root = &a->nodes[0];

@@ -1,102 +1,101 @@
-/* recompute, the order: which values of the forward pass are given up, and which first. See
- * recompute.c.
+/* recompute, the order: which values of the forward pass are given up, and which first
+ * (recompute.c).
  *
  *     bytes |          ____ peak
  *           |     ____/    \____      A value is idle from its last use in the forward pass to its
- *           |    /  |- idle -| \      first in the backward pass. A step of the order gives up what
- *           |___/   x        x  \___  is idle where most is alive, as things then are, at the least
- *           +----------------------   FLOPs for a byte, then the least bytes moved for one, then
- *             forward    backward     the first in the graph.
+ *           |    /  |- idle -| \      first in the backward pass. A step gives up values that are
+ *           |___/   x        x  \___  idle at the current peak: those with the fewest FLOPs per
+ *           +----------------------   byte, then the fewest bytes moved per byte, then the first
+ *             forward    backward     in the graph.
  *
- * A node is given up with all that it leaves; or, where what it leaves stays and its result can be
- * made of that, its result alone. To make it again takes the nodes above it up to those whose
- * values are there: kept ones, leaves, and what other layers have made, which is kept for it. So a
- * layer keeps what enters it. It is what has one numbered scope ("layer.7"), or a piece of what has
- * none. A value that several layers read is given up where it takes few nodes, and no product, to
- * make it of what is always there, as a mask is; it is made in each.
+ * A node is given up together with its saved values; or only its result, if that can be recomputed
+ * from a saved value that stays. Recomputing a node takes the nodes above it up to values that are
+ * available: kept ones, leaves, and values of other layers, which are kept for it. So a layer keeps
+ * its inputs. A layer is the nodes of one numbered scope ("layer.7"), or a part of the nodes
+ * outside such scopes. A value that several layers read is given up only if a few nodes, none a
+ * product, recompute it from what is always available, as for a mask; each layer recomputes it.
  *
- * Lives are those of passes/memory.c, without their places: what the order is good for is found out
- * by the plan (recompute.c).
- */
+ * Lifetimes are those of passes/memory.c, without places. The plan shows what the order saves
+ * (recompute.c). */
 
 enum {
-    ZFI_FORWARD_VALUE = 1,  /* the loss depends on it, or it is left by what the loss depends on */
+    ZFI_FORWARD_VALUE = 1,  /* the loss depends on it, or on the node that saves it */
     ZFI_BACKWARD_VALUE = 2, /* gradients depend on it, and the loss does not */
-    ZFI_GIVEN = 4,          /* is not made again: it is always there, or cannot be */
+    ZFI_GIVEN = 4,          /* never recomputed: it is always available, or cannot be recomputed */
     ZFI_LATE = 8,           /* the backward pass reads it */
-    ZFI_HELD_ON = 16,       /* and an effect or the update section, so that it stays in any case */
+    ZFI_HELD_ON = 16,       /* an effect or the update section reads it too, so it stays */
     ZFI_CROSSES = 32,       /* another layer's forward pass reads it */
-    ZFI_AGAIN = 64          /* made again by a step of the order */
+    ZFI_AGAIN = 64          /* recomputed by a step of the order */
 };
 
 enum { ZFI_CHEAP_NODES = 32, ZFI_LAYER_NODES = 128 };
 
-/* Of a node. */
+/* For each node: */
 typedef struct zfi_again {
     uint8_t marks;
-    uint8_t cheap; /* nodes, none a product, that make it of what is always there; 0: no such */
+    uint8_t cheap; /* so few nodes, no product, recompute it; 0: not cheap */
     int32_t layer; /* 0: none */
-    int32_t step;  /* from which on it is given up with what it leaves; 0: it is not */
-    int32_t result_step; /* the same of its result alone */
-    int32_t early;       /* the last position where it is read or made in the forward pass; */
-    int32_t first, last; /* those where the backward pass first and last reads it */
-    int32_t inverse;     /* the node of the backward pass that makes its value of what it left; 0 */
-    int32_t candidate;   /* the first one that gives it up; they are neighbours */
+    int32_t step;  /* the step that gives it up with its saved values; 0: none */
+    int32_t result_step; /* the step that gives up only its result */
+    int32_t early;       /* the last position in the forward pass where it is read or computed; */
+    int32_t first, last; /* the first and last positions where the backward pass reads it */
+    int32_t inverse;     /* the backward node that computes it from its saved value; 0 */
+    int32_t candidate;   /* the first candidate that gives it up; they are neighbours */
     int32_t stamp;
 } zfi_again;
 
 typedef struct zfi_layer {
-    const char *name; /* its first `length` bytes; of layers without a number none count */
+    const char *name; /* its first `length` bytes; layers without a number count no bytes */
     size_t length;
-    int32_t nodes; /* of its forward pass, but for views */
-    int32_t next;  /* where it goes on when it has many; 0 */
-    int32_t runs;  /* of candidates: the last one, + 1 */
+    int32_t nodes; /* of its forward pass, without views */
+    int32_t next;  /* the layer that continues it when it has many nodes; 0 */
+    int32_t runs;  /* its last run of candidates, + 1 */
 } zfi_layer;
 
-/* A step that could be taken. */
+/* A candidate for a step. */
 typedef struct zfi_step {
     int32_t node;
-    bool result; /* that alone */
+    bool result; /* gives up only the result */
     bool worthless;
     int32_t run;
-    int32_t from, until; /* positions that it covers: where it is idle and could be taken */
-    bool known;          /* what follows is: */
+    int32_t from, until; /* positions that it covers: where it is idle and may be taken */
+    bool known;          /* the following are known: */
     double flops, moved;
     double kept;       /* bytes that are kept for it, and were not before */
     int32_t *products; /* growing array: nodes */
 } zfi_step;
 
-/* Candidates [first, last), neighbours of one layer. */
+/* Candidates [first, last), neighbours in one layer. */
 typedef struct zfi_run {
     int32_t first, last;
-    int32_t before; /* another run of the layer, + 1; 0: there is none */
+    int32_t before; /* the layer's run before, + 1; 0: there is none */
 } zfi_run;
 
-/* The candidate to be taken next of one run or more, against a peak at positions [from, until): at
- * none, where it is not known. */
+/* The best candidate of one or more runs for a peak at positions [from, until); no positions: not
+ * known. */
 typedef struct zfi_winner {
     int32_t from, until;
-    int32_t candidate; /* -1: none is worth anything there */
-    double bytes;      /* that it is worth */
+    int32_t candidate; /* -1: none saves bytes there */
+    double bytes;      /* bytes that it saves */
 } zfi_winner;
 
 typedef struct zfi_recompute {
     zf_graph *graph;
     zfi_again *of;     /* by node; */
-    size_t nodes;      /* there were */
-    int32_t taken;     /* how many steps are */
-    zfi_layer *layers; /* growing array; [0] is none */
+    size_t nodes;      /* number of nodes */
+    int32_t taken;     /* number of steps */
+    zfi_layer *layers; /* growing array; [0] is no layer */
     int32_t *position; /* by node */
-    /* A trace: what must be made again, and what is there that it takes; growing arrays */
+    /* A trace: nodes to recompute, and the available values that they read; growing arrays */
     int32_t *list, *there, *stack;
     int32_t stamp;
-    /* The choice of the order */
+    /* For choosing the order */
     zfi_alive alive;
     zfi_step *candidates; /* growing arrays */
     zfi_run *runs;
-    zfi_winner *winners; /* a tree: of nodes 2k and 2k + 1, k; of run i, leaves + i */
+    zfi_winner *winners; /* a tree: k is the parent of 2k and 2k + 1; run i is leaf leaves + i */
     int32_t leaves;
-    double *peaks; /* growing array: the most that is alive after so many steps */
+    double *peaks; /* growing array: the peak after each number of steps */
 } zfi_recompute;
 
 static bool zfi_is(const zfi_recompute *r, int32_t id, int marks)
@@ -104,7 +103,7 @@ static bool zfi_is(const zfi_recompute *r, int32_t id, int marks)
     return (r->of[id].marks & marks) != 0;
 }
 
-/* The node that makes the value: of a saved one, what leaves it. */
+/* The node that computes the value: for a saved one, its operand. */
 static int32_t zfi_maker(const zf_graph *g, int32_t id)
 {
     return g->nodes[id].op == ZF_OP_saved ? g->nodes[id].args[0] : id;
@@ -112,7 +111,7 @@ static int32_t zfi_maker(const zf_graph *g, int32_t id)
 
 static bool zfi_is_taken(const zfi_recompute *r, int32_t step) { return step && step <= r->taken; }
 
-/* The value, which is no view, is there in the backward pass. */
+/* The value, which is no view, is available in the backward pass. */
 static bool zfi_is_there(const zfi_recompute *r, int32_t id)
 {
     const zfi_again *maker = &r->of[zfi_maker(r->graph, id)];
@@ -121,7 +120,8 @@ static bool zfi_is_there(const zfi_recompute *r, int32_t id)
     return r->graph->nodes[id].op == ZF_OP_saved || !zfi_is_taken(r, maker->result_step);
 }
 
-/* What the node leaves and its result can be made of, to the same bits; 0: there is none. */
+/* The saved value of the node from which its result can be recomputed to the same bits; 0: there is
+ * none. */
 static int32_t zfi_left_for_result(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
@@ -129,7 +129,7 @@ static int32_t zfi_left_for_result(const zf_graph *g, int32_t id)
     return zfi_record_of(g, id)->remake ? node->saved[0] : 0;
 }
 
-/* The same where that is there. */
+/* The same if that value is available. */
 static int32_t zfi_makes_result(const zfi_recompute *r, int32_t id)
 {
     int32_t left = zfi_left_for_result(r->graph, id);
@@ -148,9 +148,9 @@ static void zfi_clear(int32_t *array)
     if (array) stbds_header(array)->length = 0;
 }
 
-/* What it takes to have value `id` again in a layer: into r->list nodes to be made, in no order,
- * and into r->there values that they are made of. What must not be made in this layer, since it is
- * another one's, is there too, although it may not have been kept before. */
+/* Finds what recomputing value `id` in a layer takes: in r->list the nodes to recompute, in no
+ * order, and in r->there the values that they read. Values of other layers are not recomputed here:
+ * they are in r->there too, although they may not have been kept before. */
 static void zfi_trace(zfi_recompute *r, int32_t id, int32_t layer)
 {
     zf_graph *g = r->graph;
@@ -171,7 +171,7 @@ static void zfi_trace(zfi_recompute *r, int32_t id, int32_t layer)
             continue;
         }
         if (node->op == ZF_OP_saved) {
-            /* What is left is not made again without what leaves it. */
+            /* A saved value is recomputed together with its operand. */
             zfi_push(&g->memory, r->list, v);
             if (r->of[node->args[0]].stamp != r->stamp) {
                 r->of[node->args[0]].stamp = r->stamp;
@@ -194,8 +194,9 @@ static void zfi_trace(zfi_recompute *r, int32_t id, int32_t layer)
 
 /* ---------------------------------------------------------------------------------- marks */
 
-/* Never made again: leaves and what shows them, what has effects or reads what the micro section
- * writes, and what leaves gradients, which are read at once. */
+/* Nodes that are never recomputed: leaves and views of them, nodes with effects, nodes that read
+ * what the micro section writes, and nodes whose saved values are gradients, which are read at
+ * once. */
 static bool zfi_is_given(const zfi_recompute *r, const zfi_node *node, const bool *written)
 {
     const zf_graph *g = r->graph;
@@ -239,7 +240,7 @@ static void zfi_mark_directions(zfi_recompute *r)
     }
 }
 
-/* Who reads what, and where; views are those who look through them. */
+/* Finds who reads each value, and where; readers of a view count as readers of its operand. */
 static void zfi_mark_uses(zfi_recompute *r, const zfi_placement *uses)
 {
     const zf_graph *g = r->graph;
@@ -269,7 +270,7 @@ static void zfi_mark_uses(zfi_recompute *r, const zfi_placement *uses)
 
 /* ---------------------------------------------------------------------------------- layers */
 
-/* By whose name a node is told to be of a layer; NULL where that is up to its operands. */
+/* The name that decides the layer of a node; NULL where its operands decide. */
 static const char *zfi_layer_name(const zf_graph *g, const zfi_node *node)
 {
     if (*node->scope) return node->scope;
@@ -292,8 +293,8 @@ static bool zfi_is_layer(const zfi_recompute *r, int32_t l, const char *name, si
            !memcmp(r->layers[l].name, name, length);
 }
 
-/* The last layer of a name's numbered part; 0: there is none. It is looked for from layer `near`
- * on, to both sides. */
+/* The last layer with the numbered part of a name; 0: there is none. The search begins at layer
+ * `near` and goes both ways. */
 static int32_t zfi_find_layer(const zfi_recompute *r, const char *name, size_t length, int32_t near)
 {
     int32_t found = 0;
@@ -305,8 +306,8 @@ static int32_t zfi_find_layer(const zfi_recompute *r, const char *name, size_t l
     return found;
 }
 
-/* The layer of a node, given those of its operands; `last` is that of the forward pass' node before
- * it, `near` that of the node before it. */
+/* The layer of a node, from those of its operands. `last`: the layer of the node before it in the
+ * forward pass; `near`: of the node before it. */
 static int32_t zfi_layer_of(zfi_recompute *r, int32_t id, int32_t last, int32_t near)
 {
     const zf_graph *g = r->graph;
@@ -356,8 +357,8 @@ static void zfi_find_layers(zfi_recompute *r)
     }
 }
 
-/* Which values cross layers, and which of them are cheap: made by few nodes, none a product, of
- * what is always there. */
+/* Finds values that cross layers, and which of them are cheap: recomputed by few nodes, none a
+ * product, from what is always available. */
 static void zfi_mark_crossing(zfi_recompute *r)
 {
     const zf_graph *g = r->graph;
@@ -393,7 +394,7 @@ static void zfi_mark_crossing(zfi_recompute *r)
 
 /* ------------------------------------------------------------------------------ candidates */
 
-/* Value k of a node: its result for -1, else what it leaves; 0 where the backward pass does not
+/* Value k of a node: -1 is its result, others its saved values; 0 where the backward pass does not
  * read it, or it stays anyway, or there is none. */
 static int32_t zfi_late_value(const zfi_recompute *r, int32_t id, int k)
 {
@@ -432,7 +433,7 @@ static void zfi_find_candidates(zfi_recompute *r)
     }
 }
 
-/* In double, so that sums cannot overflow, whatever is alive at one time. */
+/* In double, so that sums cannot overflow. */
 static double zfi_value_bytes(const zf_graph *g, int32_t id)
 {
     return (double)zfi_node_bytes(&g->nodes[id]);
@@ -449,7 +450,7 @@ static double zfi_moved_bytes(const zf_graph *g, int32_t id)
     return bytes;
 }
 
-/* Until zfi_suppose(r, c, false) the candidate counts as taken. */
+/* The candidate counts as taken until zfi_suppose(r, c, false). */
 static void zfi_suppose(zfi_recompute *r, const zfi_step *c, bool taken)
 {
     int32_t *step = c->result ? &r->of[c->node].result_step : &r->of[c->node].step;
@@ -457,8 +458,8 @@ static void zfi_suppose(zfi_recompute *r, const zfi_step *c, bool taken)
     *step = taken ? r->taken : 0;
 }
 
-/* The trace of a candidate that is supposed to be taken: of its result, or of what it leaves, which
- * takes it whole. */
+/* The trace of a candidate that is supposed to be taken: of its result, or of its saved values,
+ * which include the result. */
 static void zfi_trace_step(zfi_recompute *r, const zfi_step *c)
 {
     int32_t root = c->node;
@@ -467,13 +468,13 @@ static void zfi_trace_step(zfi_recompute *r, const zfi_step *c)
     zfi_trace(r, root, r->of[c->node].layer);
 }
 
-/* A node of the list of a trace is made of what it left, not of its operands. */
+/* A node in the list of a trace is recomputed from its saved value, not from its operands. */
 static bool zfi_is_inverted(const zfi_recompute *r, int32_t id)
 {
     return r->graph->nodes[id].op != ZF_OP_saved && zfi_makes_result(r, id);
 }
 
-/* What a candidate costs as things are. */
+/* Computes the cost of a candidate, given the steps taken so far. */
 static void zfi_know_step(zfi_recompute *r, zfi_step *c)
 {
     zf_graph *g = r->graph;
@@ -497,15 +498,15 @@ static void zfi_know_step(zfi_recompute *r, zfi_step *c)
     zfi_suppose(r, c, false);
 }
 
-/* Value k of a candidate that would be given up with it, 0: none. */
+/* Value k of a candidate if it would be given up; 0: none. */
 static int32_t zfi_given_up(const zfi_recompute *r, const zfi_step *c, int k)
 {
     if (k < 0 ? r->of[c->node].result_step != 0 : c->result) return 0;
     return zfi_late_value(r, c->node, k);
 }
 
-/* The positions from which and before which some value of a candidate is idle: none of it is made
- * again before. */
+/* The positions between which all values of a candidate are idle: none of them is recomputed
+ * earlier. */
 static void zfi_idle(const zfi_recompute *r, const zfi_step *c, int32_t *from, int32_t *until)
 {
     *from = *until = zfi_len(r->graph->order);
@@ -522,7 +523,7 @@ static bool zfi_is_idle(const zfi_step *c, int32_t position)
     return c->from <= position && position < c->until;
 }
 
-/* Bytes of what a candidate gives up and is idle at a position. */
+/* Bytes of the values that a candidate gives up and that are idle at a position. */
 static double zfi_idle_bytes(const zfi_recompute *r, const zfi_step *c, int32_t position)
 {
     double bytes = 0;
@@ -547,7 +548,7 @@ static void zfi_add_alive(zfi_recompute *r, int32_t from, int32_t until, double 
     if (from < until) zfi_alive_change_by(&r->alive, from, until, bytes, 0);
 }
 
-/* What is alive at each position, before anything is given up; leaves are left out. */
+/* Live bytes at each position before any step, without leaves. */
 static void zfi_sum_alive(zfi_recompute *r, const zfi_placement *uses)
 {
     const zf_graph *g = r->graph;
@@ -566,7 +567,7 @@ static void zfi_sum_alive(zfi_recompute *r, const zfi_placement *uses)
             if (!zfi_may_overwrite(g, id, k) || zfi_has(g, x, ZF_OP_LEAF) ||
                 uses->last_use[x] != i || !zfi_same_shape(&g->nodes[x].shape, &node->shape))
                 continue;
-            alive[i] -= zfi_value_bytes(g, x); /* written over */
+            alive[i] -= zfi_value_bytes(g, x); /* its bytes are written over */
             alive[i + 1] += zfi_value_bytes(g, x);
             break;
         }
@@ -575,14 +576,14 @@ static void zfi_sum_alive(zfi_recompute *r, const zfi_placement *uses)
     zfi_alive_build(&r->alive, 0, 0, zfi_alive_blocks(&r->alive));
 }
 
-/* The best of the run of candidate n, and of all runs with it, is not known any more. */
+/* Forgets the best candidate of the run of candidate n, and of all sets of runs with it. */
 static void zfi_forget_winner(zfi_recompute *r, int32_t n)
 {
     for (int32_t k = r->leaves + r->candidates[n].run; k; k /= 2)
         r->winners[k].from = r->winners[k].until = 0;
 }
 
-/* Candidate n covers the positions where it is idle, as things now are, until it is gone. */
+/* Sets the positions that candidate n covers to those where it is now idle, until it is gone. */
 static void zfi_cover(zfi_recompute *r, int32_t n)
 {
     zfi_step *c = &r->candidates[n];
@@ -596,7 +597,7 @@ static void zfi_cover(zfi_recompute *r, int32_t n)
     c->from = from, c->until = until;
 }
 
-/* The same for those that give up value `id`, which is idle otherwise than before. */
+/* The same for the candidates that give up value `id`, whose idle positions have changed. */
 static void zfi_cover_value(zfi_recompute *r, int32_t id)
 {
     int32_t maker = zfi_maker(r->graph, id), n = r->of[maker].candidate;
@@ -605,7 +606,7 @@ static void zfi_cover_value(zfi_recompute *r, int32_t id)
 
 /* ------------------------------------------------------------------------------- the order */
 
-/* All products of a candidate are among those that are stamped. */
+/* All products of a candidate have the current stamp. */
 static bool zfi_products_stamped(const zfi_recompute *r, const zfi_step *c)
 {
     for (int32_t k = 0; k < zfi_len(c->products); k++)
@@ -613,8 +614,8 @@ static bool zfi_products_stamped(const zfi_recompute *r, const zfi_step *c)
     return zfi_len(c->products) > 0;
 }
 
-/* Bytes that are idle at a position of the candidate at index n, and of those of its run that its
- * products pay for as well, less those that are kept for it. */
+/* Bytes that the candidate at index n saves at a position, with those of its run that are
+ * recomputed by the same products, less the bytes that are kept for it. */
 static double zfi_benefit(zfi_recompute *r, int32_t n, int32_t position)
 {
     const zfi_step *c = &r->candidates[n];
@@ -631,12 +632,12 @@ static double zfi_benefit(zfi_recompute *r, int32_t n, int32_t position)
     return bytes - c->kept;
 }
 
-/* The lives of what is made again, from `until` on. */
+/* Adds the lifetimes of recomputed values, from `until` on. */
 static void zfi_live_again(zfi_recompute *r, const zfi_step *c, int32_t until)
 {
     const zf_graph *g = r->graph;
     int64_t at;
-    double most = 0; /* of what is read at once, and over which the next may be written */
+    double most = 0; /* of values read at once, over which the next may be written */
     for (int32_t k = 0; k < zfi_len(r->list); k++) {
         int32_t id = r->list[k];
         zfi_again *a = &r->of[id];
@@ -653,7 +654,7 @@ static void zfi_live_again(zfi_recompute *r, const zfi_step *c, int32_t until)
     zfi_add_alive(r, until, until + 1, most);
 }
 
-/* The lives of what that is made of: until `until` at least. */
+/* Extends the lifetimes of the values from which these are recomputed, to `until` at least. */
 static void zfi_live_on(zfi_recompute *r, int32_t until)
 {
     for (int32_t k = 0; k < zfi_len(r->there); k++) {
@@ -668,7 +669,7 @@ static void zfi_live_on(zfi_recompute *r, int32_t until)
     }
 }
 
-/* Takes a step. What it gives up is not alive where it is idle. */
+/* Takes a step. What it gives up is not live where it is idle. */
 static void zfi_take_step(zfi_recompute *r, zfi_step *c)
 {
     int32_t from, until, layer = r->of[c->node].layer;
@@ -679,7 +680,7 @@ static void zfi_take_step(zfi_recompute *r, zfi_step *c)
         zfi_add_alive(r, r->of[v].early + 1, until, -zfi_value_bytes(r->graph, v));
         r->of[v].first = until;
     }
-    zfi_suppose(r, c, true); /* and so it stays */
+    zfi_suppose(r, c, true); /* and it stays taken */
     zfi_trace_step(r, c);
     zfi_live_again(r, c, until);
     zfi_live_on(r, until);
@@ -691,8 +692,7 @@ static void zfi_take_step(zfi_recompute *r, zfi_step *c)
     }
 }
 
-/* The better one of two, the first of those that are as good: the fewer FLOPs for a byte, then the
- * fewer bytes moved. */
+/* The better of two candidates: fewer FLOPs per byte, then fewer bytes moved, then the first. */
 static zfi_winner zfi_better(const zfi_recompute *r, zfi_winner x, zfi_winner y)
 {
     const zfi_step *a, *b;
@@ -704,14 +704,14 @@ static zfi_winner zfi_better(const zfi_recompute *r, zfi_winner x, zfi_winner y)
     return less < 0 ? y : x;
 }
 
-/* Of a position: *w is the same at no position before and none from there on that is beyond it. */
+/* Limits the positions of *w to those on the side of `at` on which `position` is. */
 static void zfi_split_at(zfi_winner *w, int32_t at, int32_t position)
 {
     if (at <= position && at > w->from) w->from = at;
     if (at > position && at < w->until) w->until = at;
 }
 
-/* The best of a run against the peak at a position. */
+/* The best candidate of a run for a peak at a position. */
 static zfi_winner zfi_best_of_run(zfi_recompute *r, const zfi_run *run, int32_t position)
 {
     zfi_winner best = {0, INT32_MAX, -1, 0};
@@ -736,7 +736,7 @@ static zfi_winner zfi_best_of_run(zfi_recompute *r, const zfi_run *run, int32_t 
     return best;
 }
 
-/* The best of the runs below node k of r->winners. */
+/* The best candidate of the runs below node k of r->winners. */
 static zfi_winner zfi_best_below(zfi_recompute *r, int32_t k, int32_t position)
 {
     zfi_winner *w = &r->winners[k], x, y;
@@ -754,7 +754,7 @@ static zfi_winner zfi_best_below(zfi_recompute *r, int32_t k, int32_t position)
     return *w;
 }
 
-/* Takes steps against the peak until nothing is idle there that is worth anything. */
+/* Takes steps against the peak until no candidate saves bytes there. */
 static void zfi_take_steps(zfi_recompute *r)
 {
     zf_graph *g = r->graph;
@@ -776,8 +776,8 @@ static void zfi_take_steps(zfi_recompute *r)
     }
 }
 
-/* Puts all candidates that are worth anything into an order: of[].step and of[].result_step;
- * r->taken, how many there are; r->peaks. */
+/* Puts all candidates that save bytes into an order: of[].step and of[].result_step; r->taken,
+ * their number; r->peaks. */
 static void zfi_find_order(zfi_recompute *r, const zfi_placement *uses)
 {
     zf_graph *g = r->graph;

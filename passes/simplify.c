@@ -1,16 +1,16 @@
-/* simplify: removes what nothing needs, merges what is equal, folds what is known.
+/* simplify: removes nodes that nothing needs, merges equal nodes, folds constants.
  *
  * requires: no placement yet
- * ensures:  numbers are unchanged to the last bit; a tensor that was merged into another still
+ * ensures:  numbers are unchanged to the last bit; a tensor whose node was merged into another
  *           names that one
  *
  *     fold      add sub mul div maximum minimum neg scale sqrt of one-valued constants; the result
  *               is a constant
- *     identity  x * 1, x / 1, x - 0 (the constant perhaps reshaped or broadcast), scale by 1, neg
- *               neg x, reshape of reshape, transpose undone, cast to itself; not where x is a
+ *     identity  x * 1, x / 1, x - 0 (the constant may be reshaped or broadcast), scale by 1, neg of
+ *               neg, reshape of reshape, transpose undone, cast to its own dtype; not where x is a
  *               parameter or state, which may change before the result is read
- *     merge     equal operator, operands and attributes: one node (not leaves, nor what is
- *               recomputed, nor what reads a parameter or state below a node that writes)
+ *     merge     equal operator, operands and attributes: one node (not leaves, not recomputed
+ *               nodes, not nodes that read a parameter or state below a node that writes)
  *     dead      no effect depends on it; inputs, parameters and states stay
  *
  * before:   %4 = constant {values=[1]} : f32[]    %5 = mul %3, %4 : f32[8]    %6 = exp %5 : f32[8]
@@ -18,8 +18,8 @@
  */
 
 /* Turns a node over one-valued constants into a constant, by running its reference kernel on one
- * element. In f32 and f64 these operators are rounded once, so this is what the step would have
- * computed. (Attributes that f32 does not hold: a fast kernel rounds them first.) */
+ * element. In f32 and f64 these operators round once, so this is the number that a step would
+ * compute. (It skips attributes that f32 cannot hold, since a fast kernel rounds them first.) */
 static void zfi_fold(zf_graph *g, int32_t id)
 {
     zfi_node *node = &g->nodes[id];
@@ -60,10 +60,9 @@ static void zfi_fold(zf_graph *g, int32_t id)
     node->arg_count = 0;
 }
 
-/* The node that has the value of `id` already, or `id`. Operands are resolved. `written`: a node
- * above it writes params or states, so that those may have other values here than where they were
- * read before. The value is never a param or state: a step may write it between here and where the
- * value is read. */
+/* A node that already has the value of `id`, or `id`. Operands are resolved. `written`: a node
+ * above writes params or states, so that they may have changed since another node read them. The
+ * result is never a param or state, since a step may write it before the value is read. */
 static int32_t zfi_identity(zf_graph *g, int32_t id, bool written)
 {
     const zfi_record *record = zfi_record_of(g, id);
@@ -71,7 +70,7 @@ static int32_t zfi_identity(zf_graph *g, int32_t id, bool written)
     return zfi_has(g, same, ZF_OP_WRITABLE) ? id : same;
 }
 
-/* May be replaced by an equal node above it. */
+/* The node may be replaced by an equal one above it. */
 static bool zfi_mergeable(const zf_graph *g, int32_t id, bool written)
 {
     const zfi_node *node = &g->nodes[id];
@@ -82,8 +81,8 @@ static bool zfi_mergeable(const zf_graph *g, int32_t id, bool written)
     return true;
 }
 
-/* The node's text without its id, as the key under which an equal one is found; NULL when it is too
- * long to be worth it. */
+/* The node's text without its id, as the key by which an equal node is found; NULL where it is too
+ * long. */
 static const char *zfi_node_key(zf_graph *g, int32_t id, zfi_text *keys)
 {
     char text[512];

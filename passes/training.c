@@ -2,11 +2,10 @@
  *
  *     fuse  precision  autograd  simplify  clip  OPTIMIZER  fuse  recompute  zero  offload  prefetch
  *     \_____________________________________________________________/        \_____________________/
- *       this file                                                     recompute.c, which tries them
+ *       this file                                                     recompute.c, in trials too
  *
- * A pass that the description says nothing about is not run; without a loss there are none about
- * gradients.
- */
+ * A pass that the description does not ask for is not run. Without a loss, no pass for gradients is
+ * run. */
 
 static bool zfi_wants_always(const zf_training *t)
 {
@@ -45,14 +44,14 @@ static bool zfi_wants_precision(const zf_training *t)
 
 static zf_status zfi_pass_fuse(zf_graph *g, const zf_training *t) { return zf_fuse(g, &t->fuse); }
 
-/* Whether the step keeps to the limit without the rewrites of that list, and without values that
- * zf_recompute makes again; tried on a copy. */
+/* Whether the plan stays within the limit without the rewrites of the list and without recomputing;
+ * tried on a copy. */
 static bool zfi_fits_without(zf_graph *g, const zf_training *t, const char *without)
 {
     size_t limit = t->memory_limit;
     zf_graph *trial;
     bool fits;
-    if (t->recompute.mode == ZF_RECOMPUTE_LAYERS) return false; /* it is memory that is wanted */
+    if (t->recompute.mode == ZF_RECOMPUTE_LAYERS) return false; /* it is to save memory */
     if (t->recompute.bytes && (!limit || t->recompute.bytes < limit)) limit = t->recompute.bytes;
     if (!limit) return true;
     if (!(trial = zf_graph_copy(g))) {
@@ -67,7 +66,7 @@ static bool zfi_fits_without(zf_graph *g, const zf_training *t, const char *with
     return fits;
 }
 
-/* Behind the optimizer. */
+/* After the optimizer. */
 static zf_status zfi_pass_fuse_again(zf_graph *g, const zf_training *t)
 {
     const char *names = t->fuse.without ? t->fuse.without : "";
@@ -161,7 +160,7 @@ static const zfi_pass zfi_forward_passes[] = {
 static const zfi_pass zfi_update_passes[] = {{"fuse", zfi_wants_fuse_again, zfi_pass_fuse_again},
                                              {"recompute", zfi_wants_recompute, zf_recompute}};
 
-/* Prints the graph behind a pass, if that has changed it. */
+/* Prints the graph after a pass, if the pass has changed it. */
 static void zfi_show(zf_graph *g, const zf_training *t, const char *pass, uint64_t before)
 {
     bool same = zf_graph_hash(g) == before;
@@ -180,8 +179,8 @@ static void zfi_run_passes(zf_graph *g, const zf_training *t, const zfi_pass *pa
     }
 }
 
-/* The learning rate that was given, or the input "lr", made where there is none. *fixed: it is a
- * constant, which zf_simplify removes as long as nothing reads it. */
+/* The learning rate that was given, or the input "lr", which is made if there is none. *fixed: it
+ * is a constant, which zf_simplify removes as long as nothing reads it. */
 static zf_tensor zfi_rate(zf_graph *g, zf_tensor lr, bool *fixed, double *value)
 {
     bool given = lr.graph || lr.id;

@@ -8,8 +8,8 @@
  * Sequence; the pre_tokenizers ByteLevel, Split, Digits, Metaspace, WhitespaceSplit, and Sequence;
  * the post_processors TemplateProcessing, RobertaProcessing, BertProcessing, ByteLevel, and
  * Sequence; the decoders ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip, and Sequence;
- * added tokens with all their flags. What is not supported is an error that names it and its place. As by
- * transformers, truncation and padding are not done, and BPE's dropout must be 0.
+ * added tokens with all their flags. What is not supported is an error that names it and its place.
+ * As by transformers, truncation and padding are not done, and BPE's dropout must be 0.
  *
  * Ids equal those of the package tokenizers. A text that is not UTF-8 is an error. Regular
  * expressions need PCRE2 (regex.h); characters newer than its edition of Unicode may differ.

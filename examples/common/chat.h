@@ -1,0 +1,56 @@
+/* Chats as the text that a model was trained on: what its tokenizer_config.json has as chat_template.
+ *
+ *     user       a small bird?        <|im_start|>user\na small bird?<|im_end|>\n
+ *     assistant  A wren.              <|im_start|>assistant\nA wren.<|im_end|>\n
+ *
+ * Templates are programs in Jinja, which is not interpreted here. Known are some by name
+ * (chat_styles); one is recognised when all text in it belongs to that style, so that one with a
+ * system message of its own, say, is unknown.
+ */
+#ifndef CHAT_H
+#define CHAT_H
+
+#include "../../zeroflow.h"
+#include "buffer.h"
+
+typedef enum chat_role { CHAT_SYSTEM, CHAT_USER, CHAT_ASSISTANT, CHAT_ROLES } chat_role;
+
+typedef struct chat_message {
+    chat_role role;
+    const char *text;
+    size_t bytes;
+} chat_message;
+
+typedef struct chat_style chat_style;
+
+enum { CHAT_TOKEN = 64 };
+
+/* A style, and the tokens that stand before and behind what a model reads. */
+typedef struct chat_template {
+    const chat_style *style;
+    char begin[CHAT_TOKEN], end[CHAT_TOKEN];
+} chat_template;
+
+/* The names of all styles, with commas between them. */
+const char *chat_styles(void);
+
+/* The template of a model's folder: that of its chat_template.jinja or tokenizer_config.json, or
+ * the style `name`, if it is not NULL. begin and end are bos_token and eos_token. False with *error:
+ * there is none, or it is unknown. */
+bool chat_template_load(chat_template *, const char *folder, const char *name, zf_error *error);
+
+/* "system", "user" or "assistant"; -1: another word. */
+int chat_role_of(const char *word);
+
+/* A part of a chat's text. */
+typedef struct chat_span {
+    size_t begin, end;
+} chat_span;
+
+/* Appends the text of a chat, and, if `answer`, how an answer begins. spans, if it is not NULL: of
+ * each message what its author has written; for the assistant, with the token that ends it. False
+ * with *error when the style has no such chat: roles that do not alternate, a system message. */
+bool chat_text(const chat_template *, const chat_message *messages, size_t count, bool answer,
+               buffer *out, chat_span *spans, zf_error *error);
+
+#endif

@@ -4,10 +4,10 @@
  *     nvcc -O3 -gencode arch=compute_90a,code=sm_90a -c zeroflow_cuda.cu
  *     cc ... zeroflow_cuda.o -lcublasLt -lcudart -lstdc++
  *
- * Sees the public header alone. A kernel stands beside its operator, ops/NAME.cu beside ops/NAME.c,
- * and says in what order it adds: the same bits come out in every run. A launcher zfi_cuda_OP has
- * the signature of a CPU kernel, and puts its kernels on the stream of the launch's queue.
- */
+ * This file uses only the public header. Kernels are beside their operators, ops/NAME.cu beside
+ * ops/NAME.c. Each states its order of additions, so that every run has the same bits. A launcher
+ * zfi_cuda_OP has the signature of a CPU kernel, and puts its kernels on the stream of the launch's
+ * queue. */
 #include "zeroflow.h"
 
 #include <cublasLt.h>
@@ -58,8 +58,8 @@
 #include "cuda/section.cu"
 #include "cuda/open.cu"
 
-/* Whether the node can run: it has a kernel, its values a dtype that kernels compute in, and its
- * communicator takes calls on streams. */
+/* Checks that the node can run: it has a kernel, dtypes for which kernels exist, and, for a
+ * collective, a communicator that works on streams. */
 static zf_status zfi_cuda_check(void *self, const zf_launch *l)
 {
     bool wide = l->out.dtype == ZF_F64;
@@ -86,7 +86,7 @@ static size_t zfi_cuda_scratch(void *self, const zf_launch *l)
 {
     const zfi_kernel *kernel = zfi_kernel_for(l);
     if (!kernel || !kernel->scratch) return 0;
-    (void)zfi_enter(zfi_cuda_of(self), NULL); /* products are looked up, or searched for, on it */
+    (void)zfi_enter(zfi_cuda_of(self), NULL); /* products find their algorithms on it */
     return kernel->scratch(l);
 }
 

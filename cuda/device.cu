@@ -1,55 +1,55 @@
-/* A backend's device: what there is of it, how long the host waits for it, and what went wrong.
+/* A backend's device: what belongs to it, how long the host waits for it, and its errors.
  *
- * Work on it is never awaited without an end where other ranks take part: their communicator is
- * asked, while the host waits, whether they still come. When they do not, what is under way ends
- * without them, within a deadline. If it does not, the device is lost: nothing more is asked of it,
- * not even to free memory, which would wait for it.
- */
+ * Where other ranks take part, no wait for the device is endless: while the host waits, it asks the
+ * communicator whether the other ranks still take part. If they do not, what is in flight ends
+ * without them, within a deadline. If it does not end, the device is lost: nothing more is asked of
+ * it. Even its memory is not freed, since that would wait for the device. */
 
 enum {
-    ZFI_COPIES = ZFI_QUEUES, /* what zfi_follow calls the stream of copies to the device */
-    ZFI_MARKS = 64,          /* launches of a queue that are told apart */
-    ZFI_STAGES = 4,          /* pieces of pinned memory, each of */
+    ZFI_COPIES = ZFI_QUEUES, /* the number of the stream of copies to the device, for zfi_follow */
+    ZFI_MARKS = 64,          /* launches of a queue that can be waited for one by one */
+    ZFI_STAGES = 4,          /* pieces of pinned memory, and the size of each */
     ZFI_STAGE = 1 << 20
 };
 
-/* A queue beside queue 0: its last launches, number n at n % ZFI_MARKS, and when each is done. */
+/* A queue other than queue 0: its last launches, number n at n % ZFI_MARKS, and the events after
+ * each. */
 typedef struct zfi_lane {
     const zf_launch *launches[ZFI_MARKS];
     cudaEvent_t done[ZFI_MARKS];
-    int64_t count; /* since all of them were joined */
+    int64_t count; /* launches since all queues were joined */
 } zfi_lane;
 
-/* Pinned memory that data pass through, and when what passes has left it. */
+/* Pinned memory through which data are copied, and the event after which it is free again. */
 typedef struct zfi_stage {
     unsigned char *memory;
     cudaEvent_t left;
 } zfi_stage;
 
 typedef struct zfi_cuda {
-    zfi_device device; /* first: zf_backend.self points to it */
+    zfi_device device; /* first, since zf_backend.self points to it */
     zf_backend backend;
     zf_allocator allocator;
     bool no_graphs;
     double deadline;                     /* zf_cuda_desc.deadline_seconds */
-    bool lost;                           /* it did not come to its end */
+    bool lost;                           /* work did not end within the deadline */
     zfi_lane lanes[ZFI_QUEUES];          /* [0] is not used */
     cudaStream_t copies;                 /* to the device */
-    cudaEvent_t reached[ZFI_QUEUES + 1]; /* of each stream: recorded to be waited for at once */
+    cudaEvent_t reached[ZFI_QUEUES + 1]; /* by stream: recorded and waited for at once */
     zfi_stage stages[ZFI_STAGES];
-    int64_t staged;      /* pieces that have passed */
-    zf_run run;          /* what device.run holds, once */
-    bool knows_run;      /* it holds anything */
-    zfi_fault *fault;    /* device.fault, at the host's address */
-    const zf_comm *comm; /* of collectives under way; NULL: there are none */
-    char name[128];      /* the device's */
+    int64_t staged;      /* pieces that were copied so far */
+    zf_run run;          /* the values that device.run holds */
+    bool knows_run;      /* device.run holds them */
+    zfi_fault *fault;    /* device.fault, at its address on the host */
+    const zf_comm *comm; /* of collectives in flight; NULL: there are none */
+    char name[128];      /* the device's name */
     char *tuning;        /* zf_cuda_desc.tuning */
     zfi_products products;
 } zfi_cuda;
 
 static zfi_cuda *zfi_cuda_of(void *self) { return reinterpret_cast<zfi_cuda *>(self); }
 
-/* Host memory by the allocator, as its functions say; NULL where there is none. */
+/* Allocates, resizes or frees host memory by the allocator; NULL where there is none. */
 static void *zfi_host_memory(const zf_allocator *a, void *memory, size_t old_size, size_t new_size)
 {
     if (a->fn) return a->fn(a->user, memory, old_size, new_size);
@@ -58,7 +58,7 @@ static void *zfi_host_memory(const zf_allocator *a, void *memory, size_t old_siz
     return NULL;
 }
 
-/* The calling thread works on this device; not when it is lost. */
+/* Makes the calling thread use this device; an error if it is lost. */
 static zf_status zfi_enter(zfi_cuda *c, zf_error *error)
 {
     if (c->lost)
@@ -90,8 +90,7 @@ static zf_status zfi_kernel_failed(zf_error *error, cudaError_t code)
         cudaGetErrorString(code));
 }
 
-/* Other ranks do not come any more, and nothing waits for them: whether the event is reached within
- * the device's deadline. */
+/* After other ranks have failed: waits at most the device's deadline for the event. */
 static void zfi_until_end(zfi_cuda *c, cudaEvent_t event)
 {
     const struct timespec nap = {0, 200000};
@@ -104,8 +103,8 @@ static void zfi_until_end(zfi_cuda *c, cudaEvent_t event)
     if (!c->lost) c->comm = NULL;
 }
 
-/* Until the event, in the stream where it was recorded last. With other ranks under way it spins
- * for a short time, then sleeps between looks, and asks how they fare. */
+/* Waits for the event, in the stream where it was recorded last. With other ranks in flight it
+ * spins for a short time, then sleeps between queries, and asks the communicator for failures. */
 static zf_status zfi_until(zfi_cuda *c, cudaEvent_t event, zf_error *error)
 {
     const double spinning = 1e-3, between_checks = 1e-2;
@@ -135,7 +134,7 @@ static zf_status zfi_until(zfi_cuda *c, cudaEvent_t event, zf_error *error)
 
 /* ------------------------------------------------------------------------------- faults */
 
-/* The error that kernels have left, if one has, in the words of the CPU's kernels. */
+/* The first error that kernels have reported, in the words of the CPU's kernels. */
 static zf_status zfi_take_fault(zfi_cuda *c, zf_error *error)
 {
     const zfi_fault f = *c->fault;

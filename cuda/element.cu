@@ -1,10 +1,10 @@
-/* Elements: every dtype as what kernels compute in, and 16 bytes at a time. */
+/* Elements: every dtype in the type in which kernels compute, and 16 bytes at a time. */
 
 typedef __nv_bfloat16 zfi_bf16;
 typedef __half zfi_f16;
 
-/* Runs the code with T being the type of the float dtype; of any other it is ZF_ERR_BACKEND, which
- * zfi_cuda_check has ruled out. */
+/* Runs the code with T being the type of the float dtype. Any other dtype is ZF_ERR_BACKEND, which
+ * zfi_cuda_check rules out. */
 #define ZFI_FLOATS(l, of, T, ...)                                                                  \
     switch (of) {                                                                                  \
     case ZF_F32: {                                                                                 \
@@ -48,8 +48,8 @@ template <> __device__ __forceinline__ zfi_f16 zfi_from_f32<zfi_f16>(float x)
     return __float2half_rn(x);
 }
 
-/* N elements that are moved at once, N * sizeof(T) being 16, or less where arrays are not aligned
- * or not so long. */
+/* N elements that are moved at once: N * sizeof(T) is 16, or less where arrays are not aligned or
+ * too short. */
 template <class T, int N> struct alignas(sizeof(T) * N) zfi_pack {
     T at[N];
 };
@@ -87,7 +87,7 @@ __device__ __forceinline__ void zfi_store(T *to, const float (&x)[N])
     *reinterpret_cast<zfi_pack<T, N> *>(to) = p;
 }
 
-/* All of these lie on 16 bytes, and rows of `width` elements do. NULL does. */
+/* All addresses, and rows of `width` elements, are aligned to 16 bytes. NULL counts as aligned. */
 static bool zfi_lies_well(int64_t width, size_t size, const void *a, const void *b = NULL,
                           const void *c = NULL, const void *d = NULL)
 {

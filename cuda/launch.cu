@@ -1,9 +1,8 @@
-/* What kernels are launched with, and what a launch knows of its device.
+/* How kernels are launched, and what a launch knows of its device.
  *
- * ZF_LAUNCH and ZF_SHARED are all that tests/emulation/ replaces, to run kernels on the CPU: a
- * kernel has no other shared memory, which lies on a multiple of 1024 bytes. Where
- * ZF_TENSOR_CORES is 0, what is written for tensor cores or in PTX takes its plain twin.
- */
+ * To run kernels on the CPU, tests/emulation/ replaces ZF_LAUNCH and ZF_SHARED, and nothing else.
+ * ZF_SHARED is the only shared memory of a kernel; it is aligned to 1024 bytes. Where
+ * ZF_TENSOR_CORES is 0, plain replacements of code for tensor cores and of PTX are compiled. */
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
 #error "zeroflow_cuda.cu is for compute capability 8.0 or newer: nvcc -arch=sm_80, for one"
 #endif
@@ -18,19 +17,19 @@
 #endif
 
 enum {
-    ZFI_QUEUES = 3,    /* of plans: 0 computes, the others communicate */
-    ZFI_THREADS = 256, /* of a block, unless a kernel says otherwise */
+    ZFI_QUEUES = 3,    /* queues of plans: 0 computes, the others communicate */
+    ZFI_THREADS = 256, /* threads of a block, unless a kernel says otherwise */
     ZFI_WARP = 32
 };
 
-/* What went wrong on the device: the first to come. Lies in memory that the host sees. */
+/* The first error on the device. It is in memory that the host can read. */
 typedef enum zfi_fault_kind {
     ZFI_NO_FAULT,
-    ZFI_FAULT_INDEX, /* `element` of the index is `value`, and not below `limit` */
-    ZFI_FAULT_TYPES, /* the same of embed_norm's second index */
-    ZFI_FAULT_LABEL, /* the label of row `element` is `value`, neither below `limit` nor `ignored` */
+    ZFI_FAULT_INDEX, /* `element` of the index is `value`, which is outside [0, limit) */
+    ZFI_FAULT_TYPES, /* the same for embed_norm's second index */
+    ZFI_FAULT_LABEL, /* label `value` of row `element`: outside [0, limit), not `ignored` */
     ZFI_FAULT_COUNT, /* the count of updates, operand `element`, is `value` */
-    ZFI_FAULT_SCALE  /* gradients are not finite at the loss scale `least` */
+    ZFI_FAULT_SCALE  /* gradients are non-finite at the loss scale `least` */
 } zfi_fault_kind;
 
 typedef struct zfi_fault {
@@ -41,17 +40,17 @@ typedef struct zfi_fault {
     long long ignored;
 } zfi_fault;
 
-/* A device, as far as launches look. */
+/* A device, as launches see it. */
 typedef struct zfi_device {
     int number, processors;
-    int shared;     /* bytes of shared memory that a block can have at most */
-    bool wgmma;     /* kernels of cuda/wgmma.cu run on it */
+    int shared;     /* maximum bytes of shared memory of a block */
+    bool wgmma;     /* it runs the kernels of cuda/wgmma.cu */
     int64_t memory; /* bytes of the device's memory */
     cudaStream_t streams[ZFI_QUEUES];
-    zf_run *run;      /* the launches' zf_run, in device memory */
-    zfi_fault *fault; /* in host memory, at the address that the device has for it */
+    zf_run *run;      /* the zf_run of launches, in device memory */
+    zfi_fault *fault; /* in host memory, at its address on the device */
     cublasLtHandle_t blas;
-    struct zfi_products *products; /* ops/matmul.cu: kept of products, from launch to launch */
+    struct zfi_products *products; /* ops/matmul.cu: plans of products */
 } zfi_device;
 
 static const zfi_device *zfi_device_of(const zf_launch *l)
@@ -59,7 +58,7 @@ static const zfi_device *zfi_device_of(const zf_launch *l)
     return static_cast<const zfi_device *>(l->backend);
 }
 
-/* From a kernel: `what` is the step's error, unless there is one already. */
+/* Called by kernels: records `what` as the step's error, unless there is one already. */
 __device__ __forceinline__ void zfi_report(zfi_fault *fault, const zfi_fault &what)
 {
     if (atomicCAS(&fault->kind, (int)ZFI_NO_FAULT, what.kind) != ZFI_NO_FAULT) return;
@@ -74,7 +73,7 @@ static cudaStream_t zfi_stream(const zf_launch *l)
     return d->streams[l->queue > 0 && l->queue < ZFI_QUEUES ? l->queue : 0];
 }
 
-/* Notes the error, unless there is one; returns the status. */
+/* Records the error, unless there is one; returns the status. */
 #if defined(__GNUC__)
 __attribute__((format(printf, 3, 4)))
 #endif
@@ -89,16 +88,16 @@ static zf_status zfi_cuda_fail(zf_error *error, zf_status status, const char *fo
     return status;
 }
 
-/* A call of the toolkit's: its error is the launch's. */
+/* Makes the error of a call to the toolkit the error of the launch. */
 static zf_status zfi_cuda_failed(zf_error *error, const char *what, cudaError_t code)
 {
     if (code == cudaSuccess) return ZF_OK;
-    (void)cudaGetLastError(); /* it is told here, and by no later call */
+    (void)cudaGetLastError(); /* so that no later call reports it again */
     return zfi_cuda_fail(error, code == cudaErrorMemoryAllocation ? ZF_ERR_NOMEM : ZF_ERR_BACKEND,
                          "%s: %s", what, cudaGetErrorString(code));
 }
 
-/* What a launcher ends with: whether its kernels could be launched. */
+/* Returned by every launcher: whether its kernels could be launched. */
 static zf_status zfi_launched(const zf_launch *l)
 {
     char what[40];
@@ -108,12 +107,12 @@ static zf_status zfi_launched(const zf_launch *l)
     return zfi_cuda_failed(l->error, what, code);
 }
 
-/* What runs an operator. Its file ends with ZFI_KERNEL(sum, run, scratch). */
+/* The kernel of an operator. The operator's file ends with ZFI_KERNEL(sum, run, scratch). */
 typedef struct zfi_kernel {
     zf_status (*run)(const zf_launch *l);
     size_t (*scratch)(const zf_launch *l); /* bytes; NULL: none */
-    /* Runs the first of `count` launches of the operator that follow each other at once, to the
-     * same bits; *taken: how many, 0: the first is to be run alone. NULL: each is run alone */
+    /* Runs the first launches of `count` launches of the operator that follow each other, in one go
+     * and to the same bits. *taken: how many; 0: the first must run alone. NULL: each runs alone */
     zf_status (*together)(const zf_launch *l, int count, int *taken);
 } zfi_kernel;
 
@@ -131,14 +130,14 @@ static int64_t zfi_count(const zf_array *a) { return zf_shape_count(a->shape); }
 static size_t zfi_bytes(const zf_array *a) { return (size_t)zfi_count(a) * zf_dtype_size(a->dtype); }
 static int64_t zfi_div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* Where to put what the node leaves for its gradient under `index`; NULL: nobody asks for it. */
+/* Where to write saved value `index`; NULL: it has no saved node. */
 static const zf_array *zfi_saved_out(const zf_launch *l, int index)
 {
     return l->saved && l->saved[index].data ? &l->saved[index] : NULL;
 }
 
-/* Blocks for `work` pieces: one each, or where there are more than the device has places for, as
- * many as it has, which loop. */
+/* The number of blocks for `work` pieces: one each, but at most as many as the device runs at once;
+ * then blocks loop. */
 static unsigned zfi_grid(const zf_launch *l, int64_t work)
 {
     int64_t most = (int64_t)zfi_device_of(l)->processors * 16;

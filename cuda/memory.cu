@@ -3,10 +3,9 @@
  *     host memory  ->  a stage (pinned)  ->  the arena     on a stream of its own, after queue 0
  *     the arena    ->  a stage (pinned)  ->  host memory   on queue 0
  *
- * A copy to the device returns when the source is in the last stage: what comes later on queue 0
- * waits for it, the host does not. Stages are taken in turn, and each is waited for before it is
- * filled again.
- */
+ * A copy to the device returns when the last piece of the source is in a stage. Later work on queue
+ * 0 waits for the copy; the host does not. Stages are used in turn; each is waited for before it is
+ * filled again. */
 
 static void *zfi_cuda_allocate(void *self, size_t bytes, zf_error *error)
 {
@@ -28,7 +27,7 @@ static void zfi_cuda_release(void *self, void *memory, size_t bytes)
     zfi_cuda *c = zfi_cuda_of(self);
     (void)bytes;
     (void)zfi_enter(c, NULL);
-    if (!c->lost) (void)cudaFree(memory); /* which waits for the device */
+    if (!c->lost) (void)cudaFree(memory); /* cudaFree waits for the device */
 }
 
 static cudaStream_t zfi_stream_of(const zfi_cuda *c, int queue)
@@ -36,14 +35,14 @@ static cudaStream_t zfi_stream_of(const zfi_cuda *c, int queue)
     return queue == ZFI_COPIES ? c->copies : c->device.streams[queue];
 }
 
-/* c->reached[queue] is where the queue's stream is now. */
+/* Records c->reached[queue] at the current end of the queue's stream. */
 static zf_status zfi_mark(zfi_cuda *c, int queue, zf_error *error)
 {
     return zfi_cuda_failed(error, "cudaEventRecord",
                            cudaEventRecord(c->reached[queue], zfi_stream_of(c, queue)));
 }
 
-/* Queue `later` goes on when queue `earlier` has come as far as it is now. */
+/* Makes queue `later` wait for what queue `earlier` has been given so far. */
 static zf_status zfi_follow(zfi_cuda *c, int later, int earlier, zf_error *error)
 {
     zf_status status = zfi_mark(c, earlier, error);
@@ -52,7 +51,7 @@ static zf_status zfi_follow(zfi_cuda *c, int later, int earlier, zf_error *error
                            cudaStreamWaitEvent(zfi_stream_of(c, later), c->reached[earlier], 0));
 }
 
-/* Starts a piece of at most ZFI_STAGE bytes on its way from or to the stage, on `stream`. */
+/* Starts copying a piece of at most ZFI_STAGE bytes from or to the stage, on `stream`. */
 static zf_status zfi_start_piece(zfi_stage *s, void *to, const void *from, size_t bytes,
                                  cudaMemcpyKind kind, cudaStream_t stream, zf_error *error)
 {
@@ -76,7 +75,7 @@ static zf_status zfi_copy_in(zfi_cuda *c, char *to, const char *from, size_t byt
     return status ? status : zfi_follow(c, 0, ZFI_COPIES, error);
 }
 
-/* As many pieces as there are stages are under way, while the one before them is taken out. */
+/* As many pieces as there are stages are in flight, while the piece before them is copied out. */
 static zf_status zfi_copy_out(zfi_cuda *c, char *to, const char *from, size_t bytes,
                               zf_error *error)
 {

@@ -1,13 +1,13 @@
-/* Finding a device, and what a backend holds of it. */
+/* Finding a device, and opening and closing a backend. */
 
-/* Device `number` is there, and kernels of this file may run on it. */
+/* Checks that device `number` exists and can run the kernels of this file. */
 static zf_status zfi_find_device(int32_t number, zf_error *error)
 {
     const int least_major = 8;
     int count = 0, driver = 0, major = 0, minor = 0;
     cudaError_t code = cudaGetDeviceCount(&count);
     if (code != cudaSuccess) {
-        count = 0; /* it may be anything */
+        count = 0; /* a failed call may have set it to anything */
         (void)cudaGetLastError();
     }
     if (code == cudaErrorInsufficientDriver && cudaDriverGetVersion(&driver) == cudaSuccess &&
@@ -49,14 +49,14 @@ static zf_status zfi_find_device(int32_t number, zf_error *error)
     return ZF_OK;
 }
 
-/* A call of which zfi_open makes many. */
+/* A call among the many of zfi_open. */
 #define ZFI_TRY(call)                                                                              \
     do {                                                                                           \
         zf_status status_ = zfi_cuda_failed(error, "zf_cuda_backend: " #call, call);               \
         if (status_) return status_;                                                               \
     } while (0)
 
-/* The device's name, and what is known of products on it. */
+/* Sets the device's name, and reads the search results for products on it. */
 static zf_status zfi_open_products(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error)
 {
     size_t length = desc->tuning ? strlen(desc->tuning) + 1 : 0;
@@ -82,7 +82,7 @@ static zf_status zfi_open_products(zfi_cuda *c, const zf_cuda_desc *desc, zf_err
     return ZF_OK;
 }
 
-/* Makes what the backend works with. On failure some of it may be there, for zfi_cuda_destroy. */
+/* Makes everything that the backend uses. After a failure, zfi_cuda_destroy frees what was made. */
 static zf_status zfi_open(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error)
 {
     zfi_device *d = &c->device;
@@ -112,7 +112,7 @@ static zf_status zfi_open(zfi_cuda *c, const zf_cuda_desc *desc, zf_error *error
     memset(c->fault, 0, sizeof *c->fault);
     ZFI_TRY(cudaHostGetDevicePointer(reinterpret_cast<void **>(&d->fault), c->fault, 0));
     ZFI_TRY(cudaMalloc(reinterpret_cast<void **>(&d->run), sizeof *d->run));
-    /* The first kernel: whether there is code for this device. */
+    /* The first kernel shows whether there is code for this device. */
     if ((status = zfi_tell_run(c, &none, error))) return status;
     ZFI_TRY(cudaStreamSynchronize(d->streams[0]));
     return zfi_open_products(c, desc, error);
@@ -123,7 +123,7 @@ static void zfi_cuda_destroy(void *self)
     zfi_cuda *c = zfi_cuda_of(self);
     zf_allocator allocator = c->allocator;
     zfi_device *d = &c->device;
-    const bool lost = c->lost; /* freeing would wait for it */
+    const bool lost = c->lost; /* freeing would wait for the device */
     (void)zfi_enter(c, NULL);
     for (int q = 0; q < ZFI_QUEUES; q++) {
         for (int i = 0; i < ZFI_MARKS; i++)

@@ -15,8 +15,8 @@ static bool zfi_same_run(const zf_run *a, const zf_run *b)
            a->rank == b->rank && a->world == b->world && a->evaluate == b->evaluate;
 }
 
-/* What is launched on queue 0 from now on finds these values in device.run. They travel as a
- * kernel's argument: no host memory has to stay as it is. */
+/* Sets the values in device.run for later launches on queue 0. They are passed as a kernel's
+ * argument, so no host memory must stay unchanged. */
 static zf_status zfi_tell_run(zfi_cuda *c, const zf_run *run, zf_error *error)
 {
     zf_status status;
@@ -33,7 +33,7 @@ static zf_status zfi_tell_run(zfi_cuda *c, const zf_run *run, zf_error *error)
 static zf_status zfi_cuda_queues(void *self, int32_t count, zf_error *error)
 {
     zfi_cuda *c = zfi_cuda_of(self);
-    int least = 0, first = 0; /* priorities: what communicates goes before what computes */
+    int least = 0, first = 0; /* streams that communicate have priority over those that compute */
     zf_status status = zfi_enter(c, error);
     if (!status)
         status = zfi_cuda_failed(error, "cudaDeviceGetStreamPriorityRange",
@@ -53,7 +53,7 @@ static zf_status zfi_cuda_queues(void *self, int32_t count, zf_error *error)
     return status;
 }
 
-/* The queue that the launch is on; NULL: queue 0. */
+/* The queue of the launch; NULL: queue 0. */
 static zfi_lane *zfi_lane_of(zfi_cuda *c, const zf_launch *l)
 {
     return l->queue > 0 && l->queue < ZFI_QUEUES && c->device.streams[l->queue]
@@ -86,13 +86,13 @@ static zf_status zfi_put(zfi_cuda *c, const zf_launch *l)
                            cudaEventRecord(lane->done[at], c->device.streams[l->queue]));
 }
 
-/* Queue 0 goes on when the launch of another queue is done. Where it is too long ago to be told
- * apart, when the queue's last one is: that is later. */
+/* Makes queue 0 wait for a launch of another queue. If that launch is too old to have an event of
+ * its own, waits for the queue's last launch, which is later. */
 static zf_status zfi_put_wait(zfi_cuda *c, const zf_launch *l)
 {
     zfi_lane *lane = zfi_lane_of(c, l);
     int64_t n = lane ? lane->count : 0, first = n > ZFI_MARKS ? n - ZFI_MARKS : 0;
-    if (!n) return ZF_OK; /* joined meanwhile */
+    if (!n) return ZF_OK; /* joined since then */
     while (n > first && lane->launches[(n - 1) % ZFI_MARKS] != l) n--;
     if (n == first && !first) return ZF_OK;
     if (n == first) n = lane->count;
@@ -101,7 +101,7 @@ static zf_status zfi_put_wait(zfi_cuda *c, const zf_launch *l)
         cudaStreamWaitEvent(c->device.streams[0], lane->done[(n - 1) % ZFI_MARKS], 0));
 }
 
-/* Queue 0 goes on when all that was launched on the others is done. */
+/* Makes queue 0 wait for everything that was launched on other queues. */
 static zf_status zfi_join(zfi_cuda *c, zf_error *error)
 {
     zf_status status = ZF_OK;
@@ -134,7 +134,7 @@ static zf_status zfi_cuda_synchronize(void *self, zf_error *error)
     zf_error of = {ZF_OK, ""};
     if (!zfi_enter(c, &of) && !zfi_join(c, &of) && !zfi_mark(c, 0, &of) &&
         !zfi_until(c, c->reached[0], &of)) {
-        /* A rank may have given up whose part was not waited for. */
+        /* A rank may have failed without any wait that showed it. */
         if (c->comm && c->comm->check) (void)c->comm->check(c->comm->self, 0, &of);
         c->comm = NULL;
     }

@@ -1,8 +1,8 @@
-/* Random numbers by counters, the very words of cpu/random.c: Philox4x32-10 (Salmon, Moraes, Dror,
- * Shaw: Parallel Random Numbers: As Easy as 1, 2, 3; SC 2011). Word e % 4 of the block with counter
- * {low(e / 4), high(e / 4), stream, step} under the key seed is element e's. */
+/* Random numbers by counters, equal to those of cpu/random.c: Philox4x32-10 (Salmon, Moraes, Dror,
+ * Shaw: Parallel Random Numbers: As Easy as 1, 2, 3; SC 2011). Element e has word e % 4 of the
+ * block with counter {low(e / 4), high(e / 4), stream, step} under the key seed. */
 
-/* Both words of a product, by one instruction; nvcc makes two of the product in C, and also of
+/* Both words of a product by one instruction; nvcc makes two of the product in C, and also of
  * __umulhi and `*`. */
 __device__ __forceinline__ uint64_t zfi_wide_product(uint32_t a, uint32_t b)
 {
@@ -15,7 +15,8 @@ __device__ __forceinline__ uint64_t zfi_wide_product(uint32_t a, uint32_t b)
 #endif
 }
 
-/* N blocks at a time: they share the keys of each round, and none waits for another. */
+/* Computes N blocks at a time, which share the keys of each round and do not depend on each
+ * other. */
 template <int N>
 __device__ __forceinline__ void zfi_random_blocks(const uint64_t (&block)[N], uint32_t stream,
                                                   uint32_t step, uint64_t seed, uint4 (&word)[N])
@@ -62,14 +63,14 @@ __device__ __forceinline__ uint32_t zfi_random_word(uint64_t element, uint32_t s
     }
 }
 
-/* A dropout as a node states it, and as a kernel has it in a step. Element e of the value, of
- * `count`, is number slot * count + e of the stream. Number i has half i % 2 (0: the low 16 bits)
- * of word i % 8 / 2 of block i / 8, and is kept where that is below the threshold. */
+/* A dropout, from the attributes of a node; zfi_dropper is its form in a step. Element e of `count`
+ * is number slot * count + e of the stream. Number i has half i % 2 (0: the low 16 bits) of word i
+ * % 8 / 2 of block i / 8, and is kept where that is below the threshold. */
 typedef struct zfi_dropout {
     const zf_run *run; /* in device memory */
     uint64_t count;
-    uint32_t threshold, stream; /* threshold: of 2^16 */
-    float scale;                /* of what is kept */
+    uint32_t threshold, stream; /* threshold: out of 2^16 */
+    float scale;                /* the factor of kept elements */
     bool none;                  /* p = 0 */
 } zfi_dropout;
 
@@ -89,7 +90,7 @@ typedef struct zfi_dropper {
     uint64_t first, seed;
     uint32_t threshold, stream, step;
     float scale;
-    bool off; /* all is kept as it is */
+    bool off; /* nothing is dropped */
 } zfi_dropper;
 
 __device__ __forceinline__ zfi_dropper zfi_dropper_of(const zfi_dropout &d)
@@ -103,7 +104,7 @@ __device__ __forceinline__ zfi_dropper zfi_dropper_of(const zfi_dropout &d)
     return r;
 }
 
-/* Which numbers of a block are kept: bit i of number i of its 8. */
+/* Which numbers of a block are kept: bit i is number i of its 8. */
 __device__ __forceinline__ uint32_t zfi_kept_of_block(const uint4 &w, uint32_t threshold)
 {
     const uint32_t bound = threshold << 16;
@@ -113,9 +114,9 @@ __device__ __forceinline__ uint32_t zfi_kept_of_block(const uint4 &w, uint32_t t
            (uint32_t)(w.w << 16 < bound) << 6 | (uint32_t)(w.w < bound) << 7;
 }
 
-/* Which of N <= 8 neighbours are kept, from element e on: bit i of element e + i. Those of two
- * blocks take two. Not where dropout is off. WHOLE: numbers of elements are multiples of N, which
- * divides 8. */
+/* Which of N <= 8 neighbours are kept, from element e on: bit i is element e + i. They may be in
+ * two blocks. Not called where dropout is off. WHOLE: numbers of first elements are multiples of N,
+ * which divides 8. */
 template <int N, bool WHOLE = false>
 __device__ __forceinline__ uint32_t zfi_kept_from(const zfi_dropper &d, uint64_t e)
 {
@@ -130,13 +131,13 @@ __device__ __forceinline__ uint32_t zfi_kept_from(const zfi_dropper &d, uint64_t
     return bits >> at & ((1u << N) - 1);
 }
 
-/* What element e is multiplied by. */
+/* The factor of element e. */
 __device__ __forceinline__ float zfi_kept(const zfi_dropper &d, uint64_t e)
 {
     return d.off ? 1 : zfi_kept_from<1>(d, e) ? d.scale : 0;
 }
 
-/* The same of N <= 8 neighbours; WHOLE: as above. */
+/* Applies dropout to N <= 8 neighbours; WHOLE as above. */
 template <int N, bool WHOLE = false>
 __device__ __forceinline__ void zfi_kept_of(const zfi_dropper &d, uint64_t e, float (&by)[N])
 {

@@ -1,13 +1,14 @@
-/* What communicators on streams need of a device: sums over ranks, and word of where a stream is.
+/* What communicators on streams need from a device: sums over ranks, and a report of how far a
+ * stream has come.
  *
  *     parts   rank 0's   rank 1's   own   rank 3's
  *                 |          |       |        |
  *     out = add ? out + ---- + ----- + ------ + --->  rounded once
  *
- * zf_add_ranks, to the same bits: a thread adds up 16 bytes of elements, rank by rank.
- */
+ * The same bits as zf_add_ranks: a thread adds 16 bytes of elements, rank by rank. */
 
-/* What a sum of T is kept in, and what comes of it: integers wrap but u8, which stops at 255. */
+/* The types in which a sum of T is added and returned. Integers wrap, except u8, which saturates at
+ * 255. */
 template <class T> struct zfi_sum {
     typedef float type;
     static __device__ __forceinline__ float in(T x) { return zfi_to_f32(x); }
@@ -58,7 +59,7 @@ __device__ __forceinline__ void zfi_sum_at(const zf_cuda_sum &s, int64_t i)
     *out = p;
 }
 
-/* The first `packs` times 16 bytes, then the rest. */
+/* The first `packs` packs of 16 bytes, then the rest. */
 template <class T> __global__ void zfi_sum_ranks(zf_cuda_sum s, int64_t packs)
 {
     const int wide = zfi_wide<T>::count;
@@ -70,7 +71,7 @@ template <class T> __global__ void zfi_sum_ranks(zf_cuda_sum s, int64_t packs)
 
 template <class T> static void zfi_put_sum(const zf_cuda_sum *s, cudaStream_t stream)
 {
-    const int64_t most = 1024; /* blocks */
+    const int64_t most = 1024; /* maximum of blocks */
     const bool well = zfi_lies_well(0, 0, s->out, s->parts, s->own) && s->stride % 16 == 0;
     const int64_t packs = well ? s->count / zfi_wide<T>::count : 0,
                   blocks = zfi_div_up(well ? packs : s->count, ZFI_THREADS);
@@ -98,8 +99,8 @@ ZF_API zf_status zf_cuda_add_ranks(const zf_cuda_sum *s, void *stream, zf_error 
     return zfi_cuda_failed(error, "zf_cuda_add_ranks", cudaGetLastError());
 }
 
-/* The host's memory, which other kernels write as well, one after the other; the host looks at the
- * turn first. */
+/* Writes to host memory, to which other kernels write too, in order. The host reads `turn`
+ * first. */
 __global__ void zfi_tell_place(zf_cuda_place *place, zf_collective call)
 {
     const int64_t turn = *const_cast<volatile int64_t *>(&place->turn);

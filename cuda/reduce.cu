@@ -1,5 +1,5 @@
-/* Sums and maxima of the threads of a warp or of a block. Always added in one order, so that bits
- * are the same from run to run. All threads of the warp, or of the block, must come. */
+/* Sums and maxima over the threads of a warp or a block, always in one order, so that every run has
+ * the same bits. All threads of the warp or block must take part. */
 
 __device__ __forceinline__ float zfi_warp_sum(float x)
 {
@@ -16,8 +16,8 @@ __device__ __forceinline__ float zfi_warp_max(float x)
     return x;
 }
 
-/* Of a block of whole warps, at most 32; `shared` has room for 32. The result is every thread's.
- * Begins with a barrier: `shared` may have been in use. */
+/* For a block of at most 32 whole warps; `shared` has room for 32 floats. Every thread gets the
+ * result. Begins with a barrier, since `shared` may have been in use. */
 __device__ __forceinline__ float zfi_block_sum(float x, float *shared)
 {
     int lane = (int)threadIdx.x % ZFI_WARP, warp = (int)threadIdx.x / ZFI_WARP;

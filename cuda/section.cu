@@ -1,13 +1,12 @@
-/* Sections of a program: what is between two looks of the host, as one CUDA graph.
+/* Sections of a program: the launches between two checks by the host, as one CUDA graph.
  *
  *     first time    launch by launch: kernels are loaded, libraries and communicators set up
  *     second time   the same launches, captured; the graph is kept
- *     then          the graph
+ *     later         the graph
  *
- * Captured once, a launcher's host code does not run again. Of what it reads, only whether a
- * collective adds to an accumulator changes, in the first micro-batch and the others: a graph for
- * each. All else that changes lies in device.run.
- */
+ * After capture, a launcher's host code does not run again. Only one thing that it reads changes:
+ * whether a collective adds to an accumulator, which differs between the first micro-batch and the
+ * others. So there is a graph for each. Everything else that changes is in device.run. */
 
 enum { ZFI_STATES = 2 };
 
@@ -17,7 +16,8 @@ typedef struct zfi_replay {
     const zf_comm *comm; /* of the section's collectives; NULL: it has none */
 } zfi_replay;
 
-/* How many launches from n on are of one operator, on queue 0 and behind no wait. */
+/* The number of launches from n on that are of one operator, on queue 0, and without a wait before
+ * them. */
 static int zfi_alike(const zf_section *s, int32_t n)
 {
     int count = 0;
@@ -44,8 +44,8 @@ static zf_status zfi_put_section(zfi_cuda *c, const zf_section *s)
     return status;
 }
 
-/* The section as a graph, or NULL with *error. Streams of other queues part from queue 0's within
- * it and come back: nothing that was launched before is waited for from inside. */
+/* Captures the section as a graph; NULL with *error on failure. Streams of other queues fork from
+ * queue 0's inside the capture and join it again; nothing launched before is waited for inside. */
 static cudaGraphExec_t zfi_capture(zfi_cuda *c, const zf_section *s, zf_error *error)
 {
     cudaStream_t stream = c->device.streams[0];
@@ -53,7 +53,7 @@ static cudaGraphExec_t zfi_capture(zfi_cuda *c, const zf_section *s, zf_error *e
     cudaGraphExec_t kept = NULL;
     cudaError_t code;
     zf_error of = {ZF_OK, ""};
-    /* Relaxed: launchers may set attributes of kernels, other threads may allocate */
+    /* Relaxed: launchers may set attributes of kernels, and other threads may allocate */
     if (zfi_join(c, error) ||
         zfi_cuda_failed(error, "cudaStreamBeginCapture",
                         cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed)))
@@ -75,8 +75,8 @@ static cudaGraphExec_t zfi_capture(zfi_cuda *c, const zf_section *s, zf_error *e
     return NULL;
 }
 
-/* What is kept of the section, made when it comes for the first time; so the search for algorithms
- * is over, and is written down. */
+/* The kept state of the section; made at its first run, when the search for algorithms is over and
+ * its results are saved. */
 static zfi_replay *zfi_keep(zfi_cuda *c, zf_section *s, zf_error *error)
 {
     zfi_replay *kept = static_cast<zfi_replay *>(s->kept);
@@ -100,7 +100,7 @@ static zf_status zfi_cuda_run(void *self, zf_section *s, zf_error *error)
     const zf_run *run = s->launches[s->first].run;
     int state = run->micro > 0;
     zf_status status = kept ? zfi_enter(c, error) : ZF_ERR_BACKEND;
-    /* A graph holds calls of the communicator, which are not to run once it has failed. */
+    /* A graph contains calls of the communicator, which must not run once it has failed. */
     if (!status && kept->comm) status = kept->comm->check(kept->comm->self, 0, error);
     if (!status) status = zfi_tell_run(c, run, error);
     if (status) return status;

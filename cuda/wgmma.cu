@@ -1,26 +1,26 @@
 /* Products of a warpgroup (wgmma, compute capability 9.0): 128 threads multiply 64 rows of A with N
- * columns of B, 16 deep, and go on while the tensor cores work.
+ * columns of B, 16 deep, and continue while the tensor cores work.
  *
- *     zfi_shared_to_products();            what this thread wrote to shared memory is seen by them
+ *     zfi_shared_to_products();            they see what this thread wrote to shared memory
  *     zfi_barrier or __syncthreads();
  *     zfi_wgmma_begin();
  *     zfi_wgmma<T, 64>::rows(c, a, b, true); ...
  *     zfi_wgmma_commit();                  these are one group
- *     ...                                  not touching c, nor the operands
+ *     ...                                  must not touch c or the operands
  *     zfi_wgmma_wait<0>();                 at most 0 groups are left in flight
- *     zfi_wgmma_settle(c);                 c is read behind this, not before
+ *     zfi_wgmma_settle(c);                 c may be read after this
  *
- * Of a product, warp w of the group has rows 16 w to 16 w + 15: c[4 j + i] of lane 4 g + t is row
- * g + i / 2 * 8 of these and column 8 j + 2 t + i % 2.
+ * Warp w of the group has rows 16 w to 16 w + 15 of a product: c[4 j + i] of lane 4 g + t is row g
+ * + i / 2 * 8 of these, column 8 j + 2 t + i % 2.
  *
- * Operands lie in shared memory in rows of 64 elements, 128 bytes, the tile on a multiple of 1024
- * bytes; chunk i of 16 bytes of row r is at chunk i ^ r % 8 (zfi_swizzled). A row of the tile is a
- * row of A (a column of B), 64 deep; or the operand is `across`: a row of the tile is one step of
- * the depth, of 64 rows of A (columns of B). More columns are more tiles, one behind the other.
+ * Operands are tiles in shared memory with rows of 64 elements, 128 bytes, aligned to 1024 bytes.
+ * Chunk i of 16 bytes of row r is at chunk i ^ r % 8 (zfi_swizzled). A row of the tile is a row of
+ * A (a column of B), 64 deep. If the operand is `across`, a row of the tile is one step of the
+ * depth, of 64 rows of A (columns of B). More columns are more tiles, one after the other.
  *
- * Only sm_90a has these instructions: elsewhere ZFI_HAS_WGMMA is 0, and a kernel that calls them is
- * empty. The twins decode the same descriptors, and multiply when the product is issued, or as late
- * as it is waited for. */
+ * Only sm_90a has these instructions. Elsewhere ZFI_HAS_WGMMA is 0, and kernels that call them are
+ * empty. The emulated replacements decode the same descriptors, and multiply either when the
+ * product is issued or when it is waited for. */
 
 #if !ZF_TENSOR_CORES || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 #define ZFI_HAS_WGMMA 1
@@ -30,7 +30,7 @@
 
 enum { ZFI_WARPGROUP = 128 };
 
-/* Says by its launch bounds what the code was compiled for that this device takes. */
+/* Its launch bounds show for which architecture the code was compiled that this device runs. */
 static __global__ void __launch_bounds__(ZFI_HAS_WGMMA ? 128 : 256) zfi_wgmma_probe() {}
 
 /* Whether kernels with products of warpgroups run on the current device. */
@@ -65,15 +65,15 @@ static inline uint32_t zfi_shared_at(const void *p)
 
 #endif
 
-/* The operand that begins at `tile`. Where it is `across` and has more than 64 columns, the tile
- * with the next 64 is `beside` bytes further on. */
+/* The operand that begins at `tile`. If it is `across` and has more than 64 columns, the tile with
+ * the next 64 is `beside` bytes further. */
 __device__ __forceinline__ uint64_t zfi_wgmma_operand(const void *tile, int beside = 0)
 {
     return (uint64_t)((zfi_shared_at(tile) & 0x3ffff) >> 4) | (uint64_t)(beside >> 4) << 16 |
            (uint64_t)(1024 >> 4) << 32 | (uint64_t)1 << 62;
 }
 
-/* How much is added to an operand for the next 16 of its depth; */
+/* What is added to an operand for the next 16 of its depth; */
 template <bool ACROSS> struct zfi_wgmma_step {
     static const int of = (ACROSS ? 16 * 128 : 32) >> 4;
 };
@@ -82,14 +82,14 @@ enum { ZFI_WGMMA_ROWS = 64 * 128 >> 4 };
 
 #if ZF_TENSOR_CORES
 
-/* Orders what this thread did in shared memory before what the tensor cores do there after a
+/* Orders this thread's accesses to shared memory before those of the tensor cores after a
  * barrier. */
 __device__ __forceinline__ void zfi_shared_to_products()
 {
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-/* Orders what this thread wrote to accumulators and operands in registers before products. */
+/* Orders this thread's writes to accumulators and operands in registers before products. */
 __device__ __forceinline__ void zfi_wgmma_begin()
 {
 #if ZFI_HAS_WGMMA
@@ -111,7 +111,7 @@ template <int GROUPS> __device__ __forceinline__ void zfi_wgmma_wait()
 #endif
 }
 
-/* The compiler moves no use of these to the other side. */
+/* Keeps the compiler from moving uses of these to the other side. */
 template <class V, int N> __device__ __forceinline__ void zfi_wgmma_settle(V (&c)[N])
 {
 #pragma unroll
@@ -121,7 +121,7 @@ template <class V, int N> __device__ __forceinline__ void zfi_wgmma_settle(V (&c
     }
 }
 
-/* How many registers a thread of the warpgroup has from now on: more, or fewer. */
+/* Sets the number of registers of the warpgroup's threads from now on: more, or fewer. */
 template <int COUNT> __device__ __forceinline__ void zfi_more_registers()
 {
 #if ZFI_HAS_WGMMA
@@ -135,8 +135,8 @@ template <int COUNT> __device__ __forceinline__ void zfi_fewer_registers()
 #endif
 }
 
-/* Barrier `id`, 1 to 15, of so many threads, whole warps: waits for all of them, or says only that
- * this one has come. */
+/* Barrier `id`, 1 to 15, of `threads` threads in whole warps: waits for all of them, or only
+ * signals the arrival of this one. */
 __device__ __forceinline__ void zfi_barrier(int id, int threads)
 {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
@@ -146,7 +146,8 @@ __device__ __forceinline__ void zfi_barrier_arrive(int id, int threads)
     asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
-/* What zfi_fetch began since the last is a group; at most GROUPS are left in flight. */
+/* Makes a group of what zfi_fetch has begun since the last group; at most GROUPS groups are left in
+ * flight. */
 __device__ __forceinline__ void zfi_fetch_commit()
 {
     asm volatile("cp.async.commit_group;" ::: "memory");
@@ -156,9 +157,9 @@ template <int GROUPS> __device__ __forceinline__ void zfi_fetch_wait()
     asm volatile("cp.async.wait_group %0;" ::"n"(GROUPS) : "memory");
 }
 
-/* c += A B, or = where !add. rows: A in registers, as accumulators of the product that made it are
- * when two neighbours are put together: a[0] row g, columns 2 t and 2 t + 1, a[1] row g + 8, a[2]
- * and a[3] the same 8 columns further on. */
+/* c += A B, or c = A B where !add. rows: A in registers, in the layout of accumulators of a product
+ * whose neighbours are packed in pairs: a[0] is row g, columns 2 t and 2 t + 1; a[1] row g + 8;
+ * a[2] and a[3] the same 8 columns further. */
 template <class T, int N> struct zfi_wgmma;
 
 #define ZFI_ACC4(c, i) "+f"((c)[i]), "+f"((c)[i + 1]), "+f"((c)[i + 2]), "+f"((c)[i + 3])
@@ -240,7 +241,7 @@ static inline void zfi_barrier_arrive(int id, int threads, EMULATION_SITE)
 static inline void zfi_fetch_commit() {}
 template <int GROUPS> static inline void zfi_fetch_wait() {}
 
-/* Element k of row i (of B: column i) of an operand. */
+/* Element k of row i (for B: column i) of an operand. */
 template <class T>
 static inline float zfi_wgmma_element(uint64_t operand, bool across, int i, int k)
 {

@@ -19,13 +19,13 @@ int main(void)
     zf_tensor miss = zf_sub(zf_add(zf_mul(a, x), b), y);
     zf_tensor mean = zf_mean(zf_mul(miss, miss));
 
-    /* Rewrite: gradients and updates become nodes as well, and the graph is printed after each. */
+    /* Rewrite: gradients and updates become nodes too. The graph is printed after each pass. */
     zf_passes(g, &(zf_training){.loss = mean,
                                 .lr = zf_constant(g, ZF_F32, ZF_SCALAR, 0.1),
                                 .optimizer = ZF_SGD,
                                 .print = stdout});
 
-    /* Compile: places every value. Whatever went wrong above, the graph knows it. */
+    /* Compile: places every value. If anything failed above, the graph has the error. */
     zf_program *p = zf_compile(g, NULL);
     if (!p) {
         fprintf(stderr, "hello: %s\n", g ? zf_graph_error(g) : "out of memory");

@@ -1,5 +1,5 @@
-/* Two spirals told apart by a small multilayer perceptron: layers, a fit to arrays, and a program
- * that asks the trained parameters for classes.
+/* Classifies points of two spirals with a small multilayer perceptron: layers, a fit to arrays, and
+ * a second program that classifies points with the trained parameters.
  *
  *     cc -O2 -I. examples/mlp.c -o mlp -lm -lpthread && ./mlp
  */
@@ -11,9 +11,9 @@
 
 enum {
     POINTS = 2500,
-    HELD_OUT = 500, /* of them, never trained on */
+    HELD_OUT = 500, /* points that are never trained on */
     EPOCHS = 48,
-    WIDE = 64, /* of the picture, in characters */
+    WIDE = 64, /* size of the printed map, in characters */
     HIGH = 30
 };
 
@@ -31,7 +31,7 @@ static double uniform(uint32_t *state)
     return *state / 4294967296.0;
 }
 
-/* Points of two arms, which turn one and a half times, half a turn apart. */
+/* Draws points of two arms, which turn one and a half times and are half a turn apart. */
 static void draw_points(void)
 {
     const double pi = 3.14159265358979323846;
@@ -66,7 +66,7 @@ static zf_tensor build(void *user, zf_graph *g, int64_t n)
                             zf_input(g, "arms", ZF_I32, ZF_SHAPE(n)), ZF_NONE);
 }
 
-/* Asks for the arms of n points. A graph is for one number of them; parameters are the store's. */
+/* Classifies n points. A graph has a fixed number of points; the parameters are in the store. */
 static zf_status classify(zf_store *store, const float (*at)[2], int64_t n, int32_t *arm,
                           zf_error *error)
 {
@@ -80,7 +80,7 @@ static zf_status classify(zf_store *store, const float (*at)[2], int64_t n, int3
         !(error->status = zf_step(p)))
         error->status = zf_read(p, best, arm, (size_t)n * sizeof *arm);
     snprintf(error->text, sizeof error->text, "%s", p ? zf_program_error(p) : zf_graph_error(g));
-    zf_program_free(p); /* in reverse order of making; NULL is nothing */
+    zf_program_free(p); /* in reverse order of making; NULL is allowed */
     zf_graph_free(g);
     return error->status;
 }
@@ -91,10 +91,11 @@ static bool report(void *user, zf_store *store, const zf_nn_progress *now)
     if (now->epoch_done && now->epoch % 8 == 0)
         printf("epoch %2d  loss %.4f  held out %.4f\n", (int)now->epoch, now->epoch_loss,
                now->held_out);
-    return true; /* go on */
+    return true; /* continue */
 }
 
-/* A map of what was learned, and how many of the points that were held out are told apart. */
+/* Prints a map of the predictions, and the share of held-out points that are classified
+ * correctly. */
 static zf_status show(zf_store *store, zf_error *error)
 {
     static float cells[HIGH * WIDE][2];

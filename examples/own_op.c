@@ -1,11 +1,10 @@
-/* Two operators of the program's own, and a net that learns a sine by them.
+/* Two operators of the program's own, and a net that learns a sine with them.
  *
  *     cc -I. examples/own_op.c -o own_op -lm -lpthread
  *
- * snake is x + sin(x a)^2 / a, elementwise, for what repeats itself (Ziyin et al. 2020). The
- * library has no sine, so that its gradient is an operator as well. unit_rows divides each row by
- * its length; its gradient is made of the library's builders.
- */
+ * snake is x + sin(x a)^2 / a, elementwise, for periodic functions (Ziyin et al. 2020). The library
+ * has no sine, so its gradient is an operator too. unit_rows divides each row by its length; its
+ * gradient uses the library's builders. */
 #define ZEROFLOW_IMPLEMENTATION /* in one file of a program */
 #include "zeroflow.h"
 
@@ -57,7 +56,8 @@ static zf_tensor snake(zf_tensor x, double a)
 
 /* ---------------------------------------------------------------------------------- unit_rows */
 
-/* The operand has at least one dimension. What else NULL for infer would check is checked here. */
+/* The operand has at least one dimension. This also checks what the library checks where infer is
+ * NULL. */
 static zf_status unit_rows_infer(zf_infer *c)
 {
     if (c->dtype != ZF_F32 && c->dtype != ZF_BF16 && c->dtype != ZF_F16)

@@ -8,9 +8,9 @@
  *       #include "zeroflow.h", by NAME, no FILE  ->     itself
  *       any other line                           ->     itself
  *
- * In front stand the version and the licence, as a comment. A quoted name is relative to the file
- * that includes it. Exit status 1 with a message where a file cannot be read or written.
- */
+ * The output begins with the version and the licence, as a comment. A quoted name is relative to
+ * the file that includes it. Exit status 1 with a message where a file cannot be read or
+ * written. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +18,7 @@
 
 enum { LINE = 4096, PATH = 1024, DEEPEST = 16 };
 
-static char **foreign; /* NAME=FILE, up to a NULL */
+static char **foreign; /* NAME=FILE arguments, ended by NULL */
 
 static void stop(const char *format, ...)
 {
@@ -31,7 +31,7 @@ static void stop(const char *format, ...)
     exit(1);
 }
 
-/* The next line of `path` without its end; false behind the last. */
+/* Reads the next line of `path` without its line end; false after the last. */
 static int next_line(FILE *file, const char *path, char line[LINE])
 {
     size_t length;
@@ -52,7 +52,7 @@ static FILE *open_file(const char *path)
     return file;
 }
 
-/* The file that stands for <name>, or NULL. */
+/* The file given for <name>, or NULL. */
 static const char *find_foreign(const char *name)
 {
     size_t length = strlen(name);
@@ -61,7 +61,7 @@ static const char *find_foreign(const char *name)
     return NULL;
 }
 
-/* The quoted name is to stay an include. */
+/* The quoted name remains an include. */
 static int stays(const char *name)
 {
     const char *file = find_foreign(name);

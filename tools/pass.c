@@ -1,4 +1,5 @@
-/* The passes by name: a table that runs "NAME ARGUMENTS; NAME ARGUMENTS" and documents itself. */
+/* The passes by name: a table that runs "NAME ARGUMENTS; NAME ARGUMENTS", and from which --help is
+ * printed. */
 #include "pass.h"
 
 #include "../examples/common/training.h"
@@ -8,11 +9,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* One pass of the line, and what was found out about it. */
+/* One pass of the argument, and its state. */
 typedef struct call {
     zf_graph *graph;
     const char *name;
-    char *words[16]; /* behind the name */
+    char *words[16]; /* after the name */
     int count;
     FILE *out;
     char *message;
@@ -39,7 +40,7 @@ complain(call *c, pass_result result, const char *format, ...)
     va_end(args);
 }
 
-/* The status of a pass; the graph has the message. */
+/* Takes the status of a pass; the graph has the message. */
 static void ran(call *c, zf_status status)
 {
     if (status) complain(c, PASS_FAILED, "%s", zf_graph_error(c->graph));
@@ -47,7 +48,7 @@ static void ran(call *c, zf_status status)
 
 /* --------------------------------------------------------------------------------- arguments */
 
-/* The next word that is not key=value, or NULL after a complaint that `what` is missing. */
+/* The next word that is not key=value; NULL after a complaint that `what` is missing. */
 static const char *take_word(call *c, const char *what)
 {
     for (int k = 0; k < c->count; k++) {
@@ -60,7 +61,7 @@ static const char *take_word(call *c, const char *what)
     return NULL;
 }
 
-/* The text behind "key=", or NULL when it is not given. */
+/* The text after "key="; NULL when it is not given. */
 static const char *take_value(call *c, const char *key)
 {
     size_t length = strlen(key);
@@ -73,7 +74,7 @@ static const char *take_value(call *c, const char *key)
     return NULL;
 }
 
-/* True when the word `name` stands alone. */
+/* True when the word `name` is given. */
 static bool take_flag(call *c, const char *name)
 {
     for (int k = 0; k < c->count; k++) {
@@ -93,13 +94,13 @@ static double number_of(call *c, const char *what, const char *text)
     return value;
 }
 
-/* key=NUMBER; 0, which stands for the default, when it is not given. */
+/* key=NUMBER; 0, the default, when it is not given. */
 static double take_number(call *c, const char *key)
 {
     return number_of(c, key, take_value(c, key));
 }
 
-/* The same where 0 is a value that can be given: ZF_ZERO. */
+/* The same for a value that may be 0: then ZF_ZERO. */
 static double take_default(call *c, const char *key)
 {
     const char *text = take_value(c, key);
@@ -107,8 +108,8 @@ static double take_default(call *c, const char *key)
     return text && value == 0 ? ZF_ZERO : value;
 }
 
-/* A value: %id, or the name of an input, param, state or output. Whether an id is one is for the
- * pass to say. */
+/* A value: %id, or the name of an input, param, state or output. The pass checks whether the id
+ * exists. */
 static zf_tensor take_tensor(call *c, const char *what)
 {
     const char *word = take_word(c, what);
@@ -127,7 +128,7 @@ static zf_tensor take_tensor(call *c, const char *what)
     return x;
 }
 
-/* All words have been taken, so the pass may run. */
+/* Checks that all words have been taken, so that the pass may run. */
 static bool ready(call *c)
 {
     for (int k = 0; k < c->count; k++)
@@ -199,7 +200,7 @@ static void run_lion(call *c)
     if (ready(c)) ran(c, zf_lion(c->graph, lr, &d));
 }
 
-/* The dtype of that name. */
+/* The dtype of this name. */
 static zf_dtype take_dtype(call *c)
 {
     const char *word = take_word(c, "the dtype");
@@ -304,7 +305,7 @@ static void run_prefetch(call *c)
     if (ready(c)) ran(c, zf_prefetch(c->graph, &t));
 }
 
-/* The graph's text, to be freed, or NULL after a complaint. */
+/* The graph's text, which the caller frees; NULL after a complaint. */
 static char *text_of(call *c)
 {
     size_t length = zf_graph_text(c->graph, NULL, 0);
@@ -314,8 +315,8 @@ static char *text_of(call *c)
     return text;
 }
 
-/* A program of the same graph, whose store then has what the graph names; NULL after a complaint.
- * *graph is its graph. */
+/* A program of the same graph, whose store then has the graph's parameters and states; NULL after a
+ * complaint. *graph is its graph. */
 static zf_program *program_of(call *c, zf_graph **graph)
 {
     zf_error error = {ZF_OK, ""};
@@ -329,7 +330,7 @@ static zf_program *program_of(call *c, zf_graph **graph)
     return program;
 }
 
-/* By its name; the first where it is not given */
+/* An optimizer by its name; the first one when it is not given */
 static zf_optimizer take_optimizer(call *c)
 {
     const char *name = take_value(c, "optimizer");
@@ -352,7 +353,7 @@ static zf_recompute_desc take_recompute(call *c)
     return (zf_recompute_desc){ZF_RECOMPUTE_AS_NEEDED, (size_t)number_of(c, "recompute", text)};
 }
 
-/* A name of a dtype; f32 where it is not given */
+/* A dtype by its name; f32 when it is not given */
 static zf_dtype take_precision(call *c)
 {
     const char *name = take_value(c, "precision");
@@ -364,7 +365,7 @@ static zf_dtype take_precision(call *c)
     return dtype;
 }
 
-/* The whole step, of a loss or of none. */
+/* All passes of a training step, or without a loss of an evaluation. */
 static void run_passes(call *c)
 {
     zf_cost cost;
@@ -387,7 +388,7 @@ static void run_passes(call *c)
     if (ready(c)) ran(c, zf_passes(c->graph, &t));
 }
 
-/* With isa= or threads=, the scratch of that CPU backend is part of the plan. */
+/* With isa= or threads=, the plan includes the scratch of that CPU backend. */
 static void run_memory(call *c)
 {
     zf_error error = {ZF_OK, ""};
@@ -412,7 +413,8 @@ static void run_memory(call *c)
     zf_backend_free(d.backend);
 }
 
-/* Every rule is checked when text is read; that it reads back as the same graph is one more. */
+/* Reading text checks every rule. This also checks that the graph's text reads back as the same
+ * graph. */
 static void run_verify(call *c)
 {
     zf_error error = {ZF_OK, ""};
@@ -434,8 +436,7 @@ static void run_hash(call *c)
 
 static const pass passes[] = {
     {"autograd", "LOSS", "append the gradient of LOSS for every trained parameter", run_autograd},
-    {"simplify", "", "remove what nothing needs, merge what is equal, fold constants",
-     run_simplify},
+    {"simplify", "", "remove unneeded nodes, merge equal nodes, fold constants", run_simplify},
     {"clip", "NORM", "scale all gradients so that their global norm is at most NORM", run_clip},
     {"sgd", "LR [momentum=X] [nesterov] [weight_decay=X] [decay_all]",
      "append one update per parameter", run_sgd},
@@ -449,10 +450,9 @@ static const pass passes[] = {
      "DTYPE [scale=X] [factor=X] [window=N] [hysteresis=N] [min_scale=X] [consecutive_hysteresis]",
      "compute in bf16 or f16, over f32 master weights; a loss scale", run_precision},
     {"fuse", "[without=NAME,...]",
-     "merge nodes into ones that do their work at once; near misses are printed as comments",
-     run_fuse},
+     "merge nodes into fused ones; near misses are printed as comments", run_fuse},
     {"recompute", "[layers] [memory=N]",
-     "make values again in the backward pass: of every layer, or to stay within a memory limit",
+     "recompute values in the backward pass: in every layer, or to stay within a memory limit",
      run_recompute},
     {"zero", "[stage=N] [world=N] [micro_batches=N] [bucket=BYTES]",
      "the step of each of `world` ranks at a ZeRO stage", run_zero},
@@ -461,20 +461,19 @@ static const pass passes[] = {
      "        Parameters: their buckets lie there, but for those of at most `keep` bytes",
      run_offload},
     {"prefetch", "[bytes=N] [memory=N] [cost=FLOPS,BYTES,LINK,LATENCY]",
-     "collectives beside the computation, no earlier than rates per second and the link's latency "
-     "ask for; buckets kept gathered within a memory limit",
+     "collectives at the same time as computation, no earlier than rates and latency require; "
+     "buckets kept gathered within a memory limit",
      run_prefetch},
     {"passes",
      "LOSS|evaluate [print] [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE]\n"
      "        [recompute=layers|BYTES] [stage=N] [world=N] [micro_batches=N] [bucket=BYTES]\n"
      "        [prefetch=BYTES] [memory=BYTES] [cost=FLOPS,BYTES,LINK,LATENCY]",
-     "all that make a training step of LOSS, in their order, with an input \"lr\"; print: the "
-     "graph\n"
+     "all passes of a training step of LOSS, in order, with an input \"lr\"; print: the graph\n"
      "        after each",
      run_passes},
     {"memory", "[no_reuse] [store] [isa=NAME] [threads=N]",
-     "give every value its place, and scratch as the CPU backend wants it if isa or threads are "
-     "given; store: in a store that has the parameters and states already",
+     "give every value its place; isa or threads: with the scratch of that CPU backend; store: "
+     "parameters and states are in a store already",
      run_memory},
     {"verify", "", "check every rule of the graph, and that its text reads back", run_verify},
     {"hash", "", "print the graph's hash, as a comment", run_hash},
@@ -489,7 +488,7 @@ void pass_list(FILE *out)
                 passes[k].arguments, passes[k].text);
 }
 
-/* One "NAME ARGUMENTS"; `text` is cut into words. */
+/* Runs one "NAME ARGUMENTS"; splits `text` into words. */
 static void run_one(call *c, char *text)
 {
     const pass *found = NULL;

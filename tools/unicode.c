@@ -2,15 +2,15 @@
  *
  *     cc tools/unicode.c -licuuc -o build/unicode && build/unicode > examples/bert/unicode.h
  *
- * The data come from ICU 72 (Unicode 15). The tokenizer that BERT's users have (Hugging Face
- * `tokenizers`, as of 0.23) takes each step from another edition of Unicode, and the ids of a text
- * are equal only if we do the same:
+ * The data come from ICU 72 (Unicode 15). The usual tokenizer for BERT (Hugging Face `tokenizers`,
+ * as of 0.23) uses a different edition of Unicode for each step, and the ids of a text are equal
+ * only if we do the same:
  *
  *     step                                     edition
- *     spaces, controls, marks, punctuation     8 (what came later is an ordinary letter)
+ *     spaces, controls, marks, punctuation     8 (later characters count as letters)
  *     decomposition, combining order           9
  *     lower case                               17
- *     ideographs set apart                     8, less U+2B820..2B91F of Extension E
+ *     ideographs as words of their own         8, less U+2B820..2B91F of Extension E
  */
 #include <stdbool.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ typedef struct run {
 } run;
 
 static uint8_t classes[LIMIT], ranks[256];
-/* What a character becomes. -1: itself; from LIMIT on: a place in the pool. */
+/* The replacement of a character. -1: itself; from LIMIT on: a place in the pool. */
 static UChar32 bare[LIMIT], lower_case[LIMIT];
 static UChar32 pool[POOL];
 static int pool_size;
@@ -49,7 +49,7 @@ static bool newer_than(UChar32 c, int edition)
 /* The general category in Unicode 8. */
 static int category(UChar32 c)
 {
-    switch (c) { /* those that later editions moved */
+    switch (c) { /* characters that later editions moved */
     case 0x166D:
     case 0x111C9: return U_OTHER_PUNCTUATION;
     case 0x1734: return U_NON_SPACING_MARK;
@@ -62,7 +62,7 @@ static int category(UChar32 c)
 
 static int combining(UChar32 c) { return newer_than(c, 9) ? 0 : u_getCombiningClass(c); }
 
-/* The lower case in Unicode 17, but for U+0130, the one that gives two. */
+/* The lower case in Unicode 17, except U+0130, the only one with two characters. */
 static UChar32 lower(UChar32 c)
 {
     static const struct {
@@ -91,7 +91,7 @@ static int kind(UChar32 c)
     if (c == '\t' || c == '\n' || c == '\r') return SPACE;
     if (c == 0xFFFD) return DROP;
     if (ideograph(c)) return CJK;
-    if (c > ' ' && c < 0x7F && !u_isalnum(c)) return PUNCT; /* symbols like $ and + as well */
+    if (c > ' ' && c < 0x7F && !u_isalnum(c)) return PUNCT; /* includes symbols such as $ and + */
     switch (category(c)) {
     case U_SPACE_SEPARATOR:
     case U_LINE_SEPARATOR:
@@ -112,7 +112,7 @@ static int kind(UChar32 c)
     }
 }
 
-/* The canonical decomposition, c itself where there is none. Hangul is left to the lookup. */
+/* The canonical decomposition; c itself where it has none. The lookup handles Hangul. */
 static int decompose(const UNormalizer2 *nfd, UChar32 c, UChar32 out[PARTS])
 {
     UErrorCode error = U_ZERO_ERROR;
@@ -133,7 +133,7 @@ static int decompose(const UNormalizer2 *nfd, UChar32 c, UChar32 out[PARTS])
     return n;
 }
 
-/* What to put among the targets for n characters. */
+/* The replacement to store for n characters. */
 static UChar32 target(UChar32 c, const UChar32 *parts, int n)
 {
     UChar32 at = LIMIT + pool_size;
@@ -145,9 +145,10 @@ static UChar32 target(UChar32 c, const UChar32 *parts, int n)
     return at;
 }
 
-/* The class and the targets of every character. The lookup orders what stripping leaves by rank,
- * and sees a dropped mark only where it stands alone: so stripping may not drop a starter next to a
- * character that is kept and combines, and this stops if it does. */
+/* Computes the class and the replacements of every character. The lookup orders the characters that
+ * stripping leaves by rank, and it recognises a dropped mark only if the mark stands alone. So
+ * stripping must not drop a starter beside a kept combining character; the program stops if it
+ * does. */
 static void fill(const UNormalizer2 *nfd)
 {
     UChar32 parts[PARTS];
@@ -187,7 +188,8 @@ static void fill(const UNormalizer2 *nfd)
     }
 }
 
-/* The length of the run from c on: mode +1, targets ascend; +2, every other character. */
+/* The length of the run that begins at c. mode +1: replacements ascend; +2: every other
+ * character. */
 static int run_length(const UChar32 *targets, UChar32 c, int mode)
 {
     int step = mode & 2 ? 2 : 1, slope = mode & 1 ? step : 0, n = 1;
@@ -219,7 +221,8 @@ static void print_runs(const UChar32 *targets)
     if (column) putchar('\n');
 }
 
-/* One entry for each stretch of one class: its first character, and its class in the low byte. */
+/* One entry for each range of characters of one class: its first character, and its class in the
+ * low byte. */
 static void print_classes(void)
 {
     int column = 0;

@@ -1,7 +1,6 @@
-/* zf-opt: reads a graph as text, runs passes over it, prints what became of it.
+/* zf-opt: reads a graph as text, runs passes over it, and prints the result.
  *
- *     build/zf-opt 'autograd %8; clip 1; adamw lr weight_decay=0.01; simplify; memory' < in.zf >
- * out.zf
+ *     build/zf-opt 'autograd %8; clip 1; adamw lr weight_decay=0.01; simplify; memory' < in.zf
  */
 #define _GNU_SOURCE /* getopt_long */
 #include "pass.h"
@@ -33,7 +32,7 @@ static void usage(FILE *out)
           out);
 }
 
-/* All of the file, terminated, or NULL with errno. */
+/* The text of the file, terminated; NULL with errno on failure. */
 static char *read_all(FILE *file, size_t *bytes)
 {
     char *text = NULL, *more;

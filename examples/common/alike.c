@@ -49,7 +49,7 @@ static zf_status tell(const zf_comm *comm, int32_t root, void *data, size_t byte
     return comm->run(comm->self, &c, error);
 }
 
-/* all: [world], of which this rank's is filled in. */
+/* all: [world]; this rank's element is set. */
 static zf_status collect(const zf_comm *comm, void *all, size_t bytes, zf_error *error)
 {
     zf_collective c = {.op = ZF_OP_all_gather,
@@ -60,7 +60,7 @@ static zf_status collect(const zf_comm *comm, void *all, size_t bytes, zf_error 
     return comm->run(comm->self, &c, error);
 }
 
-/* Nobody goes on before all have come. That this fails tells nobody anything: who is first to fail
+/* Waits until all ranks have come. Its failure is not reported, since the first rank that fails
  * ends the calls of the others. */
 static void meet(const zf_comm *comm)
 {
@@ -71,7 +71,7 @@ static void meet(const zf_comm *comm)
     (void)comm->run(comm->self, &c, &ignored);
 }
 
-/* The first item in which two differ, ALIKE_MOST: none. */
+/* The first item in which two differ; ALIKE_MOST: none. */
 static int32_t first_difference(const alike *a, const alike *b)
 {
     for (int32_t i = 0; i < a->count || i < b->count; i++)

@@ -1,6 +1,6 @@
-/* What all ranks of a run must have alike, compared before the first step: the values of their
- * options, and digests of the files that these name. Ranks that are threads share them; processes
- * may have been started with others, or see other files. */
+/* What must be equal on all ranks of a run: values of options, and digests of the files that they
+ * name. It is compared before the first step. Threads share these; processes may have been started
+ * with others, or see other files. */
 #ifndef ALIKE_H
 #define ALIKE_H
 
@@ -22,16 +22,16 @@ __attribute__((format(printf, 3, 4))) void alike_add(alike *a, const char *name,
 /* Adds the digest of a file or directory; path NULL: none. False with *error. */
 bool alike_add_file(alike *a, const char *name, const char *path, zf_error *error);
 
-/* Adds all options but those that ranks may have for themselves (OPTION_OWN); of those that name
- * something (OPTION_NAMES) whether they are given. */
+/* Adds all options except those that each rank may have for itself (OPTION_OWN). Of options that
+ * name something (OPTION_NAMES), adds whether they are given. */
 void alike_add_options(alike *a, const option_row *rows);
 
-/* All ranks call it. False with *error, the same on all, which names the first value that differs,
- * and the ranks that have another than rank 0. comm NULL: there is one rank. */
+/* All ranks must call it. False with *error, the same on all: it names the first value that
+ * differs, and the ranks that differ from rank 0. comm NULL: there is one rank. */
 bool alike_compare(const alike *a, const zf_comm *comm, zf_error *error);
 
-/* What has failed on one rank fails on all: all ranks call it, each with its own error or none.
- * False where there is one: *error is that of the lowest rank with one, and begins with "rank N: "
+/* Makes a failure on one rank a failure on all. All ranks must call it, each with its own error or
+ * none. False if any has one: *error is that of the lowest such rank, and begins with "rank N: "
  * unless all have the same. comm NULL: there is one rank. */
 bool alike_good(const zf_comm *comm, zf_error *error);
 

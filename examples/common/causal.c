@@ -57,10 +57,10 @@ typedef struct causal_data {
     causal_tokens train, held_out;
     uint64_t seed;
     int64_t sequence;
-    causal_batch_file file; /* entries 0: there is none */
+    causal_batch_file file; /* entries 0: there is no file */
 } causal_data;
 
-/* The documents of a split, one behind the other. */
+/* The documents of a split, joined. */
 static bool join(causal_tokens *out, const bert_corpus *c, const bert_split *split, int32_t end,
                  int64_t sequence, const char *path, zf_error *error)
 {
@@ -97,7 +97,7 @@ static bool open_file(dataset *d, settings *o, const config_facts *facts, void *
     return true;
 }
 
-/* A [SEP] stands behind each document. */
+/* Each document ends with [SEP]. */
 static bool open_text(dataset *d, const settings *o, void *config, zf_error *error)
 {
     int32_t end = bert_vocab_id(d->vocab, "[SEP]");
@@ -134,7 +134,7 @@ static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample
 typedef struct reader {
     const causal_data *data;
     bool held_out;
-    causal_batch batch; /* of a text */
+    causal_batch batch; /* for a text */
 } reader;
 
 static void stop(void *user)

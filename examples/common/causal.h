@@ -14,27 +14,27 @@ typedef struct causal_inputs {
     zf_tensor input_ids;      /* i32 [B, T] */
     zf_tensor attention_mask; /* u8 [B, T], 1: a token; invalid unless the shape is masked */
     /* Of training and evaluation: */
-    zf_tensor labels;      /* i32 [B, T], the token behind each; -100: none */
+    zf_tensor labels;      /* i32 [B, T], the token after each; -100: none */
     zf_tensor loss_weight; /* f32 []: 1 / labels of the global batch */
     /* For an answer: */
-    zf_tensor last; /* i32 [B], b * T + t of the token to be followed */
+    zf_tensor last; /* i32 [B], b * T + t of the token before the answer */
 } causal_inputs;
 
 causal_inputs causal_begin(zf_graph *g, const sample_shape *shape, sample_purpose purpose);
 
-/* For attention's mask, [B, 1, 1, T]: added to the scores where some keys are padding, so far below
- * the others that their softmax is 0, though not where all are padding. ZF_NONE where the shape is
- * not masked. */
+/* The attention mask for padding, [B, 1, 1, T]. It is added to scores and makes the softmax of
+ * padding 0, unless all keys are padding. ZF_NONE where the shape is not masked. */
 zf_tensor causal_padding(const causal_inputs *in, const sample_shape *shape);
 
-/* The output "loss", or for an answer "logits", [B, vocab], of the token that follows each
- * sequence. x [B T, H]: of the last layer; words [vocab, H]: the head's weight. */
+/* The output "loss", or for an answer "logits", [B, vocab], of the token after each sequence. x [B
+ * T, H]: from the last layer; words [vocab, H]: the head's weight. */
 zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in);
 
 extern const objective causal_objective;
 
-/* The next token after logits[0..count): the likeliest at temperature 0, else one drawn with
- * probabilities softmax(logits / temperature), by `dice`, which is a different number each time. */
+/* The next token from logits[0..count): the most likely at temperature 0, else one drawn with
+ * probabilities softmax(logits / temperature) by `dice`, a random number that must differ in each
+ * call. */
 int32_t causal_draw(const float *logits, int64_t count, double temperature, uint64_t dice);
 
 /* A command: the whole command line; it reads its own options, returns an exit status. */

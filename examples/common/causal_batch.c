@@ -25,7 +25,7 @@ void causal_batch_free(causal_batch *b)
     *b = (causal_batch){.ids = NULL};
 }
 
-/* Example `row` of the batch: the tokens from `at` on. */
+/* Example `row` of the batch: tokens from `at` on. */
 static void copy(causal_batch *b, int64_t row, const causal_tokens *text, int64_t at)
 {
     size_t bytes = (size_t)b->sequence * sizeof *b->ids;
@@ -52,7 +52,7 @@ void causal_batch_read(causal_batch *b, const causal_tokens *text, int64_t first
 
 enum { IDS, LABELS, MASK, TENSORS };
 
-/* Entry `s` of the file's arrays; false out of memory. */
+/* Reads entry `s` of the file's arrays; false out of memory. */
 static bool fill(causal_batch *b, int64_t s, int64_t *const data[TENSORS])
 {
     int64_t count = b->examples * b->sequence;

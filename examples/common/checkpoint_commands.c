@@ -1,4 +1,4 @@
-/* The commands eval and export: what a checkpoint is, and what it is elsewhere. */
+/* The commands eval and export, which read a checkpoint. */
 #include "command.h"
 #include "dataset.h"
 #include "frame.h"

@@ -16,7 +16,7 @@ int command_error(const char *format, ...)
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    /* In one piece: other processes may write there at the same time. */
+    /* In one call, since other processes may write at the same time. */
     fprintf(stderr, "%s: %s\n", program->name, text);
     return EXIT_FAILED;
 }
@@ -54,8 +54,8 @@ static void print_usage(FILE *out)
     fprintf(out, "\n'%s COMMAND --help' lists its options.\n", program->name);
 }
 
-/* A file that is opened later must not get the number of a standard stream that was closed: it
- * would receive what is printed. */
+/* Opens standard streams that are closed. Otherwise a file opened later would get the number of
+ * such a stream, and receive the output printed to it. */
 static void open_streams(void)
 {
     int file;

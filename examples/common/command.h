@@ -1,5 +1,5 @@
-/* Programs that are commands, as `bert pretrain`: each takes the whole command line, reads its own
- * options and returns an exit status. */
+/* Programs with commands, such as `bert pretrain`. Each command gets the whole command line, reads
+ * its own options and returns an exit status. */
 #ifndef COMMAND_H
 #define COMMAND_H
 
@@ -17,12 +17,11 @@ typedef struct command_program {
     const command *commands; /* the last has name NULL */
 } command_program;
 
-/* What main returns: the command's status, but EXIT_FAILED where what it has printed could not be
- * written. */
+/* The return value of main: the command's status, or EXIT_FAILED if output could not be written. */
 int command_main(const command_program *program, int argc, char **argv);
 
-/* Reads a command's options; true when it may go on, else *status is what to return. *rest is the
- * one argument that is no option, or NULL; rest NULL: there must be none. */
+/* Reads a command's options. False: the program ends with *status. *rest is the one argument that
+ * is no option, or NULL; rest NULL: none is allowed. */
 bool command_options(int argc, char **argv, const char *usage, const option_row *rows,
                      const char **rest, int *status);
 

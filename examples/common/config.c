@@ -34,7 +34,7 @@ static const struct {
     const char *name;
     zf_activation activation;
 } activations[] = {
-    /* The first name of each is the one that is written. */
+    /* The first name of each activation is the one that is written. */
     {"gelu", ZF_ACTIVATION_GELU},           {"gelu_python", ZF_ACTIVATION_GELU},
     {"gelu_new", ZF_ACTIVATION_GELU_TANH},  {"gelu_pytorch_tanh", ZF_ACTIVATION_GELU_TANH},
     {"gelu_fast", ZF_ACTIVATION_GELU_TANH}, {"relu", ZF_ACTIVATION_RELU},
@@ -145,7 +145,7 @@ static void read_type(const config_table *t, const zf_json *json, void *config, 
     if (text && !error->status) zf_json_expected(v, error, "%s", names);
 }
 
-/* Of every model: quantised weights, heads that were removed. */
+/* For every model: rejects quantised weights and removed heads. */
 static void expect_plain(const zf_json *json, zf_error *error)
 {
     const zf_json *quantized = config_member(json, "quantization_config"),

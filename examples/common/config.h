@@ -1,5 +1,5 @@
 /* The configuration of a model: a struct of int64_t and double without pointers, and a table that
- * says which keys of config.json its members are, and which the frame reads and sets. */
+ * maps keys of config.json to its members, and names the members that the frame reads and sets. */
 #ifndef CONFIG_H
 #define CONFIG_H
 
@@ -13,16 +13,16 @@ typedef enum config_kind {
     CONFIG_TRUTH,      /* an int64_t, 0 or 1 */
     CONFIG_ACTIVATION, /* an int64_t, a zf_activation */
     CONFIG_TOKEN,      /* an int64_t, an id of the vocabulary; -1: null */
-    /* Keys without a member, that change what a model computes in ways that it does not know. They
-     * must be absent, or have the value for which nothing changes: */
+    /* Keys without a member that would change what a model computes, in ways that this code does
+     * not support. They must be absent, or have the value that changes nothing: */
     CONFIG_TRUE,
     CONFIG_FALSE,
     CONFIG_TEXT
 } config_kind;
 
-/* What a row's key is, to be or'ed. */
+/* Properties of a row's key, combined with |. */
 enum {
-    CONFIG_NEEDED = 1,  /* the file must have it; else the default stands */
+    CONFIG_NEEDED = 1,  /* the file must have it; otherwise it has a default */
     CONFIG_WRITTEN = 2, /* it is written, and not read */
     CONFIG_RARE = 4     /* it is written only where it is true */
 };
@@ -37,7 +37,7 @@ typedef struct config_row {
     const char *text;     /* of CONFIG_TEXT */
 } config_row;
 
-/* A model that has a name. */
+/* A named size of a model. */
 typedef struct config_size {
     const char *name;
     int64_t layers, hidden, heads;
@@ -55,22 +55,22 @@ enum {
 
 typedef struct config_table {
     const char *types[CONFIG_TYPES]; /* model_type; NULL behind the last */
-    size_t type;          /* of several: the offset of a member that has the number of one */
+    size_t type;          /* with several types: the offset of the member with the type's index */
     size_t bytes;         /* of the struct, at most CONFIG_BYTES */
-    const void *defaults; /* a struct; sizes set layers, hidden, heads and intermediate */
+    const void *defaults; /* a struct; a size sets layers, hidden, heads and intermediate */
     config_size sizes[CONFIG_SIZES]; /* name NULL behind the last */
-    config_row rows[CONFIG_ROWS];    /* as they are written; key NULL behind the last */
-    /* Offsets of members. Those of the second and third line may be 0: there are none. */
+    config_row rows[CONFIG_ROWS];    /* in the order of writing; key NULL after the last */
+    /* Offsets of members. Those of the second and third line may be 0: no such member. */
     size_t vocab, positions, layers, hidden, heads, intermediate, tied;
     size_t end, pad; /* ids of [SEP] and [PAD] */
-    size_t width;    /* of a head, whose row is before that of heads; 0 in it: hidden / heads */
-    size_t dropouts[CONFIG_DROPOUTS]; /* the first is what a checkpoint notes */
+    size_t width;    /* of a head, whose row is before that of heads; the value 0: hidden / heads */
+    size_t dropouts[CONFIG_DROPOUTS]; /* the first is noted in checkpoints */
     const char *architecture; /* of transformers */
-    /* Where there are several: that of a configuration, and what one says about it. Else NULL. */
+    /* With several architectures: that of a configuration, and a phrase about it. Else NULL. */
     const char *(*architecture_of)(const void *config);
     void (*read_architecture)(void *config, const char *architecture);
-    /* What rows cannot say; NULL: nothing. Behind the rows of a file, or with json NULL for a size:
-     * false with *error. And behind those that are written. */
+    /* Further reading and writing that rows cannot express; NULL: none. Called after the rows; json
+     * NULL: the configuration is a named size. False with *error. */
     bool (*read_more)(void *config, const zf_json *json, zf_error *error);
     void (*write_more)(const void *config, zf_json_writer *writer);
 } config_table;
@@ -85,23 +85,23 @@ typedef union config_any {
 /* One of the sizes, the path of a config.json, or of a folder with one. False with *error. */
 bool config_load(const config_table *table, const char *name_or_path, void *config,
                  zf_error *error);
-/* The same as a config.json: a writer whose text it is, to be freed; NULL out of memory. */
+/* The same as a config.json: a writer with its text, which the caller frees; NULL out of memory. */
 zf_json_writer *config_json(const config_table *table, const void *config);
 
 /* Members that all models have. */
 typedef struct config_facts {
     int64_t *vocab, *positions;
-    int64_t *tied;      /* 0: the head has a weight of its own, not that of the word embedding */
+    int64_t *tied;      /* 0: the head has a weight of its own, not tied to the word embedding */
     int64_t *end, *pad; /* NULL: there is none */
     double *dropouts[CONFIG_DROPOUTS]; /* NULL behind the last */
 } config_facts;
 config_facts config_facts_of(const config_table *table, void *config);
 int64_t config_positions(const config_table *table, const void *config);
 
-/* The value of a key; NULL where it is absent or null, for which the default stands. */
+/* The value of a key; NULL where it is absent or null, so that the default applies. */
 const zf_json *config_member(const zf_json *json, const char *key);
 
-/* Whether a name is a path: it has a '/' or a '.' in it, as names of sizes have not, or is a folder
+/* Whether a name is a path: it contains '/' or '.', which names of sizes do not, or is a folder
  * with a config.json. */
 bool config_is_path(const char *name);
 

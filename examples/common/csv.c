@@ -21,7 +21,7 @@ static bool is_regular(int file)
     return !fstat(file, &about) && S_ISREG(about.st_mode);
 }
 
-/* All of the text, or none of it where the file is a regular one. */
+/* Writes all of the text, or none of it if the file is a regular one. */
 static bool put(const csv_file *f, const char *text)
 {
     size_t length = strlen(text), done = 0;
@@ -40,7 +40,7 @@ static bool put(const csv_file *f, const char *text)
     return true;
 }
 
-/* Where the rows up to that step end, 0: there is not even a header; false with *error. */
+/* Finds the end of the rows up to that step, 0 where there is no header; false with *error. */
 static bool read_rows(const csv_file *f, const char *header, int64_t step, csv_row *row, void *user,
                       off_t *end, zf_error *error)
 {

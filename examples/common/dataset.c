@@ -22,7 +22,7 @@ static bool read_text(dataset *d, const settings *o, zf_error *error)
     return true;
 }
 
-/* The vocabulary becomes the model's, or fits into it. */
+/* Gives the vocabulary's size to the model, or checks that the vocabulary fits the model's. */
 static bool adopt(const dataset *d, const settings *o, const config_facts *facts, zf_error *error)
 {
     bool named = !config_is_path(o->model);

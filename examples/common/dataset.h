@@ -4,8 +4,8 @@
 
 #include "sample.h"
 
-/* The text of --corpus, or the batches of --batch-file, which set o->batch and o->seq. A model that
- * has a name (--model) gets the size and the special tokens of the vocabulary. False with *error,
+/* Opens the text of --corpus, or the batches of --batch-file, which set o->batch and o->seq. A
+ * named model (--model) gets the size and the special tokens of the vocabulary. False with *error,
  * and then there is nothing to close. */
 bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *config,
                   zf_error *error);

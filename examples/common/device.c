@@ -4,7 +4,7 @@
 #include <cuda_runtime_api.h>
 #endif
 
-enum { SPARE = 1 << 30 }; /* of a device: for what is not in the plan, graphs and libraries */
+enum { SPARE = 1 << 30 }; /* bytes left for what is not in the plan: graphs, libraries */
 
 size_t device_memory(const device_desc *d)
 {

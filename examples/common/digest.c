@@ -39,7 +39,7 @@ static bool ends_with(const char *name, const char *ending)
     return length > end && !strcmp(name + length - end, ending);
 }
 
-/* Of the files' digests the sum, since their order is the file system's. */
+/* The sum of the files' digests, since their order depends on the file system. */
 static bool digest_directory(const char *path, uint64_t *digest, zf_error *error)
 {
     char inside[4096];

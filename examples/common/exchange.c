@@ -15,7 +15,7 @@ static bool ends_in(const char *text, const char *end)
     return n >= m && !strcmp(text + n - m, end);
 }
 
-/* Whether one of the list holds of the name. */
+/* Whether `holds` is true of one name of the list. */
 static bool any(const char *const *list, bool (*holds)(const char *, const char *),
                 const char *name)
 {
@@ -33,7 +33,7 @@ static const char *bare(const exchange *x, const char *name)
     return x->prefix && begins(name, x->prefix) ? name + strlen(x->prefix) : name;
 }
 
-/* The tensor of that name, with the prefix or without, by its newer or its older name; -1. */
+/* The tensor of this name, with or without the prefix, by its newer or older name; -1. */
 static int32_t find_name(const exchange *x, const weights *w, const char *name)
 {
     char older[300];
@@ -44,8 +44,8 @@ static int32_t find_name(const exchange *x, const weights *w, const char *name)
     return at < 0 ? weights_find(w, bare(x, older)) : at;
 }
 
-/* The tensor that is a parameter; -1. Where it has two names and both are there, the other one is
- * passed over if it is equal. */
+/* The tensor of a parameter; -1. If it has two names and the file has both, the other one is
+ * ignored if it is equal. */
 static int32_t find_param(const exchange *x, weights *w, const char *name, bool tied,
                           zf_error *error)
 {
@@ -101,7 +101,7 @@ static bool import_param(const exchange *x, zf_program *p, weights *w, int32_t a
     return good;
 }
 
-/* A tensor that nothing has taken. */
+/* Reports a tensor that was not used, or makes it an error. */
 static bool check_unused(const exchange *x, const char *name, weights_report *report,
                          const char *path, zf_error *error)
 {
@@ -141,7 +141,8 @@ bool exchange_import(const exchange *x, zf_program *p, zf_graph *g, const char *
 
 /* --------------------------------------------------------------------------------------- out */
 
-/* What is exported of the parameter: it, or the output that keeps its gradient, if any. */
+/* What is exported for the parameter: its value, or with `gradients` the output that keeps its
+ * gradient. */
 static zf_tensor exported(zf_graph *g, zf_tensor param, bool gradients)
 {
     char name[300];
@@ -169,7 +170,7 @@ static void declare(const exchange *x, zf_safetensors_writer *w, zf_graph *g, bo
     }
 }
 
-/* Writes one of them as number *index; w NULL: another rank does. */
+/* Writes tensor *index. w NULL: another rank writes. */
 static bool export_tensor(const exchange *x, zf_program *p, zf_safetensors_writer *w,
                           int32_t *index, zf_tensor param, zf_tensor from, zf_dtype dtype,
                           zf_error *error)
@@ -208,7 +209,7 @@ bool exchange_export(const exchange *x, zf_program *p, zf_graph *g, const char *
         zf_tensor t = zf_param_at(g, i), from = exported(g, t, gradients);
         if (zf_valid(from)) good = export_tensor(x, p, w, &written, t, from, dtype, error);
     }
-    /* The writer's own error is told by its end. */
+    /* zf_safetensors_finish reports the writer's own error. */
     if (w && (good || !error->status)) good = !zf_safetensors_finish(w, error);
     zf_safetensors_writer_free(w);
     return good;

@@ -11,7 +11,7 @@ FILE *file_open(const char *path, size_t *bytes, const char **why)
 {
     struct stat about;
     FILE *file = NULL;
-    int number = open(path, O_RDONLY | O_NONBLOCK); /* a pipe without a writer: at once */
+    int number = open(path, O_RDONLY | O_NONBLOCK); /* does not block at a pipe */
     *why = NULL;
     if (number < 0 || fstat(number, &about)) *why = strerror(errno);
     else if (S_ISDIR(about.st_mode)) *why = strerror(EISDIR);

@@ -1,4 +1,5 @@
-/* Files that a program reads as a whole: regular ones, so that none is endless and none waits. */
+/* Files that a program reads as a whole. They must be regular files, so that reading ends and never
+ * blocks. */
 #ifndef FILE_H
 #define FILE_H
 

@@ -44,7 +44,7 @@ bool folder_has_vocab(const char *path)
     return has(path, "vocab.txt") || has(path, "tokenizer.json");
 }
 
-/* A file of weights, not a folder. */
+/* The path is a file of weights, not a folder. */
 static bool names_weights(const char *path)
 {
     static const char end[] = ".safetensors";
@@ -75,7 +75,7 @@ bool folder_make(const char *path, zf_error *error)
     return fail(error, ZF_ERR_IO, "cannot make the folder %s: %s", path, strerror(errno));
 }
 
-/* Saves what a writer of JSON holds as a file of the folder, and frees the writer. */
+/* Writes a JSON writer's text to a file of the folder, and frees the writer. */
 static bool put_json(const char *path, const char *name, zf_json_writer *json, zf_error *error)
 {
     char file[FOLDER_PATH];
@@ -111,7 +111,7 @@ static void begin(zf_json_writer *w, const char *key)
     zf_json_begin_object(w);
 }
 
-/* The tokens with a task, by transformers' names for these. */
+/* The special tokens, by transformers' names. */
 static void put_special_tokens(zf_json_writer *w, folder_frame frame)
 {
     static const char *const keys[BERT_SPECIAL_COUNT] = {"pad_token", "unk_token", "cls_token",
@@ -122,7 +122,7 @@ static void put_special_tokens(zf_json_writer *w, folder_frame frame)
     put_text(w, "eos_token", bert_special_tokens[BERT_SEP]);
 }
 
-/* What is said of an added token, but for its id. */
+/* The properties of an added token, without its id. */
 static void put_added_token(zf_json_writer *w, const bert_vocab *vocab, int32_t id)
 {
     static const char *const flags[] = {"single_word", "lstrip", "rstrip", "normalized"};
@@ -137,7 +137,7 @@ static zf_json_writer *tokenizer_config(const bert_vocab *vocab, folder_frame fr
     bert_tokenizer_options o = bert_vocab_options(vocab);
     zf_json_writer *w = zf_json_writer_new(2, NULL);
     zf_json_begin_object(w);
-    /* A BertTokenizer adds [CLS] and [SEP] of its own accord, which is not for GPT, and drops
+    /* A BertTokenizer adds [CLS] and [SEP] by itself, which is wrong for GPT, and drops
      * controls. */
     put_text(w, "tokenizer_class",
              frame == FOLDER_BERT && o.clean_text == BERT_YES ? "BertTokenizer"
@@ -170,7 +170,7 @@ static zf_json_writer *special_tokens_map(folder_frame frame)
     return w;
 }
 
-/* The text in order: a special token, or ($A, $B) a text, with its token type. */
+/* The parts of the text in order: a special token, or ($A, $B) a text, with its token type. */
 static void put_template(zf_json_writer *w, const char *key, const char *const *pieces)
 {
     int type = 0;

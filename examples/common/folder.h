@@ -1,11 +1,10 @@
-/* Folders with a model, as Hugging Face's transformers and tokenizers have them.
+/* Folders with a model, in the format of Hugging Face's transformers and tokenizers.
  *
  *     config.json  model.safetensors  vocab.txt  tokenizer.json  tokenizer_config.json
  *     special_tokens_map.json
  *
- * A checkpoint of zf_save is another kind: its weights are params.safetensors or the files of
- * ranks, and manifest.json says so.
- */
+ * A checkpoint of zf_save is a folder too: its weights are params.safetensors or one file per rank,
+ * listed in manifest.json. */
 #ifndef FOLDER_H
 #define FOLDER_H
 
@@ -15,43 +14,43 @@
 bool folder_is(const char *path); /* a folder, of any kind */
 bool folder_is_checkpoint(const char *path);
 
-/* What a checkpoint was trained in: f32 where it does not say. */
+/* The dtype in which a checkpoint was trained; f32 where it does not say. */
 zf_dtype folder_precision(const char *path);
-/* A program takes the parameters of a checkpoint; masters: the master weights of those that were
- * trained in 16 bits. False with *error. */
+/* Loads the parameters of a checkpoint into a program; masters: the master weights of those trained
+ * in 16 bits. False with *error. */
 bool folder_load(zf_program *program, const char *path, bool masters, zf_error *error);
 
 bool folder_has_vocab(const char *path);
-bool folder_make(const char *path, zf_error *error); /* where it is not there */
+bool folder_make(const char *path, zf_error *error); /* if it does not exist */
 
-/* The vocabulary of a folder of either kind, or of a file (bert_vocab_load). `options` are those
- * that were asked for, or NULL. NULL with *error. */
+/* The vocabulary of a folder of either kind, or of a file (bert_vocab_load). `options` override its
+ * own; may be NULL. NULL with *error. */
 bert_vocab *folder_vocab(const char *path, const bert_tokenizer_options *options, zf_error *error);
 
-/* What a tokenizer puts around a text of its own accord. */
+/* The special tokens that a tokenizer adds to a text. */
 typedef enum folder_frame {
     FOLDER_BERT, /* [CLS] A [SEP], [CLS] A [SEP] B [SEP] */
-    FOLDER_GPT   /* [SEP] A: [SEP] ends a text, so that it is in front of one as well */
+    FOLDER_GPT   /* [SEP] A: [SEP] ends a text, so it also comes before one */
 } folder_frame;
 
-/* Writes the files of a tokenizer. longest: tokens of a text, at most. */
+/* Writes the files of a tokenizer. longest: maximum number of tokens in a text. */
 bool folder_put_tokenizer(const char *path, const bert_vocab *vocab, folder_frame frame,
                           int64_t longest, zf_error *error);
 
 enum { FOLDER_PATH = 1024 };
 
 /* Begins an export of the model in folder `from` to `to`: a file X.safetensors, or a folder for
- * transformers, which gets its config.json and, where `from` has a vocabulary, the files of a
- * tokenizer. Training on a batch file leaves none. Frees `config`. weights: the file of weights,
+ * transformers, which gets a config.json and, if `from` has a vocabulary, the files of a tokenizer
+ * (training on a batch file leaves none). Frees `config`. weights: the path of the file of weights,
  * which the caller writes. */
 bool folder_export(const char *to, const char *from, zf_json_writer *config, folder_frame frame,
                    int64_t longest, char weights[FOLDER_PATH], zf_error *error);
 
-/* The files of a tokenizer for a checkpoint: its vocab.txt as it was read, whatever has become of
- * it since, or where there was none, tokenizer.json; and tokenizer_config.json. */
+/* The tokenizer files of a checkpoint: its vocab.txt as it was read, even if the file has changed
+ * since; or, without one, tokenizer.json; and tokenizer_config.json. */
 typedef struct folder_tokenizer {
     zf_attachment files[2];
-    zf_json_writer *json, *config; /* hold what these refer to */
+    zf_json_writer *json, *config; /* own the texts of these */
 } folder_tokenizer;
 bool folder_tokenizer_open(folder_tokenizer *, const bert_vocab *vocab, folder_frame frame,
                            int64_t longest, zf_error *error);

@@ -5,8 +5,8 @@
 
 #include "sample.h"
 
-/* defaults: of its settings; own: rows of its own options, which have their defaults (the last has
- * name NULL), or NULL. */
+/* defaults: of its settings; own: rows of its own options with their defaults (the last has name
+ * NULL), or NULL. */
 int pretrain_command(const sample_model *sample, const settings *defaults, const option_row *own,
                      int argc, char **argv);
 /* Losses of a checkpoint on the held-out part of a text. */

@@ -1,4 +1,4 @@
-/* The command generate: a text goes on. */
+/* The command generate: continues a text. */
 #include "../bert/corpus.h"
 #include "causal.h"
 #include "command.h"
@@ -25,8 +25,8 @@ int32_t causal_draw(const float *logits, int64_t count, double temperature, uint
     return best;
 }
 
-/* Prints a token as it follows what has been printed: with a space before it, unless it continues a
- * word or ends a clause. */
+/* Prints a token after what has been printed: with a space before it, unless it continues a word or
+ * ends a clause. */
 static void print_token(const bert_vocab *vocab, int32_t id)
 {
     const char *token = bert_vocab_token(vocab, id);
@@ -38,13 +38,13 @@ typedef struct writer {
     session session;
     const bert_vocab *vocab;
     int64_t window; /* tokens that the model sees */
-    int32_t end;    /* the token in front of a text and behind it */
+    int32_t end;    /* the token before and after a text */
     int32_t *ids;   /* of the text so far */
     float *logits;
 } writer;
 
-/* What follows the last `window` of the first `count` tokens, which stand at the window's
- * beginning: what is behind them, a causal model does not see. */
+/* The token after the first `count` tokens, from the last `window` of them. These fill the
+ * beginning of the window; a causal model does not see the rest. */
 static bool next(writer *w, int64_t count, double temperature, uint64_t dice, int32_t *id,
                  zf_error *error)
 {
@@ -69,7 +69,7 @@ static bool write_on(writer *w, const char *prompt, int64_t tokens, double tempe
     w->ids = calloc((size_t)(1 + given + tokens + w->window), sizeof *w->ids);
     w->logits = malloc(zf_tensor_bytes(zf_graph_find(w->session.graph, "logits")));
     if (!w->ids || !w->logits) return fail(error, ZF_ERR_NOMEM, "out of memory");
-    w->ids[0] = w->end; /* a text begins where another one ends */
+    w->ids[0] = w->end; /* a text begins after the end of another */
     bert_encode(w->vocab, prompt, strlen(prompt), 0, w->ids + 1, given);
     printf("%s", prompt);
     for (count = 1 + given; count < 1 + given + tokens; count++) {
@@ -84,8 +84,8 @@ static bool write_on(writer *w, const char *prompt, int64_t tokens, double tempe
     return true;
 }
 
-/* The tokens that the model is shown: positions behind those of a checkpoint's run have not been
- * trained. */
+/* The number of tokens that the model is shown: positions beyond the length that a checkpoint was
+ * trained with are untrained. */
 static bool window_of(const char *load, int64_t positions, writer *w, zf_error *error)
 {
     char sequence[40];

@@ -10,7 +10,7 @@ static bool is_integer(const zf_safetensors_entry *e)
            (e->dtype == ZF_I64 || e->dtype == ZF_I32 || e->dtype == ZF_U8 || e->dtype == ZF_BOOL);
 }
 
-/* Widens what the file has to int64. */
+/* Converts integers of the file to int64. */
 static void widen(int64_t *values, const void *data, zf_dtype dtype, int64_t count)
 {
     const int64_t *wide = data;

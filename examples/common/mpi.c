@@ -1,5 +1,5 @@
-/* Ranks as processes, where the program is built with MPI (-DWITH_MPI): the Makefile links it into
- * the samples where there is an mpicc. */
+/* Ranks as processes, if the program is built with MPI (-DWITH_MPI). The Makefile does that where
+ * there is an mpicc. */
 #define _POSIX_C_SOURCE 200809L
 #include "ranks.h"
 
@@ -49,8 +49,8 @@ bool ranks_mpi_open(rank_group *r, int64_t expected, zf_error *error)
     return false;
 }
 
-/* Whether all processes come to their end within the deadline: MPI_Finalize would wait for one that
- * is lost. */
+/* Whether all processes finish within the deadline: MPI_Finalize would wait forever for a lost
+ * one. */
 static bool all_come(double deadline)
 {
     const struct timespec pause = {0, 1000000};
@@ -73,7 +73,7 @@ static bool all_come(double deadline)
 void ranks_mpi_close(rank_group *r, const zf_error *error)
 {
     if (!r->comm) return;
-    /* Rank 0 has said why, and ends all; unless it is the one that is lost. */
+    /* Rank 0 has printed the error and ends all processes; unless it is rank 0 that is lost. */
     if (error && !all_come(r->deadline + (r->first > 0 ? 3 : 0))) {
         if (r->first == 1) fprintf(stderr, "%s: rank 1: %s\n", r->program, error->text);
         MPI_Abort(MPI_COMM_WORLD, 1);

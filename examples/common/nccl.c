@@ -1,5 +1,5 @@
-/* Ranks with a GPU each, where the program is built with NCCL (-DWITH_NCCL): make CUDA=1 NCCL=1
- * links it into the samples of build/cuda. Threads have an id in common, processes a rendezvous. */
+/* Ranks with a GPU each, if the program is built with NCCL (-DWITH_NCCL): `make CUDA=1 NCCL=1` does
+ * that for build/cuda. Threads share an id; processes use a rendezvous. */
 #include "ranks.h"
 
 #include <stdlib.h>
@@ -28,13 +28,13 @@ zf_comm *ranks_nccl_comm(const rank_group *r, int32_t rank, zf_error *error)
 
 #else
 
-/* What the processes' or threads' descs share, and the texts in it. */
+/* What the descs of processes and threads share, and the texts to which they point. */
 typedef struct common {
     zf_nccl_desc desc;
     char host[256], id[ZF_NCCL_ID_BYTES];
 } common;
 
-/* A host's name of that length, and a port. */
+/* Checks a host name of this length, and a port. */
 static bool host_and_port(common *c, const char *host, size_t length, const char *port)
 {
     char *end;
@@ -103,7 +103,7 @@ bool ranks_nccl_open(rank_group *r, const char *rendezvous, zf_error *error)
 
 void ranks_nccl_close(rank_group *r)
 {
-    free(r->nccl); /* the first member of what was allocated */
+    free(r->nccl); /* the first member of the allocated struct */
     r->nccl = NULL;
 }
 

@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The row called name[0..length): exactly, or the only one that begins so. *second: another one
- * that begins so, or NULL. */
+/* The row called name[0..length): exactly, or the only one that begins with it. *second: another
+ * one that begins with it, or NULL. */
 static const option_row *find(const option_row *rows, const char *name, size_t length,
                               const option_row **second)
 {

@@ -14,20 +14,20 @@ typedef enum option_kind {
     OPTION_CHOICE
 } option_kind;
 
-/* What a run of training does with an option, to be or'ed to its kind. */
+/* What a run of training does with an option, combined with its kind by |. */
 enum {
     OPTION_KIND = 7,   /* the mask of the kind */
-    OPTION_NOTED = 8,  /* it is noted in checkpoints: a run that goes on must have the same */
+    OPTION_NOTED = 8,  /* it is noted in checkpoints: a resumed run must have the same */
     OPTION_OWN = 16,   /* each rank may have its own */
-    OPTION_NAMES = 32, /* it names an output, or a file whose digest ranks compare: of itself they
-                          compare whether it is given */
+    OPTION_NAMES = 32, /* it names an output, or a file whose digest ranks compare: ranks only
+                        * compare whether it is given */
 };
 
 typedef struct option_row {
-    const char *name; /* without the dashes */
+    const char *name; /* without dashes */
     int kind;         /* an option_kind, and what a run does with it */
-    const char *value; /* what stands for the value in --help; of a choice: "a|b|c" */
-    void *to;          /* const char *, int64_t, double, bool; of a choice int64_t, the index */
+    const char *value; /* the value's name in --help; for a choice: "a|b|c" */
+    void *to;          /* const char *, int64_t, double, bool; for a choice int64_t, the index */
     double least, most;
     const char *help;
 } option_row;
@@ -37,11 +37,11 @@ static inline option_kind option_kind_of(const option_row *row)
     return (option_kind)(row->kind & OPTION_KIND);
 }
 
-/* Its value as text, numbers with as few digits as read back the same; returns text. */
+/* The option's value as text, numbers with as few digits as read back the same; returns text. */
 enum { OPTION_VALUE = 72 };
 const char *option_text(char text[OPTION_VALUE], const option_row *row);
 
-/* What was asked for. */
+/* The result of reading a command line. */
 typedef enum options_result { OPTIONS_GOOD, OPTIONS_HELP, OPTIONS_BAD } options_result;
 
 /* Reads argv[1..] by `rows` (the last has name NULL). Arguments without dashes go to

@@ -35,7 +35,7 @@ static bool try_one(const output *o, zf_error *error)
     }
     if (!*place || place[strlen(place) - 1] == '/') return fail(error, o, "it names no file");
     snprintf(beside, sizeof beside, "%s.zf-try", place);
-    unlink(beside); /* what a run left that was killed here */
+    unlink(beside); /* left by a run that was killed here */
     file = open(beside, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (file < 0) return fail(error, o, strerror(errno));
     written = write(file, something, sizeof something);

@@ -1,15 +1,15 @@
-/* Files that a run writes when it ends: whether it can is tried before it begins. */
+/* Files that a run writes at its end. Whether they can be written is tried at its beginning. */
 #ifndef OUTPUT_H
 #define OUTPUT_H
 
 #include "../../zeroflow.h"
 
 typedef struct output {
-    const char *option, *path; /* "dump"; NULL: not asked for */
+    const char *option, *path; /* option: "dump"; path NULL: not asked for */
 } output;
 
-/* Makes a file beside each of them, fills it a little, and removes it. False with *error, which
- * names the option, for the first that will not do. */
+/* Makes a file beside each of them, writes a little to it, and removes it. False with *error, which
+ * names the option, for the first that cannot be written. */
 bool output_try(const output *outputs, int count, zf_error *error);
 
 #endif

@@ -1,5 +1,5 @@
-/* How many steps fit into a time on this machine: a step is measured for a second, on a session of
- * its own that is then thrown away. */
+/* How many steps fit into a time on this machine. Steps are measured for a second, on a session of
+ * their own. */
 #include "fail.h"
 #include "run.h"
 
@@ -12,7 +12,7 @@ int64_t run_steps_within(double seconds, double step_seconds, int64_t most)
     return fit < (double)least ? least : fit < (double)most ? (int64_t)fit : most;
 }
 
-/* Seconds of a step, the mean over about a second of steps after a first one. */
+/* Seconds of a step: the mean over about a second of steps, after a first one. */
 static zf_status measure(session *s, const void *batch, double *seconds)
 {
     const float rate = 0;

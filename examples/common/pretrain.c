@@ -19,7 +19,7 @@ bool run_agree(run *r)
 
 int64_t run_parts(const run_job *job) { return job->ranks.world * job->o.micro_batches; }
 
-/* Of the matrix products of a step, on all ranks. */
+/* FLOPs of the matrix products of a step, on all ranks. */
 static double step_flops(const run *r)
 {
     return zf_program_info_of(r->session.program).flops * (double)r->job->ranks.world;
@@ -27,8 +27,8 @@ static double step_flops(const run *r)
 
 /* ------------------------------------------------------------------------------------ the end */
 
-/* Without dropout and update: losses of held-out batches, or of the batch of a file that would come
- * next, by a session over the run's parameters, cut into the same parts. */
+/* Losses without dropout and updates: of held-out batches, or of the batch that would come next in
+ * a file. A session over the run's parameters computes them in the same parts. */
 static bool evaluate(run *r)
 {
     const run_job *job = r->job;
@@ -56,7 +56,7 @@ static bool evaluate(run *r)
     return good;
 }
 
-/* Evaluates the held-out text, and says what the model makes of it; of a batch file, only where
+/* Evaluates the held-out text, and prints some answers of the model; for a batch file, only if
  * there were no steps. */
 static bool conclude(run *r)
 {
@@ -74,7 +74,7 @@ static bool conclude(run *r)
            of->show(&r->session, &job->config, &job->data, job->o.seq, &r->error);
 }
 
-/* What is scored, "mlm_loss", of held-out batches as "held_out_mlm_loss". */
+/* Writes the scores of held-out batches, "mlm_loss" as "held_out_mlm_loss". */
 static void put_scores(zf_json_writer *w, run *r)
 {
     const objective *of = r->job->sample->objective;
@@ -82,7 +82,7 @@ static void put_scores(zf_json_writer *w, run *r)
     for (int k = 0; r->score.labelled && k < SAMPLE_SCORES && of->scores[k].name; k++) {
         char key[80];
         snprintf(key, sizeof key, "%s%s", where, of->scores[k].name);
-        if (!strcmp(key, "loss")) continue; /* it is there */
+        if (!strcmp(key, "loss")) continue; /* already written */
         if (!zf_valid(zf_graph_find(r->session.graph, of->scores[k].output))) continue;
         zf_json_put_key(w, key), zf_json_put_double(w, r->score.value[k]);
     }
@@ -170,7 +170,8 @@ static bool write_results(run *r)
 
 /* ---------------------------------------------------------------------------------- beginning */
 
-/* The size of a part of a global batch; what does not divide is an error that says what would. */
+/* The size of one part of a global batch. If the batch cannot be split, the error names a number
+ * that can. */
 static bool cut_batch(run_job *job, zf_error *error)
 {
     const settings *o = &job->o;
@@ -190,8 +191,8 @@ static bool cut_batch(run_job *job, zf_error *error)
     return true;
 }
 
-/* Where the run will write, tried before it is long: a run must not end with the news that it
- * cannot. Rank 0 writes, and the others their parts of a checkpoint. */
+/* Tries all outputs before the run, so that a run does not end with an error that they cannot be
+ * written. Rank 0 writes; others write their parts of a checkpoint. */
 static bool open_outputs(run_job *job, zf_error *error)
 {
     const settings *o = &job->o;
@@ -209,7 +210,7 @@ static bool open_outputs(run_job *job, zf_error *error)
     return !o->save || saving_open(&job->saving, &d, error);
 }
 
-/* A number that was chosen when the run of a checkpoint began. */
+/* A number that was chosen when a checkpoint's run began. */
 static bool chosen_before(const char *load, const char *key, int64_t *number, zf_error *error)
 {
     char text[40];
@@ -233,7 +234,7 @@ static bool choose_steps(run_job *job, zf_error *error)
     return true;
 }
 
-/* What the options say about the dropouts of the model, or it about them. */
+/* Sets the dropouts of the model from the options, or the options from the model. */
 static void set_dropouts(run_job *job)
 {
     const config_facts facts = config_facts_of(job->sample->config, &job->config);
@@ -242,7 +243,7 @@ static void set_dropouts(run_job *job)
     if (facts.dropouts[0]) job->o.dropout = *facts.dropouts[0];
 }
 
-/* What the ranks of this process share. False with *error. */
+/* Opens what the ranks of this process share. False with *error. */
 static bool open_job(run_job *job, zf_error *error)
 {
     settings *o = &job->o;
@@ -262,7 +263,7 @@ static bool open_job(run_job *job, zf_error *error)
     return choose_steps(job, error);
 }
 
-/* What must be alike in all processes, as it is resolved now. */
+/* Compares what must be equal in all processes, after defaults have been resolved. */
 static bool compare_settings(run_job *job, zf_error *error)
 {
     const settings *o = &job->o;
@@ -351,13 +352,13 @@ session_desc run_session(const run_job *job)
                       .offload_dir = o->offload_dir,
                       .dtype = (zf_dtype)o->precision,
                       .keep_gradients = o->dump_grads != NULL};
-    /* settings_wrong has checked them. */
+    /* settings_wrong has checked it. */
     settings_recompute(o->recompute, &d.recompute, &d.memory);
     settings_offload(o->offload, &d.offload);
     return d;
 }
 
-/* The session, with its first or its saved parameters. */
+/* Opens the session, with first or saved parameters. */
 static bool begin(run *r)
 {
     const settings *o = &r->job->o;
@@ -366,7 +367,8 @@ static bool begin(run *r)
     weights_report report;
     d.sharing.comm = r->comm;
     if (r->comm) d.device.index = ranks_device(&r->job->ranks, r->comm->rank);
-    /* A mistake is told by all to all; but those that measure have calls of their own under way. */
+    /* All ranks report errors to each other; but ranks that measure have calls of their own in
+     * flight. */
     if (!session_open(&r->session, &d, &r->error) && settings_measures(o)) return false;
     if (!run_agree(r)) return false;
     if (o->save_cost && r->leads && zf_cost_save(&r->session.cost, o->save_cost, NULL, &r->error))
@@ -395,7 +397,7 @@ static void end(run *r)
     session_close(&r->session);
 }
 
-/* All that one rank does. */
+/* The work of one rank. */
 static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
 {
     run_job *job = user;
@@ -422,8 +424,8 @@ static bool run_rank(void *user, const zf_comm *comm, zf_error *error)
     return good && !error->status;
 }
 
-/* Whether this process tells the error: rank 0's does, and another one what is its own, and no echo
- * of what failed on another rank, or on all. */
+/* Whether this process prints the error: rank 0's does; another one does if the error is its own,
+ * and not the consequence of a failure on another rank or on all. */
 static bool tells(const run_job *job, const zf_error *error)
 {
     char mine[32];

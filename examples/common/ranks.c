@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A whole number of the environment that is `least` or more; false when there is none. */
+/* An integer in the environment, `least` or more; false when there is none. */
 static bool number_of(const char *variable, int64_t least, int64_t *number)
 {
     const char *text = getenv(variable);
@@ -48,7 +48,7 @@ bool ranks_open(rank_group *r, const rank_group_desc *d, zf_error *error)
                     "%s started %lld processes, and --ranks %lld makes threads of one: start one "
                     "process, or leave --ranks out",
                     launch.launcher, (long long)launch.world, (long long)d->count);
-    /* A batch script of Slurm has its variables without being started as one of several. */
+    /* A batch script of Slurm has these variables although it is not one of several processes. */
     if (launch.launcher && !d->count) {
         r->launcher = launch.launcher;
         if (!d->gpus) return ranks_mpi_open(r, launch.world, error);
@@ -77,7 +77,7 @@ void ranks_close(rank_group *r, const zf_error *error)
     *r = (rank_group){.world = 0};
 }
 
-/* One rank of this process under way. */
+/* A running rank of this process. */
 typedef struct rank_thread {
     const rank_group *ranks;
     int32_t rank;
@@ -100,7 +100,7 @@ static void *run_rank(void *argument)
     return NULL;
 }
 
-/* That another rank failed is an echo. */
+/* The error is not the consequence of another rank's failure. */
 static bool is_cause(const rank_thread *t) { return !t->good && t->error.status != ZF_ERR_COMM; }
 
 bool ranks_run(const rank_group *r, rank_function *run, void *user, zf_error *error)

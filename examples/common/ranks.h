@@ -5,9 +5,8 @@
  *     process   rank 0, 1, 2, 3 (threads)     process 0   rank 0
  *                                             process 1   rank 1   ...
  *
- * Each rank runs one function, with the communicator of that rank. Rank 0 alone speaks and writes.
- * On CPUs they meet in memory or by MPI, on GPUs (one for each rank) by NCCL.
- */
+ * Each rank runs one function, with its own communicator. Only rank 0 prints and writes. Ranks on
+ * CPUs communicate in memory or by MPI, ranks on GPUs (one each) by NCCL. */
 #ifndef RANKS_H
 #define RANKS_H
 
@@ -15,23 +14,23 @@
 
 typedef struct rank_group_desc {
     const char *program; /* its name, for messages */
-    int64_t count;       /* as threads of this process; 0: the processes that a launcher has
-                            started, by what it left in the environment, else one rank */
-    double deadline;     /* seconds that they wait for one another */
+    int64_t count;       /* threads of this process; 0: the processes that a launcher has started,
+                          * according to the environment, else one rank */
+    double deadline;     /* seconds that ranks wait for one another */
     bool gpus;           /* each has a GPU */
-    const char *rendezvous; /* where processes with GPUs find one another, HOST:PORT or a file; NULL:
-                               what MASTER_ADDR and MASTER_PORT say */
+    const char *rendezvous; /* where processes with GPUs find one another, HOST:PORT or a file;
+                             * NULL: MASTER_ADDR and MASTER_PORT */
 } rank_group_desc;
 
 typedef struct rank_group {
-    int32_t world, first, here; /* ranks in all; of this process, from which on and how many */
-    int32_t device;             /* the GPU of the first; the next has the next */
-    double deadline;            /* seconds that they wait for one another */
+    int32_t world, first, here; /* all ranks; the first of this process, and how many it has */
+    int32_t device;             /* the GPU of the first rank; each further rank has the next */
+    double deadline;            /* seconds that ranks wait for one another */
     const char *program;        /* its name, for messages */
-    const char *launcher;       /* that started this process as one of several, or NULL */
+    const char *launcher;       /* the launcher, if this process is one of several; else NULL */
     zf_local *group;            /* of threads, or NULL */
     zf_comm *comm;              /* of this process among others, or NULL */
-    zf_nccl_desc *nccl;         /* of ranks with GPUs: what they have in common, or NULL */
+    zf_nccl_desc *nccl;         /* of ranks with GPUs: what they share, or NULL */
 } rank_group;
 
 /* The GPU of a rank of this process. */
@@ -43,21 +42,21 @@ bool ranks_open(rank_group *ranks, const rank_group_desc *desc, zf_error *error)
 /* error: why the run failed, NULL: it did not. Under MPI a failure ends all processes, here. */
 void ranks_close(rank_group *ranks, const zf_error *error);
 
-/* What one rank does; comm is NULL where there is only one in all. False with *error. */
+/* The work of one rank; comm is NULL if there is only one rank. False with *error. */
 typedef bool rank_function(void *user, const zf_comm *comm, zf_error *error);
 
-/* Runs it for every rank of this process, each on a thread of its own but for the first. Where one
- * fails the others' collectives fail as well; false, with *error the cause and not its echoes. */
+/* Runs it for every rank of this process, on one thread each; the first on the calling thread. If
+ * one fails, the others' collectives fail too: false, with *error the first cause. */
 bool ranks_run(const rank_group *ranks, rank_function *run, void *user, zf_error *error);
 
-/* A number of each rank, added: the same on all. All ranks must call. */
+/* Adds a number of each rank; the result is the same on all. All ranks must call it. */
 zf_status ranks_sum(const zf_comm *comm, int64_t *number, zf_error *error);
 
-/* What a launcher has told this process; the one that starts a process alone tells nothing. */
+/* What a launcher has told this process. A process that was started alone was told nothing. */
 typedef struct rank_launch {
     const char *launcher; /* NULL: this process was not started as one of several */
     int64_t rank, world;  /* then 0 and 1 */
-    int64_t local;        /* which it is of those on its host; -1: not told */
+    int64_t local;        /* its number among the processes on its host; -1: not told */
 } rank_launch;
 rank_launch rank_launch_of(void);
 

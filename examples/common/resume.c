@@ -1,5 +1,5 @@
-/* Checkpoints of a run: beside its tensors its settings, the model's configuration and the
- * tokenizer. A run that goes on from it must have the same, for the same bits. */
+/* Checkpoints of a run contain, beside its tensors, its settings, the model's configuration and the
+ * tokenizer. A run can only be resumed with the same ones, so that the bits are the same. */
 #include "fail.h"
 #include "folder.h"
 #include "run.h"
@@ -7,13 +7,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of these notes the first `equal` must be the same; behind them is how many parts a global batch
- * has, and the steps in all, which may change. */
+/* The first `equal` of these notes must be equal. After them come the number of parts of a global
+ * batch, and the number of all steps, which may change. */
 enum { NOTES = SETTINGS_ROWS + 3 };
 typedef struct notes {
     int32_t count, equal;
     zf_note note[NOTES + TOKENIZING_NOTES];
-    const option_row *row[NOTES]; /* NULL: it is no option */
+    const option_row *row[NOTES]; /* NULL: not an option */
     char text[NOTES][OPTION_VALUE];
     tokenizing_notes words;
 } notes;
@@ -65,8 +65,8 @@ bool run_save(run *r)
     return !r->error.status;
 }
 
-/* Whether a note of a checkpoint says what this one says: the text, the number, or the choice by
- * its index. */
+/* Whether a note of a checkpoint has the same meaning as this one: the text, the number, or the
+ * choice by its index. */
 static bool is_same(const zf_note *note, const option_row *row, const char *saved)
 {
     char *end, *other_end;
@@ -78,7 +78,7 @@ static bool is_same(const zf_note *note, const option_row *row, const char *save
     return other_end != note->value && !*other_end && number == other;
 }
 
-/* A note that a checkpoint does not have is of an option that its program did not have. */
+/* A checkpoint lacks the notes of options that its program did not have. */
 static bool fits_notes(const notes *n, const char *load, zf_error *error)
 {
     for (int i = 0; i < n->equal; i++) {
@@ -103,7 +103,7 @@ static bool fits_notes(const notes *n, const char *load, zf_error *error)
     return true;
 }
 
-/* Whether the run is the one that the checkpoint belongs to; else *error says why not. */
+/* Whether the checkpoint belongs to this run; else *error says why not. */
 static bool fits(const run_job *job, const notes *n, zf_error *error)
 {
     const settings *o = &job->o;
@@ -121,7 +121,7 @@ static bool fits(const run_job *job, const notes *n, zf_error *error)
                 o->model);
 }
 
-/* Another number of parts goes on as well, but not with the same bits: sums are cut elsewhere. */
+/* Another number of parts is allowed, but changes bits: sums are split differently. */
 static void compare_parts(const run *r, const zf_note *parts)
 {
     char saved[OPTION_VALUE] = "1";

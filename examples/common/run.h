@@ -1,4 +1,4 @@
-/* A run of training: what its ranks share, and what each has. */
+/* A run of training: what its ranks share, and what each rank has. */
 #ifndef RUN_H
 #define RUN_H
 
@@ -10,11 +10,11 @@
 #include "step_log.h"
 #include "training.h"
 
-/* The ranks of this process only read it while they run. */
+/* Shared by the ranks of this process, which only read it while they run. */
 typedef struct run_job {
     const sample_model *sample;
     settings o;
-    const option_row *rows; /* of the options */
+    const option_row *rows; /* rows of the options */
     rank_group ranks;
     config_any config;
     sample_shape shape; /* of one part of a global batch */
@@ -22,13 +22,13 @@ typedef struct run_job {
     zf_cost cost;  /* of --cost FILE */
     saving saving; /* in the process of rank 0 */
     training told;
-    alike alike;      /* what other processes must have as well */
+    alike alike;      /* what must be equal in other processes */
     zf_error error;   /* of this process, before its ranks begin */
     bool interrupted; /* at its end */
     bool agreed;      /* all processes have the same error */
 } run_job;
 
-/* One rank's run under way. What is printed or written is rank 0's business (leads). */
+/* The run of one rank. Only rank 0 prints and writes (leads). */
 typedef struct run {
     const run_job *job;
     const zf_comm *comm; /* NULL: one rank */
@@ -37,7 +37,7 @@ typedef struct run {
     void *reader;
     step_log log; /* of rank 0 */
     zf_error error;
-    const void *batch; /* the global one of the step under way */
+    const void *batch; /* the global batch of the current step */
     int64_t first_step;
     double started, last_step, last_line;
     double shown_loss, shown_hits, shown_labelled; /* sums since the last line */
@@ -46,25 +46,25 @@ typedef struct run {
     sample_score score;
 } run;
 
-/* How many parts the ranks and their micro-batches make of a global batch. */
+/* The number of parts of a global batch: ranks times micro-batches. */
 int64_t run_parts(const run_job *job);
 
-/* The session of one rank that trains; its communicator is still to be set. */
+/* The desc of one rank's session for training; its communicator is still to be set. */
 session_desc run_session(const run_job *job);
 
-/* Measures a step and lowers --steps to what fits into --seconds, but not below 200; prints the
- * choice. For one rank. False with *error. */
+/* Measures a step and sets --steps to the number that fits into --seconds, at least 200; prints it.
+ * For one rank. False with *error. */
 bool run_pace(run_job *job, zf_error *error);
-/* How many steps that is, of `most` at most. */
+/* The number of steps that fit, at most `most`. */
 int64_t run_steps_within(double seconds, double step_seconds, int64_t most);
 
-/* All that follows is for all ranks to call, and gives false with r->error. */
+/* All of the following must be called by all ranks, and return false with r->error. */
 
 /* What has failed on one rank fails on all (alike_good). */
 bool run_agree(run *r);
 
 /* Trains to the last step, or until a signal ends it on all ranks after the same step
- * (r->interrupted). Leaves a live line and the log. */
+ * (r->interrupted). Prints the live line and writes the log. */
 bool run_train(run *r);
 /* Tokens per second of the median step of this part of the run; 0 without a step. */
 double run_speed(const run *r);
@@ -73,7 +73,7 @@ double run_now(void);      /* seconds of a clock */
 
 /* Writes a checkpoint to --save. */
 bool run_save(run *r);
-/* Restores that of --load, after checking that this run is the one it belongs to. */
+/* Restores the checkpoint of --load, after checking that it belongs to this run. */
 bool run_resume(run *r);
 
 #endif

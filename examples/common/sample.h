@@ -1,6 +1,6 @@
-/* What the samples' frame asks of a model (sample_model), and of what it is trained for (objective).
- * Options, ranks, steps, checkpoints, logs, reports, evaluation and Hugging Face's files are the
- * frame's.
+/* What a sample gives to the samples' frame: a model (sample_model) and the task it is trained for
+ * (objective). The frame has options, ranks, steps, checkpoints, logs, reports, evaluation and
+ * Hugging Face's files.
  *
  * How to add a sample of a model that predicts the next token:
  *
@@ -11,11 +11,10 @@
  *     examples/NAME/main.c     its commands (frame.h, causal.h), with its defaults for settings
  *     Makefile                 NAME in SAMPLES
  *
- * Parameters are best named as Hugging Face's files name them: then most of exchange is empty. A model
- * that is trained for something else has an objective of its own, as BERT (examples/bert/masked.c),
- * which opens the data, reads batches, feeds them and prints scores. An option that all samples have is
- * a member and a row of settings (settings.h); one of a sample's own is a row that it hands over.
- */
+ * Give parameters the names of Hugging Face's files: then most of exchange is empty. A model for
+ * another task has an objective of its own, as BERT (examples/bert/masked.c): it opens the data,
+ * reads batches, feeds them and prints scores. An option of all samples is a member and a row of
+ * settings (settings.h); an option of one sample is a row that the sample passes. */
 #ifndef SAMPLE_H
 #define SAMPLE_H
 
@@ -26,14 +25,14 @@
 #include "folder.h"
 #include "settings.h"
 
-/* What a graph is built for. */
+/* The shape of a graph's inputs. */
 typedef struct sample_shape {
     int64_t batch, sequence;
     int64_t predictions; /* labelled positions of a batch, at most; 0: all have a label */
-    bool masked;         /* with an attention_mask where the model can do without */
+    bool masked;         /* with an attention_mask, which the model can do without */
 } sample_shape;
 
-/* SAMPLE_ANSWER: with an output of logits, which say what the model makes of an input. */
+/* SAMPLE_ANSWER: has an output of logits, from which the model's answer is read. */
 typedef enum sample_purpose { SAMPLE_TRAIN, SAMPLE_EVALUATE, SAMPLE_ANSWER } sample_purpose;
 
 struct session;
@@ -41,10 +40,10 @@ struct session;
 /* What a run trains on: a text or the batches of a file. */
 typedef struct dataset {
     bert_vocab *vocab;   /* of the text; NULL: there is none */
-    bert_corpus *corpus; /* the text; NULL: there is none, or the objective keeps what it needs */
-    int64_t tokens, documents, held_out; /* of the text; of its documents, those held out */
+    bert_corpus *corpus; /* the text; NULL: none, or the objective keeps what it needs of it */
+    int64_t tokens, documents, held_out; /* of the text; documents held out */
     uint64_t digest;                     /* of its tokens */
-    double unigram_nats; /* loss of a model that knows how frequent tokens are, and nothing else */
+    double unigram_nats; /* loss of a model that only knows the frequency of tokens */
     void *own;           /* the objective's */
 } dataset;
 
@@ -52,38 +51,38 @@ typedef struct dataset {
 enum { SAMPLE_LOSSES = 4, SAMPLE_SCORES = 4 };
 typedef struct sample_score {
     double value[SAMPLE_SCORES]; /* as the objective lists them */
-    double loss;                 /* their sum, but for counts */
+    double loss;                 /* the sum of the losses, without counts */
     int64_t labelled;            /* 0: nothing was evaluated */
 } sample_score;
 
-/* Of a batch: its labels, and its examples with a label of their own. */
+/* For a batch: its labels, and its examples that have a label as a whole. */
 typedef struct batch_counts {
     int64_t labelled, pairs;
 } batch_counts;
 
-/* What models are trained for: masked words, or the next token. */
+/* A training task: masked words, or the next token. */
 typedef struct objective {
-    const char *losses[SAMPLE_LOSSES]; /* outputs that the log has, "loss" first; NULL behind them */
+    const char *losses[SAMPLE_LOSSES]; /* outputs in the log, "loss" first; NULL after the last */
     int32_t curve;                     /* the one of them that --svg draws, */
-    const char *curve_title;           /* and what is written over it */
+    const char *curve_title;           /* and its title */
     struct {
         const char *name, *output;
-    } hits; /* labels that are guessed right, in the live line; NULL: it has none */
+    } hits; /* labels that are predicted correctly, in the live line; NULL: not shown */
     struct {
-        const char *name, *output; /* in the report; of the graph */
+        const char *name, *output; /* name in the report; output of the graph */
         bool of_pairs;             /* a mean over pairs, not over labels */
         bool counts;               /* the output counts, and is no loss */
     } scores[SAMPLE_SCORES];
     int64_t least_sequence;
-    folder_frame frame; /* what the tokenizer puts around a text */
+    folder_frame frame; /* the special tokens that the tokenizer adds to a text */
 
     /* The dataset of --batch-file; it sets o->batch and o->seq. False with *error. */
     bool (*open_file)(dataset *d, settings *o, const config_facts *facts, void *config,
                       zf_error *error);
-    /* What it needs beside vocabulary and corpus, which are there. False with *error. */
+    /* Opens what it needs beside vocabulary and corpus, which are open. False with *error. */
     bool (*open_text)(dataset *d, const settings *o, void *config, zf_error *error);
     void (*close)(dataset *d);
-    /* sample_shape.predictions and .masked, where a batch is cut into `parts` parts. */
+    /* Sets sample_shape.predictions and .masked, for a batch that is split into `parts` parts. */
     void (*fit_shape)(const dataset *d, const settings *o, int64_t parts, sample_shape *shape);
 
     /* A rank's reader of global batches of `examples` examples: of training, in order from step
@@ -95,13 +94,13 @@ typedef struct objective {
     void (*stop)(void *reader);     /* NULL: nothing */
 
     batch_counts (*count)(const void *batch);
-    /* Writes part `part` of `parts` equal ones of a global batch into the inputs. Losses are means
-     * over the global batch; sums: they are sums. */
+    /* Writes part `part` of `parts` equal parts of a global batch into the inputs. Losses are means
+     * over the global batch, or with `sums` sums. */
     zf_status (*feed)(struct session *s, const void *batch, int64_t part, int64_t parts, bool sums);
 
-    /* One line of what a model makes of held-out batches; exact: with all digits. */
+    /* Prints one line about the scores of held-out batches; exact: with all digits. */
     void (*print)(const sample_score *score, const void *config, double unigram_nats, bool exact);
-    /* What a trained model answers, printed; NULL: nothing. All ranks call it. */
+    /* Prints answers of a trained model; NULL: nothing. All ranks must call it. */
     bool (*show)(struct session *with, const void *config, const dataset *d, int64_t sequence,
                  zf_error *error);
 } objective;
@@ -113,18 +112,19 @@ typedef struct sample_model {
     const char *models;    /* --model's help */
     const char *otherwise; /* --model's default */
     const config_table *config;
-    /* What else than a tied head the weights of a folder say about the model; NULL: nothing. */
+    /* Sets what the weights of a folder show about the model, besides a tied head; NULL:
+     * nothing. */
     void (*fit)(void *config, const weights *w);
-    /* The forward graph: the inputs of its objective and "lr", the outputs "loss" and those of the
-     * objective. A mistake is the graph's error. */
+    /* Builds the forward graph: the inputs of its objective and "lr", the outputs "loss" and those
+     * of the objective. A mistake is the graph's error. */
     void (*build)(zf_graph *g, const void *config, const sample_shape *shape,
                   sample_purpose purpose);
     exchange exchange;
     const objective *objective;
-    /* Gives a new model first values that are better known than drawn; NULL: there are none. */
+    /* Sets first values of a new model that are better than random ones; NULL: there are none. */
     bool (*first)(struct session *s, const settings *o, const void *config, const dataset *d,
                   zf_error *error);
-    /* What is wrong with the sample's own options, or NULL; NULL: it has none. */
+    /* Describes a mistake in the sample's own options; NULL: none. */
     const char *(*wrong)(const settings *o);
 } sample_model;
 

@@ -14,13 +14,13 @@
 
 enum { ROOM = 1400 }; /* of saving.path with an ending, and a file in it */
 
-/* The n-th before the newest. */
+/* The path of the n-th checkpoint before the newest. */
 static void previous(char out[ROOM], const saving *s, int64_t n)
 {
     snprintf(out, ROOM, "%s.previous-%lld", s->path, (long long)n);
 }
 
-/* What is only there while a checkpoint is saved. */
+/* A path that exists only while a checkpoint is saved. */
 static void beside(char out[ROOM], const saving *s, const char *what)
 {
     snprintf(out, ROOM, "%s.zf-%s", s->path, what);
@@ -54,14 +54,14 @@ static const char *next_name(DIR *directory)
     return NULL;
 }
 
-/* Removes a flat directory, if it is there. */
+/* Removes a directory without subdirectories, if it exists. */
 static void remove_flat(const char *path)
 {
     char inside[ROOM + 300];
     const char *name;
     bool removed = true;
     DIR *directory = opendir(path);
-    while (directory && removed) { /* an entry may be passed over while its neighbours go */
+    while (directory && removed) { /* removing an entry may hide the next one: try again */
         removed = false;
         rewinddir(directory);
         while ((name = next_name(directory))) {
@@ -81,7 +81,8 @@ static bool refuse(zf_error *error, const saving_desc *d, const char *why)
     return fail(error, ZF_ERR_IO, "--save %.200s: %.280s", d->path, why);
 }
 
-/* zf_save replaces nothing, an empty directory, or a flat one with a manifest. */
+/* zf_save replaces nothing, an empty directory, or a checkpoint: a directory of files with a
+ * manifest. */
 static bool try_place(const saving *s, const saving_desc *d, zf_error *error)
 {
     char other[64] = "", inside[ROOM + 300];
@@ -103,7 +104,7 @@ static bool try_place(const saving *s, const saving_desc *d, zf_error *error)
                 other);
 }
 
-/* Those before it have their places, too. */
+/* Earlier checkpoints must have free places too. */
 static bool try_previous(const saving *s, const saving_desc *d, zf_error *error)
 {
     char older[ROOM];
@@ -118,7 +119,7 @@ static bool try_previous(const saving *s, const saving_desc *d, zf_error *error)
     return true;
 }
 
-/* A checkpoint that is there is this run's, or may go. */
+/* An existing checkpoint belongs to this run, or may be replaced. */
 static bool may_replace(const saving *s, const saving_desc *d, zf_error *error)
 {
     char older[ROOM];
@@ -134,8 +135,8 @@ static bool may_replace(const saving *s, const saving_desc *d, zf_error *error)
                 d->path, d->path);
 }
 
-/* Locks the place for as long as this process lives, by a file beside it. A file system without
- * locks does without. */
+/* Locks the place as long as this process lives, with a file beside it. On a file system without
+ * locks it goes on without. */
 static bool lock(saving *s, const saving_desc *d, zf_error *error)
 {
     char path[ROOM];
@@ -146,7 +147,7 @@ static bool lock(saving *s, const saving_desc *d, zf_error *error)
         s->lock = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
         if (s->lock < 0) return refuse(error, d, strerror(errno));
         taken = flock(s->lock, LOCK_EX | LOCK_NB) && errno == EWOULDBLOCK;
-        /* Who had it may have removed the file between the two calls. */
+        /* The process that had it may have removed the file between the two calls. */
         again = !taken && (stat(path, &named) || fstat(s->lock, &opened) ||
                            named.st_ino != opened.st_ino || named.st_dev != opened.st_dev);
         if (taken || again) close(s->lock);
@@ -156,7 +157,7 @@ static bool lock(saving *s, const saving_desc *d, zf_error *error)
     return refuse(error, d, "another process saves there; name another place");
 }
 
-/* What a run that was killed has left beside the place. */
+/* Removes what a killed run has left beside the place. */
 static void clear_aside(const saving *s)
 {
     char path[ROOM];
@@ -175,15 +176,14 @@ bool saving_open(saving *s, const saving_desc *d, zf_error *error)
         snprintf(s->path, sizeof s->path, "%s", d->path);
         return strlen(d->path) < sizeof s->path || refuse(error, d, strerror(ENAMETOOLONG));
     }
-    /* Reading a checkpoint puts back what a commit that was stopped left under another name. */
+    /* Reading a checkpoint restores files that a killed commit left under another name. */
     if (!exists(d->path)) (void)zf_checkpoint_note(d->path, "", note, sizeof note, &none);
     if (!realpath(d->path, place)) snprintf(place, sizeof place, "%s", d->path);
     length = strlen(place);
     while (length > 1 && place[length - 1] == '/') place[--length] = '\0';
     if (length >= sizeof s->path) return refuse(error, d, strerror(ENAMETOOLONG));
     memcpy(s->path, place, length + 1);
-    /* Whether there is a checkpoint is looked at with the lock: another process may end just
-     * now. */
+    /* This is checked while the lock is held, since another process may be about to end. */
     if (try_place(s, d, error) && try_previous(s, d, error) && lock(s, d, error) &&
         may_replace(s, d, error)) {
         clear_aside(s);
@@ -228,8 +228,7 @@ static bool copy_file(const char *from, const char *to, zf_error *error)
     return n == 0;
 }
 
-/* Removes a checkpoint: under another name, so that a run which is killed here leaves no half of
- * it behind. */
+/* Removes a checkpoint. It is renamed first, so that a run killed here leaves no half of it. */
 static void drop(const saving *s, const char *checkpoint)
 {
     char gone[ROOM];
@@ -237,8 +236,8 @@ static void drop(const saving *s, const char *checkpoint)
     if (!rename(checkpoint, gone)) remove_flat(gone);
 }
 
-/* Another directory with the same files: under second names, or copied where the file system has
- * none. */
+/* Makes another directory with the same files: as hard links, or copies where the file system has
+ * no links. */
 static bool duplicate(const char *path, const char *to, zf_error *error)
 {
     char from[ROOM + 300], name_there[ROOM + 300];
@@ -262,7 +261,7 @@ static bool duplicate(const char *path, const char *to, zf_error *error)
     return good;
 }
 
-/* What was the newest is now the one before, and so on; what is one too many goes. */
+/* The newest becomes the one before, and so on; the oldest is removed if there are too many. */
 static bool move_back(const saving *s, const char *was_newest, zf_error *error)
 {
     char older[ROOM], old[ROOM];
@@ -274,7 +273,7 @@ static bool move_back(const saving *s, const char *was_newest, zf_error *error)
         if (rename(old, older) && errno != ENOENT)
             return fail(error, ZF_ERR_IO, "%.300s: %s", older, strerror(errno));
     }
-    for (int64_t n = s->keep;; n++) { /* of a run that kept more */
+    for (int64_t n = s->keep;; n++) { /* also those of a run that kept more */
         previous(older, s, n);
         if (!is_checkpoint(older)) return true;
         drop(s, older);

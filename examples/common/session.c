@@ -35,7 +35,7 @@ zf_training session_training(zf_graph *g, const session_desc *d)
     return t;
 }
 
-/* The step of one rank; where parameters lie in buckets, it becomes that of each. */
+/* Makes the step of one rank; with ZeRO, that of each rank. */
 static void run_passes(session *s, const session_desc *d)
 {
     const sharing *shared = &s->sharing;
@@ -49,13 +49,13 @@ static void run_passes(session *s, const session_desc *d)
     if (shared->prefetch > 0) t.prefetch.bytes = (size_t)shared->prefetch;
     t.cost = shared->measure ? &s->cost : shared->cost;
     t.backend = s->own;
-    /* A GPU is faster without `invert`; several would have to agree on what they leave out. */
+    /* One GPU is faster without `invert`; several ranks would have to agree on leaving it out. */
     if (s->world == 1 && !d->share && !d->no_fuse && (t.memory_limit = device_memory(&d->device)))
         t.fuse.invert = ZF_INVERT_AS_NEEDED;
     zf_passes(s->graph, &t);
 }
 
-/* The sharing of a desc, or of the session whose parameters these are. */
+/* Sets the sharing from the desc, or from the session whose parameters are shared. */
 static void set_sharing(session *s, const session_desc *d)
 {
     s->sharing = d->share ? d->share->sharing : d->sharing;
@@ -168,7 +168,7 @@ int64_t session_skipped(session *s)
     return steps;
 }
 
-/* Adds what the objective scores of the batch that was fed. */
+/* Adds the scores of the batch that was fed. */
 static void add_scores(session *s, sample_score *score)
 {
     const objective *of = s->sample->objective;
@@ -176,7 +176,7 @@ static void add_scores(session *s, sample_score *score)
         score->value[k] += session_scalar(s, of->scores[k].output);
 }
 
-/* Reads batches, of which the first is `first`, and adds what is scored of each. */
+/* Reads batches from number `first` on, and adds their scores. */
 static bool add_batches(session *s, const dataset *d, bool held_out, int64_t first, int64_t batches,
                         sample_score *score, batch_counts *counts, zf_error *error)
 {
@@ -190,7 +190,7 @@ static bool add_batches(session *s, const dataset *d, bool held_out, int64_t fir
         batch_counts here = of->count(batch);
         status = session_feed(s, batch, held_out);
         if (!status) status = zf_step(s->program);
-        if (status) break; /* reading would clear the error */
+        if (status) break; /* a read would clear the error */
         add_scores(s, score);
         counts->labelled += here.labelled, counts->pairs += here.pairs;
     }
@@ -198,7 +198,7 @@ static bool add_batches(session *s, const dataset *d, bool held_out, int64_t fir
     return !status || fail(error, status, "%s", zf_program_error(s->program));
 }
 
-/* Divides sums by what they are means over; where losses are means already, counts alone. */
+/* Divides sums by their counts; where losses are means already, only sets the counts. */
 static bool finish_scores(const objective *of, sample_score *score, const batch_counts *counts,
                           bool means)
 {

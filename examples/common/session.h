@@ -5,16 +5,16 @@
 #include "device.h"
 #include "sample.h"
 
-/* How ranks share a step: its global batch is cut into world * micro_batches parts, of which rank r
- * runs part k * world + r as its micro-batch k. Each rank has a session of its own. */
+/* How ranks share a step: its global batch is split into world * micro_batches parts. Part k *
+ * world + r is micro-batch k of rank r. Each rank has a session of its own. */
 typedef struct sharing {
     const zf_comm *comm;   /* NULL: one rank */
     int64_t micro_batches; /* of a step on each rank; 0: 1 */
     int64_t stage;         /* of ZeRO */
     int64_t bucket;        /* bytes of a bucket of parameters; 0: the default */
-    int64_t prefetch;      /* bytes gathered ahead of their use; 0 or less: nothing is */
-    const zf_cost *cost;   /* by which it is decided when; NULL: as early as these bytes allow */
-    bool measure;          /* the session's own, measured */
+    int64_t prefetch;      /* bytes gathered ahead of their use; 0 or less: none */
+    const zf_cost *cost;   /* rates that decide when; NULL: as early as these bytes allow */
+    bool measure;          /* measures rates of its own */
 } sharing;
 
 typedef struct session_desc {
@@ -33,12 +33,12 @@ typedef struct session_desc {
     double min_coeff, max_coeff; /* of LAMB; 0: its own */
     const char *no_fuse;         /* zf_fuse_desc.without */
     zf_recompute_mode recompute;
-    int64_t memory;      /* that the plan is kept within by recomputation; 0: any */
+    int64_t memory; /* limit of the plan's bytes, kept by recomputing; 0: none */
     zf_offload_desc offload;
-    const char *offload_dir; /* of what lies on a disk */
+    const char *offload_dir; /* for values on a disk */
     zf_dtype dtype;      /* in which it computes */
     bool keep_gradients; /* as outputs "gradient/NAME" */
-    /* Parameters, their dtype, and the sharing but for micro-batches, are this session's; not for
+    /* The session whose parameters, dtype and sharing (except micro-batches) this one uses; not for
      * training. */
     struct session *share;
 } session_desc;
@@ -46,7 +46,7 @@ typedef struct session_desc {
 typedef struct session {
     const sample_model *sample;
     zf_graph *graph;
-    zf_backend *backend, *own; /* own: NULL when it is another's */
+    zf_backend *backend, *own; /* own: NULL when it belongs to another session */
     zf_program *program;
     zf_tensor lr; /* an input; invalid unless the session trains */
     sample_shape shape;
@@ -55,22 +55,22 @@ typedef struct session {
     zf_cost cost; /* measured */
     zf_offload_desc offload;
     zf_dtype dtype;
-    bool buckets;      /* parameters lie in buckets: zf_zero was run */
-    int32_t *labelled; /* room for positions and labels of the part that is fed, [2, predictions] */
+    bool buckets;      /* parameters are in buckets: zf_zero was run */
+    int32_t *labelled; /* room for positions and labels of the current part, [2, predictions] */
 } session;
 
-/* The step of one rank, as the passes make it of a graph. */
+/* The description of one rank's step, for zf_passes. */
 zf_training session_training(zf_graph *g, const session_desc *d);
 
 /* False with *error, and then there is nothing to close. */
 bool session_open(session *s, const session_desc *d, zf_error *error);
 void session_close(session *s);
 
-/* Writes an input; one that the model does not have is passed over. */
+/* Writes an input; ignores one that the model does not have. */
 zf_status session_write(session *s, const char *input, const void *data, size_t bytes);
 
-/* This rank's parts of a global batch: runs all but the last, which it writes for zf_step. The
- * losses are means over the batch; sums: they are sums. */
+/* Runs this rank's parts of a global batch, except the last, which it writes for zf_step. The
+ * losses are means over the batch, or with `sums` sums. */
 zf_status session_feed(session *s, const void *batch, bool sums);
 
 /* A scalar output after a step; 0 for one that the model does not have. */
@@ -88,20 +88,20 @@ int64_t session_skipped(session *s);
 
 /* ------------------------------------------- models of folders: of a checkpoint or transformers */
 
-/* The parameters become those at `path`: of a checkpoint, a folder of Hugging Face, or a file of
- * weights. What these lack or have besides is reported. */
+/* Reads the parameters at `path`: a checkpoint, a folder of Hugging Face, or a file of weights.
+ * Missing and additional ones are reported. */
 bool session_take(session *s, const char *path, weights_report *report, zf_error *error);
-/* What the weights at such a path say about the model: whether its head is tied. */
+/* Sets what the weights at such a path show about the model: whether its head is tied. */
 bool session_config_take(const sample_model *sample, void *config, const char *path,
                          zf_error *error);
 
-/* How a command computes: the index of a choice. */
+/* The dtype in which a command computes: the index of a choice. */
 #define SESSION_DTYPES "auto|f32|bf16|f16"
 
-/* The model of a folder, as its config.json and its weights say. */
+/* The model of a folder, according to its config.json and its weights. */
 bool session_config(const sample_model *sample, const char *path, void *config, zf_error *error);
-/* A session with its weights, by a desc that has its configuration. dtype: of SESSION_DTYPES; auto
- * is what the checkpoint was trained in, else f32. */
+/* A session with a folder's weights, from a desc with its configuration. dtype: of SESSION_DTYPES;
+ * auto is the one the checkpoint was trained in, else f32. */
 bool session_open_folder(session *s, const char *path, session_desc *d, int64_t dtype,
                          zf_error *error);
 

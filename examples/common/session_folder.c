@@ -2,7 +2,7 @@
 #include "folder.h"
 #include "session.h"
 
-/* Of a checkpoint: by a program of its own, in f32. */
+/* Reads a checkpoint, with a program of its own, in f32. */
 static bool take_checkpoint(session *s, const char *path, weights_report *report, zf_error *error)
 {
     config_any config;

@@ -1,6 +1,6 @@
-/* The options of a run of training, their rows, and what they must not say together. An option is a
- * member of settings and a row in settings_rows; its kind says what else a run does with it
- * (options.h). A sample has other defaults, and perhaps options of its own. */
+/* The options of a run of training, their rows, and the combinations that are errors. An option is
+ * a member of settings and a row in settings_rows; its kind says what else a run does with it
+ * (options.h). A sample can have other defaults, and options of its own. */
 #ifndef SETTINGS_H
 #define SETTINGS_H
 
@@ -26,31 +26,31 @@ typedef struct settings {
     const void *own; /* the sample's own, or NULL */
 } settings;
 
-/* What most samples have. */
+/* The defaults of most samples. */
 settings settings_defaults(void);
 
 enum { SETTINGS_ROWS = 96 };
 
-/* All rows, those of the sample's own options (the last has name NULL) among them. */
+/* All rows, including those of the sample's own options (the last has name NULL). */
 void settings_rows(option_row rows[SETTINGS_ROWS], const struct sample_model *sample,
                    const option_row *own, settings *o);
 
-/* A folder that options name has the model and the vocabulary of which they say nothing;
- * `otherwise` is the model where none does. */
+/* Fills in the model and the vocabulary from a folder that other options name, if they are not
+ * given; `otherwise` is the model if no folder has one. */
 void settings_look_into_folders(settings *o, const char *otherwise);
 
-/* What is wrong with the options as a whole, or NULL. */
+/* Describes a mistake in the combination of options; NULL: none. */
 const char *settings_wrong(const settings *o);
 
-/* Of --recompute: "off" (or NULL), "layers", or the bytes that the peak of the plan must not
- * exceed, perhaps with K, M, G or T behind them; false: it is none of these. */
+/* Reads --recompute: "off" (or NULL), "layers", or the maximum of the plan's peak in bytes,
+ * optionally with K, M, G or T; false: none of these. */
 bool settings_recompute(const char *text, zf_recompute_mode *mode, int64_t *memory);
-/* Of --offload: "off" (or NULL), or KIND=SPACE,... of kinds of zf_offload_desc, each once; false of
- * any other, which is told so. */
+/* Reads --offload: "off" (or NULL), or KIND=SPACE,... of kinds of zf_offload_desc, each once;
+ * false, with SETTINGS_OFFLOAD as the message, for anything else. */
 #define SETTINGS_OFFLOAD                                                                           \
     "--offload is off, or optimizer or parameters, =host or =disk, with ',' between them"
 bool settings_offload(const char *text, zf_offload_desc *offload);
-/* Some kind lies in that space. */
+/* Some kind lies in this space. */
 bool settings_offloads(const zf_offload_desc *d, zf_space space);
 
 /* --cost measure. */

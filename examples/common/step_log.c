@@ -31,7 +31,7 @@ static bool keep(step_log *log, const step_log_row *row)
     return true;
 }
 
-/* A row of an earlier part of the run. */
+/* Reads a row of an earlier part of the run. */
 static bool read_row(void *user, const char *line)
 {
     step_log *log = user;
@@ -105,7 +105,7 @@ static double y_of(const frame *f, double loss)
     return HEIGHT - BOTTOM - (loss - f->low) / (f->high - f->low) * (HEIGHT - TOP - BOTTOM);
 }
 
-/* A round distance between ticks, for about five of them. */
+/* A round distance between ticks, so that there are about five. */
 static double tick(double span)
 {
     double unit = pow(10, floor(log10(span > 0 ? span / 5 : 1)));
@@ -129,8 +129,8 @@ static void axes(FILE *out, const frame *f)
             (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 8);
 }
 
-/* At most about 2000 points: of the rows themselves, or of their exponential mean over 25 rows.
- * That begins at 0, which has the weight `rest`; it is divided by the weight of the rows. */
+/* At most about 2000 points: of the rows, or of their exponential mean over 25 rows. The mean
+ * begins at 0, with the weight `rest`, and is divided by the weight of the rows. */
 static void curve(FILE *out, const step_log *log, int32_t loss, const frame *f, bool smooth,
                   const char *style)
 {

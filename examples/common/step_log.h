@@ -1,4 +1,4 @@
-/* What a run leaves behind: the CSV of its steps, the curve as SVG, and the live line. */
+/* The log of a run: the CSV of its steps, the curve as SVG, and the live line. */
 #ifndef STEP_LOG_H
 #define STEP_LOG_H
 
@@ -7,7 +7,7 @@
 enum { STEP_LOSSES = 4 };
 typedef struct step_log_row {
     int64_t step;
-    double losses[STEP_LOSSES]; /* as many as the log has names for */
+    double losses[STEP_LOSSES]; /* as many as the log has names */
     double lr, grad_norm, tokens_per_s;
 } step_log_row;
 
@@ -16,20 +16,20 @@ typedef struct step_log {
     step_log_row *rows;
     int64_t count, room;
     const char *program;       /* its name, for messages */
-    const char *const *losses; /* names, NULL behind the last or STEP_LOSSES of them */
+    const char *const *losses; /* names, NULL after the last, at most STEP_LOSSES */
     bool lacks_memory;
 } step_log;
 
-/* Opens the CSV, whose columns are step, the losses, lr, grad_norm and tokens_per_s. A run that
- * continues after `step` steps keeps the rows up to that step, and drops what came later. */
+/* Opens the CSV, whose columns are step, the losses, lr, grad_norm and tokens_per_s. A run resumed
+ * after `step` steps keeps the rows up to that step and drops later ones. */
 bool step_log_open(step_log *log, const char *path, const char *program, const char *const *losses,
                    int64_t step, zf_error *error);
-/* A row that cannot be written is lost for the file, which its closing tells; false: no memory. */
+/* Adds a row. If it cannot be written, step_log_close reports it; false: out of memory. */
 bool step_log_add(step_log *log, const step_log_row *row, zf_error *error);
-bool step_log_close(step_log *log, zf_error *error); /* frees the rows, too */
+bool step_log_close(step_log *log, zf_error *error); /* also frees the rows */
 
-/* The curve of one of the losses by step, under a title, smoothed over it; a level to compare with
- * (0: none), and what it is on held-out batches (0: not known). */
+/* Draws one of the losses by step, and smoothed; with a title, a level for comparison (0: none),
+ * and the loss of held-out batches (0: not known). */
 bool step_log_plot(const step_log *log, const char *path, int32_t loss, const char *title,
                    double level, const char *level_name, double held_out, zf_error *error);
 

@@ -1,4 +1,4 @@
-/* Options of a command line that say how texts become words. */
+/* Command line options for tokenization. */
 #ifndef TOKENIZING_H
 #define TOKENIZING_H
 
@@ -20,7 +20,7 @@ typedef struct tokenizing {
             "each ideograph is a word; auto: yes"                                                  \
     }
 
-/* What they say; the rest is unsaid. */
+/* The options; others are not set. */
 static inline bert_tokenizer_options tokenizing_options(const tokenizing *t)
 {
     return (bert_tokenizer_options){.lower_case = t->cased ? BERT_NO : BERT_UNSAID,
@@ -28,20 +28,21 @@ static inline bert_tokenizer_options tokenizing_options(const tokenizing *t)
                                     .chinese_chars = (bert_choice)t->chinese_chars};
 }
 
-/* What is kept in a checkpoint of how texts became ids, to be compared when its run goes on: notes
- * behind those of the settings. Older checkpoints lack all but "cased". */
+/* What a checkpoint keeps about its tokenization, compared when its run is resumed: notes after
+ * those of the settings. Older checkpoints only have "cased". */
 enum { TOKENIZING_NOTES = 5, TOKENIZING_TEXT = 20 };
 typedef struct tokenizing_notes {
     zf_note note[TOKENIZING_NOTES];
     char vocab[TOKENIZING_TEXT], corpus[TOKENIZING_TEXT];
 } tokenizing_notes;
 
-/* vocab NULL: there is none, nor a corpus. */
+/* vocab NULL: there is neither a vocabulary nor a corpus. */
 void tokenizing_note(tokenizing_notes *, const tokenizing *, const bert_vocab *vocab,
                      uint64_t corpus_digest);
 
-/* Whether the checkpoint `load` has the same; else *error says what is other. The vocabulary and
- * the corpus came from the paths, and init is how to start from the checkpoint's weights. */
+/* Whether the checkpoint `load` has the same; else *error names the difference. The paths are those
+ * of the vocabulary and the corpus; `init` is the option for starting from the checkpoint's
+ * weights. */
 bool tokenizing_fits(const tokenizing_notes *, const char *load, const char *vocab_path,
                      const char *corpus_path, const char *init, zf_error *error);
 

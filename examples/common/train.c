@@ -65,7 +65,7 @@ static zf_status feed(void *user, zf_program *program, int64_t step)
     return session_feed(&r->session, r->batch, false);
 }
 
-/* Whether a signal has reached any rank: they all hear of it after the same step. */
+/* Whether a signal has reached any rank; all ranks learn it after the same step. */
 static bool hear(run *r)
 {
     int64_t heard = interrupt_came();
@@ -74,10 +74,10 @@ static bool hear(run *r)
     return true;
 }
 
-/* There is a loss scale: a gradient that is not finite is a step that was skipped. */
+/* There is a loss scale, so a non-finite gradient means a skipped step. */
 static bool scaled(const run *r) { return r->job->o.precision == ZF_F16; }
 
-/* The row of the log, and the line where it is time for one. */
+/* Adds a row to the log, and prints a line when it is time. */
 static bool tell(run *r, const step_log_row *row, double t)
 {
     const settings *o = &r->job->o;
@@ -121,7 +121,7 @@ static bool report(void *user, zf_program *program, int64_t done, double lr)
     }
     if (!o->save || !o->save_every || done % o->save_every || done == o->steps) return true;
     if (!run_save(r)) return false;
-    r->last_step = run_now(); /* the next step's time begins here */
+    r->last_step = run_now(); /* the time of the next step begins here */
     return true;
 }
 
@@ -145,7 +145,7 @@ double run_speed(const run *r)
     return median;
 }
 
-/* The program's error says on which rank: "rank 2: step 5: the output ..." */
+/* The program's error names the rank: "rank 2: step 5: the output ..." */
 static bool fail_by_loss(run *r)
 {
     const char *text = zf_program_error(r->session.program);

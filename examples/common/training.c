@@ -24,7 +24,7 @@ void training_tell_beginning(const training *t, int64_t done)
                t->load, (long long)done, (long long)t->steps);
 }
 
-/* An argument for a shell: in quotes where it has a character that means something there. */
+/* Prints an argument for a shell, in quotes if needed. */
 static void print_argument(FILE *out, const char *text)
 {
     static const char plain[] =
@@ -37,7 +37,7 @@ static void print_argument(FILE *out, const char *text)
 
 void training_tell_interrupted(const training *t, int64_t done)
 {
-    FILE *out = ferror(stdout) ? stderr : stdout; /* nobody may read the former any more */
+    FILE *out = ferror(stdout) ? stderr : stdout; /* its reader may be gone */
     fprintf(out, "interrupted after step %lld; ", (long long)done);
     if (!t->save) {
         fprintf(out, "without --save nothing is kept\n");
@@ -47,7 +47,7 @@ void training_tell_interrupted(const training *t, int64_t done)
     if (t->launcher && !strcmp(t->launcher, "mpirun"))
         fprintf(out, " mpirun -np %lld", (long long)t->world);
     for (int i = 0; i < t->argc; i++) print_argument(out, t->argv[i]);
-    if (!t->load || strcmp(t->load, t->save)) { /* of two --load the last one counts */
+    if (!t->load || strcmp(t->load, t->save)) { /* the last --load counts */
         fprintf(out, " --load");
         print_argument(out, t->save);
     }
@@ -63,8 +63,8 @@ void training_log(csv_file *log, const char *program, const char *row)
 
 void training_tell_grace(const training *t, double step_seconds)
 {
-    /* Open MPI's wait behind Ctrl-C, before SIGTERM and again before SIGKILL. It is also in the
-     * environment of what it starts. */
+    /* The time that Open MPI's mpirun waits after Ctrl-C before SIGTERM, and again before SIGKILL.
+     * It is in the environment of its processes. */
     const char *told = getenv("OMPI_MCA_odls_base_sigkill_timeout");
     double grace = told ? strtod(told, NULL) : 1;
     if (!t->save || !getenv("OMPI_COMM_WORLD_RANK") || step_seconds < grace / 2) return;

@@ -10,14 +10,14 @@
 
 enum { PATH = 1024 };
 
-/* A file that is open. */
+/* An open file. */
 typedef struct shard {
     char path[PATH];
     zf_safetensors *file;
 } shard;
 
 typedef struct item {
-    const char *name; /* without the wrappers' prefixes */
+    const char *name; /* without prefixes of wrappers */
     int32_t shard, at;
     bool taken;
 } item;
@@ -46,8 +46,8 @@ const char *shape_text(char text[SHAPE_TEXT], zf_shape shape)
 
 /* ---------------------------------------------------------------------------------- opening */
 
-/* PyTorch's own files are archives (of Zip) or streams of pickle: programs, not data. The length in
- * front of a safetensors file may look like the latter. */
+/* PyTorch's own files are Zip archives or pickle streams: programs, not data. The length at the
+ * start of a safetensors file may look like a pickle. */
 static bool is_pickle(const char *path)
 {
     unsigned char head[4] = {0};
@@ -113,8 +113,8 @@ static zf_status list_items(weights *w, zf_error *error)
     return ZF_OK;
 }
 
-/* {"weight_map": {NAME: FILE beside the index, ...}}: opens the files, and checks that each has
- * what the index says. */
+/* {"weight_map": {NAME: FILE beside the index, ...}}: opens the files, and checks that each has the
+ * tensors that the index lists. */
 static zf_status open_index(weights *w, const char *path, zf_error *error)
 {
     zf_json *json = zf_json_read(path, NULL, error);
@@ -158,7 +158,7 @@ static bool ends_in(const char *text, const char *end)
     return n >= m && !strcmp(text + n - m, end);
 }
 
-/* Of a folder: the file to open. */
+/* The file to open in a folder. */
 static zf_status look_into(char file[PATH], const char *folder, zf_error *error)
 {
     static const char *const names[] = {"model.safetensors", "model.safetensors.index.json"};
@@ -222,7 +222,7 @@ static const zf_safetensors_entry *entry_of(const weights *w, int32_t index)
     return zf_safetensors_at(w->shards[x->shard].file, x->at);
 }
 
-/* All values as f32, to be freed; NULL with *error. */
+/* All values as f32, which the caller frees; NULL with *error. */
 static float *read_values(weights *w, int32_t index, zf_error *error)
 {
     const zf_safetensors_entry *e = entry_of(w, index);
@@ -313,7 +313,7 @@ void weights_print(const char *path, const weights_report *report)
 
 /* ---------------------------------------------------------------------------------- programs */
 
-/* The master weights of a parameter, the invalid tensor where it has none. */
+/* The master weights of a parameter; the invalid tensor if it has none. */
 static zf_tensor master_of(zf_tensor param)
 {
     zf_tensor master = {param.graph, 0};

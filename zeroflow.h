@@ -478,14 +478,16 @@ ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias);
 
 typedef struct zf_attention_desc {
     int64_t heads; /* of q; 0: 1 */
-    /* Heads of k and v, a divisor of heads: head j of q reads head j / (heads / kv_heads). Less
-     * than heads, k and v are repeated in memory for all of q's. 0: heads */
+    /* Heads of k and v, a divisor of heads: head j of q reads head j / (heads / kv_heads)
+     * (Ainslie et al. 2023). 0: heads */
     int64_t kv_heads;
     double scale;   /* of the scores; 0: 1 / sqrt(width of a head) */
     double dropout; /* of the probabilities */
     /* Query m of M sees key n of N where n <= m + N - M: for M = N, itself and what is before it.
      * What is not seen is not computed */
     bool causal;
+    /* Of causal attention: query m sees the last `window` keys of these alone. 0: all */
+    int64_t window;
     /* Broadcasts to [B, heads, M, N], and gets no gradient. bool or u8: a key that is 0 is not
      * seen; else it is of q's dtype and added to the scaled scores. ZF_NONE: none */
     zf_tensor mask;
@@ -1850,9 +1852,11 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
       A(masked_softmax_grad, stream, i) A(masked_softmax_grad, scale, f))                          \
     X(affine, 2, 3, )                                                                              \
     X(attention, 1, 4, A(attention, p, f) A(attention, stream, i) A(attention, heads, i)           \
-      A(attention, scale, f) A(attention, causal, b))                                              \
+      A(attention, scale, f) A(attention, causal, b) A(attention, kv_heads, i)                     \
+      A(attention, window, i))                                                                     \
     X(attention_grad, 4, 7, A(attention_grad, p, f) A(attention_grad, stream, i)                   \
-      A(attention_grad, heads, i) A(attention_grad, scale, f) A(attention_grad, causal, b))        \
+      A(attention_grad, heads, i) A(attention_grad, scale, f) A(attention_grad, causal, b)         \
+      A(attention_grad, kv_heads, i) A(attention_grad, window, i))                                 \
     X(chain, 1, 8, A(chain, program, l) A(chain, values, v))                                       \
     /* ranks: made by zf_zero */                                                                   \
     X(bucket, 1, ZF_MAX_OPERANDS, A(bucket, at, l) A(bucket, size, i) A(bucket, world, i))         \

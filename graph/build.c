@@ -528,23 +528,6 @@ ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias)
                      NULL);
 }
 
-/* x [B, N, H] has `heads` heads; repeats each of them `times` times. */
-static zf_tensor zfi_repeat_heads(zf_tensor x, int64_t heads, int64_t times)
-{
-    zf_shape s = zf_tensor_shape(x);
-    int64_t width;
-    if (!zf_valid(x)) return zfi_invalid(x, "attention");
-    if (s.rank != 3 || s.dims[2] % heads)
-        return zfi_misuse(x, ZF_ERR_SHAPE, "attention",
-                          "k and v must be [batch, tokens, hidden], hidden a multiple of the %lld "
-                          "kv_heads",
-                          (long long)heads);
-    width = s.dims[2] / heads;
-    x = zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], heads, 1, width));
-    x = zf_broadcast(x, ZF_SHAPE(s.dims[0], s.dims[1], heads, times, width));
-    return zf_reshape(x, ZF_SHAPE(s.dims[0], s.dims[1], heads * times * width));
-}
-
 /* 0 where a key is seen, else -inf. */
 static zf_tensor zfi_added_mask(zf_tensor mask, zf_dtype dtype)
 {
@@ -572,21 +555,13 @@ ZF_API zf_tensor zf_attention(zf_tensor q, zf_tensor k, zf_tensor v, const zf_at
                           "%lld heads",
                           (long long)s.dims[2], (long long)(heads + 2 * kv_heads));
     hidden = s.rank != 3 ? 0 : packed ? s.dims[2] / (heads + 2 * kv_heads) * heads : s.dims[2];
-    if (packed && kv_heads < heads && s.rank == 3) {
-        int64_t of_k = hidden / heads * kv_heads;
-        x[0] = zf_slice(q, 2, 0, hidden);
-        x[1] = zf_slice(q, 2, hidden, hidden + of_k);
-        x[2] = zf_slice(q, 2, hidden + of_k, s.dims[2]);
-        packed = false;
-    }
-    for (int i = 1; i < 3 && kv_heads < heads && !packed; i++)
-        x[i] = zfi_repeat_heads(x[i], kv_heads, heads / kv_heads);
     count = packed ? 1 : 3;
     if (zfi_is_operand(d.mask)) x[count++] = zfi_added_mask(d.mask, zf_tensor_dtype(q));
     if (d.scale == 0 && hidden) d.scale = 1 / sqrt((double)hidden / (double)heads);
     return zfi_build(ZF_OP_attention, count, x,
                      zfi_with({.f = d.dropout}, {.i = d.dropout > 0 ? zfi_new_stream(q.graph) : 0},
-                              {.i = heads}, {.f = d.scale}, {.i = d.causal}));
+                              {.i = heads}, {.f = d.scale}, {.i = d.causal},
+                              {.i = kv_heads < heads ? kv_heads : 0}, {.i = d.window}));
 }
 
 /* x holds the last `count` operands of residual_norm; the bias is the last of all. */

@@ -15,12 +15,15 @@
  *          dV = dropout(P)^T dy            dS = P (dropout(dy v^T) - D) scale
  *          dQ = dS k                       dK = dS^T q
  *
- * One or two operands are the packed form: qkv [B,T,3H] and an optional bias. A token's row of qkv
- * holds q of all heads, then k, then v. Three or four are the separate form: q [B,M,H], k and v
- * [B,N,H], and an optional bias. The bias broadcasts to [B,heads,M,N]. causal: query m sees key n
- * where n <= m + N - M; other keys have probability 0. Dropout has the mask of the operator dropout
- * {p stream} on a tensor [B,heads,M,N]. A row of scores is empty when its query sees no key, or all
- * its scores are -inf: y is 0 there. A row with NaN or +inf among its scores gives NaN.
+ * One or two operands are the packed form: qkv [B,T,H + 2 K] and an optional bias. A token's row of
+ * qkv holds q of all heads, then k, then v. Three or four are the separate form: q [B,M,H], k and v
+ * [B,N,K], and an optional bias. kv_heads is a divisor of heads, 0 for heads itself, and K =
+ * kv_heads d. Head j of q reads head j / (heads / kv_heads) of k and v (Ainslie et al. 2023); dK and
+ * dV are sums over these heads of q, in their order. The bias broadcasts to [B,heads,M,N]. causal:
+ * query m sees key n where n <= m + N - M. With a window W, n > m + N - M - W is necessary too.
+ * Other keys have probability 0. Dropout has the mask of the operator dropout {p stream} on a tensor
+ * [B,heads,M,N]. A row of scores is empty when its query sees no key, or all its scores are -inf: y
+ * is 0 there. A row with NaN or +inf among its scores gives NaN.
  *
  * The result of attention_grad is the gradient of qkv; in the separate form, the gradients of q, k
  * and v in one flat tensor, in this order. The bias gets no gradient. Saved: y and lse. lse is f64
@@ -46,7 +49,9 @@
  * + t) * row + h * d of its array. */
 typedef struct zfi_attention {
     int64_t batch, heads, m, n, d;    /* m queries, n keys */
-    int64_t row;                      /* elements from one token to the next, in q, k and v */
+    int64_t kv_heads, group;          /* group = heads / kv_heads */
+    int64_t row, kv_row;              /* elements from one token to the next: q; k and v */
+    int64_t window;                   /* the keys that a query sees, at most; n: no window */
     const zf_array *q, *k, *v, *bias; /* bias may be NULL */
     int64_t q_at, k_at, v_at;
     zf_shape scores; /* [batch, heads, m, n] */
@@ -57,11 +62,16 @@ typedef struct zfi_attention {
 } zfi_attention;
 
 /* The shapes of q and k, from the shape of operand 0 and, in the separate form, of operand 1. */
-static void zfi_attention_shapes(const zf_shape *x, const zf_shape *of_k, zf_shape *q, zf_shape *k)
+static void zfi_attention_shapes(const zf_shape *x, const zf_shape *of_k, int64_t heads,
+                                 int64_t kv_heads, zf_shape *q, zf_shape *k)
 {
-    *q = *x;
-    if (!of_k) q->dims[2] /= 3;
-    *k = of_k ? *of_k : *q;
+    *q = *k = *x;
+    if (of_k) {
+        *k = *of_k;
+    } else {
+        q->dims[2] = x->dims[2] / (heads + 2 * kv_heads) * heads;
+        k->dims[2] = x->dims[2] / (heads + 2 * kv_heads) * kv_heads;
+    }
 }
 
 /* Checks the operands of an attention, from number `first` on. Sets the shapes of q, k and the
@@ -72,6 +82,7 @@ static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q,
     int32_t count = c->arg_count - first;
     const zfi_node *const *x = c->args + first;
     int64_t heads = ZF_INT(c, attention, heads), stream = ZF_INT(c, attention, stream);
+    int64_t kv_heads = ZF_INT(c, attention, kv_heads), window = ZF_INT(c, attention, window);
     double p = ZF_FLOAT(c, attention, p), scale = ZF_FLOAT(c, attention, scale);
     bool packed = count <= 2;
     char type[ZFI_TYPE_TEXT];
@@ -86,6 +97,15 @@ static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q,
     if (heads < 1)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "heads = %lld must be 1 or more",
                               (long long)heads);
+    if (kv_heads < 0 || (kv_heads && heads % kv_heads))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "kv_heads = %lld must be a divisor of the %lld heads",
+                              (long long)kv_heads, (long long)heads);
+    if (!kv_heads) kv_heads = heads;
+    if (window < 0 || (window && !ZF_INT(c, attention, causal)))
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "window = %lld must be positive, and causal attention's",
+                              (long long)window);
     if (!isfinite(scale))
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "scale = %g must be finite", scale);
     if (!(p >= 0 && p < 1))
@@ -93,25 +113,26 @@ static zf_status zfi_infer_heads(const zfi_infer *c, int32_t first, zf_shape *q,
     if (stream < 0 || stream > UINT32_MAX)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "stream %lld must be 0 to 2^32 - 1",
                               (long long)stream);
-    if (packed &&
-        (x[0]->shape.rank != 3 || x[0]->shape.dims[2] % 3 || x[0]->shape.dims[2] / 3 % heads))
+    if (packed && (x[0]->shape.rank != 3 || x[0]->shape.dims[2] % (heads + 2 * kv_heads)))
         return zfi_infer_fail(c, ZF_ERR_SHAPE,
-                              "operand %d must be [batch, tokens, 3 hidden], hidden a multiple of "
-                              "the %lld heads",
-                              (int)first, (long long)heads);
+                              "operand %d must be [batch, tokens, q, k and v], the last a multiple "
+                              "of their %lld heads",
+                              (int)first, (long long)(heads + 2 * kv_heads));
     if (!packed && (x[0]->shape.rank != 3 || x[0]->shape.dims[2] % heads))
         return zfi_infer_fail(
             c, ZF_ERR_SHAPE,
             "operand %d must be [batch, tokens, hidden], hidden a multiple of the %lld heads",
             (int)first, (long long)heads);
-    if (!packed &&
-        (x[1]->shape.rank != 3 || x[1]->shape.dims[0] != x[0]->shape.dims[0] ||
-         x[1]->shape.dims[2] != x[0]->shape.dims[2] || !zfi_same_shape(&x[1]->shape, &x[2]->shape)))
+    if (!packed && (x[1]->shape.rank != 3 || x[1]->shape.dims[0] != x[0]->shape.dims[0] ||
+                    x[1]->shape.dims[2] != x[0]->shape.dims[2] / heads * kv_heads ||
+                    !zfi_same_shape(&x[1]->shape, &x[2]->shape)))
         return zfi_infer_fail(c, ZF_ERR_SHAPE,
-                              "operands %d and %d must be [batch, tokens, hidden] of one shape, "
-                              "with operand %d's batch and hidden",
-                              (int)first + 1, (int)first + 2, (int)first);
-    zfi_attention_shapes(&x[0]->shape, packed ? NULL : &x[1]->shape, q, k);
+                              "operands %d and %d must be [batch, tokens, %lld] of one shape: %lld "
+                              "heads as wide as those of operand %d, and its batch",
+                              (int)first + 1, (int)first + 2,
+                              (long long)(x[0]->shape.dims[2] / heads * kv_heads),
+                              (long long)kv_heads, (int)first);
+    zfi_attention_shapes(&x[0]->shape, packed ? NULL : &x[1]->shape, heads, kv_heads, q, k);
     *scores = (zf_shape){4, {q->dims[0], heads, q->dims[1], k->dims[1]}};
     if (!zfi_addressable(scores))
         return zfi_infer_fail(c, ZF_ERR_SHAPE, "there would be 2^60 scores or more");
@@ -206,11 +227,14 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     zf_launch as_dropout = *l;
     zfi_attention o = {.q = x, .k = packed ? x : x + 1, .v = packed ? x : x + 2};
     zf_shape q, k;
-    zfi_attention_shapes(&x->shape, packed ? NULL : &x[1].shape, &q, &k);
-    o.batch = q.dims[0], o.heads = ZF_INT(l, attention, heads), o.m = q.dims[1], o.n = k.dims[1];
+    o.heads = ZF_INT(l, attention, heads), o.kv_heads = ZF_INT(l, attention, kv_heads);
+    if (!o.kv_heads) o.kv_heads = o.heads;
+    o.group = o.heads / o.kv_heads;
+    zfi_attention_shapes(&x->shape, packed ? NULL : &x[1].shape, o.heads, o.kv_heads, &q, &k);
+    o.batch = q.dims[0], o.m = q.dims[1], o.n = k.dims[1];
     o.d = q.dims[2] / o.heads;
-    o.row = x->shape.dims[2];
-    if (packed) o.k_at = q.dims[2], o.v_at = 2 * q.dims[2];
+    o.row = x->shape.dims[2], o.kv_row = packed ? o.row : k.dims[2];
+    if (packed) o.k_at = q.dims[2], o.v_at = q.dims[2] + k.dims[2];
     o.scores = (zf_shape){4, {o.batch, o.heads, o.m, o.n}};
     if (count % 2 == 0) {
         o.bias = x + count - 1;
@@ -218,6 +242,7 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     }
     o.scale = ZF_FLOAT(l, attention, scale);
     o.causal = ZF_INT(l, attention, causal) != 0;
+    o.window = ZF_INT(l, attention, window) ? zfi_min(ZF_INT(l, attention, window), o.n) : o.n;
     o.keep = 1;
     if (l->run && !l->run->evaluate && ZF_FLOAT(l, attention, p) > 0) {
         as_dropout.out.shape = o.scores;
@@ -228,10 +253,21 @@ static zfi_attention zfi_attention_of(const zf_launch *l, int32_t first)
     return o;
 }
 
-/* How many keys query `m` sees: keys 0 to this number - 1. */
+/* Query `m` sees keys zfi_attention_first to zfi_attention_seen - 1. */
 static int64_t zfi_attention_seen(const zfi_attention *a, int64_t m)
 {
     return a->causal ? zfi_max(0, zfi_min(a->n, m + 1 + a->n - a->m)) : a->n;
+}
+
+static int64_t zfi_attention_first(const zfi_attention *a, int64_t m)
+{
+    return zfi_max(0, zfi_attention_seen(a, m) - a->window);
+}
+
+/* The element of k or v (`at`) of key n that head `head` of q reads; `head` counts over the batch. */
+static int64_t zfi_attention_kv(const zfi_attention *a, int64_t at, int64_t head, int64_t n)
+{
+    return at + (head / a->heads * a->n + n) * a->kv_row + head % a->heads / a->group * a->d;
 }
 
 /* ------------------------------------------------------------------------------ reference */
@@ -241,7 +277,7 @@ static double zfi_attention_score(const zfi_attention *a, int64_t head, int64_t 
 {
     int64_t b = head / a->heads, h = head % a->heads;
     int64_t q = a->q_at + (b * a->m + m) * a->row + h * a->d;
-    int64_t k = a->k_at + (b * a->n + n) * a->row + h * a->d;
+    int64_t k = zfi_attention_kv(a, a->k_at, head, n);
     double sum = 0;
     for (int64_t i = 0; i < a->d; i++) sum += zfi_get(a->q, q + i) * zfi_get(a->k, k + i);
     sum *= a->scale;
@@ -270,12 +306,12 @@ static void zfi_attention_reference(void *context, int64_t row, int worker)
     const zf_array *out = &run->launch->out, *lse = zfi_saved_out(run->launch, 0);
     double *p = (double *)run->launch->scratch + worker * a->n, most = -INFINITY, sum = 0;
     int64_t head = row / a->m, m = row % a->m, seen = zfi_attention_seen(a, m);
-    int64_t b = head / a->heads, h = head % a->heads;
-    for (int64_t n = 0; n < seen; n++) {
+    int64_t b = head / a->heads, h = head % a->heads, first = zfi_attention_first(a, m);
+    for (int64_t n = first; n < seen; n++) {
         p[n] = zfi_attention_score(a, head, m, n);
         if (p[n] > most) most = p[n];
     }
-    for (int64_t n = 0; n < seen; n++) {
+    for (int64_t n = first; n < seen; n++) {
         p[n] = exp(p[n] - (most == -INFINITY ? 0 : most));
         sum += p[n];
         p[n] *= zfi_attention_kept(a, head, m, n);
@@ -283,64 +319,76 @@ static void zfi_attention_reference(void *context, int64_t row, int worker)
     if (lse) zfi_set(lse, row, most + log(sum));
     for (int64_t i = 0; i < a->d; i++) { /* y[b,m,h,i] */
         double y = 0;
-        int64_t v = a->v_at + b * a->n * a->row + h * a->d + i;
-        for (int64_t n = 0; n < seen; n++) y += p[n] * zfi_get(a->v, v + n * a->row);
+        int64_t v = zfi_attention_kv(a, a->v_at, head, 0) + i;
+        for (int64_t n = first; n < seen; n++) y += p[n] * zfi_get(a->v, v + n * a->kv_row);
         zfi_set(out, ((b * a->m + m) * a->heads + h) * a->d + i, sum == 0 ? 0 : y / sum);
     }
 }
 
 /* The gradients in the result. Head h of token t of example b begins at element at + (b * tokens +
- * t) * row + h * d. */
+ * t) * row + h * d, of k and v with kv_row. */
 typedef struct zfi_attention_out {
-    int64_t row, q_at, k_at, v_at;
+    int64_t row, kv_row, q_at, k_at, v_at;
 } zfi_attention_out;
 
 static zfi_attention_out zfi_attention_out_of(const zfi_attention *a)
 {
-    int64_t hidden = a->heads * a->d, q = a->batch * a->m * hidden, k = a->batch * a->n * hidden;
-    if (a->q == a->k) return (zfi_attention_out){a->row, a->q_at, a->k_at, a->v_at};
-    return (zfi_attention_out){hidden, 0, q, q + k};
+    int64_t q = a->batch * a->m * a->row, k = a->batch * a->n * a->kv_row;
+    if (a->q == a->k) return (zfi_attention_out){a->row, a->row, a->q_at, a->k_at, a->v_at};
+    return (zfi_attention_out){a->row, a->kv_row, 0, q, q + k};
 }
 
-/* One head of the gradients. Scratch: 2 n + 2 n d doubles. */
-static void zfi_attention_grad_reference(void *context, int64_t head, int worker)
+/* dQ of one head, and what it adds to dK and dV. Scratch: p and ds, n of each. */
+static void zfi_attention_grad_head(const zfi_attention_run *run, int64_t head, double *p,
+                                    double *dk, double *dv)
 {
-    const zfi_attention_run *run = context;
     const zfi_attention *a = &run->a;
     const zf_array *dy = &run->launch->args[0], *y = &run->launch->args[1];
     zfi_attention_out to = zfi_attention_out_of(a);
-    int64_t d = a->d, count = a->n * d, b = head / a->heads, h = head % a->heads;
-    int64_t k_from = a->k_at + b * a->n * a->row + h * d;
-    int64_t v_from = a->v_at + b * a->n * a->row + h * d;
-    double *p = (double *)run->launch->scratch + worker * (2 * a->n + 2 * count);
-    double *ds = p + a->n, *dk = ds + a->n, *dv = dk + count;
-    for (int64_t i = 0; i < count; i++) dk[i] = dv[i] = 0;
+    int64_t d = a->d, b = head / a->heads, h = head % a->heads;
+    int64_t k_from = zfi_attention_kv(a, a->k_at, head, 0);
+    int64_t v_from = zfi_attention_kv(a, a->v_at, head, 0);
+    double *ds = p + a->n;
     for (int64_t m = 0; m < a->m; m++) {
         int64_t seen = zfi_attention_seen(a, m), row = ((b * a->m + m) * a->heads + h) * d;
-        int64_t q = a->q_at + (b * a->m + m) * a->row + h * d;
+        int64_t q = a->q_at + (b * a->m + m) * a->row + h * d, first = zfi_attention_first(a, m);
         double lse = zfi_get(&run->launch->args[2], head * a->m + m), delta = 0;
         for (int64_t i = 0; i < d; i++) delta += zfi_get(dy, row + i) * zfi_get(y, row + i);
-        for (int64_t n = 0; n < seen; n++) {
+        for (int64_t n = first; n < seen; n++) {
             double kept = zfi_attention_kept(a, head, m, n), dp = 0;
             p[n] = lse == -INFINITY ? 0 : exp(zfi_attention_score(a, head, m, n) - lse);
             for (int64_t i = 0; i < d; i++)
-                dp += zfi_get(dy, row + i) * zfi_get(a->v, v_from + n * a->row + i);
+                dp += zfi_get(dy, row + i) * zfi_get(a->v, v_from + n * a->kv_row + i);
             ds[n] = p[n] * (dp * kept - delta) * a->scale;
             p[n] *= kept;
         }
         for (int64_t i = 0; i < d; i++) {
             double dq = 0;
-            for (int64_t n = 0; n < seen; n++) {
-                dq += ds[n] * zfi_get(a->k, k_from + n * a->row + i);
+            for (int64_t n = first; n < seen; n++) {
+                dq += ds[n] * zfi_get(a->k, k_from + n * a->kv_row + i);
                 dk[n * d + i] += ds[n] * zfi_get(a->q, q + i);
                 dv[n * d + i] += p[n] * zfi_get(dy, row + i);
             }
             zfi_set(&run->launch->out, to.q_at + (b * a->m + m) * to.row + h * d + i, dq);
         }
     }
+}
+
+/* The gradients of one head of k and v, and of its heads of q. Scratch: 2 n + 2 n d doubles. */
+static void zfi_attention_grad_reference(void *context, int64_t kv_head, int worker)
+{
+    const zfi_attention_run *run = context;
+    const zfi_attention *a = &run->a;
+    zfi_attention_out to = zfi_attention_out_of(a);
+    int64_t d = a->d, count = a->n * d, b = kv_head / a->kv_heads, h = kv_head % a->kv_heads;
+    double *p = (double *)run->launch->scratch + worker * (2 * a->n + 2 * count);
+    double *dk = p + 2 * a->n, *dv = dk + count;
+    for (int64_t i = 0; i < count; i++) dk[i] = dv[i] = 0;
+    for (int64_t k = 0; k < a->group; k++)
+        zfi_attention_grad_head(run, kv_head * a->group + k, p, dk, dv);
     for (int64_t n = 0; n < a->n; n++)
         for (int64_t i = 0; i < d; i++) {
-            int64_t at = (b * a->n + n) * to.row + h * d + i;
+            int64_t at = (b * a->n + n) * to.kv_row + h * d + i;
             zfi_set(&run->launch->out, to.k_at + at, dk[n * d + i]);
             zfi_set(&run->launch->out, to.v_at + at, dv[n * d + i]);
         }
@@ -699,6 +747,7 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
     size_t width = (size_t)c->width, s = queries * keys, size[ZFI_AT_END] = {0};
     size_t tall = (size_t)zfi_round_up(c->a.d, c->columns); /* rows of a right operand along
                                                              * tokens */
+    size_t group = (size_t)c->a.group;
     size[ZFI_AT_Q] = queries * width;
     size[ZFI_AT_K_RIGHT] = keys * tall;
     size[ZFI_AT_KT] = (size_t)zfi_round_up(c->keys, c->columns) * (size_t)c->words;
@@ -708,7 +757,7 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
     size[ZFI_AT_DRAW] = size[ZFI_AT_BIAS] / 2;
     size[ZFI_AT_ZERO] = keys;
     size[ZFI_AT_ROWS] = 2 * width;
-    size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = backward ? m : queries;
+    size[ZFI_AT_MOST] = size[ZFI_AT_SUM] = backward ? m * group : queries;
     if (backward) {
         size[ZFI_AT_DY] = size[ZFI_AT_Q];
         size[ZFI_AT_Q_RIGHT] = size[ZFI_AT_DY_RIGHT] = queries * tall;
@@ -717,7 +766,7 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
         size[ZFI_AT_DS_HALF] = size[ZFI_AT_P_HALF];
         size[ZFI_AT_TURNED] = c->half ? (keys + ZFI_TILE_ROWS) * ((queries + 1) / 2) : 0;
         if (!c->direct) {
-            size[ZFI_AT_Y] = (c->apart ? queries : m) * width;
+            size[ZFI_AT_Y] = (c->apart ? queries : m * group) * width;
             size[ZFI_AT_DK] = size[ZFI_AT_DV] = keys * width;
         }
     } else {
@@ -731,7 +780,8 @@ static void zfi_attention_parts(zfi_attention_cut *c, bool backward)
 static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, bool backward)
 {
     zfi_attention_cut c = {.a = zfi_attention_of(l, backward ? 3 : 0), .launch = l};
-    int64_t threads = zfi_pool_threads(zfi_cpu_of(l)->pool), heads = c.a.batch * c.a.heads;
+    int64_t threads = zfi_pool_threads(zfi_cpu_of(l)->pool);
+    int64_t heads = c.a.batch * (backward ? c.a.kv_heads : c.a.heads);
     int64_t m = c.a.m, n = c.a.n, most, wanted;
     c.isa = zfi_cpu_of(l)->isa;
     c.dtype = c.a.q->dtype;
@@ -754,7 +804,7 @@ static zfi_attention_cut zfi_attention_cut_of(const zf_launch *l, bool backward)
     c.direct = c.a.d == c.width && c.dtype == ZF_F32;
     /* Two separate tasks compute seven products, one task for all computes five. */
     c.apart = 5 * zfi_round_up(heads, threads) > 7 * heads + 4 * threads / c.key_blocks ||
-              (!c.direct && m > ZFI_GRADIENT_IN_SCRATCH / c.width);
+              (!c.direct && m > ZFI_GRADIENT_IN_SCRATCH / (c.width * c.a.group));
     zfi_attention_parts(&c, backward);
     return c;
 }
@@ -802,7 +852,7 @@ static float *zfi_part_of(const zfi_attention_worker *w, int part)
     return w->scratch + w->c->part[part];
 }
 
-/* The element of q, k or v at which token t of head `head` begins. */
+/* The element of q or y at which token t of head `head` begins. */
 static int64_t zfi_attention_at(const zfi_attention *a, int64_t head, int64_t tokens, int64_t t,
                                 int64_t row)
 {
@@ -849,21 +899,21 @@ static zfi_right zfi_right_of(const zfi_attention_worker *w, int part, const zf_
 
 /* Tokens transposed, as the right operand: scores are the queries times this. */
 static zfi_right zfi_turned_of(const zfi_attention_worker *w, int part, const zf_array *x,
-                               int64_t at, int64_t rows)
+                               int64_t at, int64_t row, int64_t rows)
 {
     const zfi_attention_cut *c = w->c;
     float *to = zfi_part_of(w, part);
     const void *from = zfi_array_at(x, at);
-    if (c->half || x->dtype == ZF_F32)
-        c->tile->pack(to, c->columns, from, c->a.row, 1, rows, c->a.d);
-    else zfi_pack_widened(c->isa, x->dtype, to, c->columns, from, c->a.row, 1, rows, c->a.d);
+    if (c->half || x->dtype == ZF_F32) c->tile->pack(to, c->columns, from, row, 1, rows, c->a.d);
+    else zfi_pack_widened(c->isa, x->dtype, to, c->columns, from, row, 1, rows, c->a.d);
     return (zfi_right){to, c->columns, c->columns * c->words};
 }
 
-/* A block of scores: queries m..m+rows-1 and keys n..n+keys-1 of a head. With causal masking, row i
- * sees the first `seen` + i of these keys, at most all. */
+/* A block of scores: queries m..m+rows-1 and keys n..n+keys-1 of a head of q. With causal masking,
+ * row i sees the first `seen` + i of these keys, at most all; without the first `seen` + i - window
+ * of them, if there is a window. */
 typedef struct zfi_scores {
-    int64_t head, m, rows, n, keys, seen;
+    int64_t head, m, rows, n, keys, seen, window;
 } zfi_scores;
 
 static zfi_scores zfi_scores_of(const zfi_attention_cut *c, int64_t head, int64_t m, int64_t n)
@@ -874,10 +924,23 @@ static zfi_scores zfi_scores_of(const zfi_attention_cut *c, int64_t head, int64_
                         zfi_min(c->queries, a->m - m),
                         n,
                         zfi_min(c->keys, a->n - n),
-                        a->causal ? m + 1 + a->n - a->m - n : INT64_MAX / 4};
+                        a->causal ? m + 1 + a->n - a->m - n : INT64_MAX / 4,
+                        a->window < a->n ? a->window : INT64_MAX / 2};
 }
 
-/* How many keys of a block its row r sees. */
+/* Whether any row sees any key of the block: the last row has the last key, the first the first. */
+static bool zfi_block_is_seen(const zfi_scores *b)
+{
+    return b->seen + b->rows > 1 && b->seen - b->window < b->keys;
+}
+
+/* The first key of a block that its row r sees. */
+static int64_t zfi_row_first(const zfi_scores *b, int64_t r)
+{
+    return zfi_max(0, zfi_min(b->keys, b->seen + r - b->window));
+}
+
+/* The number of keys of a block up to the last that its row r sees. */
 static int64_t zfi_row_sees(const zfi_scores *b, int64_t r)
 {
     return zfi_max(0, zfi_min(b->keys, b->seen + r));
@@ -941,6 +1004,14 @@ static void zfi_halve_rows(const zfi_attention_worker *w, int part, int64_t firs
                         rows * line);
 }
 
+/* Sets elements from..end-1 of row i of the scores to `score`, and those of ds to 0. */
+static void zfi_hide(const zfi_score_rows *x, int64_t i, int64_t from, int64_t end, float score)
+{
+    for (int64_t k = from; k < end; k++) x->s[i * x->line + k] = score;
+    if (x->ds && from < end)
+        memset(x->ds + i * x->line + from, 0, (size_t)(end - from) * sizeof *x->ds);
+}
+
 /* Turns a block of products into what the next product reads. ds is NULL in the forward pass. */
 static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b, float *s,
                              float *ds, float *most, float *sum, float *fix)
@@ -963,18 +1034,15 @@ static void zfi_attend_block(const zfi_attention_worker *w, const zfi_scores *b,
                             .delta = sum + r};
         zfi_bias_of(w, b, r, &x);
         zfi_draws_of(w, b, r, &x);
-        for (int64_t i = 0; i < rows; i++)
-            for (int64_t k = zfi_row_sees(b, r + i); k < x.n; k++) {
-                x.s[i * c->keys + k] = -INFINITY;
-                if (ds) x.ds[i * c->keys + k] = 0;
-            }
+        for (int64_t i = 0; i < rows; i++) {
+            zfi_hide(&x, i, 0, zfi_row_first(b, r + i), -INFINITY);
+            zfi_hide(&x, i, zfi_row_sees(b, r + i), x.n, -INFINITY);
+        }
         if (ds) zfi_attend_grad_rows(c->isa, &x);
         else zfi_attend_rows(c->isa, &x);
         for (int64_t i = 0; i < rows; i++) {
-            int64_t sees = zfi_row_sees(b, r + i);
-            size_t rest = (size_t)(c->keys - sees) * sizeof *s;
-            if (rest) memset(x.s + i * c->keys + sees, 0, rest);
-            if (rest && ds) memset(x.ds + i * c->keys + sees, 0, rest);
+            zfi_hide(&x, i, 0, zfi_row_first(b, r + i), 0);
+            zfi_hide(&x, i, zfi_row_sees(b, r + i), c->keys, 0);
         }
         zfi_halve_rows(w, ZFI_AT_P_HALF, r, rows, x.s);
         if (ds) zfi_halve_rows(w, ZFI_AT_DS_HALF, r, rows, x.ds);
@@ -1070,8 +1138,8 @@ static void zfi_attention_soon(zfi_attention_worker *w, int64_t index, const zfi
         return; /* already prefetched with earlier queries */
     }
     keys = zfi_min(c->keys, a->n - n);
-    zfi_soon_add(soon, a->k, a->k_at + zfi_attention_at(a, head, a->n, n, a->row), a->row, keys);
-    zfi_soon_add(soon, a->v, a->v_at + zfi_attention_at(a, head, a->n, n, a->row), a->row, keys);
+    zfi_soon_add(soon, a->k, zfi_attention_kv(a, a->k_at, head, n), a->kv_row, keys);
+    zfi_soon_add(soon, a->v, zfi_attention_kv(a, a->v_at, head, n), a->kv_row, keys);
 }
 
 /* A task: one block of queries of one head, over all keys. */
@@ -1083,6 +1151,7 @@ static void zfi_attention_task(void *context, int64_t index, int worker)
     zfi_attention_worker w = zfi_attention_worker_of(c, worker);
     int64_t head = index / c->query_blocks, m = index % c->query_blocks * c->queries;
     int64_t hidden = a->heads * a->d, rows = zfi_min(c->queries, a->m - m);
+    int64_t first = zfi_attention_first(a, m) / c->keys * c->keys;
     int64_t end = zfi_attention_seen(a, m + rows - 1);
     int64_t out_at = zfi_attention_at(a, head, a->m, m, hidden);
     float *s = zfi_part_of(&w, ZFI_AT_S), *y = zfi_part_of(&w, ZFI_AT_Y);
@@ -1091,16 +1160,17 @@ static void zfi_attention_task(void *context, int64_t index, int worker)
     zfi_left q = zfi_left_of(&w, ZFI_AT_Q, a->q,
                              a->q_at + zfi_attention_at(a, head, a->m, m, a->row), a->row, rows);
     for (int64_t i = 0; i < rows; i++) most[i] = -INFINITY, sum[i] = 0;
-    for (int64_t n = 0; n < end; n += c->keys) {
+    for (int64_t n = first; n < end; n += c->keys) {
         zfi_scores b = zfi_scores_of(c, head, m, n);
-        int64_t at = zfi_attention_at(a, head, a->n, n, a->row);
-        zfi_right kt = zfi_turned_of(&w, ZFI_AT_KT, a->k, a->k_at + at, b.keys);
-        zfi_right v = zfi_right_of(&w, ZFI_AT_K_RIGHT, a->v, a->v_at + at, a->row, b.keys);
+        zfi_right kt = zfi_turned_of(&w, ZFI_AT_KT, a->k, zfi_attention_kv(a, a->k_at, head, n),
+                                     a->kv_row, b.keys);
+        zfi_right v = zfi_right_of(&w, ZFI_AT_K_RIGHT, a->v, zfi_attention_kv(a, a->v_at, head, n),
+                                   a->kv_row, b.keys);
         zfi_attention_soon(&w, index, &b, end);
         zfi_score_product(&w, &b, s, q, kt);
         zfi_attend_block(&w, &b, s, NULL, most, sum, fix);
-        if (n) zfi_scale_rows(c->isa, y, c->width, y, c->width, rows, c->width, fix, 1);
-        zfi_keys_product(&w, &b, y, c->width, s, ZFI_AT_P_HALF, v, n > 0);
+        if (n > first) zfi_scale_rows(c->isa, y, c->width, y, c->width, rows, c->width, fix, 1);
+        zfi_keys_product(&w, &b, y, c->width, s, ZFI_AT_P_HALF, v, n > first);
     }
     for (int64_t i = 0; i < rows; i++) {
         if (sum[i] == 0) memset(y + i * c->width, 0, (size_t)c->width * sizeof *y);
@@ -1132,9 +1202,10 @@ static zf_status zfi_cpu_attention(const zf_launch *l)
     return ZF_OK;
 }
 
-/* Blocks of a head's scores in the backward pass: key blocks j0..j1-1 by query blocks i0..i1-1. */
+/* Blocks of scores in the backward pass: key blocks j0..j1-1 by query blocks i0..i1-1 of heads
+ * h0..h1-1 of q, which read one head of k and v. */
 typedef struct zfi_attention_range {
-    int64_t head, i0, i1, j0, j1;
+    int64_t h0, h1, i0, i1, j0, j1;
     bool dq, dkv; /* which gradients to compute */
 } zfi_attention_range;
 
@@ -1149,6 +1220,19 @@ static zfi_gradient_rows zfi_gradient_rows_of(const zfi_attention_worker *w, int
 {
     if (!w->c->direct) return (zfi_gradient_rows){zfi_part_of(w, part), w->c->width};
     return (zfi_gradient_rows){zfi_array_at(&w->c->launch->out, at), row};
+}
+
+/* The element of the result at which the gradient of key n begins, in k or v of head `head` of q. */
+static int64_t zfi_gradient_at(const zfi_attention *a, const zfi_attention_out *to, int64_t at,
+                               int64_t head, int64_t n)
+{
+    return at + (head / a->heads * a->n + n) * to->kv_row + head % a->heads / a->group * a->d;
+}
+
+/* The number of tasks for each head of k and v. */
+static int64_t zfi_attention_grad_parts(const zfi_attention_cut *c)
+{
+    return c->apart ? c->key_blocks + c->a.group * c->query_blocks : 1;
 }
 
 /* Stores the rows in the result, unless they were computed there. */
@@ -1181,106 +1265,154 @@ static void zfi_row_sums(const zfi_attention_worker *w, int64_t head, int64_t m,
     }
 }
 
-/* Prefetches what follows blocks i and j of a range: the next queries, the next keys, or the next
- * head, and the rows of their gradients. */
+/* Prefetches what follows block i of head h and block j of a range: the next queries, the next head,
+ * or the next keys, and the rows of their gradients. */
 static void zfi_attention_grad_soon(zfi_attention_worker *w, const zfi_attention_range *x,
-                                    int64_t i, int64_t j)
+                                    int64_t h, int64_t i, int64_t j)
 {
     zfi_soon *soon = &w->soon;
     const zfi_attention_cut *c = w->c;
     const zfi_attention *a = &c->a;
     const zf_array *dy = &c->launch->args[0], *y = &c->launch->args[1], *out = &c->launch->out;
     zfi_attention_out to = zfi_attention_out_of(a);
-    int64_t head = x->head, hidden = a->heads * a->d, m, n, rows, keys;
+    int64_t hidden = a->heads * a->d, m, n, rows, keys, before = j;
     *soon = (zfi_soon){.bytes = (size_t)a->d * zf_dtype_size(a->q->dtype)};
     n = j * c->keys, keys = zfi_min(c->keys, a->n - n);
     m = i * c->queries, rows = zfi_min(c->queries, a->m - m);
-    if (x->dkv && i == x->i0) {
-        zfi_soon_add(soon, out, to.k_at + zfi_attention_at(a, head, a->n, n, to.row), to.row, keys);
-        zfi_soon_add(soon, out, to.v_at + zfi_attention_at(a, head, a->n, n, to.row), to.row, keys);
+    if (x->dkv && i == x->i0 && h == x->h0) {
+        zfi_soon_add(soon, out, zfi_gradient_at(a, &to, to.k_at, h, n), to.kv_row, keys);
+        zfi_soon_add(soon, out, zfi_gradient_at(a, &to, to.v_at, h, n), to.kv_row, keys);
     }
     if (x->dq && j == x->j0)
-        zfi_soon_add(soon, out, to.q_at + zfi_attention_at(a, head, a->m, m, to.row), to.row, rows);
-    if (++i == x->i1) i = x->i0, j++;
-    if (j == x->j1) j = x->j0, head++;
-    if (head >= a->batch * a->heads || (head > x->head && c->apart)) return;
+        zfi_soon_add(soon, out, to.q_at + zfi_attention_at(a, h, a->m, m, to.row), to.row, rows);
+    if (++i == x->i1) i = x->i0, h++;
+    if (h == x->h1) h = x->h0, j++;
+    if (j == x->j1) j = x->j0, h = x->h1;
+    if (h >= a->batch * a->heads || (h == x->h1 && c->apart)) return;
     n = j * c->keys, keys = zfi_min(c->keys, a->n - n);
     m = i * c->queries, rows = zfi_min(c->queries, a->m - m);
-    if (i == x->i0) {
-        zfi_soon_add(soon, a->k, a->k_at + zfi_attention_at(a, head, a->n, n, a->row), a->row,
-                     keys);
-        zfi_soon_add(soon, a->v, a->v_at + zfi_attention_at(a, head, a->n, n, a->row), a->row,
-                     keys);
+    if (j != before || h == x->h1) {
+        zfi_soon_add(soon, a->k, zfi_attention_kv(a, a->k_at, h, n), a->kv_row, keys);
+        zfi_soon_add(soon, a->v, zfi_attention_kv(a, a->v_at, h, n), a->kv_row, keys);
     }
-    if (head > x->head)
-        zfi_soon_add(soon, y, zfi_attention_at(a, head, a->m, m, hidden), hidden, rows);
-    if (head == x->head && j > x->j0) return; /* already prefetched with earlier keys */
-    zfi_soon_add(soon, a->q, a->q_at + zfi_attention_at(a, head, a->m, m, a->row), a->row, rows);
-    zfi_soon_add(soon, dy, zfi_attention_at(a, head, a->m, m, hidden), hidden, rows);
+    if (h == x->h1) zfi_soon_add(soon, y, zfi_attention_at(a, h, a->m, m, hidden), hidden, rows);
+    if (h < x->h1 && j > x->j0) return; /* already prefetched with earlier keys */
+    zfi_soon_add(soon, a->q, a->q_at + zfi_attention_at(a, h, a->m, m, a->row), a->row, rows);
+    zfi_soon_add(soon, dy, zfi_attention_at(a, h, a->m, m, hidden), hidden, rows);
+}
+
+/* The keys of one block, transposed and not, and the rows of their gradients. */
+typedef struct zfi_attention_keys {
+    int64_t n, keys;
+    zfi_right kt, vt, k;
+    zfi_gradient_rows dk, dv;
+    bool add; /* dk and dv have the sums of earlier blocks of queries */
+} zfi_attention_keys;
+
+/* The gradients of one block of scores: of its keys, its queries, or both. lse, delta and dq are
+ * those of its queries. */
+static void zfi_attention_grad_block(zfi_attention_worker *w, const zfi_attention_range *x,
+                                     const zfi_scores *b, zfi_attention_keys *of, float *lse,
+                                     float *delta, zfi_gradient_rows dq)
+{
+    const zfi_attention_cut *c = w->c;
+    const zfi_attention *a = &c->a;
+    const zf_array *dy = &c->launch->args[0];
+    int64_t hidden = a->heads * a->d, dy_at = zfi_attention_at(a, b->head, a->m, b->m, hidden);
+    int64_t q_at = a->q_at + zfi_attention_at(a, b->head, a->m, b->m, a->row);
+    float *s = zfi_part_of(w, ZFI_AT_S), *ds = zfi_part_of(w, ZFI_AT_DS);
+    zfi_score_product(w, b, s, zfi_left_of(w, ZFI_AT_Q, a->q, q_at, a->row, b->rows), of->kt);
+    zfi_score_product(w, b, ds, zfi_left_of(w, ZFI_AT_DY, dy, dy_at, hidden, b->rows), of->vt);
+    zfi_attend_block(w, b, s, ds, lse, delta, NULL);
+    if (x->dkv) {
+        zfi_queries_product(w, b, of->dv.at, of->dv.row, s, ZFI_AT_P_HALF,
+                            zfi_right_of(w, ZFI_AT_DY_RIGHT, dy, dy_at, hidden, b->rows), of->add);
+        zfi_queries_product(w, b, of->dk.at, of->dk.row, ds, ZFI_AT_DS_HALF,
+                            zfi_right_of(w, ZFI_AT_Q_RIGHT, a->q, q_at, a->row, b->rows), of->add);
+        of->add = true;
+    }
+    if (x->dq) {
+        bool add = b->n > zfi_attention_first(a, b->m) / c->keys * c->keys;
+        zfi_keys_product(w, b, dq.at, dq.row, ds, ZFI_AT_DS_HALF, of->k, add);
+    }
+}
+
+/* The rows of dQ of queries m.. of head h. A range has `count` queries, from `first` on. */
+static zfi_gradient_rows zfi_dq_of(const zfi_attention_worker *w, const zfi_attention_range *x,
+                                   int64_t h, int64_t m, int64_t first, int64_t count)
+{
+    const zfi_attention *a = &w->c->a;
+    zfi_attention_out to = zfi_attention_out_of(a);
+    zfi_gradient_rows dq = zfi_gradient_rows_of(
+        w, ZFI_AT_Y, to.q_at + zfi_attention_at(a, h, a->m, m, to.row), to.row);
+    if (!w->c->direct) dq.at += ((h - x->h0) * count + m - first) * dq.row;
+    return dq;
 }
 
 static void zfi_attention_grad_range(zfi_attention_worker *w, const zfi_attention_range *x)
 {
     const zfi_attention_cut *c = w->c;
     const zfi_attention *a = &c->a;
-    const zf_array *dy = &c->launch->args[0];
     zfi_attention_out to = zfi_attention_out_of(a);
     int64_t first = x->i0 * c->queries, last = zfi_min(x->i1 * c->queries, a->m);
-    int64_t hidden = a->heads * a->d, dq_at = zfi_attention_at(a, x->head, a->m, first, to.row);
-    float *s = zfi_part_of(w, ZFI_AT_S), *ds = zfi_part_of(w, ZFI_AT_DS);
+    int64_t count = last - first;
     float *lse = zfi_part_of(w, ZFI_AT_MOST), *delta = zfi_part_of(w, ZFI_AT_SUM);
-    zfi_gradient_rows dq = zfi_gradient_rows_of(w, ZFI_AT_Y, to.q_at + dq_at, to.row);
-    zfi_row_sums(w, x->head, first, last - first, lse, delta);
-    for (int64_t m = first; m < last && x->dq && !zfi_attention_seen(a, m); m++)
-        memset(dq.at + (m - first) * dq.row, 0, (size_t)a->d * sizeof *dq.at); /* no keys */
-    for (int64_t j = x->j0; j < x->j1; j++) {
-        int64_t n = j * c->keys, keys = zfi_min(c->keys, a->n - n);
-        int64_t at = zfi_attention_at(a, x->head, a->n, n, a->row);
-        int64_t dk_at = zfi_attention_at(a, x->head, a->n, n, to.row);
-        zfi_right vt = zfi_turned_of(w, ZFI_AT_VT, a->v, a->v_at + at, keys);
-        zfi_right kt = zfi_turned_of(w, ZFI_AT_KT, a->k, a->k_at + at, keys), k = {NULL, 0, 0};
-        zfi_gradient_rows dk = zfi_gradient_rows_of(w, ZFI_AT_DK, to.k_at + dk_at, to.row);
-        zfi_gradient_rows dv = zfi_gradient_rows_of(w, ZFI_AT_DV, to.v_at + dk_at, to.row);
-        bool add = false;
-        if (x->dq) k = zfi_right_of(w, ZFI_AT_K_RIGHT, a->k, a->k_at + at, a->row, keys);
-        for (int64_t i = x->i0; i < x->i1; i++) {
-            zfi_scores b = zfi_scores_of(c, x->head, i * c->queries, n);
-            int64_t q_at = a->q_at + zfi_attention_at(a, x->head, a->m, b.m, a->row);
-            int64_t dy_at = zfi_attention_at(a, x->head, a->m, b.m, hidden), m = b.m - first;
-            if (b.seen + b.rows <= 1) continue; /* even its last query sees none of these keys */
-            zfi_attention_grad_soon(w, x, i, j);
-            zfi_score_product(w, &b, s, zfi_left_of(w, ZFI_AT_Q, a->q, q_at, a->row, b.rows), kt);
-            zfi_score_product(w, &b, ds, zfi_left_of(w, ZFI_AT_DY, dy, dy_at, hidden, b.rows), vt);
-            zfi_attend_block(w, &b, s, ds, lse + m, delta + m, NULL);
-            if (x->dkv) {
-                zfi_queries_product(w, &b, dv.at, dv.row, s, ZFI_AT_P_HALF,
-                                    zfi_right_of(w, ZFI_AT_DY_RIGHT, dy, dy_at, hidden, b.rows),
-                                    add);
-                zfi_queries_product(w, &b, dk.at, dk.row, ds, ZFI_AT_DS_HALF,
-                                    zfi_right_of(w, ZFI_AT_Q_RIGHT, a->q, q_at, a->row, b.rows),
-                                    add);
-                add = true;
-            }
-            if (x->dq)
-                zfi_keys_product(w, &b, dq.at + m * dq.row, dq.row, ds, ZFI_AT_DS_HALF, k, j > 0);
-        }
-        if (!x->dkv) continue;
-        zfi_gradient_done(w, &dk, to.k_at + dk_at, to.row, keys);
-        zfi_gradient_done(w, &dv, to.v_at + dk_at, to.row, keys);
+    for (int64_t h = x->h0; h < x->h1; h++) {
+        zfi_gradient_rows dq = zfi_dq_of(w, x, h, first, first, count);
+        int64_t at = (h - x->h0) * count;
+        zfi_row_sums(w, h, first, count, lse + at, delta + at);
+        for (int64_t m = first; m < last && x->dq && !zfi_attention_seen(a, m); m++)
+            memset(dq.at + (m - first) * dq.row, 0, (size_t)a->d * sizeof *dq.at); /* no keys */
     }
-    if (x->dq) zfi_gradient_done(w, &dq, to.q_at + dq_at, to.row, last - first);
+    for (int64_t j = x->j0; j < x->j1; j++) {
+        zfi_attention_keys of = {.n = j * c->keys, .keys = zfi_min(c->keys, a->n - j * c->keys)};
+        int64_t k_at = zfi_attention_kv(a, a->k_at, x->h0, of.n),
+                v_at = zfi_attention_kv(a, a->v_at, x->h0, of.n),
+                dk_at = zfi_gradient_at(a, &to, to.k_at, x->h0, of.n),
+                dv_at = zfi_gradient_at(a, &to, to.v_at, x->h0, of.n);
+        of.vt = zfi_turned_of(w, ZFI_AT_VT, a->v, v_at, a->kv_row, of.keys);
+        of.kt = zfi_turned_of(w, ZFI_AT_KT, a->k, k_at, a->kv_row, of.keys);
+        if (x->dq) of.k = zfi_right_of(w, ZFI_AT_K_RIGHT, a->k, k_at, a->kv_row, of.keys);
+        of.dk = zfi_gradient_rows_of(w, ZFI_AT_DK, dk_at, to.kv_row);
+        of.dv = zfi_gradient_rows_of(w, ZFI_AT_DV, dv_at, to.kv_row);
+        for (int64_t h = x->h0; h < x->h1; h++)
+            for (int64_t i = x->i0; i < x->i1; i++) {
+                zfi_scores b = zfi_scores_of(c, h, i * c->queries, of.n);
+                int64_t at = (h - x->h0) * count + b.m - first;
+                if (!zfi_block_is_seen(&b)) continue;
+                zfi_attention_grad_soon(w, x, h, i, j);
+                zfi_attention_grad_block(w, x, &b, &of, lse + at, delta + at,
+                                         zfi_dq_of(w, x, h, b.m, first, count));
+            }
+        if (!x->dkv) continue;
+        for (int64_t n = 0; n < of.keys && !of.add; n++) { /* no query sees them */
+            memset(of.dk.at + n * of.dk.row, 0, (size_t)a->d * sizeof *of.dk.at);
+            memset(of.dv.at + n * of.dv.row, 0, (size_t)a->d * sizeof *of.dv.at);
+        }
+        zfi_gradient_done(w, &of.dk, dk_at, to.kv_row, of.keys);
+        zfi_gradient_done(w, &of.dv, dv_at, to.kv_row, of.keys);
+    }
+    for (int64_t h = x->h0; h < x->h1 && x->dq; h++) {
+        zfi_gradient_rows dq = zfi_dq_of(w, x, h, first, first, count);
+        zfi_gradient_done(w, &dq, to.q_at + zfi_attention_at(a, h, a->m, first, to.row), to.row,
+                          count);
+    }
 }
 
+/* A task: all blocks of the heads of q that read one head of k and v. Apart, it is one block of keys
+ * for all these heads, or one block of queries of one of them. */
 static void zfi_attention_grad_task(void *context, int64_t index, int worker)
 {
     const zfi_attention_cut *c = context;
     zfi_attention_worker w = zfi_attention_worker_of(c, worker);
-    int64_t parts = c->apart ? c->key_blocks + c->query_blocks : 1, part = index % parts;
-    zfi_attention_range x = {index / parts, 0, c->query_blocks, 0, c->key_blocks, true, true};
-    if (c->apart && part < c->key_blocks) {
+    int64_t parts = zfi_attention_grad_parts(c), part = index % parts, group = c->a.group;
+    int64_t h = index / parts * group, query = part - c->key_blocks;
+    zfi_attention_range x = {h, h + group, 0, c->query_blocks, 0, c->key_blocks, true, true};
+    if (c->apart && query < 0) {
         x.j0 = part, x.j1 = part + 1, x.dq = false;
     } else if (c->apart) {
-        x.i0 = part - c->key_blocks, x.i1 = x.i0 + 1, x.dkv = false;
+        x.h0 = h + query / c->query_blocks, x.h1 = x.h0 + 1;
+        x.i0 = query % c->query_blocks, x.i1 = x.i0 + 1, x.dkv = false;
     }
     zfi_attention_grad_range(&w, &x);
 }
@@ -1289,29 +1421,36 @@ static zf_status zfi_cpu_attention_grad(const zf_launch *l)
 {
     zfi_attention_run plain = {zfi_attention_of(l, 3), l};
     zfi_attention_cut cut;
-    int64_t heads = plain.a.batch * plain.a.heads;
+    int64_t heads = plain.a.batch * plain.a.kv_heads;
     if (!zfi_count(&l->out)) return ZF_OK;
     if (!zfi_attention_fast(l, &plain.a)) {
         zfi_pool_run(zfi_cpu_of(l)->pool, heads, zfi_attention_grad_reference, &plain);
         return ZF_OK;
     }
     cut = zfi_attention_cut_of(l, true);
-    if (cut.apart) heads *= cut.key_blocks + cut.query_blocks;
-    zfi_pool_run(zfi_cpu_of(l)->pool, heads, zfi_attention_grad_task, &cut);
+    zfi_pool_run(zfi_cpu_of(l)->pool, heads * zfi_attention_grad_parts(&cut),
+                 zfi_attention_grad_task, &cut);
     return ZF_OK;
 }
 
-/* Two products over the keys; the gradient has four. */
+/* Keys that a query sees at most, of n. */
+static double zfi_attention_reach(const zf_launch *l, int64_t n)
+{
+    int64_t window = ZF_INT(l, attention, window);
+    return (double)(window && window < n ? window : n);
+}
+
+/* Of two products over the keys; of the gradient four. */
 static double zfi_flops_attention(const zf_launch *l)
 {
     return 4.0 * (double)zfi_count(&l->out) *
-           (double)l->args[l->arg_count > 2 ? 1 : 0].shape.dims[1];
+           zfi_attention_reach(l, l->args[l->arg_count > 2 ? 1 : 0].shape.dims[1]);
 }
 
 static double zfi_flops_attention_grad(const zf_launch *l)
 {
     return 8.0 * (double)zfi_count(&l->args[0]) *
-           (double)l->args[l->arg_count > 5 ? 4 : 3].shape.dims[1];
+           zfi_attention_reach(l, l->args[l->arg_count > 5 ? 4 : 3].shape.dims[1]);
 }
 
 /* ------------------------------------------------------------------------------- records */
@@ -1321,6 +1460,8 @@ ZFI_SAME_ATTRIBUTE(attention_grad, attention, stream)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, heads)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, scale)
 ZFI_SAME_ATTRIBUTE(attention_grad, attention, causal)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, kv_heads)
+ZFI_SAME_ATTRIBUTE(attention_grad, attention, window)
 ZFI_SAME_ATTRIBUTE(attention, dropout, p)
 ZFI_SAME_ATTRIBUTE(attention, dropout, stream)
 ZFI_OPERATOR(attention, .infer = zfi_infer_attention, .grad = zfi_grad_attention,

@@ -60,6 +60,10 @@ static zf_status zfi_heads_of(const zf_launch *l, int first, zfi_heads *a)
     int64_t row = x->shape.dims[2], hidden = packed ? row / 3 : row, step = 1;
     int64_t m = x->shape.dims[1], n = packed ? m : x[1].shape.dims[1];
     memset(a, 0, sizeof *a);
+    if (at[5].i || at[6].i)
+        return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,
+                             "%s %%%d: on CUDA there are neither kv_heads nor windows",
+                             zf_op_name(l->op), (int)l->node);
     if (m > ZFI_TOKENS || n > ZFI_TOKENS || hidden > ZFI_TOKENS || at[2].i > ZFI_TOKENS ||
         x->shape.dims[0] > ZFI_TOKENS / at[2].i)
         return zfi_cuda_fail(l->error, ZF_ERR_BACKEND,

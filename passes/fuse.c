@@ -285,17 +285,16 @@ static bool zfi_fit_together(const zfi_fuser *f, const int32_t parts[3])
  * is none. */
 static int32_t zfi_packed_of(const zfi_fuser *f, const int32_t parts[3])
 {
-    const zfi_node *whole = zfi_fuse_node(f, zfi_fuse_node(f, parts[0])->args[0]);
+    int32_t whole = zfi_fuse_node(f, parts[0])->args[0];
+    int64_t at = 0;
     for (int k = 0; k < 3; k++) {
         const zfi_node *part = zfi_fuse_node(f, parts[k]);
-        int64_t n = zfi_last(&part->shape);
         if (!zfi_used_once(f, parts[k], ZF_OP_slice) || ZF_INT(part, slice, axis) != 2 ||
-            ZF_INT(part, slice, start) != k * n || ZF_INT(part, slice, stop) != (k + 1) * n ||
-            part->args[0] != zfi_fuse_node(f, parts[0])->args[0] ||
-            zfi_last(&whole->shape) != 3 * n)
+            ZF_INT(part, slice, start) != at || part->args[0] != whole)
             return 0;
+        at = ZF_INT(part, slice, stop);
     }
-    return zfi_fuse_node(f, parts[0])->args[0];
+    return at == zfi_last(&zfi_fuse_node(f, whole)->shape) ? whole : 0;
 }
 
 /* Marks the nodes that depend on a trained parameter. */

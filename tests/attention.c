@@ -9,7 +9,17 @@ typedef struct form {
     enum bias bias;
     double p;
     bool masked; /* the bias is -inf for some keys, and for all of the last example */
+    int64_t kv;  /* heads of k and v; 0: as many as of q */
+    int64_t window;
 } form;
+
+static int64_t kv_of(const form *f) { return f->kv ? f->kv : f->heads; }
+
+/* The last dimension of leaf x0, x1 or x2. */
+static int64_t width_of(const form *f, int k)
+{
+    return f->d * (f->packed ? f->heads + 2 * kv_of(f) : k ? kv_of(f) : f->heads);
+}
 
 /* What a graph gives, as doubles: y, then the gradients of x0, x1, x2. */
 enum { MOST = 1 << 17, RESULTS = 4 };
@@ -58,16 +68,16 @@ static zf_shape bias_shape(const form *f)
 static void form_text(char *to, const form *f, zf_dtype dtype, bool fused)
 {
     long long b = f->batch, hidden = f->heads * f->d, m = f->m, n = f->n;
+    long long of_q = width_of(f, 0), of_k = width_of(f, 1);
     const char *type = zf_dtype_name(dtype), *operands = f->packed ? "%1" : "%1, %2, %3";
     zf_shape bias = bias_shape(f);
-    if (f->packed)
-        to += sprintf(to, "%%1 = param \"x0\" : %s[%lld,%lld,%lld]\n", type, b, m, 3 * hidden);
+    if (f->packed) to += sprintf(to, "%%1 = param \"x0\" : %s[%lld,%lld,%lld]\n", type, b, m, of_q);
     else
         to += sprintf(to,
                       "%%1 = param \"x0\" : %s[%lld,%lld,%lld]\n"
                       "%%2 = param \"x1\" : %s[%lld,%lld,%lld]\n"
                       "%%3 = param \"x2\" : %s[%lld,%lld,%lld]\n",
-                      type, b, m, hidden, type, b, n, hidden, type, b, n, hidden);
+                      type, b, m, of_q, type, b, n, of_k, type, b, n, of_k);
     if (f->bias) {
         to += sprintf(to, "%%4 = input \"bias\" : %s[", type);
         for (int i = 0; i < bias.rank; i++)
@@ -76,35 +86,45 @@ static void form_text(char *to, const form *f, zf_dtype dtype, bool fused)
     }
     if (fused)
         sprintf(to,
-                "%%5 = attention %s%s {p=%.17g stream=3264523141 heads=%lld scale=%.17g causal=%s} : "
-                "%s[%lld,%lld,%lld]\noutput %%5 \"y\"\n",
+                "%%5 = attention %s%s {p=%.17g stream=3264523141 heads=%lld scale=%.17g causal=%s "
+                "kv_heads=%lld window=%lld} : %s[%lld,%lld,%lld]\noutput %%5 \"y\"\n",
                 operands, f->bias ? ", %4" : "", f->p, (long long)f->heads, 1 / sqrt((double)f->d),
-                f->causal ? "true" : "false", type, b, m, hidden);
+                f->causal ? "true" : "false", (long long)f->kv, (long long)f->window, type, b, m,
+                hidden);
 }
 
-/* [batch, tokens, hidden] cut into heads: [batch, heads, tokens, d]. */
-static zf_tensor heads_of(const form *f, zf_tensor x, int64_t tokens)
+/* [batch, tokens, hidden] cut into heads, each of which counts for some: [batch, heads, tokens, d]. */
+static zf_tensor heads_of(const form *f, zf_tensor x, int64_t tokens, int64_t heads)
 {
+    int64_t times = f->heads / heads;
+    x = zf_reshape(x, ZF_SHAPE(f->batch, tokens, heads, 1, f->d));
+    x = zf_broadcast(x, ZF_SHAPE(f->batch, tokens, heads, times, f->d));
     return zf_transpose(zf_reshape(x, ZF_SHAPE(f->batch, tokens, f->heads, f->d)), 1, 2);
 }
 
 static zf_tensor plain(session *s, const form *f, zf_dtype dtype)
 {
-    int64_t hidden = f->heads * f->d;
+    int64_t hidden = f->heads * f->d, kv = kv_of(f), at = 0;
     zf_tensor x[3], bias = f->bias ? zf_graph_find(s->graph, "bias") : ZF_NONE, y;
-    for (int k = 0; k < 3; k++)
-        x[k] = f->packed ? zf_slice(zf_graph_find(s->graph, "x0"), 2, k * hidden, (k + 1) * hidden)
+    for (int k = 0; k < 3; k++) {
+        int64_t end = at + (k ? kv : f->heads) * f->d;
+        x[k] = f->packed ? zf_slice(zf_graph_find(s->graph, "x0"), 2, at, end)
                          : zf_graph_find(s->graph, names[k]);
+        at = end;
+    }
     if (f->causal) {
         static double hidden_keys[MOST * 8];
         zf_tensor unseen;
-        for (int64_t i = 0; i < f->m * f->n; i++)
-            hidden_keys[i] = i % f->n <= i / f->n + f->n - f->m ? 0 : -INFINITY;
+        for (int64_t i = 0; i < f->m * f->n; i++) {
+            int64_t last = i / f->n + f->n - f->m, n = i % f->n;
+            bool seen = n <= last && (!f->window || n > last - f->window);
+            hidden_keys[i] = seen ? 0 : -INFINITY;
+        }
         unseen = zf_values(s->graph, dtype, ZF_SHAPE(f->m, f->n), hidden_keys);
         bias = f->bias ? zf_add(bias, unseen) : unseen;
     }
-    y = zf_nn_attention(heads_of(f, x[0], f->m), heads_of(f, x[1], f->n), heads_of(f, x[2], f->n),
-                        bias, f->p);
+    y = zf_nn_attention(heads_of(f, x[0], f->m, f->heads), heads_of(f, x[1], f->n, kv),
+                        heads_of(f, x[2], f->n, kv), bias, f->p);
     return zf_output(zf_reshape(zf_transpose(y, 1, 2), ZF_SHAPE(f->batch, f->m, hidden)), "y");
 }
 
@@ -164,10 +184,10 @@ static zf_status write_form(session *s, const form *f)
     int64_t hidden = f->heads * f->d, of_bias = f->bias ? zf_shape_count(bias_shape(f)) : 0;
     double most = pow((double)f->d, -0.25);
     for (int k = 0; k < (f->packed ? 1 : 3); k++) {
-        int64_t width = f->packed ? 3 * hidden : hidden;
+        int64_t width = width_of(f, k), of_v = hidden + kv_of(f) * f->d;
         int64_t count = f->batch * (k ? f->n : f->m) * width;
         for (int64_t i = 0; i < count; i++) {
-            double high = k == 2 || i % width >= 2 * hidden ? 1 : most;
+            double high = k == 2 || i % width >= of_v ? 1 : most;
             values[i] = between((uint64_t)(i + 1000000 * k), -high, high);
         }
         if (put(s, names[k])) return s->error.status;
@@ -243,7 +263,8 @@ static answer got, exact;
  *     dS  P (dP - D): 4 / (1 - p) of P, with d more roundings
  *     dq  sum of dS k, dk: sum of dS q, dv: sum of P dy
  *
- * A key's probabilities sum over queries to C: each of them is e^4 / seen keys at most.
+ * A key's probabilities sum over queries, and heads of q that read it, to C: each of them is e^4 /
+ * seen keys at most.
  *
  * 16 bits round by h: every result, and bf16 tiles P and dS before they are multiplied; D is made
  * of a rounded y. That is 2 h of y and dv, and of dS and its sums 2 + 1 + 1 times 2 h / (1 - p) of
@@ -254,6 +275,7 @@ static double bound_of(const form *f, zf_dtype dtype, int part)
     double h = dtype == ZF_BF16 ? 0x1.01p-9 : dtype == ZF_F16 ? 0x1.01p-12 : 0;
     double m = (double)f->m, keep = 1 / (1 - f->p), e = 2 * (d + 16 + n / 4);
     double keys = 55 * (1 + log(m)) * (f->causal ? 1 : fmax(1, m / n));
+    if (f->kv) keys *= (double)(f->heads / f->kv); /* heads of q add theirs */
     double side = keep / sqrt(d) * pow(d, -0.25);
     double y = keep * (u * (e + n) + 2 * h), dq = side * (4 * u * (e + d + n) + 8 * h);
     double dk = side * keys * (4 * u * (e + d + m) + 8 * h);
@@ -273,14 +295,15 @@ static void compare(test *t, int line, const form *f, zf_dtype dtype, const char
         for (int64_t i = 0; i < got.count[part]; i++) {
             char text[256];
             if (fabs(got.value[part][i] - exact.value[part][i]) <= bound) continue;
-            snprintf(text, sizeof text,
-                     "%s %s, %lld heads %lld x %lld x %lld %s%s bias %d p %g: %s[%lld] is %.9g, "
-                     "the plain graph has %.9g, %.3g times the bound off",
-                     zf_dtype_name(dtype), isa ? isa : "", (long long)f->heads, (long long)f->m,
-                     (long long)f->n, (long long)f->d, f->packed ? "packed" : "apart",
-                     f->causal ? " causal" : "", (int)f->bias, f->p, part ? names[part - 1] : "y",
-                     (long long)i, got.value[part][i], exact.value[part][i],
-                     fabs(got.value[part][i] - exact.value[part][i]) / bound);
+            snprintf(
+                text, sizeof text,
+                "%s %s, %lld:%lld heads %lld x %lld x %lld %s%s bias %d p %g: %s[%lld] is %.9g, "
+                "the plain graph has %.9g, %.3g times the bound off",
+                zf_dtype_name(dtype), isa ? isa : "", (long long)f->heads, (long long)kv_of(f),
+                (long long)f->m, (long long)f->n, (long long)f->d, f->packed ? "packed" : "apart",
+                f->causal ? " causal" : "", (int)f->bias, f->p, part ? names[part - 1] : "y",
+                (long long)i, got.value[part][i], exact.value[part][i],
+                fabs(got.value[part][i] - exact.value[part][i]) / bound);
             test_fail(t, __FILE__, line, "attention", text);
             return;
         }
@@ -297,12 +320,12 @@ TEST_ONCE(attention_agrees_with_the_plain_graph)
     for (int k = 0; k < 5; k++) {
         int64_t n = lengths[k];
         const form forms[] = {
-            {1, 2, n, n, 16, true, false, NO_BIAS, 0, false},
-            {2, 2, n, n, 8, true, false, OF_KEYS, 0.25, true},
-            {1, 2, n, n, 5, true, true, OF_ALL, 0.1, false},
-            {1, 2, (n + 1) / 2, n, 8, false, true, NO_BIAS, 0.5, false},
-            {1, 1, n, n / 4 + 1, 24, false, true, OF_QUERIES, 0.1, false},
-            {2, 1, n / 2 + 1, n, 3, false, false, OF_KEYS, 0, true},
+            {1, 2, n, n, 16, true, false, NO_BIAS, 0, false, 0, 0},
+            {2, 2, n, n, 8, true, false, OF_KEYS, 0.25, true, 0, 0},
+            {1, 2, n, n, 5, true, true, OF_ALL, 0.1, false, 1, n / 3 + 1},
+            {1, 3, (n + 1) / 2, n, 8, false, true, NO_BIAS, 0.5, false, 1, n / 8 + 1},
+            {1, 1, n, n / 4 + 1, 24, false, true, OF_QUERIES, 0.1, false, 0, 0},
+            {2, 2, n / 2 + 1, n, 3, false, false, OF_KEYS, 0, true, 1, 0},
         };
         for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
             for (int type = 0; type < 3; type++) {
@@ -330,10 +353,10 @@ TEST_ONCE(attention_agrees_with_the_plain_graph)
  * dropped. Backward each P is exp(-log n), off by the same 8 roundings of itself. */
 TEST_ONCE(attention_drops_what_dropout_drops)
 {
-    static const form forms[] = {{2, 2, 128, 128, 16, true, false, NO_BIAS, 0.5, false},
-                                 {1, 2, 512, 512, 16, true, false, NO_BIAS, 0.5, false},
-                                 {1, 3, 77, 256, 4, false, false, NO_BIAS, 0.5, false},
-                                 {1, 2, 130, 4, 5, false, false, NO_BIAS, 0.75, false}};
+    static const form forms[] = {{2, 2, 128, 128, 16, true, false, NO_BIAS, 0.5, false, 0, 0},
+                                 {1, 2, 512, 512, 16, true, false, NO_BIAS, 0.5, false, 0, 0},
+                                 {1, 3, 77, 256, 4, false, false, NO_BIAS, 0.5, false, 0, 0},
+                                 {1, 2, 130, 4, 5, false, false, NO_BIAS, 0.75, false, 0, 0}};
     static session s;
     test_defer(t, session_close, &s);
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++)
@@ -370,10 +393,12 @@ TEST_ONCE(attention_drops_what_dropout_drops)
 /* Few heads of long rows are shared out in another way than many: the bits are the same. */
 TEST_ONCE(attention_has_one_result_for_any_threads)
 {
-    static const form forms[] = {{1, 1, 513, 513, 16, true, false, OF_KEYS, 0.1, false},
-                                 {1, 1, 300, 513, 16, false, true, NO_BIAS, 0.1, false},
-                                 {1, 1, 513, 200, 5, false, true, OF_QUERIES, 0.1, false},
-                                 {2, 3, 128, 128, 7, true, true, OF_ALL, 0.1, false}};
+    static const form forms[] = {{1, 1, 513, 513, 16, true, false, OF_KEYS, 0.1, false, 0, 0},
+                                 {1, 1, 300, 513, 16, false, true, NO_BIAS, 0.1, false, 0, 0},
+                                 {1, 1, 513, 200, 5, false, true, OF_QUERIES, 0.1, false, 0, 0},
+                                 {2, 3, 128, 128, 7, true, true, OF_ALL, 0.1, false, 0, 0},
+                                 {1, 4, 300, 513, 16, false, true, NO_BIAS, 0, false, 2, 150},
+                                 {1, 6, 200, 200, 5, true, true, NO_BIAS, 0, false, 2, 0}};
     static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
     static session s;
     test_defer(t, session_close, &s);
@@ -395,7 +420,7 @@ TEST(attention_keeps_special_values_to_their_rows)
 {
     static const zf_dtype dtypes[] = {ZF_F32, ZF_F64};
     static const double odd[] = {NAN, INFINITY};
-    const form f = {1, 1, 200, 200, 16, true, false, NO_BIAS, 0, false};
+    const form f = {1, 1, 200, 200, 16, true, false, NO_BIAS, 0, false, 0, 0};
     static session s;
     test_defer(t, session_close, &s);
     for (int k = 0; k < 4; k++) {
@@ -416,7 +441,7 @@ TEST(attention_keeps_special_values_to_their_rows)
 
 TEST(attention_evaluates_without_dropout)
 {
-    form f = {1, 2, 130, 130, 8, true, false, OF_KEYS, 0.5, false};
+    form f = {1, 2, 130, 130, 8, true, false, OF_KEYS, 0.5, false, 0, 0};
     static session s;
     test_defer(t, session_close, &s);
     OK(t, form_graph(t, &s, &f, ZF_F32, true), s.error.text);
@@ -432,7 +457,7 @@ TEST(attention_evaluates_without_dropout)
 /* 2048 x 2048 scores are 16 MiB; q, k, v, y, their gradients and all that is between take less. */
 TEST(attention_has_no_scores_in_memory)
 {
-    const form f = {1, 1, 2048, 2048, 16, true, false, NO_BIAS, 0.1, false};
+    const form f = {1, 1, 2048, 2048, 16, true, false, NO_BIAS, 0.1, false, 0, 0};
     static session s;
     test_defer(t, session_close, &s);
     OK(t, form_graph(t, &s, &f, ZF_F32, true), s.error.text);
@@ -446,10 +471,11 @@ TEST(attention_has_no_scores_in_memory)
 TEST(attention_counts_its_operations)
 {
     static const form forms[] = {
-        {2, 3, 5, 5, 4, true, false, NO_BIAS, 0, false},
-        {2, 3, 5, 5, 4, true, false, OF_KEYS, 0.1, false},
-        {2, 3, 7, 5, 4, false, false, NO_BIAS, 0, false},
-        {2, 3, 5, 7, 4, false, true, OF_ALL, 0.1, false},
+        {2, 3, 5, 5, 4, true, false, NO_BIAS, 0, false, 0, 0},
+        {2, 3, 5, 5, 4, true, false, OF_KEYS, 0.1, false, 0, 0},
+        {2, 3, 7, 5, 4, false, false, NO_BIAS, 0, false, 0, 0},
+        {2, 3, 5, 7, 4, false, true, OF_ALL, 0.1, false, 0, 0},
+        {2, 4, 5, 5, 4, true, false, NO_BIAS, 0, false, 2, 0},
     };
     for (size_t i = 0; i < 2 * sizeof forms / sizeof forms[0]; i++) {
         const form *f = &forms[i / 2];
@@ -467,7 +493,7 @@ TEST(attention_counts_its_operations)
 
 TEST(attention_survives_refused_memory)
 {
-    const form f = {2, 2, 7, 9, 3, false, true, OF_KEYS, 0.1, false};
+    const form f = {2, 2, 7, 9, 3, false, true, OF_KEYS, 0.1, false, 0, 0};
     static session s;
     test_defer(t, session_close, &s);
     OK(t, run_form(t, &s, &f, ZF_F32, true, (zf_cpu_desc){.threads = 2}, &got), s.error.text);
@@ -483,10 +509,18 @@ static const struct {
     {"f32[2,3,12]", "", "attention: heads = 0 must be 1 or more; %1 = f32[2,3,12]"},
     {"f32[2,3,12]", "heads=-1", "attention: heads = -1 must be 1 or more; %1 = f32[2,3,12]"},
     {"f32[2,3,12]", "heads=3",
-     "attention: operand 0 must be [batch, tokens, 3 hidden], hidden a multiple of the 3 heads; "
+     "attention: operand 0 must be [batch, tokens, q, k and v], the last a multiple of their 9 "
+     "heads; "
      "%1 = f32[2,3,12]"},
+    {"f32[2,3,12]", "heads=3 kv_heads=2",
+     "attention: kv_heads = 2 must be a divisor of the 3 heads; %1 = f32[2,3,12]"},
+    {"f32[2,3,12]", "heads=2 window=3",
+     "attention: window = 3 must be positive, and causal attention's; %1 = f32[2,3,12]"},
+    {"f32[2,3,12]", "heads=2 window=-1 causal=true",
+     "attention: window = -1 must be positive, and causal attention's; %1 = f32[2,3,12]"},
     {"f32[2,12]", "heads=2",
-     "attention: operand 0 must be [batch, tokens, 3 hidden], hidden a multiple of the 2 heads; "
+     "attention: operand 0 must be [batch, tokens, q, k and v], the last a multiple of their 6 "
+     "heads; "
      "%1 = f32[2,12]"},
     {"f32[2,3,12]", "heads=2 scale=inf", "attention: scale = inf must be finite; %1 = f32[2,3,12]"},
     {"f32[2,3,12]", "heads=2 p=1",
@@ -503,11 +537,17 @@ static const struct {
      "attention: the bias, operand 1, must broadcast to the scores, f32[2,2,3,3]; %1 = "
      "f32[2,3,12], %2 = f32[1,2,2,3,3]"},
     {"f32[2,3,4] f32[2,5,4] f32[2,4,4]", "heads=2",
-     "attention: operands 1 and 2 must be [batch, tokens, hidden] of one shape, with operand 0's "
-     "batch and hidden; %1 = f32[2,3,4], %2 = f32[2,5,4], %3 = f32[2,4,4]"},
+     "attention: operands 1 and 2 must be [batch, tokens, 4] of one shape: 2 heads as wide as "
+     "those "
+     "of operand 0, and its batch; %1 = f32[2,3,4], %2 = f32[2,5,4], %3 = f32[2,4,4]"},
+    {"f32[2,3,8] f32[2,5,8] f32[2,5,8]", "heads=4 kv_heads=2",
+     "attention: operands 1 and 2 must be [batch, tokens, 4] of one shape: 2 heads as wide as "
+     "those "
+     "of operand 0, and its batch; %1 = f32[2,3,8], %2 = f32[2,5,8], %3 = f32[2,5,8]"},
     {"f32[2,3,4] f32[2,5,6] f32[2,5,6]", "heads=2",
-     "attention: operands 1 and 2 must be [batch, tokens, hidden] of one shape, with operand 0's "
-     "batch and hidden; %1 = f32[2,3,4], %2 = f32[2,5,6], %3 = f32[2,5,6]"},
+     "attention: operands 1 and 2 must be [batch, tokens, 4] of one shape: 2 heads as wide as "
+     "those "
+     "of operand 0, and its batch; %1 = f32[2,3,4], %2 = f32[2,5,6], %3 = f32[2,5,6]"},
     {"f32[2,3,5] f32[2,5,5] f32[2,5,5]", "heads=2",
      "attention: operand 0 must be [batch, tokens, hidden], hidden a multiple of the 2 heads; %1 = "
      "f32[2,3,5], %2 = f32[2,5,5], %3 = f32[2,5,5]"},
@@ -520,7 +560,8 @@ static const struct {
     const char *operands, *message;
 } gradient_mistakes[] = {
     {"f32[2,3,4] f32[2,3,4] f32[2,2,3] f32[2,3,13]",
-     "attention_grad: operand 3 must be [batch, tokens, 3 hidden], hidden a multiple of the 2 "
+     "attention_grad: operand 3 must be [batch, tokens, q, k and v], the last a multiple of their "
+     "6 "
      "heads; %1 = f32[2,3,4], %2 = f32[2,3,4], %3 = f32[2,2,3], %4 = f32[2,3,13]"},
     {"f32[2,3,5] f32[2,3,4] f32[2,2,3] f32[2,3,12]",
      "attention_grad: operand 0, dy, must be f32[2,3,4]; %1 = f32[2,3,5], %2 = f32[2,3,4], %3 = "

@@ -292,12 +292,11 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const llm_config *c, int64_
                                    .kv_heads = c->kv_heads,
                                    .dropout = c->attention_dropout,
                                    .causal = true,
+                                   .window = layer < c->window_from ? 0 : c->window,
                                    .mask = mask};
     int64_t of_k = c->kv_heads * c->width;
     zf_tensor q = zf_nn_linear(x, "q_proj", c->heads * c->width, &in),
               k = zf_nn_linear(x, "k_proj", of_k, &in), v = zf_nn_linear(x, "v_proj", of_k, &in);
-    if (c->window && layer >= c->window_from && zf_tensor_shape(x).dims[1] > c->window)
-        return zf_fail(x, "windows of %lld tokens are not known yet", (long long)c->window);
     if (c->family == LLM_QWEN3) q = head_norm(q, "q_norm", c), k = head_norm(k, "k_norm", c);
     rope.heads = c->heads, q = zf_rope(q, &rope);
     rope.heads = c->kv_heads, k = zf_rope(k, &rope);

@@ -63,7 +63,7 @@ int main(int argc, char **argv)
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
     config.embedding_dropout = config.attention_dropout = config.residual_dropout = dropout;
     if (!session_open(&s, &d, &error) ||
-        !causal_batch_new(&batch, d.shape.batch, d.shape.sequence, &error))
+        !causal_batch_new(&batch, d.shape.batch, d.shape.sequence, false, &error))
         return fprintf(stderr, "gpt: %s\n", error.text), 1;
     batch.labelled = batch.examples * batch.sequence;
     for (int64_t i = 0; i < batch.labelled; i++) {

@@ -452,9 +452,9 @@ TEST_ONCE(gpt_batches_of_a_text)
     zf_error error = {ZF_OK, ""};
     static causal_batch b, again;
     for (int32_t i = 0; i < 100; i++) ids[i] = i;
-    CHECK(t, causal_batch_new(&b, 5, 7, &error));
+    CHECK(t, causal_batch_new(&b, 5, 7, false, &error));
     test_defer(t, free_batch, &b);
-    CHECK(t, causal_batch_new(&again, 5, 7, &error));
+    CHECK(t, causal_batch_new(&again, 5, 7, false, &error));
     test_defer(t, free_batch, &again);
     causal_batch_read(&b, &text, 12);
     CHECK(t, b.labelled == 35);

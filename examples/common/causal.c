@@ -154,7 +154,7 @@ static void *start(const dataset *d, bool held_out, int64_t examples, int64_t fi
         return NULL;
     }
     r->data = d->own, r->held_out = held_out;
-    if (r->data->file.entries || causal_batch_new(&r->batch, examples, r->data->sequence, error))
+    if (r->data->file.entries || causal_batch_new(&r->batch, examples, r->data->sequence, false, error))
         return r;
     stop(r);
     return NULL;

@@ -6,13 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool causal_batch_new(causal_batch *b, int64_t examples, int64_t sequence, zf_error *error)
+bool causal_batch_new(causal_batch *b, int64_t examples, int64_t sequence, bool packed,
+                      zf_error *error)
 {
     size_t count = (size_t)(examples * sequence);
     *b = (causal_batch){.examples = examples, .sequence = sequence};
     b->ids = malloc(count * sizeof *b->ids);
     b->labels = malloc(count * sizeof *b->labels);
-    if (b->ids && b->labels) return true;
+    b->segments = packed ? malloc(count * sizeof *b->segments) : NULL;
+    b->positions = packed ? malloc(count * sizeof *b->positions) : NULL;
+    if (b->ids && b->labels && (!packed || (b->segments && b->positions))) return true;
     causal_batch_free(b);
     return fail(error, ZF_ERR_NOMEM, "out of memory");
 }
@@ -22,6 +25,8 @@ void causal_batch_free(causal_batch *b)
     free(b->ids);
     free(b->labels);
     free(b->mask);
+    free(b->segments);
+    free(b->positions);
     *b = (causal_batch){.ids = NULL};
 }
 
@@ -94,7 +99,7 @@ bool causal_batch_file_load(causal_batch_file *f, const char *path, int64_t voca
     f->masked = data[MASK] != NULL;
     for (int64_t s = 0; good && s < shape[IDS].dims[0]; s++) {
         causal_batch *b = &f->batch[s];
-        good = causal_batch_new(b, shape[IDS].dims[1], shape[IDS].dims[2], error);
+        good = causal_batch_new(b, shape[IDS].dims[1], shape[IDS].dims[2], false, error);
         f->entries += good;
         if (good && !fill(b, s, data)) good = fail(error, ZF_ERR_NOMEM, "out of memory");
     }

@@ -14,10 +14,14 @@ typedef struct causal_batch {
     int64_t labelled;           /* labels that are not -100 */
     int32_t *ids, *labels;      /* [B, T] */
     uint8_t *mask;              /* [B, T], 1: a token, 0: padding; NULL: all are tokens */
+    /* [B, T]: which of several texts in a row a token is of, from 1 on, 0: padding; and its place in
+     * that text. NULL: a row is one text */
+    int32_t *segments, *positions;
 } causal_batch;
 
-/* Room for a batch; false out of memory. */
-bool causal_batch_new(causal_batch *b, int64_t examples, int64_t sequence, zf_error *error);
+/* Room for a batch, of rows of several texts if it is packed; false out of memory. */
+bool causal_batch_new(causal_batch *b, int64_t examples, int64_t sequence, bool packed,
+                      zf_error *error);
 void causal_batch_free(causal_batch *b);
 
 /* A text as one line of tokens. */

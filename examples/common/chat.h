@@ -1,4 +1,4 @@
-/* Chats as the text that a model was trained on: what its tokenizer_config.json has as chat_template.
+/* Chats as the text that a model was trained on: the chat_template of its tokenizer_config.json.
  *
  *     user       a small bird?        <|im_start|>user\na small bird?<|im_end|>\n
  *     assistant  A wren.              <|im_start|>assistant\nA wren.<|im_end|>\n
@@ -35,8 +35,8 @@ typedef struct chat_template {
 const char *chat_styles(void);
 
 /* The template of a model's folder: that of its chat_template.jinja or tokenizer_config.json, or
- * the style `name`, if it is not NULL. begin and end are bos_token and eos_token. False with *error:
- * there is none, or it is unknown. */
+ * the style `name`, if it is not NULL. begin and end are bos_token and eos_token. False with
+ * *error: there is none, or it is unknown. */
 bool chat_template_load(chat_template *, const char *folder, const char *name, zf_error *error);
 
 /* "system", "user" or "assistant"; -1: another word. */

@@ -1,0 +1,208 @@
+/* Files of examples to fine-tune on: labels, rows of several, what is held out, messages. */
+#include "../examples/common/tuning.h"
+#include "test.h"
+
+#include <stdio.h>
+
+static void free_tokens(void *t) { tokens_free(t); }
+
+/* A tokenizer of letters: a is 3, b is 4, ...; <s> 0, </s> 1, [ 29, ] 30; ab is 31 */
+static tokens *letters(zf_error *error)
+{
+    char text[1200];
+    int n = snprintf(text, sizeof text,
+                     "{\"added_tokens\": [{\"id\": 0, \"content\": \"<s>\", \"special\": true}, "
+                     "{\"id\": 1, \"content\": \"</s>\", \"special\": true}], \"post_processor\": "
+                     "{\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": "
+                     "\"<s>\"}}, {\"Sequence\": {\"id\": \"A\"}}], \"special_tokens\": {\"<s>\": "
+                     "{\"ids\": [0]}}}, \"model\": {\"vocab\": {\"\\n\": 2");
+    for (int k = 0; k < 26; k++)
+        n += snprintf(text + n, sizeof text - (size_t)n, ", \"%c\": %d", 'a' + k, 3 + k);
+    n += snprintf(text + n, sizeof text - (size_t)n,
+                  ", \"[\": 29, \"]\": 30, \"ab\": 31}, \"merges\": [\"a b\"]}}");
+    return tokens_parse(text, (size_t)n, "letters", error);
+}
+
+static bool write_lines(const char *path, const char *lines)
+{
+    FILE *f = fopen(path, "wb");
+    bool good = f && fputs(lines, f) >= 0;
+    return f && !fclose(f) && good;
+}
+
+/* A row as text: ids as letters (^ <s>, $ </s>), | before another segment, . where padding begins;
+ * then the labels likewise. */
+static const char *row_of(const causal_batch *b, int64_t row)
+{
+    static const char names[] = "^$~abcdefghijklmnopqrstuvwxyz[]A";
+    static char out[200];
+    size_t n = 0;
+    for (int part = 0; part < 2; part++) {
+        for (int64_t i = row * b->sequence, end = i + b->sequence; i < end; i++) {
+            int32_t id = part ? b->labels[i] : b->ids[i];
+            bool begins = i > row * b->sequence && b->segments[i] != b->segments[i - 1];
+            if (begins || (b->segments[i] && !b->positions[i] && i > row * b->sequence && !begins))
+                out[n++] = b->segments[i] ? '|' : '.';
+            if (b->segments[i]) out[n++] = id < 0 ? '-' : names[id];
+        }
+        out[n++] = part ? 0 : ' ';
+    }
+    return out;
+}
+
+/* Loads the lines, with the style `name` or none, and checks the first row of training: of two
+ * alike, since one is held out. */
+static void check_row(test *t, const tokens *tokenizer, const char *style, const char *line,
+                      int64_t sequence, const char *want)
+{
+    char lines[1000];
+    const char *path = test_path("tuning.jsonl");
+    zf_error error = {ZF_OK, ""};
+    chat_template chat;
+    tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = sequence};
+    tuning all;
+    causal_batch b;
+    snprintf(lines, sizeof lines, "%s\n\n%s", line, line);
+    CHECK(t, write_lines(path, lines));
+    if (style && !chat_template_load(&chat, "tests/golden/chat/chatml", style, &error))
+        OK(t, error.status, error.text);
+    if (style) d.style = &chat;
+    if (!tuning_load(&all, path, &d, &error)) {
+        CHECK_TEXT(t, error.text, want);
+        return;
+    }
+    if (causal_batch_new(&b, 1, sequence, true, &error)) {
+        char got[200];
+        tuning_read(&all, &b, false, 1, 0);
+        snprintf(got, sizeof got, "%s", row_of(&b, 0));
+        causal_batch_free(&b);
+        tuning_free(&all);
+        CHECK_TEXT(t, got, want);
+    } else {
+        tuning_free(&all);
+        OK(t, error.status, error.text);
+    }
+}
+
+TEST_ONCE(tuning_labels_responses)
+{
+    static const struct {
+        const char *style, *line, *want;
+        int64_t sequence;
+    } cases[] = {
+        {NULL, "{\"prompt\": \"cat\", \"response\": \"dog\"}", "^catdog$. ---dog$-.", 10},
+        {NULL, "{\"prompt\": \"cat\", \"completion\": \"dog\", \"source\": 3}", "^catdog$ ---dog$-",
+         8},
+        /* A token of both is predicted. */
+        {NULL, "{\"prompt\": \"ca\", \"response\": \"bd\"}", "^cAd$. -Ad$-.", 10},
+        /* What does not fit is cut. */
+        {NULL, "{\"prompt\": \"cat\", \"response\": \"dog\"}", "^catd ---d-", 5},
+        {"zephyr",
+         "{\"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": "
+         "\"assistant\", \"content\": \"x\"}, {\"role\": \"user\", \"content\": \"r\"}, "
+         "{\"role\": \"assistant\", \"content\": \"yz\"}]}",
+         "user~q$~assistant~x$~user~r$~assistant~yz$~. "
+         "-----------------x$-------------------yz$--.",
+         60},
+        {"mistral", "{\"prompt\": \"q\", \"response\": \"x\"}", "^[]q[]x$. -----x$-.", 30},
+    };
+    zf_error error = {ZF_OK, ""};
+    tokens *tokenizer = letters(&error);
+    NEED(t, tokenizer, &error);
+    test_defer(t, free_tokens, tokenizer);
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0] && !t->failed; k++)
+        check_row(t, tokenizer, cases[k].style, cases[k].line, cases[k].sequence, cases[k].want);
+}
+
+TEST_ONCE(tuning_files_that_are_wrong)
+{
+    static const struct {
+        const char *line, *says;
+    } cases[] = {
+        {"{\"prompt\": \"a\"}", "line 1: 1:1: the top value lacks \"response\""},
+        {"{\"prompt\": \"a\", \"response\": 3}", "line 1: 1:29: response must be a string, not 3"},
+        {"{\"text\": \"a\"}", "line 1: 1:1: the top value has neither messages nor a prompt"},
+        {"[]", "line 1: 1:1: the top value must be an object, not an array"},
+        {"{\"prompt\": \"a\"", "line 1: 1:15: "},
+        {"{\"messages\": []}", "line 1: 1:14: messages must be an array of messages"},
+        {"{\"messages\": [{\"role\": \"user\", \"content\": \"a\"}]}",
+         "line 1: 1:14: messages needs the style of its chats: chatml, "},
+        {"{\"prompt\": \"abcdefghij\", \"response\": \"a\"}",
+         "0 examples, besides 2 without a response within 8 tokens"},
+    };
+    const char *path = test_path("tuning.jsonl");
+    zf_error error = {ZF_OK, ""};
+    tokens *tokenizer = letters(&error);
+    NEED(t, tokenizer, &error);
+    test_defer(t, free_tokens, tokenizer);
+    for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+        const tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = 8};
+        char lines[400];
+        tuning all;
+        snprintf(lines, sizeof lines, "%s\n%s\n", cases[k].line, cases[k].line);
+        CHECK(t, write_lines(path, lines));
+        CHECK(t, !tuning_load(&all, path, &d, &error));
+        if (!strstr(error.text, cases[k].says)) CHECK_TEXT(t, error.text, cases[k].says);
+    }
+}
+
+/* Marks the examples that rows have, which begin with letters: how often each. */
+static void count_examples(const tuning *all, causal_batch *b, bool held_out, int64_t first,
+                           int64_t rows, int seen[100])
+{
+    for (int64_t at = first; at < first + rows; at++) {
+        tuning_read(all, b, held_out, 7, at);
+        for (int64_t i = 0; i < b->sequence; i++)
+            if (b->segments[i] && !b->positions[i])
+                seen[(b->ids[i + 1] - 5) * 10 + (b->ids[i + 2] - 5)]++;
+    }
+}
+
+/* Rows hold every example once in an epoch, each whole, and another order in the next one. */
+TEST_ONCE(tuning_packs_all_examples)
+{
+    static char lines[8000];
+    const char *path = test_path("tuning.jsonl");
+    zf_error error = {ZF_OK, ""};
+    tokens *tokenizer = letters(&error);
+    tuning_desc d = {.tokens = tokenizer, .end = 1, .sequence = 16};
+    size_t n = 0;
+    NEED(t, tokenizer, &error);
+    test_defer(t, free_tokens, tokenizer);
+    for (int e = 0; e < 100; e++)
+        n += (size_t)snprintf(lines + n, sizeof lines - n,
+                              "{\"prompt\": \"%c%c\", \"response\": \"%.*s\"}\n", 'c' + e / 10,
+                              'c' + e % 10, 1 + e * 7 % 11, "zzzzzzzzzzzzzzzz");
+    CHECK(t, write_lines(path, lines));
+    for (int alone = 0; alone < 2; alone++) {
+        tuning all;
+        causal_batch b = {.ids = NULL};
+        int seen[2][100] = {{0}}, held[100] = {0}, once = 0;
+        int32_t orders[2] = {0};
+        bool good, whole = true;
+        int64_t rows, of_rows, count;
+        d.alone = alone;
+        good = tuning_load(&all, path, &d, &error) && causal_batch_new(&b, 1, 16, true, &error);
+        if (!good) {
+            OK(t, error.status, error.text);
+            return;
+        }
+        rows = all.train.count, count = all.tokens, of_rows = all.held_out;
+        for (int epoch = 0; epoch < 2; epoch++) {
+            count_examples(&all, &b, false, epoch * rows, rows, seen[epoch]);
+            tuning_read(&all, &b, false, 7, epoch * rows);
+            orders[epoch] = b.ids[1] * 100 + b.ids[2];
+        }
+        count_examples(&all, &b, true, 0, all.test.count, held);
+        for (int e = 0; e < 100; e++) {
+            whole = whole && seen[0][e] + held[e] == 1 && seen[1][e] == seen[0][e];
+            once += held[e];
+        }
+        causal_batch_free(&b);
+        tuning_free(&all);
+        CHECK(t, whole && once == of_rows && of_rows == 5);
+        CHECK(t, orders[0] != orders[1]);
+        /* Of 5 to 15 tokens each: those above 11 are alone, of the others two fill a row. */
+        CHECK(t, count > 900 && (alone ? rows == 95 : rows <= 68));
+    }
+}

@@ -73,7 +73,9 @@
  *     update:
  *           adamw %4, %45, %53, %54, %3, %51 {beta1=0.9 beta2=0.999 eps=1e-08 weight_decay=0.01}
  *
- * Nodes above `update:` run once per micro-batch, nodes below it once per step.
+ * Nodes above `update:` run once per micro-batch, nodes below it once per step. Where updates run
+ * beside the backward pass (zf_offload), that pass stands below it as well, its nodes marked
+ * `micro`.
  *
  * Compile. zf_compile places every value in one arena (zf_memory), allocates exactly those bytes,
  * draws the first values of the parameters, and returns a program. Its peak is known before
@@ -738,7 +740,14 @@ ZF_API zf_status zf_zero(zf_graph *graph, const zf_zero_desc *desc);
  * lies in host memory or on a disk, and is on the device while it is used there. Losses, gradients,
  * parameters and states stay the same, to the last bit where the device is a CPU. ZF_DISK: in a
  * file (zf_store_desc.offload_dir), from where values come by way of host memory. Requires:
- * zf_zero; before zf_prefetch. desc NULL: everything stays on the device. */
+ * zf_zero; before zf_prefetch. desc NULL: everything stays on the device.
+ *
+ * With zf_prefetch, and one micro-batch, updates run beside the backward pass: what an update needs
+ * is read while gradients are computed, and a bucket is updated as soon as its gradient is in host
+ * memory. The update section then begins behind the forward pass, when all scalar outputs of the
+ * micro section (the loss) have been checked; without such an output nothing runs beside. What
+ * needs all gradients first, the norm of zf_clip and the check for a skipped step of f16, ends
+ * with the backward pass; with these only reads run beside it. */
 typedef struct zf_offload_desc {
     /* The states of the optimizer, master weights among them. Updates are computed in host memory:
      * gradients go there, and updated parameters come back */
@@ -795,8 +804,9 @@ ZF_API zf_status zf_cost_save(const zf_cost *cost, const char *path, const zf_al
                               zf_error *error);
 
 typedef struct zf_prefetch_desc {
-    /* The maximum bytes of parameters gathered ahead, of gradients that wait to be reduced, and of
-     * operands kept for gradients that are computed later; 0: no overlap */
+    /* The maximum bytes of parameters gathered ahead, of gradients that wait to be reduced, of
+     * operands kept for gradients that are computed later, and of copies in one direction that are
+     * on their way or read ahead; 0: no overlap */
     size_t bytes;
     /* Stage 3: buckets stay gathered between forward and backward pass, which saves their second
      * gather, as far as the plan stays within zf_training.memory_limit */
@@ -880,8 +890,9 @@ ZF_API zf_status zf_recompute(zf_graph *graph, const zf_training *training);
 /* Overlaps communication with computation, on queues of their own: gathers are issued ahead of
  * their use; reductions are waited for where their result is read; the last large reduction, mostly
  * an embedding's, is issued before the gradients that it does not need; small gathers are joined;
- * copies of zf_offload run beside the updates. Numbers do not change. Each but the fourth costs at
- * most prefetch.bytes of memory. Requires: zf_zero. training NULL: nothing overlaps. */
+ * copies of zf_offload run beside the updates, and these beside the backward pass (zf_offload_desc).
+ * Numbers do not change. Each but the fourth costs at most prefetch.bytes of memory. Requires:
+ * zf_zero. training NULL: nothing overlaps. */
 ZF_API zf_status zf_prefetch(zf_graph *graph, const zf_training *training);
 
 /* ----------------------------------------------------------------------------- 6 DEVICES, RANKS
@@ -1271,7 +1282,8 @@ ZF_API zf_status zf_read(zf_program *program, zf_tensor tensor, void *data, size
 
 /* Runs the graph once: one training step where it has an optimizer. A non-finite learning rate is
  * ZF_ERR_ARGUMENT. After an error (such as an index out of range) the values of this step are
- * undefined; parameters and states do not change if it arose before the update section. Where there
+ * undefined; parameters and states do not change if it arose before the update section (below
+ * `update:` in the text). Where there
  * is an optimizer, a non-finite scalar float output of the micro section (a loss) is such an error,
  * ZF_ERR_NAN. With several ranks an error on one rank is an error on all, which names that rank;
  * after ZF_ERR_NAN training can go on. */
@@ -2485,6 +2497,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "passes/cost.c"
 #include "passes/account.c"
 #include "passes/estimate.c"
+#include "passes/beside.c"
 #include "passes/prefetch.c"
 #include "passes/recompute_alive.c"
 #include "passes/recompute_order.c"

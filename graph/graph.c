@@ -13,7 +13,8 @@ typedef struct zfi_node {
     zf_shape shape;
     int32_t *args; /* operands, by id */
     int32_t arg_count;
-    bool update;   /* runs once per step, not once per micro-batch */
+    bool update;   /* of the update section: runs once per step, not once per micro-batch */
+    bool below;    /* of the micro section, but below `update:`; the step has one micro-batch */
     uint8_t queue; /* the queue on which it runs, an index into zfi_queue_names */
     uint8_t space; /* zf_space: where its value lies, and where it runs */
     bool recompute; /* recomputes another node's value; not counted as work of the model */
@@ -294,6 +295,9 @@ static int32_t zfi_bytes_of(const zf_graph *g, int32_t id)
     return id;
 }
 
+/* The node stands below `update:`. */
+static bool zfi_runs_once(const zfi_node *node) { return node->update || node->below; }
+
 /* The node of which a copy in another space was made; the node itself where it is no copy. */
 static const zfi_node *zfi_copied(const zf_graph *g, const zfi_node *node)
 {
@@ -306,6 +310,27 @@ static int64_t zfi_node_count(const zfi_node *node) { return zf_shape_count(node
 static size_t zfi_node_bytes(const zfi_node *node)
 {
     return (size_t)zfi_node_count(node) * zf_dtype_size(node->dtype);
+}
+
+/* The mark is an output of a scalar float of the micro section: a loss. */
+static bool zfi_marks_loss(const zf_graph *g, const zfi_node *mark)
+{
+    const zfi_node *node = &g->nodes[mark->op == ZF_OP_output ? mark->args[0] : 0];
+    return mark->op == ZF_OP_output && !mark->update && zfi_is_float(node->dtype) &&
+           zfi_node_count(node) == 1;
+}
+
+/* The all_reduce of whose result the value is a part, seen through views and casts; 0: none. */
+static int32_t zfi_sum_behind(const zf_graph *g, int32_t id)
+{
+    while (g->nodes[id].op != ZF_OP_all_reduce) {
+        const zfi_node *node = &g->nodes[id];
+        int64_t at;
+        int32_t k = node->op == ZF_OP_cast ? 0 : zfi_viewed(g, node, &at);
+        if (k < 0) return 0;
+        id = node->args[k];
+    }
+    return id;
 }
 
 /* The node that replaces `id` after rewrites; 0: none. */

@@ -269,7 +269,7 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     zf_shape shape = ZF_SCALAR;
     int64_t value, place[2] = {0, 0}, scratch[2] = {0, 0};
     const char *start, *word;
-    bool placed = false, recompute;
+    bool placed = false, recompute, below;
     uint8_t queue = ZFI_QUEUE_COMPUTE;
     int length;
 
@@ -318,6 +318,9 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     if (recompute &&
         (record->traits & (ZF_OP_LEAF | ZF_OP_EFFECT | ZF_OP_MUTATES | ZF_OP_COLLECTIVE)))
         return zfi_parse_fail(p, "%s cannot be a recomputed node", record->name);
+    below = zfi_take(p, "micro");
+    if (below && !g->in_update)
+        return zfi_parse_fail(p, "'micro' marks what stands below 'update:'");
     zfi_skip_space(p);
     if (p->at < p->end) return zfi_parse_fail(p, "expected the end of the line");
 
@@ -340,6 +343,8 @@ static bool zfi_parse_node(zfi_parser *p, int32_t id, int32_t fresh)
     g->nodes[id].scratch_offset = scratch[0], g->nodes[id].scratch_bytes = scratch[1];
     g->nodes[id].queue = queue;
     g->nodes[id].recompute = recompute;
+    g->nodes[id].below = below;
+    if (below) g->nodes[id].update = false;
     if (queue) g->stages |= ZFI_STAGE_OVERLAP;
     if (n.space) g->stages |= ZFI_STAGE_OFFLOAD;
     if (recompute) g->stages |= ZFI_STAGE_RECOMPUTE;

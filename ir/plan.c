@@ -352,9 +352,10 @@ static zf_status zfi_verify_plan(zf_graph *g)
             zfi_play_leaf(&p, g->order[i]);
         for (int32_t i = 0; i < end && !g->error.status && !g->memory.failed; i++) {
             zfi_play_node(&p, i);
-            if (i + 1 < end && g->nodes[g->order[i + 1]].update == g->nodes[g->order[i]].update)
+            if (zfi_runs_once(&g->nodes[g->order[i]]) ||
+                (i + 1 < end && !zfi_runs_once(&g->nodes[g->order[i + 1]])))
                 continue;
-            for (int32_t k = 0; k < end && !g->nodes[g->order[i]].update && !g->error.status; k++)
+            for (int32_t k = 0; k < end && !g->error.status; k++)
                 if (g->nodes[g->order[k]].op == ZF_OP_accumulator)
                     zfi_play_end(&p, g->order[k], "micro section");
         }

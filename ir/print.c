@@ -10,10 +10,11 @@
  * Attributes that are 0, false, the first choice or empty are not printed. Effects have no id.
  * After the type come, where they apply: the space, if it is not the device; the value's place,
  * @offset+bytes, and its scratch, after the memory pass; the queue, if it is not compute;
- * `recompute`. After zf_zero the first line is "zero stage=3 world=4 micro_batches=1". The last
- * line has the size of the arena, the node at which the most bytes are live, and their number where
- * it is smaller than the arena. Further lines, "peak host 4096 %5", are for the other spaces that
- * the graph uses. */
+ * `recompute`; `micro`, if a node of the micro section stands below `update:` (passes/beside.c).
+ * After zf_zero the first line is "zero stage=3 world=4 micro_batches=1". The last line has the
+ * size of the arena, the node at which the most bytes are live, and their number where it is
+ * smaller than the arena. Further lines, "peak host 4096 %5", are for the other spaces that the
+ * graph uses. */
 
 /* Where text goes: a file, a buffer, or nowhere. It is counted and hashed in every case. */
 typedef struct zfi_writer {
@@ -113,11 +114,12 @@ static void zfi_print_node(zfi_writer *w, const zf_graph *g, int32_t id, int wid
                   (long long)node->scratch_bytes);
     if (node->queue) zfi_print(w, " queue=%s", zfi_queue_names[node->queue]);
     if (node->recompute) zfi_print(w, " recompute");
+    if (node->below) zfi_print(w, " micro");
 }
 
 static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
 {
-    bool update = false;
+    bool once = false;
     int32_t last = 0; /* the largest id that is printed */
     int width;
     for (int32_t i = 0; i < zfi_len(g->order); i++)
@@ -128,8 +130,8 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
                   (long long)g->micro_batches);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
-        if (g->nodes[id].update && !update) zfi_print(w, "update:\n");
-        update = g->nodes[id].update;
+        if (zfi_runs_once(&g->nodes[id]) && !once) zfi_print(w, "update:\n");
+        once = zfi_runs_once(&g->nodes[id]);
         zfi_print_node(w, g, id, width);
         zfi_print(w, "\n");
     }

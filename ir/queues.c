@@ -137,8 +137,8 @@ static zf_status zfi_verify_queues(zf_graph *g)
     if (!t) return zfi_graph_nomem(g);
     t->queues = zfi_queue_count(g);
     for (int32_t i = 0; i <= end && !g->error.status; i++) {
-        bool update = start < end && g->nodes[g->order[start]].update;
-        if (i == end || g->nodes[g->order[i]].update != update)
+        bool update = start < end && zfi_runs_once(&g->nodes[g->order[start]]);
+        if (i == end || zfi_runs_once(&g->nodes[g->order[i]]) != update)
             for (; start < i; start++)
                 if (g->nodes[g->order[start]].queue && !t[g->order[start]].waited)
                     zfi_verify_fail(g, g->order[start],

@@ -2,7 +2,8 @@
  *
  *   - operands are defined above their use; effects are never operands; each node runs once
  *   - dtype and shape are those that the operator infers
- *   - the micro section comes first, and uses no value of the update section
+ *   - the micro section comes first, and uses no value of the update section; in a step of one
+ *     micro-batch, what follows the losses may stand among the updates
  *   - operands that an operator writes are params or states, or copies of these
  *   - operands and result lie in one space, except for copy; collectives are on the device
  *   - a parameter has at most one gradient; it and each of its states has at most one update; a
@@ -114,16 +115,21 @@ static zf_status zfi_verify_nodes(zf_graph *g)
     enum { DEFINED = 1, HAS_GRADIENT = 2, IS_UPDATED = 4 };
     size_t count = (size_t)zfi_len(g->nodes);
     uint8_t *seen;
-    bool update = false;
+    bool once = false;
     seen = zfi_calloc(&g->memory, count, 1);
     if (!seen) return zfi_graph_nomem(g);
     for (int32_t i = 0; i < zfi_len(g->order) && !g->error.status; i++) {
         int32_t id = g->order[i];
         const zfi_node *node = &g->nodes[id];
         if (seen[id] & DEFINED) zfi_verify_fail(g, id, "it stands twice in the order");
-        if (update && !node->update)
+        if (once && !zfi_runs_once(node))
             zfi_verify_fail(g, id, "it belongs to the micro section but stands below 'update:'");
-        update |= node->update;
+        if (node->below && g->micro_batches > 1)
+            zfi_verify_fail(g, id, "it runs once, and the step has %lld micro-batches",
+                            (long long)g->micro_batches);
+        if (node->below && zfi_marks_loss(g, node))
+            zfi_verify_fail(g, id, "a loss is looked at before updates; it must be above 'update:'");
+        once |= zfi_runs_once(node);
         if (g->error.status || zfi_verify_node(g, id, seen)) break;
         seen[id] |= DEFINED;
         for (int32_t k = 0; k < node->arg_count && k < 31; k++) {

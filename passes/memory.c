@@ -282,7 +282,7 @@ static void zfi_make_buffers(zfi_placement *p, const zf_memory_desc *d, zf_array
 {
     zf_graph *g = p->graph;
     int32_t end = zfi_len(g->order), micro_end = 0;
-    while (micro_end < end && !g->nodes[g->order[micro_end]].update) micro_end++;
+    while (micro_end < end && !zfi_runs_once(&g->nodes[g->order[micro_end]])) micro_end++;
     for (int32_t i = 0; i < end && !g->memory.failed && !g->error.status; i++) {
         int32_t id = g->order[i], over, k;
         zfi_node *node = &g->nodes[id];

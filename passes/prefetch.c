@@ -13,6 +13,9 @@
  *     copies      between device and host run beside the computation and are waited for where they
  *                 are read, or when more than `bytes` are on their way in one direction. A gradient
  *                 goes to the host where its reduction has been waited for
+ *     ahead       copies to the host, of states for example, are issued before the updates that
+ *                 read them, as many as have at most `bytes` in one direction
+ *     beside      updates in host memory run beside the backward pass (beside.c)
  *     put off     what the last large reduction does not need is computed beside it, as far as no
  *                 more than `bytes` are kept for that
  *     kept        with `keep_gathered`, buckets stay gathered from the forward to the backward
@@ -58,6 +61,13 @@ typedef struct zfi_prefetch {
     int32_t *waiting;  /* those that have not been waited for, oldest first */
     int32_t *deferred; /* copies of sums that have not been waited for */
     int64_t moving[ZFI_QUEUES]; /* bytes of gradients that are reduced, and of copies */
+    zfi_beside beside;
+    int32_t next;       /* index in beside.due of what comes next, */
+    int32_t next_early; /* and of what may be put ahead of its turn; */
+    int64_t ahead[ZFI_QUEUES]; /* bytes of that which have not been used */
+    int32_t *born; /* by node: 0 until it is put, then 1 + how many gradients were complete */
+    int32_t complete;
+    int32_t update; /* position of the first node below `update:` */
     size_t nodes;
 } zfi_prefetch;
 
@@ -394,7 +404,8 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
 {
     zf_graph *g = p->graph;
     const uint8_t queue = zfi_queue_of(p, id);
-    for (int32_t k = 0; k < g->nodes[id].arg_count; k++) {
+    const bool reads = g->nodes[id].op != ZF_OP_gradient; /* a mark, as queues.c has it */
+    for (int32_t k = 0; k < g->nodes[id].arg_count && reads; k++) {
         int32_t leaf = zfi_written_leaf(g, g->nodes[id].args[k]);
         if (p->pending[g->nodes[id].args[k]]) zfi_put_wait(p, p->pending[g->nodes[id].args[k]]);
         if (p->pending[leaf]) zfi_put_wait(p, p->pending[leaf]);
@@ -409,6 +420,7 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
     }
     if (!g->memory.failed) zfi_push(&g->memory, g->order, id);
     g->nodes[id].queue = queue;
+    p->born[id] = 1 + p->complete;
     if (!queue || g->memory.failed) return;
     zfi_push(&g->memory, p->waiting, id);
     p->pending[id] = id;
@@ -446,12 +458,139 @@ static void zfi_put(zfi_prefetch *p, int32_t id)
     zfi_put_deferred(p);
 }
 
+/* Waits for the oldest reduction, if it was issued before that many gradients were complete; false:
+ * there is none. */
+static bool zfi_wait_for_sum(zfi_prefetch *p, int32_t complete)
+{
+    const zf_graph *g = p->graph;
+    for (int32_t k = 0; k < zfi_len(p->waiting); k++) {
+        const int32_t id = p->waiting[k];
+        if (g->nodes[id].queue != ZFI_QUEUE_REDUCE) continue;
+        if (p->born[id] > complete) return false;
+        zfi_put_wait(p, id);
+        zfi_put_deferred(p);
+        return true;
+    }
+    return false;
+}
+
 /* The end of a section: nothing is under way. */
 static void zfi_wait_all(zfi_prefetch *p)
 {
     while (zfi_len(p->waiting) && !p->graph->error.status && !p->graph->memory.failed) {
         zfi_put_wait(p, p->waiting[0]);
         zfi_put_deferred(p);
+    }
+}
+
+/* ------------------------------------------------------------------------------- update section */
+
+/* The node is a bucket's gradient, summed or on its way to the host. */
+static bool zfi_completes_gradient(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id];
+    return !node->update && (node->queue == ZFI_QUEUE_REDUCE ||
+                             (node->op == ZF_OP_copy && node->space == ZF_HOST &&
+                              !zfi_has(g, zfi_bytes_of(g, node->args[0]), ZF_OP_LEAF)));
+}
+
+/* All that the node of the update section reads is there; or has had the time until the next
+ * gradient was complete, or comes from its own section. */
+static bool zfi_is_due(const zfi_prefetch *p, int32_t id, bool last)
+{
+    const zf_graph *g = p->graph;
+    const zfi_node *node = &g->nodes[id];
+    for (int32_t k = 0; k < node->arg_count; k++) {
+        const int32_t x = node->args[k];
+        if (g->nodes[x].update) continue;
+        if (!p->born[x]) return false;
+        if (!last && p->pending[x] && p->born[x] >= p->complete) return false;
+    }
+    return true;
+}
+
+/* Puts what is due, unless it has been put ahead of its turn. */
+static void zfi_put_one_due(zfi_prefetch *p, const zfi_due *due)
+{
+    const zf_graph *g = p->graph;
+    if (p->born[due->node]) return;
+    if (p->beside.early[due->node])
+        p->ahead[zfi_queue_of(p, due->node)] += (int64_t)zfi_node_bytes(&g->nodes[due->node]);
+    zfi_put(p, due->node);
+}
+
+/* Puts what is to be copied, if it is a leaf; false: its own turn has yet to come. */
+static bool zfi_put_source(zfi_prefetch *p, int32_t id)
+{
+    const zf_graph *g = p->graph;
+    if (p->born[id]) return true;
+    for (int32_t k = 0; k < g->nodes[id].arg_count; k++)
+        if (!p->born[g->nodes[id].args[k]]) return false;
+    if (!zfi_has(g, id, ZF_OP_LEAF)) return false;
+    zfi_put(p, id);
+    return true;
+}
+
+/* Puts copies ahead of their turn, as far as `bytes` let it. */
+static void zfi_put_early(zfi_prefetch *p)
+{
+    for (; p->next_early < zfi_len(p->beside.due); p->next_early++) {
+        const zfi_due *due = &p->beside.due[p->next_early];
+        const int64_t bytes = (int64_t)zfi_node_bytes(&p->graph->nodes[due->node]);
+        const uint8_t queue = p->beside.early[due->node] ? zfi_queue_of(p, due->node) : 0;
+        if (!queue || p->born[due->node]) continue;
+        if (!zfi_put_source(p, p->graph->nodes[due->node].args[0])) return;
+        if (zfi_max(p->moving[queue], p->ahead[queue]) + bytes > (int64_t)p->bytes) return;
+        zfi_put_one_due(p, due);
+    }
+}
+
+/* Puts the nodes of the update section that may stand behind `position`; all of them if it is the
+ * `last`. */
+static void zfi_put_due(zfi_prefetch *p, int32_t position, bool last)
+{
+    const zf_graph *g = p->graph;
+    zfi_put_early(p);
+    for (; p->next < zfi_len(p->beside.due) && !g->memory.failed && !g->error.status; p->next++) {
+        const zfi_due *due = &p->beside.due[p->next];
+        if (!last && (due->after > position || !zfi_is_due(p, due->node, false))) return;
+        while (!zfi_is_due(p, due->node, true) && zfi_wait_for_sum(p, INT32_MAX)) {}
+        zfi_put_one_due(p, due);
+        for (int32_t k = 0; k < g->nodes[due->node].arg_count; k++) {
+            const int32_t x = g->nodes[due->node].args[k];
+            if (p->beside.until[x] == p->next && p->beside.early[x])
+                p->ahead[zfi_queue_of(p, x)] -= (int64_t)zfi_node_bytes(&g->nodes[x]);
+        }
+        zfi_put_early(p);
+    }
+}
+
+/* A gradient is complete: sums that were issued before it have had their time. */
+static void zfi_complete_gradient(zfi_prefetch *p)
+{
+    while (zfi_wait_for_sum(p, p->complete)) {}
+    p->complete++;
+}
+
+/* From here on nodes stand below `update:`. */
+static void zfi_begin_update(zfi_prefetch *p)
+{
+    zf_graph *g = p->graph;
+    for (int32_t i = p->beside.begin; i < p->beside.end; i++)
+        if (p->beside.above[p->order[i]]) zfi_put(p, p->order[i]);
+    zfi_wait_all(p);
+    p->update = zfi_len(g->order);
+    g->in_update = true;
+}
+
+/* Tells which of the nodes below `update:` are of the micro section. */
+static void zfi_mark_below(zfi_prefetch *p)
+{
+    zf_graph *g = p->graph;
+    for (int32_t i = p->update; i < zfi_len(g->order); i++) {
+        zfi_node *node = &g->nodes[g->order[i]];
+        if (node->op == ZF_OP_wait) node->update = g->nodes[node->args[0]].update;
+        node->below = !node->update;
     }
 }
 
@@ -474,22 +613,26 @@ static void zfi_drop_idle_waits(zf_graph *g)
 static void zfi_run_prefetch(zfi_prefetch *p)
 {
     zf_graph *g = p->graph;
-    int32_t end = zfi_len(p->order), ahead = 0;
-    bool update = false;
+    const zfi_beside *b = &p->beside;
+    int32_t ahead = 0;
     zfi_find_aheads(p);
     if (!g->memory.failed && p->bytes) zfi_place_aheads(p);
-    for (int32_t i = 0; i < end && !g->memory.failed && !g->error.status; i++) {
-        int32_t id = p->order[i];
-        if (g->nodes[id].update && !update) {
-            g->in_update = false;
-            zfi_wait_all(p); /* the micro section runs again */
-            update = g->in_update = true;
-        }
+    g->in_update = false;
+    for (int32_t i = 0; i < b->end && !g->memory.failed && !g->error.status; i++) {
+        const int32_t id = p->order[i];
+        if (i == b->begin) zfi_begin_update(p);
         for (; ahead < zfi_len(p->aheads) && p->aheads[ahead].issue <= i; ahead++)
             zfi_put(p, p->aheads[ahead].node);
-        if (!zfi_gathers_bucket(g, id)) zfi_put(p, id);
+        if (p->born[id]) continue; /* a gather that was ahead, or what stands above `update:` */
+        zfi_put(p, id);
+        if (i < b->begin) continue;
+        if (p->born[id] && zfi_completes_gradient(g, id)) zfi_complete_gradient(p);
+        zfi_put_due(p, i, false);
     }
+    if (b->begin == b->end && zfi_len(b->due)) zfi_begin_update(p);
+    zfi_put_due(p, b->end, true);
     zfi_wait_all(p);
+    if (zfi_len(b->due)) zfi_mark_below(p);
     zfi_drop_idle_waits(g);
 }
 
@@ -560,14 +703,16 @@ static zf_status zfi_lay_beside(zf_graph *g, const zf_training *t)
     /* `wait` nodes are added as it goes: one for each collective at most */
     p.nodes = 2 * (size_t)zfi_len(g->nodes) + 1;
     p.time = zfi_calloc(&g->memory, positions, sizeof *p.time);
-    p.pending = zfi_calloc(&g->memory, p.nodes, sizeof *p.pending);
-    if (p.time && p.pending) {
+    p.pending = zfi_calloc(&g->memory, 2 * p.nodes, sizeof *p.pending);
+    if (p.time && p.pending && zfi_beside_plan(&p.beside, g, g->order, p.bytes > 0)) {
+        p.born = p.pending + p.nodes;
         p.order = g->order;
         g->order = NULL;
         zfi_run_prefetch(&p);
     }
+    zfi_beside_free(&p.beside);
     zfi_free(&g->memory, p.time, positions * sizeof *p.time);
-    zfi_free(&g->memory, p.pending, p.nodes * sizeof *p.pending);
+    zfi_free(&g->memory, p.pending, 2 * p.nodes * sizeof *p.pending);
     zfi_array_free(&g->memory, p.aheads);
     zfi_array_free(&g->memory, p.waiting);
     zfi_array_free(&g->memory, p.deferred);

@@ -359,27 +359,6 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
     return (char *)p->data[node->args[k]] + at != (char *)p->data[id];
 }
 
-/* The mark is an output of a scalar float of the micro section. */
-static bool zfi_marks_loss(const zf_graph *g, const zfi_node *mark)
-{
-    const zfi_node *node = &g->nodes[mark->op == ZF_OP_output ? mark->args[0] : 0];
-    return mark->op == ZF_OP_output && !mark->update && zfi_is_float(node->dtype) &&
-           zfi_node_count(node) == 1;
-}
-
-/* The all_reduce of whose result the value is a part, seen through views and casts; 0: none. */
-static int32_t zfi_sum_behind(const zf_graph *g, int32_t id)
-{
-    while (g->nodes[id].op != ZF_OP_all_reduce) {
-        const zfi_node *node = &g->nodes[id];
-        int64_t at;
-        int32_t k = node->op == ZF_OP_cast ? 0 : zfi_viewed(g, node, &at);
-        if (k < 0) return 0;
-        id = node->args[k];
-    }
-    return id;
-}
-
 /* Finds the launches that sum losses over the ranks. */
 static void zfi_mark_sums(zf_program *p, const int32_t *launch_of)
 {
@@ -471,7 +450,7 @@ static zf_status zfi_make_launches(zf_program *p, int32_t *launch_of)
         l.queue = g->nodes[id].queue;
         p->waits_for[p->launch_count] = l.op == ZF_OP_wait ? launch_of[g->nodes[id].args[0]] : -1;
         launch_of[id] = p->launch_count;
-        if (!g->nodes[id].update) p->micro_end = p->launch_count + 1;
+        if (!zfi_runs_once(&g->nodes[id])) p->micro_end = p->launch_count + 1;
         p->launches[p->launch_count++] = l;
     }
     zfi_mark_sums(p, launch_of);
@@ -649,9 +628,9 @@ static void zfi_drop_loose(zf_store *s)
 static bool zfi_is_for_updates(const zf_graph *g, int32_t id)
 {
     if (g->nodes[id].op != ZF_OP_input) return false;
-    for (int32_t i = zfi_len(g->order); i-- > 0 && g->nodes[g->order[i]].update;)
+    for (int32_t i = zfi_len(g->order); i-- > 0 && zfi_runs_once(&g->nodes[g->order[i]]);)
         for (int32_t k = 0; k < g->nodes[g->order[i]].arg_count; k++)
-            if (g->nodes[g->order[i]].args[k] == id) return true;
+            if (g->nodes[g->order[i]].update && g->nodes[g->order[i]].args[k] == id) return true;
     return false;
 }
 

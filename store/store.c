@@ -355,8 +355,10 @@ static zf_status zfi_store_get(const zf_store *s, int32_t index, char *out, int3
         if (r == s->rank && zfi_stored_space(s, t) != ZF_DEVICE) { /* ranks exchange memory alone */
             c.in = c.out;
             if (zfi_stored_get(s, t, c.out, portion.data,
-                               (size_t)portion.count * zf_dtype_size(t->dtype), error))
+                               (size_t)portion.count * zf_dtype_size(t->dtype), error)) {
+                if (s->comm->abort) s->comm->abort(s->comm->self, error->text);
                 return error->status;
+            }
         }
         if (c.count && s->comm->run(s->comm->self, &c, error)) return error->status;
     }

@@ -6,6 +6,7 @@
 #include "test.h"
 
 #include <pthread.h>
+#include <sys/stat.h>
 
 enum { RANKS = 3, ROWS = 4, WIDTH = 40, HIDDEN = 70, WORDS = 7, IMAGE = 1 << 17 };
 
@@ -16,6 +17,7 @@ typedef struct setup {
     int32_t stage;
     int64_t micro_batches;
     bool prefetch;
+    zf_space offload; /* of the optimizer; unless it is the device, gradients are not clipped */
     bool threads; /* else lockstep */
     double deadline;
     int32_t odd_stage;  /* of rank 1, if it is not 0 */
@@ -84,12 +86,13 @@ static zf_graph *build(const setup *s, int32_t rank)
     zf_output(loss, "loss");
     zf_output(zf_scale(extra, 0.5), "sum");
     zf_autograd(g, loss);
-    zf_clip(g, 1);
+    if (!s->offload) zf_clip(g, 1);
     zf_adamw(g, lr, NULL);
     zf_zero(g, &(zf_zero_desc){.stage = rank == 1 && s->odd_stage ? s->odd_stage : s->stage,
                                .world = RANKS,
                                .micro_batches = s->micro_batches,
                                .bucket_bytes = rank == 1 && s->odd_bucket ? s->odd_bucket : 4096});
+    if (s->offload) zf_offload(g, &(zf_offload_desc){.optimizer = s->offload});
     if (s->prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
     return g;
 }
@@ -119,6 +122,7 @@ static team *team_new(test *t, int n, const setup *s)
     for (int32_t r = 0; r < RANKS; r++) {
         member *k = &m->members[r];
         zf_compile_desc d = {.seed = 3, .verify = true, .backend = r == 1 ? s->device : NULL};
+        if (s->offload) d.offload_dir = test_path("offload"), mkdir(d.offload_dir, 0700);
         m->comms[r] = (zf_comm){.rank = r, .world = RANKS};
         if (r == 1 && s->odd_seed) d.seed = s->odd_seed;
         d.allow_nan = r == 1 && s->odd_nan, d.evaluate = r == 1 && s->odd_evaluate;
@@ -654,8 +658,11 @@ static void has_nans(test *t, bool threads)
     };
     enum { FAULTS = sizeof faults / sizeof *faults };
     for (int k = 0; k < 4 * FAULTS && !t->failed; k++) {
-        const setup s = {
-            .stage = k % 4, .micro_batches = 1 + k / 2 % 2, .prefetch = k % 3, .threads = threads};
+        const setup s = {.stage = k % 4,
+                         .micro_batches = 1 + k / 2 % 2,
+                         .prefetch = k % 3,
+                         .offload = (zf_space)(k / 3 % ZF_SPACES),
+                         .threads = threads};
         has_nan(t, &s, &faults[k % FAULTS]);
     }
 }

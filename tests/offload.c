@@ -111,6 +111,52 @@ TEST_ONCE(offload_keeps_the_bits)
             }
 }
 
+/* How many updates of the text stand above its last node of the micro section; -1: it has no such
+ * node below `update:`. */
+static int updates_beside(const char *text)
+{
+    const char *last = NULL, *at = strstr(text, "\nupdate:\n");
+    int count = 0;
+    for (const char *to = at; to && (to = strstr(to, " micro\n")); to++) last = to;
+    while (last && at && (at = strstr(at, " adamw ")) && at < last) at++, count++;
+    return last ? count : -1;
+}
+
+/* Updates beside the backward pass, and states read ahead of them; where the norm of all gradients
+ * must be known first, reads alone. With several micro-batches nothing is. */
+TEST_ONCE(offload_beside_the_backward_pass)
+{
+    static const struct {
+        const char *before, *prefetch;
+        int updates; /* beside: 1: some */
+        bool reads;  /* all states are read above the first update */
+    } list[] = {
+        {"autograd loss; adamw lr; zero bucket=1", "100000", 1, true},
+        {"precision bf16; autograd loss; adamw lr; zero bucket=1", "100000", 1, true},
+        {"autograd loss; adamw lr; zero bucket=1 stage=2 world=2", "100000", 1, true},
+        {"autograd loss; adamw lr; zero bucket=1 stage=3 world=2", "100000", 1, true},
+        {"autograd loss; adamw lr; zero bucket=1", "25000", 1, false},
+        {"autograd loss; clip 1; adamw lr; zero bucket=1", "100000", 0, true},
+        {"precision f16; autograd loss; adamw lr; zero bucket=1", "100000", 0, true},
+        {"autograd loss; adamw lr; zero bucket=1 micro_batches=2", "100000", -1, true},
+        {"autograd loss; adamw lr; zero bucket=1", "0", -1, false},
+    };
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        const char *read, *update;
+        char line[300], *text;
+        int reads = 0, updates;
+        snprintf(line, sizeof line, "%s; offload optimizer=disk; prefetch bytes=%s", list[k].before,
+                 list[k].prefetch);
+        CHECK(t, text = made(t, model, line));
+        update = strstr(text, " adamw %");
+        for (read = text; (read = strstr(read, "queue=read")) && read < update; read++) reads++;
+        updates = updates_beside(text);
+        if ((updates > 1 ? 1 : updates) != list[k].updates || (reads >= 8) != list[k].reads)
+            test_fail(t, __FILE__, __LINE__, line, updates_beside(text) < 0 ? "none" : "some");
+        free(text);
+    }
+}
+
 /* The one file in a folder, open for reading and writing; -1 where there are others. */
 static int only_file(const char *folder, char path[800])
 {
@@ -347,6 +393,8 @@ TEST_ONCE(offload_mistakes_are_found)
         {"peak host 12352 %49\n", "", "do not fit its type or the arena of 0"},
         {"%50 = copy %48, %42", "%50 = copy %47, %42",
          "operand 0 must be a copy of %42, which it brings back"},
+        {"update:\n", "update:\n      output %4 \"loss\" micro\n",
+         "a loss is looked at before updates; it must be above 'update:'"},
         {"      wait %50\n", "      wait %50\n%51 = copy %43 {to=disk} : f32[1024] disk\n",
          "it has no place"},
         {"%48 = copy %42 {to=host} : f32[1024] host", "%48 = copy %42 {to=host} : f32[1024]",

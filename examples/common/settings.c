@@ -110,7 +110,8 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
         {"bucket", COUNT, "BYTES", &o->bucket, 0, 1e12,
          "maximum bytes of parameters in one bucket; 0: those of a layer"},
         {"prefetch", COUNT, "BYTES", &o->prefetch, -1, 1e15,
-         "maximum bytes of parameters gathered ahead of their use; -1: no overlap"},
+         "maximum bytes of parameters gathered, and of states read, ahead of their use; -1: no "
+         "overlap"},
         {"cost", TEXT, "FILE|measure", &o->cost, 0, 0,
          "rates by which overlap is planned; measure: those of this machine"},
         {"save-cost", TEXT | OWN, "FILE", &o->save_cost, 0, 0, "write the rates of --cost measure"},

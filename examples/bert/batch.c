@@ -1,26 +1,25 @@
 /* From tokenised documents to batches.
  *
  *     document  s0 s1 s2 s3 s4 s5 s6 s7 s8      sentences
- *     windows   |--------|--------|             whole sentences that fill a sequence; the last one
- *                              |-----------|    reaches back until it is full as well
- *     example   [CLS] s3 [SEP] s4 s5 [SEP]      a window cut in two at random, or
+ *     windows   |--------|--------|             whole sentences that fill a sequence; the last
+ *                              |-----------|    one overlaps the one before until it is full
+ *     example   [CLS] s3 [SEP] s4 s5 [SEP]      a window split in two at random, or
  *               [CLS] s3 s4 [SEP] x7 x8 [SEP]   its first part and a piece of another document x
  *
- * The recipe is that of the original BERT: a target of T - 3 tokens, 10% of the examples shorter,
- * a random cut, the longer part trimmed at a random end, 15% of the words chosen, of these 80%
- * masked, 10% replaced, 10% kept. It differs where an example has to be a function of its number:
+ * The recipe is that of the original BERT: a target of T - 3 tokens, 10% of the examples shorter, a
+ * random cut, the longer part trimmed at a random end, 15% of the words chosen, of these 80%
+ * masked, 10% replaced, 10% kept. It differs where an example must be a function of its number:
  *
  * - The original walks a document and draws as it goes, so that an example depends on all before
  *   it. Here the windows are fixed when the examples are made, and epoch e visits each of them once
  *   in an order given by a keyed permutation; everything else is drawn afresh at every visit.
- * - The original hands sentences that a random second segment displaced to the next example. Here
+ * - The original moves sentences that a random second segment displaces to the next example. Here
  *   they wait for the next visit of their window.
- * - The original lets the last window of a document be as short as it comes, and takes a window of
- *   one sentence as a reason for a random second segment, so that these are more than half. Here a
- *   last window overlaps the one before it, and one sentence is joined by its neighbour; only a
+ * - In the original the last window of a document may be short, and a window of one sentence always
+ *   gets a random second segment, so that more than half of the pairs are random. Here a last
+ *   window overlaps the one before it, and a single sentence is joined by its neighbour; only a
  *   document of one sentence always gives a random pair.
- * - The original stores ten maskings of each text. Here every visit has its own.
- */
+ * - The original stores ten maskings of each text. Here every visit has its own. */
 #define _POSIX_C_SOURCE 200809L
 #include "batch.h"
 
@@ -39,7 +38,7 @@ static const int64_t most_first = INT64_MAX / 2;
 
 typedef struct window {
     int64_t start, end; /* sentences */
-    int64_t document;   /* index within the split */
+    int64_t document;   /* index in the split */
 } window;
 
 struct bert_examples {
@@ -52,14 +51,14 @@ struct bert_examples {
 
 /* ---------- random numbers ---------- */
 
-/* Draw n of a stream is a function of its key and n. */
+/* Draw n of a stream depends only on its key and n. */
 typedef struct draws {
     uint64_t state;
 } draws;
 
 static const uint64_t golden = 0x9E3779B97F4A7C15u;
 
-/* The key of one of the streams that belong to a key. */
+/* The key of stream `number` of a key. */
 static uint64_t key_of(uint64_t key, uint64_t number)
 {
     return bert_mix(bert_mix(key) + number * golden);
@@ -73,8 +72,8 @@ static int64_t below(draws *d, int64_t n)
     return (int64_t)(((draw(d) >> 32) * (uint64_t)n) >> 32);
 }
 
-/* The place of x in a permutation of [0, n) that the key chooses: a Feistel network on the next
- * even number of bits, gone through again until the result is below n. */
+/* The place of x in a permutation of [0, n) that depends on the key: a Feistel network on the next
+ * even number of bits, repeated until the result is below n. */
 static int64_t permute(uint64_t key, int64_t n, int64_t x)
 {
     unsigned half = 1;
@@ -101,7 +100,7 @@ static int64_t tokens_of(const bert_corpus *c, int64_t start, int64_t end)
     return c->sentence[end] - c->sentence[start];
 }
 
-/* Joins a neighbour to a single sentence, if its document [first, last) has one. */
+/* Adds a neighbour to a single sentence, if its document [first, last) has one. */
 static void pair_up(int64_t first, int64_t last, int64_t *start, int64_t *end)
 {
     if (*end - *start > 1) return;
@@ -123,14 +122,14 @@ static bool add_window(bert_examples *x, window w)
     return true;
 }
 
-/* How many of n words are chosen: so many percent, rounded, and one at least. */
+/* How many of n words are chosen: the given percentage, rounded, and at least one. */
 static int64_t wanted_labels(const bert_examples_desc *desc, int64_t n)
 {
     int64_t wanted = (n * desc->masked_percent + 50) / 100;
     return wanted ? wanted : 1;
 }
 
-/* Tokens of the text in an example. */
+/* The maximum number of text tokens in an example. */
 static int64_t most_tokens(const bert_examples *x)
 {
     return x->desc.sequence - specials + x->desc.single;
@@ -195,7 +194,7 @@ bert_examples *bert_examples_new(const bert_examples_desc *desc, char *err, size
                   c->vocab_size);
         return NULL;
     }
-    if (c->sentences > UINT32_MAX) { /* what below() can draw from */
+    if (c->sentences > UINT32_MAX) { /* the limit of below() */
         bert_fail(err, err_size, "the corpus has more than %lld sentences", (long long)UINT32_MAX);
         return NULL;
     }
@@ -226,7 +225,7 @@ int64_t bert_examples_epoch(const bert_examples *x) { return x->count; }
 
 /* ---------- batches ---------- */
 
-/* The arrays lie behind the struct in one block: five of int32, then the mask. */
+/* The arrays follow the struct in one block: five of int32, then the mask. */
 static size_t batch_bytes(const bert_batch *b)
 {
     size_t cells = (size_t)b->examples * (size_t)b->sequence;
@@ -272,15 +271,15 @@ void bert_batch_free(bert_batch *b)
     bert_resize(&a, b, batch_bytes(b), 0);
 }
 
-/* A stretch of the corpus' tokens. */
+/* A range of the corpus' tokens. */
 typedef struct segment {
     int64_t start, end;
 } segment;
 
 static int64_t length(segment s) { return s.end - s.start; }
 
-/* The sentences of a visit to window w: now and then fewer, so that the model knows short sequences
- * too. Returns the tokens that they may have. */
+/* The sentences of a visit to window w: sometimes fewer, so that the model sees short sequences
+ * too. Returns the maximum of their tokens. */
 static int64_t draw_sentences(const bert_examples *x, const window *w, draws *d, int64_t *start,
                               int64_t *end)
 {
@@ -297,8 +296,8 @@ static int64_t draw_sentences(const bert_examples *x, const window *w, draws *d,
     return target;
 }
 
-/* Cuts tokens off the longer of two segments, each at an end that a coin chooses, until both have
- * but `most`. */
+/* Removes tokens from the longer of two segments, at a random end each time, until both together
+ * have at most `most`. */
 static void trim(segment *a, segment *b, int64_t most, draws *d)
 {
     for (uint64_t coins = 0; length(*a) + length(*b) > most; coins >>= 1) {
@@ -309,7 +308,7 @@ static void trim(segment *a, segment *b, int64_t most, draws *d)
     }
 }
 
-/* Draws the one segment of a visit to window w. */
+/* Draws the only segment of a visit to window w. */
 static void draw_single(const bert_examples *x, const window *w, draws *d, segment *a, segment *b)
 {
     const bert_corpus *c = x->desc.corpus;
@@ -355,8 +354,8 @@ static bool is_special(const bert_examples_desc *desc, int32_t id)
            id == desc->mask;
 }
 
-/* Chooses words of row b and hides them. Going through the places in order, each is taken with the
- * chance (still wanted) / (still left), which gives every set of places the same chance. */
+/* Chooses words of row b and masks them. Each place in order is chosen with probability (still to
+ * choose) / (places left), so all sets of places have the same probability. */
 static void hide(bert_batch *batch, int32_t row, int64_t in_a, int64_t in_b,
                  const bert_examples_desc *desc, draws *d)
 {
@@ -446,14 +445,14 @@ bert_batch bert_batch_part(const bert_batch *whole, int64_t part, int64_t parts,
 
 /* ---------- the feeder ---------- */
 
-/* A ring of ahead + 1 batches: `made` counts those that the thread has filled, `taken` those that
- * the user has asked for, of which the last is still the user's. */
+/* A ring of ahead + 1 batches. `made` counts those that the thread has filled, `taken` those that
+ * the user has taken; the last of these is still in use. */
 struct bert_feeder {
     bert_feeder_desc desc;
     zf_allocator allocator;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t changed; /* either side waits for the other only */
+    pthread_cond_t changed; /* each side only waits for the other */
     int64_t made, taken, waits;
     bool stop;
     bert_batch *ring[most_ahead + 1];
@@ -496,7 +495,7 @@ bert_feeder *bert_feeder_start(const bert_feeder_desc *desc, char *err, size_t e
         bert_fail(err, err_size, "%d batches ahead; 1 to %d are possible", desc->ahead, most_ahead);
         return NULL;
     }
-    /* Far from where the number of an example would overflow. */
+    /* Limits that keep numbers of examples from overflowing. */
     if (desc->first < 0 || desc->first > most_first || desc->stride < 0 ||
         desc->stride > UINT32_MAX) {
         bert_fail(err, err_size,

@@ -50,7 +50,7 @@ static bool allocate(bert_batch_file *f)
     return f->batch != NULL;
 }
 
-/* The sizes, from shapes that must agree; false with *error. */
+/* Reads the sizes from shapes, which must agree; false with *error. */
 static bool measure(bert_batch_file *f, const char *path, const integers_rule rules[TENSORS],
                     const zf_shape shape[TENSORS], int64_t *const data[TENSORS], zf_error *error)
 {

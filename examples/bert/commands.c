@@ -1,4 +1,4 @@
-/* The commands of the program but for tokenize. */
+/* The commands of the program, except tokenize. */
 #include "commands.h"
 #include "../common/folder.h"
 #include "../common/frame.h"

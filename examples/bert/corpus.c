@@ -1,11 +1,11 @@
-/* Loads a text file: tokenises it on several threads, keeps the ids, divides the documents.
+/* Loads a text file: tokenises it on several threads, keeps the ids, splits the documents into
+ * training and held-out ones.
  *
  *     text  |--chunk--|--chunk--|--chunk--|--chunk--| ...   whole lines, about 256 KiB each
  *              job 0     job 1  |  job 0     job 1  |       one round: a thread for each job,
  *                               v                   v       then the caller appends in order
  *
- * The jobs write into buffers that the caller has made, so that only it allocates.
- */
+ * Jobs write into buffers of the caller, so that only the caller allocates. */
 #define _POSIX_C_SOURCE 200809L
 #include "corpus.h"
 #include "../common/file.h"
@@ -21,9 +21,9 @@
 enum {
     chunk_bytes = 1 << 18,
     most_threads = 1024,
-    held_out_share = 100, /* one document of so many */
-    least_held_out = 2,   /* a pair with a random second segment takes two documents */
-    line_blank = -1,      /* stands among the lengths for a blank line */
+    held_out_share = 100, /* one document of this number is held out */
+    least_held_out = 2,   /* a pair with a random second segment needs two documents */
+    line_blank = -1,      /* in the list of lengths: a blank line */
 };
 
 #define FORM "; a corpus has one sentence per line and a blank line between documents"
@@ -32,12 +32,12 @@ typedef struct job {
     const bert_corpus_desc *desc;
     const char *text; /* whole lines */
     size_t bytes;
-    int32_t *block;   /* holds the two arrays */
+    int32_t *block;   /* the block of both arrays */
     size_t room;      /* elements of the block */
-    int32_t *ids;     /* [bytes] what the lines give, one after the other */
-    int32_t *lengths; /* [bytes] tokens of each line, or line_blank */
+    int32_t *ids;     /* [bytes] ids of all lines */
+    int32_t *lengths; /* [bytes] number of tokens of each line, or line_blank */
     int64_t lines;
-    int64_t bad_line; /* number within the job of the first line with an id outside; -1: none */
+    int64_t bad_line; /* number within the job of the first line with an invalid id; -1: none */
     int64_t bad_id;
     bool too_many; /* the bad line has more ids than bytes */
 } job;
@@ -50,7 +50,7 @@ typedef struct loader {
     size_t err_size;
     job *jobs;
     int threads;
-    /* What the corpus points to, while it grows. */
+    /* The arrays of the corpus, while they grow. */
     void *ids;
     int64_t *sentence, *document, *split;
     size_t ids_room, sentence_room, document_room; /* elements */
@@ -76,8 +76,8 @@ bool bert_fail(char *err, size_t err_size, const char *format, ...)
 
 static bool out_of_memory(loader *l) { return bert_fail(l->err, l->err_size, "out of memory"); }
 
-/* Makes room for `need` elements in a growing array: returns it, moved perhaps, or NULL (with the
- * message) when memory runs out; then it is as it was. */
+/* Makes room for `need` elements in a growing array. Returns the array, which may have moved; NULL,
+ * with the message, when memory runs out, and then the old array is unchanged. */
 static void *reserve(loader *l, void *array, size_t *room, size_t need, size_t element)
 {
     size_t wanted = *room ? *room : 1024;
@@ -100,7 +100,7 @@ static bool is_blank(const char *s, size_t n)
     return true;
 }
 
-/* One chunk: fills ids and lengths, and stops at the first line that it cannot take. */
+/* One chunk: fills ids and lengths, and stops at the first invalid line. */
 static void *tokenise(void *argument)
 {
     job *j = argument;
@@ -117,7 +117,7 @@ static void *tokenise(void *argument)
         bool bad;
         if (n && s[n - 1] == '\r') n--;
         if (!is_blank(s, n)) {
-            /* One id for each byte at most, so there is room for the rest of the chunk. */
+            /* A byte gives at most one id, so there is room for the rest of the chunk. */
             got = j->desc->encode(j->desc->user, s, n, j->ids + used, (int64_t)(j->bytes - used));
             bad = j->too_many = got < 0 || got > (int64_t)n;
             j->bad_id = got;
@@ -162,8 +162,8 @@ static bool append_line(loader *l, const int32_t *ids, int64_t n)
     return true;
 }
 
-/* Appends what a job has found. *line counts the lines of the file; *open tells whether the last
- * document still takes sentences. */
+/* Appends the results of a job. *line counts the lines of the file; *open: the last document still
+ * takes sentences. */
 static bool append(loader *l, const job *j, int64_t *line, bool *open)
 {
     bert_corpus *c = l->corpus;
@@ -201,8 +201,8 @@ static bool append(loader *l, const job *j, int64_t *line, bool *open)
     return true;
 }
 
-/* Runs jobs[0 .. count) on a thread each, the last one on this thread; a job whose thread cannot be
- * had runs here as well. */
+/* Runs jobs[0 .. count), each on a thread, the last on this one. A job for which there is no thread
+ * runs here too. */
 static void run_round(job *jobs, int count)
 {
     pthread_t threads[most_threads];
@@ -249,9 +249,9 @@ static bool tokenise_all(loader *l, const char *text, size_t bytes)
 
 /* ---------- the splits ---------- */
 
-/* Held out are the documents whose hashes are lowest: those below a fixed limit, or the first
- * least_held_out where these are more. Of four documents no more than two fall below the limit, and
- * every further document adds one at most, so two stay for training as well. */
+/* Held-out documents are those with the lowest hashes: below a fixed limit, or the first
+ * least_held_out if these are more. Of four documents at most two are below the limit, and every
+ * further document adds at most one, so at least two are left for training. */
 static bool divide(loader *l)
 {
     bert_corpus *c = l->corpus;
@@ -312,7 +312,7 @@ static uint64_t digest_values(uint64_t digest, const int64_t *values, int64_t co
     return digest;
 }
 
-/* Of the ids in their order, and of where sentences and documents begin. */
+/* Of the ids in order, and of the places where sentences and documents begin. */
 static uint64_t digest_of(const bert_corpus *c)
 {
     uint64_t digest = (uint64_t)c->tokens;
@@ -324,8 +324,7 @@ static uint64_t digest_of(const bert_corpus *c)
 
 /* ---------- the whole ---------- */
 
-/* Gives back the room that an array did not need; returns it or, when the allocator cannot even do
- * that, NULL. */
+/* Frees unused room of an array. Returns the array, or NULL if even that fails. */
 static void *trim(loader *l, void *array, size_t *room, int64_t elements, size_t element)
 {
     void *block =
@@ -335,7 +334,7 @@ static void *trim(loader *l, void *array, size_t *room, int64_t elements, size_t
     return block;
 }
 
-/* Hands the arrays, cut to size, to the corpus. */
+/* Moves the arrays, without unused room, to the corpus. */
 static bool finish(loader *l)
 {
     bert_corpus *c = l->corpus;
@@ -443,7 +442,7 @@ bert_corpus *bert_corpus_load(const char *path, const bert_corpus_desc *desc, ch
         return NULL;
     }
     errno = 0;
-    size = fread(text, 1, room, file); /* what is appended meanwhile is left out */
+    size = fread(text, 1, room, file); /* ignores what is appended meanwhile */
     if (ferror(file))
         bert_fail(err, err_size, "corpus '%s': cannot read: %s", path, strerror(errno));
     else corpus = bert_corpus_parse(text, size, path, desc, err, err_size);

@@ -1,15 +1,14 @@
-/* The text of a pretraining run: tokenised sentences in documents, divided into a training split
- * and a held-out split.
+/* The text of a pretraining run: tokenised sentences in documents, split into training and held-out
+ * documents.
  *
  *     file     One sentence per line.  \n  Another. \n\n  A new document. \n ...
  *     ids      | 12 7 903 4 | 88 3 | 51 6 2 4 | ...
  *     sentence   0            4      6          10 ...      first token of each sentence
  *     document   0                   2              ...      first sentence of each document
  *
- * Nothing here prints or exits. What can fail leaves one line for a person in `err` (terminated, at
- * most err_size bytes; NULL and 0 to do without). A corpus never changes once it is loaded, so any
- * number of threads may read it.
- */
+ * No function prints or exits. One that fails writes one line of text to `err` (terminated, at most
+ * err_size bytes; may be NULL and 0). A loaded corpus never changes, so any number of threads may
+ * read it. */
 #ifndef BERT_CORPUS_H
 #define BERT_CORPUS_H
 
@@ -27,28 +26,28 @@ enum {
 
 typedef struct bert_corpus_desc {
     /* Writes the first `cap` ids of the text and returns how many it has: at most one for each
-     * byte. Called from several threads at a time. */
+     * byte. Several threads call it at a time. */
     int64_t (*encode)(const void *user, const char *text, size_t bytes, int32_t *ids, int64_t cap);
     const void *user;
     int32_t vocab_size;     /* every id is below it */
-    int threads;            /* 0: one; the corpus is the same for any number */
-    zf_allocator allocator; /* {0}: the C library's; used by the calling thread alone */
+    int threads;            /* 0: one; the corpus does not depend on it */
+    zf_allocator allocator; /* {0}: the C library's; only used by the calling thread */
 } bert_corpus_desc;
 
 typedef struct bert_split {
-    const int64_t *documents; /* numbers of its documents, ascending */
+    const int64_t *documents; /* the numbers of its documents, ascending */
     int64_t count, tokens;
 } bert_split;
 
 typedef struct bert_corpus {
     int64_t tokens, sentences, documents;
-    const uint16_t *ids16;   /* [tokens] where the vocabulary has at most 65536 tokens, else NULL */
+    const uint16_t *ids16;   /* [tokens] if the vocabulary has at most 65536 tokens, else NULL */
     const int32_t *ids32;    /* [tokens] otherwise */
     const int64_t *sentence; /* [sentences + 1] */
     const int64_t *document; /* [documents + 1] */
     bert_split train, held_out;
     double unigram_nats; /* see bert_corpus_load */
-    uint64_t digest;     /* another one, almost surely, for other tokens, sentences or documents */
+    uint64_t digest;     /* differs, almost surely, for other tokens, sentences or documents */
     int32_t vocab_size;
     zf_allocator allocator;
 } bert_corpus;

@@ -1,8 +1,8 @@
-/* First values of parameters that are better known than drawn.
+/* First values of parameters that are better than random ones.
  *
- *     position embedding   rows of random numbers have nothing in common, so attention must learn
- *                          for each position by itself which one is next to it; with sinusoids the
- *                          step from a position to the next is one rotation for all of them
+ *     position embedding   random rows have nothing in common, so attention must learn for each
+ *                          position which one is next to it; with sinusoids, the step from one
+ *                          position to the next is the same rotation everywhere
  *     bias of the words    ln of each word's share of the text, so that the first steps need not
  *                          learn it
  */

@@ -77,7 +77,7 @@ static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample
                                     : shape->batch * (((o->seq - 3) * percent + 50) / 100);
 }
 
-/* Of one of three: the batches of a file, training examples, held-out ones. */
+/* A reader of one of three: batches of a file, training examples, held-out examples. */
 typedef struct reader {
     bert_batch_file *file;
     bert_feeder *feeder;

@@ -96,8 +96,7 @@ static zf_tensor embed(zf_graph *g, const bert_config *c, const sample_shape *s,
     return x;
 }
 
-/* Added to the scores: 0 where there is a token, so far below where there is none that its softmax
- * is 0: [B, 1, 1, T]. */
+/* Added to the scores, [B, 1, 1, T]: 0 for a token; for padding so low that its softmax is 0. */
 static zf_tensor mask_bias(zf_graph *g, const sample_shape *s, const bert_model *m)
 {
     zf_tensor mask = zf_reshape(m->attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
@@ -106,7 +105,7 @@ static zf_tensor mask_bias(zf_graph *g, const sample_shape *s, const bert_model 
 }
 
 /* The masked-language head over the labelled positions: logits [P, vocab] by the word embedding, or
- * where that is not tied by a weight of the head's own. */
+ * if it is not tied, by the head's own weight. */
 static zf_tensor predict(zf_graph *g, const bert_config *c, const sample_shape *s,
                          const bert_model *m, zf_tensor words, zf_tensor x)
 {
@@ -125,8 +124,8 @@ static zf_tensor predict(zf_graph *g, const bert_config *c, const sample_shape *
     return x;
 }
 
-/* Labelled positions whose best guess is the label. Ignored ones have the label -100, which no
- * guess is. */
+/* The number of labelled positions where the argmax is the label. Ignored positions have the label
+ * -100, which is never the argmax. */
 static zf_tensor count_correct(zf_graph *g, zf_tensor logits, zf_tensor labels)
 {
     zf_tensor hit = zf_equal(zf_argmax_ex(logits, &(zf_reduce_desc){.axis = -1}), labels);
@@ -142,7 +141,7 @@ static zf_tensor pool(const bert_config *c, const sample_shape *s, zf_tensor x)
         zf_nn_linear(first, "pooler.dense", c->hidden, &(zf_nn_linear_desc){.std = c->std}));
 }
 
-/* The inputs, for what the configuration has. */
+/* The inputs that the configuration needs. */
 static bert_model inputs(zf_graph *g, const bert_config *c, const sample_shape *s)
 {
     bert_model m = {.token_type_ids = {g, 0},
@@ -208,7 +207,7 @@ bert_model bert_build(zf_graph *g, const bert_config *c, const sample_shape *s, 
 
 /* ------------------------------------------------------------------------------ to the frame */
 
-/* A folder without next-sentence head is a model without. */
+/* If a folder has no next-sentence head, neither has the model. */
 static void fit(void *config, const weights *w)
 {
     ((bert_config *)config)->nsp = weights_find(w, "cls.seq_relationship.weight") >= 0;

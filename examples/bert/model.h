@@ -10,7 +10,7 @@ typedef struct bert_config {
     double eps, dropout, attention_dropout, std;
     int64_t activation; /* a zf_activation */
     int64_t pad;        /* the id of [PAD], -1: none */
-    int64_t tied;       /* 0: the head has a weight of its own, not that of the word embedding */
+    int64_t tied;       /* 0: the head has its own weight, not tied to the word embedding */
     int64_t nsp;        /* 0: masked words alone, without pooler and next-sentence head */
 } bert_config;
 
@@ -18,12 +18,12 @@ typedef struct bert_config {
  * folder with one. False with *error. */
 bool bert_config_load(const char *name_or_path, bert_config *config, zf_error *error);
 
-/* To the samples' frame. Parameters have Hugging Face's names. Accepted in files are LayerNorm's
- * gamma and beta, a missing "bert." prefix and a decoder that is present though tied. */
+/* For the samples' frame. Parameters have Hugging Face's names. Files may have LayerNorm's gamma
+ * and beta, may lack the prefix "bert.", and may have a decoder although it is tied. */
 extern const sample_model bert_sample;
 
-/* What the configuration leaves out is the invalid tensor: token types where there is but one, and
- * what is about next sentences. */
+/* Tensors that the configuration does not need are invalid: token types if there is only one, and
+ * those for next sentences. */
 typedef struct bert_model {
     zf_tensor input_ids, token_type_ids; /* i32 [B, T] */
     zf_tensor attention_mask;            /* u8 [B, T], 1: a token */
@@ -32,7 +32,7 @@ typedef struct bert_model {
     zf_tensor mlm_weight, nsp_weight;    /* f32 []: 1 / labels and 1 / pairs of the global batch */
     zf_tensor lr;                        /* f32 [] */
     zf_tensor loss, mlm_loss, nsp_loss;  /* outputs, f32 []; loss = mlm + nsp */
-    /* output, f32 []: labelled positions whose label is the best guess */
+    /* output, f32 []: labelled positions where the argmax is the label */
     zf_tensor mlm_correct;
     zf_tensor mlm_logits; /* [P, vocab]; an output when `keep_logits` */
 } bert_model;

@@ -1,23 +1,21 @@
-/* Cuts text from standard input into English sentences: one per line, a blank line after each
- * document of about twenty, which is the form that the corpus reader takes.
+/* Splits text from standard input into English sentences: one per line, with a blank line after
+ * each document of about twenty. This is the input format of the corpus reader.
  *
- *     sentences dictionary < gcide.dict     the dictionary GCIDE as Debian's dict-gcide has it
- *     sentences text < licences             prose, its paragraphs divided by blank lines
+ *     sentences dictionary < gcide.dict     the dictionary GCIDE of Debian's dict-gcide
+ *     sentences text < licences             prose, with blank lines between paragraphs
  *     sentences manual < pages              manual pages in the man(7) macros
  *
  *     Lark \Lark\ (l[aum]rk), n. [OE. larke.] (Zool.)       header: dropped
  *        1. Any one numerous species of singing birds
- *           (family {Alaudid[ae]}). See {Pipit}. [Obs.]      a sense: cleaned, cut into sentences
+ *           (family {Alaudid[ae]}). See {Pipit}. [Obs.]      a sense: cleaned, split into sentences
  *           [1913 Webster]                                   source: dropped
  *
  *                 The lark left his ground nest.  --Milton.  quotation: joined, author dropped
  *
  * Of a dictionary it keeps definitions, usage notes and quotations, and drops headwords,
- * pronunciations, etymologies, labels, authors, lists of synonyms and bare references. A sentence
- * that still holds markup, lost characters or mostly figures is dropped whole, and so is one that
- * was written before. The output is ASCII and depends on the input alone. Exit status: 0, or 1
- * with a message.
- */
+ * pronunciations, etymologies, labels, authors, lists of synonyms and bare references. It drops
+ * sentences that still contain markup or lost characters, or are mostly digits, and repeated ones.
+ * The output is ASCII and depends on the input alone. Exit status: 0, or 1 with a message. */
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -25,10 +23,10 @@
 #include <string.h>
 
 enum {
-    fill_width = 64,         /* the dictionary's lines were filled to this many columns */
-    document_sentences = 20, /* a document ends at the first paragraph's end after so many */
-    poison = 1,              /* stands for what cannot be written: its sentence is dropped */
-    boundary = '\n',         /* a sentence ends here whatever its punctuation */
+    fill_width = 64,         /* width to which the dictionary's lines were filled */
+    document_sentences = 20, /* a document ends at the end of a paragraph after so many */
+    poison = 1,              /* replaces an unknown character: its sentence is dropped */
+    boundary = '\n',         /* a sentence ends here, with any punctuation */
 };
 
 typedef struct cutter {
@@ -36,7 +34,7 @@ typedef struct cutter {
     char *joined, *clean, *kept; /* a paragraph as read, cleaned, and one sentence of it */
     size_t joined_size;
     int in_document; /* sentences since the last blank line */
-    bool strict;     /* keep only what opens with a capital and ends as a sentence does */
+    bool strict;     /* keep only sentences with an initial capital and final punctuation */
     uint64_t *seen;  /* hashes of the sentences written; open addressing, 0 is free */
     size_t seen_count, seen_room;
 } cutter;
@@ -47,7 +45,7 @@ static void die(const char *what)
     exit(1);
 }
 
-/* ASCII alone: the locale must not change the corpus. */
+/* Only ASCII: the locale must not change the corpus. */
 static bool is_upper(char c) { return c >= 'A' && c <= 'Z'; }
 static bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
 static bool is_letter(char c) { return is_upper(c) || is_lower(c); }
@@ -69,7 +67,7 @@ static bool contains(const char *s, size_t n, const char *word)
     return false;
 }
 
-/* The place of the bracket that closes s[0], or n. */
+/* The index of the bracket that closes s[0]; n if there is none. */
 static size_t matching(const char *s, size_t n)
 {
     char open = s[0], close = open == '(' ? ')' : (char)(open + 2);
@@ -83,7 +81,7 @@ static size_t matching(const char *s, size_t n)
 
 /* ---------- sentences ---------- */
 
-/* True the first time that a sentence comes by. */
+/* True the first time that a sentence occurs. */
 static bool is_new(cutter *c, const char *s, size_t n)
 {
     uint64_t hash = 14695981039346656037u;
@@ -113,7 +111,7 @@ static bool is_new(cutter *c, const char *s, size_t n)
     }
 }
 
-/* What a reader would call a sentence: four words, one of them common, mostly letters, no marks. */
+/* Looks like a sentence: four words, one of them common, mostly letters, no markup. */
 static bool is_sentence(const cutter *c, const char *s, size_t n)
 {
     static const char *const references[] = {"See ",    "Cf. ",  "Same as ",  "Called ",
@@ -123,7 +121,7 @@ static bool is_sentence(const cutter *c, const char *s, size_t n)
         bool first = !i || s[i - 1] == ' ';
         if (s[i] == poison || (unsigned char)s[i] >= 128 || has("{}[]\\|~^_<>*=@#`", s[i]))
             return false;
-        /* The dictionary writes ? for a character that it could not keep. */
+        /* The dictionary has ? for a character that it could not represent. */
         if (s[i] == '?' && (first || (i + 1 < n && s[i + 1] != ' ' && !is_closing(s[i + 1]))))
             return false;
         letters += is_letter(s[i]) || s[i] == ' ';
@@ -146,7 +144,7 @@ static bool is_sentence(const cutter *c, const char *s, size_t n)
     return true;
 }
 
-/* Writes one sentence, mended where cutting has left it lame. */
+/* Writes one sentence, and repairs what dropping parts has broken. */
 static void sentence(cutter *c, const char *s, size_t n)
 {
     char *kept = c->kept;
@@ -163,7 +161,7 @@ static void sentence(cutter *c, const char *s, size_t n)
             size--;
         if (has(",;:.", s[i]) && size && has(",;:", kept[size - 1])) size--;
         if (!size && has(".,;:!?-+/)' ", s[i])) continue;
-        if (s[i] == ')') { /* nothing left inside */
+        if (s[i] == ')') { /* empty parentheses */
             size_t empty = size;
             while (empty && !is_letter(kept[empty - 1]) && !is_digit(kept[empty - 1]) &&
                    kept[empty - 1] != '(')
@@ -209,7 +207,7 @@ static bool is_abbreviation(const char *s, size_t dot)
     return strstr(known, word);
 }
 
-/* Cuts cleaned text where a full stop, question or exclamation mark is followed by a capital. */
+/* Splits cleaned text where a full stop, question or exclamation mark is followed by a capital. */
 static void sentences(cutter *c, const char *s, size_t n)
 {
     size_t start = 0;
@@ -248,8 +246,8 @@ static void paragraph_ends(cutter *c)
 
 /* ---------- the dictionary ---------- */
 
-/* Writes what a bracketed code for a character that ASCII lacks stands for: the letter without its
- * mark, a name, or poison. Returns the size, or -1 where the bracket is a remark and no code. */
+/* Writes the replacement of a bracketed code for a character that ASCII lacks: the letter without
+ * its mark, a name, or poison. Returns the size; -1 if the bracket is a remark and no code. */
 static int put_code(const char *s, size_t n, char *out)
 {
     static const struct {
@@ -283,7 +281,7 @@ static int put_code(const char *s, size_t n, char *out)
     return (int)(to - from);
 }
 
-/* The end of the author that s opens with ("--Jer. Taylor.", "--Gen. vi. 1."). A name runs to the
+/* The end of the author with which s begins ("--Jer. Taylor.", "--Gen. vi. 1."). A name runs to the
  * end of the paragraph unless a quotation, a remark or a plain sentence follows. */
 static size_t author(const char *s, size_t n)
 {
@@ -300,7 +298,7 @@ static size_t author(const char *s, size_t n)
     return n;
 }
 
-/* The end of a part of speech such as ", prop. n." that s opens with; 0 where there is none. */
+/* The end of a part of speech, such as ", prop. n.", with which s begins; 0 where there is none. */
 static size_t part_of_speech(const char *s, size_t n)
 {
     static const char *const parts[] = {"n.",   "a.",    "v.",    "adv.",    "adj.",  "t.",
@@ -319,8 +317,8 @@ static size_t part_of_speech(const char *s, size_t n)
     return end;
 }
 
-/* True for a parenthesis that marks a subject "(Zool.)", gives a Latin name "({Alauda})" or an
- * author "(--Matt. v. 3)", rather than saying something. */
+/* True for a parenthesis that only labels: a subject "(Zool.)", a Latin name "({Alauda})" or an
+ * author "(--Matt. v. 3)". */
 static bool is_label(const char *s, size_t n, bool leading)
 {
     if (!n || starts(s, n, "--") || s[n - 1] == ':') return true;
@@ -329,12 +327,12 @@ static bool is_label(const char *s, size_t n, bool leading)
     return leading || s[n - 1] == '.';
 }
 
-/* Takes the markup from one paragraph of the dictionary; a quotation keeps what its editor has
- * put into brackets. Writes at most 2 n + 64 characters and returns their number. */
+/* Removes the markup from one paragraph of the dictionary; a quotation keeps what its editor has
+ * put into brackets. Writes at most 2 n + 64 characters; returns their number. */
 static size_t clean(const char *s, size_t n, bool quotation, char *out)
 {
     size_t size = 0, i = 0;
-    bool leading = true; /* nothing but labels and a bold phrase so far */
+    bool leading = true; /* only labels and a bold phrase so far */
     if (!quotation && n > 3) {
         size_t digits = 0;
         while (digits < n && is_digit(s[digits])) digits++;
@@ -375,7 +373,7 @@ static size_t clean(const char *s, size_t n, bool quotation, char *out)
                 }
             }
             i += end < left ? end + 1 : left;
-            /* "{Port bar} (Naut.), a bar": the label goes, the comma joins. */
+            /* "{Port bar} (Naut.), a bar": the label is dropped, the comma joins. */
             if (i < n && s[i] == ' ' && i + 1 < n && s[i + 1] == '(') {
                 end = matching(s + i + 1, n - i - 1);
                 if (end < n - i - 1 && is_label(s + i + 2, end - 1, true)) i += end + 2;
@@ -423,7 +421,7 @@ static size_t clean(const char *s, size_t n, bool quotation, char *out)
     return size;
 }
 
-/* Cleans and cuts the paragraph gathered so far. */
+/* Cleans the current paragraph and splits it into sentences. */
 static void flush_entry(cutter *c, bool quotation)
 {
     const char *s = c->joined;
@@ -431,11 +429,11 @@ static void flush_entry(cutter *c, bool quotation)
     c->joined_size = 0;
     if (!n) return;
     if (starts(s, n, "Note:") || starts(s, n, "Usage:")) skip = s[0] == 'N' ? 5 : 6;
-    if (starts(s, n, "Syn:")) /* after the list there may be an essay on the words */
+    if (starts(s, n, "Syn:")) /* an essay on the synonyms may follow the list */
         while (skip < n && !starts(s + skip, n - skip, " -- {")) skip++;
     s += skip;
     n -= skip;
-    if (n && s[0] == '{') { /* derived words set on lines of their own */
+    if (n && s[0] == '{') { /* derived words on lines of their own */
         size_t end = matching(s, n);
         if (end < n && (memchr(s, '"', end) || part_of_speech(s + end + 1, n - end - 1))) return;
     }
@@ -458,12 +456,12 @@ static bool is_source(const char *s, size_t n)
                        contains(s, end, "PJC") || contains(s, end, "Century Dict"));
 }
 
-/* Lines end where the filling broke them or where the editor did; a line into which the next word
- * would have fitted was ended by the editor. */
+/* Lines were broken by filling or by the editor. If the next word would have fitted into a line,
+ * the editor ended it. */
 static void dictionary(cutter *c, const char *text, size_t size)
 {
     bool started = false, header = false, quotation = false, ended = true, block = true;
-    int depth = 0; /* of the brackets open in a header */
+    int depth = 0; /* number of open brackets in a header */
     size_t before = 0;
     for (size_t at = 0, next; at < size; at = next) {
         const char *s = text + at, *newline = memchr(s, '\n', size - at);
@@ -533,8 +531,8 @@ static void flush_prose(cutter *c)
     paragraph_ends(c);
 }
 
-/* Paragraphs end at blank lines (a lone dot or comment sign counts as one), at list items and
- * where the indentation grows; comment signs and bullets in front are dropped. */
+/* Paragraphs end at blank lines (a lone dot or comment sign counts as one), at list items and where
+ * the indentation grows. Leading comment signs and bullets are dropped. */
 static void prose(cutter *c, const char *text, size_t size)
 {
     size_t before = 0;
@@ -603,8 +601,9 @@ static size_t roff_text(const char *s, size_t n, char *out)
     return size;
 }
 
-/* Pages in the man(7) macros: font macros give their words, the others divide paragraphs; headings
- * and displays are dropped. A page in mdoc(7) says too much by macros and is passed over. */
+/* Pages in the man(7) macros: font macros give their words, other macros separate paragraphs;
+ * headings and displays are dropped. Pages in mdoc(7), whose text is mostly in macros, are
+ * skipped. */
 static void manual(cutter *c, const char *text, size_t size)
 {
     bool display = false, mdoc = false, heading = false;
@@ -651,7 +650,7 @@ static void manual(cutter *c, const char *text, size_t size)
 
 /* ---------- the program ---------- */
 
-/* Cuts `text` in the given mode ("dictionary", "text", "manual"); false for a mode unknown. */
+/* Splits `text` in the given mode ("dictionary", "text", "manual"); false for an unknown mode. */
 static bool cut(const char *mode, const char *text, size_t size, FILE *out)
 {
     static const struct {

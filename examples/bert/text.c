@@ -106,8 +106,8 @@ static bool is_word(const char *token)
     return true;
 }
 
-/* The sentence's longest whole word of letters, as an index into its tokens; -1 when it has none of
- * four and more. */
+/* The sentence's longest whole word of letters, as an index into its tokens; -1 if none has at
+ * least four letters. */
 static int64_t word_to_mask(const dataset *t, int64_t first, int64_t last)
 {
     int64_t best = -1;
@@ -122,7 +122,7 @@ static int64_t word_to_mask(const dataset *t, int64_t first, int64_t last)
     return best;
 }
 
-/* Shows sentence `s` with a word masked, if it is one to show; false with *error. */
+/* Prints sentence `s` with a word masked, if it is suitable; false with *error. */
 static bool show_sentence(session *with, const void *config, const dataset *t, int64_t sequence,
                           int64_t s, bool *shown, zf_error *error)
 {
@@ -141,7 +141,7 @@ static bool show_sentence(session *with, const void *config, const dataset *t, i
                             error);
 }
 
-/* The first sentence of every document, then the second, ... until there are enough. */
+/* Takes the first sentence of every document, then the second, ... until there are enough. */
 bool masked_show(session *with, const void *config, const dataset *t, int64_t sequence,
                  zf_error *error)
 {

@@ -22,7 +22,7 @@ static void put(const printer *p, int32_t id, bool first)
     else printf("%d", (int)id);
 }
 
-/* A line for a text; false: no memory. */
+/* Prints a line for a text; false: no memory. */
 static bool print_text(printer *p, const char *text, size_t bytes)
 {
     int64_t n = bert_encode(p->vocab, text, bytes, BERT_SPECIAL_TOKENS, p->ids, p->room);
@@ -40,7 +40,7 @@ static bool print_text(printer *p, const char *text, size_t bytes)
     return true;
 }
 
-/* The lines of the standard input. */
+/* Reads the lines of the standard input. */
 static int print_lines(printer *p)
 {
     char *line = NULL;

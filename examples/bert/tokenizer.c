@@ -2,11 +2,10 @@
  *
  *     bytes --decode--> characters --clean, fold, split--> one word, as UTF-8 --match--> ids
  *
- * One word is held at a time, so that a text of any length needs no memory. unicode.h decomposes
- * character by character; what is left of canonical order is done here: a character that combines
- * and yet survives accent stripping (some vowel signs, stems of notes) moves before those of a
- * higher combining class, but never past a starter.
- */
+ * Only one word is in memory at a time, so a text may have any length. unicode.h decomposes single
+ * characters; canonical order is completed here: a combining character that accent stripping keeps
+ * (some vowel signs, stems of notes) moves before those of a higher combining class, but never past
+ * a starter. */
 #include "tokenizer.h"
 #include "unicode.h"
 
@@ -64,7 +63,7 @@ typedef struct splitter {
     bert_word *emit;
     void *user;
     int n;       /* characters of the word so far; all beyond BERT_WORD_CHARS count as one */
-    int barrier; /* those before it keep their place */
+    int barrier; /* characters before it keep their place */
     uint32_t chars[BERT_WORD_CHARS];
     uint8_t ranks[BERT_WORD_CHARS];
 } splitter;
@@ -116,7 +115,7 @@ static void put_lower(splitter *s, uint32_t c, unsigned class)
     for (int i = 0; i < n; i++) put(s, parts[i], class);
 }
 
-/* Adds what is left of a character without its accents, in canonical order. */
+/* Adds the parts of a character without its accents, in canonical order. */
 static void put_stripped(splitter *s, uint32_t c, bool lower)
 {
     uint32_t parts[3];
@@ -173,7 +172,7 @@ void bert_words(const char *text, size_t bytes, const bert_tokenizer_options *op
             put(&s, lower && c >= 'A' && c <= 'Z' ? c + 32 : c, kind);
         } else if (strip) {
             put_stripped(&s, c, lower);
-        } else if (lower) { /* no decomposition, so no order: without the rank */
+        } else if (lower) { /* without a decomposition there is no order: no rank */
             put_lower(&s, c, kind == UNI_PUNCT ? UNI_PUNCT : UNI_LETTER);
         } else {
             put(&s, c, kind == UNI_PUNCT ? UNI_PUNCT : UNI_LETTER);
@@ -196,12 +195,13 @@ typedef struct slot {
     int32_t id; /* -1: free */
 } slot;
 
-/* Finds tokens: those of words, by piece (without ##) and whether it continues; or those that stand
- * in a text as they are, which never continue. */
+/* A table for finding tokens. One is for words: by piece (without ##) and whether it continues a
+ * word. The other is for added tokens, which occur in a text as they are and never continue a
+ * word. */
 typedef struct table {
-    slot *slots; /* open, at most half full */
+    slot *slots; /* open addressing, at most half full */
     uint32_t mask;
-    size_t longest[2]; /* bytes of the longest beginning and the longest continuation */
+    size_t longest[2]; /* maximum bytes of a beginning and of a continuation */
     bool whole;        /* ## is part of the piece */
 } table;
 
@@ -212,11 +212,11 @@ struct bert_vocab {
     char *text;    /* the tokens, each terminated by 0 */
     token *tokens; /* by id */
     table pieces, added;
-    bool first[256]; /* bytes that an added token begins with */
+    bool first[256]; /* bytes with which an added token begins */
 };
 
-/* The hash of a piece starts from one of two seeds and takes a byte at a time: the hashes of all
- * its prefixes are on the way. */
+/* The hash of a piece starts from one of two seeds and takes one byte at a time, so the hashes of
+ * all its prefixes are computed on the way. */
 static const uint32_t seeds[2] = {2166136261u, 374761393u};
 
 static uint32_t hash_byte(uint32_t hash, char byte)
@@ -224,11 +224,11 @@ static uint32_t hash_byte(uint32_t hash, char byte)
     return (hash ^ (unsigned char)byte) * 16777619u;
 }
 
-/* The slot of a piece, or the free one where it would go. */
+/* The slot of a piece, or the free slot where it belongs. */
 static slot *find(const bert_vocab *v, const table *in, uint32_t hash, const char *piece,
                   size_t length, bool continues)
 {
-    for (uint32_t at = hash ^ hash >> 15;; at++) { /* the low bits alone know little of the high */
+    for (uint32_t at = hash ^ hash >> 15;; at++) { /* low bits depend little on high ones */
         slot *s = &in->slots[at & in->mask];
         const token *t;
         size_t prefix;
@@ -242,13 +242,13 @@ static slot *find(const bert_vocab *v, const table *in, uint32_t hash, const cha
     }
 }
 
-/* 2 when the token is a continuation; "##" alone is none. */
+/* 2 if the token is a continuation; "##" alone is not. */
 static uint16_t prefix_of(const char *text, size_t length)
 {
     return length > 2 && text[0] == '#' && text[1] == '#' ? 2 : 0;
 }
 
-/* The same for a token as it is written, whose hash goes to *hash. */
+/* The same for a token as it is written; *hash: its hash. */
 static slot *find_token(const bert_vocab *v, const table *in, const char *text, size_t length,
                         uint32_t *hash)
 {
@@ -271,7 +271,7 @@ bool bert_vocab_is_added(const bert_vocab *v, int32_t id) { return is_in(v, &v->
 
 bool bert_vocab_is_piece(const bert_vocab *v, int32_t id) { return is_in(v, &v->pieces, id); }
 
-/* Enters a token, in place of an equal one. */
+/* Enters a token; it replaces an equal one. */
 static void enter(const bert_vocab *v, table *in, int32_t id)
 {
     const token *t = &v->tokens[id];
@@ -293,10 +293,10 @@ static bool make_table(table *t, size_t tokens)
     return t->slots != NULL;
 }
 
-/* Copies the tokens into v->text and v->tokens; ids that no token has are left empty. */
+/* Copies the tokens into v->text and v->tokens; ids without a token are left empty. */
 static bool copy_tokens(bert_vocab *v, const bert_token *tokens, size_t count)
 {
-    size_t bytes = 1, at = 0; /* a 0 for all that are empty */
+    size_t bytes = 1, at = 0; /* a 0 for all empty tokens */
     for (size_t i = 0; i < count; i++) {
         bytes += tokens[i].bytes + 1;
         if (tokens[i].id >= v->size) v->size = tokens[i].id + 1;
@@ -316,13 +316,13 @@ static bool copy_tokens(bert_vocab *v, const bert_token *tokens, size_t count)
     return true;
 }
 
-/* Enters all tokens where they are looked for, the last of equal ones, and finds the five. */
+/* Enters all tokens into their tables, the last of equal ones, and finds the five special ones. */
 static bool index_tokens(bert_vocab *v, const bert_token *tokens, size_t count, const char *name,
                          char *err, size_t err_size)
 {
     for (size_t i = 0; i < count; i++)
         if (!tokens[i].added) enter(v, &v->pieces, tokens[i].id);
-    for (size_t i = 0; i < count; i++) /* the earlier ones of equal tokens have lost their ids */
+    for (size_t i = 0; i < count; i++) /* of equal tokens, only the last keeps its id */
         if (!tokens[i].added && !bert_vocab_is_piece(v, tokens[i].id))
             v->tokens[tokens[i].id] = (token){0, 0, 0};
     for (size_t i = 0; i < count; i++)
@@ -440,7 +440,7 @@ static void put_id(encoder *e, int32_t id)
     e->n++;
 }
 
-/* The length of the longest token that the rest of a word begins with, its id to *id; 0: none. */
+/* The length of the longest token with which the rest of a word begins; *id: its id; 0: none. */
 static size_t longest_match(const bert_vocab *v, const char *rest, size_t bytes, bool continues,
                             int32_t *id)
 {
@@ -455,8 +455,8 @@ static size_t longest_match(const bert_vocab *v, const char *rest, size_t bytes,
     return n;
 }
 
-/* Greedy: the longest token, then the longest continuation, ...; one [UNK] for the whole word when
- * that does not come out even. */
+/* Greedy: the longest token, then the longest continuation, ...; one [UNK] for the whole word if
+ * that fails. */
 static void encode_word(void *user, const char *word, size_t bytes)
 {
     encoder *e = user;
@@ -471,7 +471,7 @@ static void encode_word(void *user, const char *word, size_t bytes)
     for (size_t i = 0; i < n; i++) put_id(e, pieces[i]);
 }
 
-/* The length of the longest added token that the text begins with, its id to *id; 0: none. */
+/* The length of the longest added token with which the text begins; *id: its id; 0: none. */
 static size_t longest_added(const bert_vocab *v, const char *text, size_t bytes, unsigned flags,
                             int32_t *id)
 {

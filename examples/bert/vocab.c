@@ -5,11 +5,10 @@
  *     the most frequent pair becomes one token    l ##ow        l ##ow ##e ##r          7 times
  *     and so on                                   low           low ##e ##r
  *
- * Every pair knows its count and the words in which it may be found, and a heap hands out the most
- * frequent, so a merge costs what it changes. Counts in the heap go stale; one that is too high is
- * put back corrected when it comes up, and a count that rises is entered anew: the largest true
- * count is always found.
- */
+ * Every pair has its count and a list of words in which it may occur, and a heap gives the most
+ * frequent one, so a merge costs only what it changes. Counts in the heap may be outdated. One that
+ * is too high is put back with the right count when it comes up; a count that rises is entered
+ * again. So the largest true count is always found. */
 #include "../common/file.h"
 #include "tokenizer.h"
 
@@ -21,8 +20,8 @@
 
 enum { ALPHABET = 1000, LEAST_COUNT = 2, BLOCK = 1 << 20 };
 
-/* A growing array with room for one more element: the array, moved perhaps; NULL, and the old one
- * stays as it is, when memory runs out. */
+/* Makes room for one more element in a growing array. Returns the array, which may have moved; NULL
+ * when memory runs out, and then the old one is unchanged. */
 static void *grow(void *array, size_t n, size_t *room, size_t element)
 {
     size_t more = *room ? *room : 4;
@@ -44,7 +43,7 @@ typedef struct string {
     int64_t count;
 } string;
 
-/* Distinct strings, numbered in order of arrival. {0} is an empty one. */
+/* Distinct strings, numbered in order of insertion. {0} is an empty set. */
 typedef struct strings {
     char *text;
     string *all;
@@ -77,8 +76,8 @@ static bool strings_rehash(strings *s)
     return true;
 }
 
-/* The number of the string, which is entered if it is new (and `enter` is set); -1 when it is not
- * there, or cannot be entered because memory runs out. */
+/* The number of the string. If it is new, it is entered with `enter`; -1 where it is absent, or
+ * where memory runs out. */
 static int32_t strings_find(strings *s, const char *text, size_t bytes, bool enter)
 {
     uint32_t hash = 2166136261u;
@@ -173,8 +172,8 @@ static void count_word(void *user, const char *word, size_t bytes)
     else t->words.all[at].count++;
 }
 
-/* Counts the words of the file, a block at a time; a block ends after a blank or a line, where no
- * word goes on. NULL, or what went wrong. */
+/* Counts the words of the file, one block at a time; a block ends after a blank or a line, which no
+ * word crosses. NULL, or the error. */
 static const char *count_words(trainer *t, const char *corpus,
                                const bert_tokenizer_options *options)
 {
@@ -208,7 +207,7 @@ static const char *count_words(trainer *t, const char *corpus,
     return why;
 }
 
-/* The bytes of the character at the start of valid UTF-8. */
+/* The number of bytes of the first character of valid UTF-8. */
 static size_t character_bytes(const char *text)
 {
     unsigned char lead = (unsigned char)*text;
@@ -290,7 +289,7 @@ static uint32_t pair_hash(int32_t left, int32_t right)
     return (uint32_t)(h >> 32);
 }
 
-/* The number of the pair, entered if it is new; -1 when memory runs out. */
+/* The number of the pair, which is entered if new; -1 when memory runs out. */
 static int32_t pair_find(trainer *t, int32_t left, int32_t right)
 {
     size_t at;
@@ -322,7 +321,7 @@ static int32_t pair_find(trainer *t, int32_t left, int32_t right)
     return (int32_t)t->pair_count++;
 }
 
-/* Word number `word` has the pair once more (+1) or once less (-1). */
+/* The pair occurs once more (+1) or once less (-1) in word number `word`. */
 static bool count_pair(trainer *t, int32_t left, int32_t right, int32_t word, int sign)
 {
     int32_t at = pair_find(t, left, right);
@@ -347,7 +346,7 @@ static bool count_pair(trainer *t, int32_t left, int32_t right, int32_t word, in
     return true;
 }
 
-/* Whether a comes out of the heap before b: the more frequent, then the older tokens. */
+/* Whether a comes out of the heap before b: the more frequent, then the one of older tokens. */
 static bool comes_before(const trainer *t, entry a, entry b)
 {
     const pair *p = &t->pairs[a.pair], *q = &t->pairs[b.pair];
@@ -385,7 +384,7 @@ static entry heap_pop(trainer *t)
     return top;
 }
 
-/* Enters the pairs that rose since the last call. */
+/* Enters the pairs whose counts rose since the last call. */
 static bool push_risen(trainer *t)
 {
     while (t->risen_count) {
@@ -396,7 +395,7 @@ static bool push_risen(trainer *t)
     return true;
 }
 
-/* Writes the words in the characters of the alphabet (others are left out) and counts all pairs. */
+/* Writes the words in characters of the alphabet, without others, and counts all pairs. */
 static bool enter_pairs(trainer *t)
 {
     size_t total = 0, at = 0;
@@ -448,7 +447,7 @@ static bool merge_in_word(trainer *t, int32_t left, int32_t right, int32_t merge
     return true;
 }
 
-/* Makes the pair one token, everywhere. */
+/* Makes the pair one token in all words. */
 static bool merge(trainer *t, int32_t at)
 {
     pair p = t->pairs[at];
@@ -460,7 +459,7 @@ static bool merge(trainer *t, int32_t at)
     memcpy(piece + left->bytes, t->tokens.text + right->at + 2, right->bytes - 2); /* without ## */
     merged = strings_find(&t->tokens, piece, left->bytes + right->bytes - 2, true);
     if (merged < 0) return false;
-    t->pairs[at].where = NULL; /* the pair will be gone from these words */
+    t->pairs[at].where = NULL; /* the pair will not occur in these words any more */
     t->pairs[at].n = t->pairs[at].room = 0;
     for (size_t i = 0; i < p.n && ok; i++)
         ok = merge_in_word(t, p.left, p.right, merged, p.where[i]);
@@ -480,7 +479,7 @@ static bool merge_pairs(trainer *t, int32_t size)
     return true;
 }
 
-/* Writes the tokens to `path` by way of a file beside it. NULL, or what went wrong. */
+/* Writes the tokens to a file beside `path`, then renames it. NULL, or the error. */
 static const char *write_tokens(const trainer *t, const char *path)
 {
     size_t length = strlen(path);

@@ -3,14 +3,12 @@
  *     vocab.txt               tokens, one per line
  *     tokenizer.json          tokens with their ids, added tokens, options
  *     tokenizer_config.json   options, added tokens
- *     added_tokens.json       beside vocab.txt: added tokens with their ids, where
- *                             tokenizer_config.json has none; as it says which are special
+ *     added_tokens.json       beside vocab.txt: added tokens with their ids, if
+ *                             tokenizer_config.json has none but says which are special
  *
- * Of a folder the tokens come from tokenizer.json, or where it has none, from vocab.txt. What
- * tokenizer_config.json says about an option counts before what tokenizer.json says, as it does for
- * a BertTokenizer of Hugging Face's transformers; for a tokenizer_class of any model, only
- * tokenizer.json counts.
- */
+ * The tokens of a folder come from tokenizer.json, or if it has none, from vocab.txt. Options of
+ * tokenizer_config.json override those of tokenizer.json, as for a BertTokenizer of Hugging Face's
+ * transformers; with a tokenizer_class that serves any model, only tokenizer.json counts. */
 #define _POSIX_C_SOURCE 200809L
 #include "../common/file.h"
 #include "../../zeroflow.h"
@@ -31,7 +29,7 @@ typedef struct reader {
     bert_token *tokens;
     size_t count, room;
     bert_tokenizer_options options;
-    bool any_model;         /* tokenizer_class is one of any model */
+    bool any_model;         /* tokenizer_class serves any model */
     const char *added_path; /* of added_tokens.json, or NULL */
     char *err;
     size_t err_size;
@@ -51,7 +49,7 @@ static bool out_of_memory(reader *r, const char *name)
     return fail(r, "%s: out of memory", name);
 }
 
-/* Whole file, to be freed; NULL with a message. */
+/* Reads a whole file, which the caller frees; NULL with a message. */
 static char *read_whole(reader *r, const char *path, size_t *bytes)
 {
     const char *why;
@@ -88,8 +86,7 @@ static bool add_token(reader *r, const char *name, bert_token added)
 
 /* ------------------------------------------------------------------------------------ vocab.txt */
 
-/* The length of a line without the spaces at its end; -1, with a message, when it cannot be a
- * token. */
+/* The length of a line without trailing spaces; -1, with a message, if it cannot be a token. */
 static int64_t token_length(reader *r, const char *line, size_t length, const char *name)
 {
     size_t end = 0, number = r->count + 1;
@@ -110,7 +107,7 @@ static int64_t token_length(reader *r, const char *line, size_t length, const ch
     return -1;
 }
 
-/* The tokens of the lines, which stay where they are. */
+/* Takes the tokens from lines, without copying them. */
 static bool read_lines(reader *r, const char *text, size_t bytes, const char *name)
 {
     if (!bytes) return fail(r, "%s: empty file: a vocabulary has one token per line", name);
@@ -148,7 +145,7 @@ static zf_json *parse(reader *r, const char *text, size_t bytes, const char *nam
     return top;
 }
 
-/* Yes or no as the value says; null or none: as it was. */
+/* Sets *choice to yes or no; null or a missing value does not change it. */
 static void read_choice(const zf_json *value, bert_choice *choice, zf_error *error)
 {
     bool yes = false;
@@ -156,7 +153,7 @@ static void read_choice(const zf_json *value, bert_choice *choice, zf_error *err
     if (!zf_json_to_bool(value, &yes, error)) *choice = yes ? BERT_YES : BERT_NO;
 }
 
-/* The value, where there is one, must be this string; also as the content of a token. */
+/* The value, if there is one, must be this string, or a token with this content. */
 static void require_text(const zf_json *value, const char *text, zf_error *error)
 {
     const char *is = NULL;
@@ -166,7 +163,7 @@ static void require_text(const zf_json *value, const char *text, zf_error *error
         zf_json_expected(value, error, "\"%s\"", text);
 }
 
-/* A text of the file as a token. */
+/* Adds a text of the file as a token. */
 static bool add_json_token(reader *r, const zf_json *value, const char *text, size_t bytes,
                            int64_t id, bool added, const char *name, zf_error *error)
 {
@@ -178,7 +175,7 @@ static bool add_json_token(reader *r, const zf_json *value, const char *text, si
     return add_token(r, name, (bert_token){text, bytes, (int32_t)id, added});
 }
 
-/* One of added_tokens, whose id is a member or, in tokenizer_config.json, the key. */
+/* Reads one of added_tokens. Its id is a member or, in tokenizer_config.json, the key. */
 static bool read_added(reader *r, const zf_json *added, const char *name, zf_error *error)
 {
     static const char *const must_not[] = {"normalized", "single_word"};
@@ -206,7 +203,7 @@ static bool read_added(reader *r, const zf_json *added, const char *name, zf_err
     return !error->status && add_json_token(r, content, text, bytes, id, true, name, error);
 }
 
-/* The list of tokenizer.json, or the object of tokenizer_config.json. */
+/* Reads the list of tokenizer.json, or the object of tokenizer_config.json. */
 static bool read_all_added(reader *r, const zf_json *all, const char *name, zf_error *error)
 {
     for (const zf_json *v = zf_json_first(all); v; v = zf_json_next(v))
@@ -229,7 +226,7 @@ static void read_normalizer(reader *r, const zf_json *normalizer, zf_error *erro
     *o = bert_tokenizer_resolve(o);
 }
 
-/* The tokens of tokenizer.json, whose texts lie in the tree. */
+/* Reads the tokens of tokenizer.json. Their texts are in the tree. */
 static bool read_tokenizer(reader *r, const zf_json *top, const char *name, zf_error *error)
 {
     const zf_json *model = zf_json_require(top, "model", error), *v;
@@ -264,7 +261,7 @@ static bool read_tokenizer(reader *r, const zf_json *top, const char *name, zf_e
 static const char *const special_keys[BERT_SPECIAL_COUNT] = {"pad_token", "unk_token", "cls_token",
                                                              "sep_token", "mask_token"};
 
-/* What the tokenizer_config.json of a folder says: options go to *said. */
+/* Reads a folder's tokenizer_config.json: its options go to *said. */
 static bool read_config(reader *r, const zf_json *top, bert_tokenizer_options *said,
                         const char *name, zf_error *error)
 {
@@ -286,7 +283,7 @@ static bool read_config(reader *r, const zf_json *top, bert_tokenizer_options *s
 
 /* ---------------------------------------------------------------------------- added_tokens.json */
 
-/* tokenizer_config.json, which may be none, names the token as a special one. */
+/* tokenizer_config.json, which may be NULL, names the token as a special one. */
 static bool is_named_special(const zf_json *config, const char *text)
 {
     static const char *const lists[] = {"additional_special_tokens", "extra_special_tokens"};
@@ -302,8 +299,8 @@ static bool is_named_special(const zf_json *config, const char *text)
     return false;
 }
 
-/* Of a token that is not special, Hugging Face's tokenizers find what is left of it by lower case
- * and the like, which is not done here. */
+/* Tokens that are not special are an error: Hugging Face's tokenizers also find their lower-case
+ * and stripped forms, which is not implemented here. */
 static bool read_added_file(reader *r, const zf_json *top, const zf_json *config, zf_error *error)
 {
     if (zf_json_type_of(top) != ZF_JSON_OBJECT) zf_json_expected(top, error, "an object");
@@ -322,7 +319,7 @@ static bool read_added_file(reader *r, const zf_json *top, const zf_json *config
     return !error->status;
 }
 
-/* Reads r->added_path; *tree, to be freed, has the texts. */
+/* Reads r->added_path; *tree, which the caller frees, has the texts. */
 static bool take_added(reader *r, const zf_json *config, zf_json **tree)
 {
     size_t bytes;
@@ -337,7 +334,7 @@ static bool take_added(reader *r, const zf_json *config, zf_json **tree)
 
 /* ---------------------------------------------------------------------------------------- whole */
 
-/* The options of the files and those that were asked for, which must not contradict them. */
+/* Joins the options of the files with those that were asked for, which must not contradict them. */
 static bool take_options(reader *r, const bert_tokenizer_options *wanted, const char *name)
 {
     bert_tokenizer_options *o = &r->options, none = {BERT_UNSAID, 0, 0, 0};
@@ -360,8 +357,8 @@ static bool take_options(reader *r, const bert_tokenizer_options *wanted, const 
     return true;
 }
 
-/* Whether the tokens that have an id of their own in the files have it in the vocabulary: no two
- * the same, no token two of them. */
+/* Checks that tokens with an id in the files have this id in the vocabulary: no two tokens share an
+ * id, and no token has two. */
 static bool check_ids(reader *r, const bert_vocab *v, size_t first, const char *name)
 {
     for (size_t i = first; i < r->count; i++) {
@@ -379,7 +376,7 @@ static bool check_ids(reader *r, const bert_vocab *v, size_t first, const char *
     return true;
 }
 
-/* The vocabulary of a file's text, and of a tokenizer_config.json's tree or NULL. */
+/* The vocabulary from a file's text, and from a tokenizer_config.json's tree or NULL. */
 static bert_vocab *make(reader *r, const bert_vocab_file *source, const char *path,
                         const zf_json *config, const char *config_path,
                         const bert_tokenizer_options *wanted, const char *name)
@@ -438,13 +435,13 @@ static bool ends_in(const char *path, const char *end)
     return length >= n && !strcmp(path + length - n, end);
 }
 
-/* The folder's file, if it is there. */
+/* Finds the folder's file, if it exists. */
 static bool find_file(char out[PATH_SIZE], const char *folder, const char *name)
 {
     return snprintf(out, PATH_SIZE, "%s/%s", folder, name) < PATH_SIZE && !access(out, F_OK);
 }
 
-/* A vocabulary of `path`, a file, with the options of a tokenizer_config.json, or NULL. */
+/* The vocabulary of the file `path`, with the options of a tokenizer_config.json, or NULL. */
 static bert_vocab *load_file(reader *r, const char *path, const char *config_path,
                              const bert_tokenizer_options *wanted, const char *name)
 {

@@ -69,8 +69,8 @@ bool gpt_config_load(const char *name, gpt_config *c, zf_error *error)
 
 /* -------------------------------------------------------------------------------------- graph */
 
-/* x [B, T, H] -> the same, of layer `number`, from 1 on. What is added to x begins the smaller the
- * more layers add to it. */
+/* Layer `number`, from 1 on: x [B, T, H] -> the same shape. First values of what is added to x are
+ * smaller in a model of more layers. */
 static zf_tensor block(zf_tensor x, zf_tensor mask, const gpt_config *c, int64_t number)
 {
     zf_nn_linear_desc in = {.std = c->std}, out = {.std = c->std / sqrt(2.0 * (double)c->layers)};
@@ -90,7 +90,7 @@ static zf_tensor block(zf_tensor x, zf_tensor mask, const gpt_config *c, int64_t
     return zf_add(x, zf_dropout(y, c->residual_dropout));
 }
 
-/* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied. */
+/* The input of the head, [B T, H]; *words: its weight, the embedding if they are tied. */
 static zf_tensor body(zf_graph *g, const gpt_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {

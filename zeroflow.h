@@ -1110,7 +1110,8 @@ typedef struct zf_store_info {
     size_t bytes;         /* of the backend, for tensors that programs name */
     size_t program_bytes; /* of the backend, for all else of all programs */
     size_t host_bytes;    /* of tensors that no program has named yet */
-    /* of host memory, for tensors that programs name, and for all else of all programs */
+    /* of host memory, for tensors that programs name and what reads and writes those on the disk, and
+     * for all else of all programs */
     size_t offloaded_bytes, host_program_bytes;
     size_t disk_bytes; /* of files, for tensors that programs name */
     int64_t param_count, state_count; /* elements */
@@ -1179,7 +1180,9 @@ typedef struct zf_traffic {
     zf_moved download, upload, read, write;
 } zf_traffic;
 
-/* What a step of one rank takes of one space. */
+/* What a step of one rank takes of one space. What reads and writes the disk (5 MiB, and 8 bytes for
+ * each MiB there) is workspace of host memory, and the first page of its file workspace of the disk;
+ * the system's own memory for that, and stacks of threads, are not in the plan. */
 typedef struct zf_space_plan {
     size_t peak_bytes, live_bytes;
     int32_t peak_node;

@@ -173,12 +173,11 @@ static void *zfi_disk_part(char *host, size_t *at, int64_t count, size_t size)
     return part;
 }
 
-static zfi_disk_parts zfi_disk_lay_out(const zfi_disk_desc *d, char *host)
+/* `checks`: blocks of all values. */
+static zfi_disk_parts zfi_disk_lay_out(const zfi_disk_desc *d, int64_t checks, char *host)
 {
     zfi_disk_parts p;
     size_t at = 0;
-    int64_t checks = 0;
-    for (int32_t k = 0; k < d->count; k++) checks += zfi_disk_blocks(d->values[k].bytes, d->block);
     p.staging = zfi_disk_part(host, &at, d->staging, (size_t)d->block);
     p.corner = zfi_disk_part(host, &at, 1, (size_t)d->block);
     p.disk = zfi_disk_part(host, &at, 1, sizeof *p.disk);
@@ -191,11 +190,20 @@ static zfi_disk_parts zfi_disk_lay_out(const zfi_disk_desc *d, char *host)
     return p;
 }
 
-/* The bytes of memory that a disk takes, in one block. */
-ZFI_UNUSED static size_t zfi_disk_host_bytes(const zfi_disk_desc *desc)
+/* Blocks of all values. */
+static int64_t zfi_disk_checks(const zfi_disk_desc *d)
+{
+    int64_t checks = 0;
+    for (int32_t k = 0; k < d->count; k++) checks += zfi_disk_blocks(d->values[k].bytes, d->block);
+    return checks;
+}
+
+/* Bytes of memory that a disk takes, in one piece; of the values it is enough to know how many there
+ * are, and their blocks (zfi_disk_checks). */
+static size_t zfi_disk_host_bytes(const zfi_disk_desc *desc, int64_t checks)
 {
     const zfi_disk_desc d = zfi_disk_resolved(desc);
-    return zfi_disk_lay_out(&d, NULL).bytes;
+    return zfi_disk_lay_out(&d, checks, NULL).bytes;
 }
 
 static zf_status zfi_disk_check_desc(const zfi_disk_desc *d, zf_error *error)
@@ -771,16 +779,18 @@ static zfi_disk *zfi_disk_open(zfi_memory *memory, const zfi_disk_desc *desc,
     zfi_disk *d;
     char *own = NULL, *host = want.host;
     size_t bytes;
-    int64_t checks = 0;
+    int64_t checks;
     zf_status status;
     if (zfi_disk_check_desc(&want, error)) return NULL;
-    bytes = zfi_disk_lay_out(&want, NULL).bytes;
+    checks = zfi_disk_checks(&want);
+    bytes = zfi_disk_lay_out(&want, checks, NULL).bytes;
     if (!host) {
         own = zfi_realloc(memory, NULL, 0, bytes + ZFI_DISK_ALIGN);
         if (!own) return zfi_nomem(error), NULL;
         host = own + (ZFI_DISK_ALIGN - (uintptr_t)own % ZFI_DISK_ALIGN) % ZFI_DISK_ALIGN;
     }
-    parts = zfi_disk_lay_out(&want, host);
+    parts = zfi_disk_lay_out(&want, checks, host);
+    checks = 0;
     memset(host, 0, bytes);
     d = parts.disk;
     d->memory = memory;

@@ -201,6 +201,12 @@ static void zfi_account_memory(zf_graph *g, zf_plan *plan)
             zfi_add_life(&a, g->order[i], i);
         for (int space = 0; space < ZF_SPACES; space++)
             if (g->peaks[space].bytes) zfi_sum_lives(&a, (zf_space)space, &plan->spaces[space]);
+        for (int space = 0; space < ZF_SPACES; space++) {
+            const size_t overhead = (size_t)zfi_overhead_of(g, (zf_space)space);
+            plan->spaces[space].most[ZF_WORKSPACE] += overhead;
+            plan->spaces[space].at_peak[ZF_WORKSPACE] += overhead;
+            plan->spaces[space].live_bytes += overhead;
+        }
     }
     zfi_free(&g->memory, a.uses.last_use, nodes * sizeof *a.uses.last_use);
     zfi_free(&g->memory, a.uses.written, 3 * nodes * sizeof *a.uses.written);

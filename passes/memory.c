@@ -630,6 +630,26 @@ static int64_t zfi_place_persistent(zfi_placement *p, zf_space space)
     return at;
 }
 
+/* What a space takes beside the values in it, for those on the disk that a program adds to a store:
+ * of host memory what reads and writes them, of the disk the file's first page. */
+static int64_t zfi_overhead_of(const zf_graph *g, zf_space space)
+{
+    int64_t blocks = 0;
+    int32_t values = 0;
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const zfi_node *node = &g->nodes[g->order[i]];
+        if (node->space != ZF_DISK || !node->placed || !node->bytes || !zfi_is_persistent(g, node))
+            continue;
+        values++;
+        blocks += zfi_disk_blocks(node->bytes, ZFI_DISK_BLOCK);
+    }
+    if (!values || space == ZF_DEVICE) return 0;
+    if (space == ZF_DISK) return zfi_disk_file_bytes(0);
+    /* A page more, since it begins at one. */
+    return ZFI_DISK_ALIGN +
+           (int64_t)zfi_disk_host_bytes(&(zfi_disk_desc){.count = values}, blocks);
+}
+
 static void zfi_place(zfi_placement *p, const zf_memory_desc *d)
 {
     zf_graph *g = p->graph;
@@ -659,6 +679,10 @@ static void zfi_place(zfi_placement *p, const zf_memory_desc *d)
         g->nodes[id].placed = true;
         g->nodes[id].offset = p->buffers[b].offset + p->inside[id];
         g->nodes[id].bytes = (int64_t)zfi_node_bytes(&g->nodes[id]);
+    }
+    for (int space = 0; space < ZF_SPACES; space++) {
+        const int64_t overhead = zfi_overhead_of(g, (zf_space)space);
+        g->peaks[space].bytes += overhead, g->peaks[space].live += overhead;
     }
 }
 

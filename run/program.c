@@ -26,6 +26,7 @@ struct zf_program {
     zf_store *store;
     zf_backend *backend; /* the store's */
     zfi_arena arenas[ZF_SPACES];
+    size_t overhead[ZF_SPACES]; /* bytes added to the store beside tensors, for those on the disk */
     size_t bound_bytes;  /* bytes of tensors that the store had before */
     int32_t first_added; /* tensors of the store from this one on were added */
     int32_t *tensor_of;  /* by node: the store's tensor of a parameter or state; -1: none */
@@ -752,7 +753,7 @@ static zf_status zfi_allocate_disk(zf_program *p, size_t stored)
     const size_t room = (size_t)zfi_len(g->order);
     zfi_disk_value *values;
     int32_t count = 0;
-    if (stored < (size_t)g->peaks[ZF_DISK].bytes)
+    if (stored + (size_t)zfi_overhead_of(g, ZF_DISK) < (size_t)g->peaks[ZF_DISK].bytes)
         return zfi_fail(&g->error, ZF_ERR_STAGE,
                         "zf_compile: only parameters and states can lie on the disk, and %%%d is "
                         "none",
@@ -771,7 +772,10 @@ static zf_status zfi_allocate_disk(zf_program *p, size_t stored)
                 (zfi_disk_value){leaf->name, node->offset - a->stored_at, node->bytes};
     }
     qsort(values, (size_t)count, sizeof *values, zfi_by_place);
-    a->stored = zfi_store_add_disk(p->store, values, count, stored, &g->error);
+    p->overhead[ZF_DISK] = (size_t)zfi_overhead_of(g, ZF_DISK);
+    p->overhead[ZF_HOST] = (size_t)zfi_overhead_of(g, ZF_HOST);
+    a->stored =
+        zfi_store_add_disk(p->store, values, count, stored, p->overhead[ZF_HOST], &g->error);
     zfi_free(&p->memory, values, room * sizeof *values);
     return g->error.status;
 }
@@ -787,7 +791,8 @@ static zf_status zfi_allocate(zf_program *p, zf_space space)
     if (space == ZF_DISK) return zfi_allocate_disk(p, stored);
     if (stored && !(a->stored = zfi_store_add_piece(p->store, space, stored, &g->error)))
         return g->error.status;
-    if (!(a->bytes = (size_t)g->peaks[space].bytes - stored)) return ZF_OK;
+    a->bytes = (size_t)g->peaks[space].bytes - stored - (size_t)zfi_overhead_of(g, space);
+    if (!a->bytes) return ZF_OK;
     a->memory = zfi_allocate_in(p->store, space, a->bytes, &g->error);
     if (!a->memory) return g->error.status;
     p->store->program_bytes[space] += a->bytes;
@@ -1385,7 +1390,7 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
     info.peak_bytes = (size_t)g->peaks[ZF_DEVICE].bytes;
     for (int k = 0; k < ZF_SPACES; k++) {
         const size_t stored = (size_t)(p->arenas[k].stored_end - p->arenas[k].stored_at);
-        info.allocated[k] = p->arenas[k].bytes + stored;
+        info.allocated[k] = p->arenas[k].bytes + stored + p->overhead[k];
         all += g->peaks[k].bytes;
         if (k == ZF_DEVICE) info.store_bytes = stored;
     }

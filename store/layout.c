@@ -39,7 +39,9 @@ typedef struct zfi_piece {
     char *data;
     size_t bytes;
     zf_space space;
-    zfi_disk *disk; /* of ZF_DISK: whose addresses `data` are */
+    zfi_disk *disk; /* of ZF_DISK: whose addresses `data` are, */
+    char *engine;   /* and its host memory */
+    size_t engine_bytes;
 } zfi_piece;
 
 struct zf_store {

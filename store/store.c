@@ -43,8 +43,10 @@ static void zfi_release_in(zf_store *s, zf_space space, void *memory, size_t byt
 
 static void zfi_release_piece(zf_store *s, const zfi_piece *piece)
 {
-    if (piece->space == ZF_DISK) zfi_disk_close(piece->disk);
-    else zfi_release_in(s, piece->space, piece->data, piece->bytes);
+    if (piece->space == ZF_DISK) {
+        zfi_disk_close(piece->disk);
+        zfi_release_in(s, ZF_HOST, piece->engine, piece->engine_bytes);
+    } else zfi_release_in(s, piece->space, piece->data, piece->bytes);
 }
 
 static void zfi_store_destroy(zf_store *s)
@@ -206,6 +208,7 @@ static void zfi_store_go_back(zf_store *s, zfi_store_mark mark)
         zfi_piece piece = stbds_arrlast(s->pieces);
         zfi_release_piece(s, &piece);
         s->bytes[piece.space] -= piece.bytes;
+        s->bytes[ZF_HOST] -= piece.engine_bytes;
         stbds_header(s->pieces)->length--;
     }
     s->memory.failed = false;
@@ -222,12 +225,20 @@ static int32_t zfi_store_add(zf_store *s, zfi_stored t)
     return index;
 }
 
-/* Makes a file for tensors on the disk, which are `values`; their addresses, or NULL with
- * *error. */
-static char *zfi_store_add_disk(zf_store *s, zfi_disk_value *values, int32_t count, size_t bytes,
-                                zf_error *error)
+/* The first page that begins in memory. */
+static char *zfi_page_at(char *memory)
 {
-    zfi_piece piece = {.bytes = bytes, .space = ZF_DISK};
+    return memory + (ZFI_DISK_ALIGN - (uintptr_t)memory % ZFI_DISK_ALIGN) % ZFI_DISK_ALIGN;
+}
+
+/* Makes a file for tensors on the disk, which are `values`, and take so many bytes of it; what reads
+ * and writes them lies in `engine_bytes` of host memory. Their addresses, or NULL with *error. */
+static char *zfi_store_add_disk(zf_store *s, zfi_disk_value *values, int32_t count, size_t bytes,
+                                size_t engine_bytes, zf_error *error)
+{
+    zfi_piece piece = {.bytes = (size_t)zfi_disk_file_bytes((int64_t)bytes),
+                       .space = ZF_DISK,
+                       .engine_bytes = engine_bytes};
     char run[64]; /* no other store that lives has this name */
     if (!s->offload_dir)
         return zfi_fail(error, ZF_ERR_ARGUMENT,
@@ -241,6 +252,8 @@ static char *zfi_store_add_disk(zf_store *s, zfi_disk_value *values, int32_t cou
     }
     snprintf(run, sizeof run, "zeroflow-%ld-%zx-%d", (long)getpid(), (size_t)(uintptr_t)s,
              (int)zfi_len(s->pieces));
+    piece.engine = zfi_allocate_in(s, ZF_HOST, engine_bytes, error);
+    if (!piece.engine) return NULL;
     piece.disk = zfi_disk_open(&s->memory,
                                &(zfi_disk_desc){.folder = s->offload_dir,
                                                 .run = run,
@@ -248,16 +261,17 @@ static char *zfi_store_add_disk(zf_store *s, zfi_disk_value *values, int32_t cou
                                                 .world = s->world,
                                                 .bytes = (int64_t)bytes,
                                                 .values = values,
-                                                .count = count},
+                                                .count = count,
+                                                .host = zfi_page_at(piece.engine)},
                                error);
-    if (!piece.disk) return NULL;
-    piece.data = piece.disk->base;
-    if (zfi_push(&s->memory, s->pieces, piece)) {
-        s->bytes[ZF_DISK] += bytes;
+    if (piece.disk) piece.data = piece.disk->base;
+    if (piece.disk && zfi_push(&s->memory, s->pieces, piece)) {
+        s->bytes[ZF_DISK] += piece.bytes;
+        s->bytes[ZF_HOST] += engine_bytes;
         return piece.data;
     }
-    zfi_disk_close(piece.disk);
-    zfi_nomem(error);
+    if (piece.disk) zfi_nomem(error);
+    zfi_release_piece(s, &piece);
     return NULL;
 }
 

@@ -169,8 +169,19 @@ static int only_file(const char *folder, char path[800])
     return count == 1 ? open(path, O_RDWR) : -1;
 }
 
-/* A program of the model with its states on a disk, or NULL. */
-static zf_program *on_a_disk(test *t, const char *folder)
+/* Bytes of host memory that were asked for: by a backend's allocations. */
+static size_t asked;
+static zf_backend *counted;
+
+static void *count_allocation(void *self, size_t bytes, zf_error *error)
+{
+    asked += bytes;
+    return counted->allocate(self, bytes, error);
+}
+
+/* A program of the model with its states on a disk, or NULL. host: NULL, or what allocates host
+ * memory. */
+static zf_program *on_a_disk(test *t, const char *folder, zf_backend *host)
 {
     zf_error error = {ZF_OK, ""};
     char message[600] = "";
@@ -180,7 +191,8 @@ static zf_program *on_a_disk(test *t, const char *folder)
     test_defer(t, (test_cleanup *)zf_graph_free, g);
     pass_run(g, "autograd loss; adamw lr; zero; offload optimizer=disk", NULL, message,
              sizeof message);
-    p = zf_compile(g, &(zf_compile_desc){.offload_dir = folder, .verify = true});
+    p = zf_compile(g,
+                   &(zf_compile_desc){.offload_dir = folder, .host = host, .verify = true});
     if (!p) printf("    %s\n", zf_graph_error(g));
     if (!p || write_seeded(p, zf_graph_find(g, "x")) || write_seeded(p, zf_graph_find(g, "lr")))
         return NULL;
@@ -203,15 +215,23 @@ TEST_ONCE(offload_to_a_disk)
     char folder[512], saved[512], path[800];
     zf_program *p;
     zf_program_info info;
+    zf_backend host;
     struct stat about;
     snprintf(folder, sizeof folder, "%s", test_path("offload"));
     snprintf(saved, sizeof saved, "%s", test_path("saved"));
     mkdir(folder, 0700);
-    CHECK(t, p = on_a_disk(t, folder));
+    NEED(t, counted = zf_cpu_backend(NULL, NULL), NULL);
+    test_defer(t, (test_cleanup *)zf_backend_free, counted);
+    host = *counted;
+    host.allocate = count_allocation;
+    asked = 0;
+    CHECK(t, p = on_a_disk(t, folder, &host));
     info = zf_program_info_of(p);
     CHECK(t, info.allocated[ZF_DISK] == info.plan.spaces[ZF_DISK].peak_bytes);
     CHECK(t, info.allocated[ZF_DISK] == zf_store_info_of(STORE(p)).disk_bytes);
-    CHECK(t, info.plan.spaces[ZF_DISK].most[ZF_OPTIMIZER] == info.allocated[ZF_DISK]);
+    CHECK(t, info.plan.spaces[ZF_DISK].most[ZF_OPTIMIZER] + 4096 == info.allocated[ZF_DISK]);
+    CHECK(t, info.allocated[ZF_HOST] == info.plan.spaces[ZF_HOST].peak_bytes);
+    CHECK(t, info.allocated[ZF_HOST] == asked); /* of the allocator, the engine's memory included */
     for (int n = 0; n < 3; n++) CHECK(t, moment_of_step(p, expected));
     OK(t, zf_save(STORE(p), saved, NULL), STORE_ERROR(p));
     CHECK(t, moment_of_step(p, expected));
@@ -219,7 +239,7 @@ TEST_ONCE(offload_to_a_disk)
         const int file = only_file(folder, path);
         unsigned char byte;
         CHECK(t, file >= 0 && fstat(file, &about) == 0 && pread(file, &byte, 1, 4096 + 100) == 1);
-        CHECK(t, (size_t)about.st_size == info.allocated[ZF_DISK] + 4096);
+        CHECK(t, (size_t)about.st_size == info.allocated[ZF_DISK]);
         byte ^= 1;
         if (k) CHECK(t, ftruncate(file, 8192) == 0);
         else CHECK(t, pwrite(file, &byte, 1, 4096 + 100) == 1 && fsync(file) == 0);
@@ -234,7 +254,7 @@ TEST_ONCE(offload_to_a_disk)
                                                    : "the disk gives back other bytes"));
         zf_program_free(p);
         close(file);
-        CHECK(t, p = on_a_disk(t, folder));
+        CHECK(t, p = on_a_disk(t, folder, NULL));
         OK(t, zf_load(STORE(p), saved, NULL), STORE_ERROR(p));
         CHECK(t, moment_of_step(p, moment) && !memcmp(moment, expected, sizeof moment));
     }

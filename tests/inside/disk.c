@@ -415,7 +415,7 @@ TEST_ONCE(disk_in_given_memory)
     char *host;
     size_t bytes;
     setup_new(t, &s);
-    bytes = zfi_disk_host_bytes(&s.desc);
+    bytes = zfi_disk_host_bytes(&s.desc, zfi_disk_checks(&s.desc));
     CHECK(t, bytes % 4096 == 0);
     host = aligned_alloc(4096, bytes + 4096);
     NEED(t, host, NULL);

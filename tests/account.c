@@ -1,5 +1,5 @@
-/* Plans: the bytes of each kind by hand, sums that must agree, and what is predicted against what
- * runs counted, for every stage. */
+/* Plans: the bytes of each kind computed by hand, sums that must agree, and predictions against the
+ * counts of runs, for every stage. */
 #include "numbers.h"
 #include "test.h"
 
@@ -53,7 +53,7 @@ static size_t sum_of(const size_t kinds[ZF_KINDS])
     return sum;
 }
 
-/* Buckets of one layer each: 4096 + 1024 elements, padded to whole parts of 1024 for each rank. */
+/* Buckets of one layer each: 4096 + 1024 elements, padded to shards of a multiple of 1024. */
 TEST(account_knows_every_kind)
 {
     for (int32_t stage = 0; stage < 4; stage++) {
@@ -67,7 +67,8 @@ TEST(account_knows_every_kind)
         CHECK(t, plan.parameter_count == 2 * 4160 && plan.padded_count == 2 * 6144);
         CHECK(t, plan.most[ZF_PARAMETERS] == (stage == 3 ? ALL / 2 : ALL));
         CHECK(t, plan.most[ZF_OPTIMIZER] == (stage ? ALL : 2 * ALL) + CLOCK);
-        /* At stage 1 the sum of the bucket reduced first stands beside all of them. */
+        /* At stage 1 the sum of the bucket that is reduced first is live together with all of
+         * them. */
         CHECK(t, plan.most[ZF_GRADIENTS] == (stage == 0   ? ALL
                                              : stage == 1 ? ALL + UNIT / 2
                                                           : ALL / 2));
@@ -75,8 +76,9 @@ TEST(account_knows_every_kind)
         CHECK(t, plan.traffic.all_reduce.bytes == (stage == 0 ? ALL : 0) + 8);
         CHECK(t, plan.traffic.reduce_scatter.calls == (stage ? 2 : 0));
         CHECK(t, plan.traffic.reduce_scatter.bytes == (stage ? ALL / 2 : 0));
-        /* What was updated; at stage 3 what is used, the second layer in one run, the first for
-         * the forward pass alone. And a rank's three of a bucket's six block sums, for the norm. */
+        /* The gathers of updated shards; at stage 3 those before uses: of the second layer once, of
+         * the first for the forward pass alone. And a rank's three of a bucket's six block norms,
+         * for the global norm. */
         CHECK(t, plan.traffic.all_gather.calls == (stage ? 4 : 0));
         CHECK(t, plan.traffic.all_gather.bytes == (stage ? ALL / 2 + 2 * 3 * 4 : 0));
         CHECK(t, plan.flops == 2.0 * 8 * 64 * 64 * 5);

@@ -1,4 +1,4 @@
-/* attention against the graph that it stands for: scaled products, bias, softmax, dropout. */
+/* attention against the graph that it replaces: scaled products, bias, softmax, dropout. */
 #include "test.h"
 
 enum bias { NO_BIAS, OF_KEYS, OF_QUERIES, OF_ALL };
@@ -21,7 +21,7 @@ static int64_t width_of(const form *f, int k)
     return f->d * (f->packed ? f->heads + 2 * kv_of(f) : k ? kv_of(f) : f->heads);
 }
 
-/* What a graph gives, as doubles: y, then the gradients of x0, x1, x2. */
+/* The results of a graph, as doubles: y, then the gradients of x0, x1, x2. */
 enum { MOST = 1 << 17, RESULTS = 4 };
 typedef struct answer {
     int64_t count[RESULTS];
@@ -64,7 +64,7 @@ static zf_shape bias_shape(const form *f)
                                    : ZF_SHAPE(f->heads, f->m, f->n);
 }
 
-/* Leaves, and with `fused` the node of attention, whose value is the output "y". */
+/* The leaves, and with `fused` the attention node; its value is the output "y". */
 static void form_text(char *to, const form *f, zf_dtype dtype, bool fused)
 {
     long long b = f->batch, hidden = f->heads * f->d, m = f->m, n = f->n;
@@ -161,7 +161,7 @@ static double between(uint64_t i, double low, double high)
 static double values[MOST * 8];
 static unsigned char bytes[MOST * 64];
 
-/* Writes values[0..), as this dtype has them where it is one of 16 bits. */
+/* Writes values[0..), rounded to this dtype if it has 16 bits. */
 static zf_dtype narrow;
 
 static zf_status put(session *s, const char *name)
@@ -177,8 +177,8 @@ static zf_status put(session *s, const char *name)
                   zf_program_error(s->program));
 }
 
-/* q and k are such that the terms of a scaled product sum to 1 at most, v is within 1, and the
- * terms of dy v within 1; a bias is within 1. */
+/* q and k are such that the terms of a scaled product sum to at most 1; v, the bias and the terms
+ * of dy v are within [-1, 1]. */
 static zf_status write_form(session *s, const form *f)
 {
     int64_t hidden = f->heads * f->d, of_bias = f->bias ? zf_shape_count(bias_shape(f)) : 0;
@@ -390,7 +390,7 @@ TEST_ONCE(attention_drops_what_dropout_drops)
             }
 }
 
-/* Few heads of long rows are shared out in another way than many: the bits are the same. */
+/* Few heads with long rows are split in another way than many heads: the bits are the same. */
 TEST_ONCE(attention_has_one_result_for_any_threads)
 {
     static const form forms[] = {{1, 1, 513, 513, 16, true, false, OF_KEYS, 0.1, false, 0, 0},
@@ -454,7 +454,7 @@ TEST(attention_evaluates_without_dropout)
     CHECK(t, !memcmp(got.value[0], exact.value[0], (size_t)got.count[0] * sizeof(double)));
 }
 
-/* 2048 x 2048 scores are 16 MiB; q, k, v, y, their gradients and all that is between take less. */
+/* 2048 x 2048 scores are 16 MiB; q, k, v, y, their gradients and everything between take less. */
 TEST(attention_has_no_scores_in_memory)
 {
     const form f = {1, 1, 2048, 2048, 16, true, false, NO_BIAS, 0.1, false, 0, 0};
@@ -465,9 +465,9 @@ TEST(attention_has_no_scores_in_memory)
     CHECK(t, zf_program_info_of(s.program).peak_bytes < (size_t)4 << 20);
 }
 
-/* Two products of [m,d], [n,d] and the [m,n] between them for each head, and for the gradient of
- * each its two operands: the same as of the plain graph. Of scores that are made again backward
- * nothing is counted. */
+/* For each head, two products of [m,d], [n,d] and the [m,n] between them; in the gradient, each
+ * product's two operands: as many as in the plain graph. Scores that are recomputed in the backward
+ * pass do not count. */
 TEST(attention_counts_its_operations)
 {
     static const form forms[] = {
@@ -555,7 +555,7 @@ static const struct {
      "attention: there would be 2^60 scores or more; %1 = f32[1,1099511627776,0]"},
 };
 
-/* The same of the gradient, whose operands come behind dy, y and lse. */
+/* The same for the gradient, whose operands come after dy, y and lse. */
 static const struct {
     const char *operands, *message;
 } gradient_mistakes[] = {

@@ -1,6 +1,6 @@
-/* What a program asks of its backend: sections that are run at once, what is kept of them, and the
- * check of nodes. The backend is the CPU's, which has none of these, with `watch` around it;
- * numbers must be those of the CPU's.
+/* What a program asks of its backend: running sections at once, keeping their state, and checking
+ * nodes. The backend is the CPU's, which has none of these, wrapped by `watch`; numbers must be the
+ * CPU's.
  *
  *     micro    | ...      |   all_reduce of losses ... |     sections begin at such a sum,
  *     update   | ... |                                       and where the update begins
@@ -11,15 +11,15 @@
 
 enum { MOST_RANKS = 3, ROWS = 6, WIDTH = 24, HIDDEN = 40, SECTIONS = 8, IMAGE = 1 << 16 };
 
-/* What the watch of one rank has seen. */
+/* What the watch of one rank has recorded. */
 typedef struct watch {
-    zf_backend backend, *cpu; /* self is the CPU's: its kernels look for it */
+    zf_backend backend, *cpu; /* self is the CPU's, since kernels expect that */
     int64_t runs, launched;   /* by run; the launches in all calls */
     int64_t kept, forgotten;
     zf_section seen[SECTIONS]; /* as they came first */
     int64_t micro[SECTIONS];   /* runs of each in a micro-batch that is not the step's first */
     int sections;
-    bool changed;  /* a section came back as another one, or not with what was kept */
+    bool changed;  /* a section had changed, or lost its kept state */
     zf_op refused; /* by check */
     int32_t checked, without_comm;
     int64_t fail_at; /* the number of a run, from 1 on; 0: none fails */
@@ -43,7 +43,7 @@ static zf_status watch_run(void *self, zf_section *s, zf_error *error)
         k++;
     if (k == w->sections) {
         w->changed |= s->kept || k == SECTIONS;
-        s->kept = malloc(1); /* for forget to free: a sanitizer finds what it does not */
+        s->kept = malloc(1); /* for forget to free; a sanitizer finds it otherwise */
         w->kept++;
         w->seen[w->sections++ % SECTIONS] = *s;
     }
@@ -79,7 +79,7 @@ static zf_status watch_check(void *self, const zf_launch *l)
     return l->error->status;
 }
 
-/* The backend of a rank: the CPU's own with `plain`. NULL out of memory. free_members frees it. */
+/* The backend of a rank; `plain`: the CPU's own. NULL out of memory. Freed by free_members. */
 static zf_backend *watched(test *t, int32_t rank, bool plain)
 {
     watch *w = &watches[rank];
@@ -179,7 +179,7 @@ static void keep(member *m, zf_tensor x)
     m->bytes += bytes;
 }
 
-/* Three steps, what they lose, and the parameters. */
+/* Runs three steps; keeps their losses, and the parameters. */
 static void *train(void *argument)
 {
     member *m = argument;
@@ -203,7 +203,7 @@ static void *one_step(void *argument)
     return NULL;
 }
 
-/* Compiles the ranks, and trains each on a thread of its own; false: the test is over. */
+/* Compiles the ranks and trains each on a thread of its own; false: the test ends. */
 static bool run(test *t, const setup *s)
 {
     zf_error error = {ZF_OK, ""};
@@ -278,7 +278,7 @@ TEST_ONCE(backend_runs_sections)
     }
 }
 
-/* Several ranks: a section begins where losses are summed, for the program looks at them before. */
+/* Several ranks: a section ends before losses are summed, since the program checks them first. */
 TEST_ONCE(backend_sections_of_ranks)
 {
     test_defer(t, free_members, NULL);
@@ -305,7 +305,7 @@ TEST_ONCE(backend_sections_of_ranks)
     }
 }
 
-/* A rank whose loss is no number is named: it was looked at before it was summed. */
+/* A rank with a non-finite loss is named: the loss is checked before it is summed. */
 TEST_ONCE(backend_sections_and_nan)
 {
     const setup s = {2, 1, 1, false, false};
@@ -320,12 +320,12 @@ TEST_ONCE(backend_sections_and_nan)
     for (int r = 0; r < 2; r++) {
         CHECK(t, members[r].status == ZF_ERR_NAN);
         CHECK(t, strstr(zf_program_error(members[r].program), "rank 1") != NULL);
-        /* The losses are in, the update was not made */
+        /* The losses are there, the update has not run */
         CHECK(t, watches[r].runs == 3 * 3 + 2);
     }
 }
 
-/* With poison every launch is apart. */
+/* With poison every launch runs alone. */
 TEST(backend_poison_runs_no_sections)
 {
     const setup s = {1, 0, 1, false, false};

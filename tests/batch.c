@@ -10,8 +10,8 @@
 
 enum { PAD, UNK, CLS, SEP, MASK, WORDS };
 
-/* The id of the token at index i of the corpus is WORDS + i, so that a batch tells where each of
- * its tokens comes from. */
+/* The id of the token at index i of the corpus is WORDS + i, so a batch shows the origin of each of
+ * its tokens. */
 static int64_t encode_numbers(const void *user, const char *text, size_t bytes, int32_t *ids,
                               int64_t cap)
 {
@@ -32,7 +32,7 @@ static int64_t encode_numbers(const void *user, const char *text, size_t bytes, 
 
 typedef struct shape {
     int64_t documents;
-    int most_sentences, most_words; /* of a document, of a sentence: 1 to that many at random */
+    int most_sentences, most_words; /* of a document, of a sentence: 1 to this, random */
 } shape;
 
 static bert_corpus *make_corpus(const zf_allocator *allocator, shape s, char *err, size_t err_size)
@@ -82,7 +82,7 @@ static bert_examples_desc describe(test *t, const bert_corpus *corpus, int32_t s
                                 .allocator = t->allocator};
 }
 
-/* Reports what could not be had; a refused allocation has to say so. */
+/* Reports an object that could not be made; after a refused allocation the message must say so. */
 static bool have(test *t, int line, const void *object, const char *err)
 {
     if (object) return true;
@@ -169,8 +169,8 @@ static bool in_split(const bert_split *split, int64_t document)
     return false;
 }
 
-/* Takes example `row` apart after putting the labels back; false where it breaks a rule of
- * batch.h. *at is the place among the labels, for rows in order. */
+/* Splits example `row` after putting the labels back; false where it breaks a rule of batch.h. *at
+ * is the current place among the labels, for rows in order. */
 static bool parse(const bert_batch *batch, const bert_corpus *c, int32_t row, int32_t *at,
                   parsed *p)
 {
@@ -272,8 +272,8 @@ TEST(batch_examples_are_what_they_should_be)
         for (; at < batch->predictions; at++)
             CHECK(t, batch->positions[at] == 0 && batch->labels[at] == -100);
     }
-    /* Single-sentence documents, 1 in 30 here, give random pairs alone, and one window each where
-     * others give several; hence only just more than half. */
+    /* Single-sentence documents, 1 in 30 here, only give random pairs, and have one window where
+     * others have several; so slightly more than half are random. */
     CHECK(t, elsewhere > batches * rows * 0.49 && elsewhere < batches * rows * 0.53);
     /* Their second segments begin anywhere in a document. */
     CHECK(t, late > elsewhere * 0.3 && late < elsewhere * 0.7);
@@ -281,7 +281,7 @@ TEST(batch_examples_are_what_they_should_be)
     CHECK(t, plausible(replaced, labels, 0.1));
     CHECK(t, plausible(kept, labels, 0.1));
     CHECK(t, plausible(replaced_low, replaced, 0.5));
-    /* Every place has the same chance, the first and the last as well. */
+    /* Every place has the same probability, also the first and the last. */
     CHECK(t, plausible(first_words, batches * rows, (double)labels / (double)words));
     CHECK(t, plausible(last_words, batches * rows, (double)labels / (double)words));
     CHECK(t, labels > words * 0.145 && labels < words * 0.155);
@@ -289,8 +289,8 @@ TEST(batch_examples_are_what_they_should_be)
     CHECK(t, short_ones > batches * rows * 0.03 && short_ones < batches * rows * 0.2);
 }
 
-/* Whatever a batch is cut into: the parts' tokens are the batch's, their labels are the batch's in
- * its order, at the same tokens, and the rest of their room is empty. */
+/* However a batch is split: the parts' tokens and labels are the batch's, in its order and at the
+ * same tokens, and the rest of their arrays is empty. */
 TEST(batch_parts_are_the_batch)
 {
     enum { rows = 24, sequence = 32 };
@@ -349,8 +349,8 @@ TEST(batch_masks_a_share)
     }
 }
 
-/* Every word of an example is as likely to be masked: the mean place of those that are is the
- * middle, within four standard deviations. */
+/* Every word of an example is masked with the same probability: the mean place of masked words is
+ * the middle, within four standard deviations. */
 TEST(batch_masks_every_place_alike)
 {
     enum { rows = 400, sequence = 64 };
@@ -400,7 +400,7 @@ TEST(batch_pairs_are_even)
     bert_batch_fill(batch, s.examples, 0);
     for (int32_t row = 0; row < rows; row++) elsewhere += batch->next_sentence_label[row];
     CHECK(t, plausible(elsewhere, rows, 0.5));
-    /* The same place in the next epoch is another toss. */
+    /* The same place in the next epoch is drawn again. */
     epoch = bert_examples_epoch(s.examples);
     CHECK(t, epoch < rows / 2);
     for (int64_t row = epoch; row < rows; row++)
@@ -477,7 +477,7 @@ TEST(batch_is_a_function_of_its_number)
     part = whole ? make_batch(t, s.examples, 12) : NULL;
     one = part ? make_batch(t, other.examples, 1) : NULL;
     if (!one) return;
-    /* Again, after others, from equal examples made anew. */
+    /* Again, after other batches, from equal examples made a second time. */
     bert_batch_fill(whole, s.examples, 1000);
     bert_batch_fill(part, s.examples, 0);
     CHECK(t, !same(whole, part));
@@ -577,7 +577,7 @@ TEST(batch_epochs_visit_every_window_once)
         for (int32_t row = 0; row < (int32_t)epoch; row++)
             same_place += order[e][row] == order[0][row] && e;
     }
-    /* Two shuffles agree in one place on the mean. */
+    /* Two permutations agree in one place on average. */
     CHECK(t, same_place < 12);
 }
 
@@ -727,7 +727,7 @@ TEST(feeder_gives_the_batches_in_order)
         test_defer(t, stop_feeder, f);
         for (int64_t k = 0; k < 20; k++) {
             const bert_batch *batch = bert_feeder_next(f);
-            /* While this thread makes batches of its own, the feeder must leave `batch` alone. */
+            /* While this thread makes other batches, the feeder must not change `batch`. */
             for (int64_t other = 0; other < 10; other++)
                 bert_batch_fill(expected, s.examples, 100 * 12 + 4 + (k + other) * 12);
             bert_batch_fill(expected, s.examples, 100 * 12 + 4 + k * 12);

@@ -1,5 +1,4 @@
-/* Batches from a safetensors file: shapes, what becomes of labels, and every file that is refused.
- */
+/* Batches from a safetensors file: shapes, labels, and every invalid file. */
 #include "test.h"
 
 #include "../examples/bert/batchfile.h"
@@ -16,7 +15,7 @@ typedef struct content {
     int left_out; /* -1: none */
     int floats;   /* -1: none */
     bool narrow;  /* in smaller types */
-    bool more;    /* with a tensor that is none of them */
+    bool more;    /* with an unknown tensor */
 } content;
 
 static const content good = {

@@ -13,8 +13,8 @@ enum { STEPS = 20, ENTRIES = 4 };
 #define BERT_STEPS STEPS
 #endif
 
-/* The gradient of a key's bias is 0: it adds one number to all scores of a query. What a program
- * computes is rounding, which optimizers make steps of. */
+/* The gradient of a key's bias is 0, since it adds one number to all scores of a query. A program
+ * computes rounding errors there, and optimizers turn these into steps. */
 static bool is_key_bias(const char *name) { return strstr(name, ".key.bias") != NULL; }
 
 static void free_json(void *json) { zf_json_free(json); }
@@ -143,7 +143,7 @@ static void check_step(test *t, const recipe *r, const char *file, uint64_t seed
             test_fail(t, __FILE__, __LINE__, "a gradient is PyTorch's", text);
         }
     }
-    session_close(&s); /* nothing is left to do when the test closes it again */
+    session_close(&s); /* the test then closes it again, which does nothing */
 }
 
 TEST_ONCE(bert_loss_and_gradients_are_pytorchs)
@@ -153,8 +153,8 @@ TEST_ONCE(bert_loss_and_gradients_are_pytorchs)
     CHECK(t, compared == 46);
 }
 
-/* Every dropout drops, where PyTorch has one, the elements that its stream drops, and scales the
- * rest; plain, fused, and with rewrites left out that have a dropout in them. */
+/* Every dropout drops the elements of its stream at the places where PyTorch has a dropout, and
+ * scales the rest; plain, fused, and with rewrites left out that contain a dropout. */
 TEST_ONCE(bert_dropouts_are_where_pytorchs_are)
 {
     static const char *const without[] = {"all",  NULL,        "attention", "attention,softmax",
@@ -169,7 +169,7 @@ TEST_ONCE(bert_dropouts_are_where_pytorchs_are)
     }
 }
 
-/* What twenty steps leave: losses and gradient norms, parameters in a file. */
+/* The results of twenty steps: losses and gradient norms, parameters in a file. */
 typedef struct course {
     double loss[STEPS + 1], mlm[STEPS], nsp[STEPS], norm[STEPS];
     const char *params;
@@ -194,12 +194,12 @@ static bool run_course(test *t, course *c, const recipe *r, int64_t threads, con
     if (!status) status = train_step(&s, batches, 0, 0);
     c->loss[STEPS] = session_scalar(&s, "loss");
     if (status) test_fail(t, __FILE__, __LINE__, "twenty steps", zf_program_error(s.program));
-    session_close(&s); /* nothing is left to do when the test closes it again */
+    session_close(&s); /* the test then closes it again, which does nothing */
     return !status;
 }
 
-/* Twenty steps equal PyTorch's in double precision but for the rounding of single precision, and
- * are equal to the last bit on any number of threads. */
+/* Twenty steps equal PyTorch's in double precision within the rounding of single precision, and are
+ * equal to the last bit on any number of threads. */
 static void compare_courses(test *t, const recipe *r)
 {
     const char *const names[] = {"loss", "mlm_loss", "nsp_loss", "grad_norm"};
@@ -276,7 +276,7 @@ static void *count_allocation(void *self, size_t bytes, zf_error *error)
     return allocate_of_cpu(self, bytes, error);
 }
 
-/* So that a large model's arena is never touched, and takes no memory of the machine. */
+/* So that a large model's arena is never touched, and uses no memory. */
 static zf_status copy_nothing(void *self, void *to, const void *from, size_t bytes, zf_copy kind,
                               zf_error *error)
 {
@@ -284,7 +284,7 @@ static zf_status copy_nothing(void *self, void *to, const void *from, size_t byt
     return ZF_OK;
 }
 
-/* A training step's plan is what is allocated, to the byte, and hardly more than what lives. */
+/* A training step's plan is exactly what is allocated, and hardly more than its live bytes. */
 static void check_plan(test *t, const char *model, int64_t batch, bool fuse)
 {
     static zf_backend counting; /* outlives what the test defers */
@@ -362,7 +362,7 @@ static bool run_plainly(test *t, const bert_batch_file *batches, const zf_compil
     return !status;
 }
 
-/* The plan's reuse of bytes shows nowhere: not against a plan without any, nor when what is dead is
+/* Memory reuse changes no number: compared with a plan without reuse, and with dead values
  * overwritten with NaN. */
 TEST_ONCE(bert_reuse_of_memory_changes_nothing)
 {
@@ -404,13 +404,13 @@ TEST_ONCE(bert_export_and_import_keep_the_bits)
     CHECK(t, session_scalar(&b, "loss") == loss);
 }
 
-/* What is different in a file that is else golden/bert/init.safetensors. */
+/* A file that differs from golden/bert/init.safetensors. */
 typedef struct variant {
     bool old_norms;      /* LayerNorm.gamma and .beta */
     const char *prefix;  /* in front of all names */
     bool bare;           /* without "bert." */
-    bool decoder;        /* with the tied decoder's weight and bias as well */
-    bool decoder_alone;  /* with these instead of the ones they are tied to */
+    bool decoder;        /* with the tied decoder's weight and bias too */
+    bool decoder_alone;  /* with these instead of those to which they are tied */
     bool headless;       /* without "cls." and the pooler */
     const char *without; /* this one left out */
     const char *flat;    /* this one in one dimension */
@@ -486,7 +486,8 @@ static bool write_variant(test *t, const variant *v, const char *path)
     return file && !status;
 }
 
-/* The parameter is the file's, rounded to `dtype`, where the variant has it; else what it was. */
+/* The parameter has the file's values, rounded to `dtype`, if the variant has it; else its old
+ * ones. */
 static bool is_imported(session *s, zf_safetensors *init, zf_safetensors *before, zf_tensor param,
                         const variant *v)
 {
@@ -510,8 +511,8 @@ static bool is_imported(session *s, zf_safetensors *init, zf_safetensors *before
     return same;
 }
 
-/* Imports the variant into a model with other first values. problem: how the error goes on behind
- * the path, or NULL. */
+/* Imports the variant into a model with other first values. problem: the error after the path, or
+ * NULL. */
 static void check_import(test *t, const variant *v, int expected_fresh, const char *problem)
 {
     static session s; /* outlives what the test defers */

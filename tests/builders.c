@@ -1,5 +1,5 @@
-/* Builders that are one node each, and the near misses of zf_fuse: what a program of plain nodes is
- * told, and that the same program by the builders, and the samples, are told nothing. */
+/* Builders of fused nodes, and the near misses of zf_fuse: reports for a program of plain nodes;
+ * none for the same program with the builders, and none for the samples. */
 #include "../examples/bert/model.h"
 #include "../examples/gpt/model.h"
 #include "numbers.h"
@@ -24,7 +24,7 @@ static zf_tensor product(zf_tensor x, zf_tensor w)
     return zf_matmul_ex(x, w, &(zf_matmul_desc){.transpose_b = true});
 }
 
-/* Cosines or sines of the angles of rope, [TOKENS, WIDTH]: those of the halves are the same. */
+/* Cosines or sines of the angles of rope, [TOKENS, WIDTH]; both halves are equal. */
 static zf_tensor turns(zf_graph *g, bool sines)
 {
     double values[TOKENS * WIDTH];
@@ -36,7 +36,7 @@ static zf_tensor turns(zf_graph *g, bool sines)
     return zf_values(g, ZF_F32, ZF_SHAPE(TOKENS, WIDTH), values);
 }
 
-/* The heads of x [B,T,H], turned by plain nodes: x cos + (-x2, x1) sin. */
+/* The heads of x [B,T,H], rotated by plain nodes: x cos + (-x2, x1) sin. */
 static zf_tensor turned_heads(zf_tensor x, int64_t heads, bool turn)
 {
     zf_graph *g = x.graph;
@@ -47,7 +47,7 @@ static zf_tensor turned_heads(zf_tensor x, int64_t heads, bool turn)
     return zf_add(zf_mul(y, turns(g, false)), zf_mul(zf_concat(half, 2, 3), turns(g, true)));
 }
 
-/* [B,heads,T,WIDTH], each head so often. */
+/* [B,heads,T,WIDTH], each head repeated. */
 static zf_tensor repeated(zf_tensor x, int64_t heads, int64_t times)
 {
     x = zf_reshape(x, ZF_SHAPE(BATCH, heads, 1, TOKENS, WIDTH));
@@ -55,7 +55,7 @@ static zf_tensor repeated(zf_tensor x, int64_t heads, int64_t times)
     return zf_reshape(x, ZF_SHAPE(BATCH, heads * times, TOKENS, WIDTH));
 }
 
-/* -inf where the key is behind the query. */
+/* -inf where the key comes after the query. */
 static zf_tensor causal(zf_graph *g)
 {
     double count[TOKENS];
@@ -146,8 +146,8 @@ static misses fuse(zf_graph *g)
     return m;
 }
 
-/* A program with rotary positions, RMSNorm and no biases is told what is in the way of each layer;
- * by the builders, with grouped heads or without, there is nothing to be told. */
+/* A program with rotary positions, RMSNorm and no biases gets a report for each layer; with the
+ * builders, with and without grouped heads, it gets none. */
 TEST(near_misses_of_a_llama)
 {
     static const char *const told[] = {
@@ -174,7 +174,7 @@ TEST(near_misses_of_a_llama)
     }
 }
 
-/* The same numbers by plain nodes, by the builders, and fused. */
+/* Plain nodes, builders and fused nodes compute the same numbers. */
 TEST_ONCE(builders_compute_what_plain_nodes_do)
 {
     zf_allocator none = {NULL, NULL};

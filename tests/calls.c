@@ -1,9 +1,9 @@
-/* The order in which builders are called, which C leaves open for arguments, changes no bit. */
+/* The order in which builders are called changes no bit. C does not define it for arguments. */
 #include "test.h"
 
 enum { WORLDS = 3, PARTS = 6, STEPS = 3, ROWS = 2, WIDTH = 40 };
 
-/* A projection with a dropout behind it, which is one of several of its scope. */
+/* A projection with a dropout after it, one of several in its scope. */
 static zf_tensor branch(zf_tensor x, const char *name)
 {
     zf_graph *g = x.graph;
@@ -17,8 +17,8 @@ static zf_tensor branch(zf_tensor x, const char *name)
     return zf_dropout(zf_add(zf_matmul_ex(x, w, &(zf_matmul_desc){.transpose_b = true}), b), 0.2);
 }
 
-/* Layers whose input is read by three branches, and one value that is dropped twice. turned: what
- * may be called in any order is called the other way round. */
+/* Layers whose input three branches read, and a value with two dropouts. turned: calls the builders
+ * in the reverse order where any order is allowed. */
 static zf_tensor layers(zf_tensor x, bool turned)
 {
     static const char *const names[] = {"query", "key", "value"};
@@ -140,8 +140,8 @@ TEST_ONCE(calls_in_any_order_give_the_same_bits)
     CHECK(t, strstr(names[0], "layer.9.value.weight\nlayer.9.value.bias\n") == names[0]);
 }
 
-/* Of a scope's dropouts, those of another branch keep their masks when one is added elsewhere, and
- * a value that is dropped twice has two masks. */
+/* When a dropout is added to a branch, those of other branches keep their masks; two dropouts of
+ * one value have two masks. */
 TEST(calls_scopes_have_their_streams)
 {
     zf_graph *g = zf_graph_new(&(zf_graph_desc){.allocator = t->allocator});

@@ -1,5 +1,5 @@
-/* Checkpoints: training goes on with the same bits, damage is found and named, nothing is half
- * replaced. */
+/* Checkpoints: resumed training has the same bits, damage is found and named, nothing is replaced
+ * halfway. */
 #if defined(__linux__)
 #define _GNU_SOURCE
 #else
@@ -104,7 +104,7 @@ static const char *const names[] = {
 
 enum { IMAGE = 1 << 16 };
 
-/* Every parameter and state of the program, one behind the other; returns their bytes. */
+/* The bytes of every parameter and state of the program, in order; returns their number. */
 static size_t image_of(model *m, unsigned char image[IMAGE])
 {
     size_t at = 0;
@@ -131,7 +131,7 @@ static void goes_on(test *t, optimizer rule)
 {
     const char *path = test_path("going-on");
     float straight[10], first[10], second[10];
-    static model a, b, c; /* what is deferred runs when the body has returned */
+    static model a, b, c; /* deferred functions run after the body has returned */
     test_defer(t, model_free, &a);
     NEED(t, model_new(t, &a, &(model_desc){.rule = rule, .seed = UINT64_MAX - 3}), NULL);
     OK(t, train(&a, 10, straight), zf_program_error(a.program));
@@ -147,7 +147,7 @@ static void goes_on(test *t, optimizer rule)
     memcpy(second, first, sizeof second);
     OK(t, train(&c, 10, second), zf_program_error(c.program));
     CHECK(t, same_image(&a, &c) && !memcmp(straight, second, sizeof straight));
-    /* Saving leaves no trace in the program that is saved. */
+    /* Saving does not change the program that is saved. */
     OK(t, train(&b, 10, first), zf_program_error(b.program));
     CHECK(t, same_image(&a, &b) && !memcmp(straight, first, sizeof straight));
 }
@@ -160,7 +160,7 @@ TEST_ONCE(checkpoint_goes_on_sgd) { goes_on(t, SGD); }
 
 enum { TEXT = 1 << 16 };
 
-/* "PATH/NAME"; it lives until the eighth call after this one. */
+/* "PATH/NAME"; valid until the eighth call after this one. */
 static const char *join(const char *path, const char *name)
 {
     static char paths[8][512];
@@ -193,7 +193,7 @@ static bool put_file(const char *path, const char *name, const char *data, long 
     return file && fclose(file) == 0 && good;
 }
 
-/* Removes a directory of files, and what it has left beside it. */
+/* Removes a directory of files, and files left beside it. */
 static void remove_all(const char *path)
 {
     static const char *const ends[] = {"", ".zf-new", ".zf-old"};
@@ -224,8 +224,7 @@ static uint32_t crc32c(const char *data, long bytes)
     return ~crc;
 }
 
-/* Replaces the first `from` of the manifest (NULL: nothing) by `to`, and makes its checksum right
- * again. */
+/* Replaces the first `from` of the manifest (NULL: nothing) by `to`, and corrects its checksum. */
 static bool edit(const char *path, const char *from, const char *to)
 {
     static char text[TEXT], edited[TEXT + 512];
@@ -261,7 +260,7 @@ static const char *without(const char *text, const char *path)
     return out;
 }
 
-/* zf_load fails with that status and text, and changes nothing. */
+/* Checks that zf_load fails with this status and text, and changes nothing. */
 static void refuses(test *t, model *m, const char *path, const zf_load_desc *desc, zf_status status,
                     const char *text)
 {
@@ -279,7 +278,7 @@ static void refuses(test *t, model *m, const char *path, const zf_load_desc *des
 
 /* --------------------------------------------------------------------------------- memory */
 
-/* Saving and loading take one piece of memory, however large they are. */
+/* Saving and loading use one block of memory, however large the values are. */
 TEST_ONCE(checkpoint_takes_little_memory)
 {
     enum { LARGE = 700001 }; /* x IN x 4 bytes: four pieces, the last an odd one */
@@ -354,10 +353,10 @@ TEST(checkpoint_notes_and_attachments)
           zf_checkpoint_note(test_path("nowhere"), "lr", value, sizeof value, NULL) == ZF_ERR_IO);
     CHECK_TEXT(t, value, "?");
     OK(t, zf_save(STORE(m.program), path, NULL), STORE_ERROR(m.program));
-    CHECK(t, !exists(path, "vocab.txt")); /* a new checkpoint, not the old one with new parts */
+    CHECK(t, !exists(path, "vocab.txt")); /* a new checkpoint, with no file of the old one */
 }
 
-/* zf_save fails with that text, writes nothing, and what was there stays. */
+/* Checks that zf_save fails with this text, writes nothing, and leaves the old checkpoint. */
 static void declines(test *t, model *m, const char *path, const zf_save_desc *desc,
                      zf_status status, const char *text)
 {
@@ -443,7 +442,7 @@ TEST_ONCE(checkpoint_declines_to_save)
     OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
 }
 
-/* One number, the last of the last tensor. */
+/* One non-finite number, the last of the last tensor. */
 TEST_ONCE(checkpoint_of_what_is_not_finite)
 {
     static const struct {
@@ -491,7 +490,7 @@ TEST_ONCE(checkpoint_of_what_is_not_finite)
     }
 }
 
-/* Somebody else's: it is neither taken nor removed. */
+/* Another writer's: it is neither used nor removed. */
 TEST_ONCE(checkpoint_has_one_writer)
 {
     const char *path = test_path("one");
@@ -515,7 +514,7 @@ TEST_ONCE(checkpoint_has_one_writer)
     OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
 }
 
-/* A manifest that no load would read is not written. */
+/* A manifest that zf_load would refuse is not written. */
 TEST_ONCE(checkpoint_declines_endless_notes)
 {
     enum { ENDLESS = 64 << 20 };
@@ -580,7 +579,7 @@ TEST_ONCE(checkpoint_params_only)
     NEED(t, model_new(t, &c, &(model_desc){.rule = LAMB, .seed = 1}), NULL);
     OK(t, train(&c, 2, losses), zf_program_error(c.program));
     CHECK(t, image_of(&c, before));
-    /* The file of the states is not even looked at. */
+    /* The file of the states is not opened. */
     CHECK(t, remove(join(path, "state.safetensors")) == 0);
     OK(t, zf_load(STORE(c.program), path, &only), STORE_ERROR(c.program));
     memcpy(before, image, params);
@@ -639,8 +638,8 @@ TEST_ONCE(checkpoint_master_weights)
     }
 }
 
-/* A program may have part of the parameters when it asks for these alone, but a checkpoint may
- * not. */
+/* A program can load a part of the parameters if it asks for this; a checkpoint must not lack
+ * any. */
 TEST(checkpoint_of_more_or_less)
 {
     const char *path = test_path("more"), *other = test_path("less");
@@ -689,7 +688,7 @@ TEST_ONCE(checkpoint_of_another_model)
         "PATH: the checkpoint lacks the state \"adamw.step\": it is of another model or optimizer");
 }
 
-/* Every dtype, every rank, and the names that are hard to write. */
+/* Every dtype, every rank, and names that need escapes. */
 TEST(checkpoint_of_every_dtype)
 {
     static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16, ZF_F64,
@@ -752,7 +751,7 @@ TEST(checkpoint_of_every_dtype)
 
 /* -------------------------------------------------------------------------------- damage */
 
-/* A checkpoint as small as they get, with everything that one can have. */
+/* The smallest checkpoint that has one of everything. */
 static bool small(test *t, model *m, const char *path)
 {
     static const zf_note note = {"k", "v"};
@@ -766,7 +765,7 @@ static bool small(test *t, model *m, const char *path)
                    .notes = &note, .note_count = 1, .attachments = &file, .attachment_count = 1});
 }
 
-/* What a damaged manifest says, though its checksum is right. */
+/* Wrong contents of a manifest with a right checksum. */
 TEST_ONCE(checkpoint_manifest_is_checked)
 {
     static const struct {
@@ -932,7 +931,7 @@ TEST_ONCE(checkpoint_manifest_is_checked)
     test_defer(t, model_free, &m);
     CHECK(t, small(t, &m, path));
     bytes = get_file(path, "manifest.json", good);
-    CHECK(t, bytes > 0 && edit(path, NULL, NULL)); /* the checksum is what this file thinks */
+    CHECK(t, bytes > 0 && edit(path, NULL, NULL)); /* the checksum that this file should have */
     OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
     for (size_t i = 0; i < sizeof edits / sizeof *edits; i++) {
         CHECK(t, put_file(path, "manifest.json", good, bytes));
@@ -955,7 +954,7 @@ TEST_ONCE(checkpoint_damage_is_named)
     test_defer(t, model_free, &m);
     CHECK(t, small(t, &m, path));
 
-    /* The last tensor is out.weight, 3 floats; its last byte is the file's. */
+    /* The last tensor is out.weight, 3 floats; its last byte is the last of the file. */
     bytes = get_file(path, "params.safetensors", good);
     memcpy(bad, good, TEXT);
     bad[bytes - 1] ^= 1;
@@ -1011,8 +1010,8 @@ static void put_byte(FILE *file, long at, int byte)
     if (fseek(file, at, SEEK_SET) || fputc(byte & 255, file) == EOF) abort();
 }
 
-/* A bit of every byte turned over, a file that ends too early or too late anywhere: it is found,
- * and nothing is changed. */
+/* Any flipped bit, and a file that is too short or too long by any number of bytes, is found and
+ * changes nothing. */
 TEST_ONCE(checkpoint_any_damage_is_found)
 {
     static const char *const files[] = {"manifest.json", "params.safetensors", "state.safetensors",
@@ -1136,14 +1135,15 @@ TEST_ONCE(checkpoint_places_that_are_none)
     CHECK(t, zf_save(STORE(m.program), inside, NULL) == ZF_ERR_IO);
     CHECK_TEXT(t, without(STORE_ERROR(m.program), path),
                "cannot create PATH/in.zf-new: No such file or directory");
-    CHECK(t, mkdir(path, 0700) == 0); /* an empty folder is as good as none */
+    CHECK(t, mkdir(path, 0700) == 0); /* an empty folder counts as none */
     OK(t, zf_save(STORE(m.program), path, NULL), STORE_ERROR(m.program));
     OK(t, zf_load(STORE(m.program), path, NULL), STORE_ERROR(m.program));
 }
 
 /* --------------------------------------------------------------------- saves that fail */
 
-/* Two programs, an old checkpoint to be replaced by a new one, and a third that looks at it. */
+/* Two programs, an old checkpoint that is replaced by a new one, and a third program that loads
+ * it. */
 typedef struct rivals {
     const char *path;
     model old, new, reader;
@@ -1173,7 +1173,7 @@ static bool rivals_new(test *t, rivals *r, const char *path, zf_backend *backend
     return r->bytes && image_of(&r->new, r->new_image) == r->bytes;
 }
 
-/* Which checkpoint is there: 1 the old one, 2 the new one, whole; 0 neither. */
+/* Which checkpoint is there: 1 the old one, 2 the new one, complete; 0 neither. */
 static int rivals_look(rivals *r)
 {
     static unsigned char image[IMAGE];
@@ -1220,7 +1220,7 @@ TEST_ONCE(checkpoint_survives_a_refusing_allocator)
     CHECK(t, refusals > 20 && same_image(&r.old, &r.new));
 }
 
-/* A device that fails at a given copy, or does something then. */
+/* A device that fails at a given copy, or runs something then. */
 static struct {
     zf_backend backend;
     zf_copy kind;
@@ -1255,7 +1255,7 @@ static zf_status device_copy(void *self, void *to, const void *from, size_t byte
 
 static zf_backend *device_over(zf_backend *backend)
 {
-    device.backend = *backend; /* with its self: kernels know no other */
+    device.backend = *backend; /* with its self, which kernels expect */
     device.backend.copy = device_copy;
     device.fail_at = -1;
     device.then = device_lost;
@@ -1280,7 +1280,7 @@ TEST_ONCE(checkpoint_survives_a_failing_device)
         CHECK_TEXT(t, STORE_ERROR(r.new.program), status ? "device lost" : "");
         CHECK(t, rivals_look(&r) == (status ? 1 : 2) && no_debris(r.path));
     }
-    CHECK(t, device.fail_at == 10 + 1); /* as many copies as tensors, one more to find that out */
+    CHECK(t, device.fail_at == 10 + 1); /* as many copies as tensors; one try more shows that */
     device.calls = 0, device.fail_at = 1, device.then = device_mute;
     CHECK(t, zf_save(STORE(r.new.program), r.path, NULL) == ZF_ERR_BACKEND);
     CHECK_TEXT(t, STORE_ERROR(r.new.program), "zf_save: in.bias cannot be read");
@@ -1309,7 +1309,7 @@ static zf_status change_file(zf_error *error)
     return ZF_OK;
 }
 
-/* A file that changes behind the check. */
+/* A file that changes after the check. */
 TEST_ONCE(checkpoint_that_changes_while_it_is_loaded)
 {
     const char *path = test_path("changing");
@@ -1332,7 +1332,7 @@ TEST_ONCE(checkpoint_that_changes_while_it_is_loaded)
     CHECK(t, zf_program_step(m.program) == 0);
 }
 
-/* No file may grow over a limit, which moves over all that is written. */
+/* Files may not grow beyond a limit, which runs through all sizes. */
 TEST_ONCE(checkpoint_survives_a_full_disk)
 {
     static rivals r;
@@ -1361,7 +1361,8 @@ TEST_ONCE(checkpoint_survives_a_full_disk)
     signal(SIGXFSZ, handler);
 }
 
-/* Nobody may write there. The superuser may, so it becomes somebody else for a while. */
+/* Writing is forbidden. The superuser may write anyway, so the test becomes another user for a
+ * while. */
 TEST_ONCE(checkpoint_survives_an_unwritable_parent)
 {
     const char *parent = test_path("parent");
@@ -1386,7 +1387,7 @@ TEST_ONCE(checkpoint_survives_an_unwritable_parent)
     CHECK(t, rivals_look(&r) == 2);
 }
 
-/* A commit that stopped between its two renames: loading puts the old one back. */
+/* A commit that was stopped between its two renames: loading restores the old checkpoint. */
 TEST_ONCE(checkpoint_comes_back)
 {
     static rivals r;
@@ -1420,14 +1421,14 @@ TEST_ONCE(checkpoint_survives_kill)
     int killed = 1, seen[3] = {0, 0, 0};
     test_defer(t, rivals_free, &r);
     CHECK(t, rivals_new(t, &r, test_path("killed"), NULL));
-    for (long stop = 1; killed; stop += 2) { /* on return is as good as on entering the next */
+    for (long stop = 1; killed; stop += 2) { /* return equals the next entry */
         int there;
         killed = kill_at(stop, save_new, &r);
         CHECK(t, killed >= 0);
         there = rivals_look(&r);
         CHECK(t, there != 0);
         seen[there] += killed;
-        /* The next save clears away what is left; to save time it does so only now and then. */
+        /* The next save removes what is left; to save time, only in some turns. */
         if (there == 2 || stop % 16 == 1 || !killed)
             OK(t, zf_save(STORE(r.old.program), r.path, NULL), STORE_ERROR(r.old.program));
         else remove_all(join(r.path, ".zf-new"));
@@ -1436,7 +1437,7 @@ TEST_ONCE(checkpoint_survives_kill)
     CHECK(t, seen[1] > 0 && seen[2] > 0);
 }
 
-/* The machine stops at any call of a save, and forgets what was not synced. */
+/* The machine stops at any call of a save, and loses what was not synced. */
 TEST_ONCE(checkpoint_survives_power_loss)
 {
     static rivals r;

@@ -9,7 +9,8 @@ typedef enum place { APART, IN_PLACE, ADDED, PLACES } place;
 static const zf_op ops[] = {ZF_OP_all_gather, ZF_OP_reduce_scatter, ZF_OP_all_reduce,
                             ZF_OP_all_to_all, ZF_OP_bcast};
 
-/* The case can be: only sums are added to something, and only lengths that fit are in place. */
+/* The case is possible: only sums have an accumulator, and only lengths that fit can be in
+ * place. */
 static inline bool possible(zf_op op, place how)
 {
     bool sums = op == ZF_OP_reduce_scatter || op == ZF_OP_all_reduce;

@@ -1,11 +1,11 @@
-/* Communicators: sums in rank order; ranks that are threads of this process move what they should,
- * in any world; and when one fails, all do, with one reason. */
+/* Communicators: sums in rank order; ranks as threads of this process exchange the right data in
+ * any world; and when one fails, all get the same error. */
 #include "collective.h"
 
 #include <pthread.h>
 
-/* Same on every machine: what rank `rank` has as its element i, of case `seed`. Floats of many
- * magnitudes, so that another order of additions has other bits; integers whose sums fit a byte. */
+/* The same on every machine: element i of rank `rank` in case `seed`. Floats of many magnitudes, so
+ * that another order of additions has other bits; integers whose sums fit a byte. */
 static double element(uint64_t seed, int rank, int64_t i, zf_dtype dtype)
 {
     uint64_t x = (seed + 1) * 0x9e3779b97f4a7c15u + (uint64_t)rank * 0xbf58476d1ce4e5b9u +
@@ -38,7 +38,7 @@ static double get(const void *data, zf_dtype dtype, int64_t i)
     return value;
 }
 
-/* What a sum is by its definition: terms left to right, in f32 (f64 of f64, integers of integers),
+/* The definition of a sum: terms left to right, in f32 (f64 for f64, integers for integers),
  * rounded once. */
 static double sum_of(zf_dtype dtype, const double *terms, int count)
 {
@@ -52,7 +52,7 @@ static double sum_of(zf_dtype dtype, const double *terms, int count)
 
 enum { MOST_PARTS = 8, MOST_COUNT = 2500 };
 
-/* Every dtype, length around the ends of vectors and tiles, out apart, added to, or one of the
+/* Every dtype; lengths around the ends of vectors and tiles; out separate, added to, or one of the
  * parts. */
 static void sums_are_in_rank_order(test *t, zf_dtype dtype, int64_t count, int world)
 {
@@ -89,7 +89,7 @@ TEST_ONCE(comm_sums_are_in_rank_order)
                 sums_are_in_rank_order(t, (zf_dtype)dtype, counts[k], world);
 }
 
-/* By hand: what order, precision and rounding make of a few numbers. */
+/* By hand: the effect of order, precision and rounding on a few numbers. */
 TEST(comm_sums_by_hand)
 {
     static const struct {
@@ -156,7 +156,7 @@ enum { MOST_RANKS = 8 };
 typedef struct member member;
 typedef void member_body(member *);
 
-/* One thread of one rank. What it finds wrong it leaves in `said`. */
+/* One thread of one rank. It reports a mistake in `said`. */
 struct member {
     zf_comm *comm;
     int rank, world, channel;
@@ -174,8 +174,8 @@ static void *member_main(void *m)
     return NULL;
 }
 
-/* Runs the body on `count` threads, that of rank r having members[r]; with channels, on as many
- * threads of each rank. */
+/* Runs the body on `count` threads; that of rank r has members[r]. With channels, on as many
+ * threads for each rank. */
 static void run_members(test *t, zf_local *group, int world, int channels, member_body *body,
                         void *context, member *members)
 {
@@ -219,7 +219,7 @@ typedef struct one_call {
     uint64_t seed;
 } one_call;
 
-/* Element i of what rank `rank` must find in out. */
+/* Element i that rank `rank` must find in out. */
 static double expected(const one_call *c, int rank, int world, int64_t i)
 {
     double terms[MOST_RANKS + 1], value;
@@ -241,8 +241,8 @@ static double expected(const one_call *c, int rank, int world, int64_t i)
     return sum_of(c->dtype, terms, n);
 }
 
-/* Makes the call and compares with the definition; what lies around `out`, and `in` if it is apart,
- * must stay. The buffers are given back at once, so that a rank that still read them would show. */
+/* Makes the call and compares with the definition. Bytes around `out`, and a separate `in`, must
+ * not change. The buffers are freed at once, so that a rank that still reads them is noticed. */
 static bool one(member *m, const one_call *c)
 {
     enum { FENCE = 64 };
@@ -333,7 +333,7 @@ static void sweep_body(member *m)
 
 static const int worlds[] = {1, 2, 3, 4, 8};
 
-/* All worlds; and nothing is allocated but by zf_local_new. */
+/* All worlds; and only zf_local_new allocates. */
 static void run_sweep(test *t, sweep *s)
 {
     for (size_t k = 0; k < sizeof worlds / sizeof worlds[0] && !t->failed; k++) {
@@ -365,8 +365,7 @@ TEST(comm_local_large_collectives)
     run_sweep(t, &(sweep){counts, dtypes, 1, 2});
 }
 
-/* Any call after any other: of those that meet once, twice and three times. Each channel has its
- * own order. */
+/* Any call after any other: with one, two and three meetings. Each channel has its own order. */
 static void mixed_body(member *m)
 {
     const long rounds = *(const long *)m->context;
@@ -414,7 +413,7 @@ TEST(comm_local_channels_at_once)
     }
 }
 
-/* Channels do not wait for one another: all that rank 1 does on channel 1 ends before it comes to
+/* Channels do not wait for one another: all calls of rank 1 on channel 1 end before it comes to
  * channel 0, where rank 0 waits all the time. */
 static void apart_body(member *m)
 {
@@ -459,7 +458,7 @@ static void missing_body(member *m)
     if (m->rank < m->world - 1) simple(m->comm, ZF_OP_all_gather, 59, 0, 300, &m->error);
 }
 
-/* Later calls fail at once, on any channel, on any rank, with the same text. */
+/* Later calls fail at once, on every channel and rank, with the same text. */
 static void check_failed(test *t, zf_local *group, int world, const char *text)
 {
     for (int r = 0; r < world; r++)
@@ -491,8 +490,8 @@ TEST_ONCE(comm_local_missing_rank)
     check_failed(t, group, 3, members[0].error.text);
 }
 
-/* One rank comes, with a large call, a small one, one of nothing. The list of those who did not is
- * cut where it is long. */
+/* Only one rank comes: with a large, a small and an empty call. A long list of missing ranks is
+ * shortened. */
 TEST(comm_local_many_missing_ranks)
 {
     static const struct {
@@ -543,7 +542,7 @@ TEST(comm_local_crossed_channels)
 }
 
 typedef struct differing {
-    zf_collective calls[2]; /* of ranks 0 and 1; rank 2 does as rank 0 */
+    zf_collective calls[2]; /* of ranks 0 and 1; rank 2 makes rank 0's */
     const char *text[2];    /* whether it is rank 0 or rank 2 that meets rank 1 */
 } differing;
 
@@ -600,7 +599,8 @@ TEST(comm_local_different_calls)
     }
 }
 
-/* What only a bcast looks at may differ elsewhere, and what a rank sends that is not the root. */
+/* Parameters that only bcast uses may differ in other calls, and so may what non-root ranks
+ * pass. */
 static void root_body(member *m)
 {
     float x[2] = {(float)m->rank + 1, 0}, y[2] = {0, 0};
@@ -640,7 +640,7 @@ TEST(comm_local_abort_before)
     }
 }
 
-/* A reason of any length is cut, not overrun. */
+/* A reason of any length is shortened, without overrun. */
 TEST(comm_local_abort_with_much_to_say)
 {
     char reason[2000], want[512];
@@ -657,7 +657,7 @@ TEST(comm_local_abort_with_much_to_say)
     check_failed(t, group, 2, want);
 }
 
-/* Calls one after another until one fails: those before it are right, to the last byte. */
+/* Calls one after another until one fails; those before it are right to the last byte. */
 static void until_body(member *m)
 {
     one_call c = {.seed = 0};
@@ -672,8 +672,8 @@ static void until_body(member *m)
     }
 }
 
-/* One rank gives up while the others wait for it, and while other threads of all ranks are in the
- * middle of calls on other channels: each call takes place for all ranks or for none. */
+/* One rank aborts while the others wait for it, and while other threads of all ranks are in calls
+ * on other channels: each call takes place for all ranks or for none. */
 TEST(comm_local_abort_in_the_middle)
 {
     zf_error error = {ZF_OK, ""};
@@ -693,7 +693,7 @@ TEST(comm_local_abort_in_the_middle)
     check_failed(t, group, 4, "rank 1 gave up: enough");
 }
 
-/* A call that cannot be done is refused, and the others need not wait for it. */
+/* An invalid call is refused, and the others need not wait for it. */
 TEST(comm_local_bad_calls)
 {
     static float data[8];

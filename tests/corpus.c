@@ -1,4 +1,4 @@
-/* The corpus of the sample BERT: cutting text into sentences, reading it, dividing it. */
+/* The corpus of the sample BERT: splitting text into sentences, reading it, and its two splits. */
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
@@ -47,7 +47,7 @@ static bert_corpus_desc numbers(test *t, int32_t vocab_size, int threads)
                               .allocator = t->allocator};
 }
 
-/* Reports a corpus that could not be had; a refused allocation has to say so. */
+/* Reports a corpus that could not be made; after a refused allocation the message must say so. */
 static bool have(test *t, int line, const void *object, const char *err)
 {
     if (object) return true;
@@ -162,8 +162,8 @@ TEST_ONCE(corpus_is_the_same_for_any_threads)
     }
 }
 
-/* Whatever a run could read from it counts: ids, their order, the bounds of sentences and
- * documents; and nothing else. */
+/* The digest depends on all that a run can read: ids, their order, the bounds of sentences and
+ * documents; and on nothing else. */
 TEST(corpus_digests)
 {
     static const char *const texts[] = {
@@ -196,7 +196,7 @@ static void *resize_small(void *user, void *block, size_t old_size, size_t new_s
     return NULL;
 }
 
-/* What has no end, or would wait for somebody, is refused at once. */
+/* A file without an end, or one that would block, is refused at once. */
 TEST_ONCE(corpus_is_a_regular_file)
 {
     static const char why[] = "a pipe or a device; a regular file is needed";
@@ -212,7 +212,7 @@ TEST_ONCE(corpus_is_a_regular_file)
     CHECK(t, !bert_corpus_load("/dev/zero", &desc, err, sizeof err));
     snprintf(expected, sizeof expected, "corpus '/dev/zero': cannot open: %s" FORM, why);
     CHECK_TEXT(t, err, expected);
-    /* larger than the memory that there is */
+    /* larger than the machine's memory */
     desc.allocator = (zf_allocator){.fn = resize_small};
     CHECK(t, (file = fopen(huge, "wb")) && !fclose(file));
     if (!truncate(huge, (off_t)1 << 40)) {
@@ -387,8 +387,8 @@ TEST(corpus_unigram_entropy)
     double sum = 0;
     HAVE(t, c, err);
     test_defer(t, free_corpus, c);
-    /* By the definition: for each held-out token, the share of its equals among the training
-     * tokens and one of each kind. */
+    /* By the definition: for each held-out token, its share among the training tokens plus one of
+     * each kind. */
     for (int64_t k = 0; k < c->held_out.count; k++) {
         const int64_t *document = c->document + c->held_out.documents[k];
         for (int64_t i = c->sentence[document[0]]; i < c->sentence[document[1]]; i++) {
@@ -406,7 +406,7 @@ TEST(corpus_unigram_entropy)
 
 /* ---------- cutting sentences ---------- */
 
-/* What `cut` writes, in memory of its own. */
+/* The output of `cut`, in allocated memory. */
 static char *cut_text(const char *mode, const char *text, size_t bytes)
 {
     char *out = NULL;
@@ -538,8 +538,8 @@ TEST_ONCE(sentences_know_their_modes)
 
 /* ---------- the script ---------- */
 
-/* Runs corpus.sh where the package cannot be had and the machine's text is what lies under `root`;
- * returns its status, and what it has said on either stream. */
+/* Runs corpus.sh without the package, with the text under `root` as the machine's; returns its
+ * status, and its output on both streams. */
 static int run_script(const char *folder, const char *root, char *said, size_t said_size)
 {
     char command[2048];
@@ -602,7 +602,7 @@ TEST_ONCE(corpus_script_without_the_package)
     CHECK(t, bytes > 200000);
     CHECK(t, !strncmp(first, "Section AAA says that nothing is lost by being said.\n", 53));
 
-    /* What is there is left alone, and described as before. */
+    /* Existing files are not changed, and reported as before. */
     CHECK(t, run_script(folder, "/nowhere", said, sizeof said) == 0);
     CHECK_TEXT(t, said, strstr(expected, "corpus: licences"));
     again = read_all(path, &more);

@@ -1,7 +1,6 @@
 #define _POSIX_C_SOURCE 200809L
-/* Cost tables: measured, the same on all ranks; as files, and what is wrong with those. Whether the
- * rates are right is not for a test to say.
- */
+/* Cost tables: measured, equal on all ranks; as files, and their errors. Whether the rates are
+ * right is not tested. */
 #include "test.h"
 
 #include <float.h>
@@ -133,8 +132,8 @@ static void *full_allocate(void *self, size_t bytes, zf_error *error)
     return NULL;
 }
 
-/* What fails on a rank, at whatever point, fails on all; the table stays, and the ranks are good
- * for another try. */
+/* A failure on one rank, at any point, is a failure on all. The table does not change, and the
+ * ranks can try again. */
 TEST_ONCE(cost_that_cannot_be_measured)
 {
     zf_error error = {ZF_OK, ""};

@@ -1,7 +1,7 @@
-/* Every operator on CUDA against the CPU, driven by the table of op_cases.h and by the shapes that
+/* Every operator on CUDA against the CPU, with the table of op_cases.h and the shapes that
  * tests/cuda/NAME.h add for kernels with tiles: in f32, bf16 and f16, in odd and empty shapes, with
- * the same bits in every order of what may run at the same time. It runs under tests/emulation/
- * (block.cpp says how), or on a GPU when it is linked to the toolkit's own libraries.
+ * the same bits in every order of concurrent work. It runs under tests/emulation/ (see block.cpp),
+ * or on a GPU when it is linked to the toolkit's own libraries.
  *
  *     build/cuda/tests layer_norm      the cases of that row
  */
@@ -16,7 +16,7 @@
 #endif
 
 #if defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1 /* which takes long: no large sizes, no f16, whose kernels are bf16's */
+#define SANITIZED 1 /* slow: no large sizes; no f16, whose kernels are bf16's */
 #else
 #define SANITIZED 0
 #endif
@@ -203,7 +203,7 @@ static apart apart_of(test *t, zf_backend *inner, size_t shift)
 
 static void free_backend(void *backend) { zf_backend_free(backend); }
 
-/* What a step of a case leaves, one part for each: the value, and operands that change. */
+/* The results of a step of a case: the value, and the operands that change. */
 typedef struct part {
     zf_dtype dtype;
     int64_t first, count;
@@ -239,8 +239,8 @@ static zf_status run_on(test *t, session *s, zf_backend *backend, const op_case 
 
 /* ---------------------------------------------------------------------------- comparing */
 
-/* Lines of the case, but for the last, whose values are of the dtype under test: as often is
- * something rounded on the way to the result. */
+/* The number of lines of the case, except the last, whose values have the dtype under test: as
+ * often a value on the way to the result is rounded. */
 static int roundings(const op_case *c)
 {
     int count = 0;
@@ -320,8 +320,8 @@ static void check_report(test *t, const op_case *c, const sizes *z, zf_dtype dty
 /* f64 is the CPU's alone. */
 static bool needs_f64(const op_case *c) { return strstr(c->text, "f64") != NULL; }
 
-/* A case in one size and dtype: against the CPU, in several orders, and with operands of their own
- * unless it is large. */
+/* Runs a case in one size and dtype: against the CPU, in several orders, and unless it is large,
+ * with separate operands. */
 static void check_case(test *t, session *s, zf_backend *cuda, const op_case *c, const sizes *z,
                        zf_dtype dtype, bool large)
 {
@@ -364,7 +364,7 @@ stop:
     session_close(s);
 }
 
-/* All that the table has of the row that the test is named after. */
+/* Runs all cases that the table has for the row after which the test is named. */
 static void check_row(test *t)
 {
     static const sizes some[] = {{1, 1, 1},     {3, 5, 2},    {0, 4, 3},   {4, 0, 2},

@@ -1,8 +1,7 @@
-/* Faults of ranks: one that has another plan, begins differently, does not come, dies in the
- * middle, fails on its own, or computes a NaN. Each is a clear error on all ranks within a
- * deadline, in threads and in lockstep; after a NaN all is as it was before the step, and training
- * goes on. tests/mpi/faults.c has the same over processes.
- */
+/* Faults of ranks: a rank has another plan or other first values, does not come, dies in the
+ * middle, fails alone, or computes a NaN. Each is a clear error on all ranks within a deadline, in
+ * threads and in lockstep. After a NaN, the state is that before the step, and training can
+ * continue. tests/mpi/faults.c has the same over processes. */
 #include "test.h"
 
 #include <pthread.h>
@@ -333,7 +332,8 @@ static zf_status odd_lockstep(team *m)
     return zf_lockstep_compare(&m->lockstep, &m->error);
 }
 
-/* What ranks 0 and 1 differ in, as the error of all ranks says it; and whether they can go on. */
+/* The difference of ranks 0 and 1, as the error on all ranks states it; and whether they can
+ * continue. */
 static void begins_differently(test *t, setup s, const char *what, bool goes_on)
 {
     for (int k = 0; k < 4 && !t->failed; k++) {
@@ -588,7 +588,7 @@ TEST_ONCE(faults_an_index_out_of_range)
 
 /* ---------------------------------------------------------------------------------------- a NaN */
 
-/* A good step, one with the fault, two good ones; what there is after each. */
+/* A good step, one with the fault, two good ones; keeps the state after each. */
 static void nan_body(member *k)
 {
     if (one_step(k, 0, false) || !image_of(k, k->before)) return;

@@ -1,11 +1,11 @@
-/* zf_nn_fit: batches, epochs, what is held out, and what a mistake is told. */
+/* zf_nn_fit: batches, epochs, held-out examples, and messages. */
 #include "test.h"
 
 enum { EXAMPLES = 13 };
 
 static const float xs[EXAMPLES] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
 
-/* What a fit has told. */
+/* What a fit has reported. */
 typedef struct heard {
     zf_nn_progress at[64];
     int count, stop; /* stop: the step after which the fit ends; 0: none */
@@ -84,7 +84,7 @@ static double by_hand(double w, int first, int last, double *gradient)
     return (w - 3) * (w - 3) * squares;
 }
 
-/* Seven examples in batches of four, and what is held out, by each batch that there may be. */
+/* Seven examples in batches of four, and held-out examples, with every batch size. */
 TEST(fit_takes_what_is_left_as_a_batch)
 {
     for (int held_out = 0; held_out <= 6; held_out += 3) {
@@ -198,7 +198,7 @@ TEST_ONCE(fit_orders_are_even)
 
 /* ------------------------------------------------------------------------------- stop and go on */
 
-/* A fit that its callback ends in the middle of an epoch goes on with the same bits. */
+/* A fit that its callback ends inside an epoch can be continued with the same bits. */
 TEST(fit_stops_and_goes_on)
 {
     float w[2];
@@ -214,7 +214,7 @@ TEST(fit_stops_and_goes_on)
         }
         CHECK(t, h.count == 6 && h.at[5].epoch_done && h.at[5].epoch == 2);
         OK(t, zf_store_read(store, "w", &w[stop], sizeof w[stop]), zf_store_error(store));
-        /* What is held out is evaluated without dropout. */
+        /* Held-out examples are evaluated without dropout. */
         CHECK_NEAR(t, h.at[5].held_out, by_hand(w[stop], 10, 13, NULL), 1e-2);
     }
     CHECK(t, w[0] != 0 && w[0] == w[1]);

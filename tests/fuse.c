@@ -1,10 +1,11 @@
-/* Fusion: a BERT with each rewrite alone, with all, and with all but one computes what the plain
- * one does, in f64 to the rounding of f64; what a rewrite names is there; without it, it is not. */
+/* Fusion: a BERT with each rewrite alone, with all, and with all but one computes the numbers of
+ * the plain one, in f64 within the rounding of f64. Each rewrite makes its nodes, and without it
+ * there are none. */
 #include "../examples/bert/model.h"
 #include "../tools/pass.h"
 #include "numbers.h"
 
-/* What a name puts into the graph, and what it takes out of it. */
+/* The nodes that a rewrite adds to the graph, and those that it removes. */
 static const struct fusion {
     const char *name, *makes, *replaces;
 } fusions[] = {
@@ -61,8 +62,8 @@ static char *after(const char *text, const char *passes, char *why, size_t size)
 
 #define TRAINING "autograd loss; simplify; clip 1; adamw lr weight_decay=0.01"
 
-/* The gradient of a key's bias is 0: it adds one number to all scores of a query. What a program
- * computes is rounding, which AdamW makes steps of. */
+/* The gradient of a key's bias is 0, since it adds one number to all scores of a query. A program
+ * computes rounding errors there, and AdamW turns these into steps. */
 static void forget_key_biases(numbers *n)
 {
     int kept = 0;
@@ -72,9 +73,9 @@ static void forget_key_biases(numbers *n)
     n->count = kept;
 }
 
-/* Three steps of both have the same outputs, parameters and states (so the same gradients as well)
- * but for `within` of the largest element; of fast kernels, whose rounding AdamW makes steps of
- * where a gradient is nearly 0, outputs and states of one. */
+/* Three steps of both have the same outputs, parameters and states (and so gradients), within
+ * `within` of the largest element. With fast kernels, only the outputs and states of one step:
+ * AdamW turns rounding errors of gradients near 0 into steps. */
 static bool same_numbers(const char *a, const char *b, double within, bool fast, char *why,
                          size_t size)
 {
@@ -161,7 +162,8 @@ TEST_ONCE(fuse_does_what_it_names)
 static double product(double m, double k, double n) { return 2 * m * k * n; }
 
 /* The products of a step are those of the model, and for each of them one for the gradient of each
- * operand, whatever is fused: none is lost, and what a fused node makes again is not counted. */
+ * operand, however nodes are fused: none is lost, and recomputation inside fused nodes is not
+ * counted. */
 TEST_ONCE(fuse_keeps_the_flops)
 {
     const double tokens = BATCH * TOKENS, hidden = 16, wide = 32, vocab = 11, layers = 2;

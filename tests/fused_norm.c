@@ -1,6 +1,6 @@
 /* Fused LayerNorm against the plain nodes that it replaces, forward and backward: to the last bit
- * in f32 where the row's comment says so, to the rounding of f64 in f64; bf16 and f16 against the
- * reference kernels; what a step and a graph say of mistakes. */
+ * in f32 where the operator's comment says so, to the rounding of f64 in f64; bf16 and f16 against
+ * the reference kernels; messages of steps and graphs. */
 #include "test.h"
 
 #include <float.h>
@@ -348,9 +348,9 @@ TEST_ONCE(fused_norm_has_the_bits_of_plain_nodes)
     }
 }
 
-/* Rows of which some stand still: what a gamma of 0 or 1e-6 makes of them. In f64 both sides add n
- * numbers, or one for each row, in one order and round otherwise at most a few times for each; a
- * mean of 1e4 takes as many digits. */
+/* Rows, some of them constant, with a gamma of 0 or 1e-6. In f64 both sides add n numbers, or one
+ * for each row, in one order, and otherwise round at most a few times for each; a mean of 1e4 costs
+ * as many digits. */
 TEST_ONCE(fused_norm_agrees_in_f64_for_any_gamma)
 {
     test_defer(t, close_both, NULL);
@@ -365,7 +365,7 @@ TEST_ONCE(fused_norm_agrees_in_f64_for_any_gamma)
                            .cpu = {.threads = 2}};
                 double units =
                     8 * 0x1p-53 * (double)(s.n + s.rows) * (s.kind == LARGE_MEAN ? 1e4 : 1);
-                /* Of a row of one element, the gradient of RMSNorm is 0 but for eps. */
+                /* In a row of one element, the gradient of RMSNorm is 0 up to eps. */
                 residual_texts(&s, variant % 4 + (n ? (variant / 4 + gamma + n) % 4 * RMS : 0));
                 if (!run_both(t, &s)) return;
                 for (int k = 0; k < plain.count; k++)
@@ -375,7 +375,7 @@ TEST_ONCE(fused_norm_agrees_in_f64_for_any_gamma)
             }
 }
 
-/* What affine makes of xhat is y, to the last bit, for any gamma. */
+/* affine computes y from xhat, to the last bit, for any gamma. */
 TEST_ONCE(fused_norm_is_inverted_exactly)
 {
     test_defer(t, close_both, NULL);
@@ -403,7 +403,7 @@ TEST_ONCE(fused_norm_is_inverted_exactly)
     }
 }
 
-/* A run that evaluates has no masks, and nothing that a gradient wants changes what it computes. */
+/* A run that evaluates has no masks, and saved values for a gradient do not change the result. */
 TEST(fused_norm_evaluates)
 {
     setup s = {.dtype = ZF_F32,
@@ -724,7 +724,7 @@ TEST(fused_norm_bad_indices)
     }
 }
 
-/* A dropout that is built later takes a stream of its own. */
+/* A dropout that is built later gets a stream of its own. */
 TEST(fused_norm_takes_a_stream)
 {
     const char *text = LEAVES "%9 = residual_norm %1, %1, %2, %2 {p=0.5 stream=3264523141} : f32[2,3]\n";

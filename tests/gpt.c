@@ -1,5 +1,5 @@
 /* GPT-2 against PyTorch (tests/golden/gpt/make.py says how the files are made), its weights as
- * Hugging Face files, and what the sample does beside training. */
+ * Hugging Face files, and the sample's other commands. */
 #include "golden.h"
 
 #include "../examples/common/causal_batch.h"
@@ -105,7 +105,7 @@ static void compare_gradients(test *t, const char *no_fuse)
 TEST_ONCE(gpt_loss_and_gradients_are_pytorchs) { compare_gradients(t, NULL); }
 TEST_ONCE(gpt_loss_and_gradients_without_fusion_are_pytorchs) { compare_gradients(t, "all"); }
 
-/* What ten steps leave: losses and gradient norms, parameters in a file. */
+/* The results of ten steps: losses and gradient norms, parameters in a file. */
 typedef struct course {
     double loss[STEPS + 1], norm[STEPS];
 } course;
@@ -133,12 +133,12 @@ static bool run_course(test *t, course *c, int64_t threads, const char *params)
     if (!status) status = train_step(&s, &f, 0, 0);
     c->loss[STEPS] = session_scalar(&s, "loss");
     if (status) test_fail(t, __FILE__, __LINE__, "ten steps", zf_program_error(s.program));
-    session_close(&s); /* nothing is left to do when the test closes it again */
+    session_close(&s); /* the test then closes it again, which does nothing */
     causal_batch_file_free(&f);
     return !status;
 }
 
-/* Ten steps equal PyTorch's in double precision but for the rounding of single precision, and are
+/* Ten steps equal PyTorch's in double precision within the rounding of single precision, and are
  * equal to the last bit on any number of threads. */
 TEST_ONCE(gpt_ten_adamw_steps_are_pytorchs)
 {
@@ -256,8 +256,8 @@ static bool logits_of(test *t, session *s, const int32_t *ids, int32_t last, flo
     return !status;
 }
 
-/* The loss that a trained model has is the mean of -log p of each token by what generation knows
- * of it. */
+/* The loss of a trained model is the mean of -log p over the tokens, with p from the logits of
+ * generation. */
 TEST_ONCE(gpt_generation_has_the_probabilities_of_training)
 {
     session_desc d = recipe(SAMPLE_EVALUATE);
@@ -341,7 +341,7 @@ TEST_ONCE(gpt_export_of_what_was_imported_is_the_file)
                      ->shape.dims[1] == 96);
 }
 
-/* What is different in a file that is else golden/gpt/init.safetensors. */
+/* A file that differs from golden/gpt/init.safetensors. */
 typedef struct variant {
     bool bare;           /* without "transformer." */
     bool buffers;        /* with the masks that old files have */
@@ -382,8 +382,8 @@ static void put_tensors(zf_safetensors_writer *w, zf_safetensors *file, const va
         else if (extra[k]) zf_safetensors_write(w, index++, mask, sizeof mask);
 }
 
-/* Imports the variant. problem: how the error goes on behind the path; NULL: it is as good as the
- * golden file. */
+/* Imports the variant. problem: the error after the path; NULL: the result is that of the golden
+ * file. */
 static void check_import(test *t, const variant *v, const char *problem)
 {
     const char *path = test_path("gpt-variant.safetensors"), *out;

@@ -28,7 +28,7 @@ static net net_new(test *t)
     return n;
 }
 
-/* Lets go of the graph before the body ends, so that a body may make many. */
+/* Frees the graph before the body ends, so that a body can make many. */
 static void net_free(test *t, net *n)
 {
     if (n->g) t->deferred_count--;
@@ -653,7 +653,7 @@ TEST(graph_two_graphs_do_not_mix)
     CHECK_TEXT(t, zf_graph_error(b.g), "zf_autograd: the loss is no tensor of this graph");
 }
 
-/* What changes nothing adds no node. */
+/* An operation that changes nothing adds no node. */
 TEST(graph_builders_leave_out_what_does_nothing)
 {
     n = net_new(t);
@@ -828,7 +828,7 @@ TEST(graph_keeps_what_passes_made)
     CHECK(t, zf_valid(zf_gradient(n.g, n.q)));
     zf_output(zf_gradient(n.g, n.q), "gradient");
     OK(t, zf_sgd(n.g, zf_constant(n.g, ZF_F32, ZF_SCALAR, 0.1), NULL), zf_graph_error(n.g));
-    zf_output(zf_scale(loss, 2), "twice"); /* behind the update section there is nothing but it */
+    zf_output(zf_scale(loss, 2), "twice"); /* only its nodes follow */
     OK(t, zf_memory(n.g, NULL), zf_graph_error(n.g));
     n.x = zf_neg(n.x), line = __LINE__;
     CHECK_TEXT(

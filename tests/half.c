@@ -62,8 +62,8 @@ TEST_ONCE(half_values_are_what_their_bits_say)
     }
 }
 
-/* Numbers at which rounding to a dtype of 16 bits turns: halfway between two neighbours, and what
- * lies a step of f32, or of f64, on either side; then all kinds of others. Returns how many. */
+/* Numbers at which rounding to a dtype of 16 bits changes: halfway between two neighbours, and one
+ * step of f32 or f64 on either side; then random ones. Returns how many. */
 static int64_t turning_points(double *x, zf_dtype dtype, bool wide)
 {
     uint64_t state = 1;
@@ -278,7 +278,7 @@ static zf_status run_graph(session *s, zf_dtype half, double *y, double *z, int6
     return status;
 }
 
-/* On operands that bf16 and f16 hold, rows give what they give in f32, rounded once, to the last
+/* On operands that bf16 and f16 hold, operators give the results of f32, rounded once, to the last
  * bit, for any number of threads. */
 TEST_ONCE(half_rows_are_rows_of_f32_rounded)
 {
@@ -319,7 +319,7 @@ TEST_ONCE(half_rows_are_rows_of_f32_rounded)
             }
 }
 
-/* Elementwise rows and rows of rows take a few pieces of scratch, not whole tensors. */
+/* Elementwise operators and operators BY_ROWS use a few pieces of scratch, not whole tensors. */
 TEST(half_pieces_are_small)
 {
     static const char *const bodies[] = {"%2 = gelu %1 : bf16[2048,1024]",

@@ -1,4 +1,4 @@
-/* head_loss against the graph that it stands for: product, bias, cross_entropy, argmax. */
+/* head_loss against the graph that it replaces: product, bias, cross_entropy, argmax. */
 #include "test.h"
 
 typedef struct head {
@@ -8,12 +8,12 @@ typedef struct head {
     int ignored;  /* every which row; 0: none, 1: all */
     double scale; /* the loss times this is differentiated; 0: 1 */
     bool wide;    /* logits of about 4, not 0.4 */
-    /* Instead of what is drawn: the bias of this class (0: of all) is this, where that is no 0 */
+    /* Replaces the bias of this class (0: of all), where it is not 0 */
     double odd;
     int64_t odd_class;
 } head;
 
-/* All that a head gives, as doubles. */
+/* All results of a head, as doubles. */
 typedef struct answer {
     int64_t counts[5];
     double *values[5]; /* loss, dx, dw, db, best */
@@ -253,7 +253,7 @@ static double logit(const head *h, int64_t row, int64_t class)
     return z;
 }
 
-/* The best is the exact graph's, or as good within what a logit may be off. */
+/* The class found is that of the exact graph, or as good within the error of a logit. */
 static void compare_best(test *t, const head *h, const answer *got, const answer *exact, double u)
 {
     double off = bounds_of(h, u, 0).logit;
@@ -373,7 +373,8 @@ TEST(head_loss_of_ignored_rows_is_nothing)
     }
 }
 
-/* Both are the same infinity, no number, or near one another; the best are the same. */
+/* Both are the same infinity, both are NaN, or they are near one another; the classes found are
+ * equal. */
 static bool alike(test *t, const head *h, const answer *got, const answer *exact, double u)
 {
     bounds b = bounds_of(h, u, exact->values[LOSS][0]);
@@ -391,8 +392,8 @@ static bool alike(test *t, const head *h, const answer *got, const answer *exact
     return true;
 }
 
-/* Infinite and missing logits, in the first chunk and in another, throughout and one alone: what is
- * no number in the plain graph is none here, and the other way round. */
+/* Infinite and NaN logits, in the first chunk and in another, everywhere and alone: the result is
+ * NaN exactly where it is in the plain graph. */
 TEST_ONCE(head_loss_treats_special_values_as_the_plain_graph)
 {
     static const double odd[] = {-INFINITY, INFINITY, NAN, -1e4, 1e4};
@@ -436,8 +437,8 @@ TEST_ONCE(head_loss_does_not_depend_on_threads)
     }
 }
 
-/* The gradient's factor is 1 where the loss is the graph's, and then no product is left; another
- * one multiplies what was saved. */
+/* If the loss is the graph's, the gradient's factor is 1, and no product with it is left; another
+ * factor multiplies the saved gradients. */
 TEST(head_loss_scales_its_gradient)
 {
     static const head plain = {9, 300, 8, .dtype = ZF_F32, .ignored = 4};
@@ -525,8 +526,8 @@ TEST(head_loss_explains_mistakes)
     }
 }
 
-/* Of a BERT-like head: beside its parameters, inputs, gradients and their outputs' bytes there is
- * the scratch of one tile, a quarter of the logits and some. */
+/* For a head like BERT's, besides parameters, inputs, gradients and outputs there is only the
+ * scratch of one tile, a quarter of the logits and a little more. */
 TEST_ONCE(head_loss_keeps_no_logits)
 {
     static const head h = {640, 8192, 64, .dtype = ZF_F32, .ignored = 6};

@@ -1,5 +1,5 @@
 /* Model folders as transformers writes and reads them (tests/golden/hf/make.py says how these are
- * made): losses and gradients of what is in them, and what goes out again. */
+ * made): losses and gradients of their models, and exports. */
 #include "golden.h"
 
 #include "../examples/bert/masked.h"
@@ -18,7 +18,7 @@ static void close_gpt(void *s) { session_close(s); }
 static void free_bert_batches(void *f) { bert_batch_file_free(f); }
 static void free_gpt_batches(void *f) { causal_batch_file_free(f); }
 
-/* What transformers has computed of a case of losses.json. */
+/* The results of transformers for a case of losses.json. */
 static bool expected(test *t, const char *name, double *loss, double *norm)
 {
     zf_error error = {ZF_OK, ""};
@@ -140,7 +140,8 @@ TEST_ONCE(hf_gpt_scores_by_layer)
 
 /* ------------------------------------------------------------------------------------ export */
 
-/* What make.py check has proved of the committed files holds of those that are written now. */
+/* The properties that make.py check has proved of the committed files hold for files that are
+ * written now. */
 static void check_export(test *t, const char *name, int (*command_export)(int, char **))
 {
     static const char *const files[] = {
@@ -168,7 +169,7 @@ TEST_ONCE(hf_export_of_gpt) { check_export(t, "gpt", export_gpt); }
 
 /* ----------------------------------------------------------------------------- what is refused */
 
-/* The weights of the folder, into a model of another configuration: the error behind the path, ""
+/* Reads the folder's weights into a model of another configuration: the error after the path, ""
  * when there is none. */
 static const char *take(test *t, const bert_config *config, const char *path,
                         weights_report *report)
@@ -220,7 +221,7 @@ TEST_ONCE(hf_tensors_without_a_use_are_told)
                "cls.seq_relationship.bias");
 }
 
-/* A decoder that differs is the model's, even where config.json says that it is tied. */
+/* A decoder that differs is used, even if config.json says that it is tied. */
 TEST_ONCE(hf_decoder_counts_before_the_configuration)
 {
     zf_error error = {ZF_OK, ""};

@@ -1,6 +1,6 @@
 /* Tests of private functions: one translation unit with the implementation. Its calls that change
- * files are those of disk.h, so that a test can look at what a disk would have of them. Its default
- * allocator and its messages go through main.c, as those of the samples do. */
+ * files are those of disk.h, so that a test can see what a disk would hold. Its default allocator
+ * and messages go through main.c, as those of the samples do. */
 #define open    disk_open
 #define pwrite  disk_pwrite
 #define fsync   disk_fsync

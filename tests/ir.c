@@ -1,5 +1,5 @@
-/* The text of graphs: it reads back as what was printed, and what is no graph, or no plan, is
- * refused with a message that names the line or the node. */
+/* The text of graphs: it reads back as printed; text that is no graph or no plan is refused, with a
+ * message that names the line or the node. */
 #include "numbers.h"
 
 /* Reads text; the graph is freed at the end of the body. */
@@ -15,7 +15,8 @@ typedef struct mistake {
     const char *text, *error;
 } mistake;
 
-/* Every text is refused with its message, also when nothing stands behind its last byte. */
+/* Checks that every text is refused with its message, also when it ends at the last byte of its
+ * memory. */
 static void check_mistakes(test *t, const mistake *mistakes, int count)
 {
     for (int k = 0; k < count; k++) {
@@ -320,7 +321,7 @@ TEST(ir_plan_is_good)
     CHECK_TEXT(t, text, plan);
 }
 
-/* One thing in it is changed, and the rule that it breaks is named with the node. */
+/* One thing in it is changed, and the error names the broken rule and the node. */
 TEST(ir_planted_bugs_are_found)
 {
     static const struct {
@@ -536,7 +537,7 @@ TEST(ir_reads_back_after_every_pass)
     }
 }
 
-/* Passes go on over text that was read as over the graph that was printed. */
+/* Passes accept a graph that was read from text like the graph that was printed. */
 TEST(ir_stages_are_read_from_the_nodes)
 {
     static const char text[] =
@@ -550,8 +551,8 @@ TEST(ir_stages_are_read_from_the_nodes)
     CHECK_TEXT(t, zf_graph_error(g), "zf_autograd: zf_autograd has been run already");
 }
 
-/* A dropout that is added to a graph from text has a stream of its own: the first of its scope that
- * is free. */
+/* A dropout that is added to a graph from text gets a stream of its own: the first free one of its
+ * scope. */
 TEST(ir_streams_go_on)
 {
     static const char text[] =

@@ -349,7 +349,7 @@ TEST(json_keeps_the_first_error)
     CHECK(t, zf_json_to_int(zf_json_member(top, "a"), 0, 9, &value, NULL) == ZF_ERR_FORMAT);
 }
 
-/* What a person reads whose config.json is wrong. */
+/* The messages for a wrong config.json. */
 TEST(json_messages_name_place_path_and_value)
 {
     static const char text[] =
@@ -499,8 +499,8 @@ TEST_ONCE(json_read_limits_the_size)
     remove(path);
 }
 
-/* Every cut of a text is refused, and every changed bit is either refused or gives a tree that can
- * be walked. */
+/* Every truncated text is refused, and every flipped bit is refused or gives a tree that can be
+ * walked. */
 TEST_ONCE(json_survives_cuts_and_flips)
 {
     static const char text[] =

@@ -1,4 +1,4 @@
-/* A process that is killed at any of its system calls. */
+/* A process that is killed at any one of its system calls. */
 #ifndef KILL_H
 #define KILL_H
 
@@ -11,9 +11,9 @@
 #include <sys/ptrace.h>
 #endif
 
-/* Runs work(user) in a child that is killed at its stop number `stop`: each system call stops it
- * twice, when it enters and when it has returned. Where that cannot be had, it is killed after a
- * while instead. 1: it was killed, 0: it was done before, -1: it failed. */
+/* Runs work(user) in a child that is killed at stop number `stop`: each system call stops it twice,
+ * on entry and on return. Where ptrace is not allowed, it is killed after a while instead. 1: it
+ * was killed; 0: it had finished; -1: it failed. */
 static int kill_at(long stop, bool (*work)(void *user), void *user)
 {
     int state = 0;

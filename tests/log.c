@@ -1,4 +1,4 @@
-/* What a run leaves behind: the CSV of its steps, continued or not, and the curve as SVG. */
+/* The log of a run: the CSV of its steps, resumed or not, and the curve as SVG. */
 #define _XOPEN_SOURCE 700
 #include "test.h"
 
@@ -55,7 +55,7 @@ TEST_ONCE(log_has_nine_digits)
     CHECK(t,
           step_log_add(&log, &(step_log_row){1, {1.0 / 3, (double)0.1f, 12345678.25}, 1e-4, 0, 5e9},
                        &error));
-    /* What is written is in the file at once: a run may end at any time. */
+    /* Each row is in the file at once, since a run may end at any time. */
     CHECK_TEXT(t, text_of(path), HEADER "1,0.333333333,0.100000001,12345678.2,0.0001,0,5e+09\n");
     CHECK(t, step_log_add(&log, &(step_log_row){2, {INFINITY, NAN, -1}, 1, 1, 1}, &error));
     CHECK(t, step_log_close(&log, &error));
@@ -109,7 +109,7 @@ TEST_ONCE(log_that_continues_drops_later_rows)
     CHECK_TEXT(t, text_of(path), HEADER);
 }
 
-/* A line that was cut off, an empty file, none at all: what is whole stays. */
+/* An incomplete line, an empty file, no file: complete rows are kept. */
 TEST_ONCE(log_that_continues_a_damaged_one)
 {
     static const struct {
@@ -134,8 +134,8 @@ TEST_ONCE(log_that_continues_a_damaged_one)
     }
 }
 
-/* A file that is no such log is not added to, and stays as it is; a run from the beginning takes
- * its place. */
+/* Rows are not added to a file that is no such log, and it does not change; a new run replaces
+ * it. */
 TEST_ONCE(log_that_continues_a_foreign_one)
 {
     const char *path = test_path("log.csv");

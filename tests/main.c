@@ -1,6 +1,6 @@
 /* The runner: build/tests [--oom[=all]] [--bless] [--list] [--times] [SUBSTRING ...] [-SUBSTRING
- * ...]; of the tests whose name or file has one of the first and none of the second. Its last line
- * is "N passed, N failed", with ", N skipped" behind it where tests left out what this machine
+ * ...]. It runs the tests whose name or file contains one of the first and none of the second. Its
+ * last line is "N passed, N failed", followed by ", N skipped" if tests left out what this machine
  * lacks. */
 #define _XOPEN_SOURCE 700
 #include "test.h"
@@ -14,7 +14,7 @@
 bool test_bless;
 static test_case *cases;
 
-/* Sorted by file, then by order of registration, so that a run reads like the folder. */
+/* Sorted by file, then by order of registration, as in the folder. */
 void test_register(test_case *self)
 {
     test_case **at = &cases;
@@ -23,8 +23,8 @@ void test_register(test_case *self)
     *at = self;
 }
 
-/* TEST_ONCE that runs with allocations refused, those of the library's default allocator and of the
- * samples as well; NULL: none does. */
+/* A TEST_ONCE that runs with allocations refused, those of the library's default allocator and of
+ * the samples too; NULL: none. */
 static test *hooked;
 
 #include "refusals.h"
@@ -97,8 +97,7 @@ void test_defer(test *t, test_cleanup *run, void *object)
     t->deferred[t->deferred_count++].object = object;
 }
 
-/* New for each run: a run that was killed leaves its folder, and numbers of processes come
- * again. */
+/* New for each run, since a killed run leaves its folder, and process numbers are used again. */
 static char test_folder[] = "/tmp/zeroflow-test-XXXXXX";
 static bool test_folder_made;
 
@@ -137,7 +136,7 @@ static void *counting_allocator(void *user, void *ptr, size_t old_size, size_t n
 
 /* ------------------------------------------------------- what does not go through t->allocator */
 
-/* An allocation of the library's default allocator or of a sample; of any thread. */
+/* An allocation of the library's default allocator or of a sample, on any thread. */
 static bool refuses(void)
 {
     test *t = hooked;
@@ -188,7 +187,7 @@ static bool run(const test_case *c, long refuse_at, test *t)
         t->deferred[t->deferred_count].run(t->deferred[t->deferred_count].object);
     }
     hooked = NULL;
-    if (out_of_memory && c->once && test_folder_made) { /* one that ends early leaves its files */
+    if (out_of_memory && c->once && test_folder_made) { /* its files stay */
         nftw(test_folder, remove_one, 16, FTW_DEPTH | FTW_PHYS);
         memcpy(test_folder + sizeof test_folder - 7, "XXXXXX", 6);
         test_folder_made = false;
@@ -211,16 +210,16 @@ static bool run(const test_case *c, long refuse_at, test *t)
 #define OOM_SPARSE 6
 #endif
 
-/* What of the tests was run with allocations refused. */
+/* The tests that were run with allocations refused. */
 static struct {
-    int whole, sampled; /* tests: with each of their allocations, or with some of them */
+    int whole, sampled; /* tests with each of their allocations, and with a sample */
     int unjudged;       /* of these */
     int none;           /* they allocate nothing */
     int left_out;
     long refusals, allocations;
 } refused;
 
-/* Of the processor: other work on the machine does not count, nor does waiting. */
+/* Processor time, so that waiting and other work on the machine do not count. */
 static double seconds(void)
 {
     struct timespec now;
@@ -228,14 +227,14 @@ static double seconds(void)
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-/* How many refusals a TEST_ONCE gets whose run took so long. */
+/* The number of refusals for a TEST_ONCE, by the time of its run. */
 static long sparse_refusals(double spent)
 {
     return spent > 0.5 ? 1 : spent > 0.1 ? 2 : OOM_SPARSE;
 }
 
 /* Runs the body with each of its allocations refused in turn, or with `most` of them, evenly
- * spread, where there are more (0: all); then once more in good health. */
+ * spread, if there are more (0: all); then once more without a refusal. */
 static bool run_out_of_memory(const test_case *c, long most, test *t)
 {
     double from = seconds();

@@ -1,7 +1,6 @@
-/* What a caller can get wrong, call by call along the public header: nothing crashes, and what is
- * wrong is said. Mistakes that need more than a line to make have their tests beside what they are
- * about.
- */
+/* What a caller can do wrong, call by call in the order of the public header: nothing crashes, and
+ * the message names the mistake. Mistakes that need more than a line are tested with their
+ * subject. */
 #include "test.h"
 
 static zf_graph *new_graph(test *t)
@@ -11,7 +10,7 @@ static zf_graph *new_graph(test *t)
     return g;
 }
 
-/* The expression makes the graph's error, which holds `part`. */
+/* The expression sets the graph's error, which contains `part`. */
 #define SAYS(t, expression, part)                                                                  \
     do {                                                                                           \
         zf_graph *g = new_graph(t);                                                                \
@@ -117,7 +116,7 @@ static zf_graph *graph_of(test *t)
     return t->deferred[t->deferred_count - 2].object; /* the program's is behind it */
 }
 
-/* Inputs that are read must have been written once; others need not. */
+/* An input that is read must have been written once; others need not. */
 TEST(misuse_steps_with_inputs_not_written)
 {
     const float x[3] = {1, 2, 3}, lr = 0.5f;
@@ -145,7 +144,7 @@ TEST(misuse_steps_with_inputs_not_written)
     }
 }
 
-/* The parameters stay as they are, and a good rate goes on. */
+/* The parameters do not change, and with a finite rate training continues. */
 TEST(misuse_of_learning_rates)
 {
     const float x[3] = {1, 2, 3}, bad[] = {NAN, INFINITY, -INFINITY};

@@ -1,10 +1,9 @@
-/* Mutated graphs: the graphs that tests/passes begin with, changed at random, go through random
- * lists of passes, with fusion in front of zf_autograd, behind it, or not at all. What a pass
- * accepts must keep every rule, and compute what the plain graph does: to the last bit, or, where
- * passes fuse, as near to the plain graph in f64 as the plain graph itself is, but for some times
- * its rounding. A bounded run is a test; MUTATE_RUNS=N and MUTATE_SEED=N make it longer and other,
- * MUTATE_CHANGES=N changes graphs up to N times in place of 4 (make mutate).
- */
+/* Mutated graphs: the graphs at the beginning of tests/passes, changed at random, go through random
+ * lists of passes, with fusion before zf_autograd, after it, or not at all. A graph that a pass
+ * accepts must keep every rule, and compute the numbers of the plain graph: to the last bit, or
+ * where passes fuse, as near to the plain graph in f64 as the plain graph itself is, within some
+ * times its rounding. A bounded run is a test; MUTATE_RUNS=N and MUTATE_SEED=N set its length and
+ * seed, MUTATE_CHANGES=N changes graphs up to N times instead of 4 (make mutate). */
 #define _POSIX_C_SOURCE 200809L
 #include "../tools/pass.h"
 #include "numbers.h"
@@ -37,7 +36,7 @@ static int by_text(const void *a, const void *b)
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* What stands in front of the first passes in every file. */
+/* Reads the graph before the first passes of every file. */
 static bool read_graphs(mutator *m)
 {
     DIR *folder = opendir("tests/passes");
@@ -70,7 +69,7 @@ static void splice(char *text, size_t at, size_t length, const char *with)
     memcpy(text + at, with, more);
 }
 
-/* One of the places where `what` stands; NULL: there is none. */
+/* One of the places where `what` occurs; NULL: there is none. */
 static char *any_place(mutator *m, char *text, const char *what)
 {
     int count = 0;
@@ -126,7 +125,7 @@ static void change(mutator *m, char *text)
     }
 }
 
-/* Makes the types behind the nodes those of their operands; NULL: it is no graph. */
+/* Corrects the types after nodes to those of their operands; NULL: it is no graph. */
 static zf_graph *repaired(char *text)
 {
     for (int turn = 0; turn < 2 * LINES; turn++) {
@@ -146,7 +145,7 @@ static zf_graph *repaired(char *text)
 
 /* --------------------------------------------------------------------------------------- passes */
 
-/* A list of passes behind `autograd; optimizer`; *fuses: it may round otherwise. */
+/* A list of passes after `autograd; optimizer`; *fuses: it may round differently. */
 static void random_passes(mutator *m, char *line, size_t size, int64_t *slots, bool *fuses)
 {
     int world = 1 + choose(m, 3), micro = 1 + choose(m, 2), stage = choose(m, 4);
@@ -163,7 +162,7 @@ static void random_passes(mutator *m, char *line, size_t size, int64_t *slots, b
              choose(m, 4) ? "" : " no_reuse");
 }
 
-/* Text of the graph after the passes; NULL where one refuses, with why in message. */
+/* The text of the graph after the passes; NULL where one refuses, with the reason in message. */
 static char *passed(const char *text, const char *line, char *message, size_t size)
 {
     zf_graph *g = zf_graph_parse(text, strlen(text), NULL, NULL);
@@ -176,7 +175,7 @@ static char *passed(const char *text, const char *line, char *message, size_t si
 
 /* ------------------------------------------------------------------------------------- numbers */
 
-/* How far x is from the exact numbers; *largest of these. */
+/* The distance of x from the exact numbers; *largest of these. */
 static double distance(const number *x, const number *exact, double *largest)
 {
     double off = 0;
@@ -189,9 +188,10 @@ static double distance(const number *x, const number *exact, double *largest)
     return off;
 }
 
-/* What all three have is in b about as near to the exact numbers as in a, where that is near enough
- * to tell something. In 16 bits roundings are few and large, and a sum may be near by luck: what b
- * is held to is the least near of a, and no less than is to be expected of a few numbers. */
+/* The numbers that all three have are in b about as near to the exact ones as in a, where that is
+ * near enough to be meaningful. In 16 bits roundings are few and large, and a sum may be near by
+ * chance: the bound for b is the largest distance in a, and at least what is expected of a few
+ * numbers. */
 static bool near_enough(const numbers *a, const numbers *b, const numbers *exact, bool narrow,
                         char *why, size_t size)
 {
@@ -218,8 +218,8 @@ static bool near_enough(const numbers *a, const numbers *b, const numbers *exact
     return true;
 }
 
-/* LayerNorm of one element: what comes of it is 0, times the reciprocal of the root of eps, and in
- * 16 bits the rounding of an activation that is made again is not 0. */
+/* LayerNorm of one element: its gradient is 0 times the reciprocal of the root of eps, and in 16
+ * bits the rounding of a recomputed activation is not 0. */
 static bool is_steep(const char *text)
 {
     for (const char *at = text; (at = strstr(at, "= layer_norm ")); at++) {
@@ -229,8 +229,8 @@ static bool is_steep(const char *text)
     return false;
 }
 
-/* The output of a step, as numbers_of calls it, is an input: nothing sums it over the slots, of
- * which each has its own. */
+/* The output of a step, named as in numbers_of, is an input: it is not summed over the slots, each
+ * of which has its own. */
 static bool is_input(const char *text, const char *called)
 {
     const char *name = strstr(called, " output ") + strlen(" output ");
@@ -258,10 +258,10 @@ static bool all_finite(const numbers *a)
     return true;
 }
 
-/* What a graph goes through, and how its numbers may differ from those of the plain one. */
+/* The passes of a graph, and how its numbers may differ from those of the plain graph. */
 typedef struct comparison {
     int64_t slots;
-    bool fuses, narrow; /* rounds otherwise; computes in 16 bits */
+    bool fuses, narrow; /* rounds differently; computes in 16 bits */
 } comparison;
 
 /* `wide`: the plain graph in f32. */
@@ -310,7 +310,8 @@ static int32_t loss_of(const zf_graph *g)
     return loss;
 }
 
-/* One graph, changed, and its passes; false where something is wrong. *checked: it came so far. */
+/* Changes one graph and runs its passes; false where something is wrong. *checked: numbers were
+ * compared. */
 static bool mutate_once(mutator *m, char *why, size_t size, char *shown, bool *checked)
 {
     static const char *const rules[] = {"sgd lr", "sgd lr momentum=0.9", "adamw lr",

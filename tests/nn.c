@@ -66,7 +66,7 @@ TEST(schedules_follow_their_formulas)
                 {{3, 0.5}, {4, 0.1}, {9, 0.1}});
 }
 
-/* Without warm-up, without steps, long after the end: a rate, and none beyond peak. */
+/* Without warm-up, without steps, long after the end: the rate is finite and at most peak. */
 TEST_ONCE(schedules_without_room_are_within_their_bounds)
 {
     static const int64_t steps[] = {0, 1, 2, 100}, warmups[] = {0, 1, 2, 200},
@@ -153,7 +153,7 @@ TEST(layers_name_and_shape_their_parameters)
                  zf_tensor_shape(x).dims[2] == 2);
 }
 
-/* A standard deviation of ZF_ZERO is 0: an adapter's second matrix. eps likewise. */
+/* A standard deviation of ZF_ZERO is 0, as for an adapter's second matrix. eps likewise. */
 TEST(layers_begin_with_zeros)
 {
     float weight[6], rows[8];

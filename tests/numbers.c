@@ -1,5 +1,5 @@
-/* Runs a graph's text and keeps its numbers. Names are found in the text, so that the public
- * interface is enough. */
+/* Runs a graph's text and keeps its numbers. Names are found in the text, so the public interface
+ * is enough. */
 #include "../tools/pass.h"
 #include "numbers.h"
 
@@ -138,7 +138,7 @@ char *text_in_f64(const char *graph)
 
 /* ------------------------------------------------------------------------------------- names */
 
-/* The next name in the text that stands on a line of `op`; *at moves behind it. */
+/* The next name in the text on a line of `op`; *at moves past it. */
 static bool next_name(const char **at, const char *op, char name[256])
 {
     const char *line = *at;
@@ -265,7 +265,7 @@ static bool keep_all(numbers *out, ranks *r, const char *text, int step, zf_erro
     return true;
 }
 
-/* What stands in `text` as `kind` gets the values of the slot that rank k runs as micro-batch m. */
+/* Leaves of `kind` in `text` get the values of the slot that rank k runs as micro-batch m. */
 static bool write_all(ranks *r, const char *text, const char *kind, int32_t k, int64_t m,
                       zf_error *error)
 {

@@ -1,5 +1,5 @@
-/* What graphs compute: a graph's text is run on seeded values, and everything that it makes is kept
- * under its name, so that the numbers of two graphs can be compared. */
+/* The numbers of graphs: a graph's text is run on seeded values, and all results are kept under
+ * their names, so that the numbers of two graphs can be compared. */
 #ifndef NUMBERS_H
 #define NUMBERS_H
 
@@ -19,14 +19,14 @@ typedef struct numbers {
 } numbers;
 
 typedef struct numbers_desc {
-    int steps;         /* 0: 1; what is there is kept after the first and after the last */
+    int steps;         /* 0: 1; values are kept after the first and after the last */
     bool fast;         /* the fast kernels instead of the reference */
     int threads;       /* 0: 1 */
     const char *offload_dir; /* zf_store_desc.offload_dir */
     const char *donor; /* text of a graph whose parameters and states are shared; NULL: none */
     bool evaluate, no_reuse, poison;
     bool no_gradients; /* do not add outputs for the gradients */
-    /* Parts of the global batch: a graph that is not for ranks yet runs them as micro-batches */
+    /* Parts of the global batch: a graph that is not for ranks runs them as micro-batches */
     int64_t slots;
     uint64_t seed; /* of the lockstep run: when collectives of other queues are done */
 } numbers_desc;
@@ -38,11 +38,11 @@ bool numbers_of(numbers *out, const char *text, const numbers_desc *desc, zf_err
 void numbers_free(numbers *numbers);
 const number *numbers_find(const numbers *numbers, const char *name);
 
-/* Compares, bit for bit (any NaN equals any other), what both have and whose name begins with
- * `prefix` behind the step
- * ("" for all); returns how many that were, or -1 with why[0..size). */
+/* Compares, bit for bit (any NaN equals any other), the numbers that both have and whose name,
+ * after the step, begins with `prefix` ("" for all); returns their number, or -1 with
+ * why[0..size). */
 int numbers_compare(const numbers *a, const numbers *b, const char *prefix, char *why, size_t size);
-/* The same of floats but for differences of up to `within` of the largest element. */
+/* The same for floats, with differences of up to `within` of the largest element. */
 int numbers_compare_within(const numbers *a, const numbers *b, const char *prefix, double within,
                            char *why, size_t size);
 
@@ -57,8 +57,8 @@ char *text_in_f64(const char *graph);
 /* Element i as a double. */
 double number_at(const number *number, int64_t i);
 int64_t number_count(const number *number);
-/* The least bytes of a plan of the graph with recomputation, by the messages about impossible
- * limits; -1 where there are none. */
+/* The minimum of bytes of a plan of the graph with recomputation, from the messages about
+ * impossible limits; -1 where there are none. */
 long long numbers_least_peak(const char *text);
 
 #endif

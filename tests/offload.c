@@ -1,5 +1,5 @@
 #define _POSIX_C_SOURCE 200809L
-/* Offload: numbers are those without it, to the last bit; each space has its own plan, which is
+/* Offload: numbers are those without it, to the last bit; each space has its own plan, which equals
  * what is allocated; the verifier finds copies that are missing, wrong or not waited for. */
 #include "../tools/pass.h"
 #include "disk.h"
@@ -75,9 +75,9 @@ static bool same_bits(test *t, const char *kinds, const char *before, const char
     return good && access(folder, F_OK) != 0;
 }
 
-/* Every stage, on 1, 2 and 4 ranks, every optimizer and dtype, f16 with steps that are skipped, one
- * micro-batch and four, recomputed, with every kind of budget; each with one kind or several that
- * leave the device. */
+/* Every stage, on 1, 2 and 4 ranks, every optimizer and dtype, f16 with skipped steps, one
+ * micro-batch and four, recomputed, with every kind of budget; each with one or several kinds
+ * offloaded. */
 TEST_ONCE(offload_keeps_the_bits)
 {
     static const char *const optimizers[] = {"adamw lr weight_decay=0.1",
@@ -206,8 +206,8 @@ static bool moment_of_step(zf_program *p, float moment[2400])
            !zf_store_read(STORE(p), "adamw.m/layer.0.w", moment, 2400 * sizeof *moment);
 }
 
-/* States on a disk: the file is as large as the plan says; after a change of the file, the next
- * step is an error that names the state, and another program goes on from the last checkpoint with
+/* States on a disk: the file is as large as the plan says. After a change of the file, the next
+ * step is an error that names the state, and another program resumes from the last checkpoint with
  * the same bits. */
 TEST_ONCE(offload_to_a_disk)
 {
@@ -283,8 +283,8 @@ TEST_ONCE(offload_without_a_folder)
     }
 }
 
-/* A step with its states in host memory takes from each space what the plan says, and of the device
- * as much less as the states are. */
+/* A step with its states in host memory allocates in each space what the plan says, and on the
+ * device less by the size of the states. */
 TEST_ONCE(offload_has_a_plan_of_each_space)
 {
     zf_plan plans[2];
@@ -444,7 +444,7 @@ TEST_ONCE(offload_mistakes_are_found)
     }
 }
 
-/* Passes out of order, and what a description cannot ask for. */
+/* Passes out of order, and invalid descriptions. */
 TEST_ONCE(offload_errors)
 {
     static const struct {

@@ -835,7 +835,7 @@ static zf_status session_step(session *s, const op_case *c)
     return status ? status : session_check(s, zf_step(s->program));
 }
 
-/* What a step leaves: the value, then the mutable operands one behind the other. */
+/* The results of a step: the value, then the mutable operands in order. */
 typedef struct result {
     int64_t count;
     bool complete;
@@ -890,7 +890,7 @@ static void wrong_in(test *t, const char *file, int line, const op_case *c, cons
     test_fail(t, file, line, c->row, text);
 }
 
-/* NOMEM in the out-of-memory run is as it should be; anything else is a failure. */
+/* ZF_ERR_NOMEM is expected in the out-of-memory run; anything else is a failure. */
 #define stopped(t, line, c, z, s) stopped_in((t), __FILE__, (line), (c), (z), (s))
 static void stopped_in(test *t, const char *file, int line, const op_case *c, const sizes *z,
                        session *s)

@@ -1,14 +1,13 @@
-/* Every operator, driven by the table of op_cases.h: what a row computes against the same graph in
- * f64, its gradient against central differences, equal bits for every number of threads, odd and
- * empty shapes, results written over operands.
- */
+/* Every operator, with the table of op_cases.h: its results against the same graph in f64, its
+ * gradient against central differences, equal bits for every number of threads, odd and empty
+ * shapes, results written over operands. */
 #include "op_cases.h"
 
 static const char *const isas[] = {"portable", "avx2", "avx512", "neon"};
 
 /* -------------------------------------------------------------------------------- tests */
 
-/* What zf_zero makes of a graph takes several ranks: tests/comm.c, tests/zero.c and
+/* Operators that zf_zero appends need several ranks: tests/comm.c, tests/zero.c and
  * tests/passes/zero_*.zf run these. tests/precision.c has a table of the loss scale. */
 static const char *const elsewhere[] = {
     "loss_scale",     "loss_scale_update", "bucket",     "accumulator", "shard",   "all_gather",
@@ -43,9 +42,9 @@ static double growth_of(const op_case *c, int64_t i)
                          : 1 + fabs(operand[0][i]);
 }
 
-/* How far the result may be from the reference: units of 2^-24 of the scale, and half a unit of a
- * 16-bit result, which the reference rounds from double and all others from f32. `sums`: it is of
- * the dtype of sums. */
+/* The bound for the error of the result: units of 2^-24 of the scale, and half a unit of a 16-bit
+ * result, which the reference rounds from double and all others from f32. `sums`: it has the dtype
+ * of sums. */
 static double bound_of(const op_case *c, const sizes *z, zf_dtype dtype, bool reference, bool sums,
                        double exact, double terms, double largest)
 {
@@ -208,8 +207,8 @@ TEST_ONCE(operators_may_be_retyped)
         }
 }
 
-/* A case gives the same bits whichever operands it may write over, and leaves those alone that it
- * may not. */
+/* A case gives the same bits whichever operands it may write over, and does not change the
+ * others. */
 static void check_in_place(test *t, session *s, const op_case *c, const sizes *z, zf_dtype dtype)
 {
     unsigned floats = 0;

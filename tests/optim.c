@@ -1,5 +1,5 @@
 /* The optimizer passes: their numbers against PyTorch's and timm's (tests/golden/optim/make.py says
- * which and how the files are laid out), clipping, what decays, and what their misuse is told. */
+ * which, and how the files are laid out), clipping, weight decay, and messages. */
 #include "test.h"
 
 enum { TENSORS = 6, STEPS = 10, MOST = 4096 };
@@ -260,7 +260,7 @@ TEST(optim_lion_is_timms)
     check_published(t, "lion", (const char *[]){"default", "no_decay", "equal_betas"}, 3);
 }
 
-/* Weight decay leaves tensors of rank 1 alone: they follow the numbers without it. */
+/* Weight decay does not change tensors of rank 1: they follow the numbers without it. */
 TEST(optim_decay_spares_vectors)
 {
     static bench b;
@@ -372,7 +372,7 @@ TEST(optim_mistakes_in_a_graph)
     }
 }
 
-/* An update whose step nobody advances says so when it runs. */
+/* An update whose step was not advanced is an error when it runs. */
 TEST(optim_needs_an_advanced_step)
 {
     static bench b;
@@ -623,7 +623,7 @@ TEST_ONCE(optim_master_weights_are_cut)
         }
 }
 
-/* What is written into a parameter is what its master weights start from. */
+/* After a write to a parameter, its master weights start from the written values. */
 TEST(optim_a_written_parameter_has_new_master_weights)
 {
     static masters m;

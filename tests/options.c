@@ -1,4 +1,4 @@
-/* The command line of the samples: what is read, and what a bad one is told. */
+/* The command line of the samples: how options are read, and messages. */
 #include "test.h"
 
 #include "../examples/common/options.h"
@@ -168,7 +168,8 @@ TEST(options_help_shows_defaults)
                "                                    a choice [second]\n");
 }
 
-/* The frame's, and among them a sample's own; what a run does with them is said in their kind. */
+/* The frame's options, with a sample's own among them; their kind says what a run does with
+ * them. */
 TEST_ONCE(settings_are_those_of_the_frame_and_of_the_sample)
 {
     settings o = settings_defaults();

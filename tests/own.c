@@ -1,8 +1,8 @@
 /* A program's own operators: they print, parse, are copied, differentiated, fused around, sharded
- * over ranks and run as built-in ones are, and what is wrong with one is said.
+ * over ranks and run as built-in ones are, and mistakes in them are reported.
  *
- *     snake        x + sin(a x)^2 / a, elementwise, its gradient an operator of its own as well
- *     unit_rows    rows divided by their lengths, its gradient made of builders
+ *     snake        x + sin(a x)^2 / a, elementwise; its gradient is an own operator too
+ *     unit_rows    rows divided by their lengths; its gradient uses builders
  *     pairs        sums of neighbours: another shape, by infer; no gradient
  *     offset       x + a row of constants: two operands, one broadcast; a list and a choice
  */
@@ -512,7 +512,7 @@ static zf_status grown_infer(zf_infer *c) { return c->shape.dims[0] += 1, ZF_OK;
 static void scalar_gradient(zf_grad *c) { c->dx[0] = zf_sum(c->dy); }
 static void lost_gradient(zf_grad *c) { c->dx[0] = zf_concat(NULL, 0, 0); }
 
-/* An operator that cannot be: the graph says so, and where. */
+/* An invalid operator is the graph's error, which says where. */
 TEST(own_operators_must_be_whole)
 {
     static const struct {

@@ -1,22 +1,21 @@
 /* Passes over text: every file of tests/passes is a test.
  *
- *     # A sentence that says what is shown.
+ *     # A sentence that says what the test shows.
  *     %1 = input "x" : f32[4]                  the graph
  *     --> simplify                             passes, as tools/zf-opt takes them
  *     ...                                      near misses and the graph after them, or
  *     error: zf_clip: needs ...                why not; the next line of passes starts from the
  * graph before
  *
- * `tests --bless` rewrites what is expected. Golden text shows shape, not truth, so each graph is
- * also run before and after on the same values. What both have must be equal to the last bit:
- * outputs, parameters and states after one step and after three, gradients; but for `fuse`, where
- * reference kernels round less often, and fast ones may add in another order if the sentence says
- * so
- * ("rounding"): these must be equal within 2e-6 of the largest element; and for `precision`, where
- * floats that are put out must be near what they were. New gradients must be those of finite
- * differences (in f64), clipped ones scaled by the rule, and updates must change every parameter
- * with a gradient and no other. A plan must hold with values apart, and with dead bytes poisoned.
- */
+ * `tests --bless` rewrites the expected text. Text shows the form of a graph, not whether it is
+ * right, so each graph also runs before and after the passes, on the same values. Outputs,
+ * parameters and states after one step and after three, and gradients, must be equal to the last
+ * bit. There are two exceptions. After `fuse`, reference kernels round less often, and fast ones
+ * may add in another order if the sentence says so ("rounding"): they must be equal within 2e-6 of
+ * the largest element. After `precision`, float outputs must be near those before. New gradients
+ * must equal finite differences (in f64), clipped ones must be scaled by the rule, and updates must
+ * change every parameter with a gradient and no other. A plan must also give these numbers without
+ * memory reuse, and with dead bytes poisoned. */
 #define _POSIX_C_SOURCE 200809L /* opendir */
 #include "../tools/pass.h"
 #include "numbers.h"
@@ -101,7 +100,7 @@ static const char *part_end(const char *at)
 
 /* ----------------------------------------------------------------------------------- numbers */
 
-/* Whether the line runs the pass; *arguments is what stands behind its name. */
+/* Whether the line runs the pass; *arguments: the text after its name. */
 static bool runs(const char *line, const char *pass, const char **arguments)
 {
     size_t length = strlen(pass);
@@ -195,7 +194,7 @@ static bool check_differences(const char *graph, char *why, size_t size)
     return good;
 }
 
-/* What is put out is as before, within one rounding for each of the graph's nodes. */
+/* Outputs are as before, within one rounding for each node of the graph. */
 static bool check_precision(const numbers *before, const numbers *after, const char *line,
                             const char *graph, char *why, size_t size)
 {
@@ -220,7 +219,7 @@ static bool check_precision(const numbers *before, const numbers *after, const c
     return true;
 }
 
-/* With a loss scale, gradients stay as they are, and their norm is that without the scale. */
+/* With a loss scale, gradients do not change, and their norm is that without the scale. */
 static bool check_scaled(const numbers *before, const numbers *after, char *why, size_t size)
 {
     double squares = 0, scale;
@@ -269,8 +268,7 @@ static bool check_clip(const numbers *before, const numbers *after, double most,
     return true;
 }
 
-/* A parameter has changed where its gradient is not zero throughout, and is as it was where it has
- * none. */
+/* A parameter has changed if its gradient is not zero everywhere, and has not if it has none. */
 static bool check_updates(const numbers *before, const numbers *after, char *why, size_t size)
 {
     for (int k = 0; k < before->count; k++) {
@@ -299,7 +297,7 @@ static int64_t slots_of(const char *graph)
     return world * micro;
 }
 
-/* The numbers of the graphs before and after the passes of `line` are as they must be. */
+/* Checks the numbers of the graphs before and after the passes of `line`. */
 static bool check_numbers(const char *line, const char *before, const char *after, bool fast,
                           bool rounds, char *why, size_t size)
 {
@@ -348,7 +346,7 @@ static bool check_numbers(const char *line, const char *before, const char *afte
 
 /* ------------------------------------------------------------------------------------ the run */
 
-/* Reports the first line of the file, as it is and as it would be, in which the two differ. */
+/* Reports the first line in which the file and the new text differ. */
 static void report_difference(test *t, const char *is, const char *would_be)
 {
     char why[700];
@@ -361,8 +359,8 @@ static void report_difference(test *t, const char *is, const char *would_be)
     test_fail(t, t->self->name, line, "other text (--bless accepts it)", why);
 }
 
-/* Runs one line of passes over the graph whose text is `before`; `after` becomes the text that it
- * gives. False when the body must end. */
+/* Runs one line of passes over the graph whose text is `before`; its text afterwards goes to
+ * `after`. False when the body must end. */
 static bool run_line(test *t, int line, const char *passes, const char *before, bool rounds,
                      text *after, bool *failed)
 {

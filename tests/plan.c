@@ -1,7 +1,6 @@
 /* The verifier of plans on ranks and queues: each rule is broken once, by an edit of a good text,
- * and the error names the nodes (rules that no text can break: inside/verify.c); and what random
- * edits leave acceptable computes what it says.
- */
+ * and the error names the nodes (rules that no text can break: inside/verify.c). And random edits
+ * that the verifier accepts must not change the numbers. */
 #include "../tools/pass.h"
 #include "numbers.h"
 
@@ -617,7 +616,7 @@ static void join_lines(char *text, size_t size, const lines *l)
         length += (size_t)snprintf(text + length, size - length, "%.*s\n", l->length[k], l->at[k]);
 }
 
-/* Line `from` comes to stand at `to`. */
+/* Moves line `from` to `to`. */
 static void move_line(lines *l, int from, int to)
 {
     const char *at = l->at[from];
@@ -636,7 +635,7 @@ static bool line_has(const lines *l, int k, const char *what)
     return at && at < l->at[k] + l->length[k];
 }
 
-/* A random line in which `what` stands, -1 if there is none. */
+/* A random line that contains `what`; -1 if there is none. */
 static int line_with(chance *c, const lines *l, const char *what)
 {
     int found = -1, seen = 0;
@@ -645,7 +644,7 @@ static int line_with(chance *c, const lines *l, const char *what)
     return found;
 }
 
-/* The text behind " : " of the line that defines the id, without place and queue; "" if none. */
+/* The text after " : " in the line that defines the id, without place and queue; "" if none. */
 static void type_of(const lines *l, int id, char type[64])
 {
     type[0] = '\0';
@@ -658,9 +657,9 @@ static void type_of(const lines *l, int id, char type[64])
     }
 }
 
-/* The kinds of edits. What the first five leave acceptable, which touch places, queues, waits and
- * releases alone, has the numbers of before; so have the next two, where the verifier lets anything
- * pass. */
+/* The kinds of edits. The first five only change places, queues, waits and releases: if the
+ * verifier accepts such a text, its numbers are those before. So it is with the next two, if the
+ * verifier accepts anything. */
 enum {
     MOVE_MARK,
     DROP_MARK,
@@ -793,7 +792,7 @@ static void strip(char *text)
     *to = '\0';
 }
 
-/* After two steps every rank has the parameters that rank 0 has, those that are not cut. */
+/* After two steps every rank has the whole parameters of rank 0. */
 static bool ranks_agree(const char *text, int world, char *why, size_t size)
 {
     zf_error error = {ZF_OK, ""};
@@ -839,7 +838,7 @@ static bool ranks_agree(const char *text, int world, char *why, size_t size)
     return good;
 }
 
-/* What becomes of an accepted text: false with why[0..size), unless it is sound. *ran: it runs. */
+/* Checks an accepted text: false, with why[0..size), unless it is sound. *ran: it runs. */
 static bool is_sound(const char *text, int world, const numbers *original, bool *ran, char *why,
                      size_t size)
 {

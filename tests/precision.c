@@ -1,5 +1,5 @@
-/* Mixed precision: the loss scaler by a table that was derived by hand, what is retyped, and steps
- * in bf16 and f16 that have the same bits at every ZeRO stage, skipped ones among them. */
+/* Mixed precision: the loss scaler by a table that was derived by hand, the dtypes of nodes, and
+ * steps in bf16 and f16 that have the same bits at every ZeRO stage, including skipped ones. */
 #include "test.h"
 
 #include <stdio.h>
@@ -164,7 +164,7 @@ TEST(precision_scaler_table)
     }
 }
 
-/* States that hold anything, as a checkpoint might, are no undefined behaviour. */
+/* States may hold any values, as in a damaged checkpoint, without undefined behaviour. */
 TEST_ONCE(precision_scaler_survives_any_state)
 {
     static scaler s;
@@ -385,7 +385,7 @@ static const char *const counters[] = {"adamw.step",       "lamb.step",
 
 enum { IMAGE = 1 << 16 };
 
-/* Appends what is called `name`, if there is such a thing; false when it cannot be read. */
+/* Appends the value called `name`, if there is one; false when it cannot be read. */
 static bool image_add(model *m, const char *name, unsigned char image[IMAGE], size_t *at)
 {
     zf_tensor x = zf_graph_find(m->graphs[0], name);
@@ -415,8 +415,8 @@ static size_t image_of(model *m, bool all, unsigned char image[IMAGE])
 
 /* -------------------------------------------------------------------------------------- steps */
 
-/* A scale that is far too large: steps are skipped until f16 can hold it, which changes nothing but
- * the scaler; the loss is put out without it. */
+/* A scale that is far too large: steps are skipped until f16 can hold the gradients, which changes
+ * only the scaler; the output loss is unscaled. */
 TEST(precision_skips_steps_that_overflow)
 {
     static model m;

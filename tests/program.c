@@ -1,5 +1,5 @@
-/* Programs: what they compute, what they cost, how they fail, and that nothing of it depends on how
- * they are run. */
+/* Programs: their numbers, their memory and FLOPs, their errors; and that none of these depends on
+ * how they are run. */
 #include "numbers.h"
 
 /* A small model with most of what a transformer has; `training` appends gradients, clipping and
@@ -228,7 +228,7 @@ TEST(program_evaluates_without_dropout)
 
 /* ------------------------------------------------------------------------------------ memory */
 
-/* The CPU backend with what it is asked for written down. */
+/* A CPU backend that records its calls. */
 typedef struct counted {
     zf_backend backend, *cpu;
     size_t allocated, released;
@@ -318,7 +318,7 @@ static counted counted_over(zf_backend *cpu)
                                  .destroy = counted_destroy}};
 }
 
-/* What was predicted is what is allocated, once, and a step allocates nothing. */
+/* The predicted bytes are those that are allocated, once, and a step allocates nothing. */
 TEST(program_allocates_what_it_predicts)
 {
     for (int run = 0; run < 3; run++) {
@@ -610,8 +610,8 @@ TEST(program_without_a_program)
 
 /* ------------------------------------------------------------------------------------- failing */
 
-/* An index out of range is an error of the step that loses nothing: the next step is as if there
- * had been none. */
+/* An index out of range is an error of the step that changes nothing: the next step is as if it had
+ * not been. */
 TEST(program_bad_index_loses_nothing)
 {
     model m = model_new(t, 12, 8, 10, true), n = model_new(t, 12, 8, 10, true);

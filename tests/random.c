@@ -1,11 +1,10 @@
-/* Random graphs through random passes: the numbers stay what they were.
+/* Random graphs through random passes: the numbers do not change.
  *
  * A generator builds graphs from all builders: shared values, views of views, parameters used
- * twice, broadcasts, several dtypes, empty tensors. Each is run plainly, with every value in bytes
- * of its own; then it is simplified, placed, run with reuse, with the dead poisoned, on threads,
- * over parameters of another program, from its own text; and all of that must give the same bits.
- * Where they differ the graph is printed.
- */
+ * twice, broadcasts, several dtypes, empty tensors. Each runs without memory reuse; then it is
+ * simplified, placed, run with reuse, with dead bytes poisoned, on threads, over parameters of
+ * another program, and from its own text. All runs must give the same bits. Where they differ, the
+ * graph is printed. */
 #include "../tools/pass.h"
 #include "numbers.h"
 
@@ -303,8 +302,8 @@ static bool same_numbers(test *t, uint64_t seed, const numbers *expected, const 
     return good;
 }
 
-/* The passes that recompute as much as can be, by what an impossible limit says is the least; ""
- * where there are no gradients. */
+/* Passes that recompute as much as possible, by the minimum that the error for an impossible limit
+ * names; "" where there are no gradients. */
 static void recomputation(char *line, size_t size, const char *text)
 {
     long long least = numbers_least_peak(text);
@@ -384,8 +383,8 @@ static bool shows_input(const char *text, const char *name)
     return at && !strncmp(at + strcspn(at, "="), "= input", 7);
 }
 
-/* Leaves out what ranks do not share: outputs that are no scalar floats, or inputs, are those of a
- * part of the global batch. */
+/* Leaves out numbers that ranks do not share: outputs that are no scalar floats, or are inputs,
+ * belong to a part of the global batch. */
 static void keep_shared(numbers *n, const char *text)
 {
     int kept = 0;

@@ -1,6 +1,6 @@
-/* Recomputation: the same bits with it and without, at every ZeRO stage; limits that are met, by
- * plans that are what is allocated; limits that cannot be; the FLOPs that are predicted, executed.
- */
+/* Recomputation: the same bits with and without it, at every ZeRO stage; plans that stay within
+ * limits and equal what is allocated; impossible limits; predicted FLOPs equal those that are
+ * executed. */
 #include "../examples/bert/model.h"
 #include "../tools/pass.h"
 #include "numbers.h"
@@ -105,7 +105,8 @@ static void training(char *line, size_t size, bool fused, const char *precision)
 }
 
 /* `wide`: in f64. Reference kernels of f32 round the result of a fused node once where the fast
- * ones round xhat, and what is made of xhat is rounded twice: with fusion they are left out. */
+ * ones round xhat, and a value recomputed from xhat is rounded twice: they are left out with
+ * fusion. */
 static void check_bits(test *t, int which, double dropout, bool fused, const char *precision,
                        bool wide)
 {
@@ -224,8 +225,8 @@ static long long number_behind(const char **text, const char *words)
     return found;
 }
 
-/* What the graph takes at least, as the message about a limit below it says; frees it. A limit
- * below what is there whatever is made again has a message of its own. */
+/* The minimum that the graph takes, according to the message about a limit below it; frees the
+ * graph. A limit below the bytes that recomputing cannot save has a message of its own. */
 static long long least_of(test *t, zf_training *d, zf_graph *g)
 {
     zf_graph *own = zf_graph_copy(g);
@@ -251,9 +252,9 @@ static long long least_of(test *t, zf_training *d, zf_graph *g)
     return least;
 }
 
-/* Limits between what the plan takes and the least that it can, with the scratch of a backend, with
- * ranks and without: the plan is within, its bytes are those that are allocated, and less room
- * takes no fewer FLOPs. */
+/* Limits between what the plan takes and its minimum, with the scratch of a backend, with ranks and
+ * without: the plan is within the limit, its bytes are those that are allocated, and a lower limit
+ * takes at least as many FLOPs. */
 TEST_ONCE(recompute_meets_limits)
 {
     zf_backend *cpu = zf_cpu_backend(&(zf_cpu_desc){.threads = 2}, NULL);
@@ -410,7 +411,8 @@ TEST_ONCE(recompute_counts_its_flops)
         CHECK(t, c.flops == info.plan.flops + info.plan.recomputed_flops);
         if (!mode) model = info.plan.flops;
         CHECK(t, model > 0 && info.plan.flops == model);
-        /* What a layer is made of is not kept: its first product, of 2 * 8 * 16 * 64 FLOPs. */
+        /* Values computed from a layer's input are not kept: the first product is recomputed, with
+         * 2 * 8 * 16 * 64 FLOPs. */
         CHECK(t, info.plan.recomputed_flops == (mode ? 3 * 4 * 2.0 * 8 * 16 * 64 : 0));
         zf_program_free(p);
         zf_graph_free(g);

@@ -1,12 +1,11 @@
-/* What a record says of its operator, tested by running it. Passes, plan and verifier believe the
- * record alike, so that none of them would notice a wrong one.
+/* What a record says of its operator, tested by running the operator. Passes, plan and verifier all
+ * use the record, so none of them would notice a wrong one.
  *
  * Every launch of every case of op_cases.h is run several times, over copies of its operands:
  *
  *     | guard | operand | guard |  ...  | guard | result, poisoned | guard |  | guard | scratch |
  *
- * and what it leaves is compared. A claim that no case has put to the test fails as well.
- */
+ * and the results are compared. A claim that no case has tested fails too. */
 #include "op_cases.h"
 #include "records.h"
 
@@ -74,8 +73,8 @@ static void copy_free(copy *c)
 /* Where array k of the copy lies; NULL where there is none. */
 static unsigned char *array_at(const copy *c, int k) { return c->memory[k] + GUARD; }
 
-/* Runs the launch over copies of its operands, `poison` being in all else. Operand k comes from
- * from[k] where that is not NULL. False where it failed or something is not as it should be. */
+/* Runs the launch over copies of its operands; all other memory holds `poison`. Operand k comes
+ * from from[k] where that is not NULL. False where it failed or broke a rule. */
 static bool run_copy(const zf_launch *l, copy *c, unsigned char poison, const zf_run *run,
                      const void *const *from)
 {
@@ -212,7 +211,7 @@ static void check_rows(const zf_launch *l, const claims *of, const copy *c)
     check_turned(l, c, turned, unit, zf_shape_count(l->out.shape) / rows, "BY_ROWS");
 }
 
-/* Another seed gives another result where random numbers are drawn, and the same elsewhere. */
+/* Another seed changes the result of an operator that draws random numbers, and of no other. */
 static void check_random(const zf_launch *l, const copy *c, uint32_t traits)
 {
     zf_run other = *l->run;
@@ -227,8 +226,8 @@ static void check_random(const zf_launch *l, const copy *c, uint32_t traits)
     }
 }
 
-/* The result is the bytes of the operand that it views, and its kernel leaves them as they are when
- * it is told to write them there. */
+/* The result is the bytes of the operand of which it is a view, and a kernel that writes there does
+ * not change them. */
 static void check_view(const zf_launch *l, const claims *of, const copy *c)
 {
     zf_launch over = *l;
@@ -340,8 +339,8 @@ run:
     return watch.inner.launch(watch.inner.self, l);
 }
 
-/* Plans put a view where its operand is and do not launch it: here it is launched, over the bytes
- * of what another case has left. */
+/* Plans place a view over its operand and do not launch it. Here it is launched, over bytes that
+ * another case has left. */
 static void check_views(const session *s)
 {
     static const zf_run run = {.seed = 5, .step = 1, .world = 1};
@@ -527,8 +526,8 @@ static bool same_members(const zf_launch *l, const member *a, const member *b, b
     return true;
 }
 
-/* Of collectives: what they write, where their results lie, and that these depend on nothing that
- * was there before, unless the micro-batch before has left it. */
+/* Collectives: which operands they write, where their results lie, and that these depend only on
+ * the operands, unless there is an accumulator. */
 static void check_collective(const zf_launch *l, const claims *of, zf_backend *const *cpus)
 {
     static member first[WORLD], again[WORLD];

@@ -1,4 +1,5 @@
-/* TEST_ONCE that cannot be judged, or not be run, with allocations refused: all of them, and why. */
+/* The TEST_ONCE that cannot be judged, or cannot be run, with allocations refused, each with the
+ * reason. */
 #ifndef REFUSALS_H
 #define REFUSALS_H
 
@@ -9,7 +10,8 @@ typedef struct exception {
 static const char no_message[] = "it is told of a refusal by a bool, or by NULL, without a message";
 static const char leaves[] = "a case that ends early leaves what it has open to the next one";
 
-/* They run so, and must not crash or hang; what they check after a refusal does not count. */
+/* These run with refusals, and must not crash or hang; failed checks after a refusal do not
+ * count. */
 static const exception unjudged[] = {
     {"batch_files_of_wrong_shapes", no_message},
     {"bert_text_with_masks_becomes_a_batch", no_message},

@@ -1,4 +1,4 @@
-/* Ranks of a run of the samples: what they compare, and what they say when one of them fails. */
+/* Ranks of a run of the samples: what they compare, and the message when one of them fails. */
 #define _POSIX_C_SOURCE 200809L
 #include "test.h"
 
@@ -66,7 +66,7 @@ static bool compare_rank(void *user, const zf_comm *comm, zf_error *error)
     return good;
 }
 
-/* All ranks get this error, NULL: none. */
+/* Checks that all ranks get this error; NULL: none. */
 static void compared(test *t, comparison *c, zf_status status, const char *text)
 {
     rank_group ranks;
@@ -166,7 +166,7 @@ static bool prepare(test *t, run_job *job)
     return true;
 }
 
-/* Rank 1 spoils a parameter behind the first step. */
+/* Rank 1 changes a parameter to NaN after the first step. */
 static bool train_rank(void *user, const zf_comm *comm, zf_error *error)
 {
     run_job *job = user, first = *job;
@@ -293,8 +293,8 @@ TEST_ONCE(ranks_say_why_an_evaluation_failed)
 
 /* --------------------------------------------------------------------------------- going on */
 
-/* Whether a run of GPT with these settings goes on from a checkpoint with these notes; else the
- * error behind the path. */
+/* Whether a run of GPT with these settings can be resumed from a checkpoint with these notes; else
+ * the error after the path. */
 static const char *goes_on(test *t, const settings *o, const zf_note *notes, int32_t count)
 {
     static run_job job;

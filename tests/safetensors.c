@@ -557,7 +557,7 @@ TEST(safetensors_writes_a_file_without_tensors)
     CHECK(t, zf_safetensors_count(file) == 0);
 }
 
-/* Each mistake has its message, leaves the old file alone and removes the new one. */
+/* Each mistake has its message, does not change the old file, and removes the new one. */
 TEST(safetensors_writer_refuses_misuse)
 {
     static const struct {
@@ -740,7 +740,7 @@ TEST_ONCE(safetensors_writer_keeps_the_mode)
     CHECK(t, stat(path, &about) == 0 && (about.st_mode & 0777) == 0600);
 }
 
-/* The disk refuses in the middle: the old file stays, the new one goes. */
+/* The disk is full in the middle: the old file stays, the new one is removed. */
 TEST_ONCE(safetensors_writer_survives_a_full_disk)
 {
     enum { SIZE = 1 << 20 };

@@ -91,8 +91,7 @@ static int count_of(const char *folder)
 }
 
 /* kill -9 at every system call from opening the place to closing it: the newest checkpoint is
- * there, and the run goes on from it at the same place, which is then as if nothing had
- * happened. */
+ * complete, and a run resumed from it at the same place goes on as if nothing had happened. */
 TEST_ONCE(saving_survives_kill)
 {
     static run_of_one r;

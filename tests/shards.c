@@ -1,6 +1,6 @@
-/* Checkpoints of ranks: what any stage and world saved, any other goes on from with the same bits;
- * no rank holds more than its part; what is damaged, missing or contradicts itself is named, and
- * what fails on one rank fails on all and changes nothing. */
+/* Checkpoints of ranks: a checkpoint of any stage and world can be resumed at any other with the
+ * same bits; no rank holds more than its shards; damaged, missing or contradictory files are named;
+ * a failure on one rank is a failure on all and changes nothing. */
 #if defined(__linux__)
 #define _GNU_SOURCE
 #else

@@ -1,5 +1,4 @@
-/* What a run of a sample says of its speed, by a clock that tells each step to take four
- * seconds. */
+/* The speed that a run of a sample prints, with a clock by which each step takes four seconds. */
 #define _POSIX_C_SOURCE 200809L
 #include "golden.h"
 

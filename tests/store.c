@@ -1,5 +1,5 @@
-/* Stores: several programs over the same parameters and states, whatever the stage and the number
- * of ranks: training in turns, evaluation, adapters, two models, layouts that fit or do not. */
+/* Stores: several programs over the same parameters and states, at every stage and on any number of
+ * ranks: training in turns, evaluation, adapters, two models, layouts that fit or do not. */
 #include "test.h"
 #include "turns.h"
 
@@ -156,7 +156,7 @@ static zf_status crew_new(test *t, crew *c, family *f, const crew_desc *d, zf_er
     return ZF_OK;
 }
 
-/* What slot `slot` of step `step` is trained on: rows from `some` on count nothing. */
+/* The data of slot `slot` in step `step`: rows from `some` on have no weight. */
 static zf_status feed(crew *c, int32_t r, int64_t slot, int64_t step, int64_t some)
 {
     zf_graph *g = c->graphs[r];
@@ -206,8 +206,8 @@ static zf_status train(crew *c, int64_t steps, zf_error *error)
 
 enum { IMAGE = 1 << 17 };
 
-/* Every tensor of the store of one rank whose name has `with` (NULL: any) and not `without` (NULL:
- * none) in it, one behind the other; returns the bytes. */
+/* The bytes of every tensor of one rank's store whose name contains `with` (NULL: any) and not
+ * `without` (NULL: none), in order; returns their number. */
 static size_t image_of(const family *f, const char *with, const char *without,
                        unsigned char image[IMAGE])
 {
@@ -224,7 +224,8 @@ static size_t image_of(const family *f, const char *with, const char *without,
     return at;
 }
 
-/* The same of what the programs name, by lockstep, for what is cut; f: whose order it is. */
+/* The same for tensors that the programs name, which may be sharded, by lockstep; f: whose
+ * order. */
 static size_t cut_image_of(crew *c, const family *f, const char *without,
                            unsigned char image[IMAGE])
 {
@@ -259,8 +260,8 @@ static const struct {
 
 enum { WAYS = sizeof ways / sizeof *ways };
 
-/* Two programs that train in turns go on with one count of steps, so with the random numbers of one
- * program that trains alone; evaluation between changes nothing. */
+/* Two programs that train in turns share one count of steps, and so have the random numbers of one
+ * program that trains alone; evaluation in between changes nothing. */
 TEST_ONCE(store_is_trained_in_turns)
 {
     static family one, many;
@@ -295,8 +296,8 @@ TEST_ONCE(store_is_trained_in_turns)
     }
 }
 
-/* Programs of two lengths over one store make the parameters of one program, where what the longer
- * one has more counts nothing. */
+/* Programs of two lengths over one store give the parameters of one program in which the additional
+ * positions of the longer one have no weight. */
 TEST_ONCE(store_is_trained_at_two_lengths)
 {
     static family one, two;
@@ -323,7 +324,7 @@ TEST_ONCE(store_is_trained_at_two_lengths)
     }
 }
 
-/* A step of micro-batches that another program has trained between is not finished. */
+/* If another program has trained between micro-batches of a step, the step cannot be finished. */
 TEST(store_step_is_not_stale)
 {
     const crew_desc d = {.stage = 0};
@@ -498,8 +499,8 @@ TEST_ONCE(store_of_two_models)
 
 /* ---------------------------------------------------------------------------------- layouts */
 
-/* On every rank, a layout that differs is refused, with both, and the store stays as it is; a
- * program that knows the store fits it, with a part of the parameters as well. */
+/* On every rank, a layout that differs is an error that names both, and the store does not change;
+ * a program that knows the store fits it, also with a part of the parameters. */
 TEST(store_refuses_another_layout)
 {
     static const struct {
@@ -741,8 +742,8 @@ static void four_free(void *object)
     *f = (four){.store = NULL};
 }
 
-/* What each program adds is known before it is allocated, and the store's memory goes with the last
- * who holds it. */
+/* The bytes that each program adds are known before they are allocated, and the store's memory is
+ * freed with its last user. */
 TEST(store_memory_is_known)
 {
     static four f;

@@ -1,4 +1,4 @@
-/* The test runner: bodies register themselves, each may run again with every allocation failing in
+/* The test runner: bodies register themselves. Each may run again with every allocation failing in
  * turn.
  *
  *     TEST(add_broadcasts)
@@ -9,13 +9,12 @@
  *         CHECK(t, zf_rank(...) == 2);
  *     }
  *
- * A failed check ends the body; what was deferred is run in reverse order. In the out-of-memory run
- * the allocation number k of t->allocator is refused. Then OK, GIVES or NEED meets ZF_ERR_NOMEM, or
- * every check holds as it does without; nothing may be left allocated. TEST_ONCE is for bodies that
- * take long, or allocate otherwise: a few refusals are spread over their run, of t->allocator, of
- * the library's default allocator and of the samples. Then some message says that memory is out, or
- * every check holds. refusals.h names those that are not judged, or not run, so.
- */
+ * A failed check ends the body; deferred functions run in reverse order. In the out-of-memory run,
+ * allocation number k of t->allocator is refused. Then OK, GIVES or NEED must get ZF_ERR_NOMEM, or
+ * every check must hold; nothing may stay allocated. TEST_ONCE is for bodies that take long, or
+ * allocate in other ways: a few refusals are spread over their run, of t->allocator, of the
+ * library's default allocator and of the samples. Then some message must say that memory is out, or
+ * every check must hold. refusals.h names tests that are not judged, or not run, in this way. */
 #ifndef TEST_H
 #define TEST_H
 
@@ -39,8 +38,8 @@ typedef struct test {
     atomic_long allocations;
     long refuse_at, live_blocks, live_bytes, peak_bytes;
     atomic_bool refused; /* an allocation was */
-    atomic_bool told;    /* a message says that memory is out; noted of TEST_ONCE alone */
-    bool unwound;        /* a call said so: nothing is checked any more */
+    atomic_bool told;    /* a message says that memory is out; for TEST_ONCE only */
+    bool unwound;        /* a call said so: later checks do not count */
     bool failed, skipped;
     struct {
         test_cleanup *run;
@@ -56,19 +55,19 @@ struct test_case {
     struct test_case *next;
 };
 
-/* --bless: what a test makes becomes what it expects, where that is a file */
+/* --bless: a test rewrites the files that it expects */
 extern bool test_bless;
 
 void test_register(test_case *);
 /* Reports a failure; `text` may be "" . */
 void test_fail(test *, const char *file, int line, const char *what, const char *text);
 void test_defer(test *, test_cleanup *, void *object);
-/* Notes that the machine lacks something, so that a part of the test is left out. */
+/* Notes that the machine lacks something, so that a part of the test is skipped. */
 void test_skip(test *, const char *what);
-/* True when the CPU backend has these instructions; NULL: those that it takes by itself. Those that
- * a better machine of this architecture has are noted as left out. */
+/* True when the CPU backend has these instructions; NULL: its own choice. Notes as skipped those
+ * that only a better machine of this architecture has. */
 bool test_has_isa(test *, const char *isa);
-/* True when `error` (NULL: not looked at) tells of the refused allocation; reports a failure
+/* True when `error` (NULL: not checked) reports the refused allocation; reports a failure
  * otherwise. */
 bool test_unwind(test *, const char *file, int line, const char *what, zf_status, const char *text);
 /* ZF_ERR_NOMEM of a text that says so, as the samples do; ZF_ERR_ARGUMENT of any other. */
@@ -109,8 +108,8 @@ const char *test_path(const char *name);
         }                                                                                          \
     } while (0)
 
-/* The texts are equal; both are printed when they are not. One that says that memory is out is the
- * answer to a refused allocation. */
+/* The texts are equal; both are printed when they are not. A text that says that memory is out is
+ * accepted after a refused allocation. */
 #define CHECK_TEXT(t, a, b)                                                                        \
     do {                                                                                           \
         const char *text_a = (a), *text_b = (b);                                                   \
@@ -136,7 +135,7 @@ const char *test_path(const char *name);
         }                                                                                          \
     } while (0)
 
-/* The status is that one (text: as of OK). */
+/* The status is `wanted` (text: as for OK). */
 #define GIVES(t, status_, wanted, text)                                                            \
     do {                                                                                           \
         zf_status gives_status = (status_);                                                        \

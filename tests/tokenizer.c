@@ -318,8 +318,8 @@ TEST_ONCE(tokenizer_reads_folders)
     }
 }
 
-/* What a checkpoint keeps, of BERT or GPT, makes the same tokenizer again; so does an exported
- * folder, whose vocab.txt is written anew. */
+/* The files that a checkpoint of BERT or GPT keeps make the same tokenizer again; so does an
+ * exported folder, whose vocab.txt is written again. */
 TEST_ONCE(tokenizer_survives_a_folder)
 {
     for (int k = 0; k < 3 * FOLDERS; k++) {
@@ -357,7 +357,7 @@ TEST_ONCE(tokenizer_survives_a_folder)
     }
 }
 
-/* What transformers needs to be told, since a BertTokenizer looks at nothing else. */
+/* What the files must tell transformers, since a BertTokenizer reads nothing else. */
 TEST_ONCE(tokenizer_config_says)
 {
     static const struct {
@@ -817,7 +817,7 @@ TEST_ONCE(vocab_keeps_the_frequent_characters)
     CHECK_TEXT(t, bert_vocab_token(v, 1004), "\xE5\x8F\xA7");
 }
 
-/* What has no end, or would wait for somebody, is refused at once. */
+/* A file without an end, or one that would block, is refused at once. */
 TEST_ONCE(vocab_is_a_regular_file)
 {
     static const char why[] = "a pipe or a device; a regular file is needed";

@@ -52,7 +52,7 @@ static void run_lines(zf_graph *g, const zf_training *t)
 static const zf_cost slow_link = {
     .flops_per_s = 1e9, .bytes_per_s = 1e9, .link_bytes_per_s = 1e6, .link_latency_s = 1e-3};
 
-/* The graph of each description is that of the calls, one by one. */
+/* Each description gives the graph of the single calls. */
 TEST_ONCE(passes_make_what_the_calls_make)
 {
     const zf_training rows[] = {
@@ -234,7 +234,7 @@ TEST_ONCE(passes_show_the_graph)
     zf_graph_free(g);
 }
 
-/* Where nothing can be written any more, that is the graph's error. */
+/* A full disk during printing is the graph's error. */
 TEST_ONCE(passes_that_cannot_be_printed)
 {
     FILE *full = fopen("/dev/full", "w");
@@ -281,7 +281,7 @@ TEST(passes_say_what_is_wrong)
 
 /* -------------------------------------------------------------------------------------- copies */
 
-/* A copy outlives its graph, with the same text; what is changed in one is not in the other. */
+/* A copy outlives its graph, with the same text; changing one does not change the other. */
 TEST(graph_copies_are_their_own)
 {
     zf_graph *g = new_graph(t), *copy;

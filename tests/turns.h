@@ -1,7 +1,6 @@
-/* What each rank does by itself, as a thread or as a process, to see its store at work: a
- * perceptron is trained by two programs in turns and evaluated between, saved, and goes on in two
- * other stores: one that loads it before it has a program, at another stage, and one to which it is
- * copied. */
+/* What each rank does, as a thread or as a process, with its store: two programs train a perceptron
+ * in turns, it is evaluated in between, saved, and trained further in two other stores: one that
+ * loads it before it has a program, at another stage, and one to which it is copied. */
 #ifndef TURNS_H
 #define TURNS_H
 

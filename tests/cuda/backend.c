@@ -1,5 +1,5 @@
-/* The CUDA backend: sections as graphs, copies, queues; what is an error, and what then is left of
- * it. Where there is no EMULATION it runs on a GPU, but for the tests that need calls to fail. */
+/* The CUDA backend: sections as graphs, copies, queues; errors, and the state after them. Without
+ * EMULATION it runs on a GPU, except for tests that need calls to fail. */
 #include "../test.h"
 
 #include <cuda_runtime_api.h>
@@ -25,8 +25,8 @@ static zf_backend *cuda_of(test *t, const zf_cuda_desc *desc, zf_error *error)
     return cuda;
 }
 
-/* A training step with most of what a transformer has, of `micro_batches`, cut into buckets and
- * with its communication on other queues if so wanted. */
+/* A training step with most parts of a transformer: `micro_batches`, buckets, and optionally
+ * communication on other queues. */
 typedef struct setup {
     int32_t stage;
     int64_t micro_batches;
@@ -489,7 +489,7 @@ TEST_ONCE(cuda_queues)
         queued_fill(&q);
         for (int round = 0; round < 10; round++) {
             float value = (float)(round + 1);
-            /* Anew launch by launch, and behind it what it has left under way as a graph */
+            /* Again launch by launch, followed by what it still has in flight as a graph */
             if (round == 7) q.cuda->forget(q.cuda->self, &q.sections[0]);
             OK(t, queued_round(&q, value, round >= 4, h), q.error.text);
             for (int i = 0; i < Q_LENGTH; i++) CHECK(t, h[i] == 198 * value);
@@ -534,7 +534,8 @@ TEST_ONCE(cuda_copies)
 
 /* ---------------------------------------------------------------------------------- errors */
 
-/* What kernels find wrong has the words of the CPU's, before the update; the next step is good. */
+/* Errors found by kernels have the text of the CPU's, and come before the update; the next step
+ * succeeds. */
 TEST_ONCE(cuda_faults_in_the_cpus_words)
 {
     const setup s = {0, 1, false, ZF_F32};
@@ -679,8 +680,8 @@ TEST_ONCE(cuda_attention_with_little_shared_memory)
     CHECK_TEXT(t, emulation_report(), "");
 }
 
-/* Calls of the toolkit's fail, from one of them on, in making a backend, compiling or five steps:
- * an error that says so, and nothing is left. */
+/* Calls to the toolkit fail, from one of them on, while a backend is made, compiled for or run for
+ * five steps: an error says so, and nothing is leaked. */
 TEST_ONCE(cuda_every_call_may_fail)
 {
     static const char *const calls[] = {"cudaSetDevice",
@@ -815,8 +816,8 @@ TEST_ONCE(cuda_asks_how_ranks_fare)
 #if !defined(__SANITIZE_ADDRESS__) /* what is given up is a leak */
 static void lost_host(void *unused) { (void)unused; }
 
-/* What other ranks were to end goes on without an end: neither does the host wait for it, nor for
- * the memory. */
+/* Work that other ranks should end never ends: the host waits neither for it nor for freeing
+ * memory. */
 TEST_ONCE(cuda_device_that_does_not_end)
 {
     zf_error error = {ZF_OK, ""};

@@ -1,7 +1,7 @@
-/* zf_nccl_comm: the bits of zf_local_new, however ranks find one another and wherever memory lies;
- * whoever does not come, gives up or fails is an error on all, and programs have one set of bits at
- * every stage. Ranks are threads, each with a device of its own: emulated, or as many as there are.
- */
+/* zf_nccl_comm: the bits of zf_local_new, for every way in which ranks find one another and any
+ * kind of memory. A rank that is missing, aborts or fails is an error on all. Programs have the
+ * same bits at every stage. Ranks are threads, each with a device of its own: emulated ones, or as
+ * many as there are. */
 #define _POSIX_C_SOURCE 200809L
 #include "../collective.h"
 
@@ -45,7 +45,7 @@ static void pause_for(double seconds)
 
 typedef struct member member;
 
-/* One rank. What it finds wrong it leaves in `said`. */
+/* One rank. It reports a mistake in `said`. */
 struct member {
     int rank, world;
     zf_nccl_desc desc;
@@ -95,7 +95,7 @@ static void run_members(test *t, member *members)
     CHECK_TEXT(t, emulation_report(), "");
 }
 
-/* The same, where all must be content. */
+/* The same, where all must succeed. */
 static void run_well(test *t, member *members)
 {
     run_members(t, members);
@@ -121,7 +121,7 @@ static void one_device(void *unused)
     emulation_devices(2);
 }
 
-/* How many ranks there can be, at most `want`. */
+/* The number of possible ranks, at most `want`. */
 static int ranks(test *t, int want)
 {
     int count = 0;
@@ -166,7 +166,7 @@ static void fill(void *to, zf_dtype dtype, int64_t count, uint64_t seed, bool pl
     }
 }
 
-/* What a device does while it waits: false with the error when the others do not come. */
+/* Waits for the stream as a device does: false with the error when the others do not come. */
 static bool wait_for(member *m, cudaStream_t stream)
 {
     const double start = now();
@@ -201,8 +201,8 @@ static bool on_stream(member *m, zf_collective *c, bool captured)
     return good;
 }
 
-/* Makes the call, which finds out[0..out_bytes) and in there, and leaves what comes in `out`. With
- * `in` inside of `out`, so it is on the device. */
+/* Makes the call, with out[0..out_bytes) and in from the test, and leaves the result in `out`. If
+ * `in` lies inside `out`, it does so on the device too. */
 static bool make(member *m, const one_call *k, zf_collective c, unsigned char *in, size_t in_bytes,
                  unsigned char *out, size_t out_bytes)
 {
@@ -227,7 +227,7 @@ static bool make(member *m, const one_call *k, zf_collective c, unsigned char *i
     return good;
 }
 
-/* Whether the call leaves the same bits as the communicator of the process. */
+/* Whether the call gives the same bits as the communicator of the process. */
 static bool same(member *m, const one_call *k)
 {
     const bool sums = k->op == ZF_OP_reduce_scatter || k->op == ZF_OP_all_reduce;
@@ -455,7 +455,7 @@ static void *watch_main(void *object)
     return NULL;
 }
 
-/* Rank `rank` alone, of two, which fails; what it had at `path` meanwhile is kept. */
+/* Runs rank `rank` of two alone, which fails; keeps the file that it had at `path` meanwhile. */
 static void leave_alone(test *t, int rank, const char *file, const char *path, const char *copy)
 {
     member members[MOST];
@@ -469,7 +469,7 @@ static void leave_alone(test *t, int rank, const char *file, const char *path, c
     CHECK(t, members[rank].error.status == ZF_ERR_COMM && !exists(path));
 }
 
-/* What killed runs leave behind is not taken for what comes. */
+/* Files left by killed runs are not taken for those of current ranks. */
 TEST_ONCE(nccl_old_files)
 {
     char file[280], one[300], old[300], old_one[300], text[600];
@@ -501,7 +501,7 @@ TEST_ONCE(nccl_old_files)
     }
 }
 
-/* What connects and is no rank does not keep them from meeting. */
+/* A connection from something that is no rank does not keep ranks from meeting. */
 static void *stranger_main(void *object)
 {
     const char text[1000] = "GET / HTTP/1.1\r\n";
@@ -761,7 +761,7 @@ static void memory_body(member *m)
         snprintf(m->said, sizeof m->said, "it has %zu bytes, not %zu", m->comm->memory, bytes);
 }
 
-/* What it takes of the device it takes at once, and says; its kernels are bounded. */
+/* It allocates on the device at once, and reports how much; its kernels are limited. */
 TEST_ONCE(nccl_takes_of_the_device)
 {
     zf_nccl_desc d = {.host = "127.0.0.1", .port = free_port(), .staging_bytes = 8192};
@@ -777,7 +777,7 @@ TEST_ONCE(nccl_takes_of_the_device)
              " gave up: ");
 }
 
-/* What goes wrong in NCCL, or on the device, on all ranks. */
+/* Errors of NCCL, or of the device, on all ranks. */
 TEST_ONCE(nccl_errors_of_libraries)
 {
     static const struct {
@@ -817,13 +817,13 @@ enum { STEPS = 5 };
 #endif
 enum { SEQUENCE = 8, LABELS = 2, MICRO = 2, VOCABULARY = 37, NUMBERS = 1 << 14 };
 
-/* A two-layer BERT's training, of which each rank keeps what it has in the end. */
+/* The training of a two-layer BERT; each rank keeps its results. */
 typedef struct course {
     int32_t stage;
     zf_dtype dtype;
     bool cpu, fast;
     int steps, stops; /* steps that the last rank makes, if fewer */
-    int spoiled;      /* steps before the one in which the last rank has a label that is none */
+    int spoiled;      /* steps before the one in which the last rank has an invalid label */
     float values[MOST][NUMBERS];
     size_t count[MOST];
     double loss[MOST];
@@ -994,7 +994,8 @@ static void same_at_every_stage(test *t, zf_dtype dtype)
 TEST_ONCE(nccl_stages_have_the_same_bits) { same_at_every_stage(t, ZF_F32); }
 TEST_ONCE(nccl_stages_have_the_same_bits_in_bf16) { same_at_every_stage(t, ZF_BF16); }
 
-/* A rank stops while the others are in graphs: they end, know where they were, and stay so. */
+/* A rank stops while the others run graphs: they end with an error that names the call, and remain
+ * failed. */
 TEST_ONCE(nccl_rank_stops)
 {
     static course c;
@@ -1014,7 +1015,7 @@ TEST_ONCE(nccl_rank_stops)
     }
 }
 
-/* A rank fails while all are in graphs: they end, and all know why. */
+/* A rank fails while all run graphs: they end with its error. */
 TEST_ONCE(nccl_rank_has_a_bad_label)
 {
     static course c;

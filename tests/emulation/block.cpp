@@ -1,9 +1,9 @@
 /* CUDA on the CPU, for tests: this file runs the blocks of a kernel.
  *
- * zeroflow_cuda.cu is compiled by g++, with the toolkit's headers for types and with kernel.h in
- * front of it, which replaces the two macros for launches and shared memory, and has what device
- * code calls. What host code calls is supplied when it is linked: runtime.cpp (memory, streams,
- * events, graphs), cublas.cpp, nccl.cpp. emulation.h is what a test asks.
+ * zeroflow_cuda.cu is compiled by g++, with the toolkit's headers for types. kernel.h is included
+ * before it: it replaces the two macros for launches and shared memory, and has the functions that
+ * device code calls. Functions that host code calls are linked: runtime.cpp (memory, streams,
+ * events, graphs), cublas.cpp, nccl.cpp. emulation.h is the interface for tests.
  *
  *     zeroflow_cuda.cu + kernel.h --g++--> object --+
  *     block.cpp, runtime.cpp, cublas.cpp, nccl.cpp -+--> build/emulated/tests
@@ -12,17 +12,17 @@
  *     make build/emulated/tests && build/emulated/tests layer_norm     # rows of that name
  *     make build/emulated/asan/tests                                   # with AddressSanitizer
  *
- * A thread of a block is a fiber: a stack, to which a switch takes some nanoseconds. Threads that
- * never wait are run one after the other on one stack, without a switch.
+ * A thread of a block is a fiber: a stack, with switches that take some nanoseconds. Threads that
+ * never wait run one after the other on one stack, without a switch.
  *
  *     thread 0  runs ........ __syncthreads                                runs ...
  *     thread 1                             runs ... __syncthreads  runs ...
  *
- * The order of blocks, which threads begin, and who goes on behind a barrier are drawn from a seed;
- * so warps run far ahead of others, or level with them, and what lacks a barrier reads what is not
- * there yet. Shared memory is NaN (0xff) when a block begins, and so is device memory when it is
- * allocated. What is found is a line of emulation_report, and the device fails as after a kernel
- * that crashed:
+ * The order of blocks, of threads that begin, and of threads that continue after a barrier is drawn
+ * from a seed. So warps run far ahead of others or level with them, and code that lacks a barrier
+ * reads data that are not written yet. Shared memory is NaN (0xff) when a block begins, and so is
+ * device memory when it is allocated. A finding is a line of emulation_report, and the device fails
+ * as after a kernel that crashed:
  *
  *   - a barrier that some threads do not reach, because they left or wait elsewhere
  *   - a warp operation whose mask names a lane that does not come, or lacks the lane that calls
@@ -30,12 +30,11 @@
  *   - writes behind shared memory and around allocations (AddressSanitizer sees reads as well, and
  *     the host's own reads and writes of device memory)
  *
- * A product of a warpgroup (cuda/wgmma.cu) is made at once in some blocks, and in others when it is
- * waited for, so that results taken too early, or operands overwritten too early, are wrong.
+ * A product of a warpgroup (cuda/wgmma.cu) is computed at once in some blocks, and in others when
+ * it is waited for, so that results read too early, or operands overwritten too early, are wrong.
  *
- * It proves logic, not the device: no tensor cores, no PTX, no two threads at the same time, and
- * products and functions of libm, which round otherwise than a GPU's.
- */
+ * It tests logic, not the device: no tensor cores, no PTX, no two threads at the same time;
+ * products and functions come from libm, which rounds differently than a GPU. */
 #include "kernel.h"
 #include "machine.h"
 
@@ -247,7 +246,7 @@ static const char *name_of(int t)
     return name;
 }
 
-/* What thread t does instead of coming. */
+/* What thread t does instead of arriving. */
 static std::string instead(int t)
 {
     char text[300];
@@ -271,7 +270,7 @@ static void may_go_on(int t)
     b.ready[(b.ready_first + b.ready_count++) % THREADS] = t;
 }
 
-/* The thread to go on with: *begins where it has not begun. -1: all wait or have left. */
+/* The thread to continue with; *begins: it has not begun. -1: all wait or have ended. */
 static int choose(bool *begins)
 {
     *begins = b.unstarted && (b.new_first || !b.ready_count);
@@ -308,7 +307,7 @@ static const char *const warp_names[] = {
 static const char *const barrier_names[] = {"__syncthreads", "__syncthreads_count",
                                             "__syncthreads_and", "__syncthreads_or"};
 
-/* No thread can go on: says who waits for whom. */
+/* No thread can continue: reports which threads wait for which. */
 static void report_deadlock()
 {
     for (int w = 0; w * LANES < b.count; w++)
@@ -339,8 +338,8 @@ static void report_deadlock()
             }
 }
 
-/* Where threads are taken up: begins or goes on with the thread that is chosen, until none is left
- * (then the host goes on). Returns when this fiber has a thread to begin. */
+/* The scheduler: begins or continues the chosen thread, until none is left (then the host
+ * continues). Returns when this fiber has a thread to begin. */
 static void leave_fiber()
 {
     for (;;) {
@@ -361,7 +360,7 @@ static void leave_fiber()
             become(t);
             go_to(b.threads[t].on);
         }
-        return; /* whoever came back has set a thread */
+        return; /* the thread that came back has set one */
     }
 }
 
@@ -477,7 +476,7 @@ void products_wait(int groups)
     me->products.erase(me->products.begin(), me->products.begin() + (long)done);
 }
 
-/* What lane `lane` is told by an operation that all lanes of the mask have come to. */
+/* The result for lane `lane` of an operation to which all lanes of the mask have come. */
 static uint64_t told(const gathering *p, const thread *lanes, int lane, int argument, int width)
 {
     int first = lane & ~(width - 1), from = lane;
@@ -566,8 +565,8 @@ uint64_t exchange(warp_kind kind, unsigned mask, uint64_t bits, int argument, in
         wait_here();
         return me->told;
     }
-    /* All are told now, and the place is free: lanes that go on may come to the next operation
-     * before others have left this one. */
+    /* All have their results now, and the place is free: lanes that continue may come to the next
+     * operation before others have left this one. */
     gathering done = *p;
     *p = w->pending[--w->count];
     bool upward = b.order.next() & 1;

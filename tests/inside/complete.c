@@ -1,5 +1,5 @@
-/* The rule of completeness (ir/complete.c): what a pass could lose, lost once each by an edit of
- * the nodes. */
+/* The rule of completeness (ir/complete.c): everything that a pass could lose is lost once, by an
+ * edit of the nodes. */
 
 static const char complete_text[] = "%1 = input \"x\" : f32[8]\n"
                                     "%2 = input \"lr\" : f32[]\n"
@@ -18,7 +18,7 @@ static void complete_drop(zf_graph *g, zf_op op)
     stbds_header(g->order)->length--;
 }
 
-/* The last update, of a bucket, does one parameter less. */
+/* The last update of a bucket leaves out one parameter. */
 static void complete_drop_block(zf_graph *g)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++)
@@ -28,7 +28,7 @@ static void complete_drop_block(zf_graph *g)
         }
 }
 
-/* The last pack has one gradient less, and the last update too. */
+/* The last pack has one gradient less, and so has the last update. */
 static void complete_drop_packed(zf_graph *g)
 {
     for (int32_t i = 0; i < zfi_len(g->order); i++)

@@ -1,7 +1,5 @@
-/* The disk engine: what was written is what is read, by io_uring, by one that is made here, and by
- * threads, direct and buffered, whatever the system does between; or it is an error that says
- * where.
- */
+/* The disk engine: written data are read back, by io_uring, by an emulated ring and by threads,
+ * direct and buffered, whatever faults the system has; or there is an error that says where. */
 #include <signal.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -11,13 +9,13 @@ int kill(pid_t, int); /* hidden by strict C11 */
 
 enum { FAKE_DEPTH = 64 };
 
-/* The system's calls with faults, and a ring whose requests are done in any order. */
+/* System calls with faults, and a ring that performs requests in any order. */
 typedef struct fake {
     zfi_system system;
     pthread_mutex_t mutex;
     pthread_cond_t some; /* requests to do, or results */
     uint64_t state;      /* of the dice */
-    /* One in so many requests (0: none) is cut short, is to be tried again, takes a while */
+    /* One request in this number (0: none) is incomplete, must be repeated, or takes a while */
     uint32_t cut, again, slow;
     int64_t moved;              /* requests so far */
     int64_t fail_from, fail_to; /* these fail ... */
@@ -47,7 +45,7 @@ static uint32_t fake_dice(fake *f, uint32_t sides)
     return sides ? (uint32_t)(f->state >> 33) % sides : 1;
 }
 
-/* Reads or writes with what is to go wrong. */
+/* Reads or writes with the planned faults. */
 static int64_t fake_move(fake *f, bool write, int file, char *data, size_t bytes, int64_t offset)
 {
     static const int codes[3] = {EINTR, EAGAIN, ECANCELED};
@@ -278,7 +276,7 @@ static void setup_new(test *t, setup *s)
     test_defer(t, setup_free, s);
 }
 
-/* True when no disk can be opened, for a reason of that status and text. */
+/* True when no disk can be opened, with this status and text. */
 static bool setup_refused(setup *s, zf_status status, const char *text)
 {
     bool refused = !setup_open(s) && s->error.status == status && strstr(s->error.text, text);
@@ -310,7 +308,7 @@ static int files_in(const char *folder)
     return count;
 }
 
-/* The ways of a disk that a test goes through; false behind the last. A machine may grant no
+/* The next way of a disk that a test goes through; false after the last. A machine may have no
  * ring. */
 static bool setup_case(test *t, setup *s, int k)
 {
@@ -381,7 +379,7 @@ TEST_ONCE(disk_moves_any_bytes)
     unsigned seed = 5;
     setup_new(t, &s);
     NEED(t, setup_open(&s), &s.error);
-    /* what is left out of a block is 0, and a block that is left out is not there */
+    /* the missing part of a block is 0, and a missing block does not exist */
     for (int k = 0; k < ZFI_COUNT(pieces); k++)
         OK(t, zfi_disk_put(s.d, LARGE, pieces[k][0], s.data + pieces[k][0], pieces[k][1], &s.error),
            s.error.text);
@@ -408,7 +406,7 @@ TEST_ONCE(disk_moves_any_bytes)
     GIVES(t, zfi_disk_put(s.d, VALUES, 0, s.back, 1, &s.error), ZF_ERR_ARGUMENT, s.error.text);
 }
 
-/* The plan's bytes: the disk takes none but those that it was given. */
+/* The disk allocates nothing besides the memory that it was given. */
 TEST_ONCE(disk_in_given_memory)
 {
     static setup s;
@@ -597,7 +595,7 @@ TEST_ONCE(disk_refusals_are_errors)
         f->fail_reads = false, s.error.status = ZF_OK;
         OK(t, read_all(s.d, LARGE, s.back, &s.error), s.error.text);
         CHECK(t, !memcmp(s.data, s.back, sizeof s.back));
-        /* a write: what was there is gone, and is not read as if it were there */
+        /* a write fails: the old data are gone, and are not read as if they were there */
         f->fail_writes = true, f->fail_from = 0, f->fail_to = INT64_MAX;
         GIVES(t, write_all(s.d, SMALL, s.data, &s.error), ZF_ERR_IO, s.error.text);
         CHECK(t, strstr(s.error.text, "cannot write: "));
@@ -610,7 +608,7 @@ TEST_ONCE(disk_refusals_are_errors)
         GIVES(t, read_all(s.d, LARGE, s.back, &s.error), ZF_ERR_STAGE, s.error.text);
         CHECK(t, strstr(s.error.text, "large, byte 16384 of "));
         f->fail_writes = false, s.error.status = ZF_OK;
-        /* what was right on the disk, and is wrong when it comes */
+        /* data that are right on the disk and arrive changed */
         OK(t, write_all(s.d, SMALL, s.data, &s.error), s.error.text);
         f->flip = f->moved + 1;
         GIVES(t, read_all(s.d, SMALL, s.back, &s.error), ZF_ERR_FORMAT, s.error.text);
@@ -635,7 +633,7 @@ TEST_ONCE(disk_refusals_are_errors)
         }
         f->submit_fails = 0;
         OK(t, read_all(s.d, SMALL, s.back, &s.error), s.error.text);
-        /* closed with slow requests in flight: their memory is the caller's afterwards */
+        /* closed with slow requests in flight: afterwards their memory belongs to the caller */
         f->slow = 1;
         zfi_disk_write(s.d, LARGE, 0, s.data, sizeof s.data, &good);
         zfi_disk_read(s.d, LARGE, 0, s.back, sizeof s.back, &bad);
@@ -738,7 +736,7 @@ TEST_ONCE(disk_files_of_others)
                     "plan 0000000000000abc\nbytes 167936\nprocess ") == front_of(alive));
     /* a run that is alive */
     CHECK(t, setup_refused(&second, ZF_ERR_IO, "-offload belongs to another run that is alive"));
-    /* what was left, of other names, goes; what lives, and what is something else, stays */
+    /* files left under other names are removed; files of live runs, and other files, are not */
     CHECK(t, put_text(gone, zfi_offload_magic, 0) && put_text(foreign, novel, 0));
     second.desc.rank = 2;
     NEED(t, setup_open(&second), &second.error);
@@ -794,8 +792,8 @@ TEST_ONCE(disk_misuse)
     }
 }
 
-/* A run that is killed at any moment leaves what the next run knows: the space under its own name
- * is taken over, another name is removed. */
+/* A run that is killed at any moment leaves files that the next run recognises: space under its own
+ * name is reused, another name is removed. */
 TEST_ONCE(disk_survives_kill)
 {
     static setup s;

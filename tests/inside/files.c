@@ -163,7 +163,7 @@ TEST_ONCE(directory_swap_without_exchange)
     zfi_directory_abandon(aside);
 }
 
-/* Every state that a stopped machine can leave. */
+/* Every state in which a stopped machine can leave a directory. */
 TEST_ONCE(directory_recovers)
 {
     const char *path;
@@ -242,8 +242,8 @@ TEST_ONCE(directory_refuses_what_is_not_ours)
     CHECK_TEXT(t, error.text, "an empty path");
 }
 
-/* Lays out what a disk has after each call that was recorded, in each way. `good` says whether that
- * is one that may be; `last`: after the last call. */
+/* Lays out the state of a disk after each recorded call, in each way. `good` says whether the state
+ * is allowed; `last`: after the last call. */
 static bool every_stop(const char *folder, bool (*good)(const char *folder, bool last))
 {
     int calls = disk_stop();
@@ -256,7 +256,7 @@ static bool every_stop(const char *folder, bool (*good)(const char *folder, bool
     return calls > 3;
 }
 
-/* The directory x is the old one or the new one, whole. */
+/* The directory x is the old one or the new one, complete. */
 static bool directory_is_whole(const char *folder, bool last)
 {
     char path[512], mark[8];
@@ -318,7 +318,7 @@ TEST_ONCE(file_survives_power_loss)
     disk_remove(folder), disk_remove(left);
 }
 
-/* Each of two that write one directory has it alone, or gets an error. */
+/* Of two writers of one directory, each has it alone or gets an error. */
 TEST_ONCE(directory_has_one_writer)
 {
     const char *path = test_path("contended");
@@ -349,7 +349,7 @@ TEST_ONCE(directory_has_one_writer)
     zfi_directory_abandon(rival);
 }
 
-/* What stands in the place of a directory when it is committed, and did not when it was begun. */
+/* A commit finds something in the directory's place that was not there at its beginning. */
 TEST_ONCE(directory_commit_that_fails_leaves_no_trace)
 {
     const char *path = test_path("taken");

@@ -86,8 +86,8 @@ TEST_ONCE(fuse_updates_keeps_every_bit)
             }
 }
 
-/* Of a factor in 16 bits, the one it was rounded from is taken; products, and casts that were made
- * for them, are gone; gradient marks stay, on what is not multiplied. */
+/* A factor in 16 bits is replaced by the value from which it was rounded; products, and casts that
+ * were only for them, are removed; gradient marks then name the unmultiplied gradient. */
 TEST_ONCE(fuse_updates_leaves_nothing_behind)
 {
     static const zf_dtype dtypes[] = {ZF_F32, ZF_BF16, ZF_F16};
@@ -127,8 +127,8 @@ static char *scaling_of(const char *gradient, zf_error *error)
     return after;
 }
 
-/* Where something else reads the product, or the factor may be below 0, or what it multiplies may
- * change before it is read, all stays. */
+/* Nothing changes where something else reads the product, where the factor may be negative, or
+ * where its other operand may change before it is read. */
 TEST_ONCE(fuse_updates_knows_when_not_to)
 {
     static const struct {

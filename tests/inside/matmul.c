@@ -93,7 +93,7 @@ static int64_t matmul_at(const zfi_matmul_desc *d, int64_t i, int64_t outer, int
     return i / d->batch * outer + i % d->batch * batch;
 }
 
-/* Counts every element and changes it so that a second visit or one too early would show. */
+/* Counts every element, and changes it so that a second or an early visit is noticed. */
 static void matmul_epilogue(void *context, float *c, int64_t c_row, int64_t row, int64_t col,
                             int64_t rows, int64_t cols)
 {
@@ -124,10 +124,10 @@ static void matmul_widen(double *wide, const void *x, zf_dtype dtype, int64_t at
     for (int64_t k = 0; k < count; k++) wide[k] = matmul_get(x, dtype, at + k * step);
 }
 
-/* What an element may be: its exact sum over a row of A and a column of B, and how far off it may
- * be. An addition costs 2^-24 of what the terms add up to; products are exact but for f32's. The
- * epilogue's rounding is of up to |c| / 2 + 3, and a result of 16 bits is rounded then; both count
- * twice in what it was made of. No number here is subnormal. */
+/* The exact value of an element, a sum over a row of A and a column of B, and the bound for its
+ * error. An addition costs 2^-24 of the sum of the terms' magnitudes; products are exact except for
+ * f32's. The epilogue's rounding is of up to |c| / 2 + 3, and a result of 16 bits is rounded then;
+ * both count twice in the operands. No number here is subnormal. */
 static double matmul_exact(const zfi_matmul_desc *d, const double *a, const double *b, double old,
                            double *bound)
 {
@@ -356,8 +356,8 @@ TEST_ONCE(matmul_not_finite)
     }
 }
 
-/* zfi_matmul, which may be a BLAS, gives what the tiles give but for rounding, with the epilogue
- * and what lies between rows of C alike. */
+/* zfi_matmul, which may use a BLAS, gives the results of the tiles within rounding, also with an
+ * epilogue and with gaps between rows of C. */
 TEST_ONCE(matmul_blas_and_tiles_agree)
 {
     static const int64_t shapes[][3] = {{1, 1, 1},    {5, 40, 33},  {64, 64, 64},

@@ -26,8 +26,8 @@ TEST_ONCE(random_published_vectors)
     }
 }
 
-/* Any piece of a stream, words or halves, holds the numbers that the definition gives, also where
- * the block number needs 33 bits. */
+/* Any piece of a stream, words or halves, holds the numbers of the definition, also where the block
+ * number needs 33 bits. */
 TEST_ONCE(random_any_cut_same_bits)
 {
     enum { MOST = 700 };
@@ -167,9 +167,9 @@ TEST_ONCE(random_dropout_threshold)
         CHECK(t, zfi_dropout_threshold(cases[i].p) == cases[i].threshold);
 }
 
-/* The covariance of whether elements are kept, of neighbours at every distance up to 32, of two
- * steps, streams and seeds, and the share kept of each place in a block: halves that are used twice
- * show here as dependence. */
+/* The covariance of which elements are kept: of neighbours at every distance up to 32, of two
+ * steps, streams and seeds; and the share kept at each place in a block. A half that was used twice
+ * would show as dependence. */
 TEST_ONCE(random_dropout_is_independent)
 {
     enum { N = 1 << 18, FAR = 32 };
@@ -199,7 +199,7 @@ TEST_ONCE(random_dropout_is_independent)
     }
 }
 
-/* Leaves of more than one piece, which several threads make, are what one call makes of them. */
+/* Leaves of several pieces, computed by several threads, have the values that one call gives. */
 TEST_ONCE(first_values_are_one_for_any_threads)
 {
     static const struct {

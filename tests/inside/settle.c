@@ -1,7 +1,8 @@
 /* The order of parameters (ir/settle.c) is what its definition says, of names of any form. */
 
-/* The definition: the first that is left, and with it those of its scope at this depth, which are
- * ordered in the same way one deeper. A name that ends at this depth takes no other with it. */
+/* The definition: the first parameter that is left, together with those of its scope at this depth,
+ * which are ordered in the same way one level deeper. A name that ends at this depth takes no
+ * others with it. */
 static void settle_plainly(const char **names, int count, int depth)
 {
     for (int i = 0, end; i < count; i = end) {

@@ -1,4 +1,4 @@
-/* The pool: every task once, one task at a time for each worker, whatever the timing. */
+/* The pool: every task runs once, one task at a time for each worker, for any timing. */
 
 typedef struct threads_job {
     _Atomic int *times;         /* of each index */

@@ -143,7 +143,7 @@ TEST_ONCE(vmath_special_values)
     }
 }
 
-/* The value of an element does not depend on where it stands, in which call, and whether y is x. */
+/* The value of an element does not depend on its place, on the call, or on whether y is x. */
 TEST_ONCE(vmath_any_cut_same_bits)
 {
     enum { N = 211 };

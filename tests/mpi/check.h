@@ -10,7 +10,7 @@
 static int rank, world, last;
 static long passed, failed, broken;
 
-/* A check, by all ranks. `more` says more of one that does not hold on this rank. */
+/* A check, by all ranks. `more`: details, if it does not hold on this rank. */
 static void check(bool holds, const char *name, const char *more)
 {
     int mine = holds, all = 0;

@@ -125,7 +125,7 @@ static void sum(void *to, zf_dtype dtype, int64_t at, int64_t count, bool add)
     free(parts);
 }
 
-/* What is in `out` afterwards; it holds what was there before. */
+/* The expected contents of `out`, which holds its contents before the call. */
 static void expect(const zf_collective *c, char *out)
 {
     const size_t size = zf_dtype_size(c->dtype), bytes = (size_t)c->count * size;
@@ -152,8 +152,8 @@ static void expect(const zf_collective *c, char *out)
 
 enum { GUARD = 64 }; /* bytes before and behind `out` that nothing may touch */
 
-/* Runs the collective on made-up values; "" or what is wrong. `place`: out is in, or in is this
- * rank's part of out. */
+/* Runs the collective on made-up values; returns "" or the mistake. `place`: out is in, or in is
+ * this rank's part of out. */
 static const char *try_collective(zf_comm *comm, zf_collective c, bool place, zf_error *error)
 {
     const size_t size = zf_dtype_size(c.dtype);
@@ -203,7 +203,7 @@ static void every_collective(void)
                  {ZF_OP_bcast, "bcast", false, false},
                  {ZF_OP_bcast, "bcast, in place", true, false}};
     static const zf_dtype dtypes[] = {ZF_F32, ZF_F64, ZF_BF16, ZF_I32, ZF_I64, ZF_U8};
-    /* The last is of more pieces than are under way at once. */
+    /* The last has more pieces than are in flight at once. */
     static const int64_t counts[] = {0, 1, 7, 4099, 100003, 500009};
     enum { FORMS = sizeof forms / sizeof *forms, COUNTS = sizeof counts / sizeof *counts };
     zf_comm *comm = open_comm(0);
@@ -230,7 +230,7 @@ static void every_collective(void)
     zf_comm_free(comm);
 }
 
-/* A rank that is not the one of MPI_COMM_WORLD, and rounds in which it alone is late. */
+/* Ranks other than those of MPI_COMM_WORLD, and rounds in which one of them is late. */
 static void other_ranks(void)
 {
     MPI_Comm backwards;
@@ -346,8 +346,8 @@ static void different_calls(void)
     }
 }
 
-/* The text is of that call, and names the last rank. Others may be named as well, when the machine
- * is so busy that these are late. */
+/* The text is about this call, and names the last rank. It may name others too, if the machine is
+ * so busy that these are late. */
 static bool names_last(const char *text, const char *call_name)
 {
     char part[64];
@@ -395,8 +395,8 @@ static void *stop_soon(void *argument)
     return NULL;
 }
 
-/* The last rank stops in the middle of a collective, until the others have found out and have given
- * their memory back. Then it goes on, and hears of it. */
+/* The last rank stops in the middle of a collective, until the others have failed and freed their
+ * memory. Then it continues, and gets the error. */
 static void stopped_rank(void)
 {
     runner r = {open_comm(2), {ZF_OK, ""}, ZF_OK};
@@ -515,8 +515,8 @@ static void *killer(void *argument)
     return NULL;
 }
 
-/* The last rank is killed in the middle of a collective. How the others fare they tell rank 0 in
- * memory that all share: MPI cannot be relied on any more. */
+/* The last rank is killed in the middle of a collective. The others report their results to rank 0
+ * in shared memory, since MPI is no longer reliable. */
 static void killed(void)
 {
     zf_comm *comm = open_comm(1);

@@ -255,9 +255,9 @@ static void *killer(void *argument)
     return NULL;
 }
 
-/* The last rank is killed while all make steps. The others, which cannot agree through MPI any
- * more, tell rank 0 by shared memory; it waits for twenty times the deadline at most. A rank that
- * still waits for the last one in an earlier call may be named with it. */
+/* The last rank is killed while all run steps. The others can no longer agree through MPI, and
+ * report to rank 0 in shared memory; it waits for at most twenty times the deadline. A rank that
+ * still waits for the last one in an earlier call may be named too. */
 static void killed(int32_t stage)
 {
     const setup s = {.stage = stage, .micro_batches = 1, .prefetch = true, .deadline = 6};

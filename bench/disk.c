@@ -1,12 +1,12 @@
-/* Bandwidth of the disk engine in MB/s, by size of block, depth, order and way, and beside it what
- * plain pread and pwrite give, one at a time, of the same file.
+/* Bandwidth of the disk engine in MB/s, by size of block, depth, order and way, beside that of
+ * single pread and pwrite calls on the same file.
  *
  *     build/bench/disk FOLDER [--bytes MIB] [--seconds S] [--rounds N]
  *
- * Each column has a file of --bytes (default 1024 MiB), which is written once; then each cell reads
- * or writes blocks of it for --seconds (0.5), --rounds times (3) in turns with the other columns of
- * its row; the median counts. Checksums are part of the engine's time. Plain calls know no depth.
- * Buffered reads come from memory where it has room for the file. Compare with
+ * Each column has a file of --bytes (default 1024 MiB), which is written once. Then each cell reads
+ * or writes blocks of it for --seconds (0.5), --rounds times (3), in turns with the other columns
+ * of its row; the median counts. Checksums are part of the engine's time. Plain calls have no
+ * depth. Buffered reads come from memory if the file fits. Compare with
  *
  *     dd if=/dev/zero of=FOLDER/x bs=1M count=1024 oflag=direct
  */
@@ -43,7 +43,7 @@ enum { COLUMNS = sizeof columns / sizeof *columns };
 
 static char *memory; /* MOST_DEPTH blocks of at most 16 MiB, 1 GiB at most */
 static zfi_disk *disks[COLUMNS];
-static char why[COLUMNS][600]; /* a column cannot be had */
+static char why[COLUMNS][600]; /* why a column cannot be measured */
 
 static int64_t now_at(int64_t k, int64_t blocks, bool in_order, uint64_t *state)
 {
@@ -52,7 +52,7 @@ static int64_t now_at(int64_t k, int64_t blocks, bool in_order, uint64_t *state)
     return (int64_t)(*state % (uint64_t)blocks);
 }
 
-/* Moves blocks by calls one at a time; bytes per second, or 0. */
+/* Moves blocks by single calls; returns bytes per second, or 0. */
 static double plainly(const char *path, const column *c, int64_t bytes, int64_t block, bool write,
                       bool in_order, double seconds)
 {
@@ -103,7 +103,7 @@ static double engine(zfi_disk *d, int64_t bytes, int64_t block, int depth, bool 
     return error.status ? 0 : (double)(k * block) / seconds;
 }
 
-/* A disk of its own for each column, all of it written; those that cannot be had stay NULL. */
+/* Makes a disk for each column and writes all of it; those that cannot be made stay NULL. */
 static void open_disks(const setting *s, int64_t block)
 {
     static zfi_memory own;

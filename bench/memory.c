@@ -3,13 +3,13 @@
  *     build/bench/memory [--model base] [--batch 1] [--memory GIB] [--json]
  *
  * A plan is made for 1, 2, 4 and 8 ranks at each stage, AdamW in f32. Its parameters, gradients and
- * optimizer states stand beside what the paper has for them (Rajbhandari et al. 2020), in bytes per
+ * optimizer states are printed beside the paper's formulas (Rajbhandari et al. 2020), in bytes per
  * parameter:
  *
  *     stage 0   4 + 4 + 8     stage 1   4 + 4 + 8/N     stage 2   4 + 4/N + 8/N     stage 3   16/N
  *
- * Where the ranks of a world fit --memory together, they are made as well, as threads, and run a
- * step: `measured` is what each has allocated, all of it, which must be what was planned. */
+ * If all ranks of a world fit --memory together, they are also run for a step, as threads:
+ * `measured` is all that each has allocated, which must equal the plan. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/options.h"
 #include "../examples/common/ranks.h"

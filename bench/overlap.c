@@ -1,11 +1,11 @@
 /* How much of the communication the plan hides behind computation: BERT on ranks whose collectives
- * take as long as a link of given latency and bandwidth would.
+ * take the time of a link of given latency and bandwidth.
  *
  *     build/bench/overlap [--model mini] [--stages 0123] [--ranks 2] [--prefetch BYTES] [--json]
  *                         [--trace]
  *
- * The ranks are threads. A collective is done, and then its caller sleeps (the core is free) until
- * the rank's link would have sent its bytes. A rank has one link, for which collectives queue:
+ * The ranks are threads. After a collective its caller sleeps (the core is free) until the rank's
+ * link would have sent its bytes. A rank has one link, for which collectives queue:
  *
  *     queue gather    all_gather %20 |--meet, copy--|--- 20 us + bytes / rate ---|
  *     queue reduce       reduce_scatter %31 |--meet, copy--|  (the link is busy)   |-----------|
@@ -16,15 +16,14 @@
  *     exposed     with delays, without zf_prefetch
  *     prefetched  with both
  *
- * and the bandwidth is that at which the communication of the plan (zf_plan.traffic) would take
- * `share` of that round's `compute`. Hidden is 1 - (prefetched - compute) / communication, at best
- * 1; medians over rounds.
+ * With the bandwidth, the communication of the plan (zf_plan.traffic) takes `share` of that round's
+ * `compute`. Hidden is 1 - (prefetched - compute) / communication, at best 1; medians over rounds.
  *
  *     mpirun -np 2 build/bench/overlap --real --compute MS --rate BYTES
  *
- * takes instead the link that there is, without delays of its own (bench/netns.sh). --trace shows,
- * of the last prefetched step of rank 0, when each collective was issued, got the link, and was
- * done, and how long queue compute stood still for it. */
+ * This uses the real link instead, without delays (bench/netns.sh). --trace shows for the last
+ * prefetched step of rank 0 when each collective was issued, got the link, and was done, and how
+ * long queue compute waited for it. */
 #define _POSIX_C_SOURCE 200809L
 #include "../examples/common/options.h"
 #include "../examples/common/ranks.h"
@@ -123,7 +122,7 @@ static void print_trace(double start)
 
 /* ------------------------------------------------------------------------------------- the link */
 
-/* A communicator that takes another's time and its own. */
+/* A communicator that takes the time of another one and a delay. */
 typedef struct slow_link {
     zf_comm comm;
     const zf_comm *inner;
@@ -148,8 +147,8 @@ static void sleep_until(double when)
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL)) continue;
 }
 
-/* A network needs no core of its own. Here a thread does what it does, which must not wait for one
- * that computes: it goes first, where the system lets it. */
+/* A real network needs no core. Here the thread that stands for it must not wait for one that
+ * computes, so it gets a higher priority, if the system allows. */
 static void go_first(void)
 {
     static _Thread_local bool done;
@@ -241,7 +240,7 @@ typedef struct rank_state {
     double bytes, calls; /* of the prefetched plan */
 } rank_state;
 
-/* The rate at which the communication takes its share of the round's compute time. */
+/* The rate at which communication takes its share of the round's compute time. */
 static double rate_of(const choices *set, const rank_state *s, double compute)
 {
     double left = set->share * compute - s->calls * set->latency;

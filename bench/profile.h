@@ -1,7 +1,7 @@
-/* Where the time of a step goes: a backend's launch with a clock around it, by operator, and the
- * least that it could be: of what a launch must move and multiply, whichever takes longer. On CUDA
- * the clock is the device's, between an event before and one behind what a launch puts on its
- * stream; the step then runs launch by launch, and not as a graph. */
+/* The time of a step by operator: wraps a backend's launch with a clock, and computes the minimum
+ * time of each launch, from the bytes that it must move or the FLOPs that it must compute,
+ * whichever takes longer. On CUDA the clock is the device's, between events before and after a
+ * launch's work on its stream; the step then runs launch by launch, not as a graph. */
 #ifndef PROFILE_H
 #define PROFILE_H
 
@@ -32,7 +32,7 @@ typedef struct bench_profile {
 
 static bench_profile profiled; /* a launch has nothing to carry it */
 
-/* What the launch is counted as, but for its time. */
+/* The group under which the launch is counted. */
 static inline void profile_add(const zf_launch *launch)
 {
     double flops = zf_launch_flops(launch), bytes = zf_launch_bytes(launch);

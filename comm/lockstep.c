@@ -313,7 +313,7 @@ static zf_status zfi_lockstep_run(const zf_lockstep_desc *d, const char *call, b
             zfi_fail(error, status, "rank %d: %s", (int)r, d->programs[r]->error.text);
     if (last && !status && (status = zfi_check_outputs(first))) {
         for (int32_t r = d->count - 1; status == ZF_ERR_NAN && r >= 0; r--)
-            if (d->programs[r]->spoiled) zfi_rank_error(error, r, &first->error);
+            if (d->programs[r]->nonfinite) zfi_rank_error(error, r, &first->error);
         zfi_fail(error, status, "%s", first->error.text);
         first->error = *error;
     }

@@ -164,7 +164,7 @@ static zf_op zfi_op_called(const zf_graph *g, const char *name, size_t length)
 }
 
 /* Describes a mistake in own operator k, in text[0..size); "" where there is none. */
-static void zfi_own_wrong(const zf_graph *g, int32_t k, char *text, size_t size)
+static void zfi_check_own(const zf_graph *g, int32_t k, char *text, size_t size)
 {
     const zf_operator *o = &g->own[k].op;
     uint32_t other = o->traits & ~(uint32_t)ZFI_OWN_TRAITS;
@@ -272,7 +272,7 @@ static void zfi_own_operators(zf_graph *g, const zf_operator *operators, int32_t
     zfi_make_records(g, g->records);
     for (int32_t k = 0; k < count && !g->error.status; k++) {
         char wrong[320] = "";
-        zfi_own_wrong(g, k, wrong, sizeof wrong);
+        zfi_check_own(g, k, wrong, sizeof wrong);
         if (*wrong)
             zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_graph_new: operator %d, \"%.80s\": %s", (int)k,
                      g->own[k].op.name, wrong);

@@ -285,7 +285,7 @@ static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
 /* -------------------------------------------------------------------------------- the rest */
 
 /* The node makes a value again as zfi_invert does (passes/fuse.c), or stands for one. */
-static bool zfi_is_made_again(const zf_graph *g, const zfi_node *node)
+static bool zfi_is_recomputed(const zf_graph *g, const zfi_node *node)
 {
     if (node->op == ZF_OP_saved) return zfi_record_of(g, node->args[0])->activates != 0;
     return zfi_remade_of(g, node, false) != 0;
@@ -298,7 +298,7 @@ static void zfi_account_counts(const zf_graph *g, zf_plan *plan)
         const zfi_node *node = &g->nodes[g->order[i]];
         *(node->recompute ? &plan->recomputed_flops : &plan->flops) +=
             zfi_node_flops(g, node) * (double)(node->update ? 1 : g->micro_batches);
-        plan->inverted += zfi_is_made_again(g, node);
+        plan->inverted += zfi_is_recomputed(g, node);
         if (node->op == ZF_OP_bucket && g->nodes[node->args[0]].op == ZF_OP_param)
             plan->padded_count += ZF_INT(node, bucket, size);
         if (node->op != ZF_OP_param) continue;

@@ -755,7 +755,7 @@ static int32_t zfi_saved_above(zfi_fuser *f, int32_t id)
 
 /* The value of an activation that has saved its argument: from the activation's gradient, if that
  * can be computed by then, else recomputed. */
-static int32_t zfi_activated_again(zfi_fuser *f, int32_t id)
+static int32_t zfi_recomputed_activation(zfi_fuser *f, int32_t id)
 {
     zf_graph *g = f->graph;
     int32_t of = zfi_saved_above(f, id), gradient = (size_t)of < f->nodes ? f->last[of] : 0;
@@ -768,14 +768,14 @@ static int32_t zfi_activated_again(zfi_fuser *f, int32_t id)
 }
 
 /* Recomputes the value of node `id` at this place; 0: that is not possible. */
-static int32_t zfi_made_again(zfi_fuser *f, int32_t id)
+static int32_t zfi_recomputed(zfi_fuser *f, int32_t id)
 {
     zf_graph *g = f->graph;
     zf_dtype dtype;
     zf_shape shape;
     if (!zfi_record_of(g, id)->remake || !zfi_saved_type(g, &g->nodes[id], 0, &dtype, &shape))
         return 0;
-    if (g->nodes[id].op == ZF_OP_linear) return zfi_activated_again(f, id);
+    if (g->nodes[id].op == ZF_OP_linear) return zfi_recomputed_activation(f, id);
     return zfi_record_of(g, id)->remake(g, id, zfi_saved_above(f, id));
 }
 
@@ -787,7 +787,7 @@ static int32_t zfi_invert(zfi_fuser *f, int32_t id)
     for (int32_t k = 0; k < g->nodes[id].arg_count; k++) {
         int32_t x = g->nodes[id].args[k];
         if ((size_t)x >= f->nodes || !f->forward[x]) continue;
-        if (!f->becomes[x]) f->becomes[x] = zfi_made_again(f, x);
+        if (!f->becomes[x]) f->becomes[x] = zfi_recomputed(f, x);
         if (f->becomes[x]) g->nodes[id].args[k] = f->becomes[x];
     }
     return 0;

@@ -179,7 +179,7 @@ static double zfi_reduction_seconds(const zfi_put_off *o, int32_t id, size_t mos
 
 /* The position of the reduction that most lacks something to be done beside it, and for how many
  * seconds; `end` when none does. */
-static int32_t zfi_find_bare(const zfi_put_off *o, size_t bytes, double *seconds)
+static int32_t zfi_find_exposed(const zfi_put_off *o, size_t bytes, double *seconds)
 {
     const zf_graph *g = o->graph;
     double behind = 0;
@@ -265,7 +265,7 @@ static void zfi_put_off_gradients(zf_graph *g, const zf_cost *cost, size_t bytes
     int32_t bare;
     while (o.end < zfi_len(g->order) && !g->nodes[g->order[o.end]].update) o.end++;
     o.begin = o.end;
-    bare = zfi_find_bare(&o, bytes, &seconds);
+    bare = zfi_find_exposed(&o, bytes, &seconds);
     if (bare == o.end) return;
     o.needed = zfi_calloc(&g->memory, nodes, sizeof *o.needed);
     o.off = zfi_calloc(&g->memory, nodes, sizeof *o.off);
@@ -689,7 +689,7 @@ static void zfi_keep_gathered(zf_graph *g, const zfi_keepable *keep, int32_t cou
 }
 
 /* Lays communication beside computation. */
-static zf_status zfi_lay_beside(zf_graph *g, const zf_training *t)
+static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
 {
     zfi_prefetch p = {.graph = g,
                       .bytes = t->prefetch.bytes,
@@ -729,7 +729,7 @@ static zf_status zfi_try_keeping(const zf_graph *g, const zf_training *t,
     zf_graph *trial = zf_graph_copy(g);
     if (!trial) return ZF_ERR_NOMEM;
     zfi_keep_gathered(trial, keep, count);
-    status = zfi_lay_beside(trial, t);
+    status = zfi_overlap_queues(trial, t);
     if (!status) status = zf_memory(trial, &(zf_memory_desc){.backend = t->backend});
     *fits = !status && trial->peaks[ZF_DEVICE].bytes <= (int64_t)t->memory_limit;
     zf_graph_free(trial);
@@ -766,5 +766,5 @@ ZF_API zf_status zf_prefetch(zf_graph *g, const zf_training *training)
     if (t.memory_limit > INT64_MAX / 2) t.memory_limit = INT64_MAX / 2;
     if (t.cost && (status = zfi_check_cost(g, "zf_prefetch", t.cost))) return status;
     if (t.prefetch.keep_gathered && t.memory_limit) zfi_choose_kept(g, &t);
-    return g->error.status ? g->error.status : zfi_lay_beside(g, &t);
+    return g->error.status ? g->error.status : zfi_overlap_queues(g, &t);
 }

@@ -56,7 +56,7 @@ struct zf_program {
     int64_t micro_step; /* which began at this step of the store */
     int64_t loads;      /* the store's count of zf_load when last seen */
     bool poison, allow_nan;
-    bool spoiled; /* of what this rank gave to these sums in this step not all was finite */
+    bool nonfinite; /* this rank's terms of these sums in this step were not all finite */
     zf_error error;
 };
 
@@ -1084,13 +1084,13 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
     zfi_count_calls(&p->counted, c.op, c.dtype, c.count, ZF_INT(l, all_gather, world), 1);
     if (!p->sums_outputs[n]) return ZF_OK;
     piece.dtype = x->dtype;
-    for (int64_t at = 0; at < c.count && !p->spoiled; at += PIECE) {
+    for (int64_t at = 0; at < c.count && !p->nonfinite; at += PIECE) {
         int64_t size = (int64_t)zf_dtype_size(x->dtype),
                 m = c.count - at < PIECE ? c.count - at : PIECE;
         zf_status status = p->backend->copy(p->backend->self, room, (char *)x->data + at * size,
                                             (size_t)(m * size), ZF_DEVICE_TO_HOST, &p->error);
         if (status) return status;
-        for (int64_t i = 0; i < m; i++) p->spoiled |= !isfinite(zfi_get(&piece, i));
+        for (int64_t i = 0; i < m; i++) p->nonfinite |= !isfinite(zfi_get(&piece, i));
     }
     return ZF_OK;
 }
@@ -1153,7 +1153,7 @@ static void zfi_begin_micro(zf_program *p)
     if (p->micro) return;
     p->micro_step = p->store->step;
     memset(&p->counted, 0, sizeof p->counted);
-    p->spoiled = false;
+    p->nonfinite = false;
 }
 
 /* The first scalar output of the micro section that is non-finite; NULL: none. */
@@ -1216,9 +1216,9 @@ static zf_status zfi_check_outputs(zf_program *p)
 
 /* After a non-finite sum on all ranks: names the first rank whose own loss was non-finite. If there
  * is none, the sum has overflowed. */
-static zf_status zfi_name_spoiler(zf_program *p)
+static zf_status zfi_name_nonfinite_rank(zf_program *p)
 {
-    zf_error mine = p->spoiled ? p->error : (zf_error){ZF_OK, ""};
+    zf_error mine = p->nonfinite ? p->error : (zf_error){ZF_OK, ""};
     if (zfi_comm_agree(p->comm, &mine)) p->error = mine;
     return p->error.status;
 }
@@ -1370,7 +1370,8 @@ ZF_API zf_status zf_step(zf_program *p)
     if (!p) return ZF_ERR_ARGUMENT;
     if ((status = zfi_check_micro(p, "zf_step", true))) return status;
     status = zfi_run_micro(p);
-    if (!status && (status = zfi_check_outputs(p)) == ZF_ERR_NAN) status = zfi_name_spoiler(p);
+    if (!status && (status = zfi_check_outputs(p)) == ZF_ERR_NAN)
+        status = zfi_name_nonfinite_rank(p);
     if (!status) zfi_mark_changed(p);
     if (!status) status = zfi_run_launches(p, p->micro_end, p->launch_count);
     if (!status) status = p->backend->synchronize(p->backend->self, &p->error);

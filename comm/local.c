@@ -61,7 +61,7 @@ struct zf_local {
 
 /* Ends all calls that wait, and all later ones, with this reason or an earlier one. The mutex is
  * held. */
-ZFI_PRINTF(2, 3)
+ZFI_FAILS(2, 3)
 static void zfi_local_fail(zf_local *g, const char *format, ...)
 {
     va_list args;

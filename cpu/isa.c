@@ -21,12 +21,14 @@
  * - zfi_fma(isa, a, b, c) is a * b + c in one rounding where the set has it and in two where not.
  * Written with it, an element has the same value in the vectorised part of a loop and in the rest,
  * hence for any cut among threads.
+ * - The portable instance is compiled for less size where processors have another set, as all x86
+ * of the last ten years do.
  * - Nothing is reassociated: a sum is vectorised only when it is written as ZFI_LANES running sums
  * that are folded at the end (zfi_fold_sum), whose order depends on the length alone.
  */
 typedef enum zfi_isa { ZFI_ISA_PORTABLE, ZFI_ISA_AVX2, ZFI_ISA_AVX512, ZFI_ISA_NEON } zfi_isa;
 
-#if defined(__GNUC__) && defined(__x86_64__)
+#if defined(__GNUC__) && defined(__x86_64__) && !defined(ZFI_PORTABLE)
 #define ZFI_X86 1
 #include <immintrin.h>
 #else
@@ -48,16 +50,23 @@ typedef enum zfi_isa { ZFI_ISA_PORTABLE, ZFI_ISA_AVX2, ZFI_ISA_AVX512, ZFI_ISA_N
 #define ZFI_VECTOR _Pragma("clang loop vectorize(assume_safety) interleave(assume_safety)")
 #define ZFI_UNROLL _Pragma("clang loop unroll(full)")
 #define ZFI_OPTIMIZE
+#define ZFI_OPTIMIZE_LESS
 #elif defined(__GNUC__)
 #define ZFI_VECTOR _Pragma("GCC ivdep")
 #define ZFI_UNROLL _Pragma("GCC unroll 16")
-#define ZFI_OPTIMIZE                                                                               \
-    __attribute__((optimize("O3", "no-math-errno", "no-trapping-math", "no-thread-jumps",          \
+#ifndef ZFI_LEVEL /* how hard gcc tries; less where sanitizers keep loops scalar */
+#define ZFI_LEVEL "O3"
+#endif
+#define ZFI_OPTIMIZE_AT(level)                                                                     \
+    __attribute__((optimize(level, "no-math-errno", "no-trapping-math", "no-thread-jumps",         \
                             "fp-contract=off")))
+#define ZFI_OPTIMIZE ZFI_OPTIMIZE_AT(ZFI_LEVEL)
+#define ZFI_OPTIMIZE_LESS ZFI_OPTIMIZE_AT("O2") /* does not unroll, leaves more loops scalar */
 #else
 #define ZFI_VECTOR
 #define ZFI_UNROLL
 #define ZFI_OPTIMIZE
+#define ZFI_OPTIMIZE_LESS
 #endif
 
 #if ZFI_X86
@@ -97,29 +106,31 @@ ZFI_UNUSED static const char *zfi_isa_name(zfi_isa isa)
 #define ZFI_STRIP(...) __VA_ARGS__
 
 #define ZFI_INSTANCE(attributes, isa, suffix, type, give, name, params, args)                      \
-    attributes ZFI_OPTIMIZE ZFI_UNUSED static type name##suffix params                             \
+    attributes ZFI_UNUSED static type name##suffix params                                          \
     {                                                                                              \
         give name##_body(isa, ZFI_STRIP args);                                                     \
     }
 #if ZFI_X86
 #define ZFI_INSTANCES(type, give, name, params, args)                                              \
-    ZFI_INSTANCE(, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)                    \
-    ZFI_INSTANCE(ZFI_TARGET_AVX2, ZFI_ISA_AVX2, _avx2, type, give, name, params, args)             \
-    ZFI_INSTANCE(ZFI_TARGET_AVX512, ZFI_ISA_AVX512, _avx512, type, give, name, params, args)
+    ZFI_INSTANCE(ZFI_OPTIMIZE_LESS, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)   \
+    ZFI_INSTANCE(ZFI_OPTIMIZE ZFI_TARGET_AVX2, ZFI_ISA_AVX2, _avx2, type, give, name, params,      \
+                 args)                                                                             \
+    ZFI_INSTANCE(ZFI_OPTIMIZE ZFI_TARGET_AVX512, ZFI_ISA_AVX512, _avx512, type, give, name,        \
+                 params, args)
 #define ZFI_DISPATCH(give, name, args)                                                             \
     if (isa == ZFI_ISA_AVX512) give name##_avx512 args;                                            \
     else if (isa == ZFI_ISA_AVX2) give name##_avx2 args;                                           \
     else give name##_portable args;
 #elif ZFI_NEON
 #define ZFI_INSTANCES(type, give, name, params, args)                                              \
-    ZFI_INSTANCE(, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)                    \
-    ZFI_INSTANCE(, ZFI_ISA_NEON, _neon, type, give, name, params, args)
+    ZFI_INSTANCE(ZFI_OPTIMIZE, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)        \
+    ZFI_INSTANCE(ZFI_OPTIMIZE, ZFI_ISA_NEON, _neon, type, give, name, params, args)
 #define ZFI_DISPATCH(give, name, args)                                                             \
     if (isa == ZFI_ISA_NEON) give name##_neon args;                                                \
     else give name##_portable args;
 #else
 #define ZFI_INSTANCES(type, give, name, params, args)                                              \
-    ZFI_INSTANCE(, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)
+    ZFI_INSTANCE(ZFI_OPTIMIZE, ZFI_ISA_PORTABLE, _portable, type, give, name, params, args)
 #define ZFI_DISPATCH(give, name, args)                                                             \
     (void)isa;                                                                                     \
     give name##_portable args;

@@ -7,14 +7,18 @@
 #if defined(__GNUC__)
 #define ZFI_PRINTF(string, first) __attribute__((format(printf, string, first)))
 #define ZFI_UNUSED                __attribute__((unused))
+#define ZFI_COLD                  __attribute__((cold, noinline))
 #else
 #define ZFI_PRINTF(string, first)
 #define ZFI_UNUSED
+#define ZFI_COLD
 #endif
+/* Reports a failure: what leads there is compiled for size. */
+#define ZFI_FAILS(string, first) ZFI_COLD ZFI_PRINTF(string, first)
 
 /* Records `status` and the text, unless an error is recorded already: the first error names the
  * cause. `error` may be NULL. Returns `status`. */
-ZFI_PRINTF(3, 4)
+ZFI_FAILS(3, 4)
 static zf_status zfi_fail(zf_error *error, zf_status status, const char *format, ...)
 {
     if (error && !error->status) {
@@ -27,7 +31,7 @@ static zf_status zfi_fail(zf_error *error, zf_status status, const char *format,
     return status;
 }
 
-static zf_status zfi_nomem(zf_error *error)
+ZFI_COLD static zf_status zfi_nomem(zf_error *error)
 {
     return zfi_fail(error, ZF_ERR_NOMEM, "out of memory");
 }

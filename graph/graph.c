@@ -361,7 +361,7 @@ static const char *zfi_where(char *text, size_t size, const char *scope, const c
 }
 
 /* Records an error of the current call: "what in scope (file:line): message". */
-ZFI_PRINTF(4, 5)
+ZFI_FAILS(4, 5)
 static zf_status zfi_graph_fail(zf_graph *g, zf_status status, const char *what, const char *format,
                                 ...)
 {
@@ -375,10 +375,10 @@ static zf_status zfi_graph_fail(zf_graph *g, zf_status status, const char *what,
     return zfi_fail(&g->error, status, "%s%s: %s", what, where, text);
 }
 
-static zf_status zfi_graph_nomem(zf_graph *g) { return zfi_nomem(&g->error); }
+ZFI_COLD static zf_status zfi_graph_nomem(zf_graph *g) { return zfi_nomem(&g->error); }
 
 /* Records an error of shape inference: the message, then the operands in IR syntax. */
-ZFI_PRINTF(3, 4)
+ZFI_FAILS(3, 4)
 static zf_status zfi_infer_fail(const zfi_infer *c, zf_status status, const char *format, ...)
 {
     char text[256], operands[512] = "", type[ZFI_TYPE_TEXT];

@@ -48,7 +48,7 @@ static const char *zfi_path_tail(const char *path)
 }
 
 /* "cannot WHAT PATH: why", from errno. */
-static zf_status zfi_io_fail(zf_error *error, const char *what, const char *path)
+ZFI_COLD static zf_status zfi_io_fail(zf_error *error, const char *what, const char *path)
 {
     int code = errno;
     if (code == ENOMEM) return zfi_nomem(error);

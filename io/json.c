@@ -153,7 +153,7 @@ static uint32_t zfi_json_column(const zfi_json_parser *p)
 }
 
 /* Records an error at a place of the text; always false. */
-ZFI_PRINTF(4, 5)
+ZFI_FAILS(4, 5)
 static bool zfi_json_refuse(zfi_json_parser *p, uint32_t line, uint32_t column, const char *format,
                             ...)
 {

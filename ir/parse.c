@@ -14,7 +14,7 @@ typedef struct zfi_parser {
     char *name;                 /* growing array */
 } zfi_parser;
 
-ZFI_PRINTF(2, 3)
+ZFI_FAILS(2, 3)
 static bool zfi_parse_fail(zfi_parser *p, const char *format, ...)
 {
     char text[400];

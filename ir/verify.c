@@ -10,7 +10,7 @@
  *     gradient is no param or state, since an update could change it before it is read
  */
 
-ZFI_PRINTF(3, 4)
+ZFI_FAILS(3, 4)
 static zf_status zfi_verify_fail(zf_graph *g, int32_t id, const char *format, ...)
 {
     char line[256], message[240];

@@ -28,7 +28,7 @@ typedef struct zfi_fitter {
     size_t buffer_bytes;
 } zfi_fitter;
 
-ZFI_PRINTF(3, 4)
+ZFI_FAILS(3, 4)
 static zf_status zfi_fit_fail(zfi_fitter *f, zf_status status, const char *format, ...)
 {
     va_list args;

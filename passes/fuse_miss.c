@@ -53,7 +53,7 @@ static const zfi_node *zfi_miss_node(const zfi_missing *m, int32_t id)
 }
 
 /* Reports that `rewrite` did not apply to node id. */
-ZFI_PRINTF(4, 5)
+ZFI_FAILS(4, 5)
 static void zfi_miss(const zfi_missing *m, const char *rewrite, int32_t id, const char *format, ...)
 {
     const zfi_node *node = zfi_miss_node(m, id);

@@ -203,7 +203,7 @@ static bool run(const test_case *c, long refuse_at, test *t)
 }
 
 #ifndef OOM_REFUSALS
-#define OOM_REFUSALS 400
+#define OOM_REFUSALS 200
 #endif
 /* Of TEST_ONCE; 0: they are left out. */
 #ifndef OOM_SPARSE
@@ -234,14 +234,15 @@ static long sparse_refusals(double spent)
 }
 
 /* Runs the body with each of its allocations refused in turn, or with `most` of them, evenly
- * spread, if there are more (0: all); then once more without a refusal. */
+ * spread, where there are more (0: all); then once more in good health, where that is not long. */
 static bool run_out_of_memory(const test_case *c, long most, test *t)
 {
-    double from = seconds();
+    double from = seconds(), spent;
     long total, step;
     if (!run(c, -1, t)) return false;
     total = t->allocations;
-    if (c->once) most = sparse_refusals(seconds() - from);
+    spent = seconds() - from;
+    if (c->once) most = sparse_refusals(spent);
     step = most && total > most ? total / most : 1;
     for (long k = total > most && c->once ? step / 2 : 0; k < total; k += step) {
         if (!run(c, k, t)) {
@@ -255,7 +256,7 @@ static bool run_out_of_memory(const test_case *c, long most, test *t)
     else if (step > 1) refused.sampled++;
     else refused.whole++;
     if (total && is_unjudged(c)) refused.unjudged++;
-    return run(c, -1, t);
+    return spent > 0.1 || run(c, -1, t);
 }
 
 int main(int argc, char **argv)

@@ -28,6 +28,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Of the combinations that a long test crosses, one in so many; more than 1 where another build runs
+ * all (Makefile). They rotate, so that each value of each factor comes up. */
+#ifndef TEST_ONE_IN
+#define TEST_ONE_IN 1
+#endif
+
 typedef void test_cleanup(void *);
 
 typedef struct test_case test_case;

@@ -2434,6 +2434,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "io/ring.c"
 #include "io/offload.c"
 #include "io/disk.c"
+ZFI_PLANNING_BEGINS
 #include "io/json.c"
 #include "io/safetensors.c"
 #include "graph/graph.c"
@@ -2441,6 +2442,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "graph/own.c"
 #include "graph/new.c"
 #include "graph/copy.c"
+ZFI_PLANNING_ENDS
 #include "ops/kernel.c"
 #include "ops/leaf.c"
 #include "ops/binary.c"
@@ -2467,6 +2469,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "ops/chain.c"
 #include "ops/saved.c"
 #include "ops/table.c"
+ZFI_PLANNING_BEGINS
 #include "ir/print.c"
 #include "ir/verify.c"
 #include "ir/queues.c"
@@ -2517,17 +2520,20 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "store/save.c"
 #include "store/load.c"
 #include "store/checkpoint.c"
+ZFI_PLANNING_ENDS
 #include "run/queue.c"
 #include "run/widen.c"
 #include "run/cpu.c"
 #include "run/init.c"
 #include "run/program.c"
 #include "run/cost.c"
+ZFI_PLANNING_BEGINS
 #include "comm/lockstep.c"
 #include "nn/schedule.c"
 #include "nn/layers.c"
 #include "nn/train.c"
 #include "nn/fit.c"
+ZFI_PLANNING_ENDS
 #if defined(__clang__)
 #pragma clang diagnostic pop /* cpu/isa.c */
 #pragma STDC FP_CONTRACT DEFAULT

@@ -26,6 +26,18 @@
 #define ZFI_INLINE static inline
 #endif
 
+/* Around the files that plan, read and write: where the library is optimized for speed, gcc compiles
+ * them at -O1 with small functions inlined. It takes two thirds of the time, and planning is as
+ * fast. */
+#if defined(__GNUC__) && !defined(__clang__) && defined(__OPTIMIZE__) && !defined(__OPTIMIZE_SIZE__)
+#define ZFI_PLANNING_BEGINS                                                                        \
+    _Pragma("GCC push_options") _Pragma("GCC optimize(\"O1\", \"inline-small-functions\")")
+#define ZFI_PLANNING_ENDS _Pragma("GCC pop_options")
+#else
+#define ZFI_PLANNING_BEGINS
+#define ZFI_PLANNING_ENDS
+#endif
+
 #define ZFI_COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
 
 ZF_API const char *zf_status_name(zf_status status)

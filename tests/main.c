@@ -234,7 +234,7 @@ static long sparse_refusals(double spent)
 }
 
 /* Runs the body with each of its allocations refused in turn, or with `most` of them, evenly
- * spread, where there are more (0: all); then once more in good health, where that is not long. */
+ * spread, if there are more (0: all); then once more without a refusal, unless that takes long. */
 static bool run_out_of_memory(const test_case *c, long most, test *t)
 {
     double from = seconds(), spent;

@@ -5,7 +5,8 @@
 # them, `all` both, on every core. The last line is "N passed, N failed", with ", N skipped" behind
 # it where the machine lacks something; the status is 1 when anything failed. `total` prints that
 # line once more. A group is what `make test-GROUP` runs once its programs are built: it prints one
-# line, and the output of what failed. All that it said is in build/test/GROUP.log.
+# line, and the output of what failed. All that it said, with the processor's time of each body, is
+# in build/test/GROUP.log.
 #
 # A test is counted once. What runs the same tests in another build, or on another number of ranks,
 # counts its passes apart, as runs again; a failure there is a failure.
@@ -99,7 +100,7 @@ END
     failed=$((failed + f))
     skipped=$((skipped + s))
     cat "$work/said" >> "$log"
-    [ "$f" = 0 ] || grep -v '^ok ' "$work/said" >> "$work/failures"
+    [ "$f" = 0 ] || grep -Ev '^ok |^ *[0-9.]+ s  ' "$work/said" >> "$work/failures"
 }
 suite_again() {
     were=$passed
@@ -155,10 +156,10 @@ gives() {
 
 # ------------------------------------------------------------------------------------- the groups
 
-run_unit() { suite build/tests; }
+run_unit() { suite build/tests --times; }
 # ALL=1: with every allocation of every test refused in turn, not a sample of those that have many.
 run_oom() {
-    suite_again build/tests --oom${ALL:+=all}
+    suite_again build/tests --times --oom${ALL:+=all}
     note=$(grep 'refused in turn' "$log")
 }
 # The single header is, token for token, the header and the files that it includes, so the tests of
@@ -166,7 +167,7 @@ run_oom() {
 run_dist() {
     check 'declarations of the single header' same_tokens ''
     check 'implementation of the single header' same_tokens -DZEROFLOW_IMPLEMENTATION
-    suite_again build/tests --oom
+    suite_again build/tests --times --oom
     note=$(grep 'refused in turn' "$log")
 }
 same_tokens() {
@@ -178,10 +179,10 @@ same_tokens() {
 }
 # What only plans gives the same from any compiler, and large models go the way of small ones.
 large='-bert_plan_small -bert_plan_medium -bert_plan_base'
-run_clang() { suite_again build/clang/tests $large; }
-run_asan() { suite_again build/asan/tests $large; }
-run_oom_asan() { suite_again build/asan/tests --oom; }
-run_ubsan() { suite_again build/ubsan/tests $large; }
+run_clang() { suite_again build/clang/tests --times $large; }
+run_asan() { suite_again build/asan/tests --times $large; }
+run_oom_asan() { suite_again build/asan/tests --times --oom; }
+run_ubsan() { suite_again build/ubsan/tests --times $large; }
 
 # Before version 14, gcc's ThreadSanitizer cannot live with all the randomness of newer kernels.
 # Where there are threads: of the tests of operators and of fusion, which take long under it, those
@@ -192,14 +193,14 @@ threaded='thread tests/account tests/batch tests/comm tests/corpus tests/faults 
 
 run_tsan() {
     fixed="setarch $(uname -m) -R"
-    if $fixed true 2> /dev/null; then suite_again $fixed build/tsan/tests $threaded
-    else suite_again build/tsan/tests $threaded; fi
+    if $fixed true 2> /dev/null; then suite_again $fixed build/tsan/tests --times $threaded
+    else suite_again build/tsan/tests --times $threaded; fi
 }
 
 # With a BLAS a plan has other scratch: only what is about numbers can be the same.
 run_blas() {
     if [ -x build/blas/tests ]; then
-        suite_again build/blas/tests inside/matmul ops.c nn.c optim.c bert.c gpt.c
+        suite_again build/blas/tests --times inside/matmul ops.c nn.c optim.c bert.c gpt.c
     else
         skip BLAS 'there is no cblas.h (libopenblas-dev)'
     fi
@@ -248,8 +249,8 @@ run_neon() {
     elif ! command -v qemu-aarch64 > /dev/null; then
         skip NEON 'there is no qemu-aarch64 (qemu-user)'
     else
-        suite_again qemu-aarch64 build/neon/tests inside/vmath inside/random inside/threads crc32c \
-            matmul_random_shapes matmul_not_finite half.c rows.c attention_has_one_result \
+        suite_again qemu-aarch64 build/neon/tests --times inside/vmath inside/random \
+            inside/threads crc32c matmul_random_shapes matmul_not_finite half.c rows.c attention_has_one_result \
             operators_agree_with_f64
     fi
 }
@@ -258,13 +259,13 @@ run_neon() {
 # only because they carry the library.
 run_emulated() {
     has_emulation build/emulated/tests || return
-    suite build/emulated/tests tests/cuda tests/emulation
+    suite build/emulated/tests --times tests/cuda tests/emulation
     suite sh tests/cuda-cli.sh build/emulated/bert
     build/emulated/tests --list nccl.c | grep -q . || skip NCCL 'there is no nccl.h (libnccl-dev)'
 }
 run_emulated_asan() {
     has_emulation build/emulated/asan/tests &&
-        suite_again build/emulated/asan/tests tests/cuda tests/emulation
+        suite_again build/emulated/asan/tests --times tests/cuda tests/emulation
 }
 has_emulation() {
     [ -x "$1" ] || {

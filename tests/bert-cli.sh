@@ -433,7 +433,7 @@ awk 'NR == 1 { held = $0; next } { print } NR == 2 { print held }' "$corpus" > "
 # other_text FILE: the checkpoint does not go on with that corpus.
 other_text() {
     refuses "$work/check point was trained on another text than $1, or with its sentences in\
- another order: give the same --corpus, or start anew from its weights with --init\
+ another order: give the same one, or start anew from its weights with --init\
  $work/check point" --corpus "$1"
 }
 check 'another corpus' other_text "$work/longer"

@@ -210,6 +210,53 @@ drawn() {
 }
 check 'measures a step, and draws the loss' drawn
 
+# --------------------------------------------------------------------------------------- examples
+
+# A tokenizer without regular expressions, and animals with what they do.
+mkdir "$work/tokenizer"
+template=$(head -n 1 tests/golden/tokens/llama2.txt)
+printf '%s%s%s' "${template%%@spm@*}" "$(cat tests/golden/tokens/spm.part)" \
+    "${template#*@spm@}" > "$work/tokenizer/tokenizer.json"
+cp tests/golden/chat/mistral-v3/tokenizer_config.json "$work/tokenizer"
+awk 'BEGIN {
+    split("cat dog bird fish horse", who); split("runs sleeps sings swims eats", does)
+    for (k = 0; k < 60; k++)
+        printf "{\"prompt\": \"the %s\", \"response\": \"%s\"}\n", who[k % 5 + 1], does[k % 5 + 1]
+}' > "$work/examples"
+sed 's/"vocab_size": 24/"vocab_size": 420/' "$work/config.json" > "$work/tuned.json"
+
+# tune OPTIONS...: on these examples.
+tune() {
+    ends 0 "$gpt" pretrain --model "$work/tuned.json" --data "$work/examples" \
+        --tokenizer "$work/tokenizer" --seq 40 --batch 4 --lr 3e-3 --quiet --schedule constant \
+        --warmup 0 "$@"
+}
+tuned() {
+    tune --steps 120 --dump "$work/all" && grep -q ', 3 of them held out$' "$work/out" &&
+        grep -q '^held out: loss 0\.[01][0-9]*, perplexity 1\.[0-9]$' "$work/out"
+}
+check 'examples are learned' tuned
+tuned_on() {
+    tune --steps 80 --save "$work/begun" --eval-batches 0 &&
+        tune --steps 120 --load "$work/begun" --dump "$work/halves" --eval-batches 0 --threads 2 &&
+        cmp -s "$work/all" "$work/halves"
+}
+check 'examples go on with the same bits' tuned_on
+other_examples() {
+    tail -n 50 "$work/examples" > "$work/fewer"
+    ! tune --data "$work/fewer" --steps 120 --load "$work/begun" --eval-batches 0 &&
+        grep -q "^gpt: $work/begun was trained on another text than $work/fewer" "$work/err"
+}
+check 'other examples' other_examples
+check 'a style of chats that is not there' fails 1 "gpt: there is no style of chats alpaca, only \
+chatml, llama2, llama3, mistral-v1, mistral-v3, mistral, zephyr" "$gpt" pretrain \
+    --model "$work/tuned.json" --data "$work/examples" --tokenizer "$work/tokenizer" --chat alpaca
+check 'examples without a tokenizer' fails 2 "gpt: pretrain: --data needs a tokenizer: --tokenizer \
+DIR, a folder with a tokenizer.json; $list" "$gpt" pretrain --data d
+check 'more tokens than the model has' fails 1 "gpt: $work/config.json: vocab_size is 24, but \
+$work/tokenizer has 420 tokens" "$gpt" pretrain --model "$work/config.json" \
+    --data "$work/examples" --tokenizer "$work/tokenizer"
+
 # ------------------------------------------------------------------------------- what all runs do
 
 self=gpt

@@ -1,5 +1,7 @@
 /* Files of examples to fine-tune on: labels, rows of several, what is held out, messages. */
 #include "../examples/common/tuning.h"
+#include "../examples/gpt/model.h"
+#include "../examples/llm/model.h"
 #include "test.h"
 
 #include <stdio.h>
@@ -205,4 +207,82 @@ TEST_ONCE(tuning_packs_all_examples)
         /* Of 5 to 15 tokens each: those above 11 are alone, of the others two fill a row. */
         CHECK(t, count > 900 && (alone ? rows == 95 : rows <= 68));
     }
+}
+
+/* ------------------------------------------------------------------------------------ steps */
+
+/* Three texts, in a row each, or all in the first. */
+static bool fill_batch(causal_batch *b, int64_t rows, zf_error *error)
+{
+    static const int32_t lengths[] = {5, 4, 3};
+    int64_t at = 0;
+    if (!causal_batch_new(b, rows, 12, true, error)) return false;
+    for (int64_t i = 0; i < rows * 12; i++)
+        b->ids[i] = b->segments[i] = b->positions[i] = 0, b->labels[i] = -100;
+    for (int32_t text = 0; text<3; text++, at += rows> 1 ? 12 - at % 12 : 0)
+        for (int32_t k = 0; k < lengths[text]; k++, at++) {
+            b->ids[at] = 3 + (text * 7 + k * 5) % 20;
+            b->segments[at] = rows > 1 ? 1 : text + 1;
+            b->positions[at] = k;
+            if (k + 1 < lengths[text]) b->labels[at] = 3 + (text * 7 + (k + 1) * 5) % 20;
+            b->labelled += k + 1 < lengths[text];
+        }
+    return true;
+}
+
+/* The losses of some steps. */
+static bool train(session_desc d, int64_t rows, double loss[3], zf_error *error)
+{
+    const float lr = 0.5f;
+    session s;
+    causal_batch b = {.ids = NULL};
+    zf_status status = ZF_OK;
+    d.shape = (sample_shape){rows, 12, 0, SAMPLE_PACKED};
+    if (!fill_batch(&b, rows, error)) return false;
+    if (!session_open(&s, &d, error)) return causal_batch_free(&b), false;
+    for (int k = 0; k < 3 && !status; k++) {
+        status = session_feed(&s, &b, false);
+        if (!status) status = zf_write(s.program, s.lr, &lr, sizeof lr);
+        if (!status) status = zf_step(s.program);
+        loss[k] = session_scalar(&s, "loss");
+    }
+    if (status)
+        error->status = status, snprintf(error->text, 200, "%.150s", zf_program_error(s.program));
+    session_close(&s);
+    causal_batch_free(&b);
+    return !status;
+}
+
+/* Texts in one row do not see one another: it is as if each had a row of its own. */
+static void compare_rows(test *t, const sample_model *sample, const void *config)
+{
+    session_desc d = {.sample = sample,
+                      .purpose = SAMPLE_TRAIN,
+                      .config = config,
+                      .threads = 1,
+                      .seed = 3,
+                      .optimizer = ZF_SGD};
+    zf_error error = {ZF_OK, ""};
+    double together[3], alone[3];
+    if (!train(d, 1, together, &error) || !train(d, 3, alone, &error)) {
+        OK(t, error.status, error.text);
+        return;
+    }
+    for (int k = 0; k < 3; k++) CHECK_NEAR(t, together[k], alone[k], 2e-6 * alone[k]);
+    CHECK(t, alone[2] < alone[0]);
+}
+
+TEST_ONCE(tuning_texts_in_a_row_are_apart)
+{
+    gpt_config gpt;
+    llm_config llm;
+    zf_error error = {ZF_OK, ""};
+    if (!gpt_config_load("small", &gpt, &error) || !llm_config_load("15m", &llm, &error))
+        OK(t, error.status, error.text);
+    gpt.vocab = llm.vocab = 24, gpt.layers = llm.layers = 2, gpt.hidden = llm.hidden = 16;
+    gpt.heads = llm.heads = llm.kv_heads = 2, llm.width = 8, gpt.positions = 12;
+    gpt.intermediate = llm.intermediate = 32;
+    gpt.residual_dropout = gpt.embedding_dropout = gpt.attention_dropout = 0;
+    compare_rows(t, &gpt_sample, &gpt);
+    if (!t->failed && !t->unwound) compare_rows(t, &llm_sample, &llm);
 }

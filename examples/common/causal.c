@@ -1,6 +1,7 @@
 #include "causal.h"
 #include "causal_batch.h"
 #include "fail.h"
+#include "tuning.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,6 +13,8 @@ causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose pu
     causal_inputs in = {.input_ids =
                             zf_input(g, "input_ids", ZF_I32, ZF_SHAPE(s->batch, s->sequence)),
                         .attention_mask = {g, 0},
+                        .segments = {g, 0},
+                        .positions = {g, 0},
                         .labels = {g, 0},
                         .loss_weight = {g, 0},
                         .last = {g, 0}};
@@ -22,8 +25,12 @@ causal_inputs causal_begin(zf_graph *g, const sample_shape *s, sample_purpose pu
     in.labels = zf_input(g, "labels", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
     in.loss_weight = zf_input(g, "loss_weight", ZF_F32, ZF_SCALAR);
     zf_input(g, "lr", ZF_F32, ZF_SCALAR);
-    if (s->masked)
+    if (s->rows == SAMPLE_PADDED)
         in.attention_mask = zf_input(g, "attention_mask", ZF_U8, ZF_SHAPE(s->batch, s->sequence));
+    if (s->rows == SAMPLE_PACKED) {
+        in.segments = zf_input(g, "segments", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+        in.positions = zf_input(g, "positions", ZF_I32, ZF_SHAPE(s->batch, s->sequence));
+    }
     return in;
 }
 
@@ -31,6 +38,9 @@ zf_tensor causal_padding(const causal_inputs *in, const sample_shape *s)
 {
     zf_graph *g = in->attention_mask.graph;
     zf_tensor keys;
+    if (zf_valid(in->segments))
+        return zf_equal(zf_reshape(in->segments, ZF_SHAPE(s->batch, 1, s->sequence, 1)),
+                        zf_reshape(in->segments, ZF_SHAPE(s->batch, 1, 1, s->sequence)));
     if (!zf_valid(in->attention_mask)) return ZF_NONE;
     keys = zf_reshape(in->attention_mask, ZF_SHAPE(s->batch, 1, 1, s->sequence));
     return zf_where(keys, zf_constant(g, ZF_F32, ZF_SCALAR, 0),
@@ -58,6 +68,7 @@ typedef struct causal_data {
     uint64_t seed;
     int64_t sequence;
     causal_batch_file file; /* entries 0: there is no file */
+    tuning tuning;          /* examples 0: there are none */
 } causal_data;
 
 /* The documents of a split, joined. */
@@ -115,6 +126,49 @@ static bool open_text(dataset *d, const settings *o, void *config, zf_error *err
     return true;
 }
 
+/* A model of a size becomes one of this tokenizer; that of a folder must have ids for it. */
+static bool adopt(const tokens *tokenizer, const settings *o, const config_facts *facts,
+                  int32_t end, zf_error *error)
+{
+    int64_t size = tokens_size(tokenizer);
+    if (!config_is_path(o->model)) *facts->vocab = size;
+    if (!config_is_path(o->model) && facts->end) *facts->end = end;
+    return size <= *facts->vocab ||
+           fail(error, ZF_ERR_ARGUMENT, "%.200s: vocab_size is %lld, but %.200s has %lld tokens",
+                o->model, (long long)*facts->vocab, o->tokenizer, (long long)size);
+}
+
+static bool load_examples(dataset *d, const settings *o, const tokens *tokenizer,
+                          const config_facts *facts, zf_error *error)
+{
+    causal_data *data = d->own;
+    chat_template chat;
+    tuning_desc desc = {.tokens = tokenizer, .sequence = o->seq, .alone = o->alone};
+    if (!chat_template_load(&chat, o->tokenizer, o->chat, error)) return false;
+    desc.style = chat.style ? &chat : NULL;
+    desc.end = *chat.end ? tokens_id(tokenizer, chat.end) : -1;
+    if (!adopt(tokenizer, o, facts, desc.end, error) ||
+        !tuning_load(&data->tuning, o->data, &desc, error))
+        return false;
+    data->seed = (uint64_t)o->seed, data->sequence = o->seq;
+    d->tokens = data->tuning.tokens, d->documents = data->tuning.examples;
+    d->held_out = data->tuning.held_out;
+    d->digest = data->tuning.digest ? data->tuning.digest : 1;
+    return true;
+}
+
+static bool open_data(dataset *d, const settings *o, const config_facts *facts, void *config,
+                      zf_error *error)
+{
+    tokens *tokenizer;
+    bool good;
+    (void)config;
+    if (!new_data(d, error) || !(tokenizer = tokens_load(o->tokenizer, error))) return false;
+    good = load_examples(d, o, tokenizer, facts, error);
+    tokens_free(tokenizer);
+    return good;
+}
+
 static void close_data(dataset *d)
 {
     causal_data *data = d->own;
@@ -122,13 +176,17 @@ static void close_data(dataset *d)
     free(data->train.id);
     free(data->held_out.id);
     causal_batch_file_free(&data->file);
+    tuning_free(&data->tuning);
     free(data);
 }
 
 static void fit_shape(const dataset *d, const settings *o, int64_t parts, sample_shape *shape)
 {
+    const causal_data *data = d->own;
     (void)o, (void)parts;
-    shape->masked = ((const causal_data *)d->own)->file.masked;
+    shape->rows = data->tuning.examples ? SAMPLE_PACKED
+                  : data->file.masked   ? SAMPLE_PADDED
+                                        : SAMPLE_FULL;
 }
 
 typedef struct reader {
@@ -154,7 +212,8 @@ static void *start(const dataset *d, bool held_out, int64_t examples, int64_t fi
         return NULL;
     }
     r->data = d->own, r->held_out = held_out;
-    if (r->data->file.entries || causal_batch_new(&r->batch, examples, r->data->sequence, false, error))
+    if (r->data->file.entries || causal_batch_new(&r->batch, examples, r->data->sequence,
+                                                  r->data->tuning.examples > 0, error))
         return r;
     stop(r);
     return NULL;
@@ -166,7 +225,9 @@ static const void *read_batch(void *user, int64_t step)
     const causal_data *data = r->data;
     int64_t first = step * r->batch.examples;
     if (data->file.entries) return &data->file.batch[step % data->file.entries];
-    if (r->held_out) causal_batch_read(&r->batch, &data->held_out, first);
+    if (data->tuning.examples)
+        tuning_read(&data->tuning, &r->batch, r->held_out, data->seed, first);
+    else if (r->held_out) causal_batch_read(&r->batch, &data->held_out, first);
     else causal_batch_draw(&r->batch, &data->train, data->seed, first);
     return &r->batch;
 }
@@ -181,13 +242,16 @@ static batch_counts count(const void *batch)
 static zf_status feed(session *s, const void *batch, int64_t part, int64_t parts, bool sums)
 {
     const causal_batch *b = batch;
-    int64_t tokens = b->examples / parts * b->sequence, first = part * tokens;
-    size_t bytes = (size_t)tokens * sizeof *b->ids;
+    int64_t share = b->examples / parts * b->sequence, first = part * share;
+    size_t bytes = (size_t)share * sizeof *b->ids;
     float weight = sums ? 1 : 1 / (float)(b->labelled ? b->labelled : 1);
     zf_status status = session_write(s, "input_ids", b->ids + first, bytes);
     if (!status) status = session_write(s, "labels", b->labels + first, bytes);
     if (!status && b->mask)
-        status = session_write(s, "attention_mask", b->mask + first, (size_t)tokens);
+        status = session_write(s, "attention_mask", b->mask + first, (size_t)share);
+    if (!status && b->segments) status = session_write(s, "segments", b->segments + first, bytes);
+    if (!status && b->positions)
+        status = session_write(s, "positions", b->positions + first, bytes);
     return status ? status : session_write(s, "loss_weight", &weight, sizeof weight);
 }
 
@@ -195,8 +259,9 @@ static void print_score(const sample_score *score, const void *config, double un
                         bool exact)
 {
     (void)config, (void)exact;
-    printf("loss %.4f, perplexity %.1f; unigram entropy %.4f\n", score->value[0],
-           exp(score->value[0]), unigram_nats);
+    printf("loss %.4f, perplexity %.1f", score->value[0], exp(score->value[0]));
+    if (unigram_nats > 0) printf("; unigram entropy %.4f", unigram_nats);
+    printf("\n");
 }
 
 const objective causal_objective = {
@@ -206,6 +271,7 @@ const objective causal_objective = {
     .least_sequence = 1,
     .frame = FOLDER_GPT,
     .open_file = open_file,
+    .open_data = open_data,
     .open_text = open_text,
     .close = close_data,
     .fit_shape = fit_shape,

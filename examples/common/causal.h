@@ -12,8 +12,11 @@
 
 typedef struct causal_inputs {
     zf_tensor input_ids;      /* i32 [B, T] */
-    zf_tensor attention_mask; /* u8 [B, T], 1: a token; invalid unless the shape is masked */
+    zf_tensor attention_mask; /* u8 [B, T], 1: a token; invalid unless rows are padded */
     /* Of training and evaluation: */
+    /* i32 [B, T]: which of several texts a token is of, and its place in that text; invalid unless
+     * rows are packed */
+    zf_tensor segments, positions;
     zf_tensor labels;      /* i32 [B, T], the token after each; -100: none */
     zf_tensor loss_weight; /* f32 []: 1 / labels of the global batch */
     /* For an answer: */
@@ -23,7 +26,8 @@ typedef struct causal_inputs {
 causal_inputs causal_begin(zf_graph *g, const sample_shape *shape, sample_purpose purpose);
 
 /* The attention mask for padding, [B, 1, 1, T]. It is added to scores and makes the softmax of
- * padding 0, unless all keys are padding. ZF_NONE where the shape is not masked. */
+ * padding 0, unless all keys are padding. Of packed rows, a bool [B, 1, T, T]: tokens see those of
+ * their own text. ZF_NONE where rows are full. */
 zf_tensor causal_padding(const causal_inputs *in, const sample_shape *shape);
 
 /* The output "loss", or for an answer "logits", [B, vocab], of the token after each sequence. x [B

@@ -245,10 +245,10 @@ static char *read_jinja(const char *path, zf_error *error)
     return text;
 }
 
-/* The template that a folder has: its text is in *jinja, to be freed, or in the config; NULL with
- * *error. */
-static const char *find_template(const char *folder, const zf_json *config, const char *path,
-                                 char **jinja, zf_error *error)
+/* The template that a folder has: its text is in *jinja, to be freed, or in the config; NULL: there
+ * is none, or *error. */
+static const char *find_template(const char *folder, const zf_json *config, char **jinja,
+                                 zf_error *error)
 {
     char file[FOLDER_PATH];
     const zf_json *v = zf_json_member(config, "chat_template");
@@ -256,10 +256,8 @@ static const char *find_template(const char *folder, const zf_json *config, cons
     snprintf(file, sizeof file, "%s/chat_template.jinja", folder);
     *jinja = read_jinja(file, error);
     if (*jinja || error->status) return *jinja;
-    if (!v || zf_json_type_of(v) == ZF_JSON_NULL)
-        fail(error, ZF_ERR_FORMAT, "%s: there is no chat_template: name a style (%s)", path,
-             chat_styles());
-    else if (!zf_json_string(v, NULL))
+    if (zf_json_type_of(v) <= ZF_JSON_NULL) return NULL;
+    if (!zf_json_string(v, NULL))
         zf_json_expected(v, error, "one template; name the style that it is (%s)", chat_styles());
     else zf_json_to_string(v, &text, error);
     return text;
@@ -281,7 +279,7 @@ bool chat_template_load(chat_template *t, const char *folder, const char *name, 
     config = zf_json_read(path, NULL, &why);
     read_token(config, "bos_token", t->begin, &why);
     read_token(config, "eos_token", t->end, &why);
-    if (!why.status && !t->style && (text = find_template(folder, config, path, &jinja, &why)))
+    if (!why.status && !t->style && (text = find_template(folder, config, &jinja, &why)))
         (void)recognise(t, text, path, &why);
     free(jinja);
     zf_json_free(config);

@@ -36,7 +36,7 @@ const char *chat_styles(void);
 
 /* The template of a model's folder: that of its chat_template.jinja or tokenizer_config.json, or
  * the style `name`, if it is not NULL. begin and end are bos_token and eos_token. False with
- * *error: there is none, or it is unknown. */
+ * *error: it is unknown. Where a folder has no template, style is NULL. */
 bool chat_template_load(chat_template *, const char *folder, const char *name, zf_error *error);
 
 /* "system", "user" or "assistant"; -1: another word. */

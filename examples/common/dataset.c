@@ -42,6 +42,7 @@ bool dataset_open(dataset *d, const sample_model *sample, settings *o, void *con
     bool good;
     *d = (dataset){.vocab = NULL};
     if (o->batch_file) good = sample->objective->open_file(d, o, &facts, config, error);
+    else if (o->data) good = sample->objective->open_data(d, o, &facts, config, error);
     else
         good = read_text(d, o, error) && sample->objective->open_text(d, o, config, error) &&
                adopt(d, o, &facts, error);

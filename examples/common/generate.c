@@ -129,7 +129,7 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
     if (good) {
         w.vocab = vocab;
         w.end = *facts.end >= 0 ? (int32_t)*facts.end : bert_vocab_id(vocab, "[SEP]");
-        d.shape = (sample_shape){1, w.window, 0, false}, d.threads = threads;
+        d.shape = (sample_shape){.batch = 1, .sequence = w.window}, d.threads = threads;
         good = session_open_folder(&w.session, load, &d, dtype, &error) &&
                write_on(&w, prompt ? prompt : "", tokens, temperature, (uint64_t)seed, &error);
         session_close(&w.session);

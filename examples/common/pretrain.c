@@ -284,6 +284,8 @@ static bool compare_settings(run_job *job, zf_error *error)
         alike_add(&job->alike, "the digest of the corpus", "%016llx",
                   (unsigned long long)d->digest);
     }
+    if (o->data)
+        alike_add(&job->alike, "the digest of --data", "%016llx", (unsigned long long)d->digest);
     return text && alike_add_file(&job->alike, "the digest of --init", o->init, error) &&
            alike_add_file(&job->alike, "the digest of --load", o->load, error) &&
            alike_add_file(&job->alike, "the digest of --batch-file", o->batch_file, error);
@@ -315,6 +317,9 @@ static void print_beginning(const run *r)
                1e-9 * r->session.cost.flops_per_s, 1e-9 * r->session.cost.bytes_per_s,
                1e-9 * r->session.cost.link_bytes_per_s, 1e6 * r->session.cost.link_latency_s);
     device_print_remark(job->sample->program, r->session.program);
+    if (o->data)
+        printf("%s: %lld tokens in %lld examples, %lld of them held out\n", o->data,
+               (long long)d->tokens, (long long)d->documents, (long long)d->held_out);
     if (d->vocab)
         printf(
             "%s: %lld tokens in %lld documents, %lld of them held out; unigram entropy %.4f nats\n",

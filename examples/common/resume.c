@@ -35,7 +35,7 @@ static void make_notes(notes *n, const run_job *job)
         if (row->kind & OPTION_NOTED) option_text(add(n, row->name, row), row);
     corpus = add(n, "corpus", NULL);
     snprintf(corpus, OPTION_VALUE, "none");
-    if (d->vocab) snprintf(corpus, OPTION_VALUE, "%lld", (long long)d->tokens);
+    if (d->digest) snprintf(corpus, OPTION_VALUE, "%lld", (long long)d->tokens);
     n->equal = n->count;
     snprintf(add(n, "parts", NULL), OPTION_VALUE, "%lld", (long long)run_parts(job));
     snprintf(add(n, "steps", NULL), OPTION_VALUE, "%lld", (long long)job->o.steps);
@@ -110,7 +110,8 @@ static bool fits(const run_job *job, const notes *n, zf_error *error)
     char path[1024], init[1100];
     config_any config;
     snprintf(init, sizeof init, "--init %s", o->load);
-    if (!tokenizing_fits(&n->words, o->load, o->vocab, o->corpus, init, error) ||
+    if (!tokenizing_fits(&n->words, o->load, o->vocab, o->data ? o->data : o->corpus, init,
+                         error) ||
         !fits_notes(n, o->load, error))
         return false;
     snprintf(path, sizeof path, "%s/config.json", o->load);

@@ -25,11 +25,15 @@
 #include "folder.h"
 #include "settings.h"
 
+/* What a row of a batch is: tokens; tokens and padding, with an attention_mask, which the model can
+ * do without; several texts, which do not see one another. */
+typedef enum sample_rows { SAMPLE_FULL, SAMPLE_PADDED, SAMPLE_PACKED } sample_rows;
+
 /* The shape of a graph's inputs. */
 typedef struct sample_shape {
     int64_t batch, sequence;
     int64_t predictions; /* labelled positions of a batch, at most; 0: all have a label */
-    bool masked;         /* with an attention_mask, which the model can do without */
+    sample_rows rows;
 } sample_shape;
 
 /* SAMPLE_ANSWER: has an output of logits, from which the model's answer is read. */
@@ -42,7 +46,7 @@ typedef struct dataset {
     bert_vocab *vocab;   /* of the text; NULL: there is none */
     bert_corpus *corpus; /* the text; NULL: none, or the objective keeps what it needs of it */
     int64_t tokens, documents, held_out; /* of the text; documents held out */
-    uint64_t digest;                     /* of its tokens */
+    uint64_t digest;                     /* of its tokens; 0: there is no text */
     double unigram_nats; /* loss of a model that only knows the frequency of tokens */
     void *own;           /* the objective's */
 } dataset;
@@ -79,10 +83,13 @@ typedef struct objective {
     /* The dataset of --batch-file; it sets o->batch and o->seq. False with *error. */
     bool (*open_file)(dataset *d, settings *o, const config_facts *facts, void *config,
                       zf_error *error);
+    /* The dataset of --data; NULL: there is no such option. False with *error. */
+    bool (*open_data)(dataset *d, const settings *o, const config_facts *facts, void *config,
+                      zf_error *error);
     /* Opens what it needs beside vocabulary and corpus, which are open. False with *error. */
     bool (*open_text)(dataset *d, const settings *o, void *config, zf_error *error);
     void (*close)(dataset *d);
-    /* Sets sample_shape.predictions and .masked, for a batch that is split into `parts` parts. */
+    /* Sets sample_shape.predictions and .rows, for a batch that is split into `parts` parts. */
     void (*fit_shape)(const dataset *d, const settings *o, int64_t parts, sample_shape *shape);
 
     /* A rank's reader of global batches of `examples` examples: of training, in order from step

@@ -36,6 +36,10 @@ settings settings_defaults(void)
                       .deadline = 60};
 }
 
+static const char chat_help[] =
+    "how messages are written: chatml, llama2, llama3, mistral-v1, mistral-v3, mistral, zephyr;\n"
+    "                                    else as the tokenizer's chat_template says";
+
 void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, const option_row *own,
                    settings *o)
 {
@@ -155,9 +159,21 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
         {"quiet", FLAG | OWN, NULL, &o->quiet, 0, 0, "no progress line"},
         {NULL, FLAG, NULL, NULL, 0, 0, NULL},
     };
-    const option_row *const all[] = {text, own, run};
+    const option_row tuned[] = {
+        {"data", TEXT | NAMES, "FILE", &o->data, 0, 0,
+         "train on examples instead, JSON Lines of prompt and response, or of messages; labels\n"
+         "                                    are what the assistant has written"},
+        {"tokenizer", TEXT | NAMES, "DIR", &o->tokenizer, 0, 0,
+         "of --data: a folder with tokenizer.json and tokenizer_config.json; else that of\n"
+         "                                    --load, --init or --model"},
+        {"chat", TEXT, "STYLE", &o->chat, 0, 0, chat_help},
+        {"alone", FLAG | NOTED, NULL, &o->alone, 0, 0,
+         "each example of --data has a row of its own"},
+        {NULL, FLAG, NULL, NULL, 0, 0, NULL},
+    };
+    const option_row *const all[] = {text, sample->objective->open_data ? tuned : NULL, own, run};
     int count = 0;
-    for (int k = 0; k < 3; k++)
+    for (int k = 0; k < 4; k++)
         for (const option_row *row = all[k]; row && row->name && count < SETTINGS_ROWS - 1; row++)
             rows[count++] = *row;
     rows[count] = (option_row){.name = NULL};
@@ -170,6 +186,7 @@ void settings_look_into_folders(settings *o, const char *otherwise)
         if (!folders[i] || !folder_is(folders[i])) continue;
         if (!o->model) o->model = folders[i];
         if (!o->vocab && o->corpus && folder_has_vocab(folders[i])) o->vocab = folders[i];
+        if (!o->tokenizer && o->data && folder_has_vocab(folders[i])) o->tokenizer = folders[i];
     }
     if (!o->model) o->model = otherwise;
 }
@@ -235,13 +252,19 @@ const char *settings_wrong(const settings *o)
     zf_recompute_mode mode;
     zf_offload_desc offload;
     int64_t memory;
-    if (!o->corpus && !o->batch_file)
+    if (!o->corpus && !o->batch_file && !o->data)
         return "a text to train on is needed: --corpus FILE, or batches: --batch-file FILE";
     if (o->corpus && o->batch_file) return "--corpus and --batch-file exclude each other";
+    if (o->data && (o->corpus || o->batch_file))
+        return "--data is instead of --corpus and of --batch-file";
+    if (o->data && !o->tokenizer)
+        return "--data needs a tokenizer: --tokenizer DIR, a folder with a tokenizer.json";
+    if ((o->tokenizer || o->chat || o->alone) && !o->data)
+        return "--tokenizer, --chat and --alone are for --data";
     if (o->corpus && !o->vocab)
         return "--corpus needs a vocabulary: --vocab FILE, which 'bert vocab' makes";
-    if (o->seconds > 0 && o->batch_file)
-        return "--seconds measures steps on --corpus; with --batch-file, say --steps";
+    if (o->seconds > 0 && (o->batch_file || o->data))
+        return "--seconds measures steps on --corpus; with --batch-file or --data, say --steps";
     if (o->min_coeff > o->max_coeff) return "--min-ratio must not be above --max-ratio";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";

@@ -13,7 +13,7 @@ struct sample_model;
 typedef struct settings {
     const char *model, *corpus, *vocab, *init, *save, *load, *log, *svg, *report, *batch_file,
         *dump, *dump_grads, *no_fuse, *cost, *save_cost, *recompute, *rendezvous,
-        *offload, *offload_dir;
+        *offload, *offload_dir, *data, *tokenizer, *chat;
     int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
         save_every, compare_every, keep;
     int64_t ranks, zero, micro_batches, bucket, prefetch;
@@ -22,7 +22,7 @@ typedef struct settings {
         max_coeff, seconds, deadline;
     device_desc device;
     tokenizing words;
-    bool quiet, overwrite;
+    bool quiet, overwrite, alone;
     const void *own; /* the sample's own, or NULL */
 } settings;
 

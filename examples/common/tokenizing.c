@@ -22,7 +22,7 @@ void tokenizing_note(tokenizing_notes *n, const tokenizing *t, const bert_vocab 
     n->note[2] = (zf_note){"chinese-chars", yes_or_no(o.chinese_chars)};
     n->note[3] = (zf_note){"vocabulary digest",
                            digest(n->vocab, vocab != NULL, vocab ? bert_vocab_digest(vocab) : 0)};
-    n->note[4] = (zf_note){"corpus digest", digest(n->corpus, vocab != NULL, corpus_digest)};
+    n->note[4] = (zf_note){"corpus digest", digest(n->corpus, corpus_digest != 0, corpus_digest)};
 }
 
 bool tokenizing_fits(const tokenizing_notes *n, const char *load, const char *vocab_path,
@@ -46,7 +46,7 @@ bool tokenizing_fits(const tokenizing_notes *n, const char *load, const char *vo
         if (key == n->note[4].key)
             return fail(error, ZF_ERR_MISMATCH,
                         "%s was trained on another text than %s, or with its sentences in another "
-                        "order: give the same --corpus, or start anew from its weights with %s",
+                        "order: give the same one, or start anew from its weights with %s",
                         load, corpus_path ? corpus_path : "none", init);
         return fail(error, ZF_ERR_MISMATCH,
                     "%s was trained with %s = %s, not %s: give the same --%s, or start anew from "

@@ -100,7 +100,9 @@ static zf_tensor body(zf_graph *g, const gpt_config *c, const sample_shape *s,
     *words = zf_nn_embedding_table(g, "wte", c->vocab, c->hidden, &table);
     positions = zf_nn_embedding_table(g, "wpe", c->positions, c->hidden, &table);
     x = zf_embedding(*words, in->input_ids);
-    x = zf_dropout(zf_add(x, zf_slice(positions, 0, 0, s->sequence)), c->embedding_dropout);
+    positions = zf_valid(in->positions) ? zf_embedding(positions, in->positions)
+                                        : zf_slice(positions, 0, 0, s->sequence);
+    x = zf_dropout(zf_add(x, positions), c->embedding_dropout);
     for (int64_t i = 0; i < c->layers; i++) {
         zf_push(g, "h.%lld", (long long)i);
         x = block(x, mask, c, i + 1);

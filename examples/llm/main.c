@@ -1,4 +1,5 @@
-/* llm: trains a Llama or one of its relatives on a text, continues sentences, exports weights. */
+/* llm: trains a Llama or one of its relatives on a text or on examples, continues sentences,
+ * exports weights. */
 #include "../common/command.h"
 #include "../common/frame.h"
 #include "model.h"
@@ -10,12 +11,20 @@ static int pretrain(int argc, char **argv)
     return pretrain_command(&llm_sample, &o, NULL, argc, argv);
 }
 
+static int finetune(int argc, char **argv)
+{
+    settings o = settings_defaults();
+    o.batch = 8, o.schedule = ZF_COSINE, o.lr = 2e-5, o.seq = 1024, o.weight_decay = 0;
+    return pretrain_command(&llm_sample, &o, NULL, argc, argv);
+}
+
 static int eval(int argc, char **argv) { return evaluate_command(&llm_sample, argc, argv); }
 static int generate(int argc, char **argv) { return causal_generate(&llm_sample, argc, argv); }
 static int export(int argc, char **argv) { return export_command(&llm_sample, argc, argv); }
 
 static const command commands[] = {
     {"pretrain", "train on the next token", pretrain},
+    {"finetune", "the same with defaults for --init DIR and --data FILE", finetune},
     {"eval", "the loss of a checkpoint on the held-out part of a text", eval},
     {"generate", "continue a text", generate},
     {"export", "write a checkpoint's weights as Hugging Face's files have them", export},

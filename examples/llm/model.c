@@ -277,7 +277,8 @@ static zf_tensor head_norm(zf_tensor x, const char *name, const llm_config *c)
     return zf_reshape(zf_nn_rms_norm(y, name, c->eps), s);
 }
 
-static zf_tensor attend(zf_tensor x, zf_tensor mask, const llm_config *c, int64_t layer)
+static zf_tensor attend(zf_tensor x, zf_tensor mask, zf_tensor positions, const llm_config *c,
+                        int64_t layer)
 {
     bool bias = c->attention_bias || c->family == LLM_QWEN2;
     zf_nn_linear_desc in = {.std = c->std, .no_bias = !bias},
@@ -287,7 +288,8 @@ static zf_tensor attend(zf_tensor x, zf_tensor mask, const llm_config *c, int64_
                          .factor = c->factor,
                          .low_factor = c->low,
                          .high_factor = c->high,
-                         .original = c->original};
+                         .original = c->original,
+                         .positions = positions};
     zf_attention_desc attention = {.heads = c->heads,
                                    .kv_heads = c->kv_heads,
                                    .dropout = c->attention_dropout,
@@ -317,6 +319,7 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
                       const causal_inputs *in, zf_tensor *words)
 {
     zf_nn_embedding_desc table = {.std = c->std};
+    zf_tensor positions = zf_valid(in->positions) ? in->positions : ZF_NONE;
     zf_tensor mask = causal_padding(in, s), x, y = ZF_NONE;
     zf_push(g, "model");
     *words = zf_nn_embedding_table(g, "embed_tokens", c->vocab, c->hidden, &table);
@@ -326,7 +329,7 @@ static zf_tensor body(zf_graph *g, const llm_config *c, const sample_shape *s,
         zf_push(g, "layers.%lld", (long long)i);
         y = i ? norm(&x, y, "input_layernorm", c) : zf_nn_rms_norm(x, "input_layernorm", c->eps);
         zf_push(g, "self_attn");
-        y = attend(y, mask, c, i);
+        y = attend(y, mask, positions, c, i);
         zf_pop(g);
         y = norm(&x, y, "post_attention_layernorm", c);
         zf_push(g, "mlp");

@@ -1,8 +1,8 @@
 #!/bin/sh
 # The command line of the sample BERT to the letter: sh tests/bert-cli.sh [PROGRAM]
 #
-# What a mistake is told, what a run prints and leaves behind, and that a run which was interrupted
-# goes on with the same bits by the very command that it printed. One line per check, and
+# Messages for mistakes, the output and files of runs, and that an interrupted run can be resumed
+# with the same bits by the command that it printed. One line per check, and
 # "N passed, N failed" at the end. Works in a folder whose name has a space in it.
 set -u
 export LC_ALL=C
@@ -10,7 +10,7 @@ export LC_ALL=C
 bert=${1:-build/bert}
 . tests/cli.sh
 
-# misused TEXT COMMAND OPTIONS...: a bad command line.
+# misused TEXT COMMAND OPTIONS...: a bad command line ends with this error.
 misused() {
     text=$1
     shift
@@ -112,7 +112,7 @@ cat > "$config" << 'END'
 {"vocab_size": 100, "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
  "intermediate_size": 64, "max_position_embeddings": 32}
 END
-# tokenizes FOLDER: the lines of the probes have the golden ids.
+# tokenizes FOLDER: with it, the lines of the probes have the golden ids.
 golden=tests/golden/tokenizer/folders
 tokenizes() {
     "$bert" tokenize --bare --vocab "$1" < $golden/probes.txt > "$work/out" 2> "$work/err" &&
@@ -128,14 +128,14 @@ check 'against its options' \
     "$bert" tokenize --vocab $golden/uncased --cased a
 check 'makes a vocabulary' ends 0 "$bert" vocab --corpus "$corpus" --vocab "$vocab" --size 100
 
-# With the words in $launch in front.
+# The command after the words in $launch.
 launch=
 # shellcheck disable=SC2086
 pretrain() {
     run $launch "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" --seq 32 \
         --batch 4 "$@"
 }
-# spoils TEXT OPTIONS...: pretrain with these ends with that error.
+# spoils TEXT OPTIONS...: pretrain with these options ends with this error.
 spoils() {
     text=$1
     shift
@@ -226,7 +226,7 @@ reported() {
 check 'report' reported
 check 'its vocabulary' cmp "$vocab" "$work/check point/vocab.txt"
 
-# Without next sentences there is no head for them, and its command goes on and evaluates without.
+# A model without next sentences has no head for them; it can be resumed and evaluated.
 words_alone() {
     pretrain --steps 10 --no-nsp --save "$work/alone" && [ $status = 0 ] &&
         ! grep -q NSP "$work/out" && grep -q '"BertForMaskedLM"' "$work/alone/config.json" &&
@@ -247,7 +247,7 @@ counts() {
         rates --first-rate 0 && [ "$(cat "$work/rates")" = ' 0 1 0.666666687 0.333333343' ]
 }
 check 'steps counted from one, or as transformers counts' counts
-# updates OPTIONS...: whether these change what three steps make of the weights.
+# updates OPTIONS...: these change the weights after three steps.
 updates() {
     pretrain --steps 3 --eval-batches 0 --dump "$work/default" --optimizer "$1" && [ $status = 0 ] ||
         return 1
@@ -264,7 +264,7 @@ check 'ratio of LAMB, at least' updates lamb --min-ratio 5
 check 'ratio of LAMB, at most' updates lamb --max-ratio 0.02
 check 'momentum of SGD' updates sgd --momentum 0
 
-# The line is rewritten where there is a terminal.
+# On a terminal the line is rewritten.
 on_terminal() {
     script -qec "'$bert' pretrain --model '$config' --corpus '$corpus' --vocab '$vocab' --seq 32 \
         --batch 4 --steps 5" /dev/null > "$work/out" 2> "$work/err" < /dev/null &&
@@ -297,7 +297,7 @@ check 'at most all steps' most
 check 'seconds of several ranks' \
     spoils '--seconds measures the step of one rank; for 2, say --steps' --seconds 9 --ranks 2
 
-# A new model that knows how frequent words are, and nothing else, is as good as that.
+# The loss of a new model with a unigram bias is the unigram entropy.
 knows_shares() {
     pretrain --steps 0 --eval-batches 16 --first-bias unigrams --first-positions sinusoids &&
         sed -n 's/.*unigram entropy \([0-9.]*\).*/\1/p; s/^held out: MLM loss \([0-9.]*\),.*/\1/p' \
@@ -344,7 +344,7 @@ begun() {
 }
 check 'starts from it, and evaluates alone' begun
 
-# What a run or a command of a folder of Hugging Face says is what the checkpoint's run said.
+# Runs and commands on a folder of Hugging Face print what those on the checkpoint printed.
 same_score() { cmp "$work/out" "$work/held out"; }
 folder() {
     run "$bert" export --load "$work/check point" "$work/folder" && [ $status = 0 ] &&
@@ -360,7 +360,7 @@ folder() {
         cmp "$work/out" "$work/filled"
 }
 check 'a folder for transformers, and of it' folder
-# Without a model and a vocabulary of their own, those of the folder; without a step, a checkpoint.
+# Without --model and --vocab, those of the folder are used; with 0 steps it becomes a checkpoint.
 taken() {
     for from in "$work/folder" "$work/check point"; do
         rm -rf "$work/taken"
@@ -372,7 +372,7 @@ taken() {
 }
 check 'a checkpoint of weights without a step' taken
 
-# narrow PRECISION: trains in it, says so, ends near the run in f32, goes on, is evaluated in it.
+# narrow PRECISION: trains in it, prints it, ends near the run in f32, can be resumed and evaluated.
 narrow() {
     pretrain --steps 30 --precision "$1" --save "$work/$1" --log "$work/$1.csv" \
         --report "$work/report.json" &&
@@ -383,7 +383,7 @@ narrow() {
     grep '^held out: ' "$work/out" | sed 's/^held out: //' > "$work/narrow"
     run "$bert" eval --load "$work/$1" --corpus "$corpus" --seq 32 --batch 4 --batches 16
     [ $status = 0 ] && cmp "$work/out" "$work/narrow" || return 1
-    # Its master weights go out; rounded they are what it computed with.
+    # It exports its master weights; rounded, they are the weights that it computed with.
     pretrain --steps 30 --precision "$1" --load "$work/$1" --dump "$work/masters" &&
         ends 0 "$bert" export --load "$work/$1" "$work/f32.safetensors" &&
         cmp "$work/f32.safetensors" "$work/masters" &&
@@ -398,13 +398,13 @@ narrow() {
 check 'bf16' narrow bf16
 check 'f16' narrow f16
 
-# refuses TEXT OPTIONS...: the checkpoint does not go on with these.
+# refuses TEXT OPTIONS...: the checkpoint cannot be resumed with these.
 refuses() {
     text=$1
     shift
     spoils "$text" --steps 40 --load "$work/check point" "$@"
 }
-# differs NAME HAD HAS OPTIONS...: this setting of the checkpoint is another.
+# differs NAME HAD HAS OPTIONS...: the error names a setting that differs from the checkpoint's.
 differs() {
     had="$work/check point was trained with $1 = $2, not $3: give the same --$1, or start anew from\
  its weights with --init $work/check point"
@@ -424,13 +424,13 @@ check 'another first rate' differs first-rate 1 0 --first-rate 0
 check 'other capitals' differs cased no yes --cased
 { cat "$corpus"; echo 'The gold .'; } > "$work/longer"
 change 's/"num_attention_heads": 2/"num_attention_heads": 4/'
-# As many tokens, but others.
+# Another vocabulary with as many tokens.
 awk 'NR == 6 { held = $0; next } { print } NR == 7 { print held }' "$vocab" > "$work/swapped"
 check 'another vocabulary' refuses "$work/check point was trained with another vocabulary than\
  $work/swapped: without --vocab the checkpoint's is taken; or start anew from its weights with\
  --init $work/check point" --vocab "$work/swapped"
 awk 'NR == 1 { held = $0; next } { print } NR == 2 { print held }' "$corpus" > "$work/reordered"
-# other_text FILE: the checkpoint does not go on with that corpus.
+# other_text FILE: the checkpoint cannot be resumed with this corpus.
 other_text() {
     refuses "$work/check point was trained on another text than $1, or with its sentences in\
  another order: give the same one, or start anew from its weights with --init\
@@ -479,7 +479,7 @@ longer() {
 }
 check 'more steps' longer
 
-# damages FILE: cuts it; loading names it.
+# damages FILE: truncates it; the error of loading names it.
 damages() {
     rm -rf "$work/damaged"
     cp -r "$work/check point" "$work/damaged"
@@ -494,10 +494,10 @@ done
 check 'no checkpoint' \
     spoils "cannot open $work/none: No such file or directory" --load "$work/none"
 
-# -------------------------------------------------------------------------------- going on, exactly
+# ------------------------------------------------------------------------------ resumed, bit by bit
 
-# Without a plan for its end: interrupted after any number of steps, it can be compared with a run
-# of a few more.
+# A constant schedule does not depend on the number of steps: so a run interrupted after any number
+# can be compared with one of a few more.
 endless='--schedule constant --warmup 5 --steps 100000'
 
 # begins FILE OPTIONS...: trains in the background, until FILE has more than six lines.
@@ -525,9 +525,9 @@ check 'says how to go on' \
  --seq 32 --batch 4 $endless --save '$work/part' --log '$work/part.csv' --load '$work/part'"
 check 'keeps a row for every step' test "$(grep -c '' "$work/part.csv")" = $((${steps:-0} + 1))
 
-# The command as it stands, but for an end in sight.
+# The printed command, with fewer steps.
 total=$((${steps:-0} + 10))
-# whole STEPS: the same without a break.
+# whole STEPS: the same without interruption.
 whole() {
     pretrain --schedule constant --warmup 5 --steps "$1" --threads 2 --log "$work/whole.csv" \
         --dump "$work/whole"
@@ -544,7 +544,7 @@ same_log() {
 }
 check 'the same log' same_log
 
-# Killed without warning, it goes on from the last of the checkpoints that it wrote on the way.
+# After SIGKILL it can be resumed from the last checkpoint that it has written.
 killed() {
     begins "$work/way/manifest.json" --save "$work/way" --save-every 7
     kill -KILL $!
@@ -560,7 +560,7 @@ recovered() {
 }
 check 'goes on from there' recovered
 
-# What a save writes is the vocabulary that was read, whatever its file has become since.
+# A checkpoint has the vocabulary as it was read, even if its file has changed since.
 edited() {
     cp "$vocab" "$work/edited"
     begins "$work/$1.csv" --vocab "$work/edited" --save "$work/$1" --log "$work/$1.csv"
@@ -598,8 +598,8 @@ check '--save-cost in no folder' \
 
 # ------------------------------------------------------------------------------------------ ranks
 
-# ranked RUN OPTIONS...: a short run with all that ranks could change; RUN says where its
-# parameters, its gradients, and its losses to the end are left.
+# ranked RUN OPTIONS...: a short run with everything that ranks could change; its parameters,
+# gradients and losses are written to files named after RUN.
 ranked() {
     leaves=$1
     shift
@@ -611,7 +611,7 @@ ranked() {
         grep '^held out: ' "$work/out"
     } > "$work/$leaves.losses"
 }
-# like RUN OPTIONS...: another run leaves the same.
+# like RUN OPTIONS...: another run writes the same files.
 like() {
     model=$1
     shift
@@ -681,8 +681,8 @@ check 'ranks that only evaluate' evaluates_alone
 check 'ranks with examples shorter than the position embedding' \
     ranked short --seq 16 --ranks 2 --zero 2
 
-# Saved by some, taken up by others.
-# steps TO RUN OPTIONS...: trains to that step; parameters and losses are left as above.
+# Saved by some ranks, resumed by others.
+# steps TO RUN OPTIONS...: trains to this step; writes parameters and losses as above.
 steps() {
     to=$1
     leaves=$2
@@ -762,7 +762,7 @@ diverges() {
 }
 check 'all diverge, one says so' diverges
 
-# What launchers leave in the environment counts in pairs.
+# Launchers' environment variables count only in pairs.
 launched() { run env "$@" "$bert" pretrain --model "$config" --corpus "$corpus" --vocab "$vocab" \
     --seq 32 --batch 4 --steps 2 --quiet; }
 half() { launched WORLD_SIZE=4 OMPI_COMM_WORLD_RANK=1 PMI_SIZE=4 && [ $status = 0 ]; }
@@ -789,7 +789,7 @@ twice() {
 }
 check 'threads of several processes' twice
 
-# Processes, where the program is built with MPI: on any number of cores, and for root as well.
+# Processes, if the program is built with MPI: on any number of cores, and also as root.
 if [ -n "$mpi" ]; then
     export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
     export OMPI_MCA_rmaps_base_oversubscribe=1 OMPI_MCA_hwloc_base_binding_policy=none
@@ -809,7 +809,7 @@ if [ -n "$mpi" ]; then
     check 'one process fails, all end' told_once
 
     # unlike TEXT OPTIONS...: rank 1 of three processes with other options or files than the others.
-    # The error is told once, or by that process and rank 0.
+    # The error is printed once, or by this process and rank 0.
     # shellcheck disable=SC2086
     unlike() {
         said=$1

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The same bits however a run is shared out: sh tests/bits.sh [PROGRAM]   (make bits; some minutes)
+# The same bits on any ranks: sh tests/bits.sh [PROGRAM]   (make bits; some minutes)
 #
 # Twenty steps of BERT-tiny and BERT-mini, dropout and clipping on, with AdamW and LAMB, and of tiny
 # in bf16: four parts of the global batch on one, two and four ranks, at every ZeRO stage, with five
@@ -30,7 +30,7 @@ awk 'BEGIN {
 }' > "$work/text"
 "$program" vocab --corpus "$work/text" --vocab "$work/vocab" --size 600 > /dev/null || exit 1
 
-# run NAME COMMAND...: leaves NAME.p, NAME.g and NAME.l
+# run NAME COMMAND...: writes NAME.p, NAME.g and NAME.l
 run() {
     name=$work/$1
     shift

@@ -1,5 +1,5 @@
-# For tests of command lines, which include it: a folder $work, whose name has a space in it and
-# which goes at the end, and how checks are made and counted.
+# Included by tests of command lines: makes a folder $work, whose name has a space in it and which
+# is removed at the end, and defines checks, which are counted.
 top=$(mktemp -d)
 work="$top/a b"
 mkdir "$work"
@@ -8,7 +8,7 @@ trap 'exit 1' HUP INT TERM
 passed=0
 failed=0
 
-# check NAME COMMAND...: it succeeds; what it and `run` printed is shown where it does not.
+# check NAME COMMAND...: the command succeeds; if not, its output and that of `run` are shown.
 check() {
     name=$1
     shift
@@ -22,14 +22,14 @@ check() {
     fi
 }
 
-# run COMMAND...: leaves what it prints in out and err, and its status in $status; is good itself.
+# run COMMAND...: its output goes to out and err, its status to $status; `run` itself succeeds.
 run() {
     "$@" > "$work/out" 2> "$work/err" < /dev/null
     status=$?
     return 0
 }
 
-# ends STATUS COMMAND...: it ends so; the rest as of `run`.
+# ends STATUS COMMAND...: it ends with this status; otherwise as `run`.
 ends() {
     wanted=$1
     shift
@@ -37,7 +37,7 @@ ends() {
     [ $status = "$wanted" ]
 }
 
-# fails STATUS TEXT COMMAND...: it ends so and prints nothing but that line, to the standard error.
+# fails STATUS TEXT COMMAND...: it ends with this status and prints only this line, to stderr.
 fails() {
     wanted=$1
     text=$2

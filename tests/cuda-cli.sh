@@ -2,8 +2,8 @@
 # The sample BERT on GPUs: sh tests/cuda-cli.sh PROGRAM
 #
 # PROGRAM is built with CUDA and NCCL, or with their emulation. Steps on a device against the
-# CPU's, ranks with one each against one rank with as many micro-batches, bit by bit, and what is
-# said where ranks cannot come together. Works in a folder whose name has a space in it.
+# CPU's; ranks with one device each against one rank with as many micro-batches, bit by bit; and
+# the messages of ranks that cannot find one another. Works in a folder whose name has a space in it.
 set -u
 export LC_ALL=C
 

@@ -1,9 +1,9 @@
 #!/bin/sh
 # The command line of the sample GPT-2: sh tests/gpt-cli.sh [PROGRAM]
 #
-# What a mistake is told; that a small language, in which the words of a sentence follow from each
-# other, is learned and written; that a run which goes on from a checkpoint has the same bits; that
-# weights go out and in again. One line per check, and "N passed, N failed" at the end. Works in a
+# Messages for mistakes; that a small language, in which the words of a sentence follow from each
+# other, is learned and generated; that a resumed run has the same bits; that exported weights can be
+# read again. One line per check, and "N passed, N failed" at the end. Works in a
 # folder whose name has a space in it.
 set -u
 export LC_ALL=C
@@ -49,7 +49,7 @@ cat > "$work/config.json" << 'END'
  "attn_pdrop": 0.05, "resid_pdrop": 0.05}
 END
 
-# pretrain OPTIONS...: of the small model on the small language.
+# pretrain OPTIONS...: trains the small model on the small language.
 pretrain() {
     ends 0 "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" \
         --vocab "$work/vocab.txt" --seq 32 --batch 4 --lr 3e-3 --quiet "$@"
@@ -77,7 +77,7 @@ writes() {
 }
 check 'writes it' writes
 
-# Beyond the text that the model sees at once.
+# Longer than the window of the model.
 draws() {
     for seed in 7 7 8; do
         ends 0 "$gpt" generate --load "$work/learned" --seed $seed --tokens 50 || return 1
@@ -95,8 +95,8 @@ weights() {
 }
 check 'weights go out and in' weights
 
-# Of a folder of Hugging Face, what it writes is what the checkpoint writes; it can be begun from, and
-# without a step becomes a checkpoint again.
+# A folder of Hugging Face generates the text of the checkpoint; a run can start from it, and with 0
+# steps it becomes a checkpoint again.
 folder() {
     ends 0 "$gpt" export --load "$work/learned" "$work/folder" &&
         cmp "$work/folder/model.safetensors" "$work/learned.safetensors" &&
@@ -125,7 +125,7 @@ check 'goes on with other settings' fails 1 "gpt: $work/half was trained with ba
 the same --batch, or start anew from its weights with --init $work/half" "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/vocab.txt" \
     --seq 32 --batch 5 --lr 3e-3 --quiet --schedule constant --warmup 4 --load "$work/half"
 
-# Without --vocab, it is the checkpoint's; another one or another text does not go on.
+# Without --vocab, the checkpoint's is used; another one, or another text, is an error.
 run_on() {
     corpus=$1
     shift
@@ -150,7 +150,7 @@ sentences in another order: " "$work/err"
 }
 check 'another order of sentences' another_text
 
-# What a save writes is the vocabulary that was read, whatever its file has become since.
+# A checkpoint has the vocabulary as it was read, even if its file has changed since.
 edited() {
     cp "$work/vocab.txt" "$work/edited"
     "$gpt" pretrain --model "$work/config.json" --corpus "$work/text" --vocab "$work/edited" \
@@ -178,7 +178,7 @@ check 'trains and writes in bf16' narrow
 
 # ------------------------------------------------------------------------------------------ ranks
 
-# ranked RUN OPTIONS...: a short run; its parameters and losses are left.
+# ranked RUN OPTIONS...: a short run; writes its parameters and losses.
 ranked() {
     leaves=$1
     shift

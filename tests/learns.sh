@@ -1,8 +1,8 @@
 #!/bin/sh
 # The sample BERT learns: sh tests/learns.sh [PROGRAM]
 #
-# A small language, in which the words of a sentence follow from each other, is learned until its
-# masked words cost less than half of what they cost by their frequencies alone.
+# It learns a small language, in which the words of a sentence follow from each other, until the loss
+# of masked words is less than half of their unigram entropy.
 set -eu
 
 bert=${1:-build/bert}

@@ -1,6 +1,5 @@
-# What holds for a run of every sample, whatever its model: where it saves and what it keeps there,
-# outputs that cannot be, signals, logs. To be included, behind cli.sh, by the tests of a program,
-# which give:
+# Checks for the runs of every sample: checkpoints, outputs that cannot be written, signals, logs.
+# Included, after cli.sh, by the tests of a program, which define:
 #
 #     self               the program's name in its messages, and the variable that has its path
 #     reading            the text
@@ -8,17 +7,17 @@
 
 before=
 short='--steps 4 --eval-batches 1 --quiet'
-# Without a plan for its end, so that it can be interrupted after any number of steps.
+# With a constant schedule, so that it can be interrupted after any number of steps.
 endless='--schedule constant --warmup 5 --steps 100000 --eval-batches 1'
 
-# fails_as TEXT OPTIONS...: the run ends with that error, before its first step.
+# fails_as TEXT OPTIONS...: the run ends with this error before its first step.
 fails_as() {
     text=$1
     shift
     run train "$@"
     [ $status = 1 ] && [ "$(cat "$work/err")" = "$self: $text" ] && ! grep -q '^step' "$work/out"
 }
-# step_of DIR: of a checkpoint.
+# step_of DIR: the step of a checkpoint.
 step_of() { sed -n 's/^  "step": \([0-9]*\),$/\1/p' "$1/manifest.json"; }
 # starts FILE OPTIONS...: an endless run in the background, until FILE has more than six lines.
 starts() {
@@ -34,7 +33,7 @@ starts() {
 # shellcheck disable=SC2086
 first_run() { ends 0 train $short --save "$work/place" --log "$work/place.csv"; }
 check 'a run that saves' first_run
-# By a name without a slash or a dot, as a model's is.
+# A name without a slash or a dot, such as a model's.
 # shellcheck disable=SC2086
 named() {
     program=$(eval "echo \"\$$self\"")
@@ -142,7 +141,7 @@ check 'nothing is printed into the log where the output is closed' closed
 
 # ---------------------------------------------------------------------------------------- signals
 
-# ends_by SIGNAL: it saves, says so, and goes on to the bits of a run without a break.
+# ends_by SIGNAL: it saves and says so; resumed, it has the bits of a run without interruption.
 ends_by() {
     rm -rf "$work"/signal*
     starts "$work/signal.csv" --save "$work/signal" --log "$work/signal.csv"
@@ -210,7 +209,7 @@ foreign() {
         [ "$(cat "$work/foreign.csv")" = 'time,loss' ]
 }
 check "another file's lines" foreign
-# A log that breaks off: its reader goes.
+# The reader of the output is closed.
 # shellcheck disable=SC2086
 broken() {
     mkfifo "$work/fifo"
@@ -245,12 +244,12 @@ not_a_number() {
         fails_as 'held out: the loss is not a finite number' $short --steps 0 --init "$work/nan"
 }
 check 'an evaluation that is not finite' not_a_number
-# As many workers as the option admits; the time of such a step is the system's affair.
+# The maximum number of workers; the time of such a step is not checked.
 # shellcheck disable=SC2086
 workers() { ends 0 train $short --steps 1 --threads 1024 --dump "$work/many" &&
     ends 0 train $short --steps 1 --dump "$work/few" && cmp "$work/many" "$work/few"; }
 check '1024 threads' workers
-# A position that no example has is not finite: nothing computes with it, and it is not saved.
+# A position that no example reaches is non-finite: no step reads it, but it is not saved.
 # shellcheck disable=SC2086
 spoilt() {
     cp "$work/straight" "$work/spoilt" || return

@@ -1,6 +1,6 @@
 #!/bin/sh
-# zf-plan: its numbers against the formulas of ZeRO (Rajbhandari et al. 2020, table 1), and what a
-# mistake is told: sh tests/zfplan.sh [PROGRAM]
+# zf-plan: its numbers against the formulas of ZeRO (Rajbhandari et al. 2020, table 1), and messages
+# for mistakes: sh tests/zfplan.sh [PROGRAM]
 #
 # One line per check, and "N passed, N failed" at the end.
 set -u
@@ -27,14 +27,14 @@ is() {
 # holds NAME CONDITION: arithmetic that is not 0
 holds() { is "$1" $(($2)) 1; }
 
-# of KEY: a whole number of the JSON in $work/json, at the top; of traffic KEY: what is sent
+# of KEY: a top-level integer of the JSON in $work/json; of traffic KEY: the bytes sent
 of() { sed -n "s/^  \"$1\": \([0-9]*\),*\$/\1/p" "$work/json"; }
 sent() { sed -n "/\"traffic\"/,/}/s/^    \"$1\": \([0-9]*\),*\$/\1/p" "$work/json"; }
 calls() { sed -n "/\"calls\"/,/}/s/^    \"$1\": \([0-9]*\),*\$/\1/p" "$work/json"; }
 
 planned() { "$plan" --json "$@" > "$work/json" 2> "$work/err" || cat "$work/err"; }
 
-# gigabytes DIGITS: what parameters, gradients and optimizer take
+# gigabytes DIGITS: of parameters, gradients and optimizer states
 gigabytes() {
     echo $(($(of parameters) + $(of gradients) + $(of optimizer))) |
         awk -v digits="$1" '{ printf "%.*f", digits, $1 / 1e9 }'
@@ -52,8 +52,8 @@ count=$((vocab * hidden + seq * hidden + layers * block + 2 * hidden))
 gpt="--model gpt --layers $layers --hidden $hidden --heads 32 --vocab $vocab --seq $seq --batch 1
      --world $ranks"
 
-# stage N PRECISION BYTES OPTIMIZER: of a parameter. All that is cut is cut into parts of 1024
-# elements or a multiple, so that the division is even.
+# stage N PRECISION BYTES OPTIMIZER: bytes of each parameter. Shards are multiples of 1024 elements,
+# so that the division is even.
 # shellcheck disable=SC2086 # a list of options
 stage() {
     what="stage $1 in $2"
@@ -63,7 +63,7 @@ stage() {
     is "$what: parameters" "$(of parameter_count)" "$count"
     case $1 in
     0) p=$padded g=$padded o=$padded ;;
-    # The word embedding's sum comes first, when all gradients are there still.
+    # The word embedding's sum comes first, while all gradients are still live.
     1) p=$padded g=$((padded + vocab * hidden / ranks)) o=$part ;;
     2) p=$padded g=$part o=$part ;;
     *) p=$part g=$part o=$part ;;
@@ -74,7 +74,7 @@ stage() {
     holds "$what: all of it, and the rest, is the peak" \
         "$(of live) <= $(of peak) && $(of live) >= $(of parameters) + $(of optimizer)"
 
-    # One part is sent to each other rank; so is the sum of the losses, a float that is reduced.
+    # One shard is sent to each other rank; so is the sum of the losses, a float that is reduced.
     all=$((part * (ranks - 1) * $3))
     loss=$((2 * (ranks - 1) * 4))
     if [ "$1" = 0 ]; then
@@ -88,7 +88,7 @@ stage() {
         [ "$1" = 3 ] || is "$what: gathered" "$(sent all_gather)" $all
     fi
     if [ "$1" = 3 ]; then
-        # Forward and backward, but for the positions, which the backward pass has no use for.
+        # Forward and backward, except the positions, which the backward pass does not read.
         holds "$what: gathered twice" \
             "$(sent all_gather) <= 2 * $all && $(sent all_gather) > 2 * $all - $all / 1000"
     fi
@@ -199,7 +199,7 @@ what="$what %[0-9]+ [a-z_]+; the largest there are .*bucket with [0-9]+"
 is 'says by how much, where, and what is there' "$(grep -Ec "^zf-plan: .*$what" "$work/err")" 1
 "$plan" --memory 16G > /dev/null
 is 'a plan that fits' "$?" 0
-# Recomputation: the model's FLOPs stay, the peak falls.
+# Recomputation: the model's FLOPs do not change, the peak is lower.
 planned
 flops=$(sed -n 's/^  "flops": \(.*\),$/\1/p' "$work/json") peak=$(of peak)
 planned --recompute layers
@@ -225,7 +225,7 @@ states=$(of optimizer)
 planned --precision bf16 --offload optimizer=disk
 space() { sed -n "/^    \"$1\": {/,/^    }/s/^      \"$2\": \([0-9]*\),*\$/\1/p" "$work/json"; }
 is 'offload: the states left the device' "$(of optimizer)" 0
-# The clock is in host memory; on the disk, places are pages.
+# The count of steps is in host memory; on the disk, places are multiples of pages.
 is 'offload: to the disk' "$(space host optimizer)" 64
 holds 'offload: all of them' "$(space disk optimizer) >= $states - 64 &&
     $(space disk optimizer) < $states + 4096 * $(calls read)"

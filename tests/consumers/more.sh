@@ -1,4 +1,4 @@
-# What gcc, the slower one, makes of the library in a program. Part of tests/run.sh.
+# Programs compiled by gcc, which is slower. Part of tests/run.sh.
 # shellcheck shell=sh disable=SC2086,SC2154
 . tests/consumers/common.sh
 

@@ -1,6 +1,5 @@
-# The ways to use the library, each built and run. Where it does not matter which compiler it is, it
-# is clang, which compiles the library at -O0 in a sixth of gcc's time; more.sh has gcc. Part of
-# tests/run.sh.
+# The ways to use the library, each built and run. Where the compiler does not matter, it is clang,
+# which compiles the library at -O0 in a sixth of gcc's time; more.sh uses gcc. Part of tests/run.sh.
 # shellcheck shell=sh disable=SC2086,SC2154
 . tests/consumers/common.sh
 
@@ -57,7 +56,7 @@ fi
 
 check 'arguments in the order of gcc and of clang' evaluates_in_any_order
 
-# The installed header alone, dropped into a program.
+# The installed header alone, copied into a program.
 for cc in gcc clang; do
     check "declarations as C++17, $cc" $cc -x c++ $strict_cxx -fsyntax-only dist/zeroflow.h
 done

@@ -1,7 +1,7 @@
 #!/bin/sh
 # Plants mistakes, one at a time, each of which a test must notice (make mutants):
 # sh tests/mutants/run.sh [WORD], of those mistakes whose test or file has the word in it.
-# sh tests/mutants/run.sh --list only looks whether each line of the list is in its file once.
+# sh tests/mutants/run.sh --list only checks that each line of the list is in its file exactly once.
 #
 # `list` has the mistakes: the test, the file, the line as it `is`, and as it should `not` be (may
 # be empty). The line is in the file once; spaces around it do not count. A copy of the tree in

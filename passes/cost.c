@@ -1,4 +1,4 @@
-/* What nodes take by a cost table: seconds where they are computed, of a collective, of a copy.
+/* Times by a cost table: seconds of a computation, a collective or a copy.
  *
  *     matmul  linear  attention ...  FLOPs / flops_per_s + bytes / bytes_per_s
  *     an update in host memory       bytes / host_bytes_per_s
@@ -6,11 +6,11 @@
  *     a copy between spaces          latency + bytes / the rate of its direction
  */
 
-/* The members of a table. What lies between spaces may be left out of a file, and its rate may be
- * 0 in memory. */
+/* The members of a table. Those for copies between spaces are optional in a file, and their rates
+ * may be 0 in memory. */
 static const struct {
     const char *name;
-    size_t at; /* in zf_cost */
+    size_t at; /* offset in zf_cost */
     double least, most;
     bool optional;
 } zfi_cost_members[] = {
@@ -57,8 +57,8 @@ ZF_API zf_cost zf_cost_default(void)
                      .write_latency_s = 1e-4};
 }
 
-/* The table with defaults in place of optional rates that are 0, and of their latencies; NULL: the
- * default. */
+/* The table with defaults for optional rates that are 0, and for their latencies; NULL: the default
+ * table. */
 static zf_cost zfi_cost_resolved(const zf_cost *cost)
 {
     zf_cost all = zf_cost_default(), mine = cost ? *cost : all;
@@ -72,7 +72,7 @@ static zf_cost zfi_cost_resolved(const zf_cost *cost)
     return mine;
 }
 
-/* Rates above 0, latencies from 0 on: numbers that a plan can be chosen by. */
+/* Checks that rates are above 0 and latencies at least 0. */
 static zf_status zfi_check_cost(zf_graph *g, const char *call, const zf_cost *cost)
 {
     zf_cost all = zfi_cost_resolved(cost);
@@ -86,7 +86,7 @@ static zf_status zfi_check_cost(zf_graph *g, const char *call, const zf_cost *co
     return ZF_OK;
 }
 
-/* The node is run, and moves or makes something. */
+/* The node runs, and moves or computes something. */
 static bool zfi_works(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
@@ -96,7 +96,8 @@ static bool zfi_works(const zf_graph *g, int32_t id)
            !(zfi_lies_in_operand(g, node) || zfi_is_joined(g, node));
 }
 
-/* FLOPs of the products of a node, a multiply-add being two, and bytes that it reads and writes. */
+/* FLOPs of the products of a node (a multiply-add is two), and the bytes that it reads and
+ * writes. */
 static double zfi_node_work(const zf_graph *g, const zfi_node *node, double *bytes)
 {
     const int32_t id = (int32_t)(node - g->nodes);
@@ -118,7 +119,7 @@ static double zfi_node_flops(const zf_graph *g, const zfi_node *node)
     return g->records[node->op]->flops ? zfi_node_work(g, node, &bytes) : 0;
 }
 
-/* Seconds that a node takes where it is computed; 0 for what moves values. */
+/* Seconds of a node where it is computed; 0 for nodes that move values. */
 static double zfi_node_seconds(const zf_graph *g, const zf_cost *cost, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
@@ -134,7 +135,7 @@ static double zfi_gather_seconds(const zf_cost *cost, int64_t bytes, int32_t wor
     return cost->link_latency_s + (double)bytes * (world - 1) / world / cost->link_bytes_per_s;
 }
 
-/* Seconds of a copy of so many bytes, by its queue. */
+/* Seconds of a copy of so many bytes on its queue. */
 static double zfi_copy_seconds(const zf_cost *cost, uint8_t queue, int64_t bytes)
 {
     switch (queue) {

@@ -1,25 +1,24 @@
-/* The time of a step, foretold: the plan is played on its queues by a cost table.
+/* Estimates the time of a step: simulates the plan's queues with a cost table.
  *
  *     compute   | matmul      | matmul   |::::| adamw |::| copy |
  *     download      | copy          |..........^ wait
  *     read      | copy | copy |                         ^
  *
- *     ::::  exposed: queue compute waits for what is under way on another resource. What it does
- *           itself is exposed as well, so that the sum of what is exposed is the time of the step
+ *     ::::  exposed: queue compute waits for another resource. The time of queue compute itself
+ *           counts as exposed too, so that all exposed times add up to the time of the step
  *
  * A resource does one thing at a time, in the order in which nodes are issued: gathers and
- * reductions share one link, though they have two queues. Since whatever is on a queue is waited
- * for within its section, each run of the micro section takes as long as the first.
- */
+ * reductions share one link, though they have two queues. Everything on a queue is waited for
+ * within its section, so each run of the micro section takes as long as the first. */
 
 typedef struct zfi_simulation {
     const zf_graph *graph;
     zf_cost cost;
     zf_estimate *estimate;
-    double *done; /* by node on a queue: when it is done */
-    double now;   /* of queue compute */
+    double *done; /* by node on a queue: the time at which it is done */
+    double now;   /* the time on queue compute */
     double free[ZF_RESOURCES];
-    double times; /* that the section runs */
+    double times; /* number of runs of the section */
 } zfi_simulation;
 
 ZF_API const char *zf_resource_name(zf_resource resource)
@@ -39,7 +38,7 @@ static zf_resource zfi_resource_of(const zf_graph *g, int32_t id)
     return node->space == ZF_HOST ? ZF_RESOURCE_HOST : ZF_RESOURCE_COMPUTE;
 }
 
-/* Of any node, wherever it runs. */
+/* Seconds of any node, on the resource that runs it. */
 static double zfi_seconds_of(const zf_graph *g, const zf_cost *cost, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
@@ -52,7 +51,7 @@ static double zfi_seconds_of(const zf_graph *g, const zf_cost *cost, int32_t id)
     return cost->link_latency_s + (double)moved->bytes / cost->link_bytes_per_s;
 }
 
-/* Queue compute goes on at `end`; until then it was the resource's turn. */
+/* Moves queue compute to the time `end`; until then it waits for the resource. */
 static void zfi_expose(zfi_simulation *s, zf_resource resource, double end)
 {
     if (end <= s->now) return;
@@ -77,7 +76,7 @@ static void zfi_play_seconds(zfi_simulation *s, int32_t id)
     else zfi_expose(s, resource, end);
 }
 
-/* The estimate of a graph by a table that has been checked. */
+/* The estimate of a graph, with a table that has been checked. */
 static zf_status zfi_estimate(zf_graph *g, const zf_cost *cost, zf_estimate *e)
 {
     const size_t nodes = (size_t)zfi_len(g->nodes);

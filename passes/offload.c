@@ -1,4 +1,5 @@
-/* offload: what an update reads and writes lies in host memory, where it is computed.
+/* offload: moves what updates read and write to host memory or a disk, and computes updates in host
+ * memory.
  *
  * requires: zf_zero
  * ensures:  numbers are unchanged, to the last bit where the device is a CPU. A node whose operands
@@ -25,8 +26,7 @@
  * With several micro-batches, gradients go in front of the updates: only then are they complete.
  * What ranks exchange lies on the device: norms of blocks that were made in host memory are copied.
  *
- * Source: Ren et al. 2021, sections 4 and 5.
- */
+ * Source: Ren et al. 2021, sections 4 and 5. */
 
 /* Puts the micro section; returns the position of its end. */
 static int32_t zfi_offload_micro(zfi_offloading *o)

@@ -1,8 +1,8 @@
-/* offload, gradients: those that updates read in host memory go there. See offload.c.
+/* offload, gradients: gradients that updates read in host memory are copied there (offload.c).
  *
- *     found      what an update reads as its gradient, behind clipping and the loss scale
+ *     found      the value that an update reads as its gradient, after clipping and loss scale
  *     micro      with one micro-batch a gradient is complete where it is reduced, and its copy
- *                stands there; with several it stands in front of the updates
+ *                follows there; with several, the copy is before the updates
  */
 
 static void zfi_find_moved(zfi_offloading *o)
@@ -18,7 +18,7 @@ static void zfi_find_moved(zfi_offloading *o)
     }
 }
 
-/* Behind a node of the micro section. */
+/* After a node of the micro section. */
 static void zfi_offload_gradient(zfi_offloading *o, int32_t id)
 {
     zf_graph *g = o->graph;

@@ -1,12 +1,12 @@
 /* offload, the optimizer: states lie in host memory or on the disk, and the update section is
- * computed where its operands lie. See offload.c.
+ * computed where its operands lie (offload.c).
  *
- *     found      the states that updates write, master weights, and the count of steps
- *     update     an update runs in host memory, and so does what reads a value that lies there;
- *                what it has written to a copy is copied back behind it
+ *     found      states that updates write, master weights, and the count of steps
+ *     update     updates run in host memory, and so do nodes that read a value there; a copy that
+ *                they have written is then copied back
  */
 
-/* States of updates. */
+/* Finds the states of updates. */
 static void zfi_find_states(zfi_offloading *o)
 {
     zf_graph *g = o->graph;
@@ -21,7 +21,7 @@ static void zfi_find_states(zfi_offloading *o)
     }
 }
 
-/* A state that updates read and nothing else, but for what moves it on: their count. */
+/* Finds states that only updates, and the nodes that advance them, read: their counts. */
 static void zfi_find_counts(zfi_offloading *o)
 {
     enum { BY_UPDATE = 1, ELSEWHERE = 2 };
@@ -41,7 +41,7 @@ static void zfi_find_counts(zfi_offloading *o)
     zfi_free(&g->memory, read, o->nodes * sizeof *read);
 }
 
-/* Where a node of the update section is computed. */
+/* The space in which a node of the update section is computed. */
 static zf_space zfi_space_of_update(const zfi_offloading *o, int32_t id)
 {
     const zf_graph *g = o->graph;
@@ -58,7 +58,7 @@ static zf_space zfi_space_of_update(const zfi_offloading *o, int32_t id)
     return space;
 }
 
-/* What the node has written to copies in a space goes back. */
+/* Copies back the copies in a space that the node has written. */
 static void zfi_copy_back(zfi_offloading *o, int32_t id, zf_space space, const int32_t *before)
 {
     zf_graph *g = o->graph;
@@ -71,7 +71,7 @@ static void zfi_copy_back(zfi_offloading *o, int32_t id, zf_space space, const i
     }
 }
 
-/* Puts a node of the update section, over operands in the space where it is computed. */
+/* Puts a node of the update section, with operands in the space where it is computed. */
 static void zfi_offload_update(zfi_offloading *o, int32_t id)
 {
     zf_graph *g = o->graph;

@@ -7,35 +7,34 @@
  *       ...
  *     }
  *
- * What is measured runs as what it stands for would: products and memory as small programs of the
- * backend, on all ranks at the same time, the link as collectives, the disk by its engine. Each
- * size is tried once to warm up; of the times of the others the median counts. A size that takes
- * too little time to tell gives way to a larger one. Rank 0's values are those of all, so that
- * their plans are the same.
- */
+ * Rates are measured with the operations of real steps: products and memory with small programs on
+ * the backend, on all ranks at the same time; the link with collectives; the disk with its engine.
+ * Each size runs once to warm up; then the median of several runs counts. If a size takes too
+ * little time to measure, a larger one is tried. All ranks use rank 0's values, so that their plans
+ * are the same. */
 
 enum {
-    ZFI_COST_RUNS = 5,       /* that are timed, at most */
-    ZFI_COST_LATENCIES = 15, /* collectives of one element, small copies and transfers */
-    ZFI_COST_WIDTH = 256,    /* of the first product, a square */
+    ZFI_COST_RUNS = 5,       /* timed runs, at most */
+    ZFI_COST_LATENCIES = 15, /* of one element, of small copies and transfers */
+    ZFI_COST_WIDTH = 256,    /* width of the first product, a square */
     ZFI_COST_MOST_WIDTH = 2048,
-    ZFI_COST_ELEMENTS = 1 << 18, /* of the first sum of two tensors */
+    ZFI_COST_ELEMENTS = 1 << 18, /* elements of the first sum of two tensors */
     ZFI_COST_MOST_ELEMENTS = 1 << 22,
-    ZFI_COST_LINK = 64 << 10, /* bytes of what the first all_gather gives */
+    ZFI_COST_LINK = 64 << 10, /* bytes of the first all_gather's result */
     ZFI_COST_MOST_LINK = 4 << 20,
     ZFI_COST_COPY = 16 << 20 /* bytes of a large copy or transfer */
 };
 
-static const double zfi_cost_enough = 2e-3; /* seconds, of one run */
-static const double zfi_cost_budget = 2e-2; /* of all runs of one size */
-static const double zfi_cost_disk = 0.3;    /* of a round of transfers */
+static const double zfi_cost_enough = 2e-3; /* seconds of a run that is long enough */
+static const double zfi_cost_budget = 2e-2; /* seconds of all runs of one size */
+static const double zfi_cost_disk = 0.3;    /* seconds of a round of transfers */
 
 /* --------------------------------------------------------------------------------- measuring */
 
-/* The median of times[0..count), which are sorted; above 0. */
+/* The median of times[0..count), above 0. Sorts the times. */
 static double zfi_median(double *times, int count)
 {
-    for (int i = 1; i < count; i++) { /* few: by insertion */
+    for (int i = 1; i < count; i++) { /* insertion sort, for few */
         double t = times[i];
         int k = i;
         for (; k > 0 && times[k - 1] > t; k--) times[k] = times[k - 1];
@@ -44,7 +43,7 @@ static double zfi_median(double *times, int count)
     return times[count / 2] > 1e-9 ? times[count / 2] : 1e-9;
 }
 
-/* Seconds that the graph takes; it is freed. */
+/* Seconds of a step of the graph, which is freed. */
 static zf_status zfi_time_graph(zf_graph *g, zf_backend *backend, double *seconds, zf_error *error)
 {
     zf_program *p = zf_compile(g, &(zf_compile_desc){.backend = backend});
@@ -94,13 +93,14 @@ static zf_status zfi_measure_memory(zf_backend *backend, zf_cost *cost, zf_error
                   b = zf_param(g, "b", ZF_SHAPE(n), NULL);
         zf_output(zf_add(a, b), "c");
         status = zfi_time_graph(g, backend, &seconds, error);
-        if (!status) cost->bytes_per_s = 3 * sizeof(float) * (double)n / seconds; /* two are read */
+        if (!status)
+            cost->bytes_per_s = 3 * sizeof(float) * (double)n / seconds; /* 2 read, 1 written */
     }
     return status;
 }
 
-/* Seconds that an all_gather of `count` elements of each rank takes, as rank 0 sees it: the same on
- * all ranks. */
+/* Seconds of an all_gather of `count` elements per rank, measured by rank 0 and equal on all
+ * ranks. */
 static zf_status zfi_time_gather(const zf_comm *comm, const void *in, void *out, int64_t count,
                                  int runs, double *seconds, zf_error *error)
 {
@@ -130,7 +130,7 @@ static zf_status zfi_measure_link(const zf_comm *comm, const void *in, void *out
          bytes <= ZFI_COST_MOST_LINK && !status && seconds < zfi_cost_enough; bytes *= 4) {
         int64_t count = bytes / (int64_t)sizeof(float) / comm->world + 1;
         status = zfi_time_gather(comm, in, out, count, 3, &seconds, error);
-        /* Where latency is nearly all of it, it is not known what is left. */
+        /* If most of the time is latency, the rest cannot be measured. */
         moving = seconds > 2 * latency ? seconds - latency : seconds;
         cost->link_bytes_per_s = (double)count * sizeof(float) * (double)(comm->world - 1) / moving;
     }
@@ -138,7 +138,7 @@ static zf_status zfi_measure_link(const zf_comm *comm, const void *in, void *out
     return status;
 }
 
-/* Of copies from the device to host memory, or back. */
+/* Seconds of copies from the device to host memory, or back. */
 static zf_status zfi_time_copies(zf_backend *backend, void *device, void *host, zf_copy kind,
                                  size_t bytes, int runs, double *seconds, zf_error *error)
 {
@@ -155,7 +155,7 @@ static zf_status zfi_time_copies(zf_backend *backend, void *device, void *host, 
     return status;
 }
 
-/* Copies that the backend makes between its memory and the host's. */
+/* Measures copies that the backend makes between its memory and the host's. */
 static zf_status zfi_measure_copies(zf_backend *backend, zf_cost *cost, zf_error *error)
 {
     zfi_memory memory = zfi_memory_of(NULL);
@@ -181,7 +181,7 @@ static zf_status zfi_measure_copies(zf_backend *backend, zf_cost *cost, zf_error
     return status;
 }
 
-/* Seconds of the update of a program that has made a step, and the bytes that it moves. */
+/* Seconds of the update of a program that has run a step, and the bytes that it moves. */
 static zf_status zfi_time_update(const zf_program *p, double *seconds, double *bytes)
 {
     double times[ZFI_COST_RUNS] = {0};
@@ -201,7 +201,7 @@ static zf_status zfi_time_update(const zf_program *p, double *seconds, double *b
     return status;
 }
 
-/* AdamW of f32 on the backend that computes in host memory. */
+/* Measures AdamW in f32 on the backend that computes in host memory. */
 static zf_status zfi_measure_updates(zf_backend *host, zf_cost *cost, zf_error *error)
 {
     zf_status status = ZF_OK;
@@ -224,7 +224,7 @@ static zf_status zfi_measure_updates(zf_backend *host, zf_cost *cost, zf_error *
     return status;
 }
 
-/* A file of the disk engine that is measured: large chunks, and behind them a page. */
+/* A file of the disk engine for measuring: large chunks, then a page. */
 typedef struct zfi_disk_trial {
     zfi_disk *disk;
     char *data;  /* two chunks */
@@ -233,7 +233,7 @@ typedef struct zfi_disk_trial {
 
 enum { ZFI_DISK_CHUNKS = 16 };
 
-/* Seconds of a chunk, of as many as there is time for, with two on their way. */
+/* Seconds of a chunk, over as many as there is time for, two of them in flight. */
 static double zfi_time_chunks(zfi_disk_trial *t, bool write, zf_error *error)
 {
     zfi_disk_transfer transfers[2];
@@ -267,9 +267,9 @@ static double zfi_time_pages(const zfi_disk_trial *t, bool write, zf_error *erro
     return zfi_median(times, ZFI_COST_LATENCIES);
 }
 
-/* What a rank's offload file in `folder` takes and gives. The file is removed. It is written once
- * before: what is written for the first time may take longer, and a step writes the same places
- * again and again. */
+/* Measures a rank's offload file in `folder`, which is removed afterwards. It is written once
+ * before, since the first write may take longer, and a step writes the same places again and
+ * again. */
 static zf_status zfi_measure_disk(const char *folder, int32_t rank, int32_t world, zf_cost *cost,
                                   zf_error *error)
 {
@@ -307,7 +307,7 @@ static zf_status zfi_measure_disk(const char *folder, int32_t rank, int32_t worl
     return error->status;
 }
 
-/* Rates and latencies by which a step of zf_offload is foretold. */
+/* Rates and latencies for estimates of a step with zf_offload. */
 static zf_status zfi_measure_spaces(const zf_calibrate_desc *d, zf_backend *backend, zf_cost *cost,
                                     zf_error *error)
 {
@@ -321,7 +321,7 @@ static zf_status zfi_measure_spaces(const zf_calibrate_desc *d, zf_backend *back
     return error->status;
 }
 
-/* All ranks take rank 0's table. */
+/* Gives rank 0's table to all ranks. */
 static zf_status zfi_share_cost(const zf_comm *comm, zf_cost *cost, zf_error *error)
 {
     double rates[ZFI_COST_MEMBERS];
@@ -334,7 +334,7 @@ static zf_status zfi_share_cost(const zf_comm *comm, zf_cost *cost, zf_error *er
     return status;
 }
 
-/* Measures what is on this rank alone. */
+/* Measures the rates of this rank alone. */
 static zf_status zfi_measure_rank(const zf_calibrate_desc *d, zf_backend *backend, zf_cost *cost,
                                   zf_error *error)
 {
@@ -360,7 +360,7 @@ ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_e
         out = backend->allocate(backend->self, bytes, &mine);
         if (out) in = backend->allocate(backend->self, bytes, &mine);
     }
-    /* Ranks measure at the same time, as they will run. What fails on one fails on all. */
+    /* Ranks measure at the same time, as they will run. A failure on one is a failure on all. */
     zfi_comm_agree(d.comm, &mine);
     if (!mine.status) {
         zfi_measure_rank(&d, backend, &measured, &mine);
@@ -378,7 +378,7 @@ ZF_API zf_status zf_calibrate(const zf_calibrate_desc *desc, zf_cost *cost, zf_e
 
 /* ------------------------------------------------------------------------------------- files */
 
-/* A member of a file that a table has not: says which there are. */
+/* The error for an unknown member: lists the members that a table has. */
 static void zfi_no_such_rate(const zf_json *member, zf_error *error)
 {
     char names[400] = "";

@@ -3,7 +3,7 @@
 #
 # PROGRAM is built with CUDA and NCCL, or with their emulation. Steps on a device against the
 # CPU's; ranks with one device each against one rank with as many micro-batches, bit by bit; and
-# the messages of ranks that cannot find one another. Works in a folder whose name has a space in it.
+# the messages of ranks that cannot find one another. Works in a folder whose name has a space.
 set -u
 export LC_ALL=C
 

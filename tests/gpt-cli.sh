@@ -2,8 +2,8 @@
 # The command line of the sample GPT-2: sh tests/gpt-cli.sh [PROGRAM]
 #
 # Messages for mistakes; that a small language, in which the words of a sentence follow from each
-# other, is learned and generated; that a resumed run has the same bits; that exported weights can be
-# read again. One line per check, and "N passed, N failed" at the end. Works in a
+# other, is learned and generated; that a resumed run has the same bits; that exported weights
+# can be read again. One line per check, and "N passed, N failed" at the end. Works in a
 # folder whose name has a space in it.
 set -u
 export LC_ALL=C

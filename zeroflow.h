@@ -808,8 +808,10 @@ typedef struct zf_prefetch_desc {
      * operands kept for gradients that are computed later, and of copies in one direction that are
      * on their way or read ahead; 0: no overlap */
     size_t bytes;
-    /* Stage 3: buckets stay gathered between forward and backward pass, which saves their second
-     * gather, as far as the plan stays within zf_training.memory_limit */
+    size_t host_bytes; /* of host memory: what is read from a disk ahead; 0: as `bytes` */
+    /* Stage 3, and parameters that zf_offload brings: buckets stay on the device between forward and
+     * backward pass, which saves bringing them again, as far as the plan stays within
+     * zf_training.memory_limit */
     bool keep_gathered;
 } zf_prefetch_desc;
 
@@ -887,8 +889,8 @@ ZF_API zf_training zf_training_resolved(const zf_training *training);
  * zf_fuse, before zf_zero. training NULL: nothing. */
 ZF_API zf_status zf_recompute(zf_graph *graph, const zf_training *training);
 
-/* Overlaps communication with computation, on queues of their own: gathers are issued ahead of
- * their use; reductions are waited for where their result is read; the last large reduction, mostly
+/* Overlaps communication with computation, on queues of their own: gathers, copies to the device and
+ * reads of a disk are issued ahead of their use; reductions are waited for where their result is read; the last large reduction, mostly
  * an embedding's, is issued before the gradients that it does not need; small gathers are joined;
  * copies of zf_offload run beside the updates, and these beside the backward pass (zf_offload_desc).
  * Numbers do not change. Each but the fourth costs at most prefetch.bytes of memory. Requires:

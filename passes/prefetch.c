@@ -6,6 +6,9 @@
  *
  *     gathers     of cut buckets are issued before their use, while at most `bytes` of gathered and
  *                 not yet used parameters lie ready
+ *     fetches     of the micro section (copies to the device, reads of a disk) likewise, in front of
+ *                 the gather, the copy or the use that they are for; what has been read lies ready
+ *                 in at most `host_bytes`
  *     reductions  are waited for where their result is read, or when more than `bytes` of
  *                 gradients lie waiting to be reduced, or at the end of the section
  *     updated     parameters are gathered into their buckets while the next ones are updated
@@ -33,28 +36,35 @@ enum {
     ZFI_SMALL_COPY = 1 << 10     /* bytes from which copies have a queue */
 };
 
-/* A gather of a cut bucket in the micro section. */
+/* What brings a value to where it is used in the micro section, by link. */
+enum { ZFI_GATHERS, ZFI_UPLOADS, ZFI_READS, ZFI_LINKS };
+
+/* A gather of a cut bucket, a copy to the device, or a read of a disk, in the micro section. */
 typedef struct zfi_ahead {
     int32_t node;
-    int32_t use;   /* position where it stands: in front of its first use */
+    int32_t from;  /* position behind which its operand is there */
+    int32_t use;   /* position in front of which it must be issued: that of its first use, or that
+                    * in front of which what reads it is issued */
     int32_t issue; /* position in front of which it is issued */
     int64_t bytes;
-    double seconds; /* that it takes, by the cost table */
+    double seconds; /* that it takes, by the cost table; 0: unknown */
+    bool chained;   /* what it reads comes over another link */
 } zfi_ahead;
 
 /* Two runs of uses of a bucket that could be one. */
 typedef struct zfi_keepable {
-    int32_t first, second; /* gathers */
+    int32_t first, second; /* what brings it */
     int32_t release;       /* of the first */
     int32_t gap;           /* positions between */
 } zfi_keepable;
 
 typedef struct zfi_prefetch {
     zf_graph *graph;
-    size_t bytes; /* zf_prefetch_desc.bytes */
-    bool costed;  /* gathers are issued no earlier than is of use by `cost` */
+    size_t bytes; /* zf_prefetch_desc.bytes, */
+    size_t host_bytes;
+    bool costed; /* gathers are issued no earlier than is of use by `cost` */
     zf_cost cost;
-    zfi_ahead *aheads; /* growing array, by position */
+    zfi_ahead *aheads[ZFI_LINKS]; /* growing arrays, by their use */
     double *time;      /* by position of the micro section: seconds until then */
     int32_t *order;    /* as it was */
     int32_t *pending;  /* by node: the queued collective or copy that makes or writes it; 0: none */
@@ -276,58 +286,129 @@ static void zfi_put_off_gradients(zf_graph *g, const zf_cost *cost, size_t bytes
     if (g->memory.failed) zfi_graph_nomem(g);
 }
 
-/* ------------------------------------------------------------------------- gathers ahead of use */
+/* ------------------------------------------------------------------------- fetches ahead of use */
 
-static bool zfi_gathers_bucket(const zf_graph *g, int32_t id)
+/* The bucket of parameters that the node brings to the device for a run of uses: a gather, or a
+ * copy of a whole one; 0: it brings none. */
+static int32_t zfi_brings_bucket(const zf_graph *g, int32_t id)
+{
+    const zfi_node *node = &g->nodes[id], *from = zfi_copied(g, node);
+    const bool gathers = node->op == ZF_OP_all_gather && node->arg_count == 1;
+    if (node->update) return 0;
+    if (gathers) from = zfi_copied(g, &g->nodes[node->args[0]]);
+    else if (from == node || node->arg_count > 1 || node->space != ZF_DEVICE) return 0;
+    if (from->op != ZF_OP_bucket || (!gathers && ZF_INT(from, bucket, world) > 1)) return 0;
+    return (int32_t)(from - g->nodes);
+}
+
+/* The link by which a node of the micro section brings something to its use; -1: none. */
+static int zfi_link_of(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
-    return node->op == ZF_OP_all_gather && node->arg_count == 1 && !node->update &&
-           g->nodes[node->args[0]].op == ZF_OP_bucket;
+    if (node->update || node->arg_count != 1) return -1;
+    if (node->op == ZF_OP_all_gather) return zfi_brings_bucket(g, id) ? ZFI_GATHERS : -1;
+    if (node->op != ZF_OP_copy) return -1;
+    if (node->space == ZF_DEVICE) return ZFI_UPLOADS;
+    return g->nodes[node->args[0]].space == ZF_DISK ? ZFI_READS : -1;
 }
 
 static void zfi_find_aheads(zfi_prefetch *p)
 {
-    const zf_graph *g = p->graph;
+    zf_graph *g = p->graph;
     double seconds = 0;
     for (int32_t i = 0; i < zfi_len(p->order) && !g->nodes[p->order[i]].update; i++) {
-        int32_t id = p->order[i];
+        const int32_t id = p->order[i];
+        const int link = zfi_link_of(g, id);
+        zfi_ahead a = {.node = id, .use = i, .issue = i};
         p->time[i] = seconds;
-        seconds += zfi_node_seconds(g, &p->cost, id);
-        if (!zfi_gathers_bucket(g, id)) continue;
-        zfi_push(&p->graph->memory, p->aheads,
-                 ((zfi_ahead){id, i, i, (int64_t)zfi_node_bytes(&g->nodes[id]), 0}));
-        if (!g->memory.failed)
-            stbds_arrlast(p->aheads).seconds =
-                zfi_gather_seconds(&p->cost, stbds_arrlast(p->aheads).bytes,
-                                   (int32_t)ZF_INT(&g->nodes[id], all_gather, world));
+        if (link < 0) {
+            seconds += zfi_node_seconds(g, &p->cost, id);
+            continue;
+        }
+        a.bytes = (int64_t)zfi_node_bytes(&g->nodes[id]);
+        if (link == ZFI_GATHERS)
+            a.seconds = zfi_gather_seconds(&p->cost, a.bytes,
+                                           (int32_t)ZF_INT(&g->nodes[id], all_gather, world));
+        zfi_push(&g->memory, p->aheads[link], a);
     }
 }
 
-/* Each gather as early as the budget lets it, in the order of uses; with a cost table not much
- * earlier than it takes. */
-static void zfi_place_aheads(zfi_prefetch *p)
+/* Behind the first computation from a position on. */
+static int32_t zfi_behind_use(const zfi_prefetch *p, int32_t use)
+{
+    int32_t at = use;
+    while (at + 1 < zfi_len(p->order) && !p->graph->nodes[p->order[at + 1]].update &&
+           p->time[at] <= p->time[use])
+        at++;
+    return at;
+}
+
+/* Each as early as the budget lets it, in the order of uses; with a cost table not much earlier than
+ * it takes. What waits for another link is issued where the one before it is used: that link has the
+ * time until then. */
+static void zfi_place_aheads(zfi_prefetch *p, zfi_ahead *aheads, size_t budget)
 {
     const zf_graph *g = p->graph;
     int32_t start = 0, oldest = 0; /* of those issued and not used */
     int64_t ready = 0;             /* bytes of them */
     while (start < zfi_len(p->order) && zfi_has(g, p->order[start], ZF_OP_LEAF)) start++;
-    for (int32_t k = 0; k < zfi_len(p->aheads); k++) {
-        zfi_ahead *a = &p->aheads[k];
-        int32_t at = k && p->aheads[k - 1].issue > start ? p->aheads[k - 1].issue : start;
-        if (a->bytes > (int64_t)p->bytes) { /* it does not fit: none may pass it either */
+    for (int32_t k = 0; k < zfi_len(aheads); k++) {
+        zfi_ahead *a = &aheads[k];
+        int32_t at = k && aheads[k - 1].issue > start ? aheads[k - 1].issue : start;
+        a->issue = a->use;
+        if (a->bytes > (int64_t)budget) { /* it does not fit: none may pass it either */
             oldest = k + 1, ready = 0;
             continue;
         }
         while (oldest < k &&
-               (ready + a->bytes > (int64_t)p->bytes || p->aheads[oldest].use < at)) {
-            if (p->aheads[oldest].use + 1 > at) at = p->aheads[oldest].use + 1;
-            ready -= p->aheads[oldest++].bytes;
+               (ready + a->bytes > (int64_t)budget || aheads[oldest].use < at)) {
+            if (aheads[oldest].use + 1 > at) at = aheads[oldest].use + 1;
+            ready -= aheads[oldest++].bytes;
         }
-        if (p->costed)
+        if (a->from > at) at = a->from;
+        if (k && a->chained) {
+            const int32_t behind = zfi_behind_use(p, aheads[k - 1].use);
+            if (behind > at) at = behind;
+        }
+        if (p->costed && a->seconds > 0)
             while (at < a->use && p->time[a->use] - p->time[at] > 2 * a->seconds) at++;
         a->issue = at < a->use ? at : a->use;
         ready += a->bytes;
     }
+}
+
+static int zfi_by_use(const void *left, const void *right)
+{
+    const zfi_ahead *a = left, *b = right;
+    if (a->use != b->use) return a->use < b->use ? -1 : 1;
+    return a->node < b->node ? -1 : a->node > b->node;
+}
+
+/* Gathers first, then the copies that they read, then the reads of these: each is issued in front
+ * of what it is for. */
+static void zfi_place_links(zfi_prefetch *p)
+{
+    zf_graph *g = p->graph;
+    const size_t nodes = (size_t)zfi_len(g->nodes);
+    /* by node: the position in front of which a reader of it is issued; where it stands */
+    int32_t *wanted = zfi_calloc(&g->memory, 2 * nodes, sizeof *wanted), *position = wanted;
+    if (!wanted) return;
+    position += nodes;
+    for (int32_t i = 0; i < zfi_len(p->order); i++) position[p->order[i]] = i;
+    for (int link = 0; link < ZFI_LINKS; link++) {
+        zfi_ahead *aheads = p->aheads[link];
+        for (int32_t k = 0; k < zfi_len(aheads); k++) {
+            const int32_t x = g->nodes[aheads[k].node].args[0];
+            if (wanted[aheads[k].node]) aheads[k].use = wanted[aheads[k].node];
+            aheads[k].chained = zfi_link_of(g, x) >= 0;
+            if (!aheads[k].chained) aheads[k].from = position[x] + 1;
+        }
+        if (aheads) qsort(aheads, stbds_arrlenu(aheads), sizeof *aheads, zfi_by_use);
+        zfi_place_aheads(p, aheads, link == ZFI_READS ? p->host_bytes : p->bytes);
+        for (int32_t k = 0; k < zfi_len(aheads); k++)
+            wanted[g->nodes[aheads[k].node].args[0]] = aheads[k].issue;
+    }
+    zfi_free(&g->memory, wanted, 2 * nodes * sizeof *wanted);
 }
 
 /* --------------------------------------------------------------------------------------- waits */
@@ -363,14 +444,23 @@ static void zfi_put_wait(zfi_prefetch *p, int32_t id)
     stbds_header(p->waiting)->length = (size_t)kept;
 }
 
+/* Bytes that may be on their way on a queue. */
+static size_t zfi_budget_of(const zfi_prefetch *p, uint8_t queue)
+{
+    return queue == ZFI_QUEUE_READ ? p->host_bytes : p->bytes;
+}
+
 /* Which queue a collective or copy goes to; compute where nothing is won. */
 static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
 {
     const zf_graph *g = p->graph;
     const zfi_node *node = &g->nodes[id];
     int64_t bytes = (int64_t)zfi_node_bytes(node);
-    if (p->bytes && node->op == ZF_OP_copy && bytes >= ZFI_SMALL_COPY && bytes <= (int64_t)p->bytes)
-        return zfi_queue_of_copy(g, node);
+    if (p->bytes && node->op == ZF_OP_copy) {
+        const uint8_t queue = zfi_queue_of_copy(g, node);
+        const size_t most = zfi_budget_of(p, queue);
+        return bytes >= ZFI_SMALL_COPY && bytes <= (int64_t)most ? queue : ZFI_QUEUE_COMPUTE;
+    }
     if (!p->bytes || !zfi_has(g, id, ZF_OP_COLLECTIVE) || ZF_INT(node, all_gather, world) <= 1)
         return ZFI_QUEUE_COMPUTE;
     if (node->op == ZF_OP_all_gather) {
@@ -413,7 +503,8 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
     zfi_wait_for_readers(p, id);
     if (queue && queue != ZFI_QUEUE_GATHER) {
         int64_t bytes = (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
-        for (int32_t k = 0; p->moving[queue] + bytes > (int64_t)p->bytes && k < zfi_len(p->waiting);)
+        const int64_t most = (int64_t)zfi_budget_of(p, queue);
+        for (int32_t k = 0; p->moving[queue] + bytes > most && k < zfi_len(p->waiting);)
             if (g->nodes[p->waiting[k]].queue == queue) zfi_put_wait(p, p->waiting[k]);
             else k++;
         p->moving[queue] += bytes;
@@ -540,7 +631,9 @@ static void zfi_put_early(zfi_prefetch *p)
         const uint8_t queue = p->beside.early[due->node] ? zfi_queue_of(p, due->node) : 0;
         if (!queue || p->born[due->node]) continue;
         if (!zfi_put_source(p, p->graph->nodes[due->node].args[0])) return;
-        if (zfi_max(p->moving[queue], p->ahead[queue]) + bytes > (int64_t)p->bytes) return;
+        if (zfi_max(p->moving[queue], p->ahead[queue]) + bytes >
+            (int64_t)zfi_budget_of(p, queue))
+            return;
         zfi_put_one_due(p, due);
     }
 }
@@ -614,16 +707,18 @@ static void zfi_run_prefetch(zfi_prefetch *p)
 {
     zf_graph *g = p->graph;
     const zfi_beside *b = &p->beside;
-    int32_t ahead = 0;
+    int32_t ahead[ZFI_LINKS] = {0};
     zfi_find_aheads(p);
-    if (!g->memory.failed && p->bytes) zfi_place_aheads(p);
+    if (!g->memory.failed && p->bytes) zfi_place_links(p);
     g->in_update = false;
     for (int32_t i = 0; i < b->end && !g->memory.failed && !g->error.status; i++) {
         const int32_t id = p->order[i];
         if (i == b->begin) zfi_begin_update(p);
-        for (; ahead < zfi_len(p->aheads) && p->aheads[ahead].issue <= i; ahead++)
-            zfi_put(p, p->aheads[ahead].node);
-        if (p->born[id]) continue; /* a gather that was ahead, or what stands above `update:` */
+        for (int link = ZFI_LINKS; link-- > 0;)
+            for (const zfi_ahead *a = p->aheads[link];
+                 ahead[link] < zfi_len(a) && a[ahead[link]].issue <= i; ahead[link]++)
+                if (!p->born[a[ahead[link]].node]) zfi_put(p, a[ahead[link]].node);
+        if (p->born[id]) continue; /* it was ahead, or stands above `update:` */
         zfi_put(p, id);
         if (i < b->begin) continue;
         if (p->born[id] && zfi_completes_gradient(g, id)) zfi_complete_gradient(p);
@@ -645,7 +740,7 @@ static int zfi_by_gap(const void *left, const void *right)
     return a->first < b->first ? -1 : 1;
 }
 
-/* Gathers of a bucket that is gathered again, those with the least between them first. */
+/* Gathers and copies of a bucket that is brought again, those with the least between them first. */
 static zfi_keepable *zfi_find_keepable(zf_graph *g)
 {
     zfi_keepable *list = NULL;
@@ -657,8 +752,7 @@ static zfi_keepable *zfi_find_keepable(zf_graph *g)
         int32_t id = g->order[i], bucket;
         const zfi_node *node = &g->nodes[id];
         if (node->op == ZF_OP_release) released[node->args[0]] = i;
-        if (!zfi_gathers_bucket(g, id)) continue;
-        bucket = node->args[0];
+        if (!(bucket = zfi_brings_bucket(g, id))) continue;
         if (last[bucket] && released[last[bucket]])
             zfi_push(&g->memory, list,
                      ((zfi_keepable){last[bucket], id, g->order[released[last[bucket]]],
@@ -670,11 +764,18 @@ static zfi_keepable *zfi_find_keepable(zf_graph *g)
     return list;
 }
 
-/* Makes one gather of two, for keep[0..count). */
+/* Makes one of two that bring a bucket, for keep[0..count). */
 static void zfi_keep_gathered(zf_graph *g, const zfi_keepable *keep, int32_t count)
 {
     int32_t kept = 0;
-    for (int32_t k = 0; k < count; k++) zfi_replace(g, keep[k].second, keep[k].first);
+    for (int32_t k = 0; k < count; k++) {
+        int32_t x = g->nodes[keep[k].second].args[0];
+        zfi_replace(g, keep[k].second, keep[k].first);
+        for (int32_t next; g->nodes[x].op == ZF_OP_copy; x = next) { /* on its way alone */
+            next = g->nodes[x].args[0];
+            zfi_replace(g, x, 0);
+        }
+    }
     for (int32_t k = 0; k < count; k++) zfi_replace(g, keep[k].release, 0);
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
@@ -693,6 +794,8 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
 {
     zfi_prefetch p = {.graph = g,
                       .bytes = t->prefetch.bytes,
+                      .host_bytes = t->prefetch.host_bytes ? t->prefetch.host_bytes
+                                                           : t->prefetch.bytes,
                       .costed = t->cost != NULL,
                       .cost = zfi_cost_resolved(t->cost)};
     size_t positions;
@@ -713,7 +816,7 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
     zfi_beside_free(&p.beside);
     zfi_free(&g->memory, p.time, positions * sizeof *p.time);
     zfi_free(&g->memory, p.pending, 2 * p.nodes * sizeof *p.pending);
-    zfi_array_free(&g->memory, p.aheads);
+    for (int link = 0; link < ZFI_LINKS; link++) zfi_array_free(&g->memory, p.aheads[link]);
     zfi_array_free(&g->memory, p.waiting);
     zfi_array_free(&g->memory, p.deferred);
     zfi_array_free(&g->memory, p.order);
@@ -763,6 +866,7 @@ ZF_API zf_status zf_prefetch(zf_graph *g, const zf_training *training)
         zfi_enter(g, "zf_prefetch", ZFI_STAGE_RANKS, ZFI_STAGE_OVERLAP | ZFI_STAGE_PLACED);
     if (status) return status;
     if (t.prefetch.bytes > INT64_MAX / 2) t.prefetch.bytes = INT64_MAX / 2;
+    if (t.prefetch.host_bytes > INT64_MAX / 2) t.prefetch.host_bytes = INT64_MAX / 2;
     if (t.memory_limit > INT64_MAX / 2) t.memory_limit = INT64_MAX / 2;
     if (t.cost && (status = zfi_check_cost(g, "zf_prefetch", t.cost))) return status;
     if (t.prefetch.keep_gathered && t.memory_limit) zfi_choose_kept(g, &t);

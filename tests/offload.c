@@ -104,8 +104,9 @@ TEST_ONCE(offload_keeps_the_bits)
                          precision, clips[(n / 3 + o) % 3], optimizers[o], n % 2 ? "fuse; " : "",
                          n % 5 == 1 ? "recompute layers; " : "", stage, world, n % 4 == 3 ? 4 : 1,
                          n % 7 ? 20000 : 1);
-                snprintf(behind, sizeof behind, "prefetch bytes=%d; memory threads=1; verify",
-                         prefetches[n / 2 % 3]);
+                snprintf(behind, sizeof behind, "prefetch bytes=%d host=%d memory=%d; memory "
+                         "threads=1; verify",
+                         prefetches[n / 2 % 3], prefetches[n / 4 % 3], n % 4 == 2 ? 1 << 17 : 0);
                 if (whole) CHECK(t, same_bits(t, states[n % 2], before, behind));
                 else CHECK(t, same_bits(t, all[n % 5], before, behind));
             }
@@ -154,6 +155,53 @@ TEST_ONCE(offload_beside_the_backward_pass)
         if ((updates > 1 ? 1 : updates) != list[k].updates || (reads >= 8) != list[k].reads)
             test_fail(t, __FILE__, __LINE__, line, updates_beside(text) < 0 ? "none" : "some");
         free(text);
+    }
+}
+
+static int occurrences(const char *text, const char *word)
+{
+    int count = 0;
+    for (; (text = strstr(text, word)); text += strlen(word)) count++;
+    return count;
+}
+
+/* A bucket is read once for each run of its uses, ahead of it as far as the budgets let it; once
+ * for two runs where memory allows to keep it. */
+TEST_ONCE(offload_brings_once_for_a_run)
+{
+    static const char text[] = "%1 = input \"x\" : f32[8,8]\n"
+                               "%2 = param \"w\" {init=normal b=0.3} : f32[8,8]\n"
+                               "%3 = param \"v\" {init=normal b=0.3} : f32[8,8]\n"
+                               "%4 = matmul %1, %2 : f32[8,8]\n"
+                               "%5 = tanh %4 : f32[8,8]\n"
+                               "%6 = matmul %5, %2 : f32[8,8]\n"
+                               "%7 = matmul %6, %3 : f32[8,8]\n"
+                               "%8 = matmul %7, %2 : f32[8,8]\n"
+                               "      output %8 \"y\"\n";
+    static const struct {
+        const char *prefetch;
+        int reads, ahead; /* in front of the first product */
+    } list[] = {
+        {"bytes=0", 3, 1},
+        {"bytes=4096", 3, 2},
+        {"bytes=8192", 3, 3},
+        {"bytes=8192 host=4096", 3, 2},
+        {"bytes=8192 memory=100000", 2, 2},
+    };
+    for (size_t k = 0; k < sizeof list / sizeof *list; k++) {
+        char line[200], *out;
+        int reads, ahead = 0;
+        snprintf(line, sizeof line, "zero bucket=1; offload parameters=disk; prefetch %s",
+                 list[k].prefetch);
+        NEED(t, out = made(t, text, line), NULL);
+        reads = occurrences(out, "{to=host}");
+        *strstr(out, " = matmul ") = '\0';
+        ahead = occurrences(out, "{to=host}");
+        free(out);
+        if (reads != list[k].reads || ahead != list[k].ahead) {
+            snprintf(line, sizeof line, "%s: %d reads, %d ahead", list[k].prefetch, reads, ahead);
+            test_fail(t, __FILE__, __LINE__, "reads", line);
+        }
     }
 }
 

@@ -299,7 +299,9 @@ static const zf_cost *take_cost(call *c, zf_cost *cost)
 static void run_prefetch(call *c)
 {
     zf_cost cost;
-    zf_training t = {.prefetch = {(size_t)take_number(c, "bytes"), .keep_gathered = true},
+    zf_training t = {.prefetch = {.bytes = (size_t)take_number(c, "bytes"),
+                                  .host_bytes = (size_t)take_number(c, "host"),
+                                  .keep_gathered = true},
                      .memory_limit = (size_t)take_number(c, "memory"),
                      .cost = take_cost(c, &cost)};
     if (ready(c)) ran(c, zf_prefetch(c->graph, &t));
@@ -460,9 +462,9 @@ static const pass passes[] = {
      "optimizer: its states lie in host memory or on a disk; updates are computed in host memory.\n"
      "        Parameters: their buckets lie there, but for those of at most `keep` bytes",
      run_offload},
-    {"prefetch", "[bytes=N] [memory=N] [cost=FLOPS,BYTES,LINK,LATENCY]",
-     "collectives at the same time as computation, no earlier than rates and latency require; "
-     "buckets kept gathered within a memory limit",
+    {"prefetch", "[bytes=N] [host=N] [memory=N] [cost=FLOPS,BYTES,LINK,LATENCY]",
+     "collectives and copies at the same time as computation, gathers no earlier than rates and\n"
+     "        latency require; buckets kept on the device within a memory limit",
      run_prefetch},
     {"passes",
      "LOSS|evaluate [print] [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE]\n"

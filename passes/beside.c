@@ -1,47 +1,45 @@
-/* beside: updates in host memory run beside the backward pass.
+/* beside: updates in host memory run during the backward pass.
  *
- * A step of one micro-batch whose updates are offloaded need not end its backward pass first: a
- * bucket's states are read while its gradient is computed, and it is updated as soon as its
- * gradient is in host memory and nothing reads its parameters any more. zf_prefetch lays the
- * update section out like this:
+ * In a step of one micro-batch with offloaded updates, updates need not wait for the end of the
+ * backward pass. A bucket's states are read while its gradient is computed, and it is updated as
+ * soon as its gradient is in host memory and its parameters have been read for the last time.
+ * zf_prefetch orders the update section like this:
  *
  *     losses | backward ... sum, to host | backward ... | backward ... | rest of the updates
  *            |    reads ahead            |   update A   |   update B   |
  *         update:
  *
- * Below `update:` nodes run once per step, and those of the micro section bear the mark `micro`.
- * The losses and their sums over the ranks stand above it, so that a loss that is no number still
- * leaves parameters and states as they are. What needs all gradients (the global norm, which also
- * says whether a step of f16 is skipped) is computed behind the backward pass, and so is what
- * depends on it: only reads run ahead then.
+ * Below `update:` nodes run once per step; nodes of the micro section there have the mark `micro`.
+ * The losses and their sums over the ranks are above it, so that a non-finite loss leaves
+ * parameters and states unchanged. Values that need all gradients (the global norm, which also
+ * decides whether a step of f16 is skipped) are computed after the backward pass, and so are nodes
+ * that depend on them: then only reads run ahead.
  *
- * A sum over ranks, and a copy of a gradient to the host, are given the time until the next
- * bucket's gradient is complete; then they are waited for.
- */
+ * A sum over ranks, or a copy of a gradient to the host, is waited for when the next bucket's
+ * gradient is complete. */
 
 typedef struct zfi_due {
     int32_t node;
-    int32_t after; /* position of the node behind which it may stand */
-    int32_t index; /* of the position where it stood */
+    int32_t after; /* position of the node after which it may come */
+    int32_t index; /* index of its position before */
 } zfi_due;
 
 typedef struct zfi_beside {
     zf_graph *graph;
     const int32_t *order;
     int32_t end;    /* of the micro section */
-    int32_t begin;  /* position from which on nodes stand below `update:`; `end`: none of it does */
-    bool *above;    /* by node: stands behind `begin`, and goes above `update:`; */
-    bool *early;    /* or is a copy to the host of what was not written before in this step */
-    int32_t *after; /* by node: its position; of one of the update section, that of zfi_due */
-    int32_t *used;  /* by node whose bytes they are: the last position of a reader; */
+    int32_t begin;  /* position from which on nodes are below `update:`; `end`: none is */
+    bool *above;    /* by node: it is after `begin`, and moves above `update:`; */
+    bool *early;    /* or it copies to the host a value that this step has not written before */
+    int32_t *after; /* by node: its position; for the update section, that of zfi_due */
+    int32_t *used;  /* by owner of bytes: the last position of a reader; */
     int32_t *wrote; /* and of a writer */
     int32_t *until; /* by node: the index in `due` of its last reader */
     zfi_due *due;   /* growing array: the update section, in its new order */
     size_t nodes;
 } zfi_beside;
 
-/* Marks of losses go above `update:`, with their sums and what is packed for these; false: there
- * are none. */
+/* Moves outputs of losses above `update:`, with their sums and packs; false: there are none. */
 static bool zfi_find_above(zfi_beside *b)
 {
     const zf_graph *g = b->graph;
@@ -60,7 +58,7 @@ static bool zfi_find_above(zfi_beside *b)
     return found;
 }
 
-/* Something of the update section is computed in host memory. */
+/* Some node of the update section is computed in host memory. */
 static bool zfi_updates_on_host(const zfi_beside *b)
 {
     const zf_graph *g = b->graph;
@@ -70,7 +68,7 @@ static bool zfi_updates_on_host(const zfi_beside *b)
     return false;
 }
 
-/* Where the losses are complete: behind all that what goes above needs. */
+/* Finds where the losses are complete: after everything that moves above `update:` needs. */
 static void zfi_find_begin(zfi_beside *b)
 {
     const zf_graph *g = b->graph;
@@ -91,7 +89,7 @@ static void zfi_find_begin(zfi_beside *b)
     }
 }
 
-/* Notes what the node, which stands behind position `after`, reads and writes. */
+/* Notes what the node, which comes after position `after`, reads and writes. */
 static void zfi_note_use(zfi_beside *b, int32_t id, int32_t after)
 {
     const zf_graph *g = b->graph;
@@ -105,8 +103,8 @@ static void zfi_note_use(zfi_beside *b, int32_t id, int32_t after)
     }
 }
 
-/* The position behind which a node of the update section may stand: its operands are made, what it
- * reads has been written, and what it writes has been read. */
+/* The position after which a node of the update section may come: its operands are computed, what
+ * it reads is written, and what it writes has been read. */
 static int32_t zfi_may_follow(const zfi_beside *b, int32_t id)
 {
     const zf_graph *g = b->graph;
@@ -120,7 +118,7 @@ static int32_t zfi_may_follow(const zfi_beside *b, int32_t id)
     return (int32_t)after;
 }
 
-/* A copy to the host of what lies elsewhere and has not been written in this step. */
+/* The node copies to the host a value from elsewhere that this step has not written. */
 static bool zfi_can_be_early(const zfi_beside *b, int32_t id)
 {
     const zfi_node *node = &b->graph->nodes[id];
@@ -136,8 +134,8 @@ static int zfi_by_after(const void *left, const void *right)
     return a->index < b->index ? -1 : 1;
 }
 
-/* Lays the update section out; false without memory. `overlap`: beside the backward pass, where
- * that can be. */
+/* Orders the update section; false without memory. `overlap`: during the backward pass, where
+ * possible. */
 static bool zfi_beside_plan(zfi_beside *b, zf_graph *g, const int32_t *order, bool overlap)
 {
     b->graph = g, b->order = order;
@@ -157,7 +155,7 @@ static bool zfi_beside_plan(zfi_beside *b, zf_graph *g, const int32_t *order, bo
         const zfi_node *node = &g->nodes[order[i]];
         const bool early = overlap && zfi_can_be_early(b, order[i]);
         const int32_t after = zfi_may_follow(b, order[i]);
-        for (int32_t k = 0; k < node->arg_count; k++) { /* what is early is due with its reader */
+        for (int32_t k = 0; k < node->arg_count; k++) { /* an early copy is due with its reader */
             const int32_t index = b->until[node->args[k]];
             zfi_due *made = index < zfi_len(b->due) ? &b->due[index] : NULL;
             if (made && made->node == node->args[k] && b->early[made->node] && made->after > after)

@@ -1,12 +1,12 @@
-/* offload, parameters: their buckets lie in host memory or on the disk, and are on the device while
- * they are used. See offload.c.
+/* offload, parameters: their buckets lie in host memory or on the disk, and are copied to the
+ * device while they are used (offload.c).
  *
- *     shards     of stage 3 are brought in front of their all_gather: every rank brings its own, so
+ *     shards     of stage 3 are copied before their all_gather: every rank copies its own, so
  *                that the links of all ranks add up (Rajbhandari et al. 2021, section 6.1)
- *     whole      buckets are brought in front of a run of uses and released behind it; what shows
- *                parameters (view, reshape, leading rows) is made anew in each run
- *     update     it reads and writes buckets where they lie; what it reads of them as the micro
- *                section saw them is made in front of it
+ *     whole      buckets are copied before a run of uses and released after it; views of
+ *                parameters (view, reshape, leading rows) are appended anew in each run
+ *     update     it reads and writes buckets where they lie; values of the micro section that it
+ *                reads are views appended before it
  *     small      buckets of at most keep_bytes stay on the device
  *
  * before:   %20 = bucket %2 ...     %4 = matmul %1, %21
@@ -15,7 +15,7 @@
  *           %42 = view %41 ...      %4 = matmul %1, %42     release %41
  */
 
-/* This bucket leaves the device. */
+/* The bucket is offloaded. */
 static bool zfi_leaves(const zfi_offloading *o, const zfi_node *node)
 {
     const int64_t element = (int64_t)zf_dtype_size(node->dtype);
@@ -24,7 +24,7 @@ static bool zfi_leaves(const zfi_offloading *o, const zfi_node *node)
            (uint64_t)(ZF_INT(node, bucket, size) * element) > o->d.keep_bytes;
 }
 
-/* Each rank has a shard of it. */
+/* Each rank has a shard of the bucket. */
 static bool zfi_is_cut(const zf_graph *g, int32_t bucket)
 {
     return ZF_INT(&g->nodes[bucket], bucket, world) > 1;
@@ -54,7 +54,7 @@ static void zfi_find_parameters(zfi_offloading *o)
     o->uses = zfi_find_runs(g, o->order, o->bucket_of, NULL, zfi_len(o->buckets));
 }
 
-/* The bucket is on the device from here on. */
+/* Makes the bucket's copy on the device. */
 static void zfi_bring(zfi_offloading *o, int32_t f)
 {
     zf_graph *g = o->graph;
@@ -63,7 +63,7 @@ static void zfi_bring(zfi_offloading *o, int32_t f)
     o->brought[f] = x ? zfi_append_copy(g, x, ZF_DEVICE) : 0;
 }
 
-/* A bucket that has been brought, or what shows one, on the device. */
+/* The copy of an offloaded bucket on the device, or a view of it. */
 static int32_t zfi_shown(zfi_offloading *o, int32_t id)
 {
     zf_graph *g = o->graph;
@@ -77,7 +77,8 @@ static int32_t zfi_shown(zfi_offloading *o, int32_t id)
     return o->shown_as[id] = zfi_append_op(g, node.op, &x, 1, node.attributes);
 }
 
-/* In front of the node at `position` of the micro section: its buckets are brought. */
+/* Before the node at `position` of the micro section: makes the copies of the buckets that it
+ * uses. */
 static void zfi_bring_uses(zfi_offloading *o, int32_t position, int32_t use)
 {
     zf_graph *g = o->graph;
@@ -93,8 +94,8 @@ static void zfi_bring_uses(zfi_offloading *o, int32_t position, int32_t use)
     }
 }
 
-/* Behind it: what is not used again is dropped. A shard's place is free when its all_gather has
- * been waited for. The next use. */
+/* After it: releases copies that are not used again. A shard's copy is free after the wait for its
+ * all_gather. Returns the next use. */
 static int32_t zfi_drop_uses(zfi_offloading *o, int32_t position, int32_t use)
 {
     zf_graph *g = o->graph;
@@ -106,7 +107,7 @@ static int32_t zfi_drop_uses(zfi_offloading *o, int32_t position, int32_t use)
     return use;
 }
 
-/* The node shows an offloaded bucket and is made anew where it is used. */
+/* The node is a view of an offloaded bucket, and is appended anew where it is used. */
 static bool zfi_is_shown_anew(const zfi_offloading *o, int32_t id)
 {
     return o->bucket_of[id] >= 0 && o->buckets[o->bucket_of[id]] != id;

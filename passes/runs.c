@@ -1,20 +1,21 @@
-/* Runs of uses: where a bucket is used again and again in the micro section, and no other between.
+/* Runs of uses: consecutive uses of a bucket in the micro section, with no other bucket between
+ * them.
  *
  *     uses   A A A   B B   C C   B B   A A        runs of A: 2, of B: 2, of C: 1
  *
- * What brings a bucket to where it is used does so once for each run.
- */
+ * A pass that gathers a bucket or copies it to the device does so once for each run. */
 
 /* A use of a bucket by the node at `position` of the micro section. */
 typedef struct zfi_use {
     int32_t position, bucket;
-    bool opens, closes; /* the first, the last of a run */
+    bool opens, closes; /* it is the first of a run, the last of a run */
 } zfi_use;
 
-/* Which nodes of the micro section of `order` use which buckets, and where runs of uses begin and
- * end: a run ends where another bucket is used before the next use. bucket_of: by node, the number
- * of the bucket that it shows; -1. What shows one does not use it, unless it is a gradient:
- * gradient_of, by node, is -1 for those that are none; NULL: none is one. A growing array. */
+/* Finds which nodes of the micro section of `order` use which buckets, and where runs of uses begin
+ * and end: a run ends where another bucket is used before the next use. bucket_of: by node, the
+ * number of the bucket of which it is a view; -1. A view of a bucket does not use it, unless the
+ * view is a gradient: gradient_of, by node, is -1 for nodes that are no gradients; NULL: there are
+ * none. Returns a growing array. */
 static zfi_use *zfi_find_runs(zf_graph *g, const int32_t *order, const int32_t *bucket_of,
                               const int32_t *gradient_of, int32_t buckets)
 {

@@ -41,7 +41,7 @@ void bpe_close(bpe *b)
     *b = (bpe){.tokens = NULL};
 }
 
-/* The slot of a token, or the free one where it would go. */
+/* The slot of a token, or the free slot where it belongs. */
 static int32_t *slot_of(const bpe *b, const char *text, size_t bytes)
 {
     uint64_t hash = 0xCBF29CE484222325u; /* FNV-1a */
@@ -87,9 +87,9 @@ void bpe_add_merge(bpe *b, int32_t left, int32_t right, int32_t rank, int32_t id
 
 /* ------------------------------------------------------------------------------------- words */
 
-/* A token of a word while it is merged. */
+/* A token of a word during merging. */
 struct symbol {
-    int32_t id;             /* -1: it has become part of the one before */
+    int32_t id;             /* -1: merged into the one before */
     int32_t before, behind; /* -1: none */
 };
 
@@ -122,7 +122,7 @@ static bool is_less(const struct candidate *a, const struct candidate *b)
     return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
 }
 
-/* The pair of a symbol and the one behind it waits for its turn, if it can be merged. */
+/* Adds the pair of a symbol and the next one to the candidates, if it can be merged. */
 static bool put_candidate(const bpe *b, bpe_work *w, int32_t at)
 {
     const struct symbol *s = &w->symbols[at];
@@ -167,7 +167,7 @@ static bool merge(const bpe *b, bpe_work *w)
         if (s->id < 0 || s->behind < 0) continue;
         right = &w->symbols[s->behind];
         m = merge_of(b, s->id, right->id);
-        if (m->rank < 0 || m->id != c.id) continue; /* one of the two is another one by now */
+        if (m->rank < 0 || m->id != c.id) continue; /* one of the two has changed */
         s->id = c.id, s->behind = right->behind, right->id = -1;
         if (s->behind >= 0) w->symbols[s->behind].before = c.at;
         if (s->before >= 0 && !put_candidate(b, w, s->before)) return false;
@@ -184,7 +184,7 @@ static bool has_bytes(const bpe *b, const char *text, size_t bytes)
     return b->fall_back;
 }
 
-/* A character as the vocabulary has it: with prefix and suffix. */
+/* A character as it is in the vocabulary: with prefix and suffix. */
 static const char *key_of(const bpe *b, bpe_work *w, const char *text, size_t *bytes, bool first,
                           bool last)
 {
@@ -198,8 +198,8 @@ static const char *key_of(const bpe *b, bpe_work *w, const char *text, size_t *b
     return w->key.failed ? NULL : w->key.at;
 }
 
-/* The symbols of the characters of a word. A character that is unknown waits for the next one that
- * is known, as bytes are not. */
+/* Makes the symbols of a word's characters. An unknown character is held back until the next known
+ * one, to be fused with its neighbours; bytes are not. */
 static bool begin(const bpe *b, bpe_work *w, const char *text, size_t bytes)
 {
     bool unknown = false;

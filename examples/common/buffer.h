@@ -1,4 +1,5 @@
-/* Lists that grow. Lack of memory sticks: what is added then is lost, and `failed` says so. */
+/* Growing lists. A failed allocation is remembered: later additions are lost, and `failed` is
+ * true. */
 #ifndef BUFFER_H
 #define BUFFER_H
 
@@ -19,7 +20,7 @@ void buffer_add_character(buffer *, uint32_t character); /* as UTF-8 */
 void buffer_clear(buffer *);                             /* keeps its room */
 void buffer_free(buffer *);
 
-/* Ids of tokens; likewise. */
+/* Ids of tokens; the same. */
 typedef struct id_list {
     int32_t *at;
     size_t count, room;
@@ -29,7 +30,8 @@ typedef struct id_list {
 void id_list_add(id_list *, int32_t id);
 void id_list_free(id_list *);
 
-/* Room for one more of `size` bytes in a list of `count`: the list, moved or not, or NULL. */
+/* Makes room for one more element of `size` bytes in a list of `count`. Returns the list, which may
+ * have moved, or NULL. */
 void *list_grow(void *list, size_t count, size_t *room, size_t size);
 
 /* The offset of the first byte that is not UTF-8, or `count`. */

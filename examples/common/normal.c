@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Hangul syllables are computed: a leading consonant, a vowel, perhaps a trailing consonant. */
+/* Hangul syllables are computed: a leading consonant, a vowel, an optional trailing consonant. */
 enum {
     SYLLABLE = 0xAC00,
     LEAD = 0x1100,
@@ -41,7 +41,7 @@ static uint8_t class_of(uint32_t c)
     return (uint8_t)normal_classes[low];
 }
 
-/* The row that begins with a and, where `columns` is 2, b. */
+/* The row that begins with a and, if `columns` is 2, b. */
 static const uint32_t *find(const uint32_t table[][3], size_t rows, int columns, uint32_t a,
                             uint32_t b)
 {
@@ -68,7 +68,7 @@ static void put(marks *m, uint32_t c)
     m->count++;
 }
 
-/* The second of two parts is never decomposed further. */
+/* Never decomposes the second of two parts further. */
 static void decompose(marks *m, uint32_t c)
 {
     const uint32_t *row;
@@ -109,7 +109,7 @@ static void put_in_order(marks *m)
     }
 }
 
-/* What two characters compose; 0: nothing. */
+/* The composition of two characters; 0: none. */
 static uint32_t pair(uint32_t a, uint32_t b)
 {
     const uint32_t *row;
@@ -122,7 +122,7 @@ static uint32_t pair(uint32_t a, uint32_t b)
     return row ? row[2] : 0;
 }
 
-/* Each character joins the starter before it, unless one of its class or a higher one stands
+/* Composes each character with the starter before it, unless one of its class or a higher one is
  * between them. */
 static void join(marks *m)
 {

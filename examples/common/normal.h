@@ -4,7 +4,7 @@
 
 #include "buffer.h"
 
-/* Appends the canonical decomposition of a text, UTF-8; composed, if that is asked for. */
+/* Appends the canonical decomposition of a text in UTF-8, or with `compose` its composition. */
 void normal_form(const char *text, size_t bytes, bool compose, buffer *out);
 
 #endif

@@ -24,7 +24,7 @@ struct regex {
 
 /* ----------------------------------------------------------------------------- translation */
 
-/* A pattern while it is rewritten. */
+/* The translation of a pattern. */
 typedef struct translation {
     const char *at, *end, *start;
     buffer out;
@@ -45,7 +45,7 @@ static void put_set(translation *t, const char *members, const char *set)
     buffer_add_text(&t->out, t->in_set ? members : set);
 }
 
-/* White_Space of Unicode, and all else; \s of PCRE2 has U+180E as well. */
+/* Unicode's White_Space, and its complement; \s of PCRE2 also has U+180E. */
 #define SPACES                                                                                     \
     "\\x{9}-\\x{d}\\x{20}\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}"             \
     "\\x{202f}\\x{205f}\\x{3000}"
@@ -139,7 +139,7 @@ static bool interval(translation *t, const char *from)
 
 static bool translate(translation *t)
 {
-    const char *set = NULL; /* the first character that may close it */
+    const char *set = NULL; /* the first character that can close it */
     while (t->at < t->end) {
         const char *from = t->at++;
         if (*from == '\\') {
@@ -189,7 +189,7 @@ static bool compile(regex *r, const buffer *pattern, zf_error *error)
         pcre2_compile_context_free(how);
     }
     if (r->code) {
-        (void)pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); /* without, it is slower */
+        (void)pcre2_jit_compile(r->code, PCRE2_JIT_COMPLETE); /* if it fails, matching is slower */
         return true;
     }
     pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
@@ -223,7 +223,7 @@ void regex_free(regex *r)
     free(r);
 }
 
-/* The character at `at` ends there. */
+/* The end of the character at `at`. */
 static size_t after(const char *text, size_t bytes, size_t at)
 {
     for (at++; at < bytes && ((unsigned char)text[at] & 0xC0) == 0x80;) at++;
@@ -241,7 +241,7 @@ bool regex_each(const regex *r, const char *text, size_t bytes, regex_found *fou
     if (!data) return fail(error, ZF_ERR_NOMEM, "out of memory");
     place = pcre2_get_ovector_pointer(data);
     while (at <= bytes) {
-        /* 0: matched, with groups for which there is no room. */
+        /* 0: a match, with more groups than there is room for. */
         count = pcre2_match(r->code, (PCRE2_SPTR)text, bytes, at, PCRE2_NO_UTF_CHECK, data, NULL);
         if (count < 0) break;
         if (place[1] > place[0] || place[0] != last) found(user, place[0], place[1]);

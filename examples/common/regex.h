@@ -1,9 +1,8 @@
-/* Regular expressions as tokenizer.json has them, by PCRE2 (Debian: libpcre2-dev).
+/* Regular expressions of tokenizer.json, by PCRE2 (Debian: libpcre2-dev).
  *
- * Those files are written for Oniguruma. What means something else to PCRE2 is rewritten (\s, \w,
- * \v, scripts in \p{...}, {,n}) or is an error that names it (sets within sets, &&, \h, \b,
- * possessive intervals, options other than i). Characters are those of the Unicode edition that PCRE2 has.
- */
+ * They are written for Oniguruma. Syntax with another meaning in PCRE2 is rewritten (\s, \w, \v,
+ * scripts in \p{...}, {,n}) or is an error that names it (sets within sets, &&, \h, \b, possessive
+ * intervals, options other than i). The edition of Unicode is PCRE2's. */
 #ifndef REGEX_H
 #define REGEX_H
 
@@ -18,9 +17,9 @@ typedef struct regex regex;
 regex *regex_new(const char *pattern, size_t bytes, zf_error *error);
 void regex_free(regex *);
 
-/* Calls `found` for each match in turn, with what it begins at and ends before; an empty one that
- * touches the match before it is none. text: UTF-8. False with *error when the search needs more
- * steps or memory than PCRE2 allows. */
+/* Calls `found` for each match in order, with its begin and end; an empty match directly after
+ * another one does not count. text: UTF-8. False with *error when the search needs more steps or
+ * memory than PCRE2 allows. */
 typedef void regex_found(void *user, size_t begin, size_t end);
 bool regex_each(const regex *, const char *text, size_t bytes, regex_found *found, void *user,
                 zf_error *error);

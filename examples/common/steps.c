@@ -20,7 +20,7 @@ void pieces_free(pieces *p)
     *p = (pieces){.list = NULL};
 }
 
-/* The text from `begin` on becomes a piece. */
+/* Makes the text from `begin` on a piece. */
 static void close_piece(pieces *p, size_t begin, bool first)
 {
     piece *list = list_grow(p->list, p->count, &p->room, sizeof *list);
@@ -65,12 +65,12 @@ static bool each_match(const step *s, const char *text, size_t bytes, regex_foun
     return true;
 }
 
-/* A piece while it is rewritten at matches. */
+/* A piece that is rewritten at matches. */
 typedef struct rewriting {
     const step *step;
     const char *text;
     pieces *out;
-    size_t last;  /* the end of the match before */
+    size_t last;  /* the end of the last match */
     size_t begin; /* SPLIT: of the piece that is open, which ends at `last` or later */
     bool first, open, open_match;
 } rewriting;
@@ -91,7 +91,7 @@ static void flush(rewriting *r, size_t end)
     r->open = false;
 }
 
-/* What begins here is a match, or lies between two. */
+/* Begins a match, or the text between two. */
 static void stretch(rewriting *r, size_t begin, bool match)
 {
     bool joins = false;
@@ -123,7 +123,7 @@ static void split(void *user, size_t begin, size_t end)
 
 uint32_t byte_character(unsigned char byte)
 {
-    /* Those that are printed stand for themselves, the others follow U+00FF in their order. */
+    /* Printed characters stand for themselves; the others follow U+00FF in order. */
     static const unsigned char hidden[][3] = {{0, 0x20, 0}, {0x7F, 0xA0, 33}, {0xAD, 0xAD, 67}};
     for (int k = 0; k < 3; k++)
         if (byte >= hidden[k][0] && byte <= hidden[k][1])
@@ -131,7 +131,7 @@ uint32_t byte_character(unsigned char byte)
     return byte;
 }
 
-/* The byte that a character stands for; -1: none. */
+/* The byte for which a character stands; -1: none. */
 static int character_byte(uint32_t c)
 {
     if (c < 0x100) return byte_character((unsigned char)c) == c ? (int)c : -1;
@@ -140,7 +140,7 @@ static int character_byte(uint32_t c)
     return c == 0x100 + 67 ? 0xAD : -1;
 }
 
-/* Appends the bytes of a text of such characters, or if there are others, the text. */
+/* Appends the bytes of a text of such characters; with other characters, the text itself. */
 static void add_bytes(buffer *out, const char *text, size_t bytes)
 {
     size_t before = out->count, at = 0;
@@ -157,7 +157,7 @@ static void add_bytes(buffer *out, const char *text, size_t bytes)
     }
 }
 
-/* The length of what is wrong at p, for which there is one U+FFFD: the longest beginning of a
+/* The length of the invalid bytes at p that one U+FFFD replaces: the longest beginning of a
  * character, or one byte. */
 static size_t wrong_bytes(const unsigned char *p, size_t n)
 {
@@ -184,7 +184,7 @@ static void add_lossy(buffer *out, const char *text, size_t bytes)
     }
 }
 
-/* The byte of a piece <0xHH>; -1: it is another one. */
+/* The byte of a piece <0xHH>; -1: it is no such piece. */
 static int fallback_byte(const char *text, size_t bytes)
 {
     static const char digits[] = "0123456789ABCDEF0123456789abcdef";
@@ -196,7 +196,7 @@ static int fallback_byte(const char *text, size_t bytes)
     return (int)((high - digits) % 16 * 16 + (low - digits) % 16);
 }
 
-/* Ends a run of such bytes, which is one character or more, or else U+FFFD for each. */
+/* Ends a run of such bytes: valid UTF-8, or else U+FFFD for each. */
 static void end_run(pieces *out, buffer *run, bool first)
 {
     size_t begin = out->text.count;
@@ -253,7 +253,7 @@ static void trim(const step *s, const char *text, size_t bytes, bool first, piec
     pieces_add(out, text + begin, bytes - begin, first);
 }
 
-/* Puts one piece through a step. */
+/* Applies a step to one piece. */
 static bool run_piece(const step *s, const char *text, size_t bytes, piece p, size_t number,
                       pieces *out, zf_error *error)
 {

@@ -102,7 +102,7 @@ typedef struct search {
     const tokens *tokens;
     const trie *in;
     const char *text;
-    size_t bytes, at, done; /* where it goes on; the end of the token before */
+    size_t bytes, at, done; /* at: where it continues; done: the end of the last token */
     unsigned flags;
 } search;
 
@@ -112,7 +112,7 @@ static void note(void *user, size_t begin, size_t end)
     *(bool *)user = true;
 }
 
-/* Whether the character at p is one of a word. */
+/* Whether the character at p belongs to a word. */
 static bool is_word(const search *s, const char *p, size_t bytes)
 {
     bool is = false;
@@ -163,7 +163,7 @@ static size_t strip_right(const search *s, size_t end)
     return end;
 }
 
-/* The next added token, and the text that it takes; NULL: there is none. */
+/* The next added token, and its place in the text; NULL: there is none. */
 static const added_token *next_added(search *s, size_t *begin, size_t *end)
 {
     const trie *in = s->in;
@@ -197,7 +197,7 @@ typedef struct encoding {
     zf_error *error;
 } encoding;
 
-/* A stretch of normalized text without added tokens. */
+/* Encodes normalized text without added tokens. */
 static bool encode_words(encoding *e, const char *text, size_t bytes, bool first)
 {
     pieces_clear(&e->words);
@@ -214,7 +214,7 @@ static bool encode_words(encoding *e, const char *text, size_t bytes, bool first
 
 typedef bool encode_stretch(encoding *, const char *text, size_t bytes, bool first);
 
-/* A text in which added tokens of one kind may stand: what is between them goes on. */
+/* Splits a text at added tokens of one kind, and encodes the text between them. */
 static bool set_apart(encoding *e, const trie *in, const char *text, size_t bytes, bool first,
                       encode_stretch *go_on)
 {
@@ -230,7 +230,7 @@ static bool set_apart(encoding *e, const trie *in, const char *text, size_t byte
     return s.done >= bytes || go_on(e, text + s.done, bytes - s.done, first && !s.done);
 }
 
-/* A stretch of the text without the added tokens that are looked for there. */
+/* Normalizes and encodes text between the added tokens that are found before normalization. */
 static bool normalize(encoding *e, const char *text, size_t bytes, bool first)
 {
     pieces_clear(&e->a);
@@ -282,7 +282,7 @@ bool tokens_decode(const tokens *t, const int32_t *ids, size_t count, unsigned f
     return good && (!out->failed || fail(error, ZF_ERR_NOMEM, "out of memory"));
 }
 
-/* Ids that wait for the rest of a character, at most; then they are shown as they are. */
+/* maximum of ids that wait for the rest of a character; then they are decoded as they are */
 enum { WAITING = 16 };
 
 bool token_stream_open(token_stream *s, const tokens *t, unsigned flags, const int32_t *ids,
@@ -304,7 +304,7 @@ void token_stream_close(token_stream *s)
     buffer_free(&s->text);
 }
 
-/* The ids of the text that is given decide about what comes next. */
+/* The next text depends on the ids of the last one. */
 static const char *give(token_stream *s, size_t from, size_t *bytes)
 {
     size_t count = s->ids.count - s->given;
@@ -314,7 +314,7 @@ static const char *give(token_stream *s, size_t from, size_t *bytes)
     return s->text.at + from;
 }
 
-/* Decodes all ids, and those that were given: the text that is new begins at *from. */
+/* Decodes all ids, and those of the last text: the new text begins at *from. */
 static bool decode_both(token_stream *s, size_t *from, zf_error *error)
 {
     buffer_clear(&s->before);

@@ -30,9 +30,9 @@ tokens *tokens_load(const char *path, zf_error *error);
 tokens *tokens_parse(const char *text, size_t bytes, const char *name, zf_error *error);
 void tokens_free(tokens *);
 
-/* The largest id and one. */
+/* The largest id plus one. */
 int32_t tokens_size(const tokens *);
-/* The token of an id, *bytes long, and terminated; NULL: none has it. */
+/* The token of an id, *bytes long and terminated; NULL: the id has none. */
 const char *tokens_text(const tokens *, int32_t id, size_t *bytes);
 /* The id of a token, an added one or one of the model; -1: there is none. */
 int32_t tokens_id(const tokens *, const char *text);
@@ -40,8 +40,8 @@ int32_t tokens_id(const tokens *, const char *text);
 bool tokens_is_special(const tokens *, int32_t id);
 
 enum {
-    TOKENS_FRAME = 1,  /* with what post_processor puts around a text: <s> and the like */
-    TOKENS_LITERAL = 2 /* special tokens that are written in the text are ordinary text */
+    TOKENS_FRAME = 1,  /* with the tokens that post_processor adds around a text, such as <s> */
+    TOKENS_LITERAL = 2 /* special tokens in the text are ordinary text */
 };
 
 /* Appends the ids of a text. False with *error: not UTF-8; a regular expression was given up;
@@ -51,28 +51,28 @@ bool tokens_encode(const tokens *, const char *text, size_t bytes, unsigned flag
 
 enum { TOKENS_NO_SPECIAL = 1 /* without special tokens */ };
 
-/* Appends the text of ids; ids that no token has are passed over. Bytes that are not UTF-8 become
- * U+FFFD. False with *error out of memory. */
+/* Appends the text of ids; ignores ids without a token. Bytes that are not UTF-8 become U+FFFD.
+ * False with *error out of memory. */
 bool tokens_decode(const tokens *, const int32_t *ids, size_t count, unsigned flags, buffer *out,
                    zf_error *error);
 
-/* The text of ids that come one by one. What ends within a character waits for the next id. The
- * pieces together are the text of all ids, but for bytes that are not UTF-8. */
+/* The text of ids that arrive one by one. An incomplete character waits for the next id. The pieces
+ * together are the text of all ids, except for bytes that are not UTF-8. */
 typedef struct token_stream {
     const tokens *tokens;
     unsigned flags;
-    id_list ids; /* those that gave the last piece, then those that wait */
+    id_list ids; /* the ids of the last piece, then those that wait */
     size_t given;
     buffer before, text;
 } token_stream;
 
-/* ids: those that stand before the first, which decide whether a space begins it. */
+/* ids: those before the first, which decide whether its text begins with a space. */
 bool token_stream_open(token_stream *, const tokens *, unsigned flags, const int32_t *ids,
                        size_t count, zf_error *error);
-/* The text that is complete with this id, *bytes long, often 0, and terminated. It lives until the
- * next call. NULL with *error. */
+/* The text that this id completes, *bytes long, often 0, and terminated. Valid until the next call.
+ * NULL with *error. */
 const char *token_stream_put(token_stream *, int32_t id, size_t *bytes, zf_error *error);
-/* What still waits, with U+FFFD where a character is not complete. */
+/* The text that still waits, with U+FFFD for an incomplete character. */
 const char *token_stream_end(token_stream *, size_t *bytes, zf_error *error);
 void token_stream_close(token_stream *);
 

@@ -1,5 +1,5 @@
-/* tokenizer.json. Members that are not named here have no effect on ids or texts: trim_offsets,
- * fuse_unk where there is no unk_token, and the like. */
+/* Reads tokenizer.json. Members that are not named here have no effect on ids or texts:
+ * trim_offsets, fuse_unk without an unk_token, and others. */
 #define _POSIX_C_SOURCE 200809L
 #include "fail.h"
 #include "folder.h"
@@ -13,7 +13,7 @@ enum { ID_LIMIT = 1 << 24, SEQUENCE_DEPTH = 8 };
 typedef struct reader {
     tokens *t;
     zf_error *error;
-    int depth; /* of sequences */
+    int depth; /* depth of nested sequences */
 } reader;
 
 static bool out_of_memory(zf_error *error)
@@ -48,7 +48,7 @@ static bool truth(reader *r, const zf_json *object, const char *key, bool otherw
     return yes;
 }
 
-/* A string that must be there; it may have zero bytes in it. */
+/* A string, which is required and may contain zero bytes. */
 static const char *text_of(reader *r, const zf_json *v, size_t *bytes)
 {
     const char *text = zf_json_string(v, bytes);
@@ -56,7 +56,7 @@ static const char *text_of(reader *r, const zf_json *v, size_t *bytes)
     return text;
 }
 
-/* What a string is among the names; -1 with an error, which lists them. */
+/* The index of a string among the names; -1 with an error, which lists them. */
 static int choice(reader *r, const zf_json *v, const char *const *names, int count)
 {
     char all[400] = "";
@@ -78,7 +78,7 @@ static int type_of(reader *r, const zf_json *v, const char *const *names, int co
 
 /* ------------------------------------------------------------------------------------- steps */
 
-/* A new step at the end of a list, or NULL with an error. */
+/* A new step at the end of a list; NULL with an error. */
 static step *put(reader *r, steps *s, step_kind kind, const zf_json *v)
 {
     if (r->error->status) return NULL;
@@ -133,7 +133,7 @@ static void put_replace(reader *r, steps *to, const zf_json *v)
     if (content) set_content(r, s, content, bytes);
 }
 
-/* The elements of a sequence, each by `read`. */
+/* Reads the elements of a sequence, each by `read`. */
 static void sequence(reader *r, const zf_json *v, const char *key,
                      void (*read)(reader *, const zf_json *))
 {
@@ -186,7 +186,7 @@ static void put_split(reader *r, const char *pattern, step_split split, const zf
     set_regex(r, s, pattern, strlen(pattern), v);
 }
 
-/* The character that stands for spaces. */
+/* The character that replaces spaces. */
 static const char *replacement(reader *r, const zf_json *v, size_t *bytes)
 {
     const zf_json *is = zf_json_require(v, "replacement", r->error);
@@ -195,7 +195,7 @@ static const char *replacement(reader *r, const zf_json *v, size_t *bytes)
     return r->error->status ? NULL : text;
 }
 
-/* Where Metaspace puts one in front: 0 always, 1 before the first word, 2 never. */
+/* Where Metaspace adds one: 0 always, 1 before the first word, 2 never. */
 static int scheme_of(reader *r, const zf_json *v)
 {
     static const char *const schemes[] = {"always", "first", "never"};
@@ -301,7 +301,7 @@ static void read_decoder(reader *r, const zf_json *v)
 
 /* ------------------------------------------------------------------------- post_processors */
 
-/* An id of what is put around a text. */
+/* Adds an id of the tokens around a text. */
 static void put_id(reader *r, id_list *to, const zf_json *v)
 {
     int64_t id = 0;
@@ -514,7 +514,7 @@ static void read_added(reader *r, const zf_json *v)
     if (a.id >= t->size) t->size = a.id + 1;
 }
 
-/* What an added token is looked for as: its text, normalized where it says so. */
+/* Adds the text by which an added token is found, normalized if it says so. */
 static bool index_added(reader *r, int32_t number)
 {
     tokens *t = r->t;

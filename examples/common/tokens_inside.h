@@ -1,4 +1,4 @@
-/* What a tokenizer is made of: tokens_file.c fills it, tokens.c uses it. */
+/* The parts of a tokenizer: tokens_file.c fills them in, tokens.c uses them. */
 #ifndef TOKENS_INSIDE_H
 #define TOKENS_INSIDE_H
 
@@ -9,7 +9,7 @@
 /* Finds the longest added token that begins at a place. */
 typedef struct trie_node {
     int32_t child, sibling; /* 0: none; node 0 is the root */
-    int32_t added;          /* that ends here; -1: none */
+    int32_t added;          /* token that ends here; -1: none */
     char byte;
 } trie_node;
 
@@ -21,7 +21,7 @@ typedef struct trie {
 typedef struct added_token {
     char *text;
     size_t bytes;
-    char *form; /* normalized: what is looked for, and what it is decoded to; else NULL */
+    char *form; /* normalized tokens: the text that is searched for and decoded; else NULL */
     size_t form_bytes;
     int32_t id;
     bool single_word, lstrip, rstrip, normalized, special;
@@ -33,11 +33,11 @@ struct tokens {
     size_t added_count, added_room;
     int32_t *added_of; /* by id; -1: none */
     int32_t size;
-    trie raw, normalized; /* those that are looked for before normalization, and behind it */
-    regex *word;          /* a character of a word; NULL: no token needs to know */
+    trie raw, normalized; /* found before normalization; found after it */
+    regex *word;          /* a character of a word; NULL: not needed */
     steps normalize, split, decode;
-    bool decodes;           /* there is a decoder; else tokens are put together with spaces */
-    id_list before, behind; /* what stands around a text */
+    bool decodes;           /* there is a decoder; else tokens are joined with spaces */
+    id_list before, behind; /* tokens added around a text */
 };
 
 /* False out of memory. */

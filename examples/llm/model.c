@@ -8,7 +8,7 @@
 
 static const struct {
     const char *architecture;
-    int64_t kv_heads, width, window; /* where the file says nothing; 0: heads, hidden / heads, none */
+    int64_t kv_heads, width, window; /* defaults of the file; 0: heads, hidden / heads, none */
 } families[] = {
     [LLM_LLAMA] = {"LlamaForCausalLM", 0, 0, 0},
     [LLM_MISTRAL] = {"MistralForCausalLM", 8, 0, 4096},
@@ -18,7 +18,7 @@ static const struct {
 
 static bool is_qwen(const llm_config *c) { return c->family >= LLM_QWEN2; }
 
-/* A count that the file gives, or null for `empty`, or leaves out for `absent`. */
+/* A count: from the file, or `empty` for null, or `absent` if it is missing. */
 static void read_count(const zf_json *json, const char *key, int64_t absent, int64_t empty,
                        int64_t *out, zf_error *error)
 {
@@ -262,14 +262,14 @@ static zf_tensor ones(zf_graph *g, const char *name, int64_t count)
     return gamma;
 }
 
-/* The norm `name` of the residual *x, to which y is added first. */
+/* Adds y to the residual *x, then applies the norm `name`. */
 static zf_tensor norm(zf_tensor *x, zf_tensor y, const char *name, const llm_config *c)
 {
     zf_residual_desc d = {.eps = c->eps > 0 ? c->eps : ZF_ZERO, .sum = x};
     return zf_residual_rms_norm(y, *x, ones(y.graph, name, c->hidden), &d);
 }
 
-/* x [B, T, heads width], each head by itself. */
+/* The norm of x [B, T, heads width], for each head separately. */
 static zf_tensor head_norm(zf_tensor x, const char *name, const llm_config *c)
 {
     zf_shape s = zf_tensor_shape(x);

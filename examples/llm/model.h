@@ -15,27 +15,27 @@ typedef struct llm_config {
     int64_t family;                  /* an llm_family */
     int64_t heads, kv_heads, width; /* width: of a head */
     double eps, attention_dropout, std;
-    double theta, factor, low, high; /* of rope; factor, low, high and original where it is scaled */
+    double theta, factor, low, high; /* of rope; factor, low, high and original if it is scaled */
     int64_t scaling, original;       /* a zf_rope_scaling */
     int64_t activation;              /* a zf_activation */
-    int64_t attention_bias;          /* of q, k, v and o; of Qwen2, q, k and v have one always */
+    int64_t attention_bias;          /* of q, k, v and o; Qwen2 always has those of q, k and v */
     int64_t mlp_bias;
-    int64_t window, window_from;     /* from this layer on a token sees so many; 0: all */
-    int64_t tied;                    /* 0: the head has a weight of its own */
+    int64_t window, window_from;     /* tokens that a token sees, from that layer on; 0: all */
+    int64_t tied;                    /* 0: the head has its own weight */
     int64_t begin, pad;              /* ids; -1: not known. pad: its embedding is not trained */
-    int64_t ends[LLM_ENDS];          /* ids that end a text; -1 behind the last */
+    int64_t ends[LLM_ENDS];          /* ids that end a text; -1 after the last */
 } llm_config;
 
 /* One of 15m, 110m, 160m, the path of a Hugging Face config.json, or of a folder with one. False
  * with *error. */
 bool llm_config_load(const char *name_or_path, llm_config *config, zf_error *error);
 
-/* To the samples' frame. Parameters have the names of the files. Accepted in files are a missing
- * "model." prefix, a head that is present though tied, and rotary_emb.inv_freq. */
+/* For the samples' frame. Parameters have the names of the files. Files may lack the prefix
+ * "model.", may have a head although it is tied, and may have rotary_emb.inv_freq. */
 extern const sample_model llm_sample;
 
-/* Builds the forward graph up to the loss, or for an answer up to the logits of one token that
- * follows each sequence. A mistake is the graph's error. */
+/* Builds the forward graph up to the loss, or for an answer up to the logits of the token after
+ * each sequence. A mistake is the graph's error. */
 zf_tensor llm_build(zf_graph *g, const llm_config *config, const sample_shape *shape,
                     sample_purpose purpose);
 

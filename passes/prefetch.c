@@ -68,6 +68,7 @@ typedef struct zfi_prefetch {
     double *time;      /* by position of the micro section: seconds until then */
     int32_t *order;    /* as it was */
     int32_t *pending;  /* by node: the queued collective or copy that makes or writes it; 0: none */
+    int32_t *readers;  /* by node: copies under way that read its bytes */
     int32_t *waiting;  /* those that have not been waited for, oldest first */
     int32_t *deferred; /* copies of sums that have not been waited for */
     int64_t moving[ZFI_QUEUES]; /* bytes of gradients that are reduced, and of copies */
@@ -436,6 +437,7 @@ static void zfi_put_wait(zfi_prefetch *p, int32_t id)
             continue;
         }
         zfi_append_nodes(g, wait, NULL, id);
+        if (g->nodes[id].op == ZF_OP_copy) p->readers[zfi_bytes_of(g, g->nodes[id].args[0])]--;
         if (g->nodes[id].queue != ZFI_QUEUE_GATHER)
             p->moving[g->nodes[id].queue] -=
                 (int64_t)zfi_node_bytes(&g->nodes[g->nodes[id].args[0]]);
@@ -479,14 +481,15 @@ static void zfi_wait_for_readers(zfi_prefetch *p, int32_t id)
 {
     zf_graph *g = p->graph;
     const uint32_t written = zfi_written_args(g, &g->nodes[id]);
-    for (int32_t k = 0; k < g->nodes[id].arg_count && k < 31; k++)
-        for (int32_t n = 0; written >> k & 1 && n < zfi_len(p->waiting);) {
+    for (int32_t k = 0; k < g->nodes[id].arg_count && k < 31; k++) {
+        const int32_t bytes = written >> k & 1 ? zfi_bytes_of(g, g->nodes[id].args[k]) : 0;
+        for (int32_t n = 0; bytes && p->readers[bytes] && n < zfi_len(p->waiting);) {
             const zfi_node *other = &g->nodes[p->waiting[n]];
-            if (other->op == ZF_OP_copy &&
-                zfi_bytes_of(g, other->args[0]) == zfi_bytes_of(g, g->nodes[id].args[k]))
+            if (other->op == ZF_OP_copy && zfi_bytes_of(g, other->args[0]) == bytes)
                 zfi_put_wait(p, p->waiting[n]);
             else n++;
         }
+    }
 }
 
 /* Puts a node, behind the waits that it needs. */
@@ -514,6 +517,7 @@ static void zfi_put_node(zfi_prefetch *p, int32_t id)
     p->born[id] = 1 + p->complete;
     if (!queue || g->memory.failed) return;
     zfi_push(&g->memory, p->waiting, id);
+    if (g->nodes[id].op == ZF_OP_copy) p->readers[zfi_bytes_of(g, g->nodes[id].args[0])]++;
     p->pending[id] = id;
     if (g->nodes[id].arg_count < 2) return;
     /* What it writes into is its own as well. */
@@ -806,16 +810,16 @@ static zf_status zfi_overlap_queues(zf_graph *g, const zf_training *t)
     /* `wait` nodes are added as it goes: one for each collective at most */
     p.nodes = 2 * (size_t)zfi_len(g->nodes) + 1;
     p.time = zfi_calloc(&g->memory, positions, sizeof *p.time);
-    p.pending = zfi_calloc(&g->memory, 2 * p.nodes, sizeof *p.pending);
+    p.pending = zfi_calloc(&g->memory, 3 * p.nodes, sizeof *p.pending);
     if (p.time && p.pending && zfi_beside_plan(&p.beside, g, g->order, p.bytes > 0)) {
-        p.born = p.pending + p.nodes;
+        p.born = p.pending + p.nodes, p.readers = p.pending + 2 * p.nodes;
         p.order = g->order;
         g->order = NULL;
         zfi_run_prefetch(&p);
     }
     zfi_beside_free(&p.beside);
     zfi_free(&g->memory, p.time, positions * sizeof *p.time);
-    zfi_free(&g->memory, p.pending, 2 * p.nodes * sizeof *p.pending);
+    zfi_free(&g->memory, p.pending, 3 * p.nodes * sizeof *p.pending);
     for (int link = 0; link < ZFI_LINKS; link++) zfi_array_free(&g->memory, p.aheads[link]);
     zfi_array_free(&g->memory, p.waiting);
     zfi_array_free(&g->memory, p.deferred);

@@ -30,6 +30,8 @@ huge='--model gpt --layers 128 --hidden 25600 --heads 160 --seq 2048 --batch 1 -
     plan 'BERT-large, stage 3, prefetch' $large --zero 3 --prefetch 256M
     plan '10^12 parameters, stage 3' $huge --zero 3
     plan '10^12 parameters, stage 3, clip' $huge --zero 3 --clip 1
+    plan '10^12 parameters, all on disk' $huge --zero 3 --prefetch 8G \
+        --offload optimizer=disk,parameters=disk
     for layers in 2 8 32 128 512; do
         plan "GPT of $layers layers, stage 3" --model gpt --layers $layers --zero 3 --world 64
     done

@@ -240,6 +240,39 @@ is 'offload: in the table' "$(grep -Ec '^(bytes of (a rank|host|disk)|download|u
 misused "--offload is off, or optimizer or parameters, =host or =disk, with ',' between them" \
     --offload optimizer=moon
 
+# ------------------------------------------------------------------------------------------- fit
+
+"$plan" --fit --device 1G --host 2G --disk 8G --world 2 --json > "$work/fit"
+row() { awk -v n="$1" -v key="\"$2\":" '/"way"/ { k++ } k == n && $1 == key { gsub(/[",]/, "", $2)
+    print $2 }' "$work/fit"; }
+rows=$(grep -c '"way"' "$work/fit")
+is 'fit: rows' "$rows" 32
+# refit ROW LAYERS: the plan of a row, of so many layers
+refit() {
+    offload=$(sed -n 's/^ *"way": "stage [0-9],* *\(.*\)",$/\1/p' "$work/fit" | sed -n "$1p")
+    planned --model "$(row "$1" model)" --layers "$2" --hidden "$(row "$1" hidden)" --heads \
+        "$(row "$1" heads)" --seq "$(row "$1" seq)" --batch 1 --precision bf16 --recompute layers \
+        --world 2 --zero "$(row "$1" zero)" --offload "${offload:-off}"
+}
+for n in 1 6 14 26; do
+    layers=$(row $n layers)
+    refit $n "$layers"
+    is "fit: row $n is a plan" "$(of parameter_count) $(space device peak) $(space host peak)" \
+        "$(row $n parameters) $(row $n device) $(row $n host)"
+    holds "fit: row $n is within" "$(row $n device) <= 1 << 30 && $(row $n host) <= 2 << 30 &&
+        $(row $n disk) <= 8 << 30"
+    refit $n $((layers + 1))
+    holds "fit: row $n has no room for a layer" "$(space device peak) > 1 << 30 ||
+        $(space host peak) > 2 << 30 || $(space disk peak) > 8 << 30"
+    heads=$(row $n heads)
+    width=$(($(row $n hidden) / heads))
+    is "fit: row $n is of the family" "$width" "$([ "$(row $n model)" = gpt ] && echo 128 || echo 64)"
+done
+holds 'fit: shards make room' "$(row 1 parameters) < $(row 6 parameters) &&
+    $(row 6 parameters) < $(row 12 parameters)"
+is 'fit: in a table' "$("$plan" --fit --device 1G | grep -Ec '^(GPT |BERT)  plain memory .*B  ')" 2
+misused '--fit needs the bytes of a device, --device, which is for --fit alone' --fit
+
 "$plan" --help | grep -q '^Usage: zf-plan'
 is 'help' "$?" 0
 

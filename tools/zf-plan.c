@@ -34,6 +34,8 @@ typedef struct options {
     const char *cost_file; /* or NULL; */
     zf_cost cost;          /* what is in it, or the default */
     zf_offload_desc offload;
+    bool fit; /* the largest models within these bytes of each space; 0: none of it */
+    int64_t within[ZF_SPACES];
 } options;
 
 static void usage(FILE *out)
@@ -69,6 +71,16 @@ static void usage(FILE *out)
         "  --cost=FILE            rates of a machine, its link and its disk (zf_cost_read), by\n"
         "                         which the time of a step is estimated, and --prefetch goes\n"
         "  --memory=BYTES         of a rank: the status is 1 when the plan does not fit\n"
+        "  --fit                  print the largest models that train on each rank within\n"
+        "  --device=BYTES         bytes of its device,\n"
+        "  --host=BYTES           of host memory and\n"
+        "  --disk=BYTES           of a disk (each: none), in plain memory, at each stage and with\n"
+        "                         each kind of offload. Sizes grow by these rules: GPT of N "
+        "layers\n"
+        "                         is 128 N wide, with N heads (GPT-3: 96), BERT 64 N wide with N\n"
+        "                         heads (BERT-base: 12); then layers are added as far as they\n"
+        "                         fit. By default in bf16, with a batch of 1 and --recompute\n"
+        "                         layers. Each row is a plan\n"
         "  --json                 print JSON\n"
         "  --help                 print this and exit\n"
         "\n"
@@ -164,6 +176,16 @@ static bool recomputation(const char *text, options *o)
     return false;
 }
 
+/* What was not given, and differs with --fit and the model. */
+static void settle_defaults(options *o)
+{
+    if (!o->batch) o->batch = o->fit ? 1 : 8;
+    if ((int)o->dtype < 0) o->dtype = o->fit ? ZF_BF16 : ZF_F32;
+    if ((int)o->recomputes < 0) o->recomputes = o->fit ? ZF_RECOMPUTE_LAYERS : ZF_RECOMPUTE_OFF;
+    if (!o->fit && !o->vocab) o->vocab = o->gpt ? 50257 : 30522;
+    if (!o->fit && !o->seq) o->seq = o->gpt ? 1024 : 128;
+}
+
 /* 0 where they are good; a status + 1 where the program ends. */
 static int read_options(int argc, char **argv, options *o)
 {
@@ -188,6 +210,10 @@ static int read_options(int argc, char **argv, options *o)
         {"prefetch", required_argument, NULL, 'f'},
         {"memory", required_argument, NULL, 'y'},
         {"cost", required_argument, NULL, 't'},
+        {"fit", no_argument, NULL, 'i'},
+        {"device", required_argument, NULL, 'd'},
+        {"host", required_argument, NULL, 'e'},
+        {"disk", required_argument, NULL, 'g'},
         {"json", no_argument, NULL, 'j'},
         {"help", no_argument, NULL, '?' + 1},
         {NULL, 0, NULL, 0},
@@ -198,9 +224,10 @@ static int read_options(int argc, char **argv, options *o)
     *o = (options){.layers = 12,
                    .hidden = 768,
                    .heads = 12,
-                   .batch = 8,
                    .world = 1,
                    .micro_batches = 1,
+                   .dtype = (zf_dtype)-1,
+                   .recomputes = (zf_recompute_mode)-1,
                    .cost = zf_cost_default()};
     while (good && (option = getopt_long(argc, argv, "", names, &index)) != -1) {
         const char *name = names[index].name, *text = optarg;
@@ -229,6 +256,10 @@ static int read_options(int argc, char **argv, options *o)
         case 't': o->cost_file = text; break;
         case 'F': o->no_fuse = text; break;
         case 'r': good = recomputation(text, o); break;
+        case 'i': o->fit = true; break;
+        case 'd': good = number(name, text, true, 1, INT64_MAX / 2, &o->within[ZF_DEVICE]); break;
+        case 'e': good = number(name, text, true, 1, INT64_MAX / 2, &o->within[ZF_HOST]); break;
+        case 'g': good = number(name, text, true, 1, INT64_MAX / 2, &o->within[ZF_DISK]); break;
         case 'j': o->json = true; break;
         case '?' + 1: usage(stdout); return GOOD + 1;
         default: fputs("Try 'zf-plan --help'.\n", stderr); return MISUSED + 1;
@@ -236,12 +267,13 @@ static int read_options(int argc, char **argv, options *o)
     }
     if (!good) return MISUSED + 1;
     if (optind < argc) return misuse("'%s' is no option", argv[optind]) + 1;
+    if (o->fit != (o->within[ZF_DEVICE] > 0))
+        return misuse("--fit needs the bytes of a device, --device, which is for --fit alone") + 1;
+    settle_defaults(o);
     if (o->hidden % o->heads)
         return misuse("--heads must divide --hidden, %lld, not be %lld", (long long)o->hidden,
                       (long long)o->heads) +
                1;
-    if (!o->vocab) o->vocab = o->gpt ? 50257 : 30522;
-    if (!o->seq) o->seq = o->gpt ? 1024 : 128;
     return 0;
 }
 
@@ -572,6 +604,178 @@ static int print_json(const options *o, zf_graph *g, const result *r)
     return text ? GOOD : BAD;
 }
 
+/* --------------------------------------------------------------------------- the largest models */
+
+/* A way to train: rows of the table. */
+typedef struct way {
+    int64_t stage;
+    zf_offload_desc offload;
+} way;
+
+/* A row: the largest model of a way, and its plan; layers 0: none fits. */
+typedef struct fitted {
+    options o;
+    result r;
+    char error[512]; /* of the smallest, where none fits */
+} fitted;
+
+/* The graph of the options is planned; false with the graph's error. */
+static bool plan_of(const options *o, result *r, char error[512])
+{
+    zf_graph *g;
+    bool good;
+    *r = (result){.plan_ms = 0};
+    g = zf_graph_new(&(zf_graph_desc){.allocator = {metered, &r->meter}});
+    good = g && !run_passes(g, o->gpt ? build_gpt(g, o) : build_bert(g, o), o, r);
+    snprintf(error, 512, "%s", g ? zf_graph_error(g) : "out of memory");
+    zf_graph_free(g);
+    /* Names of a graph that is gone */
+    for (int k = 0; k < ZF_SPACES; k++)
+        r->plan.spaces[k].peak_op = r->plan.spaces[k].peak_scope = "";
+    return good;
+}
+
+/* The largest share of a space that the plan takes: it fits where that is at most 1. */
+static double share_of(const options *o, const zf_plan *plan)
+{
+    double most = 0;
+    for (int k = 0; k < ZF_SPACES; k++) {
+        const double bytes = (double)plan->spaces[k].peak_bytes;
+        const double share = bytes > 0 ? bytes / (double)o->within[k] : 0;
+        if (share > most) most = share;
+    }
+    return most;
+}
+
+/* Plans the model of so many layers and heads; the share, or INFINITY where there is no plan. */
+static double try_size(fitted *f, int64_t layers, int64_t heads)
+{
+    fitted t = *f;
+    double share;
+    t.o.layers = layers, t.o.heads = heads;
+    t.o.hidden = heads * (t.o.gpt ? 128 : 64);
+    share = plan_of(&t.o, &t.r, t.error) ? share_of(&t.o, &t.r.plan) : INFINITY;
+    if (share <= 1) *f = t;
+    else if (!f->o.layers) memcpy(f->error, t.error, sizeof f->error);
+    return share;
+}
+
+/* The largest n in [from, end) of which try(n) <= 1, where try(from - 1) is or nothing is known:
+ * bisection, with guesses by bytes that grow with the `power` of n. */
+static void search(fitted *f, int64_t heads, int64_t from, int64_t end, double power)
+{
+    int64_t at = heads ? from : from + (end < 16 ? 0 : 15);
+    while (from < end) {
+        const double share = try_size(f, at, heads ? heads : at);
+        double next = (double)at * pow(1 / share, 1 / power);
+        if (share <= 1) from = at + 1;
+        else end = at;
+        at = next < (double)end ? (int64_t)next : end - 1;
+        if (at < from) at = from;
+    }
+}
+
+/* The largest model of the family. */
+static fitted largest(const options *o, bool gpt, const way *w)
+{
+    enum { MOST = 4096 };
+    fitted f = {.o = *o};
+    f.o.gpt = gpt, f.o.zero = w->stage, f.o.offload = w->offload, f.o.layers = 0;
+    if (!f.o.vocab) f.o.vocab = gpt ? 50257 : 30522;
+    if (!f.o.seq) f.o.seq = gpt ? 1024 : 512;
+    search(&f, 0, 1, MOST, 3);
+    if (f.o.layers) search(&f, f.o.heads, f.o.layers + 1, 2 * f.o.layers + 2, 1);
+    return f;
+}
+
+/* "stage 3, optimizer=disk,parameters=disk" */
+static const char *way_name(const options *o, const way *w, char text[96])
+{
+    static const char *const kinds[] = {"optimizer", "parameters"};
+    const zf_space spaces[] = {w->offload.optimizer, w->offload.parameters};
+    int at = o->world == 1 ? snprintf(text, 96, "plain memory")
+                           : snprintf(text, 96, "stage %lld", (long long)w->stage);
+    if (o->world == 1 && (spaces[0] || spaces[1])) at = snprintf(text, 96, "one rank");
+    for (int k = 0; k < 2; k++)
+        if (spaces[k])
+            at += snprintf(text + at, 96 - (size_t)at, "%s%s=%s", k && spaces[0] ? "," : ", ",
+                           kinds[k], zf_space_name(spaces[k]));
+    return text;
+}
+
+/* The ways that the spaces allow; of one rank all stages are the same. */
+static int list_ways(const options *o, way ways[24])
+{
+    int count = 0;
+    for (int64_t stage = 0; stage < (o->world > 1 ? 4 : 1); stage++)
+        for (zf_space optimizer = ZF_DEVICE; optimizer < ZF_SPACES; optimizer++)
+            for (zf_space parameters = ZF_DEVICE; parameters <= optimizer; parameters++) {
+                const bool whole = stage != 1 && stage != 2; /* what `parameters` can take */
+                if (parameters && (!whole || parameters != optimizer)) continue;
+                if ((optimizer && !o->within[ZF_HOST]) ||
+                    (optimizer == ZF_DISK && !o->within[ZF_DISK]))
+                    continue;
+                ways[count++] = (way){stage, {.optimizer = optimizer, .parameters = parameters}};
+            }
+    return count;
+}
+
+static void put_fitted(zf_json_writer *w, const fitted *f, const char *name)
+{
+    zf_json_begin_object(w);
+    zf_json_put_key(w, "way"), zf_json_put_string(w, name);
+    put_options(w, &f->o);
+    put_bytes(w, "parameters", (size_t)f->r.plan.parameter_count);
+    for (int k = 0; k < ZF_SPACES; k++)
+        put_bytes(w, zf_space_name((zf_space)k), f->r.plan.spaces[k].peak_bytes);
+    zf_json_put_key(w, "seconds"), zf_json_put_double(w, f->r.estimate.seconds);
+    zf_json_end(w);
+}
+
+static void print_fitted(const fitted *f, const char *name)
+{
+    char bytes[ZF_SPACES][32];
+    printf("%-4s  %-42s", f->o.gpt ? "GPT" : "BERT", name);
+    if (!f->o.layers) {
+        printf("none: %s\n", *f->error ? f->error : "the smallest does not fit");
+        return;
+    }
+    for (int k = 0; k < ZF_SPACES; k++) human(bytes[k], (double)f->r.plan.spaces[k].peak_bytes);
+    printf("%10.4gB%8lld%8lld%12s%12s%12s%11.4g\n", (double)f->r.plan.parameter_count / 1e9,
+           (long long)f->o.layers, (long long)f->o.hidden, bytes[0], bytes[1], bytes[2],
+           f->r.estimate.seconds);
+}
+
+/* A row for each model and way, each found when it is printed. */
+static int print_fit(const options *o)
+{
+    zf_json_writer *w = o->json ? zf_json_writer_new(2, NULL) : NULL;
+    zf_error error = {ZF_OK, ""};
+    const char *text = "";
+    way ways[24];
+    const int count = list_ways(o, ways);
+    if (w) zf_json_begin_object(w), zf_json_put_key(w, "fit"), zf_json_begin_array(w);
+    else
+        printf("%-4s  %-42s%11s%8s%8s%12s%12s%12s%11s\n", "", "", "parameters", "layers", "width",
+               "device", "host", "disk", "seconds");
+    for (int n = 0; n < 2 * count; n++) {
+        const way *v = &ways[n % count];
+        const fitted f = largest(o, n < count, v);
+        char name[96];
+        way_name(o, v, name);
+        if (w) put_fitted(w, &f, name);
+        else print_fitted(&f, name);
+        fflush(stdout);
+    }
+    if (w) {
+        zf_json_end(w), zf_json_end(w);
+        if ((text = zf_json_text(w, NULL, &error))) puts(text);
+        else fprintf(stderr, "zf-plan: %s\n", error.text);
+        zf_json_writer_free(w);
+    }
+    return text ? GOOD : BAD;
+}
+
 int main(int argc, char **argv)
 {
     options o;
@@ -585,6 +789,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "zf-plan: %s\n", error.text);
         return BAD;
     }
+    if (o.fit) return print_fit(&o);
     g = zf_graph_new(&(zf_graph_desc){.allocator = {metered, &r.meter}});
     loss = o.gpt ? build_gpt(g, &o) : build_bert(g, &o);
     if (!g || run_passes(g, loss, &o, &r)) {

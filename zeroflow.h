@@ -478,6 +478,10 @@ ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor 
  * ZF_NONE. zf_fuse joins projections of one x, and takes an activation behind it into the node. */
 ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias);
 
+/* silu(gate) * up (Shazeer 2020), of one shape. up ZF_NONE: the rows of gate [..., 2 n] hold both,
+ * gate first; the result is [..., n]. Saved: gate and up. */
+ZF_API zf_tensor zf_swiglu(zf_tensor gate, zf_tensor up);
+
 typedef struct zf_attention_desc {
     int64_t heads; /* of q; 0: 1 */
     /* Heads of k and v, a divisor of heads: head j of q reads head j / (heads / kv_heads)
@@ -669,6 +673,7 @@ typedef enum zf_invert {
  * fuses gradients and updates. Each rewrite has a name and can be left out:
  *
  *     linear     product, bias, activation
+ *     swiglu     silu of one value times another
  *     qkv        projections of one input, as one product with weights that are neighbours in
  *     memory attention  products, mask, softmax and dropout, online: no matrix of tokens by tokens
  *     softmax    scale, mask, softmax and dropout, where `attention` does not apply
@@ -1815,6 +1820,8 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(silu, 1, 1, )                                                                                \
     X(silu_grad, 2, 2, )                                                                           \
     X(softplus, 1, 1, )                                                                            \
+    X(swiglu, 1, 2, )                                                                              \
+    X(swiglu_grad, 2, 3, )                                                                         \
     X(cast, 1, 1, A(cast, to, d))                                                                  \
     X(dropout, 1, 1, A(dropout, p, f) A(dropout, stream, i))                                       \
     /* shape */                                                                                    \
@@ -2403,6 +2410,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #undef zf_embedding_ex
 #undef zf_cross_entropy
 #undef zf_linear
+#undef zf_swiglu
 #undef zf_attention
 #undef zf_residual_layer_norm
 #undef zf_residual_rms_norm
@@ -2450,6 +2458,7 @@ ZFI_PLANNING_ENDS
 #include "ops/binary.c"
 #include "ops/unary.c"
 #include "ops/softplus.c"
+#include "ops/swiglu.c"
 #include "ops/move.c"
 #include "ops/matmul.c"
 #include "ops/reduce.c"
@@ -2595,6 +2604,7 @@ ZFI_PLANNING_ENDS
 #define zf_embedding_ex(x, ...) zf_embedding_ex(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_cross_entropy(x, ...) zf_cross_entropy(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_linear(x, ...) zf_linear(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
+#define zf_swiglu(x, ...) zf_swiglu(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_attention(q, ...) zf_attention(zf_at((q), __FILE__, __LINE__), __VA_ARGS__)
 #define zf_residual_layer_norm(x, ...)                                                             \
     zf_residual_layer_norm(zf_at((x), __FILE__, __LINE__), __VA_ARGS__)

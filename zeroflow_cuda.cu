@@ -31,6 +31,7 @@
 #include "ops/binary.cu"
 #include "ops/unary.cu"
 #include "ops/softplus.cu"
+#include "ops/swiglu.cu"
 #include "ops/move.cu"
 #include "ops/reduce.cu"
 #include "ops/rows.cu"

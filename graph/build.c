@@ -522,6 +522,11 @@ ZF_API zf_tensor zf_cross_entropy(zf_tensor logits, zf_tensor labels, zf_tensor 
 
 /* -------------------------------------------------------------------------------- layers */
 
+ZF_API zf_tensor zf_swiglu(zf_tensor gate, zf_tensor up)
+{
+    return zfi_build(ZF_OP_swiglu, zfi_is_operand(up) ? 2 : 1, (zf_tensor[]){gate, up}, NULL);
+}
+
 ZF_API zf_tensor zf_linear(zf_tensor x, zf_tensor weight, zf_tensor bias)
 {
     return zfi_build(ZF_OP_linear, zfi_is_operand(bias) ? 3 : 2, (zf_tensor[]){x, weight, bias},

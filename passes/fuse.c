@@ -10,6 +10,12 @@
  *     before:  %4 = matmul %1, %2 {transpose_b=true}   %5 = add %4, %3   %6 = gelu %5
  *     after:   %7 = linear %1, %2, %3 {activation=gelu}
  *
+ *   swiglu     silu of one value times another of its shape, and both as the halves of one product
+ *              (ops/swiglu.c)
+ *              rounding: in 16 bits silu is not rounded before the product
+ *     before:  %3 = silu %1   %4 = mul %3, %2
+ *     after:   %5 = swiglu %1, %2
+ *
  *   qkv        products of one input with several weights of one shape. The weights become
  *              neighbours in memory (passes/memory.c, passes/buckets.c), so that their concat is a
  *              view; parameters and checkpoints do not change.
@@ -151,6 +157,39 @@ static int32_t zfi_fuse_activation(zfi_fuser *f, int32_t id)
     if (ZF_INT(linear, linear, activation)) return 0;
     return zfi_append_op(f->graph, ZF_OP_linear, linear->args, linear->arg_count,
                          zfi_with({.i = activation}));
+}
+
+/* --------------------------------------------------------------------------------- swiglu */
+
+static int32_t zfi_fuse_swiglu(zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id), *silu, *up;
+    int32_t k;
+    if (node->op != ZF_OP_mul) return 0;
+    k = zfi_used_once(f, node->args[0], ZF_OP_silu) ? 0 : 1;
+    silu = zfi_fuse_node(f, node->args[k]), up = zfi_fuse_node(f, node->args[1 - k]);
+    if (!zfi_used_once(f, node->args[k], ZF_OP_silu) || !zfi_same_shape(&silu->shape, &up->shape))
+        return 0;
+    return zfi_append_nodes(f->graph, swiglu, NULL, silu->args[0], node->args[1 - k]);
+}
+
+/* The packed form of one whose operands are the halves of a value. */
+static int32_t zfi_fuse_halves(zfi_fuser *f, int32_t id)
+{
+    const zfi_node *node = zfi_fuse_node(f, id), *whole;
+    int64_t n = zfi_last(&node->shape);
+    int32_t axis = node->shape.rank - 1;
+    if (node->op != ZF_OP_swiglu || node->arg_count != 2) return 0;
+    for (int k = 0; k < 2; k++) {
+        const zfi_node *half = zfi_fuse_node(f, node->args[k]);
+        if (!zfi_used_once(f, node->args[k], ZF_OP_slice) || ZF_INT(half, slice, axis) != axis ||
+            ZF_INT(half, slice, start) != k * n || ZF_INT(half, slice, stop) != (k + 1) * n ||
+            half->args[0] != zfi_fuse_node(f, node->args[0])->args[0])
+            return 0;
+        whole = zfi_fuse_node(f, half->args[0]);
+        if (zfi_last(&whole->shape) != 2 * n) return 0;
+    }
+    return zfi_append_nodes(f->graph, swiglu, NULL, zfi_fuse_node(f, node->args[0])->args[0]);
 }
 
 /* ------------------------------------------------------------------------------------- qkv */
@@ -805,8 +844,10 @@ static const struct zfi_fusion {
     void (*whole)(zf_graph *);    /* instead of a sweep; may be NULL */
 } zfi_fusions[] = {
     {"linear", ZFI_FORWARD, zfi_fuse_bias, NULL, NULL},
+    {"swiglu", ZFI_FORWARD, zfi_fuse_swiglu, NULL, NULL},
     {"linear", ZFI_FORWARD, zfi_fuse_activation, NULL, NULL},
     {"qkv", ZFI_FORWARD, zfi_fuse_siblings, zfi_find_siblings, NULL},
+    {"swiglu", ZFI_FORWARD, zfi_fuse_halves, NULL, NULL},
     {"attention", ZFI_FORWARD, zfi_fuse_attention, zfi_find_trained, NULL},
     {"attention", ZFI_FORWARD, zfi_fuse_thirds, NULL, NULL},
     {"softmax", ZFI_FORWARD, zfi_fuse_softmax, zfi_find_trained, NULL},

@@ -114,6 +114,11 @@ static const op_case cases[] = {
      REFUSED},
     {"silu", "f[R,N]", "silu %1 : f[R,N]", GROWTH, 2.5, 0, 0},
     {"softplus", "f[R,N]", "softplus %1 : f[R,N]", RELATIVE, 6, 0, 0},
+    {"swiglu", "f[R,N] f[R,N]", "swiglu %1, %2 : f[R,N]", NORM, 8, 0, 0},
+    {"swiglu", "f[R,D]", "swiglu %1 : f[R,N]", NORM, 8, 0, 0},
+    {"swiglu_grad", "f[R,N] f[R,N] f[R,N]", "swiglu_grad %1, %2, %3 : f[R,N]", NORM, 12, 0,
+     REFUSED},
+    {"swiglu_grad", "f[R,N] f[R,D]", "swiglu_grad %1, %2 : f[R,D]", NORM, 12, 0, REFUSED},
     {"saved", "f[R,N] f[R,N]", "gelu_grad %1, %2 : f[R,N]\nsaved %3 {index=0} : f[R,N]", NORM, 6, 0,
      REFUSED},
     {"saved", "f[R,N] f[R,N]", "silu_grad %1, %2 : f[R,N]\nsaved %3 {index=0} : f[R,N]", NORM, 6, 0,
@@ -193,8 +198,8 @@ static const op_case cases[] = {
     {"matmul", "f[2,3,N,R] f[2,3,M,N]",
      "matmul %1, %2 {transpose_a=true transpose_b=true} : f[2,3,R,M]", TERMS, 1, 'N', 0},
     {"rope", "f[2,R,8]", "rope %1 {heads=2 theta=100} : f[2,R,8]", NORM, 6, 0, 0},
-    {"rope", "f[R,6] i[R]",
-     "rope %1, %2 {heads=1 theta=10000 scaling=linear factor=4} : f[R,6]", NORM, 6, 0, 0},
+    {"rope", "f[R,6] i[R]", "rope %1, %2 {heads=1 theta=10000 scaling=linear factor=4} : f[R,6]",
+     NORM, 6, 0, 0},
     {"rope", "f[2,R,12] i[2,R]",
      "rope %1, %2 {heads=1 theta=500000 scaling=llama3 factor=8 low=1 high=4 original=64 "
      "inverse=true} : f[2,R,12]",
@@ -365,9 +370,8 @@ static const op_case cases[] = {
     {"chain", "f[2,R,N] f[2,R,N] f[N]",
      "chain %1, %2, %3 {program=[0,1,2,24,3,0,0,0,4] values=[0.25,7]} : f[2,R,N]", TERMS, 4, 0,
      REFUSED | RANDOM},
-    {"chain", "f[2,R,N]",
-     "chain %1 {program=[7,0,1,15,1,0,1,2,0,0,2,2] values=[0,0.5]} : f[2,R,N]", NORM, 8, 0,
-     REFUSED},
+    {"chain", "f[2,R,N]", "chain %1 {program=[7,0,1,15,1,0,1,2,0,0,2,2] values=[0,0.5]} : f[2,R,N]",
+     NORM, 8, 0, REFUSED},
     {"chain", "p[R,N] f[1] p[N]",
      "chain %1, %2, %3 {program=[9,0,0,10,2,0,3,3,4,4,5,1,5,6,0,6,7,0,11,0,0,0,8,9,8,10,0,"
      "16,11,0,17,12,0,14,13,0]} : f[R,N]",
@@ -380,8 +384,8 @@ static const op_case cases[] = {
     {"gather_rows", "f[N,M] y[R,2]", "gather_rows %1, %2 : f[R,2,M]", EXACT, 0, 0, NEEDS_N},
     {"scatter_rows", "f[R,M] x[R]", "scatter_rows %1, %2 {rows=N} : f[N,M]", TERMS, 0, 'R',
      NEEDS_N},
-    {"scatter_rows", "f[R,M] x[R]",
-     "scatter_rows %1, %2 {rows=N padded=true padding=0} : f[N,M]", TERMS, 0, 'R', NEEDS_N},
+    {"scatter_rows", "f[R,M] x[R]", "scatter_rows %1, %2 {rows=N padded=true padding=0} : f[N,M]",
+     TERMS, 0, 'R', NEEDS_N},
     {"scatter_rows", "f[R,2,M] y[R,2]", "scatter_rows %1, %2 {rows=N} : f[N,M]", TERMS, 0, 'H',
      NEEDS_N},
     {"cross_entropy", "f[R,N] l[R]",
@@ -439,6 +443,7 @@ static int64_t size_of(char letter, const sizes *z)
     case 'A': return z->N / 3; /* a slice A..B of C of N */
     case 'B': return z->N - z->N / 4;
     case 'C': return z->N - z->N / 4 - z->N / 3;
+    case 'D': return 2 * z->N;
     case 'E': return z->R / 3; /* a slice E..F of G of R */
     case 'F': return z->R - z->R / 4;
     case 'G': return z->R - z->R / 4 - z->R / 3;

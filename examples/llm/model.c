@@ -310,8 +310,9 @@ static zf_tensor feed_forward(zf_tensor x, const llm_config *c)
     zf_nn_linear_desc linear = {.std = c->std, .no_bias = !c->mlp_bias};
     zf_tensor gate = zf_nn_linear(x, "gate_proj", c->intermediate, &linear),
               up = zf_nn_linear(x, "up_proj", c->intermediate, &linear);
-    gate = zf_nn_activation(gate, (zf_activation)c->activation);
-    return zf_nn_linear(zf_mul(gate, up), "down_proj", c->hidden, &linear);
+    if (c->activation == ZF_ACTIVATION_SILU) gate = zf_swiglu(gate, up);
+    else gate = zf_mul(zf_nn_activation(gate, (zf_activation)c->activation), up);
+    return zf_nn_linear(gate, "down_proj", c->hidden, &linear);
 }
 
 /* What the head is given, [B T, H]; *words, its weight: the embedding, if they are tied. */

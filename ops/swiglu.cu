@@ -1,0 +1,58 @@
+/* swiglu and swiglu_grad on CUDA (ops/swiglu.c). */
+
+/* A launch taken apart: element i of y is made of elements i / n * row + i % n of gate and of up. */
+template <class T> struct zfi_gates {
+    const T *dy, *gate, *up; /* dy: NULL forward */
+    T *out, *du;             /* y, or dg; du: NULL where it is not wanted */
+    int64_t n, row;
+};
+
+template <class T, int N>
+__global__ void zfi_swiglu_kernel(int64_t first, int64_t count, const zfi_gates<T> a)
+{
+    for (int64_t i = first + ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * N; i < count;
+         i += (int64_t)gridDim.x * blockDim.x * N) {
+        const int64_t at = i / a.n * a.row + i % a.n;
+        float g[N], u[N], dy[N], y[N], du[N];
+        zfi_fetch(g, a.gate + at, true);
+        zfi_fetch(u, a.up + at, true);
+        if (a.dy) zfi_fetch(dy, a.dy + i, true);
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+            const float by = 1 / (1 + expf(-g[k]));
+            y[k] = a.dy ? dy[k] * u[k] * (by * fmaf(g[k], 1 - by, 1.0f)) : g[k] * by * u[k];
+            du[k] = a.dy ? dy[k] * (g[k] * by) : 0;
+        }
+        zfi_put_pack(a.out + (a.dy ? at : i), y);
+        if (a.du) zfi_put_pack(a.du + at, du);
+    }
+}
+
+template <class T> static void zfi_swiglu_launch(const zf_launch *l)
+{
+    const int n = zfi_wide<T>::count, first = l->op == ZF_OP_swiglu_grad;
+    const bool packed = l->arg_count == first + 1;
+    const zf_array *gate = &l->args[first];
+    const int64_t count = zfi_count(first ? &l->args[0] : &l->out);
+    zfi_gates<T> a;
+    memset(&a, 0, sizeof a);
+    a.row = packed ? gate->shape.dims[gate->shape.rank - 1] : count;
+    a.n = packed ? a.row / 2 : count;
+    a.gate = static_cast<const T *>(gate->data);
+    a.up = packed ? a.gate + a.n : static_cast<const T *>(l->args[l->arg_count - 1].data);
+    a.out = static_cast<T *>(l->out.data);
+    if (first) a.dy = static_cast<const T *>(l->args[0].data);
+    if (first && packed) a.du = a.out + a.n;
+    ZFI_FLAT(l, n, count,
+             zfi_lies_well(0, 1, a.gate, a.up, a.dy, a.out) && (!packed || a.n % n == 0),
+             (zfi_swiglu_kernel<T, n>), (zfi_swiglu_kernel<T, 1>), a)
+}
+
+static zf_status zfi_cuda_swiglu(const zf_launch *l)
+{
+    ZFI_FLOATS(l, l->out.dtype, T, zfi_swiglu_launch<T>(l);)
+    return zfi_launched(l);
+}
+
+ZFI_KERNEL(swiglu, zfi_cuda_swiglu, NULL)
+ZFI_KERNEL(swiglu_grad, zfi_cuda_swiglu, NULL)

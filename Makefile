@@ -366,6 +366,9 @@ mutants: build/.needs-test ## plant mistakes one by one, each of which a test mu
 bits: build/bert ## the same bits at every stage, bucket, prefetch and split (some minutes)
 	sh tests/bits.sh build/bert
 
+kill: build/bert ## states on a disk, killed at 100 random moments and resumed (some minutes)
+	sh tests/kill.sh build/bert 100
+
 bless: build/tests ## rewrite the expectations in tests/passes/ (then read the diff)
 	build/tests --bless passes
 
@@ -421,7 +424,7 @@ help: ## list the targets
 	@sed -n 's/^\([a-z][a-z -]*\):.* ## /\1: /p' Makefile | awk '{ \
 	    at = index($$0, ": "); printf "%-22s%s\n", substr($$0, 1, at - 1), substr($$0, at + 2) }'
 
-.PHONY: all dist pretrain test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits bless fuzz coverage tidy bench install clean \
+.PHONY: all dist pretrain test test-all test-rest oom asan ubsan tsan cuda-check emulated mutants mutate bits kill bless fuzz coverage tidy bench install clean \
         help $(GROUPS:%=test-%) $(MORE_GROUPS:%=test-%) $(FUZZ:%=fuzz-%)
 .SECONDARY:
 .DELETE_ON_ERROR:

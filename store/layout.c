@@ -51,6 +51,7 @@ struct zf_store {
     zf_backend *backend, *own_backend; /* own: made here, freed here */
     zf_backend *host, *own_host;       /* what computes in host memory; NULL: nothing does yet */
     const char *offload_dir;           /* NULL: none */
+    const zfi_system *system;          /* of its disks; NULL: the system's own calls */
     const zf_comm *comm;               /* NULL: one rank */
     int32_t rank, world;
     uint64_t seed;

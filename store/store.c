@@ -262,7 +262,8 @@ static char *zfi_store_add_disk(zf_store *s, zfi_disk_value *values, int32_t cou
                                                 .bytes = (int64_t)bytes,
                                                 .values = values,
                                                 .count = count,
-                                                .host = zfi_page_at(piece.engine)},
+                                                .host = zfi_page_at(piece.engine),
+                                                .system = s->system},
                                error);
     if (piece.disk) piece.data = piece.disk->base;
     if (piece.disk && zfi_push(&s->memory, s->pieces, piece)) {

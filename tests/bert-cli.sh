@@ -665,6 +665,10 @@ check 'all in host memory, one rank: the same bits' offloads optimizer=host,para
     adamw --micro-batches 4 --prefetch 100000
 check 'LAMB on a disk: the same bits' offloads_to_disk optimizer=disk,parameters=disk \
     lamb --optimizer lamb --zero 3 --ranks 2 --micro-batches 2
+check 'optimizer on disks of four ranks, read ahead: the same bits' offloads_to_disk \
+    optimizer=disk adamw --zero 2 --ranks 4 --prefetch 100000
+check 'killed at any moment with its states on a disk, and resumed: the same bits' \
+    sh "$(dirname "$0")/kill.sh" "$bert" 3
 check 'threads to share: the same bits' like adamw --zero 2 --ranks 4 --threads 8
 reports_ranks() {
     like adamw --zero 2 --ranks 2 --micro-batches 2 && [ "$(number ranks)" = 2 ] &&

@@ -3,7 +3,9 @@
 #
 # Twenty steps of BERT-tiny and BERT-mini, dropout and clipping on, with AdamW and LAMB, and of tiny
 # in bf16: four parts of the global batch on one, two and four ranks, at every ZeRO stage, with five
-# bucket sizes, with and without prefetch, as threads and, where the program has MPI, as processes.
+# bucket sizes, with and without prefetch, as threads and, where the program has MPI, as processes;
+# with the optimizer's states in host memory and on a disk, beside the backward pass where nothing is
+# clipped.
 # Parameters after the last step, its gradients and the log's losses are compared byte for byte with
 # one rank's.
 set -u
@@ -14,6 +16,9 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT INT TERM
 passed=0
 failed=0
+clip=0.5
+disk="optimizer=disk --offload-dir $work/offload"
+mkdir "$work/offload"
 
 # A text of its own, which is the same everywhere.
 awk 'BEGIN {
@@ -34,7 +39,7 @@ awk 'BEGIN {
 run() {
     name=$work/$1
     shift
-    "$@" --corpus "$work/text" --vocab "$work/vocab" --seq 32 --batch 8 --steps 20 --clip 0.5 \
+    "$@" --corpus "$work/text" --vocab "$work/vocab" --seq 32 --batch 8 --steps 20 --clip $clip \
         --eval-batches 0 --quiet --dump "$name.p" --dump-grads "$name.g" --log "$name.csv" \
         > "$name.out" 2>&1 || { cat "$name.out"; return 1; }
     cut -d, -f1-6 "$name.csv" > "$name.l"
@@ -66,7 +71,10 @@ for model in tiny mini; do
             same $base --ranks 2 --micro-batches 2 --zero $stage --prefetch 2000000
             if [ -n "$(command -v mpirun)" ] && ldd "$program" | grep -q libmpi; then
                 same mpirun -np 4 $base --zero $stage --prefetch 2000000
+                same mpirun -np 4 $base --zero $stage --prefetch 2000000 --offload $disk
             fi
+            same $base --ranks 4 --zero $stage --prefetch 2000000 --offload optimizer=host
+            same $base --ranks 2 --micro-batches 2 --zero $stage --offload $disk
         done
         echo "$model $optimizer: $passed passed, $failed failed so far"
     done
@@ -76,6 +84,17 @@ run one $base --micro-batches 4 || exit 1
 for stage in 0 1 2 3; do
     same $base --ranks 4 --zero $stage --prefetch 2000000
     same $base --ranks 2 --micro-batches 2 --zero $stage
+done
+clip=0
+for precision in f32 bf16; do
+    base="$program pretrain --model tiny --precision $precision"
+    run one $base --micro-batches 4 || exit 1
+    for stage in 0 1 2 3; do
+        for prefetch in 20000 10000000; do
+            same $base --ranks 4 --zero $stage --prefetch $prefetch --offload optimizer=host
+            same $base --ranks 4 --zero $stage --prefetch $prefetch --offload $disk
+        done
+    done
 done
 echo "$passed passed, $failed failed"
 [ $failed = 0 ]

@@ -828,3 +828,119 @@ TEST_ONCE(disk_survives_kill)
     }
     CHECK(t, left > 5);
 }
+
+/* ------------------------------------------------------------------------------- in a step */
+
+/* A program whose states lie on a disk of the fake system. */
+typedef struct trained {
+    zf_store *store;
+    zf_graph *graph;
+    zf_program *program;
+    float image[8 * 4000]; /* parameters and states */
+} trained;
+
+static const char *const trained_names[] = {"first",        "second",         "adamw.m/first",
+                                            "adamw.m/second", "adamw.v/first", "adamw.v/second"};
+
+static zf_graph *trained_graph(zf_space space)
+{
+    const zf_param_desc normal = {.init = ZF_NORMAL, .std = 0.3};
+    zf_graph *g = zf_graph_new(NULL);
+    zf_tensor x = zf_input(g, "x", ZF_F32, ZF_SHAPE(4, 40)),
+              lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR),
+              h = zf_relu(zf_matmul(x, zf_param(g, "first", ZF_SHAPE(40, 70), &normal))), loss;
+    h = zf_matmul(h, zf_param(g, "second", ZF_SHAPE(70, 3), &normal));
+    loss = zf_output(zf_mean(zf_mul(h, h)), "loss");
+    zf_autograd(g, loss);
+    zf_adamw(g, lr, NULL);
+    zf_zero(g, &(zf_zero_desc){.bucket_bytes = 4096});
+    zf_offload(g, &(zf_offload_desc){.optimizer = space});
+    zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
+    return g;
+}
+
+static void trained_free(void *object)
+{
+    trained *r = object;
+    zf_program_free(r->program);
+    zf_graph_free(r->graph);
+    zf_store_free(r->store);
+    r->program = NULL, r->graph = NULL, r->store = NULL;
+}
+
+static bool trained_new(trained *r, setup *s, zf_space space)
+{
+    const float lr = 0.01f;
+    float x[4 * 40];
+    for (int i = 0; i < 160; i++) x[i] = (float)(i * 7 % 31 - 15) / 16;
+    r->graph = trained_graph(space);
+    r->store = zf_store_new(&(zf_store_desc){.offload_dir = s->folder, .seed = 3}, &s->error);
+    if (!r->store) return false;
+    r->store->system = &s->f.system;
+    r->program = zf_compile(r->graph, &(zf_compile_desc){.store = r->store, .verify = true});
+    if (!r->program) zfi_fail(&s->error, ZF_ERR_ARGUMENT, "%s", zf_graph_error(r->graph));
+    if (!r->program) return false;
+    return !zf_write(r->program, zf_graph_find(r->graph, "x"), x, sizeof x) &&
+           !zf_write(r->program, zf_graph_find(r->graph, "lr"), &lr, sizeof lr);
+}
+
+/* Takes what there is. */
+static bool trained_look(trained *r)
+{
+    size_t at = 0;
+    for (int k = 0; k < ZFI_COUNT(trained_names); k++) {
+        const size_t count = k % 2 ? 210 : 2800;
+        if (zf_store_read(r->store, trained_names[k], r->image + at, count * sizeof(float)))
+            return false;
+        at += count;
+    }
+    return true;
+}
+
+/* Requests are cut short, delayed and refused for a moment: the same bits. The disk fails in a
+ * step: ZF_ERR_IO, which names the state, its byte, and the file; after zf_load the same program
+ * goes on with the same bits. */
+TEST_ONCE(disk_fails_in_a_step)
+{
+    static trained plain, r;
+    static setup s;
+    char saved[512];
+    setup_new(t, &s);
+    setup_close(&s);
+    snprintf(saved, sizeof saved, "%s", test_path("saved"));
+    test_defer(t, trained_free, &plain);
+    test_defer(t, trained_free, &r);
+    CHECK(t, trained_new(&plain, &s, ZF_DEVICE));
+    for (int n = 0; n < 3; n++) OK(t, zf_step(plain.program), zf_program_error(plain.program));
+    CHECK(t, trained_look(&plain));
+    for (int k = 0; k < 12; k++) {
+        const bool writes = k / 2 % 2;
+        const int64_t late = k / 4; /* requests of the step before, of which there are 8 */
+        s.f.setup_with = k % 2 ? EPERM : 0; /* threads, or a ring */
+        s.f.fail_from = s.f.fail_to = 0;
+        s.f.fail_with = EIO, s.f.fail_reads = !writes, s.f.fail_writes = writes;
+        NEED(t, trained_new(&r, &s, ZF_DISK), &s.error);
+        for (int n = 0; n < zfi_len(r.store->pieces); n++)
+            if (r.store->pieces[n].disk)
+                s.f.direct = zfi_disk_info_of(r.store->pieces[n].disk).direct;
+        s.f.cut = 3, s.f.again = 5, s.f.slow = 4;
+        OK(t, zf_step(r.program), zf_program_error(r.program));
+        OK(t, zf_save(r.store, saved, NULL), zf_store_error(r.store));
+        s.f.cut = s.f.again = s.f.slow = 0;
+        s.f.fail_from = s.f.moved + 1 + late, s.f.fail_to = INT64_MAX;
+        GIVES(t, zf_step(r.program), ZF_ERR_IO, zf_program_error(r.program));
+        CHECK(t, strstr(zf_program_error(r.program), writes ? "cannot write: " : "cannot read: "));
+        CHECK(t, strstr(zf_program_error(r.program), "adamw.") &&
+                     strstr(zf_program_error(r.program), ", byte 0 of ") &&
+                     strstr(zf_program_error(r.program), ".zf-offload, byte "));
+        CHECK(t, zf_step(r.program) == ZF_ERR_IO || writes); /* of what was not written: _STAGE */
+        CHECK(t, *zf_program_error(r.program));
+        s.f.fail_to = 0;
+        OK(t, zf_load(r.store, saved, NULL), zf_store_error(r.store));
+        for (int n = 0; n < 2; n++) OK(t, zf_step(r.program), zf_program_error(r.program));
+        CHECK(t, trained_look(&r) && !memcmp(r.image, plain.image, sizeof r.image));
+        trained_free(&r);
+        CHECK(t, files_in(s.folder) == 0);
+    }
+    disk_remove(saved);
+}

@@ -1,0 +1,65 @@
+#!/bin/sh
+# A run with its optimizer's states on a disk, killed at random moments:
+# sh tests/kill.sh [PROGRAM [COUNT]]   (make kill: 100 times)
+#
+# Each time the run is resumed from its last checkpoint, or begun again where it had none. Its
+# parameters and losses in the end are those of a run that nothing has stopped, byte for byte, and
+# of the files on the disk none is left.
+set -u
+export LC_ALL=C
+program=${1:-build/bert}
+count=${2:-100}
+work=$(mktemp -d)
+pid=
+trap '[ -z "$pid" ] || kill -9 $pid 2> /dev/null; rm -rf "$work"' EXIT INT TERM
+mkdir "$work/offload"
+awk 'BEGIN {
+    s = 1
+    for (d = 0; d < 40; d++) {
+        for (l = 0; l < 9; l++) {
+            line = ""
+            for (w = 0; w < 9; w++) { s = (s * 1103515245 + 12345) % 2147483648
+                                      line = line "w" int(s / 65536) % 300 " " }
+            print line "."
+        }
+        print ""
+    }
+}' > "$work/text"
+"$program" vocab --corpus "$work/text" --vocab "$work/vocab" --size 600 > /dev/null || exit 1
+
+# run NAME OPTIONS...: one that saves at every third step
+run() {
+    name=$work/$1
+    shift
+    exec "$program" pretrain --model tiny --corpus "$work/text" --vocab "$work/vocab" --seq 32 \
+        --batch 4 --steps 30 --clip 0 --eval-batches 0 --quiet --offload optimizer=disk \
+        --offload-dir "$work/offload" --prefetch 1000000 --save "$name" --save-every 3 \
+        --dump "$name.p" "$@" > "$name.out" 2>&1
+}
+load() { [ ! -d "$work/killed" ] || echo "--load $work/killed"; }
+
+begun=$(date +%s%N)
+(run whole) || { cat "$work/whole.out"; exit 1; }
+most=$((($(date +%s%N) - begun) / 1000)) # microseconds
+seed=$(date +%s)
+echo "seed $seed, $most microseconds without a kill"
+killed=0
+left=0
+while [ $killed -lt "$count" ]; do
+    run killed $(load) &
+    pid=$!
+    seed=$(((seed * 1103515245 + 12345) % 2147483648))
+    sleep "$(awk "BEGIN { print $seed / 2147483648 * $most / 1000000 }")"
+    kill -9 $pid 2> /dev/null && killed=$((killed + 1))
+    wait $pid 2> /dev/null
+    status=$?
+    pid=
+    [ $status -eq 137 ] || [ $status -eq 0 ] || { cat "$work/killed.out"; exit 1; }
+    left=$((left + $(ls "$work/offload" | wc -l)))
+    [ "$(ls "$work/offload" | wc -l)" -le 1 ] || { ls "$work/offload"; exit 1; }
+    [ $status -ne 0 ] || rm -rf "$work"/killed*
+done
+(run killed $(load)) || { cat "$work/killed.out"; exit 1; }
+cmp "$work/whole.p" "$work/killed.p" || exit 1
+[ -z "$(ls "$work/offload")" ] || { ls "$work/offload"; exit 1; }
+echo "killed $killed times, $left files left behind and removed: the same bits"

@@ -232,7 +232,7 @@ tune() {
         --warmup 0 "$@"
 }
 tuned() {
-    tune --steps 120 --dump "$work/all" && grep -q ', 3 of them held out$' "$work/out" &&
+    tune --steps 120 --dump "$work/all" --save "$work/tuned" && grep -q ', 3 of them held out$' "$work/out" &&
         grep -q '^held out: loss 0\.[01][0-9]*, perplexity 1\.[0-9]$' "$work/out"
 }
 check 'examples are learned' tuned
@@ -242,6 +242,32 @@ tuned_on() {
         cmp -s "$work/all" "$work/halves"
 }
 check 'examples go on with the same bits' tuned_on
+
+# answers TEXT OPTIONS...: what it writes, most likely tokens first.
+answers() {
+    text=$1
+    shift
+    ends 0 "$gpt" generate --load "$work/tuned" --tokenizer "$work/tokenizer" --temperature 0 \
+        --tokens 9 "$@" && [ "$(cat "$work/out")" = "$text" ]
+}
+check 'answers' answers ' sings' --chat auto 'the bird'
+check 'answers in a style by name' answers ' sings' --chat mistral-v3 'the bird'
+check 'stops before a text' answers ' si' --chat auto --stop ng 'the bird'
+check 'a text that may begin to stop is written' answers ' sings' --chat auto --stop ngz 'the bird'
+printf 'the bird\nthe fish\nthe\n' > "$work/prompts"
+together() {
+    : > "$work/each"
+    for text in 'the bird' 'the fish' the; do
+        run "$gpt" generate --load "$work/tuned" --tokenizer "$work/tokenizer" --tokens 9 \
+            --temperature 0 --chat auto "$text"
+        cat "$work/out" >> "$work/each"
+    done
+    answers "$(cat "$work/each")" --chat auto --prompts "$work/prompts"
+}
+check 'prompts of different lengths go on together' together
+check 'a context that is too long' fails 1 "gpt: a prompt of 20 tokens and 30 more are too long for \
+a context of 40: shorten it, or give fewer --tokens" "$gpt" generate --load "$work/tuned" \
+    --tokenizer "$work/tokenizer" --tokens 30 'xxxxxxxxxxxxxxxxxx'
 other_examples() {
     tail -n 50 "$work/examples" > "$work/fewer"
     ! tune --data "$work/fewer" --steps 120 --load "$work/begun" --eval-batches 0 &&

@@ -301,21 +301,6 @@ TEST_ONCE(gpt_sees_no_token_behind)
     CHECK(t, !memcmp(before + VOCAB, after + VOCAB, 2 * VOCAB * sizeof *before)); /* others */
 }
 
-TEST(gpt_samples_by_probability)
-{
-    const float logits[] = {-1, 0, 0, -INFINITY, 0.5f};
-    int drawn[5] = {0};
-    CHECK(t, causal_draw(logits, 5, 0, 99) == 4);
-    CHECK(t, causal_draw(logits, 4, 0, 99) == 1); /* the first of equal ones */
-    CHECK(t, causal_draw(logits, 5, 1, 0) == 0);
-    CHECK(t, causal_draw(logits, 5, 1, UINT64_MAX) == 4);
-    for (uint64_t i = 0; i < 1000; i++)
-        drawn[causal_draw(logits, 5, 0.5, i * (UINT64_MAX / 1000))]++;
-    /* exp(2 x): 0.1353, 1, 1, 0, 2.7183 of 4.8536 */
-    CHECK(t, abs(drawn[0] - 28) <= 1 && abs(drawn[1] - 206) <= 1 && abs(drawn[2] - 206) <= 1);
-    CHECK(t, drawn[3] == 0 && abs(drawn[4] - 560) <= 1);
-}
-
 /* ---------------------------------------------------------------------------------- weights */
 
 TEST_ONCE(gpt_export_of_what_was_imported_is_the_file)

@@ -36,11 +36,6 @@ zf_tensor causal_end(zf_tensor x, zf_tensor words, const causal_inputs *in);
 
 extern const objective causal_objective;
 
-/* The next token from logits[0..count): the most likely at temperature 0, else one drawn with
- * probabilities softmax(logits / temperature) by `dice`, a random number that must differ in each
- * call. */
-int32_t causal_draw(const float *logits, int64_t count, double temperature, uint64_t dice);
-
 /* A command: the whole command line; it reads its own options, returns an exit status. */
 int causal_generate(const sample_model *sample, int argc, char **argv);
 

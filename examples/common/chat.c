@@ -367,3 +367,9 @@ bool chat_text(const chat_template *t, const chat_message *messages, size_t coun
     if (answer) put(t, s->answer, out);
     return !out->failed || fail(error, ZF_ERR_NOMEM, "out of memory");
 }
+
+const char *chat_end(const chat_template *t)
+{
+    const char *mark = strchr(t->style->end, '\2');
+    return mark ? t->end : t->style->end;
+}

@@ -53,4 +53,7 @@ typedef struct chat_span {
 bool chat_text(const chat_template *, const chat_message *messages, size_t count, bool answer,
                buffer *out, chat_span *spans, zf_error *error);
 
+/* The token that ends the assistant's messages. */
+const char *chat_end(const chat_template *);
+
 #endif

@@ -44,6 +44,23 @@ bool folder_has_vocab(const char *path)
     return has(path, "vocab.txt") || has(path, "tokenizer.json");
 }
 
+bool folder_has_bpe(const char *path)
+{
+    char file[FOLDER_PATH];
+    zf_json *json;
+    const zf_json *model;
+    const char *type;
+    bool is;
+    if (has(path, "vocab.txt") || !has(path, "tokenizer.json")) return false;
+    snprintf(file, sizeof file, "%s/tokenizer.json", path);
+    json = zf_json_read(file, NULL, &(zf_error){ZF_OK, ""});
+    model = zf_json_member(json, "model");
+    type = zf_json_string(zf_json_member(model, "type"), NULL);
+    is = type ? !strcmp(type, "BPE") : zf_json_member(model, "merges") != NULL;
+    zf_json_free(json);
+    return is;
+}
+
 /* The path is a file of weights, not a folder. */
 static bool names_weights(const char *path)
 {

@@ -21,6 +21,8 @@ zf_dtype folder_precision(const char *path);
 bool folder_load(zf_program *program, const char *path, bool masters, zf_error *error);
 
 bool folder_has_vocab(const char *path);
+/* The folder has a tokenizer.json with a BPE model (tokens.h), and no vocab.txt. */
+bool folder_has_bpe(const char *path);
 bool folder_make(const char *path, zf_error *error); /* if it does not exist */
 
 /* The vocabulary of a folder of either kind, or of a file (bert_vocab_load). `options` override its

@@ -1,121 +1,350 @@
-/* The command generate: continues a text. */
+/* The command generate: continues texts, or answers. Each token is computed from all before it, for
+ * all texts at once. */
 #include "../bert/corpus.h"
 #include "causal.h"
+#include "chat.h"
 #include "command.h"
 #include "fail.h"
 #include "folder.h"
+#include "sampling.h"
+#include "tokens.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-int32_t causal_draw(const float *logits, int64_t count, double temperature, uint64_t dice)
-{
-    double sum = 0, at;
-    int32_t best = 0;
-    for (int64_t v = 1; v < count; v++)
-        if (logits[v] > logits[best]) best = (int32_t)v;
-    if (!(temperature > 0)) return best;
-    for (int64_t v = 0; v < count; v++) sum += exp((logits[v] - logits[best]) / temperature);
-    at = ldexp((double)(dice >> 11), -53) * sum;
-    for (int64_t v = 0; v < count; v++) {
-        at -= exp((logits[v] - logits[best]) / temperature);
-        if (at < 0) return (int32_t)v;
-    }
-    return best;
-}
+enum { ENDS = 4, PROMPTS = 256 };
 
-/* Prints a token after what has been printed: with a space before it, unless it continues a word or
- * ends a clause. */
-static void print_token(const bert_vocab *vocab, int32_t id)
-{
-    const char *token = bert_vocab_token(vocab, id);
-    if (!strncmp(token, "##", 2) && !bert_vocab_starts_word(vocab, id)) printf("%s", token + 2);
-    else printf("%s%s", strlen(token) == 1 && strchr(".,;:!?)", *token) ? "" : " ", token);
-}
+/* A text that is written. */
+typedef struct row {
+    id_list ids; /* all, those of the prompt first */
+    size_t given;
+    token_stream stream;
+    buffer text;   /* what has been written, behind the prompt */
+    size_t prompt; /* bytes of it */
+    size_t shown;
+    bool done;
+} row;
 
 typedef struct writer {
     session session;
-    const bert_vocab *vocab;
-    int64_t window; /* tokens that the model sees */
-    int32_t end;    /* the token before and after a text */
-    int32_t *ids;   /* of the text so far */
+    bert_vocab *words; /* either this */
+    tokens *tokens;    /* or that */
+    chat_template chat;
+    const char *stop;   /* a text that ends the answer; NULL: none */
+    int64_t window;     /* tokens that the model sees */
+    int32_t ends[ENDS]; /* tokens that end a text; -1: none */
+    int32_t begin;      /* of words: the token before a text */
+    row rows[PROMPTS];
+    int64_t count; /* rows */
+    int32_t *ids;  /* [count, window] */
+    int32_t *last; /* [count] */
     float *logits;
+    sampler sampler;
+    bool framed; /* prompts are messages of a chat */
 } writer;
 
-/* The token after the first `count` tokens, from the last `window` of them. These fill the
+/* ------------------------------------------------------------------------------------- texts */
+
+static int64_t vocabulary(const writer *w)
+{
+    return w->tokens ? tokens_size(w->tokens) : bert_vocab_size(w->words);
+}
+
+static bool is_end(const writer *w, int32_t id)
+{
+    for (int k = 0; k < ENDS; k++)
+        if (w->ends[k] == id) return true;
+    return false;
+}
+
+static bool encode_words(writer *w, row *r, const char *prompt)
+{
+    int64_t count = bert_encode(w->words, prompt, strlen(prompt), 0, NULL, 0);
+    int32_t *ids = malloc((size_t)(count + 1) * sizeof *ids);
+    r->ids.failed = !ids;
+    if (ids) bert_encode(w->words, prompt, strlen(prompt), 0, ids, count);
+    id_list_add(&r->ids, w->begin); /* a text begins where another one ends */
+    for (int64_t i = 0; ids && i < count; i++) id_list_add(&r->ids, ids[i]);
+    free(ids);
+    return !r->ids.failed;
+}
+
+static bool encode_tokens(writer *w, row *r, const char *prompt, zf_error *error)
+{
+    const chat_message m = {CHAT_USER, prompt, strlen(prompt)};
+    buffer text = {.at = NULL};
+    bool good = true;
+    if (w->framed) good = chat_text(&w->chat, &m, 1, true, &text, NULL, error);
+    if (good)
+        good = w->framed ? tokens_encode(w->tokens, text.at, text.count, 0, &r->ids, error)
+                         : tokens_encode(w->tokens, m.text, m.bytes, TOKENS_FRAME, &r->ids, error);
+    buffer_free(&text);
+    /* What a post_processor puts behind a text would end it. */
+    while (good && r->ids.count > 1 && is_end(w, r->ids.at[r->ids.count - 1])) r->ids.count--;
+    return good && token_stream_open(&r->stream, w->tokens, TOKENS_NO_SPECIAL, r->ids.at,
+                                     r->ids.count, error);
+}
+
+static bool begin_row(writer *w, row *r, const char *prompt, zf_error *error)
+{
+    *r = (row){.ids = {NULL, 0, 0, false}};
+    if (w->tokens ? !encode_tokens(w, r, prompt, error) : !encode_words(w, r, prompt))
+        return error->status ? false : fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (!r->ids.count)
+        return fail(error, ZF_ERR_ARGUMENT, "the prompt is empty, and no token begins a text");
+    r->given = r->ids.count;
+    if (!w->framed) buffer_add_text(&r->text, prompt);
+    r->prompt = r->text.count;
+    return !r->text.failed || fail(error, ZF_ERR_NOMEM, "out of memory");
+}
+
+static void end_row(row *r)
+{
+    id_list_free(&r->ids);
+    buffer_free(&r->text);
+    if (r->stream.tokens) token_stream_close(&r->stream);
+}
+
+/* Adds a token after what is there: with a space before it, unless it continues a word or ends a
+ * clause. */
+static void add_word(const bert_vocab *vocab, row *r, int32_t id)
+{
+    const char *token = bert_vocab_token(vocab, id);
+    bool on = !strncmp(token, "##", 2) && !bert_vocab_starts_word(vocab, id);
+    bool closes = strlen(token) == 1 && strchr(".,;:!?)", *token);
+    if (!on && !closes) buffer_add_text(&r->text, " ");
+    buffer_add_text(&r->text, token + 2 * on);
+}
+
+/* The text from `from` on is new. It may hold the one that stops it: from there on it goes. */
+static void look_for_stop(const writer *w, row *r, size_t from)
+{
+    size_t n = w->stop ? strlen(w->stop) : 0;
+    char *found;
+    if (!n || !r->text.at) return;
+    from = from - r->prompt > n - 1 ? from - (n - 1) : r->prompt;
+    if (!(found = strstr(r->text.at + from, w->stop))) return;
+    r->text.count = (size_t)(found - r->text.at);
+    *found = 0;
+    r->done = true;
+}
+
+/* A row gets its next token, or `id` is negative: its end. */
+static bool put(writer *w, row *r, int32_t id, zf_error *error)
+{
+    size_t from = r->text.count, bytes;
+    const char *part;
+    if (id < 0 || is_end(w, id)) r->done = true;
+    else id_list_add(&r->ids, id);
+    if (w->words) {
+        if (!r->done) add_word(w->words, r, id);
+    } else {
+        part = r->done ? token_stream_end(&r->stream, &bytes, error)
+                       : token_stream_put(&r->stream, id, &bytes, error);
+        if (!part) return false;
+        buffer_add(&r->text, part, bytes);
+    }
+    look_for_stop(w, r, from);
+    return !(r->text.failed || r->ids.failed) || fail(error, ZF_ERR_NOMEM, "out of memory");
+}
+
+/* Prints what is new, but for what may become the text that stops it. */
+static void show(const writer *w, row *r)
+{
+    size_t n = w->stop ? strlen(w->stop) : 0, end = r->text.count;
+    for (size_t k = n ? n - 1 : 0; k && !r->done; k--) {
+        if (k > end || memcmp(r->text.at + end - k, w->stop, k)) continue;
+        end -= k;
+        break;
+    }
+    if (end > r->shown) fwrite(r->text.at + r->shown, 1, end - r->shown, stdout);
+    if (end > r->shown) r->shown = end;
+    fflush(stdout);
+}
+
+/* ------------------------------------------------------------------------------------- steps */
+
+/* The logits of the token after each row, from the last `window` of its tokens. These fill the
  * beginning of the window; a causal model does not see the rest. */
-static bool next(writer *w, int64_t count, double temperature, uint64_t dice, int32_t *id,
-                 zf_error *error)
+static bool run(writer *w, zf_error *error)
 {
     session *s = &w->session;
-    int64_t first = count > w->window ? count - w->window : 0;
-    int32_t last = (int32_t)(count - first - 1);
-    size_t bytes = (size_t)w->window * sizeof *w->ids;
+    size_t cells = (size_t)(w->count * w->window);
     zf_tensor logits = zf_graph_find(s->graph, "logits");
-    zf_status status = session_write(s, "input_ids", w->ids + first, bytes);
-    if (!status) status = session_write(s, "last", &last, sizeof last);
+    zf_status status;
+    for (int64_t k = 0; k < w->count; k++) {
+        const id_list *l = &w->rows[k].ids;
+        size_t window = (size_t)w->window, first = l->count > window ? l->count - window : 0;
+        memcpy(w->ids + k * w->window, l->at + first, (l->count - first) * sizeof *l->at);
+        w->last[k] = (int32_t)(k * w->window + (int64_t)(l->count - first) - 1);
+    }
+    status = session_write(s, "input_ids", w->ids, cells * sizeof *w->ids);
+    if (!status) status = session_write(s, "last", w->last, (size_t)w->count * sizeof *w->last);
     if (!status) status = zf_step(s->program);
     if (!status) status = zf_read(s->program, logits, w->logits, zf_tensor_bytes(logits));
-    if (status) return fail(error, status, "%s", zf_program_error(s->program));
-    *id = causal_draw(w->logits, bert_vocab_size(w->vocab), temperature, dice);
-    return true;
+    return !status || fail(error, status, "%s", zf_program_error(s->program));
 }
 
-static bool write_on(writer *w, const char *prompt, int64_t tokens, double temperature,
-                     uint64_t seed, zf_error *error)
+/* Token `number` of all rows. */
+static bool step(writer *w, int64_t number, uint64_t seed, zf_error *error)
 {
-    int64_t given = bert_encode(w->vocab, prompt, strlen(prompt), 0, NULL, 0), count;
-    w->ids = calloc((size_t)(1 + given + tokens + w->window), sizeof *w->ids);
-    w->logits = malloc(zf_tensor_bytes(zf_graph_find(w->session.graph, "logits")));
-    if (!w->ids || !w->logits) return fail(error, ZF_ERR_NOMEM, "out of memory");
-    w->ids[0] = w->end; /* a text begins after the end of another */
-    bert_encode(w->vocab, prompt, strlen(prompt), 0, w->ids + 1, given);
-    printf("%s", prompt);
-    for (count = 1 + given; count < 1 + given + tokens; count++) {
-        if (!next(w, count, temperature, bert_mix(seed + bert_mix((uint64_t)count)), &w->ids[count],
-                  error))
-            return false;
-        if (w->ids[count] == w->end) break;
-        print_token(w->vocab, w->ids[count]);
-        fflush(stdout);
+    int64_t width = zf_tensor_shape(zf_graph_find(w->session.graph, "logits")).dims[1];
+    bool going = false;
+    if (!run(w, error)) return false;
+    for (int64_t k = 0; k < w->count; k++) {
+        row *r = &w->rows[k];
+        uint64_t place = (uint64_t)(r->given + (size_t)number) + ((uint64_t)k << 40);
+        int32_t id;
+        if (r->done) continue;
+        id = sampler_draw(&w->sampler, w->logits + k * width, r->ids.at, (int64_t)r->ids.count,
+                          bert_mix(seed + bert_mix(place)));
+        if (!put(w, r, id, error)) return false;
+        if (w->count == 1) show(w, r);
+        going = going || !r->done;
     }
-    printf("\n");
-    return true;
+    return going;
 }
 
-/* The number of tokens that the model is shown: positions beyond the length that a checkpoint was
- * trained with are untrained. */
-static bool window_of(const char *load, int64_t positions, writer *w, zf_error *error)
+static bool write_all(writer *w, int64_t most, uint64_t seed, const sampling *how, zf_error *error)
+{
+    size_t bytes = zf_tensor_bytes(zf_graph_find(w->session.graph, "logits"));
+    w->ids = calloc((size_t)(w->count * w->window), sizeof *w->ids);
+    w->last = calloc((size_t)w->count, sizeof *w->last);
+    w->logits = malloc(bytes);
+    if (!w->ids || !w->last || !w->logits || !sampler_open(&w->sampler, how, vocabulary(w)))
+        return fail(error, ZF_ERR_NOMEM, "out of memory");
+    if (w->count == 1) show(w, &w->rows[0]);
+    for (int64_t n = 0; n < most; n++)
+        if (!step(w, n, seed, error)) break;
+    for (int64_t k = 0; k < w->count && !error->status; k++) {
+        row *r = &w->rows[k];
+        if (!r->done && !put(w, r, -1, error)) break;
+        r->done = true;
+        show(w, r);
+        printf("\n");
+    }
+    return !error->status;
+}
+
+/* --------------------------------------------------------------------------------- beginning */
+
+/* The number of tokens that the model is shown. Positions after the sequence length of a
+ * checkpoint's run have not been trained. */
+static bool window_of(const char *load, int64_t positions, int64_t most, writer *w, zf_error *error)
 {
     char sequence[40];
+    int64_t longest = 0;
+    for (int64_t k = 0; k < w->count; k++)
+        if ((int64_t)w->rows[k].given > longest) longest = (int64_t)w->rows[k].given;
     w->window = positions;
-    if (!folder_is_checkpoint(load)) return true;
-    if (zf_checkpoint_note(load, "seq", sequence, sizeof sequence, error)) return false;
-    w->window = strtoll(sequence, NULL, 10);
+    if (folder_is_checkpoint(load)) {
+        if (zf_checkpoint_note(load, "seq", sequence, sizeof sequence, error)) return false;
+        w->window = strtoll(sequence, NULL, 10);
+    }
+    if (w->tokens && longest + most > w->window)
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "a prompt of %lld tokens and %lld more are too long for a context of %lld: "
+                    "shorten it, or give fewer --tokens",
+                    (long long)longest, (long long)most, (long long)w->window);
+    if (longest + most < w->window) w->window = longest + most;
     return true;
+}
+
+/* The tokenizer of a folder, and the tokens that end a text. */
+static bool open_tokenizer(writer *w, const char *folder, const char *style, int32_t end,
+                           zf_error *error)
+{
+    for (int k = 0; k < ENDS; k++) w->ends[k] = -1;
+    w->ends[0] = end;
+    w->framed = style != NULL;
+    if (!folder_has_bpe(folder)) {
+        if (style)
+            return fail(error, ZF_ERR_ARGUMENT,
+                        "--chat needs a tokenizer with a BPE model; %s has none", folder);
+        if (!(w->words = folder_vocab(folder, NULL, error))) return false;
+        w->begin = w->ends[0] = end >= 0 ? end : bert_vocab_id(w->words, "[SEP]");
+        return true;
+    }
+    if (!(w->tokens = tokens_load(folder, error))) return false;
+    if (!chat_template_load(&w->chat, folder, style && strcmp(style, "auto") ? style : NULL, error))
+        return false;
+    if (style && !w->chat.style)
+        return fail(error, ZF_ERR_ARGUMENT, "%s has no chat_template: name a style, --chat %s",
+                    folder, chat_styles());
+    if (*w->chat.end) w->ends[1] = tokens_id(w->tokens, w->chat.end);
+    if (w->framed) w->ends[2] = tokens_id(w->tokens, chat_end(&w->chat));
+    return true;
+}
+
+/* One prompt, or those of a file, one a line. */
+static bool begin_rows(writer *w, const char *prompt, const char *path, zf_error *error)
+{
+    char line[1 << 14];
+    FILE *file;
+    bool good = true;
+    if (!path) {
+        w->count = 1;
+        return begin_row(w, &w->rows[0], prompt ? prompt : "", error);
+    }
+    if (!(file = fopen(path, "rb"))) return fail(error, ZF_ERR_IO, "%s cannot be read", path);
+    while (good && fgets(line, sizeof line, file)) {
+        size_t n = strcspn(line, "\r\n");
+        if (!line[n] && !feof(file))
+            good = fail(error, ZF_ERR_FORMAT, "%s: line %lld has %zu bytes or more", path,
+                        (long long)w->count + 1, sizeof line - 1);
+        else if (w->count == PROMPTS)
+            good = fail(error, ZF_ERR_FORMAT, "%s has more than %d lines", path, PROMPTS);
+        line[n] = 0;
+        good = good && begin_row(w, &w->rows[w->count++], line, error);
+    }
+    fclose(file);
+    return good && (w->count || fail(error, ZF_ERR_FORMAT, "%s is empty", path));
+}
+
+static void close_writer(writer *w)
+{
+    for (int64_t k = 0; k < w->count; k++) end_row(&w->rows[k]);
+    sampler_close(&w->sampler);
+    free(w->ids);
+    free(w->last);
+    free(w->logits);
+    bert_vocab_free(w->words);
+    tokens_free(w->tokens);
+    free(w);
 }
 
 int causal_generate(const sample_model *sample, int argc, char **argv)
 {
-    const char *load = NULL, *prompt;
-    int64_t tokens = 64, seed = 1, threads = 1, dtype = 0;
-    double temperature = 0.8;
+    const char *load = NULL, *prompt, *tokenizer = NULL, *chat = NULL, *stop = NULL, *path = NULL;
+    int64_t most = 64, seed = 1, threads = 1, dtype = 0;
+    sampling how = {.temperature = 0.8, .top_p = 1, .repetition = 1};
     const option_row rows[] = {
         {"load", OPTION_TEXT, "DIR", &load, 0, 0, "a checkpoint, or a folder of Hugging Face"},
-        {"tokens", OPTION_COUNT, "N", &tokens, 1, 1e6, "to write, at most"},
-        {"temperature", OPTION_NUMBER, "X", &temperature, 0, 100, "0: always the likeliest token"},
-        {"seed", OPTION_COUNT, "K", &seed, 0, 9e15, "another one, another text"},
+        {"tokenizer", OPTION_TEXT, "DIR", &tokenizer, 0, 0,
+         "a folder with the tokenizer; else that of --load"},
+        {"prompts", OPTION_TEXT, "FILE", &path, 0, 0, "prompts, one a line, that go on together"},
+        {"chat", OPTION_TEXT, "STYLE|auto", &chat, 0, 0,
+         "the prompt is a user's message, written in this style, or as the tokenizer's\n"
+         "                                    chat_template says"},
+        {"tokens", OPTION_COUNT, "N", &most, 1, 1e6, "maximum number of tokens to write"},
+        {"stop", OPTION_TEXT, "TEXT", &stop, 0, 0, "ends before this text"},
+        {"temperature", OPTION_NUMBER, "X", &how.temperature, 0, 100,
+         "0: always the most likely token"},
+        {"top-k", OPTION_COUNT, "K", &how.top_k, 0, 1e9, "of the K most likely tokens; 0: of all"},
+        {"top-p", OPTION_NUMBER, "P", &how.top_p, 0, 1,
+         "of the most likely tokens whose probabilities add up to P"},
+        {"repetition-penalty", OPTION_NUMBER, "X", &how.repetition, 0.01, 100,
+         "above 1, tokens that were there are less likely"},
+        {"seed", OPTION_COUNT, "K", &seed, 0, 9e15, "another seed gives another text"},
         {"dtype", OPTION_CHOICE, SESSION_DTYPES, &dtype, 0, 0,
-         "it computes in; auto: as the checkpoint was trained, else f32"},
+         "of the computation; auto: as the checkpoint was trained, else f32"},
         {"threads", OPTION_COUNT, "N", &threads, 1, 1024, "workers"},
         {NULL, OPTION_FLAG, NULL, NULL, 0, 0, NULL},
     };
     config_any config = {{0}};
     const config_facts facts = config_facts_of(sample->config, &config);
     session_desc d = {.sample = sample, .purpose = SAMPLE_ANSWER, .config = &config};
-    bert_vocab *vocab = NULL;
-    writer w = {.ids = NULL};
+    writer *w;
     zf_error error = {ZF_OK, ""};
     int status;
     bool good;
@@ -123,19 +352,19 @@ int causal_generate(const sample_model *sample, int argc, char **argv)
                          &status))
         return status;
     if (!load) return command_usage_error(argv, "a checkpoint is needed: --load DIR");
+    if (prompt && path) return command_usage_error(argv, "--prompts is instead of a prompt");
+    if (!(w = calloc(1, sizeof *w))) return command_error("out of memory");
+    w->stop = stop;
     good = session_config(sample, load, &config, &error) &&
-           window_of(load, *facts.positions, &w, &error) &&
-           (vocab = folder_vocab(load, NULL, &error)) != NULL;
+           open_tokenizer(w, tokenizer ? tokenizer : load, chat, (int32_t)*facts.end, &error) &&
+           begin_rows(w, prompt, path, &error) &&
+           window_of(load, *facts.positions, most, w, &error);
     if (good) {
-        w.vocab = vocab;
-        w.end = *facts.end >= 0 ? (int32_t)*facts.end : bert_vocab_id(vocab, "[SEP]");
-        d.shape = (sample_shape){.batch = 1, .sequence = w.window}, d.threads = threads;
-        good = session_open_folder(&w.session, load, &d, dtype, &error) &&
-               write_on(&w, prompt ? prompt : "", tokens, temperature, (uint64_t)seed, &error);
-        session_close(&w.session);
+        d.shape = (sample_shape){.batch = w->count, .sequence = w->window}, d.threads = threads;
+        good = session_open_folder(&w->session, load, &d, dtype, &error);
+        good = good && write_all(w, most, (uint64_t)seed, &how, &error);
+        session_close(&w->session);
     }
-    free(w.ids);
-    free(w.logits);
-    bert_vocab_free(vocab);
+    close_writer(w);
     return good ? EXIT_GOOD : command_error("%s", error.text);
 }

@@ -1,0 +1,138 @@
+#include "sampling.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+bool sampler_open(sampler *s, const sampling *how, int64_t count)
+{
+    *s = (sampler){.how = *how, .count = count};
+    s->p = malloc((size_t)count * sizeof *s->p);
+    s->order = malloc((size_t)count * sizeof *s->order);
+    if (s->p && s->order) return true;
+    sampler_close(s);
+    return false;
+}
+
+void sampler_close(sampler *s)
+{
+    free(s->p);
+    free(s->order);
+    *s = (sampler){.p = NULL};
+}
+
+/* Each token is penalised once, however often it was there: s->p says which is still to be. */
+static void penalise(sampler *s, float *logits, const int32_t *seen, int64_t seen_count)
+{
+    double by = s->how.repetition;
+    for (int64_t i = 0; i < seen_count; i++)
+        if (seen[i] >= 0 && seen[i] < s->count) s->p[seen[i]] = 1;
+    for (int64_t i = 0; i < seen_count; i++) {
+        int32_t v = seen[i];
+        if (v < 0 || v >= s->count || s->p[v] == 0) continue;
+        s->p[v] = 0;
+        logits[v] = (float)(logits[v] < 0 ? logits[v] * by : logits[v] / by);
+    }
+}
+
+/* Quickselect: place k of `order` gets what it has when all are sorted, the likeliest first. */
+static void select_best(int32_t *order, const double *p, int64_t count, int64_t k)
+{
+    int64_t first = 0, last = count - 1;
+    while (first < last) {
+        double pivot = p[order[(first + last) / 2]];
+        int64_t i = first, j = last;
+        while (i <= j) {
+            while (p[order[i]] > pivot) i++;
+            while (p[order[j]] < pivot) j--;
+            if (i <= j) {
+                int32_t swap = order[i];
+                order[i++] = order[j], order[j--] = swap;
+            }
+        }
+        if (k <= j) last = j;
+        else if (k >= i) first = i;
+        else return;
+    }
+}
+
+/* Tokens less likely than the k-th best are left out. */
+static void keep_k(sampler *s)
+{
+    double least;
+    if (!s->how.top_k || s->how.top_k >= s->count) return;
+    for (int64_t v = 0; v < s->count; v++) s->order[v] = (int32_t)v;
+    select_best(s->order, s->p, s->count, s->how.top_k - 1);
+    least = s->p[s->order[s->how.top_k - 1]];
+    for (int64_t v = 0; v < s->count; v++)
+        if (s->p[v] < least) s->p[v] = 0;
+}
+
+/* The likeliest first; of equal ones the lower number. */
+static void sort_best(int32_t *order, int64_t count, const double *p)
+{
+    for (int64_t root = count / 2, end = count; end > 1;) { /* heapsort: the least on top */
+        int32_t item;
+        int64_t at;
+        if (root > 0) at = --root, item = order[at];
+        else {
+            item = order[--end], order[end] = order[0], at = 0;
+        }
+        for (int64_t child; (child = 2 * at + 1) < end; at = child) {
+            const int32_t *c = &order[child];
+            if (child + 1 < end && (p[c[1]] < p[c[0]] || (p[c[1]] == p[c[0]] && c[1] > c[0])))
+                child++, c++;
+            if (p[item] < p[*c] || (p[item] == p[*c] && item > *c)) break;
+            order[at] = *c;
+        }
+        order[at] = item;
+    }
+}
+
+/* Of probabilities with the sum `sum`: the likeliest are kept, while those before reach less than
+ * top_p of it. Tokens so unlikely that all of them together are left out are not sorted. */
+static void keep_p(sampler *s, double sum)
+{
+    double before = 0, least = sum * (1 - s->how.top_p) / (double)s->count;
+    int64_t kept = 0;
+    if (!(s->how.top_p < 1)) return;
+    for (int64_t v = 0; v < s->count; v++) {
+        if (s->p[v] >= least && s->p[v] > 0) s->order[kept++] = (int32_t)v;
+        else s->p[v] = 0;
+    }
+    sort_best(s->order, kept, s->p);
+    for (int64_t k = 0; k < kept; k++) {
+        double p = s->p[s->order[k]];
+        if (k && before >= s->how.top_p * sum) s->p[s->order[k]] = 0;
+        before += p;
+    }
+}
+
+static double sum_of(const sampler *s)
+{
+    double sum = 0;
+    for (int64_t v = 0; v < s->count; v++) sum += s->p[v];
+    return sum;
+}
+
+int32_t sampler_draw(sampler *s, float *logits, const int32_t *seen, int64_t seen_count,
+                     uint64_t dice)
+{
+    int32_t best = 0;
+    double sum, at;
+    if (s->how.repetition != 1) penalise(s, logits, seen, seen_count);
+    for (int64_t v = 1; v < s->count; v++)
+        if (logits[v] > logits[best]) best = (int32_t)v;
+    if (!(s->how.temperature > 0)) return best;
+    for (int64_t v = 0; v < s->count; v++)
+        s->p[v] = exp(((double)logits[v] - logits[best]) / s->how.temperature);
+    keep_k(s);
+    keep_p(s, sum_of(s));
+    sum = sum_of(s);
+    for (int64_t v = 0; v < s->count; v++) s->p[v] /= sum;
+    at = ldexp((double)(dice >> 11), -53);
+    for (int64_t v = 0; v < s->count; v++) {
+        at -= s->p[v];
+        if (at < 0) return (int32_t)v;
+    }
+    return best;
+}

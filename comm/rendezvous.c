@@ -1,8 +1,9 @@
-/* How processes find one another and talk beside what carries their collectives: by TCP through
- * rank 0, or by files in a folder that all see. zeroflow_nccl.c includes it.
+/* How processes find one another and exchange notes beside their collectives: by TCP through rank
+ * 0, or by files in a folder that all can see. zeroflow_nccl.c includes it.
  *
- * When all have come, rank 0 gives all the same bytes, the ids. Later ranks tell one another when
- * they give up, and that they wait (comm/process.c). Nobody listens but who waits. */
+ * When all ranks have come, rank 0 sends the same bytes to all, the ids. Later, ranks send notes
+ * when they fail, and heartbeats while they wait (comm/process.c). Only ranks that wait read
+ * notes. */
 #ifndef ZFI_RENDEZVOUS
 #define ZFI_RENDEZVOUS
 
@@ -21,45 +22,45 @@ enum { ZFI_IDS_BYTES = 384 };
 typedef enum zfi_note_kind {
     ZFI_NOTE_HERE = 1, /* to rank 0: this rank has come */
     ZFI_NOTE_IDS,      /* of rank 0 */
-    ZFI_NOTE_WAITS,    /* at `channel`, like others */
-    ZFI_NOTE_GAVE_UP,  /* text: why */
+    ZFI_NOTE_WAITS,    /* a heartbeat: waits at `channel` */
+    ZFI_NOTE_GAVE_UP,  /* failed; text: why */
     ZFI_NOTE_LEFT      /* freed its communicator */
 } zfi_note_kind;
 
-/* What ranks tell one another, by TCP or in files. */
+/* A note between ranks, by TCP or in a file. */
 typedef struct zfi_note {
     char magic[8];
     int32_t word, rank, world, channel;
-    uint64_t run; /* in files: which creation of a communicator it belongs to */
+    uint64_t run; /* in files: the number of the creation of the communicator */
     union {
         char text[512];
         unsigned char ids[ZFI_IDS_BYTES];
     } as;
 } zfi_note;
 
-/* A connection, and as much of the next note as has come. */
+/* A connection, and the part of the next note that has arrived. */
 typedef struct zfi_line {
     int socket; /* -1: none */
     size_t have;
     zfi_note note;
 } zfi_line;
 
-/* Of one process; what it does after its creation is by the process's mutex. */
+/* The rendezvous of one process. After creation, guarded by the process's mutex. */
 typedef struct zfi_rendezvous {
     zfi_process *p;
-    const char *host; /* NULL, or where rank 0 listens; until all have come */
+    const char *host; /* NULL, or the host where rank 0 listens; until all have come */
     int32_t port;
-    double next_look;    /* for notes */
-    zfi_line *lines;     /* NULL, or [world]: of rank 0 to each, of others [0] to rank 0 */
-    char *file;          /* NULL, or its name, */
+    double next_look;    /* next time to look for notes */
+    zfi_line *lines;     /* NULL, or [world]: rank 0's to each; of others [0], to rank 0 */
+    char *file;          /* NULL, or the name of the file, */
     char *names[2];      /* room for names that begin with it, */
-    uint64_t run, *runs; /* this creation; of rank 0: [world], those that ranks have come for */
+    uint64_t run, *runs; /* the number of this creation; rank 0: [world], those of the ranks */
     zfi_note ids;        /* of rank 0 */
-    bool published;      /* this rank has written a file for the others to find it */
-    bool *out;           /* [world], those who have not come */
+    bool published;      /* this rank has written a file by which others find it */
+    bool *out;           /* [world], ranks that have not come */
 } zfi_rendezvous;
 
-/* The memory, of which a part depends on the world; false: there is none. */
+/* Allocates the memory, part of which depends on the world; false: there is none. */
 static bool zfi_meet_allocate(zfi_rendezvous *v, const char *file)
 {
     const size_t world = (size_t)v->p->comm.world, length = file ? strlen(file) + 1 : 0;
@@ -111,7 +112,7 @@ static void zfi_meet_hang_up(zfi_line *line)
     line->have = 0;
 }
 
-/* Sends the note, unless it cannot be sent within a second: then the line is given up. */
+/* Sends the note. If that takes more than a second, the connection is closed. */
 static void zfi_meet_send(zfi_line *line, const zfi_note *note)
 {
     const double until = zfi_now() + 1;
@@ -129,7 +130,7 @@ static void zfi_meet_send(zfi_line *line, const zfi_note *note)
     }
 }
 
-/* What has come: 1, a note; 0, no whole one; -1, the other end is gone, or is something else. */
+/* Receives: 1, a note is complete; 0, it is not; -1, the other end is gone or is no rank. */
 static int zfi_meet_receive(zfi_line *line)
 {
     while (line->have < sizeof line->note) {
@@ -144,21 +145,21 @@ static int zfi_meet_receive(zfi_line *line)
     return zfi_meet_is_note(&line->note) ? 1 : -1;
 }
 
-/* Lines that this rank has: to each other rank, or to rank 0. */
+/* The number of this rank's connections: to each other rank, or to rank 0. */
 static int32_t zfi_meet_lines(const zfi_rendezvous *v)
 {
     return !v->lines ? 0 : v->p->comm.rank ? 1 : v->p->comm.world;
 }
 
-/* To all other ranks but `but`: from rank 0, or through it. The mutex is held. */
+/* Sends to all other ranks except `but`: from rank 0, or through it. The mutex is held. */
 static void zfi_meet_send_all(zfi_rendezvous *v, const zfi_note *note, int32_t but)
 {
     for (int32_t r = 0; r < zfi_meet_lines(v); r++)
         if (r != but) zfi_meet_send(&v->lines[r], note);
 }
 
-/* Notes of other ranks, which rank 0 passes on. True when there is cause to give up: `error`, and
- * whether the others know already. The mutex is held. */
+/* Reads notes of other ranks; rank 0 passes them on. True if a rank has failed: `error`, and
+ * whether the others know it already. The mutex is held. */
 static bool zfi_meet_hear(zfi_rendezvous *v, zf_error *error, bool *known)
 {
     const int32_t world = v->p->comm.world;
@@ -188,13 +189,14 @@ static bool zfi_meet_hear(zfi_rendezvous *v, zf_error *error, bool *known)
 
 /* ------------------------------------------------------------------------------------ by files
  *
- *     FILE.2    of rank 2: it has come, with a number of its own
- *     FILE      of rank 0, when all have come: their numbers, and the ids
+ *     FILE.2    by rank 2: it has come, with a number of its own
+ *     FILE      by rank 0, when all have come: their numbers, and the ids
  *
- * A rank takes what bears its number. What an earlier run has left bears others: rank 0 may take an
- * old FILE.2 for a new one, but looks on, and writes FILE again when it has changed. */
+ * A rank accepts the FILE that contains its number. Files of an earlier run contain other numbers.
+ * Rank 0 may take an old FILE.2 for a new one, but it keeps checking, and writes FILE again when a
+ * FILE.2 has changed. */
 
-/* The file's name with a suffix, ".2" of rank 2. */
+/* The file's name with a suffix, ".2" for rank 2. */
 static const char *zfi_meet_name(zfi_rendezvous *v, int which, const char *format, int32_t rank)
 {
     size_t length = strlen(v->file);
@@ -203,7 +205,7 @@ static const char *zfi_meet_name(zfi_rendezvous *v, int which, const char *forma
     return v->names[which];
 }
 
-/* Writes what appears under names[0] at once: the note and `more`. */
+/* Writes a file that appears complete under names[0]: the note and `more`. */
 static bool zfi_meet_write_file(zfi_rendezvous *v, const zfi_note *note, const void *more,
                                 size_t bytes)
 {
@@ -216,7 +218,7 @@ static bool zfi_meet_write_file(zfi_rendezvous *v, const zfi_note *note, const v
     return false;
 }
 
-/* Reads what is under names[0], and is about as many ranks as there are. */
+/* Reads the file names[0] and checks that it is for this number of ranks. */
 static bool zfi_meet_read_file(const zfi_rendezvous *v, zfi_note *note, void *more, size_t bytes)
 {
     FILE *f = fopen(v->names[0], "rb");
@@ -226,8 +228,8 @@ static bool zfi_meet_read_file(const zfi_rendezvous *v, zfi_note *note, void *mo
     return good;
 }
 
-/* Of rank 0: looks who has come, and writes FILE when all have, and each time that changes; false,
- * with v->out, while some are missing. */
+/* Rank 0: checks which ranks have come, and writes FILE when all have, and each time that changes;
+ * false, with v->out, while some are missing. */
 static bool zfi_meet_publish(zfi_rendezvous *v, zf_error *error)
 {
     const size_t bytes = (size_t)v->p->comm.world * sizeof *v->runs;
@@ -252,7 +254,7 @@ static bool zfi_meet_publish(zfi_rendezvous *v, zf_error *error)
     return v->published;
 }
 
-/* A rank has said in FILE.failed why it gives up. The mutex is held. */
+/* Reads FILE.failed, in which a rank has written why it failed. The mutex is held. */
 static bool zfi_meet_read_failure(zfi_rendezvous *v, zf_error *error)
 {
     zfi_note note;
@@ -263,7 +265,7 @@ static bool zfi_meet_read_failure(zfi_rendezvous *v, zf_error *error)
     return true;
 }
 
-/* Removes the files that this rank has made for the others to find it. */
+/* Removes the files by which others find this rank. */
 static void zfi_meet_unpublish(zfi_rendezvous *v)
 {
     if (!v->file || !v->published) return;
@@ -273,7 +275,7 @@ static void zfi_meet_unpublish(zfi_rendezvous *v)
 
 /* ------------------------------------------------------------------------------ finding others */
 
-/* What waits for the others, until all have come or the deadline has passed. */
+/* The search for other ranks, until all have come or the deadline has passed. */
 typedef struct zfi_meet_search {
     zfi_rendezvous *v;
     double until;
@@ -282,7 +284,7 @@ typedef struct zfi_meet_search {
 
 static double zfi_meet_left(const zfi_meet_search *s) { return s->until - zfi_now(); }
 
-/* As many milliseconds, at most `most`. */
+/* The time in milliseconds, at most `most`. */
 static int zfi_meet_milliseconds(double seconds, int most)
 {
     return seconds <= 0 ? 0 : seconds * 1000 < most ? (int)(seconds * 1000) + 1 : most;
@@ -297,7 +299,7 @@ static zf_status zfi_meet_absent(const zfi_meet_search *s, const char *more)
                     zfi_list_end(&list, s->v->p->comm.world), s->v->p->deadline, more);
 }
 
-/* The next note of the line, within the time; else hangs up. */
+/* The next note of the connection within the time; else closes it. */
 static bool zfi_meet_next_note(zfi_line *line, double seconds)
 {
     const double until = zfi_now() + seconds;
@@ -309,7 +311,7 @@ static bool zfi_meet_next_note(zfi_line *line, double seconds)
     return got > 0;
 }
 
-/* A socket that does not block, and sends at once. */
+/* Prepares a socket that does not block and sends at once. */
 static int zfi_meet_prepare(int s)
 {
     const int yes = 1;
@@ -320,7 +322,7 @@ static int zfi_meet_prepare(int s)
     return s;
 }
 
-/* The addresses of host:port, or NULL with the error. */
+/* The addresses of host:port; NULL with the error. */
 static struct addrinfo *zfi_meet_resolve(const zfi_rendezvous *v, zf_error *error)
 {
     const struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM};
@@ -334,8 +336,8 @@ static struct addrinfo *zfi_meet_resolve(const zfi_rendezvous *v, zf_error *erro
     return code ? NULL : list;
 }
 
-/* Listens at the address or, where this machine does not know it as its own, at all that it has; -1
- * with errno. */
+/* Listens at the address or, if this machine does not have it, at all its addresses; -1 with
+ * errno. */
 static int zfi_meet_listen_at(const struct addrinfo *a, int32_t port)
 {
     const struct sockaddr_in any = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -353,7 +355,7 @@ static int zfi_meet_listen_at(const struct addrinfo *a, int32_t port)
     return -1;
 }
 
-/* The rank that has connected takes its place, if it is one that is missing. */
+/* Gives the connection to the rank that has connected, if that rank is missing. */
 static zf_status zfi_meet_seat(const zfi_meet_search *s, const zfi_line *line)
 {
     const zfi_note *n = &line->note;
@@ -370,7 +372,7 @@ static zf_status zfi_meet_seat(const zfi_meet_search *s, const zfi_line *line)
     return ZF_OK;
 }
 
-/* Of rank 0: until all have connected, who then are told the ids. */
+/* Rank 0: waits until all have connected, then sends them the ids. */
 static zf_status zfi_meet_receive_all(const zfi_meet_search *s, int listening)
 {
     for (int32_t missing = s->v->p->comm.world - 1; missing > 0;) {
@@ -402,7 +404,7 @@ static zf_status zfi_meet_receive_all(const zfi_meet_search *s, int listening)
     return ZF_OK;
 }
 
-/* Connects to the address within the time; -1 if that fails. */
+/* Connects to the address within the time; -1 on failure. */
 static int zfi_meet_connect(const struct addrinfo *a, double seconds)
 {
     const int s = zfi_meet_prepare(socket(a->ai_family, SOCK_STREAM, 0));
@@ -419,8 +421,8 @@ static int zfi_meet_connect(const struct addrinfo *a, double seconds)
     return -1;
 }
 
-/* Of other ranks: until rank 0 has told the ids. What does not answer as rank 0 does may become it
- * yet. */
+/* Other ranks: wait until rank 0 has sent the ids. If something else answers at its address, they
+ * try again. */
 static zf_status zfi_meet_ask_rank_0(const zfi_meet_search *s, const struct addrinfo *list)
 {
     zfi_line *line = &s->v->lines[0];
@@ -484,7 +486,7 @@ static uint64_t zfi_meet_number(const zfi_rendezvous *v)
     return (x ^ x >> 29) | 1;
 }
 
-/* Of other ranks: tells rank 0 that they have come, and waits for the file that is for them. */
+/* Other ranks: write that they have come, and wait for the file with the ids. */
 static zf_status zfi_meet_read_ids(const zfi_meet_search *s)
 {
     zfi_rendezvous *v = s->v;
@@ -526,8 +528,8 @@ static zf_status zfi_meet_search_file(const zfi_meet_search *s)
     return ZF_OK;
 }
 
-/* Until all ranks have rank 0's ids, or soon will: v->ids, which rank 0 gives. `start` is when the
- * deadline began to run. */
+/* Waits until all ranks have rank 0's ids, or soon will: v->ids, which rank 0 sets. The deadline
+ * began at `start`. */
 static zf_status zfi_meet_all(zfi_rendezvous *v, double start, zf_error *error)
 {
     const zfi_meet_search s = {v, start + v->p->deadline, error};
@@ -537,7 +539,7 @@ static zf_status zfi_meet_all(zfi_rendezvous *v, double start, zf_error *error)
 
 /* ---------------------------------------------------------------------------------- afterwards */
 
-/* Takes the notices of other ranks, if there are any. */
+/* Reads notes of other ranks, if there are any. */
 static void zfi_meet_listen(zfi_rendezvous *v)
 {
     zf_error error = {ZF_OK, ""};
@@ -554,7 +556,7 @@ static void zfi_meet_listen(zfi_rendezvous *v)
     if (out) zfi_process_fail(v->p, &error, known ? NULL : error.text);
 }
 
-/* The heartbeat of a rank that waits at the channel. */
+/* Sends a heartbeat of this rank, which waits at the channel. */
 static void zfi_meet_tell_waiting(zfi_rendezvous *v, int channel)
 {
     zfi_note note;
@@ -565,7 +567,7 @@ static void zfi_meet_tell_waiting(zfi_rendezvous *v, int channel)
     pthread_mutex_unlock(&v->p->mutex);
 }
 
-/* Tells that this rank gives up, and why. The mutex is held. */
+/* Sends that this rank has failed, and why. The mutex is held. */
 static void zfi_meet_tell_failure(zfi_rendezvous *v, const char *why)
 {
     zfi_note note;
@@ -576,8 +578,8 @@ static void zfi_meet_tell_failure(zfi_rendezvous *v, const char *why)
     zfi_meet_write_file(v, &note, "", 0);
 }
 
-/* Ends the connections and takes the files back, after a word to the others unless it failed. The
- * mutex is held. */
+/* Closes the connections and removes the files; unless it has failed, says goodbye first. The mutex
+ * is held. */
 static void zfi_meet_leave(zfi_rendezvous *v)
 {
     zfi_note note;

@@ -200,8 +200,8 @@ ZFI_KERNEL(zfi_random_uniform,
            (float *y, uint64_t first, int64_t n, uint32_t stream, uint32_t step, uint64_t seed),
            (y, first, n, stream, step, seed))
 
-/* Of 2^16 halves, how many keep an element that is dropped with probability p: all where p = 0,
- * else at least one and not all. */
+/* How many of 2^16 halves keep an element that is dropped with probability p: all if p = 0, else at
+ * least one and not all. */
 static uint32_t zfi_dropout_threshold(double p)
 {
     double kept = nearbyint((1 - p) * 65536);

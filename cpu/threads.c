@@ -104,7 +104,7 @@ static void zfi_pool_wake(zfi_pool *pool, pthread_cond_t *condition)
     pthread_mutex_unlock(&pool->mutex);
 }
 
-/* Takes the tasks of its own share, then what is left of the others'. */
+/* Runs the tasks of this worker's share, then remaining tasks of others. */
 static void zfi_pool_work(zfi_pool *pool, int worker)
 {
     for (int i = 0; i < pool->threads; i++) {

@@ -191,7 +191,7 @@ ZFI_BODY float zfi_gelu_tanh_grad1(zfi_isa isa, float x)
     }                                                                                              \
     ZFI_KERNEL(zfi_v##name, (float *dx, const float *dy, const float *x, int64_t n), (dx, dy, x, n))
 
-/* The same, and y[i] = f(x[i]), which shares most of the computation. */
+/* The same together with y[i] = f(x[i]), which shares most of the computation. */
 #define ZFI_ARRAY_BOTH(name)                                                                       \
     ZFI_BODY void zfi_v##name##_both_body(zfi_isa isa, float *dx, float *y, const float *dy,       \
                                           const float *x, int64_t n)                               \

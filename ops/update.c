@@ -53,7 +53,8 @@ static zf_status zfi_infer_target(zfi_infer *c, int first)
             "of %s",
             c->graph->records[op]->name);
     if (op != ZF_OP_param && !blocks->list.count)
-        return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "of a bucket, blocks must list what is updated");
+        return zfi_infer_fail(c, ZF_ERR_ARGUMENT,
+                              "blocks must list the parameters of the bucket that it updates");
     if (world->i < 0 || count > INT64_MAX / shards)
         return zfi_infer_fail(c, ZF_ERR_ARGUMENT, "world %lld is none", (long long)world->i);
     status = zfi_infer_blocks(c, blocks, zfi_whole_blocks(count * shards));

@@ -275,13 +275,13 @@ static bool zfi_is_no_heads(const zfi_missing *m, int32_t id, const char *what, 
     if (zfi_turns_heads(node) && cut->op == ZF_OP_reshape && m->uses[node->args[0]] == 1 &&
         zfi_miss_node(m, cut->args[0])->shape.rank == 3)
         return false;
-    zfi_miss(m, "attention", id,
-             "%s, %s, is no value [batch, tokens, hidden] that a reshape and a transpose cut into "
-             "heads%s",
-             what, ZFI_NAME(m, x),
-             node->op == ZF_OP_add || node->op == ZF_OP_concat
-                 ? "; zf_rope turns positions before that"
-                 : "");
+    zfi_miss(
+        m, "attention", id,
+        "%s, %s, is no value [batch, tokens, hidden] that a reshape and a transpose split into "
+        "heads%s",
+        what, ZFI_NAME(m, x),
+        node->op == ZF_OP_add || node->op == ZF_OP_concat ? "; zf_rope rotates q and k before that"
+                                                          : "");
     return true;
 }
 
@@ -341,7 +341,7 @@ static void zfi_miss_attention(const zfi_missing *m, int32_t id)
     if (!result || ZF_INT(last, matmul, transpose_a)) return;
     scores = zfi_miss_node(m, product);
     if (by != id && node->op == ZF_OP_masked_softmax && ZF_FLOAT(node, masked_softmax, p) > 0) {
-        zfi_miss(m, "attention", id, "a second dropout, %s, stands behind it", ZFI_NAME(m, by));
+        zfi_miss(m, "attention", id, "a second dropout, %s, follows it", ZFI_NAME(m, by));
         return;
     }
     if (zfi_is_read_elsewhere(m, "attention", id, "what it gives", id, by == id ? result : by) ||

@@ -89,7 +89,7 @@ static int32_t zfi_store_find(const zf_store *s, const char *name)
     return k >= 0 && k < zfi_len(s->tensors) && !strcmp(s->tensors[k].name, name) ? k : -1;
 }
 
-/* The same of one that lies in a bucket. */
+/* The same for a tensor in a bucket. */
 static int32_t zfi_store_placed(const zf_store *s, const char *name)
 {
     int32_t k = zfi_store_find(s, name);
@@ -104,8 +104,8 @@ static char *zfi_stored_data(const zf_store *s, const zfi_stored *t)
     return b->world > 1 ? NULL : b->data + (size_t)t->at * zf_dtype_size(t->dtype);
 }
 
-/* What a rank has of a tensor: elements [first, first + count), at `data`; all of it, or the
- * elements that lie in its shard. */
+/* A rank's part of a tensor: elements [first, first + count), at `data`; all of it, or those in the
+ * rank's shard. */
 typedef struct zfi_portion {
     int64_t first, count;
     bool cut;
@@ -134,14 +134,14 @@ static zfi_portion zfi_portion_of(const zf_store *s, int32_t k)
     return zfi_portion_of_rank(s, &s->tensors[k], s->rank);
 }
 
-/* Tensor b lies directly behind tensor a, both whole. */
+/* Tensor b begins directly after tensor a; both are whole. */
 static bool zfi_store_follows(const zf_store *s, int32_t a, int32_t b)
 {
     const char *first = zfi_stored_data(s, &s->tensors[a]);
     return first && first + zfi_stored_bytes(&s->tensors[a]) == zfi_stored_data(s, &s->tensors[b]);
 }
 
-/* Where a tensor lies. */
+/* The space of a tensor. */
 static zf_space zfi_stored_space(const zf_store *s, const zfi_stored *t)
 {
     return t->bucket < 0 ? ZF_HOST : s->buckets[t->bucket].space;

@@ -125,8 +125,7 @@ static zf_status zfi_entry_read(const zfi_loading *l, const zf_json *json, zfi_e
     return zfi_entry_sums(l, entry, error);
 }
 
-/* Opens the file of a kind of tensors, if the list has one, and checks what stands in front of
- * their data. */
+/* Opens the file of one kind of tensors, if the list has one, and checks its header. */
 static zf_status zfi_load_header(zfi_loading *l, int kind)
 {
     zf_error *error = &l->store->error;

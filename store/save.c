@@ -9,7 +9,7 @@
 typedef struct zfi_list {
     int32_t rank;        /* of the files' names; -1: what is whole */
     bool there[2];       /* by kind: there is such a file */
-    uint32_t headers[2]; /* the checksum of what stands in front of its data */
+    uint32_t headers[2]; /* checksums of the headers */
     uint32_t *sums;      /* of every piece, tensor after tensor; a growing array */
 } zfi_list;
 

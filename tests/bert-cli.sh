@@ -750,10 +750,10 @@ ranks_continued() {
 check 'and go on with the same bits' ranks_continued
 
 check 'a batch that cannot be cut' \
-    spoils "--batch 10 examples cannot be cut into 4 equal parts (ranks 2 x micro-batches 2);\
+    spoils "--batch 10 examples cannot be split into 4 equal parts (ranks 2 x micro-batches 2);\
  8 or 12 can" --batch 10 --ranks 2 --micro-batches 2
 check 'a batch that is too small' \
-    spoils "--batch 2 examples cannot be cut into 4 equal parts (ranks 4 x micro-batches 1);\
+    spoils "--batch 2 examples cannot be split into 4 equal parts (ranks 4 x micro-batches 1);\
  4 can" --batch 2 --ranks 4
 check 'no such stage' misused "--zero takes a whole number from 0 to 3, not '4'" pretrain --zero 4
 check 'one rank fails, all end' spoils '/dev/full: No space left on device' --ranks 4 --zero 3 \
@@ -913,7 +913,7 @@ shared() {
 }
 check 'ranks share batches' shared
 check 'batches that cannot be cut' \
-    fails 1 "bert: $golden/batch.safetensors: 4 examples cannot be cut into 3 equal parts\
+    fails 1 "bert: $golden/batch.safetensors: 4 examples cannot be split into 3 equal parts\
  (ranks 3 x micro-batches 1); 3 or 6 can" "$bert" pretrain --model $golden/config.json \
     --batch-file $golden/batch.safetensors --ranks 3
 

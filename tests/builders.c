@@ -153,7 +153,7 @@ TEST(near_misses_of_a_llama)
     static const char *const told[] = {
         "qkv in model.layers.0: matmul: it and ",
         "attention in model.layers.0: masked_softmax: q, ",
-        "zf_rope turns positions before that",
+        "zf_rope rotates q and k before that",
         "= residual_norm without a bias; zf_linear joins them",
     };
     for (int64_t kv_heads = KV_HEADS; kv_heads <= HEADS; kv_heads += KV_HEADS) {

@@ -239,7 +239,7 @@ TEST_ONCE(llm_configurations_that_are_refused)
         {SIZES "\"rope_scaling\": {\"rope_type\": \"linear\"}}",
          ":2:17: rope_scaling lacks \"factor\""},
         {SIZES "\"partial_rotary_factor\": 0.5}",
-         ":2:26: partial_rotary_factor must be 1: all of a head is turned, not 0.5"},
+         ":2:26: partial_rotary_factor must be 1: all of a head is rotated, not 0.5"},
         {SIZES "\"hidden_act\": \"mish\"}",
          ":2:15: hidden_act must be one of gelu, gelu_new, gelu_pytorch_tanh, relu and silu, not "
          "\"mish\""},
@@ -247,7 +247,7 @@ TEST_ONCE(llm_configurations_that_are_refused)
          "config.json: num_key_value_heads (4) must be a divisor of num_attention_heads (6)"},
         {SIZES "\"head_dim\": 5}", "config.json: heads are 5 wide; rope needs an even width"},
         {SIZES "\"quantization_config\": {}}", ":2:24: quantization_config says that the weights "
-                                              "are quantised, which is not read"},
+                                               "are quantised, which is not read"},
         {SIZES "\"model_type\": \"qwen2\", \"num_key_value_heads\": 3, "
                "\"use_sliding_window\": true, \"layer_types\": [\"sliding_attention\", "
                "\"full_attention\", \"full_attention\"]}",

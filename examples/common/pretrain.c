@@ -180,7 +180,7 @@ static bool cut_batch(run_job *job, zf_error *error)
     if (o->batch % parts) {
         if (less) snprintf(fewer, sizeof fewer, "%lld or ", (long long)less);
         return fail(error, ZF_ERR_ARGUMENT,
-                    "%.300s%s%lld examples cannot be cut into %lld equal parts (ranks %d x "
+                    "%.300s%s%lld examples cannot be split into %lld equal parts (ranks %d x "
                     "micro-batches %lld); %s%lld can",
                     o->batch_file ? o->batch_file : "--batch", o->batch_file ? ": " : " ",
                     (long long)o->batch, (long long)parts, (int)job->ranks.world,

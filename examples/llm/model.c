@@ -46,7 +46,7 @@ static void read_rope(llm_config *c, const zf_json *json, zf_error *error)
         double whole = 1;
         part = config_member(k ? rope : json, "partial_rotary_factor");
         zf_json_to_double(part, 0, 1, &whole, error);
-        if (whole != 1) zf_json_expected(part, error, "1: all of a head is turned");
+        if (whole != 1) zf_json_expected(part, error, "1: all of a head is rotated");
     }
     if (c->scaling)
         zf_json_to_double(zf_json_require(rope, "factor", error), 1e-6, 1e6, &c->factor, error);

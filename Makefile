@@ -5,8 +5,8 @@
 #     make test-all      runs them in every other build as well
 #     make help          lists the rest
 #
-# There is no configure step. What is made lies in build/ and dist/. Packages that are missing are
-# installed (by root) or named (tools/needs.sh).
+# There is no configure step. Outputs are in build/ and dist/. Missing packages are installed (by
+# root) or named (tools/needs.sh).
 
 VERSION = 0.1.0
 
@@ -23,7 +23,7 @@ WERROR  = -Werror
 PREFIX  = /usr/local
 DESTDIR =
 
-# Of make pretrain; tools/pretrain.sh has the defaults.
+# Settings of make pretrain; tools/pretrain.sh has the defaults.
 export STEPS MODEL THREADS CORPUS SEQ BATCH MASKED DROPOUT SEED PRECISION VOCAB
 # Of make fuzz: inputs for each target.
 FUZZ_RUNS = 1000000
@@ -37,7 +37,7 @@ FUZZ     = $(patsubst tests/fuzz/%.c,%,$(wildcard tests/fuzz/*.c))
 TOOLS    = $(patsubst tools/%.c,%,$(wildcard tools/zf-*.c))
 EXAMPLES = $(patsubst examples/%.c,%,$(wildcard examples/*.c))
 BENCHES  = $(patsubst %.c,%,$(wildcard bench/*.c))
-# What programs and tests share: the samples without their main, the passes by name of zf-opt.
+# Shared by programs and tests: the samples without their main, zf-opt's passes by name.
 SAMPLES  = bert gpt llm
 PARTS    = $(filter-out %/main.c %/sentences.c, \
              $(wildcard $(SAMPLES:%=examples/%/*.c) examples/common/*.c)) $(wildcard tools/pass.c)
@@ -49,7 +49,7 @@ PROGRAMS = $(if $(CUDA),$(SAMPLES:%=build/cuda/%),$(SAMPLES:%=build/%) $(TOOLS:%
 all: $(PROGRAMS) ## build the programs (the default; CUDA=1: those for a GPU, in build/cuda)
 
 # ------------------------------------------------------------------------------------- variants
-# A variant is a folder under build/ where the same sources are built in another way.
+# A variant is a folder under build/ with the same sources, built in another way.
 
 VARIANTS = build build/clang build/asan build/ubsan build/tsan build/fuzz build/coverage \
            build/cuda build/neon
@@ -60,7 +60,7 @@ build/asan/%:     private MODE = -O1 -g1 -fsanitize=address,undefined -DRANDOM_G
                              $(SANITIZED)
 build/ubsan/%:    private MODE = -O1 -g1 -fsanitize=undefined $(SANITIZED)
 build/ubsan/%:    private override CC = clang
-# ThreadSanitizer has little to find in graphs that one thread runs, and takes long over them.
+# ThreadSanitizer finds little in graphs that one thread runs, and is slow there.
 build/tsan/%:     private MODE = -O1 -g1 -fsanitize=thread -DRANDOM_GRAPHS=30 -DBERT_STEPS=5 \
                              $(PORTABLE) $(SANITIZED)
 build/fuzz/%:     private MODE = -O1 -g1 -fsanitize=fuzzer-no-link,address,undefined $(PORTABLE) \
@@ -74,16 +74,15 @@ build/neon/%:     private MODE = -O1 -DZF_HEADER='"../dist/zeroflow.h"'
 build/neon/%:     private LDFLAGS = -static
 build/neon/obj/tests/inside.o: dist/zeroflow.h
 
-# What gcc warns of there, and not at -O2, is often not so.
+# Warnings of gcc that are often wrong there, unlike at -O2.
 DOUBTFUL  = -Wno-unknown-warning-option -Wno-format-truncation -Wno-maybe-uninitialized
 SANITIZED = -fno-sanitize-recover=all $(DOUBTFUL)
 # Kernels take a third of the time that the library takes to compile. Under a sanitizer loops stay
-# scalar. What is not about kernels has those of one instruction set.
+# scalar. Builds that do not test kernels have those of one instruction set.
 SCALAR    = -DZFI_LEVEL='"O1"'
 PORTABLE  = -DZFI_PORTABLE $(SCALAR)
 
-# The samples and build/bench/overlap run on processes as well where there is an MPI; make MPICC=
-# does without.
+# With MPI, the samples and build/bench/overlap also run as processes; make MPICC= builds without.
 MPICC := $(shell command -v mpicc)
 ifneq ($(MPICC),)
 MPI = build/obj/mpi/examples/common/mpi.o build/obj/mpi/zeroflow_mpi.o
@@ -113,7 +112,7 @@ build/cuda/%: private MODE = -DWITH_CUDA -isystem $(CUDA_HOME)/include
 build/cuda/%: private BLAS = $(CUDA_LIBS)
 build/cuda/matmul: build/cuda/obj/bench/cuda/matmul.o
 	$(LINK)
-# Kernels of attention alone; what else launches call is not called.
+# Only the kernels of attention; nothing else in the file is called.
 build/cuda/attention: bench/cuda/attention.cu zeroflow.h $(DEVICE) build/cuda/libzeroflow.a Makefile
 	$(call say,nvcc) mkdir -p $(@D); $(NVCC) $(NVCC_FLAGS) -diag-suppress 177 \
 	    -Xcompiler -Wno-unused-function -I. -o $@ $< build/cuda/libzeroflow.a $(LDLIBS)
@@ -137,7 +136,7 @@ build/cuda/obj/zeroflow_cuda.o: zeroflow.h $(DEVICE) Makefile
 CXX          ?= g++
 CUDA_HEADERS := $(patsubst %/cuda_runtime.h,%,$(firstword $(wildcard \
                   $(CUDA_HOME)/include/cuda_runtime.h /usr/local/cuda/include/cuda_runtime.h)))
-# Where there is no nccl.h, what is about ranks is left out.
+# Without nccl.h, sources about ranks are left out.
 NCCL_SOURCE   = $(if $(NCCL_HEADER),zeroflow_nccl.c)
 CUDA_TESTS    = tests/cuda.c $(filter-out $(if $(NCCL_SOURCE),,%/nccl.c),$(wildcard tests/cuda/*.c))
 EMULATE       = $(call say,compile) mkdir -p $(@D); \
@@ -145,12 +144,12 @@ EMULATE       = $(call say,compile) mkdir -p $(@D); \
                 -O1 -g1 -fno-strict-aliasing -ffp-contract=off -isystem $(CUDA_HEADERS) -I. $(MODE) \
                 -MMD -MP -c -o $@
 EMULATION     = $(wildcard tests/emulation/*.c*)
-# Of these, what runs kernels; the rest tests that.
+# Those of them that run kernels; the others test these.
 MACHINE       = $(filter %.cpp,$(EMULATION))
 EMULATED      = build/emulated build/emulated/asan
 
 build/emulated/%:      private MODE = -DEMULATION -DWITH_CUDA $(if $(NCCL_SOURCE),-DWITH_NCCL)
-# Kernels that run a few thousand elements do not overflow an integer; to look for it takes long.
+# Kernels over a few thousand elements do not overflow an integer, and the check is slow.
 build/emulated/asan/%: private MODE = -DEMULATION \
     -fsanitize=address,alignment,bounds,shift,integer-divide-by-zero,bool,enum $(SANITIZED)
 build/emulated/%:      private BLAS = -lstdc++
@@ -174,7 +173,7 @@ COMPILE   = $(call say,compile) mkdir -p $(@D); \
 LINK      = $(call say,link) mkdir -p $(@D); \
             $(CC) $(CFLAGS) $(MODE) $(LDFLAGS) -o $@ $(filter %.o,$^) $(filter %.a,$^) \
             $(BLAS) $(PCRE2) $(LDLIBS)
-# -q: samples have files of one name.
+# -q: files of several samples have the same name.
 ARCHIVE   = $(if $V,,@)rm -f $@; ar -cqs $@ $^
 
 # $1: the folder of a variant.
@@ -199,8 +198,8 @@ endef
 
 $(foreach v,$(VARIANTS),$(eval $(call variant,$v)))
 
-# The tests carry the implementation in inside.c; those of CUDA, which are on their own, link it.
-# Their samples and their library allocate through tests/main.c, and tell it their messages.
+# The tests contain the implementation, in inside.c; those of CUDA are separate and link it. Their
+# samples and their library allocate through tests/main.c, and report their messages to it.
 OBJCOPY = objcopy
 build/neon/libtested.a: private OBJCOPY = aarch64-linux-gnu-objcopy
 HOOKED  = malloc calloc realloc snprintf vsnprintf
@@ -226,7 +225,7 @@ build/blas/tests: build/blas/obj/tests/inside.o build/libtested.a \
                   $(patsubst %.c,build/obj/%.o,$(filter-out %/inside.c,$(TESTS)))
 	$(LINK)
 
-# What runs on processes is compiled by mpicc.
+# Programs that run as processes are compiled by mpicc.
 build/obj/mpi/%.o: %.c Makefile | build/.needs-build
 	$(COMPILE) -I. $<
 build/mpi/%: build/obj/mpi/tests/mpi/%.o build/obj/mpi/zeroflow_mpi.o build/libzeroflow.a
@@ -261,7 +260,7 @@ $(eval $(call emulated,build/emulated/asan,build/asan/obj/tests/inside.o \
 
 -include $(shell find $(wildcard $(VARIANTS:%=%/obj) $(EMULATED:%=%/obj) build/blas/obj) /dev/null -name '*.d')
 
-# The need for packages is looked into once.
+# Missing packages are checked once.
 build/.needs-%: tools/needs.sh
 	@CC='$(CC)' sh tools/needs.sh $*
 	@mkdir -p build && touch $@
@@ -302,7 +301,7 @@ test: build/.needs-test ## build and run the tests
 test-all: build/.needs-test-all ## the same, and all of them again in every other build
 	+@MAKE='$(MAKE)' sh tests/run.sh all
 
-# What test-all has beside test.
+# Groups that test-all has in addition to test.
 test-rest: build/.needs-test-all
 	+@MAKE='$(MAKE)' sh tests/run.sh rest
 

@@ -37,7 +37,7 @@ check 'pretrain without a text' \
 check 'pretrain with text and batches' misused '--corpus and --batch-file exclude each other' \
     pretrain --corpus c --batch-file b
 check 'seconds without a text' \
-    misused '--seconds measures steps on --corpus; with --batch-file, say --steps' \
+    misused '--seconds measures steps on --corpus; with --batch-file or --data, say --steps' \
     pretrain --seconds 9 --batch-file b
 check 'two first values' \
     misused '--init has the first values: without --first-positions and --first-bias' \

@@ -6,13 +6,13 @@
  *     %6 = swiglu_grad %5, %1, %2 : f32[2,8,64]    dg = dy u s (1 + g (1 - s)); du is swiglu %1, %5
  *     %6 = swiglu_grad %5, %1 : f32[2,8,128]       the packed form: dg, then du of each row
  *
- * Saved: the operands. silu(g) is not in memory, and neither is its gradient. */
+ * Saved: the operands. Neither silu(g) nor its gradient is in memory. */
 
-/* A launch taken apart. Element i of y is made of elements zfi_swiglu_at of gate and, up_at behind
- * it, of up; the gradients are where these are. */
+/* A launch taken apart. Element i of y is computed from element zfi_swiglu_at of gate and, up_at
+ * further, of up; the gradients have the same places. */
 typedef struct zfi_swiglu {
-    const zf_array *dy, *gate, *up; /* dy: NULL forward */
-    int64_t n, row, up_at;          /* n of a row of y, `row` of gate */
+    const zf_array *dy, *gate, *up; /* dy: NULL in the forward pass */
+    int64_t n, row, up_at;          /* n: elements of a row of y, `row`: of gate */
     bool packed;
 } zfi_swiglu;
 
@@ -34,7 +34,8 @@ static int64_t zfi_swiglu_at(const zfi_swiglu *s, int64_t i)
     return i / s->n * s->row + i % s->n;
 }
 
-/* Operands first..: gate and up, of one shape, or packed. c->shape becomes that of y. */
+/* Checks the operands from number `first` on: gate and up of one shape, or packed. c->shape becomes
+ * the shape of y. */
 static zf_status zfi_infer_gates(zfi_infer *c, int32_t first)
 {
     const zfi_node *gate = c->args[first], *up = c->args[c->arg_count - 1];
@@ -98,7 +99,7 @@ ZFI_BODY void zfi_swiglu_run_body(zfi_isa isa, float *y, const float *g, const f
 }
 ZFI_KERNEL(zfi_swiglu_run, (float *y, const float *g, const float *u, int64_t n), (y, g, u, n))
 
-/* A gradient may lie over what it is made of. */
+/* A gradient may lie over an operand. */
 ZFI_BODY void zfi_swiglu_back_body(zfi_isa isa, float *dg, float *du, const float *dy,
                                    const float *g, const float *u, int64_t n)
 {
@@ -113,7 +114,7 @@ ZFI_KERNEL(zfi_swiglu_back,
            (float *dg, float *du, const float *dy, const float *g, const float *u, int64_t n),
            (dg, du, dy, g, u, n))
 
-/* Elements at.. of x, as f32: where they are, or in `aside`. */
+/* Elements of x from `at` on, as f32: in place, or converted into `aside`. */
 static const float *zfi_swiglu_load(zfi_isa isa, float *aside, const zf_array *x, int64_t at,
                                     int64_t n)
 {
@@ -123,7 +124,8 @@ static const float *zfi_swiglu_load(zfi_isa isa, float *aside, const zf_array *x
     return aside;
 }
 
-/* Where elements at.. of the result are computed, and that they are stored there. */
+/* Where to compute elements of the result from `at` on: in place, or in `aside`, from which they
+ * are stored. */
 static float *zfi_swiglu_place(const zf_launch *l, float *aside, int64_t at)
 {
     return l->out.dtype == ZF_F32 ? (float *)l->out.data + at : aside;

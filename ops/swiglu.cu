@@ -1,9 +1,10 @@
 /* swiglu and swiglu_grad on CUDA (ops/swiglu.c). */
 
-/* A launch taken apart: element i of y is made of elements i / n * row + i % n of gate and of up. */
+/* A launch taken apart: element i of y is computed from element i / n * row + i % n of gate and of
+ * up. */
 template <class T> struct zfi_gates {
-    const T *dy, *gate, *up; /* dy: NULL forward */
-    T *out, *du;             /* y, or dg; du: NULL where it is not wanted */
+    const T *dy, *gate, *up; /* dy: NULL in the forward pass */
+    T *out, *du;             /* out: y or dg; du: NULL: not needed */
     int64_t n, row;
 };
 

@@ -10,19 +10,19 @@
 
 enum { LITERALS = 10, JINJA_LIMIT = 1 << 20 };
 
-/* In texts, \1 is the token that begins a text and \2 the one that ends it. */
+/* In texts, \1 is the token that begins a text, and \2 the one that ends it. */
 struct chat_style {
     const char *name;
-    const char *first;              /* of the whole text */
+    const char *first;              /* before the whole text */
     const char *before[CHAT_ROLES]; /* NULL: no message of this role */
     const char *behind[CHAT_ROLES];
     const char *answer;
-    const char *end; /* of the assistant's message: how `behind` begins */
-    bool trimmed;    /* without white space around messages */
-    bool joined;     /* the system message is the beginning of the user's first one */
-    bool alternates; /* users and assistants take turns */
-    /* How a template is recognised: by a part of it without spaces, if that is not NULL; and all
-     * texts in it are among these, the first of them at least. */
+    const char *end; /* after the assistant's message: the beginning of `behind` */
+    bool trimmed;    /* white space around messages is removed */
+    bool joined;     /* the system message becomes the beginning of the user's first one */
+    bool alternates; /* users and assistants must alternate */
+    /* How a template is recognised: it contains `part`, without spaces, if that is not NULL; and
+     * all of its texts are among these, including the first of them. */
     const char *part;
     const char *literals[LITERALS];
 };
@@ -110,7 +110,7 @@ const char *chat_styles(void)
 
 /* ----------------------------------------------------------------------------- recognising */
 
-/* Texts in a template that it does not write: roles, names of members and of filters. */
+/* Texts in a template that are not output: roles, names of members and of filters. */
 static bool is_word(const char *text, size_t bytes)
 {
     static const char *const words[] = {"system",  "user",     "assistant", "role",
@@ -127,9 +127,9 @@ static bool is_literal(const chat_style *s, const char *text, size_t bytes)
     return false;
 }
 
-/* The texts of a template, one behind the other, each ended by a 0 byte: those in quotation marks,
- * without those of raise_exception, and those outside of tags that are not white space alone. And
- * the template without spaces outside of quotation marks. */
+/* Finds the texts of a template, each followed by a 0 byte: those in quotation marks, except in
+ * raise_exception, and those outside tags that are not only white space; and the template without
+ * spaces outside quotation marks. */
 static void read_template(const char *at, buffer *texts, buffer *dense)
 {
     while (*at) {
@@ -170,7 +170,8 @@ static void read_template(const char *at, buffer *texts, buffer *dense)
     }
 }
 
-/* The first text of a template that is not of the style; NULL: all are, and its mark is there. */
+/* The first text of a template that does not belong to the style; NULL: all do, and `part` is
+ * there. */
 static const char *what_is_other(const chat_style *s, const buffer *texts, const buffer *dense)
 {
     bool marked = false;
@@ -205,7 +206,7 @@ static bool recognise(chat_template *t, const char *jinja, const char *path, zf_
     for (int k = 0; good && k < STYLES && !t->style; k++) {
         other = what_is_other(&styles[k], &texts, &dense);
         if (!other) t->style = &styles[k];
-        /* The style that fits longest is the one that was meant. */
+        /* The most similar style is the one that was meant. */
         else if (*other && (!*why || other > why)) why = other;
     }
     if (!good) fail(error, ZF_ERR_NOMEM, "out of memory");
@@ -230,7 +231,8 @@ static void read_token(const zf_json *config, const char *key, char out[CHAT_TOK
     else strcpy(out, text);
 }
 
-/* The whole of a file, to be freed; NULL with an error, or without where it is not there. */
+/* Reads a whole file, which the caller frees; NULL with an error, or without one where it does not
+ * exist. */
 static char *read_jinja(const char *path, zf_error *error)
 {
     const char *why;
@@ -245,8 +247,8 @@ static char *read_jinja(const char *path, zf_error *error)
     return text;
 }
 
-/* The template that a folder has: its text is in *jinja, to be freed, or in the config; NULL: there
- * is none, or *error. */
+/* The template of a folder: in *jinja, which the caller frees, or in the config; NULL: there is
+ * none, or *error. */
 static const char *find_template(const char *folder, const zf_json *config, char **jinja,
                                  zf_error *error)
 {
@@ -298,7 +300,7 @@ static void put(const chat_template *t, const char *text, buffer *out)
     }
 }
 
-/* Without white space at the ends. */
+/* A message without white space at its ends. */
 static chat_message trimmed(chat_message m)
 {
     const unsigned char *p = (const unsigned char *)m.text;
@@ -346,7 +348,7 @@ bool chat_text(const chat_template *t, const chat_message *messages, size_t coun
         chat_message m = s->trimmed && !first ? trimmed(messages[i]) : messages[i];
         size_t begin;
         if (first) put(t, s->before[CHAT_USER], out);
-        if (joins) { /* trimmed as a whole: what stands between the two parts stays */
+        if (joins) { /* trimmed as a whole: white space between both parts stays */
             m.bytes += (size_t)(m.text - messages[i].text);
             m.text = messages[i].text;
         } else {

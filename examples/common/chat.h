@@ -1,12 +1,12 @@
-/* Chats as the text that a model was trained on: the chat_template of its tokenizer_config.json.
+/* Chats in the text format that a model was trained on: the chat_template of its
+ * tokenizer_config.json.
  *
  *     user       a small bird?        <|im_start|>user\na small bird?<|im_end|>\n
  *     assistant  A wren.              <|im_start|>assistant\nA wren.<|im_end|>\n
  *
- * Templates are programs in Jinja, which is not interpreted here. Known are some by name
- * (chat_styles); one is recognised when all text in it belongs to that style, so that one with a
- * system message of its own, say, is unknown.
- */
+ * Templates are Jinja programs, which are not interpreted here. Some styles are known by name
+ * (chat_styles). A template is recognised if all of its text belongs to a style; one with a system
+ * message of its own, for example, is not. */
 #ifndef CHAT_H
 #define CHAT_H
 
@@ -25,7 +25,7 @@ typedef struct chat_style chat_style;
 
 enum { CHAT_TOKEN = 64 };
 
-/* A style, and the tokens that stand before and behind what a model reads. */
+/* A style, and the tokens before and after a model's input. */
 typedef struct chat_template {
     const chat_style *style;
     char begin[CHAT_TOKEN], end[CHAT_TOKEN];
@@ -47,9 +47,10 @@ typedef struct chat_span {
     size_t begin, end;
 } chat_span;
 
-/* Appends the text of a chat, and, if `answer`, how an answer begins. spans, if it is not NULL: of
- * each message what its author has written; for the assistant, with the token that ends it. False
- * with *error when the style has no such chat: roles that do not alternate, a system message. */
+/* Appends the text of a chat and, with `answer`, the beginning of an answer. spans, if not NULL:
+ * for each message, the text of its author; for the assistant, with the token that ends it. False
+ * with *error where the style does not allow the chat: roles that do not alternate, a system
+ * message. */
 bool chat_text(const chat_template *, const chat_message *messages, size_t count, bool answer,
                buffer *out, chat_span *spans, zf_error *error);
 

@@ -1,5 +1,5 @@
-/* The command generate: continues texts, or answers. Each token is computed from all before it, for
- * all texts at once. */
+/* The command generate: continues texts, or answers. Each token is computed from all tokens before
+ * it, for all texts at once. */
 #include "../bert/corpus.h"
 #include "causal.h"
 #include "chat.h"
@@ -14,24 +14,24 @@
 
 enum { ENDS = 4, PROMPTS = 256 };
 
-/* A text that is written. */
+/* A text that is being generated. */
 typedef struct row {
-    id_list ids; /* all, those of the prompt first */
+    id_list ids; /* all ids, first those of the prompt */
     size_t given;
     token_stream stream;
-    buffer text;   /* what has been written, behind the prompt */
-    size_t prompt; /* bytes of it */
+    buffer text;   /* the text, which begins with the prompt */
+    size_t prompt; /* bytes of the prompt */
     size_t shown;
     bool done;
 } row;
 
 typedef struct writer {
     session session;
-    bert_vocab *words; /* either this */
-    tokens *tokens;    /* or that */
+    bert_vocab *words; /* one of these two */
+    tokens *tokens;
     chat_template chat;
     const char *stop;   /* a text that ends the answer; NULL: none */
-    int64_t window;     /* tokens that the model sees */
+    int64_t window;     /* tokens that the model is shown */
     int32_t ends[ENDS]; /* tokens that end a text; -1: none */
     int32_t begin;      /* of words: the token before a text */
     row rows[PROMPTS];
@@ -63,7 +63,7 @@ static bool encode_words(writer *w, row *r, const char *prompt)
     int32_t *ids = malloc((size_t)(count + 1) * sizeof *ids);
     r->ids.failed = !ids;
     if (ids) bert_encode(w->words, prompt, strlen(prompt), 0, ids, count);
-    id_list_add(&r->ids, w->begin); /* a text begins where another one ends */
+    id_list_add(&r->ids, w->begin); /* a text begins after the end of another */
     for (int64_t i = 0; ids && i < count; i++) id_list_add(&r->ids, ids[i]);
     free(ids);
     return !r->ids.failed;
@@ -79,7 +79,7 @@ static bool encode_tokens(writer *w, row *r, const char *prompt, zf_error *error
         good = w->framed ? tokens_encode(w->tokens, text.at, text.count, 0, &r->ids, error)
                          : tokens_encode(w->tokens, m.text, m.bytes, TOKENS_FRAME, &r->ids, error);
     buffer_free(&text);
-    /* What a post_processor puts behind a text would end it. */
+    /* If a post_processor adds an end token to the prompt, it is removed. */
     while (good && r->ids.count > 1 && is_end(w, r->ids.at[r->ids.count - 1])) r->ids.count--;
     return good && token_stream_open(&r->stream, w->tokens, TOKENS_NO_SPECIAL, r->ids.at,
                                      r->ids.count, error);
@@ -105,8 +105,7 @@ static void end_row(row *r)
     if (r->stream.tokens) token_stream_close(&r->stream);
 }
 
-/* Adds a token after what is there: with a space before it, unless it continues a word or ends a
- * clause. */
+/* Adds a token to the text: with a space before it, unless it continues a word or ends a clause. */
 static void add_word(const bert_vocab *vocab, row *r, int32_t id)
 {
     const char *token = bert_vocab_token(vocab, id);
@@ -116,7 +115,7 @@ static void add_word(const bert_vocab *vocab, row *r, int32_t id)
     buffer_add_text(&r->text, token + 2 * on);
 }
 
-/* The text from `from` on is new. It may hold the one that stops it: from there on it goes. */
+/* Looks for the stop text in the text, which is new from `from` on; removes it and what follows. */
 static void look_for_stop(const writer *w, row *r, size_t from)
 {
     size_t n = w->stop ? strlen(w->stop) : 0;
@@ -129,7 +128,7 @@ static void look_for_stop(const writer *w, row *r, size_t from)
     r->done = true;
 }
 
-/* A row gets its next token, or `id` is negative: its end. */
+/* Gives a row its next token; a negative `id` ends it. */
 static bool put(writer *w, row *r, int32_t id, zf_error *error)
 {
     size_t from = r->text.count, bytes;
@@ -148,7 +147,7 @@ static bool put(writer *w, row *r, int32_t id, zf_error *error)
     return !(r->text.failed || r->ids.failed) || fail(error, ZF_ERR_NOMEM, "out of memory");
 }
 
-/* Prints what is new, but for what may become the text that stops it. */
+/* Prints new text, except an end that could become the stop text. */
 static void show(const writer *w, row *r)
 {
     size_t n = w->stop ? strlen(w->stop) : 0, end = r->text.count;
@@ -185,7 +184,7 @@ static bool run(writer *w, zf_error *error)
     return !status || fail(error, status, "%s", zf_program_error(s->program));
 }
 
-/* Token `number` of all rows. */
+/* Computes token `number` of all rows. */
 static bool step(writer *w, int64_t number, uint64_t seed, zf_error *error)
 {
     int64_t width = zf_tensor_shape(zf_graph_find(w->session.graph, "logits")).dims[1];
@@ -276,7 +275,7 @@ static bool open_tokenizer(writer *w, const char *folder, const char *style, int
     return true;
 }
 
-/* One prompt, or those of a file, one a line. */
+/* Begins a row for the prompt, or one for each line of a file. */
 static bool begin_rows(writer *w, const char *prompt, const char *path, zf_error *error)
 {
     char line[1 << 14];

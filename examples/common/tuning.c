@@ -15,14 +15,14 @@ typedef struct reader {
     const tuning_desc *desc;
     tuning *t;
     size_t token_room, example_room;
-    id_list whole, part; /* ids of an example, of its beginning */
+    id_list whole, part; /* ids of an example, and of its beginning */
     buffer text;
     zf_error *error;
 } reader;
 
 static bool out_of_memory(zf_error *error) { return fail(error, ZF_ERR_NOMEM, "out of memory"); }
 
-/* How many ids of the whole text stand before byte `at`: those that its beginning has as well. */
+/* How many ids of the whole text come before byte `at`: those that its beginning has too. */
 static bool ids_before(reader *r, size_t at, unsigned flags, size_t *count)
 {
     size_t n = 0;
@@ -33,7 +33,7 @@ static bool ids_before(reader *r, size_t at, unsigned flags, size_t *count)
     return true;
 }
 
-/* Appends the example of r->whole, of which `labelled` says what is predicted; it is cut to a row. */
+/* Appends the example of r->whole, truncated to a row; `labelled`: which tokens are predicted. */
 static bool put_example(reader *r, const bool *labelled)
 {
     tuning *t = r->t;
@@ -66,7 +66,7 @@ static bool put_example(reader *r, const bool *labelled)
     return true;
 }
 
-/* The example whose text is r->text, of which the spans are labelled. */
+/* Takes the example with the text r->text and the labelled spans. */
 static bool take_text(reader *r, const chat_span *spans, size_t count, unsigned flags, int32_t end)
 {
     bool good, *labelled;
@@ -193,7 +193,7 @@ static bool read_lines(reader *r, const char *text, size_t bytes, const char *pa
 
 static int64_t length_of(const tuning *t, int64_t e) { return t->at[e + 1] - t->at[e]; }
 
-/* An example, and by what it is sorted. */
+/* An example, with its sort key. */
 typedef struct item {
     int64_t example;
     uint64_t key;
@@ -206,8 +206,8 @@ static int by_key(const void *a, const void *b)
     return (p->example > q->example) - (p->example < q->example);
 }
 
-/* Puts each of the items, the longest first, into the row with the least room that is enough; rows
- * and what is in them keep the order in which they were begun. */
+/* Puts each item, the longest first, into the row with the least room that is enough. Rows, and
+ * examples in a row, keep the order in which they were begun. */
 static bool pack(const tuning *t, item *items, int64_t count, bool alone, tuning_rows *rows,
                  zf_error *error)
 {
@@ -244,7 +244,7 @@ static bool pack(const tuning *t, item *items, int64_t count, bool alone, tuning
     return true;
 }
 
-/* Every twentieth example, in an order that has nothing to do with theirs, is held out. */
+/* Holds out every twentieth example, in an order that is independent of theirs. */
 static bool divide(tuning *t, bool alone, zf_error *error)
 {
     item *items = malloc((size_t)(t->examples + 1) * sizeof *items);
@@ -314,8 +314,8 @@ void tuning_free(tuning *t)
 
 /* ---------------------------------------------------------------------------------- batches */
 
-/* Place `at` of a permutation of 0..count, another one for each key: Feistel's network on the next
- * power of four, again while it leaves the range. */
+/* The place of `at` in a permutation of 0..count that depends on the key: a Feistel network on the
+ * next power of four, repeated until the result is in range. */
 static int64_t shuffled(int64_t at, int64_t count, uint64_t key)
 {
     uint64_t x = (uint64_t)at;

@@ -4,8 +4,8 @@
  *     {"messages": [{"role": "user", "content": "a small bird?"},
  *                   {"role": "assistant", "content": "A wren."}]}
  *
- * They become rows of tokens, several in a row where they fit, of which only what the assistant has
- * written is labelled:
+ * They become rows of tokens, several examples to a row where they fit. Only the assistant's text
+ * is labelled:
  *
  *     ids       <s> a small bird ? A wren . </s>  <s> and a large one ? An ostrich . </s>
  *     labels     -  -   -    -   A wren . </s> -   -   -  -   -    -  An ostrich . </s> -
@@ -20,16 +20,16 @@
 #include "tokens.h"
 
 typedef struct tuning_rows {
-    int64_t *first, *example; /* of row r the examples example[first[r]..first[r + 1]) */
+    int64_t *first, *example; /* row r has the examples example[first[r]..first[r + 1]) */
     int64_t count;
 } tuning_rows;
 
 typedef struct tuning {
     int32_t *ids;
-    bool *labelled;    /* of each token: it is to be predicted */
-    int64_t *at;       /* of example e the tokens at[e]..at[e + 1] */
+    bool *labelled; /* by token: it is predicted */
+    int64_t *at;    /* example e has the tokens at[e]..at[e + 1] */
     int64_t examples, tokens;
-    int64_t cut, left_out; /* examples that were too long; those without a label then */
+    int64_t cut, left_out; /* truncated examples; those left out, without a label */
     int64_t held_out;      /* examples, in rows of their own */
     int64_t sequence;
     uint64_t digest; /* of all tokens and labels */
@@ -38,22 +38,21 @@ typedef struct tuning {
 
 typedef struct tuning_desc {
     const tokens *tokens;
-    /* How chats are written. NULL: a prompt and its response stand one behind the other, the special
-     * tokens of a text around them, and `end` behind; chats are an error. */
+    /* The format of chats. NULL: a prompt is followed by its response, with the special tokens of a
+     * text around both, and then `end`; chats are an error. */
     const chat_template *style;
     int32_t end; /* -1: none */
-    int64_t sequence; /* tokens of a row; longer examples are cut */
+    int64_t sequence; /* tokens of a row; longer examples are truncated */
     bool alone;       /* each example has a row of its own */
 } tuning_desc;
 
-/* False with *error, which names the line: one that is not such an example; fewer than two. A
- * twentieth of the examples is held out, at least one, always the same. */
+/* False with *error, which names the line, for an invalid example, or fewer than two. A twentieth
+ * of the examples is held out, at least one, always the same. */
 bool tuning_load(tuning *, const char *path, const tuning_desc *, zf_error *error);
 void tuning_free(tuning *);
 
-/* Rows first, first + 1, ... of training: each epoch has all of them, in an order drawn by seed; or
- * of the held-out ones in their order, from the beginning again behind the end. The batch is a
- * packed one. */
+/* Reads rows first, first + 1, ... of training: each epoch has all of them, in an order drawn by
+ * seed; or of the held-out ones in their order, repeatedly. The batch is a packed one. */
 void tuning_read(const tuning *, causal_batch *b, bool held_out, uint64_t seed, int64_t first);
 
 #endif

@@ -727,12 +727,36 @@ ZF_API const char *zf_fuse_name(int32_t index);
  * other world in which world * micro_batches is the same. Scalar floats that zf_output keeps of
  * what the micro section computes are sums over the global batch: weight a loss with 1 / (examples
  * of the global batch). Requires: where there are gradients, an optimizer; not run before. desc
- * NULL: one rank. */
+ * NULL: one rank.
+ *
+ * Several nodes. With `nodes` the ranks are a mesh of two axes, node and local: rank r is place
+ * r % local of node r / local. Collectives then run over one axis after the other, so that between
+ * nodes go world / nodes times fewer bytes than where each rank sends to each:
+ *
+ *     all_gather       over node, then over local     (rank r has shard (r % local) * nodes + r / local)
+ *     reduce_scatter   over local, then over node
+ *     all_reduce       reduce_scatter over local, all_reduce over node, all_gather over local
+ *
+ * Sums have one order for each number of ranks in a node: in each micro-batch the ranks of a node
+ * are added in their order, and these sums are added in the order of nodes to what the
+ * micro-batches before left. Where there is one node, or one rank in each, that is the order of
+ * ranks, and everything is as without `nodes`. So with several nodes the bits are those of any
+ * other number of nodes and micro-batches of the same product, with as many ranks in a node. */
 typedef struct zf_store zf_store; /* section 7 */
 typedef struct zf_zero_desc {
     int32_t stage; /* 0, 1, 2 or 3 */
     int32_t world; /* ranks; 0: 1 */
     int64_t micro_batches; /* of a step, on each rank; 0: 1 */
+    int32_t nodes; /* in which the ranks are, world / nodes in each; 0: 1 */
+    /* Stage 3 (ZeRO++, Wang et al. 2023): the ranks of a node together keep a copy of the
+     * parameters from the forward to the backward pass, whose gathers then stay inside the node.
+     * No bit changes; the copies are in the plan, 1 / (ranks in a node) of the parameters on each
+     * rank */
+    bool hpz;
+    /* Stages 1 to 3 (MiCS, Zhang et al. 2022): what the stage shards is sharded over the ranks of a
+     * node, and each node has all of it. Gathers stay inside the node; of sums each rank sends its
+     * shard to other nodes. No bit changes */
+    bool mics;
     /* Maximum bytes of a bucket, which ends where a scope ends; 0: the size of the largest numbered
      * scope ("layer.7"), from 1 to 256 MiB */
     size_t bucket_bytes;
@@ -1174,10 +1198,12 @@ ZF_API const char *zf_kind_name(zf_kind kind);
 /* Collectives of one step: how many, and the bytes that one rank of n sends for them, by a ring or
  * directly: for a part of b bytes, (n-1) b of all_gather, reduce_scatter (of its result's) and
  * all_to_all; 2 (n-1) b of all_reduce, b being 1/n of the buffer, rounded up to elements; the
- * buffer of bcast, which goes along a chain. INT64_MAX bytes stand for that or more. */
+ * buffer of bcast, which goes along a chain. In a group of ranks, n is theirs. INT64_MAX bytes stand
+ * for that or more. */
 typedef struct zf_moved {
     int64_t calls;
     size_t bytes;
+    size_t between; /* of these, to ranks of other nodes (zf_zero_desc.nodes) */
 } zf_moved;
 
 typedef struct zf_traffic {
@@ -1186,6 +1212,14 @@ typedef struct zf_traffic {
      * bytes of the values */
     zf_moved download, upload, read, write;
 } zf_traffic;
+
+/* The ranks of a collective, as its attribute `over` names them. */
+typedef enum zf_over {
+    ZF_OVER_ALL,
+    ZF_OVER_NODE,  /* those at one place of all nodes */
+    ZF_OVER_LOCAL, /* those of one node */
+    ZF_OVERS
+} zf_over;
 
 /* What a step of one rank takes of one space. What reads and writes the disk (5 MiB, and 8 bytes for
  * each MiB there) is workspace of host memory, and the first page of its file workspace of the disk;
@@ -1207,7 +1241,8 @@ typedef struct zf_plan {
     const char *peak_op, *peak_scope;
     size_t most[ZF_KINDS];    /* of each kind, the maximum that is alive at one time */
     size_t at_peak[ZF_KINDS]; /* of each kind, the bytes alive at the peak: in sum live_bytes */
-    zf_traffic traffic;
+    zf_traffic traffic; /* of all collectives, and of each kind of group: */
+    zf_traffic traffic_over[ZF_OVERS];
     double flops; /* of the matrix products of a step, a multiply-add being two; the model's: */
     double recomputed_flops; /* without the products of zf_recompute, which are these */
     int32_t nodes;
@@ -1329,6 +1364,7 @@ typedef struct zf_program_info {
     int32_t nodes;
     zf_plan plan;           /* predicted */
     zf_traffic counted;     /* in the last step or the one in progress; at its end plan.traffic */
+    zf_traffic counted_over[ZF_OVERS]; /* the same of plan.traffic_over */
     size_t comm_bytes;      /* of the device, taken by the communicator: zf_comm.memory */
     /* "", or a line about slow kernels: "products of 7 shapes run by a plain kernel, which is slow:
      * cuBLASLt has none for matmul %12 [128,768] x [768,2] bf16 and others". It covers all programs
@@ -1889,11 +1925,12 @@ ZF_API void zf_safetensors_writer_free(zf_safetensors_writer *writer);
     X(shard, 1, 1, A(shard, world, i))                                                             \
     X(pack, 1, ZF_MAX_OPERANDS, A(pack, at, l) A(pack, size, i))                                   \
     X(norms, 1, 1, A(norms, blocks, l))                                                            \
-    X(all_gather, 1, 2, A(all_gather, world, i))                                                   \
-    X(reduce_scatter, 1, 2, A(reduce_scatter, world, i))                                           \
-    X(all_reduce, 1, 2, A(all_reduce, world, i))                                                   \
-    X(all_to_all, 1, 1, A(all_to_all, world, i))                                                   \
-    X(bcast, 1, 1, A(bcast, world, i) A(bcast, root, i))                                           \
+    X(all_gather, 1, 2, A(all_gather, world, i) A(all_gather, over, e(all|node|local)))            \
+    X(reduce_scatter, 1, 2, A(reduce_scatter, world, i)                                            \
+      A(reduce_scatter, over, e(all|node|local)))                                                  \
+    X(all_reduce, 1, 2, A(all_reduce, world, i) A(all_reduce, over, e(all|node|local)))            \
+    X(all_to_all, 1, 1, A(all_to_all, world, i) A(all_to_all, over, e(all|node|local)))            \
+    X(bcast, 1, 1, A(bcast, world, i) A(bcast, over, e(all|node|local)) A(bcast, root, i))         \
     /* effects */                                                                                  \
     X(output, 1, 1, )                                                                              \
     X(gradient, 2, 2, )                                                                            \
@@ -1943,7 +1980,7 @@ typedef enum zf_op_traits {
     ZF_OP_MUTATES = 8,  /* writes into its leaf operands */
     ZF_OP_VIEW = 16,    /* may be the same bytes as operand 0 */
     ZF_OP_INPLACE = 32, /* may write over an operand of its shape and element size that dies here */
-    ZF_OP_COLLECTIVE = 64, /* all ranks take part in it */
+    ZF_OP_COLLECTIVE = 64, /* all ranks take part in it, or groups of them */
     /* Element i of the result is made of elements i of the operands, broadcast to its shape */
     ZF_OP_ELEMENTWISE = 1 << 7,
     ZF_OP_BY_ROWS = 1 << 8,   /* each row over the last dimension is made of rows of the operands */
@@ -2016,6 +2053,8 @@ typedef struct zf_run {
     int64_t micro; /* micro-batch of the step: 0, 1, ... */
     int64_t slot;  /* which part of the global batch this is: micro * world + rank */
     int32_t rank, world;
+    int32_t nodes; /* in which the ranks are, as many in each (zf_zero_desc.nodes) */
+    int32_t shard; /* which shard of what is sharded is this rank's: 0, 1, ... */
     bool evaluate; /* dropout passes through */
 } zf_run;
 
@@ -2253,7 +2292,13 @@ struct zf_backend {
 
 /* ----------------------------------------------------------------------------- 15 COMMUNICATORS */
 
-/* One collective of one rank. Elements of in and out, n ranks: count and n count of all_gather; n
+/* The ranks first, first + stride, ...: `count` of them; count 0: all. */
+typedef struct zf_group {
+    int32_t first, stride, count;
+} zf_group;
+
+/* One collective of one rank. Elements of in and out, n ranks in its group: count and n count of
+ * all_gather; n
  * count and count of reduce_scatter; n count each of all_to_all; count each of all_reduce and
  * bcast. out may be in where both have one length; they never overlap otherwise, except that in may
  * be this rank's own part of all_gather's out. With add, all_reduce's out is the same on all
@@ -2261,13 +2306,15 @@ struct zf_backend {
 typedef struct zf_collective {
     zf_op op;
     int32_t node;    /* its id, for messages */
-    int32_t channel; /* calls on one channel are in one order on all ranks; channels overlap */
+    /* Calls on one channel are in one order on all ranks of a group; channels overlap */
+    int32_t channel;
     zf_dtype dtype;
     int64_t count;   /* elements, as above */
     const void *in;
     void *out;
     bool add;     /* reductions: out += instead of out = */
-    int32_t root; /* bcast */
+    int32_t root; /* bcast: which one of the group, from 0 on */
+    zf_group group; /* who calls it, this rank among them; a rank may be in several groups */
     void *stream; /* the device queue to do it on; NULL: it is done when the call returns */
 } zf_collective;
 
@@ -2290,6 +2337,9 @@ struct zf_comm {
     zf_status (*check)(void *self, double seconds, zf_error *error);
     /* Bytes of the device that it has taken for itself, which no plan counts; 0: of the host's */
     size_t memory;
+    /* It can do calls of a group (zf_collective.group). Where one fails, the calls of all ranks
+     * fail */
+    bool groups;
 };
 
 /* What a node of trait ZF_OP_COLLECTIVE asks of the communicator; on no stream. */
@@ -2298,6 +2348,9 @@ ZF_API zf_collective zf_collective_of(const zf_launch *launch);
  * to channels - 1; ZF_ERR_ARGUMENT says what is wrong, and what would be right. */
 ZF_API zf_status zf_collective_check(const zf_collective *call, const zf_comm *comm,
                                      int32_t channels, zf_error *error);
+/* The group of the call: where it names none, all ranks. The rank itself is number
+ * (comm->rank - group.first) / group.stride of it. */
+ZF_API zf_group zf_collective_group(const zf_collective *call, const zf_comm *comm);
 /* "all_gather %59", and "bcast %59 of 1024 f32 from rank 1"; the text is given back. */
 ZF_API const char *zf_collective_name(char text[64], const zf_collective *call);
 ZF_API const char *zf_collective_text(char text[128], const zf_collective *call);
@@ -2430,6 +2483,7 @@ ZF_API zf_status zf_lockstep_load(const zf_lockstep_desc *desc, const char *path
 #include "graph/alloc.c"
 #include "graph/number.c"
 #include "graph/shape.c"
+#include "graph/mesh.c"
 #include "cpu/isa.c"
 #include "cpu/threads.c"
 #include "cpu/random.c"

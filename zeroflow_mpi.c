@@ -16,6 +16,9 @@
  * While the pieces of one round are added, those of the next are under way. MPI sees none of the
  * caller's memory: after a failure the caller may free its own, whatever MPI has not finished.
  *
+ * A group's call is the same between its ranks alone: they need no communicator of their own, since
+ * any two ranks have one order of calls on a channel, of whatever groups.
+ *
  * A message says at its head which call it belongs to, and every two ranks exchange at least one in
  * each call, be it empty: ranks that ask for different things find out there. A rank that fails
  * tells the others, by a notice that who waits looks out for. So does one that has waited for half
@@ -54,7 +57,7 @@ typedef struct zfi_mpi_head {
     zfi_call call;
     int64_t at; /* first element of the piece */
     int32_t phase;
-    int32_t unused[5];
+    int32_t unused[3];
 } zfi_mpi_head;
 
 enum { ZFI_MPI_HEAD = sizeof(zfi_mpi_head) };
@@ -226,7 +229,9 @@ typedef struct zfi_mpi_phase {
     zfi_mpi *m;
     zfi_mpi_channel *channel;
     const zf_collective *call;
-    size_t size; /* bytes of an element */
+    zf_group group; /* its ranks, which the functions below know by their number in it, from 0 on */
+    int32_t mine;   /* that of this rank */
+    size_t size;    /* bytes of an element */
     const char *in;
     char *out;
     int64_t total, segment;
@@ -236,6 +241,11 @@ typedef struct zfi_mpi_phase {
     int32_t root;   /* the only rank that sends more than a head; -1: all do */
     int32_t number; /* of the phase */
 } zfi_mpi_phase;
+
+static int32_t zfi_mpi_rank(const zfi_mpi_phase *p, int32_t number)
+{
+    return p->group.first + number * p->group.stride;
+}
 
 static int64_t zfi_mpi_clamp(int64_t x, int64_t least, int64_t most)
 {
@@ -296,17 +306,17 @@ static const char *zfi_mpi_source(const zfi_mpi_phase *p, int32_t to, int64_t ro
 /* Starts what is received and sent in a round. */
 static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
 {
-    const int32_t world = p->m->p.comm.world, rank = p->m->p.comm.rank;
-    const size_t from = zfi_mpi_index(p, round), to = from + (size_t)world;
+    const int32_t world = p->group.count, rank = p->mine;
+    const size_t from = zfi_mpi_index(p, round), to = from + (size_t)p->m->p.comm.world;
     MPI_Request *requests = p->channel->requests;
     const int tag = p->call->channel;
     bool filled = false; /* the slot from which all are sent the same */
     int code;
     for (int32_t r = 0; r < world; r++) {
         if (r == rank || zfi_mpi_piece(p, r, rank, round) < 0) continue;
-        code = MPI_Irecv(zfi_mpi_slot(p, from + (size_t)r), (int)p->m->slot, MPI_BYTE, r, tag,
-                         p->m->mpi, &requests[from + (size_t)r]);
-        if (code) return zfi_mpi_find_code(p->m, p->call, r, code);
+        code = MPI_Irecv(zfi_mpi_slot(p, from + (size_t)r), (int)p->m->slot, MPI_BYTE,
+                         zfi_mpi_rank(p, r), tag, p->m->mpi, &requests[from + (size_t)r]);
+        if (code) return zfi_mpi_find_code(p->m, p->call, zfi_mpi_rank(p, r), code);
     }
     for (int32_t k = 1; k < world; k++) {
         const int32_t r = (int32_t)(((int64_t)rank + k) % world); /* not all to one rank at once */
@@ -320,9 +330,9 @@ static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
                 memcpy(slot + sizeof head, zfi_mpi_source(p, r, round), (size_t)count * p->size);
             filled = !p->by_target;
         }
-        code = MPI_Isend(slot, (int)(ZFI_MPI_HEAD + (size_t)count * p->size), MPI_BYTE, r, tag,
-                         p->m->mpi, &requests[to + (size_t)r]);
-        if (code) return zfi_mpi_find_code(p->m, p->call, r, code);
+        code = MPI_Isend(slot, (int)(ZFI_MPI_HEAD + (size_t)count * p->size), MPI_BYTE,
+                         zfi_mpi_rank(p, r), tag, p->m->mpi, &requests[to + (size_t)r]);
+        if (code) return zfi_mpi_find_code(p->m, p->call, zfi_mpi_rank(p, r), code);
     }
     return true;
 }
@@ -331,9 +341,9 @@ static bool zfi_mpi_begin(const zfi_mpi_phase *p, int64_t round)
 static bool zfi_mpi_check_message(const zfi_mpi_phase *p, int64_t round, int32_t from,
                                   const MPI_Status *status)
 {
-    const int32_t rank = p->m->p.comm.rank, first = rank < from ? rank : from,
-                  second = rank < from ? from : rank;
-    const int64_t count = zfi_mpi_piece(p, from, rank, round);
+    const int32_t rank = p->m->p.comm.rank, other = zfi_mpi_rank(p, from),
+                  first = rank < other ? rank : other, second = rank < other ? other : rank;
+    const int64_t count = zfi_mpi_piece(p, from, p->mine, round);
     zfi_mpi_head ours = zfi_mpi_head_of(p, round), theirs = {.at = 0};
     char low[128], high[128];
     int bytes = 0;
@@ -366,10 +376,11 @@ static bool zfi_mpi_missing(const zfi_mpi_phase *p, const MPI_Request *requests,
     char name[64];
     int32_t silent = 0;
     pthread_mutex_lock(&m->p.mutex);
-    for (int32_t r = 0; r < m->p.comm.world; r++)
-        if (requests[r] != MPI_REQUEST_NULL && heartbeat[r] < since) silent++;
-    for (int32_t r = 0; r < m->p.comm.world; r++) {
-        if (requests[r] == MPI_REQUEST_NULL || (silent && heartbeat[r] >= since)) continue;
+    for (int32_t k = 0; k < p->group.count; k++)
+        if (requests[k] != MPI_REQUEST_NULL && heartbeat[zfi_mpi_rank(p, k)] < since) silent++;
+    for (int32_t k = 0; k < p->group.count; k++) {
+        const int32_t r = zfi_mpi_rank(p, k);
+        if (requests[k] == MPI_REQUEST_NULL || (silent && heartbeat[r] >= since)) continue;
         if (!m->p.error.status) m->lost[r] = true;
         zfi_list_rank(&list, r);
     }
@@ -400,8 +411,8 @@ static void zfi_mpi_tell_waiting(const zfi_mpi_phase *p)
     int all = 0;
     if (MPI_Testall(world, mail->requests, &all, MPI_STATUSES_IGNORE) || !all) return;
     mail->notice.channel = p->call->channel;
-    for (int32_t r = 0; r < world; r++)
-        if (zfi_mpi_is_ahead(p, r)) zfi_mpi_post(p->m, mail, r);
+    for (int32_t k = 0; k < p->group.count; k++)
+        if (zfi_mpi_is_ahead(p, k)) zfi_mpi_post(p->m, mail, zfi_mpi_rank(p, k));
 }
 
 /* Until all of the round has come, or has been sent. The deadline is for each message: who is slow,
@@ -423,7 +434,8 @@ static bool zfi_mpi_wait(const zfi_mpi_phase *p, int64_t round, bool sent)
         for (int i = 0; i < done; i++) {
             const MPI_Status *status = &ch->statuses[i];
             if (code && status->MPI_ERROR && status->MPI_ERROR != MPI_ERR_PENDING)
-                return zfi_mpi_find_code(m, p->call, ch->indices[i], status->MPI_ERROR);
+                return zfi_mpi_find_code(m, p->call, zfi_mpi_rank(p, ch->indices[i]),
+                                         status->MPI_ERROR);
             if (!sent && !zfi_mpi_check_message(p, round, ch->indices[i], status)) return false;
         }
         if (done) {
@@ -446,7 +458,7 @@ static bool zfi_mpi_wait(const zfi_mpi_phase *p, int64_t round, bool sent)
 /* Adds up, or puts where it belongs, what has come in a round and this rank's own piece. */
 static void zfi_mpi_finish(const zfi_mpi_phase *p, int64_t round)
 {
-    const int32_t world = p->m->p.comm.world, rank = p->m->p.comm.rank;
+    const int32_t world = p->group.count, rank = p->mine;
     const size_t index = zfi_mpi_index(p, round);
     const int64_t at = zfi_mpi_at(p, round);
     const void **parts = p->channel->parts;
@@ -491,12 +503,12 @@ static bool zfi_mpi_run_phase(const zfi_mpi_phase *p)
  * on all ranks; then all gather the parts. */
 static bool zfi_mpi_all_reduce(zfi_mpi_phase *p)
 {
-    const int64_t world = p->m->p.comm.world;
+    const int64_t world = p->group.count;
     size_t mine;
     p->sum = true;
     if (world < 3 || (size_t)p->total * p->size <= ZFI_SMALL_SUM) return zfi_mpi_run_phase(p);
     p->segment = (p->total - 1) / world + 1;
-    mine = (size_t)zfi_mpi_clamp(p->m->p.comm.rank * p->segment, 0, p->total) * p->size;
+    mine = (size_t)zfi_mpi_clamp(p->mine * p->segment, 0, p->total) * p->size;
     p->by_target = true;
     p->out += mine;
     if (!zfi_mpi_run_phase(p)) return false;
@@ -508,13 +520,16 @@ static bool zfi_mpi_all_reduce(zfi_mpi_phase *p)
 
 static bool zfi_mpi_collective(zfi_mpi *m, const zf_collective *c)
 {
+    const zf_group group = zf_collective_group(c, &m->p.comm);
     zfi_mpi_phase p = {.m = m,
                        .channel = &m->channels[c->channel],
                        .call = c,
+                       .group = group,
+                       .mine = (m->p.comm.rank - group.first) / group.stride,
                        .size = zf_dtype_size(c->dtype),
                        .in = c->in,
                        .out = c->out,
-                       .total = c->count * m->p.comm.world,
+                       .total = c->count * group.count,
                        .segment = c->count,
                        .root = -1};
     switch (c->op) {
@@ -601,7 +616,13 @@ static zf_status zfi_mpi_duplicate(zfi_mpi *m, MPI_Comm parent, zf_error *error)
         MPI_Error_string(code, text, &length);
         return zfi_fail(error, ZF_ERR_COMM, "zf_mpi_comm: %s", text);
     }
-    m->p.comm = (zf_comm){m, rank, world, zfi_mpi_run, zfi_mpi_abort, zfi_mpi_destroy, NULL, 0};
+    m->p.comm = (zf_comm){.self = m,
+                          .rank = rank,
+                          .world = world,
+                          .run = zfi_mpi_run,
+                          .abort = zfi_mpi_abort,
+                          .destroy = zfi_mpi_destroy,
+                          .groups = true};
     return ZF_OK;
 }
 

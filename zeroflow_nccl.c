@@ -16,6 +16,9 @@
  * all_reduce then gathers the sums. What is small, or is shared by two, is sent whole and added by
  * each.
  *
+ * The ranks of a group send and receive between any two on the communicator of all, in whose order
+ * of calls they are; their sums keep the order of ranks also where those of all are `fast`.
+ *
  * A call on a stream is work on that stream, whatever becomes of it: no memory is asked for,
  * nothing is waited for, and it may be captured. A call on no stream goes in pieces through memory
  * of the device, after all ranks have compared what they call: those who differ find out. (On a
@@ -158,18 +161,20 @@ typedef struct zfi_nccl_wait {
     zfi_wait wait;
 } zfi_nccl_wait;
 
-/* The deadline has passed: names the ranks without a heartbeat since then. If rank 0 is one of
- * them, others may have sent theirs in vain. */
+/* The deadline has passed: names the ranks of the call without a heartbeat since then. If rank 0 is
+ * one of them, others may have sent theirs in vain. */
 static bool zfi_nccl_missing(zfi_nccl *m, int channel, const zf_collective *c, const char *what,
                              double since)
 {
     const int32_t world = m->p.comm.world;
+    const zf_group all = {0, 1, world}, group = c && c->group.count ? c->group : all;
     const double *heartbeat = m->p.heartbeat[channel];
     char name[64], some[64];
     const char *who;
     zfi_rank_list list = {.count = 0};
     pthread_mutex_lock(&m->p.mutex);
-    for (int32_t r = 0; r < world; r++) {
+    for (int32_t k = 0; k < group.count; k++) {
+        const int32_t r = group.first + k * group.stride;
         if (r == m->p.comm.rank || heartbeat[r] >= since) continue;
         zfi_list_rank(&list, r);
         if (!r) break;
@@ -179,7 +184,7 @@ static bool zfi_nccl_missing(zfi_nccl *m, int channel, const zf_collective *c, c
     snprintf(some, sizeof some, "some rank of %d", (int)world);
     return zfi_process_find(&m->p, ZF_ERR_COMM, "%s: %s %s within %g s",
                             zfi_process_call(&m->p, name, c),
-                            m->meet.lines || world == 2 ? who : some, what, m->p.deadline);
+                            m->meet.lines || group.count == 2 ? who : some, what, m->p.deadline);
 }
 
 /* What NCCL says of the channel; ncclInvalidUsage when it is aborted. */
@@ -276,8 +281,18 @@ typedef struct zfi_nccl_work {
     zfi_nccl *m;
     const zf_collective *call;
     cudaStream_t stream;
-    size_t size; /* bytes of an element */
+    size_t size;    /* bytes of an element */
+    zf_group group; /* its ranks, which the functions below know by their number in it, from 0 on */
+    int32_t mine;   /* that of this rank */
 } zfi_nccl_work;
+
+static zfi_nccl_work zfi_nccl_work_of(zfi_nccl *m, const zf_collective *c, cudaStream_t stream)
+{
+    const zf_group group = zf_collective_group(c, &m->p.comm);
+    return (zfi_nccl_work){
+        m, c, stream, c->op ? zf_dtype_size(c->dtype) : 1, group,
+        (m->p.comm.rank - group.first) / group.stride};
+}
 
 /* What NCCL is asked to do: `count` elements of `type`, as of zf_collective. Of an all_to_all, what
  * is for rank r lies at from + r * apart, and what it sends goes to to + r * beside, but for this
@@ -295,30 +310,46 @@ static bool zfi_nccl_cuda(const zfi_nccl_work *w, const char *what, cudaError_t 
     return code == cudaSuccess || zfi_nccl_find_cuda(w->m, w->call, what, code);
 }
 
+/* Between the ranks of a group any two send and receive: NCCL's own calls are of all ranks. */
 static ncclResult_t zfi_nccl_ask(const zfi_nccl_work *w, ncclComm_t nccl, const zfi_nccl_move *v)
 {
-    const int32_t world = w->m->p.comm.world, rank = w->m->p.comm.rank;
+    const int32_t world = w->group.count, rank = w->mine, root = w->call->root;
+    const bool spreads = v->op == ZF_OP_all_to_all, one = v->op == ZF_OP_bcast;
+    const size_t apart = spreads ? v->apart : 0, beside = spreads ? v->beside : one ? 0 : v->count;
     ncclResult_t code, end;
-    switch (v->op) {
+    switch (world == w->m->p.comm.world ? v->op : ZF_OP_all_to_all) {
     case ZF_OP_all_gather: return ncclAllGather(v->from, v->to, v->count, v->type, nccl, w->stream);
     case ZF_OP_reduce_scatter:
         return ncclReduceScatter(v->from, v->to, v->count, v->type, ncclSum, nccl, w->stream);
     case ZF_OP_all_reduce:
         return ncclAllReduce(v->from, v->to, v->count, v->type, ncclSum, nccl, w->stream);
-    case ZF_OP_bcast:
-        return ncclBroadcast(v->from, v->to, v->count, v->type, w->call->root, nccl, w->stream);
-    default: break; /* all_to_all */
+    case ZF_OP_bcast: return ncclBroadcast(v->from, v->to, v->count, v->type, root, nccl, w->stream);
+    default: break; /* all_to_all, and all of a group */
     }
     if ((code = ncclGroupStart())) return code;
     for (int32_t k = 1; k < world && (!code || code == ncclInProgress); k++) {
-        const size_t to = (size_t)((rank + k) % world), from = (size_t)((rank - k + world) % world);
-        code = ncclSend(v->from + to * v->apart, v->count, v->type, (int)to, nccl, w->stream);
-        if (!code || code == ncclInProgress)
-            code =
-                ncclRecv(v->to + from * v->beside, v->count, v->type, (int)from, nccl, w->stream);
+        const int32_t to = (rank + k) % world, from = (rank - k + world) % world;
+        if (!one || rank == root)
+            code = ncclSend(v->from + (size_t)to * apart, v->count, v->type,
+                            (int)(w->group.first + to * w->group.stride), nccl, w->stream);
+        if ((!code || code == ncclInProgress) && (!one || from == root))
+            code = ncclRecv(v->to + (size_t)from * beside, v->count, v->type,
+                            (int)(w->group.first + from * w->group.stride), nccl, w->stream);
     }
     end = ncclGroupEnd();
     return code && code != ncclInProgress ? code : end;
+}
+
+/* What a rank of a group gives itself, which NCCL's calls of all ranks see to. */
+static bool zfi_nccl_own(const zfi_nccl_work *w, const zfi_nccl_move *v)
+{
+    const bool one = v->op == ZF_OP_bcast;
+    char *to = v->to + (one ? 0 : (size_t)w->mine * v->count);
+    cudaError_t code;
+    if (w->group.count == w->m->p.comm.world || v->op == ZF_OP_all_to_all) return true;
+    if ((one && w->call->root != w->mine) || to == v->from) return true;
+    code = cudaMemcpyAsync(to, v->from, v->count, cudaMemcpyDeviceToDevice, w->stream);
+    return code == cudaSuccess || zfi_nccl_find_cuda(w->m, w->call, "cudaMemcpyAsync", code);
 }
 
 /* Puts the move on the stream; NCCL may first have to connect to ranks, which must come for that.
@@ -329,6 +360,8 @@ static bool zfi_nccl_put(const zfi_nccl_work *w, const zfi_nccl_move *v)
     zfi_nccl_wait wait = {m, w->call->channel, w->call, "did not come", {0, 0, 0, false}};
     ncclResult_t code = ncclInvalidUsage;
     if (!v->count) return true;
+    if (!zfi_nccl_own(w, v)) return false;
+    if (w->group.count == 1 && w->m->p.comm.world > 1) return true;
     pthread_mutex_lock(&m->p.mutex);
     if (m->channels[w->call->channel].nccl)
         code = zfi_nccl_ask(w, m->channels[w->call->channel].nccl, v);
@@ -342,7 +375,7 @@ static bool zfi_nccl_put(const zfi_nccl_work *w, const zfi_nccl_move *v)
 /* Elements that a half of the staging has room for from each rank. */
 static int64_t zfi_nccl_cut(const zfi_nccl_work *w)
 {
-    const size_t each = w->m->half / (size_t)w->m->p.comm.world;
+    const size_t each = w->m->half / (size_t)w->group.count;
     return (int64_t)((each & ~(size_t)(ZFI_NCCL_LINE - 1)) / w->size);
 }
 
@@ -355,8 +388,7 @@ static bool zfi_nccl_add_piece(const zfi_nccl_work *w, cudaStream_t stream, char
     zf_error error = {ZF_OK, ""};
     char name[64];
     const zf_cuda_sum sum = {
-        out, half,           stride,      own, w->m->p.comm.rank, w->m->p.comm.world,
-        n,   w->call->dtype, w->call->add};
+        out, half, stride, own, w->mine, w->group.count, n, w->call->dtype, w->call->add};
     if (!zf_cuda_add_ranks(&sum, stream, &error)) return true;
     return zfi_process_find(&w->m->p, error.status, "%s: %s",
                             zfi_process_call(&w->m->p, name, w->call), error.text);
@@ -370,7 +402,7 @@ static bool zfi_nccl_sum(const zfi_nccl_work *w, const char *in, char *out, int6
     zfi_nccl_channel *ch = &w->m->channels[w->call->channel];
     const int64_t cut = zfi_nccl_cut(w);
     const bool one = count <= cut; /* piece: none to add beside */
-    const char *own = apart ? in + (size_t)w->m->p.comm.rank * apart : NULL;
+    const char *own = apart ? in + (size_t)w->mine * apart : NULL;
     int last = 0;
     for (int64_t at = 0; at < count; at += cut, last = !last) {
         const int64_t n = zfi_nccl_least(cut, count - at);
@@ -408,9 +440,9 @@ static bool zfi_nccl_sum(const zfi_nccl_work *w, const char *in, char *out, int6
  * is small, all sum up. */
 static bool zfi_nccl_all_reduce(const zfi_nccl_work *w)
 {
-    const int64_t world = w->m->p.comm.world, line = (int64_t)(ZFI_NCCL_LINE / w->size);
+    const int64_t world = w->group.count, line = (int64_t)(ZFI_NCCL_LINE / w->size);
     const int64_t count = w->call->count, part = count / world / line * line;
-    const size_t bytes = (size_t)part * w->size, mine = bytes * (size_t)w->m->p.comm.rank;
+    const size_t bytes = (size_t)part * w->size, mine = bytes * (size_t)w->mine;
     const char *in = w->call->in;
     char *out = w->call->out;
     const zfi_nccl_move gather = {ZF_OP_all_gather, out + mine, out, bytes, 0, 0, ncclUint8};
@@ -426,7 +458,7 @@ static bool zfi_nccl_all_to_all(const zfi_nccl_work *w)
 {
     const int64_t count = w->call->count, cut = zfi_nccl_cut(w);
     const size_t bytes = (size_t)count * w->size, stride = (size_t)cut * w->size;
-    const int32_t world = w->m->p.comm.world, rank = w->m->p.comm.rank;
+    const int32_t world = w->group.count, rank = w->mine;
     const char *in = w->call->in;
     char *out = w->call->out, *staging = w->m->channels[w->call->channel].staging;
     if (in != out) {
@@ -475,14 +507,15 @@ static bool zfi_nccl_start(const zfi_nccl_work *w)
     case ZF_OP_all_to_all: return zfi_nccl_all_to_all(w);
     case ZF_OP_reduce_scatter:
     case ZF_OP_all_reduce:
-        if (w->m->fast && !c->add && zfi_nccl_type(c->dtype, &move.type)) {
+        if (w->m->fast && !c->add && w->group.count == w->m->p.comm.world &&
+            zfi_nccl_type(c->dtype, &move.type)) {
             move.count = (size_t)c->count;
             return zfi_nccl_put(w, &move);
         }
         if (c->op == ZF_OP_all_reduce) return zfi_nccl_all_reduce(w);
         return zfi_nccl_sum(w, c->in, c->out, c->count, bytes);
     case ZF_OP_bcast:
-        if (c->root != w->m->p.comm.rank) move.from = move.to; /* it is not looked at */
+        if (c->root != w->mine) move.from = move.to; /* it is not looked at */
         return zfi_nccl_put(w, &move);
     default: return zfi_nccl_put(w, &move); /* all_gather */
     }
@@ -491,7 +524,7 @@ static bool zfi_nccl_start(const zfi_nccl_work *w)
 /* The call on its stream, which tells the host when it comes to it and when it leaves it. */
 static bool zfi_nccl_on_stream(zfi_nccl *m, const zf_collective *c)
 {
-    const zfi_nccl_work w = {m, c, c->stream, zf_dtype_size(c->dtype)};
+    const zfi_nccl_work w = zfi_nccl_work_of(m, c, c->stream);
     zf_cuda_place *place = m->channels[c->channel].tell;
     zf_error error = {ZF_OK, ""};
     if (!c->count) return true;
@@ -506,10 +539,10 @@ static bool zfi_nccl_on_stream(zfi_nccl *m, const zf_collective *c)
 /* All ranks have come to the channel with `head`; false if one has come with another, or none. */
 static bool zfi_nccl_meet(zfi_nccl *m, const zf_collective *c, zfi_call head)
 {
-    const int32_t world = m->p.comm.world;
     zfi_nccl_channel *ch = &m->channels[c->channel];
     char *to = ch->staging + 2 * m->half, *from = to + ZFI_NCCL_PASSAGE;
-    const zfi_nccl_work w = {m, c, ch->stream, 1};
+    const zfi_nccl_work w = zfi_nccl_work_of(m, c, ch->stream);
+    const int32_t world = w.group.count;
     const zfi_nccl_move move = {ZF_OP_all_gather, to, from, sizeof head, 0, 0, ncclUint8};
     zfi_nccl_wait wait = {m, c->channel, c, "did not come", {0, 0, 0, false}};
     char low[128], high[128];
@@ -530,8 +563,10 @@ static bool zfi_nccl_meet(zfi_nccl *m, const zf_collective *c, zfi_call head)
                 "zf_nccl_comm: fast, staging_bytes or ctas of ranks 0 and %d are "
                 "not the same",
                 (int)r);
-        return zfi_process_find(&m->p, ZF_ERR_COMM, "rank 0 is at %s, rank %d at %s",
-                                zfi_call_text(low, first), (int)r, zfi_call_text(high, other));
+        return zfi_process_find(&m->p, ZF_ERR_COMM, "rank %d is at %s, rank %d at %s",
+                                (int)w.group.first, zfi_call_text(low, first),
+                                (int)(w.group.first + r * w.group.stride),
+                                zfi_call_text(high, other));
     }
     return true;
 }
@@ -556,14 +591,14 @@ static bool zfi_nccl_pass(const zfi_nccl_work *w, bool in, int32_t parts, char *
 /* The call in pieces, each of which is one on the channel's own stream. */
 static bool zfi_nccl_through(zfi_nccl *m, const zf_collective *c)
 {
-    const int32_t world = m->p.comm.world;
-    const bool spreads = c->op == ZF_OP_reduce_scatter || c->op == ZF_OP_all_to_all,
-               gathers = c->op == ZF_OP_all_gather || c->op == ZF_OP_all_to_all,
-               reads = c->op != ZF_OP_bcast || c->root == m->p.comm.rank;
     zfi_nccl_channel *ch = &m->channels[c->channel];
     zf_collective piece = *c;
-    const zfi_nccl_work w = {m, c, ch->stream, zf_dtype_size(c->dtype)},
-                        of = {m, &piece, ch->stream, w.size};
+    const zfi_nccl_work w = zfi_nccl_work_of(m, c, ch->stream),
+                        of = zfi_nccl_work_of(m, &piece, ch->stream);
+    const int32_t world = w.group.count;
+    const bool spreads = c->op == ZF_OP_reduce_scatter || c->op == ZF_OP_all_to_all,
+               gathers = c->op == ZF_OP_all_gather || c->op == ZF_OP_all_to_all,
+               reads = c->op != ZF_OP_bcast || c->root == w.mine;
     char *in = ch->staging + 2 * m->half, *out = in + ZFI_NCCL_PASSAGE;
     const int64_t cut = (int64_t)(ZFI_NCCL_PASSAGE / w.size) / world;
     piece.in = in, piece.out = out;
@@ -733,7 +768,7 @@ static bool zfi_nccl_connect_all(zfi_nccl *m, int channel)
     const zfi_call head = {.count = (int64_t)m->half, .root = m->ctas, .add = m->fast};
     zfi_nccl_channel *ch = &m->channels[channel];
     zfi_nccl_wait wait = {m, channel, NULL, "did not come", {0, 0, 0, false}};
-    const zfi_nccl_work w = {m, &first, ch->stream, 1};
+    const zfi_nccl_work w = zfi_nccl_work_of(m, &first, ch->stream);
     const zfi_nccl_move move = {ZF_OP_all_to_all, ch->staging, ch->staging + m->half,
                                 ZFI_NCCL_LINE,    0,           ZFI_NCCL_LINE,
                                 ncclUint8};
@@ -873,8 +908,14 @@ ZF_API zf_comm *zf_nccl_comm(const zf_nccl_desc *desc, zf_error *error)
         zfi_nomem(error);
         return NULL;
     }
-    m->p.comm = (zf_comm){
-        m, d.rank, d.world, zfi_nccl_run, zfi_nccl_abort, zfi_nccl_destroy, zfi_nccl_check, 0};
+    m->p.comm = (zf_comm){.self = m,
+                          .rank = d.rank,
+                          .world = d.world,
+                          .run = zfi_nccl_run,
+                          .abort = zfi_nccl_abort,
+                          .destroy = zfi_nccl_destroy,
+                          .check = zfi_nccl_check,
+                          .groups = true};
     zfi_process_init(&m->p, "zf_nccl_comm", d.deadline_seconds, zfi_nccl_on_failure);
     m->meet.p = &m->p;
     m->meet.host = d.host, m->meet.port = d.port;

@@ -1,10 +1,30 @@
-/* Communicators: the name of a call in messages, and whether it can be done. */
+/* Communicators: who takes part in a call, its name in messages, and whether it can be done. */
+
+ZF_API zf_group zf_collective_group(const zf_collective *c, const zf_comm *comm)
+{
+    return c->group.count ? c->group : (zf_group){0, 1, comm->world};
+}
+
+/* " over ranks 2 to 3", " over ranks 1, 3", " over ranks 1, 3, ..., 7"; "" of all. */
+static void zfi_group_text(char text[64], const zf_group *group)
+{
+    const long long first = group->first, second = first + group->stride,
+                    last = first + ((long long)group->count - 1) * group->stride;
+    if (!group->count) *text = '\0';
+    else if (group->count == 1) snprintf(text, 64, " over rank %lld", first);
+    else if (group->count == 2) snprintf(text, 64, " over ranks %lld, %lld", first, last);
+    else if (group->stride == 1) snprintf(text, 64, " over ranks %lld to %lld", first, last);
+    else snprintf(text, 64, " over ranks %lld, %lld, ..., %lld", first, second, last);
+}
 
 ZF_API const char *zf_collective_name(char text[64], const zf_collective *c)
 {
+    char group[64];
     if (!c) return strcpy(text, "no collective");
-    snprintf(text, 64, "%s %%%d",
-             c->op >= ZF_OP_none && c->op < ZF_OP_COUNT ? zfi_records[c->op]->name : "?", (int)c->node);
+    zfi_group_text(group, &c->group);
+    snprintf(text, 64, "%s %%%d%.40s",
+             c->op >= ZF_OP_none && c->op < ZF_OP_COUNT ? zfi_records[c->op]->name : "?",
+             (int)c->node, group);
     return text;
 }
 
@@ -18,17 +38,35 @@ ZF_API const char *zf_collective_text(char text[128], const zf_collective *c)
     return text;
 }
 
+/* Ranks of the communicator, its own among them. */
+static bool zfi_is_group(const zf_group *group, const zf_comm *comm)
+{
+    const int64_t from = (int64_t)comm->rank - group->first,
+                  last = group->first + (int64_t)(group->count - 1) * group->stride;
+    return group->first >= 0 && group->stride >= 1 && group->count >= 1 && last < comm->world &&
+           from >= 0 && from % group->stride == 0 && comm->rank <= last;
+}
+
 ZF_API zf_status zf_collective_check(const zf_collective *c, const zf_comm *comm, int32_t channels,
                                      zf_error *error)
 {
-    const int32_t world = comm ? comm->world : 0;
+    zf_group group;
+    int32_t world;
     size_t size;
     char name[64];
-    if (world < 1) return zfi_fail(error, ZF_ERR_ARGUMENT, "a collective without a communicator");
+    if (!comm || comm->world < 1)
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "a collective without a communicator");
     if (!c || c->op <= ZF_OP_none || c->op >= ZF_OP_COUNT ||
         !(zfi_records[c->op]->traits & ZF_OP_COLLECTIVE))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "a communicator was called with no collective");
     zf_collective_name(name, c);
+    group = zf_collective_group(c, comm), world = group.count;
+    if (!zfi_is_group(&group, comm))
+        return zfi_fail(error, ZF_ERR_ARGUMENT,
+                        "%s: the group {%d, %d, %d} (first, stride, count) must be of ranks 0 to %d, "
+                        "rank %d among them",
+                        name, (int)group.first, (int)group.stride, (int)group.count,
+                        (int)comm->world - 1, (int)comm->rank);
     if (c->channel < 0 || c->channel >= channels)
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: channel %d; it must be 0 to %d", name,
                         (int)c->channel, (int)channels - 1);
@@ -38,9 +76,10 @@ ZF_API zf_status zf_collective_check(const zf_collective *c, const zf_comm *comm
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: count is %lld; it must be 0 to %lld", name,
                         (long long)c->count, (long long)(PTRDIFF_MAX / size / (size_t)world));
     if (c->op == ZF_OP_bcast && (c->root < 0 || c->root >= world))
-        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: root %d is no rank of a world of %d", name,
-                        (int)c->root, (int)world);
-    if (c->count && (!c->out || (!c->in && (c->op != ZF_OP_bcast || c->root == comm->rank))))
+        return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: root %d is no rank of a %s of %d", name,
+                        (int)c->root, c->group.count ? "group" : "world", (int)world);
+    if (c->count && (!c->out || (!c->in && (c->op != ZF_OP_bcast ||
+                                         c->root * group.stride + group.first == comm->rank))))
         return zfi_fail(error, ZF_ERR_ARGUMENT, "%s: %s is NULL", name, c->out ? "in" : "out");
     return ZF_OK;
 }

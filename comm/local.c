@@ -11,6 +11,9 @@
  * to the meeting place beforehand, and every rank does all of its work from these copies: then one
  * meeting is enough.
  *
+ * The ranks of a group meet in a circle of their own, made when it is called first. Whatever fails
+ * in one circle fails in all.
+ *
  * A call fails at its first meeting or not at all. Once all have come, what is left is copying and
  * adding, which ends; so the later meetings know neither deadline nor failure, and nothing is given
  * back while it is read. The mutex orders the coming of ranks against failures: either a meeting
@@ -22,11 +25,10 @@ enum {
     ZFI_LOCAL_TILE = 4096   /* bytes that two ranks exchange at a time */
 };
 
-/* A rank at a channel. */
+/* A rank of a group at a channel. */
 typedef struct zfi_seat {
     zf_collective call;
-    int64_t came;      /* to how many meetings */
-    _Atomic bool busy; /* a call is under way */
+    int64_t came; /* to how many meetings */
     /* Of small calls, used in turns: who comes to a meeting has done with the copies of the one
      * before. */
     double copies[2][ZFI_LOCAL_SMALL / sizeof(double)];
@@ -37,12 +39,21 @@ typedef struct zfi_channel {
     _Atomic int64_t meetings; /* that have taken place */
     int32_t here;             /* ranks that have come to the next one */
     int32_t first;            /* of these */
-    zfi_seat *seats;          /* by rank */
+    zfi_seat *seats;          /* by their number in the group */
 } zfi_channel;
+
+/* Ranks that meet: all of them, or those that a call has named. */
+typedef struct zfi_circle {
+    struct zfi_circle *next;
+    zf_group group;
+    zfi_channel channels[ZFI_CHANNELS];
+    zfi_seat *seats;
+} zfi_circle;
 
 typedef struct zfi_local_rank {
     zf_comm comm;
     zf_local *group;
+    _Atomic bool busy[ZFI_CHANNELS]; /* a call is under way */
 } zfi_local_rank;
 
 struct zf_local {
@@ -50,11 +61,10 @@ struct zf_local {
     int32_t world;
     double deadline;
     pthread_mutex_t mutex; /* of all below but what is atomic; calls are read after a meeting */
-    zfi_channel channels[ZFI_CHANNELS];
+    zfi_circle *circles;   /* that of all ranks, and others since they were first called */
     _Atomic bool failed;
     zf_error error; /* the first; it does not change once `failed` is set */
     zfi_local_rank *ranks;
-    zfi_seat *seats;
 };
 
 /* -------------------------------------------------------------------------------------- failing */
@@ -71,7 +81,9 @@ static void zfi_local_fail(zf_local *g, const char *format, ...)
     vsnprintf(g->error.text, sizeof g->error.text, format, args);
     va_end(args);
     atomic_store(&g->failed, true);
-    for (int k = 0; k < ZFI_CHANNELS; k++) pthread_cond_broadcast(&g->channels[k].changed);
+    for (zfi_circle *circle = g->circles; circle; circle = circle->next)
+        for (int k = 0; k < ZFI_CHANNELS; k++)
+            pthread_cond_broadcast(&circle->channels[k].changed);
 }
 
 static void zfi_local_abort(void *self, const char *reason)
@@ -86,13 +98,14 @@ static void zfi_local_abort(void *self, const char *reason)
 }
 
 /* The deadline has passed: names those who have not come to the meeting after `meeting`. */
-static void zfi_local_missing(zf_local *g, const zfi_channel *channel, int64_t meeting,
-                              const zf_collective *c)
+static void zfi_local_missing(zf_local *g, const zfi_channel *channel, const zf_group *group,
+                              int64_t meeting, const zf_collective *c)
 {
     zfi_rank_list list = {.count = 0};
     char name[64];
-    for (int32_t r = 0; r < g->world; r++)
-        if (channel->seats[r].came <= meeting) zfi_list_rank(&list, r);
+    for (int32_t k = 0; k < group->count; k++)
+        if (channel->seats[k].came <= meeting)
+            zfi_list_rank(&list, group->first + k * group->stride);
     zfi_local_fail(g, "%s: %s did not come within %g s", zf_collective_name(name, c),
                    zfi_list_end(&list, g->world), g->deadline);
 }
@@ -105,9 +118,10 @@ static bool zfi_same_call(const zf_collective *a, const zf_collective *b)
            a->add == b->add && (a->op != ZF_OP_bcast || a->root == b->root);
 }
 
-/* Takes the rank's place in the next meeting: false if the group has failed, or does so here
- * because the call is not that of the others. */
-static bool zfi_local_come(zf_local *g, zfi_channel *channel, int32_t rank, const zf_collective *c)
+/* Takes the place of number `rank` in the next meeting: false if the ranks have failed, or do so
+ * here because the call is not that of the others. */
+static bool zfi_local_come(zf_local *g, zfi_channel *channel, const zf_group *group, int32_t rank,
+                           const zf_collective *c)
 {
     if (g->error.status) return false;
     channel->seats[rank].call = *c;
@@ -116,8 +130,10 @@ static bool zfi_local_come(zf_local *g, zfi_channel *channel, int32_t rank, cons
         int32_t low = rank < channel->first ? rank : channel->first,
                 high = rank < channel->first ? channel->first : rank;
         char ours[128], theirs[128];
-        zfi_local_fail(g, "rank %d is at %s, rank %d at %s", (int)low,
-                       zf_collective_text(ours, &channel->seats[low].call), (int)high,
+        zfi_local_fail(g, "rank %d is at %s, rank %d at %s",
+                       (int)(group->first + low * group->stride),
+                       zf_collective_text(ours, &channel->seats[low].call),
+                       (int)(group->first + high * group->stride),
                        zf_collective_text(theirs, &channel->seats[high].call));
         return false;
     }
@@ -138,9 +154,9 @@ static bool zfi_local_spin(const zf_local *g, const zfi_channel *channel, int64_
     return false;
 }
 
-/* Waits for all ranks to come to the channel. With `first`, the first meeting of that call, it may
- * fail, and then it takes place for no rank: false. */
-static bool zfi_local_meet(zf_local *g, zfi_channel *channel, int32_t rank,
+/* Waits for all ranks of the group to come to the channel. With `first`, the first meeting of that
+ * call, it may fail, and then it takes place for no rank: false. */
+static bool zfi_local_meet(zf_local *g, zfi_channel *channel, const zf_group *group, int32_t rank,
                            const zf_collective *first)
 {
     /* None takes place without this rank. */
@@ -148,12 +164,12 @@ static bool zfi_local_meet(zf_local *g, zfi_channel *channel, int32_t rank,
     struct timespec until;
     bool met;
     pthread_mutex_lock(&g->mutex);
-    if (first && !zfi_local_come(g, channel, rank, first)) {
+    if (first && !zfi_local_come(g, channel, group, rank, first)) {
         pthread_mutex_unlock(&g->mutex);
         return false;
     }
     channel->seats[rank].came = meeting + 1;
-    if (++channel->here == g->world) {
+    if (++channel->here == group->count) {
         channel->here = 0;
         atomic_store(&channel->meetings, meeting + 1);
         pthread_cond_broadcast(&channel->changed);
@@ -168,7 +184,7 @@ static bool zfi_local_meet(zf_local *g, zfi_channel *channel, int32_t rank,
         if (!first) pthread_cond_wait(&channel->changed, &g->mutex);
         else if (pthread_cond_timedwait(&channel->changed, &g->mutex, &until) &&
                  atomic_load(&channel->meetings) == meeting)
-            zfi_local_missing(g, channel, meeting, first);
+            zfi_local_missing(g, channel, group, meeting, first);
     }
     pthread_mutex_unlock(&g->mutex);
     return met;
@@ -178,9 +194,10 @@ static bool zfi_local_meet(zf_local *g, zfi_channel *channel, int32_t rank,
 
 /* One collective of one rank, after its first meeting. */
 typedef struct zfi_local_work {
-    zf_local *group;
+    zf_local *local;
+    const zf_group *group;
     zfi_channel *channel;
-    int32_t rank;
+    int32_t rank; /* its number in the group */
     int turn; /* of the copies to work from; -1: the inputs themselves */
 } zfi_local_work;
 
@@ -202,8 +219,8 @@ static void zfi_local_add(const zfi_local_work *w, const zf_collective *c, int64
     const void *parts[ZFI_LOCAL_WORLD];
     size_t skip = (size_t)at * zf_dtype_size(c->dtype);
     if (!count) return;
-    for (int32_t s = 0; s < w->group->world; s++) parts[s] = zfi_local_in(w, s) + skip;
-    zf_add_ranks(out, parts, w->group->world, count, c->dtype, c->add);
+    for (int32_t s = 0; s < w->group->count; s++) parts[s] = zfi_local_in(w, s) + skip;
+    zf_add_ranks(out, parts, w->group->count, count, c->dtype, c->add);
 }
 
 /* Where part r of count elements begins, when `world` ranks share them. */
@@ -217,12 +234,12 @@ static int64_t zfi_local_part(int64_t count, int32_t world, int32_t r)
  * `out` holds, if to `add`, which then is the same on all ranks. */
 static void zfi_local_all_reduce(const zfi_local_work *w, const zf_collective *c)
 {
-    const int32_t world = w->group->world;
+    const int32_t world = w->group->count;
     const size_t size = zf_dtype_size(c->dtype);
     int64_t from = zfi_local_part(c->count, world, w->rank),
             until = zfi_local_part(c->count, world, w->rank + 1);
     zfi_local_add(w, c, from, until - from, (char *)c->out + (size_t)from * size);
-    (void)zfi_local_meet(w->group, w->channel, w->rank, NULL);
+    (void)zfi_local_meet(w->local, w->channel, w->group, w->rank, NULL);
     for (int32_t k = 1; k < world; k++) {
         int32_t s = (w->rank + k) % world;
         from = zfi_local_part(c->count, world, s);
@@ -255,8 +272,8 @@ static void zfi_local_all_to_all(const zfi_local_work *w, const zf_collective *c
     char *out = c->out;
     const char *in = c->in;
     zfi_local_copy(out + mine, in + mine, bytes);
-    for (int32_t k = 1; k < w->group->world; k++) {
-        int32_t s = (w->rank + k) % w->group->world;
+    for (int32_t k = 1; k < w->group->count; k++) {
+        int32_t s = (w->rank + k) % w->group->count;
         const zf_collective *other = &w->channel->seats[s].call;
         size_t half = bytes / 2, here = bytes * (size_t)s, there = mine, n = half;
         if (w->rank > s) here += half, there += half, n = bytes - half;
@@ -267,7 +284,7 @@ static void zfi_local_all_to_all(const zfi_local_work *w, const zf_collective *c
 
 static void zfi_local_do(const zfi_local_work *w, const zf_collective *c)
 {
-    const int32_t world = w->group->world;
+    const int32_t world = w->group->count;
     const size_t bytes = (size_t)c->count * zf_dtype_size(c->dtype);
     const bool small = w->turn >= 0;
     char *out = c->out;
@@ -312,45 +329,75 @@ static zf_status zfi_local_check(const zfi_local_rank *rank, const zf_collective
     return status;
 }
 
-static zf_status zfi_local_collective(zf_local *g, int32_t rank, const zf_collective *c,
-                                      zf_error *error)
+/* The circle of the group, made here if it is new; NULL: out of memory. */
+static zfi_circle *zfi_local_circle(zf_local *g, const zf_group *group)
 {
-    zfi_channel *channel = &g->channels[c->channel];
-    zfi_local_work work = {g, channel, rank, -1};
-    size_t bytes = zfi_local_in_bytes(c, g->world);
+    zfi_circle **at = &g->circles, *circle;
+    pthread_mutex_lock(&g->mutex);
+    while (*at && ((*at)->group.first != group->first || (*at)->group.stride != group->stride ||
+                   (*at)->group.count != group->count))
+        at = &(*at)->next;
+    circle = *at;
+    if (!circle && (circle = zfi_calloc(&g->memory, 1, sizeof *circle))) {
+        const size_t count = (size_t)group->count;
+        circle->group = *group;
+        circle->seats = zfi_calloc(&g->memory, count * ZFI_CHANNELS, sizeof *circle->seats);
+        for (size_t k = 0; k < ZFI_CHANNELS && circle->seats; k++) {
+            zfi_condition_init(&circle->channels[k].changed);
+            circle->channels[k].seats = circle->seats + k * count;
+        }
+        if (circle->seats) *at = circle;
+        else zfi_free(&g->memory, circle, sizeof *circle), circle = NULL;
+    }
+    pthread_mutex_unlock(&g->mutex);
+    return circle;
+}
+
+static zf_status zfi_local_collective(zf_local *g, zfi_circle *circle, int32_t rank,
+                                      const zf_collective *c, zf_error *error)
+{
+    zfi_channel *channel = &circle->channels[c->channel];
+    const zf_group *group = &circle->group;
+    zfi_local_work work = {g, group, channel, rank, -1};
+    size_t bytes = zfi_local_in_bytes(c, group->count);
     if (bytes <= ZFI_LOCAL_SMALL) {
         work.turn = (int)(atomic_load(&channel->meetings) & 1);
         if (bytes && (c->op != ZF_OP_bcast || c->root == rank))
             memcpy(channel->seats[rank].copies[work.turn], c->in, bytes);
     }
-    if (!zfi_local_meet(g, channel, rank, c))
+    if (!zfi_local_meet(g, channel, group, rank, c))
         return zfi_fail(error, g->error.status, "%s", g->error.text);
     if (bytes) zfi_local_do(&work, c);
-    if (work.turn < 0) (void)zfi_local_meet(g, channel, rank, NULL);
+    if (work.turn < 0) (void)zfi_local_meet(g, channel, group, rank, NULL);
     return ZF_OK;
 }
 
 static zf_status zfi_local_run(void *self, const zf_collective *c, zf_error *error)
 {
-    const zfi_local_rank *rank = self;
+    zfi_local_rank *rank = self;
     zf_local *g = rank->group;
     zf_error wrong = {ZF_OK, ""};
     zf_status status;
-    zfi_seat *seat = NULL;
+    zfi_circle *circle = NULL;
+    zf_group group;
     int cancel;
     if (atomic_load(&g->failed)) return zfi_fail(error, g->error.status, "%s", g->error.text);
+    /* A thread that is cancelled as it waits would leave with the mutex locked. */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     if (!zfi_local_check(rank, c, &wrong)) {
-        seat = &g->channels[c->channel].seats[rank->comm.rank];
-        if (atomic_exchange(&seat->busy, true)) zfi_fail_busy(&wrong, c, rank->comm.rank);
+        group = zf_collective_group(c, &rank->comm);
+        if (atomic_exchange(&rank->busy[c->channel], true))
+            zfi_fail_busy(&wrong, c, rank->comm.rank);
+        else if (!(circle = zfi_local_circle(g, &group))) zfi_nomem(&wrong);
     }
     if (wrong.status) {
         zfi_local_abort(self, wrong.text);
-        return zfi_fail(error, wrong.status, "%s", wrong.text);
+        status = zfi_fail(error, wrong.status, "%s", wrong.text);
+    } else {
+        const int32_t number = (rank->comm.rank - group.first) / group.stride;
+        status = zfi_local_collective(g, circle, number, c, error);
+        atomic_store(&rank->busy[c->channel], false);
     }
-    /* A thread that is cancelled as it waits would leave with the mutex locked. */
-    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
-    status = zfi_local_collective(g, rank->comm.rank, c, error);
-    atomic_store(&seat->busy, false);
     pthread_setcancelstate(cancel, &cancel);
     return status;
 }
@@ -362,9 +409,14 @@ ZF_API void zf_local_free(zf_local *g)
     zfi_memory memory;
     if (!g) return;
     memory = g->memory;
-    for (int k = 0; k < ZFI_CHANNELS; k++) pthread_cond_destroy(&g->channels[k].changed);
+    for (zfi_circle *circle; (circle = g->circles);) {
+        const size_t seats = (size_t)circle->group.count * ZFI_CHANNELS;
+        g->circles = circle->next;
+        for (int k = 0; k < ZFI_CHANNELS; k++) pthread_cond_destroy(&circle->channels[k].changed);
+        zfi_free(&memory, circle->seats, seats * sizeof *circle->seats);
+        zfi_free(&memory, circle, sizeof *circle);
+    }
     pthread_mutex_destroy(&g->mutex);
-    zfi_free(&memory, g->seats, (size_t)g->world * ZFI_CHANNELS * sizeof *g->seats);
     zfi_free(&memory, g->ranks, (size_t)g->world * sizeof *g->ranks);
     zfi_free(&memory, g, sizeof *g);
 }
@@ -387,19 +439,21 @@ ZF_API zf_local *zf_local_new(const zf_local_desc *desc, zf_error *error)
     g->world = d.world;
     g->deadline = d.deadline_seconds;
     pthread_mutex_init(&g->mutex, NULL);
-    for (int k = 0; k < ZFI_CHANNELS; k++) zfi_condition_init(&g->channels[k].changed);
     g->ranks = zfi_calloc(&g->memory, (size_t)d.world, sizeof *g->ranks);
-    g->seats = zfi_calloc(&g->memory, (size_t)d.world * ZFI_CHANNELS, sizeof *g->seats);
-    if (!g->ranks || !g->seats) {
+    if (!g->ranks || !zfi_local_circle(g, &(zf_group){0, 1, d.world})) {
         zfi_nomem(error);
         zf_local_free(g);
         return NULL;
     }
-    for (int k = 0; k < ZFI_CHANNELS; k++)
-        g->channels[k].seats = g->seats + (size_t)k * (size_t)d.world;
-    for (int32_t r = 0; r < d.world; r++)
-        g->ranks[r] = (zfi_local_rank){
-            {&g->ranks[r], r, d.world, zfi_local_run, zfi_local_abort, NULL, NULL, 0}, g};
+    for (int32_t r = 0; r < d.world; r++) {
+        g->ranks[r].comm = (zf_comm){.self = &g->ranks[r],
+                                     .rank = r,
+                                     .world = d.world,
+                                     .run = zfi_local_run,
+                                     .abort = zfi_local_abort,
+                                     .groups = true};
+        g->ranks[r].group = g;
+    }
     return g;
 }
 

@@ -16,7 +16,7 @@ typedef struct zfi_lockstep {
     zf_program *const *programs;
     int32_t count;
     uint64_t random;      /* 0: collectives of other queues are done as late as can be */
-    zf_collective *calls; /* by rank */
+    zf_collective *calls, *members; /* by rank; those of a group */
     const void **parts;
     char *sum;
     size_t sum_bytes;
@@ -32,7 +32,7 @@ static zf_status zfi_lockstep_calls(zfi_lockstep *s, int32_t launch)
         const zf_collective *a = &s->calls[0], *b = &s->calls[r];
         s->calls[r] = zf_collective_of(&s->programs[r]->launches[launch]);
         if (a->op != b->op || a->node != b->node || a->dtype != b->dtype || a->count != b->count ||
-            a->root != b->root || a->channel != b->channel)
+            a->root != b->root || a->channel != b->channel || a->group.count != b->group.count)
             return zfi_fail(s->error, ZF_ERR_MISMATCH,
                             "rank 0 is at %s %%%d of %lld %s, rank %d at %s %%%d of %lld %s",
                             zfi_records[a->op]->name, (int)a->node, (long long)a->count,
@@ -69,49 +69,64 @@ static zf_status zfi_lockstep_copy(zfi_lockstep *s, int32_t launch)
     return status;
 }
 
-/* Does a collective for all ranks, by its definition. */
-static zf_status zfi_lockstep_exchange(zfi_lockstep *s, int32_t launch)
+/* Does a collective of the first `ranks` of s->members, by its definition. */
+static zf_status zfi_lockstep_group(zfi_lockstep *s, int32_t ranks)
 {
-    zf_status status = zfi_lockstep_calls(s, launch);
-    const zf_collective *c = s->calls;
-    size_t size = zf_dtype_size(c->dtype), part = (size_t)c->count * size, world = (size_t)s->count;
-    if (status || (status = zfi_lockstep_room(s, part * world))) return status;
+    zf_collective *const calls = s->members;
+    const zf_collective *c = calls;
+    size_t size = zf_dtype_size(c->dtype), part = (size_t)c->count * size, world = (size_t)ranks;
+    zf_status status = zfi_lockstep_room(s, part * world);
+    if (status) return status;
     switch (c->op) {
     case ZF_OP_all_gather:
-        for (size_t r = 0; r < world; r++) memcpy(s->sum + r * part, s->calls[r].in, part);
-        for (size_t r = 0; r < world; r++) memcpy(s->calls[r].out, s->sum, part * world);
+        for (size_t r = 0; r < world; r++) memcpy(s->sum + r * part, calls[r].in, part);
+        for (size_t r = 0; r < world; r++) memcpy(calls[r].out, s->sum, part * world);
         break;
     case ZF_OP_reduce_scatter: /* each rank's sum lands where no other reads */
         for (size_t r = 0; r < world; r++) {
             for (size_t from = 0; from < world; from++)
-                s->parts[from] = (const char *)s->calls[from].in + r * part;
-            memcpy(s->sum + r * part, s->calls[r].out, part);
-            zf_add_ranks(s->sum + r * part, s->parts, s->count, c->count, c->dtype, c->add);
+                s->parts[from] = (const char *)calls[from].in + r * part;
+            memcpy(s->sum + r * part, calls[r].out, part);
+            zf_add_ranks(s->sum + r * part, s->parts, ranks, c->count, c->dtype, c->add);
         }
-        for (size_t r = 0; r < world; r++) memcpy(s->calls[r].out, s->sum + r * part, part);
+        for (size_t r = 0; r < world; r++) memcpy(calls[r].out, s->sum + r * part, part);
         break;
     case ZF_OP_all_reduce:
-        for (size_t from = 0; from < world; from++) s->parts[from] = s->calls[from].in;
+        for (size_t from = 0; from < world; from++) s->parts[from] = calls[from].in;
         for (size_t r = 0; r < world; r++) {
-            memcpy(s->sum + r * part, s->calls[r].out, part);
-            zf_add_ranks(s->sum + r * part, s->parts, s->count, c->count, c->dtype, c->add);
+            memcpy(s->sum + r * part, calls[r].out, part);
+            zf_add_ranks(s->sum + r * part, s->parts, ranks, c->count, c->dtype, c->add);
         }
-        for (size_t r = 0; r < world; r++) memcpy(s->calls[r].out, s->sum + r * part, part);
+        for (size_t r = 0; r < world; r++) memcpy(calls[r].out, s->sum + r * part, part);
         break;
     case ZF_OP_all_to_all:
         if ((status = zfi_lockstep_room(s, part * world * world))) return status;
         for (size_t r = 0; r < world; r++)
             for (size_t from = 0; from < world; from++)
                 memcpy(s->sum + (r * world + from) * part,
-                       (const char *)s->calls[from].in + r * part, part);
+                       (const char *)calls[from].in + r * part, part);
         for (size_t r = 0; r < world; r++)
-            memcpy(s->calls[r].out, s->sum + r * world * part, part * world);
+            memcpy(calls[r].out, s->sum + r * world * part, part * world);
         break;
     default: /* bcast */
-        memcpy(s->sum, s->calls[c->root].in, part);
-        for (size_t r = 0; r < world; r++) memcpy(s->calls[r].out, s->sum, part);
+        memcpy(s->sum, calls[c->root].in, part);
+        for (size_t r = 0; r < world; r++) memcpy(calls[r].out, s->sum, part);
     }
     return ZF_OK;
+}
+
+/* Does a collective for all ranks, group by group. */
+static zf_status zfi_lockstep_exchange(zfi_lockstep *s, int32_t launch)
+{
+    zf_status status = zfi_lockstep_calls(s, launch);
+    for (int32_t r = 0; r < s->count && !status; r++) {
+        const zf_group group = zf_collective_group(&s->calls[r], s->programs[r]->comm);
+        if (group.first != r) continue;
+        for (int32_t k = 0; k < group.count; k++)
+            s->members[k] = s->calls[group.first + k * group.stride];
+        status = zfi_lockstep_group(s, group.count);
+    }
+    return status;
 }
 
 static zf_status zfi_lockstep_do(zfi_lockstep *s, int32_t launch)
@@ -214,6 +229,12 @@ static zf_status zfi_lockstep_check(const zf_lockstep_desc *d, zf_error *error)
             return zfi_fail(error, ZF_ERR_ARGUMENT,
                             "lockstep: program %d is rank %d of %d; it must be rank %d of %d",
                             (int)r, (int)p->run.rank, (int)p->run.world, (int)r, (int)d->count);
+        if (p->run.nodes != d->programs[0]->run.nodes)
+            return zfi_fail(error, ZF_ERR_MISMATCH,
+                            "rank 0 is one of %d in %d nodes, rank %d of as many in %d "
+                            "(zf_zero_desc.nodes)",
+                            (int)d->count, (int)d->programs[0]->run.nodes, (int)r,
+                            (int)p->run.nodes);
         if (p->hashes && p->hashes[r] != d->programs[0]->hashes[0])
             return zfi_fail(error, ZF_ERR_MISMATCH,
                             "the plans of ranks 0 and %d differ (%016llx and %016llx): their "
@@ -303,9 +324,10 @@ static zf_status zfi_lockstep_run(const zf_lockstep_desc *d, const char *call, b
         if ((status = zfi_check_micro(d->programs[r], call, last)))
             zfi_fail(error, status, "rank %d: %s", (int)r, d->programs[r]->error.text);
     if (status) return status;
-    s.calls = zfi_calloc(&s.memory, world, sizeof *s.calls);
+    s.calls = zfi_calloc(&s.memory, 2 * world, sizeof *s.calls);
     s.parts = zfi_calloc(&s.memory, world, sizeof *s.parts);
     if (!s.calls || !s.parts) status = zfi_nomem(error);
+    else s.members = s.calls + world;
     for (int32_t r = 0; r < d->count; r++) zfi_begin_micro(d->programs[r]);
     if (!status) status = zfi_lockstep_range(&s, 0, first->micro_end);
     for (int32_t r = 1; r < d->count && last && !status; r++)
@@ -326,7 +348,7 @@ static zf_status zfi_lockstep_run(const zf_lockstep_desc *d, const char *call, b
         if (status) zfi_fail(&p->error, status, "%s", error->text);
     }
     zfi_free(&s.memory, s.sum, s.sum_bytes);
-    zfi_free(&s.memory, s.calls, world * sizeof *s.calls);
+    zfi_free(&s.memory, s.calls, 2 * world * sizeof *s.calls);
     zfi_free(&s.memory, s.parts, world * sizeof *s.parts);
     return status;
 }

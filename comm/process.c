@@ -27,7 +27,7 @@ enum {
 typedef struct zfi_call {
     int64_t count;
     int32_t op, node, dtype, root, add;
-    int32_t unused;
+    zf_group group;
 } zfi_call;
 
 static zfi_call zfi_call_of(const zf_collective *c)
@@ -37,7 +37,8 @@ static zfi_call zfi_call_of(const zf_collective *c)
                       .node = c->node,
                       .dtype = (int32_t)c->dtype,
                       .root = c->op == ZF_OP_bcast ? c->root : 0,
-                      .add = c->add};
+                      .add = c->add,
+                      .group = c->group};
 }
 
 /* "bcast %59 of 1024 f32 from rank 1" */
@@ -48,7 +49,8 @@ static const char *zfi_call_text(char text[128], const zfi_call *call)
                                                      .dtype = (zf_dtype)call->dtype,
                                                      .count = call->count,
                                                      .add = call->add,
-                                                     .root = call->root});
+                                                     .root = call->root,
+                                                     .group = call->group});
 }
 
 /* One rank. The struct of a communicator begins with this one. */

@@ -213,6 +213,8 @@ struct zf_graph {
     uint32_t stages;
     int32_t zero, world;   /* ZeRO stage and ranks; 0 and 1 without zf_zero */
     int64_t micro_batches; /* of a step, on each rank: 1 without zf_zero */
+    int32_t mesh_nodes;    /* in which the ranks are; 1 where they are no mesh */
+    int32_t shards;        /* of what is sharded: those of all ranks, or of a node's */
     zfi_peak peaks[ZF_SPACES]; /* once placed */
     uint8_t *had;              /* by node: noted when the pass began (ir/complete.c) */
     size_t had_count;
@@ -227,6 +229,8 @@ struct zfi_infer {
     zf_dtype dtype; /* in for leaves, out for others */
     zf_shape shape;
 };
+
+static zfi_mesh zfi_mesh_of(const zf_graph *g) { return (zfi_mesh){g->world, g->mesh_nodes}; }
 
 static const zfi_record *zfi_record_of(const zf_graph *g, int32_t id)
 {
@@ -320,17 +324,19 @@ static bool zfi_marks_loss(const zf_graph *g, const zfi_node *mark)
            zfi_node_count(node) == 1;
 }
 
-/* The all_reduce of whose result the value is a part, seen through views and casts; 0: none. */
+/* The all_reduce of whose result the value is a part, seen through views and casts, or the first of
+ * several over one axis after the other, which reads what this rank gives; 0: none. */
 static int32_t zfi_sum_behind(const zf_graph *g, int32_t id)
 {
-    while (g->nodes[id].op != ZF_OP_all_reduce) {
+    for (int32_t sum = 0;;) {
         const zfi_node *node = &g->nodes[id];
+        const bool sums = node->op == ZF_OP_all_reduce;
         int64_t at;
-        int32_t k = node->op == ZF_OP_cast ? 0 : zfi_viewed(g, node, &at);
-        if (k < 0) return 0;
+        int32_t k = sums || node->op == ZF_OP_cast ? 0 : zfi_viewed(g, node, &at);
+        if (sums) sum = id;
+        if (k < 0) return sum;
         id = node->args[k];
     }
-    return id;
 }
 
 /* The node that replaces `id` after rewrites; 0: none. */

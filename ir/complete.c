@@ -14,6 +14,7 @@ static int32_t zfi_pack_behind(const zf_graph *g, int32_t id)
         const zfi_node *node = &g->nodes[id];
         int64_t count = zfi_node_count(node);
         if (node->op == ZF_OP_reduce_scatter) count *= ZF_INT(node, reduce_scatter, world);
+        if (node->op == ZF_OP_all_gather) count /= ZF_INT(node, all_gather, world);
         id = 0;
         for (int32_t k = 0; k < node->arg_count && !id; k++)
             if (zfi_node_count(&g->nodes[node->args[k]]) == count) id = node->args[k];

@@ -243,18 +243,26 @@ static bool zfi_parse_queue(zfi_parser *p, uint8_t *queue)
                           length < 40 ? length : 40, word);
 }
 
-/* "stage=3 world=4 micro_batches=2" */
+/* "stage=3 world=4 micro_batches=2", perhaps " nodes=2", perhaps " shards=2" */
 static bool zfi_parse_zero(zfi_parser *p)
 {
     zf_graph *g = p->graph;
-    int64_t stage, world, micro;
+    int64_t stage, world, micro, nodes = 1, shards;
     if (!zfi_need(p, "stage=") || !zfi_integer(p, &stage) || !zfi_need(p, "world=") ||
-        !zfi_integer(p, &world) || !zfi_need(p, "micro_batches=") || !zfi_integer(p, &micro))
+        !zfi_integer(p, &world) || !zfi_need(p, "micro_batches=") || !zfi_integer(p, &micro) ||
+        (zfi_take(p, "nodes=") && !zfi_integer(p, &nodes)))
         return false;
+    shards = world;
+    if (zfi_take(p, "shards=") && !zfi_integer(p, &shards)) return false;
     if (zfi_len(g->order) || stage < 0 || stage > 3 || world < 1 || world > INT32_MAX || micro < 1)
         return zfi_parse_fail(
             p, "the first line may be: zero stage=0..3 world=1.. micro_batches=1..");
+    if (nodes < 1 || nodes > world || world % nodes || (nodes > 1 && nodes == world))
+        return zfi_parse_fail(p, "nodes must divide the world, with several ranks in each");
+    if (shards != world && shards != world / nodes)
+        return zfi_parse_fail(p, "shards must be those of all ranks, or of a node's");
     g->zero = (int32_t)stage, g->world = (int32_t)world, g->micro_batches = micro;
+    g->mesh_nodes = (int32_t)nodes, g->shards = (int32_t)shards;
     g->stages |= ZFI_STAGE_RANKS;
     return true;
 }

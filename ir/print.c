@@ -11,8 +11,9 @@
  * After the type come, where they apply: the space, if it is not the device; the value's place,
  * @offset+bytes, and its scratch, after the memory pass; the queue, if it is not compute;
  * `recompute`; `micro`, if a node of the micro section stands below `update:` (passes/beside.c).
- * After zf_zero the first line is "zero stage=3 world=4 micro_batches=1". The last line has the
- * size of the arena, the node at which the most bytes are live, and their number where it is
+ * After zf_zero the first line is "zero stage=3 world=4 micro_batches=1", with " nodes=2" where
+ * these ranks are a mesh, and " shards=2" where each of two nodes has all shards. The last line has
+ * the size of the arena, the node at which the most bytes are live, and their number where it is
  * smaller than the arena. Further lines, "peak host 4096 %5", are for the other spaces that the
  * graph uses. */
 
@@ -125,9 +126,13 @@ static void zfi_print_graph(zfi_writer *w, const zf_graph *g)
     for (int32_t i = 0; i < zfi_len(g->order); i++)
         if (!zfi_has(g, g->order[i], ZF_OP_EFFECT) && g->order[i] > last) last = g->order[i];
     width = snprintf(NULL, 0, "%d", (int)last);
-    if (g->stages & ZFI_STAGE_RANKS)
-        zfi_print(w, "zero stage=%d world=%d micro_batches=%lld\n", (int)g->zero, (int)g->world,
+    if (g->stages & ZFI_STAGE_RANKS) {
+        zfi_print(w, "zero stage=%d world=%d micro_batches=%lld", (int)g->zero, (int)g->world,
                   (long long)g->micro_batches);
+        if (g->mesh_nodes > 1) zfi_print(w, " nodes=%d", (int)g->mesh_nodes);
+        if (g->shards != g->world) zfi_print(w, " shards=%d", (int)g->shards);
+        zfi_print(w, "\n");
+    }
     for (int32_t i = 0; i < zfi_len(g->order); i++) {
         int32_t id = g->order[i];
         if (zfi_runs_once(&g->nodes[id]) && !once) zfi_print(w, "update:\n");

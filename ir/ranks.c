@@ -22,8 +22,16 @@
  *
  * Inputs of one element (a learning rate, a loss weight) are the program's to give alike to all.
  *
+ * No rank waits for ever. All ranks run one list (their hashes are compared), and the groups of a
+ * collective are a partition of the ranks (graph/mesh.c): so each group has one order of calls. Of
+ * the calls in which ranks wait, take one that stands first in the list. Its members are in it, or
+ * in front of it, where none of them waits: they come to it. So there is no cycle of groups. With
+ * queues the same holds of each, since what they wait for stands above (queues.c).
+ *
  *   - collectives come with zf_zero; the ranks they are for, and those for which buckets, shards
  *     and updates are cut, are the graph's; or one, which sums over micro-batches alone
+ *   - where the ranks are a mesh, gathers and sums are over one axis after the other, in the order
+ *     of graph/mesh.c
  *   - a sum takes what is whole and has not been summed over the same; in the micro section of
  *     several micro-batches it goes onto an accumulator, which nothing else reads or writes
  *   - an update reads a sum over all ranks and micro-batches of a pack of gradients that lie as
@@ -49,6 +57,8 @@ enum {
 
 typedef struct zfi_stand {
     uint8_t bits;
+    uint8_t cut;  /* SHARD: the axes that it is sharded over, */
+    uint8_t sums; /* and those that its elements are sums over: RANKS once these are all */
     int32_t pack;  /* whose elements, or their sums, these are; 0: none, ZFI_MIXED: several */
     int32_t sum;   /* the node that made the sum; the pack where there is nothing to be summed */
     int32_t cause; /* of OTHER and BATCH: a node from which they come */
@@ -63,6 +73,21 @@ typedef struct zfi_ranks {
     uint8_t shares; /* what differs: OTHER with several ranks, BATCH with several micro-batches */
 } zfi_ranks;
 
+/* The axes of all ranks; none of one rank. */
+static uint8_t zfi_all_axes(const zf_graph *g) { return g->world > 1 ? ZFI_AXES : 0; }
+
+/* The axes that a collective is over; none where it is of one rank. */
+static uint8_t zfi_axes_of(const zfi_node *node)
+{
+    return ZF_INT(node, all_gather, world) > 1 ? zfi_mesh_axes(ZF_INT(node, all_gather, over)) : 0;
+}
+
+/* The axes that buckets, and what is cut as they are, are sharded over. */
+static uint8_t zfi_shard_axes(const zf_graph *g)
+{
+    return g->shards < g->world ? ZFI_AXIS_LOCAL : zfi_all_axes(g);
+}
+
 static bool zfi_reduces(zf_op op) { return op == ZF_OP_all_reduce || op == ZF_OP_reduce_scatter; }
 
 /* ------------------------------------------------------------------- where values stand */
@@ -71,7 +96,7 @@ static bool zfi_reduces(zf_op op) { return op == ZF_OP_all_reduce || op == ZF_OP
 static void zfi_join_sums(zfi_stand *s, const zfi_stand *x)
 {
     if (!x->pack && !(x->bits & ZFI_SUMMED)) return;
-    if (!s->pack && !(s->bits & ZFI_SUMMED)) s->pack = x->pack, s->sum = x->sum;
+    if (!s->pack && !(s->bits & ZFI_SUMMED)) s->pack = x->pack, s->sum = x->sum, s->sums = x->sums;
     else if (s->pack != x->pack || s->sum != x->sum) s->pack = ZFI_MIXED;
     s->bits |= x->bits & ZFI_SUMMED;
 }
@@ -83,6 +108,7 @@ static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
     const zf_graph *g = r->graph;
     bool elementwise = g->records[node->op]->traits & ZF_OP_ELEMENTWISE;
     bool by_element = elementwise, shard = false, whole = false;
+    uint8_t cut = 0;
     int64_t count = zfi_node_count(node);
     zfi_stand s = {.bits = ZFI_KNOWN};
     for (int32_t k = 0; k < node->arg_count; k++) {
@@ -91,12 +117,13 @@ static zfi_stand zfi_stand_of_args(const zfi_ranks *r, const zfi_node *node)
         if (x->bits & ~s.bits & (ZFI_OTHER | ZFI_BATCH)) s.cause = x->cause;
         s.bits |= x->bits & (ZFI_OTHER | ZFI_BATCH);
         if (!(x->bits & ZFI_KNOWN)) s.bits &= (uint8_t)~ZFI_KNOWN;
-        if (x->bits & ZFI_SHARD) shard = true;
+        if (shard && x->bits & ZFI_SHARD && x->cut != cut) by_element = false;
+        if (x->bits & ZFI_SHARD) shard = true, cut = x->cut;
         else if (size != 1) whole = true;
         if ((x->bits & ZFI_SHARD) && size != count) by_element = false;
         if (elementwise && size == count) zfi_join_sums(&s, x);
     }
-    if (shard && by_element && !whole) s.bits |= ZFI_SHARD;
+    if (shard && by_element && !whole) s.bits |= ZFI_SHARD, s.cut = cut;
     else if (shard) s.bits |= ZFI_OTHER;
     return s;
 }
@@ -108,26 +135,31 @@ static zfi_stand zfi_stand_of_view(const zfi_ranks *r, const zfi_node *node)
     s.torn = s.used = 0;
     if ((s.bits & ZFI_SHARD) &&
         zfi_node_count(node) != zfi_node_count(&r->graph->nodes[node->args[0]]))
-        s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER);
+        s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER), s.cut = 0;
     return s;
 }
 
 static zfi_stand zfi_stand_of_collective(const zfi_ranks *r, int32_t id)
 {
     const zfi_node *node = &r->graph->nodes[id];
-    bool several = ZF_INT(node, all_gather, world) > 1;
+    const uint8_t axes = zfi_axes_of(node), all = zfi_all_axes(r->graph);
     zfi_stand s = r->at[node->args[0]];
     s.torn = s.used = 0;
-    if (several && node->op == ZF_OP_all_gather) {
+    if (axes && node->op == ZF_OP_all_gather) {
         if (!(s.bits & ZFI_SHARD)) s.pack = 0, s.bits &= ZFI_OTHER | ZFI_BATCH;
-        s.bits &= (uint8_t) ~(ZFI_OTHER | ZFI_SHARD);
-    } else if (several && zfi_reduces(node->op)) {
-        s.bits = (uint8_t)((s.bits & ~ZFI_OTHER) | ZFI_RANKS);
-        if (node->op == ZF_OP_reduce_scatter) s.bits |= ZFI_SHARD;
+        if (axes == all) s.bits &= (uint8_t)~ZFI_OTHER;
+        s.cut &= (uint8_t)~axes;
+        if (!s.cut) s.bits &= (uint8_t)~ZFI_SHARD;
+    } else if (axes && zfi_reduces(node->op)) {
+        s.sums |= axes;
+        if (s.sums == all) s.bits = (uint8_t)((s.bits & ~ZFI_OTHER) | ZFI_RANKS);
+        if (node->op == ZF_OP_reduce_scatter) s.bits |= ZFI_SHARD, s.cut |= axes;
         s.sum = id;
-    } else if (several) { /* all_to_all, bcast */
-        s.bits = (uint8_t)((s.bits & ZFI_BATCH) | (node->op == ZF_OP_all_to_all ? ZFI_OTHER : 0));
-        s.pack = 0, s.cause = id;
+    } else if (axes) { /* all_to_all, bcast */
+        const bool other = node->op == ZF_OP_all_to_all || axes != all;
+        s = (zfi_stand){.bits = (uint8_t)((s.bits & ZFI_BATCH) | (other ? ZFI_OTHER : 0)),
+                        .sum = s.sum,
+                        .cause = id};
     }
     if (zfi_reduces(node->op) && node->arg_count > 1) {
         s.bits = (uint8_t)((s.bits & ~ZFI_BATCH) | ZFI_BATCHES);
@@ -153,7 +185,7 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
         if (zfi_node_count(node) != 1) s.bits = r->shares;
         return s;
     case ZFI_RANKS_BUCKET:
-        if (ZF_INT(node, bucket, world) > 1) s.bits = ZFI_SHARD;
+        if (ZF_INT(node, bucket, world) > 1) s.bits = ZFI_SHARD, s.cut = zfi_shard_axes(g);
         return s;
     case ZFI_RANKS_KNOWN: s.bits = ZFI_KNOWN; return s;
     case ZFI_RANKS_ALIKE: return s;
@@ -162,19 +194,23 @@ static zfi_stand zfi_stand_of_node(const zfi_ranks *r, int32_t id)
         s = r->at[node->args[0]];
         s.torn = s.used = 0;
         if (ZF_INT(node, shard, world) <= 1) return s;
-        if (s.bits & ZFI_SHARD) s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER);
-        else if (own) s.bits |= ZFI_SHARD;
+        if (s.bits & ZFI_SHARD) s.bits = (uint8_t)((s.bits & ~ZFI_SHARD) | ZFI_OTHER), s.cut = 0;
+        else if (own) s.bits |= ZFI_SHARD, s.cut = zfi_shard_axes(g);
         return s;
     case ZFI_RANKS_PACK:
         s = zfi_stand_of_args(r, node);
-        for (int32_t k = 0; k < node->arg_count; k++)
+        for (int32_t k = 0; k < node->arg_count; k++) {
             s.bits |= r->at[node->args[k]].bits & ZFI_SUMMED;
+            s.sums |= r->at[node->args[k]].sums;
+        }
         s.pack = s.sum = id;
         return s;
     case ZFI_RANKS_BLOCKS: /* a shard is whole blocks */
         s = zfi_stand_of_args(r, node);
-        if (r->at[node->args[0]].bits & ZFI_SHARD)
+        if (r->at[node->args[0]].bits & ZFI_SHARD) {
             s.bits = r->at[node->args[0]].bits & (ZFI_OTHER | ZFI_BATCH | ZFI_SHARD);
+            s.cut = r->at[node->args[0]].cut;
+        }
         return s;
     case ZFI_RANKS_GRADIENT:
         s = r->at[node->args[1]];
@@ -193,11 +229,39 @@ static void zfi_check_world(const zfi_ranks *r, int32_t id)
 {
     zf_graph *g = r->graph;
     const zf_attribute *world = zfi_attribute_of(g, &g->nodes[id], "world");
-    if (zfi_has(g, id, ZF_OP_COLLECTIVE) && !(g->stages & ZFI_STAGE_RANKS))
+    const bool together = zfi_has(g, id, ZF_OP_COLLECTIVE), mesh = zfi_is_mesh(zfi_mesh_of(g));
+    const int64_t over = together ? ZF_INT(&g->nodes[id], all_gather, over) : ZF_OVER_ALL;
+    const int32_t ranks = together ? zfi_mesh_size(zfi_mesh_of(g), over) : g->shards;
+    const zf_op op = g->nodes[id].op;
+    if (together && !(g->stages & ZFI_STAGE_RANKS))
         zfi_verify_fail(g, id, "a collective comes with zf_zero, which has not been run");
-    if (world && world->i > 1 && world->i != g->world)
-        zfi_verify_fail(g, id, "it is for %lld ranks, and the graph for %d", (long long)world->i,
-                        (int)g->world);
+    else if (over && !mesh)
+        zfi_verify_fail(g, id, "it is over an axis, and the ranks are no mesh");
+    else if (world && world->i > 1 && world->i != ranks)
+        zfi_verify_fail(g, id, over ? "it is for %lld ranks, and a group has %d"
+                                    : "it is for %lld ranks, and the graph for %d",
+                        (long long)world->i, (int)ranks);
+    else if (mesh && !over && world && world->i > 1 && (op == ZF_OP_all_gather || zfi_reduces(op)))
+        zfi_verify_fail(g, id, "the ranks are a mesh: it must be over one axis after the other");
+}
+
+/* Shards have their places, and sums their order, where groups take turns as graph/mesh.c says. */
+static void zfi_check_turn(const zfi_ranks *r, int32_t id)
+{
+    zf_graph *g = r->graph;
+    const zfi_node *node = &g->nodes[id];
+    const zfi_stand *x = &r->at[node->args[0]];
+    const int arg = (int)node->args[0];
+    const uint8_t axes = zfi_axes_of(node);
+    if (!zfi_is_mesh(zfi_mesh_of(g)) || !axes) return;
+    if (node->op == ZF_OP_all_gather && x->cut == ZFI_AXES && axes != ZFI_AXIS_NODE)
+        zfi_verify_fail(g, id, "%%%d is a shard of all ranks: it is gathered over node first", arg);
+    else if (node->op == ZF_OP_all_gather && x->cut && !(x->cut & axes))
+        zfi_verify_fail(g, id, "%%%d is the same on all ranks of a group", arg);
+    else if (zfi_reduces(node->op) && axes == ZFI_AXIS_NODE && !(x->sums & ZFI_AXIS_LOCAL))
+        zfi_verify_fail(g, id, "%%%d is no sum over a node: sums are made over local first", arg);
+    else if (node->op == ZF_OP_reduce_scatter && axes == ZFI_AXIS_NODE && !x->cut)
+        zfi_verify_fail(g, id, "%%%d is whole: shards are made over local first", arg);
 }
 
 static void zfi_check_sum(zfi_ranks *r, int32_t id)
@@ -206,18 +270,21 @@ static void zfi_check_sum(zfi_ranks *r, int32_t id)
     const zfi_node *node = &g->nodes[id];
     const zfi_stand *x = &r->at[node->args[0]];
     int32_t arg = node->args[0];
-    bool onto = node->arg_count > 1;
+    const uint8_t axes = zfi_axes_of(node);
+    bool onto = node->arg_count > 1, part = axes && (x->sums | axes) != zfi_all_axes(g);
     zfi_stand *to = onto ? &r->at[node->args[1]] : NULL;
-    if (x->bits & ZFI_SHARD)
+    if (x->bits & ZFI_SHARD && (!axes || x->cut & axes))
         zfi_verify_fail(g, id, "%%%d is this rank's shard: ranks would add different elements",
                         (int)arg);
-    else if (ZF_INT(node, all_gather, world) > 1 && (x->bits & ZFI_RANKS))
+    else if (x->sums & axes)
         zfi_verify_fail(g, id, "%%%d has been summed over the ranks already", (int)arg);
+    else if (onto && part)
+        zfi_verify_fail(g, id, "it is no sum over all ranks yet, so nothing accumulates there");
     else if (onto && (x->bits & ZFI_BATCHES))
         zfi_verify_fail(g, id, "%%%d has been summed over the micro-batches already", (int)arg);
     else if (onto && node->update)
         zfi_verify_fail(g, id, "the update section runs once, so nothing accumulates there");
-    else if (!onto && !node->update && g->micro_batches > 1)
+    else if (!onto && !part && !node->update && g->micro_batches > 1)
         zfi_verify_fail(g, id, "operand 1, an accumulator of the %lld micro-batches, is missing",
                         (long long)g->micro_batches);
     else if (node->update && (x->bits & ZFI_BATCH))
@@ -233,6 +300,7 @@ static void zfi_check_fill(zfi_ranks *r, int32_t id)
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id], *x = &g->nodes[node->args[0]];
     int32_t bucket = node->args[1];
+    if (x->op == ZF_OP_all_gather && x->arg_count == 1) x = &g->nodes[x->args[0]];
     if (x->op != ZF_OP_shard || x->args[0] != bucket)
         zfi_verify_fail(g, id, "operand 0 must be the shard of %%%d, into which it gathers",
                         (int)bucket);
@@ -310,8 +378,7 @@ static void zfi_check_cut(zfi_ranks *r, int32_t id, int32_t k)
 {
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
-    uint8_t mine = r->at[node->args[0]].bits & ZFI_SHARD,
-            its = r->at[node->args[k]].bits & ZFI_SHARD;
+    uint8_t mine = r->at[node->args[0]].cut, its = r->at[node->args[k]].cut;
     if (mine == its) return;
     zfi_verify_fail(g, id, "%%%d is %s, and %%%d is %s", (int)node->args[0],
                     mine ? "this rank's shard" : "whole", (int)node->args[k],
@@ -371,7 +438,7 @@ static void zfi_check_update(zfi_ranks *r, int32_t id)
         zfi_verify_fail(g, id,
                         shard ? "%%%d is this rank's shard: world must be %d"
                               : "%%%d is whole: world must not be given",
-                        (int)node->args[0], (int)g->world);
+                        (int)node->args[0], (int)g->shards);
     zfi_check_gradient(r, id, bucket, blocks);
     zfi_check_cut(r, id, 1);
     for (int32_t k = 2; k < node->arg_count; k++) zfi_check_beside(r, id, k, blocks);
@@ -464,6 +531,7 @@ static void zfi_check_rank_node(zfi_ranks *r, int32_t id)
     zf_graph *g = r->graph;
     const zfi_node *node = &g->nodes[id];
     zfi_check_operands(r, id);
+    if (zfi_has(g, id, ZF_OP_COLLECTIVE)) zfi_check_turn(r, id);
     if (zfi_reduces(node->op)) zfi_check_sum(r, id);
     if (node->op == ZF_OP_all_gather && node->arg_count > 1) zfi_check_fill(r, id);
     if (zfi_has(g, id, ZF_OP_UPDATE)) zfi_check_update(r, id);

@@ -180,7 +180,7 @@ static zf_status zfi_cpu_shard(const zf_launch *l)
 {
     const char *from = l->args[0].data;
     int64_t bytes = zfi_array_bytes(&l->out);
-    zfi_move_bytes(l, l->out.data, from + l->run->rank * bytes, bytes);
+    zfi_move_bytes(l, l->out.data, from + l->run->shard * bytes, bytes);
     return ZF_OK;
 }
 

@@ -12,7 +12,7 @@ static zf_status zfi_cuda_shard(const zf_launch *l)
 {
     const char *from = static_cast<const char *>(l->args[0].data);
     int64_t bytes = (int64_t)zfi_bytes(&l->out);
-    return zfi_move_bytes(l, l->out.data, from + l->run->rank * bytes, bytes);
+    return zfi_move_bytes(l, l->out.data, from + l->run->shard * bytes, bytes);
 }
 
 /* Copies nothing for an operand that the plan has placed inside the result. Gaps become 0. */

@@ -7,12 +7,16 @@
  *     %9 = all_reduce %8 {world=4} : f32[4096]       y = the sum of all x; `, %7` likewise
  *     %9 = all_to_all %8 {world=4} : f32[4096]    shard s of y on rank r is shard r of x on rank s
  *     %9 = bcast %8 {world=4 root=1} : f32[4096]     y = x of rank 1
+ *     %9 = all_gather %8 {world=2 over=local} : f32[2048]   the same of the ranks of one node
+ *     %9 = all_gather %8 {world=2 over=node} : f32[2048]    of the ranks at one place of all nodes
  *          release %9      no node below reads %9
  *          wait %9         %9, made on a queue of its own, is complete
  *
  * x is taken flat. Sums add rank 0, 1, 2, ... in this order to the sum of earlier micro-batches in
  * the accumulator. So a step adds the parts of the global batch in their order, and its bits do not
- * depend on how many ranks share them. In a world of one no communicator is needed. */
+ * depend on how many ranks share them. In a world of one no communicator is needed.
+ * `world` is the number of ranks that take part: those of a group where `over` names an axis
+ * (graph/mesh.c). */
 
 static zf_status zfi_infer_collective(const zfi_infer *c)
 {
@@ -167,6 +171,8 @@ ZF_API zf_collective zf_collective_of(const zf_launch *l)
     if (l->op == ZF_OP_reduce_scatter || l->op == ZF_OP_all_reduce)
         c.add = l->arg_count > 1 && l->run->micro > 0;
     if (l->op == ZF_OP_bcast) c.root = (int32_t)ZF_INT(l, bcast, root);
+    c.group = zfi_mesh_group((zfi_mesh){l->run->world, l->run->nodes}, ZF_INT(l, all_gather, over),
+                             l->run->rank);
     return c;
 }
 
@@ -196,9 +202,13 @@ static uint32_t zfi_writes_into_1(const zfi_node *node) { return node->arg_count
 /* ------------------------------------------------------------------------------- records */
 
 ZFI_SAME_ATTRIBUTE(reduce_scatter, all_gather, world)
+ZFI_SAME_ATTRIBUTE(reduce_scatter, all_gather, over)
 ZFI_SAME_ATTRIBUTE(all_reduce, all_gather, world)
+ZFI_SAME_ATTRIBUTE(all_reduce, all_gather, over)
 ZFI_SAME_ATTRIBUTE(all_to_all, all_gather, world)
+ZFI_SAME_ATTRIBUTE(all_to_all, all_gather, over)
 ZFI_SAME_ATTRIBUTE(bcast, all_gather, world)
+ZFI_SAME_ATTRIBUTE(bcast, all_gather, over)
 ZFI_OPERATOR(all_gather, .infer = zfi_infer_all_gather, .cpu = zfi_cpu_collective,
              .views = zfi_views_into, .writes = zfi_writes_into_1,
              .traits = ZF_OP_MUTATES | ZF_OP_COLLECTIVE)

@@ -250,7 +250,7 @@ static bool zfi_next_stretch(const zf_launch *l, int at, double decay, zfi_stret
 {
     const zf_attribute *world = l->attributes + at, *blocks = world + 1, *decays = blocks + 1;
     const int64_t *ends = blocks->list.data;
-    int64_t base = world->i > 1 ? l->run->rank * zfi_count(&l->args[0]) : 0,
+    int64_t base = world->i > 1 ? l->run->shard * zfi_count(&l->args[0]) : 0,
             count = blocks->list.count / 2;
     if (!count) {
         s->first = s->from, s->last = s->until, s->decay = decay;

@@ -313,7 +313,7 @@ static bool zfi_next_ranges(zfi_update_list *s, zfi_update_ranges *r)
     const int64_t *ends = static_cast<const int64_t *>(blocks->list.data);
     const double *decay = NULL;
     int64_t count = zfi_count(&l->args[0]), ranges = blocks->list.count / 2,
-            base = world->i > 1 ? l->run->rank * count : 0, tiles = 0;
+            base = world->i > 1 ? l->run->shard * count : 0, tiles = 0;
     if (ranges && l->op != ZF_OP_lamb_apply)
         decay = static_cast<const double *>(decays->list.data);
     r->count = 0;

@@ -68,9 +68,9 @@ static void zfi_set_gradient(zfi_account *a, int32_t value)
     zf_kind from = g->zero < 2 ? ZF_GRADIENTS : ZF_COMMUNICATION;
     const zfi_node *node;
     value = zfi_set_casts(a, zfi_raw_gradient(g, value), ZF_GRADIENTS);
-    if (zfi_has(g, value, ZF_OP_COLLECTIVE))
+    if (!zfi_has(g, value, ZF_OP_COLLECTIVE)) from = ZF_GRADIENTS;
+    while (zfi_has(g, value, ZF_OP_COLLECTIVE))
         value = zfi_set_casts(a, g->nodes[value].args[0], from);
-    else from = ZF_GRADIENTS;
     node = &g->nodes[value];
     for (int32_t k = 0; node->op == ZF_OP_pack && k < node->arg_count; k++)
         zfi_set_kind(a, node->args[k], from);
@@ -226,10 +226,10 @@ static size_t zfi_add_moved(size_t bytes, int64_t count, size_t size, int64_t ra
     return fits && all < INT64_MAX ? all : INT64_MAX;
 }
 
-/* Adds `times` calls of a collective: `count` elements as zf_collective counts them. Returns what it
- * was added to. */
+/* Adds `times` calls of a collective of `world` ranks, `far` of them in other nodes: `count`
+ * elements as zf_collective counts them. Returns what it was added to. */
 static zf_moved *zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_t count,
-                                 int64_t world, int64_t times)
+                                 int64_t world, int64_t far, int64_t times)
 {
     size_t size = zf_dtype_size(dtype);
     int64_t ranks = world - 1;
@@ -245,10 +245,11 @@ static zf_moved *zfi_count_calls(zf_traffic *t, zf_op op, zf_dtype dtype, int64_
         break;
     default: /* bcast: along a chain */
         moved = &t->bcast;
-        ranks = world > 1;
+        ranks = world > 1, far = far > 0;
     }
     moved->calls += times;
     moved->bytes = zfi_add_moved(moved->bytes, count, size, ranks, times);
+    moved->between = zfi_add_moved(moved->between, count, size, far, times);
     return moved;
 }
 
@@ -267,19 +268,26 @@ static zf_moved *zfi_count_copies(zf_traffic *t, const zf_graph *g, const zfi_no
 static zf_moved *zfi_count_node(zf_traffic *t, const zf_graph *g, int32_t id, int64_t times)
 {
     const zfi_node *node = &g->nodes[id];
-    int64_t world = ZF_INT(node, all_gather, world), count;
+    int64_t world, far, count;
     if (node->op == ZF_OP_copy) return zfi_count_copies(t, g, node, times);
     if (!zfi_has(g, id, ZF_OP_COLLECTIVE)) return NULL;
+    world = ZF_INT(node, all_gather, world);
+    far = world > 1 ? zfi_mesh_far(zfi_mesh_of(g), ZF_INT(node, all_gather, over)) : 0;
     count = zfi_node_count(&g->nodes[node->args[0]]);
     if (node->op == ZF_OP_reduce_scatter || node->op == ZF_OP_all_to_all) count /= world;
-    return zfi_count_calls(t, node->op, node->dtype, count, world, times);
+    return zfi_count_calls(t, node->op, node->dtype, count, world, far, times);
 }
 
 static void zfi_account_traffic(const zf_graph *g, zf_plan *plan)
 {
-    for (int32_t i = 0; i < zfi_len(g->order); i++)
-        zfi_count_node(&plan->traffic, g, g->order[i],
-                       g->nodes[g->order[i]].update ? 1 : g->micro_batches);
+    for (int32_t i = 0; i < zfi_len(g->order); i++) {
+        const int32_t id = g->order[i];
+        const zfi_node *node = &g->nodes[id];
+        const int64_t times = node->update ? 1 : g->micro_batches;
+        zfi_count_node(&plan->traffic, g, id, times);
+        if (zfi_has(g, id, ZF_OP_COLLECTIVE))
+            zfi_count_node(&plan->traffic_over[ZF_INT(node, all_gather, over)], g, id, times);
+    }
 }
 
 /* -------------------------------------------------------------------------------- the rest */

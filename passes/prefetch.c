@@ -84,12 +84,13 @@ typedef struct zfi_prefetch {
 
 /* -------------------------------------------------------------------------------- small gathers */
 
-/* A small gather of the update section, which may be joined with others. */
+/* A small gather of the update section, over all ranks, which may be joined with others. */
 static bool zfi_joinable(const zf_graph *g, int32_t id)
 {
     const zfi_node *node = &g->nodes[id];
     return node->op == ZF_OP_all_gather && node->arg_count == 1 && node->update &&
-           ZF_INT(node, all_gather, world) > 1 && zfi_node_bytes(node) <= ZFI_SMALL_GATHER;
+           ZF_INT(node, all_gather, world) > 1 && !ZF_INT(node, all_gather, over) &&
+           zfi_node_bytes(node) <= ZFI_SMALL_GATHER;
 }
 
 /* One gather for joined[0..count): what each would have given is cut out of its result. */
@@ -289,15 +290,17 @@ static void zfi_put_off_gradients(zf_graph *g, const zf_cost *cost, size_t bytes
 
 /* ------------------------------------------------------------------------- fetches ahead of use */
 
-/* The bucket of parameters that the node brings to the device for a run of uses: a gather, or a
- * copy of a whole one; 0: it brings none. */
+/* The bucket of parameters that the node brings to the device for a run of uses: a gather, of all of
+ * it or, in a mesh, of a part, or a copy of a whole one; 0: it brings none. */
 static int32_t zfi_brings_bucket(const zf_graph *g, int32_t id)
 {
-    const zfi_node *node = &g->nodes[id], *from = zfi_copied(g, node);
-    const bool gathers = node->op == ZF_OP_all_gather && node->arg_count == 1;
+    const zfi_node *node = &g->nodes[id], *from = node;
+    bool gathers;
     if (node->update) return 0;
-    if (gathers) from = zfi_copied(g, &g->nodes[node->args[0]]);
-    else if (from == node || node->arg_count > 1 || node->space != ZF_DEVICE) return 0;
+    while (from->op == ZF_OP_all_gather && from->arg_count == 1) from = &g->nodes[from->args[0]];
+    gathers = from != node;
+    from = zfi_copied(g, from);
+    if (!gathers && (from == node || node->arg_count > 1 || node->space != ZF_DEVICE)) return 0;
     if (from->op != ZF_OP_bucket || (!gathers && ZF_INT(from, bucket, world) > 1)) return 0;
     return (int32_t)(from - g->nodes);
 }
@@ -401,8 +404,9 @@ static void zfi_place_links(zfi_prefetch *p)
         for (int32_t k = 0; k < zfi_len(aheads); k++) {
             const int32_t x = g->nodes[aheads[k].node].args[0];
             if (wanted[aheads[k].node]) aheads[k].use = wanted[aheads[k].node];
-            aheads[k].chained = zfi_link_of(g, x) >= 0;
-            if (!aheads[k].chained) aheads[k].from = position[x] + 1;
+            const int before = zfi_link_of(g, x); /* of one link, it is in order */
+            aheads[k].chained = before >= 0 && before != link;
+            if (before < 0) aheads[k].from = position[x] + 1;
         }
         if (aheads) qsort(aheads, stbds_arrlenu(aheads), sizeof *aheads, zfi_by_use);
         zfi_place_aheads(p, aheads, link == ZFI_READS ? p->host_bytes : p->bytes);
@@ -430,6 +434,10 @@ static void zfi_put_wait(zfi_prefetch *p, int32_t id)
 {
     zf_graph *g = p->graph;
     int32_t kept = 0;
+    for (int32_t k = 0; k < g->nodes[id].arg_count; k++) { /* what it reads of its own queue */
+        int32_t before = p->pending[g->nodes[id].args[k]];
+        if (before && before != id && before == g->nodes[id].args[k]) zfi_put_wait(p, before);
+    }
     for (int32_t k = 0; k < zfi_len(p->waiting); k++) {
         int32_t other = p->waiting[k];
         if (other != id) {
@@ -466,6 +474,8 @@ static uint8_t zfi_queue_of(const zfi_prefetch *p, int32_t id)
     if (!p->bytes || !zfi_has(g, id, ZF_OP_COLLECTIVE) || ZF_INT(node, all_gather, world) <= 1)
         return ZFI_QUEUE_COMPUTE;
     if (node->op == ZF_OP_all_gather) {
+        int32_t sum = p->pending[node->args[0]];
+        if (sum && g->nodes[sum].queue == ZFI_QUEUE_REDUCE) return ZFI_QUEUE_REDUCE;
         if (node->arg_count == 1 && bytes > (int64_t)p->bytes) return ZFI_QUEUE_COMPUTE;
         return ZFI_QUEUE_GATHER;
     }
@@ -492,15 +502,19 @@ static void zfi_wait_for_readers(zfi_prefetch *p, int32_t id)
     }
 }
 
-/* Puts a node, behind the waits that it needs. */
+/* Puts a node, behind the waits that it needs: none for what is under way on its own queue, which is
+ * in order. */
 static void zfi_put_node(zfi_prefetch *p, int32_t id)
 {
     zf_graph *g = p->graph;
     const uint8_t queue = zfi_queue_of(p, id);
     const bool reads = g->nodes[id].op != ZF_OP_gradient; /* a mark, as queues.c has it */
     for (int32_t k = 0; k < g->nodes[id].arg_count && reads; k++) {
-        int32_t leaf = zfi_written_leaf(g, g->nodes[id].args[k]);
-        if (p->pending[g->nodes[id].args[k]]) zfi_put_wait(p, p->pending[g->nodes[id].args[k]]);
+        int32_t leaf = zfi_written_leaf(g, g->nodes[id].args[k]),
+                made = p->pending[g->nodes[id].args[k]];
+        if (made && !(queue && g->nodes[made].queue == queue && made == g->nodes[id].args[k]))
+            zfi_put_wait(p, made);
+        else if (made) continue;
         if (p->pending[leaf]) zfi_put_wait(p, p->pending[leaf]);
     }
     zfi_wait_for_readers(p, id);
@@ -756,7 +770,8 @@ static zfi_keepable *zfi_find_keepable(zf_graph *g)
         int32_t id = g->order[i], bucket;
         const zfi_node *node = &g->nodes[id];
         if (node->op == ZF_OP_release) released[node->args[0]] = i;
-        if (!(bucket = zfi_brings_bucket(g, id))) continue;
+        bucket = zfi_brings_bucket(g, id);
+        if (!bucket || zfi_node_count(node) != ZF_INT(&g->nodes[bucket], bucket, size)) continue;
         if (last[bucket] && released[last[bucket]])
             zfi_push(&g->memory, list,
                      ((zfi_keepable){last[bucket], id, g->order[released[last[bucket]]],
@@ -774,7 +789,13 @@ static void zfi_keep_gathered(zf_graph *g, const zfi_keepable *keep, int32_t cou
     int32_t kept = 0;
     for (int32_t k = 0; k < count; k++) {
         int32_t x = g->nodes[keep[k].second].args[0];
+        const int32_t part = g->nodes[keep[k].first].args[0];
         zfi_replace(g, keep[k].second, keep[k].first);
+        if (g->nodes[x].op == ZF_OP_all_gather && x != part) { /* so is the part in a mesh */
+            const int32_t shard = g->nodes[x].args[0];
+            zfi_replace(g, x, part);
+            x = shard;
+        }
         for (int32_t next; g->nodes[x].op == ZF_OP_copy; x = next) { /* on its way alone */
             next = g->nodes[x].args[0];
             zfi_replace(g, x, 0);

@@ -135,6 +135,25 @@ static zf_status zfi_check_zero(zf_graph *g, const zf_zero_desc *d)
                         (long long)d->micro_batches);
     if (d->bucket_bytes > INT64_MAX / 2)
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_zero: bucket_bytes is 2^62 or more");
+    if (d->nodes < 1 || d->world % d->nodes)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: nodes is %d; it must be 1 or more and divide the world of %d",
+                        (int)d->nodes, (int)d->world);
+    if ((d->hpz || d->mics) && !zfi_is_mesh((zfi_mesh){d->world, d->nodes}))
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: %s needs several nodes of several ranks; of %d rank%s nodes is %d",
+                        d->mics ? "mics" : "hpz", (int)d->world, d->world > 1 ? "s" : "",
+                        (int)d->nodes);
+    if (d->hpz && d->stage < 3)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: hpz is for stage 3, where parameters are gathered; stage is %d",
+                        (int)d->stage);
+    if (d->mics && !d->stage)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: mics is for stages 1 to 3; stage 0 shards nothing");
+    if (d->mics && d->hpz)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_zero: with mics all gathers stay inside a node; leave out hpz");
     if ((g->stages & ZFI_STAGE_GRADIENTS) && !(g->stages & ZFI_STAGE_UPDATES))
         return zfi_fail(&g->error, ZF_ERR_STAGE, "zf_zero: needs %s before it",
                         zfi_stage_advice(ZFI_STAGE_UPDATES));
@@ -149,6 +168,7 @@ static zf_zero_desc zfi_zero_resolved(const zf_zero_desc *desc)
     zf_zero_desc d = desc ? *desc : (zf_zero_desc){.stage = 0};
     if (!d.world) d.world = 1;
     if (!d.micro_batches) d.micro_batches = 1;
+    if (!d.nodes) d.nodes = 1;
     return d;
 }
 
@@ -164,8 +184,10 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     if (g->settled != zfi_len(g->params) && (status = zfi_settle(g))) return status;
     scope = g->scope;
     z.sharded = z.d.world > 1 && z.d.stage > 0;
+    z.mesh = zfi_is_mesh((zfi_mesh){z.d.world, z.d.nodes});
+    z.shards = z.d.mics ? z.d.world / z.d.nodes : z.d.world;
     z.nodes = (size_t)zfi_len(g->nodes);
-    zfi_cut_buckets(&z.cut, (int64_t)z.d.bucket_bytes, z.d.world, z.d.store);
+    zfi_cut_buckets(&z.cut, (int64_t)z.d.bucket_bytes, (int32_t)z.shards, z.d.store);
     members = (size_t)zfi_len(z.cut.members);
     buckets = (size_t)zfi_len(z.cut.buckets);
     z.buckets = zfi_calloc(&g->memory, buckets, sizeof *z.buckets);
@@ -197,6 +219,7 @@ ZF_API zf_status zf_zero(zf_graph *g, const zf_zero_desc *desc)
     zfi_array_free(&g->memory, z.order);
     g->scope = scope;
     g->zero = z.d.stage, g->world = z.d.world, g->micro_batches = z.d.micro_batches;
+    g->mesh_nodes = z.mesh ? z.d.nodes : 1, g->shards = (int32_t)z.shards;
     if (g->memory.failed) return zfi_graph_nomem(g);
     return zfi_leave(g, ZFI_STAGE_RANKS);
 }

@@ -24,6 +24,7 @@ typedef struct zfi_bucket_state {
     int32_t gradients; /* members that have one */
     int32_t reduced;   /* its gradient, summed */
     int32_t gathered;  /* stage 3: all of it, while it is there */
+    int32_t secondary; /* hpz: what the ranks at this place of all nodes have of it; 0: not yet */
     int32_t updated;   /* members that have an update */
     int32_t lifted;    /* the last of its lifted nodes, an index into `lifted` + 1 */
     int32_t whole;     /* what the program reads, gathered from */
@@ -39,7 +40,9 @@ typedef struct zfi_lifted {
 typedef struct zfi_zero {
     zf_graph *graph;
     zf_zero_desc d;
-    bool sharded; /* optimizer states are: stage 1 and more, more than one rank */
+    bool sharded; /* optimizer states are: stage 1 and more, more than one rank; */
+    int64_t shards; /* in so many shards */
+    bool mesh;
     zfi_cutter cut;
     zfi_bucket_state *buckets; /* by bucket; growing arrays: */
     zfi_use *uses;
@@ -89,21 +92,73 @@ static int32_t zfi_cast_node(zf_graph *g, int32_t x, zf_dtype to)
     return zfi_append_nodes(g, cast, zfi_with({.i = to}), x);
 }
 
+/* Shards lie in several nodes. */
+static bool zfi_spans_nodes(const zfi_zero *z) { return z->mesh && z->shards == z->d.world; }
+
+/* A collective over an axis of the mesh, or all ranks, into or onto a leaf, if it is not 0. */
+static int32_t zfi_together(zfi_zero *z, zf_op op, int64_t over, int32_t x, int32_t leaf)
+{
+    const zfi_mesh mesh = {z->d.world, z->d.nodes};
+    if (!x) return 0;
+    return zfi_append_op(z->graph, op, (int32_t[]){x, leaf}, leaf ? 2 : 1,
+                         zfi_with({.i = zfi_mesh_size(mesh, over)}, {.i = over}));
+}
+
+/* The last sum of a gradient over ranks: over all, or those of its kind in all nodes. */
+static int32_t zfi_sum_last(zfi_zero *z, zf_op op, int64_t over, int32_t x)
+{
+    const int64_t parts = op == ZF_OP_reduce_scatter
+                              ? zfi_mesh_size((zfi_mesh){z->d.world, z->d.nodes}, over)
+                              : 1;
+    const zf_dtype dtype = x ? z->graph->nodes[x].dtype : ZF_F32;
+    if (!x || z->d.micro_batches == 1) return zfi_together(z, op, over, x, 0);
+    return zfi_together(
+        z, op, over, x,
+        zfi_accumulate(z, dtype, zfi_node_count(&z->graph->nodes[x]) / parts));
+}
+
 /* A sum over ranks, and over micro-batches where there are several: then of f32 at least, so that
- * it is rounded once. */
+ * it is rounded once. In a mesh inside nodes first, and there in shards where there are as many
+ * elements. */
 static int32_t zfi_reduce_ranks(zfi_zero *z, int32_t x, bool scatter)
 {
     zf_graph *g = z->graph;
-    zf_op op = scatter ? ZF_OP_reduce_scatter : ZF_OP_all_reduce;
-    int64_t world = z->d.world, count = zfi_node_count(&g->nodes[x]) / (scatter ? world : 1);
-    zf_dtype dtype = g->nodes[x].dtype;
-    if (z->d.micro_batches == 1)
-        return world == 1 ? x : zfi_append_op(g, op, &x, 1, zfi_with({.i = world}));
-    x = zfi_cast_node(g, x, zfi_wide(dtype));
-    if (x)
-        x = zfi_append_op(g, op, (int32_t[]){x, zfi_accumulate(z, zfi_wide(dtype), count)}, 2,
-                          zfi_with({.i = world}));
+    const zf_op op = scatter ? ZF_OP_reduce_scatter : ZF_OP_all_reduce;
+    const zf_dtype dtype = g->nodes[x].dtype;
+    const int64_t count = zfi_node_count(&g->nodes[x]);
+    const bool cut = z->mesh && count % (z->d.world / z->d.nodes) == 0;
+    if (z->d.micro_batches == 1 && z->d.world == 1) return x;
+    if (z->d.micro_batches > 1) x = zfi_cast_node(g, x, zfi_wide(dtype));
+    if (z->mesh) {
+        x = zfi_together(z, cut ? ZF_OP_reduce_scatter : ZF_OP_all_reduce, ZF_OVER_LOCAL, x, 0);
+        x = zfi_sum_last(z, scatter && zfi_spans_nodes(z) ? op : ZF_OP_all_reduce,
+                         ZF_OVER_NODE, x);
+        if (cut && !scatter) x = zfi_together(z, ZF_OP_all_gather, ZF_OVER_LOCAL, x, 0);
+    } else {
+        x = zfi_sum_last(z, op, ZF_OVER_ALL, x);
+    }
     return zfi_cast_node(g, x, dtype);
+}
+
+/* What the last gather of shards is over. */
+static int64_t zfi_last_axis(const zfi_zero *z) { return z->mesh ? ZF_OVER_LOCAL : ZF_OVER_ALL; }
+
+/* What the ranks at this place of all nodes have of a sharded value. */
+static int32_t zfi_gather_nodes(zfi_zero *z, int32_t x)
+{
+    return zfi_spans_nodes(z) ? zfi_together(z, ZF_OP_all_gather, ZF_OVER_NODE, x, 0) : x;
+}
+
+/* All of a value of which zfi_gather_nodes gave a part, into a bucket, if it is not 0. */
+static int32_t zfi_gather_rest(zfi_zero *z, int32_t x, int32_t bucket)
+{
+    return zfi_together(z, ZF_OP_all_gather, zfi_last_axis(z), x, bucket);
+}
+
+/* All of a sharded value. */
+static int32_t zfi_gather_parts(zfi_zero *z, int32_t x)
+{
+    return zfi_gather_rest(z, zfi_gather_nodes(z, x), 0);
 }
 
 static int32_t zfi_view_node(zf_graph *g, int32_t of, int64_t at, zf_shape shape)
@@ -129,7 +184,7 @@ static int32_t zfi_append_bucket(zfi_zero *z, const zfi_bucket *bucket, const in
                 args[count] = leaves[k], at[count++] = z->cut.members[bucket->first + k].at;
         id = zfi_append_op(
             g, ZF_OP_bucket, args, count,
-            zfi_with(zfi_listed(at, count), {.i = bucket->size}, {.i = sharded ? z->d.world : 0}));
+            zfi_with(zfi_listed(at, count), {.i = bucket->size}, {.i = sharded ? z->shards : 0}));
     }
     zfi_free(&g->memory, args, room * sizeof *args);
     zfi_free(&g->memory, at, room * sizeof *at);
@@ -188,8 +243,9 @@ static int32_t zfi_seen(zfi_zero *z, int32_t id)
 
 static void zfi_open_run(zfi_zero *z, int32_t f)
 {
-    z->buckets[f].gathered =
-        zfi_append_nodes(z->graph, all_gather, zfi_with({.i = z->d.world}), z->buckets[f].bucket);
+    zfi_bucket_state *u = &z->buckets[f];
+    if (!z->d.hpz || !u->secondary) u->secondary = zfi_gather_nodes(z, u->bucket);
+    u->gathered = zfi_gather_rest(z, u->secondary, 0);
 }
 
 static void zfi_close_run(zfi_zero *z, int32_t f)

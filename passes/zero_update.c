@@ -18,7 +18,7 @@ static int32_t zfi_target(zfi_zero *z, int32_t f)
     zfi_bucket_state *u = &z->buckets[f];
     if (!u->shard)
         u->shard = z->sharded && z->d.stage < 3
-                       ? zfi_append_nodes(z->graph, shard, zfi_with({.i = z->d.world}), u->bucket)
+                       ? zfi_append_nodes(z->graph, shard, zfi_with({.i = z->shards}), u->bucket)
                        : u->bucket;
     return u->shard;
 }
@@ -76,6 +76,13 @@ static int32_t zfi_lifted_node(zfi_zero *z, int32_t f, zf_op op, const int32_t *
     return made.node;
 }
 
+static int32_t zfi_lifted_gather(zfi_zero *z, int32_t f, int64_t over, int32_t x)
+{
+    const int32_t ranks = zfi_mesh_size((zfi_mesh){z->d.world, z->d.nodes}, over);
+    if (!x) return 0;
+    return zfi_lifted_node(z, f, ZF_OP_all_gather, &x, 1, zfi_with({.i = ranks}, {.i = over}));
+}
+
 /* The bucket's value for `id`, elements of the parameter `member`, as node `reader` reads it. */
 static int32_t zfi_pull(zfi_zero *z, int32_t reader, int32_t member, int32_t id)
 {
@@ -106,8 +113,8 @@ static void zfi_lift_blocks(zfi_zero *z, int32_t id, int32_t member)
             f = zfi_bucket_of_member(z, member);
     if (!value) return;
     norms = zfi_lifted_node(z, f, ZF_OP_block_norms, &value, 1, z->graph->nodes[id].attributes);
-    if (norms && z->sharded)
-        norms = zfi_lifted_node(z, f, ZF_OP_all_gather, &norms, 1, zfi_with({.i = z->d.world}));
+    if (z->sharded && zfi_spans_nodes(z)) norms = zfi_lifted_gather(z, f, ZF_OVER_NODE, norms);
+    if (z->sharded) norms = zfi_lifted_gather(z, f, zfi_last_axis(z), norms);
     z->lift[id] = (zfi_lift){ZFI_LIFT_BLOCKS, member, norms};
 }
 
@@ -208,7 +215,7 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
             if (other) decays[n++] = zfi_attribute_of(g, &g->nodes[other], "weight_decay")->f;
         }
         memcpy(attributes, node.attributes, sizeof attributes);
-        zfi_attribute_in(record, attributes, "world")->i = z->sharded ? z->d.world : 0;
+        zfi_attribute_in(record, attributes, "world")->i = z->sharded ? z->shards : 0;
         *zfi_attribute_in(record, attributes, "blocks") = (zf_attribute)zfi_listed(blocks, count);
         if (decaying) {
             zfi_attribute_in(record, attributes, "weight_decay")->f = 0;
@@ -223,8 +230,7 @@ static void zfi_lift_update(zfi_zero *z, int32_t position, int32_t member)
             z->lift[other] = (zfi_lift){ZFI_LIFT_ELEMENTS, m, made};
         }
         if (made && zfi_updates_param(g, &node) && z->sharded && z->d.stage < 3)
-            zfi_append_nodes(g, all_gather, zfi_with({.i = z->d.world}), zfi_target(z, f),
-                             z->buckets[f].bucket);
+            zfi_gather_rest(z, zfi_gather_nodes(z, zfi_target(z, f)), z->buckets[f].bucket);
     }
     zfi_free_blocks(z, blocks, f);
     zfi_free(&g->memory, decays, (size_t)bucket->count * sizeof *decays);
@@ -244,11 +250,6 @@ static void zfi_mark_gradient(zfi_zero *z, int32_t member, int32_t value)
     if (u->marked || !value) return;
     u->marked = true;
     zfi_append_nodes(z->graph, gradient, NULL, u->bucket, value);
-}
-
-static int32_t zfi_gather_parts(zfi_zero *z, int32_t value)
-{
-    return zfi_append_nodes(z->graph, all_gather, zfi_with({.i = z->d.world}), value);
 }
 
 /* Elements of a parameter, whole: of a value of its bucket, of which each rank may have a shard. */

@@ -49,7 +49,7 @@ struct zf_program {
     bool changed;        /* it has run steps, so what it writes no longer has its first values */
     zf_run run;
     zf_plan plan;
-    zf_traffic counted; /* of the current step */
+    zf_traffic counted, counted_over[ZF_OVERS]; /* of the current step */
     bool trains;        /* it writes to the store, and counts the store's steps; */
     int64_t runs;       /* else: the steps it has run */
     int64_t micro;      /* micro-batches run in the current step, */
@@ -130,15 +130,16 @@ static zf_status zfi_find_stored(zf_program *p, zf_space space)
 }
 
 /* "whole" or "element 1024 of a bucket of 4096, sharded over 4 ranks" */
-static const char *zfi_layout_text(char text[96], bool flat, int64_t at, int64_t size,
-                                   int64_t world)
+static const char *zfi_layout_text(char text[128], bool flat, int64_t at, int64_t size,
+                                   int64_t world, int32_t nodes)
 {
-    char cut[48] = ", whole on each rank";
-    if (world > 1) snprintf(cut, sizeof cut, ", sharded over %lld ranks", (long long)world);
+    char cut[72] = ", whole on each rank", mesh[24] = "";
+    if (nodes > 1) snprintf(mesh, sizeof mesh, " of %d nodes", (int)nodes);
+    if (world > 1) snprintf(cut, sizeof cut, ", sharded over %lld ranks%s", (long long)world, mesh);
     if (flat)
-        snprintf(text, 96, "element %lld of a bucket of %lld%s", (long long)at, (long long)size,
+        snprintf(text, 128, "element %lld of a bucket of %lld%s", (long long)at, (long long)size,
                  cut);
-    else snprintf(text, 96, "apart%s", cut);
+    else snprintf(text, 128, "apart%s", cut);
     return text;
 }
 
@@ -210,8 +211,9 @@ static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
         const bool has = index >= 0 && s->tensors[index].bucket >= 0;
         const int32_t its_bucket = has ? s->tensors[index].bucket : bucket;
         const zfi_stored_bucket *b = &s->buckets[its_bucket];
-        char mine[96], its[96];
-        bool good = its_bucket == bucket && b->world == world && (!flat || b->size == size);
+        char mine[128], its[128];
+        bool good = its_bucket == bucket && b->world == world && (!flat || b->size == size) &&
+                    (world == 1 || b->nodes == g->mesh_nodes);
         if (has) good = good && (!flat || s->tensors[index].at == at[k]);
         else good = good && b->flat && zfi_is_free(s, bucket, at[k], zfi_node_count(leaf));
         if (good) {
@@ -221,12 +223,12 @@ static zf_status zfi_bind_stored(zf_program *p, int32_t id, int32_t *bucket_of)
                     (size_t)zfi_portion_of(s, index).count * zf_dtype_size(leaf->dtype);
             continue;
         }
-        zfi_layout_text(mine, flat, flat ? at[k] : 0, size, world);
-        if (has) zfi_layout_text(its, b->flat, s->tensors[index].at, b->size, b->world);
+        zfi_layout_text(mine, flat, flat ? at[k] : 0, size, world, g->mesh_nodes);
+        if (has) zfi_layout_text(its, b->flat, s->tensors[index].at, b->size, b->world, b->nodes);
         else snprintf(its, sizeof its, "not there");
         return zfi_fail(&g->error, ZF_ERR_MISMATCH,
                         "zf_compile: \"%s\" is to be %s, and in the store it is %s%s: give zf_zero "
-                        "the same stage and world, and the store (zf_zero_desc.store), or "
+                        "the same stage, world and nodes, and the store (zf_zero_desc.store), or "
                         "zf_store_copy the values to a store of another layout",
                         leaf->name, mine, its,
                         its_bucket == bucket ? "" : ", apart from others of its bucket");
@@ -250,7 +252,14 @@ static zf_status zfi_bind_added(zf_program *p, int32_t id, int32_t *bucket_of)
         .dtype = node->dtype,
         .size = flat ? ZF_INT(node, bucket, size) : zfi_node_count(node),
         .world = flat && ZF_INT(node, bucket, world) > 1 ? (int32_t)ZF_INT(node, bucket, world) : 1,
+        .nodes = g->mesh_nodes,
         .flat = flat};
+    for (int32_t k = 0; k < zfi_len(p->store->buckets) && b.world > 1; k++)
+        if (p->store->buckets[k].world > 1 && p->store->buckets[k].nodes != b.nodes)
+            return zfi_fail(&g->error, ZF_ERR_MISMATCH,
+                            "zf_compile: what the ranks share in the store is cut for %d nodes; give "
+                            "zf_zero as many, and not %d (zf_zero_desc.nodes)",
+                            (int)p->store->buckets[k].nodes, (int)b.nodes);
     for (int32_t k = 0; k < (flat ? node->arg_count : 1); k++) {
         int32_t leaf = flat ? node->args[k] : id, index = p->tensor_of[leaf];
         if (index >= 0 && p->store->tensors[index].bucket >= 0)
@@ -341,7 +350,7 @@ static zf_status zfi_bind(zf_program *p)
                                     (int)id);
         } else if ((k = zfi_viewed(g, node, &at)) >= 0) {
             p->data[id] = (char *)p->data[node->args[k]] +
-                          (at < 0 ? (int64_t)zfi_node_bytes(node) * p->run.rank : at);
+                          (at < 0 ? (int64_t)zfi_node_bytes(node) * p->run.shard : at);
         }
     }
     return ZF_OK;
@@ -356,7 +365,7 @@ static bool zfi_runs(const zf_graph *g, const zf_program *p, int32_t id)
     if (!zfi_record_of(g, id)->cpu || zfi_is_joined(g, node)) return false;
     k = zfi_viewed(g, node, &at);
     if (k < 0 || zfi_has(g, id, ZF_OP_COLLECTIVE) || zfi_writes_into(g, id, k)) return true;
-    if (at < 0) at = (int64_t)zfi_node_bytes(node) * p->run.rank;
+    if (at < 0) at = (int64_t)zfi_node_bytes(node) * p->run.shard;
     return (char *)p->data[node->args[k]] + at != (char *)p->data[id];
 }
 
@@ -683,6 +692,11 @@ static zf_status zfi_check_comm(zf_graph *g, const zf_comm *comm)
     if (comm && (comm->rank < 0 || comm->rank >= world))
         return zfi_fail(&g->error, ZF_ERR_ARGUMENT, "zf_compile: rank %d of a world of %d",
                         (int)comm->rank, (int)world);
+    if (world == g->world && comm && comm->run && g->mesh_nodes > 1 && !comm->groups)
+        return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
+                        "zf_compile: the graph is for %d nodes (zf_zero_desc.nodes), and the "
+                        "communicator cannot do calls of groups of ranks (zf_comm.groups)",
+                        (int)g->mesh_nodes);
     if (world == g->world) return ZF_OK;
     return zfi_fail(&g->error, ZF_ERR_ARGUMENT,
                     "zf_compile: the graph is for %d ranks (zf_zero_desc.world), the communicator "
@@ -837,6 +851,7 @@ static zf_status zfi_compile(zf_program *p, const zf_compile_desc *d)
     p->backend = p->store->backend;
     p->comm = p->store->comm;
     p->run.rank = p->store->rank;
+    p->run.shard = zfi_mesh_shard(zfi_mesh_of(g), g->shards, p->run.rank);
     p->first_added = zfi_len(p->store->tensors);
     if (!(g->stages & ZFI_STAGE_PLACED))
         status = zf_memory(g, &(zf_memory_desc){.backend = p->backend,
@@ -887,7 +902,7 @@ ZF_API zf_program *zf_compile(zf_graph *g, const zf_compile_desc *desc)
     p->memory = zfi_memory_of(&g->memory.allocator);
     p->graph = g;
     p->run.evaluate = d.evaluate;
-    p->run.world = g->world;
+    p->run.world = g->world, p->run.nodes = g->mesh_nodes;
     p->allow_nan = d.allow_nan;
     if (!zfi_open_store(p, &d)) {
         mark = zfi_store_mark_of(p->store);
@@ -1067,6 +1082,20 @@ static void zfi_poison(zf_program *p, int32_t n)
     }
 }
 
+/* Counts a call of `world` ranks, as the communicator is asked for it. */
+static void zfi_count_call(zf_program *p, const zf_collective *c, int64_t world)
+{
+    const int32_t local = p->run.world / p->run.nodes, stride = c->group.stride;
+    const zf_over over = !c->group.count ? ZF_OVER_ALL
+                         : stride == 1   ? ZF_OVER_LOCAL
+                                         : ZF_OVER_NODE;
+    int64_t far = 0;
+    for (int64_t k = 0; k < world && world > 1; k++)
+        far += (c->group.first + k * (stride ? stride : 1)) / local != p->run.rank / local;
+    zfi_count_calls(&p->counted, c->op, c->dtype, c->count, world, far, 1);
+    zfi_count_calls(&p->counted_over[over], c->op, c->dtype, c->count, world, far, 1);
+}
+
 /* Before launch n: counts its traffic; and if it sums losses over the ranks, notes whether this
  * rank's are finite. */
 static zf_status zfi_note_launch(zf_program *p, int32_t n)
@@ -1081,7 +1110,7 @@ static zf_status zfi_note_launch(zf_program *p, int32_t n)
         zfi_count_copies(&p->counted, p->graph, &p->graph->nodes[l->node], 1);
     if (!(p->graph->records[l->op]->traits & ZF_OP_COLLECTIVE)) return ZF_OK;
     c = zf_collective_of(l);
-    zfi_count_calls(&p->counted, c.op, c.dtype, c.count, ZF_INT(l, all_gather, world), 1);
+    zfi_count_call(p, &c, ZF_INT(l, all_gather, world));
     if (!p->sums_outputs[n]) return ZF_OK;
     piece.dtype = x->dtype;
     for (int64_t at = 0; at < c.count && !p->nonfinite; at += PIECE) {
@@ -1154,6 +1183,7 @@ static void zfi_begin_micro(zf_program *p)
     p->micro_step = p->store->step;
     memset(&p->counted, 0, sizeof p->counted);
     p->nonfinite = false;
+    memset(p->counted_over, 0, sizeof p->counted_over);
 }
 
 /* The first scalar output of the micro section that is non-finite; NULL: none. */
@@ -1237,25 +1267,46 @@ static zf_status zfi_step_failed(zf_program *p, zf_status status)
     return p->error.status;
 }
 
+/* Collective: p->hashes become the numbers of all ranks, this rank's being `mine`. *other is the
+ * first rank with another one; world: there is none. */
+static zf_status zfi_gather_numbers(zf_program *p, uint64_t mine, int32_t *other)
+{
+    const zf_collective c = {.op = ZF_OP_all_gather,
+                             .dtype = ZF_I64,
+                             .count = 1,
+                             .in = &p->hashes[p->run.rank],
+                             .out = p->hashes};
+    p->hashes[p->run.rank] = mine;
+    if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
+    for (*other = 0; *other < p->run.world && p->hashes[*other] == mine;) ++*other;
+    return ZF_OK;
+}
+
 /* Checks that all ranks have the same plan. A difference is an error on each of them, and not a
  * hang. */
 static zf_status zfi_agree(zf_program *p)
 {
-    zf_collective c = {.op = ZF_OP_all_gather, .dtype = ZF_I64, .count = 1, .out = p->hashes};
+    const int rank = (int)p->run.rank;
+    uint64_t mine;
+    int32_t r;
     if (!p->comm || p->agreed) return ZF_OK;
     if (!p->comm->run)
         return zfi_fail(&p->error, ZF_ERR_ARGUMENT,
                         "the communicator cannot run anything (zf_comm.run is NULL); programs of "
                         "such ranks run by zf_lockstep_step");
-    c.in = &p->hashes[p->run.rank];
-    if (p->comm->run(p->comm->self, &c, &p->error)) return p->error.status;
-    for (int32_t r = 0; r < p->run.world; r++)
-        if (p->hashes[r] != p->hashes[p->run.rank])
-            return zfi_fail(&p->error, ZF_ERR_MISMATCH,
-                            "the plans of ranks %d and %d differ (%016llx and %016llx): their "
-                            "graphs, or the options of the passes, are not the same",
-                            (int)p->run.rank, (int)r, (unsigned long long)p->hashes[p->run.rank],
-                            (unsigned long long)p->hashes[r]);
+    mine = p->hashes[rank];
+    if (zfi_gather_numbers(p, (uint64_t)p->run.nodes, &r)) return p->error.status;
+    if (r < p->run.world)
+        zfi_fail(&p->error, ZF_ERR_MISMATCH,
+                 "rank %d is one of %d in %d nodes, rank %d of as many in %d (zf_zero_desc.nodes)",
+                 rank, (int)p->run.world, (int)p->run.nodes, (int)r, (int)p->hashes[r]);
+    p->hashes[rank] = mine;
+    if (p->error.status || zfi_gather_numbers(p, mine, &r)) return p->error.status;
+    if (r < p->run.world)
+        return zfi_fail(&p->error, ZF_ERR_MISMATCH,
+                        "the plans of ranks %d and %d differ (%016llx and %016llx): their "
+                        "graphs, or the options of the passes, are not the same",
+                        rank, (int)r, (unsigned long long)mine, (unsigned long long)p->hashes[r]);
     p->agreed = true;
     return ZF_OK;
 }
@@ -1400,6 +1451,7 @@ ZF_API zf_program_info zf_program_info_of(const zf_program *p)
     if (p->comm) info.comm_bytes = p->comm->memory;
     info.plan = p->plan;
     info.counted = p->counted;
+    memcpy(info.counted_over, p->counted_over, sizeof info.counted_over);
     info.live_bytes = (size_t)g->peaks[ZF_DEVICE].live;
     info.peak_node = g->peaks[ZF_DEVICE].node;
     info.nodes = p->plan.nodes;

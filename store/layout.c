@@ -17,6 +17,8 @@ typedef struct zfi_stored_bucket {
     zf_dtype dtype;
     int64_t size;  /* elements of all shards, with padding */
     int32_t world; /* shards; 1: it is whole on each rank */
+    int32_t nodes; /* in which the ranks are (graph/mesh.c); which have all shards each, if those
+                    * are fewer than the ranks */
     bool flat;     /* it was made by zf_zero; else it holds exactly one tensor */
     zf_space space;
 } zfi_stored_bucket;
@@ -118,7 +120,8 @@ static zfi_portion zfi_portion_of_rank(const zf_store *s, const zfi_stored *t, i
     const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
     int64_t part, begin, from, until;
     if (!all.count || !b || b->world < 2) return all;
-    part = b->size / b->world, begin = part * rank;
+    part = b->size / b->world;
+    begin = part * zfi_mesh_shard((zfi_mesh){s->world, b->nodes}, b->world, rank);
     from = t->at > begin ? t->at : begin;
     until = t->at + all.count < begin + part ? t->at + all.count : begin + part;
     mine = (zfi_portion){.cut = true};
@@ -127,6 +130,21 @@ static zfi_portion zfi_portion_of_rank(const zf_store *s, const zfi_stored *t, i
     mine.count = until - from;
     mine.data = b->data + (size_t)(from - begin) * zf_dtype_size(t->dtype);
     return mine;
+}
+
+/* In how many nodes the ranks are that share buckets; 1: in one, or they share none. */
+static int32_t zfi_store_nodes(const zf_store *s)
+{
+    for (int32_t k = 0; k < zfi_len(s->buckets); k++)
+        if (s->buckets[k].world > 1) return s->buckets[k].nodes;
+    return 1;
+}
+
+/* What the rank has of the tensor another one has as well, of a node before its own. */
+static bool zfi_is_replica(const zf_store *s, const zfi_stored *t, int32_t rank)
+{
+    const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
+    return b && b->world > 1 && rank >= b->world;
 }
 
 static zfi_portion zfi_portion_of(const zf_store *s, int32_t k)

@@ -105,9 +105,10 @@ static uint64_t zfi_same_layout(const zf_store *s)
     for (int32_t k = 0; k < zfi_len(s->tensors); k++) {
         const zfi_stored *t = &s->tensors[k];
         const zfi_stored_bucket *b = t->bucket < 0 ? NULL : &s->buckets[t->bucket];
-        int64_t numbers[6 + ZF_MAX_RANK] = {t->op, t->dtype, b ? b->world : 0, b ? b->size : 0,
-                                            t->at, t->shape.rank};
-        for (int axis = 0; axis < t->shape.rank; axis++) numbers[6 + axis] = t->shape.dims[axis];
+        int64_t numbers[7 + ZF_MAX_RANK] = {
+            t->op, t->dtype,     b ? b->world : 0, b ? b->nodes : 0, b ? b->size : 0,
+            t->at, t->shape.rank};
+        for (int axis = 0; axis < t->shape.rank; axis++) numbers[7 + axis] = t->shape.dims[axis];
         hash = zfi_hash_bytes(hash, t->name, strlen(t->name) + 1);
         hash = zfi_hash_bytes(hash, (const char *)numbers, sizeof numbers);
     }

@@ -87,7 +87,7 @@ static bool zfi_list_has(const zfi_saving *s, const zfi_list *list, int kind, in
     if (zfi_kind_of(&s->store->tensors[k]) != kind) return false;
     *portion = zfi_portion_of(s->store, k);
     return portion->cut == (list->rank >= 0) && (portion->count || !portion->cut) &&
-           s->wanted[k];
+           !zfi_is_replica(s->store, &s->store->tensors[k], s->store->rank) && s->wanted[k];
 }
 
 /* Whether all floats in `bytes` bytes are finite: no exponent is all ones. */
@@ -351,7 +351,9 @@ static zf_status zfi_save_begin(zfi_saving *s)
     status = store->backend->synchronize(store->backend->self, &store->error);
     if (status) return zfi_fail(&store->error, status, "zf_save: the backend failed");
     s->whole.rank = -1;
-    s->parts.rank = store->rank;
+    /* in the order in which ranks have shards */
+    s->parts.rank = zfi_mesh_shard((zfi_mesh){store->world, zfi_store_nodes(store)}, store->world,
+                                   store->rank);
     s->memory = zfi_memory_of(&store->memory.allocator);
     s->piece = zfi_realloc(&s->memory, NULL, 0, ZFI_PIECE);
     s->wanted = zfi_calloc(&s->memory, (size_t)zfi_len(store->tensors), sizeof *s->wanted);

@@ -59,7 +59,7 @@ TEST(account_knows_every_kind)
     for (int32_t stage = 0; stage < 4; stage++) {
         enum { UNIT = 4 * 6144, ALL = 2 * UNIT, CLOCK = 64 };
         zf_plan plan;
-        zf_graph *g = make_graph(t, false, &(zf_zero_desc){stage, 2, 1, 20000, NULL});
+        zf_graph *g = make_graph(t, false, &(zf_zero_desc){.stage = stage, .world = 2, .bucket_bytes = 20000});
         NEED(t, g, NULL);
         test_defer(t, (test_cleanup *)zf_graph_free, g);
         OK(t, zf_memory(g, NULL), zf_graph_error(g));
@@ -92,7 +92,11 @@ static zf_status open_ranks(test *t, ranks *r, int32_t stage, int32_t world, int
     r->world = world, r->micro_batches = micro_batches;
     for (int32_t k = 0; k < world; k++) {
         zf_graph *g = r->graphs[k] =
-            make_graph(t, lamb, &(zf_zero_desc){stage, world, micro_batches, 20000, NULL});
+            make_graph(t, lamb,
+                       &(zf_zero_desc){.stage = stage,
+                                       .world = world,
+                                       .micro_batches = micro_batches,
+                                       .bucket_bytes = 20000});
         if (!g) return error->status = ZF_ERR_NOMEM;
         if (prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
         r->comms[k] = (zf_comm){.rank = k, .world = world};
@@ -145,7 +149,8 @@ TEST(account_reads_a_parsed_plan)
 {
     zf_plan plan, again;
     zf_error error = {ZF_OK, ""};
-    zf_graph *g = make_graph(t, false, &(zf_zero_desc){3, 4, 2, 20000, NULL}), *h;
+    const zf_zero_desc zero = {.stage = 3, .world = 4, .micro_batches = 2, .bucket_bytes = 20000};
+    zf_graph *g = make_graph(t, false, &zero), *h;
     size_t bytes;
     char *text;
     NEED(t, g, NULL);

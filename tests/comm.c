@@ -159,7 +159,8 @@ typedef void member_body(member *);
 /* One thread of one rank. It reports a mistake in `said`. */
 struct member {
     zf_comm *comm;
-    int rank, world, channel;
+    int rank, world, channel; /* of the group, if it is one */
+    zf_group group;
     void *context;
     member_body *body;
     pthread_t thread;
@@ -262,7 +263,8 @@ static bool one(member *m, const one_call *c)
                        .dtype = c->dtype,
                        .count = c->count,
                        .add = c->place == ADDED,
-                       .root = c->root};
+                       .root = c->root,
+                       .group = m->group};
     in = apart = c->place == IN_PLACE ? NULL : malloc((size_t)in_count * size + 1);
     if (c->place == IN_PLACE)
         in = c->op == ZF_OP_all_gather ? out + (size_t)(m->rank * c->count) * size : out;
@@ -410,6 +412,104 @@ TEST(comm_local_channels_at_once)
         test_defer(t, (test_cleanup *)zf_local_free, group);
         run_members(t, group, 3, channels, mixed_body, &rounds, members);
         check_members(t, members, 3 * channels);
+    }
+}
+
+/* Calls of all ranks and of groups along both axes of a mesh, in any order, on each channel; each
+ * group has numbers of its own. */
+typedef struct mesh_case {
+    long rounds;
+    int world, nodes;
+} mesh_case;
+
+static void groups_body(member *m)
+{
+    const mesh_case *d = m->context;
+    const int local = d->world / d->nodes, rank = m->comm->rank;
+    uint64_t random = 99 + (uint64_t)m->channel;
+    for (long n = 0; n < d->rounds; n++) {
+        one_call c = {.seed = (uint64_t)n * 5 + (uint64_t)m->channel};
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        switch ((random >> 30) % 3) {
+        case 0: m->group = (zf_group){0, 0, 0}; break;
+        case 1: m->group = (zf_group){rank / local * local, 1, local}; break;
+        default: m->group = (zf_group){rank % local, local, d->nodes};
+        }
+        m->world = m->group.count ? m->group.count : d->world;
+        m->rank = m->group.count ? (rank - m->group.first) / m->group.stride : rank;
+        c.seed += 1000 * (uint64_t)m->group.first;
+        c.op = ops[(random >> 33) % 5];
+        c.dtype = (random >> 40) % 3 ? ZF_F32 : ZF_BF16;
+        c.count = (int64_t)((random >> 43) % 500);
+        c.place = (place)((random >> 55) % PLACES);
+        c.root = (int)((random >> 58) % (uint64_t)m->world);
+        if (!possible(c.op, c.place)) c.place = APART;
+        if (!one_well(m, &c)) return;
+    }
+}
+
+TEST_ONCE(comm_local_groups)
+{
+    static const int meshes[][2] = {{4, 2}, {6, 3}, {8, 2}};
+    for (int k = 0; k < 3; k++) {
+        mesh_case d = {300, meshes[k][0], meshes[k][1]};
+        zf_error error = {ZF_OK, ""};
+        member members[2 * MOST_RANKS];
+        zf_local *group = zf_local_new(&(zf_local_desc){.world = d.world}, &error);
+        NEED(t, group, &error);
+        test_defer(t, (test_cleanup *)zf_local_free, group);
+        run_members(t, group, d.world, 2, groups_body, &d, members);
+        check_members(t, members, 2 * d.world);
+    }
+}
+
+/* Groups {0, 1} and {2, 3}: rank 3 does not come, asks for something else, is not of the group that
+ * it names, or gives up. All ranks get that error, in whatever group they are. */
+typedef enum group_fault { ABSENT, DIFFERENT, FOREIGN, GIVES_UP, GROUP_FAULTS } group_fault;
+
+static void group_fault_body(member *m)
+{
+    const group_fault fault = *(const group_fault *)m->context;
+    const int32_t rank = m->comm->rank;
+    const bool odd = rank == 3;
+    float in[4] = {0}, out[8];
+    zf_collective c = {.op = ZF_OP_all_gather,
+                       .node = 7,
+                       .dtype = ZF_F32,
+                       .count = odd && fault == DIFFERENT ? 3 : 4,
+                       .in = in,
+                       .out = out,
+                       .group = {rank / 2 * 2, 1, 2}};
+    if (odd && fault == ABSENT) return;
+    if (odd && fault == GIVES_UP) m->comm->abort(m->comm->self, "enough");
+    if (odd && fault == FOREIGN) c.group = (zf_group){0, 2, 2};
+    while (!call(m, &c)) {
+    }
+}
+
+TEST_ONCE(comm_local_faults_of_groups)
+{
+    static const char *const want[] = {
+        "all_gather %7 over ranks 2, 3: rank 3 of 4 did not come within 0.2 s",
+        "rank 2 is at all_gather %7 over ranks 2, 3 of 4 f32, rank 3 at all_gather %7 over ranks "
+        "2, 3 of 3 f32",
+        "rank 3 gave up: all_gather %7 over ranks 0, 2: the group {0, 2, 2} (first, stride, count) "
+        "must be of ranks 0 to 3, rank 3 among them",
+        "rank 3 gave up: enough"};
+    for (group_fault fault = ABSENT; fault < GROUP_FAULTS; fault++) {
+        zf_error error = {ZF_OK, ""};
+        member members[4];
+        zf_local *group =
+            zf_local_new(&(zf_local_desc){.world = 4, .deadline_seconds = 0.2}, &error);
+        NEED(t, group, &error);
+        test_defer(t, (test_cleanup *)zf_local_free, group);
+        run_members(t, group, 4, 1, group_fault_body, &fault, members);
+        for (int r = 0; r < 4; r++) {
+            if (r == 3 && (fault == ABSENT || fault == FOREIGN)) continue;
+            CHECK(t, members[r].error.status == ZF_ERR_COMM);
+            CHECK_TEXT(t, members[r].error.text, want[fault]);
+        }
+        CHECK_TEXT(t, fault == FOREIGN ? members[3].error.text : "", fault == FOREIGN ? want[2] + 16 : "");
     }
 }
 

@@ -502,8 +502,9 @@ TEST_ONCE(faults_a_rank_that_dies)
     for (int32_t stage = 0; stage < 4; stage++) {
         setup s = {.stage = stage, .micro_batches = 2, .threads = true, .deadline = 0.5};
         team *m;
-        mortal.comm = (zf_comm){NULL, 1, RANKS, mortal_run, mortal_abort, NULL, NULL, 0};
-        mortal.calls = 2 + stage; /* that the plans agree, and some */
+        mortal.comm = (zf_comm){
+            .rank = 1, .world = RANKS, .run = mortal_run, .abort = mortal_abort, .groups = true};
+        mortal.calls = 3 + stage; /* that the meshes and plans agree, and some */
         s.comm = &mortal.comm;
         if (!(m = team_new(t, 0, &s))) return;
         mortal.inner = zf_local_comm(m->group, 1);

@@ -517,7 +517,9 @@ static zf_status open_masters(test *t, masters *m, zf_dtype dtype, update_rule b
     if (!m->cpu) return m->error.status;
     for (int32_t r = 0; r < world; r++) {
         zf_graph *g = m->graphs[r] =
-            masters_graph(t, dtype, by, &(zf_zero_desc){stage, world, 1, 1, NULL}, m->of_weights);
+            masters_graph(t, dtype, by,
+                          &(zf_zero_desc){.stage = stage, .world = world, .bucket_bytes = 1},
+                          m->of_weights);
         if (!g) return m->error.status = ZF_ERR_NOMEM;
         m->comms[r] = (zf_comm){.rank = r, .world = world};
         m->programs[r] = zf_compile(g, &(zf_compile_desc){.backend = m->cpu,

@@ -16,7 +16,8 @@
 /* --------------------------------------------------------------------------------------- models */
 
 enum {
-    RANKS = 4,  /* at most */
+    RANKS = 4,  /* of one node at most, */
+    MOST = 6,   /* and of several */
     SLOTS = 12, /* parts of the global batch, which 1, 2, 3 and 4 ranks share */
     ROWS = 2,
     IN = 37,
@@ -26,6 +27,8 @@ enum {
 
 typedef struct model_desc {
     int32_t stage, world;
+    int32_t nodes; /* in which the ranks are; 0: 1 */
+    bool hpz, mics;
     bool lamb;
     bool tiny; /* a few elements, so that every byte of a checkpoint can be tried */
     size_t bucket;
@@ -41,17 +44,17 @@ typedef struct model_desc {
 /* The ranks of one model. */
 typedef struct model {
     int32_t world;
-    zf_comm comms[RANKS]; /* say who is who; lockstep needs no more */
-    zf_graph *graphs[RANKS];
-    zf_program *programs[RANKS];
+    zf_comm comms[MOST]; /* say who is who; lockstep needs no more */
+    zf_graph *graphs[MOST];
+    zf_program *programs[MOST];
     zf_lockstep_desc lockstep;
 } model;
 
 static void model_free(void *object)
 {
     model *m = object;
-    for (int r = 0; r < RANKS; r++) zf_program_free(m->programs[r]);
-    for (int r = 0; r < RANKS; r++) zf_graph_free(m->graphs[r]);
+    for (int r = 0; r < MOST; r++) zf_program_free(m->programs[r]);
+    for (int r = 0; r < MOST; r++) zf_graph_free(m->graphs[r]);
     *m = (model){.world = 0};
 }
 
@@ -96,6 +99,9 @@ static zf_status model_new(test *t, model *m, const model_desc *d, zf_error *err
         }
         zf_zero(g, &(zf_zero_desc){.stage = d->stage,
                                    .world = d->world,
+                                   .nodes = d->nodes,
+                                   .hpz = d->hpz,
+                                   .mics = d->mics,
                                    .micro_batches = d->forward ? 1 : SLOTS / d->world,
                                    .bucket_bytes = d->bucket});
         if (d->offload) zf_offload(g, &(zf_offload_desc){.optimizer = d->offload});
@@ -373,6 +379,61 @@ static void goes_on(test *t, bool lamb)
 
 TEST_ONCE(shards_go_on_adamw) { goes_on(t, false); }
 TEST_ONCE(shards_go_on_lamb) { goes_on(t, true); }
+
+/* Two ranks in each node: every stage, number of nodes, hpz, mics and bucket has the bits of two nodes
+ * at stage 0, and goes on from what the others saved. What nodes have of one another is saved once.
+ * One node goes on from it as well. */
+TEST_ONCE(shards_of_nodes)
+{
+    enum { SAVED = 2, DONE = 3, CASES = 11 };
+    static const model_desc cases[CASES] = {
+        {.stage = 0, .world = 4, .nodes = 2},
+        {.stage = 1, .world = 4, .nodes = 2, .bucket = 3000},
+        {.stage = 2, .world = 6, .nodes = 3},
+        {.stage = 3, .world = 6, .nodes = 3, .bucket = 3000},
+        {.stage = 3, .world = 4, .nodes = 2, .bucket = 12000, .offload = ZF_HOST},
+        {.stage = 3, .world = 4, .nodes = 2, .hpz = true},
+        {.stage = 3, .world = 6, .nodes = 3, .hpz = true, .bucket = 3000},
+        {.stage = 1, .world = 6, .nodes = 3, .mics = true},
+        {.stage = 2, .world = 4, .nodes = 2, .mics = true, .bucket = 3000},
+        {.stage = 3, .world = 4, .nodes = 2, .mics = true},
+        {.stage = 3, .world = 6, .nodes = 3, .mics = true, .bucket = 3000, .offload = ZF_HOST},
+    };
+    static model first, saved, loaded, flat;
+    char path[300];
+    float losses[DONE], others[DONE];
+    zf_error error = {ZF_OK, ""};
+    model_desc d;
+    test_defer(t, model_free, &first);
+    test_defer(t, model_free, &saved);
+    test_defer(t, model_free, &loaded);
+    test_defer(t, model_free, &flat);
+    for (int lamb = 0; lamb < 2; lamb++) {
+        d = cases[0], d.seed = 5, d.lamb = lamb;
+        OK(t, model_new(t, &first, &d, &error), error.text);
+        OK(t, train(&first, DONE, losses, &error), error.text);
+        d = (model_desc){.stage = 2, .world = 3, .lamb = lamb};
+        OK(t, model_new(t, &flat, &d, &error), error.text);
+        for (int k = lamb; k < CASES; k += 1 + lamb) {
+            d = cases[k], d.seed = 5, d.lamb = lamb;
+            OK(t, model_new(t, &saved, &d, &error), error.text);
+            OK(t, train(&saved, SAVED, others, &error), error.text);
+            CHECK(t, !memcmp(losses, others, SAVED * sizeof *losses));
+            snprintf(path, sizeof path, "%s", test_path("nodes"));
+            OK(t, zf_lockstep_save(&saved.lockstep, path, NULL, &error), error.text);
+            has_files(t, path, d.stage, d.world);
+            OK(t, zf_lockstep_load(&flat.lockstep, path, NULL, &error), error.text);
+            CHECK(t, same_image(&saved, &flat));
+            d = cases[(k + 4 + lamb) % CASES], d.seed = 7, d.lamb = lamb;
+            OK(t, model_new(t, &loaded, &d, &error), error.text);
+            OK(t, zf_lockstep_load(&loaded.lockstep, path, NULL, &error), error.text);
+            CHECK(t, same_image(&saved, &loaded));
+            OK(t, train(&loaded, DONE, others, &error), error.text);
+            CHECK(t, !memcmp(losses + SAVED, others + SAVED, (DONE - SAVED) * sizeof *losses));
+            CHECK(t, same_image(&first, &loaded));
+        }
+    }
+}
 
 /* Small, for the run in which every allocation is refused in turn. */
 TEST(shards_save_and_load)

@@ -515,7 +515,7 @@ TEST(store_refuses_another_layout)
          "and "
          "in the store it is element 0 of a bucket of 6144, sharded over 2 ranks: give zf_zero the "
          "same "
-         "stage and world, and the store (zf_zero_desc.store), or zf_store_copy the values to a "
+         "stage, world and nodes, and the store (zf_zero_desc.store), or zf_store_copy the values to a "
          "store of another layout"},
         {{.stage = 3},
          {.stage = 3, .forward = true, .half = true},
@@ -524,14 +524,14 @@ TEST(store_refuses_another_layout)
          "and "
          "in the store it is element 0 of a bucket of 6144, sharded over 2 ranks: give zf_zero the "
          "same "
-         "stage and world, and the store (zf_zero_desc.store), or zf_store_copy the values to a "
+         "stage, world and nodes, and the store (zf_zero_desc.store), or zf_store_copy the values to a "
          "store of another layout"},
         {{.plain = true},
          {.stage = 0, .forward = true},
          1,
          "zf_compile: \"in.weight\" is to be element 0 of a bucket of 5120, whole on each rank, "
-         "and "
-         "in the store it is apart, whole on each rank: give zf_zero the same stage and world, and "
+         "and in the store it is apart, whole on each rank: give zf_zero the same stage, world and "
+         "nodes, and "
          "the store (zf_zero_desc.store), or zf_store_copy the values to a store of another "
          "layout"},
         {{.stage = 0}, {.plain = true, .forward = true}, 1, NULL},

@@ -237,12 +237,20 @@ static void run_recompute(call *c)
     if (ready(c)) ran(c, zf_recompute(c->graph, &t));
 }
 
+static zf_zero_desc take_zero(call *c)
+{
+    return (zf_zero_desc){.stage = (int32_t)take_number(c, "stage"),
+                          .world = (int32_t)take_number(c, "world"),
+                          .micro_batches = (int64_t)take_number(c, "micro_batches"),
+                          .nodes = (int32_t)take_number(c, "nodes"),
+                          .hpz = take_flag(c, "hpz"),
+                          .mics = take_flag(c, "mics"),
+                          .bucket_bytes = (size_t)take_number(c, "bucket")};
+}
+
 static void run_zero(call *c)
 {
-    zf_zero_desc d = {.stage = (int32_t)take_number(c, "stage"),
-                      .world = (int32_t)take_number(c, "world"),
-                      .micro_batches = (int64_t)take_number(c, "micro_batches"),
-                      .bucket_bytes = (size_t)take_number(c, "bucket")};
+    zf_zero_desc d = take_zero(c);
     if (ready(c)) ran(c, zf_zero(c->graph, &d));
 }
 
@@ -378,10 +386,7 @@ static void run_passes(call *c)
                      .clip = take_number(c, "clip"),
                      .optimizer = take_optimizer(c),
                      .recompute = take_recompute(c),
-                     .zero = {.stage = (int32_t)take_number(c, "stage"),
-                              .world = (int32_t)take_number(c, "world"),
-                              .micro_batches = (int64_t)take_number(c, "micro_batches"),
-                              .bucket_bytes = (size_t)take_number(c, "bucket")},
+                     .zero = take_zero(c),
                      .prefetch = {(size_t)take_number(c, "prefetch"), .keep_gathered = true},
                      .memory_limit = (size_t)take_number(c, "memory"),
                      .cost = take_cost(c, &cost)};
@@ -456,8 +461,9 @@ static const pass passes[] = {
     {"recompute", "[layers] [memory=N]",
      "recompute values in the backward pass: in every layer, or to stay within a memory limit",
      run_recompute},
-    {"zero", "[stage=N] [world=N] [micro_batches=N] [bucket=BYTES]",
-     "the step of each of `world` ranks at a ZeRO stage", run_zero},
+    {"zero", "[stage=N] [world=N] [micro_batches=N] [nodes=N] [hpz] [mics] [bucket=BYTES]",
+     "the step of each of `world` ranks, in so many nodes, at a ZeRO stage",
+     run_zero},
     {"offload", "[optimizer=host|disk] [parameters=host|disk] [keep=BYTES]",
      "optimizer: its states lie in host memory or on a disk; updates are computed in host memory.\n"
      "        Parameters: their buckets lie there, but for those of at most `keep` bytes",
@@ -468,8 +474,9 @@ static const pass passes[] = {
      run_prefetch},
     {"passes",
      "LOSS|evaluate [print] [optimizer=NAME] [clip=NORM] [without=NAME,...] [precision=DTYPE]\n"
-     "        [recompute=layers|BYTES] [stage=N] [world=N] [micro_batches=N] [bucket=BYTES]\n"
-     "        [prefetch=BYTES] [memory=BYTES] [cost=FLOPS,BYTES,LINK,LATENCY]",
+     "        [recompute=layers|BYTES] [stage=N] [world=N] [micro_batches=N] [nodes=N]\n"
+     "        [hpz] [mics] [bucket=BYTES] [prefetch=BYTES] [memory=BYTES]\n"
+     "        [cost=FLOPS,BYTES,LINK,LATENCY]",
      "all passes of a training step of LOSS, in order, with an input \"lr\"; print: the graph\n"
      "        after each",
      run_passes},

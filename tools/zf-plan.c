@@ -25,7 +25,8 @@ enum { GOOD, BAD, MISUSED }; /* exit status */
 typedef struct options {
     bool gpt, json, prefetches;
     zf_optimizer optimizer;
-    int64_t layers, hidden, heads, vocab, seq, batch, world, zero, micro_batches;
+    int64_t layers, hidden, heads, vocab, seq, batch, world, nodes, mics, zero, micro_batches;
+    bool hpz;
     int64_t prefetch, memory, bucket, recompute;
     zf_recompute_mode recomputes; /* within `recompute` bytes */
     double clip;
@@ -55,7 +56,10 @@ static void usage(FILE *out)
         "  --batch=N              sequences of a micro-batch on one rank (8)\n"
         "  --micro-batches=N      of a step on each rank (1)\n"
         "  --world=N              ranks (1)\n"
+        "  --nodes=M              in which the ranks are, as many in each (1)\n"
         "  --zero=0|1|2|3         ZeRO stage (0)\n"
+        "  --zero-hpz             stage 3: the ranks of a node keep parameters for the backward pass\n"
+        "  --mics=Z               shard over the Z ranks of a node alone\n"
         "  --precision=f32|bf16|f16\n"
         "                         of parameters, activations and gradients (f32)\n"
         "  --optimizer=NAME       adamw, lamb, sgd or lion (adamw)\n"
@@ -198,6 +202,9 @@ static int read_options(int argc, char **argv, options *o)
         {"seq", required_argument, NULL, 's'},
         {"batch", required_argument, NULL, 'b'},
         {"micro-batches", required_argument, NULL, 'k'},
+        {"nodes", required_argument, NULL, 'N'},
+        {"mics", required_argument, NULL, 'M'},
+        {"zero-hpz", no_argument, NULL, 'H'},
         {"world", required_argument, NULL, 'n'},
         {"zero", required_argument, NULL, 'z'},
         {"precision", required_argument, NULL, 'p'},
@@ -241,6 +248,9 @@ static int read_options(int argc, char **argv, options *o)
         case 'b': good = number(name, text, false, 1, MANY, &o->batch); break;
         case 'k': good = number(name, text, false, 1, MANY, &o->micro_batches); break;
         case 'n': good = number(name, text, false, 1, MANY, &o->world); break;
+        case 'N': good = number(name, text, false, 1, MANY, &o->nodes); break;
+        case 'M': good = number(name, text, false, 1, MANY, &o->mics); break;
+        case 'H': o->hpz = true; break;
         case 'z': good = number(name, text, false, 0, 3, &o->zero); break;
         case 'p': good = precision_of(text, &o->dtype); break;
         case 'o': good = optimizer_of(text, &o->optimizer); break;
@@ -273,6 +283,11 @@ static int read_options(int argc, char **argv, options *o)
     if (o->hidden % o->heads)
         return misuse("--heads must divide --hidden, %lld, not be %lld", (long long)o->hidden,
                       (long long)o->heads) +
+               1;
+    if (!o->nodes) o->nodes = o->mics ? o->world / o->mics : 1;
+    if (o->nodes < 1 || o->world % o->nodes || (o->mics && o->mics * o->nodes != o->world))
+        return misuse("--%s does not divide the %lld ranks into nodes of as many",
+                      o->mics ? "mics" : "nodes", (long long)o->world) +
                1;
     return 0;
 }
@@ -361,6 +376,9 @@ static zf_status run_passes(zf_graph *g, zf_tensor loss, const options *o, resul
                                 .recompute = {o->recomputes, (size_t)o->recompute},
                                 .zero = {.stage = (int32_t)o->zero,
                                          .world = (int32_t)o->world,
+                                         .nodes = (int32_t)o->nodes,
+                                         .hpz = o->hpz,
+                                         .mics = o->mics != 0,
                                          .micro_batches = o->micro_batches,
                                          .bucket_bytes = (size_t)o->bucket},
                                 .offload = o->offload,
@@ -459,17 +477,22 @@ static void print_table(const options *o, const result *r)
            o->gpt ? "GPT" : "BERT", (long long)o->layers, (long long)o->hidden, (long long)o->heads,
            (long long)o->vocab, (long long)o->batch, (long long)o->seq, precision(o),
            zf_optimizer_name(o->optimizer));
-    printf("%lld parameters, %lld with padding; stage %lld, %lld ranks, %lld micro-batches\n\n",
+    printf("%lld parameters, %lld with padding; stage %lld, %lld ranks",
            (long long)plan->parameter_count, (long long)plan->padded_count, (long long)o->zero,
-           (long long)o->world, (long long)o->micro_batches);
+           (long long)o->world);
+    if (o->nodes > 1) printf(" in %lld nodes", (long long)o->nodes);
+    printf(", %lld micro-batches\n\n", (long long)o->micro_batches);
     for (int space = 0; space < ZF_SPACES; space++)
         print_space(o, (zf_space)space, &plan->spaces[space]);
-    printf("\n%-16s%14s%14s\n", "moved in a step", "calls", "bytes");
+    printf("\n%-16s%14s%14s%s\n", "moved in a step", "calls", "bytes",
+           o->nodes > 1 ? " between nodes" : "");
     for (int k = 0; k < MOVEMENTS; k++) {
         zf_moved m = moved(plan, k);
-        if (m.calls)
-            printf("%-16s%14lld%14s\n", movements[k].name, (long long)m.calls,
-                   human(most, (double)m.bytes));
+        if (!m.calls) continue;
+        printf("%-16s%14lld%14s", movements[k].name, (long long)m.calls,
+               human(most, (double)m.bytes));
+        if (o->nodes > 1) printf("%14s", human(most, (double)m.between));
+        printf("\n");
     }
     print_estimate(o, &r->estimate);
     printf("\n%s read and written in a step, by %lld launches; %.4g FLOPs",
@@ -586,6 +609,13 @@ static int print_json(const options *o, zf_graph *g, const result *r)
         for (int k = 0; k < MOVEMENTS; k++)
             put_bytes(w, movements[k].name,
                       calls ? (size_t)moved(plan, k).calls : moved(plan, k).bytes);
+        zf_json_end(w);
+    }
+    if (o->nodes > 1) {
+        zf_json_put_key(w, "between_nodes");
+        zf_json_begin_object(w);
+        for (int k = 0; k < MOVEMENTS; k++)
+            put_bytes(w, movements[k].name, moved(plan, k).between);
         zf_json_end(w);
     }
     put_work(w, g, &r->work);

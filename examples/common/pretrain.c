@@ -105,6 +105,7 @@ static bool write_report(run *r)
     zf_json_put_key(w, "sequence"), zf_json_put_int(w, o->seq);
     zf_json_put_key(w, "steps"), zf_json_put_int(w, zf_program_step(r->session.program));
     zf_json_put_key(w, "ranks"), zf_json_put_int(w, job->ranks.world);
+    zf_json_put_key(w, "nodes"), zf_json_put_int(w, job->ranks.nodes);
     zf_json_put_key(w, "zero"), zf_json_put_int(w, o->zero);
     zf_json_put_key(w, "micro_batches"), zf_json_put_int(w, o->micro_batches);
     zf_json_put_key(w, "threads"), zf_json_put_int(w, o->threads);
@@ -251,6 +252,9 @@ static bool open_job(run_job *job, zf_error *error)
         return fail(error, ZF_ERR_ARGUMENT,
                     "--seconds measures the step of one rank; for %d, say --steps",
                     (int)job->ranks.world);
+    if (!ranks_set_nodes(&job->ranks, o->nodes, o->ranks_per_node ? o->ranks_per_node : o->mics,
+                         error))
+        return false;
     if (o->cost && !settings_measures(o) && zf_cost_read(o->cost, &job->cost, NULL, error))
         return false;
     if (!open_outputs(job, error) ||
@@ -337,6 +341,9 @@ session_desc run_session(const run_job *job)
                       .shape = job->shape,
                       .sharing = {.micro_batches = o->micro_batches,
                                   .stage = o->zero,
+                                  .nodes = job->ranks.nodes,
+                                  .hpz = o->hpz,
+                                  .mics = o->mics != 0,
                                   .bucket = o->bucket,
                                   .prefetch = o->prefetch,
                                   .cost = o->cost ? &job->cost : NULL,

@@ -19,19 +19,24 @@ static bool number_of(const char *variable, int64_t least, int64_t *number)
 rank_launch rank_launch_of(void)
 {
     static const struct {
-        const char *name, *rank, *world, *local;
+        const char *name, *rank, *world, *local, *here, *nodes;
     } launchers[] = {
-        {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-        {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
-        {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK"},
-        {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
+        {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+         "OMPI_COMM_WORLD_LOCAL_SIZE", ""},
+        {"mpirun", "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS", ""},
+        {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", ""},
+        {"Slurm", "SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "", "SLURM_STEP_NUM_NODES"},
     };
+    int64_t nodes;
     for (size_t i = 0; i < sizeof launchers / sizeof launchers[0]; i++) {
         rank_launch l = {.launcher = launchers[i].name};
         if (!number_of(launchers[i].rank, 0, &l.rank) ||
             !number_of(launchers[i].world, 2, &l.world) || l.rank >= l.world)
             continue;
         if (!number_of(launchers[i].local, 0, &l.local)) l.local = -1;
+        if (!number_of(launchers[i].here, 1, &l.here)) l.here = 0;
+        if (number_of(launchers[i].nodes, 1, &nodes) && l.world % nodes == 0)
+            l.here = l.world / nodes;
         return l;
     }
     return (rank_launch){.world = 1, .local = -1};
@@ -67,6 +72,30 @@ bool ranks_open(rank_group *r, const rank_group_desc *d, zf_error *error)
     r->group =
         zf_local_new(&(zf_local_desc){.world = r->world, .deadline_seconds = d->deadline}, error);
     return r->group != NULL;
+}
+
+bool ranks_set_nodes(rank_group *r, int64_t nodes, int64_t each, zf_error *error)
+{
+    const rank_launch launch = r->launcher ? rank_launch_of() : (rank_launch){.here = 0};
+    if (nodes && each && nodes * each != r->world)
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "--nodes %lld of --ranks-per-node %lld are not the %d ranks there are",
+                    (long long)nodes, (long long)each, (int)r->world);
+    if ((nodes && r->world % nodes) || (each && r->world % each))
+        return fail(error, ZF_ERR_ARGUMENT, "--%s %lld does not divide the %d ranks",
+                    nodes ? "nodes" : "ranks-per-node", (long long)(nodes ? nodes : each),
+                    (int)r->world);
+    r->nodes = (int32_t)(nodes ? nodes : each ? r->world / each : 1);
+    if (nodes || each || !launch.here || launch.here == r->world) return true;
+    if (r->world % launch.here || (launch.local >= 0 && launch.rank % launch.here != launch.local))
+        return fail(error, ZF_ERR_ARGUMENT,
+                    "%s has %lld of the %d ranks on this host, and rank %lld as number %lld of "
+                    "them: these are no equal nodes of consecutive ranks. --nodes 1 takes all "
+                    "ranks as one node",
+                    launch.launcher, (long long)launch.here, (int)r->world,
+                    (long long)launch.rank, (long long)launch.local);
+    r->nodes = (int32_t)(r->world / launch.here);
+    return true;
 }
 
 void ranks_close(rank_group *r, const zf_error *error)

@@ -24,6 +24,7 @@ typedef struct rank_group_desc {
 
 typedef struct rank_group {
     int32_t world, first, here; /* all ranks; the first of this process, and how many it has */
+    int32_t nodes;              /* in which the ranks are, as many in each; 0: not known yet */
     int32_t device;             /* the GPU of the first rank; each further rank has the next */
     double deadline;            /* seconds that ranks wait for one another */
     const char *program;        /* its name, for messages */
@@ -38,6 +39,10 @@ int32_t ranks_device(const rank_group *ranks, int32_t rank);
 
 /* False with *error, and then there is nothing to close. */
 bool ranks_open(rank_group *ranks, const rank_group_desc *desc, zf_error *error);
+
+/* Sets ranks->nodes: as asked for by the number of nodes, or of ranks in each; 0 and 0: as the
+ * launcher has told, else 1. False with *error where these are not equal nodes. */
+bool ranks_set_nodes(rank_group *ranks, int64_t nodes, int64_t each, zf_error *error);
 
 /* error: why the run failed, NULL: it did not. Under MPI a failure ends all processes, here. */
 void ranks_close(rank_group *ranks, const zf_error *error);
@@ -57,6 +62,7 @@ typedef struct rank_launch {
     const char *launcher; /* NULL: this process was not started as one of several */
     int64_t rank, world;  /* then 0 and 1 */
     int64_t local;        /* its number among the processes on its host; -1: not told */
+    int64_t here;         /* how many these are; 0: not told */
 } rank_launch;
 rank_launch rank_launch_of(void);
 

@@ -8,8 +8,8 @@
 #include <string.h>
 
 /* The first `equal` of these notes must be equal. After them come the number of parts of a global
- * batch, and the number of all steps, which may change. */
-enum { NOTES = SETTINGS_ROWS + 3 };
+ * batch, that of ranks in each of several nodes, and that of all steps, which may change. */
+enum { NOTES = SETTINGS_ROWS + 4 };
 typedef struct notes {
     int32_t count, equal;
     zf_note note[NOTES + TOKENIZING_NOTES];
@@ -38,6 +38,8 @@ static void make_notes(notes *n, const run_job *job)
     if (d->digest) snprintf(corpus, OPTION_VALUE, "%lld", (long long)d->tokens);
     n->equal = n->count;
     snprintf(add(n, "parts", NULL), OPTION_VALUE, "%lld", (long long)run_parts(job));
+    snprintf(add(n, "node", NULL), OPTION_VALUE, "%d",
+             job->ranks.nodes > 1 ? (int)(job->ranks.world / job->ranks.nodes) : 1);
     snprintf(add(n, "steps", NULL), OPTION_VALUE, "%lld", (long long)job->o.steps);
     tokenizing_note(&n->words, &job->o.words, d->vocab, d->digest);
 }
@@ -122,12 +124,17 @@ static bool fits(const run_job *job, const notes *n, zf_error *error)
                 o->model);
 }
 
-/* Another number of parts is allowed, but changes bits: sums are split differently. */
-static void compare_parts(const run *r, const zf_note *parts)
+/* Another number of parts, or of ranks in a node, is allowed, but changes bits: sums are split
+ * differently. */
+static void compare_parts(const run *r, const zf_note *parts, const zf_note *node)
 {
-    char saved[OPTION_VALUE] = "1";
+    char saved[OPTION_VALUE] = "1", each[OPTION_VALUE] = "1";
     zf_error none;
     (void)zf_checkpoint_note(r->job->o.load, parts->key, saved, sizeof saved, &none);
+    (void)zf_checkpoint_note(r->job->o.load, node->key, each, sizeof each, &none);
+    if (r->leads && strcmp(each, node->value))
+        printf("%s was trained with %s rank%s in each node, not %s: it goes on, with other bits\n",
+               r->job->o.load, each, strcmp(each, "1") ? "s" : "", node->value);
     if (r->leads && strcmp(saved, parts->value))
         printf("%s was trained on batches in %s part%s (ranks times micro-batches), not %s: it "
                "goes on, with other bits\n",
@@ -142,7 +149,7 @@ bool run_resume(run *r)
     make_notes(&n, r->job);
     (void)fits(r->job, &n, &r->error);
     if (!run_agree(r)) return false;
-    compare_parts(r, &n.note[n.equal]);
+    compare_parts(r, &n.note[n.equal], &n.note[n.equal + 1]);
     status = zf_load(store, r->job->o.load, NULL);
     return !status || fail(&r->error, status, "%s", zf_store_error(store));
 }

@@ -44,6 +44,9 @@ static void run_passes(session *s, const session_desc *d)
     if (s->buckets)
         t.zero = (zf_zero_desc){.stage = (int32_t)shared->stage,
                                 .world = s->world,
+                                .nodes = shared->nodes,
+                                .hpz = shared->hpz,
+                                .mics = shared->mics,
                                 .micro_batches = shared->micro_batches,
                                 .bucket_bytes = (size_t)shared->bucket};
     if (shared->prefetch > 0) t.prefetch.bytes = (size_t)shared->prefetch;

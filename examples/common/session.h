@@ -11,6 +11,8 @@ typedef struct sharing {
     const zf_comm *comm;   /* NULL: one rank */
     int64_t micro_batches; /* of a step on each rank; 0: 1 */
     int64_t stage;         /* of ZeRO */
+    int32_t nodes;         /* in which the ranks are; 0: 1 */
+    bool hpz, mics;        /* of zf_zero_desc */
     int64_t bucket;        /* bytes of a bucket of parameters; 0: the default */
     int64_t prefetch;      /* bytes gathered ahead of their use; 0 or less: none */
     const zf_cost *cost;   /* rates that decide when; NULL: as early as these bytes allow */

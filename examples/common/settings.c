@@ -109,6 +109,14 @@ void settings_rows(option_row rows[SETTINGS_ROWS], const sample_model *sample, c
          "where processes with GPUs find one another; else MASTER_ADDR and MASTER_PORT"},
         {"zero", COUNT, "STAGE", &o->zero, 0, 3,
          "sharded over the ranks: 1 optimizer states, 2 and gradients, 3 and parameters"},
+        {"nodes", COUNT, "M", &o->nodes, 0, 1024,
+         "in which the ranks are, as many in each; sums are made inside nodes first.\n"
+         "                                    0: by --ranks-per-node, or the launcher, else 1"},
+        {"ranks-per-node", COUNT, "Z", &o->ranks_per_node, 0, 1024, "the same, by the ranks in each"},
+        {"zero-hpz", FLAG, NULL, &o->hpz, 0, 0,
+         "--zero 3: the ranks of a node together keep parameters for the backward pass"},
+        {"mics", COUNT, "Z", &o->mics, 0, 1024,
+         "shard over the Z ranks of a node alone; each node has all shards"},
         {"micro-batches", COUNT, "N", &o->micro_batches, 1, 1 << 20,
          "of a step on each rank; the batch is split into ranks times N parts"},
         {"bucket", COUNT, "BYTES", &o->bucket, 0, 1e12,
@@ -268,6 +276,12 @@ const char *settings_wrong(const settings *o)
     if (o->min_coeff > o->max_coeff) return "--min-ratio must not be above --max-ratio";
     if (o->save_every && !o->save)
         return "--save-every needs a place for its checkpoints: --save DIR";
+    if (o->hpz && o->zero != 3)
+        return "--zero-hpz is for --zero 3, where parameters are gathered";
+    if (o->mics && !o->zero) return "--mics is for --zero 1, 2 or 3; stage 0 shards nothing";
+    if (o->mics && o->hpz) return "--mics gathers inside nodes already; leave out --zero-hpz";
+    if (o->mics && o->ranks_per_node && o->mics != o->ranks_per_node)
+        return "--mics Z shards over the ranks of a node: --ranks-per-node must be Z as well";
     if (o->rendezvous && o->device.kind != DEVICE_CUDA)
         return "--rendezvous is for ranks with GPUs (--device cuda); those on CPUs meet by MPI";
     if (o->cost && o->prefetch < 0)

@@ -16,13 +16,13 @@ typedef struct settings {
         *offload, *offload_dir, *data, *tokenizer, *chat;
     int64_t precision, seq, batch, steps, optimizer, schedule, warmup, seed, threads, eval_batches,
         save_every, compare_every, keep;
-    int64_t ranks, zero, micro_batches, bucket, prefetch;
+    int64_t ranks, nodes, ranks_per_node, zero, mics, micro_batches, bucket, prefetch;
     int64_t first_rate; /* 0: the schedule's first step has the rate of step 0 */
     double lr, end_lr, weight_decay, clip, dropout, beta1, beta2, eps, momentum, min_coeff,
         max_coeff, seconds, deadline;
     device_desc device;
     tokenizing words;
-    bool quiet, overwrite, alone;
+    bool quiet, overwrite, alone, hpz;
     const void *own; /* the sample's own, or NULL */
 } settings;
 

@@ -144,6 +144,7 @@ typedef struct one_call {
     place place;
     where where;
     int root, channel;
+    zf_group group;
     uint64_t seed;
     bool plain;      /* numbers that add up to the same in any order */
     bool may_differ; /* a sum: in its bits, which is counted */
@@ -245,7 +246,8 @@ static bool same(member *m, const one_call *k)
                        .dtype = k->dtype,
                        .count = k->count,
                        .add = k->place == ADDED,
-                       .root = k->root};
+                       .root = k->root,
+                       .group = k->group};
     zf_status status;
     bool good = false, equal;
     fill(kept, k->dtype, (int64_t)(in_bytes / size), k->seed * 8 + (uint64_t)m->rank, k->plain);
@@ -324,6 +326,49 @@ static long run_sweep(test *t, const sweep *s, const zf_nccl_desc *desc, int lea
     }
     if (emulation_live() != live) test_fail(t, __FILE__, __LINE__, "all is freed", "");
     return differ;
+}
+
+/* Calls of all ranks and of groups along both axes of a mesh of 2 nodes, one after the other. */
+static void groups_body(member *m)
+{
+    const int rank = m->rank, world = m->world, local = world / 2;
+    const zf_group groups[] = {
+        {0, 0, 0}, {rank / local * local, 1, local}, {rank % local, local, 2}};
+    uint64_t random = 11;
+    bool good = true;
+    for (int n = 0; n < 90 && good; n++) {
+        one_call k = {.seed = (uint64_t)n, .channel = n % 3, .where = (where)(n / 3 % WHERES)};
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        k.group = groups[(random >> 33) % 3];
+        k.op = ops[(random >> 40) % 5];
+        k.dtype = n % 2 ? ZF_F32 : ZF_BF16;
+        k.count = (int64_t)((random >> 45) % (n % 8 ? 300 : 30000)) + 1;
+        k.place = possible(k.op, (place)(n % PLACES)) ? (place)(n % PLACES) : APART;
+        if (k.group.count) {
+            m->rank = (rank - k.group.first) / k.group.stride, m->world = k.group.count;
+            k.seed += 1000 * (uint64_t)k.group.first;
+        }
+        k.root = (int)((random >> 60) % (uint64_t)m->world);
+        good = same(m, &k);
+        m->rank = rank, m->world = world;
+    }
+}
+
+TEST_ONCE(nccl_groups)
+{
+    for (int world = 4; world <= 6 && !t->failed; world += 2) {
+        zf_error error = {ZF_OK, ""};
+        member members[MOST];
+        zf_nccl_desc d = {.id = fresh_id(t)};
+        zf_local *group;
+        if (ranks(t, world) < world) return;
+        group = zf_local_new(&(zf_local_desc){.world = world}, &error);
+        emulation_seed((uint64_t)world);
+        set_members(members, world, &d, groups_body, NULL);
+        for (int r = 0; r < world; r++) members[r].local = zf_local_comm(group, r);
+        run_well(t, members);
+        zf_local_free(group);
+    }
 }
 
 TEST_ONCE(nccl_collectives)

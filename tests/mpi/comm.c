@@ -230,6 +230,41 @@ static void every_collective(void)
     zf_comm_free(comm);
 }
 
+/* Calls of all ranks, of the first half or the rest, and of every second rank, in one order. */
+static void groups(void)
+{
+    static const zf_op kinds[] = {ZF_OP_all_gather, ZF_OP_reduce_scatter, ZF_OP_all_reduce,
+                                  ZF_OP_all_to_all, ZF_OP_bcast};
+    const int real_rank = rank, real_world = world, half = (world + 1) / 2;
+    zf_comm *comm = open_comm(0);
+    uint64_t random = 5;
+    for (int n = 0; comm && n < 300; n++) {
+        const zf_group groups_of[] = {
+            {0, 0, 0},
+            {real_rank < half ? 0 : half, 1, real_rank < half ? half : real_world - half},
+            {real_rank % 2, 2, (real_world - real_rank % 2 + 1) / 2}};
+        zf_group group;
+        zf_error error;
+        char name[64];
+        zf_collective c = {.node = n, .channel = n % 3, .dtype = n % 2 ? ZF_F32 : ZF_BF16};
+        const char *wrong;
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        c.group = groups_of[(random >> 33) % 3];
+        c.op = kinds[(random >> 40) % 5];
+        c.count = (int64_t)((random >> 45) % (n % 10 ? 300 : 40000));
+        c.add = (c.op == ZF_OP_reduce_scatter || c.op == ZF_OP_all_reduce) && n % 3 == 0;
+        group = zf_collective_group(&c, comm);
+        rank = (real_rank - group.first) / group.stride, world = group.count;
+        c.root = (int)((random >> 60) % (uint64_t)world);
+        wrong = try_collective(comm, c, false, &error);
+        snprintf(name, sizeof name, "group call %d", n);
+        check(!*wrong, name, wrong);
+        rank = real_rank, world = real_world;
+    }
+    ends("calls of groups");
+    zf_comm_free(comm);
+}
+
 /* Ranks other than those of MPI_COMM_WORLD, and rounds in which one of them is late. */
 static void other_ranks(void)
 {
@@ -610,6 +645,7 @@ int main(int argc, char **argv)
         ends("2^31 + 7 elements");
     } else {
         every_collective();
+        groups();
         other_ranks(), ends("another order of ranks, and late ones");
         channels_at_once(), ends("three channels at once");
         if (world > 1) {

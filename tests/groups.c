@@ -1,0 +1,384 @@
+/* Ranks in several nodes: the order of sums, ranks that are threads against lockstep, what hpz and
+ * mics take and send, and what is refused. tests/shards.c compares stages and checkpoints,
+ * tests/comm.c the calls of groups, tests/passes the text. */
+#include "test.h"
+
+#include <pthread.h>
+
+enum { RANKS = 6, ROWS = 2, WIDTH = 40, LAYERS = 3 };
+
+typedef struct setup {
+    int32_t world, nodes, stage;
+    int64_t micro_batches;
+    bool hpz, mics, prefetch, threads;
+    int32_t odd_nodes; /* of the last rank, if it is not 0 */
+} setup;
+
+typedef struct team team;
+
+typedef struct member {
+    team *team;
+    zf_graph *graph;
+    zf_program *program;
+    pthread_t thread;
+    zf_status status;
+    float loss;
+} member;
+
+struct team {
+    setup s;
+    zf_local *group;
+    zf_comm comms[RANKS];
+    member members[RANKS];
+    zf_program *programs[RANKS];
+};
+
+static void team_free(void *object)
+{
+    team *m = object;
+    for (int r = 0; r < RANKS; r++) zf_program_free(m->members[r].program);
+    for (int r = 0; r < RANKS; r++) zf_graph_free(m->members[r].graph);
+    zf_local_free(m->group);
+    *m = (team){.group = NULL};
+}
+
+/* Layers of one bucket each, whose weights the backward pass reads again; the loss is a sum. */
+static zf_graph *build(const setup *s, int32_t nodes)
+{
+    const zf_param_desc normal = {.init = ZF_NORMAL, .std = 0.2};
+    zf_graph *g = zf_graph_new(NULL);
+    zf_tensor h = zf_input(g, "x", ZF_F32, ZF_SHAPE(ROWS, WIDTH)),
+              lr = zf_input(g, "lr", ZF_F32, ZF_SCALAR), loss;
+    for (int k = 0; k < LAYERS; k++) {
+        char name[32];
+        snprintf(name, sizeof name, "layer.%d.weight", k);
+        h = zf_tanh(zf_matmul(h, zf_param(g, name, ZF_SHAPE(WIDTH, WIDTH), &normal)));
+    }
+    loss = zf_sum(h);
+    zf_output(loss, "loss");
+    zf_autograd(g, loss);
+    zf_clip(g, 1);
+    zf_adamw(g, lr, NULL);
+    zf_zero(g, &(zf_zero_desc){.stage = s->stage,
+                               .world = s->world,
+                               .micro_batches = s->micro_batches,
+                               .nodes = nodes,
+                               .hpz = s->hpz,
+                               .mics = s->mics,
+                               .bucket_bytes = 4 * WIDTH * WIDTH});
+    if (s->prefetch) zf_prefetch(g, &(zf_training){.prefetch = {.bytes = 1 << 20}});
+    return g;
+}
+
+static bool team_new(test *t, team *m, const setup *s)
+{
+    zf_error error = {ZF_OK, ""};
+    team_free(m);
+    m->s = *s;
+    if (s->threads)
+        m->group =
+            zf_local_new(&(zf_local_desc){.world = s->world, .deadline_seconds = 30}, &error);
+    for (int32_t r = 0; r < s->world; r++) {
+        member *k = &m->members[r];
+        const bool odd = s->odd_nodes && r == s->world - 1;
+        m->comms[r] = (zf_comm){.rank = r, .world = s->world};
+        k->team = m;
+        k->graph = build(s, odd ? s->odd_nodes : s->nodes);
+        k->program = m->programs[r] =
+            zf_compile(k->graph, &(zf_compile_desc){.seed = 3,
+                                                    .verify = true,
+                                                    .comm = s->threads ? zf_local_comm(m->group, r)
+                                                                       : &m->comms[r]});
+        if (k->program) continue;
+        test_fail(t, __FILE__, __LINE__, "zf_compile", zf_graph_error(k->graph));
+        return false;
+    }
+    return true;
+}
+
+/* The number that all elements of x are on a slot: sums of such depend on the order. */
+static float slot_value(int64_t slot) { return (float)(slot % 3 + 1) * 1e-3f * (float)(slot * slot + 1); }
+
+static zf_status feed(member *k, int32_t rank, int64_t micro)
+{
+    const team *m = k->team;
+    float x[ROWS * WIDTH], lr = 0.01f;
+    for (int i = 0; i < ROWS * WIDTH; i++) x[i] = slot_value(micro * m->s.world + rank) + (float)i / 64;
+    zf_status status = zf_write(k->program, zf_graph_find(k->graph, "x"), x, sizeof x);
+    return status ? status : zf_write(k->program, zf_graph_find(k->graph, "lr"), &lr, sizeof lr);
+}
+
+enum { STEPS = 2 };
+
+static void *member_main(void *object)
+{
+    member *k = object;
+    const team *m = k->team;
+    const int32_t rank = (int32_t)(k - m->members);
+    for (int step = 0; step < STEPS && !k->status; step++)
+        for (int64_t micro = 0; micro < m->s.micro_batches && !k->status; micro++)
+            if (!(k->status = feed(k, rank, micro)))
+                k->status = micro + 1 < m->s.micro_batches ? zf_micro(k->program) : zf_step(k->program);
+    return NULL;
+}
+
+/* Steps of all ranks; the first error. */
+static zf_status run(team *m, zf_error *error)
+{
+    const zf_lockstep_desc lockstep = {m->programs, m->s.world, 0};
+    zf_status status = ZF_OK;
+    if (m->s.threads) {
+        for (int r = 0; r < m->s.world; r++)
+            if (pthread_create(&m->members[r].thread, NULL, member_main, &m->members[r])) abort();
+        for (int r = 0; r < m->s.world; r++) pthread_join(m->members[r].thread, NULL);
+        for (int r = 0; r < m->s.world && !status; r++)
+            if ((status = m->members[r].status))
+                snprintf(error->text, sizeof error->text, "%s", zf_program_error(m->programs[r]));
+        return status;
+    }
+    for (int step = 0; step < STEPS && !status; step++)
+        for (int64_t micro = 0; micro < m->s.micro_batches && !status; micro++) {
+            for (int32_t r = 0; r < m->s.world && !status; r++)
+                status = feed(&m->members[r], r, micro);
+            if (!status)
+                status = micro + 1 < m->s.micro_batches ? zf_lockstep_micro(&lockstep, error)
+                                                        : zf_lockstep_step(&lockstep, error);
+        }
+    return status;
+}
+
+/* The bits of what it has trained, as far as one number tells: the loss of the last step, which is
+ * a sum over all parts, of parameters that all gradients have changed. */
+static float loss_of(const team *m)
+{
+    float loss = 0;
+    zf_read(m->programs[0], zf_graph_find(m->members[0].graph, "loss"), &loss, sizeof loss);
+    return loss;
+}
+
+/* ---------------------------------------------------------------------------------------- order */
+
+static team teams[2];
+
+static float part_of(int64_t slot) { return ldexpf(1.0f / (float)(2 * slot + 3), (int)(slot * 7 % 5)) + 0.1f; }
+
+/* By definition: in each micro-batch the ranks of a node in their order, then the nodes in theirs,
+ * onto what the micro-batches before left. */
+TEST_ONCE(groups_sums_have_their_order)
+{
+    static const struct {
+        int32_t world, nodes;
+        int64_t micro_batches;
+    } rows[] = {{4, 2, 1}, {4, 2, 3}, {6, 3, 2}, {6, 2, 1}, {6, 1, 2}, {6, 6, 2}};
+    team *m = &teams[0];
+    int others = 0;
+    test_defer(t, team_free, m);
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        const int32_t world = rows[n].world, nodes = rows[n].nodes,
+                      local = nodes == 1 || nodes == world ? 1 : world / nodes;
+        const zf_lockstep_desc lockstep = {m->programs, world, 0};
+        zf_error error = {ZF_OK, ""};
+        float want = 0, flat = 0, got = 0;
+        team_free(m);
+        for (int32_t r = 0; r < world; r++) {
+            zf_graph *g = m->members[r].graph = zf_graph_new(NULL);
+            zf_output(zf_scale(zf_sum(zf_input(g, "x", ZF_F32, ZF_SHAPE(2))), 1), "sum");
+            zf_zero(g, &(zf_zero_desc){.world = world,
+                                       .nodes = nodes,
+                                       .micro_batches = rows[n].micro_batches});
+            m->comms[r] = (zf_comm){.rank = r, .world = world};
+            m->programs[r] = zf_compile(g, &(zf_compile_desc){.comm = &m->comms[r]});
+            m->members[r].program = m->programs[r];
+            OK(t, zf_graph_status(g), zf_graph_error(g));
+        }
+        for (int64_t micro = 0; micro < rows[n].micro_batches; micro++) {
+            for (int32_t r = 0; r < world; r++) {
+                const float x[2] = {part_of(micro * world + r), 0};
+                zf_tensor to = zf_graph_find(m->members[r].graph, "x");
+                OK(t, zf_write(m->programs[r], to, x, sizeof x), zf_program_error(m->programs[r]));
+                flat += x[0];
+            }
+            for (int32_t node = 0; node < world / local; node++) {
+                float sum = part_of(micro * world + node * local);
+                for (int32_t k = 1; k < local; k++)
+                    sum += part_of(micro * world + node * local + k);
+                want = micro || node ? want + sum : sum;
+            }
+            OK(t,
+               micro + 1 < rows[n].micro_batches ? zf_lockstep_micro(&lockstep, &error)
+                                                 : zf_lockstep_step(&lockstep, &error),
+               error.text);
+        }
+        OK(t,
+           zf_read(m->programs[0], zf_graph_find(m->members[0].graph, "sum"), &got, sizeof got),
+           zf_program_error(m->programs[0]));
+        CHECK(t, got == want);
+        CHECK(t, local > 1 || want == flat);
+        others += want != flat;
+    }
+    CHECK(t, others > 0);
+}
+
+/* Without several nodes of several ranks the text is what it is without nodes. */
+TEST_ONCE(groups_of_one_node_are_none)
+{
+    for (int32_t stage = 0; stage < 4; stage++) {
+        const setup s = {.world = 4, .stage = stage, .micro_batches = 2};
+        zf_graph *plain = build(&s, 0), *one = build(&s, 1), *all = build(&s, 4), *two = build(&s, 2);
+        CHECK(t, zf_graph_hash(plain) == zf_graph_hash(one));
+        CHECK(t, zf_graph_hash(plain) == zf_graph_hash(all));
+        CHECK(t, zf_graph_hash(plain) != zf_graph_hash(two));
+        zf_graph_free(plain), zf_graph_free(one), zf_graph_free(all), zf_graph_free(two);
+    }
+}
+
+/* -------------------------------------------------------------------------------------- threads */
+
+/* Ranks that are threads have the bits of lockstep, with several queues too. */
+TEST_ONCE(groups_of_threads)
+{
+    static const setup rows[] = {
+        {.world = 4, .nodes = 2, .stage = 0, .micro_batches = 2, .prefetch = true},
+        {.world = 6, .nodes = 3, .stage = 2, .micro_batches = 1, .prefetch = true},
+        {.world = 4, .nodes = 2, .stage = 3, .micro_batches = 2, .prefetch = true},
+        {.world = 4, .nodes = 2, .stage = 3, .micro_batches = 2, .hpz = true, .prefetch = true},
+        {.world = 6, .nodes = 2, .stage = 3, .micro_batches = 1, .mics = true, .prefetch = true},
+        {.world = 6, .nodes = 3, .stage = 1, .micro_batches = 2, .mics = true}};
+    test_defer(t, team_free, &teams[0]);
+    test_defer(t, team_free, &teams[1]);
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        setup s = rows[n];
+        zf_error error = {ZF_OK, ""};
+        if (!team_new(t, &teams[0], &s)) return;
+        OK(t, run(&teams[0], &error), error.text);
+        s.threads = true;
+        s.prefetch = n % 2;
+        if (!team_new(t, &teams[1], &s)) return;
+        OK(t, run(&teams[1], &error), error.text);
+        CHECK(t, loss_of(&teams[0]) == loss_of(&teams[1]));
+    }
+}
+
+/* ------------------------------------------------------------------------------ bytes and links */
+
+static size_t bytes_of(const zf_traffic *t)
+{
+    return t->all_gather.bytes + t->reduce_scatter.bytes + t->all_reduce.bytes +
+           t->all_to_all.bytes + t->bcast.bytes;
+}
+
+static size_t between(const zf_traffic *t)
+{
+    return t->all_gather.between + t->reduce_scatter.between + t->all_reduce.between +
+           t->all_to_all.between + t->bcast.between;
+}
+
+/* By hand, of a rank in 2 nodes of 2: buckets of 1600 elements, padded to 4096, in shards of b = 4 KiB.
+ * Norms of blocks: 1 of a shard; the loss: 1. What was foretold is counted. */
+TEST_ONCE(groups_bytes_by_link)
+{
+    enum { B = 4096, L = LAYERS };
+    static const struct {
+        int32_t stage;
+        bool hpz, mics;
+        size_t gather_near, gather_far, reduce_near, reduce_far;
+    } rows[] = {
+        /* the parts of shards, then the whole, of updated parameters: b far, 2 b near */
+        {1, false, false, 2 * B * L, B * L, 2 * B * L, B * L},
+        {2, false, false, 2 * B * L, B * L, 2 * B * L, B * L},
+        /* forward: 3 layers, backward: 1 again (the first needs no dx, the last is one run) */
+        {3, false, false, 2 * B * (L + 1), B * (L + 1), 2 * B * L, B * L},
+        {3, true, false, 2 * B * (L + 1), B * L, 2 * B * L, B * L},
+        /* two shards, so 2048 elements: of each b near, and far an all_reduce of b over two */
+        {3, false, true, B * (L + 1), 0, B * L, B * L},
+    };
+    test_defer(t, team_free, &teams[0]);
+    for (size_t n = 0; n < sizeof rows / sizeof *rows; n++) {
+        const setup s = {.world = 4,
+                         .nodes = 2,
+                         .stage = rows[n].stage,
+                         .micro_batches = 1,
+                         .hpz = rows[n].hpz,
+                         .mics = rows[n].mics};
+        const size_t norms_near = (rows[n].mics ? 4 : 8) * L, norms_far = rows[n].mics ? 0 : 4 * L;
+        zf_error error = {ZF_OK, ""};
+        zf_program_info info;
+        const zf_traffic *node, *local;
+        if (!team_new(t, &teams[0], &s)) return;
+        OK(t, run(&teams[0], &error), error.text);
+        for (int r = 0; r < 4; r++) {
+            info = zf_program_info_of(teams[0].programs[r]);
+            node = &info.plan.traffic_over[ZF_OVER_NODE];
+            local = &info.plan.traffic_over[ZF_OVER_LOCAL];
+            CHECK(t, !memcmp(&info.counted, &info.plan.traffic, sizeof info.counted));
+            CHECK(t, !memcmp(info.counted_over, info.plan.traffic_over, sizeof info.counted_over));
+            CHECK(t, local->all_gather.bytes == rows[n].gather_near + norms_near);
+            CHECK(t, node->all_gather.bytes == rows[n].gather_far + norms_far);
+            CHECK(t, local->reduce_scatter.bytes == rows[n].reduce_near);
+            CHECK(t, node->reduce_scatter.bytes + node->all_reduce.bytes == rows[n].reduce_far + 8);
+            CHECK(t, local->all_reduce.bytes == 8);
+            CHECK(t, bytes_of(&info.plan.traffic) == bytes_of(node) + bytes_of(local));
+            CHECK(t, between(&info.plan.traffic) == bytes_of(node) && !between(local));
+            CHECK(t, info.plan.peak_bytes == info.allocated_bytes);
+        }
+    }
+}
+
+/* hpz keeps half of each layer that the backward pass gathers again, and no more. */
+TEST_ONCE(groups_hpz_in_the_plan)
+{
+    size_t peaks[2], most[2];
+    for (int hpz = 0; hpz < 2; hpz++) {
+        const setup s = {.world = 4, .nodes = 2, .stage = 3, .micro_batches = 1, .hpz = hpz};
+        zf_graph *g = build(&s, 2);
+        zf_plan plan;
+        zf_memory(g, NULL);
+        OK(t, zf_graph_plan(g, &plan), zf_graph_error(g));
+        peaks[hpz] = plan.live_bytes, most[hpz] = plan.most[ZF_COMMUNICATION];
+        zf_graph_free(g);
+    }
+    CHECK(t, most[1] > most[0] && most[1] <= most[0] + 8192);
+    CHECK(t, peaks[1] >= peaks[0] && peaks[1] <= peaks[0] + 8192);
+}
+
+/* --------------------------------------------------------------------------------------- faults */
+
+/* The last rank believes in another mesh: an error on all ranks, which says so. */
+TEST_ONCE(groups_of_other_meshes)
+{
+    test_defer(t, team_free, &teams[0]);
+    for (int threads = 0; threads < 2; threads++) {
+        const setup s = {.world = 6,
+                         .nodes = 3,
+                         .stage = 2,
+                         .micro_batches = 1,
+                         .threads = threads,
+                         .odd_nodes = 2};
+        zf_error error = {ZF_OK, ""};
+        if (!team_new(t, &teams[0], &s)) return;
+        CHECK(t, run(&teams[0], &error) == ZF_ERR_MISMATCH);
+        CHECK_TEXT(t, error.text,
+                   "rank 0 is one of 6 in 3 nodes, rank 5 of as many in 2 (zf_zero_desc.nodes)");
+        for (int r = 0; r < 6 && threads; r++)
+            CHECK(t, teams[0].members[r].status == ZF_ERR_MISMATCH);
+    }
+}
+
+/* A communicator that knows no groups is not called with one. */
+TEST_ONCE(groups_need_a_communicator_that_has_them)
+{
+    zf_error error = {ZF_OK, ""};
+    zf_local *group = zf_local_new(&(zf_local_desc){.world = 4}, &error);
+    const setup s = {.world = 4, .nodes = 2, .micro_batches = 1};
+    zf_graph *g = build(&s, 2);
+    zf_comm plain;
+    NEED(t, group, &error);
+    plain = *zf_local_comm(group, 0);
+    plain.groups = false;
+    CHECK(t, !zf_compile(g, &(zf_compile_desc){.comm = &plain}));
+    CHECK_TEXT(t, zf_graph_error(g),
+               "zf_compile: the graph is for 2 nodes (zf_zero_desc.nodes), and the communicator "
+               "cannot do calls of groups of ranks (zf_comm.groups)");
+    zf_graph_free(g);
+    zf_local_free(group);
+}

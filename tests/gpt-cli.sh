@@ -252,6 +252,16 @@ answers() {
 }
 check 'answers' answers ' sings' --chat auto 'the bird'
 check 'answers in a style by name' answers ' sings' --chat mistral-v3 'the bird'
+answers_itself() { # by the checkpoint's own tokenizer, or that of its export
+    for from in "$work/tuned" "$work/exported"; do
+        ends 0 "$gpt" generate --load "$from" --temperature 0 --tokens 9 --chat auto 'the bird' &&
+            [ "$(cat "$work/out")" = ' sings' ] || return 1
+        [ "$from" = "$work/exported" ] || ends 0 "$gpt" export --load "$from" "$work/exported" ||
+            return 1
+    done
+    cmp "$work/tokenizer/tokenizer.json" "$work/exported/tokenizer.json"
+}
+check 'answers by the tokenizer that it has kept' answers_itself
 check 'stops before a text' answers ' si' --chat auto --stop ng 'the bird'
 check 'a text that may begin to stop is written' answers ' sings' --chat auto --stop ngz 'the bird'
 printf 'the bird\nthe fish\nthe\n' > "$work/prompts"

@@ -164,7 +164,8 @@ static bool open_data(dataset *d, const settings *o, const config_facts *facts, 
     bool good;
     (void)config;
     if (!new_data(d, error) || !(tokenizer = tokens_load(o->tokenizer, error))) return false;
-    good = load_examples(d, o, tokenizer, facts, error);
+    good = load_examples(d, o, tokenizer, facts, error) &&
+           folder_texts_read(&d->texts, o->tokenizer, error);
     tokens_free(tokenizer);
     return good;
 }

@@ -7,8 +7,9 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-enum { LITERALS = 10, JINJA_LIMIT = 1 << 20 };
+enum { LITERALS = 10 };
 
 /* In texts, \1 is the token that begins a text, and \2 the one that ends it. */
 struct chat_style {
@@ -231,33 +232,15 @@ static void read_token(const zf_json *config, const char *key, char out[CHAT_TOK
     else strcpy(out, text);
 }
 
-/* Reads a whole file, which the caller frees; NULL with an error, or without one where it does not
- * exist. */
-static char *read_jinja(const char *path, zf_error *error)
-{
-    const char *why;
-    size_t size;
-    char *text = NULL;
-    FILE *file = file_open(path, &size, &why);
-    if (!file) return NULL;
-    if (size > JINJA_LIMIT) fail(error, ZF_ERR_FORMAT, "%s: too large for a template", path);
-    else if (!(text = malloc(size + 1))) fail(error, ZF_ERR_NOMEM, "out of memory");
-    else text[fread(text, 1, size, file)] = 0;
-    fclose(file);
-    return text;
-}
-
-/* The template of a folder: in *jinja, which the caller frees, or in the config; NULL: there is
- * none, or *error. */
-static const char *find_template(const char *folder, const zf_json *config, char **jinja,
+/* The template of a folder: in *jinja or in the config; NULL: there is none, or *error. */
+static const char *find_template(const char *folder, const zf_json *config, buffer *jinja,
                                  zf_error *error)
 {
     char file[FOLDER_PATH];
     const zf_json *v = zf_json_member(config, "chat_template");
     const char *text = NULL;
     snprintf(file, sizeof file, "%s/chat_template.jinja", folder);
-    *jinja = read_jinja(file, error);
-    if (*jinja || error->status) return *jinja;
+    if (!access(file, F_OK)) return file_read(file, jinja, error) ? jinja->at : NULL;
     if (zf_json_type_of(v) <= ZF_JSON_NULL) return NULL;
     if (!zf_json_string(v, NULL))
         zf_json_expected(v, error, "one template; name the style that it is (%s)", chat_styles());
@@ -267,7 +250,8 @@ static const char *find_template(const char *folder, const zf_json *config, char
 
 bool chat_template_load(chat_template *t, const char *folder, const char *name, zf_error *error)
 {
-    char path[FOLDER_PATH], *jinja = NULL;
+    char path[FOLDER_PATH];
+    buffer jinja = {.at = NULL};
     const char *text;
     zf_error why = {ZF_OK, ""};
     zf_json *config;
@@ -283,7 +267,7 @@ bool chat_template_load(chat_template *t, const char *folder, const char *name, 
     read_token(config, "eos_token", t->end, &why);
     if (!why.status && !t->style && (text = find_template(folder, config, &jinja, &why)))
         (void)recognise(t, text, path, &why);
-    free(jinja);
+    buffer_free(&jinja);
     zf_json_free(config);
     if (why.status) *error = why;
     return !why.status;

@@ -55,5 +55,6 @@ void dataset_close(dataset *d, const sample_model *sample)
     sample->objective->close(d);
     bert_corpus_free(d->corpus);
     bert_vocab_free(d->vocab);
+    folder_texts_free(&d->texts);
     *d = (dataset){.vocab = NULL};
 }

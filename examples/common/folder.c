@@ -1,5 +1,6 @@
 #define _POSIX_C_SOURCE 200809L
 #include "fail.h"
+#include "file.h"
 #include "folder.h"
 
 #include <errno.h>
@@ -82,6 +83,41 @@ bert_vocab *folder_vocab(const char *path, const bert_tokenizer_options *options
     vocab = bert_vocab_load(path, &all, err, sizeof err);
     if (!vocab) fail(error, ZF_ERR_FORMAT, "%s", err);
     return vocab;
+}
+
+const char *const folder_files[FOLDER_FILES] = {"tokenizer.json", "tokenizer_config.json",
+                                               "chat_template.jinja"};
+
+bool folder_texts_read(folder_texts *t, const char *folder, zf_error *error)
+{
+    char file[FOLDER_PATH];
+    *t = (folder_texts){{{.at = NULL}}};
+    for (int k = 0; k < FOLDER_FILES; k++) {
+        if (!has(folder, folder_files[k])) continue;
+        snprintf(file, sizeof file, "%s/%s", folder, folder_files[k]);
+        if (!file_read(file, &t->text[k], error)) return false;
+    }
+    return true;
+}
+
+bool folder_texts_write(const folder_texts *t, const char *folder, zf_error *error)
+{
+    char file[FOLDER_PATH];
+    bool good = true;
+    for (int k = 0; k < FOLDER_FILES && good; k++) {
+        FILE *out;
+        if (!t->text[k].at) continue;
+        snprintf(file, sizeof file, "%s/%s", folder, folder_files[k]);
+        out = fopen(file, "wb");
+        good = out && fwrite(t->text[k].at, 1, t->text[k].count, out) == t->text[k].count;
+        if (out && fclose(out)) good = false;
+    }
+    return good || fail(error, ZF_ERR_IO, "cannot write %s: %s", file, strerror(errno));
+}
+
+void folder_texts_free(folder_texts *t)
+{
+    for (int k = 0; k < FOLDER_FILES; k++) buffer_free(&t->text[k]);
 }
 
 /* ---------------------------------------------------------------------------------- writing */
@@ -322,18 +358,22 @@ bool folder_put_tokenizer(const char *path, const bert_vocab *vocab, folder_fram
 bool folder_export(const char *to, const char *from, zf_json_writer *config, folder_frame frame,
                    int64_t longest, char weights[FOLDER_PATH], zf_error *error)
 {
-    bool file = names_weights(to), good;
+    bool file = names_weights(to), bpe = folder_has_bpe(from), good;
     bert_vocab *vocab = NULL;
+    folder_texts texts = {{{.at = NULL}}};
     snprintf(weights, FOLDER_PATH, file ? "%s" : "%s/model.safetensors", to);
     if (file) {
         zf_json_writer_free(config);
         return true;
     }
-    good = !folder_has_vocab(from) || (vocab = folder_vocab(from, NULL, error)) != NULL;
+    if (bpe) good = folder_texts_read(&texts, from, error);
+    else good = !folder_has_vocab(from) || (vocab = folder_vocab(from, NULL, error)) != NULL;
     good = good && folder_make(to, error);
     if (good) good = put_json(to, "config.json", config, error);
     else zf_json_writer_free(config);
     good = good && (!vocab || folder_put_tokenizer(to, vocab, frame, longest, error));
+    good = good && folder_texts_write(&texts, to, error);
+    folder_texts_free(&texts);
     bert_vocab_free(vocab);
     return good;
 }

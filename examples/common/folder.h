@@ -8,6 +8,7 @@
 #ifndef FOLDER_H
 #define FOLDER_H
 
+#include "buffer.h"
 #include "../bert/tokenizer.h"
 #include "../../zeroflow.h"
 
@@ -23,6 +24,19 @@ bool folder_load(zf_program *program, const char *path, bool masters, zf_error *
 bool folder_has_vocab(const char *path);
 /* The folder has a tokenizer.json with a BPE model (tokens.h), and no vocab.txt. */
 bool folder_has_bpe(const char *path);
+/* The files of a tokenizer with a BPE model: tokenizer.json, tokenizer_config.json and perhaps
+ * chat_template.jinja. at NULL: a file that is not there. */
+enum { FOLDER_FILES = 3 };
+extern const char *const folder_files[FOLDER_FILES];
+typedef struct folder_texts {
+    buffer text[FOLDER_FILES];
+} folder_texts;
+
+/* False with *error; to be freed all the same. */
+bool folder_texts_read(folder_texts *, const char *folder, zf_error *error);
+bool folder_texts_write(const folder_texts *, const char *folder, zf_error *error);
+void folder_texts_free(folder_texts *);
+
 bool folder_make(const char *path, zf_error *error); /* if it does not exist */
 
 /* The vocabulary of a folder of either kind, or of a file (bert_vocab_load). `options` override its

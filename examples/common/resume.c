@@ -50,7 +50,7 @@ bool run_save(run *r)
     const sample_model *sample = job->sample;
     const bert_vocab *vocab = job->data.vocab;
     zf_json_writer *config = config_json(sample->config, &job->config);
-    zf_attachment attachments[3] = {{"config.json", NULL, 0}};
+    zf_attachment attachments[1 + FOLDER_FILES] = {{"config.json", NULL, 0}};
     folder_tokenizer tokenizer = {.json = NULL};
     notes n;
     zf_save_desc d = {.attachments = attachments, .attachment_count = vocab ? 3 : 1};
@@ -61,6 +61,12 @@ bool run_save(run *r)
     if (vocab && folder_tokenizer_open(&tokenizer, vocab, sample->objective->frame,
                                        config_positions(sample->config, &job->config), &r->error))
         memcpy(attachments + 1, tokenizer.files, sizeof tokenizer.files);
+    for (int k = 0; k < FOLDER_FILES; k++) {
+        const buffer *text = &job->data.texts.text[k];
+        if (text->at)
+            attachments[d.attachment_count++] =
+                (zf_attachment){folder_files[k], text->at, text->count};
+    }
     if (!r->error.status) saving_save(&job->saving, r->leads, r->session.program, &d, &r->error);
     folder_tokenizer_close(&tokenizer);
     zf_json_writer_free(config);

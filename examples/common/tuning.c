@@ -3,7 +3,6 @@
 #include "fail.h"
 #include "file.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -261,32 +260,16 @@ static bool divide(tuning *t, bool alone, zf_error *error)
 
 /* ------------------------------------------------------------------------------------ files */
 
-static char *read_file(const char *path, size_t *bytes, zf_error *error)
-{
-    const char *why;
-    char *text = NULL;
-    FILE *file = file_open(path, bytes, &why);
-    if (file && !(text = malloc(*bytes + 1))) out_of_memory(error);
-    else if (!file) fail(error, ZF_ERR_IO, "%s: %s", path, why);
-    else if (fread(text, 1, *bytes, file) != *bytes) {
-        fail(error, ZF_ERR_IO, "%s: %s", path, ferror(file) ? strerror(errno) : "it has shrunk");
-        free(text);
-        text = NULL;
-    }
-    if (file) fclose(file);
-    return text;
-}
-
 bool tuning_load(tuning *t, const char *path, const tuning_desc *d, zf_error *error)
 {
-    size_t bytes;
     zf_error why = {ZF_OK, ""};
     reader r = {.desc = d, .t = t, .error = &why};
-    char *text = read_file(path, &bytes, error);
+    buffer text = {.at = NULL};
     bool good;
     *t = (tuning){.sequence = d->sequence};
-    good = text && read_lines(&r, text, bytes, path, error);
-    free(text);
+    error->status = ZF_OK;
+    good = file_read(path, &text, error) && read_lines(&r, text.at, text.count, path, error);
+    buffer_free(&text);
     id_list_free(&r.whole);
     id_list_free(&r.part);
     buffer_free(&r.text);
